@@ -1,0 +1,104 @@
+/* kernels/base.c - see base.h. Owns the thread-local error sentence, the log's clock, CRC32C. */
+#include "kernels/base.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static _Thread_local char err_buf[1024];
+
+enum err fail(enum err e, const char *fmt, ...)
+{
+    char text[sizeof err_buf]; // apart from err_buf: the arguments may quote the last sentence
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    for (char *c = text; *c; c++) // one line, whatever a hostile file put into a name
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
+    memcpy(err_buf, text, sizeof err_buf);
+    return e;
+}
+
+const char *err_text(void)
+{
+    return err_buf;
+}
+
+void check_failed(const char *cond, const char *file, int line)
+{
+    fprintf(stderr, "sluice: bug: %s:%d: %s\n", file, line, cond);
+    abort();
+}
+
+int64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+enum log_level log_level_max = LOG_INFO;
+
+void log_line(enum log_level level, const char *fmt, ...)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    static int64_t start_ns;
+    if (level > log_level_max)
+        return;
+    if (!start_ns)
+        start_ns = clock_ns();
+    char text[1200];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    fprintf(stderr, "%.3fs %s %s\n", (double)(clock_ns() - start_ns) * 1e-9, names[level], text);
+}
+
+/* Only reached on CPUs without SSE4.2, so small beats fast. */
+static uint32_t crc32c_portable(uint32_t crc, const uint8_t *p, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        crc ^= p[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc & 1 ? (crc >> 1) ^ 0x82f63b78u : crc >> 1;
+    }
+    return crc;
+}
+
+#ifdef __x86_64__
+__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t crc, const uint8_t *p,
+                                                               int64_t n)
+{
+    uint64_t c = crc;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint64_t word;
+        memcpy(&word, p, 8);
+        c = __builtin_ia32_crc32di(c, word);
+    }
+    for (; n > 0; n--, p++)
+        c = __builtin_ia32_crc32qi((uint32_t)c, *p);
+    return (uint32_t)c;
+}
+#endif
+
+uint32_t crc32c(uint32_t crc, const void *data, int64_t n_bytes)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("sse4.2"))
+        return ~crc32c_sse42(~crc, data, n_bytes);
+#endif
+    return ~crc32c_portable(~crc, data, n_bytes);
+}
+
+uint64_t hash_bytes(const void *data, int64_t n_bytes, uint64_t seed)
+{
+    const uint8_t *p = data;
+    uint64_t h = 0xcbf29ce484222325ull ^ mix64(seed);
+    for (int64_t i = 0; i < n_bytes; i++)
+        h = (h ^ p[i]) * 0x100000001b3ull;
+    return mix64(h);
+}

@@ -1,0 +1,95 @@
+/* kernels/base.h - errors, checks, logging, clock, and the few integer helpers everybody needs.
+ *
+ * Owns: the thread-local error sentence and the log. Refuses: everything else.
+ * Two kinds of trouble: bugs stop the process (CHECK); operating errors are values (enum err) whose
+ * sentence is written where the trouble happened and travels in a thread-local buffer. */
+#ifndef KERNELS_BASE_H
+#define KERNELS_BASE_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Values below 100 are the exit codes of the process (see the README's table). */
+enum err {
+    OK = 0,
+    ERR_INTERNAL = 1, // a bug that could be reported instead of aborting
+    ERR_USAGE = 2,    // bad flag or value
+    ERR_ROWS = 3,     // finished, some rows failed
+    ERR_FIT = 4,      // does not fit the budgets; memory could not be had
+    ERR_INPUT = 5,    // bad model or input file
+    ERR_DEVICE = 6,   // device missing or lost
+    ERR_CORRUPT = 7,  // stored bytes are corrupt
+    ERR_JOB = 8,      // job does not match, or is locked
+    ERR_IO = 9,       // disk error or full; the job can be resumed
+    ERR_STOPPED = 75, // interrupted; the job can be resumed
+    ERR_BUSY = 100,   // no room now: come back later (never reaches the user)
+    ERR_ROW = 101,    // this row is bad, the job goes on (becomes an error row)
+};
+
+/* Records one sentence "FILE: WHERE: WHAT (hint)" for this thread and returns `e`. */
+enum err fail(enum err e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The sentence of the last fail() of this thread; "" when there was none. Valid until the next. */
+const char *err_text(void);
+
+#define TRY(expr)                                                                                  \
+    do {                                                                                           \
+        enum err try_err_ = (expr);                                                                \
+        if (try_err_ != OK)                                                                        \
+            return try_err_;                                                                       \
+    } while (0)
+
+void check_failed(const char *cond, const char *file, int line) __attribute__((noreturn));
+#define CHECK(cond) ((cond) ? (void)0 : check_failed(#cond, __FILE__, __LINE__))
+
+/* stderr, one line per event: "12.034s info where: text". Levels by event rate: info once a run. */
+enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+extern enum log_level log_level_max; // set once by main from -q / -v
+void log_line(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+int64_t clock_ns(void); // CLOCK_MONOTONIC
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static inline int64_t round_up(int64_t a, int64_t b)
+{
+    return ceil_div(a, b) * b;
+}
+
+static inline int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* CRC32C (Castagnoli), hardware where the CPU has it. Start with crc = 0; chain by passing the last. */
+uint32_t crc32c(uint32_t crc, const void *data, int64_t n_bytes);
+
+/* 64-bit mix of a value (SplitMix64 finaliser): hashing of small keys and counter-based numbers. */
+static inline uint64_t mix64(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15ull;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+
+/* FNV-1a over bytes, then mixed: hash tables and fingerprints, not security. */
+uint64_t hash_bytes(const void *data, int64_t n_bytes, uint64_t seed);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,104 @@
+/* kernels/dtype.h - number formats: sizes, rows, and the 32-row panels that matmuls read.
+ *
+ * Owns: the one table of formats. Refuses: arithmetic on more than one row or panel.
+ * A new weight format is one line of the table plus its decoder.
+ *
+ * Row: k numbers of one output (one row of W[n, k]), blocks in ascending k, the layout of GGUF / numpy.
+ * Panel: 32 consecutive rows (missing ones are zero) in the order the kernels read them:
+ *   bf16           [k_even / 2][32][2]   pairs of k interleaved, k_even = k rounded up to 2
+ *   f32, f16       [k][32]
+ *   block formats  [32] whole rows, one after the other (q8, q4, GGUF blocks, bf12)
+ * Decoded panels are bf16 pairs or f32, the first two layouts, for any format. */
+#ifndef KERNELS_DTYPE_H
+#define KERNELS_DTYPE_H
+
+#include "kernels/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PANEL_ROWS 32
+
+enum dtype {
+    DTYPE_F32,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_Q4_0, // GGUF blocks, decoded bit-exactly as their definition says
+    DTYPE_Q4_1,
+    DTYPE_Q5_0,
+    DTYPE_Q5_1,
+    DTYPE_Q8_0,
+    DTYPE_Q4_K,
+    DTYPE_Q5_K,
+    DTYPE_Q6_K,
+    DTYPE_Q8,   // ours: groups of 64 along k (the last may be shorter): symmetric int8, one f32 scale
+    DTYPE_Q4,   // ours: groups of 64 along k: 4-bit unsigned, f16 scale and f16 minimum
+    DTYPE_BF12, // ours, lossless: see kernels/dtype.c
+    N_DTYPES
+};
+
+struct dtype_info {
+    const char *name;  // "q4_1", as the command line and inspect print it
+    int block;         // numbers per block along k; 1 for plain formats
+    int block_bytes;   // bytes of one block
+    int partial_block; // 1: the last block of a row may hold fewer numbers (q8, q4); its bytes are full
+    int ggml_id;       // type id in a GGUF file, -1 when GGUF has no such type
+};
+
+const struct dtype_info *dtype_info(enum dtype t);
+/* Looks a format up by name / by GGUF id. Returns N_DTYPES when there is none. */
+enum dtype dtype_by_name(const char *name);
+enum dtype dtype_by_ggml_id(int ggml_id);
+
+/* Bytes of one row of k numbers; -1 when k is not a multiple of the block (and partial_block is 0). */
+int64_t dtype_row_bytes(enum dtype t, int64_t k);
+/* Bytes of one 32-row panel / of a whole W[n, k] in panels (a multiple of 64). */
+int64_t dtype_panel_bytes(enum dtype t, int64_t k);
+int64_t dtype_panels_bytes(enum dtype t, int64_t n, int64_t k);
+
+/* row -> f32[k], exact for every format but for the f32 rounding its definition implies. */
+void dtype_decode_row(enum dtype t, const void *row, int64_t k, float *out);
+/* f32[k] -> row; for f32, f16, bf16 (round to nearest even), q8, q4. CHECKs on other formats. */
+void dtype_encode_row(enum dtype t, const float *in, int64_t k, void *row);
+
+/* Packs 32 rows (each in format t, NULL = zeros) into one panel of format t. */
+void panel_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, void *panel);
+/* Decodes columns k0 <= k < k1 (k0 even and on a block boundary; k1 likewise or = k) of a panel.
+ * bf16: out [(k1 - k0 + 1) / 2][32][2], rounded to nearest even from the exact f32 value;
+ * f32: out [k1 - k0][32]. */
+void panel_decode_bf16(enum dtype t, const void *panel, int64_t k, int64_t k0, int64_t k1,
+                       uint16_t *out);
+void panel_decode_f32(enum dtype t, const void *panel, int64_t k, int64_t k0, int64_t k1, float *out);
+
+static inline float bf16_to_f32(uint16_t b)
+{
+    union {
+        uint32_t u;
+        float f;
+    } x;
+    x.u = (uint32_t)b << 16;
+    return x.f;
+}
+
+/* Round to nearest even; NaN stays NaN. */
+static inline uint16_t f32_to_bf16(float f)
+{
+    union {
+        float f;
+        uint32_t u;
+    } x;
+    x.f = f;
+    if ((x.u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((x.u >> 16) | 0x40);
+    return (uint16_t)((x.u + 0x7fff + ((x.u >> 16) & 1)) >> 16);
+}
+
+float f16_to_f32(uint16_t h);
+uint16_t f32_to_f16(float f);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

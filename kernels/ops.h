@@ -1,0 +1,270 @@
+/* kernels/ops.h - THE contract: one args struct per op, with shapes. Everything that computes on the
+ * line goes through ops_run_*(), which picks the implementation of the chosen instruction set.
+ *
+ * Owns: the list of ops and of their implementations. Refuses: allocation (scratch comes with the
+ * args), knowledge of tiers, steps or models.
+ *
+ * The bytes of a result are fixed by these rules, not by M, tiles or threads:
+ *   a. a matmul output is one f32 chain over k, ascending;
+ *   b. attention sums over slots ascending, in tiles of 32 from slot 0, split at multiples of 256
+ *      slots always, splits joined in order, the row's own new token last;
+ *   c. a prompt attends in tiles of 32 queries at absolute positions and adds scores in that order;
+ *   d. sums in norms and softmax run in 16 lanes joined in one fixed tree; exp is op_exp (ours);
+ *   e. under COMPUTE_F32 each link of a chain is a fused multiply-add, so that every instruction set
+ *      gives the same bytes; under COMPUTE_BF16 the instruction set is part of the answer.
+ * Arrays are row-major, slow to fast. */
+#ifndef KERNELS_OPS_H
+#define KERNELS_OPS_H
+
+#include "kernels/dtype.h"
+#include "kernels/kv.h"
+#include "kernels/pool.h"
+#include "policy/evict.h"
+#include "policy/shape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum compute { COMPUTE_BF16, COMPUTE_F32, COMPUTE_INT8 };
+enum isa { ISA_REF, ISA_PORTABLE, ISA_AVX2, ISA_AVX512, N_ISAS }; // ISA_REF: kernels/ref, for tests
+
+/* Where ops run. Values are copied into every call; the pool is borrowed. */
+struct ops {
+    enum isa isa;
+    enum compute compute;
+    struct pool *pool; // borrowed; NULL: one thread
+};
+
+/* The best instruction set of this CPU, and names: "avx512", "avx2", "portable", "ref". */
+enum isa isa_best(void);
+const char *isa_name(enum isa isa);
+enum isa isa_by_name(const char *name); // N_ISAS when unknown
+
+/* A weight matrix W[n, k] in panels (kernels/dtype.h). */
+struct weight {
+    enum dtype dtype;
+    int n;              // outputs
+    int k;              // inputs
+    const void *panels; // borrowed: [ceil(n / 32)] panels, 64-byte aligned
+};
+
+/* y[m, n] = act(x[m, k] . W^T + bias), or y += that.
+ * Inputs are rounded to the compute format (bf16, to nearest even); the chain is f32. */
+struct matmul_args {
+    struct weight w;
+    const float *x; // [m, k], row stride x_stride
+    float *y;       // [m, n], row stride y_stride
+    const float *bias; // [n] or NULL
+    int m;
+    int64_t x_stride, y_stride; // in numbers
+    int add;        // 1: y += result (residual), after bias and act
+    int act;        // ACT_NONE, ACT_RELU or ACT_GELU (tanh-free, erf form)
+    void *scratch;  // >= matmul_scratch_bytes(...), 64-byte aligned
+};
+/* Scratch for packed inputs and decoded panels, for up to m rows and any weight up to (n, k). */
+int64_t matmul_scratch_bytes(const struct ops *ops, int m, int n, int k);
+
+/* y = norm(x) * weight (+ bias). RMS: x / sqrt(mean(x^2) + eps); layer: (x - mean) / sqrt(var + eps).
+ * y may be x. */
+struct norm_args {
+    const float *x;      // [m, dim]
+    float *y;            // [m, dim]
+    const float *weight; // [dim]
+    const float *bias;   // [dim] or NULL
+    int m, dim;
+    int64_t x_stride, y_stride;
+    int kind;  // enum norm_kind
+    float eps;
+};
+
+/* Rotates the leading rope_dim numbers of every head in place; pairs are (i, i + rope_dim / 2). */
+struct rope_args {
+    float *x; // [m, n_heads, head_dim], row stride x_stride
+    const float *cos, *sin; // [m, rope_dim / 2]
+    int m, n_heads, head_dim, rope_dim;
+    int64_t x_stride;
+};
+
+/* gate = silu(gate) * up. */
+struct silu_mul_args {
+    float *gate;     // [m, n] in and out
+    const float *up; // [m, n]
+    int m, n;
+    int64_t gate_stride, up_stride;
+};
+
+/* Stores K and V of consecutive tokens into the pages of a prompt's workspace: token i goes to
+ * slot i % 32 of page i / 32; the pages lie one after the other. */
+struct kv_store_args {
+    const struct kv_layout *layout;
+    void *pages;         // [ceil((first + n) / 32)][layout->page_bytes]
+    const float *k, *v;  // [n, n_kv_heads, head_dim], row strides below
+    int64_t k_stride, v_stride;
+    int first, n;
+};
+
+/* One prompt's queries [first, first + n) against its own keys 0..query (causal). first is a
+ * multiple of 32 and the tiles of a prompt come in ascending order. */
+struct prompt_span {
+    int n_prompt;      // tokens of the whole prompt
+    int first, n;      // queries of this call
+    const float *q;    // [n, n_heads, head_dim], row stride q_stride
+    float *out;        // [n, n_heads, head_dim], row stride out_stride
+    const void *pages; // workspace pages (kv_store) of the whole prompt, in the compute format
+    float *scores;     // [n_kv_heads, n_prompt_pad] (padded to 32) summed attention weights, zeroed
+                       // before the first tile; NULL when the policy needs none
+};
+struct attend_prompt_args {
+    const struct kv_layout *layout; // of the workspace pages
+    const struct prompt_span *spans;
+    int n_spans, n_heads;
+    float scale; // 1 / sqrt(head_dim)
+    int64_t q_stride, out_stride;
+    void *scratch; // >= attend_prompt_scratch_bytes
+};
+int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_heads,
+                                    int n_kv_heads, int head_dim);
+
+/* One victim of eviction, for --kv-dump. pos -1: nothing was evicted. */
+struct evict_event {
+    int32_t pos;
+    float score;
+};
+
+/* The KV state of one row in one layer. Slots 0..n_slots-1 are in use, in every head alike; slot s is
+ * in page s / 32. Under EVICT_FULL slot s holds position s and slot_pos, slot_score are NULL. */
+struct kv_row {
+    void *const *pages;  // page pointers; room for every slot the row may take in this call
+    int32_t *slot_pos;   // [n_kv_heads, slots_cap] true positions; negative (~pos): masked (simulate)
+    float *slot_score;   // [n_kv_heads, slots_cap] summed attention weights
+    uint64_t *dirty;     // bit i is set when page i was written; [ceil(pages / 64)]
+    int slots_cap;
+    int n_slots;         // in: before the call; out: after it
+};
+
+/* Known tokens of one row under decode's rule, one after the other: token i (position pos + i)
+ * attends over the row's slots and itself, adds its weights to the scores, then one victim makes
+ * room for it. K and V are rounded to the KV format before they are attended. */
+struct forced_span {
+    struct kv_row *kv;
+    struct evict_row evict;
+    int n;             // tokens
+    int pos;           // true position of the first
+    const float *q;    // [n, n_heads, head_dim], row stride q_stride
+    const float *k, *v; // [n, n_kv_heads, head_dim], row strides k_stride, v_stride
+    float *out;        // [n, n_heads, head_dim], row stride out_stride
+    struct evict_event *events; // [n, n_kv_heads] victims, or NULL
+};
+struct attend_forced_args {
+    const struct kv_layout *layout;
+    const struct evict *evict;
+    struct forced_span *spans; // one per row
+    int n_spans, n_heads;
+    float scale;
+    int64_t q_stride, k_stride, v_stride, out_stride;
+    void *scratch; // >= attend_forced_scratch_bytes
+};
+int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,
+                                    int n_kv_heads, int head_dim);
+
+/* After the last tile of a prompt: every head keeps its best `budget` slots (all of them when they
+ * fit), written in ascending position to slots 0.. of the row's pages in the KV format; positions and
+ * scores follow. kv->n_slots = min(n_prompt, budget). Under evict->simulate everything is written and
+ * what would have gone is masked. */
+struct prompt_keep_args {
+    const struct kv_layout *from; // workspace pages
+    const struct kv_layout *to;   // the row's pages
+    const void *pages;
+    const float *scores;          // as prompt_span.scores
+    const struct evict *evict;
+    struct evict_row row;
+    struct kv_row *kv;
+    int n_prompt;
+    void *scratch; // >= prompt_keep_scratch_bytes
+};
+int64_t prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_kv_heads,
+                                  int head_dim);
+
+/* A change to one logit before it is reduced: logit = (logit > 0 ? logit / repeat : logit * repeat)
+ * + add; repeat 1 leaves it. Lists are sorted by id. */
+struct logit_edit {
+    int32_t id;
+    float repeat;
+    float add;
+};
+
+struct head_candidate {
+    float logit;
+    int32_t id;
+};
+
+#define HEAD_TOP_MAX      20   // top_logprobs
+#define HEAD_SAMPLE_MAX   1024 // candidates under top-k, top-p, min-p
+enum head_want {
+    HEAD_SCORE = 1,  // log-sum-exp, argmax, the target's logit
+    HEAD_TOP = 2,    // and the best n_top
+    HEAD_SAMPLE = 4, // argmax of logit / temperature + Gumbel noise (temperature 0: of logit)
+    HEAD_FILTER = 8, // the best 1024 instead, for top-k, top-p and min-p
+};
+
+/* What the slices of the head leave of one position's logits. Zeroed, then head_start(), before the
+ * first slice; slices come in ascending vocabulary order. Ties go to the lowest id. */
+struct head_state {
+    int want;           // enum head_want, or-ed
+    int32_t target;     // HEAD_SCORE: token whose logit is wanted; -1 none
+    float temperature;
+    uint64_t noise_key; // HEAD_SAMPLE: hash of (seed, row, position); noise of id is gumbel(key, id)
+    const struct logit_edit *edits; // borrowed, sorted by id; they act on sampling (HEAD_SAMPLE,
+    int n_edits;                    // HEAD_FILTER) only: scores are the model's own
+    int n_top;                      // HEAD_TOP
+    // results
+    float max, sum;      // log-sum-exp = max + log(sum), over raw logits, joined tile by tile
+    float target_logit;
+    float best_logit;    // raw argmax and its logit
+    int32_t best_id;
+    float sample_value;  // best logit / T + noise (edited)
+    int32_t sample_id;
+    int n_candidates;    // in top[] / in candidates[]
+    struct head_candidate top[HEAD_TOP_MAX];   // descending
+    struct head_candidate *candidates;         // [HEAD_SAMPLE_MAX] heap, for HEAD_FILTER; else NULL
+    int n_filter;
+};
+void head_start(struct head_state *s);
+/* Gumbel(0, 1) noise of one vocabulary id: -log(-log(u)), u in (0, 1) from mix64(key, id). */
+float head_gumbel(uint64_t key, int32_t id);
+
+/* Reduces one tile of logits [m, n] (vocabulary rows first .. first + n) into m states. */
+struct head_reduce_args {
+    const float *logits;        // [m, n], row stride
+    int64_t stride;
+    struct head_state *const *states; // [m]
+    int m, n, first;
+};
+
+/* THE list: X(name). Each has struct name_args, ops_run_name() and ref_name(). */
+#define OPS(X)                                                                                     \
+    X(matmul)                                                                                      \
+    X(norm)                                                                                        \
+    X(rope)                                                                                        \
+    X(silu_mul)                                                                                    \
+    X(kv_store)                                                                                    \
+    X(attend_prompt)                                                                               \
+    X(attend_forced)                                                                               \
+    X(prompt_keep)                                                                                 \
+    X(head_reduce)
+
+#define OPS_DECLARE(name)                                                                          \
+    void ops_run_##name(const struct ops *ops, const struct name##_args *args);                    \
+    void ref_##name(const struct ops *ops, const struct name##_args *args);
+OPS(OPS_DECLARE)
+#undef OPS_DECLARE
+
+/* exp in f32, the same bits on every path (polynomial, fused multiply-adds; < 2 ulp). */
+float op_exp(float x);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,72 @@
+/* policy/evict.c - see evict.h: names, and the resolution of fractions for one row. */
+#include "policy/evict.h"
+
+#include <math.h>
+#include <string.h>
+
+#define PAGE_SLOTS 32 // a fractional budget is never below one page
+
+static const struct {
+    const char *name;
+    int scores;
+    int sink;
+    double recent;
+} policies[] = {
+#define EVICT_ROW(NAME, name, rank, scores, sink, recent) {name, scores, sink, recent},
+    EVICT_POLICIES(EVICT_ROW)
+#undef EVICT_ROW
+};
+
+const char *evict_policy_name(int policy)
+{
+    return policies[policy].name;
+}
+
+int evict_policy_by_name(const char *name)
+{
+    int policy = 0;
+    while (policy < N_EVICT_POLICIES && strcmp(policies[policy].name, name) != 0)
+        policy++;
+    return policy;
+}
+
+int evict_policy_scores(int policy)
+{
+    return policies[policy].scores;
+}
+
+int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row)
+{
+    if (e->policy == EVICT_FULL) {
+        *row = (struct evict_row){.budget = INT32_MAX, .recent = INT32_MAX, .sink = 0};
+        return 0;
+    }
+    int64_t n_tokens = n_prompt + n_max;
+    double budget = e->budget_is_fraction ? ceil(e->budget * (double)n_tokens) : e->budget;
+    if (e->budget_is_fraction && budget < PAGE_SLOTS)
+        budget = PAGE_SLOTS;
+    if (budget > INT32_MAX)
+        budget = INT32_MAX;
+    row->budget = (int)budget;
+    row->sink = e->sink >= 0 ? e->sink : policies[e->policy].sink;
+    if (!e->recent_set)
+        row->recent = e->policy == EVICT_H2O || e->policy == EVICT_H2O_MEAN
+                          ? (int)floor(policies[e->policy].recent * row->budget)
+                          : row->budget - row->sink;
+    else if (e->recent_is_fraction)
+        row->recent = (int)floor(e->recent * row->budget);
+    else
+        row->recent = (int)e->recent;
+    if (row->recent < 0 || (int64_t)row->recent + row->sink > row->budget)
+        return row->budget >= n_tokens ? 0 : -1;
+    return 0;
+}
+
+int64_t evict_slots_max(const struct evict *e, int64_t n_prompt, int64_t n_max)
+{
+    int64_t n_tokens = n_prompt + n_max;
+    struct evict_row row;
+    if (e->simulate || evict_row_init(e, n_prompt, n_max, &row) != 0)
+        return n_tokens;
+    return row.budget < n_tokens ? row.budget : n_tokens;
+}

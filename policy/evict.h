@@ -1,0 +1,91 @@
+/* policy/evict.h - the one list of eviction policies. A policy is a rank; the mechanism is shared.
+ *
+ * Every slot has a score. The first `sink` positions and the last `recent` positions are protected;
+ * the unprotected slot of the lowest rank goes first, of equal ranks the one with the oldest position.
+ * Usable from C and CUDA: plain inline functions on numbers. Rules: README "Eviction"; sources:
+ * H2O (Zhang et al. 2023, arXiv 2306.14048), StreamingLLM (Xiao et al. 2023, arXiv 2309.17453). */
+#ifndef POLICY_EVICT_H
+#define POLICY_EVICT_H
+
+#include <stdint.h>
+
+#include "policy/evict_h2o.h"
+#include "policy/evict_h2o_mean.h"
+#include "policy/evict_streaming.h"
+#include "policy/evict_window.h"
+
+/* X(NAME, name, rank function, needs scores, default sink, default recent as a fraction of budget).
+ * To add a policy: write policy/evict_x.h, include it above, add one line here. */
+#define EVICT_POLICIES(X)                                                                          \
+    X(FULL, "full", evict_window_rank, 0, 0, 1.0)                                                  \
+    X(WINDOW, "window", evict_window_rank, 0, 0, 1.0)                                              \
+    X(STREAMING, "streaming", evict_streaming_rank, 0, 4, 1.0)                                     \
+    X(H2O, "h2o", evict_h2o_rank, 1, 0, 0.5)                                                       \
+    X(H2O_MEAN, "h2o-mean", evict_h2o_mean_rank, 1, 4, 0.5)
+
+enum evict_policy {
+#define EVICT_ENUM(NAME, name, rank, scores, sink, recent) EVICT_##NAME,
+    EVICT_POLICIES(EVICT_ENUM)
+#undef EVICT_ENUM
+        N_EVICT_POLICIES
+};
+
+enum evict_scope { EVICT_SCOPE_HEAD, EVICT_SCOPE_LAYER };
+
+/* What the user asked for: one for the whole run. */
+struct evict {
+    int policy;           // enum evict_policy
+    int scope;            // enum evict_scope
+    int simulate;         // 1: keep everything, mask what would have gone
+    double budget;        // slots when >= 1 and budget_is_fraction is 0
+    int budget_is_fraction;
+    double recent;        // slots, or a fraction of the row's budget
+    int recent_is_fraction;
+    int sink;             // slots; -1: the policy's default
+    int recent_set;       // 0: the policy's default
+};
+
+/* The same, resolved for one row. */
+struct evict_row {
+    int budget; // slots the row may hold per layer and KV head; INT32_MAX: never evicts
+    int recent; // last positions protected
+    int sink;   // first positions protected
+};
+
+/* Resolves budget, recent and sink for a row of n_prompt + n_max tokens (rule 3 of the README).
+ * Returns 0, or -1 when sink + recent exceed the budget and the budget does not hold everything. */
+int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row);
+const char *evict_policy_name(int policy);
+int evict_policy_by_name(const char *name); // N_EVICT_POLICIES when unknown
+int evict_policy_scores(int policy);        // 1: the policy ranks by attention scores
+/* Greatest number of slots any row of n_tokens in all can hold. */
+int64_t evict_slots_max(const struct evict *e, int64_t n_prompt, int64_t n_max);
+
+/* Rank of a slot for the query at position `now`: lower goes first. */
+static inline float evict_rank(int policy, float score, int pos, int now)
+{
+    switch (policy) {
+#define EVICT_RANK(NAME, name, rank, scores, sink, recent)                                         \
+    case EVICT_##NAME:                                                                             \
+        return rank(score, pos, now);
+        EVICT_POLICIES(EVICT_RANK)
+#undef EVICT_RANK
+    }
+    return 0;
+}
+
+/* 1 when the position may not go while the newest position is `now`. */
+static inline int evict_protected(const struct evict_row *row, int pos, int now)
+{
+    return pos < row->sink || pos > now - row->recent;
+}
+
+/* 1 when slot (rank_a, pos_a) goes before slot (rank_b, pos_b). A NaN rank goes first. */
+static inline int evict_before(float rank_a, int pos_a, float rank_b, int pos_b)
+{
+    if (rank_a != rank_a || rank_b != rank_b)
+        return rank_b == rank_b || (rank_a != rank_a && pos_a < pos_b);
+    return rank_a < rank_b || (rank_a == rank_b && pos_a < pos_b);
+}
+
+#endif

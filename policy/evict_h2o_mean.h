@@ -1,0 +1,11 @@
+/* policy/evict_h2o_mean.h - accumulated score divided by the number of queries that could see the slot, now - pos + 1,
+ * which takes away the head start of early tokens. */
+#ifndef POLICY_EVICT_H2O_MEAN_H
+#define POLICY_EVICT_H2O_MEAN_H
+
+static inline float evict_h2o_mean_rank(float score, int pos, int now)
+{
+    return score / (float)(now - pos + 1);
+}
+
+#endif

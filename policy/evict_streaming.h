@@ -1,0 +1,14 @@
+/* policy/evict_streaming.h - no score: the oldest unprotected slot goes; the sink and the recent window are protected
+ * (arXiv 2309.17453). */
+#ifndef POLICY_EVICT_STREAMING_H
+#define POLICY_EVICT_STREAMING_H
+
+static inline float evict_streaming_rank(float score, int pos, int now)
+{
+    (void)score;
+    (void)pos;
+    (void)now;
+    return 0;
+}
+
+#endif
