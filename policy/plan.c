@@ -141,7 +141,9 @@ static void count_workspace(const struct plan *plan, const struct weights_info *
     b->workspace += costs->scratch_bytes + 64 * 1024;
     b->workspace += plan->step_tokens * 64; // spans and positions of one step
     int64_t window = align(w->embed_row_bytes, DISK_BLOCK) + DISK_BLOCK;
-    b->workspace += plan->embed_resident ? 0 : plan->gather_windows * window;
+    if (!plan->embed_resident)
+        b->workspace += (plan->gather_windows + (int64_t)plan->batch * plan->batches) * (window + 128) +
+                        w->embed_rest_bytes + DISK_BLOCK;
     int64_t positions = (int64_t)plan->batch * plan->batches + plan->head_positions - plan->batch;
     b->head = positions * (costs->head_state_bytes + 64);
     b->head += POSITION_TILE * (HEAD_TILE + wide) * 4;

@@ -24,6 +24,7 @@ struct weights_info {
     int64_t n_params;
     int64_t flops_per_token;    // 2 x parameters that a decoder pass multiplies
     int64_t embed_row_bytes;
+    int64_t embed_rest_bytes; // of the embedding's extent, what is not rows: always in RAM
 };
 
 /* What the job asks for, from its real lengths. */
@@ -84,7 +85,7 @@ struct plan {
     int64_t head_positions; // most positions of one batch that reach the head
     int tile_tokens;        // tokens that a layer works on at once
     int64_t weight_frame_bytes; // largest streamed layer
-    int gather_windows;     // embedding rows read at once
+    int gather_windows;     // embedding rows of prompts read at once
 };
 
 /* Bytes by tier, itemised; the rows of `plan`'s table. */
