@@ -76,20 +76,17 @@ static enum kv_format prompt_format(enum compute compute)
     return compute == COMPUTE_F32 ? KV_F32 : KV_BF16;
 }
 
-void engine_costs(const struct model *model, enum compute compute, enum isa isa, int threads,
-                  enum kv_format kv_format, const struct work *work, struct plan_costs *costs)
+void engine_costs(const struct model *model, const struct ops *ops, enum kv_format kv_format,
+                  const struct work *work, struct plan_costs *costs)
 {
     struct kv_layout kv, prompt;
     const struct shape *s = &model->shape;
     kv_layout_init(&kv, kv_format, s->n_kv_heads, s->head_dim);
-    kv_layout_init(&prompt, prompt_format(compute), s->n_kv_heads, s->head_dim);
+    kv_layout_init(&prompt, prompt_format(ops->compute), s->n_kv_heads, s->head_dim);
     costs->kv_page_bytes = kv.page_bytes;
     costs->prompt_page_bytes = prompt.page_bytes;
-    struct pool *pool = NULL;
-    (void)threads;
-    struct ops ops = {.isa = isa, .compute = compute, .pool = pool};
-    costs->scratch_bytes =
-        layer_scratch_bytes(&ops, model, 256, work->prompt_max, round_up(work->slots_max, KV_PAGE_SLOTS));
+    costs->scratch_bytes = layer_scratch_bytes(ops, model, PLAN_TILE_TOKENS, work->prompt_max,
+                                               round_up(work->slots_max, KV_PAGE_SLOTS));
     costs->head_state_bytes = sizeof(struct head_state) + sizeof(struct position);
     costs->filter_bytes = HEAD_SAMPLE_MAX * (int64_t)sizeof(struct head_candidate);
 }
@@ -102,15 +99,14 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
     e->order = plan_order(&c->plan);
     e->home.scratch_fd = -1;
     TRY(trace_open(&e->trace, c->trace_events));
-    TRY(pool_open(&e->pool, c->threads, c->cpus));
-    e->work.ops = (struct ops){.isa = c->isa, .compute = c->compute, .pool = e->pool};
+    e->work.ops = c->ops;
     const struct shape *s = &c->model->shape;
     kv_layout_init(&e->work.kv, c->kv_format, s->n_kv_heads, s->head_dim);
-    kv_layout_init(&e->work.prompt, prompt_format(c->compute), s->n_kv_heads, s->head_dim);
+    kv_layout_init(&e->work.prompt, prompt_format(c->ops.compute), s->n_kv_heads, s->head_dim);
     struct home_config home = {.plan = &c->plan,
                                .model = c->model,
                                .kv_format = c->kv_format,
-                               .prompt_format = prompt_format(c->compute),
+                               .prompt_format = prompt_format(c->ops.compute),
                                .offload_dir = c->offload_dir,
                                .io = c->io,
                                .io_depth = c->io_depth,
@@ -192,7 +188,6 @@ void engine_close(struct engine *e)
     if (e->dump)
         fclose(e->dump);
     home_close(&e->home);
-    pool_close(e->pool);
     trace_close(&e->trace);
     memset(e, 0, sizeof *e);
     e->home.scratch_fd = -1;

@@ -20,11 +20,8 @@ struct engine_config {
     const struct model *model;   // borrowed, as are the pointers below
     struct job *job;
     struct evict evict;
-    enum compute compute;
-    enum isa isa;
+    struct ops ops;              // instruction set, compute format, pool (borrowed)
     enum kv_format kv_format;
-    int threads;
-    const int *cpus;             // [threads] to bind to, or NULL
     enum ring_kind io;
     int io_depth;
     const char *offload_dir;
@@ -44,7 +41,6 @@ struct engine_config {
 struct engine {
     struct engine_config config;
     struct order order;
-    struct pool *pool;           // owned
     struct home home;
     struct gather gather;
     struct batches batches;
@@ -59,15 +55,15 @@ struct engine {
     int64_t kv_lost;             // pages that came back wrong and were recomputed
 };
 
-/* Memory, threads, files. ERR_FIT, ERR_IO, ERR_INPUT. */
+/* Memory, files, the mover. ERR_FIT, ERR_IO, ERR_INPUT. */
 enum err engine_open(struct engine *e, const struct engine_config *config);
 /* Walks the line until the job has no rows left. ERR_STOPPED: interrupted or out of time, resumable. */
 enum err engine_run(struct engine *e);
 void engine_close(struct engine *e);
 
 /* What the engine needs beyond the plan's own numbers: fills the model-dependent plan_costs. */
-void engine_costs(const struct model *model, enum compute compute, enum isa isa, int threads,
-                  enum kv_format kv_format, const struct work *work, struct plan_costs *costs);
+void engine_costs(const struct model *model, const struct ops *ops, enum kv_format kv_format,
+                  const struct work *work, struct plan_costs *costs);
 /* The sizes of a model, as the plan reads them. */
 void engine_weights_info(const struct model *model, struct weights_info *w);
 
