@@ -467,6 +467,12 @@ enum err json_skip(struct json *j)
     return j->last == JSON_ERROR ? j->err : OK;
 }
 
+int json_is(const struct json *j, const char *text)
+{
+    int64_t n = (int64_t)strlen(text);
+    return j->str && j->n_str == n && memcmp(j->str, text, (size_t)n) == 0;
+}
+
 enum err json_expect(struct json *j, enum json_kind kind)
 {
     enum json_kind is = json_next(j);
@@ -482,6 +488,7 @@ enum err json_expect(struct json *j, enum json_kind kind)
 struct json_keys_slot {
     uint64_t hash;
     int64_t at, n_bytes; // in text
+    int64_t scope;
     uint32_t round;
 };
 
@@ -508,15 +515,15 @@ void json_keys_close(struct json_keys *k)
     *k = (struct json_keys){0};
 }
 
-static struct json_keys_slot *slot_find(const struct json_keys *k, uint64_t hash, const char *str,
-                                        int64_t n_str)
+static struct json_keys_slot *slot_find(const struct json_keys *k, uint64_t hash, int64_t scope,
+                                        const char *str, int64_t n_str)
 {
     uint64_t mask = (uint64_t)k->n_slots - 1;
     for (uint64_t i = hash & mask;; i = (i + 1) & mask) {
         struct json_keys_slot *s = &k->slots[i];
         if (s->round != k->round)
             return s;
-        if (s->hash == hash && s->n_bytes == n_str &&
+        if (s->hash == hash && s->scope == scope && s->n_bytes == n_str &&
             (n_str == 0 || memcmp(k->text + s->at, str, (size_t)n_str) == 0))
             return s;
     }
@@ -543,27 +550,38 @@ static int keys_room(struct json_keys *k, int64_t n_str)
     for (int64_t i = 0; i < k->n_slots; i++) {
         const struct json_keys_slot *s = &k->slots[i];
         if (s->round == k->round)
-            *slot_find(&next, s->hash, k->text + s->at, s->n_bytes) = *s;
+            *slot_find(&next, s->hash, s->scope, k->text + s->at, s->n_bytes) = *s;
     }
     free(k->slots);
     *k = next;
     return 1;
 }
 
+enum json_keys_answer json_keys_put(struct json_keys *k, int64_t scope, const char *str,
+                                    int64_t n_str)
+{
+    if (!keys_room(k, n_str))
+        return JSON_KEYS_NO_MEMORY;
+    uint64_t hash = hash_bytes(str, n_str, k->seed + (uint64_t)scope);
+    struct json_keys_slot *s = slot_find(k, hash, scope, str, n_str);
+    if (s->round == k->round)
+        return JSON_KEYS_SEEN;
+    *s = (struct json_keys_slot){hash, k->n_text, n_str, scope, k->round};
+    memcpy(k->text + k->n_text, str, (size_t)n_str);
+    k->n_text += n_str;
+    k->n_keys++;
+    return JSON_KEYS_NEW;
+}
+
 enum err json_keys_add(struct json_keys *k, struct json *j)
 {
     CHECK(j->last == JSON_KEY);
-    if (!keys_room(k, j->n_str)) {
+    enum json_keys_answer answer = json_keys_put(k, 0, j->str, j->n_str);
+    if (answer == JSON_KEYS_SEEN)
+        return json_fail(j, "duplicate key \"%.200s\"", j->str);
+    if (answer == JSON_KEYS_NO_MEMORY) {
         j->last = JSON_ERROR;
         return j->err = fail(ERR_FIT, "%s: no memory for %lld keys", j->file, (long long)k->n_keys);
     }
-    uint64_t hash = hash_bytes(j->str, j->n_str, k->seed);
-    struct json_keys_slot *s = slot_find(k, hash, j->str, j->n_str);
-    if (s->round == k->round)
-        return json_fail(j, "duplicate key \"%.200s\"", j->str);
-    *s = (struct json_keys_slot){hash, k->n_text, j->n_str, k->round};
-    memcpy(k->text + k->n_text, j->str, (size_t)j->n_str);
-    k->n_text += j->n_str;
-    k->n_keys++;
     return OK;
 }

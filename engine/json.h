@@ -68,6 +68,9 @@ enum json_kind json_next(struct json *j);
  * that container up to and with its END, after anything else nothing. */
 enum err json_skip(struct json *j);
 
+/* Whether the key or string that j stands on is exactly this text. */
+int json_is(const struct json *j, const char *text);
+
 /* Takes the next token, which must be of this kind: ERR_INPUT "FILE: expected KIND, is KIND at byte
  * k". */
 enum err json_expect(struct json *j, enum json_kind kind);
@@ -93,6 +96,11 @@ struct json_keys {
 void json_keys_init(struct json_keys *k);
 /* Forgets the keys, keeps the memory: ready for the next object. */
 void json_keys_clear(struct json_keys *k);
+/* Adds a key of the object numbered `scope` (one set can serve a whole tree). JSON_KEYS_NEW, or why
+ * not. */
+enum json_keys_answer { JSON_KEYS_NEW, JSON_KEYS_SEEN, JSON_KEYS_NO_MEMORY };
+enum json_keys_answer json_keys_put(struct json_keys *k, int64_t scope, const char *str,
+                                    int64_t n_str);
 /* Adds the key that j stands on; a second time is json_fail(j, "duplicate key ..."). ERR_FIT: no
  * memory. */
 enum err json_keys_add(struct json_keys *k, struct json *j);
