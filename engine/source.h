@@ -45,5 +45,9 @@ enum err source_bool(const struct source *s, const char *key, int *out, int *fou
 /* The string lives as long as the source. */
 enum err source_str(const struct source *s, const char *key, const char **out, int64_t *n_bytes,
                     int *found);
+/* A list of strings of config.json; a single string is a list of one. More than `capacity` is
+ * ERR_INPUT. Never found in a GGUF file. */
+enum err source_str_list(const struct source *s, const char *key, const char **out,
+                         int64_t capacity, int64_t *n, int *found);
 
 #endif
