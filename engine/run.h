@@ -47,6 +47,8 @@ struct run {
     struct plan_time time;
     struct engine engine;
     int engine_opened;
+    void (*tick)(void *ctx);      // progress, called every step; or NULL
+    void *tick_ctx;
     double startup_s;
     int64_t start_ns;
 };
