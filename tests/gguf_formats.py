@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compares the number formats with gguf-py's dequantisers, bit for bit, and the reader with its writer.
+"""Compares the number formats with gguf-py's dequantisers, bit for bit, and the reader with its
+writer.
 
 Needs numpy and gguf (skips without) and the tools of build/tests/tools; $BUILD names another build.
 Arguments are GGUF files to compare as well, all tensors of them.
@@ -44,7 +45,7 @@ def compare(name, got, want):
     detail = ""
     if len(bad):
         r, i = bad[0]
-        detail = f"{len(bad)} of {got.size} differ, first [{r}, {i}]: {got[r, i]:#x} for {want[r, i]:#x}"
+        detail = f"{len(bad)} of {got.size} differ, [{r}, {i}]: {got[r, i]:#x} for {want[r, i]:#x}"
     report(name, not len(bad), detail)
 
 
@@ -108,7 +109,7 @@ def read(path, *what):
 
 
 def tensors_check(label, path, tensors):
-    """tensors: name -> (type, dims slow to fast, bytes of the rows); the tool lists the same ones."""
+    """tensors: name -> (type, dims slow to fast, bytes); the tool lists the same ones."""
     listed = {}
     for line in read(path).decode().splitlines():
         name, dtype, dims, _, n_bytes = line.rsplit(" ", 4)
@@ -124,10 +125,14 @@ def tensors_check(label, path, tensors):
 
 
 KEYS = [  # how to read it, key, value as gguf_dump prints it
-    ("str", "general.architecture", b"llama\0"), ("int", "llama.block_count", b"3\n"),
-    ("float", "llama.rope.freq_base", b"10000\n"), ("bool", "tokenizer.ggml.add_bos_token", b"1\n"),
-    ("strs", "tokenizer.ggml.tokens", b"a\0\0\xc4\xa0b\0"), ("f32s", "tokenizer.ggml.scores", b"0\n-1\n0.5\n"),
-    ("i32s", "tokenizer.ggml.token_type", b"1\n3\n1\n"), ("int", "x.i64", b"-9000000000\n"),
+    ("str", "general.architecture", b"llama\0"),
+    ("int", "llama.block_count", b"3\n"),
+    ("float", "llama.rope.freq_base", b"10000\n"),
+    ("bool", "tokenizer.ggml.add_bos_token", b"1\n"),
+    ("strs", "tokenizer.ggml.tokens", b"a\0\0\xc4\xa0b\0"),
+    ("f32s", "tokenizer.ggml.scores", b"0\n-1\n0.5\n"),
+    ("i32s", "tokenizer.ggml.token_type", b"1\n3\n1\n"),
+    ("int", "x.i64", b"-9000000000\n"),
     ("str", "tokenizer.chat_template", "{{ \u00e4 }}\0".encode()),
 ]
 
