@@ -109,7 +109,7 @@ void opened_close(struct opened *o)
     memset(o, 0, sizeof *o);
 }
 
-int command_pack(const struct config *c)
+enum err command_pack(const struct config *c)
 {
     const char *model = c->n_args > 0 ? c->args[0] : c->model;
     if (!model || !c->out)

@@ -60,13 +60,15 @@ enum err run_plan(struct run *r);
 enum err run_walk(struct run *r); // engine_open + engine_run
 void run_close(struct run *r);
 
-int command_run(const struct config *c);
-int command_gen(const struct config *c);
-int command_score(const struct config *c);
-int command_plan(const struct config *c);
-int command_pack(const struct config *c);
-int command_inspect(const struct config *c);
-int command_tokenize(const struct config *c);
+enum err command_run(const struct config *c);
+enum err command_gen(const struct config *c);
+enum err command_score(const struct config *c);
+enum err command_plan(const struct config *c);
+enum err command_pack(const struct config *c);
+enum err command_inspect(const struct config *c);
+enum err command_tokenize(const struct config *c);
+enum err command_probe(const struct config *c);
+enum err command_bench(const struct config *c); // bench/
 
 extern volatile sig_atomic_t run_interrupted; // set by SIGINT, SIGTERM, SIGHUP
 
