@@ -219,6 +219,10 @@ static enum err check_tensor(const struct family_model *m, const struct source *
     tensor_name(m, role == ROLE_HEAD && m->tied ? ROLE_EMBED : role, layer, name);
     if (!t)
         return fail(ERR_INPUT, "%s: tensor %s: missing", s->path, name);
+    if (t->dtype == N_DTYPES) {
+        TRY(source_read(s, t, 0, 0, NULL)); // fails, and says which format it is
+        return fail(ERR_INPUT, "%s: tensor %s: unsupported format", s->path, name);
+    }
     int n, k;
     role_dims(&m->shape, role, &n, &k);
     int64_t dims[2] = {n, k};
