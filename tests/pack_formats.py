@@ -81,8 +81,9 @@ def paired(rows, n_heads):
 
 def rope_divisors(config, inv_freq):
     dim = config.head_dim or config.hidden_size // config.num_attention_heads
-    plain = 1.0 / (config.rope_parameters["rope_theta"] ** (np.arange(0, dim, 2) / dim))
-    return (plain / inv_freq.double().numpy()).astype(np.float32)
+    exponents = torch.arange(0, dim, 2, dtype=torch.float) / dim  # in f32, as the converter has it
+    plain = 1.0 / (config.rope_parameters["rope_theta"] ** exponents)
+    return (plain.double() / inv_freq.double()).float().numpy()
 
 
 def write_gguf(path, model, config):
