@@ -100,7 +100,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     plan->pass_tokens = (int64_t)plan->batch * plan->batches + admitted;
     plan->head_positions = plan->batch + (work->scores_forced ? admitted : 0);
     if (plan->tile_tokens == 0)
-        plan->tile_tokens = 256;
+        plan->tile_tokens = PLAN_TILE_TOKENS;
     if (plan->gather_windows == 0)
         plan->gather_windows = 64;
 }

@@ -15,6 +15,7 @@ enum tier { TIER_DEVICE, TIER_RAM, TIER_NVME, N_TIERS };
 #define PLAN_LAYERS_MAX (SHAPE_LAYERS_MAX + SHAPE_VOCAB_MAX / HEAD_TILE + 1)
 #define PLAN_BATCH_MAX  4096 // rows of one batch
 #define PLAN_ROWS_MAX   (1 << 16)
+#define PLAN_TILE_TOKENS 256 // tokens that a layer works on at once
 
 /* Bytes of the model, as the pack lays it out (engine/model.c fills it). */
 struct weights_info {
