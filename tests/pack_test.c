@@ -5,10 +5,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -549,6 +551,29 @@ static void test_failures_leave_nothing(void **state)
     assert_int_equal(pack_write(&r), ERR_IO);
 }
 
+/* A disk that fills up on the way: the limit of a file's size stands in for it. */
+static void test_write_error(void **state)
+{
+    (void)state;
+    struct fake f = {.fail_after = -1};
+    struct pack_provider p = provider(&f, llama_shape(), 0);
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = old;
+    signal(SIGXFSZ, SIG_IGN);
+    unlink(pack_path);
+    for (rlim_t limit = 0; limit < 4000000; limit += 399999) {
+        small.rlim_cur = limit;
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+        enum err e = write_pack(&p, PACK_AUTO);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+        assert_int_equal(e, ERR_IO);
+        assert_non_null(strstr(err_text(), "write at"));
+        assert_int_equal(n_files(), 0);
+    }
+    signal(SIGXFSZ, SIG_DFL);
+}
+
 /* 512 layers of 131072 x 131072 do not fit any disk: said before anything is written. */
 static void test_preflight(void **state)
 {
@@ -672,6 +697,7 @@ int main(void)
         cmocka_unit_test(test_every_prefix_is_refused),
         cmocka_unit_test(test_hostile_metadata),
         cmocka_unit_test(test_failures_leave_nothing),
+        cmocka_unit_test(test_write_error),
         cmocka_unit_test(test_preflight),
         cmocka_unit_test(test_f16_overflow),
         cmocka_unit_test(test_cache_path),
