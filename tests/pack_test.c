@@ -512,6 +512,31 @@ static void test_hostile_metadata(void **state)
     free(file);
 }
 
+/* A format that has a name but no decoder in this program. */
+static void test_unknown_format(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"bf12", "q9_9", ""};
+    int64_t n_bytes;
+    uint8_t *file = small_pack(&n_bytes), page[PACK_ALIGN];
+    struct pack_header h;
+    assert_int_equal(pack_header_decode(&h, file, "x"), OK);
+    uint8_t *at = memmem(file + h.meta_offset, (size_t)h.meta_bytes, "bf16\0\0\0\0", 8);
+    assert_non_null(at);
+    for (int i = 0; i < 3; i++) {
+        struct model m;
+        memset(at, 0, 8);
+        memcpy(at, names[i], strlen(names[i]));
+        h.meta_crc = crc32c(0, file + h.meta_offset, h.meta_bytes);
+        pack_header_encode(&h, page);
+        memcpy(file, page, PACK_ALIGN);
+        write_file(pack_path, file, n_bytes);
+        assert_int_equal(model_open(&m, pack_path), ERR_CORRUPT);
+        assert_non_null(strstr(err_text(), "layer 0: bad tensor format"));
+    }
+    free(file);
+}
+
 static int n_files(void)
 {
     char command[128];
@@ -696,6 +721,7 @@ int main(void)
         cmocka_unit_test(test_every_flip_is_seen),
         cmocka_unit_test(test_every_prefix_is_refused),
         cmocka_unit_test(test_hostile_metadata),
+        cmocka_unit_test(test_unknown_format),
         cmocka_unit_test(test_failures_leave_nothing),
         cmocka_unit_test(test_write_error),
         cmocka_unit_test(test_preflight),
