@@ -13,18 +13,17 @@ too), and when slots + new token exceed the budget the lowest-ranked unprotected
 oldest. Teacher-forced eviction is local to a layer, so a layer takes all tokens at once and only its
 attention walks them one by one.
 """
-import gzip
 import json
 import math
 import os
 import struct
-import sys
 import tempfile
 
 import numpy as np
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "goldens"))
+from golden_common import Tally, goldens
+import tiny
+
 POLICIES = ("full", "window", "streaming", "h2o", "h2o-mean")
 
 
@@ -63,9 +62,9 @@ KV_FORMATS = {"f32": lambda x: x.astype(np.float32).astype(np.float64), "bf16": 
 
 def rope_frequencies(c):
     """Radians per position, [head_dim / 2]."""
-    inv = c["rope_theta"] ** (-np.arange(0, c["head_dim"], 2, dtype=np.float64) / c["head_dim"])
-    s = c.get("rope_scaling")
-    if not s:
+    s = c.get("rope_parameters") or {"rope_theta": c["rope_theta"], **(c.get("rope_scaling") or {})}
+    inv = s["rope_theta"] ** (-np.arange(0, c["head_dim"], 2, dtype=np.float64) / c["head_dim"])
+    if s.get("rope_type", "default") == "default":
         return inv
     assert s["rope_type"] == "llama3"
     context, low, high = (s[k] for k in ("original_max_position_embeddings", "low_freq_factor",
@@ -404,32 +403,6 @@ def score(model, context, continuation, rule=None, kv="f32", simulate=False, fol
 
 # ---- self-test -----------------------------------------------------------------------------------
 
-class Tally:
-    def __init__(self):
-        self.passed = self.failed = self.skipped = 0
-
-    def check(self, ok, what):
-        if ok:
-            self.passed += 1
-        else:
-            self.failed += 1
-            print("FAIL", what, flush=True)
-        return ok
-
-    def skip(self, what):
-        self.skipped += 1
-        print("SKIP", what, flush=True)
-
-    def finish(self):
-        print(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
-        sys.exit(1 if self.failed else 0)
-
-
-def goldens(name):
-    with gzip.open(os.path.join(HERE, "goldens", "data", name), "rt", encoding="utf-8") as f:
-        return json.load(f)
-
-
 def walk(rule, start, n_tokens, weights):
     """Plays weights(positions held) -> p through one head. Returns positions, scores, victims."""
     pos, c = np.array([list(range(len(start)))]), np.array([start], float)
@@ -483,7 +456,6 @@ def test_rule(t):
 
 def test_full(t, folder):
     """Nothing evicted: transformers' log-probabilities."""
-    import tiny
     golden = goldens("tiny.json.gz")["models"]
     for spec, form, path in ((s, f, p) for s, f, p in tiny.write(folder) if os.path.isdir(p)):
         model, entry = model_open(path), golden[spec]["weights"][form]
