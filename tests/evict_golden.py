@@ -32,6 +32,7 @@ FULL_SET = [(p, s, b, {}) for p in ("h2o", "h2o-mean", "streaming", "window") fo
 FULL_SET += [("h2o", "head", "33", {"recent": "8", "sink": 2}), ("h2o-mean", "head", "64", {"recent": "0.25"}),
              ("h2o", "layer", "40", {"recent": "1", "sink": 0}), ("h2o", "head", "5", {"recent": "1"}),
              ("h2o-mean", "layer", "40", {"recent": "0", "sink": 3}), ("streaming", "head", "32", {"sink": 8}),
+             ("streaming", "head", "48", {"recent": "8"}), ("window", "layer", "40", {"recent": "0", "sink": 2}),
              ("h2o", "head", "512", {})]
 SMALL_SET = [("h2o", "head", "48", {}), ("h2o-mean", "layer", "0.4", {})]
 
@@ -181,7 +182,7 @@ def main(argv):
         for spec in MODELS:
             try:
                 check_model(t, sluice, os.path.join(folder, "models"), spec)
-            except (SluiceFailed, KeyError, TypeError, ValueError) as e:
+            except (SluiceFailed, LookupError, TypeError, ValueError, OSError) as e:
                 t.check(False, f"{spec}: {type(e).__name__} {e}")
     t.finish()
 
