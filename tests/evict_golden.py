@@ -8,7 +8,8 @@ digits; the reference then follows the engine and goes on comparing. And: what `
 greedy as one forced span under the same policy.
 
 The dump is JSONL, per row in this order: {"row","layer","head","kept":[positions, ascending]} and
-{"row","layer","head","pos": position of the new token,"victim": position,"score": its own head's sum}.
+{"row","layer","head","pos": position of the new token,"victim": position,"score": its summed weights}
+(of its head; under scope layer of all heads).
 """
 import os
 import sys

@@ -232,7 +232,7 @@ class Trail:
 
     def __init__(self, follow=None, near=1e-5):
         self.kept = {}      # (layer, head) -> positions, ascending
-        self.victims = {}   # (layer, head) -> [(position of the new token, victim, its score)]
+        self.victims = {}   # (layer, head) -> [(position of the new token, victim, its summed weights)]
         self.follow, self.near = follow, near
         self.near_ties, self.errors = 0, []
 
@@ -279,6 +279,8 @@ class Trail:
 def evict_one(rule, trail, layer, pos, score, now, live=None):
     """Per KV head the index of the victim among pos [K, n] (the new token is in); live masks slots."""
     rank = rule.ranks(pos, score, now)
+    if rule.scope == "layer":  # slots hold the same positions in every head
+        score = np.broadcast_to(score.sum(0), score.shape)
     out = []
     for g in range(len(pos)):
         slots = np.arange(pos.shape[1]) if live is None else np.flatnonzero(live[g])
