@@ -41,6 +41,8 @@ struct job_config {
  * same job: OK and job_live() is 0 from the start. */
 enum err job_open(struct job **job, const struct job_config *config, struct work *work);
 
+/* Greatest sample_edits_max() of the rows still to do. */
+int job_edits_max(const struct job *job);
 /* Rows still waiting or live. */
 int job_live(const struct job *job);
 /* 1 when a request waits. */

@@ -506,7 +506,24 @@ static enum err blob_make(const struct token_draft *d, int64_t n_added, void **b
     return OK;
 }
 
-/* Tokens marked normalized are looked for in normalized text, so their own text is normalized. */
+/* Tokens marked normalized are looked for in normalized text, so their own text is normalized; and
+ * so they decode, as in the library, unless the model's own vocabulary has them. */
+static enum err added_change(struct token_draft *d, struct token_added *a, const char *text,
+                             int64_t n)
+{
+    TRY(draft_text(d, text, n, &a->match));
+    struct draft_piece *piece = &d->pieces[a->id];
+    if ((piece->kind & PIECE_KIND_MASK) == PIECE_BPE)
+        return OK;
+    TRY(bytes_reserve(d, n));
+    struct draft_piece p = spell(d, text, n);
+    d->n_bytes += p.bytes.n;
+    p.kind = p.kind == PIECE_BPE ? PIECE_ADDED : PIECE_RAW;
+    p.kind |= piece->kind & PIECE_SPECIAL;
+    *piece = p;
+    return OK;
+}
+
 static enum err added_normalize(struct token_draft *d)
 {
     int64_t n_normalized = 0;
@@ -530,7 +547,7 @@ static enum err added_normalize(struct token_draft *d)
             e = fail(ERR_INPUT, "%s: added token %u: %lld bytes when normalized (1 to %d)", d->file,
                      a->id, (long long)n_out, TOKEN_ADDED_BYTES_MAX);
         if (e == OK && (n_out != a->match.n || memcmp(out, d->text + a->match.at, (size_t)n_out)))
-            e = draft_text(d, out, n_out, &a->match);
+            e = added_change(d, a, out, n_out);
     }
     tokenizer_close(tok);
     free(blob);

@@ -164,14 +164,16 @@ enum err split_encode(struct tokenizer *tok, const char *text, int64_t n, struct
  */
 enum err norm_run(struct tokenizer *tok, const char *text, int64_t n, const char **out,
                   int64_t *n_out);
+
+/* token_unicode.c */
 int32_t utf8_at(const char *p, int64_t n, int *n_char); // n > 0 and valid UTF-8
 int32_t utf8_before(const char *p, int64_t n, int *n_char);
-int char_is_space(int32_t c);       // White_Space
-int char_is_word(int32_t c);        // \w
-int char_is_numeric(int32_t c);     // N*
-int char_is_punctuation(int32_t c); // P*, and ASCII punctuation
-/* Bytes of the longest valid UTF-8 prefix. */
-int64_t utf8_valid(const char *p, int64_t n);
+int64_t utf8_valid(const char *p, int64_t n); // bytes of the longest valid prefix
+int char_is_space(int32_t c);                 // White_Space
+int char_is_word(int32_t c);                  // \w
+int char_is_numeric(int32_t c);               // N*
+int char_is_punctuation(int32_t c);           // P*, and ASCII punctuation
+int char_is_inert(int32_t c);                 // no mark, no decomposition, to the library
 
 /* token_regex.c. e: the class of error for a pattern that is not followed. */
 enum err regex_open(struct regex **r, const char *pattern, int64_t n, const char *file, enum err e);

@@ -1,4 +1,4 @@
-/* engine/token_norm.c - normalizers (utf8proc) and the few questions asked about characters.
+/* engine/token_norm.c - normalizers (utf8proc).
  *
  * Owns: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace over UTF-8 that was checked before.
  * Refuses: invalid UTF-8 (the caller checks).
@@ -17,71 +17,6 @@ struct norm_out {
     struct token_buffer *to;
     int64_t n;
 };
-
-int64_t utf8_valid(const char *p, int64_t n)
-{
-    int64_t i = 0;
-    while (i < n) {
-        uint8_t c = (uint8_t)p[i];
-        int more = c < 0x80 ? 0 : c >= 0xc2 && c < 0xe0 ? 1 : c >= 0xe0 && c < 0xf0 ? 2 : 3;
-        if ((c >= 0x80 && c < 0xc2) || c > 0xf4 || i + more >= n)
-            return i;
-        for (int k = 1; k <= more; k++) {
-            uint8_t d = (uint8_t)p[i + k];
-            uint8_t low = k > 1 ? 0x80 : c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
-            uint8_t high = k > 1 ? 0xbf : c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
-            if (d < low || d > high)
-                return i;
-        }
-        i += 1 + more;
-    }
-    return n;
-}
-
-int32_t utf8_at(const char *p, int64_t n, int *n_char)
-{
-    int32_t c;
-    *n_char = (int)utf8proc_iterate((const utf8proc_uint8_t *)p, min_i64(n, 4), &c);
-    CHECK(*n_char > 0);
-    return c;
-}
-
-int32_t utf8_before(const char *p, int64_t n, int *n_char)
-{
-    int64_t at = n - 1;
-    while (at > 0 && ((uint8_t)p[at] & 0xc0) == 0x80)
-        at--;
-    return utf8_at(p + at, n - at, n_char);
-}
-
-int char_is_space(int32_t c)
-{
-    utf8proc_category_t k = utf8proc_category(c);
-    return (c >= 9 && c <= 13) || c == 0x85 || k == UTF8PROC_CATEGORY_ZS ||
-           k == UTF8PROC_CATEGORY_ZL || k == UTF8PROC_CATEGORY_ZP;
-}
-
-int char_is_word(int32_t c)
-{
-    utf8proc_category_t k = utf8proc_category(c);
-    return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC ||
-           c == 0x200c || c == 0x200d || (c >= 0x24b6 && c <= 0x24e9) ||
-           (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
-           (c >= 0x1f170 && c <= 0x1f189);
-}
-
-int char_is_numeric(int32_t c)
-{
-    utf8proc_category_t k = utf8proc_category(c);
-    return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
-}
-
-int char_is_punctuation(int32_t c)
-{
-    utf8proc_category_t k = utf8proc_category(c);
-    return (k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO) ||
-           (c > 0x20 && c < 0x7f && strchr("$+<=>^`|~", c));
-}
 
 static enum err out_put(struct norm_out *o, const char *p, int64_t n)
 {
@@ -126,20 +61,8 @@ static void marks_order(int32_t *codes, int64_t n, int32_t *tmp)
     }
 }
 
-static enum err chunk_normalize(struct norm_out *o, const char *p, int64_t n, int options)
+static enum err codes_end(struct norm_out *o, int64_t n_codes, int options)
 {
-    int64_t n_codes = 0;
-    for (int64_t i = 0; i < n;) {
-        int n_char, bound = 0;
-        int32_t c = utf8_at(p + i, n - i, &n_char);
-        TRY(scratch_grow(o->tok, &o->tok->codes, (n_codes + NORM_DECOMPOSED_MAX) * 4));
-        int64_t n_more = utf8proc_decompose_char(c, (int32_t *)o->tok->codes.p + n_codes,
-                                                 NORM_DECOMPOSED_MAX, options, &bound);
-        if (n_more < 0 || n_more > NORM_DECOMPOSED_MAX)
-            return fail(ERR_ROW, "text: U+%04X cannot be decomposed", (unsigned)c);
-        n_codes += n_more;
-        i += n_char;
-    }
     TRY(scratch_grow(o->tok, &o->tok->codes, n_codes * 8));
     int32_t *codes = o->tok->codes.p;
     marks_order(codes, n_codes, codes + n_codes);
@@ -148,6 +71,30 @@ static enum err chunk_normalize(struct norm_out *o, const char *p, int64_t n, in
     for (int64_t i = 0; i < n_codes; i++)
         TRY(out_char(o, codes[i]));
     return OK;
+}
+
+static enum err chunk_normalize(struct norm_out *o, const char *p, int64_t n, int options)
+{
+    int64_t n_codes = 0;
+    for (int64_t i = 0; i < n;) {
+        int n_char, bound = 0;
+        int32_t c = utf8_at(p + i, n - i, &n_char);
+        if (char_is_inert(c)) {
+            TRY(codes_end(o, n_codes, options));
+            TRY(out_char(o, c));
+            n_codes = 0;
+            i += n_char;
+            continue;
+        }
+        TRY(scratch_grow(o->tok, &o->tok->codes, (n_codes + NORM_DECOMPOSED_MAX) * 4));
+        int64_t n_more = utf8proc_decompose_char(c, (int32_t *)o->tok->codes.p + n_codes,
+                                                 NORM_DECOMPOSED_MAX, options, &bound);
+        if (n_more < 0 || n_more > NORM_DECOMPOSED_MAX)
+            return fail(ERR_ROW, "text: U+%04X cannot be decomposed", (unsigned)c);
+        n_codes += n_more;
+        i += n_char;
+    }
+    return codes_end(o, n_codes, options);
 }
 
 static int is_ascii(char c)

@@ -31,7 +31,7 @@ void plan_cost(const struct plan *plan, const struct weights_info *w, const stru
     double by_rows = (double)work->output_tokens / max_d(rows, 1) + 1;
     double by_prefill = (double)work->prompt_tokens / max_d(plan->prefill_tokens, 1) + outputs;
     if (work->scores_forced) { // known tokens come in at the same gate as prompts
-        by_rows = 1;
+        by_rows = (double)work->n_rows / max_d(rows, 1);
         by_prefill = (double)(work->prompt_tokens + work->output_tokens) /
                      max_d(plan->prefill_tokens, 1);
     }

@@ -51,21 +51,20 @@ def model_empty(config):
 
 
 def gguf_tensors(path):
-    """{Hugging Face name: f32 array} of a llama GGUF, rows of q and k back in halves."""
+    """{Hugging Face name: f32 array} of a GGUF, llama's rows of q and k back in halves."""
     r = gguf.GGUFReader(path)
-    heads = {"q_proj": int(r.fields["llama.attention.head_count"].contents()),
-             "k_proj": int(r.fields["llama.attention.head_count_kv"].contents())}
-    stems = {v: k for k, v in tiny.LLAMA_NAMES.items()}
+    family = r.fields["general.architecture"].contents()
+    heads = {}
+    if family == "llama":
+        heads = {"q_proj": int(r.fields["llama.attention.head_count"].contents()),
+                 "k_proj": int(r.fields["llama.attention.head_count_kv"].contents())}
     out = {}
     for t in r.tensors:
         if t.name == "rope_freqs.weight":
             continue
         x = np.asarray(gguf.quants.dequantize(t.data, t.tensor_type), np.float32)
         x = x.reshape([int(n) for n in reversed(t.shape)])
-        parts = t.name.split(".")
-        name = f"{stems[parts[-2]]}.{parts[-1]}"
-        if parts[0] == "blk":
-            name = f"model.layers.{parts[1]}.{name}"
+        name = tiny.hf_name(family, t.name)
         proj = name.split(".")[-2]
         out[name] = tiny.rope_unpermute(x, heads[proj]) if proj in heads else x
     return out
@@ -220,7 +219,7 @@ def make_smollm2(path, prompts_path, text_path):
     for i in range(24):
         n, m = 64 + 136 * i // 23, 64
         if i % 2:
-            ids = ids_of("\n\n".join(c[-1]["content"] for c in chats[50 + 4 * i:54 + 4 * i]))[:n + m]
+            ids = ids_of("\n\n".join(c[-1]["content"] for c in chats[50 + 4 * i:57 + 4 * i]))[:n + m]
         else:
             ids = wiki[1000 * i:1000 * i + n + m]
         row = {"custom_id": f"{'gsm8k' if i % 2 else 'wiki'}-{i}", "context_ids": ids[:n],

@@ -49,16 +49,17 @@ SPECS = {
                   ["f32*", "bf16"], ["bf16", "q4_0", "q5_0", "q5_1"], None),
     "llama-rope3": (llama(320, 4, 2, 80, 192, 2, 9000, rope_scaling=LLAMA3),
                     ["f32", "bf16"], ["f32", "q8_0"], None),
-    "llama-bias": (llama(224, 7, 1, 128, 256, 2, 700, attention_bias=True, rope_theta=500000.0,
-                         rms_norm_eps=1e-6),
+    "llama-bias": (llama(224, 7, 1, 128, 256, 2, 700, attention_bias=True, mlp_bias=True,
+                         rope_theta=500000.0, rms_norm_eps=1e-6),
                    ["f32", "f16"], ["f32", "bf16"], None),
     "llama-k": (llama(256, 4, 1, 64, 512, 2, 300, tie_word_embeddings=True), ["f32"], ["q4_k"], None),
-    "opt-mha": (opt(192, 3, 384, 2, 600), ["f32*", "bf16", "f16"], [], "merges.txt"),
+    "opt-mha": (opt(192, 3, 384, 2, 600), ["f32*", "bf16", "f16"], ["f32", "bf16", "q8_0"], "merges.txt"),
     "opt-post": (opt(128, 2, 256, 3, 5000, word_embed_proj_dim=64, do_layer_norm_before=False),
-                 ["f32", "f16"], [], None),
+                 ["f32", "f16"], ["f32", "q4_0"], None),
     "opt-untied": (opt(144, 3, 256, 4, 450, tie_word_embeddings=False, activation_function="gelu"),
-                   ["f32", "bf16"], [], None),
+                   ["f32", "bf16"], ["f32", "bf16"], None),
 }
+CONFIG_V5 = ("llama-k",)  # config.json as transformers 5 writes it: rope_parameters, dtype
 
 
 def files(names=None):
@@ -154,6 +155,8 @@ def shapes_llama(c):
                 yield f"{p}self_attn.{name}_proj.bias", (n,), 0
         for name, n, k in (("gate", ffn, dim), ("up", ffn, dim), ("down", dim, ffn)):
             yield f"{p}mlp.{name}_proj.weight", (n, k), 1.2
+            if c["mlp_bias"]:
+                yield f"{p}mlp.{name}_proj.bias", (n,), 0
     if not c["tie_word_embeddings"]:
         yield "lm_head.weight", (c["vocab_size"], dim), 2.5
 
@@ -297,8 +300,13 @@ def write_hf(folder, spec, form):
     os.makedirs(folder, exist_ok=True)
     tensors = weights(spec, form)
     dtype = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}[form]
+    written = {**config, "torch_dtype": dtype}
+    if spec in CONFIG_V5:
+        rope = {"rope_type": "default", "rope_theta": written.pop("rope_theta")}
+        del written["rope_scaling"], written["torch_dtype"]
+        written.update(dtype=dtype, rope_parameters=rope)
     with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump({**config, "torch_dtype": dtype}, f, indent=1)
+        json.dump(written, f, indent=1)
     if tokenizer:
         write_tokenizer(folder, tokenizer, config["vocab_size"])
     if form + "*" not in forms:
@@ -338,57 +346,95 @@ def rope3_factors(config):
     return (1 / ((1 - mix) / s["factor"] + mix)).astype(np.float32)
 
 
-LLAMA_NAMES = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down"}
+GGUF_NAMES = {
+    "llama": {
+        "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down"},
+    "opt": {
+        "model.decoder.embed_tokens": "token_embd", "model.decoder.embed_positions": "position_embd",
+        "model.decoder.project_in": "project_in", "model.decoder.project_out": "project_out",
+        "model.decoder.final_layer_norm": "output_norm", "lm_head": "output",
+        "self_attn_layer_norm": "attn_norm", "final_layer_norm": "ffn_norm",
+        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+        "self_attn.out_proj": "attn_output", "fc1": "ffn_up", "fc2": "ffn_down"}}
+LAYER_PREFIX = {"llama": "model.layers.", "opt": "model.decoder.layers."}
 
 
-def gguf_name(name):
+def gguf_name(family, name):
     stem, leaf = name.rsplit(".", 1)
-    if stem.startswith("model.layers."):
-        _, _, layer, rest = stem.split(".", 3)
-        return f"blk.{layer}.{LLAMA_NAMES[rest]}.{leaf}"
-    return f"{LLAMA_NAMES[stem]}.{leaf}"
+    if stem.startswith(LAYER_PREFIX[family]):
+        layer, rest = stem[len(LAYER_PREFIX[family]):].split(".", 1)
+        return f"blk.{layer}.{GGUF_NAMES[family][rest]}.{leaf}"
+    return f"{GGUF_NAMES[family][stem]}.{leaf}"
+
+
+def hf_name(family, name):
+    parts = name.split(".")
+    layered = parts[0] == "blk"
+    for stem, short in GGUF_NAMES[family].items():
+        outside = stem.startswith("model.") or stem == "lm_head"
+        if short == parts[-2] and outside != layered:
+            return f"{LAYER_PREFIX[family]}{parts[1]}.{stem}.{parts[-1]}" if layered else f"{stem}.{parts[-1]}"
+    raise KeyError(name)
+
+
+def gguf_keys_llama(w, c):
+    w.add_feed_forward_length(c["intermediate_size"])
+    w.add_head_count_kv(c["num_key_value_heads"])
+    w.add_key_length(c["head_dim"])
+    w.add_value_length(c["head_dim"])
+    w.add_rope_dimension_count(c["head_dim"])
+    w.add_rope_freq_base(c["rope_theta"])
+    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    if c["rope_scaling"]:
+        w.add_tensor("rope_freqs.weight", rope3_factors(c))
+
+
+def gguf_keys_opt(w, c):
+    """No published converter writes opt; these are the keys that engine/family_opt.c defines."""
+    w.add_feed_forward_length(c["ffn_dim"])
+    w.add_layer_norm_eps(1e-5)
+    w.add_bool("opt.norm_after", not c["do_layer_norm_before"])
+    w.add_string("opt.activation", c["activation_function"])
+
+
+def gguf_tokenizer(w, tokenizer, n_vocab):
+    w.add_tokenizer_model("gpt2" if tokenizer else "none")
+    if not tokenizer:
+        return
+    vocab, merges = bpe(min(n_vocab, 480))
+    w.add_tokenizer_pre("gpt-2")
+    w.add_token_list(padded(vocab, n_vocab))
+    w.add_token_types([3] * 3 + [1] * (len(vocab) - 3) + [5] * (n_vocab - len(vocab)))
+    w.add_token_merges([f"{a} {b}" for a, b in merges])
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+    w.add_add_bos_token(False)
 
 
 def write_gguf(path, spec, form):
     config, _, _, tokenizer = SPECS[spec]
-    w = gguf.GGUFWriter(path, "llama")
+    family = config["model_type"]
+    w = gguf.GGUFWriter(path, family)
     w.add_name(f"tiny {spec}")
     w.add_context_length(config["max_position_embeddings"])
     w.add_embedding_length(config["hidden_size"])
     w.add_block_count(config["num_hidden_layers"])
-    w.add_feed_forward_length(config["intermediate_size"])
     w.add_head_count(config["num_attention_heads"])
-    w.add_head_count_kv(config["num_key_value_heads"])
-    w.add_key_length(config["head_dim"])
-    w.add_value_length(config["head_dim"])
-    w.add_rope_dimension_count(config["head_dim"])
-    w.add_rope_freq_base(config["rope_theta"])
-    w.add_layer_norm_rms_eps(config["rms_norm_eps"])
     w.add_vocab_size(config["vocab_size"])
-    w.add_tokenizer_model("gpt2" if tokenizer else "none")
-    if tokenizer:
-        vocab, merges = bpe(480)
-        w.add_tokenizer_pre("gpt-2")
-        w.add_token_list(padded(vocab, config["vocab_size"]))
-        w.add_token_types([3] * 3 + [1] * (len(vocab) - 3) + [5] * (config["vocab_size"] - len(vocab)))
-        w.add_token_merges([f"{a} {b}" for a, b in merges])
-        w.add_bos_token_id(1)
-        w.add_eos_token_id(2)
-        w.add_add_bos_token(False)
-    if config["rope_scaling"]:
-        w.add_tensor("rope_freqs.weight", rope3_factors(config))
-    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    (gguf_keys_llama if family == "llama" else gguf_keys_opt)(w, config)
+    gguf_tokenizer(w, tokenizer, config["vocab_size"])
+    heads = {} if family == "opt" else {"q_proj": config["num_attention_heads"],
+                                        "k_proj": config["num_key_value_heads"]}
     for name, x in weights(spec).items():
         part = name.split(".")[-2]
         if part in heads:
             x = rope_permute(x, heads[part])
         kind, stored = encode(x, form) if x.ndim == 2 else (Q.F32, x)
-        w.add_tensor(gguf_name(name), stored, raw_dtype=kind)
+        w.add_tensor(gguf_name(family, name), stored, raw_dtype=kind)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()

@@ -32,12 +32,16 @@ static void *room(struct buffer *b, int64_t n)
 
 static void row_encode(struct tokenizer *tok, const json_t *row, int special, struct buffer *ids)
 {
+    const char *text = json_string_value(row);
     int64_t n = (int64_t)json_string_length(row), n_ids;
-    int32_t *out = room(ids, (n + 128) * 4);
-    if (tokenizer_encode(tok, json_string_value(row), n, special, out, n + 128, &n_ids) != OK) {
+    enum err e = tokenizer_encode(tok, text, n, special, ids->p, ids->cap / 4, &n_ids);
+    if (e == ERR_ROW && n_ids > ids->cap / 4) // there was no room for all of them
+        e = tokenizer_encode(tok, text, n, special, room(ids, n_ids * 4), n_ids, &n_ids);
+    if (e != OK) {
         printf("error %s\n", err_text());
         return;
     }
+    const int32_t *out = ids->p;
     putchar('[');
     for (int64_t i = 0; i < n_ids; i++)
         printf(i ? ",%d" : "%d", out[i]);
