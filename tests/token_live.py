@@ -202,6 +202,7 @@ def test_model(path, strings, tmp):
     info = json.loads(tool(folder, ["--info"], [])[0])
     report(name + " info", info["vocab"] == ref.get_vocab_size() and info["eos"] == eos and info["stops"] == [eos] and
            info["eos_text"] == ref.id_to_token(eos) and info["template"] == "x", info)
+    report(name + " memory", info["bytes"] <= 3 * info["blob_bytes"], info)
 
 
 def cached_vocabularies(cache):
