@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/dummy.h"
 #include "engine/pack.h"
 #include "engine/source.h"
 
@@ -31,6 +32,21 @@ static enum err show_progress(void *ctx, int64_t done_bytes, int64_t total_bytes
     return OK;
 }
 
+/* Writes the pack of an opened provider. */
+static enum err write_pack(const struct pack_provider *provider, const void *blob, int64_t blob_bytes,
+                           const char *path, enum pack_weights weights, int quiet)
+{
+    struct pack_progress progress = {.shown = !quiet && isatty(STDERR_FILENO)};
+    struct pack_request request = {.provider = provider,
+                                   .weights = weights,
+                                   .tokenizer = blob,
+                                   .tokenizer_bytes = blob_bytes,
+                                   .path = path,
+                                   .progress = show_progress,
+                                   .ctx = &progress};
+    return pack_write(&request);
+}
+
 /* Packs `model` into `path`. Everything it allocates is gone when it returns. */
 static enum err pack_model(const char *model, const char *path, enum pack_weights weights, int quiet)
 {
@@ -38,6 +54,12 @@ static enum err pack_model(const char *model, const char *path, enum pack_weight
     struct pack_provider provider = {0};
     void *blob = NULL;
     int64_t blob_bytes = 0;
+    if (dummy_is_config(model)) {
+        TRY(dummy_open(&provider, model));
+        enum err e = write_pack(&provider, NULL, 0, path, weights, quiet);
+        dummy_close(&provider);
+        return e;
+    }
     TRY(source_open(&source, model));
     enum err err = pack_source_open(&provider, &source);
     if (err == OK && token_build(&source, &blob, &blob_bytes) != OK) {
@@ -45,17 +67,8 @@ static enum err pack_model(const char *model, const char *path, enum pack_weight
         blob = NULL;
         blob_bytes = 0;
     }
-    struct pack_progress progress = {.shown = !quiet && isatty(STDERR_FILENO)};
-    if (err == OK) {
-        struct pack_request request = {.provider = &provider,
-                                       .weights = weights,
-                                       .tokenizer = blob,
-                                       .tokenizer_bytes = blob_bytes,
-                                       .path = path,
-                                       .progress = show_progress,
-                                       .ctx = &progress};
-        err = pack_write(&request);
-    }
+    if (err == OK)
+        err = write_pack(&provider, blob, blob_bytes, path, weights, quiet);
     char text[1024];
     snprintf(text, sizeof text, "%s", err_text());
     free(blob);
