@@ -5,6 +5,7 @@
  * stopped has lost nothing. */
 #include "bench/bench.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,12 @@ void bench_table_open(struct bench_table *t, const struct config *c)
     *t = (struct bench_table){.config = c, .rows = c->json ? json_array() : NULL};
 }
 
-/* At least as wide as the name of the column. */
+static int column_width(const char *key, const json_t *value)
+{
+    int least = json_is_string(value) ? 18 : 10, n = (int)strlen(key);
+    return n > least ? n : least;
+}
+
 static void print_cell(const struct bench_table *t, const char *key, const json_t *value, int first)
 {
     char text[256];
@@ -24,6 +30,8 @@ static void print_cell(const struct bench_table *t, const char *key, const json_
         snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
     else if (json_is_real(value))
         snprintf(text, sizeof text, "%.4g", json_real_value(value));
+    else if (json_is_boolean(value))
+        snprintf(text, sizeof text, "%s", json_is_true(value) ? "true" : "false");
     else
         snprintf(text, sizeof text, "%s", json_is_string(value) ? json_string_value(value) : "");
     if (t->config->csv) {
@@ -31,7 +39,7 @@ static void print_cell(const struct bench_table *t, const char *key, const json_
         printf("%s%s%s%s", first ? "" : ",", quote, text, quote);
         return;
     }
-    int width = (int)strlen(key) > 10 ? (int)strlen(key) : 10;
+    int width = column_width(key, value);
     printf("%s%*s", first ? "" : "  ", json_is_string(value) ? -width : width, text);
 }
 
@@ -44,7 +52,7 @@ static void print_row(const struct bench_table *t, json_t *row, int names)
     {
         json_t *name = names ? json_string(key) : NULL;
         if (names && !t->config->csv && !json_is_string(value)) // names stand above their numbers
-            printf("%s%*s", first ? "" : "  ", (int)strlen(key) > 10 ? (int)strlen(key) : 10, key);
+            printf("%s%*s", first ? "" : "  ", column_width(key, value), key);
         else
             print_cell(t, key, names ? name : value, first);
         json_decref(name);
@@ -115,8 +123,12 @@ enum err command_bench(const struct config *c)
                    {"sweep", bench_sweep}};
     if (c->n_args == 0)
         return fail(ERR_USAGE, "bench: which? (ops|io|throughput|sweep)");
-    for (int i = 0; i < (int)(sizeof benches / sizeof benches[0]); i++)
-        if (strcmp(c->args[0], benches[i].name) == 0)
-            return benches[i].run(c);
+    for (int i = 0; i < (int)(sizeof benches / sizeof benches[0]); i++) {
+        if (strcmp(c->args[0], benches[i].name) != 0)
+            continue;
+        if (c->out && !freopen(c->out, "w", stdout)) // what would stand on stdout stands there
+            return fail(ERR_IO, "%s: %s", c->out, strerror(errno));
+        return benches[i].run(c);
+    }
     return fail(ERR_USAGE, "bench: '%s' is none of ops|io|throughput|sweep", c->args[0]);
 }
