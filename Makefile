@@ -16,6 +16,7 @@ OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 LIB_OBJ := $(filter-out $(BUILD)/engine/main.o,$(OBJ))
 TEST_SRC := $(wildcard tests/*_test.c)
 TESTS   := $(TEST_SRC:tests/%.c=$(BUILD)/tests/%)
+TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tools/*.c))
 
 all: sluice
 
@@ -39,11 +40,15 @@ $(BUILD)/tests/%_test: $(BUILD)/tests/%_test.o $(BUILD)/libsluice.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -o $@ $< $(BUILD)/libsluice.a $(LDLIBS) -lcmocka
 
-tests: $(TESTS)
+$(BUILD)/tests/tools/%: $(BUILD)/tests/tools/%.o $(BUILD)/libsluice.a
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(SAN) -o $@ $< $(BUILD)/libsluice.a $(LDLIBS)
+
+tests: $(TESTS) $(TOOLS)
 
 clean:
 	$(Q)rm -rf $(BUILD) sluice sluice-cuda.so
 
--include $(OBJ:.o=.d) $(TESTS:=.d)
+-include $(OBJ:.o=.d) $(TESTS:=.d) $(TOOLS:=.d)
 .PHONY: all tests clean
 .SECONDARY:
