@@ -16,7 +16,7 @@ OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 LIB_OBJ := $(filter-out $(BUILD)/engine/main.o,$(OBJ))
 TEST_SRC := $(wildcard tests/*_test.c)
 TESTS   := $(TEST_SRC:tests/%.c=$(BUILD)/tests/%)
-TOOLS   := $(patsubst tests/tools/%.c,$(BUILD)/tests/tools/%,$(wildcard tests/tools/*.c))
+TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tools/*.c))
 
 all: sluice
 

@@ -165,14 +165,15 @@ int64_t family_source_row(const struct family_model *m, enum tensor_role role, i
     return row - in_head + 2 * (in_head % half) + in_head / half;
 }
 
-void family_roles_by_mask(struct family_model *m, uint32_t optional)
+uint32_t family_roles(const struct shape *s, uint32_t optional)
 {
-    m->roles = 0;
+    uint32_t roles = 0;
     for (int role = 0; role < N_ROLES; role++) {
-        enum role_need need = role_need(&m->shape, role);
+        enum role_need need = role_need(s, role);
         if (need == ROLE_REQUIRED || (need == ROLE_OPTIONAL && (optional & ROLE_BIT(role))))
-            m->roles |= ROLE_BIT(role);
+            roles |= ROLE_BIT(role);
     }
+    return roles;
 }
 
 void family_roles_by_presence(struct family_model *m, const struct source *s)
@@ -181,7 +182,7 @@ void family_roles_by_presence(struct family_model *m, const struct source *s)
     for (int role = 0; role < N_ROLES; role++)
         if (family_tensor(m, s, role, 0))
             there |= ROLE_BIT(role);
-    family_roles_by_mask(m, there);
+    m->roles = family_roles(&m->shape, there);
 }
 
 enum err family_prefix(struct family_model *m, const struct source *s, const char *const *prefixes,
@@ -219,6 +220,10 @@ static enum err check_tensor(const struct family_model *m, const struct source *
     tensor_name(m, role == ROLE_HEAD && m->tied ? ROLE_EMBED : role, layer, name);
     if (!t)
         return fail(ERR_INPUT, "%s: tensor %s: missing", s->path, name);
+    if (t->dtype == N_DTYPES) {
+        TRY(source_read(s, t, 0, 0, NULL)); // fails, and says which format it is
+        return fail(ERR_INPUT, "%s: tensor %s: unsupported format", s->path, name);
+    }
     int n, k;
     role_dims(&m->shape, role, &n, &k);
     int64_t dims[2] = {n, k};

@@ -75,11 +75,14 @@ enum err family_heads(const struct source *s, const char *name, struct shape *sh
 /* Sets m->roles: required ones, and of the optional ones those that a file without a word on biases
  * holds in its first layer. */
 void family_roles_by_presence(struct family_model *m, const struct source *s);
-/* Sets m->roles: required ones and `optional`. */
-void family_roles_by_mask(struct family_model *m, uint32_t optional);
+/* ROLE_BIT()s of the roles that the shape requires, and of the optional ones those in `optional`.
+ */
+uint32_t family_roles(const struct shape *s, uint32_t optional);
 /* Chooses m->prefix among n: the first under which the embedding is found. */
 enum err family_prefix(struct family_model *m, const struct source *s, const char *const *prefixes,
                        int n);
+/* Fills shape->rope_inv_freq for rope_dim: no scaling. */
+void family_inv_freq(struct shape *shape, double theta);
 /* Decides m->tied. `flag`: 1, 0, or -1 when the file does not say: then tied iff there is no head.
  */
 void family_tie(struct family_model *m, const struct source *s, int flag);

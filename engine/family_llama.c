@@ -113,6 +113,11 @@ static void fill_inv_freq(struct shape *s, const struct rope *r)
     }
 }
 
+void family_inv_freq(struct shape *shape, double theta)
+{
+    fill_inv_freq(shape, &(struct rope){.theta = theta, .linear = 1});
+}
+
 /* The members of one object, "rope_scaling." (transformers 4) or "rope_parameters." (5). */
 static enum err read_scaling_hf(const struct source *s, const char *object, struct rope *r)
 {
@@ -225,7 +230,7 @@ static enum err read_hf(struct family_model *m, const struct source *s, const ch
         optional |= ROLE_BIT(ROLE_O_B);
     if (mlp_bias)
         optional |= ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B);
-    family_roles_by_mask(m, optional);
+    m->roles = family_roles(shape, optional);
     family_tie(m, s, tied);
     return OK;
 }

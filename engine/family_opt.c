@@ -130,7 +130,7 @@ static enum err read_hf(struct family_model *m, const struct source *s)
     shape->final_norm = before && !no_final;
     m->names = &names_hf;
     TRY(family_prefix(m, s, prefixes, 2));
-    family_roles_by_mask(m, bias ? biases : 0);
+    m->roles = family_roles(shape, bias ? biases : 0);
     family_tie(m, s, tied);
     return OK;
 }

@@ -238,7 +238,7 @@ static enum err make_folders(char *path)
     }
 }
 
-static enum err cache_folder(char *buf, int64_t buf_bytes)
+enum err pack_cache_dir(char *buf, int64_t buf_bytes)
 {
     const char *own = getenv("SLUICE_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME");
     const char *home = getenv("HOME");
@@ -354,7 +354,7 @@ enum err pack_cache_path(const char *model_path, enum pack_weights weights, char
         TRY(hash_file(path, base, &hash));
 
     char cache[PATH_MAX];
-    TRY(cache_folder(cache, sizeof cache));
+    TRY(pack_cache_dir(cache, sizeof cache));
     int n_out = snprintf(buf, (size_t)buf_bytes, "%s/%.128s-%016llx-%s.pack", cache,
                          strcmp(base, ".") == 0 ? "model" : base, (unsigned long long)hash,
                          pack_weights_name(weights));

@@ -71,6 +71,10 @@ enum err pack_write(const struct pack_request *r);
 /* Opens the pack and verifies the CRC of every piece. */
 enum err pack_check(const char *path);
 
+/* The cache folder (made when missing): packs on first use and the machine file live there.
+ * ERR_USAGE without a usable folder. */
+enum err pack_cache_dir(char *buf, int64_t buf_bytes);
+
 /* The file in the cache for this model and format: $SLUICE_CACHE_DIR, $XDG_CACHE_HOME/sluice or
  * ~/.cache/sluice (made when missing), then NAME-HASH-WEIGHTS.pack. The hash covers names, sizes,
  * times and first bytes of the model's files, not where they lie. ERR_USAGE without a usable

@@ -25,17 +25,17 @@ union bits {
 };
 
 /* Exponent and mantissa are moved into place; adding 112 to the exponent turns a normal number into
- * f32. Subnormals are 2^-14 too large by then, infinities need the exponent of f32's. */
+ * f32. Subnormals are 2^-14 too large by then, infinities and NaNs need another 112. Masks instead
+ * of branches, and signed comparisons: so that gcc does four at a time with SSE2. */
 static inline float f16_decode(uint16_t h)
 {
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7fff) << 13;
-    union bits x = {.u = rest + (112u << 23)}, tiny = {.u = rest + (113u << 23)};
-    tiny.f -= 0x1p-14f;    // exact: the result has at most 10 bits
-    if (rest >= 31u << 23) // infinity or NaN
-        x.u = rest + (224u << 23);
-    x.u = rest < 1u << 23 ? tiny.u : x.u;
-    x.u |= sign;
-    return x.f;
+    const int32_t rest = (h & 0x7fff) << 13;
+    const int32_t is_tiny = -(rest < 1 << 23), is_special = -(rest >= 31 << 23);
+    const int32_t normal = rest + (112 << 23) + (is_special & 112 << 23);
+    union bits tiny = {.u = (uint32_t)(rest + (113 << 23))};
+    tiny.f -= 0x1p-14f; // exact: the result has at most 10 bits
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16;
+    return (union bits){.u = (tiny.u & (uint32_t)is_tiny) | (uint32_t)(normal & ~is_tiny) | sign}.f;
 }
 
 static inline uint16_t f16_encode(float f)
@@ -77,11 +77,15 @@ static void encode_f32(const float *in, int64_t n, uint8_t *out)
 
 static void decode_f16(const uint8_t *in, int64_t n, float *restrict out)
 {
-    uint16_t h;
-    for (int64_t i = 0; i < n; i++) {
-        memcpy(&h, in + 2 * i, sizeof h);
-        out[i] = f16_decode(h);
+    uint16_t h[16];
+    for (; n >= 16; n -= 16, in += sizeof h, out += 16) {
+        memcpy(h, in, sizeof h);
+        for (int i = 0; i < 16; i++)
+            out[i] = f16_decode(h[i]);
     }
+    memcpy(h, in, (size_t)n * 2);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = f16_decode(h[i]);
 }
 
 static void encode_f16(const float *in, int64_t n, uint8_t *out)
@@ -94,11 +98,15 @@ static void encode_f16(const float *in, int64_t n, uint8_t *out)
 
 static void decode_bf16(const uint8_t *in, int64_t n, float *restrict out)
 {
-    uint16_t b;
-    for (int64_t i = 0; i < n; i++) {
-        memcpy(&b, in + 2 * i, sizeof b);
-        out[i] = bf16_to_f32(b);
+    uint16_t b[16];
+    for (; n >= 16; n -= 16, in += sizeof b, out += 16) {
+        memcpy(b, in, sizeof b);
+        for (int i = 0; i < 16; i++)
+            out[i] = bf16_to_f32(b[i]);
     }
+    memcpy(b, in, (size_t)n * 2);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = bf16_to_f32(b[i]);
 }
 
 static void encode_bf16(const float *in, int64_t n, uint8_t *out)

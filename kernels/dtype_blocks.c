@@ -17,13 +17,6 @@ static inline float f16_at(const uint8_t *p)
     return f16_to_f32(h);
 }
 
-static inline uint32_t u32_at(const uint8_t *p)
-{
-    uint32_t u;
-    memcpy(&u, p, sizeof u);
-    return u;
-}
-
 /* f16 d; 16 bytes: numbers 0..15 in the low halves, 16..31 in the high ones. */
 void blocks_decode_q4_0(const uint8_t *blocks, int64_t n, float *restrict out)
 {
@@ -50,35 +43,41 @@ void blocks_decode_q4_1(const uint8_t *blocks, int64_t n, float *restrict out)
     }
 }
 
-/* f16 d; 32 fifth bits; 16 bytes as in q4_0. */
+/* The 5-bit codes of q5_0, q5_1: 32 upper bits, then 16 bytes as in q4_0. Bits are picked with a
+ * table of masks because SSE2 has no shift by a count per number. */
+static inline void q5_codes(const uint8_t *p, uint8_t *restrict code)
+{
+    static const uint8_t masks[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    uint8_t high[32];
+    for (int i = 0; i < 4; i++)
+        memset(high + 8 * i, p[i], 8);
+    for (int j = 0; j < 16; j++)
+        code[j] = (p[4 + j] & 15) | ((high[j] & masks[j]) ? 16 : 0);
+    for (int j = 0; j < 16; j++)
+        code[16 + j] = (p[4 + j] >> 4) | ((high[16 + j] & masks[j]) ? 16 : 0);
+}
+
+/* f16 d; codes. */
 void blocks_decode_q5_0(const uint8_t *blocks, int64_t n, float *restrict out)
 {
+    uint8_t code[32];
     for (int64_t i = 0; i < n; i += 32, blocks += 22, out += 32) {
         const float d = f16_at(blocks);
-        const uint32_t high = u32_at(blocks + 2);
-        const uint8_t *q = blocks + 6;
-        for (int j = 0; j < 16; j++) {
-            const int low = (q[j] & 15) | (int)(high >> j & 1) << 4;
-            const int top = (q[j] >> 4) | (int)(high >> (j + 16) & 1) << 4;
-            out[j] = d * (float)(low - 16);
-            out[16 + j] = d * (float)(top - 16);
-        }
+        q5_codes(blocks + 2, code);
+        for (int j = 0; j < 32; j++)
+            out[j] = d * (float)(code[j] - 16);
     }
 }
 
-/* f16 d, f16 m; 32 fifth bits; 16 bytes as in q4_0. */
+/* f16 d, f16 m; codes. */
 void blocks_decode_q5_1(const uint8_t *blocks, int64_t n, float *restrict out)
 {
+    uint8_t code[32];
     for (int64_t i = 0; i < n; i += 32, blocks += 24, out += 32) {
         const float d = f16_at(blocks), m = f16_at(blocks + 2);
-        const uint32_t high = u32_at(blocks + 4);
-        const uint8_t *q = blocks + 8;
-        for (int j = 0; j < 16; j++) {
-            const int low = (q[j] & 15) | (int)(high >> j & 1) << 4;
-            const int top = (q[j] >> 4) | (int)(high >> (j + 16) & 1) << 4;
-            out[j] = d * (float)low + m;
-            out[16 + j] = d * (float)top + m;
-        }
+        q5_codes(blocks + 4, code);
+        for (int j = 0; j < 32; j++)
+            out[j] = d * (float)code[j] + m;
     }
 }
 

@@ -204,7 +204,8 @@ void ring_close(struct ring *r)
         ring_reap(r, done, REAP_BATCH, RING_WAIT);
     if (r->backend)
         r->backend->calls->close(r->backend);
-    for (int i = 0; i < r->n_files; i++) {
+    /* A thread that hangs may yet use its descriptor: the number must not get a new owner. */
+    for (int i = 0; i < r->n_files && !r->lost_text[0]; i++) {
         close(r->files[i].fd_buffered);
         if (r->files[i].fd_direct >= 0)
             close(r->files[i].fd_direct);

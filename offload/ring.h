@@ -107,7 +107,8 @@ int ring_depth(const struct ring *r);        // may be less than asked for when 
 int ring_in_flight(const struct ring *r);    // submitted and not yet given back
 void ring_stats(const struct ring *r, struct ring_stats *stats);
 
-/* Waits for what is in flight (bounded by the watchdog), then frees all. Accepts NULL. */
+/* Waits for what is in flight (bounded by the watchdog), then frees all; after the watchdog has
+ * struck the descriptors stay open for whoever still hangs in them. Accepts NULL. */
 void ring_close(struct ring *r);
 
 #endif

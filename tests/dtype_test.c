@@ -367,7 +367,7 @@ static void test_panels(void **state)
         const void *rows[PANEL_ROWS];
         uint8_t *bytes[PANEL_ROWS] = {NULL};
         for (int r = 0; r < PANEL_ROWS; r++) {
-            if (r != 7 && r < 29) {
+            if (r != 7 && r != 30) {
                 uint8_t *row = row_random(t, k);
                 bytes[r] = row;
                 memmove(row + r % 2, row, (size_t)dtype_row_bytes(t, k)); // odd addresses too

@@ -5,10 +5,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -510,6 +512,31 @@ static void test_hostile_metadata(void **state)
     free(file);
 }
 
+/* A format that has a name but no decoder in this program. */
+static void test_unknown_format(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"bf12", "q9_9", ""};
+    int64_t n_bytes;
+    uint8_t *file = small_pack(&n_bytes), page[PACK_ALIGN];
+    struct pack_header h;
+    assert_int_equal(pack_header_decode(&h, file, "x"), OK);
+    uint8_t *at = memmem(file + h.meta_offset, (size_t)h.meta_bytes, "bf16\0\0\0\0", 8);
+    assert_non_null(at);
+    for (int i = 0; i < 3; i++) {
+        struct model m;
+        memset(at, 0, 8);
+        memcpy(at, names[i], strlen(names[i]));
+        h.meta_crc = crc32c(0, file + h.meta_offset, h.meta_bytes);
+        pack_header_encode(&h, page);
+        memcpy(file, page, PACK_ALIGN);
+        write_file(pack_path, file, n_bytes);
+        assert_int_equal(model_open(&m, pack_path), ERR_CORRUPT);
+        assert_non_null(strstr(err_text(), "layer 0: bad tensor format"));
+    }
+    free(file);
+}
+
 static int n_files(void)
 {
     char command[128];
@@ -547,6 +574,29 @@ static void test_failures_leave_nothing(void **state)
     assert_int_equal(n_files(), 1);
     r.path = "/nowhere/at/all/x.pack";
     assert_int_equal(pack_write(&r), ERR_IO);
+}
+
+/* A disk that fills up on the way: the limit of a file's size stands in for it. */
+static void test_write_error(void **state)
+{
+    (void)state;
+    struct fake f = {.fail_after = -1};
+    struct pack_provider p = provider(&f, llama_shape(), 0);
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = old;
+    signal(SIGXFSZ, SIG_IGN);
+    unlink(pack_path);
+    for (rlim_t limit = 0; limit < 4000000; limit += 399999) {
+        small.rlim_cur = limit;
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+        enum err e = write_pack(&p, PACK_AUTO);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+        assert_int_equal(e, ERR_IO);
+        assert_non_null(strstr(err_text(), "write at"));
+        assert_int_equal(n_files(), 0);
+    }
+    signal(SIGXFSZ, SIG_DFL);
 }
 
 /* 512 layers of 131072 x 131072 do not fit any disk: said before anything is written. */
@@ -671,7 +721,9 @@ int main(void)
         cmocka_unit_test(test_every_flip_is_seen),
         cmocka_unit_test(test_every_prefix_is_refused),
         cmocka_unit_test(test_hostile_metadata),
+        cmocka_unit_test(test_unknown_format),
         cmocka_unit_test(test_failures_leave_nothing),
+        cmocka_unit_test(test_write_error),
         cmocka_unit_test(test_preflight),
         cmocka_unit_test(test_f16_overflow),
         cmocka_unit_test(test_cache_path),
