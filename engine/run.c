@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/pack.h"
 #include "engine/plan_file.h"
 #include "engine/version.h"
 #include "offload/probe.h"

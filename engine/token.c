@@ -189,14 +189,19 @@ enum err tokenizer_open(struct tokenizer **out, const void *blob, int64_t n_byte
     return OK;
 }
 
+static void scratch_free(struct tokenizer *tok)
+{
+    for (int k = 0; k < BUFFERS; k++)
+        free(tok->buffers[k].p);
+    memset(tok->buffers, 0, sizeof tok->buffers);
+    tok->scratch_used = 0;
+}
+
 void tokenizer_close(struct tokenizer *tok)
 {
     if (!tok)
         return;
-    struct token_buffer *buffers[] = {&tok->bpe, &tok->norm[0], &tok->norm[1], &tok->codes,
-                                      &tok->prefixed};
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
-        free(buffers[i]->p);
+    scratch_free(tok);
     for (int i = 0; i < TOKEN_STEPS_MAX; i++)
         regex_close(tok->regex[i]);
     bpe_close(tok);
@@ -212,23 +217,25 @@ int64_t tokenizer_bytes(const struct tokenizer *tok)
 void tokenizer_limit(struct tokenizer *tok, int64_t scratch_bytes_max)
 {
     tok->scratch_max = scratch_bytes_max;
+    scratch_free(tok);
 }
 
-enum err scratch_grow(struct tokenizer *tok, struct token_buffer *b, int64_t n)
+enum err scratch_grow(struct tokenizer *tok, enum buffer_kind kind, int64_t n)
 {
+    struct token_buffer *b = &tok->buffers[kind];
+    int64_t share = tok->scratch_max / (kind == BUFFER_BPE ? 2 : 8);
     if (n <= b->cap)
         return OK;
-    int64_t others = tok->scratch_used - b->cap, room = tok->scratch_max - others;
-    if (n > room)
-        return fail(ERR_ROW, "text: needs more than %lld bytes of tokenizer scratch",
-                    (long long)tok->scratch_max);
-    int64_t cap = min_i64(room, max_i64(n, max_i64(2 * b->cap, 4096)));
+    if (n > share)
+        return fail(ERR_ROW, "text: needs more than %lld bytes of tokenizer scratch (limit %lld)",
+                    (long long)share, (long long)tok->scratch_max);
+    int64_t cap = min_i64(share, max_i64(n, max_i64(2 * b->cap, 4096)));
     void *p = realloc(b->p, (size_t)cap);
     if (!p)
         return fail(ERR_FIT, "tokenizer: no memory for %lld bytes of scratch", (long long)cap);
     b->p = p;
+    tok->scratch_used += cap - b->cap;
     b->cap = cap;
-    tok->scratch_used = others + cap;
     return OK;
 }
 

@@ -40,9 +40,11 @@ void tokenizer_close(struct tokenizer *tok); // accepts NULL
 
 /* Bytes held now: blob copy, hash tables, patterns, scratch. */
 int64_t tokenizer_bytes(const struct tokenizer *tok);
-/* Caps the scratch of encode, which grows on demand to the largest text seen: 16 bytes per byte of
- * the longest pre-token, and, when the vocabulary has normalizers, about twice the text. Beyond the
- * cap encode answers ERR_ROW. */
+/* Caps the scratch of encode, which grows on demand to the largest text seen and is never more than
+ * the cap: 16 bytes per byte of the longest pre-token may take half of it; an eighth each is for
+ * normalized text (twice, when there are several normalizers), for 8 bytes per character of its
+ * longest stretch without ASCII or ideographs, and for a text that gets a space in front. A text
+ * that needs more is ERR_ROW, whatever was encoded before it. Frees what is held now. */
 void tokenizer_limit(struct tokenizer *tok, int64_t scratch_bytes_max);
 
 /* Encodes UTF-8. add_special: put what the tokenizer adds by itself (BOS, ...) around the ids.

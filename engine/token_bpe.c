@@ -237,8 +237,8 @@ enum err bpe_encode(struct tokenizer *tok, const char *word, int64_t n, struct t
             return OK;
         }
     }
-    TRY(scratch_grow(tok, &tok->bpe, n * 16));
-    struct bpe w = {.tok = tok, .heap = tok->bpe.p};
+    TRY(scratch_grow(tok, BUFFER_BPE, n * 16));
+    struct bpe w = {.tok = tok, .heap = tok->buffers[BUFFER_BPE].p};
     w.id = (uint32_t *)(w.heap + n);
     w.span = w.id + n;
     word_start(&w, word, n);

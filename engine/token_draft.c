@@ -48,7 +48,7 @@ static enum err pool_reserve(const struct token_draft *d, char **pool, int64_t n
     if (n > TOKEN_BLOB_BYTES_MAX - n_pool)
         return fail(ERR_INPUT, "%s: more than %lld bytes of token text", d->file,
                     (long long)TOKEN_BLOB_BYTES_MAX);
-    return draft_grow(d, (void **)pool, cap, n_pool + n, 1);
+    return draft_grow(d, (void **)pool, cap, n_pool + n + 1, 1); // never NULL, even for n = 0
 }
 
 static enum err bytes_reserve(struct token_draft *d, int64_t n)

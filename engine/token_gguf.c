@@ -78,7 +78,7 @@ static enum err vocab_load(struct token_draft *d, const struct gguf *g)
     const char *text;
     int64_t n;
     TRY(gguf_str_array(g, "tokenizer.ggml.tokens", &tokens, &found));
-    if (!found || tokens.n > TOKEN_VOCAB_MAX)
+    if (!found || tokens.n == 0 || tokens.n > TOKEN_VOCAB_MAX)
         return fail(ERR_INPUT, "%s: tokenizer.ggml.tokens: %lld tokens (1 to %d)", d->file,
                     (long long)(found ? tokens.n : 0), TOKEN_VOCAB_MAX);
     TRY(gguf_i32_array(g, "tokenizer.ggml.token_type", &types, &has_types));

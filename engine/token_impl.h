@@ -88,10 +88,14 @@ struct token_step { // normalizers first
     struct token_span a, b;
 };
 
-struct token_buffer { // grows on demand, within tok->scratch_max
+struct token_buffer { // grows on demand, within its share of the scratch limit
     void *p;          // owned
     int64_t cap;
 };
+
+/* Each buffer has its own share of the limit, so that whether a text fits depends on nothing but
+ * the text: not on what earlier texts have left allocated. */
+enum buffer_kind { BUFFER_BPE, BUFFER_NORM, BUFFER_NORM_2, BUFFER_CODES, BUFFER_PREFIXED, BUFFERS };
 
 struct regex; // token_regex.c
 
@@ -132,7 +136,7 @@ struct tokenizer {
     int64_t n_bytes; // all of the above
 
     int64_t scratch_max, scratch_used;
-    struct token_buffer bpe, norm[2], codes, prefixed;
+    struct token_buffer buffers[BUFFERS];
     struct split_level levels[TOKEN_STEPS_MAX + 1];
 };
 
@@ -149,8 +153,8 @@ static inline void sink_put(struct token_sink *s, int32_t id)
     s->n++;
 }
 
-/* token.c: at least n bytes in b, contents kept. ERR_ROW beyond the scratch limit, ERR_FIT. */
-enum err scratch_grow(struct tokenizer *tok, struct token_buffer *b, int64_t n);
+/* token.c: at least n bytes in a buffer, contents kept. ERR_ROW beyond its share, ERR_FIT. */
+enum err scratch_grow(struct tokenizer *tok, enum buffer_kind kind, int64_t n);
 
 /* token_bpe.c */
 enum err bpe_open(struct tokenizer *tok);

@@ -245,7 +245,8 @@ static enum err added_read(struct json *j, struct token_draft *d)
             return j->err;
         char text[TOKEN_ADDED_BYTES_MAX]; // a copy: the pool moves when it grows
         int64_t n = min_i64(content.n, (int64_t)sizeof text);
-        memcpy(text, d->text + content.at, (size_t)n);
+        if (n > 0)
+            memcpy(text, d->text + content.at, (size_t)n);
         TRY(draft_added(d, id, text, n < content.n ? (int64_t)content.n : n, flags, special));
     }
 }

@@ -14,15 +14,16 @@
 
 struct norm_out {
     struct tokenizer *tok;
-    struct token_buffer *to;
+    enum buffer_kind to;
     int64_t n;
 };
 
 static enum err out_put(struct norm_out *o, const char *p, int64_t n)
 {
-    if (o->n + n > o->to->cap)
+    struct token_buffer *to = &o->tok->buffers[o->to];
+    if (o->n + n > to->cap)
         TRY(scratch_grow(o->tok, o->to, o->n + n));
-    memcpy((char *)o->to->p + o->n, p, (size_t)n);
+    memcpy((char *)to->p + o->n, p, (size_t)n);
     o->n += n;
     return OK;
 }
@@ -61,10 +62,18 @@ static void marks_order(int32_t *codes, int64_t n, int32_t *tmp)
     }
 }
 
+/* Characters that neither decompose nor join a neighbour, so that they end what was gathered: an
+ * endless Chinese text needs no more memory than a short one. */
+static int stands_apart(int32_t c)
+{
+    return (c >= 0x3400 && c < 0x4dc0) || (c >= 0x4e00 && c < 0xa000) ||
+           (c >= 0x20000 && c < 0x2a6e0) || char_is_inert(c);
+}
+
 static enum err codes_end(struct norm_out *o, int64_t n_codes, int options)
 {
-    TRY(scratch_grow(o->tok, &o->tok->codes, n_codes * 8));
-    int32_t *codes = o->tok->codes.p;
+    TRY(scratch_grow(o->tok, BUFFER_CODES, n_codes * 8));
+    int32_t *codes = o->tok->buffers[BUFFER_CODES].p;
     marks_order(codes, n_codes, codes + n_codes);
     if (options & UTF8PROC_COMPOSE)
         n_codes = utf8proc_normalize_utf32(codes, n_codes, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
@@ -79,16 +88,17 @@ static enum err chunk_normalize(struct norm_out *o, const char *p, int64_t n, in
     for (int64_t i = 0; i < n;) {
         int n_char, bound = 0;
         int32_t c = utf8_at(p + i, n - i, &n_char);
-        if (char_is_inert(c)) {
+        if (stands_apart(c)) {
             TRY(codes_end(o, n_codes, options));
             TRY(out_char(o, c));
             n_codes = 0;
             i += n_char;
             continue;
         }
-        TRY(scratch_grow(o->tok, &o->tok->codes, (n_codes + NORM_DECOMPOSED_MAX) * 4));
-        int64_t n_more = utf8proc_decompose_char(c, (int32_t *)o->tok->codes.p + n_codes,
-                                                 NORM_DECOMPOSED_MAX, options, &bound);
+        TRY(scratch_grow(o->tok, BUFFER_CODES, (n_codes + NORM_DECOMPOSED_MAX) * 4));
+        int64_t n_more =
+            utf8proc_decompose_char(c, (int32_t *)o->tok->buffers[BUFFER_CODES].p + n_codes,
+                                    NORM_DECOMPOSED_MAX, options, &bound);
         if (n_more < 0 || n_more > NORM_DECOMPOSED_MAX)
             return fail(ERR_ROW, "text: U+%04X cannot be decomposed", (unsigned)c);
         n_codes += n_more;
@@ -184,10 +194,10 @@ enum err norm_run(struct tokenizer *tok, const char *text, int64_t n, const char
     *out = text;
     *n_out = n;
     for (int i = 0; i < tok->n_normalizers; i++) {
-        struct norm_out o = {.tok = tok, .to = &tok->norm[i & 1]};
+        struct norm_out o = {.tok = tok, .to = i & 1 ? BUFFER_NORM_2 : BUFFER_NORM};
         TRY(scratch_grow(tok, o.to, *n_out));
         TRY(step_run(&o, &tok->steps[i], *out, *n_out));
-        *out = o.to->p;
+        *out = tok->buffers[o.to].p;
         *n_out = o.n;
     }
     return OK;

@@ -168,8 +168,8 @@ static enum err piece_enter(struct tokenizer *tok, int step, const char *text, i
     int n_steps = (int)tok->head->n_steps;
     if (step < n_steps && tok->steps[step].kind == STEP_PREFIX_SPACE) {
         if (text[0] != ' ') {
-            TRY(scratch_grow(tok, &tok->prefixed, n + 1));
-            char *copy = tok->prefixed.p;
+            TRY(scratch_grow(tok, BUFFER_PREFIXED, n + 1));
+            char *copy = tok->buffers[BUFFER_PREFIXED].p;
             copy[0] = ' ';
             memcpy(copy + 1, text, (size_t)n);
             text = copy;

@@ -102,6 +102,7 @@ void head_start(struct head_state *s)
     s->best_id = 0; // a token that exists, whatever the logits are
     s->sample_value = -INFINITY;
     s->sample_id = 0;
+    s->sample_logit = -INFINITY;
     s->n_candidates = 0;
     s->n_filter = 0;
 }

@@ -25,6 +25,7 @@ struct trace {
     int64_t n_events[N_LANES];           // ever recorded; the ring holds the last `capacity`
     int64_t capacity;
     struct lane_total totals[N_LANES];
+    _Atomic int64_t moved_bytes[N_LANES]; // the meter of nvme-*: may be read while the run goes on
 };
 
 const char *lane_name(enum lane lane); // "nvme-read", ...

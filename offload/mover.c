@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,9 +82,10 @@ static void lane_count(struct mover *m, int write, int change, int64_t bytes)
     if (m->n_flying[write] == 0 && change > 0)
         m->flying_since_ns[write] = now;
     m->n_flying[write] += change;
-    struct lane_total *total =
-        &m->trace->totals[write ? LANE_NVME_WRITE : LANE_NVME_READ];
+    enum lane lane = write ? LANE_NVME_WRITE : LANE_NVME_READ;
+    struct lane_total *total = &m->trace->totals[lane];
     total->bytes += bytes;
+    atomic_fetch_add_explicit(&m->trace->moved_bytes[lane], bytes, memory_order_relaxed);
     if (m->n_flying[write] == 0)
         total->busy_ns += now - m->flying_since_ns[write];
 }

@@ -50,7 +50,9 @@ void plan_cost(const struct plan *plan, const struct weights_info *w, const stru
     t->write_s = rate(hidden + (nvme_kv > 0 ? tokens * slot_bytes * plan->decoder : 0),
                       machine->nvme_write);
     struct order order = plan_order(plan);
-    t->compute_s = rate(tokens * (double)w->flops_per_token, machine->matmul_flops) +
+    /* Every batch goes over all weights once, decoding them beside the cache: few rows pay as many. */
+    double over_weights = plan->batches * rate((double)w->n_params * 2, machine->ram_read);
+    t->compute_s = rate(tokens * (double)w->flops_per_token, machine->matmul_flops) + over_weights +
                    rate(kv_read, machine->ram_read) +
                    (double)order_pass_steps(&order) * machine->step_s;
     double io_s = t->read_s + t->write_s;

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""llama and opt with KV eviction in numpy, written from the rules (README "Eviction"), not from the C.
+"""llama and opt with KV eviction in numpy, written from the rules (README "Eviction"), not from
+the C.
 
 Owns: the reference that evict_golden.py holds the engine to. Refuses: speed, torch, sampling.
-Everything is f64, so that the order of sums does not matter and a near-tie can be told from a bug.
-Run as a script it tests itself: against transformers' numbers (goldens) where nothing is evicted, and
-against hand-worked traces and identities between policies where something is.
+Everything is f64, so that the order of sums does not matter and a near-tie can be told from a
+bug. Run as a script it tests itself: against transformers' numbers (goldens) where nothing is
+evicted, and against hand-worked traces and identities between policies where something is.
 
-Rules in short. A prompt attends in full; position j of KV head g scores the sum over the group's query
-heads and all prompt queries of the softmax weight on j; the head then keeps its best `budget`. After
-that each token attends over the kept slots and itself, the weights are added to the scores (its own
-too), and when slots + new token exceed the budget the lowest-ranked unprotected one goes, of equals the
-oldest. Teacher-forced eviction is local to a layer, so a layer takes all tokens at once and only its
-attention walks them one by one.
+Rules in short. A prompt attends in full; position j of KV head g scores the sum over the group's
+query heads and all prompt queries of the softmax weight on j; the head then keeps its best
+`budget`. After that each token attends over the kept slots and itself, the weights are added to
+the scores (its own too), and when slots + new token exceed the budget the lowest-ranked
+unprotected one goes, of equals the oldest. Teacher-forced eviction is local to a layer, so a
+layer takes all tokens at once and only its attention walks them one by one.
 """
+
 import json
 import math
 import os
@@ -29,6 +31,7 @@ POLICIES = ("full", "window", "streaming", "h2o", "h2o-mean")
 
 # ---- files ------------------------------------------------------------------------------------
 
+
 def safetensors_read(folder):
     """{name: f64 array} of every *.safetensors of a folder."""
     out = {}
@@ -38,10 +41,10 @@ def safetensors_read(folder):
         with open(os.path.join(folder, file), "rb") as f:
             data = f.read()
         size = struct.unpack("<Q", data[:8])[0]
-        for name, t in json.loads(data[8:8 + size]).items():
+        for name, t in json.loads(data[8 : 8 + size]).items():
             if name == "__metadata__":
                 continue
-            raw = data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]]
+            raw = data[8 + size + t["data_offsets"][0] : 8 + size + t["data_offsets"][1]]
             if t["dtype"] == "BF16":
                 x = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
             else:
@@ -60,6 +63,7 @@ KV_FORMATS = {"f32": lambda x: x.astype(np.float32).astype(np.float64), "bf16": 
 
 # ---- models: embed, qkv, rest of the layer, head -------------------------------------------------
 
+
 def rope_frequencies(c):
     """Radians per position, [head_dim / 2]."""
     s = c.get("rope_parameters") or {"rope_theta": c["rope_theta"], **(c.get("rope_scaling") or {})}
@@ -67,8 +71,9 @@ def rope_frequencies(c):
     if s.get("rope_type", "default") == "default":
         return inv
     assert s["rope_type"] == "llama3"
-    context, low, high = (s[k] for k in ("original_max_position_embeddings", "low_freq_factor",
-                                         "high_freq_factor"))
+    context, low, high = (
+        s[k] for k in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
+    )
     out = []
     for f in inv:
         wavelength = 2 * math.pi / f
@@ -110,8 +115,10 @@ class Llama:
     def qkv(self, layer, h, pos):
         p = f"model.layers.{layer}."
         x = self.norm(p + "input_layernorm", h)
-        q, k, v = (self.linear(f"{p}self_attn.{n}_proj", x).reshape(len(h), -1, self.head_dim)
-                   for n in "qkv")
+        q, k, v = (
+            self.linear(f"{p}self_attn.{n}_proj", x).reshape(len(h), -1, self.head_dim)
+            for n in "qkv"
+        )
         return self.rotate(q, pos), self.rotate(k, pos), v
 
     def after(self, layer, h, attention):
@@ -119,8 +126,9 @@ class Llama:
         h = h + self.linear(p + "self_attn.o_proj", attention)
         x = self.norm(p + "post_attention_layernorm", h)
         gate = self.linear(p + "mlp.gate_proj", x)
-        return h + self.linear(p + "mlp.down_proj", gate / (1 + np.exp(-gate)) *
-                               self.linear(p + "mlp.up_proj", x))
+        return h + self.linear(
+            p + "mlp.down_proj", gate / (1 + np.exp(-gate)) * self.linear(p + "mlp.up_proj", x)
+        )
 
     def logits(self, h):
         x = self.norm("model.norm", h)
@@ -137,8 +145,10 @@ class Opt:
         self.layers = config["num_hidden_layers"]
         self.pre = config["do_layer_norm_before"]
         erf = np.vectorize(math.erf, otypes=[np.float64])
-        self.act = {"relu": lambda x: np.maximum(x, 0),
-                    "gelu": lambda x: x * 0.5 * (1 + erf(x / math.sqrt(2)))}[config["activation_function"]]
+        self.act = {
+            "relu": lambda x: np.maximum(x, 0),
+            "gelu": lambda x: x * 0.5 * (1 + erf(x / math.sqrt(2))),
+        }[config["activation_function"]]
 
     linear = Llama.linear
 
@@ -156,8 +166,10 @@ class Opt:
     def qkv(self, layer, h, pos):
         p = f"layers.{layer}."
         x = self.norm(p + "self_attn_layer_norm", h) if self.pre else h
-        return tuple(self.linear(f"{p}self_attn.{n}_proj", x).reshape(len(h), -1, self.head_dim)
-                     for n in "qkv")
+        return tuple(
+            self.linear(f"{p}self_attn.{n}_proj", x).reshape(len(h), -1, self.head_dim)
+            for n in "qkv"
+        )
 
     def after(self, layer, h, attention):
         p = f"layers.{layer}."
@@ -184,12 +196,16 @@ def model_open(folder):
 
 # ---- the rules -----------------------------------------------------------------------------------
 
+
 class Rule:
     """What to keep, for one row of n_tokens (context + continuation, or prompt + max_tokens).
 
-    budget, recent: as on the command line; a string or number with a decimal point is a fraction."""
+    budget, recent: as on the command line; a string or number with a decimal point is a fraction.
+    """
 
-    def __init__(self, policy="full", budget=None, n_tokens=0, recent=None, sink=None, scope="head"):
+    def __init__(
+        self, policy="full", budget=None, n_tokens=0, recent=None, sink=None, scope="head"
+    ):
         self.policy, self.scope = policy, scope
         self.scored = policy.startswith("h2o")
         if policy == "full":
@@ -226,13 +242,17 @@ class Rule:
 class Trail:
     """Kept sets and victims of one row, and, when following an engine's, how they compare.
 
-    Sums of f32 and f64 differ in the last digits. Where the engine's choice has a score within `near`
-    (relative) of ours, the reference takes the engine's and counts a near-tie; otherwise it is an error
-    and the reference goes its own way. Ranks that are not scores are equal, and the oldest goes: no near-ties."""
+    Sums of f32 and f64 differ in the last digits. Where the engine's choice has a score within
+    `near` (relative) of ours, the reference takes the engine's and counts a near-tie; otherwise
+    it is an error and the reference goes its own way. Ranks that are not scores are equal, and
+    the oldest goes: no near-ties.
+    """
 
     def __init__(self, follow=None, near=1e-5):
-        self.kept = {}      # (layer, head) -> positions, ascending
-        self.victims = {}   # (layer, head) -> [(position of the new token, victim, its score)]
+        self.kept = {}  # (layer, head) -> positions, ascending
+        self.victims = (
+            {}
+        )  # (layer, head) -> [(position of the new token, victim, its summed weights)]
         self.follow, self.near = follow, near
         self.near_ties, self.errors = 0, []
 
@@ -240,22 +260,29 @@ class Trail:
         return rule.scored and abs(a - b) <= self.near * max(abs(a), abs(b), 1e-30)
 
     def choose_kept(self, rule, layer, head, pos, rank, keep, fixed):
-        """keep: indices that our rule keeps, fixed: those it may not swap. Returns the indices kept."""
+        """keep: indices that our rule keeps, fixed: those it may not swap. Returns the indices
+        kept."""
         theirs = self.follow.kept.get((layer, head)) if self.follow else pos[keep].tolist()
         index = {int(p): i for i, p in enumerate(pos)}
         if theirs is None or len(set(theirs)) != len(keep) or any(p not in index for p in theirs):
-            self.errors.append(f"layer {layer} head {head}: kept {theirs}, want {pos[keep].tolist()}")
+            self.errors.append(
+                f"layer {layer} head {head}: kept {theirs}, want {pos[keep].tolist()}"
+            )
         else:
             other = np.array([index[p] for p in theirs])
             ours, lost = np.setdiff1d(other, keep), np.setdiff1d(keep, other)
             if len(lost) == 0:
                 pass
-            elif not np.isin(lost, fixed).any() and self.is_near(rule, rank[ours].min(), rank[lost].max()):
+            elif not np.isin(lost, fixed).any() and self.is_near(
+                rule, rank[ours].min(), rank[lost].max()
+            ):
                 self.near_ties += len(ours)
                 keep = np.sort(other)
             else:
-                self.errors.append(f"layer {layer} head {head}: kept {pos[ours].tolist()} "
-                                   f"rather than {pos[lost].tolist()} after the prompt")
+                self.errors.append(
+                    f"layer {layer} head {head}: kept {pos[ours].tolist()} "
+                    f"rather than {pos[lost].tolist()} after the prompt"
+                )
             if list(theirs) != sorted(theirs):
                 self.errors.append(f"layer {layer} head {head}: kept positions not ascending")
         self.kept[layer, head] = pos[keep].tolist()
@@ -270,15 +297,20 @@ class Trail:
                 self.near_ties += int(found[0] != best)
                 best = found[0]
             else:
-                self.errors.append(f"layer {layer} head {head} position {new}: victim {theirs}, "
-                                   f"want {pos[best]}")
+                self.errors.append(
+                    f"layer {layer} head {head} position {new}: victim {theirs}, "
+                    f"want {pos[best]}"
+                )
         self.victims.setdefault((layer, head), []).append((new, int(pos[best]), float(score[best])))
         return best
 
 
 def evict_one(rule, trail, layer, pos, score, now, live=None):
-    """Per KV head the index of the victim among pos [K, n] (the new token is in); live masks slots."""
+    """Per KV head the index of the victim among pos [K, n] (the new token is in); live masks
+    slots."""
     rank = rule.ranks(pos, score, now)
+    if rule.scope == "layer":  # slots hold the same positions in every head
+        score = np.broadcast_to(score.sum(0), score.shape)
     out = []
     for g in range(len(pos)):
         slots = np.arange(pos.shape[1]) if live is None else np.flatnonzero(live[g])
@@ -298,6 +330,7 @@ def softmax(x):
 
 # ---- a row ---------------------------------------------------------------------------------------
 
+
 def attend_prompt(model, q, k, v):
     """Causal attention in full: output [n, dim] and column sums [KV heads, n]."""
     n, group = len(q), model.heads // model.kv_heads
@@ -313,7 +346,8 @@ def attend_prompt(model, q, k, v):
 
 
 def prompt_pass(model, context):
-    """What a prompt leaves, whatever is evicted later: per layer (k, v, column sums), last hidden state."""
+    """What a prompt leaves, whatever is evicted later: per layer (k, v, column sums), last hidden
+    state."""
     cache = model.__dict__.setdefault("prompt_cache", {})
     key = tuple(context)
     if key not in cache:
@@ -334,7 +368,11 @@ def prompt_keep(rule, trail, layer, sums, n):
     rank, out = rule.ranks(pos, sums, n - 1), []
     for g in range(len(sums)):
         order = rule.first_to_go(pos[g], rank[g], n - 1)
-        keep = np.setdiff1d(np.arange(n), order[:n - rule.budget]) if n > rule.budget else np.arange(n)
+        keep = (
+            np.setdiff1d(np.arange(n), order[: n - rule.budget])
+            if n > rule.budget
+            else np.arange(n)
+        )
         fixed = np.setdiff1d(keep, order)
         if rule.scope == "layer" and g:  # one set for all heads
             keep = fixed = out[0]
@@ -373,8 +411,15 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate):
         if held <= rule.budget:
             n = m
             continue
-        gone = evict_one(rule, trail, layer, pos[:, :m], score[:, :m], first + i,
-                         live[:, :m] if simulate else None)
+        gone = evict_one(
+            rule,
+            trail,
+            layer,
+            pos[:, :m],
+            score[:, :m],
+            first + i,
+            live[:, :m] if simulate else None,
+        )
         if simulate:
             live[heads, gone] = False
             n = m
@@ -392,8 +437,13 @@ def score(model, context, continuation, rule=None, kv="f32", simulate=False, fol
     h = model.embed(continuation, pos)
     for layer in range(model.layers):
         qkv = model.qkv(layer, h, pos)
-        h = model.after(layer, h, attend_forced(model, rule, trail, layer, state[layer], qkv,
-                                                len(context), KV_FORMATS[kv], simulate))
+        h = model.after(
+            layer,
+            h,
+            attend_forced(
+                model, rule, trail, layer, state[layer], qkv, len(context), KV_FORMATS[kv], simulate
+            ),
+        )
     logits = model.logits(np.concatenate([last, h[:-1]]))
     logits -= logits.max(-1, keepdims=True)
     logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -402,6 +452,7 @@ def score(model, context, continuation, rule=None, kv="f32", simulate=False, fol
 
 
 # ---- self-test -----------------------------------------------------------------------------------
+
 
 def walk(rule, start, n_tokens, weights):
     """Plays weights(positions held) -> p through one head. Returns positions, scores, victims."""
@@ -418,12 +469,16 @@ def walk(rule, start, n_tokens, weights):
 
 def test_traces(t):
     """Worked by hand: a cache of 3 with the first position pinned."""
-    p = np.array([.10, .20, .60, .10])
+    p = np.array([0.10, 0.20, 0.60, 0.10])
     grace = Rule("h2o", 3, recent=1, sink=1)
-    pos, c, gone = walk(Rule("h2o", 3, recent=0, sink=1), [4.2, .8, 3.5], 4, lambda _: p)
-    t.check(gone == [3] and np.allclose(c, [4.3, 1.0, 4.1]), f"newcomer goes without grace: {gone} {c}")
-    pos, c, gone = walk(grace, [4.2, .8, 3.5], 4, lambda _: p)
-    t.check(gone == [1] and np.allclose(c, [4.3, 4.1, .1]), f"second slot goes with grace: {gone} {c}")
+    pos, c, gone = walk(Rule("h2o", 3, recent=0, sink=1), [4.2, 0.8, 3.5], 4, lambda _: p)
+    t.check(
+        gone == [3] and np.allclose(c, [4.3, 1.0, 4.1]), f"newcomer goes without grace: {gone} {c}"
+    )
+    pos, c, gone = walk(grace, [4.2, 0.8, 3.5], 4, lambda _: p)
+    t.check(
+        gone == [1] and np.allclose(c, [4.3, 4.1, 0.1]), f"second slot goes with grace: {gone} {c}"
+    )
 
     def uniform(pos):
         return np.full(len(pos), 1 / len(pos))
@@ -433,24 +488,40 @@ def test_traces(t):
         t.check(pos == [0, 1, 2], f"{name} without grace freezes: {pos}")
         t.check(np.allclose(c, [2.5833, 1.5833, 1.0833], atol=1e-4), f"{name} freeze: scores {c}")
     pos, c, _ = walk(grace, [], 6, uniform)
-    t.check(pos == [0, 1, 5] and np.allclose(c, [2.5833, 1.5833, .25], atol=1e-4), f"grace of 1: {pos} {c}")
+    t.check(
+        pos == [0, 1, 5] and np.allclose(c, [2.5833, 1.5833, 0.25], atol=1e-4),
+        f"grace of 1: {pos} {c}",
+    )
     _, _, gone = walk(Rule("h2o", 128), [], 10000, uniform)
     t.check(len(gone) == 9872, f"10,000 tokens into 128: {len(gone)} evictions")
     equal = Rule("h2o", 4, recent=0)
-    t.check(walk(equal, [1, 1, 1, 1], 5, lambda p: np.r_[np.zeros(len(p) - 1), 1])[2] == [0],
-            "equal ranks: the oldest goes")
+    t.check(
+        walk(equal, [1, 1, 1, 1], 5, lambda p: np.r_[np.zeros(len(p) - 1), 1])[2] == [0],
+        "equal ranks: the oldest goes",
+    )
 
 
 def test_rule(t):
-    for args, want in (((("h2o", "0.2", 200)), (40, 20, 0)), (("h2o", "0.2", 201), (41, 20, 0)),
-                       (("h2o-mean", "0.1", 200), (32, 16, 4)), (("window", 64, 0), (64, 64, 0)),
-                       (("streaming", "0.5", 130), (65, 61, 4)), (("h2o", 64, 0, "0.3"), (64, 19, 0)),
-                       (("h2o-mean", 64, 0, 10, 2), (64, 10, 2))):
+    for args, want in (
+        ((("h2o", "0.2", 200)), (40, 20, 0)),
+        (("h2o", "0.2", 201), (41, 20, 0)),
+        (("h2o-mean", "0.1", 200), (32, 16, 4)),
+        (("window", 64, 0), (64, 64, 0)),
+        (("streaming", "0.5", 130), (65, 61, 4)),
+        (("h2o", 64, 0, "0.3"), (64, 19, 0)),
+        (("h2o-mean", 64, 0, 10, 2), (64, 10, 2)),
+    ):
         r = Rule(*args)
-        t.check((r.budget, r.recent, r.sink) == want, f"Rule{args}: {r.budget}, {r.recent}, {r.sink}")
+        t.check(
+            (r.budget, r.recent, r.sink) == want, f"Rule{args}: {r.budget}, {r.recent}, {r.sink}"
+        )
     ages, c = np.full((1, 9), 7), np.random.RandomState(1).rand(1, 9)
-    order = [Rule(n, 4, recent=0, sink=0).first_to_go(ages[0], Rule(n, 4, recent=0).ranks(ages, c, 9)[0], 9)
-             for n in ("h2o", "h2o-mean")]
+    order = [
+        Rule(n, 4, recent=0, sink=0).first_to_go(
+            ages[0], Rule(n, 4, recent=0).ranks(ages, c, 9)[0], 9
+        )
+        for n in ("h2o", "h2o-mean")
+    ]
     t.check((order[0] == order[1]).all(), "equal ages: mean ranks as sum")
 
 
@@ -460,13 +531,15 @@ def test_full(t, folder):
     for spec, form, path in ((s, f, p) for s, f, p in tiny.write(folder) if os.path.isdir(p)):
         model, entry = model_open(path), golden[spec]["weights"][form]
         diffs = []
-        for row, want in zip(golden[spec]["rows"][::entry["every"]], entry["rows"]):
+        for row, want in zip(golden[spec]["rows"][:: entry["every"]], entry["rows"]):
             got, greedy, _ = score(model, row["context_ids"], row["continuation_ids"])
             diffs.append(np.abs(got - want["logprobs"]))
             t.check(greedy == want["greedy"] or want["margin"] < 1e-3, f"{spec} {form}: is_greedy")
         diffs = np.concatenate(diffs)
-        t.check(diffs.mean() <= 2e-5 and diffs.max() <= 1e-3,
-                f"{spec} {form}: log-probabilities differ by {diffs.mean():.2e}, at most {diffs.max():.2e}")
+        t.check(
+            diffs.mean() <= 2e-5 and diffs.max() <= 1e-3,
+            f"{spec} {form}: log-probabilities differ by {diffs.mean():.2e}, at most {diffs.max():.2e}",
+        )
 
 
 def sample_row(model, n, m):
@@ -480,7 +553,9 @@ def test_policies(t, folder, name):
 
     def play(*args, n=164, **more):
         simulate = more.pop("simulate", False)
-        return score(model, context, continuation, Rule(*args, n_tokens=n, **more), simulate=simulate)
+        return score(
+            model, context, continuation, Rule(*args, n_tokens=n, **more), simulate=simulate
+        )
 
     full = play("full")
     sums = prompt_pass(model, context)[0][0][2]
@@ -493,17 +568,30 @@ def test_policies(t, folder, name):
                 real = play(policy, budget, scope=scope)
                 masked = play(policy, budget, scope=scope, simulate=True)
                 t.check(np.abs(real[0] - masked[0]).max() < 1e-9, f"{what}: masked differs")
-                t.check(real[2].kept == masked[2].kept and
-                        [[v[:2] for v in x] for x in real[2].victims.values()] ==
-                        [[v[:2] for v in x] for x in masked[2].victims.values()], f"{what}: victims")
+                t.check(
+                    real[2].kept == masked[2].kept
+                    and [[v[:2] for v in x] for x in real[2].victims.values()]
+                    == [[v[:2] for v in x] for x in masked[2].victims.values()],
+                    f"{what}: victims",
+                )
                 test_properties(t, what, model, real[2], Rule(policy, budget, 164, scope=scope))
-    same = [play("streaming", 64), play("h2o", 64, sink=4, recent=60),
-            play("h2o-mean", 64, recent=60)]
-    t.check(same[0][2].kept == same[1][2].kept == same[2][2].kept and
-            np.abs(same[0][0] - same[1][0]).max() < 1e-9, f"{name}: h2o with all recent is streaming")
-    t.check((play("window", 64)[0] == play("streaming", 64, sink=0)[0]).all(),
-            f"{name}: streaming without a sink is window")
-    t.check(np.abs(play("h2o", 48)[0] - full[0]).max() > 1e-3, f"{name}: eviction changes something")
+    same = [
+        play("streaming", 64),
+        play("h2o", 64, sink=4, recent=60),
+        play("h2o-mean", 64, recent=60),
+    ]
+    t.check(
+        same[0][2].kept == same[1][2].kept == same[2][2].kept
+        and np.abs(same[0][0] - same[1][0]).max() < 1e-9,
+        f"{name}: h2o with all recent is streaming",
+    )
+    t.check(
+        (play("window", 64)[0] == play("streaming", 64, sink=0)[0]).all(),
+        f"{name}: streaming without a sink is window",
+    )
+    t.check(
+        np.abs(play("h2o", 48)[0] - full[0]).max() > 1e-3, f"{name}: eviction changes something"
+    )
     bf16 = score(model, context, continuation, kv="bf16")[0]
     t.check(1e-7 < np.abs(bf16 - full[0]).mean() < 0.1, f"{name}: bf16 KV")
 
@@ -513,7 +601,10 @@ def test_properties(t, what, model, trail, rule):
     for key, kept in trail.kept.items():
         held = set(kept)
         ok &= len(held) == min(n_prompt, rule.budget) and kept == sorted(kept)
-        ok &= set(range(rule.sink)) <= held and set(range(max(0, n_prompt - rule.recent), n_prompt)) <= held
+        ok &= (
+            set(range(rule.sink)) <= held
+            and set(range(max(0, n_prompt - rule.recent), n_prompt)) <= held
+        )
         gone = {new: v for new, v, _ in trail.victims.get(key, [])}
         for now in range(n_prompt, 164):
             held.add(now)
@@ -523,8 +614,10 @@ def test_properties(t, what, model, trail, rule):
             ok &= len(held) == min(now + 1, rule.budget)
     if rule.scope == "layer":
         for layer in range(model.layers):
-            sets = [(trail.kept[layer, g], [v[:2] for v in trail.victims.get((layer, g), [])])
-                    for g in range(model.kv_heads)]
+            sets = [
+                (trail.kept[layer, g], [v[:2] for v in trail.victims.get((layer, g), [])])
+                for g in range(model.kv_heads)
+            ]
             ok &= all(s == sets[0] for s in sets)
     t.check(ok, f"{what}: sizes, protection, one set per layer")
 
@@ -541,7 +634,12 @@ def test_follow(t, folder):
     """The comparison itself must be able to fail."""
     model = model_open(os.path.join(folder, "llama-gqa-f32"))
     context, continuation = sample_row(model, 60, 20)
-    for rule in (Rule("h2o", 32), Rule("h2o-mean", 32, scope="layer"), Rule("streaming", 32, recent="8")):
+    for rule in (
+        Rule("h2o", 32),
+        Rule("h2o-mean", 32, scope="layer"),
+        Rule("streaming", 32, recent="8"),
+    ):
+
         def play(follow=None):
             return score(model, context, continuation, rule, follow=follow)[2]
 
@@ -564,9 +662,13 @@ def test_follow(t, folder):
 def test_near_ties(t):
     """Scores a rounding apart may be swapped, protected positions and equal ranks may not."""
     pos, rank = np.arange(8), np.array([3, 1, 1 + 5e-6, 2, 1, 1, 1, 1])
-    for policy, kept, fine in (("h2o", [0, 1, 3, 6, 7], True), ("h2o", [0, 2, 3, 6, 7], True),
-                               ("h2o", [0, 1, 2, 6, 7], False), ("h2o", [0, 1, 2, 3, 7], False),
-                               ("streaming", [0, 1, 3, 6, 7], False)):
+    for policy, kept, fine in (
+        ("h2o", [0, 1, 3, 6, 7], True),
+        ("h2o", [0, 2, 3, 6, 7], True),
+        ("h2o", [0, 1, 2, 6, 7], False),
+        ("h2o", [0, 1, 2, 3, 7], False),
+        ("streaming", [0, 1, 3, 6, 7], False),
+    ):
         claim = Claim(Trail())
         claim.kept[0, 0] = kept
         trail = Trail(claim)

@@ -1,4 +1,5 @@
 """What the Python drivers share: counting, stored goldens, and one way to run ./sluice on rows."""
+
 import gzip
 import json
 import os
@@ -41,7 +42,8 @@ class SluiceFailed(Exception):
 
 
 class Sluice:
-    """Runs the binary in a folder of its own: rows in, rows out, nothing left in the user's cache."""
+    """Runs the binary in a folder of its own: rows in, rows out, nothing left in the user's
+    cache."""
 
     def __init__(self, binary, folder):
         self.binary, self.folder, self.runs = os.path.abspath(binary), folder, 0
@@ -50,8 +52,15 @@ class Sluice:
     def call(self, args, stdin=None):
         """stdout; SluiceFailed holds the last lines of stderr."""
         try:
-            done = subprocess.run([self.binary, *map(str, args)], input=stdin, cwd=self.folder,
-                                  env=self.env, capture_output=True, text=True, timeout=RUN_LIMIT_S)
+            done = subprocess.run(
+                [self.binary, *map(str, args)],
+                input=stdin,
+                cwd=self.folder,
+                env=self.env,
+                capture_output=True,
+                text=True,
+                timeout=RUN_LIMIT_S,
+            )
         except (subprocess.TimeoutExpired, OSError) as e:
             raise SluiceFailed(f"sluice {args[0]}: {e}") from None
         if done.returncode:
@@ -65,10 +74,14 @@ class Sluice:
         files = [os.path.join(self.folder, f"{self.runs}.{end}.jsonl") for end in ("in", "out")]
         with open(files[0], "w", encoding="utf-8") as f:
             f.writelines(json.dumps(r) + "\n" for r in rows)
-        self.call([command, "-m", model, "-i", files[0], "-o", files[1], "--progress", "none", *flags])
+        self.call(
+            [command, "-m", model, "-i", files[0], "-o", files[1], "--progress", "none", *flags]
+        )
         out = jsonl(files[1])
         if [r.get("custom_id") for r in out] != [r["custom_id"] for r in rows]:
-            raise SluiceFailed(f"sluice {command}: custom_ids of the answers are not those of the rows")
+            raise SluiceFailed(
+                f"sluice {command}: custom_ids of the answers are not those of the rows"
+            )
         for r in out:
             if r.get("error"):
                 raise SluiceFailed(f"sluice {command}: row {r['custom_id']}: {r['error']}")
@@ -85,5 +98,10 @@ def score_row(name, context, continuation):
 
 
 def run_row(name, ids, n):
-    return {"custom_id": name, "prompt_token_ids": ids, "max_tokens": n, "temperature": 0,
-            "ignore_eos": True}
+    return {
+        "custom_id": name,
+        "prompt_token_ids": ids,
+        "max_tokens": n,
+        "temperature": 0,
+        "ignore_eos": True,
+    }

@@ -498,7 +498,7 @@ static void head_equals_ref(void **state)
     };
     static const struct logit_edit edits[] = {{0, 1.5f, 0}, {6, 1, -3}, {4100, 1.2f, 2}};
     struct pool *pool = pool_of(3);
-    struct head_candidate *ca = take(M * HEAD_SAMPLE_MAX * 8), *cb = take(M * HEAD_SAMPLE_MAX * 8);
+    struct head_candidate *ca = take(M * HEAD_SAMPLE_MAX * (int)sizeof(struct head_candidate)), *cb = take(M * HEAD_SAMPLE_MAX * (int)sizeof(struct head_candidate));
     for (size_t v = 0; v < sizeof vocabs / sizeof *vocabs; v++) {
         float *logits = noise_array(41 + v, M * vocabs[v], 8);
         for (int i = 0; i < M * vocabs[v]; i++) // many ties
@@ -514,6 +514,9 @@ static void head_equals_ref(void **state)
                 for (int i = 0; i < M; i++) {
                     assert_true(got[i].sum == first[i].sum);
                     assert_true(got[i].sample_value == first[i].sample_value);
+                    if (cases[c].want & HEAD_SAMPLE)
+                        assert_true(got[i].sample_logit ==
+                                    logits[i * vocabs[v] + got[i].sample_id]);
                     head_compare(&got[i], &want[i], ca + i * HEAD_SAMPLE_MAX,
                                  cb + i * HEAD_SAMPLE_MAX, 1e-5);
                 }
@@ -536,7 +539,7 @@ static void head_survives_nan(void **state)
     (void)state;
     float logits[50];
     struct head_state s;
-    struct head_candidate *c = take(HEAD_SAMPLE_MAX * 8);
+    struct head_candidate *c = take(HEAD_SAMPLE_MAX * (int)sizeof(struct head_candidate));
     struct head_case all = {HEAD_SCORE | HEAD_TOP | HEAD_SAMPLE | HEAD_FILTER, 20, 0, 1};
     FOR_EACH_ISA(isa)
     for (int n_bad = 1; n_bad <= 50; n_bad += 49)

@@ -202,6 +202,7 @@ def test_model(path, strings, tmp):
     info = json.loads(tool(folder, ["--info"], [])[0])
     report(name + " info", info["vocab"] == ref.get_vocab_size() and info["eos"] == eos and info["stops"] == [eos] and
            info["eos_text"] == ref.id_to_token(eos) and info["template"] == "x", info)
+    report(name + " memory", info["bytes"] <= 3 * info["blob_bytes"], info)
 
 
 def cached_vocabularies(cache):
@@ -271,7 +272,7 @@ def test_steps(strings, tmp):
         if norm:
             ref.normalizer = norm
         ref.add_special_tokens([AddedToken("<|im_end|>", special=True), AddedToken("<x>", special=True, lstrip=True)])
-        ref.add_tokens([AddedToken("[WORD]"), AddedToken("word", single_word=True), AddedToken("[LEFT]", lstrip=True),
+        ref.add_tokens([AddedToken("[WORD]"), AddedToken("word", single_word=True, normalized="word" not in vocab), AddedToken("[LEFT]", lstrip=True),
                         AddedToken("[RIGHT]", rstrip=True), AddedToken("Éa", normalized=True), AddedToken("<x>y", normalized=False),
                         AddedToken("a b", normalized=True, rstrip=True, lstrip=True), AddedToken(" ", rstrip=True, normalized=False)
                         if k % 3 == 1 else AddedToken("[NORM]", normalized=True)])

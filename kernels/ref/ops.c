@@ -403,7 +403,7 @@ static void reduce_logit(struct head_state *s, float raw, int32_t id)
         s->best_id = id;
     }
     if (s->want & HEAD_TOP)
-        list_insert(s->top, &s->n_candidates, s->n_top, (struct head_candidate){raw, id});
+        list_insert(s->top, &s->n_candidates, s->n_top, (struct head_candidate){raw, id, raw});
     for (int i = 0; i < s->n_edits; i++)
         if (s->edits[i].id == id)
             logit = (logit > 0 ? logit / (double)s->edits[i].repeat
@@ -411,13 +411,14 @@ static void reduce_logit(struct head_state *s, float raw, int32_t id)
                     (double)s->edits[i].add;
     if (s->want & HEAD_FILTER)
         list_insert(s->candidates, &s->n_filter, HEAD_SAMPLE_MAX,
-                    (struct head_candidate){(float)logit, id});
+                    (struct head_candidate){(float)logit, id, raw});
     if (s->want & HEAD_SAMPLE) {
         if (s->temperature > 0)
             logit = logit / (double)s->temperature + (double)head_gumbel(s->noise_key, id);
         if (logit > (double)s->sample_value) {
             s->sample_value = (float)logit;
             s->sample_id = id;
+            s->sample_logit = raw;
         }
     }
 }

@@ -3,10 +3,11 @@
 
     make.py [--out DIR] [--smollm2 FILE.gguf --prompts gsm8k.jsonl --text wikitext.txt]
 
-Needs torch, transformers, gguf, tokenizers, jinja2; nothing else in the tree does. Without --smollm2
-only tiny.json.gz is made. A block-quantised GGUF is read back to f32 and run as that: the reference of
-a quantised model is the model that its bytes say.
+Needs torch, transformers, gguf, tokenizers, jinja2; those who read the goldens need not. Without
+--smollm2 only tiny.json.gz is made. A block-quantised GGUF is read back to f32 and run as that:
+the reference of a quantised model is the model that its bytes say.
 """
+
 import argparse
 import gzip
 import json
@@ -39,6 +40,7 @@ def versions():
 
 # ---- models -------------------------------------------------------------------------------------
 
+
 def model_empty(config):
     kind = {"llama": transformers.LlamaConfig, "opt": transformers.OPTConfig}[config["model_type"]]
     config = kind(**{k: v for k, v in config.items() if k not in ("architectures", "model_type")})
@@ -56,8 +58,10 @@ def gguf_tensors(path):
     family = r.fields["general.architecture"].contents()
     heads = {}
     if family == "llama":
-        heads = {"q_proj": int(r.fields["llama.attention.head_count"].contents()),
-                 "k_proj": int(r.fields["llama.attention.head_count_kv"].contents())}
+        heads = {
+            "q_proj": int(r.fields["llama.attention.head_count"].contents()),
+            "k_proj": int(r.fields["llama.attention.head_count_kv"].contents()),
+        }
     out = {}
     for t in r.tensors:
         if t.name == "rope_freqs.weight":
@@ -90,24 +94,29 @@ def model_open(spec, path):
     if path.endswith(".gguf"):
         return model_from_tensors(tiny.SPECS[spec][0], gguf_tensors(path))
     return transformers.AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager").eval()
+        path, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
 
 
 # ---- references ---------------------------------------------------------------------------------
+
 
 @torch.no_grad()
 def score(model, context, continuation):
     """Log-probabilities, is_greedy, and by how much is_greedy holds (or fails)."""
     ids = torch.tensor([context + continuation])
-    logits = model(ids, use_cache=False).logits[0, len(context) - 1:-1].double()
+    logits = model(ids, use_cache=False).logits[0, len(context) - 1 : -1].double()
     target = torch.tensor(continuation)
     logprobs = torch.log_softmax(logits, -1).gather(1, target[:, None])[:, 0]
     top = logits.topk(2, -1).values
     mine = logits.gather(1, target[:, None])[:, 0]
     greedy = bool((logits.argmax(-1) == target).all())
     margin = (top[:, 0] - top[:, 1]).min() if greedy else (top[:, 0] - mine).max()
-    return {"logprobs": [round(float(x), 5) for x in logprobs], "greedy": greedy,
-            "margin": round(float(margin), 5)}
+    return {
+        "logprobs": [round(float(x), 5) for x in logprobs],
+        "greedy": greedy,
+        "margin": round(float(margin), 5),
+    }
 
 
 @torch.no_grad()
@@ -125,26 +134,41 @@ def generate(model, prompt, n):
 
 
 def tiny_rows(spec, model):
-    """Contexts are random; every fourth continuation is the model's own, so that is_greedy is seen true."""
+    """Contexts are random; every fourth continuation is the model's own, so that is_greedy is
+    seen true."""
     vocab = tiny.SPECS[spec][0]["vocab_size"]
     r = tiny.rng(spec, "rows")
     rows = []
     for i, (n, m) in enumerate(zip(CONTEXTS, CONTINUATIONS)):
         context = r.randint(0, vocab, n).tolist()
         own = generate(model, context, m)["ids"]
-        rows.append({"context_ids": context,
-                     "continuation_ids": own if i % 4 == 2 else r.randint(0, vocab, m).tolist()})
+        rows.append(
+            {
+                "context_ids": context,
+                "continuation_ids": own if i % 4 == 2 else r.randint(0, vocab, m).tolist(),
+            }
+        )
     prompts = [r.randint(0, vocab, n).tolist() for n in PROMPTS]
     return rows, prompts
 
 
 def bf16_noise(model, rows, golden):
-    """mean and max |difference| of transformers' own bf16 run: what bf16 may cost on these weights."""
+    """mean and max |difference| of transformers' own bf16 run: what bf16 may cost on these
+    weights."""
     half = model.to(torch.bfloat16)
     rope_refresh(half)  # frequencies stay f32, as in any engine
-    diffs = [np.abs(np.subtract(score(half, r["context_ids"], r["continuation_ids"])["logprobs"],
-                                g["logprobs"])) for r, g in zip(rows, golden)]
-    return [round(float(np.concatenate(diffs).mean()), 4), round(float(np.concatenate(diffs).max()), 4)]
+    diffs = [
+        np.abs(
+            np.subtract(
+                score(half, r["context_ids"], r["continuation_ids"])["logprobs"], g["logprobs"]
+            )
+        )
+        for r, g in zip(rows, golden)
+    ]
+    return [
+        round(float(np.concatenate(diffs).mean()), 4),
+        round(float(np.concatenate(diffs).max()), 4),
+    ]
 
 
 def make_tiny():
@@ -163,9 +187,12 @@ def make_tiny():
                 continue
             few = 1 if form == "f32" else 2
             rows, prompts = entry["rows"][::few], entry["prompts"][::few]
-            golden = {"digest": digest, "every": few,
-                      "rows": [score(model, r["context_ids"], r["continuation_ids"]) for r in rows],
-                      "gen": [generate(model, p, 40) for p in prompts]}
+            golden = {
+                "digest": digest,
+                "every": few,
+                "rows": [score(model, r["context_ids"], r["continuation_ids"]) for r in rows],
+                "gen": [generate(model, p, 40) for p in prompts],
+            }
             golden["bf16_noise"] = bf16_noise(model, rows, golden["rows"])
             entry["weights"][form] = golden
             n = sum(g["near_tie"] for g in golden["gen"])
@@ -175,30 +202,46 @@ def make_tiny():
 
 # ---- SmolLM2 ------------------------------------------------------------------------------------
 
+
 def smollm2_tokenizer(r):
     tokens = r.fields["tokenizer.ggml.tokens"].contents()
     merges = [tuple(m.split(" ")) for m in r.fields["tokenizer.ggml.merges"].contents()]
     kinds = r.fields["tokenizer.ggml.token_type"].contents()
     t = Tokenizer(models.BPE({s: i for i, s in enumerate(tokens)}, merges))
-    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
-                                               pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    t.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
     t.decoder = decoders.ByteLevel()
-    t.add_special_tokens([AddedToken(s, normalized=False)
-                          for s, k in zip(tokens, kinds) if k == gguf.TokenType.CONTROL])
+    t.add_special_tokens(
+        [
+            AddedToken(s, normalized=False)
+            for s, k in zip(tokens, kinds)
+            if k == gguf.TokenType.CONTROL
+        ]
+    )
     return t
 
 
 def smollm2_config(r):
     def get(key):
         return r.fields["llama." + key].contents()
-    return {"model_type": "llama", "hidden_size": get("embedding_length"),
-            "num_attention_heads": get("attention.head_count"),
-            "num_key_value_heads": get("attention.head_count_kv"),
-            "intermediate_size": get("feed_forward_length"), "num_hidden_layers": get("block_count"),
-            "vocab_size": get("vocab_size"), "max_position_embeddings": get("context_length"),
-            "rms_norm_eps": get("attention.layer_norm_rms_epsilon"),
-            "rope_parameters": {"rope_type": "default", "rope_theta": get("rope.freq_base")},
-            "tie_word_embeddings": "output.weight" not in [t.name for t in r.tensors]}
+
+    return {
+        "model_type": "llama",
+        "hidden_size": get("embedding_length"),
+        "num_attention_heads": get("attention.head_count"),
+        "num_key_value_heads": get("attention.head_count_kv"),
+        "intermediate_size": get("feed_forward_length"),
+        "num_hidden_layers": get("block_count"),
+        "vocab_size": get("vocab_size"),
+        "max_position_embeddings": get("context_length"),
+        "rms_norm_eps": get("attention.layer_norm_rms_epsilon"),
+        "rope_parameters": {"rope_type": "default", "rope_theta": get("rope.freq_base")},
+        "tie_word_embeddings": "output.weight" not in [t.name for t in r.tensors],
+    }
 
 
 def make_smollm2(path, prompts_path, text_path):
@@ -219,23 +262,41 @@ def make_smollm2(path, prompts_path, text_path):
     for i in range(24):
         n, m = 64 + 136 * i // 23, 64
         if i % 2:
-            ids = ids_of("\n\n".join(c[-1]["content"] for c in chats[50 + 4 * i:57 + 4 * i]))[:n + m]
+            ids = ids_of("\n\n".join(c[-1]["content"] for c in chats[50 + 4 * i : 57 + 4 * i]))[
+                : n + m
+            ]
         else:
-            ids = wiki[1000 * i:1000 * i + n + m]
-        row = {"custom_id": f"{'gsm8k' if i % 2 else 'wiki'}-{i}", "context_ids": ids[:n],
-               "continuation_ids": ids[n:]}
+            ids = wiki[1000 * i : 1000 * i + n + m]
+        row = {
+            "custom_id": f"{'gsm8k' if i % 2 else 'wiki'}-{i}",
+            "context_ids": ids[:n],
+            "continuation_ids": ids[n:],
+        }
         rows.append({**row, **score(model, row["context_ids"], row["continuation_ids"])})
     prompts = []
     for i, messages in enumerate(chats[:50]):
         text = template.render(messages=messages, add_generation_prompt=True)
         ids = ids_of(text)
-        prompts.append({"custom_id": f"prompt-{i}", "messages": messages, "prompt_token_ids": ids,
-                        **generate(model, ids, 48)})
-        print(f"{i}: {len(ids)} tokens, near tie {prompts[-1]['near_tie']}: "
-              f"{tok.decode(prompts[-1]['ids'])[:60]!r}", flush=True)
-    return {"versions": versions(), "model": "SmolLM2-135M-Instruct Q4_1",
-            "digest": tiny.digest({k: v.detach().numpy() for k, v in model.named_parameters()}),
-            "rows": rows, "prompts": prompts}
+        prompts.append(
+            {
+                "custom_id": f"prompt-{i}",
+                "messages": messages,
+                "prompt_token_ids": ids,
+                **generate(model, ids, 48),
+            }
+        )
+        print(
+            f"{i}: {len(ids)} tokens, near tie {prompts[-1]['near_tie']}: "
+            f"{tok.decode(prompts[-1]['ids'])[:60]!r}",
+            flush=True,
+        )
+    return {
+        "versions": versions(),
+        "model": "SmolLM2-135M-Instruct Q4_1",
+        "digest": tiny.digest({k: v.detach().numpy() for k, v in model.named_parameters()}),
+        "rows": rows,
+        "prompts": prompts,
+    }
 
 
 def store(folder, name, obj):

@@ -87,7 +87,7 @@ static void row_decode(struct tokenizer *tok, const json_t *row, int special, st
     putchar('\n');
 }
 
-static void info_print(struct tokenizer *tok)
+static void info_print(struct tokenizer *tok, int64_t blob_bytes)
 {
     int n_stops;
     int64_t n_template, n_bos, n_eos;
@@ -98,13 +98,13 @@ static void info_print(struct tokenizer *tok)
     for (int i = 0; i < n_stops; i++)
         json_array_append_new(list, json_integer(stops[i]));
     json_t *o =
-        json_pack("{s:i,s:i,s:i,s:b,s:o,s:o,s:o,s:o,s:I}", "vocab", tokenizer_vocab(tok), "bos",
+        json_pack("{s:i,s:i,s:i,s:b,s:o,s:o,s:o,s:o,s:I,s:I}", "vocab", tokenizer_vocab(tok), "bos",
                   tokenizer_bos(tok), "eos", tokenizer_eos(tok), "adds_bos",
                   tokenizer_adds_bos(tok), "stops", list, "template",
                   chat_template ? json_stringn(chat_template, (size_t)n_template) : json_null(),
                   "bos_text", bos ? json_stringn(bos, (size_t)n_bos) : json_null(), "eos_text",
                   eos ? json_stringn(eos, (size_t)n_eos) : json_null(), "bytes",
-                  (json_int_t)tokenizer_bytes(tok));
+                  (json_int_t)tokenizer_bytes(tok), "blob_bytes", (json_int_t)blob_bytes);
     CHECK(o);
     json_dumpf(o, stdout, 0);
     putchar('\n');
@@ -159,7 +159,7 @@ int main(int argc, char **argv)
         json_decref(row);
     }
     if (info)
-        info_print(tok);
+        info_print(tok, n_bytes);
     free(line);
     free(ids.p);
     free(text.p);
