@@ -32,14 +32,15 @@ SCRIPT_ARGS = {
     "template_live": ["{build}/tests/tools/template_tool", "build/cache"],
     "token_live": ["--cache", "build/cache"],
     "cli_test": ["./sluice"],
+    "promises_test": ["./sluice"],
     "bad_input_test": ["./sluice"],
 }
 # Modules that drivers import, and this.
-NOT_DRIVERS = {"check", "tidy", "golden_common", "template_snippets"}
+NOT_DRIVERS = {"check", "tidy", "demo_show", "golden_common", "template_snippets"}
 # These run under the sanitizers too: hostile input end to end.
 ALSO_ASAN = {"bad_input_test"}
 WHEELS = {"numpy", "tokenizers", "jinja2", "gguf", "safetensors", "torch", "transformers"}
-SLOW_FIRST = ("score_golden", "evict_golden", "template_live", "token_live", "pack_formats")
+SLOW_FIRST = ("promises_test", "score_golden", "evict_golden", "template_live", "token_live", "pack_formats")
 
 
 class Runner:
