@@ -87,7 +87,7 @@ static const struct knob knobs[] = {
     {"prompt-len", 0, KNOB_COUNT, AT(prompt_len), CMD_PLAN | CMD_BENCH, "0", "TOKENS", "prompt length of a made-up job"},
     {"gen-len", 0, KNOB_COUNT, AT(gen_len), CMD_PLAN | CMD_BENCH, "32", "TOKENS", "tokens to generate in a made-up job"},
     {"num-prompts", 0, KNOB_COUNT, AT(num_prompts), CMD_PLAN | CMD_BENCH, "64", "N", "rows of a made-up job"},
-    {"runs", 0, KNOB_COUNT, AT(runs), CMD_BENCH, "3", "N", "repetitions; medians are printed"},
+    {"runs", 0, KNOB_COUNT, AT(runs), CMD_BENCH, "3", "N", "repetitions of ops and io; medians are printed"},
     {"full", 0, KNOB_SWITCH, AT(full), CMD_PROBE, NULL, "", "measure for minutes instead of seconds"},
     {"decode", 0, KNOB_SWITCH, AT(decode), CMD_TOKENIZE, NULL, "", "rows {\"ids\"} to {\"text\"}"},
     {"json", 0, KNOB_SWITCH, AT(json), CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE, NULL, "", "one JSON object on stdout"},
