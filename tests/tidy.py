@@ -21,7 +21,7 @@ FOREIGN = [
     (r"hwloc", r"offload/machine\.c"),
     (r"zstd", r"offload/codec\.c"),
     (r"(cuda|cublas|cuda_|nccl|mma)\w*(\.h|\.cuh)", r"kernels/cuda/.*"),
-    (r"jansson", r"engine/.*"),
+    (r"jansson", r"(engine|bench)/.*"),
     (r"pcre2", r"engine/token_.*"),
     (r"utf8proc", r"engine/(token_.*|template_text\.c)"),
     (r"cmocka", r"tests/.*"),
