@@ -104,7 +104,7 @@ static enum err repeat(struct tv_mem *m, struct tv v, int64_t times, struct tv *
     times = max_i64(times, 0);
     if (__builtin_mul_overflow(n, times, &total))
         return overflow(m);
-    TRY(tv_pay(m, n ? times : 0));
+    TRY(tv_pay(m, n ? times / 8 : 0));
     if (v.kind == TV_STR) {
         void *p;
         TRY(tv_pay(m, total / 64));
