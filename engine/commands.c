@@ -147,12 +147,22 @@ static enum err run_rows(struct run *r, enum request_kind kind)
     return walk_and_report(r);
 }
 
+static enum err new_run(struct run **out, const struct config *c)
+{
+    struct run *r = *out = calloc(1, sizeof *r);
+    if (!r)
+        return fail(ERR_FIT, "memory: run");
+    r->config = c;
+    return OK;
+}
+
 /* Takes a run down and keeps the sentence of `err` over the closing. */
 static enum err close_run(struct run *r, enum err err)
 {
     char text[1024];
     snprintf(text, sizeof text, "%s", err_text());
     enum err closed = run_close(r);
+    free(r);
     if (err != OK)
         return fail(err, "%s", text);
     return closed;
@@ -162,12 +172,9 @@ enum err command_run(const struct config *c)
 {
     if (!c->in || (!c->out && !c->dry_run))
         return fail(ERR_USAGE, "run: needs -i IN.jsonl and -o OUT.jsonl");
-    struct run *r = calloc(1, sizeof *r);
-    if (!r)
-        return fail(ERR_FIT, "memory: run");
-    enum err err = close_run(r, run_rows(r, REQUEST_GENERATE));
-    free(r);
-    return err;
+    struct run *r = NULL;
+    TRY(new_run(&r, c));
+    return close_run(r, run_rows(r, REQUEST_GENERATE));
 }
 
 /* A job in memory: plan and walk without files or report. */
@@ -292,12 +299,9 @@ enum err command_gen(const struct config *c)
 {
     if (!c->prompt == !c->prompt_file)
         return fail(ERR_USAGE, "gen: needs one of -p TEXT and -f FILE");
-    struct run *r = calloc(1, sizeof *r);
-    if (!r)
-        return fail(ERR_FIT, "memory: run");
-    enum err err = close_run(r, gen(r));
-    free(r);
-    return err;
+    struct run *r = NULL;
+    TRY(new_run(&r, c));
+    return close_run(r, gen(r));
 }
 
 /* ---- score --text ---- */
@@ -392,12 +396,9 @@ enum err command_score(const struct config *c)
 {
     if (!c->text && (!c->in || (!c->out && !c->dry_run)))
         return fail(ERR_USAGE, "score: needs -i IN.jsonl and -o OUT.jsonl, or --text FILE");
-    struct run *r = calloc(1, sizeof *r);
-    if (!r)
-        return fail(ERR_FIT, "memory: run");
-    enum err err = close_run(r, c->text ? score_text(r) : run_rows(r, REQUEST_SCORE));
-    free(r);
-    return err;
+    struct run *r = NULL;
+    TRY(new_run(&r, c));
+    return close_run(r, c->text ? score_text(r) : run_rows(r, REQUEST_SCORE));
 }
 
 /* ---- plan ---- */
@@ -442,10 +443,7 @@ static enum err plan(struct run *r)
 
 enum err command_plan(const struct config *c)
 {
-    struct run *r = calloc(1, sizeof *r);
-    if (!r)
-        return fail(ERR_FIT, "memory: run");
-    enum err err = close_run(r, plan(r));
-    free(r);
-    return err;
+    struct run *r = NULL;
+    TRY(new_run(&r, c));
+    return close_run(r, plan(r));
 }
