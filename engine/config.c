@@ -91,7 +91,7 @@ static const struct knob knobs[] = {
     {"decode", 0, KNOB_SWITCH, AT(decode), CMD_TOKENIZE, NULL, "", "rows {\"ids\"} to {\"text\"}"},
     {"json", 0, KNOB_SWITCH, AT(json), CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE, NULL, "", "one JSON object on stdout"},
     {"csv", 0, KNOB_SWITCH, AT(csv), CMD_BENCH, NULL, "", "comma-separated rows on stdout"},
-    {"progress", 0, KNOB_STRING, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK, "auto", "auto|bar|lines|none", "progress on stderr"},
+    {"progress", 0, KNOB_STRING, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK | CMD_BENCH, "auto", "auto|bar|lines|none", "progress on stderr"},
     {"summary", 0, KNOB_STRING, AT(summary), CMD_RUN | CMD_SCORE | CMD_BENCH, NULL, "FILE", "what was planned and measured, as JSON"},
     {"trace", 0, KNOB_STRING, AT(trace), CMD_RUN | CMD_SCORE, NULL, "FILE", "Chrome trace of the lanes"},
     {"config", 0, KNOB_STRING, AT(config), ~0, NULL, "FILE", "any flag as `key = value`"},
