@@ -29,7 +29,7 @@ static void print_cell(const struct bench_table *t, const char *key, const json_
     if (json_is_integer(value))
         snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
     else if (json_is_real(value))
-        snprintf(text, sizeof text, "%.4g", json_real_value(value));
+        snprintf(text, sizeof text, t->config->csv ? "%.7g" : "%.4g", json_real_value(value));
     else if (json_is_boolean(value))
         snprintf(text, sizeof text, "%s", json_is_true(value) ? "true" : "false");
     else

@@ -49,7 +49,7 @@ static enum err lengths_read(struct lengths *l, const struct config *c, const st
     return OK;
 }
 
-/* Greedy, ids from (seed, row, position). On error the caller frees what is there. */
+/* Greedy, ids from (seed, row, position). */
 static enum err request_make(struct request *q, int64_t row, const struct lengths *l, uint64_t seed,
                              int vocab)
 {
@@ -81,32 +81,38 @@ static enum err drop_result(void *ctx, const struct job_result *result)
     return OK;
 }
 
-/* The contents of the requests become the job's; the array goes back at once. */
-static enum err open_job(struct run *r, const struct config *c)
+/* The rows of a run; the job borrows the array until it is closed. */
+struct rows {
+    struct request *requests; // owned
+    int64_t n;
+};
+
+static void rows_free(struct rows *rows)
+{
+    for (int64_t i = 0; rows->requests && i < rows->n; i++)
+        request_free(&rows->requests[i]); // those that the job took are zeroed
+    free(rows->requests);
+}
+
+static enum err open_job(struct run *r, const struct config *c, struct rows *rows)
 {
     struct lengths l;
     const struct shape *shape = &r->opened.model.shape;
     TRY(lengths_read(&l, c, shape));
-    struct request *requests = calloc((size_t)l.rows, sizeof *requests);
-    if (!requests)
+    rows->requests = calloc((size_t)l.rows, sizeof *rows->requests);
+    if (!rows->requests)
         return fail(ERR_FIT, "memory: rows of the benchmark");
-    enum err err = OK;
+    rows->n = l.rows;
     uint64_t seed = c->seed >= 0 ? (uint64_t)c->seed : 0;
-    for (int64_t i = 0; i < l.rows && err == OK; i++)
-        err = request_make(&requests[i], i, &l, seed, shape->vocab);
+    for (int64_t i = 0; i < l.rows; i++)
+        TRY(request_make(&rows->requests[i], i, &l, seed, shape->vocab));
     struct job_config config = {.kind = REQUEST_GENERATE,
                                 .defaults = {.context = shape->context, .vocab = shape->vocab},
                                 .tokenizer = r->opened.tokenizer,
                                 .evict = &r->evict,
                                 .max_errors = -1};
     struct job_callbacks callbacks = {.finished = drop_result};
-    if (err == OK)
-        err = job_open_memory(&r->job, &config, requests, l.rows, &callbacks, &r->work);
-    else
-        for (int64_t i = 0; i < l.rows; i++)
-            request_free(&requests[i]);
-    free(requests);
-    return err;
+    return job_open_memory(&r->job, &config, rows->requests, l.rows, &callbacks, &r->work);
 }
 
 static enum err walk(struct run *r)
@@ -125,10 +131,11 @@ static enum err walk(struct run *r)
 static enum err run_once(const struct config *c, struct outcome *o)
 {
     struct run r;
+    struct rows rows = {0};
     *o = (struct outcome){0};
     enum err err = run_prepare(&r, c);
     if (err == OK)
-        err = open_job(&r, c);
+        err = open_job(&r, c, &rows);
     if (err == OK)
         err = run_plan(&r);
     if (err == OK)
@@ -144,6 +151,7 @@ static enum err run_once(const struct config *c, struct outcome *o)
         snprintf(o->model, sizeof o->model, "%s", r.opened.model.name);
     }
     run_close(&r);
+    rows_free(&rows);
     return err;
 }
 

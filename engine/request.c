@@ -512,6 +512,8 @@ enum err request_read_id(const char *line, int64_t n_bytes, int64_t index, char 
     struct row_error error;
     struct fields f = {.r = &r, .error = &error, .line = line, .n_bytes = n_bytes, .where = "line"};
     enum err err = fields_form(&f, REQUEST_GENERATE);
+    if (err == ERR_ROW) // what was read of it counts all the same
+        err = OK;
     if (err == OK && !r.custom_id)
         err = default_id(&r);
     if (err == OK) {
