@@ -24,9 +24,12 @@ static enum err wait_ticket(struct home *h, struct ticket *t, int64_t step)
     return e;
 }
 
-static struct ticket *last_ticket(const struct last_write *last)
+/* The ticket to wait for before an extent is touched again; NULL when its last write is done. A done
+ * ticket must not be named: its frame may serve this very transfer, which would wait for itself. */
+static struct ticket *last_ticket(struct home *h, const struct last_write *last)
 {
-    return last->ticket && last->ticket->seq == last->seq ? last->ticket : NULL;
+    struct ticket *t = last->ticket;
+    return t && t->seq == last->seq && !mover_done(h->mover, t) ? t : NULL;
 }
 
 /* ---- weights ---- */
@@ -148,7 +151,7 @@ enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch, const
                               .segments = f->read_segments,
                               .n_segments = n,
                               .due = step,
-                              .after = last_ticket(&h->kv_last[layer * h->plan->batches + batch]),
+                              .after = last_ticket(h, &h->kv_last[layer * h->plan->batches + batch]),
                               .name = "kv",
                               .layer = layer + 1,
                               .batch = batch};
@@ -225,7 +228,7 @@ enum err home_kv_store(struct home *h, int64_t step, int layer, int batch)
                                    .segments = f->write_segments,
                                    .n_segments = f->n_write,
                                    .due = step,
-                                   .after = last_ticket(last),
+                                   .after = last_ticket(h, last),
                                    .name = "kv",
                                    .layer = layer + 1,
                                    .batch = batch};
@@ -285,7 +288,7 @@ enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_to
                               .segments = &f->read_segment,
                               .n_segments = 1,
                               .due = step,
-                              .after = last_ticket(&h->hidden_last[batch]),
+                              .after = last_ticket(h, &h->hidden_last[batch]),
                               .name = "hidden",
                               .layer = -1,
                               .batch = batch};
@@ -326,7 +329,7 @@ enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_toke
                                    .segments = &f->write_segment,
                                    .n_segments = 1,
                                    .due = step,
-                                   .after = last_ticket(last),
+                                   .after = last_ticket(h, last),
                                    .name = "hidden",
                                    .layer = -1,
                                    .batch = batch};

@@ -93,3 +93,52 @@ enum err plan_file_write(const struct run *r, const char *path)
     json_decref(root);
     return rc == 0 ? OK : fail(ERR_IO, "%s: cannot write the plan", path ? path : "stdout");
 }
+
+void plan_freeze(const struct run *r, char *buf, int cap)
+{
+    const struct plan *p = &r->plan;
+    snprintf(buf, (size_t)cap,
+             "--batch %d --batches %d --percent %s --weights-resident %d --ahead-weights %d "
+             "--ahead-state %d --prefill-tokens %d --isa %s --threads %d",
+             p->batch, p->batches, plan_percent(p), p->resident, p->ahead_weights, p->ahead_state,
+             p->prefill_tokens, isa_name(r->ops.isa), r->machine.threads);
+}
+
+static void print_bytes(const char *what, int64_t ram, int64_t disk)
+{
+    printf("  %-10s %10.1f %10.1f\n", what, (double)ram / 1048576.0, (double)disk / 1048576.0);
+}
+
+void plan_print(const struct run *r)
+{
+    const struct plan *p = &r->plan;
+    const struct plan_bytes *b = &r->bytes;
+    const struct plan_time *t = &r->time;
+    const struct model *m = &r->opened.model;
+    char freeze[512];
+    plan_freeze(r, freeze, sizeof freeze);
+    printf("model    %s, %s, %.1f M parameters%s\n", m->name, m->shape.family, (double)m->n_params * 1e-6,
+           m->dummy ? ", dummy weights" : "");
+    printf("job      %lld rows, %lld prompt tokens (longest %lld), at most %lld to generate\n",
+           (long long)r->work.n_rows, (long long)r->work.prompt_tokens, (long long)r->work.prompt_max,
+           (long long)r->work.output_tokens);
+    printf("rows     %d batches of %d, %d prefill tokens a pass, KV pages for %lld tokens a batch\n",
+           p->batches, p->batch, p->prefill_tokens, (long long)p->pages_batch * KV_PAGE_SLOTS);
+    printf("layers   %d of %d in RAM, the rest streams\n", p->resident, p->layers - 1);
+    printf("  %-10s %10s %10s  MiB\n", "", "RAM", "disk");
+    print_bytes("weights", b->weights_resident + b->weight_frames, 0);
+    print_bytes("kv", b->kv + b->kv_frames + b->kv_tails + b->kv_meta,
+                p->kv_home == TIER_NVME ? b->disk - (p->hidden_home == TIER_NVME ? p->batches * p->step_tokens * m->shape.dim * 4 : 0) : 0);
+    print_bytes("hidden", b->hidden + b->hidden_frames,
+                p->hidden_home == TIER_NVME ? p->batches * p->step_tokens * m->shape.dim * 4 : 0);
+    print_bytes("work", b->workspace + b->head, 0);
+    print_bytes("text, io", b->text + b->io, 0);
+    print_bytes("total", b->ram, b->disk);
+    if (r->budget.ram >= 0)
+        print_bytes("budget", r->budget.ram, r->budget.disk);
+    printf("pass     read %.3f s, write %.3f s, compute %.3f s -> %.3f s, bound %s\n", t->read_s,
+           t->write_s, t->compute_s, t->pass_s, t->bound);
+    printf("job      about %.0f passes, %.1f s, %.1f output tokens/s\n", t->passes, t->job_s,
+           t->job_s > 0 ? (double)r->work.output_tokens / t->job_s : 0.0);
+    printf("freeze   %s\n", freeze);
+}

@@ -85,8 +85,10 @@ enum err report_open(struct report *p, const struct run *run)
     TRY(read_progress(p, run->config));
     if (run->config->summary) {
         TRY(check_summary_dir(run->config->summary));
+        int64_t start_ns = clock_ns();
         if (streams_weights(run))
             p->read_before = read_rate(run);
+        p->measure_s = (double)(clock_ns() - start_ns) * 1e-9;
     }
     if (run->job) {
         struct job_counts counts;
@@ -135,6 +137,15 @@ static double work_share(const struct report *p, const struct job_counts *counts
     return fmin(fmax(tokens, rows), 1);
 }
 
+/* Prompts and output each at the rate they had so far: the slower of the two says when the run
+ * ends. Infinity: nothing of it is done yet. */
+static double seconds_left(double elapsed_s, int64_t done, int64_t all)
+{
+    if (done >= all)
+        return 0;
+    return done > 0 ? elapsed_s * (double)(all - done) / (double)done : INFINITY;
+}
+
 static void format_duration(double s, char *text, int cap)
 {
     if (s < 100)
@@ -159,8 +170,10 @@ int report_line(const struct report *p, const struct job_counts *counts, char *t
     double share = work_share(p, counts);
     double elapsed_s = (double)(now.ns - r->engine.start_ns) * 1e-9;
     char eta[32] = "?", failed[40] = "", write[64] = "";
-    if (share > 0)
-        format_duration(elapsed_s * (1 - share) / share, eta, sizeof eta);
+    double left_s = fmax(seconds_left(elapsed_s, counts->prompt_tokens, r->work.prompt_tokens),
+                         seconds_left(elapsed_s, counts->output_tokens, r->work.output_tokens));
+    if (share >= 1 || isfinite(left_s))
+        format_duration(share >= 1 ? 0 : left_s, eta, sizeof eta);
     if (counts->failed > 0)
         snprintf(failed, sizeof failed, " (%lld failed)", (long long)counts->failed);
     int64_t ns = now.ns - recent.ns;
@@ -273,7 +286,7 @@ void report_print(const struct report_figures *f, const struct run *r, FILE *out
             ending(f->err), (long long)n->ok, (long long)n->rows, (long long)n->failed,
             (long long)n->prompt_tokens, (long long)n->output_tokens, f->elapsed_s);
     fprintf(out, "  %.2f output tokens/s (steady %.2f), %.2f with prompts; %.2f s to start\n",
-            f->output_per_s, f->steady_per_s, f->total_per_s, r->startup_s);
+            f->output_per_s, f->steady_per_s, f->total_per_s, f->startup_s);
     fprintf(out, "  %-12s %10s %10s %8s\n", "lane", "predicted", "measured", "busy");
     fprintf(out, "  %-12s %10s %10s\n", "", "s a pass", "s a pass");
     static const enum lane always[] = {LANE_NVME_READ, LANE_NVME_WRITE, LANE_CPU};
@@ -293,8 +306,8 @@ void report_print(const struct report_figures *f, const struct run *r, FILE *out
     fprintf(out, "  memory: peak %.1f MiB RAM of --mem-ram %.1f MiB, %.1f MiB disk\n",
             (double)f->peak_ram_bytes / MIB, (double)r->budget.ram / MIB,
             (double)f->peak_disk_bytes / MIB);
-    fprintf(out, "  roofline: %.2f of what %s rates allow\n", f->roofline,
-            f->rates_measured ? "rates measured beside the run" : "probed");
+    fprintf(out, "  roofline: %.2f of what %s allow\n", f->roofline,
+            f->rates_measured ? "rates measured beside the run" : "probed rates");
 }
 
 enum err report_end(struct report *p, enum err err)
@@ -315,6 +328,7 @@ enum err report_end(struct report *p, enum err err)
     int whole = err == OK || err == ERR_ROWS;
     double after = p->read_before > 0 && whole ? read_rate(r) : 0;
     report_measure(&f, r, &counts, after > 0 ? (p->read_before + after) / 2 : p->read_before);
+    f.startup_s = fmax(f.startup_s - p->measure_s, 0);
     f.err = err;
     snprintf(f.error, sizeof f.error, "%s", whole ? "" : text);
     if (!r->config->quiet)

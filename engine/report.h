@@ -28,6 +28,7 @@ struct report {
     struct report_sample samples[REPORT_SAMPLES]; // ring
     int64_t n_samples;
     double read_before;  // bytes/s of the pack, O_DIRECT, before the run; 0: not measured
+    double measure_s;    // that this took; not the run's start-up
     int64_t rows_before; // rows that were done before this run began
 };
 
@@ -38,13 +39,15 @@ struct report_figures {
     char error[1024]; // its sentence, "" when err is OK
     double elapsed_s; // from step 0 to the last row durable (interrupted: to the last step)
     double walk_s;    // from step 0 to the last step
+    double startup_s; // open, pack, probe, plan
     double passes;
     double output_per_s, total_per_s;
-    double steady_per_s; // 0: no time lay between the first finished row and the empty queue
-    const char *bound;   // the lane that was busiest
-    double read_rate;    // bytes/s of the roofline
-    int rates_measured;  // 1: reads before and after the run; 0: the probe's rate
-    double roofline;     // required time / measured time; 0: no rate is known
+    double
+        steady_per_s;  // 0: less than a pass lay between the first finished row and the empty queue
+    const char *bound; // the lane that was busiest
+    double read_rate;  // bytes/s of the roofline
+    int rates_measured; // 1: reads before and after the run; 0: the probe's rate
+    double roofline;    // required time / measured time; 0: no rate is known
     int64_t peak_ram_bytes, peak_disk_bytes;
 };
 

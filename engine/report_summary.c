@@ -66,12 +66,14 @@ static const char *busiest(const struct trace *t)
     return lane_name((enum lane)best);
 }
 
-static double steady(const struct job_counts *n, int64_t end_ns)
+/* Tokens come in bursts, one a pass: a span shorter than a pass says nothing. */
+static double steady(const struct job_counts *n, int64_t end_ns, double pass_s)
 {
     int emptied = n->queue_empty_ns > 0 && n->queue_empty_ns < end_ns;
     int64_t until_ns = emptied ? n->queue_empty_ns : end_ns;
     int64_t tokens = emptied ? n->output_tokens_at_empty : n->output_tokens;
-    if (n->first_finish_ns == 0 || until_ns <= n->first_finish_ns)
+    if (n->first_finish_ns == 0 || until_ns <= n->first_finish_ns ||
+        seconds(until_ns - n->first_finish_ns) < pass_s)
         return 0;
     return per_s((double)(tokens - n->output_tokens_at_first),
                  seconds(until_ns - n->first_finish_ns));
@@ -85,10 +87,11 @@ void report_measure(struct report_figures *f, const struct run *r, const struct 
     int64_t end_ns = max_i64(e->end_ns, e->start_ns);
     f->walk_s = seconds(end_ns - e->start_ns);
     f->elapsed_s = seconds(max_i64(end_ns, counts->last_durable_ns) - e->start_ns);
+    f->startup_s = r->startup_s;
     f->passes = (double)e->passes;
     f->output_per_s = per_s((double)counts->output_tokens, f->elapsed_s);
     f->total_per_s = per_s((double)(counts->prompt_tokens + counts->output_tokens), f->elapsed_s);
-    f->steady_per_s = steady(counts, end_ns);
+    f->steady_per_s = steady(counts, end_ns, per_s(f->walk_s, f->passes));
     f->bound = busiest(&e->trace);
     f->rates_measured = read_rate_measured > 0;
     f->read_rate = f->rates_measured ? read_rate_measured : r->machine.nvme_read;
@@ -232,7 +235,7 @@ static void put_counts(json_t *root, const struct report_figures *f)
 
 static void put_rates(json_t *root, const struct report_figures *f, const struct run *r)
 {
-    put(root, "startup_s", number(r->startup_s));
+    put(root, "startup_s", number(f->startup_s));
     put(root, "elapsed_s", number(f->elapsed_s));
     put(root, "passes", json_integer((json_int_t)f->passes));
     put(root, "output_tokens_per_s", number(f->output_per_s));

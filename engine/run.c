@@ -254,12 +254,10 @@ static void print_plan(const struct run *r)
              p->batches, p->batch, p->resident, p->layers - 1,
              p->kv_home == TIER_NVME ? "NVMe" : "RAM", p->hidden_home == TIER_NVME ? "NVMe" : "RAM",
              p->prefill_tokens, (double)b->ram / mib, (double)b->disk / mib);
-    log_line(LOG_INFO, "plan: predicted %.1f s a job, %.3f s a pass, bound %s; freeze: --batch %d --batches %d "
-                       "--weights-resident %d --percent %s --ahead-weights %d --ahead-state %d "
-                       "--prefill-tokens %d --isa %s --threads %d",
-             r->time.job_s, r->time.pass_s, r->time.bound, p->batch, p->batches, p->resident,
-             plan_percent(p), p->ahead_weights, p->ahead_state, p->prefill_tokens,
-             isa_name(r->ops.isa), r->machine.threads);
+    char freeze[512];
+    plan_freeze(r, freeze, sizeof freeze);
+    log_line(LOG_INFO, "plan: predicted %.1f s, %.3f s a pass, bound %s; freeze: %s", r->time.job_s,
+             r->time.pass_s, r->time.bound, freeze);
 }
 
 enum err run_plan(struct run *r)
@@ -322,11 +320,11 @@ enum err run_walk(struct run *r)
     return engine_run(&r->engine);
 }
 
-void run_close(struct run *r)
+enum err run_close(struct run *r)
 {
     if (r->engine_opened)
         engine_close(&r->engine);
-    job_close(r->job);
+    enum err err = job_close(r->job);
     free(r->weights);
     pool_close(r->pool);
     opened_close(&r->opened);
@@ -334,4 +332,5 @@ void run_close(struct run *r)
     r->weights = NULL;
     r->pool = NULL;
     r->engine_opened = 0;
+    return err;
 }

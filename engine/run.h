@@ -58,7 +58,8 @@ enum err run_prepare(struct run *r, const struct config *c);
 /* Work is known: search (or take) a plan, prove it, print it with the flags that freeze it. */
 enum err run_plan(struct run *r);
 enum err run_walk(struct run *r); // engine_open + engine_run
-void run_close(struct run *r);
+/* Takes everything down; live tokens of the job become durable. Accepts a half-built run. */
+enum err run_close(struct run *r);
 
 enum err command_run(const struct config *c);
 enum err command_gen(const struct config *c);

@@ -2,7 +2,8 @@
  *
  * Owns: opening a template, setting a render up and its limits. Refuses: syntax (template_lex.c,
  * template_expr.c, template_parse.c) and running (template_eval.c, template_run.c).
- * The one fact: as in transformers, `tools` and `documents` are always defined, as none when not given. */
+ * The one fact: as in transformers, `tools` and `documents` are always defined, as none when not
+ * given. */
 #include "engine/template.h"
 
 #include <stdlib.h>
@@ -73,8 +74,10 @@ void template_free(struct template *t)
 
 static struct tv global_function(struct tv name)
 {
-    static const char *const names[] = {[TE_RAISE] = "raise_exception", [TE_STRFTIME] = "strftime_now",
-                                        [TE_NAMESPACE] = "namespace",   [TE_RANGE] = "range",
+    static const char *const names[] = {[TE_RAISE] = "raise_exception",
+                                        [TE_STRFTIME] = "strftime_now",
+                                        [TE_NAMESPACE] = "namespace",
+                                        [TE_RANGE] = "range",
                                         [TE_DICT] = "dict"};
     for (int i = 0; i <= TE_DICT; i++) {
         if (tv_is_str(name, names[i]))

@@ -1,7 +1,7 @@
 /* engine/template_call.h - what chat template expressions can call. Internal to template*.c.
  *
- * Owns: the contract of filters, tests, methods, operators and formatting. All are functions of values:
- * none sees scopes, and none can change a value that it was given. */
+ * Owns: the contract of filters, tests, methods, operators and formatting. All are functions of
+ * values: none sees scopes, and none can change a value that it was given. */
 #ifndef ENGINE_TEMPLATE_CALL_H
 #define ENGINE_TEMPLATE_CALL_H
 
@@ -27,8 +27,8 @@ struct tc_params {
     int n, n_required;
 };
 
-/* Fills bound[n]: TV_UNDEFINED with sub TV_ABSENT where nothing was given. ERR_ROW for surplus, unknown,
- * doubled or missing arguments; `what` names the callee. */
+/* Fills bound[n]: TV_UNDEFINED with sub TV_ABSENT where nothing was given. ERR_ROW for surplus,
+ * unknown, doubled or missing arguments; `what` names the callee. */
 enum err tc_bind(struct tv_mem *m, const char *what, const struct tc_params *params,
                  const struct tc_args *args, struct tv *bound);
 int tc_is_absent(struct tv v);
@@ -37,7 +37,8 @@ enum err tc_int(struct tv_mem *m, struct tv v, int64_t fallback, int64_t *out);
 
 int tc_filter_find(const char *name, int64_t n); // or -1
 int tc_test_find(const char *name, int64_t n);   // or -1
-enum err tc_filter(struct tv_mem *m, int id, struct tv in, const struct tc_args *args, struct tv *out);
+enum err tc_filter(struct tv_mem *m, int id, struct tv in, const struct tc_args *args,
+                   struct tv *out);
 enum err tc_test(struct tv_mem *m, int id, struct tv in, const struct tc_args *args, int *out);
 
 /* object.name: a method, then a key. ERR_ROW for attributes of undefined and for __names__. */

@@ -1,7 +1,8 @@
 /* engine/template_check.c - the tests: value is name(args).
  *
  * Owns: TESTS. Refuses: nothing of Jinja's own but `filter`, `test` and `escaped`.
- * The one fact: a bool is a number, a dict is a sequence, and undefined is iterable: as Python says. */
+ * The one fact: a bool is a number, a dict is a sequence, and undefined is iterable: as Python
+ * says. */
 #include "engine/template_call.h"
 
 enum check {
@@ -111,18 +112,19 @@ static enum err check_order(struct tv_mem *m, enum check check, struct tv a, str
 {
     int order;
     TRY(tv_order(m, a, b, &order));
-    *out = order == 2         ? 0
-           : check == IS_LT   ? order < 0
-           : check == IS_LE   ? order <= 0
-           : check == IS_GT   ? order > 0
-                              : order >= 0;
+    *out = order == 2       ? 0
+           : check == IS_LT ? order < 0
+           : check == IS_LE ? order <= 0
+           : check == IS_GT ? order > 0
+                            : order >= 0;
     return OK;
 }
 
 static enum err check_same(struct tv a, struct tv b, int *out)
 {
     int scalar = a.kind == TV_NONE || a.kind == TV_BOOL || a.kind == TV_INT;
-    *out = a.kind == b.kind && (a.kind == TV_NONE || (scalar ? a.u.i == b.u.i : a.u.ptr == b.u.ptr));
+    *out =
+        a.kind == b.kind && (a.kind == TV_NONE || (scalar ? a.u.i == b.u.i : a.u.ptr == b.u.ptr));
     return OK;
 }
 

@@ -1,8 +1,8 @@
 /* engine/template_eval.c - evaluates chat template expressions and calls.
  *
- * Owns: operators with short cuts, lookups, macro calls, loop.*, the global functions. Refuses: assigning
- * (template_run.c), text work (template_filter.c, template_method.c). The one fact: `and` and `or` give
- * back an operand, and undefined is a value: only using it is an error. */
+ * Owns: operators with short cuts, lookups, macro calls, loop.*, the global functions. Refuses:
+ * assigning (template_run.c), text work (template_filter.c, template_method.c). The one fact: `and`
+ * and `or` give back an operand, and undefined is a value: only using it is an error. */
 #include "engine/template_eval.h"
 
 #include <string.h>
@@ -82,7 +82,8 @@ static enum err call_range(struct te *e, const struct tc_args *args, struct tv *
 }
 
 /* namespace(a=1) and dict(a=1), both also of a mapping or of pairs. */
-static enum err call_dict(struct te *e, const struct tc_args *args, int is_namespace, struct tv *out)
+static enum err call_dict(struct te *e, const struct tc_args *args, int is_namespace,
+                          struct tv *out)
 {
     TRY(tv_dict_new(&e->m, 8, out));
     struct tv_dict *d = out->u.dict;
@@ -155,7 +156,8 @@ static enum err call_changed(struct te *e, struct te_loop *loop, const struct tc
     return OK;
 }
 
-enum err te_global_call(struct te *e, struct tv function, const struct tc_args *args, struct tv *out)
+enum err te_global_call(struct te *e, struct tv function, const struct tc_args *args,
+                        struct tv *out)
 {
     static const struct tc_params strftime_params = {{"format"}, 1, 1};
     struct tv format;
@@ -174,12 +176,28 @@ enum err te_global_call(struct te *e, struct tv function, const struct tc_args *
 
 /* --- loop --- */
 
-enum err te_loop_attr(struct te *e, struct te_loop *loop, const char *name, int64_t n, struct tv *out)
+enum err te_loop_attr(struct te *e, struct te_loop *loop, const char *name, int64_t n,
+                      struct tv *out)
 {
-    static const char *const names[] = {"index",    "index0",   "first",     "last",   "length",
-                                        "previtem", "nextitem", "revindex",  "revindex0", "depth",
+    static const char *const names[] = {"index",    "index0",   "first",    "last",      "length",
+                                        "previtem", "nextitem", "revindex", "revindex0", "depth",
                                         "depth0",   "cycle",    "changed"};
-    enum { INDEX, INDEX0, FIRST, LAST, LENGTH, PREV, NEXT, REV, REV0, DEPTH, DEPTH0, CYCLE, CHANGED, N };
+    enum {
+        INDEX,
+        INDEX0,
+        FIRST,
+        LAST,
+        LENGTH,
+        PREV,
+        NEXT,
+        REV,
+        REV0,
+        DEPTH,
+        DEPTH0,
+        CYCLE,
+        CHANGED,
+        N
+    };
     int which = 0;
     while (which < N && !tv_is_str(tv_str(name, n), names[which]))
         which++;
@@ -218,8 +236,9 @@ enum err te_loop_attr(struct te *e, struct te_loop *loop, const char *name, int6
         void *bound;
         TRY(tv_take(&e->m, 1, sizeof(struct tv_bound), &bound));
         *out = (struct tv){.kind = TV_METHOD, .u.bound = bound};
-        *out->u.bound = (struct tv_bound){.self = {.kind = TV_LOOP, .u.ptr = loop},
-                                          .method = which == CYCLE ? TE_LOOP_CYCLE : TE_LOOP_CHANGED};
+        *out->u.bound =
+            (struct tv_bound){.self = {.kind = TV_LOOP, .u.ptr = loop},
+                              .method = which == CYCLE ? TE_LOOP_CYCLE : TE_LOOP_CHANGED};
         return OK;
     }
     default:
@@ -339,11 +358,11 @@ static enum err compare(struct te *e, enum tn_compare op, struct tv a, struct tv
     if (a.kind == TV_UNDEFINED || b.kind == TV_UNDEFINED)
         return undefined_fail(e, a.kind == TV_UNDEFINED ? a : b);
     TRY(tv_order(&e->m, a, b, &order));
-    *out = order == 2      ? 0 // a number that is none
-           : op == TN_LT   ? order < 0
-           : op == TN_LE   ? order <= 0
-           : op == TN_GT   ? order > 0
-                           : order >= 0;
+    *out = order == 2    ? 0 // a number that is none
+           : op == TN_LT ? order < 0
+           : op == TN_LE ? order <= 0
+           : op == TN_GT ? order > 0
+                         : order >= 0;
     return OK;
 }
 
@@ -406,7 +425,8 @@ static enum err eval_binary(struct te *e, const struct tn *n, struct tv *out)
     TRY(te_eval(e, n->a, &a));
     TRY(te_eval(e, n->b, &b));
     e->m.line = n->line;
-    if (a.kind == TV_UNDEFINED || b.kind == TV_UNDEFINED)
+    int formats = n->op == '%' && a.kind == TV_STR; // undefined has a text, ""
+    if (a.kind == TV_UNDEFINED || (b.kind == TV_UNDEFINED && !formats))
         return undefined_fail(e, a.kind == TV_UNDEFINED ? a : b);
     return tc_binary(&e->m, n->op, a, b, out);
 }

@@ -1,7 +1,8 @@
 /* engine/template_eval.h - one render in progress. Internal to template*.c.
  *
- * Owns: scopes, loops, macros and the output while a template runs. The render's memory is an arena: scopes
- * and values are never freed one by one, but what a statement left behind is, see te_release. */
+ * Owns: scopes, loops, macros and the output while a template runs. The render's memory is an
+ * arena: scopes and values are never freed one by one, but what a statement left behind is, see
+ * te_release. */
 #ifndef ENGINE_TEMPLATE_EVAL_H
 #define ENGINE_TEMPLATE_EVAL_H
 
@@ -31,12 +32,20 @@ struct te_loop {
     int64_t n_source, at;
     struct tv *items; // [n_items] those of it that passed the loop's `if`, as far as asked for
     int64_t n_items;
-    int64_t index; // from 0
+    int64_t index;          // from 0
     struct tv last_changed; // of loop.changed(...), a tuple
     int has_changed;
 };
 
-enum te_global { TE_RAISE, TE_STRFTIME, TE_NAMESPACE, TE_RANGE, TE_DICT, TE_LOOP_CYCLE, TE_LOOP_CHANGED };
+enum te_global {
+    TE_RAISE,
+    TE_STRFTIME,
+    TE_NAMESPACE,
+    TE_RANGE,
+    TE_DICT,
+    TE_LOOP_CYCLE,
+    TE_LOOP_CHANGED
+};
 
 struct te {
     struct tv_mem m;
@@ -64,14 +73,17 @@ enum err te_macro_call(struct te *e, const struct te_macro *macro, const struct 
 /* Assigns in the innermost scope. */
 enum err te_assign(struct te *e, int32_t name, struct tv value);
 enum err te_assign_target(struct te *e, int32_t target, struct tv value);
-enum err te_loop_attr(struct te *e, struct te_loop *loop, const char *name, int64_t n, struct tv *out);
-enum err te_loop_fetch(struct te *e, struct te_loop *loop, int64_t n); // so that n_items >= n if it can
-enum err te_global_call(struct te *e, struct tv function, const struct tc_args *args, struct tv *out);
+enum err te_loop_attr(struct te *e, struct te_loop *loop, const char *name, int64_t n,
+                      struct tv *out);
+enum err te_loop_fetch(struct te *e, struct te_loop *loop,
+                       int64_t n); // so that n_items >= n if it can
+enum err te_global_call(struct te *e, struct tv function, const struct tc_args *args,
+                        struct tv *out);
 /* The variable, or undefined. */
 struct tv te_lookup(const struct te *e, int32_t name);
 
-/* Memory of what ran between te_mark and te_release is given back, unless something older than the mark
- * was made to point to it (tv_stored). */
+/* Memory of what ran between te_mark and te_release is given back, unless something older than the
+ * mark was made to point to it (tv_stored). */
 struct te_mark {
     int64_t used, low_stored;
 };

@@ -1,8 +1,8 @@
 /* engine/template_expr.c - chat template expressions to nodes.
  *
  * Owns: precedence, literals, calls, filters, tests. Refuses: statements, *args and **kwargs.
- * The one fact: chains (a + b + c, x.y.z, f|g|h) are loops here, so only brackets and prefix operators
- * recurse, and those count in p->nest. */
+ * The one fact: chains (a + b + c, x.y.z, f|g|h) are loops here, so only brackets and prefix
+ * operators recurse, and those count in p->nest. */
 #include "engine/template_parse.h"
 
 #include <string.h>
@@ -129,7 +129,7 @@ static enum err name_literal(struct tp *p, int32_t *out)
         const char *word;
         enum tn_type type;
         int value;
-    } words[] = {{"true", TN_BOOL, 1},  {"True", TN_BOOL, 1},  {"false", TN_BOOL, 0},
+    } words[] = {{"true", TN_BOOL, 1},  {"True", TN_BOOL, 1}, {"false", TN_BOOL, 0},
                  {"False", TN_BOOL, 0}, {"none", TN_NONE, 0}, {"None", TN_NONE, 0}};
     int32_t line = line_of(p), name;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -300,7 +300,8 @@ static enum err postfix(struct tp *p, int32_t node, int32_t *out)
 }
 
 /* Looks a filter or test up; unknown ones are errors unless an `if` may keep them from running. */
-static enum err find_callable(struct tp *p, struct tn_text text, int32_t line, int is_filter, int *id)
+static enum err find_callable(struct tp *p, struct tn_text text, int32_t line, int is_filter,
+                              int *id)
 {
     const char *s = p->t->text + text.at;
     *id = is_filter ? tc_filter_find(s, text.n) : tc_test_find(s, text.n);
@@ -343,7 +344,8 @@ static enum err test(struct tp *p, int32_t input, int32_t *out)
     const struct tok *k = &p->toks[p->at];
     if (tp_is_op(p, '(')) {
         TRY(tp_call_args(p, &args));
-    } else if ((k->type >= TOK_NAME && k->type <= TOK_FLOAT) || tp_is_op(p, '[') || tp_is_op(p, '{')) {
+    } else if ((k->type >= TOK_NAME && k->type <= TOK_FLOAT) || tp_is_op(p, '[') ||
+               tp_is_op(p, '{')) {
         if (tp_is_word(p, "is"))
             return tn_fail(p->t, line, "tests cannot be chained with is");
         if (!tp_is_word(p, "else") && !tp_is_word(p, "or") && !tp_is_word(p, "and")) {
@@ -461,9 +463,12 @@ static enum err sum(struct tp *p, int32_t *out)
 /* Consumes a comparison operator: its enum tn_compare, or -1. */
 static int compare_op(struct tp *p)
 {
-    static const int32_t ops[] = {[TN_EQ] = TOK_OP2('=', '='), [TN_NE] = TOK_OP2('!', '='),
-                                  [TN_LT] = '<',               [TN_LE] = TOK_OP2('<', '='),
-                                  [TN_GT] = '>',               [TN_GE] = TOK_OP2('>', '=')};
+    static const int32_t ops[] = {[TN_EQ] = TOK_OP2('=', '='),
+                                  [TN_NE] = TOK_OP2('!', '='),
+                                  [TN_LT] = '<',
+                                  [TN_LE] = TOK_OP2('<', '='),
+                                  [TN_GT] = '>',
+                                  [TN_GE] = TOK_OP2('>', '=')};
     for (int i = TN_EQ; i <= TN_GE; i++) {
         if (tp_skip_op(p, ops[i]))
             return i;

@@ -1,8 +1,8 @@
 /* engine/template_filter.c - the filters: value | name(args).
  *
  * Owns: FILTERS and argument binding. Refuses: filters that make HTML or need a file system.
- * The one fact: map, select and their kin give iterators, which are always true and have no length, as
- * templates that were tested against Python rely on. */
+ * The one fact: map, select and their kin give iterators, which are always true and have no length,
+ * as templates that were tested against Python rely on. */
 #include "engine/template_call.h"
 
 #include <errno.h>
@@ -44,7 +44,8 @@ enum err tc_bind(struct tv_mem *m, const char *what, const struct tc_params *par
         while (i < params->n && !tv_is_str(tv_str(named->name, named->n), params->names[i]))
             i++;
         if (i == params->n || !tc_is_absent(bound[i]))
-            return tv_fail(m, "%s does not take the argument '%.*s' here", what, named->n, named->name);
+            return tv_fail(m, "%s does not take the argument '%.*s' here", what, named->n,
+                           named->name);
         bound[i] = named->value;
     }
     for (int i = 0; i < params->n_required; i++) {
@@ -86,7 +87,8 @@ static int has_path(struct tv path)
 }
 
 /* What to compare an item by: itself or its attribute, in lower case unless `exact`. */
-static enum err sort_key(struct tv_mem *m, struct tv item, struct tv path, int exact, struct tv *out)
+static enum err sort_key(struct tv_mem *m, struct tv item, struct tv path, int exact,
+                         struct tv *out)
 {
     struct tv none = tv_none();
     *out = item;
@@ -96,8 +98,8 @@ static enum err sort_key(struct tv_mem *m, struct tv item, struct tv path, int e
 }
 
 /* Copies of the items of v and their keys. */
-static enum err keyed_copy(struct tv_mem *m, struct tv v, struct tv path, int exact, struct tv *items,
-                           struct tv *keys)
+static enum err keyed_copy(struct tv_mem *m, struct tv v, struct tv path, int exact,
+                           struct tv *items, struct tv *keys)
 {
     struct tv *from;
     int64_t n;
@@ -171,7 +173,8 @@ static enum err f_reverse(struct tv_mem *m, struct tv in, struct tv *a, struct t
     (void)a;
     if (in.kind == TV_STR)
         return tc_slice(m, in, tv_none(), tv_none(), tv_int(-1), out);
-    int lists = in.kind == TV_LIST && in.sub == TV_SEQ_ITER; // what cannot be reversed becomes a list
+    int lists =
+        in.kind == TV_LIST && in.sub == TV_SEQ_ITER; // what cannot be reversed becomes a list
     TRY(tv_walk(m, in, &items, &n));
     TRY(tv_list_new(m, lists ? TV_SEQ_LIST : TV_SEQ_ITER, n, out));
     for (int64_t i = 0; i < n; i++)
@@ -574,8 +577,8 @@ static enum err f_batch(struct tv_mem *m, struct tv in, struct tv *a, struct tv 
 
 /* --- filters that take other filters and tests --- */
 
-static enum err take_name(struct tv_mem *m, const struct tc_args *args, int at, int is_filter, int *id,
-                          struct tc_args *rest)
+static enum err take_name(struct tv_mem *m, const struct tc_args *args, int at, int is_filter,
+                          int *id, struct tc_args *rest)
 {
     struct tv name = args->pos[at];
     *id = name.kind != TV_STR ? -1
@@ -591,6 +594,14 @@ static enum err take_name(struct tv_mem *m, const struct tc_args *args, int at, 
     return OK;
 }
 
+/* To these filters whatever is false, none included, is empty. */
+static enum err walk_if_any(struct tv_mem *m, struct tv in, struct tv **items, int64_t *n)
+{
+    *items = NULL;
+    *n = 0;
+    return tv_truth(in) ? tv_walk(m, in, items, n) : OK;
+}
+
 static enum err f_map(struct tv_mem *m, struct tv in, const struct tc_args *args, struct tv *out)
 {
     static const struct tc_params params = {{"attribute", "default"}, 2, 1};
@@ -602,7 +613,7 @@ static enum err f_map(struct tv_mem *m, struct tv in, const struct tc_args *args
         TRY(take_name(m, args, 0, 1, &id, &rest));
     else
         TRY(tc_bind(m, "map", &params, args, bound));
-    TRY(tv_walk(m, in, &items, &n));
+    TRY(walk_if_any(m, in, &items, &n));
     TRY(tv_list_new(m, TV_SEQ_ITER, n, out));
     struct tv *to = out->u.list->items;
     for (int64_t i = 0; i < n; i++) {
@@ -613,9 +624,10 @@ static enum err f_map(struct tv_mem *m, struct tv in, const struct tc_args *args
     return OK;
 }
 
-/* select, reject (by the item) and selectattr, rejectattr (by its attribute, the first argument). */
-static enum err pick(struct tv_mem *m, struct tv in, const struct tc_args *args, int by_attr, int keep,
-                     struct tv *out)
+/* select, reject (by the item) and selectattr, rejectattr (by its attribute, the first argument).
+ */
+static enum err pick(struct tv_mem *m, struct tv in, const struct tc_args *args, int by_attr,
+                     int keep, struct tv *out)
 {
     struct tv *items, value, none = tv_none();
     struct tc_args rest;
@@ -625,7 +637,7 @@ static enum err pick(struct tv_mem *m, struct tv in, const struct tc_args *args,
         return tv_fail(m, "selectattr and rejectattr need an attribute");
     if (args->n_pos > by_attr)
         TRY(take_name(m, args, by_attr, 0, &id, &rest));
-    TRY(tv_walk(m, in, &items, &n));
+    TRY(walk_if_any(m, in, &items, &n));
     TRY(tv_list_new(m, TV_SEQ_ITER, n, out));
     for (int64_t i = 0; i < n; i++) {
         TRY(tv_pay(m, 1));
@@ -652,12 +664,14 @@ static enum err f_reject(struct tv_mem *m, struct tv in, const struct tc_args *a
     return pick(m, in, args, 0, 0, out);
 }
 
-static enum err f_selectattr(struct tv_mem *m, struct tv in, const struct tc_args *args, struct tv *out)
+static enum err f_selectattr(struct tv_mem *m, struct tv in, const struct tc_args *args,
+                             struct tv *out)
 {
     return pick(m, in, args, 1, 1, out);
 }
 
-static enum err f_rejectattr(struct tv_mem *m, struct tv in, const struct tc_args *args, struct tv *out)
+static enum err f_rejectattr(struct tv_mem *m, struct tv in, const struct tc_args *args,
+                             struct tv *out)
 {
     return pick(m, in, args, 1, 0, out);
 }
@@ -740,7 +754,8 @@ int tc_filter_find(const char *name, int64_t n)
     return -1;
 }
 
-enum err tc_filter(struct tv_mem *m, int id, struct tv in, const struct tc_args *args, struct tv *out)
+enum err tc_filter(struct tv_mem *m, int id, struct tv in, const struct tc_args *args,
+                   struct tv *out)
 {
     const struct filter *f = &FILTERS[id];
     enum err e;

@@ -1,7 +1,8 @@
 /* engine/template_format.c - "%s" % value, "{}".format(value) and strftime.
  *
- * Owns: conversions s r d i u x X o f F e E g G c % and their widths. Refuses: field access inside braces,
- * grouping and other rarities, by an error. The one fact: widths come from templates, so they are bounded. */
+ * Owns: conversions s r d i u x X o f F e E g G c % and their widths. Refuses: field access inside
+ * braces, grouping and other rarities, by an error. The one fact: widths come from templates, so
+ * they are bounded. */
 #include "engine/template_call.h"
 
 #include <locale.h>
@@ -17,7 +18,7 @@ struct spec {
     char align; // '<', '>', '^', '=' or 0: by type
     char sign;  // '+', ' ' or 0
     int alternate;
-    int32_t fill; // code point
+    int32_t fill;             // code point
     int64_t width, precision; // -1: none
     char type;                // 0: by value
 };
@@ -42,8 +43,8 @@ static enum err put_padding(struct tv_mem *m, struct tv_buf *b, int32_t fill, in
 }
 
 /* body with `n_sign` leading sign bytes, padded to the width. */
-static enum err put_aligned(struct tv_mem *m, struct tv_buf *b, const struct spec *spec, const char *body,
-                            int64_t n, int64_t n_sign)
+static enum err put_aligned(struct tv_mem *m, struct tv_buf *b, const struct spec *spec,
+                            const char *body, int64_t n, int64_t n_sign)
 {
     int64_t pad = max_i64(spec->width - tt_count(body, n), 0);
     int64_t left = spec->align == '>' ? pad : spec->align == '^' ? pad / 2 : 0;
@@ -149,7 +150,8 @@ struct percent_values {
     int64_t taken;
 };
 
-static enum err take_value(struct tv_mem *m, struct percent_values *p, struct tv key, struct tv *out)
+static enum err take_value(struct tv_mem *m, struct percent_values *p, struct tv key,
+                           struct tv *out)
 {
     if (key.kind == TV_STR) {
         struct tv *found = NULL;
@@ -296,8 +298,8 @@ static enum err put_braces(struct tv_mem *m, struct tv_buf *b, struct tv v, stru
 }
 
 /* The argument that a field names: {} the next, {2} by position, {name}. */
-static enum err field_value(struct tv_mem *m, const struct tc_args *args, struct tv field, int *next,
-                            struct tv *out)
+static enum err field_value(struct tv_mem *m, const struct tc_args *args, struct tv field,
+                            int *next, struct tv *out)
 {
     int64_t i = 0, index;
     TRY(read_width(m, field, &i, &index));
@@ -318,7 +320,8 @@ static enum err field_value(struct tv_mem *m, const struct tc_args *args, struct
             return OK;
         }
     }
-    return tv_fail(m, "the format's field '%.*s' is not there", (int)min_i64(field.n, 64), field.u.s);
+    return tv_fail(m, "the format's field '%.*s' is not there", (int)min_i64(field.n, 64),
+                   field.u.s);
 }
 
 /* One field; *i stands behind its '{'. */

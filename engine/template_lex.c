@@ -1,8 +1,9 @@
 /* engine/template_lex.c - chat template text to tokens.
  *
  * Owns: tags, whitespace control, literals. Refuses: grammar (template_parse.c).
- * The one fact: the environment is trim_blocks + lstrip_blocks, so the newline after a block or comment
- * goes away, and so does the space before one that stands first on its line; {{ }} keeps both. */
+ * The one fact: the environment is trim_blocks + lstrip_blocks, so the newline after a block or
+ * comment goes away, and so does the space before one that stands first on its line; {{ }} keeps
+ * both. */
 #include "engine/template_node.h"
 
 #include <errno.h>
@@ -66,8 +67,8 @@ static int lex_is(const struct lexer *x, int32_t at, const char *what)
     return x->n - at >= n && !memcmp(x->s + at, what, (size_t)n);
 }
 
-/* End of a tag that closes with `end`, at `at`: -end eats all space after it, end (when trimmed) one
- * newline, +end nothing. Returns the byte after it, or -1 when there is none here. */
+/* End of a tag that closes with `end`, at `at`: -end eats all space after it, end (when trimmed)
+ * one newline, +end nothing. Returns the byte after it, or -1 when there is none here. */
 static int32_t lex_tag_end(const struct lexer *x, int32_t at, const char *end, int plus, int trim)
 {
     if (lex_is(x, at, "-") && lex_is(x, at + 1, end))
@@ -79,7 +80,8 @@ static int32_t lex_tag_end(const struct lexer *x, int32_t at, const char *end, i
     return -1;
 }
 
-/* Text before a tag, s[x->at, end): `sign` and lstrip_blocks say what of its tail goes. Consumes it. */
+/* Text before a tag, s[x->at, end): `sign` and lstrip_blocks say what of its tail goes. Consumes
+ * it. */
 static enum err lex_data(struct lexer *x, int32_t end, char sign, int lstrip)
 {
     int32_t keep = end;
@@ -163,8 +165,8 @@ static int32_t hex_digits(const char *s, int32_t n)
     return v;
 }
 
-/* One escape, s[0] being the character after the backslash: its code point (-1 bad, -2 no escape: keep
- * both characters, -3 nothing: an escaped newline), and the bytes read. */
+/* One escape, s[0] being the character after the backslash: its code point (-1 bad, -2 no escape:
+ * keep both characters, -3 nothing: an escaped newline), and the bytes read. */
 static int32_t lex_escape(const char *s, int32_t n, int32_t *used)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
@@ -189,7 +191,8 @@ static int32_t lex_escape(const char *s, int32_t n, int32_t *used)
     return cp > 0x10ffff || (cp >= 0xd800 && cp < 0xe000) ? -1 : cp;
 }
 
-/* A string literal whose text is s[at, end): decoded behind the source. Decoding never lengthens. */
+/* A string literal whose text is s[at, end): decoded behind the source. Decoding never lengthens.
+ */
 static enum err lex_string(struct lexer *x, int32_t at, int32_t end)
 {
     struct tok *k;
@@ -221,9 +224,9 @@ static int32_t lex_digits(const struct lexer *x, int32_t at)
 {
     if (at >= x->n || x->s[at] < '0' || x->s[at] > '9')
         return at;
-    while (at < x->n && ((x->s[at] >= '0' && x->s[at] <= '9') ||
-                         (x->s[at] == '_' && at + 1 < x->n && x->s[at + 1] >= '0' &&
-                          x->s[at + 1] <= '9')))
+    while (at < x->n &&
+           ((x->s[at] >= '0' && x->s[at] <= '9') ||
+            (x->s[at] == '_' && at + 1 < x->n && x->s[at + 1] >= '0' && x->s[at + 1] <= '9')))
         at++;
     return at;
 }
@@ -236,7 +239,8 @@ static enum err lex_number(struct lexer *x)
         char c = x->s[x->at + 1] | 32;
         base = c == 'x' ? 16 : c == 'o' ? 8 : 2;
         skip = 2;
-        for (end = x->at + 2; end < x->n && (x->s[end] == '_' || hex_digits(x->s + end, 1) >= 0); end++)
+        for (end = x->at + 2; end < x->n && (x->s[end] == '_' || hex_digits(x->s + end, 1) >= 0);
+             end++)
             ;
     } else {
         if (end < x->n && x->s[end] == '.')
@@ -353,7 +357,7 @@ static enum err lex_tag(struct lexer *x, int is_block)
         if (x->at >= x->n)
             return lex_fail(x, is_block ? "the template ends inside {% ... %}"
                                         : "the template ends inside {{ ... }}");
-        int32_t after = x->n_open   ? -1
+        int32_t after = x->n_open  ? -1
                         : is_block ? lex_tag_end(x, x->at, "%}", 1, 1)
                                    : lex_tag_end(x, x->at, "}}", 0, 0);
         if (after >= 0) {
@@ -369,7 +373,8 @@ static enum err lex_all(struct lexer *x)
 {
     while (x->at < x->n) {
         int32_t i = x->at;
-        while (i < x->n && !(x->s[i] == '{' && i + 1 < x->n && strchr("{%#", x->s[i + 1]) && x->s[i + 1]))
+        while (i < x->n &&
+               !(x->s[i] == '{' && i + 1 < x->n && strchr("{%#", x->s[i + 1]) && x->s[i + 1]))
             i++;
         if (i >= x->n) {
             TRY(lex_data(x, x->n, '+', 0));
@@ -391,8 +396,7 @@ static enum err lex_all(struct lexer *x)
 
 enum err tn_lex(struct template *t, int32_t n_text, struct tok **toks, int32_t *n_toks)
 {
-    struct lexer x = {
-        .t = t, .s = t->text, .n = n_text, .line = 1, .pool = n_text, .starting = 1};
+    struct lexer x = {.t = t, .s = t->text, .n = n_text, .line = 1, .pool = n_text, .starting = 1};
     enum err e = lex_all(&x);
     *toks = x.toks;
     *n_toks = x.n_toks;

@@ -1,7 +1,7 @@
 /* engine/template_math.c - Python's operators on template values.
  *
- * Owns: + - * / // % ** and the signs, slices. Refuses: integers beyond 64 bits (an error, not a wrap).
- * The one fact: // and % round towards minus infinity. */
+ * Owns: + - * / // % ** and the signs, slices. Refuses: integers beyond 64 bits (an error, not a
+ * wrap). The one fact: // and % round towards minus infinity. */
 #include "engine/template_call.h"
 
 #include <math.h>
@@ -104,7 +104,7 @@ static enum err repeat(struct tv_mem *m, struct tv v, int64_t times, struct tv *
     times = max_i64(times, 0);
     if (__builtin_mul_overflow(n, times, &total))
         return overflow(m);
-    TRY(tv_pay(m, n ? times : 0));
+    TRY(tv_pay(m, n ? times / 8 : 0));
     if (v.kind == TV_STR) {
         void *p;
         TRY(tv_pay(m, total / 64));
@@ -155,7 +155,8 @@ enum err tc_binary(struct tv_mem *m, int op, struct tv a, struct tv b, struct tv
     }
     if (op == '%' && a.kind == TV_STR)
         return tc_format_percent(m, a, b, out);
-    if (op == '+' && is_plain_sequence(a) && a.kind == b.kind && (a.kind == TV_STR || a.sub == b.sub))
+    if (op == '+' && is_plain_sequence(a) && a.kind == b.kind &&
+        (a.kind == TV_STR || a.sub == b.sub))
         return join_two(m, a, b, out);
     if (op == '*' && is_plain_sequence(a) && (b.kind == TV_INT || b.kind == TV_BOOL))
         return repeat(m, a, b.u.i, out);

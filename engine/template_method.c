@@ -1,163 +1,12 @@
 /* engine/template_method.c - attributes, items and the methods of strings, dicts and lists.
  *
- * Owns: METHODS and the order of lookup: object.x is a method first, then a key; object['x'] is a key
- * first. Refuses: methods that change their object (they are there, but calling one is an error) and all
- * names with two underscores in front. The one fact: a dict with a key "items" still has the method
- * .items, and templates fall over it in Python just so. */
+ * Owns: METHODS and the order of lookup: object.x is a method first, then a key; object['x'] is a
+ * key first. Refuses: methods that change their object (they are there, but calling one is an
+ * error) and all names with two underscores in front. The one fact: a dict with a key "items" still
+ * has the method .items, and templates fall over it in Python just so. */
 #include "engine/template_call.h"
 
 #include <string.h>
-
-/* --- text pieces shared with the filters --- */
-
-static enum err map_case(struct tv_mem *m, struct tv s, int upper, struct tv *out)
-{
-    struct tv_buf b = {0};
-    TRY(tv_pay(m, s.n / 16));
-    for (int64_t i = 0; i < s.n;) {
-        int32_t cp, bytes = tt_decode(s.u.s + i, s.n - i, &cp);
-        if (upper && cp == 0xdf)
-            TRY(tv_puts(m, &b, "SS"));
-        else
-            TRY(tv_put_cp(m, &b, upper ? tt_to_upper(cp) : tt_to_lower(cp)));
-        i += bytes;
-    }
-    *out = tv_text(&b);
-    out->sub = s.sub;
-    return OK;
-}
-
-enum err tc_upper(struct tv_mem *m, struct tv s, struct tv *out)
-{
-    return map_case(m, s, 1, out);
-}
-
-enum err tc_lower(struct tv_mem *m, struct tv s, struct tv *out)
-{
-    return map_case(m, s, 0, out);
-}
-
-enum err tc_capitalize(struct tv_mem *m, struct tv s, struct tv *out)
-{
-    struct tv head = s, tail = s;
-    head.n = tt_offset(s.u.s, s.n, 1);
-    tail.u.s += head.n;
-    tail.n -= head.n;
-    TRY(tc_upper(m, head, &head));
-    TRY(tc_lower(m, tail, &tail));
-    return tc_binary(m, '+', head, tail, out);
-}
-
-enum err tc_replace(struct tv_mem *m, struct tv s, struct tv from, struct tv to, int64_t count,
-                    struct tv *out)
-{
-    struct tv_buf b = {0};
-    int64_t i = 0;
-    if (s.sub) {
-        TRY(tc_escape(m, from, &from));
-        TRY(tc_escape(m, to, &to));
-    }
-    TRY(tv_pay(m, s.n / 64));
-    for (; count != 0; count--) {
-        int64_t at = tt_find(s.u.s + i, s.n - i, from.u.s, from.n);
-        if (at < 0)
-            break;
-        if (from.n == 0 && i > 0) { // an empty pattern stands before every character and at the end
-            if (i >= s.n)
-                break;
-            at = tt_offset(s.u.s + i, s.n - i, 1);
-        }
-        TRY(tv_pay(m, 1));
-        TRY(tv_put(m, &b, s.u.s + i, at));
-        TRY(tv_put(m, &b, to.u.s, to.n));
-        i += at + from.n;
-        if (from.n == 0 && i == 0) {
-            int64_t first = tt_offset(s.u.s, s.n, 1);
-            if (count == 1 || !first)
-                break;
-            TRY(tv_put(m, &b, s.u.s, first));
-            TRY(tv_put(m, &b, to.u.s, to.n));
-            i = first;
-            count--;
-        }
-    }
-    TRY(tv_put(m, &b, s.u.s + i, s.n - i));
-    *out = tv_text(&b);
-    out->sub = s.sub;
-    return OK;
-}
-
-/* Length of the line break at s[i], 0 when there is none. */
-static int64_t line_break(struct tv s, int64_t i)
-{
-    int32_t cp, bytes = tt_decode(s.u.s + i, s.n - i, &cp);
-    if (cp == '\r' && i + 1 < s.n && s.u.s[i + 1] == '\n')
-        return 2;
-    int breaks = (cp >= 10 && cp <= 13) || (cp >= 0x1c && cp <= 0x1e) || cp == 0x85 || cp == 0x2028 ||
-                 cp == 0x2029;
-    return breaks ? bytes : 0;
-}
-
-enum err tc_lines(struct tv_mem *m, struct tv s, int keep_ends, struct tv *out)
-{
-    int64_t n = 0, start = 0;
-    TRY(tv_pay(m, s.n / 32));
-    for (int pass = 0; pass < 2; pass++) { // count, then fill
-        if (pass)
-            TRY(tv_list_new(m, TV_SEQ_LIST, n, out));
-        n = start = 0;
-        for (int64_t i = 0; i <= s.n;) {
-            int64_t brk = i < s.n ? line_break(s, i) : 0;
-            if (brk || (i == s.n && start < s.n)) {
-                if (pass) {
-                    out->u.list->items[n] = tv_str(s.u.s + start, i - start + (keep_ends ? brk : 0));
-                    out->u.list->items[n].sub = s.sub;
-                }
-                n++;
-                start = i + brk;
-            }
-            i += brk ? brk : 1;
-            while (i < s.n && ((unsigned char)s.u.s[i] & 0xc0) == 0x80)
-                i++;
-        }
-    }
-    return OK;
-}
-
-enum err tc_escape(struct tv_mem *m, struct tv s, struct tv *out)
-{
-    struct tv_buf b = {0};
-    *out = s;
-    if (s.sub)
-        return OK;
-    for (int64_t i = 0; i < s.n; i++) {
-        char c = s.u.s[i];
-        const char *to = c == '&'    ? "&amp;"
-                         : c == '<'  ? "&lt;"
-                         : c == '>'  ? "&gt;"
-                         : c == '\'' ? "&#39;"
-                         : c == '"'  ? "&#34;"
-                                     : NULL;
-        TRY(tv_pay(m, i % 64 == 0));
-        TRY(to ? tv_puts(m, &b, to) : tv_put(m, &b, &c, 1));
-    }
-    *out = tv_text(&b);
-    out->sub = 1;
-    return OK;
-}
-
-int tc_is_case(struct tv s, int upper)
-{
-    int any = 0;
-    for (int64_t i = 0; i < s.n;) {
-        int32_t cp, bytes = tt_decode(s.u.s + i, s.n - i, &cp);
-        if (upper ? tt_is_lower(cp) : tt_is_upper(cp))
-            return 0;
-        any |= upper ? tt_is_upper(cp) : tt_is_lower(cp);
-        i += bytes;
-    }
-    return any;
-}
 
 /* --- methods of strings --- */
 
@@ -166,7 +15,8 @@ static enum err need_str(struct tv_mem *m, struct tv v)
     return v.kind == TV_STR ? OK : tv_fail(m, "a string is needed, not %s", tv_type_name(v));
 }
 
-static enum err strip(struct tv_mem *m, struct tv s, struct tv chars, enum tt_side side, struct tv *out)
+static enum err strip(struct tv_mem *m, struct tv s, struct tv chars, enum tt_side side,
+                      struct tv *out)
 {
     int given = !tc_is_absent(chars) && chars.kind != TV_NONE;
     if (given)
@@ -194,7 +44,8 @@ static enum err s_rstrip(struct tv_mem *m, struct tv s, struct tv *a, struct tv 
     return strip(m, s, a[0], TT_RIGHT, out);
 }
 
-/* The next piece of s to split off its front (or, from the right, its end); 0 when s has no separator. */
+/* The next piece of s to split off its front (or, from the right, its end); 0 when s has no
+ * separator. */
 static int split_once(struct tv *s, struct tv sep, int right, struct tv *piece)
 {
     if (sep.kind == TV_STR) {
@@ -221,8 +72,8 @@ static int split_once(struct tv *s, struct tv sep, int right, struct tv *piece)
     if (right ? word == 0 : word == s->n)
         return 0;
     *piece = right ? tv_str(s->u.s + word, s->n - word) : tv_str(s->u.s, word);
-    struct tt_span rest = right ? tt_strip(s->u.s, word, TT_RIGHT)
-                                : tt_strip(s->u.s + word, s->n - word, TT_LEFT);
+    struct tt_span rest =
+        right ? tt_strip(s->u.s, word, TT_RIGHT) : tt_strip(s->u.s + word, s->n - word, TT_LEFT);
     *s = tv_str(rest.s, rest.n);
     return 1;
 }
@@ -244,7 +95,8 @@ static enum err split(struct tv_mem *m, struct tv s, struct tv *a, int right, st
             return tv_fail(m, "split needs a separator that is not empty");
     }
     TRY(tv_pay(m, s.n / 16));
-    for (struct tv rest = all; (limit < 0 || n < limit) && split_once(&rest, sep, right, &piece); n++) {
+    for (struct tv rest = all; (limit < 0 || n < limit) && split_once(&rest, sep, right, &piece);
+         n++) {
         TRY(tv_pay(m, 1));
         if (by_space && !rest.n) {
             n++;
@@ -433,12 +285,13 @@ static enum err s_join(struct tv_mem *m, struct tv s, struct tv *a, struct tv *o
     return OK;
 }
 
-static enum err find(struct tv_mem *m, struct tv s, struct tv what, int right, int must, struct tv *out)
+static enum err find(struct tv_mem *m, struct tv s, struct tv what, int right, int must,
+                     struct tv *out)
 {
     TRY(need_str(m, what));
     TRY(tv_pay(m, s.n / 64));
-    int64_t at = right ? tt_find_last(s.u.s, s.n, what.u.s, what.n)
-                       : tt_find(s.u.s, s.n, what.u.s, what.n);
+    int64_t at =
+        right ? tt_find_last(s.u.s, s.n, what.u.s, what.n) : tt_find(s.u.s, s.n, what.u.s, what.n);
     if (at < 0 && must)
         return tv_fail(m, "index: not in the string");
     *out = tv_int(at < 0 ? -1 : tt_count(s.u.s, at));
@@ -546,9 +399,12 @@ static enum err d_get(struct tv_mem *m, struct tv d, struct tv *a, struct tv *ou
 
 enum dict_part { PART_KEYS, PART_VALUES, PART_ITEMS };
 
-static enum err dict_view(struct tv_mem *m, const struct tv_dict *d, enum dict_part part, struct tv *out)
+static enum err dict_view(struct tv_mem *m, const struct tv_dict *d, enum dict_part part,
+                          struct tv *out)
 {
+    static const char *const names[] = {"dict_keys", "dict_values", "dict_items"};
     TRY(tv_list_new(m, TV_SEQ_VIEW, d->n, out));
+    out->u.list->view = names[part];
     for (int64_t i = 0; i < d->n; i++) {
         const struct tv_pair *pair = &d->pairs[i];
         struct tv *item = &out->u.list->items[i];
@@ -614,7 +470,8 @@ static enum err l_count(struct tv_mem *m, struct tv l, struct tv *a, struct tv *
 struct method {
     enum tv_kind kind;
     const char *name;
-    enum err (*call)(struct tv_mem *m, struct tv self, struct tv *a, struct tv *out); // NULL: unsafe
+    enum err (*call)(struct tv_mem *m, struct tv self, struct tv *a,
+                     struct tv *out); // NULL: unsafe
     struct tc_params params;
 };
 

@@ -1,15 +1,16 @@
-/* engine/template_node.h - tokens and the flat tree of a parsed chat template. Internal to template*.c.
+/* engine/template_node.h - tokens and the flat tree of a parsed chat template. Internal to
+ * template*.c.
  *
- * Owns: the shape of the tree. Nodes live in one array; a child is an index, -1 is none, and lists are
- * chained through `next`. `depth` bounds the recursion of everything that walks the tree. */
+ * Owns: the shape of the tree. Nodes live in one array; a child is an index, -1 is none, and lists
+ * are chained through `next`. `depth` bounds the recursion of everything that walks the tree. */
 #ifndef ENGINE_TEMPLATE_NODE_H
 #define ENGINE_TEMPLATE_NODE_H
 
 #include "engine/template.h"
 
-#define TN_DEPTH_MAX  250  // height of the tree (a long chain of + is high, not nested)
-#define TN_NEST_MAX   64   // open brackets and blocks
-#define TN_NAMES_MAX  4096 // distinct variable names
+#define TN_DEPTH_MAX 250  // height of the tree (a long chain of + is high, not nested)
+#define TN_NEST_MAX  64   // open brackets and blocks
+#define TN_NAMES_MAX 4096 // distinct variable names
 
 /* Text inside struct template: `at` counts from template.text. */
 struct tn_text {
@@ -72,19 +73,19 @@ enum tn_type {
     TN_TUPLE,   // list a
     TN_DICT,    // list a: key, value, key, value
     /* statements */
-    TN_DATA,        // u.text
-    TN_OUTPUT,      // {{ a }}
-    TN_IF,          // list a of TN_BRANCH
-    TN_BRANCH,      // condition a (or -1: else), body b
-    TN_FOR,         // a in b if c (or -1): body d, else e
-    TN_SET,         // a = b
-    TN_SET_BLOCK,   // a = filters b (or -1) of body c
-    TN_MACRO,       // name: parameters a (list of TN_PARAM), body b; op: enum tn_macro_flags
-    TN_PARAM,       // name, default a (or -1)
-    TN_CALL_BLOCK,  // call a with caller = macro b (a TN_MACRO)
+    TN_DATA,         // u.text
+    TN_OUTPUT,       // {{ a }}
+    TN_IF,           // list a of TN_BRANCH
+    TN_BRANCH,       // condition a (or -1: else), body b
+    TN_FOR,          // a in b if c (or -1): body d, else e
+    TN_SET,          // a = b
+    TN_SET_BLOCK,    // a = filters b (or -1) of body c
+    TN_MACRO,        // name: parameters a (list of TN_PARAM), body b; op: enum tn_macro_flags
+    TN_PARAM,        // name, default a (or -1)
+    TN_CALL_BLOCK,   // call a with caller = macro b (a TN_MACRO)
     TN_FILTER_BLOCK, // filters a of body b
-    TN_SCOPE,       // body a in a scope of its own
-    TN_NSREF,       // target name.u.text
+    TN_SCOPE,        // body a in a scope of its own
+    TN_NSREF,        // target name.u.text
     TN_BREAK,
     TN_CONTINUE,
 };
@@ -109,7 +110,8 @@ struct tn {
     } u;
 };
 
-struct template {
+struct template
+{
     char *file;            // owned
     char *text;            // owned: the source, newlines made \n, then the decoded string literals
     struct tn *nodes;      // owned
@@ -130,6 +132,7 @@ enum err tn_fail(const struct template *t, int32_t line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* Doubles *items (of `item_bytes`) when n == *cap. ERR_FIT. */
-enum err tn_grow(const struct template *t, void **items, int32_t n, int32_t *cap, size_t item_bytes);
+enum err tn_grow(const struct template *t, void **items, int32_t n, int32_t *cap,
+                 size_t item_bytes);
 
 #endif

@@ -1,8 +1,8 @@
 /* engine/template_parse.c - chat template statements to nodes, and the parser's hands.
  *
- * Owns: tags, the node array, the table of names. Refuses: include, import, extends, block and whatever
- * else a chat template has no file system or page layout for. The one fact: a body is parsed by one
- * function that calls itself per nested block; p->nest bounds it. */
+ * Owns: tags, the node array, the table of names. Refuses: include, import, extends, block and
+ * whatever else a chat template has no file system or page layout for. The one fact: a body is
+ * parsed by one function that calls itself per nested block; p->nest bounds it. */
 #include "engine/template_parse.h"
 
 #include <stdarg.h>
@@ -175,8 +175,8 @@ static enum err expect_end(struct tp *p)
 
 static enum err body(struct tp *p, const char *const *ends, int32_t *first, int *which);
 
-/* The body behind a tag that still needs its "%}", up to one of `ends` (which is consumed, its "%}" too
- * when it is the last of them). */
+/* The body behind a tag that still needs its "%}", up to one of `ends` (which is consumed, its "%}"
+ * too when it is the last of them). */
 static enum err block(struct tp *p, const char *const *ends, int32_t *first, int *which)
 {
     TRY(expect_end(p));
@@ -439,7 +439,8 @@ static enum err parse_generation(struct tp *p, int32_t node)
     return OK;
 }
 
-/* {% with a = 1, b = 2 %}: a scope that begins with one assignment of all, so that b cannot see a. */
+/* {% with a = 1, b = 2 %}: a scope that begins with one assignment of all, so that b cannot see a.
+ */
 static enum err parse_with(struct tp *p, int32_t node)
 {
     static const char *const ends[] = {"endwith", NULL};

@@ -52,7 +52,8 @@ enum err tp_tuple(struct tp *p, enum tp_cond cond, const char *end, int32_t *out
 enum err tp_primary(struct tp *p, int32_t *out);
 /* (args) into a list. */
 enum err tp_call_args(struct tp *p, int32_t *first);
-/* name(args) | name ... applied to `input` (-1: a block's text). The first name is not yet consumed. */
+/* name(args) | name ... applied to `input` (-1: a block's text). The first name is not yet
+ * consumed. */
 enum err tp_filters(struct tp *p, int32_t input, int32_t *out);
 
 #endif

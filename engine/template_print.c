@@ -1,7 +1,7 @@
 /* engine/template_print.c - template values as text: str(), repr() and json.dumps of Python.
  *
- * Owns: those three. Refuses: what has no stable text (functions, iterators). The one fact: templates
- * print True, None and {'a': 1}, not JSON, unless they say tojson. */
+ * Owns: those three. Refuses: what has no stable text (functions, iterators). The one fact:
+ * templates print True, None and {'a': 1}, not JSON, unless they say tojson. */
 #include "engine/template_value.h"
 
 #include <inttypes.h>
@@ -43,17 +43,21 @@ static enum err put_quoted(struct tv_mem *m, struct tv_buf *b, const char *s, in
 
 static enum err repr_list(struct tv_mem *m, struct tv_buf *b, struct tv v)
 {
-    if (v.sub > TV_SEQ_TUPLE)
+    if (v.sub > TV_SEQ_TUPLE && v.sub != TV_SEQ_VIEW)
         return tv_fail(m, "a %s cannot be printed (use |list)", tv_type_name(v));
     const struct tv_list *l = v.u.list;
     int tuple = v.sub == TV_SEQ_TUPLE;
+    if (v.sub == TV_SEQ_VIEW) {
+        TRY(tv_puts(m, b, l->view));
+        TRY(tv_puts(m, b, "("));
+    }
     TRY(tv_puts(m, b, tuple ? "(" : "["));
     for (int64_t i = 0; i < l->n; i++) {
         if (i)
             TRY(tv_puts(m, b, ", "));
         TRY(tv_put_repr(m, b, l->items[i]));
     }
-    return tv_puts(m, b, !tuple ? "]" : l->n == 1 ? ",)" : ")");
+    return tv_puts(m, b, v.sub == TV_SEQ_VIEW ? "])" : !tuple ? "]" : l->n == 1 ? ",)" : ")");
 }
 
 static enum err repr_dict(struct tv_mem *m, struct tv_buf *b, const struct tv_dict *d)
@@ -274,7 +278,8 @@ static enum err json_value(struct tv_mem *m, struct tv_buf *b, struct tv v,
     return e;
 }
 
-enum err tv_put_json(struct tv_mem *m, struct tv_buf *b, struct tv v, const struct tv_json_style *style)
+enum err tv_put_json(struct tv_mem *m, struct tv_buf *b, struct tv v,
+                     const struct tv_json_style *style)
 {
     return json_value(m, b, v, style, 0);
 }

@@ -1,8 +1,9 @@
-/* engine/template_run.c - runs chat template statements: output, if, for, set, macro and the block forms.
+/* engine/template_run.c - runs chat template statements: output, if, for, set, macro and the block
+ * forms.
  *
  * Owns: scopes, assignment, loops, the output. Refuses: expressions (template_eval.c).
- * The one fact: a loop body, a macro and a block have a scope of their own, an `if` has none; what is set
- * in a scope is gone after it, which is why templates carry state in namespace(). */
+ * The one fact: a loop body, a macro and a block have a scope of their own, an `if` has none; what
+ * is set in a scope is gone after it, which is why templates carry state in namespace(). */
 #include "engine/template_eval.h"
 
 #include <string.h>
@@ -213,7 +214,8 @@ static enum err run_for(struct te *e, const struct tn *n, enum te_flow *flow)
     return OK;
 }
 
-/* Takes what a body writes as a value: it is written behind the output so far, copied and taken back. */
+/* Takes what a body writes as a value: it is written behind the output so far, copied and taken
+ * back. */
 static enum err capture(struct te *e, int32_t first, enum te_flow *flow, struct tv *out)
 {
     int64_t start = e->n;

@@ -1,7 +1,8 @@
 /* engine/template_text.c - see template_text.h.
  *
- * Owns: the rules of Python's str. Refuses: allocating; results are spans of the input or bytes in a
- * caller's buffer. The one fact: lengths and indices in templates count code points, never bytes. */
+ * Owns: the rules of Python's str. Refuses: allocating; results are spans of the input or bytes in
+ * a caller's buffer. The one fact: lengths and indices in templates count code points, never bytes.
+ */
 #include "engine/template_text.h"
 
 #include <math.h>

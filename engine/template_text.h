@@ -1,8 +1,8 @@
 /* engine/template_text.h - UTF-8 text as Python's str sees it. Internal to template*.c.
  *
- * Owns: code points, white space, case, numbers as text. All text given here is valid UTF-8 (sources and
- * JSON are checked before). Case mapping is one code point to one code point, but for the German sharp s;
- * white space is Python's str.isspace. */
+ * Owns: code points, white space, case, numbers as text. All text given here is valid UTF-8
+ * (sources and JSON are checked before). Case mapping is one code point to one code point, but for
+ * the German sharp s; white space is Python's str.isspace. */
 #ifndef ENGINE_TEMPLATE_TEXT_H
 #define ENGINE_TEMPLATE_TEXT_H
 

@@ -1,8 +1,8 @@
 /* engine/template_value.c - see template_value.h.
  *
  * Owns: memory, containers, comparison. str(), repr() and JSON are in template_print.c.
- * Refuses: integers beyond 64 bits. The one fact: a dict is an array searched from its start; that is paid
- * in steps, so a large one is slow but bounded. */
+ * Refuses: integers beyond 64 bits. The one fact: a dict is an array searched from its start; that
+ * is paid in steps, so a large one is slow but bounded. */
 #include "engine/template_value.h"
 
 #include <math.h>
@@ -29,9 +29,9 @@ enum err tv_fail(const struct tv_mem *m, const char *fmt, ...)
 enum err tv_pay(struct tv_mem *m, int64_t n)
 {
     m->steps_left -= n;
-    return m->steps_left >= 0 ? OK
-                              : tv_fail(m, "more than %d steps (does a loop run too long?)",
-                                        TEMPLATE_STEPS_MAX);
+    return m->steps_left >= 0
+               ? OK
+               : tv_fail(m, "more than %d steps (does a loop run too long?)", TEMPLATE_STEPS_MAX);
 }
 
 enum err tv_enter(struct tv_mem *m)
@@ -330,13 +330,14 @@ int tv_truth(struct tv v)
 const char *tv_type_name(struct tv v)
 {
     static const char *const seqs[] = {"list", "tuple", "range", "dict view", "generator"};
-    static const char *const kinds[] = {"undefined", "None",  "bool", "int",    "float",
-                                        "str",       "list",  "dict", "namespace", "macro",
+    static const char *const kinds[] = {"undefined", "None",   "bool",    "int",       "float",
+                                        "str",       "list",   "dict",    "namespace", "macro",
                                         "loop",      "method", "function"};
     return v.kind == TV_LIST ? seqs[v.sub] : kinds[v.kind];
 }
 
-static enum err equal_lists(struct tv_mem *m, const struct tv_list *a, const struct tv_list *b, int *out)
+static enum err equal_lists(struct tv_mem *m, const struct tv_list *a, const struct tv_list *b,
+                            int *out)
 {
     *out = a->n == b->n;
     for (int64_t i = 0; *out && i < a->n; i++)
@@ -344,7 +345,8 @@ static enum err equal_lists(struct tv_mem *m, const struct tv_list *a, const str
     return OK;
 }
 
-static enum err equal_dicts(struct tv_mem *m, const struct tv_dict *a, const struct tv_dict *b, int *out)
+static enum err equal_dicts(struct tv_mem *m, const struct tv_dict *a, const struct tv_dict *b,
+                            int *out)
 {
     *out = a->n == b->n;
     for (int64_t i = 0; *out && i < a->n; i++) {
@@ -438,7 +440,7 @@ enum err tv_order(struct tv_mem *m, struct tv a, struct tv b, int *out)
         int64_t n = min_i64(a.n, b.n);
         TRY(tv_pay(m, n / 64));
         int c = memcmp(a.u.s, b.u.s, (size_t)n);
-        *out = c ? c : a.n < b.n ? -1 : a.n > b.n;
+        *out = c ? (c > 0) - (c < 0) : a.n < b.n ? -1 : a.n > b.n;
         return OK;
     }
     if (a.kind != TV_LIST || b.kind != TV_LIST || a.sub != b.sub || a.sub > TV_SEQ_TUPLE)
@@ -531,7 +533,8 @@ enum err tv_sort(struct tv_mem *m, struct tv *items, struct tv *keys, int64_t n,
     struct tv *from[2] = {items, keys}, *to[2] = {mem, (struct tv *)mem + n};
     for (int64_t width = 1; width < n; width *= 2) {
         for (int64_t at = 0; at < n; at += 2 * width) {
-            int64_t i = at, i_end = min_i64(at + width, n), j = i_end, j_end = min_i64(at + 2 * width, n);
+            int64_t i = at, i_end = min_i64(at + width, n), j = i_end,
+                    j_end = min_i64(at + 2 * width, n);
             for (int64_t k = at; k < j_end; k++) {
                 int take_right = i == i_end, order;
                 if (i < i_end && j < j_end) {

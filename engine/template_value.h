@@ -1,9 +1,11 @@
-/* engine/template_value.h - what chat template expressions compute with: Python's values, in an arena.
+/* engine/template_value.h - what chat template expressions compute with: Python's values, in an
+ * arena.
  *
- * Owns: values, their memory, equality, order, str(), repr() and JSON. Refuses: evaluating (template_eval).
- * Internal to template*.c. Every function that can take long pays with steps, every one that recurses on
- * data pays with depth, and every failure is ERR_ROW with the line at hand. Strings are UTF-8, borrowed
- * from the input, the template or the arena; nothing here is freed before the render ends. */
+ * Owns: values, their memory, equality, order, str(), repr() and JSON. Refuses: evaluating
+ * (template_eval). Internal to template*.c. Every function that can take long pays with steps,
+ * every one that recurses on data pays with depth, and every failure is ERR_ROW with the line at
+ * hand. Strings are UTF-8, borrowed from the input, the template or the arena; nothing here is
+ * freed before the render ends. */
 #ifndef ENGINE_TEMPLATE_VALUE_H
 #define ENGINE_TEMPLATE_VALUE_H
 
@@ -15,12 +17,12 @@
 enum tv_kind {
     TV_UNDEFINED, // s: what was undefined, for messages; n bytes; sub: enum tv_undefined_why
     TV_NONE,
-    TV_BOOL,  // i
-    TV_INT,   // i
-    TV_FLOAT, // f
-    TV_STR,   // s, n bytes; sub: 1 when it is Markup (escapes what is added to it)
-    TV_LIST,  // list; sub: enum tv_seq
-    TV_DICT,  // dict
+    TV_BOOL,      // i
+    TV_INT,       // i
+    TV_FLOAT,     // f
+    TV_STR,       // s, n bytes; sub: 1 when it is Markup (escapes what is added to it)
+    TV_LIST,      // list; sub: enum tv_seq
+    TV_DICT,      // dict
     TV_NAMESPACE, // dict, but assignable and equal only to itself
     TV_MACRO,     // ptr: struct te_macro
     TV_LOOP,      // ptr: struct te_loop
@@ -60,7 +62,8 @@ struct tv {
 struct tv_list {
     struct tv *items; // [n]
     int64_t n;
-    int spent; // TV_SEQ_ITER that was walked
+    const char *view; // TV_SEQ_VIEW: Python's name of its type
+    int spent;        // TV_SEQ_ITER that was walked
 };
 
 struct tv_pair {
@@ -84,8 +87,8 @@ struct tv_mem {
     int depth;
     int32_t line;       // of the node at hand, for messages
     const char *file;   // borrowed: the template's
-    int64_t low_stored; // least arena offset of an object that was given a value since it was reset: what
-                        // was carved after that object must stay (see te_release)
+    int64_t low_stored; // least arena offset of an object that was given a value since it was
+                        // reset: what was carved after that object must stay (see te_release)
 };
 
 /* Text that grows; its bytes stand in the arena. */
@@ -94,7 +97,8 @@ struct tv_buf {
     int64_t n, cap;
 };
 
-enum err tv_fail(const struct tv_mem *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+enum err tv_fail(const struct tv_mem *m, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 /* Pays n steps. ERR_ROW when they are used up. */
 enum err tv_pay(struct tv_mem *m, int64_t n);
 /* One level deeper; pair with m->depth--. */
@@ -132,7 +136,7 @@ int tv_hashable(struct tv v);
 int tv_truth(struct tv v);
 const char *tv_type_name(struct tv v);
 enum err tv_equal(struct tv_mem *m, struct tv a, struct tv b, int *out);
-/* *out < 0, 0, > 0. ERR_ROW for values without order. */
+/* *out is -1, 0, 1, or 2 when a NaN is compared. ERR_ROW for values without order. */
 enum err tv_order(struct tv_mem *m, struct tv a, struct tv b, int *out);
 enum err tv_contains(struct tv_mem *m, struct tv container, struct tv item, int *out);
 /* The items that `for` would see. An iterator is spent by it. ERR_ROW when v cannot be walked. */
@@ -147,11 +151,12 @@ enum err tv_put_repr(struct tv_mem *m, struct tv_buf *b, struct tv v);
 
 struct tv_json_style {
     int ensure_ascii, sort_keys;
-    struct tt_span indent; // of one level; s = NULL: all on one line
+    struct tt_span indent;      // of one level; s = NULL: all on one line
     struct tt_span item, colon; // separators
 };
 
-enum err tv_put_json(struct tv_mem *m, struct tv_buf *b, struct tv v, const struct tv_json_style *style);
+enum err tv_put_json(struct tv_mem *m, struct tv_buf *b, struct tv v,
+                     const struct tv_json_style *style);
 
 /* Stable sort of items by keys[i] (both [n], both reordered). */
 enum err tv_sort(struct tv_mem *m, struct tv *items, struct tv *keys, int64_t n, int reverse);

@@ -285,23 +285,6 @@ static enum err config_read(struct token_dir *t, int with_added)
 
 /* ---- vocab.json + merges.txt ---- */
 
-static enum err vocab_walk(struct token_draft *d, struct json *j)
-{
-    enum json_kind k;
-    TRY(json_expect(j, JSON_OBJECT_BEGIN));
-    while ((k = json_next(j)) == JSON_KEY) {
-        char text[TOKEN_PIECE_BYTES_MAX];
-        int64_t n = j->n_str;
-        if (n > (int64_t)sizeof text)
-            return json_fail(j, "a token of %lld bytes (at most %zu)", (long long)n, sizeof text);
-        memcpy(text, j->str, (size_t)n);
-        TRY(json_expect(j, JSON_INT));
-        TRY(draft_token(d, j->i64, text, n));
-    }
-    TRY(json_expect(j, JSON_END));
-    return draft_place(d);
-}
-
 static enum err merges_walk(struct token_draft *d, const char *buf, int64_t n)
 {
     for (int64_t at = 0, end; at < n; at = end + 1) {
@@ -371,7 +354,11 @@ static enum err gpt2_load(struct token_dir *t)
     TRY(dir_file(t, "vocab.json", DIR_BYTES_MAX, &buf, &n, &found));
     struct json j;
     json_init(&j, buf, n, t->path, 2);
-    enum err e = vocab_walk(t->d, &j);
+    enum err e = token_load_vocab(&j, t->d);
+    if (e == OK)
+        e = json_expect(&j, JSON_END);
+    if (e == OK)
+        e = draft_place(t->d);
     json_close(&j);
     free(buf);
     TRY(e);

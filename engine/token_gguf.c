@@ -16,12 +16,10 @@ enum { TYPE_CONTROL = 3, TYPE_USER_DEFINED = 4 }; // of tokenizer.ggml.token_typ
 #define REST         "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define LLAMA3       CONTRACTIONS NO_NUMBERS "\\p{N}{1,3}" REST
 #define QWEN2        CONTRACTIONS NO_NUMBERS "\\p{N}" REST
-#define PATTERNS_MAX 4
 
-/* One known splitting rule. Patterns are split off one after the other, before ByteLevel. */
+/* One known splitting rule: the pattern, if any, is split off before ByteLevel. */
 struct pre_rule {
-    const char *name;
-    const char *patterns[PATTERNS_MAX];
+    const char *name, *pattern;
     int nfc, digits, byte_level_regex;
     int ignore_merges, adds_bos; // where the file does not say
 };
@@ -30,17 +28,13 @@ static const struct pre_rule RULES[] = {
     {.name = "gpt-2", .byte_level_regex = 1},
     {.name = "default", .byte_level_regex = 1},
     {.name = "phi-2", .byte_level_regex = 1},
-    {.name = "olmo", .nfc = 1, .byte_level_regex = 1},
     {.name = "smollm", .digits = 1, .byte_level_regex = 1},
     {.name = "starcoder", .digits = 1, .byte_level_regex = 1},
     {.name = "refact", .digits = 1, .byte_level_regex = 1},
-    {.name = "llama-bpe", .patterns = {LLAMA3}, .ignore_merges = 1, .adds_bos = 1},
-    {.name = "llama3", .patterns = {LLAMA3}, .ignore_merges = 1, .adds_bos = 1},
-    {.name = "llama-v3", .patterns = {LLAMA3}, .ignore_merges = 1, .adds_bos = 1},
-    {.name = "dbrx", .patterns = {LLAMA3}},
-    {.name = "smaug-bpe", .patterns = {LLAMA3}},
-    {.name = "qwen2", .patterns = {QWEN2}, .nfc = 1},
-    {.name = "deepseek-r1-qwen", .patterns = {QWEN2}, .nfc = 1},
+    {.name = "llama-bpe", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
+    {.name = "llama3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
+    {.name = "llama-v3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
+    {.name = "qwen2", .pattern = QWEN2, .nfc = 1},
 };
 
 static enum err rule_find(const struct token_draft *d, const char *name, int64_t n,
@@ -62,9 +56,9 @@ static enum err rule_apply(struct token_draft *d, const struct pre_rule *rule)
         TRY(draft_step(d, (struct token_step){.kind = STEP_NFC}));
     if (rule->digits)
         TRY(draft_step(d, (struct token_step){.kind = STEP_DIGITS, .behavior = SPLIT_ISOLATED}));
-    for (int i = 0; i < PATTERNS_MAX && rule->patterns[i]; i++) {
+    if (rule->pattern) {
         struct token_step step = {.kind = STEP_SPLIT_REGEX, .behavior = SPLIT_ISOLATED};
-        TRY(draft_text(d, rule->patterns[i], (int64_t)strlen(rule->patterns[i]), &step.a));
+        TRY(draft_text(d, rule->pattern, (int64_t)strlen(rule->pattern), &step.a));
         TRY(draft_step(d, step));
     }
     return draft_byte_level(d, 0, rule->byte_level_regex);

@@ -258,6 +258,9 @@ enum err draft_grow(const struct token_draft *d, void **array, int64_t *cap, int
 
 /* token_json.c: tokenizer.json, n bytes at buf. */
 enum err token_load_json(struct token_draft *d, const char *buf, int64_t n);
+struct json;
+/* {"token": id, ...} from its opening brace on, into draft_token. */
+enum err token_load_vocab(struct json *j, struct token_draft *d);
 /* token_dir.c, token_gguf.c: everything of a model into a new draft's blob. */
 enum err token_load_dir(struct token_draft *d, const char *dir);
 struct gguf;

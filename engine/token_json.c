@@ -62,7 +62,7 @@ static enum err bool_next(struct json *j, int *out)
 
 /* ---- model ---- */
 
-static enum err vocab_read(struct json *j, struct token_draft *d)
+enum err token_load_vocab(struct json *j, struct token_draft *d)
 {
     TRY(json_expect(j, JSON_OBJECT_BEGIN));
     for (;;) {
@@ -170,7 +170,7 @@ static enum err model_read(struct json *j, struct token_draft *d, int with_vocab
             if (set)
                 return json_fail(j, "unsupported model setting byte_fallback");
         } else if (with_vocab) {
-            TRY(is_vocab ? vocab_read(j, d) : json_skip(j));
+            TRY(is_vocab ? token_load_vocab(j, d) : json_skip(j));
         } else if (is_merges) {
             TRY(merges_read(j, d));
         } else if (key_is(j, "unk_token")) {

@@ -267,7 +267,7 @@ static void pairs_from_columns(const float *in, int64_t n, uint8_t *out)
 }
 
 /* Block formats: one row's numbers after the other's, scattered into columns. */
-static void blocks_to_f32(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,
+DTYPE_CLONES static void blocks_to_f32(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,
                           float *out)
 {
     const struct format *f = &formats[t];
@@ -285,7 +285,7 @@ static void blocks_to_f32(enum dtype t, const uint8_t *panel, int64_t k, int64_t
     }
 }
 
-static void blocks_to_bf16(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,
+DTYPE_CLONES static void blocks_to_bf16(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,
                            uint8_t *out)
 {
     const struct format *f = &formats[t];

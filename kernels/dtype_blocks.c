@@ -18,7 +18,7 @@ static inline float f16_at(const uint8_t *p)
 }
 
 /* f16 d; 16 bytes: numbers 0..15 in the low halves, 16..31 in the high ones. */
-void blocks_decode_q4_0(const uint8_t *blocks, int64_t n, float *restrict out)
+DTYPE_CLONES void blocks_decode_q4_0(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     for (int64_t i = 0; i < n; i += 32, blocks += 18, out += 32) {
         const float d = f16_at(blocks);
@@ -31,7 +31,7 @@ void blocks_decode_q4_0(const uint8_t *blocks, int64_t n, float *restrict out)
 }
 
 /* f16 d, f16 m; 16 bytes as in q4_0, without the 8. */
-void blocks_decode_q4_1(const uint8_t *blocks, int64_t n, float *restrict out)
+DTYPE_CLONES void blocks_decode_q4_1(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     for (int64_t i = 0; i < n; i += 32, blocks += 20, out += 32) {
         const float d = f16_at(blocks), m = f16_at(blocks + 2);
@@ -58,7 +58,7 @@ static inline void q5_codes(const uint8_t *p, uint8_t *restrict code)
 }
 
 /* f16 d; codes. */
-void blocks_decode_q5_0(const uint8_t *blocks, int64_t n, float *restrict out)
+DTYPE_CLONES void blocks_decode_q5_0(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     uint8_t code[32];
     for (int64_t i = 0; i < n; i += 32, blocks += 22, out += 32) {
@@ -70,7 +70,7 @@ void blocks_decode_q5_0(const uint8_t *blocks, int64_t n, float *restrict out)
 }
 
 /* f16 d, f16 m; codes. */
-void blocks_decode_q5_1(const uint8_t *blocks, int64_t n, float *restrict out)
+DTYPE_CLONES void blocks_decode_q5_1(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     uint8_t code[32];
     for (int64_t i = 0; i < n; i += 32, blocks += 24, out += 32) {
@@ -82,7 +82,7 @@ void blocks_decode_q5_1(const uint8_t *blocks, int64_t n, float *restrict out)
 }
 
 /* f16 d; 32 int8. */
-void blocks_decode_q8_0(const uint8_t *blocks, int64_t n, float *restrict out)
+DTYPE_CLONES void blocks_decode_q8_0(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     for (int64_t i = 0; i < n; i += 32, blocks += 34, out += 32) {
         const float d = f16_at(blocks);
@@ -106,7 +106,7 @@ static void k_scales(const uint8_t p[12], float d, float d_min, float scale[8], 
 }
 
 /* f16 d, f16 d_min; scales[12]; 4 times 32 bytes: 32 numbers low, the next 32 high. */
-void blocks_decode_q4_k(const uint8_t *blocks, int64_t n, float *restrict out)
+DTYPE_CLONES void blocks_decode_q4_k(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     float scale[8], min[8];
     for (int64_t i = 0; i < n; i += 256, blocks += 144) {
@@ -124,7 +124,7 @@ void blocks_decode_q4_k(const uint8_t *blocks, int64_t n, float *restrict out)
 
 /* f16 d, f16 d_min; scales[12]; 32 bytes of fifth bits (bit s of byte j: number j of sub-block s);
  * 4 times 32 bytes as in q4_k. */
-void blocks_decode_q5_k(const uint8_t *blocks, int64_t n, float *restrict out)
+DTYPE_CLONES void blocks_decode_q5_k(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     float scale[8], min[8];
     for (int64_t i = 0; i < n; i += 256, blocks += 176) {
@@ -142,7 +142,7 @@ void blocks_decode_q5_k(const uint8_t *blocks, int64_t n, float *restrict out)
 
 /* Two halves of 128 numbers: 64 bytes of low bits each, then 32 bytes of high bit pairs each, then
  * 8 int8 scales each (one per 16 numbers), then f16 d. */
-void blocks_decode_q6_k(const uint8_t *blocks, int64_t n, float *restrict out)
+DTYPE_CLONES void blocks_decode_q6_k(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     for (int64_t i = 0; i < n; i += 256, blocks += 210) {
         const float d = f16_at(blocks + 208);
@@ -182,7 +182,7 @@ static void group_decode_q4(const uint8_t *group, float *restrict out)
         out[DTYPE_GROUP / 2 + j] = (float)(q[j] >> 4) * scale + min;
 }
 
-void blocks_decode_q8(const uint8_t *blocks, int64_t n, float *restrict out)
+DTYPE_CLONES void blocks_decode_q8(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     float last[DTYPE_GROUP];
     for (; n >= DTYPE_GROUP; n -= DTYPE_GROUP, blocks += 68, out += DTYPE_GROUP)
@@ -193,7 +193,7 @@ void blocks_decode_q8(const uint8_t *blocks, int64_t n, float *restrict out)
     }
 }
 
-void blocks_decode_q4(const uint8_t *blocks, int64_t n, float *restrict out)
+DTYPE_CLONES void blocks_decode_q4(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     float last[DTYPE_GROUP];
     for (; n >= DTYPE_GROUP; n -= DTYPE_GROUP, blocks += 36, out += DTYPE_GROUP)

@@ -10,6 +10,14 @@
 
 #include <stdint.h>
 
+/* Decoders are compiled for each vector width and chosen once by the loader. The numbers are the
+ * same: every product and sum is rounded by itself (-ffp-contract=off). */
+#ifdef __x86_64__
+#define DTYPE_CLONES __attribute__((target_clones("default", "avx2", "arch=x86-64-v4"), optimize("O3")))
+#else
+#define DTYPE_CLONES
+#endif
+
 #define DTYPE_GROUP 64 // numbers per group of q8 and q4
 
 void blocks_decode_q4_0(const uint8_t *blocks, int64_t n, float *restrict out);

@@ -25,7 +25,8 @@ enum err probe_run(struct machine *m, const struct probe_config *c);
  * *measured: 1 when it had to. */
 enum err probe_cached(struct machine *m, const struct probe_config *c, const char *cache_dir,
                       int *measured);
-/* RAM reads by all threads of the pool over a fresh buffer, bytes per second; at least `seconds`.
+/* RAM reads by all threads of the pool over a fresh buffer for at least `seconds`: the bytes per
+ * second that one turn in ten reaches.
  */
 enum err probe_ram(struct pool *pool, int64_t buffer_bytes, double seconds, double *bytes_per_s);
 
@@ -36,8 +37,8 @@ struct probe_matmul {
     int64_t weight_bytes; // of all copies; at least one is made
     double seconds;       // at least; and at least one turn over the copies
 };
-/* Median over calls. *copy_bytes (may be NULL): of one copy. ERR_FIT: no memory; ERR_USAGE: the
- * format cannot hold k. */
+/* The rate that one call in ten reaches. *copy_bytes (may be NULL): of one copy. ERR_FIT: no
+ * memory; ERR_USAGE: the format cannot hold k. */
 enum err probe_matmul(const struct ops *ops, const struct probe_matmul *p, double *flops,
                       int64_t *copy_bytes);
 

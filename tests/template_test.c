@@ -1,0 +1,469 @@
+/* tests/template_test.c - chat templates: features, hostile templates, limits, and seeded
+ * mutations.
+ *
+ * Owns: what must hold without Python at hand; template_live.py compares with jinja2. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/template.h"
+
+#include <cmocka.h> // last: it defines a macro called fail
+
+#define OUT_BYTES (1 << 20)
+
+static char out_text[OUT_BYTES + 1];
+
+static const char MESSAGES[] =
+    "[{\"role\":\"system\",\"content\":\"Be brief.\"},{\"role\":\"user\",\"content\":\"H\\u00e9 {{ "
+    "7 * 7 }} {% raw %}\"},"
+    "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"a\",\"function\":{\"name\":"
+    "\"f\","
+    "\"arguments\":{\"x\":[1,2.5,true,null]}}}]},{\"role\":\"tool\",\"content\":\"\"}]";
+
+static const char CHATML[] =
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
+    "Face<|im_end|>\n' }}"
+    "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + "
+    "'\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+/* Uses about everything; mutations of it reach most of the interpreter. */
+static const char RICH[] =
+    "{%- macro show(v, depth=0) %}\n  {%- if v is mapping %}{%- for k, x in v|items %}{{ k }}={{ "
+    "show(x, depth + 1) }};"
+    "{%- endfor %}\n  {%- elif v is iterable and v is not string %}[{% for x in v %}{{ show(x) }}"
+    "{{ ',' if not loop.last }}{% endfor %}]{%- else %}{{ v|string|upper }}{% endif %}\n{%- "
+    "endmacro %}\n"
+    "{#- comment -#}\n{%- set ns = namespace(n=0, text='', seen=[]) %}\n{%- if tools is not none "
+    "and tools|length > 0 %}"
+    "{{ tools|tojson(indent=2) }}{% endif %}\n{%- for m in messages if m.role != 'tool' %}\n"
+    "{%- set ns.n = ns.n + 1 %}{%- set body = m.content if m.content is string else '' %}\n"
+    "{%- if loop.index0 % 2 == 1 and not loop.last %}{{ '%s-%05d' % (m['role'], ns.n) }}{%- elif "
+    "loop.previtem %}"
+    "{{ body.split(' ')[-1]|trim|replace('e', \"E\") ~ body[::-1][1:3] }}{% endif %}\n"
+    "{%- for call in m.tool_calls|default([]) %}{{ call.function|tojson }}{{ "
+    "show(call.function.arguments) }}"
+    "{{ call.function.arguments.x|select('number')|map('string')|join('+') }}{% endfor %}\n"
+    "{%- set ns.text = ns.text + body %}{% if ns.n > 30 %}{% break %}{% endif %}\n{%- endfor %}\n"
+    "{% raw %}{{ raw }}{% endraw %}{% filter upper %}{{ ns.text.strip()[:20] }}{% endfilter %}"
+    "{% set block | trim %}  {{ messages|map(attribute='role')|unique|sort|list }} {% endset %}{{ "
+    "block }}"
+    "{{ '{:>4}|{}'.format(1, 'b') }}{{ {'b': 1, 'a': (1, 2.5e3, none)}|dictsort }}{{ range(2, 9, "
+    "3)|list }}"
+    "{{ 'a' in 'abc' and 1 < 2 <= 3 or x.y }}{{ -7 // 2 ** 2 }}{{ 'x\\u00e9\\n'|indent(2, true) }}"
+    "{{ messages|selectattr('role', 'equalto', 'user')|first|string if false else "
+    "messages[0].content.title() }}"
+    "{% if add_generation_prompt %}{{ bos_token }}{{ strftime_now('%Y') }}{% endif %}";
+
+static enum err render_with(const char *text, int64_t n, const json_t *messages,
+                            const json_t *extra, char *out, int64_t cap, int64_t *n_out)
+{
+    struct template *t;
+    struct template_input in = {.messages = messages,
+                                .extra = extra,
+                                .add_generation_prompt = 1,
+                                .bos_token = "<s>",
+                                .now_epoch = 1753876543};
+    enum err e = template_parse(&t, text, n, "x.jinja");
+    if (e != OK) {
+        assert_null(t);
+        return e;
+    }
+    e = template_render(t, &in, out, cap, n_out);
+    template_free(t);
+    return e;
+}
+
+static enum err render(const char *text)
+{
+    json_t *messages = json_loads(MESSAGES, 0, NULL);
+    int64_t n = 0;
+    enum err e = render_with(text, (int64_t)strlen(text), messages, NULL, out_text, OUT_BYTES, &n);
+    out_text[n] = 0;
+    json_decref(messages);
+    return e;
+}
+
+static void expect(const char *text, const char *want)
+{
+    if (render(text) != OK)
+        fail_msg("%s: %s", text, err_text());
+    assert_string_equal(out_text, want);
+}
+
+static void expect_error(const char *text, enum err want, const char *part)
+{
+    enum err e = render(text);
+    if (e != want || !strstr(err_text(), part))
+        fail_msg("%.200s: error %d, '%.200s'", text, e, e == OK ? out_text : err_text());
+}
+
+static void test_chatml(void **state)
+{
+    (void)state;
+    json_t *messages = json_loads("[{\"role\":\"user\",\"content\":\"Hi\"}]", 0, NULL);
+    int64_t n;
+    assert_int_equal(
+        render_with(CHATML, sizeof CHATML - 1, messages, NULL, out_text, OUT_BYTES, &n), OK);
+    out_text[n] = 0;
+    assert_string_equal(
+        out_text,
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by "
+        "Hugging Face<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+    json_decref(messages);
+}
+
+static void test_features(void **state)
+{
+    (void)state;
+    expect("{{ 1 + 2 * 3 }}{{ -7 // 2 }}{{ 7 / 2 }}{{ 'a' * 3 }}", "7-43.5aaa");
+    expect("{{ true }}{{ none }}{{ 1e22 }}{{ 0.1 }}{{ [1, 'a', {'b': none}] }}",
+           "TrueNone1e+220.1[1, 'a', {'b': None}]");
+    expect("{{ nothing }}|{{ messages[9] }}|{{ nothing is defined }}", "||False");
+    expect("a\n  {% if true %}\nb\n  {% endif %}\nc\n", "a\nb\nc");
+    expect("{% set x = 1 %}{% for i in [2] %}{% set x = i %}{% endfor %}{{ x }}", "1");
+    expect(
+        "{% set ns = namespace(x=1) %}{% for i in [2] %}{% set ns.x = i %}{% endfor %}{{ ns.x }}",
+        "2");
+    expect("{{ messages[::-1][0].role }}{{ messages[-2]['role'] }}", "toolassistant");
+    expect("{{ messages[2].tool_calls[0].function|tojson }}",
+           "{\"name\": \"f\", \"arguments\": {\"x\": [1, 2.5, true, null]}}");
+    expect("{{ strftime_now('%d %b %Y') }}", "30 Jul 2025");
+    expect("{{ tools is none }}{{ documents is none }}{{ eos_token is defined }}", "TrueTrueFalse");
+}
+
+/* What a user writes is never code. */
+static void test_user_text(void **state)
+{
+    (void)state;
+    expect("{{ messages[1].content }}", "H\xc3\xa9 {{ 7 * 7 }} {% raw %}");
+    expect("{% set x = messages[1].content %}{{ x|upper|lower ~ '' }}",
+           "h\xc3\xa9 {{ 7 * 7 }} {% raw %}");
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    expect_error("a\nb{% include 'x' %}", ERR_INPUT,
+                 "x.jinja: chat template: line 2: unsupported or unexpected tag {% include %}");
+    expect_error("{{ 1|nope }}", ERR_INPUT, "unknown filter 'nope'");
+    expect_error("{{ 1 is nope }}", ERR_INPUT, "unknown test 'nope'");
+    expect_error("{% if true %}{{ 1|nope }}{% endif %}", ERR_ROW, "unknown filter 'nope'");
+    expect("{% if false %}{{ 1|nope }}{% endif %}", "");
+    expect_error("{{ f(*a) }}", ERR_INPUT, "*args");
+    expect_error("\n{{ raise_exception('no ' ~ messages|length) }}", ERR_ROW,
+                 "line 2: the template refuses: no 4");
+    expect_error("{{ messages.append(1) }}", ERR_ROW, "'append' is refused");
+    expect_error("{{ a.b.c }}", ERR_ROW, "'a' is undefined");
+    expect_error("{{ 9223372036854775807 + 1 }}", ERR_ROW, "64 bits");
+    expect_error("{{ (-9223372036854775807 - 1) // -1 }}", ERR_ROW, "64 bits");
+    expect_error("{{ -(-9223372036854775807 - 1) }}", ERR_ROW, "64 bits");
+    expect_error("{{ 99999999999999999999 }}", ERR_INPUT, "number");
+    expect_error("{{ \"\\ud800\" }}", ERR_INPUT, "escape");
+    expect_error("\xff", ERR_INPUT, "UTF-8");
+    expect("{{ (-9223372036854775807 - 1) % -1 }}", "0");
+}
+
+static void test_sandbox(void **state)
+{
+    (void)state;
+    expect_error("{{ lipsum.__globals__ }}", ERR_ROW, "'lipsum' is undefined");
+    expect_error("{{ ''.__class__.__mro__[1].__subclasses__() }}", ERR_ROW,
+                 "'__class__' is refused");
+    expect_error("{{ messages['__class__'] }}", ERR_ROW, "'__class__' is refused");
+    expect_error("{{ range.__init__ }}", ERR_ROW, "'__init__' is refused");
+    expect_error("{{ '{0.__class__}'.format(1) }}", ERR_ROW, "field");
+    expect_error("{{ messages|map(attribute='__class__')|list }}", ERR_ROW,
+                 "'__class__' is refused");
+}
+
+/* text repeated n times between head and tail; the caller frees it. */
+static char *repeated(const char *head, const char *text, int n, const char *tail)
+{
+    size_t bytes = strlen(head) + strlen(text) * (size_t)n + strlen(tail) + 1, at = 0;
+    char *s = malloc(bytes);
+    at += (size_t)snprintf(s + at, bytes - at, "%s", head);
+    for (int i = 0; i < n; i++)
+        at += (size_t)snprintf(s + at, bytes - at, "%s", text);
+    snprintf(s + at, bytes - at, "%s", tail);
+    return s;
+}
+
+static void expect_repeated(const char *head, const char *text, int n, const char *tail,
+                            enum err want, const char *part)
+{
+    char *s = repeated(head, text, n, tail);
+    if (want == OK)
+        assert_int_equal(render(s), OK);
+    else
+        expect_error(s, want, part);
+    free(s);
+}
+
+static void test_depth(void **state)
+{
+    (void)state;
+    const int n = 60000;
+    expect_repeated("{{ ", "(", n, "", ERR_INPUT, "nested too deeply");
+    expect_repeated("{{ ", "[", n, "", ERR_INPUT, "nested too deeply");
+    expect_repeated("{{ ", "{1:", n, "", ERR_INPUT, "nested too deeply");
+    expect_repeated("{{ ", "-", n, "1 }}", ERR_INPUT, "nested too deeply");
+    expect_repeated("{{ ", "not ", n, "1 }}", ERR_INPUT, "nested too deeply");
+    expect_repeated("{{ 1", " + 1", n, " }}", ERR_INPUT, "nested too deeply");
+    expect_repeated("{{ 1", " if 1 else 1", n, " }}", ERR_INPUT, "nested too deeply");
+    expect_repeated("{{ a", ".a", n, " }}", ERR_INPUT, "nested too deeply");
+    expect_repeated("{{ a", "|string", n, " }}", ERR_INPUT, "nested too deeply");
+    expect_repeated("{{ a", "(a", n, " }}", ERR_INPUT, "nested too deeply");
+    expect_repeated("", "{% if 1 %}", n, "", ERR_INPUT, "nested too deeply");
+    expect_repeated("", "{% for a in b %}", n, "", ERR_INPUT, "nested too deeply");
+    expect_repeated("{{ 1", " + 1", 200, " }}", OK, "");
+    expect_repeated("{{ 1", " ~ 1", 10000, " }}", OK, "");
+    expect_repeated("{% if 0 %}", "{% elif 0 %}", 10000, "{% endif %}", OK, "");
+    expect_error("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", ERR_ROW, "nested too deeply");
+    expect_error("{% set ns = namespace(x=[]) %}{% for i in range(5000) %}{% set ns.x = [ns.x] "
+                 "%}{% endfor %}{{ ns.x }}",
+                 ERR_ROW, "nested too deeply");
+    expect_error("{% set ns = namespace() %}{% set ns.ns = ns %}{{ ns }}", ERR_ROW,
+                 "nested too deeply");
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    struct timespec start, end;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
+    expect_error("{{ range(10 ** 9) }}", ERR_ROW, "range() of more than 100000 items");
+    expect_error("{{ range(-9223372036854775807, 9223372036854775807) }}", ERR_ROW,
+                 "range() of more");
+    expect_error("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+                 ERR_ROW, "more than 10000000 steps");
+    expect_error(
+        "{% for a in range(9999) %}{% for b in range(9999) if a == -1 %}{% endfor %}{% endfor %}",
+        ERR_ROW, "steps");
+    expect_error("{{ 'a' * 10 ** 18 }}", ERR_ROW, "steps");
+    expect_error("{{ [[]] * 10 ** 18 }}", ERR_ROW, "steps");
+    expect_error("{{ 'a' * (16 * 1048576) }}", ERR_ROW, "more than 16 MiB of memory");
+    expect_error("{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x "
+                 "%}{% endfor %}",
+                 ERR_ROW, "16 MiB");
+    expect_error("{% set ns = namespace(x=[0]) %}{% for i in range(60) %}{% set ns.x = [ns.x, "
+                 "ns.x] %}{% endfor %}{{ ns.x == ns.x|list }}",
+                 ERR_ROW, "steps");
+    expect_error("{% set ns = namespace(x=[0]) %}{% for i in range(60) %}{% set ns.x = [ns.x, "
+                 "ns.x] %}{% endfor %}{{ ns.x|tojson|length }}",
+                 ERR_ROW, "");
+    expect_error("{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}", ERR_ROW,
+                 "longer than 1048576 bytes");
+    expect_error("{{ '%2000d' % 1 }}", ERR_ROW, "width");
+    expect_error("{{ '{:99999999999999999999}'.format(1) }}", ERR_ROW, "width");
+    expect_error("{{ strftime_now('%9999999d') }}", ERR_ROW, "too long");
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    assert_true(end.tv_sec - start.tv_sec < 60);
+}
+
+static void test_long_template(void **state)
+{
+    (void)state;
+    char *s = malloc(TEMPLATE_TEXT_BYTES_MAX + 1);
+    int64_t n;
+    memset(s, 'a', TEMPLATE_TEXT_BYTES_MAX + 1);
+    assert_int_equal(render_with(s, TEMPLATE_TEXT_BYTES_MAX, NULL, NULL, out_text, OUT_BYTES, &n),
+                     OK);
+    assert_int_equal(n, TEMPLATE_TEXT_BYTES_MAX);
+    assert_int_equal(
+        render_with(s, TEMPLATE_TEXT_BYTES_MAX + 1, NULL, NULL, out_text, OUT_BYTES, &n),
+        ERR_INPUT);
+    free(s);
+    expect_repeated("{{ [", "q,", 300000, "] }}", ERR_ROW, "");
+}
+
+/* Memory of a long conversation does not add up: each turn's scraps are given back. */
+static void test_long_conversation(void **state)
+{
+    (void)state;
+    enum { TURNS = 2000, BYTES = 4000 };
+    static char body[BYTES + 1];
+    json_t *messages = json_array();
+    memset(body, 'x', BYTES);
+    for (int i = 0; i < TURNS; i++)
+        json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", body));
+    int64_t cap = TURNS * (BYTES + 100LL), n;
+    char *out = malloc((size_t)cap);
+    if (render_with(CHATML, sizeof CHATML - 1, messages, NULL, out, cap, &n) != OK)
+        fail_msg("%s", err_text());
+    assert_true(n > TURNS * (int64_t)BYTES);
+    /* a buffer that is one byte short is an error, and nothing is written behind it */
+    char *tight = malloc((size_t)n - 1);
+    int64_t n_tight;
+    assert_int_equal(render_with(CHATML, sizeof CHATML - 1, messages, NULL, tight, n - 1, &n_tight),
+                     ERR_ROW);
+    assert_int_equal(n_tight, 0);
+    free(tight);
+    free(out);
+    json_decref(messages);
+}
+
+/* Values stored in older objects outlive the statements that made them. */
+static void test_kept_values(void **state)
+{
+    (void)state;
+    expect("{% set ns = namespace(a=[]) %}{% macro put(v) %}{% set ns.a = ns.a + [v ~ '!'] %}{% "
+           "endmacro %}"
+           "{% for i in range(3) %}{{ put('v' ~ i) }}{% if put('w') %}{% endif %}{% set junk = 'x' "
+           "* 1000 %}{% endfor %}"
+           "{{ 'y' * 3 }}{{ ns.a|join(',') }}",
+           "yyyv0!,w!,v1!,w!,v2!,w!");
+    expect("{% set ns = namespace() %}{% for i in [1, 2] %}{% set ns.m %}<{{ i }}>{% endset %}{% "
+           "endfor %}"
+           "{{ 'z' * 50 }}{{ ns.m }}",
+           "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz<2>");
+    expect("{% for i in 'aab' %}{{ loop.changed(i ~ 'q') }}{{ 'w' * 9 }}{% endfor %}",
+           "TruewwwwwwwwwFalsewwwwwwwwwTruewwwwwwwww");
+}
+
+static void test_deep_json(void **state)
+{
+    (void)state;
+    char *s = repeated("", "[", 2000, "");
+    char *all = repeated(s, "]", 2000, "");
+    json_t *deep = json_loads(all, 0, NULL);
+    int64_t n;
+    assert_non_null(deep);
+    assert_int_equal(render_with("{{ messages }}", 14, deep, NULL, out_text, OUT_BYTES, &n),
+                     ERR_ROW);
+    json_decref(deep);
+    free(all);
+    free(s);
+}
+
+static uint64_t seed;
+
+static int64_t below(int64_t n)
+{
+    seed = mix64(seed);
+    return (int64_t)(seed % (uint64_t)n);
+}
+
+static const char *const SPLICES[] = {
+    "{{",       "}}",       "{%",       "%}",      "{#",      "#}",       "-",
+    "+",        "(",        ")",        "[",       "]",       "{",        "}",
+    "'",        "\"",       "\\",       "|",       ".",       ",",        ":",
+    "~",        "**",       "//",       " if ",    " else ",  " in ",     " not ",
+    " is ",     "endif",    "for ",     "endfor",  "set ",    "macro ",   "endmacro",
+    "loop",     "9999999",  "-1",       "0",       "none",    "[::]",     "|list",
+    "|tojson",  "|first",   "|reverse", "|sort",   "|string", "|safe",    "|e",
+    ".items()", "ns",       "m",        "show",    "x",       "messages", "%s",
+    "*",        "\xc3\xa9", "\n",       " ",       "%",       "|items",   "|map('length')",
+    "[1:]",     ".split()", "|join",    "|indent", "break",   "caller()",
+};
+
+/* One template with a few seeded edits: whatever it does, it ends in OK or an error of its own. */
+static void mutate(const char *from, int64_t n_from, const json_t *messages)
+{
+    static char text[16384];
+    int64_t n = n_from, n_out, edits = 1 + below(6);
+    memcpy(text, from, (size_t)n);
+    for (int64_t i = 0; i < edits; i++) {
+        int64_t at = below(n), span = min_i64(1 + below(12), n - at);
+        const char *splice = SPLICES[below((int64_t)(sizeof SPLICES / sizeof *SPLICES))];
+        int64_t n_splice = (int64_t)strlen(splice);
+        switch (below(4)) {
+        case 0: // remove
+            memmove(text + at, text + at + span, (size_t)(n - at - span));
+            n = max_i64(n - span, 1);
+            break;
+        case 1: // insert a token
+            memmove(text + at + n_splice, text + at, (size_t)(n - at));
+            memcpy(text + at, splice, (size_t)n_splice);
+            n += n_splice;
+            break;
+        case 2: // repeat a piece
+            memmove(text + at + span, text + at, (size_t)(n - at));
+            n += span;
+            break;
+        default: // any byte
+            text[at] = (char)below(256);
+            break;
+        }
+    }
+    char *copy = malloc((size_t)n); // exact, so that reading past it shows
+    memcpy(copy, text, (size_t)n);
+    enum err e = render_with(copy, n, messages, NULL, out_text, 65536, &n_out);
+    assert_true(e == OK || e == ERR_INPUT || e == ERR_ROW);
+    free(copy);
+}
+
+static void test_mutations(void **state)
+{
+    (void)state;
+    const char *from_env = getenv("TEMPLATE_SEED");
+    uint64_t first = from_env ? strtoull(from_env, NULL, 10) : 1;
+    int rounds = getenv("TEMPLATE_ROUNDS") ? atoi(getenv("TEMPLATE_ROUNDS")) : 4000;
+    json_t *messages = json_loads(MESSAGES, 0, NULL);
+    for (int i = 0; i < rounds; i++) {
+        seed =
+            first + (uint64_t)i; // a failure is replayed with TEMPLATE_SEED=that TEMPLATE_ROUNDS=1
+        mutate(RICH, sizeof RICH - 1, messages);
+        mutate(CHATML, sizeof CHATML - 1, messages);
+    }
+    json_decref(messages);
+}
+
+/* Every cut of a template is parsed without reading past its end. */
+static void test_truncations(void **state)
+{
+    (void)state;
+    json_t *messages = json_loads(MESSAGES, 0, NULL);
+    int64_t n_out;
+    for (int64_t n = 0; n < (int64_t)sizeof RICH; n++) {
+        char *copy = malloc((size_t)n + 1);
+        memcpy(copy, RICH, (size_t)n);
+        char *exact = realloc(copy, (size_t)max_i64(n, 1));
+        enum err e = render_with(exact, n, messages, NULL, out_text, OUT_BYTES, &n_out);
+        assert_true(e == OK || e == ERR_INPUT || e == ERR_ROW);
+        free(exact);
+    }
+    json_decref(messages);
+}
+
+static void test_rich(void **state)
+{
+    (void)state;
+    static const char call[] = "{\"name\": \"f\", \"arguments\": {\"x\": [1, 2.5, true, null]}}";
+    if (render(RICH) != OK)
+        fail_msg("%s", err_text());
+    assert_non_null(strstr(out_text, call));
+    assert_non_null(strstr(out_text, "X=[1,2.5,TRUE,NONE];")
+                        ? out_text
+                        : strstr(out_text, "x=[1,2.5,TRUE,NONE];"));
+    assert_non_null(strstr(out_text, "['assistant', 'system', 'tool', 'user']   1|b[('a', (1, "
+                                     "2500.0, None)), ('b', 1)][2, 5, 8]True"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chatml),
+        cmocka_unit_test(test_features),
+        cmocka_unit_test(test_user_text),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_sandbox),
+        cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_long_template),
+        cmocka_unit_test(test_long_conversation),
+        cmocka_unit_test(test_kept_values),
+        cmocka_unit_test(test_deep_json),
+        cmocka_unit_test(test_rich),
+        cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_truncations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
