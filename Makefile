@@ -48,6 +48,6 @@ tests: $(TESTS)
 clean:
 	$(Q)rm -rf $(BUILD) sluice sluice-cuda.so
 
--include $(OBJ:.o=.d) $(TESTS:=.d)
+-include $(OBJ:.o=.d) $(TESTS:=.d) $(wildcard $(BUILD)/tests/tools/*.d)
 .PHONY: all tests clean
 .SECONDARY:
