@@ -1,25 +1,40 @@
-# sluice: `make deps` installs what the build needs, `make` builds ./sluice, `make check` tests it all.
-CC      ?= gcc
+# sluice: `make demo` shows it at work, `make check` tests it all; `make` builds ./sluice.
+# V=1 prints commands; BUILD=, OPT= and SAN= make other builds; CUDA=0 leaves the CUDA part out.
+ifeq ($(origin CC),default)
+CC      := gcc
+endif
 V       ?= 0
 BUILD   ?= build
 OPT     ?= -O2 -g
 SAN     ?=
+NVCC    ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
+CUDA    ?= $(if $(NVCC),1,0)
 Q       := $(if $(filter 0,$(V)),@,)
 say      = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' $(1) $(2),@:)
 
 WARN    := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Werror
 CFLAGS  := -std=c17 -D_GNU_SOURCE -I. $(OPT) $(WARN) $(SAN) -ffp-contract=off -fno-math-errno -pthread -MMD -MP
 LDLIBS  := -ljansson -lpcre2-8 -lutf8proc -luring -lhwloc -lzstd -ldl -lm -pthread
+NVFLAGS := -std=c++17 -O3 -lineinfo -I. -Xcompiler -fPIC -MMD -MP -arch=all-major
 
 SRC     := $(wildcard policy/*.c kernels/*.c kernels/ref/*.c kernels/cpu/*.c offload/*.c engine/*.c bench/*.c)
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 LIB_OBJ := $(filter-out $(BUILD)/engine/main.o,$(OBJ))
+CU      := $(if $(filter 0,$(CUDA)),,$(wildcard kernels/cuda/*.cu))
+CU_OBJ  := $(CU:%.cu=$(BUILD)/%.cu.o)
 TEST_SRC := $(wildcard tests/*_test.c)
 TESTS   := $(TEST_SRC:tests/%.c=$(BUILD)/tests/%)
+TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tools/*.c))
+FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/ref kernels/cpu offload engine bench tests tests/tools))
+VENV    := build/venv
+GOLDENV := build/venv-goldens
+# The binary stands at the top of the tree; other builds keep theirs to themselves.
+BIN     := $(if $(filter build,$(BUILD)),sluice,$(BUILD)/sluice)
+CUDA_SO := $(if $(CU),$(BIN)-cuda.so)
 
-all: sluice
+all: $(BIN) $(CUDA_SO)
 
-sluice: $(OBJ)
+$(BIN): $(OBJ)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -o $@ $^ $(LDLIBS)
 
@@ -30,6 +45,15 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS) -c -o $@ $<
+
+$(BUILD)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)
+	$(Q)$(NVCC) $(NVFLAGS) -c -o $@ $<
+
+$(BIN)-cuda.so: $(CU_OBJ)
+	$(call say,LINK,$@)
+	$(Q)$(NVCC) -shared -o $@ $^
 
 $(BUILD)/libsluice.a: $(LIB_OBJ)
 	$(call say,AR,$@)
@@ -43,11 +67,52 @@ $(BUILD)/tests/tools/%: $(BUILD)/tests/tools/%.o $(BUILD)/libsluice.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -o $@ $< $(BUILD)/libsluice.a $(LDLIBS)
 
-tests: $(TESTS)
+tests: $(TESTS) $(TOOLS)
+
+# What has to be installed: for the build, for `make demo`, for `make check`.
+deps:
+	$(Q).ci/deps.sh
+demo-deps:
+	$(Q).ci/deps.sh demo
+check-deps:
+	$(Q).ci/deps.sh check
+	$(Q)$(MAKE) --no-print-directory $(VENV)/ready || echo "no $(VENV): tests that need its wheels are skipped"
+
+$(VENV)/ready: tests/requirements.txt
+	$(call say,VENV,$(VENV))
+	$(Q)python3 -m venv $(VENV) && $(VENV)/bin/pip install -q --disable-pip-version-check -r $<
+	$(Q)touch $@
+
+$(GOLDENV)/ready: tests/goldens/requirements.txt tests/requirements.txt
+	$(call say,VENV,$(GOLDENV))
+	$(Q)python3 -m venv $(GOLDENV) && $(GOLDENV)/bin/pip install -q --disable-pip-version-check -r $<
+	$(Q)touch $@
+
+# Every test there is; ends in one line. ARGS="--only NAME" runs some, ARGS="--list" names them.
+check: check-deps
+	$(Q)python3 tests/check.py $(ARGS)
+
+asan:
+	$(Q)python3 tests/check.py --asan $(ARGS)
+
+tidy:
+	$(Q)python3 tests/tidy.py
+
+format:
+	$(Q)clang-format -i $(FORMAT)
+
+demo: demo-deps
+	$(Q)$(MAKE) --no-print-directory all
+	$(Q)tests/demo.sh ./sluice
+
+# The tiny models' goldens; with SMOLLM2=FILE.gguf PROMPTS=gsm8k.jsonl TEXT=wikitext.txt the big ones too.
+goldens: $(GOLDENV)/ready
+	$(Q)$(GOLDENV)/bin/python tests/goldens/make.py \
+	    $(if $(SMOLLM2),--smollm2 $(SMOLLM2) --prompts $(PROMPTS) --text $(TEXT))
 
 clean:
-	$(Q)rm -rf $(BUILD) sluice sluice-cuda.so
+	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so
 
--include $(OBJ:.o=.d) $(TESTS:=.d) $(wildcard $(BUILD)/tests/tools/*.d)
-.PHONY: all tests clean
+-include $(OBJ:.o=.d) $(TESTS:=.d) $(TOOLS:=.d) $(CU_OBJ:.o=.d)
+.PHONY: all tests deps demo-deps check-deps check asan tidy format demo goldens clean
 .SECONDARY:

@@ -11,7 +11,7 @@
 
 struct source_tensor {
     const char *name;               // owned by the source
-    enum dtype dtype;
+    enum dtype dtype; // N_DTYPES: listed, but in a format that cannot be read
     int n_dims;
     int64_t dims[SOURCE_DIMS_MAX];  // slow to fast: a matrix is [n (outputs), k (inputs)]
     int file;                       // index into the source's files
@@ -21,7 +21,7 @@ struct source_tensor {
 struct source {
     enum source_kind { SOURCE_GGUF, SOURCE_HF } kind;
     const char *path; // as the user gave it, for messages
-    void *impl;       // owned: struct gguf or struct safetensors
+    void *impl;       // owned: struct gguf or struct hf
     const struct source_tensor *tensors;
     int64_t n_tensors;
 };
@@ -32,7 +32,10 @@ void source_close(struct source *s);
 
 /* NULL when there is none. */
 const struct source_tensor *source_find(const struct source *s, const char *name);
-/* Reads bytes [offset, offset + n_bytes) of a tensor. Short files are ERR_CORRUPT ("changed"). */
+/* The format by its name, also of a tensor with dtype N_DTYPES: "F8_E4M3", "q4_k". */
+const char *source_format(const struct source *s, const struct source_tensor *t);
+/* Reads bytes [offset, offset + n_bytes) of a tensor. Short files are ERR_CORRUPT ("changed"),
+ * a tensor with dtype N_DTYPES is ERR_INPUT. */
 enum err source_read(const struct source *s, const struct source_tensor *t, int64_t offset,
                      int64_t n_bytes, void *buf);
 
@@ -45,5 +48,9 @@ enum err source_bool(const struct source *s, const char *key, int *out, int *fou
 /* The string lives as long as the source. */
 enum err source_str(const struct source *s, const char *key, const char **out, int64_t *n_bytes,
                     int *found);
+/* A list of strings of config.json; a single string is a list of one. More than `capacity` is
+ * ERR_INPUT. Never found in a GGUF file. */
+enum err source_str_list(const struct source *s, const char *key, const char **out,
+                         int64_t capacity, int64_t *n, int *found);
 
 #endif

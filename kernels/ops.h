@@ -195,8 +195,9 @@ struct logit_edit {
 };
 
 struct head_candidate {
-    float logit;
+    float logit; // edited where it is for sampling
     int32_t id;
+    float raw;   // before edits: what log-probabilities are made of
 };
 
 #define HEAD_TOP_MAX      20   // top_logprobs
@@ -225,6 +226,7 @@ struct head_state {
     int32_t best_id;
     float sample_value;  // best logit / T + noise (edited)
     int32_t sample_id;
+    float sample_logit;  // its raw logit
     int n_candidates;    // in top[] / in candidates[]
     struct head_candidate top[HEAD_TOP_MAX];   // descending
     struct head_candidate *candidates;         // [HEAD_SAMPLE_MAX] heap, for HEAD_FILTER; else NULL

@@ -1,0 +1,40 @@
+/* bench/bench.h - what the benchmarks share: one table writer, medians, the compute roof.
+ *
+ * Owns: the form of the rows on stdout (aligned text, --csv, --json). Refuses: measuring inside the
+ * engine: benchmarks use the doors that everybody uses. */
+#ifndef BENCH_BENCH_H
+#define BENCH_BENCH_H
+
+#include <jansson.h>
+
+#include "engine/compute.h"
+#include "engine/config.h"
+
+/* Rows appear on stdout as they are measured; with --json all at the end. The keys of the first row
+ * are the columns of all. */
+struct bench_table {
+    const struct config *config; // borrowed
+    json_t *head;                // owned; --json: what stands beside the rows, may be NULL
+    json_t *rows;                // owned; --json only
+    int n;
+};
+
+void bench_table_open(struct bench_table *t, const struct config *c);
+/* Takes the row (an object of strings and numbers). ERR_FIT: row is NULL, no memory for it. */
+enum err bench_row(struct bench_table *t, json_t *row);
+enum err bench_table_close(struct bench_table *t);
+
+#define BENCH_RUNS_MAX 100
+int bench_runs(const struct config *c); // --runs within 1..BENCH_RUNS_MAX
+double bench_median(double *values, int n);
+
+/* FLOPs per second of all threads in a loop that touches registers only, in the matmul's own
+ * instruction: what no matmul can exceed. */
+double bench_peak_flops(const struct ops *ops, double seconds);
+
+enum err bench_ops(const struct config *c);
+enum err bench_io(const struct config *c);
+enum err bench_throughput(const struct config *c);
+enum err bench_sweep(const struct config *c);
+
+#endif

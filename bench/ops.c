@@ -1,0 +1,477 @@
+/* bench/ops.c - `bench ops [OP]`: every op of OPS at shapes of real models, against the roof that
+ * was measured in the same process.
+ *
+ * Owns: the shapes, and what each op needs in FLOPs and bytes. Refuses: checking results
+ * (ops_test). A newcomer would miss: `roof` is the least time that FLOPs at the register-only rate
+ * or bytes at the RAM rate allow, over the time taken; small operands come from caches and may show
+ * more than 1. */
+#include "bench/bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/arena.h"
+#include "offload/probe.h"
+
+#define TOKENS       256 // rows of the row ops: a tile of the line
+#define PROMPT       512 // tokens of attend_prompt's prompt, of which the last TOKENS ask
+#define ROWS         32  // rows of attend_forced, one token each
+#define SLOTS        512 // that each of them holds
+#define KEPT         128 // slots that prompt_keep keeps
+#define HEAD_ROWS    64
+#define PAGES        (SLOTS / KV_PAGE_SLOTS + 1)
+#define WINDOW_S     0.05
+#define WEIGHT_BYTES (64 << 20)
+
+struct bench_model {
+    const char *name;
+    int dim, n_heads, n_kv_heads, head_dim, ffn;
+};
+
+static const struct bench_model models[] = {
+    {"smollm2-135m", 576, 9, 3, 64, 1536},
+    {"llama-1b", 2048, 32, 8, 64, 8192},
+    {"llama-3b", 3072, 24, 8, 128, 8192},
+};
+
+/* What the ops of one model work on; everything but the weights. */
+struct operands {
+    const struct bench_model *model;
+    const struct ops *ops;
+    struct kv_layout layout;
+    float *x, *y;              // [max(TOKENS, PROMPT), widest]
+    float *k, *v;              // [TOKENS, n_kv_heads, head_dim]
+    float *norm;               // [dim] ones
+    float *angles;             // [TOKENS, head_dim / 2]
+    float *logits;             // [HEAD_ROWS, HEAD_TILE]
+    float *scores;             // [n_kv_heads, PROMPT]
+    uint8_t *prompt;           // [PROMPT / 32 pages]
+    uint8_t *pages;            // [ROWS][PAGES]
+    void **page_list;          // [ROWS][PAGES]
+    int32_t *slot_pos;         // [ROWS][n_kv_heads, SLOTS + 32]
+    float *slot_score;         // likewise
+    uint64_t *dirty;           // [ROWS]
+    struct kv_row *rows;       // [ROWS]
+    struct forced_span *spans; // [ROWS]
+    struct head_state *states; // [HEAD_ROWS]
+    struct head_state **state_list;
+    void *scratch;
+    int64_t width; // numbers of a row of x and y
+};
+
+static int64_t scratch_bytes(const struct operands *o)
+{
+    const struct bench_model *m = o->model;
+    int64_t a = attend_prompt_scratch_bytes(o->ops, PROMPT, m->n_heads, m->n_kv_heads, m->head_dim);
+    int64_t b = attend_forced_scratch_bytes(o->ops, SLOTS + KV_PAGE_SLOTS, m->n_heads,
+                                            m->n_kv_heads, m->head_dim);
+    int64_t c = prompt_keep_scratch_bytes(o->ops, PROMPT, m->n_kv_heads, m->head_dim);
+    return max_i64(max_i64(a, b), c) + 64;
+}
+
+static void operands_carve(struct operands *o, struct arena *a)
+{
+    const struct bench_model *m = o->model;
+    int64_t kv = (int64_t)m->n_kv_heads * m->head_dim, cap = SLOTS + KV_PAGE_SLOTS;
+    o->width = max_i64(m->ffn, (int64_t)m->n_heads * m->head_dim);
+    o->x = ARENA_ARRAY(a, float, TOKENS * o->width);
+    o->y = ARENA_ARRAY(a, float, TOKENS * o->width);
+    o->k = ARENA_ARRAY(a, float, TOKENS *kv);
+    o->v = ARENA_ARRAY(a, float, TOKENS *kv);
+    o->norm = ARENA_ARRAY(a, float, m->dim);
+    o->angles = ARENA_ARRAY(a, float, TOKENS *(m->head_dim / 2));
+    o->logits = ARENA_ARRAY(a, float, HEAD_ROWS *HEAD_TILE);
+    o->scores = ARENA_ARRAY(a, float, m->n_kv_heads *PROMPT);
+    o->prompt = arena_take(a, PROMPT / KV_PAGE_SLOTS * o->layout.page_bytes, 4096);
+    o->pages = arena_take(a, (int64_t)ROWS * PAGES * o->layout.page_bytes, 4096);
+    o->page_list = ARENA_ARRAY(a, void *, ROWS *PAGES);
+    o->slot_pos = ARENA_ARRAY(a, int32_t, ROWS * m->n_kv_heads * cap);
+    o->slot_score = ARENA_ARRAY(a, float, ROWS * m->n_kv_heads * cap);
+    o->dirty = ARENA_ARRAY(a, uint64_t, ROWS);
+    o->rows = ARENA_ARRAY(a, struct kv_row, ROWS);
+    o->spans = ARENA_ARRAY(a, struct forced_span, ROWS);
+    o->states = ARENA_ARRAY(a, struct head_state, HEAD_ROWS);
+    o->state_list = ARENA_ARRAY(a, struct head_state *, HEAD_ROWS);
+    o->scratch = arena_take(a, scratch_bytes(o), 64);
+}
+
+static float noise(uint64_t i)
+{
+    return (float)(mix64(i) >> 40) * 0x1p-24f - 0.5f;
+}
+
+static void fill(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = noise((uint64_t)i);
+}
+
+static void operands_fill(struct operands *o)
+{
+    const struct bench_model *m = o->model;
+    int64_t kv = (int64_t)m->n_kv_heads * m->head_dim, cap = SLOTS + KV_PAGE_SLOTS;
+    fill(o->x, TOKENS * o->width);
+    fill(o->y, TOKENS * o->width);
+    fill(o->k, TOKENS * kv);
+    fill(o->v, TOKENS * kv);
+    fill(o->norm, m->dim);
+    fill(o->angles, TOKENS * (m->head_dim / 2));
+    fill(o->logits, HEAD_ROWS * HEAD_TILE);
+    fill(o->scores, m->n_kv_heads * PROMPT);
+    for (int i = 0; i < PROMPT; i++)
+        for (int h = 0; h < m->n_kv_heads; h++)
+            kv_put(&o->layout, o->prompt + i / KV_PAGE_SLOTS * o->layout.page_bytes,
+                   i % KV_PAGE_SLOTS, h, o->k, o->v);
+    int64_t row_bytes = SLOTS / KV_PAGE_SLOTS * o->layout.page_bytes;
+    for (int r = 0; r < ROWS; r++) {
+        uint8_t *pages = o->pages + r * PAGES * o->layout.page_bytes;
+        memcpy(pages, o->prompt, (size_t)row_bytes);
+        for (int i = 0; i < PAGES; i++)
+            o->page_list[r * PAGES + i] = pages + i * o->layout.page_bytes;
+    }
+    for (int64_t i = 0; i < (int64_t)ROWS * m->n_kv_heads * cap; i++) {
+        o->slot_pos[i] = (int32_t)(i % cap);
+        o->slot_score[i] = noise((uint64_t)i) + 1;
+    }
+    for (int i = 0; i < HEAD_ROWS; i++)
+        o->state_list[i] = &o->states[i];
+}
+
+/* ---- one case: an op with its arguments, FLOPs and bytes ---- */
+
+struct bench_case {
+    const char *op;
+    char shape[64];
+    double flops, bytes;
+    void (*call)(struct operands *o, const void *args);
+    const void *args;
+};
+
+/* Seconds of one call: the median over runs of the mean of a window. */
+static double case_seconds(struct operands *o, const struct bench_case *b, int runs)
+{
+    double times[BENCH_RUNS_MAX];
+    b->call(o, b->args);
+    for (int i = 0; i < runs; i++) {
+        int64_t start_ns = clock_ns(), now_ns;
+        int n = 0;
+        do {
+            b->call(o, b->args);
+            n++;
+            now_ns = clock_ns();
+        } while ((double)(now_ns - start_ns) < WINDOW_S * 1e9);
+        times[i] = (double)(now_ns - start_ns) * 1e-9 / n;
+    }
+    return bench_median(times, runs);
+}
+
+struct roof {
+    double flops, ram; // per second
+};
+
+static enum err case_row(struct bench_table *t, const struct operands *o,
+                         const struct bench_case *b, const struct roof *roof, double s)
+{
+    double by_flops = b->flops / roof->flops, by_bytes = b->bytes / roof->ram;
+    double least_s = by_flops > by_bytes ? by_flops : by_bytes;
+    return bench_row(t, json_pack("{ss ss ss sf sf sf sf ss}", "op", b->op, "model", o->model->name,
+                                  "shape", b->shape, "us", s * 1e6, "gflop_s", b->flops / s * 1e-9,
+                                  "gb_s", b->bytes / s * 1e-9, "roof", least_s / s, "bound",
+                                  by_flops > by_bytes ? "flops" : "ram"));
+}
+
+struct bench_run {
+    struct bench_table *table;
+    const struct roof *roof;
+    const char *only; // NULL: all ops
+    int runs;
+};
+
+static enum err case_run(const struct bench_run *run, struct operands *o,
+                         const struct bench_case *b)
+{
+    if (run->only && strcmp(run->only, b->op) != 0)
+        return OK;
+    return case_row(run->table, o, b, run->roof, case_seconds(o, b, run->runs));
+}
+
+#define CALL(name)                                                                                 \
+    static void call_##name(struct operands *o, const void *args)                                  \
+    {                                                                                              \
+        ops_run_##name(o->ops, args);                                                              \
+    }
+CALL(norm)
+CALL(rope)
+CALL(silu_mul)
+CALL(kv_store)
+CALL(attend_prompt)
+CALL(prompt_keep)
+CALL(head_reduce)
+#undef CALL
+
+/* A call appends a slot per row: every call starts from the same rows. */
+static void call_attend_forced(struct operands *o, const void *args)
+{
+    for (int r = 0; r < ROWS; r++)
+        o->rows[r].n_slots = SLOTS;
+    ops_run_attend_forced(o->ops, args);
+}
+
+static enum err bench_rows(const struct bench_run *run, struct operands *o)
+{
+    const struct bench_model *m = o->model;
+    int64_t heads = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim;
+    struct norm_args norm = {o->x,   o->y,   o->norm, NULL,     TOKENS,
+                             m->dim, m->dim, m->dim,  NORM_RMS, 1e-5f};
+    struct rope_args rope = {o->x,       o->angles,   o->angles,   TOKENS,
+                             m->n_heads, m->head_dim, m->head_dim, heads};
+    struct silu_mul_args silu = {o->x, o->y, TOKENS, m->ffn, m->ffn, m->ffn};
+    struct kv_store_args store = {&o->layout, o->prompt, o->k, o->v, kv, kv, 0, TOKENS};
+    struct bench_case cases[] = {
+        {.op = "norm",
+         .flops = 4.0 * TOKENS * m->dim,
+         .bytes = 8.0 * TOKENS * m->dim,
+         .call = call_norm,
+         .args = &norm},
+        {.op = "rope",
+         .flops = 3.0 * TOKENS * (double)heads,
+         .bytes = 8.0 * TOKENS * (double)heads,
+         .call = call_rope,
+         .args = &rope},
+        {.op = "silu_mul",
+         .flops = 12.0 * TOKENS * m->ffn,
+         .bytes = 12.0 * TOKENS * m->ffn,
+         .call = call_silu_mul,
+         .args = &silu},
+        {.op = "kv_store",
+         .bytes = 12.0 * TOKENS * (double)kv,
+         .call = call_kv_store,
+         .args = &store},
+    };
+    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
+        snprintf(cases[i].shape, sizeof cases[i].shape, "%d tokens", TOKENS);
+        TRY(case_run(run, o, &cases[i]));
+    }
+    return OK;
+}
+
+static enum err bench_attend_prompt(const struct bench_run *run, struct operands *o)
+{
+    const struct bench_model *m = o->model;
+    int64_t heads = (int64_t)m->n_heads * m->head_dim;
+    struct prompt_span span = {.n_prompt = PROMPT,
+                               .first = PROMPT - TOKENS,
+                               .n = TOKENS,
+                               .q = o->x,
+                               .out = o->y,
+                               .pages = o->prompt};
+    struct attend_prompt_args args = {&o->layout, &span, 1,     m->n_heads,
+                                      0.125f,     heads, heads, o->scratch};
+    double pairs = (double)TOKENS * (PROMPT - TOKENS / 2.0);
+    for (int scores = 0; scores < 2; scores++) {
+        span.scores = scores ? o->scores : NULL;
+        struct bench_case b = {.op = "attend_prompt",
+                               .flops = 4 * pairs * (double)heads,
+                               .bytes = 8.0 * TOKENS * (double)heads,
+                               .call = call_attend_prompt,
+                               .args = &args};
+        snprintf(b.shape, sizeof b.shape, "%d of %d%s", TOKENS, PROMPT, scores ? " scores" : "");
+        TRY(case_run(run, o, &b));
+    }
+    return OK;
+}
+
+static enum err bench_attend_forced(const struct bench_run *run, struct operands *o)
+{
+    const struct bench_model *m = o->model;
+    int64_t heads = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim;
+    int64_t cap = SLOTS + KV_PAGE_SLOTS;
+    struct evict evict = {.policy = EVICT_FULL};
+    struct attend_forced_args args = {&o->layout, &evict, o->spans, ROWS,  m->n_heads, 0.125f,
+                                      heads,      kv,     kv,       heads, o->scratch};
+    for (int h2o = 0; h2o < 2; h2o++) {
+        evict.policy = h2o ? EVICT_H2O : EVICT_FULL;
+        for (int r = 0; r < ROWS; r++) {
+            int64_t at = r * m->n_kv_heads * cap;
+            o->rows[r] = (struct kv_row){.pages = o->page_list + r * PAGES,
+                                         .slot_pos = h2o ? o->slot_pos + at : NULL,
+                                         .slot_score = h2o ? o->slot_score + at : NULL,
+                                         .dirty = &o->dirty[r],
+                                         .slots_cap = (int)cap,
+                                         .n_slots = SLOTS};
+            o->spans[r] = (struct forced_span){
+                .kv = &o->rows[r],
+                .evict = {.budget = h2o ? SLOTS : INT32_MAX, .recent = h2o ? SLOTS / 2 : 0},
+                .n = 1,
+                .pos = SLOTS,
+                .q = o->x + r * heads,
+                .k = o->k + r * kv,
+                .v = o->v + r * kv,
+                .out = o->y + r * heads};
+        }
+        struct bench_case b = {.op = "attend_forced",
+                               .flops = 4.0 * ROWS * SLOTS * (double)heads,
+                               .bytes = 4.0 * ROWS * SLOTS * (double)kv,
+                               .call = call_attend_forced,
+                               .args = &args};
+        b.bytes *= o->layout.format == KV_F32 ? 2 : 1;
+        snprintf(b.shape, sizeof b.shape, "%d rows x %d %s", ROWS, SLOTS, h2o ? "h2o" : "full");
+        TRY(case_run(run, o, &b));
+    }
+    return OK;
+}
+
+static enum err bench_keep_and_head(const struct bench_run *run, struct operands *o)
+{
+    const struct bench_model *m = o->model;
+    struct evict evict = {.policy = EVICT_H2O};
+    o->rows[0] = (struct kv_row){.pages = o->page_list,
+                                 .slot_pos = o->slot_pos,
+                                 .slot_score = o->slot_score,
+                                 .dirty = o->dirty,
+                                 .slots_cap = SLOTS + KV_PAGE_SLOTS};
+    struct prompt_keep_args keep = {.from = &o->layout,
+                                    .to = &o->layout,
+                                    .pages = o->prompt,
+                                    .scores = o->scores,
+                                    .evict = &evict,
+                                    .row = {.budget = KEPT, .recent = KEPT / 2},
+                                    .kv = &o->rows[0],
+                                    .n_prompt = PROMPT,
+                                    .scratch = o->scratch};
+    struct bench_case b = {.op = "prompt_keep", .call = call_prompt_keep, .args = &keep};
+    b.bytes = 8.0 * KEPT * m->n_kv_heads * m->head_dim * (o->layout.format == KV_F32 ? 2 : 1);
+    snprintf(b.shape, sizeof b.shape, "%d of %d", KEPT, PROMPT);
+    TRY(case_run(run, o, &b));
+    struct head_reduce_args head = {.logits = o->logits,
+                                    .stride = HEAD_TILE,
+                                    .m = HEAD_ROWS,
+                                    .states = (struct head_state *const *)o->state_list,
+                                    .n = HEAD_TILE};
+    static const struct {
+        const char *name;
+        int want;
+        float temperature;
+    } wants[] = {{"greedy", HEAD_SAMPLE, 0}, {"sample", HEAD_SAMPLE, 1}, {"score", HEAD_SCORE, 0}};
+    for (int w = 0; w < 3; w++) {
+        for (int i = 0; i < HEAD_ROWS; i++) {
+            o->states[i] = (struct head_state){
+                .want = wants[w].want, .target = i, .temperature = wants[w].temperature};
+            head_start(&o->states[i]);
+        }
+        struct bench_case h = {.op = "head_reduce",
+                               .bytes = 4.0 * HEAD_ROWS * HEAD_TILE,
+                               .call = call_head_reduce,
+                               .args = &head};
+        snprintf(h.shape, sizeof h.shape, "%d x %d %s", HEAD_ROWS, HEAD_TILE, wants[w].name);
+        TRY(case_run(run, o, &h));
+    }
+    return OK;
+}
+
+/* Matmuls bring their own memory: copies of the weight, so that it comes from RAM as on the line.
+ */
+static enum err bench_matmul(const struct bench_run *run, struct operands *o, enum dtype dtype,
+                             int m)
+{
+    const struct bench_model *s = o->model;
+    int heads = s->n_heads * s->head_dim;
+    const int dims[][2] = {
+        {heads, s->dim}, {s->ffn, s->dim}, {s->dim, s->ffn}, {HEAD_TILE, s->dim}};
+    static const char *const names[] = {"q", "up", "down", "head"};
+    for (int i = 0; i < 4; i++) {
+        struct probe_matmul p = {.dtype = dtype,
+                                 .m = m,
+                                 .n = dims[i][0],
+                                 .k = dims[i][1],
+                                 .weight_bytes = WEIGHT_BYTES,
+                                 .seconds = WINDOW_S};
+        double rates[BENCH_RUNS_MAX];
+        int64_t weight_bytes = 0;
+        for (int r = 0; r < run->runs; r++)
+            TRY(probe_matmul(o->ops, &p, &rates[r], &weight_bytes));
+        struct bench_case b = {.op = "matmul",
+                               .flops = 2.0 * m * p.n * p.k,
+                               .bytes = (double)weight_bytes + 4.0 * m * (p.n + p.k)};
+        snprintf(b.shape, sizeof b.shape, "%s %s m=%d", dtype_info(dtype)->name, names[i], m);
+        TRY(case_row(run->table, o, &b, run->roof, b.flops / bench_median(rates, run->runs)));
+    }
+    return OK;
+}
+
+static enum err bench_matmuls(const struct bench_run *run, struct operands *o)
+{
+    static const int rows[] = {1, 16, 64, 256};
+    static const enum dtype formats[] = {DTYPE_Q8, DTYPE_Q4, DTYPE_F32};
+    if (run->only && strcmp(run->only, "matmul") != 0)
+        return OK;
+    for (int i = 0; i < 4; i++)
+        TRY(bench_matmul(run, o, DTYPE_BF16, rows[i]));
+    for (int i = 0; i < 3; i++)
+        TRY(bench_matmul(run, o, formats[i], 64));
+    return OK;
+}
+
+static enum err bench_model_run(const struct bench_run *run, const struct ops *ops,
+                                const struct bench_model *model)
+{
+    struct operands o = {.model = model, .ops = ops};
+    struct arena arena;
+    kv_layout_init(&o.layout, ops->compute == COMPUTE_F32 ? KV_F32 : KV_BF16, model->n_kv_heads,
+                   model->head_dim);
+    TRY(bench_matmuls(run, &o));
+    arena_init(&arena);
+    operands_carve(&o, &arena);
+    TRY(arena_open(&arena, arena.used));
+    operands_carve(&o, &arena);
+    operands_fill(&o);
+    enum err err = bench_rows(run, &o);
+    if (err == OK)
+        err = bench_attend_prompt(run, &o);
+    if (err == OK)
+        err = bench_attend_forced(run, &o);
+    if (err == OK)
+        err = bench_keep_and_head(run, &o);
+    arena_close(&arena);
+    return err;
+}
+
+static enum err check_only(const char *only)
+{
+#define OP_NAME(name) #name,
+    static const char *const names[] = {OPS(OP_NAME)};
+#undef OP_NAME
+    for (int i = 0; only && i < (int)(sizeof names / sizeof names[0]); i++)
+        if (strcmp(only, names[i]) == 0)
+            return OK;
+    return only ? fail(ERR_USAGE, "bench ops: '%s' is no op", only) : OK;
+}
+
+enum err bench_ops(const struct config *c)
+{
+    struct compute_setup s;
+    struct bench_table t;
+    struct roof roof;
+    const char *only = c->n_args > 1 ? c->args[1] : NULL;
+    TRY(check_only(only));
+    enum err err = compute_open(&s, c, NULL);
+    if (err == OK)
+        err = probe_ram(s.ops.pool, 256 << 20, 0.5, &roof.ram);
+    if (err != OK) {
+        compute_close(&s);
+        return err;
+    }
+    roof.flops = bench_peak_flops(&s.ops, 0.5);
+    log_line(LOG_INFO, "bench ops: %s, %d threads; roof %.0f GFLOP/s, RAM %.1f GB/s",
+             isa_name(s.ops.isa), pool_threads(s.ops.pool), roof.flops * 1e-9, roof.ram * 1e-9);
+    bench_table_open(&t, c);
+    t.head = json_pack("{ss ss si ss sf sf}", "cpu", s.info.cpu_name, "isa", isa_name(s.ops.isa),
+                       "threads", pool_threads(s.ops.pool), "compute", c->compute, "roof_gflop_s",
+                       roof.flops * 1e-9, "roof_ram_gb_s", roof.ram * 1e-9);
+    struct bench_run run = {&t, &roof, only, bench_runs(c)};
+    for (int i = 0; err == OK && i < (int)(sizeof models / sizeof models[0]); i++)
+        err = bench_model_run(&run, &s.ops, &models[i]);
+    compute_close(&s);
+    enum err closed = bench_table_close(&t);
+    return err != OK ? err : closed;
+}

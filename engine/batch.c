@@ -1,0 +1,340 @@
+/* engine/batch.c - see batch.h.
+ *
+ * The fact a newcomer would miss: whatever is decided here (who enters when, how a forced span is cut,
+ * who returns to the queue) changes speed and never a byte of the answer; the rules that fix the bytes
+ * stand in kernels/ops.h and policy/evict.h. */
+#include "engine/batch.h"
+
+#include "engine/sample.h"
+
+#include <string.h>
+
+void batches_carve(struct batches *b, struct arena *arena, const struct plan *plan,
+                   const struct shape *shape, const struct evict *evict, int edits_max, int filters)
+{
+    int64_t rows = (int64_t)plan->batch * plan->batches;
+    int row_pages = plan->slots_cap / KV_PAGE_SLOTS;
+    int64_t meta = evict->policy == EVICT_FULL
+                       ? 0
+                       : (int64_t)plan->decoder * shape->n_kv_heads * plan->slots_cap;
+    b->plan = plan;
+    b->shape = shape;
+    b->evict = evict;
+    b->edits_max = edits_max;
+    b->batch = ARENA_ARRAY(arena, struct batch, plan->batches);
+    b->states_cap = rows + plan->head_positions - plan->batch;
+    b->states = ARENA_ARRAY(arena, struct head_state, b->states_cap);
+    b->edits = ARENA_ARRAY(arena, struct logit_edit, rows * edits_max);
+    b->candidates = filters ? ARENA_ARRAY(arena, struct head_candidate, rows * HEAD_SAMPLE_MAX) : NULL;
+    for (int i = 0; i < plan->batches; i++) {
+        struct batch t = {.index = i, .pass = -1, .n_rows = plan->batch};
+        t.rows = ARENA_ARRAY(arena, struct row, plan->batch);
+        t.spans = ARENA_ARRAY(arena, struct span, 2 * plan->batch);
+        t.positions = ARENA_ARRAY(arena, struct position, plan->head_positions);
+        t.free_pages = ARENA_ARRAY(arena, int32_t, plan->pages_batch);
+        for (int r = 0; r < plan->batch; r++) {
+            int32_t *pages = ARENA_ARRAY(arena, int32_t, row_pages);
+            int32_t *pos = meta ? ARENA_ARRAY(arena, int32_t, meta) : NULL;
+            float *score = meta ? ARENA_ARRAY(arena, float, meta) : NULL;
+            if (arena->base)
+                t.rows[r] = (struct row){
+                    .pages = pages, .slot_pos = pos, .slot_score = score, .ahead_token = -1};
+        }
+        if (!arena->base)
+            continue;
+        for (int64_t p = 0; p < plan->pages_batch; p++) // a stack: the lowest id is handed out first
+            t.free_pages[p] = (int32_t)(plan->pages_batch - 1 - p);
+        t.n_free_pages = (int)plan->pages_batch;
+        b->batch[i] = t;
+    }
+}
+
+/* Tokens of the request that go through the layers: a scored request never needs its last one. */
+static int tokens_wanted(const struct request *r)
+{
+    return r->kind == REQUEST_SCORE ? r->n_tokens - 1 : r->n_tokens;
+}
+
+/* Slots after the row, which holds n_slots, has taken its next `n` tokens. */
+static int slots_after(const struct batches *b, const struct row *row, int n)
+{
+    int64_t slots = (int64_t)row->n_slots + n;
+    if (b->evict->simulate)
+        return (int)slots;
+    return (int)min_i64(slots, row->evict.budget);
+}
+
+static int pages_for(int slots)
+{
+    return (int)ceil_div(slots, KV_PAGE_SLOTS);
+}
+
+static void row_leave(struct batch *t, struct row *row)
+{
+    while (row->n_pages > 0)
+        t->free_pages[t->n_free_pages++] = row->pages[--row->n_pages];
+    row->request = NULL;
+    row->n_done = row->n_take = row->n_slots = row->n_slots_after = row->lost = 0;
+    row->ahead_token = -1;
+}
+
+static void row_requeue(struct batches *b, struct batch *t, struct row *row)
+{
+    job_requeue(b->job, row->request);
+    row_leave(t, row);
+    b->requeued++;
+}
+
+static struct row *youngest_row(struct batch *t)
+{
+    struct row *young = NULL;
+    for (int r = 0; r < t->n_rows; r++)
+        if (t->rows[r].request && (!young || t->rows[r].entered > young->entered))
+            young = &t->rows[r];
+    return young;
+}
+
+/* Pages for the slots after this pass; when too few are free the youngest row of the batch returns to
+ * the queue, which may be this one. Returns 1 when the row has its pages. */
+static int row_take_pages(struct batches *b, struct batch *t, struct row *row)
+{
+    int need = pages_for(row->n_slots_after);
+    while (need - row->n_pages > t->n_free_pages) {
+        struct row *young = youngest_row(t);
+        int self = young == row;
+        row_requeue(b, t, young);
+        if (self)
+            return 0;
+    }
+    while (row->n_pages < need)
+        row->pages[row->n_pages++] = t->free_pages[--t->n_free_pages];
+    return 1;
+}
+
+/* The pass before is over for this batch: what was taken is done. */
+static void end_pass(struct batches *b, struct batch *t)
+{
+    for (int r = 0; r < t->n_rows; r++) {
+        struct row *row = &t->rows[r];
+        if (!row->request)
+            continue;
+        if (row->lost) {
+            row_requeue(b, t, row);
+            continue;
+        }
+        b->evicted_slots += row->n_slots + row->n_take - row->n_slots_after;
+        row->n_done += row->n_take;
+        row->n_slots = row->n_slots_after;
+        row->n_take = 0;
+    }
+}
+
+/* Tokens of a live row in this pass. One token of its own is always free; more count as admitted. */
+static int live_take(struct batches *b, const struct row *row)
+{
+    int wanted = tokens_wanted(row->request) - row->n_done;
+    if (wanted <= 1)
+        return wanted;
+    int left = b->plan->prefill_tokens - b->admitted;
+    int take = (int)min_i64(wanted, left > 1 ? left : 1);
+    b->admitted += take > 1 ? take : 0;
+    return take;
+}
+
+/* Tokens that a waiting request would take on entering; 0: not in this pass. A prompt enters whole;
+ * one longer than what a pass admits enters alone. */
+static int entry_take(const struct batches *b, const struct request *r)
+{
+    int left = b->plan->prefill_tokens - b->admitted;
+    if (r->n_prompt > left && b->admitted > 0)
+        return 0;
+    int wanted = tokens_wanted(r);
+    int take = (int)min_i64(wanted, r->n_prompt);
+    if (left > take)
+        take = (int)min_i64(wanted, left);
+    return take;
+}
+
+static enum err admit_rows(struct batches *b, struct batch *t)
+{
+    for (int r = 0; r < t->n_rows; r++) {
+        struct row *row = &t->rows[r];
+        if (row->request)
+            continue;
+        const struct request *next = NULL;
+        TRY(job_peek(b->job, &next));
+        if (!next)
+            return OK;
+        int take = entry_take(b, next);
+        if (take == 0)
+            return OK;
+        struct row probe = {.n_slots = 0};
+        CHECK(evict_row_init(b->evict, next->n_prompt, next->n_cap - next->n_prompt, &probe.evict) == 0);
+        int need = pages_for(slots_after(b, &probe, take));
+        /* A page to grow for every live row, or the newcomer would soon send someone back. */
+        int headroom = 0;
+        for (int i = 0; i < t->n_rows; i++)
+            headroom += t->rows[i].request != NULL;
+        if (t->n_free_pages < need + headroom && headroom > 0)
+            return OK;
+        CHECK(t->n_free_pages >= need);
+        row->request = job_take(b->job);
+        row->evict = probe.evict;
+        row->n_done = row->n_slots = row->lost = 0;
+        row->entered = ++b->entered;
+        row->n_take = take;
+        row->n_slots_after = slots_after(b, row, take);
+        b->admitted += take;
+        CHECK(row_take_pages(b, t, row));
+    }
+    return OK;
+}
+
+static void add_span(struct batch *t, int row, int kind, int pos, int n)
+{
+    if (n <= 0)
+        return;
+    t->spans[t->n_spans++] =
+        (struct span){.row = row, .kind = kind, .pos = pos, .n = n, .first = t->n_tokens};
+    t->n_tokens += n;
+}
+
+/* Is the log-probability of token pos + 1 wanted? */
+static int wants_score(const struct request *r, int pos)
+{
+    if (r->kind == REQUEST_SCORE)
+        return pos + 1 >= r->n_prompt && pos + 1 < r->n_tokens;
+    return r->logprobs && pos + 1 < r->n_tokens && (r->echo || pos + 1 >= r->n_prompt);
+}
+
+static void add_positions(struct batches *b, struct batch *t, const struct span *s)
+{
+    struct row *row = &t->rows[s->row];
+    const struct request *r = row->request;
+    for (int i = 0; i < s->n; i++) {
+        int pos = s->pos + i;
+        int sampled = r->kind == REQUEST_GENERATE && pos == r->n_tokens - 1;
+        int scored = wants_score(r, pos);
+        if (!sampled && !scored)
+            continue;
+        CHECK(b->pass_states < b->states_cap && t->n_positions < b->plan->head_positions);
+        struct head_state *state = &b->states[b->pass_states++];
+        int64_t place = (int64_t)t->index * b->plan->batch + s->row;
+        sample_begin(state, r, pos, sampled, scored, b->stops, b->n_stops,
+                     b->edits + place * b->edits_max,
+                     b->candidates ? b->candidates + place * HEAD_SAMPLE_MAX : NULL);
+        t->positions[t->n_positions++] = (struct position){.row = s->row,
+                                                           .pos = pos,
+                                                           .token = s->first + i,
+                                                           .sampled = sampled,
+                                                           .scored = scored,
+                                                           .state = state};
+    }
+}
+
+static void lay_spans(struct batches *b, struct batch *t)
+{
+    t->n_spans = t->n_tokens = t->n_positions = 0;
+    for (int r = 0; r < t->n_rows; r++) {
+        struct row *row = &t->rows[r];
+        if (!row->request || row->n_take == 0)
+            continue;
+        int n_prompt = row->n_done == 0 ? (int)min_i64(row->n_take, row->request->n_prompt) : 0;
+        add_span(t, r, SPAN_PROMPT, 0, n_prompt);
+        add_span(t, r, SPAN_FORCED, row->n_done + n_prompt, row->n_take - n_prompt);
+    }
+    for (int i = 0; i < t->n_spans; i++)
+        add_positions(b, t, &t->spans[i]);
+    t->first_token = b->pass_tokens;
+    b->pass_tokens += t->n_tokens;
+    CHECK(b->pass_tokens <= b->plan->pass_tokens && t->n_tokens <= b->plan->step_tokens);
+}
+
+enum err batch_refill(struct batches *b, int index, int64_t pass)
+{
+    struct batch *t = &b->batch[index];
+    if (index == 0)
+        b->pass_tokens = b->pass_states = b->admitted = 0;
+    end_pass(b, t);
+    t->pass = pass;
+    for (int r = 0; r < t->n_rows; r++) {
+        struct row *row = &t->rows[r];
+        if (!row->request)
+            continue;
+        row->n_take = live_take(b, row);
+        row->n_slots_after = slots_after(b, row, row->n_take);
+    }
+    for (int r = 0; r < t->n_rows; r++)
+        if (t->rows[r].request)
+            row_take_pages(b, t, &t->rows[r]);
+    TRY(admit_rows(b, t));
+    lay_spans(b, t);
+    return OK;
+}
+
+/* One position's results; the row may finish. */
+static enum err take_position(struct batches *b, struct batch *t, const struct position *p)
+{
+    struct row *row = &t->rows[p->row];
+    if (!row->request || row->lost)
+        return OK;
+    if (p->scored)
+        TRY(job_scored(b->job, row->request, p->pos, p->state));
+    if (!p->sampled)
+        return OK;
+    int finished = 0;
+    int32_t id = sample_token(p->state, row->request, p->pos);
+    if (id < 0) {
+        TRY(job_fail(b->job, row->request, "numeric_error", "the model's logits are not numbers"));
+        row_leave(t, row);
+        return OK;
+    }
+    TRY(job_token(b->job, row->request, id, p->state, &finished));
+    if (!finished)
+        return OK;
+    b->evicted_slots += row->n_slots + row->n_take - row->n_slots_after;
+    TRY(job_finish(b->job, row->request));
+    row_leave(t, row);
+    return OK;
+}
+
+enum err batch_sample(struct batches *b, int index)
+{
+    struct batch *t = &b->batch[index];
+    for (int i = 0; i < t->n_positions; i++)
+        TRY(take_position(b, t, &t->positions[i]));
+    for (int r = 0; r < t->n_rows; r++) {
+        struct row *row = &t->rows[r];
+        if (!row->request || row->lost || row->request->kind != REQUEST_SCORE)
+            continue;
+        if (row->n_done + row->n_take < tokens_wanted(row->request))
+            continue;
+        b->evicted_slots += row->n_slots + row->n_take - row->n_slots_after;
+        TRY(job_finish(b->job, row->request));
+        row_leave(t, row);
+    }
+    return OK;
+}
+
+int batch_pages(const struct batch *batch, int64_t pass, int32_t *pages)
+{
+    int n = 0;
+    for (int r = 0; r < batch->n_rows; r++) {
+        const struct row *row = &batch->rows[r];
+        if (!row->request)
+            continue;
+        int slots = pass == batch->pass ? row->n_slots : row->n_slots_after;
+        for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)
+            pages[n++] = row->pages[i];
+    }
+    return n;
+}
+
+int batches_live(const struct batches *b)
+{
+    int n = 0;
+    for (int i = 0; i < b->plan->batches; i++)
+        for (int r = 0; r < b->plan->batch; r++)
+            n += b->batch[i].rows[r].request != NULL;
+    return n;
+}

@@ -1,0 +1,45 @@
+/* engine/compute.c - see compute.h. Owns: the checks of those four flags. Refuses: budgets and
+ * models. The fact a newcomer would miss: threads are bound to cores only when their number was
+ * left open. */
+#include "engine/compute.h"
+
+#include <string.h>
+
+static enum err read_flags(struct compute_setup *s, const struct config *c)
+{
+    enum isa best = isa_best();
+    s->ops.isa = strcmp(c->isa, "auto") == 0 ? best : isa_by_name(c->isa);
+    if (s->ops.isa == N_ISAS || s->ops.isa == ISA_REF)
+        return fail(ERR_USAGE, "--isa: '%s' is none of auto|avx512|avx2|portable", c->isa);
+    if (s->ops.isa > best)
+        return fail(ERR_USAGE, "--isa %s: this CPU does not have it (it has %s)", c->isa,
+                    isa_name(best));
+    int f32 = strcmp(c->compute, "f32") == 0;
+    if (!f32 && strcmp(c->compute, "bf16") != 0)
+        return fail(ERR_USAGE, "--compute: '%s' is none of bf16|f32", c->compute);
+    s->ops.compute = f32 ? COMPUTE_F32 : COMPUTE_BF16;
+    static const char *const names[] = {"auto", "uring", "threads"};
+    static const enum ring_kind kinds[] = {RING_AUTO, RING_URING, RING_THREADS};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(c->io, names[i]) == 0) {
+            s->io = kinds[i];
+            return OK;
+        }
+    return fail(ERR_USAGE, "--io: '%s' is none of auto|uring|threads", c->io);
+}
+
+enum err compute_open(struct compute_setup *s, const struct config *c, const char *dir)
+{
+    memset(s, 0, sizeof *s);
+    TRY(read_flags(s, c));
+    TRY(machine_read(&s->info, dir));
+    int n = (int)min_i64(max_i64(c->threads, 0), MACHINE_CORES_MAX);
+    int bind = n == 0 && s->info.n_cores >= s->info.n_threads;
+    return pool_open(&s->ops.pool, n ? n : s->info.n_threads, bind ? s->info.core_cpus : NULL);
+}
+
+void compute_close(struct compute_setup *s)
+{
+    pool_close(s->ops.pool);
+    s->ops.pool = NULL;
+}

@@ -1,0 +1,360 @@
+/* engine/config.c - see config.h. To add a knob: a field in struct config and one row here. */
+#include "engine/config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <locale.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum knob_kind { KNOB_STRING, KNOB_SIZE, KNOB_COUNT, KNOB_NUMBER, KNOB_DURATION, KNOB_SWITCH, KNOB_STOPS, KNOB_SIX };
+
+struct knob {
+    const char *name;   // long flag, without the dashes
+    char letter;        // short flag, 0: none
+    enum knob_kind kind;
+    size_t offset;      // in struct config
+    int commands;       // or-ed enum config_command
+    const char *preset; // default as text, NULL: none
+    const char *value;  // how the value is named in --help
+    const char *help;
+};
+
+#define MODEL_CMDS (CMD_RUN | CMD_GEN | CMD_SCORE | CMD_PLAN | CMD_TOKENIZE | CMD_BENCH)
+#define LINE_CMDS  (CMD_RUN | CMD_GEN | CMD_SCORE | CMD_PLAN | CMD_BENCH)
+#define AT(field)  offsetof(struct config, field)
+
+static const struct knob knobs[] = {
+    {"model", 'm', KNOB_STRING, AT(model), MODEL_CMDS, NULL, "MODEL",
+     "Hugging Face directory, .gguf file, pack, or a model config from configs/"},
+    {"input", 'i', KNOB_STRING, AT(in), CMD_RUN | CMD_SCORE | CMD_PLAN, NULL, "FILE", "rows, one JSON object a line"},
+    {"output", 'o', KNOB_STRING, AT(out), CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH, NULL, "FILE",
+     "where the result goes"},
+    {"prompt", 'p', KNOB_STRING, AT(prompt), CMD_GEN, NULL, "TEXT", "the prompt"},
+    {"file", 'f', KNOB_STRING, AT(prompt_file), CMD_GEN, NULL, "FILE", "read the prompt from a file"},
+    {"chat", 0, KNOB_SWITCH, AT(chat), CMD_GEN, NULL, "", "put the prompt through the chat template"},
+    {"text", 0, KNOB_STRING, AT(text), CMD_SCORE, NULL, "FILE", "perplexity of a text file"},
+    {"prefix", 0, KNOB_COUNT, AT(prefix), CMD_SCORE, "512", "TOKENS", "prompt part of a window of --text"},
+    {"window", 0, KNOB_COUNT, AT(window), CMD_SCORE, "1024", "TOKENS", "window of --text"},
+    {"mem-device", 0, KNOB_SIZE, AT(mem_device), LINE_CMDS, "-1", "SIZE", "device memory cap (default: what is free, less a margin)"},
+    {"mem-ram", 0, KNOB_SIZE, AT(mem_ram), LINE_CMDS, "-1", "SIZE", "RAM cap (default: what is free, less a margin)"},
+    {"mem-disk", 0, KNOB_SIZE, AT(mem_disk), LINE_CMDS, "-1", "SIZE", "disk that the run itself may write, packs apart; 0 forbids it"},
+    {"offload-dir", 0, KNOB_STRING, AT(offload_dir), LINE_CMDS | CMD_PROBE, NULL, "DIR", "where KV and hidden states are offloaded (default: beside the pack)"},
+    {"device", 0, KNOB_STRING, AT(device), LINE_CMDS, "auto", "auto|cpu|cuda[:i]", "where to compute"},
+    {"threads", 't', KNOB_COUNT, AT(threads), LINE_CMDS | CMD_PROBE, "0", "N", "compute threads (0: one per usable core)"},
+    {"compute", 0, KNOB_STRING, AT(compute), LINE_CMDS, "bf16", "bf16|f32", "format of matmul inputs"},
+    {"isa", 0, KNOB_STRING, AT(isa), LINE_CMDS | CMD_PROBE, "auto", "auto|avx512|avx2|portable", "instruction set; part of the answer under bf16"},
+    {"weights", 0, KNOB_STRING, AT(weights), LINE_CMDS | CMD_PACK | CMD_TOKENIZE, "auto", "auto|f32|f16|bf16|q8|q4", "weight format of the pack"},
+    {"batch", 0, KNOB_COUNT, AT(batch), LINE_CMDS, "0", "N", "rows of one batch (0: auto)"},
+    {"batches", 0, KNOB_COUNT, AT(batches), LINE_CMDS, "0", "N", "batches that share one sweep of the weights (0: auto)"},
+    {"weights-resident", 0, KNOB_STRING, AT(resident), LINE_CMDS, "auto", "N|PCT%", "layers kept in RAM"},
+    {"percent", 0, KNOB_SIX, AT(percent), LINE_CMDS, NULL, "wD wR kD kR hD hR", "FlexGen's six shares; on a CPU device and RAM add up"},
+    {"ahead-weights", 0, KNOB_COUNT, AT(ahead_weights), LINE_CMDS, "-1", "STEPS", "look-ahead of weight reads (-1: auto)"},
+    {"ahead-state", 0, KNOB_COUNT, AT(ahead_state), LINE_CMDS, "-1", "STEPS", "look-ahead of KV and hidden states (-1: auto)"},
+    {"prefill-tokens", 0, KNOB_COUNT, AT(prefill_tokens), LINE_CMDS, "0", "N", "prompt and forced tokens admitted per pass (0: auto)"},
+    {"attn", 0, KNOB_STRING, AT(attn), LINE_CMDS, "auto", "auto|cpu|device", "where attention runs"},
+    {"io", 0, KNOB_STRING, AT(io), LINE_CMDS | CMD_PROBE, "auto", "auto|uring|threads", "how files are read"},
+    {"plan", 0, KNOB_STRING, AT(plan), CMD_RUN | CMD_SCORE, NULL, "FILE", "take placement from a plan file"},
+    {"kv-policy", 0, KNOB_STRING, AT(kv_policy), LINE_CMDS, "full", "NAME", "full|window|streaming|h2o|h2o-mean"},
+    {"kv-budget", 0, KNOB_STRING, AT(kv_budget), LINE_CMDS, "0.2", "N|FRACTION", "slots per layer and KV head; a fraction counts prompt + max_tokens"},
+    {"kv-recent", 0, KNOB_STRING, AT(kv_recent), LINE_CMDS, NULL, "N|FRACTION", "newest positions protected (default: by policy)"},
+    {"kv-sink", 0, KNOB_COUNT, AT(kv_sink), LINE_CMDS, "-1", "N", "first positions protected (-1: by policy)"},
+    {"kv-scope", 0, KNOB_STRING, AT(kv_scope), LINE_CMDS, "head", "head|layer", "who chooses victims"},
+    {"kv-format", 0, KNOB_STRING, AT(kv_format), LINE_CMDS, "bf16", "f32|bf16", "format of stored K and V"},
+    {"kv-simulate", 0, KNOB_SWITCH, AT(kv_simulate), CMD_RUN | CMD_SCORE, NULL, "", "keep everything and mask what would have gone"},
+    {"kv-dump", 0, KNOB_STRING, AT(kv_dump), CMD_RUN | CMD_SCORE, NULL, "FILE", "kept positions and victims as JSON lines"},
+    {"max-tokens", 'n', KNOB_COUNT, AT(max_tokens), CMD_RUN | CMD_GEN, "0", "N", "tokens to generate (rows win; default: by form)"},
+    {"temperature", 0, KNOB_NUMBER, AT(temperature), CMD_RUN | CMD_GEN, "-1", "X", "0: greedy (rows win; default 1)"},
+    {"top-p", 0, KNOB_NUMBER, AT(top_p), CMD_RUN | CMD_GEN, "1", "X", "nucleus; chooses among the best 1,024"},
+    {"top-k", 0, KNOB_COUNT, AT(top_k), CMD_RUN | CMD_GEN, "0", "N", "at most 1,024 act; 0: off"},
+    {"min-p", 0, KNOB_NUMBER, AT(min_p), CMD_RUN | CMD_GEN, "0", "X", "chooses among the best 1,024; 0: off"},
+    {"repetition-penalty", 0, KNOB_NUMBER, AT(repetition_penalty), CMD_RUN | CMD_GEN, "1", "X", "1: off"},
+    {"seed", 0, KNOB_COUNT, AT(seed), CMD_RUN | CMD_GEN | CMD_BENCH, "-1", "N", "for rows without one"},
+    {"stop", 0, KNOB_STOPS, AT(stops), CMD_RUN | CMD_GEN, NULL, "TEXT", "stop string; may be given again"},
+    {"ignore-eos", 0, KNOB_SWITCH, AT(ignore_eos), CMD_RUN | CMD_GEN | CMD_PLAN, NULL, "", "generate to max_tokens"},
+    {"order", 0, KNOB_STRING, AT(order), CMD_RUN | CMD_SCORE, "input", "input|completion", "order of OUT"},
+    {"limit", 0, KNOB_COUNT, AT(limit), CMD_RUN | CMD_SCORE | CMD_PLAN, "0", "N", "first N rows (or windows) only"},
+    {"retry-errors", 0, KNOB_SWITCH, AT(retry_errors), CMD_RUN | CMD_SCORE, NULL, "", "run failed rows again"},
+    {"max-errors", 0, KNOB_COUNT, AT(max_errors), CMD_RUN | CMD_SCORE, "-1", "N", "stop when more rows failed"},
+    {"unknown-fields", 0, KNOB_STRING, AT(unknown_fields), CMD_RUN | CMD_SCORE, "error", "error|warn", "fields that sluice does not know"},
+    {"overwrite", 0, KNOB_SWITCH, AT(overwrite), CMD_RUN | CMD_SCORE, NULL, "", "drop another job's OUT"},
+    {"shard", 0, KNOB_STRING, AT(shard), CMD_RUN | CMD_SCORE, NULL, "i/N", "this process takes rows i, i+N, ... (i from 0)"},
+    {"time-limit", 0, KNOB_DURATION, AT(time_limit_s), LINE_CMDS, "0", "D", "stop cleanly after this long (90s, 15m, 3h50m)"},
+    {"dry-run", 0, KNOB_SWITCH, AT(dry_run), CMD_RUN | CMD_SCORE, NULL, "", "check the input and print the plan, no more"},
+    {"machine", 0, KNOB_STRING, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE, NULL, "FILE", "machine file (default: this one's, probed)"},
+    {"prompt-len", 0, KNOB_COUNT, AT(prompt_len), CMD_PLAN | CMD_BENCH, "0", "TOKENS", "prompt length of a made-up job"},
+    {"gen-len", 0, KNOB_COUNT, AT(gen_len), CMD_PLAN | CMD_BENCH, "32", "TOKENS", "tokens to generate in a made-up job"},
+    {"num-prompts", 0, KNOB_COUNT, AT(num_prompts), CMD_PLAN | CMD_BENCH, "64", "N", "rows of a made-up job"},
+    {"runs", 0, KNOB_COUNT, AT(runs), CMD_BENCH, "3", "N", "repetitions of ops and io; medians are printed"},
+    {"full", 0, KNOB_SWITCH, AT(full), CMD_PROBE, NULL, "", "measure for minutes instead of seconds"},
+    {"decode", 0, KNOB_SWITCH, AT(decode), CMD_TOKENIZE, NULL, "", "rows {\"ids\"} to {\"text\"}"},
+    {"json", 0, KNOB_SWITCH, AT(json), CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE, NULL, "", "one JSON object on stdout"},
+    {"csv", 0, KNOB_SWITCH, AT(csv), CMD_BENCH, NULL, "", "comma-separated rows on stdout"},
+    {"progress", 0, KNOB_STRING, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK, "auto", "auto|bar|lines|none", "progress on stderr"},
+    {"summary", 0, KNOB_STRING, AT(summary), CMD_RUN | CMD_SCORE | CMD_BENCH, NULL, "FILE", "what was planned and measured, as JSON"},
+    {"trace", 0, KNOB_STRING, AT(trace), CMD_RUN | CMD_SCORE, NULL, "FILE", "Chrome trace of the lanes"},
+    {"config", 0, KNOB_STRING, AT(config), ~0, NULL, "FILE", "any flag as `key = value`"},
+    {"verbose", 'v', KNOB_SWITCH, AT(verbose), ~0, NULL, "", "more on stderr"},
+    {"quiet", 'q', KNOB_SWITCH, AT(quiet), ~0, NULL, "", "errors only on stderr"},
+    {"help", 'h', KNOB_SWITCH, AT(help), ~0, NULL, "", "this list"},
+};
+#define N_KNOBS (int)(sizeof knobs / sizeof knobs[0])
+
+/* Digits, one point, no exponent, whatever the locale says about commas. */
+static const char *parse_decimal(const char *text, double *x)
+{
+    const char *p = text;
+    double sign = 1, value = 0, scale = 1;
+    if (*p == '-') {
+        sign = -1;
+        p++;
+    }
+    const char *digits = p;
+    for (; isdigit((unsigned char)*p); p++)
+        value = value * 10 + (*p - '0');
+    int n = (int)(p - digits);
+    if (*p == '.')
+        for (p++; isdigit((unsigned char)*p); p++, n++)
+            value += (*p - '0') * (scale /= 10);
+    *x = sign * value;
+    return n > 0 ? p : text;
+}
+
+static enum err scaled(const char *flag, const char *text, double big, int64_t *out)
+{
+    double x;
+    const char *end = parse_decimal(text, &x);
+    double unit = 1;
+    const char *letters = "kKmMgGtT", *at = *end ? strchr(letters, *end) : NULL;
+    if (at) {
+        int power = (int)(at - letters) / 2 + 1;
+        int binary = (at - letters) % 2 == 1;
+        for (int i = 0; i < power; i++)
+            unit *= binary ? 1024 : 1000;
+        end++;
+    }
+    if (end == text || *end || x * unit > big || x * unit < -1)
+        return fail(ERR_USAGE, "--%s: cannot read '%s' (e.g. 512M, 24G, 2.3G)", flag, text);
+    *out = (int64_t)(x * unit);
+    return OK;
+}
+
+enum err parse_size(const char *flag, const char *text, int64_t *bytes)
+{
+    return scaled(flag, text, 9e18, bytes);
+}
+
+enum err parse_count(const char *flag, const char *text, int64_t *n)
+{
+    return scaled(flag, text, 9e15, n);
+}
+
+enum err parse_number(const char *flag, const char *text, double *x)
+{
+    const char *end = parse_decimal(text, x);
+    if (end == text || *end)
+        return fail(ERR_USAGE, "--%s: '%s' is not a number", flag, text);
+    return OK;
+}
+
+enum err parse_duration(const char *flag, const char *text, double *seconds)
+{
+    *seconds = 0;
+    const char *p = text;
+    while (*p) {
+        double x;
+        const char *end = parse_decimal(p, &x);
+        double unit = *end == 's' || !*end ? 1 : *end == 'm' ? 60 : *end == 'h' ? 3600 : *end == 'd' ? 86400 : 0;
+        if (end == p || unit == 0 || x < 0)
+            return fail(ERR_USAGE, "--%s: cannot read '%s' (e.g. 90s, 15m, 3h50m)", flag, text);
+        *seconds += x * unit;
+        p = *end ? end + 1 : end;
+    }
+    return p == text ? fail(ERR_USAGE, "--%s: empty duration", flag) : OK;
+}
+
+static enum err knob_set(struct config *c, const struct knob *k, const char *value)
+{
+    void *field = (char *)c + k->offset;
+    switch (k->kind) {
+    case KNOB_STRING:
+    case KNOB_SIX:
+        *(const char **)field = value;
+        return OK;
+    case KNOB_SIZE:
+        return parse_size(k->name, value, field);
+    case KNOB_COUNT:
+        return parse_count(k->name, value, field);
+    case KNOB_NUMBER:
+        return parse_number(k->name, value, field);
+    case KNOB_DURATION:
+        return parse_duration(k->name, value, field);
+    case KNOB_SWITCH:
+        *(int *)field = !value || (strcmp(value, "0") != 0 && strcmp(value, "false") != 0);
+        return OK;
+    case KNOB_STOPS:
+        if (c->n_stops == CONFIG_STOPS_MAX)
+            return fail(ERR_USAGE, "--stop: at most %d", CONFIG_STOPS_MAX);
+        c->stops[c->n_stops++] = value;
+        return OK;
+    }
+    return OK;
+}
+
+static int edit_distance(const char *a, const char *b)
+{
+    int row[64], n = (int)strlen(b);
+    if (n > 62)
+        return 99;
+    for (int j = 0; j <= n; j++)
+        row[j] = j;
+    for (int i = 0; a[i]; i++) {
+        int diagonal = row[0];
+        row[0] = i + 1;
+        for (int j = 0; j < n; j++) {
+            int change = diagonal + (a[i] != b[j]);
+            diagonal = row[j + 1];
+            int best = row[j] < row[j + 1] ? row[j] + 1 : row[j + 1] + 1;
+            row[j + 1] = change < best ? change : best;
+        }
+    }
+    return row[n];
+}
+
+static const struct knob *knob_find(const char *name, size_t n, int command)
+{
+    for (int i = 0; i < N_KNOBS; i++)
+        if (strlen(knobs[i].name) == n && memcmp(knobs[i].name, name, n) == 0 &&
+            (knobs[i].commands & command))
+            return &knobs[i];
+    return NULL;
+}
+
+static enum err unknown_flag(const char *name, int command)
+{
+    const struct knob *near = NULL;
+    int least = 4;
+    for (int i = 0; i < N_KNOBS; i++) {
+        int d = edit_distance(name, knobs[i].name);
+        if ((knobs[i].commands & command) && d < least) {
+            least = d;
+            near = &knobs[i];
+        }
+    }
+    if (near)
+        return fail(ERR_USAGE, "--%s: unknown flag (did you mean --%s?)", name, near->name);
+    return fail(ERR_USAGE, "--%s: unknown flag (see --help)", name);
+}
+
+/* One flag at argv[*i]; leaves *i at its last word. */
+static enum err parse_flag(struct config *c, int command, int argc, char **argv, int *i)
+{
+    const char *word = argv[*i];
+    const struct knob *k = NULL;
+    const char *value = NULL;
+    if (word[1] == '-') {
+        const char *eq = strchr(word, '=');
+        size_t n = eq ? (size_t)(eq - word - 2) : strlen(word + 2);
+        k = knob_find(word + 2, n, command);
+        value = eq ? eq + 1 : NULL;
+        if (!k)
+            return unknown_flag(word + 2, command);
+    } else {
+        for (int j = 0; j < N_KNOBS && !k; j++)
+            if (knobs[j].letter == word[1] && !word[2] && (knobs[j].commands & command))
+                k = &knobs[j];
+        if (!k)
+            return fail(ERR_USAGE, "%s: unknown flag (see --help)", word);
+    }
+    if (k->kind == KNOB_SWITCH)
+        return knob_set(c, k, value);
+    int words = k->kind == KNOB_SIX ? 6 : 1;
+    if (!value) {
+        if (*i + words >= argc)
+            return fail(ERR_USAGE, "--%s: needs %s", k->name, k->value);
+        value = argv[*i + 1];
+        for (int j = 1; k->kind == KNOB_SIX && j < words; j++)
+            argv[*i + j][strlen(argv[*i + j])] = ' '; // argv words lie one after the other: join them
+        *i += words;
+    }
+    return knob_set(c, k, value);
+}
+
+/* key = value lines; # starts a comment. The text is kept for the life of the process: values point
+ * into it. */
+static enum err parse_file(struct config *c, const char *path, int command)
+{
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return fail(ERR_USAGE, "%s: --config: %s", path, strerror(errno));
+    static char text[1 << 16];
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    if (n == sizeof text - 1)
+        return fail(ERR_USAGE, "%s: --config: more than 64 KiB", path);
+    text[n] = 0;
+    int number = 0;
+    for (char *line = text, *next; line; line = next) {
+        next = strchr(line, '\n');
+        if (next)
+            *next++ = 0;
+        number++;
+        line[strcspn(line, "#\r")] = 0;
+        line += strspn(line, " \t");
+        if (!*line)
+            continue;
+        size_t name = strcspn(line, " \t=");
+        char *eq = strchr(line, '=');
+        if (!eq)
+            return fail(ERR_USAGE, "%s: line %d: no '='", path, number);
+        char *value = eq + 1 + strspn(eq + 1, " \t");
+        for (size_t end = strlen(value); end > 0 && strchr(" \t", value[end - 1]); end--)
+            value[end - 1] = 0;
+        const struct knob *k = knob_find(line, name, command);
+        if (!k)
+            return fail(ERR_USAGE, "%s: line %d: unknown key", path, number);
+        TRY(knob_set(c, k, value));
+    }
+    return OK;
+}
+
+enum err config_parse(struct config *c, enum config_command command, int argc, char **argv)
+{
+    memset(c, 0, sizeof *c);
+    for (int i = 0; i < N_KNOBS; i++)
+        if (knobs[i].preset)
+            TRY(knob_set(c, &knobs[i], knobs[i].preset));
+    for (int i = 0; i + 1 < argc; i++)
+        if (strcmp(argv[i], "--config") == 0)
+            TRY(parse_file(c, argv[i + 1], command));
+    for (int i = 0; i < argc; i++) {
+        if (argv[i][0] == '-' && argv[i][1] && argv[i][1] != '.' && !isdigit((unsigned char)argv[i][1])) {
+            TRY(parse_flag(c, command, argc, argv, &i));
+            continue;
+        }
+        if (c->n_args == 4)
+            return fail(ERR_USAGE, "%s: one word too many", argv[i]);
+        c->args[c->n_args++] = argv[i];
+    }
+    return OK;
+}
+
+void config_help(enum config_command command)
+{
+    for (int i = 0; i < N_KNOBS; i++) {
+        const struct knob *k = &knobs[i];
+        if (!(k->commands & (int)command))
+            continue;
+        char flag[80];
+        if (k->letter)
+            snprintf(flag, sizeof flag, "-%c, --%s %s", k->letter, k->name, k->value);
+        else
+            snprintf(flag, sizeof flag, "    --%s %s", k->name, k->value);
+        printf("  %-42s %s", flag, k->help);
+        if (k->preset && strcmp(k->preset, "-1") != 0 && strcmp(k->preset, "0") != 0)
+            printf(" [%s]", k->preset);
+        printf("\n");
+    }
+}

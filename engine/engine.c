@@ -1,0 +1,194 @@
+/* engine/engine.c - see engine.h: opening, THE loop, closing. */
+#include "engine/engine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/stage.h"
+
+static void carve(void *ctx, struct arena *arena)
+{
+    struct engine *e = ctx;
+    const struct engine_config *c = &e->config;
+    batches_carve(&e->batches, arena, &c->plan, &c->model->shape, &c->evict, c->edits_max, c->filters);
+    gather_carve(&e->gather, arena, &c->plan, c->model);
+    layer_carve(&e->work, arena, &c->plan, c->model, &c->evict, c->tokens_max);
+    e->page_list = ARENA_ARRAY(arena, int32_t, c->plan.pages_batch);
+}
+
+static void dump_line(FILE *f, const struct row *row, int layer, int head)
+{
+    fprintf(f, "{\"row\":\"%s\",\"layer\":%d,\"head\":%d,", row->request->custom_id, layer, head);
+}
+
+/* --kv-dump: positions kept after a prompt, then each victim with its position and score. */
+static void dump_kv(void *ctx, const struct row *row, int layer, const struct kv_row *kv, int pos,
+                    int n, const struct evict_event *events)
+{
+    struct engine *e = ctx;
+    int heads = e->config.model->shape.n_kv_heads;
+    for (int head = 0; head < heads; head++) {
+        if (!events) {
+            const int32_t *kept = kv->slot_pos ? kv->slot_pos + (int64_t)head * kv->slots_cap : NULL;
+            dump_line(e->dump, row, layer, head);
+            fputs("\"kept\":[", e->dump);
+            const char *comma = "";
+            for (int s = 0; s < kv->n_slots; s++)
+                if (!kept || kept[s] >= 0) {
+                    fprintf(e->dump, "%s%d", comma, kept ? kept[s] : s);
+                    comma = ",";
+                }
+            fputs("]}\n", e->dump);
+            continue;
+        }
+        for (int i = 0; i < n; i++) {
+            const struct evict_event *v = &events[(int64_t)i * heads + head];
+            if (v->pos < 0)
+                continue;
+            dump_line(e->dump, row, layer, head);
+            fprintf(e->dump, "\"pos\":%d,\"victim\":%d,\"score\":%.9g}\n", pos + i, v->pos,
+                    (double)v->score);
+        }
+    }
+}
+
+void engine_weights_info(const struct model *model, struct weights_info *w)
+{
+    const struct shape *s = &model->shape;
+    memset(w, 0, sizeof *w);
+    w->n_layers = model->n_layers;
+    w->n_decoder = s->n_layers;
+    w->n_params = model->n_params;
+    for (int layer = 0; layer < model->n_layers; layer++)
+        w->layer_bytes[layer] = model->layers[layer].n_bytes;
+    int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
+    int64_t mlp = (s->act == ACT_SILU_GATED ? 3 : 2) * (int64_t)s->ffn_dim * s->dim;
+    w->flops_per_token = 2 * s->n_layers * (s->dim * (2 * heads + 2 * kv) + mlp) +
+                         2 * (int64_t)s->vocab * s->embed_dim;
+    const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
+    w->embed_row_bytes = dtype_row_bytes(t->dtype, t->k);
+    w->embed_rest_bytes = model->layers[0].n_bytes - t->offset - w->embed_row_bytes * t->n;
+}
+
+static enum kv_format prompt_format(enum compute compute)
+{
+    return compute == COMPUTE_F32 ? KV_F32 : KV_BF16;
+}
+
+void engine_costs(const struct model *model, const struct ops *ops, enum kv_format kv_format,
+                  const struct work *work, struct plan_costs *costs)
+{
+    struct kv_layout kv, prompt;
+    const struct shape *s = &model->shape;
+    kv_layout_init(&kv, kv_format, s->n_kv_heads, s->head_dim);
+    kv_layout_init(&prompt, prompt_format(ops->compute), s->n_kv_heads, s->head_dim);
+    costs->kv_page_bytes = kv.page_bytes;
+    costs->prompt_page_bytes = prompt.page_bytes;
+    costs->scratch_bytes = layer_scratch_bytes(ops, model, PLAN_TILE_TOKENS, work->prompt_max,
+                                               round_up(work->slots_max, KV_PAGE_SLOTS));
+    costs->head_state_bytes = sizeof(struct head_state) + sizeof(struct position);
+    costs->filter_bytes = HEAD_SAMPLE_MAX * (int64_t)sizeof(struct head_candidate);
+}
+
+enum err engine_open(struct engine *e, const struct engine_config *config)
+{
+    memset(e, 0, sizeof *e);
+    e->config = *config;
+    const struct engine_config *c = &e->config;
+    e->order = plan_order(&c->plan);
+    e->home.scratch_fd = -1;
+    TRY(trace_open(&e->trace, c->trace_events));
+    e->work.ops = c->ops;
+    const struct shape *s = &c->model->shape;
+    kv_layout_init(&e->work.kv, c->kv_format, s->n_kv_heads, s->head_dim);
+    kv_layout_init(&e->work.prompt, prompt_format(c->ops.compute), s->n_kv_heads, s->head_dim);
+    struct home_config home = {.plan = &c->plan,
+                               .model = c->model,
+                               .kv_format = c->kv_format,
+                               .prompt_format = prompt_format(c->ops.compute),
+                               .offload_dir = c->offload_dir,
+                               .io = c->io,
+                               .io_depth = c->io_depth,
+                               .fault = c->fault,
+                               .trace = &e->trace,
+                               .carve = carve,
+                               .ctx = e};
+    TRY(home_open(&e->home, &home));
+    e->batches.job = c->job;
+    e->batches.stops = c->stops;
+    e->batches.n_stops = c->n_stops;
+    layer_open(&e->work);
+    TRY(gather_open(&e->gather, &e->home));
+    if (c->dump_path) {
+        e->dump = fopen(c->dump_path, "w");
+        if (!e->dump)
+            return fail(ERR_USAGE, "%s: --kv-dump: %s", c->dump_path, strerror(errno));
+        e->work.dump = dump_kv;
+        e->work.dump_ctx = e;
+    }
+    return OK;
+}
+
+/* Reasons to stop before the job is done. */
+static enum err check_stop(const struct engine *e)
+{
+    if (e->config.interrupted && *e->config.interrupted)
+        return fail(ERR_STOPPED, "interrupted; the same command resumes");
+    double elapsed_s = (double)(clock_ns() - e->start_ns) * 1e-9;
+    if (e->config.time_limit_s > 0 && elapsed_s > e->config.time_limit_s)
+        return fail(ERR_STOPPED, "--time-limit reached; the same command resumes");
+    return OK;
+}
+
+/* What happens between passes, and every step: durable tokens, reasons to stop, the progress line. */
+static enum err between_steps(struct engine *e, struct step s)
+{
+    if (s.pass >= 0 && s.layer == 0 && s.batch == 0) {
+        e->passes = s.pass + 1;
+        TRY(job_pass_end(e->config.job, 0));
+    }
+    if (e->config.tick)
+        e->config.tick(e->config.tick_ctx);
+    return check_stop(e);
+}
+
+static enum err walk(struct engine *e)
+{
+    const struct plan *plan = &e->config.plan;
+    int64_t n = -max_i64(plan->ahead_weights, max_i64(plan->ahead_state, plan->ahead_hidden));
+    while (job_live(e->config.job)) {
+        e->n = n;
+        TRY(between_steps(e, order_at(&e->order, n)));
+        TRY(stage_fetch_weights(e, order_at(&e->order, n + plan->ahead_weights))); // extent -> frame
+        TRY(stage_fetch_kv(e, order_at(&e->order, n + plan->ahead_state)));
+        TRY(stage_fetch_hidden(e, order_at(&e->order, n + plan->ahead_hidden)));
+        TRY(stage_compute(e, order_at(&e->order, n))); // one layer of one batch
+        TRY(stage_retire(e, order_at(&e->order, n - 1))); // KV and hidden home, frames unpinned
+        n++;
+    }
+    return OK;
+}
+
+enum err engine_run(struct engine *e)
+{
+    e->start_ns = clock_ns();
+    enum err err = walk(e);
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    enum err drained = stage_drain(e); // tickets of steps that will not come
+    e->end_ns = clock_ns();
+    if (err != OK)
+        return fail(err, "%s", text);
+    return drained;
+}
+
+void engine_close(struct engine *e)
+{
+    if (e->dump)
+        fclose(e->dump);
+    home_close(&e->home);
+    trace_close(&e->trace);
+    memset(e, 0, sizeof *e);
+    e->home.scratch_fd = -1;
+}

@@ -1,0 +1,70 @@
+/* engine/engine.h - the public boundary: a model, a job and a plan become a run.
+ *
+ * Owns: everything of one run, in dependency order. Refuses: deciding (policy) and parsing (job).
+ * Use: engine_open -> engine_run -> engine_close; close accepts a half-open engine. */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include <signal.h>
+
+#include "engine/batch.h"
+#include "engine/gather.h"
+#include "engine/home.h"
+#include "engine/job.h"
+#include "engine/layer.h"
+#include "engine/model.h"
+#include "kernels/trace.h"
+
+struct engine_config {
+    struct plan plan;
+    const struct model *model;   // borrowed, as are the pointers below
+    struct job *job;
+    struct evict evict;
+    struct ops ops;              // instruction set, compute format, pool (borrowed)
+    enum kv_format kv_format;
+    enum ring_kind io;
+    int io_depth;
+    const char *offload_dir;
+    const char *fault;           // fault spec for tests, or NULL
+    int64_t tokens_max;          // longest row of the job
+    int edits_max, filters;      // of the job's rows: see engine/batch.h
+    const int32_t *stops;
+    int n_stops;
+    const char *dump_path;       // --kv-dump, or NULL
+    int64_t trace_events;        // per lane; 0: totals only
+    double time_limit_s;         // 0: none
+    const volatile sig_atomic_t *interrupted; // set by the signal handler
+    void (*tick)(void *ctx);     // called every step, for the progress display; or NULL
+    void *tick_ctx;
+};
+
+struct engine {
+    struct engine_config config;
+    struct order order;
+    struct home home;
+    struct gather gather;
+    struct batches batches;
+    struct layer_work work;
+    struct trace trace;
+    void *dump;                  // owned FILE
+    int32_t *page_list;          // [pages_batch]
+    int64_t n;                   // the step being walked
+    int64_t passes;              // begun
+    int64_t start_ns, end_ns;    // of step 0 and of the end of the walk
+    int64_t host_ns;             // walker's time outside compute and waits
+    int64_t kv_lost;             // pages that came back wrong and were recomputed
+};
+
+/* Memory, files, the mover. ERR_FIT, ERR_IO, ERR_INPUT. */
+enum err engine_open(struct engine *e, const struct engine_config *config);
+/* Walks the line until the job has no rows left. ERR_STOPPED: interrupted or out of time, resumable. */
+enum err engine_run(struct engine *e);
+void engine_close(struct engine *e);
+
+/* What the engine needs beyond the plan's own numbers: fills the model-dependent plan_costs. */
+void engine_costs(const struct model *model, const struct ops *ops, enum kv_format kv_format,
+                  const struct work *work, struct plan_costs *costs);
+/* The sizes of a model, as the plan reads them. */
+void engine_weights_info(const struct model *model, struct weights_info *w);
+
+#endif

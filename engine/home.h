@@ -1,0 +1,125 @@
+/* engine/home.h - where everything lives: weights[layer], kv[layer][batch], hidden[batch].
+ *
+ * Owns: the one arena of the run, the frames beside the compute, the scratch file, and the tickets that
+ * connect them. Refuses: deciding (policy/plan.h did), computing (engine/layer.h).
+ * An extent that lives in RAM is its own frame: get() returns its place and nothing moves. */
+#ifndef ENGINE_HOME_H
+#define ENGINE_HOME_H
+
+#include "engine/model.h"
+#include "kernels/arena.h"
+#include "offload/mover.h"
+#include "policy/plan.h"
+
+#define HOME_FILE_PACK    0 // indices of the mover's files
+#define HOME_FILE_SCRATCH 1
+
+struct weight_home {
+    uint8_t *resident; // NULL: streamed
+    uint8_t *frame;    // borrowed from the frames while streamed bytes are there, else NULL
+    struct ticket ticket;
+    struct segment segment;
+    int asked;         // the ticket was submitted and not yet waited for
+    int loaded;        // resident bytes are there
+};
+
+struct kv_frame {
+    int64_t step;          // that it serves; -1: free once `write` is done
+    uint8_t *base;         // [pages_batch][page_bytes]
+    struct ticket read, write;
+    struct segment *read_segments, *write_segments; // [pages_batch]
+    int n_write;
+    uint64_t *fetched;     // bit per page of the batch's pool that `read` brings
+};
+
+struct hidden_frame {
+    int64_t step; // -1: free once `write` is done
+    uint8_t *base;
+    struct ticket read, write;
+    struct segment read_segment, write_segment;
+};
+
+/* The last write of an extent: done when the ticket is, or when it serves another transfer by now. */
+struct last_write {
+    struct ticket *ticket;
+    uint64_t seq;
+};
+
+struct home {
+    const struct plan *plan;   // borrowed
+    const struct model *model; // borrowed
+    struct kv_layout kv;       // pages of rows
+    struct kv_layout prompt;   // workspace pages, in the compute format
+    struct arena arena;        // owned: every byte of the run but text
+    struct mover *mover;       // owned
+    int scratch_fd;            // owned; -1: nothing is offloaded
+    struct trace *trace;       // borrowed
+
+    struct weight_home *weights; // [layers]
+    uint8_t **free_frames;       // [weight_frames] stack
+    int n_free_frames;
+
+    uint8_t *kv_pool;            // RAM home: [decoder][batches][pages_batch][page_bytes]
+    struct kv_frame *kv_frames;  // NVMe home: [kv_frames]
+    struct last_write *kv_last;  // [decoder][batches]
+    uint32_t *kv_crc;            // [decoder][batches][pages_batch] of pages on NVMe
+    uint8_t *kv_tails;           // NVMe home: [batches][batch][decoder][page_bytes]
+    int64_t kv_scratch_offset;   // of the KV extents in the scratch file
+
+    uint8_t *hidden;             // RAM home: [pass_tokens][dim] f32
+    struct hidden_frame *hidden_frames;
+    struct last_write *hidden_last;  // [batches]
+    int64_t hidden_scratch_offset, hidden_frame_bytes;
+    int64_t scratch_bytes;
+};
+
+struct home_config {
+    const struct plan *plan;
+    const struct model *model;
+    enum kv_format kv_format, prompt_format;
+    const char *offload_dir; // for the scratch file
+    enum ring_kind io;
+    int io_depth;
+    const char *fault;
+    struct trace *trace;
+    /* Carves what the caller wants from the same arena, after the home's own parts: called twice, the
+     * first time to measure (pointers NULL). */
+    void (*carve)(void *ctx, struct arena *arena);
+    void *ctx;
+};
+
+/* Lays out, allocates, opens pack and scratch, starts the mover. ERR_FIT, ERR_IO. */
+enum err home_open(struct home *h, const struct home_config *config);
+void home_close(struct home *h);
+
+/* Weights of a line layer: fetch issues the reads (once per pass; nothing for resident ones), get
+ * waits for them, put gives the frame back after the layer's last batch. */
+enum err home_weights_fetch(struct home *h, int layer, int64_t due);
+enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t **base);
+void home_weights_put(struct home *h, int layer);
+
+/* KV of (layer, batch) at a step; layer counts decoder layers from 0. pages: ids whose bytes the step
+ * will read. get returns the base of the batch's pages; pages that fetch did not bring hold nothing
+ * yet. store writes the pages listed by home_kv_dirty() home. */
+enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch, const int32_t *pages,
+                       int n_pages);
+enum err home_kv_get(struct home *h, int64_t step, int layer, int batch, uint8_t **base);
+void home_kv_dirty(struct home *h, int64_t step, int layer, int batch, int page, uint64_t row);
+enum err home_kv_store(struct home *h, int64_t step, int layer, int batch);
+/* Verifies a fetched page against the CRC of its last write; re-reads it once. ERR_CORRUPT: still
+ * wrong, the row must be computed again from its tokens. */
+enum err home_kv_verify(struct home *h, int64_t step, int layer, int batch, int page, uint64_t row);
+/* The page being filled of one row (NVMe home only). */
+uint8_t *home_kv_tail(struct home *h, int layer, int batch, int row);
+
+/* Hidden states of a batch: [n_tokens, dim] f32. In RAM: the place at `first_token` of the pass.
+ * NVMe home: the frame of the step (taken afresh when nothing was fetched). */
+enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_tokens);
+enum err home_hidden_get(struct home *h, int64_t step, int batch, int64_t first_token, float **x);
+/* The step no longer needs its frame; write 1: it changed the states, they go home. */
+enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_tokens, int write);
+
+/* Waits for every ticket still in flight. */
+enum err home_drain(struct home *h);
+
+#endif

@@ -1,0 +1,131 @@
+/* engine/job.h - the job: rows of the input in, rows of OUT out, nothing lost between.
+ *
+ * Owns: the input file and its index, the queue, OUT.partial, OUT.journal, OUT.job.json, the lock,
+ * and the text side of live rows (detokenizer, stop strings, logprobs). Refuses: to know layers,
+ * tiers or steps. One thread: the walker's.
+ *
+ * A row is committed when its line is in OUT.partial (fdatasync) and its record in OUT.journal
+ * (fdatasync), in that order; tokens of live rows are journaled at the end of a pass, at most every
+ * JOB_SYNC_S. OUT appears complete, by rename, in input order. */
+#ifndef ENGINE_JOB_H
+#define ENGINE_JOB_H
+
+#include "engine/request.h"
+#include "policy/plan.h"
+
+#define JOB_SYNC_S 5.0
+
+struct job; // opaque
+
+/* Pointers are borrowed until job_close(). */
+struct job_config {
+    enum request_kind kind;
+    const char *in_path, *out_path; // out_path NULL: look only, nothing is locked or written
+    struct request_defaults defaults;
+    struct tokenizer *tokenizer; // borrowed; NULL: ids only, text fields are empty
+    const struct template *tmpl; // borrowed; NULL: rows with messages are error rows
+    const char *model_name;      // for the response body
+    const char *version;         // of sluice; another version is another job. NULL: ""
+    const char *fingerprint;     // of everything that changes the bytes of OUT besides the input:
+                                 // "key=value" lines, kept in OUT.job.json; a difference is exit 8,
+                                 // naming the key
+    const struct evict *evict;   // borrowed: slots of each row
+    int64_t limit;               // rows; 0: all
+    int shard, n_shards;         // rows with index % n_shards == shard; n_shards 0 or 1: all
+    int completion_order;
+    int retry_errors, overwrite;
+    int64_t max_errors; // stop (ERR_ROWS) when more rows failed; -1: never
+    int64_t
+        prompt_cap; // longest prompt that a plan can hold; longer ones become error rows; 0: any
+};
+
+/* Opens, locks, scans the input (tokenizes every row once for its real lengths), reads the journal.
+ * *work: the rows that are still to do. Rows that are bad become error rows here. ERR_JOB: locked,
+ * or another job's OUT; ERR_USAGE: OUT is the input, or no regular file; ERR_INPUT, ERR_CORRUPT,
+ * ERR_IO, ERR_ROWS (max_errors); on error *job is NULL and nothing is left behind that was not
+ * there, but for what lets a job resume. OUT complete from the same job: OK and job_live() is 0
+ * from the start. */
+enum err job_open(struct job **job, const struct job_config *config, struct work *work);
+
+/* What became of a request that came without files. Valid during the call. */
+struct job_result {
+    const struct request *request;
+    const char *text; // [n_text] output text; not NUL-terminated
+    int64_t n_text;
+    const char *finish_reason; // "stop", "length"; NULL for scored and failed requests
+    const float
+        *token_logprobs; // [n_token_logprobs] or NULL: of the continuation, or of output tokens
+    int n_token_logprobs;
+    double logprob; // scored requests: their sum, and whether every token was the argmax
+    int is_greedy;
+    const struct row_error *error; // NULL: it went well
+};
+struct job_callbacks {
+    enum err (*finished)(void *ctx, const struct job_result *result);
+    /* Output text as it comes, in whole characters; text that may yet turn out to be (part of) a
+     * stop string is held back. NULL: not wanted. */
+    void (*text)(void *ctx, const struct request *request, const char *text, int64_t n_bytes);
+    void *ctx;
+};
+
+/* A job without files: requests[n] (their contents become the job's, the array stays the caller's)
+ * are run in order; what they give goes to the callbacks. Of config only kind, defaults, tokenizer,
+ * evict, max_errors and prompt_cap count. */
+enum err job_open_memory(struct job **job, const struct job_config *config,
+                         struct request *requests, int64_t n, const struct job_callbacks *callbacks,
+                         struct work *work);
+
+/* Greatest sample_edits_max() of the rows that job_open() found to do. */
+int job_edits_max(const struct job *job);
+/* Bytes of RAM that the job takes beside live rows: the index, the longest line, buffers. */
+int64_t job_text_bytes(const struct job *job, const struct work *work);
+/* What the plan predicts, into OUT.job.json. */
+enum err job_set_predicted(struct job *job, double elapsed_s);
+
+/* Greatest sample_edits_max() of the rows still to do. */
+int job_edits_max(const struct job *job);
+/* Rows still waiting or live. */
+int job_live(const struct job *job);
+/* 1 when a request waits. */
+int job_waiting(const struct job *job);
+/* Looks at the next waiting request without taking it: tokens it will bring (prompt and known) and
+ * its slots; 0 when none waits. Bad rows met on the way become error rows. */
+enum err job_peek(struct job *job, const struct request **next);
+/* Takes it: the engine holds it until job_finish or job_requeue. */
+struct request *job_take(struct job *job);
+/* Back to the head of the queue, with all its tokens. */
+void job_requeue(struct job *job, struct request *r);
+
+/* A token was sampled for a live request (already known tokens do not come here): appends it to
+ * r->tokens, runs the stop rules. *finished: 1 when the row is done (the caller then lets it leave
+ * through job_finish). s: the head's result, for logprobs. id >= 0 (else the caller job_fails). */
+enum err job_token(struct job *job, struct request *r, int32_t id, const struct head_state *s,
+                   int *finished);
+/* The log-probability of known token `pos + 1` (score, echo, resumed rows that want logprobs). A
+ * row that came back from the queue scores its positions again: the same position overwrites. */
+enum err job_scored(struct job *job, struct request *r, int pos, const struct head_state *s);
+/* Writes the row's line and frees the request. */
+enum err job_finish(struct job *job, struct request *r);
+/* Turns a live or waiting request into an error row and frees it. */
+enum err job_fail(struct job *job, struct request *r, const char *code, const char *message);
+
+/* End of a pass: commits finished rows and live tokens when JOB_SYNC_S have gone by (force: now).
+ */
+enum err job_pass_end(struct job *job, int force);
+/* All rows done: assembles OUT in input order, fsync, rename. */
+enum err job_complete(struct job *job);
+/* Live tokens durable, files closed, lock released; the job can be resumed. Accepts NULL. */
+enum err job_close(struct job *job);
+
+struct job_counts {
+    // rows of this shard; done = ok + failed, earlier runs' included; resumed: of them, those that
+    // an earlier run had done or begun
+    int64_t rows, done, ok, failed, resumed;
+    int64_t prompt_tokens, output_tokens;    // of rows done or live in this run
+    int64_t first_finish_ns, queue_empty_ns; // clock_ns; 0: not yet
+    int64_t output_tokens_at_first, output_tokens_at_empty;
+    int64_t last_durable_ns;
+};
+void job_counts(const struct job *job, struct job_counts *counts);
+
+#endif

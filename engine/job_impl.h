@@ -1,0 +1,154 @@
+/* engine/job_impl.h - the inside of a job, for job*.c only.
+ *
+ *     job.c           the queue, live rows, what the engine calls
+ *     job_live.c      one live row: its text, stop rules, log-probabilities
+ *     job_scan.c      the input: index, first look at every row, double custom_ids
+ *     job_files.c     OUT's companions: lock, lines, commits, resume, the final rename
+ *     job_manifest.c  OUT.job.json */
+#ifndef ENGINE_JOB_IMPL_H
+#define ENGINE_JOB_IMPL_H
+
+#include "engine/job.h"
+#include "engine/journal.h"
+#include "engine/jsonl.h"
+#include "engine/result.h"
+
+enum row_state {
+    ROW_SKIPPED, // another shard's
+    ROW_WAITING,
+    ROW_LIVE, // taken, or about to be
+    ROW_OK,
+    ROW_FAILED,
+};
+
+/* 24 bytes for each row of the input, whatever the row holds. */
+struct job_row {
+    int64_t offset;      // of its line in the input; -1: longer than a line may be
+    uint64_t place : 60; // done: offset of its line in OUT.partial
+    uint64_t state : 4;  // enum row_state
+    uint32_t n;          // done: bytes of that line. waiting: 1 + its place in resumed[], or 0
+    uint32_t line;       // line number in the input
+};
+
+/* Tokens that an earlier run sampled for a row that it did not finish. */
+struct resumed {
+    int64_t row;
+    int32_t *ids; // owned
+    int64_t n, cap;
+};
+
+/* A request on its way. `request` comes first: the engine holds pointers to it. */
+struct live {
+    struct request request;
+    struct live *next, *prev; // all that are live, peeked or requeued
+    struct live *next_requeued;
+    int64_t row;               // in job.rows
+    int n_journaled;           // tokens (prompt included) that the journal knows
+    const char *finish_reason; // set once a stop rule holds
+    struct detokenizer detok;
+    struct out text;    // output so far
+    int64_t text_first; // where generated text begins in it (echo)
+    int64_t n_streamed;
+    struct logprobs logprobs;
+};
+
+struct job_paths {
+    char *out, *partial, *journal, *manifest, *tmp, *dir; // owned
+};
+
+/* What OUT.job.json says about the end of the job. */
+struct manifest_end {
+    int found; // there is a manifest, and it is of this very job
+    int complete;
+    int64_t ok, failed, out_bytes;
+};
+
+struct job {
+    struct job_config config;
+    struct job_callbacks callbacks;
+    struct request *requests; // borrowed: of a job without files
+    struct jsonl in;
+    struct job_row *rows; // owned
+    int64_t n_rows, rows_cap;
+
+    int64_t next_row, next_resumed; // cursors of the queue
+    int64_t n_waiting, n_live;      // rows neither taken nor done; rows taken
+    struct live *live;              // owned list
+    struct live *peeked;            // the head of the queue, parsed
+    struct live *requeued;
+    struct resumed *resumed; // owned
+    int64_t n_resumed, resumed_cap;
+
+    int on_disk;  // there is an OUT
+    int complete; // OUT was complete when the job was opened
+    struct job_paths paths;
+    char *identity; // owned: "key=value" lines, all that must be equal to resume
+    uint64_t id;    // hash of it
+    int journal_fd, partial_fd;
+    struct journal journal;
+    struct out lines;      // not yet written
+    int64_t partial_bytes; // durable, and verified
+    int64_t pending_rows;  // whose lines are in `lines`
+    int64_t commit_ns;     // of the last commit
+    int superseded;        // OUT.partial holds lines that are not part of OUT
+    int broken;            // a write failed: nothing more is written
+    double predicted_s;    // < 0: not known
+    int edits_max;
+    struct job_counts counts;
+};
+
+/* ---- job.c ---- */
+/* The row failed before it was live: error line, counts. r: as request_parse left it. */
+enum err job_row_failed(struct job *job, int64_t row, const struct request *r,
+                        const struct row_error *error);
+/* Checks that need the job: prompt_cap, the eviction budget. ERR_ROW. */
+enum err job_row_check(const struct job *job, const struct request *r, struct row_error *error);
+/* Bookkeeping of a row whose line stands at the end of job->lines from `start` on. */
+enum err job_row_done(struct job *job, int64_t row, int64_t start, int failed);
+
+/* ---- job_live.c ---- */
+/* Takes the contents of *r over. Known tokens are replayed: a row that they already end has its
+ * finish_reason set. NULL: no memory. */
+struct live *live_new(const struct job *job, struct request *r, int64_t row);
+void live_free(struct live *l);
+/* A known token becomes text; stop rules. Sets finish_reason. ERR_FIT. */
+enum err live_feed(const struct job *job, struct live *l, int32_t id);
+/* The rest of the text, once finished. */
+enum err live_end(const struct job *job, struct live *l);
+/* Gives new text to the callback. last: nothing is held back. */
+void live_stream(const struct job *job, struct live *l, int last);
+
+/* ---- job_scan.c ---- */
+/* Finds the rows of the input; the hash of its bytes stands in job->in. */
+enum err scan_index(struct job *job);
+/* Looks at every row once; bad ones that are to do become error rows. */
+enum err scan_rows(struct job *job, struct work *work);
+/* Adds a row to what is to be done. */
+void work_add(struct job *job, struct work *work, const struct request *r, int64_t line_bytes);
+void work_end(struct work *work);
+/* Parses row k of the input. ERR_ROW: *error. */
+enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_error *error);
+
+/* ---- job_files.c ---- */
+/* Locks OUT's companions, before the input is read. */
+enum err files_lock(struct job *job);
+/* Finds out what is there: nothing, a job to resume, a complete OUT. After scan_index(). */
+enum err files_open(struct job *job);
+/* Lines, then records, each durable before the next. */
+enum err files_commit(struct job *job);
+/* All rows are done: OUT. */
+enum err files_complete(struct job *job);
+/* Closes, unlocks; leaves no empty journal behind. */
+void files_close(struct job *job);
+/* Makes a rename in OUT's directory durable. ERR_IO. */
+enum err files_sync_dir(const struct job *job);
+
+/* ---- job_manifest.c ---- */
+/* job->identity and job->id. After scan_index(). ERR_FIT. */
+enum err manifest_identity(struct job *job);
+/* ERR_JOB names the first key that differs. No file: end->found is 0. */
+enum err manifest_read(const struct job *job, struct manifest_end *end);
+/* Atomic, durable. end NULL: not complete. ERR_IO. */
+enum err manifest_write(const struct job *job, const struct manifest_end *end);
+
+#endif

@@ -1,0 +1,495 @@
+/* engine/layer.c - see layer.h.
+ *
+ * The fact a newcomer would miss: a prompt that does not fit what is left of a tile opens a new one,
+ * so the prompt that continues over tiles is always the first of its tile and its K and V always stand
+ * at the start of the workspace. */
+#include "engine/layer.h"
+
+#include <math.h>
+#include <string.h>
+
+struct tile {
+    int first, n;       // tokens of the batch
+    int span, offset;   // where the next tile goes on
+    int n_cuts;
+    int continued_page_end; // pages of the prompt that went over the end, else 0
+};
+
+static int64_t prompt_pages_cap(const struct plan *plan)
+{
+    return ceil_div(plan->prompt_max, KV_PAGE_SLOTS) + plan->tile_tokens / KV_PAGE_SLOTS + 16;
+}
+
+int64_t layer_scratch_bytes(const struct ops *ops, const struct model *model, int tile_tokens,
+                            int64_t prompt_max, int64_t slots_cap)
+{
+    const struct shape *s = &model->shape;
+    int heads = s->n_heads * s->head_dim;
+    int wide = (int)max_i64(max_i64(s->dim, s->ffn_dim), max_i64(heads, s->embed_dim));
+    int64_t most = matmul_scratch_bytes(ops, tile_tokens, (int)max_i64(wide, HEAD_TILE), wide);
+    most = max_i64(most, attend_prompt_scratch_bytes(ops, (int)prompt_max, s->n_heads, s->n_kv_heads,
+                                                     s->head_dim));
+    most = max_i64(most, attend_forced_scratch_bytes(ops, (int)slots_cap, s->n_heads, s->n_kv_heads,
+                                                     s->head_dim));
+    most = max_i64(most, prompt_keep_scratch_bytes(ops, (int)prompt_max, s->n_kv_heads, s->head_dim));
+    return most;
+}
+
+void layer_carve(struct layer_work *w, struct arena *a, const struct plan *plan,
+                 const struct model *model, const struct evict *evict, int64_t tokens_max)
+{
+    const struct shape *s = &model->shape;
+    int64_t tile = plan->tile_tokens, rope = s->rope_dim / 2;
+    int row_pages = plan->slots_cap / KV_PAGE_SLOTS;
+    w->plan = plan;
+    w->model = model;
+    w->shape = s;
+    w->evict = evict;
+    w->tokens_max = tokens_max;
+    w->normed = ARENA_ARRAY(a, float, tile * s->dim);
+    w->q = ARENA_ARRAY(a, float, tile * s->n_heads * s->head_dim);
+    w->attn = ARENA_ARRAY(a, float, tile * s->n_heads * s->head_dim);
+    w->k = ARENA_ARRAY(a, float, tile * s->n_kv_heads * s->head_dim);
+    w->v = ARENA_ARRAY(a, float, tile * s->n_kv_heads * s->head_dim);
+    w->gate = ARENA_ARRAY(a, float, tile * s->ffn_dim);
+    w->up = s->act == ACT_SILU_GATED ? ARENA_ARRAY(a, float, tile * s->ffn_dim) : NULL;
+    w->cos = ARENA_ARRAY(a, float, tokens_max * rope);
+    w->sin = ARENA_ARRAY(a, float, tokens_max * rope);
+    w->tile_cos = ARENA_ARRAY(a, float, tile * rope);
+    w->tile_sin = ARENA_ARRAY(a, float, tile * rope);
+    w->prompt_page_cap = (int)prompt_pages_cap(plan);
+    w->prompt_pages = arena_take(a, w->prompt_page_cap * w->prompt.page_bytes, 4096);
+    w->prompt_scores =
+        ARENA_ARRAY(a, float, (int64_t)w->prompt_page_cap * KV_PAGE_SLOTS * s->n_kv_heads);
+    w->prompt_spans = ARENA_ARRAY(a, struct prompt_span, plan->batch);
+    w->forced_spans = ARENA_ARRAY(a, struct forced_span, plan->batch);
+    w->cuts = ARENA_ARRAY(a, struct cut, 2 * plan->batch);
+    w->events = ARENA_ARRAY(a, struct evict_event, tile * s->n_kv_heads);
+    w->kv_rows = ARENA_ARRAY(a, struct kv_row, plan->batch);
+    w->page_ptrs = ARENA_ARRAY(a, void *, (int64_t)plan->batch * row_pages);
+    w->dirty_words = (int)ceil_div(row_pages, 64);
+    w->dirty = ARENA_ARRAY(a, uint64_t, (int64_t)plan->batch * w->dirty_words);
+    w->logits = ARENA_ARRAY(a, float, POSITION_TILE * HEAD_TILE);
+    w->head_in = ARENA_ARRAY(a, float, (int64_t)POSITION_TILE * s->dim);
+    w->head_narrow =
+        s->embed_dim != s->dim ? ARENA_ARRAY(a, float, (int64_t)POSITION_TILE * s->embed_dim) : NULL;
+    w->states = ARENA_ARRAY(a, struct head_state *, POSITION_TILE);
+    w->scratch = arena_take(
+        a, layer_scratch_bytes(&w->ops, model, plan->tile_tokens, plan->prompt_max, plan->slots_cap),
+        4096);
+}
+
+void layer_open(struct layer_work *w)
+{
+    int rope = w->shape->rope_dim / 2;
+    for (int64_t pos = 0; pos < w->tokens_max; pos++)
+        for (int i = 0; i < rope; i++) {
+            /* The angle is a product in f32 as the models were trained with; its cosine is taken in
+             * double, so that no two math libraries differ after rounding. */
+            float angle = (float)pos * w->shape->rope_inv_freq[i];
+            w->cos[pos * rope + i] = (float)cos((double)angle);
+            w->sin[pos * rope + i] = (float)sin((double)angle);
+        }
+}
+
+/* y = act(x W^T + b), or y += that; bias N_ROLES: the role never has one. */
+static void project(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                    enum tensor_role role, enum tensor_role bias, const float *x, float *y, int m,
+                    int act, int add)
+{
+    struct weight weight = model_weight(l, role, weights);
+    struct matmul_args args = {.w = weight,
+                               .x = x,
+                               .y = y,
+                               .bias = bias == N_ROLES ? NULL : model_vector(l, bias, weights),
+                               .m = m,
+                               .x_stride = weight.k,
+                               .y_stride = weight.n,
+                               .add = add,
+                               .act = act,
+                               .scratch = w->scratch};
+    ops_run_matmul(&w->ops, &args);
+}
+
+static void norm(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                 enum tensor_role role, enum tensor_role bias, const float *x, float *y, int m)
+{
+    int dim = w->shape->dim;
+    struct norm_args args = {.x = x,
+                             .y = y,
+                             .weight = model_vector(l, role, weights),
+                             .bias = model_vector(l, bias, weights),
+                             .m = m,
+                             .dim = dim,
+                             .x_stride = dim,
+                             .y_stride = dim,
+                             .kind = w->shape->norm,
+                             .eps = w->shape->norm_eps};
+    ops_run_norm(&w->ops, &args);
+}
+
+enum err layer_embed(struct layer_work *w, struct gather *g, struct batch *batch, int64_t step,
+                     float *hidden)
+{
+    const struct shape *s = w->shape;
+    const struct model_layer *l = &w->model->layers[0];
+    if (batch->n_tokens == 0)
+        return OK;
+    if (!model_has(l, ROLE_PROJ_IN)) {
+        TRY(gather_tokens(g, batch, step, hidden));
+    } else {
+        /* Narrow rows first, at the tail of where the wide ones go, then widened tile by tile from
+         * the front: a wide tile never reaches the narrow rows it has not read. */
+        float *narrow = hidden + (int64_t)batch->n_tokens * (s->dim - s->embed_dim);
+        TRY(gather_tokens(g, batch, step, narrow));
+        for (int i = 0; i < batch->n_tokens; i += w->plan->tile_tokens) {
+            int m = (int)min_i64(w->plan->tile_tokens, batch->n_tokens - i);
+            memcpy(w->normed, narrow + (int64_t)i * s->embed_dim,
+                   (size_t)m * (size_t)s->embed_dim * sizeof(float));
+            project(w, l, gather_base(g), ROLE_PROJ_IN, N_ROLES, w->normed,
+                    hidden + (int64_t)i * s->dim, m, ACT_NONE, 0);
+        }
+    }
+    if (s->position != POSITION_LEARNED)
+        return OK;
+    for (int i = 0; i < batch->n_spans; i++) {
+        const struct span *span = &batch->spans[i];
+        for (int j = 0; j < span->n; j++) {
+            float *x = hidden + (int64_t)(span->first + j) * s->dim;
+            gather_position(g, span->pos + j, w->normed);
+            for (int d = 0; d < s->dim; d++)
+                x[d] += w->normed[d];
+        }
+    }
+    return OK;
+}
+
+/* Cuts of the next tile; 0 when the batch is done. */
+static int tile_next(struct layer_work *w, const struct batch *b, struct tile *t, struct cut *cuts)
+{
+    int room = w->plan->tile_tokens, pages = t->continued_page_end;
+    t->first += t->n;
+    t->n = t->n_cuts = 0;
+    t->continued_page_end = 0;
+    while (t->span < b->n_spans && t->n < room) {
+        const struct span *s = &b->spans[t->span];
+        struct cut c = {.span = s, .offset = t->offset};
+        c.n = (int)min_i64(s->n - t->offset, room - t->n);
+        if (s->kind == SPAN_PROMPT) {
+            int need = (int)ceil_div(s->n, KV_PAGE_SLOTS);
+            if (t->offset == 0) {
+                if (t->n > 0 && (s->n > room - t->n || pages + need > w->prompt_page_cap))
+                    break;
+                c.page = pages;
+                pages += need;
+            }
+            if (c.n < s->n - t->offset)
+                t->continued_page_end = need;
+        }
+        cuts[t->n_cuts++] = c;
+        t->n += c.n;
+        t->offset += c.n;
+        if (t->offset == s->n) {
+            t->span++;
+            t->offset = 0;
+        }
+    }
+    return t->n > 0;
+}
+
+static void rope_tile(struct layer_work *w, const struct tile *t, const struct cut *cuts)
+{
+    const struct shape *s = w->shape;
+    if (s->position != POSITION_ROPE)
+        return;
+    int rope = s->rope_dim / 2, at = 0;
+    for (int i = 0; i < t->n_cuts; i++) {
+        int64_t pos = cuts[i].span->pos + cuts[i].offset;
+        size_t n = (size_t)cuts[i].n * (size_t)rope;
+        memcpy(w->tile_cos + (int64_t)at * rope, w->cos + pos * rope, n * sizeof(float));
+        memcpy(w->tile_sin + (int64_t)at * rope, w->sin + pos * rope, n * sizeof(float));
+        at += cuts[i].n;
+    }
+    struct rope_args args = {.x = w->q,
+                             .cos = w->tile_cos,
+                             .sin = w->tile_sin,
+                             .m = t->n,
+                             .n_heads = s->n_heads,
+                             .head_dim = s->head_dim,
+                             .rope_dim = s->rope_dim,
+                             .x_stride = (int64_t)s->n_heads * s->head_dim};
+    ops_run_rope(&w->ops, &args);
+    args.x = w->k;
+    args.n_heads = s->n_kv_heads;
+    args.x_stride = (int64_t)s->n_kv_heads * s->head_dim;
+    ops_run_rope(&w->ops, &args);
+}
+
+static float *cut_scores(struct layer_work *w, const struct cut *c)
+{
+    return w->prompt_scores + (int64_t)c->page * KV_PAGE_SLOTS * w->shape->n_kv_heads;
+}
+
+static void attend_prompts(struct layer_work *w, const struct tile *t, const struct cut *cuts,
+                           float scale)
+{
+    const struct shape *s = w->shape;
+    int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
+    int scores = evict_policy_scores(w->evict->policy);
+    int n = 0, at = 0;
+    for (int i = 0; i < t->n_cuts; at += cuts[i].n, i++) {
+        const struct cut *c = &cuts[i];
+        if (c->span->kind != SPAN_PROMPT)
+            continue;
+        uint8_t *pages = w->prompt_pages + c->page * w->prompt.page_bytes;
+        struct kv_store_args store = {.layout = &w->prompt,
+                                      .pages = pages,
+                                      .k = w->k + at * kv,
+                                      .v = w->v + at * kv,
+                                      .k_stride = kv,
+                                      .v_stride = kv,
+                                      .first = c->offset,
+                                      .n = c->n};
+        ops_run_kv_store(&w->ops, &store);
+        if (scores && c->offset == 0)
+            memset(cut_scores(w, c), 0,
+                   (size_t)round_up(c->span->n, KV_PAGE_SLOTS) * (size_t)s->n_kv_heads * 4);
+        w->prompt_spans[n++] = (struct prompt_span){.n_prompt = c->span->n,
+                                                    .first = c->offset,
+                                                    .n = c->n,
+                                                    .q = w->q + at * heads,
+                                                    .out = w->attn + at * heads,
+                                                    .pages = pages,
+                                                    .scores = scores ? cut_scores(w, c) : NULL};
+    }
+    if (n == 0)
+        return;
+    struct attend_prompt_args args = {.layout = &w->prompt,
+                                      .spans = w->prompt_spans,
+                                      .n_spans = n,
+                                      .n_heads = s->n_heads,
+                                      .scale = scale,
+                                      .q_stride = heads,
+                                      .out_stride = heads,
+                                      .scratch = w->scratch};
+    ops_run_attend_prompt(&w->ops, &args);
+}
+
+/* Prompts that end in this tile leave their kept slots in their row's pages. */
+static void keep_prompts(struct layer_work *w, const struct tile *t, const struct cut *cuts,
+                         const struct batch *b, int layer)
+{
+    for (int i = 0; i < t->n_cuts; i++) {
+        const struct cut *c = &cuts[i];
+        if (c->span->kind != SPAN_PROMPT || c->offset + c->n < c->span->n)
+            continue;
+        const struct row *row = &b->rows[c->span->row];
+        struct kv_row *kv = &w->kv_rows[c->span->row];
+        struct prompt_keep_args keep = {
+            .from = &w->prompt,
+            .to = &w->kv,
+            .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
+            .scores = evict_policy_scores(w->evict->policy) ? cut_scores(w, c) : NULL,
+            .evict = w->evict,
+            .row = row->evict,
+            .kv = kv,
+            .n_prompt = c->span->n,
+            .scratch = w->scratch};
+        ops_run_prompt_keep(&w->ops, &keep);
+        if (w->dump)
+            w->dump(w->dump_ctx, row, layer, kv, 0, c->span->n, NULL);
+    }
+}
+
+static void attend_forced(struct layer_work *w, const struct tile *t, const struct cut *cuts,
+                          const struct batch *b, int layer, float scale)
+{
+    const struct shape *s = w->shape;
+    int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
+    int n = 0, at = 0;
+    for (int i = 0; i < t->n_cuts; at += cuts[i].n, i++) {
+        const struct cut *c = &cuts[i];
+        if (c->span->kind != SPAN_FORCED)
+            continue;
+        w->forced_spans[n++] =
+            (struct forced_span){.kv = &w->kv_rows[c->span->row],
+                                 .evict = b->rows[c->span->row].evict,
+                                 .n = c->n,
+                                 .pos = c->span->pos + c->offset,
+                                 .q = w->q + at * heads,
+                                 .k = w->k + at * kv,
+                                 .v = w->v + at * kv,
+                                 .out = w->attn + at * heads,
+                                 .events = w->dump ? w->events + (int64_t)at * s->n_kv_heads : NULL};
+    }
+    if (n == 0)
+        return;
+    struct attend_forced_args args = {.layout = &w->kv,
+                                      .evict = w->evict,
+                                      .spans = w->forced_spans,
+                                      .n_spans = n,
+                                      .n_heads = s->n_heads,
+                                      .scale = scale,
+                                      .q_stride = heads,
+                                      .k_stride = kv,
+                                      .v_stride = kv,
+                                      .out_stride = heads,
+                                      .scratch = w->scratch};
+    ops_run_attend_forced(&w->ops, &args);
+    for (int i = 0; w->dump && i < n; i++) {
+        const struct forced_span *f = &w->forced_spans[i];
+        w->dump(w->dump_ctx, &b->rows[f->kv - w->kv_rows], layer, f->kv, f->pos, f->n, f->events);
+    }
+}
+
+static void mlp_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                     const float *in, float *x, int m)
+{
+    const struct shape *s = w->shape;
+    if (s->act == ACT_SILU_GATED) {
+        project(w, l, weights, ROLE_GATE, ROLE_GATE_B, in, w->gate, m, ACT_NONE, 0);
+        project(w, l, weights, ROLE_UP, ROLE_UP_B, in, w->up, m, ACT_NONE, 0);
+        struct silu_mul_args args = {.gate = w->gate,
+                                     .up = w->up,
+                                     .m = m,
+                                     .n = s->ffn_dim,
+                                     .gate_stride = s->ffn_dim,
+                                     .up_stride = s->ffn_dim};
+        ops_run_silu_mul(&w->ops, &args);
+    } else {
+        project(w, l, weights, ROLE_UP, ROLE_UP_B, in, w->gate, m, s->act, 0);
+    }
+    project(w, l, weights, ROLE_DOWN, ROLE_DOWN_B, w->gate, x, m, ACT_NONE, 1);
+}
+
+static void decode_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                        const struct tile *t, const struct cut *cuts, const struct batch *b,
+                        int layer, float *x)
+{
+    const struct shape *s = w->shape;
+    const float scale = (float)(1.0 / sqrt((double)s->head_dim));
+    const float *in = x;
+    if (!s->norm_after) {
+        norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, w->normed, t->n);
+        in = w->normed;
+    }
+    project(w, l, weights, ROLE_Q, ROLE_Q_B, in, w->q, t->n, ACT_NONE, 0);
+    project(w, l, weights, ROLE_K, ROLE_K_B, in, w->k, t->n, ACT_NONE, 0);
+    project(w, l, weights, ROLE_V, ROLE_V_B, in, w->v, t->n, ACT_NONE, 0);
+    rope_tile(w, t, cuts);
+    attend_prompts(w, t, cuts, scale);
+    keep_prompts(w, t, cuts, b, layer);
+    attend_forced(w, t, cuts, b, layer, scale);
+    project(w, l, weights, ROLE_O, ROLE_O_B, w->attn, x, t->n, ACT_NONE, 1);
+    if (s->norm_after) {
+        norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, x, t->n);
+        mlp_tile(w, l, weights, x, x, t->n);
+        norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, x, t->n);
+        return;
+    }
+    norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, w->normed, t->n);
+    mlp_tile(w, l, weights, w->normed, x, t->n);
+}
+
+/* Where every page of a row lies in this step. Pages on NVMe: full ones in the frame, the page being
+ * filled in its tail; a tail that fills up in this step moves to the frame first. */
+static void place_pages(struct layer_work *w, int r, struct row *row, int layer, uint8_t *kv_base,
+                        uint8_t *tail)
+{
+    const struct shape *s = w->shape;
+    int64_t size = w->kv.page_bytes;
+    int cap = w->plan->slots_cap;
+    int64_t meta = (int64_t)layer * s->n_kv_heads * cap;
+    void **pages = w->page_ptrs + (int64_t)r * (cap / KV_PAGE_SLOTS);
+    int before = row->n_slots / KV_PAGE_SLOTS, after = row->n_slots_after / KV_PAGE_SLOTS;
+    for (int i = 0; i < row->n_pages; i++)
+        pages[i] = kv_base + row->pages[i] * size;
+    if (tail) {
+        if (row->n_slots % KV_PAGE_SLOTS && before < after)
+            memcpy(pages[before], tail, (size_t)size);
+        if (row->n_slots_after % KV_PAGE_SLOTS)
+            pages[after] = tail;
+    }
+    w->kv_rows[r] = (struct kv_row){.pages = pages,
+                                    .slot_pos = row->slot_pos ? row->slot_pos + meta : NULL,
+                                    .slot_score = row->slot_score ? row->slot_score + meta : NULL,
+                                    .dirty = w->dirty + (int64_t)r * w->dirty_words,
+                                    .slots_cap = cap,
+                                    .n_slots = row->n_slots};
+    memset(w->kv_rows[r].dirty, 0, (size_t)w->dirty_words * sizeof(uint64_t));
+}
+
+void layer_decode(struct layer_work *w, const struct model_layer *l, int layer, struct batch *batch,
+                  const uint8_t *weights, uint8_t *kv_base, uint8_t *tails, int64_t tail_stride,
+                  float *hidden)
+{
+    struct cut *cuts = w->cuts;
+    for (int r = 0; r < batch->n_rows; r++)
+        if (batch->rows[r].request)
+            place_pages(w, r, &batch->rows[r], layer - 1, kv_base,
+                        tails ? tails + r * tail_stride : NULL);
+    struct tile t = {0};
+    while (tile_next(w, batch, &t, cuts))
+        decode_tile(w, l, weights, &t, cuts, batch, layer - 1,
+                    hidden + (int64_t)t.first * w->shape->dim);
+    for (int r = 0; r < batch->n_rows; r++)
+        if (batch->rows[r].request)
+            CHECK(w->kv_rows[r].n_slots == batch->rows[r].n_slots_after);
+}
+
+void layer_compact(const struct layer_work *w, const struct batch *batch, float *hidden)
+{
+    int64_t dim = w->shape->dim;
+    for (int i = 0; i < batch->n_positions; i++)
+        if (batch->positions[i].token != i)
+            memcpy(hidden + i * dim, hidden + batch->positions[i].token * dim,
+                   (size_t)dim * sizeof(float));
+}
+
+static void slice_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                       const float *x, int m)
+{
+    struct weight all = model_weight(l, ROLE_HEAD, weights);
+    int64_t panel_bytes = dtype_panel_bytes(all.dtype, all.k);
+    for (int row = 0; row < all.n; row += HEAD_TILE) {
+        struct weight part = all;
+        part.n = (int)min_i64(HEAD_TILE, all.n - row);
+        part.panels = (const uint8_t *)all.panels + row / PANEL_ROWS * panel_bytes;
+        struct matmul_args args = {.w = part,
+                                   .x = x,
+                                   .y = w->logits,
+                                   .m = m,
+                                   .x_stride = all.k,
+                                   .y_stride = HEAD_TILE,
+                                   .scratch = w->scratch};
+        ops_run_matmul(&w->ops, &args);
+        struct head_reduce_args reduce = {.logits = w->logits,
+                                          .stride = HEAD_TILE,
+                                          .states = w->states,
+                                          .m = m,
+                                          .n = part.n,
+                                          .first = l->vocab_first + row};
+        ops_run_head_reduce(&w->ops, &reduce);
+    }
+}
+
+void layer_slice(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
+                 const uint8_t *weights, const float *hidden)
+{
+    const struct shape *s = w->shape;
+    for (int i = 0; i < batch->n_positions; i += POSITION_TILE) {
+        int m = (int)min_i64(POSITION_TILE, batch->n_positions - i);
+        const float *x = hidden + (int64_t)i * s->dim;
+        for (int j = 0; j < m; j++)
+            w->states[j] = batch->positions[i + j].state;
+        if (s->final_norm) {
+            norm(w, l, weights, ROLE_FINAL_NORM_W, ROLE_FINAL_NORM_B, x, w->head_in, m);
+            x = w->head_in;
+        }
+        if (model_has(l, ROLE_PROJ_OUT)) {
+            project(w, l, weights, ROLE_PROJ_OUT, N_ROLES, x, w->head_narrow, m, ACT_NONE, 0);
+            x = w->head_narrow;
+        }
+        slice_tile(w, l, weights, x, m);
+    }
+}

@@ -1,0 +1,468 @@
+/* engine/model.c - opens a pack: the table of tensor roles, and every check that makes the
+ * directory safe to use.
+ *
+ * Owns: what a role is called, how it is stored, how large it must be. Refuses: packs whose numbers
+ * disagree with their shape, even under a right checksum: files are hostile.
+ * A newcomer would miss: extents must follow each other without gaps and overlaps, so the offsets
+ * in the file are checked by adding up, not by ranges. */
+#include "engine/model.h"
+
+#include "engine/pack.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MODEL_CONTEXT_MAX  (1 << 27)
+#define MODEL_OFFSET_MAX   1024 // position_offset
+#define MODEL_META_MAX     ((int64_t)1 << 30)
+#define MODEL_HEAD_DIM_MAX (2 * SHAPE_ROPE_MAX)
+
+static const struct role_info {
+    const char *name;
+    enum role_place place;
+    enum role_kind kind;
+} roles[N_ROLES] = {
+    [ROLE_EMBED] = {"embed", ROLE_IN_EMBEDDING, ROLE_IS_ROWS},
+    [ROLE_POS] = {"position", ROLE_IN_EMBEDDING, ROLE_IS_ROWS},
+    [ROLE_PROJ_IN] = {"proj_in", ROLE_IN_EMBEDDING, ROLE_IS_PANELS},
+    [ROLE_NORM1_W] = {"norm1", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_NORM1_B] = {"norm1_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_Q] = {"q", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_Q_B] = {"q_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_K] = {"k", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_K_B] = {"k_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_V] = {"v", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_V_B] = {"v_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_O] = {"o", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_O_B] = {"o_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_NORM2_W] = {"norm2", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_NORM2_B] = {"norm2_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_GATE] = {"gate", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_GATE_B] = {"gate_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_UP] = {"up", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_UP_B] = {"up_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_DOWN] = {"down", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_DOWN_B] = {"down_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_FINAL_NORM_W] = {"final_norm", ROLE_IN_SLICE, ROLE_IS_VECTOR},
+    [ROLE_FINAL_NORM_B] = {"final_norm_bias", ROLE_IN_SLICE, ROLE_IS_VECTOR},
+    [ROLE_PROJ_OUT] = {"proj_out", ROLE_IN_SLICE, ROLE_IS_PANELS},
+    [ROLE_HEAD] = {"head", ROLE_IN_SLICE, ROLE_IS_PANELS},
+};
+
+const char *role_name(enum tensor_role role)
+{
+    CHECK(role < N_ROLES);
+    return roles[role].name;
+}
+
+enum role_kind role_kind(enum tensor_role role)
+{
+    CHECK(role < N_ROLES);
+    return roles[role].kind;
+}
+
+enum role_place role_place(enum tensor_role role)
+{
+    CHECK(role < N_ROLES);
+    return roles[role].place;
+}
+
+static enum role_need need_if(int cond)
+{
+    return cond ? ROLE_REQUIRED : ROLE_ABSENT;
+}
+
+enum role_need role_need(const struct shape *s, enum tensor_role role)
+{
+    switch (role) {
+    case ROLE_POS:
+        return need_if(s->position == POSITION_LEARNED);
+    case ROLE_PROJ_IN:
+    case ROLE_PROJ_OUT:
+        return need_if(s->embed_dim != s->dim);
+    case ROLE_NORM1_B:
+    case ROLE_NORM2_B:
+        return need_if(s->norm == NORM_LAYER);
+    case ROLE_FINAL_NORM_W:
+        return need_if(s->final_norm);
+    case ROLE_FINAL_NORM_B:
+        return need_if(s->final_norm && s->norm == NORM_LAYER);
+    case ROLE_GATE:
+        return need_if(s->act == ACT_SILU_GATED);
+    case ROLE_GATE_B:
+        return s->act == ACT_SILU_GATED ? ROLE_OPTIONAL : ROLE_ABSENT;
+    case ROLE_Q_B:
+    case ROLE_K_B:
+    case ROLE_V_B:
+    case ROLE_O_B:
+    case ROLE_UP_B:
+    case ROLE_DOWN_B:
+        return ROLE_OPTIONAL;
+    default:
+        return ROLE_REQUIRED;
+    }
+}
+
+void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
+{
+    const int q_dim = s->n_heads * s->head_dim, kv_dim = s->n_kv_heads * s->head_dim;
+    const struct {
+        int n, k;
+    } dims[N_ROLES] = {
+        [ROLE_EMBED] = {s->vocab, s->embed_dim},
+        [ROLE_POS] = {s->context + s->position_offset, s->dim},
+        [ROLE_PROJ_IN] = {s->dim, s->embed_dim},
+        [ROLE_NORM1_W] = {s->dim, 1},
+        [ROLE_NORM1_B] = {s->dim, 1},
+        [ROLE_Q] = {q_dim, s->dim},
+        [ROLE_Q_B] = {q_dim, 1},
+        [ROLE_K] = {kv_dim, s->dim},
+        [ROLE_K_B] = {kv_dim, 1},
+        [ROLE_V] = {kv_dim, s->dim},
+        [ROLE_V_B] = {kv_dim, 1},
+        [ROLE_O] = {s->dim, q_dim},
+        [ROLE_O_B] = {s->dim, 1},
+        [ROLE_NORM2_W] = {s->dim, 1},
+        [ROLE_NORM2_B] = {s->dim, 1},
+        [ROLE_GATE] = {s->ffn_dim, s->dim},
+        [ROLE_GATE_B] = {s->ffn_dim, 1},
+        [ROLE_UP] = {s->ffn_dim, s->dim},
+        [ROLE_UP_B] = {s->ffn_dim, 1},
+        [ROLE_DOWN] = {s->dim, s->ffn_dim},
+        [ROLE_DOWN_B] = {s->dim, 1},
+        [ROLE_FINAL_NORM_W] = {s->dim, 1},
+        [ROLE_FINAL_NORM_B] = {s->dim, 1},
+        [ROLE_PROJ_OUT] = {s->embed_dim, s->dim},
+        [ROLE_HEAD] = {s->vocab, s->embed_dim},
+    };
+    CHECK(role < N_ROLES);
+    *n = dims[role].n;
+    *k = dims[role].k;
+}
+
+int64_t role_bytes(enum tensor_role role, enum dtype t, int n, int k)
+{
+    int64_t row_bytes = dtype_row_bytes(t, k);
+    if (row_bytes < 0)
+        return -1;
+    switch (role_kind(role)) {
+    case ROLE_IS_ROWS:
+        return row_bytes * n;
+    case ROLE_IS_PANELS:
+        return dtype_panels_bytes(t, n, k);
+    case ROLE_IS_VECTOR:
+        return (int64_t)sizeof(float) * n;
+    }
+    return -1;
+}
+
+static int in_range(int v, int min, int max)
+{
+    return v >= min && v <= max;
+}
+
+/* Returns the first bad field among those that the others are computed from. */
+static const char *check_sizes(const struct shape *s)
+{
+    if (!memchr(s->family, 0, sizeof s->family))
+        return "family";
+    if (!in_range(s->n_layers, 1, SHAPE_LAYERS_MAX))
+        return "n_layers";
+    if (!in_range(s->dim, 1, SHAPE_DIM_MAX))
+        return "dim";
+    if (!in_range(s->embed_dim, 1, SHAPE_DIM_MAX))
+        return "embed_dim";
+    if (!in_range(s->ffn_dim, 1, SHAPE_DIM_MAX))
+        return "ffn_dim";
+    if (!in_range(s->vocab, 1, SHAPE_VOCAB_MAX))
+        return "vocab";
+    if (!in_range(s->context, 1, MODEL_CONTEXT_MAX))
+        return "context";
+    if (!in_range(s->n_heads, 1, SHAPE_DIM_MAX))
+        return "n_heads";
+    if (!in_range(s->n_kv_heads, 1, s->n_heads) || s->n_heads % s->n_kv_heads != 0)
+        return "n_kv_heads";
+    if (!in_range(s->head_dim, 1, MODEL_HEAD_DIM_MAX) ||
+        (int64_t)s->n_heads * s->head_dim > SHAPE_DIM_MAX)
+        return "head_dim";
+    return NULL;
+}
+
+const char *shape_check(const struct shape *s)
+{
+    const char *bad = check_sizes(s);
+    if (bad)
+        return bad;
+    if (!in_range(s->norm, NORM_RMS, NORM_LAYER))
+        return "norm";
+    if (!in_range(s->norm_after, 0, 1))
+        return "norm_after";
+    if (!in_range(s->final_norm, 0, 1))
+        return "final_norm";
+    if (!(s->norm_eps >= 0 && s->norm_eps < 1))
+        return "norm_eps";
+    if (!in_range(s->act, ACT_RELU, ACT_SILU_GATED))
+        return "act";
+    if (!in_range(s->position, POSITION_ROPE, POSITION_LEARNED))
+        return "position";
+    if (!in_range(s->position_offset, 0, MODEL_OFFSET_MAX))
+        return "position_offset";
+    int rope = s->position == POSITION_ROPE;
+    if (!in_range(s->rope_dim, rope ? 2 : 0, rope ? s->head_dim : 0) || s->rope_dim % 2 != 0)
+        return "rope_dim";
+    for (int i = 0; i < s->rope_dim / 2; i++)
+        if (!isfinite(s->rope_inv_freq[i]) || s->rope_inv_freq[i] < 0)
+            return "rope_inv_freq";
+    return NULL;
+}
+
+static enum err read_at(int fd, const char *path, int64_t offset, int64_t n_bytes, uint8_t *buf)
+{
+    for (int64_t done = 0; done < n_bytes;) {
+        ssize_t got = pread(fd, buf + done, (size_t)(n_bytes - done), offset + done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return fail(ERR_IO, "%s: read at %lld: %s", path, (long long)(offset + done),
+                        strerror(errno));
+        if (got == 0)
+            return fail(ERR_CORRUPT, "%s: the file was cut short", path);
+        done += got;
+    }
+    return OK;
+}
+
+static enum err bad_meta(const struct model *m, int layer, const char *what)
+{
+    return fail(ERR_CORRUPT, "%s: layer %d: bad %s (pack the model again)", m->path, layer, what);
+}
+
+/* One tensor of the directory, checked against the shape and its extent. */
+static enum err read_tensor(struct model *m, struct pack_in *in, int layer, enum role_place place)
+{
+    struct model_layer *l = &m->layers[layer];
+    uint32_t role = pack_get_u32(in);
+    const char *format = pack_get(in, 8);
+    struct model_tensor t = {.n = (int)pack_get_u32(in), .k = (int)pack_get_u32(in)};
+    t.offset = (int64_t)pack_get_u64(in);
+    if (in->failed)
+        return bad_meta(m, layer, "directory");
+    if (role >= N_ROLES || roles[role].place != place || l->tensors[role].n != 0 ||
+        role_need(&m->shape, role) == ROLE_ABSENT)
+        return bad_meta(m, layer, "tensor role");
+    char name[9] = {0};
+    memcpy(name, format, 8);
+    t.dtype = dtype_by_name(name);
+    if (t.dtype >= N_DTYPES || dtype_info(t.dtype)->block_bytes <= 0 || // a name without a decoder
+        (roles[role].kind == ROLE_IS_VECTOR && t.dtype != DTYPE_F32))
+        return bad_meta(m, layer, "tensor format");
+    int n, k;
+    role_dims(&m->shape, role, &n, &k);
+    if (role == ROLE_HEAD)
+        n = l->vocab_rows;
+    int64_t n_bytes = t.n == n && t.k == k ? role_bytes(role, t.dtype, n, k) : -1;
+    if (n_bytes < 0)
+        return bad_meta(m, layer, "tensor size");
+    if (t.offset < 0 || t.offset % 64 != 0 || t.offset > l->n_bytes ||
+        n_bytes > l->n_bytes - t.offset)
+        return bad_meta(m, layer, "tensor offset");
+    l->tensors[role] = t;
+    return OK;
+}
+
+static enum role_place place_of(const struct model *m, int layer)
+{
+    if (layer == 0)
+        return ROLE_IN_EMBEDDING;
+    return layer <= m->shape.n_layers ? ROLE_IN_DECODER : ROLE_IN_SLICE;
+}
+
+/* `end`: where the layer before ended, in the file and in the vocabulary. */
+static enum err read_layer(struct model *m, struct pack_in *in, int layer, int64_t *end,
+                           int *vocab_end)
+{
+    struct model_layer *l = &m->layers[layer];
+    enum role_place place = place_of(m, layer);
+    l->offset = (int64_t)pack_get_u64(in);
+    l->n_bytes = (int64_t)pack_get_u64(in);
+    l->vocab_first = (int)pack_get_u32(in);
+    l->vocab_rows = (int)pack_get_u32(in);
+    uint32_t n_tensors = pack_get_u32(in);
+    if (in->failed || n_tensors > N_ROLES)
+        return bad_meta(m, layer, "directory");
+    if (l->offset != *end || l->n_bytes <= 0 || l->n_bytes % PACK_ALIGN != 0 ||
+        l->n_bytes > m->file_bytes - l->offset)
+        return bad_meta(m, layer, "extent");
+    *end += l->n_bytes;
+    l->piece = m->n_pieces;
+    m->n_pieces += model_pieces(l);
+    if (place != ROLE_IN_SLICE ? l->vocab_first != 0 || l->vocab_rows != 0
+                               : l->vocab_first != *vocab_end || l->vocab_rows <= 0 ||
+                                     l->vocab_first % HEAD_TILE != 0 ||
+                                     l->vocab_rows > m->shape.vocab - l->vocab_first)
+        return bad_meta(m, layer, "vocabulary rows");
+    *vocab_end += l->vocab_rows;
+    for (uint32_t i = 0; i < n_tensors; i++)
+        TRY(read_tensor(m, in, layer, place));
+    for (int role = 0; role < N_ROLES; role++)
+        if (roles[role].place == place && l->tensors[role].n == 0 &&
+            role_need(&m->shape, role) == ROLE_REQUIRED)
+            return bad_meta(m, layer, "tensor list (one is missing)");
+    return OK;
+}
+
+/* name | fingerprint | shape, flags | tokenizer | directory | piece CRCs */
+static enum err read_meta(struct model *m, const struct pack_header *h)
+{
+    struct pack_in in = {.data = m->meta, .n_bytes = h->meta_bytes};
+    uint32_t name_bytes = pack_get_u32(&in); // the final NUL counts
+    m->name = pack_get(&in, name_bytes);
+    if (!m->name || name_bytes == 0 || m->name[name_bytes - 1] != 0)
+        return bad_meta(m, 0, "name");
+    m->fingerprint = pack_get_u64(&in);
+    pack_get_shape(&in, &m->shape);
+    m->weights = (int)pack_get_u32(&in);
+    m->tied = (int)pack_get_u32(&in);
+    m->dummy = (int)pack_get_u32(&in);
+    m->n_params = (int64_t)pack_get_u64(&in);
+    m->tokenizer_bytes = (int64_t)pack_get_u64(&in);
+    const void *tokenizer = pack_get(&in, m->tokenizer_bytes);
+    uint32_t n_layers = pack_get_u32(&in);
+    if (in.failed || !in_range(m->weights, 0, N_PACK_WEIGHTS - 1) || m->n_params <= 0)
+        return bad_meta(m, 0, "metadata");
+    m->tokenizer = m->tokenizer_bytes > 0 ? tokenizer : NULL;
+    const char *bad = shape_check(&m->shape);
+    if (bad)
+        return bad_meta(m, 0, bad);
+    int n_slices_max = (int)ceil_div(m->shape.vocab, HEAD_TILE);
+    if ((int64_t)n_layers - 1 - m->shape.n_layers < 1 ||
+        (int64_t)n_layers - 1 - m->shape.n_layers > n_slices_max)
+        return bad_meta(m, 0, "number of layers");
+    m->n_layers = (int)n_layers;
+    m->n_slices = m->n_layers - 1 - m->shape.n_layers;
+    m->layers = calloc(n_layers, sizeof *m->layers);
+    if (!m->layers)
+        return fail(ERR_FIT, "memory: no room for the directory of %s", m->path);
+    int64_t end = PACK_ALIGN;
+    int vocab_end = 0;
+    for (int i = 0; i < m->n_layers; i++)
+        TRY(read_layer(m, &in, i, &end, &vocab_end));
+    if (end != h->meta_offset || vocab_end != m->shape.vocab)
+        return bad_meta(m, m->n_layers - 1, "end");
+    if (m->n_pieces > (in.n_bytes - in.at) / 4)
+        return bad_meta(m, 0, "table of checksums");
+    m->piece_crcs = malloc((size_t)m->n_pieces * sizeof *m->piece_crcs);
+    if (!m->piece_crcs)
+        return fail(ERR_FIT, "memory: no room for the directory of %s", m->path);
+    for (int64_t i = 0; i < m->n_pieces; i++)
+        m->piece_crcs[i] = pack_get_u32(&in);
+    return in.at == in.n_bytes ? OK : bad_meta(m, 0, "end of the metadata");
+}
+
+static enum err open_fd(struct model *m, int fd)
+{
+    uint8_t page[PACK_ALIGN];
+    struct pack_header h;
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return fail(ERR_IO, "%s: stat: %s", m->path, strerror(errno));
+    if (!S_ISREG(st.st_mode) || st.st_size < PACK_ALIGN)
+        return fail(ERR_INPUT, "%s: header: not a pack", m->path);
+    TRY(read_at(fd, m->path, 0, PACK_ALIGN, page));
+    TRY(pack_header_decode(&h, page, m->path));
+    m->file_bytes = st.st_size;
+    if (h.file_bytes != st.st_size)
+        return fail(ERR_CORRUPT, "%s: header: says %lld bytes, the file has %lld (cut short?)",
+                    m->path, (long long)h.file_bytes, (long long)st.st_size);
+    if (h.meta_offset < PACK_ALIGN || h.meta_offset > st.st_size || h.meta_bytes <= 0 ||
+        h.meta_bytes > MODEL_META_MAX || h.meta_bytes != st.st_size - h.meta_offset)
+        return fail(ERR_CORRUPT, "%s: header: bad place of the metadata", m->path);
+    m->meta = malloc((size_t)h.meta_bytes);
+    if (!m->meta)
+        return fail(ERR_FIT, "memory: no room for the directory of %s", m->path);
+    TRY(read_at(fd, m->path, h.meta_offset, h.meta_bytes, m->meta));
+    if (crc32c(0, m->meta, h.meta_bytes) != h.meta_crc)
+        return fail(ERR_CORRUPT, "%s: metadata: checksum mismatch (pack the model again)", m->path);
+    return read_meta(m, &h);
+}
+
+enum err model_open(struct model *m, const char *path)
+{
+    *m = (struct model){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail(errno == ENOENT ? ERR_INPUT : ERR_IO, "%s: open: %s", path, strerror(errno));
+    m->path = strdup(path);
+    enum err e = m->path ? open_fd(m, fd) : fail(ERR_FIT, "memory: no room for a path");
+    close(fd);
+    if (e != OK)
+        model_close(m);
+    return e;
+}
+
+void model_close(struct model *m)
+{
+    free(m->layers);
+    free(m->piece_crcs);
+    free(m->meta);
+    free(m->path);
+    *m = (struct model){0};
+}
+
+int model_is_pack(const char *path)
+{
+    char magic[8];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return 0;
+    ssize_t n = pread(fd, magic, sizeof magic, 0);
+    close(fd);
+    return n == (ssize_t)sizeof magic && memcmp(magic, PACK_MAGIC, sizeof magic) == 0;
+}
+
+static void row_at(const struct model *m, enum tensor_role role, int row, int64_t *offset,
+                   int64_t *n_bytes)
+{
+    const struct model_layer *l = &m->layers[0];
+    const struct model_tensor *t = &l->tensors[role];
+    CHECK(row >= 0 && row < t->n);
+    *n_bytes = dtype_row_bytes(t->dtype, t->k);
+    *offset = l->offset + t->offset + row * *n_bytes;
+}
+
+void model_embed_row(const struct model *m, int id, int64_t *offset, int64_t *n_bytes)
+{
+    row_at(m, ROLE_EMBED, id, offset, n_bytes);
+}
+
+void model_position_row(const struct model *m, int position, int64_t *offset, int64_t *n_bytes)
+{
+    CHECK(position >= 0 && position < m->shape.context);
+    row_at(m, ROLE_POS, position + m->shape.position_offset, offset, n_bytes);
+}
+
+int64_t model_pieces(const struct model_layer *l)
+{
+    return ceil_div(l->n_bytes, PACK_PIECE);
+}
+
+enum err model_piece_check(const struct model *m, int layer, int64_t piece, const void *data,
+                           int64_t n_bytes)
+{
+    CHECK(layer >= 0 && layer < m->n_layers);
+    const struct model_layer *l = &m->layers[layer];
+    CHECK(piece >= 0 && piece < model_pieces(l));
+    CHECK(n_bytes == min_i64(PACK_PIECE, l->n_bytes - piece * PACK_PIECE));
+    if (crc32c(0, data, n_bytes) == m->piece_crcs[l->piece + piece])
+        return OK;
+    return fail(ERR_CORRUPT,
+                "%s: layer %d: checksum mismatch in piece %lld, at byte %lld (pack the "
+                "model again)",
+                m->path, layer, (long long)piece, (long long)(l->offset + piece * PACK_PIECE));
+}

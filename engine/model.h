@@ -1,0 +1,139 @@
+/* engine/model.h - an opened pack: the model's shape and where every tensor lies, checked.
+ *
+ * Owns: the roles of tensors and the directory of one pack. Refuses: reading weights (the mover
+ * does) and trusting the file: every number was checked against the shape and the file's size.
+ *
+ * A model is a row of line layers: layer 0 is the embedding, 1 .. n_layers are the decoder layers,
+ * the rest are the slices of the output head. Each is one extent of the file. */
+#ifndef ENGINE_MODEL_H
+#define ENGINE_MODEL_H
+
+#include "kernels/dtype.h"
+#include "kernels/ops.h"
+#include "policy/shape.h"
+
+/* What a tensor is for. The numbers stand in pack files: append only. */
+enum tensor_role {
+    ROLE_EMBED,        // [vocab, embed_dim] rows
+    ROLE_POS,          // [context + position_offset, dim] rows (opt)
+    ROLE_PROJ_IN,      // [dim, embed_dim] (opt-350m)
+    ROLE_NORM1_W,      // [dim] the attention's norm
+    ROLE_NORM1_B,      // [dim]
+    ROLE_Q,            // [n_heads * head_dim, dim]
+    ROLE_Q_B,          // [n_heads * head_dim]
+    ROLE_K,            // [n_kv_heads * head_dim, dim]
+    ROLE_K_B,          // [n_kv_heads * head_dim]
+    ROLE_V,            // [n_kv_heads * head_dim, dim]
+    ROLE_V_B,          // [n_kv_heads * head_dim]
+    ROLE_O,            // [dim, n_heads * head_dim]
+    ROLE_O_B,          // [dim]
+    ROLE_NORM2_W,      // [dim] the MLP's norm
+    ROLE_NORM2_B,      // [dim]
+    ROLE_GATE,         // [ffn_dim, dim] only with ACT_SILU_GATED
+    ROLE_GATE_B,       // [ffn_dim]
+    ROLE_UP,           // [ffn_dim, dim] (opt: fc1)
+    ROLE_UP_B,         // [ffn_dim]
+    ROLE_DOWN,         // [dim, ffn_dim] (opt: fc2)
+    ROLE_DOWN_B,       // [dim]
+    ROLE_FINAL_NORM_W, // [dim]
+    ROLE_FINAL_NORM_B, // [dim]
+    ROLE_PROJ_OUT,     // [embed_dim, dim] (opt-350m), after the final norm
+    ROLE_HEAD,         // [vocab, embed_dim], cut into slices
+    N_ROLES
+};
+#define ROLE_BIT(role) (1u << (role))
+
+/* How a role is stored: single rows to be gathered, panels for matmuls, or an f32 vector. */
+enum role_kind { ROLE_IS_ROWS, ROLE_IS_PANELS, ROLE_IS_VECTOR };
+/* Which line layers hold it. */
+enum role_place { ROLE_IN_EMBEDDING, ROLE_IN_DECODER, ROLE_IN_SLICE };
+enum role_need { ROLE_ABSENT, ROLE_OPTIONAL, ROLE_REQUIRED };
+
+const char *role_name(enum tensor_role role); // "attn_q"
+enum role_kind role_kind(enum tensor_role role);
+enum role_place role_place(enum tensor_role role);
+/* Whether a model of this shape has the tensor; biases of matmuls are optional. */
+enum role_need role_need(const struct shape *s, enum tensor_role role);
+/* Dimensions of the whole tensor: n outputs (rows, or numbers of a vector), k inputs (vector: 1).
+ */
+void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k);
+/* Bytes of n x k numbers of format t stored as this role is; -1 when k does not fit the block. */
+int64_t role_bytes(enum tensor_role role, enum dtype t, int n, int k);
+
+struct model_tensor {
+    enum dtype dtype; // vectors: DTYPE_F32
+    int n, k;         // as role_dims; a slice's head has n = its rows; n = 0: not there
+    int64_t offset;   // bytes from the start of the extent, a multiple of 64
+};
+
+struct model_layer {
+    int64_t offset, n_bytes;     // the extent in the file, multiples of 4096
+    int64_t piece;               // index of the CRC of its first piece
+    int vocab_first, vocab_rows; // slices: the rows of the vocabulary it computes; else 0, 0
+    struct model_tensor tensors[N_ROLES];
+};
+
+struct model {
+    struct shape shape;
+    char *path;                 // owned: the pack file
+    const char *name;           // inside meta: what `model` prints
+    int weights;                // enum pack_weights it was packed with
+    int tied;                   // 1: the head's rows are the embedding's
+    int dummy;                  // 1: pseudo-random weights
+    uint64_t fingerprint;       // of everything that can change an answer: same numbers, same value
+    int64_t n_params;           // numbers in all tensors; a tied head counts once
+    int64_t file_bytes;         // of the whole pack
+    int n_layers;               // line layers: 1 + shape.n_layers + n_slices
+    int n_slices;               // >= 1
+    struct model_layer *layers; // owned: [n_layers]
+    uint32_t *piece_crcs;       // owned: [n_pieces]
+    int64_t n_pieces;
+    const void *tokenizer; // inside meta: the blob of engine/token.h; NULL: none
+    int64_t tokenizer_bytes;
+    uint8_t *meta; // owned
+};
+
+/* Checks a shape that comes from outside. Returns NULL, or the name of the first bad field. */
+const char *shape_check(const struct shape *s);
+
+/* Opens and verifies a pack's metadata (not its weights). ERR_INPUT: not a pack, or of another
+ * version; ERR_CORRUPT: damaged or cut short; ERR_IO. On error there is nothing to close. */
+enum err model_open(struct model *m, const char *path);
+void model_close(struct model *m); // accepts a zeroed model
+/* 1 when the file starts like a pack. */
+int model_is_pack(const char *path);
+
+static inline int model_has(const struct model_layer *l, enum tensor_role role)
+{
+    return l->tensors[role].n > 0;
+}
+
+/* The matrix of a role; `base` is where the extent lies in memory (64-byte aligned). */
+static inline struct weight model_weight(const struct model_layer *l, enum tensor_role role,
+                                         const void *base)
+{
+    const struct model_tensor *t = &l->tensors[role];
+    CHECK(t->n > 0);
+    return (struct weight){t->dtype, t->n, t->k, (const uint8_t *)base + t->offset};
+}
+
+/* The f32 vector of a role, or NULL when the model has none. */
+static inline const float *model_vector(const struct model_layer *l, enum tensor_role role,
+                                        const void *base)
+{
+    const struct model_tensor *t = &l->tensors[role];
+    return t->n > 0 ? (const float *)(const void *)((const uint8_t *)base + t->offset) : NULL;
+}
+
+/* Where in the file one row lies: of the embedding (by token id), of the learned positions (by
+ * position, before position_offset is added). Indices out of range are bugs (CHECK). */
+void model_embed_row(const struct model *m, int id, int64_t *offset, int64_t *n_bytes);
+void model_position_row(const struct model *m, int position, int64_t *offset, int64_t *n_bytes);
+
+/* Number of pieces of a layer; the last one may be shorter than PACK_PIECE. */
+int64_t model_pieces(const struct model_layer *l);
+/* Verifies one piece in memory. ERR_CORRUPT names file, layer and piece. */
+enum err model_piece_check(const struct model *m, int layer, int64_t piece, const void *data,
+                           int64_t n_bytes);
+
+#endif

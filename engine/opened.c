@@ -1,0 +1,141 @@
+/* engine/opened.c - MODEL becomes an opened pack with its tokenizer and template (see run.h). */
+#include "engine/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/dummy.h"
+#include "engine/pack.h"
+#include "engine/source.h"
+
+struct pack_progress {
+    int shown; // 1: draw on the terminal
+    int64_t last_ns;
+};
+
+static enum err show_progress(void *ctx, int64_t done_bytes, int64_t total_bytes)
+{
+    struct pack_progress *p = ctx;
+    if (run_interrupted)
+        return fail(ERR_STOPPED, "interrupted while packing; the same command starts it again");
+    int64_t now = clock_ns();
+    if (!p->shown || (now - p->last_ns < 250000000 && done_bytes < total_bytes))
+        return OK;
+    p->last_ns = now;
+    fprintf(stderr, "\rpacking %5.1f %% of %.1f MiB ", 100.0 * (double)done_bytes / (double)total_bytes,
+            (double)total_bytes / 1048576.0);
+    if (done_bytes == total_bytes)
+        fputs("\r\033[K", stderr);
+    return OK;
+}
+
+/* Writes the pack of an opened provider. */
+static enum err write_pack(const struct pack_provider *provider, const void *blob, int64_t blob_bytes,
+                           const char *path, enum pack_weights weights, int quiet)
+{
+    struct pack_progress progress = {.shown = !quiet && isatty(STDERR_FILENO)};
+    struct pack_request request = {.provider = provider,
+                                   .weights = weights,
+                                   .tokenizer = blob,
+                                   .tokenizer_bytes = blob_bytes,
+                                   .path = path,
+                                   .progress = show_progress,
+                                   .ctx = &progress};
+    return pack_write(&request);
+}
+
+/* Packs `model` into `path`. Everything it allocates is gone when it returns. */
+static enum err pack_model(const char *model, const char *path, enum pack_weights weights, int quiet)
+{
+    struct source source;
+    struct pack_provider provider = {0};
+    void *blob = NULL;
+    int64_t blob_bytes = 0;
+    if (dummy_is_config(model)) {
+        TRY(dummy_open(&provider, model));
+        enum err e = write_pack(&provider, NULL, 0, path, weights, quiet);
+        dummy_close(&provider);
+        return e;
+    }
+    TRY(source_open(&source, model));
+    enum err err = pack_source_open(&provider, &source);
+    if (err == OK && token_build(&source, &blob, &blob_bytes) != OK) {
+        log_line(LOG_WARN, "pack: %s; the model runs on token ids only", err_text());
+        blob = NULL;
+        blob_bytes = 0;
+    }
+    if (err == OK)
+        err = write_pack(&provider, blob, blob_bytes, path, weights, quiet);
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    free(blob);
+    pack_source_close(&provider);
+    source_close(&source);
+    return err == OK ? OK : fail(err, "%s", text);
+}
+
+/* The path of the pack to run from; packs on first use. */
+static enum err find_pack(struct opened *o, const struct config *c)
+{
+    enum pack_weights weights = pack_weights_by_name(c->weights);
+    if (weights == N_PACK_WEIGHTS)
+        return fail(ERR_USAGE, "--weights: '%s' is not a weight format (auto|f32|f16|bf16|q8|q4)",
+                    c->weights);
+    if (model_is_pack(c->model)) {
+        snprintf(o->pack_path, sizeof o->pack_path, "%s", c->model);
+        return OK;
+    }
+    TRY(pack_cache_path(c->model, weights, o->pack_path, sizeof o->pack_path));
+    if (access(o->pack_path, R_OK) == 0)
+        return OK;
+    log_line(LOG_INFO, "pack: first use of %s, packing to %s", c->model, o->pack_path);
+    return pack_model(c->model, o->pack_path, weights, c->quiet);
+}
+
+enum err opened_open(struct opened *o, const struct config *c)
+{
+    memset(o, 0, sizeof *o);
+    if (!c->model)
+        return fail(ERR_USAGE, "no model (-m MODEL)");
+    TRY(find_pack(o, c));
+    TRY(model_open(&o->model, o->pack_path));
+    if (!o->model.tokenizer)
+        return OK;
+    TRY(tokenizer_open(&o->tokenizer, o->model.tokenizer, o->model.tokenizer_bytes, o->pack_path));
+    int64_t n;
+    const char *text = tokenizer_template(o->tokenizer, &n);
+    if (text && template_parse(&o->tmpl, text, n, c->model) != OK) {
+        log_line(LOG_WARN, "%s; rows with messages become error rows", err_text());
+        o->tmpl = NULL;
+    }
+    return OK;
+}
+
+void opened_close(struct opened *o)
+{
+    template_free(o->tmpl);
+    tokenizer_close(o->tokenizer);
+    model_close(&o->model);
+    memset(o, 0, sizeof *o);
+}
+
+enum err command_pack(const struct config *c)
+{
+    const char *model = c->n_args > 0 ? c->args[0] : c->model;
+    if (!model || !c->out)
+        return fail(ERR_USAGE, "pack: needs MODEL and -o FILE");
+    enum pack_weights weights = pack_weights_by_name(c->weights);
+    if (weights == N_PACK_WEIGHTS)
+        return fail(ERR_USAGE, "--weights: '%s' is not a weight format (auto|f32|f16|bf16|q8|q4)",
+                    c->weights);
+    if (model_is_pack(model))
+        return fail(ERR_USAGE, "%s: is a pack already", model);
+    TRY(pack_model(model, c->out, weights, c->quiet));
+    struct stat st;
+    if (!c->quiet && stat(c->out, &st) == 0)
+        log_line(LOG_INFO, "pack: %s, %.1f MiB", c->out, (double)st.st_size / 1048576.0);
+    return OK;
+}

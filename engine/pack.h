@@ -1,0 +1,117 @@
+/* engine/pack.h - the pack: the only weight file that the engine runs from.
+ *
+ * Owns: the format, its writer, the check of a whole file, the names in the cache. Refuses: knowing
+ * model families or file formats: numbers come from a provider (a file, or a generator).
+ *
+ * File = header page | one extent per line layer, in the order of the line | metadata.
+ *   header     4096 bytes: magic, version, sizes, CRC of the metadata; the last 4 bytes are its CRC
+ *   extent     starts and ends on 4096; tensors start on 64; the gaps are zero
+ *   metadata   shape, directory, tokenizer, CRC32C of every 1 MiB piece of every extent
+ * All numbers are little-endian. Every byte of the file is under one of the CRCs. */
+#ifndef ENGINE_PACK_H
+#define ENGINE_PACK_H
+
+#include "engine/model.h"
+#include "engine/source.h"
+
+#define PACK_MAGIC   "sluicepk"
+#define PACK_VERSION 1
+#define PACK_ALIGN   4096
+#define PACK_PIECE   (1 << 20)
+
+/* What matrices are stored as. Norms and biases are always f32; learned positions are never put
+ * into blocks. The numbers stand in pack files: append only. */
+enum pack_weights {
+    PACK_AUTO, // each as in the file
+    PACK_F32,
+    PACK_F16,
+    PACK_BF16,
+    PACK_Q8,
+    PACK_Q4,
+    N_PACK_WEIGHTS
+};
+const char *pack_weights_name(enum pack_weights w);       // "auto", "f32", ...
+enum pack_weights pack_weights_by_name(const char *name); // N_PACK_WEIGHTS when unknown
+
+/* Where the numbers come from. `layer` is a decoder layer (0-based); 0 for other roles. */
+struct pack_provider {
+    struct shape shape;
+    uint32_t roles;   // ROLE_BIT()s of the tensors there are; ROLE_HEAD always, also when tied
+    int tied, dummy;  // as in struct model
+    const char *name; // borrowed: lives as long as impl
+    void *impl;       // owned by whoever opened the provider
+    /* The format of a matrix (rows or panels) as it is stored there. */
+    enum dtype (*dtype)(void *impl, enum tensor_role role, int layer);
+    /* Rows [first, first + n) in that format, one after the other. */
+    enum err (*rows)(void *impl, enum tensor_role role, int layer, int first, int n, void *out);
+    /* A whole vector of n numbers. */
+    enum err (*vector)(void *impl, enum tensor_role role, int layer, int n, float *out);
+};
+
+/* A provider over an opened model file: finds the family, reads the shape, checks every tensor.
+ * `source` is borrowed until the close. ERR_INPUT names file and key or tensor. */
+enum err pack_source_open(struct pack_provider *p, const struct source *source);
+void pack_source_close(struct pack_provider *p); // accepts a zeroed provider
+
+struct pack_request {
+    const struct pack_provider *provider;
+    enum pack_weights weights;
+    const void *tokenizer; // NULL: none
+    int64_t tokenizer_bytes;
+    const char *path; // the file to make; appears complete, by rename, or not at all
+    /* Called about once per MiB written; an error stops the work and is returned. May be NULL. */
+    enum err (*progress)(void *ctx, int64_t done_bytes, int64_t total_bytes);
+    void *ctx;
+};
+
+/* Writes a pack. Holds 64 rows of the widest matrix, and the metadata. ERR_IO: disk full (checked
+ * before the start; the message says how many bytes are needed) or failing. */
+enum err pack_write(const struct pack_request *r);
+
+/* Opens the pack and verifies the CRC of every piece. */
+enum err pack_check(const char *path);
+
+/* The cache folder (made when missing): packs on first use and the machine file live there.
+ * ERR_USAGE without a usable folder. */
+enum err pack_cache_dir(char *buf, int64_t buf_bytes);
+
+/* The file in the cache for this model and format: $SLUICE_CACHE_DIR, $XDG_CACHE_HOME/sluice or
+ * ~/.cache/sluice (made when missing), then NAME-HASH-WEIGHTS.pack. The hash covers names, sizes,
+ * times and first bytes of the model's files, not where they lie. ERR_USAGE without a usable
+ * folder. */
+enum err pack_cache_path(const char *model_path, enum pack_weights weights, char *buf,
+                         int64_t buf_bytes);
+
+/* Little-endian fields of header and metadata, used by pack_write.c and model.c only. */
+struct pack_out {
+    uint8_t *data; // owned: free()
+    int64_t n_bytes, capacity;
+    int failed; // no memory; later puts do nothing
+};
+void pack_put(struct pack_out *o, const void *data, int64_t n_bytes);
+void pack_put_u32(struct pack_out *o, uint32_t v);
+void pack_put_u64(struct pack_out *o, uint64_t v);
+
+struct pack_in {
+    const uint8_t *data; // borrowed
+    int64_t n_bytes, at;
+    int failed; // read past the end; later gets give zeros
+};
+/* n_bytes in place, NULL when there are not that many. */
+const void *pack_get(struct pack_in *in, int64_t n_bytes);
+uint32_t pack_get_u32(struct pack_in *in);
+uint64_t pack_get_u64(struct pack_in *in);
+
+void pack_put_shape(struct pack_out *o, const struct shape *s);
+void pack_get_shape(struct pack_in *in, struct shape *s);
+
+struct pack_header {
+    int64_t file_bytes, meta_offset, meta_bytes;
+    uint32_t meta_crc;
+};
+void pack_header_encode(const struct pack_header *h, uint8_t page[PACK_ALIGN]);
+/* ERR_INPUT: not a pack or another version; ERR_CORRUPT: damaged. `path` is for the message. */
+enum err pack_header_decode(struct pack_header *h, const uint8_t page[PACK_ALIGN],
+                            const char *path);
+
+#endif

@@ -1,0 +1,144 @@
+/* engine/plan_file.c - see plan_file.h. */
+#include "engine/plan_file.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *plan_percent(const struct plan *p)
+{
+    static _Thread_local char text[64];
+    int n = p->layers - 1;
+    snprintf(text, sizeof text, "0 %d 0 %d 0 %d", n > 0 ? 100 * p->resident / n : 100,
+             p->kv_home == TIER_RAM ? 100 : 0, p->hidden_home == TIER_RAM ? 100 : 0);
+    return text;
+}
+
+static const struct {
+    const char *key;
+    size_t wish, plan; // offsets of the int in struct plan_wish and struct plan
+} fields[] = {
+    {"batch", offsetof(struct plan_wish, batch), offsetof(struct plan, batch)},
+    {"batches", offsetof(struct plan_wish, batches), offsetof(struct plan, batches)},
+    {"weights_resident", offsetof(struct plan_wish, resident), offsetof(struct plan, resident)},
+    {"kv_home", offsetof(struct plan_wish, kv_home), offsetof(struct plan, kv_home)},
+    {"hidden_home", offsetof(struct plan_wish, hidden_home), offsetof(struct plan, hidden_home)},
+    {"ahead_weights", offsetof(struct plan_wish, ahead_weights), offsetof(struct plan, ahead_weights)},
+    {"ahead_state", offsetof(struct plan_wish, ahead_state), offsetof(struct plan, ahead_state)},
+    {"prefill_tokens", offsetof(struct plan_wish, prefill_tokens), offsetof(struct plan, prefill_tokens)},
+};
+#define N_FIELDS (sizeof fields / sizeof fields[0])
+
+enum err plan_file_read(const char *path, struct plan_wish *wish)
+{
+    json_error_t error;
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    json_t *plan = json_is_object(root) ? json_object_get(root, "plan") : NULL;
+    if (!json_is_object(plan)) {
+        json_decref(root);
+        return fail(ERR_USAGE, "%s: --plan: %s", path, root ? "no object `plan`" : error.text);
+    }
+    enum err err = OK;
+    for (size_t i = 0; i < N_FIELDS && err == OK; i++) {
+        json_t *value = json_object_get(plan, fields[i].key);
+        if (!value)
+            continue;
+        if (!json_is_integer(value) || json_integer_value(value) < 0 ||
+            json_integer_value(value) > 1 << 24)
+            err = fail(ERR_USAGE, "%s: --plan: %s: expected a small integer", path, fields[i].key);
+        else
+            *(int *)(void *)((char *)wish + fields[i].wish) = (int)json_integer_value(value);
+    }
+    json_decref(root);
+    return err;
+}
+
+static json_t *bytes_json(const struct plan_bytes *b)
+{
+    return json_pack("{sI sI sI sI sI sI sI sI sI sI sI sI sI sI}", "weights_resident",
+                     (json_int_t)b->weights_resident, "weight_frames", (json_int_t)b->weight_frames,
+                     "kv", (json_int_t)b->kv, "kv_frames", (json_int_t)b->kv_frames, "kv_tails",
+                     (json_int_t)b->kv_tails, "kv_meta", (json_int_t)b->kv_meta, "hidden",
+                     (json_int_t)b->hidden, "hidden_frames", (json_int_t)b->hidden_frames, "workspace",
+                     (json_int_t)b->workspace, "head", (json_int_t)b->head, "text", (json_int_t)b->text,
+                     "io", (json_int_t)b->io, "ram", (json_int_t)b->ram, "disk", (json_int_t)b->disk);
+}
+
+enum err plan_file_write(const struct run *r, const char *path)
+{
+    json_t *root = json_object(), *plan = json_object();
+    for (size_t i = 0; i < N_FIELDS; i++)
+        json_object_set_new(plan, fields[i].key,
+                            json_integer(*(const int *)(const void *)((const char *)&r->plan +
+                                                                      fields[i].plan)));
+    json_object_set_new(root, "model", json_string(r->opened.model.name));
+    json_object_set_new(root, "dummy_weights", json_boolean(r->opened.model.dummy));
+    json_object_set_new(root, "plan", plan);
+    json_object_set_new(root, "bytes", bytes_json(&r->bytes));
+    const struct plan_time *t = &r->time;
+    json_object_set_new(root, "predicted",
+                        json_pack("{sf sf sf sf sf sf ss}", "read_s", t->read_s, "write_s", t->write_s,
+                                  "compute_s", t->compute_s, "pass_s", t->pass_s, "passes", t->passes,
+                                  "job_s", t->job_s, "bound", t->bound));
+    json_object_set_new(root, "work",
+                        json_pack("{sI sI sI sI sI}", "rows", (json_int_t)r->work.n_rows,
+                                  "prompt_tokens", (json_int_t)r->work.prompt_tokens, "output_tokens",
+                                  (json_int_t)r->work.output_tokens, "prompt_max",
+                                  (json_int_t)r->work.prompt_max, "slots_max",
+                                  (json_int_t)r->work.slots_max));
+    int rc = path ? json_dump_file(root, path, JSON_INDENT(1) | JSON_REAL_PRECISION(6))
+                  : json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    if (!path)
+        fputc('\n', stdout);
+    json_decref(root);
+    return rc == 0 ? OK : fail(ERR_IO, "%s: cannot write the plan", path ? path : "stdout");
+}
+
+void plan_freeze(const struct run *r, char *buf, int cap)
+{
+    const struct plan *p = &r->plan;
+    snprintf(buf, (size_t)cap,
+             "--batch %d --batches %d --percent %s --weights-resident %d --ahead-weights %d "
+             "--ahead-state %d --prefill-tokens %d --isa %s --threads %d",
+             p->batch, p->batches, plan_percent(p), p->resident, p->ahead_weights, p->ahead_state,
+             p->prefill_tokens, isa_name(r->ops.isa), r->machine.threads);
+}
+
+static void print_bytes(const char *what, int64_t ram, int64_t disk)
+{
+    printf("  %-10s %10.1f %10.1f\n", what, (double)ram / 1048576.0, (double)disk / 1048576.0);
+}
+
+void plan_print(const struct run *r)
+{
+    const struct plan *p = &r->plan;
+    const struct plan_bytes *b = &r->bytes;
+    const struct plan_time *t = &r->time;
+    const struct model *m = &r->opened.model;
+    char freeze[512];
+    plan_freeze(r, freeze, sizeof freeze);
+    printf("model    %s, %s, %.1f M parameters%s\n", m->name, m->shape.family, (double)m->n_params * 1e-6,
+           m->dummy ? ", dummy weights" : "");
+    printf("job      %lld rows, %lld prompt tokens (longest %lld), at most %lld to generate\n",
+           (long long)r->work.n_rows, (long long)r->work.prompt_tokens, (long long)r->work.prompt_max,
+           (long long)r->work.output_tokens);
+    printf("rows     %d batches of %d, %d prefill tokens a pass, KV pages for %lld tokens a batch\n",
+           p->batches, p->batch, p->prefill_tokens, (long long)p->pages_batch * KV_PAGE_SLOTS);
+    printf("layers   %d of %d in RAM, the rest streams\n", p->resident, p->layers - 1);
+    printf("  %-10s %10s %10s  MiB\n", "", "RAM", "disk");
+    print_bytes("weights", b->weights_resident + b->weight_frames, 0);
+    print_bytes("kv", b->kv + b->kv_frames + b->kv_tails + b->kv_meta,
+                p->kv_home == TIER_NVME ? b->disk - (p->hidden_home == TIER_NVME ? p->batches * p->step_tokens * m->shape.dim * 4 : 0) : 0);
+    print_bytes("hidden", b->hidden + b->hidden_frames,
+                p->hidden_home == TIER_NVME ? p->batches * p->step_tokens * m->shape.dim * 4 : 0);
+    print_bytes("work", b->workspace + b->head, 0);
+    print_bytes("text, io", b->text + b->io, 0);
+    print_bytes("total", b->ram, b->disk);
+    if (r->budget.ram >= 0)
+        print_bytes("budget", r->budget.ram, r->budget.disk);
+    printf("pass     read %.3f s, write %.3f s, compute %.3f s -> %.3f s, bound %s\n", t->read_s,
+           t->write_s, t->compute_s, t->pass_s, t->bound);
+    printf("job      about %.0f passes, %.1f s, %.1f output tokens/s\n", t->passes, t->job_s,
+           t->job_s > 0 ? (double)r->work.output_tokens / t->job_s : 0.0);
+    printf("freeze   %s\n", freeze);
+}

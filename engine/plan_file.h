@@ -1,0 +1,18 @@
+/* engine/plan_file.h - plans as files: `plan -o plan.json` writes one, `run --plan` takes it. */
+#ifndef ENGINE_PLAN_FILE_H
+#define ENGINE_PLAN_FILE_H
+
+#include "engine/run.h"
+
+/* The --percent of a plan, "0 50 0 100 0 100"; valid until the next call of this thread. */
+const char *plan_percent(const struct plan *p);
+/* Fixes every field of the wish that the file names. ERR_USAGE names file and key. */
+enum err plan_file_read(const char *path, struct plan_wish *wish);
+/* The plan, its bytes by tier and its predicted times, as JSON; path NULL: stdout. */
+enum err plan_file_write(const struct run *r, const char *path);
+/* The same for people, on stdout: a table of tiers, the prediction, the flags that freeze it. */
+void plan_print(const struct run *r);
+/* The flags that make `run` take exactly this plan, with --isa and --threads; into buf. */
+void plan_freeze(const struct run *r, char *buf, int cap);
+
+#endif

@@ -1,0 +1,336 @@
+/* engine/run.c - see run.h: bringing the parts of a run up, choosing the plan, taking it down.
+ *
+ * The fact a newcomer would miss: `fingerprint` lists exactly what can change a byte of OUT besides
+ * the input; placement, threads and budgets are not in it, on purpose. */
+#include "engine/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/pack.h"
+#include "engine/plan_file.h"
+#include "engine/version.h"
+#include "offload/probe.h"
+
+#define TEXT_RESERVE_BYTES (12 << 20) // JSON of rows, journal buffers, tables of the C library
+#define IO_RESERVE_BYTES   (1 << 20)
+
+volatile sig_atomic_t run_interrupted;
+
+static enum err choose(const char *flag, const char *value, const char *const *names, int *out)
+{
+    for (int i = 0; names[i]; i++)
+        if (strcmp(value, names[i]) == 0) {
+            *out = i;
+            return OK;
+        }
+    char list[200] = "";
+    for (int i = 0; names[i]; i++) {
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, "%s%s", i ? "|" : "", names[i]);
+    }
+    return fail(ERR_USAGE, "--%s: '%s' is none of %s", flag, value, list);
+}
+
+/* "0.2" is a fraction, "512" a count. */
+static enum err parse_share(const char *flag, const char *text, double *value, int *is_fraction)
+{
+    TRY(parse_number(flag, text, value));
+    *is_fraction = strchr(text, '.') != NULL;
+    if (*value < 0 || (*is_fraction && *value > 1))
+        return fail(ERR_USAGE, "--%s: %s is out of range (0.0..1.0, or a count)", flag, text);
+    return OK;
+}
+
+static enum err read_evict(struct evict *e, const struct config *c)
+{
+    memset(e, 0, sizeof *e);
+    e->policy = evict_policy_by_name(c->kv_policy);
+    if (e->policy == N_EVICT_POLICIES)
+        return fail(ERR_USAGE, "--kv-policy: '%s' is none of full|window|streaming|h2o|h2o-mean",
+                    c->kv_policy);
+    static const char *const scopes[] = {"head", "layer", NULL};
+    TRY(choose("kv-scope", c->kv_scope, scopes, &e->scope));
+    e->simulate = c->kv_simulate && e->policy != EVICT_FULL;
+    TRY(parse_share("kv-budget", c->kv_budget, &e->budget, &e->budget_is_fraction));
+    if (!e->budget_is_fraction && e->budget < 1)
+        return fail(ERR_USAGE, "--kv-budget: %s is out of range (at least 1 slot)", c->kv_budget);
+    e->sink = (int)min_i64(c->kv_sink, INT32_MAX);
+    e->recent_set = c->kv_recent != NULL;
+    if (c->kv_recent)
+        TRY(parse_share("kv-recent", c->kv_recent, &e->recent, &e->recent_is_fraction));
+    struct evict_row row;
+    if (!e->budget_is_fraction && evict_row_init(e, INT32_MAX, 0, &row) != 0)
+        return fail(ERR_USAGE, "--kv-budget: %d slots are fewer than sink %d + recent %d", row.budget,
+                    row.sink, row.recent);
+    return OK;
+}
+
+static enum err read_compute(struct run *r, const struct config *c)
+{
+    static const char *const formats[] = {"bf16", "f32", NULL};
+    static const char *const ios[] = {"auto", "uring", "threads", NULL};
+    static const char *const attns[] = {"auto", "cpu", NULL};
+    int compute, io, attn;
+    TRY(choose("compute", c->compute, formats, &compute));
+    TRY(choose("io", c->io, ios, &io));
+    TRY(choose("attn", c->attn, attns, &attn));
+    r->io = io == 0 ? RING_AUTO : io == 1 ? RING_URING : RING_THREADS;
+    r->kv_format = kv_format_by_name(c->kv_format);
+    if (r->kv_format == N_KV_FORMATS)
+        return fail(ERR_USAGE, "--kv-format: '%s' is none of f32|bf16", c->kv_format);
+    if (strncmp(c->device, "cuda", 4) == 0)
+        return fail(ERR_DEVICE, "--device %s: this build has no CUDA device (--device cpu)", c->device);
+    if (strcmp(c->device, "auto") != 0 && strcmp(c->device, "cpu") != 0)
+        return fail(ERR_USAGE, "--device: '%s' is none of auto|cpu|cuda[:i]", c->device);
+    r->ops = (struct ops){.isa = isa_best(), .compute = compute ? COMPUTE_F32 : COMPUTE_BF16};
+    if (strcmp(c->isa, "auto") != 0) {
+        r->ops.isa = isa_by_name(c->isa);
+        if (r->ops.isa == N_ISAS || r->ops.isa == ISA_REF)
+            return fail(ERR_USAGE, "--isa: '%s' is none of auto|avx512|avx2|portable", c->isa);
+        if (r->ops.isa > isa_best())
+            return fail(ERR_USAGE, "--isa %s: this CPU does not have it (it has %s)", c->isa,
+                        isa_name(isa_best()));
+    }
+    return OK;
+}
+
+static enum err open_threads(struct run *r, const struct config *c)
+{
+    int n = (int)min_i64(c->threads, 1024);
+    int bind = n == 0 && r->info.n_cores >= r->info.n_threads; // a chosen count is left to the system
+    if (n == 0)
+        n = r->info.n_threads;
+    TRY(pool_open(&r->pool, n, bind ? r->info.core_cpus : NULL));
+    r->ops.pool = r->pool;
+    r->machine.threads = n;
+    return OK;
+}
+
+static void read_budgets(struct run *r, const struct config *c)
+{
+    /* Left to itself a run takes what is free now less a tenth and 256 MiB: others live here too. */
+    int64_t ram = r->info.ram_free_bytes - r->info.ram_free_bytes / 10 - (256 << 20);
+    int64_t disk = r->info.disk_free_bytes - r->info.disk_free_bytes / 10;
+    r->budget = (struct budget){.device = 0,
+                                .ram = c->mem_ram >= 0 ? c->mem_ram : max_i64(ram, 0),
+                                .disk = c->mem_disk >= 0 ? c->mem_disk : max_i64(disk, 0)};
+}
+
+static void write_fingerprint(struct run *r, const struct config *c)
+{
+    const struct model *m = &r->opened.model;
+    const struct evict *e = &r->evict;
+    char kv[256] = "full";
+    if (e->policy != EVICT_FULL)
+        snprintf(kv, sizeof kv, "%s budget %s recent %s sink %d scope %s%s", c->kv_policy, c->kv_budget,
+                 c->kv_recent ? c->kv_recent : "default", e->sink, c->kv_scope,
+                 e->simulate ? " simulate" : "");
+    snprintf(r->fingerprint, sizeof r->fingerprint,
+             "model=%016llx\nisa=%s\ncompute=%s\nkv=%s\nkv_format=%s\n",
+             (unsigned long long)m->fingerprint, isa_name(r->ops.isa),
+             r->ops.compute == COMPUTE_F32 ? "f32" : "bf16", kv, kv_format_name(r->kv_format));
+}
+
+enum err run_prepare(struct run *r, const struct config *c)
+{
+    memset(r, 0, sizeof *r);
+    r->config = c;
+    r->start_ns = clock_ns();
+    r->engine.home.scratch_fd = -1;
+    TRY(read_compute(r, c));
+    TRY(read_evict(&r->evict, c));
+    TRY(opened_open(&r->opened, c));
+    snprintf(r->offload_dir, sizeof r->offload_dir, "%s", c->offload_dir ? c->offload_dir : r->opened.pack_path);
+    char *slash = strrchr(r->offload_dir, '/');
+    if (!c->offload_dir)
+        snprintf(slash ? slash : r->offload_dir, 2, slash == r->offload_dir ? "/" : slash ? "" : ".");
+    TRY(machine_read(&r->info, r->offload_dir));
+    TRY(open_threads(r, c));
+    read_budgets(r, c);
+    write_fingerprint(r, c);
+    if (r->opened.model.dummy)
+        log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");
+    return OK;
+}
+
+static enum err probe_machine(struct run *r)
+{
+    const struct config *c = r->config;
+    if (c->machine)
+        return machine_file_read(&r->machine, c->machine);
+    char dir[4096];
+    TRY(pack_cache_dir(dir, sizeof dir));
+    struct probe_config probe = {.ops = &r->ops, .dir = r->offload_dir, .io = r->io};
+    int measured = 0;
+    int threads = r->machine.threads;
+    TRY(probe_cached(&r->machine, &probe, dir, &measured));
+    r->machine.threads = threads;
+    if (measured)
+        log_line(LOG_INFO, "probe: nvme %.2f GB/s, ram %.1f GB/s, matmul %.0f GFLOP/s (kept in %s)",
+                 r->machine.nvme_read * 1e-9, r->machine.ram_read * 1e-9,
+                 r->machine.matmul_flops * 1e-9, dir);
+    return OK;
+}
+
+/* --percent wD wR kD kR hD hR: on a CPU device and RAM add up. */
+static enum err wish_percent(const char *text, struct plan_wish *wish)
+{
+    double share[6];
+    char copy[128];
+    snprintf(copy, sizeof copy, "%s", text);
+    int n = 0;
+    for (char *save = NULL, *w = strtok_r(copy, " ,", &save); w; w = strtok_r(NULL, " ,", &save)) {
+        if (n == 6)
+            return fail(ERR_USAGE, "--percent: more than six numbers");
+        TRY(parse_number("percent", w, &share[n]));
+        if (share[n] < 0 || share[n] > 100)
+            return fail(ERR_USAGE, "--percent: %s is out of range (0..100)", w);
+        n++;
+    }
+    if (n != 6)
+        return fail(ERR_USAGE, "--percent: needs six numbers (wD wR kD kR hD hR)");
+    for (int i = 0; i < 3; i++)
+        if (share[2 * i] + share[2 * i + 1] > 100)
+            return fail(ERR_USAGE, "--percent: device and RAM shares add up to more than 100");
+    wish->resident_percent = (int)(share[0] + share[1]);
+    int kv = (int)(share[2] + share[3]), hidden = (int)(share[4] + share[5]);
+    if ((kv != 0 && kv != 100) || (hidden != 0 && hidden != 100))
+        return fail(ERR_USAGE, "--percent: KV and hidden states live in RAM (100) or on disk (0)");
+    wish->kv_home = kv ? TIER_RAM : TIER_NVME;
+    wish->hidden_home = hidden ? TIER_RAM : TIER_NVME;
+    return OK;
+}
+
+static enum err read_wish(const struct config *c, struct plan_wish *wish)
+{
+    *wish = (struct plan_wish){.batch = (int)min_i64(c->batch, PLAN_BATCH_MAX),
+                               .batches = (int)min_i64(c->batches, PLAN_ROWS_MAX),
+                               .resident = -1,
+                               .resident_percent = -1,
+                               .kv_home = -1,
+                               .hidden_home = -1,
+                               .ahead_weights = (int)min_i64(c->ahead_weights, 1 << 20),
+                               .ahead_state = (int)min_i64(c->ahead_state, 1 << 20),
+                               .prefill_tokens = (int)min_i64(c->prefill_tokens, 1 << 24)};
+    if (c->batch < 0 || c->batches < 0 || c->prefill_tokens < 0)
+        return fail(ERR_USAGE, "--batch, --batches, --prefill-tokens: must be positive (0: auto)");
+    if (c->percent)
+        TRY(wish_percent(c->percent, wish));
+    size_t n = strlen(c->resident);
+    int64_t value = 0;
+    if (strcmp(c->resident, "auto") == 0)
+        return OK;
+    if (n > 0 && c->resident[n - 1] == '%') {
+        char digits[16];
+        snprintf(digits, sizeof digits, "%.*s", (int)min_i64((int64_t)n - 1, 15), c->resident);
+        TRY(parse_count("weights-resident", digits, &value));
+        if (value < 0 || value > 100)
+            return fail(ERR_USAGE, "--weights-resident: %s is out of range", c->resident);
+        wish->resident_percent = (int)value;
+        return OK;
+    }
+    TRY(parse_count("weights-resident", c->resident, &value));
+    wish->resident = (int)min_i64(max_i64(value, 0), PLAN_LAYERS_MAX);
+    return OK;
+}
+
+static int64_t text_bytes(const struct run *r)
+{
+    const struct opened *o = &r->opened;
+    int64_t held = o->tokenizer ? tokenizer_bytes(o->tokenizer) + o->model.tokenizer_bytes : 0;
+    int64_t tables = r->work.n_rows * 64 + (int64_t)o->model.n_layers * (int64_t)sizeof *o->model.layers;
+    return held + tables + TEXT_RESERVE_BYTES;
+}
+
+static void print_plan(const struct run *r)
+{
+    const struct plan *p = &r->plan;
+    const struct plan_bytes *b = &r->bytes;
+    const double mib = 1048576.0;
+    log_line(LOG_INFO, "plan: %d x %d rows, %d of %d layers in RAM, KV in %s, hidden in %s, %d prefill "
+                       "tokens a pass; RAM %.1f MiB, disk %.1f MiB",
+             p->batches, p->batch, p->resident, p->layers - 1,
+             p->kv_home == TIER_NVME ? "NVMe" : "RAM", p->hidden_home == TIER_NVME ? "NVMe" : "RAM",
+             p->prefill_tokens, (double)b->ram / mib, (double)b->disk / mib);
+    char freeze[512];
+    plan_freeze(r, freeze, sizeof freeze);
+    log_line(LOG_INFO, "plan: predicted %.1f s, %.3f s a pass, bound %s; freeze: %s", r->time.job_s,
+             r->time.pass_s, r->time.bound, freeze);
+}
+
+enum err run_plan(struct run *r)
+{
+    const struct config *c = r->config;
+    const struct shape *shape = &r->opened.model.shape;
+    TRY(probe_machine(r));
+    r->weights = malloc(sizeof *r->weights);
+    if (!r->weights)
+        return fail(ERR_FIT, "memory: plan tables");
+    engine_weights_info(&r->opened.model, r->weights);
+    engine_costs(&r->opened.model, &r->ops, r->kv_format, &r->work, &r->costs);
+    r->costs.text_bytes = text_bytes(r);
+    r->costs.io_bytes = IO_RESERVE_BYTES + r->opened.model.file_bytes / 32768;
+    r->costs.row_token_bytes = 16;
+    struct plan_wish wish;
+    TRY(read_wish(c, &wish));
+    if (c->plan)
+        TRY(plan_file_read(c->plan, &wish));
+    char why[320];
+    if (plan_search(&wish, r->weights, &r->work, shape, &r->evict, &r->costs, &r->machine, &r->budget,
+                    &r->plan, why, sizeof why) != 0)
+        return fail(ERR_FIT, "%s: plan: %s", c->model, why);
+    CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget, &r->bytes,
+                     why, sizeof why) == 0);
+    plan_cost(&r->plan, r->weights, &r->work, shape, &r->costs, &r->machine, &r->time);
+    print_plan(r);
+    return OK;
+}
+
+enum err run_walk(struct run *r)
+{
+    const struct config *c = r->config;
+    int n_stops = 0;
+    const int32_t *stops = r->opened.tokenizer ? tokenizer_stops(r->opened.tokenizer, &n_stops) : NULL;
+    struct engine_config e = {.plan = r->plan,
+                              .model = &r->opened.model,
+                              .job = r->job,
+                              .evict = r->evict,
+                              .ops = r->ops,
+                              .kv_format = r->kv_format,
+                              .io = r->io,
+                              .io_depth = 8,
+                              .offload_dir = r->offload_dir,
+                              .fault = getenv("SLUICE_FAULT"),
+                              .tokens_max = r->work.tokens_max,
+                              .edits_max = job_edits_max(r->job),
+                              .filters = r->work.filters,
+                              .stops = stops,
+                              .n_stops = n_stops,
+                              .dump_path = c->kv_dump,
+                              .trace_events = c->trace ? 1 << 16 : 0,
+                              .time_limit_s = c->time_limit_s,
+                              .interrupted = &run_interrupted,
+                              .tick = r->tick,
+                              .tick_ctx = r->tick_ctx};
+    r->engine_opened = 1;
+    TRY(engine_open(&r->engine, &e));
+    r->startup_s = (double)(clock_ns() - r->start_ns) * 1e-9;
+    return engine_run(&r->engine);
+}
+
+enum err run_close(struct run *r)
+{
+    if (r->engine_opened)
+        engine_close(&r->engine);
+    enum err err = job_close(r->job);
+    free(r->weights);
+    pool_close(r->pool);
+    opened_close(&r->opened);
+    r->job = NULL;
+    r->weights = NULL;
+    r->pool = NULL;
+    r->engine_opened = 0;
+    return err;
+}

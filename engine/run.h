@@ -1,0 +1,76 @@
+/* engine/run.h - the commands: from flags to an opened model, a job, a plan and a run.
+ *
+ * Owns: the order in which the parts of a run come up and go down; the automatic choices, each
+ * printed once. Refuses: the work itself. Only main.c exits. */
+#ifndef ENGINE_RUN_H
+#define ENGINE_RUN_H
+
+#include "engine/config.h"
+#include "engine/engine.h"
+#include "engine/model.h"
+#include "engine/template.h"
+#include "engine/token.h"
+#include "offload/machine.h"
+
+/* A model with its text side, ready to run. */
+struct opened {
+    struct model model;
+    struct tokenizer *tokenizer; // owned; NULL: token ids only
+    struct template *tmpl;       // owned; NULL: no chat template
+    char pack_path[4096];
+};
+
+/* Opens MODEL: a pack as it is; anything else is packed into the cache first, once, and says so. */
+enum err opened_open(struct opened *o, const struct config *c);
+void opened_close(struct opened *o);
+
+/* Everything that one command of the line needs; built by run_prepare, taken down by run_close. */
+struct run {
+    const struct config *config;  // borrowed
+    struct opened opened;
+    struct machine_info info;
+    struct machine machine;       // measured rates
+    struct ops ops;
+    struct pool *pool;            // owned
+    struct evict evict;
+    enum kv_format kv_format;
+    enum ring_kind io;
+    struct budget budget;
+    char offload_dir[4096];
+    char fingerprint[2048];       // what fixes the bytes, as lines for OUT.job.json
+    struct job *job;              // owned
+    struct work work;
+    struct plan_costs costs;
+    struct weights_info *weights; // owned
+    struct plan plan;
+    struct plan_bytes bytes;
+    struct plan_time time;
+    struct engine engine;
+    int engine_opened;
+    void (*tick)(void *ctx);      // progress, called every step; or NULL
+    void *tick_ctx;
+    double startup_s;
+    int64_t start_ns;
+};
+
+/* Model, machine, threads, policy; no job yet. */
+enum err run_prepare(struct run *r, const struct config *c);
+/* Work is known: search (or take) a plan, prove it, print it with the flags that freeze it. */
+enum err run_plan(struct run *r);
+enum err run_walk(struct run *r); // engine_open + engine_run
+/* Takes everything down; live tokens of the job become durable. Accepts a half-built run. */
+enum err run_close(struct run *r);
+
+enum err command_run(const struct config *c);
+enum err command_gen(const struct config *c);
+enum err command_score(const struct config *c);
+enum err command_plan(const struct config *c);
+enum err command_pack(const struct config *c);
+enum err command_inspect(const struct config *c);
+enum err command_tokenize(const struct config *c);
+enum err command_probe(const struct config *c);
+enum err command_bench(const struct config *c); // bench/
+
+extern volatile sig_atomic_t run_interrupted; // set by SIGINT, SIGTERM, SIGHUP
+
+#endif

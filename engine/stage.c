@@ -1,0 +1,189 @@
+/* engine/stage.c - see stage.h.
+ *
+ * The fact a newcomer would miss: a fetch for the next pass is issued before it is known who leaves
+ * and who enters. It brings the pages of yesterday's rows; compute trusts only the page table of its
+ * own moment, and a page handed to a new row since is written before it is read. */
+#include "engine/stage.h"
+
+#define KV_LOST_MAX 64 // corrupt or unreadable pages before the run stops instead of recomputing
+
+enum layer_kind { LAYER_EMBED, LAYER_DECODE, LAYER_SLICE };
+
+static enum layer_kind layer_kind(const struct engine *e, int layer)
+{
+    if (layer == 0)
+        return LAYER_EMBED;
+    return layer <= e->order.decoder ? LAYER_DECODE : LAYER_SLICE;
+}
+
+static struct batch *batch_of(struct engine *e, struct step s)
+{
+    return &e->batches.batch[s.batch];
+}
+
+enum err stage_fetch_weights(struct engine *e, struct step s)
+{
+    if (s.pass < 0 || s.batch != 0 || s.part != 0)
+        return OK;
+    return home_weights_fetch(&e->home, s.layer, s.n);
+}
+
+enum err stage_fetch_kv(struct engine *e, struct step s)
+{
+    if (s.pass < 0 || layer_kind(e, s.layer) != LAYER_DECODE || s.part != 0)
+        return OK;
+    int n = batch_pages(batch_of(e, s), s.pass, e->page_list);
+    return home_kv_fetch(&e->home, s.n, s.layer - 1, s.batch, e->page_list, n);
+}
+
+/* Tokens whose hidden states a step reads: after the last decoder layer only wanted positions go on. */
+static int hidden_tokens(const struct engine *e, const struct batch *b, int layer)
+{
+    return layer_kind(e, layer) == LAYER_SLICE ? b->n_positions : b->n_tokens;
+}
+
+enum err stage_fetch_hidden(struct engine *e, struct step s)
+{
+    if (s.pass < 0 || s.layer == 0)
+        return OK;
+    const struct batch *b = batch_of(e, s);
+    CHECK(b->pass == s.pass); // plan_check: no look-ahead across the write of these states
+    return home_hidden_fetch(&e->home, s.n, s.batch, hidden_tokens(e, b, s.layer));
+}
+
+/* A page of the row cannot be had: the row is computed again from its tokens after this pass. */
+static enum err lose_row(struct engine *e, struct row *row, enum err cause)
+{
+    row->lost = 1;
+    if (++e->kv_lost > KV_LOST_MAX)
+        return cause;
+    log_line(LOG_WARN, "kv: %s; row %lld will be computed again", err_text(),
+             (long long)row->request->index);
+    return OK;
+}
+
+static enum err verify_pages(struct engine *e, struct step s, struct batch *b)
+{
+    for (int r = 0; r < b->n_rows; r++) {
+        struct row *row = &b->rows[r];
+        if (!row->request || row->n_take == 0)
+            continue;
+        for (int i = 0; i < row->n_slots / KV_PAGE_SLOTS && !row->lost; i++) {
+            enum err err = home_kv_verify(&e->home, s.n, s.layer - 1, s.batch, row->pages[i],
+                                          (uint64_t)row->request->index);
+            if (err != OK)
+                TRY(lose_row(e, row, err));
+        }
+    }
+    return OK;
+}
+
+/* Full pages that were written in this step go home. */
+static void mark_dirty(struct engine *e, struct step s, struct batch *b)
+{
+    for (int r = 0; r < b->n_rows; r++) {
+        struct row *row = &b->rows[r];
+        if (!row->request)
+            continue;
+        const uint64_t *dirty = e->work.kv_rows[r].dirty;
+        for (int i = 0; i < row->n_slots_after / KV_PAGE_SLOTS; i++)
+            if (dirty[i >> 6] >> (i & 63) & 1)
+                home_kv_dirty(&e->home, s.n, s.layer - 1, s.batch, row->pages[i],
+                              (uint64_t)row->request->index);
+    }
+}
+
+static enum err compute_decode(struct engine *e, struct step s, struct batch *b, float *hidden,
+                               const uint8_t *weights)
+{
+    int on_nvme = e->config.plan.kv_home == TIER_NVME;
+    uint8_t *kv = NULL;
+    enum err err = home_kv_get(&e->home, s.n, s.layer - 1, s.batch, &kv);
+    if (err == ERR_IO && on_nvme) { // reads failed: the frame is there, its bytes are not
+        for (int r = 0; r < b->n_rows; r++)
+            if (b->rows[r].request && b->rows[r].n_slots > 0)
+                TRY(lose_row(e, &b->rows[r], err));
+        err = home_kv_get(&e->home, s.n, s.layer - 1, s.batch, &kv);
+    }
+    TRY(err);
+    if (on_nvme)
+        TRY(verify_pages(e, s, b));
+    int64_t tail_stride = (int64_t)e->order.decoder * e->home.kv.page_bytes;
+    uint8_t *tails = on_nvme ? home_kv_tail(&e->home, s.layer - 1, s.batch, 0) : NULL;
+    layer_decode(&e->work, &e->config.model->layers[s.layer], s.layer, b, weights, kv, tails,
+                 tail_stride, hidden);
+    if (on_nvme)
+        mark_dirty(e, s, b);
+    if (s.layer == e->order.decoder)
+        layer_compact(&e->work, b, hidden);
+    return OK;
+}
+
+static enum err compute_embed(struct engine *e, struct step s)
+{
+    struct batch *b = batch_of(e, s);
+    float *hidden = NULL;
+    TRY(batch_refill(&e->batches, s.batch, s.pass));
+    TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &hidden));
+    return layer_embed(&e->work, &e->gather, b, s.n, hidden);
+}
+
+static enum err compute_slice(struct engine *e, struct step s, struct batch *b, const float *hidden,
+                              const uint8_t *weights)
+{
+    layer_slice(&e->work, &e->config.model->layers[s.layer], b, weights, hidden);
+    if (s.layer < e->order.layers - 1)
+        return OK;
+    TRY(batch_sample(&e->batches, s.batch));
+    return gather_ahead(&e->gather, b, s.n + e->order.batches);
+}
+
+enum err stage_compute(struct engine *e, struct step s)
+{
+    if (s.pass < 0)
+        return OK;
+    static const char *const names[] = {"embed", "layer", "slice"};
+    enum layer_kind kind = layer_kind(e, s.layer);
+    struct batch *b = batch_of(e, s);
+    const uint8_t *weights = NULL;
+    float *hidden = NULL;
+    TRY(home_weights_get(&e->home, s.layer, s.n, &weights));
+    if (kind != LAYER_EMBED)
+        TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &hidden));
+    int64_t start_ns = clock_ns();
+    if (kind == LAYER_EMBED)
+        TRY(compute_embed(e, s));
+    else if (kind == LAYER_DECODE && b->n_tokens > 0)
+        TRY(compute_decode(e, s, b, hidden, weights));
+    else if (kind == LAYER_SLICE)
+        TRY(compute_slice(e, s, b, hidden, weights));
+    trace_add(&e->trace, LANE_CPU,
+              (struct trace_event){.name = names[kind],
+                                   .start_ns = start_ns,
+                                   .end_ns = clock_ns(),
+                                   .pass = s.pass,
+                                   .bytes = -1,
+                                   .layer = s.layer,
+                                   .batch = s.batch});
+    if (s.batch == e->order.batches - 1)
+        home_weights_put(&e->home, s.layer);
+    return OK;
+}
+
+enum err stage_retire(struct engine *e, struct step s)
+{
+    if (s.pass < 0)
+        return OK;
+    enum layer_kind kind = layer_kind(e, s.layer);
+    struct batch *b = batch_of(e, s);
+    if (kind == LAYER_DECODE)
+        TRY(home_kv_store(&e->home, s.n, s.layer - 1, s.batch));
+    int last = s.layer == e->order.decoder;
+    int n = kind == LAYER_SLICE || last ? b->n_positions : b->n_tokens;
+    return home_hidden_put(&e->home, s.n, s.batch, n, kind != LAYER_SLICE);
+}
+
+enum err stage_drain(struct engine *e)
+{
+    return home_drain(&e->home);
+}

@@ -1,0 +1,8 @@
+/* kernels/cpu/lanes_portable.c - every op but matmul over sixteen lanes (v16.h): see the .inc
+ * files. */
+#define CPU_ISA CPU_PORTABLE
+#include "kernels/cpu/rows.inc"
+#include "kernels/cpu/head_reduce.inc"
+#include "kernels/cpu/attend.inc"
+#include "kernels/cpu/attend_prompt.inc"
+#include "kernels/cpu/attend_forced.inc"

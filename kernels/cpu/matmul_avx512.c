@@ -1,0 +1,3 @@
+/* kernels/cpu/matmul_avx512.c - see matmul.inc. */
+#define CPU_ISA CPU_AVX512
+#include "kernels/cpu/matmul.inc"

@@ -1,0 +1,175 @@
+/* kernels/cpu/slots.c - kv_store and prompt_keep: tokens into the workspace, the kept ones into
+ * pages.
+ *
+ * Owns: which slots a prompt keeps. Refuses: sums (none here, so one source serves all sets).
+ * A newcomer would miss: the choice is made by throwing out the n - budget slots that go first,
+ * kept in a bounded heap, never by sorting them all. */
+#include "kernels/cpu/cpu.h"
+
+#include <string.h>
+
+struct store_task {
+    const struct kv_store_args *args;
+};
+
+static void store_part(void *ctx, int thread, int n_threads)
+{
+    const struct kv_store_args *a = ((const struct store_task *)ctx)->args;
+    const struct kv_layout *l = a->layout;
+    int64_t page0 = a->first / KV_PAGE_SLOTS, first, last; // whole pages, for the cache lines' sake
+    pool_split(ceil_div(a->first + a->n, KV_PAGE_SLOTS) - page0, thread, n_threads, &first, &last);
+    int64_t end = min_i64((page0 + last) * KV_PAGE_SLOTS, (int64_t)a->first + a->n);
+    for (int64_t t = max_i64((page0 + first) * KV_PAGE_SLOTS, a->first); t < end; t++) {
+        uint8_t *page = (uint8_t *)a->pages + t / KV_PAGE_SLOTS * l->page_bytes;
+        const float *k = a->k + (t - a->first) * a->k_stride;
+        const float *v = a->v + (t - a->first) * a->v_stride;
+        for (int h = 0; h < l->n_kv_heads; h++)
+            kv_put(l, page, (int)(t % KV_PAGE_SLOTS), h, k + (int64_t)h * l->head_dim,
+                   v + (int64_t)h * l->head_dim);
+    }
+}
+
+void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args)
+{
+    if (args->n > 0)
+        pool_run(ops->pool, store_part, &(struct store_task){args});
+}
+
+/* One thread's scratch for prompt_keep. */
+struct keep_scratch {
+    float *rank;   // [n_prompt_pad]
+    int32_t *heap; // [n_prompt_pad] positions, the last of them to go at the root
+    uint8_t *gone; // [n_prompt_pad]
+    float *k, *v;  // [head_dim]
+};
+
+static int64_t keep_scratch_lay_out(struct keep_scratch *s, uint8_t *base, int64_t n_prompt,
+                                    int head_dim)
+{
+    int64_t n = round_up(n_prompt, KV_PAGE_SLOTS), dim = round_up(head_dim, 16);
+    if (s) {
+        s->rank = (float *)base;
+        s->heap = (int32_t *)(base + n * 4);
+        s->k = (float *)(base + n * 8);
+        s->v = s->k + dim;
+        s->gone = base + n * 8 + dim * 8;
+    }
+    return round_up(n * 9 + dim * 8, 64);
+}
+
+int64_t prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_kv_heads,
+                                  int head_dim)
+{
+    (void)n_kv_heads;
+    return keep_scratch_lay_out(NULL, NULL, n_prompt_max, head_dim) * pool_threads(ops->pool);
+}
+
+static int goes_before(const float *rank, int32_t a, int32_t b)
+{
+    return evict_before(rank[a], a, rank[b], b);
+}
+
+static void sift_down(const float *rank, int32_t *heap, int n, int at)
+{
+    for (;;) {
+        int child = 2 * at + 1;
+        if (child >= n)
+            return;
+        if (child + 1 < n && goes_before(rank, heap[child], heap[child + 1]))
+            child++;
+        if (!goes_before(rank, heap[at], heap[child]))
+            return;
+        int32_t t = heap[at];
+        heap[at] = heap[child];
+        heap[child] = t;
+        at = child;
+    }
+}
+
+/* Marks the n_out unprotected positions that go first. */
+static void choose_gone(const struct prompt_keep_args *a, struct keep_scratch *s, int n_out)
+{
+    int n = 0, now = a->n_prompt - 1;
+    memset(s->gone, 0, (size_t)a->n_prompt);
+    for (int32_t pos = 0; pos < a->n_prompt && n_out > 0; pos++) {
+        if (evict_protected(&a->row, pos, now))
+            continue;
+        if (n < n_out) {
+            s->heap[n++] = pos;
+            for (int i = n / 2 - 1; n == n_out && i >= 0; i--)
+                sift_down(s->rank, s->heap, n, i);
+        } else if (goes_before(s->rank, pos, s->heap[0])) {
+            s->heap[0] = pos;
+            sift_down(s->rank, s->heap, n, 0);
+        }
+    }
+    CHECK(n == n_out); // sink + recent <= budget was proved by evict_row_init
+    for (int i = 0; i < n; i++)
+        s->gone[s->heap[i]] = 1;
+}
+
+/* The rank of every position for one head, or for all heads together (scope layer). */
+static void rank_positions(const struct prompt_keep_args *a, int head, float *rank)
+{
+    int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
+    int layer = a->evict->scope == EVICT_SCOPE_LAYER;
+    int first = layer ? 0 : head, last = layer ? a->from->n_kv_heads : head + 1;
+    for (int pos = 0; pos < a->n_prompt; pos++) {
+        float score = 0;
+        for (int h = first; h < last && a->scores; h++)
+            score += a->scores[h * stride + pos];
+        rank[pos] = evict_rank(a->evict->policy, score, pos, a->n_prompt - 1);
+    }
+}
+
+static void keep_head(const struct prompt_keep_args *a, struct keep_scratch *s, int head, int n_out)
+{
+    struct kv_row *kv = a->kv;
+    int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS), cap = kv->slots_cap;
+    if (n_out > 0)
+        rank_positions(a, head, s->rank);
+    choose_gone(a, s, n_out);
+    int slot = 0;
+    for (int pos = 0; pos < a->n_prompt; pos++) {
+        if (s->gone[pos] && !a->evict->simulate)
+            continue;
+        const uint8_t *from = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from->page_bytes;
+        kv_get(a->from, from, pos % KV_PAGE_SLOTS, head, s->k, s->v);
+        kv_put(a->to, kv->pages[slot / KV_PAGE_SLOTS], slot % KV_PAGE_SLOTS, head, s->k, s->v);
+        if (kv->slot_pos)
+            kv->slot_pos[head * cap + slot] = s->gone[pos] ? ~pos : pos;
+        if (kv->slot_score)
+            kv->slot_score[head * cap + slot] = a->scores ? a->scores[head * stride + pos] : 0;
+        slot++;
+    }
+}
+
+struct keep_task {
+    const struct prompt_keep_args *args;
+    int n_out; // positions that do not fit the budget
+};
+
+static void keep_part(void *ctx, int thread, int n_threads)
+{
+    const struct keep_task *t = ctx;
+    const struct prompt_keep_args *a = t->args;
+    int64_t first, last;
+    pool_split(a->from->n_kv_heads, thread, n_threads, &first, &last);
+    struct keep_scratch s;
+    int64_t bytes = keep_scratch_lay_out(NULL, NULL, a->n_prompt, a->from->head_dim);
+    keep_scratch_lay_out(&s, (uint8_t *)a->scratch + bytes * thread, a->n_prompt,
+                         a->from->head_dim);
+    for (int64_t head = first; head < last; head++)
+        keep_head(a, &s, (int)head, t->n_out);
+}
+
+void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *args)
+{
+    struct kv_row *kv = args->kv;
+    int n_out = args->n_prompt > args->row.budget ? args->n_prompt - args->row.budget : 0;
+    kv->n_slots = args->evict->simulate ? args->n_prompt : args->n_prompt - n_out;
+    CHECK(kv->n_slots <= kv->slots_cap);
+    pool_run(ops->pool, keep_part, &(struct keep_task){args, n_out});
+    for (int page = 0; page < ceil_div(kv->n_slots, KV_PAGE_SLOTS); page++)
+        kv->dirty[page / 64] |= 1ull << (page % 64);
+}

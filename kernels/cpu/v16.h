@@ -1,0 +1,449 @@
+/* kernels/cpu/v16.h - sixteen f32 lanes: one zmm, two ymm, or an array and fmaf.
+ *
+ * Owns: the same operations on three instruction sets, lane by lane the same bits, so that kernels
+ * are written once. Refuses: anything whose rounding or order could differ between them.
+ * The including file names its set first: #define CPU_ISA CPU_AVX512 (or CPU_AVX2, CPU_PORTABLE).
+ * The flags alone would not do: with -march=native every file has all of them. */
+#ifndef KERNELS_CPU_V16_H
+#define KERNELS_CPU_V16_H
+
+#include "kernels/math.h"
+
+#include <string.h>
+
+#define CPU_PORTABLE 0
+#define CPU_AVX2     1
+#define CPU_AVX512   2
+
+#if CPU_ISA == CPU_AVX512
+#define CPU_FN(name) cpu_##name##_avx512
+#elif CPU_ISA == CPU_AVX2
+#define CPU_FN(name) cpu_##name##_avx2
+#else
+#define CPU_FN(name) cpu_##name##_portable
+#endif
+
+/* Sums stay in registers only if nothing is called and loops over the rows of a tile vanish. On the
+ * portable path they live in memory anyway; there plain calls spare the compiler minutes. */
+#if CPU_ISA == CPU_PORTABLE
+#define V16_FN static __attribute__((noinline, unused))
+#define V16_UNROLL
+#else
+#define V16_FN     static inline __attribute__((always_inline, unused))
+#define V16_UNROLL _Pragma("GCC unroll 14")
+#endif
+
+#if CPU_ISA == CPU_AVX512
+
+#include <immintrin.h>
+
+typedef __m512 v16;
+
+V16_FN v16 v16_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+V16_FN v16 v16_load(const void *p)
+{
+    return _mm512_loadu_ps(p);
+}
+V16_FN void v16_store(float *p, v16 a)
+{
+    _mm512_storeu_ps(p, a);
+}
+V16_FN v16 v16_load_n(const float *p, int n)
+{
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+}
+V16_FN void v16_store_n(float *p, v16 a, int n)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), a);
+}
+V16_FN v16 v16_add(v16 a, v16 b)
+{
+    return _mm512_add_ps(a, b);
+}
+V16_FN v16 v16_sub(v16 a, v16 b)
+{
+    return _mm512_sub_ps(a, b);
+}
+V16_FN v16 v16_mul(v16 a, v16 b)
+{
+    return _mm512_mul_ps(a, b);
+}
+V16_FN v16 v16_div(v16 a, v16 b)
+{
+    return _mm512_div_ps(a, b);
+}
+V16_FN v16 v16_fma(v16 a, v16 b, v16 c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+/* c - a * b */
+V16_FN v16 v16_fnma(v16 a, v16 b, v16 c)
+{
+    return _mm512_fnmadd_ps(a, b, c);
+}
+/* a > b ? a : b, so b when either is NaN. */
+V16_FN v16 v16_max(v16 a, v16 b)
+{
+    return _mm512_max_ps(a, b);
+}
+/* a < b ? x : y; y when either is NaN. */
+V16_FN v16 v16_select_less(v16 a, v16 b, v16 x, v16 y)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+/* test is NaN ? test : y */
+V16_FN v16 v16_keep_nan(v16 test, v16 y)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(test, test, _CMP_UNORD_Q), y, test);
+}
+V16_FN int v16_any_above(v16 a, v16 b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0;
+}
+/* 1 when some lane is not below b: NaN counts. */
+V16_FN int v16_any_not_below(v16 a, v16 b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ) != 0;
+}
+/* p * 2^n; n stands in the low bits of t (see math_exp). */
+V16_FN v16 v16_scale_low(v16 p, v16 t)
+{
+    return _mm512_castsi512_ps(
+        _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+}
+V16_FN void v16_log_split(v16 x, v16 *f, v16 *e)
+{
+    const __m512i base = _mm512_set1_epi32(MATH_SQRT_HALF_BITS);
+    __m512i shifted = _mm512_sub_epi32(_mm512_castps_si512(x), base);
+    *e = _mm512_cvtepi32_ps(_mm512_srai_epi32(shifted, 23));
+    __m512i m = _mm512_add_epi32(_mm512_and_si512(shifted, _mm512_set1_epi32(0x7fffff)), base);
+    *f = _mm512_sub_ps(_mm512_castsi512_ps(m), _mm512_set1_ps(1.0f));
+}
+/* 16 pairs of bf16 -> the first and the second of each pair. */
+V16_FN void v16_bf16_pairs(const void *p, v16 *even, v16 *odd)
+{
+    __m512i w = _mm512_loadu_si512(p);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+#elif CPU_ISA == CPU_AVX2
+
+#include <immintrin.h>
+
+typedef struct v16 {
+    __m256 lo, hi;
+} v16;
+
+V16_FN v16 v16_set1(float x)
+{
+    return (v16){_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
+V16_FN v16 v16_load(const void *p)
+{
+    return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps((const float *)p + 8)};
+}
+V16_FN void v16_store(float *p, v16 a)
+{
+    _mm256_storeu_ps(p, a.lo);
+    _mm256_storeu_ps(p + 8, a.hi);
+}
+V16_FN v16 v16_load_n(const float *p, int n)
+{
+    float t[16] = {0};
+    memcpy(t, p, (size_t)n * sizeof *t);
+    return v16_load(t);
+}
+V16_FN void v16_store_n(float *p, v16 a, int n)
+{
+    float t[16];
+    v16_store(t, a);
+    memcpy(p, t, (size_t)n * sizeof *t);
+}
+V16_FN v16 v16_add(v16 a, v16 b)
+{
+    return (v16){_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+V16_FN v16 v16_sub(v16 a, v16 b)
+{
+    return (v16){_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+}
+V16_FN v16 v16_mul(v16 a, v16 b)
+{
+    return (v16){_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+}
+V16_FN v16 v16_div(v16 a, v16 b)
+{
+    return (v16){_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+}
+V16_FN v16 v16_fma(v16 a, v16 b, v16 c)
+{
+    return (v16){_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+V16_FN v16 v16_fnma(v16 a, v16 b, v16 c)
+{
+    return (v16){_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
+}
+V16_FN v16 v16_max(v16 a, v16 b)
+{
+    return (v16){_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+}
+V16_FN v16 v16_select_less(v16 a, v16 b, v16 x, v16 y)
+{
+    return (v16){_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
+                 _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
+}
+V16_FN v16 v16_keep_nan(v16 test, v16 y)
+{
+    return (v16){_mm256_blendv_ps(y.lo, test.lo, _mm256_cmp_ps(test.lo, test.lo, _CMP_UNORD_Q)),
+                 _mm256_blendv_ps(y.hi, test.hi, _mm256_cmp_ps(test.hi, test.hi, _CMP_UNORD_Q))};
+}
+V16_FN int v16_any_above(v16 a, v16 b)
+{
+    return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ),
+                                           _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ))) != 0;
+}
+V16_FN int v16_any_not_below(v16 a, v16 b)
+{
+    return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_NLT_UQ),
+                                           _mm256_cmp_ps(a.hi, b.hi, _CMP_NLT_UQ))) != 0;
+}
+V16_FN __m256 v16_scale_low_half(__m256 p, __m256 t)
+{
+    return _mm256_castsi256_ps(
+        _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
+}
+V16_FN v16 v16_scale_low(v16 p, v16 t)
+{
+    return (v16){v16_scale_low_half(p.lo, t.lo), v16_scale_low_half(p.hi, t.hi)};
+}
+V16_FN void v16_log_split_half(__m256 x, __m256 *f, __m256 *e)
+{
+    const __m256i base = _mm256_set1_epi32(MATH_SQRT_HALF_BITS);
+    __m256i shifted = _mm256_sub_epi32(_mm256_castps_si256(x), base);
+    *e = _mm256_cvtepi32_ps(_mm256_srai_epi32(shifted, 23));
+    __m256i m = _mm256_add_epi32(_mm256_and_si256(shifted, _mm256_set1_epi32(0x7fffff)), base);
+    *f = _mm256_sub_ps(_mm256_castsi256_ps(m), _mm256_set1_ps(1.0f));
+}
+V16_FN void v16_log_split(v16 x, v16 *f, v16 *e)
+{
+    v16_log_split_half(x.lo, &f->lo, &e->lo);
+    v16_log_split_half(x.hi, &f->hi, &e->hi);
+}
+V16_FN void v16_bf16_pairs(const void *p, v16 *even, v16 *odd)
+{
+    const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
+    __m256i a = _mm256_loadu_si256(p), b = _mm256_loadu_si256((const __m256i *)p + 1);
+    even->lo = _mm256_castsi256_ps(_mm256_slli_epi32(a, 16));
+    even->hi = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16));
+    odd->lo = _mm256_castsi256_ps(_mm256_and_si256(a, high));
+    odd->hi = _mm256_castsi256_ps(_mm256_and_si256(b, high));
+}
+
+#else
+
+typedef struct v16 {
+    float f[16];
+} v16;
+
+#define V16_EACH(expr)                                                                             \
+    v16 y;                                                                                         \
+    for (int i = 0; i < 16; i++)                                                                   \
+        y.f[i] = (expr);                                                                           \
+    return y
+
+V16_FN v16 v16_set1(float x)
+{
+    V16_EACH(x);
+}
+V16_FN v16 v16_load(const void *p)
+{
+    v16 y;
+    memcpy(&y, p, sizeof y);
+    return y;
+}
+V16_FN void v16_store(float *p, v16 a)
+{
+    memcpy(p, &a, sizeof a);
+}
+V16_FN v16 v16_load_n(const float *p, int n)
+{
+    v16 y = {{0}};
+    memcpy(&y, p, (size_t)n * sizeof *p);
+    return y;
+}
+V16_FN void v16_store_n(float *p, v16 a, int n)
+{
+    memcpy(p, &a, (size_t)n * sizeof *p);
+}
+V16_FN v16 v16_add(v16 a, v16 b)
+{
+    V16_EACH(a.f[i] + b.f[i]);
+}
+V16_FN v16 v16_sub(v16 a, v16 b)
+{
+    V16_EACH(a.f[i] - b.f[i]);
+}
+V16_FN v16 v16_mul(v16 a, v16 b)
+{
+    V16_EACH(a.f[i] * b.f[i]);
+}
+V16_FN v16 v16_div(v16 a, v16 b)
+{
+    V16_EACH(a.f[i] / b.f[i]);
+}
+V16_FN v16 v16_fma(v16 a, v16 b, v16 c)
+{
+    V16_EACH(fmaf(a.f[i], b.f[i], c.f[i]));
+}
+V16_FN v16 v16_fnma(v16 a, v16 b, v16 c)
+{
+    V16_EACH(fmaf(-a.f[i], b.f[i], c.f[i]));
+}
+V16_FN v16 v16_max(v16 a, v16 b)
+{
+    V16_EACH(a.f[i] > b.f[i] ? a.f[i] : b.f[i]);
+}
+V16_FN v16 v16_select_less(v16 a, v16 b, v16 x, v16 z)
+{
+    V16_EACH(a.f[i] < b.f[i] ? x.f[i] : z.f[i]);
+}
+V16_FN v16 v16_keep_nan(v16 test, v16 z)
+{
+    V16_EACH(test.f[i] != test.f[i] ? test.f[i] : z.f[i]);
+}
+V16_FN int v16_any_above(v16 a, v16 b)
+{
+    int any = 0;
+    for (int i = 0; i < 16; i++)
+        any |= a.f[i] > b.f[i];
+    return any;
+}
+V16_FN int v16_any_not_below(v16 a, v16 b)
+{
+    int any = 0;
+    for (int i = 0; i < 16; i++)
+        any |= !(a.f[i] < b.f[i]);
+    return any;
+}
+V16_FN v16 v16_scale_low(v16 p, v16 t)
+{
+    for (int i = 0; i < 16; i++) {
+        union math_bits a = {.f = p.f[i]}, b = {.f = t.f[i]};
+        a.u += b.u << 23;
+        p.f[i] = a.f;
+    }
+    return p;
+}
+V16_FN void v16_log_split(v16 x, v16 *f, v16 *e)
+{
+    for (int i = 0; i < 16; i++)
+        math_log_split(x.f[i], &f->f[i], &e->f[i]);
+}
+V16_FN void v16_bf16_pairs(const void *p, v16 *even, v16 *odd)
+{
+    uint32_t w[16];
+    memcpy(w, p, sizeof w);
+    for (int i = 0; i < 16; i++) {
+        union math_bits a = {.u = w[i] << 16}, b = {.u = w[i] & 0xffff0000u};
+        even->f[i] = a.f;
+        odd->f[i] = b.f;
+    }
+}
+
+#endif
+
+V16_FN v16 v16_zero(void)
+{
+    return v16_set1(0.0f);
+}
+
+/* Joins the lanes in the fixed tree. */
+V16_FN float v16_sum(v16 a)
+{
+    float lanes[16];
+    v16_store(lanes, a);
+    return math_sum16(lanes);
+}
+
+V16_FN float v16_max_lane(v16 a)
+{
+    float lanes[16];
+    v16_store(lanes, a);
+    float m = lanes[0];
+    for (int i = 1; i < 16; i++)
+        m = m > lanes[i] ? m : lanes[i];
+    return m;
+}
+
+/* math_exp, math_log_sum, math_gelu and math_gumbel over lanes, operation by operation. */
+V16_FN v16 v16_exp(v16 x)
+{
+    const v16 magic = v16_set1(MATH_ROUND_MAGIC);
+    v16 t = v16_fma(x, v16_set1(MATH_LOG2E), magic);
+    v16 n = v16_sub(t, magic);
+    v16 r = v16_fnma(n, v16_set1(MATH_LN2_HI), x);
+    r = v16_fnma(n, v16_set1(MATH_LN2_LO), r);
+    v16 p = v16_fma(v16_set1(MATH_EXP_P5), r, v16_set1(MATH_EXP_P4));
+    p = v16_fma(p, r, v16_set1(MATH_EXP_P3));
+    p = v16_fma(p, r, v16_set1(MATH_EXP_P2));
+    p = v16_fma(p, r, v16_set1(MATH_EXP_P1));
+    p = v16_fma(p, r, v16_set1(MATH_EXP_P0));
+    p = v16_fma(p, v16_mul(r, r), r);
+    p = v16_scale_low(v16_add(p, v16_set1(1.0f)), t);
+    v16 y = v16_select_less(x, v16_set1(MATH_EXP_MIN), v16_zero(), p);
+    y = v16_select_less(v16_set1(MATH_EXP_MAX), x, v16_set1(INFINITY), y);
+    return v16_keep_nan(x, y);
+}
+
+V16_FN v16 v16_log_sum(v16 f, v16 e)
+{
+    v16 p = v16_fma(v16_set1(MATH_LOG_P8), f, v16_set1(MATH_LOG_P7));
+    p = v16_fma(p, f, v16_set1(MATH_LOG_P6));
+    p = v16_fma(p, f, v16_set1(MATH_LOG_P5));
+    p = v16_fma(p, f, v16_set1(MATH_LOG_P4));
+    p = v16_fma(p, f, v16_set1(MATH_LOG_P3));
+    p = v16_fma(p, f, v16_set1(MATH_LOG_P2));
+    p = v16_fma(p, f, v16_set1(MATH_LOG_P1));
+    p = v16_fma(p, f, v16_set1(MATH_LOG_P0));
+    v16 f2 = v16_mul(f, f);
+    v16 y = v16_fma(p, v16_mul(f2, f), v16_mul(e, v16_set1(MATH_LN2_LO)));
+    y = v16_fma(v16_set1(-0.5f), f2, y);
+    y = v16_add(y, f);
+    return v16_fma(e, v16_set1(MATH_LN2_HI), y);
+}
+
+V16_FN v16 v16_gelu(v16 x)
+{
+    v16 magnitude = v16_max(x, v16_sub(v16_zero(), x));
+    v16 z = v16_mul(magnitude, v16_set1(0.707106781f));
+    v16 t = v16_div(v16_set1(1.0f), v16_fma(z, v16_set1(MATH_ERFC_T), v16_set1(1.0f)));
+    v16 p = v16_fma(v16_set1(MATH_ERFC_P9), t, v16_set1(MATH_ERFC_P8));
+    p = v16_fma(p, t, v16_set1(MATH_ERFC_P7));
+    p = v16_fma(p, t, v16_set1(MATH_ERFC_P6));
+    p = v16_fma(p, t, v16_set1(MATH_ERFC_P5));
+    p = v16_fma(p, t, v16_set1(MATH_ERFC_P4));
+    p = v16_fma(p, t, v16_set1(MATH_ERFC_P3));
+    p = v16_fma(p, t, v16_set1(MATH_ERFC_P2));
+    p = v16_fma(p, t, v16_set1(MATH_ERFC_P1));
+    p = v16_fma(p, t, v16_set1(MATH_ERFC_P0));
+    v16 gauss = v16_mul(v16_set1(0.5f), v16_exp(v16_sub(v16_zero(), v16_mul(z, z))));
+    v16 tail = v16_mul(x, v16_mul(v16_mul(p, t), gauss));
+    return v16_select_less(x, v16_zero(), tail, v16_sub(x, tail));
+}
+
+V16_FN v16 v16_gumbel(v16 v)
+{
+    const v16 direct = v16_set1(MATH_LOG1M_DIRECT);
+    v16 f, e;
+    v16_log_split(v16_max(v16_sub(v16_set1(1.0f), v), v16_set1(0x1p-25f)), &f, &e);
+    f = v16_select_less(v, direct, v16_sub(v16_zero(), v), f);
+    e = v16_select_less(v, direct, v16_zero(), e);
+    v16_log_split(v16_sub(v16_zero(), v16_log_sum(f, e)), &f, &e);
+    return v16_sub(v16_zero(), v16_log_sum(f, e));
+}
+
+#endif

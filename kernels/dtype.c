@@ -1,0 +1,349 @@
+/* kernels/dtype.c - see dtype.h. The one table of number formats, f16 conversion, rows and panels.
+ *
+ * Owns: which decoder belongs to which format, and the order of numbers inside a panel.
+ * Refuses: the insides of blocks (kernels/dtype_blocks.c).
+ * A newcomer would miss: ranges of a panel are decoded by the blocks asked for, never whole rows,
+ * and always through exact f32: the bf16 panel is that value rounded once. DTYPE_BF12 has a name in
+ * the enum but no coder, so every lookup and size answers that there is no such format. */
+#include "kernels/dtype.h"
+#include "kernels/dtype_blocks.h"
+
+#include <string.h>
+
+typedef void (*decode_fn)(const uint8_t *blocks, int64_t n, float *restrict out);
+typedef void (*encode_fn)(const float *in, int64_t n, uint8_t *blocks);
+
+struct format {
+    struct dtype_info info;
+    decode_fn decode; // NULL: the format has no coder
+    encode_fn encode; // NULL: cannot be written
+};
+
+union bits {
+    uint32_t u;
+    float f;
+};
+
+/* Exponent and mantissa are moved into place; adding 112 to the exponent turns a normal number into
+ * f32. Subnormals are 2^-14 too large by then, infinities and NaNs need another 112. Masks instead
+ * of branches, and signed comparisons: so that gcc does four at a time with SSE2. */
+static inline float f16_decode(uint16_t h)
+{
+    const int32_t rest = (h & 0x7fff) << 13;
+    const int32_t is_tiny = -(rest < 1 << 23), is_special = -(rest >= 31 << 23);
+    const int32_t normal = rest + (112 << 23) + (is_special & 112 << 23);
+    union bits tiny = {.u = (uint32_t)(rest + (113 << 23))};
+    tiny.f -= 0x1p-14f; // exact: the result has at most 10 bits
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16;
+    return (union bits){.u = (tiny.u & (uint32_t)is_tiny) | (uint32_t)(normal & ~is_tiny) | sign}.f;
+}
+
+static inline uint16_t f16_encode(float f)
+{
+    union bits x = {.f = f}, tiny;
+    const uint16_t sign = (uint16_t)(x.u >> 16 & 0x8000);
+    x.u &= 0x7fffffffu;
+    if (x.u > 0x7f800000u) // NaN: quiet, with the upper bits of its payload
+        return (uint16_t)(sign | 0x7e00 | (x.u >> 13 & 0x3ff));
+    if (x.u >= 143u << 23) // 65536 and above
+        return (uint16_t)(sign | 0x7c00);
+    if (x.u < 113u << 23) { // below 2^-14: 0.5 + x rounds x to a multiple of 2^-24
+        tiny.f = x.f + 0.5f;
+        return (uint16_t)(sign | (tiny.u - (126u << 23)));
+    }
+    x.u += 0xfff + (x.u >> 13 & 1); // to nearest even; a carry may reach infinity, rightly
+    return (uint16_t)(sign | ((x.u - (112u << 23)) >> 13));
+}
+
+float f16_to_f32(uint16_t h)
+{
+    return f16_decode(h);
+}
+
+uint16_t f32_to_f16(float f)
+{
+    return f16_encode(f);
+}
+
+static void decode_f32(const uint8_t *in, int64_t n, float *restrict out)
+{
+    memcpy(out, in, (size_t)n * sizeof *out);
+}
+
+static void encode_f32(const float *in, int64_t n, uint8_t *out)
+{
+    memcpy(out, in, (size_t)n * sizeof *in);
+}
+
+static void decode_f16(const uint8_t *in, int64_t n, float *restrict out)
+{
+    uint16_t h[16];
+    for (; n >= 16; n -= 16, in += sizeof h, out += 16) {
+        memcpy(h, in, sizeof h);
+        for (int i = 0; i < 16; i++)
+            out[i] = f16_decode(h[i]);
+    }
+    memcpy(h, in, (size_t)n * 2);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = f16_decode(h[i]);
+}
+
+static void encode_f16(const float *in, int64_t n, uint8_t *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const uint16_t h = f16_encode(in[i]);
+        memcpy(out + 2 * i, &h, sizeof h);
+    }
+}
+
+static void decode_bf16(const uint8_t *in, int64_t n, float *restrict out)
+{
+    uint16_t b[16];
+    for (; n >= 16; n -= 16, in += sizeof b, out += 16) {
+        memcpy(b, in, sizeof b);
+        for (int i = 0; i < 16; i++)
+            out[i] = bf16_to_f32(b[i]);
+    }
+    memcpy(b, in, (size_t)n * 2);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = bf16_to_f32(b[i]);
+}
+
+static void encode_bf16(const float *in, int64_t n, uint8_t *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const uint16_t b = f32_to_bf16(in[i]);
+        memcpy(out + 2 * i, &b, sizeof b);
+    }
+}
+
+/* THE table: name, block, block_bytes, partial_block, ggml_id; decoder, encoder. */
+static const struct format formats[N_DTYPES] = {
+    [DTYPE_F32] = {{"f32", 1, 4, 0, 0}, decode_f32, encode_f32},
+    [DTYPE_F16] = {{"f16", 1, 2, 0, 1}, decode_f16, encode_f16},
+    [DTYPE_BF16] = {{"bf16", 1, 2, 0, 30}, decode_bf16, encode_bf16},
+    [DTYPE_Q4_0] = {{"q4_0", 32, 18, 0, 2}, blocks_decode_q4_0, NULL},
+    [DTYPE_Q4_1] = {{"q4_1", 32, 20, 0, 3}, blocks_decode_q4_1, NULL},
+    [DTYPE_Q5_0] = {{"q5_0", 32, 22, 0, 6}, blocks_decode_q5_0, NULL},
+    [DTYPE_Q5_1] = {{"q5_1", 32, 24, 0, 7}, blocks_decode_q5_1, NULL},
+    [DTYPE_Q8_0] = {{"q8_0", 32, 34, 0, 8}, blocks_decode_q8_0, NULL},
+    [DTYPE_Q4_K] = {{"q4_k", 256, 144, 0, 12}, blocks_decode_q4_k, NULL},
+    [DTYPE_Q5_K] = {{"q5_k", 256, 176, 0, 13}, blocks_decode_q5_k, NULL},
+    [DTYPE_Q6_K] = {{"q6_k", 256, 210, 0, 14}, blocks_decode_q6_k, NULL},
+    [DTYPE_Q8] = {{"q8", DTYPE_GROUP, 68, 1, -1}, blocks_decode_q8, blocks_encode_q8},
+    [DTYPE_Q4] = {{"q4", DTYPE_GROUP, 36, 1, -1}, blocks_decode_q4, blocks_encode_q4},
+    [DTYPE_BF12] = {{"bf12", 1, 0, 0, -1}, NULL, NULL},
+};
+
+static const struct format *format_at(enum dtype t)
+{
+    CHECK((unsigned)t < N_DTYPES);
+    return &formats[t];
+}
+
+const struct dtype_info *dtype_info(enum dtype t)
+{
+    return &format_at(t)->info;
+}
+
+enum dtype dtype_by_name(const char *name)
+{
+    for (int t = 0; t < N_DTYPES; t++)
+        if (formats[t].decode && strcmp(formats[t].info.name, name) == 0)
+            return (enum dtype)t;
+    return N_DTYPES;
+}
+
+enum dtype dtype_by_ggml_id(int ggml_id)
+{
+    for (int t = 0; t < N_DTYPES; t++)
+        if (ggml_id >= 0 && formats[t].info.ggml_id == ggml_id)
+            return (enum dtype)t;
+    return N_DTYPES;
+}
+
+int64_t dtype_row_bytes(enum dtype t, int64_t k)
+{
+    const struct format *f = format_at(t);
+    int64_t bytes;
+    if (!f->decode || k < 0 || (k % f->info.block != 0 && !f->info.partial_block))
+        return -1;
+    const int64_t n_blocks = k / f->info.block + (k % f->info.block != 0);
+    return __builtin_mul_overflow(n_blocks, f->info.block_bytes, &bytes) ? -1 : bytes;
+}
+
+int64_t dtype_panel_bytes(enum dtype t, int64_t k)
+{
+    const int64_t row_bytes =
+        dtype_row_bytes(t, t == DTYPE_BF16 && k < INT64_MAX ? k + (k & 1) : k);
+    int64_t bytes;
+    if (row_bytes < 0 || __builtin_mul_overflow(row_bytes, (int64_t)PANEL_ROWS, &bytes))
+        return -1;
+    return bytes;
+}
+
+int64_t dtype_panels_bytes(enum dtype t, int64_t n, int64_t k)
+{
+    const int64_t panel_bytes = dtype_panel_bytes(t, k);
+    int64_t bytes;
+    if (n < 0 || panel_bytes < 0 ||
+        __builtin_mul_overflow(n / PANEL_ROWS + (n % PANEL_ROWS != 0), panel_bytes, &bytes))
+        return -1;
+    return bytes;
+}
+
+void dtype_decode_row(enum dtype t, const void *row, int64_t k, float *out)
+{
+    CHECK(dtype_row_bytes(t, k) >= 0);
+    formats[t].decode(row, k, out);
+}
+
+void dtype_encode_row(enum dtype t, const float *in, int64_t k, void *row)
+{
+    CHECK(dtype_row_bytes(t, k) >= 0 && formats[t].encode);
+    formats[t].encode(in, k, row);
+}
+
+// Numbers of a row taken at a time: a multiple of every block; 32 rows of them stay in the L1
+// cache.
+#define CHUNK 256
+
+/* One row into a column of [k][32]. size: bytes of a number, 2 or 4; with bf16, of a pair. */
+static void column_put(const uint8_t *row, int64_t n, int size, uint8_t *panel)
+{
+    if (size == 4)
+        for (int64_t i = 0; i < n; i++)
+            memcpy(panel + i * 4 * PANEL_ROWS, row + i * 4, 4);
+    else
+        for (int64_t i = 0; i < n; i++)
+            memcpy(panel + i * 2 * PANEL_ROWS, row + i * 2, 2);
+}
+
+void panel_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, void *panel)
+{
+    const int64_t row_bytes = dtype_row_bytes(t, k), panel_bytes = dtype_panel_bytes(t, k);
+    CHECK(panel_bytes >= 0);
+    memset(panel, 0, (size_t)panel_bytes);
+    if (dtype_info(t)->block > 1) {
+        for (int r = 0; r < PANEL_ROWS; r++)
+            if (rows[r])
+                memcpy((uint8_t *)panel + r * row_bytes, rows[r], (size_t)row_bytes);
+        return;
+    }
+    const int size = t == DTYPE_F16 ? 2 : 4; // bf16 moves in pairs
+    const int64_t n = row_bytes / size;
+    for (int64_t i = 0; i < n; i += CHUNK)
+        for (int r = 0; r < PANEL_ROWS; r++)
+            if (rows[r])
+                column_put((const uint8_t *)rows[r] + i * size, min_i64(CHUNK, n - i), size,
+                           (uint8_t *)panel + (i * PANEL_ROWS + r) * size);
+    if (t == DTYPE_BF16 && k % 2 != 0) // the odd number: low half of the last pair
+        for (int r = 0; r < PANEL_ROWS; r++)
+            if (rows[r])
+                memcpy((uint8_t *)panel + (n * PANEL_ROWS + r) * 4,
+                       (const uint8_t *)rows[r] + (k - 1) * 2, 2);
+}
+
+static void range_check(enum dtype t, int64_t k, int64_t k0, int64_t k1)
+{
+    const int block = dtype_info(t)->block;
+    CHECK(dtype_row_bytes(t, k) >= 0 && k0 >= 0 && k0 <= k1 && k1 <= k);
+    CHECK(k0 % 2 == 0 && k0 % block == 0);
+    CHECK(k1 == k || (k1 % 2 == 0 && k1 % block == 0));
+}
+
+/* [n][32] f32 -> [ceil(n / 2)][32] pairs of bf16; a missing last number is zero. */
+static void pairs_from_columns(const float *in, int64_t n, uint8_t *out)
+{
+    uint32_t pairs[PANEL_ROWS];
+    for (int64_t i = 0; i < n; i += 2, in += 2 * PANEL_ROWS, out += sizeof pairs) {
+        for (int r = 0; r < PANEL_ROWS; r++)
+            pairs[r] = f32_to_bf16(in[r]);
+        if (i + 1 < n)
+            for (int r = 0; r < PANEL_ROWS; r++)
+                pairs[r] |= (uint32_t)f32_to_bf16(in[PANEL_ROWS + r]) << 16;
+        memcpy(out, pairs, sizeof pairs);
+    }
+}
+
+/* Block formats: one row's numbers after the other's, scattered into columns. */
+DTYPE_CLONES static void blocks_to_f32(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,
+                          float *out)
+{
+    const struct format *f = &formats[t];
+    const int64_t row_bytes = dtype_row_bytes(t, k);
+    float row[CHUNK];
+    for (int64_t i = k0; i < k1; i += CHUNK) {
+        const int64_t n = min_i64(CHUNK, k1 - i);
+        const uint8_t *blocks = panel + i / f->info.block * f->info.block_bytes;
+        float *to = out + (i - k0) * PANEL_ROWS;
+        for (int r = 0; r < PANEL_ROWS; r++) {
+            f->decode(blocks + r * row_bytes, n, row);
+            for (int64_t j = 0; j < n; j++)
+                to[j * PANEL_ROWS + r] = row[j];
+        }
+    }
+}
+
+DTYPE_CLONES static void blocks_to_bf16(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,
+                           uint8_t *out)
+{
+    const struct format *f = &formats[t];
+    const int64_t row_bytes = dtype_row_bytes(t, k);
+    float row[CHUNK] = {0};
+    uint32_t pairs[CHUNK / 2];
+    for (int64_t i = k0; i < k1; i += CHUNK) {
+        const int64_t n = min_i64(CHUNK, k1 - i), n_pairs = ceil_div(n, 2);
+        const uint8_t *blocks = panel + i / f->info.block * f->info.block_bytes;
+        uint8_t *to = out + (i - k0) * 2 * PANEL_ROWS;
+        for (int r = 0; r < PANEL_ROWS; r++) {
+            f->decode(blocks + r * row_bytes, n, row);
+            if (n < CHUNK) // the last chunk: past an odd k there is a zero
+                row[n] = 0.0f;
+            for (int j = 0; j < CHUNK / 2; j++)
+                pairs[j] = f32_to_bf16(row[2 * j]) | (uint32_t)f32_to_bf16(row[2 * j + 1]) << 16;
+            for (int64_t j = 0; j < n_pairs; j++)
+                memcpy(to + (j * PANEL_ROWS + r) * 4, &pairs[j], 4);
+        }
+    }
+}
+
+void panel_decode_bf16(enum dtype t, const void *panel, int64_t k, int64_t k0, int64_t k1,
+                       uint16_t *out)
+{
+    const uint8_t *p = panel;
+    uint8_t *pairs = (uint8_t *)out; // through bytes: pairs are written whole, out has 16-bit type
+    range_check(t, k, k0, k1);
+    if (dtype_info(t)->block > 1) {
+        blocks_to_bf16(t, p, k, k0, k1, pairs);
+    } else if (t == DTYPE_BF16) {
+        memcpy(out, p + k0 * 2 * PANEL_ROWS, (size_t)(ceil_div(k1 - k0, 2) * 4 * PANEL_ROWS));
+    } else { // f32, f16: already in columns
+        float columns[16 * PANEL_ROWS];
+        const int size = dtype_info(t)->block_bytes;
+        for (int64_t i = k0; i < k1; i += 16) {
+            const int64_t n = min_i64(16, k1 - i);
+            formats[t].decode(p + i * PANEL_ROWS * size, n * PANEL_ROWS, columns);
+            pairs_from_columns(columns, n, pairs + (i - k0) * 2 * PANEL_ROWS);
+        }
+    }
+}
+
+void panel_decode_f32(enum dtype t, const void *panel, int64_t k, int64_t k0, int64_t k1,
+                      float *out)
+{
+    const uint8_t *p = panel;
+    range_check(t, k, k0, k1);
+    if (dtype_info(t)->block > 1) {
+        blocks_to_f32(t, p, k, k0, k1, out);
+    } else if (t == DTYPE_BF16) {
+        const uint16_t *pairs = (const uint16_t *)(const void *)p;
+        for (int64_t i = k0; i < k1; i++)
+            for (int r = 0; r < PANEL_ROWS; r++)
+                out[(i - k0) * PANEL_ROWS + r] =
+                    bf16_to_f32(pairs[(i / 2 * PANEL_ROWS + r) * 2 + i % 2]);
+    } else {
+        const int size = dtype_info(t)->block_bytes;
+        formats[t].decode(p + k0 * PANEL_ROWS * size, (k1 - k0) * PANEL_ROWS, out);
+    }
+}

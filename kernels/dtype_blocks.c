@@ -1,0 +1,271 @@
+/* kernels/dtype_blocks.c - decoders of the GGUF block formats, coders of our own q8 and q4.
+ *
+ * Owns: the byte layouts. Refuses: rows and panels (kernels/dtype.c).
+ * A newcomer would miss: products and sums are rounded one by one (the build forbids contraction
+ * into fused multiply-adds), so that the bits are those of the formats' definitions; and the inner
+ * loops have constant counts because that is what gcc -O2 vectorises. */
+#include "kernels/dtype_blocks.h"
+#include "kernels/dtype.h"
+
+#include <math.h>
+#include <string.h>
+
+static inline float f16_at(const uint8_t *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return f16_to_f32(h);
+}
+
+/* f16 d; 16 bytes: numbers 0..15 in the low halves, 16..31 in the high ones. */
+DTYPE_CLONES void blocks_decode_q4_0(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    for (int64_t i = 0; i < n; i += 32, blocks += 18, out += 32) {
+        const float d = f16_at(blocks);
+        const uint8_t *q = blocks + 2;
+        for (int j = 0; j < 16; j++)
+            out[j] = d * (float)((q[j] & 15) - 8);
+        for (int j = 0; j < 16; j++)
+            out[16 + j] = d * (float)((q[j] >> 4) - 8);
+    }
+}
+
+/* f16 d, f16 m; 16 bytes as in q4_0, without the 8. */
+DTYPE_CLONES void blocks_decode_q4_1(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    for (int64_t i = 0; i < n; i += 32, blocks += 20, out += 32) {
+        const float d = f16_at(blocks), m = f16_at(blocks + 2);
+        const uint8_t *q = blocks + 4;
+        for (int j = 0; j < 16; j++)
+            out[j] = d * (float)(q[j] & 15) + m;
+        for (int j = 0; j < 16; j++)
+            out[16 + j] = d * (float)(q[j] >> 4) + m;
+    }
+}
+
+/* The 5-bit codes of q5_0, q5_1: 32 upper bits, then 16 bytes as in q4_0. Bits are picked with a
+ * table of masks because SSE2 has no shift by a count per number. */
+static inline void q5_codes(const uint8_t *p, uint8_t *restrict code)
+{
+    static const uint8_t masks[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    uint8_t high[32];
+    for (int i = 0; i < 4; i++)
+        memset(high + 8 * i, p[i], 8);
+    for (int j = 0; j < 16; j++)
+        code[j] = (p[4 + j] & 15) | ((high[j] & masks[j]) ? 16 : 0);
+    for (int j = 0; j < 16; j++)
+        code[16 + j] = (p[4 + j] >> 4) | ((high[16 + j] & masks[j]) ? 16 : 0);
+}
+
+/* f16 d; codes. */
+DTYPE_CLONES void blocks_decode_q5_0(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    uint8_t code[32];
+    for (int64_t i = 0; i < n; i += 32, blocks += 22, out += 32) {
+        const float d = f16_at(blocks);
+        q5_codes(blocks + 2, code);
+        for (int j = 0; j < 32; j++)
+            out[j] = d * (float)(code[j] - 16);
+    }
+}
+
+/* f16 d, f16 m; codes. */
+DTYPE_CLONES void blocks_decode_q5_1(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    uint8_t code[32];
+    for (int64_t i = 0; i < n; i += 32, blocks += 24, out += 32) {
+        const float d = f16_at(blocks), m = f16_at(blocks + 2);
+        q5_codes(blocks + 4, code);
+        for (int j = 0; j < 32; j++)
+            out[j] = d * (float)code[j] + m;
+    }
+}
+
+/* f16 d; 32 int8. */
+DTYPE_CLONES void blocks_decode_q8_0(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    for (int64_t i = 0; i < n; i += 32, blocks += 34, out += 32) {
+        const float d = f16_at(blocks);
+        const int8_t *q = (const int8_t *)blocks + 2;
+        for (int j = 0; j < 32; j++)
+            out[j] = d * (float)q[j];
+    }
+}
+
+/* The 6-bit scales and minima of the 8 sub-blocks of q4_k and q5_k, in 12 bytes: 4 bytes with the
+ * first scales in their low 6 bits, 4 with the first minima, and 4 whose halves are the low bits of
+ * the other scales and minima; the upper 2 bits of these stand above the first ones. */
+static void k_scales(const uint8_t p[12], float d, float d_min, float scale[8], float min[8])
+{
+    for (int j = 0; j < 4; j++) {
+        scale[j] = d * (float)(p[j] & 63);
+        min[j] = d_min * (float)(p[4 + j] & 63);
+        scale[4 + j] = d * (float)((p[8 + j] & 15) | (p[j] >> 6) << 4);
+        min[4 + j] = d_min * (float)((p[8 + j] >> 4) | (p[4 + j] >> 6) << 4);
+    }
+}
+
+/* f16 d, f16 d_min; scales[12]; 4 times 32 bytes: 32 numbers low, the next 32 high. */
+DTYPE_CLONES void blocks_decode_q4_k(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    float scale[8], min[8];
+    for (int64_t i = 0; i < n; i += 256, blocks += 144) {
+        k_scales(blocks + 4, f16_at(blocks), f16_at(blocks + 2), scale, min);
+        const uint8_t *q = blocks + 16;
+        for (int s = 0; s < 8; s += 2, q += 32, out += 64) {
+            const float d0 = scale[s], m0 = min[s], d1 = scale[s + 1], m1 = min[s + 1];
+            for (int j = 0; j < 32; j++)
+                out[j] = d0 * (float)(q[j] & 15) - m0;
+            for (int j = 0; j < 32; j++)
+                out[32 + j] = d1 * (float)(q[j] >> 4) - m1;
+        }
+    }
+}
+
+/* f16 d, f16 d_min; scales[12]; 32 bytes of fifth bits (bit s of byte j: number j of sub-block s);
+ * 4 times 32 bytes as in q4_k. */
+DTYPE_CLONES void blocks_decode_q5_k(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    float scale[8], min[8];
+    for (int64_t i = 0; i < n; i += 256, blocks += 176) {
+        k_scales(blocks + 4, f16_at(blocks), f16_at(blocks + 2), scale, min);
+        const uint8_t *high = blocks + 16, *q = blocks + 48;
+        for (int s = 0; s < 8; s += 2, q += 32, out += 64) {
+            const float d0 = scale[s], m0 = min[s], d1 = scale[s + 1], m1 = min[s + 1];
+            for (int j = 0; j < 32; j++)
+                out[j] = d0 * (float)((q[j] & 15) | (high[j] >> s & 1) << 4) - m0;
+            for (int j = 0; j < 32; j++)
+                out[32 + j] = d1 * (float)((q[j] >> 4) | (high[j] >> (s + 1) & 1) << 4) - m1;
+        }
+    }
+}
+
+/* Two halves of 128 numbers: 64 bytes of low bits each, then 32 bytes of high bit pairs each, then
+ * 8 int8 scales each (one per 16 numbers), then f16 d. */
+DTYPE_CLONES void blocks_decode_q6_k(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    for (int64_t i = 0; i < n; i += 256, blocks += 210) {
+        const float d = f16_at(blocks + 208);
+        for (int half = 0; half < 2; half++, out += 128) {
+            const uint8_t *low = blocks + 64 * half, *high = blocks + 128 + 32 * half;
+            const int8_t *scale = (const int8_t *)blocks + 192 + 8 * half;
+            for (int part = 0; part < 8; part++) { // 16 numbers with one scale
+                const int quarter = part / 2, from = part % 2 * 16;
+                const uint8_t *l = low + quarter % 2 * 32 + from, *h = high + from;
+                const int low_shift = quarter / 2 * 4, high_shift = quarter * 2;
+                const float s = d * (float)scale[part];
+                for (int j = 0; j < 16; j++) {
+                    const int q = (l[j] >> low_shift & 15) | (h[j] >> high_shift & 3) << 4;
+                    out[16 * part + j] = s * (float)(q - 32);
+                }
+            }
+        }
+    }
+}
+
+static void group_decode_q8(const uint8_t *group, float *restrict out)
+{
+    const int8_t *q = (const int8_t *)group + 4;
+    float scale;
+    memcpy(&scale, group, sizeof scale);
+    for (int j = 0; j < DTYPE_GROUP; j++)
+        out[j] = (float)q[j] * scale;
+}
+
+static void group_decode_q4(const uint8_t *group, float *restrict out)
+{
+    const float scale = f16_at(group), min = f16_at(group + 2);
+    const uint8_t *q = group + 4;
+    for (int j = 0; j < DTYPE_GROUP / 2; j++)
+        out[j] = (float)(q[j] & 15) * scale + min;
+    for (int j = 0; j < DTYPE_GROUP / 2; j++)
+        out[DTYPE_GROUP / 2 + j] = (float)(q[j] >> 4) * scale + min;
+}
+
+DTYPE_CLONES void blocks_decode_q8(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    float last[DTYPE_GROUP];
+    for (; n >= DTYPE_GROUP; n -= DTYPE_GROUP, blocks += 68, out += DTYPE_GROUP)
+        group_decode_q8(blocks, out);
+    if (n > 0) {
+        group_decode_q8(blocks, last);
+        memcpy(out, last, (size_t)n * sizeof *out);
+    }
+}
+
+DTYPE_CLONES void blocks_decode_q4(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    float last[DTYPE_GROUP];
+    for (; n >= DTYPE_GROUP; n -= DTYPE_GROUP, blocks += 36, out += DTYPE_GROUP)
+        group_decode_q4(blocks, out);
+    if (n > 0) {
+        group_decode_q4(blocks, last);
+        memcpy(out, last, (size_t)n * sizeof *out);
+    }
+}
+
+/* To the nearest whole number, ties to even; |x| < 2^22. A libm call would not be vectorised. */
+static inline float round_even(float x)
+{
+    return (x + 0x1.8p23f) - 0x1.8p23f;
+}
+
+static inline float clamp(float x, float low, float high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+static void group_encode_q8(const float *in, int n, uint8_t *group)
+{
+    int8_t q[DTYPE_GROUP] = {0};
+    float max = 0.0f, sum = 0.0f;
+    for (int j = 0; j < n; j++) {
+        max = fabsf(in[j]) > max ? fabsf(in[j]) : max;
+        sum += in[j] * 0.0f; // NaN as soon as one number is not finite
+    }
+    const float scale = sum == 0.0f ? max / 127.0f : NAN;
+    if (scale > 0.0f) // false for NaN, and when max / 127 has become zero
+        for (int j = 0; j < n; j++)
+            q[j] = (int8_t)round_even(clamp(in[j] / scale, -127.0f, 127.0f));
+    memcpy(group, &scale, 4);
+    memcpy(group + 4, q, sizeof q);
+}
+
+static void group_encode_q4(const float *in, int n, uint8_t *group)
+{
+    uint8_t q[DTYPE_GROUP] = {0};
+    float low = in[0], high = in[0], sum = 0.0f;
+    for (int j = 0; j < n; j++) {
+        low = in[j] < low ? in[j] : low;
+        high = in[j] > high ? in[j] : high;
+        sum += in[j] * 0.0f;
+    }
+    // Codes are chosen against the rounded scale and minimum: those are what the decoder has.
+    uint16_t min16 = f32_to_f16(low);
+    const float min = f16_to_f32(min16);
+    uint16_t scale16 = f32_to_f16((high - min) / 15.0f);
+    const float scale = f16_to_f32(scale16);
+    if (!(sum == 0.0f) || !isfinite(min) || !isfinite(scale)) {
+        scale16 = 0x7e00; // NaN
+        min16 = 0;
+    } else if (scale > 0.0f) { // not when the group is constant
+        for (int j = 0; j < n; j++)
+            q[j] = (uint8_t)round_even(clamp((in[j] - min) / scale, 0.0f, 15.0f));
+    }
+    memcpy(group, &scale16, 2);
+    memcpy(group + 2, &min16, 2);
+    for (int j = 0; j < DTYPE_GROUP / 2; j++)
+        group[4 + j] = (uint8_t)(q[j] | q[DTYPE_GROUP / 2 + j] << 4);
+}
+
+void blocks_encode_q8(const float *in, int64_t n, uint8_t *blocks)
+{
+    for (; n > 0; n -= DTYPE_GROUP, in += DTYPE_GROUP, blocks += 68)
+        group_encode_q8(in, (int)min_i64(n, DTYPE_GROUP), blocks);
+}
+
+void blocks_encode_q4(const float *in, int64_t n, uint8_t *blocks)
+{
+    for (; n > 0; n -= DTYPE_GROUP, in += DTYPE_GROUP, blocks += 36)
+        group_encode_q4(in, (int)min_i64(n, DTYPE_GROUP), blocks);
+}

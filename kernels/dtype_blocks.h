@@ -1,0 +1,43 @@
+/* kernels/dtype_blocks.h - the block formats: n numbers from (or to) consecutive blocks.
+ *
+ * Owns: the byte layout of every block. Refuses: rows, panels, argument checks (kernels/dtype.c).
+ * Every function starts on a block boundary; n is a multiple of the block, but for q8 and q4, whose
+ * last block may hold fewer numbers (its bytes are full, the rest of them is zero). Blocks need no
+ * alignment. Decoders do the float operations of the format's definition, in its order: the same
+ * bits as ggml's reference dequantisers. */
+#ifndef KERNELS_DTYPE_BLOCKS_H
+#define KERNELS_DTYPE_BLOCKS_H
+
+#include <stdint.h>
+
+/* Decoders are compiled for each vector width and chosen once by the loader. The numbers are the
+ * same: every product and sum is rounded by itself (-ffp-contract=off). */
+#ifdef __x86_64__
+#define DTYPE_CLONES __attribute__((target_clones("default", "avx2", "arch=x86-64-v4"), optimize("O3")))
+#else
+#define DTYPE_CLONES
+#endif
+
+#define DTYPE_GROUP 64 // numbers per group of q8 and q4
+
+void blocks_decode_q4_0(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_q4_1(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_q5_0(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_q5_1(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_q8_0(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_q4_k(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_q5_k(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_q6_k(const uint8_t *blocks, int64_t n, float *restrict out);
+
+/* q8: f32 scale, 64 int8: number = q * scale. */
+void blocks_decode_q8(const uint8_t *blocks, int64_t n, float *restrict out);
+/* q4: f16 scale, f16 minimum, 32 bytes: numbers 0..31 in the low halves of the bytes, 32..63 in the
+ * high ones: number = q * scale + minimum. */
+void blocks_decode_q4(const uint8_t *blocks, int64_t n, float *restrict out);
+
+/* Nearest code, ties to even. A group with a NaN or an infinity, or one that f16 cannot hold (q4),
+ * decodes to NaN throughout: bad weights stay visible. */
+void blocks_encode_q8(const float *in, int64_t n, uint8_t *blocks);
+void blocks_encode_q4(const float *in, int64_t n, uint8_t *blocks);
+
+#endif

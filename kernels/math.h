@@ -1,0 +1,179 @@
+/* kernels/math.h - exp, log, erfc and Gumbel noise in f32 that give the same bits everywhere.
+ *
+ * Owns: the polynomials, and their scalar form. Refuses: vectors (kernels/cpu/v16.h repeats each
+ * function over 16 lanes, operation by operation).
+ * Every step is an add, a multiply, a fused multiply-add, a comparison or a move of bits, so no
+ * compiler, library or instruction set has a say in the result. Coefficients: minimax fits of the
+ * error relative to the result. */
+#ifndef KERNELS_MATH_H
+#define KERNELS_MATH_H
+
+#include "kernels/base.h"
+
+#include <math.h>
+
+/* exp(x) = 2^n exp(r), |r| <= ln2 / 2; exp(r) = 1 + r + r^2 P(r), error 5e-11.
+ * Below MATH_EXP_MIN (the last normal numbers) the result is 0: no denormals. */
+#define MATH_EXP_MIN     -87.3f
+#define MATH_EXP_MAX     88.72283f
+#define MATH_LOG2E       1.44269504f
+#define MATH_LN2_HI      0.693145752f // 15 bits: n * hi is exact
+#define MATH_LN2_LO      1.42860677e-06f
+#define MATH_ROUND_MAGIC 12582912.0f // 1.5 * 2^23: adding it rounds to an integer in the low bits
+#define MATH_EXP_P0      0.5f
+#define MATH_EXP_P1      0.166666657f
+#define MATH_EXP_P2      0.0416662954f
+#define MATH_EXP_P3      0.00833349675f
+#define MATH_EXP_P4      0.00139446801f
+#define MATH_EXP_P5      0.000197903209f
+
+/* log(x) = e ln2 + log(1 + f), 1 + f in [sqrt(1/2), sqrt(2)); log(1 + f) = f - f^2 / 2 + f^3 P(f),
+ * error 8e-10. */
+#define MATH_SQRT_HALF_BITS 0x3f3504f3
+#define MATH_LOG_P0         0.333333135f
+#define MATH_LOG_P1         -0.250000089f
+#define MATH_LOG_P2         0.200021192f
+#define MATH_LOG_P3         -0.166679963f
+#define MATH_LOG_P4         0.142195508f
+#define MATH_LOG_P5         -0.124055862f
+#define MATH_LOG_P6         0.118881673f
+#define MATH_LOG_P7         -0.116756707f
+#define MATH_LOG_P8         0.0674665198f
+
+/* erfc(z) = exp(-z^2) t P(t), t = 1 / (1 + 0.4 z), 0 <= z <= 10, error 8e-9. */
+#define MATH_ERFC_T  0.4f
+#define MATH_ERFC_P0 0.225706905f
+#define MATH_ERFC_P1 0.224952042f
+#define MATH_ERFC_P2 0.214918971f
+#define MATH_ERFC_P3 0.129680261f
+#define MATH_ERFC_P4 0.272064179f
+#define MATH_ERFC_P5 -0.284362584f
+#define MATH_ERFC_P6 0.547430217f
+#define MATH_ERFC_P7 -0.498807341f
+#define MATH_ERFC_P8 0.198011354f
+#define MATH_ERFC_P9 -0.0295939762f
+
+/* Up to here log(1 - v) is taken from v itself; beyond, 1 - v is formed first. */
+#define MATH_LOG1M_DIRECT 0.25f
+
+union math_bits {
+    float f;
+    uint32_t u;
+    int32_t i;
+};
+
+static inline float math_exp(float x)
+{
+    union math_bits t, p;
+    t.f = fmaf(x, MATH_LOG2E, MATH_ROUND_MAGIC);
+    float n = t.f - MATH_ROUND_MAGIC;
+    float r = fmaf(-n, MATH_LN2_HI, x);
+    r = fmaf(-n, MATH_LN2_LO, r);
+    p.f = fmaf(MATH_EXP_P5, r, MATH_EXP_P4);
+    p.f = fmaf(p.f, r, MATH_EXP_P3);
+    p.f = fmaf(p.f, r, MATH_EXP_P2);
+    p.f = fmaf(p.f, r, MATH_EXP_P1);
+    p.f = fmaf(p.f, r, MATH_EXP_P0);
+    p.f = fmaf(p.f, r * r, r);
+    p.f = p.f + 1.0f;
+    p.u += t.u << 23; // * 2^n: n stands in the low bits of the rounded number
+    float y = x < MATH_EXP_MIN ? 0.0f : p.f;
+    y = MATH_EXP_MAX < x ? INFINITY : y;
+    return x != x ? x : y;
+}
+
+/* log(1 + f) + e * ln2. */
+static inline float math_log_sum(float f, float e)
+{
+    float p = fmaf(MATH_LOG_P8, f, MATH_LOG_P7);
+    p = fmaf(p, f, MATH_LOG_P6);
+    p = fmaf(p, f, MATH_LOG_P5);
+    p = fmaf(p, f, MATH_LOG_P4);
+    p = fmaf(p, f, MATH_LOG_P3);
+    p = fmaf(p, f, MATH_LOG_P2);
+    p = fmaf(p, f, MATH_LOG_P1);
+    p = fmaf(p, f, MATH_LOG_P0);
+    float f2 = f * f;
+    float y = fmaf(p, f2 * f, e * MATH_LN2_LO);
+    y = fmaf(-0.5f, f2, y);
+    y = y + f;
+    return fmaf(e, MATH_LN2_HI, y);
+}
+
+/* x = (1 + f) 2^e for a positive normal x. */
+static inline void math_log_split(float x, float *f, float *e)
+{
+    union math_bits b = {.f = x};
+    int32_t shifted = b.i - MATH_SQRT_HALF_BITS;
+    *e = (float)(shifted >> 23);
+    b.i = (shifted & 0x7fffff) + MATH_SQRT_HALF_BITS;
+    *f = b.f - 1.0f;
+}
+
+/* log of a positive normal number; anything else is the caller's bug and gives a meaningless value.
+ */
+static inline float math_log(float x)
+{
+    float f, e;
+    math_log_split(x, &f, &e);
+    return math_log_sum(f, e);
+}
+
+/* log(1 - v) for 0 <= v <= 1; v = 1 counts as 1 - 2^-25. */
+static inline float math_log1m(float v)
+{
+    float f, e;
+    float x = 1.0f - v;
+    x = x > 0x1p-25f ? x : 0x1p-25f;
+    math_log_split(x, &f, &e);
+    f = v < MATH_LOG1M_DIRECT ? -v : f;
+    e = v < MATH_LOG1M_DIRECT ? 0.0f : e;
+    return math_log_sum(f, e);
+}
+
+/* GELU, exact form: x * (1 + erf(x / sqrt 2)) / 2, through erfc so that the negative tail keeps its
+ * digits. */
+static inline float math_gelu(float x)
+{
+    float z = fabsf(x) * 0.707106781f;
+    float t = 1.0f / fmaf(z, MATH_ERFC_T, 1.0f);
+    float p = fmaf(MATH_ERFC_P9, t, MATH_ERFC_P8);
+    p = fmaf(p, t, MATH_ERFC_P7);
+    p = fmaf(p, t, MATH_ERFC_P6);
+    p = fmaf(p, t, MATH_ERFC_P5);
+    p = fmaf(p, t, MATH_ERFC_P4);
+    p = fmaf(p, t, MATH_ERFC_P3);
+    p = fmaf(p, t, MATH_ERFC_P2);
+    p = fmaf(p, t, MATH_ERFC_P1);
+    p = fmaf(p, t, MATH_ERFC_P0);
+    float half_erfc = (p * t) * (0.5f * math_exp(-(z * z)));
+    float tail = x * half_erfc;
+    return x < 0.0f ? tail : x - tail;
+}
+
+/* A number in (0, 1] of 32 random bits for (key, id). */
+static inline float math_uniform(uint64_t key, int32_t id)
+{
+    uint64_t h = mix64(key + (uint64_t)(uint32_t)id * 0x9e3779b97f4a7c15ull);
+    return ((float)(uint32_t)(h >> 32) + 0.5f) * 0x1p-32f;
+}
+
+/* Gumbel noise of v = math_uniform(): -log(-log(u)) with u = 1 - v, so that the rare large values,
+ * which choose the token, are the finely resolved ones. */
+static inline float math_gumbel(float v)
+{
+    return 0.0f - math_log(0.0f - math_log1m(v));
+}
+
+/* The fixed tree that joins 16 lanes. */
+static inline float math_sum16(const float lanes[16])
+{
+    float s[8];
+    for (int i = 0; i < 8; i++)
+        s[i] = lanes[i] + lanes[i + 8];
+    for (int i = 0; i < 4; i++)
+        s[i] = s[i] + s[i + 4];
+    return (s[0] + s[2]) + (s[1] + s[3]);
+}
+
+#endif

@@ -1,0 +1,118 @@
+/* kernels/ops.c - see ops.h: which implementation runs an op.
+ *
+ * Owns: one table per op, best set first. Refuses: the ops themselves.
+ * To add a faster kernel: one row in the table of its op. */
+#include "kernels/ops.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/math.h"
+
+#include <string.h>
+
+static const char *const isa_names[N_ISAS] = {"ref", "portable", "avx2", "avx512"};
+
+const char *isa_name(enum isa isa)
+{
+    return isa_names[isa];
+}
+
+enum isa isa_by_name(const char *name)
+{
+    int isa = 0;
+    while (isa < N_ISAS && strcmp(isa_names[isa], name) != 0)
+        isa++;
+    return (enum isa)isa;
+}
+
+enum isa isa_best(void)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
+        __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+        return ISA_AVX512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("f16c"))
+        return ISA_AVX2;
+#endif
+    return ISA_PORTABLE;
+}
+
+/* The row of the best set not above the chosen one runs; ISA_REF, the lowest, is always there. */
+#define TABLE(name, ...)                                                                           \
+    static const struct {                                                                          \
+        enum isa isa;                                                                              \
+        void (*run)(const struct ops *ops, const struct name##_args *args);                        \
+    } name##_rows[] = {__VA_ARGS__, {ISA_REF, ref_##name}};                                        \
+    void ops_run_##name(const struct ops *ops, const struct name##_args *args)                     \
+    {                                                                                              \
+        int row = 0;                                                                               \
+        while (name##_rows[row].isa > ops->isa)                                                    \
+            row++;                                                                                 \
+        name##_rows[row].run(ops, args);                                                           \
+    }
+
+TABLE(matmul, {ISA_AVX512, cpu_matmul_avx512}, {ISA_AVX2, cpu_matmul_avx2},
+      {ISA_PORTABLE, cpu_matmul_portable})
+TABLE(norm, {ISA_AVX512, cpu_norm_avx512}, {ISA_AVX2, cpu_norm_avx2},
+      {ISA_PORTABLE, cpu_norm_portable})
+TABLE(rope, {ISA_AVX512, cpu_rope_avx512}, {ISA_AVX2, cpu_rope_avx2},
+      {ISA_PORTABLE, cpu_rope_portable})
+TABLE(silu_mul, {ISA_AVX512, cpu_silu_mul_avx512}, {ISA_AVX2, cpu_silu_mul_avx2},
+      {ISA_PORTABLE, cpu_silu_mul_portable})
+TABLE(kv_store, {ISA_PORTABLE, cpu_kv_store})
+TABLE(attend_prompt, {ISA_AVX512, cpu_attend_prompt_avx512}, {ISA_AVX2, cpu_attend_prompt_avx2},
+      {ISA_PORTABLE, cpu_attend_prompt_portable})
+TABLE(attend_forced, {ISA_AVX512, cpu_attend_forced_avx512}, {ISA_AVX2, cpu_attend_forced_avx2},
+      {ISA_PORTABLE, cpu_attend_forced_portable})
+TABLE(prompt_keep, {ISA_PORTABLE, cpu_prompt_keep})
+TABLE(head_reduce, {ISA_AVX512, cpu_head_reduce_avx512}, {ISA_AVX2, cpu_head_reduce_avx2},
+      {ISA_PORTABLE, cpu_head_reduce_portable})
+
+int64_t matmul_scratch_bytes(const struct ops *ops, int m, int n, int k)
+{
+    (void)n; // panels are decoded one at a time
+    int pairs = ops->isa == ISA_AVX512 && ops->compute == COMPUTE_BF16;
+    int n_threads = pool_threads(ops->pool);
+    struct matmul_scratch s = matmul_scratch(m, pairs ? ceil_div(k, 2) : k, n_threads);
+    return s.packed_bytes + (s.decoded_bytes + s.sums_bytes) * n_threads;
+}
+
+int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_heads,
+                                    int n_kv_heads, int head_dim)
+{
+    (void)n_heads;
+    (void)n_kv_heads;
+    return attend_prompt_thread_bytes(n_prompt_max, head_dim) * pool_threads(ops->pool);
+}
+
+int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,
+                                    int n_kv_heads, int head_dim)
+{
+    return attend_forced_thread_bytes(slots_max, n_heads / n_kv_heads, n_kv_heads, head_dim) *
+           pool_threads(ops->pool);
+}
+
+void head_start(struct head_state *s)
+{
+    s->max = -INFINITY;
+    s->sum = 0;
+    s->target_logit = -INFINITY;
+    s->best_logit = -INFINITY;
+    s->best_id = 0; // a token that exists, whatever the logits are
+    s->sample_value = -INFINITY;
+    s->sample_id = 0;
+    s->sample_logit = -INFINITY;
+    s->n_candidates = 0;
+    s->n_filter = 0;
+}
+
+float head_gumbel(uint64_t key, int32_t id)
+{
+    return math_gumbel(math_uniform(key, id));
+}
+
+float op_exp(float x)
+{
+    return math_exp(x);
+}

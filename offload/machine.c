@@ -1,0 +1,198 @@
+/* offload/machine.c - see machine.h; the only file that includes hwloc.
+ *
+ * Owns and refuses what machine.h says.
+ * A newcomer would miss: hwloc leaves out CPUs that a cpuset forbids, but not those that taskset
+ * took away; the affinity mask has the last word. */
+#include "offload/machine.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <hwloc.h>
+#include <limits.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#define CPUS_MAX     8192
+#define DM_DEPTH_MAX 4 // device-mapper and RAID devices on top of each other
+
+/* ---- CPUs ---- */
+
+/* One CPU per core, in hwloc's order (package, node, core): neighbours share caches. */
+static void cores_from_hwloc(struct machine_info *info, hwloc_topology_t t, const cpu_set_t *mask,
+                             size_t n_mask)
+{
+    int n = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_CORE);
+    for (int i = 0; i < n && info->n_cores < MACHINE_CORES_MAX; i++) {
+        hwloc_obj_t core = hwloc_get_obj_by_type(t, HWLOC_OBJ_CORE, (unsigned)i);
+        int cpu = -1;
+        while ((cpu = hwloc_bitmap_next(core->cpuset, cpu)) >= 0)
+            if (CPU_ISSET_S((size_t)cpu, n_mask, mask))
+                break;
+        if (cpu < 0)
+            continue;
+        int node = core->nodeset ? hwloc_bitmap_first(core->nodeset) : 0;
+        info->core_nodes[info->n_cores] = node < 0 ? 0 : node;
+        info->core_cpus[info->n_cores++] = cpu;
+    }
+}
+
+static void hwloc_read(struct machine_info *info, const cpu_set_t *mask, size_t n_mask)
+{
+    hwloc_topology_t t;
+    if (hwloc_topology_init(&t) != 0)
+        return;
+    if (hwloc_topology_load(t) == 0) {
+        cores_from_hwloc(info, t, mask, n_mask);
+        info->n_numa_nodes = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_NUMANODE);
+        hwloc_obj_t package = hwloc_get_obj_by_type(t, HWLOC_OBJ_PACKAGE, 0);
+        const char *name = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
+        snprintf(info->cpu_name, sizeof info->cpu_name, "%s", name ? name : "");
+    }
+    hwloc_topology_destroy(t);
+}
+
+static void cpus_read(struct machine_info *info)
+{
+    static uint64_t storage[CPUS_MAX / 64];
+    cpu_set_t *mask = (cpu_set_t *)storage;
+    size_t n_mask = sizeof storage;
+    CPU_ZERO_S(n_mask, mask);
+    if (sched_getaffinity(0, n_mask, mask) != 0)
+        CPU_SET_S(0, n_mask, mask);
+    info->n_cpus = CPU_COUNT_S(n_mask, mask);
+    hwloc_read(info, mask, n_mask);
+    /* Without a topology every CPU counts as a core. */
+    int have_cores = info->n_cores > 0;
+    for (int cpu = 0; !have_cores && cpu < CPUS_MAX && info->n_cores < MACHINE_CORES_MAX; cpu++)
+        if (CPU_ISSET_S((size_t)cpu, n_mask, mask))
+            info->core_cpus[info->n_cores++] = cpu;
+    info->n_numa_nodes = info->n_numa_nodes < 1 ? 1 : info->n_numa_nodes;
+}
+
+/* ---- memory ---- */
+
+static FILE *file_open(const char *root, const char *path)
+{
+    char full[2 * PATH_MAX];
+    int n = snprintf(full, sizeof full, "%s%s", root, path);
+    return n < (int)sizeof full ? fopen(full, "re") : NULL;
+}
+
+/* `key: N kB` of a /proc file in bytes; -1 when it is not there. */
+static int64_t proc_kib(const char *root, const char *path, const char *key)
+{
+    FILE *f = file_open(root, path);
+    if (!f)
+        return -1;
+    char line[256];
+    int64_t bytes = -1;
+    size_t n = strlen(key);
+    while (bytes < 0 && fgets(line, sizeof line, f)) {
+        long long kib;
+        if (strncmp(line, key, n) == 0 && line[n] == ':' &&
+            sscanf(line + n + 1, "%lld", &kib) == 1 && kib >= 0 && kib <= INT64_MAX / 1024)
+            bytes = kib * 1024;
+    }
+    fclose(f);
+    return bytes;
+}
+
+void machine_memory_read(struct machine_info *info, const char *root)
+{
+    cgroup_read(&info->cgroup, root);
+    info->ram_bytes = max_i64(proc_kib(root, "/proc/meminfo", "MemTotal"), 0);
+    int64_t available = proc_kib(root, "/proc/meminfo", "MemAvailable");
+    if (available < 0) // kernels before 3.14
+        available = max_i64(proc_kib(root, "/proc/meminfo", "MemFree"), 0);
+    info->ram_free_bytes = min_i64(available, info->cgroup.memory_free_bytes);
+    info->cpu_quota = info->cgroup.cpus;
+}
+
+int64_t machine_peak_rss_bytes(void)
+{
+    return max_i64(proc_kib("", "/proc/self/status", "VmHWM"), 0);
+}
+
+/* ---- disk ---- */
+
+/* The name of the first device below a device-mapper or RAID one; 0 when it stands on itself. */
+static int slave_find(const char *device, char *name, size_t n_name)
+{
+    char path[PATH_MAX + 16];
+    snprintf(path, sizeof path, "%s/slaves", device);
+    DIR *d = opendir(path);
+    int found = 0;
+    for (struct dirent *e; d && !found && (e = readdir(d));)
+        if (e->d_name[0] != '.')
+            found = snprintf(name, n_name, "%s", e->d_name) < (int)n_name;
+    if (d)
+        closedir(d);
+    return found;
+}
+
+int machine_device_node(const char *root, unsigned device_major, unsigned device_minor)
+{
+    char link[2 * PATH_MAX], device[PATH_MAX], name[NAME_MAX + 1];
+    snprintf(link, sizeof link, "%s/sys/dev/block/%u:%u", root, device_major, device_minor);
+    for (int i = 0; i < DM_DEPTH_MAX; i++) {
+        if (!realpath(link, device))
+            return -1;
+        if (!slave_find(device, name, sizeof name))
+            break;
+        snprintf(link, sizeof link, "%s/sys/class/block/%s", root, name);
+    }
+    /* .../0000:01:00.0/nvme/nvme0/nvme0n1/nvme0n1p2: the node stands at one of the parents. */
+    for (char *slash; (slash = strrchr(device, '/')) && slash != device; *slash = 0) {
+        char path[PATH_MAX + 16], line[32];
+        snprintf(path, sizeof path, "%s/numa_node", device);
+        FILE *f = fopen(path, "re");
+        if (!f)
+            continue;
+        int node = fgets(line, sizeof line, f) ? atoi(line) : -1;
+        fclose(f);
+        return node;
+    }
+    return -1;
+}
+
+static enum err disk_read(struct machine_info *info, const char *offload_dir)
+{
+    info->disk_free_bytes = info->disk_bytes = -1;
+    info->disk_node = -1;
+    if (!offload_dir)
+        return OK;
+    struct stat st;
+    struct statvfs fs;
+    if (stat(offload_dir, &st) != 0)
+        return fail(ERR_USAGE, "%s: offload directory: %s", offload_dir, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return fail(ERR_USAGE, "%s: offload directory: not a directory", offload_dir);
+    if (statvfs(offload_dir, &fs) != 0)
+        return fail(ERR_USAGE, "%s: offload directory: %s", offload_dir, strerror(errno));
+    info->disk_free_bytes = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
+    info->disk_bytes = (int64_t)fs.f_blocks * (int64_t)fs.f_frsize;
+    info->disk_node = machine_device_node("", major(st.st_dev), minor(st.st_dev));
+    return OK;
+}
+
+enum err machine_read(struct machine_info *info, const char *offload_dir)
+{
+    *info = (struct machine_info){0};
+    cpus_read(info);
+    machine_memory_read(info, "");
+    info->n_threads = info->n_cores;
+    if (info->cpu_quota > 0) // rounded up: two threads on 1.5 CPUs do more than one
+        info->n_threads = (int)fmin(info->n_cores, fmax(1, ceil(info->cpu_quota - 0.01)));
+    struct rlimit limit;
+    int known = getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur <= INT64_MAX;
+    info->memlock_bytes = known ? (int64_t)limit.rlim_cur : INT64_MAX;
+    return disk_read(info, offload_dir);
+}

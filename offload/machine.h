@@ -1,0 +1,42 @@
+/* offload/machine.h - what this machine has, and how much of it is ours to use.
+ *
+ * Owns: looking (hwloc, /proc, /sys, control groups). Refuses: measuring speeds (probe) and
+ * deciding what to do with them (policy). */
+#ifndef OFFLOAD_MACHINE_H
+#define OFFLOAD_MACHINE_H
+
+#include "offload/cgroup.h"
+
+#define MACHINE_CORES_MAX 1024
+
+struct machine_info {
+    char cpu_name[128]; // "" when unknown
+    int n_cpus;         // logical CPUs that the affinity mask (taskset, cpuset) leaves this process
+    int n_cores;        // physical cores among them
+    double cpu_quota;   // CPUs by the control group's quota; 0: no quota
+    int n_threads;      // compute threads worth starting: n_cores, less under a quota; at least 1
+    int core_cpus[MACHINE_CORES_MAX];  // [n_cores] one usable CPU of each core, for pool_open
+    int core_nodes[MACHINE_CORES_MAX]; // [n_cores] its NUMA node
+    int n_numa_nodes;
+    int64_t ram_bytes; // of the machine
+    int64_t
+        ram_free_bytes; // what may be taken: the least of MemAvailable and the control groups' room
+    struct cgroup_limits cgroup;
+    int64_t memlock_bytes;   // RLIMIT_MEMLOCK; INT64_MAX: no limit
+    int64_t disk_free_bytes; // where offload_dir is, for this user; -1 without a directory
+    int64_t disk_bytes;      // size of that file system; -1 without a directory
+    int disk_node; // NUMA node of the drive below offload_dir; -1: unknown, or there is only one
+};
+
+/* Looks. offload_dir may be NULL. ERR_USAGE: offload_dir is not a directory that exists; everything
+ * else degrades to "unknown" (0 or -1) rather than failing. */
+enum err machine_read(struct machine_info *info, const char *offload_dir);
+
+int64_t machine_peak_rss_bytes(void); // VmHWM; 0 when /proc is not there
+
+/* The part of machine_read that looks at memory. `root` as in cgroup_read. */
+void machine_memory_read(struct machine_info *info, const char *root);
+/* NUMA node of the block device `major`:`minor`, -1 when unknown. `root` as in cgroup_read. */
+int machine_device_node(const char *root, unsigned device_major, unsigned device_minor);
+
+#endif

@@ -1,0 +1,370 @@
+/* offload/mover.c - see mover.h.
+ *
+ * Owns: the thread, the queue of tickets, the table of pieces in flight. The one fact a newcomer would
+ * miss: every field of a ticket below "written by the mover" is read and written under the mutex only,
+ * so the walker never sees half a state; the ring itself is touched by the mover's thread alone. */
+#include "offload/mover.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SEEN_UNIT 4096 // extents, and so their pieces, begin at multiples of this
+
+struct piece {
+    struct ring_io io;
+    struct ticket *ticket;
+    int64_t index;  // of MOVER_PIECE within segment 0, for its CRC
+    int verify;     // the CRC of this piece is due
+    int reread;     // it was wrong once
+    struct piece *next_free;
+};
+
+struct mover {
+    struct ring *ring; // owned; the mover's thread only
+    struct trace *trace; // borrowed
+    pthread_t thread;
+    pthread_mutex_t lock; // guards the fields below and the private part of tickets
+    pthread_cond_t done;
+    struct ticket *queue;  // QUEUED with pieces still to submit, by due, then by seq
+    uint64_t seq;          // tickets ever submitted
+    uint64_t verify_phase; // decides which pieces are checked again after their first read
+    int stop;
+    struct piece *pieces;  // owned; [depth]
+    struct piece *free_pieces;
+    int depth;
+    int n_flying[2];       // pieces in flight, reads and writes
+    int64_t flying_since_ns[2];
+    uint8_t *seen[MOVER_FILES_MAX]; // owned; bit per SEEN_UNIT of the file: the piece that starts there was verified once
+    int64_t seen_pieces[MOVER_FILES_MAX];
+};
+
+/* CRCs are checked at the first read of a piece in this run, then once in 16. */
+static int verify_due(struct mover *m, int file, int64_t offset)
+{
+    int64_t at = offset / SEEN_UNIT;
+    if (at >= m->seen_pieces[file])
+        return 1;
+    uint8_t bit = (uint8_t)(1u << (at & 7));
+    if (!(m->seen[file][at >> 3] & bit)) {
+        m->seen[file][at >> 3] |= bit;
+        return 1;
+    }
+    return mix64(m->verify_phase++) % 16 == 0;
+}
+
+static void ticket_finish(struct mover *m, struct ticket *t)
+{
+    t->state = TICKET_DONE;
+    pthread_cond_broadcast(&m->done);
+}
+
+static int ticket_ready(const struct ticket *t)
+{
+    const struct ticket *a = t->after;
+    return !a || a->state != TICKET_QUEUED || a->seq != t->after_seq;
+}
+
+/* The first ticket of the queue that may start. */
+static struct ticket **queue_pick(struct mover *m)
+{
+    struct ticket **at = &m->queue;
+    while (*at && !ticket_ready(*at))
+        at = &(*at)->next;
+    return at;
+}
+
+static void lane_count(struct mover *m, int write, int change, int64_t bytes)
+{
+    int64_t now = clock_ns();
+    if (m->n_flying[write] == 0 && change > 0)
+        m->flying_since_ns[write] = now;
+    m->n_flying[write] += change;
+    enum lane lane = write ? LANE_NVME_WRITE : LANE_NVME_READ;
+    struct lane_total *total = &m->trace->totals[lane];
+    total->bytes += bytes;
+    atomic_fetch_add_explicit(&m->trace->moved_bytes[lane], bytes, memory_order_relaxed);
+    if (m->n_flying[write] == 0)
+        total->busy_ns += now - m->flying_since_ns[write];
+}
+
+/* Cuts the next piece off a ticket into p; the ticket leaves the queue with its last piece. */
+static void piece_cut(struct mover *m, struct ticket **at, struct piece *p)
+{
+    struct ticket *t = *at;
+    const struct segment *s = &t->segments[t->next_segment];
+    int64_t n_bytes = min_i64(MOVER_PIECE, s->n_bytes - t->next_byte);
+    p->ticket = t;
+    p->index = t->next_byte / MOVER_PIECE;
+    p->reread = 0;
+    p->verify = t->crc && !t->write && t->next_segment == 0 &&
+                verify_due(m, t->file, s->offset + t->next_byte);
+    p->io = (struct ring_io){.file = t->file,
+                             .write = t->write,
+                             .offset = s->offset + t->next_byte,
+                             .n_bytes = n_bytes,
+                             .buf = (uint8_t *)s->buf + t->next_byte,
+                             .user = p};
+    if (t->in_flight++ == 0 && t->start_ns == 0)
+        t->start_ns = clock_ns();
+    t->next_byte += n_bytes;
+    if (t->next_byte == s->n_bytes) {
+        t->next_byte = 0;
+        t->next_segment++;
+    }
+    if (t->next_segment == t->n_segments)
+        *at = t->next;
+}
+
+static void ticket_fail(struct ticket *t, enum err e, const char *text)
+{
+    if (t->err == OK) {
+        t->err = e;
+        size_t n = strlen(text);
+        n = n < sizeof t->err_text ? n : sizeof t->err_text - 1;
+        memcpy(t->err_text, text, n);
+        t->err_text[n] = 0;
+    }
+}
+
+static void ticket_trace(struct mover *m, struct ticket *t)
+{
+    enum lane lane = t->write ? LANE_NVME_WRITE : LANE_NVME_READ;
+    struct trace *trace = m->trace;
+    struct lane_total total = trace->totals[lane];
+    trace_add(trace, lane,
+              (struct trace_event){.name = t->name ? t->name : "io",
+                                   .start_ns = t->start_ns,
+                                   .end_ns = clock_ns(),
+                                   .pass = t->due,
+                                   .bytes = t->n_bytes,
+                                   .layer = t->layer,
+                                   .batch = t->batch});
+    trace->totals[lane].busy_ns = total.busy_ns; // lanes count union time and bytes by piece
+    trace->totals[lane].bytes = total.bytes;
+}
+
+/* One completed io. Returns 1 when the piece went out again (a checksum's second chance). */
+static int piece_complete(struct mover *m, struct piece *p)
+{
+    struct ticket *t = p->ticket;
+    if (p->io.err != OK) {
+        ticket_fail(t, p->io.err, p->io.err_text);
+    } else if (p->verify) {
+        uint32_t crc = crc32c(0, p->io.buf, p->io.n_bytes);
+        if (crc != t->crc[p->index] && !p->reread) {
+            p->reread = 1;
+            struct ring_io io = p->io;
+            p->io = (struct ring_io){.file = io.file,
+                                     .offset = io.offset,
+                                     .n_bytes = io.n_bytes,
+                                     .buf = io.buf,
+                                     .user = p};
+            if (ring_submit(m->ring, &p->io) == OK)
+                return 1;
+            ticket_fail(t, ERR_IO, err_text());
+        } else if (crc != t->crc[p->index]) {
+            char text[160];
+            fail(ERR_CORRUPT, "%s: layer %d, bytes %lld..%lld: checksum is wrong (pack it again)",
+                 t->name ? t->name : "file", t->layer, (long long)p->io.offset,
+                 (long long)(p->io.offset + p->io.n_bytes));
+            size_t n = strlen(err_text());
+            memcpy(text, err_text(), n < sizeof text ? n + 1 : sizeof text - 1);
+            text[sizeof text - 1] = 0;
+            ticket_fail(t, ERR_CORRUPT, text);
+        }
+    }
+    return 0;
+}
+
+static void piece_retire(struct mover *m, struct piece *p)
+{
+    struct ticket *t = p->ticket;
+    lane_count(m, p->io.write, -1, p->io.err == OK ? p->io.n_bytes : 0);
+    p->next_free = m->free_pieces;
+    m->free_pieces = p;
+    t->in_flight--;
+    if (t->in_flight == 0 && t->next_segment == t->n_segments) {
+        ticket_trace(m, t);
+        ticket_finish(m, t);
+    }
+}
+
+/* Submits what fits; called and returns with the lock held. */
+static void submit_pieces(struct mover *m)
+{
+    while (m->free_pieces) {
+        struct ticket **at = queue_pick(m);
+        if (!*at)
+            return;
+        struct piece *p = m->free_pieces;
+        m->free_pieces = p->next_free;
+        piece_cut(m, at, p);
+        lane_count(m, p->io.write, 1, 0);
+        enum err e = ring_submit(m->ring, &p->io);
+        if (e != OK) {
+            CHECK(e != ERR_BUSY); // there are as many pieces as the ring is deep
+            ticket_fail(p->ticket, e, err_text());
+            p->io.err = e;
+            piece_retire(m, p);
+        }
+    }
+}
+
+static void *mover_main(void *arg)
+{
+    struct mover *m = arg;
+    struct ring_io *done[64];
+    pthread_mutex_lock(&m->lock);
+    for (;;) {
+        submit_pieces(m);
+        int flying = m->n_flying[0] + m->n_flying[1];
+        if (m->stop && flying == 0)
+            break;
+        pthread_mutex_unlock(&m->lock);
+        int n = ring_reap(m->ring, done, 64, RING_IDLE);
+        pthread_mutex_lock(&m->lock);
+        for (int i = 0; i < n; i++) {
+            struct piece *p = done[i]->user;
+            pthread_mutex_unlock(&m->lock); // a CRC takes a while; the piece is ours alone
+            int again = piece_complete(m, p);
+            pthread_mutex_lock(&m->lock);
+            if (!again)
+                piece_retire(m, p);
+        }
+    }
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
+
+static enum err add_files(struct mover *m, const struct mover_config *config)
+{
+    for (int i = 0; i < config->n_files; i++) {
+        const struct mover_file *f = &config->files[i];
+        int file;
+        TRY(ring_file_add(m->ring, f->path, f->fd, f->fd >= 0 ? O_RDWR : O_RDONLY, &file));
+        CHECK(file == i);
+        m->seen_pieces[i] = f->fd >= 0 ? 0 : f->n_bytes / SEEN_UNIT + 1;
+        m->seen[i] = calloc((size_t)(m->seen_pieces[i] / 8 + 1), 1);
+        if (!m->seen[i])
+            return fail(ERR_FIT, "memory: mover tables");
+    }
+    return OK;
+}
+
+static enum err mover_start(struct mover *m, const struct mover_config *config)
+{
+    struct ring_buffer buffer = {config->base, config->n_bytes};
+    struct ring_config ring = {.kind = config->kind,
+                               .depth = config->depth,
+                               .buffers = &buffer,
+                               .n_buffers = config->base ? 1 : 0,
+                               .faults = config->fault};
+    TRY(ring_open(&m->ring, &ring));
+    TRY(add_files(m, config));
+    m->depth = ring_depth(m->ring);
+    m->pieces = calloc((size_t)m->depth, sizeof *m->pieces);
+    if (!m->pieces)
+        return fail(ERR_FIT, "memory: mover tables");
+    for (int i = 0; i < m->depth; i++) {
+        m->pieces[i].next_free = m->free_pieces;
+        m->free_pieces = &m->pieces[i];
+    }
+    if (pthread_create(&m->thread, NULL, mover_main, m) != 0)
+        return fail(ERR_FIT, "mover: cannot start a thread (ulimit -u)");
+    return OK;
+}
+
+static void mover_free(struct mover *m)
+{
+    ring_close(m->ring);
+    for (int i = 0; i < MOVER_FILES_MAX; i++)
+        free(m->seen[i]);
+    free(m->pieces);
+    pthread_mutex_destroy(&m->lock);
+    pthread_cond_destroy(&m->done);
+    free(m);
+}
+
+enum err mover_open(struct mover **out, const struct mover_config *config)
+{
+    *out = NULL;
+    struct mover *m = calloc(1, sizeof *m);
+    if (!m)
+        return fail(ERR_FIT, "memory: mover");
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_cond_init(&m->done, NULL);
+    m->trace = config->trace;
+    enum err e = mover_start(m, config);
+    if (e != OK) {
+        mover_free(m);
+        return e;
+    }
+    *out = m;
+    return OK;
+}
+
+const char *mover_backend(const struct mover *m)
+{
+    return ring_name(m->ring);
+}
+
+void mover_submit(struct mover *m, struct ticket *t)
+{
+    pthread_mutex_lock(&m->lock);
+    CHECK(t->state == TICKET_IDLE);
+    t->seq = ++m->seq;
+    t->after_seq = t->after ? t->after->seq : 0;
+    t->err = OK;
+    t->next_segment = t->in_flight = 0;
+    t->next_byte = t->n_bytes = t->start_ns = 0;
+    for (int i = 0; i < t->n_segments; i++) {
+        CHECK(t->segments[i].n_bytes > 0);
+        t->n_bytes += t->segments[i].n_bytes;
+    }
+    t->state = t->n_segments > 0 ? TICKET_QUEUED : TICKET_DONE;
+    if (t->state == TICKET_QUEUED) {
+        struct ticket **at = &m->queue;
+        while (*at && (*at)->due <= t->due)
+            at = &(*at)->next;
+        t->next = *at;
+        *at = t;
+    }
+    pthread_mutex_unlock(&m->lock);
+    ring_wake(m->ring);
+}
+
+int mover_done(struct mover *m, const struct ticket *t)
+{
+    pthread_mutex_lock(&m->lock);
+    int done = t->state != TICKET_QUEUED;
+    pthread_mutex_unlock(&m->lock);
+    return done;
+}
+
+enum err mover_wait(struct mover *m, struct ticket *t)
+{
+    pthread_mutex_lock(&m->lock);
+    while (t->state == TICKET_QUEUED)
+        pthread_cond_wait(&m->done, &m->lock);
+    enum err e = t->state == TICKET_DONE ? t->err : OK;
+    t->state = TICKET_IDLE;
+    t->err = OK;
+    pthread_mutex_unlock(&m->lock);
+    return e == OK ? OK : fail(e, "%s", t->err_text);
+}
+
+void mover_close(struct mover *m)
+{
+    if (!m)
+        return;
+    pthread_mutex_lock(&m->lock);
+    m->stop = 1;
+    m->queue = NULL;
+    pthread_mutex_unlock(&m->lock);
+    ring_wake(m->ring);
+    pthread_join(m->thread, NULL);
+    mover_free(m);
+}

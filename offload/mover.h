@@ -1,0 +1,75 @@
+/* offload/mover.h - carries bytes between a file and memory, ahead of need.
+ *
+ * Owns: the ring and the thread that drives it, the queue of tickets, the two NVMe lanes.
+ * Refuses: choosing what to move (policy) or when (engine); knowing what the bytes mean.
+ * Threads: mover_submit / mover_wait / mover_done from the walker; everything else happens on the
+ * mover's own thread. The earliest due ticket goes first, in pieces of MOVER_PIECE. */
+#ifndef OFFLOAD_MOVER_H
+#define OFFLOAD_MOVER_H
+
+#include "kernels/trace.h"
+#include "offload/ring.h"
+
+#define MOVER_PIECE (1 << 20)
+#define MOVER_FILES_MAX 8
+
+struct mover; // opaque: hides pthread and the ring
+
+/* One contiguous run of a transfer. */
+struct segment {
+    int64_t offset, n_bytes; // in the file
+    void *buf;
+};
+
+enum ticket_state { TICKET_IDLE, TICKET_QUEUED, TICKET_DONE };
+
+/* One transfer. Owned by the caller; it and its segments must stay put until it is done. */
+struct ticket {
+    int file;                       // index into mover_config.files
+    int write;                      // 0: file -> memory, 1: memory -> file
+    const struct segment *segments; // borrowed; [n_segments], in any order
+    int n_segments;
+    int64_t due;                    // step that needs it; the smallest goes first
+    struct ticket *after;           // starts when this one, as it was at submission, is done; or NULL
+    const uint32_t *crc;            // CRC32C of each MOVER_PIECE of segment 0 (reads), or NULL
+    const char *name;               // static string for the trace: "weights", "kv", "hidden", "rows"
+    int layer, batch;               // for the trace; -1: none
+    // written by the mover
+    int state; // enum ticket_state; read it through mover_done()
+    enum err err;
+    char err_text[256];
+    uint64_t seq, after_seq;
+    int next_segment, in_flight;
+    int64_t next_byte, n_bytes, start_ns;
+    struct ticket *next;
+};
+
+struct mover_config {
+    enum ring_kind kind;
+    int depth;           // pieces in flight
+    const char *fault;   // fault spec for tests, or NULL
+    struct mover_file {
+        const char *path; // for messages; opened for reading when fd is -1
+        int fd;           // >= 0: an open file for both directions (scratch); stays the caller's
+        int64_t n_bytes;  // of a file that is read only: bounds the table of verified pieces
+    } files[MOVER_FILES_MAX];
+    int n_files;
+    void *base;          // memory to register with the kernel: the arena
+    int64_t n_bytes;
+    struct trace *trace; // borrowed; lanes nvme-read and nvme-write
+};
+
+/* Starts the thread; returns once the ring stands or failed. */
+enum err mover_open(struct mover **m, const struct mover_config *config);
+/* "io_uring" or "threads". */
+const char *mover_backend(const struct mover *m);
+/* Queues an idle ticket. n_segments 0 is done at once. */
+void mover_submit(struct mover *m, struct ticket *t);
+/* 1 when the ticket is done (or was never submitted). */
+int mover_done(struct mover *m, const struct ticket *t);
+/* Waits until it is done, makes it idle, returns its error (sentence recorded for this thread). */
+enum err mover_wait(struct mover *m, struct ticket *t);
+/* Stops the thread after what is in flight; queued tickets are dropped. Accepts NULL. */
+void mover_close(struct mover *m);
+
+#endif

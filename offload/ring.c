@@ -1,0 +1,551 @@
+/* offload/ring.c - see ring.h.
+ *
+ * Owns: files, the io's way from submit to completion (attempts, retries, fallbacks, watchdog), the
+ * counters. Refuses: system calls that move data; those are the back ends' (ring_backend.h).
+ * A newcomer would miss: an io is a loop of attempts. Each attempt chooses its descriptor anew, so
+ * the odd rest of a short O_DIRECT read goes through the page cache by itself, and so does
+ * everything after O_DIRECT was refused. */
+#include "offload/ring.h"
+#include "offload/ring_backend.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FRUITLESS_MAX    64 // attempts without a byte moved; with the backoff below about 5 s
+#define BACKOFF_FIRST_NS 16000
+#define BACKOFF_MAX_NS   100000000
+#define REAP_BATCH       64
+
+struct ring_file {
+    char name[120];      // for messages: the path, or "..." and its end
+    int fd_direct;       // owned; -1 when the file system refuses O_DIRECT
+    int fd_buffered;     // owned
+    int direct;          // fd_direct is of use; once refused it is left alone, but stays open:
+                         // queued attempts still name it, and its number must not get a new owner
+    int64_t align_bytes; // of offset and length; 1 when not direct
+    int64_t align_buf_bytes;
+};
+
+struct ring {
+    struct ring_backend *backend; // owned
+    struct ring_op *ops;          // owned [depth]
+    struct ring_op *free_ops;
+    int depth;
+    int n_ios;                           // submitted, not yet given back
+    struct ring_io *retry;               // waiting for due_ns, unordered
+    struct ring_io *ready, **ready_tail; // completed, first in first out
+    struct ring_file files[RING_FILES_MAX];
+    int n_files;
+    uint64_t n_submitted;
+    /* The watchdog's clock runs only while somebody looks: a stopped process (SIGSTOP, suspend)
+     * must not find all its transfers "lost" when it continues. */
+    int64_t watchdog_ns, watch_ns, watch_last_ns, watch_scan_ns;
+    char lost_text[256]; // why ring_submit refuses; "" while all is well
+    atomic_int woken;
+    struct ring_stats stats;
+    int n_dir[2]; // reads, writes in flight
+    int64_t busy_since_ns[2];
+};
+
+/* ---- open, files, close ---- */
+
+static enum err backend_open(struct ring *r, const struct ring_config *config)
+{
+    int depth = config->depth;
+    int n_threads = config->n_threads ? config->n_threads : (int)min_i64(depth, 16);
+    if (config->kind != RING_THREADS) {
+        enum err e = ring_uring_open(&r->backend, config, &depth);
+        if (e != OK && config->kind == RING_URING)
+            return e;
+        if (e != OK)
+            log_line(LOG_WARN, "io: %s; using %d threads instead", err_text(), n_threads);
+    }
+    if (!r->backend)
+        TRY(ring_pool_open(&r->backend, n_threads));
+    r->depth = depth;
+    if (config->faults && config->faults[0]) {
+        struct ring_backend *outer;
+        TRY(ring_fault_open(&outer, r->backend, config->faults, depth));
+        r->backend = outer;
+    }
+    return OK;
+}
+
+enum err ring_open(struct ring **ring, const struct ring_config *config)
+{
+    *ring = NULL;
+    if (config->depth < 1 || config->depth > RING_DEPTH_MAX)
+        return fail(ERR_USAGE, "io: depth %d is out of range (1 to %d)", config->depth,
+                    RING_DEPTH_MAX);
+    if (config->n_threads < 0 || config->n_threads > RING_DEPTH_MAX)
+        return fail(ERR_USAGE, "io: %d threads are out of range (0 to %d)", config->n_threads,
+                    RING_DEPTH_MAX);
+    struct ring *r = calloc(1, sizeof *r);
+    if (!r)
+        return fail(ERR_FIT, "io: no memory");
+    r->ready_tail = &r->ready;
+    r->watchdog_ns = (config->watchdog_ms > 0 ? config->watchdog_ms : 60000) * (int64_t)1000000;
+    enum err e = backend_open(r, config);
+    if (e == OK) {
+        r->ops = calloc((size_t)r->depth, sizeof *r->ops);
+        if (!r->ops)
+            e = fail(ERR_FIT, "io: no memory");
+    }
+    if (e != OK) {
+        ring_close(r);
+        return e;
+    }
+    for (int i = r->depth - 1; i >= 0; i--) {
+        r->ops[i].next = r->free_ops;
+        r->free_ops = &r->ops[i];
+    }
+    r->watch_last_ns = clock_ns();
+    *ring = r;
+    return OK;
+}
+
+/* Asks for the alignment of direct I/O. Kernels before 6.1 do not say: 4096 suits every drive, and
+ * an EINVAL later falls back to the page cache anyway. offset_align 0 means: not at all. */
+static void file_direct_open(struct ring_file *f, int flags)
+{
+    f->fd_direct = -1;
+    f->direct = 0;
+    f->align_bytes = 1;
+    f->align_buf_bytes = 1;
+    int64_t align = 4096, align_buf = 4096;
+#ifdef STATX_DIOALIGN
+    struct statx sx;
+    if (statx(f->fd_buffered, "", AT_EMPTY_PATH, STATX_DIOALIGN, &sx) == 0 &&
+        (sx.stx_mask & STATX_DIOALIGN)) {
+        if (sx.stx_dio_offset_align == 0)
+            return;
+        align = sx.stx_dio_offset_align;
+        align_buf = max_i64(sx.stx_dio_mem_align, 1);
+    }
+#endif
+    /* Through /proc it is the same inode for certain, even when the path was renamed or unlinked.
+     */
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", f->fd_buffered);
+    f->fd_direct = open(path, (flags & O_ACCMODE) | O_DIRECT | O_CLOEXEC);
+    if (f->fd_direct < 0) {
+        log_line(LOG_DEBUG, "io: %s: no direct I/O: %s", f->name, strerror(errno));
+        return;
+    }
+    f->direct = 1;
+    f->align_bytes = align;
+    f->align_buf_bytes = align_buf;
+}
+
+static void file_name_set(struct ring_file *f, const char *path)
+{
+    size_t n = strlen(path);
+    if (n < sizeof f->name)
+        memcpy(f->name, path, n + 1);
+    else
+        snprintf(f->name, sizeof f->name, "...%s", path + n - (sizeof f->name - 4));
+}
+
+enum err ring_file_add(struct ring *r, const char *path, int fd, int flags, int *file)
+{
+    enum err e_open = (flags & O_ACCMODE) == O_RDONLY ? ERR_INPUT : ERR_IO;
+    if (r->n_files == RING_FILES_MAX)
+        return fail(ERR_USAGE, "%s: more than %d files in one run", path, RING_FILES_MAX);
+    struct ring_file *f = &r->files[r->n_files];
+    file_name_set(f, path);
+    /* O_NONBLOCK only so that opening a FIFO cannot hang; on the descriptor it would make io_uring
+     * answer EAGAIN instead of waiting, so it goes again below. */
+    f->fd_buffered =
+        fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : open(path, flags | O_CLOEXEC | O_NONBLOCK, 0600);
+    if (f->fd_buffered < 0 && (errno == EMFILE || errno == ENFILE))
+        return fail(ERR_FIT, "%s: open: %s (raise ulimit -n)", path, strerror(errno));
+    if (f->fd_buffered < 0)
+        return fail(e_open, "%s: open: %s", path, strerror(errno));
+    struct stat st;
+    if (fstat(f->fd_buffered, &st) != 0 || (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))) {
+        close(f->fd_buffered);
+        return fail(e_open, "%s: not a regular file", path);
+    }
+    if (fd < 0)
+        fcntl(f->fd_buffered, F_SETFL, fcntl(f->fd_buffered, F_GETFL) & ~O_NONBLOCK);
+    file_direct_open(f, flags);
+    *file = r->n_files++;
+    r->backend->calls->file_set(r->backend, 2 * *file, f->fd_buffered);
+    if (f->fd_direct >= 0)
+        r->backend->calls->file_set(r->backend, 2 * *file + 1, f->fd_direct);
+    return OK;
+}
+
+int64_t ring_file_align_bytes(const struct ring *r, int file)
+{
+    CHECK(file >= 0 && file < r->n_files);
+    const struct ring_file *f = &r->files[file];
+    return max_i64(f->align_bytes, f->align_buf_bytes);
+}
+
+int ring_file_fd(const struct ring *r, int file)
+{
+    CHECK(file >= 0 && file < r->n_files);
+    return r->files[file].fd_buffered;
+}
+
+void ring_close(struct ring *r)
+{
+    if (!r)
+        return;
+    struct ring_io *done[REAP_BATCH];
+    while (r->n_ios > 0)
+        ring_reap(r, done, REAP_BATCH, RING_WAIT);
+    if (r->backend)
+        r->backend->calls->close(r->backend);
+    /* A thread that hangs may yet use its descriptor: the number must not get a new owner. */
+    for (int i = 0; i < r->n_files && !r->lost_text[0]; i++) {
+        close(r->files[i].fd_buffered);
+        if (r->files[i].fd_direct >= 0)
+            close(r->files[i].fd_direct);
+    }
+    free(r->ops);
+    free(r);
+}
+
+/* ---- the way of one io ---- */
+
+static const char *verb(const struct ring_io *io)
+{
+    return io->write ? "write" : "read";
+}
+
+static void io_finish(struct ring *r, struct ring_io *io, enum err e)
+{
+    io->err = e;
+    io->next = NULL;
+    *r->ready_tail = io;
+    r->ready_tail = &io->next;
+    if (--r->n_dir[io->write] == 0) {
+        int64_t busy = clock_ns() - r->busy_since_ns[io->write];
+        *(io->write ? &r->stats.write_busy_ns : &r->stats.read_busy_ns) += busy;
+    }
+    if (e != OK)
+        return;
+    *(io->write ? &r->stats.write_bytes : &r->stats.read_bytes) += io->n_bytes;
+    *(io->write ? &r->stats.n_writes : &r->stats.n_reads) += 1;
+}
+
+static int64_t watch_tick_ns(const struct ring *r)
+{
+    return max_i64(r->watchdog_ns / 8, 1000000);
+}
+
+static void watch_advance(struct ring *r)
+{
+    int64_t now = clock_ns();
+    r->watch_ns += min_i64(now - r->watch_last_ns, 2 * watch_tick_ns(r));
+    r->watch_last_ns = now;
+}
+
+static void io_attempt(struct ring *r, struct ring_io *io)
+{
+    struct ring_file *f = &r->files[io->file];
+    struct ring_op *op = r->free_ops;
+    CHECK(op); // ops and ios are both `depth`; a lost io takes its op along
+    r->free_ops = op->next;
+    int64_t offset = io->offset + io->done_bytes;
+    int64_t n = min_i64(io->n_bytes - io->done_bytes, RING_ATTEMPT_BYTES_MAX);
+    char *buf = (char *)io->buf + io->done_bytes;
+    int direct = f->direct && offset % f->align_bytes == 0 && n % f->align_bytes == 0 &&
+                 (uintptr_t)buf % (uintptr_t)f->align_buf_bytes == 0;
+    *op = (struct ring_op){
+        .fd = direct ? f->fd_direct : f->fd_buffered,
+        .file_slot = 2 * io->file + direct,
+        .write = io->write,
+        .direct = direct,
+        .offset = offset,
+        .n_bytes = n,
+        .align_bytes = direct ? f->align_bytes : 1,
+        .buf = buf,
+        .seq = io->seq,
+        .attempt = io->n_attempts++,
+        .io = io,
+        .in_flight = 1,
+        .start_ns = r->watch_ns,
+    };
+    r->backend->calls->start(r->backend, op);
+}
+
+/* Again, after a pause that doubles; `what` is the sentence when patience has ended. */
+static void io_again(struct ring *r, struct ring_io *io, const char *what)
+{
+    if (++io->n_fruitless > FRUITLESS_MAX) {
+        snprintf(io->err_text, sizeof io->err_text, "%s: %s of %lld bytes at %lld: %s, %d times",
+                 r->files[io->file].name, verb(io), (long long)io->n_bytes, (long long)io->offset,
+                 what, FRUITLESS_MAX + 1);
+        io_finish(r, io, ERR_IO);
+        return;
+    }
+    int doublings = (int)min_i64(io->n_fruitless - 1, 20);
+    io->due_ns = clock_ns() + min_i64((int64_t)BACKOFF_FIRST_NS << doublings, BACKOFF_MAX_NS);
+    io->next = r->retry;
+    r->retry = io;
+}
+
+static const char *errno_hint(int e)
+{
+    switch (e) {
+    case ENOSPC:
+        return " (the disk is full: free some, or lower --mem-disk; the same command resumes)";
+    case EDQUOT:
+        return " (quota reached; the same command resumes)";
+    case EFBIG:
+        return " (file size limit: raise ulimit -f; the same command resumes)";
+    case EROFS:
+        return " (mounted read-only; the same command resumes)";
+    default:
+        return "";
+    }
+}
+
+/* Classifies by operation, not by errno alone: EINVAL of a direct attempt means "not like this",
+ * of a buffered one it is final. */
+static void io_refused(struct ring *r, const struct ring_op *op, struct ring_io *io, int e)
+{
+    struct ring_file *f = &r->files[io->file];
+    switch (e) {
+    case EINTR:
+    case EAGAIN:
+    case EBUSY:
+    case ECANCELED:
+    case ENOMEM: // io_uring had no memory for the request: passes
+        io_again(r, io, strerror(e));
+        return;
+    case EINVAL:
+    case EOPNOTSUPP:
+        if (!op->direct)
+            break;
+        if (f->direct) {
+            log_line(LOG_WARN, "io: %s: direct I/O refused (%s), going through the page cache",
+                     f->name, strerror(e));
+            f->direct = 0;
+            f->align_bytes = f->align_buf_bytes = 1;
+        }
+        io_attempt(r, io);
+        return;
+    case EIO:
+        if (io->write || io->n_eio++)
+            break;
+        io_attempt(r, io); // drives do recover on the second read
+        return;
+    default:
+        break;
+    }
+    snprintf(io->err_text, sizeof io->err_text, "%s: %s of %lld bytes at %lld: %s%s", f->name,
+             verb(io), (long long)op->n_bytes, (long long)op->offset, strerror(e), errno_hint(e));
+    io_finish(r, io, e == EBADF || e == EFAULT ? ERR_INTERNAL : ERR_IO);
+}
+
+/* Nothing moved and no error. A read: the file has ended, unless its size says otherwise. */
+static void io_nothing(struct ring *r, struct ring_io *io)
+{
+    struct ring_file *f = &r->files[io->file];
+    struct stat st;
+    int64_t at = io->offset + io->done_bytes;
+    int sized = fstat(f->fd_buffered, &st) == 0 && S_ISREG(st.st_mode);
+    if (io->write || (sized && st.st_size > at)) {
+        io_again(r, io, "nothing moved");
+        return;
+    }
+    snprintf(io->err_text, sizeof io->err_text,
+             "%s: read at %lld: needs %lld bytes, file ends at %lld (truncated, or changed while "
+             "reading)",
+             f->name, (long long)io->offset, (long long)io->n_bytes,
+             (long long)(sized ? st.st_size : at));
+    io_finish(r, io, ERR_CORRUPT);
+}
+
+static void op_complete(struct ring *r, struct ring_op *op)
+{
+    struct ring_op was = *op;
+    struct ring_io *io = op->io;
+    op->in_flight = 0;
+    op->io = NULL;
+    op->next = r->free_ops;
+    r->free_ops = op;
+    if (!io)
+        return; // the watchdog gave it up long ago
+    if (was.result < 0) {
+        io_refused(r, &was, io, (int)-was.result);
+        return;
+    }
+    if (was.result == 0) {
+        io_nothing(r, io);
+        return;
+    }
+    CHECK(was.result <= was.n_bytes);
+    io->done_bytes += was.result;
+    io->n_fruitless = 0;
+    if (!was.direct && !was.write) // weights in the page cache only push out what is of use
+        posix_fadvise(was.fd, was.offset, was.result, POSIX_FADV_DONTNEED);
+    if (io->done_bytes == io->n_bytes)
+        io_finish(r, io, OK);
+    else
+        io_attempt(r, io);
+}
+
+enum err ring_submit(struct ring *r, struct ring_io *io)
+{
+    CHECK(io->file >= 0 && io->file < r->n_files && (io->write == 0 || io->write == 1));
+    int64_t end;
+    CHECK(io->offset >= 0 && io->n_bytes >= 0 &&
+          !__builtin_add_overflow(io->offset, io->n_bytes, &end));
+    if (r->lost_text[0])
+        return fail(ERR_IO, "%s", r->lost_text);
+    if (r->n_ios >= r->depth)
+        return ERR_BUSY;
+    io->err = OK;
+    io->err_text[0] = 0;
+    io->done_bytes = 0;
+    io->n_attempts = io->n_fruitless = io->n_eio = 0;
+    io->seq = r->n_submitted++;
+    r->n_ios++;
+    watch_advance(r);
+    if (r->n_dir[io->write]++ == 0)
+        r->busy_since_ns[io->write] = clock_ns();
+    if (io->n_bytes == 0)
+        io_finish(r, io, OK);
+    else
+        io_attempt(r, io);
+    return OK;
+}
+
+/* ---- reap ---- */
+
+/* Gives up the attempt: its io comes back as ERR_IO, the op stays with the back end. */
+static void op_give_up(struct ring *r, struct ring_op *op, const char *what)
+{
+    struct ring_io *io = op->io;
+    op->io = NULL;
+    snprintf(io->err_text, sizeof io->err_text, "%s: %s of %lld bytes at %lld: %s",
+             r->files[io->file].name, verb(io), (long long)op->n_bytes, (long long)op->offset,
+             what);
+    if (!r->lost_text[0])
+        memcpy(r->lost_text, io->err_text, sizeof r->lost_text);
+    io_finish(r, io, ERR_IO);
+}
+
+static void attempts_give_up(struct ring *r, int64_t older_than_ns, const char *what)
+{
+    for (int i = 0; i < r->depth; i++) {
+        struct ring_op *op = &r->ops[i];
+        if (op->in_flight && op->io && r->watch_ns - op->start_ns >= older_than_ns)
+            op_give_up(r, op, what);
+    }
+}
+
+/* Only after a reap of the back end: what is still missing then is missing. */
+static void watch_scan(struct ring *r)
+{
+    if (r->watch_ns - r->watch_scan_ns < watch_tick_ns(r))
+        return;
+    r->watch_scan_ns = r->watch_ns;
+    char what[64];
+    snprintf(what, sizeof what, "no completion for %lld s",
+             (long long)ceil_div(r->watchdog_ns, 1000000000));
+    attempts_give_up(r, r->watchdog_ns, what);
+}
+
+/* Starts what is due; returns ns until the next is, at most `wait_ns`. */
+static int64_t retries_start(struct ring *r, int64_t wait_ns)
+{
+    if (!r->retry)
+        return wait_ns;
+    int64_t now = clock_ns();
+    struct ring_io **at = &r->retry;
+    while (*at) {
+        struct ring_io *io = *at;
+        if (io->due_ns > now) {
+            wait_ns = min_i64(wait_ns, io->due_ns - now);
+            at = &io->next;
+            continue;
+        }
+        *at = io->next;
+        io_attempt(r, io);
+    }
+    return wait_ns;
+}
+
+static int ready_take(struct ring *r, struct ring_io **done, int max)
+{
+    int n = 0;
+    while (n < max && r->ready) {
+        done[n++] = r->ready;
+        r->ready = r->ready->next;
+        if (!r->ready)
+            r->ready_tail = &r->ready;
+    }
+    r->n_ios -= n;
+    return n;
+}
+
+static void backend_reap(struct ring *r, int64_t wait_ns)
+{
+    struct ring_op *ops[REAP_BATCH];
+    int n = r->backend->calls->reap(r->backend, ops, REAP_BATCH, wait_ns);
+    for (int i = 0; i < n; i++)
+        op_complete(r, ops[i]);
+    if (n < 0)
+        attempts_give_up(r, 0, strerror(-n));
+}
+
+int ring_reap(struct ring *r, struct ring_io **done, int max, enum ring_wait wait)
+{
+    CHECK(max > 0);
+    for (;;) {
+        watch_advance(r);
+        int may_sleep = !r->ready && (wait == RING_IDLE || (wait == RING_WAIT && r->n_ios > 0));
+        if (may_sleep && atomic_exchange(&r->woken, 0))
+            may_sleep = 0, wait = RING_POLL;
+        int64_t wait_ns = retries_start(r, watch_tick_ns(r));
+        backend_reap(r, may_sleep ? wait_ns : 0);
+        watch_advance(r);
+        watch_scan(r);
+        int n = ready_take(r, done, max);
+        if (n > 0 || !may_sleep)
+            return n;
+    }
+}
+
+void ring_wake(struct ring *r)
+{
+    atomic_store(&r->woken, 1); // before the back end's signal, so that whoever it wakes finds it
+    r->backend->calls->wake(r->backend);
+}
+
+const char *ring_name(const struct ring *r)
+{
+    return r->backend->calls->name;
+}
+
+int ring_depth(const struct ring *r)
+{
+    return r->depth;
+}
+
+int ring_in_flight(const struct ring *r)
+{
+    return r->n_ios;
+}
+
+void ring_stats(const struct ring *r, struct ring_stats *stats)
+{
+    *stats = r->stats;
+    int64_t now = clock_ns();
+    if (r->n_dir[0])
+        stats->read_busy_ns += now - r->busy_since_ns[0];
+    if (r->n_dir[1])
+        stats->write_busy_ns += now - r->busy_since_ns[1];
+}

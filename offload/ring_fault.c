@@ -1,0 +1,327 @@
+/* offload/ring_fault.c - the back end that lies: wraps a real one and injects faults, from a seed.
+ *
+ * Owns: the fault language, the decisions, the completions it holds back. Refuses: real I/O.
+ * It exists because neither LD_PRELOAD nor strace can alter what io_uring puts into its completion
+ * queue. A newcomer would miss: a decision depends on (seed, number of the io, attempt, kind) only,
+ * never on when something completed: the same ios in the same order meet the same faults on every
+ * back end.
+ *
+ * The language: comma separated `key=value`, for example
+ *     seed=7,read.eio=1/200,read.short=1/20,write.enospc=1/100,delay=1/10,again=1/10,flip=1/500
+ * seed=N (default 1), or [read.|write.]KIND=P/Q: P of Q attempts. Kinds:
+ *     eio enospc edquot efbig estale erofs einval again busy intr canceled nomem   fail with that
+ * errno, einval only where the attempt is O_DIRECT short    move fewer bytes (a read's missing tail
+ * is overwritten, so nobody can trust it) flip     flip one bit of what was read delay    hold the
+ * completion back for 1 to 8 reaps reorder  hold the completion back until 1 to 8 later ones have
+ * overtaken it stuck    never complete
+ */
+#include "offload/ring_backend.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HOLD_MAX     8
+#define HOLD_WAIT_NS 50000 // while something is held the inner back end must not sleep for long
+#define REAP_BATCH   64
+#define SPEC_MAX     1024
+
+enum kind {
+    KIND_EIO,
+    KIND_ENOSPC,
+    KIND_EDQUOT,
+    KIND_EFBIG,
+    KIND_ESTALE,
+    KIND_EROFS,
+    KIND_EINVAL,
+    KIND_AGAIN,
+    KIND_BUSY,
+    KIND_INTR,
+    KIND_CANCELED,
+    KIND_NOMEM,
+    KIND_SHORT,
+    KIND_FLIP,
+    KIND_DELAY,
+    KIND_REORDER,
+    KIND_STUCK,
+    N_KINDS
+};
+
+static const struct {
+    const char *name;
+    int errno_value; // 0: not an error
+} KINDS[N_KINDS] = {
+    [KIND_EIO] = {"eio", EIO},
+    [KIND_ENOSPC] = {"enospc", ENOSPC},
+    [KIND_EDQUOT] = {"edquot", EDQUOT},
+    [KIND_EFBIG] = {"efbig", EFBIG},
+    [KIND_ESTALE] = {"estale", ESTALE},
+    [KIND_EROFS] = {"erofs", EROFS},
+    [KIND_EINVAL] = {"einval", EINVAL},
+    [KIND_AGAIN] = {"again", EAGAIN},
+    [KIND_BUSY] = {"busy", EBUSY},
+    [KIND_INTR] = {"intr", EINTR},
+    [KIND_CANCELED] = {"canceled", ECANCELED},
+    [KIND_NOMEM] = {"nomem", ENOMEM},
+    [KIND_SHORT] = {"short", 0},
+    [KIND_FLIP] = {"flip", 0},
+    [KIND_DELAY] = {"delay", 0},
+    [KIND_REORDER] = {"reorder", 0},
+    [KIND_STUCK] = {"stuck", 0},
+};
+
+struct rate {
+    uint64_t num, den; // den 0: never
+};
+
+struct held {
+    struct ring_op *op;
+    int n_reaps;  // left to wait
+    int n_passes; // completions that must overtake it first
+};
+
+struct fault {
+    struct ring_backend backend;
+    struct ring_backend_calls calls; // ours, under the inner one's name
+    struct ring_backend *inner;      // owned
+    uint64_t seed;
+    struct rate rates[N_KINDS][2]; // [kind][read, write]
+    struct held *held;             // owned [depth]: completions not yet given back
+    int n_held, depth;
+    int n_inner; // attempts at the inner back end
+};
+
+/* ---- decisions ---- */
+
+static uint64_t dice(const struct fault *f, const struct ring_op *op, enum kind kind, uint64_t salt)
+{
+    uint64_t h = mix64(f->seed ^ mix64(op->seq));
+    h = mix64(h ^ mix64(((uint64_t)op->attempt << 16) + ((uint64_t)kind << 8) + salt));
+    return h;
+}
+
+static int hit(const struct fault *f, const struct ring_op *op, enum kind kind)
+{
+    struct rate rate = f->rates[kind][op->write];
+    return rate.den > 0 && dice(f, op, kind, 0) % rate.den < rate.num;
+}
+
+static int hold_length(const struct fault *f, const struct ring_op *op, enum kind kind)
+{
+    return hit(f, op, kind) ? 1 + (int)(dice(f, op, kind, 1) % HOLD_MAX) : 0;
+}
+
+static void hold(struct fault *f, struct ring_op *op)
+{
+    CHECK(f->n_held < f->depth);
+    f->held[f->n_held++] = (struct held){
+        .op = op,
+        .n_reaps = hold_length(f, op, KIND_DELAY),
+        .n_passes = hold_length(f, op, KIND_REORDER),
+    };
+}
+
+/* ---- the back end ---- */
+
+static void fault_start(struct ring_backend *b, struct ring_op *op)
+{
+    struct fault *f = (struct fault *)b;
+    if (hit(f, op, KIND_STUCK))
+        return;
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        if (!KINDS[kind].errno_value || !hit(f, op, (enum kind)kind))
+            continue;
+        if (kind == KIND_EINVAL && !op->direct)
+            continue;
+        op->result = -KINDS[kind].errno_value;
+        hold(f, op);
+        return;
+    }
+    /* A short write really writes less. A direct one must stay aligned. */
+    if (op->write && op->n_bytes > op->align_bytes && hit(f, op, KIND_SHORT)) {
+        uint64_t n_units = (uint64_t)(op->n_bytes / op->align_bytes);
+        uint64_t n = 1 + dice(f, op, KIND_SHORT, 1) % (n_units > 1 ? n_units - 1 : 1);
+        op->n_bytes = (int64_t)n * op->align_bytes;
+    }
+    f->n_inner++;
+    f->inner->calls->start(f->inner, op);
+}
+
+static void completed(struct fault *f, struct ring_op *op)
+{
+    uint8_t *buf = op->buf;
+    if (!op->write && op->result > 1 && hit(f, op, KIND_SHORT)) {
+        int64_t n = 1 + (int64_t)(dice(f, op, KIND_SHORT, 1) % (uint64_t)(op->result - 1));
+        memset(buf + n, 0xa5, (size_t)(op->result - n));
+        op->result = n;
+    }
+    if (!op->write && op->result > 0 && hit(f, op, KIND_FLIP)) {
+        uint64_t bit = dice(f, op, KIND_FLIP, 1) % (8 * (uint64_t)op->result);
+        buf[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+    }
+    hold(f, op);
+}
+
+static int held_is_due(const struct fault *f, const struct held *h, int n_free)
+{
+    if (h->n_reaps > 0)
+        return 0;
+    return h->n_passes <= 0 ||
+           (n_free == 0 && f->n_inner == 0); // or nothing is left to overtake it
+}
+
+/* Gives back what is due, oldest first; each one given back overtakes those that stay. */
+static int held_release(struct fault *f, struct ring_op **done, int max)
+{
+    int n_free = 0; // held ones that will go by themselves
+    for (int i = 0; i < f->n_held; i++) {
+        f->held[i].n_reaps -= f->held[i].n_reaps > 0;
+        n_free += f->held[i].n_passes <= 0;
+    }
+    int n = 0, n_kept = 0;
+    for (int i = 0; i < f->n_held; i++) {
+        if (n < max && held_is_due(f, &f->held[i], n_free))
+            done[n++] = f->held[i].op;
+        else
+            f->held[n_kept++] = f->held[i];
+    }
+    f->n_held = n_kept;
+    for (int i = 0; i < f->n_held; i++)
+        f->held[i].n_passes -= n;
+    return n;
+}
+
+static int fault_reap(struct ring_backend *b, struct ring_op **done, int max, int64_t wait_ns)
+{
+    struct fault *f = (struct fault *)b;
+    struct ring_op *ops[REAP_BATCH];
+    if (f->n_held > 0)
+        wait_ns = min_i64(wait_ns, HOLD_WAIT_NS);
+    int n = f->inner->calls->reap(f->inner, ops, REAP_BATCH, wait_ns);
+    if (n < 0)
+        return n;
+    f->n_inner -= n;
+    for (int i = 0; i < n; i++)
+        completed(f, ops[i]);
+    return held_release(f, done, max);
+}
+
+static void fault_wake(struct ring_backend *b)
+{
+    struct fault *f = (struct fault *)b;
+    f->inner->calls->wake(f->inner);
+}
+
+static void fault_file_set(struct ring_backend *b, int file_slot, int fd)
+{
+    struct fault *f = (struct fault *)b;
+    f->inner->calls->file_set(f->inner, file_slot, fd);
+}
+
+static void fault_close(struct ring_backend *b)
+{
+    struct fault *f = (struct fault *)b;
+    f->inner->calls->close(f->inner);
+    free(f->held);
+    free(f);
+}
+
+/* ---- the language ---- */
+
+/* A decimal number up to 2^53 at *at, which moves behind it. Returns 0 when there is none. */
+static int number_read(const char **at, uint64_t *value)
+{
+    const char *p = *at;
+    uint64_t v = 0;
+    for (; *p >= '0' && *p <= '9' && v < (uint64_t)1 << 53; p++)
+        v = 10 * v + (uint64_t)(*p - '0');
+    int ok = p > *at;
+    *at = p;
+    *value = v;
+    return ok;
+}
+
+static int key_is(const char *key, size_t n, const char *name)
+{
+    return strlen(name) == n && memcmp(key, name, n) == 0;
+}
+
+/* One `key=value`; returns 0 when it is not in the language. */
+static int clause_read(struct fault *f, const char *key, const char **end)
+{
+    const char *value = strchr(key, '=');
+    if (!value)
+        return 0;
+    int first = 0, last = 1;
+    size_t n = (size_t)(value - key);
+    *end = value + 1;
+    if (key_is(key, n, "seed"))
+        return number_read(end, &f->seed);
+    if (n > 5 && memcmp(key, "read.", 5) == 0)
+        last = 0, key += 5, n -= 5;
+    else if (n > 6 && memcmp(key, "write.", 6) == 0)
+        first = 1, key += 6, n -= 6;
+    struct rate rate;
+    if (!number_read(end, &rate.num) || *(*end)++ != '/' || !number_read(end, &rate.den) ||
+        rate.den == 0)
+        return 0;
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        if (!key_is(key, n, KINDS[kind].name))
+            continue;
+        for (int write = first; write <= last; write++)
+            f->rates[kind][write] = rate;
+        return 1;
+    }
+    return 0;
+}
+
+static enum err spec_read(struct fault *f, const char *spec)
+{
+    if (strlen(spec) > SPEC_MAX)
+        return fail(ERR_USAGE, "faults: longer than %d characters", SPEC_MAX);
+    const char *at = spec;
+    while (*at) {
+        const char *end = at;
+        if (!clause_read(f, at, &end) || (*end != ',' && *end != 0))
+            return fail(ERR_USAGE,
+                        "faults: `%s`: expected seed=N or [read.|write.]KIND=P/Q at character %d",
+                        spec, (int)(at - spec) + 1);
+        at = end + (*end == ',');
+    }
+    return OK;
+}
+
+enum err ring_fault_open(struct ring_backend **b, struct ring_backend *inner, const char *spec,
+                         int depth)
+{
+    struct fault *f = calloc(1, sizeof *f);
+    struct held *held = calloc((size_t)depth, sizeof *held);
+    if (!f || !held) {
+        free(f);
+        free(held);
+        return fail(ERR_FIT, "io: no memory");
+    }
+    f->seed = 1;
+    enum err e = spec_read(f, spec);
+    if (e != OK) {
+        free(f);
+        free(held);
+        return e;
+    }
+    f->calls = (struct ring_backend_calls){
+        .name = inner->calls->name,
+        .start = fault_start,
+        .reap = fault_reap,
+        .wake = fault_wake,
+        .file_set = fault_file_set,
+        .close = fault_close,
+    };
+    f->backend.calls = &f->calls;
+    f->inner = inner;
+    f->held = held;
+    f->depth = depth;
+    *b = &f->backend;
+    log_line(LOG_WARN, "io: injecting faults, seed=%llu: %s", (unsigned long long)f->seed, spec);
+    return OK;
+}

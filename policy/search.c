@@ -1,0 +1,206 @@
+/* policy/search.c - plan_cost and plan_search: the fastest plan that fits.
+ *
+ * Simple rules for now, over whole layers, batches and pages: candidates are powers of two of rows,
+ * a few batch counts, both KV homes, both homes of hidden states; for each the most resident layers
+ * that fit. plan_check has the last word on every candidate. */
+#include "policy/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static double max_d(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double rate(double bytes, double per_s)
+{
+    return per_s > 0 ? bytes / per_s : 0;
+}
+
+void plan_cost(const struct plan *plan, const struct weights_info *w, const struct work *work,
+               const struct shape *shape, const struct plan_costs *costs,
+               const struct machine *machine, struct plan_time *t)
+{
+    memset(t, 0, sizeof *t);
+    double rows = (double)plan->batch * plan->batches;
+    if (rows > (double)work->n_rows)
+        rows = (double)work->n_rows;
+    double outputs = work->n_rows ? (double)work->output_tokens / (double)work->n_rows : 0;
+    /* A row is live for about `outputs` passes; prompts enter at most prefill_tokens a pass. */
+    double by_rows = (double)work->output_tokens / max_d(rows, 1) + 1;
+    double by_prefill = (double)work->prompt_tokens / max_d(plan->prefill_tokens, 1) + outputs;
+    if (work->scores_forced) { // known tokens come in at the same gate as prompts
+        by_rows = (double)work->n_rows / max_d(rows, 1);
+        by_prefill = (double)(work->prompt_tokens + work->output_tokens) /
+                     max_d(plan->prefill_tokens, 1);
+    }
+    t->passes = max_d(max_d(by_rows, by_prefill), 1);
+
+    double streamed = 0;
+    for (int layer = 1; layer < plan->layers; layer++)
+        if (!plan_layer_resident(plan, layer))
+            streamed += (double)w->layer_bytes[layer];
+    double slot_bytes = (double)costs->kv_page_bytes / 32;
+    double kv_read = rows * (double)work->slots_mean * 0.75 * slot_bytes * plan->decoder;
+    double nvme_kv = plan->kv_home == TIER_NVME ? kv_read : 0;
+    double hidden = plan->hidden_home == TIER_NVME ? rows * shape->dim * 4.0 * plan->layers : 0;
+    double tokens = (double)(work->prompt_tokens + work->output_tokens) / t->passes;
+    t->read_s = rate(streamed + nvme_kv + hidden, machine->nvme_read);
+    t->write_s = rate(hidden + (nvme_kv > 0 ? tokens * slot_bytes * plan->decoder : 0),
+                      machine->nvme_write);
+    struct order order = plan_order(plan);
+    /* Every batch goes over all weights once, decoding them beside the cache: few rows pay as many. */
+    double over_weights = plan->batches * rate((double)w->n_params * 2, machine->ram_read);
+    t->compute_s = rate(tokens * (double)w->flops_per_token, machine->matmul_flops) + over_weights +
+                   rate(kv_read, machine->ram_read) +
+                   (double)order_pass_steps(&order) * machine->step_s;
+    double io_s = t->read_s + t->write_s;
+    t->bound = t->compute_s >= io_s ? "cpu" : (t->read_s >= t->write_s ? "nvme-read" : "nvme-write");
+    int overlapped = plan->ahead_weights > 0;
+    t->pass_s = overlapped ? max_d(t->compute_s, io_s) : t->compute_s + io_s;
+    t->job_s = t->passes * t->pass_s;
+}
+
+struct search {
+    const struct plan_wish *wish;
+    const struct weights_info *w;
+    const struct work *work;
+    const struct shape *shape;
+    const struct evict *evict;
+    const struct plan_costs *costs;
+    const struct machine *machine;
+    const struct budget *budget;
+    struct plan best;
+    double best_s;
+    int found;
+    int64_t least_ram; // of the candidates that fail only by RAM
+    char why[256];     // of the smallest candidate
+};
+
+static int fits(struct search *s, struct plan *p)
+{
+    struct plan_bytes bytes;
+    char why[256];
+    plan_derive(p, s->w, s->work, s->shape, NULL);
+    int rc = plan_check(p, s->w, s->work, s->shape, s->evict, s->costs, s->budget, &bytes, why,
+                        sizeof why);
+    int disk_fits = s->budget->disk < 0 || bytes.disk <= s->budget->disk;
+    if (rc != 0 && (s->least_ram < 0 || (disk_fits && bytes.ram < s->least_ram))) {
+        s->least_ram = bytes.ram;
+        memcpy(s->why, why, sizeof why);
+    }
+    return rc == 0;
+}
+
+/* Prompt tokens that a pass admits: as many as compute can take while the streamed bytes come in, but
+ * enough that prompts do not starve the rows. Bytes never depend on it. */
+static int choose_prefill(const struct search *s, const struct plan *p)
+{
+    if (s->wish->prefill_tokens > 0)
+        return s->wish->prefill_tokens;
+    double streamed = 0;
+    for (int layer = 1; layer < s->w->n_layers; layer++)
+        if (!plan_layer_resident(p, layer))
+            streamed += (double)s->w->layer_bytes[layer];
+    double read_s = rate(streamed, s->machine->nvme_read);
+    double tokens = read_s * s->machine->matmul_flops / max_d((double)s->w->flops_per_token, 1);
+    tokens -= (double)p->batch * p->batches;
+    double least = s->work->scores_forced ? 512 : 256;
+    if (tokens < least)
+        tokens = least;
+    if (tokens > 2048)
+        tokens = 2048;
+    double all = (double)(s->work->prompt_tokens + s->work->forced_max);
+    if (tokens > all && all >= 1)
+        tokens = all;
+    return (int)tokens;
+}
+
+static void consider(struct search *s, struct plan p)
+{
+    int n = s->w->n_layers - 1;
+    int most = n, least = 0;
+    p.layers = s->w->n_layers;
+    if (s->wish->resident >= 0)
+        most = least = s->wish->resident > n ? n : s->wish->resident;
+    else if (s->wish->resident_percent >= 0)
+        most = least = (int)((int64_t)n * s->wish->resident_percent / 100);
+    p.resident = least;
+    p.prefill_tokens = choose_prefill(s, &p);
+    if (!fits(s, &p))
+        return;
+    while (least < most) { // bytes grow with resident layers, but for frames: search from both ends
+        int mid = (least + most + 1) / 2;
+        struct plan q = p;
+        q.pages_batch = 0;
+        q.resident = mid;
+        q.prefill_tokens = choose_prefill(s, &q);
+        if (fits(s, &q)) {
+            least = mid;
+            p = q;
+        } else {
+            most = mid - 1;
+        }
+    }
+    struct plan_time t;
+    plan_cost(&p, s->w, s->work, s->shape, s->costs, s->machine, &t);
+    if (!s->found || t.job_s < s->best_s * 0.999) {
+        s->best = p;
+        s->best_s = t.job_s;
+        s->found = 1;
+    }
+}
+
+static void consider_homes(struct search *s, int batch, int batches)
+{
+    static const int homes[] = {TIER_RAM, TIER_NVME};
+    for (int i = 0; i < 4; i++) {
+        int kv = homes[i & 1], hidden = homes[i >> 1];
+        if ((s->wish->kv_home >= 0 && kv != s->wish->kv_home) ||
+            (s->wish->hidden_home >= 0 && hidden != s->wish->hidden_home))
+            continue;
+        struct plan p = {.batch = batch, .batches = batches, .kv_home = kv, .hidden_home = hidden};
+        p.ahead_weights = s->wish->ahead_weights >= 0 ? s->wish->ahead_weights : batches;
+        p.ahead_state = s->wish->ahead_state >= 0 ? s->wish->ahead_state
+                        : kv == TIER_NVME || hidden == TIER_NVME ? 1
+                                                                  : 0;
+        consider(s, p);
+        if (s->wish->ahead_weights < 0) { // one frame less, no overlap: the last resort of small RAM
+            p.ahead_weights = 0;
+            if (!s->found)
+                consider(s, p);
+        }
+    }
+}
+
+int plan_search(const struct plan_wish *wish, const struct weights_info *w, const struct work *work,
+                const struct shape *shape, const struct evict *evict, const struct plan_costs *costs,
+                const struct machine *machine, const struct budget *budget, struct plan *plan,
+                char *why, int why_cap)
+{
+    struct search s = {wish, w, work, shape, evict, costs, machine, budget, .least_ram = -1};
+    int64_t rows_max = work->n_rows < 1 ? 1 : work->n_rows;
+    static const int batch_counts[] = {1, 2, 3, 4, 8};
+    for (int k = 0; k < (int)(sizeof batch_counts / sizeof batch_counts[0]); k++) {
+        int batches = wish->batches > 0 ? wish->batches : batch_counts[k];
+        if (wish->batches <= 0 && batches > 1 && batches > rows_max)
+            break;
+        int64_t each = (rows_max + batches - 1) / batches;
+        for (int64_t batch = 1; batch <= PLAN_BATCH_MAX; batch *= 2) {
+            int64_t b = wish->batch > 0 ? wish->batch : batch < each ? batch : each;
+            if (b * batches <= PLAN_ROWS_MAX)
+                consider_homes(&s, (int)b, batches);
+            if (wish->batch > 0 || batch >= each)
+                break;
+        }
+        if (wish->batches > 0)
+            break;
+    }
+    if (!s.found) {
+        snprintf(why, (size_t)why_cap, "the smallest plan %s", s.why[0] ? s.why : "does not exist");
+        return -1;
+    }
+    *plan = s.best;
+    return 0;
+}

@@ -1,0 +1,684 @@
+/* tests/attend_test.c - attention of prompts and forced spans, and the slots that eviction leaves.
+ */
+#include "tests/ops_help.h"
+
+struct model {
+    int n_heads, n_kv_heads, head_dim;
+    enum kv_format work, kv; // of the workspace, of the row's pages
+};
+
+struct tokens {
+    int n;
+    int q_stride, kv_stride;
+    float *q, *k, *v; // [n, stride]
+};
+
+static struct tokens tokens_make(const struct model *m, int n, uint64_t seed)
+{
+    struct tokens t = {.n = n,
+                       .q_stride = m->n_heads * m->head_dim + 5,
+                       .kv_stride = m->n_kv_heads * m->head_dim + 3};
+    t.q = noise_array(seed, (int64_t)n * t.q_stride, 3);
+    t.k = noise_array(seed + 1, (int64_t)n * t.kv_stride, 2);
+    t.v = noise_array(seed + 2, (int64_t)n * t.kv_stride, 1);
+    return t;
+}
+
+static void tokens_free(struct tokens *t)
+{
+    free(t->q);
+    free(t->k);
+    free(t->v);
+}
+
+/* A row under one policy, and all that came out of it. */
+struct row {
+    struct kv_row kv;
+    struct evict evict;
+    struct evict_row limits;
+    struct kv_layout layout;
+    int n_pages;
+    uint8_t *memory;            // [n_pages][page_bytes]
+    void **pages;               // [n_pages]
+    float *out;                 // [n_tokens, q_stride]
+    float *scores;              // [n_kv_heads, n_prompt_pad] of the prompt
+    struct evict_event *events; // [n_tokens, n_kv_heads]
+    int n_tokens, n_prompt;
+    int64_t out_bytes;
+};
+
+static struct row row_make(const struct model *m, const struct tokens *t, struct evict evict,
+                           struct evict_row limits, int n_prompt)
+{
+    struct row r = {.evict = evict, .limits = limits, .n_tokens = t->n, .n_prompt = n_prompt};
+    int cap = evict.simulate || limits.budget > t->n ? t->n : limits.budget;
+    kv_layout_init(&r.layout, m->kv, m->n_kv_heads, m->head_dim);
+    r.n_pages = (int)ceil_div(cap, KV_PAGE_SLOTS);
+    r.memory = take(r.n_pages * r.layout.page_bytes);
+    memset(r.memory, 0xff, (size_t)(r.n_pages * r.layout.page_bytes)); // NaN: no slot, no number
+    r.pages = take(r.n_pages * (int64_t)sizeof *r.pages);
+    for (int i = 0; i < r.n_pages; i++) // in falling order: nothing may rely on neighbours
+        r.pages[i] = r.memory + (r.n_pages - 1 - i) * r.layout.page_bytes;
+    r.kv = (struct kv_row){.pages = r.pages, .slots_cap = cap};
+    if (evict.policy != EVICT_FULL || evict.simulate) {
+        r.kv.slot_pos = take((int64_t)m->n_kv_heads * cap * 4);
+        r.kv.slot_score = take((int64_t)m->n_kv_heads * cap * 4);
+    }
+    r.kv.dirty = take(ceil_div(r.n_pages, 64) * 8);
+    r.out_bytes = (int64_t)t->n * t->q_stride * 4;
+    r.out = take(r.out_bytes);
+    r.scores = take(m->n_kv_heads * round_up(n_prompt, KV_PAGE_SLOTS) * 4);
+    r.events = take((int64_t)t->n * m->n_kv_heads * (int64_t)sizeof *r.events);
+    return r;
+}
+
+static void row_free(struct row *r)
+{
+    free(r->memory);
+    free(r->pages);
+    free(r->kv.slot_pos);
+    free(r->kv.slot_score);
+    free(r->kv.dirty);
+    free(r->out);
+    free(r->scores);
+    free(r->events);
+}
+
+/* The prompt in calls of `cut` queries, then what it keeps. */
+static void row_prompt(const struct ops *ops, const struct model *m, const struct tokens *t,
+                       struct row *r, int cut)
+{
+    struct kv_layout work;
+    kv_layout_init(&work, m->work, m->n_kv_heads, m->head_dim);
+    int n = r->n_prompt;
+    uint8_t *pages = take(ceil_div(n, KV_PAGE_SLOTS) * work.page_bytes);
+    memset(pages, 0xff, (size_t)(ceil_div(n, KV_PAGE_SLOTS) * work.page_bytes)); // NaN
+    void *scratch =
+        take(attend_prompt_scratch_bytes(ops, n, m->n_heads, m->n_kv_heads, m->head_dim));
+    for (int first = 0; first < n; first += cut) {
+        int part = n - first < cut ? n - first : cut;
+        ops_run_kv_store(ops, &(struct kv_store_args){.layout = &work,
+                                                      .pages = pages,
+                                                      .k = t->k + first * t->kv_stride,
+                                                      .v = t->v + first * t->kv_stride,
+                                                      .k_stride = t->kv_stride,
+                                                      .v_stride = t->kv_stride,
+                                                      .first = first,
+                                                      .n = part});
+        struct prompt_span span = {.n_prompt = n,
+                                   .first = first,
+                                   .n = part,
+                                   .q = t->q + first * t->q_stride,
+                                   .out = r->out + first * t->q_stride,
+                                   .pages = pages,
+                                   .scores = r->scores};
+        ops_run_attend_prompt(ops, &(struct attend_prompt_args){.layout = &work,
+                                                                .spans = &span,
+                                                                .n_spans = 1,
+                                                                .n_heads = m->n_heads,
+                                                                .scale = 0.2f,
+                                                                .q_stride = t->q_stride,
+                                                                .out_stride = t->q_stride,
+                                                                .scratch = scratch});
+    }
+    free(scratch);
+    scratch = take(prompt_keep_scratch_bytes(ops, n, m->n_kv_heads, m->head_dim));
+    ops_run_prompt_keep(ops, &(struct prompt_keep_args){
+                                 .from = &work,
+                                 .to = &r->layout,
+                                 .pages = pages,
+                                 .scores = evict_policy_scores(r->evict.policy) ? r->scores : NULL,
+                                 .evict = &r->evict,
+                                 .row = r->limits,
+                                 .kv = &r->kv,
+                                 .n_prompt = n,
+                                 .scratch = scratch});
+    free(scratch);
+    free(pages);
+}
+
+/* Tokens [first, first + n) of several rows of one model and policy in one call. */
+static void rows_forced(const struct ops *ops, const struct model *m, const struct tokens *const *t,
+                        struct row *const *rows, int n_rows, int first, int n)
+{
+    struct forced_span spans[8];
+    int slots_max = 0;
+    for (int i = 0; i < n_rows; i++) {
+        struct row *r = rows[i];
+        slots_max = r->kv.slots_cap > slots_max ? r->kv.slots_cap : slots_max;
+        spans[i] = (struct forced_span){
+            .kv = &r->kv,
+            .evict = r->limits,
+            .n = n,
+            .pos = first,
+            .q = t[i]->q + first * t[i]->q_stride,
+            .k = t[i]->k + first * t[i]->kv_stride,
+            .v = t[i]->v + first * t[i]->kv_stride,
+            .out = r->out + first * t[i]->q_stride,
+            .events = r->events + (int64_t)first * m->n_kv_heads,
+        };
+    }
+    void *scratch =
+        take(attend_forced_scratch_bytes(ops, slots_max, m->n_heads, m->n_kv_heads, m->head_dim));
+    ops_run_attend_forced(ops, &(struct attend_forced_args){.layout = &rows[0]->layout,
+                                                            .evict = &rows[0]->evict,
+                                                            .spans = spans,
+                                                            .n_spans = n_rows,
+                                                            .n_heads = m->n_heads,
+                                                            .scale = 0.2f,
+                                                            .q_stride = t[0]->q_stride,
+                                                            .k_stride = t[0]->kv_stride,
+                                                            .v_stride = t[0]->kv_stride,
+                                                            .out_stride = t[0]->q_stride,
+                                                            .scratch = scratch});
+    free(scratch);
+}
+
+/* A whole row: its prompt, then the other tokens in spans of `step`. */
+static struct row row_run(const struct ops *ops, const struct model *m, const struct tokens *t,
+                          struct evict evict, struct evict_row limits, int n_prompt, int step)
+{
+    struct row r = row_make(m, t, evict, limits, n_prompt), *rows[] = {&r};
+    if (n_prompt > 0)
+        row_prompt(ops, m, t, &r, n_prompt);
+    for (int at = n_prompt; at < t->n; at += step)
+        rows_forced(ops, m, &t, rows, 1, at, at + step < t->n ? step : t->n - at);
+    return r;
+}
+
+static void rows_same(const struct row *a, const struct row *b, const char *what)
+{
+    int n_heads = a->layout.n_kv_heads;
+    int64_t slot_bytes = (int64_t)n_heads * a->kv.slots_cap * 4;
+    assert_same_bits(a->out, b->out, a->out_bytes, what);
+    assert_int_equal(a->kv.n_slots, b->kv.n_slots);
+    assert_same_bits(a->memory, b->memory, a->n_pages * a->layout.page_bytes, what);
+    assert_same_bits(a->kv.dirty, b->kv.dirty, ceil_div(a->n_pages, 64) * 8, what);
+    assert_same_bits(a->events, b->events,
+                     (int64_t)a->n_tokens * n_heads * (int64_t)sizeof *a->events, what);
+    assert_same_bits(a->scores, b->scores, n_heads * round_up(a->n_prompt, KV_PAGE_SLOTS) * 4,
+                     what);
+    if (!a->kv.slot_pos)
+        return;
+    assert_same_bits(a->kv.slot_pos, b->kv.slot_pos, slot_bytes, what);
+    assert_same_bits(a->kv.slot_score, b->kv.slot_score, slot_bytes, what);
+}
+
+static void rows_close(const struct row *a, const struct row *b, double tolerance, const char *what)
+{
+    int n_heads = a->layout.n_kv_heads;
+    int64_t n = (int64_t)n_heads * a->kv.slots_cap;
+    assert_close(a->out, b->out, a->out_bytes / 4, tolerance, what);
+    assert_close(a->scores, b->scores, n_heads * round_up(a->n_prompt, KV_PAGE_SLOTS),
+                 tolerance * 10, what);
+    assert_int_equal(a->kv.n_slots, b->kv.n_slots);
+    for (int64_t i = 0; i < (int64_t)a->n_tokens * n_heads; i++) {
+        assert_int_equal(a->events[i].pos, b->events[i].pos);
+        assert_true(fabsf(a->events[i].score - b->events[i].score) <= (float)tolerance * 10);
+    }
+    assert_same_bits(a->memory, b->memory, a->n_pages * a->layout.page_bytes, what);
+    assert_same_bits(a->kv.dirty, b->kv.dirty, ceil_div(a->n_pages, 64) * 8, what);
+    if (!a->kv.slot_pos)
+        return;
+    assert_same_bits(a->kv.slot_pos, b->kv.slot_pos, n * 4, what);
+    assert_close(a->kv.slot_score, b->kv.slot_score, n, tolerance * 10, what);
+}
+
+static const struct evict_row never = {.budget = INT32_MAX, .recent = INT32_MAX, .sink = 0};
+
+/* ---- prompts ---- */
+
+static void prompt_check(const struct model *m, int n)
+{
+    struct tokens t = tokens_make(m, n, 100);
+    struct evict h2o = {.policy = EVICT_H2O};
+    struct evict_row limits = {.budget = n, .recent = n / 2, .sink = 0};
+    struct row want = row_run(&(struct ops){.isa = ISA_REF}, m, &t, h2o, limits, n, 1), first = {0};
+    for (int head = 0; head < m->n_kv_heads; head++) { // the weights of a query add up to 1 a head
+        double sum = 0;
+        for (int i = 0; i < n; i++)
+            sum += want.scores[head * round_up(n, KV_PAGE_SLOTS) + i];
+        assert_true(fabs(sum - (double)n * m->n_heads / m->n_kv_heads) < 1e-3);
+    }
+    FOR_EACH_ISA(isa)
+    {
+        static const int cuts[] = {1 << 20, 32, 96};
+        for (int i = 0; i < 3; i++) {
+            struct ops ops = {.isa = isa, .pool = pool_of(i + 1)};
+            struct row r = row_make(m, &t, h2o, limits, n);
+            row_prompt(&ops, m, &t, &r, cuts[i] < n ? cuts[i] : n);
+            rows_close(&r, &want, 5e-6, "prompt");
+            if (first.out)
+                rows_same(&r, &first, "prompt over sets, cuts, threads");
+            pool_close(ops.pool);
+            if (first.out)
+                row_free(&r);
+            else
+                first = r;
+        }
+    }
+    row_free(&first);
+    row_free(&want);
+    tokens_free(&t);
+}
+
+static void prompts_equal_ref(void **state)
+{
+    (void)state;
+    static const struct model models[] = {
+        {1, 1, 32, KV_F32, KV_F32},    {3, 1, 64, KV_BF16, KV_BF16}, {9, 3, 64, KV_BF16, KV_F32},
+        {8, 1, 80, KV_F32, KV_BF16},   {5, 5, 96, KV_BF16, KV_BF16}, {14, 2, 33, KV_F32, KV_F32},
+        {4, 2, 128, KV_BF16, KV_BF16}, {6, 1, 72, KV_BF16, KV_BF16}, {5, 1, 40, KV_F32, KV_F32},
+    };
+    static const int lengths[] = {1, 31, 32, 33, 70, 129};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++)
+            prompt_check(&models[i], lengths[j]);
+}
+
+/* ---- forced spans ---- */
+
+struct scenario {
+    struct evict evict;
+    struct evict_row limits;
+};
+
+static const struct scenario scenarios[] = {
+    {{.policy = EVICT_FULL}, {INT32_MAX, INT32_MAX, 0}},
+    {{.policy = EVICT_WINDOW}, {40, 40, 0}},
+    {{.policy = EVICT_STREAMING}, {40, 36, 4}},
+    {{.policy = EVICT_H2O}, {40, 20, 0}},
+    {{.policy = EVICT_H2O_MEAN}, {45, 20, 4}},
+    {{.policy = EVICT_H2O, .scope = EVICT_SCOPE_LAYER}, {40, 20, 0}},
+    {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {33, 8, 4}},
+    {{.policy = EVICT_STREAMING, .scope = EVICT_SCOPE_LAYER}, {40, 36, 4}},
+    {{.policy = EVICT_H2O}, {40, 0, 0}},
+};
+#define N_SCENARIOS ((int)(sizeof scenarios / sizeof *scenarios))
+
+static void forced_check(const struct model *m, int n_prompt, int n, struct scenario s)
+{
+    struct tokens t = tokens_make(m, n_prompt + n, 200);
+    struct row want = row_run(&(struct ops){.isa = ISA_REF}, m, &t, s.evict, s.limits, n_prompt, n);
+    struct row first = {0};
+    FOR_EACH_ISA(isa)
+    {
+        struct ops ops = {.isa = isa};
+        struct row r = row_run(&ops, m, &t, s.evict, s.limits, n_prompt, n);
+        rows_close(&r, &want, 1e-5, "forced");
+        if (first.out) {
+            rows_same(&r, &first, "forced over sets");
+            row_free(&first);
+        }
+        first = r;
+    }
+    row_free(&first);
+    row_free(&want);
+    tokens_free(&t);
+}
+
+static void forced_equals_ref(void **state)
+{
+    (void)state;
+    static const struct model models[] = {
+        {9, 3, 64, KV_BF16, KV_BF16}, {2, 2, 32, KV_F32, KV_F32},  {8, 1, 80, KV_BF16, KV_BF16},
+        {7, 1, 96, KV_F32, KV_BF16},  {10, 2, 33, KV_F32, KV_F32}, {4, 2, 128, KV_BF16, KV_F32},
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (int s = 0; s < N_SCENARIOS; s++)
+            for (int simulate = 0; simulate <= 1; simulate++) {
+                struct scenario scenario = scenarios[s];
+                scenario.evict.simulate = simulate;
+                forced_check(&models[i], (s + (int)i) % 2 ? 50 : 20, 40, scenario);
+            }
+}
+
+/* More than one split of 256 slots. */
+static void forced_splits_equal_ref(void **state)
+{
+    (void)state;
+    struct model m = {6, 2, 64, KV_BF16, KV_BF16};
+    forced_check(&m, 520, 8, scenarios[0]);
+    forced_check(&m, 250, 12, scenarios[0]);
+    forced_check(&m, 300, 12, (struct scenario){{.policy = EVICT_H2O}, {290, 100, 0}});
+    struct scenario simulate = {{.policy = EVICT_WINDOW, .simulate = 1}, {40, 40, 0}};
+    forced_check(&m, 300, 12, simulate); // a whole split is masked
+}
+
+/* A span is its tokens one by one, whoever else is in the call, on any number of threads. */
+static void forced_spans_may_be_cut(void **state)
+{
+    (void)state;
+    struct model m = {6, 2, 48, KV_BF16, KV_BF16};
+    static const int steps[] = {1, 3, 16, 100};
+    for (int s = 0; s < N_SCENARIOS; s++)
+        for (int simulate = 0; simulate <= 1; simulate++) {
+            struct scenario c = scenarios[s];
+            c.evict.simulate = simulate;
+            struct tokens a = tokens_make(&m, 90, 300), b = tokens_make(&m, 90, 400);
+            struct ops alone = {.isa = isa_best()};
+            struct row want_a = row_run(&alone, &m, &a, c.evict, c.limits, 45, 45);
+            struct row want_b = row_run(&alone, &m, &b, c.evict, c.limits, 45, 45);
+            for (int i = 0; i < 4; i++) {
+                struct ops ops = {.isa = isa_best(), .pool = pool_of(i % 3 + 1)};
+                struct row ra = row_make(&m, &a, c.evict, c.limits, 45);
+                struct row rb = row_make(&m, &b, c.evict, c.limits, 45);
+                row_prompt(&ops, &m, &a, &ra, 32);
+                row_prompt(&ops, &m, &b, &rb, 32);
+                const struct tokens *t[] = {&b, &a};
+                struct row *rows[] = {&rb, &ra};
+                for (int at = 45; at < 90; at += steps[i])
+                    rows_forced(&ops, &m, t, rows, 2, at, at + steps[i] < 90 ? steps[i] : 90 - at);
+                rows_same(&ra, &want_a, "cut span");
+                rows_same(&rb, &want_b, "cut span");
+                pool_close(ops.pool);
+                row_free(&ra);
+                row_free(&rb);
+            }
+            row_free(&want_a);
+            row_free(&want_b);
+            tokens_free(&a);
+            tokens_free(&b);
+        }
+}
+
+/* ---- eviction ---- */
+
+/* One query head whose logits are the first number of K: the test chooses the weights. */
+static const struct model plain = {1, 1, 16, KV_F32, KV_F32};
+
+static struct tokens plain_tokens(int n, const float *weights)
+{
+    struct tokens t = tokens_make(&plain, n, 1);
+    memset(t.q, 0, (size_t)(n * t.q_stride) * 4);
+    memset(t.k, 0, (size_t)(n * t.kv_stride) * 4);
+    for (int i = 0; i < n; i++) {
+        t.q[i * t.q_stride] = 5; // times the scale of 0.2
+        t.k[i * t.kv_stride] = weights ? logf(weights[i]) : 0;
+    }
+    return t;
+}
+
+static void newcomer_goes_unless_recent(void **state)
+{
+    (void)state;
+    static const float weights[] = {.10f, .20f, .60f, .10f}, before[] = {4.20f, .80f, 3.50f};
+    struct tokens t = plain_tokens(4, weights);
+    for (enum isa isa = ISA_REF; isa <= isa_best(); isa++)
+        for (int recent = 0; recent <= 1; recent++) {
+            struct ops ops = {.isa = isa};
+            struct evict_row limits = {.budget = 3, .recent = recent, .sink = 1};
+            struct row r = row_make(&plain, &t, (struct evict){.policy = EVICT_H2O}, limits, 0);
+            struct row *rows[] = {&r};
+            const struct tokens *ts[] = {&t};
+            rows_forced(&ops, &plain, ts, rows, 1, 0, 3);
+            memcpy(r.kv.slot_score, before, sizeof before);
+            rows_forced(&ops, &plain, ts, rows, 1, 3, 1);
+            static const float newcomer_gone[] = {4.30f, 1.00f, 4.10f};
+            static const float second_gone[] = {4.30f, .10f, 4.10f};
+            assert_close(r.kv.slot_score, recent ? second_gone : newcomer_gone, 3, 1e-6, "scores");
+            assert_int_equal(r.events[3].pos, recent ? 1 : 3);
+            assert_true(fabsf(r.events[3].score - (recent ? 1.00f : .10f)) < 1e-6f);
+            assert_int_equal(r.kv.slot_pos[1], recent ? 3 : 1);
+            row_free(&r);
+        }
+    tokens_free(&t);
+}
+
+static void scores_freeze_without_recent(void **state)
+{
+    (void)state;
+    struct tokens t = plain_tokens(6, NULL);
+    for (int policy = EVICT_H2O; policy <= EVICT_H2O_MEAN; policy++)
+        for (int recent = 0; recent <= 1; recent++) {
+            struct ops ops = {.isa = isa_best()};
+            struct row r =
+                row_run(&ops, &plain, &t, (struct evict){.policy = policy},
+                        (struct evict_row){.budget = 3, .recent = recent, .sink = 1}, 0, 6);
+            static const float frozen[] = {2.5833333f, 1.5833333f, 1.0833333f};
+            static const float moving[] = {2.5833333f, 1.5833333f, .25f};
+            assert_close(r.kv.slot_score, recent ? moving : frozen, 3, 1e-6, "scores");
+            assert_int_equal(r.kv.slot_pos[0], 0);
+            assert_int_equal(r.kv.slot_pos[1], 1);
+            assert_int_equal(r.kv.slot_pos[2], recent ? 5 : 2);
+            row_free(&r);
+        }
+    tokens_free(&t);
+}
+
+static void a_long_row_evicts_once_a_token(void **state)
+{
+    (void)state;
+    enum { N = 10000 };
+    struct tokens t = plain_tokens(N, NULL);
+    struct ops ops = {.isa = isa_best()};
+    struct row r = row_run(&ops, &plain, &t, (struct evict){.policy = EVICT_H2O},
+                           (struct evict_row){.budget = 128, .recent = 64, .sink = 0}, 0, 1000);
+    int n = 0;
+    for (int i = 0; i < N; i++)
+        n += r.events[i].pos >= 0;
+    assert_int_equal(n, N - 128);
+    row_free(&r);
+    tokens_free(&t);
+}
+
+/* A budget that holds everything is the full cache, bit for bit. */
+static void large_budgets_are_full(void **state)
+{
+    (void)state;
+    struct model m = {6, 2, 64, KV_BF16, KV_BF16};
+    struct tokens t = tokens_make(&m, 80, 500);
+    FOR_EACH_ISA(isa)
+    {
+        struct ops ops = {.isa = isa};
+        struct row full =
+            row_run(&ops, &m, &t, (struct evict){.policy = EVICT_FULL}, never, 30, 50);
+        for (int policy = EVICT_WINDOW; policy < N_EVICT_POLICIES; policy++)
+            for (int scope = 0; scope <= 1; scope++)
+                for (int simulate = 0; simulate <= 1; simulate++) {
+                    struct evict e = {.policy = policy, .scope = scope, .simulate = simulate};
+                    struct row r = row_run(&ops, &m, &t, e, (struct evict_row){80, 40, 4}, 30, 50);
+                    assert_same_bits(r.out, full.out, full.out_bytes, "budget >= tokens");
+                    assert_same_bits(r.memory, full.memory, full.n_pages * full.layout.page_bytes,
+                                     "budget >= tokens");
+                    for (int i = 0; i < 80 * 2; i++)
+                        assert_true(i < 60 || r.events[i].pos == -1);
+                    row_free(&r);
+                }
+        row_free(&full);
+    }
+    tokens_free(&t);
+}
+
+static void weights_sum_to_the_group(void **state)
+{
+    (void)state;
+    struct model m = {12, 3, 64, KV_BF16, KV_BF16};
+    struct tokens t = tokens_make(&m, 70, 600);
+    struct ops ops = {.isa = isa_best()};
+    for (int n = 30; n <= 70; n += 8) {
+        struct tokens part = t;
+        part.n = n;
+        struct row r = row_run(&ops, &m, &part, (struct evict){.policy = EVICT_H2O},
+                               (struct evict_row){70, 35, 0}, 30, 5);
+        for (int head = 0; head < 3; head++) {
+            double sum = 0;
+            for (int i = 0; i < n; i++)
+                sum += r.kv.slot_score[head * r.kv.slots_cap + i];
+            assert_true(fabs(sum - 4.0 * n) < 1e-4);
+        }
+        row_free(&r);
+    }
+    tokens_free(&t);
+}
+
+static int pos_order(const void *a, const void *b)
+{
+    return *(const int32_t *)a - *(const int32_t *)b;
+}
+
+/* Positions kept by a head, ascending; returns how many. */
+static int kept_set(const struct row *r, int head, int32_t *pos)
+{
+    int n = 0;
+    for (int i = 0; i < r->kv.n_slots; i++)
+        if (r->kv.slot_pos[head * r->kv.slots_cap + i] >= 0)
+            pos[n++] = r->kv.slot_pos[head * r->kv.slots_cap + i];
+    qsort(pos, (size_t)n, sizeof *pos, pos_order);
+    return n;
+}
+
+static void all_recent_is_streaming(void **state)
+{
+    (void)state;
+    struct model m = {4, 2, 32, KV_F32, KV_F32};
+    struct ops ops = {.isa = isa_best()};
+    for (int n = 20; n <= 100; n += 16) {
+        struct tokens t = tokens_make(&m, n, 700);
+        for (int sink = 0; sink <= 4; sink += 4) {
+            struct evict_row limits = {.budget = 40, .recent = 40 - sink, .sink = sink};
+            struct row rows[3];
+            static const int policies[] = {EVICT_H2O, EVICT_STREAMING, EVICT_WINDOW};
+            int32_t kept[3][128];
+            for (int i = 0; i < 3; i++) {
+                rows[i] =
+                    row_run(&ops, &m, &t, (struct evict){.policy = policies[i]}, limits, n / 2, 7);
+                assert_int_equal(kept_set(&rows[i], 1, kept[i]), n < 40 ? n : 40);
+                assert_memory_equal(kept[i], kept[0], (n < 40 ? n : 40) * 4);
+                assert_same_bits(rows[i].out, rows[0].out, rows[0].out_bytes, "streaming");
+            }
+            for (int i = 0; i < 3; i++)
+                row_free(&rows[i]);
+        }
+        tokens_free(&t);
+    }
+}
+
+static void simulation_is_eviction(void **state)
+{
+    (void)state;
+    struct model m = {6, 2, 64, KV_F32, KV_F32};
+    struct tokens t = tokens_make(&m, 130, 800);
+    struct ops ops = {.isa = isa_best(), .compute = COMPUTE_F32};
+    for (int s = 0; s < N_SCENARIOS; s++) {
+        struct evict e = scenarios[s].evict;
+        struct row real = row_run(&ops, &m, &t, e, scenarios[s].limits, 66, 64);
+        e.simulate = 1;
+        struct row masked = row_run(&ops, &m, &t, e, scenarios[s].limits, 66, 64);
+        assert_close(masked.out, real.out, real.out_bytes / 4, 1e-4, "simulated");
+        for (int i = 0; i < 130 * 2; i++)
+            assert_int_equal(masked.events[i].pos, real.events[i].pos);
+        for (int head = 0; head < 2 && real.kv.slot_pos; head++) {
+            int32_t a[130], b[130];
+            int n = kept_set(&real, head, a);
+            assert_int_equal(kept_set(&masked, head, b), n);
+            assert_memory_equal(a, b, n * 4);
+        }
+        row_free(&real);
+        row_free(&masked);
+    }
+    tokens_free(&t);
+}
+
+/* After every token: the count, the protected ones, no position twice, only the victim's slot
+ * changed. */
+static void invariants_hold(void **state)
+{
+    (void)state;
+    struct model m = {4, 2, 32, KV_BF16, KV_BF16};
+    struct tokens t = tokens_make(&m, 120, 900);
+    struct ops ops = {.isa = isa_best()};
+    for (int s = 1; s < N_SCENARIOS; s++) {
+        const struct evict_row *limits = &scenarios[s].limits;
+        struct row r = row_make(&m, &t, scenarios[s].evict, *limits, 64), *rows[] = {&r};
+        const struct tokens *ts[] = {&t};
+        row_prompt(&ops, &m, &t, &r, 64);
+        for (int now = 63; now < 120; now++) {
+            int32_t before[2][64], kept[64];
+            for (int h = 0; h < 2; h++)
+                memcpy(before[h], r.kv.slot_pos + h * r.kv.slots_cap, (size_t)r.kv.slots_cap * 4);
+            if (now > 63)
+                rows_forced(&ops, &m, ts, rows, 1, now, 1);
+            for (int h = 0; h < 2; h++) {
+                int n = kept_set(&r, h, kept), n_protected = 0;
+                assert_int_equal(n, limits->budget);
+                for (int i = 0; i < n; i++) {
+                    assert_true(i == 0 || kept[i] > kept[i - 1]);
+                    n_protected += evict_protected(limits, kept[i], now);
+                }
+                assert_int_equal(n_protected, limits->sink + limits->recent);
+                for (int i = 0; i < n && now > 63; i++) {
+                    int32_t pos = r.kv.slot_pos[h * r.kv.slots_cap + i];
+                    assert_true(pos == before[h][i] ||
+                                (pos == now && before[h][i] == r.events[now * 2 + h].pos));
+                }
+                if (scenarios[s].evict.scope == EVICT_SCOPE_LAYER)
+                    assert_memory_equal(r.kv.slot_pos, r.kv.slot_pos + h * r.kv.slots_cap, n * 4);
+            }
+        }
+        row_free(&r);
+    }
+    tokens_free(&t);
+}
+
+/* The stored keys are those of the positions that the slots name. */
+static void slots_hold_their_positions(void **state)
+{
+    (void)state;
+    struct model m = {4, 2, 32, KV_F32, KV_F32};
+    struct tokens t = tokens_make(&m, 120, 950);
+    struct ops ops = {.isa = isa_best()};
+    for (int s = 1; s < N_SCENARIOS; s++) {
+        struct row r = row_run(&ops, &m, &t, scenarios[s].evict, scenarios[s].limits, 60, 9);
+        for (int h = 0; h < 2; h++)
+            for (int slot = 0; slot < r.kv.n_slots; slot++) {
+                float k[32], v[32];
+                int pos = r.kv.slot_pos[h * r.kv.slots_cap + slot];
+                kv_get(&r.layout, r.pages[slot / KV_PAGE_SLOTS], slot % KV_PAGE_SLOTS, h, k, v);
+                assert_memory_equal(k, t.k + pos * t.kv_stride + h * 32, sizeof k);
+                assert_memory_equal(v, t.v + pos * t.kv_stride + h * 32, sizeof v);
+            }
+        row_free(&r);
+    }
+    tokens_free(&t);
+}
+
+/* NaN scores must not stop a row: the slots that have them go first. */
+static void nan_does_not_stop_a_row(void **state)
+{
+    (void)state;
+    struct model m = {2, 1, 32, KV_BF16, KV_BF16};
+    struct tokens t = tokens_make(&m, 80, 960);
+    t.q[50 * t.q_stride] = NAN;
+    FOR_EACH_ISA(isa)
+    {
+        struct ops ops = {.isa = isa};
+        struct row r = row_run(&ops, &m, &t, scenarios[3].evict, scenarios[3].limits, 20, 60);
+        assert_int_equal(r.kv.n_slots, 40);
+        assert_true(isnan(r.out[50 * t.q_stride]));
+        assert_true(isfinite(r.out[51 * t.q_stride]));
+        row_free(&r);
+    }
+    tokens_free(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prompts_equal_ref),
+        cmocka_unit_test(forced_equals_ref),
+        cmocka_unit_test(forced_splits_equal_ref),
+        cmocka_unit_test(forced_spans_may_be_cut),
+        cmocka_unit_test(newcomer_goes_unless_recent),
+        cmocka_unit_test(scores_freeze_without_recent),
+        cmocka_unit_test(a_long_row_evicts_once_a_token),
+        cmocka_unit_test(large_budgets_are_full),
+        cmocka_unit_test(weights_sum_to_the_group),
+        cmocka_unit_test(all_recent_is_streaming),
+        cmocka_unit_test(simulation_is_eviction),
+        cmocka_unit_test(invariants_hold),
+        cmocka_unit_test(slots_hold_their_positions),
+        cmocka_unit_test(nan_does_not_stop_a_row),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""The command line as a contract: cli_test.py [SLUICE]
+
+Help, exit codes, what stands on stdout and what does not, every command once on a model of two layers.
+$SLUICE_TEST_GGUF, or SmolLM2-135M-Instruct in the cache folder of the user, adds a real model with text.
+"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+SLUICE = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "./sluice")
+HERE = os.path.dirname(os.path.abspath(__file__))
+COMMANDS = ("run", "gen", "score", "plan", "probe", "pack", "bench", "inspect", "tokenize")
+sys.path.insert(0, HERE)
+from bad_input_test import Gguf, counts, check, write  # noqa: E402  (a GGUF writer of the standard library)
+
+RAM = ["--mem-ram", "128M"]
+
+
+class Place:
+    """A folder with a model, rows and a cache of its own."""
+
+    def __init__(self, folder):
+        self.folder, self.n = folder, 0
+        self.model = write(self.at("tiny.gguf"), Gguf().bytes())
+        self.env = {**os.environ, "SLUICE_CACHE_DIR": self.at("cache"), "LC_ALL": "C"}
+
+    def at(self, name):
+        return os.path.join(self.folder, name)
+
+    def call(self, *args, stdin=None, env=None):
+        return subprocess.run([SLUICE, *args], input=stdin, cwd=self.folder, capture_output=True, timeout=300,
+                              text=True, env={**self.env, **(env or {})},
+                              stdin=subprocess.DEVNULL if stdin is None else None)
+
+    def expect(self, what, code, *args, **more):
+        done = self.call(*args, **more)
+        check(done.returncode == code, f"{what}: exit {done.returncode}, want {code}: {done.stderr[-400:]!r}")
+        return done
+
+    def rows(self, rows):
+        self.n += 1
+        return write(self.at(f"{self.n}.in.jsonl"), "".join(json.dumps(r) + "\n" for r in rows).encode())
+
+
+def ids_row(i, n=4, **more):
+    return {"custom_id": f"r{i}", "prompt_token_ids": [(7 * i + k) % 128 for k in range(1 + 5 * i)],
+            "max_tokens": n, "temperature": 0, "ignore_eos": True, **more}
+
+
+def parse(what, text):
+    """JSON on stdout, or a failure and an empty object."""
+    try:
+        return json.loads(text)
+    except ValueError as e:
+        check(False, f"{what}: stdout is not one JSON value ({e}): {text[:200]!r}")
+        return {}
+
+
+def usage(p):
+    done = p.expect("--help", 0, "--help")
+    for command in COMMANDS:
+        check(f"sluice {command}" in done.stdout, f"--help names {command}")
+        one = p.expect(f"{command} --help", 0, command, "--help")
+        check("--help" in one.stdout and not one.stderr, f"{command} --help is on stdout")
+    done = p.expect("--version", 0, "--version")
+    check(done.stdout.startswith("sluice ") and done.stdout.count("\n") == 1, f"--version: {done.stdout!r}")
+    done = p.expect("no command", 2)
+    check(not done.stdout and "sluice run" in done.stderr, "no command: the usage is on stderr")
+    for what, words, args in (
+            ("unknown command", "unknown command", ("inspekt",)),
+            ("unknown flag", "did you mean --mem-ram?", ("run", "--mem-ramm", "1G")),
+            ("flag of another command", "unknown flag", ("inspect", "--mem-ram", "1G")),
+            ("flag without value", "needs", ("run", "-m")),
+            ("bad size", "--mem-ram", ("run", "--mem-ram", "12Q")),
+            ("bad duration", "--time-limit", ("run", "--time-limit", "3y")),
+            ("one word too many", "too many", ("inspect", "a", "b", "c", "d", "e")),
+            ("no model", "no model", ("tokenize",)),
+            ("unknown policy", "--kv-policy", ("gen", "-m", p.model, "-p", "x", "--kv-policy", "lru")),
+            ("budget below sink + recent", "--kv-budget", ("gen", "-m", p.model, "-p", "x", "--kv-policy", "h2o",
+                                                           "--kv-budget", "40", "--kv-recent", "50")),
+            ("unknown ISA", "--isa", ("gen", "-m", p.model, "-p", "x", "--isa", "mmx")),
+            ("bad --percent", "--percent", ("plan", "-m", p.model, "--prompt-len", "8", "--percent", "0", "150", "0",
+                                            "100", "0", "100")),
+            ("absent --config", "--config", ("run", "--config", "none.cfg"))):
+        done = p.expect(what, 2, *args)
+        lines = done.stderr.splitlines()
+        check(len(lines) == 1 and lines[0].startswith("sluice: error: ") and words in lines[0] and not done.stdout,
+              f"{what}: one line with '{words}': {done.stderr[-300:]!r}")
+    write(p.at("bad.cfg"), b"mem-ram = 1G\nwings = 2\n")
+    done = p.expect("unknown key in --config", 2, "run", "--config", "bad.cfg")
+    check("bad.cfg" in done.stderr and "line 2" in done.stderr, f"--config: {done.stderr!r}")
+
+
+def inspect_and_pack(p):
+    done = p.expect("inspect --json", 0, "inspect", "--json", p.model)
+    shape = parse("inspect --json", done.stdout)
+    check((shape.get("dim"), shape.get("n_layers"), shape.get("vocab")) == (64, 2, 128), f"inspect --json: {shape}")
+    check(len(shape.get("tensors", [])) >= 20, "inspect --json lists tensors")
+    done = p.expect("inspect", 0, "inspect", p.model)
+    check("128" in done.stdout and "packing" not in done.stderr, "the second use finds the pack of the first")
+    p.expect("pack", 0, "pack", p.model, "-o", "f32.pack", "--weights", "f32")
+    done = p.expect("inspect of a pack", 0, "inspect", "--json", "f32.pack")
+    check(parse("inspect of a pack", done.stdout).get("dim") == 64, "a pack is a MODEL")
+    done = p.expect("pack without -o", 2, "pack", p.model)
+    done = p.expect("tokenize without a tokenizer", 5, "tokenize", "-m", p.model, stdin='{"text":"x"}\n')
+
+
+def plan(p):
+    job = ("--prompt-len", "32", "--gen-len", "8", "--num-prompts", "16")
+    done = p.expect("plan --json", 0, "plan", "-m", p.model, *job, *RAM, "--json")
+    check(isinstance(parse("plan --json", done.stdout), dict), "plan --json is an object")
+    done = p.expect("a plan that does not fit", 4, "plan", "-m", p.model, *job, "--mem-ram", "1M")
+    last = done.stderr.splitlines()[-1]
+    check(last.startswith("sluice: error: ") and "--mem-ram" in last, f"does not fit names the flag: {last!r}")
+    fits = last.split("--mem-ram")[-1].strip(" )")
+    p.expect(f"the size that it names ({fits}) fits", 0, "plan", "-m", p.model, *job, "--mem-ram", fits)
+
+
+def run(p):
+    rows = [ids_row(i) for i in range(6)]
+    source = p.rows(rows)
+    base = ("run", "-m", p.model, *RAM, "--progress", "none")
+    done = p.expect("run", 0, *base, "-i", source, "-o", "a.jsonl", "--summary", "a.json")
+    check(not done.stdout, f"run prints nothing on stdout: {done.stdout[:100]!r}")
+    with open(p.at("a.jsonl"), encoding="utf-8") as f:
+        out = [json.loads(line) for line in f]
+    check([r.get("custom_id") for r in out] == [r["custom_id"] for r in rows], "OUT is in input order")
+    for row, answer in zip(rows, out):
+        check(len(answer.get("token_ids", [])) == 4 and answer.get("finish_reason") == "length" and
+              answer.get("usage", {}).get("prompt_tokens") == len(row["prompt_token_ids"]), f"run: {answer}")
+    with open(p.at("a.json"), encoding="utf-8") as f:
+        summary = json.load(f)
+    for key in ("model", "dummy_weights", "device", "plan", "rows", "prompt_tokens", "output_tokens", "startup_s",
+                "elapsed_s", "passes", "output_tokens_per_s", "total_tokens_per_s", "steady_output_tokens_per_s",
+                "predicted_elapsed_s", "lanes", "bound", "roofline_fraction", "peak_bytes", "kv", "version", "machine"):
+        check(key in summary, f"--summary has {key}")
+    check(summary.get("rows") == {"total": 6, "ok": 6, "failed": 0}, f"--summary rows: {summary.get('rows')}")
+    check(summary.get("output_tokens") == 24, f"--summary output_tokens: {summary.get('output_tokens')}")
+
+    with open(p.at("a.jsonl"), "rb") as f:
+        bytes_a = f.read()
+    p.expect("the same command again", 0, *base, "-i", source, "-o", "a.jsonl")
+    other = p.rows(rows[:3])
+    done = p.expect("OUT of another job", 8, *base, "-i", other, "-o", "a.jsonl")
+    check("a.jsonl" in done.stderr and "--overwrite" in done.stderr, f"exit 8 names OUT: {done.stderr[-300:]!r}")
+    with open(p.at("a.jsonl"), "rb") as f:
+        check(f.read() == bytes_a, "exit 8 leaves OUT alone")
+    p.expect("--overwrite", 0, *base, "-i", other, "-o", "a.jsonl", "--overwrite")
+    p.expect("does not fit", 4, "run", "-m", p.model, "--mem-ram", "1M", "-i", source, "-o", "b.jsonl")
+    check(not os.path.exists(p.at("b.jsonl")), "a run that does not fit writes no OUT")
+    p.expect("absent model", 5, "run", "-m", "none.gguf", "-i", source, "-o", "c.jsonl")
+    done = p.expect("a bad row", 3, *base, "-i", p.rows([rows[0], {"max_tokens": 3}]), "-o", "d.jsonl")
+    p.expect("--dry-run", 0, *base, "-i", source, "-o", "e.jsonl", "--dry-run")
+    check(not os.path.exists(p.at("e.jsonl")), "--dry-run writes no OUT")
+    write(p.at("run.cfg"), b"# a run\nmem-ram = 1M\nlimit = 2\nprogress = none\n")
+    p.expect("--config, and the command line wins", 0, "run", "--config", "run.cfg", "-m", p.model, *RAM, "-i",
+             source, "-o", "f.jsonl")
+    with open(p.at("f.jsonl"), "rb") as f:
+        check(f.read() == b"".join(bytes_a.splitlines(True)[:2]), "--limit 2: the first two rows, the same bytes")
+    done = p.expect("no CUDA device", 6, *base, "-i", source, "-o", "g.jsonl", "--device", "cuda:99")
+
+
+def stop_and_resume(p):
+    """SIGINT is exit 75, and the same command ends with the bytes of a run that was left alone."""
+    source = p.rows([ids_row(i, n=100) for i in range(1, 6)])
+    base = ("run", "-m", p.model, *RAM, "--progress", "none", "-i", source)
+    p.expect("the long run", 0, *base, "-o", "whole.jsonl")
+    args = [SLUICE, *base, "-o", "cut.jsonl"]
+    child = subprocess.Popen(args, cwd=p.folder, env={**p.env, "SLUICE_FAULT": ""}, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not os.path.exists(p.at("cut.jsonl.journal")) and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    child.send_signal(signal.SIGINT)
+    code = child.wait(60)
+    check(code in (0, 75), f"SIGINT: exit {code}, want 75 (0: it was done before)")
+    if code == 75:
+        check(not os.path.exists(p.at("cut.jsonl")), "an interrupted run leaves no OUT")
+        p.expect("the same command resumes", 0, *base, "-o", "cut.jsonl")
+    with open(p.at("whole.jsonl"), "rb") as a, open(p.at("cut.jsonl"), "rb") as b:
+        check(a.read() == b.read(), "the bytes are those of a run that was left alone")
+
+
+def score(p):
+    rows = [{"custom_id": f"s{i}", "context_ids": [1, 2, 3 + i], "continuation_ids": list(range(10, 15 + i))}
+            for i in range(4)]
+    p.expect("score", 0, "score", "-m", p.model, *RAM, "--progress", "none", "-i", p.rows(rows), "-o", "s.jsonl")
+    with open(p.at("s.jsonl"), encoding="utf-8") as f:
+        out = [json.loads(line) for line in f]
+    for row, answer in zip(rows, out):
+        numbers = answer.get("token_logprobs", [])
+        check(list(answer)[:1] == ["custom_id"] and answer["num_tokens"] == len(row["continuation_ids"]) == len(numbers)
+              and abs(sum(numbers) - answer["logprob"]) < 1e-3 and max(numbers) <= 0, f"score: {answer}")
+
+
+def real_model(p):
+    """Text in and out, with SmolLM2."""
+    cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+    model = os.environ.get("SLUICE_TEST_GGUF", os.path.join(cache, "sluice/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    if not os.path.exists(model):
+        print("SKIP text commands: no SmolLM2 (tests/model.sh fetches it, SLUICE_TEST_GGUF names it)")
+        counts["skipped"] += 1
+        return
+    texts = ["Hello, world", " two  spaces", "naïve café 東京 🙂", "a\nb\tc", ""]
+    done = p.expect("tokenize", 0, "tokenize", "-m", model, stdin="".join(json.dumps({"text": t}) + "\n" for t in texts))
+    check(len(done.stdout.splitlines()) == len(texts), "tokenize: a line for a line")
+    back = p.expect("tokenize --decode", 0, "tokenize", "-m", model, "--decode", stdin=done.stdout)
+    check([parse("decode", x).get("text") for x in back.stdout.splitlines()] == texts, f"round trip: {back.stdout!r}")
+    done = p.expect("tokenize of messages", 0, "tokenize", "-m", model,
+                    stdin='{"messages":[{"role":"user","content":"Hi"}]}\n')
+    check("<|im_start|>user\nHi<|im_end|>" in parse("messages", done.stdout).get("text", ""), f"chat: {done.stdout!r}")
+    done = p.expect("tokenize of nonsense", 3, "tokenize", "-m", model, stdin="{}\n")
+    flags = ("--mem-ram", "512M", "--temperature", "0", "-n", "12")
+    done = p.expect("gen", 0, "gen", "-m", model, "-p", "The capital of France is", *flags)
+    check("Paris" in done.stdout, f"gen: {done.stdout!r}")
+    again = p.expect("gen -f", 0, "gen", "-q", "-m", model, "-f",
+                     write(p.at("p.txt"), b"The capital of France is"), *flags)
+    check(again.stdout == done.stdout, f"gen -f: {again.stdout!r}")
+    check(not again.stderr, f"gen -q prints nothing but text: {again.stderr!r}")
+    done = p.expect("gen --chat", 0, "gen", "-m", model, "--chat", "-p", "What is the capital of France?", *flags)
+    check("Paris" in done.stdout, f"gen --chat: {done.stdout!r}")
+    with open(os.path.join(HERE, "goldens/wikitext-sample.txt"), "rb") as f:
+        write(p.at("t.txt"), f.read(20000))
+    done = p.expect("score --text", 0, "score", "-m", model, "--mem-ram", "512M", "--text", p.at("t.txt"),
+                    "--prefix", "32", "--window", "128", "--limit", "3")
+    answer = parse("score --text", done.stdout)
+    check(answer.get("windows") == 3 and answer.get("tokens") == 288 and 5 < answer.get("ppl", 0) < 200,
+          f"score --text: {answer}")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        p = Place(folder)
+        for part in (usage, inspect_and_pack, plan, run, stop_and_resume, score, real_model):
+            try:
+                part(p)
+            except (OSError, KeyError, ValueError, IndexError, subprocess.TimeoutExpired) as e:
+                check(False, f"{part.__name__}: {type(e).__name__}: {e}")
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    return 1 if counts["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

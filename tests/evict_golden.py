@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+"""Eviction of ./sluice against the numpy reference, decision by decision: evict_golden.py SLUICE
+
+`sluice score --kv-policy ... --kv-dump FILE` on tiny MHA and GQA models, over policies, scopes
+and budgets: log-probabilities, every set kept after a prompt and every victim, with real eviction
+and masked. Where two ranks are within 1e-5 of each other (relative) either may go, since f32 and
+f64 sums differ in the last digits; the reference then follows the engine and goes on comparing.
+And: what `run` decodes, `score` finds greedy as one forced span under the same policy.
+
+The dump is JSONL, per row in this order: {"row","layer","head","kept":[positions, ascending]} and
+{"row","layer","head","pos": position of the new token,"victim": position,"score": its summed
+weights} (of its head; under scope layer of all heads).
+"""
+
+import os
+import sys
+import tempfile
+
+import numpy as np
+
+import evict_ref
+from evict_ref import Rule
+from golden_common import Sluice, SluiceFailed, Tally, jsonl, run_row, score_row
+import tiny
+
+F32 = ("--compute", "f32", "--kv-format", "f32")
+LENGTHS = ((100, 60), (150, 20), (20, 50), (1, 50))
+MODELS = ("llama-mha", "llama-gqa", "opt-mha", "llama-rope3", "llama-bias")
+MEAN, MOST, MASKED = 2e-4, 5e-3, 1e-4
+
+# policy, scope, budget, further Rule arguments
+FULL_SET = [
+    (p, s, b, {})
+    for p in ("h2o", "h2o-mean", "streaming", "window")
+    for s in ("head", "layer")
+    for b in ("48", "0.4")
+]
+FULL_SET += [
+    ("h2o", "head", "33", {"recent": "8", "sink": 2}),
+    ("h2o-mean", "head", "64", {"recent": "0.25"}),
+    ("h2o", "layer", "40", {"recent": "1", "sink": 0}),
+    ("h2o", "head", "5", {"recent": "1"}),
+    ("h2o-mean", "layer", "40", {"recent": "0", "sink": 3}),
+    ("streaming", "head", "32", {"sink": 8}),
+    ("streaming", "head", "48", {"recent": "8"}),
+    ("window", "layer", "40", {"recent": "0", "sink": 2}),
+    ("h2o", "head", "512", {}),
+]
+SMALL_SET = [("h2o", "head", "48", {}), ("h2o-mean", "layer", "0.4", {})]
+
+
+class Dump:
+    """One row of a dump, as Trail follows it."""
+
+    def __init__(self, lines, last):
+        self.kept, self.victims, self.scores, self.order_ok = {}, {}, {}, True
+        for line in lines:
+            key = line["layer"], line["head"]
+            if "kept" in line:
+                self.order_ok &= key not in self.kept and key not in self.victims
+                self.kept[key] = line["kept"]
+            elif line["victim"] >= 0:
+                seen = self.victims.setdefault(key, {})
+                self.order_ok &= key in self.kept and all(line["pos"] > p for p in seen)
+                seen[line["pos"]] = line["victim"]
+                self.scores[key + (line["pos"],)] = line["score"]
+        # the last token of a continuation need not pass the layers: nothing comes after it
+        self.last_done = any(last in v for v in self.victims.values())
+
+
+def compare_row(t, what, model, row, got, lines, rule, kv):
+    context, forced = row["context_ids"], row["continuation_ids"]
+    end = len(context) + len(forced) - 1
+    dump = Dump(lines, end)
+    want, _, trail = evict_ref.score(model, context, forced, rule, kv=kv, follow=dump)
+    errors = [e for e in trail.errors if dump.last_done or f"position {end}:" not in e]
+    t.check(not errors, f"{what}: {len(errors)} decisions differ, first: {errors[:1]}")
+    t.check(dump.order_ok, f"{what}: order of the dump's lines")
+    for key, events in trail.victims.items():
+        ours = {e[0] for e in events if dump.last_done or e[0] != end}
+        extra = ours ^ set(dump.victims.get(key, {}))
+        t.check(not extra, f"{what}: {key}: only one side evicts at {sorted(extra)[:5]}")
+    t.check(set(dump.victims) <= set(trail.victims), f"{what}: victims where nothing needs to go")
+    if rule.scored:
+        off = [
+            (key, e)
+            for key, events in trail.victims.items()
+            for e in events
+            if key + (e[0],) in dump.scores
+            and dump.victims[key].get(e[0]) == e[1]
+            and abs(dump.scores[key + (e[0],)] - e[2]) > 1e-3 * abs(e[2]) + 1e-6
+        ]
+        t.check(not off, f"{what}: {len(off)} scores of victims differ, first {off[:1]}")
+    diff = np.abs(np.subtract(got["token_logprobs"], want))
+    return diff, trail.near_ties, sum(map(len, trail.victims.values()))
+
+
+def flags_of(policy, scope, budget, more):
+    out = ["--kv-policy", policy, "--kv-scope", scope, "--kv-budget", budget]
+    for name, value in more.items():
+        out += [f"--kv-{name}", value]
+    return out
+
+
+def check_policy(t, sluice, model, path, rows, config, kv="f32"):
+    policy, scope, budget, more = config
+    flags = ["--compute", "f32", "--kv-format", kv, *flags_of(*config)]
+    base = f"{os.path.basename(path)} {' '.join(map(str, flags[2:]))}"
+    logprobs, dumps = [], []
+    for masked in ((), ("--kv-simulate",)):
+        name, dump = " ".join((base, *masked)), os.path.join(sluice.folder, "dump.jsonl")
+        if os.path.exists(dump):
+            os.remove(dump)
+        out = sluice.rows("score", path, rows, *flags, *masked, "--kv-dump", dump)
+        logprobs.append(np.concatenate([r["token_logprobs"] for r in out]))
+        dumps.append(jsonl(dump))
+        if masked and decisions(dumps[0]) == decisions(dumps[1]):
+            continue  # nothing that was not compared before
+        check_row_set(
+            t,
+            name,
+            model,
+            rows,
+            out,
+            dumps[-1],
+            kv,
+            lambda n: Rule(policy, budget, n, scope=scope, **more),
+        )
+    worst = np.abs(logprobs[0] - logprobs[1]).max()
+    t.check(worst <= MASKED, f"{base}: masked differs from real eviction by {worst:.2e}")
+
+
+def decisions(lines):
+    return [{k: v for k, v in line.items() if k != "score"} for line in lines]
+
+
+def check_row_set(t, name, model, rows, out, dump, kv, rule_of):
+    lines, diffs, ties, victims = {}, [], 0, 0
+    for line in dump:
+        lines.setdefault(line["row"], []).append(line)
+    for row, got in zip(rows, out):
+        rule = rule_of(len(row["context_ids"]) + len(row["continuation_ids"]))
+        diff, near, gone = compare_row(
+            t,
+            f"{name} {row['custom_id']}",
+            model,
+            row,
+            got,
+            lines.get(row["custom_id"], []),
+            rule,
+            kv,
+        )
+        diffs, ties, victims = [*diffs, diff], ties + near, victims + gone
+    diffs = np.concatenate(diffs)
+    t.check(
+        diffs.mean() <= MEAN and diffs.max() <= MOST,
+        f"{name}: log-probabilities differ by {diffs.mean():.2e}, largest {diffs.max():.2e}",
+    )
+    print(f"  {name}: mean {diffs.mean():.1e}, {victims} victims, {ties} near ties")
+
+
+def check_holds_all(t, sluice, path, rows):
+    """A budget that holds everything: the bytes of full."""
+    full = sluice.rows("score", path, rows, *F32)
+    for policy in ("window", "streaming", "h2o", "h2o-mean"):
+        out = sluice.rows("score", path, rows, *F32, "--kv-policy", policy, "--kv-budget", 512)
+        t.check(out == full, f"{os.path.basename(path)} {policy} 512: not the bytes of full")
+
+
+def check_decode(t, sluice, model, path):
+    """Greedy decode of 200 tokens, then the same tokens as one forced span under the same
+    policy."""
+    vocab = model.c["vocab_size"]
+    prompts = [tiny.rng("decode", n).randint(0, vocab, n).tolist() for n in (40, 100)]
+    for policy, budget in (
+        ("full", None),
+        ("h2o", "64"),
+        ("h2o-mean", "0.3"),
+        ("streaming", "48"),
+        ("window", "40"),
+    ):
+        for form in (F32, ()):
+            flags = [*form, *([] if budget is None else flags_of(policy, "head", budget, {}))]
+            name = f"{os.path.basename(path)} decode {' '.join(map(str, flags))}"
+            rows = [run_row(f"p-{i}", p, 200) for i, p in enumerate(prompts)]
+            ids = [r["token_ids"] for r in sluice.rows("run", path, rows, *flags)]
+            rows = [score_row(f"p-{i}", p, c) for i, (p, c) in enumerate(zip(prompts, ids))]
+            for row, got in zip(rows, sluice.rows("score", path, rows, *flags)):
+                t.check(
+                    len(row["continuation_ids"]) == 200 == got["num_tokens"], f"{name}: 200 tokens"
+                )
+                t.check(
+                    got["is_greedy"], f"{name} {row['custom_id']}: the forced span is not greedy"
+                )
+                if form != F32:
+                    continue
+                n = len(row["context_ids"]) + 200
+                want, greedy, _ = evict_ref.score(
+                    model, row["context_ids"], row["continuation_ids"], Rule(policy, budget, n)
+                )
+                diff = np.abs(np.subtract(got["token_logprobs"], want)).mean()
+                t.check(
+                    diff <= MEAN,
+                    f"{name} {row['custom_id']}: differs from the reference by {diff:.2e}"
+                    f"{'' if greedy else ' (not greedy there)'}",
+                )
+
+
+def check_model(t, sluice, models, spec):
+    path = os.path.join(models, f"{spec}-f32")
+    tiny.write_hf(path, spec, "f32")
+    model = evict_ref.model_open(path)
+    r = tiny.rng(spec, "evict")
+    rows = [
+        score_row(
+            f"row-{n}-{m}", *(r.randint(0, model.c["vocab_size"], k).tolist() for k in (n, m))
+        )
+        for n, m in LENGTHS
+    ]
+    main_model = spec in MODELS[:3]
+    for config in FULL_SET if main_model else SMALL_SET:
+        check_policy(t, sluice, model, path, rows, config)
+    check_policy(t, sluice, model, path, rows, ("h2o", "head", "48", {}), kv="bf16")
+    if main_model:
+        check_holds_all(t, sluice, path, rows)
+        check_decode(t, sluice, model, path)
+
+
+def main(argv):
+    if len(argv) != 2:
+        sys.exit(__doc__)
+    t = Tally()
+    with tempfile.TemporaryDirectory() as folder:
+        sluice = Sluice(argv[1], folder)
+        for spec in MODELS:
+            try:
+                check_model(t, sluice, os.path.join(folder, "models"), spec)
+            except (SluiceFailed, LookupError, TypeError, ValueError, OSError) as e:
+                t.check(False, f"{spec}: {type(e).__name__} {e}")
+    t.finish()
+
+
+if __name__ == "__main__":
+    main(sys.argv)

@@ -1,0 +1,818 @@
+/* tests/family_test.c - metadata of good and bad model files, held in memory: good ones become the
+ * right shape, bad ones an error that names the key or the tensor. */
+#include "engine/family.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#undef fail // ours, from base.h
+
+#define FAKE_MAX 200
+
+/* A source that is two lists; the functions of source.h below read them. */
+struct fake {
+    struct fake_value {
+        char key[80];
+        enum { FAKE_INT, FAKE_FLOAT, FAKE_BOOL, FAKE_STR } kind;
+        double number;
+        const char *str;
+    } values[FAKE_MAX];
+    int n_values;
+    struct source_tensor tensors[FAKE_MAX];
+    char names[FAKE_MAX][160];
+    int n_tensors;
+    const float *rope_freqs; // bytes of rope_freqs.weight
+    const char *types[8];    // layer_types
+    int n_types;
+    const char *class_name; // architectures
+};
+
+static struct fake fake;
+static struct source source;
+static struct family_model model;
+
+static const struct fake_value *value_find(const char *key, int kind, int *found, enum err *e)
+{
+    *e = OK;
+    *found = 0;
+    for (int i = 0; i < fake.n_values; i++) {
+        const struct fake_value *v = &fake.values[i];
+        if (strcmp(v->key, key) != 0)
+            continue;
+        *found = 1;
+        if ((int)v->kind == kind || (kind == FAKE_FLOAT && v->kind == FAKE_INT))
+            return v;
+        *e = fail(ERR_INPUT, "fake: %s: wrong type", key);
+    }
+    return NULL;
+}
+
+enum err source_int(const struct source *s, const char *key, int64_t min, int64_t max, int64_t *out,
+                    int *found)
+{
+    (void)s;
+    enum err e;
+    const struct fake_value *v = value_find(key, FAKE_INT, found, &e);
+    if (v && (v->number < (double)min || v->number > (double)max))
+        return fail(ERR_INPUT, "fake: %s: out of range", key);
+    if (v)
+        *out = (int64_t)v->number;
+    return e;
+}
+
+enum err source_float(const struct source *s, const char *key, double *out, int *found)
+{
+    (void)s;
+    enum err e;
+    const struct fake_value *v = value_find(key, FAKE_FLOAT, found, &e);
+    if (v)
+        *out = v->number;
+    return e;
+}
+
+enum err source_bool(const struct source *s, const char *key, int *out, int *found)
+{
+    (void)s;
+    enum err e;
+    const struct fake_value *v = value_find(key, FAKE_BOOL, found, &e);
+    if (v)
+        *out = (int)v->number;
+    return e;
+}
+
+enum err source_str(const struct source *s, const char *key, const char **out, int64_t *n_bytes,
+                    int *found)
+{
+    (void)s;
+    enum err e;
+    const struct fake_value *v = value_find(key, FAKE_STR, found, &e);
+    if (v) {
+        *out = v->str;
+        *n_bytes = (int64_t)strlen(v->str);
+    }
+    return e;
+}
+
+enum err source_str_list(const struct source *s, const char *key, const char **out,
+                         int64_t capacity, int64_t *n, int *found)
+{
+    (void)s;
+    *n = 0;
+    if (strcmp(key, "architectures") == 0 && fake.class_name) {
+        out[0] = fake.class_name;
+        *n = 1;
+    }
+    for (int i = 0; strcmp(key, "layer_types") == 0 && i < fake.n_types && i < capacity; i++) {
+        out[i] = fake.types[i];
+        *n = i + 1;
+    }
+    *found = *n > 0;
+    return OK;
+}
+
+const struct source_tensor *source_find(const struct source *s, const char *name)
+{
+    (void)s;
+    for (int i = 0; i < fake.n_tensors; i++)
+        if (strcmp(fake.names[i], name) == 0)
+            return &fake.tensors[i];
+    return NULL;
+}
+
+enum err source_read(const struct source *s, const struct source_tensor *t, int64_t offset,
+                     int64_t n_bytes, void *buf)
+{
+    (void)s;
+    if (t->dtype == N_DTYPES)
+        return fail(ERR_INPUT, "fake: tensor %s: format not supported", t->name);
+    assert_string_equal(t->name, "rope_freqs.weight");
+    assert_true(offset == 0 && n_bytes <= t->n_bytes);
+    memcpy(buf, fake.rope_freqs, (size_t)n_bytes);
+    return OK;
+}
+
+static struct fake_value *value(const char *key)
+{
+    for (int i = 0; i < fake.n_values; i++)
+        if (strcmp(fake.values[i].key, key) == 0)
+            return &fake.values[i];
+    return NULL;
+}
+
+/* Sets or replaces a value. */
+static void set(const char *key, int kind, double number, const char *str)
+{
+    struct fake_value *v = value(key);
+    if (!v)
+        v = &fake.values[fake.n_values++];
+    assert_true(fake.n_values < FAKE_MAX);
+    snprintf(v->key, sizeof v->key, "%s", key);
+    v->kind = (unsigned)kind;
+    v->number = number;
+    v->str = str;
+}
+
+static void set_int(const char *key, double number)
+{
+    set(key, FAKE_INT, number, NULL);
+}
+
+static void set_float(const char *key, double number)
+{
+    set(key, FAKE_FLOAT, number, NULL);
+}
+
+static void set_flag(const char *key, int flag)
+{
+    set(key, FAKE_BOOL, flag, NULL);
+}
+
+static void set_str(const char *key, const char *str)
+{
+    set(key, FAKE_STR, 0, str);
+}
+
+static void unset(const char *key)
+{
+    value(key)->key[0] = 0;
+}
+
+static struct source_tensor *add(const char *name, int n_dims, int64_t n, int64_t k)
+{
+    int i = fake.n_tensors++;
+    assert_true(i < FAKE_MAX);
+    snprintf(fake.names[i], sizeof fake.names[i], "%s", name);
+    fake.tensors[i] = (struct source_tensor){
+        .name = fake.names[i], .dtype = DTYPE_BF16, .n_dims = n_dims, .dims = {n, k}};
+    fake.tensors[i].n_bytes = 2 * n * (n_dims == 2 ? k : 1);
+    return &fake.tensors[i];
+}
+
+static struct source_tensor *tensor(const char *name)
+{
+    struct source_tensor *t = (struct source_tensor *)source_find(&source, name);
+    assert_non_null(t);
+    return t;
+}
+
+static void drop(const char *name)
+{
+    fake.names[tensor(name) - fake.tensors][0] = 0;
+}
+
+static void expect_good(void)
+{
+    enum err e = family_read(&model, &source);
+    if (e != OK)
+        print_error("%s\n", err_text());
+    assert_int_equal(e, OK);
+}
+
+/* The sentence must hold `word`. */
+static void expect_bad(const char *word)
+{
+    enum err e = family_read(&model, &source);
+    if (e != ERR_INPUT || !strstr(err_text(), word))
+        print_error("expected an error with \"%s\", got %d: %s\n", word, e, err_text());
+    assert_int_equal(e, ERR_INPUT);
+    assert_non_null(strstr(err_text(), word));
+}
+
+static void start(enum source_kind kind)
+{
+    memset(&fake, 0, sizeof fake);
+    source = (struct source){.kind = kind, .path = "fake"};
+}
+
+#define N_LAYERS 2
+#define DIM      512
+#define HEADS    8
+#define KV_HEADS 2
+#define HEAD_DIM 64
+#define FFN      640
+#define VOCAB    1000
+
+/* One tensor per line: its name after the layer's prefix, outputs, inputs (0: a vector). */
+struct line {
+    const char *name;
+    int n, k;
+};
+
+static void add_layers(const char *prefix, const struct line *lines, int n_lines)
+{
+    char full[160];
+    for (int i = 0; i < N_LAYERS; i++)
+        for (int j = 0; j < n_lines; j++) {
+            snprintf(full, sizeof full, "%s%d.%s", prefix, i, lines[j].name);
+            add(full, lines[j].k ? 2 : 1, lines[j].n, lines[j].k);
+        }
+}
+
+static void llama_hf(const char *type)
+{
+    static const struct line lines[] = {{"input_layernorm.weight", DIM, 0},
+                                        {"self_attn.q_proj.weight", HEADS * HEAD_DIM, DIM},
+                                        {"self_attn.k_proj.weight", KV_HEADS * HEAD_DIM, DIM},
+                                        {"self_attn.v_proj.weight", KV_HEADS * HEAD_DIM, DIM},
+                                        {"self_attn.o_proj.weight", DIM, HEADS * HEAD_DIM},
+                                        {"post_attention_layernorm.weight", DIM, 0},
+                                        {"mlp.gate_proj.weight", FFN, DIM},
+                                        {"mlp.up_proj.weight", FFN, DIM},
+                                        {"mlp.down_proj.weight", DIM, FFN}};
+    start(SOURCE_HF);
+    set_str("model_type", type);
+    set_int("num_hidden_layers", N_LAYERS);
+    set_int("hidden_size", DIM);
+    set_int("intermediate_size", FFN);
+    set_int("num_attention_heads", HEADS);
+    set_int("num_key_value_heads", KV_HEADS);
+    set_int("vocab_size", VOCAB);
+    set_int("max_position_embeddings", 4096);
+    set_float("rms_norm_eps", 1e-5);
+    set_str("hidden_act", "silu");
+    add_layers("model.layers.", lines, 9);
+    add("model.embed_tokens.weight", 2, VOCAB, DIM);
+    add("model.norm.weight", 1, DIM, 0);
+    add("lm_head.weight", 2, VOCAB, DIM);
+}
+
+static void llama_gguf(void)
+{
+    static const struct line lines[] = {{"attn_norm.weight", DIM, 0},
+                                        {"attn_q.weight", HEADS * HEAD_DIM, DIM},
+                                        {"attn_k.weight", KV_HEADS * HEAD_DIM, DIM},
+                                        {"attn_v.weight", KV_HEADS * HEAD_DIM, DIM},
+                                        {"attn_output.weight", DIM, HEADS * HEAD_DIM},
+                                        {"ffn_norm.weight", DIM, 0},
+                                        {"ffn_gate.weight", FFN, DIM},
+                                        {"ffn_up.weight", FFN, DIM},
+                                        {"ffn_down.weight", DIM, FFN}};
+    start(SOURCE_GGUF);
+    set_str("general.architecture", "llama");
+    set_int("llama.block_count", N_LAYERS);
+    set_int("llama.embedding_length", DIM);
+    set_int("llama.feed_forward_length", FFN);
+    set_int("llama.attention.head_count", HEADS);
+    set_int("llama.attention.head_count_kv", KV_HEADS);
+    set_int("llama.context_length", 4096);
+    set_float("llama.attention.layer_norm_rms_epsilon", 1e-5);
+    add_layers("blk.", lines, 9);
+    add("token_embd.weight", 2, VOCAB, DIM);
+    add("output_norm.weight", 1, DIM, 0);
+}
+
+static void opt_hf(const char *prefix)
+{
+    static const struct line lines[] = {{"self_attn.q_proj.weight", DIM, DIM},
+                                        {"self_attn.q_proj.bias", DIM, 0},
+                                        {"self_attn.k_proj.weight", DIM, DIM},
+                                        {"self_attn.k_proj.bias", DIM, 0},
+                                        {"self_attn.v_proj.weight", DIM, DIM},
+                                        {"self_attn.v_proj.bias", DIM, 0},
+                                        {"self_attn.out_proj.weight", DIM, DIM},
+                                        {"self_attn.out_proj.bias", DIM, 0},
+                                        {"self_attn_layer_norm.weight", DIM, 0},
+                                        {"self_attn_layer_norm.bias", DIM, 0},
+                                        {"final_layer_norm.weight", DIM, 0},
+                                        {"final_layer_norm.bias", DIM, 0},
+                                        {"fc1.weight", FFN, DIM},
+                                        {"fc1.bias", FFN, 0},
+                                        {"fc2.weight", DIM, FFN},
+                                        {"fc2.bias", DIM, 0}};
+    static const struct line ends[] = {{"embed_tokens.weight", VOCAB, DIM},
+                                       {"embed_positions.weight", 102, DIM},
+                                       {"final_layer_norm.weight", DIM, 0},
+                                       {"final_layer_norm.bias", DIM, 0}};
+    char name[80];
+    start(SOURCE_HF);
+    set_str("model_type", "opt");
+    set_int("num_hidden_layers", N_LAYERS);
+    set_int("hidden_size", DIM);
+    set_int("ffn_dim", FFN);
+    set_int("num_attention_heads", HEADS);
+    set_int("vocab_size", VOCAB);
+    set_int("max_position_embeddings", 100);
+    set_int("word_embed_proj_dim", DIM);
+    set_str("activation_function", "relu");
+    snprintf(name, sizeof name, "%slayers.", prefix);
+    add_layers(name, lines, 16);
+    for (int i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "%s%s", prefix, ends[i].name);
+        add(name, ends[i].k ? 2 : 1, ends[i].n, ends[i].k);
+    }
+}
+
+/* 1 / theta^(2i / 64) as transformers 5.23 computes it in f32 on a CPU, by
+ * LlamaRotaryEmbedding(LlamaConfig(rope_parameters=...)).inv_freq: theta 10000; theta 100000 with
+ * linear scaling by 2.5; theta 500000 with llama3 scaling, factor 32, low 1, high 4, original 8192.
+ */
+static const float inv_freq_default[32] = {
+    0x1.000000p+0f,  0x1.7ff222p-1f,  0x1.1feb34p-1f,  0x1.afd136p-2f,  0x1.43d136p-2f,
+    0x1.e5a846p-3f,  0x1.6c310ep-3f,  0x1.111aeep-3f,  0x1.99999ap-4f,  0x1.33281ap-4f,
+    0x1.ccab84p-5f,  0x1.59742ap-5f,  0x1.030dc6p-5f,  0x1.84869ep-6f,  0x1.235a72p-6f,
+    0x1.b4f7e4p-7f,  0x1.47ae14p-7f,  0x1.eb7360p-8f,  0x1.708938p-8f,  0x1.145ceep-8f,
+    0x1.9e7c70p-9f,  0x1.36d21ap-9f,  0x1.d22a50p-10f, 0x1.5d931cp-10f, 0x1.0624dep-10f,
+    0x1.892918p-11f, 0x1.26d42cp-11f, 0x1.ba2e4ap-12f, 0x1.4b96c0p-12f, 0x1.f1502ap-13f,
+    0x1.74eea6p-13f, 0x1.17a8e4p-13f,
+};
+static const float inv_freq_linear[32] = {
+    0x1.99999ap-2f,  0x1.1dd4d6p-2f,  0x1.8eec7ep-3f,  0x1.166198p-3f,  0x1.84869ep-4f,
+    0x1.0f200ep-4f,  0x1.7a6624p-5f,  0x1.080ef0p-5f,  0x1.708936p-6f,  0x1.012cfcp-6f,
+    0x1.66ee1cp-7f,  0x1.f4f1e4p-8f,  0x1.5d931cp-8f,  0x1.e7e344p-9f,  0x1.547688p-9f,
+    0x1.db2bc6p-10f, 0x1.4b96c0p-10f, 0x1.cec924p-11f, 0x1.42f22cp-11f, 0x1.c2b924p-12f,
+    0x1.3a8746p-12f, 0x1.b6f9a0p-13f, 0x1.32548cp-13f, 0x1.ab8884p-14f, 0x1.2a5884p-14f,
+    0x1.a063bcp-15f, 0x1.2291c4p-15f, 0x1.958954p-16f, 0x1.1afeeap-16f, 0x1.8af756p-17f,
+    0x1.139e94p-17f, 0x1.80abe2p-18f,
+};
+static const float inv_freq_llama3[32] = {
+    0x1.000000p+0f,  0x1.53c38cp-1f,  0x1.c2ef78p-2f,  0x1.2b3dc6p-2f,  0x1.8d2760p-3f,
+    0x1.078d40p-3f,  0x1.5dc95ap-4f,  0x1.d03ccep-5f,  0x1.341190p-5f,  0x1.98de92p-6f,
+    0x1.0f5386p-6f,  0x1.681adap-7f,  0x1.ddee9ep-8f,  0x1.3d2804p-8f,  0x1.a4ee40p-9f,
+    0x1.524f36p-10f, 0x1.c26c40p-12f, 0x1.9731eep-14f, 0x1.46831ap-16f, 0x1.b15902p-17f,
+    0x1.1f91f0p-17f, 0x1.7da9e8p-18f, 0x1.fa8b86p-19f, 0x1.5024d6p-19f, 0x1.be2188p-20f,
+    0x1.280d96p-20f, 0x1.88ec20p-21f, 0x1.04be68p-21f, 0x1.5a0f4ep-22f, 0x1.cb4a9ap-23f,
+    0x1.30c94ep-23f, 0x1.948360p-24f,
+};
+
+/* powf of two libraries may differ in the last bit or two, nothing more. */
+static void expect_inv_freq(const float *golden)
+{
+    assert_int_equal(model.shape.rope_dim, 64);
+    for (int i = 0; i < 32; i++)
+        assert_true(fabsf(model.shape.rope_inv_freq[i] - golden[i]) <= 2.5e-7f * golden[i]);
+}
+
+static void test_llama_hf(void **state)
+{
+    (void)state;
+    llama_hf("llama");
+    expect_good();
+    const struct shape *s = &model.shape;
+    assert_string_equal(s->family, "llama");
+    assert_int_equal(s->n_layers, N_LAYERS);
+    assert_int_equal(s->dim, DIM);
+    assert_int_equal(s->embed_dim, DIM);
+    assert_int_equal(s->n_heads, HEADS);
+    assert_int_equal(s->n_kv_heads, KV_HEADS);
+    assert_int_equal(s->head_dim, HEAD_DIM);
+    assert_int_equal(s->ffn_dim, FFN);
+    assert_int_equal(s->vocab, VOCAB);
+    assert_int_equal(s->context, 4096);
+    assert_int_equal(s->norm, NORM_RMS);
+    assert_int_equal(s->final_norm, 1);
+    assert_int_equal(s->act, ACT_SILU_GATED);
+    assert_int_equal(s->position, POSITION_ROPE);
+    assert_true(s->norm_eps == 1e-5f);
+    assert_int_equal(model.tied, 0);
+    assert_int_equal(model.paired_rows, 0);
+    assert_false(model.roles & ROLE_BIT(ROLE_Q_B));
+    assert_string_equal(family_tensor(&model, &source, ROLE_Q, 1)->name,
+                        "model.layers.1.self_attn.q_proj.weight");
+    assert_string_equal(family_tensor(&model, &source, ROLE_HEAD, 0)->name, "lm_head.weight");
+    expect_inv_freq(inv_freq_default);
+    unset("model_type");
+    fake.class_name = "LlamaForCausalLM";
+    expect_good();
+    fake.class_name = "GemmaForCausalLM";
+    expect_bad("unsupported architecture GemmaForCausalLM (have llama, mistral, qwen2, opt)");
+    fake.class_name = NULL;
+    expect_bad("model_type: missing");
+}
+
+static void test_llama_tied(void **state)
+{
+    (void)state;
+    llama_hf("llama");
+    set_flag("tie_word_embeddings", 1);
+    expect_good();
+    assert_int_equal(model.tied, 1);
+    assert_string_equal(family_tensor(&model, &source, ROLE_HEAD, 0)->name,
+                        "model.embed_tokens.weight");
+    drop("lm_head.weight");
+    expect_good();
+    unset("tie_word_embeddings");
+    expect_good();
+    assert_int_equal(model.tied, 1);
+    set_flag("tie_word_embeddings", 0); // says that a head is there: a shard is missing
+    expect_bad("lm_head.weight: missing");
+}
+
+static void test_biases(void **state)
+{
+    (void)state;
+    static const struct line qkv[] = {{"self_attn.q_proj.bias", HEADS * HEAD_DIM, 0},
+                                      {"self_attn.k_proj.bias", KV_HEADS * HEAD_DIM, 0},
+                                      {"self_attn.v_proj.bias", KV_HEADS * HEAD_DIM, 0}};
+    static const struct line rest[] = {{"self_attn.o_proj.bias", DIM, 0},
+                                       {"mlp.gate_proj.bias", FFN, 0},
+                                       {"mlp.up_proj.bias", FFN, 0},
+                                       {"mlp.down_proj.bias", DIM, 0}};
+    llama_hf("llama");
+    set_flag("attention_bias", 1);
+    expect_bad("model.layers.0.self_attn.q_proj.bias: missing");
+    add_layers("model.layers.", qkv, 3);
+    expect_bad("self_attn.o_proj.bias: missing");
+    unset("attention_bias");
+    set_str("model_type", "qwen2"); // always has these three
+    set_flag("use_sliding_window", 0);
+    set_int("sliding_window", 128); // not used: does not matter
+    expect_good();
+    assert_string_equal(model.shape.family, "qwen2");
+    assert_true(model.roles & ROLE_BIT(ROLE_V_B));
+    assert_false(model.roles & ROLE_BIT(ROLE_O_B));
+    set_str("model_type", "llama");
+    set_flag("attention_bias", 1);
+    set_flag("mlp_bias", 1);
+    add_layers("model.layers.", rest, 4);
+    expect_good();
+    assert_true(model.roles & ROLE_BIT(ROLE_O_B));
+    assert_true(model.roles & ROLE_BIT(ROLE_GATE_B));
+    tensor("model.layers.1.self_attn.k_proj.bias")->dims[0] = 5;
+    expect_bad("model.layers.1.self_attn.k_proj.bias: expected [128], the file has [5]");
+}
+
+static void test_windows(void **state)
+{
+    (void)state;
+    llama_hf("mistral");
+    expect_good();
+    set_int("sliding_window", 4096);
+    expect_good();
+    set_int("sliding_window", 4095);
+    expect_bad("unsupported: sliding_window");
+    llama_hf("llama");
+    fake.types[0] = fake.types[1] = "full_attention";
+    fake.n_types = 1;
+    expect_bad("layer_types: has 1 entries, expected 2");
+    fake.n_types = 2;
+    expect_good();
+    fake.types[1] = "sliding_attention";
+    expect_bad("layer_types: unsupported: sliding_attention in layer 1");
+    llama_gguf();
+    set_int("llama.attention.sliding_window", 100);
+    expect_bad("llama.attention.sliding_window");
+}
+
+/* Each number 0, negative, too large, of the wrong type, or missing: the error names its key. */
+static void bad_numbers(const char *const *keys, int n, int missing_is_bad)
+{
+    static const double bad[] = {0, -1, 2147483648.0, 4294971392.0, 9.3e18};
+    for (int i = 0; i < n; i++) {
+        struct fake_value *v = value(keys[i]), saved;
+        assert_non_null(v);
+        saved = *v;
+        for (size_t j = 0; j < sizeof bad / sizeof *bad; j++) {
+            v->number = bad[j];
+            expect_bad(keys[i]);
+        }
+        *v = saved;
+        v->kind = FAKE_STR;
+        v->str = "4096";
+        expect_bad(keys[i]);
+        v->key[0] = 0;
+        if (missing_is_bad)
+            expect_bad(keys[i]);
+        *v = saved;
+        expect_good();
+    }
+}
+
+static void test_bad_numbers(void **state)
+{
+    (void)state;
+    static const char *const hf[] = {"num_hidden_layers", "hidden_size",
+                                     "intermediate_size", "num_attention_heads",
+                                     "vocab_size",        "max_position_embeddings"};
+    static const char *const gguf[] = {"llama.block_count", "llama.embedding_length",
+                                       "llama.feed_forward_length", "llama.attention.head_count",
+                                       "llama.context_length"};
+    static const char *const opt[] = {"num_hidden_layers", "hidden_size",
+                                      "ffn_dim",           "num_attention_heads",
+                                      "vocab_size",        "max_position_embeddings"};
+    static const char *const kv[] = {"num_key_value_heads"};
+    llama_hf("llama");
+    bad_numbers(hf, 6, 1);
+    bad_numbers(kv, 1, 0);
+    set_int("num_hidden_layers", 513);
+    expect_bad("num_hidden_layers");
+    llama_gguf();
+    bad_numbers(gguf, 5, 1);
+    opt_hf("model.decoder.");
+    bad_numbers(opt, 6, 1);
+}
+
+static void test_heads(void **state)
+{
+    (void)state;
+    llama_hf("llama");
+    set_int("num_key_value_heads", 3);
+    expect_bad("num_attention_heads: 8 is not a multiple of num_key_value_heads, 3");
+    set_int("num_key_value_heads", 16);
+    expect_bad("num_key_value_heads");
+    llama_hf("llama");
+    set_int("num_attention_heads", 6);
+    expect_bad("hidden_size: 512 is not a multiple of num_attention_heads, 6");
+    llama_hf("llama");
+    set_int("head_dim", 63);
+    expect_bad("head_dim: 63 is odd");
+    set_int("head_dim", 1024);
+    expect_bad("head_dim");
+    set_int("head_dim", 64);
+    expect_good();
+    set_int("head_dim", 32); // the tensors say otherwise
+    expect_bad("q_proj.weight: expected [256, 512], the file has [512, 512]");
+    llama_gguf();
+    set_int("llama.attention.value_length", 32);
+    expect_bad("llama.attention.value_length");
+    llama_gguf();
+    set_int("llama.rope.dimension_count", 66);
+    expect_bad("llama.rope.dimension_count");
+    set_int("llama.rope.dimension_count", 31);
+    expect_bad("llama.rope.dimension_count");
+    set_int("llama.rope.dimension_count", 32);
+    expect_good();
+    assert_int_equal(model.shape.rope_dim, 32);
+}
+
+static void test_tensors(void **state)
+{
+    (void)state;
+    llama_hf("llama");
+    tensor("model.embed_tokens.weight")->dims[0] = VOCAB - 1;
+    expect_bad("vocab_size is 1000, the file has 999 rows");
+    llama_hf("llama");
+    tensor("model.layers.1.mlp.down_proj.weight")->dims[0] = FFN;
+    tensor("model.layers.1.mlp.down_proj.weight")->dims[1] = DIM; // transposed
+    expect_bad("model.layers.1.mlp.down_proj.weight: expected [512, 640], the file has [640, 512]");
+    llama_hf("llama");
+    tensor("model.norm.weight")->n_dims = 2;
+    expect_bad("model.norm.weight: expected [512], the file has [512, 0]");
+    llama_hf("llama");
+    tensor("model.norm.weight")->n_bytes = 4;
+    expect_bad("model.norm.weight: 4 bytes");
+    llama_hf("llama");
+    tensor("model.layers.0.mlp.up_proj.weight")->dtype = N_DTYPES;
+    expect_bad("model.layers.0.mlp.up_proj.weight: format not supported");
+    llama_hf("llama");
+    drop("model.layers.1.self_attn.k_proj.weight");
+    expect_bad("model.layers.1.self_attn.k_proj.weight: missing");
+    drop("model.embed_tokens.weight");
+    expect_bad("model.embed_tokens.weight: missing");
+    llama_hf("gpt_bigcode");
+    expect_bad("model_type: unsupported architecture gpt_bigcode");
+}
+
+/* The spelling of transformers 4 (rope_scaling, rope_theta beside it) or 5 (rope_parameters). */
+static const char *member(int v5, const char *name)
+{
+    static char key[80];
+    snprintf(key, sizeof key, "%s.%s", v5 ? "rope_parameters" : "rope_scaling", name);
+    return key;
+}
+
+static void test_scaling_hf(void **state)
+{
+    (void)state;
+    for (int v5 = 0; v5 < 2; v5++) {
+        llama_hf("llama");
+        set_int(v5 ? member(v5, "rope_theta") : "rope_theta", 500000);
+        set_str(member(v5, "rope_type"), "llama3");
+        set_float(member(v5, "factor"), 32);
+        set_float(member(v5, "low_freq_factor"), 1);
+        set_float(member(v5, "high_freq_factor"), 4);
+        expect_bad("original_max_position_embeddings: missing");
+        set_int(member(v5, "original_max_position_embeddings"), 8192);
+        expect_good();
+        expect_inv_freq(inv_freq_llama3);
+        set_float(member(v5, "high_freq_factor"), 1);
+        expect_bad("high_freq_factor");
+        set_float(member(v5, "factor"), 0);
+        expect_bad("factor");
+        llama_hf("llama");
+        set_float(v5 ? member(v5, "rope_theta") : "rope_theta", 100000);
+        set_str(member(v5, v5 ? "rope_type" : "type"), "linear");
+        expect_bad("factor: missing");
+        set_float(member(v5, "factor"), 2.5);
+        expect_good();
+        expect_inv_freq(inv_freq_linear);
+        set_str(member(v5, v5 ? "rope_type" : "type"), "yarn");
+        expect_bad("unsupported: yarn");
+        llama_hf("llama");
+        set_float(member(v5, "partial_rotary_factor"), 0.5);
+        expect_bad("partial_rotary_factor");
+    }
+    static const double bad_theta[] = {0, -1, NAN, INFINITY};
+    for (int i = 0; i < 4; i++) {
+        llama_hf("llama");
+        set_float("rope_theta", bad_theta[i]);
+        expect_bad("rope_theta");
+    }
+    llama_hf("llama");
+    set_float("rms_norm_eps", -1);
+    expect_bad("rms_norm_eps");
+    llama_hf("llama");
+    set_str("hidden_act", "gelu");
+    expect_bad("hidden_act: unsupported: gelu");
+}
+
+static void test_llama_gguf(void **state)
+{
+    (void)state;
+    llama_gguf();
+    expect_good();
+    assert_int_equal(model.shape.vocab, VOCAB);
+    assert_int_equal(model.tied, 1);
+    assert_int_equal(model.paired_rows, 1);
+    assert_string_equal(family_tensor(&model, &source, ROLE_DOWN, 1)->name,
+                        "blk.1.ffn_down.weight");
+    expect_inv_freq(inv_freq_default);
+    add("output.weight", 2, VOCAB, DIM);
+    expect_good();
+    assert_int_equal(model.tied, 0);
+    set_int("llama.vocab_size", VOCAB + 1);
+    expect_bad("vocab_size is 1001, the file has 1000 rows");
+    set_int("llama.vocab_size", VOCAB);
+    set_int("llama.expert_count", 8);
+    expect_bad("llama.expert_count: unsupported: 8 experts");
+    set_int("llama.expert_count", 0);
+    expect_good();
+    set_str("general.architecture", "mistral"); // not a name that GGUF files use
+    expect_bad("general.architecture: unsupported architecture mistral");
+    unset("general.architecture");
+    expect_bad("general.architecture: missing");
+}
+
+static void test_scaling_gguf(void **state)
+{
+    (void)state;
+    float divisors[32];
+    llama_gguf();
+    set_float("llama.rope.freq_base", 100000);
+    set_str("llama.rope.scaling.type", "linear");
+    set_float("llama.rope.scaling.factor", 2.5);
+    expect_good();
+    expect_inv_freq(inv_freq_linear);
+    set_float("llama.rope.scaling.factor", 0);
+    expect_bad("llama.rope.scaling.factor");
+    set_str("llama.rope.scaling.type", "yarn");
+    expect_bad("llama.rope.scaling.type: unsupported: yarn");
+    unset("llama.rope.scaling.type");
+    set_float("llama.rope.scale_linear", 2.5); // older files
+    expect_good();
+    expect_inv_freq(inv_freq_linear);
+    unset("llama.rope.scale_linear");
+
+    // llama3 in GGUF: the conversion has put its scaling into divisors
+    set_float("llama.rope.freq_base", 500000);
+    for (int i = 0; i < 32; i++)
+        divisors[i] = (float)(pow(500000, -i / 32.0) / inv_freq_llama3[i]);
+    fake.rope_freqs = divisors;
+    struct source_tensor *t = add("rope_freqs.weight", 1, 32, 0);
+    t->dtype = DTYPE_F32;
+    t->n_bytes = 128;
+    expect_good();
+    expect_inv_freq(inv_freq_llama3);
+    divisors[7] = 0;
+    expect_bad("rope_freqs.weight: number 7");
+    t->dims[0] = 33;
+    expect_bad("rope_freqs.weight: expected [32]");
+}
+
+/* The order of rows against its definition: row 2i + p of a head in the file is our row
+ * p * half + i. */
+static void test_paired_rows(void **state)
+{
+    (void)state;
+    llama_gguf();
+    expect_good();
+    for (int head = 0; head < HEADS; head++)
+        for (int i = 0; i < HEAD_DIM / 2; i++)
+            for (int p = 0; p < 2; p++) {
+                int ours = head * HEAD_DIM + p * HEAD_DIM / 2 + i;
+                int file = head * HEAD_DIM + 2 * i + p;
+                assert_int_equal(family_source_row(&model, ROLE_Q, ours), file);
+                assert_int_equal(family_source_row(&model, ROLE_K_B, ours), file);
+                assert_int_equal(family_source_row(&model, ROLE_V, ours), ours);
+                assert_int_equal(family_source_row(&model, ROLE_O, ours), ours);
+            }
+    set_int("llama.rope.dimension_count", 16); // the rest of the head stays where it is
+    expect_good();
+    assert_int_equal(family_source_row(&model, ROLE_Q, 64 + 8), 64 + 1);
+    assert_int_equal(family_source_row(&model, ROLE_Q, 64 + 15), 64 + 15);
+    assert_int_equal(family_source_row(&model, ROLE_Q, 64 + 16), 64 + 16);
+}
+
+static void test_opt(void **state)
+{
+    (void)state;
+    opt_hf("decoder.");
+    expect_good();
+    opt_hf("model.decoder.");
+    expect_good();
+    const struct shape *s = &model.shape;
+    assert_string_equal(s->family, "opt");
+    assert_int_equal(s->norm, NORM_LAYER);
+    assert_int_equal(s->norm_after, 0);
+    assert_int_equal(s->final_norm, 1);
+    assert_int_equal(s->act, ACT_RELU);
+    assert_int_equal(s->position, POSITION_LEARNED);
+    assert_int_equal(s->position_offset, 2);
+    assert_int_equal(s->rope_dim, 0);
+    assert_int_equal(s->n_kv_heads, HEADS);
+    assert_int_equal(model.tied, 1);
+    assert_true(model.roles & ROLE_BIT(ROLE_O_B));
+    assert_false(model.roles & ROLE_BIT(ROLE_GATE));
+    assert_string_equal(family_tensor(&model, &source, ROLE_NORM2_B, 1)->name,
+                        "model.decoder.layers.1.final_layer_norm.bias");
+    set_str("activation_function", "gelu");
+    expect_good();
+    assert_int_equal(model.shape.act, ACT_GELU);
+    set_str("activation_function", "gelu_new");
+    expect_bad("activation_function: unsupported: gelu_new");
+    set_str("activation_function", "relu");
+    set_flag("enable_bias", 0);
+    expect_good();
+    assert_false(model.roles & ROLE_BIT(ROLE_O_B));
+    assert_true(model.roles & ROLE_BIT(ROLE_NORM1_B));
+    tensor("model.decoder.embed_positions.weight")->dims[0] = 100; // without the offset of 2
+    expect_bad("embed_positions.weight: expected [102, 512], the file has [100, 512]");
+    set_flag("layer_norm_elementwise_affine", 0);
+    expect_bad("layer_norm_elementwise_affine");
+}
+
+static void test_opt_350m(void **state)
+{
+    (void)state;
+    opt_hf("model.decoder.");
+    set_flag("do_layer_norm_before", 0);
+    set_int("word_embed_proj_dim", 128);
+    drop("model.decoder.embed_tokens.weight");
+    drop("model.decoder.final_layer_norm.weight");
+    add("model.decoder.embed_tokens.weight", 2, VOCAB, 128);
+    expect_bad("model.decoder.project_in.weight: missing");
+    add("model.decoder.project_in.weight", 2, DIM, 128);
+    add("model.decoder.project_out.weight", 2, 128, DIM);
+    expect_good();
+    assert_int_equal(model.shape.norm_after, 1);
+    assert_int_equal(model.shape.final_norm, 0);
+    assert_int_equal(model.shape.embed_dim, 128);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_llama_hf),    cmocka_unit_test(test_llama_tied),
+        cmocka_unit_test(test_biases),      cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_bad_numbers), cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_tensors),     cmocka_unit_test(test_scaling_hf),
+        cmocka_unit_test(test_llama_gguf),  cmocka_unit_test(test_scaling_gguf),
+        cmocka_unit_test(test_paired_rows), cmocka_unit_test(test_opt),
+        cmocka_unit_test(test_opt_350m),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

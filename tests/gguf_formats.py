@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Compares the number formats with gguf-py's dequantisers, bit for bit, and the reader with its
+writer.
+
+Needs numpy and gguf (skips without) and the tools of build/tests/tools; $BUILD names another build.
+Arguments are GGUF files to compare as well, all tensors of them.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+
+try:
+    import gguf
+    import numpy as np
+except ImportError as e:
+    print(f"skip: {e}")
+    print("0 passed, 0 failed, 1 skipped")
+    sys.exit(0)
+
+BUILD = os.environ.get("BUILD", "build")
+TOOLS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", BUILD, "tests/tools")
+Type = gguf.GGMLQuantizationType
+N_ROWS, K = 67, 1536  # two panels and three rows more; three ranges of dtype_dump
+counts = {"passed": 0, "failed": 0, "skipped": 0}
+rng = np.random.default_rng(20240817)
+
+
+def report(name, ok, detail=""):
+    counts["passed" if ok else "failed"] += 1
+    if not ok:
+        print(f"FAILED {name}: {detail}")
+
+
+def dump(name, rows, how):
+    out = subprocess.run([TOOLS + "/dtype_dump", name, str(K), how], input=rows.tobytes(),
+                         stdout=subprocess.PIPE, check=True).stdout
+    return np.frombuffer(out, np.uint16 if how == "bf16" else np.uint32).reshape(N_ROWS, -1)
+
+
+def compare(name, got, want):
+    if got.shape != want.shape:
+        return report(name, False, f"shape {got.shape}, expected {want.shape}")
+    bad = np.argwhere(got != want)
+    detail = ""
+    if len(bad):
+        r, i = bad[0]
+        detail = f"{len(bad)} of {got.size} differ, [{r}, {i}]: {got[r, i]:#x} for {want[r, i]:#x}"
+    report(name, not len(bad), detail)
+
+
+def random_blocks(qtype, scale_at):
+    """Random bytes, but the f16 scales are finite: -1.99..1.99, with subnormals and zeros."""
+    block, size = gguf.GGML_QUANT_SIZES[qtype]
+    blocks = rng.integers(0, 256, (N_ROWS, K // block, size), np.uint8)
+    for at in scale_at:
+        blocks[..., at + 1] &= 0xBF
+        blocks[: N_ROWS // 4, :, at + 1] &= 0x83  # a quarter of the rows: subnormal scales
+    return blocks.reshape(N_ROWS, -1)
+
+
+SCALES = {
+    Type.Q4_0: [0], Type.Q4_1: [0, 2], Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q8_0: [0],
+    Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208],
+}
+PLAIN = [Type.F32, Type.F16, Type.BF16]
+
+
+def weights():
+    x = rng.standard_normal((N_ROWS, K)).astype(np.float32)
+    x *= np.exp2(rng.integers(-20, 6, (N_ROWS, 1))).astype(np.float32)
+    x[3] = 0
+    x[4, :64] = 1.5
+    return x
+
+
+def cases():
+    x = weights()
+    for qtype in PLAIN + list(SCALES):
+        name = qtype.name.lower()
+        try:
+            yield name, qtype, gguf.quants.quantize(x, qtype)
+        except NotImplementedError:
+            pass
+        if qtype in SCALES:
+            yield name, qtype, random_blocks(qtype, SCALES[qtype])
+    for qtype, top in ((Type.F32, 4), (Type.F16, 2), (Type.BF16, 2)):
+        bits = rng.integers(0, 256, (N_ROWS, K * top), np.uint8)
+        bits[:, top - 1 :: top] &= 0xBF  # any finite number, of either sign
+        yield qtype.name.lower(), qtype, bits
+
+
+def formats_check():
+    for n, (name, qtype, rows) in enumerate(cases()):
+        rows = np.ascontiguousarray(rows).view(np.uint8)
+        want = gguf.quants.dequantize(rows, qtype).astype(np.float32).reshape(N_ROWS, K)
+        bits = np.ascontiguousarray(want).view(np.uint32)
+        label = f"{name} #{n}"
+        compare(label + " row", dump(name, rows, "row"), bits)
+        compare(label + " f32 panel", dump(name, rows, "f32"), bits)
+        rounded = gguf.quants.quantize(want, Type.BF16).view(np.uint16)
+        compare(label + " bf16 panel", dump(name, rows, "bf16"), rounded)
+
+
+def read(path, *what):
+    run = subprocess.run([TOOLS + "/gguf_dump", path, *what], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE)
+    return run.stdout if run.returncode == 0 else run.stderr
+
+
+def tensors_check(label, path, tensors):
+    """tensors: name -> (type, dims slow to fast, bytes); the tool lists the same ones."""
+    listed = {}
+    for line in read(path).decode().splitlines():
+        name, dtype, dims, _, n_bytes = line.rsplit(" ", 4)
+        listed[name] = dtype, tuple(map(int, dims.split("x"))), int(n_bytes)
+    report(label + " directory", listed == {
+        name: (qtype.name.lower(), dims, len(data)) for name, (qtype, dims, data) in tensors.items()
+    }, f"{len(listed)} tensors")
+    for name, (qtype, dims, data) in tensors.items():
+        report(f"{label} {name} bytes", read(path, "data", name) == data)
+        rows = np.frombuffer(data, np.uint8)
+        want = gguf.quants.dequantize(rows, qtype).astype(np.float32).tobytes()
+        report(f"{label} {name} numbers", read(path, "f32", name) == want)
+
+
+KEYS = [  # how to read it, key, value as gguf_dump prints it
+    ("str", "general.architecture", b"llama\0"),
+    ("int", "llama.block_count", b"3\n"),
+    ("float", "llama.rope.freq_base", b"10000\n"),
+    ("bool", "tokenizer.ggml.add_bos_token", b"1\n"),
+    ("strs", "tokenizer.ggml.tokens", b"a\0\0\xc4\xa0b\0"),
+    ("f32s", "tokenizer.ggml.scores", b"0\n-1\n0.5\n"),
+    ("i32s", "tokenizer.ggml.token_type", b"1\n3\n1\n"),
+    ("int", "x.i64", b"-9000000000\n"),
+    ("str", "tokenizer.chat_template", "{{ \u00e4 }}\0".encode()),
+]
+
+
+def writer_check(folder, n_per_part):
+    path = os.path.join(folder, "m.gguf")
+    w = gguf.GGUFWriter(path, "llama", split_max_tensors=n_per_part)
+    w.add_block_count(3)
+    w.add_rope_freq_base(10000.0)
+    w.add_add_bos_token(True)
+    w.add_token_list([b"a", b"", b"\xc4\xa0b"])
+    w.add_token_scores([0.0, -1.0, 0.5])
+    w.add_token_types([1, 3, 1])
+    w.add_int64("x.i64", -9000000000)
+    w.add_chat_template("{{ \u00e4 }}")
+    tensors = {}
+    for i, (name, qtype, rows) in enumerate(cases()):
+        rows = np.ascontiguousarray(rows).view(np.uint8)
+        name, shape = f"blk.{i}.{name}.weight", rows.shape
+        w.add_tensor(name, rows, raw_shape=shape, raw_dtype=qtype)
+        tensors[name] = qtype, (N_ROWS, K), rows.tobytes()
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    label = "one file" if not n_per_part else "split"
+    if n_per_part:
+        n_parts = -(-len(tensors) // n_per_part)
+        path = os.path.join(folder, f"m-00001-of-{n_parts:05d}.gguf")
+    tensors_check(label, path, tensors)
+    for how, key, want in KEYS:
+        got = read(path, how, key)
+        report(f"{label} {key}", got == want, f"{got} for {want}")
+
+
+def model_check(path):
+    tensors = {}
+    for t in gguf.GGUFReader(path).tensors:
+        tensors[t.name] = t.tensor_type, tuple(int(n) for n in reversed(t.shape)), t.data.tobytes()
+    tensors_check(os.path.basename(path), path, tensors)
+
+
+def main():
+    formats_check()
+    for n_per_part in (0, 7):
+        with tempfile.TemporaryDirectory() as folder:
+            writer_check(folder, n_per_part)
+    for path in sys.argv[1:]:
+        model_check(path)
+    print(", ".join(f"{v} {k}" for k, v in counts.items()))
+    return 1 if counts["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,577 @@
+/* tests/ops_test.c - matmul, rows, head and the functions under them, against kernels/ref and bit
+ * against bit over instruction sets, threads, tiles and positions. */
+#include "tests/ops_help.h"
+
+/* ---- exp, GELU, Gumbel ---- */
+
+static double ulps(float got, double want)
+{
+    float nearest = (float)want;
+    double ulp = nextafterf(fabsf(nearest), INFINITY) - fabsf(nearest);
+    return fabs(got - want) / ulp;
+}
+
+static void exp_is_close_and_clean(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (int64_t i = 0; i < 400000; i++) {
+        float x = -87.29f + (float)i * (176.0f / 400000);
+        double error = ulps(op_exp(x), exp(x));
+        worst = error > worst ? error : worst;
+    }
+    for (int64_t i = 0; i < 100000; i++) {
+        float x = noise(1, i);
+        double error = ulps(op_exp(x), exp(x));
+        worst = error > worst ? error : worst;
+    }
+    assert_true(worst < 2);
+    assert_true(op_exp(0.0f) == 1.0f && op_exp(-0.0f) == 1.0f);
+    assert_true(op_exp(-INFINITY) == 0 && op_exp(-1e30f) == 0 && op_exp(-88.0f) == 0);
+    assert_true(op_exp(INFINITY) == INFINITY && op_exp(100.0f) == INFINITY);
+    assert_true(isfinite(op_exp(88.722f)) && isnormal(op_exp(-87.29f)));
+    assert_true(isnan(op_exp(NAN)));
+}
+
+static void gelu_is_the_erf_form(void **state)
+{
+    (void)state;
+    for (int i = -2000; i <= 2000; i++) {
+        float x = (float)i * 0.01f;
+        double want = 0.5 * x * (1 + erf(x / sqrt(2)));
+        assert_true(fabs(math_gelu(x) - want) < 1e-6);
+    }
+    assert_true(math_gelu(1e30f) == 1e30f && math_gelu(-1e30f) == 0);
+}
+
+static void gumbel_has_its_moments(void **state)
+{
+    (void)state;
+    enum { N = 200000 };
+    double sum = 0, square = 0;
+    for (int32_t id = 0; id < N; id++) {
+        float v = math_uniform(77, id);
+        double g = head_gumbel(77, id);
+        assert_true(v > 0 && v <= 1 && isfinite(g));
+        if (v < 0.99f)
+            assert_true(fabs(g + log(-log1p(-(double)v))) < 2e-6 * (1 + fabs(g)));
+        sum += g;
+        square += g * g;
+    }
+    double mean = sum / N;
+    assert_true(fabs(mean - 0.5772157) < 0.01);
+    assert_true(fabs(square / N - mean * mean - 1.6449341) < 0.03);
+    assert_true(head_gumbel(77, 5) == head_gumbel(77, 5));
+    assert_true(head_gumbel(77, 5) != head_gumbel(78, 5));
+    assert_true(isfinite(math_gumbel(1.0f)) && isfinite(math_gumbel(0x1p-33f)));
+}
+
+static void isa_names_round_trip(void **state)
+{
+    (void)state;
+    for (enum isa isa = 0; isa < N_ISAS; isa++)
+        assert_int_equal(isa_by_name(isa_name(isa)), isa);
+    assert_int_equal(isa_by_name("mmx"), N_ISAS);
+    assert_true(isa_best() >= ISA_PORTABLE && isa_best() < N_ISAS);
+}
+
+/* ---- matmul ---- */
+
+/* Bytes of a block that decode to small numbers: encoded where the format has a coder, else drawn
+ * until they do. */
+static void fill_row(enum dtype t, uint64_t seed, int64_t k, uint8_t *row)
+{
+    float x[1024];
+    const struct dtype_info *info = dtype_info(t);
+    if (t == DTYPE_F32 || t == DTYPE_F16 || t == DTYPE_BF16 || t == DTYPE_Q8 || t == DTYPE_Q4) {
+        float *full = noise_array(seed, k, 1);
+        dtype_encode_row(t, full, k, row);
+        free(full);
+        return;
+    }
+    for (int64_t block = 0; block < k / info->block; block++)
+        for (uint64_t try = 0;; try++) {
+            uint8_t *at = row + block * info->block_bytes;
+            for (int i = 0; i < info->block_bytes; i++)
+                at[i] = (uint8_t)mix64(seed + mix64((uint64_t)block + mix64(try * 512 + i)));
+            dtype_decode_row(t, at, info->block, x);
+            float max = 0;
+            for (int i = 0; i < info->block; i++)
+                max = fabsf(x[i]) <= 4 ? fmaxf(max, fabsf(x[i])) : INFINITY;
+            if (max > 0.1f && max < 4)
+                break;
+        }
+}
+
+static struct weight weight_make(enum dtype t, int n, int k, uint64_t seed)
+{
+    int64_t row_bytes = dtype_row_bytes(t, k), panel_bytes = dtype_panel_bytes(t, k);
+    uint8_t *panels = take(dtype_panels_bytes(t, n, k)), *rows = take(row_bytes * n);
+    for (int i = 0; i < n; i++)
+        fill_row(t, seed + mix64((uint64_t)i), k, rows + i * row_bytes);
+    for (int i = 0; i < n; i += PANEL_ROWS) {
+        const void *at[PANEL_ROWS];
+        for (int j = 0; j < PANEL_ROWS; j++)
+            at[j] = i + j < n ? rows + (i + j) * row_bytes : NULL;
+        panel_pack(t, at, k, panels + i / PANEL_ROWS * panel_bytes);
+    }
+    free(rows);
+    return (struct weight){.dtype = t, .n = n, .k = k, .panels = panels};
+}
+
+/* Runs a matmul on its own copy of y0 [m, y_stride], with exactly the scratch it asks for. */
+static float *matmul_run(enum isa isa, enum compute compute, struct pool *pool,
+                         struct matmul_args a, const float *y0)
+{
+    struct ops ops = {isa, compute, pool};
+    float *y = copy_of(y0, a.m * a.y_stride * 4);
+    a.y = y;
+    a.scratch = take(matmul_scratch_bytes(&ops, a.m, a.w.n, a.w.k));
+    ops_run_matmul(&ops, &a);
+    free(a.scratch);
+    return y;
+}
+
+static void matmul_check(enum dtype t, int m, int n, int k, struct matmul_args a)
+{
+    a.w = weight_make(t, n, k, (uint64_t)(t * 1000 + n * 7 + k));
+    a.m = m;
+    a.x_stride = k + 3;
+    a.y_stride = n + 5;
+    float *x = noise_array(2, m * a.x_stride, 1), *y0 = noise_array(3, m * a.y_stride, 1);
+    float *bias = noise_array(4, n, 1);
+    a.x = x;
+    if (a.bias)
+        a.bias = bias;
+    for (enum compute c = COMPUTE_BF16; c <= COMPUTE_F32; c++) {
+        float *want = matmul_run(ISA_REF, c, NULL, a, y0), *first = NULL;
+        FOR_EACH_ISA(isa)
+        {
+            float *y = matmul_run(isa, c, NULL, a, y0);
+            char what[128];
+            snprintf(what, sizeof what, "%s %s m %d n %d k %d compute %d", isa_name(isa),
+                     dtype_info(t)->name, m, n, k, (int)c);
+            assert_close(y, want, m * a.y_stride, 1e-5 * (1 + sqrt(k)), what);
+            if (first && (c == COMPUTE_F32 || isa == ISA_AVX2)) // the sets that make equal bits
+                assert_same_bits(y, first, m * a.y_stride * 4, what);
+            if (first)
+                free(y);
+            else
+                first = y;
+        }
+        free(first);
+        free(want);
+    }
+    free((void *)a.w.panels);
+    free(x);
+    free(y0);
+    free(bias);
+}
+
+static void matmul_equals_ref(void **state)
+{
+    (void)state;
+    static const enum dtype dtypes[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q4_0, DTYPE_Q4_1,
+                                        DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0, DTYPE_Q4_K, DTYPE_Q5_K,
+                                        DTYPE_Q6_K, DTYPE_Q8,   DTYPE_Q4};
+    static const int shapes[][3] = {{1, 1, 1},    {2, 33, 31},  {5, 31, 64},  {15, 100, 80},
+                                    {3, 64, 96},  {29, 40, 96}, {7, 65, 288}, {70, 33, 256},
+                                    {4, 32, 512}, {13, 1, 257}};
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            if (dtype_row_bytes(dtypes[d], shapes[s][2]) > 0)
+                matmul_check(dtypes[d], shapes[s][0], shapes[s][1], shapes[s][2],
+                             (struct matmul_args){0});
+}
+
+static void matmul_finishes(void **state)
+{
+    (void)state;
+    const float *some = (const float *)1; // replaced by a real bias
+    for (int act = ACT_NONE; act <= ACT_GELU; act++)
+        for (int add = 0; add <= 1; add++) {
+            matmul_check(DTYPE_BF16, 6, 50, 40, (struct matmul_args){.act = act, .add = add});
+            matmul_check(DTYPE_F32, 17, 50, 41,
+                         (struct matmul_args){.act = act, .add = add, .bias = some});
+        }
+}
+
+/* Every m, every position of a row, every number of threads: the same bits. */
+static void matmul_bits(enum dtype t, int m_max, int n, int k)
+{
+    struct weight w = weight_make(t, n, k, 9);
+    float *x = noise_array(5, (int64_t)m_max * k, 1), *y0 = noise_array(6, (int64_t)m_max * n, 1);
+    struct matmul_args a = {.w = w, .x = x, .x_stride = k, .y_stride = n, .add = 1};
+    FOR_EACH_ISA(isa)
+    for (enum compute c = COMPUTE_BF16; c <= COMPUTE_F32; c++) {
+        a.m = m_max;
+        a.x = x;
+        float *all = matmul_run(isa, c, NULL, a, y0);
+        for (int n_threads = 1; n_threads <= 3; n_threads++) {
+            struct pool *pool = pool_of(n_threads);
+            for (a.m = 1; a.m <= m_max; a.m += n_threads == 1 ? 1 : 13) {
+                int64_t first = (a.m * 7) % (m_max - a.m + 1);
+                a.x = x + first * k;
+                float *y = matmul_run(isa, c, pool, a, y0 + first * n);
+                assert_same_bits(y, all + first * n, (int64_t)a.m * n * 4, "matmul rows");
+                free(y);
+            }
+            pool_close(pool);
+        }
+        free(all);
+    }
+    free((void *)w.panels);
+    free(x);
+    free(y0);
+}
+
+static void matmul_rows_do_not_meet(void **state)
+{
+    (void)state;
+    matmul_bits(DTYPE_BF16, 70, 72, 50);
+    matmul_bits(DTYPE_Q8, 70, 40, 70);
+    matmul_bits(DTYPE_F32, 110, 33, 33); // rows are split from 32 per thread
+}
+
+/* Several blocks along k: sums leave the registers and come back. */
+static void matmul_long_chains(void **state)
+{
+    (void)state;
+    matmul_check(DTYPE_BF16, 16, 33, 8704, (struct matmul_args){0});
+    matmul_check(DTYPE_Q4, 3, 33, 8200, (struct matmul_args){.add = 1});
+    struct weight w = weight_make(DTYPE_BF16, 40, 8201, 9);
+    float *x = noise_array(5, (int64_t)70 * w.k, 1), *y0 = take(70 * 40 * 4);
+    struct matmul_args a = {.w = w, .x = x, .m = 70, .x_stride = w.k, .y_stride = 40};
+    for (enum compute c = COMPUTE_BF16; c <= COMPUTE_F32; c++) {
+        float *all = matmul_run(isa_best(), c, NULL, a, y0);
+        struct pool *pool = pool_of(2);
+        float *y = matmul_run(isa_best(), c, pool, a, y0);
+        assert_same_bits(y, all, 70 * 40 * 4, "rows split, long k");
+        free(y);
+        a.m = 31;
+        y = matmul_run(isa_best(), c, pool, a, y0);
+        assert_same_bits(y, all, 31 * 40 * 4, "panels split, long k");
+        free(y);
+        a.m = 70;
+        pool_close(pool);
+        free(all);
+    }
+    free((void *)w.panels);
+    free(x);
+    free(y0);
+}
+
+/* ---- rows ---- */
+
+static void rows_check(int m, int n, int kind)
+{
+    int stride = n + 3;
+    float *x = noise_array(11, m * stride, 2), *w = noise_array(12, n, 1);
+    float *bias = noise_array(13, n, 1), *first = NULL;
+    struct pool *pool = pool_of(3);
+    float *want = take(m * stride * 4);
+    struct norm_args a = {.x = x,
+                          .weight = w,
+                          .bias = kind == NORM_LAYER ? bias : NULL,
+                          .m = m,
+                          .dim = n,
+                          .x_stride = stride,
+                          .y_stride = stride,
+                          .kind = kind,
+                          .eps = 1e-5f};
+    a.y = want;
+    ops_run_norm(&(struct ops){ISA_REF, COMPUTE_F32, NULL}, &a);
+    FOR_EACH_ISA(isa)
+    {
+        float *y = copy_of(x, m * stride * 4);
+        a.x = y; // in place
+        a.y = y;
+        ops_run_norm(&(struct ops){isa, COMPUTE_F32, isa & 1 ? pool : NULL}, &a);
+        for (int row = 0; row < m; row++)
+            assert_close(y + row * stride, want + row * stride, n, 2e-5, "norm");
+        if (first)
+            assert_same_bits(y, first, m * stride * 4, "norm over sets");
+        free(first);
+        first = y;
+    }
+    free(first);
+    first = NULL;
+    struct silu_mul_args g = {.up = w, .m = m, .n = n, .gate_stride = stride, .up_stride = 0};
+    memcpy(want, x, (size_t)(m * stride * 4));
+    for (int i = 0; i < m * stride; i++)
+        x[i] = want[i] = want[i] * 20;
+    g.gate = want;
+    ops_run_silu_mul(&(struct ops){ISA_REF, COMPUTE_F32, NULL}, &g);
+    FOR_EACH_ISA(isa)
+    {
+        float *y = copy_of(x, m * stride * 4);
+        g.gate = y;
+        ops_run_silu_mul(&(struct ops){isa, COMPUTE_F32, isa & 1 ? pool : NULL}, &g);
+        assert_close(y, want, m * stride, 1e-5, "silu_mul");
+        if (first)
+            assert_same_bits(y, first, m * stride * 4, "silu_mul over sets");
+        free(first);
+        first = y;
+    }
+    free(first);
+    pool_close(pool);
+    free(want);
+    free(bias);
+    free(w);
+    free(x);
+}
+
+static void norm_and_silu_equal_ref(void **state)
+{
+    (void)state;
+    static const int dims[] = {1, 15, 16, 17, 64, 100, 576};
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+        for (int m = 1; m < 8; m += 3) {
+            rows_check(m, dims[i], NORM_RMS);
+            rows_check(m, dims[i], NORM_LAYER);
+        }
+}
+
+static void rope_check(int m, int n_heads, int head_dim, int rope_dim)
+{
+    int stride = n_heads * head_dim + 7, half = rope_dim / 2;
+    float *x = noise_array(21, m * stride, 1), *c = take(m * half * 4), *s = take(m * half * 4);
+    for (int i = 0; i < m * half; i++) {
+        c[i] = cosf((float)i * 0.37f);
+        s[i] = sinf((float)i * 0.37f);
+    }
+    float *want = copy_of(x, m * stride * 4), *first = NULL;
+    struct rope_args a = {.x = want,
+                          .cos = c,
+                          .sin = s,
+                          .m = m,
+                          .n_heads = n_heads,
+                          .head_dim = head_dim,
+                          .rope_dim = rope_dim,
+                          .x_stride = stride};
+    ops_run_rope(&(struct ops){ISA_REF, COMPUTE_F32, NULL}, &a);
+    FOR_EACH_ISA(isa)
+    {
+        a.x = copy_of(x, m * stride * 4);
+        ops_run_rope(&(struct ops){isa, COMPUTE_F32, NULL}, &a);
+        assert_close(a.x, want, m * stride, 1e-6, "rope");
+        if (first)
+            assert_same_bits(a.x, first, m * stride * 4, "rope over sets");
+        free(first);
+        first = a.x;
+    }
+    free(first);
+    free(want);
+    free(s);
+    free(c);
+    free(x);
+}
+
+static void rope_equals_ref(void **state)
+{
+    (void)state;
+    rope_check(1, 1, 64, 64);
+    rope_check(5, 3, 80, 32);
+    rope_check(4, 9, 96, 96);
+    rope_check(3, 2, 128, 20);
+    rope_check(2, 2, 32, 0);
+}
+
+static void kv_store_fills_pages(void **state)
+{
+    (void)state;
+    for (enum kv_format format = 0; format < N_KV_FORMATS; format++) {
+        struct kv_layout l;
+        kv_layout_init(&l, format, 3, 80);
+        enum { N = 100 };
+        int stride = 3 * 80 + 2;
+        float *k = noise_array(31, N * stride, 1), *v = noise_array(32, N * stride, 1);
+        uint8_t *want = take(4 * l.page_bytes), *pages = take(4 * l.page_bytes);
+        struct kv_store_args a = {.layout = &l,
+                                  .pages = want,
+                                  .k = k,
+                                  .v = v,
+                                  .k_stride = stride,
+                                  .v_stride = stride,
+                                  .first = 0,
+                                  .n = N};
+        ops_run_kv_store(&(struct ops){ISA_REF, COMPUTE_F32, NULL}, &a);
+        struct pool *pool = pool_of(3);
+        a.pages = pages;
+        for (int first = 0, n; first < N; first += n) {
+            n = first + 45 < N ? 45 : N - first;
+            a.first = first;
+            a.n = n;
+            a.k = k + first * stride;
+            a.v = v + first * stride;
+            ops_run_kv_store(&(struct ops){isa_best(), COMPUTE_F32, pool}, &a);
+        }
+        assert_same_bits(pages, want, 4 * l.page_bytes, "kv_store");
+        pool_close(pool);
+        free(pages);
+        free(want);
+        free(v);
+        free(k);
+    }
+}
+
+/* ---- head ---- */
+
+struct head_case {
+    int want, n_top, n_edits;
+    float temperature;
+};
+
+static void head_run(enum isa isa, const float *logits, int m, int vocab, struct head_case c,
+                     const struct logit_edit *edits, struct pool *pool, int slice,
+                     struct head_state *states, struct head_candidate *candidates)
+{
+    struct head_state *at[16];
+    for (int row = 0; row < m; row++) {
+        states[row] = (struct head_state){
+            .want = c.want,
+            .target = 5 + row * 700,
+            .temperature = c.temperature,
+            .noise_key = mix64((uint64_t)row),
+            .edits = edits,
+            .n_edits = c.n_edits,
+            .n_top = c.n_top,
+            .candidates = candidates + row * HEAD_SAMPLE_MAX,
+        };
+        head_start(&states[row]);
+        at[row] = &states[row];
+    }
+    for (int first = 0; first < vocab; first += slice)
+        ops_run_head_reduce(
+            &(struct ops){isa, COMPUTE_F32, pool},
+            &(struct head_reduce_args){.logits = logits + first,
+                                       .stride = vocab,
+                                       .states = at,
+                                       .m = m,
+                                       .n = vocab - first < slice ? vocab - first : slice,
+                                       .first = first});
+}
+
+static int candidate_order(const void *a, const void *b)
+{
+    const struct head_candidate *x = a, *y = b;
+    if (x->logit != y->logit)
+        return x->logit > y->logit ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static void head_compare(const struct head_state *a, const struct head_state *b,
+                         struct head_candidate *ca, struct head_candidate *cb, double tolerance)
+{
+    assert_int_equal(a->best_id, b->best_id);
+    assert_true(a->best_logit == b->best_logit);
+    if (a->want & HEAD_SCORE) {
+        assert_true(a->max == b->max && a->target_logit == b->target_logit);
+        assert_true(fabs(log(a->sum) - log(b->sum)) <= tolerance);
+    }
+    assert_int_equal(a->n_candidates, b->n_candidates);
+    for (int i = 0; i < a->n_candidates; i++) {
+        assert_int_equal(a->top[i].id, b->top[i].id);
+        assert_true(a->top[i].logit == b->top[i].logit);
+    }
+    assert_int_equal(a->sample_id, b->sample_id);
+    assert_int_equal(a->n_filter, b->n_filter);
+    qsort(ca, (size_t)a->n_filter, sizeof *ca, candidate_order);
+    qsort(cb, (size_t)b->n_filter, sizeof *cb, candidate_order);
+    for (int i = 0; i < a->n_filter; i++) {
+        assert_int_equal(ca[i].id, cb[i].id);
+        assert_true(ca[i].raw == cb[i].raw);
+        assert_true(fabsf(ca[i].logit - cb[i].logit) <= 1e-6f * fabsf(cb[i].logit));
+    }
+}
+
+static void head_equals_ref(void **state)
+{
+    (void)state;
+    enum { M = 4 };
+    static const int vocabs[] = {1, 7, 1024, 1500, 4096, 4097, 9000};
+    static const struct head_case cases[] = {
+        {HEAD_SCORE, 0, 0, 0},
+        {HEAD_SCORE | HEAD_TOP | HEAD_SAMPLE, 20, 3, 0.7f},
+        {HEAD_SAMPLE, 0, 3, 0},
+        {HEAD_TOP | HEAD_FILTER, 3, 3, 1},
+        {HEAD_SCORE | HEAD_SAMPLE | HEAD_FILTER, 0, 0, 1.3f},
+    };
+    static const struct logit_edit edits[] = {{0, 1.5f, 0}, {6, 1, -3}, {4100, 1.2f, 2}};
+    struct pool *pool = pool_of(3);
+    struct head_candidate *ca = take(M * HEAD_SAMPLE_MAX * (int64_t)sizeof *ca);
+    struct head_candidate *cb = take(M * HEAD_SAMPLE_MAX * (int64_t)sizeof *cb);
+    for (size_t v = 0; v < sizeof vocabs / sizeof *vocabs; v++) {
+        float *logits = noise_array(41 + v, M * vocabs[v], 8);
+        for (int i = 0; i < M * vocabs[v]; i++) // many ties
+            logits[i] = i % 3 ? logits[i] : rintf(logits[i]);
+        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+            struct head_state want[M], first[M], got[M];
+            head_run(ISA_REF, logits, M, vocabs[v], cases[c], edits, NULL, HEAD_TILE, want, cb);
+            FOR_EACH_ISA(isa)
+            {
+                head_run(isa, logits, M, vocabs[v], cases[c], edits, pool, HEAD_TILE, got, ca);
+                if (isa == ISA_PORTABLE)
+                    memcpy(first, got, sizeof got);
+                for (int i = 0; i < M; i++) {
+                    assert_true(got[i].sum == first[i].sum);
+                    assert_true(got[i].sample_value == first[i].sample_value);
+                    if (cases[c].want & HEAD_SAMPLE)
+                        assert_true(got[i].sample_logit ==
+                                    logits[i * vocabs[v] + got[i].sample_id]);
+                    head_compare(&got[i], &want[i], ca + i * HEAD_SAMPLE_MAX,
+                                 cb + i * HEAD_SAMPLE_MAX, 1e-5);
+                }
+                // slices of two tiles leave the same bits
+                head_run(isa, logits, M, vocabs[v], cases[c], edits, NULL, 2 * HEAD_TILE, got, ca);
+                for (int i = 0; i < M; i++)
+                    assert_true(got[i].sum == first[i].sum && got[i].max == first[i].max &&
+                                got[i].sample_value == first[i].sample_value);
+            }
+        }
+        free(logits);
+    }
+    pool_close(pool);
+    free(ca);
+    free(cb);
+}
+
+static void head_survives_nan(void **state)
+{
+    (void)state;
+    float logits[50];
+    struct head_state s;
+    struct head_candidate *c = take(HEAD_SAMPLE_MAX * (int64_t)sizeof *c);
+    struct head_case all = {HEAD_SCORE | HEAD_TOP | HEAD_SAMPLE | HEAD_FILTER, 20, 0, 1};
+    FOR_EACH_ISA(isa)
+    for (int n_bad = 1; n_bad <= 50; n_bad += 49)
+        for (int kind = 0; kind < 2; kind++) {
+            for (int i = 0; i < 50; i++)
+                logits[i] = i < 50 - n_bad ? noise(3, i) : kind ? INFINITY : NAN;
+            head_run(isa, logits, 1, 50, all, NULL, NULL, HEAD_TILE, &s, c);
+            assert_true(isnan(s.best_logit));
+            assert_in_range(s.best_id, 0, 49);
+            assert_in_range(s.sample_id, 0, 49);
+        }
+    for (int i = 0; i < 50; i++)
+        logits[i] = i == 20 ? 1.0f : -INFINITY; // masked logits are no trouble
+    head_run(isa_best(), logits, 1, 50, all, NULL, NULL, HEAD_TILE, &s, c);
+    assert_int_equal(s.best_id, 20);
+    assert_int_equal(s.sample_id, 20);
+    assert_true(s.max == 1 && s.sum == 1);
+    free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exp_is_close_and_clean),  cmocka_unit_test(gelu_is_the_erf_form),
+        cmocka_unit_test(gumbel_has_its_moments),  cmocka_unit_test(isa_names_round_trip),
+        cmocka_unit_test(matmul_equals_ref),       cmocka_unit_test(matmul_finishes),
+        cmocka_unit_test(matmul_rows_do_not_meet), cmocka_unit_test(matmul_long_chains),
+        cmocka_unit_test(norm_and_silu_equal_ref), cmocka_unit_test(rope_equals_ref),
+        cmocka_unit_test(kv_store_fills_pages),    cmocka_unit_test(head_equals_ref),
+        cmocka_unit_test(head_survives_nan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,396 @@
+/* tests/report_test.c - the figures, the end report and the summary of a made-up run. */
+#include "engine/report.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/temp_dir.h"
+
+#include <jansson.h>
+#include <math.h>
+
+static struct run run;
+static struct config config;
+static struct weights_info weights;
+
+#define SECOND 1000000000LL
+
+/* 10 layers of 1 GB of which 4 stay in RAM, 20 passes in 40 s from a disk of 4 GB/s: 120 GB needed,
+ * 30 s of 40. */
+static int setup(void **state)
+{
+    (void)state;
+    temp_dir_make();
+    memset(&run, 0, sizeof run);
+    memset(&config, 0, sizeof config);
+    memset(&weights, 0, sizeof weights);
+    config.progress = "none";
+    config.quiet = 1;
+    run.config = &config;
+    run.weights = &weights;
+    run.opened.model.name = "a model \"quoted\"";
+    run.opened.model.dummy = 1;
+    run.opened.model.shape = (struct shape){.n_layers = 9,
+                                            .dim = 64,
+                                            .n_heads = 4,
+                                            .n_kv_heads = 2,
+                                            .head_dim = 16,
+                                            .vocab = 100,
+                                            .embed_dim = 64};
+    weights.n_layers = 11;
+    weights.n_decoder = 9;
+    for (int i = 0; i < 11; i++)
+        weights.layer_bytes[i] = 1000000000;
+    weights.flops_per_token = 2 * 1000000;
+    run.plan = (struct plan){.batch = 8,
+                             .batches = 2,
+                             .layers = 11,
+                             .decoder = 9,
+                             .resident = 4,
+                             .kv_home = TIER_RAM,
+                             .hidden_home = TIER_RAM,
+                             .prefill_tokens = 256};
+    run.machine = (struct machine){4e9, 2e9, 2e10, 1e12, 2e-5, 2};
+    run.work =
+        (struct work){.n_rows = 10, .prompt_tokens = 1000, .output_tokens = 500, .slots_mean = 150};
+    run.time = (struct plan_time){.read_s = 1.5,
+                                  .compute_s = 0.5,
+                                  .pass_s = 1.5,
+                                  .passes = 21,
+                                  .job_s = 31.5,
+                                  .bound = "nvme-read"};
+    run.budget.ram = 160 << 20;
+    run.startup_s = 1.25;
+    run.kv_format = KV_BF16;
+    run.evict = (struct evict){.policy = EVICT_H2O, .budget = 0.2, .budget_is_fraction = 1};
+    run.engine.start_ns = 100 * SECOND;
+    run.engine.end_ns = 140 * SECOND;
+    run.engine.passes = 20;
+    run.engine.home.scratch_bytes = 12345678;
+    run.engine.batches.evicted_slots = 777;
+    struct lane_total *t = run.engine.trace.totals;
+    t[LANE_NVME_READ] = (struct lane_total){36 * SECOND, 126000000000, 300};
+    t[LANE_CPU] = (struct lane_total){10 * SECOND, 0, 200};
+    t[LANE_STALL] = (struct lane_total){29 * SECOND, 0, 100};
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    temp_dir_remove();
+    return 0;
+}
+
+static struct job_counts counts_make(void)
+{
+    return (struct job_counts){.rows = 10,
+                               .done = 10,
+                               .ok = 9,
+                               .failed = 1,
+                               .prompt_tokens = 1000,
+                               .output_tokens = 400,
+                               .first_finish_ns = 110 * SECOND,
+                               .queue_empty_ns = 130 * SECOND,
+                               .output_tokens_at_first = 50,
+                               .output_tokens_at_empty = 300,
+                               .last_durable_ns = 141 * SECOND};
+}
+
+static void assert_near(double a, double b)
+{
+    if (!(fabs(a - b) <= 1e-6 * fmax(1, fabs(b))))
+        fail_msg("%.9g is not %.9g", a, b);
+}
+
+static void figures_follow_the_contract(void **state)
+{
+    (void)state;
+    struct report_figures f;
+    struct job_counts counts = counts_make();
+    report_measure(&f, &run, &counts, 0);
+    assert_near(f.elapsed_s, 41); // to the last durable row
+    assert_near(f.walk_s, 40);
+    assert_near(f.output_per_s, 400 / 41.0);
+    assert_near(f.total_per_s, 1400 / 41.0);
+    assert_near(f.steady_per_s, 250 / 20.0);
+    assert_string_equal(f.bound, "nvme-read");
+    assert_int_equal(f.rates_measured, 0);
+    assert_near(f.roofline, 30.0 / 40);
+    assert_int_equal(f.peak_disk_bytes, 12345678);
+    assert_true(f.peak_ram_bytes > 1 << 20);
+
+    report_measure(&f, &run, &counts, 3.5e9);
+    assert_int_equal(f.rates_measured, 1);
+    assert_near(f.roofline, 120 / 3.5 / 40);
+
+    run.machine.matmul_flops = 5e7; // now the CPU is the roof
+    report_measure(&f, &run, &counts, 3.5e9);
+    double body = 2e6 - 2.0 * 100 * 64, attention = 4.0 * 4 * 16 * 9 * (1000 * 50.0 + 400 * 125.0);
+    assert_near(f.roofline, (1400 * body + 400 * 2.0 * 100 * 64 + attention) / 5e7 / 40);
+
+    counts.queue_empty_ns = 0; // the run stopped before the queue was empty
+    counts.last_durable_ns = 120 * SECOND;
+    report_measure(&f, &run, &counts, 0);
+    assert_near(f.steady_per_s, 350 / 30.0);
+    assert_near(f.elapsed_s, 40);
+    counts.first_finish_ns = 139 * SECOND; // in the last pass: a burst, not a rate
+    report_measure(&f, &run, &counts, 0);
+    assert_near(f.steady_per_s, 0);
+    counts.first_finish_ns = 0; // before any row was finished
+    report_measure(&f, &run, &counts, 0);
+    assert_near(f.steady_per_s, 0);
+    counts = counts_make();
+    counts.queue_empty_ns = 105 * SECOND; // all rows entered before the first one finished
+    report_measure(&f, &run, &counts, 0);
+    assert_near(f.steady_per_s, 0);
+}
+
+static void kv_on_nvme_counts_as_required(void **state)
+{
+    (void)state;
+    struct report_figures f;
+    struct job_counts counts = counts_make();
+    run.plan.kv_home = TIER_NVME;
+    run.costs.kv_page_bytes = 32 * 1000000;
+    report_measure(&f, &run, &counts, 0);
+    double kv = 10 * 150 * 0.75 * 1e6 * 9;
+    assert_near(f.roofline, (6e9 + kv) * 20 / 4e9 / 40);
+}
+
+static void nothing_measured_divides_by_zero(void **state)
+{
+    (void)state;
+    struct report_figures f;
+    struct job_counts counts = {0};
+    memset(&run.engine, 0, sizeof run.engine);
+    memset(&run.machine, 0, sizeof run.machine);
+    memset(&run.time, 0, sizeof run.time);
+    memset(&run.work, 0, sizeof run.work);
+    report_measure(&f, &run, &counts, 0);
+    assert_true(f.elapsed_s == 0 && f.output_per_s == 0 && f.roofline == 0 && f.steady_per_s == 0);
+    assert_int_equal(report_summary_write(&f, &run, temp_path("s.json")), OK);
+    json_t *root = json_load_file(temp_path("s.json"), 0, NULL);
+    assert_non_null(root);
+    json_decref(root);
+    char line[400];
+    struct report p = {.run = &run};
+    assert_true(report_line(&p, &counts, line, sizeof line) > 0);
+    assert_null(strstr(line, "nan"));
+    FILE *out = fopen(temp_path("out"), "w+");
+    report_print(&f, &run, out);
+    rewind(out);
+    while (fgets(line, sizeof line, out))
+        assert_true(!strstr(line, "nan") && !strstr(line, "inf"));
+    fclose(out);
+}
+
+static json_t *at(json_t *object, const char *key)
+{
+    json_t *value = json_object_get(object, key);
+    if (!value)
+        fail_msg("no key '%s'", key);
+    return value;
+}
+
+static void assert_numbers(json_t *object, const char *const *keys)
+{
+    for (; *keys; keys++)
+        if (!json_is_number(at(object, *keys)))
+            fail_msg("'%s' is not a number", *keys);
+}
+
+static void summary_has_every_key_of_the_contract(void **state)
+{
+    (void)state;
+    struct report_figures f;
+    struct job_counts counts = counts_make();
+    report_measure(&f, &run, &counts, 0);
+    const char *path = temp_path("summary.json");
+    assert_int_equal(report_summary_write(&f, &run, path), OK);
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(root);
+    static const char *const numbers[] = {"prompt_tokens",
+                                          "output_tokens",
+                                          "startup_s",
+                                          "elapsed_s",
+                                          "passes",
+                                          "output_tokens_per_s",
+                                          "total_tokens_per_s",
+                                          "steady_output_tokens_per_s",
+                                          "predicted_elapsed_s",
+                                          "roofline_fraction",
+                                          NULL};
+    assert_numbers(root, numbers);
+    assert_string_equal(json_string_value(at(root, "model")), "a model \"quoted\"");
+    assert_true(json_is_true(at(root, "dummy_weights")));
+    assert_string_equal(json_string_value(at(root, "device")), "cpu");
+    assert_string_equal(json_string_value(at(root, "bound")), "nvme-read");
+    assert_string_equal(json_string_value(at(root, "roofline_rates")), "probed");
+    assert_true(json_is_string(at(root, "version")));
+    assert_true(json_is_object(at(root, "machine")));
+
+    json_t *plan = at(root, "plan");
+    assert_int_equal(json_integer_value(at(plan, "batch")), 8);
+    assert_int_equal(json_integer_value(at(plan, "batches")), 2);
+    assert_true(json_is_object(at(plan, "tiers")) && json_is_object(at(plan, "kv")));
+    static const char *const rows[] = {"total", "ok", "failed", NULL};
+    assert_numbers(at(root, "rows"), rows);
+    assert_int_equal(json_integer_value(at(at(root, "rows"), "ok")), 9);
+    static const char *const peaks[] = {"device", "ram", "disk", NULL};
+    assert_numbers(at(root, "peak_bytes"), peaks);
+
+    json_t *kv = at(root, "kv");
+    assert_string_equal(json_string_value(at(kv, "policy")), "h2o");
+    assert_near(json_number_value(at(kv, "budget")), 0.2);
+    assert_string_equal(json_string_value(at(kv, "format")), "bf16");
+    assert_int_equal(json_integer_value(at(kv, "evicted_tokens")), 777);
+
+    static const char *const lane_keys[] = {"busy_s", "bytes", "bytes_per_s", "probed_bytes_per_s",
+                                            NULL};
+    json_t *lanes = at(root, "lanes"), *lane;
+    size_t i;
+    int reads = 0;
+    json_array_foreach(lanes, i, lane)
+    {
+        assert_numbers(lane, lane_keys);
+        if (strcmp(json_string_value(at(lane, "name")), "nvme-read") == 0) {
+            assert_near(json_number_value(at(lane, "bytes_per_s")), 3.5e9);
+            assert_near(json_number_value(at(lane, "probed_bytes_per_s")), 4e9);
+            reads++;
+        }
+    }
+    assert_int_equal(reads, 1);
+    assert_true(json_array_size(lanes) >= 3);
+    json_decref(root);
+}
+
+static void end_report_names_what_matters(void **state)
+{
+    (void)state;
+    struct report_figures f;
+    struct job_counts counts = counts_make();
+    report_measure(&f, &run, &counts, 0);
+    FILE *out = fopen(temp_path("report"), "w+");
+    report_print(&f, &run, out);
+    char text[4096] = "";
+    rewind(out);
+    size_t n = fread(text, 1, sizeof text - 1, out);
+    fclose(out);
+    assert_true(n > 0 && n < sizeof text - 1);
+    static const char *const wanted[] = {"9 of 10 rows ok, 1 failed",
+                                         "nvme-read        1.5000     1.8000   90.0 %",
+                                         "3.50 GB/s (probed 4.00)",
+                                         "cpu              0.5000     0.5000   25.0 %",
+                                         "job: predicted 31.50 s, measured 41.00 s (+30.2 %)",
+                                         "bound: nvme-read",
+                                         "of --mem-ram 160.0 MiB",
+                                         "0.75 of what probed rates allow",
+                                         "1.25 s to start"};
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        if (!strstr(text, wanted[i]))
+            fail_msg("no '%s' in:\n%s", wanted[i], text);
+}
+
+static void progress_line_shows_share_rates_and_bound(void **state)
+{
+    (void)state;
+    struct report p = {.run = &run};
+    struct job_counts counts = counts_make();
+    char line[400];
+    counts.done = 4;
+    counts.prompt_tokens = 500;
+    counts.output_tokens = 250; // 750 of 1500 tokens
+    run.engine.start_ns = clock_ns() - 10 * SECOND;
+    int n = report_line(&p, &counts, line, sizeof line);
+    assert_int_equal(n, strlen(line));
+    assert_non_null(strstr(line, " 50.0 %  rows 4/10 (1 failed)"));
+    assert_non_null(strstr(line, "25.0 (mean)"));
+    assert_non_null(strstr(line, "ETA 10s"));
+    assert_non_null(strstr(line, "/4.00 GB/s"));
+    assert_non_null(strstr(line, "bound nvme-read")); // it stalled more than it computed
+    counts.done = 10;                                 // rows that stopped early count as done
+    assert_true(report_line(&p, &counts, line, sizeof line) > 0);
+    assert_non_null(strstr(line, "100.0 %"));
+    char little[16];
+    assert_int_equal(report_line(&p, &counts, little, sizeof little), 15); // cut, not overrun
+}
+
+static void flags_are_checked_before_the_run(void **state)
+{
+    (void)state;
+    struct report p;
+    config.progress = "loud";
+    assert_int_equal(report_open(&p, &run), ERR_USAGE);
+    config.progress = "lines";
+    config.summary = temp_path("missing/dir/summary.json");
+    assert_int_equal(report_open(&p, &run), ERR_USAGE);
+    config.summary = "/summary-of-nobody/x.json";
+    assert_int_equal(report_open(&p, &run), ERR_USAGE);
+}
+
+/* A stopped run: the summary is there, says so, and the sentence of the error survives. */
+static void summary_of_an_interrupted_run(void **state)
+{
+    (void)state;
+    struct report p;
+    run.plan.resident = run.plan.layers - 1; // nothing streams: nothing is measured
+    config.summary = temp_path("stopped.json");
+    assert_int_equal(report_open(&p, &run), OK);
+    (fail)(ERR_STOPPED, "interrupted by a test");
+    assert_int_equal(report_end(&p, ERR_STOPPED), ERR_STOPPED);
+    assert_string_equal(err_text(), "interrupted by a test");
+    json_t *root = json_load_file(config.summary, 0, NULL);
+    assert_non_null(root);
+    assert_true(json_is_true(at(root, "interrupted")));
+    assert_int_equal(json_integer_value(at(root, "exit_code")), 75);
+    json_decref(root);
+
+    temp_dir_remove(); // the summary cannot be written any more
+    assert_int_equal(report_end(&p, OK), ERR_IO);
+    (fail)(ERR_STOPPED, "interrupted by a test");
+    assert_int_equal(report_end(&p, ERR_STOPPED), ERR_STOPPED);
+    assert_string_equal(err_text(), "interrupted by a test");
+    temp_dir_make();
+}
+
+/* With streamed weights the roofline's rate is that of the pack file itself. */
+static void streamed_weights_are_measured(void **state)
+{
+    (void)state;
+    struct report p;
+    char *bytes = calloc(4, 1 << 20);
+    temp_write("pack", bytes, 4 << 20);
+    free(bytes);
+    snprintf(run.opened.pack_path, sizeof run.opened.pack_path, "%s", temp_path("pack"));
+    config.summary = temp_path("measured.json");
+    assert_int_equal(report_open(&p, &run), OK);
+    assert_true(p.read_before > 1e5);
+    (fail)(ERR_STOPPED, "stopped"); // so that the end does not take five seconds more
+    assert_int_equal(report_end(&p, ERR_STOPPED), ERR_STOPPED);
+    json_t *root = json_load_file(config.summary, 0, NULL);
+    assert_non_null(root);
+    assert_string_equal(json_string_value(at(root, "roofline_rates")), "measured");
+    json_decref(root);
+}
+
+int main(void)
+{
+    log_level_max = LOG_ERROR;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(figures_follow_the_contract, setup, teardown),
+        cmocka_unit_test_setup_teardown(kv_on_nvme_counts_as_required, setup, teardown),
+        cmocka_unit_test_setup_teardown(nothing_measured_divides_by_zero, setup, teardown),
+        cmocka_unit_test_setup_teardown(summary_has_every_key_of_the_contract, setup, teardown),
+        cmocka_unit_test_setup_teardown(end_report_names_what_matters, setup, teardown),
+        cmocka_unit_test_setup_teardown(progress_line_shows_share_rates_and_bound, setup, teardown),
+        cmocka_unit_test_setup_teardown(flags_are_checked_before_the_run, setup, teardown),
+        cmocka_unit_test_setup_teardown(summary_of_an_interrupted_run, setup, teardown),
+        cmocka_unit_test_setup_teardown(streamed_weights_are_measured, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,371 @@
+#!/usr/bin/env python3
+"""Compares token ids and texts with the `tokenizers` library, live.
+
+    token_live.py [--model FILE.gguf]... [--text FILE] [--cache DIR] [--strings N]
+
+Needs tokenizers (skips without) and build/tests/tools/token_tool; $BUILD names another build.
+Vocabularies: small ones trained here, for every step that is followed; those of --model; and, with
+--cache DIR or $TOKEN_CACHE, the vocabulary files that the source package of llama-cpp-python carries,
+downloaded there with pip once (skipped where that fails). Strings are generated from a seed; --text
+adds the lines of a file.
+"""
+import argparse
+import glob
+import json
+import os
+import random
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unicodedata
+
+try:
+    import tokenizers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
+    from tokenizers import pre_tokenizers as pre, processors, trainers
+except ImportError as e:
+    print(f"skip: {e}")
+    print("0 passed, 0 failed, 1 skipped")
+    sys.exit(0)
+
+BUILD = os.environ.get("BUILD", "build")
+TOOL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", BUILD, "tests/tools/token_tool")
+counts = {"passed": 0, "failed": 0, "skipped": 0}
+compared = 0
+
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+LLAMA3 = CONTRACTIONS + (r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+                         r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + CONTRACTIONS +
+         r"?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + CONTRACTIONS +
+         r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def report(name, ok, detail=""):
+    counts["passed" if ok else "failed"] += 1
+    if not ok:
+        print(f"FAILED {name}: {detail}")
+
+
+def skip(name, why):
+    counts["skipped"] += 1
+    print(f"skipped {name}: {why}")
+
+
+# ---- strings ----
+
+SOLID = [
+    "", " ", "  ", "\n", "\r\n", "\t", "a", "Hello, world!", " Hello", "don't we'll I'VE they'RE 'ſ x's'S",
+    "<|im_start|>user\nhi<|im_end|>\n", "  <|im_end|>  <|endoftext|>", "<|im_end", "<<|im_end|>>",
+    "e\u0301 \u00e9 A\u030a \u212b \ufb01 \uac01 \u1100\u1161\u11a8 q\u0307\u0323 q\u0323\u0307",
+    "👩‍👩‍👧‍👦 👍🏽 🇺🇳 ❤️ 🏴󠁧󠁢󠁥󠁮󠁧󠁿 ☎️", "1234567890 ١٢٣ ½ ² Ⅷ 三 一二三 १२३", "\u0000\u0001\u007f\u0080\u0085\u00a0\u1680\u180e"
+    "\u2000\u2028\u2029\u202f\u205f\u3000\ufeff\u200b\u200d", "x\u180ey \u180e z", "İıſK", "ΑΣ ΟΔΟΣ", "ﷺ ﷻ",
+    "   leading and trailing   ", "a\n\n\n  b\n \n\tc", "def f(x):\n    return x**2  # ok\n", "\U0010ffff\U000f0000\ue000",
+    "mañana café naïve Zürich — “quoted” … ¡olé!", "日本語テキスト、中文字符。한국어 텍스트", "https://example.org/a?b=c&d=%20e#f",
+    "{\"k\": [1, 2.5e-3, null]}", "A" * 300, "ab" * 200, " " * 100 + "x", "\n" * 50, "^" * 99, "é" * 99, "\u0301" * 60,
+]
+
+
+def assigned_blocks():
+    """Runs of 64 code points that this Python's Unicode (14) knows; newer ones are not compared."""
+    for base in range(0, 0x110000, 64):
+        block = [chr(c) for c in range(base, base + 64)
+                 if not 0xD800 <= c < 0xE000 and unicodedata.category(chr(c)) != "Cn"]
+        if block and not (0xE040 <= base < 0xF900 or base >= 0xF0040 and base % 0x10000 > 64):
+            yield block
+
+
+def make_strings(n, text):
+    rng = random.Random(20240817)
+    blocks = list(assigned_blocks())
+    scripts = [b for b in blocks if unicodedata.category(b[0])[0] in "LMN"]
+    ascii_text = [chr(c) for c in range(32, 127)]
+    space = list(" \t\n\r\u00a0\u2003\u3000\u0085\u2028 \n  ")
+    emoji = list("👩👨👧👦👍🏽❤☎🏳🌈🇺🇳🏴") + ["\u200d", "\ufe0f", "\u20e3"]
+    marks = [chr(c) for c in range(0x300, 0x370)] + [chr(c) for c in range(0x591, 0x5c0)]
+    words = "the of and to in is it's we'll I'm they've you'd 1st 2nd 42 1999 3.14 e.g. don't CamelCase snake_case".split()
+    code = list("(){}[]<>=+-*/%&|^~!?:;,.#@$\\\"'`_") + ["    ", "\t", "\n", "return", "if", "for", "=>", "!=", "//", "0x1F"]
+    special = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|begin_of_text|>", "<|eot_id|>", "<repo_name>", "<|im_", "[WORD]",
+               "[LEFT]", "[RIGHT]", "[NORM]", "Éa", "éa", "<x>", "<x>y", "word"]
+
+    def mix(parts, low, high, sep=("",)):
+        return rng.choice(sep).join(rng.choice(parts) for _ in range(rng.randint(low, high)))
+
+    out = list(SOLID)
+    for b in blocks:  # every assigned character, alone and between others
+        out += ["".join(b), " ".join(b), "a" + "1".join(b) + "\n"]
+    makers = [
+        lambda: mix(ascii_text, 1, 60), lambda: mix(words, 1, 20, (" ", "  ", "\n", "")), lambda: mix(space, 1, 30),
+        lambda: mix(emoji, 1, 20), lambda: mix(code + words, 2, 30), lambda: mix(rng.choice(scripts), 1, 30, ("", "", " ")),
+        lambda: mix(rng.choice(scripts) + marks, 1, 30), lambda: mix(special + words + space, 1, 12),
+        lambda: mix([chr(c) for c in range(0, 256)], 1, 40), lambda: mix(list("0123456789 .,-"), 1, 40),
+        lambda: mix([rng.choice(rng.choice(blocks)) for _ in range(12)], 1, 40),
+        lambda: mix(list("aAeEoOuUcCnN") + marks, 1, 60), lambda: "".join(mix(rng.choice([space, words, emoji, marks, code]), 1, 4)
+                                                                        for _ in range(6)),
+    ]
+    while len(out) < n:
+        out.append(rng.choice(makers)())
+    return out + text
+
+
+# ---- comparing ----
+
+def tool(model, args, rows):
+    lines = "".join(json.dumps(r) + "\n" for r in rows).encode()
+    p = subprocess.run([TOOL, model, *args], input=lines, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if p.returncode:
+        raise RuntimeError(f"exit {p.returncode}: {p.stderr.decode()[-300:]}")
+    return p.stdout.decode().split("\n")[:-1]
+
+
+def compare(name, model, ref, strings, special=True):
+    """Ids of all strings, with and without special tokens; texts of those ids and of random ones."""
+    global compared
+    try:
+        for flag in (True, False) if special else (False,):
+            rows = strings if flag == special else strings[:2000]
+            got = tool(model, ["--special"] if flag else [], rows)
+            want = [e.ids for e in ref.encode_batch(rows, add_special_tokens=flag)]
+            bad = [i for i in range(len(rows)) if got[i] != json.dumps(want[i], separators=(",", ":"))]
+            detail = ""
+            if bad:
+                i = min(bad, key=lambda k: len(rows[k]))
+                detail = f"{len(bad)} of {len(rows)} differ, e.g. {rows[i]!r}: {got[i][:200]} for {want[i][:50]}"
+            report(f"{name} encode special={flag}", not bad and len(got) == len(rows), detail)
+            compared += len(rows)
+        rng = random.Random(7)
+        n_vocab = ref.get_vocab_size()
+        ids = want[:2000] + [[rng.randrange(n_vocab) for _ in range(rng.randint(1, 40))] for _ in range(2000)]
+        for flag in (True, False):
+            got = tool(model, ["--decode"] + (["--special"] if flag else []), ids)
+            text = [ref.decode(row, skip_special_tokens=flag) for row in ids]
+            bad = [i for i in range(len(ids)) if [json.loads(t) for t in got[i].split("\t")] != [text[i]] * 2]
+            detail = f"{len(bad)} differ, e.g. {ids[bad[0]][:60]}: {got[bad[0]][:200]} for {text[bad[0]][:100]!r}" if bad else ""
+            report(f"{name} decode skip_special={flag}", not bad, detail)
+    except RuntimeError as e:
+        report(name, False, str(e))
+
+
+# ---- vocabularies of model files ----
+
+RULES = {  # tokenizer.ggml.pre: normalizer, pre-tokenizer, ignore_merges, adds BOS
+    "gpt-2": (None, lambda: pre.ByteLevel(add_prefix_space=False), False, False),
+    "smollm": (None, lambda: pre.Sequence([pre.Digits(individual_digits=True), pre.ByteLevel(add_prefix_space=False)]),
+               False, False),
+    "llama-bpe": (None, lambda: pre.Sequence([pre.Split(Regex(LLAMA3), "isolated"),
+                                              pre.ByteLevel(add_prefix_space=False, use_regex=False)]), True, True),
+    "qwen2": (normalizers.NFC, lambda: pre.Sequence([pre.Split(Regex(QWEN2), "isolated"),
+                                                     pre.ByteLevel(add_prefix_space=False, use_regex=False)]), False, False),
+}
+RULES["refact"] = RULES["starcoder"] = RULES["smollm"]
+
+
+def from_gguf(path):
+    import gguf
+    fields = gguf.GGUFReader(path).fields
+
+    def get(key, default=None):
+        return fields["tokenizer." + key].contents() if "tokenizer." + key in fields else default
+    tokens, types = get("ggml.tokens"), get("ggml.token_type")
+    norm, split, ignore_merges, adds_bos = RULES[get("ggml.pre")]
+    merges = [tuple(m.split(" ")) for m in get("ggml.merges")]
+    ref = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges, ignore_merges=ignore_merges))
+    ref.pre_tokenizer = split()
+    ref.decoder = decoders.ByteLevel()
+    if norm:
+        ref.normalizer = norm()
+    ref.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, k in zip(tokens, types) if k == 3])
+    ref.add_tokens([AddedToken(t, normalized=False) for t, k in zip(tokens, types) if k == 4])
+    if get("ggml.add_bos_token", adds_bos):
+        bos = get("ggml.bos_token_id")
+        ref.post_processor = processors.TemplateProcessing(single=f"{tokens[bos]} $A",
+                                                           special_tokens=[(tokens[bos], bos)])
+    return ref, get("ggml.eos_token_id")
+
+
+def save(ref, folder, **config):
+    os.makedirs(folder, exist_ok=True)
+    ref.save(os.path.join(folder, "tokenizer.json"))
+    with open(os.path.join(folder, "tokenizer_config.json"), "w") as f:
+        json.dump(config, f)
+    return folder
+
+
+def test_model(path, strings, tmp):
+    name = os.path.basename(path)
+    ref, eos = from_gguf(path)
+    compare(name, path, ref, strings)
+    folder = save(ref, os.path.join(tmp, name + ".dir"), eos_token=ref.id_to_token(eos), chat_template="x")
+    compare(name + " as tokenizer.json", folder, ref, strings)
+    info = json.loads(tool(folder, ["--info"], [])[0])
+    report(name + " info", info["vocab"] == ref.get_vocab_size() and info["eos"] == eos and info["stops"] == [eos] and
+           info["eos_text"] == ref.id_to_token(eos) and info["template"] == "x", info)
+    report(name + " memory", info["bytes"] <= 3 * info["blob_bytes"], info)
+
+
+def cached_vocabularies(cache):
+    if not cache:
+        return None
+    os.makedirs(cache, exist_ok=True)
+    if not glob.glob(os.path.join(cache, "*.gguf")):
+        with tempfile.TemporaryDirectory() as tmp:
+            p = subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-binary", ":all:", "--no-deps", "-d", tmp,
+                                "llama-cpp-python"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            for archive in glob.glob(os.path.join(tmp, "*.tar.gz")):
+                with tarfile.open(archive) as t:
+                    for m in t.getmembers():
+                        base = os.path.basename(m.name)
+                        if base.startswith("ggml-vocab-") and base.endswith(".gguf") and m.isfile():
+                            with open(os.path.join(cache, base), "wb") as f:
+                                f.write(t.extractfile(m).read())
+            if p.returncode:
+                print(p.stdout.decode()[-300:])
+    return [os.path.join(cache, f"ggml-vocab-{v}.gguf") for v in ("gpt-2", "llama-bpe", "qwen2", "starcoder", "refact")]
+
+
+# ---- small vocabularies, one per step ----
+
+def trained(corpus, **model):
+    ref = Tokenizer(models.BPE())
+    ref.pre_tokenizer = pre.ByteLevel(add_prefix_space=False)
+    ref.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=1500, initial_alphabet=pre.ByteLevel.alphabet(),
+                                                        show_progress=False))
+    state = json.loads(ref.to_str())["model"]
+    return state["vocab"], [tuple(m) for m in state["merges"]]
+
+
+def step_cases():
+    bl = pre.ByteLevel(add_prefix_space=False)
+    bare = pre.ByteLevel(add_prefix_space=False, use_regex=False)
+    yield "byte level", None, bl
+    yield "byte level, no regex", None, bare
+    yield "prefix space", None, pre.ByteLevel(add_prefix_space=True)
+    yield "prefix space, digits", None, pre.Sequence([pre.Digits(individual_digits=True), pre.ByteLevel(add_prefix_space=True)])
+    yield "digits together", None, pre.Sequence([pre.Digits(individual_digits=False), bl])
+    for b in ("isolated", "removed", "contiguous", "merged_with_previous", "merged_with_next"):
+        yield f"punctuation {b}", None, pre.Sequence([pre.Punctuation(b), bare])
+        for p in (r"\s+", r"[\p{L}']+", r"\d{1,2}", r"\s*", r"[^\s\p{L}]", r"(?i:the)|\p{Han}+|[一-龥぀-ヿ]+", r"\p{Greek}|\P{L}"):
+            for invert in (False, True):
+                yield f"split {p} {b} invert={invert}", None, pre.Sequence([pre.Split(Regex(p), b, invert), bare])
+        yield f"split string {b}", None, pre.Sequence([pre.Split(" ", b), pre.Split("the", b, True), bare])
+    yield "llama-3", None, pre.Sequence([pre.Split(Regex(LLAMA3), "isolated"), bare])
+    yield "o200k", None, pre.Sequence([pre.Split(Regex(O200K), "isolated"), bare])
+    yield "deepseek", None, pre.Sequence([
+        pre.Split(Regex(r"\p{N}{1,3}"), "isolated"), pre.Split(Regex("[一-龥぀-ゟ゠-ヿ]+"), "isolated"),
+        pre.Split(Regex(r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
+                        r"""|\s*[\r\n]+|\s+(?!\S)|\s+"""), "isolated"), bare])
+    n = normalizers
+    for name, norm in {"NFC": n.NFC(), "NFD": n.NFD(), "NFKC": n.NFKC(), "NFKD": n.NFKD(), "lower": n.Lowercase(),
+                       "prepend": n.Prepend("_x"), "replace": n.Replace(" ", "__"), "replace longer": n.Replace("the", ""),
+                       "sequence": n.Sequence([n.NFKD(), n.Lowercase(), n.Replace("e", "é"), n.NFC(), n.Prepend("Q")])}.items():
+        yield "normalizer " + name, norm, bl
+
+
+def test_steps(strings, tmp):
+    vocab, merges = trained(SOLID + strings[-3000:])
+    step = max(1, len(strings) // 1000)
+    every_character = [sep.join(b) + m for b in assigned_blocks() for sep, m in (("", ""), ("a\u0334", "\u0301"))]
+    for k, (name, norm, split) in enumerate(step_cases()):
+        ref = Tokenizer(models.BPE(vocab, merges, ignore_merges=k % 2 == 1))
+        ref.pre_tokenizer, ref.decoder = split, decoders.ByteLevel()
+        if norm:
+            ref.normalizer = norm
+        ref.add_special_tokens([AddedToken("<|im_end|>", special=True), AddedToken("<x>", special=True, lstrip=True)])
+        ref.add_tokens([AddedToken("[WORD]"), AddedToken("word", single_word=True, normalized="word" not in vocab), AddedToken("[LEFT]", lstrip=True),
+                        AddedToken("[RIGHT]", rstrip=True), AddedToken("Éa", normalized=True), AddedToken("<x>y", normalized=False),
+                        AddedToken("a b", normalized=True, rstrip=True, lstrip=True), AddedToken(" ", rstrip=True, normalized=False)
+                        if k % 3 == 1 else AddedToken("[NORM]", normalized=True)])
+        im_end = ref.token_to_id("<|im_end|>")
+        ref.post_processor = processors.Sequence([processors.ByteLevel(), processors.TemplateProcessing(
+            single="<|im_end|> $A <x> <|im_end|>", special_tokens=[("<|im_end|>", im_end), ("<x>", ref.token_to_id("<x>"))])])
+        rows = strings[k % step::step] + SOLID
+        if name.startswith(("normalizer", "punctuation removed", "digits", "llama", "o200k")):
+            rows += every_character  # the tables of both sides, whole
+        compare(name, save(ref, os.path.join(tmp, f"step{k}")), ref, rows)
+
+
+def test_missing_bytes(strings, tmp):
+    """Bytes without a token: dropped, or the unknown token, one each or one per run."""
+    vocab, merges = trained(SOLID)
+    gone = {"Ġ", "!", "\u0105", "Ċ", "ð", "1"}
+    merges = [m for m in merges if not gone & set("".join(m))]
+    kept = {t: i for i, t in enumerate(t for t in vocab if not gone & set(t))}
+    kept["<unk>"] = len(kept)
+    for model in (dict(), dict(unk_token="<unk>"), dict(unk_token="<unk>", fuse_unk=True)):
+        ref = Tokenizer(models.BPE(kept, merges, **model))
+        ref.pre_tokenizer, ref.decoder = pre.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        compare(f"missing bytes {model}", save(ref, os.path.join(tmp, "missing")), ref, strings[::5], special=False)
+
+
+def test_vocab_json(strings, tmp):
+    """vocab.json + merges.txt as OPT ships them: BOS </s> first."""
+    vocab, merges = trained(SOLID)
+    names = ["<s>", "<pad>", "</s>", "<unk>"]
+    ids = {t: i for i, t in enumerate(names + sorted(vocab, key=vocab.get))}
+    folder = os.path.join(tmp, "opt")
+    os.makedirs(folder)
+    with open(os.path.join(folder, "vocab.json"), "w") as f:
+        json.dump(ids, f)
+    with open(os.path.join(folder, "merges.txt"), "w") as f:
+        f.write("#version: 0.2\n" + "".join(" ".join(m) + "\n" for m in merges))
+    special = {"bos_token": "</s>", "eos_token": "</s>", "unk_token": "</s>", "pad_token": "<pad>"}
+    with open(os.path.join(folder, "tokenizer_config.json"), "w") as f:
+        json.dump({**{k: {"__type": "AddedToken", "content": v, "lstrip": False, "rstrip": False, "normalized": True,
+                          "single_word": False} for k, v in special.items()},
+                   "add_bos_token": True, "add_prefix_space": False, "tokenizer_class": "GPT2Tokenizer"}, f)
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump({"model_type": "opt", "bos_token_id": 2, "eos_token_id": 2}, f)
+    ref = Tokenizer(models.BPE(ids, merges))
+    ref.pre_tokenizer, ref.decoder = pre.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    ref.add_special_tokens([AddedToken(t, special=True, normalized=True) for t in ("</s>", "<pad>")])
+    ref.post_processor = processors.TemplateProcessing(single="</s> $A", special_tokens=[("</s>", 2)])
+    compare("vocab.json", folder, ref, strings[::4] + ["</s>a", "a </s> b<pad>", "<s>"])
+    info = json.loads(tool(folder, ["--info"], [])[0])
+    report("vocab.json info", (info["bos"], info["eos"], info["stops"], info["adds_bos"], info["bos_text"]) ==
+           (2, 2, [2], True, "</s>"), info)
+    try:
+        from transformers import GPT2Tokenizer
+    except ImportError as e:
+        return skip("vocab.json with transformers", e)
+    slow = GPT2Tokenizer.from_pretrained(folder)
+    rows = [s for s in strings[::40]] + ["</s>a", "a </s> b<pad>"]
+    got = [json.loads(r) for r in tool(folder, ["--special"], rows)]
+    bad = [r for r, ids_ in zip(rows, got) if slow(r)["input_ids"] != ids_]
+    report("vocab.json with transformers", not bad, f"{len(bad)} of {len(rows)} differ, e.g. {bad[:1]!r}: "
+           f"{tool(folder, ['--special'], bad[:1])} for {slow(bad[0])['input_ids'] if bad else ''}")
+    return None
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--model", action="append", default=[])
+    p.add_argument("--text")
+    p.add_argument("--cache", default=os.environ.get("TOKEN_CACHE"))
+    p.add_argument("--strings", type=int, default=24000)
+    a = p.parse_args()
+    text = open(a.text, encoding="utf-8").read().split("\n") if a.text else []
+    strings = make_strings(a.strings, text)
+    print(f"tokenizers {tokenizers.__version__}, {len(strings)} strings")
+    with tempfile.TemporaryDirectory() as tmp:
+        test_steps(strings[:a.strings], tmp)
+        test_missing_bytes(strings, tmp)
+        test_vocab_json(strings[:a.strings], tmp)
+        for path in a.model:
+            test_model(path, strings, tmp)
+        cached = cached_vocabularies(a.cache)
+        if cached is None:
+            skip("real vocabularies", "no --cache and no $TOKEN_CACHE")
+        for path in cached or []:
+            if os.path.exists(path):
+                test_model(path, strings, tmp)
+            else:
+                skip(os.path.basename(path), "could not be downloaded")
+    print(f"{compared} encodings compared")
+    print("{passed} passed, {failed} failed, {skipped} skipped".format(**counts))
+    return 1 if counts["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
