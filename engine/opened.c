@@ -25,16 +25,17 @@ static enum err show_progress(void *ctx, int64_t done_bytes, int64_t total_bytes
     if (!p->shown || (now - p->last_ns < 250000000 && done_bytes < total_bytes))
         return OK;
     p->last_ns = now;
-    fprintf(stderr, "\rpacking %5.1f %% of %.1f MiB ", 100.0 * (double)done_bytes / (double)total_bytes,
-            (double)total_bytes / 1048576.0);
+    fprintf(stderr, "\rpacking %5.1f %% of %.1f MiB ",
+            100.0 * (double)done_bytes / (double)total_bytes, (double)total_bytes / 1048576.0);
     if (done_bytes == total_bytes)
         fputs("\r\033[K", stderr);
     return OK;
 }
 
 /* Writes the pack of an opened provider. */
-static enum err write_pack(const struct pack_provider *provider, const void *blob, int64_t blob_bytes,
-                           const char *path, enum pack_weights weights, int quiet)
+static enum err write_pack(const struct pack_provider *provider, const void *blob,
+                           int64_t blob_bytes, const char *path, enum pack_weights weights,
+                           int quiet)
 {
     struct pack_progress progress = {.shown = !quiet && isatty(STDERR_FILENO)};
     struct pack_request request = {.provider = provider,
@@ -48,7 +49,8 @@ static enum err write_pack(const struct pack_provider *provider, const void *blo
 }
 
 /* Packs `model` into `path`. Everything it allocates is gone when it returns. */
-static enum err pack_model(const char *model, const char *path, enum pack_weights weights, int quiet)
+static enum err pack_model(const char *model, const char *path, enum pack_weights weights,
+                           int quiet)
 {
     struct source source;
     struct pack_provider provider = {0};
