@@ -342,7 +342,7 @@ static enum err cut_windows(struct run *r, int32_t *ids, int64_t n_ids, struct r
     for (int64_t i = 0; i < windows; i++) {
         struct request *q = &(*requests)[i];
         size_t bytes = (size_t)c->window * sizeof *ids;
-        *q = (struct request){.index = i, .line = i + 1, .kind = REQUEST_SCORE, .form = FORM_SCORE};
+        *q = (struct request){.index = i, .line = i + 1, .kind = REQUEST_SCORE, .form = FORM_SCORE, .logprobs = 1};
         q->tokens = malloc(bytes);
         q->custom_id = strdup("window");
         if (!q->tokens || !q->custom_id)
