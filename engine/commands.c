@@ -60,7 +60,8 @@ static enum err check_defaults(const struct config *c)
     return OK;
 }
 
-/* Text that every row's bytes depend on besides the row itself. */
+/* Text that every row's bytes depend on besides the row itself. Which rows, and their order, the
+ * job's own identity says: a key that stood twice would make OUT.job.json unreadable. */
 static void extend_fingerprint(struct run *r)
 {
     const struct config *c = r->config;
@@ -69,13 +70,11 @@ static void extend_fingerprint(struct run *r)
     for (int i = 0; i < c->n_stops; i++)
         stops = hash_bytes(c->stops[i], (int64_t)strlen(c->stops[i]), stops + 1);
     snprintf(r->fingerprint + n, cap - n,
-             "sampling=max_tokens %lld temperature %g top_p %g top_k %lld min_p %g "
-             "repetition_penalty %g "
-             "seed %lld stops %016llx ignore_eos "
-             "%d\nunknown_fields=%s\nlimit=%lld\nshard=%s\norder=%s\n",
+             "sampling=max_tokens %lld temperature %.15g top_p %.15g top_k %lld min_p %.15g "
+             "repetition_penalty %.15g seed %lld stops %016llx ignore_eos %d\nunknown_fields=%s\n",
              (long long)c->max_tokens, c->temperature, c->top_p, (long long)c->top_k, c->min_p,
              c->repetition_penalty, (long long)c->seed, (unsigned long long)stops, c->ignore_eos,
-             c->unknown_fields, (long long)c->limit, c->shard ? c->shard : "0/1", c->order);
+             c->unknown_fields);
 }
 
 static enum err open_job(struct run *r, enum request_kind kind, const char *out)
