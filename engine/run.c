@@ -99,7 +99,8 @@ static enum err read_compute(struct run *r, const struct config *c)
 static enum err open_threads(struct run *r, const struct config *c)
 {
     int n = (int)min_i64(c->threads, 1024);
-    int bind = n == 0 && r->info.n_cores >= r->info.n_threads; // a chosen count is left to the system
+    /* Bound only where memory is near or far; elsewhere the mover would share a bound core. */
+    int bind = n == 0 && r->info.n_numa_nodes > 1 && r->info.n_cores >= r->info.n_threads;
     if (n == 0)
         n = r->info.n_threads;
     TRY(pool_open(&r->pool, n, bind ? r->info.core_cpus : NULL));
