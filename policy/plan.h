@@ -66,6 +66,7 @@ struct plan_costs {
     int64_t scratch_bytes;     // kernels' scratch at tile_tokens and the longest row
     int64_t head_state_bytes;  // per scored or sampled position
     int64_t filter_bytes;      // more per row that samples under a filter
+    double decode_s;               // decoding all weights once, beside the cache; 0: as stored
 };
 
 struct plan {
