@@ -27,6 +27,7 @@ static enum err read_shard(const char *text, int *shard, int *n_shards)
 
 static void read_defaults(const struct run *r, struct request_defaults *d)
 {
+    const char *epoch = getenv("SOURCE_DATE_EPOCH");
     const struct config *c = r->config;
     const struct shape *s = &r->opened.model.shape;
     *d = (struct request_defaults){.max_tokens = (int)min_i64(c->max_tokens, INT32_MAX),
@@ -42,7 +43,8 @@ static void read_defaults(const struct run *r, struct request_defaults *d)
                                    .ignore_eos = c->ignore_eos,
                                    .unknown_fields_warn = strcmp(c->unknown_fields, "warn") == 0,
                                    .context = s->context,
-                                   .vocab = s->vocab};
+                                   .vocab = s->vocab,
+                                   .epoch = epoch ? strtoll(epoch, NULL, 10) : 0};
 }
 
 static enum err check_defaults(const struct config *c)
@@ -133,8 +135,9 @@ static enum err run_rows(struct run *r, enum request_kind kind)
     struct job_counts counts;
     job_counts(r->job, &counts);
     if (counts.resumed > 0)
-        log_line(LOG_INFO, "resume: %lld of %lld rows were done", (long long)counts.resumed,
-                 (long long)counts.rows);
+        log_line(LOG_INFO, "resume: %lld of %lld rows are done, %lld were begun",
+                 (long long)counts.done, (long long)counts.rows,
+                 (long long)max_i64(counts.resumed - counts.done, 0));
     if (!job_live(r->job)) {
         log_line(LOG_INFO, "nothing to do: %lld rows ok, %lld failed", (long long)counts.ok,
                  (long long)counts.failed);
@@ -187,11 +190,16 @@ static enum err walk_memory(struct run *r, enum request_kind kind, struct reques
         .kind = kind, .tokenizer = r->opened.tokenizer, .evict = &r->evict, .max_errors = -1};
     read_defaults(r, &job.defaults);
     TRY(job_open_memory(&r->job, &job, requests, n, callbacks, &r->work));
-    if (!job_live(r->job))
-        return OK;
-    TRY(run_plan(r));
-    TRY(run_walk(r));
-    return job_complete(r->job);
+    enum err err = job_live(r->job) ? run_plan(r) : OK;
+    if (err == OK && job_live(r->job))
+        err = run_walk(r);
+    if (err == OK)
+        err = job_complete(r->job);
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    enum err closed = job_close(r->job); // before the caller's requests go
+    r->job = NULL;
+    return err != OK ? fail(err, "%s", text) : closed;
 }
 
 /* ---- gen ---- */
