@@ -68,9 +68,9 @@ struct job_callbacks {
     void *ctx;
 };
 
-/* A job without files: requests[n] (their contents become the job's, the array stays the caller's)
- * are run in order; what they give goes to the callbacks. Of config only kind, defaults, tokenizer,
- * evict, max_errors and prompt_cap count. */
+/* A job without files: requests[n] (their contents become the job's, the array stays the caller's
+ * and must outlive the job) are run in order; what they give goes to the callbacks. Of config only
+ * kind, defaults, tokenizer, evict, max_errors and prompt_cap count. */
 enum err job_open_memory(struct job **job, const struct job_config *config,
                          struct request *requests, int64_t n, const struct job_callbacks *callbacks,
                          struct work *work);
