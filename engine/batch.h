@@ -1,10 +1,11 @@
 /* engine/batch.h - rows and batches: who is live, which tokens a pass takes, which pages it holds.
  *
- * Owns: the rows, the page pools (one per batch, so that a page's place in a KV frame is its id), the
- * spans of the current pass. Refuses: bytes (engine/home.h) and arithmetic (engine/layer.h).
+ * Owns: the rows, the page pools (one per batch, so that a page's place in a KV frame is its id),
+ * the spans of the current pass. Refuses: bytes (engine/home.h) and arithmetic (engine/layer.h).
  *
  * Rows refill at pass boundaries: when a batch reaches the embedding layer, batch_refill() lets the
- * requests of finished rows go, decides the tokens each live row takes, and admits waiting requests. */
+ * requests of finished rows go, decides the tokens each live row takes, and admits waiting
+ * requests. */
 #ifndef ENGINE_BATCH_H
 #define ENGINE_BATCH_H
 
@@ -13,18 +14,18 @@
 #include "policy/plan.h"
 
 struct row {
-    struct request *request;  // borrowed from the job while live; NULL: empty
+    struct request *request; // borrowed from the job while live; NULL: empty
     struct evict_row evict;
-    int n_done;               // tokens whose KV stands, before this pass
-    int n_take;               // tokens taken in this pass, from n_done on
+    int n_done;                 // tokens whose KV stands, before this pass
+    int n_take;                 // tokens taken in this pass, from n_done on
     int n_slots, n_slots_after; // KV slots per head before and after this pass
-    int32_t *pages;           // [slots_cap / 32] ids in the batch's pool
+    int32_t *pages;             // [slots_cap / 32] ids in the batch's pool
     int n_pages;
-    int64_t entered;          // admission number: the greatest is the youngest
-    int lost;                 // a page came back wrong: the row returns to the queue after the pass
-    int32_t *slot_pos;        // [decoder][n_kv_heads][slots_cap]; NULL under full
-    float *slot_score;        // the same
-    int32_t ahead_token;      // token whose embedding row was asked for ahead; -1 none
+    int64_t entered;     // admission number: the greatest is the youngest
+    int lost;            // a page came back wrong: the row returns to the queue after the pass
+    int32_t *slot_pos;   // [decoder][n_kv_heads][slots_cap]; NULL under full
+    float *slot_score;   // the same
+    int32_t ahead_token; // token whose embedding row was asked for ahead; -1 none
 };
 
 enum span_kind { SPAN_PROMPT, SPAN_FORCED };
@@ -32,7 +33,7 @@ enum span_kind { SPAN_PROMPT, SPAN_FORCED };
 /* A run of known tokens of one row in one step. */
 struct span {
     int row, kind;
-    int pos;   // position of its first token
+    int pos; // position of its first token
     int n;
     int first; // its first token among the batch's tokens of this pass
 };
@@ -41,23 +42,23 @@ struct span {
 struct position {
     int row;
     int pos;
-    int token;           // index among the batch's tokens of this pass
+    int token; // index among the batch's tokens of this pass
     int sampled, scored;
     struct head_state *state;
 };
 
 struct batch {
     int index;
-    int64_t pass;           // that the fields below describe; -1: none yet
-    struct row *rows;       // [plan.batch]
-    int n_rows;             // plan.batch
-    struct span *spans;     // [2 * plan.batch]
+    int64_t pass;       // that the fields below describe; -1: none yet
+    struct row *rows;   // [plan.batch]
+    int n_rows;         // plan.batch
+    struct span *spans; // [2 * plan.batch]
     int n_spans;
-    int n_tokens;           // of this pass
-    int64_t first_token;    // place of its hidden states within the pass
+    int n_tokens;               // of this pass
+    int64_t first_token;        // place of its hidden states within the pass
     struct position *positions; // [plan.head_positions]
     int n_positions;
-    int32_t *free_pages;    // stack
+    int32_t *free_pages; // stack
     int n_free_pages;
 };
 
@@ -65,33 +66,34 @@ struct batches {
     const struct plan *plan; // borrowed
     const struct shape *shape;
     const struct evict *evict;
-    struct job *job;         // borrowed
-    struct batch *batch;     // [plan.batches]
+    struct job *job;           // borrowed
+    struct batch *batch;       // [plan.batches]
     struct head_state *states; // pool of the pass
     int64_t states_cap;
-    struct logit_edit *edits;  // [batches * batch][edits_max] of sampled positions
+    struct logit_edit *edits; // [batches * batch][edits_max] of sampled positions
     int edits_max;
     struct head_candidate *candidates; // [batches * batch][HEAD_SAMPLE_MAX] or NULL
-    const int32_t *stops;      // borrowed: stop ids banned before min_tokens
+    const int32_t *stops;              // borrowed: stop ids banned before min_tokens
     int n_stops;
-    int64_t entered;           // admissions so far
+    int64_t entered; // admissions so far
     // of the pass that is being embedded
     int64_t pass_tokens, pass_states;
-    int admitted;              // prompt and forced tokens
+    int admitted; // prompt and forced tokens
     int64_t evicted_slots, requeued;
 };
 
 /* Carves rows, pools and states from the arena (measure and place). filters: some row needs
  * candidates; edits_max: greatest sample_edits_max() of the job. */
 void batches_carve(struct batches *b, struct arena *arena, const struct plan *plan,
-                   const struct shape *shape, const struct evict *evict, int edits_max, int filters);
+                   const struct shape *shape, const struct evict *evict, int edits_max,
+                   int filters);
 
 /* The pass boundary of one batch. Ends the pass before (tokens taken become tokens done), requeues
  * lost rows, admits requests, and leaves spans, positions and hidden places of `pass`. */
 enum err batch_refill(struct batches *b, int index, int64_t pass);
 
-/* After the last slice: tokens and scores go to the job, finished rows leave. *stop: the job wants to
- * end (too many errors). */
+/* After the last slice: tokens and scores go to the job, finished rows leave. *stop: the job wants
+ * to end (too many errors). */
 enum err batch_sample(struct batches *b, int index);
 
 /* Full pages of surviving rows that the step (pass, any layer) of this batch will read; ids into

@@ -1,4 +1,5 @@
-/* engine/commands.c - `run`, `score`, `gen` and `plan`: a job, a plan, a walk, an answer (see run.h). */
+/* engine/commands.c - `run`, `score`, `gen` and `plan`: a job, a plan, a walk, an answer (see
+ * run.h). */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -26,6 +27,7 @@ static enum err read_shard(const char *text, int *shard, int *n_shards)
 
 static void read_defaults(const struct run *r, struct request_defaults *d)
 {
+    const char *epoch = getenv("SOURCE_DATE_EPOCH");
     const struct config *c = r->config;
     const struct shape *s = &r->opened.model.shape;
     *d = (struct request_defaults){.max_tokens = (int)min_i64(c->max_tokens, INT32_MAX),
@@ -41,7 +43,8 @@ static void read_defaults(const struct run *r, struct request_defaults *d)
                                    .ignore_eos = c->ignore_eos,
                                    .unknown_fields_warn = strcmp(c->unknown_fields, "warn") == 0,
                                    .context = s->context,
-                                   .vocab = s->vocab};
+                                   .vocab = s->vocab,
+                                   .epoch = epoch ? strtoll(epoch, NULL, 10) : 0};
 }
 
 static enum err check_defaults(const struct config *c)
@@ -59,7 +62,8 @@ static enum err check_defaults(const struct config *c)
     return OK;
 }
 
-/* Text that every row's bytes depend on besides the row itself. */
+/* Text that every row's bytes depend on besides the row itself. Which rows, and their order, the
+ * job's own identity says: a key that stood twice would make OUT.job.json unreadable. */
 static void extend_fingerprint(struct run *r)
 {
     const struct config *c = r->config;
@@ -68,11 +72,11 @@ static void extend_fingerprint(struct run *r)
     for (int i = 0; i < c->n_stops; i++)
         stops = hash_bytes(c->stops[i], (int64_t)strlen(c->stops[i]), stops + 1);
     snprintf(r->fingerprint + n, cap - n,
-             "sampling=max_tokens %lld temperature %g top_p %g top_k %lld min_p %g repetition_penalty %g "
-             "seed %lld stops %016llx ignore_eos %d\nunknown_fields=%s\nlimit=%lld\nshard=%s\norder=%s\n",
+             "sampling=max_tokens %lld temperature %.15g top_p %.15g top_k %lld min_p %.15g "
+             "repetition_penalty %.15g seed %lld stops %016llx ignore_eos %d\nunknown_fields=%s\n",
              (long long)c->max_tokens, c->temperature, c->top_p, (long long)c->top_k, c->min_p,
              c->repetition_penalty, (long long)c->seed, (unsigned long long)stops, c->ignore_eos,
-             c->unknown_fields, (long long)c->limit, c->shard ? c->shard : "0/1", c->order);
+             c->unknown_fields);
 }
 
 static enum err open_job(struct run *r, enum request_kind kind, const char *out)
@@ -131,8 +135,9 @@ static enum err run_rows(struct run *r, enum request_kind kind)
     struct job_counts counts;
     job_counts(r->job, &counts);
     if (counts.resumed > 0)
-        log_line(LOG_INFO, "resume: %lld of %lld rows were done", (long long)counts.resumed,
-                 (long long)counts.rows);
+        log_line(LOG_INFO, "resume: %lld of %lld rows are done, %lld were begun",
+                 (long long)counts.done, (long long)counts.rows,
+                 (long long)max_i64(counts.resumed - counts.done, 0));
     if (!job_live(r->job)) {
         log_line(LOG_INFO, "nothing to do: %lld rows ok, %lld failed", (long long)counts.ok,
                  (long long)counts.failed);
@@ -178,20 +183,23 @@ enum err command_run(const struct config *c)
 }
 
 /* A job in memory: plan and walk without files or report. */
-static enum err walk_memory(struct run *r, enum request_kind kind, struct request *requests, int64_t n,
-                            const struct job_callbacks *callbacks)
+static enum err walk_memory(struct run *r, enum request_kind kind, struct request *requests,
+                            int64_t n, const struct job_callbacks *callbacks)
 {
-    struct job_config job = {.kind = kind,
-                             .tokenizer = r->opened.tokenizer,
-                             .evict = &r->evict,
-                             .max_errors = -1};
+    struct job_config job = {
+        .kind = kind, .tokenizer = r->opened.tokenizer, .evict = &r->evict, .max_errors = -1};
     read_defaults(r, &job.defaults);
     TRY(job_open_memory(&r->job, &job, requests, n, callbacks, &r->work));
-    if (!job_live(r->job))
-        return OK;
-    TRY(run_plan(r));
-    TRY(run_walk(r));
-    return job_complete(r->job);
+    enum err err = job_live(r->job) ? run_plan(r) : OK;
+    if (err == OK && job_live(r->job))
+        err = run_walk(r);
+    if (err == OK)
+        err = job_complete(r->job);
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    enum err closed = job_close(r->job); // before the caller's requests go
+    r->job = NULL;
+    return err != OK ? fail(err, "%s", text) : closed;
 }
 
 /* ---- gen ---- */
@@ -239,7 +247,8 @@ static enum err read_all(const char *path, char **text, int64_t *n_bytes)
 }
 
 /* The one row of gen, as a row of `run` would spell it: the same parser, the same rules. */
-static enum err gen_request(struct run *r, const char *text, int64_t n_bytes, struct request *request)
+static enum err gen_request(struct run *r, const char *text, int64_t n_bytes,
+                            struct request *request)
 {
     const struct config *c = r->config;
     json_t *row = c->chat
@@ -266,8 +275,8 @@ static enum err gen_request(struct run *r, const char *text, int64_t n_bytes, st
     struct request_defaults defaults;
     struct row_error error = {0};
     read_defaults(r, &defaults);
-    enum err err = request_parse(request, REQUEST_GENERATE, line, (int64_t)strlen(line), 0, 1, &defaults,
-                                 r->opened.tokenizer, r->opened.tmpl, &error);
+    enum err err = request_parse(request, REQUEST_GENERATE, line, (int64_t)strlen(line), 0, 1,
+                                 &defaults, r->opened.tokenizer, r->opened.tmpl, &error);
     free(line);
     return err == ERR_ROW ? fail(ERR_INPUT, "prompt: %s: %s", error.code, error.message) : err;
 }
@@ -340,7 +349,7 @@ static enum err cut_windows(struct run *r, int32_t *ids, int64_t n_ids, struct r
     for (int64_t i = 0; i < windows; i++) {
         struct request *q = &(*requests)[i];
         size_t bytes = (size_t)c->window * sizeof *ids;
-        *q = (struct request){.index = i, .line = i + 1, .kind = REQUEST_SCORE, .form = FORM_SCORE};
+        *q = (struct request){.index = i, .line = i + 1, .kind = REQUEST_SCORE, .form = FORM_SCORE, .logprobs = 1};
         q->tokens = malloc(bytes);
         q->custom_id = strdup("window");
         if (!q->tokens || !q->custom_id)
@@ -362,13 +371,15 @@ static enum err score_text(struct run *r)
     if (!r->opened.tokenizer)
         return fail(ERR_INPUT, "%s: has no tokenizer", c->model);
     if (c->window > r->opened.model.shape.context)
-        return fail(ERR_USAGE, "--window: the model's context is %d tokens", r->opened.model.shape.context);
+        return fail(ERR_USAGE, "--window: the model's context is %d tokens",
+                    r->opened.model.shape.context);
     char *text;
     int64_t n_bytes, n_ids = 0, n = 0;
     TRY(read_all(c->text, &text, &n_bytes));
     int32_t *ids = malloc((size_t)(n_bytes + 16) * sizeof *ids);
-    enum err err = ids ? tokenizer_encode(r->opened.tokenizer, text, n_bytes, 0, ids, n_bytes + 16, &n_ids)
-                       : fail(ERR_FIT, "memory: token ids");
+    enum err err =
+        ids ? tokenizer_encode(r->opened.tokenizer, text, n_bytes, 0, ids, n_bytes + 16, &n_ids)
+            : fail(ERR_FIT, "memory: token ids");
     if (err == ERR_ROW)
         err = fail(ERR_INPUT, "%s: %s", c->text, err_text());
     struct request *requests = NULL;
@@ -409,7 +420,8 @@ static enum err made_up_work(struct run *r)
     const struct config *c = r->config;
     int64_t tokens = c->prompt_len + c->gen_len;
     if (c->prompt_len < 1 || c->gen_len < 1 || c->num_prompts < 1)
-        return fail(ERR_USAGE, "plan: needs -i IN.jsonl, or --prompt-len, --gen-len and --num-prompts");
+        return fail(ERR_USAGE,
+                    "plan: needs -i IN.jsonl, or --prompt-len, --gen-len and --num-prompts");
     if (tokens > r->opened.model.shape.context)
         return fail(ERR_USAGE, "--prompt-len: %lld tokens a row, the model's context is %d",
                     (long long)tokens, r->opened.model.shape.context);

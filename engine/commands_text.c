@@ -12,8 +12,8 @@ static void print_shape(const struct model *m)
     printf("model       %s%s\n", m->name, m->dummy ? " (dummy weights)" : "");
     printf("family      %s, %lld parameters\n", s->family, (long long)m->n_params);
     printf("layers      %d decoder, %d head slices\n", s->n_layers, m->n_slices);
-    printf("hidden      %d, heads %d query / %d KV of %d, MLP %d, vocabulary %d%s\n", s->dim, s->n_heads,
-           s->n_kv_heads, s->head_dim, s->ffn_dim, s->vocab, m->tied ? " (tied)" : "");
+    printf("hidden      %d, heads %d query / %d KV of %d, MLP %d, vocabulary %d%s\n", s->dim,
+           s->n_heads, s->n_kv_heads, s->head_dim, s->ffn_dim, s->vocab, m->tied ? " (tied)" : "");
     printf("context     %d tokens\n", s->context);
     printf("tokenizer   %s\n", m->tokenizer ? "inside" : "none (token ids only)");
     printf("pack        %s, %.1f MiB\n", m->path, (double)m->file_bytes / 1048576.0);
@@ -28,21 +28,21 @@ static void print_shape(const struct model *m)
 static json_t *model_json(const struct model *m)
 {
     const struct shape *s = &m->shape;
-    json_t *root = json_pack("{ss ss sb sI si si si si si si si si sb}", "model", m->name, "family",
-                             s->family, "dummy_weights", m->dummy, "parameters", (json_int_t)m->n_params,
-                             "n_layers", s->n_layers, "dim", s->dim, "n_heads", s->n_heads, "n_kv_heads",
-                             s->n_kv_heads, "head_dim", s->head_dim, "ffn_dim", s->ffn_dim, "vocab",
-                             s->vocab, "context", s->context, "tied", m->tied);
+    json_t *root = json_pack(
+        "{ss ss sb sI si si si si si si si si sb}", "model", m->name, "family", s->family,
+        "dummy_weights", m->dummy, "parameters", (json_int_t)m->n_params, "n_layers", s->n_layers,
+        "dim", s->dim, "n_heads", s->n_heads, "n_kv_heads", s->n_kv_heads, "head_dim", s->head_dim,
+        "ffn_dim", s->ffn_dim, "vocab", s->vocab, "context", s->context, "tied", m->tied);
     json_t *tensors = json_array();
     for (int layer = 0; layer < m->n_layers; layer++)
         for (int role = 0; role < N_ROLES; role++) {
             const struct model_tensor *t = &m->layers[layer].tensors[role];
             if (t->n > 0)
-                json_array_append_new(tensors,
-                                      json_pack("{si ss ss si si sI}", "layer", layer, "tensor",
-                                                role_name((enum tensor_role)role), "format",
-                                                dtype_info(t->dtype)->name, "n", t->n, "k", t->k, "offset",
-                                                (json_int_t)(m->layers[layer].offset + t->offset)));
+                json_array_append_new(
+                    tensors, json_pack("{si ss ss si si sI}", "layer", layer, "tensor",
+                                       role_name((enum tensor_role)role), "format",
+                                       dtype_info(t->dtype)->name, "n", t->n, "k", t->k, "offset",
+                                       (json_int_t)(m->layers[layer].offset + t->offset)));
         }
     json_object_set_new(root, "tensors", tensors);
     return root;
@@ -76,7 +76,8 @@ enum err command_inspect(const struct config *c)
     return err;
 }
 
-static enum err render_messages(const struct opened *o, const json_t *messages, char **text, int64_t *n)
+static enum err render_messages(const struct opened *o, const json_t *messages, char **text,
+                                int64_t *n)
 {
     if (!o->tmpl)
         return fail(ERR_ROW, "the model has no chat template");
@@ -175,11 +176,12 @@ enum err command_tokenize(const struct config *c)
             continue;
         json_error_t error;
         json_t *row = json_loadb(line, (size_t)n, JSON_REJECT_DUPLICATES, &error), *answer = NULL;
-        enum err row_err = row ? c->decode ? decode_row(&o, row, &answer) : encode_row(&o, row, &answer)
-                               : fail(ERR_ROW, "%s", error.text);
+        enum err row_err =
+            row ? c->decode ? decode_row(&o, row, &answer) : encode_row(&o, row, &answer)
+                : fail(ERR_ROW, "%s", error.text);
         if (row_err == ERR_ROW) {
-            answer = json_pack("{s{sssssI}}", "error", "code", "invalid_request", "message", err_text(),
-                               "line", (json_int_t)number);
+            answer = json_pack("{s{sssssI}}", "error", "code", "invalid_request", "message",
+                               err_text(), "line", (json_int_t)number);
             failed++;
         } else {
             err = row_err;

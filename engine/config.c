@@ -3,17 +3,25 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <locale.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum knob_kind { KNOB_STRING, KNOB_SIZE, KNOB_COUNT, KNOB_NUMBER, KNOB_DURATION, KNOB_SWITCH, KNOB_STOPS, KNOB_SIX };
+enum knob_kind {
+    KNOB_STRING,
+    KNOB_SIZE,
+    KNOB_COUNT,
+    KNOB_NUMBER,
+    KNOB_DURATION,
+    KNOB_SWITCH,
+    KNOB_STOPS,
+    KNOB_SIX
+};
 
 struct knob {
-    const char *name;   // long flag, without the dashes
-    char letter;        // short flag, 0: none
+    const char *name; // long flag, without the dashes
+    char letter;      // short flag, 0: none
     enum knob_kind kind;
     size_t offset;      // in struct config
     int commands;       // or-ed enum config_command
@@ -29,72 +37,130 @@ struct knob {
 static const struct knob knobs[] = {
     {"model", 'm', KNOB_STRING, AT(model), MODEL_CMDS, NULL, "MODEL",
      "Hugging Face directory, .gguf file, pack, or a model config from configs/"},
-    {"input", 'i', KNOB_STRING, AT(in), CMD_RUN | CMD_SCORE | CMD_PLAN, NULL, "FILE", "rows, one JSON object a line"},
-    {"output", 'o', KNOB_STRING, AT(out), CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH, NULL, "FILE",
+    {"input", 'i', KNOB_STRING, AT(in), CMD_RUN | CMD_SCORE | CMD_PLAN, NULL, "FILE",
+     "rows, one JSON object a line"},
+    {"output", 'o', KNOB_STRING, AT(out),
+     CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH, NULL, "FILE",
      "where the result goes"},
     {"prompt", 'p', KNOB_STRING, AT(prompt), CMD_GEN, NULL, "TEXT", "the prompt"},
-    {"file", 'f', KNOB_STRING, AT(prompt_file), CMD_GEN, NULL, "FILE", "read the prompt from a file"},
-    {"chat", 0, KNOB_SWITCH, AT(chat), CMD_GEN, NULL, "", "put the prompt through the chat template"},
+    {"file", 'f', KNOB_STRING, AT(prompt_file), CMD_GEN, NULL, "FILE",
+     "read the prompt from a file"},
+    {"chat", 0, KNOB_SWITCH, AT(chat), CMD_GEN, NULL, "",
+     "put the prompt through the chat template"},
     {"text", 0, KNOB_STRING, AT(text), CMD_SCORE, NULL, "FILE", "perplexity of a text file"},
-    {"prefix", 0, KNOB_COUNT, AT(prefix), CMD_SCORE, "512", "TOKENS", "prompt part of a window of --text"},
+    {"prefix", 0, KNOB_COUNT, AT(prefix), CMD_SCORE, "512", "TOKENS",
+     "prompt part of a window of --text"},
     {"window", 0, KNOB_COUNT, AT(window), CMD_SCORE, "1024", "TOKENS", "window of --text"},
-    {"mem-device", 0, KNOB_SIZE, AT(mem_device), LINE_CMDS, "-1", "SIZE", "device memory cap (default: what is free, less a margin)"},
-    {"mem-ram", 0, KNOB_SIZE, AT(mem_ram), LINE_CMDS, "-1", "SIZE", "RAM cap (default: what is free, less a margin)"},
-    {"mem-disk", 0, KNOB_SIZE, AT(mem_disk), LINE_CMDS, "-1", "SIZE", "disk that the run itself may write, packs apart; 0 forbids it"},
-    {"offload-dir", 0, KNOB_STRING, AT(offload_dir), LINE_CMDS | CMD_PROBE, NULL, "DIR", "where KV and hidden states are offloaded (default: beside the pack)"},
-    {"device", 0, KNOB_STRING, AT(device), LINE_CMDS, "auto", "auto|cpu|cuda[:i]", "where to compute"},
-    {"threads", 't', KNOB_COUNT, AT(threads), LINE_CMDS | CMD_PROBE, "0", "N", "compute threads (0: one per usable core)"},
-    {"compute", 0, KNOB_STRING, AT(compute), LINE_CMDS, "bf16", "bf16|f32", "format of matmul inputs"},
-    {"isa", 0, KNOB_STRING, AT(isa), LINE_CMDS | CMD_PROBE, "auto", "auto|avx512|avx2|portable", "instruction set; part of the answer under bf16"},
-    {"weights", 0, KNOB_STRING, AT(weights), LINE_CMDS | CMD_PACK | CMD_TOKENIZE, "auto", "auto|f32|f16|bf16|q8|q4", "weight format of the pack"},
+    {"mem-device", 0, KNOB_SIZE, AT(mem_device), LINE_CMDS, "-1", "SIZE",
+     "device memory cap (default: what is free, less a margin)"},
+    {"mem-ram", 0, KNOB_SIZE, AT(mem_ram), LINE_CMDS, "-1", "SIZE",
+     "RAM cap (default: what is free, less a margin)"},
+    {"mem-disk", 0, KNOB_SIZE, AT(mem_disk), LINE_CMDS, "-1", "SIZE",
+     "disk that the run itself may write, packs apart; 0 forbids it"},
+    {"offload-dir", 0, KNOB_STRING, AT(offload_dir), LINE_CMDS | CMD_PROBE, NULL, "DIR",
+     "where KV and hidden states are offloaded (default: beside the pack)"},
+    {"device", 0, KNOB_STRING, AT(device), LINE_CMDS, "auto", "auto|cpu|cuda[:i]",
+     "where to compute"},
+    {"threads", 't', KNOB_COUNT, AT(threads), LINE_CMDS | CMD_PROBE, "0", "N",
+     "compute threads (0: one per usable core)"},
+    {"compute", 0, KNOB_STRING, AT(compute), LINE_CMDS, "bf16", "bf16|f32",
+     "format of matmul inputs"},
+    {"isa", 0, KNOB_STRING, AT(isa), LINE_CMDS | CMD_PROBE, "auto", "auto|avx512|avx2|portable",
+     "instruction set; part of the answer under bf16"},
+    {"weights", 0, KNOB_STRING, AT(weights), LINE_CMDS | CMD_PACK | CMD_TOKENIZE, "auto",
+     "auto|f32|f16|bf16|q8|q4", "weight format of the pack"},
     {"batch", 0, KNOB_COUNT, AT(batch), LINE_CMDS, "0", "N", "rows of one batch (0: auto)"},
-    {"batches", 0, KNOB_COUNT, AT(batches), LINE_CMDS, "0", "N", "batches that share one sweep of the weights (0: auto)"},
-    {"weights-resident", 0, KNOB_STRING, AT(resident), LINE_CMDS, "auto", "N|PCT%", "layers kept in RAM"},
-    {"percent", 0, KNOB_SIX, AT(percent), LINE_CMDS, NULL, "wD wR kD kR hD hR", "FlexGen's six shares; on a CPU device and RAM add up"},
-    {"ahead-weights", 0, KNOB_COUNT, AT(ahead_weights), LINE_CMDS, "-1", "STEPS", "look-ahead of weight reads (-1: auto)"},
-    {"ahead-state", 0, KNOB_COUNT, AT(ahead_state), LINE_CMDS, "-1", "STEPS", "look-ahead of KV and hidden states (-1: auto)"},
-    {"prefill-tokens", 0, KNOB_COUNT, AT(prefill_tokens), LINE_CMDS, "0", "N", "prompt and forced tokens admitted per pass (0: auto)"},
-    {"attn", 0, KNOB_STRING, AT(attn), LINE_CMDS, "auto", "auto|cpu|device", "where attention runs"},
-    {"io", 0, KNOB_STRING, AT(io), LINE_CMDS | CMD_PROBE, "auto", "auto|uring|threads", "how files are read"},
-    {"plan", 0, KNOB_STRING, AT(plan), CMD_RUN | CMD_SCORE, NULL, "FILE", "take placement from a plan file"},
-    {"kv-policy", 0, KNOB_STRING, AT(kv_policy), LINE_CMDS, "full", "NAME", "full|window|streaming|h2o|h2o-mean"},
-    {"kv-budget", 0, KNOB_STRING, AT(kv_budget), LINE_CMDS, "0.2", "N|FRACTION", "slots per layer and KV head; a fraction counts prompt + max_tokens"},
-    {"kv-recent", 0, KNOB_STRING, AT(kv_recent), LINE_CMDS, NULL, "N|FRACTION", "newest positions protected (default: by policy)"},
-    {"kv-sink", 0, KNOB_COUNT, AT(kv_sink), LINE_CMDS, "-1", "N", "first positions protected (-1: by policy)"},
-    {"kv-scope", 0, KNOB_STRING, AT(kv_scope), LINE_CMDS, "head", "head|layer", "who chooses victims"},
-    {"kv-format", 0, KNOB_STRING, AT(kv_format), LINE_CMDS, "bf16", "f32|bf16", "format of stored K and V"},
-    {"kv-simulate", 0, KNOB_SWITCH, AT(kv_simulate), CMD_RUN | CMD_SCORE, NULL, "", "keep everything and mask what would have gone"},
-    {"kv-dump", 0, KNOB_STRING, AT(kv_dump), CMD_RUN | CMD_SCORE, NULL, "FILE", "kept positions and victims as JSON lines"},
-    {"max-tokens", 'n', KNOB_COUNT, AT(max_tokens), CMD_RUN | CMD_GEN, "0", "N", "tokens to generate (rows win; default: by form)"},
-    {"temperature", 0, KNOB_NUMBER, AT(temperature), CMD_RUN | CMD_GEN, "-1", "X", "0: greedy (rows win; default 1)"},
-    {"top-p", 0, KNOB_NUMBER, AT(top_p), CMD_RUN | CMD_GEN, "1", "X", "nucleus; chooses among the best 1,024"},
+    {"batches", 0, KNOB_COUNT, AT(batches), LINE_CMDS, "0", "N",
+     "batches that share one sweep of the weights (0: auto)"},
+    {"weights-resident", 0, KNOB_STRING, AT(resident), LINE_CMDS, "auto", "N|PCT%",
+     "layers kept in RAM"},
+    {"percent", 0, KNOB_SIX, AT(percent), LINE_CMDS, NULL, "wD wR kD kR hD hR",
+     "FlexGen's six shares; on a CPU device and RAM add up"},
+    {"ahead-weights", 0, KNOB_COUNT, AT(ahead_weights), LINE_CMDS, "-1", "STEPS",
+     "look-ahead of weight reads (-1: auto)"},
+    {"ahead-state", 0, KNOB_COUNT, AT(ahead_state), LINE_CMDS, "-1", "STEPS",
+     "look-ahead of KV and hidden states (-1: auto)"},
+    {"prefill-tokens", 0, KNOB_COUNT, AT(prefill_tokens), LINE_CMDS, "0", "N",
+     "prompt and forced tokens admitted per pass (0: auto)"},
+    {"attn", 0, KNOB_STRING, AT(attn), LINE_CMDS, "auto", "auto|cpu|device",
+     "where attention runs"},
+    {"io", 0, KNOB_STRING, AT(io), LINE_CMDS | CMD_PROBE, "auto", "auto|uring|threads",
+     "how files are read"},
+    {"plan", 0, KNOB_STRING, AT(plan), CMD_RUN | CMD_SCORE, NULL, "FILE",
+     "take placement from a plan file"},
+    {"kv-policy", 0, KNOB_STRING, AT(kv_policy), LINE_CMDS, "full", "NAME",
+     "full|window|streaming|h2o|h2o-mean"},
+    {"kv-budget", 0, KNOB_STRING, AT(kv_budget), LINE_CMDS, "0.2", "N|FRACTION",
+     "slots per layer and KV head; a fraction counts prompt + max_tokens"},
+    {"kv-recent", 0, KNOB_STRING, AT(kv_recent), LINE_CMDS, NULL, "N|FRACTION",
+     "newest positions protected (default: by policy)"},
+    {"kv-sink", 0, KNOB_COUNT, AT(kv_sink), LINE_CMDS, "-1", "N",
+     "first positions protected (-1: by policy)"},
+    {"kv-scope", 0, KNOB_STRING, AT(kv_scope), LINE_CMDS, "head", "head|layer",
+     "who chooses victims"},
+    {"kv-format", 0, KNOB_STRING, AT(kv_format), LINE_CMDS, "bf16", "f32|bf16",
+     "format of stored K and V"},
+    {"kv-simulate", 0, KNOB_SWITCH, AT(kv_simulate), CMD_RUN | CMD_SCORE, NULL, "",
+     "keep everything and mask what would have gone"},
+    {"kv-dump", 0, KNOB_STRING, AT(kv_dump), CMD_RUN | CMD_SCORE, NULL, "FILE",
+     "kept positions and victims as JSON lines"},
+    {"max-tokens", 'n', KNOB_COUNT, AT(max_tokens), CMD_RUN | CMD_GEN, "0", "N",
+     "tokens to generate (rows win; default: by form)"},
+    {"temperature", 0, KNOB_NUMBER, AT(temperature), CMD_RUN | CMD_GEN, "-1", "X",
+     "0: greedy (rows win; default 1)"},
+    {"top-p", 0, KNOB_NUMBER, AT(top_p), CMD_RUN | CMD_GEN, "1", "X",
+     "nucleus; chooses among the best 1,024"},
     {"top-k", 0, KNOB_COUNT, AT(top_k), CMD_RUN | CMD_GEN, "0", "N", "at most 1,024 act; 0: off"},
-    {"min-p", 0, KNOB_NUMBER, AT(min_p), CMD_RUN | CMD_GEN, "0", "X", "chooses among the best 1,024; 0: off"},
-    {"repetition-penalty", 0, KNOB_NUMBER, AT(repetition_penalty), CMD_RUN | CMD_GEN, "1", "X", "1: off"},
-    {"seed", 0, KNOB_COUNT, AT(seed), CMD_RUN | CMD_GEN | CMD_BENCH, "-1", "N", "for rows without one"},
-    {"stop", 0, KNOB_STOPS, AT(stops), CMD_RUN | CMD_GEN, NULL, "TEXT", "stop string; may be given again"},
-    {"ignore-eos", 0, KNOB_SWITCH, AT(ignore_eos), CMD_RUN | CMD_GEN | CMD_PLAN, NULL, "", "generate to max_tokens"},
-    {"order", 0, KNOB_STRING, AT(order), CMD_RUN | CMD_SCORE, "input", "input|completion", "order of OUT"},
-    {"limit", 0, KNOB_COUNT, AT(limit), CMD_RUN | CMD_SCORE | CMD_PLAN, "0", "N", "first N rows (or windows) only"},
-    {"retry-errors", 0, KNOB_SWITCH, AT(retry_errors), CMD_RUN | CMD_SCORE, NULL, "", "run failed rows again"},
-    {"max-errors", 0, KNOB_COUNT, AT(max_errors), CMD_RUN | CMD_SCORE, "-1", "N", "stop when more rows failed"},
-    {"unknown-fields", 0, KNOB_STRING, AT(unknown_fields), CMD_RUN | CMD_SCORE, "error", "error|warn", "fields that sluice does not know"},
-    {"overwrite", 0, KNOB_SWITCH, AT(overwrite), CMD_RUN | CMD_SCORE, NULL, "", "drop another job's OUT"},
-    {"shard", 0, KNOB_STRING, AT(shard), CMD_RUN | CMD_SCORE, NULL, "i/N", "this process takes rows i, i+N, ... (i from 0)"},
-    {"time-limit", 0, KNOB_DURATION, AT(time_limit_s), LINE_CMDS, "0", "D", "stop cleanly after this long (90s, 15m, 3h50m)"},
-    {"dry-run", 0, KNOB_SWITCH, AT(dry_run), CMD_RUN | CMD_SCORE, NULL, "", "check the input and print the plan, no more"},
-    {"machine", 0, KNOB_STRING, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE, NULL, "FILE", "machine file (default: this one's, probed)"},
-    {"prompt-len", 0, KNOB_COUNT, AT(prompt_len), CMD_PLAN | CMD_BENCH, "0", "TOKENS", "prompt length of a made-up job"},
-    {"gen-len", 0, KNOB_COUNT, AT(gen_len), CMD_PLAN | CMD_BENCH, "32", "TOKENS", "tokens to generate in a made-up job"},
-    {"num-prompts", 0, KNOB_COUNT, AT(num_prompts), CMD_PLAN | CMD_BENCH, "64", "N", "rows of a made-up job"},
-    {"runs", 0, KNOB_COUNT, AT(runs), CMD_BENCH, "3", "N", "repetitions of ops and io; medians are printed"},
-    {"full", 0, KNOB_SWITCH, AT(full), CMD_PROBE, NULL, "", "measure for minutes instead of seconds"},
+    {"min-p", 0, KNOB_NUMBER, AT(min_p), CMD_RUN | CMD_GEN, "0", "X",
+     "chooses among the best 1,024; 0: off"},
+    {"repetition-penalty", 0, KNOB_NUMBER, AT(repetition_penalty), CMD_RUN | CMD_GEN, "1", "X",
+     "1: off"},
+    {"seed", 0, KNOB_COUNT, AT(seed), CMD_RUN | CMD_GEN | CMD_BENCH, "-1", "N",
+     "for rows without one"},
+    {"stop", 0, KNOB_STOPS, AT(stops), CMD_RUN | CMD_GEN, NULL, "TEXT",
+     "stop string; may be given again"},
+    {"ignore-eos", 0, KNOB_SWITCH, AT(ignore_eos), CMD_RUN | CMD_GEN | CMD_PLAN, NULL, "",
+     "generate to max_tokens"},
+    {"order", 0, KNOB_STRING, AT(order), CMD_RUN | CMD_SCORE, "input", "input|completion",
+     "order of OUT"},
+    {"limit", 0, KNOB_COUNT, AT(limit), CMD_RUN | CMD_SCORE | CMD_PLAN, "0", "N",
+     "first N rows (or windows) only"},
+    {"retry-errors", 0, KNOB_SWITCH, AT(retry_errors), CMD_RUN | CMD_SCORE, NULL, "",
+     "run failed rows again"},
+    {"max-errors", 0, KNOB_COUNT, AT(max_errors), CMD_RUN | CMD_SCORE, "-1", "N",
+     "stop when more rows failed"},
+    {"unknown-fields", 0, KNOB_STRING, AT(unknown_fields), CMD_RUN | CMD_SCORE, "error",
+     "error|warn", "fields that sluice does not know"},
+    {"overwrite", 0, KNOB_SWITCH, AT(overwrite), CMD_RUN | CMD_SCORE, NULL, "",
+     "drop another job's OUT"},
+    {"shard", 0, KNOB_STRING, AT(shard), CMD_RUN | CMD_SCORE, NULL, "i/N",
+     "this process takes rows i, i+N, ... (i from 0)"},
+    {"time-limit", 0, KNOB_DURATION, AT(time_limit_s), LINE_CMDS, "0", "D",
+     "stop cleanly after this long (90s, 15m, 3h50m)"},
+    {"dry-run", 0, KNOB_SWITCH, AT(dry_run), CMD_RUN | CMD_SCORE, NULL, "",
+     "check the input and print the plan, no more"},
+    {"machine", 0, KNOB_STRING, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE, NULL, "FILE",
+     "machine file (default: this one's, probed)"},
+    {"prompt-len", 0, KNOB_COUNT, AT(prompt_len), CMD_PLAN | CMD_BENCH, "0", "TOKENS",
+     "prompt length of a made-up job"},
+    {"gen-len", 0, KNOB_COUNT, AT(gen_len), CMD_PLAN | CMD_BENCH, "32", "TOKENS",
+     "tokens to generate in a made-up job"},
+    {"num-prompts", 0, KNOB_COUNT, AT(num_prompts), CMD_PLAN | CMD_BENCH, "64", "N",
+     "rows of a made-up job"},
+    {"runs", 0, KNOB_COUNT, AT(runs), CMD_BENCH, "3", "N",
+     "repetitions of ops and io; medians are printed"},
+    {"full", 0, KNOB_SWITCH, AT(full), CMD_PROBE, NULL, "",
+     "measure for minutes instead of seconds"},
     {"decode", 0, KNOB_SWITCH, AT(decode), CMD_TOKENIZE, NULL, "", "rows {\"ids\"} to {\"text\"}"},
-    {"json", 0, KNOB_SWITCH, AT(json), CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE, NULL, "", "one JSON object on stdout"},
+    {"json", 0, KNOB_SWITCH, AT(json), CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE, NULL, "",
+     "one JSON object on stdout"},
     {"csv", 0, KNOB_SWITCH, AT(csv), CMD_BENCH, NULL, "", "comma-separated rows on stdout"},
-    {"progress", 0, KNOB_STRING, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK, "auto", "auto|bar|lines|none", "progress on stderr"},
-    {"summary", 0, KNOB_STRING, AT(summary), CMD_RUN | CMD_SCORE | CMD_BENCH, NULL, "FILE", "what was planned and measured, as JSON"},
-    {"trace", 0, KNOB_STRING, AT(trace), CMD_RUN | CMD_SCORE, NULL, "FILE", "Chrome trace of the lanes"},
+    {"progress", 0, KNOB_STRING, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK | CMD_BENCH, "auto",
+     "auto|bar|lines|none", "progress on stderr"},
+    {"summary", 0, KNOB_STRING, AT(summary), CMD_RUN | CMD_SCORE | CMD_BENCH, NULL, "FILE",
+     "what was planned and measured, as JSON"},
+    {"trace", 0, KNOB_STRING, AT(trace), CMD_RUN | CMD_SCORE, NULL, "FILE",
+     "Chrome trace of the lanes"},
     {"config", 0, KNOB_STRING, AT(config), ~0, NULL, "FILE", "any flag as `key = value`"},
     {"verbose", 'v', KNOB_SWITCH, AT(verbose), ~0, NULL, "", "more on stderr"},
     {"quiet", 'q', KNOB_SWITCH, AT(quiet), ~0, NULL, "", "errors only on stderr"},
@@ -102,29 +168,26 @@ static const struct knob knobs[] = {
 };
 #define N_KNOBS (int)(sizeof knobs / sizeof knobs[0])
 
-/* Digits, one point, no exponent, whatever the locale says about commas. */
+/* Digits, one point, no exponent; correctly rounded (0.3 must be the nearest double: a budget of
+ * 0.3 of 240 tokens is 72 slots, not 73). The program never leaves the C locale, so strtod knows
+ * points. */
 static const char *parse_decimal(const char *text, double *x)
 {
-    const char *p = text;
-    double sign = 1, value = 0, scale = 1;
-    if (*p == '-') {
-        sign = -1;
-        p++;
-    }
-    const char *digits = p;
-    for (; isdigit((unsigned char)*p); p++)
-        value = value * 10 + (*p - '0');
-    int n = (int)(p - digits);
-    if (*p == '.')
-        for (p++; isdigit((unsigned char)*p); p++, n++)
-            value += (*p - '0') * (scale /= 10);
-    *x = sign * value;
-    return n > 0 ? p : text;
+    const char *p = text + (*text == '-');
+    size_t whole = strspn(p, "0123456789");
+    size_t part = p[whole] == '.' ? strspn(p + whole + 1, "0123456789") : 0;
+    if (whole + part == 0)
+        return text;
+    const char *end = p + whole + (p[whole] == '.' ? part + 1 : 0);
+    char digits[64];
+    snprintf(digits, sizeof digits, "%.*s", (int)min_i64(end - text, 63), text);
+    *x = strtod(digits, NULL);
+    return end;
 }
 
 static enum err scaled(const char *flag, const char *text, double big, int64_t *out)
 {
-    double x;
+    double x = 0;
     const char *end = parse_decimal(text, &x);
     double unit = 1;
     const char *letters = "kKmMgGtT", *at = *end ? strchr(letters, *end) : NULL;
@@ -164,9 +227,13 @@ enum err parse_duration(const char *flag, const char *text, double *seconds)
     *seconds = 0;
     const char *p = text;
     while (*p) {
-        double x;
+        double x = 0;
         const char *end = parse_decimal(p, &x);
-        double unit = *end == 's' || !*end ? 1 : *end == 'm' ? 60 : *end == 'h' ? 3600 : *end == 'd' ? 86400 : 0;
+        double unit = *end == 's' || !*end ? 1
+                      : *end == 'm'        ? 60
+                      : *end == 'h'        ? 3600
+                      : *end == 'd'        ? 86400
+                                           : 0;
         if (end == p || unit == 0 || x < 0)
             return fail(ERR_USAGE, "--%s: cannot read '%s' (e.g. 90s, 15m, 3h50m)", flag, text);
         *seconds += x * unit;
@@ -276,7 +343,8 @@ static enum err parse_flag(struct config *c, int command, int argc, char **argv,
             return fail(ERR_USAGE, "--%s: needs %s", k->name, k->value);
         value = argv[*i + 1];
         for (int j = 1; k->kind == KNOB_SIX && j < words; j++)
-            argv[*i + j][strlen(argv[*i + j])] = ' '; // argv words lie one after the other: join them
+            argv[*i + j][strlen(argv[*i + j])] =
+                ' '; // argv words lie one after the other: join them
         *i += words;
     }
     return knob_set(c, k, value);
@@ -330,7 +398,8 @@ enum err config_parse(struct config *c, enum config_command command, int argc, c
         if (strcmp(argv[i], "--config") == 0)
             TRY(parse_file(c, argv[i + 1], command));
     for (int i = 0; i < argc; i++) {
-        if (argv[i][0] == '-' && argv[i][1] && argv[i][1] != '.' && !isdigit((unsigned char)argv[i][1])) {
+        if (argv[i][0] == '-' && argv[i][1] && argv[i][1] != '.' &&
+            !isdigit((unsigned char)argv[i][1])) {
             TRY(parse_flag(c, command, argc, argv, &i));
             continue;
         }

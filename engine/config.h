@@ -1,7 +1,9 @@
-/* engine/config.h - one table of knobs: the command line, --config files, --help and the report read it.
+/* engine/config.h - one table of knobs: the command line, --config files, --help and the report
+ * read it.
  *
  * Owns: parsing of values (sizes, counts, durations, fractions) and the defaults. Refuses: what the
- * values mean together (engine/run.c). The command line wins over a --config file, whatever the order. */
+ * values mean together (engine/run.c). The command line wins over a --config file, whatever the
+ * order. */
 #ifndef ENGINE_CONFIG_H
 #define ENGINE_CONFIG_H
 
@@ -26,16 +28,17 @@ enum config_command {
 
 struct config {
     const char *model, *in, *out, *prompt, *prompt_file, *text;
-    const char *machine, *plan, *summary, *trace, *kv_dump, *offload_dir, *config, *allow, *sweep, *plot;
-    const char *device, *compute, *isa, *weights, *attn, *io, *kv_policy, *kv_scope, *kv_format, *order,
-        *unknown_fields, *progress, *shard, *kv_budget, *kv_recent, *resident, *percent;
+    const char *machine, *plan, *summary, *trace, *kv_dump, *offload_dir, *config, *allow, *sweep,
+        *plot;
+    const char *device, *compute, *isa, *weights, *attn, *io, *kv_policy, *kv_scope, *kv_format,
+        *order, *unknown_fields, *progress, *shard, *kv_budget, *kv_recent, *resident, *percent;
     int64_t mem_device, mem_ram, mem_disk;
     int64_t threads, batch, batches, ahead_weights, ahead_state, prefill_tokens;
     int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;
     int64_t prompt_len, gen_len, num_prompts, runs;
     double temperature, top_p, min_p, repetition_penalty, time_limit_s;
-    int chat, ignore_eos, retry_errors, overwrite, dry_run, json, csv, full, decode, kv_simulate, verbose,
-        quiet, help;
+    int chat, ignore_eos, retry_errors, overwrite, dry_run, json, csv, full, decode, kv_simulate,
+        verbose, quiet, help;
     const char *stops[CONFIG_STOPS_MAX];
     int n_stops;
     const char *args[4]; // words that are not flags

@@ -68,7 +68,7 @@ void engine_weights_info(const struct model *model, struct weights_info *w)
                          2 * (int64_t)s->vocab * s->embed_dim;
     const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
     w->embed_row_bytes = dtype_row_bytes(t->dtype, t->k);
-    w->embed_rest_bytes = model->layers[0].n_bytes - t->offset - w->embed_row_bytes * t->n;
+    w->embed_rest_bytes = model->layers[0].n_bytes - gather_rest_offset(model);
 }
 
 static enum kv_format prompt_format(enum compute compute)

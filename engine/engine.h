@@ -17,24 +17,24 @@
 
 struct engine_config {
     struct plan plan;
-    const struct model *model;   // borrowed, as are the pointers below
+    const struct model *model; // borrowed, as are the pointers below
     struct job *job;
     struct evict evict;
-    struct ops ops;              // instruction set, compute format, pool (borrowed)
+    struct ops ops; // instruction set, compute format, pool (borrowed)
     enum kv_format kv_format;
     enum ring_kind io;
     int io_depth;
     const char *offload_dir;
-    const char *fault;           // fault spec for tests, or NULL
-    int64_t tokens_max;          // longest row of the job
-    int edits_max, filters;      // of the job's rows: see engine/batch.h
+    const char *fault;      // fault spec for tests, or NULL
+    int64_t tokens_max;     // longest row of the job
+    int edits_max, filters; // of the job's rows: see engine/batch.h
     const int32_t *stops;
     int n_stops;
-    const char *dump_path;       // --kv-dump, or NULL
-    int64_t trace_events;        // per lane; 0: totals only
-    double time_limit_s;         // 0: none
+    const char *dump_path;                    // --kv-dump, or NULL
+    int64_t trace_events;                     // per lane; 0: totals only
+    double time_limit_s;                      // 0: none
     const volatile sig_atomic_t *interrupted; // set by the signal handler
-    void (*tick)(void *ctx);     // called every step, for the progress display; or NULL
+    void (*tick)(void *ctx); // called every step, for the progress display; or NULL
     void *tick_ctx;
 };
 
@@ -46,18 +46,19 @@ struct engine {
     struct batches batches;
     struct layer_work work;
     struct trace trace;
-    void *dump;                  // owned FILE
-    int32_t *page_list;          // [pages_batch]
-    int64_t n;                   // the step being walked
-    int64_t passes;              // begun
-    int64_t start_ns, end_ns;    // of step 0 and of the end of the walk
-    int64_t host_ns;             // walker's time outside compute and waits
-    int64_t kv_lost;             // pages that came back wrong and were recomputed
+    void *dump;               // owned FILE
+    int32_t *page_list;       // [pages_batch]
+    int64_t n;                // the step being walked
+    int64_t passes;           // begun
+    int64_t start_ns, end_ns; // of step 0 and of the end of the walk
+    int64_t host_ns;          // walker's time outside compute and waits
+    int64_t kv_lost;          // pages that came back wrong and were recomputed
 };
 
 /* Memory, files, the mover. ERR_FIT, ERR_IO, ERR_INPUT. */
 enum err engine_open(struct engine *e, const struct engine_config *config);
-/* Walks the line until the job has no rows left. ERR_STOPPED: interrupted or out of time, resumable. */
+/* Walks the line until the job has no rows left. ERR_STOPPED: interrupted or out of time,
+ * resumable. */
 enum err engine_run(struct engine *e);
 void engine_close(struct engine *e);
 

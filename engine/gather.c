@@ -18,7 +18,6 @@ void gather_carve(struct gather *g, struct arena *arena, const struct plan *plan
 {
     const struct model_layer *l = &model->layers[0];
     const struct model_tensor *t = &l->tensors[ROLE_EMBED];
-    int64_t rows_end = t->offset + dtype_row_bytes(t->dtype, t->k) * t->n;
     g->model = model;
     g->ahead = NULL;
     if (plan->embed_resident)
@@ -32,8 +31,17 @@ void gather_carve(struct gather *g, struct arena *arena, const struct plan *plan
     }
     for (int i = 0; i < 2; i++)
         carve_set(&g->chunk[i], arena, g->chunk_cap, g->window_bytes);
-    g->rest_offset = rows_end / DISK_BLOCK * DISK_BLOCK;
-    g->rest = arena_take(arena, round_up(l->n_bytes, DISK_BLOCK) - g->rest_offset, DISK_BLOCK);
+    g->rest_offset = gather_rest_offset(model);
+    g->rest = arena_take(arena, l->n_bytes - g->rest_offset, DISK_BLOCK);
+}
+
+int64_t gather_rest_offset(const struct model *model)
+{
+    const struct model_layer *l = &model->layers[0];
+    const struct model_tensor *t = &l->tensors[ROLE_EMBED];
+    if (!model_has(l, ROLE_POS) && !model_has(l, ROLE_PROJ_IN))
+        return l->n_bytes;
+    return (t->offset + dtype_row_bytes(t->dtype, t->k) * t->n) / MOVER_PIECE * MOVER_PIECE;
 }
 
 enum err gather_open(struct gather *g, struct home *home)
@@ -46,6 +54,7 @@ enum err gather_open(struct gather *g, struct home *home)
     struct ticket ticket = {.file = HOME_FILE_PACK,
                             .segments = &segment,
                             .n_segments = 1,
+                            .crc = g->model->piece_crcs + l->piece + g->rest_offset / MOVER_PIECE,
                             .name = "weights",
                             .batch = -1};
     mover_submit(home->mover, &ticket);
@@ -60,12 +69,28 @@ static struct segment window_of(const struct gather *g, int32_t token, uint8_t *
     return (struct segment){first, round_up(offset + n_bytes - first, DISK_BLOCK), window};
 }
 
-static void decode_window(const struct gather *g, int32_t token, const uint8_t *window, float *x)
+/* Decodes a row that was read; its checksum gets a second chance by a read of its own. */
+static enum err decode_window(struct gather *g, int32_t token, uint8_t *window, float *x)
 {
     const struct model_tensor *t = &g->model->layers[0].tensors[ROLE_EMBED];
     int64_t offset, n_bytes;
     model_embed_row(g->model, token, &offset, &n_bytes);
-    dtype_decode_row(t->dtype, window + offset % DISK_BLOCK, t->k, x);
+    const uint8_t *row = window + offset % DISK_BLOCK;
+    if (crc32c(0, row, n_bytes) != g->model->row_crcs[token]) {
+        struct segment segment = window_of(g, token, window);
+        struct ticket again = {.file = HOME_FILE_PACK,
+                               .segments = &segment,
+                               .n_segments = 1,
+                               .name = "rows",
+                               .batch = -1};
+        mover_submit(g->home->mover, &again);
+        TRY(mover_wait(g->home->mover, &again));
+        if (crc32c(0, row, n_bytes) != g->model->row_crcs[token])
+            return fail(ERR_CORRUPT, "%s: embedding, row %d: checksum is wrong (pack it again)",
+                        g->model->path, token);
+    }
+    dtype_decode_row(t->dtype, row, t->k, x);
+    return OK;
 }
 
 static void submit_set(struct gather *g, struct gather_set *s, int n, int64_t due, int batch)
@@ -153,11 +178,11 @@ enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, floa
     for (int k = 0; first < batch->n_tokens; k ^= 1) {
         int next = chunk_issue(g, &g->chunk[k ^ 1], batch, last, step);
         TRY(mover_wait(g->home->mover, &g->chunk[k].ticket));
-        const uint8_t *window = g->chunk[k].windows;
+        uint8_t *window = g->chunk[k].windows;
         for (int i = first; i < last; i++) {
             struct token_at a = token_find(batch, &span, i);
-            const uint8_t *from = a.ahead ? ahead->windows + a.row * g->window_bytes : window;
-            decode_window(g, a.token, from, x + (int64_t)i * dim);
+            uint8_t *from = a.ahead ? ahead->windows + a.row * g->window_bytes : window;
+            TRY(decode_window(g, a.token, from, x + (int64_t)i * dim));
             window += a.ahead ? 0 : g->window_bytes;
         }
         first = last;

@@ -1,8 +1,8 @@
 /* engine/home.h - where everything lives: weights[layer], kv[layer][batch], hidden[batch].
  *
- * Owns: the one arena of the run, the frames beside the compute, the scratch file, and the tickets that
- * connect them. Refuses: deciding (policy/plan.h did), computing (engine/layer.h).
- * An extent that lives in RAM is its own frame: get() returns its place and nothing moves. */
+ * Owns: the one arena of the run, the frames beside the compute, the scratch file, and the tickets
+ * that connect them. Refuses: deciding (policy/plan.h did), computing (engine/layer.h). An extent
+ * that lives in RAM is its own frame: get() returns its place and nothing moves. */
 #ifndef ENGINE_HOME_H
 #define ENGINE_HOME_H
 
@@ -19,17 +19,17 @@ struct weight_home {
     uint8_t *frame;    // borrowed from the frames while streamed bytes are there, else NULL
     struct ticket ticket;
     struct segment segment;
-    int asked;         // the ticket was submitted and not yet waited for
-    int loaded;        // resident bytes are there
+    int asked;  // the ticket was submitted and not yet waited for
+    int loaded; // resident bytes are there
 };
 
 struct kv_frame {
-    int64_t step;          // that it serves; -1: free once `write` is done
-    uint8_t *base;         // [pages_batch][page_bytes]
+    int64_t step;  // that it serves; -1: free once `write` is done
+    uint8_t *base; // [pages_batch][page_bytes]
     struct ticket read, write;
     struct segment *read_segments, *write_segments; // [pages_batch]
     int n_write;
-    uint64_t *fetched;     // bit per page of the batch's pool that `read` brings
+    uint64_t *fetched; // bit per page of the batch's pool that `read` brings
 };
 
 struct hidden_frame {
@@ -39,7 +39,8 @@ struct hidden_frame {
     struct segment read_segment, write_segment;
 };
 
-/* The last write of an extent: done when the ticket is, or when it serves another transfer by now. */
+/* The last write of an extent: done when the ticket is, or when it serves another transfer by now.
+ */
 struct last_write {
     struct ticket *ticket;
     uint64_t seq;
@@ -59,16 +60,16 @@ struct home {
     uint8_t **free_frames;       // [weight_frames] stack
     int n_free_frames;
 
-    uint8_t *kv_pool;            // RAM home: [decoder][batches][pages_batch][page_bytes]
-    struct kv_frame *kv_frames;  // NVMe home: [kv_frames]
-    struct last_write *kv_last;  // [decoder][batches]
-    uint32_t *kv_crc;            // [decoder][batches][pages_batch] of pages on NVMe
-    uint8_t *kv_tails;           // NVMe home: [batches][batch][decoder][page_bytes]
-    int64_t kv_scratch_offset;   // of the KV extents in the scratch file
+    uint8_t *kv_pool;           // RAM home: [decoder][batches][pages_batch][page_bytes]
+    struct kv_frame *kv_frames; // NVMe home: [kv_frames]
+    struct last_write *kv_last; // [decoder][batches]
+    uint32_t *kv_crc;           // [decoder][batches][pages_batch] of pages on NVMe
+    uint8_t *kv_tails;          // NVMe home: [batches][batch][decoder][page_bytes]
+    int64_t kv_scratch_offset;  // of the KV extents in the scratch file
 
-    uint8_t *hidden;             // RAM home: [pass_tokens][dim] f32
+    uint8_t *hidden; // RAM home: [pass_tokens][dim] f32
     struct hidden_frame *hidden_frames;
-    struct last_write *hidden_last;  // [batches]
+    struct last_write *hidden_last; // [batches]
     int64_t hidden_scratch_offset, hidden_frame_bytes;
     int64_t scratch_bytes;
 };
@@ -82,8 +83,8 @@ struct home_config {
     int io_depth;
     const char *fault;
     struct trace *trace;
-    /* Carves what the caller wants from the same arena, after the home's own parts: called twice, the
-     * first time to measure (pointers NULL). */
+    /* Carves what the caller wants from the same arena, after the home's own parts: called twice,
+     * the first time to measure (pointers NULL). */
     void (*carve)(void *ctx, struct arena *arena);
     void *ctx;
 };
@@ -98,9 +99,9 @@ enum err home_weights_fetch(struct home *h, int layer, int64_t due);
 enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t **base);
 void home_weights_put(struct home *h, int layer);
 
-/* KV of (layer, batch) at a step; layer counts decoder layers from 0. pages: ids whose bytes the step
- * will read. get returns the base of the batch's pages; pages that fetch did not bring hold nothing
- * yet. store writes the pages listed by home_kv_dirty() home. */
+/* KV of (layer, batch) at a step; layer counts decoder layers from 0. pages: ids whose bytes the
+ * step will read. get returns the base of the batch's pages; pages that fetch did not bring hold
+ * nothing yet. store writes the pages listed by home_kv_dirty() home. */
 enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch, const int32_t *pages,
                        int n_pages);
 enum err home_kv_get(struct home *h, int64_t step, int layer, int batch, uint8_t **base);

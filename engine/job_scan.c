@@ -27,6 +27,16 @@ static enum err rows_room(struct job *job)
     return OK;
 }
 
+/* Gives back what growing left over. */
+static void rows_trim(struct job *job)
+{
+    struct job_row *trimmed = realloc(job->rows, (size_t)max_i64(job->n_rows, 1) * sizeof *trimmed);
+    if (trimmed) {
+        job->rows = trimmed;
+        job->rows_cap = max_i64(job->n_rows, 1);
+    }
+}
+
 enum err scan_index(struct job *job)
 {
     const struct job_config *c = &job->config;
@@ -34,8 +44,10 @@ enum err scan_index(struct job *job)
         struct jsonl_line line;
         int found;
         TRY(jsonl_next(&job->in, &line, &found));
-        if (!found)
+        if (!found) {
+            rows_trim(job);
             return OK;
+        }
         if (c->limit > 0 && job->n_rows >= c->limit)
             continue; // for the hash of the whole file
         if (line.line > JSONL_LINES_MAX)

@@ -1,7 +1,7 @@
 /* engine/layer.h - one layer of one batch: its ops in order. Variants are fields of struct shape.
  *
- * Owns: the workspace of a step. Refuses: to know where bytes live or when they came (engine/stage.c
- * hands it base pointers).
+ * Owns: the workspace of a step. Refuses: to know where bytes live or when they came
+ * (engine/stage.c hands it base pointers).
  *
  * A batch is worked through in tiles of at most plan.tile_tokens tokens, so that only hidden states
  * and one prompt's K and V grow with the longest prompt. */
@@ -14,8 +14,8 @@
 
 #define POSITION_TILE 64 // positions of the head worked on at once (policy/plan.c counts the same)
 
-/* Called after a row's prompt or forced tokens went through a layer: --kv-dump. events [n, n_kv_heads]
- * (NULL after a prompt; the kept positions stand in kv->slot_pos). */
+/* Called after a row's prompt or forced tokens went through a layer: --kv-dump. events [n,
+ * n_kv_heads] (NULL after a prompt; the kept positions stand in kv->slot_pos). */
 typedef void (*layer_dump_fn)(void *ctx, const struct row *row, int layer, const struct kv_row *kv,
                               int pos, int n, const struct evict_event *events);
 
@@ -37,23 +37,23 @@ struct layer_work {
     void *dump_ctx;
 
     float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]
-    float *cos, *sin;            // [tokens_max][rope_dim / 2] by position
-    float *tile_cos, *tile_sin;  // [tile_tokens][rope_dim / 2]
+    float *cos, *sin;                             // [tokens_max][rope_dim / 2] by position
+    float *tile_cos, *tile_sin;                   // [tile_tokens][rope_dim / 2]
     int64_t tokens_max;
-    uint8_t *prompt_pages;       // [prompt_page_cap][prompt.page_bytes]
-    float *prompt_scores;        // [prompt_page_cap * 32][n_kv_heads] in pieces per prompt
+    uint8_t *prompt_pages; // [prompt_page_cap][prompt.page_bytes]
+    float *prompt_scores;  // [prompt_page_cap * 32][n_kv_heads] in pieces per prompt
     int prompt_page_cap;
     struct prompt_span *prompt_spans;
     struct forced_span *forced_spans; // [batch]
-    struct cut *cuts;            // [2 * batch] of the tile
-    struct evict_event *events;  // [tile_tokens][n_kv_heads]; only with dump
-    struct kv_row *kv_rows;      // [batch] of the step
-    void **page_ptrs;            // [batch][slots_cap / 32]
-    uint64_t *dirty;             // [batch][words]
+    struct cut *cuts;                 // [2 * batch] of the tile
+    struct evict_event *events;       // [tile_tokens][n_kv_heads]; only with dump
+    struct kv_row *kv_rows;           // [batch] of the step
+    void **page_ptrs;                 // [batch][slots_cap / 32]
+    uint64_t *dirty;                  // [batch][words]
     int dirty_words;
-    float *logits;               // [POSITION_TILE][HEAD_TILE]
+    float *logits;                // [POSITION_TILE][HEAD_TILE]
     float *head_in, *head_narrow; // [POSITION_TILE][dim], [embed_dim]
-    struct head_state **states;  // [POSITION_TILE]
+    struct head_state **states;   // [POSITION_TILE]
     void *scratch;
 };
 
@@ -68,12 +68,14 @@ void layer_open(struct layer_work *w);
 /* Line layer 0: hidden states of the batch's tokens from their embedding rows. */
 enum err layer_embed(struct layer_work *w, struct gather *g, struct batch *batch, int64_t step,
                      float *hidden);
-/* Decoder layer `layer` (from 1): hidden in and out [n_tokens, dim]. kv_base: pages of (layer, batch);
- * tails: the rows' pages being filled [batch rows][tail_stride] when pages live on NVMe, else NULL. */
+/* Decoder layer `layer` (from 1): hidden in and out [n_tokens, dim]. kv_base: pages of (layer,
+ * batch); tails: the rows' pages being filled [batch rows][tail_stride] when pages live on NVMe,
+ * else NULL. */
 void layer_decode(struct layer_work *w, const struct model_layer *l, int layer, struct batch *batch,
                   const uint8_t *weights, uint8_t *kv_base, uint8_t *tails, int64_t tail_stride,
                   float *hidden);
-/* After the last decoder layer only the wanted positions go on: hidden[i] = hidden[positions[i]]. */
+/* After the last decoder layer only the wanted positions go on: hidden[i] = hidden[positions[i]].
+ */
 void layer_compact(const struct layer_work *w, const struct batch *batch, float *hidden);
 /* One slice of the head over the batch's positions; hidden is compacted. */
 void layer_slice(struct layer_work *w, const struct model_layer *l, const struct batch *batch,

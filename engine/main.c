@@ -13,13 +13,16 @@ static const struct command {
     enum err (*run)(const struct config *c);
     const char *usage, *help;
 } commands[] = {
-    {"run", CMD_RUN, command_run, "-m MODEL -i IN.jsonl -o OUT.jsonl", "generate for every row of IN"},
+    {"run", CMD_RUN, command_run, "-m MODEL -i IN.jsonl -o OUT.jsonl",
+     "generate for every row of IN"},
     {"gen", CMD_GEN, command_gen, "-m MODEL -p TEXT", "one prompt, text to stdout"},
     {"score", CMD_SCORE, command_score, "-m MODEL (-i IN.jsonl -o OUT.jsonl | --text FILE)",
      "log-probabilities of continuations, or perplexity of a text"},
-    {"plan", CMD_PLAN, command_plan, "-m MODEL (-i IN.jsonl | --prompt-len N --gen-len N --num-prompts N)",
+    {"plan", CMD_PLAN, command_plan,
+     "-m MODEL (-i IN.jsonl | --prompt-len N --gen-len N --num-prompts N)",
      "what run would do here, or on --machine FILE"},
-    {"probe", CMD_PROBE, command_probe, "[--offload-dir DIR] [-o machine.cfg]", "measure this machine"},
+    {"probe", CMD_PROBE, command_probe, "[--offload-dir DIR] [-o machine.cfg]",
+     "measure this machine"},
     {"pack", CMD_PACK, command_pack, "MODEL -o FILE", "write a pack"},
     {"bench", CMD_BENCH, command_bench, "throughput|ops|io|sweep", "benchmarks"},
     {"inspect", CMD_INSPECT, command_inspect, "MODEL", "shape and tensors"},
@@ -29,11 +32,16 @@ static const struct command {
 
 static void usage(FILE *f)
 {
-    fputs("sluice: large-batch offline generation with models that do not fit the memory at hand\n\n", f);
+    fputs(
+        "sluice: large-batch offline generation with models that do not fit the memory at hand\n\n",
+        f);
     for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(f, "  sluice %-9s %s\n%19s%s\n", commands[i].name, commands[i].usage, "", commands[i].help);
-    fputs("\nsluice COMMAND --help lists its flags. Exit codes: 0 all rows ok, 1 internal error, 2 usage,\n"
-          "3 finished with failed rows, 4 does not fit, 5 bad model or input, 6 device, 7 corrupt bytes,\n"
+        fprintf(f, "  sluice %-9s %s\n%19s%s\n", commands[i].name, commands[i].usage, "",
+                commands[i].help);
+    fputs("\nsluice COMMAND --help lists its flags. Exit codes: 0 all rows ok, 1 internal error, 2 "
+          "usage,\n"
+          "3 finished with failed rows, 4 does not fit, 5 bad model or input, 6 device, 7 corrupt "
+          "bytes,\n"
           "8 job mismatch or lock, 9 disk error (resumable), 75 interrupted (resumable).\n",
           f);
 }

@@ -6,6 +6,7 @@
  * be computed with nothing but its own extent in memory. */
 #include "engine/pack.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -13,10 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define F16_MAX 65504.0f
+#define F16_MAX   65504.0f
+#define TMP_INFIX ".tmp."
 
 struct writer {
     const struct pack_request *r;  // borrowed
@@ -27,6 +30,7 @@ struct writer {
     int64_t end;    // of the last extent, in the file
     uint32_t *crcs; // owned: [n_pieces]
     int64_t n_pieces;
+    uint32_t *row_crcs; // owned: [vocab] of the embedding's rows, which are gathered one by one
     int64_t row_bytes_max, rows_bytes, panel_bytes; // what the buffers must hold
     int k_max;
     uint8_t *raw, *rows, *panel; // owned: one source row; 32 rows and their panel to be written
@@ -163,11 +167,12 @@ static enum err lay_out(struct writer *w)
 static enum err take_buffers(struct writer *w)
 {
     w->crcs = malloc((size_t)w->n_pieces * sizeof *w->crcs);
+    w->row_crcs = malloc((size_t)w->p->shape.vocab * sizeof *w->row_crcs);
     w->raw = aligned_alloc(64, (size_t)round_up(w->row_bytes_max, 64));
     w->rows = aligned_alloc(64, (size_t)round_up(w->rows_bytes, 64));
     w->panel = aligned_alloc(64, (size_t)round_up(w->panel_bytes, 64));
     w->numbers = aligned_alloc(64, (size_t)round_up((int64_t)sizeof(float) * w->k_max, 64));
-    if (!w->crcs || !w->raw || !w->rows || !w->panel || !w->numbers)
+    if (!w->crcs || !w->row_crcs || !w->raw || !w->rows || !w->panel || !w->numbers)
         return fail(ERR_FIT, "memory: no room for the rows of %s", w->p->name);
     return OK;
 }
@@ -251,6 +256,8 @@ static enum err write_tensor(struct writer *w, enum tensor_role role, int layer,
     for (int done = 0; done < t->n; done += PANEL_ROWS) {
         int n = (int)min_i64(PANEL_ROWS, t->n - done);
         TRY(get_rows(w, role, layer, t, first_row + done, n));
+        for (int i = 0; role == ROLE_EMBED && i < n; i++)
+            w->row_crcs[done + i] = crc32c(0, w->rows + i * row_bytes, row_bytes);
         if (role_kind(role) == ROLE_IS_ROWS) {
             TRY(append(w, w->rows, n * row_bytes));
             continue;
@@ -326,6 +333,8 @@ static void put_body(struct writer *w, struct pack_out *o)
         put_layer(o, &w->layers[i]);
     for (int64_t i = 0; i < w->n_pieces; i++)
         pack_put_u32(o, w->crcs[i]);
+    for (int i = 0; i < w->p->shape.vocab; i++)
+        pack_put_u32(o, w->row_crcs[i]);
 }
 
 static enum err write_meta(struct writer *w)
@@ -361,8 +370,30 @@ static enum err write_meta(struct writer *w)
 static int64_t file_bytes_max(const struct writer *w)
 {
     int64_t per_layer = 64 + 64 * N_ROLES;
-    return w->end + 64 * 1024 + w->n_layers * per_layer + w->n_pieces * 4 +
+    return w->end + 64 * 1024 + w->n_layers * per_layer + w->n_pieces * 4 + (int64_t)w->p->shape.vocab * 4 +
            (w->r->tokenizer ? w->r->tokenizer_bytes : 0);
+}
+
+/* Removes what runs that were killed left of this pack: their locks went with them. */
+static void remove_stale(const struct writer *w)
+{
+    DIR *dir = opendir(w->folder);
+    if (!dir)
+        return;
+    const char *slash = strrchr(w->r->path, '/'), *name = slash ? slash + 1 : w->r->path;
+    size_t n = strlen(name);
+    for (const struct dirent *d; (d = readdir(dir));) {
+        if (strncmp(d->d_name, name, n) != 0 ||
+            strncmp(d->d_name + n, TMP_INFIX, sizeof TMP_INFIX - 1) != 0)
+            continue;
+        int fd = openat(dirfd(dir), d->d_name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0)
+            continue;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            unlinkat(dirfd(dir), d->d_name, 0);
+        close(fd);
+    }
+    closedir(dir);
 }
 
 /* Finds out about a full disk before an hour of writing, not after it. */
@@ -370,9 +401,11 @@ static enum err open_file(struct writer *w)
 {
     const char *path = w->r->path, *slash = strrchr(path, '/');
     int n_folder = slash ? (int)max_i64(slash - path, 1) : 1;
-    if (snprintf(w->tmp, sizeof w->tmp, "%s.tmp.%ld", path, (long)getpid()) >= (int)sizeof w->tmp)
+    if (snprintf(w->tmp, sizeof w->tmp, "%s" TMP_INFIX "%ld", path, (long)getpid()) >=
+        (int)sizeof w->tmp)
         return fail(ERR_USAGE, "%s: path too long", path);
     snprintf(w->folder, sizeof w->folder, "%.*s", n_folder, slash ? path : ".");
+    remove_stale(w);
     struct statvfs fs;
     if (statvfs(w->folder, &fs) != 0)
         return fail(ERR_IO, "%s: %s", w->folder, strerror(errno));
@@ -383,6 +416,10 @@ static enum err open_file(struct writer *w)
     w->fd = open(w->tmp, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (w->fd < 0)
         return fail(ERR_IO, "%s: open: %s", w->tmp, strerror(errno));
+    // Says that somebody writes here. One that starts beside us in this very instant may still take
+    // the file for a dead run's: then the rename below fails, and nothing wrong gets the pack's
+    // name.
+    flock(w->fd, LOCK_EX | LOCK_NB);
     // Reserves the blocks in one go (less fragmented); a file system that cannot is no error.
     if (fallocate(w->fd, 0, 0, needed) != 0 && (errno == ENOSPC || errno == EDQUOT))
         return fail(ERR_IO, "%s: the pack needs %lld bytes: %s", path, (long long)needed,
@@ -439,6 +476,7 @@ enum err pack_write(const struct pack_request *r)
     }
     free(w->layers);
     free(w->crcs);
+    free(w->row_crcs);
     free(w->raw);
     free(w->rows);
     free(w->panel);

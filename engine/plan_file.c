@@ -23,9 +23,11 @@ static const struct {
     {"weights_resident", offsetof(struct plan_wish, resident), offsetof(struct plan, resident)},
     {"kv_home", offsetof(struct plan_wish, kv_home), offsetof(struct plan, kv_home)},
     {"hidden_home", offsetof(struct plan_wish, hidden_home), offsetof(struct plan, hidden_home)},
-    {"ahead_weights", offsetof(struct plan_wish, ahead_weights), offsetof(struct plan, ahead_weights)},
+    {"ahead_weights", offsetof(struct plan_wish, ahead_weights),
+     offsetof(struct plan, ahead_weights)},
     {"ahead_state", offsetof(struct plan_wish, ahead_state), offsetof(struct plan, ahead_state)},
-    {"prefill_tokens", offsetof(struct plan_wish, prefill_tokens), offsetof(struct plan, prefill_tokens)},
+    {"prefill_tokens", offsetof(struct plan_wish, prefill_tokens),
+     offsetof(struct plan, prefill_tokens)},
 };
 #define N_FIELDS (sizeof fields / sizeof fields[0])
 
@@ -59,31 +61,32 @@ static json_t *bytes_json(const struct plan_bytes *b)
                      (json_int_t)b->weights_resident, "weight_frames", (json_int_t)b->weight_frames,
                      "kv", (json_int_t)b->kv, "kv_frames", (json_int_t)b->kv_frames, "kv_tails",
                      (json_int_t)b->kv_tails, "kv_meta", (json_int_t)b->kv_meta, "hidden",
-                     (json_int_t)b->hidden, "hidden_frames", (json_int_t)b->hidden_frames, "workspace",
-                     (json_int_t)b->workspace, "head", (json_int_t)b->head, "text", (json_int_t)b->text,
-                     "io", (json_int_t)b->io, "ram", (json_int_t)b->ram, "disk", (json_int_t)b->disk);
+                     (json_int_t)b->hidden, "hidden_frames", (json_int_t)b->hidden_frames,
+                     "workspace", (json_int_t)b->workspace, "head", (json_int_t)b->head, "text",
+                     (json_int_t)b->text, "io", (json_int_t)b->io, "ram", (json_int_t)b->ram,
+                     "disk", (json_int_t)b->disk);
 }
 
 enum err plan_file_write(const struct run *r, const char *path)
 {
     json_t *root = json_object(), *plan = json_object();
     for (size_t i = 0; i < N_FIELDS; i++)
-        json_object_set_new(plan, fields[i].key,
-                            json_integer(*(const int *)(const void *)((const char *)&r->plan +
-                                                                      fields[i].plan)));
+        json_object_set_new(
+            plan, fields[i].key,
+            json_integer(*(const int *)(const void *)((const char *)&r->plan + fields[i].plan)));
     json_object_set_new(root, "model", json_string(r->opened.model.name));
     json_object_set_new(root, "dummy_weights", json_boolean(r->opened.model.dummy));
     json_object_set_new(root, "plan", plan);
     json_object_set_new(root, "bytes", bytes_json(&r->bytes));
     const struct plan_time *t = &r->time;
     json_object_set_new(root, "predicted",
-                        json_pack("{sf sf sf sf sf sf ss}", "read_s", t->read_s, "write_s", t->write_s,
-                                  "compute_s", t->compute_s, "pass_s", t->pass_s, "passes", t->passes,
-                                  "job_s", t->job_s, "bound", t->bound));
+                        json_pack("{sf sf sf sf sf sf ss}", "read_s", t->read_s, "write_s",
+                                  t->write_s, "compute_s", t->compute_s, "pass_s", t->pass_s,
+                                  "passes", t->passes, "job_s", t->job_s, "bound", t->bound));
     json_object_set_new(root, "work",
                         json_pack("{sI sI sI sI sI}", "rows", (json_int_t)r->work.n_rows,
-                                  "prompt_tokens", (json_int_t)r->work.prompt_tokens, "output_tokens",
-                                  (json_int_t)r->work.output_tokens, "prompt_max",
+                                  "prompt_tokens", (json_int_t)r->work.prompt_tokens,
+                                  "output_tokens", (json_int_t)r->work.output_tokens, "prompt_max",
                                   (json_int_t)r->work.prompt_max, "slots_max",
                                   (json_int_t)r->work.slots_max));
     int rc = path ? json_dump_file(root, path, JSON_INDENT(1) | JSON_REAL_PRECISION(6))
@@ -117,18 +120,23 @@ void plan_print(const struct run *r)
     const struct model *m = &r->opened.model;
     char freeze[512];
     plan_freeze(r, freeze, sizeof freeze);
-    printf("model    %s, %s, %.1f M parameters%s\n", m->name, m->shape.family, (double)m->n_params * 1e-6,
-           m->dummy ? ", dummy weights" : "");
+    printf("model    %s, %s, %.1f M parameters%s\n", m->name, m->shape.family,
+           (double)m->n_params * 1e-6, m->dummy ? ", dummy weights" : "");
     printf("job      %lld rows, %lld prompt tokens (longest %lld), at most %lld to generate\n",
-           (long long)r->work.n_rows, (long long)r->work.prompt_tokens, (long long)r->work.prompt_max,
-           (long long)r->work.output_tokens);
-    printf("rows     %d batches of %d, %d prefill tokens a pass, KV pages for %lld tokens a batch\n",
-           p->batches, p->batch, p->prefill_tokens, (long long)p->pages_batch * KV_PAGE_SLOTS);
+           (long long)r->work.n_rows, (long long)r->work.prompt_tokens,
+           (long long)r->work.prompt_max, (long long)r->work.output_tokens);
+    printf(
+        "rows     %d batches of %d, %d prefill tokens a pass, KV pages for %lld tokens a batch\n",
+        p->batches, p->batch, p->prefill_tokens, (long long)p->pages_batch * KV_PAGE_SLOTS);
     printf("layers   %d of %d in RAM, the rest streams\n", p->resident, p->layers - 1);
     printf("  %-10s %10s %10s  MiB\n", "", "RAM", "disk");
     print_bytes("weights", b->weights_resident + b->weight_frames, 0);
     print_bytes("kv", b->kv + b->kv_frames + b->kv_tails + b->kv_meta,
-                p->kv_home == TIER_NVME ? b->disk - (p->hidden_home == TIER_NVME ? p->batches * p->step_tokens * m->shape.dim * 4 : 0) : 0);
+                p->kv_home == TIER_NVME
+                    ? b->disk - (p->hidden_home == TIER_NVME
+                                     ? p->batches * p->step_tokens * m->shape.dim * 4
+                                     : 0)
+                    : 0);
     print_bytes("hidden", b->hidden + b->hidden_frames,
                 p->hidden_home == TIER_NVME ? p->batches * p->step_tokens * m->shape.dim * 4 : 0);
     print_bytes("work", b->workspace + b->head, 0);

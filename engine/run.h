@@ -26,19 +26,19 @@ void opened_close(struct opened *o);
 
 /* Everything that one command of the line needs; built by run_prepare, taken down by run_close. */
 struct run {
-    const struct config *config;  // borrowed
+    const struct config *config; // borrowed
     struct opened opened;
     struct machine_info info;
-    struct machine machine;       // measured rates
+    struct machine machine; // measured rates
     struct ops ops;
-    struct pool *pool;            // owned
+    struct pool *pool; // owned
     struct evict evict;
     enum kv_format kv_format;
     enum ring_kind io;
     struct budget budget;
     char offload_dir[4096];
-    char fingerprint[2048];       // what fixes the bytes, as lines for OUT.job.json
-    struct job *job;              // owned
+    char fingerprint[2048]; // what fixes the bytes, as lines for OUT.job.json
+    struct job *job;        // owned
     struct work work;
     struct plan_costs costs;
     struct weights_info *weights; // owned
@@ -47,7 +47,7 @@ struct run {
     struct plan_time time;
     struct engine engine;
     int engine_opened;
-    void (*tick)(void *ctx);      // progress, called every step; or NULL
+    void (*tick)(void *ctx); // progress, called every step; or NULL
     void *tick_ctx;
     double startup_s;
     int64_t start_ns;

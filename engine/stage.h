@@ -1,5 +1,5 @@
-/* engine/stage.h - the hands of the loop: fetch, compute (embedding and head are layers too), retire,
- * drain. Each takes a step and does nothing off the line. */
+/* engine/stage.h - the hands of the loop: fetch, compute (embedding and head are layers too),
+ * retire, drain. Each takes a step and does nothing off the line. */
 #ifndef ENGINE_STAGE_H
 #define ENGINE_STAGE_H
 
@@ -8,8 +8,9 @@
 enum err stage_fetch_weights(struct engine *e, struct step s); // extent -> frame
 enum err stage_fetch_kv(struct engine *e, struct step s);
 enum err stage_fetch_hidden(struct engine *e, struct step s);
-enum err stage_compute(struct engine *e, struct step s); // waits for its tickets; one layer of one batch
-enum err stage_retire(struct engine *e, struct step s);  // KV and hidden home, frames unpinned
-enum err stage_drain(struct engine *e);                  // tickets of steps that will not come
+enum err stage_compute(struct engine *e,
+                       struct step s); // waits for its tickets; one layer of one batch
+enum err stage_retire(struct engine *e, struct step s); // KV and hidden home, frames unpinned
+enum err stage_drain(struct engine *e);                 // tickets of steps that will not come
 
 #endif

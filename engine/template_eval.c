@@ -9,9 +9,10 @@
 
 #define RANGE_MAX 100000 // items of range(), as in the sandbox that these templates are written for
 
-struct tv te_lookup(const struct te *e, int32_t name)
+struct tv te_lookup(struct te *e, int32_t name)
 {
     for (const struct te_scope *s = e->scope; s; s = s->parent) {
+        e->m.steps_left -= s->n / 16;
         for (int32_t i = 0; i < s->n; i++) {
             if (s->vars[i].name == name)
                 return s->vars[i].value;

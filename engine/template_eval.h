@@ -79,8 +79,8 @@ enum err te_loop_fetch(struct te *e, struct te_loop *loop,
                        int64_t n); // so that n_items >= n if it can
 enum err te_global_call(struct te *e, struct tv function, const struct tc_args *args,
                         struct tv *out);
-/* The variable, or undefined. */
-struct tv te_lookup(const struct te *e, int32_t name);
+/* The variable, or undefined. Searching is paid in steps, which run out at the next tv_pay. */
+struct tv te_lookup(struct te *e, int32_t name);
 
 /* Memory of what ran between te_mark and te_release is given back, unless something older than the
  * mark was made to point to it (tv_stored). */

@@ -71,6 +71,7 @@ static enum err get_path(struct tv_mem *m, struct tv item, struct tv path, struc
         if (digits == end - i && digits > 0 && digits < 18)
             key = tv_int(strtoll(path.u.s + i, NULL, 10));
         struct tv from = *out;
+        TRY(tv_pay(m, 1));
         if (from.kind == TV_UNDEFINED)
             return tv_fail(m, "'%.*s' is undefined", (int)from.n, from.u.s);
         TRY(tc_item(m, from, key, out));
@@ -231,6 +232,7 @@ static enum err f_title(struct tv_mem *m, struct tv in, struct tv *a, struct tv 
     int starts = 1;
     (void)a;
     TRY(tv_to_str(m, in, &in));
+    TRY(tv_pay(m, in.n / 16));
     for (int64_t i = 0; i < in.n;) {
         int32_t cp, bytes = tt_decode(in.u.s + i, in.n - i, &cp);
         TRY(tv_put_cp(m, &b, starts ? tt_to_upper(cp) : tt_to_lower(cp)));
@@ -248,9 +250,10 @@ static enum err f_trim(struct tv_mem *m, struct tv in, struct tv *a, struct tv *
     if (!tc_is_absent(a[0]) && a[0].kind != TV_STR && a[0].kind != TV_NONE)
         return tv_fail(m, "trim needs characters, not %s", tv_type_name(a[0]));
     int given = a[0].kind == TV_STR;
+    TRY(tv_pay(m, in.n / 64 * (given ? 1 + a[0].n / 2 : 1)));
     struct tt_span s =
         tt_strip_chars(in.u.s, in.n, given ? a[0].u.s : NULL, given ? a[0].n : 0, TT_BOTH);
-    TRY(tv_pay(m, (in.n - s.n) / 16));
+
     *out = tv_str(s.s, s.n);
     out->sub = in.sub;
     return OK;

@@ -37,6 +37,7 @@ static enum err read_width(struct tv_mem *m, struct tv s, int64_t *i, int64_t *o
 
 static enum err put_padding(struct tv_mem *m, struct tv_buf *b, int32_t fill, int64_t n)
 {
+    TRY(tv_pay(m, n / 16));
     for (int64_t i = 0; i < n; i++)
         TRY(tv_put_cp(m, b, fill));
     return OK;
@@ -176,6 +177,7 @@ static enum err percent_one(struct tv_mem *m, struct tv_buf *b, struct tv f, int
 {
     struct spec spec = {.fill = ' ', .precision = -1};
     struct tv key = tv_none(), v;
+    TRY(tv_pay(m, 4));
     if (*i < f.n && f.u.s[*i] == '(') {
         int64_t end = tt_find(f.u.s + *i, f.n - *i, ")", 1);
         if (end < 0)
@@ -302,6 +304,7 @@ static enum err field_value(struct tv_mem *m, const struct tc_args *args, struct
                             int *next, struct tv *out)
 {
     int64_t i = 0, index;
+    TRY(tv_pay(m, 4 + args->n_named / 16));
     TRY(read_width(m, field, &i, &index));
     if (i == field.n) { // empty or a number
         if (index >= 0 ? *next > 0 : *next < 0)
@@ -392,6 +395,7 @@ enum err tc_strftime(struct tv_mem *m, struct tv format, int64_t epoch, struct t
         return tv_fail(m, "strftime_now needs a short format string");
     memcpy(f, format.u.s, (size_t)format.n);
     f[format.n] = 0;
+    TRY(tv_pay(m, 100));
     time_t now = (time_t)epoch;
     struct tm tm;
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);

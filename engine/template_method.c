@@ -21,9 +21,10 @@ static enum err strip(struct tv_mem *m, struct tv s, struct tv chars, enum tt_si
     int given = !tc_is_absent(chars) && chars.kind != TV_NONE;
     if (given)
         TRY(need_str(m, chars));
+    TRY(tv_pay(m, s.n / 64 * (given ? 1 + chars.n / 2 : 1)));
     struct tt_span span =
         tt_strip_chars(s.u.s, s.n, given ? chars.u.s : NULL, given ? chars.n : 0, side);
-    TRY(tv_pay(m, (s.n - span.n) / 64 * (given ? 1 + chars.n : 1)));
+
     *out = tv_str(span.s, span.n);
     out->sub = s.sub;
     return OK;
@@ -94,7 +95,7 @@ static enum err split(struct tv_mem *m, struct tv s, struct tv *a, int right, st
         if (!sep.n)
             return tv_fail(m, "split needs a separator that is not empty");
     }
-    TRY(tv_pay(m, s.n / 16));
+    TRY(tv_pay(m, s.n / 16 * (right && !by_space ? 1 + sep.n / 16 : 1)));
     for (struct tv rest = all; (limit < 0 || n < limit) && split_once(&rest, sep, right, &piece);
          n++) {
         TRY(tv_pay(m, 1));
@@ -142,7 +143,7 @@ static enum err partition(struct tv_mem *m, struct tv s, struct tv sep, int righ
     TRY(need_str(m, sep));
     if (!sep.n)
         return tv_fail(m, "partition needs a separator that is not empty");
-    TRY(tv_pay(m, s.n / 64));
+    TRY(tv_pay(m, s.n / 64 * (right ? 1 + sep.n / 16 : 1)));
     TRY(tv_list_new(m, TV_SEQ_TUPLE, 3, out));
     struct tv *items = out->u.list->items;
     int64_t at = (right ? tt_find_last : tt_find)(s.u.s, s.n, sep.u.s, sep.n);
@@ -289,7 +290,7 @@ static enum err find(struct tv_mem *m, struct tv s, struct tv what, int right, i
                      struct tv *out)
 {
     TRY(need_str(m, what));
-    TRY(tv_pay(m, s.n / 64));
+    TRY(tv_pay(m, s.n / 64 * (right ? 1 + what.n / 16 : 1)));
     int64_t at =
         right ? tt_find_last(s.u.s, s.n, what.u.s, what.n) : tt_find(s.u.s, s.n, what.u.s, what.n);
     if (at < 0 && must)

@@ -20,6 +20,7 @@ static enum err put_number(struct tv_mem *m, struct tv_buf *b, struct tv v)
 static enum err put_quoted(struct tv_mem *m, struct tv_buf *b, const char *s, int64_t n)
 {
     char quote = memchr(s, '\'', (size_t)n) && !memchr(s, '"', (size_t)n) ? '"' : '\'';
+    TRY(tv_pay(m, n / 16));
     TRY(tv_put(m, b, &quote, 1));
     for (int64_t i = 0; i < n;) {
         int32_t cp, bytes = tt_decode(s + i, n - i, &cp);
@@ -154,11 +155,13 @@ static enum err json_escaped(struct tv_mem *m, struct tv_buf *b, int32_t cp)
 
 static enum err json_string_text(struct tv_mem *m, struct tv_buf *b, struct tv v, int ensure_ascii)
 {
+    TRY(tv_pay(m, v.n / 32));
     TRY(tv_puts(m, b, "\""));
     int64_t plain = 0, i = 0;
     while (i < v.n) {
         int32_t cp, bytes = tt_decode(v.u.s + i, v.n - i, &cp);
         if (cp < 0x20 || cp == '"' || cp == '\\' || (ensure_ascii && cp > 0x7e)) {
+            TRY(tv_pay(m, 1));
             TRY(tv_put(m, b, v.u.s + plain, i - plain));
             TRY(json_escaped(m, b, cp));
             plain = i + bytes;

@@ -37,6 +37,7 @@ enum err te_scope_push(struct te *e, struct te_scope *parent)
 enum err te_assign(struct te *e, int32_t name, struct tv value)
 {
     struct te_scope *s = e->scope;
+    TRY(tv_pay(&e->m, s->n / 16));
     tv_stored(&e->m, s);
     for (int32_t i = 0; i < s->n; i++) {
         if (s->vars[i].name == name) {
@@ -364,6 +365,7 @@ enum err te_macro_call(struct te *e, const struct te_macro *macro, const struct 
         const struct tn *param = &e->t->nodes[i];
         struct tn_text name = e->t->names[param->name];
         struct tv v = tv_undefined(e->t->text + name.at, name.n);
+        TRY(tv_pay(&e->m, 1 + args.n_named / 16));
         if (n_bound < args.n_pos)
             v = args.pos[n_bound++];
         else if (!take_named(&args, e->t->text + name.at, name.n, &v) && param->a >= 0)

@@ -133,7 +133,7 @@ enum err tc_escape(struct tv_mem *m, struct tv s, struct tv *out)
                          : c == '\'' ? "&#39;"
                          : c == '"'  ? "&#34;"
                                      : NULL;
-        TRY(tv_pay(m, i % 64 == 0));
+        TRY(tv_pay(m, i % 16 == 0));
         TRY(to ? tv_puts(m, &b, to) : tv_put(m, &b, &c, 1));
     }
     *out = tv_text(&b);

@@ -1,7 +1,8 @@
 /* kernels/arena.h - measure, then carve: the same layout code first sizes (base NULL), then places.
  *
  * Owns: one mapping per arena. Refuses: freeing single pieces, growing.
- * Use: arena_init(&a); lay_out(&a) -> a.used; arena_open(&a, bytes); lay_out(&a) again -> pointers. */
+ * Use: arena_init(&a); lay_out(&a) -> a.used; arena_open(&a, bytes); lay_out(&a) again -> pointers.
+ */
 #ifndef KERNELS_ARENA_H
 #define KERNELS_ARENA_H
 
@@ -15,9 +16,11 @@ struct arena {
 
 /* A measuring arena: arena_take returns NULL and counts. */
 void arena_init(struct arena *a);
-/* Maps `bytes` of zeroed memory (page aligned, huge pages advised). ERR_FIT when the system refuses. */
+/* Maps `bytes` of zeroed memory (page aligned, huge pages advised). ERR_FIT when the system
+ * refuses. */
 enum err arena_open(struct arena *a, int64_t bytes);
-/* Carves `bytes` aligned to `align` (power of two). NULL while measuring; overflow is a bug (CHECK). */
+/* Carves `bytes` aligned to `align` (power of two). NULL while measuring; overflow is a bug
+ * (CHECK). */
 void *arena_take(struct arena *a, int64_t bytes, int64_t align);
 /* Unmaps; accepts a never-opened arena. */
 void arena_close(struct arena *a);

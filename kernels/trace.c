@@ -40,18 +40,20 @@ void trace_add(struct trace *t, enum lane lane, struct trace_event event)
 
 static void write_lane(const struct trace *t, enum lane lane, int64_t origin_ns, FILE *f)
 {
-    fprintf(f, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
+    fprintf(f,
+            ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"args\":{\"name\":\"%"
+            "s\"}}",
             (int)lane, lane_name(lane));
     int64_t n = min_i64(t->n_events[lane], t->capacity);
     for (int64_t i = 0; i < n; i++) {
-        const struct trace_event *e =
-            &t->events[lane][(t->n_events[lane] - n + i) % t->capacity];
-        fprintf(f,
-                ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":1,"
-                "\"tid\":%d,\"args\":{\"pass\":%lld,\"layer\":%d,\"batch\":%d,\"bytes\":%lld}}",
-                e->name, lane_name(lane), (double)(e->start_ns - origin_ns) * 1e-3,
-                (double)(e->end_ns - e->start_ns) * 1e-3, (int)lane, (long long)e->pass, e->layer,
-                e->batch, (long long)e->bytes);
+        const struct trace_event *e = &t->events[lane][(t->n_events[lane] - n + i) % t->capacity];
+        fprintf(
+            f,
+            ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":1,"
+            "\"tid\":%d,\"args\":{\"pass\":%lld,\"layer\":%d,\"batch\":%d,\"bytes\":%lld}}",
+            e->name, lane_name(lane), (double)(e->start_ns - origin_ns) * 1e-3,
+            (double)(e->end_ns - e->start_ns) * 1e-3, (int)lane, (long long)e->pass, e->layer,
+            e->batch, (long long)e->bytes);
     }
 }
 
@@ -66,8 +68,9 @@ enum err trace_write(const struct trace *t, const char *path)
         for (int64_t i = 0; i < n; i++)
             origin_ns = min_i64(origin_ns, t->events[lane][i].start_ns);
     }
-    fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\","
-               "\"pid\":1,\"args\":{\"name\":\"sluice\"}}");
+    fprintf(
+        f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\","
+           "\"pid\":1,\"args\":{\"name\":\"sluice\"}}");
     for (int lane = 0; lane < N_LANES; lane++)
         if (t->n_events[lane] > 0)
             write_lane(t, lane, origin_ns, f);

@@ -1,13 +1,24 @@
-/* kernels/trace.h - what each lane did and when: a fixed ring of events per lane, and running totals.
+/* kernels/trace.h - what each lane did and when: a fixed ring of events per lane, and running
+ * totals.
  *
- * Owns: the rings. Refuses: allocation after trace_open. A lane is written by one thread only (cpu by
- * the walker, nvme-* by the mover), so no lock is needed; reading waits until the run is over. */
+ * Owns: the rings. Refuses: allocation after trace_open. A lane is written by one thread only (cpu
+ * by the walker, nvme-* by the mover), so no lock is needed; reading waits until the run is over.
+ */
 #ifndef KERNELS_TRACE_H
 #define KERNELS_TRACE_H
 
 #include "kernels/base.h"
 
-enum lane { LANE_NVME_READ, LANE_NVME_WRITE, LANE_H2D, LANE_D2H, LANE_GPU, LANE_CPU, LANE_STALL, N_LANES };
+enum lane {
+    LANE_NVME_READ,
+    LANE_NVME_WRITE,
+    LANE_H2D,
+    LANE_D2H,
+    LANE_GPU,
+    LANE_CPU,
+    LANE_STALL,
+    N_LANES
+};
 
 struct trace_event {
     const char *name; // static string

@@ -10,7 +10,7 @@
 #include "kernels/trace.h"
 #include "offload/ring.h"
 
-#define MOVER_PIECE (1 << 20)
+#define MOVER_PIECE     (1 << 20)
 #define MOVER_FILES_MAX 8
 
 struct mover; // opaque: hides pthread and the ring
@@ -29,11 +29,11 @@ struct ticket {
     int write;                      // 0: file -> memory, 1: memory -> file
     const struct segment *segments; // borrowed; [n_segments], in any order
     int n_segments;
-    int64_t due;                    // step that needs it; the smallest goes first
-    struct ticket *after;           // starts when this one, as it was at submission, is done; or NULL
-    const uint32_t *crc;            // CRC32C of each MOVER_PIECE of segment 0 (reads), or NULL
-    const char *name;               // static string for the trace: "weights", "kv", "hidden", "rows"
-    int layer, batch;               // for the trace; -1: none
+    int64_t due;          // step that needs it; the smallest goes first
+    struct ticket *after; // starts when this one, as it was at submission, is done; or NULL
+    const uint32_t *crc;  // CRC32C of each MOVER_PIECE of segment 0 (reads), or NULL
+    const char *name;     // static string for the trace: "weights", "kv", "hidden", "rows"
+    int layer, batch;     // for the trace; -1: none
     // written by the mover
     int state; // enum ticket_state; read it through mover_done()
     enum err err;
@@ -46,15 +46,15 @@ struct ticket {
 
 struct mover_config {
     enum ring_kind kind;
-    int depth;           // pieces in flight
-    const char *fault;   // fault spec for tests, or NULL
+    int depth;         // pieces in flight
+    const char *fault; // fault spec for tests, or NULL
     struct mover_file {
         const char *path; // for messages; opened for reading when fd is -1
         int fd;           // >= 0: an open file for both directions (scratch); stays the caller's
         int64_t n_bytes;  // of a file that is read only: bounds the table of verified pieces
     } files[MOVER_FILES_MAX];
     int n_files;
-    void *base;          // memory to register with the kernel: the arena
+    void *base; // memory to register with the kernel: the arena
     int64_t n_bytes;
     struct trace *trace; // borrowed; lanes nvme-read and nvme-write
 };

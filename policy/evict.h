@@ -1,9 +1,10 @@
 /* policy/evict.h - the one list of eviction policies. A policy is a rank; the mechanism is shared.
  *
  * Every slot has a score. The first `sink` positions and the last `recent` positions are protected;
- * the unprotected slot of the lowest rank goes first, of equal ranks the one with the oldest position.
- * Usable from C and CUDA: plain inline functions on numbers. Rules: README "Eviction"; sources:
- * H2O (Zhang et al. 2023, arXiv 2306.14048), StreamingLLM (Xiao et al. 2023, arXiv 2309.17453). */
+ * the unprotected slot of the lowest rank goes first, of equal ranks the one with the oldest
+ * position. Usable from C and CUDA: plain inline functions on numbers. Rules: README "Eviction";
+ * sources: H2O (Zhang et al. 2023, arXiv 2306.14048), StreamingLLM (Xiao et al. 2023, arXiv
+ * 2309.17453). */
 #ifndef POLICY_EVICT_H
 #define POLICY_EVICT_H
 
@@ -34,15 +35,15 @@ enum evict_scope { EVICT_SCOPE_HEAD, EVICT_SCOPE_LAYER };
 
 /* What the user asked for: one for the whole run. */
 struct evict {
-    int policy;           // enum evict_policy
-    int scope;            // enum evict_scope
-    int simulate;         // 1: keep everything, mask what would have gone
-    double budget;        // slots when >= 1 and budget_is_fraction is 0
+    int policy;    // enum evict_policy
+    int scope;     // enum evict_scope
+    int simulate;  // 1: keep everything, mask what would have gone
+    double budget; // slots when >= 1 and budget_is_fraction is 0
     int budget_is_fraction;
-    double recent;        // slots, or a fraction of the row's budget
+    double recent; // slots, or a fraction of the row's budget
     int recent_is_fraction;
-    int sink;             // slots; -1: the policy's default
-    int recent_set;       // 0: the policy's default
+    int sink;       // slots; -1: the policy's default
+    int recent_set; // 0: the policy's default
 };
 
 /* The same, resolved for one row. */

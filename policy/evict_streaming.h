@@ -1,5 +1,5 @@
-/* policy/evict_streaming.h - no score: the oldest unprotected slot goes; the sink and the recent window are protected
- * (arXiv 2309.17453). */
+/* policy/evict_streaming.h - no score: the oldest unprotected slot goes; the sink and the recent
+ * window are protected (arXiv 2309.17453). */
 #ifndef POLICY_EVICT_STREAMING_H
 #define POLICY_EVICT_STREAMING_H
 

@@ -49,7 +49,8 @@ int64_t order_hidden_distance(const struct order *order)
 {
     if (order->parts == 1)
         return order->batches;
-    /* Part 0 of batch b is followed by part 1 of the same batch 2 steps later (1 with one batch), and
-     * part 1 of batch 0 stands at 2, part 0 of the next layer's batch 0 at 2B: the first is nearer. */
+    /* Part 0 of batch b is followed by part 1 of the same batch 2 steps later (1 with one batch),
+     * and part 1 of batch 0 stands at 2, part 0 of the next layer's batch 0 at 2B: the first is
+     * nearer. */
     return order->batches == 1 ? 1 : 2;
 }

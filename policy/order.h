@@ -1,8 +1,8 @@
 /* policy/order.h - the line: step n is (pass, layer, part, batch) by arithmetic on n alone.
  *
- * Usually a layer is one part and the line is the plain zig-zag: all batches of a layer, then the next
- * layer, then the next pass. With two parts (attention on another device than the matmuls) part 0 of
- * batch b + 1 stands before part 1 of batch b, in decoder layers only. */
+ * Usually a layer is one part and the line is the plain zig-zag: all batches of a layer, then the
+ * next layer, then the next pass. With two parts (attention on another device than the matmuls)
+ * part 0 of batch b + 1 stands before part 1 of batch b, in decoder layers only. */
 #ifndef POLICY_ORDER_H
 #define POLICY_ORDER_H
 

@@ -12,18 +12,18 @@
 
 enum tier { TIER_DEVICE, TIER_RAM, TIER_NVME, N_TIERS };
 
-#define PLAN_LAYERS_MAX (SHAPE_LAYERS_MAX + SHAPE_VOCAB_MAX / HEAD_TILE + 1)
-#define PLAN_BATCH_MAX  4096 // rows of one batch
-#define PLAN_ROWS_MAX   (1 << 16)
+#define PLAN_LAYERS_MAX  (SHAPE_LAYERS_MAX + SHAPE_VOCAB_MAX / HEAD_TILE + 1)
+#define PLAN_BATCH_MAX   4096 // rows of one batch
+#define PLAN_ROWS_MAX    (1 << 16)
 #define PLAN_TILE_TOKENS 256 // tokens that a layer works on at once
 
 /* Bytes of the model, as the pack lays it out (engine/model.c fills it). */
 struct weights_info {
-    int n_layers;               // line layers
+    int n_layers; // line layers
     int n_decoder;
     int64_t layer_bytes[PLAN_LAYERS_MAX]; // extent of each line layer
     int64_t n_params;
-    int64_t flops_per_token;    // 2 x parameters that a decoder pass multiplies
+    int64_t flops_per_token; // 2 x parameters that a decoder pass multiplies
     int64_t embed_row_bytes;
     int64_t embed_rest_bytes; // of the embedding's extent, what is not rows: always in RAM
 };
@@ -31,15 +31,16 @@ struct weights_info {
 /* What the job asks for, from its real lengths. */
 struct work {
     int64_t n_rows;
-    int64_t prompt_tokens, output_tokens; // sums; output as max_tokens allows (score: continuations)
-    int64_t prompt_max;   // longest prompt, tokens
-    int64_t tokens_max;   // most tokens of one row, prompt and output
-    int64_t slots_max;    // most KV slots that one row can hold
-    int64_t slots_mean;   // mean over rows of the most slots a row holds
-    int64_t forced_max;   // longest forced span (score, resume); 0 for fresh generation
+    int64_t prompt_tokens,
+        output_tokens;      // sums; output as max_tokens allows (score: continuations)
+    int64_t prompt_max;     // longest prompt, tokens
+    int64_t tokens_max;     // most tokens of one row, prompt and output
+    int64_t slots_max;      // most KV slots that one row can hold
+    int64_t slots_mean;     // mean over rows of the most slots a row holds
+    int64_t forced_max;     // longest forced span (score, resume); 0 for fresh generation
     int64_t line_bytes_max; // longest input line
-    int scores_forced;    // 1: forced positions reach the head (score, echo)
-    int filters;          // 1: some row samples with top-k, top-p or min-p
+    int scores_forced;      // 1: forced positions reach the head (score, echo)
+    int filters;            // 1: some row samples with top-k, top-p or min-p
 };
 
 /* Measured rates of this machine (bytes and FLOPs per second); 0 where unknown. */
@@ -57,55 +58,57 @@ struct budget {
 /* What the engine's own tables cost, measured by its layout code on an empty arena; everything the
  * plan does not know by itself. */
 struct plan_costs {
-    int64_t kv_page_bytes;         // one page, one layer, in the KV format
-    int64_t prompt_page_bytes;     // one page in the compute format (prompt workspace)
-    int64_t text_bytes;            // tokenizer, rows being parsed, journal buffers
-    int64_t io_bytes;              // mover's rings and tables
-    int64_t row_token_bytes;       // per token of a live row (ids, output text)
-    int64_t scratch_bytes;         // kernels' scratch at tile_tokens and the longest row
-    int64_t head_state_bytes;      // per scored or sampled position
-    int64_t filter_bytes;          // more per row that samples under a filter
+    int64_t kv_page_bytes;     // one page, one layer, in the KV format
+    int64_t prompt_page_bytes; // one page in the compute format (prompt workspace)
+    int64_t text_bytes;        // tokenizer, rows being parsed, journal buffers
+    int64_t io_bytes;          // mover's rings and tables
+    int64_t row_token_bytes;   // per token of a live row (ids, output text)
+    int64_t scratch_bytes;     // kernels' scratch at tile_tokens and the longest row
+    int64_t head_state_bytes;  // per scored or sampled position
+    int64_t filter_bytes;      // more per row that samples under a filter
+    double decode_s;               // decoding all weights once, beside the cache; 0: as stored
 };
 
 struct plan {
-    int batch, batches;     // rows per batch, batches
-    int layers, decoder;    // line layers, decoder layers
-    int resident;           // streamed layers kept in RAM: see plan_layer_resident
-    int embed_resident;     // 1: the embedding is in RAM too
-    int ahead_weights;      // steps
-    int ahead_state;        // steps, KV
-    int ahead_hidden;       // steps, hidden states
+    int batch, batches;  // rows per batch, batches
+    int layers, decoder; // line layers, decoder layers
+    int resident;        // streamed layers kept in RAM: see plan_layer_resident
+    int embed_resident;  // 1: the embedding is in RAM too
+    int ahead_weights;   // steps
+    int ahead_state;     // steps, KV
+    int ahead_hidden;    // steps, hidden states
     int weight_frames, kv_frames, hidden_frames;
-    int kv_home, hidden_home; // enum tier
-    int64_t pages_batch;    // KV pages of one batch's pool
-    int slots_cap;          // slots of the longest row, rounded up to pages
-    int prefill_tokens;     // prompt and forced tokens that a pass admits
-    int64_t prompt_max;     // longest prompt the workspace holds
-    int64_t pass_tokens;    // most tokens of a whole pass
-    int64_t step_tokens;    // most tokens of one batch in a pass
-    int64_t head_positions; // most positions of one batch that reach the head
-    int tile_tokens;        // tokens that a layer works on at once
+    int kv_home, hidden_home;   // enum tier
+    int64_t pages_batch;        // KV pages of one batch's pool
+    int slots_cap;              // slots of the longest row, rounded up to pages
+    int prefill_tokens;         // prompt and forced tokens that a pass admits
+    int64_t prompt_max;         // longest prompt the workspace holds
+    int64_t pass_tokens;        // most tokens of a whole pass
+    int64_t step_tokens;        // most tokens of one batch in a pass
+    int64_t head_positions;     // most positions of one batch that reach the head
+    int tile_tokens;            // tokens that a layer works on at once
     int64_t weight_frame_bytes; // largest streamed layer
-    int gather_windows;     // embedding rows of prompts read at once
+    int gather_windows;         // embedding rows of prompts read at once
 };
 
 /* Bytes by tier, itemised; the rows of `plan`'s table. */
 struct plan_bytes {
-    int64_t weights_resident, weight_frames, kv, kv_frames, kv_tails, kv_meta, hidden, hidden_frames;
+    int64_t weights_resident, weight_frames, kv, kv_frames, kv_tails, kv_meta, hidden,
+        hidden_frames;
     int64_t workspace, head, text, io;
     int64_t ram;  // sum of the above that live in RAM
     int64_t disk; // KV and hidden extents on NVMe
 };
 
-/* 1 when line layer `layer` (>= 1) stays in RAM: the resident ones are spread evenly over the line, so
- * that reads of the streamed ones are spread over the pass. */
+/* 1 when line layer `layer` (>= 1) stays in RAM: the resident ones are spread evenly over the line,
+ * so that reads of the streamed ones are spread over the pass. */
 int plan_layer_resident(const struct plan *plan, int layer);
 
 struct order plan_order(const struct plan *plan);
 
-/* Fills the derived fields (frames, look-ahead limits, token bounds, page pools) from the chosen ones:
- * batch, batches, resident, homes, ahead_*, prefill_tokens, tile_tokens. Look-ahead beyond what the
- * order of bytes allows is lowered; *lowered (may be NULL) tells. */
+/* Fills the derived fields (frames, look-ahead limits, token bounds, page pools) from the chosen
+ * ones: batch, batches, resident, homes, ahead_*, prefill_tokens, tile_tokens. Look-ahead beyond
+ * what the order of bytes allows is lowered; *lowered (may be NULL) tells. */
 void plan_derive(struct plan *plan, const struct weights_info *w, const struct work *work,
                  const struct shape *shape, int *lowered);
 
@@ -121,7 +124,7 @@ struct plan_time {
     double pass_s;                     // slowest lane + overheads
     double passes;
     double job_s;
-    const char *bound;                 // name of the slowest lane
+    const char *bound; // name of the slowest lane
 };
 void plan_cost(const struct plan *plan, const struct weights_info *w, const struct work *work,
                const struct shape *shape, const struct plan_costs *costs,
@@ -135,8 +138,8 @@ struct plan_wish {
 
 /* The fastest plan by plan_cost that plan_check accepts. 0, or -1 with `why`. */
 int plan_search(const struct plan_wish *wish, const struct weights_info *w, const struct work *work,
-                const struct shape *shape, const struct evict *evict, const struct plan_costs *costs,
-                const struct machine *machine, const struct budget *budget, struct plan *plan,
-                char *why, int why_cap);
+                const struct shape *shape, const struct evict *evict,
+                const struct plan_costs *costs, const struct machine *machine,
+                const struct budget *budget, struct plan *plan, char *why, int why_cap);
 
 #endif

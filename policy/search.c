@@ -51,7 +51,8 @@ void plan_cost(const struct plan *plan, const struct weights_info *w, const stru
                       machine->nvme_write);
     struct order order = plan_order(plan);
     /* Every batch goes over all weights once, decoding them beside the cache: few rows pay as many. */
-    double over_weights = plan->batches * rate((double)w->n_params * 2, machine->ram_read);
+    double over_weights =
+        plan->batches * (rate((double)w->n_params * 2, machine->ram_read) + costs->decode_s);
     t->compute_s = rate(tokens * (double)w->flops_per_token, machine->matmul_flops) + over_weights +
                    rate(kv_read, machine->ram_read) +
                    (double)order_pass_steps(&order) * machine->step_s;

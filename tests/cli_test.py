@@ -84,7 +84,7 @@ def usage(p):
             ("budget below sink + recent", "--kv-budget", ("gen", "-m", p.model, "-p", "x", "--kv-policy", "h2o",
                                                            "--kv-budget", "40", "--kv-recent", "50")),
             ("unknown ISA", "--isa", ("gen", "-m", p.model, "-p", "x", "--isa", "mmx")),
-            ("bad --percent", "--percent", ("plan", "-m", p.model, "--prompt-len", "8", "--percent", "0", "150", "0",
+            ("bad --percent", "--percent", ("plan", "-q", "-m", p.model, "--prompt-len", "8", "--percent", "0", "150", "0",
                                             "100", "0", "100")),
             ("absent --config", "--config", ("run", "--config", "none.cfg"))):
         done = p.expect(what, 2, *args)

@@ -26,7 +26,10 @@ import tiny
 F32 = ("--compute", "f32", "--kv-format", "f32")
 LENGTHS = ((100, 60), (150, 20), (20, 50), (1, 50))
 MODELS = ("llama-mha", "llama-gqa", "opt-mha", "llama-rope3", "llama-bias")
-MEAN, MOST, MASKED = 2e-4, 5e-3, 1e-4
+MEAN, MOST, MASKED, SCORE = 2e-4, 5e-3, 1e-4, 1e-3
+# K and V in bf16: a number beside a rounding boundary goes the other way when its f32 differs in the
+# last bit, and one bf16 step is 2^-9 of it; decisions must still be equal.
+BF16_KV = 10
 
 # policy, scope, budget, further Rule arguments
 FULL_SET = [
@@ -88,7 +91,7 @@ def compare_row(t, what, model, row, got, lines, rule, kv):
             for e in events
             if key + (e[0],) in dump.scores
             and dump.victims[key].get(e[0]) == e[1]
-            and abs(dump.scores[key + (e[0],)] - e[2]) > 1e-3 * abs(e[2]) + 1e-6
+            and abs(dump.scores[key + (e[0],)] - e[2]) > SCORE * (BF16_KV if kv == "bf16" else 1) * abs(e[2]) + 1e-6
         ]
         t.check(not off, f"{what}: {len(off)} scores of victims differ, first {off[:1]}")
     diff = np.abs(np.subtract(got["token_logprobs"], want))
@@ -127,7 +130,7 @@ def check_policy(t, sluice, model, path, rows, config, kv="f32"):
             lambda n: Rule(policy, budget, n, scope=scope, **more),
         )
     worst = np.abs(logprobs[0] - logprobs[1]).max()
-    t.check(worst <= MASKED, f"{base}: masked differs from real eviction by {worst:.2e}")
+    t.check(worst <= MASKED * (BF16_KV**2 if kv == "bf16" else 1), f"{base}: masked differs from real eviction by {worst:.2e}")
 
 
 def decisions(lines):
@@ -152,8 +155,9 @@ def check_row_set(t, name, model, rows, out, dump, kv, rule_of):
         )
         diffs, ties, victims = [*diffs, diff], ties + near, victims + gone
     diffs = np.concatenate(diffs)
+    loose = BF16_KV if kv == "bf16" else 1
     t.check(
-        diffs.mean() <= MEAN and diffs.max() <= MOST,
+        diffs.mean() <= MEAN * loose and diffs.max() <= MOST * loose,
         f"{name}: log-probabilities differ by {diffs.mean():.2e}, largest {diffs.max():.2e}",
     )
     print(f"  {name}: mean {diffs.mean():.1e}, {victims} victims, {ties} near ties")

@@ -8,7 +8,8 @@
 
 #include "policy/order.h"
 
-static void check_step(const struct order *o, int64_t n, int64_t pass, int layer, int part, int batch)
+static void check_step(const struct order *o, int64_t n, int64_t pass, int layer, int part,
+                       int batch)
 {
     struct step s = order_at(o, n);
     assert_int_equal(s.pass, pass);

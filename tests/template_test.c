@@ -264,6 +264,22 @@ static void test_limits(void **state)
     expect_error("{{ '%2000d' % 1 }}", ERR_ROW, "width");
     expect_error("{{ '{:99999999999999999999}'.format(1) }}", ERR_ROW, "width");
     expect_error("{{ strftime_now('%9999999d') }}", ERR_ROW, "too long");
+    /* work that is large per node is paid by its size */
+    static const char *const slow[] = {
+        "s.rfind(p)", "s.strip(p)",          "s|trim(p)", "s.rsplit(p)",        "s.rpartition(p)",
+        "q|tojson",   "s.replace('a', 'b')", "s ~ s",     "strftime_now('%c')", "s == s ~ ''",
+        "s|length",   "s|list|length"};
+    for (size_t i = 0; i < sizeof slow / sizeof *slow; i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "{%% set s = 'a' * 200000 %%}{%% set q = '\"' * 200000 %%}{%% set p = 'a' * "
+                 "100000 ~ 'b' %%}"
+                 "{%% for i in range(99999) %%}{%% for j in range(99999) %%}{%% if %s %%}{%% endif "
+                 "%%}{%% endfor %%}"
+                 "{%% endfor %%}",
+                 slow[i]);
+        expect_error(text, ERR_ROW, "steps");
+    }
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
     assert_true(end.tv_sec - start.tv_sec < 60);
 }

@@ -1,0 +1,490 @@
+#!/usr/bin/env python3
+"""Nothing is lost: crash_test.py [SLUICE] [--model GGUF] [--full] [--seed N] [--only PART]
+
+Jobs that are killed, stopped, run out of disk or find damaged files beside OUT: the same command ends with
+the bytes of a run left alone, or says in one line why not. Without --full a tenth of the kills. Mounts small
+tmpfs for full disks where it may. Standard library only; $BUILD/tests/tools/nouring refuses io_uring.
+"""
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import trial
+from trial import ALL_ON_DISK, H2O, HERE, ON_DISK, Journal, copy_job, difference, job_rows, read, remove_job
+
+SYNC_S = 5.0   # JOB_SYNC_S: live tokens are durable at the end of a pass, at most this late
+SLACK_S = 2.0  # of a busy machine: what a test may see later than it happened
+N_ROWS = 200
+NOURING = os.path.join(os.path.dirname(HERE), os.environ.get("BUILD", "build"), "tests/tools/nouring")
+
+# name: flags, and whether io_uring is refused
+SETTINGS = {
+    "streaming": (["--mem-ram", "40M", "--weights-resident", "0", "--batch", "8", "--batches", "2"], False),
+    "KV on disk": (["--mem-ram", "64M", *ON_DISK, "--batch", "8", "--batches", "3"], False),
+    "h2o, all on disk": (["--mem-ram", "64M", *ALL_ON_DISK, *H2O, "--batch", "6", "--batches", "4"], False),
+    "io_uring refused": (["--mem-ram", "64M", *ON_DISK, "--batch", "8", "--batches", "2"], True),
+    "h2o in RAM": (["--mem-ram", "96M", *H2O, "--kv-scope", "layer", "--batch", "16", "--batches", "1"], False),
+}
+
+
+class Job:
+    """A command line whose OUT is known."""
+
+    def __init__(self, place, source, flags, wrapper=()):
+        self.place, self.source, self.flags, self.wrapper = place, source, flags, wrapper
+
+    def args(self, out, *more):
+        return ["run", "-m", self.place.model, "-i", self.source, "-o", out, "--progress", "none", "-t", "1",
+                *self.flags, *more]
+
+    def start(self, out, *more):
+        return self.place.start(self.args(out, *more), self.wrapper)
+
+    def run(self, out, *more):
+        return self.start(out, *more).end()
+
+    def whole(self, tally):
+        out = self.place.fresh()
+        done = self.run(out)
+        tally.check(done.code == 0 and read(out), f"left alone: exit {done.code}: {done.err[-300:]!r}")
+        return read(out), done
+
+
+def small_job(place, n=60, flags=()):
+    return Job(place, place.rows(f"in-{n}.jsonl", job_rows(n, 7)),
+               list(flags) or ["--mem-ram", "64M", *ON_DISK, "--batch", "4", "--batches", "2"])
+
+
+def beside(out):
+    name = os.path.basename(out) + "."
+    return sorted(f[len(name):] for f in os.listdir(os.path.dirname(out)) if f.startswith(name))
+
+
+def ends_well(tally, what, job, out, want, *more):
+    """The same command ends the job: its bytes, and nothing left but OUT.job.json."""
+    done = job.run(out, *more)
+    got = read(out)
+    ok = tally.check(done.code == 0 and got == want,
+                     f"{what}: exit {done.code}, {done.error_line()!r}: {difference(want, got)}")
+    if ok:
+        tally.check(beside(out) == ["job.json"], f"{what}: left beside OUT: {beside(out)}")
+    return done
+
+
+def refuses(tally, what, done, codes, *words):
+    """One error line with these words, and one of these exit codes."""
+    line = done.error_line()
+    lines = sum(x.startswith("sluice: error: ") for x in done.err.splitlines())
+    tally.check(done.code in codes and lines == 1 and all(w in line for w in words),
+                f"{what}: exit {done.code}, want {codes} and {words}: {done.err[-300:]!r}")
+
+
+def cut_job(tally, job, out, *more, least_rows=0):
+    """A job stopped by SIGKILL with something committed."""
+    for _ in range(20):
+        p = job.start(out, *more)
+        ready = p.wait_for(lambda: Journal(out).rows > least_rows)
+        p.signal(signal.SIGKILL)
+        p.end()
+        if ready and not os.path.exists(out):
+            return True
+        remove_job(out)
+    return tally.check(False, "no run could be killed with rows committed")
+
+
+# ---- SIGKILL ----------------------------------------------------------------------------------------
+
+class Losses:
+    def __init__(self):
+        self.kills = self.begun = self.reread = 0
+        self.late_s = 0.0
+
+
+def kill_once(tally, what, job, out, delay_s, pass_s, before, losses):
+    """Runs for delay_s, kills, and holds what is committed against the promise."""
+    p = job.start(out)
+    state = {"bytes": -1, "at": None}
+
+    def watch():
+        size = os.path.getsize(out + ".journal") if os.path.exists(out + ".journal") else 0
+        if size != state["bytes"]:
+            state.update(bytes=size, at=time.monotonic())
+        return time.monotonic() - p.start_s >= delay_s
+
+    if not p.wait_for(watch, delay_s + 60):
+        p.end()
+        return None
+    walking = p.said("plan: predicted")
+    p.signal(signal.SIGKILL)
+    now = time.monotonic()
+    p.end()
+    losses.kills += 1
+    if os.path.exists(out):
+        return None  # it had its name already
+    after = Journal(out)
+    tally.check(after.tokens >= before.tokens and after.rows >= before.rows,
+                f"{what}: {after.rows} rows, {after.tokens} tokens committed, {before.rows} and {before.tokens} before")
+    if walking:
+        losses.begun += 1
+        losses.reread += after.live_rows
+        late_s = now - max(walking, state["at"] or walking)
+        losses.late_s = max(losses.late_s, late_s)
+        tally.check(late_s <= max(SYNC_S, pass_s) + pass_s + SLACK_S,
+                    f"{what}: nothing was committed for {late_s:.1f} s, a pass takes {pass_s:.2f} s")
+    return after
+
+
+class Nothing:
+    rows = tokens = 0
+
+
+def kills(tally, place, a):
+    """SIGKILL at random moments, each job several times, then to the end."""
+    r = random.Random(a.seed)
+    n_kills = 50 if a.full else 10
+    rows = job_rows(N_ROWS, 3, tokens=(40, 120)) if a.full else job_rows(N_ROWS // 4, 3)
+    source = place.rows("in.jsonl", rows)
+    losses, share = Losses(), [n_kills // len(SETTINGS)] * len(SETTINGS)
+    share[0] += n_kills - sum(share)
+    for (name, (flags, refused)), n in zip(SETTINGS.items(), share):
+        if refused and not os.path.exists(NOURING):
+            tally.skip(f"{name}: {NOURING} is not built")
+            continue
+        job = Job(place, source, flags, (NOURING,) if refused else ())
+        want, done = job.whole(tally)
+        if done.code == 77 and refused:
+            tally.skip(f"{name}: no seccomp filter here")
+            continue
+        if done.code:
+            continue
+        pass_s = done.seconds / 20  # far more than a pass of these models; a whole job has hundreds
+        while n > 0:
+            out, before = place.fresh(), Nothing
+            for _ in range(min(n, r.randint(1, 4))):
+                left_s = done.seconds * (1 - before.rows / len(rows))
+                before = kill_once(tally, f"{name}: kill {n}", job, out, r.uniform(0.02, 0.9) * left_s, pass_s, before,
+                                   losses)
+                if before is None:
+                    break
+                n -= 1
+            ends_well(tally, f"{name}: {n} kills to go", job, out, want)
+    tally.check(losses.begun >= losses.kills // 2, f"only {losses.begun} of {losses.kills} kills met a job under way")
+    print(f"kills: {losses.kills}, {losses.begun} of them under way; the last commit at most {losses.late_s:.2f} s old; "
+          f"{losses.reread} live rows to be read in again")
+
+
+def kill_packing(tally, place, a):
+    """A pack that was being made is no pack, and leaves no bytes behind."""
+    config = place.write("wide.cfg", trial.MODEL.replace("dim = 192\nlayers = 6", "dim = 192\nlayers = 60").encode())
+    cache = place.at("cache")
+    done = place.sluice("pack", config, "-o", place.at("whole.pack"), "-q")
+    tally.check(done.code == 0, f"pack: exit {done.code}: {done.err[-200:]!r}")
+    r, met = random.Random(a.seed), 0
+    args = ["plan", "-m", config, "--prompt-len", "8", "--gen-len", "8", "--num-prompts", "8", "--mem-ram", "96M",
+            "--machine", os.path.join(os.path.dirname(HERE), "configs/machine-laptop.cfg"), "-q"]
+    for _ in range(12 if a.full else 4):
+        shutil.rmtree(cache, ignore_errors=True)
+        p = place.start(args)
+        # A quarter of the pack and more is written.
+        p.wait_for(lambda: os.path.isdir(cache) and any(f.stat().st_size for f in os.scandir(cache)), 10)
+        time.sleep(r.uniform(0, done.seconds / 2))
+        p.signal(signal.SIGKILL)
+        p.end()
+        met += any(".tmp" in f for f in os.listdir(cache))
+        again = place.sluice(*args)
+        packs = sorted(os.listdir(cache))
+        tally.check(again.code == 0 and len(packs) == 1 and not [f for f in packs if ".tmp" in f],
+                    f"pack after a kill: exit {again.code}, {again.err[-200:]!r}, the cache holds {packs}")
+        if len(packs) == 1:
+            tally.check(read(os.path.join(cache, packs[0])) == read(place.at("whole.pack")), "a pack made after a kill")
+    tally.check(met > 0, "no kill met a pack under way")
+
+
+# ---- signals and time -------------------------------------------------------------------------------
+
+def signals(tally, place, a):
+    """SIGTERM and SIGINT: 75 within two seconds of the step, every token kept; the second one at once."""
+    job = small_job(place)
+    want, _ = job.whole(tally)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        out, summary = place.fresh(), place.at("sum.json")
+        p = job.start(out, *(["--summary", summary] if number == signal.SIGTERM else []))
+        met = p.wait_for(lambda: p.said("plan: predicted") and Journal(out).bytes)
+        time.sleep(0.3)
+        p.signal(number)
+        sent = time.monotonic()
+        done = p.end()
+        tally.check(met and done.code == 75, f"{number.name}: exit {done.code}, want 75: {done.err[-200:]!r}")
+        # --summary reads the disk for 5 s before and after the run
+        if number != signal.SIGTERM:
+            tally.check(p.end_s - sent <= 2.0, f"{number.name}: stopped after {p.end_s - sent:.2f} s")
+        refuses(tally, number.name, done, (75,), "resumes")
+        committed = Journal(out)
+        if number == signal.SIGTERM and os.path.exists(summary):
+            said = trial.json.loads(read(summary))
+            tally.check(said.get("rows", {}).get("ok") == committed.rows
+                        and said.get("output_tokens") == committed.tokens,
+                        f"SIGTERM: {committed.rows} rows and {committed.tokens} tokens committed, the summary says "
+                        f"{said.get('rows')} and {said.get('output_tokens')}")
+        ends_well(tally, f"after {number.name}", job, out, want)
+    out = place.fresh()
+    p = job.start(out)
+    p.wait_for(lambda: Journal(out).bytes)
+    for number in (signal.SIGTERM, signal.SIGTERM):
+        p.signal(number)
+    done = p.end()
+    tally.check(done.code == 75, f"two signals: exit {done.code}")
+    ends_well(tally, "after two signals", job, out, want)
+    early(tally, place, job, want, a)
+
+
+def early(tally, place, job, want, a):
+    """Signals while it starts: 75 (or 0, when it was too fast) and the same bytes."""
+    r = random.Random(a.seed)
+    for _ in range(10 if a.full else 3):
+        out = place.fresh()
+        p = job.start(out)
+        time.sleep(r.uniform(0.02, 0.4))
+        p.signal(signal.SIGINT)
+        sent = time.monotonic()
+        done = p.end()
+        tally.check(done.code in (75, -signal.SIGINT) and p.end_s - sent <= 4.0,
+                    f"SIGINT at the start: exit {done.code} after {p.end_s - sent:.1f} s: {done.err[-200:]!r}")
+        ends_well(tally, "after SIGINT at the start", job, out, want)
+
+
+def time_limit(tally, place, a):
+    job = small_job(place, 100)
+    want, done = job.whole(tally)
+    out, n = place.fresh(), 0
+    for _ in range(60):
+        n += 1
+        done = job.run(out, "--time-limit", "1s")
+        if done.code != 75:
+            break
+    tally.check(done.code == 0 and read(out) == want, f"--time-limit 1s, {n} times: exit {done.code}, "
+                f"{done.error_line()!r}: {difference(want, read(out))}")
+    out = place.fresh()
+    done = job.run(out, "--time-limit", "0.01s")
+    refuses(tally, "--time-limit 0.01s", done, (75,), "--time-limit", "resumes")
+    ends_well(tally, "after --time-limit", job, out, want)
+
+
+# ---- whose job ----------------------------------------------------------------------------------------
+
+def two_at_once(tally, place, a):
+    """The second process on a job is refused and names the first, which goes on undisturbed."""
+    job = small_job(place, 100)
+    want, _ = job.whole(tally)
+    out = place.fresh()
+    first = job.start(out)
+    tally.check(first.wait_for(lambda: Journal(out).bytes), "the first process did not come to its journal")
+    os.kill(first.p.pid, signal.SIGSTOP)
+    refuses(tally, "two processes on one job", job.run(out), (8,), "locked", str(first.p.pid))
+    refuses(tally, "--overwrite of a job under way", job.run(out, "--overwrite"), (8,), "locked")
+    os.kill(first.p.pid, signal.SIGCONT)
+    done = first.end()
+    tally.check(done.code == 0 and read(out) == want, f"the first of two: exit {done.code}: {difference(want, read(out))}")
+
+
+def other_flags(tally, place, a):
+    """What would change bytes is refused by name; what does not may change between two runs of a job."""
+    job = small_job(place)
+    want, _ = job.whole(tally)
+    cut = place.fresh()
+    if not cut_job(tally, job, cut):
+        return
+    rows = job_rows(60, 7)
+    changed = [dict(r) for r in rows]
+    changed[5]["max_tokens"] += 1
+    other = place.write("other.cfg", trial.MODEL.replace("ffn = 512", "ffn = 384").encode())
+    for field, more in {"compute": ["--compute", "f32"], "kv_format": ["--kv-format", "f32"], "kv": H2O,
+                        "isa": ["--isa", "portable"], "sampling": ["--seed", "7"], "limit": ["--limit", "50"],
+                        "order": ["--order", "completion"], "shard": ["--shard", "0/2"], "model": ["-m", other],
+                        "input_": ["-i", place.rows("changed.jsonl", changed)]}.items():
+        out = copy_job(cut, place.fresh())
+        refuses(tally, f"changed {field}", job.run(out, *more), (8,), field)
+        ends_well(tally, f"after a refusal ({field})", job, out, want)
+        remove_job(out)
+    for more in (["--batch", "16", "--batches", "1"], ["-t", "3"], ["--mem-ram", "200M"], ["--io", "threads"],
+                 ALL_ON_DISK, ["--percent", "0", "100", "0", "100", "0", "100"], ["--prefill-tokens", "40"],
+                 ["-i", place.rows("moved.jsonl", rows)]):
+        out = copy_job(cut, place.fresh())
+        ends_well(tally, f"resumed with {' '.join(map(os.path.basename, more))}", job, out, want, *more)
+    done = job.run(cut, "--overwrite", "--seed", "7")
+    tally.check(done.code == 0 and read(cut) not in (b"", want), f"--overwrite with --seed 7: exit {done.code}")
+
+
+def other_out(tally, place, a):
+    """OUT that is somebody else's stays as it is, unless --overwrite."""
+    job = small_job(place, 20)
+    want, _ = job.whole(tally)
+    out = place.fresh()
+    ends_well(tally, "first", job, out, want)
+    before = os.stat(out)
+    done = job.run(out)
+    tally.check(done.code == 0 and "nothing to do" in done.err and os.stat(out).st_mtime_ns == before.st_mtime_ns,
+                f"OUT is complete: exit {done.code}: {done.err[-200:]!r}")
+    refuses(tally, "OUT of another job", job.run(out, "--seed", "9"), (8,), "sampling", "--overwrite")
+    tally.check(read(out) == want, "OUT of another job was touched")
+    stranger = place.write("stranger.jsonl", b"mine\n")
+    refuses(tally, "OUT without its OUT.job.json", job.run(stranger), (8,), "stranger.jsonl", "--overwrite")
+    tally.check(read(stranger) == b"mine\n" and beside(stranger) == [], f"a stranger's file: {beside(stranger)}")
+    ends_well(tally, "--overwrite", job, stranger, want, "--overwrite")
+    with open(out, "ab") as f:
+        f.write(b"x\n")
+    refuses(tally, "OUT changed after its end", job.run(out), (8,), "changed")
+    refuses(tally, "OUT is IN", job.run(job.source), (2,), "input")
+    refuses(tally, "OUT is a folder", job.run(place.folder), (2,))
+    refuses(tally, "OUT's folder is missing", job.run(place.at("no/where.jsonl")), (2,), "no/where")
+
+
+# ---- damaged files -------------------------------------------------------------------------------------
+
+def torn(tally, place, a):
+    """Tails as a power cut leaves them are cut off; damage before them is found, never used."""
+    job = small_job(place, 16, ["--mem-ram", "64M", "--batch", "4", "--batches", "1"])
+    want, _ = job.whole(tally)
+    cut, r = place.fresh(), random.Random(a.seed)
+    for _ in range(50):  # each stop commits a group of rows and live tokens
+        done = job.run(cut, "--time-limit", "0.02s")
+        if done.code != 75 or Journal(cut).rows >= 6:
+            break
+    if not tally.check(done.code == 75 and Journal(cut).live_rows > 0,
+                       f"--time-limit 0.02s: exit {done.code}, {Journal(cut).live_rows} live rows committed"):
+        return
+    journal, partial = read(cut + ".journal"), read(cut + ".partial")
+    print(f"torn: {Journal(cut).rows} rows, {Journal(cut).live_rows} live, {len(journal)} bytes of journal")
+
+    def resumed(what, new_journal, new_partial, may_refuse):
+        out = copy_job(cut, place.at("torn.jsonl"))
+        place.write("torn.jsonl.journal", new_journal)
+        place.write("torn.jsonl.partial", new_partial)
+        done, got = job.run(out), read(out)
+        if done.code == 7 and may_refuse:
+            refuses(tally, what, done, (7,), "torn.jsonl")
+            done, got = job.run(out, "--overwrite"), read(out)
+        tally.check(done.code == 0 and got == want,
+                    f"{what}: exit {done.code}, {done.error_line()!r}: {difference(want, got)}")
+
+    n = 20 if a.full else 4
+    for at in [0, 63, 64] + [r.randrange(len(journal)) for _ in range(n)]:
+        resumed(f"journal of {at} bytes", journal[:at], partial, False)
+    for size in (1, 64, 5000):
+        resumed(f"{size} bytes behind the journal", journal + r.randbytes(size), partial, False)
+        resumed(f"{size} zeros behind the journal", journal + bytes(size), partial, False)
+        resumed(f"{size} bytes behind OUT.partial", journal, partial + r.randbytes(size), False)
+    for _ in range(n):
+        at = r.randrange(len(journal))
+        resumed(f"bit flipped at byte {at} of the journal",
+                journal[:at] + bytes([journal[at] ^ 1 << r.randrange(8)]) + journal[at + 1:], partial, True)
+        at = r.randrange(len(partial))
+        resumed(f"bit flipped at byte {at} of OUT.partial", journal,
+                partial[:at] + bytes([partial[at] ^ 1 << r.randrange(8)]) + partial[at + 1:], True)
+        at = r.randrange(len(partial))
+        resumed(f"OUT.partial of {at} bytes", journal, partial[:at], True)
+    resumed("an empty OUT.partial", journal, b"", True)
+
+
+# ---- full and read-only disks ------------------------------------------------------------------------------
+
+class Tmpfs:
+    """A mounted file system of a size; as a context, None where it may not be mounted."""
+
+    def __init__(self, path, size_bytes):
+        self.path, self.size_bytes = path, size_bytes
+
+    def __enter__(self):
+        os.makedirs(self.path, exist_ok=True)
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self.size_bytes}", "sluice-test", self.path],
+                              capture_output=True, check=False)
+        self.mounted = done.returncode == 0
+        return self if self.mounted else None
+
+    def __exit__(self, *_):
+        if self.mounted:
+            subprocess.run(["umount", "-l", self.path], check=False)
+
+    def options(self, text):
+        return subprocess.run(["mount", "-o", "remount," + text, self.path], capture_output=True,
+                              check=False).returncode == 0
+
+    def leave(self, n_bytes):
+        """Fills it but for n_bytes."""
+        free = os.statvfs(self.path).f_bavail * os.statvfs(self.path).f_frsize
+        with open(os.path.join(self.path, "filler"), "ab") as f:
+            f.write(bytes(max(free - n_bytes, 0)))
+
+    def clear(self):
+        path = os.path.join(self.path, "filler")
+        if os.path.exists(path):
+            os.unlink(path)
+
+
+def disk_full(tally, place, a):
+    """No space for OUT: 9 with the path; with space again the same command ends the job."""
+    job = small_job(place)
+    want, _ = job.whole(tally)
+    with Tmpfs(place.at("small"), 48 << 20) as disk:
+        if not disk:
+            tally.skip("disk full: tmpfs cannot be mounted here")
+            return
+        for left in (0, 4096, 16384, len(want) // 2 // 4096 * 4096, len(want) + 16384):
+            out = os.path.join(disk.path, f"left-{left}.jsonl")
+            disk.leave(left)
+            done = job.run(out)
+            if done.code:
+                refuses(tally, f"{left} bytes left on the disk", done, (9,), "left-", "space")
+            tally.check(done.code == 9 or left > len(want), f"{left} bytes left: exit {done.code}")
+            tally.check(done.code == 0 or not os.path.exists(out), f"{left} bytes left: there is an OUT")
+            again = job.run(out) if done.code else done
+            tally.check(again.code in (9, 0), f"{left} bytes left, again: exit {again.code}: {again.error_line()!r}")
+            disk.clear()
+            ends_well(tally, f"{left} bytes were left", job, out, want)
+            remove_job(out)
+        disk.leave(0)
+        scratch = small_job(place, 60, ["--mem-ram", "64M", *ON_DISK, "--batch", "4", "--batches", "2",
+                                         "--offload-dir", disk.path])
+        out = place.fresh()
+        refuses(tally, "no space for scratch", scratch.run(out, "--mem-disk", "1G"), (9,), "--offload-dir")
+        refuses(tally, "no space for scratch, default", scratch.run(out), (4, 9), "--offload-dir")
+        disk.clear()
+        ends_well(tally, "scratch has space again", scratch, out, want)
+        disk.leave(1 << 20)
+        done = place.sluice(*job.args(place.fresh()), SLUICE_CACHE_DIR=os.path.join(disk.path, "cache"))
+        refuses(tally, "no space for the pack", done, (9,), "small/cache", "free")
+        tally.check(not os.listdir(os.path.join(disk.path, "cache")), "a pack that did not fit left something")
+
+
+def read_only(tally, place, a):
+    """Where nothing can be written it says so before it works."""
+    job = small_job(place, 10)
+    with Tmpfs(place.at("small"), 1 << 20) as disk:
+        if not disk or not disk.options("ro"):
+            tally.skip("read-only disk: tmpfs cannot be mounted here")
+            return
+        done = job.run(os.path.join(disk.path, "out.jsonl"))
+        refuses(tally, "OUT on a read-only disk", done, (2, 9), "small/out.jsonl", "ead-only")
+        done = job.run(place.fresh(), "--offload-dir", disk.path)
+        refuses(tally, "scratch on a read-only disk", done, (2, 9), "small", "--offload-dir")
+        done = place.sluice(*job.args(place.fresh()), SLUICE_CACHE_DIR=os.path.join(disk.path, "cache"))
+        refuses(tally, "cache on a read-only disk", done, (2, 9), "small/cache", "SLUICE_CACHE_DIR")
+
+
+def file_limit(tally, place, a):
+    """A limit on file sizes is a full disk, not a death by signal."""
+    job = small_job(place, 60, ["--mem-ram", "96M"])
+    want, _ = job.whole(tally)
+    out = place.fresh()
+    limited = Job(place, job.source, job.flags, ("bash", "-c", 'ulimit -f 12; exec "$@"', "bash"))
+    refuses(tally, "ulimit -f", limited.run(out), (9,), os.path.basename(out))
+    ends_well(tally, "after ulimit -f", job, out, want)
+
+
+if __name__ == "__main__":
+    sys.exit(trial.run_parts(__doc__, (kills, kill_packing, signals, time_limit, two_at_once, other_flags, other_out,
+                                       torn, disk_full, read_only, file_limit)))
