@@ -374,7 +374,7 @@ static void test_plans_answer_alike(void **state)
     static struct bed b;
     static const struct plan plans[] = {
         {.batch = 12, .batches = 1, .resident = 99, .prefill_tokens = 999},
-        {.batch = 1, .batches = 1, .prefill_tokens = 1},
+        {.batch = 1, .batches = 1, .resident = 2, .prefill_tokens = 9},
         {.batch = 2, .batches = 5, .resident = 3, .prefill_tokens = 50, .ahead_weights = 5},
         {.batch = 2,
          .batches = 3,
@@ -387,7 +387,7 @@ static void test_plans_answer_alike(void **state)
     };
     static const struct evict *const policies[] = {&FULL, &H2O, &MEAN};
     static const struct expect jobs[] = {{1, 150, 12, REQUEST_GENERATE, 1, 1},
-                                         {20, 90, 70, REQUEST_SCORE, 0, 0}};
+                                         {20, 90, 40, REQUEST_SCORE, 0, 0}};
     for (int k = 0; k < N_MODELS * 2; k++) { // each model under a policy of its own
         const struct model *model = &models[k % N_MODELS];
         struct outcome first = {0};
