@@ -68,6 +68,8 @@ PLACEMENTS = {
 }
 FEW = ("one row at a time", "3 batches of 2", "5 threads, 5 rows", "KV on disk, far ahead", "everything on disk",
        "40 prefill tokens a pass")
+SOME = (*FEW, "8 batches of 1", "weights many steps ahead", "KV on disk", "KV on disk, no look-ahead",
+        "hidden states, far ahead", "everything on disk, by threads", "1 prefill token a pass")
 
 POLICIES = {
     "full": [],
@@ -78,7 +80,15 @@ POLICIES = {
     "full, f32": ["--compute", "f32", "--kv-format", "f32"],
     "h2o, f32": ["--kv-policy", "h2o", "--kv-budget", "0.5", "--compute", "f32", "--kv-format", "f32"],
 }
-ALL_PLACEMENTS = ("full", "h2o")  # the others try FEW
+
+
+
+def placements_of(policy, full):
+    """full attention tries every placement, h2o as well with --full, the others a few."""
+    if policy == "full" or (policy == "h2o" and full):
+        return PLACEMENTS
+    return SOME if policy == "h2o" else FEW
+
 
 # ---- models ----------------------------------------------------------------------------------------
 
@@ -159,10 +169,10 @@ class Run:
 class Bench:
     """A folder with models, a cache of its own, and runs of the binary in it."""
 
-    def __init__(self, binary, folder):
+    def __init__(self, binary, folder, full):
+        self.full = full
         self.binary, self.folder, self.n = os.path.abspath(binary), folder, 0
         self.env = {**os.environ, "SLUICE_CACHE_DIR": self.at("cache"), "LC_ALL": "C"}
-        self.seconds = 0.0
         self.llama = write(self.at("llama.cfg"), LLAMA.encode())
         self.opt = write(self.at("opt.cfg"), OPT.encode())
         self.text = write(self.at("text.gguf"), text_model())
@@ -182,10 +192,8 @@ class Bench:
 
     def once(self, args):
         done = Run()
-        start = time.monotonic()
         p = subprocess.run([self.binary, *map(str, args), "--progress", "none"], env=self.env, capture_output=True,
                            timeout=RUN_LIMIT_S, check=False)
-        self.seconds += time.monotonic() - start
         done.code, done.err = p.returncode, p.stderr.decode("utf-8", "replace")
         return done
 
@@ -287,7 +295,7 @@ def id_rows(n, seed):
 def placements(bench):
     source = bench.rows(id_rows(14, 20))
     for policy, flags in POLICIES.items():
-        names = PLACEMENTS if policy in ALL_PLACEMENTS else FEW
+        names = placements_of(policy, bench.full)
         try_placements(bench, f"llama, {policy}", bench.llama, source, flags, names)
     for policy in ("full", "h2o"):
         try_placements(bench, f"opt, {policy}", bench.opt, source, POLICIES[policy], FEW)
@@ -471,23 +479,31 @@ def sampling(bench):
         check(stops > 2, f"text, {policy}: only {stops} interruptions")
 
 
-def real_model(bench, model, full):
+def real_model(bench, model):
     """A trained model on real prompts: here near ties of logits are rare, but rows end when they want."""
-    n_rows, n_tokens = (64, 64) if full else (6, 10)
+    n_rows, n_tokens = (64, 64) if bench.full else (6, 10)
     with open(os.path.join(HERE, "data", "prompts.jsonl"), encoding="utf-8") as f:
         rows = [json.loads(line) for line in f][:n_rows]
     for i, row in enumerate(rows):
         row["body"].update(max_tokens=n_tokens, **({"temperature": 0.8, "seed": i, "top_p": 0.9} if i % 4 == 3 else {}))
     source = bench.rows(rows)
     for policy, flags in POLICIES.items():
-        if not full and policy not in ALL_PLACEMENTS:
+        if not bench.full and policy not in ("full", "h2o"):
             continue
-        names = PLACEMENTS if full and policy in ALL_PLACEMENTS else FEW
+        names = placements_of(policy, True) if bench.full else FEW
         try_placements(bench, f"{os.path.basename(model)}, {policy}", model, source, flags, names)
 
 
 PARTS = {"placements": placements, "streamed": streamed, "requeues": requeues, "tight": tight, "forced": forced,
          "sampling": sampling}
+
+
+def timed(name, part, *args):
+    start, before = time.monotonic(), os.times()
+    part(*args)
+    after = os.times()
+    cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
+    print(f"  {name}: {time.monotonic() - start:.1f} s, {cpu_s:.1f} s of CPU time in sluice", flush=True)
 
 
 def finish():
@@ -502,16 +518,14 @@ def main(argv):
     binary = words[0] if words else "./sluice"
     model = words[1] if len(words) > 1 else os.environ.get("SLUICE_TEST_GGUF")
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(binary, folder)
+        bench = Bench(binary, folder, full)
         for name, part in PARTS.items():
             if not only or name in only:
-                start, bench.seconds = time.monotonic(), 0.0
-                part(bench)
-                print(f"  {name}: {time.monotonic() - start:.1f} s, {bench.seconds:.1f} s in sluice", flush=True)
+                timed(name, part, bench)
         if only and "real" not in only:
             return finish()
         if model and os.path.exists(model):
-            real_model(bench, os.path.abspath(model), full)
+            timed("real", real_model, bench, os.path.abspath(model))
         else:
             counts["skipped"] += 1
             print("SKIP no GGUF given, and SLUICE_TEST_GGUF names none", flush=True)
