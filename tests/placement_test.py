@@ -170,7 +170,7 @@ class Bench:
     """A folder with models, a cache of its own, and runs of the binary in it."""
 
     def __init__(self, binary, folder, full):
-        self.full = full
+        self.full, self.fault = full, ""
         self.binary, self.folder, self.n = os.path.abspath(binary), folder, 0
         self.env = {**os.environ, "SLUICE_CACHE_DIR": self.at("cache"), "LC_ALL": "C"}
         self.llama = write(self.at("llama.cfg"), LLAMA.encode())
@@ -192,7 +192,8 @@ class Bench:
 
     def once(self, args):
         done = Run()
-        p = subprocess.run([self.binary, *map(str, args), "--progress", "none"], env=self.env, capture_output=True,
+        env = {**self.env, **({"SLUICE_FAULT": self.fault} if self.fault else {})}
+        p = subprocess.run([self.binary, *map(str, args), "--progress", "none"], env=env, capture_output=True,
                            timeout=RUN_LIMIT_S, check=False)
         done.code, done.err = p.returncode, p.stderr.decode("utf-8", "replace")
         return done
@@ -316,7 +317,7 @@ def requeues(bench):
     """Four rows that grow long beside twelve short ones: the pool is made for the mean, so rows must return."""
     r = random.Random(3)
     rows = [{"custom_id": f"long-{i}", "prompt_token_ids": [r.randrange(3, DUMMY_VOCAB) for _ in range(4 + i)],
-             "max_tokens": 260, "ignore_eos": True, "temperature": i % 2 * 0.8, "seed": i, "logprobs": 0}
+             "max_tokens": 170, "ignore_eos": True, "temperature": i % 2 * 0.8, "seed": i, "logprobs": 0}
             for i in range(4)]
     rows += [{"custom_id": f"short-{i}", "prompt_token_ids": [5 + i], "max_tokens": 3, "temperature": 0}
              for i in range(12)]
@@ -334,6 +335,21 @@ def requeues(bench):
                     "--batch", "4", "--batches", batches, "--prefill-tokens", tokens])
                 check(done.out == want.out, f"{what}: other bytes: {first_difference(want.out, done.out)}")
                 check(batches > 1 or done.summary.get("rows", {}).get("requeued", 0) > 0, f"{what}: none was sent back")
+
+
+def slow_writes(bench):
+    """Writes that come late and out of turn, reads in pieces: what is read is what was written last."""
+    source = bench.rows(id_rows(14, 20))
+    for policy in ("full", "h2o"):
+        want = bench.good(f"slow writes, {policy}: none", "run", bench.llama, source, POLICIES[policy])
+        for seed, name in enumerate(k for k in PLACEMENTS if "on disk" in k or "hidden" in k):
+            bench.fault = f"seed={seed + 1},write.delay=1/2,write.reorder=1/2,short=1/9"
+            done = bench.good(f"slow writes, {policy}: {name}", "run", bench.llama, source,
+                              POLICIES[policy] + PLACEMENTS[name])
+            bench.fault = ""
+            check(done.out == want.out, f"slow writes, {policy}: {name}: {first_difference(want.out, done.out)}")
+            check(done.summary.get("kv", {}).get("recomputed_pages") == 0,
+                  f"slow writes, {policy}: {name}: {done.summary.get('kv')}")
 
 
 def tight(bench):
@@ -494,8 +510,8 @@ def real_model(bench, model):
         try_placements(bench, f"{os.path.basename(model)}, {policy}", model, source, flags, names)
 
 
-PARTS = {"placements": placements, "streamed": streamed, "requeues": requeues, "tight": tight, "forced": forced,
-         "sampling": sampling}
+PARTS = {"placements": placements, "streamed": streamed, "requeues": requeues, "slow writes": slow_writes,
+         "tight": tight, "forced": forced, "sampling": sampling}
 
 
 def timed(name, part, *args):
