@@ -6,6 +6,7 @@
  * be computed with nothing but its own extent in memory. */
 #include "engine/pack.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -13,10 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define F16_MAX 65504.0f
+#define F16_MAX   65504.0f
+#define TMP_INFIX ".tmp."
 
 struct writer {
     const struct pack_request *r;  // borrowed
@@ -367,8 +370,31 @@ static enum err write_meta(struct writer *w)
 static int64_t file_bytes_max(const struct writer *w)
 {
     int64_t per_layer = 64 + 64 * N_ROLES;
-    return w->end + 64 * 1024 + w->n_layers * per_layer + w->n_pieces * 4 + (int64_t)w->p->shape.vocab * 4 +
+    int64_t crcs = (w->n_pieces + w->p->shape.vocab) * 4;
+    return w->end + 64 * 1024 + w->n_layers * per_layer + crcs +
            (w->r->tokenizer ? w->r->tokenizer_bytes : 0);
+}
+
+/* Removes what runs that were killed left of this pack: their locks went with them. */
+static void remove_stale(const struct writer *w)
+{
+    DIR *dir = opendir(w->folder);
+    if (!dir)
+        return;
+    const char *slash = strrchr(w->r->path, '/'), *name = slash ? slash + 1 : w->r->path;
+    size_t n = strlen(name);
+    for (const struct dirent *d; (d = readdir(dir));) {
+        if (strncmp(d->d_name, name, n) != 0 ||
+            strncmp(d->d_name + n, TMP_INFIX, sizeof TMP_INFIX - 1) != 0)
+            continue;
+        int fd = openat(dirfd(dir), d->d_name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0)
+            continue;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            unlinkat(dirfd(dir), d->d_name, 0);
+        close(fd);
+    }
+    closedir(dir);
 }
 
 /* Finds out about a full disk before an hour of writing, not after it. */
@@ -376,9 +402,11 @@ static enum err open_file(struct writer *w)
 {
     const char *path = w->r->path, *slash = strrchr(path, '/');
     int n_folder = slash ? (int)max_i64(slash - path, 1) : 1;
-    if (snprintf(w->tmp, sizeof w->tmp, "%s.tmp.%ld", path, (long)getpid()) >= (int)sizeof w->tmp)
+    if (snprintf(w->tmp, sizeof w->tmp, "%s" TMP_INFIX "%ld", path, (long)getpid()) >=
+        (int)sizeof w->tmp)
         return fail(ERR_USAGE, "%s: path too long", path);
     snprintf(w->folder, sizeof w->folder, "%.*s", n_folder, slash ? path : ".");
+    remove_stale(w);
     struct statvfs fs;
     if (statvfs(w->folder, &fs) != 0)
         return fail(ERR_IO, "%s: %s", w->folder, strerror(errno));
@@ -389,6 +417,10 @@ static enum err open_file(struct writer *w)
     w->fd = open(w->tmp, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (w->fd < 0)
         return fail(ERR_IO, "%s: open: %s", w->tmp, strerror(errno));
+    // Says that somebody writes here. One that starts beside us in this very instant may still take
+    // the file for a dead run's: then the rename below fails, and nothing wrong gets the pack's
+    // name.
+    flock(w->fd, LOCK_EX | LOCK_NB);
     // Reserves the blocks in one go (less fragmented); a file system that cannot is no error.
     if (fallocate(w->fd, 0, 0, needed) != 0 && (errno == ENOSPC || errno == EDQUOT))
         return fail(ERR_IO, "%s: the pack needs %lld bytes: %s", path, (long long)needed,

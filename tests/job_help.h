@@ -203,7 +203,7 @@ static inline struct job_config config_for(const char *in, const char *out)
                                .tmpl = tmpl,
                                .model_name = "fake",
                                .version = "1",
-                               .fingerprint = "compute=bf16\nmodel=fake\n",
+                               .fingerprint = "compute=bf16\nshard=0/1\nlimit=0\nmodel=fake\n",
                                .evict = &evict_full,
                                .max_errors = -1};
 }
