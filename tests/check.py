@@ -33,14 +33,17 @@ SCRIPT_ARGS = {
     "token_live": ["--cache", "build/cache", "--strings", "6000"],
     "cli_test": ["./sluice"],
     "promises_test": ["./sluice"],
+    "placement_test": ["./sluice"],
+    "crash_test": ["./sluice"],
     "bad_input_test": ["./sluice"],
 }
 # Modules that drivers import, and this.
-NOT_DRIVERS = {"check", "tidy", "demo_show", "golden_common", "template_snippets"}
+NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "golden_common", "template_snippets"}
 # These run under the sanitizers too: hostile input end to end.
 ALSO_ASAN = {"bad_input_test"}
 WHEELS = {"numpy", "tokenizers", "jinja2", "gguf", "safetensors", "torch", "transformers"}
-SLOW_FIRST = ("template_live", "token_live", "evict_golden", "promises_test", "score_golden", "evict_ref")
+SLOW_FIRST = ("crash_test", "placement_test", "template_live", "token_live", "evict_golden", "promises_test",
+              "score_golden", "evict_ref")
 
 
 class Runner:
