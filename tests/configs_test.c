@@ -41,13 +41,14 @@ static void test_models(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         struct pack_provider p = {0};
-        if (dummy_open(&p, models[i].path) != OK)
-            fail_msg("%s", err_text());
+        enum err err = dummy_open(&p, models[i].path);
+        if (err != OK)
+            print_error("%s\n", err_text());
+        assert_int_equal(err, OK);
         assert_string_equal(p.shape.family, models[i].family);
         double billions = count_params(&p) * 1e-9;
-        if (fabs(billions - models[i].n_params) > 0.001)
-            fail_msg("%s: %.4f billion parameters, want %.3f", models[i].path, billions,
-                     models[i].n_params);
+        print_message("%s: %.4f billion parameters\n", models[i].path, billions);
+        assert_true(fabs(billions - models[i].n_params) < 0.001);
         dummy_close(&p);
     }
 }
