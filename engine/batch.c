@@ -182,7 +182,8 @@ static enum err admit_rows(struct batches *b, struct batch *t)
         CHECK(evict_row_init(b->evict, next->n_prompt, next->n_cap - next->n_prompt,
                              &probe.evict) == 0);
         int need = pages_for(slots_after(b, &probe, take));
-        /* A page for every live row that may still grow, or the newcomer would soon send one back. */
+        /* A page for every live row that may still grow, or the newcomer would soon send one back.
+         */
         int headroom = 0, live = 0;
         for (int i = 0; i < t->n_rows; i++) {
             const struct row *other = &t->rows[i];
