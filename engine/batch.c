@@ -158,6 +158,13 @@ static int entry_take(const struct batches *b, const struct request *r)
     return take;
 }
 
+/* Pages of a row at its longest. */
+static int row_pages_max(const struct batches *b, const struct row *row)
+{
+    int tokens = row->request->n_cap;
+    return pages_for(b->evict->simulate ? tokens : (int)min_i64(tokens, row->evict.budget));
+}
+
 static enum err admit_rows(struct batches *b, struct batch *t)
 {
     for (int r = 0; r < t->n_rows; r++) {
@@ -175,11 +182,15 @@ static enum err admit_rows(struct batches *b, struct batch *t)
         CHECK(evict_row_init(b->evict, next->n_prompt, next->n_cap - next->n_prompt,
                              &probe.evict) == 0);
         int need = pages_for(slots_after(b, &probe, take));
-        /* A page to grow for every live row, or the newcomer would soon send someone back. */
-        int headroom = 0;
-        for (int i = 0; i < t->n_rows; i++)
-            headroom += t->rows[i].request != NULL;
-        if (t->n_free_pages < need + headroom && headroom > 0)
+        /* A page for every live row that may still grow, or the newcomer would soon send one back.
+         */
+        int headroom = 0, live = 0;
+        for (int i = 0; i < t->n_rows; i++) {
+            const struct row *other = &t->rows[i];
+            live += other->request != NULL;
+            headroom += other->request && other->n_pages < row_pages_max(b, other);
+        }
+        if (t->n_free_pages < need + headroom && live > 0)
             return OK;
         CHECK(t->n_free_pages >= need);
         row->request = job_take(b->job);

@@ -1,5 +1,6 @@
 /* engine/commands_plan.c - `plan`: what run would do here, or on another machine (see run.h). */
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/commands.h"
 #include "engine/plan_file.h"
@@ -72,6 +73,57 @@ static enum err made_up_work(struct run *r)
     return OK;
 }
 
+/* One row of a sweep; a value that does not fit is a row as well. */
+static enum err sweep_row(struct run *r, const char *flag, int64_t value)
+{
+    char text[32];
+    const struct config *base = r->config;
+    struct config c = *base;
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    TRY(config_set(&c, CMD_PLAN, flag, text));
+    r->config = &c;
+    enum err err = run_plan(r);
+    r->config = base;
+    if (err == ERR_FIT) {
+        printf("%s,%lld,,,,,,,\"%s\"\n", flag, (long long)value, err_text());
+        return OK;
+    }
+    TRY(err);
+    const struct plan *p = &r->plan;
+    printf("%s,%lld,%d,%d,%d,%.6g,%.6g,%.6g,%s\n", flag, (long long)value, p->batch, p->batches,
+           p->resident, (double)r->bytes.ram / 1048576.0, r->time.pass_s,
+           r->time.job_s > 0 ? (double)r->work.output_tokens / r->time.job_s : 0.0, r->time.bound);
+    return OK;
+}
+
+/* --sweep FLAG=A..B: A, 2A, 4A, ... and B. */
+static enum err sweep(struct run *r)
+{
+    char flag[64], from[32], to[32];
+    const char *text = r->config->sweep, *eq = strchr(text, '='), *dots = strstr(text, "..");
+    if (!eq || !dots || dots < eq || eq - text > 63 || dots - eq > 31 || strlen(dots) > 32)
+        return fail(ERR_USAGE, "--sweep: '%s' is not FLAG=A..B", text);
+    snprintf(flag, sizeof flag, "%.*s", (int)(eq - text), text);
+    snprintf(from, sizeof from, "%.*s", (int)(dots - eq - 1), eq + 1);
+    snprintf(to, sizeof to, "%s", dots + 2);
+    int64_t first, last;
+    TRY(parse_size("sweep", from, &first));
+    TRY(parse_size("sweep", to, &last));
+    if (first < 1 || last < first)
+        return fail(ERR_USAGE, "--sweep: need 1 <= A <= B");
+    enum log_level level = log_level_max;
+    log_level_max = LOG_ERROR;
+    printf("flag,value,batch,batches,weights_resident,ram_mib,pass_s,output_tokens_per_s,bound\n");
+    enum err err = OK;
+    for (int64_t value = first; err == OK; value = value > last / 2 ? last : value * 2) {
+        err = sweep_row(r, flag, value);
+        if (value == last)
+            break;
+    }
+    log_level_max = level;
+    return err;
+}
+
 static enum err plan(struct run *r)
 {
     const struct config *c = r->config;
@@ -80,6 +132,8 @@ static enum err plan(struct run *r)
         TRY(command_open_job(r, REQUEST_GENERATE, NULL));
     else
         TRY(made_up_work(r));
+    if (c->sweep)
+        return sweep(r);
     TRY(run_plan(r));
     if (c->out)
         TRY(plan_file_write(r, c->out));

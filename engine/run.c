@@ -155,7 +155,6 @@ enum err run_prepare(struct run *r, const struct config *c)
                                          : ".");
     TRY(machine_read(&r->info, r->offload_dir));
     TRY(open_threads(r, c));
-    read_budgets(r, c);
     write_fingerprint(r, c);
     if (r->opened.model.dummy)
         log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");
@@ -302,8 +301,10 @@ enum err run_plan(struct run *r)
 {
     const struct config *c = r->config;
     const struct shape *shape = &r->opened.model.shape;
+    read_budgets(r, c);
     TRY(probe_machine(r));
-    r->weights = malloc(sizeof *r->weights);
+    if (!r->weights)
+        r->weights = malloc(sizeof *r->weights);
     if (!r->weights)
         return fail(ERR_FIT, "memory: plan tables");
     engine_weights_info(&r->opened.model, r->weights);

@@ -109,7 +109,7 @@ static int choose_prefill(const struct search *s, const struct plan *p)
     double read_s = rate(streamed, s->machine->nvme_read);
     double tokens = read_s * s->machine->matmul_flops / max_d((double)s->w->flops_per_token, 1);
     tokens -= (double)p->batch * p->batches;
-    double least = s->work->scores_forced ? 512 : 256;
+    double least = s->work->scores_forced ? 2048 : 256;
     if (tokens < least)
         tokens = least;
     if (tokens > 2048)
@@ -131,14 +131,22 @@ static void consider(struct search *s, struct plan p)
         most = least = (int)((int64_t)n * s->wish->resident_percent / 100);
     p.resident = least;
     p.prefill_tokens = choose_prefill(s, &p);
-    if (!fits(s, &p))
+    int fit = fits(s, &p);
+    while (!fit && s->wish->prefill_tokens <= 0 && p.prefill_tokens > 32) {
+        p.prefill_tokens /= 2; // a pass may admit less: slower, smaller
+        p.pages_batch = 0;
+        fit = fits(s, &p);
+    }
+    if (!fit)
         return;
     while (least < most) { // bytes grow with resident layers, but for frames: search from both ends
         int mid = (least + most + 1) / 2;
         struct plan q = p;
         q.pages_batch = 0;
         q.resident = mid;
-        q.prefill_tokens = choose_prefill(s, &q);
+        int prefill = choose_prefill(s, &q); // less is streamed, fewer tokens hide behind it
+        if (prefill < q.prefill_tokens)
+            q.prefill_tokens = prefill;
         if (fits(s, &q)) {
             least = mid;
             p = q;
