@@ -91,6 +91,7 @@ void engine_costs(const struct model *model, const struct ops *ops, enum kv_form
                                                round_up(work->slots_max, KV_PAGE_SLOTS));
     costs->head_state_bytes = sizeof(struct head_state) + sizeof(struct position);
     costs->filter_bytes = HEAD_SAMPLE_MAX * (int64_t)sizeof(struct head_candidate);
+    costs->edit_bytes = (int64_t)sizeof(struct logit_edit);
 }
 
 enum err engine_open(struct engine *e, const struct engine_config *config)

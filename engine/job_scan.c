@@ -146,6 +146,7 @@ void work_add(struct job *job, struct work *work, const struct request *r, int64
     work->scores_forced |= r->kind == REQUEST_SCORE || r->logprobs;
     work->filters |= sample_filters(r);
     job->edits_max = (int)max_i64(job->edits_max, sample_edits_max(r, n_stops));
+    work->edits_max = job->edits_max;
 }
 
 void work_end(struct work *work)

@@ -149,6 +149,7 @@ static void count_workspace(const struct plan *plan, const struct weights_info *
     b->head += POSITION_TILE * (HEAD_TILE + wide) * 4;
     if (work->filters)
         b->head += (int64_t)plan->batch * plan->batches * costs->filter_bytes;
+    b->head += (int64_t)plan->batch * plan->batches * work->edits_max * costs->edit_bytes;
 }
 
 static void count_bytes(const struct plan *plan, const struct weights_info *w,
