@@ -68,6 +68,7 @@ static void lay_out(struct home *h, struct arena *a, const struct home_config *c
         h->hidden_frame_bytes = round_up(p->step_tokens * token_bytes, DISK_BLOCK);
         h->hidden_frames = ARENA_ARRAY(a, struct hidden_frame, p->hidden_frames);
         h->hidden_last = ARENA_ARRAY(a, struct last_write, p->batches);
+        h->hidden_crc = ARENA_ARRAY(a, uint32_t, p->batches);
         for (int i = 0; i < p->hidden_frames; i++) {
             struct hidden_frame f = {.step = -1};
             f.base = arena_take(a, h->hidden_frame_bytes, DISK_BLOCK);

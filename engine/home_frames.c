@@ -301,9 +301,29 @@ enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_to
     return OK;
 }
 
+/* What was read is what was written last; else it is read once more. Not when the write failed: its
+ * frame would tell only when it is taken again, after these states were used. */
+static enum err hidden_verify(struct home *h, struct hidden_frame *f, int batch)
+{
+    const struct segment *s = &f->read_segment;
+    const struct last_write *last = &h->hidden_last[batch];
+    if (crc32c(0, s->buf, s->n_bytes) == h->hidden_crc[batch])
+        return OK;
+    if (last->ticket && last->ticket->seq == last->seq)
+        TRY(mover_wait(h->mover, last->ticket));
+    f->read.after = NULL;
+    mover_submit(h->mover, &f->read);
+    TRY(mover_wait(h->mover, &f->read));
+    if (crc32c(0, s->buf, s->n_bytes) == h->hidden_crc[batch])
+        return OK;
+    return fail(
+        ERR_CORRUPT,
+        "scratch file: hidden states of batch %d: checksum is wrong (the same command resumes)",
+        batch);
+}
+
 enum err home_hidden_get(struct home *h, int64_t step, int batch, int64_t first_token, float **x)
 {
-    (void)batch;
     if (h->plan->hidden_home != TIER_NVME) {
         *x = (float *)(void *)h->hidden + first_token * h->model->shape.dim;
         return OK;
@@ -311,8 +331,10 @@ enum err home_hidden_get(struct home *h, int64_t step, int batch, int64_t first_
     struct hidden_frame *f = hidden_frame_of(h, step);
     if (!f)
         TRY(hidden_frame_take(h, step, &f));
-    else
+    else {
         TRY(wait_ticket(h, &f->read, step));
+        TRY(hidden_verify(h, f, batch));
+    }
     *x = (float *)(void *)f->base;
     return OK;
 }
@@ -339,6 +361,7 @@ enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_toke
                                    .name = "hidden",
                                    .layer = -1,
                                    .batch = batch};
+        h->hidden_crc[batch] = crc32c(0, f->base, f->write_segment.n_bytes);
         mover_submit(h->mover, &f->write);
         *last = (struct last_write){&f->write, f->write.seq};
     }

@@ -96,8 +96,8 @@ def kv_flips(tally, place, a):
     """A page that is not what was written is read again, and then its row is computed again."""
     for flags in (KV_ONLY, [*KV_ONLY, *H2O]):
         job, n, codes = Job(tally, place, "in.jsonl", job_rows(24, 13), flags), 0, []
-        for q in (4, 40):
-            for seed in seeds(a, 2, 10):
+        for q in (7, 40):
+            for seed in seeds(a, 3, 10):
                 done = job.meets(f"seed={seed},read.flip=1/{q}", (7,))
                 codes.append(done.code)
                 n += recomputed(done) if done.code == 0 else 0
