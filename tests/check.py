@@ -34,13 +34,16 @@ SCRIPT_ARGS = {
     "cli_test": ["./sluice"],
     "promises_test": ["./sluice"],
     "bad_input_test": ["./sluice"],
+    "crash_test": ["./sluice"],
+    "fault_test": ["./sluice"],
+    "budget_test": ["./sluice"],
 }
 # Modules that drivers import, and this.
-NOT_DRIVERS = {"check", "tidy", "demo_show", "golden_common", "template_snippets"}
+NOT_DRIVERS = {"check", "tidy", "demo_show", "golden_common", "template_snippets", "trial"}
 # These run under the sanitizers too: hostile input end to end.
 ALSO_ASAN = {"bad_input_test"}
 WHEELS = {"numpy", "tokenizers", "jinja2", "gguf", "safetensors", "torch", "transformers"}
-SLOW_FIRST = ("promises_test", "score_golden", "evict_golden", "template_live", "token_live", "pack_formats")
+SLOW_FIRST = ("promises_test", "crash_test", "budget_test", "fault_test", "score_golden", "evict_golden", "template_live", "token_live", "pack_formats")
 
 
 class Runner:
