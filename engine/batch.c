@@ -158,6 +158,13 @@ static int entry_take(const struct batches *b, const struct request *r)
     return take;
 }
 
+/* Pages of a row at its longest. */
+static int row_pages_max(const struct batches *b, const struct row *row)
+{
+    int tokens = row->request->n_cap;
+    return pages_for(b->evict->simulate ? tokens : (int)min_i64(tokens, row->evict.budget));
+}
+
 static enum err admit_rows(struct batches *b, struct batch *t)
 {
     for (int r = 0; r < t->n_rows; r++) {
@@ -177,16 +184,13 @@ static enum err admit_rows(struct batches *b, struct batch *t)
         int need = pages_for(slots_after(b, &probe, take));
         /* A page for every live row that may still grow, or the newcomer would soon send one back.
          */
-        int n_live = 0, headroom = 0;
+        int headroom = 0, live = 0;
         for (int i = 0; i < t->n_rows; i++) {
-            const struct row *live = &t->rows[i];
-            if (!live->request)
-                continue;
-            n_live++;
-            int left = live->request->n_cap - live->n_done;
-            headroom += pages_for(slots_after(b, live, left)) > live->n_pages;
+            const struct row *other = &t->rows[i];
+            live += other->request != NULL;
+            headroom += other->request && other->n_pages < row_pages_max(b, other);
         }
-        if (t->n_free_pages < need + headroom && n_live > 0)
+        if (t->n_free_pages < need + headroom && live > 0)
             return OK;
         CHECK(t->n_free_pages >= need);
         row->request = job_take(b->job);

@@ -70,9 +70,7 @@ void engine_weights_info(const struct model *model, struct weights_info *w)
                          2 * (int64_t)s->vocab * s->embed_dim;
     const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
     w->embed_row_bytes = dtype_row_bytes(t->dtype, t->k);
-    /* Beside what is no row, a checksum of every row stays in RAM (engine/gather.c). */
-    w->embed_rest_bytes = t->n * (int64_t)sizeof(uint32_t) + model->layers[0].n_bytes - t->offset -
-                          w->embed_row_bytes * t->n;
+    w->embed_rest_bytes = model->layers[0].n_bytes - gather_rest_offset(model);
 }
 
 static enum kv_format prompt_format(enum compute compute)
@@ -93,6 +91,7 @@ void engine_costs(const struct model *model, const struct ops *ops, enum kv_form
                                                round_up(work->slots_max, KV_PAGE_SLOTS));
     costs->head_state_bytes = sizeof(struct head_state) + sizeof(struct position);
     costs->filter_bytes = HEAD_SAMPLE_MAX * (int64_t)sizeof(struct head_candidate);
+    costs->edit_bytes = (int64_t)sizeof(struct logit_edit);
 }
 
 enum err engine_open(struct engine *e, const struct engine_config *config)

@@ -1,9 +1,4 @@
-/* engine/gather.c - see gather.h.
- *
- * A newcomer would miss: the embedding is read whole when a run begins, though only rows of it are
- * used. A row is no piece, so without its own checksum a flipped bit would become text; one sweep
- * costs less than a pass, and finds damage before the first token instead of after the thousandth.
- */
+/* engine/gather.c - see gather.h. */
 #include "engine/gather.h"
 
 #include <string.h>
@@ -23,7 +18,6 @@ void gather_carve(struct gather *g, struct arena *arena, const struct plan *plan
 {
     const struct model_layer *l = &model->layers[0];
     const struct model_tensor *t = &l->tensors[ROLE_EMBED];
-    int64_t rows_end = t->offset + dtype_row_bytes(t->dtype, t->k) * t->n;
     g->model = model;
     g->ahead = NULL;
     if (plan->embed_resident)
@@ -37,83 +31,34 @@ void gather_carve(struct gather *g, struct arena *arena, const struct plan *plan
     }
     for (int i = 0; i < 2; i++)
         carve_set(&g->chunk[i], arena, g->chunk_cap, g->window_bytes);
-    g->row_crcs = ARENA_ARRAY(arena, uint32_t, t->n);
-    g->rest_offset = rows_end / DISK_BLOCK * DISK_BLOCK;
-    g->rest = arena_take(arena, round_up(l->n_bytes, DISK_BLOCK) - g->rest_offset, DISK_BLOCK);
+    g->rest_offset = gather_rest_offset(model);
+    g->rest = arena_take(arena, l->n_bytes - g->rest_offset, DISK_BLOCK);
 }
 
-/* One read, waited for. */
-static enum err read_now(const struct gather *g, struct segment segment, int64_t due)
+int64_t gather_rest_offset(const struct model *model)
 {
-    struct ticket ticket = {.file = HOME_FILE_PACK,
-                            .segments = &segment,
-                            .n_segments = 1,
-                            .due = due,
-                            .name = "rows",
-                            .batch = -1};
-    mover_submit(g->home->mover, &ticket);
-    return mover_wait(g->home->mover, &ticket);
-}
-
-/* Bytes [at, at + n) of the extent: into the checksums of their rows, or to the rest. */
-static void scan_bytes(struct gather *g, int64_t at, const uint8_t *bytes, int64_t n)
-{
-    const struct model_tensor *t = &g->model->layers[0].tensors[ROLE_EMBED];
-    int64_t row_bytes = dtype_row_bytes(t->dtype, t->k), end = at + n;
-    int64_t rows_end = min_i64(t->offset + row_bytes * t->n, end);
-    for (int64_t pos = max_i64(at, t->offset); pos < rows_end;) {
-        int64_t row = (pos - t->offset) / row_bytes, first = t->offset + row * row_bytes;
-        int64_t take = min_i64(first + row_bytes, rows_end) - pos;
-        g->row_crcs[row] = crc32c(pos == first ? 0 : g->row_crcs[row], bytes + (pos - at), take);
-        pos += take;
-    }
-    int64_t from = max_i64(at, g->rest_offset);
-    if (from < end)
-        memcpy(g->rest + (from - g->rest_offset), bytes + (from - at), (size_t)(end - from));
-}
-
-static enum err scan_piece(struct gather *g, int64_t piece, int *sound)
-{
-    const struct model_layer *l = &g->model->layers[0];
-    int64_t chunk = min_i64(g->chunk_cap * g->window_bytes, MOVER_PIECE);
-    int64_t end = min_i64((piece + 1) * MOVER_PIECE, l->n_bytes);
-    uint32_t crc = 0;
-    for (int64_t at = piece * MOVER_PIECE; at < end; at += chunk) {
-        int64_t n = min_i64(chunk, end - at);
-        uint8_t *bytes = g->chunk[0].windows;
-        TRY(read_now(g, (struct segment){l->offset + at, n, bytes}, 0));
-        crc = crc32c(crc, bytes, n);
-        scan_bytes(g, at, bytes, n);
-    }
-    *sound = crc == g->model->piece_crcs[l->piece + piece];
-    return OK;
+    const struct model_layer *l = &model->layers[0];
+    const struct model_tensor *t = &l->tensors[ROLE_EMBED];
+    if (!model_has(l, ROLE_POS) && !model_has(l, ROLE_PROJ_IN))
+        return l->n_bytes;
+    return (t->offset + dtype_row_bytes(t->dtype, t->k) * t->n) / MOVER_PIECE * MOVER_PIECE;
 }
 
 enum err gather_open(struct gather *g, struct home *home)
 {
     const struct model_layer *l = &g->model->layers[0];
-    const struct model_tensor *t = &l->tensors[ROLE_EMBED];
     g->home = home;
-    if (!g->ahead)
+    if (!g->ahead || l->n_bytes == g->rest_offset)
         return OK;
-    int64_t row_bytes = dtype_row_bytes(t->dtype, t->k);
-    for (int64_t piece = 0; piece < ceil_div(l->n_bytes, MOVER_PIECE); piece++) {
-        /* The row that lies across the piece's beginning: its first part is to be taken once. */
-        int64_t into = piece * MOVER_PIECE - t->offset, row = into / row_bytes;
-        int across = into > 0 && row < t->n;
-        uint32_t crc = across ? g->row_crcs[row] : 0;
-        int sound = 0;
-        for (int i = 0; i < 2 && !sound; i++) {
-            if (across)
-                g->row_crcs[row] = crc;
-            TRY(scan_piece(g, piece, &sound));
-        }
-        if (!sound)
-            return fail(ERR_CORRUPT,
-                        "%s: embedding, bytes from %lld: checksum is wrong (pack it again)",
-                        g->model->path, (long long)(l->offset + piece * MOVER_PIECE));
-    }
-    return OK;
+    struct segment segment = {l->offset + g->rest_offset, l->n_bytes - g->rest_offset, g->rest};
+    struct ticket ticket = {.file = HOME_FILE_PACK,
+                            .segments = &segment,
+                            .n_segments = 1,
+                            .crc = g->model->piece_crcs + l->piece + g->rest_offset / MOVER_PIECE,
+                            .name = "weights",
+                            .batch = -1};
+    mover_submit(home->mover, &ticket);
+    return mover_wait(home->mover, &ticket);
 }
 
 static struct segment window_of(const struct gather *g, int32_t token, uint8_t *window)
@@ -124,19 +69,25 @@ static struct segment window_of(const struct gather *g, int32_t token, uint8_t *
     return (struct segment){first, round_up(offset + n_bytes - first, DISK_BLOCK), window};
 }
 
-/* A row out of its window; one that is wrong is read once more. */
-static enum err decode_window(const struct gather *g, int32_t token, uint8_t *window, int64_t step,
-                              float *x)
+/* Decodes a row that was read; its checksum gets a second chance by a read of its own. */
+static enum err decode_window(struct gather *g, int32_t token, uint8_t *window, float *x)
 {
     const struct model_tensor *t = &g->model->layers[0].tensors[ROLE_EMBED];
     int64_t offset, n_bytes;
     model_embed_row(g->model, token, &offset, &n_bytes);
     const uint8_t *row = window + offset % DISK_BLOCK;
-    if (crc32c(0, row, n_bytes) != g->row_crcs[token]) {
-        TRY(read_now(g, window_of(g, token, window), step));
-        if (crc32c(0, row, n_bytes) != g->row_crcs[token])
+    if (crc32c(0, row, n_bytes) != g->model->row_crcs[token]) {
+        struct segment segment = window_of(g, token, window);
+        struct ticket again = {.file = HOME_FILE_PACK,
+                               .segments = &segment,
+                               .n_segments = 1,
+                               .name = "rows",
+                               .batch = -1};
+        mover_submit(g->home->mover, &again);
+        TRY(mover_wait(g->home->mover, &again));
+        if (crc32c(0, row, n_bytes) != g->model->row_crcs[token])
             return fail(ERR_CORRUPT, "%s: embedding, row %d: checksum is wrong (pack it again)",
-                        g->model->path, (int)token);
+                        g->model->path, token);
     }
     dtype_decode_row(t->dtype, row, t->k, x);
     return OK;
@@ -231,7 +182,7 @@ enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, floa
         for (int i = first; i < last; i++) {
             struct token_at a = token_find(batch, &span, i);
             uint8_t *from = a.ahead ? ahead->windows + a.row * g->window_bytes : window;
-            TRY(decode_window(g, a.token, from, step, x + (int64_t)i * dim));
+            TRY(decode_window(g, a.token, from, x + (int64_t)i * dim));
             window += a.ahead ? 0 : g->window_bytes;
         }
         first = last;

@@ -1,7 +1,6 @@
 /* engine/gather.h - rows of the embedding, read by token id: layer 0 is gathered, not streamed.
  *
- * Owns: read windows and their tickets, a checksum of every row: the pack's are those of whole
- * pieces. When the embedding is resident nothing is read at all.
+ * Owns: read windows and their tickets. When the embedding is resident nothing is read at all.
  * Sampled tokens are asked for as soon as their batch has sampled (gather_ahead); tokens of prompts
  * are read in chunks that overlap: one chunk is decoded while the next is in flight. */
 #ifndef ENGINE_GATHER_H
@@ -23,21 +22,22 @@ struct gather {
     struct gather_set *ahead; // [batches], a window a row
     struct gather_set chunk[2];
     int chunk_cap;
-    uint32_t *row_crcs;  // [vocab] CRC32C of each row
     uint8_t *rest;       // the embedding's extent after its rows (positions, project_in)
     int64_t rest_offset; // of `rest` within the extent
 };
 
 void gather_carve(struct gather *g, struct arena *arena, const struct plan *plan,
                   const struct model *model);
-/* Reads the extent once: verifies its pieces, takes the rows' checksums, keeps what is no row.
- * ERR_CORRUPT, ERR_IO. */
+/* Where, in the embedding's extent, the part begins that is held in RAM because it is not gathered
+ * (learned positions, project_in), cut at a piece so that its checksums hold; the extent's end when
+ * there is no such part. */
+int64_t gather_rest_offset(const struct model *model);
+/* Reads the rest of the extent. */
 enum err gather_open(struct gather *g, struct home *home);
 
 /* Asks for the rows of the tokens that the batch's live rows will take next. */
 enum err gather_ahead(struct gather *g, struct batch *batch, int64_t due);
-/* x[i] = embedding row of the batch's i-th token of this pass, f32 [n_tokens, embed_dim]. A row
- * that is not what the pack held at gather_open() is read once more, then ERR_CORRUPT. */
+/* x[i] = embedding row of the batch's i-th token of this pass, f32 [n_tokens, embed_dim]. */
 enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, float *x);
 /* Base pointer to use with model_weight / model_vector for tensors of the embedding but its rows.
  */

@@ -26,12 +26,14 @@ struct job_config {
     const struct template *tmpl; // borrowed; NULL: rows with messages are error rows
     const char *model_name;      // for the response body
     const char *version;         // of sluice; another version is another job. NULL: ""
-    const char *fingerprint;     // of everything that changes the bytes of OUT besides the input:
-                                 // "key=value" lines, kept in OUT.job.json; a difference is exit 8,
-                                 // naming the key
-    const struct evict *evict;   // borrowed: slots of each row
-    int64_t limit;               // rows; 0: all
-    int shard, n_shards;         // rows with index % n_shards == shard; n_shards 0 or 1: all
+    /* Of everything that changes the bytes of OUT besides the input: "key=value" lines, kept in
+     * OUT.job.json; a difference is exit 8, naming the key. A value has less than 2,048 bytes. The
+     * job itself adds version, job, input_bytes, input_hash, limit, shard, shards, order and epoch;
+     * lines with these keys are dropped. */
+    const char *fingerprint;
+    const struct evict *evict; // borrowed: slots of each row
+    int64_t limit;             // rows; 0: all
+    int shard, n_shards;       // rows with index % n_shards == shard; n_shards 0 or 1: all
     int completion_order;
     int retry_errors, overwrite;
     int64_t max_errors; // stop (ERR_ROWS) when more rows failed; -1: never
@@ -68,9 +70,9 @@ struct job_callbacks {
     void *ctx;
 };
 
-/* A job without files: requests[n] (their contents become the job's, the array stays the caller's)
- * are run in order; what they give goes to the callbacks. Of config only kind, defaults, tokenizer,
- * evict, max_errors and prompt_cap count. */
+/* A job without files: requests[n] (their contents become the job's, the array stays the caller's
+ * and must outlive the job) are run in order; what they give goes to the callbacks. Of config only
+ * kind, defaults, tokenizer, evict, max_errors and prompt_cap count. */
 enum err job_open_memory(struct job **job, const struct job_config *config,
                          struct request *requests, int64_t n, const struct job_callbacks *callbacks,
                          struct work *work);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define MANIFEST_BYTES_MAX (1 << 20)
+#define LINE_BYTES         2048 // of a key, or of a value
 
 /* ---- identity ---- */
 
@@ -32,6 +33,37 @@ static void add_count(struct out *o, const char *key, int64_t value)
     out_text(o, "\n");
 }
 
+/* The next "key=value" line; 0 at the end. */
+static int next_line(const char **at, char *key, char *value, size_t cap)
+{
+    while (**at == '\n')
+        (*at)++;
+    if (!**at)
+        return 0;
+    size_t n = strcspn(*at, "\n"), n_key = strcspn(*at, "=\n");
+    snprintf(key, cap, "%.*s", (int)n_key, *at);
+    snprintf(value, cap, "%.*s", n > n_key ? (int)(n - n_key - 1) : 0,
+             n > n_key ? *at + n_key + 1 : "");
+    *at += n;
+    return 1;
+}
+
+/* Lines of the fingerprint whose keys are not there yet: a key names one thing. */
+static void add_fingerprint(struct out *o, const char *at)
+{
+    char key[LINE_BYTES], value[LINE_BYTES], seen[LINE_BYTES], ignored[LINE_BYTES];
+    while (next_line(&at, key, value, sizeof key)) {
+        out_bytes(o, "", 1); // the lines so far as a string
+        const char *have = o->failed ? "" : o->p;
+        int twice = 0;
+        while (!twice && next_line(&have, seen, ignored, sizeof seen))
+            twice = strcmp(seen, key) == 0;
+        o->n -= !o->failed;
+        if (!twice)
+            add_line(o, key, value);
+    }
+}
+
 enum err manifest_identity(struct job *job)
 {
     const struct job_config *c = &job->config;
@@ -48,7 +80,7 @@ enum err manifest_identity(struct job *job)
     add_line(&o, "order", c->completion_order ? "completion" : "input");
     add_count(&o, "epoch", c->defaults.epoch);
     if (c->fingerprint)
-        out_text(&o, c->fingerprint);
+        add_fingerprint(&o, c->fingerprint);
     out_bytes(&o, "", 1);
     if (o.failed) {
         out_free(&o);
@@ -57,21 +89,6 @@ enum err manifest_identity(struct job *job)
     job->identity = o.p;
     job->id = hash_bytes(o.p, o.n, 0);
     return OK;
-}
-
-/* The next "key=value" line; 0 at the end. */
-static int next_line(const char **at, char *key, char *value, size_t cap)
-{
-    while (**at == '\n')
-        (*at)++;
-    if (!**at)
-        return 0;
-    size_t n = strcspn(*at, "\n"), n_key = strcspn(*at, "=\n");
-    snprintf(key, cap, "%.*s", (int)n_key, *at);
-    snprintf(value, cap, "%.*s", n > n_key ? (int)(n - n_key - 1) : 0,
-             n > n_key ? *at + n_key + 1 : "");
-    *at += n;
-    return 1;
 }
 
 /* ---- out ---- */
@@ -87,7 +104,7 @@ static void out_pair(struct out *o, const char *indent, const char *key, const c
 static void manifest_text(const struct job *job, const struct manifest_end *end, struct out *o)
 {
     const char *at = job->identity, *comma = "\n";
-    char key[256], value[256];
+    char key[LINE_BYTES], value[LINE_BYTES];
     out_text(o, "{\n");
     out_pair(o, "  ", "input", job->config.in_path);
     out_text(o, ",\n  \"identity\": {");
@@ -157,7 +174,7 @@ static enum err differs(const struct job *job, const char *key, const char *was,
 static enum err compare(const struct job *job, const json_t *identity)
 {
     const char *at = job->identity;
-    char key[256], value[256];
+    char key[LINE_BYTES], value[LINE_BYTES];
     size_t n = 0;
     while (next_line(&at, key, value, sizeof key)) {
         const char *was = json_string_value(json_object_get(identity, key));

@@ -27,6 +27,16 @@ static enum err rows_room(struct job *job)
     return OK;
 }
 
+/* Gives back what growing left over. */
+static void rows_trim(struct job *job)
+{
+    struct job_row *trimmed = realloc(job->rows, (size_t)max_i64(job->n_rows, 1) * sizeof *trimmed);
+    if (trimmed) {
+        job->rows = trimmed;
+        job->rows_cap = max_i64(job->n_rows, 1);
+    }
+}
+
 enum err scan_index(struct job *job)
 {
     const struct job_config *c = &job->config;
@@ -34,8 +44,10 @@ enum err scan_index(struct job *job)
         struct jsonl_line line;
         int found;
         TRY(jsonl_next(&job->in, &line, &found));
-        if (!found)
+        if (!found) {
+            rows_trim(job);
             return OK;
+        }
         if (c->limit > 0 && job->n_rows >= c->limit)
             continue; // for the hash of the whole file
         if (line.line > JSONL_LINES_MAX)
@@ -134,6 +146,7 @@ void work_add(struct job *job, struct work *work, const struct request *r, int64
     work->scores_forced |= r->kind == REQUEST_SCORE || r->logprobs;
     work->filters |= sample_filters(r);
     job->edits_max = (int)max_i64(job->edits_max, sample_edits_max(r, n_stops));
+    work->edits_max = job->edits_max;
 }
 
 void work_end(struct work *work)

@@ -355,13 +355,16 @@ static enum err read_meta(struct model *m, const struct pack_header *h)
         TRY(read_layer(m, &in, i, &end, &vocab_end));
     if (end != h->meta_offset || vocab_end != m->shape.vocab)
         return bad_meta(m, m->n_layers - 1, "end");
-    if (m->n_pieces > (in.n_bytes - in.at) / 4)
+    if (m->n_pieces + m->shape.vocab > (in.n_bytes - in.at) / 4)
         return bad_meta(m, 0, "table of checksums");
     m->piece_crcs = malloc((size_t)m->n_pieces * sizeof *m->piece_crcs);
-    if (!m->piece_crcs)
+    m->row_crcs = malloc((size_t)m->shape.vocab * sizeof *m->row_crcs);
+    if (!m->piece_crcs || !m->row_crcs)
         return fail(ERR_FIT, "memory: no room for the directory of %s", m->path);
     for (int64_t i = 0; i < m->n_pieces; i++)
         m->piece_crcs[i] = pack_get_u32(&in);
+    for (int i = 0; i < m->shape.vocab; i++)
+        m->row_crcs[i] = pack_get_u32(&in);
     return in.at == in.n_bytes ? OK : bad_meta(m, 0, "end of the metadata");
 }
 
@@ -410,6 +413,7 @@ void model_close(struct model *m)
 {
     free(m->layers);
     free(m->piece_crcs);
+    free(m->row_crcs);
     free(m->meta);
     free(m->path);
     *m = (struct model){0};

@@ -88,6 +88,7 @@ struct model {
     struct model_layer *layers; // owned: [n_layers]
     uint32_t *piece_crcs;       // owned: [n_pieces]
     int64_t n_pieces;
+    uint32_t *row_crcs;         // owned: [vocab] CRC32C of each row of the embedding
     const void *tokenizer; // inside meta: the blob of engine/token.h; NULL: none
     int64_t tokenizer_bytes;
     uint8_t *meta; // owned

@@ -79,22 +79,32 @@ static enum err pack_model(const char *model, const char *path, enum pack_weight
     return err == OK ? OK : fail(err, "%s", text);
 }
 
-/* The path of the pack to run from; packs on first use. */
-static enum err find_pack(struct opened *o, const struct config *c)
+/* Opens the pack of a model file in the cache; packs on first use, and again when what lies there
+ * cannot be used (another version's, damaged). */
+static enum err open_cached(struct opened *o, const struct config *c, enum pack_weights weights)
+{
+    TRY(pack_cache_path(c->model, weights, o->pack_path, sizeof o->pack_path));
+    if (access(o->pack_path, R_OK) == 0) {
+        if (model_open(&o->model, o->pack_path) == OK)
+            return OK;
+        log_line(LOG_WARN, "pack: %s; packing again", err_text());
+    } else {
+        log_line(LOG_INFO, "pack: first use of %s, packing to %s", c->model, o->pack_path);
+    }
+    TRY(pack_model(c->model, o->pack_path, weights, c->quiet));
+    return model_open(&o->model, o->pack_path);
+}
+
+static enum err open_model(struct opened *o, const struct config *c)
 {
     enum pack_weights weights = pack_weights_by_name(c->weights);
     if (weights == N_PACK_WEIGHTS)
         return fail(ERR_USAGE, "--weights: '%s' is not a weight format (auto|f32|f16|bf16|q8|q4)",
                     c->weights);
-    if (model_is_pack(c->model)) {
-        snprintf(o->pack_path, sizeof o->pack_path, "%s", c->model);
-        return OK;
-    }
-    TRY(pack_cache_path(c->model, weights, o->pack_path, sizeof o->pack_path));
-    if (access(o->pack_path, R_OK) == 0)
-        return OK;
-    log_line(LOG_INFO, "pack: first use of %s, packing to %s", c->model, o->pack_path);
-    return pack_model(c->model, o->pack_path, weights, c->quiet);
+    if (!model_is_pack(c->model))
+        return open_cached(o, c, weights);
+    snprintf(o->pack_path, sizeof o->pack_path, "%s", c->model);
+    return model_open(&o->model, o->pack_path);
 }
 
 enum err opened_open(struct opened *o, const struct config *c)
@@ -102,8 +112,7 @@ enum err opened_open(struct opened *o, const struct config *c)
     memset(o, 0, sizeof *o);
     if (!c->model)
         return fail(ERR_USAGE, "no model (-m MODEL)");
-    TRY(find_pack(o, c));
-    TRY(model_open(&o->model, o->pack_path));
+    TRY(open_model(o, c));
     if (!o->model.tokenizer)
         return OK;
     TRY(tokenizer_open(&o->tokenizer, o->model.tokenizer, o->model.tokenizer_bytes, o->pack_path));

@@ -6,7 +6,8 @@
  * File = header page | one extent per line layer, in the order of the line | metadata.
  *   header     4096 bytes: magic, version, sizes, CRC of the metadata; the last 4 bytes are its CRC
  *   extent     starts and ends on 4096; tensors start on 64; the gaps are zero
- *   metadata   shape, directory, tokenizer, CRC32C of every 1 MiB piece of every extent
+ *   metadata   shape, directory, tokenizer, CRC32C of every 1 MiB piece of every extent, and of
+ *              every row of the embedding, because those are read one by one
  * All numbers are little-endian. Every byte of the file is under one of the CRCs. */
 #ifndef ENGINE_PACK_H
 #define ENGINE_PACK_H
@@ -15,7 +16,7 @@
 #include "engine/source.h"
 
 #define PACK_MAGIC   "sluicepk"
-#define PACK_VERSION 1
+#define PACK_VERSION 2
 #define PACK_ALIGN   4096
 #define PACK_PIECE   (1 << 20)
 

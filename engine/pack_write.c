@@ -30,6 +30,7 @@ struct writer {
     int64_t end;    // of the last extent, in the file
     uint32_t *crcs; // owned: [n_pieces]
     int64_t n_pieces;
+    uint32_t *row_crcs; // owned: [vocab] of the embedding's rows, which are gathered one by one
     int64_t row_bytes_max, rows_bytes, panel_bytes; // what the buffers must hold
     int k_max;
     uint8_t *raw, *rows, *panel; // owned: one source row; 32 rows and their panel to be written
@@ -166,11 +167,12 @@ static enum err lay_out(struct writer *w)
 static enum err take_buffers(struct writer *w)
 {
     w->crcs = malloc((size_t)w->n_pieces * sizeof *w->crcs);
+    w->row_crcs = malloc((size_t)w->p->shape.vocab * sizeof *w->row_crcs);
     w->raw = aligned_alloc(64, (size_t)round_up(w->row_bytes_max, 64));
     w->rows = aligned_alloc(64, (size_t)round_up(w->rows_bytes, 64));
     w->panel = aligned_alloc(64, (size_t)round_up(w->panel_bytes, 64));
     w->numbers = aligned_alloc(64, (size_t)round_up((int64_t)sizeof(float) * w->k_max, 64));
-    if (!w->crcs || !w->raw || !w->rows || !w->panel || !w->numbers)
+    if (!w->crcs || !w->row_crcs || !w->raw || !w->rows || !w->panel || !w->numbers)
         return fail(ERR_FIT, "memory: no room for the rows of %s", w->p->name);
     return OK;
 }
@@ -254,6 +256,8 @@ static enum err write_tensor(struct writer *w, enum tensor_role role, int layer,
     for (int done = 0; done < t->n; done += PANEL_ROWS) {
         int n = (int)min_i64(PANEL_ROWS, t->n - done);
         TRY(get_rows(w, role, layer, t, first_row + done, n));
+        for (int i = 0; role == ROLE_EMBED && i < n; i++)
+            w->row_crcs[done + i] = crc32c(0, w->rows + i * row_bytes, row_bytes);
         if (role_kind(role) == ROLE_IS_ROWS) {
             TRY(append(w, w->rows, n * row_bytes));
             continue;
@@ -329,6 +333,8 @@ static void put_body(struct writer *w, struct pack_out *o)
         put_layer(o, &w->layers[i]);
     for (int64_t i = 0; i < w->n_pieces; i++)
         pack_put_u32(o, w->crcs[i]);
+    for (int i = 0; i < w->p->shape.vocab; i++)
+        pack_put_u32(o, w->row_crcs[i]);
 }
 
 static enum err write_meta(struct writer *w)
@@ -364,7 +370,8 @@ static enum err write_meta(struct writer *w)
 static int64_t file_bytes_max(const struct writer *w)
 {
     int64_t per_layer = 64 + 64 * N_ROLES;
-    return w->end + 64 * 1024 + w->n_layers * per_layer + w->n_pieces * 4 +
+    int64_t crcs = (w->n_pieces + w->p->shape.vocab) * 4;
+    return w->end + 64 * 1024 + w->n_layers * per_layer + crcs +
            (w->r->tokenizer ? w->r->tokenizer_bytes : 0);
 }
 
@@ -470,6 +477,7 @@ enum err pack_write(const struct pack_request *r)
     }
     free(w->layers);
     free(w->crcs);
+    free(w->row_crcs);
     free(w->raw);
     free(w->rows);
     free(w->panel);

@@ -27,13 +27,20 @@ static double per_s(double amount, double s)
 
 /* ---- figures ---- */
 
+/* Weights that every pass reads. */
+static int64_t streamed_bytes(const struct run *r)
+{
+    int64_t bytes = 0;
+    for (int layer = 1; layer < r->plan.layers; layer++)
+        if (!plan_layer_resident(&r->plan, layer))
+            bytes += r->weights->layer_bytes[layer];
+    return bytes;
+}
+
 /* Bytes that the plan has to read from NVMe in one pass. */
 static double required_bytes(const struct run *r)
 {
-    double bytes = 0;
-    for (int layer = 1; layer < r->plan.layers; layer++)
-        if (!plan_layer_resident(&r->plan, layer))
-            bytes += (double)r->weights->layer_bytes[layer];
+    double bytes = (double)streamed_bytes(r);
     if (r->plan.kv_home != TIER_NVME)
         return bytes;
     double rows = fmin((double)r->plan.batch * r->plan.batches, (double)r->work.n_rows);
@@ -161,6 +168,7 @@ static json_t *plan_json(const struct report_figures *f, const struct run *r)
     put(plan, "kv", kv_json(f, r));
     put(plan, "layers", json_integer(p->layers));
     put(plan, "weights_resident", json_integer(p->resident));
+    put(plan, "streamed_bytes", json_integer(streamed_bytes(r)));
     put(plan, "percent", json_string(plan_percent(p)));
     put(plan, "ahead_weights", json_integer(p->ahead_weights));
     put(plan, "ahead_state", json_integer(p->ahead_state));
@@ -222,12 +230,13 @@ static json_t *machine_json(const struct run *r)
     return j;
 }
 
-static void put_counts(json_t *root, const struct report_figures *f)
+static void put_counts(json_t *root, const struct report_figures *f, const struct run *r)
 {
     json_t *rows = json_object();
     put(rows, "total", json_integer(f->counts.rows));
     put(rows, "ok", json_integer(f->counts.ok));
     put(rows, "failed", json_integer(f->counts.failed));
+    put(rows, "requeued", json_integer(r->engine.batches.requeued));
     put(root, "rows", rows);
     put(root, "prompt_tokens", json_integer(f->counts.prompt_tokens));
     put(root, "output_tokens", json_integer(f->counts.output_tokens));
@@ -257,7 +266,7 @@ enum err report_summary_write(const struct report_figures *f, const struct run *
     put(root, "dummy_weights", json_boolean(r->opened.model.dummy));
     put(root, "device", json_string("cpu"));
     put(root, "plan", plan_json(f, r));
-    put_counts(root, f);
+    put_counts(root, f, r);
     put_rates(root, f, r);
     put(peak, "device", json_integer(0));
     put(peak, "ram", json_integer(f->peak_ram_bytes));

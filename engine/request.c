@@ -2,6 +2,8 @@
  *
  * A newcomer would miss: texts are parsed twice. The first pass remembers where each text stands,
  * so that a long prompt is held once, not once per way of saying it. */
+#include "engine/request.h"
+
 #include "engine/request_fields.h"
 
 #include <stdio.h>

@@ -93,8 +93,8 @@ enum err request_parse(struct request *r, enum request_kind kind, const char *li
                        int64_t index, int64_t line_number, const struct request_defaults *defaults,
                        struct tokenizer *tokenizer, const struct template *tmpl,
                        struct row_error *error);
-/* Only the custom_id of a line, as request_parse() leaves it, bad rows included: *custom_id is owned by
- * the caller, "row-N" when the row has none. ERR_FIT. */
+/* Only the custom_id of a line, as request_parse() leaves it, bad rows included: *custom_id is
+ * owned by the caller, "row-N" when the row has none. ERR_FIT. */
 enum err request_read_id(const char *line, int64_t n_bytes, int64_t index, char **custom_id);
 /* A request made of token ids (copied): n_prompt as prompt, the n_tokens - n_prompt after them
  * known; room for n_cap. Sampling is greedy, everything else off. ERR_FIT. */

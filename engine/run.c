@@ -102,8 +102,8 @@ static enum err read_compute(struct run *r, const struct config *c)
 static enum err open_threads(struct run *r, const struct config *c)
 {
     int n = (int)min_i64(c->threads, 1024);
-    int bind =
-        n == 0 && r->info.n_cores >= r->info.n_threads; // a chosen count is left to the system
+    /* Bound only where memory is near or far; elsewhere the mover would share a bound core. */
+    int bind = n == 0 && r->info.n_numa_nodes > 1 && r->info.n_cores >= r->info.n_threads;
     if (n == 0)
         n = r->info.n_threads;
     TRY(pool_open(&r->pool, n, bind ? r->info.core_cpus : NULL));
@@ -157,7 +157,6 @@ enum err run_prepare(struct run *r, const struct config *c)
                                          : ".");
     TRY(machine_read(&r->info, r->offload_dir));
     TRY(open_threads(r, c));
-    read_budgets(r, c);
     write_fingerprint(r, c);
     if (r->opened.model.dummy)
         log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");
@@ -168,8 +167,9 @@ static int64_t text_bytes(const struct run *r)
 {
     const struct opened *o = &r->opened;
     int64_t held = o->tokenizer ? tokenizer_bytes(o->tokenizer) + o->model.tokenizer_bytes : 0;
-    int64_t tables =
-        r->work.n_rows * 64 + (int64_t)o->model.n_layers * (int64_t)sizeof *o->model.layers;
+    int64_t crcs = (o->model.n_pieces + o->model.shape.vocab) * 8; // as read, and as a table
+    int64_t rows = r->job ? job_text_bytes(r->job, &r->work) : r->work.n_rows * 64;
+    int64_t tables = crcs + rows + (int64_t)o->model.n_layers * (int64_t)sizeof *o->model.layers;
     return held + tables + TEXT_RESERVE_BYTES;
 }
 
@@ -180,14 +180,13 @@ static enum err probe_machine(struct run *r)
         return machine_file_read(&r->machine, c->machine);
     char dir[4096];
     TRY(pack_cache_dir(dir, sizeof dir));
-    /* A cap is a cap while measuring, too: what text holds by now, and the rest up to the budget.
-     */
-    struct probe_config probe = {
-        .ops = &r->ops,
-        .dir = r->offload_dir,
-        .io = r->io,
-        .memory_bytes =
-            min_i64(max_i64(r->budget.ram - text_bytes(r), PROBE_BYTES_MIN), PROBE_BYTES_MAX)};
+    /* A cap is a cap while measuring, too: the budget, less what text holds by now. */
+    int64_t rest = r->budget.ram - text_bytes(r);
+    struct probe_config probe = {.ops = &r->ops,
+                                 .dir = r->offload_dir,
+                                 .io = r->io,
+                                 .memory_bytes =
+                                     min_i64(max_i64(rest, PROBE_BYTES_MIN), PROBE_BYTES_MAX)};
     int measured = 0;
     int threads = r->machine.threads;
     TRY(probe_cached(&r->machine, &probe, dir, &measured));
@@ -261,6 +260,34 @@ static enum err read_wish(const struct config *c, struct plan_wish *wish)
     return OK;
 }
 
+/* Seconds to decode every weight of the model once on all threads, measured on one panel of the
+ * format that most of them have. Formats that matmuls read in place cost nothing. */
+static double decode_seconds(const struct run *r)
+{
+    const struct model *m = &r->opened.model;
+    const struct model_tensor *t = &m->layers[1].tensors[ROLE_UP];
+    int f32 = r->ops.compute == COMPUTE_F32;
+    if (t->dtype == (f32 ? DTYPE_F32 : DTYPE_BF16))
+        return 0;
+    int64_t bytes = dtype_panel_bytes(t->dtype, t->k),
+            out_bytes = (int64_t)(t->k + 1) * PANEL_ROWS * 4;
+    uint8_t *panel = calloc(1, (size_t)bytes), *out = malloc((size_t)out_bytes);
+    int64_t best_ns = INT64_MAX;
+    for (int i = 0; panel && out && i < 8; i++) {
+        int64_t start_ns = clock_ns();
+        if (f32)
+            panel_decode_f32(t->dtype, panel, t->k, 0, t->k, (float *)(void *)out);
+        else
+            panel_decode_bf16(t->dtype, panel, t->k, 0, t->k, (uint16_t *)(void *)out);
+        best_ns = min_i64(best_ns, clock_ns() - start_ns);
+    }
+    int measured = panel && out;
+    free(panel);
+    free(out);
+    double panels = (double)m->n_params / ((double)t->k * PANEL_ROWS);
+    return measured ? panels * (double)best_ns * 1e-9 / r->machine.threads : 0;
+}
+
 static void print_plan(const struct run *r)
 {
     const struct plan *p = &r->plan;
@@ -282,8 +309,10 @@ enum err run_plan(struct run *r)
 {
     const struct config *c = r->config;
     const struct shape *shape = &r->opened.model.shape;
+    read_budgets(r, c);
     TRY(probe_machine(r));
-    r->weights = malloc(sizeof *r->weights);
+    if (!r->weights)
+        r->weights = malloc(sizeof *r->weights);
     if (!r->weights)
         return fail(ERR_FIT, "memory: plan tables");
     engine_weights_info(&r->opened.model, r->weights);
@@ -291,6 +320,7 @@ enum err run_plan(struct run *r)
     r->costs.text_bytes = text_bytes(r);
     r->costs.io_bytes = IO_RESERVE_BYTES + r->opened.model.file_bytes / 32768;
     r->costs.row_token_bytes = 16;
+    r->costs.decode_s = decode_seconds(r);
     struct plan_wish wish;
     TRY(read_wish(c, &wish));
     if (c->plan)

@@ -239,5 +239,5 @@ int tt_float(double f, char *out)
         if (*p != '.')
             digits[n_digits++] = *p;
     }
-    return n + float_layout(digits, n_digits, atoi(p + 1), out + n);
+    return n + float_layout(digits, n_digits, (int)strtol(p + 1, NULL, 10), out + n);
 }

@@ -41,6 +41,7 @@ struct work {
     int64_t line_bytes_max; // longest input line
     int scores_forced;      // 1: forced positions reach the head (score, echo)
     int filters;            // 1: some row samples with top-k, top-p or min-p
+    int edits_max;          // most logits of one row that penalties and biases change
 };
 
 /* Measured rates of this machine (bytes and FLOPs per second); 0 where unknown. */
@@ -66,6 +67,8 @@ struct plan_costs {
     int64_t scratch_bytes;     // kernels' scratch at tile_tokens and the longest row
     int64_t head_state_bytes;  // per scored or sampled position
     int64_t filter_bytes;      // more per row that samples under a filter
+    int64_t edit_bytes;        // of one changed logit
+    double decode_s;           // decoding all weights once, beside the cache; 0: as stored
 };
 
 struct plan {

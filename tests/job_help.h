@@ -21,20 +21,12 @@ static inline struct request_defaults defaults_plain(void)
         .temperature = -1, .top_p = 1, .repetition_penalty = 1, .context = CONTEXT, .vocab = VOCAB};
 }
 
-/* These tests sync thousands of times: in memory where that is possible. */
-static inline void fast_dir_make(void)
-{
-    strncpy(temp_dir, "/dev/shm/sluice-test-XXXXXX", sizeof temp_dir - 1);
-    if (!mkdtemp(temp_dir))
-        temp_dir_make();
-}
-
 /* Once per test program: <|end|> is BOS and EOS. */
 static inline int group_setup(void **state)
 {
     static const char text[] = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
     (void)state;
-    fast_dir_make();
+    temp_dir_make_fast();
     temp_write_text("tokenizer_config.json",
                     "{\"bos_token\":\"<|end|>\",\"eos_token\":\"<|end|>\"}");
     tok = tokenizer_make(&(struct made){0});
@@ -211,9 +203,31 @@ static inline struct job_config config_for(const char *in, const char *out)
                                .tmpl = tmpl,
                                .model_name = "fake",
                                .version = "1",
-                               .fingerprint = "compute=bf16\nmodel=fake\n",
+                               .fingerprint = "compute=bf16\nshard=0/1\nlimit=0\nmodel=fake\n",
                                .evict = &evict_full,
                                .max_errors = -1};
+}
+
+/* A text under construction: room for a line each time. */
+struct script {
+    char *text; // owned
+    size_t n, cap;
+};
+
+__attribute__((format(printf, 2, 3))) static inline void script_add(struct script *s,
+                                                                    const char *fmt, ...)
+{
+    va_list args;
+    if (s->cap - s->n < 512) {
+        s->cap = 2 * s->cap + 512;
+        s->text = realloc(s->text, s->cap);
+        assert_non_null(s->text);
+    }
+    va_start(args, fmt);
+    int n = vsnprintf(s->text + s->n, s->cap - s->n, fmt, args);
+    va_end(args);
+    assert_true(n >= 0 && (size_t)n < s->cap - s->n);
+    s->n += (size_t)n;
 }
 
 /* Opens, runs to the end, completes, closes. */
@@ -231,6 +245,85 @@ static inline enum err job_run(const struct job_config *c, struct fake *f,
         job_counts(f->job, counts);
     enum err closed = job_close(f->job);
     return err == OK ? closed : err;
+}
+
+/* Rows of every kind: filters, penalties, logprobs, echo, stop strings, bad and double ones. */
+static inline char *mixed_input(int n_rows)
+{
+    struct script s = {0};
+    for (int i = 0; i < n_rows; i++)
+        switch (i % 7) {
+        case 0:
+            script_add(&s, "{\"prompt\":\"p%d\",\"max_tokens\":%d,\"seed\":%d}\n", i, 1 + i % 9, i);
+            break;
+        case 1:
+            script_add(
+                &s,
+                "{\"custom_id\":\"c%d\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"%d\","
+                "\"top_k\":9,\"logprobs\":3,\"repetition_penalty\":1.2}}\n",
+                i, i);
+            break;
+        case 2:
+            script_add(&s,
+                       "{\"prompt\":\"e%d\",\"echo\":true,\"logprobs\":1,\"max_tokens\":7,"
+                       "\"top_p\":0.5,\"presence_penalty\":0.5}\n",
+                       i);
+            break;
+        case 3:
+            script_add(&s,
+                       "{\"prompt\":\"s%d\",\"max_tokens\":12,\"stop\":[\"a\",\"e\"],"
+                       "\"min_tokens\":3}\n",
+                       i);
+            break;
+        case 4:
+            script_add(&s, "{\"prompt\":%d}\n", i);
+            break;
+        case 5:
+            script_add(&s,
+                       "{\"prompt\":\"g%d\",\"temperature\":0,\"frequency_penalty\":1,"
+                       "\"max_tokens\":9}\n",
+                       i);
+            break;
+        case 6:
+            script_add(&s, "{\"custom_id\":\"same\",\"prompt\":\"g%d\",\"max_tokens\":2}\n", i);
+            break;
+        }
+    return s.text;
+}
+
+/* OUT of a job that starts afresh. */
+static inline char *bytes_of(const struct job_config *c, struct fake *f, int64_t *n)
+{
+    unlink(temp_path("out"));
+    unlink(temp_path("out.job.json"));
+    if (job_run(c, f, NULL) != OK)
+        fail_msg("%s", err_text());
+    return file_text("out", n);
+}
+
+static inline int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The lines of a text, sorted. */
+static inline char *sorted_lines(const char *text)
+{
+    char *lines[200], *copy = strdup(text), *rest;
+    struct script s = {0};
+    size_t n = 0;
+    for (char *line = strtok_r(copy, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        assert_true(n < 200);
+        lines[n++] = line;
+    }
+    qsort(lines, n, sizeof *lines, by_text);
+    for (size_t i = 0; i < n; i++) {
+        for (; strlen(lines[i]) > 400; lines[i] += 400)
+            script_add(&s, "%.400s", lines[i]);
+        script_add(&s, "%s\n", lines[i]);
+    }
+    free(copy);
+    return s.text;
 }
 
 #endif

@@ -218,7 +218,7 @@ static void write_errors(void **state)
 static int setup(void **state)
 {
     (void)state;
-    temp_dir_make();
+    temp_dir_make_fast();
     return 0;
 }
 

@@ -283,14 +283,13 @@ static void bad_prompts(void **state) // J03, J08, J09
 static void too_many_nodes(void **state)
 {
     (void)state;
-    int64_t n = 0, count = REQUEST_NODES_MAX + 10;
-    char *line = malloc((size_t)count * 3 + 64);
-    n += sprintf(line, "{\"messages\":[");
-    for (int64_t i = 0; i < count; i++)
-        n += sprintf(line + n, "{},");
-    sprintf(line + n - 1, "]}");
-    refuses(line, "invalid_request", "JSON values");
-    free(line);
+    struct script line = {0};
+    script_add(&line, "{\"messages\":[0");
+    for (int64_t i = 0; i < REQUEST_NODES_MAX + 10; i++)
+        script_add(&line, ",{}");
+    script_add(&line, "]}");
+    refuses(line.text, "invalid_request", "JSON values");
+    free(line.text);
 }
 
 static void bad_numbers(void **state) // J06, J07
@@ -353,13 +352,13 @@ static void bad_numbers(void **state) // J06, J07
     }
     refuses("{\"prompt\":\"a\",\"temperature\":1e400}", "invalid_json", "");
     refuses("{\"prompt\":\"a\",\"temperature\":NaN}", "invalid_json", "");
-    char *stops = malloc(70000);
-    int n = sprintf(stops, "{\"prompt\":\"a\",\"stop\":[\"a\"");
+    struct script stops = {0};
+    script_add(&stops, "{\"prompt\":\"a\",\"stop\":[\"a\"");
     for (int i = 0; i < 10000; i++)
-        n += sprintf(stops + n, ",\"b\"");
-    sprintf(stops + n, "]}");
-    refuses(stops, "invalid_request", "more than 64");
-    free(stops);
+        script_add(&stops, ",\"b\"");
+    script_add(&stops, "]}");
+    refuses(stops.text, "invalid_request", "more than 64");
+    free(stops.text);
 }
 
 static void unknown_fields(void **state) // J10
@@ -376,14 +375,14 @@ static void unknown_fields(void **state) // J10
     const char *line = "{\"a\":{\"b\":[1,{}]},\"prompt\":\"a\",\"n_discard\":-5}";
     assert_int_equal(parse_with(&r, REQUEST_GENERATE, line, (int64_t)strlen(line), &d), OK);
     request_free(&r);
-    char *many = malloc(20000);
-    int n = sprintf(many, "{\"prompt\":\"a\"");
+    struct script many = {0};
+    script_add(&many, "{\"prompt\":\"a\"");
     for (int i = 0; i < 1000; i++)
-        n += sprintf(many + n, ",\"k%d\":1", i);
-    sprintf(many + n, "}");
-    assert_int_equal(parse_with(&r, REQUEST_GENERATE, many, (int64_t)strlen(many), &d), ERR_ROW);
+        script_add(&many, ",\"k%d\":1", i);
+    script_add(&many, "}");
+    assert_int_equal(parse_with(&r, REQUEST_GENERATE, many.text, (int64_t)many.n, &d), ERR_ROW);
     request_free(&r);
-    free(many);
+    free(many.text);
 }
 
 static void envelope(void **state)

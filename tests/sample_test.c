@@ -95,7 +95,7 @@ static void noise_is_a_function(void **state)
 static void frequencies(void **state)
 {
     (void)state;
-    enum { N = 5000, FEW = 6 };
+    enum { N = 3000, FEW = 6 };
     static const float few[FEW] = {2, 1.5f, 1, 0, -1, 2.2f};
     for (int filtered = 0; filtered < 2; filtered++) {
         int count[FEW] = {0};
