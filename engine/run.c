@@ -15,6 +15,8 @@
 
 #define TEXT_RESERVE_BYTES (12 << 20) // JSON of rows, journal buffers, tables of the C library
 #define IO_RESERVE_BYTES   (1 << 20)
+#define PROBE_BYTES_MIN    ((int64_t)8 << 20)
+#define PROBE_BYTES_MAX    ((int64_t)64 << 20)
 
 volatile sig_atomic_t run_interrupted;
 
@@ -161,6 +163,16 @@ enum err run_prepare(struct run *r, const struct config *c)
     return OK;
 }
 
+static int64_t text_bytes(const struct run *r)
+{
+    const struct opened *o = &r->opened;
+    int64_t held = o->tokenizer ? tokenizer_bytes(o->tokenizer) + o->model.tokenizer_bytes : 0;
+    int64_t crcs = (o->model.n_pieces + o->model.shape.vocab) * 8; // as read, and as a table
+    int64_t rows = r->job ? job_text_bytes(r->job, &r->work) : r->work.n_rows * 64;
+    int64_t tables = crcs + rows + (int64_t)o->model.n_layers * (int64_t)sizeof *o->model.layers;
+    return held + tables + TEXT_RESERVE_BYTES;
+}
+
 static enum err probe_machine(struct run *r)
 {
     const struct config *c = r->config;
@@ -168,7 +180,13 @@ static enum err probe_machine(struct run *r)
         return machine_file_read(&r->machine, c->machine);
     char dir[4096];
     TRY(pack_cache_dir(dir, sizeof dir));
-    struct probe_config probe = {.ops = &r->ops, .dir = r->offload_dir, .io = r->io};
+    /* A cap is a cap while measuring, too: the budget, less what text holds by now. */
+    int64_t rest = r->budget.ram - text_bytes(r);
+    struct probe_config probe = {.ops = &r->ops,
+                                 .dir = r->offload_dir,
+                                 .io = r->io,
+                                 .memory_bytes =
+                                     min_i64(max_i64(rest, PROBE_BYTES_MIN), PROBE_BYTES_MAX)};
     int measured = 0;
     int threads = r->machine.threads;
     TRY(probe_cached(&r->machine, &probe, dir, &measured));
@@ -240,16 +258,6 @@ static enum err read_wish(const struct config *c, struct plan_wish *wish)
     TRY(parse_count("weights-resident", c->resident, &value));
     wish->resident = (int)min_i64(max_i64(value, 0), PLAN_LAYERS_MAX);
     return OK;
-}
-
-static int64_t text_bytes(const struct run *r)
-{
-    const struct opened *o = &r->opened;
-    int64_t held = o->tokenizer ? tokenizer_bytes(o->tokenizer) + o->model.tokenizer_bytes : 0;
-    int64_t crcs = (o->model.n_pieces + o->model.shape.vocab) * 8; // as read, and as a table
-    int64_t rows = r->job ? job_text_bytes(r->job, &r->work) : r->work.n_rows * 64;
-    int64_t tables = crcs + rows + (int64_t)o->model.n_layers * (int64_t)sizeof *o->model.layers;
-    return held + tables + TEXT_RESERVE_BYTES;
 }
 
 /* Seconds to decode every weight of the model once on all threads, measured on one panel of the

@@ -35,6 +35,8 @@ SCRIPT_ARGS = {
     "promises_test": ["./sluice"],
     "placement_test": ["./sluice"],
     "crash_test": ["./sluice"],
+    "fault_test": ["./sluice"],
+    "budget_test": ["./sluice"],
     "bad_input_test": ["./sluice"],
 }
 # Modules that drivers import, and this.
@@ -42,8 +44,8 @@ NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "golden_common", "template
 # These run under the sanitizers too: hostile input end to end.
 ALSO_ASAN = {"bad_input_test"}
 WHEELS = {"numpy", "tokenizers", "jinja2", "gguf", "safetensors", "torch", "transformers"}
-SLOW_FIRST = ("crash_test", "placement_test", "template_live", "token_live", "evict_golden", "promises_test",
-              "score_golden", "evict_ref")
+SLOW_FIRST = ("crash_test", "placement_test", "budget_test", "fault_test", "template_live", "token_live",
+              "evict_golden", "promises_test", "score_golden", "evict_ref")
 
 
 class Runner:
