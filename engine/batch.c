@@ -1,8 +1,8 @@
 /* engine/batch.c - see batch.h.
  *
- * The fact a newcomer would miss: whatever is decided here (who enters when, how a forced span is cut,
- * who returns to the queue) changes speed and never a byte of the answer; the rules that fix the bytes
- * stand in kernels/ops.h and policy/evict.h. */
+ * The fact a newcomer would miss: whatever is decided here (who enters when, how a forced span is
+ * cut, who returns to the queue) changes speed and never a byte of the answer; the rules that fix
+ * the bytes stand in kernels/ops.h and policy/evict.h. */
 #include "engine/batch.h"
 
 #include "engine/sample.h"
@@ -25,7 +25,8 @@ void batches_carve(struct batches *b, struct arena *arena, const struct plan *pl
     b->states_cap = rows + plan->head_positions - plan->batch;
     b->states = ARENA_ARRAY(arena, struct head_state, b->states_cap);
     b->edits = ARENA_ARRAY(arena, struct logit_edit, rows * edits_max);
-    b->candidates = filters ? ARENA_ARRAY(arena, struct head_candidate, rows * HEAD_SAMPLE_MAX) : NULL;
+    b->candidates =
+        filters ? ARENA_ARRAY(arena, struct head_candidate, rows * HEAD_SAMPLE_MAX) : NULL;
     for (int i = 0; i < plan->batches; i++) {
         struct batch t = {.index = i, .pass = -1, .n_rows = plan->batch};
         t.rows = ARENA_ARRAY(arena, struct row, plan->batch);
@@ -42,7 +43,8 @@ void batches_carve(struct batches *b, struct arena *arena, const struct plan *pl
         }
         if (!arena->base)
             continue;
-        for (int64_t p = 0; p < plan->pages_batch; p++) // a stack: the lowest id is handed out first
+        for (int64_t p = 0; p < plan->pages_batch;
+             p++) // a stack: the lowest id is handed out first
             t.free_pages[p] = (int32_t)(plan->pages_batch - 1 - p);
         t.n_free_pages = (int)plan->pages_batch;
         b->batch[i] = t;
@@ -94,8 +96,8 @@ static struct row *youngest_row(struct batch *t)
     return young;
 }
 
-/* Pages for the slots after this pass; when too few are free the youngest row of the batch returns to
- * the queue, which may be this one. Returns 1 when the row has its pages. */
+/* Pages for the slots after this pass; when too few are free the youngest row of the batch returns
+ * to the queue, which may be this one. Returns 1 when the row has its pages. */
 static int row_take_pages(struct batches *b, struct batch *t, struct row *row)
 {
     int need = pages_for(row->n_slots_after);
@@ -129,7 +131,8 @@ static void end_pass(struct batches *b, struct batch *t)
     }
 }
 
-/* Tokens of a live row in this pass. One token of its own is always free; more count as admitted. */
+/* Tokens of a live row in this pass. One token of its own is always free; more count as admitted.
+ */
 static int live_take(struct batches *b, const struct row *row)
 {
     int wanted = tokens_wanted(row->request) - row->n_done;
@@ -155,6 +158,13 @@ static int entry_take(const struct batches *b, const struct request *r)
     return take;
 }
 
+/* Pages of a row at its longest. */
+static int row_pages_max(const struct batches *b, const struct row *row)
+{
+    int tokens = row->request->n_cap;
+    return pages_for(b->evict->simulate ? tokens : (int)min_i64(tokens, row->evict.budget));
+}
+
 static enum err admit_rows(struct batches *b, struct batch *t)
 {
     for (int r = 0; r < t->n_rows; r++) {
@@ -169,13 +179,18 @@ static enum err admit_rows(struct batches *b, struct batch *t)
         if (take == 0)
             return OK;
         struct row probe = {.n_slots = 0};
-        CHECK(evict_row_init(b->evict, next->n_prompt, next->n_cap - next->n_prompt, &probe.evict) == 0);
+        CHECK(evict_row_init(b->evict, next->n_prompt, next->n_cap - next->n_prompt,
+                             &probe.evict) == 0);
         int need = pages_for(slots_after(b, &probe, take));
-        /* A page to grow for every live row, or the newcomer would soon send someone back. */
-        int headroom = 0;
-        for (int i = 0; i < t->n_rows; i++)
-            headroom += t->rows[i].request != NULL;
-        if (t->n_free_pages < need + headroom && headroom > 0)
+        /* A page for every live row that may still grow, or the newcomer would soon send one back.
+         */
+        int headroom = 0, live = 0;
+        for (int i = 0; i < t->n_rows; i++) {
+            const struct row *other = &t->rows[i];
+            live += other->request != NULL;
+            headroom += other->request && other->n_pages < row_pages_max(b, other);
+        }
+        if (t->n_free_pages < need + headroom && live > 0)
             return OK;
         CHECK(t->n_free_pages >= need);
         row->request = job_take(b->job);

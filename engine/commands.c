@@ -1,12 +1,12 @@
-/* engine/commands.c - `run`, `score`, `gen` and `plan`: a job, a plan, a walk, an answer (see
- * run.h). */
+/* engine/commands.c - `run`, `score` and `gen`: a job, a plan, a walk, an answer (see run.h). */
+#include "engine/commands.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/plan_file.h"
 #include "engine/report.h"
 #include "engine/run.h"
 #include "engine/version.h"
@@ -79,7 +79,7 @@ static void extend_fingerprint(struct run *r)
              c->unknown_fields);
 }
 
-static enum err open_job(struct run *r, enum request_kind kind, const char *out)
+enum err command_open_job(struct run *r, enum request_kind kind, const char *out)
 {
     const struct config *c = r->config;
     TRY(check_defaults(c));
@@ -131,7 +131,7 @@ static enum err run_rows(struct run *r, enum request_kind kind)
 {
     const struct config *c = r->config;
     TRY(run_prepare(r, c));
-    TRY(open_job(r, kind, c->dry_run ? NULL : c->out));
+    TRY(command_open_job(r, kind, c->dry_run ? NULL : c->out));
     struct job_counts counts;
     job_counts(r->job, &counts);
     if (counts.resumed > 0)
@@ -152,7 +152,7 @@ static enum err run_rows(struct run *r, enum request_kind kind)
     return walk_and_report(r);
 }
 
-static enum err new_run(struct run **out, const struct config *c)
+enum err command_begin(struct run **out, const struct config *c)
 {
     struct run *r = *out = calloc(1, sizeof *r);
     if (!r)
@@ -162,7 +162,7 @@ static enum err new_run(struct run **out, const struct config *c)
 }
 
 /* Takes a run down and keeps the sentence of `err` over the closing. */
-static enum err close_run(struct run *r, enum err err)
+enum err command_end(struct run *r, enum err err)
 {
     char text[1024];
     snprintf(text, sizeof text, "%s", err_text());
@@ -178,8 +178,8 @@ enum err command_run(const struct config *c)
     if (!c->in || (!c->out && !c->dry_run))
         return fail(ERR_USAGE, "run: needs -i IN.jsonl and -o OUT.jsonl");
     struct run *r = NULL;
-    TRY(new_run(&r, c));
-    return close_run(r, run_rows(r, REQUEST_GENERATE));
+    TRY(command_begin(&r, c));
+    return command_end(r, run_rows(r, REQUEST_GENERATE));
 }
 
 /* A job in memory: plan and walk without files or report. */
@@ -309,8 +309,8 @@ enum err command_gen(const struct config *c)
     if (!c->prompt == !c->prompt_file)
         return fail(ERR_USAGE, "gen: needs one of -p TEXT and -f FILE");
     struct run *r = NULL;
-    TRY(new_run(&r, c));
-    return close_run(r, gen(r));
+    TRY(command_begin(&r, c));
+    return command_end(r, gen(r));
 }
 
 /* ---- score --text ---- */
@@ -349,7 +349,8 @@ static enum err cut_windows(struct run *r, int32_t *ids, int64_t n_ids, struct r
     for (int64_t i = 0; i < windows; i++) {
         struct request *q = &(*requests)[i];
         size_t bytes = (size_t)c->window * sizeof *ids;
-        *q = (struct request){.index = i, .line = i + 1, .kind = REQUEST_SCORE, .form = FORM_SCORE, .logprobs = 1};
+        *q = (struct request){
+            .index = i, .line = i + 1, .kind = REQUEST_SCORE, .form = FORM_SCORE, .logprobs = 1};
         q->tokens = malloc(bytes);
         q->custom_id = strdup("window");
         if (!q->tokens || !q->custom_id)
@@ -408,54 +409,6 @@ enum err command_score(const struct config *c)
     if (!c->text && (!c->in || (!c->out && !c->dry_run)))
         return fail(ERR_USAGE, "score: needs -i IN.jsonl and -o OUT.jsonl, or --text FILE");
     struct run *r = NULL;
-    TRY(new_run(&r, c));
-    return close_run(r, c->text ? score_text(r) : run_rows(r, REQUEST_SCORE));
-}
-
-/* ---- plan ---- */
-
-/* A made-up job: --num-prompts rows of --prompt-len tokens, --gen-len to generate. */
-static enum err made_up_work(struct run *r)
-{
-    const struct config *c = r->config;
-    int64_t tokens = c->prompt_len + c->gen_len;
-    if (c->prompt_len < 1 || c->gen_len < 1 || c->num_prompts < 1)
-        return fail(ERR_USAGE,
-                    "plan: needs -i IN.jsonl, or --prompt-len, --gen-len and --num-prompts");
-    if (tokens > r->opened.model.shape.context)
-        return fail(ERR_USAGE, "--prompt-len: %lld tokens a row, the model's context is %d",
-                    (long long)tokens, r->opened.model.shape.context);
-    int64_t slots = evict_slots_max(&r->evict, c->prompt_len, c->gen_len);
-    r->work = (struct work){.n_rows = c->num_prompts,
-                            .prompt_tokens = c->num_prompts * c->prompt_len,
-                            .output_tokens = c->num_prompts * c->gen_len,
-                            .prompt_max = c->prompt_len,
-                            .tokens_max = tokens,
-                            .slots_max = slots,
-                            .slots_mean = slots};
-    return OK;
-}
-
-static enum err plan(struct run *r)
-{
-    const struct config *c = r->config;
-    TRY(run_prepare(r, c));
-    if (c->in)
-        TRY(open_job(r, REQUEST_GENERATE, NULL));
-    else
-        TRY(made_up_work(r));
-    TRY(run_plan(r));
-    if (c->out)
-        TRY(plan_file_write(r, c->out));
-    if (c->json)
-        return plan_file_write(r, NULL);
-    plan_print(r);
-    return OK;
-}
-
-enum err command_plan(const struct config *c)
-{
-    struct run *r = NULL;
-    TRY(new_run(&r, c));
-    return close_run(r, plan(r));
+    TRY(command_begin(&r, c));
+    return command_end(r, c->text ? score_text(r) : run_rows(r, REQUEST_SCORE));
 }

@@ -139,6 +139,8 @@ static const struct knob knobs[] = {
      "stop cleanly after this long (90s, 15m, 3h50m)"},
     {"dry-run", 0, KNOB_SWITCH, AT(dry_run), CMD_RUN | CMD_SCORE, NULL, "",
      "check the input and print the plan, no more"},
+    {"sweep", 0, KNOB_STRING, AT(sweep), CMD_PLAN, NULL, "FLAG=A..B",
+     "plan at A, 2A, 4A, ... B of a placement flag or budget; CSV on stdout"},
     {"machine", 0, KNOB_STRING, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE, NULL, "FILE",
      "machine file (default: this one's, probed)"},
     {"prompt-len", 0, KNOB_COUNT, AT(prompt_len), CMD_PLAN | CMD_BENCH, "0", "TOKENS",
@@ -408,6 +410,13 @@ enum err config_parse(struct config *c, enum config_command command, int argc, c
         c->args[c->n_args++] = argv[i];
     }
     return OK;
+}
+
+enum err config_set(struct config *c, enum config_command command, const char *name,
+                    const char *value)
+{
+    const struct knob *k = knob_find(name, strlen(name), command);
+    return k ? knob_set(c, k, value) : unknown_flag(name, command);
 }
 
 void config_help(enum config_command command)

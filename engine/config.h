@@ -48,6 +48,9 @@ struct config {
 /* Defaults, then --config, then the command line. ERR_USAGE: the sentence names the flag, and the
  * nearest known one. argv lives as long as the config. */
 enum err config_parse(struct config *c, enum config_command command, int argc, char **argv);
+/* Sets one knob by name, as `--name value` would. */
+enum err config_set(struct config *c, enum config_command command, const char *name,
+                    const char *value);
 /* The flags of a command, with units and defaults, on stdout. */
 void config_help(enum config_command command);
 

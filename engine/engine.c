@@ -11,7 +11,8 @@ static void carve(void *ctx, struct arena *arena)
 {
     struct engine *e = ctx;
     const struct engine_config *c = &e->config;
-    batches_carve(&e->batches, arena, &c->plan, &c->model->shape, &c->evict, c->edits_max, c->filters);
+    batches_carve(&e->batches, arena, &c->plan, &c->model->shape, &c->evict, c->edits_max,
+                  c->filters);
     gather_carve(&e->gather, arena, &c->plan, c->model);
     layer_carve(&e->work, arena, &c->plan, c->model, &c->evict, c->tokens_max);
     e->page_list = ARENA_ARRAY(arena, int32_t, c->plan.pages_batch);
@@ -30,7 +31,8 @@ static void dump_kv(void *ctx, const struct row *row, int layer, const struct kv
     int heads = e->config.model->shape.n_kv_heads;
     for (int head = 0; head < heads; head++) {
         if (!events) {
-            const int32_t *kept = kv->slot_pos ? kv->slot_pos + (int64_t)head * kv->slots_cap : NULL;
+            const int32_t *kept =
+                kv->slot_pos ? kv->slot_pos + (int64_t)head * kv->slots_cap : NULL;
             dump_line(e->dump, row, layer, head);
             fputs("\"kept\":[", e->dump);
             const char *comma = "";
@@ -142,7 +144,8 @@ static enum err check_stop(const struct engine *e)
     return OK;
 }
 
-/* What happens between passes, and every step: durable tokens, reasons to stop, the progress line. */
+/* What happens between passes, and every step: durable tokens, reasons to stop, the progress line.
+ */
 static enum err between_steps(struct engine *e, struct step s)
 {
     if (s.pass >= 0 && s.layer == 0 && s.batch == 0) {
@@ -161,10 +164,11 @@ static enum err walk(struct engine *e)
     while (job_live(e->config.job)) {
         e->n = n;
         TRY(between_steps(e, order_at(&e->order, n)));
-        TRY(stage_fetch_weights(e, order_at(&e->order, n + plan->ahead_weights))); // extent -> frame
+        TRY(stage_fetch_weights(e,
+                                order_at(&e->order, n + plan->ahead_weights))); // extent -> frame
         TRY(stage_fetch_kv(e, order_at(&e->order, n + plan->ahead_state)));
         TRY(stage_fetch_hidden(e, order_at(&e->order, n + plan->ahead_hidden)));
-        TRY(stage_compute(e, order_at(&e->order, n))); // one layer of one batch
+        TRY(stage_compute(e, order_at(&e->order, n)));    // one layer of one batch
         TRY(stage_retire(e, order_at(&e->order, n - 1))); // KV and hidden home, frames unpinned
         n++;
     }

@@ -29,7 +29,8 @@ struct gather {
 void gather_carve(struct gather *g, struct arena *arena, const struct plan *plan,
                   const struct model *model);
 /* Where, in the embedding's extent, the part begins that is held in RAM because it is not gathered
- * (learned positions, project_in), cut at a piece so that its checksums hold; its end: there is none. */
+ * (learned positions, project_in), cut at a piece so that its checksums hold; the extent's end when
+ * there is no such part. */
 int64_t gather_rest_offset(const struct model *model);
 /* Reads the rest of the extent. */
 enum err gather_open(struct gather *g, struct home *home);

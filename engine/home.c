@@ -21,7 +21,8 @@ static void lay_out_weights(struct home *h, struct arena *a)
     for (int layer = 0; layer < p->layers; layer++) {
         if (!plan_layer_resident(p, layer))
             continue;
-        uint8_t *at = arena_take(a, round_up(h->model->layers[layer].n_bytes, DISK_BLOCK), DISK_BLOCK);
+        uint8_t *at =
+            arena_take(a, round_up(h->model->layers[layer].n_bytes, DISK_BLOCK), DISK_BLOCK);
         if (placed)
             h->weights[layer].resident = at;
     }
@@ -67,6 +68,7 @@ static void lay_out(struct home *h, struct arena *a, const struct home_config *c
         h->hidden_frame_bytes = round_up(p->step_tokens * token_bytes, DISK_BLOCK);
         h->hidden_frames = ARENA_ARRAY(a, struct hidden_frame, p->hidden_frames);
         h->hidden_last = ARENA_ARRAY(a, struct last_write, p->batches);
+        h->hidden_crc = ARENA_ARRAY(a, uint32_t, p->batches);
         for (int i = 0; i < p->hidden_frames; i++) {
             struct hidden_frame f = {.step = -1};
             f.base = arena_take(a, h->hidden_frame_bytes, DISK_BLOCK);
@@ -107,8 +109,9 @@ static enum err open_scratch(struct home *h, const char *dir)
     if (e == EOPNOTSUPP || e == EINVAL)
         e = ftruncate(h->scratch_fd, h->scratch_bytes) == 0 ? 0 : errno;
     if (e != 0)
-        return fail(ERR_IO, "%s: cannot reserve %lld bytes of scratch: %s (--offload-dir, --mem-disk)",
-                    dir, (long long)h->scratch_bytes, strerror(e));
+        return fail(ERR_IO,
+                    "%s: cannot reserve %lld bytes of scratch: %s (--offload-dir, --mem-disk)", dir,
+                    (long long)h->scratch_bytes, strerror(e));
     return OK;
 }
 
@@ -128,10 +131,8 @@ static enum err open_mover(struct home *h, const struct home_config *config)
 
 enum err home_open(struct home *h, const struct home_config *config)
 {
-    *h = (struct home){.plan = config->plan,
-                       .model = config->model,
-                       .trace = config->trace,
-                       .scratch_fd = -1};
+    *h = (struct home){
+        .plan = config->plan, .model = config->model, .trace = config->trace, .scratch_fd = -1};
     const struct shape *s = &config->model->shape;
     kv_layout_init(&h->kv, config->kv_format, s->n_kv_heads, s->head_dim);
     kv_layout_init(&h->prompt, config->prompt_format, s->n_kv_heads, s->head_dim);

@@ -70,6 +70,7 @@ struct home {
     uint8_t *hidden; // RAM home: [pass_tokens][dim] f32
     struct hidden_frame *hidden_frames;
     struct last_write *hidden_last; // [batches]
+    uint32_t *hidden_crc;           // [batches] of what was written last
     int64_t hidden_scratch_offset, hidden_frame_bytes;
     int64_t scratch_bytes;
 };

@@ -1,7 +1,8 @@
 /* engine/home_frames.c - the traffic of home.h: frames taken, tickets issued, waits counted.
  *
- * Order of bytes: every read or write of an extent names the extent's last write as its `after`, so it
- * starts only when that is done. policy/plan.c proves that nothing waits for a step still to come. */
+ * Order of bytes: every read or write of an extent names the extent's last write as its `after`, so
+ * it starts only when that is done. policy/plan.c proves that nothing waits for a step still to
+ * come. */
 #include "engine/home.h"
 
 #include <string.h>
@@ -24,8 +25,9 @@ static enum err wait_ticket(struct home *h, struct ticket *t, int64_t step)
     return e;
 }
 
-/* The ticket to wait for before an extent is touched again; NULL when its last write is done. A done
- * ticket must not be named: its frame may serve this very transfer, which would wait for itself. */
+/* The ticket to wait for before an extent is touched again; NULL when its last write is done. A
+ * done ticket must not be named: its frame may serve this very transfer, which would wait for
+ * itself. */
 static struct ticket *last_ticket(struct home *h, const struct last_write *last)
 {
     struct ticket *t = last->ticket;
@@ -120,7 +122,8 @@ static enum err kv_frame_take(struct home *h, int64_t step, struct kv_frame **ou
     return OK;
 }
 
-static void add_segment(struct segment *segments, int *n, int64_t offset, int64_t n_bytes, void *buf)
+static void add_segment(struct segment *segments, int *n, int64_t offset, int64_t n_bytes,
+                        void *buf)
 {
     if (*n > 0) { // neighbours in file and memory travel together
         struct segment *last = &segments[*n - 1];
@@ -147,14 +150,15 @@ enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch, const
     for (int64_t page = 0; page < h->plan->pages_batch; page++) // ascending: neighbours merge
         if (f->fetched[page >> 6] >> (page & 63) & 1)
             add_segment(f->read_segments, &n, (extent + page) * size, size, f->base + page * size);
-    f->read = (struct ticket){.file = HOME_FILE_SCRATCH,
-                              .segments = f->read_segments,
-                              .n_segments = n,
-                              .due = step,
-                              .after = last_ticket(h, &h->kv_last[layer * h->plan->batches + batch]),
-                              .name = "kv",
-                              .layer = layer + 1,
-                              .batch = batch};
+    f->read =
+        (struct ticket){.file = HOME_FILE_SCRATCH,
+                        .segments = f->read_segments,
+                        .n_segments = n,
+                        .due = step,
+                        .after = last_ticket(h, &h->kv_last[layer * h->plan->batches + batch]),
+                        .name = "kv",
+                        .layer = layer + 1,
+                        .batch = batch};
     mover_submit(h->mover, &f->read);
     return OK;
 }
@@ -174,7 +178,8 @@ enum err home_kv_get(struct home *h, int64_t step, int layer, int batch, uint8_t
     return OK;
 }
 
-static uint32_t page_crc(const struct home *h, const uint8_t *page, int layer, int index, uint64_t row)
+static uint32_t page_crc(const struct home *h, const uint8_t *page, int layer, int index,
+                         uint64_t row)
 {
     uint64_t identity[3] = {row, (uint64_t)layer, (uint64_t)index};
     return crc32c(crc32c(0, identity, sizeof identity), page, h->kv.page_bytes);
@@ -282,8 +287,8 @@ enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_to
         return OK;
     struct hidden_frame *f;
     TRY(hidden_frame_take(h, step, &f));
-    f->read_segment = (struct segment){
-        h->hidden_scratch_offset + batch * h->hidden_frame_bytes, hidden_bytes(h, n_tokens), f->base};
+    f->read_segment = (struct segment){h->hidden_scratch_offset + batch * h->hidden_frame_bytes,
+                                       hidden_bytes(h, n_tokens), f->base};
     f->read = (struct ticket){.file = HOME_FILE_SCRATCH,
                               .segments = &f->read_segment,
                               .n_segments = 1,
@@ -296,9 +301,29 @@ enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_to
     return OK;
 }
 
+/* What was read is what was written last; else it is read once more. Not when the write failed: its
+ * frame would tell only when it is taken again, after these states were used. */
+static enum err hidden_verify(struct home *h, struct hidden_frame *f, int batch)
+{
+    const struct segment *s = &f->read_segment;
+    const struct last_write *last = &h->hidden_last[batch];
+    if (crc32c(0, s->buf, s->n_bytes) == h->hidden_crc[batch])
+        return OK;
+    if (last->ticket && last->ticket->seq == last->seq)
+        TRY(mover_wait(h->mover, last->ticket));
+    f->read.after = NULL;
+    mover_submit(h->mover, &f->read);
+    TRY(mover_wait(h->mover, &f->read));
+    if (crc32c(0, s->buf, s->n_bytes) == h->hidden_crc[batch])
+        return OK;
+    return fail(
+        ERR_CORRUPT,
+        "scratch file: hidden states of batch %d: checksum is wrong (the same command resumes)",
+        batch);
+}
+
 enum err home_hidden_get(struct home *h, int64_t step, int batch, int64_t first_token, float **x)
 {
-    (void)batch;
     if (h->plan->hidden_home != TIER_NVME) {
         *x = (float *)(void *)h->hidden + first_token * h->model->shape.dim;
         return OK;
@@ -306,8 +331,10 @@ enum err home_hidden_get(struct home *h, int64_t step, int batch, int64_t first_
     struct hidden_frame *f = hidden_frame_of(h, step);
     if (!f)
         TRY(hidden_frame_take(h, step, &f));
-    else
+    else {
         TRY(wait_ticket(h, &f->read, step));
+        TRY(hidden_verify(h, f, batch));
+    }
     *x = (float *)(void *)f->base;
     return OK;
 }
@@ -322,8 +349,9 @@ enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_toke
     TRY(wait_ticket(h, &f->read, step));
     if (write && n_tokens > 0) {
         struct last_write *last = &h->hidden_last[batch];
-        f->write_segment = (struct segment){
-            h->hidden_scratch_offset + batch * h->hidden_frame_bytes, hidden_bytes(h, n_tokens), f->base};
+        f->write_segment =
+            (struct segment){h->hidden_scratch_offset + batch * h->hidden_frame_bytes,
+                             hidden_bytes(h, n_tokens), f->base};
         f->write = (struct ticket){.file = HOME_FILE_SCRATCH,
                                    .write = 1,
                                    .segments = &f->write_segment,
@@ -333,6 +361,7 @@ enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_toke
                                    .name = "hidden",
                                    .layer = -1,
                                    .batch = batch};
+        h->hidden_crc[batch] = crc32c(0, f->base, f->write_segment.n_bytes);
         mover_submit(h->mover, &f->write);
         *last = (struct last_write){&f->write, f->write.seq};
     }

@@ -1,16 +1,16 @@
 /* engine/layer.c - see layer.h.
  *
- * The fact a newcomer would miss: a prompt that does not fit what is left of a tile opens a new one,
- * so the prompt that continues over tiles is always the first of its tile and its K and V always stand
- * at the start of the workspace. */
+ * The fact a newcomer would miss: a prompt that does not fit what is left of a tile opens a new
+ * one, so the prompt that continues over tiles is always the first of its tile and its K and V
+ * always stand at the start of the workspace. */
 #include "engine/layer.h"
 
 #include <math.h>
 #include <string.h>
 
 struct tile {
-    int first, n;       // tokens of the batch
-    int span, offset;   // where the next tile goes on
+    int first, n;     // tokens of the batch
+    int span, offset; // where the next tile goes on
     int n_cuts;
     int continued_page_end; // pages of the prompt that went over the end, else 0
 };
@@ -27,11 +27,12 @@ int64_t layer_scratch_bytes(const struct ops *ops, const struct model *model, in
     int heads = s->n_heads * s->head_dim;
     int wide = (int)max_i64(max_i64(s->dim, s->ffn_dim), max_i64(heads, s->embed_dim));
     int64_t most = matmul_scratch_bytes(ops, tile_tokens, (int)max_i64(wide, HEAD_TILE), wide);
-    most = max_i64(most, attend_prompt_scratch_bytes(ops, (int)prompt_max, s->n_heads, s->n_kv_heads,
-                                                     s->head_dim));
+    most = max_i64(most, attend_prompt_scratch_bytes(ops, (int)prompt_max, s->n_heads,
+                                                     s->n_kv_heads, s->head_dim));
     most = max_i64(most, attend_forced_scratch_bytes(ops, (int)slots_cap, s->n_heads, s->n_kv_heads,
                                                      s->head_dim));
-    most = max_i64(most, prompt_keep_scratch_bytes(ops, (int)prompt_max, s->n_kv_heads, s->head_dim));
+    most =
+        max_i64(most, prompt_keep_scratch_bytes(ops, (int)prompt_max, s->n_kv_heads, s->head_dim));
     return most;
 }
 
@@ -53,29 +54,31 @@ void layer_carve(struct layer_work *w, struct arena *a, const struct plan *plan,
     w->v = ARENA_ARRAY(a, float, tile * s->n_kv_heads * s->head_dim);
     w->gate = ARENA_ARRAY(a, float, tile * s->ffn_dim);
     w->up = s->act == ACT_SILU_GATED ? ARENA_ARRAY(a, float, tile * s->ffn_dim) : NULL;
-    w->cos = ARENA_ARRAY(a, float, tokens_max * rope);
-    w->sin = ARENA_ARRAY(a, float, tokens_max * rope);
-    w->tile_cos = ARENA_ARRAY(a, float, tile * rope);
-    w->tile_sin = ARENA_ARRAY(a, float, tile * rope);
+    w->cos = ARENA_ARRAY(a, float, tokens_max *rope);
+    w->sin = ARENA_ARRAY(a, float, tokens_max *rope);
+    w->tile_cos = ARENA_ARRAY(a, float, tile *rope);
+    w->tile_sin = ARENA_ARRAY(a, float, tile *rope);
     w->prompt_page_cap = (int)prompt_pages_cap(plan);
     w->prompt_pages = arena_take(a, w->prompt_page_cap * w->prompt.page_bytes, 4096);
     w->prompt_scores =
-        ARENA_ARRAY(a, float, (int64_t)w->prompt_page_cap * KV_PAGE_SLOTS * s->n_kv_heads);
+        ARENA_ARRAY(a, float, (int64_t)w->prompt_page_cap *KV_PAGE_SLOTS * s->n_kv_heads);
     w->prompt_spans = ARENA_ARRAY(a, struct prompt_span, plan->batch);
     w->forced_spans = ARENA_ARRAY(a, struct forced_span, plan->batch);
     w->cuts = ARENA_ARRAY(a, struct cut, 2 * plan->batch);
     w->events = ARENA_ARRAY(a, struct evict_event, tile * s->n_kv_heads);
     w->kv_rows = ARENA_ARRAY(a, struct kv_row, plan->batch);
-    w->page_ptrs = ARENA_ARRAY(a, void *, (int64_t)plan->batch * row_pages);
+    w->page_ptrs = ARENA_ARRAY(a, void *, (int64_t)plan->batch *row_pages);
     w->dirty_words = (int)ceil_div(row_pages, 64);
     w->dirty = ARENA_ARRAY(a, uint64_t, (int64_t)plan->batch * w->dirty_words);
-    w->logits = ARENA_ARRAY(a, float, POSITION_TILE * HEAD_TILE);
+    w->logits = ARENA_ARRAY(a, float, POSITION_TILE *HEAD_TILE);
     w->head_in = ARENA_ARRAY(a, float, (int64_t)POSITION_TILE * s->dim);
-    w->head_narrow =
-        s->embed_dim != s->dim ? ARENA_ARRAY(a, float, (int64_t)POSITION_TILE * s->embed_dim) : NULL;
+    w->head_narrow = s->embed_dim != s->dim
+                         ? ARENA_ARRAY(a, float, (int64_t)POSITION_TILE * s->embed_dim)
+                         : NULL;
     w->states = ARENA_ARRAY(a, struct head_state *, POSITION_TILE);
     w->scratch = arena_take(
-        a, layer_scratch_bytes(&w->ops, model, plan->tile_tokens, plan->prompt_max, plan->slots_cap),
+        a,
+        layer_scratch_bytes(&w->ops, model, plan->tile_tokens, plan->prompt_max, plan->slots_cap),
         4096);
 }
 
@@ -311,16 +314,16 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
         const struct cut *c = &cuts[i];
         if (c->span->kind != SPAN_FORCED)
             continue;
-        w->forced_spans[n++] =
-            (struct forced_span){.kv = &w->kv_rows[c->span->row],
-                                 .evict = b->rows[c->span->row].evict,
-                                 .n = c->n,
-                                 .pos = c->span->pos + c->offset,
-                                 .q = w->q + at * heads,
-                                 .k = w->k + at * kv,
-                                 .v = w->v + at * kv,
-                                 .out = w->attn + at * heads,
-                                 .events = w->dump ? w->events + (int64_t)at * s->n_kv_heads : NULL};
+        w->forced_spans[n++] = (struct forced_span){
+            .kv = &w->kv_rows[c->span->row],
+            .evict = b->rows[c->span->row].evict,
+            .n = c->n,
+            .pos = c->span->pos + c->offset,
+            .q = w->q + at * heads,
+            .k = w->k + at * kv,
+            .v = w->v + at * kv,
+            .out = w->attn + at * heads,
+            .events = w->dump ? w->events + (int64_t)at * s->n_kv_heads : NULL};
     }
     if (n == 0)
         return;
@@ -391,8 +394,8 @@ static void decode_tile(struct layer_work *w, const struct model_layer *l, const
     mlp_tile(w, l, weights, w->normed, x, t->n);
 }
 
-/* Where every page of a row lies in this step. Pages on NVMe: full ones in the frame, the page being
- * filled in its tail; a tail that fills up in this step moves to the frame first. */
+/* Where every page of a row lies in this step. Pages on NVMe: full ones in the frame, the page
+ * being filled in its tail; a tail that fills up in this step moves to the frame first. */
 static void place_pages(struct layer_work *w, int r, struct row *row, int layer, uint8_t *kv_base,
                         uint8_t *tail)
 {

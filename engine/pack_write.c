@@ -370,7 +370,8 @@ static enum err write_meta(struct writer *w)
 static int64_t file_bytes_max(const struct writer *w)
 {
     int64_t per_layer = 64 + 64 * N_ROLES;
-    return w->end + 64 * 1024 + w->n_layers * per_layer + w->n_pieces * 4 + (int64_t)w->p->shape.vocab * 4 +
+    int64_t crcs = (w->n_pieces + w->p->shape.vocab) * 4;
+    return w->end + 64 * 1024 + w->n_layers * per_layer + crcs +
            (w->r->tokenizer ? w->r->tokenizer_bytes : 0);
 }
 

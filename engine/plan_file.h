@@ -10,8 +10,6 @@ const char *plan_percent(const struct plan *p);
 enum err plan_file_read(const char *path, struct plan_wish *wish);
 /* The plan, its bytes by tier and its predicted times, as JSON; path NULL: stdout. */
 enum err plan_file_write(const struct run *r, const char *path);
-/* The same for people, on stdout: a table of tiers, the prediction, the flags that freeze it. */
-void plan_print(const struct run *r);
 /* The flags that make `run` take exactly this plan, with --isa and --threads; into buf. */
 void plan_freeze(const struct run *r, char *buf, int cap);
 

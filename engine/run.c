@@ -15,6 +15,8 @@
 
 #define TEXT_RESERVE_BYTES (12 << 20) // JSON of rows, journal buffers, tables of the C library
 #define IO_RESERVE_BYTES   (1 << 20)
+#define PROBE_BYTES_MIN    ((int64_t)8 << 20)
+#define PROBE_BYTES_MAX    ((int64_t)64 << 20)
 
 volatile sig_atomic_t run_interrupted;
 
@@ -62,8 +64,8 @@ static enum err read_evict(struct evict *e, const struct config *c)
         TRY(parse_share("kv-recent", c->kv_recent, &e->recent, &e->recent_is_fraction));
     struct evict_row row;
     if (!e->budget_is_fraction && evict_row_init(e, INT32_MAX, 0, &row) != 0)
-        return fail(ERR_USAGE, "--kv-budget: %d slots are fewer than sink %d + recent %d", row.budget,
-                    row.sink, row.recent);
+        return fail(ERR_USAGE, "--kv-budget: %d slots are fewer than sink %d + recent %d",
+                    row.budget, row.sink, row.recent);
     return OK;
 }
 
@@ -81,7 +83,8 @@ static enum err read_compute(struct run *r, const struct config *c)
     if (r->kv_format == N_KV_FORMATS)
         return fail(ERR_USAGE, "--kv-format: '%s' is none of f32|bf16", c->kv_format);
     if (strncmp(c->device, "cuda", 4) == 0)
-        return fail(ERR_DEVICE, "--device %s: this build has no CUDA device (--device cpu)", c->device);
+        return fail(ERR_DEVICE, "--device %s: this build has no CUDA device (--device cpu)",
+                    c->device);
     if (strcmp(c->device, "auto") != 0 && strcmp(c->device, "cpu") != 0)
         return fail(ERR_USAGE, "--device: '%s' is none of auto|cpu|cuda[:i]", c->device);
     r->ops = (struct ops){.isa = isa_best(), .compute = compute ? COMPUTE_F32 : COMPUTE_BF16};
@@ -111,7 +114,8 @@ static enum err open_threads(struct run *r, const struct config *c)
 
 static void read_budgets(struct run *r, const struct config *c)
 {
-    /* Left to itself a run takes what is free now less a tenth and 256 MiB: others live here too. */
+    /* Left to itself a run takes what is free now less a tenth and 256 MiB: others live here too.
+     */
     int64_t ram = r->info.ram_free_bytes - r->info.ram_free_bytes / 10 - (256 << 20);
     int64_t disk = r->info.disk_free_bytes - r->info.disk_free_bytes / 10;
     r->budget = (struct budget){.device = 0,
@@ -125,8 +129,8 @@ static void write_fingerprint(struct run *r, const struct config *c)
     const struct evict *e = &r->evict;
     char kv[256] = "full";
     if (e->policy != EVICT_FULL)
-        snprintf(kv, sizeof kv, "%s budget %s recent %s sink %d scope %s%s", c->kv_policy, c->kv_budget,
-                 c->kv_recent ? c->kv_recent : "default", e->sink, c->kv_scope,
+        snprintf(kv, sizeof kv, "%s budget %s recent %s sink %d scope %s%s", c->kv_policy,
+                 c->kv_budget, c->kv_recent ? c->kv_recent : "default", e->sink, c->kv_scope,
                  e->simulate ? " simulate" : "");
     snprintf(r->fingerprint, sizeof r->fingerprint,
              "model=%016llx\nisa=%s\ncompute=%s\nkv=%s\nkv_format=%s\n",
@@ -143,17 +147,30 @@ enum err run_prepare(struct run *r, const struct config *c)
     TRY(read_compute(r, c));
     TRY(read_evict(&r->evict, c));
     TRY(opened_open(&r->opened, c));
-    snprintf(r->offload_dir, sizeof r->offload_dir, "%s", c->offload_dir ? c->offload_dir : r->opened.pack_path);
+    snprintf(r->offload_dir, sizeof r->offload_dir, "%s",
+             c->offload_dir ? c->offload_dir : r->opened.pack_path);
     char *slash = strrchr(r->offload_dir, '/');
     if (!c->offload_dir)
-        snprintf(slash ? slash : r->offload_dir, 2, slash == r->offload_dir ? "/" : slash ? "" : ".");
+        snprintf(slash ? slash : r->offload_dir, 2,
+                 slash == r->offload_dir ? "/"
+                 : slash                 ? ""
+                                         : ".");
     TRY(machine_read(&r->info, r->offload_dir));
     TRY(open_threads(r, c));
-    read_budgets(r, c);
     write_fingerprint(r, c);
     if (r->opened.model.dummy)
         log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");
     return OK;
+}
+
+static int64_t text_bytes(const struct run *r)
+{
+    const struct opened *o = &r->opened;
+    int64_t held = o->tokenizer ? tokenizer_bytes(o->tokenizer) + o->model.tokenizer_bytes : 0;
+    int64_t crcs = (o->model.n_pieces + o->model.shape.vocab) * 8; // as read, and as a table
+    int64_t rows = r->job ? job_text_bytes(r->job, &r->work) : r->work.n_rows * 64;
+    int64_t tables = crcs + rows + (int64_t)o->model.n_layers * (int64_t)sizeof *o->model.layers;
+    return held + tables + TEXT_RESERVE_BYTES;
 }
 
 static enum err probe_machine(struct run *r)
@@ -163,7 +180,13 @@ static enum err probe_machine(struct run *r)
         return machine_file_read(&r->machine, c->machine);
     char dir[4096];
     TRY(pack_cache_dir(dir, sizeof dir));
-    struct probe_config probe = {.ops = &r->ops, .dir = r->offload_dir, .io = r->io};
+    /* A cap is a cap while measuring, too: the budget, less what text holds by now. */
+    int64_t rest = r->budget.ram - text_bytes(r);
+    struct probe_config probe = {.ops = &r->ops,
+                                 .dir = r->offload_dir,
+                                 .io = r->io,
+                                 .memory_bytes =
+                                     min_i64(max_i64(rest, PROBE_BYTES_MIN), PROBE_BYTES_MAX)};
     int measured = 0;
     int threads = r->machine.threads;
     TRY(probe_cached(&r->machine, &probe, dir, &measured));
@@ -237,18 +260,8 @@ static enum err read_wish(const struct config *c, struct plan_wish *wish)
     return OK;
 }
 
-static int64_t text_bytes(const struct run *r)
-{
-    const struct opened *o = &r->opened;
-    int64_t held = o->tokenizer ? tokenizer_bytes(o->tokenizer) + o->model.tokenizer_bytes : 0;
-    int64_t crcs = (o->model.n_pieces + o->model.shape.vocab) * 8; // as read, and as a table
-    int64_t rows = r->job ? job_text_bytes(r->job, &r->work) : r->work.n_rows * 64;
-    int64_t tables = crcs + rows + (int64_t)o->model.n_layers * (int64_t)sizeof *o->model.layers;
-    return held + tables + TEXT_RESERVE_BYTES;
-}
-
-/* Seconds to decode every weight of the model once on all threads, measured on one panel of the format
- * that most of them have. Formats that matmuls read in place cost nothing. */
+/* Seconds to decode every weight of the model once on all threads, measured on one panel of the
+ * format that most of them have. Formats that matmuls read in place cost nothing. */
 static double decode_seconds(const struct run *r)
 {
     const struct model *m = &r->opened.model;
@@ -256,7 +269,8 @@ static double decode_seconds(const struct run *r)
     int f32 = r->ops.compute == COMPUTE_F32;
     if (t->dtype == (f32 ? DTYPE_F32 : DTYPE_BF16))
         return 0;
-    int64_t bytes = dtype_panel_bytes(t->dtype, t->k), out_bytes = (int64_t)(t->k + 1) * PANEL_ROWS * 4;
+    int64_t bytes = dtype_panel_bytes(t->dtype, t->k),
+            out_bytes = (int64_t)(t->k + 1) * PANEL_ROWS * 4;
     uint8_t *panel = calloc(1, (size_t)bytes), *out = malloc((size_t)out_bytes);
     int64_t best_ns = INT64_MAX;
     for (int i = 0; panel && out && i < 8; i++) {
@@ -279,8 +293,9 @@ static void print_plan(const struct run *r)
     const struct plan *p = &r->plan;
     const struct plan_bytes *b = &r->bytes;
     const double mib = 1048576.0;
-    log_line(LOG_INFO, "plan: %d x %d rows, %d of %d layers in RAM, KV in %s, hidden in %s, %d prefill "
-                       "tokens a pass; RAM %.1f MiB, disk %.1f MiB",
+    log_line(LOG_INFO,
+             "plan: %d x %d rows, %d of %d layers in RAM, KV in %s, hidden in %s, %d prefill "
+             "tokens a pass; RAM %.1f MiB, disk %.1f MiB",
              p->batches, p->batch, p->resident, p->layers - 1,
              p->kv_home == TIER_NVME ? "NVMe" : "RAM", p->hidden_home == TIER_NVME ? "NVMe" : "RAM",
              p->prefill_tokens, (double)b->ram / mib, (double)b->disk / mib);
@@ -294,8 +309,10 @@ enum err run_plan(struct run *r)
 {
     const struct config *c = r->config;
     const struct shape *shape = &r->opened.model.shape;
+    read_budgets(r, c);
     TRY(probe_machine(r));
-    r->weights = malloc(sizeof *r->weights);
+    if (!r->weights)
+        r->weights = malloc(sizeof *r->weights);
     if (!r->weights)
         return fail(ERR_FIT, "memory: plan tables");
     engine_weights_info(&r->opened.model, r->weights);
@@ -309,11 +326,11 @@ enum err run_plan(struct run *r)
     if (c->plan)
         TRY(plan_file_read(c->plan, &wish));
     char why[320];
-    if (plan_search(&wish, r->weights, &r->work, shape, &r->evict, &r->costs, &r->machine, &r->budget,
-                    &r->plan, why, sizeof why) != 0)
+    if (plan_search(&wish, r->weights, &r->work, shape, &r->evict, &r->costs, &r->machine,
+                    &r->budget, &r->plan, why, sizeof why) != 0)
         return fail(ERR_FIT, "%s: plan: %s", c->model, why);
-    CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget, &r->bytes,
-                     why, sizeof why) == 0);
+    CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget,
+                     &r->bytes, why, sizeof why) == 0);
     plan_cost(&r->plan, r->weights, &r->work, shape, &r->costs, &r->machine, &r->time);
     print_plan(r);
     return OK;
@@ -323,7 +340,8 @@ enum err run_walk(struct run *r)
 {
     const struct config *c = r->config;
     int n_stops = 0;
-    const int32_t *stops = r->opened.tokenizer ? tokenizer_stops(r->opened.tokenizer, &n_stops) : NULL;
+    const int32_t *stops =
+        r->opened.tokenizer ? tokenizer_stops(r->opened.tokenizer, &n_stops) : NULL;
     struct engine_config e = {.plan = r->plan,
                               .model = &r->opened.model,
                               .job = r->job,

@@ -1,7 +1,8 @@
-/* engine/source.h - a model file as `pack` sees it: named values and named tensors, whoever wrote it.
+/* engine/source.h - a model file as `pack` sees it: named values and named tensors, whoever wrote
+ * it.
  *
- * Owns: the common view. gguf.c and safetensors.c fill it, family_*.c reads it. Nothing here is used
- * once a pack exists. All names and sizes were checked against the files by the reader. */
+ * Owns: the common view. gguf.c and safetensors.c fill it, family_*.c reads it. Nothing here is
+ * used once a pack exists. All names and sizes were checked against the files by the reader. */
 #ifndef ENGINE_SOURCE_H
 #define ENGINE_SOURCE_H
 
@@ -10,12 +11,12 @@
 #define SOURCE_DIMS_MAX 4
 
 struct source_tensor {
-    const char *name;               // owned by the source
+    const char *name; // owned by the source
     enum dtype dtype; // N_DTYPES: listed, but in a format that cannot be read
     int n_dims;
-    int64_t dims[SOURCE_DIMS_MAX];  // slow to fast: a matrix is [n (outputs), k (inputs)]
-    int file;                       // index into the source's files
-    int64_t offset, n_bytes;        // in that file; checked to lie inside it
+    int64_t dims[SOURCE_DIMS_MAX]; // slow to fast: a matrix is [n (outputs), k (inputs)]
+    int file;                      // index into the source's files
+    int64_t offset, n_bytes;       // in that file; checked to lie inside it
 };
 
 struct source {
@@ -39,8 +40,9 @@ const char *source_format(const struct source *s, const struct source_tensor *t)
 enum err source_read(const struct source *s, const struct source_tensor *t, int64_t offset,
                      int64_t n_bytes, void *buf);
 
-/* Scalar metadata by key (GGUF key, or config.json member; nested members with dots). Each checks the
- * type and range: ERR_INPUT names the key. *found says whether the key exists (absent is OK). */
+/* Scalar metadata by key (GGUF key, or config.json member; nested members with dots). Each checks
+ * the type and range: ERR_INPUT names the key. *found says whether the key exists (absent is OK).
+ */
 enum err source_int(const struct source *s, const char *key, int64_t min, int64_t max, int64_t *out,
                     int *found);
 enum err source_float(const struct source *s, const char *key, double *out, int *found);

@@ -1,8 +1,8 @@
 /* engine/stage.c - see stage.h.
  *
  * The fact a newcomer would miss: a fetch for the next pass is issued before it is known who leaves
- * and who enters. It brings the pages of yesterday's rows; compute trusts only the page table of its
- * own moment, and a page handed to a new row since is written before it is read. */
+ * and who enters. It brings the pages of yesterday's rows; compute trusts only the page table of
+ * its own moment, and a page handed to a new row since is written before it is read. */
 #include "engine/stage.h"
 
 #define KV_LOST_MAX 64 // corrupt or unreadable pages before the run stops instead of recomputing
@@ -36,7 +36,8 @@ enum err stage_fetch_kv(struct engine *e, struct step s)
     return home_kv_fetch(&e->home, s.n, s.layer - 1, s.batch, e->page_list, n);
 }
 
-/* Tokens whose hidden states a step reads: after the last decoder layer only wanted positions go on. */
+/* Tokens whose hidden states a step reads: after the last decoder layer only wanted positions go
+ * on. */
 static int hidden_tokens(const struct engine *e, const struct batch *b, int layer)
 {
     return layer_kind(e, layer) == LAYER_SLICE ? b->n_positions : b->n_tokens;

@@ -267,8 +267,8 @@ static void pairs_from_columns(const float *in, int64_t n, uint8_t *out)
 }
 
 /* Block formats: one row's numbers after the other's, scattered into columns. */
-DTYPE_CLONES static void blocks_to_f32(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,
-                          float *out)
+DTYPE_CLONES static void blocks_to_f32(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0,
+                                       int64_t k1, float *out)
 {
     const struct format *f = &formats[t];
     const int64_t row_bytes = dtype_row_bytes(t, k);
@@ -285,8 +285,8 @@ DTYPE_CLONES static void blocks_to_f32(enum dtype t, const uint8_t *panel, int64
     }
 }
 
-DTYPE_CLONES static void blocks_to_bf16(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,
-                           uint8_t *out)
+DTYPE_CLONES static void blocks_to_bf16(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0,
+                                        int64_t k1, uint8_t *out)
 {
     const struct format *f = &formats[t];
     const int64_t row_bytes = dtype_row_bytes(t, k);

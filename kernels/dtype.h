@@ -3,8 +3,8 @@
  * Owns: the one table of formats. Refuses: arithmetic on more than one row or panel.
  * A new weight format is one line of the table plus its decoder.
  *
- * Row: k numbers of one output (one row of W[n, k]), blocks in ascending k, the layout of GGUF / numpy.
- * Panel: 32 consecutive rows (missing ones are zero) in the order the kernels read them:
+ * Row: k numbers of one output (one row of W[n, k]), blocks in ascending k, the layout of GGUF /
+ * numpy. Panel: 32 consecutive rows (missing ones are zero) in the order the kernels read them:
  *   bf16           [k_even / 2][32][2]   pairs of k interleaved, k_even = k rounded up to 2
  *   f32, f16       [k][32]
  *   block formats  [32] whole rows, one after the other (q8, q4, GGUF blocks, bf12)
@@ -32,8 +32,8 @@ enum dtype {
     DTYPE_Q4_K,
     DTYPE_Q5_K,
     DTYPE_Q6_K,
-    DTYPE_Q8,   // ours: groups of 64 along k (the last may be shorter): symmetric int8, one f32 scale
-    DTYPE_Q4,   // ours: groups of 64 along k: 4-bit unsigned, f16 scale and f16 minimum
+    DTYPE_Q8, // ours: groups of 64 along k (the last may be shorter): symmetric int8, one f32 scale
+    DTYPE_Q4, // ours: groups of 64 along k: 4-bit unsigned, f16 scale and f16 minimum
     DTYPE_BF12, // ours, lossless: see kernels/dtype.c
     N_DTYPES
 };
@@ -42,7 +42,8 @@ struct dtype_info {
     const char *name;  // "q4_1", as the command line and inspect print it
     int block;         // numbers per block along k; 1 for plain formats
     int block_bytes;   // bytes of one block
-    int partial_block; // 1: the last block of a row may hold fewer numbers (q8, q4); its bytes are full
+    int partial_block; // 1: the last block of a row may hold fewer numbers (q8, q4); its bytes are
+                       // full
     int ggml_id;       // type id in a GGUF file, -1 when GGUF has no such type
 };
 
@@ -51,7 +52,8 @@ const struct dtype_info *dtype_info(enum dtype t);
 enum dtype dtype_by_name(const char *name);
 enum dtype dtype_by_ggml_id(int ggml_id);
 
-/* Bytes of one row of k numbers; -1 when k is not a multiple of the block (and partial_block is 0). */
+/* Bytes of one row of k numbers; -1 when k is not a multiple of the block (and partial_block is 0).
+ */
 int64_t dtype_row_bytes(enum dtype t, int64_t k);
 /* Bytes of one 32-row panel / of a whole W[n, k] in panels (a multiple of 64). */
 int64_t dtype_panel_bytes(enum dtype t, int64_t k);
@@ -69,7 +71,8 @@ void panel_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, voi
  * f32: out [k1 - k0][32]. */
 void panel_decode_bf16(enum dtype t, const void *panel, int64_t k, int64_t k0, int64_t k1,
                        uint16_t *out);
-void panel_decode_f32(enum dtype t, const void *panel, int64_t k, int64_t k0, int64_t k1, float *out);
+void panel_decode_f32(enum dtype t, const void *panel, int64_t k, int64_t k0, int64_t k1,
+                      float *out);
 
 static inline float bf16_to_f32(uint16_t b)
 {

@@ -13,7 +13,8 @@
 /* Decoders are compiled for each vector width and chosen once by the loader. The numbers are the
  * same: every product and sum is rounded by itself (-ffp-contract=off). */
 #ifdef __x86_64__
-#define DTYPE_CLONES __attribute__((target_clones("default", "avx2", "arch=x86-64-v4"), optimize("O3")))
+#define DTYPE_CLONES                                                                               \
+    __attribute__((target_clones("default", "avx2", "arch=x86-64-v4"), optimize("O3")))
 #else
 #define DTYPE_CLONES
 #endif

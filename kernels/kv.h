@@ -2,10 +2,10 @@
  *
  * Page = [K part][V part], each [n_kv_heads][panel], the whole padded to 4 KiB. dim_pad is head_dim
  * rounded up to 16; the padding is zero.
- *   bf16   K panel [dim_pad / 2][32][2]  pairs of dimensions, slots side by side (as a weight panel)
- *          V panel [16][dim_pad][2]      pairs of slots, dimensions side by side
- *   f32    K panel [dim_pad][32]         V panel [32][dim_pad]
- * so that q.k runs over slots and p.V over dimensions without a horizontal sum. */
+ *   bf16   K panel [dim_pad / 2][32][2]  pairs of dimensions, slots side by side (as a weight
+ * panel) V panel [16][dim_pad][2]      pairs of slots, dimensions side by side f32    K panel
+ * [dim_pad][32]         V panel [32][dim_pad] so that q.k runs over slots and p.V over dimensions
+ * without a horizontal sum. */
 #ifndef KERNELS_KV_H
 #define KERNELS_KV_H
 

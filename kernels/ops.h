@@ -1,5 +1,5 @@
-/* kernels/ops.h - THE contract: one args struct per op, with shapes. Everything that computes on the
- * line goes through ops_run_*(), which picks the implementation of the chosen instruction set.
+/* kernels/ops.h - THE contract: one args struct per op, with shapes. Everything that computes on
+ * the line goes through ops_run_*(), which picks the implementation of the chosen instruction set.
  *
  * Owns: the list of ops and of their implementations. Refuses: allocation (scratch comes with the
  * args), knowledge of tiers, steps or models.
@@ -10,9 +10,9 @@
  *      slots always, splits joined in order, the row's own new token last;
  *   c. a prompt attends in tiles of 32 queries at absolute positions and adds scores in that order;
  *   d. sums in norms and softmax run in 16 lanes joined in one fixed tree; exp is op_exp (ours);
- *   e. under COMPUTE_F32 each link of a chain is a fused multiply-add, so that every instruction set
- *      gives the same bytes; under COMPUTE_BF16 the instruction set is part of the answer.
- * Arrays are row-major, slow to fast. */
+ *   e. under COMPUTE_F32 each link of a chain is a fused multiply-add, so that every instruction
+ * set gives the same bytes; under COMPUTE_BF16 the instruction set is part of the answer. Arrays
+ * are row-major, slow to fast. */
 #ifndef KERNELS_OPS_H
 #define KERNELS_OPS_H
 
@@ -53,20 +53,20 @@ struct weight {
  * Inputs are rounded to the compute format (bf16, to nearest even); the chain is f32. */
 struct matmul_args {
     struct weight w;
-    const float *x; // [m, k], row stride x_stride
-    float *y;       // [m, n], row stride y_stride
+    const float *x;    // [m, k], row stride x_stride
+    float *y;          // [m, n], row stride y_stride
     const float *bias; // [n] or NULL
     int m;
     int64_t x_stride, y_stride; // in numbers
-    int add;        // 1: y += result (residual), after bias and act
-    int act;        // ACT_NONE, ACT_RELU or ACT_GELU (tanh-free, erf form)
-    void *scratch;  // >= matmul_scratch_bytes(...), 64-byte aligned
+    int add;                    // 1: y += result (residual), after bias and act
+    int act;                    // ACT_NONE, ACT_RELU or ACT_GELU (tanh-free, erf form)
+    void *scratch;              // >= matmul_scratch_bytes(...), 64-byte aligned
 };
 /* Scratch for packed inputs and decoded panels, for up to m rows and any weight up to (n, k). */
 int64_t matmul_scratch_bytes(const struct ops *ops, int m, int n, int k);
 
-/* y = norm(x) * weight (+ bias). RMS: x / sqrt(mean(x^2) + eps); layer: (x - mean) / sqrt(var + eps).
- * y may be x. */
+/* y = norm(x) * weight (+ bias). RMS: x / sqrt(mean(x^2) + eps); layer: (x - mean) / sqrt(var +
+ * eps). y may be x. */
 struct norm_args {
     const float *x;      // [m, dim]
     float *y;            // [m, dim]
@@ -74,13 +74,13 @@ struct norm_args {
     const float *bias;   // [dim] or NULL
     int m, dim;
     int64_t x_stride, y_stride;
-    int kind;  // enum norm_kind
+    int kind; // enum norm_kind
     float eps;
 };
 
 /* Rotates the leading rope_dim numbers of every head in place; pairs are (i, i + rope_dim / 2). */
 struct rope_args {
-    float *x; // [m, n_heads, head_dim], row stride x_stride
+    float *x;               // [m, n_heads, head_dim], row stride x_stride
     const float *cos, *sin; // [m, rope_dim / 2]
     int m, n_heads, head_dim, rope_dim;
     int64_t x_stride;
@@ -98,8 +98,8 @@ struct silu_mul_args {
  * slot i % 32 of page i / 32; the pages lie one after the other. */
 struct kv_store_args {
     const struct kv_layout *layout;
-    void *pages;         // [ceil((first + n) / 32)][layout->page_bytes]
-    const float *k, *v;  // [n, n_kv_heads, head_dim], row strides below
+    void *pages;        // [ceil((first + n) / 32)][layout->page_bytes]
+    const float *k, *v; // [n, n_kv_heads, head_dim], row strides below
     int64_t k_stride, v_stride;
     int first, n;
 };
@@ -132,15 +132,15 @@ struct evict_event {
     float score;
 };
 
-/* The KV state of one row in one layer. Slots 0..n_slots-1 are in use, in every head alike; slot s is
- * in page s / 32. Under EVICT_FULL slot s holds position s and slot_pos, slot_score are NULL. */
+/* The KV state of one row in one layer. Slots 0..n_slots-1 are in use, in every head alike; slot s
+ * is in page s / 32. Under EVICT_FULL slot s holds position s and slot_pos, slot_score are NULL. */
 struct kv_row {
-    void *const *pages;  // page pointers; room for every slot the row may take in this call
-    int32_t *slot_pos;   // [n_kv_heads, slots_cap] true positions; negative (~pos): masked (simulate)
-    float *slot_score;   // [n_kv_heads, slots_cap] summed attention weights
-    uint64_t *dirty;     // bit i is set when page i was written; [ceil(pages / 64)]
+    void *const *pages; // page pointers; room for every slot the row may take in this call
+    int32_t *slot_pos; // [n_kv_heads, slots_cap] true positions; negative (~pos): masked (simulate)
+    float *slot_score; // [n_kv_heads, slots_cap] summed attention weights
+    uint64_t *dirty;   // bit i is set when page i was written; [ceil(pages / 64)]
     int slots_cap;
-    int n_slots;         // in: before the call; out: after it
+    int n_slots; // in: before the call; out: after it
 };
 
 /* Known tokens of one row under decode's rule, one after the other: token i (position pos + i)
@@ -149,11 +149,11 @@ struct kv_row {
 struct forced_span {
     struct kv_row *kv;
     struct evict_row evict;
-    int n;             // tokens
-    int pos;           // true position of the first
-    const float *q;    // [n, n_heads, head_dim], row stride q_stride
-    const float *k, *v; // [n, n_kv_heads, head_dim], row strides k_stride, v_stride
-    float *out;        // [n, n_heads, head_dim], row stride out_stride
+    int n;                      // tokens
+    int pos;                    // true position of the first
+    const float *q;             // [n, n_heads, head_dim], row stride q_stride
+    const float *k, *v;         // [n, n_kv_heads, head_dim], row strides k_stride, v_stride
+    float *out;                 // [n, n_heads, head_dim], row stride out_stride
     struct evict_event *events; // [n, n_kv_heads] victims, or NULL
 };
 struct attend_forced_args {
@@ -169,14 +169,14 @@ int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_
                                     int n_kv_heads, int head_dim);
 
 /* After the last tile of a prompt: every head keeps its best `budget` slots (all of them when they
- * fit), written in ascending position to slots 0.. of the row's pages in the KV format; positions and
- * scores follow. kv->n_slots = min(n_prompt, budget). Under evict->simulate everything is written and
- * what would have gone is masked. */
+ * fit), written in ascending position to slots 0.. of the row's pages in the KV format; positions
+ * and scores follow. kv->n_slots = min(n_prompt, budget). Under evict->simulate everything is
+ * written and what would have gone is masked. */
 struct prompt_keep_args {
     const struct kv_layout *from; // workspace pages
     const struct kv_layout *to;   // the row's pages
     const void *pages;
-    const float *scores;          // as prompt_span.scores
+    const float *scores; // as prompt_span.scores
     const struct evict *evict;
     struct evict_row row;
     struct kv_row *kv;
@@ -197,11 +197,11 @@ struct logit_edit {
 struct head_candidate {
     float logit; // edited where it is for sampling
     int32_t id;
-    float raw;   // before edits: what log-probabilities are made of
+    float raw; // before edits: what log-probabilities are made of
 };
 
-#define HEAD_TOP_MAX      20   // top_logprobs
-#define HEAD_SAMPLE_MAX   1024 // candidates under top-k, top-p, min-p
+#define HEAD_TOP_MAX    20   // top_logprobs
+#define HEAD_SAMPLE_MAX 1024 // candidates under top-k, top-p, min-p
 enum head_want {
     HEAD_SCORE = 1,  // log-sum-exp, argmax, the target's logit
     HEAD_TOP = 2,    // and the best n_top
@@ -212,24 +212,25 @@ enum head_want {
 /* What the slices of the head leave of one position's logits. Zeroed, then head_start(), before the
  * first slice; slices come in ascending vocabulary order. Ties go to the lowest id. */
 struct head_state {
-    int want;           // enum head_want, or-ed
-    int32_t target;     // HEAD_SCORE: token whose logit is wanted; -1 none
+    int want;       // enum head_want, or-ed
+    int32_t target; // HEAD_SCORE: token whose logit is wanted; -1 none
     float temperature;
-    uint64_t noise_key; // HEAD_SAMPLE: hash of (seed, row, position); noise of id is gumbel(key, id)
+    uint64_t
+        noise_key; // HEAD_SAMPLE: hash of (seed, row, position); noise of id is gumbel(key, id)
     const struct logit_edit *edits; // borrowed, sorted by id; they act on sampling (HEAD_SAMPLE,
     int n_edits;                    // HEAD_FILTER) only: scores are the model's own
     int n_top;                      // HEAD_TOP
     // results
-    float max, sum;      // log-sum-exp = max + log(sum), over raw logits, joined tile by tile
+    float max, sum; // log-sum-exp = max + log(sum), over raw logits, joined tile by tile
     float target_logit;
-    float best_logit;    // raw argmax and its logit
+    float best_logit; // raw argmax and its logit
     int32_t best_id;
-    float sample_value;  // best logit / T + noise (edited)
+    float sample_value; // best logit / T + noise (edited)
     int32_t sample_id;
-    float sample_logit;  // its raw logit
-    int n_candidates;    // in top[] / in candidates[]
-    struct head_candidate top[HEAD_TOP_MAX];   // descending
-    struct head_candidate *candidates;         // [HEAD_SAMPLE_MAX] heap, for HEAD_FILTER; else NULL
+    float sample_logit;                      // its raw logit
+    int n_candidates;                        // in top[] / in candidates[]
+    struct head_candidate top[HEAD_TOP_MAX]; // descending
+    struct head_candidate *candidates;       // [HEAD_SAMPLE_MAX] heap, for HEAD_FILTER; else NULL
     int n_filter;
 };
 void head_start(struct head_state *s);
@@ -238,7 +239,7 @@ float head_gumbel(uint64_t key, int32_t id);
 
 /* Reduces one tile of logits [m, n] (vocabulary rows first .. first + n) into m states. */
 struct head_reduce_args {
-    const float *logits;        // [m, n], row stride
+    const float *logits; // [m, n], row stride
     int64_t stride;
     struct head_state *const *states; // [m]
     int m, n, first;

@@ -1,7 +1,8 @@
 /* kernels/pool.h - the compute threads: one parallel-for with a static split.
  *
- * Owns: n_threads - 1 threads (the caller is the last). Refuses: anything dynamic: which thread does a
- * task must never show in the result, and static splits make it cheap to see that it does not. */
+ * Owns: n_threads - 1 threads (the caller is the last). Refuses: anything dynamic: which thread
+ * does a task must never show in the result, and static splits make it cheap to see that it does
+ * not. */
 #ifndef KERNELS_POOL_H
 #define KERNELS_POOL_H
 
@@ -20,7 +21,8 @@ int pool_threads(const struct pool *pool); // 1 for NULL: everything runs on the
 void pool_run(struct pool *pool, pool_fn fn, void *ctx);
 void pool_close(struct pool *pool); // accepts NULL
 
-/* The part [*first, *last) of n items that belongs to thread i: contiguous, sizes differ by <= 1. */
+/* The part [*first, *last) of n items that belongs to thread i: contiguous, sizes differ by <= 1.
+ */
 static inline void pool_split(int64_t n, int thread, int n_threads, int64_t *first, int64_t *last)
 {
     *first = n * thread / n_threads;

@@ -156,7 +156,7 @@ int machine_device_node(const char *root, unsigned device_major, unsigned device
         FILE *f = fopen(path, "re");
         if (!f)
             continue;
-        int node = fgets(line, sizeof line, f) ? atoi(line) : -1;
+        int node = fgets(line, sizeof line, f) ? (int)strtol(line, NULL, 10) : -1;
         fclose(f);
         return node;
     }

@@ -1,8 +1,9 @@
 /* offload/mover.c - see mover.h.
  *
- * Owns: the thread, the queue of tickets, the table of pieces in flight. The one fact a newcomer would
- * miss: every field of a ticket below "written by the mover" is read and written under the mutex only,
- * so the walker never sees half a state; the ring itself is touched by the mover's thread alone. */
+ * Owns: the thread, the queue of tickets, the table of pieces in flight. The one fact a newcomer
+ * would miss: every field of a ticket below "written by the mover" is read and written under the
+ * mutex only, so the walker never sees half a state; the ring itself is touched by the mover's
+ * thread alone. */
 #include "offload/mover.h"
 
 #include <fcntl.h>
@@ -16,14 +17,14 @@
 struct piece {
     struct ring_io io;
     struct ticket *ticket;
-    int64_t index;  // of MOVER_PIECE within segment 0, for its CRC
-    int verify;     // the CRC of this piece is due
-    int reread;     // it was wrong once
+    int64_t index; // of MOVER_PIECE within segment 0, for its CRC
+    int verify;    // the CRC of this piece is due
+    int reread;    // it was wrong once
     struct piece *next_free;
 };
 
 struct mover {
-    struct ring *ring; // owned; the mover's thread only
+    struct ring *ring;   // owned; the mover's thread only
     struct trace *trace; // borrowed
     pthread_t thread;
     pthread_mutex_t lock; // guards the fields below and the private part of tickets
@@ -32,12 +33,13 @@ struct mover {
     uint64_t seq;          // tickets ever submitted
     uint64_t verify_phase; // decides which pieces are checked again after their first read
     int stop;
-    struct piece *pieces;  // owned; [depth]
+    struct piece *pieces; // owned; [depth]
     struct piece *free_pieces;
     int depth;
-    int n_flying[2];       // pieces in flight, reads and writes
+    int n_flying[2]; // pieces in flight, reads and writes
     int64_t flying_since_ns[2];
-    uint8_t *seen[MOVER_FILES_MAX]; // owned; bit per SEEN_UNIT of the file: the piece that starts there was verified once
+    uint8_t *seen[MOVER_FILES_MAX]; // owned; bit per SEEN_UNIT of the file: the piece that starts
+                                    // there was verified once
     int64_t seen_pieces[MOVER_FILES_MAX];
 };
 

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PAGE_SLOTS 32
-#define DISK_BLOCK 4096
+#define PAGE_SLOTS    32
+#define DISK_BLOCK    4096
 #define POSITION_TILE 64 // positions of the head worked on at once (engine/layer.c uses the same)
 
 static int64_t ceil_div64(int64_t a, int64_t b)
@@ -39,10 +39,8 @@ int plan_layer_resident(const struct plan *plan, int layer)
 
 struct order plan_order(const struct plan *plan)
 {
-    return (struct order){.layers = plan->layers,
-                          .decoder = plan->decoder,
-                          .parts = 1,
-                          .batches = plan->batches};
+    return (struct order){
+        .layers = plan->layers, .decoder = plan->decoder, .parts = 1, .batches = plan->batches};
 }
 
 static int64_t streamed_frame_bytes(const struct plan *plan, const struct weights_info *w)
@@ -121,7 +119,8 @@ static void count_kv(const struct plan *plan, const struct shape *shape, const s
     }
     if (evict->policy != EVICT_FULL)
         b->kv_meta += rows * plan->decoder * shape->n_kv_heads * plan->slots_cap * 8;
-    b->kv_meta += rows * (plan->slots_cap / PAGE_SLOTS) * 16 + plan->batches * plan->pages_batch * 4;
+    b->kv_meta +=
+        rows * (plan->slots_cap / PAGE_SLOTS) * 16 + plan->batches * plan->pages_batch * 4;
 }
 
 static void count_workspace(const struct plan *plan, const struct weights_info *w,
@@ -142,8 +141,9 @@ static void count_workspace(const struct plan *plan, const struct weights_info *
     b->workspace += plan->step_tokens * 64; // spans and positions of one step
     int64_t window = align(w->embed_row_bytes, DISK_BLOCK) + DISK_BLOCK;
     if (!plan->embed_resident)
-        b->workspace += (plan->gather_windows + (int64_t)plan->batch * plan->batches) * (window + 128) +
-                        w->embed_rest_bytes + DISK_BLOCK;
+        b->workspace +=
+            (plan->gather_windows + (int64_t)plan->batch * plan->batches) * (window + 128) +
+            w->embed_rest_bytes + DISK_BLOCK;
     int64_t positions = (int64_t)plan->batch * plan->batches + plan->head_positions - plan->batch;
     b->head = positions * (costs->head_state_bytes + 64);
     b->head += POSITION_TILE * (HEAD_TILE + wide) * 4;
@@ -201,13 +201,15 @@ int plan_check(const struct plan *plan, const struct weights_info *w, const stru
         return -1;
     }
     if (budget->ram >= 0 && bytes->ram > budget->ram) {
-        snprintf(why, (size_t)why_cap, "needs %.1f MiB of RAM, the budget is %.1f (--mem-ram %lldM)",
+        snprintf(why, (size_t)why_cap,
+                 "needs %.1f MiB of RAM, the budget is %.1f (--mem-ram %lldM)",
                  (double)bytes->ram / 1048576.0, (double)budget->ram / 1048576.0,
                  (long long)ceil_div64(bytes->ram, 1048576));
         return -1;
     }
     if (budget->disk >= 0 && bytes->disk > budget->disk) {
-        snprintf(why, (size_t)why_cap, "needs %.1f MiB of disk, the budget is %.1f (--mem-disk %lldM)",
+        snprintf(why, (size_t)why_cap,
+                 "needs %.1f MiB of disk, the budget is %.1f (--mem-disk %lldM)",
                  (double)bytes->disk / 1048576.0, (double)budget->disk / 1048576.0,
                  (long long)ceil_div64(bytes->disk, 1048576));
         return -1;

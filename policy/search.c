@@ -32,8 +32,8 @@ void plan_cost(const struct plan *plan, const struct weights_info *w, const stru
     double by_prefill = (double)work->prompt_tokens / max_d(plan->prefill_tokens, 1) + outputs;
     if (work->scores_forced) { // known tokens come in at the same gate as prompts
         by_rows = (double)work->n_rows / max_d(rows, 1);
-        by_prefill = (double)(work->prompt_tokens + work->output_tokens) /
-                     max_d(plan->prefill_tokens, 1);
+        by_prefill =
+            (double)(work->prompt_tokens + work->output_tokens) / max_d(plan->prefill_tokens, 1);
     }
     t->passes = max_d(max_d(by_rows, by_prefill), 1);
 
@@ -47,17 +47,19 @@ void plan_cost(const struct plan *plan, const struct weights_info *w, const stru
     double hidden = plan->hidden_home == TIER_NVME ? rows * shape->dim * 4.0 * plan->layers : 0;
     double tokens = (double)(work->prompt_tokens + work->output_tokens) / t->passes;
     t->read_s = rate(streamed + nvme_kv + hidden, machine->nvme_read);
-    t->write_s = rate(hidden + (nvme_kv > 0 ? tokens * slot_bytes * plan->decoder : 0),
-                      machine->nvme_write);
+    t->write_s =
+        rate(hidden + (nvme_kv > 0 ? tokens * slot_bytes * plan->decoder : 0), machine->nvme_write);
     struct order order = plan_order(plan);
-    /* Every batch goes over all weights once, decoding them beside the cache: few rows pay as many. */
+    /* Every batch goes over all weights once, decoding them beside the cache: few rows pay as many.
+     */
     double over_weights =
         plan->batches * (rate((double)w->n_params * 2, machine->ram_read) + costs->decode_s);
     t->compute_s = rate(tokens * (double)w->flops_per_token, machine->matmul_flops) + over_weights +
                    rate(kv_read, machine->ram_read) +
                    (double)order_pass_steps(&order) * machine->step_s;
     double io_s = t->read_s + t->write_s;
-    t->bound = t->compute_s >= io_s ? "cpu" : (t->read_s >= t->write_s ? "nvme-read" : "nvme-write");
+    t->bound =
+        t->compute_s >= io_s ? "cpu" : (t->read_s >= t->write_s ? "nvme-read" : "nvme-write");
     int overlapped = plan->ahead_weights > 0;
     t->pass_s = overlapped ? max_d(t->compute_s, io_s) : t->compute_s + io_s;
     t->job_s = t->passes * t->pass_s;
@@ -94,8 +96,8 @@ static int fits(struct search *s, struct plan *p)
     return rc == 0;
 }
 
-/* Prompt tokens that a pass admits: as many as compute can take while the streamed bytes come in, but
- * enough that prompts do not starve the rows. Bytes never depend on it. */
+/* Prompt tokens that a pass admits: as many as compute can take while the streamed bytes come in,
+ * but enough that prompts do not starve the rows. Bytes never depend on it. */
 static int choose_prefill(const struct search *s, const struct plan *p)
 {
     if (s->wish->prefill_tokens > 0)
@@ -107,7 +109,7 @@ static int choose_prefill(const struct search *s, const struct plan *p)
     double read_s = rate(streamed, s->machine->nvme_read);
     double tokens = read_s * s->machine->matmul_flops / max_d((double)s->w->flops_per_token, 1);
     tokens -= (double)p->batch * p->batches;
-    double least = s->work->scores_forced ? 512 : 256;
+    double least = s->work->scores_forced ? 2048 : 256;
     if (tokens < least)
         tokens = least;
     if (tokens > 2048)
@@ -129,14 +131,22 @@ static void consider(struct search *s, struct plan p)
         most = least = (int)((int64_t)n * s->wish->resident_percent / 100);
     p.resident = least;
     p.prefill_tokens = choose_prefill(s, &p);
-    if (!fits(s, &p))
+    int fit = fits(s, &p);
+    while (!fit && s->wish->prefill_tokens <= 0 && p.prefill_tokens > 32) {
+        p.prefill_tokens /= 2; // a pass may admit less: slower, smaller
+        p.pages_batch = 0;
+        fit = fits(s, &p);
+    }
+    if (!fit)
         return;
     while (least < most) { // bytes grow with resident layers, but for frames: search from both ends
         int mid = (least + most + 1) / 2;
         struct plan q = p;
         q.pages_batch = 0;
         q.resident = mid;
-        q.prefill_tokens = choose_prefill(s, &q);
+        int prefill = choose_prefill(s, &q); // less is streamed, fewer tokens hide behind it
+        if (prefill < q.prefill_tokens)
+            q.prefill_tokens = prefill;
         if (fits(s, &q)) {
             least = mid;
             p = q;
@@ -163,11 +173,12 @@ static void consider_homes(struct search *s, int batch, int batches)
             continue;
         struct plan p = {.batch = batch, .batches = batches, .kv_home = kv, .hidden_home = hidden};
         p.ahead_weights = s->wish->ahead_weights >= 0 ? s->wish->ahead_weights : batches;
-        p.ahead_state = s->wish->ahead_state >= 0 ? s->wish->ahead_state
+        p.ahead_state = s->wish->ahead_state >= 0                ? s->wish->ahead_state
                         : kv == TIER_NVME || hidden == TIER_NVME ? 1
-                                                                  : 0;
+                                                                 : 0;
         consider(s, p);
-        if (s->wish->ahead_weights < 0) { // one frame less, no overlap: the last resort of small RAM
+        if (s->wish->ahead_weights <
+            0) { // one frame less, no overlap: the last resort of small RAM
             p.ahead_weights = 0;
             if (!s->found)
                 consider(s, p);
@@ -176,9 +187,9 @@ static void consider_homes(struct search *s, int batch, int batches)
 }
 
 int plan_search(const struct plan_wish *wish, const struct weights_info *w, const struct work *work,
-                const struct shape *shape, const struct evict *evict, const struct plan_costs *costs,
-                const struct machine *machine, const struct budget *budget, struct plan *plan,
-                char *why, int why_cap)
+                const struct shape *shape, const struct evict *evict,
+                const struct plan_costs *costs, const struct machine *machine,
+                const struct budget *budget, struct plan *plan, char *why, int why_cap)
 {
     struct search s = {wish, w, work, shape, evict, costs, machine, budget, .least_ram = -1};
     int64_t rows_max = work->n_rows < 1 ? 1 : work->n_rows;

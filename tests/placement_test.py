@@ -4,7 +4,7 @@
 Owns: OUT byte for byte over where things live, how far ahead they move, how rows share batches and
 how forced spans are cut; and the proof, from the run's own figures, that the bytes really moved. Forced
 spans (score, resume) against decode passes, log-probabilities and victims number for number.
-Refuses: right or wrong answers (score_golden, evict_golden) and kills (promises_test).
+Refuses: right or wrong answers (score_golden, evict_golden) and kills (crash_test).
 Models: pseudo-random ones, a GGUF with a tokenizer that is made here, and GGUF (or $SLUICE_TEST_GGUF)
 if there is one; --full (or $SLUICE_TEST_FULL) runs all of tests/data/prompts.jsonl on it, 64 tokens each.
 Standard library only.

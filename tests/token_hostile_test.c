@@ -30,10 +30,10 @@ static void test_json_broken(void **state) // T01, T08
         assert_non_null(strstr(err_text(), "tokenizer.json"));
     }
     char bomb[4000] = "";
-    for (int i = 0; i < 20; i++)
-        strcat(bomb, "{\"type\":\"Sequence\",\"pretokenizers\":[");
-    for (int i = 0; i < 20; i++)
-        strcat(bomb, "]}");
+    int at = 0;
+    for (int i = 0; i < 40; i++)
+        at += snprintf(bomb + at, sizeof bomb - (size_t)at, "%s",
+                       i < 20 ? "{\"type\":\"Sequence\",\"pretokenizers\":[" : "]}");
     refused(&(struct made){.pre = bomb}, "nested");
     memset(bomb, '[', sizeof bomb - 1);
     refused(&(struct made){.pre = bomb}, "tokenizer.json");
@@ -122,14 +122,16 @@ static void test_patterns(void **state) // T07
         refused(&(struct made){.pre = pre}, "unsupported pattern");
     }
     static char huge[MIB + 400];
-    strcpy(huge, "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"");
-    size_t n = strlen(huge);
+    static const char head[] = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"";
+    static const char tail[] = "\"},\"behavior\":\"Isolated\",\"invert\":false}";
+    size_t n = sizeof head - 1;
+    memcpy(huge, head, n);
     memset(huge + n, 'a', MIB);
-    strcpy(huge + n + MIB, "\"},\"behavior\":\"Isolated\",\"invert\":false}");
+    memcpy(huge + n + MIB, tail, sizeof tail);
     refused(&(struct made){.pre = huge}, "1 to 65536");
     for (int i = 0; i < 30000; i++)
         memcpy(huge + n + i, i < 15000 ? "(" : ")", 1);
-    strcpy(huge + n + 30000, "\"},\"behavior\":\"Isolated\",\"invert\":false}");
+    memcpy(huge + n + 30000, tail, sizeof tail);
     refused(&(struct made){.pre = huge}, "unsupported pattern");
 }
 

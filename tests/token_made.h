@@ -8,7 +8,8 @@
 
 #define MIB        (1 << 20)
 #define BYTE_LEVEL "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}"
-#define SPLIT(p)   "{\"type\":\"Split\",\"pattern\":" p ",\"behavior\":\"Isolated\",\"invert\":false}"
+#define SPLIT(p)                                                                                   \
+    "{\"type\":\"Split\",\"pattern\":" p ",\"behavior\":\"Isolated\",\"invert\":false}"
 #define BOTH(p)    "{\"type\":\"Sequence\",\"pretokenizers\":[" p "," BYTE_LEVEL "]}"
 
 /* ---- making tokenizer.json ---- */

@@ -1,0 +1,14 @@
+/* engine/commands.h - what the commands of the line share; private to engine/commands*.c. */
+#ifndef ENGINE_COMMANDS_H
+#define ENGINE_COMMANDS_H
+
+#include "engine/run.h"
+
+/* A run to fill; command_end takes it down, whatever became of it. */
+enum err command_begin(struct run **run, const struct config *c);
+/* Takes a run down and frees it; keeps the sentence of `err` over the closing. */
+enum err command_end(struct run *r, enum err err);
+/* Opens the job of -i; out NULL: look only. The run is prepared; its work is known after. */
+enum err command_open_job(struct run *r, enum request_kind kind, const char *out);
+
+#endif

@@ -1,0 +1,60 @@
+/* tests/configs_test.c - the model shapes of configs/: each opens, with the parameters it claims.
+ *
+ * The counts are the published ones, so that a wrong digit in a shape shows here. */
+#include "engine/dummy.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+#undef fail // ours, from base.h
+
+static const struct {
+    const char *path, *family;
+    double n_params; // in billions
+} models[] = {
+    {"configs/llama-1b.cfg", "llama", 1.074}, {"configs/llama-3b.cfg", "llama", 2.970},
+    {"configs/llama-8b.cfg", "llama", 8.030}, {"configs/opt-6.7b.cfg", "opt", 6.658},
+    {"configs/opt-13b.cfg", "opt", 12.853},   {"configs/opt-30b.cfg", "opt", 29.975},
+};
+
+/* Every matrix and vector of the shape, the tied head once. */
+static double count_params(const struct pack_provider *p)
+{
+    double n_params = 0;
+    for (int role = 0; role < N_ROLES; role++) {
+        if (!(p->roles & ROLE_BIT(role)) || (role == ROLE_HEAD && p->tied))
+            continue;
+        int n, k;
+        role_dims(&p->shape, (enum tensor_role)role, &n, &k);
+        int in_decoder = role_place((enum tensor_role)role) == ROLE_IN_DECODER;
+        n_params += (double)n * k * (in_decoder ? p->shape.n_layers : 1);
+    }
+    return n_params;
+}
+
+static void test_models(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct pack_provider p = {0};
+        enum err err = dummy_open(&p, models[i].path);
+        if (err != OK)
+            print_error("%s\n", err_text());
+        assert_int_equal(err, OK);
+        assert_string_equal(p.shape.family, models[i].family);
+        double billions = count_params(&p) * 1e-9;
+        print_message("%s: %.4f billion parameters\n", models[i].path, billions);
+        assert_true(fabs(billions - models[i].n_params) < 0.001);
+        dummy_close(&p);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_models)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

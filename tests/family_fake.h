@@ -1,0 +1,128 @@
+/* tests/family_fake.h - a model file that is two lists in memory: the functions of engine/source.h
+ * for tests/family_test.c, which includes this once. */
+#ifndef TESTS_FAMILY_FAKE_H
+#define TESTS_FAMILY_FAKE_H
+
+#define FAKE_MAX 200
+
+/* A source that is two lists; the functions of source.h below read them. */
+struct fake {
+    struct fake_value {
+        char key[80];
+        enum { FAKE_INT, FAKE_FLOAT, FAKE_BOOL, FAKE_STR } kind;
+        double number;
+        const char *str;
+    } values[FAKE_MAX];
+    int n_values;
+    struct source_tensor tensors[FAKE_MAX];
+    char names[FAKE_MAX][160];
+    int n_tensors;
+    const float *rope_freqs; // bytes of rope_freqs.weight
+    const char *types[8];    // layer_types
+    int n_types;
+    const char *class_name; // architectures
+};
+
+static struct fake fake;
+
+static const struct fake_value *value_find(const char *key, int kind, int *found, enum err *e)
+{
+    *e = OK;
+    *found = 0;
+    for (int i = 0; i < fake.n_values; i++) {
+        const struct fake_value *v = &fake.values[i];
+        if (strcmp(v->key, key) != 0)
+            continue;
+        *found = 1;
+        if ((int)v->kind == kind || (kind == FAKE_FLOAT && v->kind == FAKE_INT))
+            return v;
+        *e = fail(ERR_INPUT, "fake: %s: wrong type", key);
+    }
+    return NULL;
+}
+
+enum err source_int(const struct source *s, const char *key, int64_t min, int64_t max, int64_t *out,
+                    int *found)
+{
+    (void)s;
+    enum err e;
+    const struct fake_value *v = value_find(key, FAKE_INT, found, &e);
+    if (v && (v->number < (double)min || v->number > (double)max))
+        return fail(ERR_INPUT, "fake: %s: out of range", key);
+    if (v)
+        *out = (int64_t)v->number;
+    return e;
+}
+
+enum err source_float(const struct source *s, const char *key, double *out, int *found)
+{
+    (void)s;
+    enum err e;
+    const struct fake_value *v = value_find(key, FAKE_FLOAT, found, &e);
+    if (v)
+        *out = v->number;
+    return e;
+}
+
+enum err source_bool(const struct source *s, const char *key, int *out, int *found)
+{
+    (void)s;
+    enum err e;
+    const struct fake_value *v = value_find(key, FAKE_BOOL, found, &e);
+    if (v)
+        *out = (int)v->number;
+    return e;
+}
+
+enum err source_str(const struct source *s, const char *key, const char **out, int64_t *n_bytes,
+                    int *found)
+{
+    (void)s;
+    enum err e;
+    const struct fake_value *v = value_find(key, FAKE_STR, found, &e);
+    if (v) {
+        *out = v->str;
+        *n_bytes = (int64_t)strlen(v->str);
+    }
+    return e;
+}
+
+enum err source_str_list(const struct source *s, const char *key, const char **out,
+                         int64_t capacity, int64_t *n, int *found)
+{
+    (void)s;
+    *n = 0;
+    if (strcmp(key, "architectures") == 0 && fake.class_name) {
+        out[0] = fake.class_name;
+        *n = 1;
+    }
+    for (int i = 0; strcmp(key, "layer_types") == 0 && i < fake.n_types && i < capacity; i++) {
+        out[i] = fake.types[i];
+        *n = i + 1;
+    }
+    *found = *n > 0;
+    return OK;
+}
+
+const struct source_tensor *source_find(const struct source *s, const char *name)
+{
+    (void)s;
+    for (int i = 0; i < fake.n_tensors; i++)
+        if (strcmp(fake.names[i], name) == 0)
+            return &fake.tensors[i];
+    return NULL;
+}
+
+enum err source_read(const struct source *s, const struct source_tensor *t, int64_t offset,
+                     int64_t n_bytes, void *buf)
+{
+    (void)s;
+    if (t->dtype == N_DTYPES)
+        return fail(ERR_INPUT, "fake: tensor %s: format not supported", t->name);
+    assert_string_equal(t->name, "rope_freqs.weight");
+    assert_true(offset == 0 && n_bytes <= t->n_bytes);
+    memcpy(buf, fake.rope_freqs, (size_t)n_bytes);
+    return OK;
+}
+
+#endif
