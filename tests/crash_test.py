@@ -146,7 +146,7 @@ def kills(tally, place, a):
     """SIGKILL at random moments, each job several times, then to the end."""
     r = random.Random(a.seed)
     n_kills = 50 if a.full else 10
-    rows = job_rows(N_ROWS, 3, tokens=(40, 120)) if a.full else job_rows(N_ROWS // 4, 3)
+    rows = job_rows(N_ROWS, 3, tokens=(16, 64)) if a.full else job_rows(N_ROWS // 4, 3)
     source = place.rows("in.jsonl", rows)
     losses, share = Losses(), [n_kills // len(SETTINGS)] * len(SETTINGS)
     share[0] += n_kills - sum(share)
@@ -172,6 +172,7 @@ def kills(tally, place, a):
                     break
                 n -= 1
             ends_well(tally, f"{name}: {n} kills to go", job, out, want)
+        print(f"{name}: {losses.kills} kills so far, {tally.failed} failed", flush=True)
     tally.check(losses.begun >= losses.kills // 2, f"only {losses.begun} of {losses.kills} kills met a job under way")
     print(f"kills: {losses.kills}, {losses.begun} of them under way; the last commit at most {losses.late_s:.2f} s old; "
           f"{losses.reread} live rows to be read in again")
