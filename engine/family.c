@@ -110,12 +110,12 @@ enum err family_heads(const struct source *s, const char *name, struct shape *sh
     if (shape->n_kv_heads == 0)
         shape->n_kv_heads = shape->n_heads;
     if (shape->n_kv_heads > shape->n_heads || shape->n_heads % shape->n_kv_heads != 0)
-        return family_fail(s, name, key_heads, "%d is not a multiple of %s, %d", shape->n_heads,
-                           key_kv_heads, shape->n_kv_heads);
+        return family_fail(s, name, key_heads, "%d is not a multiple of %s%s, %d", shape->n_heads,
+                           key_kv_heads[0] == '.' ? name : "", key_kv_heads, shape->n_kv_heads);
     if (shape->head_dim == 0) {
         if (shape->dim % shape->n_heads != 0)
-            return family_fail(s, name, key_dim, "%d is not a multiple of %s, %d", shape->dim,
-                               key_heads, shape->n_heads);
+            return family_fail(s, name, key_dim, "%d is not a multiple of %s%s, %d", shape->dim,
+                               key_heads[0] == '.' ? name : "", key_heads, shape->n_heads);
         shape->head_dim = shape->dim / shape->n_heads;
     }
     if (shape->head_dim > 2 * SHAPE_ROPE_MAX ||
