@@ -65,14 +65,12 @@ static int streams_weights(const struct run *r)
 }
 
 /* Bytes per second of the pack itself by O_DIRECT; 0 when it cannot be measured. 1 MiB x 4 keeps
- * the memory that this takes small, since the run's budget is spent. A job that is shorter than the
- * measurement is measured no longer than it takes. */
+ * the memory that this takes small, since the run's budget is spent. */
 static double read_rate(const struct run *r)
 {
     struct disk_probe d;
-    double seconds = fmin(ROOFLINE_S, fmax(r->time.job_s, ROOFLINE_S / 50));
     struct disk_load load = {
-        .io = r->io, .block_bytes = 1 << 20, .depth = 4, .seconds_max = seconds};
+        .io = r->io, .block_bytes = 1 << 20, .depth = 4, .seconds_max = ROOFLINE_S};
     double rate = 0;
     if (disk_probe_open_file(&d, r->opened.pack_path) != OK)
         return 0;

@@ -337,6 +337,30 @@ def requeues(bench):
                 check(batches > 1 or done.summary.get("rows", {}).get("requeued", 0) > 0, f"{what}: none was sent back")
 
 
+def neighbours(bench):
+    """A row alone, in reverse order, in a part of the job: as among all others. In f32 on every ISA."""
+    rows = id_rows(14, 20)
+    whole = bench.good("neighbours: all", "run", bench.llama, bench.rows(rows), [])
+    lines = whole.out.splitlines(True)
+    for flags in ([], ALL_DISK + ["--batch", "3", "--batches", "2"]):
+        # Noise is a function of (seed, row, position, id), so only greedy rows can change place.
+        fixed = [i for i, r in enumerate(rows) if r["temperature"] == 0]
+        for name, order in (("reversed", fixed[::-1]), ("one row", fixed[2:3]), ("every other", fixed[::2])):
+            done = bench.good(f"neighbours: {name}", "run", bench.llama, bench.rows([rows[i] for i in order]), flags)
+            want = b"".join(lines[i] for i in order)
+            check(done.out == want, f"neighbours: {name}: {first_difference(want, done.out)}")
+        done = bench.good("neighbours: --limit", "run", bench.llama, bench.rows(rows), flags + ["--limit", "5"])
+        check(done.out == b"".join(lines[:5]), "neighbours: --limit 5 is not the first five rows")
+        for i in range(3):
+            done = bench.good("neighbours: --shard", "run", bench.llama, bench.rows(rows),
+                              flags + ["--shard", f"{i}/3"])
+            check(done.out == b"".join(lines[i::3]), f"neighbours: --shard {i}/3 is not every third row")
+    f32 = ["--compute", "f32", "--kv-format", "f32"]
+    want = bench.good("f32", "run", bench.llama, bench.rows(rows), f32)
+    done = bench.good("f32, portable", "run", bench.llama, bench.rows(rows), [*f32, "--isa", "portable"])
+    check(done.out == want.out, f"f32, portable: other bytes: {first_difference(want.out, done.out)}")
+
+
 def slow_writes(bench):
     """Writes that come late and out of turn, reads in pieces: what is read is what was written last."""
     source = bench.rows(id_rows(14, 20))
@@ -510,8 +534,8 @@ def real_model(bench, model):
         try_placements(bench, f"{os.path.basename(model)}, {policy}", model, source, flags, names)
 
 
-PARTS = {"placements": placements, "streamed": streamed, "requeues": requeues, "slow writes": slow_writes,
-         "tight": tight, "forced": forced, "sampling": sampling}
+PARTS = {"placements": placements, "streamed": streamed, "neighbours": neighbours, "requeues": requeues,
+         "slow writes": slow_writes, "tight": tight, "forced": forced, "sampling": sampling}
 
 
 def timed(name, part, *args):
