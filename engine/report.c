@@ -20,6 +20,7 @@
 #define SAMPLE_NS  500000000LL
 #define WINDOW_NS  30000000000LL
 #define ROOFLINE_S 5.0
+#define WORTH_S    30.0 // a run predicted shorter than this is not worth ten seconds of reads
 #define LINE_BYTES 400
 #define MIB        1048576.0
 
@@ -86,7 +87,7 @@ enum err report_open(struct report *p, const struct run *run)
     if (run->config->summary) {
         TRY(check_summary_dir(run->config->summary));
         int64_t start_ns = clock_ns();
-        if (streams_weights(run))
+        if (streams_weights(run) && run->time.job_s >= WORTH_S)
             p->read_before = read_rate(run);
         p->measure_s = (double)(clock_ns() - start_ns) * 1e-9;
     }

@@ -32,7 +32,6 @@ SCRIPT_ARGS = {
     "template_live": ["{build}/tests/tools/template_tool", "build/cache"],
     "token_live": ["--cache", "build/cache", "--strings", "6000"],
     "cli_test": ["./sluice"],
-    "promises_test": ["./sluice"],
     "placement_test": ["./sluice"],
     "crash_test": ["./sluice"],
     "fault_test": ["./sluice"],
@@ -45,7 +44,7 @@ NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "golden_common", "template
 ALSO_ASAN = {"bad_input_test"}
 WHEELS = {"numpy", "tokenizers", "jinja2", "gguf", "safetensors", "torch", "transformers"}
 SLOW_FIRST = ("crash_test", "placement_test", "budget_test", "fault_test", "template_live", "token_live",
-              "evict_golden", "promises_test", "score_golden", "evict_ref")
+              "evict_golden", "score_golden", "evict_ref")
 
 
 class Runner:

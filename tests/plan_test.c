@@ -1,0 +1,406 @@
+/* tests/plan_test.c - the proof that a plan fits, the search over budgets, and what eviction
+ * fractions mean for one row. Numbers only: no engine here (tests/engine_test.c compares with it).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#undef fail // ours, from base.h
+
+#include "kernels/base.h"
+#include "policy/plan.h"
+
+#define MIB      1048576
+#define N_TRIALS 400
+
+static struct weights_info weights;
+static struct shape shape;
+static struct work work;
+static struct plan_costs costs;
+static struct evict evict;
+static const struct machine MACHINE = {.nvme_read = 2e9,
+                                       .nvme_write = 1e9,
+                                       .ram_read = 2e10,
+                                       .matmul_flops = 1e11,
+                                       .step_s = 2e-5,
+                                       .threads = 2};
+static const struct budget NO_BUDGET = {-1, -1, -1};
+static const struct plan_wish AUTO = {.resident = -1,
+                                      .resident_percent = -1,
+                                      .kv_home = -1,
+                                      .hidden_home = -1,
+                                      .kv_ram_percent = -1,
+                                      .ahead_weights = -1,
+                                      .ahead_state = -1};
+
+/* 16 layers of 12 MiB, 4 slices of 6 MiB, an embedding of 30 MiB, 100 rows of up to 600 tokens. */
+static int setup(void **state)
+{
+    (void)state;
+    memset(&weights, 0, sizeof weights);
+    weights.n_layers = 21;
+    weights.n_decoder = 16;
+    weights.n_params = 130000000;
+    weights.flops_per_token = 2 * weights.n_params;
+    weights.embed_row_bytes = 1536;
+    weights.embed_rest_bytes = 4096;
+    weights.layer_bytes[0] = 30 * MIB;
+    for (int i = 1; i < 21; i++)
+        weights.layer_bytes[i] = (i <= 16 ? 12 : 6) * MIB;
+    shape = (struct shape){.n_layers = 16,
+                           .dim = 768,
+                           .n_heads = 12,
+                           .n_kv_heads = 4,
+                           .head_dim = 64,
+                           .ffn_dim = 2048,
+                           .vocab = 16000,
+                           .context = 2048,
+                           .embed_dim = 768,
+                           .rope_dim = 64};
+    work = (struct work){.n_rows = 100,
+                         .prompt_tokens = 20000,
+                         .output_tokens = 10000,
+                         .prompt_max = 500,
+                         .tokens_max = 600,
+                         .slots_max = 600,
+                         .slots_mean = 300,
+                         .line_bytes_max = 4000};
+    costs = (struct plan_costs){.kv_page_bytes = 32768,
+                                .prompt_page_bytes = 32768,
+                                .text_bytes = 12 * MIB,
+                                .io_bytes = MIB,
+                                .row_token_bytes = 16,
+                                .scratch_bytes = 3 * MIB,
+                                .head_state_bytes = 200,
+                                .filter_bytes = 8192,
+                                .edit_bytes = 12};
+    evict = (struct evict){.policy = EVICT_FULL};
+    return 0;
+}
+
+static int check(const struct plan *p, const struct budget *budget, struct plan_bytes *b, char *why,
+                 int why_cap)
+{
+    return plan_check(p, &weights, &work, &shape, &evict, &costs, budget, b, why, why_cap);
+}
+
+static int search(const struct plan_wish *wish, const struct budget *budget, struct plan *p,
+                  char *why, int why_cap)
+{
+    return plan_search(wish, &weights, &work, &shape, &evict, &costs, &MACHINE, budget, p, why,
+                       why_cap);
+}
+
+static struct plan derived(struct plan p)
+{
+    plan_derive(&p, &weights, &work, &shape, NULL);
+    return p;
+}
+
+/* ---- plan_check ---- */
+
+/* Exactly the bytes it counts are enough, one less is not; the parts add up to the whole. */
+static void test_check_bounds(void **state)
+{
+    (void)state;
+    static const struct plan plans[] = {
+        {.batch = 4,
+         .batches = 3,
+         .resident = 7,
+         .kv_home = TIER_RAM,
+         .hidden_home = TIER_RAM,
+         .prefill_tokens = 64,
+         .ahead_weights = 3},
+        {.batch = 4,
+         .batches = 4,
+         .resident = 0,
+         .kv_home = TIER_NVME,
+         .hidden_home = TIER_NVME,
+         .prefill_tokens = 64,
+         .ahead_weights = 4,
+         .ahead_state = 1},
+        {.batch = 100,
+         .batches = 1,
+         .resident = 20,
+         .kv_home = TIER_RAM,
+         .hidden_home = TIER_RAM,
+         .prefill_tokens = 600},
+    };
+    for (int i = 0; i < (int)(sizeof plans / sizeof plans[0]); i++) {
+        struct plan p = derived(plans[i]);
+        struct plan_bytes b, again;
+        char why[256];
+        assert_int_equal(check(&p, &NO_BUDGET, &b, why, sizeof why), 0);
+        assert_int_equal(b.ram, b.weights_resident + b.weight_frames + b.kv + b.kv_frames +
+                                    b.kv_tails + b.kv_meta + b.hidden + b.hidden_frames +
+                                    b.workspace + b.head + b.text + b.io);
+        assert_true(b.ram > 0);
+        struct budget budget = {-1, b.ram, b.disk};
+        assert_int_equal(check(&p, &budget, &again, why, sizeof why), 0);
+        budget.ram--;
+        assert_int_equal(check(&p, &budget, &again, why, sizeof why), -1);
+        assert_non_null(strstr(why, "--mem-ram "));
+        if (b.disk == 0)
+            continue;
+        budget = (struct budget){-1, b.ram, b.disk - 1};
+        assert_int_equal(check(&p, &budget, &again, why, sizeof why), -1);
+        assert_non_null(strstr(why, "--mem-disk "));
+    }
+}
+
+/* Look-ahead that would read before the write, pools too small for a row: refused whatever the RAM.
+ */
+static void test_check_order_of_bytes(void **state)
+{
+    (void)state;
+    struct plan p = derived((struct plan){.batch = 2,
+                                          .batches = 4,
+                                          .kv_home = TIER_NVME,
+                                          .hidden_home = TIER_NVME,
+                                          .prefill_tokens = 64,
+                                          .ahead_weights = 4,
+                                          .ahead_state = 100000});
+    struct plan_bytes b;
+    char why[256];
+    assert_int_equal(p.ahead_state, 4 * 21 - 2); // S - 2
+    assert_int_equal(p.ahead_hidden, 4 - 2);     // D - 2, one part per layer
+    assert_int_equal(check(&p, &NO_BUDGET, &b, why, sizeof why), 0);
+    struct plan bad = p;
+    bad.ahead_state++;
+    assert_int_equal(check(&bad, &NO_BUDGET, &b, why, sizeof why), -1);
+    assert_non_null(strstr(why, "--ahead-state"));
+    bad = p;
+    bad.ahead_hidden++;
+    assert_int_equal(check(&bad, &NO_BUDGET, &b, why, sizeof why), -1);
+    bad = p;
+    bad.pages_batch = (600 + 31) / 32 - 1;
+    assert_int_equal(check(&bad, &NO_BUDGET, &b, why, sizeof why), -1);
+    bad = p;
+    bad.batch = 0;
+    assert_int_equal(check(&bad, &NO_BUDGET, &b, why, sizeof why), -1);
+    struct plan alone = derived((struct plan){.batch = 2,
+                                              .batches = 1,
+                                              .kv_home = TIER_RAM,
+                                              .hidden_home = TIER_NVME,
+                                              .prefill_tokens = 64});
+    assert_int_equal(alone.hidden_home, TIER_RAM); // read in the step after the write: too near
+}
+
+/* Resident layers are as many as asked for, and no two streamed ones stand closer than they must.
+ */
+static void test_resident_layers_are_spread(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 40; n++)
+        for (int resident = 0; resident <= n; resident++) {
+            struct plan p = {.layers = n + 1, .resident = resident};
+            int count = 0, gap = 0, longest = 0;
+            for (int layer = 1; layer <= n; layer++) {
+                int r = plan_layer_resident(&p, layer);
+                count += r;
+                gap = r ? gap + 1 : 0;
+                longest = gap > longest ? gap : longest;
+            }
+            assert_int_equal(count, resident);
+            if (resident < n)
+                assert_true(longest <= (n + n - resident - 1) / (n - resident));
+        }
+}
+
+/* ---- plan_search ---- */
+
+/* The size behind a flag at the end of a refusal, in bytes. */
+static int64_t hinted_bytes(const char *why, const char *flag)
+{
+    const char *at = strstr(why, flag);
+    if (!at)
+        return -1;
+    return strtoll(at + strlen(flag), NULL, 10) * MIB;
+}
+
+static struct plan_wish random_wish(uint64_t *seed)
+{
+    struct plan_wish w = AUTO;
+    uint64_t r = mix64(++*seed);
+    if (r & 1)
+        w.batch = 1 + (int)(r >> 8 & 63);
+    if (r & 2)
+        w.batches = 1 + (int)(r >> 16 & 7);
+    if (r & 4)
+        w.resident = (int)(r >> 24 & 31);
+    else if (r & 8)
+        w.resident_percent = (int)((r >> 24 & 127) % 101);
+    if (r & 16)
+        w.kv_home = r & 32 ? TIER_NVME : TIER_RAM;
+    if (r & 64)
+        w.ahead_weights = (int)(r >> 32 & 15);
+    if (r & 128)
+        w.ahead_state = (int)(r >> 40 & 15);
+    return w;
+}
+
+/* What was found keeps the budgets and the wishes; what was refused works at the size it names. */
+static void test_search_over_random_budgets(void **state)
+{
+    (void)state;
+    uint64_t seed = 1;
+    int n_found = 0, n_refused = 0;
+    for (int i = 0; i < N_TRIALS; i++) {
+        struct plan_wish wish = random_wish(&seed);
+        struct plan p;
+        struct plan_bytes b;
+        char why[320], text[320];
+        struct budget budget = {-1, (int64_t)(mix64(++seed) % 512) * MIB,
+                                mix64(++seed) % 3 ? (int64_t)(mix64(++seed) % 4096) * MIB : 0};
+        work.filters = i & 1;
+        work.scores_forced = i >> 1 & 1;
+        evict = i & 4 ? (struct evict){.policy = EVICT_H2O, .budget = 128, .sink = -1}
+                      : (struct evict){.policy = EVICT_FULL};
+        work.slots_max = i & 4 ? 128 : 600;
+        work.slots_mean = i & 4 ? 120 : 300;
+        int found = 0;
+        for (int turn = 0; turn < 3 && !found; turn++) { // RAM may be short, and then the disk
+            found = search(&wish, &budget, &p, why, sizeof why) == 0;
+            if (found)
+                break;
+            n_refused++;
+            int64_t ram = hinted_bytes(why, "--mem-ram "), disk = hinted_bytes(why, "--mem-disk ");
+            if (ram < 0 && disk < 0)
+                print_error("no size in: %s\n", why);
+            assert_true(ram > budget.ram || disk > budget.disk);
+            budget.ram = ram > 0 ? ram : budget.ram;
+            budget.disk = disk > 0 ? disk : budget.disk;
+        }
+        if (!found)
+            print_error("trial %d: still refused: %s\n", i, why);
+        assert_true(found);
+        n_found++;
+        assert_int_equal(check(&p, &budget, &b, text, sizeof text), 0);
+        assert_true(b.ram <= budget.ram && b.disk <= budget.disk);
+        assert_true(wish.batch == 0 || p.batch == wish.batch);
+        assert_true(wish.batches == 0 || p.batches == wish.batches);
+        assert_true(wish.kv_home < 0 || p.kv_home == wish.kv_home);
+        assert_true(wish.resident < 0 || p.resident == (wish.resident > 20 ? 20 : wish.resident));
+        assert_true((int64_t)p.pages_batch * 32 >= work.slots_max);
+    }
+    assert_true(n_found == N_TRIALS && n_refused > N_TRIALS / 10);
+}
+
+/* More RAM is never slower, and what a plan costs in time is a number. */
+static void test_search_uses_what_it_gets(void **state)
+{
+    (void)state;
+    double before_s = 0;
+    for (int64_t ram = 2048; ram >= 64; ram -= 64) {
+        struct budget budget = {-1, ram * MIB, 0};
+        struct plan p;
+        struct plan_time t;
+        char why[256];
+        if (search(&AUTO, &budget, &p, why, sizeof why) != 0)
+            break;
+        plan_cost(&p, &weights, &work, &shape, &costs, &MACHINE, &t);
+        assert_true(t.job_s > 0 && t.job_s < 1e6 && t.pass_s > 0 && t.bound);
+        assert_true(t.job_s >= before_s * 0.99);
+        assert_true(ram < 2048 || p.resident == 20);
+        before_s = t.job_s;
+    }
+    assert_true(before_s > 0);
+}
+
+/* ---- eviction of one row ---- */
+
+static struct evict_row row_of(struct evict e, int64_t n_prompt, int64_t n_max, int want_rc)
+{
+    struct evict_row row = {-1, -1, -1};
+    assert_int_equal(evict_row_init(&e, n_prompt, n_max, &row), want_rc);
+    return row;
+}
+
+static void expect_row(struct evict e, int64_t n_prompt, int64_t n_max, int budget, int recent,
+                       int sink)
+{
+    struct evict_row row = row_of(e, n_prompt, n_max, 0);
+    assert_int_equal(row.budget, budget);
+    assert_int_equal(row.recent, recent);
+    assert_int_equal(row.sink, sink);
+}
+
+static void test_evict_row(void **state)
+{
+    (void)state;
+    struct evict h2o = {.policy = EVICT_H2O, .budget = 0.2, .budget_is_fraction = 1, .sink = -1};
+    expect_row(h2o, 512, 32, 109, 54, 0); // ceil(108.8), floor(54.5)
+    expect_row(h2o, 10, 10, 32, 16, 0);   // never below a page
+    h2o.policy = EVICT_H2O_MEAN;
+    expect_row(h2o, 512, 32, 109, 54, 4);
+    struct evict window = {.policy = EVICT_WINDOW, .budget = 100, .sink = -1};
+    expect_row(window, 1000, 24, 100, 100, 0);
+    window.policy = EVICT_STREAMING;
+    expect_row(window, 1000, 24, 100, 96, 4);
+    window.sink = 40;
+    expect_row(window, 1000, 24, 100, 60, 40);
+    window.sink = 101; // more than all of it
+    row_of(window, 1000, 24, -1);
+    row_of(window, 60, 24, 0); // but this row is held whole
+    struct evict given = {
+        .policy = EVICT_H2O, .budget = 64, .sink = 16, .recent = 48, .recent_set = 1};
+    expect_row(given, 500, 10, 64, 48, 16); // sink + recent may equal the budget
+    given.recent = 49;
+    row_of(given, 500, 10, -1);
+    given.recent = 0.25;
+    given.recent_is_fraction = 1;
+    expect_row(given, 500, 10, 64, 16, 16);
+    struct evict full = {.policy = EVICT_FULL};
+    assert_int_equal(row_of(full, 5, 5, 0).budget, INT32_MAX);
+    struct evict huge = {.policy = EVICT_H2O, .budget = 1e18, .sink = -1};
+    assert_int_equal(row_of(huge, 5, 5, 0).budget, INT32_MAX);
+}
+
+static void test_evict_slots(void **state)
+{
+    (void)state;
+    struct evict h2o = {.policy = EVICT_H2O, .budget = 64, .sink = -1};
+    assert_int_equal(evict_slots_max(&h2o, 500, 10), 64);
+    assert_int_equal(evict_slots_max(&h2o, 20, 10), 30);
+    h2o.simulate = 1;
+    assert_int_equal(evict_slots_max(&h2o, 500, 10), 510);
+    struct evict full = {.policy = EVICT_FULL};
+    assert_int_equal(evict_slots_max(&full, 500, 10), 510);
+}
+
+/* What may not go, and the order of what may. */
+static void test_evict_order(void **state)
+{
+    (void)state;
+    struct evict_row row = {.budget = 64, .recent = 10, .sink = 4};
+    assert_true(evict_protected(&row, 3, 100) && !evict_protected(&row, 4, 100));
+    assert_true(evict_protected(&row, 91, 100) && !evict_protected(&row, 90, 100));
+    float nan = strtof("nan", NULL);
+    assert_true(evict_before(1, 9, 2, 3) && !evict_before(2, 3, 1, 9));
+    assert_true(evict_before(1, 3, 1, 9) && !evict_before(1, 9, 1, 3)); // ties: the older goes
+    assert_true(evict_before(nan, 9, 1, 3) && !evict_before(1, 3, nan, 9));
+    assert_true(evict_before(nan, 3, nan, 9) && !evict_before(nan, 9, nan, 3));
+    for (int i = 0; i < N_EVICT_POLICIES; i++)
+        assert_int_equal(evict_policy_by_name(evict_policy_name(i)), i);
+    assert_int_equal(evict_policy_by_name("lru"), N_EVICT_POLICIES);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_check_bounds, setup),
+        cmocka_unit_test_setup(test_check_order_of_bytes, setup),
+        cmocka_unit_test(test_resident_layers_are_spread),
+        cmocka_unit_test_setup(test_search_over_random_budgets, setup),
+        cmocka_unit_test_setup(test_search_uses_what_it_gets, setup),
+        cmocka_unit_test(test_evict_row),
+        cmocka_unit_test(test_evict_slots),
+        cmocka_unit_test(test_evict_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
