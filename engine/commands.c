@@ -82,6 +82,7 @@ static void extend_fingerprint(struct run *r)
 enum err command_open_job(struct run *r, enum request_kind kind, const char *out)
 {
     const struct config *c = r->config;
+    const char *sync_s = getenv("SLUICE_SYNC_S"); // for tests: jobs too short for a commit in 5 s
     TRY(check_defaults(c));
     extend_fingerprint(r);
     struct job_config job = {.kind = kind,
@@ -97,6 +98,7 @@ enum err command_open_job(struct run *r, enum request_kind kind, const char *out
                              .completion_order = strcmp(c->order, "completion") == 0,
                              .retry_errors = c->retry_errors,
                              .overwrite = c->overwrite,
+                             .sync_s = sync_s ? strtod(sync_s, NULL) : 0,
                              .max_errors = c->max_errors};
     TRY(read_shard(c->shard, &job.shard, &job.n_shards));
     read_defaults(r, &job.defaults);

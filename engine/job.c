@@ -416,7 +416,8 @@ enum err job_pass_end(struct job *job, int force)
     if (!job->on_disk || job->complete)
         return OK;
     int64_t now = clock_ns();
-    if (!force && (double)(now - job->commit_ns) * 1e-9 < JOB_SYNC_S)
+    double sync_s = job->config.sync_s > 0 ? job->config.sync_s : JOB_SYNC_S;
+    if (!force && (double)(now - job->commit_ns) * 1e-9 < sync_s)
         return OK;
     TRY(journal_tokens(job));
     return files_commit(job);

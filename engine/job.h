@@ -36,6 +36,7 @@ struct job_config {
     int shard, n_shards;       // rows with index % n_shards == shard; n_shards 0 or 1: all
     int completion_order;
     int retry_errors, overwrite;
+    double sync_s;      // at most this long between commits; 0: JOB_SYNC_S (tests ask for less)
     int64_t max_errors; // stop (ERR_ROWS) when more rows failed; -1: never
     int64_t
         prompt_cap; // longest prompt that a plan can hold; longer ones become error rows; 0: any
