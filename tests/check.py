@@ -30,7 +30,7 @@ SCRIPT_ARGS = {
     "score_golden": ["./sluice"],
     "evict_golden": ["./sluice"],
     "template_live": ["{build}/tests/tools/template_tool", "build/cache"],
-    "token_live": ["--cache", "build/cache", "--strings", "6000"],
+    "token_live": ["--cache", "build/cache", "--strings", "3000"],
     "cli_test": ["./sluice"],
     "placement_test": ["./sluice"],
     "crash_test": ["./sluice"],
@@ -46,9 +46,14 @@ ALSO_ASAN = {"bad_input_test"}
 # files lie in memory when there is room. Real disks are ring_test's, budget_test's and the goldens'.
 FSYNC_HEAVY = {"crash_test", "placement_test", "fault_test"}
 MEMORY_DIR, MEMORY_BYTES = "/dev/shm", 2 << 30
+# These have parts for a real model: tests/model.sh fetches it, and they skip those parts when it cannot.
+WANT_MODEL = {"score_golden", "budget_test"}
 WHEELS = {"numpy", "tokenizers", "jinja2", "gguf", "safetensors", "torch", "transformers"}
 SLOW_FIRST = ("crash_test", "placement_test", "budget_test", "fault_test", "template_live", "token_live",
               "evict_golden", "score_golden", "evict_ref")
+
+
+MODEL = ""  # of WANT_MODEL, once main has it
 
 
 class Runner:
@@ -130,6 +135,8 @@ def run_one(r, built):
            "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1",
            "UBSAN_OPTIONS": "print_stacktrace=1"}
     with open(r.log_path(), "wb") as log:
+        if r.name in WANT_MODEL and MODEL:
+            env["SLUICE_TEST_GGUF"] = MODEL
         if r.name in FSYNC_HEAVY and memory_has_room():
             env = {**env, "TMPDIR": MEMORY_DIR}
         p = subprocess.Popen(r.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT,
@@ -144,6 +151,14 @@ def run_one(r, built):
         count(r, log.read(), code)
     r.seconds = time.monotonic() - start
     return r
+
+
+def fetch_model():
+    """The path of the GGUF that model.sh fetches, "" when it cannot."""
+    env = {**os.environ, "SLUICE_CACHE_DIR": os.path.join(ROOT, "build/check/cache")}
+    done = subprocess.run(["sh", "tests/model.sh"], cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def memory_has_room():
@@ -184,6 +199,10 @@ def main():
     builds += [("build/asan", SANITIZE)] if any(r.build == "build/asan" for r in todo) else []
     built = {folder: build(folder, args, a.jobs) for folder, args in builds}
 
+    global MODEL
+    MODEL = os.environ.get("SLUICE_TEST_GGUF", "")
+    if not MODEL and any(r.name in WANT_MODEL for r in todo):
+        MODEL = fetch_model()
     lock = threading.Lock()
 
     def one(r):
