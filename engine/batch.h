@@ -92,8 +92,7 @@ void batches_carve(struct batches *b, struct arena *arena, const struct plan *pl
  * lost rows, admits requests, and leaves spans, positions and hidden places of `pass`. */
 enum err batch_refill(struct batches *b, int index, int64_t pass);
 
-/* After the last slice: tokens and scores go to the job, finished rows leave. *stop: the job wants
- * to end (too many errors). */
+/* After the last slice: tokens and scores go to the job, finished rows leave. */
 enum err batch_sample(struct batches *b, int index);
 
 /* Full pages of surviving rows that the step (pass, any layer) of this batch will read; ids into

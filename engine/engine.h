@@ -51,7 +51,6 @@ struct engine {
     int64_t n;                // the step being walked
     int64_t passes;           // begun
     int64_t start_ns, end_ns; // of step 0 and of the end of the walk
-    int64_t host_ns;          // walker's time outside compute and waits
     int64_t kv_lost;          // pages that came back wrong and were recomputed
 };
 

@@ -65,7 +65,6 @@ struct home {
     struct last_write *kv_last; // [decoder][batches]
     uint32_t *kv_crc;           // [decoder][batches][pages_batch] of pages on NVMe
     uint8_t *kv_tails;          // NVMe home: [batches][batch][decoder][page_bytes]
-    int64_t kv_scratch_offset;  // of the KV extents in the scratch file
 
     uint8_t *hidden; // RAM home: [pass_tokens][dim] f32
     struct hidden_frame *hidden_frames;

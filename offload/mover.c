@@ -168,14 +168,10 @@ static int piece_complete(struct mover *m, struct piece *p)
                 return 1;
             ticket_fail(t, ERR_IO, err_text());
         } else if (crc != t->crc[p->index]) {
-            char text[160];
             fail(ERR_CORRUPT, "%s: layer %d, bytes %lld..%lld: checksum is wrong (pack it again)",
                  t->name ? t->name : "file", t->layer, (long long)p->io.offset,
                  (long long)(p->io.offset + p->io.n_bytes));
-            size_t n = strlen(err_text());
-            memcpy(text, err_text(), n < sizeof text ? n + 1 : sizeof text - 1);
-            text[sizeof text - 1] = 0;
-            ticket_fail(t, ERR_CORRUPT, text);
+            ticket_fail(t, ERR_CORRUPT, err_text());
         }
     }
     return 0;
@@ -306,11 +302,6 @@ enum err mover_open(struct mover **out, const struct mover_config *config)
     }
     *out = m;
     return OK;
-}
-
-const char *mover_backend(const struct mover *m)
-{
-    return ring_name(m->ring);
 }
 
 void mover_submit(struct mover *m, struct ticket *t)

@@ -61,8 +61,6 @@ struct mover_config {
 
 /* Starts the thread; returns once the ring stands or failed. */
 enum err mover_open(struct mover **m, const struct mover_config *config);
-/* "io_uring" or "threads". */
-const char *mover_backend(const struct mover *m);
 /* Queues an idle ticket. n_segments 0 is done at once. */
 void mover_submit(struct mover *m, struct ticket *t);
 /* 1 when the ticket is done (or was never submitted). */
