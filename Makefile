@@ -61,7 +61,9 @@ $(BUILD)/libsluice.a: $(LIB_OBJ)
 
 $(BUILD)/tests/%_test: $(BUILD)/tests/%_test.o $(BUILD)/libsluice.a
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(SAN) -o $@ $< $(BUILD)/libsluice.a $(LDLIBS) -lcmocka
+	$(Q)$(CC) $(SAN) -o $@ $(filter %.o,$^) $(BUILD)/libsluice.a $(LDLIBS) -lcmocka
+
+$(BUILD)/tests/device_test: $(BUILD)/tests/sim_device.o
 
 $(BUILD)/tests/tools/%: $(BUILD)/tests/tools/%.o $(BUILD)/libsluice.a
 	$(call say,LINK,$@)
@@ -113,6 +115,6 @@ goldens: $(GOLDENV)/ready
 clean:
 	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so
 
--include $(OBJ:.o=.d) $(TESTS:=.d) $(TOOLS:=.d) $(CU_OBJ:.o=.d)
+-include $(OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(TESTS:=.d) $(TOOLS:=.d) $(CU_OBJ:.o=.d)
 .PHONY: all tests deps demo-deps check-deps check asan tidy format demo goldens clean
 .SECONDARY:

@@ -100,9 +100,13 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
     e->config = *config;
     const struct engine_config *c = &e->config;
     e->order = plan_order(&c->plan);
-    e->home.scratch_fd = -1;
     TRY(trace_open(&e->trace, c->trace_events));
+    const struct device_api *device = c->device->api;
+    CHECK(device->unified); // layer_embed and layer_compact write hidden states from the host
+    TRY(device->stream_open(c->device, &e->stream));
+    TRY(device->event_open(c->device, &e->sampled));
     e->work.ops = c->ops;
+    e->work.ops.stream = e->stream;
     const struct shape *s = &c->model->shape;
     kv_layout_init(&e->work.kv, c->kv_format, s->n_kv_heads, s->head_dim);
     kv_layout_init(&e->work.prompt, prompt_format(c->ops.compute), s->n_kv_heads, s->head_dim);
@@ -110,6 +114,8 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
                                .model = c->model,
                                .kv_format = c->kv_format,
                                .prompt_format = prompt_format(c->ops.compute),
+                               .device = c->device,
+                               .numa_node = c->numa_node,
                                .offload_dir = c->offload_dir,
                                .io = c->io,
                                .io_depth = c->io_depth,
@@ -192,8 +198,11 @@ void engine_close(struct engine *e)
 {
     if (e->dump)
         fclose(e->dump);
+    if (e->config.device) { // else it was never opened
+        e->config.device->api->event_close(e->sampled);
+        e->config.device->api->stream_close(e->stream);
+    }
     home_close(&e->home);
     trace_close(&e->trace);
     memset(e, 0, sizeof *e);
-    e->home.scratch_fd = -1;
 }

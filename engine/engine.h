@@ -24,6 +24,8 @@ struct engine_config {
     enum kv_format kv_format;
     enum ring_kind io;
     int io_depth;
+    struct device *device;
+    int numa_node; // where RAM lies best; -1: anywhere
     const char *offload_dir;
     const char *fault;      // fault spec for tests, or NULL
     int64_t tokens_max;     // longest row of the job
@@ -46,6 +48,8 @@ struct engine {
     struct batches batches;
     struct layer_work work;
     struct trace trace;
+    struct stream *stream;    // owned: the ops of the line, in order
+    struct event *sampled;    // owned: the head's results are there
     void *dump;               // owned FILE
     int32_t *page_list;       // [pages_batch]
     int64_t n;                // the step being walked

@@ -51,7 +51,7 @@ enum err gather_open(struct gather *g, struct home *home)
     if (!g->ahead || l->n_bytes == g->rest_offset)
         return OK;
     struct segment segment = {l->offset + g->rest_offset, l->n_bytes - g->rest_offset, g->rest};
-    struct ticket ticket = {.file = HOME_FILE_PACK,
+    struct ticket ticket = {.place = HOME_PACK,
                             .segments = &segment,
                             .n_segments = 1,
                             .crc = g->model->piece_crcs + l->piece + g->rest_offset / MOVER_PIECE,
@@ -78,7 +78,7 @@ static enum err decode_window(struct gather *g, int32_t token, uint8_t *window, 
     const uint8_t *row = window + offset % DISK_BLOCK;
     if (crc32c(0, row, n_bytes) != g->model->row_crcs[token]) {
         struct segment segment = window_of(g, token, window);
-        struct ticket again = {.file = HOME_FILE_PACK,
+        struct ticket again = {.place = HOME_PACK,
                                .segments = &segment,
                                .n_segments = 1,
                                .name = "rows",
@@ -95,7 +95,7 @@ static enum err decode_window(struct gather *g, int32_t token, uint8_t *window, 
 
 static void submit_set(struct gather *g, struct gather_set *s, int n, int64_t due, int batch)
 {
-    s->ticket = (struct ticket){.file = HOME_FILE_PACK,
+    s->ticket = (struct ticket){.place = HOME_PACK,
                                 .segments = s->segments,
                                 .n_segments = n,
                                 .due = due,

@@ -3,13 +3,6 @@
  * The same layout function measures (arena without memory) and places, so the two cannot differ. */
 #include "engine/home.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #define DISK_BLOCK 4096
 
 static void lay_out_weights(struct home *h, struct arena *a)
@@ -82,36 +75,26 @@ static void lay_out(struct home *h, struct arena *a, const struct home_config *c
         config->carve(config->ctx, a);
 }
 
-/* The scratch file has no name: whatever happens to the process, the space comes back. */
-static enum err open_scratch(struct home *h, const char *dir)
+/* Bytes of the run on disk: KV first, hidden states after it. */
+static int64_t disk_bytes(struct home *h)
 {
     const struct plan *p = h->plan;
-    h->scratch_fd = -1;
-    int64_t kv = p->kv_home == TIER_NVME
-                     ? (int64_t)p->decoder * p->batches * p->pages_batch * h->kv.page_bytes
-                     : 0;
+    int64_t kv = (int64_t)p->decoder * p->batches * p->pages_batch * h->kv.page_bytes;
+    h->hidden_scratch_offset = p->kv_home == TIER_NVME ? kv : 0;
     int64_t hidden = p->hidden_home == TIER_NVME ? p->batches * h->hidden_frame_bytes : 0;
-    h->hidden_scratch_offset = kv;
-    h->scratch_bytes = kv + hidden;
-    if (h->scratch_bytes == 0)
-        return OK;
-    h->scratch_fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (h->scratch_fd < 0) {
-        char name[4096];
-        snprintf(name, sizeof name, "%s/sluice-scratch-XXXXXX", dir);
-        h->scratch_fd = mkostemp(name, O_CLOEXEC);
-        if (h->scratch_fd < 0)
-            return fail(ERR_IO, "%s: cannot make a scratch file: %s (--offload-dir)", dir,
-                        strerror(errno));
-        unlink(name);
+    return h->hidden_scratch_offset + hidden;
+}
+
+static enum err open_tiers(struct home *h, const struct home_config *config, int64_t ram_bytes)
+{
+    const int64_t n_bytes[N_TIERS] = {[TIER_RAM] = ram_bytes, [TIER_NVME] = disk_bytes(h)};
+    for (int kind = 0; kind < N_TIERS; kind++) {
+        struct tier_config tier = {.device = config->device,
+                                   .dir = config->offload_dir,
+                                   .node = config->numa_node,
+                                   .n_bytes = n_bytes[kind]};
+        TRY(tier_open(&h->tiers[kind], (enum tier_kind)kind, &tier));
     }
-    int e = posix_fallocate(h->scratch_fd, 0, h->scratch_bytes);
-    if (e == EOPNOTSUPP || e == EINVAL)
-        e = ftruncate(h->scratch_fd, h->scratch_bytes) == 0 ? 0 : errno;
-    if (e != 0)
-        return fail(ERR_IO,
-                    "%s: cannot reserve %lld bytes of scratch: %s (--offload-dir, --mem-disk)", dir,
-                    (long long)h->scratch_bytes, strerror(e));
     return OK;
 }
 
@@ -120,28 +103,29 @@ static enum err open_mover(struct home *h, const struct home_config *config)
     struct mover_config m = {.kind = config->io,
                              .depth = config->io_depth,
                              .fault = config->fault,
-                             .n_files = h->scratch_fd >= 0 ? 2 : 1,
+                             .n_places = h->tiers[TIER_NVME].n_bytes > 0 ? 2 : 1,
                              .base = h->arena.base,
                              .n_bytes = h->arena.capacity,
                              .trace = config->trace};
-    m.files[HOME_FILE_PACK] = (struct mover_file){h->model->path, -1, h->model->file_bytes};
-    m.files[HOME_FILE_SCRATCH] = (struct mover_file){"scratch file", h->scratch_fd, 0};
+    m.places[HOME_PACK] =
+        (struct mover_place){.path = h->model->path, .fd = -1, .n_bytes = h->model->file_bytes};
+    m.places[HOME_SCRATCH] =
+        (struct mover_place){.path = "scratch file", .fd = h->tiers[TIER_NVME].fd};
     return mover_open(&h->mover, &m);
 }
 
 enum err home_open(struct home *h, const struct home_config *config)
 {
-    *h = (struct home){
-        .plan = config->plan, .model = config->model, .trace = config->trace, .scratch_fd = -1};
+    *h = (struct home){.plan = config->plan, .model = config->model, .trace = config->trace};
     const struct shape *s = &config->model->shape;
     kv_layout_init(&h->kv, config->kv_format, s->n_kv_heads, s->head_dim);
     kv_layout_init(&h->prompt, config->prompt_format, s->n_kv_heads, s->head_dim);
     struct arena measure;
     arena_init(&measure);
     lay_out(h, &measure, config);
-    TRY(arena_open(&h->arena, measure.used));
+    TRY(open_tiers(h, config, measure.used));
+    arena_use(&h->arena, h->tiers[TIER_RAM].base, h->tiers[TIER_RAM].n_bytes);
     lay_out(h, &h->arena, config);
-    TRY(open_scratch(h, config->offload_dir));
     return open_mover(h, config);
 }
 
@@ -149,8 +133,6 @@ void home_close(struct home *h)
 {
     mover_close(h->mover);
     h->mover = NULL;
-    arena_close(&h->arena);
-    if (h->scratch_fd >= 0)
-        close(h->scratch_fd);
-    h->scratch_fd = -1;
+    for (int kind = 0; kind < N_TIERS; kind++)
+        tier_close(&h->tiers[kind]);
 }

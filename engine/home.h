@@ -9,10 +9,10 @@
 #include "engine/model.h"
 #include "kernels/arena.h"
 #include "offload/mover.h"
-#include "policy/plan.h"
+#include "offload/tier.h"
 
-#define HOME_FILE_PACK    0 // indices of the mover's files
-#define HOME_FILE_SCRATCH 1
+#define HOME_PACK    0 // indices of the mover's places
+#define HOME_SCRATCH 1
 
 struct weight_home {
     uint8_t *resident; // NULL: streamed
@@ -47,14 +47,14 @@ struct last_write {
 };
 
 struct home {
-    const struct plan *plan;   // borrowed
-    const struct model *model; // borrowed
-    struct kv_layout kv;       // pages of rows
-    struct kv_layout prompt;   // workspace pages, in the compute format
-    struct arena arena;        // owned: every byte of the run but text
-    struct mover *mover;       // owned
-    int scratch_fd;            // owned; -1: nothing is offloaded
-    struct trace *trace;       // borrowed
+    const struct plan *plan;    // borrowed
+    const struct model *model;  // borrowed
+    struct kv_layout kv;        // pages of rows
+    struct kv_layout prompt;    // workspace pages, in the compute format
+    struct tier tiers[N_TIERS]; // owned: what the run takes of each
+    struct arena arena;         // carves TIER_RAM: every byte of the run there but text
+    struct mover *mover;        // owned
+    struct trace *trace;        // borrowed
 
     struct weight_home *weights; // [layers]
     uint8_t **free_frames;       // [weight_frames] stack
@@ -71,14 +71,15 @@ struct home {
     struct last_write *hidden_last; // [batches]
     uint32_t *hidden_crc;           // [batches] of what was written last
     int64_t hidden_scratch_offset, hidden_frame_bytes;
-    int64_t scratch_bytes;
 };
 
 struct home_config {
     const struct plan *plan;
     const struct model *model;
     enum kv_format kv_format, prompt_format;
-    const char *offload_dir; // for the scratch file
+    struct device *device;   // borrowed
+    int numa_node;           // where RAM lies best; -1: anywhere
+    const char *offload_dir; // for TIER_NVME
     enum ring_kind io;
     int io_depth;
     const char *fault;

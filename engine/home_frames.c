@@ -50,7 +50,7 @@ enum err home_weights_fetch(struct home *h, int layer, int64_t due)
     }
     const struct model_layer *l = &h->model->layers[layer];
     w->segment = (struct segment){l->offset, l->n_bytes, to};
-    w->ticket = (struct ticket){.file = HOME_FILE_PACK,
+    w->ticket = (struct ticket){.place = HOME_PACK,
                                 .segments = &w->segment,
                                 .n_segments = 1,
                                 .due = due,
@@ -151,7 +151,7 @@ enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch, const
         if (f->fetched[page >> 6] >> (page & 63) & 1)
             add_segment(f->read_segments, &n, (extent + page) * size, size, f->base + page * size);
     f->read =
-        (struct ticket){.file = HOME_FILE_SCRATCH,
+        (struct ticket){.place = HOME_SCRATCH,
                         .segments = f->read_segments,
                         .n_segments = n,
                         .due = step,
@@ -228,7 +228,7 @@ enum err home_kv_store(struct home *h, int64_t step, int layer, int batch)
     TRY(wait_ticket(h, &f->read, step));
     if (f->n_write > 0) {
         struct last_write *last = &h->kv_last[layer * h->plan->batches + batch];
-        f->write = (struct ticket){.file = HOME_FILE_SCRATCH,
+        f->write = (struct ticket){.place = HOME_SCRATCH,
                                    .write = 1,
                                    .segments = f->write_segments,
                                    .n_segments = f->n_write,
@@ -289,7 +289,7 @@ enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_to
     TRY(hidden_frame_take(h, step, &f));
     f->read_segment = (struct segment){h->hidden_scratch_offset + batch * h->hidden_frame_bytes,
                                        hidden_bytes(h, n_tokens), f->base};
-    f->read = (struct ticket){.file = HOME_FILE_SCRATCH,
+    f->read = (struct ticket){.place = HOME_SCRATCH,
                               .segments = &f->read_segment,
                               .n_segments = 1,
                               .due = step,
@@ -352,7 +352,7 @@ enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_toke
         f->write_segment =
             (struct segment){h->hidden_scratch_offset + batch * h->hidden_frame_bytes,
                              hidden_bytes(h, n_tokens), f->base};
-        f->write = (struct ticket){.file = HOME_FILE_SCRATCH,
+        f->write = (struct ticket){.place = HOME_SCRATCH,
                                    .write = 1,
                                    .segments = &f->write_segment,
                                    .n_segments = 1,

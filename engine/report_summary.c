@@ -106,7 +106,7 @@ void report_measure(struct report_figures *f, const struct run *r, const struct 
     double compute_s = per_s(required_flops(r, counts), r->machine.matmul_flops);
     f->roofline = per_s(fmax(read_s, compute_s), f->walk_s);
     f->peak_ram_bytes = machine_peak_rss_bytes();
-    f->peak_disk_bytes = e->home.scratch_bytes;
+    f->peak_disk_bytes = e->home.tiers[TIER_NVME].n_bytes;
 }
 
 /* ---- summary ---- */

@@ -143,7 +143,6 @@ enum err run_prepare(struct run *r, const struct config *c)
     memset(r, 0, sizeof *r);
     r->config = c;
     r->start_ns = clock_ns();
-    r->engine.home.scratch_fd = -1;
     TRY(read_compute(r, c));
     TRY(read_evict(&r->evict, c));
     TRY(opened_open(&r->opened, c));
@@ -336,6 +335,17 @@ enum err run_plan(struct run *r)
     return OK;
 }
 
+/* The drive's NUMA node when every compute thread is there too; else memory lies where it is first
+ * touched: half of the threads far from it would lose more than the drive gains. */
+static int threads_node(const struct run *r)
+{
+    int node = r->info.disk_node;
+    for (int i = 0; i < r->machine.threads && i < r->info.n_cores; i++)
+        if (r->info.core_nodes[i] != node)
+            return -1;
+    return node;
+}
+
 enum err run_walk(struct run *r)
 {
     const struct config *c = r->config;
@@ -350,6 +360,8 @@ enum err run_walk(struct run *r)
                               .kv_format = r->kv_format,
                               .io = r->io,
                               .io_depth = 8,
+                              .device = device_cpu(),
+                              .numa_node = threads_node(r),
                               .offload_dir = r->offload_dir,
                               .fault = getenv("SLUICE_FAULT"),
                               .tokens_max = r->work.tokens_max,

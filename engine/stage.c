@@ -135,6 +135,9 @@ static enum err compute_slice(struct engine *e, struct step s, struct batch *b, 
     layer_slice(&e->work, &e->config.model->layers[s.layer], b, weights, hidden);
     if (s.layer < e->order.layers - 1)
         return OK;
+    const struct device_api *device = e->stream->device->api;
+    device->record(e->stream, e->sampled);
+    TRY(device->event_wait(e->stream, e->sampled)); // the host reads what the slices left
     TRY(batch_sample(&e->batches, s.batch));
     return gather_ahead(&e->gather, b, s.n + e->order.batches);
 }

@@ -1,7 +1,7 @@
 /* kernels/arena.c - see arena.h. */
 #include "kernels/arena.h"
 
-#include <sys/mman.h>
+#include "kernels/device.h"
 
 void arena_init(struct arena *a)
 {
@@ -10,15 +10,19 @@ void arena_init(struct arena *a)
 
 enum err arena_open(struct arena *a, int64_t bytes)
 {
+    struct device *cpu = device_cpu();
+    void *p;
     *a = (struct arena){0};
     bytes = round_up(max_i64(bytes, 1), 4096);
-    void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        return fail(ERR_FIT, "memory: the system refused %lld bytes (lower --mem-ram)",
-                    (long long)bytes);
-    a->base = p;
-    a->capacity = bytes;
+    TRY(cpu->api->alloc(cpu, bytes, &p));
+    arena_use(a, p, bytes);
+    a->owned = 1;
     return OK;
+}
+
+void arena_use(struct arena *a, void *base, int64_t bytes)
+{
+    *a = (struct arena){.base = base, .capacity = bytes};
 }
 
 void *arena_take(struct arena *a, int64_t bytes, int64_t align)
@@ -35,7 +39,7 @@ void *arena_take(struct arena *a, int64_t bytes, int64_t align)
 
 void arena_close(struct arena *a)
 {
-    if (a->base)
-        munmap(a->base, (size_t)a->capacity);
+    if (a->owned)
+        device_cpu()->api->release(device_cpu(), a->base, a->capacity);
     *a = (struct arena){0};
 }

@@ -4,6 +4,7 @@
  * To add a faster kernel: one row in the table of its op. */
 #include "kernels/ops.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/device.h"
 #include "kernels/math.h"
 
 #include <string.h>
@@ -44,12 +45,19 @@ enum isa isa_best(void)
         enum isa isa;                                                                              \
         void (*run)(const struct ops *ops, const struct name##_args *args);                        \
     } name##_rows[] = {__VA_ARGS__, {ISA_REF, ref_##name}};                                        \
-    void ops_run_##name(const struct ops *ops, const struct name##_args *args)                     \
+    static void here_##name(const struct ops *ops, const void *args)                               \
     {                                                                                              \
         int row = 0;                                                                               \
         while (name##_rows[row].isa > ops->isa)                                                    \
             row++;                                                                                 \
         name##_rows[row].run(ops, args);                                                           \
+    }                                                                                              \
+    void ops_run_##name(const struct ops *ops, const struct name##_args *args)                     \
+    {                                                                                              \
+        if (ops->stream)                                                                           \
+            ops->stream->device->api->launch(ops->stream, OP_##name, ops, args);                   \
+        else                                                                                       \
+            here_##name(ops, args);                                                                \
     }
 
 TABLE(matmul, {ISA_AVX512, cpu_matmul_avx512}, {ISA_AVX2, cpu_matmul_avx2},
@@ -68,6 +76,22 @@ TABLE(attend_forced, {ISA_AVX512, cpu_attend_forced_avx512}, {ISA_AVX2, cpu_atte
 TABLE(prompt_keep, {ISA_PORTABLE, cpu_prompt_keep})
 TABLE(head_reduce, {ISA_AVX512, cpu_head_reduce_avx512}, {ISA_AVX2, cpu_head_reduce_avx2},
       {ISA_PORTABLE, cpu_head_reduce_portable})
+
+void ops_here(enum op op, const struct ops *ops, const void *args)
+{
+#define HERE(name) [OP_##name] = here_##name,
+    static void (*const here[N_OPS])(const struct ops *ops, const void *args) = {OPS(HERE)};
+#undef HERE
+    here[op](ops, args);
+}
+
+int64_t ops_args_bytes(enum op op)
+{
+#define BYTES(name) [OP_##name] = (int64_t)sizeof(struct name##_args),
+    static const int64_t bytes[N_OPS] = {OPS(BYTES)};
+#undef BYTES
+    return bytes[op];
+}
 
 int64_t matmul_scratch_bytes(const struct ops *ops, int m, int n, int k)
 {

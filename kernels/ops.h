@@ -29,11 +29,14 @@ extern "C" {
 enum compute { COMPUTE_BF16, COMPUTE_F32, COMPUTE_INT8 };
 enum isa { ISA_REF, ISA_PORTABLE, ISA_AVX2, ISA_AVX512, N_ISAS }; // ISA_REF: kernels/ref, for tests
 
-/* Where ops run. Values are copied into every call; the pool is borrowed. */
+struct stream; // kernels/device.h
+
+/* Where ops run. Values are copied into every call; pool and stream are borrowed. */
 struct ops {
     enum isa isa;
     enum compute compute;
-    struct pool *pool; // borrowed; NULL: one thread
+    struct pool *pool;     // NULL: one thread
+    struct stream *stream; // queued there; NULL: on this CPU, done when the call returns
 };
 
 /* The best instruction set of this CPU, and names: "avx512", "avx2", "portable", "ref". */
@@ -245,7 +248,7 @@ struct head_reduce_args {
     int m, n, first;
 };
 
-/* THE list: X(name). Each has struct name_args, ops_run_name() and ref_name(). */
+/* THE list: X(name). Each has OP_name, struct name_args, ops_run_name() and ref_name(). */
 #define OPS(X)                                                                                     \
     X(matmul)                                                                                      \
     X(norm)                                                                                        \
@@ -262,6 +265,15 @@ struct head_reduce_args {
     void ref_##name(const struct ops *ops, const struct name##_args *args);
 OPS(OPS_DECLARE)
 #undef OPS_DECLARE
+
+#define OPS_ENUM(name) OP_##name,
+enum op { OPS(OPS_ENUM) N_OPS };
+#undef OPS_ENUM
+
+/* Runs an op on this CPU, whatever ops->stream says: for devices that compute with its kernels. */
+void ops_here(enum op op, const struct ops *ops, const void *args);
+/* Bytes of an op's args struct, for devices that queue a copy of it. */
+int64_t ops_args_bytes(enum op op);
 
 /* exp in f32, the same bits on every path (polynomial, fused multiply-adds; < 2 ulp). */
 float op_exp(float x);

@@ -59,6 +59,21 @@ static void hwloc_read(struct machine_info *info, const cpu_set_t *mask, size_t 
     hwloc_topology_destroy(t);
 }
 
+void machine_memory_bind(void *base, int64_t n_bytes, int node)
+{
+    hwloc_topology_t t;
+    if (hwloc_topology_init(&t) != 0)
+        return;
+    if (hwloc_topology_load(t) == 0) {
+        hwloc_obj_t at = hwloc_get_numanode_obj_by_os_index(t, (unsigned)node);
+        if (at && hwloc_set_area_membind(t, base, (size_t)n_bytes, at->nodeset, HWLOC_MEMBIND_BIND,
+                                         HWLOC_MEMBIND_BYNODESET) != 0)
+            log_line(LOG_WARN, "memory: cannot be bound to NUMA node %d: %s", node,
+                     strerror(errno));
+    }
+    hwloc_topology_destroy(t);
+}
+
 static void cpus_read(struct machine_info *info)
 {
     static uint64_t storage[CPUS_MAX / 64];

@@ -32,6 +32,10 @@ struct machine_info {
  * else degrades to "unknown" (0 or -1) rather than failing. */
 enum err machine_read(struct machine_info *info, const char *offload_dir);
 
+/* Asks for a range of RAM to lie on a NUMA node, before it is touched. A wish: where the kernel
+ * cannot, the run is slower, not wrong. */
+void machine_memory_bind(void *base, int64_t n_bytes, int node);
+
 int64_t machine_peak_rss_bytes(void); // VmHWM; 0 when /proc is not there
 
 /* The part of machine_read that looks at memory. `root` as in cgroup_read. */

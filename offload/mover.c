@@ -9,18 +9,21 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SEEN_UNIT 4096 // extents, and so their pieces, begin at multiples of this
+#define SEEN_UNIT   4096 // extents, and so their pieces, begin at multiples of this
+#define MOVER_LANES (LANE_D2H + 1)
 
 struct piece {
-    struct ring_io io;
+    struct ring_io io; // of a device place: its bytes all the same, and err when it is done
     struct ticket *ticket;
-    int64_t index; // of MOVER_PIECE within segment 0, for its CRC
-    int verify;    // the CRC of this piece is due
-    int reread;    // it was wrong once
-    struct piece *next_free;
+    struct mover *mover;
+    int64_t index;      // of MOVER_PIECE within segment 0, for its CRC
+    int verify;         // the CRC of this piece is due
+    int reread;         // it was wrong once
+    struct piece *next; // in free_pieces, or in landed
 };
 
 struct mover {
@@ -36,22 +39,27 @@ struct mover {
     struct piece *pieces; // owned; [depth]
     struct piece *free_pieces;
     int depth;
-    int n_flying[2]; // pieces in flight, reads and writes
-    int64_t flying_since_ns[2];
-    uint8_t *seen[MOVER_FILES_MAX]; // owned; bit per SEEN_UNIT of the file: the piece that starts
-                                    // there was verified once
-    int64_t seen_pieces[MOVER_FILES_MAX];
+    int n_flying[MOVER_LANES]; // pieces in flight
+    int64_t flying_since_ns[MOVER_LANES];
+    uint8_t *seen[MOVER_PLACES_MAX]; // owned; bit per SEEN_UNIT of the file: the piece that starts
+                                     // there was verified once
+    int64_t seen_pieces[MOVER_PLACES_MAX];
+    int file[MOVER_PLACES_MAX];             // the ring's index, or -1: device memory
+    uint8_t *device_base[MOVER_PLACES_MAX]; // borrowed
+    struct stream *streams[2];              // owned; device to RAM, RAM to device
+    pthread_mutex_t landed_lock;            // guards `landed` alone: a device's thread takes it
+    struct piece *landed;                   // copies that are done
 };
 
 /* CRCs are checked at the first read of a piece in this run, then once in 16. */
-static int verify_due(struct mover *m, int file, int64_t offset)
+static int verify_due(struct mover *m, int place, int64_t offset)
 {
     int64_t at = offset / SEEN_UNIT;
-    if (at >= m->seen_pieces[file])
+    if (at >= m->seen_pieces[place])
         return 1;
     uint8_t bit = (uint8_t)(1u << (at & 7));
-    if (!(m->seen[file][at >> 3] & bit)) {
-        m->seen[file][at >> 3] |= bit;
+    if (!(m->seen[place][at >> 3] & bit)) {
+        m->seen[place][at >> 3] |= bit;
         return 1;
     }
     return mix64(m->verify_phase++) % 16 == 0;
@@ -78,18 +86,24 @@ static struct ticket **queue_pick(struct mover *m)
     return at;
 }
 
-static void lane_count(struct mover *m, int write, int change, int64_t bytes)
+static enum lane lane_of(const struct mover *m, const struct ticket *t)
+{
+    if (m->file[t->place] < 0)
+        return t->write ? LANE_H2D : LANE_D2H;
+    return t->write ? LANE_NVME_WRITE : LANE_NVME_READ;
+}
+
+static void lane_count(struct mover *m, enum lane lane, int change, int64_t bytes)
 {
     int64_t now = clock_ns();
-    if (m->n_flying[write] == 0 && change > 0)
-        m->flying_since_ns[write] = now;
-    m->n_flying[write] += change;
-    enum lane lane = write ? LANE_NVME_WRITE : LANE_NVME_READ;
+    if (m->n_flying[lane] == 0 && change > 0)
+        m->flying_since_ns[lane] = now;
+    m->n_flying[lane] += change;
     struct lane_total *total = &m->trace->totals[lane];
     total->bytes += bytes;
     atomic_fetch_add_explicit(&m->trace->moved_bytes[lane], bytes, memory_order_relaxed);
-    if (m->n_flying[write] == 0)
-        total->busy_ns += now - m->flying_since_ns[write];
+    if (m->n_flying[lane] == 0)
+        total->busy_ns += now - m->flying_since_ns[lane];
 }
 
 /* Cuts the next piece off a ticket into p; the ticket leaves the queue with its last piece. */
@@ -102,8 +116,8 @@ static void piece_cut(struct mover *m, struct ticket **at, struct piece *p)
     p->index = t->next_byte / MOVER_PIECE;
     p->reread = 0;
     p->verify = t->crc && !t->write && t->next_segment == 0 &&
-                verify_due(m, t->file, s->offset + t->next_byte);
-    p->io = (struct ring_io){.file = t->file,
+                verify_due(m, t->place, s->offset + t->next_byte);
+    p->io = (struct ring_io){.file = m->file[t->place],
                              .write = t->write,
                              .offset = s->offset + t->next_byte,
                              .n_bytes = n_bytes,
@@ -133,7 +147,7 @@ static void ticket_fail(struct ticket *t, enum err e, const char *text)
 
 static void ticket_trace(struct mover *m, struct ticket *t)
 {
-    enum lane lane = t->write ? LANE_NVME_WRITE : LANE_NVME_READ;
+    enum lane lane = lane_of(m, t);
     struct trace *trace = m->trace;
     struct lane_total total = trace->totals[lane];
     trace_add(trace, lane,
@@ -180,14 +194,38 @@ static int piece_complete(struct mover *m, struct piece *p)
 static void piece_retire(struct mover *m, struct piece *p)
 {
     struct ticket *t = p->ticket;
-    lane_count(m, p->io.write, -1, p->io.err == OK ? p->io.n_bytes : 0);
-    p->next_free = m->free_pieces;
+    lane_count(m, lane_of(m, t), -1, p->io.err == OK ? p->io.n_bytes : 0);
+    p->next = m->free_pieces;
     m->free_pieces = p;
     t->in_flight--;
     if (t->in_flight == 0 && t->next_segment == t->n_segments) {
         ticket_trace(m, t);
         ticket_finish(m, t);
     }
+}
+
+/* A copy is done: on a thread of the device, or within piece_copy. */
+static void piece_landed(void *ctx, enum err err)
+{
+    struct piece *p = ctx;
+    struct mover *m = p->mover;
+    p->io.err = err;
+    if (err != OK)
+        snprintf(p->io.err_text, sizeof p->io.err_text, "device: a copy failed");
+    pthread_mutex_lock(&m->landed_lock);
+    p->next = m->landed;
+    m->landed = p;
+    pthread_mutex_unlock(&m->landed_lock);
+    ring_wake(m->ring);
+}
+
+static void piece_copy(struct mover *m, struct piece *p)
+{
+    struct stream *s = m->streams[p->io.write];
+    uint8_t *there = m->device_base[p->ticket->place] + p->io.offset;
+    const struct device_api *api = s->device->api;
+    api->copy(s, p->io.write ? there : p->io.buf, p->io.write ? p->io.buf : there, p->io.n_bytes);
+    api->notify(s, piece_landed, p);
 }
 
 /* Submits what fits; called and returns with the lock held. */
@@ -198,9 +236,13 @@ static void submit_pieces(struct mover *m)
         if (!*at)
             return;
         struct piece *p = m->free_pieces;
-        m->free_pieces = p->next_free;
+        m->free_pieces = p->next;
         piece_cut(m, at, p);
-        lane_count(m, p->io.write, 1, 0);
+        lane_count(m, lane_of(m, p->ticket), 1, 0);
+        if (p->io.file < 0) {
+            piece_copy(m, p);
+            continue;
+        }
         enum err e = ring_submit(m->ring, &p->io);
         if (e != OK) {
             CHECK(e != ERR_BUSY); // there are as many pieces as the ring is deep
@@ -211,14 +253,33 @@ static void submit_pieces(struct mover *m)
     }
 }
 
+/* Retires the copies that are done; the lock is held. */
+static void retire_landed(struct mover *m)
+{
+    pthread_mutex_lock(&m->landed_lock);
+    struct piece *p = m->landed;
+    m->landed = NULL;
+    pthread_mutex_unlock(&m->landed_lock);
+    while (p) {
+        struct piece *next = p->next;
+        if (p->io.err != OK)
+            ticket_fail(p->ticket, p->io.err, p->io.err_text);
+        piece_retire(m, p);
+        p = next;
+    }
+}
+
 static void *mover_main(void *arg)
 {
     struct mover *m = arg;
     struct ring_io *done[64];
     pthread_mutex_lock(&m->lock);
     for (;;) {
+        retire_landed(m);
         submit_pieces(m);
-        int flying = m->n_flying[0] + m->n_flying[1];
+        int flying = 0;
+        for (int lane = 0; lane < MOVER_LANES; lane++)
+            flying += m->n_flying[lane];
         if (m->stop && flying == 0)
             break;
         pthread_mutex_unlock(&m->lock);
@@ -237,18 +298,22 @@ static void *mover_main(void *arg)
     return NULL;
 }
 
-static enum err add_files(struct mover *m, const struct mover_config *config)
+static enum err add_places(struct mover *m, const struct mover_config *config)
 {
-    for (int i = 0; i < config->n_files; i++) {
-        const struct mover_file *f = &config->files[i];
-        int file;
-        TRY(ring_file_add(m->ring, f->path, f->fd, f->fd >= 0 ? O_RDWR : O_RDONLY, &file));
-        CHECK(file == i);
+    for (int i = 0; i < config->n_places; i++) {
+        const struct mover_place *f = &config->places[i];
+        m->file[i] = -1;
+        m->device_base[i] = f->base;
+        if (f->base)
+            continue;
+        TRY(ring_file_add(m->ring, f->path, f->fd, f->fd >= 0 ? O_RDWR : O_RDONLY, &m->file[i]));
         m->seen_pieces[i] = f->fd >= 0 ? 0 : f->n_bytes / SEEN_UNIT + 1;
         m->seen[i] = calloc((size_t)(m->seen_pieces[i] / 8 + 1), 1);
         if (!m->seen[i])
             return fail(ERR_FIT, "memory: mover tables");
     }
+    for (int i = 0; i < 2 && config->device; i++)
+        TRY(config->device->api->stream_open(config->device, &m->streams[i]));
     return OK;
 }
 
@@ -261,13 +326,14 @@ static enum err mover_start(struct mover *m, const struct mover_config *config)
                                .n_buffers = config->base ? 1 : 0,
                                .faults = config->fault};
     TRY(ring_open(&m->ring, &ring));
-    TRY(add_files(m, config));
+    TRY(add_places(m, config));
     m->depth = ring_depth(m->ring);
     m->pieces = calloc((size_t)m->depth, sizeof *m->pieces);
     if (!m->pieces)
         return fail(ERR_FIT, "memory: mover tables");
     for (int i = 0; i < m->depth; i++) {
-        m->pieces[i].next_free = m->free_pieces;
+        m->pieces[i].mover = m;
+        m->pieces[i].next = m->free_pieces;
         m->free_pieces = &m->pieces[i];
     }
     if (pthread_create(&m->thread, NULL, mover_main, m) != 0)
@@ -277,10 +343,14 @@ static enum err mover_start(struct mover *m, const struct mover_config *config)
 
 static void mover_free(struct mover *m)
 {
+    for (int i = 0; i < 2; i++)
+        if (m->streams[i])
+            m->streams[i]->device->api->stream_close(m->streams[i]);
     ring_close(m->ring);
-    for (int i = 0; i < MOVER_FILES_MAX; i++)
+    for (int i = 0; i < MOVER_PLACES_MAX; i++)
         free(m->seen[i]);
     free(m->pieces);
+    pthread_mutex_destroy(&m->landed_lock);
     pthread_mutex_destroy(&m->lock);
     pthread_cond_destroy(&m->done);
     free(m);
@@ -293,6 +363,7 @@ enum err mover_open(struct mover **out, const struct mover_config *config)
     if (!m)
         return fail(ERR_FIT, "memory: mover");
     pthread_mutex_init(&m->lock, NULL);
+    pthread_mutex_init(&m->landed_lock, NULL);
     pthread_cond_init(&m->done, NULL);
     m->trace = config->trace;
     enum err e = mover_start(m, config);

@@ -1,32 +1,34 @@
-/* offload/mover.h - carries bytes between a file and memory, ahead of need.
+/* offload/mover.h - carries bytes between RAM and the other tiers, ahead of need.
  *
- * Owns: the ring and the thread that drives it, the queue of tickets, the two NVMe lanes.
- * Refuses: choosing what to move (policy) or when (engine); knowing what the bytes mean.
+ * Owns: the ring and the thread that drives it, a device's two copy streams, the queue of tickets,
+ * the lanes of transfers. Refuses: choosing what to move (policy) or when (engine); knowing what
+ * the bytes mean.
  * Threads: mover_submit / mover_wait / mover_done from the walker; everything else happens on the
  * mover's own thread. The earliest due ticket goes first, in pieces of MOVER_PIECE. */
 #ifndef OFFLOAD_MOVER_H
 #define OFFLOAD_MOVER_H
 
+#include "kernels/device.h"
 #include "kernels/trace.h"
 #include "offload/ring.h"
 
-#define MOVER_PIECE     (1 << 20)
-#define MOVER_FILES_MAX 8
+#define MOVER_PIECE      (1 << 20)
+#define MOVER_PLACES_MAX 8
 
 struct mover; // opaque: hides pthread and the ring
 
 /* One contiguous run of a transfer. */
 struct segment {
-    int64_t offset, n_bytes; // in the file
-    void *buf;
+    int64_t offset, n_bytes; // in the place
+    void *buf;               // RAM
 };
 
 enum ticket_state { TICKET_IDLE, TICKET_QUEUED, TICKET_DONE };
 
 /* One transfer. Owned by the caller; it and its segments must stay put until it is done. */
 struct ticket {
-    int file;                       // index into mover_config.files
-    int write;                      // 0: file -> memory, 1: memory -> file
+    int place;                      // index into mover_config.places
+    int write;                      // 0: place -> RAM, 1: RAM -> place
     const struct segment *segments; // borrowed; [n_segments], in any order
     int n_segments;
     int64_t due;          // step that needs it; the smallest goes first
@@ -48,15 +50,17 @@ struct mover_config {
     enum ring_kind kind;
     int depth;         // pieces in flight
     const char *fault; // fault spec for tests, or NULL
-    struct mover_file {
-        const char *path; // for messages; opened for reading when fd is -1
+    struct mover_place {
+        const char *path; // of a file, for messages; opened for reading when fd is -1
         int fd;           // >= 0: an open file for both directions (scratch); stays the caller's
         int64_t n_bytes;  // of a file that is read only: bounds the table of verified pieces
-    } files[MOVER_FILES_MAX];
-    int n_files;
-    void *base; // memory to register with the kernel: the arena
+        void *base;       // not NULL: device memory instead of a file
+    } places[MOVER_PLACES_MAX];
+    int n_places;
+    struct device *device; // borrowed; of the places in device memory, NULL without any
+    void *base;            // memory to register with the kernel: the arena
     int64_t n_bytes;
-    struct trace *trace; // borrowed; lanes nvme-read and nvme-write
+    struct trace *trace; // borrowed; lanes nvme-* and h2d, d2h
 };
 
 /* Starts the thread; returns once the ring stands or failed. */

@@ -10,7 +10,7 @@
 #include "policy/order.h"
 #include "policy/shape.h"
 
-enum tier { TIER_DEVICE, TIER_RAM, TIER_NVME, N_TIERS };
+enum tier_kind { TIER_DEVICE, TIER_RAM, TIER_NVME, N_TIERS };
 
 #define PLAN_LAYERS_MAX  (SHAPE_LAYERS_MAX + SHAPE_VOCAB_MAX / HEAD_TILE + 1)
 #define PLAN_BATCH_MAX   4096 // rows of one batch
@@ -80,7 +80,7 @@ struct plan {
     int ahead_state;     // steps, KV
     int ahead_hidden;    // steps, hidden states
     int weight_frames, kv_frames, hidden_frames;
-    int kv_home, hidden_home;   // enum tier
+    int kv_home, hidden_home;   // enum tier_kind
     int64_t pages_batch;        // KV pages of one batch's pool
     int slots_cap;              // slots of the longest row, rounded up to pages
     int prefill_tokens;         // prompt and forced tokens that a pass admits

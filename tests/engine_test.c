@@ -164,6 +164,8 @@ static void bed_start(struct bed *b, const struct model *model, struct plan *pla
                                    .kv_format = b->format,
                                    .io = RING_THREADS,
                                    .io_depth = 4,
+                                   .device = device_cpu(),
+                                   .numa_node = -1,
                                    .offload_dir = temp_dir,
                                    .tokens_max = b->work.tokens_max,
                                    .edits_max = job_edits_max(b->job),
@@ -328,7 +330,7 @@ static const struct {
 };
 #define N_CASES (int)(sizeof CASES / sizeof CASES[0])
 
-/* A zeroed home means RAM here; enum tier starts with the device. */
+/* A zeroed home means RAM here; enum tier_kind starts with the device. */
 static struct plan case_plan(int i)
 {
     struct plan p = CASES[i].plan;
@@ -359,7 +361,7 @@ static void test_the_plan_counts_the_arena(void **state)
                         CASES[i].name, (long long)counted, (long long)used,
                         100.0 * (double)used / (double)counted);
         n_wrong += wrong;
-        assert_int_equal(b.bytes.disk, b.engine.home.scratch_bytes);
+        assert_int_equal(b.bytes.disk, b.engine.home.tiers[TIER_NVME].n_bytes);
         bed_close(&b);
     }
     assert_int_equal(n_wrong, 0);

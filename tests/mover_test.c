@@ -36,14 +36,15 @@ static struct mover *mover_make(enum ring_kind kind, int depth, const char *faul
     *fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     assert_true(*fd >= 0);
     assert_int_equal(ftruncate(*fd, FILE_BYTES), 0);
-    struct mover_config config = {.kind = kind,
-                                  .depth = depth,
-                                  .fault = fault,
-                                  .files = {{data_path, -1, FILE_BYTES}, {path, *fd, 0}},
-                                  .n_files = 2,
-                                  .base = scratch,
-                                  .n_bytes = FILE_BYTES,
-                                  .trace = &trace};
+    struct mover_config config = {
+        .kind = kind,
+        .depth = depth,
+        .fault = fault,
+        .places = {{data_path, -1, FILE_BYTES, NULL}, {path, *fd, 0, NULL}},
+        .n_places = 2,
+        .base = scratch,
+        .n_bytes = FILE_BYTES,
+        .trace = &trace};
     struct mover *m = NULL;
     enum err err = mover_open(&m, &config);
     if (err != OK)
@@ -122,8 +123,8 @@ static void test_after(void **state)
         struct mover *m = mover_make(kind, 8, fault, &fd);
         uint8_t *from = scratch, *to = scratch + BYTES;
         struct segment out = {4096, BYTES, from}, in = {4096, BYTES, to};
-        struct ticket w = {.file = 1, .write = 1, .segments = &out, .n_segments = 1, .due = 50};
-        struct ticket r = {.file = 1, .segments = &in, .n_segments = 1, .due = 1, .after = &w};
+        struct ticket w = {.place = 1, .write = 1, .segments = &out, .n_segments = 1, .due = 50};
+        struct ticket r = {.place = 1, .segments = &in, .n_segments = 1, .due = 1, .after = &w};
         for (int round = 0; round < ROUNDS; round++) {
             memset(from, seed * ROUNDS + round, BYTES);
             memset(to, 0xff, BYTES);
@@ -167,7 +168,8 @@ static void test_errors_land_in_the_ticket(void **state)
         struct mover *m = mover_make(KINDS[k], 4, "read.eio=1/1", &fd);
         struct segment s[2] = {{0, 3 * MOVER_PIECE, scratch}, {0, 4096, scratch + 4 * MOVER_PIECE}};
         struct ticket r = {.segments = &s[0], .n_segments = 1, .name = "weights"};
-        struct ticket w = {.file = 1, .write = 1, .segments = &s[1], .n_segments = 1, .name = "kv"};
+        struct ticket w = {
+            .place = 1, .write = 1, .segments = &s[1], .n_segments = 1, .name = "kv"};
         mover_submit(m, &r);
         mover_submit(m, &w);
         assert_int_equal(mover_wait(m, &w), OK); // writes are well

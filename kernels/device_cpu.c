@@ -1,0 +1,119 @@
+/* kernels/device_cpu.c - the CPU as a device: see device.h.
+ *
+ * Owns: mappings of RAM. The fact a newcomer would miss: its streams have no queue. A command runs
+ * on the caller and its pool before the call returns, so events have always happened and the order
+ * that other devices must be told is there by itself. */
+#include "kernels/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static enum err cpu_alloc(struct device *d, int64_t n_bytes, void **p)
+{
+    (void)d;
+    void *base =
+        mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        return fail(ERR_FIT, "memory: the system refused %lld bytes (lower --mem-ram)",
+                    (long long)n_bytes);
+    *p = base;
+    return OK;
+}
+
+static void cpu_release(struct device *d, void *p, int64_t n_bytes)
+{
+    (void)d;
+    if (p)
+        munmap(p, (size_t)n_bytes);
+}
+
+static enum err cpu_pin(struct device *d, void *p, int64_t n_bytes)
+{
+    (void)d, (void)p, (void)n_bytes;
+    return OK;
+}
+
+static void cpu_unpin(struct device *d, void *p, int64_t n_bytes)
+{
+    (void)d, (void)p, (void)n_bytes;
+}
+
+static enum err cpu_stream_open(struct device *d, struct stream **s)
+{
+    *s = malloc(sizeof **s);
+    if (!*s)
+        return fail(ERR_FIT, "memory: stream");
+    (*s)->device = d;
+    return OK;
+}
+
+static void cpu_stream_close(struct stream *s)
+{
+    free(s);
+}
+
+static void cpu_copy(struct stream *s, void *to, const void *from, int64_t n_bytes)
+{
+    (void)s;
+    memcpy(to, from, (size_t)n_bytes);
+}
+
+static void cpu_launch(struct stream *s, enum op op, const struct ops *ops, const void *args)
+{
+    (void)s;
+    ops_here(op, ops, args);
+}
+
+static void cpu_notify(struct stream *s, void (*fn)(void *ctx, enum err err), void *ctx)
+{
+    (void)s;
+    fn(ctx, OK);
+}
+
+static enum err cpu_event_open(struct device *d, struct event **e)
+{
+    *e = malloc(sizeof **e);
+    if (!*e)
+        return fail(ERR_FIT, "memory: event");
+    (*e)->device = d;
+    return OK;
+}
+
+static void cpu_event_close(struct event *e)
+{
+    free(e);
+}
+
+static void cpu_order(struct stream *s, struct event *e)
+{
+    (void)s, (void)e;
+}
+
+static enum err cpu_event_wait(struct stream *s, struct event *e)
+{
+    (void)s, (void)e;
+    return OK;
+}
+
+struct device *device_cpu(void)
+{
+    static const struct device_api api = {.name = "cpu",
+                                          .unified = 1,
+                                          .alloc = cpu_alloc,
+                                          .release = cpu_release,
+                                          .pin = cpu_pin,
+                                          .unpin = cpu_unpin,
+                                          .stream_open = cpu_stream_open,
+                                          .stream_close = cpu_stream_close,
+                                          .copy = cpu_copy,
+                                          .launch = cpu_launch,
+                                          .notify = cpu_notify,
+                                          .event_open = cpu_event_open,
+                                          .event_close = cpu_event_close,
+                                          .record = cpu_order,
+                                          .stream_wait = cpu_order,
+                                          .event_wait = cpu_event_wait};
+    static struct device device = {&api};
+    return &device;
+}

@@ -1,0 +1,28 @@
+/* offload/tier.c - see tier.h: the table of tiers. */
+#include "offload/tier.h"
+
+#define TIER_ROW(kind, name) [TIER_##kind] = {tier_##name##_open, tier_##name##_close},
+static const struct {
+    enum err (*open)(struct tier *t, const struct tier_config *config);
+    void (*close)(struct tier *t);
+} rows[N_TIERS] = {TIERS(TIER_ROW)};
+#undef TIER_ROW
+
+enum err tier_open(struct tier *t, enum tier_kind kind, const struct tier_config *config)
+{
+    *t = (struct tier){.kind = kind, .device = config->device, .fd = -1};
+    if (config->n_bytes == 0)
+        return OK;
+    t->n_bytes = round_up(config->n_bytes, 4096);
+    enum err e = rows[kind].open(t, config);
+    if (e != OK)
+        *t = (struct tier){.kind = kind};
+    return e;
+}
+
+void tier_close(struct tier *t)
+{
+    if (t->n_bytes > 0)
+        rows[t->kind].close(t);
+    *t = (struct tier){.kind = t->kind};
+}

@@ -1,0 +1,296 @@
+/* tests/device_test.c - kernels/device and offload/tier on the CPU and on the simulated
+ * accelerator; the mover's copies to and from device memory, chained with reads and writes. */
+#include "kernels/dtype.h"
+#include "offload/mover.h"
+#include "offload/tier.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tests/ring_util.h"
+#include "tests/sim_device.h"
+
+#define N_SEEDS    8
+#define PIECES     6
+#define BLOCK      (MOVER_PIECE + 4096) // a transfer of two pieces
+#define FILE_BYTES (PIECES * BLOCK)
+
+static struct trace trace;
+
+static int setup(void **state)
+{
+    return ring_setup(state) == 0 && trace_open(&trace, 0) == OK ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    trace_close(&trace);
+    return ring_teardown(state);
+}
+
+/* What a child process dies of when it reads p; 0: it lives. */
+static int death_by_reading(const volatile uint8_t *p)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        signal(SIGBUS, SIG_DFL);
+        _exit(*p == 255 ? 2 : 1);
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+static void test_memory_is_out_of_reach(void **state)
+{
+    (void)state;
+    struct device *d = sim_device_open(1, 0);
+    struct tier_config config = {.device = d, .dir = dir, .node = -1, .n_bytes = 5000};
+    struct tier tiers[N_TIERS];
+    for (int kind = 0; kind < N_TIERS; kind++)
+        assert_int_equal(tier_open(&tiers[kind], (enum tier_kind)kind, &config), OK);
+    assert_int_equal(tiers[TIER_DEVICE].n_bytes, 8192);
+    assert_int_not_equal(death_by_reading(tiers[TIER_DEVICE].base), 0);
+    assert_int_equal(death_by_reading(tiers[TIER_RAM].base), 0);
+    assert_null(tiers[TIER_NVME].base);
+    assert_int_equal(lseek(tiers[TIER_NVME].fd, 0, SEEK_END), 8192);
+    for (int kind = 0; kind < N_TIERS; kind++) {
+        tier_close(&tiers[kind]);
+        tier_close(&tiers[kind]); // closed: nothing happens
+    }
+    sim_device_close(d);
+}
+
+static void test_tier_errors(void **state)
+{
+    (void)state;
+    struct tier t;
+    struct tier_config config = {.device = device_cpu(), .dir = "/no/such/dir", .node = -1};
+    assert_int_equal(tier_open(&t, TIER_NVME, &config), OK); // nothing asked, nothing opened
+    config.n_bytes = 4096;
+    assert_int_equal(tier_open(&t, TIER_NVME, &config), ERR_IO);
+    assert_non_null(strstr(err_text(), "--offload-dir"));
+    tier_close(&t);
+    config.n_bytes = INT64_MAX / 2 / 4096 * 4096;
+    assert_int_equal(tier_open(&t, TIER_RAM, &config), ERR_FIT);
+    assert_non_null(strstr(err_text(), "--mem-ram"));
+    tier_close(&t);
+}
+
+/* y = x . W^T on a device: operands copied in on one stream, multiplied on another, copied out on a
+ * third, ordered by events alone. */
+static void multiply_on(struct device *d, float *y)
+{
+    enum { M = 3, N = 32, K = 8 };
+    const struct device_api *api = d->api;
+    static float x[M * K], w[N * K], panel[N * K];
+    const void *rows[PANEL_ROWS];
+    for (int i = 0; i < M * K; i++)
+        x[i] = (float)(i % 7) - 3;
+    for (int i = 0; i < N * K; i++)
+        w[i] = (float)(i % 11) - 5;
+    for (int i = 0; i < N; i++)
+        rows[i] = w + i * K;
+    panel_pack(DTYPE_F32, rows, K, panel);
+    struct ops ops = {.isa = ISA_PORTABLE, .compute = COMPUTE_F32};
+    int64_t scratch = matmul_scratch_bytes(&ops, M, N, K);
+    struct stream *s[3];
+    struct event *e[3];
+    void *mem[4];
+    const int64_t sizes[4] = {sizeof x, sizeof panel, M * N * sizeof(float), scratch};
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(api->alloc(d, round_up(sizes[i], 4096), &mem[i]), OK);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(api->stream_open(d, &s[i]), OK);
+        assert_int_equal(api->event_open(d, &e[i]), OK);
+    }
+    api->copy(s[0], mem[0], x, sizeof x);
+    api->copy(s[0], mem[1], panel, sizeof panel);
+    api->record(s[0], e[0]);
+    api->stream_wait(s[1], e[0]);
+    ops.stream = s[1];
+    struct matmul_args args = {.w = {DTYPE_F32, N, K, mem[1]},
+                               .x = mem[0],
+                               .y = mem[2],
+                               .m = M,
+                               .x_stride = K,
+                               .y_stride = N,
+                               .scratch = mem[3]};
+    ops_run_matmul(&ops, &args);
+    args = (struct matmul_args){0}; // launch has read them
+    api->record(s[1], e[1]);
+    api->stream_wait(s[2], e[1]);
+    api->copy(s[2], y, mem[2], sizes[2]);
+    api->record(s[2], e[2]);
+    assert_int_equal(api->event_wait(s[2], e[2]), OK);
+    for (int i = 0; i < 3; i++) {
+        api->stream_close(s[i]);
+        api->event_close(e[i]);
+    }
+    for (int i = 0; i < 4; i++)
+        api->release(d, mem[i], round_up(sizes[i], 4096));
+}
+
+static void test_streams_and_events(void **state)
+{
+    (void)state;
+    static float want[3 * 32], got[3 * 32];
+    multiply_on(device_cpu(), want);
+    assert_true(want[0] != 0 || want[1] != 0);
+    for (uint64_t seed = 0; seed < N_SEEDS; seed++) {
+        struct device *d = sim_device_open(seed, 300);
+        memset(got, 0xff, sizeof got);
+        multiply_on(d, got);
+        assert_memory_equal(got, want, sizeof want);
+        sim_device_close(d);
+    }
+}
+
+/* The order that an event gives is needed: without it late streams read before the copy came. */
+static void test_lateness_shows(void **state)
+{
+    (void)state;
+    int wrong = 0;
+    for (uint64_t seed = 0; seed < 32; seed++) {
+        struct device *d = sim_device_open(seed, 300);
+        struct stream *in, *out;
+        struct event *done;
+        void *mem;
+        static uint8_t from[64], to[64];
+        memset(from, 7, sizeof from);
+        memset(to, 0, sizeof to);
+        assert_int_equal(d->api->alloc(d, 4096, &mem), OK);
+        assert_int_equal(d->api->stream_open(d, &in), OK);
+        assert_int_equal(d->api->stream_open(d, &out), OK);
+        assert_int_equal(d->api->event_open(d, &done), OK);
+        d->api->copy(in, mem, from, sizeof from);
+        d->api->copy(out, to, mem, sizeof to); // no event in between
+        d->api->record(out, done);
+        assert_int_equal(d->api->event_wait(out, done), OK);
+        wrong += to[0] != 7;
+        d->api->stream_close(in);
+        d->api->stream_close(out);
+        d->api->event_close(done);
+        d->api->release(d, mem, 4096);
+        sim_device_close(d);
+    }
+    assert_true(wrong > 0);
+}
+
+struct rig {
+    struct device *device;
+    struct mover *mover;
+    struct tier ram, memory, disk;
+    uint8_t *model;
+    char path[128];
+};
+
+/* Places: 0 a file, 1 device memory, 2 a scratch file. */
+static void rig_open(struct rig *r, enum ring_kind kind, uint64_t seed, int delay_us)
+{
+    *r = (struct rig){.device = sim_device_open(seed, delay_us)};
+    r->model = file_make("device.bin", r->path, FILE_BYTES);
+    struct tier_config config = {
+        .device = r->device, .dir = dir, .node = -1, .n_bytes = 2 * FILE_BYTES};
+    assert_int_equal(tier_open(&r->ram, TIER_RAM, &config), OK);
+    assert_int_equal(tier_open(&r->memory, TIER_DEVICE, &config), OK);
+    assert_int_equal(tier_open(&r->disk, TIER_NVME, &config), OK);
+    struct mover_config m = {.kind = kind,
+                             .depth = 4,
+                             .places = {{.path = r->path, .fd = -1, .n_bytes = FILE_BYTES},
+                                        {.base = r->memory.base},
+                                        {.path = "scratch", .fd = r->disk.fd}},
+                             .n_places = 3,
+                             .device = r->device,
+                             .base = r->ram.base,
+                             .n_bytes = r->ram.n_bytes,
+                             .trace = &trace};
+    assert_int_equal(mover_open(&r->mover, &m), OK);
+}
+
+static void rig_close(struct rig *r)
+{
+    mover_close(r->mover);
+    tier_close(&r->ram);
+    tier_close(&r->memory);
+    tier_close(&r->disk);
+    sim_device_close(r->device);
+    free(r->model);
+}
+
+/* Every block goes file -> RAM -> device -> RAM -> scratch file -> RAM, each leg waiting for the
+ * one before by its `after` alone, all legs of all blocks in flight together. */
+static void carry_blocks(struct rig *r)
+{
+    enum { LEGS = 5 };
+    static struct segment segments[PIECES][LEGS];
+    static struct ticket t[PIECES][LEGS];
+    static const struct {
+        int place, write, half; // half of the RAM tier that the leg touches
+    } legs[LEGS] = {{0, 0, 0}, {1, 1, 0}, {1, 0, 1}, {2, 1, 1}, {2, 0, 0}};
+    memset(t, 0, sizeof t);
+    for (int i = 0; i < PIECES; i++)
+        for (int k = 0; k < LEGS; k++) {
+            int64_t at = (int64_t)i * BLOCK;
+            segments[i][k] =
+                (struct segment){at, BLOCK, r->ram.base + at + legs[k].half * FILE_BYTES};
+            t[i][k] = (struct ticket){.place = legs[k].place,
+                                      .write = legs[k].write,
+                                      .segments = &segments[i][k],
+                                      .n_segments = 1,
+                                      .due = LEGS - k,
+                                      .after = k ? &t[i][k - 1] : NULL};
+            mover_submit(r->mover, &t[i][k]);
+        }
+    for (int i = 0; i < PIECES; i++)
+        for (int k = 0; k < LEGS; k++)
+            assert_int_equal(mover_wait(r->mover, &t[i][k]), OK);
+}
+
+static void test_chains_through_the_device(void **state)
+{
+    (void)state;
+    for (int kind = have_uring ? 0 : 1; kind < 2; kind++)
+        for (uint64_t seed = 0; seed < N_SEEDS; seed++) {
+            struct rig r;
+            rig_open(&r, KINDS[kind], seed, 500);
+            int64_t h2d = trace.totals[LANE_H2D].bytes, d2h = trace.totals[LANE_D2H].bytes;
+            carry_blocks(&r);
+            assert_memory_equal(r.ram.base, r.model, FILE_BYTES);
+            assert_memory_equal(r.ram.base + FILE_BYTES, r.model, FILE_BYTES);
+            assert_memory_equal(sim_device_peek(r.device, r.memory.base), r.model, FILE_BYTES);
+            assert_int_equal(trace.totals[LANE_H2D].bytes - h2d, FILE_BYTES);
+            assert_int_equal(trace.totals[LANE_D2H].bytes - d2h, FILE_BYTES);
+            rig_close(&r);
+        }
+}
+
+static void test_copy_errors(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_open(&r, RING_THREADS, 1, 50);
+    struct segment s = {0, BLOCK, r.ram.base};
+    struct ticket t = {.place = 1, .write = 1, .segments = &s, .n_segments = 1};
+    sim_device_fail_copy(r.device, 2); // the second piece
+    mover_submit(r.mover, &t);
+    assert_int_equal(mover_wait(r.mover, &t), ERR_DEVICE);
+    assert_non_null(strstr(err_text(), "device"));
+    sim_device_fail_copy(r.device, 0);
+    mover_submit(r.mover, &t); // the stream lives on
+    assert_int_equal(mover_wait(r.mover, &t), OK);
+    rig_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_is_out_of_reach),    cmocka_unit_test(test_tier_errors),
+        cmocka_unit_test(test_streams_and_events),        cmocka_unit_test(test_lateness_shows),
+        cmocka_unit_test(test_chains_through_the_device), cmocka_unit_test(test_copy_errors),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,331 @@
+/* tests/sim_device.c - see sim_device.h.
+ *
+ * The fact a newcomer would miss: device addresses are reserved but never readable; a command's
+ * pointers are moved to the second mapping when it runs. In an op's args every word that looks like
+ * an address of the device is one: no other number is that large. Ops whose args point to further
+ * host structs (spans, states) are not taken yet. */
+#include "tests/sim_device.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define BLOCKS_MAX 64
+#define ARGS_MAX   256
+
+enum command_kind { SIM_COPY, SIM_LAUNCH, SIM_NOTIFY, SIM_RECORD, SIM_WAIT };
+
+struct sim_event {
+    struct event event;
+    int64_t recorded, happened; // counts of records queued and come to; under the device's lock
+};
+
+struct command {
+    enum command_kind kind;
+    void *to;
+    const void *from;
+    int64_t n_bytes;
+    enum op op;
+    struct ops ops;
+    uint64_t args[ARGS_MAX / 8];
+    void (*fn)(void *ctx, enum err err);
+    void *ctx;
+    struct sim_event *event;
+    int64_t record; // which record of the event
+    struct command *next;
+};
+
+struct sim_stream {
+    struct stream stream;
+    pthread_t thread;
+    struct command *first, **last;
+    enum err err;
+    int stop;
+    uint64_t rng;
+};
+
+struct sim_device {
+    struct device device;
+    pthread_mutex_t lock; // guards everything queued and counted
+    pthread_cond_t changed;
+    struct block {
+        uint8_t *device, *host; // addresses of the device; the readable mapping of the same pages
+        int64_t n_bytes;
+    } blocks[BLOCKS_MAX];
+    uint64_t seed;
+    int delay_us, n_streams, fail_copy, n_copies;
+};
+
+static struct sim_device *sim(struct device *d)
+{
+    return (struct sim_device *)(void *)d;
+}
+
+static enum err sim_alloc(struct device *d, int64_t n_bytes, void **p)
+{
+    struct sim_device *s = sim(d);
+    int fd = memfd_create("sim", MFD_CLOEXEC);
+    CHECK(fd >= 0 && ftruncate(fd, n_bytes) == 0);
+    for (int i = 0; i < BLOCKS_MAX; i++) {
+        struct block *b = &s->blocks[i];
+        if (b->device)
+            continue;
+        b->device = mmap(NULL, (size_t)n_bytes, PROT_NONE, MAP_SHARED, fd, 0);
+        b->host = mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        CHECK(b->device != MAP_FAILED && b->host != MAP_FAILED);
+        b->n_bytes = n_bytes;
+        close(fd);
+        *p = b->device;
+        return OK;
+    }
+    close(fd);
+    return fail(ERR_FIT, "device: too many allocations");
+}
+
+static void sim_release(struct device *d, void *p, int64_t n_bytes)
+{
+    for (int i = 0; i < BLOCKS_MAX; i++) {
+        struct block *b = &sim(d)->blocks[i];
+        if (!p || b->device != p)
+            continue;
+        CHECK(b->n_bytes == n_bytes);
+        munmap(b->device, (size_t)n_bytes);
+        munmap(b->host, (size_t)n_bytes);
+        *b = (struct block){0};
+    }
+}
+
+/* An address as the device sees it; addresses of RAM stay as they are. */
+static void *seen(struct sim_device *s, const void *p)
+{
+    for (int i = 0; i < BLOCKS_MAX; i++) {
+        const struct block *b = &s->blocks[i];
+        if (b->device && (const uint8_t *)p >= b->device &&
+            (const uint8_t *)p < b->device + b->n_bytes)
+            return b->host + ((const uint8_t *)p - b->device);
+    }
+    return (void *)(uintptr_t)p;
+}
+
+static enum err sim_pin(struct device *d, void *p, int64_t n_bytes)
+{
+    (void)d, (void)p, (void)n_bytes;
+    return OK;
+}
+
+static void sim_unpin(struct device *d, void *p, int64_t n_bytes)
+{
+    (void)d, (void)p, (void)n_bytes;
+}
+
+static void run_launch(struct sim_device *s, struct command *c)
+{
+    for (int i = 0; i < ARGS_MAX / 8; i++)
+        c->args[i] = (uint64_t)(uintptr_t)seen(s, (const void *)(uintptr_t)c->args[i]);
+    c->ops.stream = NULL;
+    c->ops.pool = NULL;
+    ops_here(c->op, &c->ops, c->args);
+}
+
+/* Runs one command; called without the lock. */
+static void command_run(struct sim_stream *st, struct command *c)
+{
+    struct sim_device *s = sim(st->stream.device);
+    st->rng = mix64(st->rng);
+    if (s->delay_us > 0)
+        usleep((unsigned)(st->rng % (uint64_t)(s->delay_us + 1)));
+    pthread_mutex_lock(&s->lock);
+    int copy_fails = c->kind == SIM_COPY && ++s->n_copies == s->fail_copy;
+    while (c->kind == SIM_WAIT && c->event->happened < c->record)
+        pthread_cond_wait(&s->changed, &s->lock);
+    enum err err = st->err;
+    pthread_mutex_unlock(&s->lock);
+    if (copy_fails)
+        err = ERR_DEVICE;
+    else if (c->kind == SIM_COPY)
+        memcpy(seen(s, c->to), seen(s, c->from), (size_t)c->n_bytes);
+    else if (c->kind == SIM_LAUNCH)
+        run_launch(s, c);
+    else if (c->kind == SIM_NOTIFY)
+        c->fn(c->ctx, err);
+    pthread_mutex_lock(&s->lock);
+    st->err = c->kind == SIM_NOTIFY ? OK : err;
+    if (c->kind == SIM_RECORD)
+        c->event->happened = c->record;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void *stream_main(void *arg)
+{
+    struct sim_stream *st = arg;
+    struct sim_device *s = sim(st->stream.device);
+    for (;;) {
+        pthread_mutex_lock(&s->lock);
+        while (!st->first && !st->stop)
+            pthread_cond_wait(&s->changed, &s->lock);
+        struct command *c = st->first;
+        if (c) {
+            st->first = c->next;
+            if (!st->first)
+                st->last = &st->first;
+        }
+        pthread_mutex_unlock(&s->lock);
+        if (!c)
+            return NULL;
+        command_run(st, c);
+        free(c);
+    }
+}
+
+static void queue(struct stream *stream, struct command command)
+{
+    struct sim_stream *st = (struct sim_stream *)(void *)stream;
+    struct sim_device *s = sim(stream->device);
+    struct command *c = malloc(sizeof *c);
+    CHECK(c);
+    *c = command;
+    pthread_mutex_lock(&s->lock);
+    if (c->kind == SIM_RECORD)
+        c->record = ++c->event->recorded;
+    if (c->kind == SIM_WAIT)
+        c->record = c->event->recorded;
+    *st->last = c;
+    st->last = &c->next;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static enum err sim_stream_open(struct device *d, struct stream **out)
+{
+    struct sim_stream *st = calloc(1, sizeof *st);
+    CHECK(st);
+    st->stream.device = d;
+    st->last = &st->first;
+    st->rng = mix64(sim(d)->seed * 64 + (uint64_t)sim(d)->n_streams++);
+    *out = &st->stream;
+    return pthread_create(&st->thread, NULL, stream_main, st) == 0 ? OK : ERR_DEVICE;
+}
+
+static void sim_stream_close(struct stream *stream)
+{
+    struct sim_stream *st = (struct sim_stream *)(void *)stream;
+    if (!st)
+        return;
+    pthread_mutex_lock(&sim(stream->device)->lock);
+    st->stop = 1;
+    pthread_cond_broadcast(&sim(stream->device)->changed);
+    pthread_mutex_unlock(&sim(stream->device)->lock);
+    pthread_join(st->thread, NULL);
+    free(st);
+}
+
+static void sim_copy(struct stream *s, void *to, const void *from, int64_t n_bytes)
+{
+    queue(s, (struct command){.kind = SIM_COPY, .to = to, .from = from, .n_bytes = n_bytes});
+}
+
+static void sim_launch(struct stream *s, enum op op, const struct ops *ops, const void *args)
+{
+    struct command c = {.kind = SIM_LAUNCH, .op = op, .ops = *ops};
+    CHECK(op == OP_matmul || op == OP_norm || op == OP_rope || op == OP_silu_mul);
+    CHECK(ops_args_bytes(op) <= ARGS_MAX);
+    memcpy(c.args, args, (size_t)ops_args_bytes(op));
+    queue(s, c);
+}
+
+static void sim_notify(struct stream *s, void (*fn)(void *ctx, enum err err), void *ctx)
+{
+    queue(s, (struct command){.kind = SIM_NOTIFY, .fn = fn, .ctx = ctx});
+}
+
+static enum err sim_event_open(struct device *d, struct event **e)
+{
+    struct sim_event *se = calloc(1, sizeof *se);
+    CHECK(se);
+    se->event.device = d;
+    *e = &se->event;
+    return OK;
+}
+
+static void sim_event_close(struct event *e)
+{
+    free(e);
+}
+
+static void sim_record(struct stream *s, struct event *e)
+{
+    queue(s, (struct command){.kind = SIM_RECORD, .event = (struct sim_event *)(void *)e});
+}
+
+static void sim_stream_wait(struct stream *s, struct event *e)
+{
+    queue(s, (struct command){.kind = SIM_WAIT, .event = (struct sim_event *)(void *)e});
+}
+
+static enum err sim_event_wait(struct stream *stream, struct event *event)
+{
+    struct sim_stream *st = (struct sim_stream *)(void *)stream;
+    struct sim_event *e = (struct sim_event *)(void *)event;
+    struct sim_device *s = sim(stream->device);
+    pthread_mutex_lock(&s->lock);
+    while (e->happened < e->recorded)
+        pthread_cond_wait(&s->changed, &s->lock);
+    enum err err = st->err;
+    st->err = OK;
+    pthread_mutex_unlock(&s->lock);
+    return err == OK ? OK : fail(err, "device: a command failed");
+}
+
+struct device *sim_device_open(uint64_t seed, int delay_us)
+{
+    static const struct device_api api = {.name = "simulated",
+                                          .alloc = sim_alloc,
+                                          .release = sim_release,
+                                          .pin = sim_pin,
+                                          .unpin = sim_unpin,
+                                          .stream_open = sim_stream_open,
+                                          .stream_close = sim_stream_close,
+                                          .copy = sim_copy,
+                                          .launch = sim_launch,
+                                          .notify = sim_notify,
+                                          .event_open = sim_event_open,
+                                          .event_close = sim_event_close,
+                                          .record = sim_record,
+                                          .stream_wait = sim_stream_wait,
+                                          .event_wait = sim_event_wait};
+    struct sim_device *s = calloc(1, sizeof *s);
+    CHECK(s);
+    s->device.api = &api;
+    s->seed = seed;
+    s->delay_us = delay_us;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    return &s->device;
+}
+
+void sim_device_close(struct device *d)
+{
+    struct sim_device *s = sim(d);
+    for (int i = 0; i < BLOCKS_MAX; i++)
+        CHECK(!s->blocks[i].device); // whoever allocates releases
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->changed);
+    free(s);
+}
+
+void *sim_device_peek(struct device *d, void *p)
+{
+    return seen(sim(d), p);
+}
+
+void sim_device_fail_copy(struct device *d, int n)
+{
+    struct sim_device *s = sim(d);
+    pthread_mutex_lock(&s->lock);
+    s->fail_copy = n;
+    s->n_copies = 0;
+    pthread_mutex_unlock(&s->lock);
+}
