@@ -74,6 +74,8 @@ static const struct knob knobs[] = {
      "batches that share one sweep of the weights (0: auto)"},
     {"weights-resident", 0, KNOB_STRING, AT(resident), LINE_CMDS, "auto", "N|PCT%",
      "layers kept in RAM"},
+    {"weights-decoded", 0, KNOB_COUNT, AT(decoded), LINE_CMDS, "-1", "N",
+     "resident layers decoded once and held as matmul tiles: faster, larger (-1: auto)"},
     {"percent", 0, KNOB_SIX, AT(percent), LINE_CMDS, NULL, "wD wR kD kR hD hR",
      "FlexGen's six shares; on a CPU device and RAM add up"},
     {"ahead-weights", 0, KNOB_COUNT, AT(ahead_weights), LINE_CMDS, "-1", "STEPS",

@@ -33,7 +33,7 @@ struct config {
     const char *device, *compute, *isa, *weights, *attn, *io, *kv_policy, *kv_scope, *kv_format,
         *order, *unknown_fields, *progress, *shard, *kv_budget, *kv_recent, *resident, *percent;
     int64_t mem_device, mem_ram, mem_disk;
-    int64_t threads, batch, batches, ahead_weights, ahead_state, prefill_tokens;
+    int64_t threads, batch, batches, decoded, ahead_weights, ahead_state, prefill_tokens;
     int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;
     int64_t prompt_len, gen_len, num_prompts, runs;
     double temperature, top_p, min_p, repetition_penalty, time_limit_s;

@@ -55,7 +55,18 @@ static void dump_kv(void *ctx, const struct row *row, int layer, const struct kv
     }
 }
 
-void engine_weights_info(const struct model *model, struct weights_info *w)
+/* Bytes of a layer held as tiles; 0 when it is stored so. */
+static int64_t tile_bytes(const struct model_layer *l, enum compute compute)
+{
+    struct model_layer tiles;
+    model_layer_tiles(l, compute, &tiles);
+    for (int role = 0; role < N_ROLES; role++)
+        if (tiles.tensors[role].n > 0 && tiles.tensors[role].dtype != l->tensors[role].dtype)
+            return tiles.n_bytes;
+    return 0;
+}
+
+void engine_weights_info(const struct model *model, enum compute compute, struct weights_info *w)
 {
     const struct shape *s = &model->shape;
     memset(w, 0, sizeof *w);
@@ -64,6 +75,8 @@ void engine_weights_info(const struct model *model, struct weights_info *w)
     w->n_params = model->n_params;
     for (int layer = 0; layer < model->n_layers; layer++)
         w->layer_bytes[layer] = model->layers[layer].n_bytes;
+    for (int layer = 1; layer < model->n_layers; layer++)
+        w->tile_bytes[layer] = tile_bytes(&model->layers[layer], compute);
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
     int64_t mlp = (s->act == ACT_SILU_GATED ? 3 : 2) * (int64_t)s->ffn_dim * s->dim;
     w->flops_per_token = 2 * s->n_layers * (s->dim * (2 * heads + 2 * kv) + mlp) +
@@ -112,6 +125,7 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
     kv_layout_init(&e->work.prompt, prompt_format(c->ops.compute), s->n_kv_heads, s->head_dim);
     struct home_config home = {.plan = &c->plan,
                                .model = c->model,
+                               .compute = c->ops.compute,
                                .kv_format = c->kv_format,
                                .prompt_format = prompt_format(c->ops.compute),
                                .device = c->device,

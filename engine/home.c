@@ -5,19 +5,24 @@
 
 #define DISK_BLOCK 4096
 
-static void lay_out_weights(struct home *h, struct arena *a)
+static void lay_out_weights(struct home *h, struct arena *a, enum compute compute)
 {
     const struct plan *p = h->plan;
     int placed = a->base != NULL;
     h->weights = ARENA_ARRAY(a, struct weight_home, p->layers);
     h->free_frames = ARENA_ARRAY(a, uint8_t *, p->weight_frames);
     for (int layer = 0; layer < p->layers; layer++) {
-        if (!plan_layer_resident(p, layer))
-            continue;
-        uint8_t *at =
-            arena_take(a, round_up(h->model->layers[layer].n_bytes, DISK_BLOCK), DISK_BLOCK);
+        const struct model_layer *stored = &h->model->layers[layer];
+        struct weight_home w = {.layer = stored, .decoded = plan_layer_decoded(p, layer)};
+        int64_t n_bytes = stored->n_bytes;
+        if (w.decoded) {
+            model_layer_tiles(stored, compute, &w.tiles);
+            n_bytes = w.tiles.n_bytes;
+        }
+        if (plan_layer_resident(p, layer))
+            w.resident = arena_take(a, round_up(n_bytes, DISK_BLOCK), DISK_BLOCK);
         if (placed)
-            h->weights[layer].resident = at;
+            h->weights[layer] = w;
     }
     for (int i = 0; i < p->weight_frames; i++) {
         uint8_t *at = arena_take(a, p->weight_frame_bytes, DISK_BLOCK);
@@ -50,7 +55,7 @@ static void lay_out_kv_frames(struct home *h, struct arena *a)
 static void lay_out(struct home *h, struct arena *a, const struct home_config *config)
 {
     const struct plan *p = h->plan;
-    lay_out_weights(h, a);
+    lay_out_weights(h, a, config->compute);
     if (p->kv_home == TIER_NVME)
         lay_out_kv_frames(h, a);
     else

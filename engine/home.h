@@ -19,8 +19,11 @@ struct weight_home {
     uint8_t *frame;    // borrowed from the frames while streamed bytes are there, else NULL
     struct ticket ticket;
     struct segment segment;
-    int asked;  // the ticket was submitted and not yet waited for
-    int loaded; // resident bytes are there
+    int asked;                       // the ticket was submitted and not yet waited for
+    int loaded;                      // resident bytes are there
+    const struct model_layer *layer; // borrowed: its layout as it is held
+    struct model_layer tiles;        // of decoded ones
+    int decoded;                     // comes through a frame once, stays as tiles
 };
 
 struct kv_frame {
@@ -76,6 +79,7 @@ struct home {
 struct home_config {
     const struct plan *plan;
     const struct model *model;
+    enum compute compute;
     enum kv_format kv_format, prompt_format;
     struct device *device;   // borrowed
     int numa_node;           // where RAM lies best; -1: anywhere
@@ -95,10 +99,14 @@ enum err home_open(struct home *h, const struct home_config *config);
 void home_close(struct home *h);
 
 /* Weights of a line layer: fetch issues the reads (once per pass; nothing for resident ones), get
- * waits for them, put gives the frame back after the layer's last batch. */
+ * waits for them, put gives the frame back after the layer's last batch. A decoded layer comes
+ * through a frame once: while home_weights_tiles() names a place, the caller decodes what get gave
+ * to there and calls home_weights_keep(); weights[layer].layer is the layout of what get gives. */
 enum err home_weights_fetch(struct home *h, int layer, int64_t due);
 enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t **base);
 void home_weights_put(struct home *h, int layer);
+uint8_t *home_weights_tiles(struct home *h, int layer);
+void home_weights_keep(struct home *h, int layer);
 
 /* KV of (layer, batch) at a step; layer counts decoder layers from 0. pages: ids whose bytes the
  * step will read. get returns the base of the batch's pages; pages that fetch did not bring hold

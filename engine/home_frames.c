@@ -43,7 +43,7 @@ enum err home_weights_fetch(struct home *h, int layer, int64_t due)
         return OK;
     if (layer == 0 && !w->resident)
         return OK; // its rows are gathered
-    uint8_t *to = w->resident;
+    uint8_t *to = w->decoded ? NULL : w->resident;
     if (!to) {
         CHECK(h->n_free_frames > 0); // plan_derive counted the frames of every layer in flight
         to = w->frame = h->free_frames[--h->n_free_frames];
@@ -69,11 +69,25 @@ enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t
     if (w->asked) {
         w->asked = 0;
         TRY(wait_ticket(h, &w->ticket, step));
-        w->loaded = w->resident != NULL;
+        w->loaded = w->resident && !w->decoded;
     }
-    *base = w->resident ? w->resident : w->frame;
+    *base = w->frame ? w->frame : w->resident;
     CHECK(layer == 0 || *base);
     return OK;
+}
+
+uint8_t *home_weights_tiles(struct home *h, int layer)
+{
+    struct weight_home *w = &h->weights[layer];
+    return w->decoded && !w->loaded ? w->resident : NULL;
+}
+
+void home_weights_keep(struct home *h, int layer)
+{
+    struct weight_home *w = &h->weights[layer];
+    w->layer = &w->tiles;
+    w->loaded = 1;
+    home_weights_put(h, layer);
 }
 
 void home_weights_put(struct home *h, int layer)

@@ -440,6 +440,25 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer, 
             CHECK(w->kv_rows[r].n_slots == batch->rows[r].n_slots_after);
 }
 
+void layer_tiles(const struct layer_work *w, const struct model_layer *stored,
+                 const uint8_t *weights, const struct model_layer *tiles, uint8_t *to)
+{
+    for (int role = 0; role < N_ROLES; role++) {
+        const struct model_tensor *t = &tiles->tensors[role];
+        if (t->n == 0)
+            continue;
+        const struct model_tensor *from = &stored->tensors[role];
+        if (t->dtype == from->dtype) {
+            memcpy(to + t->offset, weights + from->offset,
+                   (size_t)role_bytes(role, t->dtype, t->n, t->k));
+            continue;
+        }
+        struct decode_args args = {
+            .w = model_weight(stored, role, weights), .to = t->dtype, .panels = to + t->offset};
+        ops_run_decode(&w->ops, &args);
+    }
+}
+
 void layer_compact(const struct layer_work *w, const struct batch *batch, float *hidden)
 {
     int64_t dim = w->shape->dim;

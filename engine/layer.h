@@ -76,6 +76,9 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer, 
                   float *hidden);
 /* After the last decoder layer only the wanted positions go on: hidden[i] = hidden[positions[i]].
  */
+/* Decodes a layer from where it was read into tiles. */
+void layer_tiles(const struct layer_work *w, const struct model_layer *stored,
+                 const uint8_t *weights, const struct model_layer *tiles, uint8_t *to);
 void layer_compact(const struct layer_work *w, const struct batch *batch, float *hidden);
 /* One slice of the head over the batch's positions; hidden is compacted. */
 void layer_slice(struct layer_work *w, const struct model_layer *l, const struct batch *batch,

@@ -470,3 +470,28 @@ enum err model_piece_check(const struct model *m, int layer, int64_t piece, cons
                 "model again)",
                 m->path, layer, (long long)piece, (long long)(l->offset + piece * PACK_PIECE));
 }
+
+enum dtype model_tile_dtype(enum compute compute, enum dtype stored)
+{
+    if (compute == COMPUTE_INT8 && (stored == DTYPE_Q8 || stored == DTYPE_Q4))
+        return stored;
+    return compute == COMPUTE_F32 ? DTYPE_F32 : DTYPE_BF16;
+}
+
+void model_layer_tiles(const struct model_layer *stored, enum compute compute,
+                       struct model_layer *tiles)
+{
+    *tiles = *stored;
+    int64_t at = 0;
+    for (int role = 0; role < N_ROLES; role++) {
+        struct model_tensor *t = &tiles->tensors[role];
+        if (t->n == 0)
+            continue;
+        if (role_kind(role) == ROLE_IS_PANELS)
+            t->dtype = model_tile_dtype(compute, t->dtype);
+        t->offset = at;
+        at += round_up(role_bytes(role, t->dtype, t->n, t->k), 64);
+    }
+    tiles->offset = -1;
+    tiles->n_bytes = round_up(at, 4096);
+}

@@ -88,7 +88,7 @@ struct model {
     struct model_layer *layers; // owned: [n_layers]
     uint32_t *piece_crcs;       // owned: [n_pieces]
     int64_t n_pieces;
-    uint32_t *row_crcs;         // owned: [vocab] CRC32C of each row of the embedding
+    uint32_t *row_crcs;    // owned: [vocab] CRC32C of each row of the embedding
     const void *tokenizer; // inside meta: the blob of engine/token.h; NULL: none
     int64_t tokenizer_bytes;
     uint8_t *meta; // owned
@@ -125,6 +125,14 @@ static inline const float *model_vector(const struct model_layer *l, enum tensor
     const struct model_tensor *t = &l->tensors[role];
     return t->n > 0 ? (const float *)(const void *)((const uint8_t *)base + t->offset) : NULL;
 }
+
+/* The format in which a matmul of this compute format reads panels in place; what its stored format
+ * already allows stays. */
+enum dtype model_tile_dtype(enum compute compute, enum dtype stored);
+/* The layout of a layer whose matrices are held as such tiles: offsets and n_bytes (a multiple of
+ * 4096) of memory, no extent. */
+void model_layer_tiles(const struct model_layer *stored, enum compute compute,
+                       struct model_layer *tiles);
 
 /* Where in the file one row lies: of the embedding (by token id), of the learned positions (by
  * position, before position_offset is added). Indices out of range are bugs (CHECK). */

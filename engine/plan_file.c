@@ -21,6 +21,7 @@ static const struct {
     {"batch", offsetof(struct plan_wish, batch), offsetof(struct plan, batch)},
     {"batches", offsetof(struct plan_wish, batches), offsetof(struct plan, batches)},
     {"weights_resident", offsetof(struct plan_wish, resident), offsetof(struct plan, resident)},
+    {"weights_decoded", offsetof(struct plan_wish, decoded), offsetof(struct plan, decoded)},
     {"kv_home", offsetof(struct plan_wish, kv_home), offsetof(struct plan, kv_home)},
     {"hidden_home", offsetof(struct plan_wish, hidden_home), offsetof(struct plan, hidden_home)},
     {"ahead_weights", offsetof(struct plan_wish, ahead_weights),
@@ -101,8 +102,8 @@ void plan_freeze(const struct run *r, char *buf, int cap)
 {
     const struct plan *p = &r->plan;
     snprintf(buf, (size_t)cap,
-             "--batch %d --batches %d --percent %s --weights-resident %d --ahead-weights %d "
-             "--ahead-state %d --prefill-tokens %d --isa %s --threads %d",
-             p->batch, p->batches, plan_percent(p), p->resident, p->ahead_weights, p->ahead_state,
-             p->prefill_tokens, isa_name(r->ops.isa), r->machine.threads);
+             "--batch %d --batches %d --percent %s --weights-resident %d --weights-decoded %d "
+             "--ahead-weights %d --ahead-state %d --prefill-tokens %d --isa %s --threads %d",
+             p->batch, p->batches, plan_percent(p), p->resident, p->decoded, p->ahead_weights,
+             p->ahead_state, p->prefill_tokens, isa_name(r->ops.isa), r->machine.threads);
 }

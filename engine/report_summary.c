@@ -168,6 +168,7 @@ static json_t *plan_json(const struct report_figures *f, const struct run *r)
     put(plan, "kv", kv_json(f, r));
     put(plan, "layers", json_integer(p->layers));
     put(plan, "weights_resident", json_integer(p->resident));
+    put(plan, "weights_decoded", json_integer(p->decoded));
     put(plan, "streamed_bytes", json_integer(streamed_bytes(r)));
     put(plan, "percent", json_string(plan_percent(p)));
     put(plan, "ahead_weights", json_integer(p->ahead_weights));

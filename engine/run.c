@@ -232,6 +232,7 @@ static enum err read_wish(const struct config *c, struct plan_wish *wish)
                                .batches = (int)min_i64(c->batches, PLAN_ROWS_MAX),
                                .resident = -1,
                                .resident_percent = -1,
+                               .decoded = (int)min_i64(c->decoded, PLAN_LAYERS_MAX),
                                .kv_home = -1,
                                .hidden_home = -1,
                                .ahead_weights = (int)min_i64(c->ahead_weights, 1 << 20),
@@ -293,9 +294,9 @@ static void print_plan(const struct run *r)
     const struct plan_bytes *b = &r->bytes;
     const double mib = 1048576.0;
     log_line(LOG_INFO,
-             "plan: %d x %d rows, %d of %d layers in RAM, KV in %s, hidden in %s, %d prefill "
-             "tokens a pass; RAM %.1f MiB, disk %.1f MiB",
-             p->batches, p->batch, p->resident, p->layers - 1,
+             "plan: %d x %d rows, %d of %d layers in RAM (%d as tiles), KV in %s, hidden in %s, "
+             "%d prefill tokens a pass; RAM %.1f MiB, disk %.1f MiB",
+             p->batches, p->batch, p->resident, p->layers - 1, p->decoded,
              p->kv_home == TIER_NVME ? "NVMe" : "RAM", p->hidden_home == TIER_NVME ? "NVMe" : "RAM",
              p->prefill_tokens, (double)b->ram / mib, (double)b->disk / mib);
     char freeze[512];
@@ -314,7 +315,7 @@ enum err run_plan(struct run *r)
         r->weights = malloc(sizeof *r->weights);
     if (!r->weights)
         return fail(ERR_FIT, "memory: plan tables");
-    engine_weights_info(&r->opened.model, r->weights);
+    engine_weights_info(&r->opened.model, r->ops.compute, r->weights);
     engine_costs(&r->opened.model, &r->ops, r->kv_format, &r->work, &r->costs);
     r->costs.text_bytes = text_bytes(r);
     r->costs.io_bytes = IO_RESERVE_BYTES + r->opened.model.file_bytes / 32768;

@@ -111,7 +111,7 @@ static enum err compute_decode(struct engine *e, struct step s, struct batch *b,
         TRY(verify_pages(e, s, b));
     int64_t tail_stride = (int64_t)e->order.decoder * e->home.kv.page_bytes;
     uint8_t *tails = on_nvme ? home_kv_tail(&e->home, s.layer - 1, s.batch, 0) : NULL;
-    layer_decode(&e->work, &e->config.model->layers[s.layer], s.layer, b, weights, kv, tails,
+    layer_decode(&e->work, e->home.weights[s.layer].layer, s.layer, b, weights, kv, tails,
                  tail_stride, hidden);
     if (on_nvme)
         mark_dirty(e, s, b);
@@ -132,7 +132,7 @@ static enum err compute_embed(struct engine *e, struct step s)
 static enum err compute_slice(struct engine *e, struct step s, struct batch *b, const float *hidden,
                               const uint8_t *weights)
 {
-    layer_slice(&e->work, &e->config.model->layers[s.layer], b, weights, hidden);
+    layer_slice(&e->work, e->home.weights[s.layer].layer, b, weights, hidden);
     if (s.layer < e->order.layers - 1)
         return OK;
     const struct device_api *device = e->stream->device->api;
@@ -140,6 +140,20 @@ static enum err compute_slice(struct engine *e, struct step s, struct batch *b, 
     TRY(device->event_wait(e->stream, e->sampled)); // the host reads what the slices left
     TRY(batch_sample(&e->batches, s.batch));
     return gather_ahead(&e->gather, b, s.n + e->order.batches);
+}
+
+/* The layer's weights; those that are held as tiles are decoded when they first come. */
+static enum err get_weights(struct engine *e, struct step s, const uint8_t **weights)
+{
+    TRY(home_weights_get(&e->home, s.layer, s.n, weights));
+    uint8_t *tiles = home_weights_tiles(&e->home, s.layer);
+    if (!tiles)
+        return OK;
+    layer_tiles(&e->work, &e->config.model->layers[s.layer], *weights,
+                &e->home.weights[s.layer].tiles, tiles);
+    home_weights_keep(&e->home, s.layer);
+    *weights = tiles;
+    return OK;
 }
 
 enum err stage_compute(struct engine *e, struct step s)
@@ -151,7 +165,7 @@ enum err stage_compute(struct engine *e, struct step s)
     struct batch *b = batch_of(e, s);
     const uint8_t *weights = NULL;
     float *hidden = NULL;
-    TRY(home_weights_get(&e->home, s.layer, s.n, &weights));
+    TRY(get_weights(e, s, &weights));
     if (kind != LAYER_EMBED)
         TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &hidden));
     int64_t start_ns = clock_ns();

@@ -62,6 +62,8 @@ enum isa isa_best(void)
 
 TABLE(matmul, {ISA_AVX512, cpu_matmul_avx512}, {ISA_AVX2, cpu_matmul_avx2},
       {ISA_PORTABLE, cpu_matmul_portable})
+TABLE(decode, {ISA_AVX512, cpu_decode_avx512}, {ISA_AVX2, cpu_decode_avx2},
+      {ISA_PORTABLE, cpu_decode_portable})
 TABLE(norm, {ISA_AVX512, cpu_norm_avx512}, {ISA_AVX2, cpu_norm_avx2},
       {ISA_PORTABLE, cpu_norm_portable})
 TABLE(rope, {ISA_AVX512, cpu_rope_avx512}, {ISA_AVX2, cpu_rope_avx2},

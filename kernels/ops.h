@@ -68,6 +68,14 @@ struct matmul_args {
 /* Scratch for packed inputs and decoded panels, for up to m rows and any weight up to (n, k). */
 int64_t matmul_scratch_bytes(const struct ops *ops, int m, int n, int k);
 
+/* Panels in another format: as stored to DTYPE_BF16 or DTYPE_F32 tiles, the same that a matmul
+ * decodes for itself beside the cache. */
+struct decode_args {
+    struct weight w;
+    enum dtype to; // DTYPE_BF16 or DTYPE_F32
+    void *panels;  // out: dtype_panels_bytes(to, w.n, w.k)
+};
+
 /* y = norm(x) * weight (+ bias). RMS: x / sqrt(mean(x^2) + eps); layer: (x - mean) / sqrt(var +
  * eps). y may be x. */
 struct norm_args {
@@ -251,6 +259,7 @@ struct head_reduce_args {
 /* THE list: X(name). Each has OP_name, struct name_args, ops_run_name() and ref_name(). */
 #define OPS(X)                                                                                     \
     X(matmul)                                                                                      \
+    X(decode)                                                                                      \
     X(norm)                                                                                        \
     X(rope)                                                                                        \
     X(silu_mul)                                                                                    \

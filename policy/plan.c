@@ -37,17 +37,26 @@ int plan_layer_resident(const struct plan *plan, int layer)
     return (i + 1) * streamed / n == i * streamed / n;
 }
 
+int plan_layer_decoded(const struct plan *plan, int layer)
+{
+    if (layer < 1 || !plan_layer_resident(plan, layer))
+        return 0;
+    int64_t n = plan->layers - 1, before = layer - 1;
+    int64_t rank = before - before * (n - plan->resident) / n; // resident ones before it
+    return rank < plan->decoded;
+}
+
 struct order plan_order(const struct plan *plan)
 {
     return (struct order){
         .layers = plan->layers, .decoder = plan->decoder, .parts = 1, .batches = plan->batches};
 }
 
-static int64_t streamed_frame_bytes(const struct plan *plan, const struct weights_info *w)
+static int64_t frame_bytes(const struct plan *plan, const struct weights_info *w)
 {
     int64_t most = 0;
     for (int layer = 1; layer < plan->layers; layer++)
-        if (!plan_layer_resident(plan, layer))
+        if (!plan_layer_resident(plan, layer) || plan_layer_decoded(plan, layer))
             most = max64(most, align(w->layer_bytes[layer], DISK_BLOCK));
     return most;
 }
@@ -75,8 +84,13 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     plan->layers = w->n_layers;
     plan->decoder = w->n_decoder;
     plan->embed_resident = plan->resident >= plan->layers - 1;
+    if (plan->decoded > plan->resident)
+        plan->decoded = plan->resident;
+    for (int layer = 1; layer < plan->layers && plan->decoded > 0; layer++)
+        if (w->tile_bytes[layer] == 0)
+            plan->decoded = 0; // stored as tiles
     derive_ahead(plan, lowered);
-    plan->weight_frame_bytes = streamed_frame_bytes(plan, w);
+    plan->weight_frame_bytes = frame_bytes(plan, w);
     plan->weight_frames = 0;
     if (plan->weight_frame_bytes > 0)
         plan->weight_frames = 1 + (int)ceil_div64(plan->ahead_weights, plan->batches);
@@ -160,7 +174,9 @@ static void count_bytes(const struct plan *plan, const struct weights_info *w,
     memset(b, 0, sizeof *b);
     for (int layer = 0; layer < plan->layers; layer++)
         if (plan_layer_resident(plan, layer))
-            b->weights_resident += align(w->layer_bytes[layer], DISK_BLOCK);
+            b->weights_resident += align(plan_layer_decoded(plan, layer) ? w->tile_bytes[layer]
+                                                                         : w->layer_bytes[layer],
+                                         DISK_BLOCK);
     b->weight_frames = plan->weight_frames * plan->weight_frame_bytes;
     count_kv(plan, shape, evict, costs, b);
     int64_t token_bytes = (int64_t)shape->dim * 4;

@@ -22,6 +22,7 @@ struct weights_info {
     int n_layers; // line layers
     int n_decoder;
     int64_t layer_bytes[PLAN_LAYERS_MAX]; // extent of each line layer
+    int64_t tile_bytes[PLAN_LAYERS_MAX];  // held as the tiles that matmuls read in place; 0: it is
     int64_t n_params;
     int64_t flops_per_token; // 2 x parameters that a decoder pass multiplies
     int64_t embed_row_bytes;
@@ -75,6 +76,7 @@ struct plan {
     int batch, batches;  // rows per batch, batches
     int layers, decoder; // line layers, decoder layers
     int resident;        // streamed layers kept in RAM: see plan_layer_resident
+    int decoded;         // the first so many of these are held as tiles
     int embed_resident;  // 1: the embedding is in RAM too
     int ahead_weights;   // steps
     int ahead_state;     // steps, KV
@@ -89,7 +91,7 @@ struct plan {
     int64_t step_tokens;        // most tokens of one batch in a pass
     int64_t head_positions;     // most positions of one batch that reach the head
     int tile_tokens;            // tokens that a layer works on at once
-    int64_t weight_frame_bytes; // largest streamed layer
+    int64_t weight_frame_bytes; // largest layer that goes through a frame: streamed, or decoded
     int gather_windows;         // embedding rows of prompts read at once
 };
 
@@ -105,6 +107,9 @@ struct plan_bytes {
 /* 1 when line layer `layer` (>= 1) stays in RAM: the resident ones are spread evenly over the line,
  * so that reads of the streamed ones are spread over the pass. */
 int plan_layer_resident(const struct plan *plan, int layer);
+
+/* 1 when a resident layer is decoded once, on its first pass, and held as tiles: same answers. */
+int plan_layer_decoded(const struct plan *plan, int layer);
 
 struct order plan_order(const struct plan *plan);
 
@@ -134,7 +139,7 @@ void plan_cost(const struct plan *plan, const struct weights_info *w, const stru
 
 /* Fields the user fixed (-1: automatic). */
 struct plan_wish {
-    int batch, batches, resident, resident_percent, kv_home, hidden_home, kv_ram_percent;
+    int batch, batches, resident, resident_percent, decoded, kv_home, hidden_home, kv_ram_percent;
     int ahead_weights, ahead_state, prefill_tokens;
 };
 

@@ -41,6 +41,11 @@ void plan_cost(const struct plan *plan, const struct weights_info *w, const stru
     for (int layer = 1; layer < plan->layers; layer++)
         if (!plan_layer_resident(plan, layer))
             streamed += (double)w->layer_bytes[layer];
+    double stored = 0, all = 0; // bytes that every batch decodes beside the cache
+    for (int layer = 1; layer < plan->layers; layer++) {
+        all += (double)w->layer_bytes[layer];
+        stored += plan_layer_decoded(plan, layer) ? 0 : (double)w->layer_bytes[layer];
+    }
     double slot_bytes = (double)costs->kv_page_bytes / 32;
     double kv_read = rows * (double)work->slots_mean * 0.75 * slot_bytes * plan->decoder;
     double nvme_kv = plan->kv_home == TIER_NVME ? kv_read : 0;
@@ -52,8 +57,8 @@ void plan_cost(const struct plan *plan, const struct weights_info *w, const stru
     struct order order = plan_order(plan);
     /* Every batch goes over all weights once, decoding them beside the cache: few rows pay as many.
      */
-    double over_weights =
-        plan->batches * (rate((double)w->n_params * 2, machine->ram_read) + costs->decode_s);
+    double over_weights = plan->batches * (rate((double)w->n_params * 2, machine->ram_read) +
+                                           costs->decode_s * stored / all);
     t->compute_s = rate(tokens * (double)w->flops_per_token, machine->matmul_flops) + over_weights +
                    rate(kv_read, machine->ram_read) +
                    (double)order_pass_steps(&order) * machine->step_s;
@@ -96,6 +101,28 @@ static int fits(struct search *s, struct plan *p)
     return rc == 0;
 }
 
+/* Holds as many resident layers decoded as there is room for, once no more can be resident. */
+static void choose_decoded(struct search *s, struct plan *p)
+{
+    int least = 0, most = p->resident;
+    if (s->wish->decoded >= 0 && s->wish->decoded < most)
+        most = s->wish->decoded;
+    while (least < most) {
+        int mid = (least + most + 1) / 2;
+        struct plan q = *p;
+        q.pages_batch = 0;
+        q.decoded = mid;
+        if (!fits(s, &q)) {
+            most = mid - 1;
+            continue;
+        }
+        *p = q;
+        if (q.decoded < mid)
+            return; // nothing to decode
+        least = mid;
+    }
+}
+
 /* Prompt tokens that a pass admits: as many as compute can take while the streamed bytes come in,
  * but enough that prompts do not starve the rows. Bytes never depend on it. */
 static int choose_prefill(const struct search *s, const struct plan *p)
@@ -123,12 +150,13 @@ static int choose_prefill(const struct search *s, const struct plan *p)
 static void consider(struct search *s, struct plan p)
 {
     int n = s->w->n_layers - 1;
-    int most = n, least = 0;
+    int most = n, least = 0, wished;
     p.layers = s->w->n_layers;
     if (s->wish->resident >= 0)
         most = least = s->wish->resident > n ? n : s->wish->resident;
     else if (s->wish->resident_percent >= 0)
         most = least = (int)((int64_t)n * s->wish->resident_percent / 100);
+    wished = most;
     p.resident = least;
     p.prefill_tokens = choose_prefill(s, &p);
     int fit = fits(s, &p);
@@ -154,6 +182,8 @@ static void consider(struct search *s, struct plan p)
             most = mid - 1;
         }
     }
+    if (p.resident == wished)
+        choose_decoded(s, &p);
     struct plan_time t;
     plan_cost(&p, s->w, s->work, s->shape, s->costs, s->machine, &t);
     if (!s->found || t.job_s < s->best_s * 0.999) {

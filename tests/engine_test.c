@@ -142,7 +142,7 @@ static void bed_open(struct bed *b, const struct model *model, const struct evic
                                              .repetition_penalty = 1}};
     assert_int_equal(
         job_open_memory(&b->job, &config, b->requests, N_REQUESTS, &callbacks, &b->work), OK);
-    engine_weights_info(model, &b->weights);
+    engine_weights_info(model, b->ops.compute, &b->weights);
     engine_costs(model, &b->ops, b->format, &b->work, &b->costs);
 }
 
@@ -206,6 +206,12 @@ static const struct {
      COMPUTE_BF16,
      {10, 200, 20, 0, 0, 0},
      {.batch = 8, .batches = 1, .resident = 99, .prefill_tokens = 256}},
+    {"held as tiles",
+     LLAMA,
+     &FULL,
+     COMPUTE_F32,
+     {10, 200, 20, 0, 0, 0},
+     {.batch = 8, .batches = 1, .resident = 4, .decoded = 2, .prefill_tokens = 256}},
     {"weights stream",
      LLAMA,
      &FULL,
@@ -386,10 +392,13 @@ static void test_plans_answer_alike(void **state)
          .ahead_weights = 30,
          .ahead_state = 9},
         {.batch = 5, .batches = 2, .kv_home = TIER_NVME, .prefill_tokens = 40, .ahead_state = 1},
+        {.batch = 12, .batches = 1, .resident = 99, .decoded = 99, .prefill_tokens = 999},
+        {.batch = 4, .batches = 2, .resident = 3, .decoded = 1, .prefill_tokens = 99},
     };
     static const struct evict *const policies[] = {&FULL, &H2O, &MEAN};
     static const struct expect jobs[] = {{1, 150, 12, REQUEST_GENERATE, 1, 1},
                                          {20, 90, 40, REQUEST_SCORE, 0, 0}};
+    int n_decoded = 0;
     for (int k = 0; k < N_MODELS * 2; k++) { // each model under a policy of its own
         const struct model *model = &models[k % N_MODELS];
         struct outcome first = {0};
@@ -399,7 +408,8 @@ static void test_plans_answer_alike(void **state)
             plan.hidden_home = plan.hidden_home == TIER_NVME ? TIER_NVME : TIER_RAM;
             plan.resident =
                 plan.resident > model->n_layers - 1 ? model->n_layers - 1 : plan.resident;
-            bed_open(&b, model, policies[k % N_MODELS], COMPUTE_BF16, &jobs[k / N_MODELS]);
+            bed_open(&b, model, policies[k % N_MODELS], k < N_MODELS ? COMPUTE_BF16 : COMPUTE_F32,
+                     &jobs[k / N_MODELS]);
             bed_start(&b, model, &plan);
             assert_int_equal(engine_run(&b.engine), OK);
             assert_int_equal(b.outcome.n_finished, N_REQUESTS);
@@ -408,9 +418,11 @@ static void test_plans_answer_alike(void **state)
                 first = b.outcome;
             assert_int_equal(b.outcome.n_tokens, first.n_tokens);
             assert_int_equal(b.outcome.hash, first.hash);
+            n_decoded += b.engine.config.plan.decoded;
             bed_close(&b);
         }
     }
+    assert_true(n_decoded > 0);
 }
 
 int main(void)

@@ -31,6 +31,7 @@ static const struct machine MACHINE = {.nvme_read = 2e9,
                                        .threads = 2};
 static const struct budget NO_BUDGET = {-1, -1, -1};
 static const struct plan_wish AUTO = {.resident = -1,
+                                      .decoded = -1,
                                       .resident_percent = -1,
                                       .kv_home = -1,
                                       .hidden_home = -1,

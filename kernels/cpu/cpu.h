@@ -12,6 +12,7 @@
     void cpu_##name##_avx2(const struct ops *ops, const struct name##_args *args);                 \
     void cpu_##name##_avx512(const struct ops *ops, const struct name##_args *args);
 CPU_DECLARE(matmul)
+CPU_DECLARE(decode)
 CPU_DECLARE(norm)
 CPU_DECLARE(rope)
 CPU_DECLARE(silu_mul)

@@ -55,6 +55,21 @@ void ref_matmul(const struct ops *ops, const struct matmul_args *a)
     }
 }
 
+void ref_decode(const struct ops *ops, const struct decode_args *a)
+{
+    (void)ops;
+    int64_t from_bytes = dtype_panel_bytes(a->w.dtype, a->w.k);
+    int64_t to_bytes = dtype_panel_bytes(a->to, a->w.k);
+    for (int panel = 0; panel * PANEL_ROWS < a->w.n; panel++) {
+        const uint8_t *from = (const uint8_t *)a->w.panels + panel * from_bytes;
+        void *to = (uint8_t *)a->panels + panel * to_bytes;
+        if (a->to == DTYPE_BF16)
+            panel_decode_bf16(a->w.dtype, from, a->w.k, 0, a->w.k, to);
+        else
+            panel_decode_f32(a->w.dtype, from, a->w.k, 0, a->w.k, to);
+    }
+}
+
 void ref_norm(const struct ops *ops, const struct norm_args *a)
 {
     (void)ops;
