@@ -1,12 +1,14 @@
 /* policy/search.c - plan_cost and plan_search: the fastest plan that fits.
  *
- * Simple rules for now, over whole layers, batches and pages: candidates are powers of two of rows,
- * a few batch counts, both KV homes, both homes of hidden states; for each the most resident layers
- * that fit. plan_check has the last word on every candidate. */
+ * Simple rules for now, over whole layers, batches and pages: candidates are powers of two of rows
+ * and the most rows that fit, a few batch counts, both KV homes, both homes of hidden states; for
+ * each the most resident layers that fit. plan_check has the last word on every candidate. */
 #include "policy/plan.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#define PREFILL_MAX 2048 // tokens that a pass admits: more only lengthens it
 
 static double max_d(double a, double b)
 {
@@ -139,25 +141,29 @@ static int choose_prefill(const struct search *s, const struct plan *p)
     double least = s->work->scores_forced ? 2048 : 256;
     if (tokens < least)
         tokens = least;
-    if (tokens > 2048)
-        tokens = 2048;
+    if (tokens > PREFILL_MAX || streamed == 0) // nothing to hide behind: fewer passes
+        tokens = PREFILL_MAX;
     double all = (double)(s->work->prompt_tokens + s->work->forced_max);
     if (tokens > all && all >= 1)
         tokens = all;
     return (int)tokens;
 }
 
+/* Resident layers as the user fixed them; -1: free. */
+static int wished_resident(const struct search *s)
+{
+    int n = s->w->n_layers - 1;
+    if (s->wish->resident >= 0)
+        return s->wish->resident > n ? n : s->wish->resident;
+    if (s->wish->resident_percent >= 0)
+        return (int)((int64_t)n * s->wish->resident_percent / 100);
+    return -1;
+}
+
 static void consider(struct search *s, struct plan p)
 {
     int n = s->w->n_layers - 1;
-    int most = n, least = 0, wished;
-    p.layers = s->w->n_layers;
-    if (s->wish->resident >= 0)
-        most = least = s->wish->resident > n ? n : s->wish->resident;
-    else if (s->wish->resident_percent >= 0)
-        most = least = (int)((int64_t)n * s->wish->resident_percent / 100);
-    wished = most;
-    p.resident = least;
+    int wished = wished_resident(s), most = wished < 0 ? n : wished, least = p.resident;
     p.prefill_tokens = choose_prefill(s, &p);
     int fit = fits(s, &p);
     while (!fit && s->wish->prefill_tokens <= 0 && p.prefill_tokens > 32) {
@@ -173,7 +179,7 @@ static void consider(struct search *s, struct plan p)
         q.pages_batch = 0;
         q.resident = mid;
         int prefill = choose_prefill(s, &q); // less is streamed, fewer tokens hide behind it
-        if (prefill < q.prefill_tokens)
+        if (prefill < q.prefill_tokens || mid == n)
             q.prefill_tokens = prefill;
         if (fits(s, &q)) {
             least = mid;
@@ -182,7 +188,7 @@ static void consider(struct search *s, struct plan p)
             most = mid - 1;
         }
     }
-    if (p.resident == wished)
+    if (p.resident == (wished < 0 ? n : wished))
         choose_decoded(s, &p);
     struct plan_time t;
     plan_cost(&p, s->w, s->work, s->shape, s->costs, s->machine, &t);
@@ -193,7 +199,58 @@ static void consider(struct search *s, struct plan p)
     }
 }
 
-static void consider_homes(struct search *s, int batch, int batches)
+static struct plan candidate(const struct search *s, int batch, int batches, int kv, int hidden)
+{
+    struct plan p = {.batch = batch, .batches = batches, .kv_home = kv, .hidden_home = hidden};
+    p.layers = s->w->n_layers;
+    p.resident = wished_resident(s) < 0 ? 0 : wished_resident(s);
+    p.ahead_weights = s->wish->ahead_weights >= 0 ? s->wish->ahead_weights : batches;
+    p.ahead_state = s->wish->ahead_state >= 0                ? s->wish->ahead_state
+                    : kv == TIER_NVME || hidden == TIER_NVME ? 1
+                                                             : 0;
+    return p;
+}
+
+/* The most rows of a batch for which the leanest plan of this kind fits; 0: not even one. */
+static int most_rows(struct search *s, int most, int batches, int kv, int hidden)
+{
+    int least = 0;
+    while (least < most) {
+        int mid = (least + most + 1) / 2;
+        struct plan p = candidate(s, mid, batches, kv, hidden);
+        p.prefill_tokens = choose_prefill(s, &p);
+        if (fits(s, &p))
+            least = mid;
+        else
+            most = mid - 1;
+    }
+    return least;
+}
+
+static void consider_rows(struct search *s, int batches, int64_t each, int kv, int hidden)
+{
+    if (s->wish->batch > 0)
+        each = s->wish->batch;
+    if (each > PLAN_BATCH_MAX)
+        each = PLAN_BATCH_MAX;
+    if (each * batches > PLAN_ROWS_MAX)
+        each = PLAN_ROWS_MAX / batches;
+    int64_t most = s->wish->batch > 0 ? each : most_rows(s, (int)each, batches, kv, hidden);
+    for (int64_t batch = s->wish->batch > 0 ? each : 1;; batch *= 2) {
+        struct plan p = candidate(s, (int)(batch < most ? batch : most), batches, kv, hidden);
+        if (p.batch < 1)
+            p.batch = 1; // fails, and says by how much
+        consider(s, p);
+        if (s->wish->ahead_weights < 0 && !s->found) {
+            p.ahead_weights = 0; // one frame less, no overlap: the last resort of small RAM
+            consider(s, p);
+        }
+        if (batch >= most)
+            break;
+    }
+}
+
+static void consider_homes(struct search *s, int batches, int64_t each)
 {
     static const int homes[] = {TIER_RAM, TIER_NVME};
     for (int i = 0; i < 4; i++) {
@@ -201,18 +258,7 @@ static void consider_homes(struct search *s, int batch, int batches)
         if ((s->wish->kv_home >= 0 && kv != s->wish->kv_home) ||
             (s->wish->hidden_home >= 0 && hidden != s->wish->hidden_home))
             continue;
-        struct plan p = {.batch = batch, .batches = batches, .kv_home = kv, .hidden_home = hidden};
-        p.ahead_weights = s->wish->ahead_weights >= 0 ? s->wish->ahead_weights : batches;
-        p.ahead_state = s->wish->ahead_state >= 0                ? s->wish->ahead_state
-                        : kv == TIER_NVME || hidden == TIER_NVME ? 1
-                                                                 : 0;
-        consider(s, p);
-        if (s->wish->ahead_weights <
-            0) { // one frame less, no overlap: the last resort of small RAM
-            p.ahead_weights = 0;
-            if (!s->found)
-                consider(s, p);
-        }
+        consider_rows(s, batches, each, kv, hidden);
     }
 }
 
@@ -228,14 +274,7 @@ int plan_search(const struct plan_wish *wish, const struct weights_info *w, cons
         int batches = wish->batches > 0 ? wish->batches : batch_counts[k];
         if (wish->batches <= 0 && batches > 1 && batches > rows_max)
             break;
-        int64_t each = (rows_max + batches - 1) / batches;
-        for (int64_t batch = 1; batch <= PLAN_BATCH_MAX; batch *= 2) {
-            int64_t b = wish->batch > 0 ? wish->batch : batch < each ? batch : each;
-            if (b * batches <= PLAN_ROWS_MAX)
-                consider_homes(&s, (int)b, batches);
-            if (wish->batch > 0 || batch >= each)
-                break;
-        }
+        consider_homes(&s, batches, (rows_max + batches - 1) / batches);
         if (wish->batches > 0)
             break;
     }
