@@ -25,34 +25,58 @@ void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args);
 void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *args);
 
 /* How a matmul cuts its work; the scratch is sized by the same rules. All panels and inputs are
- * words of 32 bits along k: a pair of bf16 where the set multiplies pairs, else one f32. */
-#define MATMUL_ROWS_MAX   14   // rows of the largest register tile
-#define MATMUL_BLOCK      4096 // words along k of one decoded panel block: 512 KiB, half of an L2
-#define MATMUL_SPLIT_ROWS 32   // rows per thread from which threads split rows instead of panels
+ * words of 32 bits along k: a pair of bf16 where the set multiplies pairs, else one f32. A thread
+ * takes blocks of rows, whose packed inputs stay in L2; in them groups of panels; in these blocks
+ * along k. An L2 of 1 MiB holds the inputs, one block of panels and the next one. */
+#define MATMUL_ROWS_MAX    14          // rows of the largest register tile
+#define MATMUL_BLOCK       1024        // words along k of a block of one panel: 128 KiB
+#define MATMUL_PANEL_WORDS 2048        // words along k of a block of several panels, together
+#define MATMUL_INPUT_BYTES (512 << 10) // packed inputs of a block of rows and words
+#define MATMUL_GROUP       16          // panels whose sums wait for the next block along k
+#define MATMUL_SPLIT_ROWS  32          // rows per thread from which threads split rows, not panels
+#define MATMUL_PACK_ALONE  32768 // inputs that each thread packs for itself: waiting costs more
+#define MATMUL_PANELS_MAX  4     // that a tile of few rows takes side by side
 
-#define MATMUL_PACK_ALONE 32768 // inputs below which waking the threads costs more than packing
+/* Where rows are split, each thread decodes all panels: that has to be little beside its rows. */
+#define MATMUL_SPLIT_DECODED 8 // times as many rows
 
-static inline int matmul_by_rows(int m, int n_threads)
+static inline int matmul_by_rows(int m, int n_threads, int decodes)
 {
-    return n_threads > 1 && m >= MATMUL_SPLIT_ROWS * n_threads;
+    return n_threads > 1 &&
+           m >= MATMUL_SPLIT_ROWS * (decodes ? MATMUL_SPLIT_DECODED : 1) * n_threads;
+}
+
+/* Words of a block along k: equal blocks, on 256 numbers, where every format has a block's end. */
+static inline int64_t matmul_block_words(int64_t n_words, int n_panels)
+{
+    const int64_t most = min_i64(MATMUL_BLOCK, MATMUL_PANEL_WORDS / n_panels);
+    return min_i64(n_words, round_up(ceil_div(n_words, ceil_div(n_words, most)), 256));
+}
+
+/* Rows of a block, up to which their inputs fit. */
+static inline int64_t matmul_block_rows(int64_t n_words)
+{
+    const int64_t row_bytes = matmul_block_words(n_words, 1) * 4;
+    return max_i64(MATMUL_INPUT_BYTES / row_bytes / MATMUL_ROWS_MAX, 1) * MATMUL_ROWS_MAX;
 }
 
 struct matmul_scratch {
-    int64_t packed_bytes;  // inputs, once
+    int64_t packed_bytes;  // inputs, of all threads
     int64_t decoded_bytes; // a panel block, per thread
     int64_t sums_bytes;    // sums between blocks, per thread
 };
 
-/* Grows with every argument. Row splits fall on tiles: a thread may get one tile above its share.
- */
+/* Enough for any matmul that is not larger. */
 static inline struct matmul_scratch matmul_scratch(int64_t m, int64_t n_words, int n_threads)
 {
-    int64_t rows = min_i64(m, ceil_div(m, n_threads) + 2 * MATMUL_ROWS_MAX);
-    rows = max_i64(rows, min_i64(m, MATMUL_SPLIT_ROWS * n_threads)); // panels are split
+    const int64_t all = m * n_words * 4;
+    // A block of rows is packed over all of k, and holds fewer rows where k has several blocks.
+    const int64_t block = MATMUL_INPUT_BYTES * ceil_div(n_words, MATMUL_BLOCK / 2);
+    const int64_t rows = min_i64(m, matmul_block_rows(MATMUL_BLOCK / 2));
     return (struct matmul_scratch){
-        .packed_bytes = round_up(m * n_words * 4, 64),
-        .decoded_bytes = min_i64(n_words, MATMUL_BLOCK) * PANEL_ROWS * 4,
-        .sums_bytes = n_words > MATMUL_BLOCK ? rows * PANEL_ROWS * 4 : 0,
+        .packed_bytes = round_up(max_i64(all, min_i64(all, block) * n_threads), 64),
+        .decoded_bytes = min_i64(n_words * MATMUL_PANELS_MAX, MATMUL_PANEL_WORDS) * PANEL_ROWS * 4,
+        .sums_bytes = n_words > MATMUL_BLOCK / 2 ? MATMUL_GROUP * rows * PANEL_ROWS * 4 : 0,
     };
 }
 
