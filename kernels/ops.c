@@ -109,7 +109,7 @@ int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int
 {
     (void)n_heads;
     (void)n_kv_heads;
-    return attend_prompt_thread_bytes(n_prompt_max, head_dim) * pool_threads(ops->pool);
+    return prompt_scratch(n_prompt_max, head_dim).bytes * pool_threads(ops->pool);
 }
 
 int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,

@@ -8,11 +8,12 @@
  *   a. a matmul output is one f32 chain over k, ascending;
  *   b. attention sums over slots ascending, in tiles of 32 from slot 0, split at multiples of 256
  *      slots always, splits joined in order, the row's own new token last;
- *   c. a prompt attends in tiles of 32 queries at absolute positions and adds scores in that order;
- *   d. sums in norms and softmax run in 16 lanes joined in one fixed tree; exp is op_exp (ours);
- *   e. under COMPUTE_F32 each link of a chain is a fused multiply-add, so that every instruction
- * set gives the same bytes; under COMPUTE_BF16 the instruction set is part of the answer. Arrays
- * are row-major, slow to fast. */
+ *   c. a prompt attends in tiles of 32 queries at absolute positions; a tile's weights are one
+ * chain over (query, head), and tiles are added to the scores in ascending order; d. sums in norms
+ * and softmax run in 16 lanes joined in one fixed tree; exp is op_exp (ours); e. under COMPUTE_F32
+ * each link of a chain is a fused multiply-add, so that every instruction set gives the same bytes;
+ * under COMPUTE_BF16 the instruction set is part of the answer. Arrays are row-major, slow to fast.
+ */
 #ifndef KERNELS_OPS_H
 #define KERNELS_OPS_H
 
@@ -116,7 +117,10 @@ struct kv_store_args {
 };
 
 /* One prompt's queries [first, first + n) against its own keys 0..query (causal). first is a
- * multiple of 32 and the tiles of a prompt come in ascending order. */
+ * multiple of 32 and the tiles of a prompt come in ascending order. With pages in bf16, and unless
+ * COMPUTE_F32, q is rounded to bf16; ISA_AVX512 then also rounds every exp(logit - maximum), before
+ * it is summed, so that the weights of a query still add up to 1, and lets the maximum run over
+ * chunks of 256 keys. Weights are good to 2^-8 there, to f32 elsewhere. */
 struct prompt_span {
     int n_prompt;      // tokens of the whole prompt
     int first, n;      // queries of this call
@@ -130,7 +134,7 @@ struct attend_prompt_args {
     const struct kv_layout *layout; // of the workspace pages
     const struct prompt_span *spans;
     int n_spans, n_heads;
-    float scale; // 1 / sqrt(head_dim)
+    float scale; // 1 / sqrt(head_dim); > 0
     int64_t q_stride, out_stride;
     void *scratch; // >= attend_prompt_scratch_bytes
 };

@@ -1,5 +1,4 @@
-/* tests/attend_test.c - attention of prompts and forced spans, and the slots that eviction leaves.
- */
+/* tests/attend_test.c - attention of forced spans, and the slots that eviction leaves. */
 #include "tests/ops_help.h"
 
 struct model {
@@ -226,56 +225,6 @@ static void rows_close(const struct row *a, const struct row *b, double toleranc
 
 static const struct evict_row never = {.budget = INT32_MAX, .recent = INT32_MAX, .sink = 0};
 
-/* ---- prompts ---- */
-
-static void prompt_check(const struct model *m, int n)
-{
-    struct tokens t = tokens_make(m, n, 100);
-    struct evict h2o = {.policy = EVICT_H2O};
-    struct evict_row limits = {.budget = n, .recent = n / 2, .sink = 0};
-    struct row want = row_run(&(struct ops){.isa = ISA_REF}, m, &t, h2o, limits, n, 1), first = {0};
-    for (int head = 0; head < m->n_kv_heads; head++) { // the weights of a query add up to 1 a head
-        double sum = 0;
-        for (int i = 0; i < n; i++)
-            sum += want.scores[head * round_up(n, KV_PAGE_SLOTS) + i];
-        assert_true(fabs(sum - (double)n * m->n_heads / m->n_kv_heads) < 1e-3);
-    }
-    FOR_EACH_ISA(isa)
-    {
-        static const int cuts[] = {1 << 20, 32, 96};
-        for (int i = 0; i < 3; i++) {
-            struct ops ops = {.isa = isa, .pool = pool_of(i + 1)};
-            struct row r = row_make(m, &t, h2o, limits, n);
-            row_prompt(&ops, m, &t, &r, cuts[i] < n ? cuts[i] : n);
-            rows_close(&r, &want, 5e-6, "prompt");
-            if (first.out)
-                rows_same(&r, &first, "prompt over sets, cuts, threads");
-            pool_close(ops.pool);
-            if (first.out)
-                row_free(&r);
-            else
-                first = r;
-        }
-    }
-    row_free(&first);
-    row_free(&want);
-    tokens_free(&t);
-}
-
-static void prompts_equal_ref(void **state)
-{
-    (void)state;
-    static const struct model models[] = {
-        {1, 1, 32, KV_F32, KV_F32},    {3, 1, 64, KV_BF16, KV_BF16}, {9, 3, 64, KV_BF16, KV_F32},
-        {8, 1, 80, KV_F32, KV_BF16},   {5, 5, 96, KV_BF16, KV_BF16}, {14, 2, 33, KV_F32, KV_F32},
-        {4, 2, 128, KV_BF16, KV_BF16}, {6, 1, 72, KV_BF16, KV_BF16}, {5, 1, 40, KV_F32, KV_F32},
-    };
-    static const int lengths[] = {1, 31, 32, 33, 70, 129};
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++)
-            prompt_check(&models[i], lengths[j]);
-}
-
 /* ---- forced spans ---- */
 
 struct scenario {
@@ -299,11 +248,11 @@ static const struct scenario scenarios[] = {
 static void forced_check(const struct model *m, int n_prompt, int n, struct scenario s)
 {
     struct tokens t = tokens_make(m, n_prompt + n, 200);
-    struct row want = row_run(&(struct ops){.isa = ISA_REF}, m, &t, s.evict, s.limits, n_prompt, n);
-    struct row first = {0};
+    struct ops ref = {.isa = ISA_REF, .compute = COMPUTE_F32};
+    struct row want = row_run(&ref, m, &t, s.evict, s.limits, n_prompt, n), first = {0};
     FOR_EACH_ISA(isa)
     {
-        struct ops ops = {.isa = isa};
+        struct ops ops = {.isa = isa, .compute = COMPUTE_F32};
         struct row r = row_run(&ops, m, &t, s.evict, s.limits, n_prompt, n);
         rows_close(&r, &want, 1e-5, "forced");
         if (first.out) {
@@ -665,7 +614,6 @@ static void nan_does_not_stop_a_row(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_equal_ref),
         cmocka_unit_test(forced_equals_ref),
         cmocka_unit_test(forced_splits_equal_ref),
         cmocka_unit_test(forced_spans_may_be_cut),

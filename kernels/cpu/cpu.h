@@ -85,11 +85,52 @@ static inline struct matmul_scratch matmul_scratch(int64_t m, int64_t n_words, i
 #define SPLIT_SLOTS     256
 #define SPLIT_PAGES     (SPLIT_SLOTS / KV_PAGE_SLOTS)
 
-/* Logits [ATTEND_ROWS_MAX, n_prompt_pad], outputs [ATTEND_ROWS_MAX, dim_pad]. */
-static inline int64_t attend_prompt_thread_bytes(int n_prompt, int head_dim)
+/* Prompts on pairs of bf16: rows of a register tile, keys of a chunk; strides in numbers, odd
+ * multiples of a cache line so that a block's rows do not meet in a set of the L1 cache. */
+#define PROMPT_ROWS        14
+#define PROMPT_LANES       16 // numbers of which there is one a row, in a register
+#define PROMPT_CHUNK       256
+#define PROMPT_CHUNK_PAGES (PROMPT_CHUNK / KV_PAGE_SLOTS)
+#define PROMPT_Q_STRIDE    (2 * SHAPE_ROPE_MAX + 32)
+#define PROMPT_X_STRIDE    (PROMPT_CHUNK + 16)
+#define PROMPT_P_STRIDE    (PROMPT_CHUNK + 32)
+
+struct prompt_scratch_bf16 {
+    int64_t q, x, out, p_max, p, bytes; // offsets, see struct bf16_block
+};
+
+static inline struct prompt_scratch_bf16 prompt_scratch_bf16(int64_t n_prompt, int head_dim)
 {
-    int64_t numbers = round_up(n_prompt, KV_PAGE_SLOTS) + round_up(head_dim, 16);
-    return round_up(numbers * ATTEND_ROWS_MAX * (int64_t)sizeof(float), 64);
+    int64_t n_chunks = ceil_div(n_prompt, PROMPT_CHUNK);
+    struct prompt_scratch_bf16 s = {0};
+    s.x = s.q + PROMPT_ROWS * PROMPT_Q_STRIDE * 2;
+    s.out = s.x + PROMPT_ROWS * PROMPT_X_STRIDE * 4;
+    s.p_max = s.out + PROMPT_ROWS * round_up(head_dim, 16) * 4;
+    s.p = s.p_max + n_chunks * PROMPT_LANES * 4;
+    s.bytes = s.p + n_chunks * PROMPT_ROWS * PROMPT_P_STRIDE * 2;
+    return s;
+}
+
+/* A call works through its prompts in rounds of so many tiles of 32 queries each. */
+#define PROMPT_ROUND_TILES 8
+
+/* One thread's scratch: what a block of rows needs (in f32: logits [ATTEND_ROWS_MAX, n_prompt_pad],
+ * outputs and q [2, ATTEND_ROWS_MAX, dim_pad]), then the sums of weights per key of tiles. */
+struct prompt_scratch {
+    int64_t columns; // offset of [PROMPT_ROUND_TILES + 1, n_prompt_pad]
+    int64_t lead;    // offset of a struct prompt_lead
+    int64_t bytes;
+};
+
+static inline struct prompt_scratch prompt_scratch(int64_t n_prompt, int head_dim)
+{
+    int64_t n_pad = round_up(n_prompt, KV_PAGE_SLOTS);
+    int64_t f32_bytes = (n_pad + 2 * round_up(head_dim, 16)) * ATTEND_ROWS_MAX * 4;
+    struct prompt_scratch s;
+    s.columns = max_i64(round_up(f32_bytes, 64), prompt_scratch_bf16(n_prompt, head_dim).bytes);
+    s.lead = s.columns + n_pad * (PROMPT_ROUND_TILES + 1) * 4;
+    s.bytes = s.lead + 64;
+    return s;
 }
 
 /* For `group` query heads: logits [group, slots_pad], a maximum and a weight per split [2, group,

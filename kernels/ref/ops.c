@@ -136,10 +136,14 @@ static double dot(const float *a, const float *b, int n)
 
 /* One query of one head against keys 0..query of the prompt. */
 static void prompt_query(const struct attend_prompt_args *a, const struct prompt_span *s, int query,
-                         int head)
+                         int head, int round)
 {
     const struct kv_layout *l = a->layout;
-    const float *q = s->q + (query - s->first) * a->q_stride + head * l->head_dim;
+    float q[HEAD_DIM_MAX];
+    for (int d = 0; d < l->head_dim; d++) {
+        q[d] = s->q[(query - s->first) * a->q_stride + head * l->head_dim + d];
+        q[d] = round ? round_bf16(q[d]) : q[d];
+    }
     float *out = s->out + (query - s->first) * a->out_stride + head * l->head_dim;
     int kv_head = head / (a->n_heads / l->n_kv_heads);
     int64_t n_pad = round_up(s->n_prompt, KV_PAGE_SLOTS);
@@ -166,13 +170,13 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
 
 void ref_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a)
 {
-    (void)ops;
+    int round = ops->compute != COMPUTE_F32 && a->layout->format == KV_BF16;
     CHECK(a->layout->head_dim <= HEAD_DIM_MAX);
     for (int i = 0; i < a->n_spans; i++) {
         const struct prompt_span *s = &a->spans[i];
         for (int query = s->first; query < s->first + s->n; query++)
             for (int head = 0; head < a->n_heads; head++)
-                prompt_query(a, s, query, head);
+                prompt_query(a, s, query, head, round);
     }
 }
 

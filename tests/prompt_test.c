@@ -1,0 +1,266 @@
+/* tests/prompt_test.c - attention of prompts: against kernels/ref, and bit against bit over tile
+ * cuts, threads and mates. */
+#include "tests/ops_help.h"
+
+struct model {
+    int n_heads, n_kv_heads, head_dim;
+    enum kv_format format; // of the workspace
+};
+
+struct prompt {
+    int n;
+    float *q, *k, *v; // [n, q_stride], [n, kv_stride]
+    uint8_t *pages;   // NaN where nothing was stored
+    float *out;       // [n, q_stride]
+    float *scores;    // [n_kv_heads, n_pad]
+    int64_t out_bytes, scores_bytes;
+};
+
+static int q_stride(const struct model *m)
+{
+    return m->n_heads * m->head_dim + 5;
+}
+
+static int kv_stride(const struct model *m)
+{
+    return m->n_kv_heads * m->head_dim + 3;
+}
+
+static struct prompt prompt_make(const struct model *m, int n, uint64_t seed)
+{
+    struct kv_layout l;
+    kv_layout_init(&l, m->format, m->n_kv_heads, m->head_dim);
+    int64_t page_bytes = ceil_div(n, KV_PAGE_SLOTS) * l.page_bytes;
+    struct prompt p = {.n = n,
+                       .q = noise_array(seed, (int64_t)n * q_stride(m), 3),
+                       .k = noise_array(seed + 1, (int64_t)n * kv_stride(m), 2),
+                       .v = noise_array(seed + 2, (int64_t)n * kv_stride(m), 1),
+                       .pages = memset(take(page_bytes), 0xff, (size_t)page_bytes),
+                       .out_bytes = (int64_t)n * q_stride(m) * 4,
+                       .scores_bytes = m->n_kv_heads * round_up(n, KV_PAGE_SLOTS) * 4};
+    p.out = take(p.out_bytes);
+    p.scores = take(p.scores_bytes);
+    return p;
+}
+
+static void prompt_free(struct prompt *p)
+{
+    free(p->q);
+    free(p->k);
+    free(p->v);
+    free(p->pages);
+    free(p->out);
+    free(p->scores);
+}
+
+/* Queries [first, first + n) of several prompts in one call, each as far as it has any;
+ * with_scores: bit i stands for prompt i. */
+static void prompts_call(const struct ops *ops, const struct model *m, struct prompt *const *p,
+                         int n_prompts, int first, int n, unsigned with_scores)
+{
+    struct kv_layout l;
+    struct prompt_span spans[8];
+    int n_spans = 0, longest = 0, qs = q_stride(m), kvs = kv_stride(m);
+    kv_layout_init(&l, m->format, m->n_kv_heads, m->head_dim);
+    for (int i = 0; i < n_prompts; i++) {
+        if (p[i]->n <= first)
+            continue;
+        int part = p[i]->n - first < n ? p[i]->n - first : n;
+        ops_run_kv_store(ops, &(struct kv_store_args){.layout = &l,
+                                                      .pages = p[i]->pages,
+                                                      .k = p[i]->k + (int64_t)first * kvs,
+                                                      .v = p[i]->v + (int64_t)first * kvs,
+                                                      .k_stride = kvs,
+                                                      .v_stride = kvs,
+                                                      .first = first,
+                                                      .n = part});
+        spans[n_spans++] =
+            (struct prompt_span){.n_prompt = p[i]->n,
+                                 .first = first,
+                                 .n = part,
+                                 .q = p[i]->q + (int64_t)first * qs,
+                                 .out = p[i]->out + (int64_t)first * qs,
+                                 .pages = p[i]->pages,
+                                 .scores = with_scores >> i & 1 ? p[i]->scores : NULL};
+        longest = p[i]->n > longest ? p[i]->n : longest;
+    }
+    void *scratch =
+        take(attend_prompt_scratch_bytes(ops, longest, m->n_heads, m->n_kv_heads, m->head_dim));
+    ops_run_attend_prompt(ops, &(struct attend_prompt_args){.layout = &l,
+                                                            .spans = spans,
+                                                            .n_spans = n_spans,
+                                                            .n_heads = m->n_heads,
+                                                            .scale = 0.2f,
+                                                            .q_stride = qs,
+                                                            .out_stride = qs,
+                                                            .scratch = scratch});
+    free(scratch);
+}
+
+static struct prompt prompt_run(const struct ops *ops, const struct model *m, int n, uint64_t seed,
+                                int cut)
+{
+    struct prompt p = prompt_make(m, n, seed), *at = &p;
+    for (int first = 0; first < n; first += cut)
+        prompts_call(ops, m, &at, 1, first, cut, 1);
+    return p;
+}
+
+/* Pairs of bf16 are multiplied: this set has bytes and tolerances of its own. */
+static int by_pairs(const struct ops *ops, const struct model *m)
+{
+    return ops->isa == ISA_AVX512 && ops->compute != COMPUTE_F32 && m->format == KV_BF16;
+}
+
+static void prompt_compare(const struct ops *ops, const struct model *m, const struct prompt *p,
+                           const struct prompt *want)
+{
+    int pairs = by_pairs(ops, m);
+    int64_t n_pad = round_up(p->n, KV_PAGE_SLOTS);
+    /* Pairs: values are within 1, weights are good to 2^-8 and lie on both sides of the truth. */
+    assert_close(p->out, want->out, p->out_bytes / 4, pairs ? 0x1p-8 : 5e-6, "prompt");
+    for (int head = 0; head < m->n_kv_heads; head++) { // the weights of a query add up to 1 a head
+        double sum = 0, whole = (double)p->n * m->n_heads / m->n_kv_heads;
+        for (int64_t i = head * n_pad; i < (head + 1) * n_pad; i++) {
+            double limit = (pairs ? 0x1p-8 : 1e-5) * want->scores[i] + 1e-5;
+            if (!(fabs((double)p->scores[i] - want->scores[i]) <= limit))
+                fail_msg("score %lld is %.9g, not %.9g", (long long)i, (double)p->scores[i],
+                         (double)want->scores[i]);
+            sum += p->scores[i];
+        }
+        assert_true(fabs(sum - whole) < 1e-6 * whole + 1e-4);
+    }
+}
+
+/* Every set against ref; the bits of every set but the one that multiplies pairs are equal, and all
+ * are over cuts and threads. */
+static void prompt_check(const struct model *m, int n)
+{
+    static const int cuts[] = {1 << 20, 32, 64, 96, 256};
+    for (enum compute compute = COMPUTE_BF16; compute <= COMPUTE_F32; compute++) {
+        struct prompt want = prompt_run(&(struct ops){ISA_REF, compute, NULL}, m, n, 100, n);
+        struct prompt first = {0};
+        FOR_EACH_ISA(isa)
+        for (int i = 0; i < 5; i++) {
+            struct ops ops = {isa, compute, pool_of(i % 3 + 1)};
+            struct prompt p = prompt_run(&ops, m, n, 100, cuts[i]);
+            pool_close(ops.pool);
+            prompt_compare(&ops, m, &p, &want);
+            if (first.out && !(by_pairs(&ops, m) && i == 0)) {
+                assert_same_bits(p.out, first.out, p.out_bytes, "outputs");
+                assert_same_bits(p.scores, first.scores, p.scores_bytes, "scores");
+            }
+            prompt_free(&first);
+            first = p;
+        }
+        prompt_free(&first);
+        prompt_free(&want);
+    }
+}
+
+static void prompts_equal_ref(void **state)
+{
+    (void)state;
+    static const struct model models[] = {
+        {1, 1, 32, KV_F32},  {3, 1, 64, KV_BF16}, {9, 3, 64, KV_BF16}, {8, 1, 80, KV_F32},
+        {5, 5, 96, KV_BF16}, {14, 2, 33, KV_F32}, {6, 1, 72, KV_BF16}, {4, 2, 128, KV_BF16},
+        {1, 1, 16, KV_BF16}, {3, 3, 33, KV_BF16}, {5, 1, 40, KV_F32},
+    };
+    static const int lengths[] = {1, 31, 32, 33, 70, 129};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++)
+            prompt_check(&models[i], lengths[j]);
+}
+
+/* Several chunks of keys and several rounds of tiles. */
+static void long_prompts_equal_ref(void **state)
+{
+    (void)state;
+    prompt_check(&(struct model){2, 1, 16, KV_BF16}, 800);
+    prompt_check(&(struct model){3, 1, 64, KV_BF16}, 513);
+    prompt_check(&(struct model){1, 1, 512, KV_BF16}, 40);
+    prompt_check(&(struct model){2, 2, 40, KV_F32}, 290);
+}
+
+/* Prompts of one call leave each other alone, whatever the threads and whoever wants scores. */
+static void prompts_share_a_call(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    static const struct model m = {6, 2, 64, KV_BF16};
+    static const int lengths[N] = {40, 1, 330, 32, 97};
+    FOR_EACH_ISA(isa)
+    for (int n_threads = 1; n_threads <= 3; n_threads++) {
+        struct ops ops = {.isa = isa, .pool = pool_of(n_threads)};
+        struct prompt together[N], *at[N];
+        for (int i = 0; i < N; i++) {
+            together[i] = prompt_make(&m, lengths[i], 40 + (uint64_t)i);
+            at[i] = &together[i];
+        }
+        prompts_call(&ops, &m, at, N, 0, 1 << 20, 0x15);
+        for (int i = 0; i < N; i++) {
+            struct ops single = {.isa = isa};
+            struct prompt alone = prompt_run(&single, &m, lengths[i], 40 + (uint64_t)i, 64);
+            assert_same_bits(together[i].out, alone.out, alone.out_bytes, "mates' outputs");
+            if (0x15 >> i & 1)
+                assert_same_bits(together[i].scores, alone.scores, alone.scores_bytes, "scores");
+            prompt_free(&alone);
+        }
+        for (int i = 0; i < N; i++)
+            prompt_free(&together[i]);
+        pool_close(ops.pool);
+    }
+}
+
+/* What follows a query, be it no number at all, does not reach it. */
+static void prompts_are_causal(void **state)
+{
+    (void)state;
+    enum { N = 300, BAD = 270 };
+    static const struct model m = {3, 1, 80, KV_BF16};
+    FOR_EACH_ISA(isa)
+    {
+        struct ops ops = {.isa = isa};
+        struct prompt good = prompt_run(&ops, &m, N, 77, N), p = prompt_make(&m, N, 77), *at = &p;
+        p.k[BAD * kv_stride(&m) + 3] = NAN;
+        p.v[BAD * kv_stride(&m) + 5] = INFINITY;
+        prompts_call(&ops, &m, &at, 1, 0, N, 1);
+        assert_same_bits(p.out, good.out, (int64_t)BAD * q_stride(&m) * 4, "queries before");
+        assert_true(isnan(p.out[BAD * q_stride(&m)]));
+        prompt_free(&good);
+        prompt_free(&p);
+    }
+}
+
+/* A row whose greatest logit comes late throws away what earlier chunks gave it. */
+static void a_late_maximum_wins(void **state)
+{
+    (void)state;
+    enum { N = 600, AT = 580 };
+    static const struct model m = {1, 1, 16, KV_BF16};
+    FOR_EACH_ISA(isa)
+    {
+        struct ops ops = {.isa = isa};
+        struct prompt p = prompt_make(&m, N, 5), *at = &p;
+        for (int d = 0; d < 16; d++) {
+            for (int i = 0; i < N; i++)
+                p.k[i * kv_stride(&m) + d] = i == AT ? 64.0f : -64.0f;
+            p.q[(N - 1) * q_stride(&m) + d] = 64.0f; // logits +-13107: e to either is no f32
+            p.v[AT * kv_stride(&m) + d] = 0.5f;
+        }
+        prompts_call(&ops, &m, &at, 1, 0, N, 1);
+        for (int d = 0; d < 16; d++)
+            assert_true(p.out[(N - 1) * q_stride(&m) + d] == 0.5f);
+        prompt_free(&p);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prompts_equal_ref),    cmocka_unit_test(long_prompts_equal_ref),
+        cmocka_unit_test(prompts_share_a_call), cmocka_unit_test(prompts_are_causal),
+        cmocka_unit_test(a_late_maximum_wins),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
