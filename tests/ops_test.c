@@ -436,7 +436,7 @@ static void head_run(enum isa isa, const float *logits, int m, int vocab, struct
             .edits = edits,
             .n_edits = c.n_edits,
             .n_top = c.n_top,
-            .candidates = candidates + row * HEAD_SAMPLE_MAX,
+            .candidates = candidates ? candidates + row * HEAD_SAMPLE_MAX : NULL,
         };
         head_start(&states[row]);
         at[row] = &states[row];
@@ -562,6 +562,45 @@ static void head_survives_nan(void **state)
     free(c);
 }
 
+/* The sampled id is that of every id's noise, looked at one by one, to the bit. */
+static void sampling_skips_nothing(void **state)
+{
+    (void)state;
+    enum { VOCAB = 9001, KEYS = 12 };
+    static const float temperatures[] = {1e-6f, 0.01f, 0.3f, 1, 5, 100},
+                       scales[] = {0, 0.1f, 8, 900};
+    float *noises = take(VOCAB * 4);
+    for (int key = 0; key < KEYS; key++)
+        for (int scale = 0; scale < 4; scale++) {
+            float *logits = noise_array((uint64_t)key, VOCAB, scales[scale]);
+            logits[key * 7] = NAN;
+            for (int i = 0; i < VOCAB && key % 3 == 2; i++)
+                logits[i] = i % 50 == key ? logits[i] : -INFINITY;
+            for (int32_t id = 0; id < VOCAB; id++)
+                noises[id] = head_gumbel(mix64(0), id);
+            for (int t = 0; t < 6; t++) {
+                float best = -INFINITY;
+                int32_t best_id = 0;
+                for (int32_t id = 0; id < VOCAB; id++) {
+                    float value = logits[id] / temperatures[t] + noises[id];
+                    best_id = value > best ? id : best_id;
+                    best = value > best ? value : best;
+                }
+                FOR_EACH_ISA(isa)
+                {
+                    struct head_state s;
+                    struct head_case c = {HEAD_SAMPLE, 0, 0, temperatures[t]};
+                    head_run(isa, logits, 1, VOCAB, c, NULL, NULL, HEAD_TILE, &s, NULL);
+                    assert_int_equal(s.sample_id, best_id);
+                    assert_same_bits(&s.sample_value, &best, 4, "value");
+                    assert_same_bits(&s.sample_logit, &logits[best_id], 4, "logit");
+                }
+            }
+            free(logits);
+        }
+    free(noises);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -571,7 +610,7 @@ int main(void)
         cmocka_unit_test(matmul_rows_do_not_meet), cmocka_unit_test(matmul_long_chains),
         cmocka_unit_test(norm_and_silu_equal_ref), cmocka_unit_test(rope_equals_ref),
         cmocka_unit_test(kv_store_fills_pages),    cmocka_unit_test(head_equals_ref),
-        cmocka_unit_test(head_survives_nan),
+        cmocka_unit_test(head_survives_nan),       cmocka_unit_test(sampling_skips_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
