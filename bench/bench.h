@@ -32,6 +32,16 @@ double bench_median(double *values, int n);
  * instruction: what no matmul can exceed. */
 double bench_peak_flops(const struct ops *ops, double seconds);
 
+/* attend_forced at the shape of one model: rows whose KV comes from RAM. */
+struct bench_forced {
+    struct bench_table *table;
+    const struct ops *ops;
+    const char *model; // its name in the table
+    int n_heads, n_kv_heads, head_dim, runs;
+    double roof_flops, roof_ram; // per second
+};
+enum err bench_forced(const struct bench_forced *c);
+
 enum err bench_ops(const struct config *c);
 enum err bench_io(const struct config *c);
 enum err bench_throughput(const struct config *c);

@@ -15,11 +15,9 @@
 
 #define TOKENS       256 // rows of the row ops: a tile of the line
 #define PROMPT       512 // tokens of attend_prompt's prompt, of which the last TOKENS ask
-#define ROWS         32  // rows of attend_forced, one token each
-#define SLOTS        512 // that each of them holds
 #define KEPT         128 // slots that prompt_keep keeps
 #define HEAD_ROWS    64
-#define PAGES        (SLOTS / KV_PAGE_SLOTS + 1)
+#define PAGES        (KEPT / KV_PAGE_SLOTS)
 #define WINDOW_S     0.05
 #define WEIGHT_BYTES (64 << 20)
 
@@ -39,20 +37,18 @@ struct operands {
     const struct bench_model *model;
     const struct ops *ops;
     struct kv_layout layout;
-    float *x, *y;              // [max(TOKENS, PROMPT), widest]
-    float *k, *v;              // [TOKENS, n_kv_heads, head_dim]
-    float *norm;               // [dim] ones
-    float *angles;             // [TOKENS, head_dim / 2]
-    float *logits;             // [HEAD_ROWS, HEAD_TILE]
-    float *scores;             // [n_kv_heads, PROMPT]
-    uint8_t *prompt;           // [PROMPT / 32 pages]
-    uint8_t *pages;            // [ROWS][PAGES]
-    void **page_list;          // [ROWS][PAGES]
-    int32_t *slot_pos;         // [ROWS][n_kv_heads, SLOTS + 32]
-    float *slot_score;         // likewise
-    uint64_t *dirty;           // [ROWS]
-    struct kv_row *rows;       // [ROWS]
-    struct forced_span *spans; // [ROWS]
+    float *x, *y;      // [max(TOKENS, PROMPT), widest]
+    float *k, *v;      // [TOKENS, n_kv_heads, head_dim]
+    float *norm;       // [dim] ones
+    float *angles;     // [TOKENS, head_dim / 2]
+    float *logits;     // [HEAD_ROWS, HEAD_TILE]
+    float *scores;     // [n_kv_heads, PROMPT]
+    uint8_t *prompt;   // [PROMPT / 32 pages]
+    void **page_list;  // [PAGES] of the row that prompt_keep leaves
+    int32_t *slot_pos; // [n_kv_heads, KEPT]
+    float *slot_score; // likewise
+    uint64_t *dirty;   // [1]
+    struct kv_row row;
     struct head_state *states; // [HEAD_ROWS]
     struct head_state **state_list;
     void *scratch;
@@ -63,16 +59,14 @@ static int64_t scratch_bytes(const struct operands *o)
 {
     const struct bench_model *m = o->model;
     int64_t a = attend_prompt_scratch_bytes(o->ops, PROMPT, m->n_heads, m->n_kv_heads, m->head_dim);
-    int64_t b = attend_forced_scratch_bytes(o->ops, SLOTS + KV_PAGE_SLOTS, m->n_heads,
-                                            m->n_kv_heads, m->head_dim);
-    int64_t c = prompt_keep_scratch_bytes(o->ops, PROMPT, m->n_kv_heads, m->head_dim);
-    return max_i64(max_i64(a, b), c) + 64;
+    int64_t b = prompt_keep_scratch_bytes(o->ops, PROMPT, m->n_kv_heads, m->head_dim);
+    return max_i64(a, b) + 64;
 }
 
 static void operands_carve(struct operands *o, struct arena *a)
 {
     const struct bench_model *m = o->model;
-    int64_t kv = (int64_t)m->n_kv_heads * m->head_dim, cap = SLOTS + KV_PAGE_SLOTS;
+    int64_t kv = (int64_t)m->n_kv_heads * m->head_dim;
     o->width = max_i64(m->ffn, (int64_t)m->n_heads * m->head_dim);
     o->x = ARENA_ARRAY(a, float, TOKENS * o->width);
     o->y = ARENA_ARRAY(a, float, TOKENS * o->width);
@@ -83,13 +77,13 @@ static void operands_carve(struct operands *o, struct arena *a)
     o->logits = ARENA_ARRAY(a, float, HEAD_ROWS *HEAD_TILE);
     o->scores = ARENA_ARRAY(a, float, m->n_kv_heads *PROMPT);
     o->prompt = arena_take(a, PROMPT / KV_PAGE_SLOTS * o->layout.page_bytes, 4096);
-    o->pages = arena_take(a, (int64_t)ROWS * PAGES * o->layout.page_bytes, 4096);
-    o->page_list = ARENA_ARRAY(a, void *, ROWS *PAGES);
-    o->slot_pos = ARENA_ARRAY(a, int32_t, ROWS * m->n_kv_heads * cap);
-    o->slot_score = ARENA_ARRAY(a, float, ROWS * m->n_kv_heads * cap);
-    o->dirty = ARENA_ARRAY(a, uint64_t, ROWS);
-    o->rows = ARENA_ARRAY(a, struct kv_row, ROWS);
-    o->spans = ARENA_ARRAY(a, struct forced_span, ROWS);
+    uint8_t *pages = arena_take(a, PAGES * o->layout.page_bytes, 4096);
+    o->page_list = ARENA_ARRAY(a, void *, PAGES);
+    for (int i = 0; i < PAGES && a->base; i++)
+        o->page_list[i] = pages + i * o->layout.page_bytes;
+    o->slot_pos = ARENA_ARRAY(a, int32_t, m->n_kv_heads * KEPT);
+    o->slot_score = ARENA_ARRAY(a, float, m->n_kv_heads *KEPT);
+    o->dirty = ARENA_ARRAY(a, uint64_t, 1);
     o->states = ARENA_ARRAY(a, struct head_state, HEAD_ROWS);
     o->state_list = ARENA_ARRAY(a, struct head_state *, HEAD_ROWS);
     o->scratch = arena_take(a, scratch_bytes(o), 64);
@@ -109,7 +103,7 @@ static void fill(float *x, int64_t n)
 static void operands_fill(struct operands *o)
 {
     const struct bench_model *m = o->model;
-    int64_t kv = (int64_t)m->n_kv_heads * m->head_dim, cap = SLOTS + KV_PAGE_SLOTS;
+    int64_t kv = (int64_t)m->n_kv_heads * m->head_dim;
     fill(o->x, TOKENS * o->width);
     fill(o->y, TOKENS * o->width);
     fill(o->k, TOKENS * kv);
@@ -122,17 +116,6 @@ static void operands_fill(struct operands *o)
         for (int h = 0; h < m->n_kv_heads; h++)
             kv_put(&o->layout, o->prompt + i / KV_PAGE_SLOTS * o->layout.page_bytes,
                    i % KV_PAGE_SLOTS, h, o->k, o->v);
-    int64_t row_bytes = SLOTS / KV_PAGE_SLOTS * o->layout.page_bytes;
-    for (int r = 0; r < ROWS; r++) {
-        uint8_t *pages = o->pages + r * PAGES * o->layout.page_bytes;
-        memcpy(pages, o->prompt, (size_t)row_bytes);
-        for (int i = 0; i < PAGES; i++)
-            o->page_list[r * PAGES + i] = pages + i * o->layout.page_bytes;
-    }
-    for (int64_t i = 0; i < (int64_t)ROWS * m->n_kv_heads * cap; i++) {
-        o->slot_pos[i] = (int32_t)(i % cap);
-        o->slot_score[i] = noise((uint64_t)i) + 1;
-    }
     for (int i = 0; i < HEAD_ROWS; i++)
         o->state_list[i] = &o->states[i];
 }
@@ -216,14 +199,6 @@ static void call_head_reduce(struct operands *o, const void *args)
     ops_run_head_reduce(o->ops, args);
 }
 
-/* A call appends a slot per row: every call starts from the same rows. */
-static void call_attend_forced(struct operands *o, const void *args)
-{
-    for (int r = 0; r < ROWS; r++)
-        o->rows[r].n_slots = SLOTS;
-    ops_run_attend_forced(o->ops, args);
-}
-
 static enum err bench_rows(const struct bench_run *run, struct operands *o)
 {
     const struct bench_model *m = o->model;
@@ -288,62 +263,38 @@ static enum err bench_attend_prompt(const struct bench_run *run, struct operands
     return OK;
 }
 
-static enum err bench_attend_forced(const struct bench_run *run, struct operands *o)
+static enum err bench_attend_forced(const struct bench_run *run, const struct operands *o)
 {
     const struct bench_model *m = o->model;
-    int64_t heads = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim;
-    int64_t cap = SLOTS + KV_PAGE_SLOTS;
-    struct evict evict = {.policy = EVICT_FULL};
-    struct attend_forced_args args = {&o->layout, &evict, o->spans, ROWS,  m->n_heads, 0.125f,
-                                      heads,      kv,     kv,       heads, o->scratch};
-    for (int h2o = 0; h2o < 2; h2o++) {
-        evict.policy = h2o ? EVICT_H2O : EVICT_FULL;
-        for (int r = 0; r < ROWS; r++) {
-            int64_t at = r * m->n_kv_heads * cap;
-            o->rows[r] = (struct kv_row){.pages = o->page_list + r * PAGES,
-                                         .slot_pos = h2o ? o->slot_pos + at : NULL,
-                                         .slot_score = h2o ? o->slot_score + at : NULL,
-                                         .dirty = &o->dirty[r],
-                                         .slots_cap = (int)cap,
-                                         .n_slots = SLOTS};
-            o->spans[r] = (struct forced_span){
-                .kv = &o->rows[r],
-                .evict = {.budget = h2o ? SLOTS : INT32_MAX, .recent = h2o ? SLOTS / 2 : 0},
-                .n = 1,
-                .pos = SLOTS,
-                .q = o->x + r * heads,
-                .k = o->k + r * kv,
-                .v = o->v + r * kv,
-                .out = o->y + r * heads};
-        }
-        struct bench_case b = {.op = "attend_forced",
-                               .flops = 4.0 * ROWS * SLOTS * (double)heads,
-                               .bytes = 4.0 * ROWS * SLOTS * (double)kv,
-                               .call = call_attend_forced,
-                               .args = &args};
-        b.bytes *= o->layout.format == KV_F32 ? 2 : 1;
-        snprintf(b.shape, sizeof b.shape, "%d rows x %d %s", ROWS, SLOTS, h2o ? "h2o" : "full");
-        TRY(case_run(run, o, &b));
-    }
-    return OK;
+    if (run->only && strcmp(run->only, "attend_forced") != 0)
+        return OK;
+    return bench_forced(&(struct bench_forced){.table = run->table,
+                                               .ops = o->ops,
+                                               .model = m->name,
+                                               .n_heads = m->n_heads,
+                                               .n_kv_heads = m->n_kv_heads,
+                                               .head_dim = m->head_dim,
+                                               .runs = run->runs,
+                                               .roof_flops = run->roof->flops,
+                                               .roof_ram = run->roof->ram});
 }
 
 static enum err bench_keep_and_head(const struct bench_run *run, struct operands *o)
 {
     const struct bench_model *m = o->model;
     struct evict evict = {.policy = EVICT_H2O};
-    o->rows[0] = (struct kv_row){.pages = o->page_list,
-                                 .slot_pos = o->slot_pos,
-                                 .slot_score = o->slot_score,
-                                 .dirty = o->dirty,
-                                 .slots_cap = SLOTS + KV_PAGE_SLOTS};
+    o->row = (struct kv_row){.pages = o->page_list,
+                             .slot_pos = o->slot_pos,
+                             .slot_score = o->slot_score,
+                             .dirty = o->dirty,
+                             .slots_cap = KEPT};
     struct prompt_keep_args keep = {.from = &o->layout,
                                     .to = &o->layout,
                                     .pages = o->prompt,
                                     .scores = o->scores,
                                     .evict = &evict,
                                     .row = {.budget = KEPT, .recent = KEPT / 2},
-                                    .kv = &o->rows[0],
+                                    .kv = &o->row,
                                     .n_prompt = PROMPT,
                                     .scratch = o->scratch};
     struct bench_case b = {.op = "prompt_keep", .call = call_prompt_keep, .args = &keep};

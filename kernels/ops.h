@@ -160,7 +160,9 @@ struct kv_row {
 
 /* Known tokens of one row under decode's rule, one after the other: token i (position pos + i)
  * attends over the row's slots and itself, adds its weights to the scores, then one victim makes
- * room for it. K and V are rounded to the KV format before they are attended. */
+ * room for it. K and V are rounded to the KV format before they are attended. Under COMPUTE_BF16 q
+ * is rounded to bf16, and where the set multiplies pairs of bf16 the weights of V are as well
+ * (scores are not). */
 struct forced_span {
     struct kv_row *kv;
     struct evict_row evict;

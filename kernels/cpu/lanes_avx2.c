@@ -4,4 +4,5 @@
 #include "kernels/cpu/head_reduce.inc"
 #include "kernels/cpu/attend.inc"
 #include "kernels/cpu/attend_prompt.inc"
+#include "kernels/cpu/attend_forced_page.inc"
 #include "kernels/cpu/attend_forced.inc"

@@ -182,12 +182,17 @@ void ref_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a
 
 /* Token i of a span, one query head: slot n_slots stands for the token itself. Returns its own
  * weight; adds the others to the scores when the row has them. */
-static double forced_query(const struct attend_forced_args *a, const struct forced_span *s, int i,
-                           int head, const float *own_k, const float *own_v)
+static double forced_query(const struct ops *ops, const struct attend_forced_args *a,
+                           const struct forced_span *s, int i, int head, const float *own_k,
+                           const float *own_v)
 {
     const struct kv_layout *l = a->layout;
     const struct kv_row *kv = s->kv;
-    const float *q = s->q + i * a->q_stride + head * l->head_dim;
+    float q[HEAD_DIM_MAX];
+    for (int d = 0; d < l->head_dim; d++) {
+        q[d] = s->q[i * a->q_stride + head * l->head_dim + d];
+        q[d] = ops->compute == COMPUTE_BF16 ? round_bf16(q[d]) : q[d];
+    }
     float *out = s->out + i * a->out_stride + head * l->head_dim;
     int kv_head = head / (a->n_heads / l->n_kv_heads);
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
@@ -287,8 +292,8 @@ static int forced_store(const struct attend_forced_args *a, const struct forced_
     return slot == kv->n_slots ? kv->n_slots + 1 : kv->n_slots;
 }
 
-static void forced_token(const struct attend_forced_args *a, const struct forced_span *s, int i,
-                         float *own_score)
+static void forced_token(const struct ops *ops, const struct attend_forced_args *a,
+                         const struct forced_span *s, int i, float *own_score)
 {
     const struct kv_layout *l = a->layout;
     int group = a->n_heads / l->n_kv_heads, n_slots = s->kv->n_slots;
@@ -304,7 +309,7 @@ static void forced_token(const struct attend_forced_args *a, const struct forced
         }
         double sum = 0;
         for (int g = 0; g < group; g++)
-            sum += forced_query(a, s, i, h * group + g, k, v);
+            sum += forced_query(ops, a, s, i, h * group + g, k, v);
         own_score[h] = evict_policy_scores(a->evict->policy) ? (float)sum : 0;
     }
     int step = a->evict->scope == EVICT_SCOPE_LAYER ? l->n_kv_heads : 1;
@@ -315,11 +320,10 @@ static void forced_token(const struct attend_forced_args *a, const struct forced
 
 void ref_attend_forced(const struct ops *ops, const struct attend_forced_args *a)
 {
-    (void)ops;
     CHECK(a->layout->head_dim <= HEAD_DIM_MAX);
     for (int i = 0; i < a->n_spans; i++)
         for (int token = 0; token < a->spans[i].n; token++)
-            forced_token(a, &a->spans[i], token, a->scratch);
+            forced_token(ops, a, &a->spans[i], token, a->scratch);
 }
 
 /* The unprotected position that goes first among those not gone yet: slot_pos holds ~pos of the

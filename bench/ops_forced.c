@@ -1,0 +1,164 @@
+/* bench/ops_forced.c - attend_forced of `bench ops`: one token of each of 64 rows against KV that
+ * is far larger than the caches.
+ *
+ * Owns: a pool of pages in random order, of which every call reads pages that the calls before have
+ * pushed out. Refuses: other ops (bench/ops.c), checking results (attend_test).
+ * A newcomer would miss: `bytes` are those of the slots alone, so the scores and the choice of
+ * victims under h2o show as a lower share of the roof. */
+#include "bench/bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/arena.h"
+
+#define ROWS       64
+#define POOL_BYTES ((int64_t)256 << 20)
+#define CALLS      5 // of each case per run; the fastest counts
+
+struct forced_bench {
+    const struct bench_forced *c;
+    struct kv_layout layout;
+    int slots, cap, pages, n_sets;
+    float *x;                  // [ROWS, n_heads, head_dim] queries, then outputs, keys, values
+    uint8_t *pool;             // [n_sets * ROWS * pages][page_bytes]
+    void **page_list;          // [n_sets][ROWS][pages], in random order
+    int32_t *slot_pos;         // [n_sets][ROWS][n_kv_heads, cap]
+    float *slot_score;         // likewise
+    uint64_t *dirty;           // [4] nobody reads it
+    struct kv_row *rows;       // [ROWS]
+    struct forced_span *spans; // [ROWS]
+    void *scratch;
+};
+
+static void lay_out(struct forced_bench *b, struct arena *a)
+{
+    const struct bench_forced *c = b->c;
+    int64_t rows = (int64_t)b->n_sets * ROWS, heads = (int64_t)c->n_heads * c->head_dim;
+    b->pool = arena_take(a, rows * b->pages * b->layout.page_bytes, 2 << 20);
+    b->x = ARENA_ARRAY(a, float, ROWS *heads * 4);
+    b->page_list = ARENA_ARRAY(a, void *, rows * b->pages);
+    b->slot_pos = ARENA_ARRAY(a, int32_t, rows * c->n_kv_heads * b->cap);
+    b->slot_score = ARENA_ARRAY(a, float, rows * c->n_kv_heads * b->cap);
+    b->dirty = ARENA_ARRAY(a, uint64_t, 4);
+    b->rows = ARENA_ARRAY(a, struct kv_row, ROWS);
+    b->spans = ARENA_ARRAY(a, struct forced_span, ROWS);
+    b->scratch = arena_take(
+        a, attend_forced_scratch_bytes(c->ops, b->cap, c->n_heads, c->n_kv_heads, c->head_dim), 64);
+}
+
+static float number(int64_t i)
+{
+    return (float)(mix64((uint64_t)i) >> 40) * 0x1p-24f - 0.5f;
+}
+
+static void fill(struct forced_bench *b)
+{
+    const struct bench_forced *c = b->c;
+    int64_t n = (int64_t)b->n_sets * ROWS * b->pages;
+    for (int64_t i = 0; i < (int64_t)ROWS * c->n_heads * c->head_dim * 4; i++)
+        b->x[i] = number(i);
+    for (int slot = 0; slot < KV_PAGE_SLOTS; slot++)
+        for (int h = 0; h < c->n_kv_heads; h++)
+            kv_put(&b->layout, b->pool, slot, h, b->x + (slot + h) * c->head_dim,
+                   b->x + (slot + 2 * h) * c->head_dim);
+    for (int64_t i = 0; i < n; i++) {
+        uint8_t *page = b->pool + i * b->layout.page_bytes;
+        if (i > 0)
+            memcpy(page, b->pool, (size_t)b->layout.page_bytes);
+        int64_t at = (int64_t)(mix64((uint64_t)i) % (uint64_t)(i + 1)); // a shuffle as it grows
+        b->page_list[i] = b->page_list[at];
+        b->page_list[at] = page;
+    }
+    for (int64_t i = 0; i < (int64_t)b->n_sets * ROWS * c->n_kv_heads * b->cap; i++) {
+        b->slot_pos[i] = (int32_t)(i % b->cap);
+        b->slot_score[i] = number(i) + 1;
+    }
+}
+
+/* Seconds of one call, at position `pos`, on rows that were not touched since the pool went round.
+ */
+static double call_seconds(struct forced_bench *b, int policy, int pos, int *set)
+{
+    const struct bench_forced *c = b->c;
+    int64_t heads = (int64_t)c->n_heads * c->head_dim, kv = (int64_t)c->n_kv_heads * c->head_dim;
+    int scores = policy != EVICT_FULL;
+    float *q = b->x, *out = q + ROWS * heads, *k = out + ROWS * heads, *v = k + ROWS * heads;
+    for (int r = 0; r < ROWS; r++) {
+        int64_t row = (int64_t)*set * ROWS + r, meta = row * c->n_kv_heads * b->cap;
+        b->rows[r] = (struct kv_row){.pages = b->page_list + row * b->pages,
+                                     .slot_pos = scores ? b->slot_pos + meta : NULL,
+                                     .slot_score = scores ? b->slot_score + meta : NULL,
+                                     .dirty = b->dirty,
+                                     .slots_cap = b->cap,
+                                     .n_slots = b->slots};
+        b->spans[r] = (struct forced_span){
+            .kv = &b->rows[r],
+            .evict = {.budget = scores ? b->slots : INT32_MAX, .recent = b->slots / 2},
+            .n = 1,
+            .pos = scores ? pos : b->slots,
+            .q = q + r * heads,
+            .k = k + r * kv,
+            .v = v + r * kv,
+            .out = out + r * heads};
+    }
+    struct evict evict = {.policy = policy};
+    struct attend_forced_args args = {&b->layout, &evict, b->spans, ROWS,  c->n_heads, 0.125f,
+                                      heads,      kv,     kv,       heads, b->scratch};
+    *set = (*set + 1) % b->n_sets;
+    int64_t start_ns = clock_ns();
+    ops_run_attend_forced(c->ops, &args);
+    return (double)(clock_ns() - start_ns) * 1e-9;
+}
+
+static enum err case_row(const struct forced_bench *b, int policy, double s)
+{
+    const struct bench_forced *c = b->c;
+    char shape[64];
+    double flops = 4.0 * ROWS * b->slots * c->n_heads * c->head_dim;
+    double bytes = 2.0 * ROWS * b->slots / KV_PAGE_SLOTS * (double)b->layout.v_offset;
+    double by_flops = flops / c->roof_flops, by_bytes = bytes / c->roof_ram;
+    snprintf(shape, sizeof shape, "%d rows x %d %s %s", ROWS, b->slots,
+             kv_format_name(b->layout.format), evict_policy_name(policy));
+    return bench_row(c->table, json_pack("{ss ss ss sf sf sf sf ss}", "op", "attend_forced",
+                                         "model", c->model, "shape", shape, "us", s * 1e6,
+                                         "gflop_s", flops / s * 1e-9, "gb_s", bytes / s * 1e-9,
+                                         "roof", (by_flops > by_bytes ? by_flops : by_bytes) / s,
+                                         "bound", by_flops > by_bytes ? "flops" : "ram"));
+}
+
+static enum err run_slots(const struct bench_forced *c, enum kv_format format, int slots)
+{
+    struct forced_bench b = {.c = c, .slots = slots, .cap = slots + KV_PAGE_SLOTS};
+    static const int policies[] = {EVICT_FULL, EVICT_H2O};
+    struct arena arena;
+    kv_layout_init(&b.layout, format, c->n_kv_heads, c->head_dim);
+    b.pages = b.cap / KV_PAGE_SLOTS;
+    b.n_sets = (int)(1 + POOL_BYTES / (ROWS * b.pages * b.layout.page_bytes));
+    arena_init(&arena);
+    lay_out(&b, &arena);
+    TRY(arena_open(&arena, arena.used));
+    lay_out(&b, &arena);
+    fill(&b);
+    int set = 0;
+    double best[2] = {1e9, 1e9};
+    for (int i = 0; i < c->runs * CALLS; i++) // in turn, so that a slow moment hits both
+        for (int p = 0; p < 2; p++) {
+            double s = call_seconds(&b, policies[p], slots + i, &set);
+            best[p] = s < best[p] ? s : best[p];
+        }
+    enum err err = OK;
+    for (int p = 0; p < 2 && err == OK; p++)
+        err = case_row(&b, policies[p], best[p]);
+    arena_close(&arena);
+    return err;
+}
+
+enum err bench_forced(const struct bench_forced *c)
+{
+    static const int slots[] = {128, 640, 2048};
+    for (int f = 0; f < N_KV_FORMATS; f++)
+        for (int i = 0; i < 3; i++)
+            TRY(run_slots(c, (enum kv_format)f, slots[i]));
+    return OK;
+}
