@@ -16,7 +16,7 @@
 #include "engine/source.h"
 
 #define PACK_MAGIC   "sluicepk"
-#define PACK_VERSION 2
+#define PACK_VERSION 3
 #define PACK_ALIGN   4096
 #define PACK_PIECE   (1 << 20)
 

@@ -1,12 +1,14 @@
 /* kernels/dtype.c - see dtype.h. The one table of number formats, f16 conversion, rows and panels.
  *
  * Owns: which decoder belongs to which format, and the order of numbers inside a panel.
- * Refuses: the insides of blocks (kernels/dtype_blocks.c).
+ * Refuses: the insides of blocks (kernels/dtype_blocks.c) and of panels of GGUF blocks
+ * (kernels/dtype_columns.c).
  * A newcomer would miss: ranges of a panel are decoded by the blocks asked for, never whole rows,
  * and always through exact f32: the bf16 panel is that value rounded once. DTYPE_BF12 has a name in
  * the enum but no coder, so every lookup and size answers that there is no such format. */
 #include "kernels/dtype.h"
 #include "kernels/dtype_blocks.h"
+#include "kernels/dtype_columns.h"
 
 #include <string.h>
 
@@ -224,6 +226,10 @@ void panel_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, voi
     const int64_t row_bytes = dtype_row_bytes(t, k), panel_bytes = dtype_panel_bytes(t, k);
     CHECK(panel_bytes >= 0);
     memset(panel, 0, (size_t)panel_bytes);
+    if (columns_has(t)) {
+        columns_pack(t, rows, k, panel);
+        return;
+    }
     if (dtype_info(t)->block > 1) {
         for (int r = 0; r < PANEL_ROWS; r++)
             if (rows[r])
@@ -266,7 +272,7 @@ static void pairs_from_columns(const float *in, int64_t n, uint8_t *out)
     }
 }
 
-/* Block formats: one row's numbers after the other's, scattered into columns. */
+/* Our own block formats: one row's numbers after the other's, scattered into columns. */
 DTYPE_CLONES static void blocks_to_f32(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0,
                                        int64_t k1, float *out)
 {
@@ -314,7 +320,9 @@ void panel_decode_bf16(enum dtype t, const void *panel, int64_t k, int64_t k0, i
     const uint8_t *p = panel;
     uint8_t *pairs = (uint8_t *)out; // through bytes: pairs are written whole, out has 16-bit type
     range_check(t, k, k0, k1);
-    if (dtype_info(t)->block > 1) {
+    if (columns_has(t)) {
+        columns_decode_bf16(t, p, k0, k1, out);
+    } else if (dtype_info(t)->block > 1) {
         blocks_to_bf16(t, p, k, k0, k1, pairs);
     } else if (t == DTYPE_BF16) {
         memcpy(out, p + k0 * 2 * PANEL_ROWS, (size_t)(ceil_div(k1 - k0, 2) * 4 * PANEL_ROWS));
@@ -334,7 +342,9 @@ void panel_decode_f32(enum dtype t, const void *panel, int64_t k, int64_t k0, in
 {
     const uint8_t *p = panel;
     range_check(t, k, k0, k1);
-    if (dtype_info(t)->block > 1) {
+    if (columns_has(t)) {
+        columns_decode_f32(t, p, k0, k1, out);
+    } else if (dtype_info(t)->block > 1) {
         blocks_to_f32(t, p, k, k0, k1, out);
     } else if (t == DTYPE_BF16) {
         const uint16_t *pairs = (const uint16_t *)(const void *)p;

@@ -7,7 +7,8 @@
  * numpy. Panel: 32 consecutive rows (missing ones are zero) in the order the kernels read them:
  *   bf16           [k_even / 2][32][2]   pairs of k interleaved, k_even = k rounded up to 2
  *   f32, f16       [k][32]
- *   block formats  [32] whole rows, one after the other (q8, q4, GGUF blocks, bf12)
+ *   GGUF blocks    per block along k the parts of 32 blocks (kernels/dtype_columns.h)
+ *   q8, q4         [32] whole rows, one after the other
  * Decoded panels are bf16 pairs or f32, the first two layouts, for any format. */
 #ifndef KERNELS_DTYPE_H
 #define KERNELS_DTYPE_H
