@@ -1,9 +1,11 @@
-/* engine/dummy.c - see dummy.h. Owns the parsing of model configs and the pseudo-random weights.
+/* engine/dummy.c - see dummy.h. Owns the parsing of model configs and the provider of their
+ * weights.
  *
- * A newcomer would miss: a number is the sum of four 16-bit uniforms out of one hash, not a true
- * normal: no libm, so the same bits everywhere, and a billion of them in seconds. */
+ * A newcomer would miss: the provider needs nothing of the file but shape and `tied`, so a pack
+ * that was made of a config can go on making its own weights. */
 #include "engine/dummy.h"
 
+#include "engine/dummy_numbers.h"
 #include "engine/family.h"
 
 #include <errno.h>
@@ -12,9 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DUMMY_STD   0.02f
-#define SUM_MEAN    (2 * 65535) // of four uniforms of 0 .. 65535
-#define SUM_STD     37837.23f   // 65536 / sqrt(3)
 #define LINES_MAX   1000
 #define CONTEXT_MAX (1 << 27)
 
@@ -22,6 +21,7 @@ struct dummy {
     struct shape shape;
     int tied;
     char name[NAME_MAX + 1];
+    struct dummy_numbers numbers;
 };
 
 /* What the file says; strings are checked at once. */
@@ -180,21 +180,32 @@ static enum dtype dummy_dtype(void *impl, enum tensor_role role, int layer)
     return DTYPE_BF16;
 }
 
+/* The key of a tensor; a tied head is the embedding. */
+static uint64_t key_of(const struct dummy *d, enum tensor_role role, int layer)
+{
+    const char *name = role_name(role == ROLE_HEAD && d->tied ? ROLE_EMBED : role);
+    return hash_bytes(name, (int64_t)strlen(name), (uint64_t)layer);
+}
+
 static enum err dummy_rows(void *impl, enum tensor_role role, int layer, int first, int n,
                            void *out)
 {
     const struct dummy *d = impl;
-    const char *name = role_name(role == ROLE_HEAD && d->tied ? ROLE_EMBED : role);
-    uint64_t key = hash_bytes(name, (int64_t)strlen(name), (uint64_t)layer);
-    uint16_t *to = out;
+    uint64_t key = key_of(d, role, layer);
     int n_all, k;
     role_dims(&d->shape, role, &n_all, &k);
-    uint64_t place = key + (uint64_t)first * (uint64_t)k;
-    for (int64_t i = 0; i < (int64_t)n * k; i++) {
-        uint64_t h = mix64(place + (uint64_t)i);
-        int sum = (int)((h & 0xffff) + (h >> 16 & 0xffff) + (h >> 32 & 0xffff) + (h >> 48));
-        to[i] = f32_to_bf16((float)(sum - SUM_MEAN) * (DUMMY_STD / SUM_STD));
-    }
+    for (int64_t i = 0; i < n; i++)
+        dummy_row(&d->numbers, key, first + i, k, (uint16_t *)out + i * k);
+    return OK;
+}
+
+static enum err dummy_panel_of(void *impl, enum tensor_role role, int layer, int first, int n,
+                               void *panel)
+{
+    const struct dummy *d = impl;
+    int n_all, k;
+    role_dims(&d->shape, role, &n_all, &k);
+    dummy_panel(&d->numbers, key_of(d, role, layer), first, n, k, panel);
     return OK;
 }
 
@@ -216,10 +227,36 @@ static void name_of(const char *path, struct dummy *d)
     snprintf(d->name, sizeof d->name, "%.*s", (int)n, base);
 }
 
-enum err dummy_open(struct pack_provider *p, const char *path)
+static enum err provide(struct pack_provider *p, const struct shape *shape, int tied,
+                        const char *path)
 {
     const uint32_t biases = ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B) |
                             ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B);
+    struct dummy *d = calloc(1, sizeof *d);
+    if (!d)
+        return fail(ERR_FIT, "memory: no room for %s", path);
+    d->shape = *shape;
+    d->tied = tied;
+    name_of(path, d);
+    dummy_numbers_init(&d->numbers);
+    uint32_t optional = strcmp(shape->family, "opt") == 0 ? biases : 0;
+    *p = (struct pack_provider){
+        .shape = *shape,
+        .roles = family_roles(shape, optional),
+        .tied = tied,
+        .dummy = DUMMY_GENERATION,
+        .name = d->name,
+        .impl = d,
+        .dtype = dummy_dtype,
+        .rows = dummy_rows,
+        .panel = dummy_panel_of,
+        .vector = dummy_vector,
+    };
+    return OK;
+}
+
+enum err dummy_open(struct pack_provider *p, const char *path)
+{
     struct dummy_config c = {.path = path, .tied = 1, .rope_theta = 10000, .norm_eps = 1e-5};
     *p = (struct pack_provider){0};
     FILE *f = fopen(path, "re");
@@ -229,25 +266,21 @@ enum err dummy_open(struct pack_provider *p, const char *path)
     fclose(f);
     TRY(e);
     TRY(finish_shape(&c));
-    struct dummy *d = calloc(1, sizeof *d);
-    if (!d)
-        return fail(ERR_FIT, "memory: no room for %s", path);
-    d->shape = c.shape;
-    d->tied = c.tied;
-    name_of(path, d);
-    uint32_t optional = strcmp(c.shape.family, "opt") == 0 ? biases : 0;
-    *p = (struct pack_provider){
-        .shape = c.shape,
-        .roles = family_roles(&c.shape, optional),
-        .tied = c.tied,
-        .dummy = 1,
-        .name = d->name,
-        .impl = d,
-        .dtype = dummy_dtype,
-        .rows = dummy_rows,
-        .vector = dummy_vector,
-    };
-    return OK;
+    return provide(p, &c.shape, c.tied, path);
+}
+
+enum err dummy_check(const struct model *m)
+{
+    if (m->dummy == DUMMY_GENERATION)
+        return OK;
+    return fail(ERR_INPUT, "%s: dummy weights of another version (pack the model again)", m->path);
+}
+
+enum err dummy_of_model(struct pack_provider *p, const struct model *m)
+{
+    *p = (struct pack_provider){0};
+    TRY(dummy_check(m));
+    return provide(p, &m->shape, m->tied, m->name);
 }
 
 void dummy_close(struct pack_provider *p)

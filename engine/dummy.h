@@ -12,10 +12,14 @@
 
 /* 1 when the file looks like a model config: its name ends in ".cfg". */
 int dummy_is_config(const char *path);
-/* A provider of bf16 weights (nearly normal, deviation 0.02), norms of 1 and biases of 0. The
- * numbers depend on the tensor and the place in it alone: same file, same bytes, on every machine.
+/* A provider of bf16 weights (normal, deviation 0.02), norms of 1 and biases of 0. The numbers
+ * depend on the tensor and the place in it alone: same file, same bytes, on every machine.
  * ERR_INPUT names file and line, or key. */
 enum err dummy_open(struct pack_provider *p, const char *path);
+/* ERR_INPUT: the numbers of a dummy model were made by another version's generator. */
+enum err dummy_check(const struct model *m);
+/* The same provider, from a pack that was made of one (m->dummy). ERR_INPUT: dummy_check(). */
+enum err dummy_of_model(struct pack_provider *p, const struct model *m);
 void dummy_close(struct pack_provider *p); // accepts a zeroed provider
 
 #endif

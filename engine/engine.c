@@ -135,6 +135,7 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
                                .io_depth = c->io_depth,
                                .fault = c->fault,
                                .trace = &e->trace,
+                               .pool = c->ops.pool,
                                .carve = carve,
                                .ctx = e};
     TRY(home_open(&e->home, &home));

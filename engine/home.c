@@ -130,6 +130,7 @@ enum err home_open(struct home *h, const struct home_config *config)
     lay_out(h, &measure, config);
     TRY(open_tiers(h, config, measure.used));
     arena_use(&h->arena, h->tiers[TIER_RAM].base, h->tiers[TIER_RAM].n_bytes);
+    arena_populate(&h->arena, config->pool);
     lay_out(h, &h->arena, config);
     return open_mover(h, config);
 }

@@ -88,6 +88,7 @@ struct home_config {
     int io_depth;
     const char *fault;
     struct trace *trace;
+    struct pool *pool; // borrowed: brings the memory in; NULL: the caller's thread does
     /* Carves what the caller wants from the same arena, after the home's own parts: called twice,
      * the first time to measure (pointers NULL). */
     void (*carve)(void *ctx, struct arena *arena);
@@ -107,6 +108,9 @@ enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t
 void home_weights_put(struct home *h, int layer);
 uint8_t *home_weights_tiles(struct home *h, int layer);
 void home_weights_keep(struct home *h, int layer);
+/* The place of a layer that the caller makes there itself, now: nothing is fetched for it. NULL: it
+ * streams. Before the first step. */
+uint8_t *home_weights_claim(struct home *h, int layer);
 
 /* KV of (layer, batch) at a step; layer counts decoder layers from 0. pages: ids whose bytes the
  * step will read. get returns the base of the batch's pages; pages that fetch did not bring hold

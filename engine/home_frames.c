@@ -100,6 +100,14 @@ void home_weights_put(struct home *h, int layer)
     w->frame = NULL;
 }
 
+uint8_t *home_weights_claim(struct home *h, int layer)
+{
+    struct weight_home *w = &h->weights[layer];
+    CHECK(!w->asked);
+    w->loaded = w->resident != NULL;
+    return w->resident;
+}
+
 /* ---- KV ---- */
 
 static int64_t kv_extent(const struct home *h, int layer, int batch)

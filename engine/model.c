@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -317,7 +318,21 @@ static enum err read_layer(struct model *m, struct pack_in *in, int layer, int64
     return OK;
 }
 
-/* name | fingerprint | shape, flags | tokenizer | directory | piece CRCs */
+/* Which layers are a hole in the file. Only those of dummy models may be: they can be made. */
+static enum err read_absent(struct model *m, struct pack_in *in)
+{
+    m->on_demand = (int)pack_get_u32(in);
+    if (in->failed || !in_range(m->on_demand, 0, m->dummy > 0))
+        return bad_meta(m, 0, "table of layers");
+    for (int i = 0; i < m->n_layers; i++) {
+        m->layers[i].absent = (int)pack_get_u32(in);
+        if (in->failed || !in_range(m->layers[i].absent, 0, m->on_demand))
+            return bad_meta(m, i, "table of layers");
+    }
+    return OK;
+}
+
+/* name | fingerprint | shape, flags | tokenizer | directory | absent layers | CRCs */
 static enum err read_meta(struct model *m, const struct pack_header *h)
 {
     struct pack_in in = {.data = m->meta, .n_bytes = h->meta_bytes};
@@ -334,7 +349,8 @@ static enum err read_meta(struct model *m, const struct pack_header *h)
     m->tokenizer_bytes = (int64_t)pack_get_u64(&in);
     const void *tokenizer = pack_get(&in, m->tokenizer_bytes);
     uint32_t n_layers = pack_get_u32(&in);
-    if (in.failed || !in_range(m->weights, 0, N_PACK_WEIGHTS - 1) || m->n_params <= 0)
+    if (in.failed || !in_range(m->weights, 0, N_PACK_WEIGHTS - 1) || m->n_params <= 0 ||
+        m->dummy < 0)
         return bad_meta(m, 0, "metadata");
     m->tokenizer = m->tokenizer_bytes > 0 ? tokenizer : NULL;
     const char *bad = shape_check(&m->shape);
@@ -355,6 +371,7 @@ static enum err read_meta(struct model *m, const struct pack_header *h)
         TRY(read_layer(m, &in, i, &end, &vocab_end));
     if (end != h->meta_offset || vocab_end != m->shape.vocab)
         return bad_meta(m, m->n_layers - 1, "end");
+    TRY(read_absent(m, &in));
     if (m->n_pieces + m->shape.vocab > (in.n_bytes - in.at) / 4)
         return bad_meta(m, 0, "table of checksums");
     m->piece_crcs = malloc((size_t)m->n_pieces * sizeof *m->piece_crcs);
@@ -368,7 +385,7 @@ static enum err read_meta(struct model *m, const struct pack_header *h)
     return in.at == in.n_bytes ? OK : bad_meta(m, 0, "end of the metadata");
 }
 
-static enum err open_fd(struct model *m, int fd)
+static enum err read_file(struct model *m, int fd)
 {
     uint8_t page[PACK_ALIGN];
     struct pack_header h;
@@ -395,17 +412,25 @@ static enum err open_fd(struct model *m, int fd)
     return read_meta(m, &h);
 }
 
+enum err model_open_fd(struct model *m, const char *path, int fd)
+{
+    *m = (struct model){0};
+    m->path = strdup(path);
+    enum err e = m->path ? read_file(m, fd) : fail(ERR_FIT, "memory: no room for a path");
+    if (e != OK)
+        model_close(m);
+    return e;
+}
+
 enum err model_open(struct model *m, const char *path)
 {
     *m = (struct model){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return fail(errno == ENOENT ? ERR_INPUT : ERR_IO, "%s: open: %s", path, strerror(errno));
-    m->path = strdup(path);
-    enum err e = m->path ? open_fd(m, fd) : fail(ERR_FIT, "memory: no room for a path");
+    flock(fd, LOCK_SH); // not while the directory is written over; no locks there: taken as it is
+    enum err e = model_open_fd(m, path, fd);
     close(fd);
-    if (e != OK)
-        model_close(m);
     return e;
 }
 

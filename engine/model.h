@@ -70,6 +70,7 @@ struct model_layer {
     int64_t offset, n_bytes;     // the extent in the file, multiples of 4096
     int64_t piece;               // index of the CRC of its first piece
     int vocab_first, vocab_rows; // slices: the rows of the vocabulary it computes; else 0, 0
+    int absent;                  // 1: a hole in the file (on demand); its CRCs are 0
     struct model_tensor tensors[N_ROLES];
 };
 
@@ -79,7 +80,8 @@ struct model {
     const char *name;           // inside meta: what `model` prints
     int weights;                // enum pack_weights it was packed with
     int tied;                   // 1: the head's rows are the embedding's
-    int dummy;                  // 1: pseudo-random weights
+    int dummy;                  // > 0: pseudo-random weights, of this generation of the generator
+    int on_demand;              // 1: a dummy pack that holds only layers that some run streamed
     uint64_t fingerprint;       // of everything that can change an answer: same numbers, same value
     int64_t n_params;           // numbers in all tensors; a tied head counts once
     int64_t file_bytes;         // of the whole pack
@@ -97,9 +99,12 @@ struct model {
 /* Checks a shape that comes from outside. Returns NULL, or the name of the first bad field. */
 const char *shape_check(const struct shape *s);
 
-/* Opens and verifies a pack's metadata (not its weights). ERR_INPUT: not a pack, or of another
- * version; ERR_CORRUPT: damaged or cut short; ERR_IO. On error there is nothing to close. */
+/* Opens and verifies a pack's metadata (not its weights); waits while another process adds layers
+ * to it. ERR_INPUT: not a pack, or of another version; ERR_CORRUPT: damaged or cut short; ERR_IO.
+ * On error there is nothing to close. */
 enum err model_open(struct model *m, const char *path);
+/* The same from an open file, which stays the caller's; `path` is its name. Waits for nobody. */
+enum err model_open_fd(struct model *m, const char *path, int fd);
 void model_close(struct model *m); // accepts a zeroed model
 /* 1 when the file starts like a pack. */
 int model_is_pack(const char *path);

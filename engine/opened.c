@@ -11,12 +11,7 @@
 #include "engine/pack.h"
 #include "engine/source.h"
 
-struct pack_progress {
-    int shown; // 1: draw on the terminal
-    int64_t last_ns;
-};
-
-static enum err show_progress(void *ctx, int64_t done_bytes, int64_t total_bytes)
+enum err pack_progress_show(void *ctx, int64_t done_bytes, int64_t total_bytes)
 {
     struct pack_progress *p = ctx;
     if (run_interrupted)
@@ -32,36 +27,25 @@ static enum err show_progress(void *ctx, int64_t done_bytes, int64_t total_bytes
     return OK;
 }
 
-/* Writes the pack of an opened provider. */
-static enum err write_pack(const struct pack_provider *provider, const void *blob,
-                           int64_t blob_bytes, const char *path, enum pack_weights weights,
-                           int quiet)
-{
-    struct pack_progress progress = {.shown = !quiet && isatty(STDERR_FILENO)};
-    struct pack_request request = {.provider = provider,
-                                   .weights = weights,
-                                   .tokenizer = blob,
-                                   .tokenizer_bytes = blob_bytes,
-                                   .path = path,
-                                   .progress = show_progress,
-                                   .ctx = &progress};
-    return pack_write(&request);
-}
-
-/* Packs `model` into `path`. Everything it allocates is gone when it returns. */
-static enum err pack_model(const char *model, const char *path, enum pack_weights weights,
-                           int quiet)
+/* Packs `model` as `request` says (path, weights), with progress unless quiet. Everything it
+ * allocates is gone when it returns. `on_demand`: of dummy models. */
+static enum err pack_model(const char *model, struct pack_request *request, int quiet)
 {
     struct source source;
     struct pack_provider provider = {0};
+    struct pack_progress progress = {.shown = !quiet && isatty(STDERR_FILENO)};
     void *blob = NULL;
     int64_t blob_bytes = 0;
+    request->provider = &provider;
+    request->progress = pack_progress_show;
+    request->ctx = &progress;
     if (dummy_is_config(model)) {
         TRY(dummy_open(&provider, model));
-        enum err e = write_pack(&provider, NULL, 0, path, weights, quiet);
+        enum err e = pack_write(request);
         dummy_close(&provider);
         return e;
     }
+    request->on_demand = 0;
     TRY(source_open(&source, model));
     enum err err = pack_source_open(&provider, &source);
     if (err == OK && token_build(&source, &blob, &blob_bytes) != OK) {
@@ -69,8 +53,10 @@ static enum err pack_model(const char *model, const char *path, enum pack_weight
         blob = NULL;
         blob_bytes = 0;
     }
+    request->tokenizer = blob;
+    request->tokenizer_bytes = blob_bytes;
     if (err == OK)
-        err = write_pack(&provider, blob, blob_bytes, path, weights, quiet);
+        err = pack_write(request);
     char text[1024];
     snprintf(text, sizeof text, "%s", err_text());
     free(blob);
@@ -85,13 +71,18 @@ static enum err open_cached(struct opened *o, const struct config *c, enum pack_
 {
     TRY(pack_cache_path(c->model, weights, o->pack_path, sizeof o->pack_path));
     if (access(o->pack_path, R_OK) == 0) {
-        if (model_open(&o->model, o->pack_path) == OK)
+        enum err e = model_open(&o->model, o->pack_path);
+        if (e == OK && o->model.dummy)
+            e = dummy_check(&o->model);
+        if (e == OK)
             return OK;
+        model_close(&o->model);
         log_line(LOG_WARN, "pack: %s; packing again", err_text());
-    } else {
+    } else if (!dummy_is_config(c->model)) {
         log_line(LOG_INFO, "pack: first use of %s, packing to %s", c->model, o->pack_path);
     }
-    TRY(pack_model(c->model, o->pack_path, weights, c->quiet));
+    struct pack_request request = {.path = o->pack_path, .weights = weights, .on_demand = 1};
+    TRY(pack_model(c->model, &request, c->quiet));
     return model_open(&o->model, o->pack_path);
 }
 
@@ -144,7 +135,8 @@ enum err command_pack(const struct config *c)
                     c->weights);
     if (model_is_pack(model))
         return fail(ERR_USAGE, "%s: is a pack already", model);
-    TRY(pack_model(model, c->out, weights, c->quiet));
+    struct pack_request request = {.path = c->out, .weights = weights};
+    TRY(pack_model(model, &request, c->quiet));
     struct stat st;
     if (!c->quiet && stat(c->out, &st) == 0)
         log_line(LOG_INFO, "pack: %s, %.1f MiB", c->out, (double)st.st_size / 1048576.0);

@@ -184,7 +184,7 @@ enum err pack_header_decode(struct pack_header *h, const uint8_t page[PACK_ALIGN
 static enum err check_layer(const struct model *m, int layer, int fd, uint8_t *buf)
 {
     const struct model_layer *l = &m->layers[layer];
-    for (int64_t piece = 0; piece < model_pieces(l); piece++) {
+    for (int64_t piece = 0; !l->absent && piece < model_pieces(l); piece++) {
         int64_t at = piece * PACK_PIECE, n = min_i64(PACK_PIECE, l->n_bytes - at);
         for (int64_t done = 0; done < n;) {
             ssize_t got = pread(fd, buf + done, (size_t)(n - done), l->offset + at + done);

@@ -45,6 +45,8 @@ struct pack_provider {
     enum dtype (*dtype)(void *impl, enum tensor_role role, int layer);
     /* Rows [first, first + n) in that format, one after the other. */
     enum err (*rows)(void *impl, enum tensor_role role, int layer, int first, int n, void *out);
+    /* The same rows, n <= 32, as a panel of that format. May be NULL: rows are asked for. */
+    enum err (*panel)(void *impl, enum tensor_role role, int layer, int first, int n, void *out);
     /* A whole vector of n numbers. */
     enum err (*vector)(void *impl, enum tensor_role role, int layer, int n, float *out);
 };
@@ -60,6 +62,7 @@ struct pack_request {
     const void *tokenizer; // NULL: none
     int64_t tokenizer_bytes;
     const char *path; // the file to make; appears complete, by rename, or not at all
+    int on_demand;    // 1: its layers are absent (a hole in the file) until pack_layer_make()
     /* Called about once per MiB written; an error stops the work and is returned. May be NULL. */
     enum err (*progress)(void *ctx, int64_t done_bytes, int64_t total_bytes);
     void *ctx;
@@ -69,7 +72,16 @@ struct pack_request {
  * before the start; the message says how many bytes are needed) or failing. */
 enum err pack_write(const struct pack_request *r);
 
-/* Opens the pack and verifies the CRC of every piece. */
+/* Makes the bytes of one line layer of a pack that is there, as pack_write() did or would have:
+ * `to` not NULL: into that memory (the whole extent; m stays as it is); else into the file `fd`,
+ * and their checksums into m, which then has the layer. Other threads may make other layers. */
+enum err pack_layer_make(const struct pack_provider *p, struct model *m, int layer, int fd,
+                         void *to);
+/* Writes the directory of m over the one in its file. The caller has locked the file and made the
+ * layers durable. ERR_FIT, ERR_IO. */
+enum err pack_directory_write(const struct pack_provider *p, struct model *m, int fd);
+
+/* Opens the pack and verifies the CRC of every piece; of absent layers there is none. */
 enum err pack_check(const char *path);
 
 /* The cache folder (made when missing): packs on first use and the machine file live there.

@@ -35,6 +35,8 @@ struct writer {
     int k_max;
     uint8_t *raw, *rows, *panel; // owned: one source row; 32 rows and their panel to be written
     float *numbers;              // owned: [k_max]
+    uint8_t *memory;             // borrowed: where a layer goes that is made in memory; else NULL
+    int64_t memory_offset;       // of its extent in the file
     int fd;
     int64_t pos;        // bytes written
     int64_t piece_left; // bytes of the current piece that are still to come
@@ -115,6 +117,12 @@ static void count_params(struct writer *w)
     }
 }
 
+/* What providers call the layer: decoder layers count from 0. */
+static int decoder_of(const struct writer *w, int index)
+{
+    return index >= 1 && index <= w->p->shape.n_layers ? index - 1 : 0;
+}
+
 static void measure_tensor(struct writer *w, enum tensor_role role, int layer,
                            const struct model_tensor *t)
 {
@@ -125,6 +133,14 @@ static void measure_tensor(struct writer *w, enum tensor_role role, int layer,
     w->row_bytes_max = max_i64(w->row_bytes_max, dtype_row_bytes(source, t->k));
     w->rows_bytes = max_i64(w->rows_bytes, PANEL_ROWS * dtype_row_bytes(t->dtype, t->k));
     w->panel_bytes = max_i64(w->panel_bytes, dtype_panel_bytes(t->dtype, t->k));
+}
+
+static void measure_layer(struct writer *w, int index)
+{
+    const struct model_layer *l = &w->layers[index];
+    for (int role = 0; role < N_ROLES; role++)
+        if (model_has(l, role))
+            measure_tensor(w, role, decoder_of(w, index), &l->tensors[role]);
 }
 
 static enum err lay_out(struct writer *w)
@@ -156,9 +172,8 @@ static enum err lay_out(struct writer *w)
         l->piece = w->n_pieces;
         w->end += l->n_bytes;
         w->n_pieces += model_pieces(l);
-        for (int role = 0; role < N_ROLES; role++)
-            if (model_has(l, role))
-                measure_tensor(w, role, i >= 1 && i <= s->n_layers ? i - 1 : 0, &l->tensors[role]);
+        l->absent = w->r->on_demand;
+        measure_layer(w, i);
     }
     count_params(w);
     return OK;
@@ -166,15 +181,30 @@ static enum err lay_out(struct writer *w)
 
 static enum err take_buffers(struct writer *w)
 {
-    w->crcs = malloc((size_t)w->n_pieces * sizeof *w->crcs);
-    w->row_crcs = malloc((size_t)w->p->shape.vocab * sizeof *w->row_crcs);
-    w->raw = aligned_alloc(64, (size_t)round_up(w->row_bytes_max, 64));
-    w->rows = aligned_alloc(64, (size_t)round_up(w->rows_bytes, 64));
-    w->panel = aligned_alloc(64, (size_t)round_up(w->panel_bytes, 64));
+    w->raw = aligned_alloc(64, (size_t)round_up(max_i64(w->row_bytes_max, 1), 64));
+    w->rows = aligned_alloc(64, (size_t)round_up(max_i64(w->rows_bytes, 1), 64));
+    w->panel = aligned_alloc(64, (size_t)round_up(max_i64(w->panel_bytes, 1), 64));
     w->numbers = aligned_alloc(64, (size_t)round_up((int64_t)sizeof(float) * w->k_max, 64));
-    if (!w->crcs || !w->row_crcs || !w->raw || !w->rows || !w->panel || !w->numbers)
+    if (!w->raw || !w->rows || !w->panel || !w->numbers)
         return fail(ERR_FIT, "memory: no room for the rows of %s", w->p->name);
     return OK;
+}
+
+static void free_buffers(struct writer *w)
+{
+    free(w->raw);
+    free(w->rows);
+    free(w->panel);
+    free(w->numbers);
+}
+
+static enum err take_tables(struct writer *w)
+{
+    w->crcs = calloc((size_t)w->n_pieces, sizeof *w->crcs);
+    w->row_crcs = calloc((size_t)w->p->shape.vocab, sizeof *w->row_crcs);
+    return w->crcs && w->row_crcs
+               ? OK
+               : fail(ERR_FIT, "memory: no room for the checksums of %s", w->p->name);
 }
 
 static enum err write_at(struct writer *w, int64_t offset, const void *data, int64_t n_bytes)
@@ -196,6 +226,13 @@ static enum err write_at(struct writer *w, int64_t offset, const void *data, int
 static enum err append(struct writer *w, const void *data, int64_t n_bytes)
 {
     const uint8_t *from = data;
+    if (w->memory) {
+        uint8_t *to = w->memory + (w->pos - w->memory_offset);
+        if (to != from) // a panel that was made in its place
+            memcpy(to, from, (size_t)n_bytes);
+        w->pos += n_bytes;
+        return OK;
+    }
     TRY(write_at(w, w->pos, data, n_bytes));
     w->pos += n_bytes;
     while (n_bytes > 0) {
@@ -253,10 +290,19 @@ static enum err write_tensor(struct writer *w, enum tensor_role role, int layer,
         return append(w, w->numbers, (int64_t)sizeof(float) * t->n);
     }
     int64_t row_bytes = dtype_row_bytes(t->dtype, t->k);
+    int64_t panel_bytes = dtype_panel_bytes(t->dtype, t->k);
+    int direct = w->p->panel && role_kind(role) == ROLE_IS_PANELS &&
+                 t->dtype == w->p->dtype(w->p->impl, role, layer);
     for (int done = 0; done < t->n; done += PANEL_ROWS) {
         int n = (int)min_i64(PANEL_ROWS, t->n - done);
+        if (direct) {
+            uint8_t *panel = w->memory ? w->memory + (w->pos - w->memory_offset) : w->panel;
+            TRY(w->p->panel(w->p->impl, role, layer, first_row + done, n, panel));
+            TRY(append(w, panel, panel_bytes));
+            continue;
+        }
         TRY(get_rows(w, role, layer, t, first_row + done, n));
-        for (int i = 0; role == ROLE_EMBED && i < n; i++)
+        for (int i = 0; role == ROLE_EMBED && !w->memory && i < n; i++)
             w->row_crcs[done + i] = crc32c(0, w->rows + i * row_bytes, row_bytes);
         if (role_kind(role) == ROLE_IS_ROWS) {
             TRY(append(w, w->rows, n * row_bytes));
@@ -266,7 +312,7 @@ static enum err write_tensor(struct writer *w, enum tensor_role role, int layer,
         for (int i = 0; i < n; i++)
             rows[i] = w->rows + i * row_bytes;
         panel_pack(t->dtype, rows, t->k, w->panel);
-        TRY(append(w, w->panel, dtype_panel_bytes(t->dtype, t->k)));
+        TRY(append(w, w->panel, panel_bytes));
     }
     return OK;
 }
@@ -274,8 +320,7 @@ static enum err write_tensor(struct writer *w, enum tensor_role role, int layer,
 static enum err write_layer(struct writer *w, int index)
 {
     const struct model_layer *l = &w->layers[index];
-    int n_decoders = w->p->shape.n_layers;
-    int layer = index >= 1 && index <= n_decoders ? index - 1 : 0;
+    int layer = decoder_of(w, index);
     CHECK(w->pos == l->offset);
     w->piece_left = PACK_PIECE;
     w->crc = 0;
@@ -289,7 +334,7 @@ static enum err write_layer(struct writer *w, int index)
     TRY(append_zeros(w, l->offset + l->n_bytes));
     if (w->piece_left < PACK_PIECE) // the last piece of an extent may be shorter
         w->crcs[w->piece++] = w->crc;
-    CHECK(w->piece == l->piece + model_pieces(l));
+    CHECK(w->memory || w->piece == l->piece + model_pieces(l));
     return OK;
 }
 
@@ -317,13 +362,15 @@ static void put_layer(struct pack_out *o, const struct model_layer *l)
     }
 }
 
-/* Everything that can change an answer; its hash is the pack's fingerprint. */
-static void put_body(struct writer *w, struct pack_out *o)
+/* Everything that can change an answer; its hash is the pack's fingerprint. What stands behind
+ * *numbers_at tells the weights apart. Those of dummy models follow from what stands before it, and
+ * which of their layers are in the file changes no answer. */
+static void put_body(struct writer *w, struct pack_out *o, int64_t *numbers_at)
 {
     pack_put_shape(o, &w->p->shape);
     pack_put_u32(o, w->r->weights);
     pack_put_u32(o, w->p->tied != 0);
-    pack_put_u32(o, w->p->dummy != 0);
+    pack_put_u32(o, (uint32_t)w->p->dummy);
     pack_put_u64(o, (uint64_t)w->n_params);
     int64_t n_tokenizer = w->r->tokenizer ? w->r->tokenizer_bytes : 0;
     pack_put_u64(o, (uint64_t)n_tokenizer);
@@ -331,6 +378,10 @@ static void put_body(struct writer *w, struct pack_out *o)
     pack_put_u32(o, (uint32_t)w->n_layers);
     for (int i = 0; i < w->n_layers; i++)
         put_layer(o, &w->layers[i]);
+    *numbers_at = o->n_bytes;
+    pack_put_u32(o, (uint32_t)w->r->on_demand);
+    for (int i = 0; i < w->n_layers; i++)
+        pack_put_u32(o, (uint32_t)w->layers[i].absent);
     for (int64_t i = 0; i < w->n_pieces; i++)
         pack_put_u32(o, w->crcs[i]);
     for (int i = 0; i < w->p->shape.vocab; i++)
@@ -340,11 +391,13 @@ static void put_body(struct writer *w, struct pack_out *o)
 static enum err write_meta(struct writer *w)
 {
     struct pack_out body = {0}, meta = {0};
-    put_body(w, &body);
+    int64_t numbers_at;
+    put_body(w, &body, &numbers_at);
+    int64_t n_hashed = w->p->dummy ? numbers_at : body.n_bytes;
     uint32_t name_bytes = (uint32_t)strlen(w->p->name) + 1;
     pack_put_u32(&meta, name_bytes);
     pack_put(&meta, w->p->name, name_bytes);
-    pack_put_u64(&meta, body.failed ? 0 : hash_bytes(body.data, body.n_bytes, PACK_VERSION));
+    pack_put_u64(&meta, body.failed ? 0 : hash_bytes(body.data, n_hashed, PACK_VERSION));
     if (!body.failed)
         pack_put(&meta, body.data, body.n_bytes);
     enum err e = OK;
@@ -366,12 +419,12 @@ static enum err write_meta(struct writer *w)
     return e;
 }
 
-/* An upper bound of the whole file. */
+/* An upper bound of what the file takes of the disk. */
 static int64_t file_bytes_max(const struct writer *w)
 {
     int64_t per_layer = 64 + 64 * N_ROLES;
     int64_t crcs = (w->n_pieces + w->p->shape.vocab) * 4;
-    return w->end + 64 * 1024 + w->n_layers * per_layer + crcs +
+    return (w->r->on_demand ? 0 : w->end) + 64 * 1024 + w->n_layers * per_layer + crcs +
            (w->r->tokenizer ? w->r->tokenizer_bytes : 0);
 }
 
@@ -422,7 +475,8 @@ static enum err open_file(struct writer *w)
     // name.
     flock(w->fd, LOCK_EX | LOCK_NB);
     // Reserves the blocks in one go (less fragmented); a file system that cannot is no error.
-    if (fallocate(w->fd, 0, 0, needed) != 0 && (errno == ENOSPC || errno == EDQUOT))
+    if (!w->r->on_demand && fallocate(w->fd, 0, 0, needed) != 0 &&
+        (errno == ENOSPC || errno == EDQUOT))
         return fail(ERR_IO, "%s: the pack needs %lld bytes: %s", path, (long long)needed,
                     strerror(errno));
     return OK;
@@ -431,7 +485,7 @@ static enum err open_file(struct writer *w)
 static enum err write_all(struct writer *w)
 {
     w->pos = PACK_ALIGN;
-    for (int i = 0; i < w->n_layers; i++)
+    for (int i = 0; i < w->n_layers && !w->r->on_demand; i++)
         TRY(write_layer(w, i));
     TRY(write_meta(w));
     if (fsync(w->fd) != 0)
@@ -465,6 +519,8 @@ enum err pack_write(const struct pack_request *r)
     w->fd = -1;
     enum err e = lay_out(w);
     if (e == OK)
+        e = take_tables(w);
+    if (e == OK)
         e = take_buffers(w);
     if (e == OK)
         e = open_file(w);
@@ -478,10 +534,69 @@ enum err pack_write(const struct pack_request *r)
     free(w->layers);
     free(w->crcs);
     free(w->row_crcs);
-    free(w->raw);
-    free(w->rows);
-    free(w->panel);
-    free(w->numbers);
+    free_buffers(w);
     free(w);
     return e;
+}
+
+/* ---- packs on demand ---- */
+
+/* A writer over what a model has: its tables are borrowed. */
+static void writer_of_model(struct writer *w, const struct pack_provider *p, struct model *m,
+                            int fd)
+{
+    *w = (struct writer){.p = p,
+                         .layers = m->layers,
+                         .n_layers = m->n_layers,
+                         .n_slices = m->n_slices,
+                         .n_params = m->n_params,
+                         .crcs = m->piece_crcs,
+                         .n_pieces = m->n_pieces,
+                         .row_crcs = m->row_crcs,
+                         .fd = fd};
+    const struct model_layer *last = &m->layers[m->n_layers - 1];
+    w->end = last->offset + last->n_bytes;
+    snprintf(w->tmp, sizeof w->tmp, "%s", m->path); // for messages
+}
+
+enum err pack_layer_make(const struct pack_provider *p, struct model *m, int layer, int fd,
+                         void *to)
+{
+    CHECK(layer >= 0 && layer < m->n_layers);
+    struct model_layer *l = &m->layers[layer];
+    struct pack_request r = {.provider = p};
+    struct writer *w = calloc(1, sizeof *w);
+    if (!w)
+        return fail(ERR_FIT, "memory: no room for a pack's writer");
+    writer_of_model(w, p, m, fd);
+    w->r = &r;
+    w->memory = to;
+    w->memory_offset = w->pos = l->offset;
+    w->piece = l->piece;
+    measure_layer(w, layer);
+    enum err e = take_buffers(w);
+    if (e == OK)
+        e = write_layer(w, layer);
+    if (e == OK && !to)
+        l->absent = 0;
+    free_buffers(w);
+    free(w);
+    return e;
+}
+
+enum err pack_directory_write(const struct pack_provider *p, struct model *m, int fd)
+{
+    struct pack_request r = {.provider = p,
+                             .weights = (enum pack_weights)m->weights,
+                             .tokenizer = m->tokenizer,
+                             .tokenizer_bytes = m->tokenizer_bytes,
+                             .on_demand = m->on_demand};
+    struct writer *w = calloc(1, sizeof *w);
+    if (!w)
+        return fail(ERR_FIT, "memory: no room for a pack's writer");
+    writer_of_model(w, p, m, fd);
+    w->r = &r;
+    enum err e = write_meta(w);
+    free(w);
+    return e == OK && fsync(fd) != 0 ? fail(ERR_IO, "%s: fsync: %s", m->path, strerror(errno)) : e;
 }

@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "engine/dummy_layers.h"
 #include "engine/pack.h"
 #include "engine/plan_file.h"
 #include "engine/version.h"
@@ -376,8 +378,15 @@ enum err run_walk(struct run *r)
                               .interrupted = &run_interrupted,
                               .tick = r->tick,
                               .tick_ctx = r->tick_ctx};
+    struct pack_progress progress = {.shown = !c->quiet && isatty(STDERR_FILENO)};
+    struct dummy_layers dummy = {.model = &r->opened.model,
+                                 .pool = r->pool,
+                                 .progress = pack_progress_show,
+                                 .ctx = &progress};
+    TRY(dummy_layers_store(&dummy, &r->plan));
     r->engine_opened = 1;
     TRY(engine_open(&r->engine, &e));
+    TRY(dummy_layers_fill(&dummy, &r->engine.home));
     r->startup_s = (double)(clock_ns() - r->start_ns) * 1e-9;
     return engine_run(&r->engine);
 }

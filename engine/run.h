@@ -20,7 +20,15 @@ struct opened {
     char pack_path[4096];
 };
 
-/* Opens MODEL: a pack as it is; anything else is packed into the cache first, once, and says so. */
+struct pack_progress {
+    int shown; // 1: draw on the terminal
+    int64_t last_ns;
+};
+/* The progress of pack.h, ctx a struct pack_progress. ERR_STOPPED: interrupted. */
+enum err pack_progress_show(void *ctx, int64_t done_bytes, int64_t total_bytes);
+
+/* Opens MODEL: a pack as it is; anything else is packed into the cache first, once, and says so. Of
+ * a model config only the directory is packed: run_walk makes the layers. */
 enum err opened_open(struct opened *o, const struct config *c);
 void opened_close(struct opened *o);
 

@@ -1,7 +1,11 @@
 /* kernels/arena.c - see arena.h. */
 #include "kernels/arena.h"
 
+#include <sys/mman.h>
+
 #include "kernels/device.h"
+
+#define HUGE_PAGE ((int64_t)2 << 20)
 
 void arena_init(struct arena *a)
 {
@@ -23,6 +27,25 @@ enum err arena_open(struct arena *a, int64_t bytes)
 void arena_use(struct arena *a, void *base, int64_t bytes)
 {
     *a = (struct arena){.base = base, .capacity = bytes};
+}
+
+/* Whole huge pages for each thread, so that no two clear the same one. */
+static void populate_task(void *ctx, int thread, int n_threads)
+{
+    const struct arena *a = ctx;
+    int64_t first, last;
+    pool_split(ceil_div(a->capacity, HUGE_PAGE), thread, n_threads, &first, &last);
+    int64_t end = min_i64(last * HUGE_PAGE, a->capacity);
+    if (first * HUGE_PAGE < end)
+        madvise(a->base + first * HUGE_PAGE, (size_t)(end - first * HUGE_PAGE),
+                MADV_POPULATE_WRITE);
+}
+
+void arena_populate(struct arena *a, struct pool *pool)
+{
+    if (!a->base)
+        return;
+    pool_run(pool, populate_task, a);
 }
 
 void *arena_take(struct arena *a, int64_t bytes, int64_t align)

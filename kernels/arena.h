@@ -7,6 +7,7 @@
 #define KERNELS_ARENA_H
 
 #include "kernels/base.h"
+#include "kernels/pool.h"
 
 struct arena {
     uint8_t *base;    // NULL while measuring
@@ -17,10 +18,14 @@ struct arena {
 
 /* A measuring arena: arena_take returns NULL and counts. */
 void arena_init(struct arena *a);
-/* Takes `bytes` of zeroed RAM (page aligned). ERR_FIT when the system refuses. */
+/* Takes `bytes` of zeroed RAM (aligned to a huge page). ERR_FIT when the system refuses. */
 enum err arena_open(struct arena *a, int64_t bytes);
 /* Carves memory of somebody else's (a tier's); it stays theirs. */
 void arena_use(struct arena *a, void *base, int64_t bytes);
+/* Asks the system for all the memory at once, in huge pages, on every thread: clearing gigabytes
+ * page by page, as they are first touched, is several times slower. Where the kernel cannot
+ * (before 5.14) nothing happens. pool NULL: the caller's thread. */
+void arena_populate(struct arena *a, struct pool *pool);
 /* Carves `bytes` aligned to `align` (power of two). NULL while measuring; overflow is a bug
  * (CHECK). */
 void *arena_take(struct arena *a, int64_t bytes, int64_t align);

@@ -9,19 +9,24 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define HUGE_BYTES ((int64_t)4 << 20) // two huge pages: smaller pieces would only waste them
+#define HUGE_PAGE ((int64_t)2 << 20)
 
+/* The mapping starts at a huge page, so that all of it but the end can be huge pages. */
 static enum err cpu_alloc(struct device *d, int64_t n_bytes, void **p)
 {
     (void)d;
-    void *base =
-        mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t mapped = (size_t)(n_bytes + HUGE_PAGE);
+    uint8_t *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
         return fail(ERR_FIT, "memory: the system refused %lld bytes (lower --mem-ram)",
                     (long long)n_bytes);
-    if (n_bytes >= HUGE_BYTES)
-        madvise(base, (size_t)n_bytes, MADV_HUGEPAGE); // a wish: fewer misses of the TLB
-    *p = base;
+    int64_t front = (int64_t)(-(uintptr_t)base & (uintptr_t)(HUGE_PAGE - 1));
+    if (front > 0)
+        munmap(base, (size_t)front);
+    munmap(base + front + n_bytes, (size_t)(HUGE_PAGE - front));
+    if (n_bytes >= 2 * HUGE_PAGE) // smaller pieces would only waste them
+        madvise(base + front, (size_t)n_bytes, MADV_HUGEPAGE);
+    *p = base + front;
     return OK;
 }
 

@@ -233,10 +233,42 @@ def real_model(p):
           f"score --text: {answer}")
 
 
+def dummy(p):
+    """A model config: only what the plan streams is written, and it shows neither in OUT nor in the next run."""
+    text = ("family = llama\ndim = 256\nlayers = 6\nheads = 4\nffn = 1024\nvocab = 9000\ncontext = 256\n")
+    model, rows = write(p.at("small.cfg"), text.encode()), p.rows([ids_row(i) for i in range(4)])
+    cache, outs = p.at("dummies"), []
+
+    def walk(name, resident, more=0):
+        out = p.at(name)
+        p.expect(f"dummy, {resident} resident", 0, "run", "-m", model, *RAM, "-i", rows, "-o", out, "--progress",
+                 "none", "--weights-resident", resident, env={"SLUICE_CACHE_DIR": cache})
+        with open(out, "rb") as f:
+            outs.append(f.read())
+        packs = [os.path.join(cache, x) for x in os.listdir(cache) if x.endswith(".pack")]
+        check(len(packs) == 1, f"dummy: one pack, not {packs}")
+        return os.stat(packs[0]).st_size, os.stat(packs[0]).st_blocks * 512
+
+    whole, none = walk("all.jsonl", "100%")
+    _, some = walk("some.jsonl", "6")
+    _, every = walk("none.jsonl", "0")
+    _, again = walk("again.jsonl", "100%")
+    layer = whole / 8  # six layers and the slices of the head, each as large as one
+    check(none < 0.5 * layer, f"dummy: resident layers stay in memory: {none} of {whole} bytes on disk")
+    check(0.5 * layer < some < 4 * layer, f"dummy: what the plan streams is written: {some} of {whole} bytes")
+    check(some < every <= whole + 65536, f"dummy: another plan adds layers: {every} of {whole} bytes")
+    check(again == every, f"dummy: a plan that needs none adds none: {again}, was {every}")
+    check(len(set(outs)) == 1, "dummy: OUT depends on what was streamed")
+    p.expect("dummy, packed by hand", 0, "pack", model, "-o", p.at("small.pack"))
+    p.expect("dummy, from the whole pack", 0, "run", "-m", p.at("small.pack"), *RAM, "-i", rows, "-o", p.at("hand"))
+    with open(p.at("hand"), "rb") as f:
+        check(f.read() == outs[0], "dummy: OUT of the whole pack differs")
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         p = Place(folder)
-        for part in (usage, inspect_and_pack, plan, run, stop_and_resume, score, real_model):
+        for part in (usage, inspect_and_pack, plan, run, stop_and_resume, score, dummy, real_model):
             try:
                 part(p)
             except (OSError, KeyError, ValueError, IndexError, subprocess.TimeoutExpired) as e:

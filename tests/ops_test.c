@@ -123,7 +123,7 @@ static struct weight weight_make(enum dtype t, int n, int k, uint64_t seed)
 static float *matmul_run(enum isa isa, enum compute compute, struct pool *pool,
                          struct matmul_args a, const float *y0)
 {
-    struct ops ops = {isa, compute, pool};
+    struct ops ops = {.isa = isa, .compute = compute, .pool = pool};
     float *y = copy_of(y0, a.m * a.y_stride * 4);
     a.y = y;
     a.scratch = take(matmul_scratch_bytes(&ops, a.m, a.w.n, a.w.k));
@@ -280,13 +280,14 @@ static void rows_check(int m, int n, int kind)
                           .kind = kind,
                           .eps = 1e-5f};
     a.y = want;
-    ops_run_norm(&(struct ops){ISA_REF, COMPUTE_F32, NULL}, &a);
+    ops_run_norm(&(struct ops){.isa = ISA_REF, .compute = COMPUTE_F32}, &a);
     FOR_EACH_ISA(isa)
     {
         float *y = copy_of(x, m * stride * 4);
         a.x = y; // in place
         a.y = y;
-        ops_run_norm(&(struct ops){isa, COMPUTE_F32, isa & 1 ? pool : NULL}, &a);
+        ops_run_norm(
+            &(struct ops){.isa = isa, .compute = COMPUTE_F32, .pool = isa & 1 ? pool : NULL}, &a);
         for (int row = 0; row < m; row++)
             assert_close(y + row * stride, want + row * stride, n, 2e-5, "norm");
         if (first)
@@ -301,12 +302,13 @@ static void rows_check(int m, int n, int kind)
     for (int i = 0; i < m * stride; i++)
         x[i] = want[i] = want[i] * 20;
     g.gate = want;
-    ops_run_silu_mul(&(struct ops){ISA_REF, COMPUTE_F32, NULL}, &g);
+    ops_run_silu_mul(&(struct ops){.isa = ISA_REF, .compute = COMPUTE_F32}, &g);
     FOR_EACH_ISA(isa)
     {
         float *y = copy_of(x, m * stride * 4);
         g.gate = y;
-        ops_run_silu_mul(&(struct ops){isa, COMPUTE_F32, isa & 1 ? pool : NULL}, &g);
+        ops_run_silu_mul(
+            &(struct ops){.isa = isa, .compute = COMPUTE_F32, .pool = isa & 1 ? pool : NULL}, &g);
         assert_close(y, want, m * stride, 1e-5, "silu_mul");
         if (first)
             assert_same_bits(y, first, m * stride * 4, "silu_mul over sets");
@@ -349,11 +351,11 @@ static void rope_check(int m, int n_heads, int head_dim, int rope_dim)
                           .head_dim = head_dim,
                           .rope_dim = rope_dim,
                           .x_stride = stride};
-    ops_run_rope(&(struct ops){ISA_REF, COMPUTE_F32, NULL}, &a);
+    ops_run_rope(&(struct ops){.isa = ISA_REF, .compute = COMPUTE_F32}, &a);
     FOR_EACH_ISA(isa)
     {
         a.x = copy_of(x, m * stride * 4);
-        ops_run_rope(&(struct ops){isa, COMPUTE_F32, NULL}, &a);
+        ops_run_rope(&(struct ops){.isa = isa, .compute = COMPUTE_F32}, &a);
         assert_close(a.x, want, m * stride, 1e-6, "rope");
         if (first)
             assert_same_bits(a.x, first, m * stride * 4, "rope over sets");
@@ -395,7 +397,7 @@ static void kv_store_fills_pages(void **state)
                                   .v_stride = stride,
                                   .first = 0,
                                   .n = N};
-        ops_run_kv_store(&(struct ops){ISA_REF, COMPUTE_F32, NULL}, &a);
+        ops_run_kv_store(&(struct ops){.isa = ISA_REF, .compute = COMPUTE_F32}, &a);
         struct pool *pool = pool_of(3);
         a.pages = pages;
         for (int first = 0, n; first < N; first += n) {
@@ -443,7 +445,7 @@ static void head_run(enum isa isa, const float *logits, int m, int vocab, struct
     }
     for (int first = 0; first < vocab; first += slice)
         ops_run_head_reduce(
-            &(struct ops){isa, COMPUTE_F32, pool},
+            &(struct ops){.isa = isa, .compute = COMPUTE_F32, .pool = pool},
             &(struct head_reduce_args){.logits = logits + first,
                                        .stride = vocab,
                                        .states = at,

@@ -138,11 +138,12 @@ static void prompt_check(const struct model *m, int n)
 {
     static const int cuts[] = {1 << 20, 32, 64, 96, 256};
     for (enum compute compute = COMPUTE_BF16; compute <= COMPUTE_F32; compute++) {
-        struct prompt want = prompt_run(&(struct ops){ISA_REF, compute, NULL}, m, n, 100, n);
+        struct prompt want =
+            prompt_run(&(struct ops){.isa = ISA_REF, .compute = compute}, m, n, 100, n);
         struct prompt first = {0};
         FOR_EACH_ISA(isa)
         for (int i = 0; i < 5; i++) {
-            struct ops ops = {isa, compute, pool_of(i % 3 + 1)};
+            struct ops ops = {.isa = isa, .compute = compute, .pool = pool_of(i % 3 + 1)};
             struct prompt p = prompt_run(&ops, m, n, 100, cuts[i]);
             pool_close(ops.pool);
             prompt_compare(&ops, m, &p, &want);
