@@ -406,7 +406,8 @@ static void kv_store_fills_pages(void **state)
             a.n = n;
             a.k = k + first * stride;
             a.v = v + first * stride;
-            ops_run_kv_store(&(struct ops){isa_best(), COMPUTE_F32, pool}, &a);
+            ops_run_kv_store(&(struct ops){.isa = isa_best(), .compute = COMPUTE_F32, .pool = pool},
+                             &a);
         }
         assert_same_bits(pages, want, 4 * l.page_bytes, "kv_store");
         pool_close(pool);
