@@ -70,7 +70,7 @@ TABLE(rope, {ISA_AVX512, cpu_rope_avx512}, {ISA_AVX2, cpu_rope_avx2},
       {ISA_PORTABLE, cpu_rope_portable})
 TABLE(silu_mul, {ISA_AVX512, cpu_silu_mul_avx512}, {ISA_AVX2, cpu_silu_mul_avx2},
       {ISA_PORTABLE, cpu_silu_mul_portable})
-TABLE(kv_store, {ISA_PORTABLE, cpu_kv_store})
+TABLE(kv_store, {ISA_AVX512, cpu_kv_store_avx512}, {ISA_PORTABLE, cpu_kv_store})
 TABLE(attend_prompt, {ISA_AVX512, cpu_attend_prompt_avx512}, {ISA_AVX2, cpu_attend_prompt_avx2},
       {ISA_PORTABLE, cpu_attend_prompt_portable})
 TABLE(attend_forced, {ISA_AVX512, cpu_attend_forced_avx512}, {ISA_AVX2, cpu_attend_forced_avx2},

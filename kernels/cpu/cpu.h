@@ -1,7 +1,7 @@
 /* kernels/cpu/cpu.h - the CPU implementations that kernels/ops.c chooses from.
  *
- * Owns: their names. Every op exists per instruction set, the last two once: they move numbers and
- * compare them, which no set does differently. */
+ * Owns: their names. Every op exists per instruction set but the last two, which move numbers and
+ * compare them: no set does that differently, one does it faster. */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
@@ -22,6 +22,7 @@ CPU_DECLARE(head_reduce)
 #undef CPU_DECLARE
 
 void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args);
+void cpu_kv_store_avx512(const struct ops *ops, const struct kv_store_args *args);
 void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *args);
 
 /* How a matmul cuts its work; the scratch is sized by the same rules. All panels and inputs are

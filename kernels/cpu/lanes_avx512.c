@@ -2,6 +2,7 @@
  */
 #define CPU_ISA CPU_AVX512
 #include "kernels/cpu/rows.inc"
+#include "kernels/cpu/kv_store.inc"
 #include "kernels/cpu/head_reduce.inc"
 #include "kernels/cpu/attend.inc"
 #include "kernels/cpu/attend_prompt.inc"

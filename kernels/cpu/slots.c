@@ -122,6 +122,58 @@ static void rank_positions(const struct prompt_keep_args *a, int head, float *ra
     }
 }
 
+/* One slot from page to page of the same format: its column of the K panel, its line of V. */
+static void copy_slot(const struct kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to,
+                      int to_slot)
+{
+    const uint32_t *k = (const uint32_t *)from + from_slot;
+    uint32_t *k_to = (uint32_t *)to + to_slot;
+    int64_t words = l->panel_bytes / 4; // of a panel; of K, one word of every 32 is the slot's
+    for (int64_t i = 0; i < words; i += KV_PAGE_SLOTS)
+        k_to[i] = k[i];
+    from += l->v_offset;
+    to += l->v_offset;
+    if (l->format == KV_F32) {
+        memcpy(to + (int64_t)to_slot * l->dim_pad * 4, from + (int64_t)from_slot * l->dim_pad * 4,
+               (size_t)l->dim_pad * 4);
+        return;
+    }
+    const uint16_t *v = (const uint16_t *)from + from_slot / 2 * l->dim_pad * 2 + from_slot % 2;
+    uint16_t *v_to = (uint16_t *)to + to_slot / 2 * l->dim_pad * 2 + to_slot % 2;
+    for (int d = 0; d < l->dim_pad * 2; d += 2)
+        v_to[d] = v[d];
+}
+
+static void keep_slot(const struct prompt_keep_args *a, struct keep_scratch *s, int head, int pos,
+                      int slot)
+{
+    const uint8_t *from = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from->page_bytes;
+    uint8_t *to = a->kv->pages[slot / KV_PAGE_SLOTS];
+    int from_slot = pos % KV_PAGE_SLOTS, to_slot = slot % KV_PAGE_SLOTS;
+    if (a->from->format == a->to->format) {
+        int64_t panel = a->from->panel_bytes * head;
+        copy_slot(a->from, from + panel, from_slot, to + panel, to_slot);
+        return;
+    }
+    kv_get(a->from, from, from_slot, head, s->k, s->v);
+    kv_put(a->to, to, to_slot, head, s->k, s->v);
+}
+
+/* Everything stays where it is: whole pages, as far as they are full. Returns the slots copied. */
+static int keep_pages(const struct prompt_keep_args *a, int head)
+{
+    const struct kv_layout *l = a->from;
+    int n_pages = a->n_prompt / KV_PAGE_SLOTS;
+    for (int page = 0; page < n_pages; page++) {
+        int64_t at = l->panel_bytes * head;
+        const uint8_t *from = (const uint8_t *)a->pages + page * l->page_bytes + at;
+        uint8_t *to = (uint8_t *)a->kv->pages[page] + at;
+        memcpy(to, from, (size_t)l->panel_bytes);
+        memcpy(to + l->v_offset, from + l->v_offset, (size_t)l->panel_bytes);
+    }
+    return n_pages * KV_PAGE_SLOTS;
+}
+
 static void keep_head(const struct prompt_keep_args *a, struct keep_scratch *s, int head, int n_out)
 {
     struct kv_row *kv = a->kv;
@@ -129,13 +181,14 @@ static void keep_head(const struct prompt_keep_args *a, struct keep_scratch *s, 
     if (n_out > 0)
         rank_positions(a, head, s->rank);
     choose_gone(a, s, n_out);
-    int slot = 0;
+    int slot = 0, n_copied = 0;
+    if (kv->n_slots == a->n_prompt && a->from->format == a->to->format)
+        n_copied = keep_pages(a, head);
     for (int pos = 0; pos < a->n_prompt; pos++) {
         if (s->gone[pos] && !a->evict->simulate)
             continue;
-        const uint8_t *from = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from->page_bytes;
-        kv_get(a->from, from, pos % KV_PAGE_SLOTS, head, s->k, s->v);
-        kv_put(a->to, kv->pages[slot / KV_PAGE_SLOTS], slot % KV_PAGE_SLOTS, head, s->k, s->v);
+        if (pos >= n_copied)
+            keep_slot(a, s, head, pos, slot);
         if (kv->slot_pos)
             kv->slot_pos[head * cap + slot] = s->gone[pos] ? ~pos : pos;
         if (kv->slot_score)
