@@ -1,9 +1,11 @@
 /* kernels/pool.c - see pool.h.
  *
  * Owns: the worker threads and the hand-over of one task at a time. Refuses: queues, nesting.
- * A newcomer would miss: a waiting thread spins for some ten microseconds before it sleeps, because
- * ops follow each other closely within a step; `round` and `n_running` are read without the lock
- * there, everything else belongs to the lock. */
+ * A newcomer would miss: ops follow each other closely within a step, so a thread that waits spins
+ * for some tens of microseconds before it sleeps, and while all spin nobody takes the lock. Who
+ * goes to sleep says so before it looks a last time, and who wakes looks for sleepers after it has
+ * changed what they wait for; both in the one order of sequentially consistent atomics, so one of
+ * the two always sees the other. */
 #include "kernels/pool.h"
 #include "kernels/arena.h"
 
@@ -12,7 +14,11 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define SPINS_MAX 400 // x pause: about 10 us
+#define SPIN_NS     50000 // of a worker between ops
+#define FINISH_NS   20000 // of the caller at the end of one: parts are equal, more means no CPU
+#define START_NS    3000  // and while a worker has not even woken up: it may need this CPU
+#define SPIN_CHECKS 64    // between looks at the clock
+#define LINE        64    // bytes that one core writes while another reads them
 
 struct worker {
     struct pool *pool; // borrowed
@@ -23,14 +29,17 @@ struct pool {
     struct arena arena; // owned: the pool itself lies in it
     int n_threads;
     int n_started;
-    pthread_mutex_t lock;
-    pthread_cond_t work; // a new round, or stop
-    pthread_cond_t done; // n_running fell to 0
-    _Atomic uint64_t round;
-    _Atomic int n_running; // workers that have not finished this round
-    int stop;
-    pool_fn fn;
+    int may_spin; // 0 where threads are more than CPUs: they would keep each other from work
+    pool_fn fn;   // written between rounds, when no worker looks
     void *ctx;
+    _Atomic int stop;
+    _Alignas(LINE) _Atomic uint64_t round; // a new one starts the workers
+    _Alignas(LINE) _Atomic int n_running;  // workers that have not finished this round
+    _Alignas(LINE) _Atomic int n_sleeping; // workers that may wait for `work`
+    _Atomic int caller_sleeps;             // for `done`
+    pthread_mutex_t lock;                  // for sleeping only
+    pthread_cond_t work;                   // a new round
+    pthread_cond_t done;                   // n_running fell to 0
     int caller_bound;
     cpu_set_t caller_cpus;  // the caller's own set, put back by pool_close
     pthread_t *threads;     // [n_threads - 1]
@@ -44,33 +53,72 @@ static void spin_pause(void)
 #endif
 }
 
-/* Returns the number of the next round, or 0 to stop. */
+/* Has the worker nothing to do: no round after the one that it has seen? */
+static int idle(struct pool *p, uint64_t seen)
+{
+    return atomic_load(&p->round) == seen;
+}
+
+static int running(struct pool *p, uint64_t unused)
+{
+    (void)unused;
+    return atomic_load(&p->n_running) != 0;
+}
+
+/* Waits for `busy` to end, that long at most. */
+static void spin(struct pool *p, int (*busy)(struct pool *p, uint64_t seen), uint64_t seen,
+                 int64_t ns)
+{
+    if (!p->may_spin || !busy(p, seen))
+        return;
+    const int64_t end_ns = clock_ns() + ns;
+    do {
+        for (int i = 0; i < SPIN_CHECKS; i++) {
+            if (!busy(p, seen))
+                return;
+            spin_pause();
+        }
+    } while (clock_ns() < end_ns);
+}
+
+/* Returns the number of the next round. */
 static uint64_t next_round(struct pool *p, uint64_t seen)
 {
-    for (int i = 0; i < SPINS_MAX && atomic_load(&p->round) == seen; i++)
-        spin_pause();
-    pthread_mutex_lock(&p->lock);
-    while (atomic_load(&p->round) == seen && !p->stop)
-        pthread_cond_wait(&p->work, &p->lock);
-    uint64_t round = p->stop ? 0 : atomic_load(&p->round);
-    pthread_mutex_unlock(&p->lock);
-    return round;
+    spin(p, idle, seen, SPIN_NS);
+    if (idle(p, seen)) {
+        pthread_mutex_lock(&p->lock);
+        atomic_fetch_add(&p->n_sleeping, 1);
+        while (idle(p, seen))
+            pthread_cond_wait(&p->work, &p->lock);
+        atomic_fetch_sub(&p->n_sleeping, 1);
+        pthread_mutex_unlock(&p->lock);
+    }
+    return seen + 1; // the next one starts after all have finished this one
 }
 
 static void *worker_main(void *arg)
 {
     const struct worker *w = arg;
     struct pool *p = w->pool;
-    uint64_t round = 0;
-    while ((round = next_round(p, round)) != 0) {
+    for (uint64_t round = next_round(p, 0); !atomic_load(&p->stop); round = next_round(p, round)) {
         p->fn(p->ctx, w->thread, p->n_threads);
-        if (atomic_fetch_sub(&p->n_running, 1) == 1) {
+        if (atomic_fetch_sub(&p->n_running, 1) == 1 && atomic_load(&p->caller_sleeps)) {
             pthread_mutex_lock(&p->lock);
             pthread_cond_signal(&p->done);
             pthread_mutex_unlock(&p->lock);
         }
     }
     return NULL;
+}
+
+static void start_round(struct pool *p)
+{
+    atomic_fetch_add(&p->round, 1);
+    if (atomic_load(&p->n_sleeping)) {
+        pthread_mutex_lock(&p->lock);
+        pthread_cond_broadcast(&p->work);
+        pthread_mutex_unlock(&p->lock);
+    }
 }
 
 static enum err bind_failed(int cpu, int code)
@@ -141,6 +189,8 @@ enum err pool_open(struct pool **pool, int n_threads, const int *cpus)
     struct pool *p = lay_out(&a, n_threads);
     p->arena = a;
     p->n_threads = n_threads;
+    cpu_set_t set;
+    p->may_spin = sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) >= n_threads;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->done, NULL);
@@ -166,24 +216,24 @@ void pool_run(struct pool *pool, pool_fn fn, void *ctx)
         fn(ctx, 0, 1);
         return;
     }
-    pthread_mutex_lock(&pool->lock);
     CHECK(atomic_load(&pool->n_running) == 0); // pool_run from inside a task
     pool->fn = fn;
     pool->ctx = ctx;
     atomic_store(&pool->n_running, pool->n_threads - 1);
-    atomic_fetch_add(&pool->round, 1);
-    pthread_cond_broadcast(&pool->work);
-    pthread_mutex_unlock(&pool->lock);
+    start_round(pool);
 
     fn(ctx, pool->n_threads - 1, pool->n_threads);
 
-    for (int i = 0; i < SPINS_MAX && atomic_load(&pool->n_running); i++)
-        spin_pause();
-    if (atomic_load(&pool->n_running) == 0)
+    spin(pool, running, 0, START_NS);
+    if (!atomic_load(&pool->n_sleeping))
+        spin(pool, running, 0, FINISH_NS);
+    if (!running(pool, 0))
         return;
     pthread_mutex_lock(&pool->lock);
-    while (atomic_load(&pool->n_running))
+    atomic_store(&pool->caller_sleeps, 1);
+    while (running(pool, 0))
         pthread_cond_wait(&pool->done, &pool->lock);
+    atomic_store(&pool->caller_sleeps, 0);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -191,10 +241,8 @@ void pool_close(struct pool *pool)
 {
     if (!pool)
         return;
-    pthread_mutex_lock(&pool->lock);
-    pool->stop = 1;
-    pthread_cond_broadcast(&pool->work);
-    pthread_mutex_unlock(&pool->lock);
+    atomic_store(&pool->stop, 1);
+    start_round(pool);
     for (int i = 0; i < pool->n_started; i++)
         pthread_join(pool->threads[i], NULL);
     if (pool->caller_bound)
