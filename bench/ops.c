@@ -2,9 +2,9 @@
  * was measured in the same process.
  *
  * Owns: the shapes, and what each op needs in FLOPs and bytes. Refuses: checking results
- * (ops_test). A newcomer would miss: `roof` is the least time that FLOPs at the register-only rate
- * or bytes at the RAM rate allow, over the time taken; small operands come from caches and may show
- * more than 1. */
+ * (ops_test). A newcomer would miss: `peak` is the share of the register-only rate, `roof` is the
+ * least time that FLOPs at the register-only rate or bytes at the RAM rate allow, over the time
+ * taken; small operands come from caches and may show more than 1. */
 #include "bench/bench.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@
 #define HEAD_ROWS    64
 #define PAGES        (KEPT / KV_PAGE_SLOTS)
 #define WINDOW_S     0.05
-#define WEIGHT_BYTES (64 << 20)
+#define WEIGHT_BYTES (128 << 20)
 
 struct bench_model {
     const char *name;
@@ -159,10 +159,11 @@ static enum err case_row(struct bench_table *t, const struct operands *o,
 {
     double by_flops = b->flops / roof->flops, by_bytes = b->bytes / roof->ram;
     double least_s = by_flops > by_bytes ? by_flops : by_bytes;
-    return bench_row(t, json_pack("{ss ss ss sf sf sf sf ss}", "op", b->op, "model", o->model->name,
-                                  "shape", b->shape, "us", s * 1e6, "gflop_s", b->flops / s * 1e-9,
-                                  "gb_s", b->bytes / s * 1e-9, "roof", least_s / s, "bound",
-                                  by_flops > by_bytes ? "flops" : "ram"));
+    return bench_row(t,
+                     json_pack("{ss ss ss sf sf sf sf sf ss}", "op", b->op, "model", o->model->name,
+                               "shape", b->shape, "us", s * 1e6, "gflop_s", b->flops / s * 1e-9,
+                               "gb_s", b->bytes / s * 1e-9, "peak", by_flops / s, "roof",
+                               least_s / s, "bound", by_flops > by_bytes ? "flops" : "ram"));
 }
 
 struct bench_run {
@@ -331,46 +332,56 @@ static enum err bench_keep_and_head(const struct bench_run *run, struct operands
     return OK;
 }
 
+/* ---- matmuls ---- */
+
+/* Layers of the models: q, up, down, head. */
+static const struct matmul_shape {
+    const struct bench_model *model;
+    int n, k;
+} matmul_shapes[] = {
+    {&models[0], 576, 576},   {&models[0], 1536, 576},  {&models[0], 576, 1536},
+    {&models[2], 3072, 3072}, {&models[2], 8192, 3072}, {&models[2], 3072, 8192},
+    {&models[0], 49152, 576},
+};
+#define N_MATMUL_SHAPES ((int)(sizeof matmul_shapes / sizeof matmul_shapes[0]))
+
 /* Matmuls bring their own memory: copies of the weight, so that it comes from RAM as on the line.
  */
 static enum err bench_matmul(const struct bench_run *run, struct operands *o, enum dtype dtype,
-                             int m)
+                             const struct matmul_shape *shape, int m)
 {
-    const struct bench_model *s = o->model;
-    int heads = s->n_heads * s->head_dim;
-    const int dims[][2] = {
-        {heads, s->dim}, {s->ffn, s->dim}, {s->dim, s->ffn}, {HEAD_TILE, s->dim}};
-    static const char *const names[] = {"q", "up", "down", "head"};
-    for (int i = 0; i < 4; i++) {
-        struct probe_matmul p = {.dtype = dtype,
-                                 .m = m,
-                                 .n = dims[i][0],
-                                 .k = dims[i][1],
-                                 .weight_bytes = WEIGHT_BYTES,
-                                 .seconds = WINDOW_S};
-        double rates[BENCH_RUNS_MAX];
-        int64_t weight_bytes = 0;
-        for (int r = 0; r < run->runs; r++)
-            TRY(probe_matmul(o->ops, &p, &rates[r], &weight_bytes));
-        struct bench_case b = {.op = "matmul",
-                               .flops = 2.0 * m * p.n * p.k,
-                               .bytes = (double)weight_bytes + 4.0 * m * (p.n + p.k)};
-        snprintf(b.shape, sizeof b.shape, "%s %s m=%d", dtype_info(dtype)->name, names[i], m);
-        TRY(case_row(run->table, o, &b, run->roof, b.flops / bench_median(rates, run->runs)));
-    }
-    return OK;
+    struct probe_matmul p = {.dtype = dtype,
+                             .m = m,
+                             .n = shape->n,
+                             .k = shape->k,
+                             .weight_bytes = WEIGHT_BYTES,
+                             .seconds = WINDOW_S};
+    double rates[BENCH_RUNS_MAX];
+    int64_t weight_bytes = 0;
+    for (int r = 0; r < run->runs; r++)
+        TRY(probe_matmul(o->ops, &p, &rates[r], &weight_bytes));
+    struct bench_case b = {.op = "matmul",
+                           .flops = 2.0 * m * p.n * p.k,
+                           .bytes = (double)weight_bytes + 4.0 * m * (p.n + p.k)};
+    snprintf(b.shape, sizeof b.shape, "%s %dx%d m=%d", dtype_info(dtype)->name, p.n, p.k, m);
+    o->model = shape->model;
+    return case_row(run->table, o, &b, run->roof, b.flops / bench_median(rates, run->runs));
 }
 
-static enum err bench_matmuls(const struct bench_run *run, struct operands *o)
+static enum err bench_matmuls(const struct bench_run *run, const struct ops *ops)
 {
-    static const int rows[] = {1, 16, 64, 256};
-    static const enum dtype formats[] = {DTYPE_Q8, DTYPE_Q4, DTYPE_F32};
+    static const int rows[] = {1, 4, 16, 64, 256, 1024};
+    static const enum dtype formats[] = {DTYPE_Q8,   DTYPE_Q4,   DTYPE_Q4_1, DTYPE_Q4_K,
+                                         DTYPE_Q6_K, DTYPE_Q8_0, DTYPE_F16,  DTYPE_F32};
+    struct operands o = {.ops = ops};
     if (run->only && strcmp(run->only, "matmul") != 0)
         return OK;
-    for (int i = 0; i < 4; i++)
-        TRY(bench_matmul(run, o, DTYPE_BF16, rows[i]));
-    for (int i = 0; i < 3; i++)
-        TRY(bench_matmul(run, o, formats[i], 64));
+    for (int i = 0; i < N_MATMUL_SHAPES; i++)
+        for (size_t m = 0; m < sizeof rows / sizeof rows[0]; m++)
+            TRY(bench_matmul(run, &o, DTYPE_BF16, &matmul_shapes[i], rows[m]));
+    for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++)
+        for (int m = 16; m <= 256; m *= 4)
+            TRY(bench_matmul(run, &o, formats[f], &matmul_shapes[3], m));
     return OK;
 }
 
@@ -381,7 +392,6 @@ static enum err bench_model_run(const struct bench_run *run, const struct ops *o
     struct arena arena;
     kv_layout_init(&o.layout, ops->compute == COMPUTE_F32 ? KV_F32 : KV_BF16, model->n_kv_heads,
                    model->head_dim);
-    TRY(bench_matmuls(run, &o));
     arena_init(&arena);
     operands_carve(&o, &arena);
     TRY(arena_open(&arena, arena.used));
@@ -431,6 +441,7 @@ enum err bench_ops(const struct config *c)
                        "threads", pool_threads(s.ops.pool), "compute", c->compute, "roof_gflop_s",
                        roof.flops * 1e-9, "roof_ram_gb_s", roof.ram * 1e-9);
     struct bench_run run = {&t, &roof, only, bench_runs(c)};
+    err = bench_matmuls(&run, &s.ops);
     for (int i = 0; err == OK && i < (int)(sizeof models / sizeof models[0]); i++)
         err = bench_model_run(&run, &s.ops, &models[i]);
     compute_close(&s);
