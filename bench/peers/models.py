@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""The models of the jobs, in the form that an engine reads: models.py MODEL KIND; prints the path.
+
+MODEL smollm2 is the file of tests/model.sh (Q4_1). llama-3b has the shape of configs/llama-3b.cfg and
+normal(0, 0.02) weights with SmolLM2's tokenizer: speed is real, text is not. KIND: q4_1 or bf16 (the
+GGUF as it comes), q8_0 or q4_0 (made from it by llama.cpp's own quantize), hf (a Hugging Face folder in
+bf16, made from the first GGUF; q and k rows go back from GGUF's pairs to halves). Everything is written
+tensor by tensor and appears by rename. Needs gguf and numpy: peer.model_path() runs it where they are.
+"""
+import json
+import os
+import shutil
+import sys
+
+import peer
+
+PLACE = os.path.join(peer.ROOT, "files")
+FIRST = {"smollm2": "q4_1", "llama-3b": "bf16"}
+DEVIATION = 0.02
+
+
+def bf16_bits(x):
+    """f32 to bf16, nearest even; as uint16."""
+    import numpy as np
+    bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def config_read(name):
+    values = {}
+    with open(os.path.join(peer.TREE, "configs", f"{name}.cfg"), encoding="utf-8") as f:
+        for line in f:
+            key, eq, value = line.partition("#")[0].partition("=")
+            if eq:
+                values[key.strip()] = value.strip()
+    return values
+
+
+def shapes_of(c):
+    """(name, [slow, fast]) of every tensor, in the order of the layers."""
+    dim, ffn, head_dim = int(c["dim"]), int(c["ffn"]), int(c["head_dim"])
+    q, kv = int(c["heads"]) * head_dim, int(c["kv_heads"]) * head_dim
+    yield "token_embd.weight", [int(c["vocab"]), dim]
+    yield "output_norm.weight", [dim]
+    for i in range(int(c["layers"])):
+        for part, shape in [("attn_norm", [dim]), ("attn_q", [q, dim]), ("attn_k", [kv, dim]), ("attn_v", [kv, dim]),
+                            ("attn_output", [dim, q]), ("ffn_norm", [dim]), ("ffn_gate", [ffn, dim]),
+                            ("ffn_up", [ffn, dim]), ("ffn_down", [dim, ffn])]:
+            yield f"blk.{i}.{part}.weight", shape
+
+
+def writer_make(path, c):
+    import gguf
+    w = gguf.GGUFWriter(path, "llama")
+    w.add_block_count(int(c["layers"]))
+    w.add_context_length(int(c["context"]))
+    w.add_embedding_length(int(c["dim"]))
+    w.add_feed_forward_length(int(c["ffn"]))
+    w.add_head_count(int(c["heads"]))
+    w.add_head_count_kv(int(c["kv_heads"]))
+    w.add_rope_freq_base(float(c["rope_theta"]))
+    w.add_layer_norm_rms_eps(float(c["norm_eps"]))
+    w.add_vocab_size(int(c["vocab"]))
+    w.add_rope_dimension_count(int(c["head_dim"]))
+    w.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    for key, field in gguf.GGUFReader(gguf_path("smollm2", "q4_1")).fields.items():
+        if key.startswith("tokenizer."):
+            sub = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            w.add_key_value(key, field.contents(), field.types[0], sub)
+    return w
+
+
+def dummy_write(path, c):
+    import gguf
+    import numpy as np
+    w, shapes = writer_make(path, c), list(shapes_of(c))
+    for name, shape in shapes:
+        if len(shape) == 1:
+            w.add_tensor_info(name, shape, np.dtype(np.float32), 4 * shape[0])
+        else:  # sizes of raw types are told in bytes
+            w.add_tensor_info(name, [shape[0], 2 * shape[1]], np.dtype(np.uint8), 2 * shape[0] * shape[1],
+                              gguf.GGMLQuantizationType.BF16)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_ti_data_to_file()
+    for i, (name, shape) in enumerate(shapes):
+        if len(shape) == 1:
+            data = np.ones(shape, np.float32)
+        else:
+            data = np.random.default_rng(i).standard_normal(shape, np.float32)
+            data *= np.float32(DEVIATION)
+            data = bf16_bits(data)
+        w.write_tensor_data(data)
+    w.close()
+
+
+def quantize(source, path, kind):
+    import run_llamacpp
+    tool = os.path.join(run_llamacpp.build(), "bin/llama-quantize")
+    peer.run(["nice", "-n", "10", tool, "--allow-requantize", source, path, kind.upper(), "2"])
+
+
+def gguf_path(model, kind):
+    """Of MODEL in KIND; made when it is not there."""
+    if model == "smollm2" and kind == FIRST[model]:
+        sh = os.path.join(peer.TREE, "tests/model.sh")
+        return peer.run([sh], stdout=-1, text=True).stdout.strip()
+    path = os.path.join(PLACE, f"{model}-{kind}.gguf")
+    if not os.path.exists(path):
+        peer.say(f"peers: writing {path}")
+        if kind == FIRST[model]:
+            dummy_write(path + ".part", config_read(model))
+        else:
+            quantize(gguf_path(model, FIRST[model]), path + ".part", kind)
+        os.rename(path + ".part", path)
+    return path
+
+
+# ---- a Hugging Face folder from a GGUF ----
+
+ROLES = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+         "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm",
+         "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+
+
+def hf_name(name):
+    if name in ("token_embd.weight", "output_norm.weight"):
+        return {"t": "model.embed_tokens.weight", "o": "model.norm.weight"}[name[0]]
+    _, layer, part, _ = name.split(".")
+    return f"model.layers.{layer}.{ROLES[part]}.weight"
+
+
+def hf_config(value):
+    """config.json out of GGUF keys; value(key) looks one up."""
+    dim, heads = value("embedding_length"), value("attention.head_count")
+    return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": dim,
+            "num_hidden_layers": value("block_count"), "num_attention_heads": heads,
+            "num_key_value_heads": value("attention.head_count_kv"), "head_dim": dim // heads,
+            "intermediate_size": value("feed_forward_length"), "vocab_size": value("vocab_size"),
+            "max_position_embeddings": value("context_length"), "rms_norm_eps": value("attention.layer_norm_rms_epsilon"),
+            "rope_theta": value("rope.freq_base"), "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
+            "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 2, "dtype": "bfloat16",
+            "torch_dtype": "bfloat16"}
+
+
+def halves_from_pairs(rows, n_heads):
+    """GGUF's llama stores rows of q and k as rotated pairs (0, h/2), (1, h/2 + 1), ...; back to halves."""
+    n, k = rows.shape
+    return rows.reshape(n_heads, n // n_heads // 2, 2, k).swapaxes(1, 2).reshape(n, k)
+
+
+def tensor_bits(t, heads):
+    """A GGUF tensor as bf16 in HF's order of rows."""
+    import gguf
+    if t.tensor_type == gguf.GGMLQuantizationType.BF16:
+        bits = t.data.view("<u2").reshape([int(n) for n in reversed(t.shape)])
+    else:
+        bits = bf16_bits(gguf.quants.dequantize(t.data, t.tensor_type))
+    for part, n_heads in heads.items():
+        if f".{part}." in t.name:
+            bits = halves_from_pairs(bits, n_heads)
+    return bits
+
+
+def hf_write(place, source):
+    import gguf
+    import numpy as np
+    reader = gguf.GGUFReader(source)
+    config = hf_config(lambda key: reader.fields[f"llama.{key}"].contents())
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    header, at = {}, 0
+    for t in reader.tensors:
+        n_bytes = 2 * int(np.prod(t.shape))
+        header[hf_name(t.name)] = {"dtype": "BF16", "shape": [int(n) for n in reversed(t.shape)],
+                                   "data_offsets": [at, at + n_bytes]}
+        at += n_bytes
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(place, "model.safetensors"), "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        for t in reader.tensors:
+            f.write(np.ascontiguousarray(tensor_bits(t, heads)).data)
+    with open(os.path.join(place, "config.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f, indent=2)
+
+
+def hf_path(model):
+    place = os.path.join(PLACE, f"{model}-hf")
+    if not os.path.exists(place):
+        peer.say(f"peers: writing {place}")
+        part = place + ".part"
+        shutil.rmtree(part, ignore_errors=True)
+        os.makedirs(part)
+        hf_write(part, gguf_path(model, FIRST[model]))
+        os.rename(part, place)
+    return place
+
+
+def main():
+    if len(sys.argv) != 3 or sys.argv[1] not in FIRST or sys.argv[2] not in (FIRST[sys.argv[1]], "q8_0", "q4_0", "hf"):
+        sys.exit(f"models.py: {' '.join(sys.argv[1:])}: unknown; models and first kinds: {FIRST}, then q8_0 q4_0 hf")
+    model, kind = sys.argv[1:]
+    os.makedirs(PLACE, exist_ok=True)
+    print(hf_path(model) if kind == "hf" else gguf_path(model, kind))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""What all engines' scripts share: where things lie, the job file, and the one row that comes out.
+
+Owns: the folder of the peers ($SLUICE_PEERS_DIR, else ~/.cache/sluice-peers), their Python environments
+with pinned versions, arguments, checks and the CSV columns. Refuses: to know an engine. A script that
+calls enter() starts again inside its own environment. Standard library only.
+"""
+import argparse
+import csv
+import datetime
+import json
+import os
+import platform
+import resource
+import shlex
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TREE = os.path.dirname(os.path.dirname(HERE))
+ROOT = os.path.abspath(os.environ.get("SLUICE_PEERS_DIR") or os.path.expanduser("~/.cache/sluice-peers"))
+MIB = 1 << 20
+
+PACKAGES = {
+    "llamacpp": ["llama-cpp-python==0.3.36"],  # only its sources are used
+    "openvino": ["openvino-genai==2026.4.1.0"],
+    "ctranslate2": ["ctranslate2==4.8.5", "numpy==2.4.6"],
+    "accelerate": ["accelerate==1.15.0", "transformers==5.23.0", "torch==2.15.0"],
+    "models": ["gguf==0.19.0", "numpy==2.4.6"],
+}
+COLUMNS = ["engine", "version", "model", "format", "rows", "prompt_tokens", "new_tokens", "batch", "threads",
+           "seconds", "output_tok_s", "peak_rss_mib", "command", "machine", "commit", "date",
+           "load_s", "prefill_s", "decode_tok_s", "limit_mib"]
+
+
+def say(*words):
+    print(*words, file=sys.stderr, flush=True)
+
+
+def version_of(name):
+    return PACKAGES[name][0].partition("==")[2]
+
+
+def run(command, **more):
+    """Runs to success; what it says goes to stderr, so that stdout stays one row."""
+    return subprocess.run([str(c) for c in command], check=True, stdout=more.pop("stdout", sys.stderr), **more)
+
+
+def venv(name):
+    """The Python of an environment, made on first use or when its pins have changed."""
+    place = os.path.join(ROOT, name)
+    python, ready = os.path.join(place, "bin/python"), os.path.join(place, "ready")
+    wanted = "\n".join(PACKAGES[name]) + "\n"
+    if not os.path.exists(ready) or open(ready, encoding="utf-8").read() != wanted:
+        say(f"peers: installing {', '.join(PACKAGES[name])} into {place}")
+        run([sys.executable, "-m", "venv", place])
+        run(["nice", "-n", "10", python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *PACKAGES[name]])
+        with open(ready, "w", encoding="utf-8") as f:
+            f.write(wanted)
+    return python
+
+
+def enter(name):
+    """Goes on inside the environment; comes back only there."""
+    python = venv(name)
+    if os.path.abspath(sys.prefix) != os.path.join(ROOT, name):
+        os.execv(python, [python, *sys.argv])
+
+
+def model_path(model, kind):
+    """A file or folder of a known model (models.py makes it), or MODEL itself when it is a path."""
+    if os.path.exists(model):
+        return os.path.abspath(model)
+    made = run([venv("models"), os.path.join(HERE, "models.py"), model, kind], stdout=subprocess.PIPE, text=True)
+    return made.stdout.strip()
+
+
+def arguments(about, formats, batch):
+    p = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--job", help="JSONL: prompt_token_ids and max_tokens of each row (side_by_side.py writes it)")
+    p.add_argument("--model", default="smollm2", help="smollm2, llama-3b, or a path [smollm2]")
+    p.add_argument("--format", default=formats[0], help=f"{' '.join(formats)} [{formats[0]}]")
+    p.add_argument("--batch", type=int, default=batch, help=f"rows computed together [{batch}]")
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--out", help="token ids of each row, as JSONL")
+    p.add_argument("--prepare", action="store_true", help="install, make the model's files, print their paths; no run")
+    return p
+
+
+def parse(p):
+    a = p.parse_args()
+    if not a.prepare and not a.job:
+        p.error("--job: which one?")
+    if a.batch < 0 or a.threads < 1:
+        p.error("--batch, --threads: out of range")
+    return a
+
+
+class Job:
+    def __init__(self, path):
+        with open(path, encoding="utf-8") as f:
+            rows = [json.loads(line) for line in f if line.strip()]
+        self.prompts = [r["prompt_token_ids"] for r in rows]
+        news = {r["max_tokens"] for r in rows}
+        if len(news) != 1 or not all(self.prompts):
+            sys.exit(f"{path}: rows need prompt_token_ids and one max_tokens")
+        self.n_new = news.pop()
+
+
+def check_rows(job, out):
+    """Every engine's job is done only when every row has all of its tokens."""
+    short = [r for r, ids in enumerate(out) if len(ids) != job.n_new]
+    if len(out) != len(job.prompts) or short:
+        sys.exit(f"peers: {len(out)} of {len(job.prompts)} rows came back; not of {job.n_new} tokens: {short[:8]}")
+
+
+def peak_rss_mib():
+    with open("/proc/self/status", encoding="utf-8") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("VmHWM:")) / 1024
+
+
+def children_peak_rss_mib():
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+
+
+def machine():
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        cpu = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), platform.machine())
+    with open("/proc/meminfo", encoding="utf-8") as f:
+        ram_gib = int(f.readline().split()[1]) / MIB
+    return f"{cpu}; {len(os.sched_getaffinity(0))} cpus; {ram_gib:.1f} GiB"
+
+
+def commit():
+    done = subprocess.run(["git", "-C", TREE, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def emit(a, job, out, engine, version, seconds, peak_mib, **more):
+    """Checks OUT, keeps it where --out says, prints header and row."""
+    check_rows(job, out)
+    if a.out:
+        with open(a.out, "w", encoding="utf-8") as f:
+            f.writelines(json.dumps({"token_ids": ids}) + "\n" for ids in out)
+    n = len(out) * job.n_new
+    row = {
+        "engine": engine, "version": version, "model": os.path.basename(a.model), "format": a.format,
+        "rows": len(out), "prompt_tokens": sum(map(len, job.prompts)), "new_tokens": n, "batch": a.batch,
+        "threads": a.threads, "seconds": f"{seconds:.3f}", "output_tok_s": f"{n / seconds:.2f}",
+        "peak_rss_mib": f"{peak_mib:.0f}", "command": shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
+        "machine": machine(), "commit": commit(),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
+        "limit_mib": os.environ.get("SLUICE_LIMIT_MIB", ""),
+        **{key: f"{value:.3f}" for key, value in more.items()},
+    }
+    w = csv.DictWriter(sys.stdout, COLUMNS, restval="", lineterminator="\n")
+    w.writeheader()
+    w.writerow(row)

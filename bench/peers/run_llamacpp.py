@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Our job on llama.cpp: run_llamacpp.py --job JOB.jsonl [--model smollm2] [--format q4_0] [--batch 64]
+
+Sources are those inside the sdist of llama-cpp-python, built here with GGML_NATIVE; the job itself is
+llamacpp_job.cpp over its library: our token ids, greedy, end-of-text ignored. Weights are mmap'd, so a
+file larger than memory streams through the page cache. --repack keep takes the formats that the library
+would rearrange (a second copy in RAM) straight from the map: q8_0 of llama-3b needs it under a small limit.
+"""
+import glob
+import os
+import re
+import subprocess
+import tempfile
+
+import peer
+
+PLACE = os.path.join(peer.ROOT, "llamacpp")
+SOURCE = os.path.join(PLACE, "src/vendor/llama.cpp")
+TARGETS = ["llama", "llama-quantize"]
+
+
+def fetch():
+    if os.path.exists(os.path.join(SOURCE, "CMakeLists.txt")):
+        return
+    os.makedirs(os.path.join(PLACE, "src"), exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=PLACE) as work:
+        peer.run(["python3", "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--no-binary",
+                  "llama-cpp-python", "-d", work, *peer.PACKAGES["llamacpp"]])
+        sdist, = glob.glob(os.path.join(work, "*.tar.gz"))
+        peer.run(["tar", "-xzf", sdist, "--strip-components=1", "-C", os.path.join(PLACE, "src")])
+
+
+def build():
+    """The build folder; complete when its marker is there."""
+    place = os.path.join(PLACE, "build")
+    ready = os.path.join(place, "ready")
+    if not os.path.exists(ready):
+        peer.say(f"peers: building llama.cpp in {place}")
+        fetch()
+        peer.run(["cmake", "-S", SOURCE, "-B", place, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON",
+                  "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_SERVER=OFF",
+                  "-DLLAMA_OPENSSL=OFF"])
+        peer.run(["nice", "-n", "10", "cmake", "--build", place, "-j1", "--target", *TARGETS])
+        with open(ready, "w", encoding="utf-8") as f:
+            f.write(peer.version_of("llamacpp") + "\n")
+    return place
+
+
+def job_binary():
+    place, code = build(), os.path.join(peer.HERE, "llamacpp_job.cpp")
+    binary = os.path.join(place, "llamacpp_job")
+    if not os.path.exists(binary) or os.path.getmtime(binary) < os.path.getmtime(code):
+        libraries = os.path.join(place, "bin")
+        peer.run(["g++", "-std=c++17", "-O3", "-march=native", "-ffinite-math-only", "-fno-signed-zeros", "-Wall",
+                  "-Wextra", f"-I{SOURCE}/include", f"-I{SOURCE}/ggml/include", code, "-o", binary, f"-L{libraries}",
+                  f"-Wl,-rpath,{libraries}", "-lllama", "-lggml", "-lggml-base"])
+    return binary
+
+
+def version():
+    with open(os.path.join(SOURCE, "CMakeLists.txt"), encoding="utf-8") as f:
+        numbers = re.findall(r"set\(LLAMA_VERSION_(?:MAJOR|MINOR|PATCH)\s+(\d+)\)", f.read())
+    return f"{'.'.join(numbers)} (llama-cpp-python {peer.version_of('llamacpp')})"
+
+
+def main():
+    p = peer.arguments(__doc__, ["q4_0", "q4_1", "q8_0", "bf16"], 64)
+    p.add_argument("--ubatch", type=int, default=512, help="tokens computed at once; a pass over the weights each [512]")
+    p.add_argument("--kv", choices=["unified", "split"], default="split", help="one KV stream, or one per row [split]")
+    p.add_argument("--repack", choices=["auto", "keep"], default="auto")
+    a = peer.parse(p)
+    binary, path = job_binary(), peer.model_path(a.model, a.format)
+    if a.prepare:
+        print(path)
+        return
+    job = peer.Job(a.job)
+    with tempfile.TemporaryDirectory() as work:
+        rows, out = os.path.join(work, "rows"), os.path.join(work, "out")
+        with open(rows, "w", encoding="utf-8") as f:
+            print(len(job.prompts), job.n_new, file=f)
+            f.writelines(f"{len(ids)} {' '.join(map(str, ids))}\n" for ids in job.prompts)
+        done = peer.run([binary, path, rows, out, a.batch, a.threads, a.ubatch, a.kv, int(a.repack == "auto")],
+                        stdout=subprocess.PIPE, text=True)
+        with open(out, encoding="utf-8") as f:
+            tokens = [[int(word) for word in line.split()] for line in f]
+    figures = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    peer.say("peers: llama.cpp:", figures["system"])
+    decode_s = float(figures["decode_s"])
+    peer.emit(a, job, tokens, "llama.cpp", version(), float(figures["seconds"]), int(figures["peak_rss_kib"]) / 1024,
+              load_s=float(figures["load_s"]), prefill_s=float(figures["prefill_s"]),
+              decode_tok_s=len(tokens) * (job.n_new - 1) / decode_s if decode_s > 0 else 0)
+
+
+if __name__ == "__main__":
+    main()
