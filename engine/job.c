@@ -97,10 +97,12 @@ enum err job_row_check(const struct job *job, const struct request *r, struct ro
     const struct job_config *c = &job->config;
     struct evict_row evict;
     if (c->prompt_cap > 0 && r->n_prompt > c->prompt_cap) {
-        *error = (struct row_error){.code = "prompt_too_long"};
-        snprintf(error->message, sizeof error->message,
-                 "the prompt has %d tokens, within the budgets %lld can be held", r->n_prompt,
-                 (long long)c->prompt_cap);
+        *error = (struct row_error){.code = "prompt_too_long_for_memory"};
+        snprintf(
+            error->message, sizeof error->message,
+            "the prompt has %d tokens; within the memory budget of this job prompts of at most "
+            "%lld can be held",
+            r->n_prompt, (long long)c->prompt_cap);
         return ERR_ROW;
     }
     if (c->evict && evict_row_init(c->evict, r->n_prompt, r->n_cap - r->n_prompt, &evict) != 0) {
@@ -443,6 +445,7 @@ static struct job *job_new(const struct job_config *config)
     job->in.file.fd = job->journal_fd = job->partial_fd = -1;
     job->commit_ns = clock_ns();
     job->predicted_s = -1;
+    job->cap_fixed = config->prompt_cap > 0;
     return job;
 }
 
@@ -459,6 +462,7 @@ static void job_free(struct job *job)
     out_free(&job->lines);
     free(job->resumed);
     free(job->rows);
+    free(job->by_prompt);
     free(job->identity);
     free(job);
 }
@@ -515,8 +519,14 @@ enum err job_open_memory(struct job **out, const struct job_config *config,
     for (int64_t k = 0; k < n; k++) {
         struct row_error error;
         job->rows[k] = (struct job_row){.state = ROW_WAITING, .line = (uint32_t)k + 1};
-        if (job_row_check(job, &requests[k], &error) == OK)
-            work_add(job, work, &requests[k], 0);
+        enum err err = job_row_check(job, &requests[k], &error);
+        if (err == OK)
+            err = work_add(job, work, &requests[k], 0);
+        if (err != OK && err != ERR_ROW) {
+            job->requests = NULL; // they stay the caller's
+            job_free(job);
+            return err;
+        }
     }
     work_end(work);
     *out = job;
@@ -534,6 +544,19 @@ enum err job_close(struct job *job)
     return err;
 }
 
+int job_cap_open(const struct job *job)
+{
+    return job->config.in_path && !job->cap_fixed && !job->complete;
+}
+
+void job_cap_fix(struct job *job, int64_t cap, const struct work *work)
+{
+    CHECK(job_cap_open(job) && cap >= 0);
+    job->config.prompt_cap = cap;
+    job->cap_fixed = 1;
+    job->edits_max = work->edits_max;
+}
+
 int job_edits_max(const struct job *job)
 {
     return job->edits_max;
@@ -543,7 +566,7 @@ int64_t job_text_bytes(const struct job *job, const struct work *work)
 {
     /* The line, its longest string, and messages as rendered; the lines and records of a group. */
     return job->n_rows * (int64_t)sizeof *job->rows + 3 * work->line_bytes_max +
-           4 * LINES_BYTES_MAX;
+           4 * LINES_BYTES_MAX + JOB_PROMPT_BINS * (int64_t)sizeof *job->by_prompt;
 }
 
 enum err job_set_predicted(struct job *job, double elapsed_s)

@@ -38,8 +38,7 @@ struct job_config {
     int retry_errors, overwrite;
     double sync_s;      // at most this long between commits; 0: JOB_SYNC_S (tests ask for less)
     int64_t max_errors; // stop (ERR_ROWS) when more rows failed; -1: never
-    int64_t
-        prompt_cap; // longest prompt that a plan can hold; longer ones become error rows; 0: any
+    int64_t prompt_cap; // longer prompts become error rows; 0: see job_cap_open()
 };
 
 /* Opens, locks, scans the input (tokenizes every row once for its real lengths), reads the journal.
@@ -82,6 +81,21 @@ enum err job_open_memory(struct job **job, const struct job_config *config,
 int job_edits_max(const struct job *job);
 /* Bytes of RAM that the job takes beside live rows: the index, the longest line, buffers. */
 int64_t job_text_bytes(const struct job *job, const struct work *work);
+/* ---- prompts that no plan can hold ----
+ * A prompt is never split, so memory may hold all rows but those with the longest prompts. Which
+ * prompts become error rows is part of OUT: it is fixed once, by the first run that plans, stands
+ * in OUT.job.json, and holds for every run that resumes (but for --retry-errors). */
+
+/* 1: the job has an input file and nobody fixed its cap yet. */
+int job_cap_open(const struct job *job);
+/* The work that remains without the rows whose prompts are longest: those that remain have at most
+ * work->prompt_max <= cap tokens, those left out have more. In steps of a 1,024th of the model's
+ * context. */
+void job_work_within(const struct job *job, int64_t cap, struct work *work);
+/* Fixes the cap: 0: none; else rows above it become error rows `prompt_too_long_for_memory` when
+ * their turn comes, and `work` is what remains. Durable with job_set_predicted(). */
+void job_cap_fix(struct job *job, int64_t cap, const struct work *work);
+
 /* What the plan predicts, into OUT.job.json. */
 enum err job_set_predicted(struct job *job, double elapsed_s);
 

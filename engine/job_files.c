@@ -490,6 +490,20 @@ static enum err already_complete(struct job *job, const struct manifest_end *end
     return OK;
 }
 
+/* The run that planned first decided which prompts are too long. Error rows that are asked for
+ * again are not bound by it: no other row depends on it. */
+static void keep_cap(struct job *job, const struct manifest_end *end)
+{
+    if (!end->found || end->prompt_cap < 0 || job->cap_fixed || job->config.retry_errors)
+        return;
+    job->config.prompt_cap = end->prompt_cap;
+    job->cap_fixed = 1;
+    if (end->prompt_cap > 0)
+        log_line(LOG_INFO,
+                 "resume: prompts above %lld tokens are error rows, as the first run decided",
+                 (long long)end->prompt_cap);
+}
+
 enum err files_open(struct job *job)
 {
     struct manifest_end end;
@@ -511,8 +525,10 @@ enum err files_open(struct job *job)
     }
     if (err == OK) {
         err = resume(job, &empty);
-        if (err == OK && !empty)
+        if (err == OK && !empty) {
+            keep_cap(job, &end);
             return manifest_write(job, NULL);
+        }
     }
     int over = (err == ERR_JOB || err == ERR_CORRUPT) && job->config.overwrite;
     return err == OK || over ? start_fresh(job) : err;

@@ -61,6 +61,7 @@ struct manifest_end {
     int found; // there is a manifest, and it is of this very job
     int complete;
     int64_t ok, failed, out_bytes;
+    int64_t prompt_cap; // of the run that planned first; 0: none; -1: none has planned
 };
 
 struct job {
@@ -94,8 +95,12 @@ struct job {
     int broken;            // a write failed: nothing more is written
     double predicted_s;    // < 0: not known
     int edits_max;
+    struct work *by_prompt; // owned: [JOB_PROMPT_BINS] of the work, by length of the prompt
+    int cap_fixed;          // config.prompt_cap is the job's for good
     struct job_counts counts;
 };
+
+#define JOB_PROMPT_BINS 1024
 
 /* ---- job.c ---- */
 /* The row failed before it was live: error line, counts. r: as request_parse left it. */
@@ -123,8 +128,8 @@ void live_stream(const struct job *job, struct live *l, int last);
 enum err scan_index(struct job *job);
 /* Looks at every row once; bad ones that are to do become error rows. */
 enum err scan_rows(struct job *job, struct work *work);
-/* Adds a row to what is to be done. */
-void work_add(struct job *job, struct work *work, const struct request *r, int64_t line_bytes);
+/* Adds a row to what is to be done. ERR_FIT. */
+enum err work_add(struct job *job, struct work *work, const struct request *r, int64_t line_bytes);
 void work_end(struct work *work);
 /* Parses row k of the input. ERR_ROW: *error. */
 enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_error *error);

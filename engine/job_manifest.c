@@ -120,6 +120,11 @@ static void manifest_text(const struct job *job, const struct manifest_end *end,
         out_number(o, job->predicted_s);
     else
         out_text(o, "null");
+    out_text(o, ",\n  \"prompt_cap\": "); // 0: none; null: nobody has planned yet
+    if (job->cap_fixed)
+        out_int(o, job->config.prompt_cap);
+    else
+        out_text(o, "null");
     out_text(o, ",\n  \"complete\": ");
     out_text(o, end && end->complete ? "true" : "false");
     if (end && end->complete) {
@@ -210,6 +215,8 @@ static enum err read_root(const struct job *job, const json_t *root, struct mani
     end->ok = json_integer_value(json_object_get(root, "ok"));
     end->failed = json_integer_value(json_object_get(root, "failed"));
     end->out_bytes = json_integer_value(json_object_get(root, "out_bytes"));
+    const json_t *cap = json_object_get(root, "prompt_cap");
+    end->prompt_cap = json_is_integer(cap) ? max_i64(json_integer_value(cap), -1) : -1;
     return OK;
 }
 

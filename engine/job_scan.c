@@ -126,7 +126,39 @@ static enum err id_enter(struct job *job, struct id_table *t, int64_t k, const c
 
 /* ---- the rows ---- */
 
-void work_add(struct job *job, struct work *work, const struct request *r, int64_t line_bytes)
+/* The bin of a prompt: ascending with its length. */
+static int prompt_bin(const struct job *job, int64_t n_prompt)
+{
+    int64_t context = max_i64(job->config.defaults.context, JOB_PROMPT_BINS - 1);
+    return (int)min_i64(n_prompt * JOB_PROMPT_BINS / (context + 1), JOB_PROMPT_BINS - 1);
+}
+
+static void work_merge(struct work *to, const struct work *from)
+{
+    to->n_rows += from->n_rows;
+    to->prompt_tokens += from->prompt_tokens;
+    to->output_tokens += from->output_tokens;
+    to->prompt_max = max_i64(to->prompt_max, from->prompt_max);
+    to->tokens_max = max_i64(to->tokens_max, from->tokens_max);
+    to->slots_max = max_i64(to->slots_max, from->slots_max);
+    to->slots_mean += from->slots_mean; // a sum until work_end()
+    to->forced_max = max_i64(to->forced_max, from->forced_max);
+    to->line_bytes_max = max_i64(to->line_bytes_max, from->line_bytes_max);
+    to->scores_forced |= from->scores_forced;
+    to->filters |= from->filters;
+    to->edits_max = (int)max_i64(to->edits_max, from->edits_max);
+}
+
+void job_work_within(const struct job *job, int64_t cap, struct work *work)
+{
+    *work = (struct work){0};
+    for (int i = 0; job->by_prompt && i < JOB_PROMPT_BINS; i++)
+        if (job->by_prompt[i].prompt_max <= cap)
+            work_merge(work, &job->by_prompt[i]);
+    work_end(work);
+}
+
+enum err work_add(struct job *job, struct work *work, const struct request *r, int64_t line_bytes)
 {
     int64_t n_out = r->n_cap - r->n_prompt;
     int64_t slots =
@@ -134,19 +166,26 @@ void work_add(struct job *job, struct work *work, const struct request *r, int64
     int n_stops = 0;
     if (job->config.tokenizer)
         tokenizer_stops(job->config.tokenizer, &n_stops);
-    work->n_rows++;
-    work->prompt_tokens += r->n_prompt;
-    work->output_tokens += n_out;
-    work->prompt_max = max_i64(work->prompt_max, r->n_prompt);
-    work->tokens_max = max_i64(work->tokens_max, r->n_cap);
-    work->slots_max = max_i64(work->slots_max, slots);
-    work->slots_mean += slots; // a sum until work_end()
-    work->forced_max = max_i64(work->forced_max, r->n_tokens - r->n_prompt);
-    work->line_bytes_max = max_i64(work->line_bytes_max, line_bytes);
-    work->scores_forced |= r->kind == REQUEST_SCORE || r->logprobs;
-    work->filters |= sample_filters(r);
-    job->edits_max = (int)max_i64(job->edits_max, sample_edits_max(r, n_stops));
-    work->edits_max = job->edits_max;
+    const struct work row = {.n_rows = 1,
+                             .prompt_tokens = r->n_prompt,
+                             .output_tokens = n_out,
+                             .prompt_max = r->n_prompt,
+                             .tokens_max = r->n_cap,
+                             .slots_max = slots,
+                             .slots_mean = slots,
+                             .forced_max = r->n_tokens - r->n_prompt,
+                             .line_bytes_max = line_bytes,
+                             .scores_forced = r->kind == REQUEST_SCORE || r->logprobs,
+                             .filters = sample_filters(r),
+                             .edits_max = sample_edits_max(r, n_stops)};
+    if (!job->by_prompt)
+        job->by_prompt = calloc(JOB_PROMPT_BINS, sizeof *job->by_prompt);
+    if (!job->by_prompt)
+        return fail(ERR_FIT, "no memory for the lengths of a job");
+    work_merge(&job->by_prompt[prompt_bin(job, r->n_prompt)], &row);
+    work_merge(work, &row);
+    job->edits_max = work->edits_max;
+    return OK;
 }
 
 void work_end(struct work *work)
@@ -182,7 +221,7 @@ static enum err scan_row(struct job *job, struct id_table *ids, int64_t k, struc
         const char *text;
         err = jsonl_read(&job->in, row->offset, &text, &line_bytes);
         if (err == OK)
-            work_add(job, work, &r, line_bytes);
+            err = work_add(job, work, &r, line_bytes);
     } else if (err == ERR_ROW) {
         row->n = 0;
         job->n_waiting--;

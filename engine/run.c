@@ -307,10 +307,61 @@ static void print_plan(const struct run *r)
              r->time.pass_s, r->time.bound, freeze);
 }
 
+/* What depends on the rows, and the best plan for them. 0, or -1 with `why`. */
+static int search_plan(struct run *r, const struct plan_wish *wish, char *why, int why_cap)
+{
+    const struct shape *shape = &r->opened.model.shape;
+    engine_costs(&r->opened.model, &r->ops, r->kv_format, &r->work, &r->costs);
+    r->costs.text_bytes = text_bytes(r);
+    return plan_search(wish, r->weights, &r->work, shape, &r->evict, &r->costs, &r->machine,
+                       &r->budget, &r->plan, why, why_cap);
+}
+
+/* `all` does not fit: the longest prompts that do, by bisection. -1: not even one row fits. */
+static int search_cap(struct run *r, const struct plan_wish *wish, const struct work *all)
+{
+    char why[320];
+    int64_t fits = 0, too_long = all->prompt_max;
+    while (too_long - fits > 1) {
+        int64_t cap = fits + (too_long - fits) / 2;
+        job_work_within(r->job, cap, &r->work);
+        if (r->work.n_rows == 0 || search_plan(r, wish, why, sizeof why) == 0)
+            fits = cap;
+        else
+            too_long = cap;
+    }
+    job_work_within(r->job, fits, &r->work);
+    return r->work.n_rows > 0 ? search_plan(r, wish, why, sizeof why) : -1;
+}
+
+/* Finds the plan, and which prompts it holds: see job.h. */
+static enum err choose_plan(struct run *r, const struct plan_wish *wish)
+{
+    char why[320];
+    int open = r->job && !r->keep_rows && job_cap_open(r->job);
+    if (search_plan(r, wish, why, sizeof why) == 0) {
+        if (open)
+            job_cap_fix(r->job, 0, &r->work);
+        return OK;
+    }
+    const struct work all = r->work;
+    if (!open || search_cap(r, wish, &all) != 0) {
+        r->work = all;
+        return fail(ERR_FIT, "%s: plan: %s", r->config->model, why);
+    }
+    log_line(LOG_WARN,
+             "plan: the longest prompts do not fit: %s; %lld rows with prompts above %lld tokens "
+             "become error rows",
+             why, (long long)(all.n_rows - r->work.n_rows), (long long)r->work.prompt_max);
+    job_cap_fix(r->job, r->work.prompt_max, &r->work);
+    return OK;
+}
+
 enum err run_plan(struct run *r)
 {
     const struct config *c = r->config;
     const struct shape *shape = &r->opened.model.shape;
+    char why[320];
     read_budgets(r, c);
     TRY(probe_machine(r));
     if (!r->weights)
@@ -318,8 +369,6 @@ enum err run_plan(struct run *r)
     if (!r->weights)
         return fail(ERR_FIT, "memory: plan tables");
     engine_weights_info(&r->opened.model, r->ops.compute, r->weights);
-    engine_costs(&r->opened.model, &r->ops, r->kv_format, &r->work, &r->costs);
-    r->costs.text_bytes = text_bytes(r);
     r->costs.io_bytes = IO_RESERVE_BYTES + r->opened.model.file_bytes / 32768;
     r->costs.row_token_bytes = 16;
     r->costs.decode_s = decode_seconds(r);
@@ -327,10 +376,7 @@ enum err run_plan(struct run *r)
     TRY(read_wish(c, &wish));
     if (c->plan)
         TRY(plan_file_read(c->plan, &wish));
-    char why[320];
-    if (plan_search(&wish, r->weights, &r->work, shape, &r->evict, &r->costs, &r->machine,
-                    &r->budget, &r->plan, why, sizeof why) != 0)
-        return fail(ERR_FIT, "%s: plan: %s", c->model, why);
+    TRY(choose_plan(r, &wish));
     CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget,
                      &r->bytes, why, sizeof why) == 0);
     plan_cost(&r->plan, r->weights, &r->work, shape, &r->costs, &r->machine, &r->time);

@@ -53,6 +53,7 @@ struct run {
     struct plan plan;
     struct plan_bytes bytes;
     struct plan_time time;
+    int keep_rows; // 1: a plan holds all rows, or it does not fit; else run_plan may leave some out
     struct engine engine;
     int engine_opened;
     void (*tick)(void *ctx); // progress, called every step; or NULL
@@ -63,7 +64,9 @@ struct run {
 
 /* Model, machine, threads, policy; no job yet. */
 enum err run_prepare(struct run *r, const struct config *c);
-/* Work is known: search (or take) a plan, prove it, print it with the flags that freeze it. */
+/* Work is known: search (or take) a plan, prove it, print it with the flags that freeze it. When
+ * only the longest prompts do not fit, their rows leave the work and become error rows (see job.h).
+ */
 enum err run_plan(struct run *r);
 enum err run_walk(struct run *r); // engine_open + engine_run
 /* Takes everything down; live tokens of the job become durable. Accepts a half-built run. */

@@ -36,8 +36,9 @@ def within(tally, what, done, budget):
 
 
 def hint(done):
-    """The flag and the bytes that an exit 4 proposes."""
+    """The flag and the bytes that an exit 4 proposes, or the warning that the longest prompts do not fit."""
     found = re.search(r"(--mem-ram|--mem-disk|--mem-device) (\d+)M\)?$", done.error_line())
+    found = found or re.search(r"longest prompts do not fit: .*(--mem-ram|--mem-disk|--mem-device) (\d+)M", done.err)
     return (found[1], int(found[2])) if found else (None, 0)
 
 
@@ -47,14 +48,19 @@ def fits_or_says(tally, what, place, args, flag, size_mib, *more):
     done = place.sluice(*args, "-o", out, flag, f"{size_mib}M", *more)
     asked = size_mib
     for _ in range(3):  # more of one budget may show that the other is too small
-        if done.code != 4:
+        capped = done.code == 3 and hint(done)[0]
+        if done.code != 4 and not capped:
             break
+        if capped:
+            over = done.rss - size_mib * MIB
+            tally.check(over <= CODE_BYTES, f"{what}, without its longest prompts: peak RSS {done.rss / MIB:.1f} MiB "
+                        f"with a budget of {size_mib} MiB")
         named, asked = hint(done)
         if not tally.check(named == flag and asked > size_mib,
-                           f"{what}: {flag} {size_mib}M: exit 4 without a larger size: {done.error_line()!r}"):
+                           f"{what}: {flag} {size_mib}M: exit {done.code} without a larger size: {done.error_line()!r}"):
             return None
         size_mib = asked
-        done = place.sluice(*args, "-o", out, flag, f"{asked}M", *more)
+        done = place.sluice(*args, "-o", out, flag, f"{asked}M", *more, *(("--overwrite",) if capped else ()))
     tally.check(done.code == 0 and read(out), f"{what}: {flag} {asked}M: exit {done.code}: {done.error_line()!r}")
     return done, asked
 

@@ -37,6 +37,7 @@ SCRIPT_ARGS = {
     "fault_test": ["./sluice"],
     "budget_test": ["./sluice"],
     "bad_input_test": ["./sluice"],
+    "prompt_cap_test": ["./sluice"],
 }
 # Modules that drivers import, and this.
 NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "golden_common", "template_snippets"}
@@ -44,7 +45,7 @@ NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "golden_common", "template
 ALSO_ASAN = {"bad_input_test"}
 # These run hundreds of small durable jobs: on a busy disk they wait for nothing but fsync, so their
 # files lie in memory when there is room. Real disks are ring_test's, budget_test's and the goldens'.
-FSYNC_HEAVY = {"crash_test", "placement_test", "fault_test"}
+FSYNC_HEAVY = {"crash_test", "placement_test", "fault_test", "prompt_cap_test"}
 MEMORY_DIR, MEMORY_BYTES = "/dev/shm", 2 << 30
 # These have parts for a real model: tests/model.sh fetches it, and they skip those parts when it cannot.
 WANT_MODEL = {"score_golden", "budget_test"}

@@ -440,7 +440,7 @@ static void row_failures(void **state)
     struct job_counts counts;
     json_t *rows = rows_of(&c, "{\"prompt\":\"abcd\"}\n{\"prompt\":\"abc\"}\n{\"prompt\":\"ab\"}\n",
                            &f, &counts);
-    assert_string_equal(error_code(row_at(rows, 0)), "prompt_too_long");
+    assert_string_equal(error_code(row_at(rows, 0)), "prompt_too_long_for_memory");
     assert_string_equal(error_code(row_at(rows, 1)), "numeric_error");
     assert_null(json_object_get(row_at(rows, 2), "error"));
     assert_true(counts.ok == 1 && counts.failed == 2 && counts.done == 3);
