@@ -10,5 +10,9 @@ enum err command_begin(struct run **run, const struct config *c);
 enum err command_end(struct run *r, enum err err);
 /* Opens the job of -i; out NULL: look only. The run is prepared; its work is known after. */
 enum err command_open_job(struct run *r, enum request_kind kind, const char *out);
+/* What `plan` plans for: the rows of -i, or made-up ones; again after r->evict has changed. */
+enum err command_plan_work(struct run *r);
+/* `plan --allow`: a line for each lossy option, and for each pair of weights and KV policy. */
+enum err command_allow(struct run *r);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "engine/commands.h"
 #include "engine/plan_file.h"
+#include "engine/plot.h"
 #include "engine/run.h"
 
 static void print_bytes(const char *what, int64_t ram, int64_t disk)
@@ -74,7 +75,7 @@ static enum err made_up_work(struct run *r)
 }
 
 /* One row of a sweep; a value that does not fit is a row as well. */
-static enum err sweep_row(struct run *r, const char *flag, int64_t value)
+static enum err sweep_row(struct run *r, struct plot *plot, const char *flag, int64_t value)
 {
     char text[32];
     const struct config *base = r->config;
@@ -90,9 +91,10 @@ static enum err sweep_row(struct run *r, const char *flag, int64_t value)
     }
     TRY(err);
     const struct plan *p = &r->plan;
+    double rate = r->time.job_s > 0 ? (double)r->work.output_tokens / r->time.job_s : 0.0;
     printf("%s,%lld,%d,%d,%d,%.6g,%.6g,%.6g,%s\n", flag, (long long)value, p->batch, p->batches,
-           p->resident, (double)r->bytes.ram / 1048576.0, r->time.pass_s,
-           r->time.job_s > 0 ? (double)r->work.output_tokens / r->time.job_s : 0.0, r->time.bound);
+           p->resident, (double)r->bytes.ram / 1048576.0, r->time.pass_s, rate, r->time.bound);
+    plot_point(plot, value, rate, r->time.bound);
     return OK;
 }
 
@@ -111,27 +113,50 @@ static enum err sweep(struct run *r)
     TRY(parse_size("sweep", to, &last));
     if (first < 1 || last < first)
         return fail(ERR_USAGE, "--sweep: need 1 <= A <= B");
+    struct plot plot = {0};
+    if (r->config->plot)
+        TRY(plot_open(&plot, r->config->plot, r->opened.model.name, flag));
     enum log_level level = log_level_max;
     log_level_max = LOG_ERROR;
+    r->keep_rows = 1;
     printf("flag,value,batch,batches,weights_resident,ram_mib,pass_s,output_tokens_per_s,bound\n");
     enum err err = OK;
     for (int64_t value = first; err == OK; value = value > last / 2 ? last : value * 2) {
-        err = sweep_row(r, flag, value);
+        err = sweep_row(r, &plot, flag, value);
         if (value == last)
             break;
     }
     log_level_max = level;
-    return err;
+    if (err != OK) {
+        char why[1024];
+        snprintf(why, sizeof why, "%s", err_text());
+        plot_close(&plot, 0);
+        return fail(err, "%s", why);
+    }
+    return plot_close(&plot, 1);
+}
+
+enum err command_plan_work(struct run *r)
+{
+    if (!r->config->in)
+        return made_up_work(r);
+    enum err closed = job_close(r->job);
+    r->job = NULL;
+    TRY(closed);
+    return command_open_job(r, REQUEST_GENERATE, NULL);
 }
 
 static enum err plan(struct run *r)
 {
     const struct config *c = r->config;
+    if (c->plot && !c->sweep)
+        return fail(ERR_USAGE, "--plot: draws a --sweep FLAG=A..B");
+    if (c->allow && (c->sweep || c->json || c->out))
+        return fail(ERR_USAGE, "--allow: prints lines; without --sweep, --json and -o");
     TRY(run_prepare(r, c));
-    if (c->in)
-        TRY(command_open_job(r, REQUEST_GENERATE, NULL));
-    else
-        TRY(made_up_work(r));
+    if (c->allow)
+        return command_allow(r);
+    TRY(command_plan_work(r));
     if (c->sweep)
         return sweep(r);
     TRY(run_plan(r));

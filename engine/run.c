@@ -47,7 +47,7 @@ static enum err parse_share(const char *flag, const char *text, double *value, i
     return OK;
 }
 
-static enum err read_evict(struct evict *e, const struct config *c)
+enum err run_read_evict(struct evict *e, const struct config *c)
 {
     memset(e, 0, sizeof *e);
     e->policy = evict_policy_by_name(c->kv_policy);
@@ -146,7 +146,7 @@ enum err run_prepare(struct run *r, const struct config *c)
     r->config = c;
     r->start_ns = clock_ns();
     TRY(read_compute(r, c));
-    TRY(read_evict(&r->evict, c));
+    TRY(run_read_evict(&r->evict, c));
     TRY(opened_open(&r->opened, c));
     snprintf(r->offload_dir, sizeof r->offload_dir, "%s",
              c->offload_dir ? c->offload_dir : r->opened.pack_path);

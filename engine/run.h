@@ -62,6 +62,8 @@ struct run {
     int64_t start_ns;
 };
 
+/* --kv-policy and what belongs to it. ERR_USAGE. */
+enum err run_read_evict(struct evict *e, const struct config *c);
 /* Model, machine, threads, policy; no job yet. */
 enum err run_prepare(struct run *r, const struct config *c);
 /* Work is known: search (or take) a plan, prove it, print it with the flags that freeze it. When

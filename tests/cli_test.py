@@ -233,6 +233,34 @@ def real_model(p):
           f"score --text: {answer}")
 
 
+def what_if(p):
+    """plan --allow and --plot."""
+    asked = ("plan", "-m", p.model, *RAM, "--prompt-len", "32", "--gen-len", "8", "--num-prompts", "20")
+    done = p.expect("plan --allow", 0, *asked, "--allow", "q8,q4,h2o=0.5")
+    lines = done.stdout.splitlines()
+    names = [x.split("  ")[0] for x in lines[1:-1]]
+    check(names == ["default (lossless)", "q8", "q4", "h2o=0.5", "q8 + h2o=0.5", "q4 + h2o=0.5"], f"--allow: {names}")
+    check(all(x.endswith("lossy") for x in lines[2:-1]) and not lines[1].endswith("lossy"), f"--allow: {done.stdout!r}")
+    check("1.00x" in lines[1] and "change the answers" in lines[-1], f"--allow: {done.stdout!r}")
+    for bad in ("q5", "h2o", "h2o=2.5", "lfu=0.2", ","):
+        p.expect(f"plan --allow {bad}", 2, *asked, "--allow", bad)
+    p.expect("plan --allow with --sweep", 2, *asked, "--allow", "q8", "--sweep", "batch=1..4")
+    p.expect("plan --plot alone", 2, *asked, "--plot", p.at("a.svg"))
+    drawing = (*asked, "--sweep", "mem-ram=1M..128M", "--plot", p.at("a.svg"))
+    if subprocess.run(["sh", "-c", "command -v gnuplot"], capture_output=True).returncode == 0:
+        done = p.expect("plan --plot", 0, *drawing)
+        with open(p.at("a.svg"), "rb") as f:
+            svg = f.read()
+        check(b"<svg" in svg and svg.rstrip().endswith(b"</svg>") and b"--mem-ram" in svg, f"--plot: {svg[:200]!r}")
+        check(done.stdout.startswith("flag,value,"), "--plot: the rows stand on stdout all the same")
+        p.expect("--plot into a folder that is not there", 2, *asked, "--sweep", "batch=1..4", "--plot", "no/a.svg")
+        p.expect("--plot of a bad flag", 2, *asked, "--sweep", "wings=1..4", "--plot", p.at("b.svg"))
+    none = p.expect("--plot without gnuplot", 2, *asked, "--sweep", "batch=1..4", "--plot", p.at("b.svg"),
+                    env={"PATH": p.at("empty")})
+    check("gnuplot-nox" in none.stderr, f"--plot without gnuplot: {none.stderr!r}")
+    check(not os.path.exists(p.at("b.svg")), "--plot that failed leaves no file")
+
+
 def dummy(p):
     """A model config: only what the plan streams is written, and it shows neither in OUT nor in the next run."""
     text = ("family = llama\ndim = 256\nlayers = 6\nheads = 4\nffn = 1024\nvocab = 9000\ncontext = 256\n")
@@ -268,7 +296,7 @@ def dummy(p):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         p = Place(folder)
-        for part in (usage, inspect_and_pack, plan, run, stop_and_resume, score, dummy, real_model):
+        for part in (usage, inspect_and_pack, plan, run, stop_and_resume, score, what_if, dummy, real_model):
             try:
                 part(p)
             except (OSError, KeyError, ValueError, IndexError, subprocess.TimeoutExpired) as e:
