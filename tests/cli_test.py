@@ -6,6 +6,7 @@ $SLUICE_TEST_GGUF, or SmolLM2-135M-Instruct in the cache folder of the user, add
 """
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -233,6 +234,24 @@ def real_model(p):
           f"score --text: {answer}")
 
 
+def shapes(p):
+    """What the comments in configs/ say of a model is what inspect prints."""
+    configs = os.path.join(os.path.dirname(HERE), "configs")
+    n = 0
+    for name in sorted(os.listdir(configs)):
+        with open(os.path.join(configs, name)) as f:
+            text = f.read()
+        if not re.search(r"^family = ", text, re.M):
+            continue
+        n += 1
+        said = re.search(r"^# ([\d.]+) G parameters; K and V of a token take ([\d,]+) bytes in bf16\.$", text, re.M)
+        done = p.expect(f"inspect {name}", 0, "inspect", os.path.join(configs, name))
+        found = re.search(r"(\d+) parameters\n(?s:.*)KV (\d+) bytes a token in bf16", done.stdout)
+        check(said and found and f"{int(found[1]) / 1e9:.2f}" == said[1] and found[2] == said[2].replace(",", ""),
+              f"{name}: its comment says {said and said.groups()}, inspect {found and found.groups()}")
+    check(n >= 6, f"{n} model shapes in configs/")
+
+
 def what_if(p):
     """plan --allow and --plot."""
     asked = ("plan", "-m", p.model, *RAM, "--prompt-len", "32", "--gen-len", "8", "--num-prompts", "20")
@@ -296,7 +315,7 @@ def dummy(p):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         p = Place(folder)
-        for part in (usage, inspect_and_pack, plan, run, stop_and_resume, score, what_if, dummy, real_model):
+        for part in (usage, inspect_and_pack, plan, run, stop_and_resume, score, shapes, what_if, dummy, real_model):
             try:
                 part(p)
             except (OSError, KeyError, ValueError, IndexError, subprocess.TimeoutExpired) as e:
