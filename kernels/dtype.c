@@ -1,14 +1,14 @@
 /* kernels/dtype.c - see dtype.h. The one table of number formats, f16 conversion, rows and panels.
  *
  * Owns: which decoder belongs to which format, and the order of numbers inside a panel.
- * Refuses: the insides of blocks (kernels/dtype_blocks.c) and of panels of GGUF blocks
- * (kernels/dtype_columns.c).
+ * Refuses: the insides of blocks (kernels/dtype_blocks.c), of panels of GGUF blocks
+ * (kernels/dtype_columns.c) and of our own panels (kernels/dtype_own.c).
  * A newcomer would miss: ranges of a panel are decoded by the blocks asked for, never whole rows,
- * and always through exact f32: the bf16 panel is that value rounded once. DTYPE_BF12 has a name in
- * the enum but no coder, so every lookup and size answers that there is no such format. */
+ * and always through exact f32: the bf16 panel is that value rounded once. */
 #include "kernels/dtype.h"
 #include "kernels/dtype_blocks.h"
 #include "kernels/dtype_columns.h"
+#include "kernels/dtype_own.h"
 
 #include <string.h>
 
@@ -17,7 +17,7 @@ typedef void (*encode_fn)(const float *in, int64_t n, uint8_t *blocks);
 
 struct format {
     struct dtype_info info;
-    decode_fn decode; // NULL: the format has no coder
+    decode_fn decode;
     encode_fn encode; // NULL: cannot be written
 };
 
@@ -134,7 +134,7 @@ static const struct format formats[N_DTYPES] = {
     [DTYPE_Q6_K] = {{"q6_k", 256, 210, 0, 14}, blocks_decode_q6_k, NULL},
     [DTYPE_Q8] = {{"q8", DTYPE_GROUP, 68, 1, -1}, blocks_decode_q8, blocks_encode_q8},
     [DTYPE_Q4] = {{"q4", DTYPE_GROUP, 36, 1, -1}, blocks_decode_q4, blocks_encode_q4},
-    [DTYPE_BF12] = {{"bf12", 1, 0, 0, -1}, NULL, NULL},
+    [DTYPE_BF12] = {{"bf12", 1, 2, 0, -1}, decode_bf16, encode_bf16},
 };
 
 static const struct format *format_at(enum dtype t)
@@ -151,7 +151,7 @@ const struct dtype_info *dtype_info(enum dtype t)
 enum dtype dtype_by_name(const char *name)
 {
     for (int t = 0; t < N_DTYPES; t++)
-        if (formats[t].decode && strcmp(formats[t].info.name, name) == 0)
+        if (strcmp(formats[t].info.name, name) == 0)
             return (enum dtype)t;
     return N_DTYPES;
 }
@@ -168,7 +168,7 @@ int64_t dtype_row_bytes(enum dtype t, int64_t k)
 {
     const struct format *f = format_at(t);
     int64_t bytes;
-    if (!f->decode || k < 0 || (k % f->info.block != 0 && !f->info.partial_block))
+    if (k < 0 || (k % f->info.block != 0 && !f->info.partial_block))
         return -1;
     const int64_t n_blocks = k / f->info.block + (k % f->info.block != 0);
     return __builtin_mul_overflow(n_blocks, f->info.block_bytes, &bytes) ? -1 : bytes;
@@ -181,7 +181,7 @@ int64_t dtype_panel_bytes(enum dtype t, int64_t k)
     int64_t bytes;
     if (row_bytes < 0 || __builtin_mul_overflow(row_bytes, (int64_t)PANEL_ROWS, &bytes))
         return -1;
-    return bytes;
+    return dtype_is_own(t) ? own_panel_bytes(t, k) : bytes;
 }
 
 int64_t dtype_panels_bytes(enum dtype t, int64_t n, int64_t k)
@@ -225,6 +225,10 @@ void panel_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, voi
 {
     const int64_t row_bytes = dtype_row_bytes(t, k), panel_bytes = dtype_panel_bytes(t, k);
     CHECK(panel_bytes >= 0);
+    if (dtype_is_own(t)) {
+        own_panel_pack(t, rows, k, panel);
+        return;
+    }
     memset(panel, 0, (size_t)panel_bytes);
     if (columns_has(t)) {
         columns_pack(t, rows, k, panel);
@@ -322,6 +326,8 @@ void panel_decode_bf16(enum dtype t, const void *panel, int64_t k, int64_t k0, i
     range_check(t, k, k0, k1);
     if (columns_has(t)) {
         columns_decode_bf16(t, p, k0, k1, out);
+    } else if (dtype_is_own(t)) {
+        own_decode_bf16(t, p, k, k0, k1, out);
     } else if (dtype_info(t)->block > 1) {
         blocks_to_bf16(t, p, k, k0, k1, pairs);
     } else if (t == DTYPE_BF16) {
@@ -344,6 +350,8 @@ void panel_decode_f32(enum dtype t, const void *panel, int64_t k, int64_t k0, in
     range_check(t, k, k0, k1);
     if (columns_has(t)) {
         columns_decode_f32(t, p, k0, k1, out);
+    } else if (dtype_is_own(t)) {
+        own_decode_f32(t, p, k, k0, k1, out);
     } else if (dtype_info(t)->block > 1) {
         blocks_to_f32(t, p, k, k0, k1, out);
     } else if (t == DTYPE_BF16) {

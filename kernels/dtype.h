@@ -8,7 +8,7 @@
  *   bf16           [k_even / 2][32][2]   pairs of k interleaved, k_even = k rounded up to 2
  *   f32, f16       [k][32]
  *   GGUF blocks    per block along k the parts of 32 blocks (kernels/dtype_columns.h)
- *   q8, q4         [32] whole rows, one after the other
+ *   q8, q4, bf12   see kernels/dtype_own.h; a row of bf12 is a row of bf16
  * Decoded panels are bf16 pairs or f32, the first two layouts, for any format. */
 #ifndef KERNELS_DTYPE_H
 #define KERNELS_DTYPE_H
@@ -35,7 +35,7 @@ enum dtype {
     DTYPE_Q6_K,
     DTYPE_Q8, // ours: groups of 64 along k (the last may be shorter): symmetric int8, one f32 scale
     DTYPE_Q4, // ours: groups of 64 along k: 4-bit unsigned, f16 scale and f16 minimum
-    DTYPE_BF12, // ours, lossless: see kernels/dtype.c
+    DTYPE_BF12, // ours: bf16 in 12 bits, lossless; only panels are short, and not all: bf12_fits()
     N_DTYPES
 };
 
@@ -62,10 +62,14 @@ int64_t dtype_panels_bytes(enum dtype t, int64_t n, int64_t k);
 
 /* row -> f32[k], exact for every format but for the f32 rounding its definition implies. */
 void dtype_decode_row(enum dtype t, const void *row, int64_t k, float *out);
-/* f32[k] -> row; for f32, f16, bf16 (round to nearest even), q8, q4. CHECKs on other formats. */
+/* f32[k] -> row; for f32, f16, bf16 and bf12 (round to nearest even), q8, q4. CHECKs on other
+ * formats. */
 void dtype_encode_row(enum dtype t, const float *in, int64_t k, void *row);
 
-/* Packs 32 rows (each in format t, NULL = zeros) into one panel of format t. */
+/* 1 when these 32 bf16 rows (NULL = zeros) can be a panel of bf12: of its numbers one in 256 may
+ * have another exponent than the 15 commonest. */
+int bf12_fits(const void *const rows[PANEL_ROWS], int64_t k);
+/* Packs 32 rows (each in format t, NULL = zeros) into one panel of format t. CHECKs bf12_fits(). */
 void panel_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, void *panel);
 /* Decodes columns k0 <= k < k1 (k0 even and on a block boundary; k1 likewise or = k) of a panel.
  * bf16: out [(k1 - k0 + 1) / 2][32][2], rounded to nearest even from the exact f32 value;
