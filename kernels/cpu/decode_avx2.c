@@ -2,6 +2,7 @@
  *
  * Owns: the table of AVX2 decoders. This set multiplies f32 only, so no row makes bf16. */
 #include "kernels/cpu/decode.h"
+#include "kernels/cpu/decode_own.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -32,6 +33,9 @@ static void f16_f32(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, flo
 const struct panel_decoder cpu_decoders_avx2[N_DTYPES] = {
     [DTYPE_F16] = {NULL, f16_f32},
     [DTYPE_BF16] = {NULL, bf16_f32},
+    [DTYPE_Q8] = {NULL, decode_q8_f32_avx2},
+    [DTYPE_Q4] = {NULL, decode_q4_f32_avx2},
+    [DTYPE_BF12] = {NULL, decode_bf12_f32_avx2},
 };
 #else
 const struct panel_decoder cpu_decoders_avx2[N_DTYPES] = {{0}};

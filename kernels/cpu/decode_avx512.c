@@ -6,6 +6,7 @@
  * f32, which vcvtne2ps2bf16 would lose. A code of 4 bits is not converted but looked up: vpermps
  * reads only the low 4 bits of its index, so the codes above need no mask. */
 #include "kernels/cpu/decode.h"
+#include "kernels/cpu/decode_own.h"
 #include "kernels/dtype_columns.h"
 
 #include <string.h>

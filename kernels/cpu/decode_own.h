@@ -1,0 +1,20 @@
+/* kernels/cpu/decode_own.h - the panels of q8, q4 and bf12 to words, per instruction set.
+ *
+ * Owns: the names. Arguments and results are those of panel_decode_bf16() and panel_decode_f32()
+ * (kernels/dtype.h) for the format of the name, the bits are the portable decoder's (payloads of
+ * NaNs aside); the caller has checked the range. */
+#ifndef KERNELS_CPU_DECODE_OWN_H
+#define KERNELS_CPU_DECODE_OWN_H
+
+#include "kernels/dtype_own.h"
+
+void decode_q8_bf16_avx512(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, uint16_t *out);
+void decode_q4_bf16_avx512(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, uint16_t *out);
+void decode_bf12_bf16_avx512(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,
+                             uint16_t *out);
+/* AVX-512 uses these too: f32 words are not its way to be fast. */
+void decode_q8_f32_avx2(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, float *out);
+void decode_q4_f32_avx2(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, float *out);
+void decode_bf12_f32_avx2(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, float *out);
+
+#endif
