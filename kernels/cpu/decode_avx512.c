@@ -284,10 +284,14 @@ INLINE void columns(int block, int bits, int bias, int min_at, int scales_at, in
 COLUMN_FORMATS(COLUMN_DECODERS)
 
 #define COLUMN_ROW(NAME, name, ...) [DTYPE_##NAME] = {name##_bf16, name##_f32},
-const struct panel_decoder cpu_decoders_avx512[N_DTYPES] = {[DTYPE_F32] = {f32_bf16, NULL},
-                                                            [DTYPE_F16] = {f16_bf16, f16_f32},
-                                                            [DTYPE_BF16] = {NULL, bf16_f32},
-                                                            COLUMN_FORMATS(COLUMN_ROW)};
+const struct panel_decoder cpu_decoders_avx512[N_DTYPES] = {
+    [DTYPE_F32] = {f32_bf16, NULL},
+    [DTYPE_F16] = {f16_bf16, f16_f32},
+    [DTYPE_BF16] = {NULL, bf16_f32},
+    [DTYPE_Q8] = {decode_q8_bf16_avx512, decode_q8_f32_avx2},
+    [DTYPE_Q4] = {decode_q4_bf16_avx512, decode_q4_f32_avx2},
+    [DTYPE_BF12] = {decode_bf12_bf16_avx512, decode_bf12_f32_avx2},
+    COLUMN_FORMATS(COLUMN_ROW)};
 #else
 const struct panel_decoder cpu_decoders_avx512[N_DTYPES] = {{0}};
 #endif
