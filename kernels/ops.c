@@ -4,6 +4,7 @@
  * To add a faster kernel: one row in the table of its op. */
 #include "kernels/ops.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/int8.h"
 #include "kernels/device.h"
 #include "kernels/math.h"
 
@@ -39,18 +40,25 @@ enum isa isa_best(void)
     return ISA_PORTABLE;
 }
 
-/* The row of the best set not above the chosen one runs; ISA_REF, the lowest, is always there. */
-#define TABLE(name, ...)                                                                           \
-    static const struct {                                                                          \
-        enum isa isa;                                                                              \
-        void (*run)(const struct ops *ops, const struct name##_args *args);                        \
-    } name##_rows[] = {__VA_ARGS__, {ISA_REF, ref_##name}};                                        \
+/* best_name: the row of the best set not above the chosen one; ISA_REF, the lowest, is always
+ * there. */
+#define ROWS(name, args_type, ...)                                                                 \
+    static void best_##name(const struct ops *ops, const args_type *args)                          \
+    {                                                                                              \
+        static const struct {                                                                      \
+            enum isa isa;                                                                          \
+            void (*run)(const struct ops *ops, const args_type *args);                             \
+        } rows[] = {__VA_ARGS__, {ISA_REF, ref_##name}};                                           \
+        int row = 0;                                                                               \
+        while (rows[row].isa > ops->isa)                                                           \
+            row++;                                                                                 \
+        rows[row].run(ops, args);                                                                  \
+    }
+/* ops_run_name: queued on the stream, or here and now. */
+#define DOOR(name)                                                                                 \
     static void here_##name(const struct ops *ops, const void *args)                               \
     {                                                                                              \
-        int row = 0;                                                                               \
-        while (name##_rows[row].isa > ops->isa)                                                    \
-            row++;                                                                                 \
-        name##_rows[row].run(ops, args);                                                           \
+        best_##name(ops, args);                                                                    \
     }                                                                                              \
     void ops_run_##name(const struct ops *ops, const struct name##_args *args)                     \
     {                                                                                              \
@@ -59,9 +67,28 @@ enum isa isa_best(void)
         else                                                                                       \
             here_##name(ops, args);                                                                \
     }
+#define TABLE(name, ...)                                                                           \
+    ROWS(name, struct name##_args, __VA_ARGS__)                                                    \
+    DOOR(name)
 
-TABLE(matmul, {ISA_AVX512, cpu_matmul_avx512}, {ISA_AVX2, cpu_matmul_avx2},
-      {ISA_PORTABLE, cpu_matmul_portable})
+#define ref_matmul_float ref_matmul
+ROWS(matmul_float, struct matmul_args, {ISA_AVX512, cpu_matmul_avx512}, {ISA_AVX2, cpu_matmul_avx2},
+     {ISA_PORTABLE, cpu_matmul_portable})
+ROWS(matmul_int8, struct matmul_args, {ISA_AVX512, cpu_matmul_int8_avx512},
+     {ISA_AVX2, cpu_matmul_int8_avx2}, {ISA_PORTABLE, cpu_matmul_int8_portable})
+
+/* Formats that int8 does not multiply go the way of bf16. */
+static void best_matmul(const struct ops *ops, const struct matmul_args *args)
+{
+    struct ops as_bf16 = *ops;
+    as_bf16.compute = COMPUTE_BF16;
+    if (ops->compute == COMPUTE_INT8 && int8_multiplies(args->w.dtype))
+        best_matmul_int8(ops, args);
+    else
+        best_matmul_float(ops->compute == COMPUTE_INT8 ? &as_bf16 : ops, args);
+}
+DOOR(matmul)
+
 TABLE(decode, {ISA_AVX512, cpu_decode_avx512}, {ISA_AVX2, cpu_decode_avx2},
       {ISA_PORTABLE, cpu_decode_portable})
 TABLE(norm, {ISA_AVX512, cpu_norm_avx512}, {ISA_AVX2, cpu_norm_avx2},
@@ -98,10 +125,13 @@ int64_t ops_args_bytes(enum op op)
 int64_t matmul_scratch_bytes(const struct ops *ops, int m, int n, int k)
 {
     (void)n; // panels are decoded one at a time
-    int pairs = ops->isa == ISA_AVX512 && ops->compute == COMPUTE_BF16;
+    int pairs = ops->isa == ISA_AVX512 && ops->compute != COMPUTE_F32;
     int n_threads = pool_threads(ops->pool);
     struct matmul_scratch s = matmul_scratch(m, pairs ? ceil_div(k, 2) : k, n_threads);
-    return s.packed_bytes + (s.decoded_bytes + s.sums_bytes) * n_threads;
+    int64_t bytes = s.packed_bytes + (s.decoded_bytes + s.sums_bytes) * n_threads;
+    // Under int8 some weights may be of a format that is multiplied as bf16.
+    return ops->compute == COMPUTE_INT8 ? max_i64(bytes, int8_scratch_bytes(ops->isa, m, k))
+                                        : bytes;
 }
 
 int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_heads,

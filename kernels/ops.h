@@ -9,11 +9,13 @@
  *   b. attention sums over slots ascending, in tiles of 32 from slot 0, split at multiples of 256
  *      slots always, splits joined in order, the row's own new token last;
  *   c. a prompt attends in tiles of 32 queries at absolute positions; a tile's weights are one
- * chain over (query, head), and tiles are added to the scores in ascending order; d. sums in norms
- * and softmax run in 16 lanes joined in one fixed tree; exp is op_exp (ours); e. under COMPUTE_F32
- * each link of a chain is a fused multiply-add, so that every instruction set gives the same bytes;
- * under COMPUTE_BF16 the instruction set is part of the answer. Arrays are row-major, slow to fast.
- */
+ *      chain over (query, head), and tiles are added to the scores in ascending order;
+ *   d. sums in norms and softmax run in 16 lanes joined in one fixed tree; exp is op_exp (ours);
+ *   e. under COMPUTE_F32 each link of a chain is a fused multiply-add, so that every instruction
+ *      set gives the same bytes; under COMPUTE_BF16 the instruction set is part of the answer.
+ *      Under COMPUTE_INT8 matmuls over q8 and q4 give the same bytes on every set.
+ *
+ * Arrays are row-major, slow to fast. */
 #ifndef KERNELS_OPS_H
 #define KERNELS_OPS_H
 
@@ -54,7 +56,12 @@ struct weight {
 };
 
 /* y[m, n] = act(x[m, k] . W^T + bias), or y += that.
- * Inputs are rounded to the compute format (bf16, to nearest even); the chain is f32. */
+ * Inputs are rounded to the compute format (bf16, to nearest even); the chain is f32.
+ * COMPUTE_INT8 with weights in q8 or q4 (others: as COMPUTE_BF16): a row of x becomes codes
+ * q = round(x * (127 / max|x|)) and scale = max|x| / 127; a row with a NaN or an infinity gives
+ * NaN, one below 2^-100 counts as zeros. The chain runs over the weights' groups of 64, from 0: q8
+ * adds w.scale * sum(q * code), q4 adds w.scale * sum(q * code), then w.minimum * sum(q); the sums
+ * are exact, each addition is a fused multiply-add. The chain's end times scale is the product. */
 struct matmul_args {
     struct weight w;
     const float *x;    // [m, k], row stride x_stride
@@ -280,6 +287,7 @@ struct head_reduce_args {
     void ref_##name(const struct ops *ops, const struct name##_args *args);
 OPS(OPS_DECLARE)
 #undef OPS_DECLARE
+void ref_matmul_int8(const struct ops *ops, const struct matmul_args *args);
 
 #define OPS_ENUM(name) OP_##name,
 enum op { OPS(OPS_ENUM) N_OPS };

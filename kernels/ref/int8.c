@@ -1,0 +1,90 @@
+/* kernels/ref/int8.c - the int8 matmul in obvious loops: see struct matmul_args in kernels/ops.h.
+ *
+ * Owns: what quantised inputs times quantised weights mean. Refuses: speed.
+ * A newcomer would miss: the codes are those of the fast kernels, to the bit, and sums of a group
+ * are whole numbers; only the chain over groups is double here. */
+#include "kernels/dtype_own.h"
+#include "kernels/ops.h"
+
+#include <math.h>
+#include <string.h>
+
+struct group_number {
+    int code;
+    double scale, min;
+};
+
+/* Number i of output o, o < 32, of a panel. */
+static struct group_number number_at(enum dtype t, const uint8_t *panel, int i, int o)
+{
+    struct group_number number = {0};
+    const int quad = i % OWN_GROUP / 4, byte = i % 4;
+    if (t == DTYPE_Q8) {
+        const uint8_t *group = panel + (int64_t)(i / OWN_GROUP) * Q8_GROUP_BYTES;
+        float scale;
+        memcpy(&scale, group + o * 4, 4);
+        number.scale = scale;
+        number.code = group[Q8_HEAD_BYTES + (quad * PANEL_ROWS + o) * 4 + byte] - Q8_BIAS;
+    } else {
+        const uint8_t *group = panel + (int64_t)(i / OWN_GROUP) * Q4_GROUP_BYTES;
+        uint16_t scale, min;
+        memcpy(&scale, group + o * 2, 2);
+        memcpy(&min, group + (PANEL_ROWS + o) * 2, 2);
+        number.scale = f16_to_f32(scale);
+        number.min = f16_to_f32(min);
+        number.code = group[Q4_HEAD_BYTES + (quad * 16 + o % 16) * 4 + byte] >> (o / 16 * 4) & 15;
+    }
+    return number;
+}
+
+static float largest(const float *x, int k)
+{
+    float max = 0;
+    for (int i = 0; i < k; i++) {
+        if (!isfinite(x[i]))
+            return NAN;
+        max = fmaxf(max, fabsf(x[i]));
+    }
+    return max < 0x1p-100f ? 0 : max;
+}
+
+static int code_of(float x, float max)
+{
+    return isfinite(max) && max > 0 ? (int)rintf(x * (127.0f / max)) : 0;
+}
+
+static double dot(const struct matmul_args *a, const uint8_t *panel, const float *x, int o)
+{
+    const float max = largest(x, a->w.k);
+    double chain = 0;
+    for (int first = 0; first < a->w.k; first += OWN_GROUP) {
+        struct group_number number = {0};
+        double products = 0, inputs = 0;
+        for (int i = first; i < first + OWN_GROUP && i < a->w.k; i++) {
+            const int code = code_of(x[i], max);
+            number = number_at(a->w.dtype, panel, i, o);
+            products += code * number.code;
+            inputs += code;
+        }
+        chain += number.scale * products + number.min * inputs;
+    }
+    return chain * (double)(max / 127.0f);
+}
+
+void ref_matmul_int8(const struct ops *ops, const struct matmul_args *a)
+{
+    (void)ops;
+    for (int row = 0; row < a->m; row++)
+        for (int o = 0; o < a->w.n; o++) {
+            const uint8_t *panel = (const uint8_t *)a->w.panels +
+                                   o / PANEL_ROWS * dtype_panel_bytes(a->w.dtype, a->w.k);
+            float *y = &a->y[row * a->y_stride + o];
+            double v = dot(a, panel, a->x + row * a->x_stride, o % PANEL_ROWS);
+            v += a->bias ? a->bias[o] : 0;
+            if (a->act == ACT_RELU)
+                v = v > 0 ? v : 0;
+            if (a->act == ACT_GELU)
+                v = 0.5 * v * (1 + erf(v / sqrt(2)));
+            *y = (float)(a->add ? *y + v : v);
+        }
+}
