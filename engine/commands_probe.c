@@ -18,7 +18,7 @@ static enum err print_json(const struct machine *m, const struct compute_setup *
                              s->info.cpu_name, "threads", m->threads, "isa", isa_name(s->ops.isa),
                              "nvme_read", m->nvme_read, "nvme_write", m->nvme_write, "ram_read",
                              m->ram_read, "matmul_flops", m->matmul_flops, "step_s", m->step_s,
-                             "compute", s->ops.compute == COMPUTE_F32 ? "f32" : "bf16");
+                             "compute", compute_name(s->ops.compute));
     int bad = !root || json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) != 0;
     json_decref(root);
     putchar('\n');

@@ -14,10 +14,9 @@ static enum err read_flags(struct compute_setup *s, const struct config *c)
     if (s->ops.isa > best)
         return fail(ERR_USAGE, "--isa %s: this CPU does not have it (it has %s)", c->isa,
                     isa_name(best));
-    int f32 = strcmp(c->compute, "f32") == 0;
-    if (!f32 && strcmp(c->compute, "bf16") != 0)
-        return fail(ERR_USAGE, "--compute: '%s' is none of bf16|f32", c->compute);
-    s->ops.compute = f32 ? COMPUTE_F32 : COMPUTE_BF16;
+    s->ops.compute = compute_by_name(c->compute);
+    if (s->ops.compute == N_COMPUTES)
+        return fail(ERR_USAGE, "--compute: '%s' is none of bf16|f32|int8", c->compute);
     static const char *const names[] = {"auto", "uring", "threads"};
     static const enum ring_kind kinds[] = {RING_AUTO, RING_URING, RING_THREADS};
     for (int i = 0; i < 3; i++)

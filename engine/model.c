@@ -260,8 +260,7 @@ static enum err read_tensor(struct model *m, struct pack_in *in, int layer, enum
     char name[9] = {0};
     memcpy(name, format, 8);
     t.dtype = dtype_by_name(name);
-    if (t.dtype >= N_DTYPES || dtype_info(t.dtype)->block_bytes <= 0 || // a name without a decoder
-        (roles[role].kind == ROLE_IS_VECTOR && t.dtype != DTYPE_F32))
+    if (t.dtype >= N_DTYPES || (roles[role].kind == ROLE_IS_VECTOR && t.dtype != DTYPE_F32))
         return bad_meta(m, layer, "tensor format");
     int n, k;
     role_dims(&m->shape, role, &n, &k);

@@ -16,7 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *const weights_names[N_PACK_WEIGHTS] = {"auto", "f32", "f16", "bf16", "q8", "q4"};
+static const char *const weights_names[N_PACK_WEIGHTS] = {"auto", "f32", "f16", "bf16",
+                                                          "q8",   "q4",  "bf12"};
 
 const char *pack_weights_name(enum pack_weights w)
 {

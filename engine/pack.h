@@ -23,12 +23,13 @@
 /* What matrices are stored as. Norms and biases are always f32; learned positions are never put
  * into blocks. The numbers stand in pack files: append only. */
 enum pack_weights {
-    PACK_AUTO, // each as in the file
+    PACK_AUTO, // each as in the file, but bf16 as bf12 where that is lossless and smaller
     PACK_F32,
     PACK_F16,
     PACK_BF16,
     PACK_Q8,
     PACK_Q4,
+    PACK_BF12, // matrices that would lose by it stay bf16, as rows do
     N_PACK_WEIGHTS
 };
 const char *pack_weights_name(enum pack_weights w);       // "auto", "f32", ...
@@ -63,10 +64,16 @@ struct pack_request {
     int64_t tokenizer_bytes;
     const char *path; // the file to make; appears complete, by rename, or not at all
     int on_demand;    // 1: its layers are absent (a hole in the file) until pack_layer_make()
-    /* Called about once per MiB written; an error stops the work and is returned. May be NULL. */
+    /* Called about once per MiB that was looked at, to choose formats, then from 0 again per MiB
+     * written; an error stops the work and is returned. May be NULL. */
     enum err (*progress)(void *ctx, int64_t done_bytes, int64_t total_bytes);
     void *ctx;
 };
+
+/* For PACK_AUTO and PACK_BF12: reads every matrix that may become bf12 and sets bf12[layer][role]
+ * (layer 0 for other places than decoders; zeroed before, [max(n_layers, 1)][N_ROLES]) to 1 where
+ * it will. Used by pack_write(). */
+enum err pack_choose_bf12(const struct pack_request *r, uint8_t *bf12);
 
 /* Writes a pack. Holds 64 rows of the widest matrix, and the metadata. ERR_IO: disk full (checked
  * before the start; the message says how many bytes are needed) or failing. */

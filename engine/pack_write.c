@@ -33,6 +33,7 @@ struct writer {
     uint32_t *row_crcs; // owned: [vocab] of the embedding's rows, which are gathered one by one
     int64_t row_bytes_max, rows_bytes, panel_bytes; // what the buffers must hold
     int k_max;
+    uint8_t *bf12;               // owned: [n_layers][N_ROLES] matrices that become bf12
     uint8_t *raw, *rows, *panel; // owned: one source row; 32 rows and their panel to be written
     float *numbers;              // owned: [k_max]
     uint8_t *memory;             // borrowed: where a layer goes that is made in memory; else NULL
@@ -52,8 +53,10 @@ static enum dtype stored_as(const struct writer *w, enum tensor_role role, int l
     enum dtype source = w->p->dtype(w->p->impl, role, layer);
     static const enum dtype wanted[N_PACK_WEIGHTS] = {
         [PACK_F32] = DTYPE_F32, [PACK_F16] = DTYPE_F16, [PACK_BF16] = DTYPE_BF16,
-        [PACK_Q8] = DTYPE_Q8,   [PACK_Q4] = DTYPE_Q4,
+        [PACK_Q8] = DTYPE_Q8,   [PACK_Q4] = DTYPE_Q4,   [PACK_BF12] = DTYPE_BF16,
     };
+    if (w->bf12[layer * N_ROLES + role])
+        return DTYPE_BF12;
     enum dtype t = w->r->weights == PACK_AUTO ? source : wanted[w->r->weights];
     if (role == ROLE_POS &&
         dtype_info(t)->block > 1) // added to the stream as they are: keep them exact
@@ -267,7 +270,7 @@ static enum err get_rows(struct writer *w, enum tensor_role role, int layer,
                          const struct model_tensor *t, int first, int n)
 {
     enum dtype source = w->p->dtype(w->p->impl, role, layer);
-    if (source == t->dtype)
+    if (source == dtype_of_rows(t->dtype)) // to the bit, NaNs too
         return w->p->rows(w->p->impl, role, layer, first, n, w->rows);
     int64_t row_bytes = dtype_row_bytes(t->dtype, t->k);
     for (int i = 0; i < n; i++) {
@@ -311,6 +314,9 @@ static enum err write_tensor(struct writer *w, enum tensor_role role, int layer,
         const void *rows[PANEL_ROWS] = {0};
         for (int i = 0; i < n; i++)
             rows[i] = w->rows + i * row_bytes;
+        if (t->dtype == DTYPE_BF12 && !bf12_fits(rows, t->k))
+            return fail(ERR_INPUT, "%s: %s: changed while it was packed", w->p->name,
+                        role_name(role));
         panel_pack(t->dtype, rows, t->k, w->panel);
         TRY(append(w, w->panel, panel_bytes));
     }
@@ -517,7 +523,11 @@ enum err pack_write(const struct pack_request *r)
     w->r = r;
     w->p = r->provider;
     w->fd = -1;
-    enum err e = lay_out(w);
+    w->bf12 = calloc((size_t)max_i64(w->p->shape.n_layers, 1), N_ROLES);
+    enum err e = w->bf12 ? pack_choose_bf12(r, w->bf12)
+                         : fail(ERR_FIT, "memory: no room for a pack's writer");
+    if (e == OK)
+        e = lay_out(w);
     if (e == OK)
         e = take_tables(w);
     if (e == OK)
@@ -531,6 +541,7 @@ enum err pack_write(const struct pack_request *r)
         if (w->tmp[0])
             unlink(w->tmp);
     }
+    free(w->bf12);
     free(w->layers);
     free(w->crcs);
     free(w->row_crcs);

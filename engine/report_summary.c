@@ -221,7 +221,7 @@ static json_t *machine_json(const struct run *r)
     put(j, "cpu", json_string(r->info.cpu_name));
     put(j, "threads", json_integer(m->threads));
     put(j, "isa", json_string(isa_name(r->ops.isa)));
-    put(j, "compute", json_string(r->ops.compute == COMPUTE_F32 ? "f32" : "bf16"));
+    put(j, "compute", json_string(compute_name(r->ops.compute)));
     put(j, "nvme_read", number(m->nvme_read));
     put(j, "nvme_write", number(m->nvme_write));
     put(j, "ram_read", number(m->ram_read));

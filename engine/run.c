@@ -73,11 +73,12 @@ enum err run_read_evict(struct evict *e, const struct config *c)
 
 static enum err read_compute(struct run *r, const struct config *c)
 {
-    static const char *const formats[] = {"bf16", "f32", NULL};
     static const char *const ios[] = {"auto", "uring", "threads", NULL};
     static const char *const attns[] = {"auto", "cpu", NULL};
-    int compute, io, attn;
-    TRY(choose("compute", c->compute, formats, &compute));
+    int io, attn;
+    enum compute compute = compute_by_name(c->compute);
+    if (compute == N_COMPUTES)
+        return fail(ERR_USAGE, "--compute: '%s' is none of bf16|f32|int8", c->compute);
     TRY(choose("io", c->io, ios, &io));
     TRY(choose("attn", c->attn, attns, &attn));
     r->io = io == 0 ? RING_AUTO : io == 1 ? RING_URING : RING_THREADS;
@@ -89,7 +90,7 @@ static enum err read_compute(struct run *r, const struct config *c)
                     c->device);
     if (strcmp(c->device, "auto") != 0 && strcmp(c->device, "cpu") != 0)
         return fail(ERR_USAGE, "--device: '%s' is none of auto|cpu|cuda[:i]", c->device);
-    r->ops = (struct ops){.isa = isa_best(), .compute = compute ? COMPUTE_F32 : COMPUTE_BF16};
+    r->ops = (struct ops){.isa = isa_best(), .compute = compute};
     if (strcmp(c->isa, "auto") != 0) {
         r->ops.isa = isa_by_name(c->isa);
         if (r->ops.isa == N_ISAS || r->ops.isa == ISA_REF)
@@ -136,8 +137,8 @@ static void write_fingerprint(struct run *r, const struct config *c)
                  e->simulate ? " simulate" : "");
     snprintf(r->fingerprint, sizeof r->fingerprint,
              "model=%016llx\nisa=%s\ncompute=%s\nkv=%s\nkv_format=%s\n",
-             (unsigned long long)m->fingerprint, isa_name(r->ops.isa),
-             r->ops.compute == COMPUTE_F32 ? "f32" : "bf16", kv, kv_format_name(r->kv_format));
+             (unsigned long long)m->fingerprint, isa_name(r->ops.isa), compute_name(r->ops.compute),
+             kv, kv_format_name(r->kv_format));
 }
 
 enum err run_prepare(struct run *r, const struct config *c)
@@ -161,6 +162,10 @@ enum err run_prepare(struct run *r, const struct config *c)
     write_fingerprint(r, c);
     if (r->opened.model.dummy)
         log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");
+    enum dtype weights = r->opened.model.layers[1].tensors[ROLE_UP].dtype;
+    if (r->ops.compute == COMPUTE_INT8 && weights != DTYPE_Q8 && weights != DTYPE_Q4)
+        log_line(LOG_WARN, "compute: weights in %s are multiplied as bf16 (--weights q8 for int8)",
+                 dtype_info(weights)->name);
     return OK;
 }
 
@@ -269,7 +274,8 @@ static double decode_seconds(const struct run *r)
     const struct model *m = &r->opened.model;
     const struct model_tensor *t = &m->layers[1].tensors[ROLE_UP];
     int f32 = r->ops.compute == COMPUTE_F32;
-    if (t->dtype == (f32 ? DTYPE_F32 : DTYPE_BF16))
+    if (t->dtype == (f32 ? DTYPE_F32 : DTYPE_BF16) ||
+        (r->ops.compute == COMPUTE_INT8 && (t->dtype == DTYPE_Q8 || t->dtype == DTYPE_Q4)))
         return 0;
     int64_t bytes = dtype_panel_bytes(t->dtype, t->k),
             out_bytes = (int64_t)(t->k + 1) * PANEL_ROWS * 4;

@@ -174,6 +174,11 @@ int64_t dtype_row_bytes(enum dtype t, int64_t k)
     return __builtin_mul_overflow(n_blocks, f->info.block_bytes, &bytes) ? -1 : bytes;
 }
 
+enum dtype dtype_of_rows(enum dtype t)
+{
+    return t == DTYPE_BF12 ? DTYPE_BF16 : t;
+}
+
 int64_t dtype_panel_bytes(enum dtype t, int64_t k)
 {
     const int64_t row_bytes =

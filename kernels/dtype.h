@@ -60,6 +60,9 @@ int64_t dtype_row_bytes(enum dtype t, int64_t k);
 int64_t dtype_panel_bytes(enum dtype t, int64_t k);
 int64_t dtype_panels_bytes(enum dtype t, int64_t n, int64_t k);
 
+/* The format of the rows that panels of t are packed from: bf16 for bf12, else t. */
+enum dtype dtype_of_rows(enum dtype t);
+
 /* row -> f32[k], exact for every format but for the f32 rounding its definition implies. */
 void dtype_decode_row(enum dtype t, const void *row, int64_t k, float *out);
 /* f32[k] -> row; for f32, f16, bf16 and bf12 (round to nearest even), q8, q4. CHECKs on other

@@ -25,6 +25,21 @@ enum isa isa_by_name(const char *name)
     return (enum isa)isa;
 }
 
+static const char *const compute_names[N_COMPUTES] = {"bf16", "f32", "int8"};
+
+const char *compute_name(enum compute compute)
+{
+    return compute_names[compute];
+}
+
+enum compute compute_by_name(const char *name)
+{
+    int compute = 0;
+    while (compute < N_COMPUTES && strcmp(compute_names[compute], name) != 0)
+        compute++;
+    return (enum compute)compute;
+}
+
 enum isa isa_best(void)
 {
 #ifdef __x86_64__

@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-enum compute { COMPUTE_BF16, COMPUTE_F32, COMPUTE_INT8 };
+enum compute { COMPUTE_BF16, COMPUTE_F32, COMPUTE_INT8, N_COMPUTES };
 enum isa { ISA_REF, ISA_PORTABLE, ISA_AVX2, ISA_AVX512, N_ISAS }; // ISA_REF: kernels/ref, for tests
 
 struct stream; // kernels/device.h
@@ -41,6 +41,10 @@ struct ops {
     struct pool *pool;     // NULL: one thread
     struct stream *stream; // queued there; NULL: on this CPU, done when the call returns
 };
+
+/* "bf16", "f32", "int8"; N_COMPUTES when unknown. */
+const char *compute_name(enum compute compute);
+enum compute compute_by_name(const char *name);
 
 /* The best instruction set of this CPU, and names: "avx512", "avx2", "portable", "ref". */
 enum isa isa_best(void);

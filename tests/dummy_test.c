@@ -90,7 +90,7 @@ static void write_dummy(const char *text)
 {
     struct pack_provider p;
     assert_int_equal(open_text(&p, text), OK);
-    struct pack_request r = {.provider = &p, .path = pack};
+    struct pack_request r = {.provider = &p, .weights = PACK_BF16, .path = pack};
     assert_int_equal(pack_write(&r), OK);
     dummy_close(&p);
     assert_int_equal(pack_check(pack), OK);

@@ -26,6 +26,7 @@ struct fake {
     enum dtype dtype[N_ROLES];
     int fail_after; // rows calls until one fails; -1: never
     float scale;    // of every number of a matrix; 0: 1
+    int n_odd;      // so many numbers of row 70 of ROLE_DOWN have random bits: bf16 only
 };
 
 static char folder[] = "/tmp/sluice-pack-XXXXXX";
@@ -60,6 +61,8 @@ static void fake_row(const struct fake *f, enum tensor_role role, int layer, int
     } else {
         dtype_encode_row(t, numbers, k, out);
     }
+    for (int i = 0; role == ROLE_DOWN && row == 70 && i < min_i64(f->n_odd, k); i++)
+        ((uint16_t *)out)[i] = (uint16_t)mix64((uint64_t)i);
     free(numbers);
 }
 
@@ -309,11 +312,9 @@ static void test_blocks_stay(void **state)
 static void test_conversion(void **state)
 {
     (void)state;
-    static const enum dtype expected[N_PACK_WEIGHTS] = {[PACK_F32] = DTYPE_F32,
-                                                        [PACK_F16] = DTYPE_F16,
-                                                        [PACK_BF16] = DTYPE_BF16,
-                                                        [PACK_Q8] = DTYPE_Q8,
-                                                        [PACK_Q4] = DTYPE_Q4};
+    static const enum dtype expected[N_PACK_WEIGHTS] = {
+        [PACK_F32] = DTYPE_F32, [PACK_F16] = DTYPE_F16, [PACK_BF16] = DTYPE_BF16,
+        [PACK_Q8] = DTYPE_Q8,   [PACK_Q4] = DTYPE_Q4,   [PACK_BF12] = DTYPE_BF12};
     for (int w = PACK_F32; w < N_PACK_WEIGHTS; w++) {
         for (int blocks = 0; blocks < 2; blocks++) {
             struct fake f = {.fail_after = -1};
@@ -327,10 +328,53 @@ static void test_conversion(void **state)
             assert_int_equal(m.weights, w);
             assert_int_equal(m.layers[1].tensors[ROLE_UP].dtype, expected[w]);
             assert_int_equal(m.layers[m.n_layers - 1].tensors[ROLE_HEAD].dtype, expected[w]);
-            enum dtype pos = w >= PACK_Q8 ? (blocks ? DTYPE_F32 : DTYPE_BF16) : expected[w];
+            enum dtype pos = dtype_of_rows(expected[w]);
+            if (w == PACK_Q8 || w == PACK_Q4)
+                pos = blocks ? DTYPE_F32 : DTYPE_BF16;
             assert_int_equal(m.layers[0].tensors[ROLE_POS].dtype, pos);
             model_close(&m);
         }
+    }
+}
+
+/* auto: bf16 matrices become bf12 where they can, to the bit, NaNs too; one panel that cannot keeps
+ * its whole matrix bf16; rows stay, and so do other formats. */
+static void test_auto_finds_bf12(void **state)
+{
+    (void)state;
+    for (int fits = 0; fits < 2; fits++) {
+        struct fake f = {.fail_after = -1, .n_odd = fits ? 9 : 1000};
+        for (int role = 0; role < N_ROLES; role++)
+            f.dtype[role] = DTYPE_BF16;
+        f.dtype[ROLE_UP] = DTYPE_F16;
+        struct pack_provider p = provider(&f, llama_shape(), 0);
+        struct model m;
+        int64_t n_bytes;
+        assert_int_equal(write_pack(&p, PACK_AUTO), OK);
+        assert_int_equal(model_open(&m, pack_path), OK);
+        const struct model_layer *l = &m.layers[1];
+        const struct model_tensor *down = &l->tensors[ROLE_DOWN];
+        assert_int_equal(m.layers[0].tensors[ROLE_EMBED].dtype, DTYPE_BF16);
+        assert_int_equal(l->tensors[ROLE_Q].dtype, DTYPE_BF12);
+        assert_int_equal(l->tensors[ROLE_UP].dtype, DTYPE_F16);
+        assert_int_equal(down->dtype, fits ? DTYPE_BF12 : DTYPE_BF16);
+        assert_int_equal(m.layers[m.n_layers - 1].tensors[ROLE_HEAD].dtype, DTYPE_BF12);
+        uint8_t *file = read_file(pack_path, &n_bytes);
+        uint16_t *row = calloc(1, (size_t)down->k * 2);
+        uint16_t *pairs = calloc(PANEL_ROWS, (size_t)down->k * 2 + 2);
+        fake_row(&f, ROLE_DOWN, 0, 70, down->k, row);
+        const int64_t panel =
+            l->offset + down->offset + 70 / PANEL_ROWS * dtype_panel_bytes(down->dtype, down->k);
+        panel_decode_bf16(down->dtype, file + panel, down->k, 0, down->k, pairs);
+        for (int i = 0; i < down->k; i++)
+            assert_int_equal(pairs[(i / 2 * PANEL_ROWS + 70 % PANEL_ROWS) * 2 + i % 2], row[i]);
+        free(file);
+        free(row);
+        free(pairs);
+        model_close(&m);
+        f.n_odd = 0;
+        assert_int_equal(write_pack(&p, PACK_AUTO), OK);
+        compare_all(&f, &p);
     }
 }
 
@@ -516,7 +560,7 @@ static void test_hostile_metadata(void **state)
 static void test_unknown_format(void **state)
 {
     (void)state;
-    static const char *const names[] = {"bf12", "q9_9", ""};
+    static const char *const names[] = {"bf13", "q9_9", ""};
     int64_t n_bytes;
     uint8_t *file = small_pack(&n_bytes), page[PACK_ALIGN];
     struct pack_header h;
@@ -715,6 +759,7 @@ int main(void)
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_blocks_stay),
         cmocka_unit_test(test_conversion),
+        cmocka_unit_test(test_auto_finds_bf12),
         cmocka_unit_test(test_rows_and_params),
         cmocka_unit_test(test_slices_fit_decoder_layer),
         cmocka_unit_test(test_fingerprint),
