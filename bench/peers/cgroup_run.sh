@@ -16,10 +16,11 @@ limit=$((limit_mib * 1048576))
 name=sluice-peer-$$
 group=
 
-# The folders of the mounted hierarchy (of type and with option $1) where a group may be made: ours, its parent, the top.
+# Folders of the hierarchy of version $1 where a group may be made: our own, its parent, the top.
 places() {
-    mount=$(awk -v want="$1" '$3 == "cgroup2" && want == "2" || $3 == "cgroup" && want == "1" && $4 ~ /(^|,)memory(,|$)/ \
-        { print $2; exit }' /proc/mounts)
+    mount=$(awk -v want="$1" '
+        want == 2 && $3 == "cgroup2" || want == 1 && $3 == "cgroup" && $4 ~ /(^|,)memory(,|$)/ { print $2; exit }
+    ' /proc/mounts)
     [ -n "$mount" ] || return 0
     if [ "$1" = 2 ]; then
         own=$(sed -n 's/^0:://p' /proc/self/cgroup)
@@ -34,7 +35,8 @@ places() {
 make_v2() {
     for at in $(places 2); do
         [ -d "$at" ] && grep -qw memory "$at/cgroup.controllers" 2>/dev/null || continue
-        grep -qw memory "$at/cgroup.subtree_control" || (echo +memory >"$at/cgroup.subtree_control") 2>/dev/null || continue
+        grep -qw memory "$at/cgroup.subtree_control" ||
+            (echo +memory >"$at/cgroup.subtree_control") 2>/dev/null || continue
         mkdir "$at/$name" 2>/dev/null || continue
         if (echo "$limit" >"$at/$name/memory.max") 2>/dev/null; then
             (echo 0 >"$at/$name/memory.swap.max") 2>/dev/null
@@ -69,5 +71,6 @@ SLUICE_LIMIT_MIB=$limit_mib sh -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$gr
 status=$?
 charged=$(cat "$group/$peak" 2>/dev/null || echo 0)
 kills=$(awk '$1 == "oom_kill" { print $2 }' "$group/$events" 2>/dev/null)
-echo "cgroup_run.sh: limit $limit_mib MiB, peak charged $((charged / 1048576)) MiB, killed for memory ${kills:-?} times" >&2
+echo "cgroup_run.sh: limit $limit_mib MiB, peak charged $((charged / 1048576)) MiB," \
+    "killed for memory ${kills:-?} times" >&2
 exit $status

@@ -137,7 +137,8 @@ def hf_config(value):
             "num_hidden_layers": value("block_count"), "num_attention_heads": heads,
             "num_key_value_heads": value("attention.head_count_kv"), "head_dim": dim // heads,
             "intermediate_size": value("feed_forward_length"), "vocab_size": value("vocab_size"),
-            "max_position_embeddings": value("context_length"), "rms_norm_eps": value("attention.layer_norm_rms_epsilon"),
+            "max_position_embeddings": value("context_length"),
+            "rms_norm_eps": value("attention.layer_norm_rms_epsilon"),
             "rope_theta": value("rope.freq_base"), "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
             "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 2, "dtype": "bfloat16",
             "torch_dtype": "bfloat16"}

@@ -10,7 +10,6 @@ import datetime
 import json
 import os
 import platform
-import resource
 import shlex
 import subprocess
 import sys
@@ -118,10 +117,6 @@ def peak_rss_mib():
         return next(int(line.split()[1]) for line in f if line.startswith("VmHWM:")) / 1024
 
 
-def children_peak_rss_mib():
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-
-
 def machine():
     with open("/proc/cpuinfo", encoding="utf-8") as f:
         cpu = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), platform.machine())
@@ -144,7 +139,7 @@ def emit(a, job, out, engine, version, seconds, peak_mib, **more):
     n = len(out) * job.n_new
     row = {
         "engine": engine, "version": version, "model": os.path.basename(a.model), "format": a.format,
-        "rows": len(out), "prompt_tokens": sum(map(len, job.prompts)), "new_tokens": n, "batch": a.batch,
+        "rows": len(out), "prompt_tokens": sum(map(len, job.prompts)), "new_tokens": n, "batch": min(a.batch, len(out)),
         "threads": a.threads, "seconds": f"{seconds:.3f}", "output_tok_s": f"{n / seconds:.2f}",
         "peak_rss_mib": f"{peak_mib:.0f}", "command": shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
         "machine": machine(), "commit": commit(),

@@ -16,6 +16,7 @@ import peer
 def model_open(path, cpu_mib, work):
     import torch
     import transformers
+    transformers.utils.logging.disable_progress_bar()
     more = {}
     if cpu_mib:
         more = {"device_map": "auto", "max_memory": {"cpu": cpu_mib * peer.MIB}, "offload_folder": work}

@@ -93,7 +93,7 @@ def main():
     prompts = [[str(i) for i in ids] for ids in job.prompts]
     start = time.monotonic()
     results = generator.generate_batch(prompts, max_batch_size=a.batch, max_length=job.n_new, sampling_topk=1,
-                                       include_prompt_in_result=False, end_token=[])  # empty: end-of-text is a token like any other
+                                       include_prompt_in_result=False, end_token=[])  # empty: nothing ends a row
     seconds = time.monotonic() - start
     out = [[int(i) for i in r.sequences_ids[0]] for r in results]
     peer.emit(a, job, out, "ctranslate2", peer.version_of("ctranslate2"), seconds, peer.peak_rss_mib(), load_s=load_s)

@@ -65,7 +65,7 @@ def version():
 
 def main():
     p = peer.arguments(__doc__, ["q4_0", "q4_1", "q8_0", "bf16"], 64)
-    p.add_argument("--ubatch", type=int, default=512, help="tokens computed at once; a pass over the weights each [512]")
+    p.add_argument("--ubatch", type=int, default=512, help="tokens computed at once [512]")
     p.add_argument("--kv", choices=["unified", "split"], default="split", help="one KV stream, or one per row [split]")
     p.add_argument("--repack", choices=["auto", "keep"], default="auto")
     a = peer.parse(p)

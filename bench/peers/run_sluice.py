@@ -28,6 +28,15 @@ def pack_path(binary, a):
     return path
 
 
+def run_measured(command):
+    """Runs to success; its own peak resident memory, packing apart."""
+    pid = os.posix_spawn(command[0], command, os.environ)
+    _, status, used = os.wait4(pid, 0)
+    if status:
+        sys.exit(f"peers: sluice ended with {os.waitstatus_to_exitcode(status)}")
+    return used.ru_maxrss / 1024
+
+
 def main():
     p = peer.arguments(__doc__, list(WEIGHTS), 0)
     p.add_argument("--sluice", default=os.path.join(peer.TREE, "sluice"), help="the binary [./sluice of this tree]")
@@ -42,15 +51,15 @@ def main():
     job = peer.Job(a.job)
     with tempfile.TemporaryDirectory() as work:
         out, summary = os.path.join(work, "out.jsonl"), os.path.join(work, "summary.json")
-        peer.run([a.sluice, "run", "-m", pack, "-i", os.path.abspath(a.job), "-o", out, "--summary", summary,
-                  "--threads", a.threads, "--batch", a.batch, "--progress", "none", *a.flags])
+        peak_mib = run_measured([a.sluice, "run", "-m", pack, "-i", a.job, "-o", out, "--summary", summary, "--threads",
+                                 str(a.threads), "--batch", str(a.batch), "--progress", "none", *a.flags])
         with open(summary, encoding="utf-8") as f:
             s = json.load(f)
         with open(out, encoding="utf-8") as f:
             tokens = [json.loads(line)["token_ids"] for line in f]
     version = subprocess.run([a.sluice, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
     a.batch = s["plan"]["batch"] * s["plan"]["batches"]
-    peer.emit(a, job, tokens, "sluice", version, s["elapsed_s"], peer.children_peak_rss_mib(), load_s=s["startup_s"])
+    peer.emit(a, job, tokens, "sluice", version, s["elapsed_s"], peak_mib, load_s=s["startup_s"])
 
 
 if __name__ == "__main__":

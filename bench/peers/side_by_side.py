@@ -118,15 +118,16 @@ def same_start(a, b):
 
 def summarise(engines):
     first = engines[0]
-    print(f"{'engine':<44} {'runs':>4} {'median s':>10} {'output tok/s':>13} {'ratio':>7} {'same start':>11}")
+    print(f"{'engine':<60} {'runs':>4} {'median s':>10} {'output tok/s':>13} {'ratio':>7} {'same start':>11}")
     for e in engines:
         if not e.seconds:
-            print(f"{e.label:<44} {0:>4}   did not run")
+            print(f"{e.label:<60} {0:>4}   did not run")
             continue
         rate = statistics.median(e.tok_s)
         ratio = f"{rate / statistics.median(first.tok_s):.3f}" if first.tok_s else "-"
         same = f"{same_start(first.tokens, e.tokens):.0%}" if first.tokens else "-"
-        print(f"{e.label:<44} {len(e.seconds):>4} {statistics.median(e.seconds):>10.2f} {rate:>13.2f} {ratio:>7} {same:>11}")
+        print(f"{e.label:<60} {len(e.seconds):>4} {statistics.median(e.seconds):>10.2f} {rate:>13.2f} {ratio:>7} "
+              f"{same:>11}")
 
 
 def arguments():
@@ -138,7 +139,8 @@ def arguments():
     p.add_argument("--rows", type=int, default=64)
     p.add_argument("--new", type=int, default=64, help="tokens generated per row [64]")
     p.add_argument("--prompt-len", type=int, default=32, help="of the stream job [32]")
-    p.add_argument("--data", default=os.path.join(peer.TREE, "tests/data/prompts.jsonl"), help="chat rows of the ram job")
+    p.add_argument("--data", default=os.path.join(peer.TREE, "tests/data/prompts.jsonl"),
+                   help="chat rows of the ram job [64 of tests/data]")
     p.add_argument("--limit-mib", type=int, help="memory limit of every run; 0: none [ram 0, stream 2560]")
     a = p.parse_args()
     if a.repeat < 1 or a.rows < 1 or a.new < 1 or a.prompt_len < 1:
