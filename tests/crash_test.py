@@ -185,13 +185,13 @@ def kill_packing(tally, place, a):
     done = place.sluice("pack", config, "-o", place.at("whole.pack"), "-q")
     tally.check(done.code == 0, f"pack: exit {done.code}: {done.err[-200:]!r}")
     r, met = random.Random(a.seed), 0
-    args = ["plan", "-m", config, "--prompt-len", "8", "--gen-len", "8", "--num-prompts", "8", "--mem-ram", "96M",
-            "--machine", os.path.join(os.path.dirname(HERE), "configs/machine-laptop.cfg"), "-q"]
+    args = ["pack", config, "-o", os.path.join(cache, "wide.pack"), "-q"]
     for _ in range(12 if a.full else 4):
         shutil.rmtree(cache, ignore_errors=True)
+        os.mkdir(cache)
         p = place.start(args)
         # A quarter of the pack and more is written.
-        p.wait_for(lambda: os.path.isdir(cache) and any(f.stat().st_size for f in os.scandir(cache)), 10)
+        p.wait_for(lambda: any(f.stat().st_size for f in os.scandir(cache)), 10)
         time.sleep(r.uniform(0, done.seconds / 2))
         p.signal(signal.SIGKILL)
         p.end()
@@ -203,6 +203,29 @@ def kill_packing(tally, place, a):
         if len(packs) == 1:
             tally.check(read(os.path.join(cache, packs[0])) == read(place.at("whole.pack")), "a pack made after a kill")
     tally.check(met > 0, "no kill met a pack under way")
+
+
+def kill_dummies(tally, place, a):
+    """Killed while it adds streamed layers to the pack of a model config: the next run makes them."""
+    config = place.write("wide.cfg", trial.MODEL.replace("dim = 192\nlayers = 6", "dim = 192\nlayers = 60").encode())
+    args = ["run", "-m", config, "-i", place.rows("in.jsonl", job_rows(6, 3)), "--mem-ram", "96M", "--progress", "none"]
+    held = place.fresh()
+    tally.check(place.sluice(*args, "-o", held, "--weights-resident", "100%").code == 0, "resident layers")
+    r, met, cache = random.Random(a.seed), 0, place.at("cache")
+    for _ in range(12 if a.full else 4):
+        for f in os.listdir(cache):
+            if f.endswith(".pack"):
+                os.unlink(os.path.join(cache, f))
+        out = place.fresh()
+        p = place.start([*args, "-o", out, "--weights-resident", "0"])
+        p.wait_for(lambda: p.said("streams dummy layers"))
+        time.sleep(r.uniform(0, 0.05))
+        p.signal(signal.SIGKILL)
+        p.end()
+        met += p.said("streams dummy layers") is not None
+        done = place.sluice(*args, "-o", out, "--weights-resident", "0")
+        tally.check(done.code == 0 and read(out) == read(held), f"after a kill: exit {done.code}: {done.err[-200:]!r}")
+    tally.check(met > 0, "no kill met layers under way")
 
 
 # ---- signals and time -------------------------------------------------------------------------------
@@ -457,8 +480,12 @@ def disk_full(tally, place, a):
         ends_well(tally, "scratch has space again", scratch, out, want)
         disk.leave(1 << 20)
         done = place.sluice(*job.args(place.fresh()), SLUICE_CACHE_DIR=os.path.join(disk.path, "cache"))
-        refuses(tally, "no space for the pack", done, (9,), "small/cache", "free")
-        tally.check(not os.listdir(os.path.join(disk.path, "cache")), "a pack that did not fit left something")
+        refuses(tally, "no space for streamed dummy layers", done, (9,), "small/cache", "free")
+        left = sum(f.stat().st_blocks * 512 for f in os.scandir(os.path.join(disk.path, "cache")))
+        tally.check(left < 128 << 10, f"dummy layers that did not fit left {left} bytes")
+        packed = place.sluice("pack", place.model, "-o", os.path.join(disk.path, "a.pack"))
+        refuses(tally, "no space for the pack", packed, (9,), "small/a.pack", "free")
+        tally.check(not [f for f in os.listdir(disk.path) if "a.pack" in f], "a pack that did not fit left something")
 
 
 def read_only(tally, place, a):
@@ -487,5 +514,5 @@ def file_limit(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (kills, kill_packing, signals, time_limit, two_at_once, other_flags, other_out,
+    sys.exit(trial.run_parts(__doc__, (kills, kill_packing, kill_dummies, signals, time_limit, two_at_once, other_flags, other_out,
                                        torn, disk_full, read_only, file_limit)))

@@ -24,7 +24,7 @@ static struct weight weight_of(enum dtype t, int n, int k, const float *numbers)
 static float *run(enum isa isa, enum compute compute, struct pool *pool, struct matmul_args a,
                   const float *y0)
 {
-    struct ops ops = {isa, compute, pool};
+    struct ops ops = {.isa = isa, .compute = compute, .pool = pool};
     float *y = copy_of(y0, a.m * a.y_stride * 4);
     a.y = y;
     a.scratch = take(matmul_scratch_bytes(&ops, a.m, a.w.n, a.w.k));
