@@ -1,11 +1,11 @@
 /* kernels/cpu/int8.h - matmuls under --compute int8 over q8 and q4 panels: names, and the layout of
  * the packed inputs that their scratch is sized by.
  *
- * A row of inputs becomes codes q = round(x * 127 / max|x|) and one scale; ops.h has the rules.
- * They are packed per tile of rows, per group of 64 along k: i32 [rows]              sum of the
- * row's codes in the group, as the kernel wants it: q8 times -128 (the bias of the weights' codes),
- * q4 as f32 u32 [16][words][rows]   a quad of codes: four bytes, or (AVX2) two times two of 16 bits
- */
+ * A group of 64 inputs becomes codes q = round(x * 127 / max|x|) and one scale; ops.h has the
+ * rules. They are packed per tile of rows, per group along k, as words of 32 bits with the rows
+ * side by side: first the sum of the codes as the kernel wants it (of q8 a whole number times -128,
+ * the bias of the weights' codes; of q4 f32 times the scale), then the scale, then 16 quads of
+ * codes (four bytes, or, for AVX2, two words of twice 16 bits). */
 #ifndef KERNELS_CPU_INT8_H
 #define KERNELS_CPU_INT8_H
 
@@ -32,13 +32,12 @@ static inline int int8_quad_words(enum isa isa)
 /* Words of the packed inputs of one row. */
 static inline int64_t int8_row_words(enum isa isa, int64_t k)
 {
-    return ceil_div(k, OWN_GROUP) * (1 + OWN_QUADS * int8_quad_words(isa));
+    return ceil_div(k, OWN_GROUP) * (2 + OWN_QUADS * int8_quad_words(isa));
 }
 
-/* Scales of the rows, then their packed inputs. */
 static inline int64_t int8_scratch_bytes(enum isa isa, int64_t m, int64_t k)
 {
-    return round_up(m * 4, 64) + round_up(m * int8_row_words(isa, k) * 4, 64);
+    return round_up(m * int8_row_words(isa, k) * 4, 64);
 }
 
 #endif

@@ -37,6 +37,7 @@ static struct group_number number_at(enum dtype t, const uint8_t *panel, int i, 
     return number;
 }
 
+/* Largest magnitude of a group. */
 static float largest(const float *x, int k)
 {
     float max = 0;
@@ -55,20 +56,21 @@ static int code_of(float x, float max)
 
 static double dot(const struct matmul_args *a, const uint8_t *panel, const float *x, int o)
 {
-    const float max = largest(x, a->w.k);
     double chain = 0;
     for (int first = 0; first < a->w.k; first += OWN_GROUP) {
         struct group_number number = {0};
         double products = 0, inputs = 0;
-        for (int i = first; i < first + OWN_GROUP && i < a->w.k; i++) {
+        const int end = first + OWN_GROUP < a->w.k ? first + OWN_GROUP : a->w.k;
+        const float max = largest(x + first, end - first);
+        for (int i = first; i < end; i++) {
             const int code = code_of(x[i], max);
             number = number_at(a->w.dtype, panel, i, o);
             products += code * number.code;
             inputs += code;
         }
-        chain += number.scale * products + number.min * inputs;
+        chain += (number.scale * products + number.min * inputs) * (double)(max / 127.0f);
     }
-    return chain * (double)(max / 127.0f);
+    return chain;
 }
 
 void ref_matmul_int8(const struct ops *ops, const struct matmul_args *a)
