@@ -363,7 +363,9 @@ static enum err bench_matmul(const struct bench_run *run, struct operands *o, en
     struct bench_case b = {.op = "matmul",
                            .flops = 2.0 * m * p.n * p.k,
                            .bytes = (double)weight_bytes + 4.0 * m * (p.n + p.k)};
-    snprintf(b.shape, sizeof b.shape, "%s %dx%d m=%d", dtype_info(dtype)->name, p.n, p.k, m);
+    const int int8 = o->ops->compute == COMPUTE_INT8 && (dtype == DTYPE_Q8 || dtype == DTYPE_Q4);
+    snprintf(b.shape, sizeof b.shape, "%s%s %dx%d m=%d", dtype_info(dtype)->name,
+             int8 ? " int8" : "", p.n, p.k, m);
     o->model = shape->model;
     return case_row(run->table, o, &b, run->roof, b.flops / bench_median(rates, run->runs));
 }
@@ -371,8 +373,8 @@ static enum err bench_matmul(const struct bench_run *run, struct operands *o, en
 static enum err bench_matmuls(const struct bench_run *run, const struct ops *ops)
 {
     static const int rows[] = {1, 4, 16, 64, 256, 1024};
-    static const enum dtype formats[] = {DTYPE_Q8,   DTYPE_Q4,   DTYPE_Q4_1, DTYPE_Q4_K,
-                                         DTYPE_Q6_K, DTYPE_Q8_0, DTYPE_F16,  DTYPE_F32};
+    static const enum dtype formats[] = {DTYPE_BF12, DTYPE_Q8,   DTYPE_Q4,  DTYPE_Q4_1, DTYPE_Q4_K,
+                                         DTYPE_Q6_K, DTYPE_Q8_0, DTYPE_F16, DTYPE_F32};
     struct operands o = {.ops = ops};
     if (run->only && strcmp(run->only, "matmul") != 0)
         return OK;
@@ -382,6 +384,28 @@ static enum err bench_matmuls(const struct bench_run *run, const struct ops *ops
     for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++)
         for (int m = 16; m <= 256; m *= 4)
             TRY(bench_matmul(run, &o, formats[f], &matmul_shapes[3], m));
+    return OK;
+}
+
+/* The same under int8, whatever --compute says. Where there is a dot product of bytes it does twice
+ * the numbers of one of bf16, so that is the roof. */
+static enum err bench_matmuls_int8(const struct bench_run *run, const struct ops *ops)
+{
+    static const int rows[] = {1, 16, 64, 256};
+    struct ops int8 = *ops;
+    struct operands o = {.ops = &int8};
+    struct roof roof = *run->roof;
+    struct bench_run doubled = *run;
+    int8.compute = COMPUTE_INT8;
+    if (ops->isa == ISA_AVX512)
+        roof.flops *= ops->compute == COMPUTE_F32 ? 4 : 2;
+    doubled.roof = &roof;
+    if (run->only && strcmp(run->only, "matmul") != 0)
+        return OK;
+    for (int i = 0; i < N_MATMUL_SHAPES; i++)
+        for (size_t m = 0; m < sizeof rows / sizeof rows[0]; m++)
+            for (enum dtype t = DTYPE_Q8; t <= DTYPE_Q4; t++)
+                TRY(bench_matmul(&doubled, &o, t, &matmul_shapes[i], rows[m]));
     return OK;
 }
 
@@ -442,6 +466,8 @@ enum err bench_ops(const struct config *c)
                        roof.flops * 1e-9, "roof_ram_gb_s", roof.ram * 1e-9);
     struct bench_run run = {&t, &roof, only, bench_runs(c)};
     err = bench_matmuls(&run, &s.ops);
+    if (err == OK)
+        err = bench_matmuls_int8(&run, &s.ops);
     for (int i = 0; err == OK && i < (int)(sizeof models / sizeof models[0]); i++)
         err = bench_model_run(&run, &s.ops, &models[i]);
     compute_close(&s);

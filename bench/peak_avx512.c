@@ -1,4 +1,5 @@
-/* bench/peak_avx512.c - see peak.h: vdpbf16ps under bf16, fused multiply-adds under f32. */
+/* bench/peak_avx512.c - see peak.h: vdpbf16ps under bf16 and int8, fused multiply-adds under f32.
+ */
 #include "bench/peak.h"
 
 #ifdef __AVX512F__
@@ -11,7 +12,7 @@ int64_t peak_avx512(enum compute compute, int64_t rounds)
 #pragma GCC unroll 16
     for (int i = 0; i < PEAK_CHAINS; i++)
         sum[i] = _mm512_set1_ps((float)i); // equal chains would be merged into one
-    if (compute == COMPUTE_BF16)
+    if (compute != COMPUTE_F32)
         for (int64_t r = 0; r < rounds; r++)
 #pragma GCC unroll 16
             for (int i = 0; i < PEAK_CHAINS; i++)
@@ -26,7 +27,7 @@ int64_t peak_avx512(enum compute compute, int64_t rounds)
         sum[0] = _mm512_add_ps(sum[0], sum[i]);
     volatile float sink = _mm512_reduce_add_ps(sum[0]);
     (void)sink;
-    return rounds * PEAK_CHAINS * (compute == COMPUTE_BF16 ? 64 : 32);
+    return rounds * PEAK_CHAINS * (compute != COMPUTE_F32 ? 64 : 32);
 }
 #else
 int64_t peak_avx512(enum compute compute, int64_t rounds)
