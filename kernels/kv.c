@@ -2,13 +2,15 @@
  *
  * Owns: the addresses inside a page. Refuses: page tables, eviction, arithmetic on what is stored.
  * A newcomer would miss: kv_put writes the padding dimensions of its slot too (zeros), so the bytes
- * of a page depend only on what was put into it. */
+ * of a page depend only on what was put into it. Four slots of V share 16 bits in q4: a write there
+ * leaves the neighbours' bits as they are. */
 #include "kernels/kv.h"
 #include "kernels/dtype.h"
 
+#include <math.h>
 #include <string.h>
 
-static const char *const format_names[N_KV_FORMATS] = {"f32", "bf16"};
+static const char *const format_names[N_KV_FORMATS] = {"f32", "bf16", "q8", "q4"};
 
 const char *kv_format_name(enum kv_format format)
 {
@@ -26,18 +28,127 @@ enum kv_format kv_format_by_name(const char *name)
 void kv_layout_init(struct kv_layout *l, enum kv_format format, int n_kv_heads, int head_dim)
 {
     CHECK(format >= 0 && format < N_KV_FORMATS && n_kv_heads > 0 && head_dim > 0);
-    int64_t number_bytes = format == KV_F32 ? 4 : 2;
-    int dim_pad = (int)round_up(head_dim, 16);
+    static const int bits[N_KV_FORMATS] = {32, 16, 8, 4};
+    int dim_pad = (int)round_up(head_dim, 16), quantised = format == KV_Q8 || format == KV_Q4;
     *l = (struct kv_layout){
         .format = format,
         .n_kv_heads = n_kv_heads,
         .head_dim = head_dim,
         .dim_pad = dim_pad,
-        .panel_bytes = number_bytes * dim_pad * KV_PAGE_SLOTS,
+        .groups = quantised ? (int)ceil_div(head_dim, KV_GROUP) : 0,
+        .scales_at = (int64_t)dim_pad * KV_PAGE_SLOTS * bits[format] / 8,
     };
+    l->panel_bytes = l->scales_at + (int64_t)l->groups * KV_PAGE_SLOTS * 4;
     l->v_offset = l->panel_bytes * n_kv_heads;
     l->page_bytes = round_up(2 * l->v_offset, 4096);
 }
+
+/* ---- q8 and q4 ---- */
+
+struct group {
+    uint16_t scale, min; // f16
+    uint8_t codes[KV_GROUP];
+};
+
+static void group_encode(const float *x, int n, int max_code, struct group *g)
+{
+    float lo = x[0], hi = x[0];
+    int fits = 1;
+    for (int i = 0; i < n; i++) {
+        lo = x[i] < lo ? x[i] : lo;
+        hi = x[i] > hi ? x[i] : hi;
+        fits &= fabsf(x[i]) <= 65504.0f;
+    }
+    g->min = f32_to_f16(fits ? lo : NAN);
+    lo = f16_to_f32(g->min);
+    g->scale = f32_to_f16(fits ? (hi - lo) / (float)max_code : NAN);
+    float scale = f16_to_f32(g->scale), inverse = scale > 0 ? 1.0f / scale : 0.0f;
+    for (int i = 0; i < n; i++) {
+        float t = fits ? (x[i] - lo) * inverse + 0.5f : 0.0f;
+        t = t > 0.0f ? t : 0.0f;
+        g->codes[i] = (uint8_t)(t < (float)max_code ? t : (float)max_code);
+    }
+}
+
+static float code_value(int code, uint16_t scale, uint16_t min)
+{
+    return (float)code * f16_to_f32(scale) + f16_to_f32(min);
+}
+
+/* Where the codes of dimension d and slot stand: number `index` of 16-bit words, `at` within. */
+struct code_place {
+    int64_t index;
+    int shift, mask;
+};
+
+static struct code_place place_of(const struct kv_layout *l, int64_t fast, int64_t slow,
+                                  int64_t width)
+{
+    int bits = l->format == KV_Q8 ? 8 : 4, per_word = 16 / bits;
+    return (struct code_place){slow / per_word * width + fast, (int)(slow % per_word) * bits,
+                               (1 << bits) - 1};
+}
+
+static struct code_place k_place(const struct kv_layout *l, int d, int slot)
+{
+    return place_of(l, slot, d, KV_PAGE_SLOTS);
+}
+
+static struct code_place v_place(const struct kv_layout *l, int d, int slot)
+{
+    return place_of(l, d, slot, l->dim_pad);
+}
+
+typedef struct code_place (*place_fn)(const struct kv_layout *l, int d, int slot);
+
+static uint16_t *scale_at(const struct kv_layout *l, const void *panel, int group, int slot)
+{
+    return (uint16_t *)((uint8_t *)(uintptr_t)panel + l->scales_at) + group * KV_PAGE_SLOTS + slot;
+}
+
+static void put_codes(const struct kv_layout *l, uint16_t *panel, int slot, const float *x,
+                      place_fn place)
+{
+    struct group g;
+    for (int group = 0; group < l->groups; group++) {
+        int first = group * KV_GROUP, n = (int)min_i64(KV_GROUP, l->head_dim - first);
+        int n_pad = (int)min_i64(KV_GROUP, l->dim_pad - first);
+        group_encode(x + first, n, l->format == KV_Q8 ? 255 : 15, &g);
+        for (int i = 0; i < n_pad; i++) {
+            struct code_place p = place(l, first + i, slot);
+            int code = i < n ? g.codes[i] : 0;
+            panel[p.index] = (uint16_t)((panel[p.index] & ~(p.mask << p.shift)) | code << p.shift);
+        }
+        *scale_at(l, panel, group, slot) = g.scale;
+        *scale_at(l, panel, l->groups + group, slot) = g.min;
+    }
+}
+
+static void get_codes(const struct kv_layout *l, const uint16_t *panel, int slot, float *x,
+                      place_fn place)
+{
+    for (int d = 0; d < l->head_dim; d++) {
+        struct code_place p = place(l, d, slot);
+        x[d] =
+            code_value(panel[p.index] >> p.shift & p.mask, *scale_at(l, panel, d / KV_GROUP, slot),
+                       *scale_at(l, panel, l->groups + d / KV_GROUP, slot));
+    }
+}
+
+void kv_round(const struct kv_layout *l, const float *x, float *to)
+{
+    struct group g;
+    for (int d = 0; d < l->head_dim && l->groups == 0; d++)
+        to[d] = l->format == KV_BF16 ? bf16_to_f32(f32_to_bf16(x[d])) : x[d];
+    for (int group = 0; group < l->groups; group++) {
+        int first = group * KV_GROUP, n = (int)min_i64(KV_GROUP, l->head_dim - first);
+        group_encode(x + first, n, l->format == KV_Q8 ? 255 : 15, &g);
+        for (int i = 0; i < n; i++)
+            to[first + i] = code_value(g.codes[i], g.scale, g.min);
+    }
+}
+
+/* ---- one slot ---- */
 
 static void put_f32(const struct kv_layout *l, float *k_panel, float *v_panel, int slot,
                     const float *k, const float *v)
@@ -67,8 +178,12 @@ void kv_put(const struct kv_layout *l, void *page, int slot, int head, const flo
     uint8_t *v_panel = k_panel + l->v_offset;
     if (l->format == KV_F32)
         put_f32(l, (float *)k_panel, (float *)v_panel, slot, k, v);
-    else
+    else if (l->format == KV_BF16)
         put_bf16(l, (uint16_t *)k_panel, (uint16_t *)v_panel, slot, k, v);
+    else {
+        put_codes(l, (uint16_t *)k_panel, slot, k, k_place);
+        put_codes(l, (uint16_t *)v_panel, slot, v, v_place);
+    }
 }
 
 void kv_get(const struct kv_layout *l, const void *page, int slot, int head, float *k, float *v)
@@ -76,6 +191,11 @@ void kv_get(const struct kv_layout *l, const void *page, int slot, int head, flo
     CHECK(slot >= 0 && slot < KV_PAGE_SLOTS && head >= 0 && head < l->n_kv_heads);
     const uint8_t *k_panel = (const uint8_t *)page + l->panel_bytes * head;
     const uint8_t *v_panel = k_panel + l->v_offset;
+    if (l->groups > 0) {
+        get_codes(l, (const uint16_t *)k_panel, slot, k, k_place);
+        get_codes(l, (const uint16_t *)v_panel, slot, v, v_place);
+        return;
+    }
     for (int d = 0; d < l->head_dim; d++) {
         if (l->format == KV_F32) {
             k[d] = ((const float *)k_panel)[d * KV_PAGE_SLOTS + slot];

@@ -61,11 +61,11 @@ struct weight {
 
 /* y[m, n] = act(x[m, k] . W^T + bias), or y += that.
  * Inputs are rounded to the compute format (bf16, to nearest even); the chain is f32.
- * COMPUTE_INT8 with weights in q8 or q4 (others: as COMPUTE_BF16): a row of x becomes codes
- * q = round(x * (127 / max|x|)) and scale = max|x| / 127; a row with a NaN or an infinity gives
- * NaN, one below 2^-100 counts as zeros. The chain runs over the weights' groups of 64, from 0: q8
- * adds w.scale * sum(q * code), q4 adds w.scale * sum(q * code), then w.minimum * sum(q); the sums
- * are exact, each addition is a fused multiply-add. The chain's end times scale is the product. */
+ * COMPUTE_INT8 with weights in q8 or q4 (others: as COMPUTE_BF16): each group of 64 of a row of x
+ * becomes codes q = round(x * (127 / max|x|)) and scale = max|x| / 127; one below 2^-100 counts as
+ * zeros, a NaN or an infinity makes the row's outputs NaN. The chain runs over the groups, from 0:
+ * q8 adds w.scale * (sum(q * code) * scale), q4 adds the same, then w.minimum * (sum(q) * scale);
+ * the sums are exact, the product with scale is rounded, the addition is a fused multiply-add. */
 struct matmul_args {
     struct weight w;
     const float *x;    // [m, k], row stride x_stride

@@ -290,6 +290,8 @@ static void forced_equals_ref(void **state)
     static const struct model models[] = {
         {9, 3, 64, KV_BF16, KV_BF16}, {2, 2, 32, KV_F32, KV_F32},  {8, 1, 80, KV_BF16, KV_BF16},
         {7, 1, 96, KV_F32, KV_BF16},  {10, 2, 33, KV_F32, KV_F32}, {4, 2, 128, KV_BF16, KV_F32},
+        {9, 3, 64, KV_BF16, KV_Q8},   {8, 1, 80, KV_F32, KV_Q4},   {10, 2, 33, KV_F32, KV_Q8},
+        {4, 2, 128, KV_BF16, KV_Q4},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         for (int s = 0; s < N_SCENARIOS; s++)
@@ -304,12 +306,15 @@ static void forced_equals_ref(void **state)
 static void forced_splits_equal_ref(void **state)
 {
     (void)state;
-    struct model m = {6, 2, 64, KV_BF16, KV_BF16};
-    forced_check(&m, 520, 8, scenarios[0]);
-    forced_check(&m, 250, 12, scenarios[0]);
-    forced_check(&m, 300, 12, (struct scenario){{.policy = EVICT_H2O}, {290, 100, 0}});
+    struct scenario h2o = {{.policy = EVICT_H2O}, {290, 100, 0}};
     struct scenario simulate = {{.policy = EVICT_WINDOW, .simulate = 1}, {40, 40, 0}};
-    forced_check(&m, 300, 12, simulate); // a whole split is masked
+    for (enum kv_format f = KV_BF16; f <= KV_Q4; f++) {
+        struct model m = {6, 2, 64, KV_BF16, f};
+        forced_check(&m, 520, 8, scenarios[0]);
+        forced_check(&m, 250, 12, scenarios[0]);
+        forced_check(&m, 300, 12, h2o);
+        forced_check(&m, 300, 12, simulate); // a whole split is masked
+    }
 }
 
 /* More threads than heads share the splits of a row. */
@@ -349,10 +354,11 @@ static void threads_do_not_show(void **state)
 static void forced_spans_may_be_cut(void **state)
 {
     (void)state;
-    struct model m = {6, 2, 48, KV_BF16, KV_BF16};
     static const int steps[] = {1, 3, 16, 100};
     for (int s = 0; s < N_SCENARIOS; s++)
         for (int simulate = 0; simulate <= 1; simulate++) {
+            static const enum kv_format formats[] = {KV_BF16, KV_Q8, KV_Q4};
+            struct model m = {6, 2, 48, KV_BF16, formats[(s + simulate) % 3]};
             struct scenario c = scenarios[s];
             c.evict.simulate = simulate;
             struct tokens a = tokens_make(&m, 90, 300), b = tokens_make(&m, 90, 400);

@@ -27,9 +27,14 @@ F32 = ("--compute", "f32", "--kv-format", "f32")
 LENGTHS = ((100, 60), (150, 20), (20, 50), (1, 50))
 MODELS = ("llama-mha", "llama-gqa", "opt-mha", "llama-rope3", "llama-bias")
 MEAN, MOST, MASKED, SCORE = 2e-4, 5e-3, 1e-4, 1e-3
-# K and V in bf16: a number beside a rounding boundary goes the other way when its f32 differs in the
-# last bit, and one bf16 step is 2^-9 of it; decisions must still be equal.
-BF16_KV = 10
+# K and V rounded: a number beside a rounding boundary goes the other way when its f32 differs in the
+# last bit, and one step is 2^-9 of it in bf16; decisions must still be equal. One step of q8 and q4
+# is 1/255 and 1/15 of a group's range: the first code that goes the other way takes many with it, and
+# from there the row is as far off as its format is from f32. So a row either agrees to the digits of
+# f32 or stays within the noise of its format, and three rows in ten must agree.
+LOOSE = {"f32": 1, "bf16": 10, "q8": 1, "q4": 1}
+NOISE = {"q8": 1e-2, "q4": 0.2}  # mean difference of a row's log-probabilities
+AGREE = 0.3
 
 # policy, scope, budget, further Rule arguments
 FULL_SET = [
@@ -91,7 +96,7 @@ def compare_row(t, what, model, row, got, lines, rule, kv):
             for e in events
             if key + (e[0],) in dump.scores
             and dump.victims[key].get(e[0]) == e[1]
-            and abs(dump.scores[key + (e[0],)] - e[2]) > SCORE * (BF16_KV if kv == "bf16" else 1) * abs(e[2]) + 1e-6
+            and abs(dump.scores[key + (e[0],)] - e[2]) > SCORE * LOOSE[kv] * abs(e[2]) + 1e-6
         ]
         t.check(not off, f"{what}: {len(off)} scores of victims differ, first {off[:1]}")
     diff = np.abs(np.subtract(got["token_logprobs"], want))
@@ -115,7 +120,7 @@ def check_policy(t, sluice, model, path, rows, config, kv="f32"):
         if os.path.exists(dump):
             os.remove(dump)
         out = sluice.rows("score", path, rows, *flags, *masked, "--kv-dump", dump)
-        logprobs.append(np.concatenate([r["token_logprobs"] for r in out]))
+        logprobs.append([r["token_logprobs"] for r in out])
         dumps.append(jsonl(dump))
         if masked and decisions(dumps[0]) == decisions(dumps[1]):
             continue  # nothing that was not compared before
@@ -129,8 +134,12 @@ def check_policy(t, sluice, model, path, rows, config, kv="f32"):
             kv,
             lambda n: Rule(policy, budget, n, scope=scope, **more),
         )
-    worst = np.abs(logprobs[0] - logprobs[1]).max()
-    t.check(worst <= MASKED * (BF16_KV**2 if kv == "bf16" else 1), f"{base}: masked differs from real eviction by {worst:.2e}")
+    worst = max(
+        np.abs(np.subtract(a, b)).mean() if kv in NOISE else np.abs(np.subtract(a, b)).max()
+        for a, b in zip(*logprobs)
+    )
+    limit = NOISE.get(kv, MASKED * LOOSE[kv] ** 2)
+    t.check(worst <= limit, f"{base}: masked differs from real eviction by {worst:.2e}")
 
 
 def decisions(lines):
@@ -138,29 +147,28 @@ def decisions(lines):
 
 
 def check_row_set(t, name, model, rows, out, dump, kv, rule_of):
-    lines, diffs, ties, victims = {}, [], 0, 0
+    lines, strays, means, ties, victims = {}, [], [], 0, 0
     for line in dump:
         lines.setdefault(line["row"], []).append(line)
     for row, got in zip(rows, out):
         rule = rule_of(len(row["context_ids"]) + len(row["continuation_ids"]))
+        own, what = Tally(quiet=True), f"{name} {row['custom_id']}"
         diff, near, gone = compare_row(
-            t,
-            f"{name} {row['custom_id']}",
-            model,
-            row,
-            got,
-            lines.get(row["custom_id"], []),
-            rule,
-            kv,
+            own, what, model, row, got, lines.get(row["custom_id"], []), rule, kv
         )
-        diffs, ties, victims = [*diffs, diff], ties + near, victims + gone
-    diffs = np.concatenate(diffs)
-    loose = BF16_KV if kv == "bf16" else 1
-    t.check(
-        diffs.mean() <= MEAN * loose and diffs.max() <= MOST * loose,
-        f"{name}: log-probabilities differ by {diffs.mean():.2e}, largest {diffs.max():.2e}",
-    )
-    print(f"  {name}: mean {diffs.mean():.1e}, {victims} victims, {ties} near ties")
+        own.check(
+            diff.mean() <= MEAN * LOOSE[kv] and diff.max() <= MOST * LOOSE[kv],
+            f"{what}: log-probabilities differ by {diff.mean():.2e}, largest {diff.max():.2e}",
+        )
+        if own.failed and kv in NOISE and diff.mean() <= NOISE[kv]:
+            strays.append(row["custom_id"])
+        else:
+            t.add(own)
+        t.agree.setdefault(kv, []).append(not own.failed)
+        means.append(diff.mean())
+        ties, victims = ties + near, victims + gone
+    stray = f", strays: {strays}" if strays else ""
+    print(f"  {name}: mean {np.mean(means):.1e}, {victims} victims, {ties} near ties{stray}")
 
 
 def check_holds_all(t, sluice, path, rows):
@@ -224,7 +232,8 @@ def check_model(t, sluice, models, spec):
     main_model = spec in MODELS[:3]
     for config in FULL_SET if main_model else SMALL_SET:
         check_policy(t, sluice, model, path, rows, config)
-    check_policy(t, sluice, model, path, rows, ("h2o", "head", "48", {}), kv="bf16")
+    for kv in ("bf16", "q8", "q4"):
+        check_policy(t, sluice, model, path, rows, ("h2o", "head", "48", {}), kv=kv)
     if main_model:
         check_holds_all(t, sluice, path, rows)
         check_decode(t, sluice, model, path)
@@ -234,6 +243,7 @@ def main(argv):
     if len(argv) != 2:
         sys.exit(__doc__)
     t = Tally()
+    t.agree = {}
     with tempfile.TemporaryDirectory() as folder:
         sluice = Sluice(argv[1], folder)
         for spec in MODELS:
@@ -241,6 +251,10 @@ def main(argv):
                 check_model(t, sluice, os.path.join(folder, "models"), spec)
             except (SluiceFailed, LookupError, TypeError, ValueError, OSError) as e:
                 t.check(False, f"{spec}: {type(e).__name__} {e}")
+    for kv, agree in t.agree.items():
+        share = np.mean(agree)
+        print(f"  {kv}: {share:.0%} of {len(agree)} rows agree")
+        t.check(share >= AGREE, f"{kv}: only {share:.0%} of the rows agree")
     t.finish()
 
 

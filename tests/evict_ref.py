@@ -58,7 +58,27 @@ def round_bf16(x):
     return ((u + 0x7FFF + ((u >> 16) & 1)) & 0xFFFF0000).view(np.float32).astype(np.float64)
 
 
-KV_FORMATS = {"f32": lambda x: x.astype(np.float32).astype(np.float64), "bf16": round_bf16}
+def round_codes(x, top):
+    """Groups of 64 of the last axis as codes 0..top of an f16 scale and an f16 minimum."""
+    x, out = x.astype(np.float32), np.empty(x.shape)
+    for at in range(0, x.shape[-1], 64):
+        part = x[..., at : at + 64]
+        low = part.min(-1, keepdims=True).astype(np.float16).astype(np.float32)
+        scale = (part.max(-1, keepdims=True) - low) / np.float32(top)
+        scale = scale.astype(np.float16).astype(np.float32)
+        with np.errstate(divide="ignore"):
+            inverse = np.where(scale > 0, np.float32(1) / scale, np.float32(0))
+        code = np.floor((part - low) * inverse + np.float32(0.5)).clip(0, top)
+        out[..., at : at + 64] = code * scale + low
+    return out
+
+
+KV_FORMATS = {
+    "f32": lambda x: x.astype(np.float32).astype(np.float64),
+    "bf16": round_bf16,
+    "q8": lambda x: round_codes(x, 255),
+    "q4": lambda x: round_codes(x, 15),
+}
 
 
 # ---- models: embed, qkv, rest of the layer, head -------------------------------------------------

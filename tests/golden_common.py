@@ -12,16 +12,25 @@ RUN_LIMIT_S = 300
 
 
 class Tally:
-    def __init__(self):
+    def __init__(self, quiet=False):
         self.passed = self.failed = self.skipped = 0
+        self.quiet, self.lines = quiet, []
 
     def check(self, ok, what):
         if ok:
             self.passed += 1
         else:
             self.failed += 1
-            print("FAIL", what, flush=True)
+            self.lines.append(what)
+            if not self.quiet:
+                print("FAIL", what, flush=True)
         return ok
+
+    def add(self, other):
+        """What a quiet one counted."""
+        self.passed += other.passed
+        for what in other.lines:
+            self.check(False, what)
 
     def skip(self, what):
         self.skipped += 1

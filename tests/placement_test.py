@@ -78,6 +78,8 @@ POLICIES = {
     "window": ["--kv-policy", "window", "--kv-budget", "40"],
     "streaming": ["--kv-policy", "streaming", "--kv-budget", "64"],
     "full, f32": ["--compute", "f32", "--kv-format", "f32"],
+    "full, q8": ["--kv-format", "q8"],
+    "h2o, q4": ["--kv-policy", "h2o", "--kv-budget", "48", "--kv-format", "q4"],
     "h2o, f32": ["--kv-policy", "h2o", "--kv-budget", "0.5", "--compute", "f32", "--kv-format", "f32"],
 }
 

@@ -129,6 +129,17 @@ V16_FN void v16_bf16_pairs(const void *p, v16 *even, v16 *odd)
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
     *odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000u)));
 }
+/* The bits `mask` of 16 words of 16 bits, from bit `shift` on, as numbers. */
+V16_FN v16 v16_codes(const void *words, int shift, int mask)
+{
+    __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256(words));
+    w = _mm512_srli_epi32(w, (unsigned)shift);
+    return _mm512_cvtepi32_ps(_mm512_and_si512(w, _mm512_set1_epi32(mask)));
+}
+V16_FN v16 v16_f16(const void *halves)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256(halves));
+}
 
 #elif CPU_ISA == CPU_AVX2
 
@@ -242,8 +253,25 @@ V16_FN void v16_bf16_pairs(const void *p, v16 *even, v16 *odd)
     odd->lo = _mm256_castsi256_ps(_mm256_and_si256(a, high));
     odd->hi = _mm256_castsi256_ps(_mm256_and_si256(b, high));
 }
+V16_FN __m256 v16_codes_half(__m128i words, int shift, int mask)
+{
+    __m256i w = _mm256_srli_epi32(_mm256_cvtepu16_epi32(words), shift);
+    return _mm256_cvtepi32_ps(_mm256_and_si256(w, _mm256_set1_epi32(mask)));
+}
+V16_FN v16 v16_codes(const void *words, int shift, int mask)
+{
+    return (v16){v16_codes_half(_mm_loadu_si128(words), shift, mask),
+                 v16_codes_half(_mm_loadu_si128((const __m128i *)words + 1), shift, mask)};
+}
+V16_FN v16 v16_f16(const void *halves)
+{
+    return (v16){_mm256_cvtph_ps(_mm_loadu_si128(halves)),
+                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)halves + 1))};
+}
 
 #else
+
+#include "kernels/dtype.h"
 
 typedef struct v16 {
     float f[16];
@@ -352,6 +380,18 @@ V16_FN void v16_bf16_pairs(const void *p, v16 *even, v16 *odd)
         even->f[i] = a.f;
         odd->f[i] = b.f;
     }
+}
+V16_FN v16 v16_codes(const void *words, int shift, int mask)
+{
+    uint16_t w[16];
+    memcpy(w, words, sizeof w);
+    V16_EACH((float)(w[i] >> shift & mask));
+}
+V16_FN v16 v16_f16(const void *halves)
+{
+    uint16_t h[16];
+    memcpy(h, halves, sizeof h);
+    V16_EACH(f16_to_f32(h[i]));
 }
 
 #endif

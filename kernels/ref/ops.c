@@ -299,14 +299,8 @@ static void forced_token(const struct ops *ops, const struct attend_forced_args 
     int group = a->n_heads / l->n_kv_heads, n_slots = s->kv->n_slots;
     float k[HEAD_DIM_MAX] = {0}, v[HEAD_DIM_MAX] = {0};
     for (int h = 0; h < l->n_kv_heads; h++) {
-        for (int d = 0; d < l->head_dim; d++) {
-            k[d] = s->k[i * a->k_stride + h * l->head_dim + d];
-            v[d] = s->v[i * a->v_stride + h * l->head_dim + d];
-            if (l->format == KV_BF16) {
-                k[d] = round_bf16(k[d]);
-                v[d] = round_bf16(v[d]);
-            }
-        }
+        kv_round(l, s->k + i * a->k_stride + h * l->head_dim, k);
+        kv_round(l, s->v + i * a->v_stride + h * l->head_dim, v);
         double sum = 0;
         for (int g = 0; g < group; g++)
             sum += forced_query(ops, a, s, i, h * group + g, k, v);
