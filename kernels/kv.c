@@ -70,11 +70,6 @@ static void group_encode(const float *x, int n, int max_code, struct group *g)
     }
 }
 
-static float code_value(int code, uint16_t scale, uint16_t min)
-{
-    return (float)code * f16_to_f32(scale) + f16_to_f32(min);
-}
-
 /* Where the codes of dimension d and slot stand: number `index` of 16-bit words, `at` within. */
 struct code_place {
     int64_t index;
@@ -127,11 +122,13 @@ static void put_codes(const struct kv_layout *l, uint16_t *panel, int slot, cons
 static void get_codes(const struct kv_layout *l, const uint16_t *panel, int slot, float *x,
                       place_fn place)
 {
-    for (int d = 0; d < l->head_dim; d++) {
-        struct code_place p = place(l, d, slot);
-        x[d] =
-            code_value(panel[p.index] >> p.shift & p.mask, *scale_at(l, panel, d / KV_GROUP, slot),
-                       *scale_at(l, panel, l->groups + d / KV_GROUP, slot));
+    for (int group = 0; group < l->groups; group++) {
+        float scale = f16_to_f32(*scale_at(l, panel, group, slot));
+        float min = f16_to_f32(*scale_at(l, panel, l->groups + group, slot));
+        for (int d = group * KV_GROUP; d < l->head_dim && d < (group + 1) * KV_GROUP; d++) {
+            struct code_place p = place(l, d, slot);
+            x[d] = (float)(panel[p.index] >> p.shift & p.mask) * scale + min;
+        }
     }
 }
 
@@ -143,8 +140,9 @@ void kv_round(const struct kv_layout *l, const float *x, float *to)
     for (int group = 0; group < l->groups; group++) {
         int first = group * KV_GROUP, n = (int)min_i64(KV_GROUP, l->head_dim - first);
         group_encode(x + first, n, l->format == KV_Q8 ? 255 : 15, &g);
+        float scale = f16_to_f32(g.scale), min = f16_to_f32(g.min);
         for (int i = 0; i < n; i++)
-            to[first + i] = code_value(g.codes[i], g.scale, g.min);
+            to[first + i] = (float)g.codes[i] * scale + min;
     }
 }
 
