@@ -141,6 +141,12 @@ static void write_fingerprint(struct run *r, const struct config *c)
              kv, kv_format_name(r->kv_format));
 }
 
+/* The format that most of the model's weights have. */
+static enum dtype most_weights(const struct run *r)
+{
+    return r->opened.model.layers[1].tensors[ROLE_UP].dtype;
+}
+
 enum err run_prepare(struct run *r, const struct config *c)
 {
     memset(r, 0, sizeof *r);
@@ -162,7 +168,7 @@ enum err run_prepare(struct run *r, const struct config *c)
     write_fingerprint(r, c);
     if (r->opened.model.dummy)
         log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");
-    enum dtype weights = r->opened.model.layers[1].tensors[ROLE_UP].dtype;
+    enum dtype weights = most_weights(r);
     if (r->ops.compute == COMPUTE_INT8 && weights != DTYPE_Q8 && weights != DTYPE_Q4)
         log_line(LOG_WARN, "compute: weights in %s are multiplied as bf16 (--weights q8 for int8)",
                  dtype_info(weights)->name);
@@ -188,7 +194,11 @@ static enum err probe_machine(struct run *r)
     TRY(pack_cache_dir(dir, sizeof dir));
     /* A cap is a cap while measuring, too: the budget, less what text holds by now. */
     int64_t rest = r->budget.ram - text_bytes(r);
-    struct probe_config probe = {.ops = &r->ops,
+    struct ops ops = r->ops; // int8 counts where the weights are of its formats
+    if (ops.compute == COMPUTE_INT8 &&
+        model_tile_dtype(COMPUTE_INT8, most_weights(r)) == DTYPE_BF16)
+        ops.compute = COMPUTE_BF16;
+    struct probe_config probe = {.ops = &ops,
                                  .dir = r->offload_dir,
                                  .io = r->io,
                                  .memory_bytes =
@@ -267,26 +277,23 @@ static enum err read_wish(const struct config *c, struct plan_wish *wish)
     return OK;
 }
 
-/* Seconds to decode every weight of the model once on all threads, measured on one panel of the
- * format that most of them have. Formats that matmuls read in place cost nothing. */
+/* Seconds to decode every weight of the model once on all threads, measured on one panel. Formats
+ * that matmuls read in place cost nothing. */
 static double decode_seconds(const struct run *r)
 {
     const struct model *m = &r->opened.model;
     const struct model_tensor *t = &m->layers[1].tensors[ROLE_UP];
-    int f32 = r->ops.compute == COMPUTE_F32;
-    if (t->dtype == (f32 ? DTYPE_F32 : DTYPE_BF16) ||
-        (r->ops.compute == COMPUTE_INT8 && (t->dtype == DTYPE_Q8 || t->dtype == DTYPE_Q4)))
+    enum dtype to = model_tile_dtype(r->ops.compute, t->dtype);
+    if (t->dtype == to)
         return 0;
-    int64_t bytes = dtype_panel_bytes(t->dtype, t->k),
-            out_bytes = (int64_t)(t->k + 1) * PANEL_ROWS * 4;
-    uint8_t *panel = calloc(1, (size_t)bytes), *out = malloc((size_t)out_bytes);
+    void *panel = calloc(1, (size_t)dtype_panel_bytes(t->dtype, t->k));
+    void *out = aligned_alloc(64, (size_t)round_up(dtype_panel_bytes(to, t->k), 64));
+    struct decode_args args = {.w = {t->dtype, PANEL_ROWS, t->k, panel}, .to = to, .panels = out};
+    struct ops alone = {.isa = r->ops.isa, .compute = r->ops.compute};
     int64_t best_ns = INT64_MAX;
     for (int i = 0; panel && out && i < 8; i++) {
         int64_t start_ns = clock_ns();
-        if (f32)
-            panel_decode_f32(t->dtype, panel, t->k, 0, t->k, (float *)(void *)out);
-        else
-            panel_decode_bf16(t->dtype, panel, t->k, 0, t->k, (uint16_t *)(void *)out);
+        ops_run_decode(&alone, &args);
         best_ns = min_i64(best_ns, clock_ns() - start_ns);
     }
     int measured = panel && out;

@@ -232,10 +232,15 @@ static enum err measure_step(struct machine *m, const struct probe_config *c)
 static enum err measure_matmul(struct machine *m, const struct probe_config *c,
                                int64_t memory_bytes)
 {
-    struct probe_matmul p = {.dtype = DTYPE_BF16, .m = 64, .n = 2048, .k = 1024, .seconds = 0.3};
+    struct probe_matmul p = {.dtype = c->ops->compute == COMPUTE_INT8 ? DTYPE_Q8 : DTYPE_BF16,
+                             .m = 64,
+                             .n = 2048,
+                             .k = 1024,
+                             .seconds = 0.3};
     p.weight_bytes = min_i64(memory_bytes / 2, 32 * (int64_t)MIB);
     TRY(probe_matmul(c->ops, &p, &m->matmul_flops, NULL));
-    say(c, "matmul bf16 m=64", m->matmul_flops * 1e-9, "GFLOP/s");
+    say(c, c->ops->compute == COMPUTE_INT8 ? "matmul int8 m=64" : "matmul bf16 m=64",
+        m->matmul_flops * 1e-9, "GFLOP/s");
     if (!c->full)
         return OK;
     static const enum dtype formats[] = {DTYPE_BF16, DTYPE_F32, DTYPE_Q8, DTYPE_Q4};
