@@ -233,6 +233,44 @@ static void matmul_rows_do_not_meet(void **state)
     matmul_bits(DTYPE_F32, 110, 33, 33); // rows are split from 32 per thread
 }
 
+/* All formats, and every way to cut: few rows beside many panels, blocks of rows, blocks along k
+ * whose sums wait, threads by panels and by rows. */
+static void matmul_rows_do_not_meet_in_any_format(void **state)
+{
+    (void)state;
+    static const int rows[] = {1, 2, 3, 4, 5, 6, 7, 14, 15, 16, 29, 64, 128, 200};
+    enum { M = 256, K = 2304, N_MAX = 550 };
+    float *x = noise_array(5, (int64_t)M * K, 1), *y0 = noise_array(6, (int64_t)M * N_MAX, 1);
+    for (enum dtype t = 0; t < N_DTYPES; t++) {
+        if (dtype_row_bytes(t, K) <= 0)
+            continue;
+        const int n = t == DTYPE_BF16 ? N_MAX : 170; // more panels than wait at a time, once
+        struct matmul_args a = {.w = weight_make(t, n, K, 9), .x_stride = K, .y_stride = n};
+        for (int n_threads = 1; n_threads <= 2; n_threads++) {
+            struct pool *pool = pool_of(n_threads);
+            a.m = M;
+            a.x = x;
+            float *all = matmul_run(isa_best(), COMPUTE_BF16, NULL, a, y0);
+            float *same = matmul_run(isa_best(), COMPUTE_BF16, pool, a, y0);
+            assert_same_bits(same, all, (int64_t)M * n * 4, dtype_info(t)->name);
+            free(same);
+            for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+                a.m = rows[i];
+                int64_t first = (a.m * 7) % (M - a.m + 1);
+                a.x = x + first * K;
+                float *y = matmul_run(isa_best(), COMPUTE_BF16, pool, a, y0 + first * n);
+                assert_same_bits(y, all + first * n, (int64_t)a.m * n * 4, dtype_info(t)->name);
+                free(y);
+            }
+            free(all);
+            pool_close(pool);
+        }
+        free((void *)a.w.panels);
+    }
+    free(x);
+    free(y0);
+}
+
 /* Several blocks along k: sums leave the registers and come back. */
 static void matmul_long_chains(void **state)
 {
@@ -616,13 +654,21 @@ static void sampling_skips_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exp_is_close_and_clean),  cmocka_unit_test(gelu_is_the_erf_form),
-        cmocka_unit_test(gumbel_has_its_moments),  cmocka_unit_test(isa_names_round_trip),
-        cmocka_unit_test(matmul_equals_ref),       cmocka_unit_test(matmul_finishes),
-        cmocka_unit_test(matmul_rows_do_not_meet), cmocka_unit_test(matmul_long_chains),
-        cmocka_unit_test(norm_and_silu_equal_ref), cmocka_unit_test(rope_equals_ref),
-        cmocka_unit_test(kv_store_fills_pages),    cmocka_unit_test(head_equals_ref),
-        cmocka_unit_test(head_survives_nan),       cmocka_unit_test(sampling_skips_nothing),
+        cmocka_unit_test(exp_is_close_and_clean),
+        cmocka_unit_test(gelu_is_the_erf_form),
+        cmocka_unit_test(gumbel_has_its_moments),
+        cmocka_unit_test(isa_names_round_trip),
+        cmocka_unit_test(matmul_equals_ref),
+        cmocka_unit_test(matmul_finishes),
+        cmocka_unit_test(matmul_rows_do_not_meet),
+        cmocka_unit_test(matmul_long_chains),
+        cmocka_unit_test(matmul_rows_do_not_meet_in_any_format),
+        cmocka_unit_test(norm_and_silu_equal_ref),
+        cmocka_unit_test(rope_equals_ref),
+        cmocka_unit_test(kv_store_fills_pages),
+        cmocka_unit_test(head_equals_ref),
+        cmocka_unit_test(head_survives_nan),
+        cmocka_unit_test(sampling_skips_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

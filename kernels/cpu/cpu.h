@@ -39,7 +39,7 @@ void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *args)
 #define MATMUL_PANELS_MAX  4     // that a tile of few rows takes side by side
 
 /* Where rows are split, each thread decodes all panels: that has to be little beside its rows. */
-#define MATMUL_SPLIT_DECODED 8 // times as many rows
+#define MATMUL_SPLIT_DECODED 2 // times as many rows
 
 static inline int matmul_by_rows(int m, int n_threads, int decodes)
 {
