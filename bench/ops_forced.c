@@ -103,8 +103,8 @@ static double call_seconds(struct forced_bench *b, int policy, int pos, int *set
             .out = out + r * heads};
     }
     struct evict evict = {.policy = policy};
-    struct attend_forced_args args = {&b->layout, &evict, b->spans, ROWS,  c->n_heads, 0.125f,
-                                      heads,      kv,     kv,       heads, b->scratch};
+    struct attend_forced_args args = {&b->layout, NULL,  &evict, b->spans, ROWS,  c->n_heads,
+                                      0.125f,     heads, kv,     kv,       heads, b->scratch};
     *set = (*set + 1) % b->n_sets;
     int64_t start_ns = clock_ns();
     ops_run_attend_forced(c->ops, &args);
@@ -157,7 +157,7 @@ static enum err run_slots(const struct bench_forced *c, enum kv_format format, i
 enum err bench_forced(const struct bench_forced *c)
 {
     static const int slots[] = {128, 640, 2048};
-    for (int f = 0; f < N_KV_FORMATS; f++)
+    for (int f = 0; f < N_KV_LAYOUTS; f++)
         for (int i = 0; i < 3; i++)
             TRY(run_slots(c, (enum kv_format)f, slots[i]));
     return OK;

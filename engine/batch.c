@@ -10,13 +10,15 @@
 #include <string.h>
 
 void batches_carve(struct batches *b, struct arena *arena, const struct plan *plan,
-                   const struct shape *shape, const struct evict *evict, int edits_max, int filters)
+                   const struct shape *shape, const struct evict *evict, int edits_max, int filters,
+                   int64_t ring_bytes)
 {
     int64_t rows = (int64_t)plan->batch * plan->batches;
     int row_pages = plan->slots_cap / KV_PAGE_SLOTS;
-    int64_t meta = evict->policy == EVICT_FULL
-                       ? 0
-                       : (int64_t)plan->decoder * shape->n_kv_heads * plan->slots_cap;
+    b->ring_bytes = ring_bytes;
+    b->meta_cap = plan->slots_cap + (ring_bytes > 0 ? EVICT_RING_MAX : 0);
+    int64_t meta =
+        evict->policy == EVICT_FULL ? 0 : (int64_t)plan->decoder * shape->n_kv_heads * b->meta_cap;
     b->plan = plan;
     b->shape = shape;
     b->evict = evict;
@@ -37,9 +39,13 @@ void batches_carve(struct batches *b, struct arena *arena, const struct plan *pl
             int32_t *pages = ARENA_ARRAY(arena, int32_t, row_pages);
             int32_t *pos = meta ? ARENA_ARRAY(arena, int32_t, meta) : NULL;
             float *score = meta ? ARENA_ARRAY(arena, float, meta) : NULL;
+            uint8_t *ring = ring_bytes ? arena_take(arena, plan->decoder * ring_bytes, 64) : NULL;
             if (arena->base)
-                t.rows[r] = (struct row){
-                    .pages = pages, .slot_pos = pos, .slot_score = score, .ahead_token = -1};
+                t.rows[r] = (struct row){.pages = pages,
+                                         .slot_pos = pos,
+                                         .slot_score = score,
+                                         .ring = ring,
+                                         .ahead_token = -1};
         }
         if (!arena->base)
             continue;
@@ -57,13 +63,26 @@ static int tokens_wanted(const struct request *r)
     return r->kind == REQUEST_SCORE ? r->n_tokens - 1 : r->n_tokens;
 }
 
-/* Slots after the row, which holds n_slots, has taken its next `n` tokens. */
+static int ring_used(const struct row *row, int tokens)
+{
+    return tokens < row->ring_slots ? tokens : row->ring_slots;
+}
+
+/* Slots of pages after the row has taken its next `n` tokens: what it then holds, less its ring. */
 static int slots_after(const struct batches *b, const struct row *row, int n)
 {
-    int64_t slots = (int64_t)row->n_slots + n;
-    if (b->evict->simulate)
-        return (int)slots;
-    return (int)min_i64(slots, row->evict.budget);
+    int64_t slots = (int64_t)row->n_slots + ring_used(row, row->n_done) + n;
+    if (!b->evict->simulate)
+        slots = min_i64(slots, row->evict.budget);
+    return (int)slots - ring_used(row, row->n_done + n);
+}
+
+/* Slots given up by the tokens of this pass. */
+static int evicted(const struct row *row)
+{
+    int before = row->n_slots + ring_used(row, row->n_done);
+    int after = row->n_slots_after + ring_used(row, row->n_done + row->n_take);
+    return before + row->n_take - after;
 }
 
 static int pages_for(int slots)
@@ -124,7 +143,7 @@ static void end_pass(struct batches *b, struct batch *t)
             row_requeue(b, t, row);
             continue;
         }
-        b->evicted_slots += row->n_slots + row->n_take - row->n_slots_after;
+        b->evicted_slots += evicted(row);
         row->n_done += row->n_take;
         row->n_slots = row->n_slots_after;
         row->n_take = 0;
@@ -162,7 +181,8 @@ static int entry_take(const struct batches *b, const struct request *r)
 static int row_pages_max(const struct batches *b, const struct row *row)
 {
     int tokens = row->request->n_cap;
-    return pages_for(b->evict->simulate ? tokens : (int)min_i64(tokens, row->evict.budget));
+    int slots = b->evict->simulate ? tokens : (int)min_i64(tokens, row->evict.budget);
+    return pages_for(slots - ring_used(row, tokens));
 }
 
 static enum err admit_rows(struct batches *b, struct batch *t)
@@ -181,6 +201,7 @@ static enum err admit_rows(struct batches *b, struct batch *t)
         struct row probe = {.n_slots = 0};
         CHECK(evict_row_init(b->evict, next->n_prompt, next->n_cap - next->n_prompt,
                              &probe.evict) == 0);
+        probe.ring_slots = b->ring_bytes ? evict_ring_slots(&probe.evict) : 0;
         int need = pages_for(slots_after(b, &probe, take));
         /* A page for every live row that may still grow, or the newcomer would soon send one back.
          */
@@ -195,6 +216,7 @@ static enum err admit_rows(struct batches *b, struct batch *t)
         CHECK(t->n_free_pages >= need);
         row->request = job_take(b->job);
         row->evict = probe.evict;
+        row->ring_slots = probe.ring_slots;
         row->n_done = row->n_slots = row->lost = 0;
         row->entered = ++b->entered;
         row->n_take = take;
@@ -307,7 +329,7 @@ static enum err take_position(struct batches *b, struct batch *t, const struct p
     TRY(job_token(b->job, row->request, id, p->state, &finished));
     if (!finished)
         return OK;
-    b->evicted_slots += row->n_slots + row->n_take - row->n_slots_after;
+    b->evicted_slots += evicted(row);
     TRY(job_finish(b->job, row->request));
     row_leave(t, row);
     return OK;
@@ -324,7 +346,7 @@ enum err batch_sample(struct batches *b, int index)
             continue;
         if (row->n_done + row->n_take < tokens_wanted(row->request))
             continue;
-        b->evicted_slots += row->n_slots + row->n_take - row->n_slots_after;
+        b->evicted_slots += evicted(row);
         TRY(job_finish(b->job, row->request));
         row_leave(t, row);
     }

@@ -18,13 +18,15 @@ struct row {
     struct evict_row evict;
     int n_done;                 // tokens whose KV stands, before this pass
     int n_take;                 // tokens taken in this pass, from n_done on
-    int n_slots, n_slots_after; // KV slots per head before and after this pass
+    int n_slots, n_slots_after; // KV slots of pages per head before and after this pass
+    int ring_slots;             // KV format mixed: see struct kv_row; else 0
     int32_t *pages;             // [slots_cap / 32] ids in the batch's pool
     int n_pages;
     int64_t entered;     // admission number: the greatest is the youngest
     int lost;            // a page came back wrong: the row returns to the queue after the pass
-    int32_t *slot_pos;   // [decoder][n_kv_heads][slots_cap]; NULL under full
+    int32_t *slot_pos;   // [decoder][n_kv_heads][meta_cap]; NULL under full
     float *slot_score;   // the same
+    uint8_t *ring;       // [decoder][ring_bytes]; NULL unless mixed
     int32_t ahead_token; // token whose embedding row was asked for ahead; -1 none
 };
 
@@ -66,6 +68,8 @@ struct batches {
     const struct plan *plan; // borrowed
     const struct shape *shape;
     const struct evict *evict;
+    int64_t ring_bytes;        // of one row and layer; 0 unless the KV format is mixed
+    int meta_cap;              // slots that have a position and a score: of pages, and a ring
     struct job *job;           // borrowed
     struct batch *batch;       // [plan.batches]
     struct head_state *states; // pool of the pass
@@ -83,10 +87,10 @@ struct batches {
 };
 
 /* Carves rows, pools and states from the arena (measure and place). filters: some row needs
- * candidates; edits_max: greatest sample_edits_max() of the job. */
+ * candidates; edits_max: greatest sample_edits_max() of the job; ring_bytes: as above. */
 void batches_carve(struct batches *b, struct arena *arena, const struct plan *plan,
-                   const struct shape *shape, const struct evict *evict, int edits_max,
-                   int filters);
+                   const struct shape *shape, const struct evict *evict, int edits_max, int filters,
+                   int64_t ring_bytes);
 
 /* The pass boundary of one batch. Ends the pass before (tokens taken become tokens done), requeues
  * lost rows, admits requests, and leaves spans, positions and hidden places of `pass`. */

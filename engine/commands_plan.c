@@ -32,7 +32,7 @@ static void print_plan(const struct run *r)
     printf("layers   %d of %d in RAM, the rest streams\n", p->resident, p->layers - 1);
     printf("  %-10s %10s %10s  MiB\n", "", "RAM", "disk");
     print_bytes("weights", b->weights_resident + b->weight_frames, 0);
-    print_bytes("kv", b->kv + b->kv_frames + b->kv_tails + b->kv_meta,
+    print_bytes("kv", b->kv + b->kv_frames + b->kv_tails + b->kv_rings + b->kv_meta,
                 p->kv_home == TIER_NVME
                     ? b->disk - (p->hidden_home == TIER_NVME
                                      ? p->batches * p->step_tokens * m->shape.dim * 4

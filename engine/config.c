@@ -101,7 +101,7 @@ static const struct knob knobs[] = {
      "first positions protected (-1: by policy)"},
     {"kv-scope", 0, KNOB_STRING, AT(kv_scope), LINE_CMDS, "head", "head|layer",
      "who chooses victims"},
-    {"kv-format", 0, KNOB_STRING, AT(kv_format), LINE_CMDS, "bf16", "f32|bf16|q8|q4",
+    {"kv-format", 0, KNOB_STRING, AT(kv_format), LINE_CMDS, "bf16", "f32|bf16|q8|q4|mixed",
      "format of stored K and V"},
     {"kv-simulate", 0, KNOB_SWITCH, AT(kv_simulate), CMD_RUN | CMD_SCORE, NULL, "",
      "keep everything and mask what would have gone"},

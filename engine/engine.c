@@ -12,7 +12,8 @@ static void carve(void *ctx, struct arena *arena)
     struct engine *e = ctx;
     const struct engine_config *c = &e->config;
     batches_carve(&e->batches, arena, &c->plan, &c->model->shape, &c->evict, c->edits_max,
-                  c->filters);
+                  c->filters, e->work.ring_bytes);
+    e->work.meta_cap = e->batches.meta_cap;
     gather_carve(&e->gather, arena, &c->plan, c->model);
     layer_carve(&e->work, arena, &c->plan, c->model, &c->evict, c->tokens_max);
     e->page_list = ARENA_ARRAY(arena, int32_t, c->plan.pages_batch);
@@ -41,6 +42,10 @@ static void dump_kv(void *ctx, const struct row *row, int layer, const struct kv
                     fprintf(e->dump, "%s%d", comma, kept ? kept[s] : s);
                     comma = ",";
                 }
+            for (int s = n - kv_ring_used(kv, n); s < n; s++) { // the ring: its last tokens
+                fprintf(e->dump, "%s%d", comma, s);
+                comma = ",";
+            }
             fputs("]}\n", e->dump);
             continue;
         }
@@ -91,12 +96,20 @@ static enum kv_format prompt_format(enum compute compute)
     return compute == COMPUTE_F32 ? KV_F32 : KV_BF16;
 }
 
+/* Bytes of one row's ring in one layer; its layout. 0 unless the format has rings. */
+static int64_t ring_layout(const struct shape *s, enum kv_format format, struct kv_layout *ring)
+{
+    kv_layout_init(ring, KV_Q8, s->n_kv_heads, s->head_dim);
+    return format == KV_MIXED ? KV_RING_PAGES * ring->page_bytes : 0;
+}
+
 void engine_costs(const struct model *model, const struct ops *ops, enum kv_format kv_format,
                   const struct work *work, struct plan_costs *costs)
 {
-    struct kv_layout kv, prompt;
+    struct kv_layout kv, prompt, ring;
     const struct shape *s = &model->shape;
-    kv_layout_init(&kv, kv_format, s->n_kv_heads, s->head_dim);
+    kv_layout_init(&kv, kv_page_format(kv_format), s->n_kv_heads, s->head_dim);
+    costs->kv_ring_bytes = ring_layout(s, kv_format, &ring);
     kv_layout_init(&prompt, prompt_format(ops->compute), s->n_kv_heads, s->head_dim);
     costs->kv_page_bytes = kv.page_bytes;
     costs->prompt_page_bytes = prompt.page_bytes;
@@ -121,12 +134,13 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
     e->work.ops = c->ops;
     e->work.ops.stream = e->stream;
     const struct shape *s = &c->model->shape;
-    kv_layout_init(&e->work.kv, c->kv_format, s->n_kv_heads, s->head_dim);
+    kv_layout_init(&e->work.kv, kv_page_format(c->kv_format), s->n_kv_heads, s->head_dim);
+    e->work.ring_bytes = ring_layout(s, c->kv_format, &e->work.ring);
     kv_layout_init(&e->work.prompt, prompt_format(c->ops.compute), s->n_kv_heads, s->head_dim);
     struct home_config home = {.plan = &c->plan,
                                .model = c->model,
                                .compute = c->ops.compute,
-                               .kv_format = c->kv_format,
+                               .kv_format = kv_page_format(c->kv_format),
                                .prompt_format = prompt_format(c->ops.compute),
                                .device = c->device,
                                .numa_node = c->numa_node,

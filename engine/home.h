@@ -80,7 +80,7 @@ struct home_config {
     const struct plan *plan;
     const struct model *model;
     enum compute compute;
-    enum kv_format kv_format, prompt_format;
+    enum kv_format kv_format, prompt_format; // of pages
     struct device *device;   // borrowed
     int numa_node;           // where RAM lies best; -1: anywhere
     const char *offload_dir; // for TIER_NVME

@@ -291,6 +291,7 @@ static void keep_prompts(struct layer_work *w, const struct tile *t, const struc
         struct prompt_keep_args keep = {
             .from = &w->prompt,
             .to = &w->kv,
+            .ring = w->ring_bytes ? &w->ring : NULL,
             .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
             .scores = evict_policy_scores(w->evict->policy) ? cut_scores(w, c) : NULL,
             .evict = w->evict,
@@ -328,6 +329,7 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
     if (n == 0)
         return;
     struct attend_forced_args args = {.layout = &w->kv,
+                                      .ring = w->ring_bytes ? &w->ring : NULL,
                                       .evict = w->evict,
                                       .spans = w->forced_spans,
                                       .n_spans = n,
@@ -402,7 +404,7 @@ static void place_pages(struct layer_work *w, int r, struct row *row, int layer,
     const struct shape *s = w->shape;
     int64_t size = w->kv.page_bytes;
     int cap = w->plan->slots_cap;
-    int64_t meta = (int64_t)layer * s->n_kv_heads * cap;
+    int64_t meta = (int64_t)layer * s->n_kv_heads * w->meta_cap;
     void **pages = w->page_ptrs + (int64_t)r * (cap / KV_PAGE_SLOTS);
     int before = row->n_slots / KV_PAGE_SLOTS, after = row->n_slots_after / KV_PAGE_SLOTS;
     for (int i = 0; i < row->n_pages; i++)
@@ -417,7 +419,9 @@ static void place_pages(struct layer_work *w, int r, struct row *row, int layer,
                                     .slot_pos = row->slot_pos ? row->slot_pos + meta : NULL,
                                     .slot_score = row->slot_score ? row->slot_score + meta : NULL,
                                     .dirty = w->dirty + (int64_t)r * w->dirty_words,
-                                    .slots_cap = cap,
+                                    .ring = row->ring ? row->ring + layer * w->ring_bytes : NULL,
+                                    .ring_slots = row->ring_slots,
+                                    .slots_cap = w->meta_cap,
                                     .n_slots = row->n_slots};
     memset(w->kv_rows[r].dirty, 0, (size_t)w->dirty_words * sizeof(uint64_t));
 }

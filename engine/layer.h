@@ -32,8 +32,10 @@ struct layer_work {
     const struct shape *shape;
     const struct evict *evict;
     struct ops ops;
-    struct kv_layout kv, prompt;
-    layer_dump_fn dump; // NULL: none
+    struct kv_layout kv, prompt, ring; // ring: of rows' rings, when the KV format is mixed
+    int64_t ring_bytes;                // of one row and layer; 0: no rings
+    int meta_cap;                      // as in struct batches
+    layer_dump_fn dump;                // NULL: none
     void *dump_ctx;
 
     float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]

@@ -58,14 +58,14 @@ enum err plan_file_read(const char *path, struct plan_wish *wish)
 
 static json_t *bytes_json(const struct plan_bytes *b)
 {
-    return json_pack("{sI sI sI sI sI sI sI sI sI sI sI sI sI sI}", "weights_resident",
+    return json_pack("{sI sI sI sI sI sI sI sI sI sI sI sI sI sI sI}", "weights_resident",
                      (json_int_t)b->weights_resident, "weight_frames", (json_int_t)b->weight_frames,
                      "kv", (json_int_t)b->kv, "kv_frames", (json_int_t)b->kv_frames, "kv_tails",
-                     (json_int_t)b->kv_tails, "kv_meta", (json_int_t)b->kv_meta, "hidden",
-                     (json_int_t)b->hidden, "hidden_frames", (json_int_t)b->hidden_frames,
-                     "workspace", (json_int_t)b->workspace, "head", (json_int_t)b->head, "text",
-                     (json_int_t)b->text, "io", (json_int_t)b->io, "ram", (json_int_t)b->ram,
-                     "disk", (json_int_t)b->disk);
+                     (json_int_t)b->kv_tails, "kv_rings", (json_int_t)b->kv_rings, "kv_meta",
+                     (json_int_t)b->kv_meta, "hidden", (json_int_t)b->hidden, "hidden_frames",
+                     (json_int_t)b->hidden_frames, "workspace", (json_int_t)b->workspace, "head",
+                     (json_int_t)b->head, "text", (json_int_t)b->text, "io", (json_int_t)b->io,
+                     "ram", (json_int_t)b->ram, "disk", (json_int_t)b->disk);
 }
 
 enum err plan_file_write(const struct run *r, const char *path)

@@ -84,7 +84,7 @@ static enum err read_compute(struct run *r, const struct config *c)
     r->io = io == 0 ? RING_AUTO : io == 1 ? RING_URING : RING_THREADS;
     r->kv_format = kv_format_by_name(c->kv_format);
     if (r->kv_format == N_KV_FORMATS)
-        return fail(ERR_USAGE, "--kv-format: '%s' is none of f32|bf16|q8|q4", c->kv_format);
+        return fail(ERR_USAGE, "--kv-format: '%s' is none of f32|bf16|q8|q4|mixed", c->kv_format);
     if (strncmp(c->device, "cuda", 4) == 0)
         return fail(ERR_DEVICE, "--device %s: this build has no CUDA device (--device cpu)",
                     c->device);

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const format_names[N_KV_FORMATS] = {"f32", "bf16", "q8", "q4"};
+static const char *const format_names[N_KV_FORMATS] = {"f32", "bf16", "q8", "q4", "mixed"};
 
 const char *kv_format_name(enum kv_format format)
 {
@@ -27,8 +27,8 @@ enum kv_format kv_format_by_name(const char *name)
 
 void kv_layout_init(struct kv_layout *l, enum kv_format format, int n_kv_heads, int head_dim)
 {
-    CHECK(format >= 0 && format < N_KV_FORMATS && n_kv_heads > 0 && head_dim > 0);
-    static const int bits[N_KV_FORMATS] = {32, 16, 8, 4};
+    CHECK(format >= 0 && format < N_KV_LAYOUTS && n_kv_heads > 0 && head_dim > 0);
+    static const int bits[N_KV_LAYOUTS] = {32, 16, 8, 4};
     int dim_pad = (int)round_up(head_dim, 16), quantised = format == KV_Q8 || format == KV_Q4;
     *l = (struct kv_layout){
         .format = format,

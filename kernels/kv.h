@@ -22,7 +22,8 @@
  * because both lose far less than half a code; a group with a number beyond f16, or that is none,
  * is all NaN: nothing is clipped in silence.
  *
- * mixed is no layout: its older tokens stand in q4 pages, the newest ones in q8 (kernels/ops.h). */
+ * mixed is no layout: its older tokens stand in q4 pages, the newest ones in a ring of q8 slots
+ * beside them (struct kv_row in kernels/ops.h). */
 #ifndef KERNELS_KV_H
 #define KERNELS_KV_H
 
@@ -31,7 +32,16 @@
 #define KV_PAGE_SLOTS 32
 #define KV_GROUP      64 // dimensions that share a scale in q8 and q4
 
-enum kv_format { KV_F32, KV_BF16, KV_Q8, KV_Q4, N_KV_FORMATS };
+/* KV_MIXED names a choice of the user, not a layout: pages are KV_Q4, the ring KV_Q8. */
+enum kv_format {
+    KV_F32,
+    KV_BF16,
+    KV_Q8,
+    KV_Q4,
+    N_KV_LAYOUTS,
+    KV_MIXED = N_KV_LAYOUTS,
+    N_KV_FORMATS
+};
 
 struct kv_layout {
     enum kv_format format;
@@ -46,6 +56,11 @@ struct kv_layout {
 };
 
 void kv_layout_init(struct kv_layout *l, enum kv_format format, int n_kv_heads, int head_dim);
+/* Format of a row's pages. */
+static inline enum kv_format kv_page_format(enum kv_format format)
+{
+    return format == KV_MIXED ? KV_Q4 : format;
+}
 const char *kv_format_name(enum kv_format format);
 enum kv_format kv_format_by_name(const char *name); // N_KV_FORMATS when unknown
 

@@ -7,7 +7,8 @@
  * The bytes of a result are fixed by these rules, not by M, tiles or threads:
  *   a. a matmul output is one f32 chain over k, ascending;
  *   b. attention sums over slots ascending, in tiles of 32 from slot 0, split at multiples of 256
- *      slots always, splits joined in order, the row's own new token last;
+ *      slots always, splits joined in order, then the ring (mixed), the row's own new
+ *      token last;
  *   c. a prompt attends in tiles of 32 queries at absolute positions; a tile's weights are one
  *      chain over (query, head), and tiles are added to the scores in ascending order;
  *   d. sums in norms and softmax run in 16 lanes joined in one fixed tree; exp is op_exp (ours);
@@ -159,15 +160,28 @@ struct evict_event {
 };
 
 /* The KV state of one row in one layer. Slots 0..n_slots-1 are in use, in every head alike; slot s
- * is in page s / 32. Under EVICT_FULL slot s holds position s and slot_pos, slot_score are NULL. */
+ * is in page s / 32. Under EVICT_FULL slot s holds position s and slot_pos, slot_score are NULL.
+ *
+ * mixed: the newest ring_slots tokens stand beside the pages in a ring, the token of position p in
+ * ring slot p % ring_slots; ring slot j has its position and score at slots_cap - ring_slots + j.
+ * The token that leaves the ring takes the victim's page slot or a new one, or is the victim. */
 struct kv_row {
     void *const *pages; // page pointers; room for every slot the row may take in this call
     int32_t *slot_pos; // [n_kv_heads, slots_cap] true positions; negative (~pos): masked (simulate)
     float *slot_score; // [n_kv_heads, slots_cap] summed attention weights
     uint64_t *dirty;   // bit i is set when page i was written; [ceil(pages / 64)]
+    uint8_t *ring;     // mixed: [KV_RING_PAGES][page of the ring's layout]; else NULL
+    int ring_slots;    // mixed: evict_ring_slots(); else 0
     int slots_cap;
-    int n_slots; // in: before the call; out: after it
+    int n_slots; // in pages; in: before the call; out: after it
 };
+#define KV_RING_PAGES (EVICT_RING_MAX / KV_PAGE_SLOTS)
+
+/* Slots in the ring when the row's next token has position pos. */
+static inline int kv_ring_used(const struct kv_row *kv, int pos)
+{
+    return pos < kv->ring_slots ? pos : kv->ring_slots;
+}
 
 /* Known tokens of one row under decode's rule, one after the other: token i (position pos + i)
  * attends over the row's slots and itself, adds its weights to the scores, then one victim makes
@@ -186,6 +200,7 @@ struct forced_span {
 };
 struct attend_forced_args {
     const struct kv_layout *layout;
+    const struct kv_layout *ring; // of the rings' pages; NULL unless rows have rings
     const struct evict *evict;
     struct forced_span *spans; // one per row
     int n_spans, n_heads;
@@ -199,10 +214,12 @@ int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_
 /* After the last tile of a prompt: every head keeps its best `budget` slots (all of them when they
  * fit), written in ascending position to slots 0.. of the row's pages in the KV format; positions
  * and scores follow. kv->n_slots = min(n_prompt, budget). Under evict->simulate everything is
- * written and what would have gone is masked. */
+ * written and what would have gone is masked. With a ring the last tokens go there instead, and
+ * n_slots counts without them. */
 struct prompt_keep_args {
     const struct kv_layout *from; // workspace pages
     const struct kv_layout *to;   // the row's pages
+    const struct kv_layout *ring; // of its ring's pages; NULL when it has none
     const void *pages;
     const float *scores; // as prompt_span.scores
     const struct evict *evict;

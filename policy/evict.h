@@ -81,6 +81,16 @@ static inline int evict_protected(const struct evict_row *row, int pos, int now)
     return pos < row->sink || pos > now - row->recent;
 }
 
+/* Under the KV format mixed: how many of the row's newest tokens stand in its ring. They are among
+ * its slots and all protected. */
+#define EVICT_RING_MAX 64
+static inline int evict_ring_slots(const struct evict_row *row)
+{
+    int n = row->recent < EVICT_RING_MAX ? row->recent : EVICT_RING_MAX;
+    n = n < row->budget - row->sink ? n : row->budget - row->sink;
+    return n > 0 ? n : 0;
+}
+
 /* 1 when slot (rank_a, pos_a) goes before slot (rank_b, pos_b). A NaN rank goes first. */
 static inline int evict_before(float rank_a, int pos_a, float rank_b, int pos_b)
 {

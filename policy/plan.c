@@ -131,8 +131,10 @@ static void count_kv(const struct plan *plan, const struct shape *shape, const s
     } else {
         b->kv = kv_bytes;
     }
+    b->kv_rings = rows * plan->decoder * costs->kv_ring_bytes;
+    int64_t meta_cap = plan->slots_cap + (costs->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0);
     if (evict->policy != EVICT_FULL)
-        b->kv_meta += rows * plan->decoder * shape->n_kv_heads * plan->slots_cap * 8;
+        b->kv_meta += rows * plan->decoder * shape->n_kv_heads * meta_cap * 8;
     b->kv_meta +=
         rows * (plan->slots_cap / PAGE_SLOTS) * 16 + plan->batches * plan->pages_batch * 4;
 }
@@ -193,7 +195,8 @@ static void count_bytes(const struct plan *plan, const struct weights_info *w,
     b->text += rows * (work->tokens_max * costs->row_token_bytes + 4096);
     b->io = costs->io_bytes;
     b->ram = b->weights_resident + b->weight_frames + b->kv + b->kv_frames + b->kv_tails +
-             b->kv_meta + b->hidden + b->hidden_frames + b->workspace + b->head + b->text + b->io;
+             b->kv_rings + b->kv_meta + b->hidden + b->hidden_frames + b->workspace + b->head +
+             b->text + b->io;
 }
 
 int plan_check(const struct plan *plan, const struct weights_info *w, const struct work *work,

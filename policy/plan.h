@@ -61,6 +61,7 @@ struct budget {
  * plan does not know by itself. */
 struct plan_costs {
     int64_t kv_page_bytes;     // one page, one layer, in the KV format
+    int64_t kv_ring_bytes;     // one row, one layer: its ring (KV format mixed), else 0
     int64_t prompt_page_bytes; // one page in the compute format (prompt workspace)
     int64_t text_bytes;        // tokenizer, rows being parsed, journal buffers
     int64_t io_bytes;          // mover's rings and tables
@@ -97,7 +98,7 @@ struct plan {
 
 /* Bytes by tier, itemised; the rows of `plan`'s table. */
 struct plan_bytes {
-    int64_t weights_resident, weight_frames, kv, kv_frames, kv_tails, kv_meta, hidden,
+    int64_t weights_resident, weight_frames, kv, kv_frames, kv_tails, kv_rings, kv_meta, hidden,
         hidden_frames;
     int64_t workspace, head, text, io;
     int64_t ram;  // sum of the above that live in RAM

@@ -35,7 +35,8 @@ struct row {
     struct kv_row kv;
     struct evict evict;
     struct evict_row limits;
-    struct kv_layout layout;
+    struct kv_layout layout, ring; // ring: under KV_MIXED
+    int64_t ring_bytes;
     int n_pages;
     uint8_t *memory;            // [n_pages][page_bytes]
     void **pages;               // [n_pages]
@@ -51,7 +52,9 @@ static struct row row_make(const struct model *m, const struct tokens *t, struct
 {
     struct row r = {.evict = evict, .limits = limits, .n_tokens = t->n, .n_prompt = n_prompt};
     int cap = evict.simulate || limits.budget > t->n ? t->n : limits.budget;
-    kv_layout_init(&r.layout, m->kv, m->n_kv_heads, m->head_dim);
+    kv_layout_init(&r.layout, kv_page_format(m->kv), m->n_kv_heads, m->head_dim);
+    kv_layout_init(&r.ring, KV_Q8, m->n_kv_heads, m->head_dim);
+    r.ring_bytes = m->kv == KV_MIXED ? KV_RING_PAGES * r.ring.page_bytes : 0;
     r.n_pages = (int)ceil_div(cap, KV_PAGE_SLOTS);
     r.memory = take(r.n_pages * r.layout.page_bytes);
     memset(r.memory, 0xff, (size_t)(r.n_pages * r.layout.page_bytes)); // NaN: no slot, no number
@@ -59,6 +62,12 @@ static struct row row_make(const struct model *m, const struct tokens *t, struct
     for (int i = 0; i < r.n_pages; i++) // in falling order: nothing may rely on neighbours
         r.pages[i] = r.memory + (r.n_pages - 1 - i) * r.layout.page_bytes;
     r.kv = (struct kv_row){.pages = r.pages, .slots_cap = cap};
+    if (r.ring_bytes > 0) {
+        r.kv.ring = take(r.ring_bytes);
+        memset(r.kv.ring, 0xff, (size_t)r.ring_bytes);
+        r.kv.ring_slots = evict_ring_slots(&limits);
+        r.kv.slots_cap = cap += EVICT_RING_MAX;
+    }
     if (evict.policy != EVICT_FULL || evict.simulate) {
         r.kv.slot_pos = take((int64_t)m->n_kv_heads * cap * 4);
         r.kv.slot_score = take((int64_t)m->n_kv_heads * cap * 4);
@@ -74,6 +83,7 @@ static struct row row_make(const struct model *m, const struct tokens *t, struct
 static void row_free(struct row *r)
 {
     free(r->memory);
+    free(r->kv.ring);
     free(r->pages);
     free(r->kv.slot_pos);
     free(r->kv.slot_score);
@@ -125,6 +135,7 @@ static void row_prompt(const struct ops *ops, const struct model *m, const struc
     ops_run_prompt_keep(ops, &(struct prompt_keep_args){
                                  .from = &work,
                                  .to = &r->layout,
+                                 .ring = r->kv.ring ? &r->ring : NULL,
                                  .pages = pages,
                                  .scores = evict_policy_scores(r->evict.policy) ? r->scores : NULL,
                                  .evict = &r->evict,
@@ -159,17 +170,19 @@ static void rows_forced(const struct ops *ops, const struct model *m, const stru
     }
     void *scratch =
         take(attend_forced_scratch_bytes(ops, slots_max, m->n_heads, m->n_kv_heads, m->head_dim));
-    ops_run_attend_forced(ops, &(struct attend_forced_args){.layout = &rows[0]->layout,
-                                                            .evict = &rows[0]->evict,
-                                                            .spans = spans,
-                                                            .n_spans = n_rows,
-                                                            .n_heads = m->n_heads,
-                                                            .scale = 0.2f,
-                                                            .q_stride = t[0]->q_stride,
-                                                            .k_stride = t[0]->kv_stride,
-                                                            .v_stride = t[0]->kv_stride,
-                                                            .out_stride = t[0]->q_stride,
-                                                            .scratch = scratch});
+    ops_run_attend_forced(
+        ops, &(struct attend_forced_args){.layout = &rows[0]->layout,
+                                          .ring = rows[0]->kv.ring ? &rows[0]->ring : NULL,
+                                          .evict = &rows[0]->evict,
+                                          .spans = spans,
+                                          .n_spans = n_rows,
+                                          .n_heads = m->n_heads,
+                                          .scale = 0.2f,
+                                          .q_stride = t[0]->q_stride,
+                                          .k_stride = t[0]->kv_stride,
+                                          .v_stride = t[0]->kv_stride,
+                                          .out_stride = t[0]->q_stride,
+                                          .scratch = scratch});
     free(scratch);
 }
 
@@ -192,6 +205,7 @@ static void rows_same(const struct row *a, const struct row *b, const char *what
     assert_same_bits(a->out, b->out, a->out_bytes, what);
     assert_int_equal(a->kv.n_slots, b->kv.n_slots);
     assert_same_bits(a->memory, b->memory, a->n_pages * a->layout.page_bytes, what);
+    assert_same_bits(a->kv.ring, b->kv.ring, a->ring_bytes, what);
     assert_same_bits(a->kv.dirty, b->kv.dirty, ceil_div(a->n_pages, 64) * 8, what);
     assert_same_bits(a->events, b->events,
                      (int64_t)a->n_tokens * n_heads * (int64_t)sizeof *a->events, what);
@@ -218,6 +232,7 @@ static void rows_close_to(const struct row *a, const struct row *b, double toler
         assert_true(fabsf(a->events[i].score - b->events[i].score) <= (float)tolerance * 10);
     }
     assert_same_bits(a->memory, b->memory, a->n_pages * a->layout.page_bytes, what);
+    assert_same_bits(a->kv.ring, b->kv.ring, a->ring_bytes, what);
     assert_same_bits(a->kv.dirty, b->kv.dirty, ceil_div(a->n_pages, 64) * 8, what);
     if (!a->kv.slot_pos)
         return;
@@ -289,10 +304,10 @@ static void forced_equals_ref(void **state)
 {
     (void)state;
     static const struct model models[] = {
-        {9, 3, 64, KV_BF16, KV_BF16}, {2, 2, 32, KV_F32, KV_F32},  {8, 1, 80, KV_BF16, KV_BF16},
-        {7, 1, 96, KV_F32, KV_BF16},  {10, 2, 33, KV_F32, KV_F32}, {4, 2, 128, KV_BF16, KV_F32},
-        {9, 3, 64, KV_BF16, KV_Q8},   {8, 1, 80, KV_F32, KV_Q4},   {10, 2, 33, KV_F32, KV_Q8},
-        {4, 2, 128, KV_BF16, KV_Q4},
+        {9, 3, 64, KV_BF16, KV_BF16}, {2, 2, 32, KV_F32, KV_F32},    {8, 1, 80, KV_BF16, KV_BF16},
+        {7, 1, 96, KV_F32, KV_BF16},  {10, 2, 33, KV_F32, KV_F32},   {4, 2, 128, KV_BF16, KV_F32},
+        {9, 3, 64, KV_BF16, KV_Q8},   {8, 1, 80, KV_F32, KV_Q4},     {10, 2, 33, KV_F32, KV_Q8},
+        {4, 2, 128, KV_BF16, KV_Q4},  {9, 3, 64, KV_BF16, KV_MIXED}, {8, 1, 80, KV_F32, KV_MIXED},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         for (int s = 0; s < N_SCENARIOS; s++)
@@ -309,7 +324,7 @@ static void forced_splits_equal_ref(void **state)
     (void)state;
     struct scenario h2o = {{.policy = EVICT_H2O}, {290, 100, 0}};
     struct scenario simulate = {{.policy = EVICT_WINDOW, .simulate = 1}, {40, 40, 0}};
-    for (enum kv_format f = KV_BF16; f <= KV_Q4; f++) {
+    for (enum kv_format f = KV_BF16; f <= KV_MIXED; f++) {
         struct model m = {6, 2, 64, KV_BF16, f};
         forced_check(&m, 520, 8, scenarios[0]);
         forced_check(&m, 250, 12, scenarios[0]);
@@ -322,23 +337,23 @@ static void forced_splits_equal_ref(void **state)
 static void threads_do_not_show(void **state)
 {
     (void)state;
-    struct model m = {4, 2, 48, KV_BF16, KV_BF16};
     static const struct scenario cases[] = {
         {{.policy = EVICT_FULL}, {INT32_MAX, INT32_MAX, 0}},
         {{.policy = EVICT_H2O}, {540, 100, 0}},
         {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {530, 100, 4}},
         {{.policy = EVICT_WINDOW, .simulate = 1}, {300, 300, 0}},
     };
-    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    for (size_t c = 0; c < 2 * sizeof cases / sizeof *cases; c++) {
+        const struct scenario *one = &cases[c / 2];
+        struct model m = {4, 2, 48, KV_BF16, c % 2 ? KV_MIXED : KV_BF16};
         struct tokens t = tokens_make(&m, 548, 350);
         const struct tokens *ts[] = {&t};
-        struct row want = forced_run(&(struct ops){.isa = isa_best()}, &m, &t, cases[c], 540);
+        struct row want = forced_run(&(struct ops){.isa = isa_best()}, &m, &t, *one, 540);
         for (int threads = 1; threads <= 7; threads += 2)
             for (int step = 1; step <= 3; step++) {
                 struct ops ops = {.isa = isa_best(), .pool = pool_of(threads)};
                 struct ops ref = {.isa = ISA_REF, .compute = COMPUTE_F32};
-                struct row r = row_make(&m, &t, cases[c].evict, cases[c].limits, 540),
-                           *rows[] = {&r};
+                struct row r = row_make(&m, &t, one->evict, one->limits, 540), *rows[] = {&r};
                 row_prompt(&ref, &m, &t, &r, 540);
                 for (int at = 540; at < 548; at += step)
                     rows_forced(&ops, &m, ts, rows, 1, at, at + step < 548 ? step : 548 - at);
@@ -358,8 +373,8 @@ static void forced_spans_may_be_cut(void **state)
     static const int steps[] = {1, 3, 16, 100};
     for (int s = 0; s < N_SCENARIOS; s++)
         for (int simulate = 0; simulate <= 1; simulate++) {
-            static const enum kv_format formats[] = {KV_BF16, KV_Q8, KV_Q4};
-            struct model m = {6, 2, 48, KV_BF16, formats[(s + simulate) % 3]};
+            static const enum kv_format formats[] = {KV_BF16, KV_MIXED, KV_Q4, KV_MIXED};
+            struct model m = {6, 2, 48, KV_BF16, formats[(s + simulate) % 4]};
             struct scenario c = scenarios[s];
             c.evict.simulate = simulate;
             struct tokens a = tokens_make(&m, 90, 300), b = tokens_make(&m, 90, 400);
@@ -531,6 +546,8 @@ static int kept_set(const struct row *r, int head, int32_t *pos)
     for (int i = 0; i < r->kv.n_slots; i++)
         if (r->kv.slot_pos[head * r->kv.slots_cap + i] >= 0)
             pos[n++] = r->kv.slot_pos[head * r->kv.slots_cap + i];
+    for (int i = 0; i < kv_ring_used(&r->kv, r->n_tokens); i++)
+        pos[n++] = r->kv.slot_pos[(head + 1) * r->kv.slots_cap - r->kv.ring_slots + i];
     qsort(pos, (size_t)n, sizeof *pos, pos_order);
     return n;
 }
@@ -567,7 +584,9 @@ static void simulation_is_eviction(void **state)
     struct model m = {6, 2, 64, KV_F32, KV_F32};
     struct tokens t = tokens_make(&m, 130, 800);
     struct ops ops = {.isa = isa_best(), .compute = COMPUTE_F32};
-    for (int s = 0; s < N_SCENARIOS; s++) {
+    for (int run = 0; run < 2 * N_SCENARIOS; run++) {
+        int s = run / 2;
+        m.kv = run % 2 ? KV_MIXED : KV_F32;
         struct evict e = scenarios[s].evict;
         struct row real = row_run(&ops, &m, &t, e, scenarios[s].limits, 66, 64);
         e.simulate = 1;
@@ -650,6 +669,45 @@ static void slots_hold_their_positions(void **state)
     tokens_free(&t);
 }
 
+/* mixed: the newest tokens are the ring's, as codes of a byte; what left it was rounded twice. */
+static void the_ring_holds_the_newest(void **state)
+{
+    (void)state;
+    struct model m = {4, 2, 32, KV_F32, KV_MIXED};
+    struct tokens t = tokens_make(&m, 150, 970);
+    struct ops ops = {.isa = isa_best()};
+    for (int run = 0; run < 4 * N_SCENARIOS; run++) {
+        const struct scenario *c = &scenarios[run / 4];
+        int n_prompt = 3 + run % 4 * 40, full = c->evict.policy == EVICT_FULL;
+        struct row r = row_run(&ops, &m, &t, c->evict, c->limits, n_prompt, 9);
+        int ring = r.kv.ring_slots, n = r.kv.n_slots;
+        assert_int_equal(ring, full ? 64 : c->limits.recent);
+        assert_int_equal(n, (full ? 150 : c->limits.budget) - ring);
+        for (int i = 0; i < 2 * (n + ring); i++) {
+            int h = i % 2, slot = i / 2 < n ? i / 2 : i / 2 - n, newest = i / 2 >= n;
+            int64_t meta = (int64_t)h * r.kv.slots_cap;
+            int pos = newest ? 149 - (149 - slot) % ring : full ? slot : r.kv.slot_pos[meta + slot];
+            assert_true(!newest || full ||
+                        r.kv.slot_pos[meta + r.kv.slots_cap - ring + slot] == pos);
+            const struct kv_layout *l = newest ? &r.ring : &r.layout;
+            const uint8_t *page =
+                newest ? r.kv.ring + slot / 32 * r.ring.page_bytes : r.pages[slot / 32];
+            float got[2][32], want[32];
+            kv_get(l, page, slot % 32, h, got[0], got[1]);
+            for (int kv = 0; kv < 2; kv++) {
+                const float *x = (kv ? t.v : t.k) + pos * t.kv_stride + h * 32;
+                int was_newest = ring > 0 && pos >= n_prompt - ring;
+                kv_round(was_newest ? &r.ring : l, x, want);
+                if (was_newest && !newest)
+                    kv_round(l, want, want);
+                assert_memory_equal(got[kv], want, sizeof want);
+            }
+        }
+        row_free(&r);
+    }
+    tokens_free(&t);
+}
+
 /* NaN scores must not stop a row: the slots that have them go first. */
 static void nan_does_not_stop_a_row(void **state)
 {
@@ -685,6 +743,7 @@ int main(void)
         cmocka_unit_test(simulation_is_eviction),
         cmocka_unit_test(invariants_hold),
         cmocka_unit_test(slots_hold_their_positions),
+        cmocka_unit_test(the_ring_holds_the_newest),
         cmocka_unit_test(nan_does_not_stop_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

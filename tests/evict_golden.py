@@ -32,8 +32,8 @@ MEAN, MOST, MASKED, SCORE = 2e-4, 5e-3, 1e-4, 1e-3
 # is 1/255 and 1/15 of a group's range: the first code that goes the other way takes many with it, and
 # from there the row is as far off as its format is from f32. So a row either agrees to the digits of
 # f32 or stays within the noise of its format, and three rows in ten must agree.
-LOOSE = {"f32": 1, "bf16": 10, "q8": 1, "q4": 1}
-NOISE = {"q8": 1e-2, "q4": 0.2}  # mean difference of a row's log-probabilities
+LOOSE = {"f32": 1, "bf16": 10, "q8": 1, "q4": 1, "mixed": 1}
+NOISE = {"q8": 1e-2, "q4": 0.2, "mixed": 0.05}  # mean difference of a row's log-probabilities
 AGREE = 0.3
 
 # policy, scope, budget, further Rule arguments
@@ -55,6 +55,15 @@ FULL_SET += [
     ("h2o", "head", "512", {}),
 ]
 SMALL_SET = [("h2o", "head", "48", {}), ("h2o-mean", "layer", "0.4", {})]
+
+
+# rings of 20, 8 and 60 slots, and none
+MIXED_SET = [
+    ("h2o-mean", "layer", "40", {}),
+    ("streaming", "head", "64", {}),
+    ("h2o", "layer", "48", {"recent": "8"}),
+    ("window", "head", "40", {"recent": "0"}),
+]
 
 
 class Dump:
@@ -232,8 +241,10 @@ def check_model(t, sluice, models, spec):
     main_model = spec in MODELS[:3]
     for config in FULL_SET if main_model else SMALL_SET:
         check_policy(t, sluice, model, path, rows, config)
-    for kv in ("bf16", "q8", "q4"):
+    for kv in ("bf16", "q8", "q4", "mixed"):
         check_policy(t, sluice, model, path, rows, ("h2o", "head", "48", {}), kv=kv)
+    for config in MIXED_SET:
+        check_policy(t, sluice, model, path, rows, config, kv="mixed")
     if main_model:
         check_holds_all(t, sluice, path, rows)
         check_decode(t, sluice, model, path)

@@ -73,6 +73,13 @@ def round_codes(x, top):
     return out
 
 
+def ring_slots(rule):
+    """mixed: how many of the newest tokens stand as q8."""
+    if rule.policy == "full":
+        return 64
+    return max(0, min(64, rule.recent, rule.budget - rule.sink))
+
+
 KV_FORMATS = {
     "f32": lambda x: x.astype(np.float32).astype(np.float64),
     "bf16": round_bf16,
@@ -412,10 +419,17 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate):
     n, cap = keep.shape[1], keep.shape[1] + len(q)
     keys, values = (np.zeros((model.kv_heads, cap, model.head_dim)) for _ in "kv")
     pos, score = np.zeros((model.kv_heads, cap), int), np.zeros((model.kv_heads, cap))
-    keys[:, :n] = kv(prompt[0])[keep, heads[:, None]]
-    values[:, :n] = kv(prompt[1])[keep, heads[:, None]]
+    ring = ring_slots(rule) if kv == "mixed" else 0
+    old = KV_FORMATS["q4" if kv == "mixed" else kv]
+    new = KV_FORMATS["q8"] if ring else old
+    for to, x in (keys, prompt[0]), (values, prompt[1]):
+        to[:, :n] = np.where(
+            (keep >= first - ring)[:, :, None],
+            new(x)[keep, heads[:, None]],
+            old(x)[keep, heads[:, None]],
+        )
     pos[:, :n], score[:, :n] = keep, np.take_along_axis(prompt[2], keep, 1)
-    k, v, out = kv(k), kv(v), np.empty_like(q)
+    k, v, out = new(k), new(v), np.empty_like(q)
     for i in range(len(q)):
         m = n + 1
         keys[:, n], values[:, n], pos[:, n], score[:, n] = k[i], v[i], first + i, 0
@@ -430,22 +444,26 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate):
         held = live[0, :m].sum() if simulate else m
         if held <= rule.budget:
             n = m
-            continue
-        gone = evict_one(
-            rule,
-            trail,
-            layer,
-            pos[:, :m],
-            score[:, :m],
-            first + i,
-            live[:, :m] if simulate else None,
-        )
-        if simulate:
-            live[heads, gone] = False
-            n = m
-        else:  # the new token takes the victim's slot, or is dropped when it is the victim
-            for a in (keys, values, pos, score):
-                a[heads, gone] = a[:, n]
+        else:
+            gone = evict_one(
+                rule,
+                trail,
+                layer,
+                pos[:, :m],
+                score[:, :m],
+                first + i,
+                live[:, :m] if simulate else None,
+            )
+            if simulate:
+                live[heads, gone] = False
+                n = m
+            else:  # the new token takes the victim's slot, or is dropped when it is the victim
+                for a in (keys, values, pos, score):
+                    a[heads, gone] = a[:, n]
+        if ring:  # who is no longer among the newest
+            leaves = np.nonzero(pos[:, :n] == first + i - ring)
+            for a in (keys, values):
+                a[leaves] = old(a[leaves])
     return out.reshape(len(q), -1)
 
 
@@ -461,7 +479,7 @@ def score(model, context, continuation, rule=None, kv="f32", simulate=False, fol
             layer,
             h,
             attend_forced(
-                model, rule, trail, layer, state[layer], qkv, len(context), KV_FORMATS[kv], simulate
+                model, rule, trail, layer, state[layer], qkv, len(context), kv, simulate
             ),
         )
     logits = model.logits(np.concatenate([last, h[:-1]]))

@@ -39,7 +39,7 @@ static void slots_come_back(void **state)
 {
     (void)state;
     static const int dims[] = {1, 2, 15, 32, 33, 64, 80, 96, 128};
-    for (enum kv_format f = 0; f < N_KV_FORMATS; f++)
+    for (enum kv_format f = 0; f < N_KV_LAYOUTS; f++)
         for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
             struct kv_layout l;
             int n = dims[i], heads = 3;

@@ -80,6 +80,10 @@ POLICIES = {
     "full, f32": ["--compute", "f32", "--kv-format", "f32"],
     "full, q8": ["--kv-format", "q8"],
     "h2o, q4": ["--kv-policy", "h2o", "--kv-budget", "48", "--kv-format", "q4"],
+    "full, mixed": ["--kv-format", "mixed"],
+    "h2o, mixed": ["--kv-policy", "h2o", "--kv-budget", "48", "--kv-format", "mixed"],
+    "h2o-mean, layer scope, mixed": ["--kv-policy", "h2o-mean", "--kv-budget", "0.4", "--kv-scope", "layer",
+                                     "--kv-format", "mixed"],
     "h2o, f32": ["--kv-policy", "h2o", "--kv-budget", "0.5", "--compute", "f32", "--kv-format", "f32"],
 }
 
@@ -325,6 +329,7 @@ def requeues(bench):
              for i in range(12)]
     source = bench.rows(rows)
     for policy, flags in (("full", []), ("h2o", ["--kv-policy", "h2o", "--kv-budget", "0.7"]),
+                          ("full, mixed", POLICIES["full, mixed"]),
                           ("streaming, f32", ["--kv-policy", "streaming", "--kv-budget", "0.8", "--compute", "f32",
                                               "--kv-format", "f32"])):
         want = bench.good(f"requeue, {policy}: alone", "run", bench.llama, source,
@@ -469,7 +474,8 @@ def forced(bench):
                 prompt = [r.randrange(3, DUMMY_VOCAB) for _ in range(45)]
                 forced_case(bench, f"forced, {policy}, {compute}, {scope}",
                             bench.llama if scope == "head" else bench.opt, prompt, 200,
-                            budget + ["--compute", compute, "--kv-format", compute])
+                            budget + ["--compute", compute, "--kv-format",
+                                      "mixed" if (compute, scope) == ("bf16", "head") else compute])
     check(forced_case.stopped > 5, f"forced: only {forced_case.stopped} interruptions")
     check(forced_case.shorter > 0, "forced: no resumed run took its tokens in fewer passes")
 

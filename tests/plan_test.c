@@ -138,8 +138,8 @@ static void test_check_bounds(void **state)
         char why[256];
         assert_int_equal(check(&p, &NO_BUDGET, &b, why, sizeof why), 0);
         assert_int_equal(b.ram, b.weights_resident + b.weight_frames + b.kv + b.kv_frames +
-                                    b.kv_tails + b.kv_meta + b.hidden + b.hidden_frames +
-                                    b.workspace + b.head + b.text + b.io);
+                                    b.kv_tails + b.kv_rings + b.kv_meta + b.hidden +
+                                    b.hidden_frames + b.workspace + b.head + b.text + b.io);
         assert_true(b.ram > 0);
         struct budget budget = {-1, b.ram, b.disk};
         assert_int_equal(check(&p, &budget, &again, why, sizeof why), 0);

@@ -5,4 +5,6 @@
 #include "kernels/cpu/attend.inc"
 #include "kernels/cpu/attend_prompt.inc"
 #include "kernels/cpu/attend_forced_page.inc"
+#include "kernels/cpu/attend_forced_split.inc"
+#include "kernels/cpu/attend_forced_evict.inc"
 #include "kernels/cpu/attend_forced.inc"

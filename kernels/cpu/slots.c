@@ -174,6 +174,16 @@ static int keep_pages(const struct prompt_keep_args *a, int head)
     return n_pages * KV_PAGE_SLOTS;
 }
 
+/* The newest positions, under mixed. */
+static void keep_in_ring(const struct prompt_keep_args *a, struct keep_scratch *s, int head,
+                         int pos, int at)
+{
+    const uint8_t *from = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from->page_bytes;
+    uint8_t *to = (uint8_t *)a->kv->ring + at / KV_PAGE_SLOTS * a->ring->page_bytes;
+    kv_get(a->from, from, pos % KV_PAGE_SLOTS, head, s->k, s->v);
+    kv_put(a->ring, to, at % KV_PAGE_SLOTS, head, s->k, s->v);
+}
+
 static void keep_head(const struct prompt_keep_args *a, struct keep_scratch *s, int head, int n_out)
 {
     struct kv_row *kv = a->kv;
@@ -181,19 +191,26 @@ static void keep_head(const struct prompt_keep_args *a, struct keep_scratch *s, 
     if (n_out > 0)
         rank_positions(a, head, s->rank);
     choose_gone(a, s, n_out);
-    int slot = 0, n_copied = 0;
+    int slot = 0, n_copied = 0, first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt);
     if (kv->n_slots == a->n_prompt && a->from->format == a->to->format)
         n_copied = keep_pages(a, head);
     for (int pos = 0; pos < a->n_prompt; pos++) {
         if (s->gone[pos] && !a->evict->simulate)
             continue;
-        if (pos >= n_copied)
-            keep_slot(a, s, head, pos, slot);
+        int64_t meta = head * cap + slot;
+        if (pos >= first_in_ring) {
+            int at = pos % kv->ring_slots;
+            keep_in_ring(a, s, head, pos, at);
+            meta = (head + 1) * cap - kv->ring_slots + at;
+        } else if (pos >= n_copied) {
+            keep_slot(a, s, head, pos, slot++);
+        } else {
+            slot++; // lies there already
+        }
         if (kv->slot_pos)
-            kv->slot_pos[head * cap + slot] = s->gone[pos] ? ~pos : pos;
+            kv->slot_pos[meta] = s->gone[pos] ? ~pos : pos;
         if (kv->slot_score)
-            kv->slot_score[head * cap + slot] = a->scores ? a->scores[head * stride + pos] : 0;
-        slot++;
+            kv->slot_score[meta] = a->scores ? a->scores[head * stride + pos] : 0;
     }
 }
 
@@ -221,7 +238,8 @@ void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *args)
     struct kv_row *kv = args->kv;
     int n_out = args->n_prompt > args->row.budget ? args->n_prompt - args->row.budget : 0;
     kv->n_slots = args->evict->simulate ? args->n_prompt : args->n_prompt - n_out;
-    CHECK(kv->n_slots <= kv->slots_cap);
+    kv->n_slots -= kv_ring_used(kv, args->n_prompt); // none of them is among the n_out
+    CHECK(kv->n_slots <= kv->slots_cap - kv->ring_slots);
     pool_run(ops->pool, keep_part, &(struct keep_task){args, n_out});
     for (int page = 0; page < ceil_div(kv->n_slots, KV_PAGE_SLOTS); page++)
         kv->dirty[page / 64] |= 1ull << (page % 64);

@@ -180,8 +180,58 @@ void ref_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a
     }
 }
 
-/* Token i of a span, one query head: slot n_slots stands for the token itself. Returns its own
- * weight; adds the others to the scores when the row has them. */
+/* Where the ring keeps the position and score of its token of position pos, in one head. */
+static int64_t ring_meta(const struct kv_row *kv, int pos, int head)
+{
+    return (int64_t)(head + 1) * kv->slots_cap - kv->ring_slots + pos % kv->ring_slots;
+}
+
+static uint8_t *ring_page(const struct kv_layout *ring, const struct kv_row *kv, int pos)
+{
+    return kv->ring + pos % kv->ring_slots / KV_PAGE_SLOTS * ring->page_bytes;
+}
+
+static void ring_put(const struct kv_layout *ring, const struct kv_row *kv, int pos, int head,
+                     const float *k, const float *v, float score)
+{
+    kv_put(ring, ring_page(ring, kv, pos), pos % kv->ring_slots % KV_PAGE_SLOTS, head, k, v);
+    if (kv->slot_pos)
+        kv->slot_pos[ring_meta(kv, pos, head)] = pos;
+    if (kv->slot_score)
+        kv->slot_score[ring_meta(kv, pos, head)] = score;
+}
+
+static void ring_get(const struct kv_layout *ring, const struct kv_row *kv, int pos, int head,
+                     float *k, float *v)
+{
+    kv_get(ring, ring_page(ring, kv, pos), pos % kv->ring_slots % KV_PAGE_SLOTS, head, k, v);
+}
+
+/* K and V number `index` of those that the token at `now` attends: page slots, the ring by slot,
+ * its own. Returns where its position and score stand, -1 for the own token, -2 for a masked one.
+ */
+static int64_t attended(const struct attend_forced_args *a, const struct forced_span *s, int now,
+                        int index, int head, const float *own_k, const float *own_v, float *k,
+                        float *v)
+{
+    const struct kv_row *kv = s->kv;
+    int64_t at = (int64_t)head * kv->slots_cap + index;
+    int n_ring = kv_ring_used(kv, now), in_ring = index - kv->n_slots;
+    if (in_ring == n_ring) {
+        memcpy(k, own_k, HEAD_DIM_MAX * sizeof *k);
+        memcpy(v, own_v, HEAD_DIM_MAX * sizeof *v);
+        return -1;
+    }
+    if (in_ring >= 0) {
+        ring_get(a->ring, kv, in_ring, head, k, v);
+        return ring_meta(kv, in_ring, head);
+    }
+    kv_get(a->layout, kv->pages[index / KV_PAGE_SLOTS], index % KV_PAGE_SLOTS, head, k, v);
+    return kv->slot_pos && kv->slot_pos[at] < 0 ? -2 : at;
+}
+
+/* Token i of a span, one query head. Returns its own weight; adds the others to the scores when the
+ * row has them. */
 static double forced_query(const struct ops *ops, const struct attend_forced_args *a,
                            const struct forced_span *s, int i, int head, const float *own_k,
                            const float *own_v)
@@ -194,20 +244,14 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
         q[d] = ops->compute == COMPUTE_BF16 ? round_bf16(q[d]) : q[d];
     }
     float *out = s->out + i * a->out_stride + head * l->head_dim;
-    int kv_head = head / (a->n_heads / l->n_kv_heads);
+    int kv_head = head / (a->n_heads / l->n_kv_heads), now = s->pos + i;
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
     double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0}, weight = 0;
     for (int pass = 0; pass < 3; pass++) // the maximum, the sum, the outputs
-        for (int slot = 0; slot <= kv->n_slots; slot++) {
-            int64_t at = (int64_t)kv_head * kv->slots_cap + slot;
-            if (slot == kv->n_slots) {
-                memcpy(k, own_k, sizeof k);
-                memcpy(v, own_v, sizeof v);
-            } else if (kv->slot_pos && kv->slot_pos[at] < 0) {
+        for (int index = 0; index <= kv->n_slots + kv_ring_used(kv, now); index++) {
+            int64_t at = attended(a, s, now, index, kv_head, own_k, own_v, k, v);
+            if (at == -2)
                 continue;
-            } else {
-                kv_get(l, kv->pages[slot / KV_PAGE_SLOTS], slot % KV_PAGE_SLOTS, kv_head, k, v);
-            }
             double x = dot(q, k, l->head_dim) * a->scale;
             if (pass == 0)
                 max = fmax(max, x);
@@ -219,7 +263,7 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
             if (pass < 2)
                 continue;
             weight = exp(x - max) / sum;
-            if (slot < kv->n_slots && evict_policy_scores(a->evict->policy))
+            if (at >= 0 && evict_policy_scores(a->evict->policy))
                 kv->slot_score[at] += (float)weight;
         }
     for (int d = 0; d < l->head_dim; d++)
@@ -227,21 +271,28 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
     return weight;
 }
 
-/* Chooses among the slots and the new token (slot n_slots), for heads [first, last) together. */
+/* What asks for a page slot in one step: the new token, or the one that leaves the ring. */
+struct comer {
+    int pos;      // -1: nobody, the ring is not full
+    float *score; // [n_kv_heads]
+};
+
+/* Chooses among the page slots and the comer (slot n_slots), for heads [first, last) together. */
 static int forced_victim(const struct attend_forced_args *a, const struct forced_span *s, int first,
-                         int last, int now, const float *own_score, struct evict_event *event)
+                         int last, int now, const struct comer *comer, struct evict_event *event)
 {
     const struct kv_row *kv = s->kv;
     int best = -1, best_pos = 0;
     float best_rank = 0;
     for (int slot = 0; slot <= kv->n_slots; slot++) {
-        int pos = slot < kv->n_slots ? kv->slot_pos[(int64_t)first * kv->slots_cap + slot] : now;
+        int pos =
+            slot < kv->n_slots ? kv->slot_pos[(int64_t)first * kv->slots_cap + slot] : comer->pos;
         if (pos < 0 || evict_protected(&s->evict, pos, now))
             continue;
         float score = 0;
         for (int h = first; h < last && evict_policy_scores(a->evict->policy); h++)
             score += slot < kv->n_slots ? kv->slot_score[(int64_t)h * kv->slots_cap + slot]
-                                        : own_score[h];
+                                        : comer->score[h];
         float rank = evict_rank(a->evict->policy, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best_pos)) {
             best = slot;
@@ -254,53 +305,71 @@ static int forced_victim(const struct attend_forced_args *a, const struct forced
     return best;
 }
 
-/* Stores token i for heads [first, last) after its attention. Returns the slots then in use. */
+/* Stores token i for heads [first, last) after its attention. Returns the page slots then in use.
+ */
 static int forced_store(const struct attend_forced_args *a, const struct forced_span *s, int i,
-                        int first, int last, const float *own_score)
+                        int first, int last, float *own_score)
 {
     const struct kv_layout *l = a->layout;
     struct kv_row *kv = s->kv;
     struct evict_event event = {.pos = -1};
-    int now = s->pos + i, pos = now, slot = kv->n_slots, n_live = 0;
+    float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
+    int now = s->pos + i, slot = kv->n_slots, n_live = kv_ring_used(kv, now);
+    struct comer comer = {now, own_score};
+    if (kv->ring_slots > 0) {
+        comer = (struct comer){now >= kv->ring_slots ? now - kv->ring_slots : -1,
+                               own_score + l->n_kv_heads};
+        for (int h = first; h < last && kv->slot_score; h++)
+            comer.score[h] = kv->slot_score[ring_meta(kv, now, h)];
+    }
+    int pos = comer.pos;
     for (int j = 0; j < kv->n_slots; j++)
         n_live += !kv->slot_pos || kv->slot_pos[(int64_t)first * kv->slots_cap + j] >= 0;
     if (a->evict->policy != EVICT_FULL && n_live >= s->evict.budget) {
-        int victim = forced_victim(a, s, first, last, now, own_score, &event);
+        int victim = forced_victim(a, s, first, last, now, &comer, &event);
         for (int h = first; h < last && a->evict->simulate && victim < kv->n_slots; h++)
             kv->slot_pos[(int64_t)h * kv->slots_cap + victim] = ~event.pos;
         if (a->evict->simulate)
-            pos = victim == kv->n_slots ? ~now : now;
+            pos = victim == kv->n_slots ? ~pos : pos;
         else
-            slot = victim;
-        if (!a->evict->simulate && victim == kv->n_slots)
-            slot = -1;
+            slot = victim == kv->n_slots ? -1 : victim;
     }
+    if (comer.pos < 0)
+        slot = -1;
     for (int h = first; h < last; h++) {
+        const float *own_k = s->k + i * a->k_stride + h * l->head_dim;
+        const float *own_v = s->v + i * a->v_stride + h * l->head_dim;
         if (s->events)
             s->events[(int64_t)i * l->n_kv_heads + h] = event;
+        memcpy(k, own_k, (size_t)l->head_dim * sizeof *k);
+        memcpy(v, own_v, (size_t)l->head_dim * sizeof *v);
+        if (kv->ring_slots > 0 && comer.pos >= 0)
+            ring_get(a->ring, kv, now, h, k, v);
+        if (kv->ring_slots > 0)
+            ring_put(a->ring, kv, now, h, own_k, own_v, own_score[h]);
         if (slot < 0)
             continue;
-        kv_put(l, kv->pages[slot / KV_PAGE_SLOTS], slot % KV_PAGE_SLOTS, h,
-               s->k + i * a->k_stride + h * l->head_dim, s->v + i * a->v_stride + h * l->head_dim);
+        kv_put(l, kv->pages[slot / KV_PAGE_SLOTS], slot % KV_PAGE_SLOTS, h, k, v);
         if (kv->slot_pos)
             kv->slot_pos[(int64_t)h * kv->slots_cap + slot] = pos;
         if (kv->slot_score)
-            kv->slot_score[(int64_t)h * kv->slots_cap + slot] = own_score[h];
+            kv->slot_score[(int64_t)h * kv->slots_cap + slot] = comer.score[h];
     }
     if (slot >= 0)
         kv->dirty[slot / KV_PAGE_SLOTS / 64] |= 1ull << (slot / KV_PAGE_SLOTS % 64);
     return slot == kv->n_slots ? kv->n_slots + 1 : kv->n_slots;
 }
 
+/* own_score [2, n_kv_heads]: of the token, then of the one that leaves the ring. */
 static void forced_token(const struct ops *ops, const struct attend_forced_args *a,
                          const struct forced_span *s, int i, float *own_score)
 {
-    const struct kv_layout *l = a->layout;
+    const struct kv_layout *l = a->layout, *own = s->kv->ring_slots > 0 ? a->ring : l;
     int group = a->n_heads / l->n_kv_heads, n_slots = s->kv->n_slots;
     float k[HEAD_DIM_MAX] = {0}, v[HEAD_DIM_MAX] = {0};
     for (int h = 0; h < l->n_kv_heads; h++) {
-        kv_round(l, s->k + i * a->k_stride + h * l->head_dim, k);
-        kv_round(l, s->v + i * a->v_stride + h * l->head_dim, v);
+        kv_round(own, s->k + i * a->k_stride + h * l->head_dim, k);
+        kv_round(own, s->v + i * a->v_stride + h * l->head_dim, v);
         double sum = 0;
         for (int g = 0; g < group; g++)
             sum += forced_query(ops, a, s, i, h * group + g, k, v);
@@ -359,19 +428,23 @@ void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
             int pos = keep_victim(a, h);
             marks[pos] = ~pos;
         }
-        int slot = 0;
+        int slot = 0, first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt);
         for (int pos = 0; pos < a->n_prompt; pos++) {
             if (marks[pos] < 0 && !a->evict->simulate)
                 continue;
+            float score = a->scores ? a->scores[h * stride + pos] : 0;
             kv_get(a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from->page_bytes,
                    pos % KV_PAGE_SLOTS, h, k, v);
+            if (pos >= first_in_ring) {
+                ring_put(a->ring, kv, pos, h, k, v, score);
+                continue;
+            }
             kv_put(a->to, kv->pages[slot / KV_PAGE_SLOTS], slot % KV_PAGE_SLOTS, h, k, v);
             kv->dirty[slot / KV_PAGE_SLOTS / 64] |= 1ull << (slot / KV_PAGE_SLOTS % 64);
             if (kv->slot_pos)
                 kv->slot_pos[(int64_t)h * kv->slots_cap + slot] = marks[pos];
             if (kv->slot_score)
-                kv->slot_score[(int64_t)h * kv->slots_cap + slot] =
-                    a->scores ? a->scores[h * stride + pos] : 0;
+                kv->slot_score[(int64_t)h * kv->slots_cap + slot] = score;
             slot++;
         }
         kv->n_slots = slot;
