@@ -387,6 +387,8 @@ enum err run_plan(struct run *r)
     r->costs.decode_s = decode_seconds(r);
     struct plan_wish wish;
     TRY(read_wish(c, &wish));
+    if (r->opened.model.on_demand)
+        wish.decoded = 0; // made where they stay, never on the disk that frames are read from
     if (c->plan)
         TRY(plan_file_read(c->plan, &wish));
     TRY(choose_plan(r, &wish));
