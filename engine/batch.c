@@ -269,15 +269,38 @@ static void add_positions(struct batches *b, struct batch *t, const struct span 
     }
 }
 
+/* Positions of a prompt that need not be computed again, because the first prompt of this pass has
+ * the same tokens there. None under policies with scores: they are sums over all of a row's own
+ * queries. */
+static int shared_with_first(const struct batches *b, const struct batch *t,
+                             const struct request *r, int n)
+{
+    int shared = 0;
+    if (t->first_prompt < 0 || evict_policy_scores(b->evict->policy))
+        return 0;
+    const struct span *first = &t->spans[t->first_prompt];
+    int most = (int)min_i64(min_i64(first->n, n - 1), b->plan->shared_tokens);
+    const int32_t *tokens = t->rows[first->row].request->tokens;
+    while (shared < most && tokens[shared] == r->tokens[shared] && !wants_score(r, shared))
+        shared++;
+    return shared;
+}
+
 static void lay_spans(struct batches *b, struct batch *t)
 {
-    t->n_spans = t->n_tokens = t->n_positions = 0;
+    t->n_spans = t->n_tokens = t->n_positions = t->n_shared = 0;
+    t->first_prompt = -1;
     for (int r = 0; r < t->n_rows; r++) {
         struct row *row = &t->rows[r];
         if (!row->request || row->n_take == 0)
             continue;
         int n_prompt = row->n_done == 0 ? (int)min_i64(row->n_take, row->request->n_prompt) : 0;
-        add_span(t, r, SPAN_PROMPT, 0, n_prompt);
+        int shared = n_prompt > 0 ? shared_with_first(b, t, row->request, n_prompt) : 0;
+        t->n_shared = (int)max_i64(t->n_shared, shared);
+        b->shared_tokens += shared;
+        if (n_prompt > 0 && t->first_prompt < 0)
+            t->first_prompt = t->n_spans;
+        add_span(t, r, SPAN_PROMPT, shared, n_prompt - shared);
         add_span(t, r, SPAN_FORCED, row->n_done + n_prompt, row->n_take - n_prompt);
     }
     for (int i = 0; i < t->n_spans; i++)

@@ -32,10 +32,12 @@ struct row {
 
 enum span_kind { SPAN_PROMPT, SPAN_FORCED };
 
-/* A run of known tokens of one row in one step. */
+/* A run of known tokens of one row in one step. A prompt's begins behind what it shares with the
+ * batch's first prompt of this pass: K and V of those positions are that one's, number for number,
+ * and nobody asks for their hidden states. */
 struct span {
     int row, kind;
-    int pos; // position of its first token
+    int pos; // position of its first token; of a prompt: so many are shared
     int n;
     int first; // its first token among the batch's tokens of this pass
 };
@@ -56,6 +58,8 @@ struct batch {
     int n_rows;         // plan.batch
     struct span *spans; // [2 * plan.batch]
     int n_spans;
+    int first_prompt;           // span of the pass's first prompt; -1: none
+    int n_shared;               // most positions that another prompt shares with it
     int n_tokens;               // of this pass
     int64_t first_token;        // place of its hidden states within the pass
     struct position *positions; // [plan.head_positions]
@@ -83,7 +87,7 @@ struct batches {
     // of the pass that is being embedded
     int64_t pass_tokens, pass_states;
     int admitted; // prompt and forced tokens
-    int64_t evicted_slots, requeued;
+    int64_t evicted_slots, requeued, shared_tokens;
 };
 
 /* Carves rows, pools and states from the arena (measure and place). filters: some row needs

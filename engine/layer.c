@@ -60,6 +60,8 @@ void layer_carve(struct layer_work *w, struct arena *a, const struct plan *plan,
     w->tile_sin = ARENA_ARRAY(a, float, tile *rope);
     w->prompt_page_cap = (int)prompt_pages_cap(plan);
     w->prompt_pages = arena_take(a, w->prompt_page_cap * w->prompt.page_bytes, 4096);
+    w->shared_pages =
+        arena_take(a, ceil_div(plan->shared_tokens, KV_PAGE_SLOTS) * w->prompt.page_bytes, 4096);
     w->prompt_scores =
         ARENA_ARRAY(a, float, (int64_t)w->prompt_page_cap *KV_PAGE_SLOTS * s->n_kv_heads);
     w->prompt_spans = ARENA_ARRAY(a, struct prompt_span, plan->batch);
@@ -179,7 +181,7 @@ static int tile_next(struct layer_work *w, const struct batch *b, struct tile *t
         struct cut c = {.span = s, .offset = t->offset};
         c.n = (int)min_i64(s->n - t->offset, room - t->n);
         if (s->kind == SPAN_PROMPT) {
-            int need = (int)ceil_div(s->n, KV_PAGE_SLOTS);
+            int need = (int)ceil_div(s->pos + s->n, KV_PAGE_SLOTS);
             if (t->offset == 0) {
                 if (t->n > 0 && (s->n > room - t->n || pages + need > w->prompt_page_cap))
                     break;
@@ -233,8 +235,25 @@ static float *cut_scores(struct layer_work *w, const struct cut *c)
     return w->prompt_scores + (int64_t)c->page * KV_PAGE_SLOTS * w->shape->n_kv_heads;
 }
 
+/* The first prompt of the pass lends its pages; another one takes what it shares of them. */
+static void share_pages(struct layer_work *w, const struct batch *b, const struct cut *c,
+                        uint8_t *pages)
+{
+    int64_t end = min_i64(b->n_shared, c->span->pos + c->offset + c->n);
+    if (c->span == &b->spans[b->first_prompt])
+        memcpy(w->shared_pages, pages,
+               (size_t)(ceil_div(end, KV_PAGE_SLOTS) * w->prompt.page_bytes));
+}
+
+static void take_shared_pages(struct layer_work *w, const struct cut *c, uint8_t *pages)
+{
+    if (c->offset == 0)
+        memcpy(pages, w->shared_pages,
+               (size_t)(ceil_div(c->span->pos, KV_PAGE_SLOTS) * w->prompt.page_bytes));
+}
+
 static void attend_prompts(struct layer_work *w, const struct tile *t, const struct cut *cuts,
-                           float scale)
+                           const struct batch *b, float scale)
 {
     const struct shape *s = w->shape;
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
@@ -244,6 +263,7 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
         const struct cut *c = &cuts[i];
         if (c->span->kind != SPAN_PROMPT)
             continue;
+        int first = c->span->pos + c->offset, n_prompt = c->span->pos + c->span->n;
         uint8_t *pages = w->prompt_pages + c->page * w->prompt.page_bytes;
         struct kv_store_args store = {.layout = &w->prompt,
                                       .pages = pages,
@@ -251,14 +271,16 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
                                       .v = w->v + at * kv,
                                       .k_stride = kv,
                                       .v_stride = kv,
-                                      .first = c->offset,
+                                      .first = first,
                                       .n = c->n};
+        take_shared_pages(w, c, pages);
         ops_run_kv_store(&w->ops, &store);
+        share_pages(w, b, c, pages);
         if (scores && c->offset == 0)
             memset(cut_scores(w, c), 0,
-                   (size_t)round_up(c->span->n, KV_PAGE_SLOTS) * (size_t)s->n_kv_heads * 4);
-        w->prompt_spans[n++] = (struct prompt_span){.n_prompt = c->span->n,
-                                                    .first = c->offset,
+                   (size_t)round_up(n_prompt, KV_PAGE_SLOTS) * (size_t)s->n_kv_heads * 4);
+        w->prompt_spans[n++] = (struct prompt_span){.n_prompt = n_prompt,
+                                                    .first = first,
                                                     .n = c->n,
                                                     .q = w->q + at * heads,
                                                     .out = w->attn + at * heads,
@@ -297,11 +319,11 @@ static void keep_prompts(struct layer_work *w, const struct tile *t, const struc
             .evict = w->evict,
             .row = row->evict,
             .kv = kv,
-            .n_prompt = c->span->n,
+            .n_prompt = c->span->pos + c->span->n,
             .scratch = w->scratch};
         ops_run_prompt_keep(&w->ops, &keep);
         if (w->dump)
-            w->dump(w->dump_ctx, row, layer, kv, 0, c->span->n, NULL);
+            w->dump(w->dump_ctx, row, layer, kv, 0, c->span->pos + c->span->n, NULL);
     }
 }
 
@@ -382,7 +404,7 @@ static void decode_tile(struct layer_work *w, const struct model_layer *l, const
     project(w, l, weights, ROLE_K, ROLE_K_B, in, w->k, t->n, ACT_NONE, 0);
     project(w, l, weights, ROLE_V, ROLE_V_B, in, w->v, t->n, ACT_NONE, 0);
     rope_tile(w, t, cuts);
-    attend_prompts(w, t, cuts, scale);
+    attend_prompts(w, t, cuts, b, scale);
     keep_prompts(w, t, cuts, b, layer);
     attend_forced(w, t, cuts, b, layer, scale);
     project(w, l, weights, ROLE_O, ROLE_O_B, w->attn, x, t->n, ACT_NONE, 1);

@@ -43,7 +43,9 @@ struct layer_work {
     float *tile_cos, *tile_sin;                   // [tile_tokens][rope_dim / 2]
     int64_t tokens_max;
     uint8_t *prompt_pages; // [prompt_page_cap][prompt.page_bytes]
-    float *prompt_scores;  // [prompt_page_cap * 32][n_kv_heads] in pieces per prompt
+    uint8_t
+        *shared_pages; // [shared_tokens / 32][prompt.page_bytes] what prompts share with the first
+    float *prompt_scores; // [prompt_page_cap * 32][n_kv_heads] in pieces per prompt
     int prompt_page_cap;
     struct prompt_span *prompt_spans;
     struct forced_span *forced_spans; // [batch]
@@ -76,11 +78,11 @@ enum err layer_embed(struct layer_work *w, struct gather *g, struct batch *batch
 void layer_decode(struct layer_work *w, const struct model_layer *l, int layer, struct batch *batch,
                   const uint8_t *weights, uint8_t *kv_base, uint8_t *tails, int64_t tail_stride,
                   float *hidden);
-/* After the last decoder layer only the wanted positions go on: hidden[i] = hidden[positions[i]].
- */
 /* Decodes a layer from where it was read into tiles. */
 void layer_tiles(const struct layer_work *w, const struct model_layer *stored,
                  const uint8_t *weights, const struct model_layer *tiles, uint8_t *to);
+/* After the last decoder layer only the wanted positions go on: hidden[i] = hidden[positions[i]].
+ */
 void layer_compact(const struct layer_work *w, const struct batch *batch, float *hidden);
 /* One slice of the head over the batch's positions; hidden is compacted. */
 void layer_slice(struct layer_work *w, const struct model_layer *l, const struct batch *batch,

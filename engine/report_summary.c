@@ -48,13 +48,15 @@ static double required_bytes(const struct run *r)
     return bytes + rows * (double)r->work.slots_mean * 0.75 * slot_bytes * r->plan.decoder;
 }
 
-/* 2 x parameters x tokens, the head's only where a token came out, and attention. */
+/* 2 x parameters x tokens, those that prompts share once, the head's only where a token came out,
+ * and attention. */
 static double required_flops(const struct run *r, const struct job_counts *n)
 {
     const struct shape *s = &r->opened.model.shape;
     double head = 2.0 * s->vocab * s->embed_dim;
     double body = (double)r->weights->flops_per_token - head;
-    double in = (double)n->prompt_tokens, out = (double)n->output_tokens;
+    double in = (double)(n->prompt_tokens - r->engine.batches.shared_tokens),
+           out = (double)n->output_tokens;
     double rows = fmax((double)r->work.n_rows, 1);
     double prompt = (double)r->work.prompt_tokens / rows,
            gen = (double)r->work.output_tokens / rows;
@@ -240,6 +242,7 @@ static void put_counts(json_t *root, const struct report_figures *f, const struc
     put(rows, "requeued", json_integer(r->engine.batches.requeued));
     put(root, "rows", rows);
     put(root, "prompt_tokens", json_integer(f->counts.prompt_tokens));
+    put(root, "shared_prompt_tokens", json_integer(r->engine.batches.shared_tokens));
     put(root, "output_tokens", json_integer(f->counts.output_tokens));
 }
 

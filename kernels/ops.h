@@ -128,11 +128,11 @@ struct kv_store_args {
     int first, n;
 };
 
-/* One prompt's queries [first, first + n) against its own keys 0..query (causal). first is a
- * multiple of 32 and the tiles of a prompt come in ascending order. With pages in bf16, and unless
- * COMPUTE_F32, q is rounded to bf16; ISA_AVX512 then also rounds every exp(logit - maximum), before
- * it is summed, so that the weights of a query still add up to 1, and lets the maximum run over
- * chunks of 256 keys. Weights are good to 2^-8 there, to f32 elsewhere. */
+/* One prompt's queries [first, first + n) against its own keys 0..query (causal). The
+ * tiles of a prompt come in ascending order; with scores first is a multiple of 32. With pages in
+ * bf16, and unless COMPUTE_F32, q is rounded to bf16; ISA_AVX512 then also rounds every exp(logit -
+ * maximum), before it is summed, so that the weights of a query still add up to 1, and lets the
+ * maximum run over chunks of 256 keys. Weights are good to 2^-8 there, to f32 elsewhere. */
 struct prompt_span {
     int n_prompt;      // tokens of the whole prompt
     int first, n;      // queries of this call

@@ -115,6 +115,8 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
         plan->tile_tokens = PLAN_TILE_TOKENS;
     if (plan->gather_windows == 0)
         plan->gather_windows = 64;
+    plan->shared_tokens =
+        (int)(work->prompt_max < PLAN_SHARED_TOKENS ? work->prompt_max : PLAN_SHARED_TOKENS);
 }
 
 static void count_kv(const struct plan *plan, const struct shape *shape, const struct evict *evict,
@@ -152,7 +154,8 @@ static void count_workspace(const struct plan *plan, const struct weights_info *
     int64_t prompt_pages = ceil_div64(plan->prompt_max, PAGE_SLOTS) + tile / PAGE_SLOTS + 16;
     b->workspace = numbers * 4 + prompt_pages * costs->prompt_page_bytes;
     b->workspace += prompt_pages * PAGE_SLOTS * shape->n_kv_heads * 4; // scores of prompts
-    b->workspace += work->tokens_max * shape->rope_dim * 4;            // table of cosines and sines
+    b->workspace += ceil_div64(plan->shared_tokens, PAGE_SLOTS) * costs->prompt_page_bytes;
+    b->workspace += work->tokens_max * shape->rope_dim * 4; // table of cosines and sines
     b->workspace += costs->scratch_bytes + 64 * 1024;
     b->workspace += plan->step_tokens * 64; // spans and positions of one step
     int64_t window = align(w->embed_row_bytes, DISK_BLOCK) + DISK_BLOCK;

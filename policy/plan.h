@@ -12,10 +12,11 @@
 
 enum tier_kind { TIER_DEVICE, TIER_RAM, TIER_NVME, N_TIERS };
 
-#define PLAN_LAYERS_MAX  (SHAPE_LAYERS_MAX + SHAPE_VOCAB_MAX / HEAD_TILE + 1)
-#define PLAN_BATCH_MAX   4096 // rows of one batch
-#define PLAN_ROWS_MAX    (1 << 16)
-#define PLAN_TILE_TOKENS 256 // tokens that a layer works on at once
+#define PLAN_LAYERS_MAX    (SHAPE_LAYERS_MAX + SHAPE_VOCAB_MAX / HEAD_TILE + 1)
+#define PLAN_BATCH_MAX     4096 // rows of one batch
+#define PLAN_ROWS_MAX      (1 << 16)
+#define PLAN_TILE_TOKENS   256  // tokens that a layer works on at once
+#define PLAN_SHARED_TOKENS 1024 // longest prefix that prompts of one step compute once
 
 /* Bytes of the model, as the pack lays it out (engine/model.c fills it). */
 struct weights_info {
@@ -94,6 +95,7 @@ struct plan {
     int tile_tokens;            // tokens that a layer works on at once
     int64_t weight_frame_bytes; // largest layer that goes through a frame: streamed, or decoded
     int gather_windows;         // embedding rows of prompts read at once
+    int shared_tokens;          // longest prefix that prompts of one step compute once
 };
 
 /* Bytes by tier, itemised; the rows of `plan`'s table. */

@@ -344,6 +344,35 @@ def requeues(bench):
                 check(batches > 1 or done.summary.get("rows", {}).get("requeued", 0) > 0, f"{what}: none was sent back")
 
 
+def prefixes(bench):
+    """Prompts that begin alike are computed once for a batch: the bytes are those of a row alone."""
+    r = random.Random(5)
+    base = [r.randrange(3, DUMMY_VOCAB) for _ in range(700)]
+    rows = []
+    for i, shared in enumerate((24, 24, 31, 32, 33, 100, 300, 24, 1, 640, 0, 95)):
+        tail = [r.randrange(3, DUMMY_VOCAB) for _ in range((1, 7, 40, 300)[i % 4])]
+        rows.append({"custom_id": f"row-{i}", "prompt_token_ids": base[:shared] + tail, "max_tokens": 6 + i,
+                     "ignore_eos": True, **({"temperature": 0}, {"temperature": 0, "logprobs": 2, "echo": i % 8 == 1},
+                                            {"temperature": 0.8, "seed": i})[i % 3]})
+    rows.append({**rows[0], "custom_id": "same"})
+    source = bench.rows(rows)
+    f32 = ["--compute", "f32", "--kv-format", "f32"]
+    for policy, flags in (("full", []), ("f32", f32), ("window", ["--kv-policy", "window", "--kv-budget", "64"]),
+                          ("h2o", ["--kv-policy", "h2o", "--kv-budget", "64"]), ("mixed", ["--kv-format", "mixed"])):
+        want = bench.good(f"prefixes, {policy}: alone", "run", bench.llama, source,
+                          flags + ["--batch", "1", "--batches", "1"])
+        check(want.summary.get("shared_prompt_tokens") == 0, f"prefixes, {policy}: a row alone shared")
+        for name, more in (("all at once", ["--batch", "13", "--batches", "1", "--prefill-tokens", "4000"]),
+                           ("two threads", ["--batch", "13", "--batches", "1", "--prefill-tokens", "4000", "-t", "2"]),
+                           ("few", ["--batch", "4", "--batches", "2", "--prefill-tokens", "800"]),
+                           ("all on disk", ALL_DISK + ["--batch", "5", "--batches", "3", "--prefill-tokens", "900"])):
+            what = f"prefixes, {policy}, {name}"
+            done = bench.good(what, "run", bench.llama, source, flags + more)
+            check(done.out == want.out, f"{what}: other bytes: {first_difference(want.out, done.out)}")
+            shared = done.summary.get("shared_prompt_tokens", -1)
+            check((shared > 0) == (policy != "h2o"), f"{what}: {shared} positions shared")
+
+
 def neighbours(bench):
     """A row alone, in reverse order, in a part of the job: as among all others. In f32 on every ISA."""
     rows = id_rows(14, 20)
@@ -542,7 +571,8 @@ def real_model(bench, model):
         try_placements(bench, f"{os.path.basename(model)}, {policy}", model, source, flags, names)
 
 
-PARTS = {"placements": placements, "streamed": streamed, "neighbours": neighbours, "requeues": requeues,
+PARTS = {"placements": placements, "streamed": streamed, "neighbours": neighbours, "prefixes": prefixes,
+         "requeues": requeues,
          "slow writes": slow_writes, "tight": tight, "forced": forced, "sampling": sampling}
 
 
