@@ -81,7 +81,7 @@ POLICIES = {
     "full, q8": ["--kv-format", "q8"],
     "h2o, q4": ["--kv-policy", "h2o", "--kv-budget", "48", "--kv-format", "q4"],
     "full, mixed": ["--kv-format", "mixed"],
-    "h2o, mixed": ["--kv-policy", "h2o", "--kv-budget", "48", "--kv-format", "mixed"],
+    "h2o, mixed": ["--kv-policy", "h2o", "--kv-budget", "96", "--kv-format", "mixed"],  # half is the ring
     "h2o-mean, layer scope, mixed": ["--kv-policy", "h2o-mean", "--kv-budget", "0.4", "--kv-scope", "layer",
                                      "--kv-format", "mixed"],
     "h2o, f32": ["--kv-policy", "h2o", "--kv-budget", "0.5", "--compute", "f32", "--kv-format", "f32"],
