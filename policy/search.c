@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PREFILL_MAX 2048 // tokens that a pass admits: more only lengthens it
+#define PREFILL_MAX   2048 // tokens that a pass admits: more only lengthens it
+#define PREFILL_LEAST 32   // fewer starve the rows
 
 static double max_d(double a, double b)
 {
@@ -20,55 +21,85 @@ static double rate(double bytes, double per_s)
     return per_s > 0 ? bytes / per_s : 0;
 }
 
+/* Prompt tokens that enter in a pass which admits some, and how many such passes there are. */
+static double admitted(const struct plan *plan, const struct work *work, double *passes)
+{
+    double all = (double)work->prompt_tokens;
+    if (work->scores_forced) // known tokens come in at the same gate as prompts
+        all += (double)work->output_tokens;
+    double each = max_d(plan->prefill_tokens, (double)work->prompt_max);
+    *passes = max_d(all / max_d(each, 1), all > 0 ? 1 : 0);
+    return *passes > 0 ? all / *passes : 0;
+}
+
+static double count_passes(const struct plan *plan, const struct work *work, double prompt_passes)
+{
+    double rows = (double)plan->batch * plan->batches;
+    if (rows > (double)work->n_rows)
+        rows = (double)work->n_rows;
+    if (work->scores_forced)
+        return max_d(max_d((double)work->n_rows / max_d(rows, 1), prompt_passes), 1);
+    /* A row is live for about `outputs` passes; the last to enter leave that much later. */
+    double outputs = work->n_rows ? (double)work->output_tokens / (double)work->n_rows : 0;
+    double by_rows = (double)work->output_tokens / max_d(rows, 1) + 1;
+    return max_d(max_d(by_rows, prompt_passes + outputs), 1);
+}
+
+/* What a pass costs whatever its tokens are: bytes that it moves and decodes. */
+static void cost_of_sweep(const struct plan *plan, const struct weights_info *w,
+                          const struct work *work, const struct shape *shape,
+                          const struct plan_costs *costs, const struct machine *machine,
+                          double tokens, struct plan_time *t)
+{
+    double streamed = 0, stored = 0, all = 0;
+    for (int layer = 1; layer < plan->layers; layer++) {
+        double n_bytes = (double)w->layer_bytes[layer];
+        all += n_bytes;
+        streamed += plan_layer_resident(plan, layer) ? 0 : n_bytes;
+        stored += plan_layer_decoded(plan, layer) ? 0 : n_bytes;
+    }
+    double rows = (double)plan->batch * plan->batches;
+    double live = (double)work->output_tokens / t->passes; // a token each
+    double slots = work->scores_forced ? 0 : live * (double)work->slots_mean * 0.75;
+    double slot_bytes = (double)costs->kv_page_bytes / 32;
+    double kv_read = slots * slot_bytes * plan->decoder;
+    double nvme_kv = plan->kv_home == TIER_NVME ? kv_read : 0;
+    double hidden = plan->hidden_home == TIER_NVME ? rows * shape->dim * 4.0 * plan->layers : 0;
+    t->read_s = rate(streamed + nvme_kv + hidden, machine->nvme_read);
+    t->write_s =
+        rate(hidden + (nvme_kv > 0 ? tokens * slot_bytes * plan->decoder : 0), machine->nvme_write);
+    /* Every tile of every batch goes over all weights once, decoding them beside the cache: few
+     * rows pay as much. */
+    double tiles = max_d(plan->batches, tokens / plan->tile_tokens);
+    struct order order = plan_order(plan);
+    t->compute_s =
+        tiles *
+            (rate((double)w->n_params * 2, machine->ram_read) + costs->decode_s * stored / all) +
+        rate(kv_read, machine->ram_read) + (double)order_pass_steps(&order) * machine->step_s;
+}
+
+/* Two kinds of passes: those that admit prompts, until all are in, and those that only decode. */
 void plan_cost(const struct plan *plan, const struct weights_info *w, const struct work *work,
                const struct shape *shape, const struct plan_costs *costs,
                const struct machine *machine, struct plan_time *t)
 {
     memset(t, 0, sizeof *t);
-    double rows = (double)plan->batch * plan->batches;
-    if (rows > (double)work->n_rows)
-        rows = (double)work->n_rows;
-    double outputs = work->n_rows ? (double)work->output_tokens / (double)work->n_rows : 0;
-    /* A row is live for about `outputs` passes; prompts enter at most prefill_tokens a pass. */
-    double by_rows = (double)work->output_tokens / max_d(rows, 1) + 1;
-    double by_prefill = (double)work->prompt_tokens / max_d(plan->prefill_tokens, 1) + outputs;
-    if (work->scores_forced) { // known tokens come in at the same gate as prompts
-        by_rows = (double)work->n_rows / max_d(rows, 1);
-        by_prefill =
-            (double)(work->prompt_tokens + work->output_tokens) / max_d(plan->prefill_tokens, 1);
-    }
-    t->passes = max_d(max_d(by_rows, by_prefill), 1);
-
-    double streamed = 0;
-    for (int layer = 1; layer < plan->layers; layer++)
-        if (!plan_layer_resident(plan, layer))
-            streamed += (double)w->layer_bytes[layer];
-    double stored = 0, all = 0; // bytes that every batch decodes beside the cache
-    for (int layer = 1; layer < plan->layers; layer++) {
-        all += (double)w->layer_bytes[layer];
-        stored += plan_layer_decoded(plan, layer) ? 0 : (double)w->layer_bytes[layer];
-    }
-    double slot_bytes = (double)costs->kv_page_bytes / 32;
-    double kv_read = rows * (double)work->slots_mean * 0.75 * slot_bytes * plan->decoder;
-    double nvme_kv = plan->kv_home == TIER_NVME ? kv_read : 0;
-    double hidden = plan->hidden_home == TIER_NVME ? rows * shape->dim * 4.0 * plan->layers : 0;
-    double tokens = (double)(work->prompt_tokens + work->output_tokens) / t->passes;
-    t->read_s = rate(streamed + nvme_kv + hidden, machine->nvme_read);
-    t->write_s =
-        rate(hidden + (nvme_kv > 0 ? tokens * slot_bytes * plan->decoder : 0), machine->nvme_write);
-    struct order order = plan_order(plan);
-    /* Every batch goes over all weights once, decoding them beside the cache: few rows pay as many.
-     */
-    double over_weights = plan->batches * (rate((double)w->n_params * 2, machine->ram_read) +
-                                           costs->decode_s * stored / all);
-    t->compute_s = rate(tokens * (double)w->flops_per_token, machine->matmul_flops) + over_weights +
-                   rate(kv_read, machine->ram_read) +
-                   (double)order_pass_steps(&order) * machine->step_s;
-    double io_s = t->read_s + t->write_s;
+    double prompt_passes, prompts = admitted(plan, work, &prompt_passes);
+    t->passes = count_passes(plan, work, prompt_passes);
+    double share = prompt_passes / t->passes; // of passes that admit prompts
+    share = share < 1 ? share : 1;
+    double live = work->scores_forced ? 0 : (double)work->output_tokens / t->passes;
+    cost_of_sweep(plan, w, work, shape, costs, machine, live + prompts * share, t);
+    double token_s = rate((double)w->flops_per_token, machine->matmul_flops);
+    double decode_s = t->compute_s + live * token_s;
+    double prompt_s = decode_s + prompts * token_s, io_s = t->read_s + t->write_s;
+    t->compute_s = decode_s + share * (prompt_s - decode_s);
+    if (plan->ahead_weights > 0)
+        t->pass_s = share * max_d(prompt_s, io_s) + (1 - share) * max_d(decode_s, io_s);
+    else
+        t->pass_s = t->compute_s + io_s;
     t->bound =
         t->compute_s >= io_s ? "cpu" : (t->read_s >= t->write_s ? "nvme-read" : "nvme-write");
-    int overlapped = plan->ahead_weights > 0;
-    t->pass_s = overlapped ? max_d(t->compute_s, io_s) : t->compute_s + io_s;
     t->job_s = t->passes * t->pass_s;
 }
 
@@ -125,28 +156,40 @@ static void choose_decoded(struct search *s, struct plan *p)
     }
 }
 
-/* Prompt tokens that a pass admits: as many as compute can take while the streamed bytes come in,
- * but enough that prompts do not starve the rows. Bytes never depend on it. */
+/* Prompt tokens that a pass admits, the fastest by plan_cost of: as many as keep the rows full
+ * evenly, as hide behind the streamed bytes, few, and as many as are worth it when nothing streams.
+ * Bytes never depend on it. */
 static int choose_prefill(const struct search *s, const struct plan *p)
 {
+    const struct work *work = s->work;
     if (s->wish->prefill_tokens > 0)
         return s->wish->prefill_tokens;
-    double streamed = 0;
+    double streamed = 0, rows = (double)p->batch * p->batches;
     for (int layer = 1; layer < s->w->n_layers; layer++)
         if (!plan_layer_resident(p, layer))
             streamed += (double)s->w->layer_bytes[layer];
+    double all = max_d((double)(work->prompt_tokens + work->forced_max), 1);
+    if (streamed == 0 || work->scores_forced) // nothing to hide behind, or nothing else to do
+        return (int)(all < PREFILL_MAX ? all : PREFILL_MAX);
     double read_s = rate(streamed, s->machine->nvme_read);
-    double tokens = read_s * s->machine->matmul_flops / max_d((double)s->w->flops_per_token, 1);
-    tokens -= (double)p->batch * p->batches;
-    double least = s->work->scores_forced ? 2048 : 256;
-    if (tokens < least)
-        tokens = least;
-    if (tokens > PREFILL_MAX || streamed == 0) // nothing to hide behind: fewer passes
-        tokens = PREFILL_MAX;
-    double all = (double)(s->work->prompt_tokens + s->work->forced_max);
-    if (tokens > all && all >= 1)
-        tokens = all;
-    return (int)tokens;
+    double hidden = read_s * s->machine->matmul_flops / max_d((double)s->w->flops_per_token, 1);
+    double even = rows * (double)work->prompt_tokens / max_d((double)work->output_tokens, 1);
+    const double tries[] = {PREFILL_LEAST, even * 1.05 + 1, hidden - rows, PREFILL_LEAST * 4.0};
+    int best = 0;
+    double best_s = 0;
+    for (int i = 0; i < (int)(sizeof tries / sizeof tries[0]); i++) {
+        struct plan q = *p;
+        double tokens = max_d(tries[i], PREFILL_LEAST);
+        tokens = tokens < PREFILL_MAX ? tokens : PREFILL_MAX;
+        q.prefill_tokens = (int)(tokens < all ? tokens : all);
+        struct plan_time t;
+        plan_cost(&q, s->w, work, s->shape, s->costs, s->machine, &t);
+        if (i == 0 || t.job_s < best_s * 0.99) {
+            best = q.prefill_tokens;
+            best_s = t.job_s;
+        }
+    }
+    return best;
 }
 
 /* Resident layers as the user fixed them; -1: free. */
@@ -203,6 +246,8 @@ static struct plan candidate(const struct search *s, int batch, int batches, int
 {
     struct plan p = {.batch = batch, .batches = batches, .kv_home = kv, .hidden_home = hidden};
     p.layers = s->w->n_layers;
+    p.decoder = s->w->n_decoder;
+    p.tile_tokens = PLAN_TILE_TOKENS;
     p.resident = wished_resident(s) < 0 ? 0 : wished_resident(s);
     p.ahead_weights = s->wish->ahead_weights >= 0 ? s->wish->ahead_weights : batches;
     p.ahead_state = s->wish->ahead_state >= 0                ? s->wish->ahead_state
