@@ -1,16 +1,28 @@
 /* engine/home.c - see home.h: the layout of the arena and of the scratch file.
  *
- * The same layout function measures (arena without memory) and places, so the two cannot differ. */
+ * The same layout function measures (arena without memory) and places, so the two cannot differ.
+ * What stays - resident layers, KV in RAM - lies at the end: it is written once, comes into memory
+ * as it is, and is neither brought in before the first step nor registered with the ring. */
 #include "engine/home.h"
 
 #define DISK_BLOCK 4096
 
+static void lay_out_weight_frames(struct home *h, struct arena *a)
+{
+    const struct plan *p = h->plan;
+    h->weights = ARENA_ARRAY(a, struct weight_home, p->layers);
+    h->free_frames = ARENA_ARRAY(a, uint8_t *, p->weight_frames);
+    for (int i = 0; i < p->weight_frames; i++) {
+        uint8_t *at = arena_take(a, p->weight_frame_bytes, DISK_BLOCK);
+        if (a->base)
+            h->free_frames[i] = at;
+    }
+    h->n_free_frames = p->weight_frames;
+}
+
 static void lay_out_weights(struct home *h, struct arena *a, enum compute compute)
 {
     const struct plan *p = h->plan;
-    int placed = a->base != NULL;
-    h->weights = ARENA_ARRAY(a, struct weight_home, p->layers);
-    h->free_frames = ARENA_ARRAY(a, uint8_t *, p->weight_frames);
     for (int layer = 0; layer < p->layers; layer++) {
         const struct model_layer *stored = &h->model->layers[layer];
         struct weight_home w = {.layer = stored, .decoded = plan_layer_decoded(p, layer)};
@@ -21,15 +33,9 @@ static void lay_out_weights(struct home *h, struct arena *a, enum compute comput
         }
         if (plan_layer_resident(p, layer))
             w.resident = arena_take(a, round_up(n_bytes, DISK_BLOCK), DISK_BLOCK);
-        if (placed)
+        if (a->base)
             h->weights[layer] = w;
     }
-    for (int i = 0; i < p->weight_frames; i++) {
-        uint8_t *at = arena_take(a, p->weight_frame_bytes, DISK_BLOCK);
-        if (placed)
-            h->free_frames[i] = at;
-    }
-    h->n_free_frames = p->weight_frames;
 }
 
 static void lay_out_kv_frames(struct home *h, struct arena *a)
@@ -55,12 +61,9 @@ static void lay_out_kv_frames(struct home *h, struct arena *a)
 static void lay_out(struct home *h, struct arena *a, const struct home_config *config)
 {
     const struct plan *p = h->plan;
-    lay_out_weights(h, a, config->compute);
+    lay_out_weight_frames(h, a);
     if (p->kv_home == TIER_NVME)
         lay_out_kv_frames(h, a);
-    else
-        h->kv_pool = arena_take(
-            a, (int64_t)p->decoder * p->batches * p->pages_batch * h->kv.page_bytes, DISK_BLOCK);
     int64_t token_bytes = (int64_t)h->model->shape.dim * 4;
     if (p->hidden_home == TIER_NVME) {
         h->hidden_frame_bytes = round_up(p->step_tokens * token_bytes, DISK_BLOCK);
@@ -78,6 +81,11 @@ static void lay_out(struct home *h, struct arena *a, const struct home_config *c
     }
     if (config->carve)
         config->carve(config->ctx, a);
+    h->busy_bytes = a->used;
+    lay_out_weights(h, a, config->compute);
+    if (p->kv_home == TIER_RAM)
+        h->kv_pool = arena_take(
+            a, (int64_t)p->decoder * p->batches * p->pages_batch * h->kv.page_bytes, DISK_BLOCK);
 }
 
 /* Bytes of the run on disk: KV first, hidden states after it. */
@@ -110,7 +118,7 @@ static enum err open_mover(struct home *h, const struct home_config *config)
                              .fault = config->fault,
                              .n_places = h->tiers[TIER_NVME].n_bytes > 0 ? 2 : 1,
                              .base = h->arena.base,
-                             .n_bytes = h->arena.capacity,
+                             .n_bytes = h->busy_bytes,
                              .trace = config->trace};
     m.places[HOME_PACK] =
         (struct mover_place){.path = h->model->path, .fd = -1, .n_bytes = h->model->file_bytes};
@@ -130,7 +138,7 @@ enum err home_open(struct home *h, const struct home_config *config)
     lay_out(h, &measure, config);
     TRY(open_tiers(h, config, measure.used));
     arena_use(&h->arena, h->tiers[TIER_RAM].base, h->tiers[TIER_RAM].n_bytes);
-    arena_populate(&h->arena, config->pool);
+    arena_populate(&h->arena, h->busy_bytes, config->pool);
     lay_out(h, &h->arena, config);
     return open_mover(h, config);
 }

@@ -56,6 +56,7 @@ struct home {
     struct kv_layout prompt;    // workspace pages, in the compute format
     struct tier tiers[N_TIERS]; // owned: what the run takes of each
     struct arena arena;         // carves TIER_RAM: every byte of the run there but text
+    int64_t busy_bytes;         // of it, at the front: frames and workspace, used in every pass
     struct mover *mover;        // owned
     struct trace *trace;        // borrowed
 
@@ -81,9 +82,9 @@ struct home_config {
     const struct model *model;
     enum compute compute;
     enum kv_format kv_format, prompt_format; // of pages
-    struct device *device;   // borrowed
-    int numa_node;           // where RAM lies best; -1: anywhere
-    const char *offload_dir; // for TIER_NVME
+    struct device *device;                   // borrowed
+    int numa_node;                           // where RAM lies best; -1: anywhere
+    const char *offload_dir;                 // for TIER_NVME
     enum ring_kind io;
     int io_depth;
     const char *fault;

@@ -29,23 +29,29 @@ void arena_use(struct arena *a, void *base, int64_t bytes)
     *a = (struct arena){.base = base, .capacity = bytes};
 }
 
+struct populate {
+    uint8_t *base;
+    int64_t n_bytes;
+};
+
 /* Whole huge pages for each thread, so that no two clear the same one. */
 static void populate_task(void *ctx, int thread, int n_threads)
 {
-    const struct arena *a = ctx;
+    const struct populate *p = ctx;
     int64_t first, last;
-    pool_split(ceil_div(a->capacity, HUGE_PAGE), thread, n_threads, &first, &last);
-    int64_t end = min_i64(last * HUGE_PAGE, a->capacity);
+    pool_split(ceil_div(p->n_bytes, HUGE_PAGE), thread, n_threads, &first, &last);
+    int64_t end = min_i64(last * HUGE_PAGE, p->n_bytes);
     if (first * HUGE_PAGE < end)
-        madvise(a->base + first * HUGE_PAGE, (size_t)(end - first * HUGE_PAGE),
+        madvise(p->base + first * HUGE_PAGE, (size_t)(end - first * HUGE_PAGE),
                 MADV_POPULATE_WRITE);
 }
 
-void arena_populate(struct arena *a, struct pool *pool)
+void arena_populate(const struct arena *a, int64_t n_bytes, struct pool *pool)
 {
     if (!a->base)
         return;
-    pool_run(pool, populate_task, a);
+    struct populate p = {a->base, round_up(min_i64(n_bytes, a->capacity), 4096)};
+    pool_run(pool, populate_task, &p);
 }
 
 void *arena_take(struct arena *a, int64_t bytes, int64_t align)

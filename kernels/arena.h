@@ -22,10 +22,10 @@ void arena_init(struct arena *a);
 enum err arena_open(struct arena *a, int64_t bytes);
 /* Carves memory of somebody else's (a tier's); it stays theirs. */
 void arena_use(struct arena *a, void *base, int64_t bytes);
-/* Asks the system for all the memory at once, in huge pages, on every thread: clearing gigabytes
+/* Asks the system for the first n_bytes at once, in huge pages, on every thread: clearing gigabytes
  * page by page, as they are first touched, is several times slower. Where the kernel cannot
  * (before 5.14) nothing happens. pool NULL: the caller's thread. */
-void arena_populate(struct arena *a, struct pool *pool);
+void arena_populate(const struct arena *a, int64_t n_bytes, struct pool *pool);
 /* Carves `bytes` aligned to `align` (power of two). NULL while measuring; overflow is a bug
  * (CHECK). */
 void *arena_take(struct arena *a, int64_t bytes, int64_t align);
