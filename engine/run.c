@@ -408,6 +408,29 @@ static enum err choose_plan(struct run *r, const struct plan_wish *wish)
     return OK;
 }
 
+/* Says so when only the making of the encoded file stands in the way of using it: more jobs may
+ * come. */
+static void hint_codec(const struct run *r, const struct plan_wish *wish)
+{
+    struct plan_costs costs = r->costs;
+    struct plan with;
+    struct plan_time t;
+    char why[320];
+    if (r->plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || costs.codec_make_s <= 0)
+        return;
+    costs.codec_make_s = 0;
+    const struct shape *shape = &r->opened.model.shape;
+    if (plan_search(wish, r->weights, &r->work, shape, &r->evict, &costs, &r->machine, &r->budget,
+                    &with, why, sizeof why) != 0 ||
+        with.codec == PLAN_CODEC_NONE)
+        return;
+    plan_cost(&with, r->weights, &r->work, shape, &costs, &r->machine, &t);
+    log_line(LOG_INFO,
+             "plan: with zstd %.1f s, but making its file takes about %.1f s, once "
+             "(--weights-codec zstd makes it)",
+             t.job_s, r->costs.codec_make_s);
+}
+
 enum err run_plan(struct run *r)
 {
     const struct config *c = r->config;
@@ -439,6 +462,7 @@ enum err run_plan(struct run *r)
                      &r->bytes, why, sizeof why) == 0);
     plan_cost(&r->plan, r->weights, &r->work, shape, &r->costs, &r->machine, &r->time);
     print_plan(r);
+    hint_codec(r, &wish);
     return OK;
 }
 
