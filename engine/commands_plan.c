@@ -29,7 +29,8 @@ static void print_plan(const struct run *r)
     printf(
         "rows     %d batches of %d, %d prefill tokens a pass, KV pages for %lld tokens a batch\n",
         p->batches, p->batch, p->prefill_tokens, (long long)p->pages_batch * KV_PAGE_SLOTS);
-    printf("layers   %d of %d in RAM, the rest streams\n", p->resident, p->layers - 1);
+    printf("layers   %d of %d in RAM, the rest streams%s\n", p->resident, p->layers - 1,
+           p->codec == PLAN_CODEC_ZSTD ? ", encoded with zstd" : "");
     printf("  %-10s %10s %10s  MiB\n", "", "RAM", "disk");
     print_bytes("weights", b->weights_resident + b->weight_frames, 0);
     print_bytes("kv", b->kv + b->kv_frames + b->kv_tails + b->kv_rings + b->kv_meta,

@@ -77,6 +77,8 @@ static const struct knob knobs[] = {
      "layers kept in RAM"},
     {"weights-decoded", 0, KNOB_COUNT, AT(decoded), LINE_CMDS, "-1", "N",
      "resident layers decoded once and held as matmul tiles: faster, larger (-1: auto)"},
+    {"weights-codec", 0, KNOB_STRING, AT(weights_codec), LINE_CMDS, "auto", "auto|none|zstd",
+     "how streamed weights are stored (zstd: encoded in PACK.zst, made when needed; same answers)"},
     {"percent", 0, KNOB_SIX, AT(percent), LINE_CMDS, NULL, "wD wR kD kR hD hR",
      "FlexGen's six shares; on a CPU device and RAM add up"},
     {"ahead-weights", 0, KNOB_COUNT, AT(ahead_weights), LINE_CMDS, "-1", "STEPS",

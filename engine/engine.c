@@ -139,6 +139,7 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
     kv_layout_init(&e->work.prompt, prompt_format(c->ops.compute), s->n_kv_heads, s->head_dim);
     struct home_config home = {.plan = &c->plan,
                                .model = c->model,
+                               .codec = c->codec,
                                .compute = c->ops.compute,
                                .kv_format = kv_page_format(c->kv_format),
                                .prompt_format = prompt_format(c->ops.compute),

@@ -17,7 +17,8 @@
 
 struct engine_config {
     struct plan plan;
-    const struct model *model; // borrowed, as are the pointers below
+    const struct model *model;      // borrowed, as are the pointers below
+    const struct pack_codec *codec; // its encoded layers, or NULL
     struct job *job;
     struct evict evict;
     struct ops ops; // instruction set, compute format, pool (borrowed)

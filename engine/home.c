@@ -62,6 +62,8 @@ static void lay_out(struct home *h, struct arena *a, const struct home_config *c
 {
     const struct plan *p = h->plan;
     lay_out_weight_frames(h, a);
+    if (p->codec != PLAN_CODEC_NONE)
+        h->staging = arena_take(a, (int64_t)config->io_depth * MOVER_PIECE, DISK_BLOCK);
     if (p->kv_home == TIER_NVME)
         lay_out_kv_frames(h, a);
     int64_t token_bytes = (int64_t)h->model->shape.dim * 4;
@@ -116,7 +118,7 @@ static enum err open_mover(struct home *h, const struct home_config *config)
     struct mover_config m = {.kind = config->io,
                              .depth = config->io_depth,
                              .fault = config->fault,
-                             .n_places = h->tiers[TIER_NVME].n_bytes > 0 ? 2 : 1,
+                             .n_places = HOME_CODEC + 1,
                              .base = h->arena.base,
                              .n_bytes = h->busy_bytes,
                              .trace = config->trace};
@@ -124,12 +126,20 @@ static enum err open_mover(struct home *h, const struct home_config *config)
         (struct mover_place){.path = h->model->path, .fd = -1, .n_bytes = h->model->file_bytes};
     m.places[HOME_SCRATCH] =
         (struct mover_place){.path = "scratch file", .fd = h->tiers[TIER_NVME].fd};
+    if (h->tiers[TIER_NVME].n_bytes == 0)
+        m.places[HOME_SCRATCH] = (struct mover_place){0};
+    if (h->codec) {
+        m.places[HOME_CODEC] =
+            (struct mover_place){.path = h->codec->path, .fd = -1, .n_bytes = h->codec->file_bytes};
+        m.staging = h->staging;
+    }
     return mover_open(&h->mover, &m);
 }
 
 enum err home_open(struct home *h, const struct home_config *config)
 {
     *h = (struct home){.plan = config->plan, .model = config->model, .trace = config->trace};
+    h->codec = config->plan->codec != PLAN_CODEC_NONE ? config->codec : NULL;
     const struct shape *s = &config->model->shape;
     kv_layout_init(&h->kv, config->kv_format, s->n_kv_heads, s->head_dim);
     kv_layout_init(&h->prompt, config->prompt_format, s->n_kv_heads, s->head_dim);

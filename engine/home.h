@@ -7,12 +7,15 @@
 #define ENGINE_HOME_H
 
 #include "engine/model.h"
+#include "engine/pack_codec.h"
 #include "kernels/arena.h"
 #include "offload/mover.h"
 #include "offload/tier.h"
 
-#define HOME_PACK    0 // indices of the mover's places
+/* Indices of the mover's places. */
+#define HOME_PACK    0
 #define HOME_SCRATCH 1
+#define HOME_CODEC   2
 
 struct weight_home {
     uint8_t *resident; // NULL: streamed
@@ -50,17 +53,19 @@ struct last_write {
 };
 
 struct home {
-    const struct plan *plan;    // borrowed
-    const struct model *model;  // borrowed
-    struct kv_layout kv;        // pages of rows
-    struct kv_layout prompt;    // workspace pages, in the compute format
-    struct tier tiers[N_TIERS]; // owned: what the run takes of each
-    struct arena arena;         // carves TIER_RAM: every byte of the run there but text
-    int64_t busy_bytes;         // of it, at the front: frames and workspace, used in every pass
-    struct mover *mover;        // owned
-    struct trace *trace;        // borrowed
+    const struct plan *plan;        // borrowed
+    const struct model *model;      // borrowed
+    const struct pack_codec *codec; // borrowed; NULL: weights are read as they are
+    struct kv_layout kv;            // pages of rows
+    struct kv_layout prompt;        // workspace pages, in the compute format
+    struct tier tiers[N_TIERS];     // owned: what the run takes of each
+    struct arena arena;             // carves TIER_RAM: every byte of the run there but text
+    int64_t busy_bytes;             // of it, at the front: frames and workspace, used in every pass
+    struct mover *mover;            // owned
+    struct trace *trace;            // borrowed
 
     struct weight_home *weights; // [layers]
+    uint8_t *staging;            // [io_depth][MOVER_PIECE] of encoded weights, or NULL
     uint8_t **free_frames;       // [weight_frames] stack
     int n_free_frames;
 
@@ -80,6 +85,7 @@ struct home {
 struct home_config {
     const struct plan *plan;
     const struct model *model;
+    const struct pack_codec *codec; // borrowed; NULL: none, though the plan may want one
     enum compute compute;
     enum kv_format kv_format, prompt_format; // of pages
     struct device *device;                   // borrowed

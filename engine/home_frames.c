@@ -50,7 +50,9 @@ enum err home_weights_fetch(struct home *h, int layer, int64_t due)
     }
     const struct model_layer *l = &h->model->layers[layer];
     w->segment = (struct segment){l->offset, l->n_bytes, to};
-    w->ticket = (struct ticket){.place = HOME_PACK,
+    const struct codec_piece *stored = h->codec ? pack_codec_layer(h->codec, l) : NULL;
+    w->ticket = (struct ticket){.place = stored ? HOME_CODEC : HOME_PACK,
+                                .stored = stored,
                                 .segments = &w->segment,
                                 .n_segments = 1,
                                 .due = due,

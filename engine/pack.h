@@ -84,6 +84,10 @@ enum err pack_write(const struct pack_request *r);
  * and their checksums into m, which then has the layer. Other threads may make other layers. */
 enum err pack_layer_make(const struct pack_provider *p, struct model *m, int layer, int fd,
                          void *to);
+/* The first n rows of one of its matrices of panels, n a multiple of 32, as they lie in the pack.
+ */
+enum err pack_panels_make(const struct pack_provider *p, struct model *m, int layer,
+                          enum tensor_role role, int n, void *to);
 /* Writes the directory of m over the one in its file. The caller has locked the file and made the
  * layers durable. ERR_FIT, ERR_IO. */
 enum err pack_directory_write(const struct pack_provider *p, struct model *m, int fd);
@@ -102,7 +106,7 @@ enum err pack_cache_dir(char *buf, int64_t buf_bytes);
 enum err pack_cache_path(const char *model_path, enum pack_weights weights, char *buf,
                          int64_t buf_bytes);
 
-/* Little-endian fields of header and metadata, used by pack_write.c and model.c only. */
+/* Little-endian fields, used by pack_*.c and model.c only. */
 struct pack_out {
     uint8_t *data; // owned: free()
     int64_t n_bytes, capacity;

@@ -595,6 +595,26 @@ enum err pack_layer_make(const struct pack_provider *p, struct model *m, int lay
     return e;
 }
 
+enum err pack_panels_make(const struct pack_provider *p, struct model *m, int layer,
+                          enum tensor_role role, int n, void *to)
+{
+    struct model_tensor t = m->layers[layer].tensors[role];
+    CHECK(role_kind(role) == ROLE_IS_PANELS && n > 0 && n <= t.n && n % PANEL_ROWS == 0);
+    struct writer *w = calloc(1, sizeof *w);
+    if (!w)
+        return fail(ERR_FIT, "memory: no room for a pack's writer");
+    writer_of_model(w, p, m, -1);
+    w->memory = to;
+    t.n = n;
+    measure_tensor(w, role, decoder_of(w, layer), &t);
+    enum err e = take_buffers(w);
+    if (e == OK)
+        e = write_tensor(w, role, decoder_of(w, layer), 0, &t);
+    free_buffers(w);
+    free(w);
+    return e;
+}
+
 enum err pack_directory_write(const struct pack_provider *p, struct model *m, int fd)
 {
     struct pack_request r = {.provider = p,

@@ -14,6 +14,11 @@ const char *plan_percent(const struct plan *p)
     return text;
 }
 
+const char *plan_codec_name(const struct plan *p)
+{
+    return p->codec == PLAN_CODEC_ZSTD ? "zstd" : "none";
+}
+
 static const struct {
     const char *key;
     size_t wish, plan; // offsets of the int in struct plan_wish and struct plan
@@ -22,6 +27,7 @@ static const struct {
     {"batches", offsetof(struct plan_wish, batches), offsetof(struct plan, batches)},
     {"weights_resident", offsetof(struct plan_wish, resident), offsetof(struct plan, resident)},
     {"weights_decoded", offsetof(struct plan_wish, decoded), offsetof(struct plan, decoded)},
+    {"weights_codec", offsetof(struct plan_wish, codec), offsetof(struct plan, codec)},
     {"kv_home", offsetof(struct plan_wish, kv_home), offsetof(struct plan, kv_home)},
     {"hidden_home", offsetof(struct plan_wish, hidden_home), offsetof(struct plan, hidden_home)},
     {"ahead_weights", offsetof(struct plan_wish, ahead_weights),
@@ -103,7 +109,9 @@ void plan_freeze(const struct run *r, char *buf, int cap)
     const struct plan *p = &r->plan;
     snprintf(buf, (size_t)cap,
              "--batch %d --batches %d --percent %s --weights-resident %d --weights-decoded %d "
-             "--ahead-weights %d --ahead-state %d --prefill-tokens %d --isa %s --threads %d",
-             p->batch, p->batches, plan_percent(p), p->resident, p->decoded, p->ahead_weights,
-             p->ahead_state, p->prefill_tokens, isa_name(r->ops.isa), r->machine.threads);
+             "--weights-codec %s --ahead-weights %d --ahead-state %d --prefill-tokens %d --isa %s "
+             "--threads %d",
+             p->batch, p->batches, plan_percent(p), p->resident, p->decoded, plan_codec_name(p),
+             p->ahead_weights, p->ahead_state, p->prefill_tokens, isa_name(r->ops.isa),
+             r->machine.threads);
 }

@@ -6,6 +6,7 @@
 
 /* The --percent of a plan, "0 50 0 100 0 100"; valid until the next call of this thread. */
 const char *plan_percent(const struct plan *p);
+const char *plan_codec_name(const struct plan *p); // as --weights-codec
 /* Fixes every field of the wish that the file names. ERR_USAGE names file and key. */
 enum err plan_file_read(const char *path, struct plan_wish *wish);
 /* The plan, its bytes by tier and its predicted times, as JSON; path NULL: stdout. */

@@ -37,10 +37,28 @@ static int64_t streamed_bytes(const struct run *r)
     return bytes;
 }
 
+/* As they lie on NVMe. */
+static int64_t stored_bytes(const struct run *r)
+{
+    int64_t bytes = 0;
+    if (!r->codec.pieces)
+        return streamed_bytes(r);
+    for (int layer = 1; layer < r->plan.layers; layer++) {
+        const struct model_layer *l = &r->opened.model.layers[layer];
+        const struct codec_piece *p = pack_codec_layer(&r->codec, l);
+        if (plan_layer_resident(&r->plan, layer))
+            continue;
+        bytes += p ? 0 : l->n_bytes;
+        for (int64_t i = 0; p && i < model_pieces(l); i++)
+            bytes += p[i].stored_bytes;
+    }
+    return bytes;
+}
+
 /* Bytes that the plan has to read from NVMe in one pass. */
 static double required_bytes(const struct run *r)
 {
-    double bytes = (double)streamed_bytes(r);
+    double bytes = (double)stored_bytes(r);
     if (r->plan.kv_home != TIER_NVME)
         return bytes;
     double rows = fmin((double)r->plan.batch * r->plan.batches, (double)r->work.n_rows);
@@ -172,6 +190,8 @@ static json_t *plan_json(const struct report_figures *f, const struct run *r)
     put(plan, "weights_resident", json_integer(p->resident));
     put(plan, "weights_decoded", json_integer(p->decoded));
     put(plan, "streamed_bytes", json_integer(streamed_bytes(r)));
+    put(plan, "weights_codec", json_string(plan_codec_name(p)));
+    put(plan, "stored_bytes", json_integer(stored_bytes(r)));
     put(plan, "percent", json_string(plan_percent(p)));
     put(plan, "ahead_weights", json_integer(p->ahead_weights));
     put(plan, "ahead_state", json_integer(p->ahead_state));

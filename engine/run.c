@@ -17,6 +17,7 @@
 
 #define TEXT_RESERVE_BYTES (12 << 20) // JSON of rows, journal buffers, tables of the C library
 #define IO_RESERVE_BYTES   (1 << 20)
+#define IO_DEPTH           8
 #define PROBE_BYTES_MIN    ((int64_t)8 << 20)
 #define PROBE_BYTES_MAX    ((int64_t)64 << 20)
 
@@ -245,11 +246,16 @@ static enum err wish_percent(const char *text, struct plan_wish *wish)
 
 static enum err read_wish(const struct config *c, struct plan_wish *wish)
 {
+    static const char *const codecs[] = {
+        [PLAN_CODEC_NONE] = "none", [PLAN_CODEC_ZSTD] = "zstd", "auto", NULL};
+    int codec;
+    TRY(choose("weights-codec", c->weights_codec, codecs, &codec));
     *wish = (struct plan_wish){.batch = (int)min_i64(c->batch, PLAN_BATCH_MAX),
                                .batches = (int)min_i64(c->batches, PLAN_ROWS_MAX),
                                .resident = -1,
                                .resident_percent = -1,
                                .decoded = (int)min_i64(c->decoded, PLAN_LAYERS_MAX),
+                               .codec = codec > PLAN_CODEC_ZSTD ? -1 : codec,
                                .kv_home = -1,
                                .hidden_home = -1,
                                .ahead_weights = (int)min_i64(c->ahead_weights, 1 << 20),
@@ -309,9 +315,11 @@ static void print_plan(const struct run *r)
     const struct plan_bytes *b = &r->bytes;
     const double mib = 1048576.0;
     log_line(LOG_INFO,
-             "plan: %d x %d rows, %d of %d layers in RAM (%d as tiles), KV in %s, hidden in %s, "
+             "plan: %d x %d rows, %d of %d layers in RAM (%d as tiles), the rest %s, KV in %s, "
+             "hidden in %s, "
              "%d prefill tokens a pass; RAM %.1f MiB, disk %.1f MiB",
              p->batches, p->batch, p->resident, p->layers - 1, p->decoded,
+             p->codec == PLAN_CODEC_ZSTD ? "with zstd" : "as it is",
              p->kv_home == TIER_NVME ? "NVMe" : "RAM", p->hidden_home == TIER_NVME ? "NVMe" : "RAM",
              p->prefill_tokens, (double)b->ram / mib, (double)b->disk / mib);
     char freeze[512];
@@ -320,14 +328,44 @@ static void print_plan(const struct run *r)
              r->time.pass_s, r->time.bound, freeze);
 }
 
+/* What encoding the weights that r->plan streams would give, into r->costs. When it cannot be
+ * measured they stay as they are: reading them will tell what is wrong. */
+static void measure_codec(struct run *r)
+{
+    const struct model *m = &r->opened.model;
+    struct pack_codec_sample s;
+    int64_t start_ns = clock_ns(), streamed = 0;
+    if (pack_codec_measure(m, &r->plan, &s) != OK) {
+        log_line(LOG_WARN, "plan: weights stay as they are: %s", err_text());
+        s = (struct pack_codec_sample){.share = 1, .rate = 1e12};
+    }
+    for (int i = 1; i < m->n_layers; i++)
+        streamed += m->layers[i].n_bytes;
+    r->costs.codec_share = s.share;
+    r->costs.codec_rate = s.rate;
+    r->costs.codec_make_s = 0;
+    if (s.make_s > 0 && r->machine.nvme_read > 0 && r->machine.nvme_write > 0)
+        r->costs.codec_make_s = s.make_s / r->machine.threads +
+                                (double)streamed / r->machine.nvme_read +
+                                (double)streamed * s.share / r->machine.nvme_write;
+    log_line(LOG_DEBUG, "plan: zstd leaves %.1f %% of the weights, decodes %.2f GB/s (%.0f ms)",
+             100 * s.share, s.rate * 1e-9, (double)(clock_ns() - start_ns) * 1e-6);
+}
+
 /* What depends on the rows, and the best plan for them. 0, or -1 with `why`. */
 static int search_plan(struct run *r, const struct plan_wish *wish, char *why, int why_cap)
 {
     const struct shape *shape = &r->opened.model.shape;
     engine_costs(&r->opened.model, &r->ops, r->kv_format, &r->work, &r->costs);
     r->costs.text_bytes = text_bytes(r);
-    return plan_search(wish, r->weights, &r->work, shape, &r->evict, &r->costs, &r->machine,
-                       &r->budget, &r->plan, why, why_cap);
+    for (;;) {
+        int rc = plan_search(wish, r->weights, &r->work, shape, &r->evict, &r->costs, &r->machine,
+                             &r->budget, &r->plan, why, why_cap);
+        if (rc != 0 || r->plan.embed_resident || wish->codec == PLAN_CODEC_NONE ||
+            r->costs.codec_share > 0)
+            return rc;
+        measure_codec(r); // something streams: once more, now that its price is known
+    }
 }
 
 /* `all` does not fit: the longest prompts that do, by bisection. -1: not even one row fits. */
@@ -370,6 +408,29 @@ static enum err choose_plan(struct run *r, const struct plan_wish *wish)
     return OK;
 }
 
+/* Says so when only the making of the encoded file stands in the way of using it: more jobs may
+ * come. */
+static void hint_codec(const struct run *r, const struct plan_wish *wish)
+{
+    struct plan_costs costs = r->costs;
+    struct plan with;
+    struct plan_time t;
+    char why[320];
+    if (r->plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || costs.codec_make_s <= 0)
+        return;
+    costs.codec_make_s = 0;
+    const struct shape *shape = &r->opened.model.shape;
+    if (plan_search(wish, r->weights, &r->work, shape, &r->evict, &costs, &r->machine, &r->budget,
+                    &with, why, sizeof why) != 0 ||
+        with.codec == PLAN_CODEC_NONE)
+        return;
+    plan_cost(&with, r->weights, &r->work, shape, &costs, &r->machine, &t);
+    log_line(LOG_INFO,
+             "plan: with zstd %.1f s, but making its file takes about %.1f s, once "
+             "(--weights-codec zstd makes it)",
+             t.job_s, r->costs.codec_make_s);
+}
+
 enum err run_plan(struct run *r)
 {
     const struct config *c = r->config;
@@ -391,11 +452,17 @@ enum err run_plan(struct run *r)
         wish.decoded = 0; // made where they stay, never on the disk that frames are read from
     if (c->plan)
         TRY(plan_file_read(c->plan, &wish));
+    if (c->allow)
+        wish.codec = PLAN_CODEC_NONE; // of weights that are not there nothing can be measured
+    /* Staging, the decoder, the file's table as read and as kept. */
+    r->costs.codec_bytes = (int64_t)IO_DEPTH * MOVER_PIECE + codec_bytes(0) +
+                           r->opened.model.n_pieces * (int64_t)(2 * sizeof(struct codec_piece));
     TRY(choose_plan(r, &wish));
     CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget,
                      &r->bytes, why, sizeof why) == 0);
     plan_cost(&r->plan, r->weights, &r->work, shape, &r->costs, &r->machine, &r->time);
     print_plan(r);
+    hint_codec(r, &wish);
     return OK;
 }
 
@@ -408,6 +475,37 @@ static int threads_node(const struct run *r)
         if (r->info.core_nodes[i] != node)
             return -1;
     return node;
+}
+
+/* Opens the encoded layers that the plan wants, made first when they are not there. Where they
+ * cannot be had although nobody asked for them, the weights are read as they are. */
+static enum err open_codec(struct run *r, struct pack_progress *progress)
+{
+    const struct model *m = &r->opened.model;
+    if (r->plan.codec == PLAN_CODEC_NONE)
+        return OK;
+    enum err e = pack_codec_open(&r->codec, m);
+    if (e == OK && pack_codec_covers(&r->codec, m, &r->plan))
+        return OK;
+    if (e == ERR_CORRUPT)
+        log_line(LOG_WARN, "codec: %s; making it again", err_text());
+    log_line(LOG_INFO, "codec: encoding the layers of %s into %s.zst, once", m->path, m->path);
+    pack_codec_close(&r->codec);
+    struct pack_codec_request request = {.model = m,
+                                         .pool = r->pool,
+                                         .memory_bytes = r->costs.codec_bytes,
+                                         .progress = pack_progress_show,
+                                         .ctx = progress};
+    e = pack_codec_make(&request);
+    if (e == OK)
+        e = pack_codec_open(&r->codec, m);
+    if (e == OK && !pack_codec_covers(&r->codec, m, &r->plan))
+        e = fail(ERR_INPUT, "%s: lacks layers that the plan streams (start again)", r->codec.path);
+    if (e == OK || e == ERR_STOPPED || e == ERR_CORRUPT ||
+        strcmp(r->config->weights_codec, "zstd") == 0)
+        return e;
+    log_line(LOG_WARN, "codec: %s; weights are read as they are", err_text());
+    return OK;
 }
 
 enum err run_walk(struct run *r)
@@ -423,7 +521,7 @@ enum err run_walk(struct run *r)
                               .ops = r->ops,
                               .kv_format = r->kv_format,
                               .io = r->io,
-                              .io_depth = 8,
+                              .io_depth = IO_DEPTH,
                               .device = device_cpu(),
                               .numa_node = threads_node(r),
                               .offload_dir = r->offload_dir,
@@ -445,6 +543,8 @@ enum err run_walk(struct run *r)
                                  .progress = pack_progress_show,
                                  .ctx = &progress};
     TRY(dummy_layers_store(&dummy, &r->plan));
+    TRY(open_codec(r, &progress));
+    e.codec = r->codec.pieces ? &r->codec : NULL;
     r->engine_opened = 1;
     TRY(engine_open(&r->engine, &e));
     TRY(dummy_layers_fill(&dummy, &r->engine.home));
@@ -458,6 +558,7 @@ enum err run_close(struct run *r)
         engine_close(&r->engine);
     enum err err = job_close(r->job);
     free(r->weights);
+    pack_codec_close(&r->codec);
     pool_close(r->pool);
     opened_close(&r->opened);
     r->job = NULL;

@@ -49,6 +49,7 @@ struct run {
     struct job *job;        // owned
     struct work work;
     struct plan_costs costs;
+    struct pack_codec codec;      // owned: of the pack, once run_walk wants it
     struct weights_info *weights; // owned
     struct plan plan;
     struct plan_bytes bytes;

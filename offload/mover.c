@@ -20,7 +20,10 @@ struct piece {
     struct ring_io io; // of a device place: its bytes all the same, and err when it is done
     struct ticket *ticket;
     struct mover *mover;
-    int64_t index;      // of MOVER_PIECE within segment 0, for its CRC
+    int64_t index; // of MOVER_PIECE within segment 0, for its CRC
+    uint8_t *to;   // where the n_bytes go that io.buf holds; the same unless they are encoded
+    int64_t n_bytes;
+    uint8_t *staging;   // borrowed: [MOVER_PIECE], or NULL
     int verify;         // the CRC of this piece is due
     int reread;         // it was wrong once
     struct piece *next; // in free_pieces, or in landed
@@ -39,11 +42,13 @@ struct mover {
     struct piece *pieces; // owned; [depth]
     struct piece *free_pieces;
     int depth;
+    struct codec *codec;       // owned; NULL without stored pieces
     int n_flying[MOVER_LANES]; // pieces in flight
     int64_t flying_since_ns[MOVER_LANES];
     uint8_t *seen[MOVER_PLACES_MAX]; // owned; bit per SEEN_UNIT of the file: the piece that starts
                                      // there was verified once
     int64_t seen_pieces[MOVER_PLACES_MAX];
+    const char *paths[MOVER_PLACES_MAX];    // borrowed: for messages
     int file[MOVER_PLACES_MAX];             // the ring's index, or -1: device memory
     uint8_t *device_base[MOVER_PLACES_MAX]; // borrowed
     struct stream *streams[2];              // owned; device to RAM, RAM to device
@@ -106,26 +111,41 @@ static void lane_count(struct mover *m, enum lane lane, int change, int64_t byte
         total->busy_ns += now - m->flying_since_ns[lane];
 }
 
+/* Where a ticket's next piece comes from, and whether into its place or, encoded, into staging. */
+static void piece_aim(struct piece *p, const struct ticket *t)
+{
+    const struct segment *s = &t->segments[t->next_segment];
+    int64_t at = t->next_byte;
+    p->n_bytes = min_i64(MOVER_PIECE, s->n_bytes - at);
+    p->to = (uint8_t *)s->buf + at;
+    p->io.offset = s->offset + at;
+    p->io.n_bytes = p->n_bytes;
+    p->io.buf = p->to;
+    if (!t->stored)
+        return;
+    const struct codec_piece *stored = &t->stored[at / MOVER_PIECE];
+    CHECK(stored->stored_bytes > 0 && stored->stored_bytes <= p->n_bytes && p->staging);
+    p->io.offset = stored->offset;
+    p->io.n_bytes = stored->stored_bytes;
+    if (stored->stored_bytes < p->n_bytes)
+        p->io.buf = p->staging;
+}
+
 /* Cuts the next piece off a ticket into p; the ticket leaves the queue with its last piece. */
 static void piece_cut(struct mover *m, struct ticket **at, struct piece *p)
 {
     struct ticket *t = *at;
     const struct segment *s = &t->segments[t->next_segment];
-    int64_t n_bytes = min_i64(MOVER_PIECE, s->n_bytes - t->next_byte);
     p->ticket = t;
     p->index = t->next_byte / MOVER_PIECE;
     p->reread = 0;
-    p->verify = t->crc && !t->write && t->next_segment == 0 &&
-                verify_due(m, t->place, s->offset + t->next_byte);
-    p->io = (struct ring_io){.file = m->file[t->place],
-                             .write = t->write,
-                             .offset = s->offset + t->next_byte,
-                             .n_bytes = n_bytes,
-                             .buf = (uint8_t *)s->buf + t->next_byte,
-                             .user = p};
+    p->io = (struct ring_io){.file = m->file[t->place], .write = t->write, .user = p};
+    piece_aim(p, t);
+    p->verify =
+        t->crc && !t->write && t->next_segment == 0 && verify_due(m, t->place, p->io.offset);
     if (t->in_flight++ == 0 && t->start_ns == 0)
         t->start_ns = clock_ns();
-    t->next_byte += n_bytes;
+    t->next_byte += p->n_bytes;
     if (t->next_byte == s->n_bytes) {
         t->next_byte = 0;
         t->next_segment++;
@@ -162,31 +182,45 @@ static void ticket_trace(struct mover *m, struct ticket *t)
     trace->totals[lane].bytes = total.bytes;
 }
 
+/* Brings what was read into its place, and checks it there when that is due. */
+static int piece_is_right(struct mover *m, const struct piece *p)
+{
+    if (p->io.buf != p->to &&
+        codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->to, p->n_bytes) != 0)
+        return 0;
+    return !p->verify || crc32c(0, p->to, p->n_bytes) == p->ticket->crc[p->index];
+}
+
+static void piece_wrong(struct mover *m, const struct piece *p)
+{
+    struct ticket *t = p->ticket;
+    fail(ERR_CORRUPT, "%s: layer %d, bytes %lld..%lld: checksum is wrong (%s)",
+         t->stored ? m->paths[t->place]
+         : t->name ? t->name
+                   : "file",
+         t->layer, (long long)p->io.offset, (long long)(p->io.offset + p->io.n_bytes),
+         t->stored ? "delete the file: it is made again" : "pack it again");
+    ticket_fail(t, ERR_CORRUPT, err_text());
+}
+
 /* One completed io. Returns 1 when the piece went out again (a checksum's second chance). */
 static int piece_complete(struct mover *m, struct piece *p)
 {
     struct ticket *t = p->ticket;
     if (p->io.err != OK) {
         ticket_fail(t, p->io.err, p->io.err_text);
-    } else if (p->verify) {
-        uint32_t crc = crc32c(0, p->io.buf, p->io.n_bytes);
-        if (crc != t->crc[p->index] && !p->reread) {
-            p->reread = 1;
-            struct ring_io io = p->io;
-            p->io = (struct ring_io){.file = io.file,
-                                     .offset = io.offset,
-                                     .n_bytes = io.n_bytes,
-                                     .buf = io.buf,
-                                     .user = p};
-            if (ring_submit(m->ring, &p->io) == OK)
-                return 1;
-            ticket_fail(t, ERR_IO, err_text());
-        } else if (crc != t->crc[p->index]) {
-            fail(ERR_CORRUPT, "%s: layer %d, bytes %lld..%lld: checksum is wrong (pack it again)",
-                 t->name ? t->name : "file", t->layer, (long long)p->io.offset,
-                 (long long)(p->io.offset + p->io.n_bytes));
-            ticket_fail(t, ERR_CORRUPT, err_text());
+    } else if (!piece_is_right(m, p)) {
+        if (p->reread) {
+            piece_wrong(m, p);
+            return 0;
         }
+        p->reread = 1;
+        struct ring_io io = p->io;
+        p->io = (struct ring_io){
+            .file = io.file, .offset = io.offset, .n_bytes = io.n_bytes, .buf = io.buf, .user = p};
+        if (ring_submit(m->ring, &p->io) == OK)
+            return 1;
+        ticket_fail(t, ERR_IO, err_text());
     }
     return 0;
 }
@@ -292,6 +326,7 @@ static void *mover_main(void *arg)
             pthread_mutex_lock(&m->lock);
             if (!again)
                 piece_retire(m, p);
+            submit_pieces(m); // the disk must not wait for the others of this reap
         }
     }
     pthread_mutex_unlock(&m->lock);
@@ -304,7 +339,8 @@ static enum err add_places(struct mover *m, const struct mover_config *config)
         const struct mover_place *f = &config->places[i];
         m->file[i] = -1;
         m->device_base[i] = f->base;
-        if (f->base)
+        m->paths[i] = f->path;
+        if (f->base || !f->path)
             continue;
         TRY(ring_file_add(m->ring, f->path, f->fd, f->fd >= 0 ? O_RDWR : O_RDONLY, &m->file[i]));
         m->seen_pieces[i] = f->fd >= 0 ? 0 : f->n_bytes / SEEN_UNIT + 1;
@@ -331,8 +367,12 @@ static enum err mover_start(struct mover *m, const struct mover_config *config)
     m->pieces = calloc((size_t)m->depth, sizeof *m->pieces);
     if (!m->pieces)
         return fail(ERR_FIT, "memory: mover tables");
+    if (config->staging)
+        TRY(codec_open(&m->codec, 0));
     for (int i = 0; i < m->depth; i++) {
         m->pieces[i].mover = m;
+        if (config->staging)
+            m->pieces[i].staging = (uint8_t *)config->staging + (int64_t)i * MOVER_PIECE;
         m->pieces[i].next = m->free_pieces;
         m->free_pieces = &m->pieces[i];
     }
@@ -350,6 +390,7 @@ static void mover_free(struct mover *m)
     for (int i = 0; i < MOVER_PLACES_MAX; i++)
         free(m->seen[i]);
     free(m->pieces);
+    codec_close(m->codec);
     pthread_mutex_destroy(&m->landed_lock);
     pthread_mutex_destroy(&m->lock);
     pthread_cond_destroy(&m->done);
@@ -384,10 +425,14 @@ void mover_submit(struct mover *m, struct ticket *t)
     t->err = OK;
     t->next_segment = t->in_flight = 0;
     t->next_byte = t->n_bytes = t->start_ns = 0;
+    CHECK(!t->stored || (!t->write && t->n_segments == 1));
     for (int i = 0; i < t->n_segments; i++) {
         CHECK(t->segments[i].n_bytes > 0);
         t->n_bytes += t->segments[i].n_bytes;
     }
+    for (int64_t i = 0; t->stored && i < ceil_div(t->segments[0].n_bytes, MOVER_PIECE); i++)
+        t->n_bytes += t->stored[i].stored_bytes -
+                      min_i64(MOVER_PIECE, t->segments[0].n_bytes - i * MOVER_PIECE);
     t->state = t->n_segments > 0 ? TICKET_QUEUED : TICKET_DONE;
     if (t->state == TICKET_QUEUED) {
         struct ticket **at = &m->queue;

@@ -10,6 +10,7 @@
 
 #include "kernels/device.h"
 #include "kernels/trace.h"
+#include "offload/codec.h"
 #include "offload/ring.h"
 
 #define MOVER_PIECE      (1 << 20)
@@ -34,8 +35,10 @@ struct ticket {
     int64_t due;          // step that needs it; the smallest goes first
     struct ticket *after; // starts when this one, as it was at submission, is done; or NULL
     const uint32_t *crc;  // CRC32C of each MOVER_PIECE of segment 0 (reads), or NULL
-    const char *name;     // static string for the trace: "weights", "kv", "hidden", "rows"
-    int layer, batch;     // for the trace; -1: none
+    const struct codec_piece *stored; // where each piece of segment 0, the only one, lies in the
+                                      // place instead of at its offset (reads), or NULL
+    const char *name; // static string for the trace: "weights", "kv", "hidden", "rows"
+    int layer, batch; // for the trace; -1: none
     // written by the mover
     int state; // enum ticket_state; read it through mover_done()
     enum err err;
@@ -51,7 +54,8 @@ struct mover_config {
     int depth;         // pieces in flight
     const char *fault; // fault spec for tests, or NULL
     struct mover_place {
-        const char *path; // of a file, for messages; opened for reading when fd is -1
+        const char *path; // of a file, for messages; opened for reading when fd is -1; NULL and no
+                          // base: there is no such place
         int fd;           // >= 0: an open file for both directions (scratch); stays the caller's
         int64_t n_bytes;  // of a file that is read only: bounds the table of verified pieces
         void *base;       // not NULL: device memory instead of a file
@@ -60,6 +64,7 @@ struct mover_config {
     struct device *device; // borrowed; of the places in device memory, NULL without any
     void *base;            // memory to register with the kernel: the arena
     int64_t n_bytes;
+    void *staging;       // [depth][MOVER_PIECE] for stored pieces, NULL without any
     struct trace *trace; // borrowed; lanes nvme-* and h2d, d2h
 };
 

@@ -84,6 +84,8 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     plan->layers = w->n_layers;
     plan->decoder = w->n_decoder;
     plan->embed_resident = plan->resident >= plan->layers - 1;
+    if (plan->embed_resident)
+        plan->codec = PLAN_CODEC_NONE; // nothing streams
     if (plan->decoded > plan->resident)
         plan->decoded = plan->resident;
     for (int layer = 1; layer < plan->layers && plan->decoded > 0; layer++)
@@ -196,7 +198,7 @@ static void count_bytes(const struct plan *plan, const struct weights_info *w,
     int64_t rows = (int64_t)plan->batch * plan->batches;
     b->text = costs->text_bytes + 2 * work->line_bytes_max;
     b->text += rows * (work->tokens_max * costs->row_token_bytes + 4096);
-    b->io = costs->io_bytes;
+    b->io = costs->io_bytes + (plan->codec != PLAN_CODEC_NONE ? costs->codec_bytes : 0);
     b->ram = b->weights_resident + b->weight_frames + b->kv + b->kv_frames + b->kv_tails +
              b->kv_rings + b->kv_meta + b->hidden + b->hidden_frames + b->workspace + b->head +
              b->text + b->io;

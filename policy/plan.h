@@ -11,6 +11,7 @@
 #include "policy/shape.h"
 
 enum tier_kind { TIER_DEVICE, TIER_RAM, TIER_NVME, N_TIERS };
+enum plan_codec { PLAN_CODEC_NONE, PLAN_CODEC_ZSTD };
 
 #define PLAN_LAYERS_MAX    (SHAPE_LAYERS_MAX + SHAPE_VOCAB_MAX / HEAD_TILE + 1)
 #define PLAN_BATCH_MAX     4096 // rows of one batch
@@ -72,6 +73,10 @@ struct plan_costs {
     int64_t filter_bytes;      // more per row that samples under a filter
     int64_t edit_bytes;        // of one changed logit
     double decode_s;           // decoding all weights once, beside the cache; 0: as stored
+    int64_t codec_bytes;       // staging and tables of encoded weights
+    double codec_share;        // stored bytes of a streamed byte, encoded; 0: not measured
+    double codec_rate;         // bytes decoded per second while a run goes on, one thread
+    double codec_make_s;       // until the encoded file is there; 0: it is
 };
 
 struct plan {
@@ -80,6 +85,7 @@ struct plan {
     int resident;        // streamed layers kept in RAM: see plan_layer_resident
     int decoded;         // the first so many of these are held as tiles
     int embed_resident;  // 1: the embedding is in RAM too
+    int codec;           // enum plan_codec: how streamed weights are stored on NVMe
     int ahead_weights;   // steps
     int ahead_state;     // steps, KV
     int ahead_hidden;    // steps, hidden states
@@ -144,9 +150,11 @@ void plan_cost(const struct plan *plan, const struct weights_info *w, const stru
 struct plan_wish {
     int batch, batches, resident, resident_percent, decoded, kv_home, hidden_home, kv_ram_percent;
     int ahead_weights, ahead_state, prefill_tokens;
+    int codec;
 };
 
-/* The fastest plan by plan_cost that plan_check accepts. 0, or -1 with `why`. */
+/* The fastest plan by plan_cost that plan_check accepts; weights are encoded when their share was
+ * measured and that is worth it, the making of the file included. 0, or -1 with `why`. */
 int plan_search(const struct plan_wish *wish, const struct weights_info *w, const struct work *work,
                 const struct shape *shape, const struct evict *evict,
                 const struct plan_costs *costs, const struct machine *machine,

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define CODEC_GAIN    0.97 // of a job's time: what an encoded file must bring it down to
+#define CODEC_MARGIN  2    // decoding keeps up with a disk this much faster than probed
 #define PREFILL_MAX   2048 // tokens that a pass admits: more only lengthens it
 #define PREFILL_LEAST 32   // fewer starve the rows
 
@@ -19,6 +21,13 @@ static double max_d(double a, double b)
 static double rate(double bytes, double per_s)
 {
     return per_s > 0 ? bytes / per_s : 0;
+}
+
+/* Seconds of a pass to decode what streams, on the one thread that does; beside the reads. */
+static double codec_seconds(const struct plan *plan, const struct plan_costs *costs,
+                            double streamed)
+{
+    return plan->codec == PLAN_CODEC_NONE ? 0 : rate(streamed, costs->codec_rate);
 }
 
 /* Prompt tokens that enter in a pass which admits some, and how many such passes there are. */
@@ -65,7 +74,10 @@ static void cost_of_sweep(const struct plan *plan, const struct weights_info *w,
     double kv_read = slots * slot_bytes * plan->decoder;
     double nvme_kv = plan->kv_home == TIER_NVME ? kv_read : 0;
     double hidden = plan->hidden_home == TIER_NVME ? rows * shape->dim * 4.0 * plan->layers : 0;
-    t->read_s = rate(streamed + nvme_kv + hidden, machine->nvme_read);
+    double codec_s = codec_seconds(plan, costs, streamed);
+    double share =
+        plan->codec != PLAN_CODEC_NONE && costs->codec_share > 0 ? costs->codec_share : 1;
+    t->read_s = max_d(rate(streamed * share + nvme_kv + hidden, machine->nvme_read), codec_s);
     t->write_s =
         rate(hidden + (nvme_kv > 0 ? tokens * slot_bytes * plan->decoder : 0), machine->nvme_write);
     /* Every tile of every batch goes over all weights once, decoding them beside the cache: few
@@ -75,7 +87,8 @@ static void cost_of_sweep(const struct plan *plan, const struct weights_info *w,
     t->compute_s =
         tiles *
             (rate((double)w->n_params * 2, machine->ram_read) + costs->decode_s * stored / all) +
-        rate(kv_read, machine->ram_read) + (double)order_pass_steps(&order) * machine->step_s;
+        rate(kv_read, machine->ram_read) + (double)order_pass_steps(&order) * machine->step_s +
+        codec_s / max_d(machine->threads, 1); // it takes a core's time
 }
 
 /* Two kinds of passes: those that admit prompts, until all are in, and those that only decode. */
@@ -112,6 +125,7 @@ struct search {
     const struct plan_costs *costs;
     const struct machine *machine;
     const struct budget *budget;
+    int codec; // of every candidate
     struct plan best;
     double best_s;
     int found;
@@ -246,6 +260,7 @@ static struct plan candidate(const struct search *s, int batch, int batches, int
 {
     struct plan p = {.batch = batch, .batches = batches, .kv_home = kv, .hidden_home = hidden};
     p.layers = s->w->n_layers;
+    p.codec = s->codec;
     p.decoder = s->w->n_decoder;
     p.tile_tokens = PLAN_TILE_TOKENS;
     p.resident = wished_resident(s) < 0 ? 0 : wished_resident(s);
@@ -307,21 +322,39 @@ static void consider_homes(struct search *s, int batches, int64_t each)
     }
 }
 
+/* Every candidate of one codec. */
+static void search_codec(struct search *s, int codec)
+{
+    const struct plan_wish *wish = s->wish;
+    int64_t rows_max = s->work->n_rows < 1 ? 1 : s->work->n_rows;
+    s->codec = codec;
+    s->least_ram = -1;
+    static const int batch_counts[] = {1, 2, 3, 4, 8};
+    for (int k = 0; k < (int)(sizeof batch_counts / sizeof batch_counts[0]); k++) {
+        int batches = wish->batches > 0 ? wish->batches : batch_counts[k];
+        if (wish->batches <= 0 && batches > 1 && batches > rows_max)
+            break;
+        consider_homes(s, batches, (rows_max + batches - 1) / batches);
+        if (wish->batches > 0)
+            break;
+    }
+}
+
 int plan_search(const struct plan_wish *wish, const struct weights_info *w, const struct work *work,
                 const struct shape *shape, const struct evict *evict,
                 const struct plan_costs *costs, const struct machine *machine,
                 const struct budget *budget, struct plan *plan, char *why, int why_cap)
 {
     struct search s = {wish, w, work, shape, evict, costs, machine, budget, .least_ram = -1};
-    int64_t rows_max = work->n_rows < 1 ? 1 : work->n_rows;
-    static const int batch_counts[] = {1, 2, 3, 4, 8};
-    for (int k = 0; k < (int)(sizeof batch_counts / sizeof batch_counts[0]); k++) {
-        int batches = wish->batches > 0 ? wish->batches : batch_counts[k];
-        if (wish->batches <= 0 && batches > 1 && batches > rows_max)
-            break;
-        consider_homes(&s, batches, (rows_max + batches - 1) / batches);
-        if (wish->batches > 0)
-            break;
+    search_codec(&s, wish->codec == PLAN_CODEC_ZSTD ? PLAN_CODEC_ZSTD : PLAN_CODEC_NONE);
+    /* A probe of a shared disk has been half of what the run then found. */
+    if (s.found && wish->codec < 0 && costs->codec_share > 0 &&
+        machine->nvme_read * CODEC_MARGIN < costs->codec_rate) {
+        struct search with = {wish, w, work, shape, evict, costs, machine, budget, .least_ram = -1};
+        search_codec(&with, PLAN_CODEC_ZSTD);
+        if (with.found && with.best.codec != PLAN_CODEC_NONE &&
+            with.best_s + costs->codec_make_s < s.best_s * CODEC_GAIN)
+            s.best = with.best;
     }
     if (!s.found) {
         snprintf(why, (size_t)why_cap, "the smallest plan %s", s.why[0] ? s.why : "does not exist");

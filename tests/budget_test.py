@@ -17,6 +17,7 @@ from trial import ALL_ON_DISK, CODE_BYTES, H2O, MIB, ON_DISK, job_rows, read
 SETTINGS = {
     "automatic": [],
     "1 row": ["--batch", "1", "--batches", "1"],
+    "weights with zstd": ["--weights-resident", "0", "--weights-codec", "zstd"],
     "many rows": ["--batch", "16", "--batches", "2"],
     "KV on disk": [*ON_DISK, "--batch", "8", "--batches", "3"],
     "all on disk, h2o": [*ALL_ON_DISK, *H2O, "--batch", "8", "--batches", "4"],

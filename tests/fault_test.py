@@ -6,6 +6,7 @@ the bytes of a run without faults; what does not ends with one line, an exit cod
 Weights that are streamed again and again are checked at their first read and one time in 16 after it, so
 flips of them are injected into jobs of one pass here. Standard library only.
 """
+import os
 import random
 import sys
 
@@ -192,6 +193,40 @@ def damaged_packs(tally, place, a):
         tally.check(done.code in (0, 5, 7), f"inspect of a pack damaged at {at}: exit {done.code}")
 
 
+def codec_flips(tally, place, a):
+    """Encoded weights: flips in flight are healed or exit 7, lasting damage is named, a broken file is made again."""
+    rows = [dict(r, max_tokens=1) for r in job_rows(8, 19, prompt_max=20)]
+    flags = ["--weights-resident", "0", "--batch", "8", "--batches", "1", "--weights-codec", "zstd"]
+    job = Job(tally, place, "in.jsonl", rows, flags)
+    codes = [job.meets(f"seed={seed},read.flip=1/{q}", (7,)).code for q in (2, 8) for seed in seeds(a, 4, 25)]
+    for seed in seeds(a, 1, 6):
+        job.meets(f"seed={seed},read.short=1/4,again=1/9,reorder=1/3", ())
+    count(tally, "flips of encoded weights", codes, 0, 7)
+    name = next(f for f in os.listdir(place.at("cache")) if f.endswith(".pack.zst"))
+    path, r, found = place.at(f"cache/{name}"), random.Random(a.seed), 0
+    whole = read(path)
+    for i in range(40 if a.full else 10):
+        at, bytes_ = r.randrange(4096, len(whole) - 4096), bytearray(whole)
+        bytes_[at] ^= 1 << r.randrange(8)
+        place.write(f"cache/{name}", bytes_)
+        out = place.fresh()
+        done = job.run(out, "")
+        found += done.code == 7
+        if done.code == 0:  # padding, or the other half of a symbol nobody reads
+            tally.check(read(out) == job.want, f".zst damaged at {at}: {difference(job.want, read(out))}")
+        else:
+            tally.check(done.code == 7 and name in done.error_line() and "delete the file" in done.error_line(),
+                        f".zst damaged at {at}: exit {done.code}: {done.err[-300:]!r}")
+    tally.check(found > 5, f".zst damaged: found {found} times")
+    other = [whole[:n] for n in (0, 100, 4096, len(whole) // 2)] + [whole[:-5] + b"X" + whole[-4:], b"?" + whole[1:]]
+    for bytes_ in other:  # header and table: made again
+        place.write(f"cache/{name}", bytes_)
+        out = place.fresh()
+        done = job.run(out, "")
+        tally.check(done.code == 0 and read(out) == job.want and read(path) == whole,
+                    f".zst of {len(bytes_)} bytes: exit {done.code}: {done.err[-300:]!r}")
+
+
 if __name__ == "__main__":
     sys.exit(trial.run_parts(__doc__, (harmless, weight_flips, kv_flips, hidden_flips, embedding_flips, read_errors,
-                                       write_errors, damaged_packs)))
+                                       write_errors, damaged_packs, codec_flips)))

@@ -50,6 +50,8 @@ PLACEMENTS = {
     "weights one step ahead": ["--weights-resident", "0", "--ahead-weights", "1", "--batches", "3"],
     "weights many steps ahead": ["--weights-resident", "0", "--ahead-weights", "1000", "--batch", "2",
                                  "--batches", "3"],
+    "weights with zstd": ["--weights-resident", "0", "--weights-codec", "zstd", "--batches", "2"],
+    "some weights with zstd": ["--weights-resident", "2", "--weights-codec", "zstd", "--io", "threads"],
     "KV on disk": [*KV_DISK, "--batch", "2", "--batches", "4"],
     "KV on disk, one batch": [*KV_DISK, "--batch", "8", "--batches", "1"],
     "KV on disk, no look-ahead": [*KV_DISK, "--batch", "3", "--batches", "3", "--ahead-state", "0"],
@@ -66,7 +68,7 @@ PLACEMENTS = {
     "40 prefill tokens a pass": ["--prefill-tokens", "40", "--batch", "4", "--batches", "2"],
     "4096 prefill tokens a pass": ["--prefill-tokens", "4096"],
 }
-FEW = ("one row at a time", "3 batches of 2", "5 threads, 5 rows", "KV on disk, far ahead", "everything on disk",
+FEW = ("one row at a time", "weights with zstd", "3 batches of 2", "5 threads, 5 rows", "KV on disk, far ahead", "everything on disk",
        "40 prefill tokens a pass")
 SOME = (*FEW, "8 batches of 1", "weights many steps ahead", "KV on disk", "KV on disk, no look-ahead",
         "hidden states, far ahead", "everything on disk, by threads", "1 prefill token a pass")
@@ -246,8 +248,11 @@ def check_moved(what, done):
     streams = plan["weights_resident"] < plan["layers"] - 1
     check((plan["streamed_bytes"] > 0) == streams, f"{what}: {plan['weights_resident']} of {plan['layers'] - 1} "
           f"layers in RAM, {plan['streamed_bytes']} bytes stream")
-    check(lanes["nvme-read"] >= passes * plan["streamed_bytes"],
-          f"{what}: read {lanes['nvme-read']} bytes in {passes} passes, {plan['streamed_bytes']} stream in each")
+    check(lanes["nvme-read"] >= passes * plan["stored_bytes"],
+          f"{what}: read {lanes['nvme-read']} bytes in {passes} passes, {plan['stored_bytes']} stream in each")
+    fewer = plan["stored_bytes"] < 0.97 * plan["streamed_bytes"]
+    check(fewer == (streams and plan["weights_codec"] == "zstd"),
+          f"{what}: {plan['streamed_bytes']} bytes stream, stored in {plan['stored_bytes']}: {plan['weights_codec']}")
     offloaded = "nvme" in (plan["tiers"]["kv"], plan["tiers"]["hidden"])
     check((lanes["nvme-write"] > 0) == offloaded, f"{what}: wrote {lanes['nvme-write']} bytes, {plan['tiers']}")
     check((s["peak_bytes"]["disk"] > 0) == offloaded, f"{what}: scratch of {s['peak_bytes']['disk']} bytes")
@@ -279,6 +284,9 @@ def check_wish(what, flags, plan):
         tiers = {"kv": "nvme" if share[3] == "0" else "ram", "hidden": "nvme" if share[5] == "0" else "ram"}
         got = {k: plan["tiers"][k] for k in tiers}
         check(got == tiers, f"{what}: asked for {tiers}, planned {got}")
+    if "--weights-codec" in flags:
+        check(plan["weights_codec"] == flags[flags.index("--weights-codec") + 1],
+              f"{what}: the codec is {plan['weights_codec']}")
     if "--weights-resident" in flags and flags[flags.index("--weights-resident") + 1] == "0":
         check(plan["weights_resident"] == 0, f"{what}: {plan['weights_resident']} layers in RAM")
 

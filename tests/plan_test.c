@@ -391,12 +391,66 @@ static void test_evict_order(void **state)
     assert_int_equal(evict_policy_by_name("lru"), N_EVICT_POLICIES);
 }
 
+/* ---- the codec ---- */
+
+static struct plan codec_plan(double nvme_read, int codec, int64_t ram)
+{
+    struct machine machine = MACHINE;
+    struct plan_wish wish = AUTO;
+    struct budget budget = {-1, ram, 0};
+    struct plan p = {0};
+    char why[256];
+    machine.nvme_read = nvme_read;
+    wish.codec = codec;
+    assert_int_equal(plan_search(&wish, &weights, &work, &shape, &evict, &costs, &machine, &budget,
+                                 &p, why, sizeof why),
+                     0);
+    return p;
+}
+
+/* Encoded where the disk is slow, decoding fast, the file there or worth making, and something
+ * streams; its staging is counted. */
+static void test_codec(void **state)
+{
+    (void)state;
+    struct plan_costs saved = costs;
+    const int64_t ram = 160 * MIB;
+    work.prompt_tokens = work.n_rows = 8;
+    work.output_tokens = 800;
+    assert_int_equal(codec_plan(2e8, -1, ram).codec, PLAN_CODEC_NONE); // not measured
+    costs.codec_bytes = 9 * MIB;
+    costs.codec_share = 0.88;
+    costs.codec_rate = 2e9;
+    struct plan p = codec_plan(2e8, -1, ram), plain;
+    assert_int_equal(p.codec, PLAN_CODEC_ZSTD);
+    assert_true(p.resident < p.layers - 1);
+    assert_int_equal(codec_plan(6e9, -1, ram).codec, PLAN_CODEC_NONE);
+    assert_int_equal(codec_plan(2e8, -1, 4000LL * MIB).codec, PLAN_CODEC_NONE); // all in RAM
+    assert_int_equal(codec_plan(2e8, PLAN_CODEC_ZSTD, 4000LL * MIB).codec, PLAN_CODEC_NONE);
+    assert_int_equal(codec_plan(2e8, PLAN_CODEC_NONE, ram).codec, PLAN_CODEC_NONE);
+    assert_int_equal(codec_plan(6e9, PLAN_CODEC_ZSTD, ram).codec, PLAN_CODEC_ZSTD);
+    struct plan_bytes with, without;
+    char why[256];
+    plain = p;
+    plain.codec = PLAN_CODEC_NONE;
+    assert_int_equal(check(&p, &NO_BUDGET, &with, why, sizeof why), 0);
+    assert_int_equal(check(&plain, &NO_BUDGET, &without, why, sizeof why), 0);
+    assert_int_equal(with.ram - without.ram, costs.codec_bytes);
+    costs.codec_make_s = 1e6; // never worth it
+    assert_int_equal(codec_plan(2e8, -1, ram).codec, PLAN_CODEC_NONE);
+    costs.codec_make_s = 0;
+    costs.codec_share = 0.99;
+    assert_int_equal(codec_plan(2e8, -1, ram).codec, PLAN_CODEC_NONE);
+    costs = saved;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_check_bounds, setup),
         cmocka_unit_test_setup(test_check_order_of_bytes, setup),
         cmocka_unit_test(test_resident_layers_are_spread),
+        cmocka_unit_test_setup(test_codec, setup),
         cmocka_unit_test_setup(test_search_over_random_budgets, setup),
         cmocka_unit_test_setup(test_search_uses_what_it_gets, setup),
         cmocka_unit_test(test_evict_row),

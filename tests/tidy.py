@@ -43,8 +43,8 @@ BANNED = [ # call, where it may stand (regular expression, or None), why not
      "stdout is for results, written by commands"),
 ]
 # Who allocates: what comes up before the line starts (parsers, openers, rings), never the line itself.
-ALLOCATES = (r"kernels/(device_cpu|trace|pool)\.c|offload/(mover|ring\w*|tier_nvme|machine|probe|disk_probe|machine_file)\.c|"
-             r"engine/(dummy|engine|file|gguf|gguf_header|hf|job\w*|journal|json|jsonl|model|names|opened|pack|pack_choose|dummy_layers|dummy_numbers|"
+ALLOCATES = (r"kernels/(device_cpu|trace|pool)\.c|offload/(codec|mover|ring\w*|tier_nvme|machine|probe|disk_probe|machine_file)\.c|"
+             r"engine/(dummy|engine|file|gguf|gguf_header|hf|job\w*|journal|json|jsonl|model|names|opened|pack|pack_choose|pack_codec|dummy_layers|dummy_numbers|"
              r"pack_source|pack_write|report\w*|request\w*|result\w*|run|safetensors|sample|source|source_list|"
              r"template\w*|token\w*|values|commands\w*)\.c|bench/.*|tests/.*")
 SILENT = r"policy/.*"  # formats into buffers; never onto a stream
