@@ -219,6 +219,9 @@ def bench(p):
     shapes = " ".join(row["shape"] for row in rows if row["op"] == "matmul")
     for wanted in ("bf16 64x64 m=1024", "bf12 ", "q8 ", "q4 ", "q8 int8 ", "q4 int8 "):
         check(wanted in shapes, f"bench ops: no matmul {wanted}")
+    shapes = " ".join(row["shape"] for row in rows if row["op"] == "attend_forced")
+    for wanted in ("f32", "bf16", "q8", "q4", "mixed"):
+        check(f" {wanted} h2o" in shapes, f"bench ops: no attend_forced over KV in {wanted}")
     done = p.expect("bench ops norm --json", 0, "bench", "ops", "norm", "--json", "--runs", "1", "-m", p.model)
     found = parse("bench ops --json", done.stdout)
     check("machine" in found and [r["op"] for r in found["rows"]] == ["norm"], f"bench ops --json: {found}")
