@@ -206,7 +206,7 @@ def bench(p):
         ops = re.findall(r"^ +X\((\w+)\)", f.read(), re.M)
     check(len(ops) >= 10, f"bench ops: kernels/ops.h lists {ops}")
     done = p.expect("bench ops --csv", 0, "bench", "ops", "--csv", "--runs", "1", "-m", p.model, "-q")
-    lines = done.stdout.splitlines()
+    lines, text = done.stdout.splitlines(), done.stdout.encode()
     head = [x[2:].split(": ", 1) for x in lines if x.startswith("# ")]
     rows = list(csv.DictReader(x for x in lines if not x.startswith("#")))
     wanted = {"command", "version", "machine", "date", "isa", "threads", "compute", "roof_gflop_s", "roof_ram_gb_s"}
@@ -225,6 +225,9 @@ def bench(p):
     done = p.expect("bench ops norm --json", 0, "bench", "ops", "norm", "--json", "--runs", "1", "-m", p.model)
     found = parse("bench ops --json", done.stdout)
     check("machine" in found and [r["op"] for r in found["rows"]] == ["norm"], f"bench ops --json: {found}")
+    table = subprocess.run([sys.executable, os.path.join(HERE, "../bench/ops_table.py"), write(p.at("ops.csv"), text)],
+                           capture_output=True, text=True)
+    check(table.stdout.count("\n| ") > 20 and not table.stderr, f"bench/ops_table.py: {table}")
     p.expect("bench of nothing", 2, "bench")
     p.expect("bench ops of no op", 2, "bench", "ops", "add")
     done = p.expect("bench sweep", 0, "bench", "sweep", "--csv", "-m", p.model, *RAM, "--num-prompts", "2", "--prompt-len",
