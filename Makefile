@@ -112,9 +112,17 @@ goldens: $(GOLDENV)/ready
 	$(Q)$(GOLDENV)/bin/python tests/goldens/make.py \
 	    $(if $(SMOLLM2),--smollm2 $(SMOLLM2) --prompts $(PROMPTS) --text $(TEXT))
 
+# The README's plots and table of ops, out of bench/results/*.csv (needs gnuplot).
+plots: bench/plots/budget.svg bench/plots/batch.svg bench/plots/roofline.svg
+	$(Q)bench/ops_table.py --write README.md
+
+bench/plots/%.svg: bench/plots/%.gp bench/plots/style.gp $(wildcard bench/results/*.csv)
+	$(call say,PLOT,$@)
+	$(Q)gnuplot $< >$@.part && mv $@.part $@
+
 clean:
 	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so
 
 -include $(OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(TESTS:=.d) $(TOOLS:=.d) $(CU_OBJ:.o=.d)
-.PHONY: all tests deps demo-deps check-deps check asan tidy format demo goldens clean
+.PHONY: all tests deps demo-deps check-deps check asan tidy format demo goldens plots clean
 .SECONDARY:

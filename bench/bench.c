@@ -2,19 +2,67 @@
  *
  * Owns: text, CSV and JSON of the same rows. Refuses: columns that change from row to row.
  * A newcomer would miss: text and CSV rows are printed at once, so that a long benchmark that is
- * stopped has lost nothing. */
+ * stopped has lost nothing. A CSV tells where it comes from in lines that start with '#'. */
 #include "bench/bench.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/run.h"
+#include "engine/version.h"
+
+#define COMMAND_MAX 4096
+
+/* The words of this process, the first without its folder; with blanks in one, it is quoted. */
+static void command_read(char *text, size_t cap)
+{
+    char words[COMMAND_MAX];
+    FILE *f = fopen("/proc/self/cmdline", "r");
+    size_t n = f ? fread(words, 1, sizeof words - 1, f) : 0, at = 0;
+    if (f)
+        fclose(f);
+    words[n] = 0;
+    text[0] = 0;
+    for (size_t i = 0; i < n && at < cap; i += strlen(words + i) + 1) {
+        const char *word = words + i, *slash = i == 0 ? strrchr(word, '/') : NULL;
+        const char *quote = strpbrk(word, " \n") ? "'" : "";
+        int wrote = snprintf(text + at, cap - at, "%s%s%s%s", i == 0 ? "" : " ", quote,
+                             slash ? slash + 1 : word, quote);
+        at += (size_t)max_i64(wrote, 0);
+    }
+}
+
+static void machine_line(char *text, size_t cap)
+{
+    struct machine_info info;
+    if (machine_read(&info, NULL) != OK)
+        info = (struct machine_info){0};
+    snprintf(text, cap, "%s; %d cpus; %.1f GiB", info.cpu_name, info.n_cpus,
+             (double)info.ram_bytes / (1 << 30));
+}
 
 void bench_table_open(struct bench_table *t, const struct config *c)
 {
-    *t = (struct bench_table){.config = c, .rows = c->json ? json_array() : NULL};
+    char text[COMMAND_MAX];
+    time_t now = time(NULL);
+    struct tm tm;
+    *t = (struct bench_table){
+        .config = c, .head = json_object(), .rows = c->json ? json_array() : NULL};
+    command_read(text, sizeof text);
+    bench_table_note(t, "command", json_string(text));
+    bench_table_note(t, "version", json_string(SLUICE_VERSION));
+    machine_line(text, sizeof text);
+    bench_table_note(t, "machine", json_string(text));
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%MZ", gmtime_r(&now, &tm));
+    bench_table_note(t, "date", json_string(text));
+}
+
+void bench_table_note(struct bench_table *t, const char *key, json_t *value)
+{
+    json_object_set_new(t->head, key, value);
 }
 
 static int column_width(const char *key, const json_t *value)
@@ -23,17 +71,22 @@ static int column_width(const char *key, const json_t *value)
     return n > least ? n : least;
 }
 
+static void value_text(char *text, size_t cap, const json_t *value, int digits)
+{
+    if (json_is_integer(value))
+        snprintf(text, cap, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(text, cap, "%.*g", digits, json_real_value(value));
+    else if (json_is_boolean(value))
+        snprintf(text, cap, "%s", json_is_true(value) ? "true" : "false");
+    else
+        snprintf(text, cap, "%s", json_is_string(value) ? json_string_value(value) : "");
+}
+
 static void print_cell(const struct bench_table *t, const char *key, const json_t *value, int first)
 {
     char text[256];
-    if (json_is_integer(value))
-        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
-    else if (json_is_real(value))
-        snprintf(text, sizeof text, t->config->csv ? "%.7g" : "%.4g", json_real_value(value));
-    else if (json_is_boolean(value))
-        snprintf(text, sizeof text, "%s", json_is_true(value) ? "true" : "false");
-    else
-        snprintf(text, sizeof text, "%s", json_is_string(value) ? json_string_value(value) : "");
+    value_text(text, sizeof text, value, t->config->csv ? 7 : 4);
     if (t->config->csv) {
         const char *quote = strpbrk(text, ",\" ") ? "\"" : "";
         printf("%s%s%s%s", first ? "" : ",", quote, text, quote);
@@ -43,23 +96,52 @@ static void print_cell(const struct bench_table *t, const char *key, const json_
     printf("%s%*s", first ? "" : "  ", json_is_string(value) ? -width : width, text);
 }
 
-static void print_row(const struct bench_table *t, json_t *row, int names)
+/* A key that the first row lacks would shift what follows, so columns are looked up by name. */
+static void print_row(const struct bench_table *t, const json_t *row)
 {
     const char *key;
-    json_t *value;
+    json_t *column;
     int first = 1;
-    json_object_foreach(row, key, value)
+    json_object_foreach(t->columns, key, column)
     {
-        json_t *name = names ? json_string(key) : NULL;
-        if (names && !t->config->csv && !json_is_string(value)) // names stand above their numbers
-            printf("%s%*s", first ? "" : "  ", column_width(key, value), key);
+        const json_t *value = json_object_get(row, key);
+        if (value || t->config->csv)
+            print_cell(t, key, value, first);
         else
-            print_cell(t, key, names ? name : value, first);
-        json_decref(name);
+            printf("  %*s", column_width(key, column), "");
         first = 0;
     }
     putchar('\n');
     fflush(stdout);
+}
+
+static void print_names(const struct bench_table *t)
+{
+    const char *key;
+    json_t *column;
+    int first = 1;
+    json_object_foreach(t->columns, key, column)
+    {
+        int width = column_width(key, column);
+        if (t->config->csv)
+            printf("%s%s", first ? "" : ",", key);
+        else // names stand above their numbers
+            printf("%s%*s", first ? "" : "  ", json_is_string(column) ? -width : width, key);
+        first = 0;
+    }
+    putchar('\n');
+}
+
+static void print_head(const struct bench_table *t)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(t->head, key, value)
+    {
+        char text[COMMAND_MAX];
+        value_text(text, sizeof text, value, 7);
+        printf("# %s: %s\n", key, text);
+    }
 }
 
 enum err bench_row(struct bench_table *t, json_t *row)
@@ -71,9 +153,13 @@ enum err bench_row(struct bench_table *t, json_t *row)
             return fail(ERR_FIT, "memory: a row of the benchmark");
         return OK;
     }
-    if (t->n++ == 0)
-        print_row(t, row, 1);
-    print_row(t, row, 0);
+    if (!t->columns) {
+        t->columns = json_incref(row);
+        if (t->config->csv)
+            print_head(t);
+        print_names(t);
+    }
+    print_row(t, row);
     json_decref(row);
     return OK;
 }
@@ -82,15 +168,13 @@ enum err bench_table_close(struct bench_table *t)
 {
     enum err err = OK;
     if (t->config->json) {
-        json_t *root = t->head ? t->head : json_object();
-        json_object_set_new(root, "rows", t->rows);
-        if (json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) != 0)
+        json_object_set_new(t->head, "rows", t->rows);
+        if (json_dumpf(t->head, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) != 0)
             err = fail(ERR_IO, "stdout: cannot be written");
         putchar('\n');
-        json_decref(root);
-    } else {
-        json_decref(t->head);
     }
+    json_decref(t->head);
+    json_decref(t->columns);
     *t = (struct bench_table){0};
     return err;
 }

@@ -14,12 +14,15 @@
  * are the columns of all. */
 struct bench_table {
     const struct config *config; // borrowed
-    json_t *head;                // owned; --json: what stands beside the rows, may be NULL
-    json_t *rows;                // owned; --json only
-    int n;
+    json_t *head;    // owned; what stands beside the rows: keys of --json, `# key: value` in --csv
+    json_t *columns; // owned; the first row
+    json_t *rows;    // owned; --json only
 };
 
+/* The head says from the start: command, version, machine, date. */
 void bench_table_open(struct bench_table *t, const struct config *c);
+/* One more line of the head, before the first row. Takes the value. */
+void bench_table_note(struct bench_table *t, const char *key, json_t *value);
 /* Takes the row (an object of strings and numbers). ERR_FIT: row is NULL, no memory for it. */
 enum err bench_row(struct bench_table *t, json_t *row);
 enum err bench_table_close(struct bench_table *t);
@@ -31,6 +34,44 @@ double bench_median(double *values, int n);
 /* FLOPs per second of all threads in a loop that touches registers only, in the matmul's own
  * instruction: what no matmul can exceed. */
 double bench_peak_flops(const struct ops *ops, double seconds);
+
+/* ---- ops ---- */
+
+#define BENCH_WINDOW_S 0.05 // a run of one case takes at least this long
+
+/* A model's layers, in numbers. */
+struct bench_model {
+    char name[64];
+    int dim, n_heads, n_kv_heads, head_dim, ffn;
+    int head;      // outputs of the head that are computed at once
+    int rope_dim;  // 0: no RoPE
+    int gated;     // 1: a gate and silu_mul
+    int norm_kind; // enum norm_kind
+};
+
+struct bench_roof {
+    double flops, ram; // per second
+};
+
+struct bench_run {
+    struct bench_table *table;
+    const struct bench_roof *roof;
+    const char *only; // NULL: all ops
+    int runs;
+};
+
+/* One op at one shape, measured. */
+struct bench_result {
+    const char *op, *model, *shape;
+    double flops, bytes, seconds; // of one call
+};
+enum err bench_result(const struct bench_run *run, const struct bench_result *r);
+
+/* What reads weights, at the shapes of one model. */
+enum err bench_matmuls(const struct bench_run *run, const struct ops *ops,
+                       const struct bench_model *model);
+enum err bench_decode(const struct bench_run *run, const struct ops *ops,
+                      const struct bench_model *model);
 
 /* attend_forced at the shape of one model: rows whose KV comes from RAM. */
 struct bench_forced {

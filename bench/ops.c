@@ -1,36 +1,32 @@
-/* bench/ops.c - `bench ops [OP]`: every op of OPS at shapes of real models, against the roof that
- * was measured in the same process.
+/* bench/ops.c - `bench ops [OP] [-m MODEL]`: every op of OPS at the shapes of a model, against the
+ * roof that was measured in the same process.
  *
- * Owns: the shapes, and what each op needs in FLOPs and bytes. Refuses: checking results
- * (ops_test). A newcomer would miss: `peak` is the share of the register-only rate, `roof` is the
- * least time that FLOPs at the register-only rate or bytes at the RAM rate allow, over the time
- * taken; small operands come from caches and may show more than 1. */
+ * Owns: the shapes, and what each op but matmul, decode (bench/ops_matmul.c) and attend_forced
+ * (bench/ops_forced.c) needs in FLOPs and bytes. Refuses: checking results (ops_test). A newcomer
+ * would miss: `peak` is the share of the register-only rate, `roof` is the least time that FLOPs at
+ * the register-only rate or bytes at the RAM rate allow, over the time taken; small operands come
+ * from caches and may show more than 1. */
 #include "bench/bench.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/run.h"
 #include "kernels/arena.h"
 #include "offload/probe.h"
 
-#define TOKENS       256 // rows of the row ops: a tile of the line
-#define PROMPT       512 // tokens of attend_prompt's prompt, of which the last TOKENS ask
-#define KEPT         128 // slots that prompt_keep keeps
-#define HEAD_ROWS    64
-#define PAGES        (KEPT / KV_PAGE_SLOTS)
-#define WINDOW_S     0.05
-#define WEIGHT_BYTES (128 << 20)
+#define TOKENS    256 // rows of the row ops: a tile of the line
+#define PROMPT    512 // tokens of attend_prompt's prompt, of which the last TOKENS ask
+#define KEPT      128 // slots that prompt_keep keeps
+#define HEAD_ROWS 64
+#define PAGES     (KEPT / KV_PAGE_SLOTS)
 
-struct bench_model {
-    const char *name;
-    int dim, n_heads, n_kv_heads, head_dim, ffn;
-};
-
+/* Without -m. */
 static const struct bench_model models[] = {
-    {"smollm2-135m", 576, 9, 3, 64, 1536},
-    {"llama-1b", 2048, 32, 8, 64, 8192},
-    {"llama-3b", 3072, 24, 8, 128, 8192},
+    {"smollm2-135m", 576, 9, 3, 64, 1536, HEAD_TILE, 64, 1, NORM_RMS},
+    {"llama-1b", 2048, 32, 8, 64, 8192, HEAD_TILE, 64, 1, NORM_RMS},
+    {"llama-3b", 3072, 24, 8, 128, 8192, HEAD_TILE, 128, 1, NORM_RMS},
 };
 
 /* What the ops of one model work on; everything but the weights. */
@@ -68,7 +64,7 @@ static void operands_carve(struct operands *o, struct arena *a)
 {
     const struct bench_model *m = o->model;
     int64_t kv = (int64_t)m->n_kv_heads * m->head_dim;
-    o->width = max_i64(m->ffn, (int64_t)m->n_heads * m->head_dim);
+    o->width = max_i64(max_i64(m->ffn, m->dim), (int64_t)m->n_heads * m->head_dim);
     o->x = ARENA_ARRAY(a, float, TOKENS * o->width);
     o->y = ARENA_ARRAY(a, float, TOKENS * o->width);
     o->k = ARENA_ARRAY(a, float, TOKENS *kv);
@@ -144,41 +140,24 @@ static double case_seconds(struct operands *o, const struct bench_case *b, int r
             b->call(o, b->args);
             n++;
             now_ns = clock_ns();
-        } while ((double)(now_ns - start_ns) < WINDOW_S * 1e9);
+        } while ((double)(now_ns - start_ns) < BENCH_WINDOW_S * 1e9);
         times[i] = (double)(now_ns - start_ns) * 1e-9 / n;
     }
     return bench_median(times, runs);
 }
-
-struct roof {
-    double flops, ram; // per second
-};
-
-static enum err case_row(struct bench_table *t, const struct operands *o,
-                         const struct bench_case *b, const struct roof *roof, double s)
-{
-    double by_flops = b->flops / roof->flops, by_bytes = b->bytes / roof->ram;
-    double least_s = by_flops > by_bytes ? by_flops : by_bytes;
-    return bench_row(t,
-                     json_pack("{ss ss ss sf sf sf sf sf ss}", "op", b->op, "model", o->model->name,
-                               "shape", b->shape, "us", s * 1e6, "gflop_s", b->flops / s * 1e-9,
-                               "gb_s", b->bytes / s * 1e-9, "peak", by_flops / s, "roof",
-                               least_s / s, "bound", by_flops > by_bytes ? "flops" : "ram"));
-}
-
-struct bench_run {
-    struct bench_table *table;
-    const struct roof *roof;
-    const char *only; // NULL: all ops
-    int runs;
-};
 
 static enum err case_run(const struct bench_run *run, struct operands *o,
                          const struct bench_case *b)
 {
     if (run->only && strcmp(run->only, b->op) != 0)
         return OK;
-    return case_row(run->table, o, b, run->roof, case_seconds(o, b, run->runs));
+    struct bench_result result = {.op = b->op,
+                                  .model = o->model->name,
+                                  .shape = b->shape,
+                                  .flops = b->flops,
+                                  .bytes = b->bytes,
+                                  .seconds = case_seconds(o, b, run->runs)};
+    return bench_result(run, &result);
 }
 
 #define CALL(name)                                                                                 \
@@ -206,10 +185,10 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
 {
     const struct bench_model *m = o->model;
     int64_t heads = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim;
-    struct norm_args norm = {o->x,   o->y,   o->norm, NULL,     TOKENS,
-                             m->dim, m->dim, m->dim,  NORM_RMS, 1e-5f};
+    struct norm_args norm = {o->x,   o->y,   o->norm, NULL,         TOKENS,
+                             m->dim, m->dim, m->dim,  m->norm_kind, 1e-5f};
     struct rope_args rope = {o->x,       o->angles,   o->angles,   TOKENS,
-                             m->n_heads, m->head_dim, m->head_dim, heads};
+                             m->n_heads, m->head_dim, m->rope_dim, heads};
     struct silu_mul_args silu = {o->x, o->y, TOKENS, m->ffn, m->ffn, m->ffn};
     struct kv_store_args store = {&o->layout, o->prompt, o->k, o->v, kv, kv, 0, TOKENS};
     struct bench_case cases[] = {
@@ -219,8 +198,8 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
          .call = call_norm,
          .args = &norm},
         {.op = "rope",
-         .flops = 3.0 * TOKENS * (double)heads,
-         .bytes = 8.0 * TOKENS * (double)heads,
+         .flops = 3.0 * TOKENS * m->n_heads * m->rope_dim,
+         .bytes = 8.0 * TOKENS * m->n_heads * m->rope_dim,
          .call = call_rope,
          .args = &rope},
         {.op = "silu_mul",
@@ -234,6 +213,8 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
          .args = &store},
     };
     for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
+        if ((cases[i].args == &rope && m->rope_dim == 0) || (cases[i].args == &silu && !m->gated))
+            continue;                                   // the model has no such op
         for (int64_t j = 0; j < TOKENS * m->ffn; j++) { // silu(x) * y = x: it never gets denormal
             o->x[j] = -0.5f - 0.5f * noise((uint64_t)j);
             o->y[j] = 1 + expf(-o->x[j]);
@@ -332,82 +313,7 @@ static enum err bench_keep_and_head(const struct bench_run *run, struct operands
     return OK;
 }
 
-/* ---- matmuls ---- */
-
-/* Layers of the models: q, up, down, head. */
-static const struct matmul_shape {
-    const struct bench_model *model;
-    int n, k;
-} matmul_shapes[] = {
-    {&models[0], 576, 576},   {&models[0], 1536, 576},  {&models[0], 576, 1536},
-    {&models[2], 3072, 3072}, {&models[2], 8192, 3072}, {&models[2], 3072, 8192},
-    {&models[0], 49152, 576},
-};
-#define N_MATMUL_SHAPES ((int)(sizeof matmul_shapes / sizeof matmul_shapes[0]))
-
-/* Matmuls bring their own memory: copies of the weight, so that it comes from RAM as on the line.
- */
-static enum err bench_matmul(const struct bench_run *run, struct operands *o, enum dtype dtype,
-                             const struct matmul_shape *shape, int m)
-{
-    struct probe_matmul p = {.dtype = dtype,
-                             .m = m,
-                             .n = shape->n,
-                             .k = shape->k,
-                             .weight_bytes = WEIGHT_BYTES,
-                             .seconds = WINDOW_S};
-    double rates[BENCH_RUNS_MAX];
-    int64_t weight_bytes = 0;
-    for (int r = 0; r < run->runs; r++)
-        TRY(probe_matmul(o->ops, &p, &rates[r], &weight_bytes));
-    struct bench_case b = {.op = "matmul",
-                           .flops = 2.0 * m * p.n * p.k,
-                           .bytes = (double)weight_bytes + 4.0 * m * (p.n + p.k)};
-    const int int8 = o->ops->compute == COMPUTE_INT8 && (dtype == DTYPE_Q8 || dtype == DTYPE_Q4);
-    snprintf(b.shape, sizeof b.shape, "%s%s %dx%d m=%d", dtype_info(dtype)->name,
-             int8 ? " int8" : "", p.n, p.k, m);
-    o->model = shape->model;
-    return case_row(run->table, o, &b, run->roof, b.flops / bench_median(rates, run->runs));
-}
-
-static enum err bench_matmuls(const struct bench_run *run, const struct ops *ops)
-{
-    static const int rows[] = {1, 4, 16, 64, 256, 1024};
-    static const enum dtype formats[] = {DTYPE_BF12, DTYPE_Q8,   DTYPE_Q4,  DTYPE_Q4_1, DTYPE_Q4_K,
-                                         DTYPE_Q6_K, DTYPE_Q8_0, DTYPE_F16, DTYPE_F32};
-    struct operands o = {.ops = ops};
-    if (run->only && strcmp(run->only, "matmul") != 0)
-        return OK;
-    for (int i = 0; i < N_MATMUL_SHAPES; i++)
-        for (size_t m = 0; m < sizeof rows / sizeof rows[0]; m++)
-            TRY(bench_matmul(run, &o, DTYPE_BF16, &matmul_shapes[i], rows[m]));
-    for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++)
-        for (int m = 16; m <= 256; m *= 4)
-            TRY(bench_matmul(run, &o, formats[f], &matmul_shapes[3], m));
-    return OK;
-}
-
-/* The same under int8, whatever --compute says. Where there is a dot product of bytes it does twice
- * the numbers of one of bf16, so that is the roof. */
-static enum err bench_matmuls_int8(const struct bench_run *run, const struct ops *ops)
-{
-    static const int rows[] = {1, 16, 64, 256};
-    struct ops int8 = *ops;
-    struct operands o = {.ops = &int8};
-    struct roof roof = *run->roof;
-    struct bench_run doubled = *run;
-    int8.compute = COMPUTE_INT8;
-    if (ops->isa == ISA_AVX512)
-        roof.flops *= ops->compute == COMPUTE_F32 ? 4 : 2;
-    doubled.roof = &roof;
-    if (run->only && strcmp(run->only, "matmul") != 0)
-        return OK;
-    for (int i = 0; i < N_MATMUL_SHAPES; i++)
-        for (size_t m = 0; m < sizeof rows / sizeof rows[0]; m++)
-            for (enum dtype t = DTYPE_Q8; t <= DTYPE_Q4; t++)
-                TRY(bench_matmul(&doubled, &o, t, &matmul_shapes[i], rows[m]));
-    return OK;
-}
+/* ---- models ---- */
 
 static enum err bench_model_run(const struct bench_run *run, const struct ops *ops,
                                 const struct bench_model *model)
@@ -421,7 +327,11 @@ static enum err bench_model_run(const struct bench_run *run, const struct ops *o
     TRY(arena_open(&arena, arena.used));
     operands_carve(&o, &arena);
     operands_fill(&o);
-    enum err err = bench_rows(run, &o);
+    enum err err = bench_matmuls(run, ops, model);
+    if (err == OK)
+        err = bench_decode(run, ops, model);
+    if (err == OK)
+        err = bench_rows(run, &o);
     if (err == OK)
         err = bench_attend_prompt(run, &o);
     if (err == OK)
@@ -443,33 +353,73 @@ static enum err check_only(const char *only)
     return only ? fail(ERR_USAGE, "bench ops: '%s' is no op", only) : OK;
 }
 
+/* The shape of -m; the head counts with one of its tiles. */
+static enum err model_read(struct bench_model *m, const struct config *c)
+{
+    struct opened o;
+    struct config any = *c;
+    any.weights = "auto";
+    enum err err = opened_open(&o, &any);
+    if (err == OK) {
+        const struct shape *s = &o.model.shape;
+        *m = (struct bench_model){.dim = s->dim,
+                                  .n_heads = s->n_heads,
+                                  .n_kv_heads = s->n_kv_heads,
+                                  .head_dim = s->head_dim,
+                                  .ffn = s->ffn_dim,
+                                  .head = (int)min_i64(s->vocab, HEAD_TILE),
+                                  .rope_dim = s->rope_dim,
+                                  .gated = s->act == ACT_SILU_GATED,
+                                  .norm_kind = s->norm};
+        snprintf(m->name, sizeof m->name, "%.*s", (int)sizeof m->name - 1, o.model.name);
+    }
+    opened_close(&o);
+    return err;
+}
+
+static enum err run_models(const struct bench_run *run, const struct config *c,
+                           const struct ops *ops)
+{
+    struct bench_model one;
+    if (c->model) {
+        TRY(model_read(&one, c));
+        return bench_model_run(run, ops, &one);
+    }
+    for (int i = 0; i < (int)(sizeof models / sizeof models[0]); i++)
+        TRY(bench_model_run(run, ops, &models[i]));
+    return OK;
+}
+
+/* Looks at the machine and measures its roofs; the head of the table tells. */
+static enum err setup(struct compute_setup *s, struct bench_roof *roof, struct bench_table *t,
+                      const struct config *c)
+{
+    TRY(compute_open(s, c, NULL));
+    TRY(probe_ram(s->ops.pool, 256 << 20, 0.5, &roof->ram));
+    roof->flops = bench_peak_flops(&s->ops, 0.5);
+    log_line(LOG_INFO, "bench ops: %s, %d threads; roof %.0f GFLOP/s, RAM %.1f GB/s",
+             isa_name(s->ops.isa), pool_threads(s->ops.pool), roof->flops * 1e-9, roof->ram * 1e-9);
+    bench_table_note(t, "cpu", json_string(s->info.cpu_name));
+    bench_table_note(t, "isa", json_string(isa_name(s->ops.isa)));
+    bench_table_note(t, "threads", json_integer(pool_threads(s->ops.pool)));
+    bench_table_note(t, "compute", json_string(c->compute));
+    bench_table_note(t, "roof_gflop_s", json_real(roof->flops * 1e-9));
+    bench_table_note(t, "roof_ram_gb_s", json_real(roof->ram * 1e-9));
+    return OK;
+}
+
 enum err bench_ops(const struct config *c)
 {
-    struct compute_setup s;
+    struct compute_setup s = {0};
     struct bench_table t;
-    struct roof roof;
+    struct bench_roof roof;
     const char *only = c->n_args > 1 ? c->args[1] : NULL;
     TRY(check_only(only));
-    enum err err = compute_open(&s, c, NULL);
-    if (err == OK)
-        err = probe_ram(s.ops.pool, 256 << 20, 0.5, &roof.ram);
-    if (err != OK) {
-        compute_close(&s);
-        return err;
-    }
-    roof.flops = bench_peak_flops(&s.ops, 0.5);
-    log_line(LOG_INFO, "bench ops: %s, %d threads; roof %.0f GFLOP/s, RAM %.1f GB/s",
-             isa_name(s.ops.isa), pool_threads(s.ops.pool), roof.flops * 1e-9, roof.ram * 1e-9);
-    bench_table_open(&t, c);
-    t.head = json_pack("{ss ss si ss sf sf}", "cpu", s.info.cpu_name, "isa", isa_name(s.ops.isa),
-                       "threads", pool_threads(s.ops.pool), "compute", c->compute, "roof_gflop_s",
-                       roof.flops * 1e-9, "roof_ram_gb_s", roof.ram * 1e-9);
+    bench_table_open(&t, c); // before the threads, which bind this one to a core
+    enum err err = setup(&s, &roof, &t, c);
     struct bench_run run = {&t, &roof, only, bench_runs(c)};
-    err = bench_matmuls(&run, &s.ops);
     if (err == OK)
-        err = bench_matmuls_int8(&run, &s.ops);
-    for (int i = 0; err == OK && i < (int)(sizeof models / sizeof models[0]); i++)
-        err = bench_model_run(&run, &s.ops, &models[i]);
+        err = run_models(&run, c, &s.ops);
     compute_close(&s);
     enum err closed = bench_table_close(&t);
     return err != OK ? err : closed;

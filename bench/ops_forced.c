@@ -18,10 +18,12 @@
 
 struct forced_bench {
     const struct bench_forced *c;
-    struct kv_layout layout;
-    int slots, cap, pages, n_sets;
+    enum kv_format format;
+    struct kv_layout layout, ring; // of the pages; of the rings (mixed)
+    int slots, cap, pages, n_sets, ring_slots;
     float *x;                  // [ROWS, n_heads, head_dim] queries, then outputs, keys, values
     uint8_t *pool;             // [n_sets * ROWS * pages][page_bytes]
+    uint8_t *rings;            // [n_sets * ROWS * KV_RING_PAGES][ring.page_bytes]; mixed
     void **page_list;          // [n_sets][ROWS][pages], in random order
     int32_t *slot_pos;         // [n_sets][ROWS][n_kv_heads, cap]
     float *slot_score;         // likewise
@@ -36,6 +38,8 @@ static void lay_out(struct forced_bench *b, struct arena *a)
     const struct bench_forced *c = b->c;
     int64_t rows = (int64_t)b->n_sets * ROWS, heads = (int64_t)c->n_heads * c->head_dim;
     b->pool = arena_take(a, rows * b->pages * b->layout.page_bytes, 2 << 20);
+    b->rings =
+        arena_take(a, b->ring_slots > 0 ? rows * KV_RING_PAGES * b->ring.page_bytes : 0, 4096);
     b->x = ARENA_ARRAY(a, float, ROWS *heads * 4);
     b->page_list = ARENA_ARRAY(a, void *, rows * b->pages);
     b->slot_pos = ARENA_ARRAY(a, int32_t, rows * c->n_kv_heads * b->cap);
@@ -76,6 +80,18 @@ static void fill(struct forced_bench *b)
     }
 }
 
+/* As fill, for the rings. */
+static void fill_rings(struct forced_bench *b)
+{
+    const struct bench_forced *c = b->c;
+    for (int slot = 0; slot < KV_PAGE_SLOTS; slot++)
+        for (int h = 0; h < c->n_kv_heads; h++)
+            kv_put(&b->ring, b->rings, slot, h, b->x + (slot + h) * c->head_dim,
+                   b->x + (slot + 2 * h) * c->head_dim);
+    for (int64_t i = 1; i < (int64_t)b->n_sets * ROWS * KV_RING_PAGES; i++)
+        memcpy(b->rings + i * b->ring.page_bytes, b->rings, (size_t)b->ring.page_bytes);
+}
+
 /* Seconds of one call, at position `pos`, on rows that were not touched since the pool went round.
  */
 static double call_seconds(struct forced_bench *b, int policy, int pos, int *set)
@@ -91,7 +107,11 @@ static double call_seconds(struct forced_bench *b, int policy, int pos, int *set
                                      .slot_score = scores ? b->slot_score + meta : NULL,
                                      .dirty = b->dirty,
                                      .slots_cap = b->cap,
-                                     .n_slots = b->slots};
+                                     .n_slots = b->slots - b->ring_slots};
+        if (b->ring_slots > 0) {
+            b->rows[r].ring = b->rings + row * KV_RING_PAGES * b->ring.page_bytes;
+            b->rows[r].ring_slots = b->ring_slots;
+        }
         b->spans[r] = (struct forced_span){
             .kv = &b->rows[r],
             .evict = {.budget = scores ? b->slots : INT32_MAX, .recent = b->slots / 2},
@@ -102,8 +122,9 @@ static double call_seconds(struct forced_bench *b, int policy, int pos, int *set
             .v = v + r * kv,
             .out = out + r * heads};
     }
+    const struct kv_layout *ring = b->ring_slots > 0 ? &b->ring : NULL;
     struct evict evict = {.policy = policy};
-    struct attend_forced_args args = {&b->layout, NULL,  &evict, b->spans, ROWS,  c->n_heads,
+    struct attend_forced_args args = {&b->layout, ring,  &evict, b->spans, ROWS,  c->n_heads,
                                       0.125f,     heads, kv,     kv,       heads, b->scratch};
     *set = (*set + 1) % b->n_sets;
     int64_t start_ns = clock_ns();
@@ -116,10 +137,12 @@ static enum err case_row(const struct forced_bench *b, int policy, double s)
     const struct bench_forced *c = b->c;
     char shape[64];
     double flops = 4.0 * ROWS * b->slots * c->n_heads * c->head_dim;
-    double bytes = 2.0 * ROWS * b->slots / KV_PAGE_SLOTS * (double)b->layout.v_offset;
+    double bytes = 2.0 * ROWS / KV_PAGE_SLOTS *
+                   ((b->slots - b->ring_slots) * (double)b->layout.v_offset +
+                    b->ring_slots * (double)b->ring.v_offset);
     double by_flops = flops / c->roof_flops, by_bytes = bytes / c->roof_ram;
-    snprintf(shape, sizeof shape, "%d rows x %d %s %s", ROWS, b->slots,
-             kv_format_name(b->layout.format), evict_policy_name(policy));
+    snprintf(shape, sizeof shape, "%d rows x %d %s %s", ROWS, b->slots, kv_format_name(b->format),
+             evict_policy_name(policy));
     return bench_row(c->table, json_pack("{ss ss ss sf sf sf sf ss}", "op", "attend_forced",
                                          "model", c->model, "shape", shape, "us", s * 1e6,
                                          "gflop_s", flops / s * 1e-9, "gb_s", bytes / s * 1e-9,
@@ -129,10 +152,14 @@ static enum err case_row(const struct forced_bench *b, int policy, double s)
 
 static enum err run_slots(const struct bench_forced *c, enum kv_format format, int slots)
 {
-    struct forced_bench b = {.c = c, .slots = slots, .cap = slots + KV_PAGE_SLOTS};
+    struct forced_bench b = {
+        .c = c, .format = format, .slots = slots, .cap = slots + KV_PAGE_SLOTS};
     static const int policies[] = {EVICT_FULL, EVICT_H2O};
     struct arena arena;
-    kv_layout_init(&b.layout, format, c->n_kv_heads, c->head_dim);
+    if (format == KV_MIXED)
+        b.ring_slots = EVICT_RING_MAX;
+    kv_layout_init(&b.ring, KV_Q8, c->n_kv_heads, c->head_dim);
+    kv_layout_init(&b.layout, kv_page_format(format), c->n_kv_heads, c->head_dim);
     b.pages = b.cap / KV_PAGE_SLOTS;
     b.n_sets = (int)(1 + POOL_BYTES / (ROWS * b.pages * b.layout.page_bytes));
     arena_init(&arena);
@@ -140,6 +167,8 @@ static enum err run_slots(const struct bench_forced *c, enum kv_format format, i
     TRY(arena_open(&arena, arena.used));
     lay_out(&b, &arena);
     fill(&b);
+    if (b.ring_slots > 0)
+        fill_rings(&b);
     int set = 0;
     double best[2] = {1e9, 1e9};
     for (int i = 0; i < c->runs * CALLS; i++) // in turn, so that a slow moment hits both
@@ -157,7 +186,7 @@ static enum err run_slots(const struct bench_forced *c, enum kv_format format, i
 enum err bench_forced(const struct bench_forced *c)
 {
     static const int slots[] = {128, 640, 2048};
-    for (int f = 0; f < N_KV_LAYOUTS; f++)
+    for (int f = 0; f < N_KV_FORMATS; f++)
         for (int i = 0; i < 3; i++)
             TRY(run_slots(c, (enum kv_format)f, slots[i]));
     return OK;

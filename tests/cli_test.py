@@ -4,6 +4,7 @@
 Help, exit codes, what stands on stdout and what does not, every command once on a model of two layers.
 $SLUICE_TEST_GGUF, or SmolLM2-135M-Instruct in the cache folder of the user, adds a real model with text.
 """
+import csv
 import json
 import os
 import re
@@ -199,6 +200,42 @@ def score(p):
               and abs(sum(numbers) - answer["logprob"]) < 1e-3 and max(numbers) <= 0, f"score: {answer}")
 
 
+def bench(p):
+    """bench: every op of kernels/ops.h has rows, at the shapes of -m; a CSV says where it comes from."""
+    with open(os.path.join(HERE, "../kernels/ops.h")) as f:
+        ops = re.findall(r"^ +X\((\w+)\)", f.read(), re.M)
+    check(len(ops) >= 10, f"bench ops: kernels/ops.h lists {ops}")
+    done = p.expect("bench ops --csv", 0, "bench", "ops", "--csv", "--runs", "1", "-m", p.model, "-q")
+    lines, text = done.stdout.splitlines(), done.stdout.encode()
+    head = [x[2:].split(": ", 1) for x in lines if x.startswith("# ")]
+    rows = list(csv.DictReader(x for x in lines if not x.startswith("#")))
+    wanted = {"command", "version", "machine", "date", "isa", "threads", "compute", "roof_gflop_s", "roof_ram_gb_s"}
+    check(wanted <= {key for key, _ in head}, f"bench ops --csv: the head says {head}")
+    check(dict(head)["command"].endswith(f"bench ops --csv --runs 1 -m {p.model} -q"), f"bench ops --csv: {head[0]}")
+    check({row["op"] for row in rows} == set(ops), f"bench ops: {set(ops) ^ {row['op'] for row in rows}} differ")
+    for row in rows:
+        good = float(row["us"]) > 0 and float(row["roof"]) > 0 and row["bound"] in ("flops", "ram")
+        check(good and None not in row and None not in row.values(), f"bench ops --csv: {row}")
+    shapes = " ".join(row["shape"] for row in rows if row["op"] == "matmul")
+    for wanted in ("bf16 64x64 m=1024", "bf12 ", "q8 ", "q4 ", "q8 int8 ", "q4 int8 "):
+        check(wanted in shapes, f"bench ops: no matmul {wanted}")
+    shapes = " ".join(row["shape"] for row in rows if row["op"] == "attend_forced")
+    for wanted in ("f32", "bf16", "q8", "q4", "mixed"):
+        check(f" {wanted} h2o" in shapes, f"bench ops: no attend_forced over KV in {wanted}")
+    done = p.expect("bench ops norm --json", 0, "bench", "ops", "norm", "--json", "--runs", "1", "-m", p.model)
+    found = parse("bench ops --json", done.stdout)
+    check("machine" in found and [r["op"] for r in found["rows"]] == ["norm"], f"bench ops --json: {found}")
+    table = subprocess.run([sys.executable, os.path.join(HERE, "../bench/ops_table.py"), write(p.at("ops.csv"), text)],
+                           capture_output=True, text=True)
+    check(table.stdout.count("\n| ") > 20 and not table.stderr, f"bench/ops_table.py: {table}")
+    p.expect("bench of nothing", 2, "bench")
+    p.expect("bench ops of no op", 2, "bench", "ops", "add")
+    done = p.expect("bench sweep", 0, "bench", "sweep", "--csv", "-m", p.model, *RAM, "--num-prompts", "2", "--prompt-len",
+                    "4", "--gen-len", "2", "-q")
+    rows = list(csv.DictReader(x for x in done.stdout.splitlines() if not x.startswith("#")))
+    check([row["batch"] for row in rows] == ["1", "2"], f"bench sweep: {done.stdout!r}")
+
+
 def real_model(p):
     """Text in and out, with SmolLM2."""
     cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
@@ -315,7 +352,8 @@ def dummy(p):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         p = Place(folder)
-        for part in (usage, inspect_and_pack, plan, run, stop_and_resume, score, shapes, what_if, dummy, real_model):
+        for part in (usage, inspect_and_pack, plan, run, stop_and_resume, score, shapes, what_if, dummy, bench,
+                     real_model):
             try:
                 part(p)
             except (OSError, KeyError, ValueError, IndexError, subprocess.TimeoutExpired) as e:

@@ -85,6 +85,23 @@ def arguments(about, formats, batch):
     return p
 
 
+def limits(p):
+    """Flags of engines that are a process of their own, which alone is limited: our Python is not counted."""
+    p.add_argument("--limit-mib", type=int, default=0, help="memory limit of the engine's process [none]")
+    p.add_argument("--timeout", type=int, default=0, help="seconds after which it is ended [never]")
+    return p
+
+
+def limited(a, command):
+    """The command, under the limits of the flags."""
+    if a.timeout:
+        command = ["timeout", "--foreground", str(a.timeout), *command]
+    if a.limit_mib:
+        os.environ["SLUICE_LIMIT_MIB"] = str(a.limit_mib)
+        command = [os.path.join(HERE, "cgroup_run.sh"), str(a.limit_mib), *command]
+    return command
+
+
 def parse(p):
     a = p.parse_args()
     if not a.prepare and not a.job:
@@ -130,6 +147,14 @@ def commit():
     return done.stdout.strip() or "unknown"
 
 
+def now():
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ")
+
+
+def command_line():
+    return shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
+
+
 def emit(a, job, out, engine, version, seconds, peak_mib, **more):
     """Checks OUT, keeps it where --out says, prints header and row."""
     check_rows(job, out)
@@ -141,9 +166,9 @@ def emit(a, job, out, engine, version, seconds, peak_mib, **more):
         "engine": engine, "version": version, "model": os.path.basename(a.model), "format": a.format,
         "rows": len(out), "prompt_tokens": sum(map(len, job.prompts)), "new_tokens": n, "batch": min(a.batch, len(out)),
         "threads": a.threads, "seconds": f"{seconds:.3f}", "output_tok_s": f"{n / seconds:.2f}",
-        "peak_rss_mib": f"{peak_mib:.0f}", "command": shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
+        "peak_rss_mib": f"{peak_mib:.0f}", "command": command_line(),
         "machine": machine(), "commit": commit(),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
+        "date": now(),
         "limit_mib": os.environ.get("SLUICE_LIMIT_MIB", ""),
         **{key: f"{value:.3f}" for key, value in more.items()},
     }

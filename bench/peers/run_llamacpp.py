@@ -64,7 +64,7 @@ def version():
 
 
 def main():
-    p = peer.arguments(__doc__, ["q4_0", "q4_1", "q8_0", "bf16"], 64)
+    p = peer.limits(peer.arguments(__doc__, ["q4_0", "q4_1", "q8_0", "bf16"], 64))
     p.add_argument("--ubatch", type=int, default=512, help="tokens computed at once [512]")
     p.add_argument("--kv", choices=["unified", "split"], default="split", help="one KV stream, or one per row [split]")
     p.add_argument("--repack", choices=["auto", "keep"], default="auto")
@@ -79,8 +79,8 @@ def main():
         with open(rows, "w", encoding="utf-8") as f:
             print(len(job.prompts), job.n_new, file=f)
             f.writelines(f"{len(ids)} {' '.join(map(str, ids))}\n" for ids in job.prompts)
-        done = peer.run([binary, path, rows, out, a.batch, a.threads, a.ubatch, a.kv, int(a.repack == "auto")],
-                        stdout=subprocess.PIPE, text=True)
+        done = peer.run(peer.limited(a, [binary, path, rows, out, a.batch, a.threads, a.ubatch, a.kv,
+                                         int(a.repack == "auto")]), stdout=subprocess.PIPE, text=True)
         with open(out, encoding="utf-8") as f:
             tokens = [[int(word) for word in line.split()] for line in f]
     figures = dict(line.split(" ", 1) for line in done.stdout.splitlines())

@@ -30,7 +30,7 @@ def pack_path(binary, a):
 
 def run_measured(command):
     """Runs to success; its own peak resident memory, packing apart."""
-    pid = os.posix_spawn(command[0], command, os.environ)
+    pid = os.posix_spawnp(command[0], command, os.environ)
     _, status, used = os.wait4(pid, 0)
     if status:
         sys.exit(f"peers: sluice ended with {os.waitstatus_to_exitcode(status)}")
@@ -38,7 +38,7 @@ def run_measured(command):
 
 
 def main():
-    p = peer.arguments(__doc__, list(WEIGHTS), 0)
+    p = peer.limits(peer.arguments(__doc__, list(WEIGHTS), 0))
     p.add_argument("--sluice", default=os.path.join(peer.TREE, "sluice"), help="the binary [./sluice of this tree]")
     p.add_argument("flags", nargs="*", help="after --: flags of `sluice run`")
     a = peer.parse(p)
@@ -51,8 +51,9 @@ def main():
     job = peer.Job(a.job)
     with tempfile.TemporaryDirectory() as work:
         out, summary = os.path.join(work, "out.jsonl"), os.path.join(work, "summary.json")
-        peak_mib = run_measured([a.sluice, "run", "-m", pack, "-i", a.job, "-o", out, "--summary", summary, "--threads",
-                                 str(a.threads), "--batch", str(a.batch), "--progress", "none", *a.flags])
+        peak_mib = run_measured(peer.limited(a, [
+            a.sluice, "run", "-m", pack, "-i", a.job, "-o", out, "--summary", summary, "--threads", str(a.threads),
+            "--batch", str(a.batch), "--progress", "none", *a.flags]))
         with open(summary, encoding="utf-8") as f:
             s = json.load(f)
         with open(out, encoding="utf-8") as f:

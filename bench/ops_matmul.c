@@ -1,0 +1,210 @@
+/* bench/ops_matmul.c - matmul and decode of `bench ops`: what reads weights, in their formats.
+ *
+ * Owns: which layers, rows and formats are measured, and `bench_result`, the row of any op.
+ * Refuses: memory of weights for matmuls (offload/probe.c has it).
+ * A newcomer would miss: weights are copies that together are larger than the caches, so that they
+ * come from RAM, as on the line. */
+#include <stdio.h>
+#include <string.h>
+
+#include "bench/bench.h"
+#include "kernels/arena.h"
+#include "offload/probe.h"
+
+#define WEIGHT_BYTES ((int64_t)128 << 20) // of all copies
+
+enum err bench_result(const struct bench_run *run, const struct bench_result *r)
+{
+    double by_flops = r->flops / run->roof->flops, by_bytes = r->bytes / run->roof->ram;
+    double least_s = by_flops > by_bytes ? by_flops : by_bytes, s = r->seconds;
+    return bench_row(run->table,
+                     json_pack("{ss ss ss sf sf sf sf sf ss}", "op", r->op, "model", r->model,
+                               "shape", r->shape, "us", s * 1e6, "gflop_s", r->flops / s * 1e-9,
+                               "gb_s", r->bytes / s * 1e-9, "peak", by_flops / s, "roof",
+                               least_s / s, "bound", by_flops > by_bytes ? "flops" : "ram"));
+}
+
+/* ---- matmul ---- */
+
+struct matmul_case {
+    enum dtype dtype;
+    int n, k, m;
+};
+
+static enum err bench_matmul(const struct bench_run *run, const struct ops *ops,
+                             const struct bench_model *model, const struct matmul_case *c)
+{
+    struct probe_matmul p = {.dtype = c->dtype,
+                             .m = c->m,
+                             .n = c->n,
+                             .k = c->k,
+                             .weight_bytes = WEIGHT_BYTES,
+                             .seconds = BENCH_WINDOW_S};
+    double rates[BENCH_RUNS_MAX];
+    int64_t weight_bytes = 0;
+    char shape[64];
+    for (int r = 0; r < run->runs; r++)
+        TRY(probe_matmul(ops, &p, &rates[r], &weight_bytes));
+    const int int8 = ops->compute == COMPUTE_INT8 && (c->dtype == DTYPE_Q8 || c->dtype == DTYPE_Q4);
+    snprintf(shape, sizeof shape, "%s%s %dx%d m=%d", dtype_info(c->dtype)->name,
+             int8 ? " int8" : "", c->n, c->k, c->m);
+    struct bench_result result = {.op = "matmul", .model = model->name, .shape = shape};
+    result.flops = 2.0 * c->m * c->n * c->k;
+    result.bytes = (double)weight_bytes + 4.0 * c->m * (c->n + c->k);
+    result.seconds = result.flops / bench_median(rates, run->runs);
+    return bench_result(run, &result);
+}
+
+static const int rows_all[] = {1, 4, 16, 64, 256, 1024};
+#define N_ROWS    ((int)(sizeof rows_all / sizeof rows_all[0]))
+#define MANY_ROWS 2 // from here on, formats are compared
+
+/* Formats at the shape of `up`; one whose block does not divide dim cannot hold it. */
+static enum err bench_formats(const struct bench_run *run, const struct ops *ops,
+                              const struct bench_model *model, const enum dtype *formats, int n)
+{
+    for (int f = 0; f < n; f++)
+        for (int r = MANY_ROWS; r < N_ROWS; r++) {
+            struct matmul_case c = {formats[f], model->ffn, model->dim, rows_all[r]};
+            if (dtype_row_bytes(c.dtype, c.k) >= 0)
+                TRY(bench_matmul(run, ops, model, &c));
+        }
+    return OK;
+}
+
+/* The same under int8, whatever --compute says. Where there is a dot product of bytes it does twice
+ * the numbers of one of bf16, so that is the roof. */
+static enum err bench_int8(const struct bench_run *run, const struct ops *ops,
+                           const struct bench_model *model)
+{
+    static const enum dtype formats[] = {DTYPE_Q8, DTYPE_Q4};
+    struct ops int8 = *ops;
+    struct bench_roof roof = *run->roof;
+    struct bench_run doubled = *run;
+    int8.compute = COMPUTE_INT8;
+    if (ops->isa == ISA_AVX512)
+        roof.flops *= ops->compute == COMPUTE_F32 ? 4 : 2;
+    doubled.roof = &roof;
+    return bench_formats(&doubled, &int8, model, formats, 2);
+}
+
+enum err bench_matmuls(const struct bench_run *run, const struct ops *ops,
+                       const struct bench_model *model)
+{
+    static const enum dtype formats[] = {DTYPE_BF12, DTYPE_Q8,   DTYPE_Q4,  DTYPE_Q4_1, DTYPE_Q4_K,
+                                         DTYPE_Q6_K, DTYPE_Q8_0, DTYPE_F16, DTYPE_F32};
+    const int heads = model->n_heads * model->head_dim, kv = model->n_kv_heads * model->head_dim;
+    const int layers[][2] = {{heads, model->dim}, // q; o has as many numbers
+                             {kv, model->dim},
+                             {model->ffn, model->dim},
+                             {model->dim, model->ffn},
+                             {model->head, model->dim}};
+    struct ops plain = *ops;
+    if (run->only && strcmp(run->only, "matmul") != 0)
+        return OK;
+    if (plain.compute == COMPUTE_INT8) // has rows of its own
+        plain.compute = COMPUTE_BF16;
+    for (int l = 0; l < 5; l++)
+        for (int r = 0; r < N_ROWS; r++) {
+            struct matmul_case c = {DTYPE_BF16, layers[l][0], layers[l][1], rows_all[r]};
+            TRY(bench_matmul(run, &plain, model, &c));
+        }
+    TRY(bench_formats(run, &plain, model, formats, (int)(sizeof formats / sizeof formats[0])));
+    return bench_int8(run, ops, model);
+}
+
+/* ---- decode ---- */
+
+/* Copies of one weight and where it is decoded to. */
+struct decode_memory {
+    uint8_t *from, *to; // [n_copies * copy_bytes], panels as matmuls read them
+    int n_copies;
+    int64_t copy_bytes;
+};
+
+static void decode_carve(struct decode_memory *mem, struct arena *a, const struct decode_args *args)
+{
+    const struct weight *w = &args->w;
+    mem->copy_bytes = round_up(dtype_panels_bytes(w->dtype, w->n, w->k), 64);
+    mem->n_copies = (int)max_i64(WEIGHT_BYTES / mem->copy_bytes, 1);
+    mem->from = arena_take(a, mem->n_copies * mem->copy_bytes, 64);
+    mem->to = arena_take(a, dtype_panels_bytes(args->to, w->n, w->k), 64);
+}
+
+/* One panel, made of numbers that are good as any format's, everywhere. */
+static void decode_fill(struct decode_memory *mem, const struct weight *w)
+{
+    int64_t row_bytes = dtype_row_bytes(dtype_of_rows(w->dtype), w->k);
+    int64_t panel_bytes = dtype_panel_bytes(w->dtype, w->k);
+    const void *rows[PANEL_ROWS];
+    uint8_t *row = mem->to; // larger than a row in any format, and free until the first call
+    for (int64_t i = 0; i < row_bytes; i++)
+        row[i] = (uint8_t)(0x30 + mix64((uint64_t)i) % 12);
+    for (int i = 0; i < PANEL_ROWS; i++)
+        rows[i] = row;
+    panel_pack(w->dtype, rows, w->k, mem->from);
+    for (int64_t at = panel_bytes; at + panel_bytes <= mem->n_copies * mem->copy_bytes;
+         at += panel_bytes)
+        memcpy(mem->from + at, mem->from, (size_t)panel_bytes);
+}
+
+static double decode_seconds(const struct ops *ops, struct decode_args *args,
+                             const struct decode_memory *mem, int runs)
+{
+    double times[BENCH_RUNS_MAX];
+    int copy = 0;
+    ops_run_decode(ops, args);
+    for (int i = 0; i < runs; i++) {
+        int64_t start_ns = clock_ns(), now_ns;
+        int n = 0;
+        do {
+            copy = (copy + 1) % mem->n_copies;
+            args->w.panels = mem->from + copy * mem->copy_bytes;
+            ops_run_decode(ops, args);
+            n++;
+            now_ns = clock_ns();
+        } while ((double)(now_ns - start_ns) < BENCH_WINDOW_S * 1e9);
+        times[i] = (double)(now_ns - start_ns) * 1e-9 / n;
+    }
+    return bench_median(times, runs);
+}
+
+static enum err decode_row(const struct bench_run *run, const struct ops *ops,
+                           const struct bench_model *model, enum dtype dtype)
+{
+    struct decode_args args = {.w = {.dtype = dtype, .n = model->ffn, .k = model->dim},
+                               .to = ops->compute == COMPUTE_F32 ? DTYPE_F32 : DTYPE_BF16};
+    struct decode_memory mem;
+    struct arena arena;
+    char shape[64];
+    arena_init(&arena);
+    decode_carve(&mem, &arena, &args);
+    TRY(arena_open(&arena, arena.used));
+    decode_carve(&mem, &arena, &args);
+    decode_fill(&mem, &args.w);
+    args.w.panels = mem.from;
+    args.panels = mem.to;
+    snprintf(shape, sizeof shape, "%s to %s %dx%d", dtype_info(dtype)->name,
+             dtype_info(args.to)->name, args.w.n, args.w.k);
+    struct bench_result result = {.op = "decode", .model = model->name, .shape = shape};
+    result.bytes = (double)dtype_panels_bytes(dtype, args.w.n, args.w.k) +
+                   (double)dtype_panels_bytes(args.to, args.w.n, args.w.k);
+    result.seconds = decode_seconds(ops, &args, &mem, run->runs);
+    enum err err = bench_result(run, &result);
+    arena_close(&arena);
+    return err;
+}
+
+enum err bench_decode(const struct bench_run *run, const struct ops *ops,
+                      const struct bench_model *model)
+{
+    static const enum dtype formats[] = {DTYPE_BF12, DTYPE_Q8,   DTYPE_Q4,  DTYPE_Q4_1, DTYPE_Q4_K,
+                                         DTYPE_Q6_K, DTYPE_Q8_0, DTYPE_F16, DTYPE_F32};
+    if (run->only && strcmp(run->only, "decode") != 0)
+        return OK;
+    for (int f = 0; f < (int)(sizeof formats / sizeof formats[0]); f++)
+        if (dtype_row_bytes(formats[f], model->dim) >= 0 &&
+            (ops->compute != COMPUTE_F32 || formats[f] != DTYPE_F32))
+            TRY(decode_row(run, ops, model, formats[f]));
+    return OK;
+}
