@@ -79,7 +79,7 @@ struct bench_forced {
     const struct ops *ops;
     const char *model; // its name in the table
     int n_heads, n_kv_heads, head_dim, runs;
-    double roof_flops, roof_ram; // per second
+    double roof_flops; // per second
 };
 enum err bench_forced(const struct bench_forced *c);
 

@@ -263,8 +263,7 @@ static enum err bench_attend_forced(const struct bench_run *run, const struct op
                                                .n_kv_heads = m->n_kv_heads,
                                                .head_dim = m->head_dim,
                                                .runs = run->runs,
-                                               .roof_flops = run->roof->flops,
-                                               .roof_ram = run->roof->ram});
+                                               .roof_flops = run->roof->flops});
 }
 
 static enum err bench_keep_and_head(const struct bench_run *run, struct operands *o)

@@ -420,7 +420,7 @@ V16_FN float v16_max_lane(v16 a)
 }
 
 /* math_exp, math_log_sum, math_gelu and math_gumbel over lanes, operation by operation. */
-V16_FN v16 v16_exp(v16 x)
+V16_FN v16 v16_exp_in_range(v16 x)
 {
     const v16 magic = v16_set1(MATH_ROUND_MAGIC);
     v16 t = v16_fma(x, v16_set1(MATH_LOG2E), magic);
@@ -433,10 +433,22 @@ V16_FN v16 v16_exp(v16 x)
     p = v16_fma(p, r, v16_set1(MATH_EXP_P1));
     p = v16_fma(p, r, v16_set1(MATH_EXP_P0));
     p = v16_fma(p, v16_mul(r, r), r);
-    p = v16_scale_low(v16_add(p, v16_set1(1.0f)), t);
-    v16 y = v16_select_less(x, v16_set1(MATH_EXP_MIN), v16_zero(), p);
+    return v16_scale_low(v16_add(p, v16_set1(1.0f)), t);
+}
+
+V16_FN v16 v16_exp(v16 x)
+{
+    v16 y = v16_exp_in_range(x);
+    y = v16_select_less(x, v16_set1(MATH_EXP_MIN), v16_zero(), y);
     y = v16_select_less(v16_set1(MATH_EXP_MAX), x, v16_set1(INFINITY), y);
     return v16_keep_nan(x, y);
+}
+
+/* The same bits for numbers up to MATH_EXP_MAX (and NaN). */
+V16_FN v16 v16_exp_below(v16 x)
+{
+    v16 y = v16_exp_in_range(x);
+    return v16_keep_nan(x, v16_select_less(x, v16_set1(MATH_EXP_MIN), v16_zero(), y));
 }
 
 V16_FN v16 v16_log_sum(v16 f, v16 e)
