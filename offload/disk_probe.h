@@ -32,8 +32,8 @@ enum err disk_probe_open_scratch(struct disk_probe *d, const char *dir, int64_t 
 /* An existing file, read only. ERR_INPUT. */
 enum err disk_probe_open_file(struct disk_probe *d, const char *path);
 /* Sequential, wrapping around at the end of what can be read. *bytes_per_s > 0. Takes
- * block_bytes x depth of memory while it runs. ERR_IO, ERR_FIT; ERR_USAGE: a read where nothing was
- * written, a file shorter than a block. */
+ * block_bytes x depth of memory while it runs, at least 4 MiB. ERR_IO, ERR_FIT; ERR_USAGE: a read
+ * where nothing was written, a file shorter than a block. */
 enum err disk_probe_rate(struct disk_probe *d, const struct disk_load *load, double *bytes_per_s);
 void disk_probe_close(struct disk_probe *d); // accepts a closed one
 
