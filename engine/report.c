@@ -64,8 +64,9 @@ static int streams_weights(const struct run *r)
     return r->plan.resident < r->plan.layers - 1;
 }
 
-/* Bytes per second of the pack itself by O_DIRECT; 0 when it cannot be measured. 1 MiB x 4 keeps
- * the memory that this takes small, since the run's budget is spent. */
+/* Bytes per second of the pack itself by O_DIRECT; 0 when it cannot be measured, as where layers of
+ * dummy weights were never written: holes cost nothing to read. 1 MiB x 4 keeps the memory that
+ * this takes small, since the run's budget is spent. */
 static double read_rate(const struct run *r)
 {
     struct disk_probe d;
@@ -74,7 +75,7 @@ static double read_rate(const struct run *r)
     double rate = 0;
     if (disk_probe_open_file(&d, r->opened.pack_path) != OK)
         return 0;
-    if (disk_probe_rate(&d, &load, &rate) != OK)
+    if (lseek(d.fd, 0, SEEK_HOLE) < d.file_bytes || disk_probe_rate(&d, &load, &rate) != OK)
         rate = 0;
     disk_probe_close(&d);
     return rate;
