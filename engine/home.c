@@ -1,11 +1,13 @@
 /* engine/home.c - see home.h: the layout of the arena and of the scratch file.
  *
  * The same layout function measures (arena without memory) and places, so the two cannot differ.
- * What stays - resident layers, KV in RAM - lies at the end: it is written once, comes into memory
- * as it is, and is neither brought in before the first step nor registered with the ring. */
+ * What stays - resident layers, KV in RAM - lies at the end: it is written once and not registered
+ * with the ring. A large one comes into memory as it is written, so that the first step need not
+ * wait for it; a small one before, so that the first pass is like the others. */
 #include "engine/home.h"
 
 #define DISK_BLOCK 4096
+#define SMALL      ((int64_t)1 << 30) // arenas that are brought in whole: a fraction of a second
 
 static void lay_out_weight_frames(struct home *h, struct arena *a)
 {
@@ -148,7 +150,7 @@ enum err home_open(struct home *h, const struct home_config *config)
     lay_out(h, &measure, config);
     TRY(open_tiers(h, config, measure.used));
     arena_use(&h->arena, h->tiers[TIER_RAM].base, h->tiers[TIER_RAM].n_bytes);
-    arena_populate(&h->arena, h->busy_bytes, config->pool);
+    arena_populate(&h->arena, measure.used <= SMALL ? measure.used : h->busy_bytes, config->pool);
     lay_out(h, &h->arena, config);
     return open_mover(h, config);
 }
