@@ -347,7 +347,7 @@ int plan_search(const struct plan_wish *wish, const struct weights_info *w, cons
 {
     struct search s = {wish, w, work, shape, evict, costs, machine, budget, .least_ram = -1};
     search_codec(&s, wish->codec == PLAN_CODEC_ZSTD ? PLAN_CODEC_ZSTD : PLAN_CODEC_NONE);
-    /* A probe of a shared disk has been half of what the run then found. */
+    /* A shared disk may turn out faster than its probe: decoding has to keep ahead of it. */
     if (s.found && wish->codec < 0 && costs->codec_share > 0 &&
         machine->nvme_read * CODEC_MARGIN < costs->codec_rate) {
         struct search with = {wish, w, work, shape, evict, costs, machine, budget, .least_ram = -1};
