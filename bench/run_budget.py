@@ -5,8 +5,8 @@ Every engine does the same job (chat prompts, SmolLM2-135M-Instruct) under a mem
 budget, the files out of the page cache before every run. ENGINE is as in peers/side_by_side.py, without
 batch and memory flags; default: sluice 'llamacpp --format q4_1' (the same file) 'llamacpp --format q4_0'.
   sluice    gets --mem-ram of the budget less 24 MiB for code and libraries, and plans the rest by itself
-  llamacpp  maps its file and gets --kv unified; of the batches whose KV takes at most half of the budget the
-            largest --tries ones are tried, and the best counts
+  llamacpp  maps its file; of the batches whose KV (every row as long as the longest, a multiple of 256 tokens)
+            takes at most two thirds of the budget the largest --tries ones are tried, and the best counts
 One row per engine and budget: the median of --repeat runs of the whole job, prompts included. A run that is
 killed for memory or passes --timeout has a status and no speed. Needs root, as a rule.
 """
@@ -38,14 +38,15 @@ def header(out, command, **more):
     out.writelines(f"# {key}: {value}\n" for key, value in lines.items())
 
 
-def candidates(words, budget_mib, tokens_a_row, tries):
+def candidates(words, budget_mib, longest, tries):
     """Flags to try under a budget."""
     if words.startswith("sluice"):
         own = f"--mem-ram {budget_mib - CODE_MIB}M"
         return [f"{words} {own}" if " -- " in words else f"{words} -- {own}"]
-    fit = [b for b in BATCHES if b * tokens_a_row * KV_BYTES <= budget_mib * peer.MIB / 2] or BATCHES[-1:]
-    repack = "auto" if budget_mib >= 512 else "keep"
-    return [f"{words} --batch {b} --ubatch {max(b, 64)} --kv unified --repack {repack}" for b in fit[:tries]]
+    fit = [b for b in BATCHES if b * longest * KV_BYTES <= budget_mib * peer.MIB * 2 / 3] or BATCHES[-1:]
+    large = budget_mib >= 256
+    return [f"{words} --batch {b} --ubatch {512 if large else 64} --repack {'auto' if large else 'keep'}"
+            for b in fit[:tries]]
 
 
 def measure(words, a, budget_mib, job, out):
@@ -72,7 +73,7 @@ def best_of(words, a, budget_mib, job, out):
     name = words.split()[0].replace("llamacpp", "llama.cpp")
     form = words.split("--format ")[1].split()[0] if "--format " in words else "q4_1"
     best = {"engine": name, "format": form, "budget_mib": budget_mib, "status": "failed", "flags": words}
-    for flags in candidates(words, budget_mib, a.tokens_a_row, a.tries):
+    for flags in candidates(words, budget_mib, a.longest, a.tries):
         rows = measure(flags, a, budget_mib, job, out)
         if not rows:
             continue
@@ -103,7 +104,7 @@ def main():
     a = arguments()
     given = types.SimpleNamespace(rows=a.rows, data=os.path.join(peer.TREE, "tests/data/prompts.jsonl"))
     prompts = side_by_side.chat_ids(given)
-    a.tokens_a_row = sum(map(len, prompts)) / len(prompts) + a.new
+    a.longest = -(-(max(map(len, prompts)) + a.new) // 256) * 256
     part = a.output + ".part"
     with tempfile.TemporaryDirectory() as work, open(part, "w", newline="", encoding="utf-8") as f:
         job, out = os.path.join(work, "job.jsonl"), os.path.join(work, "out.jsonl")
