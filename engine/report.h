@@ -45,7 +45,7 @@ struct report_figures {
     double
         steady_per_s;  // 0: less than a pass lay between the first finished row and the empty queue
     const char *bound; // the lane that was busiest
-    double read_rate;  // bytes/s of the roofline: measured, or done if more
+    double read_rate;  // bytes/s of the roofline
     int rates_measured; // 1: reads before and after the run; 0: the probe's rate
     double roofline;    // required time / measured time; 0: no rate is known
     int64_t peak_ram_bytes, peak_disk_bytes;

@@ -121,10 +121,7 @@ void report_measure(struct report_figures *f, const struct run *r, const struct 
     f->steady_per_s = steady(counts, end_ns, per_s(f->walk_s, f->passes));
     f->bound = busiest(&e->trace);
     f->rates_measured = read_rate_measured > 0;
-    /* What the lane did while it was busy, the disk can do: short measurements fall below it. */
-    const struct lane_total *lane = &e->trace.totals[LANE_NVME_READ];
-    double done = lane->bytes > 1 << 30 ? per_s((double)lane->bytes, seconds(lane->busy_ns)) : 0;
-    f->read_rate = fmax(f->rates_measured ? read_rate_measured : r->machine.nvme_read, done);
+    f->read_rate = f->rates_measured ? read_rate_measured : r->machine.nvme_read;
     double read_s = per_s(required_bytes(r) * f->passes, f->read_rate);
     double compute_s = per_s(required_flops(r, counts), r->machine.matmul_flops);
     f->roofline = per_s(fmax(read_s, compute_s), f->walk_s);
