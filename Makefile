@@ -14,7 +14,7 @@ say      = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' $(1) $(2),@:)
 
 WARN    := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Werror
 CFLAGS  := -std=c17 -D_GNU_SOURCE -I. $(OPT) $(WARN) $(SAN) -ffp-contract=off -fno-math-errno -pthread -MMD -MP
-LDLIBS  := -ljansson -lpcre2-8 -lutf8proc -luring -lhwloc -lzstd -ldl -lm -pthread
+LDLIBS  := -ljansson -lpcre2-8 -lutf8proc -luring -lhwloc -lzstd -lisal -ldl -lm -pthread
 NVFLAGS := -std=c++17 -O3 -lineinfo -I. -Xcompiler -fPIC -MMD -MP -arch=all-major
 
 SRC     := $(wildcard policy/*.c kernels/*.c kernels/ref/*.c kernels/cpu/*.c offload/*.c engine/*.c bench/*.c)

@@ -27,6 +27,7 @@ need libutf8proc-dev has_header utf8proc.h
 need liburing-dev has_header liburing.h
 need libhwloc-dev has_header hwloc.h
 need libzstd-dev has_header zstd.h
+need libisal-dev has_header isa-l/crc.h
 case $goal in
 demo)
     need python3-pip python3 -m pip --version

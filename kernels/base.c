@@ -1,6 +1,7 @@
 /* kernels/base.c - see base.h. Owns the thread-local error sentence, the log's clock, CRC32C. */
 #include "kernels/base.h"
 
+#include <isa-l/crc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,40 +59,17 @@ void log_line(enum log_level level, const char *fmt, ...)
     fprintf(stderr, "%.3fs %s %s\n", (double)(clock_ns() - start_ns) * 1e-9, names[level], text);
 }
 
-/* Only reached on CPUs without SSE4.2, so small beats fast. */
-static uint32_t crc32c_portable(uint32_t crc, const uint8_t *p, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        crc ^= p[i];
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc & 1 ? (crc >> 1) ^ 0x82f63b78u : crc >> 1;
-    }
-    return crc;
-}
-
-#ifdef __x86_64__
-__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t crc, const uint8_t *p,
-                                                               int64_t n)
-{
-    uint64_t c = crc;
-    for (; n >= 8; n -= 8, p += 8) {
-        uint64_t word;
-        memcpy(&word, p, 8);
-        c = __builtin_ia32_crc32di(c, word);
-    }
-    for (; n > 0; n--, p++)
-        c = __builtin_ia32_crc32qi((uint32_t)c, *p);
-    return (uint32_t)c;
-}
-#endif
-
 uint32_t crc32c(uint32_t crc, const void *data, int64_t n_bytes)
 {
-#ifdef __x86_64__
-    if (__builtin_cpu_supports("sse4.2"))
-        return ~crc32c_sse42(~crc, data, n_bytes);
-#endif
-    return ~crc32c_portable(~crc, data, n_bytes);
+    const uint8_t *p = data;
+    crc = ~crc;
+    while (n_bytes > 0) { // the library counts in int
+        int n = (int)min_i64(n_bytes, 1 << 30);
+        crc = crc32_iscsi((unsigned char *)(uintptr_t)p, n, crc);
+        p += n;
+        n_bytes -= n;
+    }
+    return ~crc;
 }
 
 uint64_t hash_bytes(const void *data, int64_t n_bytes, uint64_t seed)

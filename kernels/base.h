@@ -73,8 +73,8 @@ static inline int64_t max_i64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* CRC32C (Castagnoli), hardware where the CPU has it. Start with crc = 0; chain by passing the
- * last. */
+/* CRC32C (Castagnoli; ISA-L's, which folds with carry-less multiplication where the CPU has it: 24
+ * GB/s a core beside the cache). Start with crc = 0; chain by passing the last. */
 uint32_t crc32c(uint32_t crc, const void *data, int64_t n_bytes);
 
 /* 64-bit mix of a value (SplitMix64 finaliser): hashing of small keys and counter-based numbers. */
