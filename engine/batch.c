@@ -376,7 +376,7 @@ enum err batch_sample(struct batches *b, int index)
     return OK;
 }
 
-int batch_pages(const struct batch *batch, int64_t pass, int32_t *pages)
+int batch_pages(const struct batch *batch, int64_t pass, int32_t *pages, int64_t *rows)
 {
     int n = 0;
     for (int r = 0; r < batch->n_rows; r++) {
@@ -384,8 +384,10 @@ int batch_pages(const struct batch *batch, int64_t pass, int32_t *pages)
         if (!row->request)
             continue;
         int slots = pass == batch->pass ? row->n_slots : row->n_slots_after;
-        for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)
-            pages[n++] = row->pages[i];
+        for (int i = 0; i < slots / KV_PAGE_SLOTS; i++, n++) {
+            pages[n] = row->pages[i];
+            rows[n] = row->request->index;
+        }
     }
     return n;
 }

@@ -28,6 +28,7 @@ struct row {
     float *slot_score;   // the same
     uint8_t *ring;       // [decoder][ring_bytes]; NULL unless mixed
     int32_t ahead_token; // token whose embedding row was asked for ahead; -1 none
+    int ahead_window;    // where it comes to
 };
 
 enum span_kind { SPAN_PROMPT, SPAN_FORCED };
@@ -103,9 +104,10 @@ enum err batch_refill(struct batches *b, int index, int64_t pass);
 /* After the last slice: tokens and scores go to the job, finished rows leave. */
 enum err batch_sample(struct batches *b, int index);
 
-/* Full pages of surviving rows that the step (pass, any layer) of this batch will read; ids into
- * pages[], returns how many. Sees yesterday's rows: pass may be one ahead of the batch's. */
-int batch_pages(const struct batch *batch, int64_t pass, int32_t *pages);
+/* Full pages of surviving rows that the step (pass, any layer) of this batch will read: ids into
+ * pages[], whose they are (request index) into rows[]; returns how many. Sees yesterday's rows:
+ * pass may be one ahead of the batch's. */
+int batch_pages(const struct batch *batch, int64_t pass, int32_t *pages, int64_t *rows);
 
 int batches_live(const struct batches *b); // rows that hold a request
 

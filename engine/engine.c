@@ -17,6 +17,7 @@ static void carve(void *ctx, struct arena *arena)
     gather_carve(&e->gather, arena, &c->plan, c->model);
     layer_carve(&e->work, arena, &c->plan, c->model, &c->evict, c->tokens_max);
     e->page_list = ARENA_ARRAY(arena, int32_t, c->plan.pages_batch);
+    e->page_rows = ARENA_ARRAY(arena, int64_t, c->plan.pages_batch);
 }
 
 static void dump_line(FILE *f, const struct row *row, int layer, int head)
@@ -190,6 +191,7 @@ static enum err between_steps(struct engine *e, struct step s)
     }
     if (e->config.tick)
         e->config.tick(e->config.tick_ctx);
+    TRY(mover_failed(e->home.mover));
     return check_stop(e);
 }
 
@@ -215,13 +217,10 @@ enum err engine_run(struct engine *e)
 {
     e->start_ns = clock_ns();
     enum err err = walk(e);
-    char text[1024];
-    snprintf(text, sizeof text, "%s", err_text());
-    enum err drained = stage_drain(e); // tickets of steps that will not come
+    home_drain(&e->home); // tickets of steps that will not come
     e->end_ns = clock_ns();
-    if (err != OK)
-        return fail(err, "%s", text);
-    return drained;
+    mover_repairs(e->home.mover, &e->repairs);
+    return err;
 }
 
 void engine_close(struct engine *e)

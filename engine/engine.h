@@ -49,14 +49,16 @@ struct engine {
     struct batches batches;
     struct layer_work work;
     struct trace trace;
-    struct stream *stream;    // owned: the ops of the line, in order
-    struct event *sampled;    // owned: the head's results are there
-    void *dump;               // owned FILE
-    int32_t *page_list;       // [pages_batch]
-    int64_t n;                // the step being walked
-    int64_t passes;           // begun
-    int64_t start_ns, end_ns; // of step 0 and of the end of the walk
-    int64_t kv_lost;          // pages that came back wrong and were recomputed
+    struct stream *stream;        // owned: the ops of the line, in order
+    struct event *sampled;        // owned: the head's results are there
+    void *dump;                   // owned FILE
+    int32_t *page_list;           // [pages_batch]
+    int64_t *page_rows;           // [pages_batch] whose they are
+    int64_t n;                    // the step being walked
+    int64_t passes;               // begun
+    int64_t start_ns, end_ns;     // of step 0 and of the end of the walk
+    struct mover_repairs repairs; // once the walk has ended
+    int64_t rows_lost; // rows computed again, because what stood on disk of them was wrong
 };
 
 /* Memory, files, the mover. ERR_FIT, ERR_IO, ERR_INPUT. */

@@ -50,44 +50,37 @@ enum err gather_open(struct gather *g, struct home *home)
     g->home = home;
     if (!g->ahead || l->n_bytes == g->rest_offset)
         return OK;
-    struct segment segment = {l->offset + g->rest_offset, l->n_bytes - g->rest_offset, g->rest};
-    struct ticket ticket = {.place = HOME_PACK,
-                            .segments = &segment,
-                            .n_segments = 1,
-                            .crc = g->model->piece_crcs + l->piece + g->rest_offset / MOVER_PIECE,
-                            .name = "weights",
-                            .batch = -1};
+    int64_t from = g->rest_offset;
+    struct segment segment = {.offset = l->offset + from,
+                              .n_bytes = l->n_bytes - from,
+                              .buf = g->rest,
+                              .crc = g->model->piece_crcs + l->piece + from / MOVER_PIECE};
+    struct ticket ticket = {
+        .place = HOME_PACK, .segments = &segment, .n_segments = 1, .name = "weights", .batch = -1};
     mover_submit(home->mover, &ticket);
     return mover_wait(home->mover, &ticket);
 }
 
+/* The blocks around a row, and the row's own checksum. */
 static struct segment window_of(const struct gather *g, int32_t token, uint8_t *window)
 {
     int64_t offset, n_bytes;
     model_embed_row(g->model, token, &offset, &n_bytes);
     int64_t first = offset / DISK_BLOCK * DISK_BLOCK;
-    return (struct segment){first, round_up(offset + n_bytes - first, DISK_BLOCK), window};
+    return (struct segment){.offset = first,
+                            .n_bytes = round_up(offset + n_bytes - first, DISK_BLOCK),
+                            .buf = window,
+                            .crc = g->model->row_crcs + token,
+                            .crc_from = (int32_t)(offset - first),
+                            .crc_bytes = (int32_t)n_bytes};
 }
 
-/* Decodes a row that was read; its checksum gets a second chance by a read of its own. */
-static enum err decode_window(struct gather *g, int32_t token, uint8_t *window, float *x)
+static void decode_window(const struct gather *g, int32_t token, const uint8_t *window, float *x)
 {
     const struct model_tensor *t = &g->model->layers[0].tensors[ROLE_EMBED];
     int64_t offset, n_bytes;
     model_embed_row(g->model, token, &offset, &n_bytes);
-    const uint8_t *row = window + offset % DISK_BLOCK;
-    if (crc32c(0, row, n_bytes) != g->model->row_crcs[token]) {
-        struct segment segment = window_of(g, token, window);
-        struct ticket again = {
-            .place = HOME_PACK, .segments = &segment, .n_segments = 1, .name = "rows", .batch = -1};
-        mover_submit(g->home->mover, &again);
-        TRY(mover_wait(g->home->mover, &again));
-        if (crc32c(0, row, n_bytes) != g->model->row_crcs[token])
-            return fail(ERR_CORRUPT, "%s: embedding, row %d: checksum is wrong (pack it again)",
-                        g->model->path, token);
-    }
-    dtype_decode_row(t->dtype, row, t->k, x);
-    return OK;
+    dtype_decode_row(t->dtype, window + offset % DISK_BLOCK, t->k, x);
 }
 
 static void submit_set(struct gather *g, struct gather_set *s, int n, int64_t due, int batch)
@@ -107,7 +100,7 @@ enum err gather_ahead(struct gather *g, struct batch *batch, int64_t due)
     if (!g->ahead)
         return OK;
     struct gather_set *s = &g->ahead[batch->index];
-    TRY(mover_wait(g->home->mover, &s->ticket));
+    mover_wait(g->home->mover, &s->ticket); // nobody has asked for these, when it is not done yet
     int n = 0;
     for (int r = 0; r < batch->n_rows; r++) {
         struct row *row = &batch->rows[r];
@@ -116,26 +109,31 @@ enum err gather_ahead(struct gather *g, struct batch *batch, int64_t due)
             row->n_done + row->n_take != row->request->n_tokens - 1)
             continue;
         row->ahead_token = row->request->tokens[row->request->n_tokens - 1];
-        s->segments[n++] = window_of(g, row->ahead_token, s->windows + r * g->window_bytes);
+        row->ahead_window = n;
+        s->segments[n] = window_of(g, row->ahead_token, s->windows + n * g->window_bytes);
+        n++;
     }
     submit_set(g, s, n, due, batch->index);
     return OK;
 }
 
-/* The k-th token of the batch's pass, and whether it was asked for ahead. */
+/* The k-th token of the batch's pass, and the window that came ahead with it; -1: none. */
 struct token_at {
     int32_t token;
-    int row, ahead;
+    int ahead;
 };
 
-static struct token_at token_find(const struct batch *batch, int *span, int i)
+static struct token_at token_find(const struct gather *g, const struct batch *batch, int *span,
+                                  int i)
 {
     while (i >= batch->spans[*span].first + batch->spans[*span].n)
         (*span)++;
     const struct span *s = &batch->spans[*span];
     const struct row *row = &batch->rows[s->row];
-    struct token_at t = {.token = row->request->tokens[s->pos + i - s->first], .row = s->row};
-    t.ahead = s->kind == SPAN_FORCED && s->n == 1 && row->ahead_token == t.token;
+    struct token_at t = {.token = row->request->tokens[s->pos + i - s->first], .ahead = -1};
+    if (s->kind == SPAN_FORCED && s->n == 1 && row->ahead_token == t.token && g->ahead &&
+        g->ahead[batch->index].segments[row->ahead_window].err == OK)
+        t.ahead = row->ahead_window;
     return t;
 }
 
@@ -145,8 +143,8 @@ static int chunk_issue(struct gather *g, struct gather_set *s, const struct batc
 {
     int n = 0, span = 0;
     for (; i < batch->n_tokens && n < g->chunk_cap; i++) {
-        struct token_at t = token_find(batch, &span, i);
-        if (!t.ahead) {
+        struct token_at t = token_find(g, batch, &span, i);
+        if (t.ahead < 0) {
             s->segments[n] = window_of(g, t.token, s->windows + n * g->window_bytes);
             n++;
         }
@@ -164,12 +162,12 @@ enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, floa
         const uint8_t *rows = g->home->weights[0].resident + t->offset;
         int64_t row_bytes = dtype_row_bytes(t->dtype, dim);
         for (int i = 0; i < batch->n_tokens; i++)
-            dtype_decode_row(t->dtype, rows + token_find(batch, &span, i).token * row_bytes, dim,
+            dtype_decode_row(t->dtype, rows + token_find(g, batch, &span, i).token * row_bytes, dim,
                              x + (int64_t)i * dim);
         return OK;
     }
     struct gather_set *ahead = &g->ahead[batch->index];
-    TRY(mover_wait(g->home->mover, &ahead->ticket));
+    mover_wait(g->home->mover, &ahead->ticket); // a row that did not come is read in its chunk
     int first = 0, span = 0;
     int last = chunk_issue(g, &g->chunk[0], batch, 0, step);
     for (int k = 0; first < batch->n_tokens; k ^= 1) {
@@ -177,10 +175,11 @@ enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, floa
         TRY(mover_wait(g->home->mover, &g->chunk[k].ticket));
         uint8_t *window = g->chunk[k].windows;
         for (int i = first; i < last; i++) {
-            struct token_at a = token_find(batch, &span, i);
-            uint8_t *from = a.ahead ? ahead->windows + a.row * g->window_bytes : window;
-            TRY(decode_window(g, a.token, from, x + (int64_t)i * dim));
-            window += a.ahead ? 0 : g->window_bytes;
+            struct token_at a = token_find(g, batch, &span, i);
+            int came = a.ahead >= 0;
+            const uint8_t *from = came ? ahead->windows + a.ahead * g->window_bytes : window;
+            decode_window(g, a.token, from, x + (int64_t)i * dim);
+            window += came ? 0 : g->window_bytes;
         }
         first = last;
         last = next;

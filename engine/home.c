@@ -46,14 +46,17 @@ static void lay_out_kv_frames(struct home *h, struct arena *a)
     int words = (int)ceil_div(p->pages_batch, 64);
     h->kv_frames = ARENA_ARRAY(a, struct kv_frame, p->kv_frames);
     h->kv_last = ARENA_ARRAY(a, struct last_write, p->decoder * p->batches);
-    h->kv_crc = ARENA_ARRAY(a, uint32_t, (int64_t)p->decoder * p->batches * p->pages_batch);
+    int64_t pool = (int64_t)p->decoder * p->batches * p->pages_batch;
+    h->kv_units = (int)ceil_div(h->kv.page_bytes, MOVER_PIECE);
+    h->kv_crc = ARENA_ARRAY(a, uint32_t, pool * h->kv_units);
+    h->kv_generation = ARENA_ARRAY(a, uint32_t, pool);
+    h->kv_seeds = ARENA_ARRAY(a, uint32_t, p->pages_batch);
     int64_t rows = (int64_t)p->batches * p->batch;
     h->kv_tails = arena_take(a, rows * p->decoder * h->kv.page_bytes, DISK_BLOCK);
     for (int i = 0; i < p->kv_frames; i++) {
         struct kv_frame f = {.step = -1};
         f.base = arena_take(a, p->pages_batch * h->kv.page_bytes, DISK_BLOCK);
-        f.read_segments = ARENA_ARRAY(a, struct segment, p->pages_batch);
-        f.write_segments = ARENA_ARRAY(a, struct segment, p->pages_batch);
+        f.segments = ARENA_ARRAY(a, struct segment, p->pages_batch);
         f.fetched = ARENA_ARRAY(a, uint64_t, words);
         if (a->base)
             h->kv_frames[i] = f;
@@ -73,10 +76,13 @@ static void lay_out(struct home *h, struct arena *a, const struct home_config *c
         h->hidden_frame_bytes = round_up(p->step_tokens * token_bytes, DISK_BLOCK);
         h->hidden_frames = ARENA_ARRAY(a, struct hidden_frame, p->hidden_frames);
         h->hidden_last = ARENA_ARRAY(a, struct last_write, p->batches);
-        h->hidden_crc = ARENA_ARRAY(a, uint32_t, p->batches);
+        h->hidden_units = (int)ceil_div(h->hidden_frame_bytes, MOVER_PIECE);
+        h->hidden_crc = ARENA_ARRAY(a, uint32_t, (int64_t)p->batches * h->hidden_units);
+        h->hidden_generation = ARENA_ARRAY(a, uint32_t, p->batches);
         for (int i = 0; i < p->hidden_frames; i++) {
             struct hidden_frame f = {.step = -1};
             f.base = arena_take(a, h->hidden_frame_bytes, DISK_BLOCK);
+            f.segments = ARENA_ARRAY(a, struct segment, h->hidden_units);
             if (a->base)
                 h->hidden_frames[i] = f;
         }
@@ -125,14 +131,14 @@ static enum err open_mover(struct home *h, const struct home_config *config)
                              .n_bytes = h->busy_bytes,
                              .trace = config->trace};
     m.places[HOME_PACK] =
-        (struct mover_place){.path = h->model->path, .fd = -1, .n_bytes = h->model->file_bytes};
+        (struct mover_place){.path = h->model->path, .fd = -1, .hint = "pack it again"};
     m.places[HOME_SCRATCH] =
         (struct mover_place){.path = "scratch file", .fd = h->tiers[TIER_NVME].fd};
     if (h->tiers[TIER_NVME].n_bytes == 0)
         m.places[HOME_SCRATCH] = (struct mover_place){0};
     if (h->codec) {
-        m.places[HOME_CODEC] =
-            (struct mover_place){.path = h->codec->path, .fd = -1, .n_bytes = h->codec->file_bytes};
+        m.places[HOME_CODEC] = (struct mover_place){
+            .path = h->codec->path, .fd = -1, .hint = "delete it: it is made again"};
         m.staging = h->staging;
     }
     return mover_open(&h->mover, &m);
@@ -141,6 +147,7 @@ static enum err open_mover(struct home *h, const struct home_config *config)
 enum err home_open(struct home *h, const struct home_config *config)
 {
     *h = (struct home){.plan = config->plan, .model = config->model, .trace = config->trace};
+    h->run_number = mix64((uint64_t)clock_ns());
     h->codec = config->plan->codec != PLAN_CODEC_NONE ? config->codec : NULL;
     const struct shape *s = &config->model->shape;
     kv_layout_init(&h->kv, config->kv_format, s->n_kv_heads, s->head_dim);

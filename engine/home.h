@@ -33,8 +33,9 @@ struct kv_frame {
     int64_t step;  // that it serves; -1: free once `write` is done
     uint8_t *base; // [pages_batch][page_bytes]
     struct ticket read, write;
-    struct segment *read_segments, *write_segments; // [pages_batch]
+    struct segment *segments; // [pages_batch], a page each: of the read, then of the write
     int n_write;
+    int bad;           // some page could not be read: its segment tells which
     uint64_t *fetched; // bit per page of the batch's pool that `read` brings
 };
 
@@ -42,7 +43,8 @@ struct hidden_frame {
     int64_t step; // -1: free once `write` is done
     uint8_t *base;
     struct ticket read, write;
-    struct segment read_segment, write_segment;
+    struct segment *segments; // [hidden_units], MOVER_PIECE each: of the read, then of the write
+    int bad;                  // some of them could not be read
 };
 
 /* The last write of an extent: done when the ticket is, or when it serves another transfer by now.
@@ -72,13 +74,23 @@ struct home {
     uint8_t *kv_pool;           // RAM home: [decoder][batches][pages_batch][page_bytes]
     struct kv_frame *kv_frames; // NVMe home: [kv_frames]
     struct last_write *kv_last; // [decoder][batches]
-    uint32_t *kv_crc;           // [decoder][batches][pages_batch] of pages on NVMe
-    uint8_t *kv_tails;          // NVMe home: [batches][batch][decoder][page_bytes]
+    /* Of each page on NVMe, [decoder][batches][pages_batch]: its checksums, filled and compared by
+     * the mover, and which writing of it they are of. They are chained from who wrote what (see
+     * page_seed), so that a page that is stale, swapped or another's is as wrong as a damaged one.
+     */
+    uint32_t *kv_crc; // [...][kv_units]
+    uint32_t *kv_generation;
+    int kv_units;        // of MOVER_PIECE in a page
+    uint32_t *kv_seeds;  // [pages_batch] for the fetch that is being built
+    uint8_t *kv_tails;   // NVMe home: [batches][batch][decoder][page_bytes]
+    uint64_t run_number; // tells this run's pages from an earlier one's
 
     uint8_t *hidden; // RAM home: [pass_tokens][dim] f32
     struct hidden_frame *hidden_frames;
     struct last_write *hidden_last; // [batches]
-    uint32_t *hidden_crc;           // [batches] of what was written last
+    uint32_t *hidden_crc;           // [batches][hidden_units] of what was written last
+    uint32_t *hidden_generation;    // [batches]
+    int hidden_units;               // of MOVER_PIECE in a frame
     int64_t hidden_scratch_offset, hidden_frame_bytes;
 };
 
@@ -120,27 +132,30 @@ void home_weights_keep(struct home *h, int layer);
 uint8_t *home_weights_claim(struct home *h, int layer);
 
 /* KV of (layer, batch) at a step; layer counts decoder layers from 0. pages: ids whose bytes the
- * step will read. get returns the base of the batch's pages; pages that fetch did not bring hold
- * nothing yet. store writes the pages listed by home_kv_dirty() home. */
+ * step will read, rows: who wrote them. get returns the base of the batch's pages; pages that fetch
+ * did not bring hold nothing yet. store writes the pages listed by home_kv_dirty() home. */
 enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch, const int32_t *pages,
-                       int n_pages);
+                       const int64_t *rows, int n_pages);
 enum err home_kv_get(struct home *h, int64_t step, int layer, int batch, uint8_t **base);
-void home_kv_dirty(struct home *h, int64_t step, int layer, int batch, int page, uint64_t row);
+void home_kv_dirty(struct home *h, int64_t step, int layer, int batch, int page, int64_t row);
 enum err home_kv_store(struct home *h, int64_t step, int layer, int batch);
-/* Verifies a fetched page against the CRC of its last write; re-reads it once. ERR_CORRUPT: still
- * wrong, the row must be computed again from its tokens. */
-enum err home_kv_verify(struct home *h, int64_t step, int layer, int batch, int page, uint64_t row);
+/* After get. OK, or why this page could not be had (ERR_CORRUPT, ERR_IO; get has recorded the
+ * sentence): the row must be computed again from its tokens. */
+enum err home_kv_page(const struct home *h, int64_t step, int page);
 /* The page being filled of one row (NVMe home only). */
 uint8_t *home_kv_tail(struct home *h, int layer, int batch, int row);
 
 /* Hidden states of a batch: [n_tokens, dim] f32. In RAM: the place at `first_token` of the pass.
  * NVMe home: the frame of the step (taken afresh when nothing was fetched). */
 enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_tokens);
-enum err home_hidden_get(struct home *h, int64_t step, int batch, int64_t first_token, float **x);
+enum err home_hidden_get(struct home *h, int64_t step, int64_t first_token, float **x);
+/* After get. OK, or why the states of this token of the batch could not be had; they are zeros. */
+enum err home_hidden_token(const struct home *h, int64_t step, int64_t token);
 /* The step no longer needs its frame; write 1: it changed the states, they go home. */
 enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_tokens, int write);
 
-/* Waits for every ticket still in flight. */
-enum err home_drain(struct home *h);
+/* Waits for every ticket still in flight: they are for steps that will not come, so that their
+ * errors matter to nobody. */
+void home_drain(struct home *h);
 
 #endif

@@ -5,6 +5,7 @@
  * come. */
 #include "engine/home.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Waits for a ticket; time lost goes to the stall lane under the ticket's name. */
@@ -23,6 +24,21 @@ static enum err wait_ticket(struct home *h, struct ticket *t, int64_t step)
                                    .layer = t->layer,
                                    .batch = t->batch});
     return e;
+}
+
+/* Waits for a read of KV or hidden states: what could not be had stands in its segments, `bad`
+ * tells that there is such a one. Errors are those that end the run. */
+static enum err wait_read(struct home *h, struct ticket *t, int64_t step, int *bad)
+{
+    enum err e = wait_ticket(h, t, step);
+    if (e != ERR_CORRUPT && e != ERR_IO)
+        return e;
+    *bad = 1;
+    char text[256];
+    snprintf(text, sizeof text, "%s", err_text());
+    TRY(mover_failed(h->mover)); // a write's failure is no read's
+    fail(e, "%s", text);         // for whoever asks which
+    return OK;
 }
 
 /* The ticket to wait for before an extent is touched again; NULL when its last write is done. A
@@ -49,14 +65,16 @@ enum err home_weights_fetch(struct home *h, int layer, int64_t due)
         to = w->frame = h->free_frames[--h->n_free_frames];
     }
     const struct model_layer *l = &h->model->layers[layer];
-    w->segment = (struct segment){l->offset, l->n_bytes, to};
+    w->segment = (struct segment){.offset = l->offset,
+                                  .n_bytes = l->n_bytes,
+                                  .buf = to,
+                                  .crc = h->model->piece_crcs + l->piece};
     const struct codec_piece *stored = h->codec ? pack_codec_layer(h->codec, l) : NULL;
     w->ticket = (struct ticket){.place = stored ? HOME_CODEC : HOME_PACK,
                                 .stored = stored,
                                 .segments = &w->segment,
                                 .n_segments = 1,
                                 .due = due,
-                                .crc = h->model->piece_crcs + l->piece,
                                 .name = "weights",
                                 .layer = layer,
                                 .batch = -1};
@@ -118,7 +136,7 @@ static int64_t kv_extent(const struct home *h, int layer, int batch)
     return ((int64_t)layer * p->batches + batch) * p->pages_batch;
 }
 
-static struct kv_frame *kv_frame_of(struct home *h, int64_t step)
+static struct kv_frame *kv_frame_of(const struct home *h, int64_t step)
 {
     for (int i = 0; i < h->plan->kv_frames; i++)
         if (h->kv_frames[i].step == step)
@@ -140,43 +158,50 @@ static enum err kv_frame_take(struct home *h, int64_t step, struct kv_frame **ou
     CHECK(oldest);
     TRY(wait_ticket(h, &oldest->write, step));
     oldest->step = step;
-    oldest->n_write = 0;
+    oldest->n_write = oldest->bad = 0;
     memset(oldest->fetched, 0, (size_t)ceil_div(h->plan->pages_batch, 64) * 8);
     *out = oldest;
     return OK;
 }
 
-static void add_segment(struct segment *segments, int *n, int64_t offset, int64_t n_bytes,
-                        void *buf)
+/* Who wrote which page, and when: what its checksums are chained from. */
+static uint32_t page_seed(const struct home *h, int64_t extent, int page, int64_t row)
 {
-    if (*n > 0) { // neighbours in file and memory travel together
-        struct segment *last = &segments[*n - 1];
-        if (last->offset + last->n_bytes == offset && (uint8_t *)last->buf + last->n_bytes == buf) {
-            last->n_bytes += n_bytes;
-            return;
-        }
-    }
-    segments[(*n)++] = (struct segment){offset, n_bytes, buf};
+    uint64_t identity[4] = {h->run_number, (uint64_t)row, (uint64_t)(extent + page),
+                            h->kv_generation[extent + page]};
+    return crc32c(0, identity, sizeof identity);
+}
+
+static struct segment page_segment(const struct home *h, const struct kv_frame *f, int64_t extent,
+                                   int page, uint32_t seed)
+{
+    int64_t size = h->kv.page_bytes;
+    return (struct segment){.offset = (extent + page) * size,
+                            .n_bytes = size,
+                            .buf = f->base + page * size,
+                            .crc = h->kv_crc + (extent + page) * h->kv_units,
+                            .seed = seed};
 }
 
 enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch, const int32_t *pages,
-                       int n_pages)
+                       const int64_t *rows, int n_pages)
 {
     if (h->plan->kv_home != TIER_NVME || n_pages == 0)
         return OK;
     struct kv_frame *f;
     TRY(kv_frame_take(h, step, &f));
     int64_t extent = kv_extent(h, layer, batch);
-    int64_t size = h->kv.page_bytes;
-    for (int i = 0; i < n_pages; i++)
+    for (int i = 0; i < n_pages; i++) {
         f->fetched[pages[i] >> 6] |= 1ull << (pages[i] & 63);
+        h->kv_seeds[pages[i]] = page_seed(h, extent, pages[i], rows[i]);
+    }
     int n = 0;
-    for (int64_t page = 0; page < h->plan->pages_batch; page++) // ascending: neighbours merge
+    for (int page = 0; page < h->plan->pages_batch; page++) // ascending: neighbours travel together
         if (f->fetched[page >> 6] >> (page & 63) & 1)
-            add_segment(f->read_segments, &n, (extent + page) * size, size, f->base + page * size);
+            f->segments[n++] = page_segment(h, f, extent, page, h->kv_seeds[page]);
     f->read =
         (struct ticket){.place = HOME_SCRATCH,
-                        .segments = f->read_segments,
+                        .segments = f->segments,
                         .n_segments = n,
                         .due = step,
                         .after = last_ticket(h, &h->kv_last[layer * h->plan->batches + batch]),
@@ -197,49 +222,34 @@ enum err home_kv_get(struct home *h, int64_t step, int layer, int batch, uint8_t
     if (!f)
         TRY(kv_frame_take(h, step, &f));
     else
-        TRY(wait_ticket(h, &f->read, step));
+        TRY(wait_read(h, &f->read, step, &f->bad));
     *base = f->base;
     return OK;
 }
 
-static uint32_t page_crc(const struct home *h, const uint8_t *page, int layer, int index,
-                         uint64_t row)
+enum err home_kv_page(const struct home *h, int64_t step, int page)
 {
-    uint64_t identity[3] = {row, (uint64_t)layer, (uint64_t)index};
-    return crc32c(crc32c(0, identity, sizeof identity), page, h->kv.page_bytes);
+    const struct kv_frame *f = kv_frame_of(h, step);
+    CHECK(f && (f->fetched[page >> 6] >> (page & 63) & 1));
+    if (!f->bad)
+        return OK;
+    int n = 0; // segments stand in the order of pages
+    for (int word = 0; word < page >> 6; word++)
+        n += __builtin_popcountll(f->fetched[word]);
+    n += __builtin_popcountll(f->fetched[page >> 6] & ((1ull << (page & 63)) - 1));
+    return f->segments[n].err;
 }
 
-void home_kv_dirty(struct home *h, int64_t step, int layer, int batch, int page, uint64_t row)
+void home_kv_dirty(struct home *h, int64_t step, int layer, int batch, int page, int64_t row)
 {
     if (h->plan->kv_home != TIER_NVME)
         return;
     struct kv_frame *f = kv_frame_of(h, step);
     CHECK(f);
     int64_t extent = kv_extent(h, layer, batch);
-    int64_t size = h->kv.page_bytes;
-    uint8_t *at = f->base + page * size;
-    h->kv_crc[extent + page] = page_crc(h, at, layer, page, row);
-    add_segment(f->write_segments, &f->n_write, (extent + page) * size, size, at);
-}
-
-enum err home_kv_verify(struct home *h, int64_t step, int layer, int batch, int page, uint64_t row)
-{
-    struct kv_frame *f = kv_frame_of(h, step);
-    CHECK(f && (f->fetched[page >> 6] >> (page & 63) & 1));
-    int64_t extent = kv_extent(h, layer, batch);
-    int64_t size = h->kv.page_bytes;
-    uint8_t *at = f->base + page * size;
-    if (page_crc(h, at, layer, page, row) == h->kv_crc[extent + page])
-        return OK;
-    f->read_segments[0] = (struct segment){(extent + page) * size, size, at};
-    f->read.n_segments = 1;
-    f->read.after = NULL;
-    mover_submit(h->mover, &f->read);
-    TRY(mover_wait(h->mover, &f->read));
-    if (page_crc(h, at, layer, page, row) == h->kv_crc[extent + page])
-        return OK;
-    return fail(ERR_CORRUPT, "scratch file: layer %d, batch %d, page %d: checksum is wrong", layer,
-                batch, page);
+    h->kv_generation[extent + page]++;
+    uint32_t seed = page_seed(h, extent, page, row);
+    f->segments[f->n_write++] = page_segment(h, f, extent, page, seed);
 }
 
 enum err home_kv_store(struct home *h, int64_t step, int layer, int batch)
@@ -249,12 +259,12 @@ enum err home_kv_store(struct home *h, int64_t step, int layer, int batch)
     struct kv_frame *f = kv_frame_of(h, step);
     if (!f)
         return OK; // an empty step
-    TRY(wait_ticket(h, &f->read, step));
+    TRY(wait_read(h, &f->read, step, &f->bad));
     if (f->n_write > 0) {
         struct last_write *last = &h->kv_last[layer * h->plan->batches + batch];
         f->write = (struct ticket){.place = HOME_SCRATCH,
                                    .write = 1,
-                                   .segments = f->write_segments,
+                                   .segments = f->segments,
                                    .n_segments = f->n_write,
                                    .due = step,
                                    .after = last_ticket(h, last),
@@ -277,7 +287,7 @@ uint8_t *home_kv_tail(struct home *h, int layer, int batch, int row)
 
 /* ---- hidden states ---- */
 
-static struct hidden_frame *hidden_frame_of(struct home *h, int64_t step)
+static struct hidden_frame *hidden_frame_of(const struct home *h, int64_t step)
 {
     for (int i = 0; i < h->plan->hidden_frames; i++)
         if (h->hidden_frames[i].step == step)
@@ -296,13 +306,27 @@ static enum err hidden_frame_take(struct home *h, int64_t step, struct hidden_fr
     CHECK(oldest);
     TRY(wait_ticket(h, &oldest->write, step));
     oldest->step = step;
+    oldest->bad = 0;
     *out = oldest;
     return OK;
 }
 
-static int64_t hidden_bytes(const struct home *h, int64_t n_tokens)
+/* Cuts the states of n_tokens into segments, so that a bad one costs no more rows than it holds. */
+static int hidden_segments(const struct home *h, struct hidden_frame *f, int batch,
+                           int64_t n_tokens)
 {
-    return round_up(n_tokens * h->model->shape.dim * 4, 4096);
+    int64_t n_bytes = round_up(n_tokens * h->model->shape.dim * 4, 4096);
+    uint64_t identity[3] = {h->run_number, (uint64_t)batch, h->hidden_generation[batch]};
+    uint32_t seed = crc32c(0, identity, sizeof identity);
+    int n = 0;
+    for (int64_t at = 0; at < n_bytes; at += MOVER_PIECE, n++)
+        f->segments[n] = (struct segment){
+            .offset = h->hidden_scratch_offset + batch * h->hidden_frame_bytes + at,
+            .n_bytes = min_i64(MOVER_PIECE, n_bytes - at),
+            .buf = f->base + at,
+            .crc = h->hidden_crc + (int64_t)batch * h->hidden_units + n,
+            .seed = seed};
+    return n;
 }
 
 enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_tokens)
@@ -311,11 +335,9 @@ enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_to
         return OK;
     struct hidden_frame *f;
     TRY(hidden_frame_take(h, step, &f));
-    f->read_segment = (struct segment){h->hidden_scratch_offset + batch * h->hidden_frame_bytes,
-                                       hidden_bytes(h, n_tokens), f->base};
     f->read = (struct ticket){.place = HOME_SCRATCH,
-                              .segments = &f->read_segment,
-                              .n_segments = 1,
+                              .segments = f->segments,
+                              .n_segments = hidden_segments(h, f, batch, n_tokens),
                               .due = step,
                               .after = last_ticket(h, &h->hidden_last[batch]),
                               .name = "hidden",
@@ -325,28 +347,7 @@ enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_to
     return OK;
 }
 
-/* What was read is what was written last; else it is read once more. Not when the write failed: its
- * frame would tell only when it is taken again, after these states were used. */
-static enum err hidden_verify(struct home *h, struct hidden_frame *f, int batch)
-{
-    const struct segment *s = &f->read_segment;
-    const struct last_write *last = &h->hidden_last[batch];
-    if (crc32c(0, s->buf, s->n_bytes) == h->hidden_crc[batch])
-        return OK;
-    if (last->ticket && last->ticket->seq == last->seq)
-        TRY(mover_wait(h->mover, last->ticket));
-    f->read.after = NULL;
-    mover_submit(h->mover, &f->read);
-    TRY(mover_wait(h->mover, &f->read));
-    if (crc32c(0, s->buf, s->n_bytes) == h->hidden_crc[batch])
-        return OK;
-    return fail(
-        ERR_CORRUPT,
-        "scratch file: hidden states of batch %d: checksum is wrong (the same command resumes)",
-        batch);
-}
-
-enum err home_hidden_get(struct home *h, int64_t step, int batch, int64_t first_token, float **x)
+enum err home_hidden_get(struct home *h, int64_t step, int64_t first_token, float **x)
 {
     if (h->plan->hidden_home != TIER_NVME) {
         *x = (float *)(void *)h->hidden + first_token * h->model->shape.dim;
@@ -355,12 +356,26 @@ enum err home_hidden_get(struct home *h, int64_t step, int batch, int64_t first_
     struct hidden_frame *f = hidden_frame_of(h, step);
     if (!f)
         TRY(hidden_frame_take(h, step, &f));
-    else {
-        TRY(wait_ticket(h, &f->read, step));
-        TRY(hidden_verify(h, f, batch));
-    }
+    else
+        TRY(wait_read(h, &f->read, step, &f->bad));
+    for (int i = 0; f->bad && i < f->read.n_segments; i++)
+        if (f->segments[i].err != OK)
+            memset(f->segments[i].buf, 0, (size_t)f->segments[i].n_bytes);
     *x = (float *)(void *)f->base;
     return OK;
+}
+
+enum err home_hidden_token(const struct home *h, int64_t step, int64_t token)
+{
+    const struct hidden_frame *f =
+        h->plan->hidden_home == TIER_NVME ? hidden_frame_of(h, step) : NULL;
+    if (!f || !f->bad)
+        return OK;
+    int64_t size = (int64_t)h->model->shape.dim * 4;
+    enum err err = OK;
+    for (int64_t i = token * size / MOVER_PIECE; i * MOVER_PIECE < (token + 1) * size; i++)
+        err = err == OK ? f->segments[i].err : err;
+    return err;
 }
 
 enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_tokens, int write)
@@ -370,22 +385,19 @@ enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_toke
     struct hidden_frame *f = hidden_frame_of(h, step);
     if (!f)
         return OK;
-    TRY(wait_ticket(h, &f->read, step));
+    TRY(wait_read(h, &f->read, step, &f->bad));
     if (write && n_tokens > 0) {
         struct last_write *last = &h->hidden_last[batch];
-        f->write_segment =
-            (struct segment){h->hidden_scratch_offset + batch * h->hidden_frame_bytes,
-                             hidden_bytes(h, n_tokens), f->base};
+        h->hidden_generation[batch]++;
         f->write = (struct ticket){.place = HOME_SCRATCH,
                                    .write = 1,
-                                   .segments = &f->write_segment,
-                                   .n_segments = 1,
+                                   .segments = f->segments,
+                                   .n_segments = hidden_segments(h, f, batch, n_tokens),
                                    .due = step,
                                    .after = last_ticket(h, last),
                                    .name = "hidden",
                                    .layer = -1,
                                    .batch = batch};
-        h->hidden_crc[batch] = crc32c(0, f->base, f->write_segment.n_bytes);
         mover_submit(h->mover, &f->write);
         *last = (struct last_write){&f->write, f->write.seq};
     }
@@ -393,20 +405,19 @@ enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_toke
     return OK;
 }
 
-enum err home_drain(struct home *h)
+void home_drain(struct home *h)
 {
     for (int layer = 0; layer < h->plan->layers; layer++)
         if (h->weights[layer].asked) {
             h->weights[layer].asked = 0;
-            TRY(mover_wait(h->mover, &h->weights[layer].ticket));
+            mover_wait(h->mover, &h->weights[layer].ticket);
         }
     for (int i = 0; i < h->plan->kv_frames; i++) {
-        TRY(mover_wait(h->mover, &h->kv_frames[i].read));
-        TRY(mover_wait(h->mover, &h->kv_frames[i].write));
+        mover_wait(h->mover, &h->kv_frames[i].read);
+        mover_wait(h->mover, &h->kv_frames[i].write);
     }
     for (int i = 0; i < h->plan->hidden_frames; i++) {
-        TRY(mover_wait(h->mover, &h->hidden_frames[i].read));
-        TRY(mover_wait(h->mover, &h->hidden_frames[i].write));
+        mover_wait(h->mover, &h->hidden_frames[i].read);
+        mover_wait(h->mover, &h->hidden_frames[i].write);
     }
-    return OK;
 }

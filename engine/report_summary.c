@@ -159,9 +159,19 @@ static json_t *kv_json(const struct report_figures *f, const struct run *r)
     put(kv, "evicted_tokens", json_integer(r->engine.batches.evicted_slots));
     put(kv, "scope", json_string(e->scope == EVICT_SCOPE_LAYER ? "layer" : "head"));
     put(kv, "simulated", json_boolean(e->simulate));
-    put(kv, "recomputed_pages", json_integer(r->engine.kv_lost));
     (void)f;
     return kv;
+}
+
+/* What the checks of stored bytes found: pieces that were right when read again, pieces that were
+ * not, rows that were computed again for it. */
+static json_t *repairs_json(const struct engine *e)
+{
+    json_t *repairs = json_object();
+    put(repairs, "pieces", json_integer(e->repairs.repaired));
+    put(repairs, "bad", json_integer(e->repairs.bad));
+    put(repairs, "rows", json_integer(e->rows_lost));
+    return repairs;
 }
 
 static json_t *tiers_json(const struct plan *p)
@@ -297,6 +307,7 @@ enum err report_summary_write(const struct report_figures *f, const struct run *
     put(peak, "disk", json_integer(f->peak_disk_bytes));
     put(root, "peak_bytes", peak);
     put(root, "kv", kv_json(f, r));
+    put(root, "repairs", repairs_json(&r->engine));
     put(root, "version", json_string(SLUICE_VERSION));
     put(root, "machine", machine_json(r));
     put(root, "interrupted", json_boolean(f->err == ERR_STOPPED));

@@ -5,7 +5,7 @@
  * its own moment, and a page handed to a new row since is written before it is read. */
 #include "engine/stage.h"
 
-#define KV_LOST_MAX 64 // corrupt or unreadable pages before the run stops instead of recomputing
+#define BAD_MAX 64 // pieces that could not be had before the run stops instead of recomputing
 
 enum layer_kind { LAYER_EMBED, LAYER_DECODE, LAYER_SLICE };
 
@@ -32,8 +32,8 @@ enum err stage_fetch_kv(struct engine *e, struct step s)
 {
     if (s.pass < 0 || layer_kind(e, s.layer) != LAYER_DECODE || s.part != 0)
         return OK;
-    int n = batch_pages(batch_of(e, s), s.pass, e->page_list);
-    return home_kv_fetch(&e->home, s.n, s.layer - 1, s.batch, e->page_list, n);
+    int n = batch_pages(batch_of(e, s), s.pass, e->page_list, e->page_rows);
+    return home_kv_fetch(&e->home, s.n, s.layer - 1, s.batch, e->page_list, e->page_rows, n);
 }
 
 /* Tokens whose hidden states a step reads: after the last decoder layer only wanted positions go
@@ -52,17 +52,24 @@ enum err stage_fetch_hidden(struct engine *e, struct step s)
     return home_hidden_fetch(&e->home, s.n, s.batch, hidden_tokens(e, b, s.layer));
 }
 
-/* A page of the row cannot be had: the row is computed again from its tokens after this pass. */
+/* What stood on disk of the row cannot be had: it is computed again from its tokens after this
+ * pass, and nothing of this pass is its answer. The sentence is the one recorded last. */
 static enum err lose_row(struct engine *e, struct row *row, enum err cause)
 {
-    row->lost = 1;
-    if (++e->kv_lost > KV_LOST_MAX)
+    if (row->lost)
+        return OK;
+    struct mover_repairs repairs;
+    mover_repairs(e->home.mover, &repairs);
+    if (repairs.bad > BAD_MAX)
         return cause;
-    log_line(LOG_WARN, "kv: %s; row %lld will be computed again", err_text(),
+    row->lost = 1;
+    e->rows_lost++;
+    log_line(LOG_WARN, "%s; row %lld will be computed again", err_text(),
              (long long)row->request->index);
     return OK;
 }
 
+/* Pages that did not come back as they were written lose their rows. */
 static enum err verify_pages(struct engine *e, struct step s, struct batch *b)
 {
     for (int r = 0; r < b->n_rows; r++) {
@@ -70,11 +77,41 @@ static enum err verify_pages(struct engine *e, struct step s, struct batch *b)
         if (!row->request || row->n_take == 0)
             continue;
         for (int i = 0; i < row->n_slots / KV_PAGE_SLOTS && !row->lost; i++) {
-            enum err err = home_kv_verify(&e->home, s.n, s.layer - 1, s.batch, row->pages[i],
-                                          (uint64_t)row->request->index);
+            enum err err = home_kv_page(&e->home, s.n, row->pages[i]);
             if (err != OK)
                 TRY(lose_row(e, row, err));
         }
+    }
+    return OK;
+}
+
+/* Hidden states that did not come back as they were written lose their rows; the batch's first
+ * prompt takes those along that share its K and V. */
+static enum err verify_hidden(struct engine *e, struct step s, struct batch *b)
+{
+    enum err shared = OK;
+    for (int i = 0; i < b->n_spans; i++) {
+        const struct span *span = &b->spans[i];
+        struct row *row = &b->rows[span->row];
+        enum err err = span->kind == SPAN_PROMPT && span->pos > 0 ? shared : OK;
+        for (int k = 0; k < span->n && err == OK; k++)
+            err = home_hidden_token(&e->home, s.n, span->first + k);
+        if (i == b->first_prompt)
+            shared = err;
+        if (err != OK && row->request)
+            TRY(lose_row(e, row, err));
+    }
+    return OK;
+}
+
+/* The same behind the last decoder layer, where only wanted positions go on. */
+static enum err verify_positions(struct engine *e, struct step s, struct batch *b)
+{
+    for (int i = 0; i < b->n_positions; i++) {
+        struct row *row = &b->rows[b->positions[i].row];
+        enum err err = home_hidden_token(&e->home, s.n, i);
+        if (err != OK && row->request)
+            TRY(lose_row(e, row, err));
     }
     return OK;
 }
@@ -90,7 +127,7 @@ static void mark_dirty(struct engine *e, struct step s, struct batch *b)
         for (int i = 0; i < row->n_slots_after / KV_PAGE_SLOTS; i++)
             if (dirty[i >> 6] >> (i & 63) & 1)
                 home_kv_dirty(&e->home, s.n, s.layer - 1, s.batch, row->pages[i],
-                              (uint64_t)row->request->index);
+                              row->request->index);
     }
 }
 
@@ -99,14 +136,8 @@ static enum err compute_decode(struct engine *e, struct step s, struct batch *b,
 {
     int on_nvme = e->config.plan.kv_home == TIER_NVME;
     uint8_t *kv = NULL;
-    enum err err = home_kv_get(&e->home, s.n, s.layer - 1, s.batch, &kv);
-    if (err == ERR_IO && on_nvme) { // reads failed: the frame is there, its bytes are not
-        for (int r = 0; r < b->n_rows; r++)
-            if (b->rows[r].request && b->rows[r].n_slots > 0)
-                TRY(lose_row(e, &b->rows[r], err));
-        err = home_kv_get(&e->home, s.n, s.layer - 1, s.batch, &kv);
-    }
-    TRY(err);
+    TRY(verify_hidden(e, s, b));
+    TRY(home_kv_get(&e->home, s.n, s.layer - 1, s.batch, &kv));
     if (on_nvme)
         TRY(verify_pages(e, s, b));
     int64_t tail_stride = (int64_t)e->order.decoder * e->home.kv.page_bytes;
@@ -125,13 +156,14 @@ static enum err compute_embed(struct engine *e, struct step s)
     struct batch *b = batch_of(e, s);
     float *hidden = NULL;
     TRY(batch_refill(&e->batches, s.batch, s.pass));
-    TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &hidden));
+    TRY(home_hidden_get(&e->home, s.n, b->first_token, &hidden));
     return layer_embed(&e->work, &e->gather, b, s.n, hidden);
 }
 
 static enum err compute_slice(struct engine *e, struct step s, struct batch *b, const float *hidden,
                               const uint8_t *weights)
 {
+    TRY(verify_positions(e, s, b));
     layer_slice(&e->work, e->home.weights[s.layer].layer, b, weights, hidden);
     if (s.layer < e->order.layers - 1)
         return OK;
@@ -167,7 +199,7 @@ enum err stage_compute(struct engine *e, struct step s)
     float *hidden = NULL;
     TRY(get_weights(e, s, &weights));
     if (kind != LAYER_EMBED)
-        TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &hidden));
+        TRY(home_hidden_get(&e->home, s.n, b->first_token, &hidden));
     int64_t start_ns = clock_ns();
     if (kind == LAYER_EMBED)
         TRY(compute_embed(e, s));
@@ -199,9 +231,4 @@ enum err stage_retire(struct engine *e, struct step s)
     int last = s.layer == e->order.decoder;
     int n = kind == LAYER_SLICE || last ? b->n_positions : b->n_tokens;
     return home_hidden_put(&e->home, s.n, s.batch, n, kind != LAYER_SLICE);
-}
-
-enum err stage_drain(struct engine *e)
-{
-    return home_drain(&e->home);
 }

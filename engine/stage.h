@@ -1,5 +1,5 @@
 /* engine/stage.h - the hands of the loop: fetch, compute (embedding and head are layers too),
- * retire, drain. Each takes a step and does nothing off the line. */
+ * retire. Each takes a step and does nothing off the line. */
 #ifndef ENGINE_STAGE_H
 #define ENGINE_STAGE_H
 
@@ -11,6 +11,5 @@ enum err stage_fetch_hidden(struct engine *e, struct step s);
 enum err stage_compute(struct engine *e,
                        struct step s); // waits for its tickets; one layer of one batch
 enum err stage_retire(struct engine *e, struct step s); // KV and hidden home, frames unpinned
-enum err stage_drain(struct engine *e);                 // tickets of steps that will not come
 
 #endif

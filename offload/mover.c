@@ -13,19 +13,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEEN_UNIT   4096 // extents, and so their pieces, begin at multiples of this
 #define MOVER_LANES (LANE_D2H + 1)
 
+/* One transfer in flight: a part of one segment, or several whole ones that are neighbours. */
 struct piece {
     struct ring_io io; // of a device place: its bytes all the same, and err when it is done
     struct ticket *ticket;
     struct mover *mover;
-    int64_t index; // of MOVER_PIECE within segment 0, for its CRC
-    uint8_t *to;   // where the n_bytes go that io.buf holds; the same unless they are encoded
-    int64_t n_bytes;
+    int first, n;       // its segments
+    int64_t from;       // in the first, when it is a part
+    int64_t n_bytes;    // in memory; of the file io.n_bytes, less when they are encoded
+    uint8_t *to;        // where they go; io.buf, unless they are encoded
+    int64_t moved;      // bytes, rereads included
     uint8_t *staging;   // borrowed: [MOVER_PIECE], or NULL
-    int verify;         // the CRC of this piece is due
-    int reread;         // it was wrong once
+    int again;          // the segment that is read a second time, by itself; -1: none yet
     struct piece *next; // in free_pieces, or in landed
 };
 
@@ -35,9 +36,8 @@ struct mover {
     pthread_t thread;
     pthread_mutex_t lock; // guards the fields below and the private part of tickets
     pthread_cond_t done;
-    struct ticket *queue;  // QUEUED with pieces still to submit, by due, then by seq
-    uint64_t seq;          // tickets ever submitted
-    uint64_t verify_phase; // decides which pieces are checked again after their first read
+    struct ticket *queue; // QUEUED with pieces still to submit, by due, then by seq
+    uint64_t seq;         // tickets ever submitted
     int stop;
     struct piece *pieces; // owned; [depth]
     struct piece *free_pieces;
@@ -45,30 +45,15 @@ struct mover {
     struct codec *codec;       // owned; NULL without stored pieces
     int n_flying[MOVER_LANES]; // pieces in flight
     int64_t flying_since_ns[MOVER_LANES];
-    uint8_t *seen[MOVER_PLACES_MAX]; // owned; bit per SEEN_UNIT of the file: the piece that starts
-                                     // there was verified once
-    int64_t seen_pieces[MOVER_PLACES_MAX];
-    const char *paths[MOVER_PLACES_MAX];    // borrowed: for messages
-    int file[MOVER_PLACES_MAX];             // the ring's index, or -1: device memory
-    uint8_t *device_base[MOVER_PLACES_MAX]; // borrowed
-    struct stream *streams[2];              // owned; device to RAM, RAM to device
-    pthread_mutex_t landed_lock;            // guards `landed` alone: a device's thread takes it
-    struct piece *landed;                   // copies that are done
+    struct mover_place places[MOVER_PLACES_MAX]; // what they point to is borrowed
+    int file[MOVER_PLACES_MAX];                  // the ring's index, or -1: device memory
+    struct stream *streams[2];                   // owned; device to RAM, RAM to device
+    pthread_mutex_t landed_lock; // guards `landed` alone: a device's thread takes it
+    struct piece *landed;        // copies that are done
+    _Atomic int failed;          // enum err: see mover_failed(); its text is set before
+    char failed_text[256];
+    _Atomic int64_t repaired, bad; // see struct mover_repairs
 };
-
-/* CRCs are checked at the first read of a piece in this run, then once in 16. */
-static int verify_due(struct mover *m, int place, int64_t offset)
-{
-    int64_t at = offset / SEEN_UNIT;
-    if (at >= m->seen_pieces[place])
-        return 1;
-    uint8_t bit = (uint8_t)(1u << (at & 7));
-    if (!(m->seen[place][at >> 3] & bit)) {
-        m->seen[place][at >> 3] |= bit;
-        return 1;
-    }
-    return mix64(m->verify_phase++) % 16 == 0;
-}
 
 static void ticket_finish(struct mover *m, struct ticket *t)
 {
@@ -111,19 +96,35 @@ static void lane_count(struct mover *m, enum lane lane, int change, int64_t byte
         total->busy_ns += now - m->flying_since_ns[lane];
 }
 
-/* Where a ticket's next piece comes from, and whether into its place or, encoded, into staging. */
-static void piece_aim(struct piece *p, const struct ticket *t)
+/* Whole segments from `first` on that lie side by side in place and memory, at most a piece's
+ * worth. */
+static int run_of_segments(const struct ticket *t, int first, int64_t *n_bytes)
 {
-    const struct segment *s = &t->segments[t->next_segment];
-    int64_t at = t->next_byte;
-    p->n_bytes = min_i64(MOVER_PIECE, s->n_bytes - at);
-    p->to = (uint8_t *)s->buf + at;
-    p->io.offset = s->offset + at;
-    p->io.n_bytes = p->n_bytes;
-    p->io.buf = p->to;
+    const struct segment *s = &t->segments[first];
+    int n = 0;
+    *n_bytes = 0;
+    while (first + n < t->n_segments && *n_bytes + s[n].n_bytes <= MOVER_PIECE &&
+           s[n].offset == s[0].offset + *n_bytes &&
+           s[n].buf == (void *)((uint8_t *)s[0].buf + *n_bytes))
+        *n_bytes += s[n++].n_bytes;
+    return n;
+}
+
+/* Where a piece comes from or goes to; one that is stored encoded comes into staging. */
+static void piece_aim(struct piece *p)
+{
+    const struct ticket *t = p->ticket;
+    const struct segment *s = &t->segments[p->first];
+    p->to = (uint8_t *)s->buf + p->from;
+    p->io = (struct ring_io){.file = p->mover->file[t->place],
+                             .write = t->write,
+                             .offset = s->offset + p->from,
+                             .n_bytes = p->n_bytes,
+                             .buf = p->to,
+                             .user = p};
     if (!t->stored)
         return;
-    const struct codec_piece *stored = &t->stored[at / MOVER_PIECE];
+    const struct codec_piece *stored = &t->stored[p->from / MOVER_PIECE];
     CHECK(stored->stored_bytes > 0 && stored->stored_bytes <= p->n_bytes && p->staging);
     p->io.offset = stored->offset;
     p->io.n_bytes = stored->stored_bytes;
@@ -132,24 +133,30 @@ static void piece_aim(struct piece *p, const struct ticket *t)
 }
 
 /* Cuts the next piece off a ticket into p; the ticket leaves the queue with its last piece. */
-static void piece_cut(struct mover *m, struct ticket **at, struct piece *p)
+static void piece_cut(struct ticket **at, struct piece *p)
 {
     struct ticket *t = *at;
     const struct segment *s = &t->segments[t->next_segment];
     p->ticket = t;
-    p->index = t->next_byte / MOVER_PIECE;
-    p->reread = 0;
-    p->io = (struct ring_io){.file = m->file[t->place], .write = t->write, .user = p};
-    piece_aim(p, t);
-    p->verify =
-        t->crc && !t->write && t->next_segment == 0 && verify_due(m, t->place, p->io.offset);
+    p->first = t->next_segment;
+    p->from = t->next_byte;
+    p->moved = 0;
+    p->again = -1;
+    p->n = p->from == 0 ? run_of_segments(t, p->first, &p->n_bytes) : 0;
+    if (p->n > 0) {
+        t->next_segment += p->n;
+    } else {
+        p->n = 1;
+        p->n_bytes = min_i64(MOVER_PIECE, s->n_bytes - p->from);
+        t->next_byte += p->n_bytes;
+        if (t->next_byte == s->n_bytes) {
+            t->next_byte = 0;
+            t->next_segment++;
+        }
+    }
+    piece_aim(p);
     if (t->in_flight++ == 0 && t->start_ns == 0)
         t->start_ns = clock_ns();
-    t->next_byte += p->n_bytes;
-    if (t->next_byte == s->n_bytes) {
-        t->next_byte = 0;
-        t->next_segment++;
-    }
     if (t->next_segment == t->n_segments)
         *at = t->next;
 }
@@ -182,53 +189,145 @@ static void ticket_trace(struct mover *m, struct ticket *t)
     trace->totals[lane].bytes = total.bytes;
 }
 
-/* Brings what was read into its place, and checks it there when that is due. */
-static int piece_is_right(struct mover *m, const struct piece *p)
+/* Brings what was read into its place; 0 when it cannot be what was stored. */
+static int piece_decode(struct mover *m, const struct piece *p)
 {
-    if (p->io.buf != p->to &&
-        codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->to, p->n_bytes) != 0)
-        return 0;
-    return !p->verify || crc32c(0, p->to, p->n_bytes) == p->ticket->crc[p->index];
+    if (!p->staging || p->io.buf != p->staging)
+        return 1;
+    return codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->to, p->n_bytes) == 0;
 }
 
-static void piece_wrong(struct mover *m, const struct piece *p)
+/* ---- the check of stored bytes ---- */
+
+/* CRC32C of what a piece holds of segment i; a part of a long one has its own. */
+static uint32_t unit_crc(const struct piece *p, int i)
 {
-    struct ticket *t = p->ticket;
-    fail(ERR_CORRUPT, "%s: layer %d, bytes %lld..%lld: checksum is wrong (%s)",
-         t->stored ? m->paths[t->place]
-         : t->name ? t->name
-                   : "file",
-         t->layer, (long long)p->io.offset, (long long)(p->io.offset + p->io.n_bytes),
-         t->stored ? "delete the file: it is made again" : "pack it again");
-    ticket_fail(t, ERR_CORRUPT, err_text());
+    const struct segment *s = &p->ticket->segments[i];
+    if (s->crc_bytes > 0)
+        return crc32c(s->seed, (uint8_t *)s->buf + s->crc_from, s->crc_bytes);
+    int64_t n_bytes = p->n > 1 ? s->n_bytes : p->n_bytes;
+    return crc32c(s->seed, (uint8_t *)s->buf + p->from, n_bytes);
 }
 
-/* One completed io. Returns 1 when the piece went out again (a checksum's second chance). */
-static int piece_complete(struct mover *m, struct piece *p)
+static int unit_is_right(const struct piece *p, int i)
+{
+    const struct segment *s = &p->ticket->segments[i];
+    return !s->crc || unit_crc(p, i) == s->crc[p->from / MOVER_PIECE];
+}
+
+static void crcs_fill(const struct piece *p)
+{
+    for (int i = p->first; i < p->first + p->n; i++) {
+        const struct segment *s = &p->ticket->segments[i];
+        if (s->crc)
+            s->crc[p->from / MOVER_PIECE] = unit_crc(p, i);
+    }
+}
+
+/* The run must end: see mover_failed(). The first reason stays. */
+static void mover_fail(struct mover *m, enum err e, const char *text)
+{
+    if (atomic_load(&m->failed) != OK)
+        return;
+    snprintf(m->failed_text, sizeof m->failed_text, "%s", text);
+    atomic_store(&m->failed, (int)e);
+}
+
+/* Segment i cannot be had: the ring's reason, or its bytes were wrong twice. */
+static void unit_fail(struct mover *m, struct piece *p, int i)
 {
     struct ticket *t = p->ticket;
-    if (p->io.err != OK) {
-        ticket_fail(t, p->io.err, p->io.err_text);
-    } else if (!piece_is_right(m, p)) {
-        if (p->reread) {
-            piece_wrong(m, p);
-            return 0;
-        }
-        p->reread = 1;
-        struct ring_io io = p->io;
-        p->io = (struct ring_io){
-            .file = io.file, .offset = io.offset, .n_bytes = io.n_bytes, .buf = io.buf, .user = p};
-        if (ring_submit(m->ring, &p->io) == OK)
+    enum err e = p->io.err;
+    if (e == OK) {
+        const struct mover_place *place = &m->places[t->place];
+        e = fail(ERR_CORRUPT,
+                 "%s: bytes %lld..%lld (%s of layer %d): checksum is wrong, twice%s%s%s",
+                 place->path, (long long)p->io.offset, (long long)(p->io.offset + p->io.n_bytes),
+                 t->name ? t->name : "bytes", t->layer, place->hint ? " (" : "",
+                 place->hint ? place->hint : "", place->hint ? ")" : "");
+    } else {
+        fail(e, "%s", p->io.err_text);
+    }
+    t->segments[i].err = e;
+    ticket_fail(t, e, err_text());
+    atomic_fetch_add(&m->bad, 1);
+    if (t->write || ring_lost(m->ring))
+        mover_fail(m, e, err_text());
+}
+
+/* Sends the piece out for one segment alone. Returns 0 when the ring refuses. */
+static int unit_read_again(struct mover *m, struct piece *p, int i)
+{
+    p->again = i;
+    if (p->n > 1) {
+        const struct segment *s = &p->ticket->segments[i];
+        p->io.offset = s->offset;
+        p->io.n_bytes = s->n_bytes;
+        p->io.buf = s->buf;
+    }
+    if (ring_submit(m->ring, &p->io) == OK)
+        return 1;
+    p->io.err = ERR_IO;
+    snprintf(p->io.err_text, sizeof p->io.err_text, "%s", err_text());
+    return 0;
+}
+
+/* The next segment of a piece that was found wrong (ERR_BUSY) goes out again; 0: none is left. */
+static int units_again(struct mover *m, struct piece *p, int from)
+{
+    for (int i = from; i < p->first + p->n; i++) {
+        if (p->n > 1 && p->ticket->segments[i].err != ERR_BUSY)
+            continue;
+        if (unit_read_again(m, p, i))
             return 1;
-        ticket_fail(t, ERR_IO, err_text());
+        unit_fail(m, p, i);
     }
     return 0;
+}
+
+/* A second read is here. */
+static int unit_complete(struct mover *m, struct piece *p)
+{
+    int i = p->again;
+    int right = p->io.err == OK && piece_decode(m, p) && unit_is_right(p, i);
+    if (right) {
+        if (p->n > 1)
+            p->ticket->segments[i].err = OK;
+        atomic_fetch_add(&m->repaired, 1);
+    } else {
+        unit_fail(m, p, i);
+    }
+    return units_again(m, p, i + 1);
+}
+
+/* One completed io. Returns 1 when the piece went out again: a wrong checksum has a second chance,
+ * and the segments of one that could not be read are tried one by one, so that one bad sector costs
+ * its own segment. */
+static int piece_complete(struct mover *m, struct piece *p)
+{
+    if (p->io.err == OK)
+        p->moved += p->io.n_bytes;
+    if (p->again >= 0)
+        return unit_complete(m, p);
+    if (p->io.write || (p->io.err != OK && (p->n == 1 || ring_lost(m->ring)))) {
+        for (int i = p->first; p->io.err != OK && i < p->first + p->n; i++)
+            unit_fail(m, p, i);
+        return 0;
+    }
+    int decoded = p->io.err == OK && piece_decode(m, p), n_wrong = 0;
+    for (int i = p->first; i < p->first + p->n; i++) {
+        int wrong = !decoded || !unit_is_right(p, i);
+        if (wrong && p->n > 1)
+            p->ticket->segments[i].err = ERR_BUSY;
+        n_wrong += wrong;
+    }
+    return n_wrong > 0 && units_again(m, p, p->first);
 }
 
 static void piece_retire(struct mover *m, struct piece *p)
 {
     struct ticket *t = p->ticket;
-    lane_count(m, lane_of(m, t), -1, p->io.err == OK ? p->io.n_bytes : 0);
+    lane_count(m, lane_of(m, t), -1, p->moved);
     p->next = m->free_pieces;
     m->free_pieces = p;
     t->in_flight--;
@@ -256,10 +355,21 @@ static void piece_landed(void *ctx, enum err err)
 static void piece_copy(struct mover *m, struct piece *p)
 {
     struct stream *s = m->streams[p->io.write];
-    uint8_t *there = m->device_base[p->ticket->place] + p->io.offset;
+    uint8_t *there = (uint8_t *)m->places[p->ticket->place].base + p->io.offset;
     const struct device_api *api = s->device->api;
     api->copy(s, p->io.write ? there : p->io.buf, p->io.write ? p->io.buf : there, p->io.n_bytes);
     api->notify(s, piece_landed, p);
+}
+
+/* Sends a piece on its way; the piece is the mover's thread's alone. */
+static enum err piece_launch(struct mover *m, struct piece *p)
+{
+    if (p->io.write)
+        crcs_fill(p);
+    if (p->io.file >= 0)
+        return ring_submit(m->ring, &p->io);
+    piece_copy(m, p);
+    return OK;
 }
 
 /* Submits what fits; called and returns with the lock held. */
@@ -271,19 +381,20 @@ static void submit_pieces(struct mover *m)
             return;
         struct piece *p = m->free_pieces;
         m->free_pieces = p->next;
-        piece_cut(m, at, p);
+        piece_cut(at, p);
         lane_count(m, lane_of(m, p->ticket), 1, 0);
-        if (p->io.file < 0) {
-            piece_copy(m, p);
-            continue;
-        }
-        enum err e = ring_submit(m->ring, &p->io);
+        pthread_mutex_unlock(&m->lock); // checksums of writes take a while
+        enum err e = piece_launch(m, p);
+        CHECK(e != ERR_BUSY); // there are as many pieces as the ring is deep
         if (e != OK) {
-            CHECK(e != ERR_BUSY); // there are as many pieces as the ring is deep
-            ticket_fail(p->ticket, e, err_text());
             p->io.err = e;
-            piece_retire(m, p);
+            snprintf(p->io.err_text, sizeof p->io.err_text, "%s", err_text());
+            for (int i = p->first; i < p->first + p->n; i++)
+                unit_fail(m, p, i);
         }
+        pthread_mutex_lock(&m->lock);
+        if (e != OK)
+            piece_retire(m, p);
     }
 }
 
@@ -296,8 +407,10 @@ static void retire_landed(struct mover *m)
     pthread_mutex_unlock(&m->landed_lock);
     while (p) {
         struct piece *next = p->next;
-        if (p->io.err != OK)
-            ticket_fail(p->ticket, p->io.err, p->io.err_text);
+        if (p->io.err == OK)
+            p->moved = p->io.n_bytes;
+        for (int i = p->first; p->io.err != OK && i < p->first + p->n; i++)
+            unit_fail(m, p, i);
         piece_retire(m, p);
         p = next;
     }
@@ -338,15 +451,10 @@ static enum err add_places(struct mover *m, const struct mover_config *config)
     for (int i = 0; i < config->n_places; i++) {
         const struct mover_place *f = &config->places[i];
         m->file[i] = -1;
-        m->device_base[i] = f->base;
-        m->paths[i] = f->path;
+        m->places[i] = *f;
         if (f->base || !f->path)
             continue;
         TRY(ring_file_add(m->ring, f->path, f->fd, f->fd >= 0 ? O_RDWR : O_RDONLY, &m->file[i]));
-        m->seen_pieces[i] = f->fd >= 0 ? 0 : f->n_bytes / SEEN_UNIT + 1;
-        m->seen[i] = calloc((size_t)(m->seen_pieces[i] / 8 + 1), 1);
-        if (!m->seen[i])
-            return fail(ERR_FIT, "memory: mover tables");
     }
     for (int i = 0; i < 2 && config->device; i++)
         TRY(config->device->api->stream_open(config->device, &m->streams[i]));
@@ -387,8 +495,6 @@ static void mover_free(struct mover *m)
         if (m->streams[i])
             m->streams[i]->device->api->stream_close(m->streams[i]);
     ring_close(m->ring);
-    for (int i = 0; i < MOVER_PLACES_MAX; i++)
-        free(m->seen[i]);
     free(m->pieces);
     codec_close(m->codec);
     pthread_mutex_destroy(&m->landed_lock);
@@ -427,8 +533,11 @@ void mover_submit(struct mover *m, struct ticket *t)
     t->next_byte = t->n_bytes = t->start_ns = 0;
     CHECK(!t->stored || (!t->write && t->n_segments == 1));
     for (int i = 0; i < t->n_segments; i++) {
-        CHECK(t->segments[i].n_bytes > 0);
-        t->n_bytes += t->segments[i].n_bytes;
+        struct segment *s = &t->segments[i];
+        CHECK(s->n_bytes > 0 && (s->crc_bytes == 0 || s->n_bytes <= MOVER_PIECE));
+        CHECK(s->crc || t->write || m->file[t->place] < 0); // no file is believed
+        s->err = OK;
+        t->n_bytes += s->n_bytes;
     }
     for (int64_t i = 0; t->stored && i < ceil_div(t->segments[0].n_bytes, MOVER_PIECE); i++)
         t->n_bytes += t->stored[i].stored_bytes -
@@ -463,6 +572,17 @@ enum err mover_wait(struct mover *m, struct ticket *t)
     t->err = OK;
     pthread_mutex_unlock(&m->lock);
     return e == OK ? OK : fail(e, "%s", t->err_text);
+}
+
+enum err mover_failed(struct mover *m)
+{
+    enum err e = (enum err)atomic_load(&m->failed);
+    return e == OK ? OK : fail(e, "%s", m->failed_text);
+}
+
+void mover_repairs(struct mover *m, struct mover_repairs *repairs)
+{
+    *repairs = (struct mover_repairs){atomic_load(&m->repaired), atomic_load(&m->bad)};
 }
 
 void mover_close(struct mover *m)

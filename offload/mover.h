@@ -1,8 +1,9 @@
 /* offload/mover.h - carries bytes between RAM and the other tiers, ahead of need.
  *
  * Owns: the ring and the thread that drives it, a device's two copy streams, the queue of tickets,
- * the lanes of transfers. Refuses: choosing what to move (policy) or when (engine); knowing what
- * the bytes mean.
+ * the lanes of transfers, and the one check of stored bytes: whatever is read from a file is held
+ * against its CRC32C before its ticket is done, every time, and read once more when it is wrong.
+ * Refuses: choosing what to move (policy) or when (engine); knowing what the bytes mean.
  * Threads: mover_submit / mover_wait / mover_done from the walker; everything else happens on the
  * mover's own thread. The earliest due ticket goes first, in pieces of MOVER_PIECE. */
 #ifndef OFFLOAD_MOVER_H
@@ -18,35 +19,46 @@
 
 struct mover; // opaque: hides pthread and the ring
 
-/* One contiguous run of a transfer. */
+/* One contiguous run of a transfer. Neighbours in place and memory travel together. */
 struct segment {
     int64_t offset, n_bytes; // in the place
     void *buf;               // RAM
+    uint32_t *crc; // CRC32C of each MOVER_PIECE of it, chained from `seed`. Reads of files:
+                   // what they must be. Writes: where they are put, or NULL
+    uint32_t seed;
+    int32_t crc_from, crc_bytes; // reads: the bytes that `crc` is of; crc_bytes 0: all
+    enum err
+        err; // of a ticket that is done: ERR_CORRUPT (wrong twice), or what the ring gave up with
 };
 
 enum ticket_state { TICKET_IDLE, TICKET_QUEUED, TICKET_DONE };
 
 /* One transfer. Owned by the caller; it and its segments must stay put until it is done. */
 struct ticket {
-    int place;                      // index into mover_config.places
-    int write;                      // 0: place -> RAM, 1: RAM -> place
-    const struct segment *segments; // borrowed; [n_segments], in any order
+    int place;                // index into mover_config.places
+    int write;                // 0: place -> RAM, 1: RAM -> place
+    struct segment *segments; // borrowed; [n_segments], in any order
     int n_segments;
     int64_t due;          // step that needs it; the smallest goes first
     struct ticket *after; // starts when this one, as it was at submission, is done; or NULL
-    const uint32_t *crc;  // CRC32C of each MOVER_PIECE of segment 0 (reads), or NULL
     const struct codec_piece *stored; // where each piece of segment 0, the only one, lies in the
                                       // place instead of at its offset (reads), or NULL
     const char *name; // static string for the trace: "weights", "kv", "hidden", "rows"
     int layer, batch; // for the trace; -1: none
     // written by the mover
-    int state; // enum ticket_state; read it through mover_done()
-    enum err err;
+    int state;    // enum ticket_state; read it through mover_done()
+    enum err err; // of the first segment that failed
     char err_text[256];
     uint64_t seq, after_seq;
     int next_segment, in_flight;
     int64_t next_byte, n_bytes, start_ns;
     struct ticket *next;
+};
+
+/* What the checks found, in units of at most MOVER_PIECE. */
+struct mover_repairs {
+    int64_t repaired; // wrong at first, right when read again
+    int64_t bad;      // could not be read, or wrong twice
 };
 
 struct mover_config {
@@ -57,7 +69,7 @@ struct mover_config {
         const char *path; // of a file, for messages; opened for reading when fd is -1; NULL and no
                           // base: there is no such place
         int fd;           // >= 0: an open file for both directions (scratch); stays the caller's
-        int64_t n_bytes;  // of a file that is read only: bounds the table of verified pieces
+        const char *hint; // what helps when its bytes are wrong, for messages; or NULL
         void *base;       // not NULL: device memory instead of a file
     } places[MOVER_PLACES_MAX];
     int n_places;
@@ -76,6 +88,11 @@ void mover_submit(struct mover *m, struct ticket *t);
 int mover_done(struct mover *m, const struct ticket *t);
 /* Waits until it is done, makes it idle, returns its error (sentence recorded for this thread). */
 enum err mover_wait(struct mover *m, struct ticket *t);
+/* OK, or why the run must end, whichever ticket it was: a write failed, so that bytes are lost
+ * which nobody has asked for yet, or the ring gave up a transfer that may still touch its buffer.
+ * Costs a load. */
+enum err mover_failed(struct mover *m);
+void mover_repairs(struct mover *m, struct mover_repairs *repairs);
 /* Stops the thread after what is in flight; queued tickets are dropped. Accepts NULL. */
 void mover_close(struct mover *m);
 

@@ -540,6 +540,11 @@ int ring_in_flight(const struct ring *r)
     return r->n_ios;
 }
 
+int ring_lost(const struct ring *r)
+{
+    return r->lost_text[0] != 0;
+}
+
 void ring_stats(const struct ring *r, struct ring_stats *stats)
 {
     *stats = r->stats;

@@ -105,6 +105,7 @@ void ring_wake(struct ring *r);
 const char *ring_name(const struct ring *r); // "io_uring" or "threads"
 int ring_depth(const struct ring *r);        // may be less than asked for when memory is short
 int ring_in_flight(const struct ring *r);    // submitted and not yet given back
+int ring_lost(const struct ring *r);         // the watchdog has struck: buffers may yet change
 void ring_stats(const struct ring *r, struct ring_stats *stats);
 
 /* Waits for what is in flight (bounded by the watchdog), then frees all; after the watchdog has

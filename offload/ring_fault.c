@@ -9,11 +9,21 @@
  * The language: comma separated `key=value`, for example
  *     seed=7,read.eio=1/200,read.short=1/20,write.enospc=1/100,delay=1/10,again=1/10,flip=1/500
  * seed=N (default 1), or [read.|write.]KIND=P/Q: P of Q attempts. Kinds:
- *     eio enospc edquot efbig estale erofs einval again busy intr canceled nomem   fail with that
- * errno, einval only where the attempt is O_DIRECT short    move fewer bytes (a read's missing tail
- * is overwritten, so nobody can trust it) flip     flip one bit of what was read delay    hold the
- * completion back for 1 to 8 reaps reorder  hold the completion back until 1 to 8 later ones have
- * overtaken it stuck    never complete
+ *     eio enospc edquot efbig estale erofs einval again busy intr canceled nomem
+ *              fail with that errno, einval only where the attempt is O_DIRECT
+ *     short    move fewer bytes (a read's missing tail is overwritten, so nobody can trust it)
+ *     delay    hold the completion back for 1 to 8 reaps
+ *     reorder  hold the completion back until 1 to 8 later ones have overtaken it
+ *     stuck    never complete
+ * Kinds that lie about bytes while they say that all went well; a read's lie is told once, what a
+ * write did to the file stays:
+ *     flip     one bit of what was read is another
+ *     zero     one 4 KiB block is zeros
+ *     swap     two 4 KiB blocks have changed places (of one block: its halves)
+ *     torn     only the first half is there
+ *     foreign  read: the bytes of another place of the file. write: it went to another place
+ *     lost     write: nothing was written
+ *     stale    write: the next read of it brings what was there before
  */
 #include "offload/ring_backend.h"
 
@@ -21,11 +31,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define HOLD_MAX     8
 #define HOLD_WAIT_NS 50000 // while something is held the inner back end must not sleep for long
 #define REAP_BATCH   64
 #define SPEC_MAX     1024
+#define STALE_MAX    16
+#define BLOCK        4096
 
 enum kind {
     KIND_EIO,
@@ -42,6 +55,12 @@ enum kind {
     KIND_NOMEM,
     KIND_SHORT,
     KIND_FLIP,
+    KIND_ZERO,
+    KIND_SWAP,
+    KIND_TORN,
+    KIND_FOREIGN,
+    KIND_LOST,
+    KIND_STALE,
     KIND_DELAY,
     KIND_REORDER,
     KIND_STUCK,
@@ -66,6 +85,12 @@ static const struct {
     [KIND_NOMEM] = {"nomem", ENOMEM},
     [KIND_SHORT] = {"short", 0},
     [KIND_FLIP] = {"flip", 0},
+    [KIND_ZERO] = {"zero", 0},
+    [KIND_SWAP] = {"swap", 0},
+    [KIND_TORN] = {"torn", 0},
+    [KIND_FOREIGN] = {"foreign", 0},
+    [KIND_LOST] = {"lost", 0},
+    [KIND_STALE] = {"stale", 0},
     [KIND_DELAY] = {"delay", 0},
     [KIND_REORDER] = {"reorder", 0},
     [KIND_STUCK] = {"stuck", 0},
@@ -81,6 +106,21 @@ struct held {
     int n_passes; // completions that must overtake it first
 };
 
+/* A write that does another thing than was asked; the op's own fields, until it completes. */
+struct altered {
+    struct ring_op *op; // NULL: free
+    void *buf;
+    int64_t offset, n_bytes;
+    uint8_t *bytes; // owned: what is written instead, or NULL
+};
+
+/* What stood where a stale write went: shown once. */
+struct stale {
+    uint8_t *bytes; // owned; NULL: free
+    int fd_slot;    // of the file
+    int64_t offset, n_bytes;
+};
+
 struct fault {
     struct ring_backend backend;
     struct ring_backend_calls calls; // ours, under the inner one's name
@@ -89,7 +129,10 @@ struct fault {
     struct rate rates[N_KINDS][2]; // [kind][read, write]
     struct held *held;             // owned [depth]: completions not yet given back
     int n_held, depth;
-    int n_inner; // attempts at the inner back end
+    int n_inner;             // attempts at the inner back end
+    struct altered *altered; // owned [depth]
+    struct stale stale[STALE_MAX];
+    int next_stale;
 };
 
 /* ---- decisions ---- */
@@ -122,6 +165,150 @@ static void hold(struct fault *f, struct ring_op *op)
     };
 }
 
+/* ---- lies about bytes ---- */
+
+/* A number below n that depends on the attempt alone. */
+static int64_t pick(const struct fault *f, const struct ring_op *op, enum kind kind, int64_t n)
+{
+    return n > 0 ? (int64_t)(dice(f, op, kind, 2) % (uint64_t)n) : 0;
+}
+
+/* Another place of the file for as many bytes; the same when there is none before it. */
+static int64_t foreign_offset(const struct fault *f, const struct ring_op *op)
+{
+    int64_t at = pick(f, op, KIND_FOREIGN, op->offset / BLOCK) * BLOCK;
+    return at + op->n_bytes <= op->offset ? at : at / 2 / BLOCK * BLOCK;
+}
+
+static void swap_blocks(const struct fault *f, const struct ring_op *op, uint8_t *bytes, int64_t n)
+{
+    int64_t size = n >= 2 * BLOCK ? BLOCK : n / 2;
+    int64_t n_blocks = size > 0 ? n / size : 0;
+    if (n_blocks < 2)
+        return;
+    int64_t one = pick(f, op, KIND_SWAP, n_blocks);
+    int64_t other = (one + 1 + pick(f, op, KIND_STALE, n_blocks - 1)) % n_blocks;
+    for (int64_t i = 0; i < size; i++) {
+        uint8_t byte = bytes[one * size + i];
+        bytes[one * size + i] = bytes[other * size + i];
+        bytes[other * size + i] = byte;
+    }
+}
+
+static void zero_block(const struct fault *f, const struct ring_op *op, uint8_t *bytes, int64_t n)
+{
+    int64_t at = pick(f, op, KIND_ZERO, ceil_div(n, BLOCK)) * BLOCK;
+    memset(bytes + at, 0, (size_t)min_i64(BLOCK, n - at));
+}
+
+/* Memory that direct I/O takes; tests only, so that none is no error. */
+static uint8_t *block_alloc(int64_t n_bytes)
+{
+    return aligned_alloc(BLOCK, (size_t)round_up(n_bytes, BLOCK));
+}
+
+static void read_foreign(const struct fault *f, struct ring_op *op)
+{
+    uint8_t *other = block_alloc(op->n_bytes);
+    ssize_t n = other ? pread(op->fd, other, (size_t)op->n_bytes, (off_t)foreign_offset(f, op)) : 0;
+    if (n > 0)
+        memcpy(op->buf, other, (size_t)min_i64(n, op->result));
+    free(other);
+}
+
+/* Keeps what a write is about to replace. */
+static void stale_keep(struct fault *f, const struct ring_op *op)
+{
+    struct stale *s = &f->stale[f->next_stale++ % STALE_MAX];
+    free(s->bytes);
+    *s = (struct stale){block_alloc(op->n_bytes), op->file_slot / 2, op->offset, op->n_bytes};
+    if (!s->bytes)
+        return;
+    memset(s->bytes, 0, (size_t)op->n_bytes);
+    if (pread(op->fd, s->bytes, (size_t)op->n_bytes, (off_t)op->offset) < 0) {
+        free(s->bytes);
+        s->bytes = NULL;
+    }
+}
+
+static void stale_show(struct fault *f, const struct ring_op *op)
+{
+    for (int i = 0; i < STALE_MAX; i++) {
+        struct stale *s = &f->stale[i];
+        int64_t from = max_i64(s->offset, op->offset);
+        int64_t to = min_i64(s->offset + s->n_bytes, op->offset + op->result);
+        if (!s->bytes || s->fd_slot != op->file_slot / 2 || from >= to)
+            continue;
+        memcpy((uint8_t *)op->buf + (from - op->offset), s->bytes + (from - s->offset),
+               (size_t)(to - from));
+        free(s->bytes);
+        s->bytes = NULL;
+    }
+}
+
+static void read_lies(struct fault *f, struct ring_op *op)
+{
+    uint8_t *buf = op->buf;
+    if (hit(f, op, KIND_FLIP)) {
+        uint64_t bit = dice(f, op, KIND_FLIP, 1) % (8 * (uint64_t)op->result);
+        buf[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+    }
+    if (hit(f, op, KIND_ZERO))
+        zero_block(f, op, buf, op->result);
+    if (hit(f, op, KIND_SWAP))
+        swap_blocks(f, op, buf, op->result);
+    if (hit(f, op, KIND_TORN))
+        memset(buf + op->result / 2, 0xa5, (size_t)(op->result - op->result / 2));
+    if (hit(f, op, KIND_FOREIGN))
+        read_foreign(f, op);
+    stale_show(f, op);
+}
+
+/* Turns a write into another one, until write_ends(). */
+static void write_lies(struct fault *f, struct ring_op *op)
+{
+    int zero = hit(f, op, KIND_ZERO), swap = hit(f, op, KIND_SWAP), torn = hit(f, op, KIND_TORN);
+    int foreign = hit(f, op, KIND_FOREIGN);
+    if (hit(f, op, KIND_STALE))
+        stale_keep(f, op);
+    if (!zero && !swap && !torn && !foreign)
+        return;
+    struct altered *a = f->altered;
+    while (a->op)
+        a++;
+    *a = (struct altered){op, op->buf, op->offset, op->n_bytes, NULL};
+    if (zero || swap) {
+        a->bytes = block_alloc(op->n_bytes);
+        CHECK(a->bytes);
+        memcpy(a->bytes, op->buf, (size_t)op->n_bytes);
+        op->buf = a->bytes;
+    }
+    if (zero)
+        zero_block(f, op, a->bytes, op->n_bytes);
+    if (swap)
+        swap_blocks(f, op, a->bytes, op->n_bytes);
+    if (foreign)
+        op->offset = foreign_offset(f, op);
+    if (torn && op->n_bytes > op->align_bytes)
+        op->n_bytes = ceil_div(op->n_bytes / 2, op->align_bytes) * op->align_bytes;
+}
+
+static void write_ends(struct fault *f, struct ring_op *op)
+{
+    for (int i = 0; i < f->depth; i++) {
+        struct altered *a = &f->altered[i];
+        if (a->op != op)
+            continue;
+        if (op->result == op->n_bytes)
+            op->result = a->n_bytes;
+        op->buf = a->buf;
+        op->offset = a->offset;
+        op->n_bytes = a->n_bytes;
+        free(a->bytes);
+        a->op = NULL;
+    }
+}
+
 /* ---- the back end ---- */
 
 static void fault_start(struct ring_backend *b, struct ring_op *op)
@@ -138,12 +325,19 @@ static void fault_start(struct ring_backend *b, struct ring_op *op)
         hold(f, op);
         return;
     }
+    if (op->write && hit(f, op, KIND_LOST)) {
+        op->result = op->n_bytes;
+        hold(f, op);
+        return;
+    }
     /* A short write really writes less. A direct one must stay aligned. */
     if (op->write && op->n_bytes > op->align_bytes && hit(f, op, KIND_SHORT)) {
         uint64_t n_units = (uint64_t)(op->n_bytes / op->align_bytes);
         uint64_t n = 1 + dice(f, op, KIND_SHORT, 1) % (n_units > 1 ? n_units - 1 : 1);
         op->n_bytes = (int64_t)n * op->align_bytes;
     }
+    if (op->write)
+        write_lies(f, op);
     f->n_inner++;
     f->inner->calls->start(f->inner, op);
 }
@@ -151,15 +345,15 @@ static void fault_start(struct ring_backend *b, struct ring_op *op)
 static void completed(struct fault *f, struct ring_op *op)
 {
     uint8_t *buf = op->buf;
+    if (op->write)
+        write_ends(f, op);
     if (!op->write && op->result > 1 && hit(f, op, KIND_SHORT)) {
         int64_t n = 1 + (int64_t)(dice(f, op, KIND_SHORT, 1) % (uint64_t)(op->result - 1));
         memset(buf + n, 0xa5, (size_t)(op->result - n));
         op->result = n;
     }
-    if (!op->write && op->result > 0 && hit(f, op, KIND_FLIP)) {
-        uint64_t bit = dice(f, op, KIND_FLIP, 1) % (8 * (uint64_t)op->result);
-        buf[bit / 8] ^= (uint8_t)(1u << (bit % 8));
-    }
+    if (!op->write && op->result > 0)
+        read_lies(f, op);
     hold(f, op);
 }
 
@@ -219,12 +413,23 @@ static void fault_file_set(struct ring_backend *b, int file_slot, int fd)
     f->inner->calls->file_set(f->inner, file_slot, fd);
 }
 
+static void fault_free(struct fault *f)
+{
+    for (int i = 0; i < STALE_MAX; i++)
+        free(f->stale[i].bytes);
+    for (int i = 0; f->altered && i < f->depth; i++)
+        if (f->altered[i].op)
+            free(f->altered[i].bytes);
+    free(f->altered);
+    free(f->held);
+    free(f);
+}
+
 static void fault_close(struct ring_backend *b)
 {
     struct fault *f = (struct fault *)b;
     f->inner->calls->close(f->inner);
-    free(f->held);
-    free(f);
+    fault_free(f);
 }
 
 /* ---- the language ---- */
@@ -296,17 +501,15 @@ enum err ring_fault_open(struct ring_backend **b, struct ring_backend *inner, co
                          int depth)
 {
     struct fault *f = calloc(1, sizeof *f);
-    struct held *held = calloc((size_t)depth, sizeof *held);
-    if (!f || !held) {
-        free(f);
-        free(held);
+    if (!f)
         return fail(ERR_FIT, "io: no memory");
-    }
     f->seed = 1;
-    enum err e = spec_read(f, spec);
+    f->depth = depth;
+    f->held = calloc((size_t)depth, sizeof *f->held);
+    f->altered = calloc((size_t)depth, sizeof *f->altered);
+    enum err e = f->held && f->altered ? spec_read(f, spec) : fail(ERR_FIT, "io: no memory");
     if (e != OK) {
-        free(f);
-        free(held);
+        fault_free(f);
         return e;
     }
     f->calls = (struct ring_backend_calls){
@@ -319,8 +522,6 @@ enum err ring_fault_open(struct ring_backend **b, struct ring_backend *inner, co
     };
     f->backend.calls = &f->calls;
     f->inner = inner;
-    f->held = held;
-    f->depth = depth;
     *b = &f->backend;
     log_line(LOG_WARN, "io: injecting faults, seed=%llu: %s", (unsigned long long)f->seed, spec);
     return OK;

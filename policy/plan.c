@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define PIECE         1048576 // has a checksum of its own (MOVER_PIECE)
 #define PAGE_SLOTS    32
 #define DISK_BLOCK    4096
 #define POSITION_TILE 64 // positions of the head worked on at once (engine/layer.c uses the same)
@@ -130,7 +131,9 @@ static void count_kv(const struct plan *plan, const struct shape *shape, const s
     if (plan->kv_home == TIER_NVME) {
         b->kv_frames = plan->kv_frames * plan->pages_batch * costs->kv_page_bytes;
         b->kv_tails = rows * plan->decoder * costs->kv_page_bytes;
-        b->kv_meta = pool * (int64_t)sizeof(uint32_t); // page CRCs
+        /* Checksums and generations of pages, and whose a batch's are. */
+        b->kv_meta =
+            pool * (4 + 4 * ceil_div64(costs->kv_page_bytes, PIECE)) + plan->pages_batch * 16;
         b->disk += kv_bytes;
     } else {
         b->kv = kv_bytes;

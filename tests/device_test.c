@@ -200,7 +200,7 @@ static void rig_open(struct rig *r, enum ring_kind kind, uint64_t seed, int dela
     assert_int_equal(tier_open(&r->disk, TIER_NVME, &config), OK);
     struct mover_config m = {.kind = kind,
                              .depth = 4,
-                             .places = {{.path = r->path, .fd = -1, .n_bytes = FILE_BYTES},
+                             .places = {{.path = r->path, .fd = -1},
                                         {.base = r->memory.base},
                                         {.path = "scratch", .fd = r->disk.fd}},
                              .n_places = 3,
@@ -228,15 +228,22 @@ static void carry_blocks(struct rig *r)
     enum { LEGS = 5 };
     static struct segment segments[PIECES][LEGS];
     static struct ticket t[PIECES][LEGS];
+    static uint32_t crc[PIECES][BLOCK / MOVER_PIECE + 1];
     static const struct {
         int place, write, half; // half of the RAM tier that the leg touches
     } legs[LEGS] = {{0, 0, 0}, {1, 1, 0}, {1, 0, 1}, {2, 1, 1}, {2, 0, 0}};
     memset(t, 0, sizeof t);
     for (int i = 0; i < PIECES; i++)
+        for (int64_t at = 0; at < BLOCK; at += MOVER_PIECE)
+            crc[i][at / MOVER_PIECE] =
+                crc32c(0, r->model + i * (int64_t)BLOCK + at, min_i64(MOVER_PIECE, BLOCK - at));
+    for (int i = 0; i < PIECES; i++)
         for (int k = 0; k < LEGS; k++) {
             int64_t at = (int64_t)i * BLOCK;
-            segments[i][k] =
-                (struct segment){at, BLOCK, r->ram.base + at + legs[k].half * FILE_BYTES};
+            segments[i][k] = (struct segment){.offset = at,
+                                              .n_bytes = BLOCK,
+                                              .buf = r->ram.base + at + legs[k].half * FILE_BYTES,
+                                              .crc = crc[i]};
             t[i][k] = (struct ticket){.place = legs[k].place,
                                       .write = legs[k].write,
                                       .segments = &segments[i][k],
@@ -273,7 +280,7 @@ static void test_copy_errors(void **state)
     (void)state;
     struct rig r;
     rig_open(&r, RING_THREADS, 1, 50);
-    struct segment s = {0, BLOCK, r.ram.base};
+    struct segment s = {.n_bytes = BLOCK, .buf = r.ram.base};
     struct ticket t = {.place = 1, .write = 1, .segments = &s, .n_segments = 1};
     sim_device_fail_copy(r.device, 2); // the second piece
     mover_submit(r.mover, &t);

@@ -416,8 +416,8 @@ def slow_writes(bench):
                               POLICIES[policy] + PLACEMENTS[name])
             bench.fault = ""
             check(done.out == want.out, f"slow writes, {policy}: {name}: {first_difference(want.out, done.out)}")
-            check(done.summary.get("kv", {}).get("recomputed_pages") == 0,
-                  f"slow writes, {policy}: {name}: {done.summary.get('kv')}")
+            check(done.summary.get("repairs") == {"pieces": 0, "bad": 0, "rows": 0},
+                  f"slow writes, {policy}: {name}: {done.summary.get('repairs')}")
 
 
 def tight(bench):

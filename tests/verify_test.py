@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Bytes that went bad are never an answer: jobs of many passes while the I/O back end lies about bytes.
+
+    verify_test.py [SLUICE] [--full] [--seed N]
+
+Every kind of lie of offload/ring_fault.c, over everything that is read from files while a job runs:
+streamed weights, weights stored with zstd, KV pages, hidden states, gathered rows of the embedding. A
+run ends with the undisturbed bytes, or with exit 7 or 9 and a job that resumes to them. Each row carries
+the log-probabilities of all its tokens. --full: 24 seeds of each.
+"""
+import json
+import os
+import sys
+
+from trial import H2O, job_rows, read, remove_job, run_parts, difference
+
+READ_KINDS = ["zero", "swap", "torn", "foreign"]
+WRITE_KINDS = ["zero", "swap", "torn", "foreign", "lost", "stale"]
+SHAPE = ["--batch", "6", "--batches", "2"]
+# What is read from files in each; weights, KV, hidden states in RAM otherwise.
+PLACES = {
+    "weights": ["--weights-resident", "0"],
+    "zstd": ["--weights-resident", "0", "--weights-codec", "zstd"],
+    "kv": ["--percent", "0", "100", "0", "0", "0", "100"],
+    "hidden": ["--percent", "0", "100", "0", "100", "0", "0"],
+    "rows": ["--weights-resident", "6"],
+    "all, h2o": ["--percent", "0", "0", "0", "0", "0", "0", *H2O],
+}
+WRITTEN = {"kv", "hidden", "all, h2o"}
+PASSES = 64
+
+
+def seen_rows(seed):
+    rows = job_rows(24, seed, prompt_max=100, tokens=(30, 60))
+    return [{**r, "logprobs": 2} for r in rows]
+
+
+class Lies:
+    """The undisturbed answer of a place, and runs beside it."""
+
+    def __init__(self, tally, place, name):
+        self.tally, self.place, self.name, self.out = tally, place, name, place.at("out.jsonl")
+        self.rows = place.rows("in.jsonl", seen_rows(5))
+        self.codes, self.repairs, self.n = {}, {"pieces": 0, "bad": 0, "rows": 0}, 0
+        done = self.run("")
+        tally.check(done.code == 0, f"{name}: undisturbed: {done.last()}")
+        self.want = read(self.out)
+        tally.check(self.summary.get("passes", 0) >= PASSES, f"{name}: {self.summary.get('passes')} passes")
+        remove_job(self.out)
+
+    def run(self, fault):
+        summary = self.place.at("summary.json")
+        env = {"SLUICE_FAULT": fault} if fault else {}
+        done = self.place.sluice("run", "-m", self.place.model, "-i", self.rows, "-o", self.out, *SHAPE,
+                                 *PLACES[self.name], "--progress", "none", "--summary", summary, **env)
+        self.summary = json.loads(read(summary) or b"{}")
+        return done
+
+    def lie(self, fault, resume):
+        done = self.run(fault)
+        self.n += 1
+        self.codes[done.code] = self.codes.get(done.code, 0) + 1
+        for key in self.repairs:
+            self.repairs[key] += self.summary.get("repairs", {}).get(key, 0)
+        what = f"{self.name}: SLUICE_FAULT={fault}"
+        if done.code == 0:
+            got = read(self.out)
+            self.tally.check(got == self.want, f"{what}: exit 0 with other bytes: {difference(self.want, got)}")
+        else:
+            self.tally.check(done.code in (7, 9) and done.error_line() and not os.path.exists(self.out),
+                             f"{what}: exit {done.code}: {done.last()}")
+            if resume:
+                done = self.run("")
+                self.tally.check(done.code == 0 and read(self.out) == self.want,
+                                 f"{what}: resumed: exit {done.code}: {difference(self.want, read(self.out))}")
+        remove_job(self.out)
+
+    def tell(self, what):
+        codes = ", ".join(f"{n} x {code}" for code, n in sorted(self.codes.items()))
+        print(f"{self.name}, {what}: {self.n} runs ({codes}); {self.repairs['pieces']} pieces right when read again, "
+              f"{self.repairs['bad']} bad, {self.repairs['rows']} rows computed again", flush=True)
+        self.tally.check(self.repairs["pieces"] + self.repairs["bad"] > 0, f"{self.name}, {what}: no lie was seen")
+        self.codes, self.repairs, self.n = {}, {"pieces": 0, "bad": 0, "rows": 0}, 0
+
+
+def seeds(a, quick):
+    return range(a.seed, a.seed + (24 if a.full else quick))
+
+
+def part_of(name):
+    def part(tally, place, a):
+        lies = Lies(tally, place, name)
+        for rate in ("1/300", "1/1000"):
+            for seed in seeds(a, 1):
+                lies.lie(f"seed={seed},read.flip={rate}", seed % 8 == 0)
+        lies.tell("flips")
+        for kind in READ_KINDS:
+            for seed in seeds(a, 1):
+                lies.lie(f"seed={seed},read.{kind}=1/{(40, 300)[seed % 2]}", seed % 8 == 0)
+            if a.full:
+                lies.tell(f"read.{kind}")
+        if not a.full:
+            lies.tell("lies of reads")
+        for kind in WRITE_KINDS if name in WRITTEN else []:
+            for seed in seeds(a, 1):
+                lies.lie(f"seed={seed},write.{kind}=1/{(60, 300)[seed % 2]}", seed % 8 == 0)
+            if a.full:
+                lies.tell(f"write.{kind}")
+        if not a.full and name in WRITTEN:
+            lies.tell("lies of writes")
+    part.__name__ = name.replace(", ", "_")
+    return part
+
+
+if __name__ == "__main__":
+    sys.exit(run_parts(__doc__, [part_of(name) for name in PLACES]))
