@@ -2,7 +2,7 @@
 """The command line as a contract: cli_test.py [SLUICE]
 
 Help, exit codes, what stands on stdout and what does not, every command once on a model of two layers.
-$SLUICE_TEST_GGUF, or SmolLM2-135M-Instruct in the cache folder of the user, adds a real model with text.
+--model or $SLUICE_TEST_GGUF, or SmolLM2-135M-Instruct in the cache folder of the user, adds a real model with text.
 """
 import csv
 import json
@@ -12,42 +12,30 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 
-SLUICE = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "./sluice")
-HERE = os.path.dirname(os.path.abspath(__file__))
+import trial
+from model_make import Gguf
+from trial import HERE, read
+
 COMMANDS = ("run", "gen", "score", "plan", "probe", "pack", "bench", "inspect", "tokenize")
-sys.path.insert(0, HERE)
-from bad_input_test import Gguf, counts, check, write  # noqa: E402  (a GGUF writer of the standard library)
-
 RAM = ["--mem-ram", "128M"]
+LIMIT_S = 300
+tally = trial.Tally()
+check = tally.check
 
 
-class Place:
-    """A folder with a model, rows and a cache of its own."""
+class Place(trial.Place):
+    """With a GGUF model of two layers; paths given to the binary are relative to the folder."""
 
-    def __init__(self, folder):
-        self.folder, self.n = folder, 0
-        self.model = write(self.at("tiny.gguf"), Gguf().bytes())
-        self.env = {**os.environ, "SLUICE_CACHE_DIR": self.at("cache"), "LC_ALL": "C"}
+    def __init__(self, folder, binary):
+        super().__init__(folder, binary, sync_s=None)
+        self.model = self.write("tiny.gguf", Gguf().bytes())
 
-    def at(self, name):
-        return os.path.join(self.folder, name)
+    def expect(self, what, code, *args, env=None, **more):
+        return super().expect(tally, what, code, *args, limit_s=LIMIT_S, **more, **(env or {}))
 
-    def call(self, *args, stdin=None, env=None):
-        return subprocess.run([SLUICE, *args], input=stdin, cwd=self.folder, capture_output=True, timeout=300,
-                              text=True, env={**self.env, **(env or {})},
-                              stdin=subprocess.DEVNULL if stdin is None else None)
-
-    def expect(self, what, code, *args, **more):
-        done = self.call(*args, **more)
-        check(done.returncode == code, f"{what}: exit {done.returncode}, want {code}: {done.stderr[-400:]!r}")
-        return done
-
-    def rows(self, rows):
-        self.n += 1
-        return write(self.at(f"{self.n}.in.jsonl"), "".join(json.dumps(r) + "\n" for r in rows).encode())
+    def job(self, rows):
+        return self.rows(os.path.basename(self.fresh("in")), rows)
 
 
 def ids_row(i, n=4, **more):
@@ -64,16 +52,16 @@ def parse(what, text):
         return {}
 
 
-def usage(p):
+def usage(tally, p, a):
     done = p.expect("--help", 0, "--help")
     for command in COMMANDS:
-        check(f"sluice {command}" in done.stdout, f"--help names {command}")
+        check(f"sluice {command}" in done.out, f"--help names {command}")
         one = p.expect(f"{command} --help", 0, command, "--help")
-        check("--help" in one.stdout and not one.stderr, f"{command} --help is on stdout")
+        check("--help" in one.out and not one.err, f"{command} --help is on stdout")
     done = p.expect("--version", 0, "--version")
-    check(done.stdout.startswith("sluice ") and done.stdout.count("\n") == 1, f"--version: {done.stdout!r}")
+    check(done.out.startswith("sluice ") and done.out.count("\n") == 1, f"--version: {done.out!r}")
     done = p.expect("no command", 2)
-    check(not done.stdout and "sluice run" in done.stderr, "no command: the usage is on stderr")
+    check(not done.out and "sluice run" in done.err, "no command: the usage is on stderr")
     for what, words, args in (
             ("unknown command", "unknown command", ("inspekt",)),
             ("unknown flag", "did you mean --mem-ram?", ("run", "--mem-ramm", "1G")),
@@ -91,45 +79,45 @@ def usage(p):
                                             "100", "0", "100")),
             ("absent --config", "--config", ("run", "--config", "none.cfg"))):
         done = p.expect(what, 2, *args)
-        lines = done.stderr.splitlines()
-        check(len(lines) == 1 and lines[0].startswith("sluice: error: ") and words in lines[0] and not done.stdout,
-              f"{what}: one line with '{words}': {done.stderr[-300:]!r}")
-    write(p.at("bad.cfg"), b"mem-ram = 1G\nwings = 2\n")
+        lines = done.err.splitlines()
+        check(len(lines) == 1 and lines[0].startswith("sluice: error: ") and words in lines[0] and not done.out,
+              f"{what}: one line with '{words}': {done.err[-300:]!r}")
+    p.write("bad.cfg", b"mem-ram = 1G\nwings = 2\n")
     done = p.expect("unknown key in --config", 2, "run", "--config", "bad.cfg")
-    check("bad.cfg" in done.stderr and "line 2" in done.stderr, f"--config: {done.stderr!r}")
+    check("bad.cfg" in done.err and "line 2" in done.err, f"--config: {done.err!r}")
 
 
-def inspect_and_pack(p):
+def inspect_and_pack(tally, p, a):
     done = p.expect("inspect --json", 0, "inspect", "--json", p.model)
-    shape = parse("inspect --json", done.stdout)
+    shape = parse("inspect --json", done.out)
     check((shape.get("dim"), shape.get("n_layers"), shape.get("vocab")) == (64, 2, 128), f"inspect --json: {shape}")
     check(len(shape.get("tensors", [])) >= 20, "inspect --json lists tensors")
     done = p.expect("inspect", 0, "inspect", p.model)
-    check("128" in done.stdout and "packing" not in done.stderr, "the second use finds the pack of the first")
+    check("128" in done.out and "packing" not in done.err, "the second use finds the pack of the first")
     p.expect("pack", 0, "pack", p.model, "-o", "f32.pack", "--weights", "f32")
     done = p.expect("inspect of a pack", 0, "inspect", "--json", "f32.pack")
-    check(parse("inspect of a pack", done.stdout).get("dim") == 64, "a pack is a MODEL")
+    check(parse("inspect of a pack", done.out).get("dim") == 64, "a pack is a MODEL")
     done = p.expect("pack without -o", 2, "pack", p.model)
     done = p.expect("tokenize without a tokenizer", 5, "tokenize", "-m", p.model, stdin='{"text":"x"}\n')
 
 
-def plan(p):
+def plan(tally, p, a):
     job = ("--prompt-len", "32", "--gen-len", "8", "--num-prompts", "16")
     done = p.expect("plan --json", 0, "plan", "-m", p.model, *job, *RAM, "--json")
-    check(isinstance(parse("plan --json", done.stdout), dict), "plan --json is an object")
+    check(isinstance(parse("plan --json", done.out), dict), "plan --json is an object")
     done = p.expect("a plan that does not fit", 4, "plan", "-m", p.model, *job, "--mem-ram", "1M")
-    last = done.stderr.splitlines()[-1]
+    last = done.err.splitlines()[-1]
     check(last.startswith("sluice: error: ") and "--mem-ram" in last, f"does not fit names the flag: {last!r}")
     fits = last.split("--mem-ram")[-1].strip(" )")
     p.expect(f"the size that it names ({fits}) fits", 0, "plan", "-m", p.model, *job, "--mem-ram", fits)
 
 
-def run(p):
+def run(tally, p, a):
     rows = [ids_row(i) for i in range(6)]
-    source = p.rows(rows)
+    source = p.job(rows)
     base = ("run", "-m", p.model, *RAM, "--progress", "none")
     done = p.expect("run", 0, *base, "-i", source, "-o", "a.jsonl", "--summary", "a.json")
-    check(not done.stdout, f"run prints nothing on stdout: {done.stdout[:100]!r}")
+    check(not done.out, f"run prints nothing on stdout: {done.out[:100]!r}")
     with open(p.at("a.jsonl"), encoding="utf-8") as f:
         out = [json.loads(line) for line in f]
     check([r.get("custom_id") for r in out] == [r["custom_id"] for r in rows], "OUT is in input order")
@@ -146,53 +134,46 @@ def run(p):
           f"--summary rows: {summary.get('rows')}")
     check(summary.get("output_tokens") == 24, f"--summary output_tokens: {summary.get('output_tokens')}")
 
-    with open(p.at("a.jsonl"), "rb") as f:
-        bytes_a = f.read()
+    bytes_a = read(p.at("a.jsonl"))
     p.expect("the same command again", 0, *base, "-i", source, "-o", "a.jsonl")
-    other = p.rows(rows[:3])
+    other = p.job(rows[:3])
     done = p.expect("OUT of another job", 8, *base, "-i", other, "-o", "a.jsonl")
-    check("a.jsonl" in done.stderr and "--overwrite" in done.stderr, f"exit 8 names OUT: {done.stderr[-300:]!r}")
-    with open(p.at("a.jsonl"), "rb") as f:
-        check(f.read() == bytes_a, "exit 8 leaves OUT alone")
+    check("a.jsonl" in done.err and "--overwrite" in done.err, f"exit 8 names OUT: {done.err[-300:]!r}")
+    check(read(p.at("a.jsonl")) == bytes_a, "exit 8 leaves OUT alone")
     p.expect("--overwrite", 0, *base, "-i", other, "-o", "a.jsonl", "--overwrite")
     p.expect("does not fit", 4, "run", "-m", p.model, "--mem-ram", "1M", "-i", source, "-o", "b.jsonl")
     check(not os.path.exists(p.at("b.jsonl")), "a run that does not fit writes no OUT")
     p.expect("absent model", 5, "run", "-m", "none.gguf", "-i", source, "-o", "c.jsonl")
-    done = p.expect("a bad row", 3, *base, "-i", p.rows([rows[0], {"max_tokens": 3}]), "-o", "d.jsonl")
+    done = p.expect("a bad row", 3, *base, "-i", p.job([rows[0], {"max_tokens": 3}]), "-o", "d.jsonl")
     p.expect("--dry-run", 0, *base, "-i", source, "-o", "e.jsonl", "--dry-run")
     check(not os.path.exists(p.at("e.jsonl")), "--dry-run writes no OUT")
-    write(p.at("run.cfg"), b"# a run\nmem-ram = 1M\nlimit = 2\nprogress = none\n")
+    p.write("run.cfg", b"# a run\nmem-ram = 1M\nlimit = 2\nprogress = none\n")
     p.expect("--config, and the command line wins", 0, "run", "--config", "run.cfg", "-m", p.model, *RAM, "-i",
              source, "-o", "f.jsonl")
-    with open(p.at("f.jsonl"), "rb") as f:
-        check(f.read() == b"".join(bytes_a.splitlines(True)[:2]), "--limit 2: the first two rows, the same bytes")
+    check(read(p.at("f.jsonl")) == b"".join(bytes_a.splitlines(True)[:2]), "--limit 2: the first two rows, the same bytes")
     done = p.expect("no CUDA device", 6, *base, "-i", source, "-o", "g.jsonl", "--device", "cuda:99")
 
 
-def stop_and_resume(p):
+def stop_and_resume(tally, p, a):
     """SIGINT is exit 75, and the same command ends with the bytes of a run that was left alone."""
-    source = p.rows([ids_row(i, n=100) for i in range(1, 6)])
+    source = p.job([ids_row(i, n=100) for i in range(1, 6)])
     base = ("run", "-m", p.model, *RAM, "--progress", "none", "-i", source)
     p.expect("the long run", 0, *base, "-o", "whole.jsonl")
-    args = [SLUICE, *base, "-o", "cut.jsonl"]
-    child = subprocess.Popen(args, cwd=p.folder, env={**p.env, "SLUICE_FAULT": ""}, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not os.path.exists(p.at("cut.jsonl.journal")) and child.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.002)
-    child.send_signal(signal.SIGINT)
-    code = child.wait(60)
+    cut = p.start([*base, "-o", "cut.jsonl"])
+    cut.wait_for(lambda: os.path.exists(p.at("cut.jsonl.journal")))
+    cut.signal(signal.SIGINT)
+    code = cut.end(60).code
     check(code in (0, 75), f"SIGINT: exit {code}, want 75 (0: it was done before)")
     if code == 75:
         check(not os.path.exists(p.at("cut.jsonl")), "an interrupted run leaves no OUT")
         p.expect("the same command resumes", 0, *base, "-o", "cut.jsonl")
-    with open(p.at("whole.jsonl"), "rb") as a, open(p.at("cut.jsonl"), "rb") as b:
-        check(a.read() == b.read(), "the bytes are those of a run that was left alone")
+    check(read(p.at("whole.jsonl")) == read(p.at("cut.jsonl")), "the bytes are those of a run that was left alone")
 
 
-def score(p):
+def score(tally, p, a):
     rows = [{"custom_id": f"s{i}", "context_ids": [1, 2, 3 + i], "continuation_ids": list(range(10, 15 + i))}
             for i in range(4)]
-    p.expect("score", 0, "score", "-m", p.model, *RAM, "--progress", "none", "-i", p.rows(rows), "-o", "s.jsonl")
+    p.expect("score", 0, "score", "-m", p.model, *RAM, "--progress", "none", "-i", p.job(rows), "-o", "s.jsonl")
     with open(p.at("s.jsonl"), encoding="utf-8") as f:
         out = [json.loads(line) for line in f]
     for row, answer in zip(rows, out):
@@ -201,13 +182,13 @@ def score(p):
               and abs(sum(numbers) - answer["logprob"]) < 1e-3 and max(numbers) <= 0, f"score: {answer}")
 
 
-def bench(p):
+def bench(tally, p, a):
     """bench: every op of kernels/ops.h has rows, at the shapes of -m; a CSV says where it comes from."""
     with open(os.path.join(HERE, "../kernels/ops.h")) as f:
         ops = re.findall(r"^ +X\((\w+)\)", f.read(), re.M)
     check(len(ops) >= 10, f"bench ops: kernels/ops.h lists {ops}")
     done = p.expect("bench ops --csv", 0, "bench", "ops", "--csv", "--runs", "1", "-m", p.model, "-q")
-    lines, text = done.stdout.splitlines(), done.stdout.encode()
+    lines, text = done.out.splitlines(), done.out.encode()
     head = [x[2:].split(": ", 1) for x in lines if x.startswith("# ")]
     rows = list(csv.DictReader(x for x in lines if not x.startswith("#")))
     wanted = {"command", "version", "machine", "date", "isa", "threads", "compute", "roof_gflop_s", "roof_ram_gb_s"}
@@ -226,55 +207,53 @@ def bench(p):
     for wanted in ("f32", "bf16", "q8", "q4", "mixed"):
         check(f" {wanted} h2o" in shapes, f"bench ops: no attend_forced over KV in {wanted}")
     done = p.expect("bench ops norm --json", 0, "bench", "ops", "norm", "--json", "--runs", "1", "-m", p.model)
-    found = parse("bench ops --json", done.stdout)
+    found = parse("bench ops --json", done.out)
     check("machine" in found and [r["op"] for r in found["rows"]] == ["norm"], f"bench ops --json: {found}")
-    table = subprocess.run([sys.executable, os.path.join(HERE, "../bench/ops_table.py"), write(p.at("ops.csv"), text)],
+    table = subprocess.run([sys.executable, os.path.join(HERE, "../bench/ops_table.py"), p.write("ops.csv", text)],
                            capture_output=True, text=True)
     check(table.stdout.count("\n| ") > 20 and not table.stderr, f"bench/ops_table.py: {table}")
     p.expect("bench of nothing", 2, "bench")
     p.expect("bench ops of no op", 2, "bench", "ops", "add")
     done = p.expect("bench sweep", 0, "bench", "sweep", "--csv", "-m", p.model, *RAM, "--num-prompts", "2", "--prompt-len",
                     "4", "--gen-len", "2", "-q")
-    rows = list(csv.DictReader(x for x in done.stdout.splitlines() if not x.startswith("#")))
-    check([row["batch"] for row in rows] == ["1", "2"], f"bench sweep: {done.stdout!r}")
+    rows = list(csv.DictReader(x for x in done.out.splitlines() if not x.startswith("#")))
+    check([row["batch"] for row in rows] == ["1", "2"], f"bench sweep: {done.out!r}")
 
 
-def real_model(p):
+def real_model(tally, p, a):
     """Text in and out, with SmolLM2."""
-    cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
-    model = os.environ.get("SLUICE_TEST_GGUF", os.path.join(cache, "sluice/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    model = a.model
     if not os.path.exists(model):
-        print("SKIP text commands: no SmolLM2 (tests/model.sh fetches it, SLUICE_TEST_GGUF names it)")
-        counts["skipped"] += 1
+        tally.skip("text commands: no SmolLM2 (tests/model.sh fetches it, --model names it)")
         return
     texts = ["Hello, world", " two  spaces", "naïve café 東京 🙂", "a\nb\tc", ""]
     done = p.expect("tokenize", 0, "tokenize", "-m", model, stdin="".join(json.dumps({"text": t}) + "\n" for t in texts))
-    check(len(done.stdout.splitlines()) == len(texts), "tokenize: a line for a line")
-    back = p.expect("tokenize --decode", 0, "tokenize", "-m", model, "--decode", stdin=done.stdout)
-    check([parse("decode", x).get("text") for x in back.stdout.splitlines()] == texts, f"round trip: {back.stdout!r}")
+    check(len(done.out.splitlines()) == len(texts), "tokenize: a line for a line")
+    back = p.expect("tokenize --decode", 0, "tokenize", "-m", model, "--decode", stdin=done.out)
+    check([parse("decode", x).get("text") for x in back.out.splitlines()] == texts, f"round trip: {back.out!r}")
     done = p.expect("tokenize of messages", 0, "tokenize", "-m", model,
                     stdin='{"messages":[{"role":"user","content":"Hi"}]}\n')
-    check("<|im_start|>user\nHi<|im_end|>" in parse("messages", done.stdout).get("text", ""), f"chat: {done.stdout!r}")
+    check("<|im_start|>user\nHi<|im_end|>" in parse("messages", done.out).get("text", ""), f"chat: {done.out!r}")
     done = p.expect("tokenize of nonsense", 3, "tokenize", "-m", model, stdin="{}\n")
     flags = ("--mem-ram", "512M", "--temperature", "0", "-n", "12")
     done = p.expect("gen", 0, "gen", "-m", model, "-p", "The capital of France is", *flags)
-    check("Paris" in done.stdout, f"gen: {done.stdout!r}")
+    check("Paris" in done.out, f"gen: {done.out!r}")
     again = p.expect("gen -f", 0, "gen", "-q", "-m", model, "-f",
-                     write(p.at("p.txt"), b"The capital of France is"), *flags)
-    check(again.stdout == done.stdout, f"gen -f: {again.stdout!r}")
-    check(not again.stderr, f"gen -q prints nothing but text: {again.stderr!r}")
+                     p.write("p.txt", b"The capital of France is"), *flags)
+    check(again.out == done.out, f"gen -f: {again.out!r}")
+    check(not again.err, f"gen -q prints nothing but text: {again.err!r}")
     done = p.expect("gen --chat", 0, "gen", "-m", model, "--chat", "-p", "What is the capital of France?", *flags)
-    check("Paris" in done.stdout, f"gen --chat: {done.stdout!r}")
+    check("Paris" in done.out, f"gen --chat: {done.out!r}")
     with open(os.path.join(HERE, "goldens/wikitext-sample.txt"), "rb") as f:
-        write(p.at("t.txt"), f.read(20000))
+        p.write("t.txt", f.read(20000))
     done = p.expect("score --text", 0, "score", "-m", model, "--mem-ram", "512M", "--text", p.at("t.txt"),
                     "--prefix", "32", "--window", "128", "--limit", "3")
-    answer = parse("score --text", done.stdout)
+    answer = parse("score --text", done.out)
     check(answer.get("windows") == 3 and answer.get("tokens") == 288 and 5 < answer.get("ppl", 0) < 200,
           f"score --text: {answer}")
 
 
-def shapes(p):
+def shapes(tally, p, a):
     """What the comments in configs/ say of a model is what inspect prints."""
     configs = os.path.join(os.path.dirname(HERE), "configs")
     n = 0
@@ -286,21 +265,21 @@ def shapes(p):
         n += 1
         said = re.search(r"^# ([\d.]+) G parameters; K and V of a token take ([\d,]+) bytes in bf16\.$", text, re.M)
         done = p.expect(f"inspect {name}", 0, "inspect", os.path.join(configs, name))
-        found = re.search(r"(\d+) parameters\n(?s:.*)KV (\d+) bytes a token in bf16", done.stdout)
+        found = re.search(r"(\d+) parameters\n(?s:.*)KV (\d+) bytes a token in bf16", done.out)
         check(said and found and f"{int(found[1]) / 1e9:.2f}" == said[1] and found[2] == said[2].replace(",", ""),
               f"{name}: its comment says {said and said.groups()}, inspect {found and found.groups()}")
     check(n >= 6, f"{n} model shapes in configs/")
 
 
-def what_if(p):
+def what_if(tally, p, a):
     """plan --allow and --plot."""
     asked = ("plan", "-m", p.model, *RAM, "--prompt-len", "32", "--gen-len", "8", "--num-prompts", "20")
     done = p.expect("plan --allow", 0, *asked, "--allow", "q8,q4,h2o=0.5")
-    lines = done.stdout.splitlines()
+    lines = done.out.splitlines()
     names = [x.split("  ")[0] for x in lines[1:-1]]
     check(names == ["default (lossless)", "q8", "q4", "h2o=0.5", "q8 + h2o=0.5", "q4 + h2o=0.5"], f"--allow: {names}")
-    check(all(x.endswith("lossy") for x in lines[2:-1]) and not lines[1].endswith("lossy"), f"--allow: {done.stdout!r}")
-    check("1.00x" in lines[1] and "change the answers" in lines[-1], f"--allow: {done.stdout!r}")
+    check(all(x.endswith("lossy") for x in lines[2:-1]) and not lines[1].endswith("lossy"), f"--allow: {done.out!r}")
+    check("1.00x" in lines[1] and "change the answers" in lines[-1], f"--allow: {done.out!r}")
     for bad in ("q5", "h2o", "h2o=2.5", "lfu=0.2", ","):
         p.expect(f"plan --allow {bad}", 2, *asked, "--allow", bad)
     p.expect("plan --allow with --sweep", 2, *asked, "--allow", "q8", "--sweep", "batch=1..4")
@@ -308,30 +287,28 @@ def what_if(p):
     drawing = (*asked, "--sweep", "mem-ram=1M..128M", "--plot", p.at("a.svg"))
     if subprocess.run(["sh", "-c", "command -v gnuplot"], capture_output=True).returncode == 0:
         done = p.expect("plan --plot", 0, *drawing)
-        with open(p.at("a.svg"), "rb") as f:
-            svg = f.read()
+        svg = read(p.at("a.svg"))
         check(b"<svg" in svg and svg.rstrip().endswith(b"</svg>") and b"--mem-ram" in svg, f"--plot: {svg[:200]!r}")
-        check(done.stdout.startswith("flag,value,"), "--plot: the rows stand on stdout all the same")
+        check(done.out.startswith("flag,value,"), "--plot: the rows stand on stdout all the same")
         p.expect("--plot into a folder that is not there", 2, *asked, "--sweep", "batch=1..4", "--plot", "no/a.svg")
         p.expect("--plot of a bad flag", 2, *asked, "--sweep", "wings=1..4", "--plot", p.at("b.svg"))
     none = p.expect("--plot without gnuplot", 2, *asked, "--sweep", "batch=1..4", "--plot", p.at("b.svg"),
                     env={"PATH": p.at("empty")})
-    check("gnuplot-nox" in none.stderr, f"--plot without gnuplot: {none.stderr!r}")
+    check("gnuplot-nox" in none.err, f"--plot without gnuplot: {none.err!r}")
     check(not os.path.exists(p.at("b.svg")), "--plot that failed leaves no file")
 
 
-def dummy(p):
+def dummy(tally, p, a):
     """A model config: only what the plan streams is written, and it shows neither in OUT nor in the next run."""
     text = ("family = llama\ndim = 256\nlayers = 6\nheads = 4\nffn = 1024\nvocab = 9000\ncontext = 256\n")
-    model, rows = write(p.at("small.cfg"), text.encode()), p.rows([ids_row(i) for i in range(4)])
+    model, rows = p.write("small.cfg", text.encode()), p.job([ids_row(i) for i in range(4)])
     cache, outs = p.at("dummies"), []
 
     def walk(name, resident, more=0):
         out = p.at(name)
         p.expect(f"dummy, {resident} resident", 0, "run", "-m", model, *RAM, "-i", rows, "-o", out, "--progress",
                  "none", "--weights-resident", resident, env={"SLUICE_CACHE_DIR": cache})
-        with open(out, "rb") as f:
-            outs.append(f.read())
+        outs.append(read(out))
         packs = [os.path.join(cache, x) for x in os.listdir(cache) if x.endswith(".pack")]
         check(len(packs) == 1, f"dummy: one pack, not {packs}")
         return os.stat(packs[0]).st_size, os.stat(packs[0]).st_blocks * 512
@@ -348,22 +325,9 @@ def dummy(p):
     check(len(set(outs)) == 1, "dummy: OUT depends on what was streamed")
     p.expect("dummy, packed by hand", 0, "pack", model, "-o", p.at("small.pack"))
     p.expect("dummy, from the whole pack", 0, "run", "-m", p.at("small.pack"), *RAM, "-i", rows, "-o", p.at("hand"))
-    with open(p.at("hand"), "rb") as f:
-        check(f.read() == outs[0], "dummy: OUT of the whole pack differs")
-
-
-def main():
-    with tempfile.TemporaryDirectory() as folder:
-        p = Place(folder)
-        for part in (usage, inspect_and_pack, plan, run, stop_and_resume, score, shapes, what_if, dummy, bench,
-                     real_model):
-            try:
-                part(p)
-            except (OSError, KeyError, ValueError, IndexError, subprocess.TimeoutExpired) as e:
-                check(False, f"{part.__name__}: {type(e).__name__}: {e}")
-    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
-    return 1 if counts["failed"] else 0
+    check(read(p.at("hand")) == outs[0], "dummy: OUT of the whole pack differs")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(trial.run_parts(__doc__, (usage, inspect_and_pack, plan, run, stop_and_resume, score, shapes, what_if, dummy,
+                                       bench, real_model), lambda folder, a: Place(folder, a.sluice), tally))

@@ -20,7 +20,8 @@ import numpy as np
 
 import evict_ref
 from evict_ref import Rule
-from golden_common import Sluice, SluiceFailed, Tally, jsonl, run_row, score_row
+from golden_common import Sluice, SluiceFailed, jsonl, run_row, score_row
+from trial import Tally
 import tiny
 
 F32 = ("--compute", "f32", "--kv-format", "f32")

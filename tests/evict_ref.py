@@ -23,7 +23,8 @@ import tempfile
 
 import numpy as np
 
-from golden_common import Tally, goldens
+from golden_common import goldens
+from trial import Tally
 import tiny
 
 POLICIES = ("full", "window", "streaming", "h2o", "h2o-mean")

@@ -1,44 +1,14 @@
-"""What the Python drivers share: counting, stored goldens, and one way to run ./sluice on rows."""
+"""What the drivers with goldens share: the stored goldens, and rows in, answers out of ./sluice."""
 
 import gzip
 import json
 import os
-import subprocess
 import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+from trial import HERE, Place
+
 sys.path.insert(0, os.path.join(HERE, "goldens"))
 RUN_LIMIT_S = 300
-
-
-class Tally:
-    def __init__(self, quiet=False):
-        self.passed = self.failed = self.skipped = 0
-        self.quiet, self.lines = quiet, []
-
-    def check(self, ok, what):
-        if ok:
-            self.passed += 1
-        else:
-            self.failed += 1
-            self.lines.append(what)
-            if not self.quiet:
-                print("FAIL", what, flush=True)
-        return ok
-
-    def add(self, other):
-        """What a quiet one counted."""
-        self.passed += other.passed
-        for what in other.lines:
-            self.check(False, what)
-
-    def skip(self, what):
-        self.skipped += 1
-        print("SKIP", what, flush=True)
-
-    def finish(self):
-        print(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
-        sys.exit(1 if self.failed else 0)
 
 
 def goldens(name):
@@ -51,42 +21,26 @@ class SluiceFailed(Exception):
 
 
 class Sluice:
-    """Runs the binary in a folder of its own: rows in, rows out, nothing left in the user's
-    cache."""
+    """Rows in, answers out: a Place whose runs have to end well."""
 
     def __init__(self, binary, folder):
-        self.binary, self.folder, self.runs = os.path.abspath(binary), folder, 0
-        self.env = {**os.environ, "SLUICE_CACHE_DIR": os.path.join(folder, "cache")}
+        self.place, self.folder, self.runs = Place(folder, binary, sync_s=None), folder, 0
 
     def call(self, args, stdin=None):
         """stdout; SluiceFailed holds the last lines of stderr."""
-        try:
-            done = subprocess.run(
-                [self.binary, *map(str, args)],
-                input=stdin,
-                cwd=self.folder,
-                env=self.env,
-                capture_output=True,
-                text=True,
-                timeout=RUN_LIMIT_S,
-            )
-        except (subprocess.TimeoutExpired, OSError) as e:
-            raise SluiceFailed(f"sluice {args[0]}: {e}") from None
-        if done.returncode:
-            tail = " | ".join(done.stderr.strip().splitlines()[-2:])
-            raise SluiceFailed(f"sluice {args[0]}: exit {done.returncode}: {tail}")
-        return done.stdout
+        done = self.place.sluice(*args, stdin=stdin, limit_s=RUN_LIMIT_S)
+        if done.code:
+            tail = " | ".join(done.err.strip().splitlines()[-2:])
+            raise SluiceFailed(f"sluice {args[0]}: exit {done.code}: {tail}")
+        return done.out
 
     def rows(self, command, model, rows, *flags):
         """`score` or `run` on rows; answers in the order of the rows."""
         self.runs += 1
-        files = [os.path.join(self.folder, f"{self.runs}.{end}.jsonl") for end in ("in", "out")]
-        with open(files[0], "w", encoding="utf-8") as f:
-            f.writelines(json.dumps(r) + "\n" for r in rows)
-        self.call(
-            [command, "-m", model, "-i", files[0], "-o", files[1], "--progress", "none", *flags]
-        )
-        out = jsonl(files[1])
+        source = self.place.rows(f"{self.runs}.in.jsonl", rows)
+        path = self.place.at(f"{self.runs}.out.jsonl")
+        self.call([command, "-m", model, "-i", source, "-o", path, "--progress", "none", *flags])
+        out = jsonl(path)
         if [r.get("custom_id") for r in out] != [r["custom_id"] for r in rows]:
             raise SluiceFailed(
                 f"sluice {command}: custom_ids of the answers are not those of the rows"

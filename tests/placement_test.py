@@ -14,14 +14,13 @@ import json
 import os
 import random
 import struct
-import subprocess
 import sys
 import tempfile
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-from bad_input_test import ARR, F32, I32, STR, U32, check, counts, text, value, write  # noqa: E402
+import trial
+from model_make import ARR, F32, I32, STR, U32, text, value
+from trial import HERE, difference, read
 
 RUN_LIMIT_S = 900
 RESUMES_MAX = 200
@@ -119,6 +118,8 @@ vocab = 5000
 context = 1024
 """
 DUMMY_VOCAB = 5000  # ids that both know
+tally = trial.Tally()
+check = tally.check
 
 
 def byte_chars():
@@ -170,44 +171,30 @@ def text_model():
 
 # ---- running ---------------------------------------------------------------------------------------
 
-class Run:
-    code, out, err, summary, dump = None, b"", "", {}, b""
-
-
-class Bench:
+class Bench(trial.Place):
     """A folder with models, a cache of its own, and runs of the binary in it."""
 
     def __init__(self, binary, folder, full):
+        super().__init__(folder, binary, sync_s=None)
         self.full, self.fault = full, ""
-        self.binary, self.folder, self.n = os.path.abspath(binary), folder, 0
-        self.env = {**os.environ, "SLUICE_CACHE_DIR": self.at("cache"), "LC_ALL": "C"}
-        self.llama = write(self.at("llama.cfg"), LLAMA.encode())
-        self.opt = write(self.at("opt.cfg"), OPT.encode())
-        self.text = write(self.at("text.gguf"), text_model())
+        self.llama = self.write("llama.cfg", LLAMA.encode())
+        self.opt = self.write("opt.cfg", OPT.encode())
+        self.text = self.write("text.gguf", text_model())
         done = self.once(["run", "-m", self.llama, "-i", self.rows([{"prompt_token_ids": [1], "max_tokens": 1}]),
                           "-o", self.at("uring.jsonl"), "--io", "uring", "--weights-resident", "0"])
         self.have_uring = done.code == 0
         if not self.have_uring:
-            counts["skipped"] += 1
-            print("SKIP io_uring:", done.err.strip()[-120:], flush=True)
-
-    def at(self, name):
-        return os.path.join(self.folder, name)
+            tally.skip(f"io_uring is refused here: {done.err.strip()[-120:]}")
 
     def rows(self, rows):
-        self.n += 1
-        return write(self.at(f"{self.n}.in.jsonl"), "".join(json.dumps(r) + "\n" for r in rows).encode())
+        return super().rows(os.path.basename(self.fresh("in")), rows)
 
     def once(self, args):
-        done = Run()
-        env = {**self.env, **({"SLUICE_FAULT": self.fault} if self.fault else {})}
-        p = subprocess.run([self.binary, *map(str, args), "--progress", "none"], env=env, capture_output=True,
-                           timeout=RUN_LIMIT_S, check=False)
-        done.code, done.err = p.returncode, p.stderr.decode("utf-8", "replace")
-        return done
+        faults = {"SLUICE_FAULT": self.fault} if self.fault else {}
+        return self.sluice(*args, "--progress", "none", limit_s=RUN_LIMIT_S, **faults)
 
     def run(self, command, model, source, flags, out=None, dump=False):
-        """One call; OUT, summary and KV dump of it."""
+        """One call; `out`, `summary` and `dump` are OUT's bytes, the summary and the KV dump."""
         self.n += 1
         stem = self.at(str(self.n))
         out = out or stem + ".jsonl"
@@ -215,11 +202,8 @@ class Bench:
         if "-t" not in flags:
             args += ["-t", "1"]  # most models here are too small to share; placements with -t do
         done = self.once(args + (["--kv-dump", stem + ".dump"] if dump else []))
-        for name, path in (("out", out), ("summary", stem + ".json"), ("dump", stem + ".dump")):
-            if os.path.exists(path):
-                with open(path, "rb") as f:
-                    setattr(done, name, f.read())
-        done.summary = json.loads(done.summary) if done.summary else {}
+        done.out, done.dump = read(out), read(stem + ".dump")
+        done.summary = json.loads(read(stem + ".json") or b"{}")
         return done
 
     def good(self, what, *args, **more):
@@ -227,15 +211,6 @@ class Bench:
         done = self.run(*args, **more)
         check(done.code == 0, f"{what}: exit {done.code}: {done.err.strip()[-300:]!r}")
         return done
-
-
-def first_difference(a, b):
-    for i, (x, y) in enumerate(zip(a.splitlines(), b.splitlines())):
-        if x != y:
-            at = next((k for k, (p, q) in enumerate(zip(x, y)) if p != q), min(len(x), len(y)))
-            return f"line {i} from byte {at}: {x[at - 40 if at > 40 else 0:at + 60]!r} is not " \
-                   f"{y[at - 40 if at > 40 else 0:at + 60]!r}"
-    return f"{len(a.splitlines())} and {len(b.splitlines())} lines"
 
 
 def check_moved(what, done):
@@ -266,7 +241,7 @@ def try_placements(bench, what, model, source, flags, names):
         if "uring" in PLACEMENTS[name] and not bench.have_uring:
             continue
         done = bench.good(f"{what}: {name}", "run", model, source, flags + PLACEMENTS[name])
-        check(done.out == want.out, f"{what}: {name}: other bytes: {first_difference(want.out, done.out)}")
+        check(done.out == want.out, f"{what}: {name}: other bytes: {difference(want.out, done.out)}")
         check_moved(f"{what}: {name}", done)
         check_wish(f"{what}: {name}", PLACEMENTS[name], done.summary.get("plan"))
     return want
@@ -348,7 +323,7 @@ def requeues(bench):
                 what = f"requeue, {policy}, {name}, {batches} batches, {tokens} tokens"
                 done = bench.good(what, "run", bench.llama, source, flags + more + [
                     "--batch", "4", "--batches", batches, "--prefill-tokens", tokens])
-                check(done.out == want.out, f"{what}: other bytes: {first_difference(want.out, done.out)}")
+                check(done.out == want.out, f"{what}: other bytes: {difference(want.out, done.out)}")
                 check(batches > 1 or done.summary.get("rows", {}).get("requeued", 0) > 0, f"{what}: none was sent back")
 
 
@@ -376,7 +351,7 @@ def prefixes(bench):
                            ("all on disk", ALL_DISK + ["--batch", "5", "--batches", "3", "--prefill-tokens", "900"])):
             what = f"prefixes, {policy}, {name}"
             done = bench.good(what, "run", bench.llama, source, flags + more)
-            check(done.out == want.out, f"{what}: other bytes: {first_difference(want.out, done.out)}")
+            check(done.out == want.out, f"{what}: other bytes: {difference(want.out, done.out)}")
             shared = done.summary.get("shared_prompt_tokens", -1)
             check((shared > 0) == (policy != "h2o"), f"{what}: {shared} positions shared")
 
@@ -392,7 +367,7 @@ def neighbours(bench):
         for name, order in (("reversed", fixed[::-1]), ("one row", fixed[2:3]), ("every other", fixed[::2])):
             done = bench.good(f"neighbours: {name}", "run", bench.llama, bench.rows([rows[i] for i in order]), flags)
             want = b"".join(lines[i] for i in order)
-            check(done.out == want, f"neighbours: {name}: {first_difference(want, done.out)}")
+            check(done.out == want, f"neighbours: {name}: {difference(want, done.out)}")
         done = bench.good("neighbours: --limit", "run", bench.llama, bench.rows(rows), flags + ["--limit", "5"])
         check(done.out == b"".join(lines[:5]), "neighbours: --limit 5 is not the first five rows")
         for i in range(3):
@@ -402,7 +377,7 @@ def neighbours(bench):
     f32 = ["--compute", "f32", "--kv-format", "f32"]
     want = bench.good("f32", "run", bench.llama, bench.rows(rows), f32)
     done = bench.good("f32, portable", "run", bench.llama, bench.rows(rows), [*f32, "--isa", "portable"])
-    check(done.out == want.out, f"f32, portable: other bytes: {first_difference(want.out, done.out)}")
+    check(done.out == want.out, f"f32, portable: other bytes: {difference(want.out, done.out)}")
 
 
 def slow_writes(bench):
@@ -415,7 +390,7 @@ def slow_writes(bench):
             done = bench.good(f"slow writes, {policy}: {name}", "run", bench.llama, source,
                               POLICIES[policy] + PLACEMENTS[name])
             bench.fault = ""
-            check(done.out == want.out, f"slow writes, {policy}: {name}: {first_difference(want.out, done.out)}")
+            check(done.out == want.out, f"slow writes, {policy}: {name}: {difference(want.out, done.out)}")
             check(done.summary.get("repairs") == {"pieces": 0, "bad": 0, "rows": 0},
                   f"slow writes, {policy}: {name}: {done.summary.get('repairs')}")
 
@@ -433,7 +408,7 @@ def tight(bench):
         for more in (0, 1, 3):
             ram = f"{int(size) + more}M"
             done = bench.good(f"tight, {policy}: {ram}", "run", bench.llama, source, flags + ["--mem-ram", ram])
-            check(done.out == want.out, f"tight, {policy}, {ram}: {first_difference(want.out, done.out)}")
+            check(done.out == want.out, f"tight, {policy}, {ram}: {difference(want.out, done.out)}")
 
 
 def logprobs_of(line):
@@ -495,7 +470,7 @@ def forced_case(bench, name, model, prompt, n, flags):
         what = f"{name}: resumed from {share}"
         done, stopped = resume(bench, what, model, source, flags, share * elapsed_s, dump=True)
         forced_case.stopped += stopped
-        check(done.out == want.out, f"{what}: other bytes: {first_difference(want.out, done.out)}")
+        check(done.out == want.out, f"{what}: other bytes: {difference(want.out, done.out)}")
         check(dump_lines(done.dump) == victims, f"{what}: other victims after {stopped} interruptions")
         forced_case.shorter += stopped > 0 and done.summary["passes"] < want.summary["passes"]
 
@@ -559,7 +534,7 @@ def sampling(bench):
                 "--batch", "4", "--batches", "3"]), (0.2, ["--batch", "3", "--batches", "1", "--prefill-tokens", "9"])):
             what = f"text, {policy}: interrupted {' '.join(more)}"
             done, stopped = resume(bench, what, bench.text, source, flags + more, share * elapsed_s)
-            check(done.out == want.out, f"{what}: other bytes: {first_difference(want.out, done.out)}")
+            check(done.out == want.out, f"{what}: other bytes: {difference(want.out, done.out)}")
             stops += stopped
         check(stops > 2, f"text, {policy}: only {stops} interruptions")
 
@@ -592,11 +567,6 @@ def timed(name, part, *args):
     print(f"  {name}: {time.monotonic() - start:.1f} s, {cpu_s:.1f} s of CPU time in sluice", flush=True)
 
 
-def finish():
-    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
-    return 1 if counts["failed"] else 0
-
-
 def main(argv):
     full = "--full" in argv or bool(os.environ.get("SLUICE_TEST_FULL"))
     only = [a[7:] for a in argv if a.startswith("--only=")]
@@ -609,13 +579,12 @@ def main(argv):
             if not only or name in only:
                 timed(name, part, bench)
         if only and "real" not in only:
-            return finish()
+            return tally.end()
         if model and os.path.exists(model):
             timed("real", real_model, bench, os.path.abspath(model))
         else:
-            counts["skipped"] += 1
-            print("SKIP no GGUF given, and SLUICE_TEST_GGUF names none", flush=True)
-    return finish()
+            tally.skip("placements of a real model: no GGUF given, and SLUICE_TEST_GGUF names none")
+    return tally.end()
 
 
 if __name__ == "__main__":

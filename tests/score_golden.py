@@ -16,7 +16,8 @@ import tempfile
 import numpy as np
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
-from golden_common import Sluice, SluiceFailed, Tally, goldens, jsonl, run_row, score_row
+from golden_common import Sluice, SluiceFailed, goldens, jsonl, run_row, score_row
+from trial import Tally
 import tiny
 
 F32 = ("--compute", "f32", "--kv-format", "f32")

@@ -1,5 +1,7 @@
-"""What crash_test, fault_test and budget_test share: the binary under test, made-up jobs, OUT.journal.
+"""What the Python tests share: one tally, one way to run the binary, made-up rows, OUT.journal, difference().
 
+A test is parts, each `part(tally, place, arguments)`: `sys.exit(trial.run_parts(__doc__, (part, ...)))`. Each
+part gets a folder of its own; the binary is the first argument, ./sluice without one.
 Owns: running the binary with its own cache folder and measuring it; rows and models that need no files
 from elsewhere; reading a journal from outside. Refuses: to know what is right; that stands in the tests.
 Standard library only.
@@ -16,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
@@ -38,25 +41,38 @@ H2O = ["--kv-policy", "h2o", "--kv-budget", "64"]
 
 
 class Tally:
-    """Counts checks; prints what failed and, last, the line that check.py reads."""
+    """Counts checks; prints what failed (a quiet one only keeps it) and, last, the line that check.py reads."""
 
-    def __init__(self):
+    def __init__(self, quiet=False):
         self.passed = self.failed = self.skipped = 0
+        self.quiet, self.lines = quiet, []
 
     def check(self, ok, what):
         self.passed += bool(ok)
         self.failed += not ok
         if not ok:
-            print("FAILED", what, flush=True)
+            self.lines.append(what)
+            if not self.quiet:
+                print("FAILED", what, flush=True)
         return ok
 
+    def add(self, quiet):
+        """What a quiet one counted."""
+        self.passed += quiet.passed
+        for what in quiet.lines:
+            self.check(False, what)
+
     def skip(self, why):
+        """Only for a reason that check.py's SKIPS names: any other fails `make check`."""
         self.skipped += 1
         print("SKIP", why, flush=True)
 
     def end(self):
         print(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
         return 1 if self.failed else 0
+
+    def finish(self):
+        sys.exit(self.end())
 
 
 def arguments(about):
@@ -75,27 +91,33 @@ def arguments(about):
     return a
 
 
-def run_parts(about, parts):
-    """Each part gets (tally, place, arguments) with a fresh folder; the exit code of the script."""
-    a, tally = arguments(about), Tally()
-    for part in parts:
-        if a.only and part.__name__ not in a.only:
-            continue
-        start, failed = time.monotonic(), tally.failed
-        with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
-            try:
-                part(tally, Place(folder, a.sluice), a)
-            except (OSError, KeyError, ValueError, IndexError, subprocess.SubprocessError) as e:
-                tally.check(False, f"{part.__name__}: {type(e).__name__}: {e}")
-        print(f"{part.__name__}: {'FAILED' if tally.failed > failed else 'ok'}, "
-              f"{time.monotonic() - start:.1f} s", flush=True)
+def run_parts(about, parts, make=None, tally=None):
+    """Each part gets (tally, place, arguments); the exit code of the script.
+
+    Every part has a fresh folder, or, with make(folder, arguments), all of them the one Place that it gives.
+    """
+    a, tally = arguments(about), tally or Tally()
+    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
+        shared = make(folder, a) if make else None
+        for part in parts:
+            if a.only and part.__name__ not in a.only:
+                continue
+            start, failed = time.monotonic(), tally.failed
+            with tempfile.TemporaryDirectory(prefix="part-", dir=folder) as own:
+                try:
+                    part(tally, shared or Place(own, a.sluice), a)
+                except Exception as e:  # a part that dies is one failure; the others still run
+                    traceback.print_exc(file=sys.stdout)
+                    tally.check(False, f"{part.__name__}: {type(e).__name__}: {e}")
+            print(f"{part.__name__}: {'FAILED' if tally.failed > failed else 'ok'}, "
+                  f"{time.monotonic() - start:.1f} s", flush=True)
     return tally.end()
 
 
 # ---- running the binary ---------------------------------------------------------------------------
 
 class Done:
-    """code (negative: the signal), out, err, seconds, rss (bytes, at its peak)."""
+    """code (negative: the signal), out, err (text), seconds, rss (bytes, at its peak)."""
 
     def last(self):
         lines = self.err.strip().splitlines()
@@ -106,17 +128,26 @@ class Done:
 
 
 class Process:
-    """One run under way; stderr is read as it comes, each line with its time."""
+    """One run under way; stderr is read as it comes, each line with its time. stdin: bytes, or none."""
 
-    def __init__(self, argv, env):
+    def __init__(self, argv, env, stdin=None, cwd=None):
         self.start_s = time.monotonic()
-        self.p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                  env=env)
+        self.p = subprocess.Popen(argv, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=cwd)
         self.lines, self.out = [], b""
-        self.readers = [threading.Thread(target=f, daemon=True) for f in (self.read_err, self.read_out)]
-        for t in self.readers:
+        self.carriers = [threading.Thread(target=f, daemon=True) for f in (self.read_err, self.read_out)]
+        if stdin is not None:
+            self.carriers.append(threading.Thread(target=self.write_in, args=(stdin,), daemon=True))
+        for t in self.carriers:
             t.start()
         self.status = self.usage = None
+
+    def write_in(self, data):
+        try:
+            with self.p.stdin as pipe:
+                pipe.write(data)
+        except BrokenPipeError:  # it ended without reading all: the test sees what it said instead
+            pass
 
     def read_err(self):
         for line in self.p.stderr:
@@ -159,7 +190,7 @@ class Process:
             _, status, usage = os.wait4(self.p.pid, 0)
             self.took(status, usage)
         timer.cancel()
-        for t in self.readers:
+        for t in self.carriers:
             t.join()
         self.p.stdout.close()
         self.p.stderr.close()
@@ -172,12 +203,15 @@ class Process:
 class Place:
     """A folder with a cache, a model and jobs in it, and the binary that works there."""
 
-    def __init__(self, folder, binary):
-        self.folder, self.binary, self.n = folder, binary, 0
+    def __init__(self, folder, binary, sync_s="0.05"):
+        """sync_s: how often a job syncs; on a fast disk a small one is over before the first 5 s, which
+        None leaves as they are, and --full as well."""
+        self.folder, self.binary, self.n = folder, os.path.abspath(binary), 0
         self.env = {**os.environ, "SLUICE_CACHE_DIR": self.at("cache"), "LC_ALL": "C"}
-        self.env.pop("SLUICE_FAULT", None)
-        if "--full" not in sys.argv:
-            self.env["SLUICE_SYNC_S"] = "0.05"  # on a fast disk a small job is over before the first 5 s
+        for name in ("SLUICE_FAULT", "SLUICE_SYNC_S"):
+            self.env.pop(name, None)
+        if sync_s and "--full" not in sys.argv:
+            self.env["SLUICE_SYNC_S"] = sync_s
         self.model = self.write("tiny.cfg", MODEL.encode())
 
     def at(self, name):
@@ -192,16 +226,25 @@ class Place:
     def rows(self, name, rows):
         return self.write(name, "".join(json.dumps(r) + "\n" for r in rows).encode())
 
-    def fresh(self):
+    def fresh(self, name="out"):
         """A path for OUT that nobody used."""
         self.n += 1
-        return self.at(f"out-{self.n}.jsonl")
+        return self.at(f"{name}-{self.n}.jsonl")
 
-    def start(self, args, wrapper=(), **env):
-        return Process([*wrapper, self.binary, *map(str, args)], {**self.env, **env})
+    def start(self, args, wrapper=(), stdin=None, **env):
+        """A run under way, in this folder; paths of args may be relative to it. stdin: text or bytes."""
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        return Process([*wrapper, self.binary, *map(str, args)], {**self.env, **env}, data, self.folder)
 
-    def sluice(self, *args, wrapper=(), **env):
-        return self.start(args, wrapper, **env).end()
+    def sluice(self, *args, wrapper=(), stdin=None, limit_s=LIMIT_S, **env):
+        """One run to its end (killed after limit_s: then code is -SIGKILL)."""
+        return self.start(args, wrapper, stdin, **env).end(limit_s)
+
+    def expect(self, tally, what, code, *args, **more):
+        """A run that must end with this code."""
+        done = self.sluice(*args, **more)
+        tally.check(done.code == code, f"{what}: exit {done.code}, want {code}: {done.err.strip()[-400:]!r}")
+        return done
 
 
 def read(path):
@@ -226,11 +269,16 @@ def copy_job(out, to):
     return to
 
 
-def difference(a, b):
-    for i, (x, y) in enumerate(zip(a.splitlines(), b.splitlines())):
+def difference(want, got):
+    """Where two OUTs part, with what stands around it."""
+    for i, (x, y) in enumerate(zip(want.splitlines(), got.splitlines())):
         if x != y:
-            return f"row {i}: {y[-120:]!r} where {x[-120:]!r} was expected"
-    return f"{len(b.splitlines())} rows where {len(a.splitlines())} were expected"
+            at = next((k for k, (p, q) in enumerate(zip(x, y)) if p != q), min(len(x), len(y)))
+            around = slice(max(0, at - 40), at + 60)
+            return f"row {i} from byte {at}: {y[around]!r} where {x[around]!r} was expected"
+    if want == got:
+        return "the same bytes"
+    return f"{len(got.splitlines())} rows where {len(want.splitlines())} were expected"
 
 
 # ---- rows -----------------------------------------------------------------------------------------
