@@ -80,6 +80,7 @@ static enum err decode_window(struct gather *g, int32_t token, uint8_t *window, 
         struct segment segment = window_of(g, token, window);
         struct ticket again = {
             .place = HOME_PACK, .segments = &segment, .n_segments = 1, .name = "rows", .batch = -1};
+        g->home->trace->rereads++;
         mover_submit(g->home->mover, &again);
         TRY(mover_wait(g->home->mover, &again));
         if (crc32c(0, row, n_bytes) != g->model->row_crcs[token])

@@ -231,6 +231,7 @@ enum err home_kv_verify(struct home *h, int64_t step, int layer, int batch, int 
     uint8_t *at = f->base + page * size;
     if (page_crc(h, at, layer, page, row) == h->kv_crc[extent + page])
         return OK;
+    h->trace->rereads++;
     f->read_segments[0] = (struct segment){(extent + page) * size, size, at};
     f->read.n_segments = 1;
     f->read.after = NULL;
@@ -333,6 +334,7 @@ static enum err hidden_verify(struct home *h, struct hidden_frame *f, int batch)
     const struct last_write *last = &h->hidden_last[batch];
     if (crc32c(0, s->buf, s->n_bytes) == h->hidden_crc[batch])
         return OK;
+    h->trace->rereads++;
     if (last->ticket && last->ticket->seq == last->seq)
         TRY(mover_wait(h->mover, last->ticket));
     f->read.after = NULL;

@@ -195,6 +195,9 @@ static json_t *plan_json(const struct report_figures *f, const struct run *r)
     put(plan, "percent", json_string(plan_percent(p)));
     put(plan, "ahead_weights", json_integer(p->ahead_weights));
     put(plan, "ahead_state", json_integer(p->ahead_state));
+    put(plan, "ahead_hidden", json_integer(p->ahead_hidden));
+    put(plan, "io", json_string(r->engine.home.mover ? mover_io_name(r->engine.home.mover) : ""));
+    put(plan, "threads", json_integer(pool_threads(r->pool)));
     put(plan, "prefill_tokens", json_integer(p->prefill_tokens));
     put(plan, "ram_bytes", json_integer(r->bytes.ram));
     put(plan, "disk_bytes", json_integer(r->bytes.disk));
@@ -277,6 +280,7 @@ static void put_rates(json_t *root, const struct report_figures *f, const struct
     put(root, "predicted_elapsed_s", number(r->time.job_s));
     put(root, "lanes", lanes_json(r, f));
     put(root, "stall_s", number(seconds(r->engine.trace.totals[LANE_STALL].busy_ns)));
+    put(root, "rereads", json_integer(r->engine.trace.rereads));
     put(root, "bound", json_string(f->bound));
     put(root, "roofline_fraction", number(f->roofline));
     put(root, "roofline_rates", json_string(f->rates_measured ? "measured" : "probed"));

@@ -37,6 +37,7 @@ struct trace {
     int64_t capacity;
     struct lane_total totals[N_LANES];
     _Atomic int64_t moved_bytes[N_LANES]; // the meter of nvme-*: may be read while the run goes on
+    _Atomic int64_t rereads;              // of what came with a wrong checksum
 };
 
 const char *lane_name(enum lane lane); // "nvme-read", ...

@@ -215,6 +215,7 @@ static int piece_complete(struct mover *m, struct piece *p)
             return 0;
         }
         p->reread = 1;
+        m->trace->rereads++;
         struct ring_io io = p->io;
         p->io = (struct ring_io){
             .file = io.file, .offset = io.offset, .n_bytes = io.n_bytes, .buf = io.buf, .user = p};
@@ -443,6 +444,11 @@ void mover_submit(struct mover *m, struct ticket *t)
     }
     pthread_mutex_unlock(&m->lock);
     ring_wake(m->ring);
+}
+
+const char *mover_io_name(const struct mover *m)
+{
+    return ring_name(m->ring);
 }
 
 int mover_done(struct mover *m, const struct ticket *t)
