@@ -21,6 +21,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
+from trial import SLOTS_MIN  # noqa: E402
 from bad_input_test import ARR, F32, I32, STR, U32, check, counts, text, value, write  # noqa: E402
 
 RUN_LIMIT_S = 900
@@ -109,14 +110,16 @@ head_dim = 16
 ffn = 256
 vocab = 9000
 context = 1024
+tied = 0
 """
 OPT = """family = opt
-dim = 96
+dim = 72
 layers = 4
 heads = 6
 ffn = 160
 vocab = 5000
 context = 1024
+tied = 0
 """
 DUMMY_VOCAB = 5000  # ids that both know
 
@@ -289,21 +292,41 @@ def check_wish(what, flags, plan):
               f"{what}: the codec is {plan['weights_codec']}")
     if "--weights-resident" in flags and flags[flags.index("--weights-resident") + 1] == "0":
         check(plan["weights_resident"] == 0, f"{what}: {plan['weights_resident']} layers in RAM")
+    check_ahead(what, flags, plan)
+    if "--io" in flags:
+        io = {"uring": "io_uring", "threads": "threads"}[flags[flags.index("--io") + 1]]
+        check(plan["io"] == io, f"{what}: the I/O back end is {plan['io']}")
+    threads = int(flags[flags.index("-t") + 1]) if "-t" in flags else 1
+    check(plan["threads"] == threads, f"{what}: {plan['threads']} threads")
+
+
+def check_ahead(what, flags, plan):
+    """The look-ahead that was in effect: what was asked for, less what no plan may have (a read that waits for a
+    step to come), and all of that."""
+    batches, steps = plan["batches"], plan["batches"] * plan["layers"]
+    for flag, key, most in (("--ahead-weights", "ahead_weights", None), ("--ahead-state", "ahead_state", steps - 2),
+                            ("--ahead-state", "ahead_hidden", max(0, batches - 2))):
+        if flag in flags:
+            asked = int(flags[flags.index(flag) + 1])
+            want = asked if most is None else min(asked, most)
+            check(plan[key] == want, f"{what}: {key} is {plan[key]}, asked for {asked}, at most {most}")
 
 
 # ---- parts -----------------------------------------------------------------------------------------
 
 def id_rows(n, seed):
-    """Prompts of 1 to 200 ids, outputs of 5 to 24, in every way to choose a token that needs no text."""
+    """Prompts of 1 to 200 ids, outputs of 5 and more, in every way to choose a token that needs no text. Each
+    with the log-probabilities of all its tokens, and long enough to evict (sight_test holds them to it)."""
     r = random.Random(seed)
     ways = ({"temperature": 0}, {"temperature": 0.8, "seed": 7}, {"temperature": 0.7, "top_p": 0.9, "seed": 3},
             {"temperature": 0, "repetition_penalty": 1.3}, {"temperature": 1.5, "top_k": 20},
-            {"temperature": 0, "logprobs": 3}, {"temperature": 1.0, "min_p": 0.05, "presence_penalty": 0.5})
+            {"temperature": 0, "min_tokens": 2}, {"temperature": 1.0, "min_p": 0.05, "presence_penalty": 0.5})
     rows = []
     for i in range(n):
-        length = (1, 2, 31, 32, 33, 64, 100, 200, 5, 17, 128, 129, 96, 3)[i % 14]
+        length = (1, 2, 31, 32, 33, 64, 100, 200, 47, 17, 128, 129, 96, 49)[i % 14]
         rows.append({"custom_id": f"row-{i}", "prompt_token_ids": [r.randrange(3, DUMMY_VOCAB) for _ in range(length)],
-                     "max_tokens": 5 + 11 * i % 20, "ignore_eos": True, **ways[i % len(ways)]})
+                     "max_tokens": max(5 + 11 * i % 20, SLOTS_MIN - length), "ignore_eos": True,
+                     "logprobs": 1 + i % 4, **ways[i % len(ways)]})
     return rows
 
 
@@ -331,10 +354,10 @@ def requeues(bench):
     """Four rows that grow long beside twelve short ones: the pool is made for the mean, so rows must return."""
     r = random.Random(3)
     rows = [{"custom_id": f"long-{i}", "prompt_token_ids": [r.randrange(3, DUMMY_VOCAB) for _ in range(4 + i)],
-             "max_tokens": 170, "ignore_eos": True, "temperature": i % 2 * 0.8, "seed": i, "logprobs": 0}
+             "max_tokens": 170, "ignore_eos": True, "temperature": i % 2 * 0.8, "seed": i, "logprobs": 2}
             for i in range(4)]
-    rows += [{"custom_id": f"short-{i}", "prompt_token_ids": [5 + i], "max_tokens": 3, "temperature": 0}
-             for i in range(12)]
+    rows += [{"custom_id": f"short-{i}", "prompt_token_ids": [5 + i], "max_tokens": 3, "temperature": 0,
+              "logprobs": 1} for i in range(12)]
     source = bench.rows(rows)
     for policy, flags in (("full", []), ("h2o", ["--kv-policy", "h2o", "--kv-budget", "0.7"]),
                           ("full, mixed", POLICIES["full, mixed"]),
@@ -360,8 +383,9 @@ def prefixes(bench):
     for i, shared in enumerate((24, 24, 31, 32, 33, 100, 300, 24, 1, 640, 0, 95)):
         tail = [r.randrange(3, DUMMY_VOCAB) for _ in range((1, 7, 40, 300)[i % 4])]
         rows.append({"custom_id": f"row-{i}", "prompt_token_ids": base[:shared] + tail, "max_tokens": 6 + i,
-                     "ignore_eos": True, **({"temperature": 0}, {"temperature": 0, "logprobs": 2, "echo": i % 8 == 1},
-                                            {"temperature": 0.8, "seed": i})[i % 3]})
+                     "ignore_eos": True, "logprobs": 2,
+                     **({"temperature": 0}, {"temperature": 0, "echo": i % 8 == 1},
+                        {"temperature": 0.8, "seed": i})[i % 3]})
     rows.append({**rows[0], "custom_id": "same"})
     source = bench.rows(rows)
     f32 = ["--compute", "f32", "--kv-format", "f32"]
@@ -418,6 +442,8 @@ def slow_writes(bench):
             check(done.out == want.out, f"slow writes, {policy}: {name}: {first_difference(want.out, done.out)}")
             check(done.summary.get("kv", {}).get("recomputed_pages") == 0,
                   f"slow writes, {policy}: {name}: {done.summary.get('kv')}")
+            check(done.summary.get("rereads") == 0,
+                  f"slow writes, {policy}: {name}: {done.summary.get('rereads')} reads came with a wrong checksum")
 
 
 def tight(bench):
@@ -534,13 +560,12 @@ def text_rows():
         prompt = words[: 3 + 29 * i % len(words)] * (1 + i % 4)
         body = {"max_tokens": 4 + 13 * i % 50, **knob}
         if i % 3 == 0:
-            rows.append({"custom_id": f"t{i}", "prompt": prompt, **body, **({"logprobs": 2} if i % 2 else {})})
+            rows.append({"custom_id": f"t{i}", "prompt": prompt, **body, "logprobs": 2})
         elif i % 3 == 1:
-            body.update(prompt=prompt, echo=i % 2 == 0, **({"logprobs": 2} if i % 4 else {}))
+            body.update(prompt=prompt, echo=i % 2 == 0, logprobs=2)
             rows.append({"custom_id": f"t{i}", "method": "POST", "url": "/v1/completions", "body": body})
         else:
-            body.update(messages=[{"role": "user", "content": prompt}],
-                        **({"logprobs": True, "top_logprobs": 3} if i % 2 else {}))
+            body.update(messages=[{"role": "user", "content": prompt}], logprobs=True, top_logprobs=3)
             rows.append({"custom_id": f"t{i}", "method": "POST", "url": "/v1/chat/completions", "body": body})
     return rows
 
@@ -570,7 +595,8 @@ def real_model(bench, model):
     with open(os.path.join(HERE, "data", "prompts.jsonl"), encoding="utf-8") as f:
         rows = [json.loads(line) for line in f][:n_rows]
     for i, row in enumerate(rows):
-        row["body"].update(max_tokens=n_tokens, **({"temperature": 0.8, "seed": i, "top_p": 0.9} if i % 4 == 3 else {}))
+        row["body"].update(max_tokens=n_tokens, logprobs=True, top_logprobs=2,
+                           **({"temperature": 0.8, "seed": i, "top_p": 0.9} if i % 4 == 3 else {}))
     source = bench.rows(rows)
     for policy, flags in POLICIES.items():
         if not bench.full and policy not in ("full", "h2o"):
