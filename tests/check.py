@@ -40,7 +40,7 @@ SCRIPT_ARGS = {
     "prompt_cap_test": ["./sluice"],
 }
 # Modules that drivers import, and this.
-NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "golden_common", "template_snippets"}
+NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "golden_common", "template_snippets", "patched"}
 # These run under the sanitizers too: hostile input end to end.
 ALSO_ASAN = {"bad_input_test"}
 # These run hundreds of small durable jobs: on a busy disk they wait for nothing but fsync, so their

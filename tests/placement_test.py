@@ -10,6 +10,7 @@ if there is one; --full (or $SLUICE_TEST_FULL) runs all of tests/data/prompts.js
 Standard library only.
 """
 import array
+import itertools
 import json
 import os
 import random
@@ -492,7 +493,7 @@ def resume(bench, what, model, source, flags, limit_s, dump=False):
     return done, stopped
 
 
-def forced_case(bench, name, model, prompt, n, flags):
+def forced_case(bench, name, model, prompt, n, flags, cuts=(4096, 67, 2), shares=(0.2, 0.6)):
     """One row decoded token by token; then its tokens forced: scored whole, scored in cuts, resumed."""
     row = {"custom_id": "r", "prompt_token_ids": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True,
            "logprobs": 0}
@@ -506,7 +507,7 @@ def forced_case(bench, name, model, prompt, n, flags):
     evicts = "--kv-policy" in flags
     check(any(b"victim" in x for x in want.dump.splitlines()) == evicts, f"{name}: victims in the dump")
     scored = bench.rows([{"custom_id": "r", "context_ids": prompt, "continuation_ids": ids}])
-    for tokens in (4096, 67, 2):
+    for tokens in cuts:
         what = f"{name}: scored, {tokens} tokens a pass"
         done = bench.good(what, "score", model, scored, flags + ["--prefill-tokens", tokens], dump=True)
         if done.code != 0:
@@ -517,7 +518,7 @@ def forced_case(bench, name, model, prompt, n, flags):
         check(tokens > 2 or done.summary["passes"] > 10, f"{what}: {done.summary['passes']} passes")
         check(tokens < 4096 or done.summary["passes"] <= 2, f"{what}: {done.summary['passes']} passes")
     elapsed_s = want.summary["elapsed_s"]
-    for share in (0.2, 0.6):
+    for share in shares:
         what = f"{name}: resumed from {share}"
         done, stopped = resume(bench, what, model, source, flags, share * elapsed_s, dump=True)
         forced_case.stopped += stopped
@@ -529,16 +530,26 @@ def forced_case(bench, name, model, prompt, n, flags):
 def forced(bench):
     r = random.Random(9)
     forced_case.stopped = forced_case.shorter = 0
+    long_ones = set()
     for policy in ("full", "window", "streaming", "h2o", "h2o-mean"):
         for compute in ("bf16", "f32"):
             for scope in ("head", "layer") if policy.startswith("h2o") else ("head",):
                 budget = ["--kv-policy", policy, "--kv-scope", scope, "--kv-budget",
                           "40" if compute == "bf16" else "0.3"] if policy != "full" else []
                 prompt = [r.randrange(3, DUMMY_VOCAB) for _ in range(45)]
+                kv = "mixed" if (compute, scope) == ("bf16", "head") else compute
+                long_ones.add((policy, scope, kv))
                 forced_case(bench, f"forced, {policy}, {compute}, {scope}",
                             bench.llama if scope == "head" else bench.opt, prompt, 200,
-                            budget + ["--compute", compute, "--kv-format",
-                                      "mixed" if (compute, scope) == ("bf16", "head") else compute])
+                            budget + ["--compute", compute, "--kv-format", kv])
+    for policy, scope, kv in itertools.product(("full", "window", "streaming", "h2o", "h2o-mean"), ("head", "layer"),
+                                               ("f32", "bf16", "q8", "q4", "mixed")):
+        if (policy, scope, kv) in long_ones or (policy, scope) == ("full", "layer"):
+            continue  # every format, scope and policy once
+        flags = ["--kv-policy", policy, "--kv-scope", scope, "--kv-budget", "40"] if policy != "full" else []
+        prompt = [r.randrange(3, DUMMY_VOCAB) for _ in range(37)]
+        forced_case(bench, f"forced, {policy}, {scope}, {kv}", r.choice((bench.llama, bench.opt)), prompt, 64,
+                    flags + ["--compute", "f32" if kv == "f32" else "bf16", "--kv-format", kv], (4096, 23), ())
     check(forced_case.stopped > 5, f"forced: only {forced_case.stopped} interruptions")
     check(forced_case.shorter > 0, "forced: no resumed run took its tokens in fewer passes")
 

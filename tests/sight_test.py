@@ -8,13 +8,11 @@ to change: where a row does not, these tests would not see it either. Refuses: w
 Standard library, make and a C compiler.
 """
 import json
-import os
-import shutil
-import subprocess
 import sys
 
 import placement_test
 import trial
+from patched import patched
 from trial import job_rows, read
 
 H2O = ["--kv-policy", "h2o", "--kv-budget", "48"]
@@ -144,35 +142,10 @@ def flags(tally, place, a):
             tally.check(n >= least, f"{job.name}: {name}: only {n} of {len(job.rows)} rows are long enough")
 
 
-def patched(tally, place):
-    """A binary of this source with the hurts in it; what is not patched is taken from $BUILD."""
-    root, build = os.path.dirname(trial.HERE), os.environ.get("BUILD", "build")
-    to = place.at("source")
-    os.mkdir(to)
-    shutil.copy2(os.path.join(root, "Makefile"), to)
-    for part in ("policy", "kernels", "offload", "engine", "bench"):
-        shutil.copytree(os.path.join(root, part), os.path.join(to, part))
-        made = os.path.join(root, build, part)
-        if os.path.isdir(made):
-            shutil.copytree(made, os.path.join(to, "build", part))
-    with open(os.path.join(to, PATCHED), encoding="utf-8") as f:
-        source = f.read()
-    if not tally.check(source.count(ANCHOR) == source.count(BEFORE) == 1, f"{PATCHED}: the lines to patch are gone"):
-        return None
-    with open(os.path.join(to, PATCHED), "w", encoding="utf-8") as f:
-        f.write(source.replace(ANCHOR, CALL + ANCHOR).replace(BEFORE, CODE + BEFORE))
-    ours = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "BUILD")
-    env = {k: v for k, v in os.environ.items() if k not in ours}
-    done = subprocess.run(["make", "-j2", "CUDA=0", "sluice"], cwd=to, env=env, stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, check=False)
-    tally.check(done.returncode == 0, f"make: exit {done.returncode}: {done.stderr[-300:]}")
-    return os.path.join(to, "sluice") if done.returncode == 0 else None
-
-
 def hurts(tally, place, a):
     """One bit, one page, one score, once per row."""
-    binary = patched(tally, place)
-    for job in jobs_of(place) if binary else ():
+    binary = patched(place.at("source"), PATCHED, (ANCHOR, CALL + ANCHOR), (BEFORE, CODE + BEFORE))
+    for job in jobs_of(place):
         was = {}
         for name, (kind, more) in HURTS.items():
             key = tuple(more)
