@@ -12,7 +12,7 @@
 
 /* 1 when the file looks like a model config: its name ends in ".cfg". */
 int dummy_is_config(const char *path);
-/* A provider of bf16 weights (normal, deviation 0.02), norms of 1 and biases of 0. The numbers
+/* A provider of bf16 weights (normal, see dummy_numbers.h), norms of 1 and biases of 0. The numbers
  * depend on the tensor and the place in it alone: same file, same bytes, on every machine.
  * ERR_INPUT names file and line, or key. */
 enum err dummy_open(struct pack_provider *p, const char *path);

@@ -39,6 +39,19 @@ void dummy_numbers_init(struct dummy_numbers *d)
     }
 }
 
+/* What to add to the bits of a normal so that k of them, squared, sum to [0.5, 2): a power of two,
+ * in the exponent. */
+static uint16_t row_shift(int64_t k)
+{
+    double sum = DUMMY_STD * DUMMY_STD * (double)k;
+    int e = 0;
+    for (; sum < 0.5; e++)
+        sum *= 4;
+    for (; sum >= 2; e--)
+        sum /= 4;
+    return (uint16_t)(e * 128);
+}
+
 static uint64_t row_place(uint64_t key, int64_t row, int64_t k)
 {
     return key + (uint64_t)(row * ceil_div(k, GROUP));
@@ -47,18 +60,26 @@ static uint64_t row_place(uint64_t key, int64_t row, int64_t k)
 void dummy_row(const struct dummy_numbers *d, uint64_t key, int64_t row, int64_t k, uint16_t *out)
 {
     const uint16_t *normals = d->normals;
+    const uint16_t shift = row_shift(k);
     uint64_t place = row_place(key, row, k), h;
     int64_t i = 0;
     for (; i + GROUP <= k; i += GROUP) {
         h = mix64(place++);
-        out[i] = normals[h & 0xffff];
-        out[i + 1] = normals[h >> 16 & 0xffff];
-        out[i + 2] = normals[h >> 32 & 0xffff];
-        out[i + 3] = normals[h >> 48];
+        out[i] = (uint16_t)(normals[h & 0xffff] + shift);
+        out[i + 1] = (uint16_t)(normals[h >> 16 & 0xffff] + shift);
+        out[i + 2] = (uint16_t)(normals[h >> 32 & 0xffff] + shift);
+        out[i + 3] = (uint16_t)(normals[h >> 48] + shift);
     }
     h = mix64(place);
     for (; i < k; i++, h >>= 16)
-        out[i] = normals[h & 0xffff];
+        out[i] = (uint16_t)(normals[h & 0xffff] + shift);
+}
+
+/* Two numbers, the first in the low half. */
+static uint32_t pair_of(const uint16_t *normals, uint64_t h, uint16_t shift)
+{
+    return (uint16_t)(normals[h & 0xffff] + shift) |
+           (uint32_t)(uint16_t)(normals[h >> 16 & 0xffff] + shift) << 16;
 }
 
 void dummy_panel(const struct dummy_numbers *d, uint64_t key, int64_t first, int n, int64_t k,
@@ -66,6 +87,7 @@ void dummy_panel(const struct dummy_numbers *d, uint64_t key, int64_t first, int
 {
     const uint16_t *normals = d->normals;
     const uint64_t stride = (uint64_t)ceil_div(k, GROUP);
+    const uint16_t shift = row_shift(k);
     uint32_t *out = panel; // [ceil(k / 2)][32] pairs, the even column in the low half
     CHECK(n >= 0 && n <= PANEL_ROWS);
     if (n < PANEL_ROWS)
@@ -74,14 +96,14 @@ void dummy_panel(const struct dummy_numbers *d, uint64_t key, int64_t first, int
         uint64_t place = row_place(key, first, k) + (uint64_t)(i / GROUP);
         for (int r = 0; k - i >= GROUP && r < n; r++) {
             uint64_t h = mix64(place + (uint64_t)r * stride);
-            out[r] = normals[h & 0xffff] | (uint32_t)normals[h >> 16 & 0xffff] << 16;
-            out[PANEL_ROWS + r] = normals[h >> 32 & 0xffff] | (uint32_t)normals[h >> 48] << 16;
+            out[r] = pair_of(normals, h, shift);
+            out[PANEL_ROWS + r] = pair_of(normals, h >> 32, shift);
         }
         for (int r = 0; k - i < GROUP && r < n; r++) { // the last columns, fewer than a group
             uint64_t h = mix64(place + (uint64_t)r * stride);
             for (int64_t j = i; j < k; j++, h >>= 16) {
                 uint32_t *pair = out + (j - i) / 2 * PANEL_ROWS + r;
-                uint32_t number = normals[h & 0xffff];
+                uint32_t number = (uint16_t)(normals[h & 0xffff] + shift);
                 *pair = j % 2 == 0 ? number : *pair | number << 16;
             }
         }

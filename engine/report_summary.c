@@ -205,6 +205,9 @@ static json_t *plan_json(const struct report_figures *f, const struct run *r)
     put(plan, "percent", json_string(plan_percent(p)));
     put(plan, "ahead_weights", json_integer(p->ahead_weights));
     put(plan, "ahead_state", json_integer(p->ahead_state));
+    put(plan, "ahead_hidden", json_integer(p->ahead_hidden));
+    put(plan, "io", json_string(r->engine.home.mover ? mover_io_name(r->engine.home.mover) : ""));
+    put(plan, "threads", json_integer(pool_threads(r->pool)));
     put(plan, "prefill_tokens", json_integer(p->prefill_tokens));
     put(plan, "ram_bytes", json_integer(r->bytes.ram));
     put(plan, "disk_bytes", json_integer(r->bytes.disk));

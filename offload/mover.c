@@ -554,6 +554,11 @@ void mover_submit(struct mover *m, struct ticket *t)
     ring_wake(m->ring);
 }
 
+const char *mover_io_name(const struct mover *m)
+{
+    return ring_name(m->ring);
+}
+
 int mover_done(struct mover *m, const struct ticket *t)
 {
     pthread_mutex_lock(&m->lock);

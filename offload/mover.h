@@ -84,6 +84,7 @@ struct mover_config {
 enum err mover_open(struct mover **m, const struct mover_config *config);
 /* Queues an idle ticket. n_segments 0 is done at once. */
 void mover_submit(struct mover *m, struct ticket *t);
+const char *mover_io_name(const struct mover *m); // of the ring's back end: see ring_name
 /* 1 when the ticket is done (or was never submitted). */
 int mover_done(struct mover *m, const struct ticket *t);
 /* Waits until it is done, makes it idle, returns its error (sentence recorded for this thread). */

@@ -104,9 +104,9 @@ static void test_numbers_stay(void **state)
         const char *text;
         uint64_t sums;
     } models[] = {
-        {BASE "kv_heads = 2\n", 0x70ed6bab7b04a64full},
+        {BASE "kv_heads = 2\n", 0x0c142186dc652434ull},
         {"family = opt\ndim = 64\nlayers = 1\nheads = 2\nffn = 96\nvocab = 99\ncontext = 32\n",
-         0xa60afd88428e250cull},
+         0x09325c981b039b29ull},
     };
     for (int i = 0; i < 2; i++) {
         struct model m;
@@ -298,8 +298,8 @@ static void test_distribution(void **state)
         fourth += x * x * x * x;
     }
     double std = sqrt(squares / n);
-    assert_true(fabs(sum / n) < 4 * 0.02 / 64);
-    assert_true(std > 0.019 && std < 0.021);
+    assert_true(fabs(sum / n) < 4 * 0.08 / 64);
+    assert_true(std > 0.076 && std < 0.084);                 // 4 x 0.02 is nearest to 1 / sqrt(128)
     assert_true(fourth / n / (std * std * std * std) > 2.4); // uniform: 1.8, normal: 3
     assert_int_equal(p.vector(p.impl, ROLE_NORM2_W, 1, 128, norm), OK);
     assert_true(norm[0] == 1 && norm[127] == 1);

@@ -10,6 +10,7 @@ if there is one; --full (or $SLUICE_TEST_FULL) runs all of tests/data/prompts.js
 Standard library only.
 """
 import array
+import itertools
 import json
 import os
 import random
@@ -20,7 +21,7 @@ import time
 
 import trial
 from model_make import ARR, F32, I32, STR, U32, text, value
-from trial import HERE, difference, read
+from trial import HERE, SLOTS_MIN, difference, read
 
 RUN_LIMIT_S = 900
 RESUMES_MAX = 200
@@ -108,14 +109,16 @@ head_dim = 16
 ffn = 256
 vocab = 9000
 context = 1024
+tied = 0
 """
 OPT = """family = opt
-dim = 96
+dim = 72
 layers = 4
 heads = 6
 ffn = 160
 vocab = 5000
 context = 1024
+tied = 0
 """
 DUMMY_VOCAB = 5000  # ids that both know
 tally = trial.Tally()
@@ -264,21 +267,41 @@ def check_wish(what, flags, plan):
               f"{what}: the codec is {plan['weights_codec']}")
     if "--weights-resident" in flags and flags[flags.index("--weights-resident") + 1] == "0":
         check(plan["weights_resident"] == 0, f"{what}: {plan['weights_resident']} layers in RAM")
+    check_ahead(what, flags, plan)
+    if "--io" in flags:
+        io = {"uring": "io_uring", "threads": "threads"}[flags[flags.index("--io") + 1]]
+        check(plan["io"] == io, f"{what}: the I/O back end is {plan['io']}")
+    threads = int(flags[flags.index("-t") + 1]) if "-t" in flags else 1
+    check(plan["threads"] == threads, f"{what}: {plan['threads']} threads")
+
+
+def check_ahead(what, flags, plan):
+    """The look-ahead that was in effect: what was asked for, less what no plan may have (a read that waits for a
+    step to come), and all of that."""
+    batches, steps = plan["batches"], plan["batches"] * plan["layers"]
+    for flag, key, most in (("--ahead-weights", "ahead_weights", None), ("--ahead-state", "ahead_state", steps - 2),
+                            ("--ahead-state", "ahead_hidden", max(0, batches - 2))):
+        if flag in flags:
+            asked = int(flags[flags.index(flag) + 1])
+            want = asked if most is None else min(asked, most)
+            check(plan[key] == want, f"{what}: {key} is {plan[key]}, asked for {asked}, at most {most}")
 
 
 # ---- parts -----------------------------------------------------------------------------------------
 
 def id_rows(n, seed):
-    """Prompts of 1 to 200 ids, outputs of 5 to 24, in every way to choose a token that needs no text."""
+    """Prompts of 1 to 200 ids, outputs of 5 and more, in every way to choose a token that needs no text. Each
+    with the log-probabilities of all its tokens, and long enough to evict (sight_test holds them to it)."""
     r = random.Random(seed)
     ways = ({"temperature": 0}, {"temperature": 0.8, "seed": 7}, {"temperature": 0.7, "top_p": 0.9, "seed": 3},
             {"temperature": 0, "repetition_penalty": 1.3}, {"temperature": 1.5, "top_k": 20},
-            {"temperature": 0, "logprobs": 3}, {"temperature": 1.0, "min_p": 0.05, "presence_penalty": 0.5})
+            {"temperature": 0, "min_tokens": 2}, {"temperature": 1.0, "min_p": 0.05, "presence_penalty": 0.5})
     rows = []
     for i in range(n):
-        length = (1, 2, 31, 32, 33, 64, 100, 200, 5, 17, 128, 129, 96, 3)[i % 14]
+        length = (1, 2, 31, 32, 33, 64, 100, 200, 47, 17, 128, 129, 96, 49)[i % 14]
         rows.append({"custom_id": f"row-{i}", "prompt_token_ids": [r.randrange(3, DUMMY_VOCAB) for _ in range(length)],
-                     "max_tokens": 5 + 11 * i % 20, "ignore_eos": True, **ways[i % len(ways)]})
+                     "max_tokens": max(5 + 11 * i % 20, SLOTS_MIN - length), "ignore_eos": True,
+                     "logprobs": 1 + i % 4, **ways[i % len(ways)]})
     return rows
 
 
@@ -306,10 +329,10 @@ def requeues(bench):
     """Four rows that grow long beside twelve short ones: the pool is made for the mean, so rows must return."""
     r = random.Random(3)
     rows = [{"custom_id": f"long-{i}", "prompt_token_ids": [r.randrange(3, DUMMY_VOCAB) for _ in range(4 + i)],
-             "max_tokens": 170, "ignore_eos": True, "temperature": i % 2 * 0.8, "seed": i, "logprobs": 0}
+             "max_tokens": 170, "ignore_eos": True, "temperature": i % 2 * 0.8, "seed": i, "logprobs": 2}
             for i in range(4)]
-    rows += [{"custom_id": f"short-{i}", "prompt_token_ids": [5 + i], "max_tokens": 3, "temperature": 0}
-             for i in range(12)]
+    rows += [{"custom_id": f"short-{i}", "prompt_token_ids": [5 + i], "max_tokens": 3, "temperature": 0,
+              "logprobs": 1} for i in range(12)]
     source = bench.rows(rows)
     for policy, flags in (("full", []), ("h2o", ["--kv-policy", "h2o", "--kv-budget", "0.7"]),
                           ("full, mixed", POLICIES["full, mixed"]),
@@ -335,8 +358,9 @@ def prefixes(bench):
     for i, shared in enumerate((24, 24, 31, 32, 33, 100, 300, 24, 1, 640, 0, 95)):
         tail = [r.randrange(3, DUMMY_VOCAB) for _ in range((1, 7, 40, 300)[i % 4])]
         rows.append({"custom_id": f"row-{i}", "prompt_token_ids": base[:shared] + tail, "max_tokens": 6 + i,
-                     "ignore_eos": True, **({"temperature": 0}, {"temperature": 0, "logprobs": 2, "echo": i % 8 == 1},
-                                            {"temperature": 0.8, "seed": i})[i % 3]})
+                     "ignore_eos": True, "logprobs": 2,
+                     **({"temperature": 0}, {"temperature": 0, "echo": i % 8 == 1},
+                        {"temperature": 0.8, "seed": i})[i % 3]})
     rows.append({**rows[0], "custom_id": "same"})
     source = bench.rows(rows)
     f32 = ["--compute", "f32", "--kv-format", "f32"]
@@ -441,7 +465,7 @@ def resume(bench, what, model, source, flags, limit_s, dump=False):
     return done, stopped
 
 
-def forced_case(bench, name, model, prompt, n, flags):
+def forced_case(bench, name, model, prompt, n, flags, cuts=(4096, 67, 2), shares=(0.2, 0.6)):
     """One row decoded token by token; then its tokens forced: scored whole, scored in cuts, resumed."""
     row = {"custom_id": "r", "prompt_token_ids": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True,
            "logprobs": 0}
@@ -455,7 +479,7 @@ def forced_case(bench, name, model, prompt, n, flags):
     evicts = "--kv-policy" in flags
     check(any(b"victim" in x for x in want.dump.splitlines()) == evicts, f"{name}: victims in the dump")
     scored = bench.rows([{"custom_id": "r", "context_ids": prompt, "continuation_ids": ids}])
-    for tokens in (4096, 67, 2):
+    for tokens in cuts:
         what = f"{name}: scored, {tokens} tokens a pass"
         done = bench.good(what, "score", model, scored, flags + ["--prefill-tokens", tokens], dump=True)
         if done.code != 0:
@@ -466,7 +490,7 @@ def forced_case(bench, name, model, prompt, n, flags):
         check(tokens > 2 or done.summary["passes"] > 10, f"{what}: {done.summary['passes']} passes")
         check(tokens < 4096 or done.summary["passes"] <= 2, f"{what}: {done.summary['passes']} passes")
     elapsed_s = want.summary["elapsed_s"]
-    for share in (0.2, 0.6):
+    for share in shares:
         what = f"{name}: resumed from {share}"
         done, stopped = resume(bench, what, model, source, flags, share * elapsed_s, dump=True)
         forced_case.stopped += stopped
@@ -478,16 +502,26 @@ def forced_case(bench, name, model, prompt, n, flags):
 def forced(bench):
     r = random.Random(9)
     forced_case.stopped = forced_case.shorter = 0
+    long_ones = set()
     for policy in ("full", "window", "streaming", "h2o", "h2o-mean"):
         for compute in ("bf16", "f32"):
             for scope in ("head", "layer") if policy.startswith("h2o") else ("head",):
                 budget = ["--kv-policy", policy, "--kv-scope", scope, "--kv-budget",
                           "40" if compute == "bf16" else "0.3"] if policy != "full" else []
                 prompt = [r.randrange(3, DUMMY_VOCAB) for _ in range(45)]
+                kv = "mixed" if (compute, scope) == ("bf16", "head") else compute
+                long_ones.add((policy, scope, kv))
                 forced_case(bench, f"forced, {policy}, {compute}, {scope}",
                             bench.llama if scope == "head" else bench.opt, prompt, 200,
-                            budget + ["--compute", compute, "--kv-format",
-                                      "mixed" if (compute, scope) == ("bf16", "head") else compute])
+                            budget + ["--compute", compute, "--kv-format", kv])
+    for policy, scope, kv in itertools.product(("full", "window", "streaming", "h2o", "h2o-mean"), ("head", "layer"),
+                                               ("f32", "bf16", "q8", "q4", "mixed")):
+        if (policy, scope, kv) in long_ones or (policy, scope) == ("full", "layer"):
+            continue  # every format, scope and policy once
+        flags = ["--kv-policy", policy, "--kv-scope", scope, "--kv-budget", "40"] if policy != "full" else []
+        prompt = [r.randrange(3, DUMMY_VOCAB) for _ in range(37)]
+        forced_case(bench, f"forced, {policy}, {scope}, {kv}", r.choice((bench.llama, bench.opt)), prompt, 64,
+                    flags + ["--compute", "f32" if kv == "f32" else "bf16", "--kv-format", kv], (4096, 23), ())
     check(forced_case.stopped > 5, f"forced: only {forced_case.stopped} interruptions")
     check(forced_case.shorter > 0, "forced: no resumed run took its tokens in fewer passes")
 
@@ -509,13 +543,12 @@ def text_rows():
         prompt = words[: 3 + 29 * i % len(words)] * (1 + i % 4)
         body = {"max_tokens": 4 + 13 * i % 50, **knob}
         if i % 3 == 0:
-            rows.append({"custom_id": f"t{i}", "prompt": prompt, **body, **({"logprobs": 2} if i % 2 else {})})
+            rows.append({"custom_id": f"t{i}", "prompt": prompt, **body, "logprobs": 2})
         elif i % 3 == 1:
-            body.update(prompt=prompt, echo=i % 2 == 0, **({"logprobs": 2} if i % 4 else {}))
+            body.update(prompt=prompt, echo=i % 2 == 0, logprobs=2)
             rows.append({"custom_id": f"t{i}", "method": "POST", "url": "/v1/completions", "body": body})
         else:
-            body.update(messages=[{"role": "user", "content": prompt}],
-                        **({"logprobs": True, "top_logprobs": 3} if i % 2 else {}))
+            body.update(messages=[{"role": "user", "content": prompt}], logprobs=True, top_logprobs=3)
             rows.append({"custom_id": f"t{i}", "method": "POST", "url": "/v1/chat/completions", "body": body})
     return rows
 
@@ -545,7 +578,8 @@ def real_model(bench, model):
     with open(os.path.join(HERE, "data", "prompts.jsonl"), encoding="utf-8") as f:
         rows = [json.loads(line) for line in f][:n_rows]
     for i, row in enumerate(rows):
-        row["body"].update(max_tokens=n_tokens, **({"temperature": 0.8, "seed": i, "top_p": 0.9} if i % 4 == 3 else {}))
+        row["body"].update(max_tokens=n_tokens, logprobs=True, top_logprobs=2,
+                           **({"temperature": 0.8, "seed": i, "top_p": 0.9} if i % 4 == 3 else {}))
     source = bench.rows(rows)
     for policy, flags in POLICIES.items():
         if not bench.full and policy not in ("full", "h2o"):

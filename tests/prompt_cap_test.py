@@ -21,7 +21,7 @@ CODE = "prompt_too_long_for_memory"
 
 def rows(n_tokens):
     return [{"custom_id": f"r{i}", "prompt_token_ids": [(i + 7 * k) % trial.VOCAB for k in range(n)],
-             "max_tokens": n_tokens, "temperature": 0, "ignore_eos": True} for i, n in enumerate(LENGTHS)]
+             "max_tokens": n_tokens, "temperature": 0, "ignore_eos": True, "logprobs": 2} for i, n in enumerate(LENGTHS)]
 
 
 class Case:

@@ -34,10 +34,12 @@ head_dim = 32
 ffn = 512
 vocab = {VOCAB}
 context = 512
+tied = 0
 """
 ON_DISK = ["--percent", "0", "0", "0", "0", "0", "100"]  # weights streamed, KV on disk, hidden in RAM
 ALL_ON_DISK = ["--percent", "0", "0", "0", "0", "0", "0"]
-H2O = ["--kv-policy", "h2o", "--kv-budget", "64"]
+H2O = ["--kv-policy", "h2o", "--kv-budget", "48"]
+SLOTS_MIN = 54  # prompt and tokens of a row: more than any budget of the tests that compare bytes
 
 
 class Tally:
@@ -284,16 +286,18 @@ def difference(want, got):
 # ---- rows -----------------------------------------------------------------------------------------
 
 def job_rows(n, seed, vocab=VOCAB, prompt_max=160, tokens=(8, 32)):
-    """n rows of ids: greedy, sampled, filtered, penalised, with log-probabilities."""
+    """n rows of ids: greedy, sampled, filtered, penalised. Each with the log-probabilities of all its tokens, so
+    that no wrong byte of KV hides behind a token that it does not change, and, where prompt_max and the caller
+    let it, with SLOTS_MIN tokens and more, so that every row evicts."""
     r = random.Random(seed)
     rows = []
     for i in range(n):
-        length = min(r.choice((1, 2, 5, 17, 31, 32, 33, 64, 65, 100, 160)), prompt_max)
+        length = min(r.choice((1, 17, 31, 32, 33, 47, 64, 65, 80, 100, 160)), prompt_max)
         row = {"custom_id": f"row-{i}", "prompt_token_ids": [r.randrange(3, vocab) for _ in range(length)],
-               "max_tokens": r.randint(*tokens), "ignore_eos": True}
+               "max_tokens": max(r.randint(*tokens), SLOTS_MIN - length), "ignore_eos": True, "logprobs": 1 + i % 4}
         row.update(({"temperature": 0}, {"temperature": 1, "seed": i}, {"temperature": 0.7, "top_p": 0.9, "seed": 3},
                     {"temperature": 0, "repetition_penalty": 1.3}, {"temperature": 1.5, "top_k": 20},
-                    {"temperature": 0, "logprobs": 3})[i % 6])
+                    {"temperature": 0, "min_tokens": 2})[i % 6])
         rows.append(row)
     return rows
 
