@@ -31,12 +31,12 @@ EVERY_PASS = {"SLUICE_SYNC_S": "0.000001"}  # a commit at the end of every pass:
 # What a path is, by the first pattern that fits (fnmatch). O_TMPFILE is opened by its folder's name.
 KINDS = (("OUT.tmp", "*.jsonl.tmp"), ("job.json", "*.job.json*"), ("journal", "*.jsonl.journal"),
          ("partial", "*.jsonl.partial"), ("scratch", "*(deleted)"), ("scratch folder", "*/offload"),
-         ("codec", "*.pack.zst*"), ("pack", "*.pack*"), ("probe", "*/probe-*"), ("OUT's folder", "*/jobs"),
+         ("codec", "*.pack.zst*"), ("OUT", "*/jobs/*.jsonl"), ("pack", "*.pack*"), ("probe", "*/probe-*"), ("OUT's folder", "*/jobs"),
          ("cache folder", "*/cache"), ("summary", "*/summary.json*"))
 
 
 class Log:
-    """What NTH_LOG says: calls [(ns, call, kind, path)] in order, counts by call, live blocks, callers."""
+    """What NTH_LOG says: calls [(ns, call, kind, offset)] in order, counts by call, live blocks, callers."""
 
     def __init__(self, path):
         self.calls, self.counts, self.live, self.hits, self.by, self.at = [], {}, 0, None, "", []
@@ -51,11 +51,11 @@ class Log:
                     setattr(self, name, int(n))
                 else:
                     self.counts[name] = int(n)
-            elif line.count(" ") >= 2:
-                ns, call, name = line.split(" ", 2)
+            elif line.count(" ") >= 3:
+                ns, call, offset, name = line.split(" ", 3)
                 kind = next((k for k, p in KINDS if fnmatch.fnmatchcase(name, p)), None)
                 if kind and ns.isdigit():
-                    self.calls.append((int(ns), call, kind, name))
+                    self.calls.append((int(ns), call, kind, int(offset)))
 
     def count(self, call, kind):
         return sum(c == call and k == kind for _, c, k, _ in self.calls)

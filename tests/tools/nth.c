@@ -2,9 +2,9 @@
  *     NTH=fail,malloc,17,12            malloc number 17 returns NULL, errno 12
  *     NTH=fail,fdatasync,2,5,*.journal the second fdatasync of a file that this pattern fits
  *     NTH=kill-before|kill-after|kill-torn,pwrite,3,0,*.partial   SIGKILL there; torn: half written
- *     NTH_LOG=FILE                     what was called: `ns call path`; `= by` who made the call
- * that failed; at the end `= call count`, `= live` blocks, `= hits` NTH_LIVE=1 and where each block
- * that lives was made
+ *     NTH_LOG=FILE                     what was called: `ns call offset path`; `= by` who made the
+ * call that failed; at the end `= call count`, `= live` blocks, `= hits` NTH_LIVE=1 and where each
+ * block that lives was made
  *
  * Owns: the calls of the table below, wherever in the process they come from. Refuses: what
  * io_uring writes, which passes no function (SLUICE_FAULT's kill does that). `from` instead of
@@ -65,6 +65,7 @@ static struct {
     int log_fd;
 } plan = {.log_fd = -1};
 static atomic_long counts[N_CALLS], hits;
+static _Thread_local long long at_offset; // of the last pread or pwrite
 static atomic_int ready; // before the constructor, and after the end, everything passes
 
 void *__libc_malloc(size_t n);
@@ -195,9 +196,9 @@ static void after(enum act act, enum call call, const char *path)
         struct timespec t;
         char line[PATH_BYTES + 64];
         clock_gettime(CLOCK_MONOTONIC, &t);
-        log_text(line,
-                 snprintf(line, sizeof line, "%lld %s %s\n",
-                          (long long)t.tv_sec * 1000000000 + t.tv_nsec, CALL_NAMES[call], path));
+        log_text(line, snprintf(line, sizeof line, "%lld %s %lld %s\n",
+                                (long long)t.tv_sec * 1000000000 + t.tv_nsec, CALL_NAMES[call],
+                                at_offset, path));
     }
     if (act == ACT_KILL_AFTER)
         die();
@@ -240,7 +241,8 @@ __attribute__((constructor)) static void begin(void)
         _exit(99);
     }
     void *frame;
-    backtrace(&frame, 1); // loads what it needs now, not in the middle of a call
+    backtrace(&frame, 1); // these two get their memory now, not in the middle of a call
+    tzset();
     ready = 1;
 }
 
@@ -400,6 +402,7 @@ int close(int fd)
 
 ssize_t pread(int fd, void *p, size_t n, off_t offset)
 {
+    at_offset = offset;
     ON_FD(CALL_pread, fd, SYS_pread64, fd, p, n, offset);
 }
 ssize_t pread64(int fd, void *p, size_t n, off_t offset)
@@ -411,6 +414,7 @@ ssize_t pread64(int fd, void *p, size_t n, off_t offset)
 static long on_write(enum call call, int fd, const void *p, size_t n, off_t offset)
 {
     char path[PATH_BYTES];
+    at_offset = offset;
     enum act act = decide(call, fd_path(fd, path));
     if (act == ACT_FAIL)
         return -1;
