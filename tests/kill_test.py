@@ -109,18 +109,19 @@ class Job:
                     f"holds up to {max(steps, default=0)} tokens, {LIVE} rows live: {steps}")
         return tokens
 
-    def points(self, full):
-        """Every (act, call, kind, n): the first two, the middle and the last call of each kind, or all of them."""
-        for call in CALLS:
-            for kind in sorted({k for _, c, k, _ in self.log.calls if c == call}):
-                n = self.log.count(call, kind)
-                which = range(1, n + 1) if full and n <= 24 else sorted({1, min(2, n), (n + 1) // 2, n})
-                acts = ("kill-before", "kill-after", "kill-torn") if "write" in call else ("kill-before", "kill-after")
-                yield from ((act, call, kind, i) for i in which for act in acts)
-
     def beside(self, out):
         name = os.path.basename(out) + "."
         return sorted(f[len(name):] for f in os.listdir(os.path.dirname(out)) if f.startswith(name))
+
+
+def points(log, full):
+    """Every (act, call, kind, n): the first two, the middle and the last call of each kind, or all of them."""
+    for call in CALLS:
+        for kind in sorted({k for _, c, k, _ in log.calls if c == call}):
+            n = log.count(call, kind)
+            which = range(1, n + 1) if full and n <= 24 else sorted({1, min(2, n), (n + 1) // 2, n})
+            acts = ("kill-before", "kill-after", "kill-torn") if "write" in call else ("kill-before", "kill-after")
+            yield from ((act, call, kind, i) for i in which for act in acts)
 
 
 class Met:
@@ -180,18 +181,40 @@ def every_point(tally, place, a):
     r, all_met = random.Random(a.seed), Met()
     for name in SETTINGS:
         job, met = Job(tally, place, name), Met()
-        points = list(job.points(a.full))
-        tally.check(len(points) > 60, f"{name}: only {len(points)} points")
-        some = points if a.full else r.sample(points, 7)
+        all_points = list(points(job.log, a.full))
+        tally.check(len(all_points) > 60, f"{name}: only {len(all_points)} points")
+        some = all_points if a.full else r.sample(all_points, 7)
         for point in some:
             kill_at(tally, job, [point], r, met)
         for _ in range(12 if a.full else 1):  # killed again while it resumes
-            kill_at(tally, job, r.sample(points, r.choice((2, 3))), r, met)
+            kill_at(tally, job, r.sample(all_points, r.choice((2, 3))), r, met)
         tally.check(met.missed <= met.kills // 2, f"{name}: {met.missed} points were not met, {met.kills} were")
-        print(f"{name}: {len(points)} points, {met.kills} kills, {met.missed} not met, {met.lost} tokens sampled again, "
+        print(f"{name}: {len(all_points)} points, {met.kills} kills, {met.missed} not met, {met.lost} tokens sampled again, "
               f"at most {met.most} by one kill; {tally.failed} failed", flush=True)
         all_met.kills += met.kills
     print(f"every point: {all_met.kills} kills", flush=True)
+
+
+def packing(tally, place, a):
+    """A pack that was being made is no pack, and leaves nothing behind: neither its own file nor another's."""
+    nth.prepare(place)
+    model, folder = nth.text_model(place.at("hf")), place.at("jobs/packs")
+    os.makedirs(folder)
+    args = ["pack", model, "-o", os.path.join(folder, "a.pack"), "-q"]
+    good = nth.run(place, args)
+    want, kills, r = read(args[3]), 0, random.Random(a.seed)
+    all_points = list(points(good.log, a.full))
+    for act, call, kind, n in all_points if a.full else r.sample(all_points, 7):
+        what = f"pack, {act} {call} {n} of {kind}"
+        os.unlink(args[3])
+        done = nth.run(place, args, f"{act},{call},{n},0,{nth.pattern(kind)}")
+        kills += done.code == -signal.SIGKILL
+        tally.check(done.code == -signal.SIGKILL, f"{what}: exit {done.code}: {done.err[-200:]!r}")
+        tally.check(read(args[3]) in (b"", want), f"{what}: half a pack has its name")
+        again = nth.run(place, args)
+        tally.check(again.code == 0 and read(args[3]) == want and os.listdir(folder) == ["a.pack"],
+                    f"{what}: then exit {again.code}: {again.err[-200:]!r}, {os.listdir(folder)}")
+    print(f"packing: {len(all_points)} points, {kills} kills", flush=True)
 
 
 def uring(tally, place, a):
@@ -267,4 +290,4 @@ def loss(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (every_point, uring, loss)))
+    sys.exit(trial.run_parts(__doc__, (every_point, packing, uring, loss)))
