@@ -105,6 +105,10 @@ check: check-deps
 asan:
 	$(Q)python3 tests/check.py --asan $(ARGS)
 
+# 30 power cuts of an ext4 disk under running jobs (root, loop devices).
+powercut: all $(SHIMS)
+	$(Q)python3 tests/powercut_test.py --full
+
 tidy:
 	$(Q)python3 tests/tidy.py
 
@@ -132,5 +136,5 @@ clean:
 	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so
 
 -include $(OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) $(CU_OBJ:.o=.d)
-.PHONY: all tests deps demo-deps check-deps check asan tidy format demo goldens plots clean
+.PHONY: all tests deps demo-deps check-deps check asan powercut tidy format demo goldens plots clean
 .SECONDARY:

@@ -2,6 +2,7 @@
  *     NTH=fail,malloc,17,12            malloc number 17 returns NULL, errno 12
  *     NTH=fail,fdatasync,2,5,*.journal the second fdatasync of a file that this pattern fits
  *     NTH=kill-before|kill-after|kill-torn,pwrite,3,0,*.partial   SIGKILL there; torn: half written
+ *     NTH=cut-before|cut-after,rename,1,0,*.tmp   and the power of the disk at NTH_CUT=MOUNT is cut
  *     NTH_LOG=FILE                     what was called: `ns call offset path`; `= by` who made the
  * call that failed; at the end `= call count`, `= live` blocks, `= hits` NTH_LIVE=1 and where each
  * block that lives was made
@@ -52,9 +53,19 @@ static const char *const CALL_NAMES[N_CALLS] = {
 #define LIVE_MAX        (1 << 18)
 #define FRAMES          48
 
-enum act { ACT_NONE, ACT_FAIL, ACT_FROM, ACT_KILL_BEFORE, ACT_KILL_AFTER, ACT_KILL_TORN };
-static const char *const ACT_NAMES[] = {"",           "fail",     "from", "kill-before",
-                                        "kill-after", "kill-torn"};
+enum act {
+    ACT_NONE,
+    ACT_FAIL,
+    ACT_FROM,
+    ACT_KILL_BEFORE,
+    ACT_KILL_AFTER,
+    ACT_KILL_TORN,
+    ACT_CUT_BEFORE,
+    ACT_CUT_AFTER,
+    N_ACTS
+};
+static const char *const ACT_NAMES[N_ACTS] = {
+    "", "fail", "from", "kill-before", "kill-after", "kill-torn", "cut-before", "cut-after"};
 
 static struct {
     enum act act;
@@ -133,6 +144,16 @@ static void live_remove(const void *p)
 
 /* ---- what is to happen ---- */
 
+/* The ext4 file system of $NTH_CUT loses all that it did not write, and writes no more. */
+static void cut(void)
+{
+    static const unsigned shut_down = 0x8004587d, no_log_flush = 2; // EXT4_IOC_SHUTDOWN
+    const char *mount = getenv("NTH_CUT");
+    long fd = syscall(SYS_openat, AT_FDCWD, mount ? mount : "", O_RDONLY | O_DIRECTORY);
+    if (syscall(SYS_ioctl, fd, shut_down, &no_log_flush) != 0)
+        fputs("NTH_CUT: cannot be shut down\n", stderr);
+}
+
 static void die(void)
 {
     syscall(SYS_kill, syscall(SYS_getpid), SIGKILL);
@@ -178,7 +199,9 @@ static enum act decide(enum call call, const char *path)
     long n = ++hits;
     if (n != plan.n && !(plan.act == ACT_FROM && n > plan.n))
         return ACT_NONE;
-    if (plan.act == ACT_KILL_BEFORE)
+    if (plan.act == ACT_CUT_BEFORE)
+        cut();
+    if (plan.act == ACT_KILL_BEFORE || plan.act == ACT_CUT_BEFORE)
         die();
     if (plan.act <= ACT_FROM && n == plan.n && plan.log_fd >= 0)
         log_callers("by");
@@ -200,7 +223,9 @@ static void after(enum act act, enum call call, const char *path)
                                 (long long)t.tv_sec * 1000000000 + t.tv_nsec, CALL_NAMES[call],
                                 at_offset, path));
     }
-    if (act == ACT_KILL_AFTER)
+    if (act == ACT_CUT_AFTER)
+        cut();
+    if (act == ACT_KILL_AFTER || act == ACT_CUT_AFTER)
         die();
     errno = was;
 }
@@ -229,7 +254,7 @@ __attribute__((constructor)) static void begin(void)
         fputs("NTH: expected act,call,n,errno[,pattern]\n", stderr);
         _exit(99);
     }
-    for (int i = ACT_FAIL; i <= ACT_KILL_TORN; i++)
+    for (int i = ACT_FAIL; i < N_ACTS; i++)
         if (strcmp(act, ACT_NAMES[i]) == 0)
             plan.act = (enum act)i;
     plan.call = -1;
