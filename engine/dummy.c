@@ -7,6 +7,7 @@
 
 #include "engine/dummy_numbers.h"
 #include "engine/family.h"
+#include "engine/file.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -261,7 +262,7 @@ enum err dummy_open(struct pack_provider *p, const char *path)
     *p = (struct pack_provider){0};
     FILE *f = fopen(path, "re");
     if (!f)
-        return fail(ERR_INPUT, "%s: open: %s", path, strerror(errno));
+        return fail(file_open_code(), "%s: open: %s", path, strerror(errno));
     enum err e = read_lines(&c, f);
     fclose(f);
     TRY(e);

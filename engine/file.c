@@ -31,11 +31,18 @@ static enum err fd_check(struct file *f, const char *path)
     return f->path ? OK : fail(ERR_FIT, "no memory for a path");
 }
 
+enum err file_open_code(void)
+{
+    if (errno == ENOMEM || errno == EMFILE || errno == ENFILE)
+        return ERR_FIT;
+    return errno == EIO ? ERR_IO : ERR_INPUT;
+}
+
 enum err file_open(struct file *f, const char *path)
 {
     *f = (struct file){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     if (f->fd < 0)
-        return fail(ERR_INPUT, "%.512s: %s", path, strerror(errno));
+        return fail(file_open_code(), "%.512s: %s", path, strerror(errno));
     enum err e = fd_check(f, path);
     if (e != OK) {
         close(f->fd);

@@ -15,8 +15,12 @@ struct file {
     int64_t mtime_ns; // to see that it was rewritten under us
 };
 
-/* ERR_INPUT: "PATH: not a regular file", or the system's words. On error nothing is left to close.
- */
+/* The code of a file that cannot be opened, by errno: ERR_FIT when memory or descriptors ran out,
+ * ERR_IO when the disk failed, else ERR_INPUT: the file is not what was asked for. */
+enum err file_open_code(void);
+
+/* As file_open_code(); ERR_INPUT also for "PATH: not a regular file". On error nothing is left to
+ * close. */
 enum err file_open(struct file *f, const char *path);
 /* Accepts a zeroed or closed file. */
 void file_close(struct file *f);

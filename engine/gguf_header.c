@@ -6,6 +6,7 @@
  * it once that is read, which leaves room for a NUL: names need no copies. Strings inside arrays
  * stay as they are. */
 #include "engine/gguf_header.h"
+#include "engine/file.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -448,13 +449,13 @@ static enum err header_parse(struct gguf_header *h)
     return OK;
 }
 
-static enum err file_open(struct gguf_header *h)
+static enum err header_file_open(struct gguf_header *h)
 {
     struct stat st;
     // O_NONBLOCK: opening a FIFO must not wait for a writer
     h->fd = open(h->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (h->fd < 0 || fstat(h->fd, &st) != 0)
-        return fail(ERR_INPUT, "%s: open: %s", h->label, strerror(errno));
+        return fail(file_open_code(), "%s: open: %s", h->label, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return fail(ERR_INPUT, "%s: open: not a regular file%s", h->label,
                     S_ISDIR(st.st_mode)    ? " (a directory)"
@@ -473,7 +474,7 @@ enum err gguf_header_open(struct gguf_header *h, const char *path)
     h->path = strdup(path);
     if (!h->path)
         return fail(ERR_FIT, "%s: open: no memory", h->label);
-    TRY(file_open(h));
+    TRY(header_file_open(h));
     return header_parse(h);
 }
 

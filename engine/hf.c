@@ -245,7 +245,7 @@ static enum err weights_absent(const struct hf *hf)
     char first[N_OTHERS][256] = {{0}}; // the alphabetically first name of each kind
     DIR *d = opendir(hf->dir);
     if (!d)
-        return fail(ERR_INPUT, "%.512s: %s", hf->dir, strerror(errno));
+        return fail(file_open_code(), "%.512s: %s", hf->dir, strerror(errno));
     for (const struct dirent *entry; (entry = readdir(d));)
         for (int i = 0; i < N_OTHERS; i++)
             if (ends_with(entry->d_name, others[i].tail) &&

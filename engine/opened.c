@@ -48,7 +48,10 @@ static enum err pack_model(const char *model, struct pack_request *request, int 
     request->on_demand = 0;
     TRY(source_open(&source, model));
     enum err err = pack_source_open(&provider, &source);
-    if (err == OK && token_build(&source, &blob, &blob_bytes) != OK) {
+    enum err built = err == OK ? token_build(&source, &blob, &blob_bytes) : OK;
+    if (built == ERR_FIT || built == ERR_IO) { // a pack without it would stay so
+        err = built;
+    } else if (built != OK) {
         log_line(LOG_WARN, "pack: %s; the model runs on token ids only", err_text());
         blob = NULL;
         blob_bytes = 0;

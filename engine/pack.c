@@ -5,6 +5,7 @@
  * A newcomer would miss: formats are stored by name, so that a new line in the dtype table cannot
  * change what an old pack says. */
 #include "engine/pack.h"
+#include "engine/file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -264,7 +265,7 @@ static enum err hash_file(const char *path, const char *name, uint64_t *hash)
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return fail(ERR_INPUT, "%s: open: %s", path, strerror(errno));
+        return fail(file_open_code(), "%s: open: %s", path, strerror(errno));
     ssize_t n = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? pread(fd, head, sizeof head, 0) : -1;
     close(fd);
     if (n < 0)
@@ -289,7 +290,7 @@ static enum err hash_folder(const char *folder, const char *prefix, uint64_t *ha
                                        ".model",       ".gguf", ".jinja"};
     DIR *dir = opendir(folder);
     if (!dir)
-        return fail(ERR_INPUT, "%s: open: %s", folder, strerror(errno));
+        return fail(file_open_code(), "%s: open: %s", folder, strerror(errno));
     enum err e = OK;
     for (struct dirent *d = readdir(dir); d && e == OK; d = readdir(dir)) {
         char path[PATH_MAX];

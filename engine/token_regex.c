@@ -247,6 +247,8 @@ static enum err regex_compile(struct regex *r, const char *pattern, int64_t n, c
     pcre2_compile_context_free(context);
     if (!r->code) {
         char why[128] = "";
+        if (code == PCRE2_ERROR_HEAP_FAILED)
+            return fail(ERR_FIT, "%s: no memory for a pattern", file);
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
         return fail(e, "%s: unsupported pattern: %s", file, why);
     }

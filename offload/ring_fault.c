@@ -15,6 +15,7 @@
  *     delay    hold the completion back for 1 to 8 reaps
  *     reorder  hold the completion back until 1 to 8 later ones have overtaken it
  *     stuck    never complete
+ *     kill     SIGKILL for the whole process, before the attempt
  * Kinds that lie about bytes while they say that all went well; a read's lie is told once, what a
  * write did to the file stays:
  *     flip     one bit of what was read is another
@@ -28,6 +29,7 @@
 #include "offload/ring_backend.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +66,7 @@ enum kind {
     KIND_DELAY,
     KIND_REORDER,
     KIND_STUCK,
+    KIND_KILL,
     N_KINDS
 };
 
@@ -94,6 +97,7 @@ static const struct {
     [KIND_DELAY] = {"delay", 0},
     [KIND_REORDER] = {"reorder", 0},
     [KIND_STUCK] = {"stuck", 0},
+    [KIND_KILL] = {"kill", 0},
 };
 
 struct rate {
@@ -316,6 +320,8 @@ static void fault_start(struct ring_backend *b, struct ring_op *op)
     struct fault *f = (struct fault *)b;
     if (hit(f, op, KIND_STUCK))
         return;
+    if (hit(f, op, KIND_KILL))
+        raise(SIGKILL);
     for (int kind = 0; kind < N_KINDS; kind++) {
         if (!KINDS[kind].errno_value || !hit(f, op, (enum kind)kind))
             continue;

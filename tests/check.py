@@ -40,18 +40,19 @@ SCRIPT_ARGS = {
     "prompt_cap_test": ["./sluice"],
 }
 # Modules that drivers import, and this.
-NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "model_make", "golden_common", "template_snippets", "patched"}
+NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "model_make", "nth", "golden_common", "template_snippets",
+               "patched"}
 # These run under the sanitizers too: hostile input end to end.
 ALSO_ASAN = {"bad_input_test"}
 # These run hundreds of small durable jobs: on a busy disk they wait for nothing but fsync, so their
 # files lie in memory when there is room. Real disks are ring_test's, budget_test's and the goldens'.
-FSYNC_HEAVY = {"crash_test", "placement_test", "fault_test", "prompt_cap_test", "sight_test",
-               "disorder_test"}
+FSYNC_HEAVY = {"crash_test", "placement_test", "fault_test", "prompt_cap_test", "sight_test", "disorder_test",
+               "verify_test", "kill_test", "nth_test", "powercut_test", "trouble_test"}
 MEMORY_DIR, MEMORY_BYTES = "/dev/shm", 2 << 30
 # These have parts for a real model: tests/model.sh fetches it, and they skip those parts when it cannot.
 WANT_MODEL = {"score_golden", "budget_test"}
 WHEELS = {"numpy", "tokenizers", "jinja2", "gguf", "safetensors", "torch", "transformers"}
-SLOW_FIRST = ("crash_test", "placement_test", "budget_test", "fault_test", "template_live", "token_live",
+SLOW_FIRST = ("crash_test", "nth_test", "kill_test", "placement_test", "budget_test", "fault_test", "template_live", "token_live",
               "evict_golden", "score_golden", "evict_ref")
 
 

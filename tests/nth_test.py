@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""Everything fails once: nth_test.py [SLUICE] [--full] [--seed N] [--only PART]
+
+Memory, threads and calls on files fail at their n-th call (tests/tools/nth.c), in run, resume, score, pack, plan
+and gen: one error line, 4 (memory, threads) or 9 (disk), nothing left allocated, no signal, no hang, and the same
+command afterwards gives the undisturbed bytes. --full: every n; else a sample. Standard library only.
+"""
+import errno
+import os
+import random
+import re
+import shutil
+import sys
+
+import nth
+import trial
+from trial import difference, read, remove_job
+
+MEMORY = {"malloc": errno.ENOMEM, "calloc": errno.ENOMEM, "realloc": errno.ENOMEM, "posix_memalign": errno.ENOMEM,
+          "aligned_alloc": errno.ENOMEM, "mmap": errno.ENOMEM, "pthread_create": errno.EAGAIN}
+DISK = {"create": errno.ENOSPC, "write": errno.ENOSPC, "pwrite": errno.ENOSPC, "fallocate": errno.ENOSPC,
+        "fsync": errno.EIO, "fdatasync": errno.EIO, "close": errno.EIO, "rename": errno.EIO, "ftruncate": errno.EIO,
+        "unlink": errno.EIO, "mkdir": errno.EIO, "pread": errno.EIO, "open": errno.EMFILE}
+# Calls whose failure must not be passed over in silence: what they were to do is lost otherwise.
+MUST_SAY = {"create", "write", "pwrite", "fsync", "fdatasync", "rename"}
+# What has another way: without it the run goes on.
+HELPS = {"probe", "summary", "scratch folder"}  # without O_TMPFILE scratch is made by name
+HWLOC = "libhwloc"  # dies of NULL by itself; machine.c asks for its memory in front of it
+HANG_S = 60.0
+ALL_ON_DISK = ["--percent", "0", "0", "0", "0", "0", "0"]
+
+
+class Command:
+    """One command whose good end is known; `fresh` puts back what stood before it."""
+
+    def __init__(self, place, name, args, made=(), before=None):
+        self.place, self.name, self.args, self.made, self.before = place, name, args, made, before or (lambda: None)
+        self.fresh()
+        self.run()  # what the first run leaves in the cache is there for all others
+        self.fresh()
+        self.good = self.run()
+        self.want = self.result(self.good)
+
+    def fresh(self):
+        for path in self.made:
+            remove_job(path)
+        self.before()
+
+    def run(self, act=""):
+        return nth.run(self.place, self.args, act, HANG_S, NTH_LIVE="1", **nth.EVERY_PASS)
+
+    def result(self, done):
+        """What it gives, but for times."""
+        out = re.sub(r"[0-9.]+ (GB/s|s\b)|about [0-9]+ passes|[0-9.]+ output tokens/s|bound \S+", "", done.out)
+        return (b"".join(read(p) for p in self.made), out if self.name in ("gen",) else bool(out))
+
+
+class Found:
+    """What a sweep met."""
+
+    def __init__(self):
+        self.runs = self.errors = self.hwloc = 0
+
+
+def leaks(done, good):
+    """Blocks that live at the end and did not in the good run; those of threads that the C library keeps apart."""
+    return [a for a in done.log.at if "ld-linux" not in a and a not in good.log.at]
+
+
+def once(tally, command, act, codes, found):
+    """One run under `act`, and then the same command without."""
+    what = f"{command.name}: {act}"
+    command.fresh()
+    done = command.run(act)
+    found.runs += 1
+    if HWLOC in done.log.by and done.code in (-6, -11):
+        found.hwloc += 1
+        return
+    lines = [x for x in done.err.splitlines() if "error: " in x]
+    ok = tally.check(done.code in codes, f"{what}: exit {done.code}, want {codes}: {done.err[-200:]!r}; "
+                     f"by {done.log.by[:160]}")
+    if done.log.hits is not None and done.code >= 0:
+        lost = leaks(done, command.good)
+        tally.check(not lost, f"{what}: exit {done.code}, {len(lost)} blocks leaked, made at {lost[:3]}; "
+                    f"failed by {done.log.by[:160]}")
+    if done.code == 0:
+        got = command.result(done)
+        tally.check(got == command.want, f"{what}: exit 0: {difference(command.want[0], got[0])}")
+        return
+    found.errors += 1
+    tally.check(len(lines) == 1 and len(lines[0]) > len("sluice: error: "), f"{what}: exit {done.code}: error lines {lines}")
+    again = command.run()
+    got = command.result(again)
+    tally.check(again.code == 0 and got == command.want, f"{what}: exit {done.code}, then {again.code}: "
+                f"{again.err[-200:]!r}: {difference(command.want[0], got[0])}" if ok else f"{what}: then {again.code}")
+
+
+def some(r, count, most):
+    """Numbers of calls: all, or the first, the last and some between."""
+    if count <= max(most, 2):
+        return range(1, count + 1)
+    return sorted({1, count, *r.sample(range(2, count), max(most - 2, 0))})
+
+
+def sweep(tally, a, command, calls):
+    r, found = random.Random(a.seed), Found()
+    if not tally.check(command.good.code == 0, f"{command.name}: exit {command.good.code}: {command.good.err[-300:]!r}"):
+        return
+    for call in calls:
+        if call in MEMORY:
+            for n in some(r, command.good.log.counts.get(call, 0), 1 << 30 if a.full else 5):
+                once(tally, command, f"fail,{call},{n},{MEMORY[call]}", (0, 4), found)
+            continue
+        for kind in sorted({k for _, c, k, _ in command.good.log.calls if c == call}):
+            count = command.good.log.count(call, kind)
+            must = call in MUST_SAY and kind not in HELPS
+            codes = (9,) if must else (0, 2, 4, 5, 9) if call == "open" else (0, 9)
+            for n in some(r, count, 1 << 30 if a.full else 3):
+                once(tally, command, f"fail,{call},{n},{DISK[call]},{nth.pattern(kind)}", codes, found)
+    print(f"{command.name}: {found.runs} runs, {found.errors} of them ended with an error, {found.hwloc} inside hwloc, "
+          f"{tally.failed} failed", flush=True)
+
+
+def job_args(place, source, out, *more):
+    return ["run", "-m", place.model, "-i", source, "-o", out, "--offload-dir", place.at("offload"), "--mem-ram",
+            "32M", "--progress", "none", "-t", "1", "--io", "threads", "--batch", "2", "--batches", "2", *ALL_ON_DISK,
+            *more]
+
+
+def commands(place):
+    """What is tried, each with a counting run behind it."""
+    source, out = place.rows("in.jsonl", nth.rows(4, 1, (3, 5))), place.at("jobs/a.jsonl")
+    cache = place.at("cache")
+    args = job_args(place, source, out)
+    yield Command(place, "run", args, [out])
+
+    def no_packs():
+        for name in os.listdir(cache):
+            if ".pack" in name:
+                os.unlink(os.path.join(cache, name))
+
+    yield Command(place, "run, first use", args, [out], no_packs)
+
+    def no_codec():
+        for name in os.listdir(cache):
+            if ".zst" in name:
+                os.unlink(os.path.join(cache, name))
+
+    yield Command(place, "run with zstd", [*args, "--weights-codec", "zstd"], [out], no_codec)
+    cut = place.at("jobs/cut.jsonl")
+    nth.run(place, job_args(place, source, cut), "kill-after,fdatasync,3,0,*.journal", **nth.EVERY_PASS)
+    tally_cut = os.path.getsize(cut + ".journal")
+    assert tally_cut > 64, "nothing was committed before the kill"
+    yield Command(place, "resume", args, [out], lambda: trial.copy_job(cut, out))
+    pairs = [{"custom_id": f"s{i}", "context_ids": [3, 4, 5 + i], "continuation_ids": [7, 8, 9]} for i in range(3)]
+    scores = place.at("jobs/s.jsonl")
+    yield Command(place, "score", ["score", "-m", place.model, "-i", place.rows("pairs.jsonl", pairs), "-o", scores,
+                                   "--mem-ram", "32M", "--progress", "none", "-t", "1"], [scores])
+    model, pack = nth.text_model(place.at("hf")), place.at("jobs/a.pack")
+    yield Command(place, "pack", ["pack", model, "-o", pack, "-q"], [pack])
+    yield Command(place, "plan", ["plan", "-m", place.model, "-i", source, "--mem-ram", "32M"])
+    yield Command(place, "gen", ["gen", "-m", model, "-p", "hello", "-n", "4", "--ignore-eos", "--temperature", "0",
+                                 "-q", "--mem-ram", "32M", "-t", "1"])
+
+
+def every(tally, place, a, calls):
+    if not os.path.exists(nth.SO):
+        tally.check(False, f"{nth.SO} is not built")
+        return
+    nth.prepare(place)
+    for command in commands(place):
+        sweep(tally, a, command, calls)
+    left = [f for folder in ("cache", "jobs") for f in os.listdir(place.at(folder)) if ".tmp" in f]
+    tally.check(not left, f"left behind: {left}")
+
+
+def memory(tally, place, a):
+    """malloc and its like, mmap and pthread_create."""
+    every(tally, place, a, MEMORY)
+
+
+def disk(tally, place, a):
+    """Every call that touches the files of a job, its pack and its scratch."""
+    every(tally, place, a, DISK)
+
+
+def ever_since(tally, place, a):
+    """Not once but from then on: memory that is gone, a disk that is gone."""
+    nth.prepare(place)
+    source, out, r = place.rows("in.jsonl", nth.rows(4, 1, (3, 5))), place.at("jobs/a.jsonl"), random.Random(a.seed)
+    command, found = Command(place, "run", job_args(place, source, out), [out]), Found()
+    for call, codes in (("malloc", (0, 4)), ("pthread_create", (0, 4)), ("pwrite", (9,)), ("fdatasync", (9,)),
+                        ("fsync", (9,)), ("pread", (0, 2, 5, 9))):
+        for n in some(r, command.good.log.counts[call], 200 if a.full else 5):
+            once(tally, command, f"from,{call},{n},{MEMORY.get(call) or DISK[call]}", codes, found)
+    print(f"ever since: {found.runs} runs, {found.errors} ended with an error, {found.hwloc} inside hwloc", flush=True)
+
+
+def address_space(tally, place, a):
+    """ulimit -v at any height: 4 with a line, or a good run. hwloc, which dies of NULL, is not called in vain."""
+    nth.prepare(place)
+    source, out, codes = place.rows("in.jsonl", nth.rows(4, 1, (3, 5))), place.at("jobs/v.jsonl"), []
+    prlimit = shutil.which("prlimit")
+    if not prlimit:
+        tally.skip("prlimit is not here")
+        return
+    for kib in range(9000, 150000, 500 if a.full else 6000):
+        remove_job(out)
+        done = place.sluice(*job_args(place, source, out), wrapper=(prlimit, f"--as={kib << 10}"))
+        loader = "error while loading shared libraries" in done.err or "cannot allocate" in done.err.lower()
+        if done.code == 127 and loader:
+            continue  # not even its libraries fit
+        codes.append(done.code)
+        tally.check(done.code in (0, 4), f"ulimit -v {kib}: exit {done.code}: {done.err[-200:]!r}")
+    tally.check(4 in codes and 0 in codes, f"ulimit -v: codes {sorted(set(codes))}")
+
+
+if __name__ == "__main__":
+    sys.exit(trial.run_parts(__doc__, (memory, disk, ever_since, address_space)))
