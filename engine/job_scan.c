@@ -69,6 +69,7 @@ enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_er
     const struct job_config *c = &job->config;
     const char *text = "";
     int64_t n = 0;
+    *r = (struct request){0}; // the caller frees it, whatever comes
     if (row->offset >= 0)
         TRY(jsonl_read(&job->in, row->offset, &text, &n));
     enum err err = request_parse(r, c->kind, text, n, k, row->line, &c->defaults, c->tokenizer,
