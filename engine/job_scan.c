@@ -11,6 +11,8 @@
 
 #include "engine/sample.h"
 
+#define STAGED_MAX 4096 // records of bad rows that wait for a commit
+
 /* ---- index ---- */
 
 static enum err rows_room(struct job *job)
@@ -235,6 +237,8 @@ static enum err scan_row(struct job *job, struct id_table *ids, int64_t k, struc
 static enum err scan_each(struct job *job, struct id_table *ids, struct work *work)
 {
     for (int64_t k = 0; k < job->n_rows; k++) {
+        if (job->n_staged >= STAGED_MAX)
+            TRY(job_pass_end(job, 1));
         if (job->rows[k].state == ROW_WAITING) {
             TRY(scan_row(job, ids, k, work));
             continue;
