@@ -38,46 +38,91 @@ static void live_drop(struct job *job, struct live *l)
     live_free(l);
 }
 
+/* A row that ended. Until its record is confirmed the tokens of earlier passes are kept. */
+static void live_leave(struct job *job, struct live *l)
+{
+    if (!job->on_disk) {
+        live_drop(job, l);
+        return;
+    }
+    if (l->prev)
+        l->prev->next = l->next;
+    else
+        job->live = l->next;
+    if (l->next)
+        l->next->prev = l->prev;
+    out_free(&l->text);
+    logprobs_free(&l->logprobs);
+    l->next = job->left;
+    job->left = l;
+}
+
 /* ---- rows that are done ---- */
 
 static enum err too_many_errors(struct job *job)
 {
     if (job->config.max_errors < 0 || job->counts.failed <= job->config.max_errors)
         return OK;
-    if (job->on_disk)
-        TRY(files_commit(job));
     return fail(ERR_ROWS, "%s: %lld rows failed, more than --max-errors %lld",
                 job->config.in_path ? job->config.in_path : "requests",
                 (long long)job->counts.failed, (long long)job->config.max_errors);
 }
 
-enum err job_row_done(struct job *job, int64_t row, int64_t start, int failed)
+/* The record waits for the end of the pass. */
+static enum err stage_row(struct job *job, const struct journal_entry *entry)
+{
+    if (job->n_staged == job->staged_cap) {
+        int64_t cap = max_i64(64, 2 * job->staged_cap);
+        struct journal_entry *grown = realloc(job->staged, (size_t)cap * sizeof *grown);
+        if (!grown)
+            return fail(ERR_FIT, "no memory for the records of %lld rows", (long long)cap);
+        job->staged = grown;
+        job->staged_cap = cap;
+    }
+    job->staged[job->n_staged++] = *entry;
+    return OK;
+}
+
+enum err job_row_done(struct job *job, int64_t row, int64_t start, int64_t tokens)
 {
     struct job_row *k = &job->rows[row];
     int64_t n = job->lines.n - start;
+    int failed = tokens < 0;
     if (job->on_disk) {
         if (job->lines.failed || n > UINT32_MAX) {
             job->broken = 1;
-            return fail(ERR_FIT, "no memory for the output line of row %lld", (long long)row);
+            return fail(ERR_FIT, "no memory for the output of line %lu", (unsigned long)k->line);
         }
         struct journal_entry entry = {.kind = JOURNAL_ROW,
                                       .index = row,
-                                      .offset = job->partial_bytes + start,
+                                      .offset = job->partial_bytes + job->spilled_bytes + start,
                                       .n = n,
                                       .crc = crc32c(0, job->lines.p + start, n),
-                                      .failed = failed};
-        TRY(journal_append(&job->journal, &entry));
+                                      .failed = failed,
+                                      .tokens = failed ? 0 : (uint32_t)tokens};
+        TRY(stage_row(job, &entry));
         k->place = (uint64_t)entry.offset;
         k->n = (uint32_t)n;
-        job->pending_rows++;
+        k->crc = entry.crc;
+        k->tokens = entry.tokens;
     }
     k->state = failed ? ROW_FAILED : ROW_OK;
     job->counts.ok += !failed;
     job->counts.failed += failed;
     job->counts.done++;
     if (job->on_disk && job->lines.n > LINES_BYTES_MAX)
-        TRY(files_commit(job));
+        TRY(files_spill(job));
     return failed ? too_many_errors(job) : OK;
+}
+
+enum err job_row_again(struct job *job, int64_t row)
+{
+    struct job_row *k = &job->rows[row];
+    k->state = ROW_WAITING;
+    k->n = 0;
+    job->superseded = 1;
+    return journal_append(&job->journal,
+                          &(struct journal_entry){.kind = JOURNAL_TOKENS, .index = row});
 }
 
 enum err job_row_failed(struct job *job, int64_t row, const struct request *r,
@@ -89,7 +134,7 @@ enum err job_row_failed(struct job *job, int64_t row, const struct request *r,
     if (job->callbacks.finished)
         TRY(job->callbacks.finished(job->callbacks.ctx,
                                     &(struct job_result){.request = r, .error = error}));
-    return job_row_done(job, row, start, 1);
+    return job_row_done(job, row, start, -1);
 }
 
 enum err job_row_check(const struct job *job, const struct request *r, struct row_error *error)
@@ -147,13 +192,13 @@ static int64_t next_row(struct job *job)
 static enum err add_resumed(struct job *job, struct request *r, const struct resumed *from)
 {
     if (from->n > r->n_cap - r->n_tokens)
-        return fail(ERR_CORRUPT, "%.512s: row %lld has %lld tokens, at most %d can be",
-                    job->paths.journal, (long long)from->row, (long long)from->n,
-                    r->n_cap - r->n_tokens);
+        return fail(ERR_CORRUPT, "%.512s: line %lu has %lld tokens, at most %d can be",
+                    job->paths.journal, (unsigned long)job->rows[from->row].line,
+                    (long long)from->n, r->n_cap - r->n_tokens);
     for (int64_t i = 0; i < from->n; i++) {
         if (from->ids[i] < 0 || from->ids[i] >= job->config.defaults.vocab)
-            return fail(ERR_CORRUPT, "%.512s: row %lld: %d is not a token", job->paths.journal,
-                        (long long)from->row, (int)from->ids[i]);
+            return fail(ERR_CORRUPT, "%.512s: line %lu: %d is not a token", job->paths.journal,
+                        (unsigned long)job->rows[from->row].line, (int)from->ids[i]);
         r->tokens[r->n_tokens++] = from->ids[i];
     }
     return OK;
@@ -195,7 +240,7 @@ static enum err queue_load(struct job *job, int64_t k)
     struct live *l = live_new(job, &r, k);
     if (!l) {
         request_free(&r);
-        return fail(ERR_FIT, "no memory for row %lld", (long long)k);
+        return fail(ERR_FIT, "no memory for line %lu", (unsigned long)row->line);
     }
     live_link(job, l);
     job->n_live++;
@@ -334,7 +379,7 @@ static enum err fail_live(struct job *job, struct live *l, const char *code, con
     snprintf(error.message, sizeof error.message, "%s", message);
     enum err err = job_row_failed(job, l->row, &l->request, &error);
     job->n_live--;
-    live_drop(job, l);
+    live_leave(job, l);
     return err;
 }
 
@@ -357,10 +402,10 @@ static enum err finish_live(struct job *job, struct live *l)
         job->counts.first_finish_ns = clock_ns();
         job->counts.output_tokens_at_first = job->counts.output_tokens;
     }
-    int64_t row = l->row;
+    int64_t row = l->row, tokens = l->request.n_tokens - l->request.n_prompt;
     job->n_live--;
-    live_drop(job, l);
-    return job_row_done(job, row, start, 0);
+    live_leave(job, l);
+    return job_row_done(job, row, start, tokens);
 }
 
 enum err job_finish(struct job *job, struct request *r)
@@ -400,29 +445,80 @@ static enum err journal_tokens(struct job *job)
 {
     for (struct live *l = job->live; l; l = l->next) {
         struct request *r = &l->request;
-        if (r->kind != REQUEST_GENERATE || r->n_tokens <= l->n_journaled)
+        if (r->kind != REQUEST_GENERATE || l->n_confirmed <= l->n_journaled)
             continue;
         struct journal_entry entry = {.kind = JOURNAL_TOKENS,
                                       .index = l->row,
                                       .offset = l->n_journaled - r->n_prompt,
-                                      .n = r->n_tokens - l->n_journaled,
+                                      .n = l->n_confirmed - l->n_journaled,
                                       .ids = r->tokens + l->n_journaled};
         TRY(journal_append(&job->journal, &entry));
-        l->n_journaled = r->n_tokens;
+        l->n_journaled = l->n_confirmed;
     }
     return OK;
+}
+
+/* What is staged becomes the job's. */
+static enum err confirm(struct job *job)
+{
+    CHECK(!job->dropped);
+    for (int64_t i = 0; i < job->n_staged; i++) {
+        enum err err = journal_append(&job->journal, &job->staged[i]);
+        if (err != OK) {
+            job->broken = 1; // half of a pass must not be committed
+            return err;
+        }
+    }
+    job->pending_rows += job->n_staged;
+    job->n_staged = 0;
+    job->confirmed_bytes = job->spilled_bytes + job->lines.n;
+    for (struct live *l = job->live; l; l = l->next)
+        l->n_confirmed = l->request.n_tokens;
+    while (job->left) {
+        struct live *l = job->left;
+        job->left = l->next;
+        live_free(l);
+    }
+    return OK;
+}
+
+static enum err commit(struct job *job)
+{
+    TRY(journal_tokens(job));
+    return files_commit(job);
+}
+
+void job_drop_staged(struct job *job)
+{
+    job->dropped = 1;
+    for (int64_t i = 0; i < job->n_staged; i++) {
+        const struct journal_entry *entry = &job->staged[i];
+        job->rows[entry->index].state = ROW_LIVE;
+        job->counts.ok -= !entry->failed;
+        job->counts.failed -= entry->failed;
+        job->counts.done--;
+    }
+    job->n_staged = 0;
+    while (job->left) { // their confirmed tokens are the journal's business again
+        struct live *l = job->left;
+        job->left = l->next;
+        live_link(job, l);
+    }
+    /* What is spilled beyond is overwritten, or cut off by the next run. */
+    job->lines.n = max_i64(job->confirmed_bytes - job->spilled_bytes, 0);
+    job->spilled_bytes = min_i64(job->spilled_bytes, job->confirmed_bytes);
 }
 
 enum err job_pass_end(struct job *job, int force)
 {
     if (!job->on_disk || job->complete)
         return OK;
+    TRY(confirm(job));
     int64_t now = clock_ns();
     double sync_s = job->config.sync_s > 0 ? job->config.sync_s : JOB_SYNC_S;
     if (!force && (double)(now - job->commit_ns) * 1e-9 < sync_s)
         return OK;
-    TRY(journal_tokens(job));
-    return files_commit(job);
+    return commit(job);
 }
 
 enum err job_complete(struct job *job)
@@ -430,8 +526,9 @@ enum err job_complete(struct job *job)
     CHECK(!job_live(job));
     if (!job->on_disk || job->complete)
         return OK;
+    TRY(confirm(job));
     TRY(files_commit(job));
-    return files_complete(job);
+    return out_complete(job);
 }
 
 /* ---- open and close ---- */
@@ -451,6 +548,11 @@ static struct job *job_new(const struct job_config *config)
 
 static void job_free(struct job *job)
 {
+    while (job->left) {
+        struct live *l = job->left;
+        job->left = l->next;
+        live_free(l);
+    }
     while (job->live)
         live_drop(job, job->live);
     for (int64_t k = 0; job->requests && k < job->n_rows; k++)
@@ -460,6 +562,7 @@ static void job_free(struct job *job)
     files_close(job);
     jsonl_close(&job->in);
     out_free(&job->lines);
+    free(job->staged);
     free(job->resumed);
     free(job->rows);
     free(job->by_prompt);
@@ -479,8 +582,13 @@ static enum err open_steps(struct job *job, struct work *work)
     }
     if (job->complete)
         return OK;
-    TRY(scan_rows(job, work));
-    return job->on_disk ? files_commit(job) : OK;
+    enum err err = scan_rows(job, work);
+    if (!job->on_disk || (err != OK && err != ERR_ROWS))
+        return err;
+    char text[1024]; // bad rows are bad whatever the weights say
+    snprintf(text, sizeof text, "%s", err_text());
+    TRY(job_pass_end(job, 1));
+    return err == OK ? OK : fail(err, "%s", text);
 }
 
 enum err job_open(struct job **out, const struct job_config *config, struct work *work)
@@ -538,8 +646,10 @@ enum err job_close(struct job *job)
     if (!job)
         return OK;
     enum err err = OK;
-    if (job->on_disk && !job->complete && !job->broken)
-        err = job_pass_end(job, 1);
+    if (job->on_disk && !job->complete && !job->broken) {
+        job_drop_staged(job);
+        err = commit(job);
+    }
     job_free(job);
     return err;
 }

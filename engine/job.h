@@ -4,9 +4,13 @@
  * and the text side of live rows (detokenizer, stop strings, logprobs). Refuses: to know layers,
  * tiers or steps. One thread: the walker's.
  *
- * A row is committed when its line is in OUT.partial (fdatasync) and its record in OUT.journal
- * (fdatasync), in that order; tokens of live rows are journaled at the end of a pass, at most every
- * JOB_SYNC_S. OUT appears complete, by rename, in input order. */
+ * Two steps make a row durable. While a pass runs, everything that comes in (job_token, job_scored,
+ * job_finish, job_fail) is *staged*: it is in no record of OUT.journal. job_pass_end() confirms it:
+ * the caller says that all of it was computed from verified bytes. What is confirmed is committed
+ * at most every JOB_SYNC_S: lines into OUT.partial (fdatasync), then records of rows and tokens
+ * into OUT.journal (fdatasync). What is staged and never confirmed is lost with the pass:
+ * job_close() drops it, and the next run does these tokens again. OUT appears complete, by rename,
+ * in input order, made of lines whose bytes were compared with the journal's checksums. */
 #ifndef ENGINE_JOB_H
 #define ENGINE_JOB_H
 
@@ -126,12 +130,20 @@ enum err job_finish(struct job *job, struct request *r);
 /* Turns a live or waiting request into an error row and frees it. */
 enum err job_fail(struct job *job, struct request *r, const char *code, const char *message);
 
-/* End of a pass: commits finished rows and live tokens when JOB_SYNC_S have gone by (force: now).
- */
+/* End of a pass, and of every doubt about it: confirms what is staged; commits what is confirmed
+ * when JOB_SYNC_S have gone by (force: now). Call it only when every byte that the pass used was
+ * verified. */
 enum err job_pass_end(struct job *job, int force);
-/* All rows done: assembles OUT in input order, fsync, rename. */
+/* Bytes that were used turned out bad: forgets what is staged, so that a run that resumes starts
+ * from the last confirmed state. Rows that ended since are not done any more (job_counts). Only
+ * job_counts() and job_close() may follow. */
+void job_drop_staged(struct job *job);
+/* All rows done: confirms, commits, and makes OUT in input order: fsync, rename. Every line is read
+ * again and compared with its checksum. ERR_CORRUPT: some have changed; OUT is not made, their rows
+ * are not done any more (durably), and a run that resumes does them again. */
 enum err job_complete(struct job *job);
-/* Live tokens durable, files closed, lock released; the job can be resumed. Accepts NULL. */
+/* Drops what is staged, makes durable what is confirmed, closes, unlocks; the job can be resumed.
+ * Accepts NULL. */
 enum err job_close(struct job *job);
 
 struct job_counts {

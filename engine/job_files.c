@@ -152,26 +152,44 @@ void files_close(struct job *job)
 
 /* ---- commit ---- */
 
+static enum err write_failed_before(const struct job *job)
+{
+    return fail(ERR_IO, "%.512s: an earlier write failed (the same command resumes)",
+                job->paths.partial);
+}
+
+enum err files_spill(struct job *job)
+{
+    if (job->broken)
+        return write_failed_before(job);
+    job->broken = job->lines.n > 0 && write_all(job->partial_fd, job->paths.partial,
+                                                job->partial_bytes + job->spilled_bytes,
+                                                job->lines.p, job->lines.n) != OK;
+    if (job->broken)
+        return ERR_IO;
+    job->spilled_bytes += job->lines.n;
+    job->lines.n = 0;
+    return OK;
+}
+
 static enum err commit_steps(struct job *job)
 {
-    if (job->lines.n > 0) {
-        TRY(write_all(job->partial_fd, job->paths.partial, job->partial_bytes, job->lines.p,
-                      job->lines.n));
+    TRY(files_spill(job));
+    if (job->spilled_bytes > 0)
         TRY(sync_data(job->partial_fd, job->paths.partial));
-    }
     return journal_commit(&job->journal);
 }
 
 enum err files_commit(struct job *job)
 {
+    CHECK(job->n_staged == 0);
     if (job->broken)
-        return fail(ERR_IO, "%.512s: an earlier write failed (the same command resumes)",
-                    job->paths.partial);
+        return write_failed_before(job);
     job->broken = commit_steps(job) != OK;
     if (job->broken)
         return ERR_IO;
-    job->partial_bytes += job->lines.n;
-    job->lines.n = 0;
+    job->partial_bytes += job->spilled_bytes;
+    job->spilled_bytes = job->confirmed_bytes = 0;
     job->commit_ns = clock_ns();
     if (job->pending_rows > 0)
         job->counts.last_durable_ns = job->commit_ns;
@@ -187,61 +205,57 @@ static enum err corrupt(const char *path, int64_t at, const char *what)
                 what);
 }
 
-/* The bytes that a record vouches for, read again. */
-static enum err check_line(struct job *job, const struct journal_entry *e)
+/* The bytes that a record vouches for, read again: are they what was written? What cannot be read
+ * is not. */
+static int line_is_sound(const struct job *job, const struct journal_entry *e)
 {
     static const int64_t chunk = 1 << 16;
     char buf[1 << 16];
     uint32_t crc = 0;
-    char last = 0;
-    struct stat s;
-    if (fstat(job->partial_fd, &s) != 0)
-        return fail(ERR_IO, "%.512s: %s", job->paths.partial, strerror(errno));
-    if (e->offset != job->partial_bytes || e->n <= 0 || e->n > UINT32_MAX ||
-        e->n > s.st_size - e->offset)
-        return corrupt(job->paths.partial, e->offset, "a committed line is not there");
     for (int64_t done = 0; done < e->n;) {
         ssize_t n =
             pread(job->partial_fd, buf, (size_t)min_i64(chunk, e->n - done), e->offset + done);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return fail(ERR_IO, "%.512s: byte %lld: %s", job->paths.partial,
-                        (long long)(e->offset + done), n < 0 ? strerror(errno) : "ends early");
+            return 0;
         crc = crc32c(crc, buf, n);
-        last = buf[n - 1];
         done += n;
     }
-    if (crc != e->crc || last != '\n')
-        return corrupt(job->paths.partial, e->offset, "a committed line has changed");
-    return OK;
+    return crc == e->crc;
 }
 
 static enum err entry_row(struct job *job, const struct journal_entry *e)
 {
     struct job_row *row = &job->rows[e->index];
-    TRY(check_line(job, e));
+    if (e->offset != job->partial_bytes || e->n <= 0 || e->n > UINT32_MAX)
+        return corrupt(job->paths.journal, job->journal.end, "a line that cannot stand there");
     job->partial_bytes = e->offset + e->n;
-    if (row->state == ROW_OK || row->state == ROW_FAILED)
+    if (row->state != ROW_WAITING) {
         job->superseded = 1;
-    else if (row->n > 0)
-        job->resumed[row->n - 1].n = 0;
-    row->state = e->failed ? ROW_FAILED : ROW_OK;
+    } else if (row->n > 0) {
+        struct resumed *t = &job->resumed[row->n - 1];
+        free(t->ids);
+        *t = (struct resumed){.row = e->index};
+    }
+    row->state = !line_is_sound(job, e) ? ROW_LOST : e->failed ? ROW_FAILED : ROW_OK;
     row->place = (uint64_t)e->offset;
     row->n = (uint32_t)e->n;
+    row->crc = e->crc;
+    row->tokens = e->tokens;
     return OK;
 }
 
 static enum err entry_tokens(struct job *job, const struct journal_entry *e)
 {
     struct job_row *row = &job->rows[e->index];
-    if (row->state == ROW_FAILED) { // it was tried again
+    if (row->state != ROW_WAITING) { // it was tried again
         row->state = ROW_WAITING;
         row->n = 0;
         job->superseded = 1;
     }
-    if (row->state == ROW_OK)
-        return corrupt(job->paths.journal, job->journal.end, "tokens of a row that is done");
+    if (e->n == 0)
+        return OK;
     if (row->n == 0) {
         if (job->n_resumed == job->resumed_cap) {
             int64_t cap = max_i64(64, 2 * job->resumed_cap);
@@ -278,17 +292,19 @@ static enum err load_entry(void *ctx, const struct journal_entry *e)
     return e->kind == JOURNAL_ROW ? entry_row(job, e) : entry_tokens(job, e);
 }
 
-/* Counts what the journal told, opens the failed rows again when they are to be retried. */
-static void count_rows(struct job *job)
+/* Counts what the journal told. Rows whose lines have changed, and failed rows when they are to be
+ * retried, wait again from now on, whatever flags the next run has. */
+static enum err count_rows(struct job *job)
 {
     struct job_counts *c = &job->counts;
+    int64_t n_lost = 0;
+    uint32_t first = 0;
     for (int64_t k = 0; k < job->n_rows; k++) {
         struct job_row *row = &job->rows[k];
-        if (row->state == ROW_FAILED && job->config.retry_errors) {
-            row->state = ROW_WAITING;
-            row->n = 0;
-            job->superseded = 1;
-        }
+        if (row->state == ROW_LOST && n_lost++ == 0)
+            first = row->line;
+        if (row->state == ROW_LOST || (row->state == ROW_FAILED && job->config.retry_errors))
+            TRY(job_row_again(job, k));
         c->ok += row->state == ROW_OK;
         c->failed += row->state == ROW_FAILED;
         c->resumed += row->state == ROW_OK || row->state == ROW_FAILED ||
@@ -296,6 +312,12 @@ static void count_rows(struct job *job)
     }
     c->done = c->ok + c->failed;
     job->n_waiting = c->rows - c->done;
+    if (n_lost > 0)
+        log_line(LOG_WARN,
+                 "resume: %lld lines of %s have changed on the disk; their rows are run again (the "
+                 "first: line %lu)",
+                 (long long)n_lost, job->paths.partial, (unsigned long)first);
+    return journal_commit(&job->journal);
 }
 
 /* Opens OUT.partial. OUT itself takes its place when a retry, or the last rename, was cut short. */
@@ -358,8 +380,7 @@ static enum err resume(struct job *job, int *empty)
     if (ftruncate(job->partial_fd, job->partial_bytes) != 0)
         return fail(ERR_IO, "%.512s: %s", job->paths.partial, strerror(errno));
     TRY(sync_data(job->partial_fd, job->paths.partial));
-    count_rows(job);
-    return OK;
+    return count_rows(job);
 }
 
 /* ---- OUT that was complete, with rows to retry ---- */
@@ -474,8 +495,16 @@ static enum err reopen(struct job *job)
 
 /* ---- what is there ---- */
 
-/* OUT is complete and of this job: nothing to do. Leftovers go, the journal last: it is the lock.
- */
+enum err files_remove(struct job *job)
+{
+    if (unlink(job->paths.partial) != 0 && errno != ENOENT)
+        return fail_open(job->paths.partial);
+    if (ftruncate(job->journal_fd, 0) != 0)
+        return fail(ERR_IO, "%.512s: %s", job->paths.journal, strerror(errno));
+    return OK;
+}
+
+/* OUT is complete and of this job: nothing to do. */
 static enum err already_complete(struct job *job, const struct manifest_end *end)
 {
     job->complete = 1;
@@ -483,11 +512,7 @@ static enum err already_complete(struct job *job, const struct manifest_end *end
     job->counts.ok = end->ok;
     job->counts.failed = end->failed;
     job->counts.done = job->counts.resumed = end->ok + end->failed;
-    if (unlink(job->paths.partial) != 0 && errno != ENOENT)
-        return fail_open(job->paths.partial);
-    if (ftruncate(job->journal_fd, 0) != 0)
-        return fail(ERR_IO, "%.512s: %s", job->paths.journal, strerror(errno));
-    return OK;
+    return files_remove(job);
 }
 
 /* The run that planned first decided which prompts are too long. Error rows that are asked for
@@ -532,85 +557,4 @@ enum err files_open(struct job *job)
     }
     int over = (err == ERR_JOB || err == ERR_CORRUPT) && job->config.overwrite;
     return err == OK || over ? start_fresh(job) : err;
-}
-
-/* ---- OUT ---- */
-
-static enum err copy_bytes(struct job *job, int fd, int64_t from, int64_t to, int64_t n, char *buf)
-{
-    while (n > 0) {
-        ssize_t got = pread(job->partial_fd, buf, (size_t)min_i64(n, COPY_BYTES), from);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return fail(ERR_IO, "%.512s: byte %lld: %s", job->paths.partial, (long long)from,
-                        got < 0 ? strerror(errno) : "ends early");
-        TRY(write_all(fd, job->paths.tmp, to, buf, got));
-        from += got;
-        to += got;
-        n -= got;
-    }
-    return OK;
-}
-
-/* Rows in input order; runs that already lie so are copied in one piece. */
-static enum err copy_rows(struct job *job, int fd, char *buf)
-{
-    int64_t run = 0, n_run = 0, to = 0;
-    for (int64_t k = 0; k <= job->n_rows; k++) {
-        const struct job_row *row = k < job->n_rows ? &job->rows[k] : NULL;
-        if (row && row->state == ROW_SKIPPED)
-            continue;
-        if (row && (int64_t)row->place == run + n_run) {
-            n_run += row->n;
-            continue;
-        }
-        TRY(copy_bytes(job, fd, run, to, n_run, buf));
-        to += n_run;
-        run = row ? (int64_t)row->place : 0;
-        n_run = row ? row->n : 0;
-    }
-    if (fsync(fd) != 0)
-        return fail(ERR_IO, "%.512s: fsync: %s", job->paths.tmp, strerror(errno));
-    return OK;
-}
-
-static enum err assemble(struct job *job)
-{
-    char *buf = malloc((size_t)COPY_BYTES);
-    int fd = open(job->paths.tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    enum err err = OK;
-    if (fd < 0)
-        err = fail(ERR_IO, "%.512s: %s", job->paths.tmp, strerror(errno));
-    else if (!buf)
-        err = fail(ERR_FIT, "no memory to copy rows");
-    if (err == OK)
-        err = copy_rows(job, fd, buf);
-    free(buf);
-    if (fd >= 0 && close(fd) != 0 && err == OK)
-        err = fail(ERR_IO, "%.512s: %s", job->paths.tmp, strerror(errno));
-    if (err == OK && rename(job->paths.tmp, job->paths.out) != 0)
-        err = fail(ERR_IO, "%.512s: rename: %s", job->paths.out, strerror(errno));
-    if (err != OK)
-        unlink(job->paths.tmp); // gives its space back; all rows are in OUT.partial
-    return err;
-}
-
-enum err files_complete(struct job *job)
-{
-    struct stat s;
-    if (job->config.completion_order && !job->superseded) {
-        if (rename(job->paths.partial, job->paths.out) != 0)
-            return fail(ERR_IO, "%.512s: rename: %s", job->paths.out, strerror(errno));
-    } else {
-        TRY(assemble(job));
-    }
-    TRY(files_sync_dir(job));
-    if (stat(job->paths.out, &s) != 0)
-        return fail(ERR_IO, "%.512s: %s", job->paths.out, strerror(errno));
-    struct manifest_end end = {
-        .complete = 1, .ok = job->counts.ok, .failed = job->counts.failed, .out_bytes = s.st_size};
-    TRY(manifest_write(job, &end));
-    TRY(already_complete(job, &end));
-    return files_sync_dir(job);
 }

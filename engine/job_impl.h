@@ -3,8 +3,17 @@
  *     job.c           the queue, live rows, what the engine calls
  *     job_live.c      one live row: its text, stop rules, log-probabilities
  *     job_scan.c      the input: index, first look at every row, double custom_ids
- *     job_files.c     OUT's companions: lock, lines, commits, resume, the final rename
- *     job_manifest.c  OUT.job.json */
+ *     job_files.c     OUT's companions: lock, lines, commits, resume
+ *     job_out.c       OUT, made of lines that were verified
+ *     job_errors.c    why rows failed, by code
+ *     job_manifest.c  OUT.job.json
+ *
+ * The barrier. What a pass gives is *staged*: the lines of rows that ended stand at the end of
+ * OUT.partial's bytes (in `lines`, or spilled behind what is durable), their records in `staged`,
+ * the tokens of live rows in their requests behind n_confirmed. Nothing staged is ever in
+ * OUT.journal, and bytes of OUT.partial that no record vouches for do not exist for a run that
+ * resumes. job_pass_end() confirms: records go to the journal's group, tokens count; from then on a
+ * commit writes them. job_drop_staged() forgets. */
 #ifndef ENGINE_JOB_IMPL_H
 #define ENGINE_JOB_IMPL_H
 
@@ -19,15 +28,18 @@ enum row_state {
     ROW_LIVE, // taken, or about to be
     ROW_OK,
     ROW_FAILED,
+    ROW_LOST, // done, but its line is not what was written: waits again once the journal is read
 };
 
-/* 24 bytes for each row of the input, whatever the row holds. */
+/* 32 bytes for each row of the input, whatever the row holds. */
 struct job_row {
     int64_t offset;      // of its line in the input; -1: longer than a line may be
     uint64_t place : 60; // done: offset of its line in OUT.partial
     uint64_t state : 4;  // enum row_state
     uint32_t n;          // done: bytes of that line. waiting: 1 + its place in resumed[], or 0
     uint32_t line;       // line number in the input
+    uint32_t crc;        // done: CRC32C of that line
+    uint32_t tokens;     // done: output tokens
 };
 
 /* Tokens that an earlier run sampled for a row that it did not finish. */
@@ -40,10 +52,11 @@ struct resumed {
 /* A request on its way. `request` comes first: the engine holds pointers to it. */
 struct live {
     struct request request;
-    struct live *next, *prev; // all that are live, peeked or requeued
+    struct live *next, *prev; // all that are live, peeked or requeued; or those that left
     struct live *next_requeued;
     int64_t row;               // in job.rows
     int n_journaled;           // tokens (prompt included) that the journal knows
+    int n_confirmed;           // of those that a pass confirmed
     const char *finish_reason; // set once a stop rule holds
     struct detokenizer detok;
     struct out text;    // output so far
@@ -61,6 +74,7 @@ struct manifest_end {
     int found; // there is a manifest, and it is of this very job
     int complete;
     int64_t ok, failed, out_bytes;
+    uint32_t out_crc;   // CRC32C of OUT
     int64_t prompt_cap; // of the run that planned first; 0: none; -1: none has planned
 };
 
@@ -87,13 +101,19 @@ struct job {
     uint64_t id;    // hash of it
     int journal_fd, partial_fd;
     struct journal journal;
-    struct out lines;      // not yet written
-    int64_t partial_bytes; // durable, and verified
-    int64_t pending_rows;  // whose lines are in `lines`
-    int64_t commit_ns;     // of the last commit
-    int superseded;        // OUT.partial holds lines that are not part of OUT
-    int broken;            // a write failed: nothing more is written
-    double predicted_s;    // < 0: not known
+    int64_t partial_bytes;        // durable, and verified
+    int64_t spilled_bytes;        // written behind them
+    struct out lines;             // to be written behind those
+    int64_t confirmed_bytes;      // of what is spilled and in `lines`
+    struct journal_entry *staged; // owned: records of rows that ended since the last confirmation
+    int64_t n_staged, staged_cap;
+    struct live *left;    // owned list: of those rows, until their records are confirmed
+    int dropped;          // job_drop_staged(): only job_close() may follow
+    int64_t pending_rows; // confirmed, not yet durable
+    int64_t commit_ns;    // of the last commit
+    int superseded;       // OUT.partial holds lines that are not part of OUT
+    int broken;           // a write failed: nothing more is written
+    double predicted_s;   // < 0: not known
     int edits_max;
     struct work *by_prompt; // owned: [JOB_PROMPT_BINS] of the work, by length of the prompt
     int cap_fixed;          // config.prompt_cap is the job's for good
@@ -108,8 +128,11 @@ enum err job_row_failed(struct job *job, int64_t row, const struct request *r,
                         const struct row_error *error);
 /* Checks that need the job: prompt_cap, the eviction budget. ERR_ROW. */
 enum err job_row_check(const struct job *job, const struct request *r, struct row_error *error);
-/* Bookkeeping of a row whose line stands at the end of job->lines from `start` on. */
-enum err job_row_done(struct job *job, int64_t row, int64_t start, int failed);
+/* Bookkeeping of a row whose line stands at the end of job->lines from `start` on. tokens: of its
+ * output; -1: it is an error row. */
+enum err job_row_done(struct job *job, int64_t row, int64_t start, int64_t tokens);
+/* A row that was done is to run again: its record, and its place in the queue. ERR_FIT. */
+enum err job_row_again(struct job *job, int64_t row);
 
 /* ---- job_live.c ---- */
 /* Takes the contents of *r over. Known tokens are replayed: a row that they already end has its
@@ -139,14 +162,20 @@ enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_er
 enum err files_lock(struct job *job);
 /* Finds out what is there: nothing, a job to resume, a complete OUT. After scan_index(). */
 enum err files_open(struct job *job);
-/* Lines, then records, each durable before the next. */
+/* Lines, then records, each durable before the next. Nothing is staged. */
 enum err files_commit(struct job *job);
-/* All rows are done: OUT. */
-enum err files_complete(struct job *job);
+/* Gives the memory of `lines` back: they are written, not vouched for. ERR_IO. */
+enum err files_spill(struct job *job);
+/* Leftovers of a job whose OUT is there go, the journal last: it is the lock. */
+enum err files_remove(struct job *job);
 /* Closes, unlocks; leaves no empty journal behind. */
 void files_close(struct job *job);
 /* Makes a rename in OUT's directory durable. ERR_IO. */
 enum err files_sync_dir(const struct job *job);
+
+/* ---- job_out.c ---- */
+/* All rows are done: OUT. ERR_CORRUPT: lines of OUT.partial have changed; their rows wait again. */
+enum err out_complete(struct job *job);
 
 /* ---- job_manifest.c ---- */
 /* job->identity and job->id. After scan_index(). ERR_FIT. */

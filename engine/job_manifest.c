@@ -134,6 +134,8 @@ static void manifest_text(const struct job *job, const struct manifest_end *end,
         out_int(o, end->failed);
         out_text(o, ",\n  \"out_bytes\": ");
         out_int(o, end->out_bytes);
+        out_text(o, ",\n  \"out_crc32c\": ");
+        out_int(o, end->out_crc);
     }
     out_text(o, "\n}\n");
 }
@@ -215,6 +217,7 @@ static enum err read_root(const struct job *job, const json_t *root, struct mani
     end->ok = json_integer_value(json_object_get(root, "ok"));
     end->failed = json_integer_value(json_object_get(root, "failed"));
     end->out_bytes = json_integer_value(json_object_get(root, "out_bytes"));
+    end->out_crc = (uint32_t)json_integer_value(json_object_get(root, "out_crc32c"));
     const json_t *cap = json_object_get(root, "prompt_cap");
     end->prompt_cap = json_is_integer(cap) ? max_i64(json_integer_value(cap), -1) : -1;
     return OK;

@@ -11,6 +11,8 @@
 
 #include "engine/sample.h"
 
+#define STAGED_MAX 4096 // records of bad rows that wait for a commit
+
 /* ---- index ---- */
 
 static enum err rows_room(struct job *job)
@@ -69,6 +71,7 @@ enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_er
     const struct job_config *c = &job->config;
     const char *text = "";
     int64_t n = 0;
+    *r = (struct request){0}; // the caller frees it, whatever comes
     if (row->offset >= 0)
         TRY(jsonl_read(&job->in, row->offset, &text, &n));
     enum err err = request_parse(r, c->kind, text, n, k, row->line, &c->defaults, c->tokenizer,
@@ -234,6 +237,8 @@ static enum err scan_row(struct job *job, struct id_table *ids, int64_t k, struc
 static enum err scan_each(struct job *job, struct id_table *ids, struct work *work)
 {
     for (int64_t k = 0; k < job->n_rows; k++) {
+        if (job->n_staged >= STAGED_MAX)
+            TRY(job_pass_end(job, 1));
         if (job->rows[k].state == ROW_WAITING) {
             TRY(scan_row(job, ids, k, work));
             continue;

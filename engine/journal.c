@@ -34,8 +34,8 @@ struct record {
     uint32_t chain; // checksum of the record before
     int64_t group;  // offset of the group's first record
     uint64_t job_id;
-    uint32_t zero;
-    uint32_t self; // of all above
+    uint32_t tokens; // ROW: of its output
+    uint32_t self;   // of all above
 };
 _Static_assert(sizeof(struct record) == RECORD_BYTES, "record");
 
@@ -149,7 +149,8 @@ enum err journal_append(struct journal *j, const struct journal_entry *entry)
                        .crc = entry->crc,
                        .chain = j->chain,
                        .group = j->end,
-                       .job_id = j->job_id};
+                       .job_id = j->job_id,
+                       .tokens = entry->tokens};
     int64_t n_payload = payload_bytes(&r);
     if (n_payload > 0)
         r.crc = crc32c(0, entry->ids, n_payload);
@@ -249,20 +250,22 @@ static enum err cut_tail(struct journal *j, int64_t at, int64_t n_file)
     return OK;
 }
 
-static enum err load_records(struct journal *j, int64_t n_file, const struct journal_reader *reader)
+/* Tells of all records up to the first that is not sound: there j->end is, or at n_file. */
+static enum err read_records(struct journal *j, int64_t n_file, const struct journal_reader *reader)
 {
     while (j->end < n_file) {
         struct record r;
         int sound;
         TRY(record_read(j, j->end, n_file, &r, &sound));
         if (!sound)
-            return cut_tail(j, j->end, n_file);
+            return OK;
         struct journal_entry entry = {.kind = r.kind,
                                       .index = r.index,
                                       .offset = r.offset,
                                       .n = r.n,
                                       .crc = r.crc,
                                       .failed = r.failed,
+                                      .tokens = r.tokens,
                                       .ids = (const int32_t *)(const void *)j->buf};
         TRY(reader->entry(reader->ctx, &entry));
         j->chain = r.self;
@@ -271,18 +274,47 @@ static enum err load_records(struct journal *j, int64_t n_file, const struct jou
     return OK;
 }
 
+/* The header, and whether it is one. */
+static enum err read_header(const struct journal *j, struct journal_header *h, int *sound)
+{
+    int64_t n = 0;
+    TRY(read_some(j, 0, h, sizeof *h, &n));
+    *sound =
+        n == sizeof *h && memcmp(h->magic, MAGIC, sizeof MAGIC) == 0 && h->crc == header_crc(h);
+    return OK;
+}
+
+enum err journal_look(int fd, const char *path, const struct journal_reader *reader,
+                      struct journal_look *look)
+{
+    struct journal j = {.fd = fd, .path = path, .end = RECORD_BYTES};
+    struct journal_header h = {.job_id = 0};
+    int64_t n_file = lseek(fd, 0, SEEK_END);
+    *look = (struct journal_look){0};
+    if (n_file < 0)
+        return fail(ERR_IO, "%.512s: %s", path, strerror(errno));
+    TRY(read_header(&j, &h, &look->found));
+    if (!look->found)
+        return OK;
+    j.job_id = look->job_id = h.job_id;
+    look->pid = h.pid;
+    enum err err = read_records(&j, n_file, reader);
+    look->bytes = j.end;
+    journal_close(&j);
+    return err;
+}
+
 enum err journal_load(struct journal *j, int fd, const char *path, uint64_t job_id,
                       const struct journal_reader *reader, int *empty)
 {
     *j = (struct journal){.fd = fd, .path = path, .job_id = job_id, .end = RECORD_BYTES};
     struct journal_header h = {.job_id = 0};
-    int64_t n = 0, n_file = lseek(fd, 0, SEEK_END);
+    int sound;
+    int64_t n_file = lseek(fd, 0, SEEK_END);
     *empty = 0;
     if (n_file < 0)
         return fail(ERR_IO, "%.512s: %s", path, strerror(errno));
-    TRY(read_some(j, 0, &h, sizeof h, &n));
-    int sound =
-        n == sizeof h && memcmp(h.magic, MAGIC, sizeof MAGIC) == 0 && h.crc == header_crc(&h);
+    TRY(read_header(j, &h, &sound));
     if (!sound && n_file <= RECORD_BYTES) { // killed while it was made: nothing was committed yet
         *empty = 1;
         return OK;
@@ -292,7 +324,9 @@ enum err journal_load(struct journal *j, int fd, const char *path, uint64_t job_
     if (h.job_id != job_id)
         return fail(ERR_JOB, "%.512s: the journal of another job (use --overwrite or another -o)",
                     path);
-    TRY(load_records(j, n_file, reader));
+    TRY(read_records(j, n_file, reader));
+    if (j->end < n_file)
+        TRY(cut_tail(j, j->end, n_file));
     j->n_buf = 0;
     int64_t pid = getpid();
     TRY(write_all(fd, path, offsetof(struct journal_header, pid), &pid, sizeof pid));

@@ -12,8 +12,10 @@
 #include "kernels/base.h"
 
 enum journal_kind {
-    JOURNAL_ROW = 1,    // a line of OUT.partial is durable
-    JOURNAL_TOKENS = 2, // tokens of a live row, behind those of earlier records
+    JOURNAL_ROW = 1, // a line of OUT.partial is durable
+    /* Tokens of a live row, behind those of earlier records. Of a row that was done: it is run
+     * again (with n 0 that is all that the record says). */
+    JOURNAL_TOKENS = 2,
 };
 
 struct journal_entry {
@@ -23,6 +25,7 @@ struct journal_entry {
     int64_t n;          // ROW: bytes of the line. TOKENS: count
     uint32_t crc;       // ROW: CRC32C of the line
     int failed;         // ROW: an error row
+    uint32_t tokens;    // ROW: output tokens of the row (scored ones count)
     const int32_t *ids; // TOKENS: [n], borrowed
 };
 
@@ -56,6 +59,18 @@ enum err journal_append(struct journal *j, const struct journal_entry *entry);
 /* Writes the group and makes it durable. ERR_IO: final. */
 enum err journal_commit(struct journal *j);
 void journal_close(struct journal *j);
+
+/* What the header of a journal says. */
+struct journal_look {
+    int found; // 0: no header yet; pid and job_id are 0
+    uint64_t job_id;
+    int64_t pid;   // of the process that wrote last
+    int64_t bytes; // of header and whole records
+};
+/* Reads a journal that another process may be writing: tells of its records up to the first that is
+ * not whole, changes nothing. fd may be read-only. ERR_IO, ERR_FIT. */
+enum err journal_look(int fd, const char *path, const struct journal_reader *reader,
+                      struct journal_look *look);
 
 /* The pid in the header of a journal that somebody else holds; 0: not known. */
 int64_t journal_pid(int fd);

@@ -567,7 +567,8 @@ enum json_keys_answer json_keys_put(struct json_keys *k, int64_t scope, const ch
     if (s->round == k->round)
         return JSON_KEYS_SEEN;
     *s = (struct json_keys_slot){hash, k->n_text, n_str, scope, k->round};
-    memcpy(k->text + k->n_text, str, (size_t)n_str);
+    if (n_str > 0) // a first key that is empty has no text to point into
+        memcpy(k->text + k->n_text, str, (size_t)n_str);
     k->n_text += n_str;
     k->n_keys++;
     return JSON_KEYS_NEW;

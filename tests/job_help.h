@@ -166,6 +166,7 @@ static inline enum err fake_run(struct fake *f)
 static inline char *file_text(const char *name, int64_t *n)
 {
     FILE *f = fopen(temp_path(name), "rb");
+    *n = 0;
     if (!f)
         return NULL;
     fseek(f, 0, SEEK_END);

@@ -222,14 +222,13 @@ static void damage(void **state) // J13, J14
         char c = (char)(partial[at] ^ 1);
         assert_int_equal(pwrite(fd, &c, 1, at), 1);
         close(fd);
-        assert_int_equal(job_run(&config, NULL, NULL), ERR_CORRUPT);
-        assert_non_null(strstr(err_text(), "out.partial"));
+        resume_to_the_end("flipped at", at, 0); // its row is run again
     }
     put_back(n_journal, vouched(n_journal) - 1); // less than the journal says
-    assert_int_equal(job_run(&config, NULL, NULL), ERR_CORRUPT);
+    resume_to_the_end("shorter", 0, 0);
     put_back(n_journal, n_partial);
     assert_int_equal(unlink(temp_path("out.partial")), 0);
-    assert_int_equal(job_run(&config, NULL, NULL), ERR_CORRUPT);
+    resume_to_the_end("no OUT.partial", 0, 0);
     // a journal of another job beside our manifest
     put_back(n_journal, n_partial);
     struct job_config c = config;

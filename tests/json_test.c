@@ -331,6 +331,10 @@ static void test_keys(void **state)
     (void)state;
     struct json_keys keys;
     json_keys_init(&keys);
+    assert_int_equal(keys_of(&keys, "{\"\":1}"), OK); // no text yet: nothing may be copied to it
+    assert_int_equal(keys.n_keys, 1);
+    json_keys_close(&keys);
+    json_keys_init(&keys);
     assert_int_equal(keys_of(&keys, "{\"a\":1,\"\":2,\"ab\":{\"a\":1}}"), OK);
     assert_int_equal(keys.n_keys, 3);
     json_keys_clear(&keys);
