@@ -107,6 +107,4 @@ enum err batch_sample(struct batches *b, int index);
  * pages[], returns how many. Sees yesterday's rows: pass may be one ahead of the batch's. */
 int batch_pages(const struct batch *batch, int64_t pass, int32_t *pages);
 
-int batches_live(const struct batches *b); // rows that hold a request
-
 #endif
