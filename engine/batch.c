@@ -391,12 +391,3 @@ int batch_pages(const struct batch *batch, int64_t pass, int32_t *pages, int64_t
     }
     return n;
 }
-
-int batches_live(const struct batches *b)
-{
-    int n = 0;
-    for (int i = 0; i < b->plan->batches; i++)
-        for (int r = 0; r < b->plan->batch; r++)
-            n += b->batch[i].rows[r].request != NULL;
-    return n;
-}

@@ -109,6 +109,4 @@ enum err batch_sample(struct batches *b, int index);
  * pass may be one ahead of the batch's. */
 int batch_pages(const struct batch *batch, int64_t pass, int32_t *pages, int64_t *rows);
 
-int batches_live(const struct batches *b); // rows that hold a request
-
 #endif

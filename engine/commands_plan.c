@@ -34,13 +34,8 @@ static void print_plan(const struct run *r)
     printf("  %-10s %10s %10s  MiB\n", "", "RAM", "disk");
     print_bytes("weights", b->weights_resident + b->weight_frames, 0);
     print_bytes("kv", b->kv + b->kv_frames + b->kv_tails + b->kv_rings + b->kv_meta,
-                p->kv_home == TIER_NVME
-                    ? b->disk - (p->hidden_home == TIER_NVME
-                                     ? p->batches * p->step_tokens * m->shape.dim * 4
-                                     : 0)
-                    : 0);
-    print_bytes("hidden", b->hidden + b->hidden_frames,
-                p->hidden_home == TIER_NVME ? p->batches * p->step_tokens * m->shape.dim * 4 : 0);
+                b->disk - b->disk_hidden);
+    print_bytes("hidden", b->hidden + b->hidden_frames, b->disk_hidden);
     print_bytes("work", b->workspace + b->head, 0);
     print_bytes("text, io", b->text + b->io, 0);
     print_bytes("total", b->ram, b->disk);

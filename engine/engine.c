@@ -114,9 +114,25 @@ void engine_costs(const struct model *model, const struct ops *ops, enum kv_form
     kv_layout_init(&prompt, prompt_format(ops->compute), s->n_kv_heads, s->head_dim);
     costs->kv_page_bytes = kv.page_bytes;
     costs->prompt_page_bytes = prompt.page_bytes;
-    costs->scratch_bytes = layer_scratch_bytes(ops, model, PLAN_TILE_TOKENS, work->prompt_max,
-                                               round_up(work->slots_max, KV_PAGE_SLOTS));
-    costs->head_state_bytes = sizeof(struct head_state) + sizeof(struct position);
+    costs->scratch_bytes =
+        layer_scratch_bytes(ops, model, PLAN_TILE_TOKENS, work->prompt_max,
+                            round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS));
+    costs->sizes = (struct plan_sizes){.weight_home = sizeof(struct weight_home),
+                                       .kv_frame = sizeof(struct kv_frame),
+                                       .hidden_frame = sizeof(struct hidden_frame),
+                                       .last_write = sizeof(struct last_write),
+                                       .segment = sizeof(struct segment),
+                                       .gather_set = sizeof(struct gather_set),
+                                       .batch = sizeof(struct batch),
+                                       .row = sizeof(struct row),
+                                       .span = sizeof(struct span),
+                                       .position = sizeof(struct position),
+                                       .prompt_span = sizeof(struct prompt_span),
+                                       .forced_span = sizeof(struct forced_span),
+                                       .cut = sizeof(struct cut),
+                                       .evict_event = sizeof(struct evict_event),
+                                       .kv_row = sizeof(struct kv_row)};
+    costs->head_state_bytes = sizeof(struct head_state);
     costs->filter_bytes = HEAD_SAMPLE_MAX * (int64_t)sizeof(struct head_candidate);
     costs->edit_bytes = (int64_t)sizeof(struct logit_edit);
 }

@@ -71,7 +71,7 @@ static void lay_out(struct home *h, struct arena *a, const struct home_config *c
         h->staging = arena_take(a, (int64_t)config->io_depth * MOVER_PIECE, DISK_BLOCK);
     if (p->kv_home == TIER_NVME)
         lay_out_kv_frames(h, a);
-    int64_t token_bytes = (int64_t)h->model->shape.dim * 4;
+    int64_t token_bytes = plan_token_bytes(&h->model->shape);
     if (p->hidden_home == TIER_NVME) {
         h->hidden_frame_bytes = round_up(p->step_tokens * token_bytes, DISK_BLOCK);
         h->hidden_frames = ARENA_ARRAY(a, struct hidden_frame, p->hidden_frames);

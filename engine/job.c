@@ -167,11 +167,6 @@ int job_live(const struct job *job)
     return job->n_waiting + job->n_live > 0;
 }
 
-int job_waiting(const struct job *job)
-{
-    return job->n_waiting > 0;
-}
-
 /* The next row that waits, behind those that came back in this run; -1: none. */
 static int64_t next_row(struct job *job)
 {

@@ -81,8 +81,6 @@ enum err job_open_memory(struct job **job, const struct job_config *config,
                          struct request *requests, int64_t n, const struct job_callbacks *callbacks,
                          struct work *work);
 
-/* Greatest sample_edits_max() of the rows that job_open() found to do. */
-int job_edits_max(const struct job *job);
 /* Bytes of RAM that the job takes beside live rows: the index, the longest line, buffers. */
 int64_t job_text_bytes(const struct job *job, const struct work *work);
 /* ---- prompts that no plan can hold ----
@@ -107,8 +105,6 @@ enum err job_set_predicted(struct job *job, double elapsed_s);
 int job_edits_max(const struct job *job);
 /* Rows still waiting or live. */
 int job_live(const struct job *job);
-/* 1 when a request waits. */
-int job_waiting(const struct job *job);
 /* Looks at the next waiting request without taking it: tokens it will bring (prompt and known) and
  * its slots; 0 when none waits. Bad rows met on the way become error rows. */
 enum err job_peek(struct job *job, const struct request **next);

@@ -147,7 +147,9 @@ static void work_merge(struct work *to, const struct work *from)
     to->slots_mean += from->slots_mean; // a sum until work_end()
     to->forced_max = max_i64(to->forced_max, from->forced_max);
     to->line_bytes_max = max_i64(to->line_bytes_max, from->line_bytes_max);
-    to->scores_forced |= from->scores_forced;
+    to->scores |= from->scores;
+    to->scored_positions += from->scored_positions;
+    to->scored_prompt_max = max_i64(to->scored_prompt_max, from->scored_prompt_max);
     to->filters |= from->filters;
     to->edits_max = (int)max_i64(to->edits_max, from->edits_max);
 }
@@ -166,7 +168,8 @@ enum err work_add(struct job *job, struct work *work, const struct request *r, i
     int64_t n_out = r->n_cap - r->n_prompt;
     int64_t slots =
         job->config.evict ? evict_slots_max(job->config.evict, r->n_prompt, n_out) : r->n_cap;
-    int n_stops = 0;
+    int score = r->kind == REQUEST_SCORE, n_stops = 0;
+    int64_t echoed = !score && r->logprobs && r->echo ? r->n_prompt : 0;
     if (job->config.tokenizer)
         tokenizer_stops(job->config.tokenizer, &n_stops);
     const struct work row = {.n_rows = 1,
@@ -178,7 +181,9 @@ enum err work_add(struct job *job, struct work *work, const struct request *r, i
                              .slots_mean = slots,
                              .forced_max = r->n_tokens - r->n_prompt,
                              .line_bytes_max = line_bytes,
-                             .scores_forced = r->kind == REQUEST_SCORE || r->logprobs,
+                             .scores = score,
+                             .scored_positions = score || r->logprobs ? n_out + echoed : 0,
+                             .scored_prompt_max = echoed,
                              .filters = sample_filters(r),
                              .edits_max = sample_edits_max(r, n_stops)};
     if (!job->by_prompt)

@@ -47,7 +47,7 @@ void layer_carve(struct layer_work *w, struct arena *a, const struct plan *plan,
     w->shape = s;
     w->evict = evict;
     w->tokens_max = tokens_max;
-    w->normed = ARENA_ARRAY(a, float, tile * s->dim);
+    w->normed = ARENA_ARRAY(a, float, tile *max_i64(s->dim, s->embed_dim));
     w->q = ARENA_ARRAY(a, float, tile * s->n_heads * s->head_dim);
     w->attn = ARENA_ARRAY(a, float, tile * s->n_heads * s->head_dim);
     w->k = ARENA_ARRAY(a, float, tile * s->n_kv_heads * s->head_dim);
@@ -143,13 +143,15 @@ enum err layer_embed(struct layer_work *w, struct gather *g, struct batch *batch
     if (!model_has(l, ROLE_PROJ_IN)) {
         TRY(gather_tokens(g, batch, step, hidden));
     } else {
-        /* Narrow rows first, at the tail of where the wide ones go, then widened tile by tile from
-         * the front: a wide tile never reaches the narrow rows it has not read. */
-        float *narrow = hidden + (int64_t)batch->n_tokens * (s->dim - s->embed_dim);
-        TRY(gather_tokens(g, batch, step, narrow));
+        /* All rows first, then projected tile by tile from the front. Narrow rows stand at the tail
+         * of where their projections go, wide ones at the front: no tile reaches rows that are
+         * still to be read. Wide ones take more room than hidden states (plan_hidden_bytes()). */
+        int64_t skip = max_i64(0, s->dim - s->embed_dim);
+        float *rows = hidden + (int64_t)batch->n_tokens * skip;
+        TRY(gather_tokens(g, batch, step, rows));
         for (int i = 0; i < batch->n_tokens; i += w->plan->tile_tokens) {
             int m = (int)min_i64(w->plan->tile_tokens, batch->n_tokens - i);
-            memcpy(w->normed, narrow + (int64_t)i * s->embed_dim,
+            memcpy(w->normed, rows + (int64_t)i * s->embed_dim,
                    (size_t)m * (size_t)s->embed_dim * sizeof(float));
             project(w, l, gather_base(g), ROLE_PROJ_IN, N_ROLES, w->normed,
                     hidden + (int64_t)i * s->dim, m, ACT_NONE, 0);

@@ -469,12 +469,6 @@ void model_embed_row(const struct model *m, int id, int64_t *offset, int64_t *n_
     row_at(m, ROLE_EMBED, id, offset, n_bytes);
 }
 
-void model_position_row(const struct model *m, int position, int64_t *offset, int64_t *n_bytes)
-{
-    CHECK(position >= 0 && position < m->shape.context);
-    row_at(m, ROLE_POS, position + m->shape.position_offset, offset, n_bytes);
-}
-
 int64_t model_pieces(const struct model_layer *l)
 {
     return ceil_div(l->n_bytes, PACK_PIECE);

@@ -139,10 +139,8 @@ enum dtype model_tile_dtype(enum compute compute, enum dtype stored);
 void model_layer_tiles(const struct model_layer *stored, enum compute compute,
                        struct model_layer *tiles);
 
-/* Where in the file one row lies: of the embedding (by token id), of the learned positions (by
- * position, before position_offset is added). Indices out of range are bugs (CHECK). */
+/* Where in the file the embedding's row of a token id lies. An id out of range is a bug (CHECK). */
 void model_embed_row(const struct model *m, int id, int64_t *offset, int64_t *n_bytes);
-void model_position_row(const struct model *m, int position, int64_t *offset, int64_t *n_bytes);
 
 /* Number of pieces of a layer; the last one may be shorter than PACK_PIECE. */
 int64_t model_pieces(const struct model_layer *l);

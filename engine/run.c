@@ -454,9 +454,10 @@ enum err run_plan(struct run *r)
         TRY(plan_file_read(c->plan, &wish));
     if (c->allow)
         wish.codec = PLAN_CODEC_NONE; // of weights that are not there nothing can be measured
-    /* Staging, the decoder, the file's table as read and as kept. */
-    r->costs.codec_bytes = (int64_t)IO_DEPTH * MOVER_PIECE + codec_bytes(0) +
-                           r->opened.model.n_pieces * (int64_t)(2 * sizeof(struct codec_piece));
+    r->costs.staging_bytes = (int64_t)IO_DEPTH * MOVER_PIECE;
+    /* The decoder, the file's table as read and as kept. */
+    r->costs.codec_bytes =
+        codec_bytes(0) + r->opened.model.n_pieces * (int64_t)(2 * sizeof(struct codec_piece));
     TRY(choose_plan(r, &wish));
     CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget,
                      &r->bytes, why, sizeof why) == 0);
@@ -493,7 +494,7 @@ static enum err open_codec(struct run *r, struct pack_progress *progress)
     pack_codec_close(&r->codec);
     struct pack_codec_request request = {.model = m,
                                          .pool = r->pool,
-                                         .memory_bytes = r->costs.codec_bytes,
+                                         .memory_bytes = r->costs.codec_bytes + r->costs.staging_bytes,
                                          .progress = pack_progress_show,
                                          .ctx = progress};
     e = pack_codec_make(&request);

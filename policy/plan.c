@@ -10,6 +10,7 @@
 #define PIECE         1048576 // has a checksum of its own (MOVER_PIECE)
 #define PAGE_SLOTS    32
 #define DISK_BLOCK    4096
+#define ARRAY_ALIGN   64 // of ARENA_ARRAY
 #define POSITION_TILE 64 // positions of the head worked on at once (engine/layer.c uses the same)
 
 static int64_t ceil_div64(int64_t a, int64_t b)
@@ -25,6 +26,11 @@ static int64_t align(int64_t n, int64_t to)
 static int64_t max64(int64_t a, int64_t b)
 {
     return a > b ? a : b;
+}
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 int plan_layer_resident(const struct plan *plan, int layer)
@@ -62,26 +68,40 @@ static int64_t frame_bytes(const struct plan *plan, const struct weights_info *w
     return most;
 }
 
-static void derive_ahead(struct plan *plan, int *lowered)
+/* Layers that come through a frame in some pass: no more can be held at once. */
+static int framed_layers(const struct plan *plan)
+{
+    int n = 0;
+    for (int layer = 1; layer < plan->layers; layer++)
+        n += !plan_layer_resident(plan, layer) || plan_layer_decoded(plan, layer);
+    return n;
+}
+
+/* The order of bytes: a layer's frame is given back after its last batch, and the fetch of its next
+ * pass must not come sooner: it would find the layer still there, and nothing behind it. */
+static int64_t ahead_weights_max(const struct order *order)
+{
+    return order_pass_steps(order) - (int64_t)order->batches * order->parts;
+}
+
+static int64_t ahead_kv_max(const struct order *order)
+{
+    return max64(0, order_pass_steps(order) - 2);
+}
+
+static void derive_ahead(struct plan *plan)
 {
     struct order order = plan_order(plan);
-    int64_t kv_max = max64(0, order_pass_steps(&order) - 2);
     int64_t hidden_max = order_hidden_distance(&order) - 2;
     if (hidden_max < 0)
         plan->hidden_home = TIER_RAM; // too near: they stay in their frame
-    if (lowered)
-        *lowered = plan->ahead_state > kv_max;
-    if (plan->ahead_state > kv_max)
-        plan->ahead_state = (int)kv_max;
-    plan->ahead_hidden = plan->ahead_state;
-    if (plan->ahead_hidden > max64(hidden_max, 0))
-        plan->ahead_hidden = (int)max64(hidden_max, 0);
+    plan->ahead_weights = (int)min64(plan->ahead_weights, ahead_weights_max(&order));
+    plan->ahead_state = (int)min64(plan->ahead_state, ahead_kv_max(&order));
+    plan->ahead_hidden = (int)min64(plan->ahead_state, max64(hidden_max, 0));
 }
 
-void plan_derive(struct plan *plan, const struct weights_info *w, const struct work *work,
-                 const struct shape *shape, int *lowered)
+void plan_derive(struct plan *plan, const struct weights_info *w, const struct work *work)
 {
-    (void)shape;
     plan->layers = w->n_layers;
     plan->decoder = w->n_decoder;
     plan->embed_resident = plan->resident >= plan->layers - 1;
@@ -92,11 +112,10 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     for (int layer = 1; layer < plan->layers && plan->decoded > 0; layer++)
         if (w->tile_bytes[layer] == 0)
             plan->decoded = 0; // stored as tiles
-    derive_ahead(plan, lowered);
+    derive_ahead(plan);
     plan->weight_frame_bytes = frame_bytes(plan, w);
-    plan->weight_frames = 0;
-    if (plan->weight_frame_bytes > 0)
-        plan->weight_frames = 1 + (int)ceil_div64(plan->ahead_weights, plan->batches);
+    plan->weight_frames =
+        (int)min64(1 + ceil_div64(plan->ahead_weights, plan->batches), framed_layers(plan));
     int on_nvme = plan->kv_home == TIER_NVME;
     plan->kv_frames = on_nvme ? plan->ahead_state + 3 : 0;
     plan->hidden_frames = plan->hidden_home == TIER_NVME ? plan->ahead_hidden + 3 : 0;
@@ -113,7 +132,10 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     int64_t admitted = max64(plan->prefill_tokens, work->prompt_max);
     plan->step_tokens = plan->batch + admitted;
     plan->pass_tokens = (int64_t)plan->batch * plan->batches + admitted;
-    plan->head_positions = plan->batch + (work->scores_forced ? admitted : 0);
+    /* A position a row; of the tokens admitted besides, those that want a score: no more than all
+     * rows have, and no more than enter (a prompt longer than the gate enters alone). */
+    int64_t scored = max64(plan->prefill_tokens, work->scored_prompt_max);
+    plan->head_positions = plan->batch + min64(scored, work->scored_positions);
     if (plan->tile_tokens == 0)
         plan->tile_tokens = PLAN_TILE_TOKENS;
     if (plan->gather_windows == 0)
@@ -122,58 +144,179 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
         (int)(work->prompt_max < PLAN_SHARED_TOKENS ? work->prompt_max : PLAN_SHARED_TOKENS);
 }
 
-static void count_kv(const struct plan *plan, const struct shape *shape, const struct evict *evict,
-                     const struct plan_costs *costs, struct plan_bytes *b)
+int64_t plan_token_bytes(const struct shape *shape)
 {
-    int64_t rows = (int64_t)plan->batch * plan->batches;
-    int64_t pool = (int64_t)plan->decoder * plan->batches * plan->pages_batch;
-    int64_t kv_bytes = pool * costs->kv_page_bytes;
-    if (plan->kv_home == TIER_NVME) {
-        b->kv_frames = plan->kv_frames * plan->pages_batch * costs->kv_page_bytes;
-        b->kv_tails = rows * plan->decoder * costs->kv_page_bytes;
-        /* Checksums and generations of pages, and whose a batch's are. */
-        b->kv_meta =
-            pool * (4 + 4 * ceil_div64(costs->kv_page_bytes, PIECE)) + plan->pages_batch * 16;
-        b->disk += kv_bytes;
-    } else {
-        b->kv = kv_bytes;
-    }
-    b->kv_rings = rows * plan->decoder * costs->kv_ring_bytes;
-    int64_t meta_cap = plan->slots_cap + (costs->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0);
-    if (evict->policy != EVICT_FULL)
-        b->kv_meta += rows * plan->decoder * shape->n_kv_heads * meta_cap * 8;
-    b->kv_meta +=
-        rows * (plan->slots_cap / PAGE_SLOTS) * 16 + plan->batches * plan->pages_batch * 4;
+    return 4 * max64(shape->dim, shape->embed_dim);
 }
 
-static void count_workspace(const struct plan *plan, const struct weights_info *w,
-                            const struct work *work, const struct shape *shape,
-                            const struct plan_costs *costs, struct plan_bytes *b)
+/* ---- the count ---- */
+
+/* The arena as it is carved (kernels/arena.h): every function below goes through the arrays of one
+ * layout function of the engine, in its order, so that the sum is the arena to the byte. */
+struct count {
+    const struct plan *plan;
+    const struct weights_info *w;
+    const struct work *work;
+    const struct shape *shape;
+    const struct evict *evict;
+    const struct plan_costs *costs;
+    struct plan_bytes *b;
+    int64_t used;
+};
+
+/* n arrays of n_bytes each, aligned: what they add to the arena, gaps before them included. The
+ * last is rounded to what every next one is aligned to at least. */
+static int64_t take(struct count *c, int64_t n, int64_t n_bytes, int64_t to)
 {
-    int64_t tile = plan->tile_tokens;
-    int64_t heads = (int64_t)shape->n_heads * shape->head_dim;
-    int64_t kv_heads = (int64_t)shape->n_kv_heads * shape->head_dim;
-    int64_t wide = shape->embed_dim > shape->dim ? shape->embed_dim : shape->dim;
-    int64_t numbers = tile * (2 * wide + 2 * heads + 2 * kv_heads + 2 * (int64_t)shape->ffn_dim +
-                              shape->rope_dim);
-    int64_t prompt_pages = ceil_div64(plan->prompt_max, PAGE_SLOTS) + tile / PAGE_SLOTS + 16;
-    b->workspace = numbers * 4 + prompt_pages * costs->prompt_page_bytes;
-    b->workspace += prompt_pages * PAGE_SLOTS * shape->n_kv_heads * 4; // scores of prompts
-    b->workspace += ceil_div64(plan->shared_tokens, PAGE_SLOTS) * costs->prompt_page_bytes;
-    b->workspace += work->tokens_max * shape->rope_dim * 4; // table of cosines and sines
-    b->workspace += costs->scratch_bytes + 64 * 1024;
-    b->workspace += plan->step_tokens * 64; // spans and positions of one step
-    int64_t window = align(w->embed_row_bytes, DISK_BLOCK) + DISK_BLOCK;
-    if (!plan->embed_resident)
-        b->workspace +=
-            (plan->gather_windows + (int64_t)plan->batch * plan->batches) * (window + 128) +
-            w->embed_rest_bytes + DISK_BLOCK;
-    int64_t positions = (int64_t)plan->batch * plan->batches + plan->head_positions - plan->batch;
-    b->head = positions * (costs->head_state_bytes + 64);
-    b->head += POSITION_TILE * (HEAD_TILE + wide) * 4;
-    if (work->filters)
-        b->head += (int64_t)plan->batch * plan->batches * costs->filter_bytes;
-    b->head += (int64_t)plan->batch * plan->batches * work->edits_max * costs->edit_bytes;
+    if (n == 0)
+        return 0;
+    int64_t before = c->used;
+    c->used = align(before, to) + (n - 1) * align(n_bytes, to) + align(n_bytes, ARRAY_ALIGN);
+    return c->used - before;
+}
+
+/* ARENA_ARRAY(type, n), and an array of whole disk blocks. */
+static int64_t take_array(struct count *c, int64_t n, int64_t size)
+{
+    return take(c, 1, n * size, ARRAY_ALIGN);
+}
+
+static int64_t take_blocks(struct count *c, int64_t n_bytes)
+{
+    return take(c, 1, n_bytes, DISK_BLOCK);
+}
+
+/* engine/home.c, what stands before the engine's own part. */
+static void count_frames(struct count *c)
+{
+    const struct plan *p = c->plan;
+    const struct plan_sizes *s = &c->costs->sizes;
+    int64_t pages = p->pages_batch, page = c->costs->kv_page_bytes;
+    struct plan_bytes *b = c->b;
+    b->weight_frames += take_array(c, p->layers, s->weight_home);
+    b->weight_frames += take_array(c, p->weight_frames, (int64_t)sizeof(void *));
+    b->weight_frames += take(c, p->weight_frames, p->weight_frame_bytes, DISK_BLOCK);
+    if (p->codec != PLAN_CODEC_NONE)
+        b->io += take_blocks(c, c->costs->staging_bytes);
+    if (p->kv_home == TIER_NVME) {
+        int64_t extents = (int64_t)p->decoder * p->batches;
+        b->kv_meta += take_array(c, p->kv_frames, s->kv_frame);
+        b->kv_meta += take_array(c, extents, s->last_write);
+        b->kv_meta += take_array(c, extents * pages * ceil_div64(page, PIECE), 4); // checksums
+        b->kv_meta += take_array(c, extents * pages, 4);                           // generations
+        b->kv_meta += take_array(c, pages, 4);                                     // seeds
+        b->kv_tails += take_blocks(c, (int64_t)p->batch * extents * page);
+        for (int i = 0; i < p->kv_frames; i++) {
+            b->kv_frames += take_blocks(c, pages * page);
+            b->kv_meta += take_array(c, pages, s->segment);
+            b->kv_meta += take_array(c, ceil_div64(pages, 64), (int64_t)sizeof(uint64_t));
+        }
+    }
+    int64_t token = plan_token_bytes(c->shape);
+    if (p->hidden_home != TIER_NVME) {
+        b->hidden += take_blocks(c, p->pass_tokens * token);
+        return;
+    }
+    b->hidden_frames += take_array(c, p->hidden_frames, s->hidden_frame);
+    b->hidden_frames += take_array(c, p->batches, s->last_write);
+    int64_t frame = align(p->step_tokens * token, DISK_BLOCK), units = ceil_div64(frame, PIECE);
+    b->hidden_frames += take_array(c, p->batches * units, 4); // checksums
+    b->hidden_frames += take_array(c, p->batches, 4);         // generations
+    for (int i = 0; i < p->hidden_frames; i++) {
+        b->hidden_frames += take_blocks(c, frame);
+        b->hidden_frames += take_array(c, units, s->segment);
+    }
+}
+
+/* engine/batch.c: everything aligned alike, so that the order does not matter. */
+static void count_batches(struct count *c)
+{
+    const struct plan *p = c->plan;
+    const struct plan_costs *costs = c->costs;
+    struct plan_bytes *b = c->b;
+    int64_t rows = (int64_t)p->batch * p->batches;
+    b->workspace += take_array(c, p->batches, costs->sizes.batch);
+    b->workspace += take(c, p->batches, p->batch * costs->sizes.row, ARRAY_ALIGN);
+    b->workspace += take(c, p->batches, 2 * p->batch * costs->sizes.span, ARRAY_ALIGN);
+    b->head += take_array(c, rows + p->head_positions - p->batch, costs->head_state_bytes);
+    b->head += take(c, p->batches, p->head_positions * costs->sizes.position, ARRAY_ALIGN);
+    b->head += take_array(c, rows * c->work->edits_max, costs->edit_bytes);
+    if (c->work->filters)
+        b->head += take_array(c, rows, costs->filter_bytes);
+    b->kv_meta += take(c, p->batches, p->pages_batch * 4, ARRAY_ALIGN);      // free pages
+    b->kv_meta += take(c, rows, p->slots_cap / PAGE_SLOTS * 4, ARRAY_ALIGN); // page lists
+    int64_t cap = p->slots_cap + (costs->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0);
+    if (c->evict->policy != EVICT_FULL) // positions and scores of slots
+        b->kv_meta += take(c, 2 * rows, p->decoder * c->shape->n_kv_heads * cap * 4, ARRAY_ALIGN);
+    if (costs->kv_ring_bytes > 0)
+        b->kv_rings += take(c, rows, p->decoder * costs->kv_ring_bytes, ARRAY_ALIGN);
+}
+
+/* engine/gather.c */
+static void count_gather(struct count *c)
+{
+    const struct plan *p = c->plan;
+    int64_t window = align(c->w->embed_row_bytes, DISK_BLOCK) + DISK_BLOCK;
+    if (p->embed_resident)
+        return;
+    c->b->workspace += take_array(c, p->batches, c->costs->sizes.gather_set);
+    for (int i = 0; i < p->batches + 2; i++) {
+        int64_t n = i < p->batches ? p->batch : p->gather_windows / 2;
+        c->b->workspace += take_blocks(c, n * window);
+        c->b->workspace += take_array(c, n, c->costs->sizes.segment);
+    }
+    c->b->workspace += take_blocks(c, c->w->embed_rest_bytes);
+}
+
+/* engine/layer.c */
+static void count_layer(struct count *c)
+{
+    const struct plan *p = c->plan;
+    const struct shape *s = c->shape;
+    const struct plan_sizes *sizes = &c->costs->sizes;
+    int64_t tile = p->tile_tokens, rope = s->rope_dim / 2, row_pages = p->slots_cap / PAGE_SLOTS;
+    int64_t prompt_pages = ceil_div64(p->prompt_max, PAGE_SLOTS) + tile / PAGE_SLOTS + 16;
+    struct plan_bytes *b = c->b;
+    b->workspace += take_array(c, tile, plan_token_bytes(s));
+    b->workspace += take(c, 2, tile * s->n_heads * s->head_dim * 4, ARRAY_ALIGN);
+    b->workspace += take(c, 2, tile * s->n_kv_heads * s->head_dim * 4, ARRAY_ALIGN);
+    b->workspace += take(c, s->act == ACT_SILU_GATED ? 2 : 1, tile * s->ffn_dim * 4, ARRAY_ALIGN);
+    b->workspace += take(c, 2, c->work->tokens_max * rope * 4, ARRAY_ALIGN); // cosines, sines
+    b->workspace += take(c, 2, tile * rope * 4, ARRAY_ALIGN);
+    b->workspace += take_blocks(c, prompt_pages * c->costs->prompt_page_bytes);
+    b->workspace +=
+        take_blocks(c, ceil_div64(p->shared_tokens, PAGE_SLOTS) * c->costs->prompt_page_bytes);
+    b->workspace += take_array(c, prompt_pages * PAGE_SLOTS * s->n_kv_heads, 4); // scores
+    b->workspace += take_array(c, p->batch, sizes->prompt_span);
+    b->workspace += take_array(c, p->batch, sizes->forced_span);
+    b->workspace += take_array(c, 2 * p->batch, sizes->cut);
+    b->workspace += take_array(c, tile * s->n_kv_heads, sizes->evict_event);
+    b->workspace += take_array(c, p->batch, sizes->kv_row);
+    b->workspace += take_array(c, p->batch * row_pages, (int64_t)sizeof(void *));
+    b->workspace += take_array(c, p->batch * ceil_div64(row_pages, 64), (int64_t)sizeof(uint64_t));
+    b->head += take_array(c, POSITION_TILE * HEAD_TILE, 4);
+    b->head += take_array(c, (int64_t)POSITION_TILE * s->dim, 4);
+    if (s->embed_dim != s->dim)
+        b->head += take_array(c, (int64_t)POSITION_TILE * s->embed_dim, 4);
+    b->head += take_array(c, POSITION_TILE, (int64_t)sizeof(void *));
+    b->workspace += take_blocks(c, c->costs->scratch_bytes);
+    b->kv_meta += take_array(c, p->pages_batch, 4); // the list of a step's pages
+    b->kv_meta += take_array(c, p->pages_batch, 8); // whose they are
+}
+
+/* engine/home.c, what stays, behind the rest. */
+static void count_residents(struct count *c)
+{
+    const struct plan *p = c->plan;
+    for (int layer = 0; layer < p->layers; layer++)
+        if (plan_layer_resident(p, layer))
+            c->b->weights_resident +=
+                take_blocks(c, align(plan_layer_decoded(p, layer) ? c->w->tile_bytes[layer]
+                                                                  : c->w->layer_bytes[layer],
+                                     DISK_BLOCK));
+    if (p->kv_home != TIER_NVME)
+        c->b->kv += take_blocks(c, (int64_t)p->decoder * p->batches * p->pages_batch *
+                                       c->costs->kv_page_bytes);
 }
 
 static void count_bytes(const struct plan *plan, const struct weights_info *w,
@@ -181,30 +324,27 @@ static void count_bytes(const struct plan *plan, const struct weights_info *w,
                         const struct evict *evict, const struct plan_costs *costs,
                         struct plan_bytes *b)
 {
+    struct count c = {plan, w, work, shape, evict, costs, b, .used = 0};
     memset(b, 0, sizeof *b);
-    for (int layer = 0; layer < plan->layers; layer++)
-        if (plan_layer_resident(plan, layer))
-            b->weights_resident += align(plan_layer_decoded(plan, layer) ? w->tile_bytes[layer]
-                                                                         : w->layer_bytes[layer],
-                                         DISK_BLOCK);
-    b->weight_frames = plan->weight_frames * plan->weight_frame_bytes;
-    count_kv(plan, shape, evict, costs, b);
-    int64_t token_bytes = (int64_t)shape->dim * 4;
-    if (plan->hidden_home == TIER_NVME) {
-        int64_t frame = align(plan->step_tokens * token_bytes, DISK_BLOCK);
-        b->hidden_frames = plan->hidden_frames * frame;
-        b->disk += plan->batches * frame;
-    } else {
-        b->hidden = plan->pass_tokens * token_bytes + (int64_t)plan->batches * DISK_BLOCK;
-    }
-    count_workspace(plan, w, work, shape, costs, b);
+    count_frames(&c);
+    count_batches(&c);
+    count_gather(&c);
+    count_layer(&c);
+    count_residents(&c);
+    b->arena = c.used;
+    if (plan->kv_home == TIER_NVME)
+        b->disk +=
+            (int64_t)plan->decoder * plan->batches * plan->pages_batch * costs->kv_page_bytes;
+    if (plan->hidden_home == TIER_NVME)
+        b->disk_hidden =
+            plan->batches * align(plan->step_tokens * plan_token_bytes(shape), DISK_BLOCK);
+    b->disk += b->disk_hidden;
     int64_t rows = (int64_t)plan->batch * plan->batches;
     b->text = costs->text_bytes + 2 * work->line_bytes_max;
     b->text += rows * (work->tokens_max * costs->row_token_bytes + 4096);
-    b->io = costs->io_bytes + (plan->codec != PLAN_CODEC_NONE ? costs->codec_bytes : 0);
-    b->ram = b->weights_resident + b->weight_frames + b->kv + b->kv_frames + b->kv_tails +
-             b->kv_rings + b->kv_meta + b->hidden + b->hidden_frames + b->workspace + b->head +
-             b->text + b->io;
+    int64_t reserve = costs->io_bytes + (plan->codec != PLAN_CODEC_NONE ? costs->codec_bytes : 0);
+    b->io += reserve;
+    b->ram = b->arena + b->text + reserve;
 }
 
 int plan_check(const struct plan *plan, const struct weights_info *w, const struct work *work,
@@ -216,7 +356,9 @@ int plan_check(const struct plan *plan, const struct weights_info *w, const stru
     const char *broken = NULL;
     if (plan->batch < 1 || plan->batches < 1)
         broken = "batch and batches must be at least 1";
-    else if (plan->ahead_state > max64(0, order_pass_steps(&order) - 2))
+    else if (plan->ahead_weights > ahead_weights_max(&order))
+        broken = "--ahead-weights reaches beyond the pass";
+    else if (plan->ahead_state > ahead_kv_max(&order))
         broken = "--ahead-state reaches beyond the pass";
     else if (plan->hidden_home == TIER_NVME &&
              plan->ahead_hidden > order_hidden_distance(&order) - 2)

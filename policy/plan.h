@@ -42,21 +42,33 @@ struct work {
     int64_t slots_mean;     // mean over rows of the most slots a row holds
     int64_t forced_max;     // longest forced span (score, resume); 0 for fresh generation
     int64_t line_bytes_max; // longest input line
-    int scores_forced;      // 1: forced positions reach the head (score, echo)
-    int filters;            // 1: some row samples with top-k, top-p or min-p
-    int edits_max;          // most logits of one row that penalties and biases change
+    int scores;             // 1: rows are scored; nothing is generated
+    /* Known positions whose log-probability is wanted (score, logprobs): most of all rows at once,
+     * and the longest prompt that has some inside it (echo). */
+    int64_t scored_positions, scored_prompt_max;
+    int filters;   // 1: some row samples with top-k, top-p or min-p
+    int edits_max; // most logits of one row that penalties and biases change
 };
 
-/* Measured rates of this machine (bytes and FLOPs per second); 0 where unknown. */
+/* Measured rates of a machine (bytes and FLOPs per second); 0 where unknown. */
 struct machine {
     double nvme_read, nvme_write, ram_read, matmul_flops;
     double step_s; // overhead of one step
     int threads;
+    int64_t ram, disk, device_memory; // bytes that a run may take there; 0: not said
 };
 
 /* Hard caps, bytes; -1: none. */
 struct budget {
     int64_t device, ram, disk;
+};
+
+/* Bytes of the engine's own structs (engine_costs fills them in): policy counts arrays of them
+ * without knowing them. */
+struct plan_sizes {
+    int64_t weight_home, kv_frame, hidden_frame, last_write, segment, gather_set; // home, gather
+    int64_t batch, row, span, position;                                           // batch
+    int64_t prompt_span, forced_span, cut, evict_event, kv_row;                   // layer
 };
 
 /* What the engine's own tables cost, measured by its layout code on an empty arena; everything the
@@ -69,14 +81,16 @@ struct plan_costs {
     int64_t io_bytes;          // mover's rings and tables
     int64_t row_token_bytes;   // per token of a live row (ids, output text)
     int64_t scratch_bytes;     // kernels' scratch at tile_tokens and the longest row
-    int64_t head_state_bytes;  // per scored or sampled position
-    int64_t filter_bytes;      // more per row that samples under a filter
-    int64_t edit_bytes;        // of one changed logit
-    double decode_s;           // decoding all weights once, beside the cache; 0: as stored
-    int64_t codec_bytes;       // staging and tables of encoded weights
-    double codec_share;        // stored bytes of a streamed byte, encoded; 0: not measured
-    double codec_rate;         // bytes decoded per second while a run goes on, one thread
-    double codec_make_s;       // until the encoded file is there; 0: it is
+    struct plan_sizes sizes;
+    int64_t head_state_bytes; // per scored or sampled position
+    int64_t filter_bytes;     // more per row that samples under a filter
+    int64_t edit_bytes;       // of one changed logit
+    double decode_s;          // decoding all weights once, beside the cache; 0: as stored
+    int64_t staging_bytes;    // of encoded weights, in the arena
+    int64_t codec_bytes;      // the decoder and its tables
+    double codec_share;       // stored bytes of a streamed byte, encoded; 0: not measured
+    double codec_rate;        // bytes decoded per second while a run goes on, one thread
+    double codec_make_s;      // until the encoded file is there; 0: it is
 };
 
 struct plan {
@@ -109,8 +123,10 @@ struct plan_bytes {
     int64_t weights_resident, weight_frames, kv, kv_frames, kv_tails, kv_rings, kv_meta, hidden,
         hidden_frames;
     int64_t workspace, head, text, io;
-    int64_t ram;  // sum of the above that live in RAM
-    int64_t disk; // KV and hidden extents on NVMe
+    int64_t ram;         // sum of the above that live in RAM
+    int64_t arena;       // of them, what engine/home.c carves: all but text and reserves
+    int64_t disk;        // KV and hidden extents on NVMe
+    int64_t disk_hidden; // of them, hidden states
 };
 
 /* 1 when line layer `layer` (>= 1) stays in RAM: the resident ones are spread evenly over the line,
@@ -122,11 +138,14 @@ int plan_layer_decoded(const struct plan *plan, int layer);
 
 struct order plan_order(const struct plan *plan);
 
+/* Bytes of one token's hidden states: f32 [dim], or [embed_dim] where that is more, since the rows
+ * of the embedding stand there until they are projected. */
+int64_t plan_token_bytes(const struct shape *shape);
+
 /* Fills the derived fields (frames, look-ahead limits, token bounds, page pools) from the chosen
  * ones: batch, batches, resident, homes, ahead_*, prefill_tokens, tile_tokens. Look-ahead beyond
- * what the order of bytes allows is lowered; *lowered (may be NULL) tells. */
-void plan_derive(struct plan *plan, const struct weights_info *w, const struct work *work,
-                 const struct shape *shape, int *lowered);
+ * what the order of bytes allows is lowered. */
+void plan_derive(struct plan *plan, const struct weights_info *w, const struct work *work);
 
 /* Counts every byte. Returns 0 when the plan fits the budgets, else -1 with `why` (NUL-terminated,
  * names the flag and the size that would fit). */
@@ -148,7 +167,7 @@ void plan_cost(const struct plan *plan, const struct weights_info *w, const stru
 
 /* Fields the user fixed (-1: automatic). */
 struct plan_wish {
-    int batch, batches, resident, resident_percent, decoded, kv_home, hidden_home, kv_ram_percent;
+    int batch, batches, resident, resident_percent, decoded, kv_home, hidden_home;
     int ahead_weights, ahead_state, prefill_tokens;
     int codec;
 };

@@ -34,7 +34,7 @@ static double codec_seconds(const struct plan *plan, const struct plan_costs *co
 static double admitted(const struct plan *plan, const struct work *work, double *passes)
 {
     double all = (double)work->prompt_tokens;
-    if (work->scores_forced) // known tokens come in at the same gate as prompts
+    if (work->scores) // known tokens come in at the same gate as prompts
         all += (double)work->output_tokens;
     double each = max_d(plan->prefill_tokens, (double)work->prompt_max);
     *passes = max_d(all / max_d(each, 1), all > 0 ? 1 : 0);
@@ -46,7 +46,7 @@ static double count_passes(const struct plan *plan, const struct work *work, dou
     double rows = (double)plan->batch * plan->batches;
     if (rows > (double)work->n_rows)
         rows = (double)work->n_rows;
-    if (work->scores_forced)
+    if (work->scores)
         return max_d(max_d((double)work->n_rows / max_d(rows, 1), prompt_passes), 1);
     /* A row is live for about `outputs` passes; the last to enter leave that much later. */
     double outputs = work->n_rows ? (double)work->output_tokens / (double)work->n_rows : 0;
@@ -69,7 +69,7 @@ static void cost_of_sweep(const struct plan *plan, const struct weights_info *w,
     }
     double rows = (double)plan->batch * plan->batches;
     double live = (double)work->output_tokens / t->passes; // a token each
-    double slots = work->scores_forced ? 0 : live * (double)work->slots_mean * 0.75;
+    double slots = work->scores ? 0 : live * (double)work->slots_mean * 0.75;
     double slot_bytes = (double)costs->kv_page_bytes / 32;
     double kv_read = slots * slot_bytes * plan->decoder;
     double nvme_kv = plan->kv_home == TIER_NVME ? kv_read : 0;
@@ -101,7 +101,7 @@ void plan_cost(const struct plan *plan, const struct weights_info *w, const stru
     t->passes = count_passes(plan, work, prompt_passes);
     double share = prompt_passes / t->passes; // of passes that admit prompts
     share = share < 1 ? share : 1;
-    double live = work->scores_forced ? 0 : (double)work->output_tokens / t->passes;
+    double live = work->scores ? 0 : (double)work->output_tokens / t->passes;
     cost_of_sweep(plan, w, work, shape, costs, machine, live + prompts * share, t);
     double token_s = rate((double)w->flops_per_token, machine->matmul_flops);
     double decode_s = t->compute_s + live * token_s;
@@ -137,7 +137,7 @@ static int fits(struct search *s, struct plan *p)
 {
     struct plan_bytes bytes;
     char why[256];
-    plan_derive(p, s->w, s->work, s->shape, NULL);
+    plan_derive(p, s->w, s->work);
     int rc = plan_check(p, s->w, s->work, s->shape, s->evict, s->costs, s->budget, &bytes, why,
                         sizeof why);
     int disk_fits = s->budget->disk < 0 || bytes.disk <= s->budget->disk;
@@ -183,7 +183,7 @@ static int choose_prefill(const struct search *s, const struct plan *p)
         if (!plan_layer_resident(p, layer))
             streamed += (double)s->w->layer_bytes[layer];
     double all = max_d((double)(work->prompt_tokens + work->forced_max), 1);
-    if (streamed == 0 || work->scores_forced) // nothing to hide behind, or nothing else to do
+    if (streamed == 0 || work->scores) // nothing to hide behind, or nothing else to do
         return (int)(all < PREFILL_MAX ? all : PREFILL_MAX);
     double read_s = rate(streamed, s->machine->nvme_read);
     double hidden = read_s * s->machine->matmul_flops / max_d((double)s->w->flops_per_token, 1);

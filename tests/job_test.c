@@ -407,12 +407,12 @@ static void counts_and_work(void **state)
     assert_true(work.n_rows == 2 && work.prompt_tokens == 5 && work.output_tokens == 15);
     assert_true(work.prompt_max == 4 && work.tokens_max == 10 && work.slots_max == 10);
     assert_true(work.slots_mean == 10 && work.forced_max == 0 && work.filters &&
-                !work.scores_forced);
+                !work.scores && work.scored_positions == 0);
     assert_int_equal(work.line_bytes_max, 39);
     struct job_counts counts;
     job_counts(job, &counts);
     assert_true(counts.rows == 3 && counts.failed == 1 && counts.done == 1);
-    assert_true(job_live(job) && job_waiting(job));
+    assert_true(job_live(job));
     assert_int_equal(job_edits_max(job), 0);
     assert_true(job_text_bytes(job, &work) < 5 << 20);
     assert_int_equal(job_close(job), OK);
@@ -533,7 +533,7 @@ static void memory_jobs(void **state)
     assert_int_equal(request_from_ids(&requests[0], REQUEST_SCORE, 0, ids, 2, 5, 5), OK);
     assert_int_equal(request_from_ids(&requests[1], REQUEST_SCORE, 1, ids, 2, 5, 5), OK);
     assert_int_equal(job_open_memory(&f.job, &c, requests, 2, &calls, &work), OK);
-    assert_true(work.scores_forced && work.forced_max == 3);
+    assert_true(work.scores && work.scored_positions == 6 && work.forced_max == 3);
     f.stop_after = 1;
     f.passes = 0;
     f.batch = 1;

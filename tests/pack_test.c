@@ -396,9 +396,9 @@ static void test_rows_and_params(void **state)
     assert_int_equal(n_bytes, 32 * 4);
     memcpy(&first, file + offset, 4);
     assert_true(first == number_at(ROLE_EMBED, 0, 332, 0));
-    model_position_row(&m, 29, &offset, &n_bytes);
-    assert_int_equal(n_bytes, 64 * 4);
-    memcpy(&first, file + offset, 4);
+    const struct model_tensor *positions = &m.layers[0].tensors[ROLE_POS];
+    assert_int_equal(dtype_row_bytes(positions->dtype, positions->k), 64 * 4);
+    memcpy(&first, file + m.layers[0].offset + positions->offset + 31 * 64 * 4, 4);
     assert_true(first == number_at(ROLE_POS, 0, 31, 0));
     int64_t per_layer = 4 * 64 * 64 + 4 * 64 + 2 * 64 * 128 + 64 + 128 + 4 * 64;
     assert_int_equal(m.n_params, 333 * 32 + 32 * 64 + 2 * 64 * 32 + 3 * per_layer);

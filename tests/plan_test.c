@@ -35,7 +35,6 @@ static const struct plan_wish AUTO = {.resident = -1,
                                       .resident_percent = -1,
                                       .kv_home = -1,
                                       .hidden_home = -1,
-                                      .kv_ram_percent = -1,
                                       .ahead_weights = -1,
                                       .ahead_state = -1};
 
@@ -99,7 +98,7 @@ static int search(const struct plan_wish *wish, const struct budget *budget, str
 
 static struct plan derived(struct plan p)
 {
-    plan_derive(&p, &weights, &work, &shape, NULL);
+    plan_derive(&p, &weights, &work);
     return p;
 }
 
@@ -259,7 +258,8 @@ static void test_search_over_random_budgets(void **state)
         struct budget budget = {-1, (int64_t)(mix64(++seed) % 512) * MIB,
                                 mix64(++seed) % 3 ? (int64_t)(mix64(++seed) % 4096) * MIB : 0};
         work.filters = i & 1;
-        work.scores_forced = i >> 1 & 1;
+        work.scores = i >> 1 & 1;
+        work.scored_positions = i & 2 ? work.output_tokens : i & 8 ? 600 : 0;
         evict = i & 4 ? (struct evict){.policy = EVICT_H2O, .budget = 128, .sink = -1}
                       : (struct evict){.policy = EVICT_FULL};
         work.slots_max = i & 4 ? 128 : 600;
