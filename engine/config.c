@@ -30,9 +30,27 @@ struct knob {
     const char *help;
 };
 
+#define SIZE_LEAST (1 << 20) // a plain number below this is hardly meant as bytes
 #define MODEL_CMDS (CMD_RUN | CMD_GEN | CMD_SCORE | CMD_PLAN | CMD_TOKENIZE | CMD_BENCH)
 #define LINE_CMDS  (CMD_RUN | CMD_GEN | CMD_SCORE | CMD_PLAN | CMD_BENCH)
 #define AT(field)  offsetof(struct config, field)
+
+/* By bit of enum config_command; `words`: how many that are not flags it takes. */
+static const struct {
+    const char *name;
+    int words;
+} commands[] = {{"run", 0},  {"gen", 0},   {"score", 0},   {"plan", 0},    {"probe", 0},
+                {"pack", 1}, {"bench", 2}, {"inspect", 1}, {"tokenize", 0}};
+#define N_COMMANDS (int)(sizeof commands / sizeof commands[0])
+
+/* Of the numbers that a row may set too: what a row's field takes (engine/request_fields.c). */
+static const struct {
+    const char *name;
+    double min, max;
+} ranges[] = {{"temperature", 0, 100},
+              {"top-p", 1e-9, 1},
+              {"min-p", 0, 1},
+              {"repetition-penalty", 0.01, 100}};
 
 static const struct knob knobs[] = {
     {"model", 'm', KNOB_STRING, AT(model), MODEL_CMDS, NULL, "MODEL",
@@ -141,7 +159,7 @@ static const struct knob knobs[] = {
     {"shard", 0, KNOB_STRING, AT(shard), CMD_RUN | CMD_SCORE, NULL, "i/N",
      "this process takes rows i, i+N, ... (i from 0)"},
     {"time-limit", 0, KNOB_DURATION, AT(time_limit_s), LINE_CMDS, "0", "D",
-     "stop cleanly after this long (90s, 15m, 3h50m)"},
+     "stop cleanly after this long (90s, 15m, 3h50m; a plain number is seconds)"},
     {"dry-run", 0, KNOB_SWITCH, AT(dry_run), CMD_RUN | CMD_SCORE, NULL, "",
      "check the input and print the plan, no more"},
     {"sweep", 0, KNOB_STRING, AT(sweep), CMD_PLAN, NULL, "FLAG=A..B",
@@ -196,33 +214,51 @@ static const char *parse_decimal(const char *text, double *x)
     return end;
 }
 
-static enum err scaled(const char *flag, const char *text, double big, int64_t *out)
+/* The unit at *at, which moves behind it: a letter alone is binary when it is a capital (24G is
+ * GiB, 24g is GB); with_bytes: also KB, MB, ... (decimal), KiB or Ki, ... (binary), B. 0: none. */
+static double unit_read(const char **at, int with_bytes)
 {
-    double x = 0;
-    const char *end = parse_decimal(text, &x);
+    static const char letters[] = "kKmMgGtT";
+    const char *letter = **at ? strchr(letters, **at) : NULL;
+    int binary = letter && (letter - letters) % 2 == 1;
     double unit = 1;
-    const char *letters = "kKmMgGtT", *at = *end ? strchr(letters, *end) : NULL;
-    if (at) {
-        int power = (int)(at - letters) / 2 + 1;
-        int binary = (at - letters) % 2 == 1;
-        for (int i = 0; i < power; i++)
-            unit *= binary ? 1024 : 1000;
-        end++;
+    *at += letter != NULL;
+    if (with_bytes && letter && **at == 'i') {
+        binary = 1;
+        *at += 1;
+        *at += **at == 'B' || **at == 'b';
+    } else if (with_bytes && (**at == 'B' || **at == 'b')) {
+        binary = 0;
+        *at += 1;
     }
-    if (end == text || *end || x * unit > big || x * unit < -1)
-        return fail(ERR_USAGE, "--%s: cannot read '%s' (e.g. 512M, 24G, 2.3G)", flag, text);
-    *out = (int64_t)(x * unit);
-    return OK;
+    for (int power = letter ? (int)(letter - letters) / 2 + 1 : 0; power > 0; power--)
+        unit *= binary ? 1024 : 1000;
+    return unit;
 }
 
 enum err parse_size(const char *flag, const char *text, int64_t *bytes)
 {
-    return scaled(flag, text, 9e18, bytes);
+    double x = 0;
+    const char *end = parse_decimal(text, &x);
+    double unit = unit_read(&end, 1);
+    if (parse_decimal(text, &x) == text || *end || x * unit > 9e18 || x < -1)
+        return fail(ERR_USAGE, "--%s: cannot read '%s' (e.g. 512M, 24G, 2.3GiB, 300MB)", flag,
+                    text);
+    *bytes = (int64_t)(x * unit);
+    return OK;
 }
 
 enum err parse_count(const char *flag, const char *text, int64_t *n)
 {
-    return scaled(flag, text, 9e15, n);
+    double x = 0;
+    const char *end = parse_decimal(text, &x);
+    double unit = unit_read(&end, 0);
+    if (parse_decimal(text, &x) == text || *end || x * unit > 9e15 || x < -9e15)
+        return fail(ERR_USAGE, "--%s: cannot read '%s' (a whole number: 12, 10k, 32K)", flag, text);
+    if ((double)(int64_t)(x * unit) != x * unit)
+        return fail(ERR_USAGE, "--%s: '%s' is not a whole number", flag, text);
+    *n = (int64_t)(x * unit);
+    return OK;
 }
 
 enum err parse_number(const char *flag, const char *text, double *x)
@@ -240,17 +276,32 @@ enum err parse_duration(const char *flag, const char *text, double *seconds)
     while (*p) {
         double x = 0;
         const char *end = parse_decimal(p, &x);
-        double unit = *end == 's' || !*end ? 1
-                      : *end == 'm'        ? 60
-                      : *end == 'h'        ? 3600
-                      : *end == 'd'        ? 86400
-                                           : 0;
+        double unit = *end == 's' || (!*end && p == text) ? 1
+                      : *end == 'm'                       ? 60
+                      : *end == 'h'                       ? 3600
+                      : *end == 'd'                       ? 86400
+                                                          : 0;
         if (end == p || unit == 0 || x < 0)
             return fail(ERR_USAGE, "--%s: cannot read '%s' (e.g. 90s, 15m, 3h50m)", flag, text);
         *seconds += x * unit;
         p = *end ? end + 1 : end;
     }
     return p == text ? fail(ERR_USAGE, "--%s: empty duration", flag) : OK;
+}
+
+/* NULL: the flag alone. */
+static enum err parse_switch(const char *flag, const char *text, int *on)
+{
+    static const char *const words[] = {"0", "1", "false", "true", "off", "on", "no", "yes"};
+    *on = 1;
+    if (!text)
+        return OK;
+    for (int i = 0; i < 8; i++)
+        if (strcmp(text, words[i]) == 0) {
+            *on = i % 2;
+            return OK;
+        }
+    return fail(ERR_USAGE, "--%s: '%s' is none of on|off", flag, text);
 }
 
 static enum err knob_set(struct config *c, const struct knob *k, const char *value)
@@ -270,8 +321,7 @@ static enum err knob_set(struct config *c, const struct knob *k, const char *val
     case KNOB_DURATION:
         return parse_duration(k->name, value, field);
     case KNOB_SWITCH:
-        *(int *)field = !value || (strcmp(value, "0") != 0 && strcmp(value, "false") != 0);
-        return OK;
+        return parse_switch(k->name, value, field);
     case KNOB_STOPS:
         if (c->n_stops == CONFIG_STOPS_MAX)
             return fail(ERR_USAGE, "--stop: at most %d", CONFIG_STOPS_MAX);
@@ -279,6 +329,45 @@ static enum err knob_set(struct config *c, const struct knob *k, const char *val
         return OK;
     }
     return OK;
+}
+
+/* What nobody can mean: numbers below 0, but -1 where that says `auto`, and what no row may have.
+ */
+static enum err check_range(const struct config *c, const struct knob *k, const char *value)
+{
+    const void *field = (const char *)c + k->offset;
+    int64_t least = k->kind == KNOB_COUNT && k->preset && strcmp(k->preset, "-1") == 0 ? -1 : 0;
+    if ((k->kind == KNOB_SIZE || k->kind == KNOB_COUNT) && *(const int64_t *)field < least)
+        return fail(ERR_USAGE, "--%s: %s is out of range (at least %lld)", k->name, value,
+                    (long long)least);
+    if (k->kind == KNOB_SIZE && *(const int64_t *)field > 0 &&
+        *(const int64_t *)field < SIZE_LEAST && strspn(value, "0123456789.") == strlen(value))
+        return fail(ERR_USAGE, "--%s: %s means %s bytes (%sM, %sG?)", k->name, value, value, value,
+                    value);
+    for (int i = 0; i < (int)(sizeof ranges / sizeof ranges[0]); i++)
+        if (strcmp(ranges[i].name, k->name) == 0 &&
+            !(*(const double *)field >= ranges[i].min && *(const double *)field <= ranges[i].max))
+            return fail(ERR_USAGE, "--%s: %s is out of range (%g to %g)", k->name, value,
+                        ranges[i].min, ranges[i].max);
+    return OK;
+}
+
+/* As the user asks: in range, and remembered. */
+static enum err knob_give(struct config *c, const struct knob *k, const char *value)
+{
+    TRY(knob_set(c, k, value));
+    TRY(check_range(c, k, value));
+    c->given[k - knobs] = 1;
+    return OK;
+}
+
+int config_given(const struct config *c, const char *name)
+{
+    for (int i = 0; i < N_KNOBS; i++)
+        if (strcmp(knobs[i].name, name) == 0)
+            return c->given[i];
+    CHECK(!"a flag of this name");
+    return 0;
 }
 
 static int edit_distance(const char *a, const char *b)
@@ -310,20 +399,62 @@ static const struct knob *knob_find(const char *name, size_t n, int command)
     return NULL;
 }
 
-static enum err unknown_flag(const char *name, int command)
+static const char *command_name(int command)
 {
-    const struct knob *near = NULL;
-    int least = 4;
+    return commands[__builtin_ctz((unsigned)command)].name;
+}
+
+static void list_add(char *list, size_t cap, const char *dashes, const char *name)
+{
+    size_t n = strlen(list);
+    snprintf(list + n, cap - n, "%s%s%s", n ? ", " : "", dashes, name);
+}
+
+/* `name` is a word of the flag, or opens it: "mem" of mem-ram, "ram" of mem-ram. */
+static int names_part(const char *name, const char *flag)
+{
+    size_t n = strlen(name);
+    for (const char *at = flag; n > 1 && at; at = strchr(at, '-') ? strchr(at, '-') + 1 : NULL)
+        if (strncmp(at, name, n) == 0 && (at[n] == 0 || at[n] == '-'))
+            return 1;
+    return 0;
+}
+
+/* Flags of the command that `name` may have meant: one letter in four wrong, or part of it. */
+static void near_flags(const char *name, int command, const char *dashes, char *list, size_t cap)
+{
+    const struct knob *nearest = NULL;
+    int least = (int)min_i64(2, (int64_t)strlen(name) / 4) + 1;
     for (int i = 0; i < N_KNOBS; i++) {
         int d = edit_distance(name, knobs[i].name);
         if ((knobs[i].commands & command) && d < least) {
             least = d;
-            near = &knobs[i];
+            nearest = &knobs[i];
         }
     }
-    if (near)
-        return fail(ERR_USAGE, "--%s: unknown flag (did you mean --%s?)", name, near->name);
-    return fail(ERR_USAGE, "--%s: unknown flag (see --help)", name);
+    if (nearest)
+        list_add(list, cap, dashes, nearest->name);
+    for (int i = 0; i < N_KNOBS && !nearest; i++)
+        if ((knobs[i].commands & command) && names_part(name, knobs[i].name))
+            list_add(list, cap, dashes, knobs[i].name);
+}
+
+static enum err unknown_flag(const char *name, size_t n, int command)
+{
+    char word[64], list[400] = "";
+    snprintf(word, sizeof word, "%.*s", (int)min_i64((int64_t)n, 63), name);
+    const struct knob *others = knob_find(word, strlen(word), ~command);
+    for (int i = 0; others && i < N_COMMANDS; i++)
+        if (others->commands & 1 << i)
+            list_add(list, sizeof list, "", commands[i].name);
+    if (others)
+        return fail(ERR_USAGE, "--%s: unknown flag of %s (it belongs to %s)", word,
+                    command_name(command), list);
+    near_flags(word, command, "--", list, sizeof list);
+    if (*list)
+        return fail(ERR_USAGE, "--%s: unknown flag (did you mean %s?)", word, list);
+    return fail(ERR_USAGE, "--%s: unknown flag (see sluice %s --help)", word,
+                command_name(command));
 }
 
 /* One flag at argv[*i]; leaves *i at its last word. */
@@ -338,16 +469,17 @@ static enum err parse_flag(struct config *c, int command, int argc, char **argv,
         k = knob_find(word + 2, n, command);
         value = eq ? eq + 1 : NULL;
         if (!k)
-            return unknown_flag(word + 2, command);
+            return unknown_flag(word + 2, n, command);
     } else {
         for (int j = 0; j < N_KNOBS && !k; j++)
             if (knobs[j].letter == word[1] && !word[2] && (knobs[j].commands & command))
                 k = &knobs[j];
         if (!k)
-            return fail(ERR_USAGE, "%s: unknown flag (see --help)", word);
+            return fail(ERR_USAGE, "%s: unknown flag (see sluice %s --help)", word,
+                        command_name(command));
     }
     if (k->kind == KNOB_SWITCH)
-        return knob_set(c, k, value);
+        return knob_give(c, k, value);
     int words = k->kind == KNOB_SIX ? 6 : 1;
     if (!value) {
         if (*i + words >= argc)
@@ -358,7 +490,30 @@ static enum err parse_flag(struct config *c, int command, int argc, char **argv,
                 ' '; // argv words lie one after the other: join them
         *i += words;
     }
-    return knob_set(c, k, value);
+    return knob_give(c, k, value);
+}
+
+/* One `key = value` of a --config file. */
+static enum err parse_line(struct config *c, char *line, int command, const char *path, int number)
+{
+    size_t name = strcspn(line, " \t=");
+    char *eq = strchr(line, '=');
+    if (!eq)
+        return fail(ERR_USAGE, "%s: line %d: no '='", path, number);
+    char *value = eq + 1 + strspn(eq + 1, " \t");
+    for (size_t end = strlen(value); end > 0 && strchr(" \t", value[end - 1]); end--)
+        value[end - 1] = 0;
+    const struct knob *k = knob_find(line, name, command);
+    if (!k) {
+        char list[400] = "";
+        line[name] = 0;
+        near_flags(line, command, "", list, sizeof list);
+        return fail(ERR_USAGE, "%s: line %d: %.64s: unknown key%s%s%s", path, number, line,
+                    *list ? " (did you mean " : "", list, *list ? "?)" : "");
+    }
+    if (knob_give(c, k, value) != OK)
+        return fail(ERR_USAGE, "%s: line %d: %s", path, number, err_text());
+    return OK;
 }
 
 /* key = value lines; # starts a comment. The text is kept for the life of the process: values point
@@ -382,19 +537,20 @@ static enum err parse_file(struct config *c, const char *path, int command)
         number++;
         line[strcspn(line, "#\r")] = 0;
         line += strspn(line, " \t");
-        if (!*line)
-            continue;
-        size_t name = strcspn(line, " \t=");
-        char *eq = strchr(line, '=');
-        if (!eq)
-            return fail(ERR_USAGE, "%s: line %d: no '='", path, number);
-        char *value = eq + 1 + strspn(eq + 1, " \t");
-        for (size_t end = strlen(value); end > 0 && strchr(" \t", value[end - 1]); end--)
-            value[end - 1] = 0;
-        const struct knob *k = knob_find(line, name, command);
-        if (!k)
-            return fail(ERR_USAGE, "%s: line %d: unknown key", path, number);
-        TRY(knob_set(c, k, value));
+        if (*line)
+            TRY(parse_line(c, line, command, path, number));
+    }
+    return OK;
+}
+
+/* The file is read first, wherever it stands: the command line wins. */
+static enum err parse_files(struct config *c, int argc, char **argv, int command)
+{
+    for (int i = 0; i < argc; i++) {
+        if (strncmp(argv[i], "--config=", 9) == 0)
+            TRY(parse_file(c, argv[i] + 9, command));
+        else if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
+            TRY(parse_file(c, argv[i + 1], command));
     }
     return OK;
 }
@@ -402,20 +558,20 @@ static enum err parse_file(struct config *c, const char *path, int command)
 enum err config_parse(struct config *c, enum config_command command, int argc, char **argv)
 {
     memset(c, 0, sizeof *c);
+    _Static_assert(N_KNOBS <= CONFIG_KNOBS_MAX, "config.given has room for every knob");
     for (int i = 0; i < N_KNOBS; i++)
         if (knobs[i].preset)
             TRY(knob_set(c, &knobs[i], knobs[i].preset));
-    for (int i = 0; i + 1 < argc; i++)
-        if (strcmp(argv[i], "--config") == 0)
-            TRY(parse_file(c, argv[i + 1], command));
+    TRY(parse_files(c, argc, argv, command));
     for (int i = 0; i < argc; i++) {
         if (argv[i][0] == '-' && argv[i][1] && argv[i][1] != '.' &&
             !isdigit((unsigned char)argv[i][1])) {
             TRY(parse_flag(c, command, argc, argv, &i));
             continue;
         }
-        if (c->n_args == 4)
-            return fail(ERR_USAGE, "%s: one word too many", argv[i]);
+        if (c->n_args == commands[__builtin_ctz((unsigned)command)].words)
+            return fail(ERR_USAGE, "%s: one word too many (see sluice %s --help)", argv[i],
+                        command_name(command));
         c->args[c->n_args++] = argv[i];
     }
     return OK;
@@ -425,7 +581,7 @@ enum err config_set(struct config *c, enum config_command command, const char *n
                     const char *value)
 {
     const struct knob *k = knob_find(name, strlen(name), command);
-    return k ? knob_set(c, k, value) : unknown_flag(name, command);
+    return k ? knob_give(c, k, value) : unknown_flag(name, strlen(name), command);
 }
 
 void config_help(enum config_command command)

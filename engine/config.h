@@ -25,6 +25,7 @@ enum config_command {
 };
 
 #define CONFIG_STOPS_MAX 16
+#define CONFIG_KNOBS_MAX 96
 
 struct config {
     const char *model, *in, *out, *prompt, *prompt_file, *text;
@@ -42,8 +43,9 @@ struct config {
         verbose, quiet, help;
     const char *stops[CONFIG_STOPS_MAX];
     int n_stops;
-    const char *args[4]; // words that are not flags
+    const char *args[2]; // words that are not flags
     int n_args;
+    unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: not its default; config_given()
 };
 
 /* Defaults, then --config, then the command line. ERR_USAGE: the sentence names the flag, and the
@@ -52,14 +54,17 @@ enum err config_parse(struct config *c, enum config_command command, int argc, c
 /* Sets one knob by name, as `--name value` would. */
 enum err config_set(struct config *c, enum config_command command, const char *name,
                     const char *value);
+/* 1 when the command line or --config named this flag, also with its default. */
+int config_given(const struct config *c, const char *name);
 /* The flags of a command, with units and defaults, on stdout. */
 void config_help(enum config_command command);
 
-/* "24G" GiB, "24g" GB, "512M", decimals; plain numbers are bytes. */
+/* "24G" GiB, "24g" GB, "512M", decimals; "300MB" decimal and "300MiB" (or "300Mi") binary in either
+ * case of letters; plain numbers are bytes. */
 enum err parse_size(const char *flag, const char *text, int64_t *bytes);
-/* "32K" = 32 x 1024, "10k" = 10,000. */
+/* "32K" = 32 x 1024, "10k" = 10,000; whole numbers. */
 enum err parse_count(const char *flag, const char *text, int64_t *n);
-/* "90s", "15m", "2h", "3h50m". */
+/* "90s", "15m", "2h", "3h50m"; a plain number is seconds. */
 enum err parse_duration(const char *flag, const char *text, double *seconds);
 enum err parse_number(const char *flag, const char *text, double *x);
 
