@@ -150,6 +150,7 @@ static enum err plan(struct run *r)
     if (c->allow && (c->sweep || c->json || c->out))
         return fail(ERR_USAGE, "--allow: prints lines; without --sweep, --json and -o");
     TRY(run_prepare(r, c));
+    r->elsewhere = c->machine != NULL;
     if (c->allow)
         return command_allow(r);
     TRY(command_plan_work(r));

@@ -58,8 +58,10 @@ enum err command_probe(const struct config *c)
             .ops = &s.ops, .dir = dir, .io = s.io, .full = c->full, .verbose = 1};
         err = probe_run(&m, &probe);
     }
-    if (err == OK)
+    if (err == OK) {
+        machine_room(&s.info, &m.ram, &m.disk);
         err = print_machine(&m, c, &s, dir);
+    }
     compute_close(&s);
     return err;
 }

@@ -1,13 +1,14 @@
 /* engine/compute.c - see compute.h. Owns: the checks of those four flags. Refuses: budgets and
  * models. The fact a newcomer would miss: threads are bound to cores only when their number was
- * left open. */
+ * left open and memory is near or far. */
 #include "engine/compute.h"
 
 #include <string.h>
 
-static enum err read_flags(struct compute_setup *s, const struct config *c)
+enum err compute_read(struct compute_setup *s, const struct config *c)
 {
     enum isa best = isa_best();
+    memset(s, 0, sizeof *s);
     s->ops.isa = strcmp(c->isa, "auto") == 0 ? best : isa_by_name(c->isa);
     if (s->ops.isa == N_ISAS || s->ops.isa == ISA_REF)
         return fail(ERR_USAGE, "--isa: '%s' is none of auto|avx512|avx2|portable", c->isa);
@@ -27,14 +28,20 @@ static enum err read_flags(struct compute_setup *s, const struct config *c)
     return fail(ERR_USAGE, "--io: '%s' is none of auto|uring|threads", c->io);
 }
 
-enum err compute_open(struct compute_setup *s, const struct config *c, const char *dir)
+enum err compute_start(struct compute_setup *s, const struct config *c, const char *dir)
 {
-    memset(s, 0, sizeof *s);
-    TRY(read_flags(s, c));
     TRY(machine_read(&s->info, dir));
     int n = (int)min_i64(max_i64(c->threads, 0), MACHINE_CORES_MAX);
-    int bind = n == 0 && s->info.n_cores >= s->info.n_threads;
-    return pool_open(&s->ops.pool, n ? n : s->info.n_threads, bind ? s->info.core_cpus : NULL);
+    /* Bound only where memory is near or far; elsewhere the mover would share a bound core. */
+    int bind = n == 0 && s->info.n_numa_nodes > 1 && s->info.n_cores >= s->info.n_threads;
+    s->n_threads = n ? n : s->info.n_threads;
+    return pool_open(&s->ops.pool, s->n_threads, bind ? s->info.core_cpus : NULL);
+}
+
+enum err compute_open(struct compute_setup *s, const struct config *c, const char *dir)
+{
+    TRY(compute_read(s, c));
+    return compute_start(s, c, dir);
 }
 
 void compute_close(struct compute_setup *s)

@@ -233,10 +233,12 @@ enum err engine_run(struct engine *e)
 {
     e->start_ns = clock_ns();
     enum err err = walk(e);
-    home_drain(&e->home); // tickets of steps that will not come
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    home_drain(&e->home); // tickets of steps that will not come, whose failures are no one's
     e->end_ns = clock_ns();
     mover_repairs(e->home.mover, &e->repairs);
-    return err;
+    return err == OK ? OK : fail(err, "%s", text);
 }
 
 void engine_close(struct engine *e)

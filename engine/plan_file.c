@@ -19,47 +19,108 @@ const char *plan_codec_name(const struct plan *p)
     return p->codec == PLAN_CODEC_ZSTD ? "zstd" : "none";
 }
 
-static const struct {
-    const char *key;
+#define AT(field) offsetof(struct plan_wish, field), offsetof(struct plan, field)
+
+/* What of a plan can be asked for. `least` is the smallest value that is one; below it a wish is
+ * free. */
+static const struct field {
+    const char *key, *flag;
     size_t wish, plan; // offsets of the int in struct plan_wish and struct plan
+    int least, most;
 } fields[] = {
-    {"batch", offsetof(struct plan_wish, batch), offsetof(struct plan, batch)},
-    {"batches", offsetof(struct plan_wish, batches), offsetof(struct plan, batches)},
-    {"weights_resident", offsetof(struct plan_wish, resident), offsetof(struct plan, resident)},
-    {"weights_decoded", offsetof(struct plan_wish, decoded), offsetof(struct plan, decoded)},
-    {"weights_codec", offsetof(struct plan_wish, codec), offsetof(struct plan, codec)},
-    {"kv_home", offsetof(struct plan_wish, kv_home), offsetof(struct plan, kv_home)},
-    {"hidden_home", offsetof(struct plan_wish, hidden_home), offsetof(struct plan, hidden_home)},
-    {"ahead_weights", offsetof(struct plan_wish, ahead_weights),
-     offsetof(struct plan, ahead_weights)},
-    {"ahead_state", offsetof(struct plan_wish, ahead_state), offsetof(struct plan, ahead_state)},
-    {"prefill_tokens", offsetof(struct plan_wish, prefill_tokens),
-     offsetof(struct plan, prefill_tokens)},
+    {"batch", "batch", AT(batch), 1, PLAN_BATCH_MAX},
+    {"batches", "batches", AT(batches), 1, PLAN_ROWS_MAX},
+    {"weights_resident", "weights-resident", AT(resident), 0, PLAN_LAYERS_MAX},
+    {"weights_decoded", "weights-decoded", AT(decoded), 0, PLAN_LAYERS_MAX},
+    {"weights_codec", "weights-codec", AT(codec), PLAN_CODEC_NONE, PLAN_CODEC_ZSTD},
+    {"kv_home", "percent", AT(kv_home), TIER_RAM, TIER_NVME},
+    {"hidden_home", "percent", AT(hidden_home), TIER_RAM, TIER_NVME},
+    {"ahead_weights", "ahead-weights", AT(ahead_weights), 0, 1 << 20},
+    {"ahead_state", "ahead-state", AT(ahead_state), 0, 1 << 20},
+    {"prefill_tokens", "prefill-tokens", AT(prefill_tokens), 1, 1 << 24},
 };
+#undef AT
 #define N_FIELDS (sizeof fields / sizeof fields[0])
+
+static int *wish_at(struct plan_wish *wish, const struct field *f)
+{
+    return (int *)(void *)((char *)wish + f->wish);
+}
+
+/* A value as its flag spells it; homes as the plan's line does. */
+static const char *value_text(const struct field *f, int value, char *buf, size_t cap)
+{
+    if (strcmp(f->key, "weights_codec") == 0)
+        return value == PLAN_CODEC_ZSTD ? "zstd" : "none";
+    if (strcmp(f->flag, "percent") == 0)
+        return value == TIER_NVME ? "NVMe" : "RAM";
+    snprintf(buf, cap, "%d", value);
+    return buf;
+}
+
+/* One value of the file: a flag beats it, and says so. */
+static enum err field_read(const struct field *f, const json_t *value, const char *path,
+                           struct plan_wish *wish)
+{
+    char ours[32], theirs[32];
+    if (!json_is_integer(value) || json_integer_value(value) < f->least ||
+        json_integer_value(value) > f->most)
+        return fail(ERR_USAGE, "%s: --plan: %s: expected an integer from %d to %d", path, f->key,
+                    f->least, f->most);
+    int *at = wish_at(wish, f), read = (int)json_integer_value(value);
+    int by_percent = f->wish == offsetof(struct plan_wish, resident) && wish->resident_percent >= 0;
+    if (*at < f->least && !by_percent) {
+        *at = read;
+        return OK;
+    }
+    if (by_percent && *at < 0)
+        snprintf(ours, sizeof ours, "%d%%", wish->resident_percent);
+    const char *said = by_percent && *at < 0 ? ours : value_text(f, *at, ours, sizeof ours);
+    if (by_percent || *at != read)
+        log_line(LOG_INFO, "plan: --%s %s instead of %s %s of %s", f->flag, said, f->key,
+                 value_text(f, read, theirs, sizeof theirs), path);
+    return OK;
+}
+
+static enum err fields_read(json_t *plan, const char *path, struct plan_wish *wish)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(plan, key, value)
+    {
+        size_t i = 0;
+        while (i < N_FIELDS && strcmp(fields[i].key, key) != 0)
+            i++;
+        if (i == N_FIELDS)
+            return fail(ERR_USAGE, "%s: --plan: unknown key `%.60s`", path, key);
+        TRY(field_read(&fields[i], value, path, wish));
+    }
+    return OK;
+}
 
 enum err plan_file_read(const char *path, struct plan_wish *wish)
 {
     json_error_t error;
     json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
     json_t *plan = json_is_object(root) ? json_object_get(root, "plan") : NULL;
-    if (!json_is_object(plan)) {
-        json_decref(root);
-        return fail(ERR_USAGE, "%s: --plan: %s", path, root ? "no object `plan`" : error.text);
-    }
-    enum err err = OK;
-    for (size_t i = 0; i < N_FIELDS && err == OK; i++) {
-        json_t *value = json_object_get(plan, fields[i].key);
-        if (!value)
-            continue;
-        if (!json_is_integer(value) || json_integer_value(value) < 0 ||
-            json_integer_value(value) > 1 << 24)
-            err = fail(ERR_USAGE, "%s: --plan: %s: expected a small integer", path, fields[i].key);
-        else
-            *(int *)(void *)((char *)wish + fields[i].wish) = (int)json_integer_value(value);
-    }
+    enum err err = json_is_object(plan) ? fields_read(plan, path, wish)
+                                        : fail(ERR_USAGE, "%s: --plan: %s", path,
+                                               root ? "no object `plan`" : error.text);
     json_decref(root);
     return err;
+}
+
+void plan_tell_changes(const struct run *r, const struct plan_wish *wish)
+{
+    char is[32], asked[32];
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        const struct field *f = &fields[i];
+        int was = *(const int *)(const void *)((const char *)wish + f->wish);
+        int now = *(const int *)(const void *)((const char *)&r->plan + f->plan);
+        if (was >= f->least && was != now)
+            log_line(LOG_WARN, "plan: %s is %s, not %s as asked for", f->key,
+                     value_text(f, now, is, sizeof is), value_text(f, was, asked, sizeof asked));
+    }
 }
 
 static json_t *bytes_json(const struct plan_bytes *b)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/compute.h"
 #include "engine/dummy_layers.h"
 #include "engine/pack.h"
 #include "engine/plan_file.h"
@@ -72,17 +73,13 @@ enum err run_read_evict(struct evict *e, const struct config *c)
     return OK;
 }
 
-static enum err read_compute(struct run *r, const struct config *c)
+/* The flags of the run that need nothing opened. */
+static enum err read_compute(struct run *r, const struct config *c, struct compute_setup *compute)
 {
-    static const char *const ios[] = {"auto", "uring", "threads", NULL};
     static const char *const attns[] = {"auto", "cpu", NULL};
-    int io, attn;
-    enum compute compute = compute_by_name(c->compute);
-    if (compute == N_COMPUTES)
-        return fail(ERR_USAGE, "--compute: '%s' is none of bf16|f32|int8", c->compute);
-    TRY(choose("io", c->io, ios, &io));
+    int attn;
+    TRY(compute_read(compute, c));
     TRY(choose("attn", c->attn, attns, &attn));
-    r->io = io == 0 ? RING_AUTO : io == 1 ? RING_URING : RING_THREADS;
     r->kv_format = kv_format_by_name(c->kv_format);
     if (r->kv_format == N_KV_FORMATS)
         return fail(ERR_USAGE, "--kv-format: '%s' is none of f32|bf16|q8|q4|mixed", c->kv_format);
@@ -91,40 +88,38 @@ static enum err read_compute(struct run *r, const struct config *c)
                     c->device);
     if (strcmp(c->device, "auto") != 0 && strcmp(c->device, "cpu") != 0)
         return fail(ERR_USAGE, "--device: '%s' is none of auto|cpu|cuda[:i]", c->device);
-    r->ops = (struct ops){.isa = isa_best(), .compute = compute};
-    if (strcmp(c->isa, "auto") != 0) {
-        r->ops.isa = isa_by_name(c->isa);
-        if (r->ops.isa == N_ISAS || r->ops.isa == ISA_REF)
-            return fail(ERR_USAGE, "--isa: '%s' is none of auto|avx512|avx2|portable", c->isa);
-        if (r->ops.isa > isa_best())
-            return fail(ERR_USAGE, "--isa %s: this CPU does not have it (it has %s)", c->isa,
-                        isa_name(isa_best()));
-    }
     return OK;
 }
 
-static enum err open_threads(struct run *r, const struct config *c)
-{
-    int n = (int)min_i64(c->threads, 1024);
-    /* Bound only where memory is near or far; elsewhere the mover would share a bound core. */
-    int bind = n == 0 && r->info.n_numa_nodes > 1 && r->info.n_cores >= r->info.n_threads;
-    if (n == 0)
-        n = r->info.n_threads;
-    TRY(pool_open(&r->pool, n, bind ? r->info.core_cpus : NULL));
-    r->ops.pool = r->pool;
-    r->machine.threads = n;
-    return OK;
-}
-
+/* What a run may take where no flag says it: what is here. A machine file's capacities are the
+ * budgets of `plan`; of a run, which is here, they are one more cap. */
 static void read_budgets(struct run *r, const struct config *c)
 {
-    /* Left to itself a run takes what is free now less a tenth and 256 MiB: others live here too.
-     */
-    int64_t ram = r->info.ram_free_bytes - r->info.ram_free_bytes / 10 - (256 << 20);
-    int64_t disk = r->info.disk_free_bytes - r->info.disk_free_bytes / 10;
-    r->budget = (struct budget){.device = 0,
-                                .ram = c->mem_ram >= 0 ? c->mem_ram : max_i64(ram, 0),
-                                .disk = c->mem_disk >= 0 ? c->mem_disk : max_i64(disk, 0)};
+    const struct machine *m = &r->machine;
+    int64_t ram, disk;
+    machine_room(&r->info, &ram, &disk);
+    if (c->machine && m->ram > 0)
+        ram = r->elsewhere ? m->ram : min_i64(ram, m->ram);
+    if (c->machine && m->disk > 0)
+        disk = r->elsewhere ? m->disk : min_i64(disk, m->disk);
+    r->budget = (struct budget){.device = c->machine ? m->device_memory : 0,
+                                .ram = c->mem_ram >= 0 ? c->mem_ram : ram,
+                                .disk = c->mem_disk >= 0 ? c->mem_disk : disk};
+    if (!c->machine)
+        return;
+    log_line(LOG_INFO, "budget: RAM %.1f MiB (%s), disk %.1f MiB (%s); rates of %s",
+             (double)r->budget.ram / 1048576.0,
+             c->mem_ram >= 0 ? "--mem-ram"
+             : m->ram > 0    ? c->machine
+                             : "free here",
+             (double)r->budget.disk / 1048576.0,
+             c->mem_disk >= 0 ? "--mem-disk"
+             : m->disk > 0    ? c->machine
+                              : "free here",
+             c->machine);
+    if (r->elsewhere && ((c->mem_ram < 0 && m->ram == 0) || (c->mem_disk < 0 && m->disk == 0)))
+        log_line(LOG_WARN, "%s: has no ram or disk: this machine's count (--mem-ram, --mem-disk)",
+                 c->machine);
 }
 
 static void write_fingerprint(struct run *r, const struct config *c)
@@ -153,7 +148,8 @@ enum err run_prepare(struct run *r, const struct config *c)
     memset(r, 0, sizeof *r);
     r->config = c;
     r->start_ns = clock_ns();
-    TRY(read_compute(r, c));
+    struct compute_setup compute;
+    TRY(read_compute(r, c, &compute));
     TRY(run_read_evict(&r->evict, c));
     TRY(opened_open(&r->opened, c));
     snprintf(r->offload_dir, sizeof r->offload_dir, "%s",
@@ -164,8 +160,12 @@ enum err run_prepare(struct run *r, const struct config *c)
                  slash == r->offload_dir ? "/"
                  : slash                 ? ""
                                          : ".");
-    TRY(machine_read(&r->info, r->offload_dir));
-    TRY(open_threads(r, c));
+    TRY(compute_start(&compute, c, r->offload_dir));
+    r->info = compute.info;
+    r->ops = compute.ops;
+    r->pool = compute.ops.pool;
+    r->io = compute.io;
+    r->machine.threads = compute.n_threads;
     write_fingerprint(r, c);
     if (r->opened.model.dummy)
         log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");
@@ -186,11 +186,18 @@ static int64_t text_bytes(const struct run *r)
     return held + tables + TEXT_RESERVE_BYTES;
 }
 
+/* The rates of a machine file; `plan` takes its threads, too. */
+static enum err read_machine(struct run *r)
+{
+    int threads = r->machine.threads;
+    TRY(machine_file_read(&r->machine, r->config->machine));
+    if (!r->elsewhere)
+        r->machine.threads = threads;
+    return OK;
+}
+
 static enum err probe_machine(struct run *r)
 {
-    const struct config *c = r->config;
-    if (c->machine)
-        return machine_file_read(&r->machine, c->machine);
     char dir[4096];
     TRY(pack_cache_dir(dir, sizeof dir));
     /* A cap is a cap while measuring, too: the budget, less what text holds by now. */
@@ -250,8 +257,8 @@ static enum err read_wish(const struct config *c, struct plan_wish *wish)
         [PLAN_CODEC_NONE] = "none", [PLAN_CODEC_ZSTD] = "zstd", "auto", NULL};
     int codec;
     TRY(choose("weights-codec", c->weights_codec, codecs, &codec));
-    *wish = (struct plan_wish){.batch = (int)min_i64(c->batch, PLAN_BATCH_MAX),
-                               .batches = (int)min_i64(c->batches, PLAN_ROWS_MAX),
+    *wish = (struct plan_wish){.batch = (int)min_i64(c->batch, INT32_MAX),
+                               .batches = (int)min_i64(c->batches, INT32_MAX),
                                .resident = -1,
                                .resident_percent = -1,
                                .decoded = (int)min_i64(c->decoded, PLAN_LAYERS_MAX),
@@ -263,6 +270,9 @@ static enum err read_wish(const struct config *c, struct plan_wish *wish)
                                .prefill_tokens = (int)min_i64(c->prefill_tokens, 1 << 24)};
     if (c->batch < 0 || c->batches < 0 || c->prefill_tokens < 0)
         return fail(ERR_USAGE, "--batch, --batches, --prefill-tokens: must be positive (0: auto)");
+    if (c->batch > PLAN_BATCH_MAX || c->batches > PLAN_ROWS_MAX)
+        return fail(ERR_USAGE, "--batch, --batches: at most %d rows a batch, %d batches",
+                    PLAN_BATCH_MAX, PLAN_ROWS_MAX);
     if (c->percent)
         TRY(wish_percent(c->percent, wish));
     size_t n = strlen(c->resident);
@@ -385,10 +395,21 @@ static int search_cap(struct run *r, const struct plan_wish *wish, const struct 
     return r->work.n_rows > 0 ? search_plan(r, wish, why, sizeof why) : -1;
 }
 
-/* Finds the plan, and which prompts it holds: see job.h. */
+/* A placement that nobody chose: the leanest plan of all is among its candidates. */
+static const struct plan_wish ANY_PLACEMENT = {.resident = -1,
+                                               .resident_percent = -1,
+                                               .kv_home = -1,
+                                               .hidden_home = -1,
+                                               .ahead_weights = -1,
+                                               .ahead_state = -1,
+                                               .codec = PLAN_CODEC_NONE};
+
+/* Finds the plan, and which prompts it holds: see job.h. A prompt is too long when no plan within
+ * the budgets holds it, whatever placement was asked for; a placement that does not fit is refused.
+ */
 static enum err choose_plan(struct run *r, const struct plan_wish *wish)
 {
-    char why[320];
+    char why[320], other[320];
     int open = r->job && !r->keep_rows && job_cap_open(r->job);
     if (search_plan(r, wish, why, sizeof why) == 0) {
         if (open)
@@ -396,7 +417,13 @@ static enum err choose_plan(struct run *r, const struct plan_wish *wish)
         return OK;
     }
     const struct work all = r->work;
-    if (!open || search_cap(r, wish, &all) != 0) {
+    if (search_plan(r, &ANY_PLACEMENT, other, sizeof other) == 0)
+        return fail(ERR_FIT,
+                    "%s: plan: without its placement flags it fits (--batch %d --batches %d); with "
+                    "them %s",
+                    r->config->model, r->plan.batch, r->plan.batches, why);
+    if (!open || search_cap(r, &ANY_PLACEMENT, &all) != 0 ||
+        search_plan(r, wish, other, sizeof other) != 0) {
         r->work = all;
         return fail(ERR_FIT, "%s: plan: %s", r->config->model, why);
     }
@@ -436,8 +463,11 @@ enum err run_plan(struct run *r)
     const struct config *c = r->config;
     const struct shape *shape = &r->opened.model.shape;
     char why[320];
+    if (c->machine)
+        TRY(read_machine(r));
     read_budgets(r, c);
-    TRY(probe_machine(r));
+    if (!c->machine)
+        TRY(probe_machine(r));
     if (!r->weights)
         r->weights = malloc(sizeof *r->weights);
     if (!r->weights)
@@ -448,10 +478,14 @@ enum err run_plan(struct run *r)
     r->costs.decode_s = decode_seconds(r);
     struct plan_wish wish;
     TRY(read_wish(c, &wish));
-    if (r->opened.model.on_demand)
-        wish.decoded = 0; // made where they stay, never on the disk that frames are read from
     if (c->plan)
         TRY(plan_file_read(c->plan, &wish));
+    const struct plan_wish asked = wish;
+    if (r->opened.model.on_demand)
+        wish.decoded = 0; // made where they stay, never on the disk that frames are read from
+    if ((int64_t)max_i64(wish.batch, 1) * wish.batches > PLAN_ROWS_MAX)
+        return fail(ERR_USAGE, "%s: batch x batches: %d x %d rows are more than %d",
+                    c->plan ? c->plan : "--batch", wish.batch, wish.batches, PLAN_ROWS_MAX);
     if (c->allow)
         wish.codec = PLAN_CODEC_NONE; // of weights that are not there nothing can be measured
     r->costs.staging_bytes = (int64_t)IO_DEPTH * MOVER_PIECE;
@@ -462,6 +496,7 @@ enum err run_plan(struct run *r)
     CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget,
                      &r->bytes, why, sizeof why) == 0);
     plan_cost(&r->plan, r->weights, &r->work, shape, &r->costs, &r->machine, &r->time);
+    plan_tell_changes(r, &asked);
     print_plan(r);
     hint_codec(r, &wish);
     return OK;
@@ -494,7 +529,8 @@ static enum err open_codec(struct run *r, struct pack_progress *progress)
     pack_codec_close(&r->codec);
     struct pack_codec_request request = {.model = m,
                                          .pool = r->pool,
-                                         .memory_bytes = r->costs.codec_bytes + r->costs.staging_bytes,
+                                         .memory_bytes =
+                                             r->costs.codec_bytes + r->costs.staging_bytes,
                                          .progress = pack_progress_show,
                                          .ctx = progress};
     e = pack_codec_make(&request);
@@ -548,6 +584,7 @@ enum err run_walk(struct run *r)
     e.codec = r->codec.pieces ? &r->codec : NULL;
     r->engine_opened = 1;
     TRY(engine_open(&r->engine, &e));
+    CHECK(r->engine.home.arena.used <= r->bytes.arena); // what was proved is what was taken
     TRY(dummy_layers_fill(&dummy, &r->engine.home));
     r->startup_s = (double)(clock_ns() - r->start_ns) * 1e-9;
     return engine_run(&r->engine);

@@ -54,6 +54,7 @@ struct run {
     struct plan plan;
     struct plan_bytes bytes;
     struct plan_time time;
+    int elsewhere; // 1: `plan`: what --machine says of threads and capacities holds, not this box
     int keep_rows; // 1: a plan holds all rows, or it does not fit; else run_plan may leave some out
     struct engine engine;
     int engine_opened;
@@ -67,9 +68,9 @@ struct run {
 enum err run_read_evict(struct evict *e, const struct config *c);
 /* Model, machine, threads, policy; no job yet. */
 enum err run_prepare(struct run *r, const struct config *c);
-/* Work is known: search (or take) a plan, prove it, print it with the flags that freeze it. When
- * only the longest prompts do not fit, their rows leave the work and become error rows (see job.h).
- */
+/* Work is known: search (or take) a plan, prove it, print it with the flags that freeze it. Rows
+ * whose prompts no plan within the budgets holds, whatever placement was asked for, leave the work
+ * and become error rows (see job.h). */
 enum err run_plan(struct run *r);
 enum err run_walk(struct run *r); // engine_open + engine_run
 /* Takes everything down; live tokens of the job become durable. Accepts a half-built run. */

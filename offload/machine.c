@@ -211,3 +211,10 @@ enum err machine_read(struct machine_info *info, const char *offload_dir)
     info->memlock_bytes = known ? (int64_t)limit.rlim_cur : INT64_MAX;
     return disk_read(info, offload_dir);
 }
+
+void machine_room(const struct machine_info *info, int64_t *ram, int64_t *disk)
+{
+    int64_t margin = info->ram_free_bytes / 10 + ((int64_t)256 << 20);
+    *ram = max_i64(info->ram_free_bytes - margin, 0);
+    *disk = max_i64(info->disk_free_bytes - info->disk_free_bytes / 10, 0);
+}

@@ -32,6 +32,10 @@ struct machine_info {
  * else degrades to "unknown" (0 or -1) rather than failing. */
 enum err machine_read(struct machine_info *info, const char *offload_dir);
 
+/* What a run may take here when nobody says more: what is free, less a tenth and 256 MiB of RAM;
+ * others live here too. 0 where unknown. */
+void machine_room(const struct machine_info *info, int64_t *ram, int64_t *disk);
+
 /* Asks for a range of RAM to lie on a NUMA node, before it is touched. A wish: where the kernel
  * cannot, the run is slower, not wrong. */
 void machine_memory_bind(void *base, int64_t n_bytes, int node);

@@ -2,7 +2,8 @@
  *
  * Owns: the table of keys and their ranges. Refuses: unknown and repeated keys, values that are not
  * plain decimal numbers, values out of range; always with file and line.
- * A newcomer would miss: a key that is not there leaves 0, which policy reads as "unknown". */
+ * A newcomer would miss: a key that is not there leaves 0: "unknown". A plan for a machine whose
+ * rates are unknown would be for one where they cost nothing, so machine_file_read refuses it. */
 #include "offload/machine_file.h"
 
 #include <errno.h>
@@ -16,7 +17,7 @@
 
 #define VALUE_MAX 64
 
-enum field_kind { FIELD_RATE, FIELD_SECONDS, FIELD_COUNT };
+enum field_kind { FIELD_RATE, FIELD_SECONDS, FIELD_COUNT, FIELD_BYTES };
 
 static const struct {
     const char *key;
@@ -31,6 +32,11 @@ static const struct {
     {"matmul_flops", offsetof(struct machine, matmul_flops), FIELD_RATE, 1e18, "FLOPs per second"},
     {"step_s", offsetof(struct machine, step_s), FIELD_SECONDS, 60, "seconds of overhead a step"},
     {"threads", offsetof(struct machine, threads), FIELD_COUNT, 4096, "compute threads"},
+    {"ram", offsetof(struct machine, ram), FIELD_BYTES, 1e15, "bytes of RAM that a run may take"},
+    {"disk", offsetof(struct machine, disk), FIELD_BYTES, 1e17,
+     "bytes of disk that a run may write"},
+    {"device_memory", offsetof(struct machine, device_memory), FIELD_BYTES, 1e15,
+     "bytes of device memory that a run may take"},
 };
 #define N_FIELDS (int)(sizeof fields / sizeof fields[0])
 
@@ -56,6 +62,8 @@ static enum err value_set(struct machine *m, int i, double x, const char *path, 
                     fields[i].key, x, fields[i].max, fields[i].unit);
     if (fields[i].kind == FIELD_COUNT)
         *(int *)at = (int)x;
+    else if (fields[i].kind == FIELD_BYTES)
+        *(int64_t *)at = (int64_t)x;
     else
         *(double *)at = x;
     return OK;
@@ -138,6 +146,20 @@ enum err machine_text_load(const char *path, char *text, int64_t *n_bytes)
     return OK;
 }
 
+/* Every rate that a plan divides by. */
+static enum err rates_check(const struct machine *m, const char *path)
+{
+    for (int i = 0; i < N_FIELDS; i++) {
+        const void *at = (const char *)m + fields[i].offset;
+        if (fields[i].kind == FIELD_BYTES) // capacities may be left out
+            continue;
+        if (fields[i].kind == FIELD_COUNT ? *(const int *)at <= 0 : *(const double *)at <= 0)
+            return fail(ERR_INPUT, "%s: %s: is missing or 0 (%s)", path, fields[i].key,
+                        fields[i].unit);
+    }
+    return OK;
+}
+
 enum err machine_file_read(struct machine *m, const char *path)
 {
     char *text = malloc(MACHINE_FILE_BYTES_MAX);
@@ -148,7 +170,7 @@ enum err machine_file_read(struct machine *m, const char *path)
     if (err == OK)
         err = machine_text_parse(m, text, n_bytes, path);
     free(text);
-    return err;
+    return err == OK ? rates_check(m, path) : err;
 }
 
 /* ---- writing ---- */
@@ -164,8 +186,12 @@ int machine_text_format(const struct machine *m, const char *comment, char *text
     for (int i = 0; i < N_FIELDS && n < cap; i++) {
         const void *at = (const char *)m + fields[i].offset;
         char value[VALUE_MAX];
+        if (fields[i].kind == FIELD_BYTES && *(const int64_t *)at <= 0)
+            continue;
         if (fields[i].kind == FIELD_COUNT)
             snprintf(value, sizeof value, "%d", *(const int *)at);
+        else if (fields[i].kind == FIELD_BYTES)
+            snprintf(value, sizeof value, "%lld", (long long)*(const int64_t *)at);
         else
             snprintf(value, sizeof value, "%.6g", *(const double *)at);
         n += snprintf(text + n, (size_t)(cap - n), "%s = %s # %s\n", fields[i].key, value,

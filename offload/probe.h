@@ -42,7 +42,8 @@ struct probe_matmul {
 enum err probe_matmul(const struct ops *ops, const struct probe_matmul *p, double *flops,
                       int64_t *copy_bytes);
 
-/* Machine files: unknown keys and numbers out of range are ERR_INPUT naming file and line. */
+/* Machine files: unknown keys and numbers out of range are ERR_INPUT naming file and line; so are
+ * files that lack a rate or the threads, by name. */
 enum err machine_file_read(struct machine *m, const char *path);
 /* comment may have several lines; NULL: none. The file appears complete, by rename. ERR_IO. */
 enum err machine_file_write(const struct machine *m, const char *path, const char *comment);

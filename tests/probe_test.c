@@ -45,15 +45,24 @@ static void assert_same(const struct machine *a, const struct machine *b)
 static void machine_file_round_trip(void **state)
 {
     (void)state;
-    struct machine m = {3.71e9, 1.25e9, 1.9876543e10, 2.1e12, 2.5e-5, 16}, back;
+    struct machine m = {3.71e9, 1.25e9, 1.9876543e10, 2.1e12, 2.5e-5, 16, .disk = 1 << 30}, back;
     const char *path = temp_path("machine.cfg");
     assert_int_equal(machine_file_write(&m, path, "cpu: a # b\ndate: today"), OK);
     assert_int_equal(machine_file_read(&back, path), OK);
     assert_same(&back, &m);
-    struct machine zero = {0}; // nothing known is a machine file too
-    assert_int_equal(machine_file_write(&zero, path, NULL), OK);
-    assert_int_equal(machine_file_read(&back, path), OK);
-    assert_same(&back, &zero);
+    assert_true(back.ram == 0 && back.disk == 1 << 30 && back.device_memory == 0);
+    static const char *const keys[] = {"nvme_read",    "nvme_write", "ram_read",
+                                       "matmul_flops", "step_s",     "threads"};
+    for (int i = 0; i < 6; i++) { // what is not known is not free of cost
+        struct machine lacks = m;
+        if (i < 5)
+            (&lacks.nvme_read)[i] = 0;
+        else
+            lacks.threads = 0;
+        assert_int_equal(machine_file_write(&lacks, path, NULL), OK);
+        assert_int_equal(machine_file_read(&back, path), ERR_INPUT);
+        assert_non_null(strstr(err_text(), keys[i]));
+    }
     assert_int_equal(machine_file_write(&m, temp_path("no/such/dir.cfg"), NULL), ERR_IO);
     assert_int_equal(machine_file_read(&back, temp_path("missing.cfg")), ERR_INPUT);
     assert_int_equal(machine_file_read(&back, temp_dir), ERR_INPUT);
@@ -88,6 +97,8 @@ static void machine_text_refuses(void **state)
         {"nvme_read = 1e999\n", "not a number"},
         {"nvme_read = 3e9 3e9\n", "not a number"},
         {"nvme_read = 1.2.3\n", "not a number"},
+        {"ram = -1\n", "line 1: ram: -1 is out of range"},
+        {"disk = nan\n", "not a number"},
         {"nvme_read = -1\n", "line 1: nvme_read: -1 is out of range"},
         {"nvme_read = 1e16\n", "out of range"},
         {"step_s = 61\n", "out of range"},
@@ -112,7 +123,8 @@ static void machine_text_refuses(void **state)
     assert_non_null(strstr(err_text(), "line 1: too long"));
     char *big = malloc(MACHINE_FILE_BYTES_MAX + 1);
     memset(big, '\n', MACHINE_FILE_BYTES_MAX + 1);
-    memcpy(big, "threads = 1", 11);
+    const char *keys = "nvme_read=1\nnvme_write=1\nram_read=1\nmatmul_flops=1\nstep_s=1\nthreads=1";
+    memcpy(big, keys, strlen(keys));
     temp_write("big.cfg", big, MACHINE_FILE_BYTES_MAX + 1);
     assert_int_equal(machine_file_read(&m, temp_path("big.cfg")), ERR_INPUT);
     temp_write("fits.cfg", big, MACHINE_FILE_BYTES_MAX);

@@ -30,8 +30,7 @@ class Case:
     def __init__(self, place, n_tokens):
         self.place = place
         model = place.write("long.cfg", MODEL.encode())
-        self.args = ["run", "-m", model, "-i", place.rows("in.jsonl", rows(n_tokens)), "--progress", "none",
-                     "--batch", "4", "--batches", "1"]
+        self.args = ["run", "-m", model, "-i", place.rows("in.jsonl", rows(n_tokens)), "--progress", "none"]
         self.all = self.ends(place.fresh(), "512M")
         for mib in range(17, 200):
             self.small = f"{mib}M"
@@ -49,9 +48,9 @@ class Case:
         done = self.run(out, ram, *more)
         return done.code, read(out), done.err
 
-    def killed(self, out, ram):
+    def killed(self, out, ram, *more):
         """Killed once a row is committed: what stands in OUT.job.json then."""
-        p = self.place.start([*self.args, "-o", out, "--mem-ram", ram])
+        p = self.place.start([*self.args, "-o", out, "--mem-ram", ram, *more])
         ready = p.wait_for(lambda: read(out + ".journal") and Journal(out).rows > 1)
         p.signal(signal.SIGKILL)
         p.end()
@@ -105,7 +104,7 @@ def resumed(tally, place, a):
         tally.check(code == 0 and got == everything, f"--retry-errors: exit {code}, {difference(everything, got)}")
 
     out = place.fresh()
-    job = case.killed(out, "512M")
+    job = case.killed(out, "512M", "--batch", "4", "--batches", "1")  # or all rows would end at once
     if tally.check(job, "a job without a cap was killed after its first rows"):
         tally.check(job.get("prompt_cap") == 0, f"OUT.job.json says that there is no cap: {job.get('prompt_cap')}")
         code, _, err = case.ends(out, case.small)

@@ -1,0 +1,279 @@
+"""The faults of mutants.py: what goes wrong, where, and which tests have to see it.
+
+Each changes one line, or one thing, of the product. A test is a cmocka binary or `driver.py ARGS`; the first
+that fails kills. When a line here no longer matches the source, the fault moves with the code or goes with it.
+"""
+from collections import namedtuple
+
+Mutant = namedtuple("Mutant", "name file old new tests")
+M = []
+
+
+def fault(name, file, old, new, *tests):
+    M.append(Mutant(name, file, old, new, tests))
+
+
+BYTES = "placement_test.py --only=placements"
+DISORDER = "disorder_test.py"
+VERIFY_KV, VERIFY_HIDDEN = "verify_test.py --only kv", "verify_test.py --only hidden"
+VERIFY_WEIGHTS, VERIFY_ROWS = "verify_test.py --only weights", "verify_test.py --only rows"
+
+# ---- order of bytes: reads and writes of an extent, frames, look-ahead
+
+fault("a KV read does not wait for the last write", "engine/home_frames.c",
+      """                        .after = last_ticket(h, &h->kv_last[layer * h->plan->batches + batch]),
+                        .name = "kv",""",
+      """                        .after = NULL,
+                        .name = "kv",""", DISORDER)
+fault("a hidden-state read does not wait for the last write", "engine/home_frames.c",
+      ".after = last_ticket(h, &h->hidden_last[batch])", ".after = NULL", DISORDER)
+fault("the last write of KV is not remembered", "engine/home_frames.c",
+      """                                   .batch = batch};
+        mover_submit(h->mover, &f->write);
+        *last = (struct last_write){&f->write, f->write.seq};
+    }
+    f->step = -1;
+    return OK;
+}
+
+uint8_t *home_kv_tail""",
+      """                                   .batch = batch};
+        mover_submit(h->mover, &f->write);
+    }
+    f->step = -1;
+    return OK;
+}
+
+uint8_t *home_kv_tail""", DISORDER)
+fault("a frame is taken while it is still written", "engine/home_frames.c",
+      """    TRY(wait_ticket(h, &oldest->write, step));
+    oldest->step = step;
+    oldest->n_write = oldest->bad = 0;""",
+      """    oldest->step = step;
+    oldest->n_write = oldest->bad = 0;""", DISORDER)
+fault("a hidden frame is taken while it is still written", "engine/home_frames.c",
+      """    TRY(wait_ticket(h, &oldest->write, step));
+    oldest->step = step;
+    oldest->bad = 0;""",
+      """    oldest->step = step;
+    oldest->bad = 0;""", DISORDER)
+fault("compute does not wait for its KV", "engine/home_frames.c",
+      """        TRY(kv_frame_take(h, step, &f));
+    else
+        TRY(wait_read(h, &f->read, step, &f->bad));
+    *base = f->base;""",
+      """        TRY(kv_frame_take(h, step, &f));
+    *base = f->base;""", DISORDER)
+fault("compute does not wait for its weights", "engine/home_frames.c",
+      """        w->asked = 0;
+        TRY(wait_ticket(h, &w->ticket, step));
+        w->loaded""",
+      """        w->asked = 0;
+        w->loaded""", DISORDER, BYTES)
+fault("a page's dirty bit is dropped", "engine/stage.c",
+      "for (int i = 0; i < row->n_slots_after / KV_PAGE_SLOTS; i++)\n            if (dirty",
+      "for (int i = 0; i + 1 < row->n_slots_after / KV_PAGE_SLOTS; i++)\n            if (dirty", BYTES)
+fault("a page that fills up is not moved to its frame", "engine/layer.c",
+      "if (row->n_slots % KV_PAGE_SLOTS && before < after)", "if (0 && before < after)", BYTES)
+fault("a tail page is moved 64 bytes short", "engine/layer.c",
+      "memcpy(pages[before], tail, (size_t)size);", "memcpy(pages[before], tail, (size_t)size - 64);", BYTES)
+fault("the tail of the next layer", "engine/home_frames.c",
+      "int64_t at = ((int64_t)batch * p->batch + row) * p->decoder + layer;",
+      "int64_t at = ((int64_t)batch * p->batch + row) * p->decoder + (layer + 1) % p->decoder * (row > 0);", BYTES)
+fault("a KV extent is that of the batch before", "engine/home_frames.c",
+      "return ((int64_t)layer * p->batches + batch) * p->pages_batch;",
+      "return ((int64_t)layer * p->batches + (batch > 1 ? batch - 1 : batch)) * p->pages_batch;", BYTES, DISORDER)
+fault("look-ahead brings pages of the pass before", "engine/batch.c",
+      "int slots = pass == batch->pass ? row->n_slots : row->n_slots_after;",
+      "int slots = row->n_slots;", "placement_test.py --only=streamed", BYTES)
+fault("hidden states of the batch before", "engine/home_frames.c",
+      ".offset = h->hidden_scratch_offset + batch * h->hidden_frame_bytes + at,",
+      ".offset = h->hidden_scratch_offset + (batch > 1 ? batch - 1 : batch) * h->hidden_frame_bytes + at,", BYTES)
+fault("a weight frame is given back too early", "engine/stage.c",
+      "if (s.batch == e->order.batches - 1)", "if (s.batch == 0)", BYTES, DISORDER)
+fault("look-ahead beyond what the order allows", "policy/plan.c",
+      "return max64(0, order_pass_steps(order) - 2);", "return max64(0, order_pass_steps(order) + 2);", "plan_test",
+      DISORDER)
+fault("the order of layers: slices before the last decoder layer", "policy/order.c",
+      "int64_t decoder_last = decoder_first + layer_steps * order->decoder;",
+      "int64_t decoder_last = decoder_first + layer_steps * (order->decoder - 1);", "order_test")
+fault("a two-part layer starts its batches out of turn", "policy/order.c",
+      "s->batch = i % 2 == 1 ? (i + 1) / 2 : i / 2 - 1;", "s->batch = i % 2 == 1 ? i / 2 : i / 2 - 1;", "order_test")
+
+# ---- stored bytes: checksums, errors
+
+fault("the checksum of a read is not compared", "offload/mover.c",
+      "return !s->crc || unit_crc(p, i) == s->crc[p->from / MOVER_PIECE];", "return 1;", "mover_test")
+fault("only the first piece of a segment is checked", "offload/mover.c",
+      "return !s->crc || unit_crc(p, i) == s->crc[p->from / MOVER_PIECE];",
+      "return p->from > 0 || unit_crc(p, i) == s->crc[p->from / MOVER_PIECE];", "mover_test")
+fault("what is right at the second read stays wrong", "offload/mover.c",
+      "            p->ticket->segments[i].err = OK;\n        atomic_fetch_add(&m->repaired, 1);",
+      "            p->ticket->segments[i].err = ERR_CORRUPT;\n        atomic_fetch_add(&m->repaired, 1);", "mover_test")
+fault("the second read is believed", "offload/mover.c",
+      "int right = p->io.err == OK && piece_decode(m, p) && unit_is_right(p, i);",
+      "int right = p->io.err == OK && piece_decode(m, p);", "mover_test")
+fault("one bad segment fails its neighbours", "offload/mover.c",
+      "        if (wrong && p->n > 1)\n            p->ticket->segments[i].err = ERR_BUSY;",
+      "        if (p->n > 1)\n            p->ticket->segments[i].err = wrong ? ERR_BUSY : ERR_CORRUPT;", "mover_test")
+fault("a failed write is nobody's affair", "offload/mover.c",
+      "if (t->write || ring_lost(m->ring))", "if (ring_lost(m->ring))", "mover_test")
+fault("neighbours travel together that are none", "offload/mover.c",
+      "s[n].offset == s[0].offset + *n_bytes &&", "s[n].offset >= s[0].offset + *n_bytes &&", "mover_test")
+fault("the earliest due does not go first", "offload/mover.c",
+      "while (*at && (*at)->due <= t->due)", "while (*at && (*at)->due >= t->due)", "mover_test")
+fault("`after` is forgotten", "offload/mover.c",
+      "return !a || a->state != TICKET_QUEUED || a->seq != t->after_seq;",
+      "return !a || a->state != TICKET_QUEUED || a->seq != t->after_seq + 1;", "mover_test")
+fault("a page that could not be read is used", "engine/home_frames.c",
+      "    if (!f->bad)\n        return OK;\n    int n = 0;", "    if (1)\n        return OK;\n    int n = 0;", "verify_test.py --only kv")
+fault("the wrong page's error", "engine/home_frames.c",
+      "return f->segments[n].err;", "return f->segments[n > 0 ? n - 1 : n].err;", "verify_test.py --only kv --full")
+fault("hidden states that could not be read are used", "engine/home_frames.c",
+      "    if (!f || !f->bad)\n        return OK;", "    if (!f || 1)\n        return OK;", VERIFY_HIDDEN)
+fault("a lost prompt leaves those that share with it", "engine/stage.c",
+      "        if (i == b->first_prompt)\n            shared = err;\n", "", VERIFY_HIDDEN)
+fault("a lost row is not computed again", "engine/stage.c",
+      "    row->lost = 1;\n", "", VERIFY_KV, VERIFY_HIDDEN)
+fault("a gathered row is taken from the window beside it", "engine/gather.c",
+      "row->ahead_window = n;", "row->ahead_window = n > 0 ? n - 1 : n;", BYTES)
+fault("a gathered row that did not come is used", "engine/gather.c",
+      "g->ahead[batch->index].segments[row->ahead_window].err == OK", "1", "verify_test.py --only rows --full")
+fault("the codec's wrong bytes are not looked at", "offload/mover.c",
+      "return codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->to, p->n_bytes) == 0;",
+      "codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->to, p->n_bytes / 2);\n    return 1;", "codec_test",
+      "verify_test.py --only zstd")
+fault("a short read counts as whole", "offload/ring.c",
+      "if (io->done_bytes == io->n_bytes)", "if (io->done_bytes > 0)", "ring_test")
+fault("the rest of a short read goes to its start", "offload/ring.c",
+      "char *buf = (char *)io->buf + io->done_bytes;", "char *buf = (char *)io->buf;", "ring_test")
+
+# ---- batches, rows, pages
+
+fault("prefix sharing is blind to one token", "engine/batch.c",
+      "while (shared < most && tokens[shared] == r->tokens[shared] && !wants_score(r, shared))",
+      "while (shared < most && (shared == 5 || tokens[shared] == r->tokens[shared]) && !wants_score(r, shared))",
+      "placement_test.py --only=prefixes")
+fault("prefix sharing under scores", "engine/batch.c",
+      "if (t->first_prompt < 0 || evict_policy_scores(b->evict->policy))", "if (t->first_prompt < 0)",
+      "placement_test.py --only=prefixes")
+fault("a row that leaves keeps its pages", "engine/batch.c",
+      "        t->free_pages[t->n_free_pages++] = row->pages[--row->n_pages];",
+      "        row->n_pages--;", "placement_test.py --only=requeues", BYTES)
+fault("pages of a row that leaves are handed out twice", "engine/batch.c",
+      "        row->pages[row->n_pages++] = t->free_pages[--t->n_free_pages];",
+      "        row->pages[row->n_pages++] = t->free_pages[t->n_free_pages > 1 ? --t->n_free_pages : 0];",
+      "placement_test.py --only=requeues")
+fault("the oldest row returns to the queue instead of the youngest", "engine/batch.c",
+      "t->rows[r].entered > young->entered", "t->rows[r].entered < young->entered", "placement_test.py --only=requeues",
+      "engine_test")
+fault("positions are compacted one too few", "engine/layer.c",
+      "    for (int i = 0; i < batch->n_positions; i++)\n        if (batch->positions[i].token != i)",
+      "    for (int i = 0; i + 1 < batch->n_positions; i++)\n        if (batch->positions[i].token != i)", BYTES)
+fault("a forced span is cut one token late", "engine/layer.c",
+      ".pos = c->span->pos + c->offset,\n            .q = w->q", ".pos = c->span->pos,\n            .q = w->q",
+      "placement_test.py --only=forced")
+fault("RoPE of the cut's own tokens starts at its span", "engine/layer.c",
+      "int64_t pos = cuts[i].span->pos + cuts[i].offset;", "int64_t pos = cuts[i].span->pos;",
+      "placement_test.py --only=forced", BYTES)
+
+# ---- eviction
+
+fault("ties of ranks: the youngest goes", "kernels/cpu/attend_forced_evict.inc",
+      "((key == best->key) & (pos < best->pos))", "((key == best->key) & (pos > best->pos))", "attend_test")
+fault("ties between lanes: the youngest goes", "kernels/cpu/attend_forced_evict.inc",
+      "(lanes.key[i] > key || (lanes.key[i] == key && lanes.pos[i] > best.pos))",
+      "(lanes.key[i] > key || (lanes.key[i] == key && lanes.pos[i] < best.pos))", "attend_test")
+fault("ties of a prompt's ranks: the youngest goes", "policy/evict.h",
+      "return rank_a < rank_b || (rank_a == rank_b && pos_a < pos_b);",
+      "return rank_a < rank_b || (rank_a == rank_b && pos_a > pos_b);", "prompt_test")
+fault("one recent position too few is protected", "policy/evict.h",
+      "return pos < row->sink || pos > now - row->recent;", "return pos < row->sink || pos > now - row->recent + 1;",
+      "prompt_test", "attend_test")
+fault("the victim's slot is the next one", "kernels/cpu/attend_forced_evict.inc",
+      "slot = v.slot == u->n_slots ? -1 : v.slot;",
+      "slot = v.slot == u->n_slots ? -1 : (v.slot + 1) % u->n_slots;", "attend_test")
+fault("the new token's own weight is not scored", "kernels/cpu/attend_forced_evict.inc",
+      "            u->own_score[h] += u->own[h * u->group + r];", "            u->own_score[h] += 0;", "attend_test")
+fault("a written slot keeps the victim's score", "kernels/cpu/attend_forced_evict.inc",
+      "            kv->slot_score[meta + slot] = score;", "            (void)score;", "attend_test")
+fault("a page that eviction changed is not dirty", "kernels/cpu/attend_forced_evict.inc",
+      "__atomic_fetch_or(&kv->dirty[page / 64], 1ull << (page % 64), __ATOMIC_RELAXED);",
+      "__atomic_fetch_or(&kv->dirty[page / 64], (uint64_t)(slot == u->n_slots) << (page % 64), __ATOMIC_RELAXED);",
+      "attend_test", BYTES)
+fault("the ring's slot is one off", "kernels/cpu/attend_forced_evict.inc",
+      "int slot = (s->pos + i) % kv->ring_slots;", "int slot = (s->pos + i + 1) % kv->ring_slots;", "attend_test")
+fault("a prompt keeps one position too many for the ring", "kernels/cpu/slots.c",
+      "first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt);",
+      "first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt) + (kv->ring_slots > 0);", "attend_test", "kv_test",
+      "prompt_test")
+fault("scope layer ranks by the first head alone", "kernels/cpu/slots.c",
+      "int first = layer ? 0 : head, last = layer ? a->from->n_kv_heads : head + 1;",
+      "int first = layer ? 0 : head, last = layer ? 1 : head + 1;", "prompt_test", "attend_test")
+fault("a fractional budget counts the prompt alone", "policy/evict.c",
+      "    int64_t n_tokens = n_prompt + n_max;\n    double", "    int64_t n_tokens = n_prompt;\n    double", "plan_test")
+
+# ---- attention, numbers
+
+fault("a join of splits out of order", "kernels/cpu/attend_forced_split.inc",
+      """    for (int s = 0; s < n_splits; s++) {
+        const float *part""",
+      """    for (int s = n_splits - 1; s >= 0; s--) {
+        const float *part""", "attend_test", "contract_test")
+fault("the own token's weight is added first", "kernels/cpu/attend_forced_split.inc",
+      "float max = u->own[row], sum = 0.0f;", "float max = u->own[row] + 1.0f, sum = 0.0f;", "contract_test")
+fault("splits are joined without their weights", "kernels/cpu/attend_forced_split.inc",
+      "weight[s] = math_exp(split_max[s] - max);", "weight[s] = 1.0f;", "attend_test")
+fault("slots behind the last one count", "kernels/cpu/attend_forced_split.inc",
+      "row_fill(x + r * u->x_stride, s->n, round_up(s->n, KV_PAGE_SLOTS), -INFINITY);",
+      "row_fill(x + r * u->x_stride, s->n, round_up(s->n, KV_PAGE_SLOTS), 0.0f);", "attend_test")
+fault("q4's second code is the first", "kernels/kv.c",
+      "(int)(slow % per_word) * bits,", "(int)(slow % per_word / 2 * 2) * bits,", "kv_test")
+fault("a quantised group's minimum is that of the group before", "kernels/kv.c",
+      "*scale_at(l, panel, l->groups + group, slot) = g.min;",
+      "*scale_at(l, panel, l->groups + (group > 0 ? group - 1 : 0), slot) = g.min;", "kv_test", "attend_test")
+fault("the log-sum-exp forgets the tiles before", "kernels/cpu/head_reduce.inc",
+      "s->sum = fmaf(v16_sum(sum), math_exp(max - joined), rest);",
+      "s->sum = fmaf(v16_sum(sum), math_exp(max - joined), 0 * rest);", "ops_test", "sample_test")
+fault("ties of logits go to the highest id", "kernels/cpu/head_reduce.inc",
+      "if (!(max > s->best_logit))", "if (!(max >= s->best_logit))", "ops_test", "sample_test")
+fault("noise does not know the position", "engine/sample.c",
+      "s->noise_key = mix64(key ^ (uint64_t)pos);", "s->noise_key = mix64(key);", "sample_test", BYTES)
+fault("top-k keeps one more", "engine/sample.c", "n = p->top_k;", "n = p->top_k + 1;", "sample_test")
+
+# ---- the job: commits, resume, OUT
+
+fault("a journal record is skipped", "engine/journal.c",
+      "    j->n_buf += n_payload;\n    j->chain = r.self;", "    j->n_buf -= r.index == 3 ? RECORD_BYTES : 0;\n    j->chain = r.self;",
+      "journal_test", "job_resume_test")
+fault("a commit does not reach the disk", "engine/journal.c",
+      "    if (err == OK)\n        err = sync_data(j->fd, j->path);\n    j->failed", "    j->failed", "kill_test.py --only every_point",
+      "nth_test.py --only disk", "journal_test")
+fault("a record's checksum is not compared", "engine/journal.c",
+      "return r->magic == RECORD_MAGIC && r->self == record_crc(r) && r->job_id == j->job_id;",
+      "return r->magic == RECORD_MAGIC && r->job_id == j->job_id;", "journal_test")
+fault("the chain of records is not followed", "engine/journal.c",
+      "!record_sound(j, r) || r->chain != j->chain)", "!record_sound(j, r))", "journal_test")
+fault("tokens are committed without their payload", "engine/journal.c",
+      "r.crc = crc32c(0, entry->ids, n_payload);", "r.crc = 0;", "journal_test")
+fault("damage is taken for a torn tail", "engine/journal.c",
+      "*found = record_sound(j, &r) && r.group > at;", "*found = 0;", "journal_test")
+fault("lines of OUT are not held against the journal", "engine/job_out.c",
+      "*sound = crc == row->crc;", "*sound = 1;", "job_out_test")
+fault("a resumed row forgets its last token", "engine/job.c",
+      "for (int64_t i = 0; i < from->n; i++) {", "for (int64_t i = 0; i + 1 < from->n; i++) {", "job_resume_test")
+fault("tokens are committed at every third chance only", "engine/job.c",
+      "if (!force && (double)(now - job->commit_ns) * 1e-9 < sync_s)",
+      "if (!force && (double)(now - job->commit_ns) * 1e-9 < 20 * sync_s)", "kill_test.py --only loss")
+
+# ---- memory
+
+fault("the budget is one page off", "policy/plan.c",
+      "if (budget->ram >= 0 && bytes->ram > budget->ram) {", "if (budget->ram >= 0 && bytes->ram > budget->ram + 4096) {",
+      "plan_test", "engine_test")
+fault("a KV frame is not counted", "policy/plan.c",
+      "for (int i = 0; i < p->kv_frames; i++) {", "for (int i = 0; i + 1 < p->kv_frames; i++) {", "engine_test")
+fault("the scratch of a prompt's scores is not counted", "policy/plan.c",
+      "    b->workspace += take_array(c, prompt_pages * PAGE_SLOTS * s->n_kv_heads, 4); // scores\n", "", "engine_test")
+
+MUTANTS = M
