@@ -39,6 +39,42 @@ static void rows_trim(struct job *job)
     }
 }
 
+static uint32_t row_sum(int64_t row, uint32_t crc)
+{
+    return (uint32_t)mix64((uint64_t)row << 32 | crc);
+}
+
+/* Blocks double when there are more rows than they hold. */
+static void marks_add(struct input_marks *m, int64_t row, uint32_t crc)
+{
+    m->every = max_i64(m->every, 1);
+    for (; row / m->every >= INPUT_MARKS; m->every *= 2)
+        for (int i = 0; i < INPUT_MARKS; i++) {
+            int from = 2 * i;
+            m->sums[i] = from < INPUT_MARKS ? m->sums[from] + m->sums[from + 1] : 0;
+        }
+    m->sums[row / m->every] += row_sum(row, crc);
+    m->n_rows = row + 1;
+}
+
+/* Is the row what the last run of the job saw? */
+static void compare_old(struct old_input *old, int64_t row, const struct jsonl_line *line)
+{
+    int64_t every = old->marks.every;
+    if (old->n_bytes < 0 || row >= old->marks.n_rows)
+        return;
+    if (row % every == 0) {
+        old->sum = 0;
+        old->block_line = line->line;
+    }
+    old->sum += row_sum(row, line->crc);
+    int ends = (row + 1) % every == 0 || row + 1 == old->marks.n_rows;
+    if (ends && old->first_bad == 0 && old->sum != old->marks.sums[row / every]) {
+        old->first_bad = old->block_line;
+        old->last_bad = line->line;
+    }
+}
+
 enum err scan_index(struct job *job)
 {
     const struct job_config *c = &job->config;
@@ -56,6 +92,8 @@ enum err scan_index(struct job *job)
             return fail(ERR_INPUT, "%.512s: more than %lld lines", c->in_path,
                         (long long)JSONL_LINES_MAX);
         TRY(rows_room(job));
+        marks_add(&job->marks, job->n_rows, line.crc);
+        compare_old(&job->old, job->n_rows, &line);
         int mine = c->n_shards <= 1 || job->n_rows % c->n_shards == c->shard;
         job->rows[job->n_rows++] = (struct job_row){.offset = line.too_long ? -1 : line.offset,
                                                     .state = mine ? ROW_WAITING : ROW_SKIPPED,
