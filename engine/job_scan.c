@@ -131,31 +131,31 @@ struct id_table {
     uint64_t cap, seed;
 };
 
-static enum err row_id(struct job *job, int64_t k, char **id)
+static enum err row_id(struct job *job, int64_t k, struct text *id)
 {
     const struct job_row *row = &job->rows[k];
     const char *text = "";
     int64_t n = 0;
     if (row->offset >= 0)
         TRY(jsonl_read(&job->in, row->offset, &text, &n));
-    return request_read_id(text, n, k, id);
+    return request_read_id(text, n, row->line, id);
 }
 
 /* Enters row k. *twin: the row that has this custom_id already, or -1. */
-static enum err id_enter(struct job *job, struct id_table *t, int64_t k, const char *id,
+static enum err id_enter(struct job *job, struct id_table *t, int64_t k, struct text id,
                          int64_t *twin)
 {
-    uint64_t hash = hash_bytes(id, (int64_t)strlen(id), t->seed);
+    uint64_t hash = hash_bytes(id.p, id.n, t->seed);
     uint64_t at = (uint64_t)(((unsigned __int128)hash * t->cap) >> 64);
     uint32_t tag = (uint32_t)hash;
     *twin = -1;
     for (; t->slots[at].row; at = at + 1 == t->cap ? 0 : at + 1) {
         if (t->slots[at].tag != tag)
             continue;
-        char *other = NULL;
+        struct text other = {0};
         TRY(row_id(job, (int64_t)t->slots[at].row - 1, &other));
-        int same = strcmp(id, other) == 0;
-        free(other);
+        int same = id.n == other.n && memcmp(id.p, other.p, (size_t)id.n) == 0;
+        free(other.p);
         if (same) {
             *twin = (int64_t)t->slots[at].row - 1;
             return OK;
@@ -244,7 +244,7 @@ static enum err scan_row(struct job *job, struct id_table *ids, int64_t k, struc
     int64_t twin = -1, line_bytes = 0;
     enum err err = scan_parse(job, k, &r, &error);
     if (err == OK || err == ERR_ROW) {
-        enum err entered = id_enter(job, ids, k, r.custom_id, &twin);
+        enum err entered = id_enter(job, ids, k, (struct text){r.custom_id, r.n_custom_id}, &twin);
         err = entered == OK ? err : entered;
     }
     if (err == OK && twin >= 0) {
@@ -281,11 +281,11 @@ static enum err scan_each(struct job *job, struct id_table *ids, struct work *wo
             TRY(scan_row(job, ids, k, work));
             continue;
         }
-        char *id = NULL;
+        struct text id = {0};
         int64_t twin;
         TRY(row_id(job, k, &id));
         enum err err = id_enter(job, ids, k, id, &twin);
-        free(id);
+        free(id.p);
         TRY(err);
     }
     return OK;
