@@ -8,8 +8,11 @@
 #include <string.h>
 
 #include "engine/report.h"
+#include "engine/result.h"
 #include "engine/run.h"
 #include "engine/version.h"
+
+#define STOPS_SHOWN_BYTES 1500 // of stop strings in OUT.job.json
 
 static enum err read_shard(const char *text, int *shard, int *n_shards)
 {
@@ -64,19 +67,39 @@ static enum err check_defaults(const struct config *c)
 
 /* Text that every row's bytes depend on besides the row itself. Which rows, and their order, the
  * job's own identity says: a key that stood twice would make OUT.job.json unreadable. */
-static void extend_fingerprint(struct run *r)
+static enum err extend_fingerprint(struct run *r)
 {
     const struct config *c = r->config;
     size_t n = strlen(r->fingerprint), cap = sizeof r->fingerprint;
-    uint64_t stops = 0;
-    for (int i = 0; i < c->n_stops; i++)
-        stops = hash_bytes(c->stops[i], (int64_t)strlen(c->stops[i]), stops + 1);
+    uint64_t hash = 0;
+    struct out stops = {0};
+    for (int i = 0; i < c->n_stops; i++) {
+        hash = hash_bytes(c->stops[i], (int64_t)strlen(c->stops[i]), hash + 1);
+        out_text(&stops, i > 0 ? " " : "");
+        out_string(&stops, c->stops[i], (int64_t)strlen(c->stops[i]));
+    }
+    if (stops.n > STOPS_SHOWN_BYTES) { // too long to be read; the hash tells them apart
+        char digits[24];
+        stops.n = 0;
+        snprintf(digits, sizeof digits, "%016llx", (unsigned long long)hash);
+        out_text(&stops, digits);
+    }
+    out_bytes(&stops, "", 1);
+    char temperature[32] = "by row", seed[32] = "by row", max_tokens[32] = "by form";
+    if (c->temperature >= 0)
+        snprintf(temperature, sizeof temperature, "%.15g", c->temperature);
+    if (c->seed >= 0)
+        snprintf(seed, sizeof seed, "%lld", (long long)c->seed);
+    if (c->max_tokens > 0)
+        snprintf(max_tokens, sizeof max_tokens, "%lld", (long long)c->max_tokens);
     snprintf(r->fingerprint + n, cap - n,
-             "sampling=max_tokens %lld temperature %.15g top_p %.15g top_k %lld min_p %.15g "
-             "repetition_penalty %.15g seed %lld stops %016llx ignore_eos %d\nunknown_fields=%s\n",
-             (long long)c->max_tokens, c->temperature, c->top_p, (long long)c->top_k, c->min_p,
-             c->repetition_penalty, (long long)c->seed, (unsigned long long)stops, c->ignore_eos,
-             c->unknown_fields);
+             "max_tokens=%s\ntemperature=%s\ntop_p=%.15g\ntop_k=%lld\nmin_p=%.15g\n"
+             "repetition_penalty=%.15g\nseed=%s\nstop=%s\nignore_eos=%d\n",
+             max_tokens, temperature, c->top_p, (long long)c->top_k, c->min_p,
+             c->repetition_penalty, seed, stops.failed ? "" : stops.p, c->ignore_eos);
+    enum err err = stops.failed ? fail(ERR_FIT, "memory: stop strings") : OK;
+    out_free(&stops);
+    return err;
 }
 
 enum err command_open_job(struct run *r, enum request_kind kind, const char *out)
@@ -84,7 +107,7 @@ enum err command_open_job(struct run *r, enum request_kind kind, const char *out
     const struct config *c = r->config;
     const char *sync_s = getenv("SLUICE_SYNC_S"); // for tests: jobs too short for a commit in 5 s
     TRY(check_defaults(c));
-    extend_fingerprint(r);
+    TRY(extend_fingerprint(r));
     struct job_config job = {.kind = kind,
                              .in_path = c->in,
                              .out_path = out,
@@ -140,16 +163,25 @@ static enum err run_rows(struct run *r, enum request_kind kind)
         log_line(LOG_INFO, "resume: %lld of %lld rows are done, %lld were begun",
                  (long long)counts.done, (long long)counts.rows,
                  (long long)max_i64(counts.resumed - counts.done, 0));
+    if (c->dry_run)
+        log_line(LOG_INFO, "dry run: %lld of %lld rows are good",
+                 (long long)(counts.rows - counts.failed), (long long)counts.rows);
     if (!job_live(r->job)) {
         log_line(LOG_INFO, "nothing to do: %lld rows ok, %lld failed", (long long)counts.ok,
                  (long long)counts.failed);
+        if (!c->quiet)
+            report_errors(r, stderr);
         if (!c->dry_run)
             TRY(job_complete(r->job));
         return counts.failed > 0 ? ERR_ROWS : OK;
     }
     TRY(run_plan(r));
-    if (c->dry_run)
-        return OK;
+    if (c->dry_run) {
+        if (!c->quiet)
+            report_errors(r, stderr);
+        job_counts(r->job, &counts);
+        return counts.failed + r->n_left_out > 0 ? ERR_ROWS : OK;
+    }
     TRY(job_set_predicted(r->job, r->time.job_s));
     return walk_and_report(r);
 }
@@ -355,6 +387,7 @@ static enum err cut_windows(struct run *r, int32_t *ids, int64_t n_ids, struct r
             .index = i, .line = i + 1, .kind = REQUEST_SCORE, .form = FORM_SCORE, .logprobs = 1};
         q->tokens = malloc(bytes);
         q->custom_id = strdup("window");
+        q->n_custom_id = (int64_t)strlen("window");
         if (!q->tokens || !q->custom_id)
             return fail(ERR_FIT, "memory: windows");
         memcpy(q->tokens, ids + i * c->window, bytes);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/sample.h"
 
@@ -129,6 +130,7 @@ enum err job_row_failed(struct job *job, int64_t row, const struct request *r,
                         const struct row_error *error)
 {
     int64_t start = job->lines.n;
+    errors_add(&job->errors, error->code, 1, r->line, error->message);
     if (job->on_disk)
         result_error_line(&job->lines, r, error);
     if (job->callbacks.finished)
@@ -537,6 +539,8 @@ static struct job *job_new(const struct job_config *config)
     job->in.file.fd = job->journal_fd = job->partial_fd = -1;
     job->commit_ns = clock_ns();
     job->predicted_s = -1;
+    job->old.n_bytes = -1;
+    job->started_unix_s = (int64_t)time(NULL);
     job->cap_fixed = config->prompt_cap > 0;
     return job;
 }
@@ -569,7 +573,10 @@ static enum err open_steps(struct job *job, struct work *work)
 {
     if (job->on_disk)
         TRY(files_lock(job));
+    if (job->on_disk)
+        manifest_old_input(job);
     TRY(jsonl_open(&job->in, job->config.in_path));
+    jsonl_mark(&job->in, job->old.n_bytes);
     TRY(scan_index(job));
     if (job->on_disk) {
         TRY(manifest_identity(job));

@@ -32,8 +32,11 @@ struct job_config {
     const char *version;         // of sluice; another version is another job. NULL: ""
     /* Of everything that changes the bytes of OUT besides the input: "key=value" lines, kept in
      * OUT.job.json; a difference is exit 8, naming the key. A value has less than 2,048 bytes. The
-     * job itself adds version, job, input_bytes, input_hash, limit, shard, shards, order and epoch;
-     * lines with these keys are dropped. */
+     * job itself adds version, job, input_bytes, input_hash, limit, shard, shards, order, epoch and
+     * unknown_fields; lines with these keys are dropped. Three of them may change without starting
+     * over, because what is done stays what it would be: rows behind the ones that were there
+     * (input, limit), and unknown_fields from error to warn together with retry_errors (a row that
+     * did not fail had no such field). */
     const char *fingerprint;
     const struct evict *evict; // borrowed: slots of each row
     int64_t limit;             // rows; 0: all
@@ -152,5 +155,20 @@ struct job_counts {
     int64_t last_durable_ns;
 };
 void job_counts(const struct job *job, struct job_counts *counts);
+
+#define JOB_ERROR_CODES 32
+#define JOB_ERROR_LINES 5
+/* Why rows failed, those of earlier runs included: a code, how many rows have it, the first of
+ * their lines (from 1) and the message of the first. */
+struct job_errors {
+    int n;
+    struct job_error_code {
+        char code[48], message[160];
+        int64_t n, lines[JOB_ERROR_LINES]; // a complete job knows no lines
+        int n_lines;
+    } code[JOB_ERROR_CODES];
+};
+/* Borrowed until job_close(). */
+const struct job_errors *job_errors(const struct job *job);
 
 #endif

@@ -317,7 +317,8 @@ static enum err count_rows(struct job *job)
                  "resume: %lld lines of %s have changed on the disk; their rows are run again (the "
                  "first: line %lu)",
                  (long long)n_lost, job->paths.partial, (unsigned long)first);
-    return journal_commit(&job->journal);
+    TRY(journal_commit(&job->journal));
+    return errors_load(job);
 }
 
 /* Opens OUT.partial. OUT itself takes its place when a retry, or the last rename, was cut short. */
@@ -352,6 +353,8 @@ static void forget_rows(struct job *job)
 static enum err start_fresh(struct job *job)
 {
     forget_rows(job);
+    job->id = manifest_id(job);
+    job->errors.n = 0;
     if (ftruncate(job->journal_fd, 0) != 0)
         return fail(ERR_IO, "%.512s: %s", job->paths.journal, strerror(errno));
     TRY(open_partial(job, 1));
@@ -385,14 +388,19 @@ static enum err resume(struct job *job, int *empty)
 
 /* ---- OUT that was complete, with rows to retry ---- */
 
-/* Is the line an error row, and of which line of the input? */
-static int is_error_row(const char *text, int64_t n, int64_t *line)
+/* Is the line an error row, and of which line of the input? If not: *tokens of output. */
+static int is_error_row(const char *text, int64_t n, int64_t *line, uint32_t *tokens)
 {
     json_error_t why;
     json_t *root = json_loadb(text, (size_t)n, JSON_ALLOW_NUL, &why);
     const json_t *error = json_object_get(root, "error");
     int is_error = json_is_object(error);
     *line = is_error ? json_integer_value(json_object_get(error, "line")) : 0;
+    const json_t *body = json_object_get(json_object_get(root, "response"), "body");
+    const json_t *usage = json_object_get(body ? body : root, "usage");
+    const json_t *count =
+        usage ? json_object_get(usage, "completion_tokens") : json_object_get(root, "num_tokens");
+    *tokens = (uint32_t)min_i64(max_i64(json_integer_value(count), 0), UINT32_MAX);
     json_decref(root);
     return is_error;
 }
@@ -420,6 +428,7 @@ static enum err reopen_pass(struct job *job, struct jsonl *find, struct jsonl *t
         const char *p;
         int64_t n, line, k;
         int found;
+        uint32_t tokens;
         TRY(jsonl_next(find, &at, &found));
         if (!found)
             return OK;
@@ -427,7 +436,7 @@ static enum err reopen_pass(struct job *job, struct jsonl *find, struct jsonl *t
             return fail(ERR_JOB, "%.512s: line %lld is longer than 64 MiB (use --overwrite)",
                         job->paths.out, (long long)at.line);
         TRY(jsonl_read(text, at.offset, &p, &n));
-        int failed = is_error_row(p, n, &line);
+        int failed = is_error_row(p, n, &line, &tokens);
         if (mark && !failed)
             continue;
         while (!failed && next < job->n_rows && job->rows[next].state != ROW_WAITING)
@@ -446,7 +455,8 @@ static enum err reopen_pass(struct job *job, struct jsonl *find, struct jsonl *t
                                                                   .offset = at.offset,
                                                                   .n = n + 1,
                                                                   .crc = crc,
-                                                                  .failed = failed}));
+                                                                  .failed = failed,
+                                                                  .tokens = tokens}));
         if (job->journal.n_buf > COPY_BYTES)
             TRY(journal_commit(&job->journal));
     }
@@ -475,6 +485,7 @@ static enum err reopen_journal(struct job *job)
 static enum err reopen(struct job *job)
 {
     int empty;
+    job->id = manifest_id(job);
     if (unlink(job->paths.partial) != 0 && errno != ENOENT)
         return fail_open(job->paths.partial);
     TRY(journal_create(&job->journal, job->journal_fd, job->paths.journal, job->id));
@@ -495,6 +506,12 @@ static enum err reopen(struct job *job)
 
 /* ---- what is there ---- */
 
+static enum err out_changed(const struct job *job)
+{
+    return fail(ERR_JOB, "%.512s: has changed since its job ended (use --overwrite or another -o)",
+                job->paths.out);
+}
+
 enum err files_remove(struct job *job)
 {
     if (unlink(job->paths.partial) != 0 && errno != ENOENT)
@@ -512,6 +529,7 @@ static enum err already_complete(struct job *job, const struct manifest_end *end
     job->counts.ok = end->ok;
     job->counts.failed = end->failed;
     job->counts.done = job->counts.resumed = end->ok + end->failed;
+    job->errors = end->errors;
     return files_remove(job);
 }
 
@@ -521,6 +539,8 @@ static void keep_cap(struct job *job, const struct manifest_end *end)
 {
     if (!end->found || end->prompt_cap < 0 || job->cap_fixed || job->config.retry_errors)
         return;
+    if (end->prompt_cap == 0 && end->grown)
+        return; // nobody has planned for the prompts that came since
     job->config.prompt_cap = end->prompt_cap;
     job->cap_fixed = 1;
     if (end->prompt_cap > 0)
@@ -529,24 +549,56 @@ static void keep_cap(struct job *job, const struct manifest_end *end)
                  (long long)end->prompt_cap);
 }
 
+/* OUT of a job that is complete: is it what was written? It becomes part of the answer again. */
+static enum err check_out(const struct job *job, const struct manifest_end *end)
+{
+    char buf[1 << 16];
+    struct file f;
+    uint32_t crc = 0;
+    TRY(file_open(&f, job->paths.out));
+    enum err err = OK;
+    for (int64_t at = 0; err == OK && at < f.n_bytes; at += (int64_t)sizeof buf) {
+        int64_t n = min_i64((int64_t)sizeof buf, f.n_bytes - at);
+        err = file_read(&f, at, n, buf);
+        crc = crc32c(crc, buf, n);
+    }
+    file_close(&f);
+    TRY(err);
+    return crc == end->out_crc ? OK : out_changed(job);
+}
+
+/* OUT is complete, of this job or of one that has become it. */
+static enum err open_complete(struct job *job, const struct manifest_end *end)
+{
+    int retry = job->config.retry_errors && end->failed > 0;
+    keep_cap(job, end);
+    if (!retry && job->counts.rows == end->ok + end->failed) {
+        job->errors = end->errors;
+        if (end->grown)
+            TRY(manifest_write(job, end));
+        return already_complete(job, end);
+    }
+    TRY(check_out(job, end));
+    return reopen(job);
+}
+
 enum err files_open(struct job *job)
 {
     struct manifest_end end;
     struct stat out;
     int has_out = stat(job->paths.out, &out) == 0, empty;
     enum err err = manifest_read(job, &end);
+    if (end.found)
+        job->id = end.journal_id;
     if (err == OK && !end.found && has_out)
         err = fail(ERR_JOB,
                    "%.512s: is there, and no %.512s says from which job (use --overwrite "
                    "or another -o)",
                    job->paths.out, job->paths.manifest);
     if (err == OK && end.complete && has_out) {
-        if (out.st_size == end.out_bytes)
-            return job->config.retry_errors && end.failed > 0 ? reopen(job)
-                                                              : already_complete(job, &end);
-        err =
-            fail(ERR_JOB, "%.512s: has changed since its job ended (use --overwrite or another -o)",
-                 job->paths.out);
+        err = out.st_size == end.out_bytes ? open_complete(job, &end) : out_changed(job);
+        if (err == OK || !job->config.overwrite)
+            return err;
     }
     if (err == OK) {
         err = resume(job, &empty);

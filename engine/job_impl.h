@@ -65,16 +65,35 @@ struct live {
     struct logprobs logprobs;
 };
 
+/* Sums over blocks of rows, so that a change of the input can be named by its line. */
+#define INPUT_MARKS 512
+struct input_marks {
+    int64_t every, n_rows; // rows in a block (the last may have fewer); rows in all
+    uint32_t sums[INPUT_MARKS];
+};
+
+/* The input as the last run of this job saw it, and what the scan finds of it. */
+struct old_input {
+    int64_t n_bytes; // -1: there was none
+    struct input_marks marks;
+    uint32_t sum;                            // of the block under way
+    int64_t block_line, first_bad, last_bad; // lines: of its first row; of the first bad block
+};
+
 struct job_paths {
     char *out, *partial, *journal, *manifest, *tmp, *dir; // owned
 };
 
 /* What OUT.job.json says about the end of the job. */
 struct manifest_end {
-    int found; // there is a manifest, and it is of this very job
+    int found; // there is a manifest, and it is of this very job, or of one that became it:
+    int grown; // rows were added, or flags changed that only admit more rows
+    uint64_t journal_id; // of the journal
     int complete;
     int64_t ok, failed, out_bytes;
-    uint32_t out_crc;   // CRC32C of OUT
+    int64_t out_tokens, ended_unix_s;
+    uint32_t out_crc; // CRC32C of OUT
+    struct job_errors errors;
     int64_t prompt_cap; // of the run that planned first; 0: none; -1: none has planned
 };
 
@@ -98,7 +117,10 @@ struct job {
     int complete; // OUT was complete when the job was opened
     struct job_paths paths;
     char *identity; // owned: "key=value" lines, all that must be equal to resume
-    uint64_t id;    // hash of it
+    uint64_t id;    // of the journal: hash of the identity under which it was begun
+    struct input_marks marks;
+    struct old_input old;
+    int64_t started_unix_s; // this run, by the wall clock
     int journal_fd, partial_fd;
     struct journal journal;
     int64_t partial_bytes;        // durable, and verified
@@ -118,6 +140,7 @@ struct job {
     struct work *by_prompt; // owned: [JOB_PROMPT_BINS] of the work, by length of the prompt
     int cap_fixed;          // config.prompt_cap is the job's for good
     struct job_counts counts;
+    struct job_errors errors;
 };
 
 #define JOB_PROMPT_BINS 1024
@@ -173,15 +196,26 @@ void files_close(struct job *job);
 /* Makes a rename in OUT's directory durable. ERR_IO. */
 enum err files_sync_dir(const struct job *job);
 
+/* ---- job_errors.c ---- */
+/* line 0: not known. */
+void errors_add(struct job_errors *e, const char *code, int64_t n, int64_t line,
+                const char *message);
+/* Counts the rows that the journal calls failed, from their lines. ERR_FIT. */
+enum err errors_load(struct job *job);
+
 /* ---- job_out.c ---- */
 /* All rows are done: OUT. ERR_CORRUPT: lines of OUT.partial have changed; their rows wait again. */
 enum err out_complete(struct job *job);
 
 /* ---- job_manifest.c ---- */
+/* job->old, of the manifest that is there. Before scan_index(). */
+void manifest_old_input(struct job *job);
 /* job->identity and job->id. After scan_index(). ERR_FIT. */
 enum err manifest_identity(struct job *job);
+/* Hash of job->identity. */
+uint64_t manifest_id(const struct job *job);
 /* ERR_JOB names the first key that differs. No file: end->found is 0. */
-enum err manifest_read(const struct job *job, struct manifest_end *end);
+enum err manifest_read(struct job *job, struct manifest_end *end);
 /* Atomic, durable. end NULL: not complete. ERR_IO. */
 enum err manifest_write(const struct job *job, const struct manifest_end *end);
 

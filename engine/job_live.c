@@ -54,10 +54,10 @@ static int64_t find_stop(const struct live *l, int64_t from)
     const struct request *r = &l->request;
     int64_t first = -1;
     for (int i = 0; i < r->n_stops; i++) {
-        int64_t n = (int64_t)strlen(r->stops[i]);
+        int64_t n = r->stops[i].n;
         int64_t start = max_i64(l->text_first, from - n + 1);
         const char *at = l->text.n > start ? memmem(l->text.p + start, (size_t)(l->text.n - start),
-                                                    r->stops[i], (size_t)n)
+                                                    r->stops[i].p, (size_t)n)
                                            : NULL;
         if (at && (first < 0 || at - l->text.p < first))
             first = at - l->text.p;
@@ -171,8 +171,8 @@ static int64_t held_back(const struct live *l)
     const struct request *r = &l->request;
     int64_t most = 0, n_text = l->text.n - l->text_first;
     for (int i = 0; i < r->n_stops; i++)
-        for (int64_t n = min_i64((int64_t)strlen(r->stops[i]) - 1, n_text); n > most; n--)
-            if (memcmp(l->text.p + l->text.n - n, r->stops[i], (size_t)n) == 0)
+        for (int64_t n = min_i64(r->stops[i].n - 1, n_text); n > most; n--)
+            if (memcmp(l->text.p + l->text.n - n, r->stops[i].p, (size_t)n) == 0)
                 most = n;
     return most;
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define WINDOW_BYTES ((int64_t)1 << 20)
@@ -197,7 +198,12 @@ enum err out_complete(struct job *job)
     if (m.n_lost > 0)
         return give_up(&m);
     TRY(files_sync_dir(job));
+    int64_t tokens = 0;
+    for (int64_t k = 0; k < job->n_rows; k++)
+        tokens += job->rows[k].state == ROW_SKIPPED ? 0 : job->rows[k].tokens;
     struct manifest_end end = {.complete = 1,
+                               .out_tokens = tokens,
+                               .ended_unix_s = (int64_t)time(NULL),
                                .ok = job->counts.ok,
                                .failed = job->counts.failed,
                                .out_bytes = m.written,

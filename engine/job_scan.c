@@ -39,6 +39,42 @@ static void rows_trim(struct job *job)
     }
 }
 
+static uint32_t row_sum(int64_t row, uint32_t crc)
+{
+    return (uint32_t)mix64((uint64_t)row << 32 | crc);
+}
+
+/* Blocks double when there are more rows than they hold. */
+static void marks_add(struct input_marks *m, int64_t row, uint32_t crc)
+{
+    m->every = max_i64(m->every, 1);
+    for (; row / m->every >= INPUT_MARKS; m->every *= 2)
+        for (int i = 0; i < INPUT_MARKS; i++) {
+            int from = 2 * i;
+            m->sums[i] = from < INPUT_MARKS ? m->sums[from] + m->sums[from + 1] : 0;
+        }
+    m->sums[row / m->every] += row_sum(row, crc);
+    m->n_rows = row + 1;
+}
+
+/* Is the row what the last run of the job saw? */
+static void compare_old(struct old_input *old, int64_t row, const struct jsonl_line *line)
+{
+    int64_t every = old->marks.every;
+    if (old->n_bytes < 0 || row >= old->marks.n_rows)
+        return;
+    if (row % every == 0) {
+        old->sum = 0;
+        old->block_line = line->line;
+    }
+    old->sum += row_sum(row, line->crc);
+    int ends = (row + 1) % every == 0 || row + 1 == old->marks.n_rows;
+    if (ends && old->first_bad == 0 && old->sum != old->marks.sums[row / every]) {
+        old->first_bad = old->block_line;
+        old->last_bad = line->line;
+    }
+}
+
 enum err scan_index(struct job *job)
 {
     const struct job_config *c = &job->config;
@@ -56,6 +92,8 @@ enum err scan_index(struct job *job)
             return fail(ERR_INPUT, "%.512s: more than %lld lines", c->in_path,
                         (long long)JSONL_LINES_MAX);
         TRY(rows_room(job));
+        marks_add(&job->marks, job->n_rows, line.crc);
+        compare_old(&job->old, job->n_rows, &line);
         int mine = c->n_shards <= 1 || job->n_rows % c->n_shards == c->shard;
         job->rows[job->n_rows++] = (struct job_row){.offset = line.too_long ? -1 : line.offset,
                                                     .state = mine ? ROW_WAITING : ROW_SKIPPED,
@@ -93,31 +131,31 @@ struct id_table {
     uint64_t cap, seed;
 };
 
-static enum err row_id(struct job *job, int64_t k, char **id)
+static enum err row_id(struct job *job, int64_t k, struct text *id)
 {
     const struct job_row *row = &job->rows[k];
     const char *text = "";
     int64_t n = 0;
     if (row->offset >= 0)
         TRY(jsonl_read(&job->in, row->offset, &text, &n));
-    return request_read_id(text, n, k, id);
+    return request_read_id(text, n, row->line, id);
 }
 
 /* Enters row k. *twin: the row that has this custom_id already, or -1. */
-static enum err id_enter(struct job *job, struct id_table *t, int64_t k, const char *id,
+static enum err id_enter(struct job *job, struct id_table *t, int64_t k, struct text id,
                          int64_t *twin)
 {
-    uint64_t hash = hash_bytes(id, (int64_t)strlen(id), t->seed);
+    uint64_t hash = hash_bytes(id.p, id.n, t->seed);
     uint64_t at = (uint64_t)(((unsigned __int128)hash * t->cap) >> 64);
     uint32_t tag = (uint32_t)hash;
     *twin = -1;
     for (; t->slots[at].row; at = at + 1 == t->cap ? 0 : at + 1) {
         if (t->slots[at].tag != tag)
             continue;
-        char *other = NULL;
+        struct text other = {0};
         TRY(row_id(job, (int64_t)t->slots[at].row - 1, &other));
-        int same = strcmp(id, other) == 0;
-        free(other);
+        int same = id.n == other.n && memcmp(id.p, other.p, (size_t)id.n) == 0;
+        free(other.p);
         if (same) {
             *twin = (int64_t)t->slots[at].row - 1;
             return OK;
@@ -211,7 +249,7 @@ static enum err scan_row(struct job *job, struct id_table *ids, int64_t k, struc
     int64_t twin = -1, line_bytes = 0;
     enum err err = scan_parse(job, k, &r, &error);
     if (err == OK || err == ERR_ROW) {
-        enum err entered = id_enter(job, ids, k, r.custom_id, &twin);
+        enum err entered = id_enter(job, ids, k, (struct text){r.custom_id, r.n_custom_id}, &twin);
         err = entered == OK ? err : entered;
     }
     if (err == OK && twin >= 0) {
@@ -248,11 +286,11 @@ static enum err scan_each(struct job *job, struct id_table *ids, struct work *wo
             TRY(scan_row(job, ids, k, work));
             continue;
         }
-        char *id = NULL;
+        struct text id = {0};
         int64_t twin;
         TRY(row_id(job, k, &id));
         enum err err = id_enter(job, ids, k, id, &twin);
-        free(id);
+        free(id.p);
         TRY(err);
     }
     return OK;

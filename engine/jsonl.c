@@ -53,6 +53,16 @@ static enum err window_grow(struct jsonl *j, int64_t cap)
     return OK;
 }
 
+/* The window has just been loaded, behind what `hash` covers. */
+static void window_hash(struct jsonl *j)
+{
+    int64_t end = j->at + j->n_buf;
+    if (j->mark_bytes >= j->at && j->mark_bytes <= end && (j->mark_bytes > j->at || j->at == 0))
+        j->mark_hash = hash_bytes(j->buf, j->mark_bytes - j->at, j->hash);
+    j->hash = hash_bytes(j->buf, j->n_buf, j->hash);
+    j->hashed = end;
+}
+
 enum err jsonl_open(struct jsonl *j, const char *path)
 {
     memset(j, 0, sizeof *j);
@@ -67,8 +77,8 @@ enum err jsonl_open(struct jsonl *j, const char *path)
         jsonl_close(j);
         return err;
     }
-    j->hash = hash_bytes(j->buf, j->n_buf, 0);
-    j->hashed = j->n_buf;
+    j->mark_bytes = -1;
+    window_hash(j);
     if (j->n_buf >= 3 && memcmp(j->buf, "\xef\xbb\xbf", 3) == 0)
         j->pos = 3;
     return OK;
@@ -83,15 +93,21 @@ void jsonl_close(struct jsonl *j)
     j->file.fd = -1;
 }
 
+void jsonl_mark(struct jsonl *j, int64_t n_bytes)
+{
+    CHECK(j->at == 0 && j->hashed == j->n_buf);
+    j->mark_bytes = n_bytes;
+    j->hash = 0;
+    window_hash(j);
+}
+
 /* Windows of the pass stand at multiples of their size: the hash is a function of the bytes alone.
  */
 static enum err window_next(struct jsonl *j)
 {
     TRY(window_load(j, j->at + j->n_buf));
-    if (j->at == j->hashed) {
-        j->hash = hash_bytes(j->buf, j->n_buf, j->hash);
-        j->hashed += j->n_buf;
-    }
+    if (j->at == j->hashed)
+        window_hash(j);
     return OK;
 }
 
@@ -109,6 +125,7 @@ enum err jsonl_next(struct jsonl *j, struct jsonl_line *line, int *found)
     int64_t start = j->pos;
     int blank = 1;
     char last = 0;
+    uint32_t crc = 0;
     while (j->pos < j->file.n_bytes) {
         if (j->pos >= j->at + j->n_buf)
             TRY(window_next(j));
@@ -118,6 +135,7 @@ enum err jsonl_next(struct jsonl *j, struct jsonl_line *line, int *found)
         if (end)
             n = end - p;
         blank = blank && is_blank(p, n);
+        crc = crc32c(crc, p, n);
         if (n > 0)
             last = p[n - 1];
         j->pos += n;
@@ -131,12 +149,14 @@ enum err jsonl_next(struct jsonl *j, struct jsonl_line *line, int *found)
             *line = (struct jsonl_line){.offset = start,
                                         .n_bytes = n_bytes,
                                         .line = j->line,
-                                        .too_long = n_bytes > JSONL_LINE_BYTES_MAX};
+                                        .too_long = n_bytes > JSONL_LINE_BYTES_MAX,
+                                        .crc = crc};
             *found = 1;
             return OK;
         }
         start = j->pos;
         last = 0;
+        crc = 0;
     }
     return OK;
 }

@@ -19,7 +19,9 @@
 
 struct jsonl {
     struct file file;
-    uint64_t hash; // of all bytes, once jsonl_next() found no more
+    uint64_t hash;      // of all bytes, once jsonl_next() found no more
+    int64_t mark_bytes; // jsonl_mark()
+    uint64_t mark_hash; // of the first mark_bytes bytes, once jsonl_next() is past them
     // Private.
     char *buf; // owned
     int64_t buf_cap;
@@ -36,12 +38,17 @@ struct jsonl_line {
     int64_t n_bytes; // without the end of line, be it LF or CR LF
     int64_t line;    // from 1, blank lines counted
     int too_long;    // more than JSONL_LINE_BYTES_MAX; it cannot be read
+    uint32_t crc;    // CRC32C of its bytes, a CR at the end included
 };
 
 /* ERR_INPUT: not a regular file, gzip, zstd, UTF-16. On error nothing is left to close. */
 enum err jsonl_open(struct jsonl *j, const char *path);
 /* Accepts a zeroed or closed one. */
 void jsonl_close(struct jsonl *j);
+
+/* Right after jsonl_open(): the hash of the first n_bytes is wanted as well, as it would be of a
+ * file that ends there. More than the file has: it never comes. */
+void jsonl_mark(struct jsonl *j, int64_t n_bytes);
 
 /* The next line that is not blank, in constant memory; *found 0 at the end. Leave the buffer to it
  * until then: no jsonl_read() in between. */

@@ -287,6 +287,8 @@ void report_print(const struct report_figures *f, const struct run *r, FILE *out
             "%s: %lld of %lld rows ok, %lld failed; %lld prompt + %lld output tokens in %.2f s\n",
             ending(f->err), (long long)n->ok, (long long)n->rows, (long long)n->failed,
             (long long)n->prompt_tokens, (long long)n->output_tokens, f->elapsed_s);
+    if (n->failed > 0)
+        report_errors(r, out);
     fprintf(out, "  %.2f output tokens/s (steady %.2f), %.2f with prompts; %.2f s to start\n",
             f->output_per_s, f->steady_per_s, f->total_per_s, f->startup_s);
     fprintf(out, "  %-12s %10s %10s %8s\n", "lane", "predicted", "measured", "busy");

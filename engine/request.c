@@ -27,7 +27,7 @@ void request_free(struct request *r)
     free(r->tokens);
     free(r->sampling.bias);
     for (int i = 0; i < r->n_stops; i++)
-        free(r->stops[i]);
+        free(r->stops[i].p);
     free(r->stops);
     free(r->stop_ids);
     memset(r, 0, sizeof *r);
@@ -36,8 +36,9 @@ void request_free(struct request *r)
 static enum err default_id(struct request *r)
 {
     char text[32];
-    snprintf(text, sizeof text, "row-%lld", (long long)r->index);
+    snprintf(text, sizeof text, "row-%lld", (long long)r->line);
     r->custom_id = strdup(text);
+    r->n_custom_id = (int64_t)strlen(text);
     return r->custom_id ? OK : fail(ERR_FIT, "no memory for custom_id");
 }
 
@@ -86,8 +87,6 @@ static enum err ids_encode(struct fields *f, struct tokenizer *tok, const char *
     if (!tok)
         return row_fail(f->error, "invalid_request", "%s is text, and the model has no tokenizer",
                         name);
-    if (n_bytes > 0 && memchr(text, 0, (size_t)n_bytes))
-        return row_fail(f->error, "invalid_request", "%s holds a NUL character", name);
     int64_t cap = min_i64(n_bytes + TOKENS_SPARE, ids_limit(f)), n = 0;
     for (;;) {
         TRY(ids_room(ids, cap));
@@ -106,12 +105,23 @@ static enum err ids_encode(struct fields *f, struct tokenizer *tok, const char *
     return ids_check(f, ids, name);
 }
 
+/* Clients may send a list of prompts for as many answers in one response; here a row is one. */
+static enum err many_prompts(struct fields *f, const char *name)
+{
+    return row_fail(f->error, "unsupported_field",
+                    "%s is a list of prompts; a row has one (give each prompt a row of its own)",
+                    name);
+}
+
 static enum err ids_list(struct fields *f, struct json *j, const char *name, struct ids *ids)
 {
     int64_t n = 0;
     while (json_next(j) != JSON_ARRAY_END) {
         if (j->last == JSON_ERROR)
             return row_fail_json(f->error, j->err);
+        if (n == 0 && (j->last == JSON_STR || j->last == JSON_ARRAY_BEGIN) &&
+            strcmp(name, "prompt") == 0)
+            return many_prompts(f, name);
         if (j->last != JSON_INT || j->big || j->i64 < 0 || j->i64 >= f->defaults->vocab)
             return row_fail(f->error, "invalid_request",
                             "%s[%lld] must be a token id: an integer from 0 to %d", name,
@@ -289,7 +299,7 @@ static enum err ids_chat(struct fields *f, struct tokenizer *tok, const struct t
     TRY(count_nodes(f));
     json_error_t why;
     json_t *messages = json_loadb(f->line + f->messages.at, (size_t)f->messages.n,
-                                  JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+                                  JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (!messages)
         return row_fail(f->error, "invalid_request", "messages: %s", why.text);
     enum err err = render(f, tok, tmpl, messages, ids);
@@ -359,9 +369,11 @@ static enum err copy_stops(struct request *r, const struct request_defaults *d)
         return OK;
     r->stops = calloc((size_t)d->n_stops, sizeof *r->stops);
     for (; r->stops && r->n_stops < d->n_stops; r->n_stops++) {
-        r->stops[r->n_stops] = strdup(d->stops[r->n_stops]);
-        if (!r->stops[r->n_stops])
+        struct text *stop = &r->stops[r->n_stops];
+        stop->p = strdup(d->stops[r->n_stops]);
+        if (!stop->p)
             break;
+        stop->n = (int64_t)strlen(stop->p);
     }
     return r->n_stops == d->n_stops ? OK : fail(ERR_FIT, "no memory for stop strings");
 }
@@ -453,7 +465,7 @@ static void hash_row(struct fields *f)
     struct request *r = f->r;
     const char *body = f->body.set ? f->line + f->body.at : f->line;
     uint64_t hash = mix64((uint64_t)r->index + 1);
-    hash = hash_bytes(r->custom_id, (int64_t)strlen(r->custom_id), hash);
+    hash = hash_bytes(r->custom_id, r->n_custom_id, hash);
     r->hash = hash_bytes(body, f->body.set ? f->body.n : f->n_bytes, hash);
 }
 
@@ -508,9 +520,10 @@ enum err request_parse(struct request *r, enum request_kind kind, const char *li
     return err;
 }
 
-enum err request_read_id(const char *line, int64_t n_bytes, int64_t index, char **custom_id)
+enum err request_read_id(const char *line, int64_t n_bytes, int64_t line_number,
+                         struct text *custom_id)
 {
-    struct request r = {.index = index};
+    struct request r = {.line = line_number};
     struct row_error error;
     struct fields f = {.r = &r, .error = &error, .line = line, .n_bytes = n_bytes, .where = "line"};
     enum err err = fields_form(&f, REQUEST_GENERATE);
@@ -519,7 +532,7 @@ enum err request_read_id(const char *line, int64_t n_bytes, int64_t index, char 
     if (err == OK && !r.custom_id)
         err = default_id(&r);
     if (err == OK) {
-        *custom_id = r.custom_id;
+        *custom_id = (struct text){r.custom_id, r.n_custom_id};
         r.custom_id = NULL;
     }
     request_free(&r);

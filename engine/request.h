@@ -11,6 +11,11 @@
 #include "kernels/ops.h"
 
 enum request_kind { REQUEST_GENERATE, REQUEST_SCORE };
+/* Bytes with a length: a NUL among them is a character like any other. One more stands behind. */
+struct text {
+    char *p;
+    int64_t n;
+};
 enum request_form { FORM_BATCH_CHAT, FORM_BATCH_COMPLETION, FORM_PLAIN, FORM_SCORE };
 
 /* How a token is chosen. Penalties and logit_bias act first, ties go to the lowest id. */
@@ -31,7 +36,8 @@ struct request {
     int kind;        // enum request_kind
     int form;        // enum request_form
     uint64_t hash;   // of (row number, custom_id, body): id and request_id
-    char *custom_id; // owned; "row-N" when the row has none
+    char *custom_id; // owned; [n_custom_id]; "row-N", N its line, when the row has none
+    int64_t n_custom_id;
     int has_custom_id;
 
     int32_t *tokens; // owned; [n_cap] prompt, then known or generated tokens
@@ -41,8 +47,8 @@ struct request {
 
     struct sampling sampling;
     int ignore_eos;
-    int n_stops;  // stop strings
-    char **stops; // owned
+    int n_stops;        // stop strings
+    struct text *stops; // owned, as are the texts
     int n_stop_ids;
     int32_t *stop_ids; // owned
     int logprobs;      // 1: log-probability of every output token
@@ -93,9 +99,10 @@ enum err request_parse(struct request *r, enum request_kind kind, const char *li
                        int64_t index, int64_t line_number, const struct request_defaults *defaults,
                        struct tokenizer *tokenizer, const struct template *tmpl,
                        struct row_error *error);
-/* Only the custom_id of a line, as request_parse() leaves it, bad rows included: *custom_id is
+/* Only the custom_id of a line, as request_parse() leaves it, bad rows included: its bytes are
  * owned by the caller, "row-N" when the row has none. ERR_FIT. */
-enum err request_read_id(const char *line, int64_t n_bytes, int64_t index, char **custom_id);
+enum err request_read_id(const char *line, int64_t n_bytes, int64_t line_number,
+                         struct text *custom_id);
 /* A request made of token ids (copied): n_prompt as prompt, the n_tokens - n_prompt after them
  * known; room for n_cap. Sampling is greedy, everything else off. ERR_FIT. */
 enum err request_from_ids(struct request *r, enum request_kind kind, int64_t index,

@@ -50,6 +50,9 @@ struct field {
 
 static enum err bad_value(struct fields *f, const struct field *field, const struct json *j)
 {
+    if (field->kind == FIELD_INT && field->min == field->max)
+        return row_fail(f->error, "invalid_request", "%s must be %lld", field->name,
+                        (long long)field->min);
     if (field->kind == FIELD_INT)
         return row_fail(f->error, "invalid_request", "%s must be an integer from %lld to %lld",
                         field->name, (long long)field->min, (long long)field->max);
@@ -113,10 +116,20 @@ static enum err field_read(struct fields *f, const struct field *field, struct j
     return err == OK ? OK : row_fail_json(f->error, err);
 }
 
-/* A copy of the string that j stands on. NUL cannot be told from the end of a text by anything
- * downstream, so it is refused. */
+/* A copy of n bytes, with a NUL behind them. NULL: no memory. */
+static char *bytes_copy(const char *p, int64_t n)
+{
+    char *copy = malloc((size_t)n + 1);
+    if (copy) {
+        memcpy(copy, p, (size_t)n);
+        copy[n] = 0;
+    }
+    return copy;
+}
+
+/* A copy of the string that j stands on. */
 static enum err string_copy(struct fields *f, const struct json *j, const char *name,
-                            int64_t max_bytes, char **out)
+                            int64_t max_bytes, struct text *out)
 {
     if (j->last != JSON_STR)
         return row_fail(f->error, "invalid_request", "%s must be a string, is %s", name,
@@ -124,19 +137,61 @@ static enum err string_copy(struct fields *f, const struct json *j, const char *
     if (j->n_str > max_bytes)
         return row_fail(f->error, "invalid_request", "%s has %lld bytes, at most %lld are allowed",
                         name, (long long)j->n_str, (long long)max_bytes);
-    if (memchr(j->str, 0, (size_t)j->n_str))
-        return row_fail(f->error, "invalid_request", "%s holds a NUL character", name);
-    *out = strdup(j->str);
-    return *out ? OK : fail(ERR_FIT, "no memory for %s", name);
+    *out = (struct text){bytes_copy(j->str, j->n_str), j->n_str};
+    return out->p ? OK : fail(ERR_FIT, "no memory for %s", name);
 }
 
 /* id_early() has it already. */
 static enum err read_custom_id(struct fields *f, struct json *j)
 {
-    char *id = NULL;
-    TRY(string_copy(f, j, "custom_id", REQUEST_ID_BYTES, &id));
-    free(id);
+    if (j->last == JSON_INT && !j->big)
+        return OK;
+    if (j->last != JSON_STR)
+        return row_fail(f->error, "invalid_request",
+                        "custom_id must be a string (or an integer), is %s",
+                        json_kind_name(j->last));
+    if (j->n_str > REQUEST_ID_BYTES)
+        return row_fail(f->error, "invalid_request",
+                        "custom_id has %lld bytes, at most %lld are allowed", (long long)j->n_str,
+                        (long long)REQUEST_ID_BYTES);
     return OK;
+}
+
+/* --unknown-fields warn: once a run, not once a row. */
+static enum err warn_unknown(const struct fields *f, const char *name)
+{
+    static int warned;
+    if (!warned)
+        log_line(LOG_WARN, "%s: field \"%.100s\" is not supported and ignored; so are others",
+                 f->where, name);
+    warned = 1;
+    return OK;
+}
+
+/* What a client may ask the answer to look like: text is what it gets. */
+static enum err read_response_format(struct fields *f, struct json *j)
+{
+    char type[64] = "";
+    if (j->last != JSON_OBJECT_BEGIN)
+        return row_fail(f->error, "invalid_request", "response_format must be an object");
+    while (json_next(j) == JSON_KEY) {
+        int is_type = json_is(j, "type");
+        if (is_type && json_next(j) == JSON_STR) {
+            snprintf(type, sizeof type, "%s", j->str);
+        } else if (is_type || json_skip(j) != OK) {
+            return j->last == JSON_ERROR ? row_fail_json(f->error, j->err)
+                                         : row_fail(f->error, "invalid_request",
+                                                    "response_format.type must be a string");
+        }
+    }
+    if (j->last == JSON_ERROR)
+        return row_fail_json(f->error, j->err);
+    if (strcmp(type, "text") == 0)
+        return OK;
+    if (f->defaults->unknown_fields_warn)
+        return warn_unknown(f, "response_format");
+    return row_fail(f->error, "unsupported_field",
+                    "response_format \"%s\" is not supported, only \"text\" is", type);
 }
 
 static enum err read_method(struct fields *f, struct json *j)
@@ -345,6 +400,7 @@ static const struct field fields_table[] = {
     {"stream", GENERATED, FIELD_BOOL, AT(stream), 0, 0, NULL},
     {"model", GENERATED, FIELD_IGNORED, 0, 0, 0, NULL},
     {"user", GENERATED, FIELD_IGNORED, 0, 0, 0, NULL},
+    {"response_format", GENERATED, FIELD_CALL, 0, 0, 0, read_response_format},
 };
 
 static const struct field *field_find(const struct json *j, int form)
@@ -357,13 +413,9 @@ static const struct field *field_find(const struct json *j, int form)
 
 static enum err field_unknown(struct fields *f, struct json *j)
 {
-    static int warned; // once a run, not once a row
     if (!f->defaults->unknown_fields_warn)
         return row_fail(f->error, "unsupported_field", "field \"%.100s\" is not supported", j->str);
-    if (!warned)
-        log_line(LOG_WARN, "%s: field \"%.100s\" is not supported and ignored; so are others",
-                 f->where, j->str);
-    warned = 1;
+    TRY(warn_unknown(f, j->str));
     enum err err = json_skip(j);
     return err == OK ? OK : row_fail_json(f->error, err);
 }
@@ -401,16 +453,24 @@ static enum err object_read(struct fields *f, int64_t at, int64_t n, int form)
  */
 static enum err id_early(struct fields *f, struct json *j)
 {
-    if (json_next(j) != JSON_STR)
+    char digits[24];
+    struct text id = {digits, 0};
+    json_next(j);
+    if (j->last == JSON_STR)
+        id = (struct text){(char *)(uintptr_t)j->str, j->n_str};
+    else if (j->last == JSON_INT && !j->big) // a client's counter, kept as it is written
+        id.n = snprintf(digits, sizeof digits, "%lld", (long long)j->i64);
+    else
         return json_skip(j);
-    if (j->n_str <= REQUEST_ID_BYTES && !memchr(j->str, 0, (size_t)j->n_str)) {
-        char *id = strdup(j->str);
-        if (!id)
-            return fail(ERR_FIT, "no memory for custom_id");
-        free(f->r->custom_id);
-        f->r->custom_id = id;
-        f->r->has_custom_id = 1;
-    }
+    if (id.n > REQUEST_ID_BYTES)
+        return OK;
+    char *copy = bytes_copy(id.p, id.n);
+    if (!copy)
+        return fail(ERR_FIT, "no memory for custom_id");
+    free(f->r->custom_id);
+    f->r->custom_id = copy;
+    f->r->n_custom_id = id.n;
+    f->r->has_custom_id = 1;
     return OK;
 }
 

@@ -153,6 +153,12 @@ static void out_word(struct out *o, const char *key, const char *value)
     out_string(o, value, (int64_t)strlen(value));
 }
 
+static void out_custom_id(struct out *o, const struct request *r)
+{
+    out_key(o, "custom_id");
+    out_string(o, r->custom_id, r->n_custom_id);
+}
+
 static void out_count(struct out *o, const char *key, int64_t x)
 {
     out_key(o, key);
@@ -447,7 +453,7 @@ static void out_batch_row(struct out *o, const struct result *res)
     int chat = r->form == FORM_BATCH_CHAT;
     out_text(o, "{");
     out_id(o, "id", "batch_req_", r->hash);
-    out_word(o, "custom_id", r->custom_id);
+    out_custom_id(o, r);
     out_key(o, "response");
     out_text(o, "{");
     out_count(o, "status_code", 200);
@@ -469,7 +475,7 @@ static void out_plain_row(struct out *o, const struct result *res)
 {
     const struct request *r = res->r;
     out_text(o, "{");
-    out_word(o, "custom_id", r->custom_id);
+    out_custom_id(o, r);
     out_key(o, "text");
     out_string(o, res->text, res->n_text);
     out_key(o, "token_ids");
@@ -507,7 +513,7 @@ static void out_score_row(struct out *o, const struct result *res)
     int is_greedy;
     double sum = result_logprob(res, &is_greedy);
     out_text(o, "{");
-    out_word(o, "custom_id", r->custom_id);
+    out_custom_id(o, r);
     out_key(o, "logprob");
     out_number(o, sum);
     out_count(o, "num_tokens", r->n_tokens - r->n_prompt);
@@ -543,7 +549,7 @@ void result_error_line(struct out *o, const struct request *r, const struct row_
     out_text(o, "{");
     if (batch)
         out_id(o, "id", "batch_req_", r->hash);
-    out_word(o, "custom_id", r->custom_id);
+    out_custom_id(o, r);
     if (batch) {
         out_key(o, "response");
         out_text(o, "null");

@@ -126,15 +126,16 @@ static void write_fingerprint(struct run *r, const struct config *c)
 {
     const struct model *m = &r->opened.model;
     const struct evict *e = &r->evict;
-    char kv[256] = "full";
+    size_t cap = sizeof r->fingerprint;
+    int n = snprintf(r->fingerprint, cap,
+                     "model=%016llx\nisa=%s\ncompute=%s\nkv_policy=%s\nkv_format=%s\n",
+                     (unsigned long long)m->fingerprint, isa_name(r->ops.isa),
+                     compute_name(r->ops.compute), c->kv_policy, kv_format_name(r->kv_format));
     if (e->policy != EVICT_FULL)
-        snprintf(kv, sizeof kv, "%s budget %s recent %s sink %d scope %s%s", c->kv_policy,
-                 c->kv_budget, c->kv_recent ? c->kv_recent : "default", e->sink, c->kv_scope,
-                 e->simulate ? " simulate" : "");
-    snprintf(r->fingerprint, sizeof r->fingerprint,
-             "model=%016llx\nisa=%s\ncompute=%s\nkv=%s\nkv_format=%s\n",
-             (unsigned long long)m->fingerprint, isa_name(r->ops.isa), compute_name(r->ops.compute),
-             kv, kv_format_name(r->kv_format));
+        snprintf(r->fingerprint + n, cap - (size_t)n,
+                 "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n",
+                 c->kv_budget, c->kv_recent ? c->kv_recent : "by policy", e->sink, c->kv_scope,
+                 e->simulate);
 }
 
 /* The format that most of the model's weights have. */
@@ -431,6 +432,7 @@ static enum err choose_plan(struct run *r, const struct plan_wish *wish)
              "plan: the longest prompts do not fit: %s; %lld rows with prompts above %lld tokens "
              "become error rows",
              why, (long long)(all.n_rows - r->work.n_rows), (long long)r->work.prompt_max);
+    r->n_left_out = all.n_rows - r->work.n_rows;
     job_cap_fix(r->job, r->work.prompt_max, &r->work);
     return OK;
 }

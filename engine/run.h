@@ -45,7 +45,7 @@ struct run {
     enum ring_kind io;
     struct budget budget;
     char offload_dir[4096];
-    char fingerprint[2048]; // what fixes the bytes, as lines for OUT.job.json
+    char fingerprint[8192]; // what fixes the bytes, as lines for OUT.job.json
     struct job *job;        // owned
     struct work work;
     struct plan_costs costs;
@@ -55,6 +55,7 @@ struct run {
     struct plan_bytes bytes;
     struct plan_time time;
     int elsewhere; // 1: `plan`: what --machine says of threads and capacities holds, not this box
+    int64_t n_left_out; // rows whose prompts run_plan found too long
     int keep_rows; // 1: a plan holds all rows, or it does not fit; else run_plan may leave some out
     struct engine engine;
     int engine_opened;

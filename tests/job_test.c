@@ -84,7 +84,7 @@ static void plain_rows(void **state)
                             "nonsense\n");
     assert_int_equal(json_array_size(rows), 3);
     const json_t *row = row_at(rows, 0), *usage = json_object_get(row, "usage");
-    assert_string_equal(str(row, "custom_id"), "row-0");
+    assert_string_equal(str(row, "custom_id"), "row-1");
     assert_string_equal(str(row, "finish_reason"), "length");
     assert_int_equal(json_array_size(json_object_get(row, "token_ids")), 6);
     assert_int_equal(num(usage, "prompt_tokens"), 3);
@@ -93,7 +93,7 @@ static void plain_rows(void **state)
     assert_string_equal(str(row_at(rows, 1), "custom_id"), "q\"\n");
     assert_string_equal(error_code(row_at(rows, 2)), "invalid_json");
     assert_int_equal(num(json_object_get(row_at(rows, 2), "error"), "line"), 4);
-    assert_string_equal(str(row_at(rows, 2), "custom_id"), "row-2");
+    assert_string_equal(str(row_at(rows, 2), "custom_id"), "row-4");
     json_decref(rows);
 }
 
@@ -291,7 +291,7 @@ static void double_ids(void **state) // J05
                             "{\"custom_id\":\"b\",\"prompt\":\"x\",\"max_tokens\":2}\n"
                             "{\"custom_id\":\"\\u0061\",\"prompt\":\"x\",\"max_tokens\":2}\n"
                             "{\"prompt\":\"x\",\"max_tokens\":2}\n"
-                            "{\"custom_id\":\"row-3\",\"prompt\":\"x\",\"max_tokens\":2}\n"
+                            "{\"custom_id\":\"row-4\",\"prompt\":\"x\",\"max_tokens\":2}\n"
                             "{\"custom_id\":\"a\",\"prompt\":\"x\",\"max_tokens\":2}\n");
     static const int bad[] = {0, 0, 1, 0, 1, 1};
     for (size_t i = 0; i < 6; i++) {

@@ -223,12 +223,45 @@ static int teardown(void **state)
     return 0;
 }
 
+/* The hash of a beginning is the hash of a file that ends there. */
+static void marks(void **state)
+{
+    (void)state;
+    enum { WINDOW = 256 << 10, BYTES = 2 * WINDOW + 1000 };
+    static const int64_t ends[] = {0, 1, 999, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW, BYTES};
+    char *text = malloc(BYTES);
+    for (int64_t i = 0; i < BYTES; i++)
+        text[i] = i % 97 == 96 ? '\n' : (char)('a' + mix64((uint64_t)i) % 26);
+    for (size_t k = 0; k < sizeof ends / sizeof ends[0]; k++) {
+        uint64_t hash[2];
+        for (int whole = 0; whole < 2; whole++) {
+            struct jsonl j;
+            struct jsonl_line line;
+            int found = 1;
+            temp_write("marked", text, whole ? BYTES : ends[k]);
+            assert_int_equal(jsonl_open(&j, temp_path("marked")), OK);
+            jsonl_mark(&j, ends[k]);
+            while (found)
+                assert_int_equal(jsonl_next(&j, &line, &found), OK);
+            hash[whole] = whole ? j.mark_hash : j.hash;
+            assert_true(whole || j.mark_hash == j.hash);
+            jsonl_close(&j);
+        }
+        assert_true(hash[0] == hash[1]);
+    }
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_files), cmocka_unit_test(strange_files),
-        cmocka_unit_test(borders),     cmocka_unit_test(hash_is_of_bytes),
-        cmocka_unit_test(long_lines),  cmocka_unit_test(changed_file),
+        cmocka_unit_test(marks),
+        cmocka_unit_test(small_files),
+        cmocka_unit_test(strange_files),
+        cmocka_unit_test(borders),
+        cmocka_unit_test(hash_is_of_bytes),
+        cmocka_unit_test(long_lines),
+        cmocka_unit_test(changed_file),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
