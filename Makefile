@@ -67,6 +67,8 @@ $(BUILD)/tests/%_test: $(BUILD)/tests/%_test.o $(BUILD)/libsluice.a
 
 $(BUILD)/tests/device_test: $(BUILD)/tests/sim_device.o
 
+$(BUILD)/tests/tools/pack_source: LDLIBS += -lcmocka
+
 $(BUILD)/tests/tools/%: $(BUILD)/tests/tools/%.o $(BUILD)/libsluice.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -o $@ $< $(BUILD)/libsluice.a $(LDLIBS)
@@ -77,7 +79,8 @@ $(BUILD)/tests/tools/%.so: tests/tools/%.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(filter-out $(SAN),$(CFLAGS)) -fPIC -fno-builtin -shared -o $@ $< -ldl
 
-tests: $(TESTS) $(TOOLS) $(SHIMS)
+tools: $(TOOLS) $(SHIMS)
+tests: $(TESTS) tools
 
 # What has to be installed: for the build, for `make demo`, for `make check`.
 deps:
@@ -86,7 +89,7 @@ demo-deps:
 	$(Q).ci/deps.sh demo
 check-deps:
 	$(Q).ci/deps.sh check
-	$(Q)$(MAKE) --no-print-directory $(VENV)/ready || echo "no $(VENV): tests that need its wheels are skipped"
+	$(Q)$(MAKE) --no-print-directory $(VENV)/ready
 
 $(VENV)/ready: tests/requirements.txt
 	$(call say,VENV,$(VENV))
@@ -98,8 +101,9 @@ $(GOLDENV)/ready: tests/goldens/requirements.txt tests/requirements.txt
 	$(Q)python3 -m venv $(GOLDENV) && $(GOLDENV)/bin/pip install -q --disable-pip-version-check -r $<
 	$(Q)touch $@
 
-# Every test there is; ends in one line. ARGS="--only NAME" runs some, ARGS="--list" names them.
-check: check-deps
+# Every test there is; ends in one line. ARGS="--only NAME" builds and runs some, ARGS="--list" names them.
+check:
+	$(Q).ci/deps.sh check
 	$(Q)python3 tests/check.py $(ARGS)
 
 asan:
@@ -108,6 +112,10 @@ asan:
 # 30 power cuts of an ext4 disk under running jobs (root, loop devices).
 powercut: all $(SHIMS)
 	$(Q)python3 tests/powercut_test.py --full
+
+# Can the tests see? Faults of one line in copies of the source, each to be met by a test that it names.
+mutants: check-deps
+	$(Q)python3 tests/mutants.py $(ARGS)
 
 tidy:
 	$(Q)python3 tests/tidy.py
@@ -136,5 +144,5 @@ clean:
 	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so
 
 -include $(OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) $(CU_OBJ:.o=.d)
-.PHONY: all tests deps demo-deps check-deps check asan powercut tidy format demo goldens plots clean
+.PHONY: all tools tests deps demo-deps check-deps check asan powercut mutants tidy format demo goldens plots clean
 .SECONDARY:

@@ -1,13 +1,12 @@
-#!/usr/bin/env python3
 """Everything `make check` runs, two jobs at a time; ends with one line `N passed, N failed, N skipped`.
 
     check.py [--list] [--only NAME]... [--asan] [--jobs N]
 
-Builds first (release; ASan + UBSan under build/asan), then runs the cmocka binaries of both builds, the
-Python drivers and tidy. Owns: what is run, how it is counted, the logs in build/check/NAME.log. Refuses:
-to call anything passed that did not say so: a runner without a summary, or with a bad exit status and
-no failure counted, counts as one failure. Needs only the standard library itself; drivers run in
-build/venv ($SLUICE_PYTHON names another interpreter).
+Builds what is asked for first (release; ASan + UBSan under build/asan), then runs the cmocka binaries, the
+Python drivers and tidy. Owns: what is run, how it is counted, what may be skipped, the logs in
+build/check/NAME.log. Refuses: to call anything passed that did not say so (a runner without a summary, or
+with a bad exit status and no failure counted, is one failure), and a skip whose reason SKIPS does not know.
+Needs only the standard library itself; drivers run in build/venv ($SLUICE_PYTHON names another interpreter).
 """
 import argparse
 import concurrent.futures
@@ -24,36 +23,56 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LOGS = os.path.join(ROOT, "build/check")
 SANITIZE = ["BUILD=build/asan", "OPT=-O1 -g", "SAN=-fsanitize=address,undefined -fno-sanitize-recover"]
 LIMIT_S = 900  # a shared machine may take thrice what an idle one does
+IN_CI = os.environ.get("CI", "") not in ("", "0", "false")
 
-# Arguments of drivers whose defaults do not do; {build} is the build folder.
+# All that may be skipped: its name in the last lines, and what the line `SKIP reason` of the test says.
+SKIPS = (
+    ("no GPU", r"no GPU|no CUDA device"),
+    ("no root", r"cannot be mounted|not root|no userfaultfd"),         # mounts, and pages that nobody delivers
+    ("no io_uring", r"io_uring is refused|no seccomp filter"),         # containers forbid one or the other
+    ("no such instruction set on this CPU", r"this CPU has no "),
+)
+# And these on a machine that could not fetch what they need; where CI is set they are failures.
+LACKS = (
+    ("no wheel", r"Python module \w+ is missing"),
+    ("no model", r"no SmolLM2|no GGUF|SLUICE_TEST_GGUF names no"),
+    ("no tool", r"no gnuplot|no localedef|could not be downloaded"),
+)
+
+# Arguments of drivers whose defaults do not do. A driver built on trial.arguments needs none.
 SCRIPT_ARGS = {
     "score_golden": ["./sluice"],
     "evict_golden": ["./sluice"],
-    "template_live": ["{build}/tests/tools/template_tool", "build/cache"],
-    "token_live": ["--cache", "build/cache", "--strings", "3000"],
-    "cli_test": ["./sluice"],
-    "placement_test": ["./sluice"],
-    "crash_test": ["./sluice"],
-    "fault_test": ["./sluice"],
-    "budget_test": ["./sluice"],
-    "bad_input_test": ["./sluice"],
-    "prompt_cap_test": ["./sluice"],
+    "template_live": ["build/tests/tools/template_tool", "build/cache"],
+    "token_live": ["--cache", "build/cache"],
+    "mutants": ["--applies"],
 }
-# Modules that drivers import, and this.
+# Modules that drivers import, and this. Every other tests/*.py is run.
 NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "model_make", "nth", "golden_common", "template_snippets",
-               "patched"}
+               "patched", "mutant_list"}
 # These run under the sanitizers too: hostile input end to end.
 ALSO_ASAN = {"bad_input_test"}
-# These run hundreds of small durable jobs: on a busy disk they wait for nothing but fsync, so their
-# files lie in memory when there is room. Real disks are ring_test's, budget_test's and the goldens'.
-FSYNC_HEAVY = {"crash_test", "placement_test", "fault_test", "prompt_cap_test", "sight_test", "disorder_test",
-               "verify_test", "kill_test", "nth_test", "powercut_test", "trouble_test"}
+# Every cmocka test runs under the sanitizers. Without them as well: kernels, whose code the optimiser makes
+# (other instructions, other order of sums); what has threads, whose timing is another; and the bounds of
+# memory and time that those tests hold only without shadow memory.
+ALSO_RELEASE = {
+    "attend_test", "codec_test", "decode_test", "dtype_own_test", "dtype_test", "int8_test", "isa_test", "ops_test",
+    "order_test", "sample_test",
+    "device_test", "engine_test", "job_test", "journal_test", "mover_test", "pool_test", "ring_limits_test", "ring_test",
+    "gguf_bad_test", "probe_test",
+}
+# These run hundreds of small durable jobs: on a busy disk they wait for nothing but fsync, so their files
+# lie in memory when there is room. placement_test is not among them: that bytes pass through O_DIRECT of a
+# real file system is what it is for, as ring_test, budget_test and the goldens' drivers are.
+FSYNC_HEAVY = {"crash_test", "fault_test", "prompt_cap_test", "sight_test", "disorder_test", "verify_test", "kill_test",
+               "nth_test", "powercut_test", "trouble_test", "admission_test", "plan_flags_test"}
 MEMORY_DIR, MEMORY_BYTES = "/dev/shm", 2 << 30
-# These have parts for a real model: tests/model.sh fetches it, and they skip those parts when it cannot.
-WANT_MODEL = {"score_golden", "budget_test"}
-WHEELS = {"numpy", "tokenizers", "jinja2", "gguf", "safetensors", "torch", "transformers"}
-SLOW_FIRST = ("crash_test", "nth_test", "kill_test", "placement_test", "budget_test", "fault_test", "template_live", "token_live",
-              "evict_golden", "score_golden", "evict_ref")
+# These have parts for a real model, which tests/model.sh fetches.
+WANT_MODEL = {"score_golden", "budget_test", "placement_test", "cli_test"}
+WHEELS = {"numpy", "tokenizers", "jinja2", "gguf", "safetensors", "ml_dtypes"}
+SLOW_FIRST = ("placement_test", "nth_test", "kill_test", "crash_test", "verify_test", "fault_test", "budget_test",
+              "sight_test", "disorder_test", "evict_golden", "score_golden", "cli_test", "token_live", "template_live",
+              "evict_ref", "asan/codec_test", "asan/pack_test", "asan/ops_test")
 
 
 MODEL = ""  # of WANT_MODEL, once main has it
@@ -65,10 +84,23 @@ class Runner:
     def __init__(self, name, argv, build):
         self.name, self.argv, self.build = name, argv, build
         self.passed = self.failed = self.skipped = 0
+        self.skips = []  # reasons, as SKIPS and LACKS name them
         self.why, self.seconds = "", 0.0
 
     def log_path(self):
         return os.path.join(LOGS, self.name.replace("/", "-") + ".log")
+
+    def is_driver(self):
+        return len(self.argv) > 1 and self.argv[1].endswith(".py")
+
+    def targets(self):
+        """What make has to build for it."""
+        if not self.build:
+            return set()
+        if not self.is_driver():
+            return {self.argv[0]}
+        with open(os.path.join(ROOT, self.argv[1]), encoding="utf-8") as f:
+            return {"all", "tools"} if "tests/tools" in f.read() else {"all"}
 
 
 def python():
@@ -81,17 +113,15 @@ def runners(want_release):
     units = sorted(os.path.basename(p)[:-2] for p in glob.glob(os.path.join(ROOT, "tests/*_test.c")))
     scripts = sorted(os.path.basename(p)[:-3] for p in glob.glob(os.path.join(ROOT, "tests/*.py")))
     scripts = [s for s in scripts if s not in NOT_DRIVERS]
-    scripts.sort(key=lambda s: SLOW_FIRST.index(s) if s in SLOW_FIRST else len(SLOW_FIRST))
     if want_release:
         out.append(Runner("tidy", [sys.executable, "tests/tidy.py", "--self-test"], None))
-        out += [Runner(s, [python(), f"tests/{s}.py"] +
-                       [a.format(build="build") for a in SCRIPT_ARGS.get(s, [])], "build") for s in scripts]
+        out += [Runner(s, [python(), f"tests/{s}.py", *SCRIPT_ARGS.get(s, [])], "build") for s in scripts]
     out += [Runner(f"asan/{s}", [python(), f"tests/{s}.py", "build/asan/sluice"], "build/asan")
             for s in scripts if s in ALSO_ASAN]
     out += [Runner(f"asan/{u}", [f"build/asan/tests/{u}"], "build/asan") for u in units]
     if want_release:
-        out += [Runner(u, [f"build/tests/{u}"], "build") for u in units]
-    return out
+        out += [Runner(u, [f"build/tests/{u}"], "build") for u in units if u in ALSO_RELEASE]
+    return sorted(out, key=lambda r: SLOW_FIRST.index(r.name) if r.name in SLOW_FIRST else len(SLOW_FIRST))
 
 
 def count(r, text, code):
@@ -109,20 +139,32 @@ def count(r, text, code):
         r.why = "printed no summary"
         missing = re.search(r"^ModuleNotFoundError: No module named '(\w+)", text, re.M)
         if missing and missing[1] in WHEELS:
-            r.skipped, r.why = 1, f"Python module {missing[1]} is missing"
-            return
+            r.skipped = 1
+            text, code = f"SKIP Python module {missing[1]} is missing\n", 0
+    judge_skips(r, re.findall(r"^SKIP (.*)$", text, re.M))
     lines = [x.strip() for x in text.splitlines() if x.strip()]
     if code and not r.failed:
         r.failed = 1
         r.why = f"exit status {code}" + (f": {lines[-1][:100]}" if lines else "")
     elif r.passed + r.failed + r.skipped == 0:
         r.failed, r.why = 1, r.why or "ran no test"
-    elif r.failed:
+    elif r.failed and not r.why:
         bad = [x for x in lines if re.match(r"(FAIL|\[  FAILED  \] [a-z])", x)]
         r.why = bad[0][:120] if bad else ""
-    elif r.skipped:
-        skips = [x for x in lines if re.search(r"\bskip", x, re.I) and x != lines[-1]]
-        r.why = skips[0][:120] if skips else ""
+
+
+def judge_skips(r, reasons):
+    """Each skip has a reason that may be: any other is a failure."""
+    bad = []
+    for reason in reasons:
+        may = [name for name, words in SKIPS + (() if IN_CI else LACKS) if re.search(words, reason)]
+        r.skips += may[:1]
+        bad += [] if may else [f"may not be skipped: {reason[:100]}"]
+    if r.skipped > len(reasons):
+        bad += [f"{r.skipped - len(reasons)} skipped without a reason"] * (r.skipped - len(reasons))
+    if bad:
+        r.skipped -= len(bad)
+        r.failed, r.why = r.failed + len(bad), bad[0]
 
 
 def run_one(r, built):
@@ -130,7 +172,7 @@ def run_one(r, built):
     if r.build and not os.path.exists(r.argv[0]):
         r.failed, r.why = 1, f"{r.argv[0]} was not built"
         return r
-    if r.build and built.get(r.build, 0) and r.argv[0].endswith(("python", "python3")):
+    if r.build and built.get(r.build, 0) and r.is_driver():
         r.failed, r.why = 1, f"the build in {r.build} failed"
         return r
     env = {**os.environ, "BUILD": r.build or "build", "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1",
@@ -172,17 +214,46 @@ def memory_has_room():
     return os.access(MEMORY_DIR, os.W_OK) and st.f_bavail * st.f_frsize >= MEMORY_BYTES
 
 
-def build(folder, args, jobs):
+def make(what, args, jobs):
     """make's exit status; what it printed goes to build/check/make-*.log."""
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")}
     start = time.monotonic()
-    path = os.path.join(LOGS, "make-" + folder.replace("/", "-") + ".log")
+    path = os.path.join(LOGS, "make-" + what.replace("/", "-") + ".log")
     with open(path, "wb") as log:
-        code = subprocess.run(["make", "-k", f"-j{jobs}", "all", "tests"] + args, cwd=ROOT, env=env, stdout=log,
+        code = subprocess.run(["make", "-k", f"-j{jobs}", *args], cwd=ROOT, env=env, stdout=log,
                               stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL).returncode
-    what = "built" if code == 0 else f"DOES NOT BUILD, see {os.path.relpath(path, ROOT)}"
-    print(f"  {folder:28s} {what} ({time.monotonic() - start:.0f} s)", flush=True)
+    said = "built" if code == 0 else f"DOES NOT BUILD, see {os.path.relpath(path, ROOT)}"
+    print(f"  {what:28s} {said} ({time.monotonic() - start:.0f} s)", flush=True)
     return code
+
+
+def make_all(todo, jobs):
+    """Builds what these runners need: {folder: make's exit status}."""
+    built = {}
+    for folder, args in (("build", []), ("build/asan", SANITIZE)):
+        targets = set().union(*(r.targets() for r in todo if r.build == folder))
+        if targets:
+            built[folder] = make(folder, sorted(targets) + args, jobs)
+    if any(r.is_driver() and r.build for r in todo) and "SLUICE_PYTHON" not in os.environ:
+        code = make("build/venv", ["build/venv/ready"], 1)
+        if code and not IN_CI:
+            print("  no build/venv: what needs its wheels is skipped")
+        elif code:
+            built["build/venv"] = code
+    return built
+
+
+def end(todo, built):
+    """The last lines: what was skipped and why, then the count; the exit status."""
+    failed = sum(r.failed for r in todo) + sum(code != 0 for code in built.values())
+    if failed:
+        print(f"logs: {os.path.relpath(LOGS, ROOT)}/")
+    for name, _ in SKIPS + LACKS:
+        at = {r.name: r.skips.count(name) for r in todo if name in r.skips}
+        if at:
+            print(f"skipped, {name}: " + ", ".join(f"{who} ({n})" for who, n in at.items()))
+    print(f"{sum(r.passed for r in todo)} passed, {failed} failed, {sum(r.skipped for r in todo)} skipped")
+    return 1 if failed or not todo else 0
 
 
 def main():
@@ -198,10 +269,10 @@ def main():
         print("\n".join(r.name for r in todo))
         return 0
     os.makedirs(LOGS, exist_ok=True)
-    builds = [("build", [])] if any(r.build == "build" for r in todo) else []
-    builds += [("build/asan", SANITIZE)] if any(r.build == "build/asan" for r in todo) else []
-    built = {folder: build(folder, args, a.jobs) for folder, args in builds}
-
+    started = time.monotonic()
+    built = make_all(todo, a.jobs)
+    for r in todo:  # build/venv is there only now
+        r.argv = [python() if i == 0 and r.is_driver() and r.build else x for i, x in enumerate(r.argv)]
     global MODEL
     MODEL = os.environ.get("SLUICE_TEST_GGUF", "")
     if not MODEL and any(r.name in WANT_MODEL for r in todo):
@@ -217,11 +288,9 @@ def main():
 
     with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
         list(pool.map(one, todo))
-    failed = sum(r.failed for r in todo) + sum(code != 0 for code in built.values())
-    if failed:
-        print(f"logs: {os.path.relpath(LOGS, ROOT)}/")
-    print(f"{sum(r.passed for r in todo)} passed, {failed} failed, {sum(r.skipped for r in todo)} skipped")
-    return 1 if failed or not todo else 0
+    print(f"{time.monotonic() - started:.0f} s in all; {sum(r.seconds for r in todo):.0f} s in tests, most in " +
+          ", ".join(f"{r.name} {r.seconds:.0f}" for r in sorted(todo, key=lambda r: -r.seconds)[:5]))
+    return end(todo, built)
 
 
 if __name__ == "__main__":

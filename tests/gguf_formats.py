@@ -2,7 +2,7 @@
 """Compares the number formats with gguf-py's dequantisers, bit for bit, and the reader with its
 writer.
 
-Needs numpy and gguf (skips without) and the tools of build/tests/tools; $BUILD names another build.
+Needs the tools of build/tests/tools; $BUILD names another build.
 Arguments are GGUF files to compare as well, all tensors of them.
 """
 import os
@@ -10,26 +10,21 @@ import subprocess
 import sys
 import tempfile
 
-try:
-    import gguf
-    import numpy as np
-except ImportError as e:
-    print(f"skip: {e}")
-    print("0 passed, 0 failed, 1 skipped")
-    sys.exit(0)
+import gguf
+import numpy as np
+
+from trial import Tally
 
 BUILD = os.environ.get("BUILD", "build")
 TOOLS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", BUILD, "tests/tools")
 Type = gguf.GGMLQuantizationType
 N_ROWS, K = 67, 1536  # two panels and three rows more; three ranges of dtype_dump
-counts = {"passed": 0, "failed": 0, "skipped": 0}
+tally = Tally()
 rng = np.random.default_rng(20240817)
 
 
 def report(name, ok, detail=""):
-    counts["passed" if ok else "failed"] += 1
-    if not ok:
-        print(f"FAILED {name}: {detail}")
+    tally.check(ok, f"{name}: {detail}")
 
 
 def dump(name, rows, how):
@@ -182,8 +177,7 @@ def main():
             writer_check(folder, n_per_part)
     for path in sys.argv[1:]:
         model_check(path)
-    print(", ".join(f"{v} {k}" for k, v in counts.items()))
-    return 1 if counts["failed"] else 0
+    return tally.end()
 
 
 if __name__ == "__main__":

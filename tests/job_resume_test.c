@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "tests/job_help.h"
+#include "tests/skip.h"
 
 static const char INPUT[] =
     "{\"prompt\":\"a\",\"max_tokens\":5,\"ignore_eos\":true}\n"
@@ -366,7 +367,7 @@ static void full_disk(void **state) // F08
     for (int pages = 1; pages < 9; pages++) {
         int rc = run_on_full_disk(pages);
         if (rc == 77)
-            skip(); // not root, or no mounts here
+            skip_because("tmpfs cannot be mounted here: not root, or no mounts");
         if (rc != 0 && rc != 9)
             fail_msg("%d pages: %d", pages, rc);
         full += rc == 9;

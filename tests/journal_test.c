@@ -199,8 +199,7 @@ static void write_errors(void **state)
     struct journal j;
     int fd = open("/dev/full", O_RDWR);
     struct journal_entry e = {.kind = JOURNAL_ROW, .index = 1, .n = 1};
-    if (fd < 0)
-        skip();
+    assert_true(fd >= 0);
     int file = open_file("k");
     assert_int_equal(journal_create(&j, file, "k", ID), OK);
     j.fd = fd;

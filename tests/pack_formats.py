@@ -1,51 +1,54 @@
 #!/usr/bin/env python3
 """One small random model at a time, as a Hugging Face directory and as a GGUF file: both must pack to
-the same shape and the same numbers, and each pack must hold what its file holds.
+the same shape and the same numbers, and each pack must hold what its file holds: pack_formats.py
 
-    tests/pack_formats.py [build/tests/pack_source_test]
-
-Needs torch, transformers and gguf; skips without them. The GGUF side is written here from the published
-layout (names, keys, order of the rows of q and k), not by a converter, so that opt and biases are
-covered too."""
-
+The safetensors package writes the one, in one file or in shards, gguf the other; the GGUF side follows the
+published layout (names, keys, order of the rows of q and k), not a converter, so that opt and biases are
+covered too. $BUILD/tests/tools/pack_source packs and compares.
+"""
 import json
 import os
 import subprocess
 import sys
-import tempfile
 
-try:
-    import gguf
-    import numpy as np
-    import torch
-    from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
-                              OPTConfig, OPTForCausalLM, Qwen2Config, Qwen2ForCausalLM)
-except ImportError as e:
-    print(f"no {e.name}: skipped")
-    print("0 passed, 0 failed, 1 skipped")
-    sys.exit(0)
+import gguf
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save_file
 
+import golden_common  # noqa: F401  (where tiny is found)
+import tiny
+import trial
+
+TOOL = os.path.join(os.path.dirname(trial.HERE), os.environ.get("BUILD", "build"), "tests/tools/pack_source")
 LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=32.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=8192)
+PLAIN = dict(rope_type="default", rope_theta=10000.0)
 SMALL = dict(hidden_size=96, intermediate_size=160, num_hidden_layers=3, num_attention_heads=4,
-             num_key_value_heads=2, vocab_size=5000, max_position_embeddings=256)
-OPT = dict(hidden_size=64, ffn_dim=128, num_hidden_layers=3, num_attention_heads=4, vocab_size=5000,
-           max_position_embeddings=100, word_embed_proj_dim=64, dropout=0.0)
+             num_key_value_heads=2, vocab_size=5000, max_position_embeddings=256, rms_norm_eps=1e-6,
+             hidden_act="silu", tie_word_embeddings=False, attention_bias=False, mlp_bias=False,
+             rope_parameters=PLAIN)
+OPT = dict(model_type="opt", architectures=["OPTForCausalLM"], hidden_size=64, ffn_dim=128, num_hidden_layers=3,
+           num_attention_heads=4, vocab_size=5000, max_position_embeddings=100, word_embed_proj_dim=64,
+           do_layer_norm_before=True, activation_function="relu", enable_bias=True, tie_word_embeddings=True,
+           layer_norm_elementwise_affine=True, _remove_final_layer_norm=False)
+
+
+def llama(kind="llama", **more):
+    name = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2"}[kind]
+    return {**SMALL, "model_type": kind, "architectures": [name + "ForCausalLM"], **more}
+
+
 MODELS = {
-    "llama-tied-llama3": (LlamaForCausalLM, LlamaConfig(
-        **SMALL, tie_word_embeddings=True, rope_parameters=LLAMA3)),
-    "llama-biases-linear": (LlamaForCausalLM, LlamaConfig(
-        **SMALL, attention_bias=True, mlp_bias=True,
-        rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0))),
-    "llama-heads": (LlamaForCausalLM, LlamaConfig(**{**SMALL, "num_key_value_heads": 4})),
-    "mistral-head-dim": (MistralForCausalLM, MistralConfig(
-        **SMALL, head_dim=32, sliding_window=None)),
-    "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SMALL, use_sliding_window=False)),
-    "opt": (OPTForCausalLM, OPTConfig(**OPT)),
-    "opt-350m": (OPTForCausalLM, OPTConfig(**{
-        **OPT, "word_embed_proj_dim": 32, "do_layer_norm_before": False})),
-    "opt-gelu-no-bias": (OPTForCausalLM, OPTConfig(
-        **OPT, activation_function="gelu", enable_bias=False)),
+    "llama-tied-llama3": llama(tie_word_embeddings=True, rope_parameters=LLAMA3),
+    "llama-biases-linear": llama(attention_bias=True, mlp_bias=True,
+                                 rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0)),
+    "llama-heads": llama(num_key_value_heads=4),
+    "mistral-head-dim": llama("mistral", head_dim=32, sliding_window=None),
+    "qwen2": llama("qwen2", use_sliding_window=False),
+    "opt": OPT,
+    "opt-350m": {**OPT, "word_embed_proj_dim": 32, "do_layer_norm_before": False},
+    "opt-gelu-no-bias": {**OPT, "activation_function": "gelu", "enable_bias": False},
 }
 LLAMA_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
@@ -79,47 +82,86 @@ def paired(rows, n_heads):
     return rows.reshape(n_heads, 2, half, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
-def rope_divisors(config, inv_freq):
-    dim = config.head_dim or config.hidden_size // config.num_attention_heads
-    exponents = torch.arange(0, dim, 2, dtype=torch.float) / dim  # in f32, as the converter has it
-    plain = 1.0 / (config.rope_parameters["rope_theta"] ** exponents)
-    return (plain.double() / inv_freq.double()).float().numpy()
+def head_dim(config):
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
 
-def write_gguf(path, model, config):
-    opt = config.model_type == "opt"
-    arch = "opt" if opt else "qwen2" if config.model_type == "qwen2" else "llama"
+def rope_divisors(config):
+    """Plain over scaled rotation frequencies, in f32 as a converter has them."""
+    rope, d = config["rope_parameters"], head_dim(config)
+    plain = (1 / np.float32(rope["rope_theta"]) ** (np.arange(0, d, 2, dtype=np.float32) / d)).astype(np.float32)
+    old, low, high = rope["original_max_position_embeddings"], rope["low_freq_factor"], rope["high_freq_factor"]
+    length = 2 * np.pi / plain
+    smooth = (old / length - low) / (high - low)
+    scaled = np.where(length > old / low, plain / rope["factor"], plain)
+    between = (length <= old / low) & (length >= old / high)
+    scaled = np.where(between, ((1 - smooth) / rope["factor"] + smooth) * plain, scaled)
+    return (plain / scaled).astype(np.float32)
+
+
+def tensors_of(config, seed):
+    """{Hugging Face name: f32 array of numbers that bf16 holds}; norms and biases are random too."""
+    kind = config["model_type"]
+    if kind == "opt":
+        shapes = tiny.shapes_opt(config)
+        norms = ("layer_norm.weight", "layer_norm.bias")
+        keep = lambda name: config["enable_bias"] or name.endswith(("weight", *norms))
+    else:
+        biased = config["attention_bias"] or kind == "qwen2"
+        shapes = tiny.shapes_llama({**config, "head_dim": head_dim(config), "attention_bias": biased})
+        keep = lambda name: kind != "qwen2" or not name.endswith("o_proj.bias")
+    r = np.random.RandomState(seed)
+    return {name: (r.standard_normal(shape) * 0.1).astype(ml_dtypes.bfloat16).astype(np.float32)
+            for name, shape, _ in shapes if keep(name)}
+
+
+def write_hf(folder, tensors, config, sharded):
+    os.mkdir(folder)
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+        json.dump({**config, "dtype": "bfloat16"}, f)
+    stored = {name: x.astype(ml_dtypes.bfloat16) for name, x in tensors.items()}
+    if not sharded:
+        return save_file(stored, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+    where = {}
+    for i in range(3):
+        part = sorted(stored)[i::3]
+        where.update(dict.fromkeys(part, f"model-{i + 1:05}-of-00003.safetensors"))
+        save_file({name: stored[name] for name in part}, os.path.join(folder, where[part[0]]))
+    with open(os.path.join(folder, "model.safetensors.index.json"), "w", encoding="utf-8") as f:
+        json.dump({"metadata": {}, "weight_map": where}, f)
+    return None
+
+
+def write_gguf(path, tensors, config):
+    opt = config["model_type"] == "opt"
+    arch = "opt" if opt else "qwen2" if config["model_type"] == "qwen2" else "llama"
     writer = gguf.GGUFWriter(path, arch)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.ffn_dim if opt else config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_context_length(config.max_position_embeddings)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["ffn_dim"] if opt else config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_context_length(config["max_position_embeddings"])
     if opt:
         writer.add_layer_norm_eps(1e-5)
-        writer.add_bool("opt.norm_after", not config.do_layer_norm_before)
-        writer.add_string("opt.activation", config.activation_function)
+        writer.add_bool("opt.norm_after", not config["do_layer_norm_before"])
+        writer.add_string("opt.activation", config["activation_function"])
     else:
-        writer.add_head_count_kv(config.num_key_value_heads)
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-        if getattr(config, "head_dim", None):
-            writer.add_key_length(config.head_dim)
-            writer.add_value_length(config.head_dim)
-        if config.rope_parameters["rope_type"] == "linear":
+        writer.add_head_count_kv(config["num_key_value_heads"])
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+        if "head_dim" in config:
+            writer.add_key_length(config["head_dim"])
+            writer.add_value_length(config["head_dim"])
+        if config["rope_parameters"]["rope_type"] == "linear":
             writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
-            writer.add_rope_scaling_factor(config.rope_parameters["factor"])
-        if config.rope_parameters["rope_type"] == "llama3":
-            writer.add_tensor("rope_freqs.weight",
-                              rope_divisors(config, type(model.model.rotary_emb)(config).inv_freq))
-    for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        data = tensor.float().numpy()
+            writer.add_rope_scaling_factor(config["rope_parameters"]["factor"])
+        if config["rope_parameters"]["rope_type"] == "llama3":
+            writer.add_tensor("rope_freqs.weight", rope_divisors(config))
+    for name, data in tensors.items():
         if arch == "llama" and ".q_proj." in name:
-            data = paired(data, config.num_attention_heads)
+            data = paired(data, config["num_attention_heads"])
         if arch == "llama" and ".k_proj." in name:
-            data = paired(data, config.num_key_value_heads)
+            data = paired(data, config["num_key_value_heads"])
         writer.add_tensor(gguf_name(name, OPT_NAMES if opt else LLAMA_NAMES),
                           np.ascontiguousarray(data))
     writer.write_header_to_file()
@@ -140,39 +182,25 @@ def to_v4(directory):
         json.dump(config, f)
 
 
-def run(program, *paths):
-    done = subprocess.run([program, *paths], capture_output=True, text=True)
-    if done.returncode != 0:
-        print(done.stdout + done.stderr)
-    return done.returncode == 0
+def packs(tally, what, *paths):
+    done = subprocess.run([TOOL, *paths], capture_output=True, text=True, check=False)
+    tally.check(done.returncode == 0, f"{what}: {(done.stdout + done.stderr)[-600:]}")
 
 
-def main():
-    program = sys.argv[1] if len(sys.argv) > 1 else "build/tests/pack_source_test"
-    n_ok = n_all = 0
-    for seed, (name, (cls, config)) in enumerate(MODELS.items()):
-        torch.manual_seed(seed)
-        model = cls(config).to(torch.bfloat16).eval()
-        with torch.no_grad():
-            for p in model.parameters():  # norms and biases too
-                p.copy_(torch.randn(p.shape) * 0.1)
-        results = []
-        with tempfile.TemporaryDirectory() as temp:
-            directory, file = os.path.join(temp, name), os.path.join(temp, name + ".gguf")
-            model.save_pretrained(directory, max_shard_size="300KB" if seed % 2 else "1GB")
-            write_gguf(file, model, config)
-            results.append(run(program, directory, file))
-            results.append(run(program, directory))
-            results.append(run(program, file))
-            if config.model_type in ("llama", "mistral", "qwen2"):
-                to_v4(directory)
-                results.append(run(program, directory, file))
-        print(f"{name}: {sum(results)} of {len(results)} ok")
-        n_ok += sum(results)
-        n_all += len(results)
-    print(f"{n_ok} passed, {n_all - n_ok} failed, 0 skipped")
-    return 0 if n_ok == n_all else 1
+def formats(tally, place, a):
+    """Each model in both formats, alone and against each other; llama's config as two versions write it."""
+    for seed, (name, config) in enumerate(MODELS.items()):
+        tensors = tensors_of(config, seed)
+        folder, file = place.at(name), place.at(name + ".gguf")
+        write_hf(folder, tensors, config, sharded=seed % 2)
+        write_gguf(file, tensors, config)
+        packs(tally, f"{name}, both", folder, file)
+        packs(tally, f"{name}, directory", folder)
+        packs(tally, f"{name}, GGUF", file)
+        if config["model_type"] != "opt":
+            to_v4(folder)
+            packs(tally, f"{name}, config.json of version 4", folder, file)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(trial.run_parts(__doc__, (formats,)))

@@ -315,7 +315,7 @@ static void configs_are_good(void **state)
     (void)state;
     DIR *d = opendir("configs");
     if (!d)
-        skip(); // not started from the top of the tree
+        fail_msg("start it from the top of the tree: no configs here");
     int n = 0;
     for (struct dirent *e; (e = readdir(d));) {
         char path[300];

@@ -1,6 +1,7 @@
 /* tests/ring_limits_test.c - offload/ring where the system says no: lost completions, hung threads,
  * io_uring refused, limits on memory, descriptors, file size and disk. */
 #include "tests/ring_util.h"
+#include "tests/skip.h"
 
 #include <errno.h>
 #include <linux/audit.h>
@@ -76,7 +77,7 @@ static void test_hung_thread(void **state)
     struct uffdio_register hang = {.range = {(uintptr_t)hole, 4096},
                                    .mode = UFFDIO_REGISTER_MODE_MISSING};
     if (uffd < 0 || ioctl(uffd, UFFDIO_API, &api) != 0 || ioctl(uffd, UFFDIO_REGISTER, &hang) != 0)
-        skip();
+        skip_because("no userfaultfd here");
     struct ring *r;
     struct ring_config config = {
         .kind = RING_THREADS, .depth = 4, .n_threads = 2, .watchdog_ms = 300};
@@ -303,7 +304,7 @@ static void child_check(int (*body)(const char *path))
     chmod(path, 0644);
     int code = in_child(body, path);
     if (code == CHILD_SKIP)
-        skip();
+        skip_because("not root, or no seccomp filter here");
     assert_int_equal(code, 0);
 }
 

@@ -1,8 +1,9 @@
-/* tests/pack_source_test.c - real model files through the readers, the families and the packer.
+/* tests/tools/pack_source.c - model files through the readers, the families and the packer.
  *
- * With one argument: packs MODEL in every weight format and compares each number with the file's.
- * With two: packs both and wants the same shape and the same numbers (one model in two formats).
- * Without: skipped, because no model file comes with the sources. Errors go to stderr, exit 1. */
+ *     pack_source MODEL          packs it in every format, compares each number with the file
+ *     pack_source MODEL OTHER    packs both; wants the same shape and the same numbers
+ *
+ * Errors go to stderr, exit 1. */
 #include "engine/family.h"
 #include "engine/pack.h"
 
@@ -20,7 +21,6 @@
 #undef fail // ours, from base.h
 
 static const char *paths[2];
-static int n_paths;
 static char folder[] = "/tmp/sluice-packs-XXXXXX";
 
 static void ok(enum err e)
@@ -176,8 +176,6 @@ static void compare_layer(struct opened *o, const struct source *s, const struct
 static void test_file(void **state)
 {
     (void)state;
-    if (n_paths != 1)
-        skip();
     struct source s;
     struct family_model f;
     ok(source_open(&s, paths[0]));
@@ -206,8 +204,6 @@ static void test_file(void **state)
 static void test_two_formats(void **state)
 {
     (void)state;
-    if (n_paths != 2)
-        skip();
     struct opened o[2];
     for (int i = 0; i < 2; i++) {
         char path[80];
@@ -251,12 +247,12 @@ static int remove_folder(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_file),
-        cmocka_unit_test(test_two_formats),
-    };
-    n_paths = argc - 1 > 2 ? 2 : argc - 1;
-    for (int i = 0; i < n_paths; i++)
+    const struct CMUnitTest one[] = {cmocka_unit_test(test_file)};
+    const struct CMUnitTest two[] = {cmocka_unit_test(test_two_formats)};
+    if (argc != 2 && argc != 3)
+        return 2;
+    for (int i = 0; i < argc - 1; i++)
         paths[i] = argv[i + 1];
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return argc == 2 ? cmocka_run_group_tests(one, make_folder, remove_folder)
+                     : cmocka_run_group_tests(two, make_folder, remove_folder);
 }

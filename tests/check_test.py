@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""The runner itself: what must not pass for green does not. check_test.py
+
+Each case is a program that check.py runs and counts as it does every test. Standard library only.
+"""
+import contextlib
+import io
+import os
+import re
+import sys
+import tempfile
+
+import check
+import trial
+
+CMOCKA = """[==========] tests: Running 3 test(s).
+[ RUN      ] a
+[       OK ] a
+[ RUN      ] b
+%s[  SKIPPED ] b
+[==========] tests: 2 test(s) run.
+[  PASSED  ] 1 test(s).
+[  SKIPPED ] 1 test(s), listed below:
+[  SKIPPED ] b
+"""
+WHEEL = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'numpy'\n"
+OTHER = WHEEL.replace("numpy", "nimpy")
+# what it is, what the program prints, its exit status, (passed, failed, skipped), the same in CI
+CASES = (
+    ("a good driver", "5 passed, 0 failed, 0 skipped\n", 0, (5, 0, 0), (5, 0, 0)),
+    ("a driver that counts failures", "FAILED x\n4 passed, 1 failed, 0 skipped\n", 1, (4, 1, 0), (4, 1, 0)),
+    ("a driver without a summary", "all is well\n", 0, (0, 1, 0), (0, 1, 0)),
+    ("a driver that says nothing", "", 0, (0, 1, 0), (0, 1, 0)),
+    ("a driver that ran nothing", "0 passed, 0 failed, 0 skipped\n", 0, (0, 1, 0), (0, 1, 0)),
+    ("a driver that fails and counts nothing", "5 passed, 0 failed, 0 skipped\n", 1, (5, 1, 0), (5, 1, 0)),
+    ("a driver that dies", "5 passed, 0 failed, 0 skip", -11, (0, 1, 0), (0, 1, 0)),
+    ("a skip that may be", "SKIP no CUDA device\n5 passed, 0 failed, 1 skipped\n", 0, (5, 0, 1), (5, 0, 1)),
+    ("a skip for no listed reason", "SKIP it rains\n5 passed, 0 failed, 1 skipped\n", 0, (5, 1, 0), (5, 1, 0)),
+    ("a skip that gives no reason", "5 passed, 0 failed, 1 skipped\n", 0, (5, 1, 0), (5, 1, 0)),
+    ("one reason for two skips", "SKIP no GPU\n5 passed, 0 failed, 2 skipped\n", 0, (5, 1, 1), (5, 1, 1)),
+    ("a missing wheel", WHEEL, 1, (0, 0, 1), (0, 1, 0)),
+    ("a missing module that is no wheel", OTHER, 1, (0, 1, 0), (0, 1, 0)),
+    ("a missing model", "SKIP no SmolLM2\n5 passed, 0 failed, 1 skipped\n", 0, (5, 0, 1), (5, 1, 0)),
+    ("cmocka", CMOCKA % "SKIP not root\n", 0, (1, 0, 1), (1, 0, 1)),
+    ("cmocka, a skip without a reason", CMOCKA % "", 0, (1, 1, 0), (1, 1, 0)),
+    ("cmocka, dead on the way", "[==========] tests: Running 3 test(s).\n[       OK ] a\n", -6, (1, 1, 0), (1, 1, 0)),
+)
+
+
+def counted(place, name, text, status):
+    """A Runner after a program that prints text and ends so."""
+    said = place.write("said", text.encode())
+    ends = f"os._exit({status})" if status >= 0 else f"os.kill(os.getpid(), {-status})"
+    program = f"import os; os.write(1, open({said!r}, 'rb').read()); {ends}"
+    r = check.Runner(name, [sys.executable, "-c", program], None)
+    return check.run_one(r, {})
+
+
+def last_lines(todo, built):
+    """(exit status, what end() prints)"""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        status = check.end(todo, built)
+    return status, out.getvalue().splitlines()
+
+
+def judged(tally, place, a):
+    """Every case, outside CI and in it."""
+    check.LOGS = place.folder
+    for in_ci in (False, True):
+        check.IN_CI = in_ci
+        for name, text, status, *want in CASES:
+            r = counted(place, "case", text, status)
+            got = (r.passed, r.failed, r.skipped)
+            tally.check(got == want[in_ci], f"{name}, in CI {in_ci}: {got}, want {want[in_ci]} ({r.why})")
+            status, lines = last_lines([r], {})
+            tally.check(status == bool(got[1]) and lines[-1] == "%d passed, %d failed, %d skipped" % got,
+                        f"{name}: ends with {status} and {lines[-1]!r}")
+            tally.check(len([x for x in lines if x.startswith("skipped, ")]) == bool(got[2]),
+                        f"{name}: the last lines name what was skipped: {lines}")
+
+
+def names(tally, place, a):
+    """The last lines say which test was skipped, why, and that a folder did not build."""
+    check.LOGS, check.IN_CI = place.folder, True
+    r = counted(place, "some_test", "SKIP no GPU\nSKIP tmpfs cannot be mounted\n5 passed, 0 failed, 2 skipped\n", 0)
+    _, lines = last_lines([r], {})
+    tally.check(lines == ["skipped, no GPU: some_test (1)", "skipped, no root: some_test (1)",
+                          "5 passed, 0 failed, 2 skipped"], f"the last lines are {lines}")
+    status, lines = last_lines([r], {"build": 2})
+    tally.check(status == 1 and lines[-1] == "5 passed, 1 failed, 2 skipped", f"a build that fails: {status}, {lines}")
+    tally.check(last_lines([], {})[0] == 1, "a run of nothing is not green")
+    absent = check.run_one(check.Runner("absent", ["build/tests/absent_test"], "build"), {})
+    tally.check(absent.failed == 1 and "not built" in absent.why, f"a test that was not built: {absent.why}")
+
+
+def everything(tally, place, a):
+    """Each tests/*.py and tests/*_test.c is run, and only what is asked for is built."""
+    todo = {r.name: r for r in check.runners(True)}
+    here = os.listdir(trial.HERE)
+    for f in here:
+        if f.endswith("_test.c"):
+            tally.check("asan/" + f[:-2] in todo, f"{f} does not run under the sanitizers")
+        elif f.endswith(".py") and f[:-3] not in check.NOT_DRIVERS | {"check_test"}:
+            tally.check(f[:-3] in todo, f"{f} does not run")
+            with open(os.path.join(trial.HERE, f), encoding="utf-8") as text:
+                text = text.read()
+            tally.check(not re.search(r"except (ImportError|ModuleNotFoundError)", text),
+                        f"{f} hides a missing wheel from check.py")
+        elif f.endswith(".c"):
+            with open(os.path.join(trial.HERE, f), encoding="utf-8") as text:
+                tally.check(not re.search(r"\bskip\(\)", text.read()), f"{f} skips without a reason (skip_because)")
+    tally.check(set(check.SCRIPT_ARGS) <= set(todo) and set(check.SLOW_FIRST) <= set(todo)
+                and check.ALSO_RELEASE | check.WANT_MODEL | check.FSYNC_HEAVY <= set(todo),
+                "check.py's lists name tests that are no more")
+    tally.check(todo["attend_test"].targets() == {"build/tests/attend_test"}, "attend_test builds more than itself")
+    tally.check(todo["bad_input_test"].targets() == {"all"} and todo["tidy"].targets() == set(), "what drivers build")
+
+
+if __name__ == "__main__":
+    sys.exit(trial.run_parts(__doc__, (judged, names, everything)))

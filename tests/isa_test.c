@@ -1,0 +1,39 @@
+/* isa_test: which instruction sets the tests of ops could run here. FOR_EACH_ISA goes up to the
+ * best of this CPU and says nothing of those above it; what it leaves out is named here, once. */
+#include "kernels/ops.h"
+#include "tests/skip.h"
+
+static void has(enum isa isa)
+{
+    if (isa_best() < isa)
+        skip_because("this CPU has no %s: its kernels were not run", isa_name(isa));
+    assert_int_equal(isa_by_name(isa_name(isa)), isa);
+}
+
+static void has_portable(void **state)
+{
+    (void)state;
+    has(ISA_PORTABLE);
+}
+
+static void has_avx2(void **state)
+{
+    (void)state;
+    has(ISA_AVX2);
+}
+
+static void has_avx512(void **state)
+{
+    (void)state;
+    has(ISA_AVX512);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(has_portable),
+        cmocka_unit_test(has_avx2),
+        cmocka_unit_test(has_avx512),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
