@@ -297,7 +297,7 @@ def job_rows(n, seed, vocab=VOCAB, prompt_max=160, tokens=(8, 32)):
                "max_tokens": max(r.randint(*tokens), SLOTS_MIN - length), "ignore_eos": True, "logprobs": 1 + i % 4}
         row.update(({"temperature": 0}, {"temperature": 1, "seed": i}, {"temperature": 0.7, "top_p": 0.9, "seed": 3},
                     {"temperature": 0, "repetition_penalty": 1.3}, {"temperature": 1.5, "top_k": 20},
-                    {"temperature": 0, "min_tokens": 2})[i % 6])
+                    {"temperature": 0, "presence_penalty": 0.5})[i % 6])
         rows.append(row)
     return rows
 
