@@ -28,6 +28,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -351,6 +352,42 @@ int pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*f)(void *),
     if (decide(CALL_pthread_create, NULL) == ACT_FAIL)
         return plan.errno_value;
     return real(t, attr, f, ctx);
+}
+
+/* ---- the wall clock, which may jump a year to and fro; CLOCK_MONOTONIC stays as it is ---- */
+
+#define YEAR_S 31536000
+
+static long jump_s(void)
+{
+    static atomic_long n;
+    return getenv("NTH_CLOCK") ? (n++ % 3 - 1) * YEAR_S : 0;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+    int result = (int)syscall(SYS_clock_gettime, clock, t);
+    if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)
+        t->tv_sec += jump_s();
+    return result;
+}
+
+time_t time(time_t *t)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (t)
+        *t = now.tv_sec;
+    return now.tv_sec;
+}
+
+int gettimeofday(struct timeval *t, void *zone)
+{
+    struct timespec now;
+    (void)zone;
+    clock_gettime(CLOCK_REALTIME, &now);
+    *t = (struct timeval){now.tv_sec, now.tv_nsec / 1000};
+    return 0;
 }
 
 /* ---- files ---- */
