@@ -73,7 +73,8 @@ static struct {
     int call;
     long n;
     int errno_value;
-    char pattern[256]; // "": any path
+    char pattern[256];   // "": any path
+    const char *library; // calls that come through it are logged; NULL: none
     int log_fd;
 } plan = {.log_fd = -1};
 static atomic_long counts[N_CALLS], hits;
@@ -187,12 +188,28 @@ static void log_callers(const char *name)
     log_text(line, n);
 }
 
+/* Is a library of this name on the way to the call? */
+static int called_through(const char *library)
+{
+    void *frames[FRAMES];
+    Dl_info at;
+    int n = backtrace(frames, FRAMES);
+    for (int i = 0; i < n; i++)
+        if (dladdr(frames[i], &at) && at.dli_fname && strstr(at.dli_fname, library))
+            return 1;
+    return 0;
+}
+
 /* What becomes of this call. path NULL: it has none. */
 static enum act decide(enum call call, const char *path)
 {
     if (!ready)
         return ACT_NONE;
-    counts[call]++;
+    long number = ++counts[call];
+    if (plan.library && call < FIRST_FILE_CALL && called_through(plan.library)) {
+        char line[64];
+        log_text(line, snprintf(line, sizeof line, "= in %s:%ld 1\n", CALL_NAMES[call], number));
+    }
     if (plan.act == ACT_NONE || (int)call != plan.call)
         return ACT_NONE;
     if (plan.pattern[0] && (!path || fnmatch(plan.pattern, path, 0) != 0))
@@ -249,6 +266,7 @@ __attribute__((constructor)) static void begin(void)
         plan.log_fd = fcntl((int)fd, F_DUPFD_CLOEXEC, 900);
         syscall(SYS_close, fd);
     }
+    plan.library = getenv("NTH_WHO");
     char act[32] = "", call[32] = "";
     if (text && sscanf(text, "%31[^,],%31[^,],%ld,%d,%255s", act, call, &plan.n, &plan.errno_value,
                        plan.pattern) < 4) {
