@@ -58,6 +58,7 @@ static void on_signal(int number)
 static void catch_signals(void)
 {
     struct sigaction stop = {.sa_handler = on_signal};
+    sigaction(SIGXCPU, &stop, NULL); // ulimit -t: as any other wish to stop
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGHUP, &stop, NULL);

@@ -36,15 +36,20 @@ KINDS = (("OUT.tmp", "*.jsonl.tmp"), ("job.json", "*.job.json*"), ("journal", "*
 
 
 class Log:
-    """What NTH_LOG says: calls [(ns, call, kind, offset)] in order, counts by call, live blocks, callers."""
+    """What NTH_LOG says: calls [(ns, call, kind, offset)] in order, counts by call, live blocks, callers.
+
+    inside: "malloc:17" and so on, of the calls that came through the library of NTH_WHO.
+    """
 
     def __init__(self, path):
-        self.calls, self.counts, self.live, self.hits, self.by, self.at = [], {}, 0, None, "", []
+        self.calls, self.counts, self.live, self.hits, self.by, self.at, self.inside = [], {}, 0, None, "", [], set()
         for line in trial.read(path).decode("utf-8", "replace").splitlines():
             if line.startswith("= by"):
                 self.by = line[5:]
             elif line.startswith("= at"):
                 self.at.append(line[5:])
+            elif line.startswith("= in "):
+                self.inside.add(line[5:].rsplit(" ", 1)[0])
             elif line.startswith("= "):
                 name, n = line[2:].rsplit(" ", 1)
                 if name in ("live", "hits"):

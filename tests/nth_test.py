@@ -38,7 +38,7 @@ class Command:
         self.fresh()
         self.run()  # what the first run leaves in the cache is there for all others
         self.fresh()
-        self.good = self.run()
+        self.good = self.run(NTH_WHO=HWLOC)
         self.want = self.result(self.good)
 
     def fresh(self):
@@ -46,8 +46,13 @@ class Command:
             remove_job(path)
         self.before()
 
-    def run(self, act=""):
-        return nth.run(self.place, self.args, act, HANG_S, NTH_LIVE="1", **nth.EVERY_PASS)
+    def run(self, act="", **env):
+        return nth.run(self.place, self.args, act, HANG_S, NTH_LIVE="1", **nth.EVERY_PASS, **env)
+
+    def numbers(self, call):
+        """Of its calls those that are tried: what hwloc asks for is the same in every command."""
+        return [n for n in range(1, self.good.log.counts.get(call, 0) + 1)
+                if self.name == "run" or f"{call}:{n}" not in self.good.log.inside]
 
     def result(self, done):
         """What it gives, but for times."""
@@ -95,11 +100,11 @@ def once(tally, command, act, codes, found):
                 f"{again.err[-200:]!r}: {difference(command.want[0], got[0])}" if ok else f"{what}: then {again.code}")
 
 
-def some(r, count, most):
-    """Numbers of calls: all, or the first, the last and some between."""
-    if count <= max(most, 2):
-        return range(1, count + 1)
-    return sorted({1, count, *r.sample(range(2, count), max(most - 2, 0))})
+def some(r, numbers, most):
+    """All of them, or the first, the last and some between."""
+    if len(numbers) <= max(most, 2):
+        return list(numbers)
+    return sorted({numbers[0], numbers[-1], *r.sample(list(numbers)[1:-1], max(most - 2, 0))})
 
 
 def sweep(tally, a, command, calls):
@@ -108,14 +113,14 @@ def sweep(tally, a, command, calls):
         return
     for call in calls:
         if call in MEMORY:
-            for n in some(r, command.good.log.counts.get(call, 0), 1 << 30 if a.full else 5):
+            for n in some(r, command.numbers(call), 1 << 30 if a.full else 5):
                 once(tally, command, f"fail,{call},{n},{MEMORY[call]}", (0, 4), found)
             continue
         for kind in sorted({k for _, c, k, _ in command.good.log.calls if c == call}):
             count = command.good.log.count(call, kind)
             must = call in MUST_SAY and kind not in HELPS
             codes = (9,) if must else (0, 2, 4, 5, 9) if call == "open" else (0, 9)
-            for n in some(r, count, 1 << 30 if a.full else 3):
+            for n in some(r, range(1, count + 1), 1 << 30 if a.full else 3):
                 once(tally, command, f"fail,{call},{n},{DISK[call]},{nth.pattern(kind)}", codes, found)
     print(f"{command.name}: {found.runs} runs, {found.errors} of them ended with an error, {found.hwloc} inside hwloc, "
           f"{tally.failed} failed", flush=True)
@@ -191,7 +196,7 @@ def ever_since(tally, place, a):
     command, found = Command(place, "run", job_args(place, source, out), [out]), Found()
     for call, codes in (("malloc", (0, 4)), ("pthread_create", (0, 4)), ("pwrite", (9,)), ("fdatasync", (9,)),
                         ("fsync", (9,)), ("pread", (0, 2, 5, 9))):
-        for n in some(r, command.good.log.counts[call], 200 if a.full else 5):
+        for n in some(r, range(1, command.good.log.counts[call] + 1), 200 if a.full else 5):
             once(tally, command, f"from,{call},{n},{MEMORY.get(call) or DISK[call]}", codes, found)
     print(f"ever since: {found.runs} runs, {found.errors} ended with an error, {found.hwloc} inside hwloc", flush=True)
 

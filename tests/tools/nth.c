@@ -28,6 +28,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -72,7 +73,8 @@ static struct {
     int call;
     long n;
     int errno_value;
-    char pattern[256]; // "": any path
+    char pattern[256];   // "": any path
+    const char *library; // calls that come through it are logged; NULL: none
     int log_fd;
 } plan = {.log_fd = -1};
 static atomic_long counts[N_CALLS], hits;
@@ -186,12 +188,28 @@ static void log_callers(const char *name)
     log_text(line, n);
 }
 
+/* Is a library of this name on the way to the call? */
+static int called_through(const char *library)
+{
+    void *frames[FRAMES];
+    Dl_info at;
+    int n = backtrace(frames, FRAMES);
+    for (int i = 0; i < n; i++)
+        if (dladdr(frames[i], &at) && at.dli_fname && strstr(at.dli_fname, library))
+            return 1;
+    return 0;
+}
+
 /* What becomes of this call. path NULL: it has none. */
 static enum act decide(enum call call, const char *path)
 {
     if (!ready)
         return ACT_NONE;
-    counts[call]++;
+    long number = ++counts[call];
+    if (plan.library && call < FIRST_FILE_CALL && called_through(plan.library)) {
+        char line[64];
+        log_text(line, snprintf(line, sizeof line, "= in %s:%ld 1\n", CALL_NAMES[call], number));
+    }
     if (plan.act == ACT_NONE || (int)call != plan.call)
         return ACT_NONE;
     if (plan.pattern[0] && (!path || fnmatch(plan.pattern, path, 0) != 0))
@@ -248,6 +266,7 @@ __attribute__((constructor)) static void begin(void)
         plan.log_fd = fcntl((int)fd, F_DUPFD_CLOEXEC, 900);
         syscall(SYS_close, fd);
     }
+    plan.library = getenv("NTH_WHO");
     char act[32] = "", call[32] = "";
     if (text && sscanf(text, "%31[^,],%31[^,],%ld,%d,%255s", act, call, &plan.n, &plan.errno_value,
                        plan.pattern) < 4) {
@@ -351,6 +370,42 @@ int pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*f)(void *),
     if (decide(CALL_pthread_create, NULL) == ACT_FAIL)
         return plan.errno_value;
     return real(t, attr, f, ctx);
+}
+
+/* ---- the wall clock, which may jump a year to and fro; CLOCK_MONOTONIC stays as it is ---- */
+
+#define YEAR_S 31536000
+
+static long jump_s(void)
+{
+    static atomic_long n;
+    return getenv("NTH_CLOCK") ? (n++ % 3 - 1) * YEAR_S : 0;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+    int result = (int)syscall(SYS_clock_gettime, clock, t);
+    if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)
+        t->tv_sec += jump_s();
+    return result;
+}
+
+time_t time(time_t *t)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (t)
+        *t = now.tv_sec;
+    return now.tv_sec;
+}
+
+int gettimeofday(struct timeval *t, void *zone)
+{
+    struct timespec now;
+    (void)zone;
+    clock_gettime(CLOCK_REALTIME, &now);
+    *t = (struct timeval){now.tv_sec, now.tv_nsec / 1000};
+    return 0;
 }
 
 /* ---- files ---- */
