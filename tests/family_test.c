@@ -305,6 +305,20 @@ static void test_llama_hf(void **state)
     expect_bad("model_type: missing");
 }
 
+static void test_own_code(void **state) // C10: a model may bring code; it is never looked at
+{
+    (void)state;
+    llama_hf("llama");
+    set_str("auto_map.AutoModelForCausalLM", "modeling_x.X");
+    set_flag("trust_remote_code", 1);
+    expect_good();
+    set_str("model_type", "x");
+    expect_bad("model_type: unsupported architecture x (have llama, mistral, qwen2, opt)");
+    unset("model_type");
+    fake.class_name = "XForCausalLM";
+    expect_bad("unsupported architecture XForCausalLM (have llama, mistral, qwen2, opt)");
+}
+
 static void test_llama_tied(void **state)
 {
     (void)state;
@@ -423,8 +437,12 @@ static void test_bad_numbers(void **state)
     expect_bad("num_hidden_layers");
     llama_gguf();
     bad_numbers(gguf, 5, 1);
+    set_int("llama.block_count", 513); // G16: 512 is the most that there may be
+    expect_bad("llama.block_count");
     opt_hf("model.decoder.");
     bad_numbers(opt, 6, 1);
+    set_int("num_hidden_layers", 513);
+    expect_bad("num_hidden_layers");
 }
 
 static void test_heads(void **state)
@@ -687,13 +705,13 @@ static void test_opt_350m(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama_hf),    cmocka_unit_test(test_llama_tied),
-        cmocka_unit_test(test_biases),      cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_bad_numbers), cmocka_unit_test(test_heads),
-        cmocka_unit_test(test_tensors),     cmocka_unit_test(test_scaling_hf),
-        cmocka_unit_test(test_llama_gguf),  cmocka_unit_test(test_scaling_gguf),
-        cmocka_unit_test(test_paired_rows), cmocka_unit_test(test_opt),
-        cmocka_unit_test(test_opt_350m),
+        cmocka_unit_test(test_llama_hf),     cmocka_unit_test(test_own_code),
+        cmocka_unit_test(test_llama_tied),   cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_windows),      cmocka_unit_test(test_bad_numbers),
+        cmocka_unit_test(test_heads),        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_scaling_hf),   cmocka_unit_test(test_llama_gguf),
+        cmocka_unit_test(test_scaling_gguf), cmocka_unit_test(test_paired_rows),
+        cmocka_unit_test(test_opt),          cmocka_unit_test(test_opt_350m),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

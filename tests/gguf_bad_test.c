@@ -214,6 +214,22 @@ static void test_large_strings(void **state) // G04: no memory for what is not t
     expect_open(ERR_INPUT, "key \"k\": array: the header is larger than 512 MiB", "");
 }
 
+static void test_bools(void **state) // G08: any byte but 0 is true, and reads as 1
+{
+    (void)state;
+    for (int byte = 0; byte < 256; byte++) {
+        int b = 7, found = 0;
+        start(0, 1);
+        key("v", BOOL);
+        put_u8((uint8_t)byte);
+        struct gguf *g = expect_ok();
+        assert_int_equal(gguf_bool(g, "v", &b, &found), OK);
+        assert_true(found);
+        assert_int_equal(b, byte != 0);
+        gguf_close(g);
+    }
+}
+
 static void test_alignment(void **state) // G09
 {
     (void)state;
@@ -382,9 +398,9 @@ int main(void)
         cmocka_unit_test(test_not_gguf),     cmocka_unit_test(test_not_a_file),
         cmocka_unit_test(test_counts),       cmocka_unit_test(test_keys),
         cmocka_unit_test(test_arrays),       cmocka_unit_test(test_large_strings),
-        cmocka_unit_test(test_alignment),    cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_offsets),      cmocka_unit_test(test_vocab),
-        cmocka_unit_test(test_memory_small),
+        cmocka_unit_test(test_bools),        cmocka_unit_test(test_alignment),
+        cmocka_unit_test(test_tensors),      cmocka_unit_test(test_offsets),
+        cmocka_unit_test(test_vocab),        cmocka_unit_test(test_memory_small),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

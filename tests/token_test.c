@@ -53,7 +53,16 @@ static void test_encode(void **state)
     assert_non_null(strstr(err_text(), "byte 1"));
     assert_int_equal(tokenizer_encode(tok, "\xed\xa0\x80", 3, 0, ids, 8, &n), ERR_ROW);
     assert_int_equal(tokenizer_encode(tok, "\xe2\x82", 2, 0, ids, 8, &n), ERR_ROW);
-    assert_int_equal(tokenizer_encode(tok, "", TOKEN_TEXT_BYTES_MAX + 1, 0, ids, 8, &n), ERR_ROW);
+    // T12: no length becomes negative, or small, on its way through an int
+    static const int64_t lengths[] = {TOKEN_TEXT_BYTES_MAX + 1, (int64_t)INT32_MAX + 1,
+                                      ((int64_t)1 << 32) + 2, INT64_MAX};
+    for (int i = 0; i < 4; i++) {
+        char words[64];
+        snprintf(words, sizeof words, "text: %lld bytes (at most 67108864)", (long long)lengths[i]);
+        assert_int_equal(tokenizer_encode(tok, "ab", lengths[i], 0, ids, 8, &n), ERR_ROW);
+        assert_string_equal(err_text(), words);
+        assert_int_equal(n, 0);
+    }
     assert_int_equal(tokenizer_vocab(tok), 261);
     assert_true(tokenizer_is_special(tok, 260) && !tokenizer_is_special(tok, 259));
     assert_int_equal(tokenizer_bos(tok), -1);
