@@ -10,9 +10,10 @@ the log-probabilities of all its tokens. --full: 24 seeds of each.
 """
 import json
 import os
+import random
 import sys
 
-from trial import H2O, job_rows, read, remove_job, run_parts, difference
+from trial import H2O, Journal, job_rows, read, remove_job, run_parts, difference
 
 READ_KINDS = ["zero", "swap", "torn", "foreign"]
 WRITE_KINDS = ["zero", "swap", "torn", "foreign", "lost", "stale"]
@@ -86,6 +87,44 @@ class Lies:
         self.codes, self.repairs, self.n = {}, {"pieces": 0, "bad": 0, "rows": 0}, 0
 
 
+def damaged_pack(tally, place, a):
+    """Bits of the pack flip on the disk while a job streams it: exit 7, nothing of what came after is kept; once
+    the pack is healed the job resumes to the undisturbed bytes."""
+    lies = Lies(tally, place, "weights")
+    pack = next(os.path.join(place.at("cache"), x) for x in os.listdir(place.at("cache")) if x.endswith(".pack"))
+    size, codes = os.path.getsize(pack), []
+    for n in range(24 if a.full else 3):
+        r = random.Random(1000 * a.seed + n)
+        spots = [(r.randrange(size // 2, size), 1 << r.randrange(8)) for _ in range(3)]
+        out = place.fresh()
+        p = place.start(["run", "-m", place.model, "-i", lies.rows, "-o", out, *SHAPE, *PLACES["weights"], "--progress",
+                         "none"])
+        p.wait_for(lambda: Journal(out).tokens > r.randrange(400))
+        flip(pack, spots)
+        done = p.end()
+        codes.append(done.code)
+        flip(pack, spots)
+        if done.code == 7:
+            done = place.sluice("run", "-m", place.model, "-i", lies.rows, "-o", out, *SHAPE, *PLACES["weights"],
+                                "--progress", "none")
+        tally.check(done.code == 0 and read(out) == lies.want,
+                    f"a damaged pack, {n}: exit {done.code}: {difference(lies.want, read(out))}")
+        remove_job(out)
+    tally.check(7 in codes, f"a damaged pack: no run ended with 7: {codes}")
+
+
+def flip(path, spots):
+    """Past the page cache's back, as far as a test can: O_DIRECT reads see it at once."""
+    with open(path, "r+b") as f:
+        for at, bit in spots:
+            f.seek(at)
+            byte = f.read(1)[0]
+            f.seek(at)
+            f.write(bytes([byte ^ bit]))
+        f.flush()
+        os.fsync(f.fileno())
+
+
 def seeds(a, quick):
     return range(a.seed, a.seed + (24 if a.full else quick))
 
@@ -116,4 +155,4 @@ def part_of(name):
 
 
 if __name__ == "__main__":
-    sys.exit(run_parts(__doc__, [part_of(name) for name in PLACES]))
+    sys.exit(run_parts(__doc__, [*(part_of(name) for name in PLACES), damaged_pack]))
