@@ -47,7 +47,7 @@ SCRIPT_ARGS = {
     "token_live": ["--cache", "build/cache"],
 }
 # Modules that drivers import, and this. Every other tests/*.py is run.
-NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "model_make", "golden_common", "template_snippets"}
+NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "model_make", "golden_common", "sdist", "template_snippets"}
 # These run under the sanitizers too: hostile input end to end.
 ALSO_ASAN = {"bad_input_test"}
 # Every cmocka test runs under the sanitizers. Without them as well: kernels, whose code the optimiser makes
