@@ -36,6 +36,8 @@ check)
     need libcmocka-dev has_header cmocka.h
     need python3-pip python3 -m pip --version
     need python3-venv python3 -c 'import venv, ensurepip'
+    need gnuplot-nox sh -c 'command -v gnuplot'
+    need locales test -e /usr/share/i18n/locales/de_DE
     ;;
 esac
 [ -n "$missing" ] || exit 0

@@ -47,9 +47,10 @@ SCRIPT_ARGS = {
     "token_live": ["--cache", "build/cache"],
     "mutants": ["--applies"],
 }
-# Modules that drivers import, and this. Every other tests/*.py is run.
-NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "model_make", "nth", "golden_common", "template_snippets",
-               "patched", "mutant_list"}
+# This, and modules that drivers import, which have no main. Every other tests/*.py is run.
+NOT_DRIVERS = {"check", "tidy", "demo_show"} | {
+    os.path.basename(p)[:-3] for p in glob.glob(os.path.join(ROOT, "tests/*.py"))
+    if "__main__" not in open(p, encoding="utf-8").read()}
 # These run under the sanitizers too: hostile input end to end.
 ALSO_ASAN = {"bad_input_test"}
 # Every cmocka test runs under the sanitizers. Without them as well: kernels, whose code the optimiser makes
@@ -182,6 +183,8 @@ def run_one(r, built):
     with open(r.log_path(), "wb") as log:
         if r.name in WANT_MODEL and MODEL:
             env["SLUICE_TEST_GGUF"] = MODEL
+        if r.name.endswith("json_test"):
+            env["LOCPATH"] = locale_dir()
         if r.name in FSYNC_HEAVY and memory_has_room():
             env = {**env, "TMPDIR": MEMORY_DIR}
         p = subprocess.Popen(r.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT,
@@ -204,6 +207,19 @@ def fetch_model():
     done = subprocess.run(["sh", "tests/model.sh"], cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
                           capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def locale_dir():
+    """A folder for LOCPATH with a locale whose decimal point is a comma, made once; "" without localedef."""
+    folder = os.path.join(LOGS, "locale")
+    if not os.path.isdir(os.path.join(folder, "de_DE.UTF-8")):
+        os.makedirs(folder, exist_ok=True)
+        try:
+            subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", os.path.join(folder, "de_DE.UTF-8")],
+                           stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        except OSError:
+            return ""
+    return folder
 
 
 def memory_has_room():

@@ -1,37 +1,32 @@
 #!/usr/bin/env python3
 """Compares token ids and texts with the `tokenizers` library, live.
 
-    token_live.py [--model FILE.gguf]... [--text FILE] [--cache DIR] [--strings N]
+    token_live.py [--model FILE.gguf]... [--cache DIR] [--strings N]
 
-Needs tokenizers (skips without) and build/tests/tools/token_tool; $BUILD names another build.
-Vocabularies: small ones trained here, for every step that is followed; those of --model; and, with
---cache DIR or $TOKEN_CACHE, the vocabulary files that the source package of llama-cpp-python carries,
-downloaded there with pip once (skipped where that fails). Strings are generated from a seed; --text
-adds the lines of a file.
+Needs build/tests/tools/token_tool; $BUILD names another build. Vocabularies: small ones trained here, for
+every step that is followed; those of --model and $SLUICE_TEST_GGUF; and those that the source package of
+llama-cpp-python carries (sdist). Each family gets every assigned character and N mixed strings (20,000): words,
+code, emoji, marks, scripts, NUL and control characters, runs of white space, very long words, text of WikiText.
 """
 import argparse
-import glob
 import json
 import os
 import random
 import subprocess
 import sys
-import tarfile
 import tempfile
 import unicodedata
 
-try:
-    import tokenizers
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
-    from tokenizers import pre_tokenizers as pre, processors, trainers
-except ImportError as e:
-    print(f"skip: {e}")
-    print("0 passed, 0 failed, 1 skipped")
-    sys.exit(0)
+import tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
+from tokenizers import pre_tokenizers as pre, processors, trainers
+
+import sdist
+from trial import HERE, Tally
 
 BUILD = os.environ.get("BUILD", "build")
 TOOL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", BUILD, "tests/tools/token_tool")
-counts = {"passed": 0, "failed": 0, "skipped": 0}
+tally = Tally()
 compared = 0
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -44,14 +39,7 @@ O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
 
 
 def report(name, ok, detail=""):
-    counts["passed" if ok else "failed"] += 1
-    if not ok:
-        print(f"FAILED {name}: {detail}")
-
-
-def skip(name, why):
-    counts["skipped"] += 1
-    print(f"skipped {name}: {why}")
+    tally.check(ok, f"{name}: {detail}")
 
 
 # ---- strings ----
@@ -77,7 +65,19 @@ def assigned_blocks():
             yield block
 
 
-def make_strings(n, text):
+def characters():
+    """Every assigned character, alone and between others."""
+    for b in assigned_blocks():
+        yield from ("".join(b), " ".join(b), "a" + "1".join(b) + "\n")
+
+
+def wikitext():
+    with open(os.path.join(HERE, "goldens/wikitext-sample.txt"), encoding="utf-8") as f:
+        return f.read()
+
+
+def mixed_strings(n):
+    """n strings of every kind there is, each kind about as often, from one seed."""
     rng = random.Random(20240817)
     blocks = list(assigned_blocks())
     scripts = [b for b in blocks if unicodedata.category(b[0])[0] in "LMN"]
@@ -93,9 +93,19 @@ def make_strings(n, text):
     def mix(parts, low, high, sep=("",)):
         return rng.choice(sep).join(rng.choice(parts) for _ in range(rng.randint(low, high)))
 
-    out = list(SOLID)
-    for b in blocks:  # every assigned character, alone and between others
-        out += ["".join(b), " ".join(b), "a" + "1".join(b) + "\n"]
+    control = [chr(c) for c in (*range(0, 32), *range(127, 160))]
+    with open(__file__, encoding="utf-8") as f:
+        lines = f.readlines()
+    prose = wikitext()
+
+    def passage():
+        at = rng.randrange(len(prose) - 400)
+        return prose[at:at + rng.randint(1, 400)]
+
+    def long_word():
+        part = rng.choice(words + emoji + [rng.choice(rng.choice(scripts)), "\u0301", "-", "A"])
+        return mix([""] + words, 0, 2, (" ",)) + part * (rng.randint(200, 2000) // len(part))
+
     makers = [
         lambda: mix(ascii_text, 1, 60), lambda: mix(words, 1, 20, (" ", "  ", "\n", "")), lambda: mix(space, 1, 30),
         lambda: mix(emoji, 1, 20), lambda: mix(code + words, 2, 30), lambda: mix(rng.choice(scripts), 1, 30, ("", "", " ")),
@@ -104,10 +114,12 @@ def make_strings(n, text):
         lambda: mix([rng.choice(rng.choice(blocks)) for _ in range(12)], 1, 40),
         lambda: mix(list("aAeEoOuUcCnN") + marks, 1, 60), lambda: "".join(mix(rng.choice([space, words, emoji, marks, code]), 1, 4)
                                                                         for _ in range(6)),
+        passage, passage, lambda: mix(lines, 1, 4), lambda: mix(control, 1, 12), lambda: mix(control + words + emoji, 2, 30),
+        lambda: mix(["\0", "a", " ", "\0\0", "\n"] + words, 1, 20), lambda: rng.choice(space) * rng.randint(2, 300) + mix(words, 0, 2),
+        lambda: mix([c * 9 for c in space], 1, 12),
     ]
-    while len(out) < n:
-        out.append(rng.choice(makers)())
-    return out + text
+    out = [rng.choice(makers)() for _ in range(n - n // 50)]
+    return out + [long_word() for _ in range(n - len(out))]
 
 
 # ---- comparing ----
@@ -125,7 +137,7 @@ def compare(name, model, ref, strings, special=True):
     global compared
     try:
         for flag in (True, False) if special else (False,):
-            rows = strings if flag == special else strings[:2000]
+            rows = strings if flag == special else strings[::13]
             got = tool(model, ["--special"] if flag else [], rows)
             want = [e.ids for e in ref.encode_batch(rows, add_special_tokens=flag)]
             bad = [i for i in range(len(rows)) if got[i] != json.dumps(want[i], separators=(",", ":"))]
@@ -160,6 +172,7 @@ RULES = {  # tokenizer.ggml.pre: normalizer, pre-tokenizer, ignore_merges, adds 
                                                      pre.ByteLevel(add_prefix_space=False, use_regex=False)]), False, False),
 }
 RULES["refact"] = RULES["starcoder"] = RULES["smollm"]
+FAMILIES = ("gpt-2", "llama-bpe", "qwen2", "starcoder", "refact")  # of the files that the package carries
 
 
 def from_gguf(path):
@@ -194,35 +207,16 @@ def save(ref, folder, **config):
 
 
 def test_model(path, strings, tmp):
+    """A family: all strings from its GGUF file, every fourth from a tokenizer.json of the same tokens."""
     name = os.path.basename(path)
     ref, eos = from_gguf(path)
     compare(name, path, ref, strings)
     folder = save(ref, os.path.join(tmp, name + ".dir"), eos_token=ref.id_to_token(eos), chat_template="x")
-    compare(name + " as tokenizer.json", folder, ref, strings)
+    compare(name + " as tokenizer.json", folder, ref, strings[::4])
     info = json.loads(tool(folder, ["--info"], [])[0])
     report(name + " info", info["vocab"] == ref.get_vocab_size() and info["eos"] == eos and info["stops"] == [eos] and
            info["eos_text"] == ref.id_to_token(eos) and info["template"] == "x", info)
     report(name + " memory", info["bytes"] <= 3 * info["blob_bytes"], info)
-
-
-def cached_vocabularies(cache):
-    if not cache:
-        return None
-    os.makedirs(cache, exist_ok=True)
-    if not glob.glob(os.path.join(cache, "*.gguf")):
-        with tempfile.TemporaryDirectory() as tmp:
-            p = subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-binary", ":all:", "--no-deps", "-d", tmp,
-                                "llama-cpp-python"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            for archive in glob.glob(os.path.join(tmp, "*.tar.gz")):
-                with tarfile.open(archive) as t:
-                    for m in t.getmembers():
-                        base = os.path.basename(m.name)
-                        if base.startswith("ggml-vocab-") and base.endswith(".gguf") and m.isfile():
-                            with open(os.path.join(cache, base), "wb") as f:
-                                f.write(t.extractfile(m).read())
-            if p.returncode:
-                print(p.stdout.decode()[-300:])
-    return [os.path.join(cache, f"ggml-vocab-{v}.gguf") for v in ("gpt-2", "llama-bpe", "qwen2", "starcoder", "refact")]
 
 
 # ---- small vocabularies, one per step ----
@@ -321,50 +315,40 @@ def test_vocab_json(strings, tmp):
     ref.pre_tokenizer, ref.decoder = pre.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     ref.add_special_tokens([AddedToken(t, special=True, normalized=True) for t in ("</s>", "<pad>")])
     ref.post_processor = processors.TemplateProcessing(single="</s> $A", special_tokens=[("</s>", 2)])
-    compare("vocab.json", folder, ref, strings[::4] + ["</s>a", "a </s> b<pad>", "<s>"])
+    compare("vocab.json", folder, ref, strings + ["</s>a", "a </s> b<pad>", "<s>"])
     info = json.loads(tool(folder, ["--info"], [])[0])
     report("vocab.json info", (info["bos"], info["eos"], info["stops"], info["adds_bos"], info["bos_text"]) ==
            (2, 2, [2], True, "</s>"), info)
-    try:
-        from transformers import GPT2Tokenizer
-    except ImportError as e:
-        return skip("vocab.json with transformers", e)
-    slow = GPT2Tokenizer.from_pretrained(folder)
-    rows = [s for s in strings[::40]] + ["</s>a", "a </s> b<pad>"]
-    got = [json.loads(r) for r in tool(folder, ["--special"], rows)]
-    bad = [r for r, ids_ in zip(rows, got) if slow(r)["input_ids"] != ids_]
-    report("vocab.json with transformers", not bad, f"{len(bad)} of {len(rows)} differ, e.g. {bad[:1]!r}: "
-           f"{tool(folder, ['--special'], bad[:1])} for {slow(bad[0])['input_ids'] if bad else ''}")
-    return None
 
 
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--model", action="append", default=[])
-    p.add_argument("--text")
-    p.add_argument("--cache", default=os.environ.get("TOKEN_CACHE"))
-    p.add_argument("--strings", type=int, default=24000)
+    p.add_argument("--cache", default="build/cache")
+    p.add_argument("--strings", type=int, default=20000)
     a = p.parse_args()
-    text = open(a.text, encoding="utf-8").read().split("\n") if a.text else []
-    strings = make_strings(a.strings, text)
-    print(f"tokenizers {tokenizers.__version__}, {len(strings)} strings")
+    mixed = mixed_strings(a.strings)
+    report("mixed strings", len(mixed) == a.strings and len(set(mixed)) > 0.9 * a.strings, f"{len(set(mixed))} made")
+    strings = SOLID + list(characters()) + mixed
+    print(f"tokenizers {tokenizers.__version__}, {len(strings)} strings, {len(mixed)} of them mixed")
+    families = a.model + [x for x in (os.environ.get("SLUICE_TEST_GGUF"),) if x and os.path.exists(x)]
+    if not families:
+        tally.skip("the model's own vocabulary: no SmolLM2")
+    found = [x for x in sdist.files(a.cache, ".gguf") if os.path.basename(x)[len("ggml-vocab-"):-len(".gguf")] in FAMILIES]
+    if found:
+        report("vocabularies", len(found) == len(FAMILIES), f"{found} found")
+    else:
+        tally.skip(f"vocabularies of {sdist.PACKAGE}: could not be downloaded")
     with tempfile.TemporaryDirectory() as tmp:
-        test_steps(strings[:a.strings], tmp)
+        test_steps(strings, tmp)
         test_missing_bytes(strings, tmp)
-        test_vocab_json(strings[:a.strings], tmp)
-        for path in a.model:
+        test_vocab_json(strings, tmp)
+        for path in families + found:
+            before = compared
             test_model(path, strings, tmp)
-        cached = cached_vocabularies(a.cache)
-        if cached is None:
-            skip("real vocabularies", "no --cache and no $TOKEN_CACHE")
-        for path in cached or []:
-            if os.path.exists(path):
-                test_model(path, strings, tmp)
-            else:
-                skip(os.path.basename(path), "could not be downloaded")
+            report(f"{os.path.basename(path)}: strings", compared - before >= len(strings), f"{compared - before} compared")
     print(f"{compared} encodings compared")
-    print("{passed} passed, {failed} failed, {skipped} skipped".format(**counts))
-    return 1 if counts["failed"] else 0
+    return tally.end()
 
 
 if __name__ == "__main__":
