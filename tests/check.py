@@ -29,6 +29,7 @@ LIMIT_S = 900  # a shared machine may take thrice what an idle one does
 SCRIPT_ARGS = {
     "score_golden": ["./sluice"],
     "evict_golden": ["./sluice"],
+    "kv_golden": ["./sluice"],
     "template_live": ["{build}/tests/tools/template_tool", "build/cache"],
     "token_live": ["--cache", "build/cache", "--strings", "3000"],
     "cli_test": ["./sluice"],
@@ -52,7 +53,7 @@ MEMORY_DIR, MEMORY_BYTES = "/dev/shm", 2 << 30
 WANT_MODEL = {"score_golden", "budget_test"}
 WHEELS = {"numpy", "tokenizers", "jinja2", "gguf", "safetensors", "torch", "transformers"}
 SLOW_FIRST = ("crash_test", "placement_test", "budget_test", "fault_test", "template_live", "token_live",
-              "evict_golden", "score_golden", "evict_ref")
+              "evict_golden", "kv_golden", "score_golden", "evict_ref")
 
 
 MODEL = ""  # of WANT_MODEL, once main has it
