@@ -46,8 +46,7 @@ NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "golden_common", "template
 ALSO_ASAN = {"bad_input_test"}
 # These run hundreds of small durable jobs: on a busy disk they wait for nothing but fsync, so their
 # files lie in memory when there is room. Real disks are ring_test's, budget_test's and the goldens'.
-FSYNC_HEAVY = {"crash_test", "placement_test", "fault_test", "prompt_cap_test", "sight_test",
-               "disorder_test"}
+FSYNC_HEAVY = {"crash_test", "placement_test", "fault_test", "prompt_cap_test", "sight_test"}
 MEMORY_DIR, MEMORY_BYTES = "/dev/shm", 2 << 30
 # These have parts for a real model: tests/model.sh fetches it, and they skip those parts when it cannot.
 WANT_MODEL = {"score_golden", "budget_test"}

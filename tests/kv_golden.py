@@ -18,9 +18,9 @@ import tempfile
 import numpy as np
 
 import evict_ref
-from evict_golden import MODELS, SCORE, Dump, flags_of
+from evict_golden import MODELS, SCORE, Dump, Tally, flags_of
 from evict_ref import Rule, Trail
-from golden_common import Sluice, SluiceFailed, Tally, jsonl, score_row
+from golden_common import Sluice, SluiceFailed, jsonl, score_row
 from patched import PatchFailed, patched
 import tiny
 
@@ -154,11 +154,10 @@ def check_config(t, sluice, model, path, rows, config, kv, also_masked):
     base, logprobs = f"{os.path.basename(path)} {' '.join(map(str, flags[2:]))}", []
     for masked in ((), ("--kv-simulate",)) if also_masked else ((),):
         name = " ".join((base, *masked))
-        dump, golden = (os.path.join(sluice.folder, f) for f in ("dump.jsonl", "golden.bin"))
+        dump, golden = os.path.join(sluice.folder, "dump.jsonl"), os.environ["SLUICE_GOLDEN"]
         for f in (dump, golden):
             if os.path.exists(f):
                 os.remove(f)
-        sluice.env["SLUICE_GOLDEN"] = golden
         out = sluice.rows("score", path, rows, *flags, *masked, "--kv-dump", dump)
         logprobs.append([np.array(r["token_logprobs"]) for r in out])
         seen, lines = golden_read(golden, model), {}
@@ -214,6 +213,7 @@ def main(argv):
             binary = patched(
                 os.path.join(folder, "source"), PATCHED, (ANCHOR, ANCHOR + CALL), (BEFORE, CODE + BEFORE)
             )
+            os.environ["SLUICE_GOLDEN"] = os.path.join(folder, "golden.bin")  # of every run
             sluice = Sluice(binary, folder)
             for spec in MODELS:
                 check_model(t, sluice, os.path.join(folder, "models"), spec)
