@@ -3,8 +3,9 @@
 
 `sluice score --kv-policy ... --kv-dump FILE` on tiny MHA and GQA models, over policies, scopes
 and budgets: log-probabilities, every set kept after a prompt and every victim, with real eviction
-and masked. Where two ranks are within 1e-5 of each other (relative) either may go, since f32 and
-f64 sums differ in the last digits; the reference then follows the engine and goes on comparing.
+and masked; quantised KV is kv_golden.py's. Where two ranks are within 1e-5 of each other (relative)
+either may go, since f32 and f64 sums differ in the last digits; the reference then follows the
+engine and goes on comparing.
 And: what `run` decodes, `score` finds greedy as one forced span under the same policy.
 
 The dump is JSONL, per row in this order: {"row","layer","head","kept":[positions, ascending]} and
@@ -27,15 +28,13 @@ import tiny
 F32 = ("--compute", "f32", "--kv-format", "f32")
 LENGTHS = ((100, 60), (150, 20), (20, 50), (1, 50))
 MODELS = ("llama-mha", "llama-gqa", "opt-mha", "llama-rope3", "llama-bias")
-MEAN, MOST, MASKED, SCORE = 2e-4, 5e-3, 1e-4, 1e-3
-# K and V rounded: a number beside a rounding boundary goes the other way when its f32 differs in the
-# last bit, and one step is 2^-9 of it in bf16; decisions must still be equal. One step of q8 and q4
-# is 1/255 and 1/15 of a group's range: the first code that goes the other way takes many with it, and
-# from there the row is as far off as its format is from f32. So a row either agrees to the digits of
-# f32 or stays within the noise of its format, and three rows in ten must agree.
-LOOSE = {"f32": 1, "bf16": 10, "q8": 1, "q4": 1, "mixed": 1}
-NOISE = {"q8": 1e-2, "q4": 0.2, "mixed": 0.05}  # mean difference of a row's log-probabilities
-AGREE = 0.3
+SCORE = 1e-3
+# Mean and largest difference of a row's log-probabilities, and the largest of masked from real eviction. f32 differs
+# in the order of sums alone: measured 8e-6 and 5e-5 in the worst model. In bf16 a K beside a rounding boundary goes
+# the other way when its f32 differs in the last bit, and that is 2^-9 of it: measured 8e-4 and 4e-3. Decisions have to
+# be equal in both, for every row of every model and configuration.
+LIMITS = {"f32": (3e-5, 5e-4, 1e-4), "bf16": (2e-3, 2e-2, 1e-2)}
+LOOSE = {"f32": 1, "bf16": 10}  # scores of victims
 
 # policy, scope, budget, further Rule arguments
 FULL_SET = [
@@ -56,15 +55,6 @@ FULL_SET += [
     ("h2o", "head", "512", {}),
 ]
 SMALL_SET = [("h2o", "head", "48", {}), ("h2o-mean", "layer", "0.4", {})]
-
-
-# rings of 20, 8 and 60 slots, and none
-MIXED_SET = [
-    ("h2o-mean", "layer", "40", {}),
-    ("streaming", "head", "64", {}),
-    ("h2o", "layer", "48", {"recent": "8"}),
-    ("window", "head", "40", {"recent": "0"}),
-]
 
 
 class Dump:
@@ -144,12 +134,8 @@ def check_policy(t, sluice, model, path, rows, config, kv="f32"):
             kv,
             lambda n: Rule(policy, budget, n, scope=scope, **more),
         )
-    worst = max(
-        np.abs(np.subtract(a, b)).mean() if kv in NOISE else np.abs(np.subtract(a, b)).max()
-        for a, b in zip(*logprobs)
-    )
-    limit = NOISE.get(kv, MASKED * LOOSE[kv] ** 2)
-    t.check(worst <= limit, f"{base}: masked differs from real eviction by {worst:.2e}")
+    worst = max(np.abs(np.subtract(a, b)).max() for a, b in zip(*logprobs))
+    t.check(worst <= LIMITS[kv][2], f"{base}: masked differs from real eviction by {worst:.2e}")
 
 
 def decisions(lines):
@@ -157,28 +143,22 @@ def decisions(lines):
 
 
 def check_row_set(t, name, model, rows, out, dump, kv, rule_of):
-    lines, strays, means, ties, victims = {}, [], [], 0, 0
+    lines, means, most, ties, victims = {}, [], 0.0, 0, 0
     for line in dump:
         lines.setdefault(line["row"], []).append(line)
     for row, got in zip(rows, out):
         rule = rule_of(len(row["context_ids"]) + len(row["continuation_ids"]))
-        own, what = Tally(quiet=True), f"{name} {row['custom_id']}"
+        what = f"{name} {row['custom_id']}"
         diff, near, gone = compare_row(
-            own, what, model, row, got, lines.get(row["custom_id"], []), rule, kv
+            t, what, model, row, got, lines.get(row["custom_id"], []), rule, kv
         )
-        own.check(
-            diff.mean() <= MEAN * LOOSE[kv] and diff.max() <= MOST * LOOSE[kv],
+        t.check(
+            diff.mean() <= LIMITS[kv][0] and diff.max() <= LIMITS[kv][1],
             f"{what}: log-probabilities differ by {diff.mean():.2e}, largest {diff.max():.2e}",
         )
-        if own.failed and kv in NOISE and diff.mean() <= NOISE[kv]:
-            strays.append(row["custom_id"])
-        else:
-            t.add(own)
-        t.agree.setdefault(kv, []).append(not own.failed)
         means.append(diff.mean())
-        ties, victims = ties + near, victims + gone
-    stray = f", strays: {strays}" if strays else ""
-    print(f"  {name}: mean {np.mean(means):.1e}, {victims} victims, {ties} near ties{stray}")
+        most, ties, victims = max(most, diff.max()), ties + near, victims + gone
+    print(f"  {name}: mean {np.max(means):.1e}, most {most:.1e}, {victims} victims, {ties} near ties")
 
 
 def check_holds_all(t, sluice, path, rows):
@@ -222,7 +202,7 @@ def check_decode(t, sluice, model, path):
                 )
                 diff = np.abs(np.subtract(got["token_logprobs"], want)).mean()
                 t.check(
-                    diff <= MEAN,
+                    diff <= LIMITS["f32"][0],
                     f"{name} {row['custom_id']}: differs from the reference by {diff:.2e}"
                     f"{'' if greedy else ' (not greedy there)'}",
                 )
@@ -242,10 +222,7 @@ def check_model(t, sluice, models, spec):
     main_model = spec in MODELS[:3]
     for config in FULL_SET if main_model else SMALL_SET:
         check_policy(t, sluice, model, path, rows, config)
-    for kv in ("bf16", "q8", "q4", "mixed"):
-        check_policy(t, sluice, model, path, rows, ("h2o", "head", "48", {}), kv=kv)
-    for config in MIXED_SET:
-        check_policy(t, sluice, model, path, rows, config, kv="mixed")
+    check_policy(t, sluice, model, path, rows, ("h2o", "head", "48", {}), kv="bf16")
     if main_model:
         check_holds_all(t, sluice, path, rows)
         check_decode(t, sluice, model, path)
@@ -255,7 +232,6 @@ def main(argv):
     if len(argv) != 2:
         sys.exit(__doc__)
     t = Tally()
-    t.agree = {}
     with tempfile.TemporaryDirectory() as folder:
         sluice = Sluice(argv[1], folder)
         for spec in MODELS:
@@ -263,10 +239,6 @@ def main(argv):
                 check_model(t, sluice, os.path.join(folder, "models"), spec)
             except (SluiceFailed, LookupError, TypeError, ValueError, OSError) as e:
                 t.check(False, f"{spec}: {type(e).__name__} {e}")
-    for kv, agree in t.agree.items():
-        share = np.mean(agree)
-        print(f"  {kv}: {share:.0%} of {len(agree)} rows agree")
-        t.check(share >= AGREE, f"{kv}: only {share:.0%} of the rows agree")
     t.finish()
 
 

@@ -21,8 +21,14 @@ from trial import Tally
 import tiny
 
 F32 = ("--compute", "f32", "--kv-format", "f32")
-MEAN_F32, MAX_F32, TIE_F32 = 2e-4, 5e-3, 1e-3
+# Measured in f32: 7e-6 and 3e-5 in the worst checkpoint; only the order of sums differs.
+MEAN_F32, MAX_F32, TIE_F32 = 3e-5, 5e-4, 1e-3
+# Of what bf16 costs transformers itself on a tiny checkpoint, whose random weights are far sharper than trained ones:
+# its bf16 run rounds every sum, ours the inputs of products. Measured: 0.40 to 0.75 (means of 0.009 to 0.031).
+BF16_SHARE = 0.85
 MEAN_BF16, MAX_BF16, TIE_BF16 = 0.02, 0.3, 0.25
+# See check_greedy. Measured: in f32 all of 222 generations; SmolLM2 in bf16 38 of 50, 13 of 1,600 tokens.
+EQUAL_F32, EQUAL_BF16 = (0.9, 0.002), (0.6, 0.015)
 
 
 def check_scores(t, what, rows, out, want, mean, most, tie):
@@ -56,25 +62,43 @@ def check_scores(t, what, rows, out, want, mean, most, tie):
     print(f"  {what}: mean {diffs.mean():.1e}, max {diffs.max():.1e}")
 
 
-def check_greedy(t, what, rows, out, want, tie):
-    """Same tokens until a step whose two best logits are closer than `tie`, where either may
-    win."""
-    whole = 0
-    for row, got, ref in zip(rows, out, want):
-        n, ids = row["max_tokens"], got["token_ids"]
-        split = next((i for i, (a, b) in enumerate(zip(ids, ref["ids"])) if a != b), None)
-        whole += split is None
-        name = f"{what} {row['custom_id']}"
-        t.check(
-            len(ids) == n and got["finish_reason"] == "length",
-            f"{name}: {len(ids)} tokens of {n}, {got['finish_reason']}",
-        )
-        t.check(
-            split is None or ref["gaps"][split] < tie,
-            f"{name}: token {split} is {ids[split] if split is not None else ''}, want "
-            f"{ref['ids'][split or 0]} (leads by {ref['gaps'][split or 0]})",
-        )
-    print(f"  {what}: {whole} of {len(rows)} generations equal to the last token")
+def check_greedy(t, what, prompts, generate, want, tie, least_whole, most_splits):
+    """Every token of every generation. Where two best logits are closer than `tie` either may win; the row then goes
+    on behind the golden's token, so that nothing after a split is left out. least_whole: the share of generations
+    that are equal to the last token without that; most_splits: the share of tokens where the other one won."""
+    n_all, todo, n_splits, split_rows = sum(r["max_tokens"] for r in prompts), [], 0, set()
+    for row, ref in zip(prompts, want):
+        todo.append((row, ref, 0))
+    while todo:
+        again = []
+        for (row, ref, at), got in zip(todo, generate([row for row, _, _ in todo])):
+            n, ids, name = row["max_tokens"], got["token_ids"], f"{what} {row['custom_id']}"
+            t.check(
+                len(ids) == n and got["finish_reason"] == "length",
+                f"{name}: {len(ids)} tokens of {n}, {got['finish_reason']}",
+            )
+            split = next((i for i, (a, b) in enumerate(zip(ids, ref["ids"][at:])) if a != b), None)
+            if split is None:
+                continue
+            n_splits += 1
+            split_rows.add(row["custom_id"])
+            t.check(
+                ref["gaps"][at + split] < tie,
+                f"{name}: token {at + split} is {ids[split]}, want {ref['ids'][at + split]} "
+                f"(leads by {ref['gaps'][at + split]})",
+            )
+            if split + 1 < n:
+                prompt = row["prompt_token_ids"] + ref["ids"][at : at + split + 1]
+                rest = run_row(row["custom_id"], prompt, n - split - 1)
+                again.append((rest, ref, at + split + 1))
+        todo = again
+    whole = len(prompts) - len(split_rows)
+    print(
+        f"  {what}: {whole} of {len(prompts)} generations equal to the last token, "
+        f"{n_splits} of {n_all} tokens where the second best won"
+    )
+    t.check(whole >= least_whole * len(prompts), f"{what}: only {whole} generations are equal")
+    t.check(n_splits <= most_splits * n_all, f"{what}: {n_splits} of {n_all} tokens differ")
 
 
 def check_tiny(t, sluice, golden, spec, form, path):
@@ -98,7 +122,13 @@ def check_tiny(t, sluice, golden, spec, form, path):
         TIE_F32,
     )
     check_greedy(
-        t, f"{what} f32", prompts, sluice.rows("run", path, prompts, *F32), entry["gen"], TIE_F32
+        t,
+        f"{what} f32",
+        prompts,
+        lambda rows: sluice.rows("run", path, rows, *F32),
+        entry["gen"],
+        TIE_F32,
+        *EQUAL_F32,
     )
     check_scores(
         t,
@@ -106,8 +136,8 @@ def check_tiny(t, sluice, golden, spec, form, path):
         rows,
         sluice.rows("score", path, rows),
         entry["rows"],
-        max(MEAN_BF16, 1.25 * noise_mean),
-        max(MAX_BF16, 2 * noise_max),
+        BF16_SHARE * noise_mean,
+        1.25 * noise_max,
         2 * noise_max,
     )
 
@@ -145,7 +175,7 @@ def check_text(t, sluice, spec, path):
 def check_smollm2(t, sluice, path):
     golden = goldens("smollm2.json.gz")
     full = bool(os.environ.get("SLUICE_TEST_FULL"))
-    few, some, n = (24, 50, 48) if full else (4, 8, 32)
+    few, n = (24, 48) if full else (4, 32)
     rows = [
         score_row(r["custom_id"], r["context_ids"], r["continuation_ids"]) for r in golden["rows"]
     ]
@@ -173,18 +203,20 @@ def check_smollm2(t, sluice, path):
     check_greedy(
         t,
         "SmolLM2 f32",
-        prompts[:some],
-        sluice.rows("run", path, prompts[:some], *F32),
-        golden["prompts"],
+        prompts if full else prompts[::5],
+        lambda rows: sluice.rows("run", path, rows, *F32),
+        golden["prompts"] if full else golden["prompts"][::5],
         TIE_F32,
+        *EQUAL_F32,
     )
     check_greedy(
         t,
         "SmolLM2 bf16",
-        prompts[:some],
-        sluice.rows("run", path, prompts[:some]),
+        prompts,
+        lambda rows: sluice.rows("run", path, rows),
         golden["prompts"],
         TIE_BF16,
+        *EQUAL_BF16,
     )
     chats = os.path.join(sluice.folder, "chats.jsonl")
     with open(chats, "w", encoding="utf-8") as f:
