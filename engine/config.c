@@ -40,7 +40,7 @@ static const struct knob knobs[] = {
     {"input", 'i', KNOB_STRING, AT(in), CMD_RUN | CMD_SCORE | CMD_PLAN, NULL, "FILE",
      "rows, one JSON object a line"},
     {"output", 'o', KNOB_STRING, AT(out),
-     CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH, NULL, "FILE",
+     CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH | CMD_MERGE, NULL, "FILE",
      "where the result goes"},
     {"prompt", 'p', KNOB_STRING, AT(prompt), CMD_GEN, NULL, "TEXT", "the prompt"},
     {"file", 'f', KNOB_STRING, AT(prompt_file), CMD_GEN, NULL, "FILE",
@@ -136,7 +136,7 @@ static const struct knob knobs[] = {
      "stop when more rows failed"},
     {"unknown-fields", 0, KNOB_STRING, AT(unknown_fields), CMD_RUN | CMD_SCORE, "error",
      "error|warn", "fields that sluice does not know"},
-    {"overwrite", 0, KNOB_SWITCH, AT(overwrite), CMD_RUN | CMD_SCORE, NULL, "",
+    {"overwrite", 0, KNOB_SWITCH, AT(overwrite), CMD_RUN | CMD_SCORE | CMD_MERGE, NULL, "",
      "drop another job's OUT"},
     {"shard", 0, KNOB_STRING, AT(shard), CMD_RUN | CMD_SCORE, NULL, "i/N",
      "this process takes rows i, i+N, ... (i from 0)"},
@@ -163,8 +163,8 @@ static const struct knob knobs[] = {
     {"full", 0, KNOB_SWITCH, AT(full), CMD_PROBE, NULL, "",
      "measure for minutes instead of seconds"},
     {"decode", 0, KNOB_SWITCH, AT(decode), CMD_TOKENIZE, NULL, "", "rows {\"ids\"} to {\"text\"}"},
-    {"json", 0, KNOB_SWITCH, AT(json), CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE, NULL, "",
-     "one JSON object on stdout"},
+    {"json", 0, KNOB_SWITCH, AT(json), CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE | CMD_STATUS,
+     NULL, "", "one JSON object on stdout"},
     {"csv", 0, KNOB_SWITCH, AT(csv), CMD_BENCH, NULL, "", "comma-separated rows on stdout"},
     {"progress", 0, KNOB_STRING, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK | CMD_BENCH, "auto",
      "auto|bar|lines|none", "progress on stderr"},
@@ -414,7 +414,7 @@ enum err config_parse(struct config *c, enum config_command command, int argc, c
             TRY(parse_flag(c, command, argc, argv, &i));
             continue;
         }
-        if (c->n_args == 4)
+        if (c->n_args == (command == CMD_MERGE ? CONFIG_ARGS_MAX : 4))
             return fail(ERR_USAGE, "%s: one word too many", argv[i]);
         c->args[c->n_args++] = argv[i];
     }
