@@ -175,7 +175,8 @@ enum err command_tokenize(const struct config *c)
         if (n == 0 || line[strspn(line, " \t\r\n")] == 0)
             continue;
         json_error_t error;
-        json_t *row = json_loadb(line, (size_t)n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error), *answer = NULL;
+        json_t *row = json_loadb(line, (size_t)n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error),
+               *answer = NULL;
         enum err row_err =
             row ? c->decode ? decode_row(&o, row, &answer) : encode_row(&o, row, &answer)
                 : fail(ERR_ROW, "%s", error.text);

@@ -39,8 +39,17 @@ struct knob {
 static const struct {
     const char *name;
     int words;
-} commands[] = {{"run", 0},  {"gen", 0},   {"score", 0},   {"plan", 0},    {"probe", 0},
-                {"pack", 1}, {"bench", 2}, {"inspect", 1}, {"tokenize", 0}};
+} commands[] = {{"run", 0},
+                {"gen", 0},
+                {"score", 0},
+                {"plan", 0},
+                {"probe", 0},
+                {"pack", 1},
+                {"bench", 2},
+                {"inspect", 1},
+                {"tokenize", 0},
+                {"status", 1},
+                {"merge", CONFIG_ARGS_MAX}};
 #define N_COMMANDS (int)(sizeof commands / sizeof commands[0])
 
 /* Of the numbers that a row may set too: what a row's field takes (engine/request_fields.c). */
@@ -58,7 +67,7 @@ static const struct knob knobs[] = {
     {"input", 'i', KNOB_STRING, AT(in), CMD_RUN | CMD_SCORE | CMD_PLAN, NULL, "FILE",
      "rows, one JSON object a line"},
     {"output", 'o', KNOB_STRING, AT(out),
-     CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH, NULL, "FILE",
+     CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH | CMD_MERGE, NULL, "FILE",
      "where the result goes"},
     {"prompt", 'p', KNOB_STRING, AT(prompt), CMD_GEN, NULL, "TEXT", "the prompt"},
     {"file", 'f', KNOB_STRING, AT(prompt_file), CMD_GEN, NULL, "FILE",
@@ -154,7 +163,7 @@ static const struct knob knobs[] = {
      "stop when more rows failed"},
     {"unknown-fields", 0, KNOB_STRING, AT(unknown_fields), CMD_RUN | CMD_SCORE, "error",
      "error|warn", "fields that sluice does not know"},
-    {"overwrite", 0, KNOB_SWITCH, AT(overwrite), CMD_RUN | CMD_SCORE, NULL, "",
+    {"overwrite", 0, KNOB_SWITCH, AT(overwrite), CMD_RUN | CMD_SCORE | CMD_MERGE, NULL, "",
      "drop another job's OUT"},
     {"shard", 0, KNOB_STRING, AT(shard), CMD_RUN | CMD_SCORE, NULL, "i/N",
      "this process takes rows i, i+N, ... (i from 0)"},
@@ -181,8 +190,8 @@ static const struct knob knobs[] = {
     {"full", 0, KNOB_SWITCH, AT(full), CMD_PROBE, NULL, "",
      "measure for minutes instead of seconds"},
     {"decode", 0, KNOB_SWITCH, AT(decode), CMD_TOKENIZE, NULL, "", "rows {\"ids\"} to {\"text\"}"},
-    {"json", 0, KNOB_SWITCH, AT(json), CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE, NULL, "",
-     "one JSON object on stdout"},
+    {"json", 0, KNOB_SWITCH, AT(json), CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE | CMD_STATUS,
+     NULL, "", "one JSON object on stdout"},
     {"csv", 0, KNOB_SWITCH, AT(csv), CMD_BENCH, NULL, "", "comma-separated rows on stdout"},
     {"progress", 0, KNOB_STRING, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK | CMD_BENCH, "auto",
      "auto|bar|lines|none", "progress on stderr"},

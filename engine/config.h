@@ -22,10 +22,13 @@ enum config_command {
     CMD_BENCH = 64,
     CMD_INSPECT = 128,
     CMD_TOKENIZE = 256,
+    CMD_STATUS = 512,
+    CMD_MERGE = 1024,
 };
 
 #define CONFIG_STOPS_MAX 16
 #define CONFIG_KNOBS_MAX 96
+#define CONFIG_ARGS_MAX  1024
 
 struct config {
     const char *model, *in, *out, *prompt, *prompt_file, *text;
@@ -43,7 +46,7 @@ struct config {
         verbose, quiet, help;
     const char *stops[CONFIG_STOPS_MAX];
     int n_stops;
-    const char *args[2]; // words that are not flags
+    const char *args[CONFIG_ARGS_MAX]; // words that are not flags
     int n_args;
     unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: not its default; config_given()
 };

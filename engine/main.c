@@ -26,6 +26,10 @@ static const struct command {
     {"pack", CMD_PACK, command_pack, "MODEL -o FILE", "write a pack"},
     {"bench", CMD_BENCH, command_bench, "throughput|ops|io|sweep", "benchmarks"},
     {"inspect", CMD_INSPECT, command_inspect, "MODEL", "shape and tensors"},
+    {"status", CMD_STATUS, command_status, "OUT.jsonl",
+     "how far a job is, seen from another shell: it is only looked at"},
+    {"merge", CMD_MERGE, command_merge, "-o OUT.jsonl PART.jsonl...",
+     "join the OUTs of all shards (--shard i/N) of one job"},
     {"tokenize", CMD_TOKENIZE, command_tokenize, "-m MODEL < rows", "text to token ids and back"},
 };
 #define N_COMMANDS (int)(sizeof commands / sizeof commands[0])

@@ -84,6 +84,8 @@ enum err command_plan(const struct config *c);
 enum err command_pack(const struct config *c);
 enum err command_inspect(const struct config *c);
 enum err command_tokenize(const struct config *c);
+enum err command_status(const struct config *c);
+enum err command_merge(const struct config *c);
 enum err command_probe(const struct config *c);
 enum err command_bench(const struct config *c); // bench/
 
