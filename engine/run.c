@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/advice.h"
 #include "engine/dummy_layers.h"
 #include "engine/pack.h"
 #include "engine/plan_file.h"
@@ -75,13 +76,13 @@ enum err run_read_evict(struct evict *e, const struct config *c)
 static enum err read_compute(struct run *r, const struct config *c)
 {
     static const char *const ios[] = {"auto", "uring", "threads", NULL};
-    static const char *const attns[] = {"auto", "cpu", NULL};
-    int io, attn;
+    int io;
     enum compute compute = compute_by_name(c->compute);
     if (compute == N_COMPUTES)
         return fail(ERR_USAGE, "--compute: '%s' is none of bf16|f32|int8", c->compute);
     TRY(choose("io", c->io, ios, &io));
-    TRY(choose("attn", c->attn, attns, &attn));
+    if (strcmp(c->attn, "device") == 0)
+        return fail(ERR_DEVICE, "--attn device: there is no device but the CPU (--attn cpu)");
     r->io = io == 0 ? RING_AUTO : io == 1 ? RING_URING : RING_THREADS;
     r->kv_format = kv_format_by_name(c->kv_format);
     if (r->kv_format == N_KV_FORMATS)
@@ -167,6 +168,7 @@ enum err run_prepare(struct run *r, const struct config *c)
     TRY(machine_read(&r->info, r->offload_dir));
     TRY(open_threads(r, c));
     write_fingerprint(r, c);
+    TRY(advise_flags(r));
     if (r->opened.model.dummy)
         log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");
     enum dtype weights = most_weights(r);
@@ -258,6 +260,7 @@ static enum err read_wish(const struct config *c, struct plan_wish *wish)
                                .codec = codec > PLAN_CODEC_ZSTD ? -1 : codec,
                                .kv_home = -1,
                                .hidden_home = -1,
+                               .no_sharing = strcmp(c->share_prefixes, "off") == 0,
                                .ahead_weights = (int)min_i64(c->ahead_weights, 1 << 20),
                                .ahead_state = (int)min_i64(c->ahead_state, 1 << 20),
                                .prefill_tokens = (int)min_i64(c->prefill_tokens, 1 << 24)};
@@ -314,14 +317,18 @@ static void print_plan(const struct run *r)
     const struct plan *p = &r->plan;
     const struct plan_bytes *b = &r->bytes;
     const double mib = 1048576.0;
+    char layers[128], kv[128];
+    plan_layers_text(r, layers, sizeof layers);
+    plan_kv_text(r, kv, sizeof kv);
     log_line(LOG_INFO,
-             "plan: %d x %d rows, %d of %d layers in RAM (%d as tiles), the rest %s, KV in %s, "
-             "hidden in %s, "
-             "%d prefill tokens a pass; RAM %.1f MiB, disk %.1f MiB",
-             p->batches, p->batch, p->resident, p->layers - 1, p->decoded,
-             p->codec == PLAN_CODEC_ZSTD ? "with zstd" : "as it is",
-             p->kv_home == TIER_NVME ? "NVMe" : "RAM", p->hidden_home == TIER_NVME ? "NVMe" : "RAM",
-             p->prefill_tokens, (double)b->ram / mib, (double)b->disk / mib);
+             "plan: %d x %d rows, %s, KV %s in %s, hidden in %s, %d prefill tokens a pass; RAM "
+             "%.1f MiB, disk %.1f MiB",
+             p->batches, p->batch, layers, kv, p->kv_home == TIER_NVME ? "NVMe" : "RAM",
+             p->hidden_home == TIER_NVME ? "NVMe" : "RAM", p->prefill_tokens, (double)b->ram / mib,
+             (double)b->disk / mib);
+    if (plan_hidden_moved(r))
+        log_line(LOG_INFO, "plan: hidden states stay in their frames: with fewer than 2 batches "
+                           "they would be read before they are written");
     char freeze[512];
     plan_freeze(r, freeze, sizeof freeze);
     log_line(LOG_INFO, "plan: predicted %.1f s, %.3f s a pass, bound %s; freeze: %s", r->time.job_s,
@@ -452,6 +459,7 @@ enum err run_plan(struct run *r)
         wish.decoded = 0; // made where they stay, never on the disk that frames are read from
     if (c->plan)
         TRY(plan_file_read(c->plan, &wish));
+    r->hidden_wish = wish.hidden_home;
     if (c->allow)
         wish.codec = PLAN_CODEC_NONE; // of weights that are not there nothing can be measured
     /* Staging, the decoder, the file's table as read and as kept. */
@@ -461,8 +469,10 @@ enum err run_plan(struct run *r)
     CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget,
                      &r->bytes, why, sizeof why) == 0);
     plan_cost(&r->plan, r->weights, &r->work, shape, &r->costs, &r->machine, &r->time);
-    print_plan(r);
+    if (!r->plan_told)
+        print_plan(r);
     hint_codec(r, &wish);
+    advise_int8(r);
     return OK;
 }
 
@@ -537,7 +547,7 @@ enum err run_walk(struct run *r)
                               .interrupted = &run_interrupted,
                               .tick = r->tick,
                               .tick_ctx = r->tick_ctx};
-    struct pack_progress progress = {.shown = !c->quiet && isatty(STDERR_FILENO)};
+    struct pack_progress progress = pack_progress_begin(c);
     struct dummy_layers dummy = {.model = &r->opened.model,
                                  .pool = r->pool,
                                  .progress = pack_progress_show,

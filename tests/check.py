@@ -32,6 +32,7 @@ SCRIPT_ARGS = {
     "template_live": ["{build}/tests/tools/template_tool", "build/cache"],
     "token_live": ["--cache", "build/cache", "--strings", "3000"],
     "cli_test": ["./sluice"],
+    "command_test": ["./sluice"],
     "placement_test": ["./sluice"],
     "crash_test": ["./sluice"],
     "fault_test": ["./sluice"],
@@ -45,10 +46,10 @@ NOT_DRIVERS = {"check", "tidy", "demo_show", "trial", "golden_common", "template
 ALSO_ASAN = {"bad_input_test"}
 # These run hundreds of small durable jobs: on a busy disk they wait for nothing but fsync, so their
 # files lie in memory when there is room. Real disks are ring_test's, budget_test's and the goldens'.
-FSYNC_HEAVY = {"crash_test", "placement_test", "fault_test", "prompt_cap_test"}
+FSYNC_HEAVY = {"crash_test", "command_test", "placement_test", "fault_test", "prompt_cap_test"}
 MEMORY_DIR, MEMORY_BYTES = "/dev/shm", 2 << 30
 # These have parts for a real model: tests/model.sh fetches it, and they skip those parts when it cannot.
-WANT_MODEL = {"score_golden", "budget_test"}
+WANT_MODEL = {"score_golden", "command_test", "budget_test"}
 WHEELS = {"numpy", "tokenizers", "jinja2", "gguf", "safetensors", "torch", "transformers"}
 SLOW_FIRST = ("crash_test", "placement_test", "budget_test", "fault_test", "template_live", "token_live",
               "evict_golden", "score_golden", "evict_ref")
