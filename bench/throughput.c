@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/plan_file.h"
 #include "engine/report.h"
 #include "engine/run.h"
 
@@ -25,6 +26,7 @@ struct outcome {
     const char *predicted_bound;
     char model[256];
     int dummy;
+    json_t *kv; // owned: plan_kv_json()
 };
 
 /* ---- the job ---- */
@@ -148,6 +150,7 @@ static enum err run_once(const struct config *c, struct outcome *o)
         o->predicted_s = r.time.job_s;
         o->predicted_bound = r.time.bound;
         o->dummy = r.opened.model.dummy;
+        o->kv = plan_kv_json(&r);
         snprintf(o->model, sizeof o->model, "%s", r.opened.model.name);
     }
     run_close(&r);
@@ -177,6 +180,23 @@ static json_t *outcome_json(const struct outcome *o)
                      "dummy_weights", o->dummy, "roofline_fraction", f->roofline);
 }
 
+/* What the figures depend on and a reader of a table wants to sort by: one key each. */
+static void setup_put(json_t *row, const struct config *c, json_t *kv)
+{
+    static const char *const keys[] = {"policy", "budget", "slots", "format"};
+    for (int i = 0; i < 4; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "kv_%s", keys[i]);
+        json_object_set(row, key, json_object_get(kv, keys[i]));
+    }
+    json_decref(kv);
+    json_object_set_new(row, "compute", json_string(c->compute));
+    json_object_set_new(row, "share_prefixes", json_string(c->share_prefixes));
+    json_object_set_new(row, "mem_ram", c->mem_ram >= 0 ? json_integer(c->mem_ram) : json_null());
+    json_object_set_new(row, "mem_disk",
+                        c->mem_disk >= 0 ? json_integer(c->mem_disk) : json_null());
+}
+
 enum err bench_throughput(const struct config *c)
 {
     struct outcome o;
@@ -184,6 +204,7 @@ enum err bench_throughput(const struct config *c)
     json_t *row = outcome_json(&o);
     if (!row)
         return fail(ERR_FIT, "memory: the result");
+    setup_put(row, c, o.kv);
     enum err err = OK;
     if (c->json) {
         if (json_dumpf(row, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) != 0)
@@ -236,6 +257,7 @@ enum err bench_sweep(const struct config *c)
         }
         if (err == OK)
             err = bench_row(&t, sweep_json(&o));
+        json_decref(o.kv);
         done++;
     }
     enum err closed = bench_table_close(&t);

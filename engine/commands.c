@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/plan_file.h"
 #include "engine/report.h"
 #include "engine/result.h"
 #include "engine/run.h"
+#include "engine/spool.h"
 #include "engine/version.h"
 
 #define STOPS_SHOWN_BYTES 1500 // of stop strings in OUT.job.json
@@ -48,21 +50,6 @@ static void read_defaults(const struct run *r, struct request_defaults *d)
                                    .context = s->context,
                                    .vocab = s->vocab,
                                    .epoch = epoch ? strtoll(epoch, NULL, 10) : 0};
-}
-
-static enum err check_defaults(const struct config *c)
-{
-    if (strcmp(c->unknown_fields, "warn") != 0 && strcmp(c->unknown_fields, "error") != 0)
-        return fail(ERR_USAGE, "--unknown-fields: '%s' is none of error|warn", c->unknown_fields);
-    if (strcmp(c->order, "input") != 0 && strcmp(c->order, "completion") != 0)
-        return fail(ERR_USAGE, "--order: '%s' is none of input|completion", c->order);
-    if (c->top_p <= 0 || c->top_p > 1)
-        return fail(ERR_USAGE, "--top-p: out of range (0 < p <= 1)");
-    if (c->min_p < 0 || c->min_p > 1)
-        return fail(ERR_USAGE, "--min-p: out of range (0 <= p <= 1)");
-    if (c->repetition_penalty <= 0)
-        return fail(ERR_USAGE, "--repetition-penalty: must be positive");
-    return OK;
 }
 
 /* Text that every row's bytes depend on besides the row itself. Which rows, and their order, the
@@ -106,7 +93,6 @@ enum err command_open_job(struct run *r, enum request_kind kind, const char *out
 {
     const struct config *c = r->config;
     const char *sync_s = getenv("SLUICE_SYNC_S"); // for tests: jobs too short for a commit in 5 s
-    TRY(check_defaults(c));
     TRY(extend_fingerprint(r));
     struct job_config job = {.kind = kind,
                              .in_path = c->in,
@@ -114,6 +100,7 @@ enum err command_open_job(struct run *r, enum request_kind kind, const char *out
                              .tokenizer = r->opened.tokenizer,
                              .tmpl = r->opened.tmpl,
                              .model_name = r->opened.model.name,
+                             .dummy_weights = r->opened.model.dummy,
                              .version = SLUICE_VERSION,
                              .fingerprint = r->fingerprint,
                              .evict = &r->evict,
@@ -207,10 +194,22 @@ enum err command_end(struct run *r, enum err err)
     return closed;
 }
 
-enum err command_run(const struct config *c)
+enum err command_input(struct config *with, const struct config *c, int job)
 {
-    if (!c->in || (!c->out && !c->dry_run))
+    static char path[4200];
+    *with = *c;
+    if (!c->in || strcmp(c->in, "-") != 0)
+        return OK;
+    with->in = path;
+    return job ? spool_job(c->out, c->overwrite, path, sizeof path) : spool_look(path, sizeof path);
+}
+
+enum err command_run(const struct config *asked)
+{
+    struct config with, *c = &with;
+    if (!asked->in || (!asked->out && !asked->dry_run))
         return fail(ERR_USAGE, "run: needs -i IN.jsonl and -o OUT.jsonl");
+    TRY(command_input(&with, asked, !asked->dry_run));
     struct run *r = NULL;
     TRY(command_begin(&r, c));
     return command_end(r, run_rows(r, REQUEST_GENERATE));
@@ -255,7 +254,7 @@ static enum err gen_finished(void *ctx, const struct job_result *result)
 
 static enum err read_all(const char *path, char **text, int64_t *n_bytes)
 {
-    FILE *f = fopen(path, "rb");
+    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     if (!f)
         return fail(ERR_USAGE, "%s: %s", path, strerror(errno));
     size_t cap = 1 << 16, n = 0, got;
@@ -270,7 +269,8 @@ static enum err read_all(const char *path, char **text, int64_t *n_bytes)
         }
     }
     int bad = ferror(f);
-    fclose(f);
+    if (f != stdin)
+        fclose(f);
     if (!buf || bad) {
         free(buf);
         return fail(ERR_USAGE, "%s: cannot be read, or more than 1 GiB", path);
@@ -321,11 +321,11 @@ static enum err gen(struct run *r)
     char *file = NULL;
     const char *text = c->prompt;
     int64_t n = text ? (int64_t)strlen(text) : 0;
-    if (c->prompt_file) {
-        TRY(read_all(c->prompt_file, &file, &n));
+    const char *path = c->prompt_file ? c->prompt_file : strcmp(text, "-") == 0 ? text : NULL;
+    if (path) {
+        TRY(read_all(path, &file, &n));
         text = file;
     }
-    TRY(check_defaults(c));
     enum err err = run_prepare(r, c);
     struct request request = {0};
     if (err == OK && !r->opened.tokenizer)
@@ -386,8 +386,10 @@ static enum err cut_windows(struct run *r, int32_t *ids, int64_t n_ids, struct r
         *q = (struct request){
             .index = i, .line = i + 1, .kind = REQUEST_SCORE, .form = FORM_SCORE, .logprobs = 1};
         q->tokens = malloc(bytes);
-        q->custom_id = strdup("window");
-        q->n_custom_id = (int64_t)strlen("window");
+        char name[32];
+        snprintf(name, sizeof name, "window-%lld", (long long)i);
+        q->custom_id = strdup(name);
+        q->n_custom_id = (int64_t)strlen(name);
         if (!q->tokens || !q->custom_id)
             return fail(ERR_FIT, "memory: windows");
         memcpy(q->tokens, ids + i * c->window, bytes);
@@ -430,19 +432,23 @@ static enum err score_text(struct run *r)
     free(requests);
     TRY(err);
     double nll = -p.logprob / (double)p.tokens;
-    printf("{\"ppl\":%.6g,\"nll\":%.9g,\"tokens\":%lld,\"windows\":%lld,\"kv\":{\"policy\":\"%s\","
-           "\"budget\":\"%s\",\"format\":\"%s\",\"evicted_tokens\":%lld}%s}\n",
-           exp(nll), nll, (long long)p.tokens, (long long)p.windows, c->kv_policy,
-           r->evict.policy == EVICT_FULL ? "all" : c->kv_budget, kv_format_name(r->kv_format),
-           (long long)r->engine.batches.evicted_slots,
+    json_t *kv = plan_kv_json(r);
+    json_object_set_new(kv, "evicted_tokens", json_integer(r->engine.batches.evicted_slots));
+    char *kv_text = json_dumps(kv, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    printf("{\"ppl\":%.6g,\"nll\":%.9g,\"tokens\":%lld,\"windows\":%lld,\"kv\":%s%s}\n", exp(nll),
+           nll, (long long)p.tokens, (long long)p.windows, kv_text ? kv_text : "null",
            r->opened.model.dummy ? ",\"dummy_weights\":true" : "");
+    free(kv_text);
+    json_decref(kv);
     return OK;
 }
 
-enum err command_score(const struct config *c)
+enum err command_score(const struct config *asked)
 {
-    if (!c->text && (!c->in || (!c->out && !c->dry_run)))
+    struct config with, *c = &with;
+    if (!asked->text && (!asked->in || (!asked->out && !asked->dry_run)))
         return fail(ERR_USAGE, "score: needs -i IN.jsonl and -o OUT.jsonl, or --text FILE");
+    TRY(command_input(&with, asked, !asked->dry_run));
     struct run *r = NULL;
     TRY(command_begin(&r, c));
     return command_end(r, c->text ? score_text(r) : run_rows(r, REQUEST_SCORE));

@@ -19,8 +19,10 @@ static void print_plan(const struct run *r)
     const struct plan_bytes *b = &r->bytes;
     const struct plan_time *t = &r->time;
     const struct model *m = &r->opened.model;
-    char freeze[512];
+    char freeze[512], layers[128], kv[128];
     plan_freeze(r, freeze, sizeof freeze);
+    plan_layers_text(r, layers, sizeof layers);
+    plan_kv_text(r, kv, sizeof kv);
     printf("model    %s, %s, %.1f M parameters%s\n", m->name, m->shape.family,
            (double)m->n_params * 1e-6, m->dummy ? ", dummy weights" : "");
     printf("job      %lld rows, %lld prompt tokens (longest %lld), at most %lld to generate\n",
@@ -29,8 +31,8 @@ static void print_plan(const struct run *r)
     printf(
         "rows     %d batches of %d, %d prefill tokens a pass, KV pages for %lld tokens a batch\n",
         p->batches, p->batch, p->prefill_tokens, (long long)p->pages_batch * KV_PAGE_SLOTS);
-    printf("layers   %d of %d in RAM, the rest streams%s\n", p->resident, p->layers - 1,
-           p->codec == PLAN_CODEC_ZSTD ? ", encoded with zstd" : "");
+    printf("weights  %s\n", layers);
+    printf("kv       %s\n", kv);
     printf("  %-10s %10s %10s  MiB\n", "", "RAM", "disk");
     print_bytes("weights", b->weights_resident + b->weight_frames, 0);
     print_bytes("kv", b->kv + b->kv_frames + b->kv_tails + b->kv_rings + b->kv_meta,
@@ -156,6 +158,7 @@ static enum err plan(struct run *r)
     TRY(command_plan_work(r));
     if (c->sweep)
         return sweep(r);
+    r->plan_told = 1; // print_plan says it on stdout
     TRY(run_plan(r));
     if (c->out)
         TRY(plan_file_write(r, c->out));
@@ -165,8 +168,10 @@ static enum err plan(struct run *r)
     return OK;
 }
 
-enum err command_plan(const struct config *c)
+enum err command_plan(const struct config *asked)
 {
+    struct config with, *c = &with;
+    TRY(command_input(&with, asked, 0));
     struct run *r = NULL;
     TRY(command_begin(&r, c));
     return command_end(r, plan(r));

@@ -10,6 +10,7 @@
 
 enum knob_kind {
     KNOB_STRING,
+    KNOB_CHOICE, // one of the words of `value`
     KNOB_SIZE,
     KNOB_COUNT,
     KNOB_NUMBER,
@@ -65,13 +66,13 @@ static const struct knob knobs[] = {
     {"model", 'm', KNOB_STRING, AT(model), MODEL_CMDS, NULL, "MODEL",
      "Hugging Face directory, .gguf file, pack, or a model config from configs/"},
     {"input", 'i', KNOB_STRING, AT(in), CMD_RUN | CMD_SCORE | CMD_PLAN, NULL, "FILE",
-     "rows, one JSON object a line"},
+     "rows, one JSON object a line; -: stdin (a job keeps it as OUT.input, to resume from)"},
     {"output", 'o', KNOB_STRING, AT(out),
      CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH | CMD_MERGE, NULL, "FILE",
      "where the result goes"},
-    {"prompt", 'p', KNOB_STRING, AT(prompt), CMD_GEN, NULL, "TEXT", "the prompt"},
+    {"prompt", 'p', KNOB_STRING, AT(prompt), CMD_GEN, NULL, "TEXT", "the prompt; -: stdin"},
     {"file", 'f', KNOB_STRING, AT(prompt_file), CMD_GEN, NULL, "FILE",
-     "read the prompt from a file"},
+     "read the prompt from a file; -: stdin"},
     {"chat", 0, KNOB_SWITCH, AT(chat), CMD_GEN, NULL, "",
      "put the prompt through the chat template"},
     {"text", 0, KNOB_STRING, AT(text), CMD_SCORE, NULL, "FILE", "perplexity of a text file"},
@@ -114,10 +115,12 @@ static const struct knob knobs[] = {
      "look-ahead of KV and hidden states (-1: auto)"},
     {"prefill-tokens", 0, KNOB_COUNT, AT(prefill_tokens), LINE_CMDS, "0", "N",
      "prompt and forced tokens admitted per pass (0: auto)"},
-    {"attn", 0, KNOB_STRING, AT(attn), LINE_CMDS, "auto", "auto|cpu|device",
-     "where attention runs"},
+    {"attn", 0, KNOB_CHOICE, AT(attn), LINE_CMDS, "auto", "auto|cpu|device",
+     "where attention runs (device: needs one)"},
     {"io", 0, KNOB_STRING, AT(io), LINE_CMDS | CMD_PROBE, "auto", "auto|uring|threads",
      "how files are read"},
+    {"share-prefixes", 0, KNOB_CHOICE, AT(share_prefixes), LINE_CMDS, "on", "on|off",
+     "prompts of a batch that begin alike compute their common prefix once; same bytes"},
     {"plan", 0, KNOB_STRING, AT(plan), CMD_RUN | CMD_SCORE, NULL, "FILE",
      "take placement from a plan file; flags beat it"},
     {"kv-policy", 0, KNOB_STRING, AT(kv_policy), LINE_CMDS, "full", "NAME",
@@ -128,7 +131,7 @@ static const struct knob knobs[] = {
      "newest positions protected (default: by policy)"},
     {"kv-sink", 0, KNOB_COUNT, AT(kv_sink), LINE_CMDS, "-1", "N",
      "first positions protected (-1: by policy)"},
-    {"kv-scope", 0, KNOB_STRING, AT(kv_scope), LINE_CMDS, "head", "head|layer",
+    {"kv-scope", 0, KNOB_CHOICE, AT(kv_scope), LINE_CMDS, "head", "head|layer",
      "who chooses victims"},
     {"kv-format", 0, KNOB_STRING, AT(kv_format), LINE_CMDS, "bf16", "f32|bf16|q8|q4|mixed",
      "format of stored K and V"},
@@ -153,7 +156,7 @@ static const struct knob knobs[] = {
      "stop string; may be given again"},
     {"ignore-eos", 0, KNOB_SWITCH, AT(ignore_eos), CMD_RUN | CMD_GEN | CMD_PLAN, NULL, "",
      "generate to max_tokens"},
-    {"order", 0, KNOB_STRING, AT(order), CMD_RUN | CMD_SCORE, "input", "input|completion",
+    {"order", 0, KNOB_CHOICE, AT(order), CMD_RUN | CMD_SCORE, "input", "input|completion",
      "order of OUT"},
     {"limit", 0, KNOB_COUNT, AT(limit), CMD_RUN | CMD_SCORE | CMD_PLAN, "0", "N",
      "first N rows (or windows) only"},
@@ -161,7 +164,7 @@ static const struct knob knobs[] = {
      "run failed rows again"},
     {"max-errors", 0, KNOB_COUNT, AT(max_errors), CMD_RUN | CMD_SCORE, "-1", "N",
      "stop when more rows failed"},
-    {"unknown-fields", 0, KNOB_STRING, AT(unknown_fields), CMD_RUN | CMD_SCORE, "error",
+    {"unknown-fields", 0, KNOB_CHOICE, AT(unknown_fields), CMD_RUN | CMD_SCORE, "error",
      "error|warn", "fields that sluice does not know"},
     {"overwrite", 0, KNOB_SWITCH, AT(overwrite), CMD_RUN | CMD_SCORE | CMD_MERGE, NULL, "",
      "drop another job's OUT"},
@@ -193,7 +196,7 @@ static const struct knob knobs[] = {
     {"json", 0, KNOB_SWITCH, AT(json), CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE | CMD_STATUS,
      NULL, "", "one JSON object on stdout"},
     {"csv", 0, KNOB_SWITCH, AT(csv), CMD_BENCH, NULL, "", "comma-separated rows on stdout"},
-    {"progress", 0, KNOB_STRING, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK | CMD_BENCH, "auto",
+    {"progress", 0, KNOB_CHOICE, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK | CMD_BENCH, "auto",
      "auto|bar|lines|none", "progress on stderr"},
     {"summary", 0, KNOB_STRING, AT(summary), CMD_RUN | CMD_SCORE | CMD_BENCH, NULL, "FILE",
      "what was planned and measured, as JSON"},
@@ -313,10 +316,25 @@ static enum err parse_switch(const char *flag, const char *text, int *on)
     return fail(ERR_USAGE, "--%s: '%s' is none of on|off", flag, text);
 }
 
+/* `word` in "a|b|c". */
+static int is_choice(const char *choices, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+        if (n > 0 && strncmp(at, word, n) == 0 && (at[n] == 0 || at[n] == '|'))
+            return 1;
+    return 0;
+}
+
 static enum err knob_set(struct config *c, const struct knob *k, const char *value)
 {
     void *field = (char *)c + k->offset;
     switch (k->kind) {
+    case KNOB_CHOICE:
+        if (!is_choice(k->value, value))
+            return fail(ERR_USAGE, "--%s: '%s' is none of %s", k->name, value, k->value);
+        *(const char **)field = value;
+        return OK;
     case KNOB_STRING:
     case KNOB_SIX:
         *(const char **)field = value;
@@ -567,6 +585,7 @@ static enum err parse_files(struct config *c, int argc, char **argv, int command
 enum err config_parse(struct config *c, enum config_command command, int argc, char **argv)
 {
     memset(c, 0, sizeof *c);
+    c->looks = command == CMD_PLAN;
     _Static_assert(N_KNOBS <= CONFIG_KNOBS_MAX, "config.given has room for every knob");
     for (int i = 0; i < N_KNOBS; i++)
         if (knobs[i].preset)
@@ -609,4 +628,7 @@ void config_help(enum config_command command)
             printf(" [%s]", k->preset);
         printf("\n");
     }
+    printf("\nSizes: 24G and 24GiB are binary, 24g and 24GB decimal, 2.3G, 512M; counts: 32K is "
+           "32,768, 10k is\n10,000; durations: 90s, 15m, 3h50m. --config files hold `key = value` "
+           "lines; the command line wins.\n");
 }

@@ -36,7 +36,7 @@ struct config {
         *plot;
     const char *device, *compute, *isa, *weights, *attn, *io, *kv_policy, *kv_scope, *kv_format,
         *order, *unknown_fields, *progress, *shard, *kv_budget, *kv_recent, *resident, *percent,
-        *weights_codec;
+        *weights_codec, *share_prefixes;
     int64_t mem_device, mem_ram, mem_disk;
     int64_t threads, batch, batches, decoded, ahead_weights, ahead_state, prefill_tokens;
     int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;
@@ -48,6 +48,7 @@ struct config {
     int n_stops;
     const char *args[CONFIG_ARGS_MAX]; // words that are not flags
     int n_args;
+    int looks;                             // 1: the command (plan) leaves no model behind for later
     unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: not its default; config_given()
 };
 

@@ -144,6 +144,7 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
     const struct engine_config *c = &e->config;
     e->order = plan_order(&c->plan);
     TRY(trace_open(&e->trace, c->trace_events));
+    e->trace.pass_steps = order_pass_steps(&e->order);
     const struct device_api *device = c->device->api;
     CHECK(device->unified); // layer_embed and layer_compact write hidden states from the host
     TRY(device->stream_open(c->device, &e->stream));

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -114,4 +115,25 @@ enum err file_load(const char *path, int64_t max_bytes, char **buf, int64_t *n_b
     file_close(&f);
     *found = e == OK;
     return e;
+}
+
+enum err file_output_check(const char *flag, const char *path)
+{
+    char dir[4096];
+    struct stat st;
+    if (!path)
+        return OK;
+    if (snprintf(dir, sizeof dir, "%s", path) >= (int)sizeof dir)
+        return fail(ERR_USAGE, "%.512s: --%s: path too long", path, flag);
+    int there = stat(path, &st) == 0;
+    if (there && S_ISDIR(st.st_mode))
+        return fail(ERR_USAGE, "%s: --%s: is a directory", path, flag);
+    if (there && !S_ISREG(st.st_mode)) // a pipe, /dev/stdout
+        return OK;
+    char *slash = strrchr(dir, '/');
+    if (slash)
+        slash[slash == dir] = 0;
+    if (access(slash ? dir : ".", W_OK | X_OK) != 0)
+        return fail(ERR_USAGE, "%s: --%s: its directory: %s", path, flag, strerror(errno));
+    return OK;
 }

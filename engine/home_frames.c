@@ -19,7 +19,7 @@ static enum err wait_ticket(struct home *h, struct ticket *t, int64_t step)
               (struct trace_event){.name = t->name,
                                    .start_ns = start_ns,
                                    .end_ns = clock_ns(),
-                                   .pass = step,
+                                   .step = step,
                                    .bytes = -1,
                                    .layer = t->layer,
                                    .batch = t->batch});

@@ -349,6 +349,7 @@ static void fill_result(const struct job *job, const struct live *l, struct resu
                            .finish_reason = l->finish_reason,
                            .logprobs = r->logprobs ? &l->logprobs : NULL,
                            .model = job->config.model_name,
+                           .dummy_weights = job->config.dummy_weights,
                            .created = job->config.defaults.epoch};
 }
 

@@ -29,6 +29,7 @@ struct job_config {
     struct tokenizer *tokenizer; // borrowed; NULL: ids only, text fields are empty
     const struct template *tmpl; // borrowed; NULL: rows with messages are error rows
     const char *model_name;      // for the response body
+    int dummy_weights;           // 1: every row of OUT says so
     const char *version;         // of sluice; another version is another job. NULL: ""
     /* Of everything that changes the bytes of OUT besides the input: "key=value" lines, kept in
      * OUT.job.json; a difference is exit 8, naming the key. A value has less than 2,048 bytes. The

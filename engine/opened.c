@@ -11,29 +11,48 @@
 #include "engine/pack.h"
 #include "engine/source.h"
 
+#define BAR_NS   250000000LL
+#define LINES_NS 10000000000LL
+
+struct pack_progress pack_progress_begin(const struct config *c)
+{
+    int auto_bar = strcmp(c->progress, "auto") == 0 && isatty(STDERR_FILENO);
+    int bar = auto_bar || strcmp(c->progress, "bar") == 0;
+    int none = c->quiet || strcmp(c->progress, "none") == 0;
+    return (struct pack_progress){.bar = bar && !none,
+                                  .lines = !bar && !none,
+                                  .all_lines = strcmp(c->progress, "lines") == 0,
+                                  .last_ns = bar ? 0 : clock_ns()};
+}
+
 enum err pack_progress_show(void *ctx, int64_t done_bytes, int64_t total_bytes)
 {
     struct pack_progress *p = ctx;
     if (run_interrupted)
         return fail(ERR_STOPPED, "interrupted while packing; the same command starts it again");
-    int64_t now = clock_ns();
-    if (!p->shown || (now - p->last_ns < 250000000 && done_bytes < total_bytes))
+    int64_t now = clock_ns(), every = p->bar ? BAR_NS : LINES_NS;
+    int last = done_bytes >= total_bytes;
+    double percent = 100.0 * (double)done_bytes / (double)max_i64(total_bytes, 1);
+    double mib = (double)total_bytes / 1048576.0;
+    if (now - p->last_ns < every && !(last && (p->bar || p->all_lines)))
         return OK;
     p->last_ns = now;
-    fprintf(stderr, "\rpacking %5.1f %% of %.1f MiB ",
-            100.0 * (double)done_bytes / (double)total_bytes, (double)total_bytes / 1048576.0);
-    if (done_bytes == total_bytes)
+    if (p->bar && last)
         fputs("\r\033[K", stderr);
+    else if (p->bar)
+        fprintf(stderr, "\rpacking %5.1f %% of %.1f MiB ", percent, mib);
+    else if (p->lines)
+        log_line(LOG_INFO, "packing %5.1f %% of %.1f MiB", percent, mib);
     return OK;
 }
 
 /* Packs `model` as `request` says (path, weights), with progress unless quiet. Everything it
  * allocates is gone when it returns. `on_demand`: of dummy models. */
-static enum err pack_model(const char *model, struct pack_request *request, int quiet)
+static enum err pack_model(const char *model, struct pack_request *request, const struct config *c)
 {
     struct source source;
     struct pack_provider provider = {0};
-    struct pack_progress progress = {.shown = !quiet && isatty(STDERR_FILENO)};
+    struct pack_progress progress = pack_progress_begin(c);
     void *blob = NULL;
     int64_t blob_bytes = 0;
     request->provider = &provider;
@@ -48,6 +67,8 @@ static enum err pack_model(const char *model, struct pack_request *request, int 
     request->on_demand = 0;
     TRY(source_open(&source, model));
     enum err err = pack_source_open(&provider, &source);
+    if (err == OK) // a model, then
+        log_line(LOG_INFO, "pack: packing %s to %s", model, request->path);
     enum err built = err == OK ? token_build(&source, &blob, &blob_bytes) : OK;
     if (built == ERR_FIT || built == ERR_IO) { // a pack without it would stay so
         err = built;
@@ -81,12 +102,15 @@ static enum err open_cached(struct opened *o, const struct config *c, enum pack_
             return OK;
         model_close(&o->model);
         log_line(LOG_WARN, "pack: %s; packing again", err_text());
-    } else if (!dummy_is_config(c->model)) {
-        log_line(LOG_INFO, "pack: first use of %s, packing to %s", c->model, o->pack_path);
     }
+    /* A plan of a model config needs its directory, not a file for later. */
+    size_t n = strlen(o->pack_path);
+    o->passing = c->looks && dummy_is_config(c->model);
+    if (o->passing)
+        snprintf(o->pack_path + n, sizeof o->pack_path - n, ".%ld.plan", (long)getpid());
     struct pack_request request = {.path = o->pack_path, .weights = weights, .on_demand = 1};
-    TRY(pack_model(c->model, &request, c->quiet));
-    return model_open(&o->model, o->pack_path);
+    enum err err = pack_model(c->model, &request, c);
+    return err == OK ? model_open(&o->model, o->pack_path) : err;
 }
 
 static enum err open_model(struct opened *o, const struct config *c)
@@ -125,6 +149,8 @@ void opened_close(struct opened *o)
     template_free(o->tmpl);
     tokenizer_close(o->tokenizer);
     model_close(&o->model);
+    if (o->passing)
+        unlink(o->pack_path);
     memset(o, 0, sizeof *o);
 }
 
@@ -141,7 +167,7 @@ enum err command_pack(const struct config *c)
     if (model_is_pack(model))
         return fail(ERR_USAGE, "%s: is a pack already", model);
     struct pack_request request = {.path = c->out, .weights = weights};
-    TRY(pack_model(model, &request, c->quiet));
+    TRY(pack_model(model, &request, c));
     struct stat st;
     if (!c->quiet && stat(c->out, &st) == 0)
         log_line(LOG_INFO, "pack: %s, %.1f MiB", c->out, (double)st.st_size / 1048576.0);

@@ -93,6 +93,8 @@ static enum err choose_matrix(struct chooser *c, int role, int layer, uint8_t *b
         for (int i = 0; i < n_rows; i++)
             rows[i] = c->rows + (int64_t)i * k;
         *bf12 = bf12_fits(rows, k) != 0;
+        if (*bf12 && c->r->provider->dummy) // its numbers are alike everywhere: see dummy.h
+            return tell(c, (int64_t)(n - first) * k * 2);
         TRY(tell(c, (int64_t)n_rows * k * 2));
     }
     return first < n ? tell(c, (int64_t)(n - first) * k * 2) : OK;

@@ -493,6 +493,8 @@ static enum err write_all(struct writer *w)
     w->pos = PACK_ALIGN;
     for (int i = 0; i < w->n_layers && !w->r->on_demand; i++)
         TRY(write_layer(w, i));
+    if (w->r->progress && !w->r->on_demand) // the last piece of a layer may be a short one
+        TRY(w->r->progress(w->r->ctx, w->end, w->end));
     TRY(write_meta(w));
     if (fsync(w->fd) != 0)
         return fail(ERR_IO, "%s: fsync: %s", w->tmp, strerror(errno));

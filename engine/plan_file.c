@@ -19,6 +19,11 @@ const char *plan_codec_name(const struct plan *p)
     return p->codec == PLAN_CODEC_ZSTD ? "zstd" : "none";
 }
 
+static const char *const codec_names[] = {"none", "zstd", NULL};
+static const char *const home_names[] = {
+    [TIER_DEVICE] = "device", [TIER_RAM] = "ram", [TIER_NVME] = "nvme", NULL};
+static const char *const share_names[] = {"on", "off", NULL};
+
 #define AT(field) offsetof(struct plan_wish, field), offsetof(struct plan, field)
 
 /* What of a plan can be asked for. `least` is the smallest value that is one; below it a wish is
@@ -27,17 +32,19 @@ static const struct field {
     const char *key, *flag;
     size_t wish, plan; // offsets of the int in struct plan_wish and struct plan
     int least, most;
+    const char *const *names; // what its values are called; NULL: numbers
 } fields[] = {
-    {"batch", "batch", AT(batch), 1, PLAN_BATCH_MAX},
-    {"batches", "batches", AT(batches), 1, PLAN_ROWS_MAX},
-    {"weights_resident", "weights-resident", AT(resident), 0, PLAN_LAYERS_MAX},
-    {"weights_decoded", "weights-decoded", AT(decoded), 0, PLAN_LAYERS_MAX},
-    {"weights_codec", "weights-codec", AT(codec), PLAN_CODEC_NONE, PLAN_CODEC_ZSTD},
-    {"kv_home", "percent", AT(kv_home), TIER_RAM, TIER_NVME},
-    {"hidden_home", "percent", AT(hidden_home), TIER_RAM, TIER_NVME},
-    {"ahead_weights", "ahead-weights", AT(ahead_weights), 0, 1 << 20},
-    {"ahead_state", "ahead-state", AT(ahead_state), 0, 1 << 20},
-    {"prefill_tokens", "prefill-tokens", AT(prefill_tokens), 1, 1 << 24},
+    {"batch", "batch", AT(batch), 1, PLAN_BATCH_MAX, NULL},
+    {"batches", "batches", AT(batches), 1, PLAN_ROWS_MAX, NULL},
+    {"weights_resident", "weights-resident", AT(resident), 0, PLAN_LAYERS_MAX, NULL},
+    {"weights_decoded", "weights-decoded", AT(decoded), 0, PLAN_LAYERS_MAX, NULL},
+    {"weights_codec", "weights-codec", AT(codec), PLAN_CODEC_NONE, PLAN_CODEC_ZSTD, codec_names},
+    {"kv_home", "percent", AT(kv_home), TIER_RAM, TIER_NVME, home_names},
+    {"hidden_home", "percent", AT(hidden_home), TIER_RAM, TIER_NVME, home_names},
+    {"ahead_weights", "ahead-weights", AT(ahead_weights), 0, 1 << 20, NULL},
+    {"ahead_state", "ahead-state", AT(ahead_state), 0, 1 << 20, NULL},
+    {"prefill_tokens", "prefill-tokens", AT(prefill_tokens), 1, 1 << 24, NULL},
+    {"share_prefixes", "share-prefixes", AT(no_sharing), 0, 1, share_names},
 };
 #undef AT
 #define N_FIELDS (sizeof fields / sizeof fields[0])
@@ -47,15 +54,26 @@ static int *wish_at(struct plan_wish *wish, const struct field *f)
     return (int *)(void *)((char *)wish + f->wish);
 }
 
-/* A value as its flag spells it; homes as the plan's line does. */
+/* A value as its flag, or the plan's line, spells it. */
 static const char *value_text(const struct field *f, int value, char *buf, size_t cap)
 {
-    if (strcmp(f->key, "weights_codec") == 0)
-        return value == PLAN_CODEC_ZSTD ? "zstd" : "none";
-    if (strcmp(f->flag, "percent") == 0)
-        return value == TIER_NVME ? "NVMe" : "RAM";
+    if (f->names)
+        return f->names[value];
     snprintf(buf, cap, "%d", value);
     return buf;
+}
+
+/* The number that a value of the file stands for; -1: none. */
+static int value_read(const struct field *f, const json_t *value)
+{
+    const char *word = json_string_value(value);
+    for (int i = f->least; f->names && word && i <= f->most; i++)
+        if (strcmp(word, f->names[i]) == 0)
+            return i;
+    if (f->names || !json_is_integer(value) || json_integer_value(value) < f->least ||
+        json_integer_value(value) > f->most)
+        return -1;
+    return (int)json_integer_value(value);
 }
 
 /* One value of the file: a flag beats it, and says so. */
@@ -63,11 +81,13 @@ static enum err field_read(const struct field *f, const json_t *value, const cha
                            struct plan_wish *wish)
 {
     char ours[32], theirs[32];
-    if (!json_is_integer(value) || json_integer_value(value) < f->least ||
-        json_integer_value(value) > f->most)
+    int *at = wish_at(wish, f), read = value_read(f, value);
+    if (read < 0 && f->names)
+        return fail(ERR_USAGE, "%s: --plan: %s: expected \"%s\" or \"%s\"", path, f->key,
+                    f->names[f->least], f->names[f->most]);
+    if (read < 0)
         return fail(ERR_USAGE, "%s: --plan: %s: expected an integer from %d to %d", path, f->key,
                     f->least, f->most);
-    int *at = wish_at(wish, f), read = (int)json_integer_value(value);
     int by_percent = f->wish == offsetof(struct plan_wish, resident) && wish->resident_percent >= 0;
     if (*at < f->least && !by_percent) {
         *at = read;
@@ -135,16 +155,38 @@ static json_t *bytes_json(const struct plan_bytes *b)
                      "ram", (json_int_t)b->ram, "disk", (json_int_t)b->disk);
 }
 
+static json_t *plan_json(const struct plan *p)
+{
+    json_t *plan = json_object();
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        int value = *(const int *)(const void *)((const char *)p + fields[i].plan);
+        json_object_set_new(plan, fields[i].key,
+                            fields[i].names ? json_string(fields[i].names[value])
+                                            : json_integer(value));
+    }
+    return plan;
+}
+
+json_t *plan_kv_json(const struct run *r)
+{
+    const struct evict *e = &r->evict;
+    int full = e->policy == EVICT_FULL;
+    return json_pack("{ss so ss sI ss sb}", "policy", evict_policy_name(e->policy), "budget",
+                     full                    ? json_null()
+                     : e->budget_is_fraction ? json_real(e->budget)
+                                             : json_integer((json_int_t)e->budget),
+                     "format", kv_format_name(r->kv_format), "slots", (json_int_t)r->work.slots_max,
+                     "scope", e->scope == EVICT_SCOPE_LAYER ? "layer" : "head", "simulated",
+                     e->simulate);
+}
+
 enum err plan_file_write(const struct run *r, const char *path)
 {
-    json_t *root = json_object(), *plan = json_object();
-    for (size_t i = 0; i < N_FIELDS; i++)
-        json_object_set_new(
-            plan, fields[i].key,
-            json_integer(*(const int *)(const void *)((const char *)&r->plan + fields[i].plan)));
+    json_t *root = json_object();
     json_object_set_new(root, "model", json_string(r->opened.model.name));
     json_object_set_new(root, "dummy_weights", json_boolean(r->opened.model.dummy));
-    json_object_set_new(root, "plan", plan);
+    json_object_set_new(root, "plan", plan_json(&r->plan));
+    json_object_set_new(root, "kv", plan_kv_json(r));
     json_object_set_new(root, "bytes", bytes_json(&r->bytes));
     const struct plan_time *t = &r->time;
     json_object_set_new(root, "predicted",
@@ -165,14 +207,56 @@ enum err plan_file_write(const struct run *r, const char *path)
     return rc == 0 ? OK : fail(ERR_IO, "%s: cannot write the plan", path ? path : "stdout");
 }
 
+void plan_layers_text(const struct run *r, char *buf, int cap)
+{
+    const struct plan *p = &r->plan;
+    int n = p->layers - 1;
+    char tiles[40] = "";
+    if (p->decoded > 0)
+        snprintf(tiles, sizeof tiles, " (%d as tiles)", p->decoded);
+    if (p->resident >= n)
+        snprintf(buf, (size_t)cap, "all %d layers in RAM%s", n, tiles);
+    else
+        snprintf(buf, (size_t)cap, "%d of %d layers in RAM%s, the %s streamed%s", p->resident, n,
+                 tiles, p->resident ? "others are" : "weights are all",
+                 p->codec == PLAN_CODEC_ZSTD ? " with zstd" : "");
+}
+
+void plan_kv_text(const struct run *r, char *buf, int cap)
+{
+    const struct evict *e = &r->evict;
+    if (e->policy == EVICT_FULL) {
+        snprintf(buf, (size_t)cap, "full %s", kv_format_name(r->kv_format));
+        return;
+    }
+    snprintf(buf, (size_t)cap, "%s (budget %s, at most %lld slots a row%s%s) %s",
+             evict_policy_name(e->policy), r->config->kv_budget, (long long)r->work.slots_max,
+             e->scope == EVICT_SCOPE_LAYER ? ", one victim for all heads" : "",
+             e->simulate ? ", simulated" : "", kv_format_name(r->kv_format));
+}
+
+int plan_hidden_moved(const struct run *r)
+{
+    return r->plan.hidden_home == TIER_RAM && r->hidden_wish == TIER_NVME;
+}
+
+/* Frozen is what was asked: hidden states on disk, which another batch count would put there. */
+static const char *asked_percent(const struct plan *p)
+{
+    struct plan asked = *p;
+    asked.hidden_home = TIER_NVME;
+    return plan_percent(&asked);
+}
+
 void plan_freeze(const struct run *r, char *buf, int cap)
 {
     const struct plan *p = &r->plan;
     snprintf(buf, (size_t)cap,
              "--batch %d --batches %d --percent %s --weights-resident %d --weights-decoded %d "
-             "--weights-codec %s --ahead-weights %d --ahead-state %d --prefill-tokens %d --isa %s "
-             "--threads %d",
-             p->batch, p->batches, plan_percent(p), p->resident, p->decoded, plan_codec_name(p),
-             p->ahead_weights, p->ahead_state, p->prefill_tokens, isa_name(r->ops.isa),
+             "--weights-codec %s --ahead-weights %d --ahead-state %d --prefill-tokens %d "
+             "--share-prefixes %s --isa %s --threads %d",
+             p->batch, p->batches, plan_hidden_moved(r) ? asked_percent(p) : plan_percent(p),
+             p->resident, p->decoded, plan_codec_name(p), p->ahead_weights, p->ahead_state,
+             p->prefill_tokens, share_names[p->no_sharing != 0], isa_name(r->ops.isa),
              r->machine.threads);
 }

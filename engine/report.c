@@ -13,6 +13,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "engine/file.h"
 #include "offload/disk_probe.h"
 
 #define BAR_NS     250000000LL
@@ -22,6 +23,8 @@
 #define ROOFLINE_S 5.0
 #define WORTH_S    30.0 // a run predicted shorter than this is not worth ten seconds of reads
 #define LINE_BYTES 400
+#define SMALL_ROWS 8    // fewer rows than this, over within
+#define SMALL_S    10.0 // so many seconds, end in three lines
 #define MIB        1048576.0
 
 /* ---- opening ---- */
@@ -42,20 +45,6 @@ static enum err read_progress(struct report *p, const struct config *c)
         p->progress = PROGRESS_NONE;
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
     p->color = tty && !(no_color && *no_color) && term && strcmp(term, "dumb") != 0;
-    return OK;
-}
-
-static enum err check_summary_dir(const char *path)
-{
-    char dir[4096];
-    int n = snprintf(dir, sizeof dir, "%s", path);
-    if (n >= (int)sizeof dir)
-        return fail(ERR_USAGE, "--summary: path is too long");
-    char *slash = strrchr(dir, '/');
-    if (slash)
-        slash[slash == dir] = 0;
-    if (access(slash ? dir : ".", W_OK | X_OK) != 0)
-        return fail(ERR_USAGE, "%s: --summary: %s", path, strerror(errno));
     return OK;
 }
 
@@ -86,7 +75,7 @@ enum err report_open(struct report *p, const struct run *run)
     *p = (struct report){.run = run};
     TRY(read_progress(p, run->config));
     if (run->config->summary) {
-        TRY(check_summary_dir(run->config->summary));
+        TRY(file_output_check("summary", run->config->summary));
         int64_t start_ns = clock_ns();
         if (streams_weights(run) && run->time.job_s >= WORTH_S)
             p->read_before = read_rate(run);
@@ -274,6 +263,25 @@ static void print_lane(const struct report_figures *f, const struct run *r, FILE
             bytes);
 }
 
+/* A few rows: the lanes of a pass, predicted and measured, in one line instead of a table. */
+static void print_small(const struct report_figures *f, const struct run *r, FILE *out)
+{
+    const struct plan_time *t = &r->time;
+    const struct lane_total *totals = r->engine.trace.totals;
+    const struct {
+        enum lane lane;
+        double predicted_s;
+    } lanes[] = {
+        {LANE_NVME_READ, t->read_s}, {LANE_NVME_WRITE, t->write_s}, {LANE_CPU, t->compute_s}};
+    fprintf(out, "  s a pass, predicted/measured:");
+    for (int i = 0; i < 3; i++)
+        if (lanes[i].predicted_s > 0 || totals[lanes[i].lane].events > 0)
+            fprintf(out, " %s %.4f/%.4f,", lane_name(lanes[i].lane), lanes[i].predicted_s,
+                    f->passes > 0 ? (double)totals[lanes[i].lane].busy_ns * 1e-9 / f->passes : 0);
+    fprintf(out, " bound %s; job %.2f/%.2f s; peak %.1f of %.1f MiB (-v: more)\n", f->bound,
+            t->job_s, f->elapsed_s, (double)f->peak_ram_bytes / MIB, (double)r->budget.ram / MIB);
+}
+
 static const char *ending(enum err err)
 {
     return err == OK || err == ERR_ROWS ? "done" : err == ERR_STOPPED ? "stopped" : "failed";
@@ -289,8 +297,15 @@ void report_print(const struct report_figures *f, const struct run *r, FILE *out
             (long long)n->prompt_tokens, (long long)n->output_tokens, f->elapsed_s);
     if (n->failed > 0)
         report_errors(r, out);
-    fprintf(out, "  %.2f output tokens/s (steady %.2f), %.2f with prompts; %.2f s to start\n",
-            f->output_per_s, f->steady_per_s, f->total_per_s, f->startup_s);
+    char steady[40] = "";
+    if (f->steady_per_s > 0)
+        snprintf(steady, sizeof steady, " (steady %.2f)", f->steady_per_s);
+    fprintf(out, "  %.2f output tokens/s%s, %.2f with prompts; %.2f s to start\n", f->output_per_s,
+            steady, f->total_per_s, f->startup_s);
+    if (n->rows < SMALL_ROWS && f->elapsed_s < SMALL_S && log_level_max < LOG_DEBUG) {
+        print_small(f, r, out);
+        return;
+    }
     fprintf(out, "  %-12s %10s %10s %8s\n", "lane", "predicted", "measured", "busy");
     fprintf(out, "  %-12s %10s %10s\n", "", "s a pass", "s a pass");
     static const enum lane always[] = {LANE_NVME_READ, LANE_NVME_WRITE, LANE_CPU};

@@ -148,17 +148,8 @@ static const char *tier_text(int home)
 
 static json_t *kv_json(const struct report_figures *f, const struct run *r)
 {
-    const struct evict *e = &r->evict;
-    json_t *kv = json_object();
-    put(kv, "policy", json_string(evict_policy_name(e->policy)));
-    put(kv, "budget",
-        e->policy == EVICT_FULL ? json_null()
-        : e->budget_is_fraction ? number(e->budget)
-                                : json_integer((json_int_t)e->budget));
-    put(kv, "format", json_string(kv_format_name(r->kv_format)));
+    json_t *kv = plan_kv_json(r);
     put(kv, "evicted_tokens", json_integer(r->engine.batches.evicted_slots));
-    put(kv, "scope", json_string(e->scope == EVICT_SCOPE_LAYER ? "layer" : "head"));
-    put(kv, "simulated", json_boolean(e->simulate));
     (void)f;
     return kv;
 }
@@ -286,7 +277,8 @@ static void put_rates(json_t *root, const struct report_figures *f, const struct
     put(root, "passes", json_integer((json_int_t)f->passes));
     put(root, "output_tokens_per_s", number(f->output_per_s));
     put(root, "total_tokens_per_s", number(f->total_per_s));
-    put(root, "steady_output_tokens_per_s", number(f->steady_per_s));
+    put(root, "steady_output_tokens_per_s",
+        f->steady_per_s > 0 ? number(f->steady_per_s) : json_null());
     put(root, "predicted_elapsed_s", number(r->time.job_s));
     put(root, "lanes", lanes_json(r, f));
     put(root, "stall_s", number(seconds(r->engine.trace.totals[LANE_STALL].busy_ns)));

@@ -447,6 +447,15 @@ static void out_choice(struct out *o, const struct result *res)
     out_text(o, "}]");
 }
 
+/* Pseudo-random weights give numbers, not answers: every row says so. */
+static void out_dummy(struct out *o, const struct result *res)
+{
+    if (!res->dummy_weights)
+        return;
+    out_key(o, "dummy_weights");
+    out_text(o, "true");
+}
+
 static void out_batch_row(struct out *o, const struct result *res)
 {
     const struct request *r = res->r;
@@ -466,6 +475,7 @@ static void out_batch_row(struct out *o, const struct result *res)
     out_word(o, "model", res->model ? res->model : "");
     out_choice(o, res);
     out_usage(o, r);
+    out_dummy(o, res);
     out_text(o, "}}");
     out_key(o, "error");
     out_text(o, "null}\n");
@@ -491,6 +501,7 @@ static void out_plain_row(struct out *o, const struct result *res)
         out_key(o, "logprobs");
         out_logprobs_lists(o, res);
     }
+    out_dummy(o, res);
     out_text(o, "}\n");
 }
 
@@ -525,7 +536,9 @@ static void out_score_row(struct out *o, const struct result *res)
         out_text(o, pos > r->n_prompt ? "," : "");
         out_number(o, logprob_at(res->logprobs, pos));
     }
-    out_text(o, "]}\n");
+    out_text(o, "]");
+    out_dummy(o, res);
+    out_text(o, "}\n");
 }
 
 void result_line(struct out *o, const struct result *res)

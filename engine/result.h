@@ -60,6 +60,7 @@ struct result {
     const char *finish_reason;       // "stop" or "length"; NULL for a scored row
     const struct logprobs *logprobs; // NULL: not asked for
     const char *model;               // named in responses
+    int dummy_weights;               // 1: the row says so
     int64_t created;                 // likewise: seconds since 1970
 };
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/advice.h"
 #include "engine/compute.h"
 #include "engine/dummy_layers.h"
 #include "engine/pack.h"
@@ -76,10 +77,9 @@ enum err run_read_evict(struct evict *e, const struct config *c)
 /* The flags of the run that need nothing opened. */
 static enum err read_compute(struct run *r, const struct config *c, struct compute_setup *compute)
 {
-    static const char *const attns[] = {"auto", "cpu", NULL};
-    int attn;
     TRY(compute_read(compute, c));
-    TRY(choose("attn", c->attn, attns, &attn));
+    if (strcmp(c->attn, "device") == 0)
+        return fail(ERR_DEVICE, "--attn device: there is no device but the CPU (--attn cpu)");
     r->kv_format = kv_format_by_name(c->kv_format);
     if (r->kv_format == N_KV_FORMATS)
         return fail(ERR_USAGE, "--kv-format: '%s' is none of f32|bf16|q8|q4|mixed", c->kv_format);
@@ -168,6 +168,7 @@ enum err run_prepare(struct run *r, const struct config *c)
     r->io = compute.io;
     r->machine.threads = compute.n_threads;
     write_fingerprint(r, c);
+    TRY(advise_flags(r));
     if (r->opened.model.dummy)
         log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");
     enum dtype weights = most_weights(r);
@@ -258,6 +259,7 @@ static enum err read_wish(const struct config *c, struct plan_wish *wish)
         [PLAN_CODEC_NONE] = "none", [PLAN_CODEC_ZSTD] = "zstd", "auto", NULL};
     int codec;
     TRY(choose("weights-codec", c->weights_codec, codecs, &codec));
+    int no_sharing = strcmp(c->share_prefixes, "off") == 0;
     *wish = (struct plan_wish){.batch = (int)min_i64(c->batch, INT32_MAX),
                                .batches = (int)min_i64(c->batches, INT32_MAX),
                                .resident = -1,
@@ -266,6 +268,7 @@ static enum err read_wish(const struct config *c, struct plan_wish *wish)
                                .codec = codec > PLAN_CODEC_ZSTD ? -1 : codec,
                                .kv_home = -1,
                                .hidden_home = -1,
+                               .no_sharing = config_given(c, "share-prefixes") ? no_sharing : -1,
                                .ahead_weights = (int)min_i64(c->ahead_weights, 1 << 20),
                                .ahead_state = (int)min_i64(c->ahead_state, 1 << 20),
                                .prefill_tokens = (int)min_i64(c->prefill_tokens, 1 << 24)};
@@ -325,14 +328,18 @@ static void print_plan(const struct run *r)
     const struct plan *p = &r->plan;
     const struct plan_bytes *b = &r->bytes;
     const double mib = 1048576.0;
+    char layers[128], kv[128];
+    plan_layers_text(r, layers, sizeof layers);
+    plan_kv_text(r, kv, sizeof kv);
     log_line(LOG_INFO,
-             "plan: %d x %d rows, %d of %d layers in RAM (%d as tiles), the rest %s, KV in %s, "
-             "hidden in %s, "
-             "%d prefill tokens a pass; RAM %.1f MiB, disk %.1f MiB",
-             p->batches, p->batch, p->resident, p->layers - 1, p->decoded,
-             p->codec == PLAN_CODEC_ZSTD ? "with zstd" : "as it is",
-             p->kv_home == TIER_NVME ? "NVMe" : "RAM", p->hidden_home == TIER_NVME ? "NVMe" : "RAM",
-             p->prefill_tokens, (double)b->ram / mib, (double)b->disk / mib);
+             "plan: %d x %d rows, %s, KV %s in %s, hidden in %s, %d prefill tokens a pass; RAM "
+             "%.1f MiB, disk %.1f MiB",
+             p->batches, p->batch, layers, kv, p->kv_home == TIER_NVME ? "NVMe" : "RAM",
+             p->hidden_home == TIER_NVME ? "NVMe" : "RAM", p->prefill_tokens, (double)b->ram / mib,
+             (double)b->disk / mib);
+    if (plan_hidden_moved(r))
+        log_line(LOG_INFO, "plan: hidden states stay in their frames: with fewer than 2 batches "
+                           "they would be read before they are written");
     char freeze[512];
     plan_freeze(r, freeze, sizeof freeze);
     log_line(LOG_INFO, "plan: predicted %.1f s, %.3f s a pass, bound %s; freeze: %s", r->time.job_s,
@@ -483,6 +490,7 @@ enum err run_plan(struct run *r)
     if (c->plan)
         TRY(plan_file_read(c->plan, &wish));
     const struct plan_wish asked = wish;
+    r->hidden_wish = wish.hidden_home;
     if (r->opened.model.on_demand)
         wish.decoded = 0; // made where they stay, never on the disk that frames are read from
     if ((int64_t)max_i64(wish.batch, 1) * wish.batches > PLAN_ROWS_MAX)
@@ -499,8 +507,10 @@ enum err run_plan(struct run *r)
                      &r->bytes, why, sizeof why) == 0);
     plan_cost(&r->plan, r->weights, &r->work, shape, &r->costs, &r->machine, &r->time);
     plan_tell_changes(r, &asked);
-    print_plan(r);
+    if (!r->plan_told)
+        print_plan(r);
     hint_codec(r, &wish);
+    advise_int8(r);
     return OK;
 }
 
@@ -576,7 +586,7 @@ enum err run_walk(struct run *r)
                               .interrupted = &run_interrupted,
                               .tick = r->tick,
                               .tick_ctx = r->tick_ctx};
-    struct pack_progress progress = {.shown = !c->quiet && isatty(STDERR_FILENO)};
+    struct pack_progress progress = pack_progress_begin(c);
     struct dummy_layers dummy = {.model = &r->opened.model,
                                  .pool = r->pool,
                                  .progress = pack_progress_show,

@@ -18,12 +18,16 @@ struct opened {
     struct tokenizer *tokenizer; // owned; NULL: token ids only
     struct template *tmpl;       // owned; NULL: no chat template
     char pack_path[4096];
+    int passing; // 1: the pack was made for this look at the model only, and goes with it
 };
 
 struct pack_progress {
-    int shown; // 1: draw on the terminal
+    int bar, lines; // 1: draw on the terminal; 1: a line now and then
+    int all_lines;  // 1: also the last one (--progress lines)
     int64_t last_ns;
 };
+/* As --progress says. */
+struct pack_progress pack_progress_begin(const struct config *c);
 /* The progress of pack.h, ctx a struct pack_progress. ERR_STOPPED: interrupted. */
 enum err pack_progress_show(void *ctx, int64_t done_bytes, int64_t total_bytes);
 
@@ -56,6 +60,8 @@ struct run {
     struct plan_time time;
     int elsewhere; // 1: `plan`: what --machine says of threads and capacities holds, not this box
     int64_t n_left_out; // rows whose prompts run_plan found too long
+    int hidden_wish;    // enum tier_kind that was asked for; -1: none
+    int plan_told;      // 1: the command itself says what the plan is
     int keep_rows; // 1: a plan holds all rows, or it does not fit; else run_plan may leave some out
     struct engine engine;
     int engine_opened;

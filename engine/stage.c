@@ -211,7 +211,7 @@ enum err stage_compute(struct engine *e, struct step s)
               (struct trace_event){.name = names[kind],
                                    .start_ns = start_ns,
                                    .end_ns = clock_ns(),
-                                   .pass = s.pass,
+                                   .step = s.n,
                                    .bytes = -1,
                                    .layer = s.layer,
                                    .batch = s.batch});

@@ -42,21 +42,27 @@ int64_t clock_ns(void)
 }
 
 enum log_level log_level_max = LOG_INFO;
+static int64_t log_start_ns;
+
+void log_begin(void)
+{
+    log_start_ns = clock_ns();
+}
 
 void log_line(enum log_level level, const char *fmt, ...)
 {
     static const char *const names[] = {"error", "warn", "info", "debug"};
-    static int64_t start_ns;
     if (level > log_level_max)
         return;
-    if (!start_ns)
-        start_ns = clock_ns();
+    if (!log_start_ns)
+        log_begin();
     char text[1200];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    fprintf(stderr, "%.3fs %s %s\n", (double)(clock_ns() - start_ns) * 1e-9, names[level], text);
+    fprintf(stderr, "%.3fs %s %s\n", (double)(clock_ns() - log_start_ns) * 1e-9, names[level],
+            text);
 }
 
 uint32_t crc32c(uint32_t crc, const void *data, int64_t n_bytes)

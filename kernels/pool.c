@@ -8,6 +8,7 @@
  * the two always sees the other. */
 #include "kernels/pool.h"
 #include "kernels/arena.h"
+#include "kernels/thread.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -131,12 +132,12 @@ static enum err start_workers(struct pool *p, const int *cpus)
 {
     for (int i = 0; i < p->n_threads - 1; i++) {
         p->workers[i] = (struct worker){.pool = p, .thread = i};
-        int code = pthread_create(&p->threads[i], NULL, worker_main, &p->workers[i]);
+        int code = thread_start(&p->threads[i], worker_main, &p->workers[i]);
         if (code)
-            return fail(ERR_INTERNAL,
-                        "threads: started %d of %d compute threads: %s (see ulimit -u and the "
-                        "cgroup's pids.max, or lower --threads)",
-                        i, p->n_threads - 1, strerror(code));
+            return fail(ERR_FIT,
+                        "threads: started %d of %d compute threads: %s (raise ulimit -u or the "
+                        "cgroup's pids.max, or --threads %d)",
+                        i, p->n_threads - 1, strerror(code), i + 1);
         p->n_started++;
         if (!cpus)
             continue;

@@ -14,7 +14,7 @@ struct pool; // opaque: hides pthread
 typedef void (*pool_fn)(void *ctx, int thread, int n_threads);
 
 /* Starts the threads; cpus[n_threads] binds thread i to that CPU, NULL leaves them free.
- * ERR_INTERNAL when a thread cannot be started (the message names the limit). */
+ * ERR_FIT when a thread cannot be started (the message names the limit). */
 enum err pool_open(struct pool **pool, int n_threads, const int *cpus);
 int pool_threads(const struct pool *pool); // 1 for NULL: everything runs on the caller
 /* Runs fn on every thread and returns when all are done. NULL pool: fn(ctx, 0, 1). */

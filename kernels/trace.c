@@ -38,6 +38,29 @@ void trace_add(struct trace *t, enum lane lane, struct trace_event event)
     t->n_events[lane]++;
 }
 
+/* "pass" and the rest of what is known of the event; what is not, is not there. */
+static void write_args(const struct trace *t, const struct trace_event *e, FILE *f)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } args[] = {{"pass", e->step < 0         ? -1
+                         : t->pass_steps > 0 ? e->step / t->pass_steps
+                                             : 0},
+                {"layer", e->layer},
+                {"batch", e->batch},
+                {"bytes", e->bytes}};
+    const char *comma = "";
+    fputs(",\"args\":{", f);
+    for (int i = 0; i < 4; i++) {
+        if (args[i].value < 0)
+            continue;
+        fprintf(f, "%s\"%s\":%lld", comma, args[i].name, (long long)args[i].value);
+        comma = ",";
+    }
+    fputs("}}", f);
+}
+
 static void write_lane(const struct trace *t, enum lane lane, int64_t origin_ns, FILE *f)
 {
     fprintf(f,
@@ -47,13 +70,12 @@ static void write_lane(const struct trace *t, enum lane lane, int64_t origin_ns,
     int64_t n = min_i64(t->n_events[lane], t->capacity);
     for (int64_t i = 0; i < n; i++) {
         const struct trace_event *e = &t->events[lane][(t->n_events[lane] - n + i) % t->capacity];
-        fprintf(
-            f,
-            ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":1,"
-            "\"tid\":%d,\"args\":{\"pass\":%lld,\"layer\":%d,\"batch\":%d,\"bytes\":%lld}}",
-            e->name, lane_name(lane), (double)(e->start_ns - origin_ns) * 1e-3,
-            (double)(e->end_ns - e->start_ns) * 1e-3, (int)lane, (long long)e->pass, e->layer,
-            e->batch, (long long)e->bytes);
+        fprintf(f,
+                ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,"
+                "\"pid\":1,\"tid\":%d",
+                e->name, lane_name(lane), (double)(e->start_ns - origin_ns) * 1e-3,
+                (double)(e->end_ns - e->start_ns) * 1e-3, (int)lane);
+        write_args(t, e, f);
     }
 }
 

@@ -23,7 +23,7 @@ enum lane {
 struct trace_event {
     const char *name; // static string
     int64_t start_ns, end_ns;
-    int64_t pass, bytes; // -1: none
+    int64_t step, bytes; // step of the line that it is for; -1: none
     int layer, batch;    // -1: none
 };
 
@@ -35,6 +35,7 @@ struct trace {
     struct trace_event *events[N_LANES]; // owned; [capacity], NULL when only totals are kept
     int64_t n_events[N_LANES];           // ever recorded; the ring holds the last `capacity`
     int64_t capacity;
+    int64_t pass_steps; // steps of a pass: what makes a pass of an event's step; 0: all are pass 0
     struct lane_total totals[N_LANES];
     _Atomic int64_t moved_bytes[N_LANES]; // the meter of nvme-*: may be read while the run goes on
 };

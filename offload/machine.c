@@ -23,6 +23,8 @@
 #define CPUS_MAX     8192
 #define DM_DEPTH_MAX 4 // device-mapper and RAID devices on top of each other
 
+volatile sig_atomic_t machine_in_library;
+
 /* ---- CPUs ---- */
 
 /* One CPU per core, in hwloc's order (package, node, core): neighbours share caches. */
@@ -44,33 +46,38 @@ static void cores_from_hwloc(struct machine_info *info, hwloc_topology_t t, cons
     }
 }
 
+static int topology_open(hwloc_topology_t *t)
+{
+    machine_in_library = 1;
+    int code = hwloc_topology_init(t);
+    if (code == 0 && (code = hwloc_topology_load(*t)) != 0)
+        hwloc_topology_destroy(*t);
+    machine_in_library = 0;
+    return code;
+}
+
 static void hwloc_read(struct machine_info *info, const cpu_set_t *mask, size_t n_mask)
 {
     hwloc_topology_t t;
-    if (hwloc_topology_init(&t) != 0)
+    if (topology_open(&t) != 0)
         return;
-    if (hwloc_topology_load(t) == 0) {
-        cores_from_hwloc(info, t, mask, n_mask);
-        info->n_numa_nodes = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_NUMANODE);
-        hwloc_obj_t package = hwloc_get_obj_by_type(t, HWLOC_OBJ_PACKAGE, 0);
-        const char *name = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
-        snprintf(info->cpu_name, sizeof info->cpu_name, "%s", name ? name : "");
-    }
+    cores_from_hwloc(info, t, mask, n_mask);
+    info->n_numa_nodes = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_NUMANODE);
+    hwloc_obj_t package = hwloc_get_obj_by_type(t, HWLOC_OBJ_PACKAGE, 0);
+    const char *name = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
+    snprintf(info->cpu_name, sizeof info->cpu_name, "%s", name ? name : "");
     hwloc_topology_destroy(t);
 }
 
 void machine_memory_bind(void *base, int64_t n_bytes, int node)
 {
     hwloc_topology_t t;
-    if (hwloc_topology_init(&t) != 0)
+    if (topology_open(&t) != 0)
         return;
-    if (hwloc_topology_load(t) == 0) {
-        hwloc_obj_t at = hwloc_get_numanode_obj_by_os_index(t, (unsigned)node);
-        if (at && hwloc_set_area_membind(t, base, (size_t)n_bytes, at->nodeset, HWLOC_MEMBIND_BIND,
-                                         HWLOC_MEMBIND_BYNODESET) != 0)
-            log_line(LOG_WARN, "memory: cannot be bound to NUMA node %d: %s", node,
-                     strerror(errno));
-    }
+    hwloc_obj_t at = hwloc_get_numanode_obj_by_os_index(t, (unsigned)node);
+    if (at && hwloc_set_area_membind(t, base, (size_t)n_bytes, at->nodeset, HWLOC_MEMBIND_BIND,
+                                     HWLOC_MEMBIND_BYNODESET) != 0)
+        log_line(LOG_WARN, "memory: cannot be bound to NUMA node %d: %s", node, strerror(errno));
     hwloc_topology_destroy(t);
 }
 

@@ -5,6 +5,8 @@
 #ifndef OFFLOAD_MACHINE_H
 #define OFFLOAD_MACHINE_H
 
+#include <signal.h>
+
 #include "offload/cgroup.h"
 
 #define MACHINE_CORES_MAX 1024
@@ -27,6 +29,10 @@ struct machine_info {
     int64_t disk_bytes;      // size of that file system; -1 without a directory
     int disk_node; // NUMA node of the drive below offload_dir; -1: unknown, or there is only one
 };
+
+/* 1 while a library reads the topology: hwloc 2.9 follows a null pointer when malloc fails there,
+ * and whoever catches the signal can say what it was. */
+extern volatile sig_atomic_t machine_in_library;
 
 /* Looks. offload_dir may be NULL. ERR_USAGE: offload_dir is not a directory that exists; everything
  * else degrades to "unknown" (0 or -1) rather than failing. */

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/thread.h"
+
 #define MOVER_LANES (LANE_D2H + 1)
 
 /* One transfer in flight: a part of one segment, or several whole ones that are neighbours. */
@@ -181,7 +183,7 @@ static void ticket_trace(struct mover *m, struct ticket *t)
               (struct trace_event){.name = t->name ? t->name : "io",
                                    .start_ns = t->start_ns,
                                    .end_ns = clock_ns(),
-                                   .pass = t->due,
+                                   .step = t->due,
                                    .bytes = t->n_bytes,
                                    .layer = t->layer,
                                    .batch = t->batch});
@@ -484,8 +486,11 @@ static enum err mover_start(struct mover *m, const struct mover_config *config)
         m->pieces[i].next = m->free_pieces;
         m->free_pieces = &m->pieces[i];
     }
-    if (pthread_create(&m->thread, NULL, mover_main, m) != 0)
-        return fail(ERR_FIT, "mover: cannot start a thread (ulimit -u)");
+    int code = thread_start(&m->thread, mover_main, m);
+    if (code)
+        return fail(ERR_FIT,
+                    "mover: cannot start its thread: %s (raise ulimit -u or the cgroup's pids.max)",
+                    strerror(code));
     return OK;
 }
 

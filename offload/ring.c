@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define CANCELED_MAX     12 // threads come back soon, or not at all
 #define FRUITLESS_MAX    64 // attempts without a byte moved; with the backoff below about 5 s
 #define BACKOFF_FIRST_NS 16000
 #define BACKOFF_MAX_NS   100000000
@@ -278,14 +279,14 @@ static void io_attempt(struct ring *r, struct ring_io *io)
     r->backend->calls->start(r->backend, op);
 }
 
-/* Again, after a pause that doubles; `what` is the sentence when patience has ended. */
-static void io_again(struct ring *r, struct ring_io *io, const char *what)
+/* Again, after a pause that doubles, `most` times; `what` and `err` are how it ends then. */
+static void io_again(struct ring *r, struct ring_io *io, const char *what, enum err err, int most)
 {
-    if (++io->n_fruitless > FRUITLESS_MAX) {
+    if (++io->n_fruitless > most) {
         snprintf(io->err_text, sizeof io->err_text, "%s: %s of %lld bytes at %lld: %s, %d times",
                  r->files[io->file].name, verb(io), (long long)io->n_bytes, (long long)io->offset,
-                 what, FRUITLESS_MAX + 1);
-        io_finish(r, io, ERR_IO);
+                 what, most + 1);
+        io_finish(r, io, err);
         return;
     }
     int doublings = (int)min_i64(io->n_fruitless - 1, 20);
@@ -319,9 +320,12 @@ static void io_refused(struct ring *r, const struct ring_op *op, struct ring_io 
     case EINTR:
     case EAGAIN:
     case EBUSY:
-    case ECANCELED:
     case ENOMEM: // io_uring had no memory for the request: passes
-        io_again(r, io, strerror(e));
+        io_again(r, io, strerror(e), ERR_IO, FRUITLESS_MAX);
+        return;
+    case ECANCELED: // how the kernel says that it could start no worker
+        io_again(r, io, "io_uring has no thread (raise ulimit -u, or --io threads)", ERR_FIT,
+                 CANCELED_MAX);
         return;
     case EINVAL:
     case EOPNOTSUPP:
@@ -356,7 +360,7 @@ static void io_nothing(struct ring *r, struct ring_io *io)
     int64_t at = io->offset + io->done_bytes;
     int sized = fstat(f->fd_buffered, &st) == 0 && S_ISREG(st.st_mode);
     if (io->write || (sized && st.st_size > at)) {
-        io_again(r, io, "nothing moved");
+        io_again(r, io, "nothing moved", ERR_IO, FRUITLESS_MAX);
         return;
     }
     snprintf(io->err_text, sizeof io->err_text,

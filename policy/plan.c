@@ -142,6 +142,8 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
         plan->gather_windows = 64;
     plan->shared_tokens =
         (int)(work->prompt_max < PLAN_SHARED_TOKENS ? work->prompt_max : PLAN_SHARED_TOKENS);
+    if (plan->no_sharing)
+        plan->shared_tokens = 0;
 }
 
 int64_t plan_token_bytes(const struct shape *shape)

@@ -115,6 +115,7 @@ struct plan {
     int tile_tokens;            // tokens that a layer works on at once
     int64_t weight_frame_bytes; // largest layer that goes through a frame: streamed, or decoded
     int gather_windows;         // embedding rows of prompts read at once
+    int no_sharing;             // 1: every prompt is computed whole
     int shared_tokens;          // longest prefix that prompts of one step compute once
 };
 
@@ -170,6 +171,7 @@ struct plan_wish {
     int batch, batches, resident, resident_percent, decoded, kv_home, hidden_home;
     int ahead_weights, ahead_state, prefill_tokens;
     int codec;
+    int no_sharing; // 1 or 0: see struct plan
 };
 
 /* The fastest plan by plan_cost that plan_check accepts; weights are encoded when their share was

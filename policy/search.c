@@ -261,6 +261,7 @@ static struct plan candidate(const struct search *s, int batch, int batches, int
     struct plan p = {.batch = batch, .batches = batches, .kv_home = kv, .hidden_home = hidden};
     p.layers = s->w->n_layers;
     p.codec = s->codec;
+    p.no_sharing = s->wish->no_sharing > 0;
     p.decoder = s->w->n_decoder;
     p.tile_tokens = PLAN_TILE_TOKENS;
     p.resident = wished_resident(s) < 0 ? 0 : wished_resident(s);

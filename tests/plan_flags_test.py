@@ -90,7 +90,7 @@ def plan_values(tally, place, a):
     done = place.sluice(*run, plan_file(place))
     tally.check(done.code == 0, f"a plan file as it was written: exit {done.code}: {done.last()}")
     bad = {"batch": (0, -1, 4097, 1.5, "4"), "batches": (0, 65537), "weights_resident": (-1, 9999),
-           "weights_decoded": (-1, 9999), "weights_codec": (2, -1), "kv_home": (0, 3, -1), "hidden_home": (0, 3),
+           "weights_decoded": (-1, 9999), "weights_codec": (2, "lzma"), "kv_home": (1, "device", ""), "hidden_home": (0, "tape"), "share_prefixes": (1, "maybe"),
            "ahead_weights": (-1,), "ahead_state": (-1, 1e9), "prefill_tokens": (0, -3), "batchs": (4,)}
     for key, values in bad.items():
         for value in values:
@@ -104,7 +104,7 @@ def flags_win(tally, place, a):
     """A flag beats the plan file, aloud; a placement that has to change says so."""
     path = place.rows("in.jsonl", trial.job_rows(6, 1))
     run = ["run", "-m", place.model, "-i", path, "--dry-run", "--mem-ram", "96M", "--mem-disk", "1G", "--plan"]
-    file = plan_file(place, batch=16, batches=1, kv_home=1, weights_resident=2, ahead_weights=1)
+    file = plan_file(place, batch=16, batches=1, kv_home="ram", weights_resident=2, ahead_weights=1)
     done = place.sluice(*run, file)
     tally.check(done.code == 0 and "1 x 16 rows" in done.err and "instead" not in done.err, f"as it is: {done.err!r}")
     for flags, said, plan_says in ((["--batch", "2"], "--batch 2", "1 x 2 rows"),

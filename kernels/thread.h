@@ -1,0 +1,15 @@
+/* kernels/thread.h - starting a thread whose stack does not depend on `ulimit -s`.
+ *
+ * Owns: the size of that stack. Refuses: joining, binding and everything else of pthread. */
+#ifndef KERNELS_THREAD_H
+#define KERNELS_THREAD_H
+
+#include <pthread.h>
+
+#define THREAD_STACK_BYTES (8 << 20) // address space; only what is touched is taken
+
+/* Runs fn(arg) on a new thread, to be joined. 0, or an errno: EAGAIN where no more threads may be
+ * had (ulimit -u, pids.max of the cgroup). */
+int thread_start(pthread_t *thread, void *(*fn)(void *), void *arg);
+
+#endif
