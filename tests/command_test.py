@@ -113,6 +113,40 @@ def few_processes(t, p, _):
     t.check(4 in seen, f"ulimit -u: no run was short of threads: {seen}")
 
 
+NO_MEMORY = """#include <errno.h>
+#include <stdlib.h>
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
+static long calls, at = -1;
+static int fails(void)
+{
+    if (at < 0)
+        at = getenv("FAIL_AT") ? atol(getenv("FAIL_AT")) : 0;
+    return at && __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST) >= at ? (errno = ENOMEM) : 0;
+}
+void *malloc(size_t n) { return fails() ? NULL : __libc_malloc(n); }
+void *calloc(size_t n, size_t each) { return fails() ? NULL : __libc_calloc(n, each); }
+void *realloc(void *p, size_t n) { return fails() ? NULL : __libc_realloc(p, n); }
+"""
+
+
+def no_memory(t, p, _):
+    """Memory ends at the n-th call: one line and exit 4, also inside libhwloc, which does not look."""
+    library = p.at("no_memory.so")
+    built = subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, p.write("no_memory.c", NO_MEMORY.encode())],
+                           capture_output=True, text=True)
+    if not t.check(built.returncode == 0, f"no_memory.so: {built.stderr[-300:]!r}"):
+        return
+    args = ["plan", "-q", "-m", p.model, *JOB, *RAM]
+    p.sluice(*args)
+    inside = 0
+    for n in (3, 8, 15, 40, 100, 200, 400):
+        done = p.sluice(*args, FAIL_AT=str(n), wrapper=["timeout", "20", "env", f"LD_PRELOAD={library}"])
+        inside += "libhwloc" in done.err
+        t.check(done.code == 4 and done.err.count("\n") == 1 and done.err.startswith("sluice: error: "),
+                f"no memory from call {n} on: exit {done.code}, {done.err[-300:]!r}")
+    t.check(inside > 0, "no memory: never inside libhwloc")
+
+
 # ---- what flags mean together ---------------------------------------------------------------------
 
 def flags(t, p, _):
@@ -377,7 +411,7 @@ def measured(t, p, _):
     t.check(done.out.startswith("Throughput: ") and "dummy weights" in done.out, f"bench throughput: {done.out!r}")
 
 
-PARTS = [help_words, full_stdout, limits, few_processes, flags, outputs, stdin_rows, plans, first_plan, traces, reports, sampling,
+PARTS = [help_words, full_stdout, limits, few_processes, no_memory, flags, outputs, stdin_rows, plans, first_plan, traces, reports, sampling,
          sharing, packing, measured]
 
 
