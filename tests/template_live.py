@@ -8,6 +8,7 @@ import datetime
 import functools
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -141,6 +142,11 @@ def conversations():
                 ],
                 "tools": TOOLS,
             }
+    # Some templates recurse without end on the type of TOOLS' "any"; one wants its functions as text.
+    plain = {"name": "now", "description": "The time", "parameters": {
+        "type": "object", "properties": {"zone": {"type": "string", "description": "A zone"}}, "required": ["zone"]}}
+    yield "plain-tool", {"messages": [SYSTEM, user("t?")], "tools": [{"type": "function", "function": plain}],
+                         "extra": {"functions": "[]", "datetime": "now"}}
     two = assistant(None, tool_calls=[call("get_weather", {"city": "A"}), call("now", {}, "call67890")], reasoning_content="both")
     yield "two-calls", {
         "messages": [
@@ -243,6 +249,7 @@ REASONS = (
     ("no files", r"unsupported or unexpected tag {% (include|import|from|extends) %}", ("TypeError",)),
     ("syntax", r"unsupported or unexpected tag|unexpected |template ends|tag ends|without ({%|end)|cannot be chained|"
      r" should be$|cannot assign|positional argument follows|outside a loop", ("TemplateSyntaxError", "SyntaxError")),
+    ("recursion", r"nested too deeply", ("RecursionError",)),
     ("not settable", r"only a namespace has settable", ("TemplateRuntimeError",)),
     ("value", r"", ("TypeError", "ValueError", "KeyError", "IndexError", "AttributeError", "ZeroDivisionError")),
 )

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -345,8 +346,10 @@ def main():
         test_vocab_json(strings, tmp)
         for path in families + found:
             before = compared
-            test_model(path, strings, tmp)
-            report(f"{os.path.basename(path)}: strings", compared - before >= len(strings), f"{compared - before} compared")
+            # starcoder and refact are split as SmolLM2 is: only their tokens are others
+            rows = strings[::4] if families and re.search("starcoder|refact", path) else strings
+            test_model(path, rows, tmp)
+            report(f"{os.path.basename(path)}: strings", compared - before >= len(rows), f"{compared - before} compared")
     print(f"{compared} encodings compared")
     return tally.end()
 
