@@ -128,6 +128,8 @@ static enum err walk_and_report(struct run *r)
         err = job_complete(r->job);
     char text[1024];
     snprintf(text, sizeof text, "%s", err_text());
+    if (err != OK)
+        job_drop_staged(r->job); // the report counts what the next run will find
     struct job_counts counts;
     job_counts(r->job, &counts);
     enum err reported = report_end(&report, err);

@@ -264,9 +264,9 @@ def other_flags(tally, place, a):
     changed[5]["max_tokens"] += 1
     other = place.write("other.cfg", trial.MODEL.replace("ffn = 512", "ffn = 384").encode())
     for field, more in {"compute": ["--compute", "f32"], "kv_format": ["--kv-format", "f32"], "kv": H2O,
-                        "isa": ["--isa", "portable"], "sampling": ["--seed", "7"], "limit": ["--limit", "50"],
+                        "isa": ["--isa", "portable"], "seed": ["--seed", "7"], "limit": ["--limit", "50"],
                         "order": ["--order", "completion"], "shard": ["--shard", "0/2"], "model": ["-m", other],
-                        "input_": ["-i", place.rows("changed.jsonl", changed)]}.items():
+                        "line 6 has changed": ["-i", place.rows("changed.jsonl", changed)]}.items():
         out = copy_job(cut, place.fresh())
         refuses(tally, f"changed {field}", job.run(out, *more), (8,), field)
         ends_well(tally, f"after a refusal ({field})", job, out, want)
