@@ -94,7 +94,7 @@ static enum err read_compute(struct run *r, const struct config *c)
     r->ops = (struct ops){.isa = isa_best(), .compute = compute};
     if (strcmp(c->isa, "auto") != 0) {
         r->ops.isa = isa_by_name(c->isa);
-        if (r->ops.isa == N_ISAS || r->ops.isa == ISA_REF)
+        if (r->ops.isa == N_ISAS || r->ops.isa < ISA_PORTABLE)
             return fail(ERR_USAGE, "--isa: '%s' is none of auto|avx512|avx2|portable", c->isa);
         if (r->ops.isa > isa_best())
             return fail(ERR_USAGE, "--isa %s: this CPU does not have it (it has %s)", c->isa,
