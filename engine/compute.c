@@ -10,7 +10,7 @@ enum err compute_read(struct compute_setup *s, const struct config *c)
     enum isa best = isa_best();
     memset(s, 0, sizeof *s);
     s->ops.isa = strcmp(c->isa, "auto") == 0 ? best : isa_by_name(c->isa);
-    if (s->ops.isa == N_ISAS || s->ops.isa == ISA_REF)
+    if (s->ops.isa == N_ISAS || s->ops.isa < ISA_PORTABLE)
         return fail(ERR_USAGE, "--isa: '%s' is none of auto|avx512|avx2|portable", c->isa);
     if (s->ops.isa > best)
         return fail(ERR_USAGE, "--isa %s: this CPU does not have it (it has %s)", c->isa,

@@ -206,3 +206,19 @@ void kv_get(const struct kv_layout *l, const void *page, int slot, int head, flo
         }
     }
 }
+
+void kv_get_codes(const struct kv_layout *l, const void *page, int slot, int head, int v,
+                  float *codes, float *scales, float *minima)
+{
+    CHECK(l->groups > 0 && slot >= 0 && slot < KV_PAGE_SLOTS && head >= 0 && head < l->n_kv_heads);
+    const uint8_t *at = (const uint8_t *)page + l->panel_bytes * head + (v ? l->v_offset : 0);
+    const uint16_t *panel = (const uint16_t *)at;
+    for (int d = 0; d < l->head_dim; d++) {
+        struct code_place p = v ? v_place(l, d, slot) : k_place(l, d, slot);
+        codes[d] = (float)(panel[p.index] >> p.shift & p.mask);
+    }
+    for (int group = 0; group < l->groups; group++) {
+        scales[group] = f16_to_f32(*scale_at(l, panel, group, slot));
+        minima[group] = f16_to_f32(*scale_at(l, panel, l->groups + group, slot));
+    }
+}

@@ -70,5 +70,9 @@ void kv_round(const struct kv_layout *l, const float *x, float *to);
 void kv_put(const struct kv_layout *l, void *page, int slot, int head, const float *k,
             const float *v);
 void kv_get(const struct kv_layout *l, const void *page, int slot, int head, float *k, float *v);
+/* q8, q4: what the numbers of one slot of one head are made of, K (v 0) or V (v 1): codes
+ * [head_dim], and for each group its scale and minimum [groups]. */
+void kv_get_codes(const struct kv_layout *l, const void *page, int slot, int head, int v,
+                  float *codes, float *scales, float *minima);
 
 #endif

@@ -7,10 +7,11 @@
 #include "kernels/cpu/int8.h"
 #include "kernels/device.h"
 #include "kernels/math.h"
+#include "kernels/ref/ref.h"
 
 #include <string.h>
 
-static const char *const isa_names[N_ISAS] = {"ref", "portable", "avx2", "avx512"};
+static const char *const isa_names[N_ISAS] = {"ref", "exact", "portable", "avx2", "avx512"};
 
 const char *isa_name(enum isa isa)
 {
@@ -88,9 +89,10 @@ enum isa isa_best(void)
 
 #define ref_matmul_float ref_matmul
 ROWS(matmul_float, struct matmul_args, {ISA_AVX512, cpu_matmul_avx512}, {ISA_AVX2, cpu_matmul_avx2},
-     {ISA_PORTABLE, cpu_matmul_portable})
+     {ISA_PORTABLE, cpu_matmul_portable}, {ISA_EXACT, exact_matmul})
 ROWS(matmul_int8, struct matmul_args, {ISA_AVX512, cpu_matmul_int8_avx512},
-     {ISA_AVX2, cpu_matmul_int8_avx2}, {ISA_PORTABLE, cpu_matmul_int8_portable})
+     {ISA_AVX2, cpu_matmul_int8_avx2}, {ISA_PORTABLE, cpu_matmul_int8_portable},
+     {ISA_EXACT, exact_matmul_int8})
 
 /* Formats that int8 does not multiply go the way of bf16. */
 static void best_matmul(const struct ops *ops, const struct matmul_args *args)
@@ -107,19 +109,19 @@ DOOR(matmul)
 TABLE(decode, {ISA_AVX512, cpu_decode_avx512}, {ISA_AVX2, cpu_decode_avx2},
       {ISA_PORTABLE, cpu_decode_portable})
 TABLE(norm, {ISA_AVX512, cpu_norm_avx512}, {ISA_AVX2, cpu_norm_avx2},
-      {ISA_PORTABLE, cpu_norm_portable})
+      {ISA_PORTABLE, cpu_norm_portable}, {ISA_EXACT, exact_norm})
 TABLE(rope, {ISA_AVX512, cpu_rope_avx512}, {ISA_AVX2, cpu_rope_avx2},
-      {ISA_PORTABLE, cpu_rope_portable})
+      {ISA_PORTABLE, cpu_rope_portable}, {ISA_EXACT, exact_rope})
 TABLE(silu_mul, {ISA_AVX512, cpu_silu_mul_avx512}, {ISA_AVX2, cpu_silu_mul_avx2},
-      {ISA_PORTABLE, cpu_silu_mul_portable})
+      {ISA_PORTABLE, cpu_silu_mul_portable}, {ISA_EXACT, exact_silu_mul})
 TABLE(kv_store, {ISA_AVX512, cpu_kv_store_avx512}, {ISA_PORTABLE, cpu_kv_store})
 TABLE(attend_prompt, {ISA_AVX512, cpu_attend_prompt_avx512}, {ISA_AVX2, cpu_attend_prompt_avx2},
-      {ISA_PORTABLE, cpu_attend_prompt_portable})
+      {ISA_PORTABLE, cpu_attend_prompt_portable}, {ISA_EXACT, exact_attend_prompt})
 TABLE(attend_forced, {ISA_AVX512, cpu_attend_forced_avx512}, {ISA_AVX2, cpu_attend_forced_avx2},
-      {ISA_PORTABLE, cpu_attend_forced_portable})
+      {ISA_PORTABLE, cpu_attend_forced_portable}, {ISA_EXACT, exact_attend_forced})
 TABLE(prompt_keep, {ISA_PORTABLE, cpu_prompt_keep})
 TABLE(head_reduce, {ISA_AVX512, cpu_head_reduce_avx512}, {ISA_AVX2, cpu_head_reduce_avx2},
-      {ISA_PORTABLE, cpu_head_reduce_portable})
+      {ISA_PORTABLE, cpu_head_reduce_portable}, {ISA_EXACT, exact_head_reduce})
 
 void ops_here(enum op op, const struct ops *ops, const void *args)
 {

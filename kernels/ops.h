@@ -31,7 +31,8 @@ extern "C" {
 #endif
 
 enum compute { COMPUTE_BF16, COMPUTE_F32, COMPUTE_INT8, N_COMPUTES };
-enum isa { ISA_REF, ISA_PORTABLE, ISA_AVX2, ISA_AVX512, N_ISAS }; // ISA_REF: kernels/ref, for tests
+/* ISA_REF and ISA_EXACT are kernels/ref, for tests: sums in double, and the order rules as code. */
+enum isa { ISA_REF, ISA_EXACT, ISA_PORTABLE, ISA_AVX2, ISA_AVX512, N_ISAS };
 
 struct stream; // kernels/device.h
 
@@ -47,7 +48,7 @@ struct ops {
 const char *compute_name(enum compute compute);
 enum compute compute_by_name(const char *name);
 
-/* The best instruction set of this CPU, and names: "avx512", "avx2", "portable", "ref". */
+/* The best instruction set of this CPU, and names: "avx512", "avx2", "portable", "exact", "ref". */
 enum isa isa_best(void);
 const char *isa_name(enum isa isa);
 enum isa isa_by_name(const char *name); // N_ISAS when unknown
@@ -185,7 +186,7 @@ static inline int kv_ring_used(const struct kv_row *kv, int pos)
 
 /* Known tokens of one row under decode's rule, one after the other: token i (position pos + i)
  * attends over the row's slots and itself, adds its weights to the scores, then one victim makes
- * room for it. K and V are rounded to the KV format before they are attended. Under COMPUTE_BF16 q
+ * room for it. K and V are rounded to the KV format before they are attended. Unless COMPUTE_F32 q
  * is rounded to bf16, and where the set multiplies pairs of bf16 the weights of V are as well
  * (scores are not). */
 struct forced_span {

@@ -77,61 +77,6 @@ static void isa_names_round_trip(void **state)
 
 /* ---- matmul ---- */
 
-/* Bytes of a block that decode to small numbers: encoded where the format has a coder, else drawn
- * until they do. */
-static void fill_row(enum dtype t, uint64_t seed, int64_t k, uint8_t *row)
-{
-    float x[1024];
-    const struct dtype_info *info = dtype_info(t);
-    if (t == DTYPE_F32 || t == DTYPE_F16 || t == DTYPE_BF16 || t == DTYPE_Q8 || t == DTYPE_Q4) {
-        float *full = noise_array(seed, k, 1);
-        dtype_encode_row(t, full, k, row);
-        free(full);
-        return;
-    }
-    for (int64_t block = 0; block < k / info->block; block++)
-        for (uint64_t try = 0;; try++) {
-            uint8_t *at = row + block * info->block_bytes;
-            for (int i = 0; i < info->block_bytes; i++)
-                at[i] = (uint8_t)mix64(seed + mix64((uint64_t)block + mix64(try * 512 + i)));
-            dtype_decode_row(t, at, info->block, x);
-            float max = 0;
-            for (int i = 0; i < info->block; i++)
-                max = fabsf(x[i]) <= 4 ? fmaxf(max, fabsf(x[i])) : INFINITY;
-            if (max > 0.1f && max < 4)
-                break;
-        }
-}
-
-static struct weight weight_make(enum dtype t, int n, int k, uint64_t seed)
-{
-    int64_t row_bytes = dtype_row_bytes(t, k), panel_bytes = dtype_panel_bytes(t, k);
-    uint8_t *panels = take(dtype_panels_bytes(t, n, k)), *rows = take(row_bytes * n);
-    for (int i = 0; i < n; i++)
-        fill_row(t, seed + mix64((uint64_t)i), k, rows + i * row_bytes);
-    for (int i = 0; i < n; i += PANEL_ROWS) {
-        const void *at[PANEL_ROWS];
-        for (int j = 0; j < PANEL_ROWS; j++)
-            at[j] = i + j < n ? rows + (i + j) * row_bytes : NULL;
-        panel_pack(t, at, k, panels + i / PANEL_ROWS * panel_bytes);
-    }
-    free(rows);
-    return (struct weight){.dtype = t, .n = n, .k = k, .panels = panels};
-}
-
-/* Runs a matmul on its own copy of y0 [m, y_stride], with exactly the scratch it asks for. */
-static float *matmul_run(enum isa isa, enum compute compute, struct pool *pool,
-                         struct matmul_args a, const float *y0)
-{
-    struct ops ops = {.isa = isa, .compute = compute, .pool = pool};
-    float *y = copy_of(y0, a.m * a.y_stride * 4);
-    a.y = y;
-    a.scratch = take(matmul_scratch_bytes(&ops, a.m, a.w.n, a.w.k));
-    ops_run_matmul(&ops, &a);
-    free(a.scratch);
-    return y;
-}
-
 static void matmul_check(enum dtype t, int m, int n, int k, struct matmul_args a)
 {
     a.w = weight_make(t, n, k, (uint64_t)(t * 1000 + n * 7 + k));
@@ -500,14 +445,6 @@ static void head_run(enum isa isa, const float *logits, int m, int vocab, struct
                                        .m = m,
                                        .n = vocab - first < slice ? vocab - first : slice,
                                        .first = first});
-}
-
-static int candidate_order(const void *a, const void *b)
-{
-    const struct head_candidate *x = a, *y = b;
-    if (x->logit != y->logit)
-        return x->logit > y->logit ? -1 : 1;
-    return x->id < y->id ? -1 : x->id > y->id;
 }
 
 static void head_compare(const struct head_state *a, const struct head_state *b,

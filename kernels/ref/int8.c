@@ -1,10 +1,11 @@
 /* kernels/ref/int8.c - the int8 matmul in obvious loops: see struct matmul_args in kernels/ops.h.
  *
- * Owns: what quantised inputs times quantised weights mean. Refuses: speed.
+ * Owns: what quantised inputs times quantised weights mean, in both references. Refuses: speed.
  * A newcomer would miss: the codes are those of the fast kernels, to the bit, and sums of a group
- * are whole numbers; only the chain over groups is double here. */
+ * are whole numbers; the chain over groups alone is double in one reference, f32 in the other. */
 #include "kernels/dtype_own.h"
-#include "kernels/ops.h"
+#include "kernels/math.h"
+#include "kernels/ref/ref.h"
 
 #include <math.h>
 #include <string.h>
@@ -54,23 +55,54 @@ static int code_of(float x, float max)
     return isfinite(max) && max > 0 ? (int)rintf(x * (127.0f / max)) : 0;
 }
 
-static double dot(const struct matmul_args *a, const uint8_t *panel, const float *x, int o)
+/* Output o of a panel times one group of inputs from `first`: whole numbers, and what scales them.
+ */
+struct group_sums {
+    struct group_number number;
+    int products, inputs;
+    float scale; // of the inputs
+};
+
+static struct group_sums sum_group(const struct matmul_args *a, const uint8_t *panel,
+                                   const float *x, int first, int o)
+{
+    const int end = first + OWN_GROUP < a->w.k ? first + OWN_GROUP : a->w.k;
+    const float max = largest(x + first, end - first);
+    struct group_sums s = {.scale = max / 127.0f};
+    for (int i = first; i < end; i++) {
+        const int code = code_of(x[i], max);
+        s.number = number_at(a->w.dtype, panel, i, o);
+        s.products += code * s.number.code;
+        s.inputs += code;
+    }
+    return s;
+}
+
+static double chain_double(const struct matmul_args *a, const uint8_t *panel, const float *x, int o)
 {
     double chain = 0;
     for (int first = 0; first < a->w.k; first += OWN_GROUP) {
-        struct group_number number = {0};
-        double products = 0, inputs = 0;
-        const int end = first + OWN_GROUP < a->w.k ? first + OWN_GROUP : a->w.k;
-        const float max = largest(x + first, end - first);
-        for (int i = first; i < end; i++) {
-            const int code = code_of(x[i], max);
-            number = number_at(a->w.dtype, panel, i, o);
-            products += code * number.code;
-            inputs += code;
-        }
-        chain += (number.scale * products + number.min * inputs) * (double)(max / 127.0f);
+        struct group_sums s = sum_group(a, panel, x, first, o);
+        chain += (s.number.scale * s.products + s.number.min * s.inputs) * (double)s.scale;
     }
     return chain;
+}
+
+static float chain_f32(const struct matmul_args *a, const uint8_t *panel, const float *x, int o)
+{
+    float chain = 0;
+    for (int first = 0; first < a->w.k; first += OWN_GROUP) {
+        struct group_sums s = sum_group(a, panel, x, first, o);
+        chain = fmaf((float)s.number.scale, (float)s.products * s.scale, chain);
+        if (a->w.dtype == DTYPE_Q4)
+            chain = fmaf((float)s.number.min, (float)s.inputs * s.scale, chain);
+    }
+    return chain;
+}
+
+static const uint8_t *panel_at(const struct matmul_args *a, int o)
+{
+    return (const uint8_t *)a->w.panels + o / PANEL_ROWS * dtype_panel_bytes(a->w.dtype, a->w.k);
 }
 
 void ref_matmul_int8(const struct ops *ops, const struct matmul_args *a)
@@ -78,15 +110,24 @@ void ref_matmul_int8(const struct ops *ops, const struct matmul_args *a)
     (void)ops;
     for (int row = 0; row < a->m; row++)
         for (int o = 0; o < a->w.n; o++) {
-            const uint8_t *panel = (const uint8_t *)a->w.panels +
-                                   o / PANEL_ROWS * dtype_panel_bytes(a->w.dtype, a->w.k);
             float *y = &a->y[row * a->y_stride + o];
-            double v = dot(a, panel, a->x + row * a->x_stride, o % PANEL_ROWS);
+            double v = chain_double(a, panel_at(a, o), a->x + row * a->x_stride, o % PANEL_ROWS);
             v += a->bias ? a->bias[o] : 0;
             if (a->act == ACT_RELU)
                 v = v > 0 ? v : 0;
             if (a->act == ACT_GELU)
                 v = 0.5 * v * (1 + erf(v / sqrt(2)));
             *y = (float)(a->add ? *y + v : v);
+        }
+}
+
+void exact_matmul_int8(const struct ops *ops, const struct matmul_args *a)
+{
+    (void)ops;
+    for (int row = 0; row < a->m; row++)
+        for (int o = 0; o < a->w.n; o++) {
+            float *y = &a->y[row * a->y_stride + o];
+            float v = chain_f32(a, panel_at(a, o), a->x + row * a->x_stride, o % PANEL_ROWS);
+            *y = exact_finish(a, v, o, *y);
         }
 }

@@ -1,21 +1,14 @@
 /* kernels/ref/ops.c - every op in obvious loops: the specification, never optimised.
  *
- * Owns: what an op means. Refuses: threads, scratch, speed.
+ * Owns: what an op means; slots.c beside it has those that move tokens, int8.c the int8 matmul,
+ * exact.c the order of sums. Refuses: threads, scratch, speed.
  * A newcomer would miss: sums are double, so a fast op differs from this by its rounding alone;
  * what the contract rounds (inputs to the compute format, K and V to the KV format) is rounded here
  * too. */
-#include "kernels/ops.h"
+#include "kernels/ref/ref.h"
 
 #include <math.h>
 #include <string.h>
-
-#define HEAD_DIM_MAX (2 * SHAPE_ROPE_MAX)
-#define CHUNK        256 // columns of a panel decoded at a time: whole blocks in any format
-
-static float round_bf16(float x)
-{
-    return bf16_to_f32(f32_to_bf16(x));
-}
 
 static double act(int kind, double x)
 {
@@ -43,7 +36,8 @@ void ref_matmul(const struct ops *ops, const struct matmul_args *a)
                     for (int o = 0; o < PANEL_ROWS; o++) {
                         float x = a->x[row * a->x_stride + k];
                         float y = w[(k - k0) * PANEL_ROWS + o];
-                        sum[o] += round ? (double)round_bf16(x) * round_bf16(y) : (double)x * y;
+                        sum[o] +=
+                            round ? (double)ref_round_bf16(x) * ref_round_bf16(y) : (double)x * y;
                     }
             }
             for (int o = out0; o < out0 + PANEL_ROWS && o < a->w.n; o++) {
@@ -113,19 +107,6 @@ void ref_silu_mul(const struct ops *ops, const struct silu_mul_args *a)
         }
 }
 
-void ref_kv_store(const struct ops *ops, const struct kv_store_args *a)
-{
-    (void)ops;
-    const struct kv_layout *l = a->layout;
-    for (int i = 0; i < a->n; i++)
-        for (int h = 0; h < l->n_kv_heads; h++) {
-            int token = a->first + i;
-            uint8_t *page = (uint8_t *)a->pages + token / KV_PAGE_SLOTS * l->page_bytes;
-            kv_put(l, page, token % KV_PAGE_SLOTS, h, a->k + i * a->k_stride + h * l->head_dim,
-                   a->v + i * a->v_stride + h * l->head_dim);
-        }
-}
-
 static double dot(const float *a, const float *b, int n)
 {
     double sum = 0;
@@ -134,7 +115,8 @@ static double dot(const float *a, const float *b, int n)
     return sum;
 }
 
-/* One query of one head against keys 0..query of the prompt. */
+/* One query of one head against keys 0..query of the prompt. Weights that are no numbers are not
+ * added to the scores. */
 static void prompt_query(const struct attend_prompt_args *a, const struct prompt_span *s, int query,
                          int head, int round)
 {
@@ -142,7 +124,7 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
     float q[HEAD_DIM_MAX];
     for (int d = 0; d < l->head_dim; d++) {
         q[d] = s->q[(query - s->first) * a->q_stride + head * l->head_dim + d];
-        q[d] = round ? round_bf16(q[d]) : q[d];
+        q[d] = round ? ref_round_bf16(q[d]) : q[d];
     }
     float *out = s->out + (query - s->first) * a->out_stride + head * l->head_dim;
     int kv_head = head / (a->n_heads / l->n_kv_heads);
@@ -161,7 +143,7 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
             else
                 for (int d = 0; d < l->head_dim; d++)
                     mean[d] += exp(x - max) / sum * v[d];
-            if (pass == 2 && s->scores)
+            if (pass == 2 && s->scores && sum > 0)
                 s->scores[kv_head * n_pad + key] += (float)(exp(x - max) / sum);
         }
     for (int d = 0; d < l->head_dim; d++)
@@ -180,205 +162,76 @@ void ref_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a
     }
 }
 
-/* Where the ring keeps the position and score of its token of position pos, in one head. */
-static int64_t ring_meta(const struct kv_row *kv, int pos, int head)
+/* K and V number `index` of those that a token attends: its slots, then its own. 0: masked. */
+static int forced_kv(const struct attend_forced_args *a, const struct forced_span *s, int now,
+                     int index, int head, const float own[2][HEAD_DIM_MAX],
+                     float kv[2][HEAD_DIM_MAX])
 {
-    return (int64_t)(head + 1) * kv->slots_cap - kv->ring_slots + pos % kv->ring_slots;
-}
-
-static uint8_t *ring_page(const struct kv_layout *ring, const struct kv_row *kv, int pos)
-{
-    return kv->ring + pos % kv->ring_slots / KV_PAGE_SLOTS * ring->page_bytes;
-}
-
-static void ring_put(const struct kv_layout *ring, const struct kv_row *kv, int pos, int head,
-                     const float *k, const float *v, float score)
-{
-    kv_put(ring, ring_page(ring, kv, pos), pos % kv->ring_slots % KV_PAGE_SLOTS, head, k, v);
-    if (kv->slot_pos)
-        kv->slot_pos[ring_meta(kv, pos, head)] = pos;
-    if (kv->slot_score)
-        kv->slot_score[ring_meta(kv, pos, head)] = score;
-}
-
-static void ring_get(const struct kv_layout *ring, const struct kv_row *kv, int pos, int head,
-                     float *k, float *v)
-{
-    kv_get(ring, ring_page(ring, kv, pos), pos % kv->ring_slots % KV_PAGE_SLOTS, head, k, v);
-}
-
-/* K and V number `index` of those that the token at `now` attends: page slots, the ring by slot,
- * its own. Returns where its position and score stand, -1 for the own token, -2 for a masked one.
- */
-static int64_t attended(const struct attend_forced_args *a, const struct forced_span *s, int now,
-                        int index, int head, const float *own_k, const float *own_v, float *k,
-                        float *v)
-{
-    const struct kv_row *kv = s->kv;
-    int64_t at = (int64_t)head * kv->slots_cap + index;
-    int n_ring = kv_ring_used(kv, now), in_ring = index - kv->n_slots;
-    if (in_ring == n_ring) {
-        memcpy(k, own_k, HEAD_DIM_MAX * sizeof *k);
-        memcpy(v, own_v, HEAD_DIM_MAX * sizeof *v);
-        return -1;
+    if (index == ref_slot_count(s->kv, now)) {
+        memcpy(kv, own, 2 * sizeof *kv);
+        return 1;
     }
-    if (in_ring >= 0) {
-        ring_get(a->ring, kv, in_ring, head, k, v);
-        return ring_meta(kv, in_ring, head);
-    }
-    kv_get(a->layout, kv->pages[index / KV_PAGE_SLOTS], index % KV_PAGE_SLOTS, head, k, v);
-    return kv->slot_pos && kv->slot_pos[at] < 0 ? -2 : at;
+    struct ref_slot at = ref_slot_at(a, s->kv, head, index);
+    if (at.masked)
+        return 0;
+    kv_get(at.layout, at.page, at.slot, head, kv[0], kv[1]);
+    return 1;
 }
 
 /* Token i of a span, one query head. Returns its own weight; adds the others to the scores when the
- * row has them. */
+ * row has them. A query whose weights are no numbers adds nothing. */
 static double forced_query(const struct ops *ops, const struct attend_forced_args *a,
-                           const struct forced_span *s, int i, int head, const float *own_k,
-                           const float *own_v)
+                           const struct forced_span *s, int i, int head,
+                           const float own[2][HEAD_DIM_MAX])
 {
-    const struct kv_layout *l = a->layout;
-    const struct kv_row *kv = s->kv;
-    float q[HEAD_DIM_MAX];
-    for (int d = 0; d < l->head_dim; d++) {
-        q[d] = s->q[i * a->q_stride + head * l->head_dim + d];
-        q[d] = ops->compute == COMPUTE_BF16 ? round_bf16(q[d]) : q[d];
+    const int head_dim = a->layout->head_dim, now = s->pos + i, n = ref_slot_count(s->kv, now);
+    const int kv_head = head / (a->n_heads / a->layout->n_kv_heads);
+    float q[HEAD_DIM_MAX], kv[2][HEAD_DIM_MAX];
+    for (int d = 0; d < head_dim; d++) {
+        q[d] = s->q[i * a->q_stride + head * head_dim + d];
+        q[d] = ops->compute != COMPUTE_F32 ? ref_round_bf16(q[d]) : q[d];
     }
-    float *out = s->out + i * a->out_stride + head * l->head_dim;
-    int kv_head = head / (a->n_heads / l->n_kv_heads), now = s->pos + i;
-    float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
     double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0}, weight = 0;
     for (int pass = 0; pass < 3; pass++) // the maximum, the sum, the outputs
-        for (int index = 0; index <= kv->n_slots + kv_ring_used(kv, now); index++) {
-            int64_t at = attended(a, s, now, index, kv_head, own_k, own_v, k, v);
-            if (at == -2)
+        for (int index = 0; index <= n; index++) {
+            if (!forced_kv(a, s, now, index, kv_head, own, kv))
                 continue;
-            double x = dot(q, k, l->head_dim) * a->scale;
-            if (pass == 0)
+            double x = dot(q, kv[0], head_dim) * a->scale;
+            if (pass == 0) {
                 max = fmax(max, x);
-            else if (pass == 1)
-                sum += exp(x - max);
-            else
-                for (int d = 0; d < l->head_dim; d++)
-                    mean[d] += exp(x - max) / sum * v[d];
-            if (pass < 2)
                 continue;
-            weight = exp(x - max) / sum;
-            if (at >= 0 && evict_policy_scores(a->evict->policy))
-                kv->slot_score[at] += (float)weight;
+            }
+            if (pass == 1) {
+                sum += exp(x - max);
+                continue;
+            }
+            for (int d = 0; d < head_dim; d++)
+                mean[d] += exp(x - max) / sum * kv[1][d];
+            weight = sum > 0 ? exp(x - max) / sum : 0;
+            if (index < n && evict_policy_scores(a->evict->policy))
+                s->kv->slot_score[ref_slot_at(a, s->kv, kv_head, index).meta] += (float)weight;
         }
-    for (int d = 0; d < l->head_dim; d++)
-        out[d] = (float)mean[d];
+    for (int d = 0; d < head_dim; d++)
+        s->out[i * a->out_stride + head * head_dim + d] = (float)mean[d];
     return weight;
 }
 
-/* What asks for a page slot in one step: the new token, or the one that leaves the ring. */
-struct comer {
-    int pos;      // -1: nobody, the ring is not full
-    float *score; // [n_kv_heads]
-};
-
-/* Chooses among the page slots and the comer (slot n_slots), for heads [first, last) together. */
-static int forced_victim(const struct attend_forced_args *a, const struct forced_span *s, int first,
-                         int last, int now, const struct comer *comer, struct evict_event *event)
-{
-    const struct kv_row *kv = s->kv;
-    int best = -1, best_pos = 0;
-    float best_rank = 0;
-    for (int slot = 0; slot <= kv->n_slots; slot++) {
-        int pos =
-            slot < kv->n_slots ? kv->slot_pos[(int64_t)first * kv->slots_cap + slot] : comer->pos;
-        if (pos < 0 || evict_protected(&s->evict, pos, now))
-            continue;
-        float score = 0;
-        for (int h = first; h < last && evict_policy_scores(a->evict->policy); h++)
-            score += slot < kv->n_slots ? kv->slot_score[(int64_t)h * kv->slots_cap + slot]
-                                        : comer->score[h];
-        float rank = evict_rank(a->evict->policy, score, pos, now);
-        if (best < 0 || evict_before(rank, pos, best_rank, best_pos)) {
-            best = slot;
-            best_pos = pos;
-            best_rank = rank;
-            *event = (struct evict_event){pos, score};
-        }
-    }
-    CHECK(best >= 0);
-    return best;
-}
-
-/* Stores token i for heads [first, last) after its attention. Returns the page slots then in use.
- */
-static int forced_store(const struct attend_forced_args *a, const struct forced_span *s, int i,
-                        int first, int last, float *own_score)
-{
-    const struct kv_layout *l = a->layout;
-    struct kv_row *kv = s->kv;
-    struct evict_event event = {.pos = -1};
-    float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
-    int now = s->pos + i, slot = kv->n_slots, n_live = kv_ring_used(kv, now);
-    struct comer comer = {now, own_score};
-    if (kv->ring_slots > 0) {
-        comer = (struct comer){now >= kv->ring_slots ? now - kv->ring_slots : -1,
-                               own_score + l->n_kv_heads};
-        for (int h = first; h < last && kv->slot_score; h++)
-            comer.score[h] = kv->slot_score[ring_meta(kv, now, h)];
-    }
-    int pos = comer.pos;
-    for (int j = 0; j < kv->n_slots; j++)
-        n_live += !kv->slot_pos || kv->slot_pos[(int64_t)first * kv->slots_cap + j] >= 0;
-    if (a->evict->policy != EVICT_FULL && n_live >= s->evict.budget) {
-        int victim = forced_victim(a, s, first, last, now, &comer, &event);
-        for (int h = first; h < last && a->evict->simulate && victim < kv->n_slots; h++)
-            kv->slot_pos[(int64_t)h * kv->slots_cap + victim] = ~event.pos;
-        if (a->evict->simulate)
-            pos = victim == kv->n_slots ? ~pos : pos;
-        else
-            slot = victim == kv->n_slots ? -1 : victim;
-    }
-    if (comer.pos < 0)
-        slot = -1;
-    for (int h = first; h < last; h++) {
-        const float *own_k = s->k + i * a->k_stride + h * l->head_dim;
-        const float *own_v = s->v + i * a->v_stride + h * l->head_dim;
-        if (s->events)
-            s->events[(int64_t)i * l->n_kv_heads + h] = event;
-        memcpy(k, own_k, (size_t)l->head_dim * sizeof *k);
-        memcpy(v, own_v, (size_t)l->head_dim * sizeof *v);
-        if (kv->ring_slots > 0 && comer.pos >= 0)
-            ring_get(a->ring, kv, now, h, k, v);
-        if (kv->ring_slots > 0)
-            ring_put(a->ring, kv, now, h, own_k, own_v, own_score[h]);
-        if (slot < 0)
-            continue;
-        kv_put(l, kv->pages[slot / KV_PAGE_SLOTS], slot % KV_PAGE_SLOTS, h, k, v);
-        if (kv->slot_pos)
-            kv->slot_pos[(int64_t)h * kv->slots_cap + slot] = pos;
-        if (kv->slot_score)
-            kv->slot_score[(int64_t)h * kv->slots_cap + slot] = comer.score[h];
-    }
-    if (slot >= 0)
-        kv->dirty[slot / KV_PAGE_SLOTS / 64] |= 1ull << (slot / KV_PAGE_SLOTS % 64);
-    return slot == kv->n_slots ? kv->n_slots + 1 : kv->n_slots;
-}
-
-/* own_score [2, n_kv_heads]: of the token, then of the one that leaves the ring. */
+/* own_score [2, n_kv_heads]: as ref_place. */
 static void forced_token(const struct ops *ops, const struct attend_forced_args *a,
                          const struct forced_span *s, int i, float *own_score)
 {
-    const struct kv_layout *l = a->layout, *own = s->kv->ring_slots > 0 ? a->ring : l;
-    int group = a->n_heads / l->n_kv_heads, n_slots = s->kv->n_slots;
-    float k[HEAD_DIM_MAX] = {0}, v[HEAD_DIM_MAX] = {0};
+    const struct kv_layout *l = a->layout, *rounded = ref_own_layout(a, s->kv);
+    int group = a->n_heads / l->n_kv_heads;
+    float own[2][HEAD_DIM_MAX] = {{0}};
     for (int h = 0; h < l->n_kv_heads; h++) {
-        kv_round(own, s->k + i * a->k_stride + h * l->head_dim, k);
-        kv_round(own, s->v + i * a->v_stride + h * l->head_dim, v);
+        kv_round(rounded, s->k + i * a->k_stride + h * l->head_dim, own[0]);
+        kv_round(rounded, s->v + i * a->v_stride + h * l->head_dim, own[1]);
         double sum = 0;
         for (int g = 0; g < group; g++)
-            sum += forced_query(ops, a, s, i, h * group + g, k, v);
+            sum += forced_query(ops, a, s, i, h * group + g, own);
         own_score[h] = evict_policy_scores(a->evict->policy) ? (float)sum : 0;
     }
-    int step = a->evict->scope == EVICT_SCOPE_LAYER ? l->n_kv_heads : 1;
-    for (int h = 0; h < l->n_kv_heads; h += step)
-        n_slots = forced_store(a, s, i, h, h + step, own_score);
-    s->kv->n_slots = n_slots;
+    ref_place(a, s, i, own_score);
 }
 
 void ref_attend_forced(const struct ops *ops, const struct attend_forced_args *a)
@@ -389,82 +242,19 @@ void ref_attend_forced(const struct ops *ops, const struct attend_forced_args *a
             forced_token(ops, a, &a->spans[i], token, a->scratch);
 }
 
-/* The unprotected position that goes first among those not gone yet: slot_pos holds ~pos of the
- * gone. */
-static int keep_victim(const struct prompt_keep_args *a, int head)
+void ref_list_insert(struct head_candidate *list, int *n, int cap, struct head_candidate in)
 {
-    int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
-    int now = a->n_prompt - 1, best = -1;
-    float best_rank = 0;
-    for (int pos = 0; pos < a->n_prompt; pos++) {
-        if (((const int32_t *)a->scratch)[pos] < 0 || evict_protected(&a->row, pos, now))
-            continue;
-        float score = 0;
-        for (int h = 0; h < a->from->n_kv_heads && a->scores; h++)
-            if (h == head || a->evict->scope == EVICT_SCOPE_LAYER)
-                score += a->scores[h * stride + pos];
-        float rank = evict_rank(a->evict->policy, score, pos, now);
-        if (best < 0 || evict_before(rank, pos, best_rank, best)) {
-            best = pos;
-            best_rank = rank;
-        }
-    }
-    CHECK(best >= 0);
-    return best;
-}
-
-void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
-{
-    (void)ops;
-    struct kv_row *kv = a->kv;
-    int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
-    int32_t *marks = a->scratch; // [n_prompt] the position, or ~position once it is gone
-    float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
-    CHECK(a->from->head_dim <= HEAD_DIM_MAX);
-    for (int h = 0; h < a->from->n_kv_heads; h++) {
-        for (int pos = 0; pos < a->n_prompt; pos++)
-            marks[pos] = pos;
-        for (int n = a->n_prompt; n > a->row.budget; n--) {
-            int pos = keep_victim(a, h);
-            marks[pos] = ~pos;
-        }
-        int slot = 0, first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt);
-        for (int pos = 0; pos < a->n_prompt; pos++) {
-            if (marks[pos] < 0 && !a->evict->simulate)
-                continue;
-            float score = a->scores ? a->scores[h * stride + pos] : 0;
-            kv_get(a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from->page_bytes,
-                   pos % KV_PAGE_SLOTS, h, k, v);
-            if (pos >= first_in_ring) {
-                ring_put(a->ring, kv, pos, h, k, v, score);
-                continue;
-            }
-            kv_put(a->to, kv->pages[slot / KV_PAGE_SLOTS], slot % KV_PAGE_SLOTS, h, k, v);
-            kv->dirty[slot / KV_PAGE_SLOTS / 64] |= 1ull << (slot / KV_PAGE_SLOTS % 64);
-            if (kv->slot_pos)
-                kv->slot_pos[(int64_t)h * kv->slots_cap + slot] = marks[pos];
-            if (kv->slot_score)
-                kv->slot_score[(int64_t)h * kv->slots_cap + slot] = score;
-            slot++;
-        }
-        kv->n_slots = slot;
-    }
-}
-
-/* Puts a candidate into a descending list of at most `cap`; equal logits by ascending id. */
-static void list_insert(struct head_candidate *list, int *n, int cap, struct head_candidate new)
-{
-    if (new.logit != new.logit)
+    if (in.logit != in.logit)
         return;
     int at = 0;
-    while (at < *n && list[at].logit >= new.logit)
+    while (at < *n && list[at].logit >= in.logit)
         at++;
     if (at == cap)
         return;
     if (*n < cap)
         *n += 1;
     memmove(&list[at + 1], &list[at], (size_t)(*n - 1 - at) * sizeof *list);
-    list[at] = new;
+    list[at] = in;
 }
 
 static void reduce_score(struct head_state *s, const float *logits, int n, int first)
@@ -493,15 +283,15 @@ static void reduce_logit(struct head_state *s, float raw, int32_t id)
         s->best_id = id;
     }
     if (s->want & HEAD_TOP)
-        list_insert(s->top, &s->n_candidates, s->n_top, (struct head_candidate){raw, id, raw});
+        ref_list_insert(s->top, &s->n_candidates, s->n_top, (struct head_candidate){raw, id, raw});
     for (int i = 0; i < s->n_edits; i++)
         if (s->edits[i].id == id)
             logit = (logit > 0 ? logit / (double)s->edits[i].repeat
                                : logit * (double)s->edits[i].repeat) +
                     (double)s->edits[i].add;
     if (s->want & HEAD_FILTER)
-        list_insert(s->candidates, &s->n_filter, HEAD_SAMPLE_MAX,
-                    (struct head_candidate){(float)logit, id, raw});
+        ref_list_insert(s->candidates, &s->n_filter, HEAD_SAMPLE_MAX,
+                        (struct head_candidate){(float)logit, id, raw});
     if (s->want & HEAD_SAMPLE) {
         if (s->temperature > 0)
             logit = logit / (double)s->temperature + (double)head_gumbel(s->noise_key, id);

@@ -1,0 +1,244 @@
+/* kernels/ref/exact.c - the order rules of kernels/ops.h as code: scalar f32, link by link.
+ *
+ * Owns: the order of every sum of matmul, rows, prompts and head; exact_forced.c has forced spans,
+ * int8.c the int8 matmul. Refuses: speed, threads, intrinsics.
+ * A newcomer would miss: under COMPUTE_F32 every set and device has to make these very bytes. Under
+ * COMPUTE_BF16 inputs are rounded and the order is the same; sets that multiply pairs of bf16 (and
+ * tensor cores) are near it, not equal. */
+#include "kernels/math.h"
+#include "kernels/ref/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- rule a: a matmul output is one chain over k ---- */
+
+float exact_finish(const struct matmul_args *a, float sum, int o, float y)
+{
+    if (a->bias)
+        sum = sum + a->bias[o];
+    if (a->act == ACT_RELU)
+        sum = sum > 0 ? sum : 0;
+    else if (a->act == ACT_GELU)
+        sum = math_gelu(sum);
+    return a->add ? y + sum : sum;
+}
+
+void exact_matmul(const struct ops *ops, const struct matmul_args *a)
+{
+    CHECK(ops->compute == COMPUTE_BF16 || ops->compute == COMPUTE_F32);
+    const int round = ops->compute == COMPUTE_BF16;
+    float w[CHUNK * PANEL_ROWS]; // [chunk][32]
+    for (int out0 = 0; out0 < a->w.n; out0 += PANEL_ROWS) {
+        const uint8_t *panel = (const uint8_t *)a->w.panels +
+                               out0 / PANEL_ROWS * dtype_panel_bytes(a->w.dtype, a->w.k);
+        for (int row = 0; row < a->m; row++) {
+            float sum[PANEL_ROWS] = {0};
+            for (int k0 = 0; k0 < a->w.k; k0 += CHUNK) {
+                int k1 = k0 + CHUNK < a->w.k ? k0 + CHUNK : a->w.k;
+                panel_decode_f32(a->w.dtype, panel, a->w.k, k0, k1, w);
+                for (int k = k0; k < k1; k++)
+                    for (int o = 0; o < PANEL_ROWS; o++) {
+                        float x = a->x[row * a->x_stride + k];
+                        float y = w[(k - k0) * PANEL_ROWS + o];
+                        x = round ? ref_round_bf16(x) : x;
+                        y = round ? ref_round_bf16(y) : y;
+                        sum[o] = fmaf(x, y, sum[o]);
+                    }
+            }
+            for (int o = out0; o < out0 + PANEL_ROWS && o < a->w.n; o++) {
+                float *y = &a->y[row * a->y_stride + o];
+                *y = exact_finish(a, sum[o - out0], o, *y);
+            }
+        }
+    }
+}
+
+/* ---- rule d: sums of norms run in 16 lanes, number i in lane i mod 16 ---- */
+
+void exact_norm(const struct ops *ops, const struct norm_args *a)
+{
+    (void)ops;
+    for (int row = 0; row < a->m; row++) {
+        const float *x = a->x + row * a->x_stride;
+        float *y = a->y + row * a->y_stride;
+        float sums[16] = {0}, squares[16] = {0};
+        for (int i = 0; i < a->dim; i++)
+            sums[i % 16] = sums[i % 16] + x[i];
+        float mean = a->kind == NORM_LAYER ? math_sum16(sums) / (float)a->dim : 0;
+        for (int i = 0; i < a->dim; i++)
+            squares[i % 16] = fmaf(x[i] - mean, x[i] - mean, squares[i % 16]);
+        float scale = 1.0f / sqrtf(math_sum16(squares) / (float)a->dim + a->eps);
+        for (int i = 0; i < a->dim; i++) {
+            float v = (x[i] - mean) * scale;
+            y[i] = a->bias ? fmaf(v, a->weight[i], a->bias[i]) : v * a->weight[i];
+        }
+    }
+}
+
+void exact_rope(const struct ops *ops, const struct rope_args *a)
+{
+    (void)ops;
+    const int half = a->rope_dim / 2;
+    for (int row = 0; row < a->m; row++)
+        for (int h = 0; h < a->n_heads; h++)
+            for (int i = 0; i < half; i++) {
+                float *x = a->x + row * a->x_stride + (int64_t)h * a->head_dim + i;
+                float c = a->cos[row * half + i], s = a->sin[row * half + i];
+                float x0 = x[0], x1 = x[half];
+                x[0] = fmaf(-x1, s, x0 * c);
+                x[half] = fmaf(x1, c, x0 * s);
+            }
+}
+
+void exact_silu_mul(const struct ops *ops, const struct silu_mul_args *a)
+{
+    (void)ops;
+    for (int row = 0; row < a->m; row++)
+        for (int i = 0; i < a->n; i++) {
+            float *gate = &a->gate[row * a->gate_stride + i];
+            *gate = *gate / (1.0f + math_exp(0.0f - *gate)) * a->up[row * a->up_stride + i];
+        }
+}
+
+/* ---- rules b, c: a prompt ---- */
+
+/* Query `query` of `head`: x [query + 1] becomes exp(logit - maximum). Returns what makes weights
+ * of them, 1 / sum. Writes its outputs. */
+static float prompt_query(const struct attend_prompt_args *a, const struct prompt_span *s,
+                          int query, int head, int round, float *x)
+{
+    const struct kv_layout *l = a->layout;
+    const float *q = s->q + (query - s->first) * a->q_stride + head * l->head_dim;
+    const int kv_head = head / (a->n_heads / l->n_kv_heads);
+    float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX], mean[HEAD_DIM_MAX] = {0}, lanes[16] = {0};
+    float max = -INFINITY;
+    for (int key = 0; key <= query; key++) {
+        const uint8_t *page = (const uint8_t *)s->pages + key / KV_PAGE_SLOTS * l->page_bytes;
+        kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, v);
+        float sum = 0; // a logit is one chain over dimensions
+        for (int d = 0; d < l->head_dim; d++)
+            sum = fmaf(round ? ref_round_bf16(q[d]) : q[d], k[d], sum);
+        x[key] = sum * a->scale;
+        max = x[key] > max ? x[key] : max;
+    }
+    for (int key = 0; key <= query; key++) {
+        x[key] = math_exp(x[key] - (max == -INFINITY ? 0 : max));
+        lanes[key % 16] = lanes[key % 16] + x[key];
+    }
+    float inverse = 1.0f / math_sum16(lanes);
+    for (int key = 0; key <= query; key++) {
+        const uint8_t *page = (const uint8_t *)s->pages + key / KV_PAGE_SLOTS * l->page_bytes;
+        kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, v);
+        for (int d = 0; d < l->head_dim; d++) // an output is one chain over slots
+            mean[d] = fmaf(x[key], v[d], mean[d]);
+    }
+    for (int d = 0; d < l->head_dim; d++)
+        s->out[(query - s->first) * a->out_stride + head * l->head_dim + d] = mean[d] * inverse;
+    return inverse;
+}
+
+/* A tile of 32 queries in one KV head. Its weights are one chain per key over (query, head); what
+ * comes out is added to the scores. A query whose weights are no numbers adds nothing. */
+static void prompt_tile(const struct attend_prompt_args *a, const struct prompt_span *s, int tile,
+                        int kv_head, int round)
+{
+    const int group = a->n_heads / a->layout->n_kv_heads;
+    const int64_t n_pad = round_up(s->n_prompt, KV_PAGE_SLOTS);
+    const int first = tile * KV_PAGE_SLOTS > s->first ? tile * KV_PAGE_SLOTS : s->first;
+    const int end = (int)min_i64((tile + 1) * KV_PAGE_SLOTS, s->first + s->n);
+    float *x = a->scratch, *columns = x + n_pad; // [n_prompt_pad] each
+    memset(columns, 0, (size_t)n_pad * sizeof *columns);
+    for (int query = first; query < end; query++)
+        for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
+            float inverse = prompt_query(a, s, query, head, round, x);
+            for (int key = 0; key <= query && isfinite(inverse); key++)
+                columns[key] = fmaf(x[key], inverse, columns[key]);
+        }
+    for (int key = 0; key < end && s->scores; key++)
+        s->scores[kv_head * n_pad + key] += columns[key];
+}
+
+void exact_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a)
+{
+    const int round = ops->compute != COMPUTE_F32 && a->layout->format == KV_BF16;
+    CHECK(a->layout->head_dim <= HEAD_DIM_MAX);
+    for (int i = 0; i < a->n_spans; i++) {
+        const struct prompt_span *s = &a->spans[i];
+        const int n_tiles = (int)ceil_div(s->first + s->n, KV_PAGE_SLOTS);
+        for (int tile = s->first / KV_PAGE_SLOTS; tile < n_tiles; tile++)
+            for (int kv_head = 0; kv_head < a->layout->n_kv_heads; kv_head++)
+                prompt_tile(a, s, tile, kv_head, round);
+    }
+}
+
+/* ---- the head: tiles of 4,096 logits ---- */
+
+static void tile_score(struct head_state *s, const float *x, int n, float max)
+{
+    float lanes[16] = {0};
+    if (max == -INFINITY)
+        return;
+    for (int i = 0; i < n; i++)
+        lanes[i % 16] = lanes[i % 16] + math_exp(x[i] - max);
+    float joined = s->max > max ? s->max : max;
+    float before = s->sum * math_exp(s->max - joined);
+    s->sum = fmaf(math_sum16(lanes), math_exp(max - joined), before);
+    s->max = joined;
+}
+
+static float edited(const struct head_state *s, float logit, int32_t id)
+{
+    for (int i = 0; i < s->n_edits; i++) {
+        const struct logit_edit *e = &s->edits[i];
+        if (e->id == id)
+            return (logit > 0 ? logit / e->repeat : logit * e->repeat) + e->add;
+    }
+    return logit;
+}
+
+static void reduce_id(struct head_state *s, float raw, int32_t id)
+{
+    float logit = edited(s, raw, id), value = logit;
+    if (id == s->target && (s->want & HEAD_SCORE))
+        s->target_logit = raw;
+    if (raw > s->best_logit) { // ids ascend: of equal logits the first stays
+        s->best_logit = raw;
+        s->best_id = id;
+    }
+    if (s->want & HEAD_TOP)
+        ref_list_insert(s->top, &s->n_candidates, s->n_top, (struct head_candidate){raw, id, raw});
+    if (s->want & HEAD_FILTER)
+        ref_list_insert(s->candidates, &s->n_filter, HEAD_SAMPLE_MAX,
+                        (struct head_candidate){logit, id, raw});
+    if (s->temperature > 0)
+        value = logit / s->temperature + head_gumbel(s->noise_key, id);
+    if ((s->want & HEAD_SAMPLE) && value > s->sample_value) {
+        s->sample_value = value;
+        s->sample_id = id;
+        s->sample_logit = raw;
+    }
+}
+
+static void reduce_tile(struct head_state *s, const float *x, int n, int first)
+{
+    float max = -INFINITY;
+    for (int i = 0; i < n; i++) {
+        max = x[i] > max ? x[i] : max;
+        if (x[i] != x[i] || x[i] == INFINITY)
+            s->best_logit = NAN; // stays: nothing is greater than NaN
+    }
+    if (s->want & HEAD_SCORE)
+        tile_score(s, x, n, max);
+    for (int i = 0; i < n; i++)
+        reduce_id(s, x[i], first + i);
+}
+
+void exact_head_reduce(const struct ops *ops, const struct head_reduce_args *a)
+{
+    (void)ops;
+    for (int row = 0; row < a->m; row++)
+        for (int at = 0; at < a->n; at += HEAD_TILE)
+            reduce_tile(a->states[row], a->logits + row * a->stride + at,
+                        a->n - at < HEAD_TILE ? a->n - at : HEAD_TILE, a->first + at);
+}

@@ -1,0 +1,200 @@
+/* kernels/ref/exact_forced.c - rule b of kernels/ops.h as code: a row's token over its slots.
+ *
+ * Owns: the order of every sum of attend_forced. Refuses: speed; where tokens are stored (slots.c).
+ * A newcomer would miss: a split is a sum of its own, relative to its own greatest logit, and
+ * splits are joined in order by weights relative to the greatest of all. Exps of a split are made
+ * anew wherever they are needed, so nothing here grows with the row. */
+#include "kernels/math.h"
+#include "kernels/ref/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SPLIT  256
+#define GROUPS (HEAD_DIM_MAX / KV_GROUP)
+
+/* One query head of one token. */
+struct query {
+    const struct attend_forced_args *args;
+    const struct kv_row *kv;
+    int head; // KV head
+    int n_splits, n_ring;
+    float q[HEAD_DIM_MAX];                          // in the compute format
+    float own_k[HEAD_DIM_MAX], own_v[HEAD_DIM_MAX]; // as the KV format rounds them
+};
+
+/* What one split sums up to, and the exps that it is made of. */
+struct split {
+    int first, n;     // slots: index of the first one, how many
+    float max, sum;   // greatest logit; of the exps
+    float exp[SPLIT]; // exp(logit - max); 0 where masked
+    float out[HEAD_DIM_MAX];
+};
+
+/* Sum of q over a group of dimensions: 16 lanes. */
+static float group_sum(const struct kv_layout *l, const float *q, int group)
+{
+    float lanes[16] = {0};
+    for (int d = group * KV_GROUP; d < l->head_dim && d < (group + 1) * KV_GROUP; d++)
+        lanes[d % 16] = lanes[d % 16] + q[d];
+    return math_sum16(lanes);
+}
+
+/* One chain over dimensions; with codes one for each group of them, whose scale and minimum come in
+ * as two links of a chain over groups. */
+static float logit(const struct query *q, struct ref_slot at)
+{
+    const struct kv_layout *l = at.layout;
+    float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX], scales[GROUPS], minima[GROUPS], sum = 0, all = 0;
+    if (l->groups == 0) {
+        kv_get(l, at.page, at.slot, q->head, k, v);
+        for (int d = 0; d < l->head_dim; d++)
+            sum = fmaf(q->q[d], k[d], sum);
+        return sum * q->args->scale;
+    }
+    kv_get_codes(l, at.page, at.slot, q->head, 0, k, scales, minima);
+    for (int g = 0; g < l->groups; g++) {
+        sum = 0;
+        for (int d = g * KV_GROUP; d < l->head_dim && d < (g + 1) * KV_GROUP; d++)
+            sum = fmaf(q->q[d], k[d], sum);
+        all = fmaf(scales[g] * q->args->scale, sum, all);
+        all = fmaf(minima[g] * q->args->scale, group_sum(l, q->q, g), all);
+    }
+    return all;
+}
+
+/* out += exps . V over the n slots of a page from index `first`: one chain over slots. With codes
+ * the minima of a page come in at once, as a sum in 16 lanes, then exp * scale times the codes. */
+static void page_values(const struct query *q, int first, int n, const float *exps, float *out)
+{
+    const struct kv_layout *l = ref_slot_at(q->args, q->kv, q->head, first).layout;
+    float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX], scales[GROUPS], minima[GROUPS],
+        lanes[GROUPS][16] = {{0}};
+    for (int i = 0; i < n && l->groups > 0; i++) {
+        struct ref_slot at = ref_slot_at(q->args, q->kv, q->head, first + i);
+        kv_get_codes(l, at.page, at.slot, q->head, 1, v, scales, minima);
+        for (int g = 0; g < l->groups && !at.masked; g++)
+            lanes[g][i % 16] = lanes[g][i % 16] + exps[i] * minima[g];
+    }
+    for (int d = 0; d < l->head_dim && l->groups > 0; d++)
+        out[d] = out[d] + math_sum16(lanes[d / KV_GROUP]);
+    for (int i = 0; i < n; i++) {
+        struct ref_slot at = ref_slot_at(q->args, q->kv, q->head, first + i);
+        if (at.masked) // may hold anything
+            continue;
+        if (l->groups == 0)
+            kv_get(l, at.page, at.slot, q->head, k, v);
+        else
+            kv_get_codes(l, at.page, at.slot, q->head, 1, v, scales, minima);
+        for (int d = 0; d < l->head_dim; d++)
+            out[d] = fmaf(l->groups == 0 ? exps[i] : exps[i] * scales[d / KV_GROUP], v[d], out[d]);
+    }
+}
+
+/* Splits lie at multiples of 256 page slots; the ring is one more, the last. */
+static void split_run(const struct query *q, int index, struct split *s)
+{
+    const int n_pages = q->kv->n_slots;
+    const int in_pages = index * SPLIT < n_pages;
+    float lanes[16] = {0};
+    s->first = in_pages ? index * SPLIT : n_pages;
+    s->n = in_pages ? (int)min_i64(SPLIT, n_pages - s->first) : q->n_ring;
+    s->max = -INFINITY;
+    for (int i = 0; i < s->n; i++) {
+        struct ref_slot at = ref_slot_at(q->args, q->kv, q->head, s->first + i);
+        s->exp[i] = at.masked ? -INFINITY : logit(q, at);
+        s->max = s->exp[i] > s->max ? s->exp[i] : s->max;
+    }
+    for (int i = 0; i < s->n; i++) {
+        s->exp[i] = math_exp(s->exp[i] - (s->max == -INFINITY ? 0 : s->max));
+        lanes[i % 16] = lanes[i % 16] + s->exp[i];
+    }
+    s->sum = math_sum16(lanes);
+    memset(s->out, 0, sizeof s->out);
+    for (int i = 0; i < s->n; i += KV_PAGE_SLOTS)
+        page_values(q, s->first + i, (int)min_i64(KV_PAGE_SLOTS, s->n - i), s->exp + i, s->out);
+}
+
+/* The token's own logit: 16 lanes over the dimensions. */
+static float own_logit(const struct query *q)
+{
+    float lanes[16] = {0};
+    for (int d = 0; d < q->args->layout->head_dim; d++)
+        lanes[d % 16] = fmaf(q->q[d], q->own_k[d], lanes[d % 16]);
+    return math_sum16(lanes) * q->args->scale;
+}
+
+/* Writes the outputs [head_dim] of a query; columns [slots]: the chain over query heads of the
+ * weights of every slot; NULL: none wanted. Returns the token's own weight. A query whose weights
+ * are no numbers adds nothing and returns 0. */
+static float query_run(const struct query *q, float *to, float *columns)
+{
+    const int head_dim = q->args->layout->head_dim;
+    struct split s;
+    float own = own_logit(q), max = own, sum = 0, out[HEAD_DIM_MAX] = {0};
+    for (int i = 0; i < q->n_splits; i++) {
+        split_run(q, i, &s);
+        max = max > s.max ? max : s.max;
+    }
+    for (int i = 0; i < q->n_splits; i++) {
+        split_run(q, i, &s);
+        float weight = math_exp(s.max - max);
+        sum = fmaf(weight, s.sum, sum);
+        for (int d = 0; d < head_dim; d++)
+            out[d] = fmaf(weight, s.out[d], out[d]);
+    }
+    own = math_exp(own - max);
+    float inverse = 1.0f / (sum + own);
+    for (int d = 0; d < head_dim; d++)
+        to[d] = fmaf(own, q->own_v[d], out[d]) * inverse;
+    if (!isfinite(inverse))
+        return 0;
+    for (int i = 0; i < q->n_splits && columns; i++) {
+        split_run(q, i, &s);
+        float weight = math_exp(s.max - max) * inverse;
+        for (int j = 0; j < s.n; j++)
+            columns[s.first + j] = fmaf(s.exp[j], weight, columns[s.first + j]);
+    }
+    return own * inverse;
+}
+
+/* Token i of a span in one KV head. Returns its own score. */
+static float head_run(const struct ops *ops, const struct attend_forced_args *a,
+                      const struct forced_span *s, int i, int head, float *columns)
+{
+    const struct kv_layout *rounded = ref_own_layout(a, s->kv);
+    const int group = a->n_heads / a->layout->n_kv_heads, head_dim = a->layout->head_dim;
+    const int now = s->pos + i, n = ref_slot_count(s->kv, now);
+    const int scores = evict_policy_scores(a->evict->policy);
+    struct query q = {.args = a, .kv = s->kv, .head = head, .n_ring = kv_ring_used(s->kv, now)};
+    q.n_splits = (int)ceil_div(s->kv->n_slots, SPLIT) + (q.n_ring > 0);
+    kv_round(rounded, s->k + i * a->k_stride + head * head_dim, q.own_k);
+    kv_round(rounded, s->v + i * a->v_stride + head * head_dim, q.own_v);
+    if (scores)
+        memset(columns, 0, (size_t)n * sizeof *columns);
+    float own_score = 0;
+    for (int row = head * group; row < (head + 1) * group; row++) {
+        for (int d = 0; d < head_dim; d++) {
+            float x = s->q[i * a->q_stride + row * head_dim + d];
+            q.q[d] = ops->compute != COMPUTE_F32 ? ref_round_bf16(x) : x;
+        }
+        float *to = s->out + i * a->out_stride + (int64_t)row * head_dim;
+        own_score += query_run(&q, to, scores ? columns : NULL);
+    }
+    for (int j = 0; j < n && scores; j++)
+        s->kv->slot_score[ref_slot_at(a, s->kv, head, j).meta] += columns[j];
+    return scores ? own_score : 0;
+}
+
+void exact_attend_forced(const struct ops *ops, const struct attend_forced_args *a)
+{
+    const int n_heads = a->layout->n_kv_heads;
+    float *own_score = a->scratch, *columns = own_score + 2 * n_heads;
+    CHECK(a->layout->head_dim <= HEAD_DIM_MAX);
+    for (int i = 0; i < a->n_spans; i++)
+        for (int token = 0; token < a->spans[i].n; token++) {
+            for (int head = 0; head < n_heads; head++)
+                own_score[head] = head_run(ops, a, &a->spans[i], token, head, columns);
+            ref_place(a, &a->spans[i], token, own_score);
+        }
+}

@@ -1,0 +1,60 @@
+/* kernels/ref/ref.h - what the two references share, and the doors of the exact one.
+ *
+ * kernels/ref/ops.c says what an op means, with sums in double. kernels/ref/exact*.c are the order
+ * rules of kernels/ops.h as code: every sum in f32, link by link, as every instruction set and
+ * device has to make it under COMPUTE_F32; ops.isa = ISA_EXACT asks for it. Ops without sums
+ * (decode, kv_store, prompt_keep) have one reference, which is exact.
+ *
+ * Owns: which slots a token attends, and where it is stored (kernels/ref/slots.c). Refuses: sums.
+ */
+#ifndef KERNELS_REF_REF_H
+#define KERNELS_REF_REF_H
+
+#include "kernels/ops.h"
+
+#define HEAD_DIM_MAX (2 * SHAPE_ROPE_MAX)
+#define CHUNK        256 // columns of a panel decoded at a time: whole blocks in any format
+
+static inline float ref_round_bf16(float x)
+{
+    return bf16_to_f32(f32_to_bf16(x));
+}
+
+/* One slot that a token attends: in a page, or in the ring. */
+struct ref_slot {
+    const struct kv_layout *layout;
+    const void *page;
+    int slot;     // of the page
+    int64_t meta; // where slot_pos and slot_score have it
+    int masked;   // its weight is 0, and its V is not multiplied
+};
+
+/* Slots that the token at position `now` attends beside its own: page slots, then the ring's. */
+int ref_slot_count(const struct kv_row *kv, int now);
+struct ref_slot ref_slot_at(const struct attend_forced_args *a, const struct kv_row *kv, int head,
+                            int index);
+/* Layout in which a row's own token is rounded. */
+const struct kv_layout *ref_own_layout(const struct attend_forced_args *a, const struct kv_row *kv);
+/* After its attention: token i of a span takes its place in all heads, and n_slots follows.
+ * own_score [2, n_kv_heads]: of the token; room for those of the one that leaves the ring. */
+void ref_place(const struct attend_forced_args *a, const struct forced_span *s, int i,
+               float *own_score);
+
+/* Puts a candidate into a descending list of at most `cap`, equal logits by ascending id; NaN never
+ * enters. */
+void ref_list_insert(struct head_candidate *list, int *n, int cap, struct head_candidate in);
+
+#define EXACT(name) void exact_##name(const struct ops *ops, const struct name##_args *args);
+EXACT(matmul)
+EXACT(norm)
+EXACT(rope)
+EXACT(silu_mul)
+EXACT(attend_prompt)
+EXACT(attend_forced)
+EXACT(head_reduce)
+#undef EXACT
+/* Bias, act and residual of output o, whose sum is at hand; y: what stood there. */
+float exact_finish(const struct matmul_args *args, float sum, int o, float y);
+void exact_matmul_int8(const struct ops *ops, const struct matmul_args *args);
+
+#endif

@@ -1,0 +1,252 @@
+/* kernels/ref/slots.c - which slots a token attends, who goes, and where what stays is stored.
+ *
+ * Owns: kv_store, prompt_keep and the end of attend_forced in obvious loops, for both references.
+ * Refuses: sums of attention; ranks come from policy/evict.h.
+ * A newcomer would miss: the token that asks for a page slot (the incoming one) is the new token,
+ * or with a ring the one that the new token pushes out of it. */
+#include "kernels/ref/ref.h"
+
+#include <string.h>
+
+void ref_kv_store(const struct ops *ops, const struct kv_store_args *a)
+{
+    (void)ops;
+    const struct kv_layout *l = a->layout;
+    for (int i = 0; i < a->n; i++)
+        for (int h = 0; h < l->n_kv_heads; h++) {
+            int token = a->first + i;
+            uint8_t *page = (uint8_t *)a->pages + token / KV_PAGE_SLOTS * l->page_bytes;
+            kv_put(l, page, token % KV_PAGE_SLOTS, h, a->k + i * a->k_stride + h * l->head_dim,
+                   a->v + i * a->v_stride + h * l->head_dim);
+        }
+}
+
+/* ---- slots of a row ---- */
+
+static struct ref_slot page_slot(const struct kv_layout *l, const struct kv_row *kv, int head,
+                                 int slot)
+{
+    int64_t meta = (int64_t)head * kv->slots_cap + slot;
+    return (struct ref_slot){.layout = l,
+                             .page = kv->pages[slot / KV_PAGE_SLOTS],
+                             .slot = slot % KV_PAGE_SLOTS,
+                             .meta = meta,
+                             .masked = kv->slot_pos && kv->slot_pos[meta] < 0};
+}
+
+/* The place of the token of position pos in the ring. */
+static struct ref_slot ring_slot(const struct kv_layout *ring, const struct kv_row *kv, int head,
+                                 int pos)
+{
+    int slot = pos % kv->ring_slots;
+    return (struct ref_slot){.layout = ring,
+                             .page = kv->ring + slot / KV_PAGE_SLOTS * ring->page_bytes,
+                             .slot = slot % KV_PAGE_SLOTS,
+                             .meta = (int64_t)(head + 1) * kv->slots_cap - kv->ring_slots + slot};
+}
+
+int ref_slot_count(const struct kv_row *kv, int now)
+{
+    return kv->n_slots + kv_ring_used(kv, now);
+}
+
+struct ref_slot ref_slot_at(const struct attend_forced_args *a, const struct kv_row *kv, int head,
+                            int index)
+{
+    if (index < kv->n_slots)
+        return page_slot(a->layout, kv, head, index);
+    return ring_slot(a->ring, kv, head, index - kv->n_slots);
+}
+
+const struct kv_layout *ref_own_layout(const struct attend_forced_args *a, const struct kv_row *kv)
+{
+    return kv->ring_slots > 0 ? a->ring : a->layout;
+}
+
+static void slot_put(const struct kv_row *kv, struct ref_slot at, int head, const float *k,
+                     const float *v, int pos, float score)
+{
+    kv_put(at.layout, (void *)(uintptr_t)at.page, at.slot, head, k, v);
+    if (kv->slot_pos)
+        kv->slot_pos[at.meta] = pos;
+    if (kv->slot_score)
+        kv->slot_score[at.meta] = score;
+}
+
+static void mark_dirty(const struct kv_row *kv, int slot)
+{
+    kv->dirty[slot / KV_PAGE_SLOTS / 64] |= 1ull << (slot / KV_PAGE_SLOTS % 64);
+}
+
+/* ---- one token of a span ---- */
+
+/* What asks for a page slot. */
+struct incoming {
+    int pos;      // -1: nobody, the ring is not full
+    float *score; // [n_kv_heads]
+};
+
+/* The victim among the page slots and the incoming token (slot n_slots), for heads [first, last)
+ * together. */
+static int forced_victim(const struct attend_forced_args *a, const struct forced_span *s, int first,
+                         int last, int now, const struct incoming *in, struct evict_event *event)
+{
+    const struct kv_row *kv = s->kv;
+    int best = -1, best_pos = 0;
+    float best_rank = 0;
+    for (int slot = 0; slot <= kv->n_slots; slot++) {
+        int pos =
+            slot < kv->n_slots ? kv->slot_pos[(int64_t)first * kv->slots_cap + slot] : in->pos;
+        if (pos < 0 || evict_protected(&s->evict, pos, now))
+            continue;
+        float score = 0;
+        for (int h = first; h < last && evict_policy_scores(a->evict->policy); h++)
+            score += slot < kv->n_slots ? kv->slot_score[(int64_t)h * kv->slots_cap + slot]
+                                        : in->score[h];
+        float rank = evict_rank(a->evict->policy, score, pos, now);
+        if (best < 0 || evict_before(rank, pos, best_rank, best_pos)) {
+            best = slot;
+            best_pos = pos;
+            best_rank = rank;
+            *event = (struct evict_event){pos, score};
+        }
+    }
+    CHECK(best >= 0);
+    return best;
+}
+
+/* Slots of a head that are not masked, in pages and ring. */
+static int live_slots(const struct kv_row *kv, int head, int now)
+{
+    int n = kv_ring_used(kv, now);
+    for (int slot = 0; slot < kv->n_slots; slot++)
+        n += !kv->slot_pos || kv->slot_pos[(int64_t)head * kv->slots_cap + slot] >= 0;
+    return n;
+}
+
+/* Where the incoming token goes in heads [first, last): a page slot, or -1. Under simulate the
+ * victim is masked and keeps its slot; *pos, the incoming position, is masked when it is the one.
+ */
+static int forced_room(const struct attend_forced_args *a, const struct forced_span *s, int first,
+                       int last, int now, const struct incoming *in, int *pos,
+                       struct evict_event *event)
+{
+    const struct kv_row *kv = s->kv;
+    int slot = in->pos < 0 ? -1 : kv->n_slots;
+    if (a->evict->policy == EVICT_FULL || live_slots(kv, first, now) < s->evict.budget)
+        return slot;
+    int victim = forced_victim(a, s, first, last, now, in, event);
+    if (!a->evict->simulate)
+        return victim == kv->n_slots ? -1 : victim;
+    if (victim == kv->n_slots)
+        *pos = ~in->pos;
+    for (int h = first; h < last && victim < kv->n_slots; h++)
+        kv->slot_pos[(int64_t)h * kv->slots_cap + victim] = ~event->pos;
+    return slot;
+}
+
+/* Stores token i for heads [first, last). Returns the page slots then in use. */
+static int forced_store(const struct attend_forced_args *a, const struct forced_span *s, int i,
+                        int first, int last, float *own_score)
+{
+    const struct kv_layout *l = a->layout;
+    struct kv_row *kv = s->kv;
+    struct evict_event event = {.pos = -1};
+    int now = s->pos + i, has_ring = kv->ring_slots > 0;
+    struct incoming in = {now, own_score};
+    if (has_ring)
+        in = (struct incoming){now >= kv->ring_slots ? now - kv->ring_slots : -1,
+                               own_score + l->n_kv_heads};
+    for (int h = first; h < last && has_ring && kv->slot_score; h++)
+        in.score[h] = kv->slot_score[ring_slot(a->ring, kv, h, now).meta];
+    int pos = in.pos, slot = forced_room(a, s, first, last, now, &in, &pos, &event);
+    for (int h = first; h < last; h++) {
+        const float *k = s->k + i * a->k_stride + h * l->head_dim;
+        const float *v = s->v + i * a->v_stride + h * l->head_dim;
+        float old_k[HEAD_DIM_MAX], old_v[HEAD_DIM_MAX];
+        if (s->events)
+            s->events[(int64_t)i * l->n_kv_heads + h] = event;
+        if (has_ring) {
+            struct ref_slot place = ring_slot(a->ring, kv, h, now);
+            if (in.pos >= 0)
+                kv_get(place.layout, place.page, place.slot, h, old_k, old_v);
+            slot_put(kv, place, h, k, v, now, own_score[h]);
+            k = old_k;
+            v = old_v;
+        }
+        if (slot >= 0)
+            slot_put(kv, page_slot(l, kv, h, slot), h, k, v, pos, in.score[h]);
+    }
+    if (slot >= 0)
+        mark_dirty(kv, slot);
+    return slot == kv->n_slots ? kv->n_slots + 1 : kv->n_slots;
+}
+
+void ref_place(const struct attend_forced_args *a, const struct forced_span *s, int i,
+               float *own_score)
+{
+    int n_heads = a->layout->n_kv_heads, n_slots = s->kv->n_slots;
+    int step = a->evict->scope == EVICT_SCOPE_LAYER ? n_heads : 1;
+    for (int h = 0; h < n_heads; h += step)
+        n_slots = forced_store(a, s, i, h, h + step, own_score);
+    s->kv->n_slots = n_slots;
+}
+
+/* ---- after a prompt ---- */
+
+/* The unprotected position that goes first among those not gone yet: marks hold ~pos of the gone.
+ */
+static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks, int head)
+{
+    int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
+    int now = a->n_prompt - 1, best = -1;
+    float best_rank = 0;
+    for (int pos = 0; pos < a->n_prompt; pos++) {
+        if (marks[pos] < 0 || evict_protected(&a->row, pos, now))
+            continue;
+        float score = 0;
+        for (int h = 0; h < a->from->n_kv_heads && a->scores; h++)
+            if (h == head || a->evict->scope == EVICT_SCOPE_LAYER)
+                score += a->scores[h * stride + pos];
+        float rank = evict_rank(a->evict->policy, score, pos, now);
+        if (best < 0 || evict_before(rank, pos, best_rank, best)) {
+            best = pos;
+            best_rank = rank;
+        }
+    }
+    CHECK(best >= 0);
+    return best;
+}
+
+void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
+{
+    (void)ops;
+    struct kv_row *kv = a->kv;
+    int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
+    int32_t *marks = a->scratch; // [n_prompt] the position, or ~position once it is gone
+    float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
+    CHECK(a->from->head_dim <= HEAD_DIM_MAX);
+    for (int h = 0; h < a->from->n_kv_heads; h++) {
+        for (int pos = 0; pos < a->n_prompt; pos++)
+            marks[pos] = pos;
+        for (int n = a->n_prompt; n > a->row.budget; n--) {
+            int pos = keep_victim(a, marks, h);
+            marks[pos] = ~pos;
+        }
+        int slot = 0, first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt);
+        for (int pos = 0; pos < a->n_prompt; pos++) {
+            if (marks[pos] < 0 && !a->evict->simulate)
+                continue;
+            float score = a->scores ? a->scores[h * stride + pos] : 0;
+            kv_get(a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from->page_bytes,
+                   pos % KV_PAGE_SLOTS, h, k, v);
+            if (pos >= first_in_ring) {
+                slot_put(kv, ring_slot(a->ring, kv, h, pos), h, k, v, pos, score);
+                continue;
+            }
+            slot_put(kv, page_slot(a->to, kv, h, slot), h, k, v, marks[pos], score);
+            mark_dirty(kv, slot++);
+        }
+        kv->n_slots = slot;
+    }
+}

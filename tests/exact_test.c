@@ -1,0 +1,381 @@
+/* tests/exact_test.c - the order rules of kernels/ops.h: every instruction set against the scalar
+ * reference in contract order (kernels/ref/exact.c).
+ *
+ * Byte for byte under f32, on any number of threads; bf16 too where a set multiplies numbers one by
+ * one, and int8 over q8 and q4. Where pairs of bf16 are multiplied, within a bound per op:
+ *   a sum of n products in another order: Higham and Mary (2019) bound the error of either by
+ *     lambda sqrt(n) 2^-24 sum |x w| but for a probability of 2 exp(-lambda^2 / 2); lambda is 6
+ * here, and both sums err; attention: weights are rounded to bf16, by up to 2^-8 of themselves, so
+ * an output moves by up to 2^-8 sum(weight |v|) (with codes 2^-8 sum(weight (v - minimum))), and by
+ * as much again where the sum of the weights is one of rounded weights (prompts). */
+#include "tests/attend_help.h"
+
+#define ORDER_LAMBDA 6.0
+
+static double order_bound(double n, double magnitudes)
+{
+    return 2 * ORDER_LAMBDA * sqrt(n) * 0x1p-24 * magnitudes;
+}
+
+static enum isa set_under_test(void **state)
+{
+    enum isa isa = *(enum isa *)*state;
+    if (isa > isa_best()) {
+        fprintf(stderr, "SKIP: %s, which this CPU does not have\n", isa_name(isa));
+        skip();
+    }
+    return isa;
+}
+
+/* 1 when the set multiplies pairs of bf16. */
+static int by_pairs(enum isa isa, enum compute compute)
+{
+    return isa == ISA_AVX512 && compute != COMPUTE_F32;
+}
+
+/* ---- matmul ---- */
+
+/* Sums of |x w| of every output: what the bound is made of. */
+static float *magnitudes(struct matmul_args a, const float *y0)
+{
+    float *x = take(a.m * a.x_stride * 4),
+          *panels = take(dtype_panels_bytes(DTYPE_F32, a.w.n, a.w.k));
+    int64_t from = dtype_panel_bytes(a.w.dtype, a.w.k), n = dtype_panel_bytes(DTYPE_F32, a.w.k) / 4;
+    for (int64_t i = 0; i < a.m * a.x_stride; i++)
+        x[i] = fabsf(a.x[i]);
+    for (int i = 0; i < ceil_div(a.w.n, PANEL_ROWS); i++)
+        panel_decode_f32(a.w.dtype, (const uint8_t *)a.w.panels + i * from, a.w.k, 0, a.w.k,
+                         panels + i * n);
+    for (int64_t i = 0; i < n * ceil_div(a.w.n, PANEL_ROWS); i++)
+        panels[i] = fabsf(panels[i]);
+    a.w = (struct weight){DTYPE_F32, a.w.n, a.w.k, panels};
+    a.x = x;
+    a.bias = NULL;
+    a.act = a.add = 0;
+    float *sums = matmul_run(ISA_EXACT, COMPUTE_F32, NULL, a, y0);
+    free(panels);
+    free(x);
+    return sums;
+}
+
+static void matmul_compare(enum isa isa, struct matmul_args a, const float *y0,
+                           struct pool *const *pools)
+{
+    float *sums = magnitudes(a, y0);
+    for (enum compute c = 0; c < N_COMPUTES; c++) {
+        int codes = c == COMPUTE_INT8 && (a.w.dtype == DTYPE_Q8 || a.w.dtype == DTYPE_Q4);
+        float *want = matmul_run(ISA_EXACT, c, NULL, a, y0);
+        for (int i = 0; i < 2; i++) {
+            float *y = matmul_run(isa, c, pools[i], a, y0);
+            char what[128];
+            snprintf(what, sizeof what, "%s %s m %d n %d k %d %s", isa_name(isa),
+                     dtype_info(a.w.dtype)->name, a.m, a.w.n, a.w.k, compute_name(c));
+            if (codes || !by_pairs(isa, c))
+                assert_same_bits(y, want, a.m * a.y_stride * 4, what);
+            for (int64_t j = 0; j < a.m * a.y_stride; j++) // 1e-6: bias, act and residual
+                if (!(fabs((double)y[j] - want[j]) <= order_bound(a.w.k, fabsf(sums[j])) + 1e-6))
+                    fail_msg("%s: number %lld is %g, not %g", what, (long long)j, (double)y[j],
+                             (double)want[j]);
+            free(y);
+        }
+        free(want);
+    }
+    free(sums);
+}
+
+static void matmul_is_one_chain(void **state)
+{
+    enum isa isa = set_under_test(state);
+    static const int shapes[][3] = {{1, 1, 1},    {2, 33, 31},   {5, 31, 64},    {15, 100, 96},
+                                    {7, 65, 288}, {29, 40, 512}, {3, 130, 2304}, {70, 33, 256}};
+    struct pool *pools[] = {NULL, pool_of(3)};
+    for (enum dtype t = 0; t < N_DTYPES; t++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            const int m = shapes[s][0], n = shapes[s][1], k = shapes[s][2];
+            if (dtype_row_bytes(t, k) <= 0)
+                continue;
+            float *x = noise_array(2, (int64_t)m * (k + 3), 1), *bias = noise_array(4, n, 1);
+            float *y0 = noise_array(3, (int64_t)m * (n + 5), 1);
+            struct matmul_args a = {.w = weight_make(t, n, k, (uint64_t)(t * 1000 + k)),
+                                    .x = x,
+                                    .bias = s % 2 ? bias : NULL,
+                                    .m = m,
+                                    .x_stride = k + 3,
+                                    .y_stride = n + 5,
+                                    .add = s % 3 == 1,
+                                    .act = (int)((s + (size_t)t) % 3)};
+            matmul_compare(isa, a, y0, pools);
+            free((void *)a.w.panels);
+            free(x);
+            free(bias);
+            free(y0);
+        }
+    pool_close(pools[1]);
+}
+
+/* ---- rows ---- */
+
+static void rows_sum_in_lanes(void **state)
+{
+    enum isa isa = set_under_test(state);
+    static const int dims[] = {1, 15, 16, 17, 31, 64, 100, 576, 1031};
+    struct ops exact = {.isa = ISA_EXACT, .compute = COMPUTE_F32};
+    struct ops fast = {.isa = isa, .compute = COMPUTE_F32, .pool = pool_of(3)};
+    for (int i = 0; i < 9 * 4; i++) {
+        const int n = dims[i / 4], m = 7, stride = n + 3, half = n / 2;
+        float *x = noise_array(11, m * stride, 20), *w = noise_array(12, m * stride, 1);
+        float *bias = noise_array(13, n, 1), *y[2];
+        for (int j = 0; j < 2; j++) {
+            const struct ops *ops = j ? &fast : &exact;
+            y[j] = copy_of(x, m * stride * 4);
+            struct norm_args norm = {.x = y[j],
+                                     .y = y[j],
+                                     .weight = w,
+                                     .bias = i & 1 ? bias : NULL,
+                                     .m = m,
+                                     .dim = n,
+                                     .x_stride = stride,
+                                     .y_stride = stride,
+                                     .kind = i & 2 ? NORM_LAYER : NORM_RMS,
+                                     .eps = 1e-5f};
+            ops_run_norm(ops, &norm);
+            ops_run_silu_mul(
+                ops,
+                &(struct silu_mul_args){
+                    .gate = y[j], .up = w, .m = m, .n = n, .gate_stride = stride, .up_stride = 1});
+            ops_run_rope(ops, &(struct rope_args){.x = y[j],
+                                                  .cos = w,
+                                                  .sin = w + 5,
+                                                  .m = m,
+                                                  .n_heads = 1,
+                                                  .head_dim = n,
+                                                  .rope_dim = 2 * half,
+                                                  .x_stride = stride});
+        }
+        assert_same_bits(y[1], y[0], m * stride * 4, "norm, silu_mul, rope");
+        free(x);
+        free(w);
+        free(bias);
+        free(y[0]);
+        free(y[1]);
+    }
+    pool_close(fast.pool);
+}
+
+/* ---- attention ---- */
+
+static const struct model models[] = {
+    {9, 3, 64, KV_F32, KV_F32}, {10, 2, 33, KV_F32, KV_BF16},  {8, 1, 80, KV_F32, KV_Q8},
+    {4, 2, 128, KV_F32, KV_Q4}, {7, 1, 96, KV_F32, KV_MIXED},  {4, 2, 48, KV_BF16, KV_BF16},
+    {6, 2, 130, KV_F32, KV_Q8}, {9, 3, 64, KV_BF16, KV_MIXED},
+};
+#define N_MODELS ((int)(sizeof models / sizeof *models))
+
+/* A row of n_prompt tokens, and more in spans of 1 to 9; on an own pool when threads > 1. */
+static struct row attend(enum isa isa, enum compute compute, int threads, const struct model *m,
+                         const struct tokens *t, struct scenario c, int n_prompt)
+{
+    struct ops ops = {
+        .isa = isa, .compute = compute, .pool = threads > 1 ? pool_of(threads) : NULL};
+    struct row r = row_make(m, t, c.evict, c.limits, n_prompt), *rows[] = {&r};
+    if (n_prompt > 0)
+        row_prompt(&ops, m, t, &r, isa == ISA_EXACT ? n_prompt : 64);
+    for (int at = n_prompt, step = 1; at < t->n; at += step, step = step % 9 + 1) {
+        step = at + step < t->n ? step : t->n - at;
+        rows_forced(&ops, m, &t, rows, 1, at, step);
+    }
+    if (ops.pool)
+        pool_close(ops.pool);
+    return r;
+}
+
+static void attend_check(enum isa isa, const struct model *m, struct scenario c, int n_prompt,
+                         int n)
+{
+    struct tokens t = tokens_make(m, n, 77);
+    for (enum compute compute = 0; compute < N_COMPUTES; compute++) {
+        if (by_pairs(isa, compute) || compute == (n % 2 ? COMPUTE_INT8 : COMPUTE_BF16))
+            continue; // pairs: bounds below; bf16 and int8 are one thing here, so by turns
+        struct row want = attend(ISA_EXACT, compute, 1, m, &t, c, n_prompt);
+        for (int threads = 1; threads <= 4; threads += 3) {
+            struct row r = attend(isa, compute, threads, m, &t, c, n_prompt);
+            char what[160];
+            snprintf(what, sizeof what,
+                     "%s %s, %d threads, %d/%d heads of %d, kv %s, %s%s%s, %d + %d", isa_name(isa),
+                     compute_name(compute), threads, m->n_heads, m->n_kv_heads, m->head_dim,
+                     kv_format_name(m->kv), evict_policy_name(c.evict.policy),
+                     c.evict.scope ? " layer" : "", c.evict.simulate ? " simulate" : "", n_prompt,
+                     n - n_prompt);
+            rows_same(&r, &want, what);
+            row_free(&r);
+        }
+        row_free(&want);
+    }
+    tokens_free(&t);
+}
+
+static void attention_has_one_order(void **state)
+{
+    enum isa isa = set_under_test(state);
+    static const int prompts[] = {0, 1, 20, 33, 64, 45};
+    for (int i = 0; i < N_SCENARIOS * 2; i++) {
+        struct scenario c = scenarios[i / 2];
+        c.evict.simulate = i % 2 && c.evict.policy != EVICT_FULL;
+        for (int j = i % 4; j < N_MODELS; j += 4) {
+            int n_prompt = prompts[(i + j) % 6];
+            attend_check(isa, &models[j], c, n_prompt, n_prompt + 42);
+        }
+    }
+}
+
+/* Several splits of 256 slots, and more than one round of prompt tiles. */
+static void splits_are_joined_in_order(void **state)
+{
+    enum isa isa = set_under_test(state);
+    static const struct scenario cases[] = {
+        {{.policy = EVICT_FULL}, {INT32_MAX, INT32_MAX, 0}},
+        {{.policy = EVICT_H2O}, {530, 100, 0}},
+        {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {290, 70, 4}},
+        {{.policy = EVICT_H2O, .simulate = 1}, {300, 100, 0}},
+    };
+    for (int i = 0; i < 4; i++) {
+        struct model m = {4, 2, 16, KV_F32, i % 2 ? KV_F32 : KV_MIXED};
+        attend_check(isa, &m, cases[i], 590, 600);
+        m.kv = i % 2 ? KV_Q4 : KV_BF16;
+        attend_check(isa, &m, cases[i], 254, 262);
+    }
+}
+
+/* ---- pairs of bf16 ---- */
+
+/* Outputs of `got` against those of the same tokens in contract order. magnitude: outputs in
+ * contract order of |v|, that is sum(weight |v|); NULL: v - minimum is at most v + 1. */
+static void pairs_close(const struct row *got, const struct row *want, const struct row *magnitude,
+                        int n_prompt, const char *what)
+{
+    const int64_t stride = got->out_bytes / 4 / got->n_tokens;
+    double worst = 0;
+    for (int64_t i = 0; i < got->out_bytes / 4; i++) {
+        double sum = magnitude && i >= n_prompt * stride ? magnitude->out[i]
+                     : magnitude                         ? 2 * magnitude->out[i]
+                                                         : 1.0 + want->out[i];
+        double bound = 0x1p-8 * sum + 1e-4, error = fabs((double)got->out[i] - want->out[i]);
+        worst = error / bound > worst ? error / bound : worst;
+        if (!(error <= bound))
+            fail_msg("%s: number %lld is %g off, bound %g", what, (long long)i, error, bound);
+    }
+    assert_true(worst > 0.05); // a bound that nothing comes near sees nothing
+}
+
+/* 1e-4 in the bounds: logits are below 20 and sums of up to 128 products, so that order moves them
+ * by 2 * 6 * sqrt(128) * 2^-24 * 20 = 1.6e-4 at worst, 2e-5 with these numbers. */
+static void pairs_stay_near(void **state)
+{
+    enum isa isa = set_under_test(state);
+    static const enum kv_format formats[] = {KV_BF16, KV_Q8, KV_Q4, KV_MIXED};
+    const struct scenario full = scenarios[0];
+    for (int i = 0; i < 8 && by_pairs(isa, COMPUTE_BF16); i++) {
+        struct model m = {i % 2 ? 9 : 4, i % 2 ? 3 : 2, i % 2 ? 64 : 128, KV_BF16, formats[i / 2]};
+        for (enum compute c = 0; c < N_COMPUTES; c += 2) {
+            int n_prompt = m.kv == KV_BF16 ? 300 : 0; // prompts see no codes
+            struct tokens t = tokens_make(&m, 340, 99), positive = tokens_make(&m, 340, 99);
+            for (int64_t j = 0; j < 340 * t.kv_stride; j++)
+                positive.v[j] = fabsf(t.v[j]);
+            struct row got = attend(isa, c, 1, &m, &t, full, n_prompt);
+            struct row want = attend(ISA_EXACT, c, 1, &m, &t, full, n_prompt);
+            struct row sums = attend(ISA_EXACT, c, 1, &m, &positive, full, n_prompt);
+            pairs_close(&got, &want, m.kv == KV_BF16 ? &sums : NULL, n_prompt,
+                        kv_format_name(m.kv));
+            row_free(&got);
+            row_free(&want);
+            row_free(&sums);
+            tokens_free(&t);
+            tokens_free(&positive);
+        }
+    }
+}
+
+/* ---- head ---- */
+
+static void head_run(enum isa isa, struct pool *pool, const float *logits, int vocab, int slice,
+                     struct head_state *states, struct head_candidate *candidates)
+{
+    static const struct logit_edit edits[] = {{0, 1.5f, 0}, {6, 1, -3}, {4100, 1.2f, 2}};
+    struct ops ops = {.isa = isa, .compute = COMPUTE_F32, .pool = pool};
+    struct head_state *at[4];
+    for (int row = 0; row < 4; row++) {
+        at[row] = &states[row];
+        states[row] = (struct head_state){
+            .want = HEAD_SCORE | HEAD_TOP | HEAD_SAMPLE | (row & 1 ? HEAD_FILTER : 0),
+            .target = 5 + row * 700,
+            .temperature = row == 2 ? 0 : 0.7f,
+            .noise_key = mix64((uint64_t)row),
+            .edits = edits,
+            .n_edits = row == 3 ? 0 : 3,
+            .n_top = 20,
+            .candidates = candidates + row * HEAD_SAMPLE_MAX,
+        };
+        head_start(&states[row]);
+    }
+    for (int first = 0; first < vocab; first += slice)
+        ops_run_head_reduce(
+            &ops, &(struct head_reduce_args){.logits = logits + first,
+                                             .stride = vocab,
+                                             .states = at,
+                                             .m = 4,
+                                             .n = vocab - first < slice ? vocab - first : slice,
+                                             .first = first});
+    for (int row = 0; row < 4; row++) { // the order of candidates[] is not part of the contract
+        qsort(states[row].candidates, (size_t)states[row].n_filter, sizeof *candidates,
+              candidate_order);
+        states[row].candidates = NULL;
+    }
+}
+
+static void head_goes_tile_by_tile(void **state)
+{
+    enum isa isa = set_under_test(state);
+    static const int vocabs[] = {1, 7, 1500, 4096, 4097, 9001, 12288};
+    const int64_t bytes = 4 * HEAD_SAMPLE_MAX * (int64_t)sizeof(struct head_candidate);
+    struct head_candidate *want_c = take(bytes), *got_c = take(bytes);
+    struct pool *pool = pool_of(3);
+    for (size_t v = 0; v < sizeof vocabs / sizeof *vocabs; v++) {
+        float *logits = noise_array(41 + v, 4 * vocabs[v], 8);
+        for (int i = 0; i < 4 * vocabs[v]; i++) // many ties
+            logits[i] = i % 3 ? logits[i] : rintf(logits[i]);
+        struct head_state *want = take(4 * sizeof *want), *got = take(4 * sizeof *got);
+        head_run(ISA_EXACT, NULL, logits, vocabs[v], HEAD_TILE, want, want_c);
+        for (int tiles = 1; tiles <= 3; tiles++) {
+            head_run(isa, tiles == 2 ? pool : NULL, logits, vocabs[v], tiles * HEAD_TILE, got,
+                     got_c);
+            assert_same_bits(got, want, 4 * (int64_t)sizeof *got, "head");
+            assert_same_bits(got_c, want_c, bytes, "candidates");
+        }
+        free(got);
+        free(want);
+        free(logits);
+    }
+    pool_close(pool);
+    free(want_c);
+    free(got_c);
+}
+
+int main(void)
+{
+    static enum isa sets[] = {ISA_PORTABLE, ISA_AVX2, ISA_AVX512};
+#define ON_SETS(test)                                                                              \
+    {#test ", portable", test, NULL, NULL, &sets[0]},                                              \
+        {#test ", avx2", test, NULL, NULL, &sets[1]},                                              \
+    {                                                                                              \
+#test ", avx512", test, NULL, NULL, &sets[2]                                               \
+    }
+    const struct CMUnitTest tests[] = {
+        ON_SETS(matmul_is_one_chain),
+        ON_SETS(rows_sum_in_lanes),
+        ON_SETS(attention_has_one_order),
+        ON_SETS(splits_are_joined_in_order),
+        {"pairs_stay_near, avx512", pairs_stay_near, NULL, NULL, &sets[2]},
+        ON_SETS(head_goes_tile_by_tile),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
