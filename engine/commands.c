@@ -191,8 +191,11 @@ static enum err walk_memory(struct run *r, enum request_kind kind, struct reques
     struct job_config job = {
         .kind = kind, .tokenizer = r->opened.tokenizer, .evict = &r->evict, .max_errors = -1};
     read_defaults(r, &job.defaults);
-    TRY(job_open_memory(&r->job, &job, requests, n, callbacks, &r->work));
-    enum err err = job_live(r->job) ? run_plan(r) : OK;
+    enum err err = job_open_memory(&r->job, &job, requests, n, callbacks, &r->work);
+    for (int64_t i = 0; err != OK && i < n; i++)
+        request_free(&requests[i]); // those that no job took
+    TRY(err);
+    err = job_live(r->job) ? run_plan(r) : OK;
     if (err == OK && job_live(r->job))
         err = run_walk(r);
     if (err == OK)
