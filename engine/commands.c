@@ -291,11 +291,11 @@ static enum err gen(struct run *r)
     char *file = NULL;
     const char *text = c->prompt;
     int64_t n = text ? (int64_t)strlen(text) : 0;
-    TRY(check_defaults(c));
     if (c->prompt_file) {
         TRY(read_all(c->prompt_file, &file, &n));
         text = file;
     }
+    TRY(check_defaults(c));
     enum err err = run_prepare(r, c);
     struct request request = {0};
     if (err == OK && !r->opened.tokenizer)
