@@ -224,8 +224,11 @@ static enum err walk_memory(struct run *r, enum request_kind kind, struct reques
     struct job_config job = {
         .kind = kind, .tokenizer = r->opened.tokenizer, .evict = &r->evict, .max_errors = -1};
     read_defaults(r, &job.defaults);
-    TRY(job_open_memory(&r->job, &job, requests, n, callbacks, &r->work));
-    enum err err = job_live(r->job) ? run_plan(r) : OK;
+    enum err err = job_open_memory(&r->job, &job, requests, n, callbacks, &r->work);
+    for (int64_t i = 0; err != OK && i < n; i++)
+        request_free(&requests[i]); // those that no job took
+    TRY(err);
+    err = job_live(r->job) ? run_plan(r) : OK;
     if (err == OK && job_live(r->job))
         err = run_walk(r);
     if (err == OK)
@@ -290,21 +293,20 @@ static enum err gen_request(struct run *r, const char *text, int64_t n_bytes,
     json_t *row = c->chat
                       ? json_pack("{s[{sssO}]}", "messages", "role", "user", "content", json_null())
                       : json_object();
-    json_t *value = json_stringn(text, (size_t)n_bytes);
-    if (!row || !value) {
+    errno = 0;
+    json_t *value = json_stringn(text, (size_t)n_bytes); // NULL: not UTF-8, or no memory
+    if (row && !value && errno != ENOMEM) {
         json_decref(row);
-        json_decref(value);
         return fail(ERR_USAGE, "prompt: is not UTF-8");
     }
-    if (c->chat)
-        json_object_set_new(json_array_get(json_object_get(row, "messages"), 0), "content", value);
-    else
-        json_object_set_new(row, "prompt", value);
+    json_t *message = json_array_get(json_object_get(row, "messages"), 0);
+    int failed =
+        json_object_set_new(c->chat ? message : row, c->chat ? "content" : "prompt", value);
     if (c->temperature < 0)
-        json_object_set_new(row, "temperature", json_integer(0));
+        failed |= json_object_set_new(row, "temperature", json_integer(0));
     if (c->max_tokens == 0)
-        json_object_set_new(row, "max_tokens", json_integer(64));
-    char *line = json_dumps(row, JSON_COMPACT);
+        failed |= json_object_set_new(row, "max_tokens", json_integer(64));
+    char *line = failed ? NULL : json_dumps(row, JSON_COMPACT);
     json_decref(row);
     if (!line)
         return fail(ERR_FIT, "memory: prompt");
@@ -335,6 +337,8 @@ static enum err gen(struct run *r)
     if (err == OK)
         err = gen_request(r, text, n, &request);
     free(file);
+    if (err != OK)
+        request_free(&request);
     TRY(err);
     struct job_callbacks callbacks = {.finished = gen_finished, .text = print_text};
     return walk_memory(r, REQUEST_GENERATE, &request, 1, &callbacks);
