@@ -22,10 +22,12 @@ OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 LIB_OBJ := $(filter-out $(BUILD)/engine/main.o,$(OBJ))
 CU      := $(if $(filter 0,$(CUDA)),,$(wildcard kernels/cuda/*.cu))
 CU_OBJ  := $(CU:%.cu=$(BUILD)/%.cu.o)
+, := ,
 TEST_SRC := $(wildcard tests/*_test.c)
 TESTS   := $(TEST_SRC:tests/%.c=$(BUILD)/tests/%)
 TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tools/*.c))
-FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/ref kernels/cpu offload engine bench tests tests/tools))
+FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/ref kernels/cpu offload engine bench tests tests/fuzz \
+                                    tests/tools))
 VENV    := build/venv
 GOLDENV := build/venv-goldens
 # The binary stands at the top of the tree; other builds keep theirs to themselves.
@@ -65,6 +67,41 @@ $(BUILD)/tests/%_test: $(BUILD)/tests/%_test.o $(BUILD)/libsluice.a
 
 $(BUILD)/tests/device_test: $(BUILD)/tests/sim_device.o
 
+# ---- fuzzing: the harnesses of tests/fuzz; files lie in memory, behind calls that the linker wraps
+FUZZERS  := codec config encode gguf journal json machine manifest model_cfg pack plan rows safetensors template \
+            token_blob tokenizer
+FUZZ_SRC := $(filter-out tests/fuzz/fuzz_main.c,$(wildcard tests/fuzz/*.c))
+FUZZ_OBJ := $(FUZZ_SRC:%.c=$(BUILD)/%.o)
+FUZZ_LD  := $(addprefix -Wl$(,)--wrap=,open stat lstat fstat close flock fdatasync ftruncate lseek pread pwrite fopen)
+
+$(BUILD)/tests/fuzz_test: $(FUZZ_OBJ)
+$(BUILD)/tests/fuzz_test: LDLIBS += $(FUZZ_LD)
+
+# The kernels, which parse nothing and ask for what clang lacks, are built as ever. Small limits make
+# lines longer than a window, and templates that run too long, common.
+ifeq ($(BUILD),build/fuzz)
+FUZZ_CC  ?= clang
+FUZZ_SAN := -fsanitize=address,undefined -fno-sanitize-recover
+FUZZ_CFLAGS := $(FUZZ_SAN) -fsanitize=fuzzer-no-link -DWINDOW_BYTES=64 -DTEMPLATE_STEPS_MAX=20000 \
+               '-DTEMPLATE_RENDER_BYTES_MAX=(1 << 20)' -DREQUEST_TEXT_BYTES=65536
+FUZZ_OF  := $(patsubst %,$(BUILD)/%/%.o,policy offload engine tests)
+$(FUZZ_OF): override CC = $(FUZZ_CC)
+$(FUZZ_OF): CFLAGS += $(FUZZ_CFLAGS)
+
+$(BUILD)/libfuzz.a: $(FUZZ_OBJ)
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(BUILD)/main_%.o: tests/fuzz/fuzz_main.c
+	@mkdir -p $(@D)
+	$(Q)$(FUZZ_CC) $(CFLAGS) $(FUZZ_CFLAGS) -DFUZZ_TARGET=fuzz_$* -c -o $@ $<
+
+$(BUILD)/fuzz_%: $(BUILD)/main_%.o $(BUILD)/libfuzz.a $(BUILD)/libsluice.a
+	$(call say,LINK,$@)
+	$(Q)$(FUZZ_CC) $(FUZZ_SAN) -fsanitize=fuzzer -o $@ $^ $(LDLIBS) $(FUZZ_LD)
+
+fuzzers: $(addprefix $(BUILD)/fuzz_,$(FUZZERS))
+endif
+
 $(BUILD)/tests/tools/%: $(BUILD)/tests/tools/%.o $(BUILD)/libsluice.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -o $@ $< $(BUILD)/libsluice.a $(LDLIBS)
@@ -97,6 +134,14 @@ check: check-deps
 asan:
 	$(Q)python3 tests/check.py --asan $(ARGS)
 
+# Fuzzes each parser until it has had RUNS executions in all (kept in build/fuzz/work, so that it
+# goes on where it stopped). ONLY=NAME: one; SECONDS=N: at most so long for each.
+RUNS ?= 10000000
+fuzz:
+	$(Q).ci/deps.sh fuzz
+	$(Q)$(MAKE) --no-print-directory BUILD=build/fuzz fuzzers
+	$(Q)python3 tests/fuzz/run.py --runs $(RUNS) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY),--only $(ONLY))
+
 tidy:
 	$(Q)python3 tests/tidy.py
 
@@ -123,6 +168,6 @@ bench/plots/%.svg: bench/plots/%.gp bench/plots/style.gp $(wildcard bench/result
 clean:
 	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so
 
--include $(OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(TESTS:=.d) $(TOOLS:=.d) $(CU_OBJ:.o=.d)
-.PHONY: all tests deps demo-deps check-deps check asan tidy format demo goldens plots clean
+-include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(TESTS:=.d) $(TOOLS:=.d) $(CU_OBJ:.o=.d)
+.PHONY: all tests deps demo-deps check-deps check asan fuzz fuzzers tidy format demo goldens plots clean
 .SECONDARY:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the packages that the build needs; `deps.sh demo` and `deps.sh check` what those need more.
+# Installs the packages that the build needs; `deps.sh demo`, `check` and `fuzz` what those need more.
 #
 # Owns: the list of packages. What is missing is asked of the compiler, not of the package manager,
 # so that a library built by hand is as good. Does nothing when all is there; where it may not
@@ -35,6 +35,10 @@ check)
     need libcmocka-dev has_header cmocka.h
     need python3-pip python3 -m pip --version
     need python3-venv python3 -c 'import venv, ensurepip'
+    ;;
+fuzz)
+    need clang command -v clang
+    need libclang-rt-14-dev sh -c 'ls "$(clang -print-resource-dir)"/lib/linux/libclang_rt.fuzzer-*.a'
     ;;
 esac
 [ -n "$missing" ] || exit 0
