@@ -83,7 +83,8 @@ ifeq ($(BUILD),build/fuzz)
 FUZZ_CC  ?= clang
 FUZZ_SAN := -fsanitize=address,undefined -fno-sanitize-recover
 FUZZ_CFLAGS := $(FUZZ_SAN) -fsanitize=fuzzer-no-link -DWINDOW_BYTES=64 -DTEMPLATE_STEPS_MAX=20000 \
-               '-DTEMPLATE_RENDER_BYTES_MAX=(1 << 20)' -DREQUEST_TEXT_BYTES=65536
+               '-DTEMPLATE_RENDER_BYTES_MAX=(1 << 20)' -DREQUEST_TEXT_BYTES=65536 \
+               -DJOURNAL_CHUNK_BYTES=512
 FUZZ_OF  := $(patsubst %,$(BUILD)/%/%.o,policy offload engine tests)
 $(FUZZ_OF): override CC = $(FUZZ_CC)
 $(FUZZ_OF): CFLAGS += $(FUZZ_CFLAGS)
@@ -105,6 +106,13 @@ endif
 $(BUILD)/tests/tools/%: $(BUILD)/tests/tools/%.o $(BUILD)/libsluice.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -o $@ $< $(BUILD)/libsluice.a $(LDLIBS)
+
+# ThreadSanitizer: all but the kernels of instruction sets, which take long to build; runs are asked
+# for --isa portable. Only the sets above it are left out, so that what a kernel reads is seen.
+ifeq ($(BUILD),build/tsan)
+SAN := -fsanitize=thread
+$(filter-out %_avx2.o %_avx512.o,$(OBJ)) $(TESTS:=.o) $(BUILD)/tests/sim_device.o: CFLAGS += $(SAN)
+endif
 
 tests: $(TESTS) $(TOOLS)
 
@@ -142,6 +150,12 @@ fuzz:
 	$(Q)$(MAKE) --no-print-directory BUILD=build/fuzz fuzzers
 	$(Q)python3 tests/fuzz/run.py --runs $(RUNS) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY),--only $(ONLY))
 
+# Races: the parts that have threads, and a small streamed run. Not part of `make check`.
+TSAN_TESTS := mover_test ring_test pool_test device_test
+tsan:
+	$(Q)$(MAKE) --no-print-directory BUILD=build/tsan build/tsan/sluice $(TSAN_TESTS:%=build/tsan/tests/%)
+	$(Q)python3 tests/tools/tsan.py $(TSAN_TESTS)
+
 tidy:
 	$(Q)python3 tests/tidy.py
 
@@ -169,5 +183,5 @@ clean:
 	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so
 
 -include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(TESTS:=.d) $(TOOLS:=.d) $(CU_OBJ:.o=.d)
-.PHONY: all tests deps demo-deps check-deps check asan fuzz fuzzers tidy format demo goldens plots clean
+.PHONY: all tests deps demo-deps check-deps check asan fuzz fuzzers tsan tidy format demo goldens plots clean
 .SECONDARY:
