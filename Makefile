@@ -107,11 +107,11 @@ $(BUILD)/tests/tools/%: $(BUILD)/tests/tools/%.o $(BUILD)/libsluice.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -o $@ $< $(BUILD)/libsluice.a $(LDLIBS)
 
-# ThreadSanitizer: all but the kernels of instruction sets, which take long to build; runs are asked
-# for --isa portable. Only the sets above it are left out, so that what a kernel reads is seen.
+# ThreadSanitizer: all but the kernels of instruction sets (they take long to build, and runs are asked
+# for --isa portable) and the decoders, whose target_clones are chosen before it is up.
 ifeq ($(BUILD),build/tsan)
 SAN := -fsanitize=thread
-$(filter-out %_avx2.o %_avx512.o,$(OBJ)) $(TESTS:=.o) $(BUILD)/tests/sim_device.o: CFLAGS += $(SAN)
+$(filter-out %_avx2.o %_avx512.o $(BUILD)/kernels/dtype%.o,$(OBJ)) $(TESTS:=.o) $(BUILD)/tests/sim_device.o: CFLAGS += $(SAN)
 endif
 
 tests: $(TESTS) $(TOOLS)
