@@ -22,12 +22,14 @@ OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 LIB_OBJ := $(filter-out $(BUILD)/engine/main.o,$(OBJ))
 CU      := $(if $(filter 0,$(CUDA)),,$(wildcard kernels/cuda/*.cu))
 CU_OBJ  := $(CU:%.cu=$(BUILD)/%.cu.o)
+, := ,
 TEST_SRC := $(wildcard tests/*_test.c)
 TESTS   := $(TEST_SRC:tests/%.c=$(BUILD)/tests/%)
 PRELOADS := tests/tools/nth.c
 TOOLS   := $(patsubst %.c,$(BUILD)/%,$(filter-out $(PRELOADS),$(wildcard tests/tools/*.c)))
 SHIMS   := $(PRELOADS:%.c=$(BUILD)/%.so)
-FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/ref kernels/cpu offload engine bench tests tests/tools))
+FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/ref kernels/cpu offload engine bench tests tests/fuzz \
+                                    tests/tools))
 VENV    := build/venv
 GOLDENV := build/venv-goldens
 # The binary stands at the top of the tree; other builds keep theirs to themselves.
@@ -69,6 +71,42 @@ $(BUILD)/tests/device_test: $(BUILD)/tests/sim_device.o
 
 $(BUILD)/tests/tools/pack_source: LDLIBS += -lcmocka
 
+# ---- fuzzing: the harnesses of tests/fuzz; files lie in memory, behind calls that the linker wraps
+FUZZERS  := codec config encode gguf journal json machine manifest model_cfg pack plan rows safetensors template \
+            token_blob tokenizer
+FUZZ_SRC := $(filter-out tests/fuzz/fuzz_main.c,$(wildcard tests/fuzz/*.c))
+FUZZ_OBJ := $(FUZZ_SRC:%.c=$(BUILD)/%.o)
+FUZZ_LD  := $(addprefix -Wl$(,)--wrap=,open stat lstat fstat close flock fdatasync ftruncate lseek pread pwrite fopen)
+
+$(BUILD)/tests/fuzz_test: $(FUZZ_OBJ)
+$(BUILD)/tests/fuzz_test: LDLIBS += $(FUZZ_LD)
+
+# The kernels, which parse nothing and ask for what clang lacks, are built as ever. Small limits make
+# lines longer than a window, and templates that run too long, common.
+ifeq ($(BUILD),build/fuzz)
+FUZZ_CC  ?= clang
+FUZZ_SAN := -fsanitize=address,undefined -fno-sanitize-recover
+FUZZ_CFLAGS := $(FUZZ_SAN) -fsanitize=fuzzer-no-link -DWINDOW_BYTES=64 -DTEMPLATE_STEPS_MAX=20000 \
+               '-DTEMPLATE_RENDER_BYTES_MAX=(1 << 20)' -DREQUEST_TEXT_BYTES=65536 \
+               -DJOURNAL_CHUNK_BYTES=512
+FUZZ_OF  := $(patsubst %,$(BUILD)/%/%.o,policy offload engine tests)
+$(FUZZ_OF): override CC = $(FUZZ_CC)
+$(FUZZ_OF): CFLAGS += $(FUZZ_CFLAGS)
+
+$(BUILD)/libfuzz.a: $(FUZZ_OBJ)
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(BUILD)/main_%.o: tests/fuzz/fuzz_main.c
+	@mkdir -p $(@D)
+	$(Q)$(FUZZ_CC) $(CFLAGS) $(FUZZ_CFLAGS) -DFUZZ_TARGET=fuzz_$* -c -o $@ $<
+
+$(BUILD)/fuzz_%: $(BUILD)/main_%.o $(BUILD)/libfuzz.a $(BUILD)/libsluice.a
+	$(call say,LINK,$@)
+	$(Q)$(FUZZ_CC) $(FUZZ_SAN) -fsanitize=fuzzer -o $@ $^ $(LDLIBS) $(FUZZ_LD)
+
+fuzzers: $(addprefix $(BUILD)/fuzz_,$(FUZZERS))
+endif
+
 $(BUILD)/tests/tools/%: $(BUILD)/tests/tools/%.o $(BUILD)/libsluice.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -o $@ $< $(BUILD)/libsluice.a $(LDLIBS)
@@ -80,6 +118,13 @@ $(BUILD)/tests/tools/%.so: tests/tools/%.c
 	$(Q)$(CC) $(filter-out $(SAN),$(CFLAGS)) -fPIC -fno-builtin -shared -o $@ $< -ldl
 
 tools: $(TOOLS) $(SHIMS)
+# ThreadSanitizer: all but the kernels of instruction sets (they take long to build, and runs are asked
+# for --isa portable) and the decoders, whose target_clones are chosen before it is up.
+ifeq ($(BUILD),build/tsan)
+SAN := -fsanitize=thread
+$(filter-out %_avx2.o %_avx512.o $(BUILD)/kernels/dtype%.o,$(OBJ)) $(TESTS:=.o) $(BUILD)/tests/sim_device.o: CFLAGS += $(SAN)
+endif
+
 tests: $(TESTS) tools
 
 # What has to be installed: for the build, for `make demo`, for `make check`.
@@ -117,6 +162,20 @@ powercut: all $(SHIMS)
 mutants: check-deps
 	$(Q)python3 tests/mutants.py $(ARGS)
 
+# Fuzzes each parser until it has had RUNS executions in all (kept in build/fuzz/work, so that it
+# goes on where it stopped). ONLY=NAME: one; SECONDS=N: at most so long for each.
+RUNS ?= 10000000
+fuzz:
+	$(Q).ci/deps.sh fuzz
+	$(Q)$(MAKE) --no-print-directory BUILD=build/fuzz fuzzers
+	$(Q)python3 tests/fuzz/run.py --runs $(RUNS) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY),--only $(ONLY))
+
+# Races: the parts that have threads, and a small streamed run. Not part of `make check`.
+TSAN_TESTS := mover_test ring_test pool_test device_test
+tsan:
+	$(Q)$(MAKE) --no-print-directory BUILD=build/tsan build/tsan/sluice $(TSAN_TESTS:%=build/tsan/tests/%)
+	$(Q)python3 tests/tools/tsan.py $(TSAN_TESTS)
+
 tidy:
 	$(Q)python3 tests/tidy.py
 
@@ -143,6 +202,8 @@ bench/plots/%.svg: bench/plots/%.gp bench/plots/style.gp $(wildcard bench/result
 clean:
 	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so
 
--include $(OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) $(CU_OBJ:.o=.d)
-.PHONY: all tools tests deps demo-deps check-deps check asan powercut mutants tidy format demo goldens plots clean
+-include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
+         $(CU_OBJ:.o=.d)
+.PHONY: all tools tests deps demo-deps check-deps check asan powercut mutants fuzz fuzzers tsan tidy format demo goldens \
+        plots clean
 .SECONDARY:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the packages that the build needs; `deps.sh demo` and `deps.sh check` what those need more.
+# Installs the packages that the build needs; `deps.sh demo`, `check` and `fuzz` what those need more.
 #
 # Owns: the list of packages. What is missing is asked of the compiler, not of the package manager,
 # so that a library built by hand is as good. Does nothing when all is there; where it may not
@@ -38,6 +38,10 @@ check)
     need python3-venv python3 -c 'import venv, ensurepip'
     need gnuplot-nox sh -c 'command -v gnuplot'
     need locales test -e /usr/share/i18n/locales/de_DE
+    ;;
+fuzz)
+    need clang command -v clang
+    need libclang-rt-14-dev sh -c 'ls "$(clang -print-resource-dir)"/lib/linux/libclang_rt.fuzzer-*.a'
     ;;
 esac
 [ -n "$missing" ] || exit 0

@@ -13,7 +13,9 @@
 
 #define RECORD_BYTES 64
 #define RECORD_MAGIC 0x4c4a4c53u // "SLJL"
-#define CHUNK_BYTES  ((int64_t)256 << 10)
+#ifndef JOURNAL_CHUNK_BYTES      // `make fuzz` asks for less
+#define JOURNAL_CHUNK_BYTES ((int64_t)256 << 10)
+#endif
 
 /* The file's first 64 bytes. The pid is outside the checksum: it changes hands. */
 struct journal_header {
@@ -225,10 +227,11 @@ static enum err find_later_group(struct journal *j, int64_t at, int64_t n_file, 
 {
     *found = 0;
     j->n_buf = 0;
-    TRY(buf_room(j, CHUNK_BYTES));
-    for (int64_t start = at; start < n_file && !*found; start += CHUNK_BYTES - RECORD_BYTES) {
+    TRY(buf_room(j, JOURNAL_CHUNK_BYTES));
+    for (int64_t start = at; start < n_file && !*found;
+         start += JOURNAL_CHUNK_BYTES - RECORD_BYTES) {
         int64_t n;
-        TRY(read_some(j, start, j->buf, CHUNK_BYTES, &n));
+        TRY(read_some(j, start, j->buf, JOURNAL_CHUNK_BYTES, &n));
         for (int64_t i = 0; i + RECORD_BYTES <= n && !*found; i += 4) {
             struct record r;
             memcpy(&r, j->buf + i, sizeof r);

@@ -532,8 +532,8 @@ static struct json_keys_slot *slot_find(const struct json_keys *k, uint64_t hash
 /* Makes room for one more key of n_str bytes; the table stays at most half full. */
 static int keys_room(struct json_keys *k, int64_t n_str)
 {
-    if (k->n_text + n_str > k->text_cap) {
-        int64_t cap = max_i64(1024, 2 * (k->n_text + n_str));
+    if (k->n_text + n_str + 1 > k->text_cap) { // never NULL, even for an empty key
+        int64_t cap = max_i64(1024, 2 * (k->n_text + n_str + 1));
         char *grown = realloc(k->text, (size_t)cap);
         if (!grown)
             return 0;

@@ -1,9 +1,14 @@
 /* engine/plan_file.c - see plan_file.h. */
 #include "engine/plan_file.h"
 
+#include "engine/file.h"
+
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define PLAN_BYTES_MAX (1 << 20)
 
 const char *plan_percent(const struct plan *p)
 {
@@ -118,10 +123,25 @@ static enum err fields_read(json_t *plan, const char *path, struct plan_wish *wi
     return OK;
 }
 
+/* The whole file, which is small and regular: what a pipe or a disk says has no end. */
+static enum err text_load(const char *path, char **text, int64_t *n)
+{
+    int found;
+    const enum err err = file_load(path, PLAN_BYTES_MAX, text, n, &found);
+    if (err == ERR_INPUT)
+        return fail(ERR_USAGE, "--plan: %s", err_text());
+    TRY(err);
+    return found ? OK : fail(ERR_USAGE, "%s: --plan: no such file", path);
+}
+
 enum err plan_file_read(const char *path, struct plan_wish *wish)
 {
     json_error_t error;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    char *text;
+    int64_t n;
+    TRY(text_load(path, &text, &n));
+    json_t *root = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &error);
+    free(text);
     json_t *plan = json_is_object(root) ? json_object_get(root, "plan") : NULL;
     enum err err = json_is_object(plan) ? fields_read(plan, path, wish)
                                         : fail(ERR_USAGE, "%s: --plan: %s", path,

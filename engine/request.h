@@ -87,7 +87,9 @@ struct row_error {
 #define REQUEST_ID_BYTES   (64 << 10)          // of a custom_id
 #define REQUEST_NODES_MAX  65536               // JSON values in one list of messages
 #define REQUEST_FIELDS_MAX 256                 // in one object
+#ifndef REQUEST_TEXT_BYTES                     // `make fuzz` asks for less
 #define REQUEST_TEXT_BYTES ((int64_t)16 << 20) // of rendered messages
+#endif
 
 /* Parses one line of `run` (or `score`) input. ERR_ROW: *error says why, and r holds what an error
  * row shows (index, line, form, hash, custom_id): request_free() it in any case. ERR_FIT: no

@@ -12,10 +12,12 @@
 
 #include "kernels/base.h"
 
-#define TEMPLATE_TEXT_BYTES_MAX   (1 << 20)  // longest template text
+#define TEMPLATE_TEXT_BYTES_MAX (1 << 20)    // longest template text
+#ifndef TEMPLATE_STEPS_MAX                   // `make fuzz` asks for less of both
 #define TEMPLATE_RENDER_BYTES_MAX (16 << 20) // working memory of one render, given back at its end
 #define TEMPLATE_STEPS_MAX        10000000   // nodes evaluated + 64-byte pieces of text handled
-#define TEMPLATE_DEPTH_MAX        600        // nested evaluations (macro calls, nested data)
+#endif
+#define TEMPLATE_DEPTH_MAX 600 // nested evaluations (macro calls, nested data)
 
 struct template; // opaque: parsed, immutable, may be shared by threads
 

@@ -44,7 +44,7 @@ static int key_is(const struct json *j, const char *key)
 
 static int span_is(const struct token_draft *d, struct token_span s, const char *text)
 {
-    return is_text(d->text + s.at, s.n, text);
+    return d->text && is_text(d->text + s.at, s.n, text); // NULL: no span was read yet
 }
 
 static enum err span_next(struct json *j, struct token_draft *d, struct token_span *span)
@@ -353,7 +353,7 @@ static enum err unsupported(const struct token_draft *d, const char *what,
                             const struct step_fields *f)
 {
     return fail(ERR_INPUT, "%s: unsupported %s %.*s", d->file, what, (int)min_i64(f->type.n, 60),
-                d->text + f->type.at);
+                d->text ? d->text + f->type.at : ""); // NULL: no string was read yet
 }
 
 static enum err normalizer_end(struct token_draft *d, const struct step_fields *f)

@@ -72,6 +72,8 @@ static int stands_apart(int32_t c)
 
 static enum err codes_end(struct norm_out *o, int64_t n_codes, int options)
 {
+    if (n_codes == 0) // there may be no buffer yet
+        return OK;
     TRY(scratch_grow(o->tok, BUFFER_CODES, n_codes * 8));
     int32_t *codes = o->tok->buffers[BUFFER_CODES].p;
     marks_order(codes, n_codes, codes + n_codes);

@@ -56,8 +56,8 @@ static int number_parse(const char *text, double *x)
 static enum err value_set(struct machine *m, int i, double x, const char *path, int line)
 {
     void *at = (char *)m + fields[i].offset;
-    int whole = x == (double)(int64_t)x;
-    if (x < 0 || x > fields[i].max || (fields[i].kind == FIELD_COUNT && !whole))
+    const int in_range = x >= 0 && x <= fields[i].max; // only then is the cast defined
+    if (!in_range || (fields[i].kind == FIELD_COUNT && x != (double)(int64_t)x))
         return fail(ERR_INPUT, "%s: line %d: %s: %g is out of range (0..%g %s)", path, line,
                     fields[i].key, x, fields[i].max, fields[i].unit);
     if (fields[i].kind == FIELD_COUNT)

@@ -1,0 +1,96 @@
+/* tests/fuzz/fuzz_settings.c - flat files that people write: machine files, plans, --config files
+ * and the command line, model configs. */
+#include "engine/config.h"
+#include "engine/dummy.h"
+#include "engine/model.h"
+#include "engine/plan_file.h"
+#include "offload/machine_file.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- machine files: what was read can be written and read again ---- */
+
+static void machine_one(const uint8_t *data, size_t n)
+{
+    struct machine m, again;
+    char text[4096];
+    if (machine_text_parse(&m, (const char *)data, (int64_t)n, "m") != OK)
+        return;
+    CHECK(m.nvme_read >= 0 && m.nvme_read <= 1e15 && m.threads >= 0 && m.threads <= 4096);
+    const int n_text = machine_text_format(&m, "a\nb", text, sizeof text);
+    CHECK(n_text > 0 && machine_text_parse(&again, text, n_text, "again") == OK);
+    CHECK(again.threads == m.threads && fabs(again.step_s - m.step_s) <= 1e-5 * m.step_s);
+}
+
+const struct fuzz_target fuzz_machine = {.name = "machine", .one = machine_one};
+
+/* ---- plans ---- */
+
+static void plan_one(const uint8_t *data, size_t n)
+{
+    struct plan_wish wish = {.batch = -1};
+    fuzz_file("p", data, n);
+    if (plan_file_read(FUZZ_DIR "/p", &wish) == OK)
+        CHECK(wish.batch >= -1 && wish.batch <= 1 << 24);
+}
+
+const struct fuzz_target fuzz_plan = {.name = "plan", .one = plan_one};
+
+/* ---- --config files, and words of a command line ----
+ * The first byte is the command, the second says which of the two. */
+
+static void config_one(const uint8_t *data, size_t n)
+{
+    static char words[4096]; // one behind the other, as a process gets them
+    char *argv[64];
+    int argc = 0;
+    struct config c;
+    if (n < 2)
+        return;
+    const enum config_command command = (enum config_command)(1 << data[0] % 9);
+    const int as_words = data[1] & 1;
+    data += 2;
+    n -= 2;
+    if (!as_words) {
+        char flag[] = "--config", file[] = FUZZ_DIR "/c";
+        char *const args[] = {flag, file};
+        memcpy(argv, args, sizeof args);
+        fuzz_file("c", data, n);
+        (void)config_parse(&c, command, 2, argv);
+        return;
+    }
+    if (n >= sizeof words)
+        return;
+    memcpy(words, data, n);
+    words[n] = 0;
+    for (char *at = words, *next; at && argc < 64; at = next) {
+        next = strchr(at, '\n');
+        if (next)
+            *next++ = 0;
+        argv[argc++] = at;
+    }
+    (void)config_parse(&c, command, argc, argv);
+}
+
+const struct fuzz_target fuzz_config = {.name = "config", .one = config_one};
+
+/* ---- model configs ---- */
+
+static void model_cfg_one(const uint8_t *data, size_t n)
+{
+    struct pack_provider p;
+    fuzz_file("m.cfg", data, n);
+    if (dummy_open(&p, FUZZ_DIR "/m.cfg") != OK)
+        return;
+    CHECK(!shape_check(&p.shape));
+    for (int role = 0; role < N_ROLES; role++) {
+        int rows, k;
+        role_dims(&p.shape, (enum tensor_role)role, &rows, &k);
+        CHECK(rows >= 0 && k >= 0);
+    }
+    dummy_close(&p);
+}
+
+const struct fuzz_target fuzz_model_cfg = {.name = "model_cfg", .one = model_cfg_one};

@@ -1,0 +1,407 @@
+#!/usr/bin/env python3
+"""Sound inputs for the fuzzers to start from, and their dictionaries: seeds.py SLUICE OUT
+
+Writes OUT/NAME/* and OUT/NAME.dict for every harness of tests/fuzz. Owns: one small input of each kind
+that a parser takes, so that a run begins behind the first checks. Packs come out of the binary itself.
+Standard library only.
+"""
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+from template_snippets import SNIPPETS  # noqa: E402
+
+PART = b"\xff"  # between the files of one input
+CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+          "'<|im_end|>'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def dump(*values):
+    return PART.join(v if isinstance(v, bytes) else json.dumps(v, ensure_ascii=False, separators=(",", ":")).encode()
+                     for v in values)
+
+
+# ---- models ----
+
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 32,
+         "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 48,
+         "num_hidden_layers": 2, "vocab_size": 40, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+         "rope_theta": 10000.0, "rope_scaling": None, "attention_bias": False, "mlp_bias": False,
+         "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 2}
+OPT = {"architectures": ["OPTForCausalLM"], "model_type": "opt", "activation_function": "relu", "hidden_size": 32,
+       "num_attention_heads": 2, "ffn_dim": 48, "num_hidden_layers": 2, "vocab_size": 40, "dropout": 0.1,
+       "max_position_embeddings": 64, "do_layer_norm_before": True, "word_embed_proj_dim": 32, "eos_token_id": [2, 3]}
+ROPES = [{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}, {"type": "linear", "factor": 2.0}, {"type": "dynamic", "factor": 2}]
+SHARD = "a.safetensors"
+NAMES = ["input_layernorm", "post_attention_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+         "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
+
+
+def json_seeds():
+    generation = {"eos_token_id": [2, 5], "temperature": 0.6, "a": {"b": "c"}}
+    tensors = ["model.embed_tokens.weight", "model.norm.weight"]
+    tensors += [f"model.layers.{layer}.{n}.weight" for layer in range(2) for n in NAMES]
+    index = {"metadata": {"total_size": 1}, "weight_map": {n: SHARD for n in tensors}}
+    yield dump(LLAMA)
+    yield dump(LLAMA, generation)
+    yield dump(LLAMA, {}, index)
+    yield dump(OPT, generation)
+    yield dump({**LLAMA, "layer_types": ["full_attention", "sliding_attention"], "sliding_window": 32,
+                "use_sliding_window": False, "text_config": {"eos_token_id": 1}})
+    for rope in ROPES:
+        yield dump({**LLAMA, "rope_scaling": rope})
+    for kind in ("mistral", "qwen2", "qwen3", "gemma", "smollm3"):
+        yield dump({**LLAMA, "model_type": kind, "architectures": [kind.capitalize() + "ForCausalLM"]})
+    yield b'{"a":[1,"\\u00e9",[[]],{"b":1e400}],"b":{"c":{"d":-9223372036854775808}}}'
+
+
+def safetensors(header, n_data, tail=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header, separators=(",", ":")).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(n_data) + tail
+
+
+def safetensors_seeds():
+    one = {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}
+    yield safetensors({"b": one}, 12)
+    yield safetensors({"__metadata__": {"format": "pt"}, "b": {**one, "data_offsets": [4, 16]},
+                       "a": {"shape": [1], "data_offsets": [0, 4], "dtype": "F32"},
+                       "é": {"dtype": "F8_E4M3", "shape": [1, 1, 1, 1, 1, 2], "data_offsets": [16, 18]},
+                       "h": {"dtype": "F16", "shape": [], "data_offsets": [18, 20]}}, 20)
+    yield safetensors({"z": {"dtype": "I64", "shape": [0], "data_offsets": [0, 0]}, "b": one}, 12)
+    yield safetensors({"f": {"dtype": "F4", "shape": [2, 4], "data_offsets": [0, 4]}}, 4)
+    yield safetensors(b'{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}   ', 3)
+    yield safetensors(b"{}", 0)
+    yield b"version https://git-lfs.github.com/spec/v1\n"
+    yield b"PK\3\4" + bytes(20)
+    yield b"<!DOCTYPE html><html>"
+
+
+U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARRAY, U64, I64, F64 = range(13)
+SCALARS = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "B", U64: "Q", I64: "q", F64: "d"}
+
+
+def gguf_str(text):
+    b = text if isinstance(text, bytes) else text.encode()
+    return struct.pack("<Q", len(b)) + b
+
+
+def gguf_value(kind, x):
+    if kind == STR:
+        return gguf_str(x)
+    if kind == ARRAY:
+        element, items = x
+        return struct.pack("<IQ", element, len(items)) + b"".join(gguf_value(element, i) for i in items)
+    return struct.pack("<" + SCALARS[kind], x)
+
+
+def gguf(keys, tensors, version=3, align=32):
+    """tensors: name, dims (fast to slow), ggml type, bytes."""
+    out = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys))
+    for name, kind, x in keys:
+        out += gguf_str(name) + struct.pack("<I", kind) + gguf_value(kind, x)
+    at = 0
+    for name, dims, kind, n in tensors:
+        out += gguf_str(name) + struct.pack("<I", len(dims)) + struct.pack(f"<{len(dims)}Q", *dims)
+        out += struct.pack("<IQ", kind, at)
+        at += -(-n // align) * align
+    return out + bytes(-len(out) % align) + bytes(at)
+
+
+def gguf_llama(vocab, pre, dim=8, quant=0):
+    tokens = ["<s>", "<|end|>"] + [chr(97 + i) for i in range(vocab - 5)] + ["ab", "abc", "Ġ"]
+    keys = [("general.architecture", STR, "llama"), ("llama.block_count", U32, 1),
+            ("llama.embedding_length", U32, dim), ("llama.feed_forward_length", U32, 8),
+            ("llama.attention.head_count", U32, 2), ("llama.attention.head_count_kv", U32, 1),
+            ("llama.context_length", U32, 64), ("llama.rope.freq_base", F32, 1e4), ("llama.vocab_size", U32, vocab),
+            ("llama.attention.layer_norm_rms_epsilon", F32, 1e-5), ("llama.rope.dimension_count", U32, dim // 2),
+            ("tokenizer.ggml.model", STR, "gpt2"), ("tokenizer.ggml.pre", STR, pre),
+            ("tokenizer.ggml.tokens", ARRAY, (STR, tokens)),
+            ("tokenizer.ggml.token_type", ARRAY, (I32, [3, 3] + [1] * (vocab - 2))),
+            ("tokenizer.ggml.merges", ARRAY, (STR, ["a b", "ab c"])), ("tokenizer.ggml.bos_token_id", U32, 0),
+            ("tokenizer.ggml.eos_token_id", U32, 1), ("tokenizer.ggml.add_bos_token", BOOL, 1),
+            ("tokenizer.chat_template", STR, CHATML[:60])]
+    shapes = [("token_embd", (dim, vocab)), ("output_norm", (dim,)), ("blk.0.attn_norm", (dim,)),
+              ("blk.0.ffn_norm", (dim,)), ("blk.0.attn_q", (dim, dim)), ("blk.0.attn_k", (dim, dim // 2)),
+              ("blk.0.attn_v", (dim, dim // 2)), ("blk.0.attn_output", (dim, dim)), ("blk.0.ffn_gate", (dim, 8)),
+              ("blk.0.ffn_up", (dim, 8)), ("blk.0.ffn_down", (8, dim))]
+    tensors = []
+    for name, dims in shapes:
+        n = dims[0] * (dims[1] if len(dims) > 1 else 1)
+        as_block = quant and len(dims) > 1 and dims[0] % 32 == 0
+        tensors.append((name + ".weight", dims, quant if as_block else 0, n // 32 * 18 if as_block else 4 * n))
+    return gguf(keys, tensors)
+
+
+def gguf_seeds():
+    every = [("general.architecture", STR, "llama"), ("general.alignment", U32, 64), ("v.u8", U8, 200),
+             ("v.i8", I8, -3), ("v.u16", U16, 65535), ("v.i16", I16, -300), ("v.i32", I32, -70000),
+             ("v.f32", F32, 0.25), ("a", BOOL, 2), ("v.u64", U64, 2**64 - 1), ("v.i64", I64, -2**63),
+             ("v.f64", F64, 1e300), ("v.empty", STR, ""), ("tokenizer.ggml.tokens", ARRAY, (STR, ["a", "", "ccc"])),
+             ("tokenizer.ggml.scores", ARRAY, (F32, [0.0, 0.5, 1.0])),
+             ("tokenizer.ggml.token_type", ARRAY, (I32, [-1, 0, 1])), ("v.none", ARRAY, (U8, []))]
+    tensors = [("token_embd.weight", (32, 3), 3, 60), ("norm", (5,), 0, 20), ("last", (2, 1), 1, 4)]
+    yield gguf(every, tensors, align=64)
+    yield gguf(every[:2], [], version=2)
+    yield gguf([("split.count", U16, 2), ("split.no", U16, 0)], [])
+    for pre in ("gpt-2", "llama-bpe", "qwen2", "smollm"):
+        yield gguf_llama(20, pre)
+    yield gguf_llama(20, "default", dim=32, quant=2)
+    for kind in range(40):  # one row of each format, as long as any needs
+        yield gguf([], [("t", (256,), kind, 1024)])
+    yield b"GGML" + bytes(16)
+
+
+# ---- tokenizers ----
+
+def tokenizer_json(vocab, merges, added=(), normalizer=None, pre=None, post=None, **model):
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": list(added),
+            "normalizer": normalizer, "pre_tokenizer": pre or BYTE_LEVEL, "post_processor": post,
+            "decoder": BYTE_LEVEL,
+            "model": {"type": "BPE", "dropout": None, "unk_token": None, **model, "vocab": vocab, "merges": merges}}
+
+
+def added(i, text, special=True, **flags):
+    return {"id": i, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+            "special": special, **flags}
+
+
+def split(pattern, behavior="Isolated", kind="Regex", invert=False):
+    return {"type": "Split", "pattern": {kind: pattern}, "behavior": behavior, "invert": invert}
+
+
+def sequence(*steps):
+    return {"type": "Sequence", "pretokenizers": [*steps, {**BYTE_LEVEL, "use_regex": False}]}
+
+
+def tokenizer_seeds():
+    vocab = {"a": 0, "b": 1, "c": 2, "Ġ": 3, "ab": 4, "abc": 5, "1": 6, "!": 7, "x": 8, "Ã": 9, "©": 10}
+    merges, end = ["a b", ["ab", "c"]], added(11, "<|end|>")
+    config = {"bos_token": "<|end|>", "eos_token": {"content": "<|end|>", "lstrip": True}, "add_bos_token": True,
+              "chat_template": CHATML[:80], "added_tokens_decoder": {"11": end}}
+    post = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|end|>", "type_id": 0}},
+                                                     {"Sequence": {"id": "A", "type_id": 0}}], "pair": [],
+            "special_tokens": {"<|end|>": {"id": "<|end|>", "ids": [11], "tokens": ["<|end|>"]}}}
+    yield b"T" + dump(tokenizer_json(vocab, merges, [end]), config, {}, {"eos_token_id": [11]}, CHATML.encode()[:40])
+    yield b"T" + dump(tokenizer_json(vocab, merges, [end], post=post), config)
+    yield b"T" + dump(tokenizer_json(vocab, merges, [end], post={"type": "ByteLevel"}, unk_token="x", fuse_unk=True,
+                                     ignore_merges=True), {"chat_template": [{"name": "default", "template": "t"}]})
+    for norm in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase"):
+        yield b"T" + dump(tokenizer_json(vocab, merges, normalizer={"type": norm}))
+    norms = [{"type": "Prepend", "prepend": "a"}, {"type": "Replace", "pattern": {"String": "b"}, "content": "c"},
+             {"type": "NFC"}]
+    yield b"T" + dump(tokenizer_json(vocab, merges, normalizer={"type": "Sequence", "normalizers": norms}))
+    for behavior in ("Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"):
+        yield b"T" + dump(tokenizer_json(vocab, merges, pre=sequence(split("[a-b]", behavior))))
+    yield b"T" + dump(tokenizer_json(vocab, merges, pre=sequence(
+        split(LLAMA3), {"type": "Digits", "individual_digits": True}, {"type": "Punctuation", "behavior": "Isolated"},
+        split("b", "Removed", "String", True))))
+    flags = [added(11, "<|end|>", lstrip=True, rstrip=True), added(12, "ab", False, single_word=True, normalized=True)]
+    yield b"T" + dump(tokenizer_json(vocab, [], flags))
+    yield b"V" + dump(vocab, b"#version: 0.2\na b\nab c\n", config, {"unk_token": "x"}, {"eos_token_id": 11})
+
+
+def blob_seeds():
+    """As token_draft.c writes it: head, arrays, text."""
+    pieces = [b"a", b"b", b"ab", b"<|end|>", b" ", b"1"]
+    patterns = [(5, 0, b"a", b""), (6, 0, b"x", b"y"), (0, 0, b"", b""), (4, 0, b"", b""), (7, 0, rb"\p{N}{1,3}", b""),
+                (8, 1, b"b", b""), (9, 0, b"", b""), (10, 2, b"", b""), (11, 0, b"", b"")]
+    for steps in [[], [patterns[4]], patterns, [patterns[8]]]:
+        text, spans = b"".join(pieces), []
+        for _, _, a, b in steps:
+            spans.append((len(text), len(a), len(text) + len(a), len(b)))
+            text += a + b
+        at, ends = 0, [0]
+        for p in pieces:
+            at += len(p)
+            ends.append(at)
+        body = struct.pack(f"<{len(ends)}I", *ends) + struct.pack("<3I", 0, 1, 2)
+        body += struct.pack("<4I", 3, 0, 4, 7)
+        for (kind, behavior, _, _), span in zip(steps, spans):
+            body += struct.pack("<7I", kind, behavior, 0, *span)
+        body += struct.pack("<3i", 3, 3, 3) + bytes([1, 1, 1, 2 | 4, 1, 1]) + text
+        counts = struct.pack("<9I", len(pieces), 1, 1, 1, len(steps), 1, 1, 1, len(text))
+        rest = struct.pack("<I3iI6I", 0, 3, 3, -1, 1, 4, 7, 4, 7, 0, 3)
+        head = struct.pack("<IIQ", 0x4B544C53, 1, 0) + counts + rest
+        yield head + body
+
+
+def encode_seeds():
+    for which in range(4):
+        for text in ("hello world hell", "<|end|>a <> b<|end|>", "word wordy a word", "aaaaaaaaaaaaaaaa'll 12345\n\n x",
+                     "é e\u0301 ﬁ İ 😀\u200d 漢字 ­", "\0\x01\t"):
+            yield bytes([which]) + text.encode()
+
+
+# ---- jobs ----
+
+def rows_seeds():
+    rows = [
+        {"prompt": "abc", "max_tokens": 3, "seed": 5, "stop": ["a", "b"], "min_tokens": 1},
+        {"custom_id": "c1", "method": "POST", "url": "/v1/completions",
+         "body": {"model": "m", "prompt": [1, 2], "top_k": 9, "logprobs": 3, "repetition_penalty": 1.2, "user": "u"}},
+        {"custom_id": "c2", "url": "/v1/chat/completions",
+         "body": {"messages": [{"role": "user", "content": [{"type": "text", "text": "c"}]}], "top_logprobs": 4,
+                  "logprobs": True, "stream": False, "n": 1}},
+        {"messages": [{"role": "u", "content": "a"}], "max_completion_tokens": 7, "temperature": 0.5, "top_p": 0.5},
+        {"prompt_token_ids": [1, 256], "logit_bias": {"5": -100, "7": 1.5}, "ignore_eos": True, "echo": True},
+        {"prompt": "x", "min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1, "stop_token_ids": [3],
+         "stop": "q"},
+        {"prompt": "", "response_format": {"type": "text"}},
+    ]
+    score = [{"custom_id": "s", "context": "ab", "continuation": "c"}, {"context_ids": [1], "continuation_ids": [2, 3]}]
+    for row in rows:
+        yield b"\0" + json.dumps(row).encode()
+    for row in score:
+        yield b"\1" + json.dumps(row).encode() + b"\n"
+    yield b"\0\xef\xbb\xbf\r\n" + b"\r\n".join(json.dumps(r).encode() for r in rows)
+
+
+RECORD = struct.Struct("<IHHqqqIIqQII")  # as trial.py reads them; checksums are the harness's
+
+
+def journal_seeds():
+    def row(i, group, failed=0):
+        return RECORD.pack(0, 1, failed, i, 10 * i, 10, 7, 0, group, 0, 0, 0)
+
+    def tokens(i, group, ids):
+        return RECORD.pack(0, 2, 0, i, 2, len(ids), 0, 0, group, 0, 0, 0) + struct.pack(f"<{len(ids)}i", *ids)
+
+    head = bytes(64)
+    whole = head + row(0, 64) + row(1, 64, 1) + tokens(2, 192, [4, 5, 6]) + row(3, 192)
+    torn = bytearray(whole)
+    torn[64 + 128 + 56] = 1  # a record that is not mended
+    for mode in (0, 1):
+        yield bytes([mode]) + whole
+        yield bytes([mode]) + whole[:-10]
+        yield bytes([mode]) + bytes(torn)
+    yield b"\0" + head
+    yield b"\0" + head[:10]
+    yield b"\0"
+
+
+def manifest_seeds():
+    identity = {"version": "1", "job": "run", "input_bytes": "9", "limit": "0", "epoch": "0", "model": "fake"}
+    base = {"input": "in.jsonl", "identity": identity, "rows": 3, "predicted_elapsed_s": 1.5, "prompt_cap": None,
+            "complete": False}
+    yield json.dumps(base).encode()
+    yield json.dumps({**base, "complete": True, "ok": 2, "failed": 1, "out_bytes": 99, "prompt_cap": 5}).encode()
+    yield json.dumps({**base, "identity": {**identity, "model": "other"}}).encode()
+    yield b'{"identity":{}}'
+
+
+def plan_seeds():
+    plan = {"batch": 4, "batches": 2, "weights_resident": 1, "weights_decoded": 0, "weights_codec": 1, "kv_home": 1,
+            "hidden_home": 2, "ahead_weights": 3, "ahead_state": 1, "prefill_tokens": 256}
+    yield json.dumps({"model": "m", "plan": plan, "bytes": {"ram": 5}, "work": {}}).encode()
+    yield b'{"plan":{}}'
+
+
+# ---- settings ----
+
+def files_of(folder, pattern):
+    for name in sorted(os.listdir(folder)):
+        if re.match(pattern, name):
+            with open(os.path.join(folder, name), "rb") as f:
+                yield f.read()
+
+
+def config_seeds(sluice):
+    configs = os.path.join(HERE, "../../configs")
+    for text in files_of(configs, "smollm2"):
+        yield b"\0\0" + text
+    flags = subprocess.run([sluice, "run", "--help"], check=True, capture_output=True, text=True).stdout
+    names = re.findall(r"--([a-z-]+)", flags)
+    yield b"\0\0" + "".join(f"{n} = 1\n" for n in names).encode()
+    yield b"\0\1--percent\n0\n50\n0\n0\n0\n0\n-m\nx\n--mem-ram=2.3G\n--limit\n10k\nword\n-n\n4"
+    yield b"\3\1--allow\nq8,h2o=0.2\n--time-limit\n3h50m\n--bach\n1\n--top-p\n0.5"
+    yield b"\0\0# comment\nkv-policy = h2o # x\r\nstop = a\nstop = b\ntime-limit = 90s\nmem-ram = 24g\n"
+
+
+MODELS = {
+    "llama": "family = llama\ndim = 32\nlayers = 2\nheads = 2\nkv_heads = 1\nffn = 48\nvocab = 40\ncontext = 64\n",
+    "opt": "family = opt\ndim = 32\nlayers = 1\nheads = 2\nffn = 48\nvocab = 40\ncontext = 64\ntied = 0\n",
+}
+
+
+def model_cfg_seeds():
+    yield from files_of(os.path.join(HERE, "../../configs"), "(llama|opt)")
+    for text in MODELS.values():
+        yield text.encode()
+    yield MODELS["llama"].encode() + b"head_dim = 16\nrope_theta = 5e5\nnorm_eps = 1e-6 # x\n"
+
+
+def pack_seeds(sluice):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in MODELS.items():
+            cfg, pack = os.path.join(folder, name + ".cfg"), os.path.join(folder, name + ".pack")
+            with open(cfg, "w", encoding="utf-8") as f:
+                f.write(text)
+            for weights in ("auto", "f32", "q8", "q4"):
+                subprocess.run([sluice, "pack", cfg, "-o", pack, "--weights", weights], check=True,
+                               capture_output=True)
+                with open(pack, "rb") as f:
+                    data = f.read()
+                os.unlink(pack)
+                at, n = struct.unpack_from("<QQ", data, 24)
+                if n < 8000 or weights == "auto":
+                    yield b"\0" + struct.pack("<I", at // 4096) + data[at:at + n]
+        yield b"\1" + data[:4096]
+
+
+def codec_seeds():
+    pieces = [(0, 0), (4096, 4096), (8192, 4096), (0, 0), (0, 0), (12288, 4096)]
+    yield b"\0" + struct.pack("<I", 4) + b"".join(struct.pack("<QI", *p) for p in pieces)
+    yield b"\0" + struct.pack("<I", 1) + bytes(72)
+    yield b"\1" + b"sluicezs" + bytes(60)
+
+
+def template_seeds():
+    for text in SNIPPETS:
+        yield text.encode()
+    yield CHATML.encode()
+
+
+def machine_seeds():
+    yield from files_of(os.path.join(HERE, "../../configs"), "machine")
+
+
+def write(out, name, seeds):
+    folder = os.path.join(out, name)
+    os.makedirs(folder, exist_ok=True)
+    words = set()
+    for i, seed in enumerate(seeds):
+        with open(os.path.join(folder, f"seed{i:03d}"), "wb") as f:
+            f.write(seed)
+        words |= set(re.findall(rb"[A-Za-z_][A-Za-z_0-9.-]{2,30}", seed))
+    with open(os.path.join(out, name + ".dict"), "w", encoding="ascii") as f:
+        for word in sorted(words)[:1500]:
+            quote = '\\"' if name in ("json", "rows", "tokenizer", "manifest", "plan", "safetensors") else ""
+            f.write(f'"{quote}{word.decode()}{quote}"\n')
+        for extra in ("{%", "%}", "{{", "}}", "{%-", "-%}", "\\xff", "\\\\u0000", "1e400", "-1", "9223372036854775808"):
+            f.write(f'"{extra}"\n')
+
+
+def main():
+    sluice, out = sys.argv[1:]
+    kinds = {"json": json_seeds(), "safetensors": safetensors_seeds(), "gguf": gguf_seeds(),
+             "tokenizer": tokenizer_seeds(), "token_blob": blob_seeds(), "encode": encode_seeds(),
+             "template": template_seeds(), "rows": rows_seeds(), "journal": journal_seeds(),
+             "manifest": manifest_seeds(), "plan": plan_seeds(), "machine": machine_seeds(),
+             "config": config_seeds(sluice), "model_cfg": model_cfg_seeds(), "pack": pack_seeds(sluice),
+             "codec": codec_seeds()}
+    for name, seeds in kinds.items():
+        write(out, name, seeds)
+
+
+if __name__ == "__main__":
+    main()
