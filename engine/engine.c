@@ -104,7 +104,7 @@ static int64_t ring_layout(const struct shape *s, enum kv_format format, struct 
 }
 
 void engine_costs(const struct model *model, const struct ops *ops, enum kv_format kv_format,
-                  const struct work *work, struct plan_costs *costs)
+                  const struct work *work, const struct evict *evict, struct plan_costs *costs)
 {
     struct kv_layout kv, prompt, ring;
     const struct shape *s = &model->shape;
@@ -114,7 +114,7 @@ void engine_costs(const struct model *model, const struct ops *ops, enum kv_form
     costs->kv_page_bytes = kv.page_bytes;
     costs->prompt_page_bytes = prompt.page_bytes;
     costs->scratch_bytes = layer_scratch_bytes(ops, model, PLAN_TILE_TOKENS, work->prompt_max,
-                                               round_up(work->slots_max, KV_PAGE_SLOTS));
+                                               round_up(work->slots_max, KV_PAGE_SLOTS), evict);
     costs->head_state_bytes = sizeof(struct head_state) + sizeof(struct position);
     costs->filter_bytes = HEAD_SAMPLE_MAX * (int64_t)sizeof(struct head_candidate);
     costs->edit_bytes = (int64_t)sizeof(struct logit_edit);
