@@ -53,7 +53,8 @@ static void lay_out(struct forced_bench *b, struct arena *a)
     b->rows = ARENA_ARRAY(a, struct kv_row, ROWS);
     b->spans = ARENA_ARRAY(a, struct forced_span, ROWS);
     b->scratch = arena_take(
-        a, attend_forced_scratch_bytes(c->ops, b->cap, c->n_heads, c->n_kv_heads, c->head_dim), 64);
+        a, attend_forced_scratch_bytes(c->ops, b->cap, c->n_heads, c->n_kv_heads, c->head_dim, 1),
+        64);
 }
 
 static float number(int64_t i)

@@ -22,7 +22,16 @@ static void carve(void *ctx, struct arena *arena)
 
 static void dump_line(FILE *f, const struct row *row, int layer, int head)
 {
-    fprintf(f, "{\"row\":\"%s\",\"layer\":%d,\"head\":%d,", row->request->custom_id, layer, head);
+    const struct request *r = row->request;
+    fputs("{\"row\":\"", f);
+    for (int64_t i = 0; i < r->n_custom_id; i++) {
+        unsigned char c = (unsigned char)r->custom_id[i];
+        if (c < 0x20 || c == '"' || c == '\\')
+            fprintf(f, "\\u%04x", c);
+        else
+            fputc(c, f);
+    }
+    fprintf(f, "\",\"layer\":%d,\"head\":%d,", layer, head);
 }
 
 /* --kv-dump: positions kept after a prompt, then each victim with its position and score. */
@@ -105,7 +114,7 @@ static int64_t ring_layout(const struct shape *s, enum kv_format format, struct 
 }
 
 void engine_costs(const struct model *model, const struct ops *ops, enum kv_format kv_format,
-                  const struct work *work, struct plan_costs *costs)
+                  const struct work *work, const struct evict *evict, struct plan_costs *costs)
 {
     struct kv_layout kv, prompt, ring;
     const struct shape *s = &model->shape;
@@ -116,7 +125,7 @@ void engine_costs(const struct model *model, const struct ops *ops, enum kv_form
     costs->prompt_page_bytes = prompt.page_bytes;
     costs->scratch_bytes =
         layer_scratch_bytes(ops, model, PLAN_TILE_TOKENS, work->prompt_max,
-                            round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS));
+                            round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS), evict);
     costs->sizes = (struct plan_sizes){.weight_home = sizeof(struct weight_home),
                                        .kv_frame = sizeof(struct kv_frame),
                                        .hidden_frame = sizeof(struct hidden_frame),
@@ -193,9 +202,14 @@ static enum err check_stop(const struct engine *e)
     if (e->config.interrupted && *e->config.interrupted)
         return fail(ERR_STOPPED, "interrupted; the same command resumes");
     double elapsed_s = (double)(clock_ns() - e->start_ns) * 1e-9;
-    if (e->config.time_limit_s > 0 && elapsed_s > e->config.time_limit_s)
+    if (e->config.time_limit_s <= 0 || elapsed_s < e->config.time_limit_s)
+        return OK;
+    if (e->passes > 1)
         return fail(ERR_STOPPED, "--time-limit reached; the same command resumes");
-    return OK;
+    return fail(
+        ERR_STOPPED,
+        "--time-limit reached before the first pass was over: a run that short gains little "
+        "or nothing (give it the time of several passes)");
 }
 
 /* What happens between passes, and every step: durable tokens, reasons to stop, the progress line.
@@ -236,6 +250,12 @@ enum err engine_run(struct engine *e)
     enum err err = walk(e);
     char text[1024];
     snprintf(text, sizeof text, "%s", err_text());
+    if (err == ERR_STOPPED) { // what this pass has sampled so far was made of verified bytes, too
+        enum err kept = job_pass_end(e->config.job, 1);
+        err = kept == OK ? err : kept;
+        if (kept != OK)
+            snprintf(text, sizeof text, "%s", err_text());
+    }
     home_drain(&e->home); // tickets of steps that will not come, whose failures are no one's
     e->end_ns = clock_ns();
     mover_repairs(e->home.mover, &e->repairs);

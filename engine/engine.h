@@ -70,7 +70,7 @@ void engine_close(struct engine *e);
 
 /* What the engine needs beyond the plan's own numbers: fills the model-dependent plan_costs. */
 void engine_costs(const struct model *model, const struct ops *ops, enum kv_format kv_format,
-                  const struct work *work, struct plan_costs *costs);
+                  const struct work *work, const struct evict *evict, struct plan_costs *costs);
 /* The sizes of a model, as the plan reads them; compute decides which tiles its matmuls read. */
 void engine_weights_info(const struct model *model, enum compute compute, struct weights_info *w);
 

@@ -21,7 +21,7 @@ static int64_t prompt_pages_cap(const struct plan *plan)
 }
 
 int64_t layer_scratch_bytes(const struct ops *ops, const struct model *model, int tile_tokens,
-                            int64_t prompt_max, int64_t slots_cap)
+                            int64_t prompt_max, int64_t slots_cap, const struct evict *evict)
 {
     const struct shape *s = &model->shape;
     int heads = s->n_heads * s->head_dim;
@@ -29,8 +29,9 @@ int64_t layer_scratch_bytes(const struct ops *ops, const struct model *model, in
     int64_t most = matmul_scratch_bytes(ops, tile_tokens, (int)max_i64(wide, HEAD_TILE), wide);
     most = max_i64(most, attend_prompt_scratch_bytes(ops, (int)prompt_max, s->n_heads,
                                                      s->n_kv_heads, s->head_dim));
-    most = max_i64(most, attend_forced_scratch_bytes(ops, (int)slots_cap, s->n_heads, s->n_kv_heads,
-                                                     s->head_dim));
+    most =
+        max_i64(most, attend_forced_scratch_bytes(ops, (int)slots_cap, s->n_heads, s->n_kv_heads,
+                                                  s->head_dim, evict_policy_scores(evict->policy)));
     most =
         max_i64(most, prompt_keep_scratch_bytes(ops, (int)prompt_max, s->n_kv_heads, s->head_dim));
     return most;
@@ -78,10 +79,10 @@ void layer_carve(struct layer_work *w, struct arena *a, const struct plan *plan,
                          ? ARENA_ARRAY(a, float, (int64_t)POSITION_TILE * s->embed_dim)
                          : NULL;
     w->states = ARENA_ARRAY(a, struct head_state *, POSITION_TILE);
-    w->scratch = arena_take(
-        a,
-        layer_scratch_bytes(&w->ops, model, plan->tile_tokens, plan->prompt_max, plan->slots_cap),
-        4096);
+    w->scratch = arena_take(a,
+                            layer_scratch_bytes(&w->ops, model, plan->tile_tokens, plan->prompt_max,
+                                                plan->slots_cap, evict),
+                            4096);
 }
 
 void layer_open(struct layer_work *w)

@@ -61,9 +61,10 @@ struct layer_work {
     void *scratch;
 };
 
-/* Bytes of kernels' scratch for this plan's tile and longest row: a field of struct plan_costs. */
+/* Bytes of kernels' scratch for this plan's tile, longest row and policy: a field of struct
+ * plan_costs. */
 int64_t layer_scratch_bytes(const struct ops *ops, const struct model *model, int tile_tokens,
-                            int64_t prompt_max, int64_t slots_cap);
+                            int64_t prompt_max, int64_t slots_cap, const struct evict *evict);
 void layer_carve(struct layer_work *w, struct arena *arena, const struct plan *plan,
                  const struct model *model, const struct evict *evict, int64_t tokens_max);
 /* Tables that depend on nothing but the model. */

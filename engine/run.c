@@ -374,7 +374,7 @@ static void measure_codec(struct run *r)
 static int search_plan(struct run *r, const struct plan_wish *wish, char *why, int why_cap)
 {
     const struct shape *shape = &r->opened.model.shape;
-    engine_costs(&r->opened.model, &r->ops, r->kv_format, &r->work, &r->costs);
+    engine_costs(&r->opened.model, &r->ops, r->kv_format, &r->work, &r->evict, &r->costs);
     r->costs.text_bytes = text_bytes(r);
     for (;;) {
         int rc = plan_search(wish, r->weights, &r->work, shape, &r->evict, &r->costs, &r->machine,

@@ -160,9 +160,10 @@ int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int
 }
 
 int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,
-                                    int n_kv_heads, int head_dim)
+                                    int n_kv_heads, int head_dim, int scores)
 {
-    return attend_forced_thread_bytes(slots_max, n_heads / n_kv_heads, n_kv_heads, head_dim) *
+    return attend_forced_thread_bytes(slots_max, n_heads / n_kv_heads, n_kv_heads, head_dim,
+                                      scores) *
            pool_threads(ops->pool);
 }
 

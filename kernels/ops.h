@@ -4,17 +4,22 @@
  * Owns: the list of ops and of their implementations. Refuses: allocation (scratch comes with the
  * args), knowledge of tiers, steps or models.
  *
- * The bytes of a result are fixed by these rules, not by M, tiles or threads:
+ * The bytes of a result are fixed by these rules, not by M, tiles or threads. Letters are those of
+ * the design; kernels/ref/exact*.c are the rules as code:
  *   a. a matmul output is one f32 chain over k, ascending;
  *   b. attention sums over slots ascending, in tiles of 32 from slot 0, split at multiples of 256
  *      slots always, splits joined in order, then the ring (mixed), the row's own new
  *      token last;
- *   c. a prompt attends in tiles of 32 queries at absolute positions; a tile's weights are one
- *      chain over (query, head), and tiles are added to the scores in ascending order;
- *   d. sums in norms and softmax run in 16 lanes joined in one fixed tree; exp is op_exp (ours);
- *   e. under COMPUTE_F32 each link of a chain is a fused multiply-add, so that every instruction
- *      set gives the same bytes; under COMPUTE_BF16 the instruction set is part of the answer.
- *      Under COMPUTE_INT8 matmuls over q8 and q4 give the same bytes on every set.
+ *   c. slot numbers are a function of the request alone;
+ *   d. a prompt attends in tiles of 32 queries at absolute positions; a tile's weights are one
+ *      chain over (query, head), and tiles are added to the scores in ascending order. A query
+ *      whose weights are no numbers adds nothing to the scores, in spans as in prompts;
+ *   e. logits are reduced in vocabulary tiles of 4,096;
+ *   f. under COMPUTE_F32 each link of a chain is a fused multiply-add, sums in norms and softmax
+ *      run in 16 lanes joined in one fixed tree (so do a token's own logit and the sums of q that
+ *      codes need) and exp is op_exp (ours), so that every instruction set gives the same bytes;
+ *      under COMPUTE_BF16 the instruction set is part of the answer. Under COMPUTE_INT8 matmuls
+ *      over q8 and q4 give the same bytes on every set.
  *
  * Arrays are row-major, slow to fast. */
 #ifndef KERNELS_OPS_H
@@ -209,8 +214,9 @@ struct attend_forced_args {
     int64_t q_stride, k_stride, v_stride, out_stride;
     void *scratch; // >= attend_forced_scratch_bytes
 };
+/* scores: 1 when the policy ranks by them; the logits of a whole row are kept only then. */
 int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,
-                                    int n_kv_heads, int head_dim);
+                                    int n_kv_heads, int head_dim, int scores);
 
 /* After the last tile of a prompt: every head keeps its best `budget` slots (all of them when they
  * fit), written in ascending position to slots 0.. of the row's pages in the KV format; positions
@@ -274,10 +280,10 @@ struct head_state {
     float sample_value; // best logit / T + noise (edited)
     int32_t sample_id;
     float sample_logit;                      // its raw logit
-    int n_candidates;                        // in top[] / in candidates[]
+    int n_candidates;                        // in top[]
     struct head_candidate top[HEAD_TOP_MAX]; // descending
     struct head_candidate *candidates;       // [HEAD_SAMPLE_MAX] heap, for HEAD_FILTER; else NULL
-    int n_filter;
+    int n_filter;                            // in candidates[]
 };
 void head_start(struct head_state *s);
 /* Gumbel(0, 1) noise of one vocabulary id: -log(-log(u)), u in (0, 1) from mix64(key, id). */

@@ -174,7 +174,8 @@ static inline void rows_forced(const struct ops *ops, const struct model *m,
         };
     }
     void *scratch =
-        take(attend_forced_scratch_bytes(ops, slots_max, m->n_heads, m->n_kv_heads, m->head_dim));
+        take(attend_forced_scratch_bytes(ops, slots_max, m->n_heads, m->n_kv_heads, m->head_dim,
+                                         evict_policy_scores(rows[0]->evict.policy)));
     ops_run_attend_forced(
         ops, &(struct attend_forced_args){.layout = &rows[0]->layout,
                                           .ring = rows[0]->kv.ring ? &rows[0]->ring : NULL,

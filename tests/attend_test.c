@@ -457,6 +457,86 @@ static void nan_does_not_stop_a_row(void **state)
     tokens_free(&t);
 }
 
+/* A query whose weights are no numbers adds nothing to the scores: those of other heads and queries
+ * are as they were, and eviction goes on by them. */
+static void a_nan_query_adds_nothing(void **state)
+{
+    (void)state;
+    for (int f = 0; f < 2; f++) {
+        struct model m = {4, 2, 32, f ? KV_F32 : KV_BF16, f ? KV_F32 : KV_BF16};
+        for (int at = 37; at <= 75; at += 38) { // of the prompt, of a span
+            struct tokens good = tokens_make(&m, 90, 980), bad = tokens_make(&m, 90, 980);
+            bad.q[at * bad.q_stride + 32] = NAN; // query head 1, of KV head 0
+            FOR_EACH_ISA(isa)
+            {
+                struct ops ops = {.isa = isa, .compute = f ? COMPUTE_F32 : COMPUTE_BF16};
+                struct evict_row limits = {70, 30, 0};
+                struct evict h2o = {.policy = EVICT_H2O};
+                struct row want = row_run(&ops, &m, &good, h2o, limits, 64, 7);
+                struct row got = row_run(&ops, &m, &bad, h2o, limits, 64, 7);
+                int64_t half = got.kv.slots_cap;
+                for (int i = 0; i < 64 && at < 64; i++) { // at most what the query would have added
+                    float lost = want.scores[i] - got.scores[i];
+                    assert_true(lost >= -1e-5f && lost <= (i <= at ? 1 : 1e-5f));
+                }
+                assert_same_bits(got.scores + 64, want.scores + 64, 64 * 4, "other head");
+                assert_same_bits(got.kv.slot_score + half, want.kv.slot_score + half, half * 4,
+                                 "other head");
+                for (int i = 0; i < 2 * got.kv.n_slots; i++)
+                    assert_true(isfinite(got.kv.slot_score[i]));
+                for (int i = 0; i < 90; i++)
+                    assert_true(!isnan(got.out[i * bad.q_stride + 32]) == (i != at));
+                row_free(&want);
+                row_free(&got);
+            }
+            tokens_free(&good);
+            tokens_free(&bad);
+        }
+    }
+}
+
+/* Values that are no numbers leave with their slot, under simulate as by eviction. */
+static void bad_values_leave_with_their_slot(void **state)
+{
+    (void)state;
+    static const struct evict_row limits = {40, 20, 0};
+    for (enum kv_format kv = KV_F32; kv <= KV_Q4; kv++)
+        for (int from_prompt = 0; from_prompt <= 1; from_prompt++) {
+            struct model m = {4, 2, 64, KV_F32, kv};
+            struct tokens t = tokens_make(&m, 120, 990);
+            const int bad = from_prompt ? 3 : 45, n_prompt = from_prompt ? 64 : 20;
+            for (int d = 0; d < 128; d++)
+                t.v[bad * t.kv_stride + d] = d % 2 ? NAN : INFINITY;
+            FOR_EACH_ISA(isa)
+            for (int simulate = 0; simulate <= 1; simulate++)
+                for (int threads = 1; threads <= 3; threads += 2) {
+                    struct ops ops = {.isa = isa, .pool = threads > 1 ? pool_of(threads) : NULL};
+                    struct evict window = {.policy = EVICT_WINDOW, .simulate = simulate};
+                    struct row r = row_run(&ops, &m, &t, window, limits, n_prompt, 1);
+                    for (int i = from_prompt ? n_prompt : bad + 42; i < 120; i++)
+                        for (int d = 0; d < 4 * 64; d++)
+                            assert_true(isfinite(r.out[i * t.q_stride + d]));
+                    row_free(&r);
+                    if (ops.pool)
+                        pool_close(ops.pool);
+                }
+            tokens_free(&t);
+        }
+}
+
+/* 100,000 slots, 32 query heads over 8 KV heads of 128: the logits of a whole row are kept only
+ * where scores are made of them. */
+static void scratch_of_a_long_row(void **state)
+{
+    (void)state;
+    struct ops ops = {.isa = isa_best()};
+    int64_t plain_bytes = attend_forced_scratch_bytes(&ops, 100000, 32, 8, 128, 0);
+    int64_t score_bytes = attend_forced_scratch_bytes(&ops, 100000, 32, 8, 128, 1);
+    int64_t splits = (100000 / 256 + 2) * 32 * (128 + 3) * 4;
+    assert_true(plain_bytes > splits && plain_bytes < splits + (256 << 10));
+    assert_true(score_bytes > plain_bytes + 99000 * 32 * 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -475,6 +555,9 @@ int main(void)
         cmocka_unit_test(slots_hold_their_positions),
         cmocka_unit_test(the_ring_holds_the_newest),
         cmocka_unit_test(nan_does_not_stop_a_row),
+        cmocka_unit_test(a_nan_query_adds_nothing),
+        cmocka_unit_test(bad_values_leave_with_their_slot),
+        cmocka_unit_test(scratch_of_a_long_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -150,7 +150,7 @@ static void bed_open(struct bed *b, const struct model *model, const struct evic
     assert_int_equal(
         job_open_memory(&b->job, &config, b->requests, N_REQUESTS, &callbacks, &b->work), OK);
     engine_weights_info(model, b->ops.compute, &b->weights);
-    engine_costs(model, &b->ops, b->format, &b->work, &b->costs);
+    engine_costs(model, &b->ops, b->format, &b->work, &b->evict, &b->costs);
 }
 
 static void bed_start(struct bed *b, const struct model *model, struct plan *plan)

@@ -122,10 +122,12 @@ static void rank_positions(const struct prompt_keep_args *a, int head, float *ra
     }
 }
 
-/* One slot from page to page of the same format: its column of the K panel, its line of V. */
+/* One slot from page to page of the same format: its column of the K panel, its line of V. Codes
+ * are not words of 32 bits, and their scales stand apart. */
 static void copy_slot(const struct kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to,
                       int to_slot)
 {
+    CHECK(l->format == KV_F32 || l->format == KV_BF16);
     const uint32_t *k = (const uint32_t *)from + from_slot;
     uint32_t *k_to = (uint32_t *)to + to_slot;
     int64_t words = l->panel_bytes / 4; // of a panel; of K, one word of every 32 is the slot's
