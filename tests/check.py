@@ -28,7 +28,8 @@ IN_CI = os.environ.get("CI", "") not in ("", "0", "false")
 # All that may be skipped: its name in the last lines, and what the line `SKIP reason` of the test says.
 SKIPS = (
     ("no GPU", r"no GPU|no CUDA device"),
-    ("no root", r"cannot be mounted|not root|no userfaultfd"),         # mounts, and pages that nobody delivers
+    # Mounts, loop devices, other users, control groups, and pages that nobody delivers.
+    ("no root", r"cannot be mounted|no root|not root|needs root|no loop devices|no memory controller|no userfaultfd"),
     ("no io_uring", r"io_uring is refused|no seccomp filter"),         # containers forbid one or the other
     ("no such instruction set on this CPU", r"this CPU has no "),
 )

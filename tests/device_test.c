@@ -10,6 +10,7 @@
 
 #include "tests/ring_util.h"
 #include "tests/sim_device.h"
+#include "tests/skip.h"
 
 #define N_SEEDS    8
 #define PIECES     6
@@ -154,7 +155,7 @@ static void test_lateness_shows(void **state)
 {
     (void)state;
 #ifdef __SANITIZE_THREAD__
-    skip(); // the race is the point
+    skip_because("under TSan: the race is the point");
 #endif
     int wrong = 0;
     for (uint64_t seed = 0; seed < 32; seed++) {

@@ -9,6 +9,7 @@
  * an output moves by up to 2^-8 sum(weight |v|) (with codes 2^-8 sum(weight (v - minimum))), and by
  * as much again where the sum of the weights is one of rounded weights (prompts). */
 #include "tests/attend_help.h"
+#include "tests/skip.h"
 
 #define ORDER_LAMBDA 6.0
 
@@ -21,8 +22,7 @@ static enum isa set_under_test(void **state)
 {
     enum isa isa = *(enum isa *)*state;
     if (isa > isa_best()) {
-        fprintf(stderr, "SKIP: %s, which this CPU does not have\n", isa_name(isa));
-        skip();
+        skip_because("this CPU has no %s", isa_name(isa));
     }
     return isa;
 }

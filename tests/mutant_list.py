@@ -219,9 +219,9 @@ fault("a join of splits out of order", "kernels/cpu/attend_forced_split.inc",
       """    for (int s = 0; s < n_splits; s++) {
         const float *part""",
       """    for (int s = n_splits - 1; s >= 0; s--) {
-        const float *part""", "attend_test", "contract_test")
+        const float *part""", "attend_test", "exact_test")
 fault("the own token's weight is added first", "kernels/cpu/attend_forced_split.inc",
-      "float max = u->own[row], sum = 0.0f;", "float max = u->own[row] + 1.0f, sum = 0.0f;", "contract_test")
+      "float max = u->own[row], sum = 0.0f;", "float max = u->own[row] + 1.0f, sum = 0.0f;", "exact_test")
 fault("splits are joined without their weights", "kernels/cpu/attend_forced_split.inc",
       "weight[s] = math_exp(split_max[s] - max);", "weight[s] = 1.0f;", "attend_test")
 fault("slots behind the last one count", "kernels/cpu/attend_forced_split.inc",

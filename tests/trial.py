@@ -43,26 +43,17 @@ SLOTS_MIN = 54  # prompt and tokens of a row: more than any budget of the tests 
 
 
 class Tally:
-    """Counts checks; prints what failed (a quiet one only keeps it) and, last, the line that check.py reads."""
+    """Counts checks; prints what failed and, last, the line that check.py reads."""
 
-    def __init__(self, quiet=False):
+    def __init__(self):
         self.passed = self.failed = self.skipped = 0
-        self.quiet, self.lines = quiet, []
 
     def check(self, ok, what):
         self.passed += bool(ok)
         self.failed += not ok
         if not ok:
-            self.lines.append(what)
-            if not self.quiet:
-                print("FAILED", what, flush=True)
+            print("FAILED", what, flush=True)
         return ok
-
-    def add(self, quiet):
-        """What a quiet one counted."""
-        self.passed += quiet.passed
-        for what in quiet.lines:
-            self.check(False, what)
 
     def skip(self, why):
         """Only for a reason that check.py's SKIPS names: any other fails `make check`."""
