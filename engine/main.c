@@ -65,6 +65,7 @@ static void on_signal(int number)
     run_interrupted = 1;
 }
 
+#ifndef __SANITIZE_ADDRESS__
 /* hwloc dies where it gets no memory (offload/machine.h): that has a line and a code, too. */
 static void on_crash(int number)
 {
@@ -74,8 +75,9 @@ static void on_crash(int number)
         ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
         _Exit(n > 0 ? ERR_FIT : ERR_INTERNAL);
     }
-    signal(number, SIG_DFL); // the instruction runs again, and ends us as it would have
+    signal(number, SIG_DFL); // what happened happens again, and ends us as it would have
 }
+#endif
 
 static void catch_signals(void)
 {
@@ -84,8 +86,9 @@ static void catch_signals(void)
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGHUP, &stop, NULL);
-#ifndef __SANITIZE_ADDRESS__
+#ifndef __SANITIZE_ADDRESS__ // which has its own
     signal(SIGSEGV, on_crash);
+    signal(SIGABRT, on_crash);
 #endif
     signal(SIGXFSZ, SIG_IGN); // a file size limit is a write error, not the end of the process
     signal(SIGPIPE, SIG_IGN);
