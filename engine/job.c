@@ -575,7 +575,7 @@ static enum err open_steps(struct job *job, struct work *work)
     if (job->on_disk)
         TRY(files_lock(job));
     if (job->on_disk)
-        manifest_old_input(job);
+        TRY(manifest_old_input(job));
     TRY(jsonl_open(&job->in, job->config.in_path));
     jsonl_mark(&job->in, job->old.n_bytes);
     TRY(scan_index(job));

@@ -209,7 +209,7 @@ enum err out_complete(struct job *job);
 
 /* ---- job_manifest.c ---- */
 /* job->old, of the manifest that is there. Before scan_index(). */
-void manifest_old_input(struct job *job);
+enum err manifest_old_input(struct job *job);
 /* job->identity and job->id. After scan_index(). ERR_FIT. */
 enum err manifest_identity(struct job *job);
 /* Hash of job->identity. */

@@ -232,6 +232,8 @@ static enum err read_tree(const struct job *job, json_t **root, int *found)
     json_error_t why;
     *root = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
     free(text);
+    if (!*root && json_error_code(&why) == json_error_out_of_memory)
+        return fail(ERR_FIT, "%.512s: no memory", job->paths.manifest);
     return OK;
 }
 
@@ -259,17 +261,20 @@ static void read_marks(const json_t *from, struct input_marks *m)
     }
 }
 
-void manifest_old_input(struct job *job)
+enum err manifest_old_input(struct job *job)
 {
     json_t *root;
     int found;
-    if (read_tree(job, &root, &found) != OK)
-        return; // manifest_read() says why
+    enum err err = read_tree(job, &root, &found);
+    if (err == ERR_JOB)
+        return OK; // manifest_read() says why
+    TRY(err);
     if (root) {
         job->old.n_bytes = count_of(json_object_get(root, "identity"), "input_bytes");
         read_marks(json_object_get(root, "input_marks"), &job->old.marks);
     }
     json_decref(root);
+    return OK;
 }
 
 static enum err differs(const struct job *job, const char *key, const char *was, const char *is)

@@ -26,6 +26,7 @@ struct making {
     int64_t n_lost;     // rows whose lines are not what they were
     uint32_t lost_line; // of the first of them
     uint32_t crc;       // of the bytes of OUT
+    int read_errno;     // of OUT.partial, where it could not be read at all; 0: it could
 };
 
 static enum err flush(struct making *m)
@@ -64,6 +65,7 @@ static int64_t look(struct making *m, int64_t at, int64_t end, const char **p)
         do
             n = pread(m->job->partial_fd, m->window, (size_t)min_i64(WINDOW_BYTES, end - at), at);
         while (n < 0 && errno == EINTR);
+        m->read_errno = n < 0 ? errno : m->read_errno;
         m->at = at;
         m->n = n > 0 ? n : 0;
     }
@@ -128,6 +130,12 @@ static enum err give_up(const struct making *m)
             job->n_waiting++;
         }
     TRY(files_commit(job));
+    if (m->read_errno)
+        return fail(ERR_IO,
+                    "%.512s: %lld lines cannot be read: %s; the first is that of line %lu of the "
+                    "input (the same command runs these rows again)",
+                    job->paths.partial, (long long)m->n_lost, strerror(m->read_errno),
+                    (unsigned long)m->lost_line);
     return fail(ERR_CORRUPT,
                 "%.512s: %lld lines have changed since they were written, the first is that of "
                 "line %lu of the input (the same command runs these rows again)",

@@ -279,11 +279,11 @@ def check_ahead(what, flags, plan):
     """The look-ahead that was in effect: what was asked for, less what no plan may have (a read that waits for a
     step to come), and all of that."""
     batches, steps = plan["batches"], plan["batches"] * plan["layers"]
-    for flag, key, most in (("--ahead-weights", "ahead_weights", None), ("--ahead-state", "ahead_state", steps - 2),
+    for flag, key, most in (("--ahead-weights", "ahead_weights", steps - batches), ("--ahead-state", "ahead_state", steps - 2),
                             ("--ahead-state", "ahead_hidden", max(0, batches - 2))):
         if flag in flags:
             asked = int(flags[flags.index(flag) + 1])
-            want = asked if most is None else min(asked, most)
+            want = min(asked, most)
             check(plan[key] == want, f"{what}: {key} is {plan[key]}, asked for {asked}, at most {most}")
 
 
