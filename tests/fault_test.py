@@ -81,48 +81,8 @@ def count(tally, what, codes, *wanted):
         tally.check(c in codes, f"{what}: no run ended with {c}")
 
 
-def weight_flips(tally, place, a):
-    """Flipped bits of weights are read again; those that stay flipped are exit 7."""
-    rows = [dict(r, max_tokens=1) for r in job_rows(8, 12, prompt_max=20)]
-    job = Job(tally, place, "in.jsonl", rows, ["--weights-resident", "0", "--batch", "8", "--batches", "1"])
-    codes = [job.meets(f"seed={seed},read.flip=1/{q}", (7,)).code for q in (2, 8) for seed in seeds(a, 4, 25)]
-    count(tally, "flips of weights", codes, 0, 7)
-
-
 def recomputed(done):
     return done.err.count("will be computed again")
-
-
-def kv_flips(tally, place, a):
-    """A page that is not what was written is read again, and then its row is computed again."""
-    for flags in (KV_ONLY, [*KV_ONLY, *H2O]):
-        job, n, codes = Job(tally, place, "in.jsonl", job_rows(24, 13), flags), 0, []
-        for q in (7, 40):
-            for seed in seeds(a, 3, 10):
-                done = job.meets(f"seed={seed},read.flip=1/{q}", (7,))
-                codes.append(done.code)
-                n += recomputed(done) if done.code == 0 else 0
-        count(tally, "flips of KV pages", codes, 0)
-        tally.check(n > 0, "flips of KV pages: no row was computed again")
-        print(f"flips of KV pages: {n} rows computed again", flush=True)
-
-
-def hidden_flips(tally, place, a):
-    """Hidden states have checksums too."""
-    job = Job(tally, place, "in.jsonl", job_rows(24, 14), HIDDEN_ONLY)
-    codes = [job.meets(f"seed={seed},read.flip=1/{q}", (7,)).code for q in (4, 100) for seed in seeds(a, 2, 10)]
-    count(tally, "flips of hidden states", codes, 7)
-
-
-def embedding_flips(tally, place, a):
-    """Rows of the embedding are read one by one, and checked one by one."""
-    rows = [dict(r, max_tokens=1) for r in job_rows(8, 15)]  # one pass: later reads of layers are checked once in 16
-    job = Job(tally, place, "in.jsonl", rows, ["--weights-resident", "6", "--batch", "4", "--batches", "2"])
-    codes = []
-    for q in (2, 30):
-        for seed in seeds(a, 2, 10):
-            codes.append(job.meets(f"seed={seed},read.flip=1/{q}", (7,)).code)
-    count(tally, "flips of embedding rows", codes)
 
 
 def read_errors(tally, place, a):
@@ -228,5 +188,4 @@ def codec_flips(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (harmless, weight_flips, kv_flips, hidden_flips, embedding_flips, read_errors,
-                                       write_errors, damaged_packs, codec_flips)))
+    sys.exit(trial.run_parts(__doc__, (harmless, read_errors, write_errors, damaged_packs, codec_flips)))
