@@ -3,8 +3,7 @@
 
 Faults from a seed (SLUICE_FAULT, offload/ring_fault.c) and packs damaged on the disk. What heals ends with
 the bytes of a run without faults; what does not ends with one line, an exit code, and a job that resumes.
-Weights that are streamed again and again are checked at their first read and one time in 16 after it, so
-flips of them are injected into jobs of one pass here. Standard library only.
+Reads that bring wrong bytes are verify_test's. Standard library only.
 """
 import os
 import random
@@ -21,7 +20,6 @@ SETTINGS = {
     "h2o, all on disk": [*ALL_ON_DISK, *H2O, "--batch", "3", "--batches", "4"],
 }
 KV_ONLY = ["--percent", "0", "100", "0", "0", "0", "100", "--batch", "4", "--batches", "3"]
-HIDDEN_ONLY = ["--percent", "0", "100", "0", "100", "0", "0", "--batch", "4", "--batches", "4"]
 
 
 class Job:

@@ -322,6 +322,32 @@ static void test_one_bad_segment(void **state)
     }
 }
 
+/* Segments that lie side by side in memory or in the place alone do not travel together; those that
+ * do come right at the first read. */
+static void test_neighbours(void **state)
+{
+    (void)state;
+    enum { PAGES = 48, PAGE = 4096 };
+    for (int k = kinds_first(); k < 2; k++)
+        for (int gap = 0; gap < 4; gap++) { // none, in the place, in memory, in both
+            int fd;
+            struct mover *m = mover_make(KINDS[k], 4, NULL, &fd);
+            struct segment s[PAGES];
+            for (int i = 0; i < PAGES; i++)
+                s[i] = of_data((int64_t)i * PAGE * (gap & 1 ? 2 : 1), PAGE,
+                               scratch + (int64_t)i * PAGE * (gap & 2 ? 3 : 1));
+            struct ticket t = {.segments = s, .n_segments = PAGES};
+            mover_submit(m, &t);
+            assert_int_equal(mover_wait(m, &t), OK);
+            for (int i = 0; i < PAGES; i++)
+                assert_memory_equal(s[i].buf, model + s[i].offset, PAGE);
+            struct mover_repairs repairs;
+            mover_repairs(m, &repairs);
+            assert_int_equal(repairs.repaired + repairs.bad, 0);
+            mover_end(m, fd);
+        }
+}
+
 /* What a write did to the file is seen by the read of it, for every kind; one that failed is told
  * by mover_failed() even if nobody waits for it. */
 static void test_bad_writes(void **state)

@@ -120,6 +120,8 @@ fault("a failed write is nobody's affair", "offload/mover.c",
       "if (t->write || ring_lost(m->ring))", "if (ring_lost(m->ring))", "mover_test")
 fault("neighbours travel together that are none", "offload/mover.c",
       "s[n].offset == s[0].offset + *n_bytes &&", "s[n].offset >= s[0].offset + *n_bytes &&", "mover_test")
+fault("neighbours in the place travel together, wherever they go", "offload/mover.c",
+      "s[n].buf == (void *)((uint8_t *)s[0].buf + *n_bytes))", "1)", "mover_test")
 fault("the earliest due does not go first", "offload/mover.c",
       "while (*at && (*at)->due <= t->due)", "while (*at && (*at)->due >= t->due)", "mover_test")
 fault("`after` is forgotten", "offload/mover.c",
