@@ -98,7 +98,7 @@ class Tree:
         self.baseline = {}
 
     def make(self, targets, log):
-        return run(["make", "-j1", "CUDA=0", *sorted(set(targets))], self.folder, 1800, log) == 0
+        return run(["make", "-j1", "CUDA=0", "WARN=-w", *sorted(set(targets))], self.folder, 1800, log) == 0
 
     def write(self, file, text):
         with open(os.path.join(self.folder, file), "w", encoding="utf-8") as f:
