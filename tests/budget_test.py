@@ -109,7 +109,7 @@ def first_use(tally, place, a):
 def long_lines(tally, place, a):
     """Long rows and many rows are counted."""
     r = random.Random(a.seed)
-    rows = job_rows(20, 23)
+    rows = job_rows(20, 23, prompt_max=32)  # none is so long that it would be left out instead
     for k in (3, 11):
         rows[k]["user"] = "x" * (4 << 20)  # read, and ignored
     args = ["run", "-m", place.model, "-i", place.rows("long.jsonl", rows), "--progress", "none"]
