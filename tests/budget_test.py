@@ -109,9 +109,9 @@ def first_use(tally, place, a):
 def long_lines(tally, place, a):
     """Long rows and many rows are counted."""
     r = random.Random(a.seed)
-    rows = job_rows(20, 23, prompt_max=32)  # none is so long that it would be left out instead
-    for k in (3, 11):
-        rows[k]["user"] = "x" * (4 << 20)  # read, and ignored
+    rows = job_rows(20, 23, prompt_max=32)
+    for k in (3, 11):  # what makes it tight is not left out for its prompt; user is read, and ignored
+        rows[k].update(user="x" * (4 << 20), prompt_token_ids=[7])
     args = ["run", "-m", place.model, "-i", place.rows("long.jsonl", rows), "--progress", "none"]
     got = fits_or_says(tally, "lines of 4 MiB", place, args, "--mem-ram", 40)
     if got:

@@ -188,7 +188,7 @@ fault("ties between lanes: the youngest goes", "kernels/cpu/attend_forced_evict.
       "(lanes.key[i] > key || (lanes.key[i] == key && lanes.pos[i] < best.pos))", "attend_test")
 fault("ties of a prompt's ranks: the youngest goes", "policy/evict.h",
       "return rank_a < rank_b || (rank_a == rank_b && pos_a < pos_b);",
-      "return rank_a < rank_b || (rank_a == rank_b && pos_a > pos_b);", "prompt_test")
+      "return rank_a < rank_b || (rank_a == rank_b && pos_a > pos_b);", "plan_test")
 fault("one recent position too few is protected", "policy/evict.h",
       "return pos < row->sink || pos > now - row->recent;", "return pos < row->sink || pos > now - row->recent + 1;",
       "prompt_test", "attend_test")
