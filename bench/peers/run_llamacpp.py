@@ -10,7 +10,9 @@ import glob
 import os
 import re
 import subprocess
+import sys
 import tempfile
+import time
 
 import peer
 
@@ -79,16 +81,19 @@ def main():
         with open(rows, "w", encoding="utf-8") as f:
             print(len(job.prompts), job.n_new, file=f)
             f.writelines(f"{len(ids)} {' '.join(map(str, ids))}\n" for ids in job.prompts)
-        done = peer.run(peer.limited(a, [binary, path, rows, out, a.batch, a.threads, a.ubatch, a.kv,
-                                         int(a.repack == "auto")]), stdout=subprocess.PIPE, text=True)
+        begin = time.monotonic()
+        done = subprocess.run(peer.limited(a, [binary, path, rows, out, a.batch, a.threads, a.ubatch, a.kv,
+                                               int(a.repack == "auto"), int(a.warm)]), stdout=subprocess.PIPE, text=True)
+        whole_s = time.monotonic() - begin
+        if done.returncode:
+            sys.exit(128 - done.returncode if done.returncode < 0 else done.returncode)
         with open(out, encoding="utf-8") as f:
             tokens = [[int(word) for word in line.split()] for line in f]
     figures = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     peer.say("peers: llama.cpp:", figures["system"])
-    decode_s = float(figures["decode_s"])
-    peer.emit(a, job, tokens, "llama.cpp", version(), float(figures["seconds"]), int(figures["peak_rss_kib"]) / 1024,
-              load_s=float(figures["load_s"]), prefill_s=float(figures["prefill_s"]),
-              decode_tok_s=len(tokens) * (job.n_new - 1) / decode_s if decode_s > 0 else 0)
+    peer.emit(a, job, tokens, "llama.cpp", version(), float(figures["seconds"]), whole_s, float(figures["load_s"]),
+              int(figures["peak_rss_kib"]) / 1024, shares="off",
+              compute="bf16" if a.format == "bf16" else "int8", prefill_s=float(figures["prefill_s"]))
 
 
 if __name__ == "__main__":
