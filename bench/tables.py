@@ -195,7 +195,7 @@ def h2o(found):
         line = [case]
         for s in found:
             mine, base = s.good(case=case), s.good(case=case.split(", ")[0] + ", KV full, in RAM")
-            line += [spread(r["steady_tok_s"] for r in mine) or status_of(s, {"case": case}),
+            line += [spread(r["steady_tok_s"] for r in mine) or (status_of(s, {"case": case}) if not mine else "none yet"),
                      f"{median(mine, 'batch'):.0f}", times(mine, base, "steady_tok_s"),
                      "/".join(sorted({r["bound"] for r in mine}))]
         lines.append(line)

@@ -16,6 +16,7 @@ import peer
 
 ENGINES = {"sluice": "sluice", "llamacpp": "llama.cpp", "openvino": "openvino-genai", "accelerate": "accelerate",
            "ctranslate2": "ctranslate2"}
+FIRST_FORMAT = {"sluice": "q4_1", "llamacpp": "q4_0", "openvino": "q4_1", "accelerate": "bf16", "ctranslate2": "int8"}
 LARGE = ("accelerate", "ctranslate2")  # installed only when asked for: torch takes 5 GB
 FIRST_IDS, VOCAB = 100, 49152  # below stand the special tokens
 STATUS = {124: "timeout", 125: "no control group", 137: "killed for memory"}
@@ -73,6 +74,7 @@ class Engine:
         self.files = []
 
     def command(self, more=(), best=None):
+        """The words that run it; `more` stands before a `--`, behind which flags are the engine's own."""
         words = [sys.executable, os.path.join(peer.HERE, f"run_{self.name}.py"), *more, *self.flags]
         for flag, value in (self.best if best is None else best).items():
             words += [flag, str(value)]
@@ -80,6 +82,18 @@ class Engine:
 
     def label(self, best=None):
         return shlex.join([self.name, *self.command(best=best)[2:]])
+
+    def known(self):
+        """What a row says that is the same however the run ends."""
+        words = self.flags + self.own
+
+        def value(flag, default):
+            return words[words.index(flag) + 1] if flag in words else default
+        weights = value("--format", FIRST_FORMAT[self.name])
+        if self.name == "sluice":
+            return {"weights": weights, "compute": value("--compute", "bf16"), "shares": value("--share-prefixes", "on")}
+        compute = "int8" if self.name in ("llamacpp", "openvino") and weights != "bf16" else weights
+        return {"weights": weights, "compute": compute, "shares": value("--prefix-caching", "off")}
 
     def installed(self):
         return self.name not in LARGE or os.path.exists(os.path.join(peer.ROOT, self.name, "ready"))
@@ -118,5 +132,5 @@ class Engine:
                     os.killpg(child.pid, signal.SIGKILL)
                     child.wait()
         if code:
-            return {"status": STATUS.get(code, f"ended with {code}")}
-        return {**json.loads(text.splitlines()[-1]), "status": "ok"}
+            return {**self.known(), "status": STATUS.get(code, f"ended with {code}")}
+        return {**json.loads(text.splitlines()[-1]), **self.known(), "status": "ok"}

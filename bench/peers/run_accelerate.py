@@ -66,7 +66,7 @@ def main():
                 out[r] = ids
         end = time.monotonic()
     peer.emit(a, job, out, "accelerate", peer.version_of("accelerate"), end - start, end - begin, load_s,
-              peer.peak_rss_mib(), shares="off", compute="bf16")
+              peer.peak_rss_mib())
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def main():
     end = time.monotonic()
     out = [[int(i) for i in r.sequences_ids[0]] for r in results]
     peer.emit(a, job, out, "ctranslate2", peer.version_of("ctranslate2"), end - start, end - begin, load_s,
-              peer.peak_rss_mib(), shares="off", compute=a.format)
+              peer.peak_rss_mib())
 
 
 if __name__ == "__main__":

@@ -92,8 +92,7 @@ def main():
     figures = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     peer.say("peers: llama.cpp:", figures["system"])
     peer.emit(a, job, tokens, "llama.cpp", version(), float(figures["seconds"]), whole_s, float(figures["load_s"]),
-              int(figures["peak_rss_kib"]) / 1024, shares="off",
-              compute="bf16" if a.format == "bf16" else "int8", prefill_s=float(figures["prefill_s"]))
+              int(figures["peak_rss_kib"]) / 1024, prefill_s=float(figures["prefill_s"]))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def main():
     end = time.monotonic()
     out = [[int(i) for i in r.m_generation_ids[0]] for r in results]
     peer.emit(a, job, out, "openvino-genai", peer.version_of("openvino"), end - start,
-              end - begin, load_s, peer.peak_rss_mib(), shares=a.prefix_caching, compute="int8")
+              end - begin, load_s, peer.peak_rss_mib())
 
 
 if __name__ == "__main__":

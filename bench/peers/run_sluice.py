@@ -46,20 +46,15 @@ def run_measured(command, good):
     return seconds, used.ru_maxrss / 1024
 
 
-def flag_of(flags, name, default):
-    return flags[flags.index(name) + 1] if name in flags else default
-
-
 def lane(s, name):
     return next((x for x in s["lanes"] if x["name"] == name), {})
 
 
-def more_of(s, a):
+def more_of(s):
     """What sluice knows of a run beside its clocks."""
     read, cpu = lane(s, "nvme-read"), lane(s, "cpu")
     return {
-        "shares": flag_of(a.flags, "--share-prefixes", "on"), "compute": flag_of(a.flags, "--compute", "bf16"),
-        "shared_prompt_tokens": s["shared_prompt_tokens"], "passes": s["passes"], "rows_live": a.batch,
+        "shared_prompt_tokens": s["shared_prompt_tokens"], "passes": s["passes"],
         "steady_tok_s": s["steady_output_tokens_per_s"], "done_tokens": s["output_tokens"],
         "predicted_s": s["predicted_elapsed_s"], "roof_fraction": s["roofline_fraction"],
         "roof_rates": s["roofline_rates"], "bound": s["bound"], "disk_gb_s": read.get("bytes_per_s", 0) / 1e9,
@@ -76,7 +71,10 @@ def main():
     if a.format not in WEIGHTS:
         p.error(f"--format: one of {' '.join(WEIGHTS)}")
     pack = pack_path(a.sluice, a)
-    if a.prepare:
+    if a.prepare:  # probes too, so that no run has to
+        compute = a.flags[a.flags.index("--compute") + 1] if "--compute" in a.flags else "bf16"
+        peer.run([a.sluice, "plan", "-m", pack, "--prompt-len", 8, "--gen-len", 1, "--num-prompts", 1, "--threads",
+                  a.threads, "--compute", compute, "-q"])
         print(pack)
         return
     job = peer.Job(a.job)
@@ -96,7 +94,7 @@ def main():
                 tokens = [json.loads(line)["token_ids"] for line in f]
     a.batch = s["plan"]["batch"] * s["plan"]["batches"]
     peer.emit(a, job, tokens, "sluice", s["version"], s["elapsed_s"], whole_s, s["startup_s"], peak_mib,
-              **more_of(s, a))
+              **more_of(s))
 
 
 if __name__ == "__main__":
