@@ -62,7 +62,7 @@ def ram(bench):
     rows, n_new = a.rows or 64, a.new or 64
     a.search_new = a.search_new or n_new
     prompts = jobs.chat_ids(a.sluice, rows)
-    llama = {"--batch": [64, 32, 16], "--ubatch": [512, 256, 1024, 2048], "--kv": ["split", "unified"]}
+    llama = {"--repack": ["auto", "keep"], "--batch": [64, 32, 16], "--ubatch": [512, 256, 1024, 2048], "--kv": ["split", "unified"]}
     openvino = {"--tokens-a-step": [1024, 256, 512, 2048], "--batch": [64, 32]}
     engines = [*sharing("q4_1"), *sharing("q8", "--compute int8"),
                *[Engine("openvino", f"--format {f} --prefix-caching {way}", space=dict(openvino))

@@ -5,10 +5,12 @@ Sources are those inside the sdist of llama-cpp-python, built here with GGML_NAT
 llamacpp_job.cpp over its library: our token ids, greedy, end-of-text ignored. Weights are mmap'd, so a
 file larger than memory streams through the page cache. --repack keep takes the formats that the library
 would rearrange (a second copy in RAM) straight from the map: q8_0 of llama-3b needs it under a small limit.
+$SLUICE_LLAMACPP_CMAKE are more flags of its build: where a hypervisor shows AMX that does not work, auto dies (139, 132).
 """
 import glob
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ import peer
 PLACE = os.path.join(peer.ROOT, "llamacpp")
 SOURCE = os.path.join(PLACE, "src/vendor/llama.cpp")
 TARGETS = ["llama", "llama-quantize"]
+MORE = os.environ.get("SLUICE_LLAMACPP_CMAKE", "")
 
 
 def fetch():
@@ -41,7 +44,7 @@ def build():
         fetch()
         peer.run(["cmake", "-S", SOURCE, "-B", place, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON",
                   "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_SERVER=OFF",
-                  "-DLLAMA_OPENSSL=OFF"])
+                  "-DLLAMA_OPENSSL=OFF", *shlex.split(MORE)])
         peer.run(["nice", "-n", "10", "cmake", "--build", place, "-j1", "--target", *TARGETS])
         with open(ready, "w", encoding="utf-8") as f:
             f.write(peer.version_of("llamacpp") + "\n")
@@ -62,7 +65,7 @@ def job_binary():
 def version():
     with open(os.path.join(SOURCE, "CMakeLists.txt"), encoding="utf-8") as f:
         numbers = re.findall(r"set\(LLAMA_VERSION_(?:MAJOR|MINOR|PATCH)\s+(\d+)\)", f.read())
-    return f"{'.'.join(numbers)} (llama-cpp-python {peer.version_of('llamacpp')})"
+    return f"{'.'.join(numbers)} (llama-cpp-python {peer.version_of('llamacpp')}{' ' + MORE if MORE else ''})"
 
 
 def main():
