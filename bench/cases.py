@@ -164,8 +164,8 @@ def budget_engine(name, fmt, budget_mib, longest):
                       (" --compute int8" if fmt == "q8" else ""))
     fit = [b for b in BATCHES if b * longest * KV_BYTES <= budget_mib * peer.MIB * 2 / 3] or BATCHES[-1:]
     large = budget_mib >= 256
-    return Engine(name, f"--format {fmt} --repack {'auto' if large else 'keep'}",
-                  space={"--batch": fit[:3 if large else 2], "--ubatch": [512, 64] if large else [64, 512],
+    return Engine(name, f"--format {fmt}",
+                  space={"--repack": ["auto", "keep"] if large else ["keep"], "--batch": fit[:3 if large else 2], "--ubatch": [512, 64] if large else [64, 512],
                          "--kv": ["split", "unified"]})
 
 
@@ -184,14 +184,14 @@ def budget(bench):
     for e, mib in zip(engines, sizes):
         e.case = str(mib)
     job = f"{rows} chat prompts, {sum(map(len, prompts))} tokens, {n_new} new each, {SMALL}"
-    bench.open(COLUMNS, job=f"{job}; every run")
-    tries, place = bench.results, a.output
-    tries.path = f"{os.path.splitext(place)[0]}.runs.csv"
+    runs = f"{os.path.splitext(a.output)[0]}.runs.csv"
+    bench.open(COLUMNS, runs, job=f"{job}; every run")
     done = bench.in_turns(engines, lambda e, best, n: bench.job(prompts, n, f"budget{n}"), n_new,
                           lambda e: {"mib": int(e.case), "cold": True})
+    bench.results.close()
     named = ["engine", "format", "budget_mib", "batch", "tok_s", "tok_s_min", "tok_s_max", "whole_tok_s", "runs",
              "peak_rss_mib", "status", "flags"]
-    bench.open(named, job=f"{job}; output tokens/s, medians; every run and try is in {os.path.basename(tries.path)}")
+    bench.open(named, job=f"{job}; output tokens/s, medians; every run and try is in {os.path.basename(runs)}")
     for e in engines:
         mine = [r for r in done if r["case"] == e.case and r["flags"] == e.label()]
         good = [r for r in mine if r["status"] == "ok"]
@@ -203,8 +203,6 @@ def budget(bench):
                        whole_tok_s=statistics.median(r["whole_tok_s"] for r in good), batch=good[-1]["batch"],
                        peak_rss_mib=max(r["peak_rss_mib"] for r in good))
         bench.results.add(row)
-    tries.file.close()
-    os.replace(f"{place}.runs.part", tries.path)
 
 
 # ---- batches ----

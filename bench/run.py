@@ -53,8 +53,8 @@ class Bench:
             lines["note"] = a.note
         return lines
 
-    def open(self, columns, **more):
-        self.results = conditions.Results(self.a.output, self.head(**more), columns)
+    def open(self, columns, output=None, **more):
+        self.results = conditions.Results(output or self.a.output, self.head(**more), columns)
 
     def idle(self):
         """The check before a run: columns of its row."""

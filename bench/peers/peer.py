@@ -74,7 +74,7 @@ def model_path(model, kind):
 
 def arguments(about, formats, batch):
     p = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--job", help="JSONL: prompt_token_ids and max_tokens of each row (side_by_side.py writes it)")
+    p.add_argument("--job", help="JSONL: prompt_token_ids and max_tokens of each row (jobs.job_write makes it)")
     p.add_argument("--model", default="smollm2", help="smollm2, llama-3b, or a path [smollm2]")
     p.add_argument("--format", default=formats[0], help=f"{' '.join(formats)} [{formats[0]}]")
     p.add_argument("--batch", type=int, default=batch, help=f"rows computed together [{batch}]")
