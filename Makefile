@@ -191,13 +191,18 @@ goldens: $(GOLDENV)/ready
 	$(Q)$(GOLDENV)/bin/python tests/goldens/make.py \
 	    $(if $(SMOLLM2),--smollm2 $(SMOLLM2) --prompts $(PROMPTS) --text $(TEXT))
 
-# The README's plots and table of ops, out of bench/results/*.csv (needs gnuplot).
-plots: bench/plots/budget.svg bench/plots/batch.svg bench/plots/roofline.svg
-	$(Q)bench/ops_table.py --write README.md
+# A table of the README, measured on this machine: idle, committed, as root where disk or memory is held
+# (bench/run.py --help; ARGS= are its flags). Then into the README.
+BENCHES := ram streamed h2o formats budget batch ops libraries quality start
+$(BENCHES:%=bench-%):
+	$(Q)bench/run.py $(@:bench-%=%) $(ARGS)
+	$(Q)bench/tables.py --write README.md $(@:bench-%=%)
 
-bench/plots/%.svg: bench/plots/%.gp bench/plots/style.gp $(wildcard bench/results/*.csv)
-	$(call say,PLOT,$@)
-	$(Q)gnuplot $< >$@.part && mv $@.part $@
+# The README's tables and plots, out of bench/results/*.csv (plots need gnuplot).
+tables:
+	$(Q)bench/tables.py --write README.md
+plots:
+	$(Q)bench/tables.py --write README.md --plots
 
 clean:
 	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so
@@ -205,5 +210,5 @@ clean:
 -include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d)
 .PHONY: all tools tests deps demo-deps check-deps check asan powercut mutants fuzz fuzzers tsan tidy format demo goldens \
-        plots clean
+        tables plots clean $(BENCHES:%=bench-%)
 .SECONDARY:

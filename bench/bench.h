@@ -53,18 +53,30 @@ struct bench_roof {
     double flops, ram; // per second
 };
 
-struct bench_run {
-    struct bench_table *table;
-    const struct bench_roof *roof;
-    const char *only; // NULL: all ops
-    int runs;
+#define BENCH_CASES_MAX 1024
+
+/* Cases take turns: all are measured once, then all again, so that a slow moment of the machine
+ * hits a turn of many cases and not all turns of one. The n-th case of every turn is the same. */
+struct bench_turns {
+    double *seconds, *least_s; // owned; [BENCH_CASES_MAX][n_turns]
+    int n_turns, turn, at;     // `at`: the case that comes next
 };
 
-/* One op at one shape, measured. */
+struct bench_run {
+    struct bench_table *table;
+    struct bench_turns *turns;
+    const struct bench_roof *roof;
+    const char *only; // NULL: all ops
+};
+
+/* One op at one shape, measured in this turn. */
 struct bench_result {
     const char *op, *model, *shape;
     double flops, bytes, seconds; // of one call
+    double ram;                   // bytes per second that bound it; 0: those of the run's roof
+    int pairs; // 1: seconds are what a call takes longer than another one; no roof
 };
+/* Keeps the figures of the turn; the last one makes the row: medians, the least and the most. */
 enum err bench_result(const struct bench_run *run, const struct bench_result *r);
 
 /* What reads weights, at the shapes of one model. */
@@ -75,11 +87,10 @@ enum err bench_decode(const struct bench_run *run, const struct ops *ops,
 
 /* attend_forced at the shape of one model: rows whose KV comes from RAM. */
 struct bench_forced {
-    struct bench_table *table;
+    const struct bench_run *run;
     const struct ops *ops;
     const char *model; // its name in the table
-    int n_heads, n_kv_heads, head_dim, runs;
-    double roof_flops; // per second
+    int n_heads, n_kv_heads, head_dim;
 };
 enum err bench_forced(const struct bench_forced *c);
 

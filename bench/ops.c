@@ -3,13 +3,15 @@
  *
  * Owns: the shapes, and what each op but matmul, decode (bench/ops_matmul.c) and attend_forced
  * (bench/ops_forced.c) needs in FLOPs and bytes. Refuses: checking results (ops_test). A newcomer
- * would miss: `peak` is the share of the register-only rate, `roof` is the least time that FLOPs at
- * the register-only rate or bytes at the RAM rate allow, over the time taken; small operands come
- * from caches and may show more than 1. */
+ * would miss: cases take turns (struct bench_turns), so rows appear in the last one; `peak` is the
+ * share of the register-only rate, `roof` is the least time that FLOPs at the register-only rate or
+ * bytes at the RAM rate allow, over the time taken; small operands come from caches and may show
+ * more than 1. */
 #include "bench/bench.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/run.h"
@@ -128,22 +130,18 @@ struct bench_case {
     const void *args;
 };
 
-/* Seconds of one call: the median over runs of the mean of a window. */
-static double case_seconds(struct operands *o, const struct bench_case *b, int runs)
+/* Seconds of one call: the mean of a window. */
+static double case_seconds(struct operands *o, const struct bench_case *b)
 {
-    double times[BENCH_RUNS_MAX];
+    int n = 0;
     b->call(o, b->args);
-    for (int i = 0; i < runs; i++) {
-        int64_t start_ns = clock_ns(), now_ns;
-        int n = 0;
-        do {
-            b->call(o, b->args);
-            n++;
-            now_ns = clock_ns();
-        } while ((double)(now_ns - start_ns) < BENCH_WINDOW_S * 1e9);
-        times[i] = (double)(now_ns - start_ns) * 1e-9 / n;
-    }
-    return bench_median(times, runs);
+    int64_t start_ns = clock_ns(), now_ns;
+    do {
+        b->call(o, b->args);
+        n++;
+        now_ns = clock_ns();
+    } while ((double)(now_ns - start_ns) < BENCH_WINDOW_S * 1e9);
+    return (double)(now_ns - start_ns) * 1e-9 / n;
 }
 
 static enum err case_run(const struct bench_run *run, struct operands *o,
@@ -156,7 +154,7 @@ static enum err case_run(const struct bench_run *run, struct operands *o,
                                   .shape = b->shape,
                                   .flops = b->flops,
                                   .bytes = b->bytes,
-                                  .seconds = case_seconds(o, b, run->runs)};
+                                  .seconds = case_seconds(o, b)};
     return bench_result(run, &result);
 }
 
@@ -256,14 +254,12 @@ static enum err bench_attend_forced(const struct bench_run *run, const struct op
     const struct bench_model *m = o->model;
     if (run->only && strcmp(run->only, "attend_forced") != 0)
         return OK;
-    return bench_forced(&(struct bench_forced){.table = run->table,
+    return bench_forced(&(struct bench_forced){.run = run,
                                                .ops = o->ops,
                                                .model = m->name,
                                                .n_heads = m->n_heads,
                                                .n_kv_heads = m->n_kv_heads,
-                                               .head_dim = m->head_dim,
-                                               .runs = run->runs,
-                                               .roof_flops = run->roof->flops});
+                                               .head_dim = m->head_dim});
 }
 
 static enum err bench_keep_and_head(const struct bench_run *run, struct operands *o)
@@ -379,14 +375,36 @@ static enum err model_read(struct bench_model *m, const struct config *c)
 static enum err run_models(const struct bench_run *run, const struct config *c,
                            const struct ops *ops)
 {
+    const struct bench_model *list = models;
+    struct bench_turns *t = run->turns;
     struct bench_model one;
+    int n = sizeof models / sizeof models[0];
     if (c->model) {
         TRY(model_read(&one, c));
-        return bench_model_run(run, ops, &one);
+        list = &one;
+        n = 1;
     }
-    for (int i = 0; i < (int)(sizeof models / sizeof models[0]); i++)
-        TRY(bench_model_run(run, ops, &models[i]));
+    for (t->turn = 0; t->turn < t->n_turns; t->turn++) {
+        log_line(LOG_INFO, "bench ops: turn %d of %d", t->turn + 1, t->n_turns);
+        t->at = 0;
+        for (int i = 0; i < n; i++)
+            TRY(bench_model_run(run, ops, &list[i]));
+    }
     return OK;
+}
+
+static enum err turns_open(struct bench_turns *t, int n_turns)
+{
+    *t = (struct bench_turns){.n_turns = n_turns};
+    t->seconds = calloc((size_t)BENCH_CASES_MAX * (size_t)n_turns, sizeof *t->seconds);
+    t->least_s = calloc((size_t)BENCH_CASES_MAX * (size_t)n_turns, sizeof *t->least_s);
+    return t->seconds && t->least_s ? OK : fail(ERR_FIT, "memory: figures of the benchmark");
+}
+
+static void turns_close(struct bench_turns *t)
+{
+    free(t->seconds);
+    free(t->least_s);
 }
 
 /* Looks at the machine and measures its roofs; the head of the table tells. */
@@ -416,9 +434,13 @@ enum err bench_ops(const struct config *c)
     TRY(check_only(only));
     bench_table_open(&t, c); // before the threads, which bind this one to a core
     enum err err = setup(&s, &roof, &t, c);
-    struct bench_run run = {&t, &roof, only, bench_runs(c)};
+    struct bench_turns turns = {0};
+    struct bench_run run = {&t, &turns, &roof, only};
+    if (err == OK)
+        err = turns_open(&turns, bench_runs(c));
     if (err == OK)
         err = run_models(&run, c, &s.ops);
+    turns_close(&turns);
     compute_close(&s);
     enum err closed = bench_table_close(&t);
     return err != OK ? err : closed;

@@ -16,7 +16,7 @@
 
 #define ROWS       64
 #define POOL_BYTES ((int64_t)256 << 20)
-#define CALLS      5 // of each case per run; the fastest counts
+#define CALLS      5 // of each case per turn; the fastest counts
 
 struct forced_bench {
     const struct bench_forced *c;
@@ -174,18 +174,15 @@ static enum err case_row(const struct forced_bench *b, int policy, double s)
 {
     const struct bench_forced *c = b->c;
     char shape[64];
-    double flops = 4.0 * ROWS * b->slots * c->n_heads * c->head_dim;
-    double bytes = 2.0 * ROWS / KV_PAGE_SLOTS *
-                   ((b->slots - b->ring_slots) * (double)b->layout.v_offset +
-                    b->ring_slots * (double)b->ring.v_offset);
-    double by_flops = flops / c->roof_flops, by_bytes = bytes / b->roof;
     snprintf(shape, sizeof shape, "%d rows x %d %s %s", ROWS, b->slots, kv_format_name(b->format),
              evict_policy_name(policy));
-    return bench_row(c->table, json_pack("{ss ss ss sf sf sf sf ss}", "op", "attend_forced",
-                                         "model", c->model, "shape", shape, "us", s * 1e6,
-                                         "gflop_s", flops / s * 1e-9, "gb_s", bytes / s * 1e-9,
-                                         "roof", (by_flops > by_bytes ? by_flops : by_bytes) / s,
-                                         "bound", by_flops > by_bytes ? "flops" : "ram"));
+    struct bench_result r = {
+        .op = "attend_forced", .model = c->model, .shape = shape, .seconds = s, .ram = b->roof};
+    r.flops = 4.0 * ROWS * b->slots * c->n_heads * c->head_dim;
+    r.bytes = 2.0 * ROWS / KV_PAGE_SLOTS *
+              ((b->slots - b->ring_slots) * (double)b->layout.v_offset +
+               b->ring_slots * (double)b->ring.v_offset);
+    return bench_result(c->run, &r);
 }
 
 /* What scores and the choice of victims take beside attention: the median difference of calls in
@@ -195,10 +192,11 @@ static enum err scores_row(const struct forced_bench *b, double *extra, int n)
     char shape[64];
     snprintf(shape, sizeof shape, "%d rows x %d %s scores", ROWS, b->slots,
              kv_format_name(b->format));
-    return bench_row(b->c->table,
-                     json_pack("{ss ss ss sf sf sf sf ss}", "op", "attend_forced", "model",
-                               b->c->model, "shape", shape, "us", bench_median(extra, n) * 1e6,
-                               "gflop_s", 0.0, "gb_s", 0.0, "roof", 0.0, "bound", "pairs"));
+    return bench_result(b->c->run, &(struct bench_result){.op = "attend_forced",
+                                                          .model = b->c->model,
+                                                          .shape = shape,
+                                                          .seconds = bench_median(extra, n),
+                                                          .pairs = 1});
 }
 
 static double read_bytes(const struct forced_bench *b)
@@ -209,15 +207,15 @@ static double read_bytes(const struct forced_bench *b)
 /* What the pages allow. */
 static enum err read_row(const struct forced_bench *b, double s)
 {
-    const struct bench_forced *c = b->c;
     char shape[64];
-    double bytes = read_bytes(b);
     snprintf(shape, sizeof shape, "%d rows x %d %s read", ROWS, b->slots,
              kv_format_name(b->format));
-    return bench_row(c->table,
-                     json_pack("{ss ss ss sf sf sf sf ss}", "op", "attend_forced", "model",
-                               c->model, "shape", shape, "us", s * 1e6, "gflop_s", 0.0, "gb_s",
-                               bytes / s * 1e-9, "roof", bytes / b->roof / s, "bound", "ram"));
+    return bench_result(b->c->run, &(struct bench_result){.op = "attend_forced",
+                                                          .model = b->c->model,
+                                                          .shape = shape,
+                                                          .bytes = read_bytes(b),
+                                                          .seconds = s,
+                                                          .ram = b->roof});
 }
 
 static enum err run_slots(const struct bench_forced *c, enum kv_format format, int slots)
@@ -240,8 +238,8 @@ static enum err run_slots(const struct bench_forced *c, enum kv_format format, i
     if (b.ring_slots > 0)
         fill_rings(&b);
     double best[2] = {1e9, 1e9}, best_read = 1e9, best_line = 1e9;
-    double extra[BENCH_RUNS_MAX * CALLS] = {0};
-    for (int i = 0; i < c->runs * CALLS; i++) { // in turn, so that a slow moment hits all
+    double extra[CALLS] = {0};
+    for (int i = 0; i < CALLS; i++) { // in turn, so that a slow moment hits all
         double line = read_seconds(&b, 1), read = read_seconds(&b, 0);
         best_line = line < best_line ? line : best_line;
         best_read = read < best_read ? read : best_read;
@@ -256,7 +254,7 @@ static enum err run_slots(const struct bench_forced *c, enum kv_format format, i
     for (int p = 0; p < 2 && err == OK; p++)
         err = case_row(&b, policies[p], best[p]);
     if (err == OK)
-        err = scores_row(&b, extra, c->runs * CALLS);
+        err = scores_row(&b, extra, CALLS);
     arena_close(&arena);
     return err;
 }

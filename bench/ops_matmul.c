@@ -15,13 +15,26 @@
 
 enum err bench_result(const struct bench_run *run, const struct bench_result *r)
 {
-    double by_flops = r->flops / run->roof->flops, by_bytes = r->bytes / run->roof->ram;
-    double least_s = by_flops > by_bytes ? by_flops : by_bytes, s = r->seconds;
+    struct bench_turns *t = run->turns;
+    const double by_flops = r->flops / run->roof->flops;
+    const double by_bytes = r->bytes / (r->ram > 0 ? r->ram : run->roof->ram);
+    CHECK(t->at < BENCH_CASES_MAX && t->turn < t->n_turns);
+    double *seconds = t->seconds + (ptrdiff_t)t->at * t->n_turns;
+    double *least_s = t->least_s + (ptrdiff_t)t->at * t->n_turns;
+    seconds[t->turn] = r->seconds;
+    least_s[t->turn] = by_flops > by_bytes ? by_flops : by_bytes;
+    t->at++;
+    if (t->turn + 1 < t->n_turns)
+        return OK;
+    const double s = bench_median(seconds, t->n_turns), least = bench_median(least_s, t->n_turns);
+    const char *bound = r->pairs ? "pairs" : by_flops > by_bytes ? "flops" : "ram";
+    const double per_s = r->pairs ? 0 : 1 / s; // a difference has no rate
     return bench_row(run->table,
-                     json_pack("{ss ss ss sf sf sf sf sf ss}", "op", r->op, "model", r->model,
-                               "shape", r->shape, "us", s * 1e6, "gflop_s", r->flops / s * 1e-9,
-                               "gb_s", r->bytes / s * 1e-9, "peak", by_flops / s, "roof",
-                               least_s / s, "bound", by_flops > by_bytes ? "flops" : "ram"));
+                     json_pack("{ss ss ss sf sf sf sf sf sf sf ss}", "op", r->op, "model", r->model,
+                               "shape", r->shape, "us", s * 1e6, "us_min", seconds[0] * 1e6,
+                               "us_max", seconds[t->n_turns - 1] * 1e6, "gflop_s",
+                               r->flops * per_s * 1e-9, "gb_s", r->bytes / s * 1e-9, "peak",
+                               by_flops / s, "roof", least / s, "bound", bound));
 }
 
 /* ---- matmul ---- */
@@ -40,18 +53,17 @@ static enum err bench_matmul(const struct bench_run *run, const struct ops *ops,
                              .k = c->k,
                              .weight_bytes = WEIGHT_BYTES,
                              .seconds = BENCH_WINDOW_S};
-    double rates[BENCH_RUNS_MAX];
+    double rate;
     int64_t weight_bytes = 0;
     char shape[64];
-    for (int r = 0; r < run->runs; r++)
-        TRY(probe_matmul(ops, &p, &rates[r], &weight_bytes));
+    TRY(probe_matmul(ops, &p, &rate, &weight_bytes));
     const int int8 = ops->compute == COMPUTE_INT8 && (c->dtype == DTYPE_Q8 || c->dtype == DTYPE_Q4);
     snprintf(shape, sizeof shape, "%s%s %dx%d m=%d", dtype_info(c->dtype)->name,
              int8 ? " int8" : "", c->n, c->k, c->m);
     struct bench_result result = {.op = "matmul", .model = model->name, .shape = shape};
     result.flops = 2.0 * c->m * c->n * c->k;
     result.bytes = (double)weight_bytes + 4.0 * c->m * (c->n + c->k);
-    result.seconds = result.flops / bench_median(rates, run->runs);
+    result.seconds = result.flops / rate;
     return bench_result(run, &result);
 }
 
@@ -149,24 +161,18 @@ static void decode_fill(struct decode_memory *mem, const struct weight *w)
 }
 
 static double decode_seconds(const struct ops *ops, struct decode_args *args,
-                             const struct decode_memory *mem, int runs)
+                             const struct decode_memory *mem)
 {
-    double times[BENCH_RUNS_MAX];
-    int copy = 0;
+    int n = 0;
     ops_run_decode(ops, args);
-    for (int i = 0; i < runs; i++) {
-        int64_t start_ns = clock_ns(), now_ns;
-        int n = 0;
-        do {
-            copy = (copy + 1) % mem->n_copies;
-            args->w.panels = mem->from + copy * mem->copy_bytes;
-            ops_run_decode(ops, args);
-            n++;
-            now_ns = clock_ns();
-        } while ((double)(now_ns - start_ns) < BENCH_WINDOW_S * 1e9);
-        times[i] = (double)(now_ns - start_ns) * 1e-9 / n;
-    }
-    return bench_median(times, runs);
+    int64_t start_ns = clock_ns(), now_ns;
+    do {
+        n++;
+        args->w.panels = mem->from + n % mem->n_copies * mem->copy_bytes;
+        ops_run_decode(ops, args);
+        now_ns = clock_ns();
+    } while ((double)(now_ns - start_ns) < BENCH_WINDOW_S * 1e9);
+    return (double)(now_ns - start_ns) * 1e-9 / n;
 }
 
 static enum err decode_row(const struct bench_run *run, const struct ops *ops,
@@ -189,7 +195,7 @@ static enum err decode_row(const struct bench_run *run, const struct ops *ops,
     struct bench_result result = {.op = "decode", .model = model->name, .shape = shape};
     result.bytes = (double)dtype_panels_bytes(dtype, args.w.n, args.w.k) +
                    (double)dtype_panels_bytes(args.to, args.w.n, args.w.k);
-    result.seconds = decode_seconds(ops, &args, &mem, run->runs);
+    result.seconds = decode_seconds(ops, &args, &mem);
     enum err err = bench_result(run, &result);
     arena_close(&arena);
     return err;

@@ -67,7 +67,7 @@ def one_rule(tally, place, a):
     run = ["run", "-m", model, "-i", path, "--progress", "none"]
     for mib in range(17, 80):
         done = place.sluice(*run, "--dry-run", "--mem-ram", f"{mib}M")
-        if done.code == 0:
+        if done.code in (0, 3):  # 3: some rows are bad, as those that are left out
             break
     cap = re.search(r"prompts above (\d+) tokens", done.err)
     if not tally.check(cap, f"{mib}M leaves prompts out: {done.err[-300:]!r}"):

@@ -197,7 +197,7 @@ def bench(tally, p, a):
     check(dict(head)["command"].endswith(f"bench ops --csv --runs 1 -m {p.model} -q"), f"bench ops --csv: {head[0]}")
     check({row["op"] for row in rows} == set(ops), f"bench ops: {set(ops) ^ {row['op'] for row in rows}} differ")
     for row in rows:
-        good = float(row["us"]) > 0 and float(row["roof"]) > 0 and row["bound"] in ("flops", "ram")
+        good = 0 < float(row["us_min"]) <= float(row["us"]) <= float(row["us_max"]) and float(row["roof"]) > 0 and row["bound"] in ("flops", "ram")
         if row["bound"] == "pairs":  # a difference: noise alone may make it negative
             good = row["op"] == "attend_forced" and row["shape"].endswith(" scores") and math.isfinite(float(row["us"]))
         check(good and None not in row and None not in row.values(), f"bench ops --csv: {row}")
@@ -210,9 +210,10 @@ def bench(tally, p, a):
     done = p.expect("bench ops norm --json", 0, "bench", "ops", "norm", "--json", "--runs", "1", "-m", p.model)
     found = parse("bench ops --json", done.out)
     check("machine" in found and [r["op"] for r in found["rows"]] == ["norm"], f"bench ops --json: {found}")
-    table = subprocess.run([sys.executable, os.path.join(HERE, "../bench/ops_table.py"), p.write("ops.csv", text)],
-                           capture_output=True, text=True)
-    check(table.stdout.count("\n| ") > 20 and not table.stderr, f"bench/ops_table.py: {table}")
+    at = p.write("ops-made.csv", b"# table: ops\n" + text)
+    table = subprocess.run([sys.executable, os.path.join(HERE, "../bench/tables.py"), "--results", os.path.dirname(at),
+                            "ops"], capture_output=True, text=True)
+    check(table.stdout.count("\n| ") > 20 and not table.stderr, f"bench/tables.py: {table}")
     p.expect("bench of nothing", 2, "bench")
     p.expect("bench ops of no op", 2, "bench", "ops", "add")
     done = p.expect("bench sweep", 0, "bench", "sweep", "--csv", "-m", p.model, *RAM, "--num-prompts", "2", "--prompt-len",

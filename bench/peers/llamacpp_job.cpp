@@ -5,10 +5,10 @@
  * the argmax. A newcomer would miss: rows of a batch start together and, as all generate the same
  * number of tokens, end together; so a static batch wastes nothing. Built by run_llamacpp.py.
  *
- * llamacpp_job MODEL JOB OUT BATCH THREADS UBATCH KV REPACK
+ * llamacpp_job MODEL JOB OUT BATCH THREADS UBATCH KV REPACK WARM
  *   JOB: "ROWS NEW", then per row "N id ... id". OUT: per row NEW ids. KV: unified | split (a
  * stream per row). REPACK: 1 lets the library keep a second, rearranged copy of weights; 0 computes
- * from the map. Figures go to stdout as "name value". */
+ * from the map. WARM: 1 runs a request of other tokens before the clock. Figures go to stdout as "name value". */
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -156,6 +156,19 @@ long peak_rss_kib()
     return 0;
 }
 
+/* The first prompt's length of other tokens, then one decode, so that nothing of the job is first. */
+void warm_up(llama_context *ctx, const job &j)
+{
+    job one;
+    one.n_new = 2;
+    one.prompts.emplace_back(j.prompts[0].rbegin(), j.prompts[0].rend());
+    for (llama_token &id : one.prompts[0])
+        id ^= 1;
+    std::vector<row_ids> out(1);
+    clocks c;
+    batch_run(ctx, one, 0, 1, out, c);
+}
+
 void log_errors(enum ggml_log_level level, const char *text, void *)
 {
     if (level == GGML_LOG_LEVEL_ERROR || level == GGML_LOG_LEVEL_WARN)
@@ -166,8 +179,8 @@ void log_errors(enum ggml_log_level level, const char *text, void *)
 
 int main(int argc, char **argv)
 {
-    if (argc != 9)
-        stop("MODEL JOB OUT BATCH THREADS UBATCH KV REPACK");
+    if (argc != 10)
+        stop("MODEL JOB OUT BATCH THREADS UBATCH KV REPACK WARM");
     llama_log_set(log_errors, nullptr);
     job j = job_read(argv[2]);
     size_t n_rows = std::min((size_t)std::atoi(argv[4]), j.prompts.size());
@@ -185,6 +198,8 @@ int main(int argc, char **argv)
     std::printf("load_s %.6f\n", now_s() - start_s);
     std::vector<row_ids> out(j.prompts.size());
     clocks c;
+    if (std::atoi(argv[9]) != 0)
+        warm_up(ctx, j);
     start_s = now_s();
     for (size_t at = 0; at < out.size(); at += n_rows)
         batch_run(ctx, j, at, std::min(at + n_rows, out.size()), out, c);

@@ -1,22 +1,23 @@
-"""What all engines' scripts share: where things lie, the job file, and the one row that comes out.
+"""What all engines' scripts share: where things lie, the job file, the clocks, and the one row that comes out.
 
-Owns: the folder of the peers ($SLUICE_PEERS_DIR, else ~/.cache/sluice-peers), their Python environments
-with pinned versions, arguments, checks and the CSV columns. Refuses: to know an engine. A script that
-calls enter() starts again inside its own environment. Standard library only.
+Owns: the folder of the peers ($SLUICE_PEERS_DIR, else build/peers), their Python environments
+with pinned versions, arguments, checks and the row (one JSON object on stdout). Refuses: to know an engine.
+A script that calls enter() starts again inside its own environment. Standard library only.
+
+The clocks, the same for all: `whole_s` begins when the engine's process or its first import does, with the files there
+and the prompts tokenized, and ends when the last token is in hand; load and first inference are in. `seconds` is
+the job alone; with --warm after one request of other tokens, so that load and first inference are out.
 """
 import argparse
-import csv
-import datetime
+import hashlib
 import json
 import os
-import platform
-import shlex
 import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TREE = os.path.dirname(os.path.dirname(HERE))
-ROOT = os.path.abspath(os.environ.get("SLUICE_PEERS_DIR") or os.path.expanduser("~/.cache/sluice-peers"))
+ROOT = os.path.abspath(os.environ.get("SLUICE_PEERS_DIR") or os.path.join(TREE, "build/peers"))
 MIB = 1 << 20
 
 PACKAGES = {
@@ -26,9 +27,7 @@ PACKAGES = {
     "accelerate": ["accelerate==1.15.0", "transformers==5.23.0", "torch==2.15.0"],
     "models": ["gguf==0.19.0", "numpy==2.4.6"],
 }
-COLUMNS = ["engine", "version", "model", "format", "rows", "prompt_tokens", "new_tokens", "batch", "threads",
-           "seconds", "output_tok_s", "peak_rss_mib", "command", "machine", "commit", "date",
-           "load_s", "prefill_s", "decode_tok_s", "limit_mib"]
+WARM_TOKENS = 2  # that the warm-up request asks for: a prompt and a decode
 
 
 def say(*words):
@@ -75,12 +74,13 @@ def model_path(model, kind):
 
 def arguments(about, formats, batch):
     p = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--job", help="JSONL: prompt_token_ids and max_tokens of each row (side_by_side.py writes it)")
+    p.add_argument("--job", help="JSONL: prompt_token_ids and max_tokens of each row (jobs.job_write makes it)")
     p.add_argument("--model", default="smollm2", help="smollm2, llama-3b, or a path [smollm2]")
     p.add_argument("--format", default=formats[0], help=f"{' '.join(formats)} [{formats[0]}]")
     p.add_argument("--batch", type=int, default=batch, help=f"rows computed together [{batch}]")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--out", help="token ids of each row, as JSONL")
+    p.add_argument("--warm", action="store_true", help="a warm-up request before the clock of the job")
     p.add_argument("--prepare", action="store_true", help="install, make the model's files, print their paths; no run")
     return p
 
@@ -88,18 +88,14 @@ def arguments(about, formats, batch):
 def limits(p):
     """Flags of engines that are a process of their own, which alone is limited: our Python is not counted."""
     p.add_argument("--limit-mib", type=int, default=0, help="memory limit of the engine's process [none]")
-    p.add_argument("--timeout", type=int, default=0, help="seconds after which it is ended [never]")
+    p.add_argument("--limit-disk", default="", metavar="RATE:PATH", help="disk limit of the engine's process [none]")
     return p
 
 
 def limited(a, command):
     """The command, under the limits of the flags."""
-    if a.timeout:
-        command = ["timeout", "--foreground", str(a.timeout), *command]
-    if a.limit_mib:
-        os.environ["SLUICE_LIMIT_MIB"] = str(a.limit_mib)
-        command = [os.path.join(HERE, "cgroup_run.sh"), str(a.limit_mib), *command]
-    return command
+    flags = ["--mib", a.limit_mib] * bool(a.limit_mib) + ["--disk", a.limit_disk] * bool(a.limit_disk)
+    return [str(c) for c in ([os.path.join(HERE, "limited.py"), *flags] if flags else []) + command]
 
 
 def parse(p):
@@ -121,6 +117,10 @@ class Job:
             sys.exit(f"{path}: rows need prompt_token_ids and one max_tokens")
         self.n_new = news.pop()
 
+    def warm_prompt(self):
+        """As long as the first one, of other tokens: no cache of prefixes finds it in the job."""
+        return [t ^ 1 for t in reversed(self.prompts[0])]
+
 
 def check_rows(job, out):
     """Every engine's job is done only when every row has all of its tokens."""
@@ -134,44 +134,17 @@ def peak_rss_mib():
         return next(int(line.split()[1]) for line in f if line.startswith("VmHWM:")) / 1024
 
 
-def machine():
-    with open("/proc/cpuinfo", encoding="utf-8") as f:
-        cpu = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), platform.machine())
-    with open("/proc/meminfo", encoding="utf-8") as f:
-        ram_gib = int(f.readline().split()[1]) / MIB
-    return f"{cpu}; {len(os.sched_getaffinity(0))} cpus; {ram_gib:.1f} GiB"
-
-
-def commit():
-    done = subprocess.run(["git", "-C", TREE, "describe", "--always", "--dirty"], capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
-def now():
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ")
-
-
-def command_line():
-    return shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
-
-
-def emit(a, job, out, engine, version, seconds, peak_mib, **more):
-    """Checks OUT, keeps it where --out says, prints header and row."""
-    check_rows(job, out)
-    if a.out:
-        with open(a.out, "w", encoding="utf-8") as f:
-            f.writelines(json.dumps({"token_ids": ids}) + "\n" for ids in out)
-    n = len(out) * job.n_new
-    row = {
-        "engine": engine, "version": version, "model": os.path.basename(a.model), "format": a.format,
-        "rows": len(out), "prompt_tokens": sum(map(len, job.prompts)), "new_tokens": n, "batch": min(a.batch, len(out)),
-        "threads": a.threads, "seconds": f"{seconds:.3f}", "output_tok_s": f"{n / seconds:.2f}",
-        "peak_rss_mib": f"{peak_mib:.0f}", "command": command_line(),
-        "machine": machine(), "commit": commit(),
-        "date": now(),
-        "limit_mib": os.environ.get("SLUICE_LIMIT_MIB", ""),
-        **{key: f"{value:.3f}" for key, value in more.items()},
-    }
-    w = csv.DictWriter(sys.stdout, COLUMNS, restval="", lineterminator="\n")
-    w.writeheader()
-    w.writerow(row)
+def emit(a, job, out, engine, version, seconds, whole_s, load_s, peak_mib, **more):
+    """Checks OUT, keeps it where --out says, prints the row. Of rows that a time limit cut off, OUT is None."""
+    if out is not None:
+        check_rows(job, out)
+        if a.out:
+            with open(a.out, "w", encoding="utf-8") as f:
+                f.writelines(json.dumps({"token_ids": ids}) + "\n" for ids in out)
+    n = len(job.prompts) * job.n_new
+    answer = hashlib.sha256(json.dumps(out).encode()).hexdigest()[:12] if out is not None else ""
+    row = {"engine": engine, "version": version, "model": os.path.basename(a.model), "weights": a.format,
+           "rows": len(job.prompts), "prompt_tokens": sum(map(len, job.prompts)), "new_tokens": n,
+           "batch": min(a.batch, len(job.prompts)), "threads": a.threads, "warm": a.warm, "seconds": seconds,
+           "whole_s": whole_s, "load_s": load_s, "peak_rss_mib": round(peak_mib), "answer": answer, **more}
+    print(json.dumps(row))

@@ -48,22 +48,25 @@ def main():
         print(path)
         return
     os.environ["HF_HUB_OFFLINE"] = "1"
+    job = peer.Job(a.job)
+    begin = time.monotonic()
     import torch
     torch.set_num_threads(a.threads)
-    job = peer.Job(a.job)
     order = sorted(range(len(job.prompts)), key=lambda r: len(job.prompts[r]))
     out = [None] * len(order)
     with tempfile.TemporaryDirectory(dir=peer.ROOT) as work:
-        start = time.monotonic()
         model = model_open(path, a.cpu_mib, work)
-        load_s = time.monotonic() - start
+        load_s = time.monotonic() - begin
+        if a.warm:
+            generate(model, [job.warm_prompt()], peer.WARM_TOKENS)
         start = time.monotonic()
         for at in range(0, len(order), a.batch):
             rows = order[at:at + a.batch]
             for r, ids in zip(rows, generate(model, [job.prompts[r] for r in rows], job.n_new)):
                 out[r] = ids
-        seconds = time.monotonic() - start
-    peer.emit(a, job, out, "accelerate", peer.version_of("accelerate"), seconds, peer.peak_rss_mib(), load_s=load_s)
+        end = time.monotonic()
+    peer.emit(a, job, out, "accelerate", peer.version_of("accelerate"), end - start, end - begin, load_s,
+              peer.peak_rss_mib())
 
 
 if __name__ == "__main__":

@@ -85,18 +85,22 @@ def main():
     if a.prepare:
         print(path)
         return
-    import ctranslate2
     job = peer.Job(a.job)
-    start = time.monotonic()
+    begin = time.monotonic()
+    import ctranslate2
     generator = ctranslate2.Generator(path, "cpu", compute_type=a.format, inter_threads=1, intra_threads=a.threads)
-    load_s = time.monotonic() - start
+    load_s = time.monotonic() - begin
     prompts = [[str(i) for i in ids] for ids in job.prompts]
+    if a.warm:
+        generator.generate_batch([[str(i) for i in job.warm_prompt()]], max_length=peer.WARM_TOKENS, sampling_topk=1,
+                                 include_prompt_in_result=False, end_token=[])
     start = time.monotonic()
     results = generator.generate_batch(prompts, max_batch_size=a.batch, max_length=job.n_new, sampling_topk=1,
                                        include_prompt_in_result=False, end_token=[])  # empty: nothing ends a row
-    seconds = time.monotonic() - start
+    end = time.monotonic()
     out = [[int(i) for i in r.sequences_ids[0]] for r in results]
-    peer.emit(a, job, out, "ctranslate2", peer.version_of("ctranslate2"), seconds, peer.peak_rss_mib(), load_s=load_s)
+    peer.emit(a, job, out, "ctranslate2", peer.version_of("ctranslate2"), end - start, end - begin, load_s,
+              peer.peak_rss_mib())
 
 
 if __name__ == "__main__":

@@ -1,24 +1,30 @@
 #!/usr/bin/env python3
 """Our job on sluice: run_sluice.py --job JOB.jsonl [--model smollm2] [--format q4_1] [--batch 64] [-- FLAGS]
 
-The model is the same file that the peers read, packed beside it (by --prepare, or on the first run).
---batch 0 leaves the batch to the plan. FLAGS after -- go to `sluice run`, say `-- --mem-ram 2400M`.
-seconds is elapsed_s (step 0 to the last durable row); opening, probing and planning are load_s.
+The model is the same file that the peers read, packed beside it (by --prepare, or on the first run); of a model
+config the weights are dummies, in --format. --batch 0 leaves the batch to the plan. FLAGS after -- go to
+`sluice run`, say `-- --mem-ram 2400M`. whole_s is the process from start to end; seconds is elapsed_s (step 0
+to the last durable row), which has opening, planning and the page faults of the arena behind it: --warm changes
+nothing. A run that `-- --time-limit D` ends is a good row, of the tokens that it came to.
 """
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 
 import models
 import peer
 
-WEIGHTS = {"q4_1": "auto", "bf16": "auto", "q8": "q8", "q4": "q4", "auto": "auto"}
+WEIGHTS = {"q4_1": "auto", "bf16": "bf16", "bf12": "bf12", "q8": "q8", "q4": "q4", "auto": "auto"}
+INTERRUPTED = 75
 
 
 def pack_path(binary, a):
-    """The pack of the model; made when the file or the binary is newer."""
+    """The pack of the model; made when the file or the binary is newer. A model config is its own."""
+    if a.model.endswith(".cfg"):
+        return a.model
     source = peer.model_path(a.model, models.FIRST.get(a.model, ""))
     os.makedirs(models.PLACE, exist_ok=True)
     path = os.path.join(models.PLACE, f"{os.path.basename(source)}-{WEIGHTS[a.format]}.pack")
@@ -28,13 +34,33 @@ def pack_path(binary, a):
     return path
 
 
-def run_measured(command):
-    """Runs to success; its own peak resident memory, packing apart."""
+def run_measured(command, good):
+    """Runs it: seconds from start to end, and its own peak resident memory, packing apart."""
+    begin = time.monotonic()
     pid = os.posix_spawnp(command[0], command, os.environ)
     _, status, used = os.wait4(pid, 0)
-    if status:
-        sys.exit(f"peers: sluice ended with {os.waitstatus_to_exitcode(status)}")
-    return used.ru_maxrss / 1024
+    seconds, code = time.monotonic() - begin, os.waitstatus_to_exitcode(status)
+    if code not in good:
+        peer.say(f"peers: sluice ended with {code}")
+        sys.exit(128 - code if code < 0 else code)
+    return seconds, used.ru_maxrss / 1024
+
+
+def lane(s, name):
+    return next((x for x in s["lanes"] if x["name"] == name), {})
+
+
+def more_of(s):
+    """What sluice knows of a run beside its clocks."""
+    read, cpu = lane(s, "nvme-read"), lane(s, "cpu")
+    return {
+        "shared_prompt_tokens": s["shared_prompt_tokens"], "passes": s["passes"],
+        "steady_tok_s": s["steady_output_tokens_per_s"], "done_tokens": s["output_tokens"],
+        "predicted_s": s["predicted_elapsed_s"], "roof_fraction": s["roofline_fraction"],
+        "roof_rates": s["roofline_rates"], "bound": s["bound"], "disk_gb_s": read.get("bytes_per_s", 0) / 1e9,
+        "read_gb": read.get("bytes", 0) / 1e9, "read_busy": read.get("busy_share", 0),
+        "cpu_busy": cpu.get("busy_share", 0), "isa": s["machine"]["isa"],
+        "matmul_gflops": s["machine"]["matmul_flops"] / 1e9}
 
 
 def main():
@@ -45,22 +71,30 @@ def main():
     if a.format not in WEIGHTS:
         p.error(f"--format: one of {' '.join(WEIGHTS)}")
     pack = pack_path(a.sluice, a)
-    if a.prepare:
+    if a.prepare:  # probes too, so that no run has to
+        compute = a.flags[a.flags.index("--compute") + 1] if "--compute" in a.flags else "bf16"
+        peer.run([a.sluice, "plan", "-m", pack, "--prompt-len", 8, "--gen-len", 1, "--num-prompts", 1, "--threads",
+                  a.threads, "--compute", compute, "-q"])
         print(pack)
         return
     job = peer.Job(a.job)
-    with tempfile.TemporaryDirectory() as work:
+    cut = "--time-limit" in a.flags
+    own = ["--weights", WEIGHTS[a.format]] if pack == a.model else []
+    with tempfile.TemporaryDirectory(dir=models.PLACE) as work:
         out, summary = os.path.join(work, "out.jsonl"), os.path.join(work, "summary.json")
-        peak_mib = run_measured(peer.limited(a, [
+        whole_s, peak_mib = run_measured(peer.limited(a, [
             a.sluice, "run", "-m", pack, "-i", a.job, "-o", out, "--summary", summary, "--threads", str(a.threads),
-            "--batch", str(a.batch), "--progress", "none", *a.flags]))
+            "--batch", str(a.batch), "--progress", "none", "--offload-dir", work, *own, *a.flags]),
+            (0, INTERRUPTED) if cut else (0,))
         with open(summary, encoding="utf-8") as f:
             s = json.load(f)
-        with open(out, encoding="utf-8") as f:
-            tokens = [json.loads(line)["token_ids"] for line in f]
-    version = subprocess.run([a.sluice, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
+        tokens = None
+        if not s["interrupted"]:
+            with open(out, encoding="utf-8") as f:
+                tokens = [json.loads(line)["token_ids"] for line in f]
     a.batch = s["plan"]["batch"] * s["plan"]["batches"]
-    peer.emit(a, job, tokens, "sluice", version, s["elapsed_s"], peak_mib, load_s=s["startup_s"])
+    peer.emit(a, job, tokens, "sluice", s["version"], s["elapsed_s"], whole_s, s["startup_s"], peak_mib,
+              **more_of(s))
 
 
 if __name__ == "__main__":

@@ -1,23 +1,24 @@
-# Output tokens/s against the batch, beside the roof of each run: bench/results/batch.csv (bench/run_batch.py).
+# Output tokens/s against the batch, beside the roof of each run: -e "csv='bench/results/batch-CPU.csv'" (bench/run.py batch).
 load system("dirname '".ARG0."'")."/style.gp"
-FILE = ROOT."/results/batch.csv"
+FILE = csv
 
-array WEIGHTS[2] = ["resident", "streamed"]
-array NAME[2] = ["weights in RAM", "weights on disk"]
-array COLOR[2] = [GREEN, BLUE]
-array POINT[2] = [5, 7]
-mine(i) = (strcol("weights") eq WEIGHTS[i])
+array WEIGHTS[4] = ["resident", "streamed", "resident", "streamed"]
+array COMPUTE[4] = ["bf16", "bf16", "int8", "int8"]
+array NAME[4] = ["weights in RAM", "weights on disk", "in RAM, int8", "on disk, int8"]
+array COLOR[4] = [GREEN, BLUE, PINK, SKY]
+array POINT[4] = [5, 7, 9, 11]
+mine(i) = (strcol("weights") eq WEIGHTS[i] && strcol("compute") eq COMPUTE[i])
 rate(i, what) = (mine(i) ? column(what) : NaN)
 
-array LAST[2]
-do for [i=1:2] {
+array LAST[4]
+do for [i=1:4] {
     stats FILE using (mine(i) ? column("batch") : 0) nooutput
     LAST[i] = STATS_max
 }
 stats FILE using "batch" nooutput
 TOP = STATS_max
-MODEL = system("sed -n 's/^resident,\\([^,]*\\),.*/\\1/p' '".FILE."' | head -n 1")
-DUMMY = system("grep -c '^resident,[^,]*,True' '".FILE."'") + 0 > 0 ? " (dummy weights)" : ""
+MODEL = system("sed -n 's/^resident,bf16,[^,]*,\\([^,]*\\),.*/\\1/p' '".FILE."' | head -n 1")
+DUMMY = system("grep -c '^resident,bf16,[^,]*,[^,]*,True' '".FILE."'") + 0 > 0 ? " (dummy weights)" : ""
 set label 10 heading("Output tokens/s against the batch", \
     plain(MODEL).DUMMY."; ".plain(head(FILE, "machine"))) at graph 0, 1 left offset 0, 2.2 textcolor rgb INK
 set xlabel "rows of the batch"
@@ -30,9 +31,9 @@ stats FILE using "tok_s" nooutput
 set yrange [STATS_min / 2.5:*]
 set ytics @ROUND
 set key bottom right Left reverse samplen 3 textcolor rgb INK
-plot for [i=1:2] FILE using "batch":(rate(i, "roof_tok_s")) with lines lw 1.4 dt (6, 4) lc rgb COLOR[i] notitle, \
-     for [i=1:2] FILE using "batch":(rate(i, "tok_s")) with linespoints lw 2.2 pt POINT[i] ps 0.9 lc rgb COLOR[i] notitle, \
-     for [i=1:2] FILE using (column("batch") == LAST[i] && mine(i) ? LAST[i] : NaN):"tok_s":(NAME[i]) \
+plot for [i=1:4] FILE using "batch":(rate(i, "roof_tok_s")) with lines lw 1.4 dt (6, 4) lc rgb COLOR[i] notitle, \
+     for [i=1:4] FILE using "batch":(rate(i, "tok_s")) with linespoints lw 2.2 pt POINT[i] ps 0.9 lc rgb COLOR[i] notitle, \
+     for [i=1:4] FILE using (column("batch") == LAST[i] && mine(i) ? LAST[i] : NaN):"tok_s":(NAME[i]) \
          with labels left offset 0.9,0 textcolor rgb COLOR[i] notitle, \
      NaN with lines lw 2.2 lc rgb SOFT title "measured", \
      NaN with lines lw 1.4 dt (6, 4) lc rgb SOFT title "what disk, RAM and matmuls allow"

@@ -1,16 +1,16 @@
-# Output tokens/s against the memory budget, a line per engine: bench/results/budget.csv (bench/run_budget.py).
+# Output tokens/s against the memory budget, a line per engine: -e "csv='bench/results/budget-CPU.csv'" (bench/run.py budget).
 load system("dirname '".ARG0."'")."/style.gp"
-FILE = ROOT."/results/budget.csv"
+FILE = csv
 
-array NAME[3] = ["sluice", 'llama.cpp Q4\\_1', 'llama.cpp Q4\\_0']
-array COLOR[3] = [BLUE, RED, ORANGE]
-array POINT[3] = [7, 5, 9]
-key(e, f) = (e eq "sluice" ? 1 : f eq "q4_1" ? 2 : 3)
+array NAME[4] = ["sluice", 'llama.cpp Q4\\_1', 'llama.cpp Q4\\_0', "sluice q8, int8"]
+array COLOR[4] = [BLUE, RED, ORANGE, SKY]
+array POINT[4] = [7, 5, 9, 11]
+key(e, f) = (e eq "sluice" ? (f eq "q8" ? 4 : 1) : f eq "q4_1" ? 2 : 3)
 mine(i) = (key(strcol("engine"), strcol("format")) == i && strcol("status") eq "ok")
 rate(i) = (mine(i) ? column("tok_s") : NaN)
 
-array LAST[3]
-do for [i=1:3] {
+array LAST[4]
+do for [i=1:4] {
     LAST[i] = 0
     stats FILE using (mine(i) ? column("budget_mib") : 0) nooutput
     LAST[i] = STATS_max
@@ -26,6 +26,6 @@ set yrange [STATS_min / 1.6:STATS_max * 1.6]
 set ytics @ROUND
 set xtics (64, 96, 128, 192, 256, 400, 640)
 unset key
-plot for [i=1:3] FILE using "budget_mib":(rate(i)) with linespoints lw 2.2 pt POINT[i] ps 0.9 lc rgb COLOR[i], \
-     for [i=1:3] FILE using (column("budget_mib") == LAST[i] && mine(i) ? LAST[i] : NaN):"tok_s":(NAME[i]) \
+plot for [i=1:4] FILE using "budget_mib":(rate(i)) with linespoints lw 2.2 pt POINT[i] ps 0.9 lc rgb COLOR[i], \
+     for [i=1:4] FILE using (column("budget_mib") == LAST[i] && mine(i) ? LAST[i] : NaN):"tok_s":(NAME[i]) \
          with labels left offset 0.9,0 textcolor rgb COLOR[i]

@@ -1,7 +1,7 @@
-# GFLOP/s of the ops against FLOPs per byte, under the roofs of the same run: bench/results/ops.csv
-# (sluice bench ops --csv). Ops that only move bytes (decode, kv_store, head_reduce, prompt_keep) have no place here.
+# GFLOP/s of the ops against FLOPs per byte, under the roofs of the same run: -e "csv='bench/results/ops-CPU.csv'"
+# (bench/run.py ops). Ops that only move bytes (decode, kv_store, head_reduce, prompt_keep) have no place here.
 load system("dirname '".ARG0."'")."/style.gp"
-FILE = ROOT."/results/ops.csv"
+FILE = csv
 
 PEAK = real(head(FILE, "roof_gflop_s"))
 RAM = real(head(FILE, "roof_ram_gb_s"))

@@ -1,0 +1,145 @@
+"""Under which conditions a benchmark ran, and the CSV that tells them: a clean commit, an idle machine, its figures.
+
+Owns: what stands in the head of every CSV of bench/results (`# key: value`), the check before each run.
+Refuses: to measure a tree that is not committed, unless told to; then every CSV says `dirty: yes`.
+A newcomer would miss: one CSV holds one table on one CPU (TABLE-CPU.csv), so all of its rows are of one commit
+and one binary; tables.py puts the CPUs side by side. Standard library only.
+"""
+import csv
+import datetime
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TREE = os.path.dirname(HERE)
+sys.path.insert(0, os.path.join(HERE, "peers"))
+
+MIB = 1 << 20
+WINDOW_S = 2.0
+FLAGS = ["avx2", "avx_vnni", "avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "amx_bf16", "amx_int8"]
+# What the benchmarks write themselves: a change there changes no figure.
+WRITTEN = [":(exclude)bench/results", ":(exclude)bench/plots/*.svg", ":(exclude)README.md"]
+
+
+def git(*words):
+    return subprocess.run(["git", "-C", TREE, *words], capture_output=True, text=True, check=True).stdout
+
+
+def changes():
+    """The files that differ from the commit, results apart; "" when clean."""
+    return git("status", "--porcelain", "--", ".", *WRITTEN).strip()
+
+
+def commit():
+    return git("rev-parse", "--short=12", "HEAD").strip()
+
+
+def file_hash(path):
+    with open(path, "rb") as f:
+        return hashlib.sha256(f.read()).hexdigest()[:12]
+
+
+# ---- the machine ----
+
+def proc(path, key):
+    with open(path, encoding="utf-8") as f:
+        for line in f:
+            name, colon, value = line.partition(":")
+            if colon and name.strip() == key:
+                return value.strip()
+    return ""
+
+
+def cpu_name():
+    """Without what every name has; some hypervisors tell the maker only, then --cpu-name says more."""
+    name = re.sub(r"\((R|TM|tm)\)|\bProcessor\b|\bCPU\b|@.*|\d+-Core", "", proc("/proc/cpuinfo", "model name"))
+    return " ".join(name.split()) or os.uname().machine
+
+
+def slug(name):
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def probed(sluice, folder):
+    """The roofs that `sluice probe` measures now, in its own units (bytes and FLOPs per second)."""
+    done = subprocess.run([sluice, "probe", "--json", "--offload-dir", folder, "-q"], capture_output=True, text=True,
+                          check=True)
+    return json.loads(done.stdout)
+
+
+def machine_lines(sluice, name, folder):
+    """Key and value of what the machine is and how fast it is, now."""
+    p = probed(sluice, folder)
+    has = set(proc("/proc/cpuinfo", "flags").split())
+    ram = int(proc("/proc/meminfo", "MemTotal").split()[0]) / MIB
+    cpus = len(os.sched_getaffinity(0))
+    return {"cpu": name, "cpu_model": f"{proc('/proc/cpuinfo', 'vendor_id')} family {proc('/proc/cpuinfo', 'cpu family')} "
+            f"model {proc('/proc/cpuinfo', 'model')}", "machine": f"{name}; {cpus} cpus; {ram:.1f} GiB",
+            "cpu_flags": " ".join(f for f in FLAGS if f in has), "cpus": cpus, "ram_gib": f"{ram:.1f}",
+            "isa": p["isa"], "disk_read_gb_s": f"{p['nvme_read'] / 1e9:.2f}",
+            "disk_write_gb_s": f"{p['nvme_write'] / 1e9:.2f}", "ram_gb_s": f"{p['ram_read'] / 1e9:.1f}",
+            "matmul_bf16_gflop_s": f"{p['matmul_flops'] / 1e9:.0f}"}
+
+
+# ---- idle ----
+
+def cpu_times():
+    """Ticks of all CPUs since boot: all, and those with nothing to do. Stolen ones count as busy."""
+    with open("/proc/stat", encoding="ascii") as f:
+        ticks = [int(word) for word in f.readline().split()[1:9]]
+    return sum(ticks), ticks[3] + ticks[4]
+
+
+def busy_share(seconds=WINDOW_S):
+    before = cpu_times()
+    time.sleep(seconds)
+    after = cpu_times()
+    return 1 - (after[1] - before[1]) / max(after[0] - before[0], 1)
+
+
+def wait_idle(most, wait_s, fails=True):
+    """Waits until the machine is idle: the busy share of the last window. fails: a machine that stays busy ends all."""
+    end = time.monotonic() + wait_s
+    while True:
+        busy = busy_share()
+        if busy <= most or not fails and time.monotonic() >= end:
+            return busy
+        if time.monotonic() >= end:
+            sys.exit(f"run.py: the machine is not idle: {busy:.0%} busy over {WINDOW_S:.0f} s after {wait_s:.0f} s of "
+                     f"waiting, at most {most:.0%} is asked (--busy-max; --allow-busy marks the rows instead)")
+
+
+# ---- the CSV ----
+
+class Results:
+    """One CSV, written as its rows come, at its place (by rename) when all is done."""
+
+    def __init__(self, path, head, columns):
+        self.path, self.columns = path, columns
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        self.file = open(path + ".part", "w", newline="", encoding="utf-8")
+        self.file.writelines(f"# {key}: {value}\n" for key, value in head.items())
+        self.writer = csv.DictWriter(self.file, columns, restval="", extrasaction="ignore", lineterminator="\n")
+        self.writer.writeheader()
+
+    def add(self, row):
+        self.writer.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()})
+        self.file.flush()
+
+    def close(self):
+        self.file.close()
+        os.replace(self.path + ".part", self.path)
+
+
+def now():
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ")
+
+
+def command_line():
+    return shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
