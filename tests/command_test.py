@@ -102,6 +102,7 @@ def few_processes(t, p, _):
     os.makedirs(p.at("cache"), exist_ok=True)
     p.sluice("plan", "-m", p.model, *JOB, *RAM)  # packs and probes as root
     subprocess.run(["chmod", "-R", "a+rwX", p.folder], check=True)
+    os.chmod(os.path.dirname(p.folder), 0o755)
     seen = set()
     for n in (1, 2, 3, 5, 7):
         out = p.fresh()
@@ -132,7 +133,7 @@ void *realloc(void *p, size_t n) { return fails() ? NULL : __libc_realloc(p, n);
 def no_memory(t, p, _):
     """Memory ends at the n-th call: one line and exit 4, also inside libhwloc, which does not look."""
     library = p.at("no_memory.so")
-    built = subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, p.write("no_memory.c", NO_MEMORY.encode())],
+    built = subprocess.run([*os.environ.get("CC", "cc").split(), "-shared", "-fPIC", "-o", library, p.write("no_memory.c", NO_MEMORY.encode())],
                            capture_output=True, text=True)
     if not t.check(built.returncode == 0, f"no_memory.so: {built.stderr[-300:]!r}"):
         return

@@ -483,11 +483,17 @@ static void test_close_under_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_earliest_due_first), cmocka_unit_test(test_after),
-        cmocka_unit_test(test_after_is_over),      cmocka_unit_test(test_errors_land_in_the_ticket),
-        cmocka_unit_test(test_wrong_checksum),     cmocka_unit_test(test_lies_are_seen),
-        cmocka_unit_test(test_one_bad_segment),    cmocka_unit_test(test_bad_writes),
-        cmocka_unit_test(test_failed_write),       cmocka_unit_test(test_trouble_that_passes),
+        cmocka_unit_test(test_earliest_due_first),
+        cmocka_unit_test(test_after),
+        cmocka_unit_test(test_after_is_over),
+        cmocka_unit_test(test_errors_land_in_the_ticket),
+        cmocka_unit_test(test_wrong_checksum),
+        cmocka_unit_test(test_lies_are_seen),
+        cmocka_unit_test(test_one_bad_segment),
+        cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_bad_writes),
+        cmocka_unit_test(test_failed_write),
+        cmocka_unit_test(test_trouble_that_passes),
         cmocka_unit_test(test_close_under_load),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
