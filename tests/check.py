@@ -72,7 +72,7 @@ FSYNC_HEAVY = {"crash_test", "fault_test", "prompt_cap_test", "sight_test", "dis
                "command_test"}
 MEMORY_DIR, MEMORY_BYTES = "/dev/shm", 2 << 30
 # These have parts for a real model, which tests/model.sh fetches.
-WANT_MODEL = {"score_golden", "budget_test", "command_test", "placement_test", "cli_test"}
+WANT_MODEL = {"token_live", "score_golden", "budget_test", "command_test", "placement_test", "cli_test"}
 WHEELS = {"numpy", "tokenizers", "jinja2", "gguf", "safetensors", "ml_dtypes"}
 SLOW_FIRST = ("placement_test", "nth_test", "kill_test", "crash_test", "verify_test", "fault_test", "budget_test",
               "sight_test", "disorder_test", "evict_golden", "kv_golden", "score_golden", "cli_test", "token_live", "template_live",

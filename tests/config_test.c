@@ -167,8 +167,9 @@ static void suggestions(void **state)
     assert_refused(CMD_RUN, "--mem 1G", "did you mean --mem-device, --mem-ram, --mem-disk?");
     assert_refused(CMD_RUN, "--temprature 1", "did you mean --temperature?");
     assert_refused(CMD_RUN, "--kv 1", "did you mean --kv-policy,");
-    assert_refused(CMD_GEN, "--json",
-                   "--json: unknown flag of gen (it belongs to plan, probe, bench, inspect)");
+    assert_refused(
+        CMD_GEN, "--json",
+        "--json: unknown flag of gen (it belongs to plan, probe, bench, inspect, status)");
     assert_refused(CMD_RUN, "--xyzzy 1", "--xyzzy: unknown flag (see sluice run --help)");
     assert_refused(CMD_RUN, "-j 1", "-j: unknown flag (see sluice run --help)");
     assert_refused(CMD_RUN, "--ram 1G", "--ram: unknown flag (did you mean --mem-ram?)");

@@ -110,7 +110,7 @@ def flags_win(tally, place, a):
     for flags, said, plan_says in ((["--batch", "2"], "--batch 2", "1 x 2 rows"),
                                    (["--weights-resident", "50%"], "--weights-resident", None),
                                    (["--ahead-weights", "3"], "--ahead-weights 3", None),
-                                   (["--percent", "0", "0", "0", "0", "0", "100"], "--percent", "KV in NVMe")):
+                                   (["--percent", "0", "0", "0", "0", "0", "100"], "--percent", "bf16 in NVMe")):
         done = place.sluice(*run, file, *flags)
         line = next((x for x in done.err.splitlines() if "instead" in x and said in x), None)
         tally.check(done.code == 0 and line, f"{' '.join(flags)} over a plan file: exit {done.code}: {done.err!r}")
