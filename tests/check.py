@@ -59,11 +59,14 @@ ALSO_ASAN = {"bad_input_test"}
 # (other instructions, other order of sums); what has threads, whose timing is another; and the bounds of
 # memory and time that those tests hold only without shadow memory.
 ALSO_RELEASE = {
-    "attend_test", "codec_test", "decode_test", "dtype_own_test", "dtype_test", "int8_test", "isa_test", "ops_test",
+    "attend_test", "exact_test", "codec_test", "decode_test", "dtype_own_test", "dtype_test", "int8_test", "isa_test", "ops_test",
     "order_test", "sample_test",
     "device_test", "engine_test", "job_test", "journal_test", "mover_test", "pool_test", "ring_limits_test", "ring_test",
     "gguf_bad_test", "probe_test",
 }
+# Without the sanitizers only: sweeps over instruction sets that take the better part of an hour with them.
+# ops_test, int8_test, prompt_test and engine_test put the same kernels under them.
+NOT_ASAN = {"attend_test", "exact_test"}
 # These run hundreds of small durable jobs: on a busy disk they wait for nothing but fsync, so their files
 # lie in memory when there is room. placement_test is not among them: that bytes pass through O_DIRECT of a
 # real file system is what it is for, as ring_test, budget_test and the goldens' drivers are.
@@ -122,7 +125,7 @@ def runners(want_release):
         out += [Runner(s, [python(), f"tests/{s}.py", *SCRIPT_ARGS.get(s, [])], "build") for s in scripts]
     out += [Runner(f"asan/{s}", [python(), f"tests/{s}.py", "build/asan/sluice"], "build/asan")
             for s in scripts if s in ALSO_ASAN]
-    out += [Runner(f"asan/{u}", [f"build/asan/tests/{u}"], "build/asan") for u in units]
+    out += [Runner(f"asan/{u}", [f"build/asan/tests/{u}"], "build/asan") for u in units if u not in NOT_ASAN]
     if want_release:
         out += [Runner(u, [f"build/tests/{u}"], "build") for u in units if u in ALSO_RELEASE]
     return sorted(out, key=lambda r: SLOW_FIRST.index(r.name) if r.name in SLOW_FIRST else len(SLOW_FIRST))
