@@ -208,8 +208,8 @@ static enum err check_stop(const struct engine *e)
         return fail(ERR_STOPPED, "--time-limit reached; the same command resumes");
     return fail(
         ERR_STOPPED,
-        "--time-limit reached before the first pass was over: a run that short gains little "
-        "or nothing (give it the time of several passes)");
+        "--time-limit reached before the first pass was over; the same command resumes, but runs "
+        "that short gain little or nothing: give it the time of several passes");
 }
 
 /* What happens between passes, and every step: durable tokens, reasons to stop, the progress line.
