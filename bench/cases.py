@@ -60,7 +60,7 @@ def held_disk(rate):
 def ram(bench):
     a = bench.a
     rows, n_new = a.rows or 64, a.new or 64
-    a.search_new = a.search_new or n_new
+    a.search_new = a.search_new or min(16, n_new)
     prompts = jobs.chat_ids(a.sluice, rows)
     llama = {"--repack": ["auto", "keep"], "--batch": [64, 32, 16], "--ubatch": [512, 256, 1024, 2048], "--kv": ["split", "unified"]}
     openvino = {"--tokens-a-step": [1024, 256, 512, 2048], "--batch": [64, 32]}
@@ -79,8 +79,8 @@ def ram(bench):
 def streamed(bench):
     """Every engine on one full batch of its best size, sluice on as many rows, and on a queue."""
     a = bench.a
-    queue, n_new = a.rows or 600, a.new or 64
-    a.search_new = a.search_new or min(16, n_new)
+    queue, n_new = a.rows or 384, a.new or 32
+    a.search_new = a.search_new or min(4, n_new)
     model = a.model or "llama-3b"
     one = min(64, queue)
     batches = [min(b, queue) for b in (64, 32, 128)]
@@ -110,19 +110,19 @@ def chosen(a, engines):
 
 def h2o(bench):
     a = bench.a
-    rows, n_new, model = a.rows or 2000, a.new or 192, a.model or os.path.join(TREE, "configs/llama-1b.cfg")
+    rows, n_new, model = a.rows or 2000, a.new or 64, a.model or os.path.join(TREE, "configs/llama-1b.cfg")
     small = f"--mem-ram 640M --time-limit {a.time_limit}"
     evict = "--kv-policy h2o --kv-budget 0.2"
-    cases = [(f"{w}, {name}", w, f"{small} {flags}") for w, compute in (("bf16", ""), ("bf12", ""), (
-        "q8", "--compute int8 ")) for name, flags in (
-            ("KV full, in RAM", f"{compute}--mem-disk 0"), ("KV full, on NVMe", f"{compute}--mem-disk 40G"),
-            ("h2o 0.2", f"{compute}--mem-disk 0 {evict}")) if (w, name) != ("bf16", "KV full, on NVMe")]
+    cases = [(f"{w}, {name}", w, f"{small} {flags}") for w, compute in (("bf12", ""), ("q8", "--compute int8 "))
+             for name, flags in (("KV full, in RAM", f"{compute}--mem-disk 0"),
+                                 ("KV full, on NVMe", f"{compute}--mem-disk 40G"),
+                                 ("h2o 0.2", f"{compute}--mem-disk 0 {evict}"))]
     engines = [Engine("sluice", f"--model {model} --format {w}", own, case=case) for case, w, own in cases]
     limits = held_disk(a.disk_rate)
     engines = bench.present(chosen(a, engines))
     bench.open(COLUMNS, job=f"rows of 128 random ids, {n_new} new each, {os.path.basename(model)}, dummy weights, --mem-ram "
                f"640M, ended after {a.time_limit}; steady from the first row that is done")
-    bench.in_turns(engines, lambda e, best, n: bench.job(jobs.random_ids(rows, min(128, n_new)), n), n_new,
+    bench.in_turns(engines, lambda e, best, n: bench.job(jobs.random_ids(rows, 2 * min(64, n_new)), n), n_new,
                    lambda e: limits)
 
 
@@ -174,12 +174,11 @@ def budget(bench):
     a = bench.a
     rows, n_new = a.rows or 64, a.new or 64
     a.search_new = a.search_new or min(16, n_new)
-    a.timeout, a.search_timeout = min(a.timeout, 600), min(a.search_timeout, 150)
+    a.timeout, a.search_timeout = min(a.timeout, 300), min(a.search_timeout, 90)
     prompts = jobs.chat_ids(a.sluice, rows)
     longest = -(-(max(map(len, prompts)) + n_new) // 256) * 256
     engines = bench.present([budget_engine(name, fmt, b, longest) for b in map(int, a.budgets.split(","))
-                             for name, fmt in (("sluice", "q4_1"), ("sluice", "q8"), ("llamacpp", "q4_1"),
-                                               ("llamacpp", "q4_0"))])
+                             for name, fmt in (("sluice", "q4_1"), ("sluice", "q8"), ("llamacpp", "q4_0"))])
     sizes = [b for b in map(int, a.budgets.split(",")) for _ in range(len(engines) // len(a.budgets.split(",")))]
     for e, mib in zip(engines, sizes):
         e.case = str(mib)

@@ -92,11 +92,12 @@ class Bench:
         return {**told, **row}
 
     def measure(self, e, job, limits, turn, best=None):
-        """A row: whole_s of a run that starts from nothing, seconds of one behind a warm-up request. sluice, which has
-        no server to warm up, needs one run for both."""
+        """A row: whole_s of a run that starts from nothing, seconds of one behind a warm-up request. One run gives both
+        of sluice, which has no server to warm up, and of a job whose files leave the cache before it: what it reads
+        in every pass no warm-up keeps."""
         peer.say(f"run.py: turn {turn + 1} of {self.a.turns}: {e.case} {e.label(best)}")
         row = self.once(e, job, limits, best, False, self.a.timeout)
-        if row["status"] == "ok" and e.name != "sluice":
+        if row["status"] == "ok" and e.name != "sluice" and not (limits or {}).get("cold"):
             warm = self.once(e, job, limits, best, True, self.a.timeout)
             row = {**warm, "whole_s": row["whole_s"], "load_s": row["load_s"], "busy": max(row["busy"], warm["busy"]),
                    "idle": min(row["idle"], warm["idle"])} if warm["status"] == "ok" else warm
@@ -121,7 +122,8 @@ class Bench:
             key = tuple(best.items())
             if key not in rates:
                 peer.say(f"run.py: search: {e.label(best)}")
-                row = self.once(e, job_of(e, best, self.a.search_new), limits, best, True, self.a.search_timeout)
+                row = self.once(e, job_of(e, best, self.a.search_new), limits, best, not (limits or {}).get("cold"),
+                                self.a.search_timeout)
                 row = self.finish(e, row, limits, best, kind="search", turn=len(rates) + 1)
                 rates[key] = row.get("tok_s", 0.0)
             return rates[key]
@@ -173,14 +175,14 @@ def arguments():
     p.add_argument("--with", dest="install", default="", metavar="ENGINE,...",
                    help=f"install and measure these large ones too ({' '.join(jobs.LARGE)})")
     p.add_argument("--cases", default="", help="h2o, formats: only cases that have this in their name")
-    p.add_argument("--search-new", type=int, help="tokens per row while flags are searched [ram all, else 16]")
+    p.add_argument("--search-new", type=int, help="tokens per row while flags are searched [16; streamed 4]")
     p.add_argument("--search-values", type=int, default=0, help="try the first N values of a flag only [all]")
     p.add_argument("--budgets", default=",".join(map(str, cases.BUDGETS)), help="MiB [%(default)s]")
     p.add_argument("--batches", default="1,4,16,64,256", help="of batch [%(default)s]")
     p.add_argument("--disk-rate", type=float, default=1.3e9, help="bytes/s of h2o and formats; 0: free [1.3e9]")
-    p.add_argument("--time-limit", default="7m", help="of a run of h2o [7m]")
-    p.add_argument("--timeout", type=int, default=3600, help="seconds of one run [3600; budget at most 600]")
-    p.add_argument("--search-timeout", type=int, default=600, help="seconds of one try [600; budget at most 150]")
+    p.add_argument("--time-limit", default="4m", help="of a run of h2o [4m]")
+    p.add_argument("--timeout", type=int, default=3600, help="seconds of one run [3600; budget at most 300]")
+    p.add_argument("--search-timeout", type=int, default=600, help="seconds of one try [600; budget at most 90]")
     p.add_argument("--windows", type=int, default=0, help="of quality [64 and 16]")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--busy-max", type=float, default=0.05, help="share of the CPUs that may be busy before a run [0.05]")

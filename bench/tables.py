@@ -132,9 +132,10 @@ def engines_table(found, names, titles, references):
     return grid(head, lines)
 
 
-CLOCKS = ("\n*Output tokens/s*: the job alone, after a warm-up request (sluice is no server: from step 0 to the last durable row, "
+CLOCKS = ("\n*Output tokens/s*: the job alone, {} (sluice is no server: from step 0 to the last durable row, "
           "behind opening, planning and the page faults of its arena). *Whole job*: from the start of the process "
           "to the last token, load and first inference of every engine in.\n")
+WARM, COLD = "after a warm-up request", "behind loading; every run begins with its files out of the page cache"
 
 
 def searched(found):
@@ -165,7 +166,7 @@ def ram(found):
                f"prompt tokens ({s.cpu})" for s in found]
     roofs = [f"{s.cpu} " + ", ".join(f"{c} {median(s.good(engine='sluice', compute=c, shares='off'), 'roof_fraction'):.2f}"
                                      for c in ("bf16", "int8")) for s in found]
-    return (f"{found[0].head['job']}.\n\n{origin(found)}{text}{CLOCKS}\n*Common prefixes* once: prompts that begin alike "
+    return (f"{found[0].head['job']}.\n\n{origin(found)}{text}{CLOCKS.format(WARM)}\n*Common prefixes* once: prompts that begin alike "
             f"compute what they share once (sluice `--share-prefixes on`, OpenVINO prefix caching); sluice skips "
             f"{'; '.join(skipped)}. Every ratio is to sluice with the same setting. sluice's share of what the rates "
             f"allow: {'; '.join(roofs)}.\n{searched(found)}")
@@ -184,7 +185,7 @@ def streamed(found):
                             f"{median(mine, 'seconds'):,.0f} s, {median(mine, 'roof_fraction'):.2f} of what the rates of "
                             f"disk and matmuls allow, disk at {median(mine, 'disk_gb_s'):.2f} GB/s")
     return (f"{found[0].head['job']}; the peers do one full batch of their best size, sluice as many rows (64) and a "
-            f"queue that it refills.\n\n{origin(found)}{text}{CLOCKS}\nsluice's queue: {'; '.join(said)}.\n{searched(found)}")
+            f"queue that it refills.\n\n{origin(found)}{text}{CLOCKS.format(COLD)}\nsluice's queue: {'; '.join(said)}.\n{searched(found)}")
 
 
 def h2o(found):
