@@ -15,6 +15,7 @@
 
 #include "engine/dummy.h"
 #include "engine/pack.h"
+#include "tests/sweep.h"
 #include "tests/temp_dir.h"
 
 #define N_REQUESTS 12
@@ -418,7 +419,8 @@ static void test_plans_answer_alike(void **state)
     for (int k = 0; k < TINY * 2; k++) { // each model under a policy of its own
         const struct model *model = &models[k % TINY];
         struct outcome first = {0};
-        for (int i = 0; i < (int)(sizeof plans / sizeof plans[0]); i++) {
+        for (int i = 0; i < (int)(sizeof plans / sizeof plans[0]);
+             i += i ? SWEEP_STEP : 1 + k % SWEEP_STEP) {
             struct plan plan = plans[i];
             plan.kv_home = plan.kv_home == TIER_NVME ? TIER_NVME : TIER_RAM;
             plan.hidden_home = plan.hidden_home == TIER_NVME ? TIER_NVME : TIER_RAM;
@@ -452,7 +454,7 @@ static void test_any_look_ahead_of_weights(void **state)
     uint64_t hash = 0;
     for (int batches = 1; batches <= 3; batches++) {
         int steps = batches * model->n_layers;
-        for (int i = 0; i < 3 * (3 * steps + 1); i++) {
+        for (int i = 0; i < 3 * (3 * steps + 1); i += SWEEP_STEP == 1 ? 1 : 7) {
             struct plan plan = {.batch = 2,
                                 .batches = batches,
                                 .resident = residents[i % 3],

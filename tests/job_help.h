@@ -88,7 +88,7 @@ static inline enum err fake_position(struct fake *f, struct request *r, int pos,
     fake_logits(r, pos, logits);
     if (f->nan_row == r->index)
         logits[0] = 0.0f / (float)(f->nan_row - r->index);
-    ops_run_head_reduce(&(struct ops){.isa = ISA_PORTABLE},
+    ops_run_head_reduce(&(struct ops){.isa = isa_best()},
                         &(struct head_reduce_args){
                             .logits = logits, .stride = VOCAB, .states = &at, .m = 1, .n = VOCAB});
     if (scored)

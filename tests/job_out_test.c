@@ -291,7 +291,7 @@ static void spilled_is_not_durable(void **state)
 {
     (void)state;
     struct script s = {0};
-    for (int i = 0; i < 600; i++)
+    for (int i = 0; i < 400; i++)
         script_add(&s,
                    "{\"prompt\":\"p%d\",\"max_tokens\":55,\"ignore_eos\":true,\"logprobs\":5,"
                    "\"echo\":true}\n",
@@ -304,7 +304,7 @@ static void spilled_is_not_durable(void **state)
     char *want = bytes_of(&config, NULL, &n_want);
     start_over();
     assert_int_equal(job_open(&f.job, &config, &work), OK);
-    half_a_job(&f, rows, 54 * 10 + 12, 0);
+    half_a_job(&f, rows, 54 * 6 + 12, 0);
     char *partial = file_text("out.partial", &n);
     assert_true(n > 1 << 20);
     free(partial);

@@ -134,7 +134,7 @@ fault("the wrong page's error", "engine/home_frames.c",
 fault("hidden states that could not be read are used", "engine/home_frames.c",
       "    if (!f || !f->bad)\n        return OK;", "    if (!f || 1)\n        return OK;", VERIFY_HIDDEN)
 fault("a lost prompt leaves those that share with it", "engine/stage.c",
-      "        if (i == b->first_prompt)\n            shared = err;\n", "", VERIFY_HIDDEN)
+      "        if (i == b->first_prompt)\n            shared = err;\n", "", "verify_test.py --only sharers")
 fault("a lost row is not computed again", "engine/stage.c",
       "    row->lost = 1;\n", "", VERIFY_KV, VERIFY_HIDDEN)
 fault("a gathered row is taken from the window beside it", "engine/gather.c",

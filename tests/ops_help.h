@@ -4,6 +4,7 @@
 
 #include "kernels/math.h"
 #include "kernels/ops.h"
+#include "tests/sweep.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
