@@ -43,6 +43,8 @@ $(BIN): $(OBJ)
 	$(Q)$(CC) $(SAN) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mavx512vnni -mfma -mf16c
+# Tiles besides; what is not tiles is AVX-512.
+$(BUILD)/%_amx.o: CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mavx512vnni -mfma -mf16c -mamx-tile -mamx-bf16
 $(BUILD)/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
 
 $(BUILD)/%.o: %.c
@@ -122,7 +124,7 @@ tools: $(TOOLS) $(SHIMS)
 # for --isa portable) and the decoders, whose target_clones are chosen before it is up.
 ifeq ($(BUILD),build/tsan)
 SAN := -fsanitize=thread
-$(filter-out %_avx2.o %_avx512.o $(BUILD)/kernels/dtype%.o,$(OBJ)) $(TESTS:=.o) $(BUILD)/tests/sim_device.o: CFLAGS += $(SAN)
+$(filter-out %_avx2.o %_avx512.o %_amx.o $(BUILD)/kernels/dtype%.o,$(OBJ)) $(TESTS:=.o) $(BUILD)/tests/sim_device.o: CFLAGS += $(SAN)
 endif
 
 tests: $(TESTS) tools

@@ -11,7 +11,7 @@ enum err compute_read(struct compute_setup *s, const struct config *c)
     memset(s, 0, sizeof *s);
     s->ops.isa = strcmp(c->isa, "auto") == 0 ? best : isa_by_name(c->isa);
     if (s->ops.isa == N_ISAS || s->ops.isa < ISA_PORTABLE)
-        return fail(ERR_USAGE, "--isa: '%s' is none of auto|avx512|avx2|portable", c->isa);
+        return fail(ERR_USAGE, "--isa: '%s' is none of auto|amx|avx512|avx2|portable", c->isa);
     if (s->ops.isa > best)
         return fail(ERR_USAGE, "--isa %s: this CPU does not have it (it has %s)", c->isa,
                     isa_name(best));

@@ -11,7 +11,15 @@
 
 #include <string.h>
 
-static const char *const isa_names[N_ISAS] = {"ref", "exact", "portable", "avx2", "avx512"};
+#ifdef __x86_64__
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define ARCH_REQ_XCOMP_PERM 0x1023 // as in <asm/prctl.h>, which older systems lack
+#define XFEATURE_XTILEDATA  18
+#endif
+
+static const char *const isa_names[N_ISAS] = {"ref", "exact", "portable", "avx2", "avx512", "amx"};
 
 const char *isa_name(enum isa isa)
 {
@@ -41,6 +49,21 @@ enum compute compute_by_name(const char *name)
     return (enum compute)compute;
 }
 
+#ifdef __x86_64__
+/* 1 when this CPU has tiles of bf16 and the kernel saves them. A process has to ask for room for
+ * them once, for all of its threads. */
+static int has_amx(void)
+{
+    static _Atomic int asked; // 0: not yet, 1: refused, 2: granted
+    if (asked == 0)
+        asked = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+                        syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0
+                    ? 2
+                    : 1;
+    return asked == 2;
+}
+#endif
+
 enum isa isa_best(void)
 {
 #ifdef __x86_64__
@@ -48,7 +71,7 @@ enum isa isa_best(void)
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
         __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-        return ISA_AVX512;
+        return has_amx() ? ISA_AMX : ISA_AVX512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
         __builtin_cpu_supports("f16c"))
         return ISA_AVX2;
@@ -88,8 +111,8 @@ enum isa isa_best(void)
     DOOR(name)
 
 #define ref_matmul_float ref_matmul
-ROWS(matmul_float, struct matmul_args, {ISA_AVX512, cpu_matmul_avx512}, {ISA_AVX2, cpu_matmul_avx2},
-     {ISA_PORTABLE, cpu_matmul_portable}, {ISA_EXACT, exact_matmul})
+ROWS(matmul_float, struct matmul_args, {ISA_AMX, cpu_matmul_amx}, {ISA_AVX512, cpu_matmul_avx512},
+     {ISA_AVX2, cpu_matmul_avx2}, {ISA_PORTABLE, cpu_matmul_portable}, {ISA_EXACT, exact_matmul})
 ROWS(matmul_int8, struct matmul_args, {ISA_AVX512, cpu_matmul_int8_avx512},
      {ISA_AVX2, cpu_matmul_int8_avx2}, {ISA_PORTABLE, cpu_matmul_int8_portable},
      {ISA_EXACT, exact_matmul_int8})
@@ -142,9 +165,11 @@ int64_t ops_args_bytes(enum op op)
 int64_t matmul_scratch_bytes(const struct ops *ops, int m, int n, int k)
 {
     (void)n; // panels are decoded one at a time
-    int pairs = ops->isa == ISA_AVX512 && ops->compute != COMPUTE_F32;
-    int n_threads = pool_threads(ops->pool);
-    struct matmul_scratch s = matmul_scratch(m, pairs ? ceil_div(k, 2) : k, n_threads);
+    int pairs = ops->isa >= ISA_AVX512 && ops->compute != COMPUTE_F32;
+    int tiles = ops->isa >= ISA_AMX && pairs, n_threads = pool_threads(ops->pool);
+    int64_t n_words = pairs ? ceil_div(k, 2) : k;
+    struct matmul_cut cut = tiles ? matmul_cut_tiles() : matmul_cut_lanes();
+    struct matmul_scratch s = matmul_scratch(&cut, m, round_up(n_words, cut.chunk), n_threads);
     int64_t bytes = s.packed_bytes + (s.decoded_bytes + s.sums_bytes) * n_threads;
     // Under int8 some weights may be of a format that is multiplied as bf16.
     return ops->compute == COMPUTE_INT8 ? max_i64(bytes, int8_scratch_bytes(ops->isa, m, k))

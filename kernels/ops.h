@@ -6,7 +6,9 @@
  *
  * The bytes of a result are fixed by these rules, not by M, tiles or threads. Letters are those of
  * the design; kernels/ref/exact*.c are the rules as code:
- *   a. a matmul output is one f32 chain over k, ascending;
+ *   a. a matmul output is one f32 chain over k, ascending; under COMPUTE_BF16 ISA_AVX512 adds two
+ *      products a link, ISA_AMX the sum of 32: a chain from 0 of the even ones and one of the odd,
+ *      then even + odd (exact_matmul_amx in kernels/ref/exact.c);
  *   b. attention sums over slots ascending, in tiles of 32 from slot 0, split at multiples of 256
  *      slots always, splits joined in order, then the ring (mixed), the row's own new
  *      token last;
@@ -37,7 +39,7 @@ extern "C" {
 
 enum compute { COMPUTE_BF16, COMPUTE_F32, COMPUTE_INT8, N_COMPUTES };
 /* ISA_REF and ISA_EXACT are kernels/ref, for tests: sums in double, and the order rules as code. */
-enum isa { ISA_REF, ISA_EXACT, ISA_PORTABLE, ISA_AVX2, ISA_AVX512, N_ISAS };
+enum isa { ISA_REF, ISA_EXACT, ISA_PORTABLE, ISA_AVX2, ISA_AVX512, ISA_AMX, N_ISAS };
 
 struct stream; // kernels/device.h
 
@@ -53,7 +55,9 @@ struct ops {
 const char *compute_name(enum compute compute);
 enum compute compute_by_name(const char *name);
 
-/* The best instruction set of this CPU, and names: "avx512", "avx2", "portable", "exact", "ref". */
+/* The best instruction set of this CPU and its kernel, and names: "amx", "avx512", "avx2",
+ * "portable", "exact", "ref". Whoever uses ISA_AMX has asked here before: the kernel lends tiles to
+ * a process that has asked for them. From any thread. */
 enum isa isa_best(void);
 const char *isa_name(enum isa isa);
 enum isa isa_by_name(const char *name); // N_ISAS when unknown
@@ -136,9 +140,9 @@ struct kv_store_args {
 
 /* One prompt's queries [first, first + n) against its own keys 0..query (causal). The
  * tiles of a prompt come in ascending order; with scores first is a multiple of 32. With pages in
- * bf16, and unless COMPUTE_F32, q is rounded to bf16; ISA_AVX512 then also rounds every exp(logit -
- * maximum), before it is summed, so that the weights of a query still add up to 1, and lets the
- * maximum run over chunks of 256 keys. Weights are good to 2^-8 there, to f32 elsewhere. */
+ * bf16, and unless COMPUTE_F32, q is rounded to bf16; from ISA_AVX512 on so is every exp(logit -
+ * maximum), before it is summed, so that the weights of a query still add up to 1, and the maximum
+ * runs over chunks of 256 keys. Weights are good to 2^-8 there, to f32 elsewhere. */
 struct prompt_span {
     int n_prompt;      // tokens of the whole prompt
     int first, n;      // queries of this call

@@ -14,7 +14,7 @@ static void forced_check(const struct model *m, int n_prompt, int n, struct scen
         FOR_EACH_ISA(isa)
         {
             struct ops ops = {.isa = isa, .compute = compute};
-            int pairs = isa == ISA_AVX512 && compute == COMPUTE_BF16 && m->kv != KV_F32;
+            int pairs = isa >= ISA_AVX512 && compute == COMPUTE_BF16 && m->kv != KV_F32;
             struct row r = forced_run(&ops, m, &t, s, n_prompt);
             double rounding = m->kv == KV_BF16 ? 0x1p-8 : 0x1p-7; // a code may stand for up to 2
             rows_close_to(&r, &want, 1e-5, pairs ? rounding : 1e-5, "forced");

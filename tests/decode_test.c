@@ -6,7 +6,7 @@
 
 static const struct panel_decoder *table_of(enum isa isa)
 {
-    return isa == ISA_AVX512 ? cpu_decoders_avx512
+    return isa >= ISA_AVX512 ? cpu_decoders_avx512
            : isa == ISA_AVX2 ? cpu_decoders_avx2
                              : cpu_decoders_portable;
 }

@@ -4,18 +4,22 @@
  * Byte for byte under f32, on any number of threads; bf16 too where a set multiplies numbers one by
  * one, and int8 over q8 and q4. Where pairs of bf16 are multiplied, within a bound per op:
  *   a sum of n products in another order: Higham and Mary (2019) bound the error of either by
- *     lambda sqrt(n) 2^-24 sum |x w| but for a probability of 2 exp(-lambda^2 / 2); lambda is 6
- * here, and both sums err; attention: weights are rounded to bf16, by up to 2^-8 of themselves, so
- * an output moves by up to 2^-8 sum(weight |v|) (with codes 2^-8 sum(weight (v - minimum))), and by
- * as much again where the sum of the weights is one of rounded weights (prompts). */
+ *     lambda sqrt(links) 2^-24 sum |x w| but for a probability of 2 exp(-lambda^2 / 2); lambda is 6
+ * here, and both sums err. A chain has n links; on AMX 16 + 1 for 32 products and one for each 32,
+ * and there the bytes are those of exact_matmul_amx besides. Attention: weights are rounded to
+ * bf16, by up to 2^-8 of themselves, so an output moves by up to 2^-8 sum(weight |v|) (with codes
+ * 2^-8 sum(weight (v - minimum))), and by as much again where the sum of the weights is one of
+ * rounded weights (prompts). */
+#include "kernels/ref/ref.h"
 #include "tests/attend_help.h"
 #include "tests/skip.h"
 
 #define ORDER_LAMBDA 6.0
 
-static double order_bound(double n, double magnitudes)
+static double order_bound(enum isa isa, int k, double magnitudes)
 {
-    return 2 * ORDER_LAMBDA * sqrt(n) * 0x1p-24 * magnitudes;
+    double links = isa == ISA_AMX ? 17 + ceil(k / 32.0) : k;
+    return ORDER_LAMBDA * (sqrt(k) + sqrt(links)) * 0x1p-24 * magnitudes;
 }
 
 static enum isa set_under_test(void **state)
@@ -30,7 +34,7 @@ static enum isa set_under_test(void **state)
 /* 1 when the set multiplies pairs of bf16. */
 static int by_pairs(enum isa isa, enum compute compute)
 {
-    return isa == ISA_AVX512 && compute != COMPUTE_F32;
+    return isa >= ISA_AVX512 && compute != COMPUTE_F32;
 }
 
 /* ---- matmul ---- */
@@ -73,7 +77,8 @@ static void matmul_compare(enum isa isa, struct matmul_args a, const float *y0,
             if (codes || !by_pairs(isa, c))
                 assert_same_bits(y, want, a.m * a.y_stride * 4, what);
             for (int64_t j = 0; j < a.m * a.y_stride; j++) // 1e-6: bias, act and residual
-                if (!(fabs((double)y[j] - want[j]) <= order_bound(a.w.k, fabsf(sums[j])) + 1e-6))
+                if (!(fabs((double)y[j] - want[j]) <=
+                      order_bound(isa, a.w.k, fabsf(sums[j])) + 1e-6))
                     fail_msg("%s: number %lld is %g, not %g", what, (long long)j, (double)y[j],
                              (double)want[j]);
             free(y);
@@ -110,6 +115,145 @@ static void matmul_is_one_chain(void **state)
             free(bias);
             free(y0);
         }
+    pool_close(pools[1]);
+}
+
+/* ---- matmul, tiles ---- */
+
+/* Rows of `a` in this order, from y0. */
+static float *tiles_rule(struct matmul_args a, const float *y0)
+{
+    a.y = copy_of(y0, a.m * a.y_stride * 4);
+    exact_matmul_amx(&(struct ops){.compute = COMPUTE_BF16}, &a);
+    return a.y;
+}
+
+/* The first m rows byte for byte against the rule; NaNs may differ in their payload. */
+static void tiles_check(struct matmul_args a, int m, struct pool *const *pools, const float *y0,
+                        const float *want)
+{
+    a.m = m;
+    for (int i = 0; i < 2; i++) {
+        float *y = matmul_run(ISA_AMX, COMPUTE_BF16, pools[i], a, y0);
+        for (int64_t j = 0; j < m * a.y_stride; j++)
+            if (memcmp(&y[j], &want[j], 4) != 0 && !(isnan(y[j]) && isnan(want[j])))
+                fail_msg("%s m %d n %d k %d, pool %d: number %lld of row %lld is %a, not %a",
+                         dtype_info(a.w.dtype)->name, m, a.w.n, a.w.k, i,
+                         (long long)(j % a.y_stride), (long long)(j / a.y_stride), (double)y[j],
+                         (double)want[j]);
+        free(y);
+    }
+}
+
+/* Numbers of all sizes: their products go below the least normal f32 and come near it, and some are
+ * denormals themselves. */
+static void spread(float *x, int64_t n, int least)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = ldexpf(x[i], least + (int)(mix64((uint64_t)i + 77) % 24));
+}
+
+/* Sums go to y at once in the first turn, by way of bias, act and residual in the second. */
+static void tiles_of(enum dtype t, int n, int k, int least, struct pool *const *pools)
+{
+    static const int rows[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 47, 70, 140};
+    const int m = k < 1000 && t == DTYPE_BF16 ? 140 : 47;
+    float *x = noise_array(2, (int64_t)m * (k + 3), 1), *bias = noise_array(4, n, 1);
+    float *y0 = noise_array(3, (int64_t)m * (n + 5), 1);
+    struct matmul_args a = {.w = weight_make(t, n, k, (uint64_t)(t * 1000 + k)),
+                            .x = x,
+                            .m = m,
+                            .x_stride = k + 3,
+                            .y_stride = n + 5};
+    if (least) {
+        spread(x, (int64_t)m * (k + 3), least);
+        uint16_t *numbers = (uint16_t *)(uintptr_t)a.w.panels;
+        for (int64_t i = 0; i < dtype_panels_bytes(t, n, k) / 2; i++)
+            numbers[i] = f32_to_bf16(ldexpf(noise(9, i), (int)(mix64((uint64_t)i) % 40) - 30));
+        for (int i = 0; i < 5; i++) {
+            x[mix64((uint64_t)i) % (uint64_t)k] = i % 2 ? INFINITY : NAN;
+            numbers[i * 31] = (uint16_t)(1 + i); // denormals
+        }
+    }
+    for (int turn = 0; turn < 2 - !!least; turn++) {
+        a.bias = turn ? bias : NULL;
+        a.add = turn;
+        a.act = turn ? ACT_RELU : ACT_NONE;
+        float *want = tiles_rule(a, y0);
+        for (size_t i = 0; i < sizeof rows / sizeof *rows && rows[i] <= m; i++)
+            tiles_check(a, rows[i], pools, y0, want);
+        free(want);
+    }
+    free((void *)(uintptr_t)a.w.panels);
+    free(x);
+    free(bias);
+    free(y0);
+}
+
+/* Sums about the least normal number, which round to it or vanish: each link of a chain, the sum of
+ * the chains, and that of two chunks. Fewer rows than a tile has must do as it does. */
+static void denormals_vanish_alike(struct pool *const *pools)
+{
+    static const float products[][2][2] = {
+        {{0x1p-63f, 0x1p-63f}, {0x1.8p-75f, -0x1p-76f}},  // 2^-126 (1 - 0.75 2^-24)
+        {{0x1p-63f, 0x1p-63f}, {0x1p-75f, -0x1p-76f}},    // 2^-126 (1 - 0.5 2^-24)
+        {{0x1p-63f, 0x1p-63f}, {0x1p-74f, -0x1.4p-76f}},  // 2^-126 (1 - 1.25 2^-24)
+        {{-0x1p-63f, 0x1p-63f}, {0x1.cp-75f, 0x1p-76f}},  // and below 0
+        {{0x1p-63f, 0x1.02p-63f}, {-0x1p-63f, 0x1p-63f}}, // 2^-133
+    };
+    enum { K = 64, M = 17, N = 33 };
+    uint16_t rows[N][K] = {{0}};
+    const void *at[PANEL_ROWS];
+    float *x = take(M * K * 4), *y0 = take(M * N * 4);
+    uint8_t *panels = take(dtype_panels_bytes(DTYPE_BF16, N, K));
+    for (int o = 0; o < N; o++)
+        for (int i = 0; i < 2; i++)
+            rows[o][i * (o % 4 == 0   ? 2
+                         : o % 4 == 1 ? 1
+                         : o % 4 == 2 ? 32
+                                      : 33)] = f32_to_bf16(products[o / 4 % 5][i][1]);
+    for (int panel = 0; panel < 2; panel++) {
+        for (int j = 0; j < PANEL_ROWS; j++)
+            at[j] = panel * PANEL_ROWS + j < N ? rows[panel * PANEL_ROWS + j] : NULL;
+        panel_pack(DTYPE_BF16, at, K, panels + panel * dtype_panel_bytes(DTYPE_BF16, K));
+    }
+    for (int row = 0; row < M; row++)
+        for (int place = 0; place < K; place++)
+            x[row * K + place] = products[row % 5][place != 0][0];
+    struct matmul_args a = {.w = {DTYPE_BF16, N, K, panels}, .x = x, .x_stride = K, .y_stride = N};
+    a.m = M;
+    float *want = tiles_rule(a, y0);
+    for (int m = 1; m <= M; m++)
+        tiles_check(a, m, pools, y0, want);
+    for (int row = 0; row < M; row++) { // alone
+        a.x = x + row * K;
+        tiles_check(a, 1, pools, y0, want + row * N);
+    }
+    free(want);
+    free(panels);
+    free(x);
+    free(y0);
+}
+
+/* Every number of rows about the height of a tile, whole and broken chunks of 32, one and several
+ * blocks along k, one to many panels. */
+static void tiles_add_32_products_a_link(void **state)
+{
+    (void)set_under_test(state);
+    struct pool *pools[] = {NULL, pool_of(3)};
+    for (enum dtype t = 0; t < N_DTYPES; t++) {
+        static const int shapes[][2] = {{1, 1},   {33, 31},  {96, 64},
+                                        {70, 97}, {65, 256}, {170, 288}};
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            if (dtype_row_bytes(t, shapes[s][1]) > 0)
+                tiles_of(t, shapes[s][0], shapes[s][1], 0, pools);
+        if (t == DTYPE_BF16 || t == DTYPE_Q8 || t == DTYPE_Q4_K)
+            tiles_of(t, 130, 4608, 0, pools);
+    }
+    tiles_of(DTYPE_BF16, 40, 2305, 0, pools);
+    for (int least = -150; least <= -90; least += 15)
+        tiles_of(DTYPE_BF16, 40, 96, least, pools);
+    denormals_vanish_alike(pools);
     pool_close(pools[1]);
 }
 
@@ -362,12 +506,13 @@ static void head_goes_tile_by_tile(void **state)
 
 int main(void)
 {
-    static enum isa sets[] = {ISA_PORTABLE, ISA_AVX2, ISA_AVX512};
+    static enum isa sets[] = {ISA_PORTABLE, ISA_AVX2, ISA_AVX512, ISA_AMX};
 #define ON_SETS(test)                                                                              \
     {#test ", portable", test, NULL, NULL, &sets[0]},                                              \
         {#test ", avx2", test, NULL, NULL, &sets[1]},                                              \
+        {#test ", avx512", test, NULL, NULL, &sets[2]},                                            \
     {                                                                                              \
-#test ", avx512", test, NULL, NULL, &sets[2]                                               \
+#test ", amx", test, NULL, NULL, &sets[3]                                                  \
     }
     const struct CMUnitTest tests[] = {
         ON_SETS(matmul_is_one_chain),
@@ -375,6 +520,8 @@ int main(void)
         ON_SETS(attention_has_one_order),
         ON_SETS(splits_are_joined_in_order),
         {"pairs_stay_near, avx512", pairs_stay_near, NULL, NULL, &sets[2]},
+        {"pairs_stay_near, amx", pairs_stay_near, NULL, NULL, &sets[3]},
+        {"tiles_add_32_products_a_link, amx", tiles_add_32_products_a_link, NULL, NULL, &sets[3]},
         ON_SETS(head_goes_tile_by_tile),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,12 +28,19 @@ static void has_avx512(void **state)
     has(ISA_AVX512);
 }
 
+static void has_amx(void **state)
+{
+    (void)state;
+    has(ISA_AMX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(has_portable),
         cmocka_unit_test(has_avx2),
         cmocka_unit_test(has_avx512),
+        cmocka_unit_test(has_amx),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,7 +109,7 @@ static struct prompt prompt_run(const struct ops *ops, const struct model *m, in
 /* Pairs of bf16 are multiplied: this set has bytes and tolerances of its own. */
 static int by_pairs(const struct ops *ops, const struct model *m)
 {
-    return ops->isa == ISA_AVX512 && ops->compute != COMPUTE_F32 && m->format == KV_BF16;
+    return ops->isa >= ISA_AVX512 && ops->compute != COMPUTE_F32 && m->format == KV_BF16;
 }
 
 static void prompt_compare(const struct ops *ops, const struct model *m, const struct prompt *p,

@@ -21,6 +21,7 @@ CPU_DECLARE(attend_forced)
 CPU_DECLARE(head_reduce)
 #undef CPU_DECLARE
 
+void cpu_matmul_amx(const struct ops *ops, const struct matmul_args *args);
 void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args);
 void cpu_kv_store_avx512(const struct ops *ops, const struct kv_store_args *args);
 void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *args);
@@ -29,22 +30,38 @@ void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *args)
  * words of 32 bits along k: a pair of bf16 where the set multiplies pairs, else one f32. A thread
  * takes blocks of rows, whose packed inputs stay in L2; in them groups of panels; in these blocks
  * along k. An L2 of 1 MiB holds the inputs, one block of panels and the next one. */
-#define MATMUL_ROWS_MAX    14          // rows of the largest register tile
-#define MATMUL_BLOCK       1024        // words along k of a block of one panel: 128 KiB
-#define MATMUL_PANEL_WORDS 2048        // words along k of a block of several panels, together
-#define MATMUL_INPUT_BYTES (512 << 10) // packed inputs of a block of rows and words
-#define MATMUL_GROUP       16          // panels whose sums wait for the next block along k
-#define MATMUL_SPLIT_ROWS  32          // rows per thread from which threads split rows, not panels
+#define MATMUL_BLOCK       1024  // words along k of a block of one panel: 128 KiB
+#define MATMUL_PANEL_WORDS 2048  // words along k of a block of several panels, together
+#define MATMUL_GROUP       16    // panels whose sums wait for the next block along k
 #define MATMUL_PACK_ALONE  32768 // inputs that each thread packs for itself: waiting costs more
 #define MATMUL_PANELS_MAX  4     // that a tile of few rows takes side by side
+
+/* What depends on how a set multiplies. */
+struct matmul_cut {
+    int rows;            // of the largest register tile
+    int chunk;           // words along k that are multiplied at once; of padded zeros, if need be
+    int split_rows;      // rows per thread from which threads split rows, not panels
+    int64_t input_bytes; // packed inputs of a block of rows and words
+};
+
+/* Registers of 16 outputs. */
+static inline struct matmul_cut matmul_cut_lanes(void)
+{
+    return (struct matmul_cut){14, 1, 32, 512 << 10};
+}
+
+/* AMX: so fast that weights have to serve more rows. */
+static inline struct matmul_cut matmul_cut_tiles(void)
+{
+    return (struct matmul_cut){32, 16, 256, 1 << 20};
+}
 
 /* Where rows are split, each thread decodes all panels: that has to be little beside its rows. */
 #define MATMUL_SPLIT_DECODED 2 // times as many rows
 
-static inline int matmul_by_rows(int m, int n_threads, int decodes)
+static inline int matmul_by_rows(const struct matmul_cut *cut, int m, int n_threads, int decodes)
 {
-    return n_threads > 1 &&
-           m >= MATMUL_SPLIT_ROWS * (decodes ? MATMUL_SPLIT_DECODED : 1) * n_threads;
+    return n_threads > 1 && m >= cut->split_rows * (decodes ? MATMUL_SPLIT_DECODED : 1) * n_threads;
 }
 
 /* Words of a block along k: equal blocks, on 256 numbers, where every format has a block's end. */
@@ -55,10 +72,10 @@ static inline int64_t matmul_block_words(int64_t n_words, int n_panels)
 }
 
 /* Rows of a block, up to which their inputs fit. */
-static inline int64_t matmul_block_rows(int64_t n_words)
+static inline int64_t matmul_block_rows(const struct matmul_cut *cut, int64_t n_words)
 {
     const int64_t row_bytes = matmul_block_words(n_words, 1) * 4;
-    return max_i64(MATMUL_INPUT_BYTES / row_bytes / MATMUL_ROWS_MAX, 1) * MATMUL_ROWS_MAX;
+    return max_i64(cut->input_bytes / row_bytes / cut->rows, 1) * cut->rows;
 }
 
 struct matmul_scratch {
@@ -67,13 +84,14 @@ struct matmul_scratch {
     int64_t sums_bytes;    // sums between blocks, per thread
 };
 
-/* Enough for any matmul that is not larger. */
-static inline struct matmul_scratch matmul_scratch(int64_t m, int64_t n_words, int n_threads)
+/* Enough for any matmul that is not larger; n_words: whole chunks. */
+static inline struct matmul_scratch matmul_scratch(const struct matmul_cut *cut, int64_t m,
+                                                   int64_t n_words, int n_threads)
 {
     const int64_t all = m * n_words * 4;
     // A block of rows is packed over all of k, and holds fewer rows where k has several blocks.
-    const int64_t block = MATMUL_INPUT_BYTES * ceil_div(n_words, MATMUL_BLOCK / 2);
-    const int64_t rows = min_i64(m, matmul_block_rows(MATMUL_BLOCK / 2));
+    const int64_t block = cut->input_bytes * ceil_div(n_words, MATMUL_BLOCK / 2);
+    const int64_t rows = min_i64(m, matmul_block_rows(cut, MATMUL_BLOCK / 2));
     return (struct matmul_scratch){
         .packed_bytes = round_up(max_i64(all, min_i64(all, block) * n_threads), 64),
         .decoded_bytes = min_i64(n_words * MATMUL_PANELS_MAX, MATMUL_PANEL_WORDS) * PANEL_ROWS * 4,

@@ -4,7 +4,7 @@
  * int8.c the int8 matmul. Refuses: speed, threads, intrinsics.
  * A newcomer would miss: under COMPUTE_F32 every set and device has to make these very bytes. Under
  * COMPUTE_BF16 inputs are rounded and the order is the same; sets that multiply pairs of bf16 (and
- * tensor cores) are near it, not equal. */
+ * tensor cores) are near it, not equal; tiles of them have code of their own here. */
 #include "kernels/math.h"
 #include "kernels/ref/ref.h"
 
@@ -45,6 +45,67 @@ void exact_matmul(const struct ops *ops, const struct matmul_args *a)
                         y = round ? ref_round_bf16(y) : y;
                         sum[o] = fmaf(x, y, sum[o]);
                     }
+            }
+            for (int o = out0; o < out0 + PANEL_ROWS && o < a->w.n; o++) {
+                float *y = &a->y[row * a->y_stride + o];
+                *y = exact_finish(a, sum[o - out0], o, *y);
+            }
+        }
+    }
+}
+
+/* Tiles take no notice of denormals, neither of inputs nor of results. */
+static float flushed(float x)
+{
+    return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
+}
+
+/* x * w + sum. Whether the result is a denormal shows once it is rounded to 24 bits, which it is
+ * where its exponent has room: one that as a denormal would round to 2^-126 may still vanish. */
+static float amx_fma(float x, float w, float sum)
+{
+    float y = fmaf(x, w, sum);
+    if (fabsf(y) <= 0x1p-126f && fabsf(fmaf(x * 0x1p32f, w * 0x1p32f, sum * 0x1p64f)) < 0x1p-62f)
+        y = copysignf(0, y);
+    return y;
+}
+
+/* Of 32 numbers along k the even and the odd products are a chain each, from 0. */
+static float amx_link(const float x[32], const float w[32][PANEL_ROWS], int o, float sum)
+{
+    float even = 0, odd = 0;
+    for (int i = 0; i < 32; i += 2) {
+        even = amx_fma(x[i], w[i][o], even);
+        odd = amx_fma(x[i + 1], w[i + 1][o], odd);
+    }
+    return flushed(sum + flushed(even + odd));
+}
+
+static float amx_input(float x)
+{
+    return flushed(ref_round_bf16(flushed(x)));
+}
+
+void exact_matmul_amx(const struct ops *ops, const struct matmul_args *a)
+{
+    CHECK(ops->compute != COMPUTE_F32);
+    for (int out0 = 0; out0 < a->w.n; out0 += PANEL_ROWS) {
+        const uint8_t *panel = (const uint8_t *)a->w.panels +
+                               out0 / PANEL_ROWS * dtype_panel_bytes(a->w.dtype, a->w.k);
+        for (int row = 0; row < a->m; row++) {
+            float sum[PANEL_ROWS] = {0};
+            for (int k0 = 0; k0 < a->w.k; k0 += CHUNK) {
+                int n = k0 + CHUNK < a->w.k ? CHUNK : a->w.k - k0;
+                float x[CHUNK] = {0}, w[CHUNK][PANEL_ROWS] = {{0}}; // zeros beyond the last number
+                panel_decode_f32(a->w.dtype, panel, a->w.k, k0, k0 + n, w[0]);
+                for (int i = 0; i < n; i++)
+                    x[i] = amx_input(a->x[row * a->x_stride + k0 + i]);
+                for (int i = 0; i < n * PANEL_ROWS; i++)
+                    w[i / PANEL_ROWS][i % PANEL_ROWS] =
+                        flushed(ref_round_bf16(w[i / PANEL_ROWS][i % PANEL_ROWS]));
+                for (int i = 0; i < n; i += 32)
+                    for (int o = 0; o < PANEL_ROWS; o++)
+                        sum[o] = amx_link(x + i, w + i, o, sum[o]);
             }
             for (int o = out0; o < out0 + PANEL_ROWS && o < a->w.n; o++) {
                 float *y = &a->y[row * a->y_stride + o];

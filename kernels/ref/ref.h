@@ -55,6 +55,9 @@ EXACT(head_reduce)
 #undef EXACT
 /* Bias, act and residual of output o, whose sum is at hand; y: what stood there. */
 float exact_finish(const struct matmul_args *args, float sum, int o, float y);
+/* Rule a as ISA_AMX has it under COMPUTE_BF16 (and INT8, where weights are multiplied as bf16):
+ * byte for byte, but for which NaN. */
+void exact_matmul_amx(const struct ops *ops, const struct matmul_args *args);
 void exact_matmul_int8(const struct ops *ops, const struct matmul_args *args);
 
 #endif

@@ -1,0 +1,16 @@
+/* kernels/cpu/matmul_amx.c - see matmul.inc: pairs of bf16 in AMX tiles; what is not tiles is
+ * AVX-512.
+ *
+ * A newcomer would miss: under f32 there is nothing for tiles to do, and the bytes are those of all
+ * sets. */
+#define CPU_ISA CPU_AVX512
+#define MATMUL_AMX
+#include "kernels/cpu/matmul.inc"
+
+void cpu_matmul_amx(const struct ops *ops, const struct matmul_args *args)
+{
+    if (ops->compute == COMPUTE_F32)
+        cpu_matmul_avx512(ops, args);
+    else
+        multiply(ops, args);
+}
