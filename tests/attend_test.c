@@ -214,6 +214,41 @@ static void a_long_row_evicts_once_a_token(void **state)
     tokens_free(&t);
 }
 
+/* Of equal ranks the oldest position goes, wherever its slot stands: in one lane, in several, in a
+ * last vector that is not full. Slots' positions are shuffled; a few slots have one low score, the
+ * others a high one. */
+static void of_equal_ranks_the_oldest_goes(void **state)
+{
+    (void)state;
+    enum { N = 75, RECENT = 10, TRIALS = 60 };
+    struct tokens t = plain_tokens(N + 1, NULL);
+    FOR_EACH_ISA(isa)
+    for (int trial = 0; trial < TRIALS; trial++) {
+        struct ops ops = {.isa = isa};
+        struct evict_row limits = {.budget = N, .recent = RECENT, .sink = 0};
+        struct row r = row_make(&plain, &t, (struct evict){.policy = EVICT_H2O}, limits, 0);
+        struct row *rows[] = {&r};
+        const struct tokens *ts[] = {&t};
+        int oldest = N, first = 1 + (int)(mix64((uint64_t)trial) % (N - 1)), n_low = 2 + trial % 6;
+        rows_forced(&ops, &plain, ts, rows, 1, 0, N);
+        for (int slot = 0; slot < N;
+             slot++) { // 7 and 75 have no common factor: every position once
+            r.kv.slot_pos[slot] = (slot * 7 + first) % N;
+            r.kv.slot_score[slot] = 2;
+        }
+        for (int i = 0; i < n_low; i++) { // 16 slots on is the same lane
+            int slot = (first + i * (trial % 2 ? 16 : 5)) % N, pos = r.kv.slot_pos[slot];
+            r.kv.slot_score[slot] = 1;
+            oldest = pos < oldest && pos <= N - RECENT ? pos : oldest;
+        }
+        rows_forced(&ops, &plain, ts, rows, 1, N, 1);
+        if (oldest < N)
+            assert_int_equal(r.events[N].pos, oldest);
+        row_free(&r);
+    }
+    tokens_free(&t);
+}
+
 /* A budget that holds everything is the full cache, bit for bit. */
 static void large_budgets_are_full(void **state)
 {
@@ -547,6 +582,7 @@ int main(void)
         cmocka_unit_test(newcomer_goes_unless_recent),
         cmocka_unit_test(scores_freeze_without_recent),
         cmocka_unit_test(a_long_row_evicts_once_a_token),
+        cmocka_unit_test(of_equal_ranks_the_oldest_goes),
         cmocka_unit_test(large_budgets_are_full),
         cmocka_unit_test(weights_sum_to_the_group),
         cmocka_unit_test(all_recent_is_streaming),

@@ -177,7 +177,7 @@ fault("a forced span is cut one token late", "engine/layer.c",
       "placement_test.py --only=forced")
 fault("RoPE of the cut's own tokens starts at its span", "engine/layer.c",
       "int64_t pos = cuts[i].span->pos + cuts[i].offset;", "int64_t pos = cuts[i].span->pos;",
-      "placement_test.py --only=forced", BYTES)
+      "placement_test.py --only=prefixes")
 
 # ---- eviction
 

@@ -512,7 +512,7 @@ def forced(bench):
                 kv = "mixed" if (compute, scope) == ("bf16", "head") else compute
                 long_ones.add((policy, scope, kv))
                 forced_case(bench, f"forced, {policy}, {compute}, {scope}",
-                            bench.llama if scope == "head" else bench.opt, prompt, 200,
+                            bench.llama if scope == "head" else bench.opt, prompt, 240,  # more than a tile of 256
                             budget + ["--compute", compute, "--kv-format", kv])
     for policy, scope, kv in itertools.product(("full", "window", "streaming", "h2o", "h2o-mean"), ("head", "layer"),
                                                ("f32", "bf16", "q8", "q4", "mixed")):
