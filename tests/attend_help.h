@@ -97,9 +97,10 @@ static inline void row_free(struct row *r)
     free(r->events);
 }
 
-/* The prompt in calls of `cut` queries, then what it keeps. */
-static inline void row_prompt(const struct ops *ops, const struct model *m, const struct tokens *t,
-                              struct row *r, int cut)
+/* The prompt in calls of `cut` queries, then what it keeps, by ops of its own. */
+static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *keep,
+                                      const struct model *m, const struct tokens *t, struct row *r,
+                                      int cut)
 {
     struct kv_layout work;
     kv_layout_init(&work, m->work, m->n_kv_heads, m->head_dim);
@@ -135,20 +136,26 @@ static inline void row_prompt(const struct ops *ops, const struct model *m, cons
                                                                 .scratch = scratch});
     }
     free(scratch);
-    scratch = take(prompt_keep_scratch_bytes(ops, n, m->n_kv_heads, m->head_dim));
-    ops_run_prompt_keep(ops, &(struct prompt_keep_args){
-                                 .from = &work,
-                                 .to = &r->layout,
-                                 .ring = r->kv.ring ? &r->ring : NULL,
-                                 .pages = pages,
-                                 .scores = evict_policy_scores(r->evict.policy) ? r->scores : NULL,
-                                 .evict = &r->evict,
-                                 .row = r->limits,
-                                 .kv = &r->kv,
-                                 .n_prompt = n,
-                                 .scratch = scratch});
+    scratch = take(prompt_keep_scratch_bytes(keep, n, m->n_kv_heads, m->head_dim));
+    ops_run_prompt_keep(keep, &(struct prompt_keep_args){
+                                  .from = &work,
+                                  .to = &r->layout,
+                                  .ring = r->kv.ring ? &r->ring : NULL,
+                                  .pages = pages,
+                                  .scores = evict_policy_scores(r->evict.policy) ? r->scores : NULL,
+                                  .evict = &r->evict,
+                                  .row = r->limits,
+                                  .kv = &r->kv,
+                                  .n_prompt = n,
+                                  .scratch = scratch});
     free(scratch);
     free(pages);
+}
+
+static inline void row_prompt(const struct ops *ops, const struct model *m, const struct tokens *t,
+                              struct row *r, int cut)
+{
+    row_prompt_kept_by(ops, ops, m, t, r, cut);
 }
 
 /* Tokens [first, first + n) of several rows of one model and policy in one call. */

@@ -214,6 +214,29 @@ static void a_long_row_evicts_once_a_token(void **state)
     tokens_free(&t);
 }
 
+/* Of one prompt's scores the CPU keeps what kernels/ref keeps, bit for bit, ring included. */
+static void prompts_keep_what_ref_keeps(void **state)
+{
+    (void)state;
+    static const struct model models[] = {
+        {6, 3, 64, KV_BF16, KV_BF16}, {4, 4, 32, KV_F32, KV_F32}, {6, 2, 64, KV_BF16, KV_MIXED}};
+    for (size_t k = 0; k < sizeof models / sizeof *models; k++)
+        for (int s = 0; s < N_SCENARIOS; s++)
+            for (int n = 30; n <= 130; n += 50) {
+                const struct model *m = &models[k];
+                struct ops ref = {.isa = ISA_REF}, ops = {.isa = isa_best()};
+                struct tokens t = tokens_make(m, n, 900 + (uint64_t)s);
+                struct row a = row_make(m, &t, scenarios[s].evict, scenarios[s].limits, n);
+                struct row b = row_make(m, &t, scenarios[s].evict, scenarios[s].limits, n);
+                row_prompt_kept_by(&ops, &ref, m, &t, &a, n);
+                row_prompt_kept_by(&ops, &ops, m, &t, &b, n);
+                rows_same(&b, &a, "kept");
+                row_free(&a);
+                row_free(&b);
+                tokens_free(&t);
+            }
+}
+
 /* Of equal ranks the oldest position goes, wherever its slot stands: in one lane, in several, in a
  * last vector that is not full. Slots' positions are shuffled; a few slots have one low score, the
  * others a high one. */
@@ -582,6 +605,7 @@ int main(void)
         cmocka_unit_test(newcomer_goes_unless_recent),
         cmocka_unit_test(scores_freeze_without_recent),
         cmocka_unit_test(a_long_row_evicts_once_a_token),
+        cmocka_unit_test(prompts_keep_what_ref_keeps),
         cmocka_unit_test(of_equal_ranks_the_oldest_goes),
         cmocka_unit_test(large_budgets_are_full),
         cmocka_unit_test(weights_sum_to_the_group),
