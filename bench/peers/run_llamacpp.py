@@ -5,7 +5,7 @@ Sources are those inside the sdist of llama-cpp-python, built here with GGML_NAT
 llamacpp_job.cpp over its library: our token ids, greedy, end-of-text ignored. Weights are mmap'd, so a
 file larger than memory streams through the page cache. --repack keep takes the formats that the library
 would rearrange (a second copy in RAM) straight from the map: q8_0 of llama-3b needs it under a small limit.
-$SLUICE_LLAMACPP_CMAKE are more flags of its build: where a hypervisor shows AMX that does not work, auto dies (139, 132).
+$SLUICE_LLAMACPP_CMAKE are more flags of its build: made by GCC 12, auto dies where the CPU has AMX (132; README).
 """
 import glob
 import os
