@@ -167,8 +167,7 @@ fault("pages of a row that leaves are handed out twice", "engine/batch.c",
       "        row->pages[row->n_pages++] = t->free_pages[t->n_free_pages > 1 ? --t->n_free_pages : 0];",
       "placement_test.py --only=requeues")
 fault("the oldest row returns to the queue instead of the youngest", "engine/batch.c",
-      "t->rows[r].entered > young->entered", "t->rows[r].entered < young->entered", "placement_test.py --only=requeues",
-      "engine_test")
+      "t->rows[r].entered > young->entered", "t->rows[r].entered < young->entered", "placement_test.py --only=requeues")
 fault("positions are compacted one too few", "engine/layer.c",
       "    for (int i = 0; i < batch->n_positions; i++)\n        if (batch->positions[i].token != i)",
       "    for (int i = 0; i + 1 < batch->n_positions; i++)\n        if (batch->positions[i].token != i)", BYTES)
@@ -255,7 +254,7 @@ fault("a record's checksum is not compared", "engine/journal.c",
       "return r->magic == RECORD_MAGIC && r->self == record_crc(r) && r->job_id == j->job_id;",
       "return r->magic == RECORD_MAGIC && r->job_id == j->job_id;", "journal_test")
 fault("the chain of records is not followed", "engine/journal.c",
-      "!record_sound(j, r) || r->chain != j->chain)", "!record_sound(j, r))", "journal_test")
+      "!record_sound(j, r) || r->chain != j->chain)", "!record_sound(j, r))", "journal_foreign_test")
 fault("tokens are committed without their payload", "engine/journal.c",
       "r.crc = crc32c(0, entry->ids, n_payload);", "r.crc = 0;", "journal_test")
 fault("damage is taken for a torn tail", "engine/journal.c",

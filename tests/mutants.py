@@ -76,11 +76,12 @@ def python():
 
 
 def command(test):
-    """`name` is a cmocka binary; `name.py ARGS` a driver, whose first argument is the binary."""
+    """How a test is run, and what make has to build for it. `name` is a cmocka binary; `name.py ARGS` a driver, whose
+    first argument is the binary; some preload a shim."""
     words = test.split()
     if not words[0].endswith(".py"):
-        return [f"build/tests/{words[0]}"], f"build/tests/{words[0]}"
-    return [python(), "tests/" + words[0], "./sluice", *words[1:]], "sluice"
+        return [f"build/tests/{words[0]}"], [f"build/tests/{words[0]}"]
+    return [python(), "tests/" + words[0], "./sluice", *words[1:]], ["sluice", "build/tests/tools/nth.so"]
 
 
 class Tree:
@@ -107,8 +108,8 @@ class Tree:
     def passes(self, test, log):
         """Does the test pass on the source as it is? Asked once."""
         if test not in self.baseline:
-            argv, target = command(test)
-            self.baseline[test] = self.make([target], log) and run(argv, self.folder, LIMIT_S, log) == 0
+            argv, targets = command(test)
+            self.baseline[test] = self.make(targets, log) and run(argv, self.folder, LIMIT_S, log) == 0
         return self.baseline[test]
 
     def meet(self, mutant):
@@ -122,8 +123,8 @@ class Tree:
             self.write(mutant.file, text.replace(mutant.old, mutant.new))
             try:
                 for test in mutant.tests:
-                    argv, target = command(test)
-                    if not self.make([target], log):
+                    argv, targets = command(test)
+                    if not self.make(targets, log):
                         return "does not build", test, time.monotonic() - start
                     if run(argv, self.folder, LIMIT_S, log) != 0:
                         return "killed", test, time.monotonic() - start

@@ -348,6 +348,10 @@ def requeues(bench):
                     "--batch", "4", "--batches", batches, "--prefill-tokens", tokens])
                 check(done.out == want.out, f"{what}: other bytes: {difference(want.out, done.out)}")
                 check(batches > 1 or done.summary.get("rows", {}).get("requeued", 0) > 0, f"{what}: none was sent back")
+    done = bench.good("requeue, who", "run", bench.llama, source, ["--batch", "4", "--batches", "1", "--order", "completion"])
+    names = [json.loads(line)["custom_id"] for line in done.out.splitlines()]
+    check(done.summary.get("rows", {}).get("requeued", 0) > 0, "requeue, who: none was sent back")
+    check([x for x in names if x.startswith("long")][:1] == ["long-0"], f"requeue: the youngest has to go, {names}")
 
 
 def prefixes(bench):
@@ -361,6 +365,8 @@ def prefixes(bench):
                      "ignore_eos": True, "logprobs": 2,
                      **({"temperature": 0}, {"temperature": 0, "echo": i % 8 == 1},
                         {"temperature": 0.8, "seed": i})[i % 3]})
+    for at in (5, 31, 50):  # all but one token alike
+        rows.append({**rows[0], "custom_id": f"but-{at}", "prompt_token_ids": base[:at] + [base[at] ^ 1] + base[at + 1:90]})
     rows.append({**rows[0], "custom_id": "same"})
     source = bench.rows(rows)
     f32 = ["--compute", "f32", "--kv-format", "f32"]
@@ -369,8 +375,8 @@ def prefixes(bench):
         want = bench.good(f"prefixes, {policy}: alone", "run", bench.llama, source,
                           flags + ["--batch", "1", "--batches", "1"])
         check(want.summary.get("shared_prompt_tokens") == 0, f"prefixes, {policy}: a row alone shared")
-        for name, more in (("all at once", ["--batch", "13", "--batches", "1", "--prefill-tokens", "4000"]),
-                           ("two threads", ["--batch", "13", "--batches", "1", "--prefill-tokens", "4000", "-t", "2"]),
+        for name, more in (("all at once", ["--batch", "16", "--batches", "1", "--prefill-tokens", "4000"]),
+                           ("two threads", ["--batch", "16", "--batches", "1", "--prefill-tokens", "4000", "-t", "2"]),
                            ("few", ["--batch", "4", "--batches", "2", "--prefill-tokens", "800"]),
                            ("all on disk", ALL_DISK + ["--batch", "5", "--batches", "3", "--prefill-tokens", "900"])):
             what = f"prefixes, {policy}, {name}"
