@@ -130,7 +130,7 @@ fault("`after` is forgotten", "offload/mover.c",
 fault("a page that could not be read is used", "engine/home_frames.c",
       "    if (!f->bad)\n        return OK;\n    int n = 0;", "    if (1)\n        return OK;\n    int n = 0;", "verify_test.py --only kv")
 fault("the wrong page's error", "engine/home_frames.c",
-      "return f->segments[n].err;", "return f->segments[n > 0 ? n - 1 : n].err;", "verify_test.py --only kv --full")
+      "return f->segments[n].err;", "return f->segments[n > 0 ? n - 1 : n].err;", VERIFY_KV)
 fault("hidden states that could not be read are used", "engine/home_frames.c",
       "    if (!f || !f->bad)\n        return OK;", "    if (!f || 1)\n        return OK;", VERIFY_HIDDEN)
 fault("a lost prompt leaves those that share with it", "engine/stage.c",

@@ -95,6 +95,8 @@ class Tree:
             to = os.path.join(self.folder, part)
             shutil.rmtree(to, ignore_errors=True)
             shutil.copytree(os.path.join(ROOT, part), to, ignore=shutil.ignore_patterns("__pycache__", "results"))
+        for file in {m.file for m in MUTANTS}:  # newer than what a run before this one built of a fault
+            os.utime(os.path.join(self.folder, file))
         self.log_path = os.path.join(WORK, f"log-{number}.txt")
         self.baseline = {}
 

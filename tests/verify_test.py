@@ -153,14 +153,14 @@ def part_of(name):
         lies.tell("flips")
         for kind in READ_KINDS:
             for seed in seeds(a, 1):
-                lies.lie(f"seed={seed},read.{kind}=1/{(40, 300)[seed % 2]}", seed % 8 == 0)
+                lies.lie(f"seed={seed},read.{kind}=1/{(300, 40)[seed % 2]}", seed % 8 == 0)
             if a.full:
                 lies.tell(f"read.{kind}")
         if not a.full:
             lies.tell("lies of reads")
         for kind in WRITE_KINDS if name in WRITTEN else []:
             for seed in seeds(a, 1):
-                lies.lie(f"seed={seed},write.{kind}=1/{(60, 300)[seed % 2]}", seed % 8 == 0)
+                lies.lie(f"seed={seed},write.{kind}=1/{(300, 120)[seed % 2]}", seed % 8 == 0)
             if a.full:
                 lies.tell(f"write.{kind}")
         if not a.full and name in WRITTEN:
