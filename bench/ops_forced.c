@@ -52,9 +52,11 @@ static void lay_out(struct forced_bench *b, struct arena *a)
     b->dirty = ARENA_ARRAY(a, uint64_t, 4);
     b->rows = ARENA_ARRAY(a, struct kv_row, ROWS);
     b->spans = ARENA_ARRAY(a, struct forced_span, ROWS);
-    b->scratch = arena_take(
-        a, attend_forced_scratch_bytes(c->ops, b->cap, c->n_heads, c->n_kv_heads, c->head_dim, 1),
-        64);
+    int64_t plain = attend_forced_scratch_bytes(c->ops, b->cap, c->n_heads, c->n_kv_heads,
+                                                c->head_dim, 0);
+    int64_t scores = attend_forced_scratch_bytes(c->ops, b->cap, c->n_heads, c->n_kv_heads,
+                                                 c->head_dim, 1); // of a short row the less
+    b->scratch = arena_take(a, max_i64(plain, scores), 64);
 }
 
 static float number(int64_t i)
