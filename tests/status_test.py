@@ -51,8 +51,11 @@ def running_and_stopped(tally, place, _):
     before = {s: read(out + s) for s in (".journal", ".partial", ".job.json")}
     status(place, out)
     tally.check(all(read(out + s) == b for s, b in before.items()), "status changed a byte")
-    again = place.sluice(*command, "-o", out)
+    summary = out + ".summary"
+    again = place.sluice(*command, "-o", out, "--summary", summary)
     tally.check(again.code == 3 and read(out) == read(whole), difference(read(whole), read(out)))
+    failed = json.loads(read(summary))["rows"]
+    tally.check(failed["failed"] == 1 and failed["errors"] == {"invalid_request": 1}, f"summary: {failed}")
     code, seen = status(place, out)
     tokens = sum(len(json.loads(x).get("token_ids") or ()) for x in read(out).splitlines())
     tally.check(seen["state"] == "complete" and seen["output_tokens"] == tokens and seen["rows"]["left"] == 0,
