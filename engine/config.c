@@ -552,7 +552,10 @@ static enum err parse_file(struct config *c, const char *path, int command)
         return fail(ERR_USAGE, "%s: --config: %s", path, strerror(errno));
     static char text[1 << 16];
     size_t n = fread(text, 1, sizeof text - 1, f);
+    int bad = ferror(f) ? errno : 0;
     fclose(f);
+    if (bad)
+        return fail(ERR_USAGE, "%s: --config: %s", path, strerror(bad));
     if (n == sizeof text - 1)
         return fail(ERR_USAGE, "%s: --config: more than 64 KiB", path);
     text[n] = 0;

@@ -78,7 +78,8 @@ def usage(tally, p, a):
             ("unknown ISA", "--isa", ("gen", "-m", p.model, "-p", "x", "--isa", "mmx")),
             ("bad --percent", "--percent", ("plan", "-q", "-m", p.model, "--prompt-len", "8", "--percent", "0", "150", "0",
                                             "100", "0", "100")),
-            ("absent --config", "--config", ("run", "--config", "none.cfg"))):
+            ("absent --config", "--config", ("run", "--config", "none.cfg")),
+            ("--config of a folder", "Is a directory", ("run", "--config", "."))):
         done = p.expect(what, 2, *args)
         lines = done.err.splitlines()
         check(len(lines) == 1 and lines[0].startswith("sluice: error: ") and words in lines[0] and not done.out,
