@@ -93,6 +93,7 @@ class Runner:
         self.passed = self.failed = self.skipped = 0
         self.skips = []  # reasons, as SKIPS and LACKS name them
         self.why, self.seconds = "", 0.0
+        self.bad, self.tail = [], []  # what it said of its failures, and last
 
     def log_path(self):
         return os.path.join(LOGS, self.name.replace("/", "-") + ".log")
@@ -150,14 +151,15 @@ def count(r, text, code):
             text, code = f"SKIP Python module {missing[1]} is missing\n", 0
     judge_skips(r, re.findall(r"^SKIP (.*)$", text, re.M))
     lines = [x.strip() for x in text.splitlines() if x.strip()]
+    r.bad = [x for x in lines if re.match(r"(FAIL|\[  FAILED  \] [a-z]|\[  ERROR   \])", x)]
+    r.tail = lines[-8:]
     if code and not r.failed:
         r.failed = 1
         r.why = f"exit status {code}" + (f": {lines[-1][:100]}" if lines else "")
     elif r.passed + r.failed + r.skipped == 0:
         r.failed, r.why = 1, r.why or "ran no test"
     elif r.failed and not r.why:
-        bad = [x for x in lines if re.match(r"(FAIL|\[  FAILED  \] [a-z])", x)]
-        r.why = bad[0][:120] if bad else ""
+        r.why = r.bad[0][:120] if r.bad else ""
 
 
 def judge_skips(r, reasons):
@@ -185,7 +187,8 @@ def run_one(r, built):
     env = {**os.environ, "BUILD": r.build or "build", "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1",
            "SLUICE_CACHE_DIR": os.path.join(ROOT, "build/check/cache"),
            "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1",
-           "UBSAN_OPTIONS": "print_stacktrace=1"}
+           "UBSAN_OPTIONS": "print_stacktrace=1",
+           "OPENBLAS_NUM_THREADS": "1"}  # small matrices; two runners share the cores
     with open(r.log_path(), "wb") as log:
         if r.name in WANT_MODEL and MODEL:
             env["SLUICE_TEST_GGUF"] = MODEL
@@ -270,6 +273,9 @@ def end(todo, built):
     failed = sum(r.failed for r in todo) + sum(code != 0 for code in built.values())
     if failed:
         print(f"logs: {os.path.relpath(LOGS, ROOT)}/")
+    for r in (r for r in todo if r.failed):  # again, here: of a long run only the end may be kept
+        print(f"FAILED {r.name}: {r.why or 'see its log'}")
+        print("".join(f"    {x[:300]}\n" for x in (r.bad or r.tail)[:8]), end="")
     for name, _ in SKIPS + LACKS:
         at = {r.name: r.skips.count(name) for r in todo if name in r.skips}
         if at:

@@ -95,7 +95,7 @@ def run_parts(about, parts, make=None, tally=None):
         for part in parts:
             if a.only and part.__name__ not in a.only:
                 continue
-            start, failed = time.monotonic(), tally.failed
+            start, failed, done = time.monotonic(), tally.failed, tally.passed + tally.failed
             with tempfile.TemporaryDirectory(prefix="part-", dir=folder) as own:
                 try:
                     part(tally, shared or Place(own, a.sluice), a)
@@ -103,7 +103,7 @@ def run_parts(about, parts, make=None, tally=None):
                     traceback.print_exc(file=sys.stdout)
                     tally.check(False, f"{part.__name__}: {type(e).__name__}: {e}")
             print(f"{part.__name__}: {'FAILED' if tally.failed > failed else 'ok'}, "
-                  f"{time.monotonic() - start:.1f} s", flush=True)
+                  f"{tally.passed + tally.failed - done} checks, {time.monotonic() - start:.1f} s", flush=True)
     return tally.end()
 
 
