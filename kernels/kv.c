@@ -189,22 +189,22 @@ void kv_get(const struct kv_layout *l, const void *page, int slot, int head, flo
     CHECK(slot >= 0 && slot < KV_PAGE_SLOTS && head >= 0 && head < l->n_kv_heads);
     const uint8_t *k_panel = (const uint8_t *)page + l->panel_bytes * head;
     const uint8_t *v_panel = k_panel + l->v_offset;
-    if (l->groups > 0) {
+    if (k && l->groups > 0)
         get_codes(l, (const uint16_t *)k_panel, slot, k, k_place);
+    if (v && l->groups > 0)
         get_codes(l, (const uint16_t *)v_panel, slot, v, v_place);
+    if (l->groups > 0)
         return;
-    }
-    for (int d = 0; d < l->head_dim; d++) {
-        if (l->format == KV_F32) {
-            k[d] = ((const float *)k_panel)[d * KV_PAGE_SLOTS + slot];
-            v[d] = ((const float *)v_panel)[slot * l->dim_pad + d];
-        } else {
-            int64_t k_at = (d / 2 * KV_PAGE_SLOTS + slot) * 2 + d % 2;
-            int64_t v_at = ((slot / 2) * l->dim_pad + d) * 2 + slot % 2;
-            k[d] = bf16_to_f32(((const uint16_t *)k_panel)[k_at]);
-            v[d] = bf16_to_f32(((const uint16_t *)v_panel)[v_at]);
-        }
-    }
+    for (int d = 0; d < l->head_dim && k; d++)
+        k[d] = l->format == KV_F32
+                   ? ((const float *)k_panel)[d * KV_PAGE_SLOTS + slot]
+                   : bf16_to_f32(
+                         ((const uint16_t *)k_panel)[(d / 2 * KV_PAGE_SLOTS + slot) * 2 + d % 2]);
+    for (int d = 0; d < l->head_dim && v; d++)
+        v[d] = l->format == KV_F32
+                   ? ((const float *)v_panel)[slot * l->dim_pad + d]
+                   : bf16_to_f32(
+                         ((const uint16_t *)v_panel)[(slot / 2 * l->dim_pad + d) * 2 + slot % 2]);
 }
 
 void kv_get_codes(const struct kv_layout *l, const void *page, int slot, int head, int v,
@@ -213,7 +213,7 @@ void kv_get_codes(const struct kv_layout *l, const void *page, int slot, int hea
     CHECK(l->groups > 0 && slot >= 0 && slot < KV_PAGE_SLOTS && head >= 0 && head < l->n_kv_heads);
     const uint8_t *at = (const uint8_t *)page + l->panel_bytes * head + (v ? l->v_offset : 0);
     const uint16_t *panel = (const uint16_t *)at;
-    for (int d = 0; d < l->head_dim; d++) {
+    for (int d = 0; d < l->head_dim && codes; d++) {
         struct code_place p = v ? v_place(l, d, slot) : k_place(l, d, slot);
         codes[d] = (float)(panel[p.index] >> p.shift & p.mask);
     }

@@ -66,12 +66,13 @@ enum kv_format kv_format_by_name(const char *name); // N_KV_FORMATS when unknown
 
 /* to [head_dim]: the numbers that come back after x [head_dim] was put (K or V of one head). */
 void kv_round(const struct kv_layout *l, const float *x, float *to);
-/* Writes / reads one slot of one head: k, v f32[head_dim]; rounded to nearest even in bf16. */
+/* Writes / reads one slot of one head: k, v f32[head_dim]; rounded to nearest even in bf16. kv_get
+ * leaves out what is NULL. */
 void kv_put(const struct kv_layout *l, void *page, int slot, int head, const float *k,
             const float *v);
 void kv_get(const struct kv_layout *l, const void *page, int slot, int head, float *k, float *v);
 /* q8, q4: what the numbers of one slot of one head are made of, K (v 0) or V (v 1): codes
- * [head_dim], and for each group its scale and minimum [groups]. */
+ * [head_dim] (or NULL), and for each group its scale and minimum [groups]. */
 void kv_get_codes(const struct kv_layout *l, const void *page, int slot, int head, int v,
                   float *codes, float *scales, float *minima);
 

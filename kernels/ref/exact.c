@@ -176,7 +176,7 @@ static float prompt_query(const struct attend_prompt_args *a, const struct promp
     float max = -INFINITY;
     for (int key = 0; key <= query; key++) {
         const uint8_t *page = (const uint8_t *)s->pages + key / KV_PAGE_SLOTS * l->page_bytes;
-        kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, v);
+        kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, NULL);
         float sum = 0; // a logit is one chain over dimensions
         for (int d = 0; d < l->head_dim; d++)
             sum = fmaf(round ? ref_round_bf16(q[d]) : q[d], k[d], sum);
@@ -190,7 +190,7 @@ static float prompt_query(const struct attend_prompt_args *a, const struct promp
     float inverse = 1.0f / math_sum16(lanes);
     for (int key = 0; key <= query; key++) {
         const uint8_t *page = (const uint8_t *)s->pages + key / KV_PAGE_SLOTS * l->page_bytes;
-        kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, v);
+        kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, NULL, v);
         for (int d = 0; d < l->head_dim; d++) // an output is one chain over slots
             mean[d] = fmaf(x[key], v[d], mean[d]);
     }

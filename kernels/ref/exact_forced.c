@@ -45,9 +45,9 @@ static float group_sum(const struct kv_layout *l, const float *q, int group)
 static float logit(const struct query *q, struct ref_slot at)
 {
     const struct kv_layout *l = at.layout;
-    float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX], scales[GROUPS], minima[GROUPS], sum = 0, all = 0;
+    float k[HEAD_DIM_MAX], scales[GROUPS], minima[GROUPS], sum = 0, all = 0;
     if (l->groups == 0) {
-        kv_get(l, at.page, at.slot, q->head, k, v);
+        kv_get(l, at.page, at.slot, q->head, k, NULL);
         for (int d = 0; d < l->head_dim; d++)
             sum = fmaf(q->q[d], k[d], sum);
         return sum * q->args->scale;
@@ -68,11 +68,10 @@ static float logit(const struct query *q, struct ref_slot at)
 static void page_values(const struct query *q, int first, int n, const float *exps, float *out)
 {
     const struct kv_layout *l = ref_slot_at(q->args, q->kv, q->head, first).layout;
-    float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX], scales[GROUPS], minima[GROUPS],
-        lanes[GROUPS][16] = {{0}};
+    float v[HEAD_DIM_MAX], scales[GROUPS], minima[GROUPS], lanes[GROUPS][16] = {{0}};
     for (int i = 0; i < n && l->groups > 0; i++) {
         struct ref_slot at = ref_slot_at(q->args, q->kv, q->head, first + i);
-        kv_get_codes(l, at.page, at.slot, q->head, 1, v, scales, minima);
+        kv_get_codes(l, at.page, at.slot, q->head, 1, NULL, scales, minima);
         for (int g = 0; g < l->groups && !at.masked; g++)
             lanes[g][i % 16] = lanes[g][i % 16] + exps[i] * minima[g];
     }
@@ -83,7 +82,7 @@ static void page_values(const struct query *q, int first, int n, const float *ex
         if (at.masked) // may hold anything
             continue;
         if (l->groups == 0)
-            kv_get(l, at.page, at.slot, q->head, k, v);
+            kv_get(l, at.page, at.slot, q->head, NULL, v);
         else
             kv_get_codes(l, at.page, at.slot, q->head, 1, v, scales, minima);
         for (int d = 0; d < l->head_dim; d++)

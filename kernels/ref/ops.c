@@ -1,7 +1,7 @@
 /* kernels/ref/ops.c - every op in obvious loops: the specification, never optimised.
  *
  * Owns: what an op means; slots.c beside it has those that move tokens, int8.c the int8 matmul,
- * exact.c the order of sums. Refuses: threads, scratch, speed.
+ * exact.c the order of sums. Refuses: threads, speed, scratch but for the logits of a query.
  * A newcomer would miss: sums are double, so a fast op differs from this by its rounding alone;
  * what the contract rounds (inputs to the compute format, K and V to the KV format) is rounded here
  * too. */
@@ -115,10 +115,10 @@ static double dot(const float *a, const float *b, int n)
     return sum;
 }
 
-/* One query of one head against keys 0..query of the prompt. Weights that are no numbers are not
- * added to the scores. */
+/* One query of one head against keys 0..query of the prompt; x [query + 1] becomes
+ * its logits. Weights that are no numbers are not added to the scores. */
 static void prompt_query(const struct attend_prompt_args *a, const struct prompt_span *s, int query,
-                         int head, int round)
+                         int head, int round, double *x)
 {
     const struct kv_layout *l = a->layout;
     float q[HEAD_DIM_MAX];
@@ -131,21 +131,23 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
     int64_t n_pad = round_up(s->n_prompt, KV_PAGE_SLOTS);
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
     double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0};
-    for (int pass = 0; pass < 3; pass++) // the maximum, the sum, the outputs
-        for (int key = 0; key <= query; key++) {
-            const uint8_t *page = (const uint8_t *)s->pages + key / KV_PAGE_SLOTS * l->page_bytes;
-            kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, v);
-            double x = dot(q, k, l->head_dim) * a->scale;
-            if (pass == 0)
-                max = fmax(max, x);
-            else if (pass == 1)
-                sum += exp(x - max);
-            else
-                for (int d = 0; d < l->head_dim; d++)
-                    mean[d] += exp(x - max) / sum * v[d];
-            if (pass == 2 && s->scores && sum > 0)
-                s->scores[kv_head * n_pad + key] += (float)(exp(x - max) / sum);
-        }
+    for (int key = 0; key <= query; key++) {
+        const uint8_t *page = (const uint8_t *)s->pages + key / KV_PAGE_SLOTS * l->page_bytes;
+        kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, NULL);
+        x[key] = dot(q, k, l->head_dim) * a->scale;
+        max = fmax(max, x[key]);
+    }
+    for (int key = 0; key <= query; key++)
+        sum += exp(x[key] - max);
+    for (int key = 0; key <= query; key++) {
+        const uint8_t *page = (const uint8_t *)s->pages + key / KV_PAGE_SLOTS * l->page_bytes;
+        const double weight = exp(x[key] - max) / sum;
+        kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, NULL, v);
+        for (int d = 0; d < l->head_dim; d++)
+            mean[d] += weight * v[d];
+        if (s->scores && sum > 0)
+            s->scores[kv_head * n_pad + key] += (float)weight;
+    }
     for (int d = 0; d < l->head_dim; d++)
         out[d] = (float)mean[d];
 }
@@ -158,14 +160,15 @@ void ref_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a
         const struct prompt_span *s = &a->spans[i];
         for (int query = s->first; query < s->first + s->n; query++)
             for (int head = 0; head < a->n_heads; head++)
-                prompt_query(a, s, query, head, round);
+                prompt_query(a, s, query, head, round, a->scratch);
     }
 }
 
-/* K and V number `index` of those that a token attends: its slots, then its own. 0: masked. */
+/* K and, where asked for, V number `index` of those that a token attends: its slots, then its own.
+ * 0: masked. */
 static int forced_kv(const struct attend_forced_args *a, const struct forced_span *s, int now,
                      int index, int head, const float own[2][HEAD_DIM_MAX],
-                     float kv[2][HEAD_DIM_MAX])
+                     float kv[2][HEAD_DIM_MAX], int want_v)
 {
     if (index == ref_slot_count(s->kv, now)) {
         memcpy(kv, own, 2 * sizeof *kv);
@@ -174,7 +177,7 @@ static int forced_kv(const struct attend_forced_args *a, const struct forced_spa
     struct ref_slot at = ref_slot_at(a, s->kv, head, index);
     if (at.masked)
         return 0;
-    kv_get(at.layout, at.page, at.slot, head, kv[0], kv[1]);
+    kv_get(at.layout, at.page, at.slot, head, kv[0], want_v ? kv[1] : NULL);
     return 1;
 }
 
@@ -194,7 +197,7 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
     double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0}, weight = 0;
     for (int pass = 0; pass < 3; pass++) // the maximum, the sum, the outputs
         for (int index = 0; index <= n; index++) {
-            if (!forced_kv(a, s, now, index, kv_head, own, kv))
+            if (!forced_kv(a, s, now, index, kv_head, own, kv, pass == 2))
                 continue;
             double x = dot(q, kv[0], head_dim) * a->scale;
             if (pass == 0) {
