@@ -208,7 +208,8 @@ def check_decode(t, sluice, model, path):
                 )
 
 
-def check_model(t, sluice, models, spec):
+def model_and_rows(models, spec, lengths):
+    """Its path, the model as the reference has it, and rows of random ids to score on it."""
     path = os.path.join(models, f"{spec}-f32")
     tiny.write_hf(path, spec, "f32")
     model = evict_ref.model_open(path)
@@ -217,8 +218,13 @@ def check_model(t, sluice, models, spec):
         score_row(
             f"row-{n}-{m}", *(r.randint(0, model.c["vocab_size"], k).tolist() for k in (n, m))
         )
-        for n, m in LENGTHS
+        for n, m in lengths
     ]
+    return path, model, rows
+
+
+def check_model(t, sluice, models, spec):
+    path, model, rows = model_and_rows(models, spec, LENGTHS)
     main_model = spec in MODELS[:3]
     for config in FULL_SET if main_model else SMALL_SET:
         check_policy(t, sluice, model, path, rows, config)

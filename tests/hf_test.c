@@ -11,20 +11,6 @@
 
 #include "tests/temp_dir.h"
 
-static int setup(void **state)
-{
-    (void)state;
-    temp_dir_make();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    temp_dir_remove();
-    return 0;
-}
-
 /* A safetensors file of one-byte tensors with these names (NULL ends). */
 static void shard_write(const char *file, const char *const *names)
 {
@@ -482,7 +468,7 @@ static void test_side_files(void **state)
     hf_close(hf);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, temp_dir_setup, temp_dir_teardown)
 
 int main(void)
 {

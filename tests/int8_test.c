@@ -7,30 +7,11 @@
 /* W[n, k] from f32 rows [n][k], in panels. */
 static struct weight weight_of(enum dtype t, int n, int k, const float *numbers)
 {
-    const int64_t row_bytes = dtype_row_bytes(t, k), panel_bytes = dtype_panel_bytes(t, k);
-    uint8_t *panels = take(dtype_panels_bytes(t, n, k)), *rows = take(row_bytes * n);
+    const int64_t row_bytes = dtype_row_bytes(t, k);
+    uint8_t *rows = take(row_bytes * n);
     for (int i = 0; i < n; i++)
         dtype_encode_row(t, numbers + (int64_t)i * k, k, rows + i * row_bytes);
-    for (int i = 0; i < n; i += PANEL_ROWS) {
-        const void *at[PANEL_ROWS];
-        for (int j = 0; j < PANEL_ROWS; j++)
-            at[j] = i + j < n ? rows + (i + j) * row_bytes : NULL;
-        panel_pack(t, at, k, panels + i / PANEL_ROWS * panel_bytes);
-    }
-    free(rows);
-    return (struct weight){.dtype = t, .n = n, .k = k, .panels = panels};
-}
-
-static float *run(enum isa isa, enum compute compute, struct pool *pool, struct matmul_args a,
-                  const float *y0)
-{
-    struct ops ops = {.isa = isa, .compute = compute, .pool = pool};
-    float *y = copy_of(y0, a.m * a.y_stride * 4);
-    a.y = y;
-    a.scratch = take(matmul_scratch_bytes(&ops, a.m, a.w.n, a.w.k));
-    ops_run_matmul(&ops, &a);
-    free(a.scratch);
-    return y;
+    return weight_pack(t, n, k, rows);
 }
 
 static void check(enum dtype t, int m, int n, int k, struct matmul_args a)
@@ -43,10 +24,10 @@ static void check(enum dtype t, int m, int n, int k, struct matmul_args a)
     float *x = noise_array(2, m * a.x_stride, 1), *y0 = noise_array(3, m * a.y_stride, 1);
     a.x = x;
     a.bias = a.bias ? bias : NULL;
-    float *want = run(ISA_REF, COMPUTE_INT8, NULL, a, y0), *first = NULL;
+    float *want = matmul_run(ISA_REF, COMPUTE_INT8, NULL, a, y0), *first = NULL;
     FOR_EACH_ISA(isa)
     {
-        float *y = run(isa, COMPUTE_INT8, NULL, a, y0);
+        float *y = matmul_run(isa, COMPUTE_INT8, NULL, a, y0);
         char what[128];
         snprintf(what, sizeof what, "%s %s m %d n %d k %d", isa_name(isa), dtype_info(t)->name, m,
                  n, k);
@@ -115,7 +96,7 @@ static void whole_numbers_are_exact(void **state)
                 .w = weight_of(t, N, K, w), .x = x, .m = M, .x_stride = K, .y_stride = N};
             FOR_EACH_ISA(isa)
             {
-                float *y = run(isa, COMPUTE_INT8, NULL, a, y0);
+                float *y = matmul_run(isa, COMPUTE_INT8, NULL, a, y0);
                 for (int r = 0; r < M; r++)
                     for (int o = 0; o < N; o++) {
                         int64_t want = 0;
@@ -142,20 +123,20 @@ static void rows_do_not_meet(void **state)
         float *y0 = noise_array(6, M * N, 1);
         struct matmul_args a = {
             .w = weight_of(t, N, K, w), .x = x, .m = M, .x_stride = K, .y_stride = N, .add = 1};
-        float *all = run(ISA_PORTABLE, COMPUTE_INT8, NULL, a, y0);
+        float *all = matmul_run(ISA_PORTABLE, COMPUTE_INT8, NULL, a, y0);
         FOR_EACH_ISA(isa)
         for (int n_threads = 1; n_threads <= 3; n_threads++) {
             struct pool *pool = pool_of(n_threads);
             for (a.m = 1; a.m <= M; a.m += n_threads == 1 ? 1 : 12) {
                 int64_t first = (a.m * 7) % (M - a.m + 1);
                 a.x = x + first * K;
-                float *y = run(isa, COMPUTE_INT8, pool, a, y0 + first * N);
+                float *y = matmul_run(isa, COMPUTE_INT8, pool, a, y0 + first * N);
                 assert_same_bits(y, all + first * N, (int64_t)a.m * N * 4, "int8 rows");
                 free(y);
             }
             a.x = x;
             a.m = M;
-            float *y = run(isa, COMPUTE_INT8, pool, a, y0);
+            float *y = matmul_run(isa, COMPUTE_INT8, pool, a, y0);
             assert_same_bits(y, all, M * N * 4, "int8, all rows");
             free(y);
             pool_close(pool);
@@ -178,7 +159,7 @@ static void odd_rows(void **state)
         float *w = noise_array(1, N * K, 1), *x = noise_array(5, M * K, 1), *y0 = take(M * N * 4);
         struct matmul_args a = {
             .w = weight_of(t, N, K, w), .x = x, .m = M, .x_stride = K, .y_stride = N};
-        float *plain = run(ISA_REF, COMPUTE_INT8, NULL, a, y0);
+        float *plain = matmul_run(ISA_REF, COMPUTE_INT8, NULL, a, y0);
         x[1 * K + 69] = NAN;
         x[2 * K + 3] = -INFINITY;
         memset(x + 4 * K, 0, K * 4);
@@ -188,7 +169,7 @@ static void odd_rows(void **state)
             x[7 * K + i] *= 1e30f;
         FOR_EACH_ISA(isa)
         {
-            float *y = run(isa, COMPUTE_INT8, NULL, a, y0);
+            float *y = matmul_run(isa, COMPUTE_INT8, NULL, a, y0);
             for (int o = 0; o < N; o++) {
                 assert_true(isnan(y[1 * N + o]) && isnan(y[2 * N + o]));
                 assert_true(y[4 * N + o] == 0 && y[6 * N + o] == 0);
@@ -220,8 +201,8 @@ static void other_formats_go_as_bf16(void **state)
         {
             struct matmul_args a = {
                 .w = weight_of(formats[f], N, K, w), .x = x, .m = M, .x_stride = K, .y_stride = N};
-            float *want = run(isa, COMPUTE_BF16, NULL, a, y0);
-            float *got = run(isa, COMPUTE_INT8, NULL, a, y0);
+            float *want = matmul_run(isa, COMPUTE_BF16, NULL, a, y0);
+            float *got = matmul_run(isa, COMPUTE_INT8, NULL, a, y0);
             assert_same_bits(got, want, M * N * 4, "bf16 weights under int8");
             free(want);
             free(got);

@@ -148,13 +148,6 @@ static int setup(void **state)
     return load(made[0], &n) == OK && n == N ? 0 : -1;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    temp_dir_remove();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,5 +156,5 @@ int main(void)
         cmocka_unit_test(foreign),
         cmocka_unit_test(stale),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, temp_dir_teardown);
 }

@@ -214,25 +214,11 @@ static void write_errors(void **state)
     close(file);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    temp_dir_make_fast();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    temp_dir_remove();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip), cmocka_unit_test(every_cut),  cmocka_unit_test(every_flip),
         cmocka_unit_test(torn_pages), cmocka_unit_test(no_journal), cmocka_unit_test(write_errors),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, temp_dir_setup_fast, temp_dir_teardown);
 }

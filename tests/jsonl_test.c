@@ -209,20 +209,6 @@ static void changed_file(void **state) // F27
     free(bytes);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    temp_dir_make();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    temp_dir_remove();
-    return 0;
-}
-
 /* The hash of a beginning is the hash of a file that ends there. */
 static void marks(void **state)
 {
@@ -263,5 +249,5 @@ int main(void)
         cmocka_unit_test(long_lines),
         cmocka_unit_test(changed_file),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }

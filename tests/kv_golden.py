@@ -18,11 +18,10 @@ import tempfile
 import numpy as np
 
 import evict_ref
-from evict_golden import MODELS, SCORE, Dump, Tally, flags_of
+from evict_golden import MODELS, SCORE, Dump, Tally, flags_of, model_and_rows
 from evict_ref import Rule, Trail
-from golden_common import Sluice, SluiceFailed, jsonl, score_row
+from golden_common import Sluice, SluiceFailed, jsonl
 from patched import PatchFailed, patched
-import tiny
 
 PATCHED = "engine/layer.c"
 ANCHOR = "    attend_forced(w, t, cuts, b, layer, scale);\n"
@@ -188,16 +187,7 @@ def check_config(t, sluice, model, path, rows, config, kv, also_masked):
 
 
 def check_model(t, sluice, models, spec):
-    path = os.path.join(models, f"{spec}-f32")
-    tiny.write_hf(path, spec, "f32")
-    model = evict_ref.model_open(path)
-    r = tiny.rng(spec, "evict")
-    rows = [
-        score_row(
-            f"row-{n}-{m}", *(r.randint(0, model.c["vocab_size"], k).tolist() for k in (n, m))
-        )
-        for n, m in LENGTHS
-    ]
+    path, model, rows = model_and_rows(models, spec, LENGTHS)
     for kv, configs in CONFIGS.items():
         for config in configs:
             check_config(t, sluice, model, path, rows, config, kv, config is configs[0])

@@ -110,12 +110,11 @@ static inline void fill_row(enum dtype t, uint64_t seed, int64_t k, uint8_t *row
         }
 }
 
-static inline struct weight weight_make(enum dtype t, int n, int k, uint64_t seed)
+/* W[n, k] of encoded rows, which it frees, in panels. */
+static inline struct weight weight_pack(enum dtype t, int n, int k, uint8_t *rows)
 {
     int64_t row_bytes = dtype_row_bytes(t, k), panel_bytes = dtype_panel_bytes(t, k);
-    uint8_t *panels = take(dtype_panels_bytes(t, n, k)), *rows = take(row_bytes * n);
-    for (int i = 0; i < n; i++)
-        fill_row(t, seed + mix64((uint64_t)i), k, rows + i * row_bytes);
+    uint8_t *panels = take(dtype_panels_bytes(t, n, k));
     for (int i = 0; i < n; i += PANEL_ROWS) {
         const void *at[PANEL_ROWS];
         for (int j = 0; j < PANEL_ROWS; j++)
@@ -124,6 +123,15 @@ static inline struct weight weight_make(enum dtype t, int n, int k, uint64_t see
     }
     free(rows);
     return (struct weight){.dtype = t, .n = n, .k = k, .panels = panels};
+}
+
+static inline struct weight weight_make(enum dtype t, int n, int k, uint64_t seed)
+{
+    int64_t row_bytes = dtype_row_bytes(t, k);
+    uint8_t *rows = take(row_bytes * n);
+    for (int i = 0; i < n; i++)
+        fill_row(t, seed + mix64((uint64_t)i), k, rows + i * row_bytes);
+    return weight_pack(t, n, k, rows);
 }
 
 /* Runs a matmul on its own copy of y0 [m, y_stride], with exactly the scratch it asks for. */

@@ -17,20 +17,6 @@
 #include <sys/stat.h>
 #include <time.h>
 
-static int setup(void **state)
-{
-    (void)state;
-    temp_dir_make();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    temp_dir_remove();
-    return 0;
-}
-
 /* ---- machine files ---- */
 
 static void assert_same(const struct machine *a, const struct machine *b)
@@ -335,14 +321,18 @@ static void configs_are_good(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(machine_file_round_trip, setup, teardown),
+        cmocka_unit_test_setup_teardown(machine_file_round_trip, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test(machine_text_takes_what_people_write),
-        cmocka_unit_test_setup_teardown(machine_text_refuses, setup, teardown),
+        cmocka_unit_test_setup_teardown(machine_text_refuses, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test(machine_text_survives_noise),
-        cmocka_unit_test_setup_teardown(probe_measures_and_gives_memory_back, setup, teardown),
-        cmocka_unit_test_setup_teardown(probe_names_a_directory_it_cannot_write, setup, teardown),
-        cmocka_unit_test_setup_teardown(disk_probe_reads_only_what_was_written, setup, teardown),
-        cmocka_unit_test_setup_teardown(cache_is_used_until_it_is_old_or_damaged, setup, teardown),
+        cmocka_unit_test_setup_teardown(probe_measures_and_gives_memory_back, temp_dir_setup,
+                                        temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(probe_names_a_directory_it_cannot_write, temp_dir_setup,
+                                        temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(disk_probe_reads_only_what_was_written, temp_dir_setup,
+                                        temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(cache_is_used_until_it_is_old_or_damaged, temp_dir_setup,
+                                        temp_dir_teardown),
         cmocka_unit_test(configs_are_good),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -79,13 +79,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    temp_dir_remove();
-    return 0;
-}
-
 static struct job_counts counts_make(void)
 {
     return (struct job_counts){.rows = 10,
@@ -382,15 +375,17 @@ int main(void)
 {
     log_level_max = LOG_ERROR;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(figures_follow_the_contract, setup, teardown),
-        cmocka_unit_test_setup_teardown(kv_on_nvme_counts_as_required, setup, teardown),
-        cmocka_unit_test_setup_teardown(nothing_measured_divides_by_zero, setup, teardown),
-        cmocka_unit_test_setup_teardown(summary_has_every_key_of_the_contract, setup, teardown),
-        cmocka_unit_test_setup_teardown(end_report_names_what_matters, setup, teardown),
-        cmocka_unit_test_setup_teardown(progress_line_shows_share_rates_and_bound, setup, teardown),
-        cmocka_unit_test_setup_teardown(flags_are_checked_before_the_run, setup, teardown),
-        cmocka_unit_test_setup_teardown(summary_of_an_interrupted_run, setup, teardown),
-        cmocka_unit_test_setup_teardown(streamed_weights_are_measured, setup, teardown),
+        cmocka_unit_test_setup_teardown(figures_follow_the_contract, setup, temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(kv_on_nvme_counts_as_required, setup, temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(nothing_measured_divides_by_zero, setup, temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(summary_has_every_key_of_the_contract, setup,
+                                        temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(end_report_names_what_matters, setup, temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(progress_line_shows_share_rates_and_bound, setup,
+                                        temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(flags_are_checked_before_the_run, setup, temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(summary_of_an_interrupted_run, setup, temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(streamed_weights_are_measured, setup, temp_dir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,20 +12,6 @@
 
 #include "tests/temp_dir.h"
 
-static int setup(void **state)
-{
-    (void)state;
-    temp_dir_make();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    temp_dir_remove();
-    return 0;
-}
-
 /* length, header, n_data bytes 0, 1, 2, ... */
 static void st_write_n(const char *name, uint64_t length, const char *header, int64_t n_header,
                        int64_t n_data)
@@ -526,5 +512,5 @@ int main(void)
         cmocka_unit_test(test_changed),     cmocka_unit_test(test_two_files),
         cmocka_unit_test(test_many),        cmocka_unit_test(test_mutations),
     };
-    return cmocka_run_group_tests_name("safetensors", tests, setup, teardown);
+    return cmocka_run_group_tests_name("safetensors", tests, temp_dir_setup, temp_dir_teardown);
 }

@@ -7,20 +7,6 @@
 
 #include "tests/temp_dir.h"
 
-static int setup(void **state)
-{
-    (void)state;
-    temp_dir_make();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    temp_dir_remove();
-    return 0;
-}
-
 static void refuses(const char *path, const char *message)
 {
     struct source s;
@@ -122,9 +108,9 @@ static void test_gguf(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_choice, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_hf, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_gguf, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_choice, temp_dir_setup, temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(test_hf, temp_dir_setup, temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(test_gguf, temp_dir_setup, temp_dir_teardown),
     };
     return cmocka_run_group_tests_name("source", tests, NULL, NULL);
 }

@@ -58,4 +58,27 @@ static inline void temp_dir_remove(void)
     assert_int_equal(nftw(temp_dir, temp_remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
 }
 
+/* ---- fixtures of cmocka ---- */
+
+static inline int temp_dir_setup(void **state)
+{
+    (void)state;
+    temp_dir_make();
+    return 0;
+}
+
+static inline int temp_dir_setup_fast(void **state)
+{
+    (void)state;
+    temp_dir_make_fast();
+    return 0;
+}
+
+static inline int temp_dir_teardown(void **state)
+{
+    (void)state;
+    temp_dir_remove();
+    return 0;
+}
+
 #endif

@@ -304,6 +304,8 @@ class Journal:
 
     def __init__(self, out):
         data, partial = read(out + ".journal"), read(out + ".partial")
+        if not partial and os.path.exists(out):  # OUT was made between the two reads
+            data = b""
         live, done, at = {}, {}, RECORD.size
         while at + RECORD.size <= len(data):
             magic, kind, _, index, offset, n, *_ = RECORD.unpack_from(data, at)
