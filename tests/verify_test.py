@@ -99,7 +99,7 @@ def damaged_pack(tally, place, a):
         spots = [(r.randrange(size // 2, size), 1 << r.randrange(8)) for _ in range(3)]
         out = place.fresh()
         p = place.start(["run", "-m", place.model, "-i", lies.rows, "-o", out, *SHAPE, *PLACES["weights"], "--progress",
-                         "none"])
+                         "none"], SLUICE_SYNC_S="0.05")  # with --full as well: it is over before the first 5 s
         p.wait_for(lambda: Journal(out).tokens > r.randrange(400))
         flip(pack, spots)
         done = p.end()
