@@ -189,12 +189,13 @@ void kv_get(const struct kv_layout *l, const void *page, int slot, int head, flo
     CHECK(slot >= 0 && slot < KV_PAGE_SLOTS && head >= 0 && head < l->n_kv_heads);
     const uint8_t *k_panel = (const uint8_t *)page + l->panel_bytes * head;
     const uint8_t *v_panel = k_panel + l->v_offset;
-    if (k && l->groups > 0)
-        get_codes(l, (const uint16_t *)k_panel, slot, k, k_place);
-    if (v && l->groups > 0)
-        get_codes(l, (const uint16_t *)v_panel, slot, v, v_place);
-    if (l->groups > 0)
+    if (l->groups > 0) {
+        if (k)
+            get_codes(l, (const uint16_t *)k_panel, slot, k, k_place);
+        if (v)
+            get_codes(l, (const uint16_t *)v_panel, slot, v, v_place);
         return;
+    }
     for (int d = 0; d < l->head_dim && k; d++)
         k[d] = l->format == KV_F32
                    ? ((const float *)k_panel)[d * KV_PAGE_SLOTS + slot]

@@ -552,5 +552,5 @@ int main(void)
         cmocka_unit_test(test_blob_hostile), cmocka_unit_test(test_json_mutated),
         cmocka_unit_test(test_gguf),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }

@@ -131,18 +131,4 @@ static inline void expect_ids(struct tokenizer *tok, const char *text, int add_s
     assert_int_equal(n_ids, n);
 }
 
-static inline int setup(void **state)
-{
-    (void)state;
-    temp_dir_make();
-    return 0;
-}
-
-static inline int teardown(void **state)
-{
-    (void)state;
-    temp_dir_remove();
-    return 0;
-}
-
 #endif

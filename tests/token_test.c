@@ -412,5 +412,5 @@ int main(void)
         cmocka_unit_test(test_stream_is_decode), cmocka_unit_test(test_merge_order),
         cmocka_unit_test(test_long_runs),        cmocka_unit_test(test_scratch_limit),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }
