@@ -1,4 +1,4 @@
-"""Everything `make check` runs, two jobs at a time; ends with one line `N passed, N failed, N skipped`.
+"""Everything `make check` runs, one job more than there are cores; ends with `N passed, N failed, N skipped`.
 
     check.py [--list] [--only NAME]... [--asan] [--jobs N]
 
@@ -21,7 +21,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LOGS = os.path.join(ROOT, "build/check")
-SANITIZE = ["BUILD=build/asan", "OPT=-O1 -g", "SAN=-fsanitize=address,undefined -fno-sanitize-recover"]
+SANITIZE = ["BUILD=build/asan", "OPT=-O1 -g1", "SAN=-fsanitize=address,undefined -fno-sanitize-recover"]
 LIMIT_S = 2400  # a shared machine may take thrice what an idle one does, and sanitized sweeps take minutes
 IN_CI = os.environ.get("CI", "") not in ("", "0", "false")
 
@@ -92,7 +92,7 @@ class Runner:
         self.name, self.argv, self.build = name, argv, build
         self.passed = self.failed = self.skipped = 0
         self.skips = []  # reasons, as SKIPS and LACKS name them
-        self.why, self.seconds = "", 0.0
+        self.why, self.seconds, self.cpu_s = "", 0.0, 0.0
         self.bad, self.tail = [], []  # what it said of its failures, and last
 
     def log_path(self):
@@ -198,12 +198,12 @@ def run_one(r, built):
             env = {**env, "TMPDIR": MEMORY_DIR}
         p = subprocess.Popen(r.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT,
                              env=env, start_new_session=True)
-        try:
-            code = p.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(p.pid, signal.SIGKILL)
-            p.wait()
-            code = f"none within {LIMIT_S} s"
+        late = threading.Timer(LIMIT_S, os.killpg, (p.pid, signal.SIGKILL))
+        late.start()
+        _, status, usage = os.wait4(p.pid, 0)
+        code = p.returncode = os.waitstatus_to_exitcode(status) if late.is_alive() else f"none within {LIMIT_S} s"
+        late.cancel()
+        r.cpu_s = usage.ru_utime + usage.ru_stime  # its own, and its children's
     with open(r.log_path(), encoding="utf-8", errors="replace") as log:
         count(r, log.read(), code)
     r.seconds = time.monotonic() - start
@@ -289,7 +289,8 @@ def main():
     p.add_argument("--list", action="store_true", help="names, and nothing is run")
     p.add_argument("--only", action="append", default=[], metavar="NAME", help="this runner; may be given again")
     p.add_argument("--asan", action="store_true", help="the sanitized tests only")
-    p.add_argument("--jobs", type=int, default=2)
+    p.add_argument("--jobs", type=int, default=(os.cpu_count() or 1) + 1,
+                   help="runners at a time (default: one more than cores, since many wait for the disk or for clocks)")
     a = p.parse_args()
     os.chdir(ROOT)
     todo = [r for r in runners(not a.asan) if not a.only or r.name in a.only]
@@ -312,12 +313,12 @@ def main():
         with lock:
             note = f"  ({r.why})" if r.why else ""
             print(f"  {r.name:28s} {r.passed} passed, {r.failed} failed, {r.skipped} skipped, "
-                  f"{r.seconds:.1f} s{note}", flush=True)
+                  f"{r.seconds:.1f} s, {r.cpu_s:.1f} of a core{note}", flush=True)
 
     with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
         list(pool.map(one, todo))
-    print(f"{time.monotonic() - started:.0f} s in all; {sum(r.seconds for r in todo):.0f} s in tests, most in " +
-          ", ".join(f"{r.name} {r.seconds:.0f}" for r in sorted(todo, key=lambda r: -r.seconds)[:5]))
+    print(f"{time.monotonic() - started:.0f} s in all; tests took {sum(r.cpu_s for r in todo):.0f} s of a core, most in " +
+          ", ".join(f"{r.name} {r.cpu_s:.0f}" for r in sorted(todo, key=lambda r: -r.cpu_s)[:5]))
     return end(todo, built)
 
 

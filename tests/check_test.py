@@ -93,6 +93,20 @@ def names(tally, place, a):
     tally.check(absent.failed == 1 and "not built" in absent.why, f"a test that was not built: {absent.why}")
 
 
+def again(tally, place, a):
+    """Of a long run only the end may be kept: there every runner that failed stands again, with what it said."""
+    check.LOGS, check.IN_CI = place.folder, True
+    todo = [counted(place, "good_test", "5 passed, 0 failed, 0 skipped\n", 0),
+            counted(place, "bad_test", "FAILED row 7\nmuch else\nFAILED row 9\n4 passed, 2 failed, 0 skipped\n", 1),
+            counted(place, "dead_test", "part one: ok\nTraceback: boom\n", -11)]
+    _, lines = last_lines(todo, {})
+    at = [i for i, x in enumerate(lines) if x.startswith("FAILED ")]
+    tally.check([lines[i].split(":")[0] for i in at] == ["FAILED bad_test", "FAILED dead_test"], f"who failed: {lines}")
+    tally.check([x.strip() for x in lines[at[0] + 1:at[1]]] == ["FAILED row 7", "FAILED row 9"], f"what failed: {lines}")
+    tally.check("    Traceback: boom" in lines[at[1]:], f"the last words of the dead: {lines}")
+    tally.check(lines[-1] == "9 passed, 3 failed, 0 skipped", f"and last the count: {lines[-1]!r}")
+
+
 def everything(tally, place, a):
     """Each tests/*.py and tests/*_test.c is run, and only what is asked for is built."""
     todo = {r.name: r for r in check.runners(True)}
@@ -118,4 +132,4 @@ def everything(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (judged, names, everything)))
+    sys.exit(trial.run_parts(__doc__, (judged, names, again, everything)))
