@@ -39,7 +39,8 @@ class Sluice:
         self.runs += 1
         source = self.place.rows(f"{self.runs}.in.jsonl", rows)
         path = self.place.at(f"{self.runs}.out.jsonl")
-        self.call([command, "-m", model, "-i", source, "-o", path, "--progress", "none", *flags])
+        threads = () if "-t" in flags else ("-t", "1")  # beside other tests; promise 1 has tests of its own
+        self.call([command, "-m", model, "-i", source, "-o", path, "--progress", "none", *threads, *flags])
         out = jsonl(path)
         if [r.get("custom_id") for r in out] != [r["custom_id"] for r in rows]:
             raise SluiceFailed(

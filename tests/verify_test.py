@@ -17,7 +17,7 @@ from trial import H2O, Journal, job_rows, read, remove_job, run_parts, differenc
 
 READ_KINDS = ["zero", "swap", "torn", "foreign"]
 WRITE_KINDS = ["zero", "swap", "torn", "foreign", "lost", "stale"]
-SHAPE = ["--batch", "6", "--batches", "2"]
+SHAPE = ["--batch", "6", "--batches", "2", "-t", "1"]
 # What is read from files in each; weights, KV, hidden states in RAM otherwise.
 PLACES = {
     "weights": ["--weights-resident", "0"],
@@ -121,7 +121,7 @@ def sharers(tally, place, a):
     for i, row in enumerate(rows):
         r = random.Random(i)
         row.update(prompt_token_ids=[3 + n % 50 for n in range(100)] + [r.randrange(3, 90) for _ in range(200)], max_tokens=2)
-    lies = Lies(tally, place, "hidden", rows, ["--batch", "16", "--batches", "2", "--prefill-tokens", "4096"])
+    lies = Lies(tally, place, "hidden", rows, ["--batch", "16", "--batches", "2", "--prefill-tokens", "4096", "-t", "1"])
     for kind in WRITE_KINDS:
         for seed in seeds(a, 1):
             lies.lie(f"seed={seed},write.{kind}=1/12", seed % 8 == 0)
