@@ -96,36 +96,70 @@ static void decode_q4_group(const uint8_t *group, float *out)
 
 /* ---- bf12 ---- */
 
-static uint16_t bf16_at(const void *row, int64_t i)
+/* Up to four numbers of a row from column i on, the first in the low bits; zeros where it ends, and
+ * for a row that is not there. */
+static uint64_t bf16_four(const void *row, int64_t i, int64_t k)
 {
-    uint16_t b = 0;
-    if (row)
-        memcpy(&b, (const uint8_t *)row + i * 2, 2);
-    return b;
+    uint64_t four = 0;
+    if (row && i + 4 <= k)
+        memcpy(&four, (const uint8_t *)row + i * 2, 8);
+    else if (row)
+        memcpy(&four, (const uint8_t *)row + i * 2, (size_t)(k - i) * 2);
+    return four;
 }
 
-static int exponent_of(uint16_t b)
+static int exponent_of(uint64_t four, int n)
 {
-    return b >> 7 & 255;
+    return (int)(four >> (16 * n + 7) & 255);
 }
 
-/* The 15 commonest exponents of the panel; returns how many numbers have another one. */
+/* How often each exponent occurs. */
+static void count_exponents(const void *const rows[PANEL_ROWS], int64_t k, uint32_t counts[256])
+{
+    uint32_t apart[4][256] = {{0}}; // so that no count waits for the one before it
+    const int64_t whole = k / 4 * 4;
+    for (int r = 0; r < PANEL_ROWS; r++) {
+        for (int64_t i = 0; i < whole; i += 4) {
+            const uint64_t four = bf16_four(rows[r], i, k);
+            apart[0][exponent_of(four, 0)]++;
+            apart[1][exponent_of(four, 1)]++;
+            apart[2][exponent_of(four, 2)]++;
+            apart[3][exponent_of(four, 3)]++;
+        }
+        const uint64_t last = whole < k ? bf16_four(rows[r], whole, k) : 0;
+        for (int n = 0; n < k - whole; n++)
+            apart[n][exponent_of(last, n)]++;
+    }
+    for (int e = 0; e < 256; e++)
+        counts[e] = apart[0][e] + apart[1][e] + apart[2][e] + apart[3][e];
+}
+
+/* The 15 commonest exponents of the panel, of equal ones the least first; returns how many numbers
+ * have another one. */
 static int64_t choose_exponents(const void *const rows[PANEL_ROWS], int64_t k, uint8_t chosen[16])
 {
-    int64_t counts[256] = {0}, rest = k * PANEL_ROWS;
-    for (int r = 0; r < PANEL_ROWS; r++)
-        for (int64_t i = 0; i < k; i++)
-            counts[exponent_of(bf16_at(rows[r], i))]++;
+    uint32_t counts[256];
+    uint8_t there[256];
+    int n_there = 0, n = 0;
+    int64_t rest = k * PANEL_ROWS;
+    count_exponents(rows, k, counts);
+    for (int e = 0; e < 256; e++)
+        if (counts[e] > 0)
+            there[n_there++] = (uint8_t)e;
     memset(chosen, 0, 16);
-    for (int n = 0; n < BF12_PATCH; n++) {
-        int best = 0;
-        for (int e = 1; e < 256; e++)
-            if (counts[e] > counts[best])
-                best = e;
-        chosen[n] = (uint8_t)best;
-        rest -= max_i64(counts[best], 0);
-        counts[best] = -1; // taken
+    for (; n < BF12_PATCH && n < n_there; n++) {
+        int best = n;
+        for (int i = n + 1; i < n_there; i++)
+            if (counts[there[i]] > counts[there[best]])
+                best = i;
+        const uint8_t e = there[best];
+        memmove(there + n + 1, there + n, (size_t)(best - n)); // the others stay in order
+        there[n] = chosen[n] = e;
+        rest -= counts[e];
     }
+    for (int e = 0; e < 256 && n < BF12_PATCH; e++) // fewer than 15: the table is filled up
+        if (counts[e] == 0)
+            chosen[n++] = (uint8_t)e;
     return rest;
 }
 
@@ -147,6 +181,27 @@ static uint32_t get_u32(const uint8_t *at)
     return v;
 }
 
+/* Patches for those of a unit's numbers whose exponent has no index, in the order of their places.
+ */
+static uint32_t patch_unit(const void *const rows[PANEL_ROWS], int64_t k, int64_t i,
+                           const uint8_t index_of[256], uint32_t n_patches, uint8_t *panel)
+{
+    for (int n = 0; n < 4 && i + n < k; n++)
+        for (int r = 0; r < PANEL_ROWS; r++) {
+            const int exponent = exponent_of(bf16_four(rows[r], i, k), n);
+            if (index_of[exponent] == BF12_PATCH)
+                put_u32(panel + BF12_FIXED + 4 * n_patches++,
+                        (uint32_t)((i + n) * PANEL_ROWS + r) << 8 | (uint32_t)exponent);
+        }
+    return n_patches;
+}
+
+/* Sign and mantissa of number n of four. */
+static uint8_t rest_of(uint64_t four, int n)
+{
+    return (uint8_t)((four >> (16 * n + 8) & 0x80) | (four >> (16 * n) & 0x7f));
+}
+
 static void pack_bf12(const void *const rows[PANEL_ROWS], int64_t k, uint8_t *panel)
 {
     uint8_t chosen[16], index_of[256];
@@ -159,18 +214,27 @@ static void pack_bf12(const void *const rows[PANEL_ROWS], int64_t k, uint8_t *pa
     memset(index_of, BF12_PATCH, sizeof index_of);
     for (int n = BF12_PATCH - 1; n >= 0; n--) // of two that never occur the same 0
         index_of[chosen[n]] = (uint8_t)n;
-    for (int64_t i = 0; i < k; i++) {
+    for (int64_t i = 0; i < k; i += 4) {
         uint8_t *unit = panel + bf12_head_bytes(k) + i / 4 * BF12_UNIT;
-        const int second = (int)(i / 2 % 2);
+        int patched = 0;
         for (int r = 0; r < PANEL_ROWS; r++) {
-            const uint16_t b = bf16_at(rows[r], i);
-            const int place = bf12_place(r, (int)(i % 2)), exponent = exponent_of(b);
-            unit[second * 64 + place] = (uint8_t)((b >> 8 & 0x80) | (b & 0x7f));
-            unit[128 + place] |= (uint8_t)(index_of[exponent] << (4 * second));
-            if (index_of[exponent] == BF12_PATCH)
-                put_u32(panel + BF12_FIXED + 4 * n_patches++,
-                        (uint32_t)(i * PANEL_ROWS + r) << 8 | (uint32_t)exponent);
+            const uint64_t four = bf16_four(rows[r], i, k);
+            const int even = bf12_place(r, 0), odd = bf12_place(r, 1);
+            uint8_t index[4] = {index_of[exponent_of(four, 0)], index_of[exponent_of(four, 1)],
+                                index_of[exponent_of(four, 2)], index_of[exponent_of(four, 3)]};
+            for (int n = (int)(k - i); n < 4; n++)
+                index[n] = 0; // behind the end
+            unit[even] = rest_of(four, 0);
+            unit[odd] = rest_of(four, 1);
+            unit[64 + even] = rest_of(four, 2);
+            unit[64 + odd] = rest_of(four, 3);
+            unit[128 + even] = (uint8_t)(index[0] | index[2] << 4);
+            unit[128 + odd] = (uint8_t)(index[1] | index[3] << 4);
+            patched |= (index[0] == BF12_PATCH) | (index[1] == BF12_PATCH) |
+                       (index[2] == BF12_PATCH) | (index[3] == BF12_PATCH);
         }
+        if (patched)
+            n_patches = patch_unit(rows, k, i, index_of, n_patches, panel);
     }
     put_u32(panel + 16, n_patches);
 }
