@@ -17,9 +17,9 @@ CFLAGS  := -std=c17 -D_GNU_SOURCE -I. $(OPT) $(WARN) $(SAN) -ffp-contract=off -f
 LDLIBS  := -ljansson -lpcre2-8 -lutf8proc -luring -lhwloc -lzstd -lisal -ldl -lm -pthread
 NVFLAGS := -std=c++17 -O3 -lineinfo -I. -Xcompiler -fPIC -MMD -MP -arch=all-major
 
-SRC     := $(wildcard policy/*.c kernels/*.c kernels/ref/*.c kernels/cpu/*.c offload/*.c engine/*.c bench/*.c)
+SRC     := $(wildcard policy/*.c kernels/*.c kernels/ref/*.c kernels/cpu/*.c offload/*.c engine/*/*.c bench/*.c)
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
-LIB_OBJ := $(filter-out $(BUILD)/engine/main.o,$(OBJ))
+LIB_OBJ := $(filter-out $(BUILD)/engine/app/main.o,$(OBJ))
 CU      := $(if $(filter 0,$(CUDA)),,$(wildcard kernels/cuda/*.cu))
 CU_OBJ  := $(CU:%.cu=$(BUILD)/%.cu.o)
 , := ,
@@ -28,7 +28,7 @@ TESTS   := $(TEST_SRC:tests/%.c=$(BUILD)/tests/%)
 PRELOADS := tests/tools/nth.c
 TOOLS   := $(patsubst %.c,$(BUILD)/%,$(filter-out $(PRELOADS),$(wildcard tests/tools/*.c)))
 SHIMS   := $(PRELOADS:%.c=$(BUILD)/%.so)
-FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/ref kernels/cpu offload engine bench tests tests/fuzz \
+FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/ref kernels/cpu offload engine/* bench tests tests/fuzz \
                                     tests/tools))
 VENV    := build/venv
 GOLDENV := build/venv-goldens

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/run.h"
-#include "engine/version.h"
+#include "engine/app/run.h"
+#include "engine/app/version.h"
 
 #define COMMAND_MAX 4096
 

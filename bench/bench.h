@@ -7,8 +7,8 @@
 
 #include <jansson.h>
 
-#include "engine/compute.h"
-#include "engine/config.h"
+#include "engine/app/compute.h"
+#include "engine/app/config.h"
 
 /* Rows appear on stdout as they are measured; with --json all at the end. The keys of the first row
  * are the columns of all. */

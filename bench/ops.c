@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/run.h"
+#include "engine/app/run.h"
 #include "kernels/arena.h"
 #include "offload/probe.h"
 

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/plan_file.h"
-#include "engine/report.h"
-#include "engine/run.h"
+#include "engine/app/plan_file.h"
+#include "engine/app/report.h"
+#include "engine/app/run.h"
 
 #define PROMPT_TOKENS 128 // when --prompt-len does not say
 #define ROWS_MAX      (1 << 22)

@@ -19,14 +19,8 @@ enum err arena_open(struct arena *a, int64_t bytes)
     *a = (struct arena){0};
     bytes = round_up(max_i64(bytes, 1), 4096);
     TRY(cpu->api->alloc(cpu, bytes, &p));
-    arena_use(a, p, bytes);
-    a->owned = 1;
+    *a = (struct arena){.base = p, .capacity = bytes};
     return OK;
-}
-
-void arena_use(struct arena *a, void *base, int64_t bytes)
-{
-    *a = (struct arena){.base = base, .capacity = bytes};
 }
 
 struct populate {
@@ -46,11 +40,9 @@ static void populate_task(void *ctx, int thread, int n_threads)
                 MADV_POPULATE_WRITE);
 }
 
-void arena_populate(const struct arena *a, int64_t n_bytes, struct pool *pool)
+void arena_populate(void *base, int64_t n_bytes, struct pool *pool)
 {
-    if (!a->base)
-        return;
-    struct populate p = {a->base, round_up(min_i64(n_bytes, a->capacity), 4096)};
+    struct populate p = {base, round_up(n_bytes, 4096)};
     pool_run(pool, populate_task, &p);
 }
 
@@ -68,7 +60,7 @@ void *arena_take(struct arena *a, int64_t bytes, int64_t align)
 
 void arena_close(struct arena *a)
 {
-    if (a->owned)
+    if (a->base)
         device_cpu()->api->release(device_cpu(), a->base, a->capacity);
     *a = (struct arena){0};
 }

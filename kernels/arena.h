@@ -13,19 +13,16 @@ struct arena {
     uint8_t *base;    // NULL while measuring
     int64_t used;     // bytes carved (or counted) so far
     int64_t capacity; // bytes at base; 0 while measuring
-    int owned;        // base goes with the arena
 };
 
 /* A measuring arena: arena_take returns NULL and counts. */
 void arena_init(struct arena *a);
 /* Takes `bytes` of zeroed RAM (aligned to a huge page). ERR_FIT when the system refuses. */
 enum err arena_open(struct arena *a, int64_t bytes);
-/* Carves memory of somebody else's (a tier's); it stays theirs. */
-void arena_use(struct arena *a, void *base, int64_t bytes);
-/* Asks the system for the first n_bytes at once, in huge pages, on every thread: clearing gigabytes
- * page by page, as they are first touched, is several times slower. Where the kernel cannot
- * (before 5.14) nothing happens. pool NULL: the caller's thread. */
-void arena_populate(const struct arena *a, int64_t n_bytes, struct pool *pool);
+/* Asks the system for memory at once, in huge pages, on every thread: clearing gigabytes page by
+ * page, as they are first touched, is several times slower. Where the kernel cannot (before 5.14)
+ * nothing happens. base: aligned to a huge page. pool NULL: the caller's thread. */
+void arena_populate(void *base, int64_t n_bytes, struct pool *pool);
 /* Carves `bytes` aligned to `align` (power of two). NULL while measuring; overflow is a bug
  * (CHECK). */
 void *arena_take(struct arena *a, int64_t bytes, int64_t align);

@@ -19,7 +19,7 @@ enum plan_codec { PLAN_CODEC_NONE, PLAN_CODEC_ZSTD };
 #define PLAN_TILE_TOKENS   256  // tokens that a layer works on at once
 #define PLAN_SHARED_TOKENS 1024 // longest prefix that prompts of one step compute once
 
-/* Bytes of the model, as the pack lays it out (engine/model.c fills it). */
+/* Bytes of the model, as the pack lays it out (engine/pack/model.c fills it). */
 struct weights_info {
     int n_layers; // line layers
     int n_decoder;
@@ -66,13 +66,12 @@ struct budget {
 /* Bytes of the engine's own structs (engine_costs fills them in): policy counts arrays of them
  * without knowing them. */
 struct plan_sizes {
-    int64_t weight_home, kv_frame, hidden_frame, last_write, segment, gather_set; // home, gather
-    int64_t batch, row, span, position;                                           // batch
-    int64_t prompt_span, forced_span, cut, evict_event, kv_row;                   // layer
+    int64_t weight_home, frame, last_write, segment, gather_set; // home, frames, gather
+    int64_t batch, row, span, position;                          // batch
+    int64_t prompt_span, forced_span, cut, evict_event, kv_row;  // layer
 };
 
-/* What the engine's own tables cost, measured by its layout code on an empty arena; everything the
- * plan does not know by itself. */
+/* What the engine's own tables cost (engine_costs): everything the plan does not know by itself. */
 struct plan_costs {
     int64_t kv_page_bytes;     // one page, one layer, in the KV format
     int64_t kv_ring_bytes;     // one row, one layer: its ring (KV format mixed), else 0
@@ -86,7 +85,7 @@ struct plan_costs {
     int64_t filter_bytes;     // more per row that samples under a filter
     int64_t edit_bytes;       // of one changed logit
     double decode_s;          // decoding all weights once, beside the cache; 0: as stored
-    int64_t staging_bytes;    // of encoded weights, in the arena
+    int64_t staging_bytes;    // of encoded weights on their way
     int64_t codec_bytes;      // the decoder and its tables
     double codec_share;       // stored bytes of a streamed byte, encoded; 0: not measured
     double codec_rate;        // bytes decoded per second while a run goes on, one thread
@@ -125,7 +124,7 @@ struct plan_bytes {
         hidden_frames;
     int64_t workspace, head, text, io;
     int64_t ram;         // sum of the above that live in RAM
-    int64_t arena;       // of them, what engine/home.c carves: all but text and reserves
+    int64_t arena;       // of them, the layout: all but text and reserves
     int64_t disk;        // KV and hidden extents on NVMe
     int64_t disk_hidden; // of them, hidden states
 };
@@ -148,11 +147,13 @@ int64_t plan_token_bytes(const struct shape *shape);
  * what the order of bytes allows is lowered. */
 void plan_derive(struct plan *plan, const struct weights_info *w, const struct work *work);
 
-/* Counts every byte. Returns 0 when the plan fits the budgets, else -1 with `why` (NUL-terminated,
- * names the flag and the size that would fit). */
+/* Lays out and counts every byte. Returns 0 when the plan fits the budgets, else -1 with `why`
+ * (NUL-terminated, names the flag and the size that would fit). */
+struct layout; // policy/layout.h
 int plan_check(const struct plan *plan, const struct weights_info *w, const struct work *work,
                const struct shape *shape, const struct evict *evict, const struct plan_costs *costs,
-               const struct budget *budget, struct plan_bytes *bytes, char *why, int why_cap);
+               const struct budget *budget, struct layout *layout, struct plan_bytes *bytes,
+               char *why, int why_cap);
 
 /* What a plan costs in time: seconds of each lane over one mean pass, and of the whole job. */
 struct plan_time {

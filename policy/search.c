@@ -3,7 +3,7 @@
  * Simple rules for now, over whole layers, batches and pages: candidates are powers of two of rows
  * and the most rows that fit, a few batch counts, both KV homes, both homes of hidden states; for
  * each the most resident layers that fit. plan_check has the last word on every candidate. */
-#include "policy/plan.h"
+#include "policy/layout.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -136,10 +136,11 @@ struct search {
 static int fits(struct search *s, struct plan *p)
 {
     struct plan_bytes bytes;
+    struct layout layout;
     char why[256];
     plan_derive(p, s->w, s->work);
-    int rc = plan_check(p, s->w, s->work, s->shape, s->evict, s->costs, s->budget, &bytes, why,
-                        sizeof why);
+    int rc = plan_check(p, s->w, s->work, s->shape, s->evict, s->costs, s->budget, &layout, &bytes,
+                        why, sizeof why);
     int disk_fits = s->budget->disk < 0 || bytes.disk <= s->budget->disk;
     if (rc != 0 && (s->least_ram < 0 || (disk_fits && bytes.ram < s->least_ram))) {
         s->least_ram = bytes.ram;

@@ -1,5 +1,5 @@
 /* policy/shape.h - what a model is, in numbers. Families are data: variants are fields, read by
- * engine/layer.c; there is one forward pass. */
+ * engine/line/layer*.c; there is one forward pass. */
 #ifndef POLICY_SHAPE_H
 #define POLICY_SHAPE_H
 
@@ -36,5 +36,8 @@ struct shape {
     int rope_dim;        // leading dimensions of a head that are rotated (even); 0 without RoPE
     float rope_inv_freq[SHAPE_ROPE_MAX]; // [rope_dim / 2] radians per position, scaling applied
 };
+
+/* Checks a shape that comes from outside. Returns NULL, or the name of the first bad field. */
+const char *shape_check(const struct shape *s);
 
 #endif

@@ -10,9 +10,9 @@
 
 #include <sys/stat.h>
 
-#include "engine/dummy.h"
-#include "engine/pack.h"
-#include "engine/pack_codec.h"
+#include "engine/pack/dummy.h"
+#include "engine/pack/pack.h"
+#include "engine/pack/pack_codec.h"
 #include "tests/temp_dir.h"
 
 static struct codec *codec;

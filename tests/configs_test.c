@@ -1,7 +1,7 @@
 /* tests/configs_test.c - the model shapes of configs/: each opens, with the parameters it claims.
  *
  * The counts are the published ones, so that a wrong digit in a shape shows here. */
-#include "engine/dummy.h"
+#include "engine/pack/dummy.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* tests/family_fake.h - a model file that is two lists in memory: the functions of engine/source.h
- * for tests/family_test.c, which includes this once. */
+/* tests/family_fake.h - a model file that is two lists in memory: the functions of
+ * engine/source/source.h for tests/family_test.c, which includes this once. */
 #ifndef TESTS_FAMILY_FAKE_H
 #define TESTS_FAMILY_FAKE_H
 

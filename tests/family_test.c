@@ -1,6 +1,6 @@
 /* tests/family_test.c - metadata of good and bad model files, held in memory: good ones become the
  * right shape, bad ones an error that names the key or the tensor. */
-#include "engine/family.h"
+#include "engine/source/family.h"
 
 #include <math.h>
 #include <setjmp.h>

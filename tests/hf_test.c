@@ -1,7 +1,7 @@
 /* tests/hf_test.c - model directories, whole and broken: config.json and its getters,
  * generation_config, shards and their index, side files. One hostile file per check, with code and
  * a piece of the message. */
-#include "engine/hf.h"
+#include "engine/source/hf.h"
 
 #include <sys/stat.h>
 

@@ -1,5 +1,5 @@
 /* tests/job_files_test.c - OUT and its companions: wrong places, locks, other jobs, retries. */
-#include "engine/job.h"
+#include "engine/job/job.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

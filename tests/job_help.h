@@ -3,8 +3,8 @@
 #ifndef TESTS_JOB_HELP_H
 #define TESTS_JOB_HELP_H
 
-#include "engine/job.h"
-#include "engine/sample.h"
+#include "engine/job/job.h"
+#include "engine/job/sample.h"
 #include "tests/token_made.h"
 
 #define VOCAB   261 // 256 bytes, four merges, <|end|>

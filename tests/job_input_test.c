@@ -3,7 +3,7 @@
  *
  * A newcomer would miss: the test's own fdatasync() stands in for libc's. The first one of a job is
  * the new journal's, after the lines were found and before the first of them is parsed. */
-#include "engine/job.h"
+#include "engine/job/job.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* tests/job_out_test.c - OUT.partial that goes bad while the job runs: no byte of it reaches OUT,
  * and the rows are run again. And the barrier: what no pass confirmed is in no record. */
-#include "engine/job.h"
+#include "engine/job/job.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "engine/journal.h"
+#include "engine/job/journal.h"
 #include "tests/job_help.h"
 
 static struct job_config config;

@@ -1,6 +1,6 @@
 /* tests/job_resume_test.c - a job killed anywhere ends in the same bytes: every cut of the journal,
  * every length of OUT.partial, real kills, full disks, damage. */
-#include "engine/job.h"
+#include "engine/job/job.h"
 
 #include <errno.h>
 #include <fcntl.h>

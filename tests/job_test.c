@@ -1,6 +1,6 @@
 /* tests/job_test.c - rows in, rows out: the queue, stop rules, shapes of output rows, memory jobs,
  * and who may write where. Kills and full disks: tests/job_resume_test.c. */
-#include "engine/job.h"
+#include "engine/job/job.h"
 
 #include <fcntl.h>
 #include <jansson.h>

@@ -2,7 +2,7 @@
  * themselves but stand where they do not belong: swapped, of another job, of an earlier life of
  * this one, or zeros. In a synced group that is damage, in the last one a torn tail; never a record
  * that nobody wrote there. */
-#include "engine/journal.h"
+#include "engine/job/journal.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

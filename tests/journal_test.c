@@ -1,6 +1,6 @@
 /* tests/journal_test.c - records in and out; every cut and every flipped byte of a small journal.
  */
-#include "engine/journal.h"
+#include "engine/job/journal.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* tests/json_test.c - the pull parser against RFC 8259: what it must take, what it must refuse and
  * at which byte, and a differential run against jansson over mutated documents. */
-#include "engine/json.h"
+#include "engine/data/json.h"
 #include "tests/skip.h"
 
 #include <jansson.h>

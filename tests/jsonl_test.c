@@ -1,5 +1,5 @@
 /* tests/jsonl_test.c - lines found, read again, and files that are no lines. */
-#include "engine/jsonl.h"
+#include "engine/data/jsonl.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -23,7 +23,7 @@ from evict_ref import Rule, Trail
 from golden_common import Sluice, SluiceFailed, jsonl
 from patched import PatchFailed, patched
 
-PATCHED = "engine/layer.c"
+PATCHED = "engine/line/layer_decode.c"
 ANCHOR = "    attend_forced(w, t, cuts, b, layer, scale);\n"
 CALL = "    golden_write(w, t, cuts, b, layer);\n"
 BEFORE = "static void decode_tile(struct layer_work *w,"

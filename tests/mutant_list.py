@@ -20,76 +20,50 @@ VERIFY_WEIGHTS, VERIFY_ROWS = "verify_test.py --only weights", "verify_test.py -
 
 # ---- order of bytes: reads and writes of an extent, frames, look-ahead
 
-fault("a KV read does not wait for the last write", "engine/home_frames.c",
-      """                        .after = last_ticket(h, &h->kv_last[layer * h->plan->batches + batch]),
-                        .name = "kv",""",
-      """                        .after = NULL,
-                        .name = "kv",""", DISORDER)
-fault("a hidden-state read does not wait for the last write", "engine/home_frames.c",
-      ".after = last_ticket(h, &h->hidden_last[batch])", ".after = NULL", DISORDER)
-fault("the last write of KV is not remembered", "engine/home_frames.c",
-      """                                   .batch = batch};
-        mover_submit(h->mover, &f->write);
-        *last = (struct last_write){&f->write, f->write.seq};
-    }
-    f->step = -1;
-    return OK;
-}
-
-uint8_t *home_kv_tail""",
-      """                                   .batch = batch};
-        mover_submit(h->mover, &f->write);
-    }
-    f->step = -1;
-    return OK;
-}
-
-uint8_t *home_kv_tail""", DISORDER)
-fault("a frame is taken while it is still written", "engine/home_frames.c",
-      """    TRY(wait_ticket(h, &oldest->write, step));
-    oldest->step = step;
-    oldest->n_write = oldest->bad = 0;""",
-      """    oldest->step = step;
-    oldest->n_write = oldest->bad = 0;""", DISORDER)
-fault("a hidden frame is taken while it is still written", "engine/home_frames.c",
-      """    TRY(wait_ticket(h, &oldest->write, step));
-    oldest->step = step;
-    oldest->bad = 0;""",
-      """    oldest->step = step;
-    oldest->bad = 0;""", DISORDER)
-fault("compute does not wait for its KV", "engine/home_frames.c",
-      """        TRY(kv_frame_take(h, step, &f));
-    else
-        TRY(wait_read(h, &f->read, step, &f->bad));
-    *base = f->base;""",
-      """        TRY(kv_frame_take(h, step, &f));
-    *base = f->base;""", DISORDER)
-fault("compute does not wait for its weights", "engine/home_frames.c",
-      """        w->asked = 0;
-        TRY(wait_ticket(h, &w->ticket, step));
-        w->loaded""",
-      """        w->asked = 0;
-        w->loaded""", DISORDER, BYTES)
-fault("a page's dirty bit is dropped", "engine/stage.c",
-      "for (int i = 0; i < row->n_slots_after / KV_PAGE_SLOTS; i++)\n            if (dirty",
-      "for (int i = 0; i + 1 < row->n_slots_after / KV_PAGE_SLOTS; i++)\n            if (dirty", BYTES)
-fault("a page that fills up is not moved to its frame", "engine/layer.c",
+fault("a KV read does not wait for the last write", "engine/line/home_kv.c",
+      "    frames_fetch(&h->kv_frames, f, n, use_of(h, step, layer, batch));",
+      """    struct last_write none = {0};
+    struct frame_use use = use_of(h, step, layer, batch);
+    use.last = &none;
+    frames_fetch(&h->kv_frames, f, n, use);""", DISORDER)
+fault("a hidden-state read does not wait for the last write", "engine/line/home_hidden.c",
+      "    frames_fetch(&h->hidden_frames, f, n, use_of(h, step, batch));",
+      """    struct last_write none = {0};
+    struct frame_use use = use_of(h, step, batch);
+    use.last = &none;
+    frames_fetch(&h->hidden_frames, f, n, use);""", DISORDER)
+fault("the last write of KV is not remembered", "engine/line/frames.c",
+      "        *use.last =", "        if (use.layer < 0)\n            *use.last =", DISORDER)
+fault("the last write of hidden states is not remembered", "engine/line/frames.c",
+      "        *use.last =", "        if (use.layer >= 0)\n            *use.last =", DISORDER)
+fault("a frame is taken while it is still written", "engine/line/frames.c",
+      "    TRY(frames_wait(f->mover, f->trace, &oldest->write, step));\n", "", DISORDER)
+fault("compute does not wait for its KV", "engine/line/home_kv.c",
+      """    else
+        TRY(frames_ready(&h->kv_frames, f));
+    *base""", "    *base", DISORDER)
+fault("compute does not wait for its weights", "engine/line/home_weights.c",
+      "        TRY(frames_wait(h->mover, h->trace, &w->ticket, step));\n", "", DISORDER, BYTES)
+fault("a page's dirty bit is dropped", "engine/line/batch.c",
+      "for (int i = 0; i < row->n_slots_after / KV_PAGE_SLOTS; i++)\n            if (kv_rows",
+      "for (int i = 0; i + 1 < row->n_slots_after / KV_PAGE_SLOTS; i++)\n            if (kv_rows", BYTES)
+fault("a page that fills up is not moved to its frame", "engine/line/layer_decode.c",
       "if (row->n_slots % KV_PAGE_SLOTS && before < after)", "if (0 && before < after)", BYTES)
-fault("a tail page is moved 64 bytes short", "engine/layer.c",
+fault("a tail page is moved 64 bytes short", "engine/line/layer_decode.c",
       "memcpy(pages[before], tail, (size_t)size);", "memcpy(pages[before], tail, (size_t)size - 64);", BYTES)
-fault("the tail of the next layer", "engine/home_frames.c",
+fault("the tail of the next layer", "engine/line/home_kv.c",
       "int64_t at = ((int64_t)batch * p->batch + row) * p->decoder + layer;",
       "int64_t at = ((int64_t)batch * p->batch + row) * p->decoder + (layer + 1) % p->decoder * (row > 0);", BYTES)
-fault("a KV extent is that of the batch before", "engine/home_frames.c",
+fault("a KV extent is that of the batch before", "engine/line/home_kv.c",
       "return ((int64_t)layer * p->batches + batch) * p->pages_batch;",
       "return ((int64_t)layer * p->batches + (batch > 1 ? batch - 1 : batch)) * p->pages_batch;", BYTES, DISORDER)
-fault("look-ahead brings pages of the pass before", "engine/batch.c",
+fault("look-ahead brings pages of the pass before", "engine/line/batch.c",
       "int slots = pass == batch->pass ? row->n_slots : row->n_slots_after;",
       "int slots = row->n_slots;", "placement_test.py --only=streamed", BYTES)
-fault("hidden states of the batch before", "engine/home_frames.c",
+fault("hidden states of the batch before", "engine/line/home_hidden.c",
       ".offset = h->hidden_scratch_offset + batch * h->hidden_frame_bytes + at,",
       ".offset = h->hidden_scratch_offset + (batch > 1 ? batch - 1 : batch) * h->hidden_frame_bytes + at,", BYTES)
-fault("a weight frame is given back too early", "engine/stage.c",
+fault("a weight frame is given back too early", "engine/line/stage.c",
       "if (s.batch == e->order.batches - 1)", "if (s.batch == 0)", BYTES, DISORDER)
 fault("look-ahead beyond what the order allows", "policy/plan.c",
       "return max64(0, order_pass_steps(order) - 2);", "return max64(0, order_pass_steps(order) + 2);", "plan_test",
@@ -127,19 +101,19 @@ fault("the earliest due does not go first", "offload/mover.c",
 fault("`after` is forgotten", "offload/mover.c",
       "return !a || a->state != TICKET_QUEUED || a->seq != t->after_seq;",
       "return !a || a->state != TICKET_QUEUED || a->seq != t->after_seq + 1;", "mover_test")
-fault("a page that could not be read is used", "engine/home_frames.c",
-      "    if (!f->bad)\n        return OK;\n    int n = 0;", "    if (1)\n        return OK;\n    int n = 0;", "verify_test.py --only kv")
-fault("the wrong page's error", "engine/home_frames.c",
+fault("a page that could not be read is used", "engine/line/home_kv.c",
+      "f && f->bad && i < n;", "0 && f && i < n;", "verify_test.py --only kv")
+fault("the wrong page's error", "engine/line/home_kv.c",
       "return f->segments[n].err;", "return f->segments[n > 0 ? n - 1 : n].err;", VERIFY_KV)
-fault("hidden states that could not be read are used", "engine/home_frames.c",
+fault("hidden states that could not be read are used", "engine/line/home_hidden.c",
       "    if (!f || !f->bad)\n        return OK;", "    if (!f || 1)\n        return OK;", VERIFY_HIDDEN)
-fault("a lost prompt leaves those that share with it", "engine/stage.c",
+fault("a lost prompt leaves those that share with it", "engine/line/stage.c",
       "        if (i == b->first_prompt)\n            shared = err;\n", "", "verify_test.py --only sharers")
-fault("a lost row is not computed again", "engine/stage.c",
+fault("a lost row is not computed again", "engine/line/stage.c",
       "    row->lost = 1;\n", "", VERIFY_KV, VERIFY_HIDDEN)
-fault("a gathered row is taken from the window beside it", "engine/gather.c",
+fault("a gathered row is taken from the window beside it", "engine/line/gather.c",
       "row->ahead_window = n;", "row->ahead_window = n > 0 ? n - 1 : n;", BYTES)
-fault("a gathered row that did not come is used", "engine/gather.c",
+fault("a gathered row that did not come is used", "engine/line/gather.c",
       "g->ahead[batch->index].segments[row->ahead_window].err == OK", "1", "verify_test.py --only rows --full")
 fault("the codec's wrong bytes are not looked at", "offload/mover.c",
       "return codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->to, p->n_bytes) == 0;",
@@ -152,29 +126,29 @@ fault("the rest of a short read goes to its start", "offload/ring.c",
 
 # ---- batches, rows, pages
 
-fault("prefix sharing is blind to one token", "engine/batch.c",
+fault("prefix sharing is blind to one token", "engine/line/batch.c",
       "while (shared < most && tokens[shared] == r->tokens[shared] && !wants_score(r, shared))",
       "while (shared < most && (shared == 5 || tokens[shared] == r->tokens[shared]) && !wants_score(r, shared))",
       "placement_test.py --only=prefixes")
-fault("prefix sharing under scores", "engine/batch.c",
+fault("prefix sharing under scores", "engine/line/batch.c",
       "if (t->first_prompt < 0 || evict_policy_scores(b->evict->policy))", "if (t->first_prompt < 0)",
       "placement_test.py --only=prefixes")
-fault("a row that leaves keeps its pages", "engine/batch.c",
+fault("a row that leaves keeps its pages", "engine/line/batch.c",
       "        t->free_pages[t->n_free_pages++] = row->pages[--row->n_pages];",
       "        row->n_pages--;", "placement_test.py --only=requeues", BYTES)
-fault("pages of a row that leaves are handed out twice", "engine/batch.c",
+fault("pages of a row that leaves are handed out twice", "engine/line/batch.c",
       "        row->pages[row->n_pages++] = t->free_pages[--t->n_free_pages];",
       "        row->pages[row->n_pages++] = t->free_pages[t->n_free_pages > 1 ? --t->n_free_pages : 0];",
       "placement_test.py --only=requeues")
-fault("the oldest row returns to the queue instead of the youngest", "engine/batch.c",
+fault("the oldest row returns to the queue instead of the youngest", "engine/line/batch.c",
       "t->rows[r].entered > young->entered", "t->rows[r].entered < young->entered", "placement_test.py --only=requeues")
-fault("positions are compacted one too few", "engine/layer.c",
+fault("positions are compacted one too few", "engine/line/layer_head.c",
       "    for (int i = 0; i < batch->n_positions; i++)\n        if (batch->positions[i].token != i)",
       "    for (int i = 0; i + 1 < batch->n_positions; i++)\n        if (batch->positions[i].token != i)", BYTES)
-fault("a forced span is cut one token late", "engine/layer.c",
+fault("a forced span is cut one token late", "engine/line/layer_decode.c",
       ".pos = c->span->pos + c->offset,\n            .q = w->q", ".pos = c->span->pos,\n            .q = w->q",
       "placement_test.py --only=forced")
-fault("RoPE of the cut's own tokens starts at its span", "engine/layer.c",
+fault("RoPE of the cut's own tokens starts at its span", "engine/line/layer_decode.c",
       "int64_t pos = cuts[i].span->pos + cuts[i].offset;", "int64_t pos = cuts[i].span->pos;",
       "placement_test.py --only=prefixes")
 
@@ -238,32 +212,32 @@ fault("the log-sum-exp forgets the tiles before", "kernels/cpu/head_reduce.inc",
       "s->sum = fmaf(v16_sum(sum), math_exp(max - joined), 0 * rest);", "ops_test", "sample_test")
 fault("ties of logits go to the highest id", "kernels/cpu/head_reduce.inc",
       "if (!(max > s->best_logit))", "if (!(max >= s->best_logit))", "ops_test", "sample_test")
-fault("noise does not know the position", "engine/sample.c",
+fault("noise does not know the position", "engine/job/sample.c",
       "s->noise_key = mix64(key ^ (uint64_t)pos);", "s->noise_key = mix64(key);", "sample_test", BYTES)
-fault("top-k keeps one more", "engine/sample.c", "n = p->top_k;", "n = p->top_k + 1;", "sample_test")
+fault("top-k keeps one more", "engine/job/sample.c", "n = p->top_k;", "n = p->top_k + 1;", "sample_test")
 
 # ---- the job: commits, resume, OUT
 
-fault("a journal record is skipped", "engine/journal.c",
+fault("a journal record is skipped", "engine/job/journal.c",
       "    j->n_buf += n_payload;\n    j->chain = r.self;", "    j->n_buf -= r.index == 3 ? RECORD_BYTES : 0;\n    j->chain = r.self;",
       "journal_test", "job_resume_test")
-fault("a commit does not reach the disk", "engine/journal.c",
+fault("a commit does not reach the disk", "engine/job/journal.c",
       "    if (err == OK)\n        err = sync_data(j->fd, j->path);\n    j->failed", "    j->failed", "kill_test.py --only every_point",
       "nth_test.py --only disk", "journal_test")
-fault("a record's checksum is not compared", "engine/journal.c",
+fault("a record's checksum is not compared", "engine/job/journal.c",
       "return r->magic == RECORD_MAGIC && r->self == record_crc(r) && r->job_id == j->job_id;",
       "return r->magic == RECORD_MAGIC && r->job_id == j->job_id;", "journal_test")
-fault("the chain of records is not followed", "engine/journal.c",
+fault("the chain of records is not followed", "engine/job/journal.c",
       "!record_sound(j, r) || r->chain != j->chain)", "!record_sound(j, r))", "journal_foreign_test")
-fault("tokens are committed without their payload", "engine/journal.c",
+fault("tokens are committed without their payload", "engine/job/journal.c",
       "r.crc = crc32c(0, entry->ids, n_payload);", "r.crc = 0;", "journal_test")
-fault("damage is taken for a torn tail", "engine/journal.c",
+fault("damage is taken for a torn tail", "engine/job/journal.c",
       "*found = record_sound(j, &r) && r.group > at;", "*found = 0;", "journal_test")
-fault("lines of OUT are not held against the journal", "engine/job_out.c",
+fault("lines of OUT are not held against the journal", "engine/job/job_out.c",
       "*sound = crc == row->crc;", "*sound = 1;", "job_out_test")
-fault("a resumed row forgets its last token", "engine/job.c",
+fault("a resumed row forgets its last token", "engine/job/job.c",
       "for (int64_t i = 0; i < from->n; i++) {", "for (int64_t i = 0; i + 1 < from->n; i++) {", "job_resume_test")
-fault("tokens are committed at every third chance only", "engine/job.c",
+fault("tokens are committed at every third chance only", "engine/job/job.c",
       "if (!force && (double)(now - job->commit_ns) * 1e-9 < sync_s)",
       "if (!force && (double)(now - job->commit_ns) * 1e-9 < 20 * sync_s)", "kill_test.py --only loss")
 
@@ -272,9 +246,13 @@ fault("tokens are committed at every third chance only", "engine/job.c",
 fault("the budget is one page off", "policy/plan.c",
       "if (budget->ram >= 0 && bytes->ram > budget->ram) {", "if (budget->ram >= 0 && bytes->ram > budget->ram + 4096) {",
       "plan_test", "engine_test")
-fault("a KV frame is not counted", "policy/plan.c",
-      "for (int i = 0; i < p->kv_frames; i++) {", "for (int i = 0; i + 1 < p->kv_frames; i++) {", "engine_test")
-fault("the scratch of a prompt's scores is not counted", "policy/plan.c",
-      "    b->workspace += take_array(c, prompt_pages * PAGE_SLOTS * s->n_kv_heads, 4); // scores\n", "", "engine_test")
+fault("a KV frame is not laid out", "policy/layout.c",
+      "blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames, pages * page);",
+      "blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames - 1, pages * page);", "engine_test")
+fault("parts of the layout overlap", "policy/layout.c",
+      "b->l->n_bytes = at + align64(n_bytes, ARRAY_ALIGN) + LAYOUT_GAP;",
+      "b->l->n_bytes = at + align64(n_bytes - 64, ARRAY_ALIGN) + LAYOUT_GAP;", "engine_test")
+fault("scores of prompts have no place", "policy/layout.c",
+      "    array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PAGE_SLOTS * s->n_kv_heads, 4);\n", "", "engine_test")
 
 MUTANTS = M

@@ -13,7 +13,7 @@
 #undef fail // ours, from base.h
 
 #include "kernels/base.h"
-#include "policy/plan.h"
+#include "policy/layout.h"
 
 #define MIB      1048576
 #define N_TRIALS 400
@@ -86,7 +86,8 @@ static int setup(void **state)
 static int check(const struct plan *p, const struct budget *budget, struct plan_bytes *b, char *why,
                  int why_cap)
 {
-    return plan_check(p, &weights, &work, &shape, &evict, &costs, budget, b, why, why_cap);
+    static struct layout layout;
+    return plan_check(p, &weights, &work, &shape, &evict, &costs, budget, &layout, b, why, why_cap);
 }
 
 static int search(const struct plan_wish *wish, const struct budget *budget, struct plan *p,

@@ -1,5 +1,5 @@
 /* tests/report_test.c - the figures, the end report and the summary of a made-up run. */
-#include "engine/report.h"
+#include "engine/app/report.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

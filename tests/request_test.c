@@ -1,5 +1,5 @@
 /* tests/request_test.c - every field of a row: what is taken, what becomes which error row. */
-#include "engine/request.h"
+#include "engine/job/request.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* tests/rerun_test.c - the same command on more rows, or with flags that only admit more of them:
  * what is done stays, and OUT is what a job that starts afresh would make of it. Everything else is
  * another job, and the difference is named. */
-#include "engine/job.h"
+#include "engine/job/job.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

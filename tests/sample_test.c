@@ -1,6 +1,6 @@
 /* tests/sample_test.c - edits, filters and noise against slow and obvious versions, through the
  * real head. */
-#include "engine/sample.h"
+#include "engine/job/sample.h"
 
 #include <math.h>
 #include <setjmp.h>

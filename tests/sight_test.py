@@ -35,7 +35,7 @@ HURTS = {
     "a page of the layer before": ("page", []),
     "one score lost": ("score", H2O),
 }
-PATCHED = "engine/layer.c"
+PATCHED = "engine/line/layer_decode.c"
 ANCHOR = "CHECK(w->kv_rows[r].n_slots == batch->rows[r].n_slots_after);"  # at the end of a layer, for each row
 CALL = "sight_hurt(w, &batch->rows[r], r, layer - 1, kv_base), "
 BEFORE = "void layer_decode(struct layer_work *w,"

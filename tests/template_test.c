@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/template.h"
+#include "engine/chat/template.h"
 
 #include <cmocka.h> // last: it defines a macro called fail
 

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 
-FOLDERS = ["policy", "kernels", "offload", "engine"]  # left to right; bench and tests may include all
+# Each may include those before it; bench and tests may include all.
+PLACES = ["policy", "kernels", "offload",
+          *("engine/" + room for room in ("data", "source", "pack", "token", "chat", "job", "line", "app"))]
 LINE_MAX, FUNCTION_MAX, KERNEL_FUNCTION_MAX, FILE_MAX = 100, 70, 120, 800
 
 # Foreign headers that one place only may know.
@@ -23,8 +25,8 @@ FOREIGN = [
     (r"isa-l", r"kernels/base\.c"),
     (r"(cuda|cublas|cuda_|nccl|mma)\w*(\.h|\.cuh)", r"kernels/cuda/.*"),
     (r"jansson", r"(engine|bench)/.*"),
-    (r"pcre2", r"engine/token_.*"),
-    (r"utf8proc", r"engine/(token_.*|template_text\.c)"),
+    (r"pcre2", r"engine/token/.*"),
+    (r"utf8proc", r"engine/(token/.*|chat/template_text\.c)"),
     (r"cmocka", r"tests/.*"),
 ]
 POLICY_INCLUDES = {"assert.h", "float.h", "limits.h", "math.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h",
@@ -39,15 +41,14 @@ BANNED = [ # call, where it may stand (regular expression, or None), why not
      "data files are read into owned buffers"),
     (r"assert", r"tests/.*", "CHECK is for bugs, fail() for errors"),
     (r"abort", r"kernels/base\.c|tests/.*", "only CHECK aborts"),
-    (r"_?exit|_Exit|quick_exit", r"engine/main\.c|tests/.*", "only main.c exits"),
-    (r"v?printf|puts|putchar|fputchar", r"engine/(main|config|commands\w*|plan_file|run)\.c|bench/.*|tests/.*",
+    (r"_?exit|_Exit|quick_exit", r"engine/app/main\.c|tests/.*", "only main.c exits"),
+    (r"v?printf|puts|putchar|fputchar", r"engine/app/(main|config|commands\w*|plan_file|run_plan)\.c|bench/.*|tests/.*",
      "stdout is for results, written by commands"),
 ]
 # Who allocates: what comes up before the line starts (parsers, openers, rings), never the line itself.
 ALLOCATES = (r"kernels/(device_cpu|trace|pool)\.c|offload/(codec|mover|ring\w*|tier_nvme|machine|probe|disk_probe|machine_file)\.c|"
-             r"engine/(dummy|engine|file|gguf|gguf_header|hf|job\w*|journal|json|jsonl|model|names|opened|pack|pack_choose|pack_codec|dummy_layers|dummy_numbers|"
-             r"pack_source|pack_write|report\w*|request\w*|result\w*|run|safetensors|sample|source|source_list|"
-             r"template\w*|token\w*|values|commands\w*)\.c|bench/.*|tests/.*")
+             r"engine/(data|source|pack|token|chat|job)/.*\.c|engine/line/(engine|dummy_layers)\.c|"
+             r"engine/app/(opened|report\w*|run\w*|commands\w*)\.c|bench/.*|tests/.*")
 SILENT = r"policy/.*"  # formats into buffers; never onto a stream
 
 
@@ -68,6 +69,11 @@ class Source:
         self.is_c = path.endswith((".c", ".h", ".inc", ".cu", ".cuh"))
 
 
+def place_of(path):
+    """The folder or room that a file belongs to; None outside of all."""
+    return next((p for p in [*PLACES, "bench", "tests"] if path.startswith(p + "/")), None)
+
+
 def includes(s):
     for i, line in enumerate(s.lines):
         m = re.match(r'\s*#\s*include\s+([<"])([^>"]+)[>"]', line)
@@ -76,15 +82,18 @@ def includes(s):
 
 
 def rule_include_direction(s):
-    rank = FOLDERS.index(s.folder) if s.folder in FOLDERS else len(FOLDERS)
+    here = place_of(s.path)
+    if s.is_c and not here:
+        yield 1, "stands in no folder of the house (engine has rooms)"
+    rank = PLACES.index(here) if here in PLACES else len(PLACES)
     for line, ours, name in includes(s):
-        folder = name.split("/")[0]
-        if ours and folder not in FOLDERS + ["bench", "tests"]:
+        place = place_of(name)
+        if ours and not place:
             yield line, f'"{name}": includes are written from the root'
-        elif ours and folder in FOLDERS and FOLDERS.index(folder) > rank:
-            yield line, f'"{name}": {s.folder} may not include {folder}'
-        elif ours and folder in ("bench", "tests") and s.folder != folder:
-            yield line, f'"{name}": nothing includes {folder}'
+        elif ours and place in PLACES and PLACES.index(place) > rank:
+            yield line, f'"{name}": {here} may not include {place}'
+        elif ours and place in ("bench", "tests") and here != place:
+            yield line, f'"{name}": nothing includes {place}'
 
 
 def rule_foreign(s):
@@ -216,39 +225,42 @@ def run(root, report):
 
 HEAD = "/* canary */\n"
 CANARIES = { # rule and a word of its sentence -> file, text
-    ("rule_include_direction", "may not include"): ("kernels/a.c", HEAD + '#include "engine/x.h"\n'),
+    ("rule_include_direction", "may not include"): ("kernels/a.c", HEAD + '#include "engine/data/x.h"\n'),
+    ("rule_include_direction", "engine/pack may not include engine/token"): (
+        "engine/pack/a.c", HEAD + '#include "engine/token/x.h"\n'),
+    ("rule_include_direction", "has rooms"): ("engine/a.c", HEAD),
     ("rule_include_direction", "from the root"): ("kernels/b.c", HEAD + '#include "x.h"\n'),
-    ("rule_include_direction", "nothing includes"): ("engine/a.c", HEAD + '#include "tests/x.h"\n'),
-    ("rule_foreign", "ring_uring"): ("engine/b.c", HEAD + "#include <liburing.h>\n"),
+    ("rule_include_direction", "nothing includes"): ("engine/data/a.c", HEAD + '#include "tests/x.h"\n'),
+    ("rule_foreign", "ring_uring"): ("engine/data/b.c", HEAD + "#include <liburing.h>\n"),
     ("rule_foreign", "machine"): ("offload/a.c", HEAD + "#include <hwloc.h>\n"),
     ("rule_foreign", "codec"): ("offload/b.c", HEAD + "#include <zstd.h>\n"),
     ("rule_foreign", "base"): ("offload/d.c", HEAD + "#include <isa-l/crc.h>\n"),
     ("rule_foreign", "kernels/cuda"): ("kernels/c.c", HEAD + "#include <cuda_runtime.h>\n"),
     ("rule_foreign", "libc"): ("policy/a.c", HEAD + "#include <time.h>\n"),
-    ("rule_own_header_first", "first include"): ("engine/c.c", HEAD + "#include <stdio.h>\n"),
-    ("rule_guard", "ENGINE_C_H"): ("engine/c.h", HEAD + "#ifndef C_H\n#define C_H\n#endif\n"),
-    ("rule_opens_with_block", "opens"): ("engine/d.c", "int x;\n"),
-    ("rule_size", "801 lines"): ("engine/e.c", HEAD + "\n" * 799 + "int x;\n"),
-    ("rule_lines", "columns"): ("engine/f.c", HEAD + "int " + "x" * 100 + ";\n"),
-    ("rule_lines", "trailing"): ("engine/g.c", HEAD + "int x; \n"),
-    ("rule_lines", "tab"): ("engine/h.c", HEAD + "\tint x;\n"),
-    ("rule_lines", "newline"): ("engine/i.c", HEAD + "int x;"),
-    ("rule_functions", "at most 70"): ("engine/j.c", HEAD + "int f(void)\n{\n" + "    f();\n" * 71 + "}\n"),
+    ("rule_own_header_first", "first include"): ("engine/data/c.c", HEAD + "#include <stdio.h>\n"),
+    ("rule_guard", "ENGINE_DATA_C_H"): ("engine/data/c.h", HEAD + "#ifndef C_H\n#define C_H\n#endif\n"),
+    ("rule_opens_with_block", "opens"): ("engine/data/d.c", "int x;\n"),
+    ("rule_size", "801 lines"): ("engine/data/e.c", HEAD + "\n" * 799 + "int x;\n"),
+    ("rule_lines", "columns"): ("engine/data/f.c", HEAD + "int " + "x" * 100 + ";\n"),
+    ("rule_lines", "trailing"): ("engine/data/g.c", HEAD + "int x; \n"),
+    ("rule_lines", "tab"): ("engine/data/h.c", HEAD + "\tint x;\n"),
+    ("rule_lines", "newline"): ("engine/data/i.c", HEAD + "int x;"),
+    ("rule_functions", "at most 70"): ("engine/data/j.c", HEAD + "int f(void)\n{\n" + "    f();\n" * 71 + "}\n"),
     ("rule_functions", "at most 120"): ("kernels/j.c", HEAD + "int f(int a,\n      int b)\n{\n" + "    f();\n" * 121 +
                                         "}\n"),
-    ("rule_words", "TODO"): ("engine/k.c", HEAD + "// TODO\n"),
-    ("rule_types", "typedef"): ("engine/l.c", HEAD + "typedef struct x y;\n"),
-    ("rule_calls", "strcpy"): ("engine/m.c", HEAD + "void f(void)\n{\n    strcpy(a, b);\n}\n"),
-    ("rule_calls", "atoi"): ("engine/n.c", HEAD + "int x = atoi(y);\n"),
-    ("rule_calls", "alloca"): ("engine/o.c", HEAD + "int *x = alloca(4);\n"),
-    ("rule_calls", "malloc"): ("engine/stage.c", HEAD + "int *x = malloc(4);\n"),
-    ("rule_calls", "mmap"): ("engine/pack.c", HEAD + "int *x = mmap(y);\n"),
-    ("rule_calls", "printf"): ("engine/layer.c", HEAD + "int x = printf(y);\n"),
-    ("rule_calls", "exit"): ("engine/p.c", HEAD + "void f(void)\n{\n    exit(1);\n}\n"),
+    ("rule_words", "TODO"): ("engine/data/k.c", HEAD + "// TODO\n"),
+    ("rule_types", "typedef"): ("engine/data/l.c", HEAD + "typedef struct x y;\n"),
+    ("rule_calls", "strcpy"): ("engine/data/m.c", HEAD + "void f(void)\n{\n    strcpy(a, b);\n}\n"),
+    ("rule_calls", "atoi"): ("engine/data/n.c", HEAD + "int x = atoi(y);\n"),
+    ("rule_calls", "alloca"): ("engine/data/o.c", HEAD + "int *x = alloca(4);\n"),
+    ("rule_calls", "malloc"): ("engine/line/stage.c", HEAD + "int *x = malloc(4);\n"),
+    ("rule_calls", "mmap"): ("engine/pack/pack.c", HEAD + "int *x = mmap(y);\n"),
+    ("rule_calls", "printf"): ("engine/line/layer.c", HEAD + "int x = printf(y);\n"),
+    ("rule_calls", "exit"): ("engine/data/p.c", HEAD + "void f(void)\n{\n    exit(1);\n}\n"),
     ("rule_calls", "assert"): ("offload/c.c", HEAD + "void f(void)\n{\n    assert(1);\n}\n"),
     ("rule_calls", "policy is pure"): ("policy/b.c", HEAD + "void f(void)\n{\n    fprintf(y, z);\n}\n"),
 }
-FINE = ("engine/q.c", HEAD + '#include "kernels/base.h"\n\n/* strcpy(), exit(1): prose */\nint f(void)\n{\n'
+FINE = ("engine/data/q.c", HEAD + '#include "kernels/base.h"\n\n/* strcpy(), exit(1): prose */\nint f(void)\n{\n'
         '    return snprintf(x, 3, "malloc(%d)", y->exit(1));\n}\n')
 
 

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/token.h" // before cmocka.h, whose macro fail() takes no arguments
+#include "engine/token/token.h" // before cmocka.h, whose macro fail() takes no arguments
 
 #include <cmocka.h>
 

@@ -1,5 +1,5 @@
 /* tests/fuzz/fuzz_job.c - what a job finds beside OUT when it starts: its journal, its manifest. */
-#include "engine/job_impl.h"
+#include "engine/job/job_impl.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #define ID     0x1234567890abcdefull
 #define RECORD 64
 
-struct record { // as engine/journal.c writes it
+struct record { // as engine/job/journal.c writes it
     uint32_t magic;
     uint16_t kind, failed;
     int64_t index, offset, n;

@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_json.c - a Hugging Face directory: config.json, generation_config.json and the
  * index of shards (three parts of the input; without the third the weights are one file), taken for
  * a model of a family. */
-#include "engine/hf.h"
-#include "engine/pack.h"
+#include "engine/source/hf.h"
+#include "engine/pack/pack.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_rows.c - chat templates, and rows of a job's input from the file to the request.
  */
-#include "engine/jsonl.h"
-#include "engine/request.h"
-#include "engine/token_impl.h"
+#include "engine/data/jsonl.h"
+#include "engine/job/request.h"
+#include "engine/token/token_impl.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -4,8 +4,8 @@
  * it.
  *
  *     source_dump MODEL [KEY...]      exit code: as sluice's */
-#include "engine/hf.h"
-#include "engine/source.h"
+#include "engine/source/hf.h"
+#include "engine/source/source.h"
 
 #include <inttypes.h>
 #include <stdio.h>

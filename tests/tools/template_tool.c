@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/template.h"
+#include "engine/chat/template.h"
 
 #define OUT_BYTES (8 << 20)
 

@@ -1,0 +1,462 @@
+/* engine/app/commands.c - `run`, `score` and `gen`: a job, a plan, a walk, an answer (see run.h).
+ */
+#include "engine/app/commands.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/app/plan_file.h"
+#include "engine/app/report.h"
+#include "engine/job/result.h"
+#include "engine/app/run.h"
+#include "engine/app/spool.h"
+#include "engine/app/version.h"
+
+#define STOPS_SHOWN_BYTES 1500 // of stop strings in OUT.job.json
+
+static enum err read_shard(const char *text, int *shard, int *n_shards)
+{
+    if (!text)
+        return OK;
+    char *end;
+    errno = 0;
+    long i = strtol(text, &end, 10), n = *end == '/' ? strtol(end + 1, &end, 10) : 0;
+    if (*end || errno || n < 1 || n > 1000000 || i < 0 || i >= n)
+        return fail(ERR_USAGE, "--shard: '%s' is not i/N with 0 <= i < N", text);
+    *shard = (int)i;
+    *n_shards = (int)n;
+    return OK;
+}
+
+static void read_defaults(const struct run *r, struct request_defaults *d)
+{
+    const char *epoch = getenv("SOURCE_DATE_EPOCH");
+    const struct config *c = r->config;
+    const struct shape *s = &r->opened.model.shape;
+    *d = (struct request_defaults){.max_tokens = (int)min_i64(c->max_tokens, INT32_MAX),
+                                   .temperature = c->temperature,
+                                   .top_p = c->top_p,
+                                   .min_p = c->min_p,
+                                   .top_k = (int)min_i64(c->top_k, INT32_MAX),
+                                   .repetition_penalty = c->repetition_penalty,
+                                   .has_seed = c->seed >= 0,
+                                   .seed = (uint64_t)c->seed,
+                                   .n_stops = c->n_stops,
+                                   .stops = (char **)(uintptr_t)c->stops,
+                                   .ignore_eos = c->ignore_eos,
+                                   .unknown_fields_warn = strcmp(c->unknown_fields, "warn") == 0,
+                                   .context = s->context,
+                                   .vocab = s->vocab,
+                                   .epoch = epoch ? strtoll(epoch, NULL, 10) : 0};
+}
+
+/* Text that every row's bytes depend on besides the row itself. Which rows, and their order, the
+ * job's own identity says: a key that stood twice would make OUT.job.json unreadable. */
+static enum err extend_fingerprint(struct run *r)
+{
+    const struct config *c = r->config;
+    size_t n = strlen(r->fingerprint), cap = sizeof r->fingerprint;
+    uint64_t hash = 0;
+    struct out stops = {0};
+    for (int i = 0; i < c->n_stops; i++) {
+        hash = hash_bytes(c->stops[i], (int64_t)strlen(c->stops[i]), hash + 1);
+        out_text(&stops, i > 0 ? " " : "");
+        out_string(&stops, c->stops[i], (int64_t)strlen(c->stops[i]));
+    }
+    if (stops.n > STOPS_SHOWN_BYTES) { // too long to be read; the hash tells them apart
+        char digits[24];
+        stops.n = 0;
+        snprintf(digits, sizeof digits, "%016llx", (unsigned long long)hash);
+        out_text(&stops, digits);
+    }
+    out_bytes(&stops, "", 1);
+    char temperature[32] = "by row", seed[32] = "by row", max_tokens[32] = "by form";
+    if (c->temperature >= 0)
+        snprintf(temperature, sizeof temperature, "%.15g", c->temperature);
+    if (c->seed >= 0)
+        snprintf(seed, sizeof seed, "%lld", (long long)c->seed);
+    if (c->max_tokens > 0)
+        snprintf(max_tokens, sizeof max_tokens, "%lld", (long long)c->max_tokens);
+    snprintf(r->fingerprint + n, cap - n,
+             "max_tokens=%s\ntemperature=%s\ntop_p=%.15g\ntop_k=%lld\nmin_p=%.15g\n"
+             "repetition_penalty=%.15g\nseed=%s\nstop=%s\nignore_eos=%d\n",
+             max_tokens, temperature, c->top_p, (long long)c->top_k, c->min_p,
+             c->repetition_penalty, seed, stops.failed ? "" : stops.p, c->ignore_eos);
+    enum err err = stops.failed ? fail(ERR_FIT, "memory: stop strings") : OK;
+    out_free(&stops);
+    return err;
+}
+
+enum err command_open_job(struct run *r, enum request_kind kind, const char *out)
+{
+    const struct config *c = r->config;
+    const char *sync_s = getenv("SLUICE_SYNC_S"); // for tests: jobs too short for a commit in 5 s
+    TRY(extend_fingerprint(r));
+    struct job_config job = {.kind = kind,
+                             .in_path = c->in,
+                             .out_path = out,
+                             .tokenizer = r->opened.tokenizer,
+                             .tmpl = r->opened.tmpl,
+                             .model_name = r->opened.model.name,
+                             .dummy_weights = r->opened.model.dummy,
+                             .version = SLUICE_VERSION,
+                             .fingerprint = r->fingerprint,
+                             .evict = &r->evict,
+                             .limit = c->limit,
+                             .completion_order = strcmp(c->order, "completion") == 0,
+                             .retry_errors = c->retry_errors,
+                             .overwrite = c->overwrite,
+                             .sync_s = sync_s ? strtod(sync_s, NULL) : 0,
+                             .max_errors = c->max_errors};
+    TRY(read_shard(c->shard, &job.shard, &job.n_shards));
+    read_defaults(r, &job.defaults);
+    return job_open(&r->job, &job, &r->work);
+}
+
+/* Walks the line, ends the job, reports; the error that counts is the first one. */
+static enum err walk_and_report(struct run *r)
+{
+    const struct config *c = r->config;
+    struct report report;
+    TRY(report_open(&report, r));
+    r->tick = report_tick;
+    r->tick_ctx = &report;
+    enum err err = run_walk(r);
+    if (err == OK)
+        err = job_complete(r->job);
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    if (err != OK)
+        job_drop_staged(r->job); // the report counts what the next run will find
+    struct job_counts counts;
+    job_counts(r->job, &counts);
+    enum err reported = report_end(&report, err);
+    if (c->trace && r->engine_opened && trace_write(&r->engine.trace, c->trace) != OK)
+        log_line(LOG_WARN, "%s", err_text());
+    if (err != OK)
+        return fail(err, "%s", text);
+    TRY(reported);
+    return counts.failed > 0 ? ERR_ROWS : OK;
+}
+
+static enum err run_rows(struct run *r, enum request_kind kind)
+{
+    const struct config *c = r->config;
+    TRY(run_prepare(r, c));
+    TRY(command_open_job(r, kind, c->dry_run ? NULL : c->out));
+    struct job_counts counts;
+    job_counts(r->job, &counts);
+    if (counts.resumed > 0)
+        log_line(LOG_INFO, "resume: %lld of %lld rows are done, %lld were begun",
+                 (long long)counts.done, (long long)counts.rows,
+                 (long long)max_i64(counts.resumed - counts.done, 0));
+    if (c->dry_run)
+        log_line(LOG_INFO, "dry run: %lld of %lld rows are good",
+                 (long long)(counts.rows - counts.failed), (long long)counts.rows);
+    if (!job_live(r->job)) {
+        log_line(LOG_INFO, "nothing to do: %lld rows ok, %lld failed", (long long)counts.ok,
+                 (long long)counts.failed);
+        if (!c->quiet)
+            report_errors(r, stderr);
+        if (!c->dry_run)
+            TRY(job_complete(r->job));
+        return counts.failed > 0 ? ERR_ROWS : OK;
+    }
+    TRY(run_plan(r));
+    if (c->dry_run) {
+        if (!c->quiet)
+            report_errors(r, stderr);
+        job_counts(r->job, &counts);
+        return counts.failed + r->n_left_out > 0 ? ERR_ROWS : OK;
+    }
+    TRY(job_set_predicted(r->job, r->time.job_s));
+    return walk_and_report(r);
+}
+
+enum err command_begin(struct run **out, const struct config *c)
+{
+    struct run *r = *out = calloc(1, sizeof *r);
+    if (!r)
+        return fail(ERR_FIT, "memory: run");
+    r->config = c;
+    return OK;
+}
+
+/* Takes a run down and keeps the sentence of `err` over the closing. */
+enum err command_end(struct run *r, enum err err)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    enum err closed = run_close(r);
+    free(r);
+    if (err != OK)
+        return fail(err, "%s", text);
+    return closed;
+}
+
+enum err command_input(struct config *with, const struct config *c, int job)
+{
+    static char path[4200];
+    *with = *c;
+    if (!c->in || strcmp(c->in, "-") != 0)
+        return OK;
+    with->in = path;
+    return job ? spool_job(c->out, c->overwrite, path, sizeof path) : spool_look(path, sizeof path);
+}
+
+enum err command_run(const struct config *asked)
+{
+    struct config with, *c = &with;
+    if (!asked->in || (!asked->out && !asked->dry_run))
+        return fail(ERR_USAGE, "run: needs -i IN.jsonl and -o OUT.jsonl");
+    TRY(command_input(&with, asked, !asked->dry_run));
+    struct run *r = NULL;
+    TRY(command_begin(&r, c));
+    return command_end(r, run_rows(r, REQUEST_GENERATE));
+}
+
+/* A job in memory: plan and walk without files or report. */
+static enum err walk_memory(struct run *r, enum request_kind kind, struct request *requests,
+                            int64_t n, const struct job_callbacks *callbacks)
+{
+    struct job_config job = {
+        .kind = kind, .tokenizer = r->opened.tokenizer, .evict = &r->evict, .max_errors = -1};
+    read_defaults(r, &job.defaults);
+    enum err err = job_open_memory(&r->job, &job, requests, n, callbacks, &r->work);
+    for (int64_t i = 0; err != OK && i < n; i++)
+        request_free(&requests[i]); // those that no job took
+    TRY(err);
+    err = job_live(r->job) ? run_plan(r) : OK;
+    if (err == OK && job_live(r->job))
+        err = run_walk(r);
+    if (err == OK)
+        err = job_complete(r->job);
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    enum err closed = job_close(r->job); // before the caller's requests go
+    r->job = NULL;
+    return err != OK ? fail(err, "%s", text) : closed;
+}
+
+/* ---- gen ---- */
+
+static void print_text(void *ctx, const struct request *request, const char *text, int64_t n_bytes)
+{
+    (void)ctx;
+    (void)request;
+    fwrite(text, 1, (size_t)n_bytes, stdout);
+    fflush(stdout);
+}
+
+static enum err gen_finished(void *ctx, const struct job_result *result)
+{
+    (void)ctx;
+    putchar('\n');
+    return result->error ? fail(ERR_INPUT, "prompt: %s", result->error->message) : OK;
+}
+
+static enum err read_all(const char *path, char **text, int64_t *n_bytes)
+{
+    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    if (!f)
+        return fail(ERR_USAGE, "%s: %s", path, strerror(errno));
+    size_t cap = 1 << 16, n = 0, got;
+    char *buf = malloc(cap);
+    while (buf && (got = fread(buf + n, 1, cap - n, f)) > 0) {
+        n += got;
+        if (n == cap) {
+            char *more = cap < (1u << 30) ? realloc(buf, cap *= 2) : NULL;
+            if (!more)
+                free(buf);
+            buf = more;
+        }
+    }
+    int bad = ferror(f);
+    if (f != stdin)
+        fclose(f);
+    if (!buf || bad) {
+        free(buf);
+        return fail(ERR_USAGE, "%s: cannot be read, or more than 1 GiB", path);
+    }
+    *text = buf;
+    *n_bytes = (int64_t)n;
+    return OK;
+}
+
+/* The one row of gen, as a row of `run` would spell it: the same parser, the same rules. */
+static enum err gen_request(struct run *r, const char *text, int64_t n_bytes,
+                            struct request *request)
+{
+    const struct config *c = r->config;
+    json_t *row = c->chat
+                      ? json_pack("{s[{sssO}]}", "messages", "role", "user", "content", json_null())
+                      : json_object();
+    errno = 0;
+    json_t *value = json_stringn(text, (size_t)n_bytes); // NULL: not UTF-8, or no memory
+    if (row && !value && errno != ENOMEM) {
+        json_decref(row);
+        return fail(ERR_USAGE, "prompt: is not UTF-8");
+    }
+    json_t *message = json_array_get(json_object_get(row, "messages"), 0);
+    int failed =
+        json_object_set_new(c->chat ? message : row, c->chat ? "content" : "prompt", value);
+    if (c->temperature < 0)
+        failed |= json_object_set_new(row, "temperature", json_integer(0));
+    if (c->max_tokens == 0)
+        failed |= json_object_set_new(row, "max_tokens", json_integer(64));
+    char *line = failed ? NULL : json_dumps(row, JSON_COMPACT);
+    json_decref(row);
+    if (!line)
+        return fail(ERR_FIT, "memory: prompt");
+    struct request_defaults defaults;
+    struct row_error error = {0};
+    read_defaults(r, &defaults);
+    enum err err = request_parse(request, REQUEST_GENERATE, line, (int64_t)strlen(line), 0, 1,
+                                 &defaults, r->opened.tokenizer, r->opened.tmpl, &error);
+    free(line);
+    return err == ERR_ROW ? fail(ERR_INPUT, "prompt: %s: %s", error.code, error.message) : err;
+}
+
+static enum err gen(struct run *r)
+{
+    const struct config *c = r->config;
+    char *file = NULL;
+    const char *text = c->prompt;
+    int64_t n = text ? (int64_t)strlen(text) : 0;
+    const char *path = c->prompt_file ? c->prompt_file : strcmp(text, "-") == 0 ? text : NULL;
+    if (path) {
+        TRY(read_all(path, &file, &n));
+        text = file;
+    }
+    enum err err = run_prepare(r, c);
+    struct request request = {0};
+    if (err == OK && !r->opened.tokenizer)
+        err = fail(ERR_INPUT, "%s: has no tokenizer (use run with prompt_token_ids)", c->model);
+    if (err == OK)
+        err = gen_request(r, text, n, &request);
+    free(file);
+    if (err != OK)
+        request_free(&request);
+    TRY(err);
+    struct job_callbacks callbacks = {.finished = gen_finished, .text = print_text};
+    return walk_memory(r, REQUEST_GENERATE, &request, 1, &callbacks);
+}
+
+enum err command_gen(const struct config *c)
+{
+    if (!c->prompt == !c->prompt_file)
+        return fail(ERR_USAGE, "gen: needs one of -p TEXT and -f FILE");
+    struct run *r = NULL;
+    TRY(command_begin(&r, c));
+    return command_end(r, gen(r));
+}
+
+/* ---- score --text ---- */
+
+struct perplexity {
+    double logprob;
+    int64_t tokens, windows;
+};
+
+static enum err text_finished(void *ctx, const struct job_result *result)
+{
+    struct perplexity *p = ctx;
+    if (result->error)
+        return fail(ERR_INPUT, "window %lld: %s", (long long)result->request->index,
+                    result->error->message);
+    p->logprob += result->logprob;
+    p->tokens += result->n_token_logprobs;
+    p->windows++;
+    return OK;
+}
+
+/* Windows of the text as requests: the first `prefix` tokens are prompt, the rest is forced. */
+static enum err cut_windows(struct run *r, int32_t *ids, int64_t n_ids, struct request **requests,
+                            int64_t *n)
+{
+    const struct config *c = r->config;
+    int64_t windows = n_ids / c->window;
+    if (c->limit > 0)
+        windows = min_i64(windows, c->limit);
+    if (windows == 0)
+        return fail(ERR_USAGE, "%s: has %lld tokens, one window needs %lld (--window)", c->text,
+                    (long long)n_ids, (long long)c->window);
+    *requests = calloc((size_t)windows, sizeof **requests);
+    if (!*requests)
+        return fail(ERR_FIT, "memory: windows");
+    for (int64_t i = 0; i < windows; i++) {
+        struct request *q = &(*requests)[i];
+        size_t bytes = (size_t)c->window * sizeof *ids;
+        *q = (struct request){
+            .index = i, .line = i + 1, .kind = REQUEST_SCORE, .form = FORM_SCORE, .logprobs = 1};
+        q->tokens = malloc(bytes);
+        char name[32];
+        snprintf(name, sizeof name, "window-%lld", (long long)i);
+        q->custom_id = strdup(name);
+        q->n_custom_id = (int64_t)strlen(name);
+        if (!q->tokens || !q->custom_id)
+            return fail(ERR_FIT, "memory: windows");
+        memcpy(q->tokens, ids + i * c->window, bytes);
+        q->n_prompt = (int)c->prefix;
+        q->n_tokens = q->n_cap = (int)c->window;
+    }
+    *n = windows;
+    return OK;
+}
+
+static enum err score_text(struct run *r)
+{
+    const struct config *c = r->config;
+    if (c->prefix < 1 || c->window <= c->prefix || c->window > 1 << 20)
+        return fail(ERR_USAGE, "--prefix, --window: need 1 <= prefix < window");
+    TRY(run_prepare(r, c));
+    if (!r->opened.tokenizer)
+        return fail(ERR_INPUT, "%s: has no tokenizer", c->model);
+    if (c->window > r->opened.model.shape.context)
+        return fail(ERR_USAGE, "--window: the model's context is %d tokens",
+                    r->opened.model.shape.context);
+    char *text;
+    int64_t n_bytes, n_ids = 0, n = 0;
+    TRY(read_all(c->text, &text, &n_bytes));
+    int32_t *ids = malloc((size_t)(n_bytes + 16) * sizeof *ids);
+    enum err err =
+        ids ? tokenizer_encode(r->opened.tokenizer, text, n_bytes, 0, ids, n_bytes + 16, &n_ids)
+            : fail(ERR_FIT, "memory: token ids");
+    if (err == ERR_ROW)
+        err = fail(ERR_INPUT, "%s: %s", c->text, err_text());
+    struct request *requests = NULL;
+    if (err == OK)
+        err = cut_windows(r, ids, n_ids, &requests, &n);
+    free(text);
+    free(ids);
+    struct perplexity p = {0};
+    struct job_callbacks callbacks = {.finished = text_finished, .ctx = &p};
+    if (err == OK)
+        err = walk_memory(r, REQUEST_SCORE, requests, n, &callbacks);
+    free(requests);
+    TRY(err);
+    double nll = -p.logprob / (double)p.tokens;
+    json_t *kv = plan_kv_json(r);
+    json_object_set_new(kv, "evicted_tokens", json_integer(r->engine.batches.evicted_slots));
+    char *kv_text = json_dumps(kv, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    printf("{\"ppl\":%.6g,\"nll\":%.9g,\"tokens\":%lld,\"windows\":%lld,\"kv\":%s%s}\n", exp(nll),
+           nll, (long long)p.tokens, (long long)p.windows, kv_text ? kv_text : "null",
+           r->opened.model.dummy ? ",\"dummy_weights\":true" : "");
+    free(kv_text);
+    json_decref(kv);
+    return OK;
+}
+
+enum err command_score(const struct config *asked)
+{
+    struct config with, *c = &with;
+    if (!asked->text && (!asked->in || (!asked->out && !asked->dry_run)))
+        return fail(ERR_USAGE, "score: needs -i IN.jsonl and -o OUT.jsonl, or --text FILE");
+    TRY(command_input(&with, asked, !asked->dry_run));
+    struct run *r = NULL;
+    TRY(command_begin(&r, c));
+    return command_end(r, c->text ? score_text(r) : run_rows(r, REQUEST_SCORE));
+}

@@ -1,0 +1,21 @@
+/* engine/app/commands.h - what the commands of the line share; private to engine/commands*.c. */
+#ifndef ENGINE_APP_COMMANDS_H
+#define ENGINE_APP_COMMANDS_H
+
+#include "engine/app/run.h"
+
+/* A run to fill; command_end takes it down, whatever became of it. */
+enum err command_begin(struct run **run, const struct config *c);
+/* Takes a run down and frees it; keeps the sentence of `err` over the closing. */
+enum err command_end(struct run *r, enum err err);
+/* A copy of c whose -i can be read again: standard input (`-`) becomes a file (engine/app/spool.h),
+ * kept beside OUT for a job. */
+enum err command_input(struct config *with, const struct config *c, int job);
+/* Opens the job of -i; out NULL: look only. The run is prepared; its work is known after. */
+enum err command_open_job(struct run *r, enum request_kind kind, const char *out);
+/* What `plan` plans for: the rows of -i, or made-up ones; again after r->evict has changed. */
+enum err command_plan_work(struct run *r);
+/* `plan --allow`: a line for each lossy option, and for each pair of weights and KV policy. */
+enum err command_allow(struct run *r);
+
+#endif

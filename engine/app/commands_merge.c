@@ -1,0 +1,310 @@
+/* engine/app/commands_merge.c - `merge`: the OUTs of all shards of one job become the OUT of the
+ * job.
+ *
+ * A newcomer would miss: shard i of N holds rows i, i + N, ... of the input, one line each, so
+ * lines taken in turns stand in input order. The manifest of the whole is that of a shard with
+ * other sums: `run` without --shard finds the job complete. */
+#include "engine/app/commands.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/data/file.h"
+#include "engine/job/journal.h"
+
+#define MANIFEST_BYTES_MAX (1 << 20)
+
+struct part {
+    const char *path; // borrowed
+    json_t *root;     // owned: its manifest
+    FILE *f;          // owned
+    int64_t rows;
+    uint32_t crc; // of the bytes read so far
+};
+
+struct merge {
+    struct part *parts; // owned: [n], by shard once they are known
+    int64_t n, rows;
+    FILE *out;  // owned
+    char *line; // owned
+    size_t line_cap;
+    int64_t written;
+    uint32_t crc;
+};
+
+static const char *identity_of(const json_t *root, const char *key)
+{
+    const char *text = json_string_value(json_object_get(json_object_get(root, "identity"), key));
+    return text ? text : "";
+}
+
+static int64_t number_of(const json_t *root, const char *key)
+{
+    return json_integer_value(json_object_get(root, key));
+}
+
+/* ---- what the parts say ---- */
+
+static enum err part_open(struct part *p, const char *path)
+{
+    char manifest[4200], *text;
+    int64_t n;
+    int found;
+    json_error_t why;
+    struct stat s;
+    p->path = path;
+    snprintf(manifest, sizeof manifest, "%.4096s.job.json", path);
+    TRY(file_load(manifest, MANIFEST_BYTES_MAX, &text, &n, &found));
+    if (!found)
+        return fail(ERR_INPUT, "%.512s: no %.512s says which job made it", path, manifest);
+    p->root = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
+    free(text);
+    if (!json_is_object(json_object_get(p->root, "identity")))
+        return fail(ERR_INPUT, "%.512s: not a job's manifest", manifest);
+    if (!json_is_true(json_object_get(p->root, "complete")))
+        return fail(ERR_JOB,
+                    "%.512s: shard %s/%s is not complete (the command that made it resumes)", path,
+                    identity_of(p->root, "shard"), identity_of(p->root, "shards"));
+    p->rows = number_of(p->root, "rows");
+    p->f = fopen(path, "rb");
+    if (!p->f || fstat(fileno(p->f), &s) != 0)
+        return fail(ERR_INPUT, "%.512s: %s", path, strerror(errno));
+    if (s.st_size != number_of(p->root, "out_bytes"))
+        return fail(ERR_CORRUPT, "%.512s: has changed since its job ended", path);
+    return OK;
+}
+
+/* All of one job? The first key that differs is named; shards differ by nature. */
+static enum err same_job(const struct part *a, const struct part *b)
+{
+    const json_t *mine = json_object_get(a->root, "identity");
+    const json_t *other = json_object_get(b->root, "identity");
+    const char *key;
+    json_t *value;
+    json_object_foreach(
+        (json_t *)mine, key,
+        value) if (strcmp(key, "shard") != 0 &&
+                   !json_equal(
+                       value,
+                       json_object_get(other, key))) return fail(ERR_JOB,
+                                                                 "%.300s: another job than %.300s: "
+                                                                 "%s is %.100s, not %.100s",
+                                                                 b->path, a->path, key,
+                                                                 identity_of(b->root, key),
+                                                                 identity_of(a->root, key));
+    if (json_object_size(mine) != json_object_size(other))
+        return fail(ERR_JOB, "%.300s: another job than %.300s", b->path, a->path);
+    return OK;
+}
+
+/* Sorts the parts by shard; names what is missing. */
+static enum err by_shard(struct merge *m)
+{
+    int64_t n_shards = strtoll(identity_of(m->parts[0].root, "shards"), NULL, 10);
+    if (n_shards < 1 || n_shards > CONFIG_ARGS_MAX)
+        return fail(ERR_JOB, "%.512s: one of %lld shards", m->parts[0].path, (long long)n_shards);
+    struct part *sorted = calloc((size_t)n_shards, sizeof *sorted);
+    if (!sorted)
+        return fail(ERR_FIT, "memory: parts");
+    enum err err = OK;
+    for (int64_t i = 0; i < m->n && err == OK; i++) {
+        int64_t shard = strtoll(identity_of(m->parts[i].root, "shard"), NULL, 10);
+        if (shard < 0 || shard >= n_shards)
+            err = fail(ERR_JOB, "%.512s: shard %lld of %lld", m->parts[i].path, (long long)shard,
+                       (long long)n_shards);
+        else if (sorted[shard].path)
+            err = fail(ERR_JOB, "%.300s and %.300s are both shard %lld/%lld", sorted[shard].path,
+                       m->parts[i].path, (long long)shard, (long long)n_shards);
+        else
+            sorted[shard] = m->parts[i];
+    }
+    char missing[200] = "";
+    for (int64_t i = 0; i < n_shards; i++) {
+        size_t n = strlen(missing);
+        if (!sorted[i].path)
+            snprintf(missing + n, sizeof missing - n, "%s%lld/%lld", n ? ", " : "", (long long)i,
+                     (long long)n_shards);
+    }
+    if (err == OK && missing[0])
+        err = fail(ERR_JOB, "merge: missing: shard %s", missing);
+    if (err == OK)
+        memcpy(m->parts, sorted, (size_t)m->n * sizeof *sorted); // as many as there are shards
+    free(sorted);
+    return err;
+}
+
+static enum err check_parts(struct merge *m)
+{
+    for (int64_t i = 1; i < m->n; i++)
+        TRY(same_job(&m->parts[0], &m->parts[i]));
+    TRY(by_shard(m));
+    for (int64_t i = 0; i < m->n; i++)
+        m->rows += m->parts[i].rows;
+    for (int64_t i = 0; i < m->n; i++)
+        if (m->parts[i].rows != (m->rows - i + m->n - 1) / m->n)
+            return fail(ERR_JOB, "%.512s: has %lld rows of %lld", m->parts[i].path,
+                        (long long)m->parts[i].rows, (long long)m->rows);
+    return OK;
+}
+
+/* ---- the whole ---- */
+
+static enum err copy_line(struct merge *m, struct part *p, const char *path)
+{
+    ssize_t n = getline(&m->line, &m->line_cap, p->f);
+    if (n <= 0 || m->line[n - 1] != '\n')
+        return fail(ERR_CORRUPT, "%.512s: ends before its last row", p->path);
+    p->crc = crc32c(p->crc, m->line, n);
+    m->crc = crc32c(m->crc, m->line, n);
+    m->written += n;
+    if (fwrite(m->line, 1, (size_t)n, m->out) != (size_t)n)
+        return fail(ERR_IO, "%.512s: %s", path, strerror(errno));
+    return OK;
+}
+
+static enum err write_rows(struct merge *m, const char *path)
+{
+    m->out = fopen(path, "wb");
+    if (!m->out)
+        return fail(errno == ENOENT || errno == EACCES ? ERR_USAGE : ERR_IO, "%.512s: %s", path,
+                    strerror(errno));
+    for (int64_t k = 0; k < m->rows; k++)
+        TRY(copy_line(m, &m->parts[k % m->n], path));
+    for (int64_t i = 0; i < m->n; i++)
+        if (fgetc(m->parts[i].f) != EOF ||
+            m->parts[i].crc != (uint32_t)number_of(m->parts[i].root, "out_crc32c"))
+            return fail(ERR_CORRUPT, "%.512s: has changed since its job ended", m->parts[i].path);
+    if (fflush(m->out) != 0 || fsync(fileno(m->out)) != 0)
+        return fail(ERR_IO, "%.512s: %s", path, strerror(errno));
+    return OK;
+}
+
+static void set_sum(struct merge *m, json_t *root, const char *key)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; i < m->n; i++)
+        sum += number_of(m->parts[i].root, key);
+    json_object_set_new(root, key, json_integer(sum));
+}
+
+static json_t *sum_errors(const struct merge *m)
+{
+    json_t *errors = json_object();
+    for (int64_t i = 0; i < m->n; i++) {
+        const char *code;
+        json_t *count;
+        json_object_foreach(json_object_get(m->parts[i].root, "errors"), code, count)
+            json_object_set_new(errors, code,
+                                json_integer(number_of(errors, code) + json_integer_value(count)));
+    }
+    return errors;
+}
+
+/* The manifest of the job without shards. */
+static enum err write_manifest(struct merge *m, const char *path)
+{
+    json_t *root = json_deep_copy(m->parts[0].root), *identity = json_object_get(root, "identity");
+    static const char *const sums[] = {"rows", "ok", "failed", "output_tokens"};
+    json_object_set_new(identity, "shard", json_string("0"));
+    json_object_set_new(identity, "shards", json_string("1"));
+    json_object_set_new(root, "errors", sum_errors(m));
+    for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++)
+        set_sum(m, root, sums[i]);
+    for (int64_t i = 1; i < m->n; i++) // each shard planned for its own prompts
+        if (!json_equal(json_object_get(root, "prompt_cap"),
+                        json_object_get(m->parts[i].root, "prompt_cap")))
+            json_object_set_new(root, "prompt_cap", json_null());
+    json_object_set_new(root, "predicted_elapsed_s", json_null());
+    json_object_set_new(root, "out_bytes", json_integer(m->written));
+    json_object_set_new(root, "out_crc32c", json_integer(m->crc));
+    json_object_set_new(root, "ended_unix_s", json_integer((json_int_t)time(NULL)));
+    char *text = json_dumps(root, JSON_INDENT(2));
+    json_decref(root);
+    int fd = text ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+    enum err err = !text    ? fail(ERR_FIT, "memory: manifest")
+                   : fd < 0 ? fail(ERR_IO, "%.512s: %s", path, strerror(errno))
+                            : write_all(fd, path, 0, text, (int64_t)strlen(text));
+    if (err == OK && fsync(fd) != 0)
+        err = fail(ERR_IO, "%.512s: fsync: %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    free(text);
+    return err;
+}
+
+static enum err rename_to(const char *tmp, const char *path)
+{
+    return rename(tmp, path) == 0 ? OK : fail(ERR_IO, "%.512s: rename: %s", path, strerror(errno));
+}
+
+/* OUT and its manifest, under other names until both are whole. */
+static enum err make_whole(struct merge *m, const char *out)
+{
+    char tmp[4200], manifest[4200], manifest_tmp[4200];
+    snprintf(tmp, sizeof tmp, "%.4096s.tmp", out);
+    snprintf(manifest, sizeof manifest, "%.4096s.job.json", out);
+    snprintf(manifest_tmp, sizeof manifest_tmp, "%.4096s.job.json.tmp", out);
+    enum err err = write_rows(m, tmp);
+    if (err == OK)
+        err = write_manifest(m, manifest_tmp);
+    if (err == OK)
+        err = rename_to(manifest_tmp, manifest);
+    if (err == OK)
+        err = rename_to(tmp, out);
+    if (err != OK) {
+        unlink(tmp);
+        unlink(manifest_tmp);
+    }
+    return err;
+}
+
+/* OUT must be free, and no part. A job that is under way there keeps its place. */
+static enum err check_out(const struct config *c)
+{
+    struct stat out, part;
+    char journal[4200];
+    snprintf(journal, sizeof journal, "%.4096s.journal", c->out);
+    if (access(journal, F_OK) == 0)
+        return fail(ERR_JOB, "%.512s: a job under way writes to it (another -o)", c->out);
+    if (stat(c->out, &out) != 0)
+        return OK;
+    for (int i = 0; i < c->n_args; i++)
+        if (stat(c->args[i], &part) == 0 && part.st_ino == out.st_ino && part.st_dev == out.st_dev)
+            return fail(ERR_USAGE, "%.512s: -o: this is one of the parts", c->out);
+    return c->overwrite ? OK
+                        : fail(ERR_JOB, "%.512s: is there (--overwrite, or another -o)", c->out);
+}
+
+enum err command_merge(const struct config *c)
+{
+    if (!c->out || c->n_args < 1)
+        return fail(ERR_USAGE, "merge: needs -o OUT.jsonl and the OUTs of all shards");
+    TRY(check_out(c));
+    struct merge m = {.parts = calloc((size_t)c->n_args, sizeof *m.parts)};
+    enum err err = m.parts ? OK : fail(ERR_FIT, "memory: parts");
+    for (int i = 0; i < c->n_args && err == OK; i++)
+        err = part_open(&m.parts[m.n++], c->args[i]);
+    if (err == OK)
+        err = check_parts(&m);
+    if (err == OK)
+        err = make_whole(&m, c->out);
+    if (err == OK)
+        log_line(LOG_INFO, "merge: %lld rows of %lld shards", (long long)m.rows, (long long)m.n);
+    for (int64_t i = 0; i < m.n; i++) {
+        json_decref(m.parts[i].root);
+        if (m.parts[i].f)
+            fclose(m.parts[i].f);
+    }
+    if (m.out)
+        fclose(m.out);
+    free(m.parts);
+    free(m.line);
+    return err;
+}

@@ -1,0 +1,179 @@
+/* engine/app/commands_plan.c - `plan`: what run would do here, or on another machine (see run.h).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/app/commands.h"
+#include "engine/app/plan_file.h"
+#include "engine/app/plot.h"
+#include "engine/app/run.h"
+
+static void print_bytes(const char *what, int64_t ram, int64_t disk)
+{
+    printf("  %-10s %10.1f %10.1f\n", what, (double)ram / 1048576.0, (double)disk / 1048576.0);
+}
+
+/* The plan for people: a table of tiers, the prediction, the flags that freeze it. */
+static void print_plan(const struct run *r)
+{
+    const struct plan *p = &r->plan;
+    const struct plan_bytes *b = &r->bytes;
+    const struct plan_time *t = &r->time;
+    const struct model *m = &r->opened.model;
+    char freeze[512], layers[128], kv[128];
+    plan_freeze(r, freeze, sizeof freeze);
+    plan_layers_text(r, layers, sizeof layers);
+    plan_kv_text(r, kv, sizeof kv);
+    printf("model    %s, %s, %.1f M parameters%s\n", m->name, m->shape.family,
+           (double)m->n_params * 1e-6, m->dummy ? ", dummy weights" : "");
+    printf("job      %lld rows, %lld prompt tokens (longest %lld), at most %lld to generate\n",
+           (long long)r->work.n_rows, (long long)r->work.prompt_tokens,
+           (long long)r->work.prompt_max, (long long)r->work.output_tokens);
+    printf(
+        "rows     %d batches of %d, %d prefill tokens a pass, KV pages for %lld tokens a batch\n",
+        p->batches, p->batch, p->prefill_tokens, (long long)p->pages_batch * KV_PAGE_SLOTS);
+    printf("weights  %s\n", layers);
+    printf("kv       %s\n", kv);
+    printf("  %-10s %10s %10s  MiB\n", "", "RAM", "disk");
+    print_bytes("weights", b->weights_resident + b->weight_frames, 0);
+    print_bytes("kv", b->kv + b->kv_frames + b->kv_tails + b->kv_rings + b->kv_meta,
+                b->disk - b->disk_hidden);
+    print_bytes("hidden", b->hidden + b->hidden_frames, b->disk_hidden);
+    print_bytes("work", b->workspace + b->head, 0);
+    print_bytes("text, io", b->text + b->io, 0);
+    print_bytes("total", b->ram, b->disk);
+    if (r->budget.ram >= 0)
+        print_bytes("budget", r->budget.ram, r->budget.disk);
+    printf("pass     read %.3f s, write %.3f s, compute %.3f s -> %.3f s, bound %s\n", t->read_s,
+           t->write_s, t->compute_s, t->pass_s, t->bound);
+    printf("job      about %.0f passes, %.1f s, %.1f output tokens/s\n", t->passes, t->job_s,
+           t->job_s > 0 ? (double)r->work.output_tokens / t->job_s : 0.0);
+    printf("freeze   %s\n", freeze);
+}
+
+/* A made-up job: --num-prompts rows of --prompt-len tokens, --gen-len to generate. */
+static enum err made_up_work(struct run *r)
+{
+    const struct config *c = r->config;
+    int64_t tokens = c->prompt_len + c->gen_len;
+    if (c->prompt_len < 1 || c->gen_len < 1 || c->num_prompts < 1)
+        return fail(ERR_USAGE,
+                    "plan: needs -i IN.jsonl, or --prompt-len, --gen-len and --num-prompts");
+    if (tokens > r->opened.model.shape.context)
+        return fail(ERR_USAGE, "--prompt-len: %lld tokens a row, the model's context is %d",
+                    (long long)tokens, r->opened.model.shape.context);
+    int64_t slots = evict_slots_max(&r->evict, c->prompt_len, c->gen_len);
+    r->work = (struct work){.n_rows = c->num_prompts,
+                            .prompt_tokens = c->num_prompts * c->prompt_len,
+                            .output_tokens = c->num_prompts * c->gen_len,
+                            .prompt_max = c->prompt_len,
+                            .tokens_max = tokens,
+                            .slots_max = slots,
+                            .slots_mean = slots};
+    return OK;
+}
+
+/* One row of a sweep; a value that does not fit is a row as well. */
+static enum err sweep_row(struct run *r, struct plot *plot, const char *flag, int64_t value)
+{
+    char text[32];
+    const struct config *base = r->config;
+    struct config c = *base;
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    TRY(config_set(&c, CMD_PLAN, flag, text));
+    r->config = &c;
+    enum err err = run_plan(r);
+    r->config = base;
+    if (err == ERR_FIT) {
+        printf("%s,%lld,,,,,,,\"%s\"\n", flag, (long long)value, err_text());
+        return OK;
+    }
+    TRY(err);
+    const struct plan *p = &r->plan;
+    double rate = r->time.job_s > 0 ? (double)r->work.output_tokens / r->time.job_s : 0.0;
+    printf("%s,%lld,%d,%d,%d,%.6g,%.6g,%.6g,%s\n", flag, (long long)value, p->batch, p->batches,
+           p->resident, (double)r->bytes.ram / 1048576.0, r->time.pass_s, rate, r->time.bound);
+    plot_point(plot, value, rate, r->time.bound);
+    return OK;
+}
+
+/* --sweep FLAG=A..B: A, 2A, 4A, ... and B. */
+static enum err sweep(struct run *r)
+{
+    char flag[64], from[32], to[32];
+    const char *text = r->config->sweep, *eq = strchr(text, '='), *dots = strstr(text, "..");
+    if (!eq || !dots || dots < eq || eq - text > 63 || dots - eq > 31 || strlen(dots) > 32)
+        return fail(ERR_USAGE, "--sweep: '%s' is not FLAG=A..B", text);
+    snprintf(flag, sizeof flag, "%.*s", (int)(eq - text), text);
+    snprintf(from, sizeof from, "%.*s", (int)(dots - eq - 1), eq + 1);
+    snprintf(to, sizeof to, "%s", dots + 2);
+    int64_t first, last;
+    TRY(parse_size("sweep", from, &first));
+    TRY(parse_size("sweep", to, &last));
+    if (first < 1 || last < first)
+        return fail(ERR_USAGE, "--sweep: need 1 <= A <= B");
+    struct plot plot = {0};
+    if (r->config->plot)
+        TRY(plot_open(&plot, r->config->plot, r->opened.model.name, flag));
+    enum log_level level = log_level_max;
+    log_level_max = LOG_ERROR;
+    r->keep_rows = 1;
+    printf("flag,value,batch,batches,weights_resident,ram_mib,pass_s,output_tokens_per_s,bound\n");
+    enum err err = OK;
+    for (int64_t value = first; err == OK; value = value > last / 2 ? last : value * 2) {
+        err = sweep_row(r, &plot, flag, value);
+        if (value == last)
+            break;
+    }
+    log_level_max = level;
+    if (err != OK) {
+        char why[1024];
+        snprintf(why, sizeof why, "%s", err_text());
+        plot_close(&plot, 0);
+        return fail(err, "%s", why);
+    }
+    return plot_close(&plot, 1);
+}
+
+enum err command_plan_work(struct run *r)
+{
+    if (!r->config->in)
+        return made_up_work(r);
+    enum err closed = job_close(r->job);
+    r->job = NULL;
+    TRY(closed);
+    return command_open_job(r, REQUEST_GENERATE, NULL);
+}
+
+static enum err plan(struct run *r)
+{
+    const struct config *c = r->config;
+    if (c->plot && !c->sweep)
+        return fail(ERR_USAGE, "--plot: draws a --sweep FLAG=A..B");
+    if (c->allow && (c->sweep || c->json || c->out))
+        return fail(ERR_USAGE, "--allow: prints lines; without --sweep, --json and -o");
+    TRY(run_prepare(r, c));
+    r->elsewhere = c->machine != NULL;
+    if (c->allow)
+        return command_allow(r);
+    TRY(command_plan_work(r));
+    if (c->sweep)
+        return sweep(r);
+    r->plan_told = 1; // print_plan says it on stdout
+    TRY(run_plan(r));
+    if (c->out)
+        TRY(plan_file_write(r, c->out));
+    if (c->json)
+        return plan_file_write(r, NULL);
+    print_plan(r);
+    return OK;
+}
+
+enum err command_plan(const struct config *asked)
+{
+    struct config with, *c = &with;
+    TRY(command_input(&with, asked, 0));
+    struct run *r = NULL;
+    TRY(command_begin(&r, c));
+    return command_end(r, plan(r));
+}

@@ -1,0 +1,67 @@
+/* engine/app/commands_probe.c - `probe`: measures this machine, prints or writes a machine file.
+ *
+ * Owns: the form of the answer. Refuses: the cache: this command always measures. Without -o the
+ * machine file itself is the data on stdout, so that `sluice probe > machine.cfg` works too. */
+#include <jansson.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "engine/app/compute.h"
+#include "engine/app/run.h"
+#include "engine/app/version.h"
+#include "offload/machine_file.h"
+#include "offload/probe.h"
+
+static enum err print_json(const struct machine *m, const struct compute_setup *s)
+{
+    json_t *root = json_pack("{ss ss si ss sf sf sf sf sf ss}", "version", SLUICE_VERSION, "cpu",
+                             s->info.cpu_name, "threads", m->threads, "isa", isa_name(s->ops.isa),
+                             "nvme_read", m->nvme_read, "nvme_write", m->nvme_write, "ram_read",
+                             m->ram_read, "matmul_flops", m->matmul_flops, "step_s", m->step_s,
+                             "compute", compute_name(s->ops.compute));
+    int bad = !root || json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) != 0;
+    json_decref(root);
+    putchar('\n');
+    return bad ? fail(ERR_IO, "stdout: cannot be written") : OK;
+}
+
+static enum err print_machine(const struct machine *m, const struct config *c,
+                              const struct compute_setup *s, const char *dir)
+{
+    char comment[1200], date[32], text[4096];
+    time_t now = time(NULL);
+    struct tm tm;
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
+    snprintf(comment, sizeof comment, "cpu: %s, %s\ndate: %s\nversion: %s, %s probe of %.800s",
+             s->info.cpu_name, isa_name(s->ops.isa), date, SLUICE_VERSION,
+             c->full ? "full" : "short", dir);
+    if (c->out)
+        TRY(machine_file_write(m, c->out, comment));
+    if (c->json)
+        return print_json(m, s);
+    if (c->out)
+        return OK;
+    int n = machine_text_format(m, comment, text, sizeof text);
+    return n > 0 && fputs(text, stdout) >= 0 ? OK : fail(ERR_IO, "stdout: cannot be written");
+}
+
+enum err command_probe(const struct config *c)
+{
+    if (c->n_args > 0)
+        return fail(ERR_USAGE, "probe: '%s': takes flags only", c->args[0]);
+    const char *dir = c->offload_dir ? c->offload_dir : ".";
+    struct compute_setup s;
+    struct machine m;
+    enum err err = compute_open(&s, c, dir);
+    if (err == OK) {
+        struct probe_config probe = {
+            .ops = &s.ops, .dir = dir, .io = s.io, .full = c->full, .verbose = 1};
+        err = probe_run(&m, &probe);
+    }
+    if (err == OK) {
+        machine_room(&s.info, &m.ram, &m.disk);
+        err = print_machine(&m, c, &s, dir);
+    }
+    compute_close(&s);
+    return err;
+}

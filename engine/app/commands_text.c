@@ -1,0 +1,201 @@
+/* engine/app/commands_text.c - `inspect` and `tokenize`: what a model is, and what its text
+ * becomes. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/app/run.h"
+
+static void print_shape(const struct model *m)
+{
+    const struct shape *s = &m->shape;
+    printf("model       %s%s\n", m->name, m->dummy ? " (dummy weights)" : "");
+    printf("family      %s, %lld parameters\n", s->family, (long long)m->n_params);
+    printf("layers      %d decoder, %d head slices\n", s->n_layers, m->n_slices);
+    printf("hidden      %d, heads %d query / %d KV of %d, MLP %d, vocabulary %d%s\n", s->dim,
+           s->n_heads, s->n_kv_heads, s->head_dim, s->ffn_dim, s->vocab, m->tied ? " (tied)" : "");
+    printf("context     %d tokens\n", s->context);
+    printf("tokenizer   %s\n", m->tokenizer ? "inside" : "none (token ids only)");
+    printf("pack        %s, %.1f MiB\n", m->path, (double)m->file_bytes / 1048576.0);
+    int64_t largest = 0;
+    for (int i = 1; i < m->n_layers; i++)
+        largest = max_i64(largest, m->layers[i].n_bytes);
+    printf("layer       %.2f MiB the largest streamed; KV %lld bytes a token in bf16\n",
+           (double)largest / 1048576.0,
+           (long long)s->n_layers * s->n_kv_heads * s->head_dim * 2 * 2);
+}
+
+static json_t *model_json(const struct model *m)
+{
+    const struct shape *s = &m->shape;
+    json_t *root = json_pack(
+        "{ss ss sb sI si si si si si si si si sb}", "model", m->name, "family", s->family,
+        "dummy_weights", m->dummy, "parameters", (json_int_t)m->n_params, "n_layers", s->n_layers,
+        "dim", s->dim, "n_heads", s->n_heads, "n_kv_heads", s->n_kv_heads, "head_dim", s->head_dim,
+        "ffn_dim", s->ffn_dim, "vocab", s->vocab, "context", s->context, "tied", m->tied);
+    json_t *tensors = json_array();
+    for (int layer = 0; layer < m->n_layers; layer++)
+        for (int role = 0; role < N_ROLES; role++) {
+            const struct model_tensor *t = &m->layers[layer].tensors[role];
+            if (t->n > 0)
+                json_array_append_new(
+                    tensors, json_pack("{si ss ss si si sI}", "layer", layer, "tensor",
+                                       role_name((enum tensor_role)role), "format",
+                                       dtype_info(t->dtype)->name, "n", t->n, "k", t->k, "offset",
+                                       (json_int_t)(m->layers[layer].offset + t->offset)));
+        }
+    json_object_set_new(root, "tensors", tensors);
+    return root;
+}
+
+enum err command_inspect(const struct config *c)
+{
+    struct config with_model = *c;
+    with_model.weights = "auto";
+    if (c->n_args > 0)
+        with_model.model = c->args[0];
+    struct opened o;
+    enum err err = opened_open(&o, &with_model);
+    if (err == OK && c->json) {
+        json_t *root = model_json(&o.model);
+        json_dumpf(root, stdout, JSON_INDENT(1));
+        putchar('\n');
+        json_decref(root);
+    } else if (err == OK) {
+        print_shape(&o.model);
+        printf("tensors\n");
+        for (int layer = 0; layer < o.model.n_layers; layer++)
+            for (int role = 0; role < N_ROLES; role++) {
+                const struct model_tensor *t = &o.model.layers[layer].tensors[role];
+                if (t->n > 0)
+                    printf("  %4d %-12s %-5s [%d, %d]\n", layer, role_name((enum tensor_role)role),
+                           dtype_info(t->dtype)->name, t->n, t->k);
+            }
+    }
+    opened_close(&o);
+    return err;
+}
+
+static enum err render_messages(const struct opened *o, const json_t *messages, char **text,
+                                int64_t *n)
+{
+    if (!o->tmpl)
+        return fail(ERR_ROW, "the model has no chat template");
+    int64_t cap = 1 << 20, bos_bytes, eos_bytes;
+    char bos[256] = "", eos[256] = "";
+    const char *b = tokenizer_bos_text(o->tokenizer, &bos_bytes);
+    const char *e = tokenizer_eos_text(o->tokenizer, &eos_bytes);
+    if (b)
+        snprintf(bos, sizeof bos, "%.*s", (int)bos_bytes, b);
+    if (e)
+        snprintf(eos, sizeof eos, "%.*s", (int)eos_bytes, e);
+    struct template_input input = {.messages = messages,
+                                   .add_generation_prompt = 1,
+                                   .bos_token = b ? bos : NULL,
+                                   .eos_token = e ? eos : NULL};
+    *text = malloc((size_t)cap);
+    if (!*text)
+        return fail(ERR_FIT, "memory: rendered template");
+    return template_render(o->tmpl, &input, *text, cap, n);
+}
+
+/* {"text"} or {"messages"} to ids. The caller owns the answer. */
+static enum err encode_row(struct opened *o, const json_t *row, json_t **answer)
+{
+    const json_t *messages = json_object_get(row, "messages"), *text = json_object_get(row, "text");
+    char *rendered = NULL;
+    int64_t n = 0, n_ids = 0;
+    enum err err = OK;
+    if (json_is_array(messages))
+        err = render_messages(o, messages, &rendered, &n);
+    else if (!json_is_string(text))
+        return fail(ERR_ROW, "needs \"text\" or \"messages\"");
+    const char *s = rendered ? rendered : json_string_value(text);
+    if (!rendered)
+        n = (int64_t)json_string_length(text);
+    int32_t *ids = malloc((size_t)(n + 16) * sizeof *ids); // a token is at least a byte
+    if (err == OK && !ids)
+        err = fail(ERR_FIT, "memory: token ids");
+    if (err == OK)
+        err = tokenizer_encode(o->tokenizer, s, n, 0, ids, n + 16, &n_ids);
+    if (err == OK) {
+        *answer = json_object();
+        if (rendered)
+            json_object_set_new(*answer, "text", json_stringn(rendered, (size_t)n));
+        json_t *list = json_array();
+        for (int64_t i = 0; i < n_ids; i++)
+            json_array_append_new(list, json_integer(ids[i]));
+        json_object_set_new(*answer, "ids", list);
+    }
+    free(ids);
+    free(rendered);
+    return err;
+}
+
+static enum err decode_row(struct opened *o, const json_t *row, json_t **answer)
+{
+    const json_t *list = json_object_get(row, "ids");
+    if (!json_is_array(list))
+        return fail(ERR_ROW, "needs \"ids\"");
+    int64_t n = (int64_t)json_array_size(list), n_text = 0;
+    int32_t *ids = malloc((size_t)(n + 1) * sizeof *ids);
+    enum err err = ids ? OK : fail(ERR_FIT, "memory: token ids");
+    for (int64_t i = 0; err == OK && i < n; i++) {
+        json_int_t id = json_integer_value(json_array_get(list, (size_t)i));
+        if (id < 0 || id >= tokenizer_vocab(o->tokenizer))
+            err = fail(ERR_ROW, "id %lld is out of the vocabulary", (long long)id);
+        ids[i] = (int32_t)id;
+    }
+    char *text = NULL;
+    if (err == OK) {
+        tokenizer_decode(o->tokenizer, ids, n, 0, NULL, 0, &n_text); // asks for the size
+        text = malloc((size_t)n_text + 1);
+        err = text ? tokenizer_decode(o->tokenizer, ids, n, 0, text, n_text, &n_text)
+                   : fail(ERR_FIT, "memory: text");
+    }
+    if (err == OK)
+        *answer = json_pack("{s:o}", "text", json_stringn(text, (size_t)n_text));
+    free(ids);
+    free(text);
+    return err;
+}
+
+enum err command_tokenize(const struct config *c)
+{
+    struct opened o;
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    int64_t failed = 0, number = 0;
+    enum err err = opened_open(&o, c);
+    if (err == OK && !o.tokenizer)
+        err = fail(ERR_INPUT, "%s: has no tokenizer", c->model);
+    while (err == OK && (n = getline(&line, &cap, stdin)) >= 0) {
+        number++;
+        if (n == 0 || line[strspn(line, " \t\r\n")] == 0)
+            continue;
+        json_error_t error;
+        json_t *row = json_loadb(line, (size_t)n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error),
+               *answer = NULL;
+        enum err row_err =
+            row ? c->decode ? decode_row(&o, row, &answer) : encode_row(&o, row, &answer)
+                : fail(ERR_ROW, "%s", error.text);
+        if (row_err == ERR_ROW) {
+            answer = json_pack("{s{sssssI}}", "error", "code", "invalid_request", "message",
+                               err_text(), "line", (json_int_t)number);
+            failed++;
+        } else {
+            err = row_err;
+        }
+        if (answer) {
+            json_dumpf(answer, stdout, JSON_COMPACT);
+            putchar('\n');
+        }
+        json_decref(row);
+        json_decref(answer);
+    }
+    free(line);
+    opened_close(&o);
+    return err == OK && failed > 0 ? ERR_ROWS : err;
+}

@@ -1,0 +1,77 @@
+/* engine/app/config.h - one table of knobs: the command line, --config files, --help and the report
+ * read it.
+ *
+ * Owns: parsing of values (sizes, counts, durations, fractions) and the defaults. Refuses: what the
+ * values mean together (engine/app/run.c). The command line wins over a --config file, whatever the
+ * order. */
+#ifndef ENGINE_APP_CONFIG_H
+#define ENGINE_APP_CONFIG_H
+
+#include "kernels/base.h"
+
+#define CONFIG_AUTO -1
+
+/* Commands that take a knob, or-ed in its row of the table. */
+enum config_command {
+    CMD_RUN = 1,
+    CMD_GEN = 2,
+    CMD_SCORE = 4,
+    CMD_PLAN = 8,
+    CMD_PROBE = 16,
+    CMD_PACK = 32,
+    CMD_BENCH = 64,
+    CMD_INSPECT = 128,
+    CMD_TOKENIZE = 256,
+    CMD_STATUS = 512,
+    CMD_MERGE = 1024,
+};
+
+#define CONFIG_STOPS_MAX 16
+#define CONFIG_KNOBS_MAX 96
+#define CONFIG_ARGS_MAX  1024
+
+struct config {
+    const char *model, *in, *out, *prompt, *prompt_file, *text;
+    const char *machine, *plan, *summary, *trace, *kv_dump, *offload_dir, *config, *allow, *sweep,
+        *plot;
+    const char *device, *compute, *isa, *weights, *attn, *io, *kv_policy, *kv_scope, *kv_format,
+        *order, *unknown_fields, *progress, *shard, *kv_budget, *kv_recent, *resident, *percent,
+        *weights_codec, *share_prefixes;
+    int64_t mem_device, mem_ram, mem_disk;
+    int64_t threads, batch, batches, decoded, ahead_weights, ahead_state, prefill_tokens;
+    int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;
+    int64_t prompt_len, gen_len, num_prompts, runs;
+    double temperature, top_p, min_p, repetition_penalty, time_limit_s;
+    int chat, ignore_eos, retry_errors, overwrite, dry_run, json, csv, full, decode, kv_simulate,
+        verbose, quiet, help;
+    const char *stops[CONFIG_STOPS_MAX];
+    int n_stops;
+    const char *args[CONFIG_ARGS_MAX]; // words that are not flags
+    int n_args;
+    int looks;                             // 1: the command (plan) leaves no model behind for later
+    unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: not its default; config_given()
+};
+
+/* Defaults, then --config, then the command line. ERR_USAGE: the sentence names the flag, and the
+ * nearest known one. argv lives as long as the config. */
+enum err config_parse(struct config *c, enum config_command command, int argc, char **argv);
+/* Sets one knob by name, as `--name value` would. */
+enum err config_set(struct config *c, enum config_command command, const char *name,
+                    const char *value);
+/* 1 when the command line or --config named this flag, also with its default. */
+int config_given(const struct config *c, const char *name);
+/* The flags of a command, with units and defaults, on stdout. */
+void config_help(enum config_command command);
+
+/* "24G" GiB, "24g" GB, "512M", decimals; "300MB" decimal and "300MiB" (or "300Mi") binary in either
+ * case of letters; plain numbers are bytes. */
+enum err parse_size(const char *flag, const char *text, int64_t *bytes);
+/* "32K" = 32 x 1024, "10k" = 10,000; whole numbers. */
+enum err parse_count(const char *flag, const char *text, int64_t *n);
+/* "90s", "15m", "2h", "3h50m"; a plain number is seconds. */
+enum err parse_duration(const char *flag, const char *text, double *seconds);
+enum err parse_number(const char *flag, const char *text, double *x);
+/* Which of the names (NULL ends them) the value is. ERR_USAGE. */
+enum err config_choose(const char *flag, const char *value, const char *const *names, int *out);
+
+#endif

@@ -1,0 +1,219 @@
+/* engine/app/main.c - the verbs, the signals, the exit code. The only exit() of the program. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "engine/data/file.h"
+#include "engine/app/run.h"
+#include "engine/app/version.h"
+#include "kernels/thread.h"
+
+static const struct command {
+    const char *name;
+    enum config_command id;
+    enum err (*run)(const struct config *c);
+    const char *usage, *help;
+} commands[] = {
+    {"run", CMD_RUN, command_run, "-m MODEL -i IN.jsonl -o OUT.jsonl",
+     "generate for every row of IN"},
+    {"gen", CMD_GEN, command_gen, "-m MODEL -p TEXT", "one prompt, text to stdout"},
+    {"score", CMD_SCORE, command_score, "-m MODEL (-i IN.jsonl -o OUT.jsonl | --text FILE)",
+     "log-probabilities of continuations, or perplexity of a text"},
+    {"plan", CMD_PLAN, command_plan,
+     "-m MODEL (-i IN.jsonl | --prompt-len N --gen-len N --num-prompts N)",
+     "what run would do here, or on --machine FILE"},
+    {"probe", CMD_PROBE, command_probe, "[--offload-dir DIR] [-o machine.cfg]",
+     "measure this machine"},
+    {"pack", CMD_PACK, command_pack, "MODEL -o FILE", "write a pack"},
+    {"bench", CMD_BENCH, command_bench, "throughput|ops|io|sweep", "benchmarks"},
+    {"inspect", CMD_INSPECT, command_inspect, "MODEL", "shape and tensors"},
+    {"status", CMD_STATUS, command_status, "OUT.jsonl",
+     "how far a job is, seen from another shell: it is only looked at"},
+    {"merge", CMD_MERGE, command_merge, "-o OUT.jsonl PART.jsonl...",
+     "join the OUTs of all shards (--shard i/N) of one job"},
+    {"tokenize", CMD_TOKENIZE, command_tokenize, "-m MODEL < rows", "text to token ids and back"},
+};
+#define N_COMMANDS (int)(sizeof commands / sizeof commands[0])
+
+static void usage(FILE *f)
+{
+    fputs(
+        "sluice: large-batch offline generation with models that do not fit the memory at hand\n\n",
+        f);
+    for (int i = 0; i < N_COMMANDS; i++)
+        fprintf(f, "  sluice %-9s %s\n%19s%s\n", commands[i].name, commands[i].usage, "",
+                commands[i].help);
+    fputs("\nsluice help COMMAND lists its flags. Exit codes: 0 all rows ok, 1 internal error, 2 "
+          "usage,\n"
+          "3 finished with failed rows, 4 does not fit, 5 bad model or input, 6 device, 7 corrupt "
+          "bytes,\n"
+          "8 job mismatch or lock, 9 disk error (resumable), 75 interrupted (resumable).\n",
+          f);
+}
+
+/* The first signal stops at the next step; the second at once: what is journaled stays valid. */
+static void on_signal(int number)
+{
+    (void)number;
+    if (run_interrupted)
+        _Exit(ERR_STOPPED);
+    run_interrupted = 1;
+}
+
+#ifndef __SANITIZE_ADDRESS__
+/* hwloc dies where it gets no memory (offload/machine.h): that has a line and a code, too. */
+static void on_crash(int number)
+{
+    static const char text[] =
+        "sluice: error: memory: libhwloc got none while reading the machine's topology\n";
+    if (machine_in_library) {
+        ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
+        _Exit(n > 0 ? ERR_FIT : ERR_INTERNAL);
+    }
+    signal(number, SIG_DFL); // what happened happens again, and ends us as it would have
+}
+#endif
+
+static void catch_signals(void)
+{
+    struct sigaction stop = {.sa_handler = on_signal};
+    sigaction(SIGXCPU, &stop, NULL); // ulimit -t: as any other wish to stop
+    sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGTERM, &stop, NULL);
+    sigaction(SIGHUP, &stop, NULL);
+#ifndef __SANITIZE_ADDRESS__ // which has its own
+    signal(SIGSEGV, on_crash);
+    signal(SIGABRT, on_crash);
+#endif
+    signal(SIGXFSZ, SIG_IGN); // a file size limit is a write error, not the end of the process
+    signal(SIGPIPE, SIG_IGN);
+}
+
+/* Descriptors 0 to 2 that the caller closed: the next file opened would be taken for stdout. */
+static void keep_standard_files(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+}
+
+/* The exit code; what stands on stdout has arrived, or that is the error. */
+static int finish(enum err err)
+{
+    int lost = ferror(stdout), flushed = fflush(stdout) == 0;
+    if ((lost || !flushed) && (err == OK || err == ERR_ROWS))
+        err = fail(ERR_IO, "stdout: cannot be written%s%s", flushed ? "" : ": ",
+                   flushed ? " (disk full, or its reader gone)" : strerror(errno));
+    if (err != OK && err != ERR_ROWS)
+        fprintf(stderr, "sluice: error: %s\n", err_text());
+    return err < 100 ? (int)err : (int)ERR_INTERNAL;
+}
+
+static int command_help(const struct command *command)
+{
+    printf("sluice %s %s\n%s\n\n", command->name, command->usage, command->help);
+    config_help(command->id);
+    return finish(OK);
+}
+
+static const struct command *command_find(const char *name)
+{
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(name, commands[i].name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+/* `sluice help`, `sluice help run`, `sluice --help`. */
+static int help(int argc, char **argv)
+{
+    const struct command *command = argc > 2 ? command_find(argv[2]) : NULL;
+    if (command)
+        return command_help(command);
+    if (argc > 2)
+        return finish(fail(ERR_USAGE, "%s: unknown command (see sluice help)", argv[2]));
+    usage(stdout);
+    return finish(OK);
+}
+
+/* Before anything else happens: an hour of work has somewhere to go. */
+static enum err check_outputs(const struct config *c)
+{
+    TRY(file_output_check("output", c->out));
+    TRY(file_output_check("summary", c->summary));
+    TRY(file_output_check("trace", c->trace));
+    return file_output_check("kv-dump", c->kv_dump);
+}
+
+static int sluice(int argc, char **argv)
+{
+    static struct config config;
+    if (argc < 2) {
+        usage(stderr);
+        return ERR_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0)
+        return help(argc, argv);
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+        puts("sluice " SLUICE_VERSION);
+        return finish(OK);
+    }
+    const struct command *command = command_find(argv[1]);
+    if (!command)
+        return finish(fail(ERR_USAGE, "%s: unknown command (see sluice help)", argv[1]));
+    enum err err = config_parse(&config, command->id, argc - 2, argv + 2);
+    if (err != OK)
+        return finish(err);
+    if (config.help)
+        return command_help(command);
+    log_level_max = config.quiet ? LOG_ERROR : config.verbose ? LOG_DEBUG : LOG_INFO;
+    err = check_outputs(&config);
+    return finish(err == OK ? command->run(&config) : err);
+}
+
+struct call {
+    int argc, code;
+    char **argv;
+};
+
+static void *run_call(void *arg)
+{
+    struct call *call = arg;
+    call->code = sluice(call->argc, call->argv);
+    return NULL;
+}
+
+/* Under a small `ulimit -s` the program runs on a stack of its own. Signals go there too: what it
+ * waits in shall be interrupted. */
+static int run_apart(struct call *call)
+{
+    pthread_t thread;
+    sigset_t all;
+    if (thread_start(&thread, run_call, call) != 0)
+        return sluice(call->argc, call->argv); // no thread to be had: the small stack has to do
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
+    pthread_join(thread, NULL);
+    return call->code;
+}
+
+int main(int argc, char **argv)
+{
+    struct call call = {.argc = argc, .argv = argv};
+    struct rlimit stack;
+    keep_standard_files();
+    log_begin();
+    catch_signals();
+    if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < THREAD_STACK_BYTES)
+        return run_apart(&call);
+    return sluice(argc, argv);
+}

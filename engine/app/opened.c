@@ -1,0 +1,176 @@
+/* engine/app/opened.c - MODEL becomes an opened pack with its tokenizer and template (see run.h).
+ */
+#include "engine/app/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/pack/dummy.h"
+#include "engine/pack/pack.h"
+#include "engine/source/source.h"
+
+#define BAR_NS   250000000LL
+#define LINES_NS 10000000000LL
+
+struct pack_progress pack_progress_begin(const struct config *c)
+{
+    int auto_bar = strcmp(c->progress, "auto") == 0 && isatty(STDERR_FILENO);
+    int bar = auto_bar || strcmp(c->progress, "bar") == 0;
+    int none = c->quiet || strcmp(c->progress, "none") == 0;
+    return (struct pack_progress){.bar = bar && !none,
+                                  .lines = !bar && !none,
+                                  .all_lines = strcmp(c->progress, "lines") == 0,
+                                  .last_ns = bar ? 0 : clock_ns()};
+}
+
+enum err pack_progress_show(void *ctx, int64_t done_bytes, int64_t total_bytes)
+{
+    struct pack_progress *p = ctx;
+    if (run_interrupted)
+        return fail(ERR_STOPPED, "interrupted while packing; the same command starts it again");
+    int64_t now = clock_ns(), every = p->bar ? BAR_NS : LINES_NS;
+    int last = done_bytes >= total_bytes;
+    double percent = 100.0 * (double)done_bytes / (double)max_i64(total_bytes, 1);
+    double mib = (double)total_bytes / 1048576.0;
+    if (now - p->last_ns < every && !(last && (p->bar || p->all_lines)))
+        return OK;
+    p->last_ns = now;
+    if (p->bar && last)
+        fputs("\r\033[K", stderr);
+    else if (p->bar)
+        fprintf(stderr, "\rpacking %5.1f %% of %.1f MiB ", percent, mib);
+    else if (p->lines)
+        log_line(LOG_INFO, "packing %5.1f %% of %.1f MiB", percent, mib);
+    return OK;
+}
+
+/* Packs `model` as `request` says (path, weights), with progress unless quiet. Everything it
+ * allocates is gone when it returns. `on_demand`: of dummy models. */
+static enum err pack_model(const char *model, struct pack_request *request, const struct config *c)
+{
+    struct source source;
+    struct pack_provider provider = {0};
+    struct pack_progress progress = pack_progress_begin(c);
+    void *blob = NULL;
+    int64_t blob_bytes = 0;
+    request->provider = &provider;
+    request->progress = pack_progress_show;
+    request->ctx = &progress;
+    if (dummy_is_config(model)) {
+        TRY(dummy_open(&provider, model));
+        enum err e = pack_write(request);
+        dummy_close(&provider);
+        return e;
+    }
+    request->on_demand = 0;
+    TRY(source_open(&source, model));
+    enum err err = pack_source_open(&provider, &source);
+    if (err == OK) // a model, then
+        log_line(LOG_INFO, "pack: packing %s to %s", model, request->path);
+    enum err built = err == OK ? token_build(&source, &blob, &blob_bytes) : OK;
+    if (built == ERR_FIT || built == ERR_IO) { // a pack without it would stay so
+        err = built;
+    } else if (built != OK) {
+        log_line(LOG_WARN, "pack: %s; the model runs on token ids only", err_text());
+        blob = NULL;
+        blob_bytes = 0;
+    }
+    request->tokenizer = blob;
+    request->tokenizer_bytes = blob_bytes;
+    if (err == OK)
+        err = pack_write(request);
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    free(blob);
+    pack_source_close(&provider);
+    source_close(&source);
+    return err == OK ? OK : fail(err, "%s", text);
+}
+
+/* Opens the pack of a model file in the cache; packs on first use, and again when what lies there
+ * cannot be used (another version's, damaged). */
+static enum err open_cached(struct opened *o, const struct config *c, enum pack_weights weights)
+{
+    TRY(pack_cache_path(c->model, weights, o->pack_path, sizeof o->pack_path));
+    if (access(o->pack_path, R_OK) == 0) {
+        enum err e = model_open(&o->model, o->pack_path);
+        if (e == OK && o->model.dummy)
+            e = dummy_check(&o->model);
+        if (e == OK)
+            return OK;
+        model_close(&o->model);
+        log_line(LOG_WARN, "pack: %s; packing again", err_text());
+    }
+    /* A plan of a model config needs its directory, not a file for later. */
+    size_t n = strlen(o->pack_path);
+    o->passing = c->looks && dummy_is_config(c->model);
+    if (o->passing)
+        snprintf(o->pack_path + n, sizeof o->pack_path - n, ".%ld.plan", (long)getpid());
+    struct pack_request request = {.path = o->pack_path, .weights = weights, .on_demand = 1};
+    enum err err = pack_model(c->model, &request, c);
+    return err == OK ? model_open(&o->model, o->pack_path) : err;
+}
+
+static enum err open_model(struct opened *o, const struct config *c)
+{
+    enum pack_weights weights = pack_weights_by_name(c->weights);
+    if (weights == N_PACK_WEIGHTS)
+        return fail(ERR_USAGE,
+                    "--weights: '%s' is not a weight format (auto|f32|f16|bf16|bf12|q8|q4)",
+                    c->weights);
+    if (!model_is_pack(c->model))
+        return open_cached(o, c, weights);
+    snprintf(o->pack_path, sizeof o->pack_path, "%s", c->model);
+    return model_open(&o->model, o->pack_path);
+}
+
+enum err opened_open(struct opened *o, const struct config *c)
+{
+    memset(o, 0, sizeof *o);
+    if (!c->model)
+        return fail(ERR_USAGE, "no model (-m MODEL)");
+    TRY(open_model(o, c));
+    if (!o->model.tokenizer)
+        return OK;
+    TRY(tokenizer_open(&o->tokenizer, o->model.tokenizer, o->model.tokenizer_bytes, o->pack_path));
+    int64_t n;
+    const char *text = tokenizer_template(o->tokenizer, &n);
+    if (text && template_parse(&o->tmpl, text, n, c->model) != OK) {
+        log_line(LOG_WARN, "%s; rows with messages become error rows", err_text());
+        o->tmpl = NULL;
+    }
+    return OK;
+}
+
+void opened_close(struct opened *o)
+{
+    template_free(o->tmpl);
+    tokenizer_close(o->tokenizer);
+    model_close(&o->model);
+    if (o->passing)
+        unlink(o->pack_path);
+    memset(o, 0, sizeof *o);
+}
+
+enum err command_pack(const struct config *c)
+{
+    const char *model = c->n_args > 0 ? c->args[0] : c->model;
+    if (!model || !c->out)
+        return fail(ERR_USAGE, "pack: needs MODEL and -o FILE");
+    enum pack_weights weights = pack_weights_by_name(c->weights);
+    if (weights == N_PACK_WEIGHTS)
+        return fail(ERR_USAGE,
+                    "--weights: '%s' is not a weight format (auto|f32|f16|bf16|bf12|q8|q4)",
+                    c->weights);
+    if (model_is_pack(model))
+        return fail(ERR_USAGE, "%s: is a pack already", model);
+    struct pack_request request = {.path = c->out, .weights = weights};
+    TRY(pack_model(model, &request, c));
+    struct stat st;
+    if (!c->quiet && stat(c->out, &st) == 0)
+        log_line(LOG_INFO, "pack: %s, %.1f MiB", c->out, (double)st.st_size / 1048576.0);
+    return OK;
+}

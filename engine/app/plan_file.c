@@ -1,0 +1,282 @@
+/* engine/app/plan_file.c - see plan_file.h. */
+#include "engine/app/plan_file.h"
+
+#include "engine/data/file.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PLAN_BYTES_MAX (1 << 20)
+
+const char *plan_percent(const struct plan *p)
+{
+    static _Thread_local char text[64];
+    int n = p->layers - 1;
+    snprintf(text, sizeof text, "0 %d 0 %d 0 %d", n > 0 ? 100 * p->resident / n : 100,
+             p->kv_home == TIER_RAM ? 100 : 0, p->hidden_home == TIER_RAM ? 100 : 0);
+    return text;
+}
+
+const char *plan_codec_name(const struct plan *p)
+{
+    return p->codec == PLAN_CODEC_ZSTD ? "zstd" : "none";
+}
+
+static const char *const codec_names[] = {"none", "zstd", NULL};
+static const char *const home_names[] = {
+    [TIER_DEVICE] = "device", [TIER_RAM] = "ram", [TIER_NVME] = "nvme", NULL};
+static const char *const share_names[] = {"on", "off", NULL};
+
+#define AT(field) offsetof(struct plan_wish, field), offsetof(struct plan, field)
+
+/* What of a plan can be asked for. `least` is the smallest value that is one; below it a wish is
+ * free. */
+static const struct field {
+    const char *key, *flag;
+    size_t wish, plan; // offsets of the int in struct plan_wish and struct plan
+    int least, most;
+    const char *const *names; // what its values are called; NULL: numbers
+} fields[] = {
+    {"batch", "batch", AT(batch), 1, PLAN_BATCH_MAX, NULL},
+    {"batches", "batches", AT(batches), 1, PLAN_ROWS_MAX, NULL},
+    {"weights_resident", "weights-resident", AT(resident), 0, PLAN_LAYERS_MAX, NULL},
+    {"weights_decoded", "weights-decoded", AT(decoded), 0, PLAN_LAYERS_MAX, NULL},
+    {"weights_codec", "weights-codec", AT(codec), PLAN_CODEC_NONE, PLAN_CODEC_ZSTD, codec_names},
+    {"kv_home", "percent", AT(kv_home), TIER_RAM, TIER_NVME, home_names},
+    {"hidden_home", "percent", AT(hidden_home), TIER_RAM, TIER_NVME, home_names},
+    {"ahead_weights", "ahead-weights", AT(ahead_weights), 0, 1 << 20, NULL},
+    {"ahead_state", "ahead-state", AT(ahead_state), 0, 1 << 20, NULL},
+    {"prefill_tokens", "prefill-tokens", AT(prefill_tokens), 1, 1 << 24, NULL},
+    {"share_prefixes", "share-prefixes", AT(no_sharing), 0, 1, share_names},
+};
+#undef AT
+#define N_FIELDS (sizeof fields / sizeof fields[0])
+
+static int *wish_at(struct plan_wish *wish, const struct field *f)
+{
+    return (int *)(void *)((char *)wish + f->wish);
+}
+
+/* A value as its flag, or the plan's line, spells it. */
+static const char *value_text(const struct field *f, int value, char *buf, size_t cap)
+{
+    if (f->names)
+        return f->names[value];
+    snprintf(buf, cap, "%d", value);
+    return buf;
+}
+
+/* The number that a value of the file stands for; -1: none. */
+static int value_read(const struct field *f, const json_t *value)
+{
+    const char *word = json_string_value(value);
+    for (int i = f->least; f->names && word && i <= f->most; i++)
+        if (strcmp(word, f->names[i]) == 0)
+            return i;
+    if (f->names || !json_is_integer(value) || json_integer_value(value) < f->least ||
+        json_integer_value(value) > f->most)
+        return -1;
+    return (int)json_integer_value(value);
+}
+
+/* One value of the file: a flag beats it, and says so. */
+static enum err field_read(const struct field *f, const json_t *value, const char *path,
+                           struct plan_wish *wish)
+{
+    char ours[32], theirs[32];
+    int *at = wish_at(wish, f), read = value_read(f, value);
+    if (read < 0 && f->names)
+        return fail(ERR_USAGE, "%s: --plan: %s: expected \"%s\" or \"%s\"", path, f->key,
+                    f->names[f->least], f->names[f->most]);
+    if (read < 0)
+        return fail(ERR_USAGE, "%s: --plan: %s: expected an integer from %d to %d", path, f->key,
+                    f->least, f->most);
+    int by_percent = f->wish == offsetof(struct plan_wish, resident) && wish->resident_percent >= 0;
+    if (*at < f->least && !by_percent) {
+        *at = read;
+        return OK;
+    }
+    if (by_percent && *at < 0)
+        snprintf(ours, sizeof ours, "%d%%", wish->resident_percent);
+    const char *said = by_percent && *at < 0 ? ours : value_text(f, *at, ours, sizeof ours);
+    if (by_percent || *at != read)
+        log_line(LOG_INFO, "plan: --%s %s instead of %s %s of %s", f->flag, said, f->key,
+                 value_text(f, read, theirs, sizeof theirs), path);
+    return OK;
+}
+
+static enum err fields_read(json_t *plan, const char *path, struct plan_wish *wish)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(plan, key, value)
+    {
+        size_t i = 0;
+        while (i < N_FIELDS && strcmp(fields[i].key, key) != 0)
+            i++;
+        if (i == N_FIELDS)
+            return fail(ERR_USAGE, "%s: --plan: unknown key `%.60s`", path, key);
+        TRY(field_read(&fields[i], value, path, wish));
+    }
+    return OK;
+}
+
+/* The whole file, which is small and regular: what a pipe or a disk says has no end. */
+static enum err text_load(const char *path, char **text, int64_t *n)
+{
+    int found;
+    const enum err err = file_load(path, PLAN_BYTES_MAX, text, n, &found);
+    if (err == ERR_INPUT)
+        return fail(ERR_USAGE, "--plan: %s", err_text());
+    TRY(err);
+    return found ? OK : fail(ERR_USAGE, "%s: --plan: no such file", path);
+}
+
+enum err plan_file_read(const char *path, struct plan_wish *wish)
+{
+    json_error_t error;
+    char *text;
+    int64_t n;
+    TRY(text_load(path, &text, &n));
+    json_t *root = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &error);
+    free(text);
+    json_t *plan = json_is_object(root) ? json_object_get(root, "plan") : NULL;
+    enum err err = json_is_object(plan) ? fields_read(plan, path, wish)
+                                        : fail(ERR_USAGE, "%s: --plan: %s", path,
+                                               root ? "no object `plan`" : error.text);
+    json_decref(root);
+    return err;
+}
+
+void plan_tell_changes(const struct run *r, const struct plan_wish *wish)
+{
+    char is[32], asked[32];
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        const struct field *f = &fields[i];
+        int was = *(const int *)(const void *)((const char *)wish + f->wish);
+        int now = *(const int *)(const void *)((const char *)&r->plan + f->plan);
+        if (was >= f->least && was != now)
+            log_line(LOG_WARN, "plan: %s is %s, not %s as asked for", f->key,
+                     value_text(f, now, is, sizeof is), value_text(f, was, asked, sizeof asked));
+    }
+}
+
+static json_t *bytes_json(const struct plan_bytes *b)
+{
+    return json_pack("{sI sI sI sI sI sI sI sI sI sI sI sI sI sI sI}", "weights_resident",
+                     (json_int_t)b->weights_resident, "weight_frames", (json_int_t)b->weight_frames,
+                     "kv", (json_int_t)b->kv, "kv_frames", (json_int_t)b->kv_frames, "kv_tails",
+                     (json_int_t)b->kv_tails, "kv_rings", (json_int_t)b->kv_rings, "kv_meta",
+                     (json_int_t)b->kv_meta, "hidden", (json_int_t)b->hidden, "hidden_frames",
+                     (json_int_t)b->hidden_frames, "workspace", (json_int_t)b->workspace, "head",
+                     (json_int_t)b->head, "text", (json_int_t)b->text, "io", (json_int_t)b->io,
+                     "ram", (json_int_t)b->ram, "disk", (json_int_t)b->disk);
+}
+
+static json_t *plan_json(const struct plan *p)
+{
+    json_t *plan = json_object();
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        int value = *(const int *)(const void *)((const char *)p + fields[i].plan);
+        json_object_set_new(plan, fields[i].key,
+                            fields[i].names ? json_string(fields[i].names[value])
+                                            : json_integer(value));
+    }
+    return plan;
+}
+
+json_t *plan_kv_json(const struct run *r)
+{
+    const struct evict *e = &r->evict;
+    int full = e->policy == EVICT_FULL;
+    return json_pack("{ss so ss sI ss sb}", "policy", evict_policy_name(e->policy), "budget",
+                     full                    ? json_null()
+                     : e->budget_is_fraction ? json_real(e->budget)
+                                             : json_integer((json_int_t)e->budget),
+                     "format", kv_format_name(r->kv_format), "slots", (json_int_t)r->work.slots_max,
+                     "scope", e->scope == EVICT_SCOPE_LAYER ? "layer" : "head", "simulated",
+                     e->simulate);
+}
+
+enum err plan_file_write(const struct run *r, const char *path)
+{
+    json_t *root = json_object();
+    json_object_set_new(root, "model", json_string(r->opened.model.name));
+    json_object_set_new(root, "dummy_weights", json_boolean(r->opened.model.dummy));
+    json_object_set_new(root, "plan", plan_json(&r->plan));
+    json_object_set_new(root, "kv", plan_kv_json(r));
+    json_object_set_new(root, "bytes", bytes_json(&r->bytes));
+    const struct plan_time *t = &r->time;
+    json_object_set_new(root, "predicted",
+                        json_pack("{sf sf sf sf sf sf ss}", "read_s", t->read_s, "write_s",
+                                  t->write_s, "compute_s", t->compute_s, "pass_s", t->pass_s,
+                                  "passes", t->passes, "job_s", t->job_s, "bound", t->bound));
+    json_object_set_new(root, "work",
+                        json_pack("{sI sI sI sI sI}", "rows", (json_int_t)r->work.n_rows,
+                                  "prompt_tokens", (json_int_t)r->work.prompt_tokens,
+                                  "output_tokens", (json_int_t)r->work.output_tokens, "prompt_max",
+                                  (json_int_t)r->work.prompt_max, "slots_max",
+                                  (json_int_t)r->work.slots_max));
+    int rc = path ? json_dump_file(root, path, JSON_INDENT(1) | JSON_REAL_PRECISION(6))
+                  : json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    if (!path)
+        fputc('\n', stdout);
+    json_decref(root);
+    return rc == 0 ? OK : fail(ERR_IO, "%s: cannot write the plan", path ? path : "stdout");
+}
+
+void plan_layers_text(const struct run *r, char *buf, int cap)
+{
+    const struct plan *p = &r->plan;
+    int n = p->layers - 1;
+    char tiles[40] = "";
+    if (p->decoded > 0)
+        snprintf(tiles, sizeof tiles, " (%d as tiles)", p->decoded);
+    if (p->resident >= n)
+        snprintf(buf, (size_t)cap, "all %d layers in RAM%s", n, tiles);
+    else
+        snprintf(buf, (size_t)cap, "%d of %d layers in RAM%s, the %s streamed%s", p->resident, n,
+                 tiles, p->resident ? "others are" : "weights are all",
+                 p->codec == PLAN_CODEC_ZSTD ? " with zstd" : "");
+}
+
+void plan_kv_text(const struct run *r, char *buf, int cap)
+{
+    const struct evict *e = &r->evict;
+    if (e->policy == EVICT_FULL) {
+        snprintf(buf, (size_t)cap, "full %s", kv_format_name(r->kv_format));
+        return;
+    }
+    snprintf(buf, (size_t)cap, "%s (budget %s, at most %lld slots a row%s%s) %s",
+             evict_policy_name(e->policy), r->config->kv_budget, (long long)r->work.slots_max,
+             e->scope == EVICT_SCOPE_LAYER ? ", one victim for all heads" : "",
+             e->simulate ? ", simulated" : "", kv_format_name(r->kv_format));
+}
+
+int plan_hidden_moved(const struct run *r)
+{
+    return r->plan.hidden_home == TIER_RAM && r->hidden_wish == TIER_NVME;
+}
+
+/* Frozen is what was asked: hidden states on disk, which another batch count would put there. */
+static const char *asked_percent(const struct plan *p)
+{
+    struct plan asked = *p;
+    asked.hidden_home = TIER_NVME;
+    return plan_percent(&asked);
+}
+
+void plan_freeze(const struct run *r, char *buf, int cap)
+{
+    const struct plan *p = &r->plan;
+    snprintf(buf, (size_t)cap,
+             "--batch %d --batches %d --percent %s --weights-resident %d --weights-decoded %d "
+             "--weights-codec %s --ahead-weights %d --ahead-state %d --prefill-tokens %d "
+             "--share-prefixes %s --isa %s --threads %d",
+             p->batch, p->batches, plan_hidden_moved(r) ? asked_percent(p) : plan_percent(p),
+             p->resident, p->decoded, plan_codec_name(p), p->ahead_weights, p->ahead_state,
+             p->prefill_tokens, share_names[p->no_sharing != 0], isa_name(r->ops.isa),
+             r->machine.threads);
+}

@@ -1,0 +1,33 @@
+/* engine/app/plan_file.h - plans as files: `plan -o plan.json` writes one, `run --plan` takes it.
+ */
+#ifndef ENGINE_APP_PLAN_FILE_H
+#define ENGINE_APP_PLAN_FILE_H
+
+#include <jansson.h>
+
+#include "engine/app/run.h"
+
+/* The --percent of a plan, "0 50 0 100 0 100"; valid until the next call of this thread. */
+const char *plan_percent(const struct plan *p);
+const char *plan_codec_name(const struct plan *p); // as --weights-codec
+/* Fixes every field that the file names and the wish leaves free: a flag beats the file, and is
+ * told. ERR_USAGE names file and key. */
+enum err plan_file_read(const char *path, struct plan_wish *wish);
+/* A line for every field of r->plan that is not as `wish` asked for. */
+void plan_tell_changes(const struct run *r, const struct plan_wish *wish);
+/* The plan, its bytes by tier and its predicted times, as JSON; path NULL: stdout. */
+enum err plan_file_write(const struct run *r, const char *path);
+/* "all 34 layers in RAM", "7 of 42 layers in RAM (2 as tiles), the others are streamed". */
+void plan_layers_text(const struct run *r, char *buf, int cap);
+/* "full bf16", "h2o (budget 0.2, at most 64 slots a row) q8". */
+void plan_kv_text(const struct run *r, char *buf, int cap);
+/* 1 when hidden states were asked for on disk (--percent) but stay in their frames: they would be
+ * read before they are written. */
+int plan_hidden_moved(const struct run *r);
+/* {policy, budget, format, slots, scope, simulated}: what plans, summaries and scores say of the KV
+ * cache. slots: the most of one row, layer and head. The caller owns it. */
+json_t *plan_kv_json(const struct run *r);
+/* The flags that make `run` take exactly this plan, with --isa and --threads; into buf. */
+void plan_freeze(const struct run *r, char *buf, int cap);
+
+#endif

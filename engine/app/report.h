@@ -1,0 +1,76 @@
+/* engine/app/report.h - what the user sees of a run: the progress line, the end report (predicted
+ * and measured side by side, per lane), and the summary file.
+ *
+ * Owns: the words and figures on stderr and in --summary. Refuses: deciding anything, and stdout.
+ * Use: run_plan -> report_open -> run.tick = report_tick, run.tick_ctx = &report -> run_walk (and
+ * job_complete) -> report_end -> run_close. */
+#ifndef ENGINE_APP_REPORT_H
+#define ENGINE_APP_REPORT_H
+
+#include <stdio.h>
+
+#include "engine/app/run.h"
+
+#define REPORT_SAMPLES 64 // of the last 30 seconds, one every half second
+
+enum report_progress { PROGRESS_NONE, PROGRESS_BAR, PROGRESS_LINES };
+
+struct report_sample {
+    int64_t ns, output_tokens, read_bytes, write_bytes, cpu_ns, stall_ns;
+};
+
+struct report {
+    const struct run *run; // borrowed
+    enum report_progress progress;
+    int color;       // 1: the terminal takes it and NO_COLOR is not set
+    int shown;       // 1: a bar stands on the terminal
+    int64_t last_ns; // when the line was drawn last
+    struct report_sample samples[REPORT_SAMPLES]; // ring
+    int64_t n_samples;
+    double read_before;  // bytes/s of the pack, O_DIRECT, before the run; 0: not measured
+    double measure_s;    // that this took; not the run's start-up
+    int64_t rows_before; // rows that were done before this run began
+};
+
+/* What is known at the end; every figure of the report and of the summary comes from here. */
+struct report_figures {
+    struct job_counts counts;
+    enum err err;     // how the run ended
+    char error[1024]; // its sentence, "" when err is OK
+    double elapsed_s; // from step 0 to the last row durable (interrupted: to the last step)
+    double walk_s;    // from step 0 to the last step
+    double startup_s; // open, pack, probe, plan
+    double passes;
+    double output_per_s, total_per_s;
+    double
+        steady_per_s;  // 0: less than a pass lay between the first finished row and the empty queue
+    const char *bound; // the lane that was busiest
+    double read_rate;  // bytes/s of the roofline
+    int rates_measured; // 1: reads before and after the run; 0: the probe's rate
+    double roofline;    // required time / measured time; 0: no rate is known
+    int64_t peak_ram_bytes, peak_disk_bytes;
+};
+
+/* Reads --progress, and with --summary and streamed weights measures the pack for five seconds.
+ * ERR_USAGE: bad --progress, or --summary in a directory that is not there. */
+enum err report_open(struct report *report, const struct run *run);
+/* Called every step with the report as ctx; looks at the clock and mostly returns. */
+void report_tick(void *report);
+/* Why rows failed: a line for each code, with how many, the first of their lines, and the flag that
+ * helps where there is one. Nothing when none did. */
+void report_errors(const struct run *r, FILE *out);
+/* The end report on stderr and the summary, also of a run that was stopped. Returns err, or the
+ * summary's error when err is OK; the sentence of err stays the thread's last. */
+enum err report_end(struct report *report, enum err err);
+
+/* The parts of report_end, apart for tests. */
+void report_measure(struct report_figures *f, const struct run *run,
+                    const struct job_counts *counts, double read_rate_measured);
+void report_print(const struct report_figures *f, const struct run *run, FILE *out);
+/* ERR_IO with the path. The file appears complete, by rename. */
+enum err report_summary_write(const struct report_figures *f, const struct run *run,
+                              const char *path);
+/* One progress line without control characters; returns its length. */
+int report_line(const struct report *report, const struct job_counts *counts, char *text, int cap);
+
+#endif

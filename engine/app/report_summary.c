@@ -1,0 +1,332 @@
+/* engine/app/report_summary.c - see report.h: the figures of a finished run, and --summary.
+ *
+ * Owns: the arithmetic of every reported number and the keys of the summary. Refuses: numbers that
+ * are not finite; they become 0. A newcomer would miss: the roofline asks what the plan had to move
+ * and compute, from the shape of the model and the tokens that were really taken, not what the
+ * lanes happened to do. */
+#include "engine/app/report.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/app/plan_file.h"
+#include "engine/app/version.h"
+
+static double seconds(int64_t ns)
+{
+    return (double)ns * 1e-9;
+}
+
+static double per_s(double amount, double s)
+{
+    return s > 0 ? amount / s : 0;
+}
+
+/* ---- figures ---- */
+
+/* Weights that every pass reads. */
+static int64_t streamed_bytes(const struct run *r)
+{
+    int64_t bytes = 0;
+    for (int layer = 1; layer < r->plan.layers; layer++)
+        if (!plan_layer_resident(&r->plan, layer))
+            bytes += r->weights->layer_bytes[layer];
+    return bytes;
+}
+
+/* As they lie on NVMe. */
+static int64_t stored_bytes(const struct run *r)
+{
+    int64_t bytes = 0;
+    if (!r->codec.pieces)
+        return streamed_bytes(r);
+    for (int layer = 1; layer < r->plan.layers; layer++) {
+        const struct model_layer *l = &r->opened.model.layers[layer];
+        const struct codec_piece *p = pack_codec_layer(&r->codec, l);
+        if (plan_layer_resident(&r->plan, layer))
+            continue;
+        bytes += p ? 0 : l->n_bytes;
+        for (int64_t i = 0; p && i < model_pieces(l); i++)
+            bytes += p[i].stored_bytes;
+    }
+    return bytes;
+}
+
+/* Bytes that the plan has to read from NVMe in one pass. */
+static double required_bytes(const struct run *r)
+{
+    double bytes = (double)stored_bytes(r);
+    if (r->plan.kv_home != TIER_NVME)
+        return bytes;
+    double rows = fmin((double)r->plan.batch * r->plan.batches, (double)r->work.n_rows);
+    double slot_bytes = (double)r->costs.kv_page_bytes / KV_PAGE_SLOTS;
+    return bytes + rows * (double)r->work.slots_mean * 0.75 * slot_bytes * r->plan.decoder;
+}
+
+/* 2 x parameters x tokens, those that prompts share once, the head's only where a token came out,
+ * and attention. */
+static double required_flops(const struct run *r, const struct job_counts *n)
+{
+    const struct shape *s = &r->opened.model.shape;
+    double head = 2.0 * s->vocab * s->embed_dim;
+    double body = (double)r->weights->flops_per_token - head;
+    double in = (double)(n->prompt_tokens - r->engine.batches.shared_tokens),
+           out = (double)n->output_tokens;
+    double rows = fmax((double)r->work.n_rows, 1);
+    double prompt = (double)r->work.prompt_tokens / rows,
+           gen = (double)r->work.output_tokens / rows;
+    double slots = fmin(prompt + gen / 2, (double)r->work.slots_mean);
+    double attention =
+        4.0 * s->n_heads * s->head_dim * s->n_layers * (in * prompt / 2 + out * slots);
+    return (in + out) * body + out * head + attention;
+}
+
+static const char *busiest(const struct trace *t)
+{
+    int best = LANE_CPU;
+    for (int lane = 0; lane < N_LANES; lane++)
+        if (lane != LANE_STALL && t->totals[lane].busy_ns > t->totals[best].busy_ns)
+            best = lane;
+    return lane_name((enum lane)best);
+}
+
+/* Tokens come in bursts, one a pass: a span shorter than a pass says nothing. */
+static double steady(const struct job_counts *n, int64_t end_ns, double pass_s)
+{
+    int emptied = n->queue_empty_ns > 0 && n->queue_empty_ns < end_ns;
+    int64_t until_ns = emptied ? n->queue_empty_ns : end_ns;
+    int64_t tokens = emptied ? n->output_tokens_at_empty : n->output_tokens;
+    if (n->first_finish_ns == 0 || until_ns <= n->first_finish_ns ||
+        seconds(until_ns - n->first_finish_ns) < pass_s)
+        return 0;
+    return per_s((double)(tokens - n->output_tokens_at_first),
+                 seconds(until_ns - n->first_finish_ns));
+}
+
+void report_measure(struct report_figures *f, const struct run *r, const struct job_counts *counts,
+                    double read_rate_measured)
+{
+    const struct engine *e = &r->engine;
+    *f = (struct report_figures){.counts = *counts};
+    int64_t end_ns = max_i64(e->end_ns, e->start_ns);
+    f->walk_s = seconds(end_ns - e->start_ns);
+    f->elapsed_s = seconds(max_i64(end_ns, counts->last_durable_ns) - e->start_ns);
+    f->startup_s = r->startup_s;
+    f->passes = (double)e->passes;
+    f->output_per_s = per_s((double)counts->output_tokens, f->elapsed_s);
+    f->total_per_s = per_s((double)(counts->prompt_tokens + counts->output_tokens), f->elapsed_s);
+    f->steady_per_s = steady(counts, end_ns, per_s(f->walk_s, f->passes));
+    f->bound = busiest(&e->trace);
+    f->rates_measured = read_rate_measured > 0;
+    f->read_rate = f->rates_measured ? read_rate_measured : r->machine.nvme_read;
+    double read_s = per_s(required_bytes(r) * f->passes, f->read_rate);
+    double compute_s = per_s(required_flops(r, counts), r->machine.matmul_flops);
+    f->roofline = per_s(fmax(read_s, compute_s), f->walk_s);
+    f->peak_ram_bytes = machine_peak_rss_bytes();
+    f->peak_disk_bytes = e->home.tiers[TIER_NVME].n_bytes;
+}
+
+/* ---- summary ---- */
+
+static json_t *number(double x)
+{
+    return json_real(isfinite(x) ? x : 0);
+}
+
+static void put(json_t *object, const char *key, json_t *value)
+{
+    CHECK(json_object_set_new(object, key, value) == 0); // fails only without memory
+}
+
+static const char *tier_text(int home)
+{
+    return home == TIER_NVME ? "nvme" : "ram";
+}
+
+static json_t *kv_json(const struct report_figures *f, const struct run *r)
+{
+    json_t *kv = plan_kv_json(r);
+    put(kv, "evicted_tokens", json_integer(r->engine.batches.evicted_slots));
+    (void)f;
+    return kv;
+}
+
+/* What the checks of stored bytes found: pieces that were right when read again, pieces that were
+ * not, rows that were computed again for it. */
+static json_t *repairs_json(const struct engine *e)
+{
+    json_t *repairs = json_object();
+    put(repairs, "pieces", json_integer(e->repairs.repaired));
+    put(repairs, "bad", json_integer(e->repairs.bad));
+    put(repairs, "rows", json_integer(e->rows_lost));
+    return repairs;
+}
+
+static json_t *tiers_json(const struct plan *p)
+{
+    int n = p->layers - 1;
+    json_t *tiers = json_object();
+    put(tiers, "weights",
+        json_string(p->resident >= n  ? "ram"
+                    : p->resident > 0 ? "ram+nvme"
+                                      : "nvme"));
+    put(tiers, "kv", json_string(tier_text(p->kv_home)));
+    put(tiers, "hidden", json_string(tier_text(p->hidden_home)));
+    return tiers;
+}
+
+static json_t *plan_json(const struct report_figures *f, const struct run *r)
+{
+    const struct plan *p = &r->plan;
+    const struct plan_time *t = &r->time;
+    json_t *plan = json_object(), *predicted = json_object();
+    put(plan, "batch", json_integer(p->batch));
+    put(plan, "batches", json_integer(p->batches));
+    put(plan, "tiers", tiers_json(p));
+    put(plan, "kv", kv_json(f, r));
+    put(plan, "layers", json_integer(p->layers));
+    put(plan, "weights_resident", json_integer(p->resident));
+    put(plan, "weights_decoded", json_integer(p->decoded));
+    put(plan, "streamed_bytes", json_integer(streamed_bytes(r)));
+    put(plan, "weights_codec", json_string(plan_codec_name(p)));
+    put(plan, "stored_bytes", json_integer(stored_bytes(r)));
+    put(plan, "percent", json_string(plan_percent(p)));
+    put(plan, "ahead_weights", json_integer(p->ahead_weights));
+    put(plan, "ahead_state", json_integer(p->ahead_state));
+    put(plan, "ahead_hidden", json_integer(p->ahead_hidden));
+    put(plan, "io", json_string(r->engine.home.mover ? mover_io_name(r->engine.home.mover) : ""));
+    put(plan, "threads", json_integer(pool_threads(r->pool)));
+    put(plan, "prefill_tokens", json_integer(p->prefill_tokens));
+    put(plan, "ram_bytes", json_integer(r->bytes.ram));
+    put(plan, "disk_bytes", json_integer(r->bytes.disk));
+    put(predicted, "read_s", number(t->read_s));
+    put(predicted, "write_s", number(t->write_s));
+    put(predicted, "compute_s", number(t->compute_s));
+    put(predicted, "pass_s", number(t->pass_s));
+    put(predicted, "passes", number(t->passes));
+    put(predicted, "bound", json_string(t->bound ? t->bound : ""));
+    put(plan, "predicted", predicted);
+    return plan;
+}
+
+static json_t *lane_json(const struct run *r, const struct report_figures *f, enum lane lane)
+{
+    const struct lane_total *total = &r->engine.trace.totals[lane];
+    double busy_s = seconds(total->busy_ns);
+    double probed = lane == LANE_NVME_READ    ? r->machine.nvme_read
+                    : lane == LANE_NVME_WRITE ? r->machine.nvme_write
+                                              : 0;
+    json_t *j = json_object();
+    put(j, "name", json_string(lane_name(lane)));
+    put(j, "busy_s", number(busy_s));
+    put(j, "bytes", json_integer(total->bytes));
+    put(j, "bytes_per_s", number(per_s((double)total->bytes, busy_s)));
+    put(j, "probed_bytes_per_s", number(probed));
+    put(j, "busy_share", number(per_s(busy_s, f->walk_s)));
+    return j;
+}
+
+static json_t *lanes_json(const struct run *r, const struct report_figures *f)
+{
+    static const int always[N_LANES] = {
+        [LANE_NVME_READ] = 1, [LANE_NVME_WRITE] = 1, [LANE_CPU] = 1};
+    json_t *lanes = json_array();
+    for (int lane = 0; lane < N_LANES; lane++)
+        if (lane != LANE_STALL && (always[lane] || r->engine.trace.totals[lane].events > 0))
+            CHECK(json_array_append_new(lanes, lane_json(r, f, (enum lane)lane)) == 0);
+    return lanes;
+}
+
+static json_t *machine_json(const struct run *r)
+{
+    const struct machine *m = &r->machine;
+    json_t *j = json_object();
+    put(j, "cpu", json_string(r->info.cpu_name));
+    put(j, "threads", json_integer(m->threads));
+    put(j, "isa", json_string(isa_name(r->ops.isa)));
+    put(j, "compute", json_string(compute_name(r->ops.compute)));
+    put(j, "nvme_read", number(m->nvme_read));
+    put(j, "nvme_write", number(m->nvme_write));
+    put(j, "ram_read", number(m->ram_read));
+    put(j, "matmul_flops", number(m->matmul_flops));
+    put(j, "step_s", number(m->step_s));
+    put(j, "ram_bytes", json_integer(r->info.ram_bytes));
+    return j;
+}
+
+/* Why rows failed: {code: rows}. */
+static json_t *errors_json(const struct run *r)
+{
+    json_t *errors = json_object();
+    const struct job_errors *e = r->job ? job_errors(r->job) : NULL;
+    for (int i = 0; e && i < e->n; i++)
+        put(errors, e->code[i].code, json_integer(e->code[i].n));
+    return errors;
+}
+
+static void put_counts(json_t *root, const struct report_figures *f, const struct run *r)
+{
+    json_t *rows = json_object();
+    put(rows, "total", json_integer(f->counts.rows));
+    put(rows, "ok", json_integer(f->counts.ok));
+    put(rows, "failed", json_integer(f->counts.failed));
+    put(rows, "errors", errors_json(r));
+    put(rows, "requeued", json_integer(r->engine.batches.requeued));
+    put(root, "rows", rows);
+    put(root, "prompt_tokens", json_integer(f->counts.prompt_tokens));
+    put(root, "shared_prompt_tokens", json_integer(r->engine.batches.shared_tokens));
+    put(root, "output_tokens", json_integer(f->counts.output_tokens));
+}
+
+static void put_rates(json_t *root, const struct report_figures *f, const struct run *r)
+{
+    put(root, "startup_s", number(f->startup_s));
+    put(root, "elapsed_s", number(f->elapsed_s));
+    put(root, "passes", json_integer((json_int_t)f->passes));
+    put(root, "output_tokens_per_s", number(f->output_per_s));
+    put(root, "total_tokens_per_s", number(f->total_per_s));
+    put(root, "steady_output_tokens_per_s",
+        f->steady_per_s > 0 ? number(f->steady_per_s) : json_null());
+    put(root, "predicted_elapsed_s", number(r->time.job_s));
+    put(root, "lanes", lanes_json(r, f));
+    put(root, "stall_s", number(seconds(r->engine.trace.totals[LANE_STALL].busy_ns)));
+    put(root, "bound", json_string(f->bound));
+    put(root, "roofline_fraction", number(f->roofline));
+    put(root, "roofline_rates", json_string(f->rates_measured ? "measured" : "probed"));
+    put(root, "roofline_read_bytes_per_s", number(f->read_rate));
+}
+
+enum err report_summary_write(const struct report_figures *f, const struct run *r, const char *path)
+{
+    json_t *root = json_object(), *peak = json_object();
+    put(root, "model", json_string(r->opened.model.name ? r->opened.model.name : ""));
+    put(root, "dummy_weights", json_boolean(r->opened.model.dummy));
+    put(root, "device", json_string("cpu"));
+    put(root, "plan", plan_json(f, r));
+    put_counts(root, f, r);
+    put_rates(root, f, r);
+    put(peak, "device", json_integer(0));
+    put(peak, "ram", json_integer(f->peak_ram_bytes));
+    put(peak, "disk", json_integer(f->peak_disk_bytes));
+    put(root, "peak_bytes", peak);
+    put(root, "kv", kv_json(f, r));
+    put(root, "repairs", repairs_json(&r->engine));
+    put(root, "version", json_string(SLUICE_VERSION));
+    put(root, "machine", machine_json(r));
+    put(root, "interrupted", json_boolean(f->err == ERR_STOPPED));
+    put(root, "exit_code", json_integer(f->err));
+    put(root, "error", f->error[0] ? json_string(f->error) : json_null());
+    char temp[4200];
+    int n = snprintf(temp, sizeof temp, "%s.%ld.tmp", path, (long)getpid());
+    int bad = n >= (int)sizeof temp ||
+              json_dump_file(root, temp, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) != 0 ||
+              rename(temp, path) != 0;
+    int saved = errno;
+    json_decref(root);
+    if (bad)
+        unlink(temp);
+    return bad ? fail(ERR_IO, "%s: --summary: cannot be written: %s", path, strerror(saved)) : OK;
+}

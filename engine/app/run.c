@@ -1,0 +1,113 @@
+/* engine/app/run.c - see run.h: a plan becomes a run, and comes down. */
+#include "engine/app/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/line/dummy_layers.h"
+#include "engine/pack/pack.h"
+
+volatile sig_atomic_t run_interrupted;
+
+/* The drive's NUMA node when every compute thread is there too; else memory lies where it is first
+ * touched: half of the threads far from it would lose more than the drive gains. */
+static int threads_node(const struct run *r)
+{
+    int node = r->info.disk_node;
+    for (int i = 0; i < r->machine.threads && i < r->info.n_cores; i++)
+        if (r->info.core_nodes[i] != node)
+            return -1;
+    return node;
+}
+
+/* Opens the encoded layers that the plan wants, made first when they are not there. Where they
+ * cannot be had although nobody asked for them, the weights are read as they are. */
+static enum err open_codec(struct run *r, struct pack_progress *progress)
+{
+    const struct model *m = &r->opened.model;
+    if (r->plan.codec == PLAN_CODEC_NONE)
+        return OK;
+    enum err e = pack_codec_open(&r->codec, m);
+    if (e == OK && pack_codec_covers(&r->codec, m, &r->plan))
+        return OK;
+    if (e == ERR_CORRUPT)
+        log_line(LOG_WARN, "codec: %s; making it again", err_text());
+    log_line(LOG_INFO, "codec: encoding the layers of %s into %s.zst, once", m->path, m->path);
+    pack_codec_close(&r->codec);
+    struct pack_codec_request request = {.model = m,
+                                         .pool = r->pool,
+                                         .memory_bytes =
+                                             r->costs.codec_bytes + r->costs.staging_bytes,
+                                         .progress = pack_progress_show,
+                                         .ctx = progress};
+    e = pack_codec_make(&request);
+    if (e == OK)
+        e = pack_codec_open(&r->codec, m);
+    if (e == OK && !pack_codec_covers(&r->codec, m, &r->plan))
+        e = fail(ERR_INPUT, "%s: lacks layers that the plan streams (start again)", r->codec.path);
+    if (e == OK || e == ERR_STOPPED || e == ERR_CORRUPT ||
+        strcmp(r->config->weights_codec, "zstd") == 0)
+        return e;
+    log_line(LOG_WARN, "codec: %s; weights are read as they are", err_text());
+    return OK;
+}
+
+enum err run_walk(struct run *r)
+{
+    const struct config *c = r->config;
+    int n_stops = 0;
+    const int32_t *stops =
+        r->opened.tokenizer ? tokenizer_stops(r->opened.tokenizer, &n_stops) : NULL;
+    struct engine_config e = {.plan = r->plan,
+                              .layout = &r->layout,
+                              .model = &r->opened.model,
+                              .job = r->job,
+                              .evict = r->evict,
+                              .ops = r->ops,
+                              .kv_format = r->kv_format,
+                              .io = r->io,
+                              .io_depth = RUN_IO_DEPTH,
+                              .device = device_cpu(),
+                              .numa_node = threads_node(r),
+                              .offload_dir = r->offload_dir,
+                              .fault = getenv("SLUICE_FAULT"),
+                              .tokens_max = r->work.tokens_max,
+                              .edits_max = job_edits_max(r->job),
+                              .stops = stops,
+                              .n_stops = n_stops,
+                              .dump_path = c->kv_dump,
+                              .trace_events = c->trace ? 1 << 16 : 0,
+                              .time_limit_s = c->time_limit_s,
+                              .interrupted = &run_interrupted,
+                              .tick = r->tick,
+                              .tick_ctx = r->tick_ctx};
+    struct pack_progress progress = pack_progress_begin(c);
+    struct dummy_layers dummy = {.model = &r->opened.model,
+                                 .pool = r->pool,
+                                 .progress = pack_progress_show,
+                                 .ctx = &progress};
+    TRY(dummy_layers_store(&dummy, &r->plan));
+    TRY(open_codec(r, &progress));
+    e.codec = r->codec.pieces ? &r->codec : NULL;
+    r->engine_opened = 1;
+    TRY(engine_open(&r->engine, &e));
+    TRY(dummy_layers_fill(&dummy, &r->engine.home));
+    r->startup_s = (double)(clock_ns() - r->start_ns) * 1e-9;
+    return engine_run(&r->engine);
+}
+
+enum err run_close(struct run *r)
+{
+    if (r->engine_opened)
+        engine_close(&r->engine);
+    enum err err = job_close(r->job);
+    free(r->weights);
+    pack_codec_close(&r->codec);
+    pool_close(r->pool);
+    opened_close(&r->opened);
+    r->job = NULL;
+    r->weights = NULL;
+    r->pool = NULL;
+    r->engine_opened = 0;
+    return err;
+}

@@ -1,0 +1,105 @@
+/* engine/app/run.h - the commands: from flags to an opened model, a job, a plan and a run.
+ *
+ * Owns: the order in which the parts of a run come up and go down; the automatic choices, each
+ * printed once. Refuses: the work itself. Only main.c exits. */
+#ifndef ENGINE_APP_RUN_H
+#define ENGINE_APP_RUN_H
+
+#include "engine/app/config.h"
+#include "engine/line/engine.h"
+#include "engine/pack/model.h"
+#include "engine/chat/template.h"
+#include "engine/token/token.h"
+#include "offload/machine.h"
+
+#define RUN_IO_DEPTH 8 // transfers of the mover in flight
+
+/* A model with its text side, ready to run. */
+struct opened {
+    struct model model;
+    struct tokenizer *tokenizer; // owned; NULL: token ids only
+    struct template *tmpl;       // owned; NULL: no chat template
+    char pack_path[4096];
+    int passing; // 1: the pack was made for this look at the model only, and goes with it
+};
+
+struct pack_progress {
+    int bar, lines; // 1: draw on the terminal; 1: a line now and then
+    int all_lines;  // 1: also the last one (--progress lines)
+    int64_t last_ns;
+};
+/* As --progress says. */
+struct pack_progress pack_progress_begin(const struct config *c);
+/* The progress of pack.h, ctx a struct pack_progress. ERR_STOPPED: interrupted. */
+enum err pack_progress_show(void *ctx, int64_t done_bytes, int64_t total_bytes);
+
+/* Opens MODEL: a pack as it is; anything else is packed into the cache first, once, and says so. Of
+ * a model config only the directory is packed: run_walk makes the layers. */
+enum err opened_open(struct opened *o, const struct config *c);
+void opened_close(struct opened *o);
+
+/* Everything that one command of the line needs; built by run_prepare, taken down by run_close. */
+struct run {
+    const struct config *config; // borrowed
+    struct opened opened;
+    struct machine_info info;
+    struct machine machine; // measured rates
+    struct ops ops;
+    struct pool *pool; // owned
+    struct evict evict;
+    enum kv_format kv_format;
+    enum ring_kind io;
+    struct budget budget;
+    char offload_dir[4096];
+    char fingerprint[8192]; // what fixes the bytes, as lines for OUT.job.json
+    struct job *job;        // owned
+    struct work work;
+    struct plan_costs costs;
+    struct pack_codec codec;      // owned: of the pack, once run_walk wants it
+    struct weights_info *weights; // owned
+    struct plan plan;
+    struct layout layout;
+    struct plan_bytes bytes;
+    struct plan_time time;
+    int elsewhere; // 1: `plan`: what --machine says of threads and capacities holds, not this box
+    int64_t n_left_out; // rows whose prompts run_plan found too long
+    int hidden_wish;    // enum tier_kind that was asked for; -1: none
+    int plan_told;      // 1: the command itself says what the plan is
+    int keep_rows; // 1: a plan holds all rows, or it does not fit; else run_plan may leave some out
+    struct engine engine;
+    int engine_opened;
+    void (*tick)(void *ctx); // progress, called every step; or NULL
+    void *tick_ctx;
+    double startup_s;
+    int64_t start_ns;
+};
+
+/* --kv-policy and what belongs to it. ERR_USAGE. */
+enum err run_read_evict(struct evict *e, const struct config *c);
+/* The format that most of the model's weights have. */
+enum dtype run_weights(const struct run *r);
+/* Model, machine, threads, policy; no job yet. */
+enum err run_prepare(struct run *r, const struct config *c);
+/* Work is known: search (or take) a plan, prove it, print it with the flags that freeze it. Rows
+ * whose prompts no plan within the budgets holds, whatever placement was asked for, leave the work
+ * and become error rows (see job.h). */
+enum err run_plan(struct run *r);
+enum err run_walk(struct run *r); // engine_open + engine_run
+/* Takes everything down; live tokens of the job become durable. Accepts a half-built run. */
+enum err run_close(struct run *r);
+
+enum err command_run(const struct config *c);
+enum err command_gen(const struct config *c);
+enum err command_score(const struct config *c);
+enum err command_plan(const struct config *c);
+enum err command_pack(const struct config *c);
+enum err command_inspect(const struct config *c);
+enum err command_tokenize(const struct config *c);
+enum err command_status(const struct config *c);
+enum err command_merge(const struct config *c);
+enum err command_probe(const struct config *c);
+enum err command_bench(const struct config *c); // bench/
+
+extern volatile sig_atomic_t run_interrupted; // set by SIGINT, SIGTERM, SIGHUP
+
+#endif

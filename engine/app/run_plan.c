@@ -1,0 +1,383 @@
+/* engine/app/run_plan.c - of run.h: the job's work, the machine's rates and the flags become a plan
+ * that is proved and printed. */
+#include "engine/app/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/app/advice.h"
+#include "engine/app/plan_file.h"
+#include "engine/pack/pack.h"
+#include "offload/probe.h"
+
+#define TEXT_RESERVE_BYTES (12 << 20) // JSON of rows, journal buffers, tables of the C library
+#define IO_RESERVE_BYTES   (1 << 20)
+#define PROBE_BYTES_MIN    ((int64_t)8 << 20)
+#define PROBE_BYTES_MAX    ((int64_t)64 << 20)
+
+static int64_t text_bytes(const struct run *r)
+{
+    const struct opened *o = &r->opened;
+    int64_t held = o->tokenizer ? tokenizer_bytes(o->tokenizer) + o->model.tokenizer_bytes : 0;
+    int64_t crcs = (o->model.n_pieces + o->model.shape.vocab) * 8; // as read, and as a table
+    int64_t rows = r->job ? job_text_bytes(r->job, &r->work) : r->work.n_rows * 64;
+    int64_t tables = crcs + rows + (int64_t)o->model.n_layers * (int64_t)sizeof *o->model.layers;
+    return held + tables + TEXT_RESERVE_BYTES;
+}
+
+/* The rates of a machine file; `plan` takes its threads, too. */
+static enum err read_machine(struct run *r)
+{
+    int threads = r->machine.threads;
+    TRY(machine_file_read(&r->machine, r->config->machine));
+    if (!r->elsewhere)
+        r->machine.threads = threads;
+    return OK;
+}
+
+static enum err probe_machine(struct run *r)
+{
+    char dir[4096];
+    TRY(pack_cache_dir(dir, sizeof dir));
+    /* A cap is a cap while measuring, too: the budget, less what text holds by now. */
+    int64_t rest = r->budget.ram - text_bytes(r);
+    struct ops ops = r->ops; // int8 counts where the weights are of its formats
+    if (ops.compute == COMPUTE_INT8 && model_tile_dtype(COMPUTE_INT8, run_weights(r)) == DTYPE_BF16)
+        ops.compute = COMPUTE_BF16;
+    struct probe_config probe = {.ops = &ops,
+                                 .dir = r->offload_dir,
+                                 .io = r->io,
+                                 .memory_bytes =
+                                     min_i64(max_i64(rest, PROBE_BYTES_MIN), PROBE_BYTES_MAX)};
+    int measured = 0;
+    int threads = r->machine.threads;
+    TRY(probe_cached(&r->machine, &probe, dir, &measured));
+    r->machine.threads = threads;
+    if (measured)
+        log_line(LOG_INFO, "probe: nvme %.2f GB/s, ram %.1f GB/s, matmul %.0f GFLOP/s (kept in %s)",
+                 r->machine.nvme_read * 1e-9, r->machine.ram_read * 1e-9,
+                 r->machine.matmul_flops * 1e-9, dir);
+    return OK;
+}
+
+/* --percent wD wR kD kR hD hR: on a CPU device and RAM add up. */
+static enum err wish_percent(const char *text, struct plan_wish *wish)
+{
+    double share[6];
+    char copy[128];
+    snprintf(copy, sizeof copy, "%s", text);
+    int n = 0;
+    for (char *save = NULL, *w = strtok_r(copy, " ,", &save); w; w = strtok_r(NULL, " ,", &save)) {
+        if (n == 6)
+            return fail(ERR_USAGE, "--percent: more than six numbers");
+        TRY(parse_number("percent", w, &share[n]));
+        if (share[n] < 0 || share[n] > 100)
+            return fail(ERR_USAGE, "--percent: %s is out of range (0..100)", w);
+        n++;
+    }
+    if (n != 6)
+        return fail(ERR_USAGE, "--percent: needs six numbers (wD wR kD kR hD hR)");
+    for (int i = 0; i < 3; i++)
+        if (share[2 * i] + share[2 * i + 1] > 100)
+            return fail(ERR_USAGE, "--percent: device and RAM shares add up to more than 100");
+    wish->resident_percent = (int)(share[0] + share[1]);
+    int kv = (int)(share[2] + share[3]), hidden = (int)(share[4] + share[5]);
+    if ((kv != 0 && kv != 100) || (hidden != 0 && hidden != 100))
+        return fail(ERR_USAGE, "--percent: KV and hidden states live in RAM (100) or on disk (0)");
+    wish->kv_home = kv ? TIER_RAM : TIER_NVME;
+    wish->hidden_home = hidden ? TIER_RAM : TIER_NVME;
+    return OK;
+}
+
+static enum err read_wish(const struct config *c, struct plan_wish *wish)
+{
+    static const char *const codecs[] = {
+        [PLAN_CODEC_NONE] = "none", [PLAN_CODEC_ZSTD] = "zstd", "auto", NULL};
+    int codec;
+    TRY(config_choose("weights-codec", c->weights_codec, codecs, &codec));
+    int no_sharing = strcmp(c->share_prefixes, "off") == 0;
+    *wish = (struct plan_wish){.batch = (int)min_i64(c->batch, INT32_MAX),
+                               .batches = (int)min_i64(c->batches, INT32_MAX),
+                               .resident = -1,
+                               .resident_percent = -1,
+                               .decoded = (int)min_i64(c->decoded, PLAN_LAYERS_MAX),
+                               .codec = codec > PLAN_CODEC_ZSTD ? -1 : codec,
+                               .kv_home = -1,
+                               .hidden_home = -1,
+                               .no_sharing = config_given(c, "share-prefixes") ? no_sharing : -1,
+                               .ahead_weights = (int)min_i64(c->ahead_weights, 1 << 20),
+                               .ahead_state = (int)min_i64(c->ahead_state, 1 << 20),
+                               .prefill_tokens = (int)min_i64(c->prefill_tokens, 1 << 24)};
+    if (c->batch < 0 || c->batches < 0 || c->prefill_tokens < 0)
+        return fail(ERR_USAGE, "--batch, --batches, --prefill-tokens: must be positive (0: auto)");
+    if (c->batch > PLAN_BATCH_MAX || c->batches > PLAN_ROWS_MAX)
+        return fail(ERR_USAGE, "--batch, --batches: at most %d rows a batch, %d batches",
+                    PLAN_BATCH_MAX, PLAN_ROWS_MAX);
+    if (c->percent)
+        TRY(wish_percent(c->percent, wish));
+    size_t n = strlen(c->resident);
+    int64_t value = 0;
+    if (strcmp(c->resident, "auto") == 0)
+        return OK;
+    if (n > 0 && c->resident[n - 1] == '%') {
+        char digits[16];
+        snprintf(digits, sizeof digits, "%.*s", (int)min_i64((int64_t)n - 1, 15), c->resident);
+        TRY(parse_count("weights-resident", digits, &value));
+        if (value < 0 || value > 100)
+            return fail(ERR_USAGE, "--weights-resident: %s is out of range", c->resident);
+        wish->resident_percent = (int)value;
+        return OK;
+    }
+    TRY(parse_count("weights-resident", c->resident, &value));
+    wish->resident = (int)min_i64(max_i64(value, 0), PLAN_LAYERS_MAX);
+    return OK;
+}
+
+/* Seconds to decode every weight of the model once on all threads, measured on one panel. Formats
+ * that matmuls read in place cost nothing. */
+static double decode_seconds(const struct run *r)
+{
+    const struct model *m = &r->opened.model;
+    const struct model_tensor *t = &m->layers[1].tensors[ROLE_UP];
+    enum dtype to = model_tile_dtype(r->ops.compute, t->dtype);
+    if (t->dtype == to)
+        return 0;
+    void *panel = calloc(1, (size_t)dtype_panel_bytes(t->dtype, t->k));
+    void *out = aligned_alloc(64, (size_t)round_up(dtype_panel_bytes(to, t->k), 64));
+    struct decode_args args = {.w = {t->dtype, PANEL_ROWS, t->k, panel}, .to = to, .panels = out};
+    struct ops alone = {.isa = r->ops.isa, .compute = r->ops.compute};
+    int64_t best_ns = INT64_MAX;
+    for (int i = 0; panel && out && i < 8; i++) {
+        int64_t start_ns = clock_ns();
+        ops_run_decode(&alone, &args);
+        best_ns = min_i64(best_ns, clock_ns() - start_ns);
+    }
+    int measured = panel && out;
+    free(panel);
+    free(out);
+    double panels = (double)m->n_params / ((double)t->k * PANEL_ROWS);
+    return measured ? panels * (double)best_ns * 1e-9 / r->machine.threads : 0;
+}
+
+static void print_plan(const struct run *r)
+{
+    const struct plan *p = &r->plan;
+    const struct plan_bytes *b = &r->bytes;
+    const double mib = 1048576.0;
+    char layers[128], kv[128];
+    plan_layers_text(r, layers, sizeof layers);
+    plan_kv_text(r, kv, sizeof kv);
+    log_line(LOG_INFO,
+             "plan: %d x %d rows, %s, KV %s in %s, hidden in %s, %d prefill tokens a pass; RAM "
+             "%.1f MiB, disk %.1f MiB",
+             p->batches, p->batch, layers, kv, p->kv_home == TIER_NVME ? "NVMe" : "RAM",
+             p->hidden_home == TIER_NVME ? "NVMe" : "RAM", p->prefill_tokens, (double)b->ram / mib,
+             (double)b->disk / mib);
+    if (plan_hidden_moved(r))
+        log_line(LOG_INFO, "plan: hidden states stay in their frames: with fewer than 2 batches "
+                           "they would be read before they are written");
+    char freeze[512];
+    plan_freeze(r, freeze, sizeof freeze);
+    log_line(LOG_INFO, "plan: predicted %.1f s, %.3f s a pass, bound %s; freeze: %s", r->time.job_s,
+             r->time.pass_s, r->time.bound, freeze);
+}
+
+/* What encoding the weights that r->plan streams would give, into r->costs. When it cannot be
+ * measured they stay as they are: reading them will tell what is wrong. */
+static void measure_codec(struct run *r)
+{
+    const struct model *m = &r->opened.model;
+    struct pack_codec_sample s;
+    int64_t start_ns = clock_ns(), streamed = 0;
+    if (pack_codec_measure(m, &r->plan, &s) != OK) {
+        log_line(LOG_WARN, "plan: weights stay as they are: %s", err_text());
+        s = (struct pack_codec_sample){.share = 1, .rate = 1e12};
+    }
+    for (int i = 1; i < m->n_layers; i++)
+        streamed += m->layers[i].n_bytes;
+    r->costs.codec_share = s.share;
+    r->costs.codec_rate = s.rate;
+    r->costs.codec_make_s = 0;
+    if (s.make_s > 0 && r->machine.nvme_read > 0 && r->machine.nvme_write > 0)
+        r->costs.codec_make_s = s.make_s / r->machine.threads +
+                                (double)streamed / r->machine.nvme_read +
+                                (double)streamed * s.share / r->machine.nvme_write;
+    log_line(LOG_DEBUG, "plan: zstd leaves %.1f %% of the weights, decodes %.2f GB/s (%.0f ms)",
+             100 * s.share, s.rate * 1e-9, (double)(clock_ns() - start_ns) * 1e-6);
+}
+
+/* What depends on the rows, and the best plan for them. 0, or -1 with `why`. */
+static int search_plan(struct run *r, const struct plan_wish *wish, char *why, int why_cap)
+{
+    const struct shape *shape = &r->opened.model.shape;
+    engine_costs(&r->opened.model, &r->ops, r->kv_format, &r->work, &r->evict, &r->costs);
+    r->costs.text_bytes = text_bytes(r);
+    for (;;) {
+        int rc = plan_search(wish, r->weights, &r->work, shape, &r->evict, &r->costs, &r->machine,
+                             &r->budget, &r->plan, why, why_cap);
+        if (rc != 0 || r->plan.embed_resident || wish->codec == PLAN_CODEC_NONE ||
+            r->costs.codec_share > 0)
+            return rc;
+        measure_codec(r); // something streams: once more, now that its price is known
+    }
+}
+
+/* `all` does not fit: the longest prompts that do, by bisection. -1: not even one row fits. */
+static int search_cap(struct run *r, const struct plan_wish *wish, const struct work *all)
+{
+    char why[320];
+    int64_t fits = 0, too_long = all->prompt_max;
+    while (too_long - fits > 1) {
+        int64_t cap = fits + (too_long - fits) / 2;
+        job_work_within(r->job, cap, &r->work);
+        if (r->work.n_rows == 0 || search_plan(r, wish, why, sizeof why) == 0)
+            fits = cap;
+        else
+            too_long = cap;
+    }
+    job_work_within(r->job, fits, &r->work);
+    return r->work.n_rows > 0 ? search_plan(r, wish, why, sizeof why) : -1;
+}
+
+/* A placement that nobody chose: the leanest plan of all is among its candidates. */
+static const struct plan_wish ANY_PLACEMENT = {.resident = -1,
+                                               .resident_percent = -1,
+                                               .kv_home = -1,
+                                               .hidden_home = -1,
+                                               .ahead_weights = -1,
+                                               .ahead_state = -1,
+                                               .codec = PLAN_CODEC_NONE};
+
+/* Finds the plan, and which prompts it holds: see job.h. A prompt is too long when no plan within
+ * the budgets holds it, whatever placement was asked for; a placement that does not fit is refused.
+ */
+static enum err choose_plan(struct run *r, const struct plan_wish *wish)
+{
+    char why[320], other[320];
+    int open = r->job && !r->keep_rows && job_cap_open(r->job);
+    if (search_plan(r, wish, why, sizeof why) == 0) {
+        if (open)
+            job_cap_fix(r->job, 0, &r->work);
+        return OK;
+    }
+    const struct work all = r->work;
+    if (search_plan(r, &ANY_PLACEMENT, other, sizeof other) == 0)
+        return fail(ERR_FIT,
+                    "%s: plan: without its placement flags it fits (--batch %d --batches %d); with "
+                    "them %s",
+                    r->config->model, r->plan.batch, r->plan.batches, why);
+    if (!open || search_cap(r, &ANY_PLACEMENT, &all) != 0 ||
+        search_plan(r, wish, other, sizeof other) != 0) {
+        r->work = all;
+        return fail(ERR_FIT, "%s: plan: %s", r->config->model, why);
+    }
+    log_line(LOG_WARN,
+             "plan: the longest prompts do not fit: %s; %lld rows with prompts above %lld tokens "
+             "become error rows",
+             why, (long long)(all.n_rows - r->work.n_rows), (long long)r->work.prompt_max);
+    r->n_left_out = all.n_rows - r->work.n_rows;
+    job_cap_fix(r->job, r->work.prompt_max, &r->work);
+    return OK;
+}
+
+/* Says so when only the making of the encoded file stands in the way of using it: more jobs may
+ * come. */
+static void hint_codec(const struct run *r, const struct plan_wish *wish)
+{
+    struct plan_costs costs = r->costs;
+    struct plan with;
+    struct plan_time t;
+    char why[320];
+    if (r->plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || costs.codec_make_s <= 0)
+        return;
+    costs.codec_make_s = 0;
+    const struct shape *shape = &r->opened.model.shape;
+    if (plan_search(wish, r->weights, &r->work, shape, &r->evict, &costs, &r->machine, &r->budget,
+                    &with, why, sizeof why) != 0 ||
+        with.codec == PLAN_CODEC_NONE)
+        return;
+    plan_cost(&with, r->weights, &r->work, shape, &costs, &r->machine, &t);
+    log_line(LOG_INFO,
+             "plan: with zstd %.1f s, but making its file takes about %.1f s, once "
+             "(--weights-codec zstd makes it)",
+             t.job_s, r->costs.codec_make_s);
+}
+
+/* What a run may take where no flag says it: what is here. A machine file's capacities are the
+ * budgets of `plan`; of a run, which is here, they are one more cap. */
+static void read_budgets(struct run *r, const struct config *c)
+{
+    const struct machine *m = &r->machine;
+    int64_t ram, disk;
+    machine_room(&r->info, &ram, &disk);
+    if (c->machine && m->ram > 0)
+        ram = r->elsewhere ? m->ram : min_i64(ram, m->ram);
+    if (c->machine && m->disk > 0)
+        disk = r->elsewhere ? m->disk : min_i64(disk, m->disk);
+    r->budget = (struct budget){.device = c->machine ? m->device_memory : 0,
+                                .ram = c->mem_ram >= 0 ? c->mem_ram : ram,
+                                .disk = c->mem_disk >= 0 ? c->mem_disk : disk};
+    if (!c->machine)
+        return;
+    log_line(LOG_INFO, "budget: RAM %.1f MiB (%s), disk %.1f MiB (%s); rates of %s",
+             (double)r->budget.ram / 1048576.0,
+             c->mem_ram >= 0 ? "--mem-ram"
+             : m->ram > 0    ? c->machine
+                             : "free here",
+             (double)r->budget.disk / 1048576.0,
+             c->mem_disk >= 0 ? "--mem-disk"
+             : m->disk > 0    ? c->machine
+                              : "free here",
+             c->machine);
+    if (r->elsewhere && ((c->mem_ram < 0 && m->ram == 0) || (c->mem_disk < 0 && m->disk == 0)))
+        log_line(LOG_WARN, "%s: has no ram or disk: this machine's count (--mem-ram, --mem-disk)",
+                 c->machine);
+}
+
+enum err run_plan(struct run *r)
+{
+    const struct config *c = r->config;
+    const struct shape *shape = &r->opened.model.shape;
+    char why[320];
+    if (c->machine)
+        TRY(read_machine(r));
+    read_budgets(r, c);
+    if (!c->machine)
+        TRY(probe_machine(r));
+    if (!r->weights)
+        r->weights = malloc(sizeof *r->weights);
+    if (!r->weights)
+        return fail(ERR_FIT, "memory: plan tables");
+    engine_weights_info(&r->opened.model, r->ops.compute, r->weights);
+    r->costs.io_bytes = IO_RESERVE_BYTES + r->opened.model.file_bytes / 32768;
+    r->costs.row_token_bytes = 16;
+    r->costs.decode_s = decode_seconds(r);
+    struct plan_wish wish;
+    TRY(read_wish(c, &wish));
+    if (c->plan)
+        TRY(plan_file_read(c->plan, &wish));
+    const struct plan_wish asked = wish;
+    r->hidden_wish = wish.hidden_home;
+    if (r->opened.model.on_demand)
+        wish.decoded = 0; // made where they stay, never on the disk that frames are read from
+    if ((int64_t)max_i64(wish.batch, 1) * wish.batches > PLAN_ROWS_MAX)
+        return fail(ERR_USAGE, "%s: batch x batches: %d x %d rows are more than %d",
+                    c->plan ? c->plan : "--batch", wish.batch, wish.batches, PLAN_ROWS_MAX);
+    if (c->allow)
+        wish.codec = PLAN_CODEC_NONE; // of weights that are not there nothing can be measured
+    r->costs.staging_bytes = (int64_t)RUN_IO_DEPTH * MOVER_PIECE;
+    /* The decoder, the file's table as read and as kept. */
+    r->costs.codec_bytes =
+        codec_bytes(0) + r->opened.model.n_pieces * (int64_t)(2 * sizeof(struct codec_piece));
+    TRY(choose_plan(r, &wish));
+    CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget,
+                     &r->layout, &r->bytes, why, sizeof why) == 0);
+    plan_cost(&r->plan, r->weights, &r->work, shape, &r->costs, &r->machine, &r->time);
+    plan_tell_changes(r, &asked);
+    if (!r->plan_told)
+        print_plan(r);
+    hint_codec(r, &wish);
+    advise_int8(r);
+    return OK;
+}

@@ -1,0 +1,120 @@
+/* engine/app/run_setup.c - of run.h: from flags to an opened model; no job yet.
+ *
+ * The fact a newcomer would miss: `fingerprint` lists exactly what can change a byte of OUT besides
+ * the input; placement, threads and budgets are not in it, on purpose. */
+#include "engine/app/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/app/advice.h"
+#include "engine/app/compute.h"
+#include "engine/app/version.h"
+
+/* "0.2" is a fraction, "512" a count. */
+static enum err parse_share(const char *flag, const char *text, double *value, int *is_fraction)
+{
+    TRY(parse_number(flag, text, value));
+    *is_fraction = strchr(text, '.') != NULL;
+    if (*value < 0 || (*is_fraction && *value > 1))
+        return fail(ERR_USAGE, "--%s: %s is out of range (0.0..1.0, or a count)", flag, text);
+    return OK;
+}
+
+enum err run_read_evict(struct evict *e, const struct config *c)
+{
+    memset(e, 0, sizeof *e);
+    e->policy = evict_policy_by_name(c->kv_policy);
+    if (e->policy == N_EVICT_POLICIES)
+        return fail(ERR_USAGE, "--kv-policy: '%s' is none of full|window|streaming|h2o|h2o-mean",
+                    c->kv_policy);
+    static const char *const scopes[] = {"head", "layer", NULL};
+    TRY(config_choose("kv-scope", c->kv_scope, scopes, &e->scope));
+    e->simulate = c->kv_simulate && e->policy != EVICT_FULL;
+    TRY(parse_share("kv-budget", c->kv_budget, &e->budget, &e->budget_is_fraction));
+    if (!e->budget_is_fraction && e->budget < 1)
+        return fail(ERR_USAGE, "--kv-budget: %s is out of range (at least 1 slot)", c->kv_budget);
+    e->sink = (int)min_i64(c->kv_sink, INT32_MAX);
+    e->recent_set = c->kv_recent != NULL;
+    if (c->kv_recent)
+        TRY(parse_share("kv-recent", c->kv_recent, &e->recent, &e->recent_is_fraction));
+    struct evict_row row;
+    if (!e->budget_is_fraction && evict_row_init(e, INT32_MAX, 0, &row) != 0)
+        return fail(ERR_USAGE, "--kv-budget: %d slots are fewer than sink %d + recent %d",
+                    row.budget, row.sink, row.recent);
+    return OK;
+}
+
+/* The flags of the run that need nothing opened. */
+static enum err read_compute(struct run *r, const struct config *c, struct compute_setup *compute)
+{
+    TRY(compute_read(compute, c));
+    if (strcmp(c->attn, "device") == 0)
+        return fail(ERR_DEVICE, "--attn device: there is no device but the CPU (--attn cpu)");
+    r->kv_format = kv_format_by_name(c->kv_format);
+    if (r->kv_format == N_KV_FORMATS)
+        return fail(ERR_USAGE, "--kv-format: '%s' is none of f32|bf16|q8|q4|mixed", c->kv_format);
+    if (strncmp(c->device, "cuda", 4) == 0)
+        return fail(ERR_DEVICE, "--device %s: this build has no CUDA device (--device cpu)",
+                    c->device);
+    if (strcmp(c->device, "auto") != 0 && strcmp(c->device, "cpu") != 0)
+        return fail(ERR_USAGE, "--device: '%s' is none of auto|cpu|cuda[:i]", c->device);
+    return OK;
+}
+
+static void write_fingerprint(struct run *r, const struct config *c)
+{
+    const struct model *m = &r->opened.model;
+    const struct evict *e = &r->evict;
+    size_t cap = sizeof r->fingerprint;
+    int n = snprintf(r->fingerprint, cap,
+                     "model=%016llx\nisa=%s\ncompute=%s\nkv_policy=%s\nkv_format=%s\n",
+                     (unsigned long long)m->fingerprint, isa_name(r->ops.isa),
+                     compute_name(r->ops.compute), c->kv_policy, kv_format_name(r->kv_format));
+    if (e->policy != EVICT_FULL)
+        snprintf(r->fingerprint + n, cap - (size_t)n,
+                 "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n",
+                 c->kv_budget, c->kv_recent ? c->kv_recent : "by policy", e->sink, c->kv_scope,
+                 e->simulate);
+}
+
+enum dtype run_weights(const struct run *r)
+{
+    return r->opened.model.layers[1].tensors[ROLE_UP].dtype;
+}
+
+enum err run_prepare(struct run *r, const struct config *c)
+{
+    memset(r, 0, sizeof *r);
+    r->config = c;
+    r->start_ns = clock_ns();
+    struct compute_setup compute;
+    TRY(read_compute(r, c, &compute));
+    TRY(run_read_evict(&r->evict, c));
+    TRY(opened_open(&r->opened, c));
+    snprintf(r->offload_dir, sizeof r->offload_dir, "%s",
+             c->offload_dir ? c->offload_dir : r->opened.pack_path);
+    char *slash = strrchr(r->offload_dir, '/');
+    if (!c->offload_dir)
+        snprintf(slash ? slash : r->offload_dir, 2,
+                 slash == r->offload_dir ? "/"
+                 : slash                 ? ""
+                                         : ".");
+    TRY(compute_start(&compute, c, r->offload_dir));
+    r->info = compute.info;
+    r->ops = compute.ops;
+    r->pool = compute.ops.pool;
+    r->io = compute.io;
+    r->machine.threads = compute.n_threads;
+    write_fingerprint(r, c);
+    TRY(advise_flags(r));
+    if (r->opened.model.dummy)
+        log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");
+    enum dtype weights = run_weights(r);
+    if (r->ops.compute == COMPUTE_INT8 && weights != DTYPE_Q8 && weights != DTYPE_Q4)
+        log_line(LOG_WARN, "compute: weights in %s are multiplied as bf16 (--weights q8 for int8)",
+                 dtype_info(weights)->name);
+    return OK;
+}

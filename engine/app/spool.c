@@ -1,0 +1,114 @@
+/* engine/app/spool.c - see spool.h.
+ *
+ * A newcomer would miss: the file appears by rename, whole; a run that is killed while it still
+ * reads leaves OUT.input as it was. */
+#include "engine/app/spool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/app/run.h"
+
+#define BLOCK_BYTES 65536
+
+static enum err write_block(int fd, const char *path, const char *data, ssize_t n)
+{
+    for (ssize_t done = 0; done < n;) {
+        ssize_t put = write(fd, data + done, (size_t)(n - done));
+        if (put < 0 && errno != EINTR)
+            return fail(ERR_IO, "%.512s: write: %s", path, strerror(errno));
+        done += put > 0 ? put : 0;
+    }
+    return OK;
+}
+
+/* All of standard input into fd. */
+static enum err copy_stdin(int fd, const char *path, int64_t *n_bytes)
+{
+    static char block[BLOCK_BYTES]; // a small stack has no room for it
+    *n_bytes = 0;
+    for (;;) {
+        ssize_t n = read(STDIN_FILENO, block, sizeof block);
+        if (n == 0)
+            return OK;
+        if (run_interrupted)
+            return fail(ERR_STOPPED, "stdin: interrupted; the same command reads it again");
+        if (n < 0 && errno != EINTR)
+            return fail(ERR_USAGE, "stdin: %s", strerror(errno));
+        if (n > 0)
+            TRY(write_block(fd, path, block, n));
+        *n_bytes += n > 0 ? n : 0;
+    }
+}
+
+/* Does the file `fd` begin with all of the file `old`? */
+static int begins_with(int fd, int old)
+{
+    static char a[BLOCK_BYTES], b[BLOCK_BYTES];
+    for (off_t at = 0;;) {
+        ssize_t n = pread(old, a, sizeof a, at);
+        if (n <= 0)
+            return n == 0;
+        if (pread(fd, b, (size_t)n, at) != n || memcmp(a, b, (size_t)n) != 0)
+            return 0;
+        at += n;
+    }
+}
+
+static enum err take_place(int fd, const char *tmp, const char *path, int64_t n_bytes,
+                           int overwrite)
+{
+    int old = open(path, O_RDONLY | O_CLOEXEC);
+    int keep = old >= 0 && n_bytes == 0, fits = old < 0 || overwrite || begins_with(fd, old);
+    if (old >= 0)
+        close(old);
+    if (keep) {
+        log_line(LOG_INFO, "stdin: is empty, the rows of %s again", path);
+        return OK; // the caller removes tmp
+    }
+    if (!fits)
+        return fail(ERR_JOB,
+                    "%.512s: holds other rows than stdin (-i %.512s resumes them, --overwrite "
+                    "drops them)",
+                    path, path);
+    if (fsync(fd) != 0 || rename(tmp, path) != 0)
+        return fail(ERR_IO, "%.512s: %s", path, strerror(errno));
+    return OK;
+}
+
+enum err spool_job(const char *out, int overwrite, char *path, int cap)
+{
+    char tmp[4200];
+    int64_t n_bytes;
+    if (snprintf(path, (size_t)cap, "%s.input", out) >= cap ||
+        snprintf(tmp, sizeof tmp, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof tmp)
+        return fail(ERR_USAGE, "%.512s: path too long", out);
+    int fd = open(tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return fail(ERR_IO, "%.512s: %s", tmp, strerror(errno));
+    enum err err = copy_stdin(fd, tmp, &n_bytes);
+    if (err == OK)
+        err = take_place(fd, tmp, path, n_bytes, overwrite);
+    close(fd);
+    unlink(tmp); // gone already where it was renamed
+    return err;
+}
+
+enum err spool_look(char *path, int cap)
+{
+    const char *dir = getenv("TMPDIR");
+    int64_t n_bytes;
+    snprintf(path, (size_t)cap, "%s/sluice-stdin-XXXXXX", dir && *dir ? dir : "/tmp");
+    int fd = mkstemp(path);
+    if (fd < 0)
+        return fail(ERR_IO, "%.512s: %s (TMPDIR)", path, strerror(errno));
+    unlink(path);
+    enum err err = copy_stdin(fd, path, &n_bytes);
+    snprintf(path, (size_t)cap, "/proc/self/fd/%d", fd); // stays open: the process is the owner
+    return err;
+}

@@ -1,0 +1,7 @@
+/* engine/app/version.h - the version that summaries and manifests carry. */
+#ifndef ENGINE_APP_VERSION_H
+#define ENGINE_APP_VERSION_H
+
+#define SLUICE_VERSION "0.1.0"
+
+#endif

@@ -1,0 +1,42 @@
+/* engine/data/file.h - reading files that somebody else wrote: opened once, sized once, read by
+ * position.
+ *
+ * Owns: the descriptor and what the file looked like when it was opened. Refuses: writing, mmap,
+ * files that are not regular (a FIFO would block, /dev/zero would never end). */
+#ifndef ENGINE_DATA_FILE_H
+#define ENGINE_DATA_FILE_H
+
+#include "kernels/base.h"
+
+struct file {
+    char *path; // owned; as it was given, for messages
+    int fd;     // -1: closed
+    int64_t n_bytes;
+    int64_t mtime_ns; // to see that it was rewritten under us
+};
+
+/* The code of a file that cannot be opened, by errno: ERR_FIT when memory or descriptors ran out,
+ * ERR_IO when the disk failed, else ERR_INPUT: the file is not what was asked for. */
+enum err file_open_code(void);
+
+/* As file_open_code(); ERR_INPUT also for "PATH: not a regular file". On error nothing is left to
+ * close. */
+enum err file_open(struct file *f, const char *path);
+/* Accepts a zeroed or closed file. */
+void file_close(struct file *f);
+
+/* Reads exactly n_bytes at offset (the caller keeps inside n_bytes of the file: a bug otherwise).
+ * ERR_CORRUPT "changed while reading" when the file shrank or was rewritten since file_open;
+ * ERR_IO. */
+enum err file_read(const struct file *f, int64_t offset, int64_t n_bytes, void *buf);
+
+/* The whole of a small file into *buf (owned by the caller: free), followed by a NUL that *n_bytes
+ * does not count. More than max_bytes is ERR_INPUT. *found = 0 and OK when there is no such file.
+ */
+enum err file_load(const char *path, int64_t max_bytes, char **buf, int64_t *n_bytes, int *found);
+
+/* Can `path` be made or written, as far as its directory tells? ERR_USAGE names path and flag. NULL
+ * is fine. */
+enum err file_output_check(const char *flag, const char *path);
+
+#endif

@@ -1,0 +1,31 @@
+/* engine/data/names.h - looks items of an array up by name, for tables whose names come from a
+ * file.
+ *
+ * Owns: the hash slots. Refuses: the items themselves; they are borrowed, must stay where they are,
+ * and each begins with a `const char *name`. The seed is random per table: a file that was made to
+ * collide costs no more than another. */
+#ifndef ENGINE_DATA_NAMES_H
+#define ENGINE_DATA_NAMES_H
+
+#include "kernels/base.h"
+
+struct names {
+    const void *items; // borrowed
+    int64_t stride;    // bytes of one item
+    uint32_t *slots;   // owned: 0 is free, else index + 1
+    uint64_t mask;     // slots - 1, a power of two less one
+    uint64_t seed;
+};
+
+/* Makes an empty table for up to n items (n < 2^30). ERR_FIT when memory is short; `what` names the
+ * table in that message. */
+enum err names_open(struct names *t, const void *items, int64_t stride, int64_t n,
+                    const char *what);
+/* Adds items[index]; -1, or the index of the item that has this name already (then nothing is
+ * added). */
+int64_t names_add(struct names *t, int64_t index);
+/* Index of the item, -1 when there is none (or the table was never opened). */
+int64_t names_find(const struct names *t, const char *name);
+void names_close(struct names *t); // accepts a zeroed table
+
+#endif

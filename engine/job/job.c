@@ -1,0 +1,694 @@
+/* engine/job/job.c - see job.h. Owns the queue and what the engine calls; files, text and the first
+ * look at the input stand in job_*.c.
+ *
+ * A newcomer would miss: the queue has three parts that are emptied in this order: rows that came
+ * back in this run, rows that an earlier run had begun, and the rest of the input. */
+#include "engine/job/job_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/job/sample.h"
+
+#define LINES_BYTES_MAX ((int64_t)1 << 20) // of finished rows that wait for a commit
+
+static struct live *live_of(struct request *r)
+{
+    return (struct live *)(void *)r;
+}
+
+static void live_link(struct job *job, struct live *l)
+{
+    l->prev = NULL;
+    l->next = job->live;
+    if (job->live)
+        job->live->prev = l;
+    job->live = l;
+}
+
+static void live_drop(struct job *job, struct live *l)
+{
+    if (l->prev)
+        l->prev->next = l->next;
+    else
+        job->live = l->next;
+    if (l->next)
+        l->next->prev = l->prev;
+    live_free(l);
+}
+
+/* A row that ended. Until its record is confirmed the tokens of earlier passes are kept. */
+static void live_leave(struct job *job, struct live *l)
+{
+    if (!job->on_disk) {
+        live_drop(job, l);
+        return;
+    }
+    if (l->prev)
+        l->prev->next = l->next;
+    else
+        job->live = l->next;
+    if (l->next)
+        l->next->prev = l->prev;
+    out_free(&l->text);
+    logprobs_free(&l->logprobs);
+    l->next = job->left;
+    job->left = l;
+}
+
+/* ---- rows that are done ---- */
+
+static enum err too_many_errors(struct job *job)
+{
+    if (job->config.max_errors < 0 || job->counts.failed <= job->config.max_errors)
+        return OK;
+    return fail(ERR_ROWS, "%s: %lld rows failed, more than --max-errors %lld",
+                job->config.in_path ? job->config.in_path : "requests",
+                (long long)job->counts.failed, (long long)job->config.max_errors);
+}
+
+/* The record waits for the end of the pass. */
+static enum err stage_row(struct job *job, const struct journal_entry *entry)
+{
+    if (job->n_staged == job->staged_cap) {
+        int64_t cap = max_i64(64, 2 * job->staged_cap);
+        struct journal_entry *grown = realloc(job->staged, (size_t)cap * sizeof *grown);
+        if (!grown)
+            return fail(ERR_FIT, "no memory for the records of %lld rows", (long long)cap);
+        job->staged = grown;
+        job->staged_cap = cap;
+    }
+    job->staged[job->n_staged++] = *entry;
+    return OK;
+}
+
+enum err job_row_done(struct job *job, int64_t row, int64_t start, int64_t tokens)
+{
+    struct job_row *k = &job->rows[row];
+    int64_t n = job->lines.n - start;
+    int failed = tokens < 0;
+    if (job->on_disk) {
+        if (job->lines.failed || n > UINT32_MAX) {
+            job->broken = 1;
+            return fail(ERR_FIT, "no memory for the output of line %lu", (unsigned long)k->line);
+        }
+        struct journal_entry entry = {.kind = JOURNAL_ROW,
+                                      .index = row,
+                                      .offset = job->partial_bytes + job->spilled_bytes + start,
+                                      .n = n,
+                                      .crc = crc32c(0, job->lines.p + start, n),
+                                      .failed = failed,
+                                      .tokens = failed ? 0 : (uint32_t)tokens};
+        TRY(stage_row(job, &entry));
+        k->place = (uint64_t)entry.offset;
+        k->n = (uint32_t)n;
+        k->crc = entry.crc;
+        k->tokens = entry.tokens;
+    }
+    k->state = failed ? ROW_FAILED : ROW_OK;
+    job->counts.ok += !failed;
+    job->counts.failed += failed;
+    job->counts.done++;
+    if (job->on_disk && job->lines.n > LINES_BYTES_MAX)
+        TRY(files_spill(job));
+    return failed ? too_many_errors(job) : OK;
+}
+
+enum err job_row_again(struct job *job, int64_t row)
+{
+    struct job_row *k = &job->rows[row];
+    k->state = ROW_WAITING;
+    k->n = 0;
+    job->superseded = 1;
+    return journal_append(&job->journal,
+                          &(struct journal_entry){.kind = JOURNAL_TOKENS, .index = row});
+}
+
+enum err job_row_failed(struct job *job, int64_t row, const struct request *r,
+                        const struct row_error *error)
+{
+    int64_t start = job->lines.n;
+    errors_add(&job->errors, error->code, 1, r->line, error->message);
+    if (job->on_disk)
+        result_error_line(&job->lines, r, error);
+    if (job->callbacks.finished)
+        TRY(job->callbacks.finished(job->callbacks.ctx,
+                                    &(struct job_result){.request = r, .error = error}));
+    return job_row_done(job, row, start, -1);
+}
+
+enum err job_row_check(const struct job *job, const struct request *r, struct row_error *error)
+{
+    const struct job_config *c = &job->config;
+    struct evict_row evict;
+    if (c->prompt_cap > 0 && r->n_prompt > c->prompt_cap) {
+        *error = (struct row_error){.code = "prompt_too_long_for_memory"};
+        snprintf(
+            error->message, sizeof error->message,
+            "the prompt has %d tokens; within the memory budget of this job prompts of at most "
+            "%lld can be held",
+            r->n_prompt, (long long)c->prompt_cap);
+        return ERR_ROW;
+    }
+    if (c->evict && evict_row_init(c->evict, r->n_prompt, r->n_cap - r->n_prompt, &evict) != 0) {
+        *error = (struct row_error){.code = "invalid_kv_budget"};
+        snprintf(error->message, sizeof error->message,
+                 "sink %d + recent %d exceed the KV budget of %d slots for %d tokens", evict.sink,
+                 evict.recent, evict.budget, r->n_cap);
+        return ERR_ROW;
+    }
+    return OK;
+}
+
+/* ---- the queue ---- */
+
+int job_live(const struct job *job)
+{
+    return job->n_waiting + job->n_live > 0;
+}
+
+/* The next row that waits, behind those that came back in this run; -1: none. */
+static int64_t next_row(struct job *job)
+{
+    while (job->next_resumed < job->n_resumed) {
+        int64_t row = job->resumed[job->next_resumed++].row;
+        if (job->rows[row].state == ROW_WAITING)
+            return row;
+    }
+    while (job->next_row < job->n_rows) {
+        int64_t row = job->next_row++;
+        if (job->rows[row].state == ROW_WAITING)
+            return row;
+    }
+    return -1;
+}
+
+/* Appends the tokens of an earlier run. */
+static enum err add_resumed(struct job *job, struct request *r, const struct resumed *from)
+{
+    if (from->n > r->n_cap - r->n_tokens)
+        return fail(ERR_CORRUPT, "%.512s: line %lu has %lld tokens, at most %d can be",
+                    job->paths.journal, (unsigned long)job->rows[from->row].line,
+                    (long long)from->n, r->n_cap - r->n_tokens);
+    for (int64_t i = 0; i < from->n; i++) {
+        if (from->ids[i] < 0 || from->ids[i] >= job->config.defaults.vocab)
+            return fail(ERR_CORRUPT, "%.512s: line %lu: %d is not a token", job->paths.journal,
+                        (unsigned long)job->rows[from->row].line, (int)from->ids[i]);
+        r->tokens[r->n_tokens++] = from->ids[i];
+    }
+    return OK;
+}
+
+static enum err finish_live(struct job *job, struct live *l);
+
+/* Makes row k the head of the queue, unless it turns out to be done. */
+static enum err queue_load(struct job *job, int64_t k)
+{
+    struct job_row *row = &job->rows[k];
+    struct request r = {0};
+    struct row_error error;
+    struct resumed *from = row->n > 0 ? &job->resumed[row->n - 1] : NULL;
+    enum err err = OK;
+    if (job->requests) {
+        r = job->requests[k];
+        memset(&job->requests[k], 0, sizeof r);
+    } else {
+        err = scan_parse(job, k, &r, &error);
+    }
+    if (err == OK)
+        err = job_row_check(job, &r, &error);
+    job->n_waiting--;
+    row->state = ROW_LIVE;
+    row->n = 0;
+    if (err == OK && from)
+        err = add_resumed(job, &r, from);
+    if (from) {
+        free(from->ids);
+        from->ids = NULL;
+    }
+    if (err != OK) {
+        if (err == ERR_ROW)
+            err = job_row_failed(job, k, &r, &error);
+        request_free(&r);
+        return err;
+    }
+    struct live *l = live_new(job, &r, k);
+    if (!l) {
+        request_free(&r);
+        return fail(ERR_FIT, "no memory for line %lu", (unsigned long)row->line);
+    }
+    live_link(job, l);
+    job->n_live++;
+    if (l->finish_reason)
+        return finish_live(job, l);
+    job->n_live--; // waits again, parsed
+    job->n_waiting++;
+    job->peeked = l;
+    return OK;
+}
+
+enum err job_peek(struct job *job, const struct request **next)
+{
+    *next = NULL;
+    if (job->requeued) {
+        *next = &job->requeued->request;
+        return OK;
+    }
+    while (!job->peeked) {
+        int64_t k = next_row(job);
+        if (k < 0)
+            return OK;
+        TRY(queue_load(job, k));
+    }
+    *next = &job->peeked->request;
+    return OK;
+}
+
+static void note_queue(struct job *job)
+{
+    if (job->n_waiting > 0 || job->counts.queue_empty_ns)
+        return;
+    job->counts.queue_empty_ns = clock_ns();
+    job->counts.output_tokens_at_empty = job->counts.output_tokens;
+}
+
+struct request *job_take(struct job *job)
+{
+    struct live *l = job->requeued;
+    if (l) {
+        job->requeued = l->next_requeued;
+    } else {
+        l = job->peeked;
+        CHECK(l);
+        job->peeked = NULL;
+        job->counts.prompt_tokens += l->request.n_prompt;
+    }
+    job->n_waiting--;
+    job->n_live++;
+    note_queue(job);
+    return &l->request;
+}
+
+void job_requeue(struct job *job, struct request *r)
+{
+    struct live *l = live_of(r);
+    l->next_requeued = job->requeued;
+    job->requeued = l;
+    job->n_live--;
+    job->n_waiting++;
+}
+
+/* ---- live rows ---- */
+
+enum err job_token(struct job *job, struct request *r, int32_t id, const struct head_state *s,
+                   int *finished)
+{
+    struct live *l = live_of(r);
+    CHECK(id >= 0 && r->n_tokens < r->n_cap && !l->finish_reason);
+    r->tokens[r->n_tokens++] = id;
+    job->counts.output_tokens++;
+    if (r->logprobs) {
+        float raw = s->sample_logit;
+        for (int i = 0; (s->want & HEAD_FILTER) && i < s->n_filter; i++)
+            if (s->candidates[i].id == id)
+                raw = s->candidates[i].raw;
+        TRY(logprobs_put(&l->logprobs, r->n_tokens - 1, id, raw, s));
+    }
+    TRY(live_feed(job, l, id));
+    *finished = l->finish_reason != NULL;
+    live_stream(job, l, 0);
+    return OK;
+}
+
+enum err job_scored(struct job *job, struct request *r, int pos, const struct head_state *s)
+{
+    (void)job;
+    struct live *l = live_of(r);
+    CHECK(pos + 1 < r->n_tokens);
+    return logprobs_put(&l->logprobs, pos + 1, r->tokens[pos + 1], s->target_logit, s);
+}
+
+/* A number that is no number: the model's logits were not either. */
+static int scores_are_numbers(const struct live *l)
+{
+    for (int i = 0; i < l->logprobs.n; i++)
+        if (l->logprobs.value[i] != l->logprobs.value[i])
+            return 0;
+    return 1;
+}
+
+static void fill_result(const struct job *job, const struct live *l, struct result *res)
+{
+    const struct request *r = &l->request;
+    *res = (struct result){.r = r,
+                           .tokenizer = job->config.tokenizer,
+                           .text = l->text.p ? l->text.p : "",
+                           .n_text = l->text.n,
+                           .finish_reason = l->finish_reason,
+                           .logprobs = r->logprobs ? &l->logprobs : NULL,
+                           .model = job->config.model_name,
+                           .dummy_weights = job->config.dummy_weights,
+                           .created = job->config.defaults.epoch};
+}
+
+static enum err tell_finished(struct job *job, struct live *l, const struct result *res)
+{
+    const struct request *r = &l->request;
+    struct job_result told = {.request = r, .text = res->text, .n_text = res->n_text};
+    int first = r->n_prompt - l->logprobs.first; // skips the prompt's under echo
+    live_stream(job, l, 1);
+    if (r->kind == REQUEST_SCORE)
+        told.logprob = result_logprob(res, &told.is_greedy);
+    else
+        told.finish_reason = l->finish_reason;
+    if (r->logprobs && l->logprobs.n > first) {
+        told.token_logprobs = l->logprobs.value + first;
+        told.n_token_logprobs = l->logprobs.n - first;
+    }
+    return job->callbacks.finished ? job->callbacks.finished(job->callbacks.ctx, &told) : OK;
+}
+
+static enum err fail_live(struct job *job, struct live *l, const char *code, const char *message)
+{
+    struct row_error error = {0};
+    snprintf(error.code, sizeof error.code, "%s", code);
+    snprintf(error.message, sizeof error.message, "%s", message);
+    enum err err = job_row_failed(job, l->row, &l->request, &error);
+    job->n_live--;
+    live_leave(job, l);
+    return err;
+}
+
+static enum err finish_live(struct job *job, struct live *l)
+{
+    struct result res;
+    int64_t start = job->lines.n;
+    int scored = l->request.kind == REQUEST_SCORE;
+    if (!scores_are_numbers(l))
+        return fail_live(job, l, "numeric_error", "the model's logits are not numbers");
+    if (scored)
+        job->counts.output_tokens += l->request.n_tokens - l->request.n_prompt;
+    TRY(live_end(job, l));
+    fill_result(job, l, &res);
+    if (job->on_disk)
+        result_line(&job->lines, &res);
+    else
+        TRY(tell_finished(job, l, &res));
+    if (!job->counts.first_finish_ns) {
+        job->counts.first_finish_ns = clock_ns();
+        job->counts.output_tokens_at_first = job->counts.output_tokens;
+    }
+    int64_t row = l->row, tokens = l->request.n_tokens - l->request.n_prompt;
+    job->n_live--;
+    live_leave(job, l);
+    return job_row_done(job, row, start, tokens);
+}
+
+enum err job_finish(struct job *job, struct request *r)
+{
+    return finish_live(job, live_of(r));
+}
+
+/* 1: it was waiting, and does not any more. */
+static int unqueue(struct job *job, const struct live *l)
+{
+    if (l == job->peeked) {
+        job->peeked = NULL;
+        return 1;
+    }
+    for (struct live **at = &job->requeued; *at; at = &(*at)->next_requeued)
+        if (*at == l) {
+            *at = l->next_requeued;
+            return 1;
+        }
+    return 0;
+}
+
+enum err job_fail(struct job *job, struct request *r, const char *code, const char *message)
+{
+    struct live *l = live_of(r);
+    if (unqueue(job, l)) {
+        job->n_waiting--;
+        job->n_live++;
+    }
+    return fail_live(job, l, code, message);
+}
+
+/* ---- commits ---- */
+
+/* Records of the tokens that the journal does not know yet. */
+static enum err journal_tokens(struct job *job)
+{
+    for (struct live *l = job->live; l; l = l->next) {
+        struct request *r = &l->request;
+        if (r->kind != REQUEST_GENERATE || l->n_confirmed <= l->n_journaled)
+            continue;
+        struct journal_entry entry = {.kind = JOURNAL_TOKENS,
+                                      .index = l->row,
+                                      .offset = l->n_journaled - r->n_prompt,
+                                      .n = l->n_confirmed - l->n_journaled,
+                                      .ids = r->tokens + l->n_journaled};
+        TRY(journal_append(&job->journal, &entry));
+        l->n_journaled = l->n_confirmed;
+    }
+    return OK;
+}
+
+/* What is staged becomes the job's. */
+static enum err confirm(struct job *job)
+{
+    CHECK(!job->dropped);
+    for (int64_t i = 0; i < job->n_staged; i++) {
+        enum err err = journal_append(&job->journal, &job->staged[i]);
+        if (err != OK) {
+            job->broken = 1; // half of a pass must not be committed
+            return err;
+        }
+    }
+    job->pending_rows += job->n_staged;
+    job->n_staged = 0;
+    job->confirmed_bytes = job->spilled_bytes + job->lines.n;
+    for (struct live *l = job->live; l; l = l->next)
+        l->n_confirmed = l->request.n_tokens;
+    while (job->left) {
+        struct live *l = job->left;
+        job->left = l->next;
+        live_free(l);
+    }
+    return OK;
+}
+
+static enum err commit(struct job *job)
+{
+    TRY(journal_tokens(job));
+    return files_commit(job);
+}
+
+void job_drop_staged(struct job *job)
+{
+    job->dropped = 1;
+    for (int64_t i = 0; i < job->n_staged; i++) {
+        const struct journal_entry *entry = &job->staged[i];
+        job->rows[entry->index].state = ROW_LIVE;
+        job->counts.ok -= !entry->failed;
+        job->counts.failed -= entry->failed;
+        job->counts.done--;
+    }
+    job->n_staged = 0;
+    while (job->left) { // their confirmed tokens are the journal's business again
+        struct live *l = job->left;
+        job->left = l->next;
+        live_link(job, l);
+    }
+    /* What is spilled beyond is overwritten, or cut off by the next run. */
+    job->lines.n = max_i64(job->confirmed_bytes - job->spilled_bytes, 0);
+    job->spilled_bytes = min_i64(job->spilled_bytes, job->confirmed_bytes);
+}
+
+enum err job_pass_end(struct job *job, int force)
+{
+    if (!job->on_disk || job->complete)
+        return OK;
+    TRY(confirm(job));
+    int64_t now = clock_ns();
+    double sync_s = job->config.sync_s > 0 ? job->config.sync_s : JOB_SYNC_S;
+    if (!force && (double)(now - job->commit_ns) * 1e-9 < sync_s)
+        return OK;
+    return commit(job);
+}
+
+enum err job_complete(struct job *job)
+{
+    CHECK(!job_live(job));
+    if (!job->on_disk || job->complete)
+        return OK;
+    TRY(confirm(job));
+    TRY(files_commit(job));
+    return out_complete(job);
+}
+
+/* ---- open and close ---- */
+
+static struct job *job_new(const struct job_config *config)
+{
+    struct job *job = calloc(1, sizeof *job);
+    if (!job)
+        return NULL;
+    job->config = *config;
+    job->in.file.fd = job->journal_fd = job->partial_fd = -1;
+    job->commit_ns = clock_ns();
+    job->predicted_s = -1;
+    job->old.n_bytes = -1;
+    job->started_unix_s = (int64_t)time(NULL);
+    job->cap_fixed = config->prompt_cap > 0;
+    return job;
+}
+
+static void job_free(struct job *job)
+{
+    while (job->left) {
+        struct live *l = job->left;
+        job->left = l->next;
+        live_free(l);
+    }
+    while (job->live)
+        live_drop(job, job->live);
+    for (int64_t k = 0; job->requests && k < job->n_rows; k++)
+        request_free(&job->requests[k]);
+    for (int64_t i = 0; i < job->n_resumed; i++)
+        free(job->resumed[i].ids);
+    files_close(job);
+    jsonl_close(&job->in);
+    out_free(&job->lines);
+    free(job->staged);
+    free(job->resumed);
+    free(job->rows);
+    free(job->by_prompt);
+    free(job->identity);
+    free(job);
+}
+
+static enum err open_steps(struct job *job, struct work *work)
+{
+    if (job->on_disk)
+        TRY(files_lock(job));
+    if (job->on_disk)
+        TRY(manifest_old_input(job));
+    TRY(jsonl_open(&job->in, job->config.in_path));
+    jsonl_mark(&job->in, job->old.n_bytes);
+    TRY(scan_index(job));
+    if (job->on_disk) {
+        TRY(manifest_identity(job));
+        TRY(files_open(job));
+    }
+    if (job->complete)
+        return OK;
+    enum err err = scan_rows(job, work);
+    if (!job->on_disk || (err != OK && err != ERR_ROWS))
+        return err;
+    char text[1024]; // bad rows are bad whatever the weights say
+    snprintf(text, sizeof text, "%s", err_text());
+    TRY(job_pass_end(job, 1));
+    return err == OK ? OK : fail(err, "%s", text);
+}
+
+enum err job_open(struct job **out, const struct job_config *config, struct work *work)
+{
+    *out = NULL;
+    memset(work, 0, sizeof *work);
+    struct job *job = job_new(config);
+    if (!job)
+        return fail(ERR_FIT, "no memory for a job");
+    job->on_disk = config->out_path != NULL;
+    enum err err = open_steps(job, work);
+    if (err != OK) {
+        job_free(job);
+        return err;
+    }
+    *out = job;
+    return OK;
+}
+
+enum err job_open_memory(struct job **out, const struct job_config *config,
+                         struct request *requests, int64_t n, const struct job_callbacks *callbacks,
+                         struct work *work)
+{
+    *out = NULL;
+    memset(work, 0, sizeof *work);
+    struct job *job = job_new(config);
+    if (job)
+        job->rows = calloc((size_t)max_i64(n, 1), sizeof *job->rows);
+    if (!job || !job->rows) {
+        free(job);
+        return fail(ERR_FIT, "no memory for %lld requests", (long long)n);
+    }
+    job->callbacks = *callbacks;
+    job->requests = requests;
+    job->n_rows = job->counts.rows = job->n_waiting = n;
+    for (int64_t k = 0; k < n; k++) {
+        struct row_error error;
+        job->rows[k] = (struct job_row){.state = ROW_WAITING, .line = (uint32_t)k + 1};
+        enum err err = job_row_check(job, &requests[k], &error);
+        if (err == OK)
+            err = work_add(job, work, &requests[k], 0);
+        if (err != OK && err != ERR_ROW) {
+            job->requests = NULL; // they stay the caller's
+            job_free(job);
+            return err;
+        }
+    }
+    work_end(work);
+    *out = job;
+    return OK;
+}
+
+enum err job_close(struct job *job)
+{
+    if (!job)
+        return OK;
+    enum err err = OK;
+    if (job->on_disk && !job->complete && !job->broken) {
+        job_drop_staged(job);
+        err = commit(job);
+    }
+    job_free(job);
+    return err;
+}
+
+int job_cap_open(const struct job *job)
+{
+    return job->config.in_path && !job->cap_fixed && !job->complete;
+}
+
+void job_cap_fix(struct job *job, int64_t cap, const struct work *work)
+{
+    CHECK(job_cap_open(job) && cap >= 0);
+    job->config.prompt_cap = cap;
+    job->cap_fixed = 1;
+    job->edits_max = work->edits_max;
+}
+
+int job_edits_max(const struct job *job)
+{
+    return job->edits_max;
+}
+
+int64_t job_text_bytes(const struct job *job, const struct work *work)
+{
+    /* The line, its longest string, and messages as rendered; the lines and records of a group. */
+    return job->n_rows * (int64_t)sizeof *job->rows + 3 * work->line_bytes_max +
+           4 * LINES_BYTES_MAX + JOB_PROMPT_BINS * (int64_t)sizeof *job->by_prompt;
+}
+
+enum err job_set_predicted(struct job *job, double elapsed_s)
+{
+    job->predicted_s = elapsed_s;
+    return job->on_disk && !job->complete ? manifest_write(job, NULL) : OK;
+}
+
+void job_counts(const struct job *job, struct job_counts *counts)
+{
+    *counts = job->counts;
+}

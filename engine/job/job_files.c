@@ -1,0 +1,612 @@
+/* engine/job/job_files.c - see job_impl.h. Owns the files beside OUT and the order of writes that
+ * lets a job be killed anywhere.
+ *
+ * A newcomer would miss: OUT.journal is also the lock, from before the input is read until after
+ * OUT has its name. What stands where when a job is killed: before the first commit nothing counts;
+ * until the rename OUT.partial + OUT.journal; after it OUT, and whatever of the others could not be
+ * removed is found to say the same. */
+#include "engine/job/job_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define COPY_BYTES ((int64_t)1 << 20)
+
+/* ---- paths ---- */
+
+static char *path_with(const char *path, const char *suffix)
+{
+    size_t n = strlen(path) + strlen(suffix) + 1;
+    char *joined = malloc(n);
+    if (joined)
+        snprintf(joined, n, "%s%s", path, suffix);
+    return joined;
+}
+
+static enum err paths_fill(struct job *job)
+{
+    struct job_paths *p = &job->paths;
+    const char *out = job->config.out_path, *slash = strrchr(out, '/');
+    p->out = path_with(out, "");
+    p->partial = path_with(out, ".partial");
+    p->journal = path_with(out, ".journal");
+    p->manifest = path_with(out, ".job.json");
+    p->tmp = path_with(out, ".tmp");
+    p->dir = path_with(slash ? out : ".", "");
+    if (!p->out || !p->partial || !p->journal || !p->manifest || !p->tmp || !p->dir)
+        return fail(ERR_FIT, "no memory for paths");
+    if (slash)
+        p->dir[slash == out ? 1 : slash - out] = 0;
+    if (strlen(p->manifest) > 4096)
+        return fail(ERR_USAGE, "%.512s: the path is too long", out);
+    return OK;
+}
+
+/* What a path cannot be makes it a wrong path; the rest is the disk's fault. */
+static enum err fail_open(const char *path)
+{
+    int usage = errno == ENOENT || errno == ENOTDIR || errno == EISDIR || errno == EACCES ||
+                errno == EPERM || errno == ENAMETOOLONG || errno == ELOOP || errno == ENXIO;
+    return fail(usage ? ERR_USAGE : ERR_IO, "%.512s: %s", path, strerror(errno));
+}
+
+/* OUT and its companions must be regular files, or not there, and none of them the input. */
+static enum err check_paths(const struct job *job)
+{
+    const struct job_paths *p = &job->paths;
+    const char *paths[] = {p->out, p->partial, p->journal, p->manifest, p->tmp};
+    struct stat in, s;
+    int has_in = stat(job->config.in_path, &in) == 0;
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        if (stat(paths[i], &s) != 0) {
+            if (errno != ENOENT)
+                return fail_open(paths[i]);
+            continue;
+        }
+        if (!S_ISREG(s.st_mode))
+            return fail(ERR_USAGE, "%.512s: -o: not a regular file", paths[i]);
+        if (has_in && s.st_dev == in.st_dev && s.st_ino == in.st_ino)
+            return fail(ERR_USAGE, "%.512s: -o: this is the input", paths[i]);
+        if (access(paths[i], W_OK) != 0)
+            return fail_open(paths[i]);
+    }
+    return OK;
+}
+
+enum err files_sync_dir(const struct job *job)
+{
+    int fd = open(job->paths.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return fail(ERR_IO, "%.512s: %s", job->paths.dir, strerror(errno));
+    int failed = fsync(fd);
+    int why = errno;
+    close(fd);
+    if (failed && why != EINVAL) // a file system that cannot sync directories
+        return fail(ERR_IO, "%.512s: fsync: %s", job->paths.dir, strerror(why));
+    return OK;
+}
+
+/* ---- the lock ---- */
+
+/* The file that was locked may have been removed by a job that just ended: then it locks nothing.
+ */
+static int still_there(const struct job *job)
+{
+    struct stat mine, named;
+    return fstat(job->journal_fd, &mine) == 0 && stat(job->paths.journal, &named) == 0 &&
+           mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+}
+
+enum err files_lock(struct job *job)
+{
+    TRY(paths_fill(job));
+    TRY(check_paths(job));
+    for (;;) {
+        job->journal_fd = open(job->paths.journal, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (job->journal_fd < 0)
+            return fail_open(job->paths.journal);
+        if (flock(job->journal_fd, LOCK_EX | LOCK_NB) != 0) {
+            int64_t pid = journal_pid(job->journal_fd);
+            close(job->journal_fd);
+            job->journal_fd = -1;
+            if (pid > 0)
+                return fail(ERR_JOB, "%.512s: locked by pid %lld", job->paths.journal,
+                            (long long)pid);
+            return fail(ERR_JOB, "%.512s: locked by another process", job->paths.journal);
+        }
+        if (still_there(job))
+            break;
+        close(job->journal_fd);
+    }
+    if (unlink(job->paths.tmp) != 0 && errno != ENOENT)
+        return fail_open(job->paths.tmp);
+    return OK;
+}
+
+void files_close(struct job *job)
+{
+    struct job_paths *p = &job->paths;
+    struct stat s;
+    journal_close(&job->journal);
+    if (job->partial_fd >= 0)
+        close(job->partial_fd);
+    if (job->journal_fd >= 0) {
+        if (fstat(job->journal_fd, &s) == 0 && s.st_size == 0)
+            unlink(p->journal); // made for its lock, never written
+        close(job->journal_fd);
+    }
+    free(p->out);
+    free(p->partial);
+    free(p->journal);
+    free(p->manifest);
+    free(p->tmp);
+    free(p->dir);
+}
+
+/* ---- commit ---- */
+
+static enum err write_failed_before(const struct job *job)
+{
+    return fail(ERR_IO, "%.512s: an earlier write failed (the same command resumes)",
+                job->paths.partial);
+}
+
+enum err files_spill(struct job *job)
+{
+    if (job->broken)
+        return write_failed_before(job);
+    job->broken = job->lines.n > 0 && write_all(job->partial_fd, job->paths.partial,
+                                                job->partial_bytes + job->spilled_bytes,
+                                                job->lines.p, job->lines.n) != OK;
+    if (job->broken)
+        return ERR_IO;
+    job->spilled_bytes += job->lines.n;
+    job->lines.n = 0;
+    return OK;
+}
+
+static enum err commit_steps(struct job *job)
+{
+    TRY(files_spill(job));
+    if (job->spilled_bytes > 0)
+        TRY(sync_data(job->partial_fd, job->paths.partial));
+    return journal_commit(&job->journal);
+}
+
+enum err files_commit(struct job *job)
+{
+    CHECK(job->n_staged == 0);
+    if (job->broken)
+        return write_failed_before(job);
+    job->broken = commit_steps(job) != OK;
+    if (job->broken)
+        return ERR_IO;
+    job->partial_bytes += job->spilled_bytes;
+    job->spilled_bytes = job->confirmed_bytes = 0;
+    job->commit_ns = clock_ns();
+    if (job->pending_rows > 0)
+        job->counts.last_durable_ns = job->commit_ns;
+    job->pending_rows = 0;
+    return OK;
+}
+
+/* ---- resume ---- */
+
+static enum err corrupt(const char *path, int64_t at, const char *what)
+{
+    return fail(ERR_CORRUPT, "%.512s: byte %lld: %s (--overwrite starts over)", path, (long long)at,
+                what);
+}
+
+/* The bytes that a record vouches for, read again: are they what was written? What cannot be read
+ * is not. */
+static int line_is_sound(const struct job *job, const struct journal_entry *e)
+{
+    static const int64_t chunk = 1 << 16;
+    char buf[1 << 16];
+    uint32_t crc = 0;
+    for (int64_t done = 0; done < e->n;) {
+        ssize_t n =
+            pread(job->partial_fd, buf, (size_t)min_i64(chunk, e->n - done), e->offset + done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return 0;
+        crc = crc32c(crc, buf, n);
+        done += n;
+    }
+    return crc == e->crc;
+}
+
+static enum err entry_row(struct job *job, const struct journal_entry *e)
+{
+    struct job_row *row = &job->rows[e->index];
+    if (e->offset != job->partial_bytes || e->n <= 0 || e->n > UINT32_MAX)
+        return corrupt(job->paths.journal, job->journal.end, "a line that cannot stand there");
+    job->partial_bytes = e->offset + e->n;
+    if (row->state != ROW_WAITING) {
+        job->superseded = 1;
+    } else if (row->n > 0) {
+        struct resumed *t = &job->resumed[row->n - 1];
+        free(t->ids);
+        *t = (struct resumed){.row = e->index};
+    }
+    row->state = !line_is_sound(job, e) ? ROW_LOST : e->failed ? ROW_FAILED : ROW_OK;
+    row->place = (uint64_t)e->offset;
+    row->n = (uint32_t)e->n;
+    row->crc = e->crc;
+    row->tokens = e->tokens;
+    return OK;
+}
+
+static enum err entry_tokens(struct job *job, const struct journal_entry *e)
+{
+    struct job_row *row = &job->rows[e->index];
+    if (row->state != ROW_WAITING) { // it was tried again
+        row->state = ROW_WAITING;
+        row->n = 0;
+        job->superseded = 1;
+    }
+    if (e->n == 0)
+        return OK;
+    if (row->n == 0) {
+        if (job->n_resumed == job->resumed_cap) {
+            int64_t cap = max_i64(64, 2 * job->resumed_cap);
+            struct resumed *grown = realloc(job->resumed, (size_t)cap * sizeof *grown);
+            if (!grown)
+                return fail(ERR_FIT, "no memory for %lld rows under way", (long long)cap);
+            job->resumed = grown;
+            job->resumed_cap = cap;
+        }
+        job->resumed[job->n_resumed++] = (struct resumed){.row = e->index};
+        row->n = (uint32_t)job->n_resumed;
+    }
+    struct resumed *t = &job->resumed[row->n - 1];
+    if (e->offset != t->n)
+        return corrupt(job->paths.journal, job->journal.end, "tokens of a row are missing");
+    if (t->n + e->n > t->cap) {
+        int64_t cap = max_i64(32, 2 * (t->n + e->n));
+        int32_t *grown = realloc(t->ids, (size_t)cap * sizeof *grown);
+        if (!grown)
+            return fail(ERR_FIT, "no memory for %lld tokens", (long long)cap);
+        t->ids = grown;
+        t->cap = cap;
+    }
+    memcpy(t->ids + t->n, e->ids, (size_t)e->n * sizeof *t->ids);
+    t->n += e->n;
+    return OK;
+}
+
+static enum err load_entry(void *ctx, const struct journal_entry *e)
+{
+    struct job *job = ctx;
+    if (e->index >= job->n_rows || job->rows[e->index].state == ROW_SKIPPED)
+        return corrupt(job->paths.journal, job->journal.end, "a row that the job does not have");
+    return e->kind == JOURNAL_ROW ? entry_row(job, e) : entry_tokens(job, e);
+}
+
+/* Counts what the journal told. Rows whose lines have changed, and failed rows when they are to be
+ * retried, wait again from now on, whatever flags the next run has. */
+static enum err count_rows(struct job *job)
+{
+    struct job_counts *c = &job->counts;
+    int64_t n_lost = 0;
+    uint32_t first = 0;
+    for (int64_t k = 0; k < job->n_rows; k++) {
+        struct job_row *row = &job->rows[k];
+        if (row->state == ROW_LOST && n_lost++ == 0)
+            first = row->line;
+        if (row->state == ROW_LOST || (row->state == ROW_FAILED && job->config.retry_errors))
+            TRY(job_row_again(job, k));
+        c->ok += row->state == ROW_OK;
+        c->failed += row->state == ROW_FAILED;
+        c->resumed += row->state == ROW_OK || row->state == ROW_FAILED ||
+                      (row->state == ROW_WAITING && row->n > 0);
+    }
+    c->done = c->ok + c->failed;
+    job->n_waiting = c->rows - c->done;
+    if (n_lost > 0)
+        log_line(LOG_WARN,
+                 "resume: %lld lines of %s have changed on the disk; their rows are run again (the "
+                 "first: line %lu)",
+                 (long long)n_lost, job->paths.partial, (unsigned long)first);
+    TRY(journal_commit(&job->journal));
+    return errors_load(job);
+}
+
+/* Opens OUT.partial. OUT itself takes its place when a retry, or the last rename, was cut short. */
+static enum err open_partial(struct job *job, int fresh)
+{
+    const struct job_paths *p = &job->paths;
+    int flags = O_RDWR | O_CLOEXEC | (fresh ? O_CREAT | O_TRUNC : 0);
+    job->partial_fd = open(p->partial, flags, 0666);
+    if (job->partial_fd < 0 && errno == ENOENT && rename(p->out, p->partial) == 0)
+        job->partial_fd = open(p->partial, flags, 0666);
+    if (job->partial_fd < 0 && errno == ENOENT) // nothing committed, or corrupt: the journal knows
+        job->partial_fd = open(p->partial, flags | O_CREAT, 0666);
+    return job->partial_fd < 0 ? fail_open(p->partial) : OK;
+}
+
+/* Whatever a half-read journal told is forgotten. */
+static void forget_rows(struct job *job)
+{
+    journal_close(&job->journal);
+    for (int64_t i = 0; i < job->n_resumed; i++)
+        free(job->resumed[i].ids);
+    job->n_resumed = job->partial_bytes = job->superseded = 0;
+    for (int64_t k = 0; k < job->n_rows; k++)
+        if (job->rows[k].state != ROW_SKIPPED) {
+            job->rows[k].state = ROW_WAITING;
+            job->rows[k].n = 0;
+        }
+    if (job->partial_fd >= 0)
+        close(job->partial_fd);
+}
+
+static enum err start_fresh(struct job *job)
+{
+    forget_rows(job);
+    job->id = manifest_id(job);
+    job->errors.n = 0;
+    if (ftruncate(job->journal_fd, 0) != 0)
+        return fail(ERR_IO, "%.512s: %s", job->paths.journal, strerror(errno));
+    TRY(open_partial(job, 1));
+    TRY(manifest_write(job, NULL));
+    return journal_create(&job->journal, job->journal_fd, job->paths.journal, job->id);
+}
+
+/* Reads what is committed. *empty: nothing is, not even a journal. */
+static enum err resume(struct job *job, int *empty)
+{
+    struct stat s;
+    *empty = fstat(job->journal_fd, &s) == 0 && s.st_size == 0;
+    if (*empty)
+        return OK;
+    TRY(open_partial(job, 0));
+    /* What a failed fsync left in the page cache must not be taken for what is on the disk. */
+    posix_fadvise(job->partial_fd, 0, 0, POSIX_FADV_DONTNEED);
+    posix_fadvise(job->journal_fd, 0, 0, POSIX_FADV_DONTNEED);
+    struct journal_reader reader = {.entry = load_entry, .ctx = job};
+    TRY(journal_load(&job->journal, job->journal_fd, job->paths.journal, job->id, &reader, empty));
+    if (*empty) {
+        close(job->partial_fd);
+        job->partial_fd = -1;
+        return OK;
+    }
+    if (ftruncate(job->partial_fd, job->partial_bytes) != 0)
+        return fail(ERR_IO, "%.512s: %s", job->paths.partial, strerror(errno));
+    TRY(sync_data(job->partial_fd, job->paths.partial));
+    return count_rows(job);
+}
+
+/* ---- OUT that was complete, with rows to retry ---- */
+
+/* Is the line an error row, and of which line of the input? If not: *tokens of output. */
+static int is_error_row(const char *text, int64_t n, int64_t *line, uint32_t *tokens)
+{
+    json_error_t why;
+    json_t *root = json_loadb(text, (size_t)n, JSON_ALLOW_NUL, &why);
+    const json_t *error = json_object_get(root, "error");
+    int is_error = json_is_object(error);
+    *line = is_error ? json_integer_value(json_object_get(error, "line")) : 0;
+    const json_t *body = json_object_get(json_object_get(root, "response"), "body");
+    const json_t *usage = json_object_get(body ? body : root, "usage");
+    const json_t *count =
+        usage ? json_object_get(usage, "completion_tokens") : json_object_get(root, "num_tokens");
+    *tokens = (uint32_t)min_i64(max_i64(json_integer_value(count), 0), UINT32_MAX);
+    json_decref(root);
+    return is_error;
+}
+
+static int64_t row_by_line(const struct job *job, int64_t line)
+{
+    int64_t low = 0, high = job->n_rows;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (job->rows[middle].line < line)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < job->n_rows && job->rows[low].line == line ? low : -1;
+}
+
+/* One pass over OUT. mark: error rows are found by their line. Else: every line gets its record;
+ * the lines without error belong to the rows that are not marked, in order. */
+static enum err reopen_pass(struct job *job, struct jsonl *find, struct jsonl *text, int mark)
+{
+    int64_t next = 0;
+    for (;;) {
+        struct jsonl_line at;
+        const char *p;
+        int64_t n, line, k;
+        int found;
+        uint32_t tokens;
+        TRY(jsonl_next(find, &at, &found));
+        if (!found)
+            return OK;
+        if (at.too_long)
+            return fail(ERR_JOB, "%.512s: line %lld is longer than 64 MiB (use --overwrite)",
+                        job->paths.out, (long long)at.line);
+        TRY(jsonl_read(text, at.offset, &p, &n));
+        int failed = is_error_row(p, n, &line, &tokens);
+        if (mark && !failed)
+            continue;
+        while (!failed && next < job->n_rows && job->rows[next].state != ROW_WAITING)
+            next++;
+        k = failed ? row_by_line(job, line) : next++;
+        if (k < 0 || k >= job->n_rows || job->rows[k].state == ROW_SKIPPED)
+            return fail(ERR_JOB, "%.512s: line %lld is no row of this job (use --overwrite)",
+                        job->paths.out, (long long)at.line);
+        if (mark) {
+            job->rows[k].state = ROW_FAILED;
+            continue;
+        }
+        uint32_t crc = crc32c(crc32c(0, p, n), "\n", 1);
+        TRY(journal_append(&job->journal, &(struct journal_entry){.kind = JOURNAL_ROW,
+                                                                  .index = k,
+                                                                  .offset = at.offset,
+                                                                  .n = n + 1,
+                                                                  .crc = crc,
+                                                                  .failed = failed,
+                                                                  .tokens = tokens}));
+        if (job->journal.n_buf > COPY_BYTES)
+            TRY(journal_commit(&job->journal));
+    }
+}
+
+static enum err reopen_journal(struct job *job)
+{
+    enum err err = OK;
+    for (int mark = 1; mark >= 0 && err == OK; mark--) {
+        struct jsonl find, text;
+        TRY(jsonl_open(&find, job->paths.out));
+        err = jsonl_open(&text, job->paths.out);
+        if (err == OK) {
+            err = reopen_pass(job, &find, &text, mark);
+            jsonl_close(&text);
+        }
+        jsonl_close(&find);
+    }
+    for (int64_t k = 0; k < job->n_rows; k++)
+        if (job->rows[k].state == ROW_FAILED)
+            job->rows[k].state = ROW_WAITING;
+    return err;
+}
+
+/* OUT becomes OUT.partial again, with a journal that says what stands in it. */
+static enum err reopen(struct job *job)
+{
+    int empty;
+    job->id = manifest_id(job);
+    if (unlink(job->paths.partial) != 0 && errno != ENOENT)
+        return fail_open(job->paths.partial);
+    TRY(journal_create(&job->journal, job->journal_fd, job->paths.journal, job->id));
+    enum err err = reopen_journal(job);
+    if (err == OK)
+        err = journal_commit(&job->journal);
+    if (err != OK) { // OUT is as it was, and the manifest says so
+        if (ftruncate(job->journal_fd, 0) != 0)
+            log_line(LOG_WARN, "%s: %s", job->paths.journal, strerror(errno));
+        return err;
+    }
+    journal_close(&job->journal);
+    TRY(manifest_write(job, NULL));
+    TRY(resume(job, &empty)); // renames OUT
+    CHECK(!empty);
+    return files_sync_dir(job);
+}
+
+/* ---- what is there ---- */
+
+static enum err out_changed(const struct job *job)
+{
+    return fail(ERR_JOB, "%.512s: has changed since its job ended (use --overwrite or another -o)",
+                job->paths.out);
+}
+
+enum err files_remove(struct job *job)
+{
+    if (unlink(job->paths.partial) != 0 && errno != ENOENT)
+        return fail_open(job->paths.partial);
+    if (ftruncate(job->journal_fd, 0) != 0)
+        return fail(ERR_IO, "%.512s: %s", job->paths.journal, strerror(errno));
+    return OK;
+}
+
+/* OUT is complete and of this job: nothing to do. */
+static enum err already_complete(struct job *job, const struct manifest_end *end)
+{
+    job->complete = 1;
+    job->n_waiting = 0;
+    job->counts.ok = end->ok;
+    job->counts.failed = end->failed;
+    job->counts.done = job->counts.resumed = end->ok + end->failed;
+    job->errors = end->errors;
+    return files_remove(job);
+}
+
+/* The run that planned first decided which prompts are too long. Error rows that are asked for
+ * again are not bound by it: no other row depends on it. */
+static void keep_cap(struct job *job, const struct manifest_end *end)
+{
+    if (!end->found || end->prompt_cap < 0 || job->cap_fixed || job->config.retry_errors)
+        return;
+    if (end->prompt_cap == 0 && end->grown)
+        return; // nobody has planned for the prompts that came since
+    job->config.prompt_cap = end->prompt_cap;
+    job->cap_fixed = 1;
+    if (end->prompt_cap > 0)
+        log_line(LOG_INFO,
+                 "resume: prompts above %lld tokens are error rows, as the first run decided",
+                 (long long)end->prompt_cap);
+}
+
+/* OUT of a job that is complete: is it what was written? It becomes part of the answer again. */
+static enum err check_out(const struct job *job, const struct manifest_end *end)
+{
+    char buf[1 << 16];
+    struct file f;
+    uint32_t crc = 0;
+    TRY(file_open(&f, job->paths.out));
+    enum err err = OK;
+    for (int64_t at = 0; err == OK && at < f.n_bytes; at += (int64_t)sizeof buf) {
+        int64_t n = min_i64((int64_t)sizeof buf, f.n_bytes - at);
+        err = file_read(&f, at, n, buf);
+        crc = crc32c(crc, buf, n);
+    }
+    file_close(&f);
+    TRY(err);
+    return crc == end->out_crc ? OK : out_changed(job);
+}
+
+/* OUT is complete, of this job or of one that has become it. */
+static enum err open_complete(struct job *job, const struct manifest_end *end)
+{
+    int retry = job->config.retry_errors && end->failed > 0;
+    keep_cap(job, end);
+    if (!retry && job->counts.rows == end->ok + end->failed) {
+        job->errors = end->errors;
+        if (end->grown)
+            TRY(manifest_write(job, end));
+        return already_complete(job, end);
+    }
+    TRY(check_out(job, end));
+    return reopen(job);
+}
+
+enum err files_open(struct job *job)
+{
+    struct manifest_end end;
+    struct stat out;
+    int has_out = stat(job->paths.out, &out) == 0, empty;
+    enum err err = manifest_read(job, &end);
+    if (end.found)
+        job->id = end.journal_id;
+    if (err == OK && !end.found && has_out)
+        err = fail(ERR_JOB,
+                   "%.512s: is there, and no %.512s says from which job (use --overwrite "
+                   "or another -o)",
+                   job->paths.out, job->paths.manifest);
+    if (err == OK && end.complete && has_out) {
+        err = out.st_size == end.out_bytes ? open_complete(job, &end) : out_changed(job);
+        if (err == OK || !job->config.overwrite)
+            return err;
+    }
+    if (err == OK) {
+        err = resume(job, &empty);
+        if (err == OK && !empty) {
+            keep_cap(job, &end);
+            return manifest_write(job, NULL);
+        }
+    }
+    int over = (err == ERR_JOB || err == ERR_CORRUPT) && job->config.overwrite;
+    return err == OK || over ? start_fresh(job) : err;
+}

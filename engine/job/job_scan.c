@@ -1,0 +1,311 @@
+/* engine/job/job_scan.c - see job_impl.h. Owns the first look at the input: where its rows are,
+ * which are bad, what the others ask for.
+ *
+ * A newcomer would miss: the file is read twice. The first pass only finds lines and hashes bytes,
+ * so that it is known whose job this is before anything is written; the second parses. */
+#include "engine/job/job_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/job/sample.h"
+
+#define STAGED_MAX 4096 // records of bad rows that wait for a commit
+
+/* ---- index ---- */
+
+static enum err rows_room(struct job *job)
+{
+    if (job->n_rows < job->rows_cap)
+        return OK;
+    int64_t cap = max_i64(1024, job->rows_cap + job->rows_cap / 4);
+    struct job_row *grown = realloc(job->rows, (size_t)cap * sizeof *grown);
+    if (!grown)
+        return fail(ERR_FIT, "%.512s: no memory for %lld rows", job->config.in_path,
+                    (long long)cap);
+    job->rows = grown;
+    job->rows_cap = cap;
+    return OK;
+}
+
+/* Gives back what growing left over. */
+static void rows_trim(struct job *job)
+{
+    struct job_row *trimmed = realloc(job->rows, (size_t)max_i64(job->n_rows, 1) * sizeof *trimmed);
+    if (trimmed) {
+        job->rows = trimmed;
+        job->rows_cap = max_i64(job->n_rows, 1);
+    }
+}
+
+static uint32_t row_sum(int64_t row, uint32_t crc)
+{
+    return (uint32_t)mix64((uint64_t)row << 32 | crc);
+}
+
+/* Blocks double when there are more rows than they hold. */
+static void marks_add(struct input_marks *m, int64_t row, uint32_t crc)
+{
+    m->every = max_i64(m->every, 1);
+    for (; row / m->every >= INPUT_MARKS; m->every *= 2)
+        for (int i = 0; i < INPUT_MARKS; i++) {
+            int from = 2 * i;
+            m->sums[i] = from < INPUT_MARKS ? m->sums[from] + m->sums[from + 1] : 0;
+        }
+    m->sums[row / m->every] += row_sum(row, crc);
+    m->n_rows = row + 1;
+}
+
+/* Is the row what the last run of the job saw? */
+static void compare_old(struct old_input *old, int64_t row, const struct jsonl_line *line)
+{
+    int64_t every = old->marks.every;
+    if (old->n_bytes < 0 || row >= old->marks.n_rows)
+        return;
+    if (row % every == 0) {
+        old->sum = 0;
+        old->block_line = line->line;
+    }
+    old->sum += row_sum(row, line->crc);
+    int ends = (row + 1) % every == 0 || row + 1 == old->marks.n_rows;
+    if (ends && old->first_bad == 0 && old->sum != old->marks.sums[row / every]) {
+        old->first_bad = old->block_line;
+        old->last_bad = line->line;
+    }
+}
+
+enum err scan_index(struct job *job)
+{
+    const struct job_config *c = &job->config;
+    for (;;) {
+        struct jsonl_line line;
+        int found;
+        TRY(jsonl_next(&job->in, &line, &found));
+        if (!found) {
+            rows_trim(job);
+            return OK;
+        }
+        if (c->limit > 0 && job->n_rows >= c->limit)
+            continue; // for the hash of the whole file
+        if (line.line > JSONL_LINES_MAX)
+            return fail(ERR_INPUT, "%.512s: more than %lld lines", c->in_path,
+                        (long long)JSONL_LINES_MAX);
+        TRY(rows_room(job));
+        marks_add(&job->marks, job->n_rows, line.crc);
+        compare_old(&job->old, job->n_rows, &line);
+        int mine = c->n_shards <= 1 || job->n_rows % c->n_shards == c->shard;
+        job->rows[job->n_rows++] = (struct job_row){.offset = line.too_long ? -1 : line.offset,
+                                                    .state = mine ? ROW_WAITING : ROW_SKIPPED,
+                                                    .line = (uint32_t)line.line};
+        job->n_waiting += mine;
+        job->counts.rows += mine;
+    }
+}
+
+enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_error *error)
+{
+    const struct job_row *row = &job->rows[k];
+    const struct job_config *c = &job->config;
+    const char *text = "";
+    int64_t n = 0;
+    *r = (struct request){0}; // the caller frees it, whatever comes
+    if (row->offset >= 0)
+        TRY(jsonl_read(&job->in, row->offset, &text, &n));
+    enum err err = request_parse(r, c->kind, text, n, k, row->line, &c->defaults, c->tokenizer,
+                                 c->tmpl, error);
+    if (row->offset < 0 && err == ERR_ROW)
+        *error = (struct row_error){.code = "invalid_json", .message = "line > 64 MiB"};
+    return err;
+}
+
+/* ---- custom_ids ---- */
+
+/* Row numbers by hash of their custom_id: 8 bytes each, at most three quarters full. What looks
+ * equal is read again and compared. The seed is no secret of the answer, it keeps made-up
+ * collisions away. */
+struct id_table {
+    struct id_slot {
+        uint32_t tag, row; // row + 1; 0: free
+    } * slots;             // owned
+    uint64_t cap, seed;
+};
+
+static enum err row_id(struct job *job, int64_t k, struct text *id)
+{
+    const struct job_row *row = &job->rows[k];
+    const char *text = "";
+    int64_t n = 0;
+    if (row->offset >= 0)
+        TRY(jsonl_read(&job->in, row->offset, &text, &n));
+    return request_read_id(text, n, row->line, id);
+}
+
+/* Enters row k. *twin: the row that has this custom_id already, or -1. */
+static enum err id_enter(struct job *job, struct id_table *t, int64_t k, struct text id,
+                         int64_t *twin)
+{
+    uint64_t hash = hash_bytes(id.p, id.n, t->seed);
+    uint64_t at = (uint64_t)(((unsigned __int128)hash * t->cap) >> 64);
+    uint32_t tag = (uint32_t)hash;
+    *twin = -1;
+    for (; t->slots[at].row; at = at + 1 == t->cap ? 0 : at + 1) {
+        if (t->slots[at].tag != tag)
+            continue;
+        struct text other = {0};
+        TRY(row_id(job, (int64_t)t->slots[at].row - 1, &other));
+        int same = id.n == other.n && memcmp(id.p, other.p, (size_t)id.n) == 0;
+        free(other.p);
+        if (same) {
+            *twin = (int64_t)t->slots[at].row - 1;
+            return OK;
+        }
+    }
+    t->slots[at] = (struct id_slot){.tag = tag, .row = (uint32_t)k + 1};
+    return OK;
+}
+
+/* ---- the rows ---- */
+
+/* The bin of a prompt: ascending with its length. */
+static int prompt_bin(const struct job *job, int64_t n_prompt)
+{
+    int64_t context = max_i64(job->config.defaults.context, JOB_PROMPT_BINS - 1);
+    return (int)min_i64(n_prompt * JOB_PROMPT_BINS / (context + 1), JOB_PROMPT_BINS - 1);
+}
+
+static void work_merge(struct work *to, const struct work *from)
+{
+    to->n_rows += from->n_rows;
+    to->prompt_tokens += from->prompt_tokens;
+    to->output_tokens += from->output_tokens;
+    to->prompt_max = max_i64(to->prompt_max, from->prompt_max);
+    to->tokens_max = max_i64(to->tokens_max, from->tokens_max);
+    to->slots_max = max_i64(to->slots_max, from->slots_max);
+    to->slots_mean += from->slots_mean; // a sum until work_end()
+    to->forced_max = max_i64(to->forced_max, from->forced_max);
+    to->line_bytes_max = max_i64(to->line_bytes_max, from->line_bytes_max);
+    to->scores |= from->scores;
+    to->scored_positions += from->scored_positions;
+    to->scored_prompt_max = max_i64(to->scored_prompt_max, from->scored_prompt_max);
+    to->filters |= from->filters;
+    to->edits_max = (int)max_i64(to->edits_max, from->edits_max);
+}
+
+void job_work_within(const struct job *job, int64_t cap, struct work *work)
+{
+    *work = (struct work){0};
+    for (int i = 0; job->by_prompt && i < JOB_PROMPT_BINS; i++)
+        if (job->by_prompt[i].prompt_max <= cap)
+            work_merge(work, &job->by_prompt[i]);
+    work_end(work);
+}
+
+enum err work_add(struct job *job, struct work *work, const struct request *r, int64_t line_bytes)
+{
+    int64_t n_out = r->n_cap - r->n_prompt;
+    int64_t slots =
+        job->config.evict ? evict_slots_max(job->config.evict, r->n_prompt, n_out) : r->n_cap;
+    int score = r->kind == REQUEST_SCORE, n_stops = 0;
+    int64_t echoed = !score && r->logprobs && r->echo ? r->n_prompt : 0;
+    if (job->config.tokenizer)
+        tokenizer_stops(job->config.tokenizer, &n_stops);
+    const struct work row = {.n_rows = 1,
+                             .prompt_tokens = r->n_prompt,
+                             .output_tokens = n_out,
+                             .prompt_max = r->n_prompt,
+                             .tokens_max = r->n_cap,
+                             .slots_max = slots,
+                             .slots_mean = slots,
+                             .forced_max = r->n_tokens - r->n_prompt,
+                             .line_bytes_max = line_bytes,
+                             .scores = score,
+                             .scored_positions = score || r->logprobs ? n_out + echoed : 0,
+                             .scored_prompt_max = echoed,
+                             .filters = sample_filters(r),
+                             .edits_max = sample_edits_max(r, n_stops)};
+    if (!job->by_prompt)
+        job->by_prompt = calloc(JOB_PROMPT_BINS, sizeof *job->by_prompt);
+    if (!job->by_prompt)
+        return fail(ERR_FIT, "no memory for the lengths of a job");
+    work_merge(&job->by_prompt[prompt_bin(job, r->n_prompt)], &row);
+    work_merge(work, &row);
+    job->edits_max = work->edits_max;
+    return OK;
+}
+
+void work_end(struct work *work)
+{
+    if (work->n_rows > 0)
+        work->slots_mean = ceil_div(work->slots_mean, work->n_rows);
+}
+
+/* Row k, parsed: what is left of it is work, or an error row. */
+static enum err scan_row(struct job *job, struct id_table *ids, int64_t k, struct work *work)
+{
+    struct job_row *row = &job->rows[k];
+    struct request r;
+    struct row_error error;
+    int64_t twin = -1, line_bytes = 0;
+    enum err err = scan_parse(job, k, &r, &error);
+    if (err == OK || err == ERR_ROW) {
+        enum err entered = id_enter(job, ids, k, (struct text){r.custom_id, r.n_custom_id}, &twin);
+        err = entered == OK ? err : entered;
+    }
+    if (err == OK && twin >= 0) {
+        error = (struct row_error){.code = "duplicate_custom_id"};
+        snprintf(error.message, sizeof error.message,
+                 "lines %lu and %lu have the same custom_id: %.200s",
+                 (unsigned long)job->rows[twin].line, (unsigned long)row->line, r.custom_id);
+        err = ERR_ROW;
+    }
+    if (err == OK)
+        err = job_row_check(job, &r, &error);
+    if (err == OK) {
+        if (row->n > 0) // tokens of an earlier run come back as a forced span
+            r.n_tokens = (int)min_i64(r.n_tokens + job->resumed[row->n - 1].n, r.n_cap);
+        const char *text;
+        err = jsonl_read(&job->in, row->offset, &text, &line_bytes);
+        if (err == OK)
+            err = work_add(job, work, &r, line_bytes);
+    } else if (err == ERR_ROW) {
+        row->n = 0;
+        job->n_waiting--;
+        err = job_row_failed(job, k, &r, &error);
+    }
+    request_free(&r);
+    return err;
+}
+
+static enum err scan_each(struct job *job, struct id_table *ids, struct work *work)
+{
+    for (int64_t k = 0; k < job->n_rows; k++) {
+        if (job->n_staged >= STAGED_MAX)
+            TRY(job_pass_end(job, 1));
+        if (job->rows[k].state == ROW_WAITING) {
+            TRY(scan_row(job, ids, k, work));
+            continue;
+        }
+        struct text id = {0};
+        int64_t twin;
+        TRY(row_id(job, k, &id));
+        enum err err = id_enter(job, ids, k, id, &twin);
+        free(id.p);
+        TRY(err);
+    }
+    return OK;
+}
+
+enum err scan_rows(struct job *job, struct work *work)
+{
+    struct id_table ids = {.cap = (uint64_t)(job->n_rows + job->n_rows / 3 + 16),
+                           .seed = mix64((uint64_t)clock_ns() ^ (uint64_t)(uintptr_t)job)};
+    ids.slots = calloc(ids.cap, sizeof *ids.slots);
+    if (!ids.slots)
+        return fail(ERR_FIT, "%.512s: no memory for %lld rows", job->config.in_path,
+                    (long long)job->n_rows);
+    enum err err = scan_each(job, &ids, work);
+    free(ids.slots);
+    work_end(work);
+    return err;
+}

@@ -1,0 +1,184 @@
+/* engine/job/job_status.c - see job_status.h.
+ *
+ * A newcomer would miss: whether a job runs is what the kernel says about the lock on its journal.
+ * To try the lock would be to hold it for a moment, and a run that starts then would give up. */
+#include "engine/job/job_status.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/data/file.h"
+#include "engine/job/journal.h"
+
+#define MANIFEST_BYTES_MAX (1 << 20)
+
+enum { ROW_NEW, ROW_BEGUN, ROW_GOOD, ROW_BAD };
+
+/* The rows that the journal has told of. */
+struct told {
+    struct told_row {
+        uint32_t state, tokens;
+    } * rows; // owned
+    int64_t cap;
+};
+
+const char *job_state_name(enum job_state state)
+{
+    static const char *const names[] = {"stopped", "running", "complete"};
+    return names[state];
+}
+
+static enum err tell(void *ctx, const struct journal_entry *e)
+{
+    struct told *t = ctx;
+    if (e->index >= t->cap) {
+        int64_t cap = max_i64(1024, 2 * (e->index + 1));
+        struct told_row *grown = realloc(t->rows, (size_t)cap * sizeof *grown);
+        if (!grown)
+            return fail(ERR_FIT, "no memory for %lld rows", (long long)cap);
+        memset(grown + t->cap, 0, (size_t)(cap - t->cap) * sizeof *grown);
+        t->rows = grown;
+        t->cap = cap;
+    }
+    struct told_row *row = &t->rows[e->index];
+    if (e->kind == JOURNAL_ROW) {
+        *row = (struct told_row){e->failed ? ROW_BAD : ROW_GOOD, e->tokens};
+        return OK;
+    }
+    if (row->state != ROW_BEGUN)
+        *row = (struct told_row){e->n > 0 ? ROW_BEGUN : ROW_NEW, 0};
+    row->tokens += (uint32_t)e->n;
+    return OK;
+}
+
+static void count(struct job_status *s, const struct told *t)
+{
+    for (int64_t k = 0; k < t->cap; k++) {
+        const struct told_row *row = &t->rows[k];
+        s->ok += row->state == ROW_GOOD;
+        s->failed += row->state == ROW_BAD;
+        s->live += row->state == ROW_BEGUN;
+        *(row->state == ROW_BEGUN ? &s->live_tokens : &s->output_tokens) += row->tokens;
+    }
+}
+
+/* The process that holds the lock of the file, by /proc/locks; 0: none that can be seen. `hint`,
+ * the pid in the journal, tells files apart where the device has another number there (overlays).
+ */
+static int64_t lock_holder(const struct stat *file, int64_t hint)
+{
+    char line[256];
+    int64_t found = 0;
+    FILE *f = fopen("/proc/locks", "r");
+    while (f && !found && fgets(line, sizeof line, f)) {
+        long long pid, inode;
+        unsigned major, minor;
+        char kind[16];
+        if (sscanf(line, "%*s %15s %*s %*s %lld %x:%x:%lld", kind, &pid, &major, &minor, &inode) !=
+            5)
+            continue;
+        int same_device = major == major(file->st_dev) && minor == minor(file->st_dev);
+        if (strcmp(kind, "FLOCK") == 0 && inode == (long long)file->st_ino &&
+            (same_device || pid == hint))
+            found = pid;
+    }
+    if (f)
+        fclose(f);
+    return found;
+}
+
+/* What OUT.job.json says. *found 0: there is none. */
+static enum err read_manifest(struct job_status *s, const char *path, int *found)
+{
+    char *text;
+    int64_t n;
+    json_error_t why;
+    TRY(file_load(path, MANIFEST_BYTES_MAX, &text, &n, found));
+    if (!*found)
+        return OK;
+    json_t *root = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
+    free(text);
+    const json_t *identity = json_object_get(root, "identity");
+    const char *job = json_string_value(json_object_get(identity, "job"));
+    const char *input = json_string_value(json_object_get(root, "input"));
+    const json_t *predicted = json_object_get(root, "predicted_elapsed_s");
+    if (!job) {
+        json_decref(root);
+        return fail(ERR_INPUT, "%.512s: not a job's manifest", path);
+    }
+    snprintf(s->job, sizeof s->job, "%s", job);
+    snprintf(s->input, sizeof s->input, "%s", input ? input : "");
+    s->rows = json_integer_value(json_object_get(root, "rows"));
+    s->started_unix_s = json_integer_value(json_object_get(root, "started_unix_s"));
+    s->predicted_s = json_is_number(predicted) ? json_number_value(predicted) : -1;
+    if (json_is_true(json_object_get(root, "complete"))) {
+        s->state = JOB_COMPLETE;
+        s->ok = json_integer_value(json_object_get(root, "ok"));
+        s->failed = json_integer_value(json_object_get(root, "failed"));
+        s->output_tokens = json_integer_value(json_object_get(root, "output_tokens"));
+        s->last_unix_s = json_integer_value(json_object_get(root, "ended_unix_s"));
+    }
+    json_decref(root);
+    return OK;
+}
+
+/* The journal that stands beside a job under way. */
+static enum err read_journal(struct job_status *s, int fd, const char *path)
+{
+    struct told told = {0};
+    struct journal_look look;
+    struct journal_reader reader = {.entry = tell, .ctx = &told};
+    struct stat file;
+    if (fstat(fd, &file) != 0)
+        return fail(ERR_IO, "%.512s: %s", path, strerror(errno));
+    enum err err = journal_look(fd, path, &reader, &look);
+    if (err == OK)
+        count(s, &told);
+    free(told.rows);
+    s->journal_bytes = look.bytes;
+    s->pid = lock_holder(&file, look.pid);
+    s->state = s->pid > 0 ? JOB_RUNNING : JOB_STOPPED;
+    s->last_unix_s = (int64_t)file.st_mtim.tv_sec;
+    return err;
+}
+
+static enum err read_both(struct job_status *s, const char *out, const char *manifest,
+                          const char *journal)
+{
+    int found;
+    int fd = open(journal, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    enum err err = read_manifest(s, manifest, &found);
+    if (err == OK && !found && fd < 0)
+        err =
+            fail(ERR_INPUT, "%.512s: no job: there is neither %.512s nor a journal", out, manifest);
+    if (err == OK && fd >= 0 && s->state != JOB_COMPLETE)
+        err = read_journal(s, fd, journal);
+    if (fd >= 0)
+        close(fd);
+    return err;
+}
+
+enum err job_status_read(struct job_status *s, const char *out)
+{
+    char manifest[4200], journal[4200];
+    snprintf(manifest, sizeof manifest, "%.4096s.job.json", out);
+    snprintf(journal, sizeof journal, "%.4096s.journal", out);
+    for (int again = 0; again < 2; again++) {
+        *s = (struct job_status){.predicted_s = -1};
+        TRY(read_both(s, out, manifest, journal));
+        if (s->journal_bytes > 0 || s->state == JOB_COMPLETE)
+            break; // else the job may just have ended between the two looks
+    }
+    s->left = max_i64(s->rows - s->ok - s->failed, 0);
+    int64_t end = s->state == JOB_RUNNING ? (int64_t)time(NULL) : s->last_unix_s;
+    s->elapsed_s = s->started_unix_s > 0 ? (double)max_i64(end - s->started_unix_s, 0) : 0;
+    return OK;
+}

@@ -1,0 +1,28 @@
+/* engine/job/job_status.h - a job seen from outside: what its files say while it runs, or after.
+ *
+ * Owns: nothing; reads OUT.job.json, OUT.journal and /proc/locks, takes no lock and changes no
+ * byte, so that a run is never disturbed. Refuses: OUT's lines. */
+#ifndef ENGINE_JOB_JOB_STATUS_H
+#define ENGINE_JOB_JOB_STATUS_H
+
+#include "kernels/base.h"
+
+enum job_state { JOB_STOPPED, JOB_RUNNING, JOB_COMPLETE };
+
+struct job_status {
+    enum job_state state;
+    int64_t pid;                          // of the run; 0: none runs
+    int64_t rows, ok, failed, left, live; // of this shard; live: begun and not done
+    int64_t output_tokens, live_tokens;   // durable: of rows done; of live rows
+    int64_t started_unix_s, last_unix_s;  // the last run; its last commit, or its end
+    double elapsed_s, predicted_s;        // of the last run; predicted < 0: not known
+    int64_t journal_bytes;                // 0: there is none
+    char job[16];                         // "run", "score"
+    char input[4096];
+};
+
+const char *job_state_name(enum job_state state);
+/* ERR_INPUT: no job wrote to that OUT; ERR_IO, ERR_FIT. */
+enum err job_status_read(struct job_status *s, const char *out);
+
+#endif

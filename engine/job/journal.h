@@ -1,0 +1,83 @@
+/* engine/job/journal.h - what a job has committed, as an append-only file of checksummed records.
+ *
+ * Owns: the records of OUT.journal and their order on the disk. Refuses: knowing what a line says;
+ * opening, locking and naming the file (engine/job/job_files.c). An fsync error is final: the pages
+ * that could not be written count as clean afterwards, so a second fsync would lie.
+ *
+ * Records are appended in groups; a group is durable before the next one begins. Damage in the last
+ * group is a torn tail (cut); damage before it means that synced bytes changed (ERR_CORRUPT). */
+#ifndef ENGINE_JOB_JOURNAL_H
+#define ENGINE_JOB_JOURNAL_H
+
+#include "kernels/base.h"
+
+enum journal_kind {
+    JOURNAL_ROW = 1, // a line of OUT.partial is durable
+    /* Tokens of a live row, behind those of earlier records. Of a row that was done: it is run
+     * again (with n 0 that is all that the record says). */
+    JOURNAL_TOKENS = 2,
+};
+
+struct journal_entry {
+    int kind;
+    int64_t index;      // row of the input
+    int64_t offset;     // ROW: of the line in OUT.partial. TOKENS: generated tokens before these
+    int64_t n;          // ROW: bytes of the line. TOKENS: count
+    uint32_t crc;       // ROW: CRC32C of the line
+    int failed;         // ROW: an error row
+    uint32_t tokens;    // ROW: output tokens of the row (scored ones count)
+    const int32_t *ids; // TOKENS: [n], borrowed
+};
+
+struct journal {
+    int fd;           // borrowed
+    const char *path; // borrowed, for messages
+    uint64_t job_id;
+    int64_t end;    // bytes that are durable
+    uint32_t chain; // checksum of the last record
+    int failed;     // a write or sync failed: nothing is written any more
+    uint8_t *buf;   // owned: records of the group that is being made
+    int64_t n_buf, buf_cap;
+};
+
+/* What journal_load() tells about each record, in order. A code other than OK ends the load. */
+struct journal_reader {
+    enum err (*entry)(void *ctx, const struct journal_entry *entry);
+    void *ctx;
+};
+
+/* Makes the file an empty journal of this job: durable when it returns. The file is this process's
+ * own, locked by the caller; its pid stands in the header for others to name. */
+enum err journal_create(struct journal *j, int fd, const char *path, uint64_t job_id);
+/* Reads all records, cuts a torn tail, takes the file over (pid). *empty 1: there is no header yet,
+ * call journal_create(). ERR_JOB: another job's; ERR_CORRUPT: damage before the last group; ERR_IO.
+ */
+enum err journal_load(struct journal *j, int fd, const char *path, uint64_t job_id,
+                      const struct journal_reader *reader, int *empty);
+/* Adds a record to the group. ERR_FIT. */
+enum err journal_append(struct journal *j, const struct journal_entry *entry);
+/* Writes the group and makes it durable. ERR_IO: final. */
+enum err journal_commit(struct journal *j);
+void journal_close(struct journal *j);
+
+/* What the header of a journal says. */
+struct journal_look {
+    int found; // 0: no header yet; pid and job_id are 0
+    uint64_t job_id;
+    int64_t pid;   // of the process that wrote last
+    int64_t bytes; // of header and whole records
+};
+/* Reads a journal that another process may be writing: tells of its records up to the first that is
+ * not whole, changes nothing. fd may be read-only. ERR_IO, ERR_FIT. */
+enum err journal_look(int fd, const char *path, const struct journal_reader *reader,
+                      struct journal_look *look);
+
+/* The pid in the header of a journal that somebody else holds; 0: not known. */
+int64_t journal_pid(int fd);
+
+/* Writes n_bytes at offset, completely. ERR_IO names the path: disk full, file size limit, ... */
+enum err write_all(int fd, const char *path, int64_t offset, const void *bytes, int64_t n_bytes);
+/* fdatasync. ERR_IO. */
+enum err sync_data(int fd, const char *path);
+
+#endif

@@ -1,0 +1,115 @@
+/* engine/job/request.h - one prompt and what to generate: the numbers that the line needs, and the
+ * text that only the job needs.
+ *
+ * Owns: the parsed row. request_parse checks everything a row may say; what it does not know
+ * becomes an error row, never an abort. */
+#ifndef ENGINE_JOB_REQUEST_H
+#define ENGINE_JOB_REQUEST_H
+
+#include "engine/chat/template.h"
+#include "engine/token/token.h"
+#include "kernels/ops.h"
+
+enum request_kind { REQUEST_GENERATE, REQUEST_SCORE };
+/* Bytes with a length: a NUL among them is a character like any other. One more stands behind. */
+struct text {
+    char *p;
+    int64_t n;
+};
+enum request_form { FORM_BATCH_CHAT, FORM_BATCH_COMPLETION, FORM_PLAIN, FORM_SCORE };
+
+/* How a token is chosen. Penalties and logit_bias act first, ties go to the lowest id. */
+struct sampling {
+    double temperature;  // 0: greedy
+    double top_p, min_p; // 1 and 0: off
+    int top_k;           // 0: off; at most HEAD_SAMPLE_MAX act
+    uint64_t seed;
+    double presence_penalty, frequency_penalty, repetition_penalty; // 0, 0, 1: off
+    int n_bias;                                                     // logit_bias entries
+    struct logit_edit *bias; // owned by the request; sorted by id, repeat = 1
+    int min_tokens;          // stops are banned before this many
+};
+
+struct request {
+    int64_t index;   // row of the input, from 0
+    int64_t line;    // its line, from 1
+    int kind;        // enum request_kind
+    int form;        // enum request_form
+    uint64_t hash;   // of (row number, custom_id, body): id and request_id
+    char *custom_id; // owned; [n_custom_id]; "row-N", N its line, when the row has none
+    int64_t n_custom_id;
+    int has_custom_id;
+
+    int32_t *tokens; // owned; [n_cap] prompt, then known or generated tokens
+    int n_prompt;    // taken as one prompt span
+    int n_tokens;    // known so far; > n_prompt at the start for score and for resumed rows
+    int n_cap;       // n_prompt + most tokens to generate (score: + continuation)
+
+    struct sampling sampling;
+    int ignore_eos;
+    int n_stops;        // stop strings
+    struct text *stops; // owned, as are the texts
+    int n_stop_ids;
+    int32_t *stop_ids; // owned
+    int logprobs;      // 1: log-probability of every output token
+    int top_logprobs;  // best n beside it
+    int echo;          // the prompt is part of the text (and of the logprobs)
+};
+
+/* What the run says for rows that do not. */
+struct request_defaults {
+    int max_tokens;     // 0: by form (completions 16, chat and plain 512)
+    double temperature; // < 0: 1
+    double top_p, min_p;
+    int top_k;
+    double repetition_penalty;
+    int has_seed;
+    uint64_t seed;
+    int n_stops;
+    char **stops; // borrowed
+    int ignore_eos;
+    int unknown_fields_warn; // 1: warn once instead of an error row
+    int context;   // the model's: prompt + max_tokens beyond it is cut to it, a prompt beyond it an
+                   // error row
+    int vocab;     // ids must be below
+    int64_t epoch; // the clock of chat templates and of `created`: SOURCE_DATE_EPOCH, or 0
+};
+
+/* The error of one row, as it stands in the output. */
+struct row_error {
+    char code[48]; // "invalid_json", "unsupported_field", "context_length_exceeded", ...
+    char message[400];
+};
+
+#define REQUEST_STOPS_MAX  64                  // stop strings, and stop_token_ids
+#define REQUEST_STOP_BYTES 1024                // of one stop string
+#define REQUEST_BIAS_MAX   1024                // logit_bias entries
+#define REQUEST_ID_BYTES   (64 << 10)          // of a custom_id
+#define REQUEST_NODES_MAX  65536               // JSON values in one list of messages
+#define REQUEST_FIELDS_MAX 256                 // in one object
+#ifndef REQUEST_TEXT_BYTES                     // `make fuzz` asks for less
+#define REQUEST_TEXT_BYTES ((int64_t)16 << 20) // of rendered messages
+#endif
+
+/* Parses one line of `run` (or `score`) input. ERR_ROW: *error says why, and r holds what an error
+ * row shows (index, line, form, hash, custom_id): request_free() it in any case. ERR_FIT: no
+ * memory. tokenizer and tmpl may be NULL (ids only). Chat: the model's template, then no special
+ * tokens beyond its own (parts of one message are joined by newlines); a prompt: the special tokens
+ * that the tokenizer adds by itself; score: none. An empty prompt or context is the BOS token,
+ * where there is one. A temperature below 0.0001 is greedy. */
+enum err request_parse(struct request *r, enum request_kind kind, const char *line, int64_t n_bytes,
+                       int64_t index, int64_t line_number, const struct request_defaults *defaults,
+                       struct tokenizer *tokenizer, const struct template *tmpl,
+                       struct row_error *error);
+/* Only the custom_id of a line, as request_parse() leaves it, bad rows included: its bytes are
+ * owned by the caller, "row-N" when the row has none. ERR_FIT. */
+enum err request_read_id(const char *line, int64_t n_bytes, int64_t line_number,
+                         struct text *custom_id);
+/* A request made of token ids (copied): n_prompt as prompt, the n_tokens - n_prompt after them
+ * known; room for n_cap. Sampling is greedy, everything else off. ERR_FIT. */
+enum err request_from_ids(struct request *r, enum request_kind kind, int64_t index,
+                          const int32_t *ids, int n_prompt, int n_tokens, int n_cap);
+/* Frees what the request owns and zeroes it; accepts a zeroed one. */
+void request_free(struct request *r);
+
+#endif

@@ -1,0 +1,402 @@
+/* engine/line/batch.c - see batch.h.
+ *
+ * The fact a newcomer would miss: whatever is decided here (who enters when, how a forced span is
+ * cut, who returns to the queue) changes speed and never a byte of the answer; the rules that fix
+ * the bytes stand in kernels/ops.h and policy/evict.h. */
+#include "engine/line/batch.h"
+
+#include "engine/job/sample.h"
+
+#include <string.h>
+
+static void batch_place(const struct memory *m, const struct plan *plan, int index, struct batch *t)
+{
+    *t = (struct batch){.index = index,
+                        .pass = -1,
+                        .n_rows = plan->batch,
+                        .rows = memory_at(m, LAYOUT_ROWS, index),
+                        .spans = memory_at(m, LAYOUT_SPANS, index),
+                        .positions = memory_at(m, LAYOUT_POSITIONS, index),
+                        .free_pages = memory_at(m, LAYOUT_FREE_PAGES, index),
+                        .n_free_pages = (int)plan->pages_batch};
+    for (int64_t p = 0; p < plan->pages_batch; p++) // a stack: the lowest id is handed out first
+        t->free_pages[p] = (int32_t)(plan->pages_batch - 1 - p);
+    for (int r = 0; r < plan->batch; r++) {
+        int64_t at = (int64_t)index * plan->batch + r;
+        t->rows[r] = (struct row){.pages = memory_at(m, LAYOUT_ROW_PAGES, at),
+                                  .slot_pos = memory_at(m, LAYOUT_SLOT_POS, at),
+                                  .slot_score = memory_at(m, LAYOUT_SLOT_SCORES, at),
+                                  .ring = memory_at(m, LAYOUT_RINGS, at),
+                                  .ahead_token = -1};
+    }
+}
+
+void batches_place(struct batches *b, const struct memory *memory, const struct plan *plan,
+                   const struct shape *shape, const struct evict *evict, int edits_max,
+                   int64_t ring_bytes)
+{
+    b->ring_bytes = ring_bytes;
+    b->meta_cap = plan->slots_cap + (ring_bytes > 0 ? EVICT_RING_MAX : 0);
+    b->plan = plan;
+    b->shape = shape;
+    b->evict = evict;
+    b->edits_max = edits_max;
+    b->batch = memory_at(memory, LAYOUT_BATCHES, 0);
+    b->states_cap = (int64_t)plan->batch * (plan->batches - 1) + plan->head_positions;
+    b->states = memory_at(memory, LAYOUT_HEAD_STATES, 0);
+    b->edits = memory_at(memory, LAYOUT_EDITS, 0);
+    b->candidates = memory_at(memory, LAYOUT_CANDIDATES, 0);
+    for (int i = 0; i < plan->batches; i++)
+        batch_place(memory, plan, i, &b->batch[i]);
+}
+
+/* Tokens of the request that go through the layers: a scored request never needs its last one. */
+static int tokens_wanted(const struct request *r)
+{
+    return r->kind == REQUEST_SCORE ? r->n_tokens - 1 : r->n_tokens;
+}
+
+static int ring_used(const struct row *row, int tokens)
+{
+    return tokens < row->ring_slots ? tokens : row->ring_slots;
+}
+
+/* Slots of pages after the row has taken its next `n` tokens: what it then holds, less its ring. */
+static int slots_after(const struct batches *b, const struct row *row, int n)
+{
+    int64_t slots = (int64_t)row->n_slots + ring_used(row, row->n_done) + n;
+    if (!b->evict->simulate)
+        slots = min_i64(slots, row->evict.budget);
+    return (int)slots - ring_used(row, row->n_done + n);
+}
+
+/* Slots given up by the tokens of this pass. */
+static int evicted(const struct row *row)
+{
+    int before = row->n_slots + ring_used(row, row->n_done);
+    int after = row->n_slots_after + ring_used(row, row->n_done + row->n_take);
+    return before + row->n_take - after;
+}
+
+static int pages_for(int slots)
+{
+    return (int)ceil_div(slots, KV_PAGE_SLOTS);
+}
+
+static void row_leave(struct batch *t, struct row *row)
+{
+    while (row->n_pages > 0)
+        t->free_pages[t->n_free_pages++] = row->pages[--row->n_pages];
+    row->request = NULL;
+    row->n_done = row->n_take = row->n_slots = row->n_slots_after = row->lost = 0;
+    row->ahead_token = -1;
+}
+
+static void row_requeue(struct batches *b, struct batch *t, struct row *row)
+{
+    job_requeue(b->job, row->request);
+    row_leave(t, row);
+    b->requeued++;
+}
+
+static struct row *youngest_row(struct batch *t)
+{
+    struct row *young = NULL;
+    for (int r = 0; r < t->n_rows; r++)
+        if (t->rows[r].request && (!young || t->rows[r].entered > young->entered))
+            young = &t->rows[r];
+    return young;
+}
+
+/* Pages for the slots after this pass; when too few are free the youngest row of the batch returns
+ * to the queue, which may be this one. Returns 1 when the row has its pages. */
+static int row_take_pages(struct batches *b, struct batch *t, struct row *row)
+{
+    int need = pages_for(row->n_slots_after);
+    while (need - row->n_pages > t->n_free_pages) {
+        struct row *young = youngest_row(t);
+        int self = young == row;
+        row_requeue(b, t, young);
+        if (self)
+            return 0;
+    }
+    while (row->n_pages < need)
+        row->pages[row->n_pages++] = t->free_pages[--t->n_free_pages];
+    return 1;
+}
+
+/* The pass before is over for this batch: what was taken is done. */
+static void end_pass(struct batches *b, struct batch *t)
+{
+    for (int r = 0; r < t->n_rows; r++) {
+        struct row *row = &t->rows[r];
+        if (!row->request)
+            continue;
+        if (row->lost) {
+            row_requeue(b, t, row);
+            continue;
+        }
+        b->evicted_slots += evicted(row);
+        row->n_done += row->n_take;
+        row->n_slots = row->n_slots_after;
+        row->n_take = 0;
+    }
+}
+
+/* Tokens of a live row in this pass. One token of its own is always free; more count as admitted.
+ */
+static int live_take(struct batches *b, const struct row *row)
+{
+    int wanted = tokens_wanted(row->request) - row->n_done;
+    if (wanted <= 1)
+        return wanted;
+    int left = b->plan->prefill_tokens - b->admitted;
+    int take = (int)min_i64(wanted, left > 1 ? left : 1);
+    b->admitted += take > 1 ? take : 0;
+    return take;
+}
+
+/* Tokens that a waiting request would take on entering; 0: not in this pass. A prompt enters whole;
+ * one longer than what a pass admits enters alone. */
+static int entry_take(const struct batches *b, const struct request *r)
+{
+    int left = b->plan->prefill_tokens - b->admitted;
+    if (r->n_prompt > left && b->admitted > 0)
+        return 0;
+    int wanted = tokens_wanted(r);
+    int take = (int)min_i64(wanted, r->n_prompt);
+    if (left > take)
+        take = (int)min_i64(wanted, left);
+    return take;
+}
+
+/* Pages of a row at its longest. */
+static int row_pages_max(const struct batches *b, const struct row *row)
+{
+    int tokens = row->request->n_cap;
+    int slots = b->evict->simulate ? tokens : (int)min_i64(tokens, row->evict.budget);
+    return pages_for(slots - ring_used(row, tokens));
+}
+
+static enum err admit_rows(struct batches *b, struct batch *t)
+{
+    for (int r = 0; r < t->n_rows; r++) {
+        struct row *row = &t->rows[r];
+        if (row->request)
+            continue;
+        const struct request *next = NULL;
+        TRY(job_peek(b->job, &next));
+        if (!next)
+            return OK;
+        int take = entry_take(b, next);
+        if (take == 0)
+            return OK;
+        struct row probe = {.n_slots = 0};
+        CHECK(evict_row_init(b->evict, next->n_prompt, next->n_cap - next->n_prompt,
+                             &probe.evict) == 0);
+        probe.ring_slots = b->ring_bytes ? evict_ring_slots(&probe.evict) : 0;
+        int need = pages_for(slots_after(b, &probe, take));
+        /* A page for every live row that may still grow, or the newcomer would soon send one back.
+         */
+        int headroom = 0, live = 0;
+        for (int i = 0; i < t->n_rows; i++) {
+            const struct row *other = &t->rows[i];
+            live += other->request != NULL;
+            headroom += other->request && other->n_pages < row_pages_max(b, other);
+        }
+        if (t->n_free_pages < need + headroom && live > 0)
+            return OK;
+        CHECK(t->n_free_pages >= need);
+        row->request = job_take(b->job);
+        row->evict = probe.evict;
+        row->ring_slots = probe.ring_slots;
+        row->n_done = row->n_slots = row->lost = 0;
+        row->entered = ++b->entered;
+        row->n_take = take;
+        row->n_slots_after = slots_after(b, row, take);
+        b->admitted += take;
+        CHECK(row_take_pages(b, t, row));
+    }
+    return OK;
+}
+
+static void add_span(struct batch *t, int row, int kind, int pos, int n)
+{
+    if (n <= 0)
+        return;
+    t->spans[t->n_spans++] =
+        (struct span){.row = row, .kind = kind, .pos = pos, .n = n, .first = t->n_tokens};
+    t->n_tokens += n;
+}
+
+/* Is the log-probability of token pos + 1 wanted? */
+static int wants_score(const struct request *r, int pos)
+{
+    if (r->kind == REQUEST_SCORE)
+        return pos + 1 >= r->n_prompt && pos + 1 < r->n_tokens;
+    return r->logprobs && pos + 1 < r->n_tokens && (r->echo || pos + 1 >= r->n_prompt);
+}
+
+static void add_positions(struct batches *b, struct batch *t, const struct span *s)
+{
+    struct row *row = &t->rows[s->row];
+    const struct request *r = row->request;
+    for (int i = 0; i < s->n; i++) {
+        int pos = s->pos + i;
+        int sampled = r->kind == REQUEST_GENERATE && pos == r->n_tokens - 1;
+        int scored = wants_score(r, pos);
+        if (!sampled && !scored)
+            continue;
+        CHECK(b->pass_states < b->states_cap && t->n_positions < b->plan->head_positions);
+        struct head_state *state = &b->states[b->pass_states++];
+        int64_t place = (int64_t)t->index * b->plan->batch + s->row;
+        sample_begin(state, r, pos, sampled, scored, b->stops, b->n_stops,
+                     b->edits + place * b->edits_max,
+                     b->candidates ? b->candidates + place * HEAD_SAMPLE_MAX : NULL);
+        t->positions[t->n_positions++] = (struct position){.row = s->row,
+                                                           .pos = pos,
+                                                           .token = s->first + i,
+                                                           .sampled = sampled,
+                                                           .scored = scored,
+                                                           .state = state};
+    }
+}
+
+/* Positions of a prompt that need not be computed again, because the first prompt of this pass has
+ * the same tokens there. None under policies with scores: they are sums over all of a row's own
+ * queries. */
+static int shared_with_first(const struct batches *b, const struct batch *t,
+                             const struct request *r, int n)
+{
+    int shared = 0;
+    if (t->first_prompt < 0 || evict_policy_scores(b->evict->policy))
+        return 0;
+    const struct span *first = &t->spans[t->first_prompt];
+    int most = (int)min_i64(min_i64(first->n, n - 1), b->plan->shared_tokens);
+    const int32_t *tokens = t->rows[first->row].request->tokens;
+    while (shared < most && tokens[shared] == r->tokens[shared] && !wants_score(r, shared))
+        shared++;
+    return shared;
+}
+
+static void lay_spans(struct batches *b, struct batch *t)
+{
+    t->n_spans = t->n_tokens = t->n_positions = t->n_shared = 0;
+    t->first_prompt = -1;
+    for (int r = 0; r < t->n_rows; r++) {
+        struct row *row = &t->rows[r];
+        if (!row->request || row->n_take == 0)
+            continue;
+        int n_prompt = row->n_done == 0 ? (int)min_i64(row->n_take, row->request->n_prompt) : 0;
+        int shared = n_prompt > 0 ? shared_with_first(b, t, row->request, n_prompt) : 0;
+        t->n_shared = (int)max_i64(t->n_shared, shared);
+        b->shared_tokens += shared;
+        if (n_prompt > 0 && t->first_prompt < 0)
+            t->first_prompt = t->n_spans;
+        add_span(t, r, SPAN_PROMPT, shared, n_prompt - shared);
+        add_span(t, r, SPAN_FORCED, row->n_done + n_prompt, row->n_take - n_prompt);
+    }
+    for (int i = 0; i < t->n_spans; i++)
+        add_positions(b, t, &t->spans[i]);
+    t->first_token = b->pass_tokens;
+    b->pass_tokens += t->n_tokens;
+    CHECK(b->pass_tokens <= b->plan->pass_tokens && t->n_tokens <= b->plan->step_tokens);
+}
+
+enum err batch_refill(struct batches *b, int index, int64_t pass)
+{
+    struct batch *t = &b->batch[index];
+    if (index == 0)
+        b->pass_tokens = b->pass_states = b->admitted = 0;
+    end_pass(b, t);
+    t->pass = pass;
+    for (int r = 0; r < t->n_rows; r++) {
+        struct row *row = &t->rows[r];
+        if (!row->request)
+            continue;
+        row->n_take = live_take(b, row);
+        row->n_slots_after = slots_after(b, row, row->n_take);
+    }
+    for (int r = 0; r < t->n_rows; r++)
+        if (t->rows[r].request)
+            row_take_pages(b, t, &t->rows[r]);
+    TRY(admit_rows(b, t));
+    lay_spans(b, t);
+    return OK;
+}
+
+/* One position's results; the row may finish. */
+static enum err take_position(struct batches *b, struct batch *t, const struct position *p)
+{
+    struct row *row = &t->rows[p->row];
+    if (!row->request || row->lost)
+        return OK;
+    if (p->scored)
+        TRY(job_scored(b->job, row->request, p->pos, p->state));
+    if (!p->sampled)
+        return OK;
+    int finished = 0;
+    int32_t id = sample_token(p->state, row->request, p->pos);
+    if (id < 0) {
+        TRY(job_fail(b->job, row->request, "numeric_error", "the model's logits are not numbers"));
+        row_leave(t, row);
+        return OK;
+    }
+    TRY(job_token(b->job, row->request, id, p->state, &finished));
+    if (!finished)
+        return OK;
+    b->evicted_slots += evicted(row);
+    TRY(job_finish(b->job, row->request));
+    row_leave(t, row);
+    return OK;
+}
+
+enum err batch_sample(struct batches *b, int index)
+{
+    struct batch *t = &b->batch[index];
+    for (int i = 0; i < t->n_positions; i++)
+        TRY(take_position(b, t, &t->positions[i]));
+    for (int r = 0; r < t->n_rows; r++) {
+        struct row *row = &t->rows[r];
+        if (!row->request || row->lost || row->request->kind != REQUEST_SCORE)
+            continue;
+        if (row->n_done + row->n_take < tokens_wanted(row->request))
+            continue;
+        b->evicted_slots += evicted(row);
+        TRY(job_finish(b->job, row->request));
+        row_leave(t, row);
+    }
+    return OK;
+}
+
+static void list_page(struct page_list *pages, const struct row *row, int page)
+{
+    pages->ids[pages->n] = row->pages[page];
+    pages->owners[pages->n++] = row->request->index;
+}
+
+void batch_pages(const struct batch *batch, int64_t pass, struct page_list *pages)
+{
+    pages->n = 0;
+    for (int r = 0; r < batch->n_rows; r++) {
+        const struct row *row = &batch->rows[r];
+        if (!row->request)
+            continue;
+        int slots = pass == batch->pass ? row->n_slots : row->n_slots_after;
+        for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)
+            list_page(pages, row, i);
+    }
+}
+
+void batch_dirty(const struct batch *batch, const struct kv_row *kv_rows, struct page_list *pages)
+{
+    pages->n = 0;
+    for (int r = 0; r < batch->n_rows; r++) {
+        const struct row *row = &batch->rows[r];
+        if (!row->request)
+            continue;
+        for (int i = 0; i < row->n_slots_after / KV_PAGE_SLOTS; i++)
+            if (kv_rows[r].dirty[i >> 6] >> (i & 63) & 1)
+                list_page(pages, row, i);
+    }
+}

@@ -1,0 +1,123 @@
+/* engine/line/batch.h - rows and batches: who is live, which tokens a pass takes, which pages it
+ * holds.
+ *
+ * Owns: the rows, the page pools (one per batch, so that a page's place in a KV frame is its id),
+ * the spans of the current pass. Refuses: bytes (engine/line/home.h) and arithmetic
+ * (engine/line/layer.h).
+ *
+ * Rows refill at pass boundaries: when a batch reaches the embedding layer, batch_refill() lets the
+ * requests of finished rows go, decides the tokens each live row takes, and admits waiting
+ * requests. */
+#ifndef ENGINE_LINE_BATCH_H
+#define ENGINE_LINE_BATCH_H
+
+#include "engine/job/job.h"
+#include "policy/layout.h"
+
+struct row {
+    struct request *request; // borrowed from the job while live; NULL: empty
+    struct evict_row evict;
+    int n_done;                 // tokens whose KV stands, before this pass
+    int n_take;                 // tokens taken in this pass, from n_done on
+    int n_slots, n_slots_after; // KV slots of pages per head before and after this pass
+    int ring_slots;             // KV format mixed: see struct kv_row; else 0
+    int32_t *pages;             // [slots_cap / 32] ids in the batch's pool
+    int n_pages;
+    int64_t entered;     // admission number: the greatest is the youngest
+    int lost;            // a page came back wrong: the row returns to the queue after the pass
+    int32_t *slot_pos;   // [decoder][n_kv_heads][meta_cap]; NULL under full
+    float *slot_score;   // the same
+    uint8_t *ring;       // [decoder][ring_bytes]; NULL unless mixed
+    int32_t ahead_token; // token whose embedding row was asked for ahead; -1 none
+    int ahead_window;    // where it comes to
+};
+
+enum span_kind { SPAN_PROMPT, SPAN_FORCED };
+
+/* A run of known tokens of one row in one step. A prompt's begins behind what it shares with the
+ * batch's first prompt of this pass: K and V of those positions are that one's, number for number,
+ * and nobody asks for their hidden states. */
+struct span {
+    int row, kind;
+    int pos; // position of its first token; of a prompt: so many are shared
+    int n;
+    int first; // its first token among the batch's tokens of this pass
+};
+
+/* A token whose logits are wanted. */
+struct position {
+    int row;
+    int pos;
+    int token; // index among the batch's tokens of this pass
+    int sampled, scored;
+    struct head_state *state;
+};
+
+/* Pages of a batch's pool, and the request whose each is. */
+struct page_list {
+    int32_t *ids;    // [pages_batch]
+    int64_t *owners; // [pages_batch] request index
+    int n;
+};
+
+struct batch {
+    int index;
+    int64_t pass;       // that the fields below describe; -1: none yet
+    struct row *rows;   // [plan.batch]
+    int n_rows;         // plan.batch
+    struct span *spans; // [2 * plan.batch]
+    int n_spans;
+    int first_prompt;           // span of the pass's first prompt; -1: none
+    int n_shared;               // most positions that another prompt shares with it
+    int n_tokens;               // of this pass
+    int64_t first_token;        // place of its hidden states within the pass
+    struct position *positions; // [plan.head_positions]
+    int n_positions;
+    int32_t *free_pages; // stack
+    int n_free_pages;
+};
+
+struct batches {
+    const struct plan *plan; // borrowed
+    const struct shape *shape;
+    const struct evict *evict;
+    int64_t ring_bytes;        // of one row and layer; 0 unless the KV format is mixed
+    int meta_cap;              // slots that have a position and a score: of pages, and a ring
+    struct job *job;           // borrowed
+    struct batch *batch;       // [plan.batches]
+    struct head_state *states; // pool of the pass
+    int64_t states_cap;
+    struct logit_edit *edits; // [batches * batch][edits_max] of sampled positions
+    int edits_max;
+    struct head_candidate *candidates; // [batches * batch][HEAD_SAMPLE_MAX] or NULL
+    const int32_t *stops;              // borrowed: stop ids banned before min_tokens
+    int n_stops;
+    int64_t entered; // admissions so far
+    // of the pass that is being embedded
+    int64_t pass_tokens, pass_states;
+    int admitted; // prompt and forced tokens
+    int64_t evicted_slots, requeued, shared_tokens;
+};
+
+/* Rows, pools and states, where the layout has them. edits_max: greatest sample_edits_max() of the
+ * job; ring_bytes: as above. */
+void batches_place(struct batches *b, const struct memory *memory, const struct plan *plan,
+                   const struct shape *shape, const struct evict *evict, int edits_max,
+                   int64_t ring_bytes);
+
+/* The pass boundary of one batch. Ends the pass before (tokens taken become tokens done), requeues
+ * lost rows, admits requests, and leaves spans, positions and hidden places of `pass`. */
+enum err batch_refill(struct batches *b, int index, int64_t pass);
+
+/* After the last slice: tokens and scores go to the job, finished rows leave. */
+enum err batch_sample(struct batches *b, int index);
+
+/* Full pages of surviving rows that the step (pass, any layer) of this batch will read. Sees
+ * yesterday's rows: pass may be one ahead of the batch's. */
+void batch_pages(const struct batch *batch, int64_t pass, struct page_list *pages);
+/* Of the pages that this pass fills or changes, those whose bit is set: dirty[row][page of the
+ * row].
+ */
+void batch_dirty(const struct batch *batch, const struct kv_row *kv_rows, struct page_list *pages);
+
+#endif

@@ -1,0 +1,79 @@
+/* engine/line/costs.c - what the engine tells the plan: sizes of the model and of its own tables.
+ */
+#include "engine/line/engine.h"
+
+#include <string.h>
+
+/* Bytes of a layer held as tiles; 0 when it is stored so. */
+static int64_t tile_bytes(const struct model_layer *l, enum compute compute)
+{
+    struct model_layer tiles;
+    model_layer_tiles(l, compute, &tiles);
+    for (int role = 0; role < N_ROLES; role++)
+        if (tiles.tensors[role].n > 0 && tiles.tensors[role].dtype != l->tensors[role].dtype)
+            return tiles.n_bytes;
+    return 0;
+}
+
+void engine_weights_info(const struct model *model, enum compute compute, struct weights_info *w)
+{
+    const struct shape *s = &model->shape;
+    memset(w, 0, sizeof *w);
+    w->n_layers = model->n_layers;
+    w->n_decoder = s->n_layers;
+    w->n_params = model->n_params;
+    for (int layer = 0; layer < model->n_layers; layer++)
+        w->layer_bytes[layer] = model->layers[layer].n_bytes;
+    for (int layer = 1; layer < model->n_layers; layer++)
+        w->tile_bytes[layer] = tile_bytes(&model->layers[layer], compute);
+    int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
+    int64_t mlp = (s->act == ACT_SILU_GATED ? 3 : 2) * (int64_t)s->ffn_dim * s->dim;
+    w->flops_per_token = 2 * s->n_layers * (s->dim * (2 * heads + 2 * kv) + mlp) +
+                         2 * (int64_t)s->vocab * s->embed_dim;
+    const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
+    w->embed_row_bytes = dtype_row_bytes(t->dtype, t->k);
+    w->embed_rest_bytes = model->layers[0].n_bytes - gather_rest_offset(model);
+}
+
+enum kv_format engine_prompt_format(enum compute compute)
+{
+    return compute == COMPUTE_F32 ? KV_F32 : KV_BF16;
+}
+
+int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct kv_layout *ring)
+{
+    kv_layout_init(ring, KV_Q8, s->n_kv_heads, s->head_dim);
+    return format == KV_MIXED ? KV_RING_PAGES * ring->page_bytes : 0;
+}
+
+void engine_costs(const struct model *model, const struct ops *ops, enum kv_format kv_format,
+                  const struct work *work, const struct evict *evict, struct plan_costs *costs)
+{
+    struct kv_layout kv, prompt, ring;
+    const struct shape *s = &model->shape;
+    kv_layout_init(&kv, kv_page_format(kv_format), s->n_kv_heads, s->head_dim);
+    costs->kv_ring_bytes = engine_ring_layout(s, kv_format, &ring);
+    kv_layout_init(&prompt, engine_prompt_format(ops->compute), s->n_kv_heads, s->head_dim);
+    costs->kv_page_bytes = kv.page_bytes;
+    costs->prompt_page_bytes = prompt.page_bytes;
+    costs->scratch_bytes =
+        layer_scratch_bytes(ops, model, PLAN_TILE_TOKENS, work->prompt_max,
+                            round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS), evict);
+    costs->sizes = (struct plan_sizes){.weight_home = sizeof(struct weight_home),
+                                       .frame = sizeof(struct frame),
+                                       .last_write = sizeof(struct last_write),
+                                       .segment = sizeof(struct segment),
+                                       .gather_set = sizeof(struct gather_set),
+                                       .batch = sizeof(struct batch),
+                                       .row = sizeof(struct row),
+                                       .span = sizeof(struct span),
+                                       .position = sizeof(struct position),
+                                       .prompt_span = sizeof(struct prompt_span),
+                                       .forced_span = sizeof(struct forced_span),
+                                       .cut = sizeof(struct cut),
+                                       .evict_event = sizeof(struct evict_event),
+                                       .kv_row = sizeof(struct kv_row)};
+    costs->head_state_bytes = sizeof(struct head_state);
+    costs->filter_bytes = HEAD_SAMPLE_MAX * (int64_t)sizeof(struct head_candidate);
+    costs->edit_bytes = (int64_t)sizeof(struct logit_edit);
+}

@@ -1,0 +1,176 @@
+/* engine/line/dummy_layers.c - see dummy_layers.h.
+ *
+ * A newcomer would miss: the resident layers of an on-demand pack are made even when the file has
+ * them, so that what earlier runs streamed does not show in the speed of this one. */
+#include "engine/line/dummy_layers.h"
+
+#include "engine/pack/dummy.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define GROUP_MAX 64 // layers made at once, one thread each
+
+struct made_layer {
+    int layer;
+    uint8_t *to; // NULL: into the file
+    enum err err;
+    char text[256]; // of err: sentences are kept per thread
+};
+
+struct group {
+    const struct pack_provider *provider;
+    struct model *model;
+    int fd;
+    struct made_layer layers[GROUP_MAX];
+    int n;
+};
+
+static void make_task(void *ctx, int thread, int n_threads)
+{
+    struct group *g = ctx;
+    int64_t first, last;
+    pool_split(g->n, thread, n_threads, &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        struct made_layer *l = &g->layers[i];
+        l->err = pack_layer_make(g->provider, g->model, l->layer, g->fd, l->to);
+        if (l->err != OK)
+            snprintf(l->text, sizeof l->text, "%s", err_text());
+    }
+}
+
+/* Makes the layers of a mask, in their order; home NULL: into the file. */
+static enum err make_layers(const struct dummy_layers *d, const struct pack_provider *provider,
+                            const uint8_t *wanted, int64_t total_bytes, int fd, struct home *home)
+{
+    struct group g = {.provider = provider, .model = d->model, .fd = fd};
+    const int most = (int)min_i64(pool_threads(d->pool), GROUP_MAX);
+    int64_t done_bytes = 0;
+    for (int layer = 0; layer < d->model->n_layers;) {
+        for (g.n = 0; layer < d->model->n_layers && g.n < most; layer++)
+            if (wanted[layer])
+                g.layers[g.n++] = (struct made_layer){
+                    .layer = layer, .to = home ? home_weights_claim(home, layer) : NULL};
+        pool_run(d->pool, make_task, &g);
+        for (int i = 0; i < g.n; i++) {
+            if (g.layers[i].err != OK)
+                return fail(g.layers[i].err, "%s", g.layers[i].text);
+            done_bytes += d->model->layers[g.layers[i].layer].n_bytes;
+        }
+        if (d->progress && g.n > 0)
+            TRY(d->progress(d->ctx, done_bytes, total_bytes));
+    }
+    return OK;
+}
+
+/* Resident layers that are held as they are stored; decoded ones come through a frame. */
+static int made_in_memory(const struct plan *plan, int layer)
+{
+    return plan_layer_resident(plan, layer) && !plan_layer_decoded(plan, layer);
+}
+
+/* Another run may have added layers, or put a new pack there, since the model was opened. */
+static enum err read_again(struct model *m, int fd)
+{
+    struct model now;
+    TRY(model_open_fd(&now, m->path, fd));
+    if (now.fingerprint != m->fingerprint || now.n_layers != m->n_layers ||
+        now.n_pieces != m->n_pieces || !now.on_demand) {
+        model_close(&now);
+        return fail(ERR_INPUT, "%s: another pack has taken its place (start again)", m->path);
+    }
+    for (int i = 0; i < m->n_layers; i++)
+        m->layers[i].absent = now.layers[i].absent;
+    memcpy(m->piece_crcs, now.piece_crcs, (size_t)m->n_pieces * sizeof *m->piece_crcs);
+    memcpy(m->row_crcs, now.row_crcs, (size_t)m->shape.vocab * sizeof *m->row_crcs);
+    model_close(&now);
+    return OK;
+}
+
+static int64_t wanted_absent(const struct model *m, const struct plan *plan,
+                             uint8_t wanted[PLAN_LAYERS_MAX])
+{
+    int64_t n_bytes = 0;
+    for (int layer = 0; layer < m->n_layers; layer++) {
+        wanted[layer] = m->layers[layer].absent && !made_in_memory(plan, layer);
+        n_bytes += wanted[layer] ? m->layers[layer].n_bytes : 0;
+    }
+    return n_bytes;
+}
+
+static enum err check_disk(const struct model *m, int fd, int64_t n_bytes)
+{
+    struct statvfs fs;
+    if (fstatvfs(fd, &fs) != 0)
+        return fail(ERR_IO, "%s: %s", m->path, strerror(errno));
+    double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
+    if (free_bytes < (double)n_bytes)
+        return fail(ERR_IO,
+                    "%s: the streamed layers need %lld bytes, the disk has %.0f free (set "
+                    "SLUICE_CACHE_DIR, or raise --mem-ram)",
+                    m->path, (long long)n_bytes, free_bytes);
+    return OK;
+}
+
+/* The file is locked: nobody reads or writes its directory but us. */
+static enum err add_layers(const struct dummy_layers *d, const struct pack_provider *provider,
+                           const struct plan *plan, int fd)
+{
+    uint8_t wanted[PLAN_LAYERS_MAX];
+    TRY(read_again(d->model, fd));
+    int64_t n_bytes = wanted_absent(d->model, plan, wanted);
+    if (n_bytes == 0)
+        return OK;
+    TRY(check_disk(d->model, fd, n_bytes));
+    log_line(LOG_INFO, "pack: the plan streams dummy layers that %s lacks, adding %.1f MiB",
+             d->model->path, (double)n_bytes / 1048576.0);
+    TRY(make_layers(d, provider, wanted, n_bytes, fd, NULL));
+    if (fsync(fd) != 0)
+        return fail(ERR_IO, "%s: fsync: %s", d->model->path, strerror(errno));
+    return pack_directory_write(provider, d->model, fd);
+}
+
+enum err dummy_layers_store(const struct dummy_layers *d, const struct plan *plan)
+{
+    struct model *m = d->model;
+    uint8_t wanted[PLAN_LAYERS_MAX];
+    CHECK(m->n_layers <= PLAN_LAYERS_MAX);
+    if (!m->on_demand || wanted_absent(m, plan, wanted) == 0)
+        return OK;
+    struct pack_provider provider;
+    TRY(dummy_of_model(&provider, m));
+    int fd = open(m->path, O_RDWR | O_CLOEXEC);
+    enum err e = fd < 0 ? fail(ERR_IO, "%s: open: %s", m->path, strerror(errno)) : OK;
+    if (e == OK) {
+        flock(fd, LOCK_EX); // gone with the descriptor; a file system without locks: one at a time
+        e = add_layers(d, &provider, plan, fd);
+        close(fd);
+    }
+    dummy_close(&provider);
+    return e;
+}
+
+enum err dummy_layers_fill(const struct dummy_layers *d, struct home *home)
+{
+    struct model *m = d->model;
+    uint8_t wanted[PLAN_LAYERS_MAX];
+    int64_t n_bytes = 0;
+    if (!m->on_demand)
+        return OK;
+    for (int layer = 0; layer < m->n_layers; layer++) {
+        wanted[layer] = made_in_memory(home->plan, layer);
+        n_bytes += wanted[layer] ? m->layers[layer].n_bytes : 0;
+    }
+    if (n_bytes == 0)
+        return OK;
+    struct pack_provider provider;
+    TRY(dummy_of_model(&provider, m));
+    enum err e = make_layers(d, &provider, wanted, n_bytes, -1, home);
+    dummy_close(&provider);
+    return e;
+}

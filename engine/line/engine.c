@@ -1,0 +1,147 @@
+/* engine/line/engine.c - see engine.h: opening, THE loop, closing. */
+#include "engine/line/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/line/stage.h"
+
+static void place(struct engine *e)
+{
+    const struct engine_config *c = &e->config;
+    const struct memory *m = &e->home.memory;
+    batches_place(&e->batches, m, &c->plan, &c->model->shape, &c->evict, c->edits_max,
+                  e->work.ring_bytes);
+    e->work.meta_cap = e->batches.meta_cap;
+    gather_place(&e->gather, m, &c->plan, c->model);
+    layer_place(&e->work, m, &c->plan, c->model, &c->evict, c->tokens_max);
+    e->pages = (struct page_list){.ids = memory_at(m, LAYOUT_STEP_PAGES, 0),
+                                  .owners = memory_at(m, LAYOUT_STEP_OWNERS, 0)};
+}
+
+enum err engine_open(struct engine *e, const struct engine_config *config)
+{
+    memset(e, 0, sizeof *e);
+    e->config = *config;
+    const struct engine_config *c = &e->config;
+    e->order = plan_order(&c->plan);
+    TRY(trace_open(&e->trace, c->trace_events));
+    e->trace.pass_steps = order_pass_steps(&e->order);
+    const struct device_api *device = c->device->api;
+    CHECK(device->unified); // layer_embed and layer_compact write hidden states from the host
+    TRY(device->stream_open(c->device, &e->stream));
+    TRY(device->event_open(c->device, &e->sampled));
+    e->work.ops = c->ops;
+    e->work.ops.stream = e->stream;
+    const struct shape *s = &c->model->shape;
+    kv_layout_init(&e->work.kv, kv_page_format(c->kv_format), s->n_kv_heads, s->head_dim);
+    e->work.ring_bytes = engine_ring_layout(s, c->kv_format, &e->work.ring);
+    kv_layout_init(&e->work.prompt, engine_prompt_format(c->ops.compute), s->n_kv_heads,
+                   s->head_dim);
+    struct home_config home = {.plan = &c->plan,
+                               .layout = c->layout,
+                               .model = c->model,
+                               .codec = c->codec,
+                               .compute = c->ops.compute,
+                               .kv_format = kv_page_format(c->kv_format),
+                               .prompt_format = engine_prompt_format(c->ops.compute),
+                               .device = c->device,
+                               .numa_node = c->numa_node,
+                               .offload_dir = c->offload_dir,
+                               .io = c->io,
+                               .io_depth = c->io_depth,
+                               .fault = c->fault,
+                               .trace = &e->trace,
+                               .pool = c->ops.pool};
+    TRY(home_open(&e->home, &home));
+    place(e);
+    e->batches.job = c->job;
+    e->batches.stops = c->stops;
+    e->batches.n_stops = c->n_stops;
+    layer_open(&e->work);
+    TRY(gather_open(&e->gather, &e->home));
+    if (c->dump_path) {
+        TRY(dump_open(&e->dump, c->dump_path, s->n_kv_heads));
+        e->work.dump = dump_kv;
+        e->work.dump_ctx = &e->dump;
+    }
+    return OK;
+}
+
+/* Reasons to stop before the job is done. */
+static enum err check_stop(const struct engine *e)
+{
+    if (e->config.interrupted && *e->config.interrupted)
+        return fail(ERR_STOPPED, "interrupted; the same command resumes");
+    double elapsed_s = (double)(clock_ns() - e->start_ns) * 1e-9;
+    if (e->config.time_limit_s <= 0 || elapsed_s < e->config.time_limit_s)
+        return OK;
+    if (e->passes > 1)
+        return fail(ERR_STOPPED, "--time-limit reached; the same command resumes");
+    return fail(
+        ERR_STOPPED,
+        "--time-limit reached before the first pass was over; the same command resumes, but runs "
+        "that short gain little or nothing: give it the time of several passes");
+}
+
+/* What happens between passes, and every step: durable tokens, reasons to stop, the progress line.
+ */
+static enum err between_steps(struct engine *e, struct step s)
+{
+    if (s.pass >= 0 && s.layer == 0 && s.batch == 0) {
+        e->passes = s.pass + 1;
+        TRY(job_pass_end(e->config.job, 0));
+    }
+    if (e->config.tick)
+        e->config.tick(e->config.tick_ctx);
+    TRY(mover_failed(e->home.mover));
+    return check_stop(e);
+}
+
+static enum err walk(struct engine *e)
+{
+    const struct plan *plan = &e->config.plan;
+    int64_t n = -max_i64(plan->ahead_weights, max_i64(plan->ahead_state, plan->ahead_hidden));
+    while (job_live(e->config.job)) {
+        e->n = n;
+        TRY(between_steps(e, order_at(&e->order, n)));
+        TRY(stage_fetch_weights(e,
+                                order_at(&e->order, n + plan->ahead_weights))); // extent -> frame
+        TRY(stage_fetch_kv(e, order_at(&e->order, n + plan->ahead_state)));
+        TRY(stage_fetch_hidden(e, order_at(&e->order, n + plan->ahead_hidden)));
+        TRY(stage_compute(e, order_at(&e->order, n)));    // one layer of one batch
+        TRY(stage_retire(e, order_at(&e->order, n - 1))); // KV and hidden home, frames unpinned
+        n++;
+    }
+    return OK;
+}
+
+enum err engine_run(struct engine *e)
+{
+    e->start_ns = clock_ns();
+    enum err err = walk(e);
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    if (err == ERR_STOPPED) { // what this pass has sampled so far was made of verified bytes, too
+        enum err kept = job_pass_end(e->config.job, 1);
+        err = kept == OK ? err : kept;
+        if (kept != OK)
+            snprintf(text, sizeof text, "%s", err_text());
+    }
+    home_drain(&e->home); // tickets of steps that will not come, whose failures are no one's
+    e->end_ns = clock_ns();
+    mover_repairs(e->home.mover, &e->repairs);
+    return err == OK ? OK : fail(err, "%s", text);
+}
+
+void engine_close(struct engine *e)
+{
+    dump_close(&e->dump);
+    if (e->config.device) { // else it was never opened
+        e->config.device->api->event_close(e->sampled);
+        e->config.device->api->stream_close(e->stream);
+    }
+    home_close(&e->home);
+    trace_close(&e->trace);
+    memset(e, 0, sizeof *e);
+}

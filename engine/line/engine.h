@@ -1,0 +1,82 @@
+/* engine/line/engine.h - the public boundary: a model, a job and a plan become a run.
+ *
+ * Owns: everything of one run, in dependency order. Refuses: deciding (policy) and parsing (job).
+ * Use: engine_open -> engine_run -> engine_close; close accepts a half-open engine. */
+#ifndef ENGINE_LINE_ENGINE_H
+#define ENGINE_LINE_ENGINE_H
+
+#include <signal.h>
+
+#include "engine/line/batch.h"
+#include "engine/line/dump.h"
+#include "engine/line/gather.h"
+#include "engine/line/home.h"
+#include "engine/job/job.h"
+#include "engine/line/layer.h"
+#include "engine/pack/model.h"
+#include "kernels/trace.h"
+
+struct engine_config {
+    struct plan plan;
+    const struct layout *layout; // of that plan; borrowed, as are the pointers below
+    const struct model *model;
+    const struct pack_codec *codec; // its encoded layers, or NULL
+    struct job *job;
+    struct evict evict;
+    struct ops ops; // instruction set, compute format, pool (borrowed)
+    enum kv_format kv_format;
+    enum ring_kind io;
+    int io_depth;
+    struct device *device;
+    int numa_node; // where RAM lies best; -1: anywhere
+    const char *offload_dir;
+    const char *fault;  // fault spec for tests, or NULL
+    int64_t tokens_max; // longest row of the job
+    int edits_max;      // of the job's rows: see engine/line/batch.h
+    const int32_t *stops;
+    int n_stops;
+    const char *dump_path;                    // --kv-dump, or NULL
+    int64_t trace_events;                     // per lane; 0: totals only
+    double time_limit_s;                      // 0: none
+    const volatile sig_atomic_t *interrupted; // set by the signal handler
+    void (*tick)(void *ctx); // called every step, for the progress display; or NULL
+    void *tick_ctx;
+};
+
+struct engine {
+    struct engine_config config;
+    struct order order;
+    struct home home;
+    struct gather gather;
+    struct batches batches;
+    struct layer_work work;
+    struct trace trace;
+    struct stream *stream;        // owned: the ops of the line, in order
+    struct event *sampled;        // owned: the head's results are there
+    struct dump dump;             // --kv-dump
+    struct page_list pages;       // of the step at hand
+    int64_t n;                    // the step being walked
+    int64_t passes;               // begun
+    int64_t start_ns, end_ns;     // of step 0 and of the end of the walk
+    struct mover_repairs repairs; // once the walk has ended
+    int64_t rows_lost; // rows computed again, because what stood on disk of them was wrong
+};
+
+/* Memory, files, the mover. ERR_FIT, ERR_IO, ERR_INPUT. */
+enum err engine_open(struct engine *e, const struct engine_config *config);
+/* Walks the line until the job has no rows left. ERR_STOPPED: interrupted or out of time,
+ * resumable. */
+enum err engine_run(struct engine *e);
+void engine_close(struct engine *e);
+
+/* What the engine needs beyond the plan's own numbers: fills the model-dependent plan_costs. */
+void engine_costs(const struct model *model, const struct ops *ops, enum kv_format kv_format,
+                  const struct work *work, const struct evict *evict, struct plan_costs *costs);
+/* Pages of prompts stand in the compute format. */
+enum kv_format engine_prompt_format(enum compute compute);
+/* Bytes of one row's ring in one layer, and its layout; 0 unless the KV format has rings. */
+int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct kv_layout *ring);
+/* The sizes of a model, as the plan reads them; compute decides which tiles its matmuls read. */
+void engine_weights_info(const struct model *model, enum compute compute, struct weights_info *w);
+
+#endif

@@ -1,0 +1,190 @@
+/* engine/line/home.c - see home.h: what policy/layout.c laid out, and the scratch file.
+ *
+ * What stays - resident layers, KV in RAM - lies at the end: it is written once and not registered
+ * with the ring. A large one comes into memory as it is written, so that the first step need not
+ * wait for it; a small one before, so that the first pass is like the others. */
+#include "engine/line/home.h"
+
+#include "kernels/arena.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+#define SMALL ((int64_t)1 << 30) // memory that is brought in whole: a fraction of a second
+
+static void place_weights(struct home *h, enum compute compute)
+{
+    const struct plan *p = h->plan;
+    const struct layout *l = h->memory.layout;
+    h->weights = memory_at(&h->memory, LAYOUT_WEIGHT_HOMES, 0);
+    for (int layer = 0; layer < p->layers; layer++) {
+        struct weight_home *w = &h->weights[layer];
+        *w = (struct weight_home){.layer = &h->model->layers[layer],
+                                  .decoded = plan_layer_decoded(p, layer)};
+        if (w->decoded)
+            model_layer_tiles(w->layer, compute, &w->tiles);
+        if (l->weight_bytes[layer] > 0)
+            w->resident = (uint8_t *)h->memory.base + l->weights[layer];
+    }
+    h->free_frames = memory_at(&h->memory, LAYOUT_FREE_FRAMES, 0);
+    h->n_free_frames = p->weight_frames;
+    for (int i = 0; i < p->weight_frames; i++)
+        h->free_frames[i] = memory_at(&h->memory, LAYOUT_WEIGHT_FRAMES, i);
+    h->staging = memory_at(&h->memory, LAYOUT_STAGING, 0);
+}
+
+static void place_kv(struct home *h)
+{
+    const struct memory *m = &h->memory;
+    h->kv_pool = memory_at(m, LAYOUT_KV, 0);
+    h->kv_last = memory_at(m, LAYOUT_KV_LAST, 0);
+    h->kv_units = (int)ceil_div(h->kv.page_bytes, MOVER_PIECE);
+    h->kv_crc = memory_at(m, LAYOUT_KV_CRCS, 0);
+    h->kv_generation = memory_at(m, LAYOUT_KV_GENERATIONS, 0);
+    h->kv_seeds = memory_at(m, LAYOUT_KV_SEEDS, 0);
+    h->kv_tails = memory_at(m, LAYOUT_KV_TAILS, 0);
+    h->kv_frames = (struct frames){
+        .name = "kv", .frames = memory_at(m, LAYOUT_KV_FRAMES, 0), .n = h->plan->kv_frames};
+    for (int i = 0; i < h->kv_frames.n; i++)
+        h->kv_frames.frames[i] = (struct frame){.step = -1,
+                                                .base = memory_at(m, LAYOUT_KV_FRAME_PAGES, i),
+                                                .segments = memory_at(m, LAYOUT_KV_SEGMENTS, i),
+                                                .pages = memory_at(m, LAYOUT_KV_FETCHED, i)};
+}
+
+static void place_hidden(struct home *h)
+{
+    const struct memory *m = &h->memory;
+    h->hidden = memory_at(m, LAYOUT_HIDDEN, 0);
+    h->hidden_last = memory_at(m, LAYOUT_HIDDEN_LAST, 0);
+    h->hidden_units = (int)ceil_div(h->hidden_frame_bytes, MOVER_PIECE);
+    h->hidden_crc = memory_at(m, LAYOUT_HIDDEN_CRCS, 0);
+    h->hidden_generation = memory_at(m, LAYOUT_HIDDEN_GENERATIONS, 0);
+    h->hidden_frames = (struct frames){.name = "hidden",
+                                       .frames = memory_at(m, LAYOUT_HIDDEN_FRAMES, 0),
+                                       .n = h->plan->hidden_frames};
+    for (int i = 0; i < h->hidden_frames.n; i++)
+        h->hidden_frames.frames[i] =
+            (struct frame){.step = -1,
+                           .base = memory_at(m, LAYOUT_HIDDEN_FRAME_TOKENS, i),
+                           .segments = memory_at(m, LAYOUT_HIDDEN_SEGMENTS, i)};
+}
+
+/* Bytes of the run on disk: KV first, hidden states after it. */
+static int64_t disk_bytes(struct home *h)
+{
+    const struct plan *p = h->plan;
+    int64_t kv = (int64_t)p->decoder * p->batches * p->pages_batch * h->kv.page_bytes;
+    h->hidden_scratch_offset = p->kv_home == TIER_NVME ? kv : 0;
+    int64_t hidden = p->hidden_home == TIER_NVME ? p->batches * h->hidden_frame_bytes : 0;
+    return h->hidden_scratch_offset + hidden;
+}
+
+static enum err open_tiers(struct home *h, const struct home_config *config)
+{
+    const int64_t n_bytes[N_TIERS] = {
+        [TIER_RAM] = config->layout->n_bytes, [TIER_NVME] = disk_bytes(h)};
+    for (int kind = 0; kind < N_TIERS; kind++) {
+        struct tier_config tier = {.device = config->device,
+                                   .dir = config->offload_dir,
+                                   .node = config->numa_node,
+                                   .n_bytes = n_bytes[kind]};
+        TRY(tier_open(&h->tiers[kind], (enum tier_kind)kind, &tier));
+    }
+    return OK;
+}
+
+static enum err open_mover(struct home *h, const struct home_config *config)
+{
+    struct mover_config m = {.kind = config->io,
+                             .depth = config->io_depth,
+                             .fault = config->fault,
+                             .n_places = HOME_CODEC + 1,
+                             .base = h->memory.base,
+                             .n_bytes = h->memory.layout->busy_bytes,
+                             .trace = config->trace};
+    m.places[HOME_PACK] =
+        (struct mover_place){.path = h->model->path, .fd = -1, .hint = "pack it again"};
+    m.places[HOME_SCRATCH] =
+        (struct mover_place){.path = "scratch file", .fd = h->tiers[TIER_NVME].fd};
+    if (h->tiers[TIER_NVME].n_bytes == 0)
+        m.places[HOME_SCRATCH] = (struct mover_place){0};
+    if (h->codec) {
+        m.places[HOME_CODEC] = (struct mover_place){
+            .path = h->codec->path, .fd = -1, .hint = "delete the file: it is made again"};
+        m.staging = h->staging;
+    }
+    TRY(mover_open(&h->mover, &m));
+    for (int i = 0; i < 2; i++) {
+        struct frames *f = i ? &h->hidden_frames : &h->kv_frames;
+        f->mover = h->mover;
+        f->trace = h->trace;
+        f->place = HOME_SCRATCH;
+    }
+    return OK;
+}
+
+/* Under AddressSanitizer only the pieces may be touched, nothing between them; on 0: all again. */
+static void guard(struct home *h, int on)
+{
+#ifdef __SANITIZE_ADDRESS__
+    const struct layout *l = h->memory.layout;
+    if (!on) {
+        __asan_unpoison_memory_region(h->memory.base, (size_t)l->n_bytes);
+        return;
+    }
+    __asan_poison_memory_region(h->memory.base, (size_t)l->n_bytes);
+    for (int id = 0; id < N_LAYOUT_IDS; id++)
+        for (int64_t i = 0; i < l->parts[id].n; i++)
+            __asan_unpoison_memory_region(memory_at(&h->memory, (enum layout_id)id, i),
+                                          (size_t)l->parts[id].n_bytes);
+    for (int layer = 0; layer < h->plan->layers; layer++)
+        if (l->weight_bytes[layer] > 0)
+            __asan_unpoison_memory_region((uint8_t *)h->memory.base + l->weights[layer],
+                                          (size_t)l->weight_bytes[layer]);
+#else
+    (void)h, (void)on;
+#endif
+}
+
+enum err home_open(struct home *h, const struct home_config *config)
+{
+    *h = (struct home){.plan = config->plan, .model = config->model, .trace = config->trace};
+    h->run_number = mix64((uint64_t)clock_ns());
+    h->codec = config->plan->codec != PLAN_CODEC_NONE ? config->codec : NULL;
+    const struct shape *s = &config->model->shape;
+    kv_layout_init(&h->kv, config->kv_format, s->n_kv_heads, s->head_dim);
+    kv_layout_init(&h->prompt, config->prompt_format, s->n_kv_heads, s->head_dim);
+    h->hidden_frame_bytes = layout_hidden_frame_bytes(h->plan, s);
+    TRY(open_tiers(h, config));
+    const struct layout *l = config->layout;
+    h->memory = (struct memory){l, h->tiers[TIER_RAM].base};
+    arena_populate(h->memory.base, l->n_bytes <= SMALL ? l->n_bytes : l->busy_bytes, config->pool);
+    guard(h, 1);
+    place_weights(h, config->compute);
+    place_kv(h);
+    place_hidden(h);
+    return open_mover(h, config);
+}
+
+void home_close(struct home *h)
+{
+    mover_close(h->mover);
+    h->mover = NULL;
+    if (h->memory.base)
+        guard(h, 0);
+    for (int kind = 0; kind < N_TIERS; kind++)
+        tier_close(&h->tiers[kind]);
+}
+
+void home_drain(struct home *h)
+{
+    for (int layer = 0; layer < h->plan->layers; layer++)
+        if (h->weights[layer].asked) {
+            h->weights[layer].asked = 0;
+            mover_wait(h->mover, &h->weights[layer].ticket);
+        }
+    frames_drain(&h->kv_frames);
+    frames_drain(&h->hidden_frames);
+}

@@ -1,0 +1,135 @@
+/* engine/line/home.h - where everything lives: weights[layer], kv[layer][batch], hidden[batch].
+ *
+ * Owns: the one memory of the run, the frames beside the compute, the scratch file, and the tickets
+ * that connect them. Refuses: deciding (policy/plan.h did), computing (engine/line/layer.h). An
+ * extent that lives in RAM is its own frame: get() returns its place and nothing moves. */
+#ifndef ENGINE_LINE_HOME_H
+#define ENGINE_LINE_HOME_H
+
+#include "engine/line/batch.h"
+#include "engine/line/frames.h"
+#include "engine/pack/model.h"
+#include "engine/pack/pack_codec.h"
+#include "offload/tier.h"
+#include "policy/layout.h"
+
+/* Indices of the mover's places. */
+#define HOME_PACK    0
+#define HOME_SCRATCH 1
+#define HOME_CODEC   2
+
+struct weight_home {
+    uint8_t *resident; // NULL: streamed
+    uint8_t *frame;    // borrowed from the frames while streamed bytes are there, else NULL
+    struct ticket ticket;
+    struct segment segment;
+    int asked;                       // the ticket was submitted and not yet waited for
+    int loaded;                      // resident bytes are there
+    const struct model_layer *layer; // borrowed: its layout as it is held
+    struct model_layer tiles;        // of decoded ones
+    int decoded;                     // comes through a frame once, stays as tiles
+};
+
+struct home {
+    const struct plan *plan;        // borrowed
+    const struct model *model;      // borrowed
+    const struct pack_codec *codec; // borrowed; NULL: weights are read as they are
+    struct kv_layout kv;            // pages of rows
+    struct kv_layout prompt;        // workspace pages, in the compute format
+    struct tier tiers[N_TIERS];     // owned: what the run takes of each
+    struct memory memory;           // TIER_RAM laid out: every byte of the run there but text
+    struct mover *mover;            // owned
+    struct trace *trace;            // borrowed
+
+    struct weight_home *weights; // [layers]
+    uint8_t *staging;            // [io_depth][MOVER_PIECE] of encoded weights, or NULL
+    uint8_t **free_frames;       // [weight_frames] stack
+    int n_free_frames;
+
+    uint8_t *kv_pool;           // RAM home: [decoder][batches][pages_batch][page_bytes]
+    struct frames kv_frames;    // NVMe home: [plan.kv_frames], of [pages_batch] pages
+    struct last_write *kv_last; // [decoder][batches]
+    /* Of each page on NVMe, [decoder][batches][pages_batch]: its checksums, filled and compared by
+     * the mover, and which writing of it they are of. They are chained from who wrote what (see
+     * page_seed), so that a page that is stale, swapped or another's is as wrong as a damaged one.
+     */
+    uint32_t *kv_crc; // [...][kv_units]
+    uint32_t *kv_generation;
+    int kv_units;        // of MOVER_PIECE in a page
+    uint32_t *kv_seeds;  // [pages_batch] for the fetch that is being built
+    uint8_t *kv_tails;   // NVMe home: [batches][batch][decoder][page_bytes]
+    uint64_t run_number; // tells this run's pages from an earlier one's
+
+    uint8_t *hidden;                // RAM home: [pass_tokens][dim] f32
+    struct frames hidden_frames;    // NVMe home: [plan.hidden_frames], of step_tokens tokens
+    struct last_write *hidden_last; // [batches]
+    uint32_t *hidden_crc;           // [batches][hidden_units] of what was written last
+    uint32_t *hidden_generation;    // [batches]
+    int hidden_units;               // of MOVER_PIECE in a frame
+    int64_t hidden_scratch_offset, hidden_frame_bytes;
+};
+
+struct home_config {
+    const struct plan *plan;
+    const struct layout *layout; // of that plan; borrowed
+    const struct model *model;
+    const struct pack_codec *codec; // borrowed; NULL: none, though the plan may want one
+    enum compute compute;
+    enum kv_format kv_format, prompt_format; // of pages
+    struct device *device;                   // borrowed
+    int numa_node;                           // where RAM lies best; -1: anywhere
+    const char *offload_dir;                 // for TIER_NVME
+    enum ring_kind io;
+    int io_depth;
+    const char *fault;
+    struct trace *trace;
+    struct pool *pool; // borrowed: brings the memory in; NULL: the caller's thread does
+};
+
+/* Takes the layout's memory, opens pack and scratch, starts the mover. ERR_FIT, ERR_IO. */
+enum err home_open(struct home *h, const struct home_config *config);
+void home_close(struct home *h);
+
+/* Weights of a line layer: fetch issues the reads (once per pass; nothing for resident ones), get
+ * waits for them, put gives the frame back after the layer's last batch. A decoded layer comes
+ * through a frame once: while home_weights_tiles() names a place, the caller decodes what get gave
+ * to there and calls home_weights_keep(); weights[layer].layer is the layout of what get gives. */
+enum err home_weights_fetch(struct home *h, int layer, int64_t due);
+enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t **base);
+void home_weights_put(struct home *h, int layer);
+uint8_t *home_weights_tiles(struct home *h, int layer);
+void home_weights_keep(struct home *h, int layer);
+/* The place of a layer that the caller makes there itself, now: nothing is fetched for it. NULL: it
+ * streams. Before the first step. */
+uint8_t *home_weights_claim(struct home *h, int layer);
+
+/* KV of (layer, batch) at a step; layer counts decoder layers from 0. fetch: pages whose bytes the
+ * step will read. get: the base of the batch's pages; those that fetch did not bring hold nothing
+ * yet. lost, after get: leaves in the list those that could not be had (get has recorded the
+ * sentence of one), and returns the last one's error: their rows must be computed again from their
+ * tokens. dirty: pages that the step changed; put: they go home, the frame is given back. */
+enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch,
+                       const struct page_list *pages);
+enum err home_kv_get(struct home *h, int64_t step, int layer, int batch, uint8_t **base);
+enum err home_kv_lost(const struct home *h, int64_t step, struct page_list *pages);
+void home_kv_dirty(struct home *h, int64_t step, int layer, int batch,
+                   const struct page_list *pages);
+enum err home_kv_put(struct home *h, int64_t step, int layer, int batch);
+/* The page being filled of one row (NVMe home only). */
+uint8_t *home_kv_tail(struct home *h, int layer, int batch, int row);
+
+/* Hidden states of a batch: [n_tokens, dim] f32. In RAM: the place at `first_token` of the pass.
+ * NVMe home: the frame of the step (taken afresh when nothing was fetched). */
+enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_tokens);
+enum err home_hidden_get(struct home *h, int64_t step, int64_t first_token, float **x);
+/* After get (NVMe home). OK, or why the states of this token of the batch could not be had; they
+ * are zeros. */
+enum err home_hidden_token(const struct home *h, int64_t step, int64_t token);
+/* The step no longer needs its frame; write 1: it changed the states, they go home. */
+enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_tokens, int write);
+
+/* Waits for every ticket still in flight: they are for steps that will not come, so that their
+ * errors matter to nobody. */
+void home_drain(struct home *h);
+
+#endif

@@ -1,0 +1,144 @@
+/* engine/line/home_kv.c - KV of home.h: pages through frames, or in RAM where they are. */
+#include "engine/line/home.h"
+
+#include <string.h>
+
+static int64_t kv_extent(const struct home *h, int layer, int batch)
+{
+    const struct plan *p = h->plan;
+    return ((int64_t)layer * p->batches + batch) * p->pages_batch;
+}
+
+/* Who wrote which page, and when: what its checksums are chained from. */
+static uint32_t page_seed(const struct home *h, int64_t extent, int page, int64_t row)
+{
+    uint64_t identity[4] = {h->run_number, (uint64_t)row, (uint64_t)(extent + page),
+                            h->kv_generation[extent + page]};
+    return crc32c(0, identity, sizeof identity);
+}
+
+static struct segment page_segment(const struct home *h, const struct frame *f, int64_t extent,
+                                   int page, uint32_t seed)
+{
+    int64_t size = h->kv.page_bytes;
+    return (struct segment){.offset = (extent + page) * size,
+                            .n_bytes = size,
+                            .buf = f->base + page * size,
+                            .crc = h->kv_crc + (extent + page) * h->kv_units,
+                            .seed = seed};
+}
+
+/* Which extent a step moves. */
+static struct frame_use use_of(struct home *h, int64_t step, int layer, int batch)
+{
+    return (struct frame_use){.step = step,
+                              .layer = layer + 1,
+                              .batch = batch,
+                              .last = &h->kv_last[layer * h->plan->batches + batch]};
+}
+
+static enum err take(struct home *h, int64_t step, struct frame **f)
+{
+    TRY(frames_take(&h->kv_frames, step, f));
+    memset((*f)->pages, 0, (size_t)ceil_div(h->plan->pages_batch, 64) * 8);
+    return OK;
+}
+
+enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch,
+                       const struct page_list *pages)
+{
+    if (h->plan->kv_home != TIER_NVME || pages->n == 0)
+        return OK;
+    struct frame *f;
+    TRY(take(h, step, &f));
+    int64_t extent = kv_extent(h, layer, batch);
+    for (int i = 0; i < pages->n; i++) {
+        int page = pages->ids[i];
+        f->pages[page >> 6] |= 1ull << (page & 63);
+        h->kv_seeds[page] = page_seed(h, extent, page, pages->owners[i]);
+    }
+    int n = 0;
+    for (int page = 0; page < h->plan->pages_batch; page++) // ascending: neighbours travel together
+        if (f->pages[page >> 6] >> (page & 63) & 1)
+            f->segments[n++] = page_segment(h, f, extent, page, h->kv_seeds[page]);
+    frames_fetch(&h->kv_frames, f, n, use_of(h, step, layer, batch));
+    return OK;
+}
+
+enum err home_kv_get(struct home *h, int64_t step, int layer, int batch, uint8_t **base)
+{
+    if (h->plan->kv_home != TIER_NVME) {
+        *base = h->kv_pool + kv_extent(h, layer, batch) * h->kv.page_bytes;
+        return OK;
+    }
+    struct frame *f = frames_of(&h->kv_frames, step);
+    if (!f)
+        TRY(take(h, step, &f));
+    else
+        TRY(frames_ready(&h->kv_frames, f));
+    *base = f->base;
+    return OK;
+}
+
+/* What became of a page that was fetched: segments stand in the order of pages. */
+static enum err page_error(const struct frame *f, int page)
+{
+    int n = 0;
+    CHECK(f->pages[page >> 6] >> (page & 63) & 1);
+    for (int word = 0; word < page >> 6; word++)
+        n += __builtin_popcountll(f->pages[word]);
+    n += __builtin_popcountll(f->pages[page >> 6] & ((1ull << (page & 63)) - 1));
+    return f->segments[n].err;
+}
+
+enum err home_kv_lost(const struct home *h, int64_t step, struct page_list *pages)
+{
+    const struct frame *f = frames_of(&h->kv_frames, step);
+    int n = pages->n;
+    enum err last = OK;
+    pages->n = 0;
+    for (int i = 0; f && f->bad && i < n; i++) {
+        enum err err = page_error(f, pages->ids[i]);
+        if (err == OK)
+            continue;
+        pages->ids[pages->n] = pages->ids[i];
+        pages->owners[pages->n++] = pages->owners[i];
+        last = err;
+    }
+    return last;
+}
+
+void home_kv_dirty(struct home *h, int64_t step, int layer, int batch,
+                   const struct page_list *pages)
+{
+    if (h->plan->kv_home != TIER_NVME)
+        return;
+    struct frame *f = frames_of(&h->kv_frames, step);
+    CHECK(f);
+    int64_t extent = kv_extent(h, layer, batch);
+    for (int i = 0; i < pages->n; i++) {
+        int page = pages->ids[i];
+        h->kv_generation[extent + page]++;
+        uint32_t seed = page_seed(h, extent, page, pages->owners[i]);
+        f->segments[f->n_write++] = page_segment(h, f, extent, page, seed);
+    }
+}
+
+enum err home_kv_put(struct home *h, int64_t step, int layer, int batch)
+{
+    if (h->plan->kv_home != TIER_NVME)
+        return OK;
+    struct frame *f = frames_of(&h->kv_frames, step);
+    if (!f)
+        return OK; // an empty step
+    TRY(frames_ready(&h->kv_frames, f));
+    frames_store(&h->kv_frames, f, f->n_write, use_of(h, step, layer, batch));
+    return OK;
+}
+
+uint8_t *home_kv_tail(struct home *h, int layer, int batch, int row)
+{
+    const struct plan *p = h->plan;
+    int64_t at = ((int64_t)batch * p->batch + row) * p->decoder + layer;
+    return h->kv_tails + at * h->kv.page_bytes;
+}

@@ -1,0 +1,127 @@
+/* engine/line/layer.c - see layer.h: the workspace, and what all kinds of layers are made of. */
+#include "engine/line/layer_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+int64_t layer_scratch_bytes(const struct ops *ops, const struct model *model, int tile_tokens,
+                            int64_t prompt_max, int64_t slots_cap, const struct evict *evict)
+{
+    const struct shape *s = &model->shape;
+    int heads = s->n_heads * s->head_dim;
+    int wide = (int)max_i64(max_i64(s->dim, s->ffn_dim), max_i64(heads, s->embed_dim));
+    int64_t most = matmul_scratch_bytes(ops, tile_tokens, (int)max_i64(wide, HEAD_TILE), wide);
+    most = max_i64(most, attend_prompt_scratch_bytes(ops, (int)prompt_max, s->n_heads,
+                                                     s->n_kv_heads, s->head_dim));
+    most =
+        max_i64(most, attend_forced_scratch_bytes(ops, (int)slots_cap, s->n_heads, s->n_kv_heads,
+                                                  s->head_dim, evict_policy_scores(evict->policy)));
+    most =
+        max_i64(most, prompt_keep_scratch_bytes(ops, (int)prompt_max, s->n_kv_heads, s->head_dim));
+    return most;
+}
+
+void layer_place(struct layer_work *w, const struct memory *m, const struct plan *plan,
+                 const struct model *model, const struct evict *evict, int64_t tokens_max)
+{
+    w->plan = plan;
+    w->model = model;
+    w->shape = &model->shape;
+    w->evict = evict;
+    w->tokens_max = tokens_max;
+    w->prompt_page_cap = (int)layout_prompt_pages(plan);
+    w->dirty_words = (int)ceil_div(plan->slots_cap / KV_PAGE_SLOTS, 64);
+    w->normed = memory_at(m, LAYOUT_NORMED, 0);
+    w->q = memory_at(m, LAYOUT_Q, 0);
+    w->attn = memory_at(m, LAYOUT_ATTN, 0);
+    w->k = memory_at(m, LAYOUT_K, 0);
+    w->v = memory_at(m, LAYOUT_V, 0);
+    w->gate = memory_at(m, LAYOUT_GATE, 0);
+    w->up = memory_at(m, LAYOUT_UP, 0);
+    w->cos = memory_at(m, LAYOUT_ROPE_COS, 0);
+    w->sin = memory_at(m, LAYOUT_ROPE_SIN, 0);
+    w->tile_cos = memory_at(m, LAYOUT_TILE_COS, 0);
+    w->tile_sin = memory_at(m, LAYOUT_TILE_SIN, 0);
+    w->prompt_pages = memory_at(m, LAYOUT_PROMPT_PAGES, 0);
+    w->shared_pages = memory_at(m, LAYOUT_SHARED_PAGES, 0);
+    w->prompt_scores = memory_at(m, LAYOUT_PROMPT_SCORES, 0);
+    w->prompt_spans = memory_at(m, LAYOUT_PROMPT_SPANS, 0);
+    w->forced_spans = memory_at(m, LAYOUT_FORCED_SPANS, 0);
+    w->cuts = memory_at(m, LAYOUT_CUTS, 0);
+    w->events = memory_at(m, LAYOUT_EVENTS, 0);
+    w->kv_rows = memory_at(m, LAYOUT_KV_ROWS, 0);
+    w->page_ptrs = memory_at(m, LAYOUT_PAGE_PTRS, 0);
+    w->dirty = memory_at(m, LAYOUT_DIRTY, 0);
+    w->logits = memory_at(m, LAYOUT_LOGITS, 0);
+    w->head_in = memory_at(m, LAYOUT_HEAD_IN, 0);
+    w->head_narrow = memory_at(m, LAYOUT_HEAD_NARROW, 0);
+    w->states = memory_at(m, LAYOUT_HEAD_STATE_PTRS, 0);
+    w->scratch = memory_at(m, LAYOUT_SCRATCH, 0);
+}
+
+void layer_open(struct layer_work *w)
+{
+    int rope = w->shape->rope_dim / 2;
+    for (int64_t pos = 0; pos < w->tokens_max; pos++)
+        for (int i = 0; i < rope; i++) {
+            /* The angle is a product in f32 as the models were trained with; its cosine is taken in
+             * double, so that no two math libraries differ after rounding. */
+            float angle = (float)pos * w->shape->rope_inv_freq[i];
+            w->cos[pos * rope + i] = (float)cos((double)angle);
+            w->sin[pos * rope + i] = (float)sin((double)angle);
+        }
+}
+
+void layer_project(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                   enum tensor_role role, enum tensor_role bias, const float *x, float *y, int m,
+                   int act, int add)
+{
+    struct weight weight = model_weight(l, role, weights);
+    struct matmul_args args = {.w = weight,
+                               .x = x,
+                               .y = y,
+                               .bias = bias == N_ROLES ? NULL : model_vector(l, bias, weights),
+                               .m = m,
+                               .x_stride = weight.k,
+                               .y_stride = weight.n,
+                               .add = add,
+                               .act = act,
+                               .scratch = w->scratch};
+    ops_run_matmul(&w->ops, &args);
+}
+
+void layer_norm(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                enum tensor_role role, enum tensor_role bias, const float *x, float *y, int m)
+{
+    int dim = w->shape->dim;
+    struct norm_args args = {.x = x,
+                             .y = y,
+                             .weight = model_vector(l, role, weights),
+                             .bias = model_vector(l, bias, weights),
+                             .m = m,
+                             .dim = dim,
+                             .x_stride = dim,
+                             .y_stride = dim,
+                             .kind = w->shape->norm,
+                             .eps = w->shape->norm_eps};
+    ops_run_norm(&w->ops, &args);
+}
+
+void layer_tiles(const struct layer_work *w, const struct model_layer *stored,
+                 const uint8_t *weights, const struct model_layer *tiles, uint8_t *to)
+{
+    for (int role = 0; role < N_ROLES; role++) {
+        const struct model_tensor *t = &tiles->tensors[role];
+        if (t->n == 0)
+            continue;
+        const struct model_tensor *from = &stored->tensors[role];
+        if (t->dtype == from->dtype) {
+            memcpy(to + t->offset, weights + from->offset,
+                   (size_t)role_bytes(role, t->dtype, t->n, t->k));
+            continue;
+        }
+        struct decode_args args = {
+            .w = model_weight(stored, role, weights), .to = t->dtype, .panels = to + t->offset};
+        ops_run_decode(&w->ops, &args);
+    }
+}

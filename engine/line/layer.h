@@ -1,0 +1,92 @@
+/* engine/line/layer.h - one layer of one batch: its ops in order. Variants are fields of struct
+ * shape.
+ *
+ * Owns: the workspace of a step. Refuses: to know where bytes live or when they came
+ * (engine/line/stage.c hands it base pointers).
+ *
+ * A batch is worked through in tiles of at most plan.tile_tokens tokens, so that only hidden states
+ * and one prompt's K and V grow with the longest prompt. */
+#ifndef ENGINE_LINE_LAYER_H
+#define ENGINE_LINE_LAYER_H
+
+#include "engine/line/batch.h"
+#include "engine/line/gather.h"
+#include "engine/pack/model.h"
+
+/* Called after a row's prompt or forced tokens went through a layer: --kv-dump. events [n,
+ * n_kv_heads] (NULL after a prompt; the kept positions stand in kv->slot_pos). */
+typedef void (*layer_dump_fn)(void *ctx, const struct row *row, int layer, const struct kv_row *kv,
+                              int pos, int n, const struct evict_event *events);
+
+/* What one tile takes of a span. */
+struct cut {
+    const struct span *span;
+    int offset, n; // tokens of the span
+    int page;      // prompts: first workspace page
+};
+
+struct layer_work {
+    const struct plan *plan;
+    const struct model *model;
+    const struct shape *shape;
+    const struct evict *evict;
+    struct ops ops;
+    struct kv_layout kv, prompt, ring; // ring: of rows' rings, when the KV format is mixed
+    int64_t ring_bytes;                // of one row and layer; 0: no rings
+    int meta_cap;                      // as in struct batches
+    layer_dump_fn dump;                // NULL: none
+    void *dump_ctx;
+
+    float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]
+    float *cos, *sin;                             // [tokens_max][rope_dim / 2] by position
+    float *tile_cos, *tile_sin;                   // [tile_tokens][rope_dim / 2]
+    int64_t tokens_max;
+    uint8_t *prompt_pages; // [prompt_page_cap][prompt.page_bytes]
+    uint8_t
+        *shared_pages; // [shared_tokens / 32][prompt.page_bytes] what prompts share with the first
+    float *prompt_scores; // [prompt_page_cap * 32][n_kv_heads] in pieces per prompt
+    int prompt_page_cap;
+    struct prompt_span *prompt_spans;
+    struct forced_span *forced_spans; // [batch]
+    struct cut *cuts;                 // [2 * batch] of the tile
+    struct evict_event *events;       // [tile_tokens][n_kv_heads]; only with dump
+    struct kv_row *kv_rows;           // [batch] of the step
+    void **page_ptrs;                 // [batch][slots_cap / 32]
+    uint64_t *dirty;                  // [batch][words]
+    int dirty_words;
+    float *logits;                // [LAYOUT_POSITION_TILE][HEAD_TILE]
+    float *head_in, *head_narrow; // [LAYOUT_POSITION_TILE][dim], [embed_dim]
+    struct head_state **states;   // [LAYOUT_POSITION_TILE]
+    void *scratch;
+};
+
+/* Bytes of kernels' scratch for this plan's tile, longest row and policy: a field of struct
+ * plan_costs. */
+int64_t layer_scratch_bytes(const struct ops *ops, const struct model *model, int tile_tokens,
+                            int64_t prompt_max, int64_t slots_cap, const struct evict *evict);
+/* The workspace, where the layout has it. */
+void layer_place(struct layer_work *w, const struct memory *memory, const struct plan *plan,
+                 const struct model *model, const struct evict *evict, int64_t tokens_max);
+/* Tables that depend on nothing but the model. */
+void layer_open(struct layer_work *w);
+
+/* Line layer 0: hidden states of the batch's tokens from their embedding rows. */
+enum err layer_embed(struct layer_work *w, struct gather *g, struct batch *batch, int64_t step,
+                     float *hidden);
+/* Decoder layer `layer` (from 1): hidden in and out [n_tokens, dim]. kv_base: pages of (layer,
+ * batch); tails: the rows' pages being filled [batch rows][tail_stride] when pages live on NVMe,
+ * else NULL. */
+void layer_decode(struct layer_work *w, const struct model_layer *l, int layer, struct batch *batch,
+                  const uint8_t *weights, uint8_t *kv_base, uint8_t *tails, int64_t tail_stride,
+                  float *hidden);
+/* Decodes a layer from where it was read into tiles. */
+void layer_tiles(const struct layer_work *w, const struct model_layer *stored,
+                 const uint8_t *weights, const struct model_layer *tiles, uint8_t *to);
+/* After the last decoder layer only the wanted positions go on: hidden[i] = hidden[positions[i]].
+ */
+void layer_compact(const struct layer_work *w, const struct batch *batch, float *hidden);
+/* One slice of the head over the batch's positions; hidden is compacted. */
+void layer_slice(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
+                 const uint8_t *weights, const float *hidden);
+
+#endif

@@ -1,0 +1,313 @@
+/* engine/line/layer_decode.c - decoder layers of layer.h.
+ *
+ * The fact a newcomer would miss: a prompt that does not fit what is left of a tile opens a new
+ * one, so the prompt that continues over tiles is always the first of its tile and its K and V
+ * always stand at the start of the workspace. */
+#include "engine/line/layer_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+struct tile {
+    int first, n;     // tokens of the batch
+    int span, offset; // where the next tile goes on
+    int n_cuts;
+    int continued_page_end; // pages of the prompt that went over the end, else 0
+};
+
+/* Cuts of the next tile; 0 when the batch is done. */
+static int tile_next(struct layer_work *w, const struct batch *b, struct tile *t, struct cut *cuts)
+{
+    int room = w->plan->tile_tokens, pages = t->continued_page_end;
+    t->first += t->n;
+    t->n = t->n_cuts = 0;
+    t->continued_page_end = 0;
+    while (t->span < b->n_spans && t->n < room) {
+        const struct span *s = &b->spans[t->span];
+        struct cut c = {.span = s, .offset = t->offset};
+        c.n = (int)min_i64(s->n - t->offset, room - t->n);
+        if (s->kind == SPAN_PROMPT) {
+            int need = (int)ceil_div(s->pos + s->n, KV_PAGE_SLOTS);
+            if (t->offset == 0) {
+                if (t->n > 0 && (s->n > room - t->n || pages + need > w->prompt_page_cap))
+                    break;
+                c.page = pages;
+                pages += need;
+            }
+            if (c.n < s->n - t->offset)
+                t->continued_page_end = need;
+        }
+        cuts[t->n_cuts++] = c;
+        t->n += c.n;
+        t->offset += c.n;
+        if (t->offset == s->n) {
+            t->span++;
+            t->offset = 0;
+        }
+    }
+    return t->n > 0;
+}
+
+static void rope_tile(struct layer_work *w, const struct tile *t, const struct cut *cuts)
+{
+    const struct shape *s = w->shape;
+    if (s->position != POSITION_ROPE)
+        return;
+    int rope = s->rope_dim / 2, at = 0;
+    for (int i = 0; i < t->n_cuts; i++) {
+        int64_t pos = cuts[i].span->pos + cuts[i].offset;
+        size_t n = (size_t)cuts[i].n * (size_t)rope;
+        memcpy(w->tile_cos + (int64_t)at * rope, w->cos + pos * rope, n * sizeof(float));
+        memcpy(w->tile_sin + (int64_t)at * rope, w->sin + pos * rope, n * sizeof(float));
+        at += cuts[i].n;
+    }
+    struct rope_args args = {.x = w->q,
+                             .cos = w->tile_cos,
+                             .sin = w->tile_sin,
+                             .m = t->n,
+                             .n_heads = s->n_heads,
+                             .head_dim = s->head_dim,
+                             .rope_dim = s->rope_dim,
+                             .x_stride = (int64_t)s->n_heads * s->head_dim};
+    ops_run_rope(&w->ops, &args);
+    args.x = w->k;
+    args.n_heads = s->n_kv_heads;
+    args.x_stride = (int64_t)s->n_kv_heads * s->head_dim;
+    ops_run_rope(&w->ops, &args);
+}
+
+static float *cut_scores(struct layer_work *w, const struct cut *c)
+{
+    return w->prompt_scores + (int64_t)c->page * KV_PAGE_SLOTS * w->shape->n_kv_heads;
+}
+
+/* The first prompt of the pass lends its pages; another one takes what it shares of them. */
+static void share_pages(struct layer_work *w, const struct batch *b, const struct cut *c,
+                        uint8_t *pages)
+{
+    int64_t end = min_i64(b->n_shared, c->span->pos + c->offset + c->n);
+    if (c->span == &b->spans[b->first_prompt])
+        memcpy(w->shared_pages, pages,
+               (size_t)(ceil_div(end, KV_PAGE_SLOTS) * w->prompt.page_bytes));
+}
+
+static void take_shared_pages(struct layer_work *w, const struct cut *c, uint8_t *pages)
+{
+    if (c->offset == 0)
+        memcpy(pages, w->shared_pages,
+               (size_t)(ceil_div(c->span->pos, KV_PAGE_SLOTS) * w->prompt.page_bytes));
+}
+
+static void attend_prompts(struct layer_work *w, const struct tile *t, const struct cut *cuts,
+                           const struct batch *b, float scale)
+{
+    const struct shape *s = w->shape;
+    int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
+    int scores = evict_policy_scores(w->evict->policy);
+    int n = 0, at = 0;
+    for (int i = 0; i < t->n_cuts; at += cuts[i].n, i++) {
+        const struct cut *c = &cuts[i];
+        if (c->span->kind != SPAN_PROMPT)
+            continue;
+        int first = c->span->pos + c->offset, n_prompt = c->span->pos + c->span->n;
+        uint8_t *pages = w->prompt_pages + c->page * w->prompt.page_bytes;
+        struct kv_store_args store = {.layout = &w->prompt,
+                                      .pages = pages,
+                                      .k = w->k + at * kv,
+                                      .v = w->v + at * kv,
+                                      .k_stride = kv,
+                                      .v_stride = kv,
+                                      .first = first,
+                                      .n = c->n};
+        take_shared_pages(w, c, pages);
+        ops_run_kv_store(&w->ops, &store);
+        share_pages(w, b, c, pages);
+        if (scores && c->offset == 0)
+            memset(cut_scores(w, c), 0,
+                   (size_t)round_up(n_prompt, KV_PAGE_SLOTS) * (size_t)s->n_kv_heads * 4);
+        w->prompt_spans[n++] = (struct prompt_span){.n_prompt = n_prompt,
+                                                    .first = first,
+                                                    .n = c->n,
+                                                    .q = w->q + at * heads,
+                                                    .out = w->attn + at * heads,
+                                                    .pages = pages,
+                                                    .scores = scores ? cut_scores(w, c) : NULL};
+    }
+    if (n == 0)
+        return;
+    struct attend_prompt_args args = {.layout = &w->prompt,
+                                      .spans = w->prompt_spans,
+                                      .n_spans = n,
+                                      .n_heads = s->n_heads,
+                                      .scale = scale,
+                                      .q_stride = heads,
+                                      .out_stride = heads,
+                                      .scratch = w->scratch};
+    ops_run_attend_prompt(&w->ops, &args);
+}
+
+/* Prompts that end in this tile leave their kept slots in their row's pages. */
+static void keep_prompts(struct layer_work *w, const struct tile *t, const struct cut *cuts,
+                         const struct batch *b, int layer)
+{
+    for (int i = 0; i < t->n_cuts; i++) {
+        const struct cut *c = &cuts[i];
+        if (c->span->kind != SPAN_PROMPT || c->offset + c->n < c->span->n)
+            continue;
+        const struct row *row = &b->rows[c->span->row];
+        struct kv_row *kv = &w->kv_rows[c->span->row];
+        struct prompt_keep_args keep = {
+            .from = &w->prompt,
+            .to = &w->kv,
+            .ring = w->ring_bytes ? &w->ring : NULL,
+            .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
+            .scores = evict_policy_scores(w->evict->policy) ? cut_scores(w, c) : NULL,
+            .evict = w->evict,
+            .row = row->evict,
+            .kv = kv,
+            .n_prompt = c->span->pos + c->span->n,
+            .scratch = w->scratch};
+        ops_run_prompt_keep(&w->ops, &keep);
+        if (w->dump)
+            w->dump(w->dump_ctx, row, layer, kv, 0, c->span->pos + c->span->n, NULL);
+    }
+}
+
+static void attend_forced(struct layer_work *w, const struct tile *t, const struct cut *cuts,
+                          const struct batch *b, int layer, float scale)
+{
+    const struct shape *s = w->shape;
+    int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
+    int n = 0, at = 0;
+    for (int i = 0; i < t->n_cuts; at += cuts[i].n, i++) {
+        const struct cut *c = &cuts[i];
+        if (c->span->kind != SPAN_FORCED)
+            continue;
+        w->forced_spans[n++] = (struct forced_span){
+            .kv = &w->kv_rows[c->span->row],
+            .evict = b->rows[c->span->row].evict,
+            .n = c->n,
+            .pos = c->span->pos + c->offset,
+            .q = w->q + at * heads,
+            .k = w->k + at * kv,
+            .v = w->v + at * kv,
+            .out = w->attn + at * heads,
+            .events = w->dump ? w->events + (int64_t)at * s->n_kv_heads : NULL};
+    }
+    if (n == 0)
+        return;
+    struct attend_forced_args args = {.layout = &w->kv,
+                                      .ring = w->ring_bytes ? &w->ring : NULL,
+                                      .evict = w->evict,
+                                      .spans = w->forced_spans,
+                                      .n_spans = n,
+                                      .n_heads = s->n_heads,
+                                      .scale = scale,
+                                      .q_stride = heads,
+                                      .k_stride = kv,
+                                      .v_stride = kv,
+                                      .out_stride = heads,
+                                      .scratch = w->scratch};
+    ops_run_attend_forced(&w->ops, &args);
+    for (int i = 0; w->dump && i < n; i++) {
+        const struct forced_span *f = &w->forced_spans[i];
+        w->dump(w->dump_ctx, &b->rows[f->kv - w->kv_rows], layer, f->kv, f->pos, f->n, f->events);
+    }
+}
+
+static void mlp_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                     const float *in, float *x, int m)
+{
+    const struct shape *s = w->shape;
+    if (s->act == ACT_SILU_GATED) {
+        layer_project(w, l, weights, ROLE_GATE, ROLE_GATE_B, in, w->gate, m, ACT_NONE, 0);
+        layer_project(w, l, weights, ROLE_UP, ROLE_UP_B, in, w->up, m, ACT_NONE, 0);
+        struct silu_mul_args args = {.gate = w->gate,
+                                     .up = w->up,
+                                     .m = m,
+                                     .n = s->ffn_dim,
+                                     .gate_stride = s->ffn_dim,
+                                     .up_stride = s->ffn_dim};
+        ops_run_silu_mul(&w->ops, &args);
+    } else {
+        layer_project(w, l, weights, ROLE_UP, ROLE_UP_B, in, w->gate, m, s->act, 0);
+    }
+    layer_project(w, l, weights, ROLE_DOWN, ROLE_DOWN_B, w->gate, x, m, ACT_NONE, 1);
+}
+
+static void decode_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                        const struct tile *t, const struct cut *cuts, const struct batch *b,
+                        int layer, float *x)
+{
+    const struct shape *s = w->shape;
+    const float scale = (float)(1.0 / sqrt((double)s->head_dim));
+    const float *in = x;
+    if (!s->norm_after) {
+        layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, w->normed, t->n);
+        in = w->normed;
+    }
+    layer_project(w, l, weights, ROLE_Q, ROLE_Q_B, in, w->q, t->n, ACT_NONE, 0);
+    layer_project(w, l, weights, ROLE_K, ROLE_K_B, in, w->k, t->n, ACT_NONE, 0);
+    layer_project(w, l, weights, ROLE_V, ROLE_V_B, in, w->v, t->n, ACT_NONE, 0);
+    rope_tile(w, t, cuts);
+    attend_prompts(w, t, cuts, b, scale);
+    keep_prompts(w, t, cuts, b, layer);
+    attend_forced(w, t, cuts, b, layer, scale);
+    layer_project(w, l, weights, ROLE_O, ROLE_O_B, w->attn, x, t->n, ACT_NONE, 1);
+    if (s->norm_after) {
+        layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, x, t->n);
+        mlp_tile(w, l, weights, x, x, t->n);
+        layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, x, t->n);
+        return;
+    }
+    layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, w->normed, t->n);
+    mlp_tile(w, l, weights, w->normed, x, t->n);
+}
+
+/* Where every page of a row lies in this step. Pages on NVMe: full ones in the frame, the page
+ * being filled in its tail; a tail that fills up in this step moves to the frame first. */
+static void place_pages(struct layer_work *w, int r, struct row *row, int layer, uint8_t *kv_base,
+                        uint8_t *tail)
+{
+    const struct shape *s = w->shape;
+    int64_t size = w->kv.page_bytes;
+    int cap = w->plan->slots_cap;
+    int64_t meta = (int64_t)layer * s->n_kv_heads * w->meta_cap;
+    void **pages = w->page_ptrs + (int64_t)r * (cap / KV_PAGE_SLOTS);
+    int before = row->n_slots / KV_PAGE_SLOTS, after = row->n_slots_after / KV_PAGE_SLOTS;
+    for (int i = 0; i < row->n_pages; i++)
+        pages[i] = kv_base + row->pages[i] * size;
+    if (tail) {
+        if (row->n_slots % KV_PAGE_SLOTS && before < after)
+            memcpy(pages[before], tail, (size_t)size);
+        if (row->n_slots_after % KV_PAGE_SLOTS)
+            pages[after] = tail;
+    }
+    w->kv_rows[r] = (struct kv_row){.pages = pages,
+                                    .slot_pos = row->slot_pos ? row->slot_pos + meta : NULL,
+                                    .slot_score = row->slot_score ? row->slot_score + meta : NULL,
+                                    .dirty = w->dirty + (int64_t)r * w->dirty_words,
+                                    .ring = row->ring ? row->ring + layer * w->ring_bytes : NULL,
+                                    .ring_slots = row->ring_slots,
+                                    .slots_cap = w->meta_cap,
+                                    .n_slots = row->n_slots};
+    memset(w->kv_rows[r].dirty, 0, (size_t)w->dirty_words * sizeof(uint64_t));
+}
+
+void layer_decode(struct layer_work *w, const struct model_layer *l, int layer, struct batch *batch,
+                  const uint8_t *weights, uint8_t *kv_base, uint8_t *tails, int64_t tail_stride,
+                  float *hidden)
+{
+    struct cut *cuts = w->cuts;
+    for (int r = 0; r < batch->n_rows; r++)
+        if (batch->rows[r].request)
+            place_pages(w, r, &batch->rows[r], layer - 1, kv_base,
+                        tails ? tails + r * tail_stride : NULL);
+    struct tile t = {0};
+    while (tile_next(w, batch, &t, cuts))
+        decode_tile(w, l, weights, &t, cuts, batch, layer - 1,
+                    hidden + (int64_t)t.first * w->shape->dim);
+    for (int r = 0; r < batch->n_rows; r++)
+        if (batch->rows[r].request)
+            CHECK(w->kv_rows[r].n_slots == batch->rows[r].n_slots_after);
+}

@@ -1,0 +1,61 @@
+/* engine/line/layer_head.c - slices of the output head of layer.h. */
+#include "engine/line/layer_impl.h"
+
+#include <string.h>
+
+void layer_compact(const struct layer_work *w, const struct batch *batch, float *hidden)
+{
+    int64_t dim = w->shape->dim;
+    for (int i = 0; i < batch->n_positions; i++)
+        if (batch->positions[i].token != i)
+            memcpy(hidden + i * dim, hidden + batch->positions[i].token * dim,
+                   (size_t)dim * sizeof(float));
+}
+
+static void slice_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                       const float *x, int m)
+{
+    struct weight all = model_weight(l, ROLE_HEAD, weights);
+    int64_t panel_bytes = dtype_panel_bytes(all.dtype, all.k);
+    for (int row = 0; row < all.n; row += HEAD_TILE) {
+        struct weight part = all;
+        part.n = (int)min_i64(HEAD_TILE, all.n - row);
+        part.panels = (const uint8_t *)all.panels + row / PANEL_ROWS * panel_bytes;
+        struct matmul_args args = {.w = part,
+                                   .x = x,
+                                   .y = w->logits,
+                                   .m = m,
+                                   .x_stride = all.k,
+                                   .y_stride = HEAD_TILE,
+                                   .scratch = w->scratch};
+        ops_run_matmul(&w->ops, &args);
+        struct head_reduce_args reduce = {.logits = w->logits,
+                                          .stride = HEAD_TILE,
+                                          .states = w->states,
+                                          .m = m,
+                                          .n = part.n,
+                                          .first = l->vocab_first + row};
+        ops_run_head_reduce(&w->ops, &reduce);
+    }
+}
+
+void layer_slice(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
+                 const uint8_t *weights, const float *hidden)
+{
+    const struct shape *s = w->shape;
+    for (int i = 0; i < batch->n_positions; i += LAYOUT_POSITION_TILE) {
+        int m = (int)min_i64(LAYOUT_POSITION_TILE, batch->n_positions - i);
+        const float *x = hidden + (int64_t)i * s->dim;
+        for (int j = 0; j < m; j++)
+            w->states[j] = batch->positions[i + j].state;
+        if (s->final_norm) {
+            layer_norm(w, l, weights, ROLE_FINAL_NORM_W, ROLE_FINAL_NORM_B, x, w->head_in, m);
+            x = w->head_in;
+        }
+        if (model_has(l, ROLE_PROJ_OUT)) {
+            layer_project(w, l, weights, ROLE_PROJ_OUT, N_ROLES, x, w->head_narrow, m, ACT_NONE, 0);
+            x = w->head_narrow;
+        }
+        slice_tile(w, l, weights, x, m);
+    }
+}

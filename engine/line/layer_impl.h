@@ -1,0 +1,15 @@
+/* engine/line/layer_impl.h - shared by the files of engine/line/layer.h only. */
+#ifndef ENGINE_LINE_LAYER_IMPL_H
+#define ENGINE_LINE_LAYER_IMPL_H
+
+#include "engine/line/layer.h"
+
+/* y = act(x W^T + b), or y += that; bias N_ROLES: the role never has one. x [m, k], y [m, n]. */
+void layer_project(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                   enum tensor_role role, enum tensor_role bias, const float *x, float *y, int m,
+                   int act, int add);
+/* y = norm(x) of m rows [dim]. */
+void layer_norm(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                enum tensor_role role, enum tensor_role bias, const float *x, float *y, int m);
+
+#endif

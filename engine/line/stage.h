@@ -1,0 +1,15 @@
+/* engine/line/stage.h - the hands of the loop: fetch, compute (embedding and head are layers too),
+ * retire. Each takes a step and does nothing off the line. */
+#ifndef ENGINE_LINE_STAGE_H
+#define ENGINE_LINE_STAGE_H
+
+#include "engine/line/engine.h"
+
+enum err stage_fetch_weights(struct engine *e, struct step s); // extent -> frame
+enum err stage_fetch_kv(struct engine *e, struct step s);
+enum err stage_fetch_hidden(struct engine *e, struct step s);
+enum err stage_compute(struct engine *e,
+                       struct step s); // waits for its tickets; one layer of one batch
+enum err stage_retire(struct engine *e, struct step s); // KV and hidden home, frames unpinned
+
+#endif

@@ -1,0 +1,306 @@
+/* engine/source/family.c - the table of model families, and what they share: reading keys with
+ * their ranges, finding tensors, checking dimensions.
+ *
+ * Refuses: guessing. An unknown architecture, a missing key, a tensor of another size is an error
+ * that names it. A newcomer would miss: one family row can serve two file formats with other keys,
+ * other names and another order of rows; the reader branches on source->kind, nothing after it
+ * does. */
+#include "engine/source/family.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NAME_BYTES  160 // longest tensor name or key that we build
+#define CLASSES_MAX 16
+
+static const struct family {
+    const char *name, *gguf, *hf, *hf_class;
+    enum err (*read)(struct family_model *m, const struct source *s, const char *name);
+} families[] = {
+#define FAMILY(name, gguf, hf, hf_class, read) {name, gguf, hf, hf_class, read},
+    FAMILIES(FAMILY)
+#undef FAMILY
+};
+#define N_FAMILIES ((int)(sizeof families / sizeof *families))
+
+static const char *full_key(char buf[NAME_BYTES], const char *name, const char *key)
+{
+    if (key[0] != '.')
+        return key;
+    snprintf(buf, NAME_BYTES, "%s%s", name, key);
+    return buf;
+}
+
+enum err family_fail(const struct source *s, const char *name, const char *key, const char *fmt,
+                     ...)
+{
+    char full[NAME_BYTES], what[400];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    return fail(ERR_INPUT, "%s%s: %s: %s", s->path, s->kind == SOURCE_HF ? "/config.json" : "",
+                full_key(full, name, key), what);
+}
+
+enum err family_ints(const struct source *s, const char *name, const struct family_int *keys, int n,
+                     struct shape *shape)
+{
+    for (int i = 0; i < n; i++) {
+        char full[NAME_BYTES];
+        int64_t value = 0;
+        int found = 0;
+        TRY(source_int(s, full_key(full, name, keys[i].key), 1, keys[i].max, &value, &found));
+        if (!found && keys[i].need == KEY_REQUIRED)
+            return family_fail(s, name, keys[i].key, "missing");
+        if (!found)
+            continue;
+        int field = (int)value;
+        memcpy((char *)shape + keys[i].field, &field, sizeof field);
+    }
+    return OK;
+}
+
+enum err family_float(const struct source *s, const char *name, const char *key, double min,
+                      double max, double *out)
+{
+    char full[NAME_BYTES];
+    double value = 0;
+    int found = 0;
+    TRY(source_float(s, full_key(full, name, key), &value, &found));
+    if (!found)
+        return OK;
+    if (!(value >= min && value <= max))
+        return family_fail(s, name, key, "%g is out of range [%g, %g]", value, min, max);
+    *out = value;
+    return OK;
+}
+
+enum err family_flag(const struct source *s, const char *name, const char *key, int *out)
+{
+    char full[NAME_BYTES];
+    int value = 0, found = 0;
+    TRY(source_bool(s, full_key(full, name, key), &value, &found));
+    if (found)
+        *out = value;
+    return OK;
+}
+
+enum err family_str(const struct source *s, const char *name, const char *key, char *buf,
+                    int64_t buf_bytes)
+{
+    char full[NAME_BYTES];
+    const char *value = NULL;
+    int64_t n = 0;
+    int found = 0;
+    TRY(source_str(s, full_key(full, name, key), &value, &n, &found));
+    if (!found)
+        return OK;
+    n = min_i64(n, buf_bytes - 1);
+    memcpy(buf, value, (size_t)n);
+    buf[n] = 0;
+    return OK;
+}
+
+enum err family_heads(const struct source *s, const char *name, struct shape *shape,
+                      const char *key_dim, const char *key_heads, const char *key_kv_heads,
+                      const char *key_head_dim)
+{
+    if (shape->n_kv_heads == 0)
+        shape->n_kv_heads = shape->n_heads;
+    if (shape->n_kv_heads > shape->n_heads || shape->n_heads % shape->n_kv_heads != 0)
+        return family_fail(s, name, key_heads, "%d is not a multiple of %s%s, %d", shape->n_heads,
+                           key_kv_heads[0] == '.' ? name : "", key_kv_heads, shape->n_kv_heads);
+    if (shape->head_dim == 0) {
+        if (shape->dim % shape->n_heads != 0)
+            return family_fail(s, name, key_dim, "%d is not a multiple of %s%s, %d", shape->dim,
+                               key_heads[0] == '.' ? name : "", key_heads, shape->n_heads);
+        shape->head_dim = shape->dim / shape->n_heads;
+    }
+    if (shape->head_dim > 2 * SHAPE_ROPE_MAX ||
+        (int64_t)shape->head_dim * shape->n_heads > SHAPE_DIM_MAX)
+        return family_fail(s, name, key_head_dim, "%d heads of %d numbers are too large",
+                           shape->n_heads, shape->head_dim);
+    if (shape->position == POSITION_ROPE && shape->head_dim % 2 != 0)
+        return family_fail(s, name, key_head_dim, "%d is odd: heads are rotated in pairs",
+                           shape->head_dim);
+    return OK;
+}
+
+static const char *tensor_name(const struct family_model *m, enum tensor_role role, int layer,
+                               char buf[NAME_BYTES])
+{
+    const char *name = m->names->roles[role];
+    if (!name)
+        return NULL;
+    if (role_place(role) == ROLE_IN_DECODER)
+        snprintf(buf, NAME_BYTES, "%s%s%d.%s", m->prefix, m->names->layer, layer, name);
+    else
+        snprintf(buf, NAME_BYTES, "%s%s", role == ROLE_HEAD ? "" : m->prefix, name);
+    return buf;
+}
+
+const struct source_tensor *family_tensor(const struct family_model *m, const struct source *s,
+                                          enum tensor_role role, int layer)
+{
+    char buf[NAME_BYTES];
+    if (role == ROLE_HEAD && m->tied)
+        role = ROLE_EMBED;
+    const char *name = tensor_name(m, role, layer, buf);
+    return name ? source_find(s, name) : NULL;
+}
+
+/* GGUF's llama files hold the rows of a head as (0, h, 1, h + 1, ...), h = rope_dim / 2, for
+ * rotation of neighbours; we rotate (i, i + h), so row p * h + i of a head comes from row 2 * i +
+ * p. */
+int64_t family_source_row(const struct family_model *m, enum tensor_role role, int64_t row)
+{
+    int rotated = role == ROLE_Q || role == ROLE_K || role == ROLE_Q_B || role == ROLE_K_B;
+    if (!m->paired_rows || !rotated)
+        return row;
+    int64_t half = m->shape.rope_dim / 2, in_head = row % m->shape.head_dim;
+    if (in_head >= 2 * half)
+        return row;
+    return row - in_head + 2 * (in_head % half) + in_head / half;
+}
+
+uint32_t family_roles(const struct shape *s, uint32_t optional)
+{
+    uint32_t roles = 0;
+    for (int role = 0; role < N_ROLES; role++) {
+        enum role_need need = role_need(s, role);
+        if (need == ROLE_REQUIRED || (need == ROLE_OPTIONAL && (optional & ROLE_BIT(role))))
+            roles |= ROLE_BIT(role);
+    }
+    return roles;
+}
+
+void family_roles_by_presence(struct family_model *m, const struct source *s)
+{
+    uint32_t there = 0;
+    for (int role = 0; role < N_ROLES; role++)
+        if (family_tensor(m, s, role, 0))
+            there |= ROLE_BIT(role);
+    m->roles = family_roles(&m->shape, there);
+}
+
+enum err family_prefix(struct family_model *m, const struct source *s, const char *const *prefixes,
+                       int n)
+{
+    char buf[NAME_BYTES];
+    for (int i = 0; i < n; i++) {
+        m->prefix = prefixes[i];
+        if (family_tensor(m, s, ROLE_EMBED, 0))
+            return OK;
+    }
+    m->prefix = prefixes[0];
+    return fail(ERR_INPUT, "%s: tensor %s: missing", s->path, tensor_name(m, ROLE_EMBED, 0, buf));
+}
+
+void family_tie(struct family_model *m, const struct source *s, int flag)
+{
+    m->tied = 0;
+    m->tied = flag >= 0 ? flag : !family_tensor(m, s, ROLE_HEAD, 0);
+}
+
+static void print_dims(char *buf, size_t buf_bytes, int n_dims, const int64_t *dims)
+{
+    size_t at = 0;
+    for (int i = 0; i < n_dims && at < buf_bytes; i++)
+        at +=
+            (size_t)snprintf(buf + at, buf_bytes - at, "%s%lld", i ? ", " : "", (long long)dims[i]);
+}
+
+static enum err check_tensor(const struct family_model *m, const struct source *s,
+                             enum tensor_role role, int layer)
+{
+    char name[NAME_BYTES] = "", expected[64], has[100] = "";
+    const struct source_tensor *t = family_tensor(m, s, role, layer);
+    tensor_name(m, role == ROLE_HEAD && m->tied ? ROLE_EMBED : role, layer, name);
+    if (!t)
+        return fail(ERR_INPUT, "%s: tensor %s: missing", s->path, name);
+    if (t->dtype == N_DTYPES) {
+        TRY(source_read(s, t, 0, 0, NULL)); // fails, and says which format it is
+        return fail(ERR_INPUT, "%s: tensor %s: unsupported format", s->path, name);
+    }
+    int n, k;
+    role_dims(&m->shape, role, &n, &k);
+    int64_t dims[2] = {n, k};
+    int n_dims = role_kind(role) == ROLE_IS_VECTOR ? 1 : 2;
+    if (t->n_dims != n_dims || t->dims[0] != n || (n_dims == 2 && t->dims[1] != k)) {
+        print_dims(expected, sizeof expected, n_dims, dims);
+        print_dims(has, sizeof has, t->n_dims, t->dims);
+        if ((role == ROLE_EMBED || role == ROLE_HEAD) && n_dims == t->n_dims && t->dims[0] != n)
+            return fail(ERR_INPUT, "%s: tensor %s: vocab_size is %d, the file has %lld rows",
+                        s->path, name, n, (long long)t->dims[0]);
+        return fail(ERR_INPUT, "%s: tensor %s: expected [%s], the file has [%s]", s->path, name,
+                    expected, has);
+    }
+    if (t->n_bytes != dtype_row_bytes(t->dtype, n_dims == 1 ? n : k) * (n_dims == 1 ? 1 : n))
+        return fail(ERR_INPUT, "%s: tensor %s: %lld bytes are not %d rows of %s", s->path, name,
+                    (long long)t->n_bytes, n, dtype_info(t->dtype)->name);
+    return OK;
+}
+
+static enum err check_tensors(const struct family_model *m, const struct source *s)
+{
+    for (int role = 0; role < N_ROLES; role++) {
+        if (!(m->roles & ROLE_BIT(role)))
+            continue;
+        int n = role_place(role) == ROLE_IN_DECODER ? m->shape.n_layers : 1;
+        for (int layer = 0; layer < n; layer++)
+            TRY(check_tensor(m, s, role, layer));
+    }
+    return OK;
+}
+
+static enum err unsupported(const struct source *s, const char *key, const char *what)
+{
+    char have[200] = "";
+    size_t at = 0;
+    for (int i = 0; i < N_FAMILIES && at < sizeof have; i++)
+        at +=
+            (size_t)snprintf(have + at, sizeof have - at, "%s%s", i ? ", " : "", families[i].name);
+    return family_fail(s, "", key, "unsupported architecture %s (have %s)", what, have);
+}
+
+static enum err find_family(const struct source *s, const struct family **found)
+{
+    char what[64] = "";
+    int gguf = s->kind == SOURCE_GGUF;
+    const char *key = gguf ? "general.architecture" : "model_type";
+    TRY(family_str(s, "", key, what, sizeof what));
+    for (int i = 0; i < N_FAMILIES; i++) {
+        *found = &families[i];
+        if (what[0] && strcmp(what, gguf ? families[i].gguf : families[i].hf) == 0)
+            return OK;
+    }
+    if (what[0] || gguf)
+        return what[0] ? unsupported(s, key, what) : family_fail(s, "", key, "missing");
+    const char *classes[CLASSES_MAX]; // very old config.json files have no model_type
+    int64_t n = 0;
+    int there = 0;
+    TRY(source_str_list(s, "architectures", classes, CLASSES_MAX, &n, &there));
+    if (n == 0)
+        return family_fail(s, "", key, "missing");
+    for (int i = 0; i < N_FAMILIES; i++) {
+        *found = &families[i];
+        if (strcmp(classes[0], families[i].hf_class) == 0)
+            return OK;
+    }
+    return unsupported(s, "architectures", classes[0]);
+}
+
+enum err family_read(struct family_model *m, const struct source *s)
+{
+    const struct family *f;
+    *m = (struct family_model){.prefix = ""};
+    TRY(find_family(s, &f));
+    snprintf(m->shape.family, sizeof m->shape.family, "%s", f->name);
+    TRY(f->read(m, s, f->name));
+    const char *bad = shape_check(&m->shape);
+    if (bad)
+        return family_fail(s, "", bad, "out of range");
+    return check_tensors(m, s);
+}

@@ -1,0 +1,141 @@
+/* engine/source/role.c - see role.h. Owns: the one table of roles. */
+#include "engine/source/role.h"
+
+static const struct role_info {
+    const char *name;
+    enum role_place place;
+    enum role_kind kind;
+} roles[N_ROLES] = {
+    [ROLE_EMBED] = {"embed", ROLE_IN_EMBEDDING, ROLE_IS_ROWS},
+    [ROLE_POS] = {"position", ROLE_IN_EMBEDDING, ROLE_IS_ROWS},
+    [ROLE_PROJ_IN] = {"proj_in", ROLE_IN_EMBEDDING, ROLE_IS_PANELS},
+    [ROLE_NORM1_W] = {"norm1", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_NORM1_B] = {"norm1_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_Q] = {"q", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_Q_B] = {"q_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_K] = {"k", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_K_B] = {"k_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_V] = {"v", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_V_B] = {"v_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_O] = {"o", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_O_B] = {"o_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_NORM2_W] = {"norm2", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_NORM2_B] = {"norm2_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_GATE] = {"gate", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_GATE_B] = {"gate_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_UP] = {"up", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_UP_B] = {"up_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_DOWN] = {"down", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_DOWN_B] = {"down_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_FINAL_NORM_W] = {"final_norm", ROLE_IN_SLICE, ROLE_IS_VECTOR},
+    [ROLE_FINAL_NORM_B] = {"final_norm_bias", ROLE_IN_SLICE, ROLE_IS_VECTOR},
+    [ROLE_PROJ_OUT] = {"proj_out", ROLE_IN_SLICE, ROLE_IS_PANELS},
+    [ROLE_HEAD] = {"head", ROLE_IN_SLICE, ROLE_IS_PANELS},
+};
+
+const char *role_name(enum tensor_role role)
+{
+    CHECK(role < N_ROLES);
+    return roles[role].name;
+}
+
+enum role_kind role_kind(enum tensor_role role)
+{
+    CHECK(role < N_ROLES);
+    return roles[role].kind;
+}
+
+enum role_place role_place(enum tensor_role role)
+{
+    CHECK(role < N_ROLES);
+    return roles[role].place;
+}
+
+static enum role_need need_if(int cond)
+{
+    return cond ? ROLE_REQUIRED : ROLE_ABSENT;
+}
+
+enum role_need role_need(const struct shape *s, enum tensor_role role)
+{
+    switch (role) {
+    case ROLE_POS:
+        return need_if(s->position == POSITION_LEARNED);
+    case ROLE_PROJ_IN:
+    case ROLE_PROJ_OUT:
+        return need_if(s->embed_dim != s->dim);
+    case ROLE_NORM1_B:
+    case ROLE_NORM2_B:
+        return need_if(s->norm == NORM_LAYER);
+    case ROLE_FINAL_NORM_W:
+        return need_if(s->final_norm);
+    case ROLE_FINAL_NORM_B:
+        return need_if(s->final_norm && s->norm == NORM_LAYER);
+    case ROLE_GATE:
+        return need_if(s->act == ACT_SILU_GATED);
+    case ROLE_GATE_B:
+        return s->act == ACT_SILU_GATED ? ROLE_OPTIONAL : ROLE_ABSENT;
+    case ROLE_Q_B:
+    case ROLE_K_B:
+    case ROLE_V_B:
+    case ROLE_O_B:
+    case ROLE_UP_B:
+    case ROLE_DOWN_B:
+        return ROLE_OPTIONAL;
+    default:
+        return ROLE_REQUIRED;
+    }
+}
+
+void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
+{
+    const int q_dim = s->n_heads * s->head_dim, kv_dim = s->n_kv_heads * s->head_dim;
+    const struct {
+        int n, k;
+    } dims[N_ROLES] = {
+        [ROLE_EMBED] = {s->vocab, s->embed_dim},
+        [ROLE_POS] = {s->context + s->position_offset, s->dim},
+        [ROLE_PROJ_IN] = {s->dim, s->embed_dim},
+        [ROLE_NORM1_W] = {s->dim, 1},
+        [ROLE_NORM1_B] = {s->dim, 1},
+        [ROLE_Q] = {q_dim, s->dim},
+        [ROLE_Q_B] = {q_dim, 1},
+        [ROLE_K] = {kv_dim, s->dim},
+        [ROLE_K_B] = {kv_dim, 1},
+        [ROLE_V] = {kv_dim, s->dim},
+        [ROLE_V_B] = {kv_dim, 1},
+        [ROLE_O] = {s->dim, q_dim},
+        [ROLE_O_B] = {s->dim, 1},
+        [ROLE_NORM2_W] = {s->dim, 1},
+        [ROLE_NORM2_B] = {s->dim, 1},
+        [ROLE_GATE] = {s->ffn_dim, s->dim},
+        [ROLE_GATE_B] = {s->ffn_dim, 1},
+        [ROLE_UP] = {s->ffn_dim, s->dim},
+        [ROLE_UP_B] = {s->ffn_dim, 1},
+        [ROLE_DOWN] = {s->dim, s->ffn_dim},
+        [ROLE_DOWN_B] = {s->dim, 1},
+        [ROLE_FINAL_NORM_W] = {s->dim, 1},
+        [ROLE_FINAL_NORM_B] = {s->dim, 1},
+        [ROLE_PROJ_OUT] = {s->embed_dim, s->dim},
+        [ROLE_HEAD] = {s->vocab, s->embed_dim},
+    };
+    CHECK(role < N_ROLES);
+    *n = dims[role].n;
+    *k = dims[role].k;
+}
+
+int64_t role_bytes(enum tensor_role role, enum dtype t, int n, int k)
+{
+    int64_t row_bytes = dtype_row_bytes(t, k);
+    if (row_bytes < 0)
+        return -1;
+    switch (role_kind(role)) {
+    case ROLE_IS_ROWS:
+        return row_bytes * n;
+    case ROLE_IS_PANELS:
+        return dtype_panels_bytes(t, n, k);
+    case ROLE_IS_VECTOR:
+        return (int64_t)sizeof(float) * n;
+    }
+    return -1;
+}

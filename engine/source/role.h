@@ -1,0 +1,60 @@
+/* engine/source/role.h - what a tensor of a model is for.
+ *
+ * Owns: the roles, how each is stored, which of them a model of a given shape has and how large
+ * they are. Refuses: names of tensors in files (family.h) and where they lie (source.h, model.h).
+ */
+#ifndef ENGINE_SOURCE_ROLE_H
+#define ENGINE_SOURCE_ROLE_H
+
+#include "kernels/dtype.h"
+#include "policy/shape.h"
+
+/* What a tensor is for. The numbers stand in pack files: append only. */
+enum tensor_role {
+    ROLE_EMBED,        // [vocab, embed_dim] rows
+    ROLE_POS,          // [context + position_offset, dim] rows (opt)
+    ROLE_PROJ_IN,      // [dim, embed_dim] (opt-350m)
+    ROLE_NORM1_W,      // [dim] the attention's norm
+    ROLE_NORM1_B,      // [dim]
+    ROLE_Q,            // [n_heads * head_dim, dim]
+    ROLE_Q_B,          // [n_heads * head_dim]
+    ROLE_K,            // [n_kv_heads * head_dim, dim]
+    ROLE_K_B,          // [n_kv_heads * head_dim]
+    ROLE_V,            // [n_kv_heads * head_dim, dim]
+    ROLE_V_B,          // [n_kv_heads * head_dim]
+    ROLE_O,            // [dim, n_heads * head_dim]
+    ROLE_O_B,          // [dim]
+    ROLE_NORM2_W,      // [dim] the MLP's norm
+    ROLE_NORM2_B,      // [dim]
+    ROLE_GATE,         // [ffn_dim, dim] only with ACT_SILU_GATED
+    ROLE_GATE_B,       // [ffn_dim]
+    ROLE_UP,           // [ffn_dim, dim] (opt: fc1)
+    ROLE_UP_B,         // [ffn_dim]
+    ROLE_DOWN,         // [dim, ffn_dim] (opt: fc2)
+    ROLE_DOWN_B,       // [dim]
+    ROLE_FINAL_NORM_W, // [dim]
+    ROLE_FINAL_NORM_B, // [dim]
+    ROLE_PROJ_OUT,     // [embed_dim, dim] (opt-350m), after the final norm
+    ROLE_HEAD,         // [vocab, embed_dim], cut into slices
+    N_ROLES
+};
+#define ROLE_BIT(role) (1u << (role))
+
+/* How a role is stored: single rows to be gathered, panels for matmuls, or an f32 vector. */
+enum role_kind { ROLE_IS_ROWS, ROLE_IS_PANELS, ROLE_IS_VECTOR };
+/* Which line layers hold it. */
+enum role_place { ROLE_IN_EMBEDDING, ROLE_IN_DECODER, ROLE_IN_SLICE };
+enum role_need { ROLE_ABSENT, ROLE_OPTIONAL, ROLE_REQUIRED };
+
+const char *role_name(enum tensor_role role); // "attn_q"
+enum role_kind role_kind(enum tensor_role role);
+enum role_place role_place(enum tensor_role role);
+/* Whether a model of this shape has the tensor; biases of matmuls are optional. */
+enum role_need role_need(const struct shape *s, enum tensor_role role);
+/* Dimensions of the whole tensor: n outputs (rows, or numbers of a vector), k inputs (vector: 1).
+ */
+void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k);
+/* Bytes of n x k numbers of format t stored as this role is; -1 when k does not fit the block. */
+int64_t role_bytes(enum tensor_role role, enum dtype t, int n, int k);
+
+#endif

@@ -1,0 +1,140 @@
+/* engine/source/source.c - see source.h. Owns the choice of the reader; everything else is
+ * forwarded.
+ *
+ * A newcomer would miss: a tensor of a format without an enum dtype may be listed, but not read; so
+ * a family that forgets to look cannot take its bytes for something else. */
+#include "engine/source/source.h"
+
+#include "engine/data/file.h"
+#include "engine/source/gguf.h"
+#include "engine/source/hf.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Whether the file calls itself GGUF, by name or by its first bytes. */
+static enum err gguf_look(const char *path, int *is_gguf)
+{
+    size_t n = strlen(path);
+    *is_gguf = n >= 5 && strcmp(path + n - 5, ".gguf") == 0;
+    if (*is_gguf)
+        return OK;
+    struct file f;
+    TRY(file_open(&f, path));
+    char magic[4];
+    enum err e = OK;
+    if (f.n_bytes >= 4) {
+        e = file_read(&f, 0, 4, magic);
+        *is_gguf = e == OK && memcmp(magic, "GGUF", 4) == 0;
+    }
+    file_close(&f);
+    return e;
+}
+
+static enum err open_hf(struct source *s)
+{
+    struct hf *hf;
+    TRY(hf_open(&hf, s->path));
+    s->kind = SOURCE_HF;
+    s->impl = hf;
+    s->tensors = hf->weights.tensors;
+    s->n_tensors = hf->weights.n_tensors;
+    return OK;
+}
+
+static enum err open_gguf(struct source *s)
+{
+    struct gguf *gguf;
+    TRY(gguf_open(&gguf, s->path));
+    s->kind = SOURCE_GGUF;
+    s->impl = gguf;
+    s->tensors = gguf_tensors(gguf, &s->n_tensors);
+    return OK;
+}
+
+enum err source_open(struct source *s, const char *path)
+{
+    struct stat st;
+    *s = (struct source){.path = path};
+    if (stat(path, &st) != 0)
+        return fail(ERR_INPUT, "%.512s: %s", path, strerror(errno));
+    if (S_ISDIR(st.st_mode))
+        return open_hf(s);
+    int is_gguf;
+    TRY(gguf_look(path, &is_gguf));
+    if (!is_gguf)
+        return fail(ERR_INPUT, "%.512s: neither a Hugging Face directory nor a GGUF file", path);
+    return open_gguf(s);
+}
+
+void source_close(struct source *s)
+{
+    if (s->impl && s->kind == SOURCE_HF)
+        hf_close(s->impl);
+    else if (s->impl)
+        gguf_close(s->impl);
+    *s = (struct source){0};
+}
+
+const struct source_tensor *source_find(const struct source *s, const char *name)
+{
+    if (s->kind == SOURCE_HF)
+        return safetensors_find(&((const struct hf *)s->impl)->weights, name);
+    return gguf_find(s->impl, name);
+}
+
+const char *source_format(const struct source *s, const struct source_tensor *t)
+{
+    if (s->kind == SOURCE_HF)
+        return safetensors_format(&((const struct hf *)s->impl)->weights, t);
+    return dtype_info(t->dtype)->name;
+}
+
+enum err source_read(const struct source *s, const struct source_tensor *t, int64_t offset,
+                     int64_t n_bytes, void *buf)
+{
+    if (t->dtype == N_DTYPES)
+        return fail(ERR_INPUT,
+                    "%.512s: tensor %.200s: format %s (or more than %d dimensions) is "
+                    "not supported",
+                    s->path, t->name, source_format(s, t), SOURCE_DIMS_MAX);
+    if (s->kind == SOURCE_HF)
+        return safetensors_read(&((const struct hf *)s->impl)->weights, t, offset, n_bytes, buf);
+    return gguf_read(s->impl, t, offset, n_bytes, buf);
+}
+
+static const struct values *config_of(const struct source *s)
+{
+    return &((const struct hf *)s->impl)->config;
+}
+
+enum err source_int(const struct source *s, const char *key, int64_t min, int64_t max, int64_t *out,
+                    int *found)
+{
+    if (s->kind == SOURCE_HF)
+        return values_int(config_of(s), key, min, max, out, found);
+    return gguf_int(s->impl, key, min, max, out, found);
+}
+
+enum err source_float(const struct source *s, const char *key, double *out, int *found)
+{
+    if (s->kind == SOURCE_HF)
+        return values_float(config_of(s), key, out, found);
+    return gguf_float(s->impl, key, out, found);
+}
+
+enum err source_bool(const struct source *s, const char *key, int *out, int *found)
+{
+    if (s->kind == SOURCE_HF)
+        return values_bool(config_of(s), key, out, found);
+    return gguf_bool(s->impl, key, out, found);
+}
+
+enum err source_str(const struct source *s, const char *key, const char **out, int64_t *n_bytes,
+                    int *found)
+{
+    if (s->kind == SOURCE_HF)
+        return values_str(config_of(s), key, out, n_bytes, found);
+    return gguf_str(s->impl, key, out, n_bytes, found);
+}

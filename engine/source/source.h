@@ -1,0 +1,58 @@
+/* engine/source/source.h - a model file as `pack` sees it: named values and named tensors, whoever
+ * wrote it.
+ *
+ * Owns: the common view. gguf.c and safetensors.c fill it, family_*.c reads it. Nothing here is
+ * used once a pack exists. All names and sizes were checked against the files by the reader. */
+#ifndef ENGINE_SOURCE_SOURCE_H
+#define ENGINE_SOURCE_SOURCE_H
+
+#include "kernels/dtype.h"
+
+#define SOURCE_DIMS_MAX 4
+
+struct source_tensor {
+    const char *name; // owned by the source
+    enum dtype dtype; // N_DTYPES: listed, but in a format that cannot be read
+    int n_dims;
+    int64_t dims[SOURCE_DIMS_MAX]; // slow to fast: a matrix is [n (outputs), k (inputs)]
+    int file;                      // index into the source's files
+    int64_t offset, n_bytes;       // in that file; checked to lie inside it
+};
+
+struct source {
+    enum source_kind { SOURCE_GGUF, SOURCE_HF } kind;
+    const char *path; // as the user gave it, for messages
+    void *impl;       // owned: struct gguf or struct hf
+    const struct source_tensor *tensors;
+    int64_t n_tensors;
+};
+
+/* Opens MODEL: a Hugging Face directory, or a (first) GGUF file. ERR_INPUT with one clear line. */
+enum err source_open(struct source *s, const char *path);
+void source_close(struct source *s);
+
+/* NULL when there is none. */
+const struct source_tensor *source_find(const struct source *s, const char *name);
+/* The format by its name, also of a tensor with dtype N_DTYPES: "F8_E4M3", "q4_k". */
+const char *source_format(const struct source *s, const struct source_tensor *t);
+/* Reads bytes [offset, offset + n_bytes) of a tensor. Short files are ERR_CORRUPT ("changed"),
+ * a tensor with dtype N_DTYPES is ERR_INPUT. */
+enum err source_read(const struct source *s, const struct source_tensor *t, int64_t offset,
+                     int64_t n_bytes, void *buf);
+
+/* Scalar metadata by key (GGUF key, or config.json member; nested members with dots). Each checks
+ * the type and range: ERR_INPUT names the key. *found says whether the key exists (absent is OK).
+ */
+enum err source_int(const struct source *s, const char *key, int64_t min, int64_t max, int64_t *out,
+                    int *found);
+enum err source_float(const struct source *s, const char *key, double *out, int *found);
+enum err source_bool(const struct source *s, const char *key, int *out, int *found);
+/* The string lives as long as the source. */
+enum err source_str(const struct source *s, const char *key, const char **out, int64_t *n_bytes,
+                    int *found);
+/* A list of strings of config.json; a single string is a list of one. More than `capacity` is
+ * ERR_INPUT. Never found in a GGUF file. */
+enum err source_str_list(const struct source *s, const char *key, const char **out,
+                         int64_t capacity, int64_t *n, int *found);
+
+#endif

@@ -1,0 +1,172 @@
+/* engine/token/token_gguf.c - the tokenizer in the metadata of a GGUF file, into a draft.
+ *
+ * Owns: the tokenizer.ggml.* keys, and the table from tokenizer.ggml.pre to the normalizers and
+ * pre-tokenizers of the models that the name stands for. Refuses: vocabularies other than gpt2
+ * (byte-level BPE), and names that are not in the table.
+ * The fact to know: the file does not hold the splitting rules, only their name. */
+#include "engine/source/gguf.h"
+#include "engine/token/token_impl.h"
+
+#include <string.h>
+
+enum { TYPE_CONTROL = 3, TYPE_USER_DEFINED = 4 }; // of tokenizer.ggml.token_type
+
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define NO_NUMBERS   "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
+#define REST         "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define LLAMA3       CONTRACTIONS NO_NUMBERS "\\p{N}{1,3}" REST
+#define QWEN2        CONTRACTIONS NO_NUMBERS "\\p{N}" REST
+
+/* One known splitting rule: the pattern, if any, is split off before ByteLevel. */
+struct pre_rule {
+    const char *name, *pattern;
+    int nfc, digits, byte_level_regex;
+    int ignore_merges, adds_bos; // where the file does not say
+};
+
+static const struct pre_rule RULES[] = {
+    {.name = "gpt-2", .byte_level_regex = 1},
+    {.name = "default", .byte_level_regex = 1},
+    {.name = "phi-2", .byte_level_regex = 1},
+    {.name = "smollm", .digits = 1, .byte_level_regex = 1},
+    {.name = "starcoder", .digits = 1, .byte_level_regex = 1},
+    {.name = "refact", .digits = 1, .byte_level_regex = 1},
+    {.name = "llama-bpe", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
+    {.name = "llama3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
+    {.name = "llama-v3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
+    {.name = "qwen2", .pattern = QWEN2, .nfc = 1},
+};
+
+static enum err rule_find(const struct token_draft *d, const char *name, int64_t n,
+                          const struct pre_rule **rule)
+{
+    for (size_t i = 0; i < sizeof RULES / sizeof *RULES; i++) {
+        if ((int64_t)strlen(RULES[i].name) == n && !memcmp(RULES[i].name, name, (size_t)n)) {
+            *rule = &RULES[i];
+            return OK;
+        }
+    }
+    return fail(ERR_INPUT, "%s: tokenizer.ggml.pre: unsupported pre-tokenizer '%.*s'", d->file,
+                (int)min_i64(n, 60), name);
+}
+
+static enum err rule_apply(struct token_draft *d, const struct pre_rule *rule)
+{
+    if (rule->nfc)
+        TRY(draft_step(d, (struct token_step){.kind = STEP_NFC}));
+    if (rule->digits)
+        TRY(draft_step(d, (struct token_step){.kind = STEP_DIGITS, .behavior = SPLIT_ISOLATED}));
+    if (rule->pattern) {
+        struct token_step step = {.kind = STEP_SPLIT_REGEX, .behavior = SPLIT_ISOLATED};
+        TRY(draft_text(d, rule->pattern, (int64_t)strlen(rule->pattern), &step.a));
+        TRY(draft_step(d, step));
+    }
+    return draft_byte_level(d, 0, rule->byte_level_regex);
+}
+
+static enum err vocab_load(struct token_draft *d, const struct gguf *g)
+{
+    struct gguf_strings tokens;
+    struct gguf_numbers types = {0};
+    int found, has_types;
+    const char *text;
+    int64_t n;
+    TRY(gguf_str_array(g, "tokenizer.ggml.tokens", &tokens, &found));
+    if (!found || tokens.n == 0 || tokens.n > TOKEN_VOCAB_MAX)
+        return fail(ERR_INPUT, "%s: tokenizer.ggml.tokens: %lld tokens (1 to %d)", d->file,
+                    (long long)(found ? tokens.n : 0), TOKEN_VOCAB_MAX);
+    TRY(gguf_i32_array(g, "tokenizer.ggml.token_type", &types, &has_types));
+    if (has_types && types.n != tokens.n)
+        return fail(ERR_INPUT, "%s: tokenizer.ggml.token_type: %lld entries, expected %lld",
+                    d->file, (long long)types.n, (long long)tokens.n);
+    struct gguf_strings again = tokens;
+    for (int64_t id = 0; (text = gguf_strings_next(&tokens, &n)); id++)
+        TRY(draft_token(d, id, text, n));
+    TRY(draft_place(d));
+    for (int64_t id = 0; has_types && (text = gguf_strings_next(&again, &n)); id++) {
+        int32_t type = gguf_i32_at(&types, id);
+        if (n > 0 && (type == TYPE_CONTROL || type == TYPE_USER_DEFINED))
+            TRY(draft_added(d, id, text, n, 0, type == TYPE_CONTROL));
+    }
+    return OK;
+}
+
+static enum err merges_load(struct token_draft *d, const struct gguf *g)
+{
+    struct gguf_strings merges;
+    const char *line;
+    int64_t n;
+    int found;
+    TRY(gguf_str_array(g, "tokenizer.ggml.merges", &merges, &found));
+    if (!found)
+        return fail(ERR_INPUT, "%s: no tokenizer.ggml.merges", d->file);
+    while ((line = gguf_strings_next(&merges, &n)))
+        TRY(draft_merge_line(d, line, n));
+    return OK;
+}
+
+/* -1 when the file does not say. */
+static enum err special_id(const struct token_draft *d, const struct gguf *g, const char *key,
+                           int32_t *id)
+{
+    int64_t value;
+    int found;
+    TRY(gguf_int(g, key, 0, INT32_MAX, &value, &found));
+    if (!found)
+        return OK;
+    if (value >= d->n_vocab)
+        return fail(ERR_INPUT, "%s: %s: token id %lld is out of the vocabulary of %lld", d->file,
+                    key, (long long)value, (long long)d->n_vocab);
+    *id = (int32_t)value;
+    return OK;
+}
+
+static enum err specials_load(struct token_draft *d, const struct gguf *g, int adds_bos)
+{
+    static const char *const stops[] = {"tokenizer.ggml.eos_token_id",
+                                        "tokenizer.ggml.eot_token_id",
+                                        "tokenizer.ggml.eom_token_id"};
+    int adds_eos = 0, found;
+    TRY(special_id(d, g, "tokenizer.ggml.bos_token_id", &d->bos));
+    TRY(special_id(d, g, "tokenizer.ggml.eos_token_id", &d->eos));
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+        int32_t id = -1;
+        TRY(special_id(d, g, stops[i], &id));
+        if (id >= 0)
+            TRY(draft_extra(d, d->stops, &d->n_stops, id, stops[i]));
+    }
+    TRY(gguf_bool(g, "tokenizer.ggml.add_bos_token", &adds_bos, &found));
+    TRY(gguf_bool(g, "tokenizer.ggml.add_eos_token", &adds_eos, &found));
+    if (adds_bos)
+        TRY(draft_extra(d, d->prefix, &d->n_prefix, d->bos, "tokenizer.ggml.add_bos_token"));
+    if (adds_eos)
+        TRY(draft_extra(d, d->suffix, &d->n_suffix, d->eos, "tokenizer.ggml.add_eos_token"));
+    const char *text;
+    int64_t n;
+    TRY(gguf_str(g, "tokenizer.chat_template", &text, &n, &d->has_template));
+    return d->has_template ? draft_text(d, text, n, &d->chat_template) : OK;
+}
+
+enum err token_load_gguf(struct token_draft *d, const struct gguf *g)
+{
+    const char *name = "default";
+    int64_t n = (int64_t)strlen(name);
+    int found;
+    const struct pre_rule *rule = NULL;
+    const char *model;
+    int64_t n_model;
+    TRY(gguf_str(g, "tokenizer.ggml.model", &model, &n_model, &found));
+    if (!found)
+        return fail(ERR_INPUT, "%s: no tokenizer.ggml.model", d->file);
+    if (n_model != 4 || memcmp(model, "gpt2", 4))
+        return fail(ERR_INPUT,
+                    "%s: tokenizer.ggml.model: unsupported '%.*s' (gpt2 only: byte-level BPE)",
+                    d->file, (int)min_i64(n_model, 60), model);
+    TRY(gguf_str(g, "tokenizer.ggml.pre", &name, &n, &found));
+    TRY(rule_find(d, name, n, &rule));
+    TRY(vocab_load(d, g));
+    TRY(merges_load(d, g));
+    d->flags = rule->ignore_merges ? TOKEN_IGNORE_MERGES : 0;
+    TRY(rule_apply(d, rule));
+    return specials_load(d, g, rule->adds_bos);
+}

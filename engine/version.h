@@ -1,7 +1,0 @@
-/* engine/version.h - the version that summaries and manifests carry. */
-#ifndef ENGINE_VERSION_H
-#define ENGINE_VERSION_H
-
-#define SLUICE_VERSION "0.1.0"
-
-#endif

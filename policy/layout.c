@@ -1,0 +1,240 @@
+/* policy/layout.c - see layout.h: how large each part is. */
+#include "policy/layout.h"
+
+#include "policy/int64.h"
+
+#include <string.h>
+
+#define PIECE       1048576 // has a checksum of its own (MOVER_PIECE)
+#define PAGE_SLOTS  32
+#define DISK_BLOCK  4096
+#define ARRAY_ALIGN 64
+
+#define LAYOUT_ACCOUNT(id, account) offsetof(struct plan_bytes, account),
+static const size_t accounts[N_LAYOUT_IDS] = {LAYOUT_PARTS(LAYOUT_ACCOUNT)};
+
+struct build {
+    struct layout *l;
+    const struct plan *plan;
+    const struct weights_info *w;
+    const struct work *work;
+    const struct shape *shape;
+    const struct evict *evict;
+    const struct plan_costs *costs;
+    struct plan_bytes *bytes;
+};
+
+/* A range of the memory, and what it adds to its account: gaps before it included. */
+static int64_t range(struct build *b, enum layout_id id, int64_t n_bytes, int64_t to)
+{
+    int64_t before = b->l->n_bytes, at = align64(before, to);
+    b->l->n_bytes = at + align64(n_bytes, ARRAY_ALIGN) + LAYOUT_GAP;
+    *(int64_t *)(void *)((char *)b->bytes + accounts[id]) += b->l->n_bytes - before;
+    return at;
+}
+
+/* n pieces of n_bytes each. A part without bytes has no pieces: nobody may ask for it. */
+static void part(struct build *b, enum layout_id id, int64_t n, int64_t n_bytes, int64_t to)
+{
+    if (n <= 0 || n_bytes <= 0)
+        return;
+    struct layout_part *p = &b->l->parts[id];
+    p->n = n;
+    p->n_bytes = n_bytes;
+    p->stride = align64(n_bytes + LAYOUT_GAP, to);
+    p->offset = range(b, id, (n - 1) * p->stride + n_bytes, to);
+}
+
+static void array(struct build *b, enum layout_id id, int64_t n, int64_t size)
+{
+    part(b, id, 1, n * size, ARRAY_ALIGN);
+}
+
+/* n arrays of `each` elements. */
+static void arrays(struct build *b, enum layout_id id, int64_t n, int64_t each, int64_t size)
+{
+    part(b, id, n, each * size, ARRAY_ALIGN);
+}
+
+static void blocks(struct build *b, enum layout_id id, int64_t n, int64_t n_bytes)
+{
+    part(b, id, n, n_bytes, DISK_BLOCK);
+}
+
+static void lay_weight_frames(struct build *b)
+{
+    const struct plan *p = b->plan;
+    array(b, LAYOUT_WEIGHT_HOMES, p->layers, b->costs->sizes.weight_home);
+    array(b, LAYOUT_FREE_FRAMES, p->weight_frames, (int64_t)sizeof(void *));
+    blocks(b, LAYOUT_WEIGHT_FRAMES, p->weight_frames, p->weight_frame_bytes);
+    if (p->codec != PLAN_CODEC_NONE)
+        blocks(b, LAYOUT_STAGING, 1, b->costs->staging_bytes);
+}
+
+static void lay_kv_frames(struct build *b)
+{
+    const struct plan *p = b->plan;
+    const struct plan_sizes *s = &b->costs->sizes;
+    int64_t extents = (int64_t)p->decoder * p->batches, pages = p->pages_batch;
+    int64_t page = b->costs->kv_page_bytes;
+    if (p->kv_home != TIER_NVME)
+        return;
+    array(b, LAYOUT_KV_FRAMES, p->kv_frames, s->frame);
+    array(b, LAYOUT_KV_LAST, extents, s->last_write);
+    array(b, LAYOUT_KV_CRCS, extents * pages * ceil_div64(page, PIECE), 4);
+    array(b, LAYOUT_KV_GENERATIONS, extents * pages, 4);
+    array(b, LAYOUT_KV_SEEDS, pages, 4);
+    blocks(b, LAYOUT_KV_TAILS, 1, p->batch * extents * page);
+    blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames, pages * page);
+    arrays(b, LAYOUT_KV_SEGMENTS, p->kv_frames, pages, s->segment);
+    arrays(b, LAYOUT_KV_FETCHED, p->kv_frames, ceil_div64(pages, 64), 8);
+}
+
+int64_t layout_hidden_frame_bytes(const struct plan *plan, const struct shape *shape)
+{
+    return align64(plan->step_tokens * plan_token_bytes(shape), DISK_BLOCK);
+}
+
+static void lay_hidden(struct build *b)
+{
+    const struct plan *p = b->plan;
+    const struct plan_sizes *s = &b->costs->sizes;
+    if (p->hidden_home != TIER_NVME) {
+        blocks(b, LAYOUT_HIDDEN, 1, p->pass_tokens * plan_token_bytes(b->shape));
+        return;
+    }
+    int64_t frame = layout_hidden_frame_bytes(p, b->shape), units = ceil_div64(frame, PIECE);
+    array(b, LAYOUT_HIDDEN_FRAMES, p->hidden_frames, s->frame);
+    array(b, LAYOUT_HIDDEN_LAST, p->batches, s->last_write);
+    array(b, LAYOUT_HIDDEN_CRCS, p->batches * units, 4);
+    array(b, LAYOUT_HIDDEN_GENERATIONS, p->batches, 4);
+    blocks(b, LAYOUT_HIDDEN_FRAME_TOKENS, p->hidden_frames, frame);
+    arrays(b, LAYOUT_HIDDEN_SEGMENTS, p->hidden_frames, units, s->segment);
+}
+
+static void lay_batches(struct build *b)
+{
+    const struct plan *p = b->plan;
+    const struct plan_costs *c = b->costs;
+    int64_t rows = (int64_t)p->batch * p->batches;
+    int64_t ring = c->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0;
+    int64_t slots = (int64_t)p->decoder * b->shape->n_kv_heads * (p->slots_cap + ring);
+    array(b, LAYOUT_BATCHES, p->batches, c->sizes.batch);
+    arrays(b, LAYOUT_ROWS, p->batches, p->batch, c->sizes.row);
+    arrays(b, LAYOUT_SPANS, p->batches, 2 * p->batch, c->sizes.span);
+    arrays(b, LAYOUT_POSITIONS, p->batches, p->head_positions, c->sizes.position);
+    arrays(b, LAYOUT_FREE_PAGES, p->batches, p->pages_batch, 4);
+    array(b, LAYOUT_HEAD_STATES, rows + p->head_positions - p->batch, c->head_state_bytes);
+    array(b, LAYOUT_EDITS, rows * b->work->edits_max, c->edit_bytes);
+    if (b->work->filters)
+        array(b, LAYOUT_CANDIDATES, rows, c->filter_bytes);
+    arrays(b, LAYOUT_ROW_PAGES, rows, p->slots_cap / PAGE_SLOTS, 4);
+    if (b->evict->policy != EVICT_FULL) {
+        arrays(b, LAYOUT_SLOT_POS, rows, slots, 4);
+        arrays(b, LAYOUT_SLOT_SCORES, rows, slots, 4);
+    }
+    arrays(b, LAYOUT_RINGS, rows, p->decoder, c->kv_ring_bytes);
+}
+
+static void lay_gather(struct build *b)
+{
+    const struct plan *p = b->plan;
+    int64_t window = align64(b->w->embed_row_bytes, DISK_BLOCK) + DISK_BLOCK;
+    int64_t chunk = p->gather_windows / 2, segment = b->costs->sizes.segment;
+    if (p->embed_resident)
+        return;
+    array(b, LAYOUT_GATHER_SETS, p->batches, b->costs->sizes.gather_set);
+    blocks(b, LAYOUT_AHEAD_WINDOWS, p->batches, p->batch * window);
+    arrays(b, LAYOUT_AHEAD_SEGMENTS, p->batches, p->batch, segment);
+    blocks(b, LAYOUT_CHUNK_WINDOWS, 2, chunk * window);
+    arrays(b, LAYOUT_CHUNK_SEGMENTS, 2, chunk, segment);
+    blocks(b, LAYOUT_EMBED_REST, 1, b->w->embed_rest_bytes);
+}
+
+int64_t layout_prompt_pages(const struct plan *plan)
+{
+    /* A prompt that goes over the end of a tile is whole; what follows opens a page each. */
+    return ceil_div64(plan->prompt_max, PAGE_SLOTS) + plan->tile_tokens / PAGE_SLOTS + 16;
+}
+
+/* What a tile of tokens passes through in a layer. */
+static void lay_tile(struct build *b)
+{
+    const struct plan *p = b->plan;
+    const struct shape *s = b->shape;
+    int64_t tile = p->tile_tokens, rope = s->rope_dim / 2;
+    int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
+    array(b, LAYOUT_NORMED, tile, plan_token_bytes(s));
+    array(b, LAYOUT_Q, tile * heads, 4);
+    array(b, LAYOUT_ATTN, tile * heads, 4);
+    array(b, LAYOUT_K, tile * kv, 4);
+    array(b, LAYOUT_V, tile * kv, 4);
+    array(b, LAYOUT_GATE, tile * s->ffn_dim, 4);
+    if (s->act == ACT_SILU_GATED)
+        array(b, LAYOUT_UP, tile * s->ffn_dim, 4);
+    array(b, LAYOUT_ROPE_COS, b->work->tokens_max * rope, 4);
+    array(b, LAYOUT_ROPE_SIN, b->work->tokens_max * rope, 4);
+    array(b, LAYOUT_TILE_COS, tile * rope, 4);
+    array(b, LAYOUT_TILE_SIN, tile * rope, 4);
+}
+
+static void lay_layer(struct build *b)
+{
+    const struct plan *p = b->plan;
+    const struct shape *s = b->shape;
+    const struct plan_sizes *sizes = &b->costs->sizes;
+    int64_t row_pages = p->slots_cap / PAGE_SLOTS, page = b->costs->prompt_page_bytes;
+    int64_t prompt_pages = layout_prompt_pages(p);
+    lay_tile(b);
+    blocks(b, LAYOUT_PROMPT_PAGES, 1, prompt_pages * page);
+    blocks(b, LAYOUT_SHARED_PAGES, 1, ceil_div64(p->shared_tokens, PAGE_SLOTS) * page);
+    array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PAGE_SLOTS * s->n_kv_heads, 4);
+    array(b, LAYOUT_PROMPT_SPANS, p->batch, sizes->prompt_span);
+    array(b, LAYOUT_FORCED_SPANS, p->batch, sizes->forced_span);
+    array(b, LAYOUT_CUTS, 2 * p->batch, sizes->cut);
+    array(b, LAYOUT_EVENTS, (int64_t)p->tile_tokens * s->n_kv_heads, sizes->evict_event);
+    array(b, LAYOUT_KV_ROWS, p->batch, sizes->kv_row);
+    array(b, LAYOUT_PAGE_PTRS, p->batch * row_pages, (int64_t)sizeof(void *));
+    array(b, LAYOUT_DIRTY, p->batch * ceil_div64(row_pages, 64), 8);
+    array(b, LAYOUT_LOGITS, (int64_t)LAYOUT_POSITION_TILE * HEAD_TILE, 4);
+    array(b, LAYOUT_HEAD_IN, (int64_t)LAYOUT_POSITION_TILE * s->dim, 4);
+    if (s->embed_dim != s->dim)
+        array(b, LAYOUT_HEAD_NARROW, (int64_t)LAYOUT_POSITION_TILE * s->embed_dim, 4);
+    array(b, LAYOUT_HEAD_STATE_PTRS, LAYOUT_POSITION_TILE, (int64_t)sizeof(void *));
+    blocks(b, LAYOUT_SCRATCH, 1, b->costs->scratch_bytes);
+    array(b, LAYOUT_STEP_PAGES, p->pages_batch, 4);
+    array(b, LAYOUT_STEP_OWNERS, p->pages_batch, 8);
+}
+
+static void lay_residents(struct build *b)
+{
+    const struct plan *p = b->plan;
+    for (int layer = 0; layer < p->layers; layer++) {
+        if (!plan_layer_resident(p, layer))
+            continue;
+        int64_t n_bytes = align64(plan_layer_decoded(p, layer) ? b->w->tile_bytes[layer]
+                                                               : b->w->layer_bytes[layer],
+                                  DISK_BLOCK);
+        b->l->weight_bytes[layer] = n_bytes;
+        b->l->weights[layer] = range(b, LAYOUT_WEIGHTS, n_bytes, DISK_BLOCK);
+    }
+    if (p->kv_home != TIER_NVME)
+        blocks(b, LAYOUT_KV, 1,
+               (int64_t)p->decoder * p->batches * p->pages_batch * b->costs->kv_page_bytes);
+}
+
+void layout_make(struct layout *l, const struct plan *plan, const struct weights_info *w,
+                 const struct work *work, const struct shape *shape, const struct evict *evict,
+                 const struct plan_costs *costs, struct plan_bytes *bytes)
+{
+    struct build b = {l, plan, w, work, shape, evict, costs, bytes};
+    memset(l, 0, sizeof *l);
+    lay_weight_frames(&b);
+    lay_kv_frames(&b);
+    lay_hidden(&b);
+    lay_batches(&b);
+    lay_gather(&b);
+    lay_layer(&b);
+    l->busy_bytes = l->n_bytes;
+    lay_residents(&b);
+}

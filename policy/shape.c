@@ -1,0 +1,70 @@
+/* policy/shape.c - see shape.h. Owns: the bounds of every field. */
+#include "policy/shape.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#define CONTEXT_MAX  (1 << 27)
+#define OFFSET_MAX   1024 // position_offset
+#define HEAD_DIM_MAX (2 * SHAPE_ROPE_MAX)
+
+static int in_range(int v, int min, int max)
+{
+    return v >= min && v <= max;
+}
+
+/* Returns the first bad field among those that the others are computed from. */
+static const char *check_sizes(const struct shape *s)
+{
+    if (!memchr(s->family, 0, sizeof s->family))
+        return "family";
+    if (!in_range(s->n_layers, 1, SHAPE_LAYERS_MAX))
+        return "n_layers";
+    if (!in_range(s->dim, 1, SHAPE_DIM_MAX))
+        return "dim";
+    if (!in_range(s->embed_dim, 1, SHAPE_DIM_MAX))
+        return "embed_dim";
+    if (!in_range(s->ffn_dim, 1, SHAPE_DIM_MAX))
+        return "ffn_dim";
+    if (!in_range(s->vocab, 1, SHAPE_VOCAB_MAX))
+        return "vocab";
+    if (!in_range(s->context, 1, CONTEXT_MAX))
+        return "context";
+    if (!in_range(s->n_heads, 1, SHAPE_DIM_MAX))
+        return "n_heads";
+    if (!in_range(s->n_kv_heads, 1, s->n_heads) || s->n_heads % s->n_kv_heads != 0)
+        return "n_kv_heads";
+    if (!in_range(s->head_dim, 1, HEAD_DIM_MAX) ||
+        (int64_t)s->n_heads * s->head_dim > SHAPE_DIM_MAX)
+        return "head_dim";
+    return NULL;
+}
+
+const char *shape_check(const struct shape *s)
+{
+    const char *bad = check_sizes(s);
+    if (bad)
+        return bad;
+    if (!in_range(s->norm, NORM_RMS, NORM_LAYER))
+        return "norm";
+    if (!in_range(s->norm_after, 0, 1))
+        return "norm_after";
+    if (!in_range(s->final_norm, 0, 1))
+        return "final_norm";
+    if (!(s->norm_eps >= 0 && s->norm_eps < 1))
+        return "norm_eps";
+    if (!in_range(s->act, ACT_RELU, ACT_SILU_GATED))
+        return "act";
+    if (!in_range(s->position, POSITION_ROPE, POSITION_LEARNED))
+        return "position";
+    if (!in_range(s->position_offset, 0, OFFSET_MAX))
+        return "position_offset";
+    int rope = s->position == POSITION_ROPE;
+    if (!in_range(s->rope_dim, rope ? 2 : 0, rope ? s->head_dim : 0) || s->rope_dim % 2 != 0)
+        return "rope_dim";
+    for (int i = 0; i < s->rope_dim / 2; i++)
+        if (!isfinite(s->rope_inv_freq[i]) || s->rope_inv_freq[i] < 0)
+            return "rope_inv_freq";
+    return NULL;
+}
