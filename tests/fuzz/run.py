@@ -46,9 +46,11 @@ def results_write(rows):
 
 
 def commit():
-    text = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--exclude=*"], capture_output=True,
-                          text=True, check=False).stdout
-    return text.strip() or "unknown"
+    """Of the source; what this script writes itself does not make it another."""
+    def git(*words):
+        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=False).stdout.strip()
+    dirty = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!" + os.path.relpath(RESULTS, ROOT))
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("-dirty" if dirty else "")
 
 
 def work_folder(name):
