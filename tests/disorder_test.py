@@ -32,7 +32,7 @@ def disorder(tally, place, a):
     for policy, flags in (("h2o", H2O), ("full", [])):
         args = ["run", "-m", place.model, "-i", source, "--progress", "none", "-t", "1", *flags]
         out = place.fresh()
-        done = place.sluice(*args, "-o", out, limit_s=120)
+        done = place.sluice(*args, "-o", out)
         want = read(out)
         tally.check(done.code == 0 and want, f"{policy}: exit {done.code}: {done.err[-300:]!r}")
         for name, more in PLACEMENTS.items():
@@ -49,7 +49,7 @@ def disorder(tally, place, a):
 def one(tally, what, place, args, want, faults):
     """One run; 0 when the kernel refuses the back end."""
     out, summary = place.fresh(), place.at("summary.json")
-    done = place.sluice(*args, "-o", out, "--summary", summary, limit_s=120, SLUICE_FAULT=faults)
+    done = place.sluice(*args, "-o", out, "--summary", summary, SLUICE_FAULT=faults)
     if done.code != 0 and "io_uring" in done.error_line() and "uring" in args:
         return 0
     if not tally.check(done.code == 0, f"{what}: exit {done.code}: {done.err[-300:]!r}"):
