@@ -95,7 +95,7 @@ $(BUILD)/tests/fuzz_test: LDLIBS += $(FUZZ_LD)
 ifeq ($(BUILD),build/fuzz)
 FUZZ_CC  ?= clang
 FUZZ_SAN := -fsanitize=address,undefined -fno-sanitize-recover
-FUZZ_CFLAGS := $(FUZZ_SAN) -fsanitize=fuzzer-no-link -DWINDOW_BYTES=64 -DTEMPLATE_STEPS_MAX=20000 \
+FUZZ_CFLAGS := $(FUZZ_SAN) -fsanitize=fuzzer-no-link -DJSONL_WINDOW_BYTES=64 -DTEMPLATE_STEPS_MAX=20000 \
                '-DTEMPLATE_RENDER_BYTES_MAX=(1 << 20)' -DREQUEST_TEXT_BYTES=65536 \
                -DJOURNAL_CHUNK_BYTES=512
 FUZZ_OF  := $(patsubst %,$(BUILD)/%/%.o,policy offload engine tests)

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifndef WINDOW_BYTES // `make fuzz` asks for 64, so that short lines cross windows, too
-#define WINDOW_BYTES ((int64_t)256 << 10)
+#ifndef JSONL_WINDOW_BYTES // `make fuzz` asks for 64, so that short lines cross windows, too
+#define JSONL_WINDOW_BYTES ((int64_t)256 << 10)
 #endif
 
 /* Files that are text to nobody, by their first bytes. */
@@ -70,7 +70,7 @@ enum err jsonl_open(struct jsonl *j, const char *path)
     memset(j, 0, sizeof *j);
     j->file.fd = -1;
     TRY(file_open(&j->file, path));
-    enum err err = window_grow(j, WINDOW_BYTES);
+    enum err err = window_grow(j, JSONL_WINDOW_BYTES);
     if (err == OK)
         err = window_load(j, 0);
     if (err == OK)

@@ -14,13 +14,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK_WINDOW_BYTES ((int64_t)1 << 20)
+#define WINDOW_BYTES ((int64_t)1 << 20)
 
 /* OUT under way. */
 struct making {
     struct job *job;
     int fd;       // of the new file; -1: lines are only looked at
-    char *window; // owned: [CHECK_WINDOW_BYTES] bytes of OUT.partial from `at` on
+    char *window; // owned: [WINDOW_BYTES] bytes of OUT.partial from `at` on
     int64_t at, n;
     int64_t written;    // bytes of the new file, job->lines behind them
     int64_t n_lost;     // rows whose lines are not what they were
@@ -63,8 +63,7 @@ static int64_t look(struct making *m, int64_t at, int64_t end, const char **p)
     if (at < m->at || at >= m->at + m->n) {
         ssize_t n;
         do
-            n = pread(m->job->partial_fd, m->window, (size_t)min_i64(CHECK_WINDOW_BYTES, end - at),
-                      at);
+            n = pread(m->job->partial_fd, m->window, (size_t)min_i64(WINDOW_BYTES, end - at), at);
         while (n < 0 && errno == EINTR);
         m->read_errno = n < 0 ? errno : m->read_errno;
         m->at = at;
@@ -89,7 +88,7 @@ static enum err make_row(struct making *m, const struct job_row *row, int64_t en
         if (m->fd < 0)
             continue;
         out_bytes(&m->job->lines, p, n);
-        if (m->job->lines.n > CHECK_WINDOW_BYTES)
+        if (m->job->lines.n > WINDOW_BYTES)
             TRY(flush(m));
     }
     *sound = crc == row->crc;
@@ -195,7 +194,7 @@ static enum err rename_partial(struct making *m)
 
 enum err out_complete(struct job *job)
 {
-    struct making m = {.job = job, .fd = -1, .window = malloc((size_t)CHECK_WINDOW_BYTES)};
+    struct making m = {.job = job, .fd = -1, .window = malloc((size_t)WINDOW_BYTES)};
     int as_it_is = job->config.completion_order && !job->superseded &&
                    same_file(job->partial_fd, job->paths.partial);
     if (!m.window)
