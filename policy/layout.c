@@ -6,8 +6,6 @@
 #include <string.h>
 
 #define PIECE       1048576 // has a checksum of its own (MOVER_PIECE)
-#define PAGE_SLOTS  32
-#define DISK_BLOCK  4096
 #define ARRAY_ALIGN 64
 
 #define LAYOUT_ACCOUNT(id, account) offsetof(struct plan_bytes, account),
@@ -58,7 +56,7 @@ static void arrays(struct build *b, enum layout_id id, int64_t n, int64_t each, 
 
 static void blocks(struct build *b, enum layout_id id, int64_t n, int64_t n_bytes)
 {
-    part(b, id, n, n_bytes, DISK_BLOCK);
+    part(b, id, n, n_bytes, PLAN_DISK_BLOCK);
 }
 
 static void lay_weight_frames(struct build *b)
@@ -92,7 +90,7 @@ static void lay_kv_frames(struct build *b)
 
 int64_t layout_hidden_frame_bytes(const struct plan *plan, const struct shape *shape)
 {
-    return align64(plan->step_tokens * plan_token_bytes(shape), DISK_BLOCK);
+    return align64(plan->step_tokens * plan_token_bytes(shape), PLAN_DISK_BLOCK);
 }
 
 static void lay_hidden(struct build *b)
@@ -128,7 +126,7 @@ static void lay_batches(struct build *b)
     array(b, LAYOUT_EDITS, rows * b->work->edits_max, c->edit_bytes);
     if (b->work->filters)
         array(b, LAYOUT_CANDIDATES, rows, c->filter_bytes);
-    arrays(b, LAYOUT_ROW_PAGES, rows, p->slots_cap / PAGE_SLOTS, 4);
+    arrays(b, LAYOUT_ROW_PAGES, rows, p->slots_cap / PLAN_PAGE_SLOTS, 4);
     if (b->evict->policy != EVICT_FULL) {
         arrays(b, LAYOUT_SLOT_POS, rows, slots, 4);
         arrays(b, LAYOUT_SLOT_SCORES, rows, slots, 4);
@@ -139,7 +137,7 @@ static void lay_batches(struct build *b)
 static void lay_gather(struct build *b)
 {
     const struct plan *p = b->plan;
-    int64_t window = align64(b->w->embed_row_bytes, DISK_BLOCK) + DISK_BLOCK;
+    int64_t window = align64(b->w->embed_row_bytes, PLAN_DISK_BLOCK) + PLAN_DISK_BLOCK;
     int64_t chunk = p->gather_windows / 2, segment = b->costs->sizes.segment;
     if (p->embed_resident)
         return;
@@ -154,7 +152,7 @@ static void lay_gather(struct build *b)
 int64_t layout_prompt_pages(const struct plan *plan)
 {
     /* A prompt that goes over the end of a tile is whole; what follows opens a page each. */
-    return ceil_div64(plan->prompt_max, PAGE_SLOTS) + plan->tile_tokens / PAGE_SLOTS + 16;
+    return ceil_div64(plan->prompt_max, PLAN_PAGE_SLOTS) + plan->tile_tokens / PLAN_PAGE_SLOTS + 16;
 }
 
 /* What a tile of tokens passes through in a layer. */
@@ -183,12 +181,12 @@ static void lay_layer(struct build *b)
     const struct plan *p = b->plan;
     const struct shape *s = b->shape;
     const struct plan_sizes *sizes = &b->costs->sizes;
-    int64_t row_pages = p->slots_cap / PAGE_SLOTS, page = b->costs->prompt_page_bytes;
+    int64_t row_pages = p->slots_cap / PLAN_PAGE_SLOTS, page = b->costs->prompt_page_bytes;
     int64_t prompt_pages = layout_prompt_pages(p);
     lay_tile(b);
     blocks(b, LAYOUT_PROMPT_PAGES, 1, prompt_pages * page);
-    blocks(b, LAYOUT_SHARED_PAGES, 1, ceil_div64(p->shared_tokens, PAGE_SLOTS) * page);
-    array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PAGE_SLOTS * s->n_kv_heads, 4);
+    blocks(b, LAYOUT_SHARED_PAGES, 1, ceil_div64(p->shared_tokens, PLAN_PAGE_SLOTS) * page);
+    array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PLAN_PAGE_SLOTS * s->n_kv_heads, 4);
     array(b, LAYOUT_PROMPT_SPANS, p->batch, sizes->prompt_span);
     array(b, LAYOUT_FORCED_SPANS, p->batch, sizes->forced_span);
     array(b, LAYOUT_CUTS, 2 * p->batch, sizes->cut);
@@ -214,9 +212,9 @@ static void lay_residents(struct build *b)
             continue;
         int64_t n_bytes = align64(plan_layer_decoded(p, layer) ? b->w->tile_bytes[layer]
                                                                : b->w->layer_bytes[layer],
-                                  DISK_BLOCK);
+                                  PLAN_DISK_BLOCK);
         b->l->weight_bytes[layer] = n_bytes;
-        b->l->weights[layer] = range(b, LAYOUT_WEIGHTS, n_bytes, DISK_BLOCK);
+        b->l->weights[layer] = range(b, LAYOUT_WEIGHTS, n_bytes, PLAN_DISK_BLOCK);
     }
     if (p->kv_home != TIER_NVME)
         blocks(b, LAYOUT_KV, 1,

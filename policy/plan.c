@@ -10,9 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PAGE_SLOTS 32
-#define DISK_BLOCK 4096
-
 int plan_layer_resident(const struct plan *plan, int layer)
 {
     int n = plan->layers - 1; // the embedding is decided apart: its rows are gathered, not streamed
@@ -44,7 +41,7 @@ static int64_t frame_bytes(const struct plan *plan, const struct weights_info *w
     int64_t most = 0;
     for (int layer = 1; layer < plan->layers; layer++)
         if (!plan_layer_resident(plan, layer) || plan_layer_decoded(plan, layer))
-            most = max64(most, align64(w->layer_bytes[layer], DISK_BLOCK));
+            most = max64(most, align64(w->layer_bytes[layer], PLAN_DISK_BLOCK));
     return most;
 }
 
@@ -100,13 +97,13 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     plan->kv_frames = on_nvme ? plan->ahead_state + 3 : 0;
     plan->hidden_frames = plan->hidden_home == TIER_NVME ? plan->ahead_hidden + 3 : 0;
 
-    int64_t row_pages = ceil_div64(max64(work->slots_max, 1), PAGE_SLOTS);
-    int64_t mean_pages = ceil_div64(max64(work->slots_mean, 1), PAGE_SLOTS) + 1;
+    int64_t row_pages = ceil_div64(max64(work->slots_max, 1), PLAN_PAGE_SLOTS);
+    int64_t mean_pages = ceil_div64(max64(work->slots_mean, 1), PLAN_PAGE_SLOTS) + 1;
     if (mean_pages > row_pages)
         mean_pages = row_pages;
     if (plan->pages_batch == 0)
         plan->pages_batch = max64(row_pages, mean_pages * plan->batch);
-    plan->slots_cap = (int)(row_pages * PAGE_SLOTS);
+    plan->slots_cap = (int)(row_pages * PLAN_PAGE_SLOTS);
 
     plan->prompt_max = work->prompt_max;
     int64_t admitted = max64(plan->prefill_tokens, work->prompt_max);
@@ -172,7 +169,7 @@ int plan_check(const struct plan *plan, const struct weights_info *w, const stru
     else if (plan->hidden_home == TIER_NVME &&
              plan->ahead_hidden > order_hidden_distance(&order) - 2)
         broken = "hidden states would be read before they are written";
-    else if (plan->pages_batch * PAGE_SLOTS < work->slots_max)
+    else if (plan->pages_batch * PLAN_PAGE_SLOTS < work->slots_max)
         broken = "one row's KV does not fit its batch's pages";
     if (broken) {
         snprintf(why, (size_t)why_cap, "%s", broken);

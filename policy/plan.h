@@ -18,6 +18,8 @@ enum plan_codec { PLAN_CODEC_NONE, PLAN_CODEC_ZSTD };
 #define PLAN_ROWS_MAX      (1 << 16)
 #define PLAN_TILE_TOKENS   256  // tokens that a layer works on at once
 #define PLAN_SHARED_TOKENS 1024 // longest prefix that prompts of one step compute once
+#define PLAN_PAGE_SLOTS    32   // slots of a KV page (KV_PAGE_SLOTS)
+#define PLAN_DISK_BLOCK    4096 // what frames and pages are aligned to
 
 /* Bytes of the model, as the pack lays it out (engine/pack/model.c fills it). */
 struct weights_info {

@@ -253,6 +253,6 @@ fault("parts of the layout overlap", "policy/layout.c",
       "b->l->n_bytes = at + align64(n_bytes, ARRAY_ALIGN) + LAYOUT_GAP;",
       "b->l->n_bytes = at + align64(n_bytes - 64, ARRAY_ALIGN) + LAYOUT_GAP;", "engine_test")
 fault("scores of prompts have no place", "policy/layout.c",
-      "    array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PAGE_SLOTS * s->n_kv_heads, 4);\n", "", "engine_test")
+      "    array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PLAN_PAGE_SLOTS * s->n_kv_heads, 4);\n", "", "engine_test")
 
 MUTANTS = M
