@@ -36,7 +36,8 @@
 #include <unistd.h>
 
 #define HOLD_MAX     8
-#define HOLD_WAIT_NS 50000 // while something is held the inner back end must not sleep for long
+#define HOLD_WAIT_NS 50000 // while something is held the inner back end must not sleep for long,
+                           // and not at all when it has nothing to do
 #define REAP_BATCH   64
 #define SPEC_MAX     1024
 #define STALE_MAX    16
@@ -397,7 +398,7 @@ static int fault_reap(struct ring_backend *b, struct ring_op **done, int max, in
     struct fault *f = (struct fault *)b;
     struct ring_op *ops[REAP_BATCH];
     if (f->n_held > 0)
-        wait_ns = min_i64(wait_ns, HOLD_WAIT_NS);
+        wait_ns = f->n_inner > 0 ? min_i64(wait_ns, HOLD_WAIT_NS) : 0;
     int n = f->inner->calls->reap(f->inner, ops, REAP_BATCH, wait_ns);
     if (n < 0)
         return n;
