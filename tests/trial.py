@@ -169,6 +169,9 @@ class Process:
             time.sleep(0.002)
         return False
 
+    def stopped(self):
+        return read(f"/proc/{self.p.pid}/stat").rpartition(b")")[2].split()[:1] == [b"T"]
+
     def said(self, text):
         return next((t for t, line in list(self.lines) if text in line), None)
 

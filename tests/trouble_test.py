@@ -8,6 +8,7 @@ n-th call is nth_test's, full disks are crash_test's. Some parts need root and l
 import errno
 import fcntl
 import os
+import pathlib
 import shutil
 import signal
 import struct
@@ -23,6 +24,7 @@ from trial import ALL_ON_DISK, CODE_BYTES, Journal, difference, read
 
 FIEMAP, FIEMAP_SYNC = 0xC020660B, 1
 WATCHDOG_S = 60
+THIRD_COMMIT = "stop-after,fdatasync,3,0,*.journal"
 WIDE = nth.TINY.replace("dim = 64\nlayers = 2", "dim = 256\nlayers = 12")
 
 
@@ -49,10 +51,12 @@ class Job:
     def start(self, out, *more, wrapper=(), **env):
         return self.place.start(self.args(out, *more), wrapper, **{**nth.EVERY_PASS, **env})
 
-    def under_way(self, out, *more, **env):
-        """Started, and some passes committed."""
-        p = self.start(out, *more, **env)
-        p.met = p.wait_for(lambda: Journal(out).tokens >= 12)
+    def under_way(self, out, deed, *more, **env):
+        """Stopped at the third commit, deed(p), and on: a job of a tenth of a second is not done before."""
+        p = self.start(out, *more, **nth.env(THIRD_COMMIT, **env))
+        p.met = p.wait_for(p.stopped) and Journal(out).tokens > 0
+        deed(p)
+        p.signal(signal.SIGCONT)
         return p
 
     def ends(self, tally, what, done, out):
@@ -74,22 +78,19 @@ def folders(tally, place, a):
     nth.prepare(place)
     job = Job(tally, place)
     out = job.fresh()
-    p = job.under_way(out)
-    shutil.rmtree(place.at("offload"))
+    p = job.under_way(out, lambda p: shutil.rmtree(place.at("offload")))
     tally.check(p.met, "the offload folder: the job was not under way")
     job.ends(tally, "the offload folder was removed", p.end(), out)
     os.mkdir(place.at("offload"))
     os.mkdir(place.at("gone"))
     out = job.fresh("gone")
-    p = job.under_way(out)
-    shutil.rmtree(place.at("gone"))
+    p = job.under_way(out, lambda p: shutil.rmtree(place.at("gone")))
     job.fails(tally, "OUT's folder was removed", p.end(), (9,), "gone")
     os.mkdir(place.at("gone"))
     job.resumes(tally, "OUT's folder is there again", out)
     os.mkdir(place.at("moved"))
     out = job.fresh("moved")
-    p = job.under_way(out)
-    os.rename(place.at("moved"), place.at("elsewhere"))
+    p = job.under_way(out, lambda p: os.rename(place.at("moved"), place.at("elsewhere")))
     job.fails(tally, "OUT's folder was moved", p.end(), (9,), "moved")
     os.rename(place.at("elsewhere"), place.at("moved"))
     job.resumes(tally, "OUT's folder is back", out)
@@ -105,8 +106,7 @@ def signals(tally, place, a):
     nth.prepare(place)
     job = Job(tally, place)
     out = job.fresh()
-    p = job.under_way(out)
-    p.signal(signal.SIGPIPE)
+    p = job.under_way(out, lambda p: p.signal(signal.SIGPIPE))
     job.ends(tally, "SIGPIPE", p.end(), out)
     out = job.fresh()
     reader, writer = os.pipe()
@@ -117,8 +117,7 @@ def signals(tally, place, a):
     quiet.wait()
     tally.check(quiet.returncode == 0 and read(out) == job.want, f"nobody reads stderr: exit {quiet.returncode}")
     out = job.fresh()
-    p = job.under_way(out)
-    p.signal(signal.SIGXCPU)
+    p = job.under_way(out, lambda p: p.signal(signal.SIGXCPU))
     done = p.end()
     tally.check(p.met and done.code == 75, f"SIGXCPU: exit {done.code}: {done.err[-200:]!r}")
     job.resumes(tally, "SIGXCPU", out)
@@ -133,7 +132,7 @@ def signals(tally, place, a):
     tally.check(done.code == 0 and n > 1, f"ulimit -t 1, {n} times: exit {done.code}: {done.err[-200:]!r}")
     tally.check(read(out) == long.want, f"ulimit -t 1: {difference(long.want, read(out))}")
     out = job.fresh()
-    p = job.under_way(out, SLUICE_FAULT=f"seed={a.seed},delay=1/3,reorder=1/3")
+    p = job.under_way(out, lambda p: None, SLUICE_FAULT=f"seed={a.seed},delay=1/3,reorder=1/3")
     for i in range(5):
         p.signal(signal.SIGSTOP)
         time.sleep(WATCHDOG_S + 5 if a.full and i == 0 else 0.2)
@@ -151,8 +150,7 @@ def clocks(tally, place, a):
         done = job.start(out, *more, **nth.env(NTH_CLOCK="1")).end()
         job.ends(tally, f"clock jumps {more}", done, out)
     out = job.fresh()
-    p = job.under_way(out, **nth.env(NTH_CLOCK="1"))
-    p.signal(signal.SIGKILL)
+    p = job.under_way(out, lambda p: p.signal(signal.SIGKILL), NTH_CLOCK="1")
     p.end()
     job.resumes(tally, "killed under a jumping clock", out)
 
@@ -189,9 +187,7 @@ def read_only(tally, place, a):
         source = subprocess.run(["findmnt", "-no", "SOURCE", disk.path], capture_output=True, text=True, check=True)
         trigger = f"/sys/fs/ext4/{os.path.basename(source.stdout.strip())}/trigger_fs_error"
         out = job.fresh("disk")
-        p = job.under_way(out)
-        with open(trigger, "w") as f:
-            f.write("trouble_test\n")
+        p = job.under_way(out, lambda p: pathlib.Path(trigger).write_text("trouble_test\n"))
         done = p.end()
         job.fails(tally, "OUT's file system turned read-only", done, (9,), "disk/out-")
         disk.unmount()

@@ -2,6 +2,7 @@
  *     NTH=fail,malloc,17,12            malloc number 17 returns NULL, errno 12
  *     NTH=fail,fdatasync,2,5,*.journal the second fdatasync of a file that this pattern fits
  *     NTH=kill-before|kill-after|kill-torn,pwrite,3,0,*.partial   SIGKILL there; torn: half written
+ *     NTH=stop-after,fdatasync,3,0,*.journal   SIGSTOP there, until somebody says SIGCONT
  *     NTH=cut-before|cut-after,rename,1,0,*.tmp   and the power of the disk at NTH_CUT=MOUNT is cut
  *     NTH_LOG=FILE                     what was called: `ns call offset path`; `= by` who made the
  * call that failed; at the end `= call count`, `= live` blocks, `= hits` NTH_LIVE=1 and where each
@@ -63,10 +64,12 @@ enum act {
     ACT_KILL_TORN,
     ACT_CUT_BEFORE,
     ACT_CUT_AFTER,
+    ACT_STOP_AFTER,
     N_ACTS
 };
 static const char *const ACT_NAMES[N_ACTS] = {
-    "", "fail", "from", "kill-before", "kill-after", "kill-torn", "cut-before", "cut-after"};
+    "",          "fail",       "from",      "kill-before", "kill-after",
+    "kill-torn", "cut-before", "cut-after", "stop-after"};
 
 static struct {
     enum act act;
@@ -245,6 +248,8 @@ static void after(enum act act, enum call call, const char *path)
         cut();
     if (act == ACT_KILL_AFTER || act == ACT_CUT_AFTER)
         die();
+    if (act == ACT_STOP_AFTER)
+        syscall(SYS_kill, syscall(SYS_getpid), SIGSTOP);
     errno = was;
 }
 
