@@ -36,20 +36,18 @@ struct operands {
     const struct bench_model *model;
     const struct ops *ops;
     struct kv_layout layout;
-    float *x, *y;      // [max(TOKENS, PROMPT), widest]
-    float *k, *v;      // [TOKENS, n_kv_heads, head_dim]
-    float *norm;       // [dim] ones
-    float *angles;     // [TOKENS, head_dim / 2]
-    float *logits;     // [HEAD_ROWS, HEAD_TILE]
-    float *scores;     // [n_kv_heads, PROMPT]
-    uint8_t *prompt;   // [PROMPT / 32 pages]
-    void **page_list;  // [PAGES] of the row that prompt_keep leaves
-    int32_t *slot_pos; // [n_kv_heads, KEPT]
-    float *slot_score; // likewise
-    uint64_t *dirty;   // [1]
-    struct kv_row row;
-    struct head_state *states; // [HEAD_ROWS]
-    struct head_state **state_list;
+    float *x, *y;                  // [max(TOKENS, PROMPT), widest]
+    float *k, *v;                  // [TOKENS, n_kv_heads, head_dim]
+    float *norm;                   // [dim] ones
+    float *angles;                 // [TOKENS, head_dim / 2]
+    float *logits;                 // [HEAD_ROWS, HEAD_TILE]
+    float *scores;                 // [n_kv_heads, PROMPT]
+    uint8_t *prompt;               // [PROMPT / 32 pages]
+    int32_t *positions;            // [TOKENS]
+    struct kv_rows row;            // that prompt_keep leaves: one of PAGES pages
+    int32_t *page_ids;             // [PAGES]
+    struct head_request *requests; // [HEAD_ROWS]
+    struct head_result *results;   // [HEAD_ROWS]
     void *scratch;
     int64_t width; // numbers of a row of x and y
 };
@@ -76,15 +74,17 @@ static void operands_carve(struct operands *o, struct arena *a)
     o->logits = ARENA_ARRAY(a, float, HEAD_ROWS *HEAD_TILE);
     o->scores = ARENA_ARRAY(a, float, m->n_kv_heads *PROMPT);
     o->prompt = arena_take(a, PROMPT / KV_PAGE_SLOTS * o->layout.page_bytes, 4096);
-    uint8_t *pages = arena_take(a, PAGES * o->layout.page_bytes, 4096);
-    o->page_list = ARENA_ARRAY(a, void *, PAGES);
-    for (int i = 0; i < PAGES && a->base; i++)
-        o->page_list[i] = pages + i * o->layout.page_bytes;
-    o->slot_pos = ARENA_ARRAY(a, int32_t, m->n_kv_heads * KEPT);
-    o->slot_score = ARENA_ARRAY(a, float, m->n_kv_heads *KEPT);
-    o->dirty = ARENA_ARRAY(a, uint64_t, 1);
-    o->states = ARENA_ARRAY(a, struct head_state, HEAD_ROWS);
-    o->state_list = ARENA_ARRAY(a, struct head_state *, HEAD_ROWS);
+    o->positions = ARENA_ARRAY(a, int32_t, TOKENS);
+    o->page_ids = ARENA_ARRAY(a, int32_t, PAGES);
+    o->row = (struct kv_rows){.layout = o->layout,
+                              .pages = arena_take(a, PAGES * o->layout.page_bytes, 4096),
+                              .page_ids = o->page_ids,
+                              .slot_pos = ARENA_ARRAY(a, int32_t, m->n_kv_heads * KEPT),
+                              .slot_score = ARENA_ARRAY(a, float, m->n_kv_heads *KEPT),
+                              .dirty = ARENA_ARRAY(a, uint64_t, 1),
+                              .slots_cap = KEPT};
+    o->requests = ARENA_ARRAY(a, struct head_request, HEAD_ROWS);
+    o->results = ARENA_ARRAY(a, struct head_result, HEAD_ROWS);
     o->scratch = arena_take(a, scratch_bytes(o), 64);
 }
 
@@ -116,8 +116,10 @@ static void operands_fill(struct operands *o)
         for (int h = 0; h < m->n_kv_heads; h++)
             kv_put(&o->layout, o->prompt + i / KV_PAGE_SLOTS * o->layout.page_bytes,
                    i % KV_PAGE_SLOTS, h, o->k, o->v);
-    for (int i = 0; i < HEAD_ROWS; i++)
-        o->state_list[i] = &o->states[i];
+    for (int i = 0; i < PAGES; i++)
+        o->page_ids[i] = i;
+    for (int i = 0; i < TOKENS; i++)
+        o->positions[i] = i;
 }
 
 /* ---- one case: an op with its arguments, FLOPs and bytes ---- */
@@ -175,7 +177,7 @@ CALL(prompt_keep)
 static void call_head_reduce(struct operands *o, const void *args)
 {
     for (int i = 0; i < HEAD_ROWS; i++)
-        head_start(&o->states[i]);
+        head_start(&o->results[i]);
     ops_run_head_reduce(o->ops, args);
 }
 
@@ -185,10 +187,10 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
     int64_t heads = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim;
     struct norm_args norm = {o->x,   o->y,   o->norm, NULL,         TOKENS,
                              m->dim, m->dim, m->dim,  m->norm_kind, 1e-5f};
-    struct rope_args rope = {o->x,       o->angles,   o->angles,   TOKENS,
+    struct rope_args rope = {o->x,       o->angles,   o->angles,   o->positions, TOKENS,
                              m->n_heads, m->head_dim, m->rope_dim, heads};
     struct silu_mul_args silu = {o->x, o->y, TOKENS, m->ffn, m->ffn, m->ffn};
-    struct kv_store_args store = {&o->layout, o->prompt, o->k, o->v, kv, kv, 0, TOKENS};
+    struct kv_store_args store = {o->layout, o->prompt, o->k, o->v, kv, kv, 0, TOKENS};
     struct bench_case cases[] = {
         {.op = "norm",
          .flops = 4.0 * TOKENS * m->dim,
@@ -227,17 +229,21 @@ static enum err bench_attend_prompt(const struct bench_run *run, struct operands
 {
     const struct bench_model *m = o->model;
     int64_t heads = (int64_t)m->n_heads * m->head_dim;
-    struct prompt_span span = {.n_prompt = PROMPT,
-                               .first = PROMPT - TOKENS,
-                               .n = TOKENS,
-                               .q = o->x,
-                               .out = o->y,
-                               .pages = o->prompt};
-    struct attend_prompt_args args = {&o->layout, &span, 1,     m->n_heads,
-                                      0.125f,     heads, heads, o->scratch};
+    struct prompt_span span = {.n_prompt = PROMPT, .first = PROMPT - TOKENS, .n = TOKENS};
+    struct attend_prompt_args args = {.layout = o->layout,
+                                      .q = o->x,
+                                      .out = o->y,
+                                      .pages = o->prompt,
+                                      .spans = &span,
+                                      .n_spans = 1,
+                                      .n_heads = m->n_heads,
+                                      .scale = 0.125f,
+                                      .q_stride = heads,
+                                      .out_stride = heads,
+                                      .scratch = o->scratch};
     double pairs = (double)TOKENS * (PROMPT - TOKENS / 2.0);
     for (int scores = 0; scores < 2; scores++) {
-        span.scores = scores ? o->scores : NULL;
+        args.scores = scores ? o->scores : NULL;
         struct bench_case b = {.op = "attend_prompt",
                                .flops = 4 * pairs * (double)heads,
                                .bytes = 8.0 * TOKENS * (double)heads,
@@ -265,19 +271,12 @@ static enum err bench_attend_forced(const struct bench_run *run, const struct op
 static enum err bench_keep_and_head(const struct bench_run *run, struct operands *o)
 {
     const struct bench_model *m = o->model;
-    struct evict evict = {.policy = EVICT_H2O};
-    o->row = (struct kv_row){.pages = o->page_list,
-                             .slot_pos = o->slot_pos,
-                             .slot_score = o->slot_score,
-                             .dirty = o->dirty,
-                             .slots_cap = KEPT};
-    struct prompt_keep_args keep = {.from = &o->layout,
-                                    .to = &o->layout,
+    struct prompt_keep_args keep = {.from = o->layout,
                                     .pages = o->prompt,
                                     .scores = o->scores,
-                                    .evict = &evict,
-                                    .row = {.budget = KEPT, .recent = KEPT / 2},
-                                    .kv = &o->row,
+                                    .kv = o->row,
+                                    .evict = {.policy = EVICT_H2O},
+                                    .limits = {.budget = KEPT, .recent = KEPT / 2},
                                     .n_prompt = PROMPT,
                                     .scratch = o->scratch};
     struct bench_case b = {.op = "prompt_keep", .call = call_prompt_keep, .args = &keep};
@@ -286,8 +285,9 @@ static enum err bench_keep_and_head(const struct bench_run *run, struct operands
     TRY(case_run(run, o, &b));
     struct head_reduce_args head = {.logits = o->logits,
                                     .stride = HEAD_TILE,
+                                    .requests = o->requests,
+                                    .results = o->results,
                                     .m = HEAD_ROWS,
-                                    .states = (struct head_state *const *)o->state_list,
                                     .n = HEAD_TILE};
     static const struct {
         const char *name;
@@ -296,7 +296,7 @@ static enum err bench_keep_and_head(const struct bench_run *run, struct operands
     } wants[] = {{"greedy", HEAD_SAMPLE, 0}, {"sample", HEAD_SAMPLE, 1}, {"score", HEAD_SCORE, 0}};
     for (int w = 0; w < 3; w++) {
         for (int i = 0; i < HEAD_ROWS; i++)
-            o->states[i] = (struct head_state){
+            o->requests[i] = (struct head_request){
                 .want = wants[w].want, .target = i, .temperature = wants[w].temperature};
         struct bench_case h = {.op = "head_reduce",
                                .bytes = 4.0 * HEAD_ROWS * HEAD_TILE,

@@ -16,6 +16,7 @@
 
 #define ROWS       64
 #define POOL_BYTES ((int64_t)256 << 20)
+#define DIRTY      4 // words that hold a bit for every page of a row
 #define CALLS      5 // of each case per turn; the fastest counts
 
 struct forced_bench {
@@ -29,11 +30,10 @@ struct forced_bench {
     float *x;                  // [ROWS, n_heads, head_dim] queries, then outputs, keys, values
     uint8_t *pool;             // [n_sets * ROWS * pages][page_bytes]
     uint8_t *rings;            // [n_sets * ROWS * KV_RING_PAGES][ring.page_bytes]; mixed
-    void **page_list;          // [n_sets][ROWS][pages], in random order
+    int32_t *page_ids;         // [n_sets][ROWS][pages], in random order
     int32_t *slot_pos;         // [n_sets][ROWS][n_kv_heads, cap]
     float *slot_score;         // likewise
-    uint64_t *dirty;           // [4] nobody reads it
-    struct kv_row *rows;       // [ROWS]
+    uint64_t *dirty;           // [DIRTY] nobody reads it
     struct forced_span *spans; // [ROWS]
     void *scratch;
 };
@@ -46,14 +46,13 @@ static void lay_out(struct forced_bench *b, struct arena *a)
     b->rings =
         arena_take(a, b->ring_slots > 0 ? rows * KV_RING_PAGES * b->ring.page_bytes : 0, 4096);
     b->x = ARENA_ARRAY(a, float, ROWS *heads * 4);
-    b->page_list = ARENA_ARRAY(a, void *, rows * b->pages);
+    b->page_ids = ARENA_ARRAY(a, int32_t, rows * b->pages);
     b->slot_pos = ARENA_ARRAY(a, int32_t, rows * c->n_kv_heads * b->cap);
     b->slot_score = ARENA_ARRAY(a, float, rows * c->n_kv_heads * b->cap);
-    b->dirty = ARENA_ARRAY(a, uint64_t, 4);
-    b->rows = ARENA_ARRAY(a, struct kv_row, ROWS);
+    b->dirty = ARENA_ARRAY(a, uint64_t, DIRTY);
     b->spans = ARENA_ARRAY(a, struct forced_span, ROWS);
-    int64_t plain = attend_forced_scratch_bytes(c->ops, b->cap, c->n_heads, c->n_kv_heads,
-                                                c->head_dim, 0);
+    int64_t plain =
+        attend_forced_scratch_bytes(c->ops, b->cap, c->n_heads, c->n_kv_heads, c->head_dim, 0);
     int64_t scores = attend_forced_scratch_bytes(c->ops, b->cap, c->n_heads, c->n_kv_heads,
                                                  c->head_dim, 1); // of a short row the less
     b->scratch = arena_take(a, max_i64(plain, scores), 64);
@@ -79,8 +78,8 @@ static void fill(struct forced_bench *b)
         if (i > 0)
             memcpy(page, b->pool, (size_t)b->layout.page_bytes);
         int64_t at = (int64_t)(mix64((uint64_t)i) % (uint64_t)(i + 1)); // a shuffle as it grows
-        b->page_list[i] = b->page_list[at];
-        b->page_list[at] = page;
+        b->page_ids[i] = b->page_ids[at];
+        b->page_ids[at] = (int32_t)i;
     }
     for (int64_t i = 0; i < (int64_t)b->n_sets * ROWS * c->n_kv_heads * b->cap; i++) {
         b->slot_pos[i] = (int32_t)(i % b->cap);
@@ -112,7 +111,8 @@ static void read_part(void *ctx, int thread, int n_threads)
     for (int64_t i = first; i < last; i++) {
         int64_t at = (int64_t)b->set * ROWS * b->pages + i;
         const void *in_line = b->pool + at * b->layout.page_bytes;
-        const line_t *page = b->in_line ? in_line : b->page_list[at];
+        const void *by_id = b->pool + b->page_ids[at] * b->layout.page_bytes;
+        const line_t *page = b->in_line ? in_line : by_id;
         for (int64_t j = 0; j < lines; j += 2) {
             even += page[j];
             odd += page[j + 1];
@@ -140,32 +140,43 @@ static double call_seconds(struct forced_bench *b, int policy, int pos)
     int64_t heads = (int64_t)c->n_heads * c->head_dim, kv = (int64_t)c->n_kv_heads * c->head_dim;
     int scores = policy != EVICT_FULL;
     float *q = b->x, *out = q + ROWS * heads, *k = out + ROWS * heads, *v = k + ROWS * heads;
-    for (int r = 0; r < ROWS; r++) {
-        int64_t row = (int64_t)b->set * ROWS + r, meta = row * c->n_kv_heads * b->cap;
-        b->rows[r] = (struct kv_row){.pages = b->page_list + row * b->pages,
-                                     .slot_pos = scores ? b->slot_pos + meta : NULL,
-                                     .slot_score = scores ? b->slot_score + meta : NULL,
-                                     .dirty = b->dirty,
-                                     .slots_cap = b->cap,
-                                     .n_slots = b->slots - b->ring_slots - (scores ? 0 : 1)};
-        if (b->ring_slots > 0) {
-            b->rows[r].ring = b->rings + row * KV_RING_PAGES * b->ring.page_bytes;
-            b->rows[r].ring_slots = b->ring_slots;
-        }
+    for (int r = 0; r < ROWS; r++)
         b->spans[r] = (struct forced_span){
-            .kv = &b->rows[r],
-            .evict = {.budget = scores ? b->slots : INT32_MAX, .recent = b->slots / 2},
+            .row = r,
+            .n_slots = b->slots - b->ring_slots - (scores ? 0 : 1),
             .n = 1,
             .pos = scores ? pos : b->slots - 1,
-            .q = q + r * heads,
-            .k = k + r * kv,
-            .v = v + r * kv,
-            .out = out + r * heads};
-    }
-    const struct kv_layout *ring = b->ring_slots > 0 ? &b->ring : NULL;
-    struct evict evict = {.policy = policy};
-    struct attend_forced_args args = {&b->layout, ring,  &evict, b->spans, ROWS,  c->n_heads,
-                                      0.125f,     heads, kv,     kv,       heads, b->scratch};
+            .token = r,
+            .limits = {.budget = scores ? b->slots : INT32_MAX, .recent = b->slots / 2}};
+    int64_t first = (int64_t)b->set * ROWS, meta = (int64_t)c->n_kv_heads * b->cap;
+    int64_t ring_bytes = KV_RING_PAGES * b->ring.page_bytes;
+    struct kv_rows rows = {.layout = b->layout,
+                           .ring = b->ring,
+                           .pages = b->pool,
+                           .page_ids = b->page_ids + first * b->pages,
+                           .slot_pos = scores ? b->slot_pos + first * meta : NULL,
+                           .slot_score = scores ? b->slot_score + first * meta : NULL,
+                           .dirty = b->dirty,
+                           .rings = b->ring_slots > 0 ? b->rings + first * ring_bytes : NULL,
+                           .ring_stride = ring_bytes,
+                           .slot_stride = meta,
+                           .page_ids_stride = b->pages,
+                           .slots_cap = b->cap};
+    struct attend_forced_args args = {.kv = rows,
+                                      .evict = {.policy = policy},
+                                      .spans = b->spans,
+                                      .n_spans = ROWS,
+                                      .n_heads = c->n_heads,
+                                      .scale = 0.125f,
+                                      .q = q,
+                                      .k = k,
+                                      .v = v,
+                                      .out = out,
+                                      .q_stride = heads,
+                                      .k_stride = kv,
+                                      .v_stride = kv,
+                                      .out_stride = heads,
+                                      .scratch = b->scratch};
     b->set = (b->set + 1) % b->n_sets;
     int64_t start_ns = clock_ns();
     ops_run_attend_forced(c->ops, &args);

@@ -36,6 +36,7 @@ struct device_api {
     void (*stream_close)(struct stream *s); // after what is queued has run; accepts NULL
     /* Queues a copy; either side may be RAM or device memory. Both must stay until it ran. */
     void (*copy)(struct stream *s, void *to, const void *from, int64_t n_bytes);
+    void (*fill)(struct stream *s, void *to, int byte, int64_t n_bytes);
     /* Queues an op. The args struct and `ops` are read before launch returns; the numbers that they
      * point to are device memory and are touched when the op runs. */
     void (*launch)(struct stream *s, enum op op, const struct ops *ops, const void *args);

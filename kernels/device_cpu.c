@@ -68,6 +68,12 @@ static void cpu_copy(struct stream *s, void *to, const void *from, int64_t n_byt
     memcpy(to, from, (size_t)n_bytes);
 }
 
+static void cpu_fill(struct stream *s, void *to, int byte, int64_t n_bytes)
+{
+    (void)s;
+    memset(to, byte, (size_t)n_bytes);
+}
+
 static void cpu_launch(struct stream *s, enum op op, const struct ops *ops, const void *args)
 {
     (void)s;
@@ -116,6 +122,7 @@ struct device *device_cpu(void)
                                           .stream_open = cpu_stream_open,
                                           .stream_close = cpu_stream_close,
                                           .copy = cpu_copy,
+                                          .fill = cpu_fill,
                                           .launch = cpu_launch,
                                           .notify = cpu_notify,
                                           .event_open = cpu_event_open,

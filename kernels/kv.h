@@ -23,7 +23,7 @@
  * is all NaN: nothing is clipped in silence.
  *
  * mixed is no layout: its older tokens stand in q4 pages, the newest ones in a ring of q8 slots
- * beside them (struct kv_row in kernels/ops.h). */
+ * beside them (struct kv_rows in kernels/ops.h). */
 #ifndef KERNELS_KV_H
 #define KERNELS_KV_H
 

@@ -131,6 +131,8 @@ DOOR(matmul)
 
 TABLE(decode, {ISA_AVX512, cpu_decode_avx512}, {ISA_AVX2, cpu_decode_avx2},
       {ISA_PORTABLE, cpu_decode_portable})
+TABLE(gather, {ISA_PORTABLE, cpu_gather})
+TABLE(compact, {ISA_PORTABLE, cpu_compact})
 TABLE(norm, {ISA_AVX512, cpu_norm_avx512}, {ISA_AVX2, cpu_norm_avx2},
       {ISA_PORTABLE, cpu_norm_portable}, {ISA_EXACT, exact_norm})
 TABLE(rope, {ISA_AVX512, cpu_rope_avx512}, {ISA_AVX2, cpu_rope_avx2},
@@ -145,6 +147,22 @@ TABLE(attend_forced, {ISA_AVX512, cpu_attend_forced_avx512}, {ISA_AVX2, cpu_atte
 TABLE(prompt_keep, {ISA_PORTABLE, cpu_prompt_keep})
 TABLE(head_reduce, {ISA_AVX512, cpu_head_reduce_avx512}, {ISA_AVX2, cpu_head_reduce_avx2},
       {ISA_PORTABLE, cpu_head_reduce_portable}, {ISA_EXACT, exact_head_reduce})
+
+void ops_copy(const struct ops *ops, void *to, const void *from, int64_t n_bytes)
+{
+    if (ops->stream)
+        ops->stream->device->api->copy(ops->stream, to, from, n_bytes);
+    else
+        memcpy(to, from, (size_t)n_bytes);
+}
+
+void ops_fill(const struct ops *ops, void *to, int byte, int64_t n_bytes)
+{
+    if (ops->stream)
+        ops->stream->device->api->fill(ops->stream, to, byte, n_bytes);
+    else
+        memset(to, byte, (size_t)n_bytes);
+}
 
 void ops_here(enum op op, const struct ops *ops, const void *args)
 {
@@ -192,18 +210,14 @@ int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_
            pool_threads(ops->pool);
 }
 
-void head_start(struct head_state *s)
+void head_start(struct head_result *r)
 {
-    s->max = -INFINITY;
-    s->sum = 0;
-    s->target_logit = -INFINITY;
-    s->best_logit = -INFINITY;
-    s->best_id = 0; // a token that exists, whatever the logits are
-    s->sample_value = -INFINITY;
-    s->sample_id = 0;
-    s->sample_logit = -INFINITY;
-    s->n_candidates = 0;
-    s->n_filter = 0;
+    // Ids are of a token that exists, whatever the logits are.
+    *r = (struct head_result){.max = -INFINITY,
+                              .target_logit = -INFINITY,
+                              .best_logit = -INFINITY,
+                              .sample_value = -INFINITY,
+                              .sample_logit = -INFINITY};
 }
 
 float head_gumbel(uint64_t key, int32_t id)

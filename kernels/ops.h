@@ -99,6 +99,27 @@ struct decode_args {
     void *panels;  // out: dtype_panels_bytes(to, w.n, w.k)
 };
 
+/* x[i] = a stored row of k numbers, or x[i] += that. */
+struct gather_args {
+    enum dtype dtype;
+    int k;
+    const void *rows;       // row i of the call stands at rows + offsets[i]
+    const int64_t *offsets; // [n] in bytes
+    float *x;               // [n, k], row stride x_stride
+    int64_t x_stride;
+    int n;
+    int add;
+    void *scratch; // with add: >= gather_scratch_bytes
+};
+int64_t gather_scratch_bytes(const struct ops *ops, int k);
+
+/* x[i] = x[from[i]], in place; from[] ascends. */
+struct compact_args {
+    float *x;            // [.., dim]
+    const int32_t *from; // [n], from[i] >= i
+    int n, dim;
+};
+
 /* y = norm(x) * weight (+ bias). RMS: x / sqrt(mean(x^2) + eps); layer: (x - mean) / sqrt(var +
  * eps). y may be x. */
 struct norm_args {
@@ -115,7 +136,8 @@ struct norm_args {
 /* Rotates the leading rope_dim numbers of every head in place; pairs are (i, i + rope_dim / 2). */
 struct rope_args {
     float *x;               // [m, n_heads, head_dim], row stride x_stride
-    const float *cos, *sin; // [m, rope_dim / 2]
+    const float *cos, *sin; // [positions, rope_dim / 2]
+    const int32_t *pos;     // [m] position of each row
     int m, n_heads, head_dim, rope_dim;
     int64_t x_stride;
 };
@@ -131,8 +153,8 @@ struct silu_mul_args {
 /* Stores K and V of consecutive tokens into the pages of a prompt's workspace: token i goes to
  * slot i % 32 of page i / 32; the pages lie one after the other. */
 struct kv_store_args {
-    const struct kv_layout *layout;
-    void *pages;        // [ceil((first + n) / 32)][layout->page_bytes]
+    struct kv_layout layout;
+    void *pages;        // [ceil((first + n) / 32)][layout.page_bytes]
     const float *k, *v; // [n, n_kv_heads, head_dim], row strides below
     int64_t k_stride, v_stride;
     int first, n;
@@ -144,17 +166,20 @@ struct kv_store_args {
  * maximum), before it is summed, so that the weights of a query still add up to 1, and the maximum
  * runs over chunks of 256 keys. Weights are good to 2^-8 there, to f32 elsewhere. */
 struct prompt_span {
-    int n_prompt;      // tokens of the whole prompt
-    int first, n;      // queries of this call
-    const float *q;    // [n, n_heads, head_dim], row stride q_stride
-    float *out;        // [n, n_heads, head_dim], row stride out_stride
-    const void *pages; // workspace pages (kv_store) of the whole prompt, in the compute format
-    float *scores;     // [n_kv_heads, n_prompt_pad] (padded to 32) summed attention weights, zeroed
-                       // before the first tile; NULL when the policy needs none
+    int n_prompt; // tokens of the whole prompt
+    int first, n; // queries of this call
+    int token;    // row of q and out of the first one
+    int page;     // of the workspace, where the whole prompt's K and V begin
 };
 struct attend_prompt_args {
-    const struct kv_layout *layout; // of the workspace pages
-    const struct prompt_span *spans;
+    struct kv_layout layout; // of the workspace pages
+    const float *q;          // [.., n_heads, head_dim], row stride q_stride
+    float *out;              // the same, row stride out_stride
+    const void *pages;       // workspace pages (kv_store) in the compute format
+    float *scores; // [pages][32][n_kv_heads] in all; a prompt's, from its page on, are [n_kv_heads,
+                   // n_prompt_pad] (padded to 32) summed attention weights, zeroed before its first
+                   // tile; NULL when the policy needs none
+    const struct prompt_span *spans; // [n_spans]
     int n_spans, n_heads;
     float scale; // 1 / sqrt(head_dim); > 0
     int64_t q_stride, out_stride;
@@ -163,34 +188,89 @@ struct attend_prompt_args {
 int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_heads,
                                     int n_kv_heads, int head_dim);
 
+/* A prompt's own part of the workspace. */
+static inline const uint8_t *prompt_span_pages(const struct attend_prompt_args *a,
+                                               const struct prompt_span *s)
+{
+    return (const uint8_t *)a->pages + s->page * a->layout.page_bytes;
+}
+static inline float *prompt_span_scores(const struct attend_prompt_args *a,
+                                        const struct prompt_span *s)
+{
+    return a->scores ? a->scores + (int64_t)s->page * KV_PAGE_SLOTS * a->layout.n_kv_heads : NULL;
+}
+
 /* One victim of eviction, for --kv-dump. pos -1: nothing was evicted. */
 struct evict_event {
     int32_t pos;
     float score;
 };
 
-/* The KV state of one row in one layer. Slots 0..n_slots-1 are in use, in every head alike; slot s
- * is in page s / 32. Under EVICT_FULL slot s holds position s and slot_pos, slot_score are NULL.
+/* The KV state of a batch's rows in one layer, as bases and ids: it means the same wherever it is
+ * read, as long as the bases do. Slots 0..n_slots-1 of a row are in use, in every head alike; slot
+ * s is in page s / 32. Under EVICT_FULL slot s holds position s and slot_pos, slot_score are NULL.
  *
  * mixed: the newest ring_slots tokens stand beside the pages in a ring, the token of position p in
  * ring slot p % ring_slots; ring slot j has its position and score at slots_cap - ring_slots + j.
  * The token that leaves the ring takes the victim's page slot or a new one, or is the victim. */
-struct kv_row {
-    void *const *pages; // page pointers; room for every slot the row may take in this call
-    int32_t *slot_pos; // [n_kv_heads, slots_cap] true positions; negative (~pos): masked (simulate)
-    float *slot_score; // [n_kv_heads, slots_cap] summed attention weights
-    uint64_t *dirty;   // bit i is set when page i was written; [ceil(pages / 64)]
-    uint8_t *ring;     // mixed: [KV_RING_PAGES][page of the ring's layout]; else NULL
-    int ring_slots;    // mixed: evict_ring_slots(); else 0
+struct kv_rows {
+    struct kv_layout layout; // of the pages
+    struct kv_layout ring;   // of the rings' pages; only with rings
+    uint8_t *pages;          // page id >= 0: at pages + id * layout.page_bytes
+    uint8_t *tails;          // page id < 0: at tails + ~id * tail_stride; NULL without any
+    const int32_t *page_ids; // [rows][page_ids_stride], room for every slot of this call
+    int32_t *slot_pos;       // [rows][slot_stride]: [n_kv_heads, slots_cap] true positions;
+                             // negative (~pos): masked (simulate)
+    float *slot_score;       // the same: summed attention weights
+    uint64_t *dirty;         // [rows][dirty_stride]: bit i is set when page i was written
+    uint8_t *rings;          // mixed: [rows][ring_stride]: [KV_RING_PAGES] pages; else NULL
+    int64_t tail_stride, ring_stride; // in bytes
+    int64_t slot_stride;              // in numbers
+    int page_ids_stride, dirty_stride;
     int slots_cap;
-    int n_slots; // in pages; in: before the call; out: after it
 };
 #define KV_RING_PAGES (EVICT_RING_MAX / KV_PAGE_SLOTS)
+
+/* One row of it, with the rows' bases and its own limits applied: what kernels work on. */
+struct kv_row {
+    const struct kv_rows *all;
+    const int32_t *page_ids;
+    int32_t *slot_pos;
+    float *slot_score;
+    uint64_t *dirty;
+    uint8_t *ring;  // mixed; else NULL
+    int ring_slots; // mixed: evict_ring_slots(); else 0
+    int slots_cap;
+    int n_slots; // in pages
+};
+
+static inline struct kv_row kv_row_at(const struct kv_rows *all, int row,
+                                      const struct evict_row *limits, int n_slots)
+{
+    int64_t slots = row * all->slot_stride;
+    struct kv_row kv;
+    kv.all = all;
+    kv.page_ids = all->page_ids + (int64_t)row * all->page_ids_stride;
+    kv.slot_pos = all->slot_pos ? all->slot_pos + slots : NULL;
+    kv.slot_score = all->slot_score ? all->slot_score + slots : NULL;
+    kv.dirty = all->dirty + (int64_t)row * all->dirty_stride;
+    kv.ring = all->rings ? all->rings + row * all->ring_stride : NULL;
+    kv.ring_slots = all->rings ? evict_ring_slots(limits) : 0;
+    kv.slots_cap = all->slots_cap;
+    kv.n_slots = n_slots;
+    return kv;
+}
+
+/* Where a page stands. */
+static inline uint8_t *kv_page_of(const struct kv_rows *all, int32_t id)
+{
+    return id >= 0 ? all->pages + id * all->layout.page_bytes : all->tails + ~id * all->tail_stride;
+}
 
 /* Slots in the ring when the row's next token has position pos. */
 static inline int kv_ring_used(const struct kv_row *kv, int pos)
 {
-    return pos < kv->ring_slots ? pos : kv->ring_slots;
+    return evict_ring_used(kv->ring_slots, pos);
 }
 
 /* Known tokens of one row under decode's rule, one after the other: token i (position pos + i)
@@ -199,24 +279,25 @@ static inline int kv_ring_used(const struct kv_row *kv, int pos)
  * is rounded to bf16, and where the set multiplies pairs of bf16 the weights of V are as well
  * (scores are not). */
 struct forced_span {
-    struct kv_row *kv;
-    struct evict_row evict;
-    int n;                      // tokens
-    int pos;                    // true position of the first
-    const float *q;             // [n, n_heads, head_dim], row stride q_stride
-    const float *k, *v;         // [n, n_kv_heads, head_dim], row strides k_stride, v_stride
-    float *out;                 // [n, n_heads, head_dim], row stride out_stride
-    struct evict_event *events; // [n, n_kv_heads] victims, or NULL
+    int row;     // of kv
+    int n_slots; // of its pages in use before; evict_slots_after() says how many after
+    int n;       // tokens
+    int pos;     // true position of the first
+    int token;   // row of q, k, v, out and events of the first
+    struct evict_row limits;
 };
 struct attend_forced_args {
-    const struct kv_layout *layout;
-    const struct kv_layout *ring; // of the rings' pages; NULL unless rows have rings
-    const struct evict *evict;
-    struct forced_span *spans; // one per row
+    struct kv_rows kv;
+    struct evict evict;
+    const struct forced_span *spans; // [n_spans], of a row at most one
     int n_spans, n_heads;
     float scale;
+    const float *q;     // [.., n_heads, head_dim], row stride q_stride
+    const float *k, *v; // [.., n_kv_heads, head_dim], row strides k_stride, v_stride
+    float *out;         // [.., n_heads, head_dim], row stride out_stride
     int64_t q_stride, k_stride, v_stride, out_stride;
-    void *scratch; // >= attend_forced_scratch_bytes
+    struct evict_event *events; // [.., n_kv_heads] victims, or NULL
+    void *scratch;              // >= attend_forced_scratch_bytes
 };
 /* scores: 1 when the policy ranks by them; the logits of a whole row are kept only then. */
 int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,
@@ -224,18 +305,17 @@ int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_
 
 /* After the last tile of a prompt: every head keeps its best `budget` slots (all of them when they
  * fit), written in ascending position to slots 0.. of the row's pages in the KV format; positions
- * and scores follow. kv->n_slots = min(n_prompt, budget). Under evict->simulate everything is
- * written and what would have gone is masked. With a ring the last tokens go there instead, and
- * n_slots counts without them. */
+ * and scores follow. evict_slots_after() from none is what is then in use. Under evict.simulate
+ * everything is written and what would have gone is masked. With a ring the last tokens go there
+ * instead. */
 struct prompt_keep_args {
-    const struct kv_layout *from; // workspace pages
-    const struct kv_layout *to;   // the row's pages
-    const struct kv_layout *ring; // of its ring's pages; NULL when it has none
-    const void *pages;
-    const float *scores; // as prompt_span.scores
-    const struct evict *evict;
-    struct evict_row row;
-    struct kv_row *kv;
+    struct kv_layout from; // workspace pages
+    const void *pages;     // of the prompt
+    const float *scores;   // of the prompt, as prompt_span_scores()
+    struct kv_rows kv;
+    struct evict evict;
+    struct evict_row limits;
+    int row; // of kv
     int n_prompt;
     void *scratch; // >= prompt_keep_scratch_bytes
 };
@@ -265,18 +345,22 @@ enum head_want {
     HEAD_FILTER = 8, // the best 1024 instead, for top-k, top-p and min-p
 };
 
-/* What the slices of the head leave of one position's logits. Zeroed, then head_start(), before the
- * first slice; slices come in ascending vocabulary order. Ties go to the lowest id. */
-struct head_state {
-    int want;       // enum head_want, or-ed
-    int32_t target; // HEAD_SCORE: token whose logit is wanted; -1 none
-    float temperature;
-    uint64_t
-        noise_key; // HEAD_SAMPLE: hash of (seed, row, position); noise of id is gumbel(key, id)
-    const struct logit_edit *edits; // borrowed, sorted by id; they act on sampling (HEAD_SAMPLE,
-    int n_edits;                    // HEAD_FILTER) only: scores are the model's own
-    int n_top;                      // HEAD_TOP
-    // results
+/* What is wanted of one position's logits. */
+struct head_request {
+    int want;           // enum head_want, or-ed
+    int32_t target;     // HEAD_SCORE: token whose logit is wanted; -1 none
+    float temperature;  // HEAD_SAMPLE
+    int n_top;          // HEAD_TOP
+    int n_edits;        // they act on sampling (HEAD_SAMPLE, HEAD_FILTER) only: scores are the
+                        // model's own
+    int place;          // which list of edits and candidates is its own
+    uint64_t noise_key; // HEAD_SAMPLE: hash of (seed, row, position); noise of id is gumbel(key,
+                        // id)
+};
+
+/* What the slices of the head leave of them. head_start(), then slices in ascending vocabulary
+ * order. Ties go to the lowest id. */
+struct head_result {
     float max, sum; // log-sum-exp = max + log(sum), over raw logits, joined tile by tile
     float target_logit;
     float best_logit; // raw argmax and its logit
@@ -284,27 +368,44 @@ struct head_state {
     float sample_value; // best logit / T + noise (edited)
     int32_t sample_id;
     float sample_logit;                      // its raw logit
-    int n_candidates;                        // in top[]
+    int n_top;                               // in top[]
+    int n_filter;                            // in the position's list of candidates
     struct head_candidate top[HEAD_TOP_MAX]; // descending
-    struct head_candidate *candidates;       // [HEAD_SAMPLE_MAX] heap, for HEAD_FILTER; else NULL
-    int n_filter;                            // in candidates[]
 };
-void head_start(struct head_state *s);
+void head_start(struct head_result *r);
 /* Gumbel(0, 1) noise of one vocabulary id: -log(-log(u)), u in (0, 1) from mix64(key, id). */
 float head_gumbel(uint64_t key, int32_t id);
 
-/* Reduces one tile of logits [m, n] (vocabulary rows first .. first + n) into m states. */
+/* Reduces one slice of logits [m, n] (vocabulary rows first .. first + n) into m results. */
 struct head_reduce_args {
     const float *logits; // [m, n], row stride
     int64_t stride;
-    struct head_state *const *states; // [m]
+    const struct head_request *requests; // [m]
+    struct head_result *results;         // [m]
+    const struct logit_edit *edits;      // [places][edits_stride], each sorted by id
+    struct head_candidate *candidates;   // [places][HEAD_SAMPLE_MAX] heaps, for HEAD_FILTER
+    int64_t edits_stride;
     int m, n, first;
 };
+
+/* The lists of a request. */
+static inline const struct logit_edit *head_edits(const struct head_reduce_args *a,
+                                                  const struct head_request *r)
+{
+    return a->edits + r->place * a->edits_stride;
+}
+static inline struct head_candidate *head_candidates(const struct head_reduce_args *a,
+                                                     const struct head_request *r)
+{
+    return a->candidates + (int64_t)r->place * HEAD_SAMPLE_MAX;
+}
 
 /* THE list: X(name). Each has OP_name, struct name_args, ops_run_name() and ref_name(). */
 #define OPS(X)                                                                                     \
     X(matmul)                                                                                      \
     X(decode)                                                                                      \
+    X(gather)                                                                                      \
+    X(compact)                                                                                     \
     X(norm)                                                                                        \
     X(rope)                                                                                        \
     X(silu_mul)                                                                                    \
@@ -324,6 +425,10 @@ void ref_matmul_int8(const struct ops *ops, const struct matmul_args *args);
 #define OPS_ENUM(name) OP_##name,
 enum op { OPS(OPS_ENUM) N_OPS };
 #undef OPS_ENUM
+
+/* Bytes from place to place, and n bytes of one value: queued or here and now, as ops are. */
+void ops_copy(const struct ops *ops, void *to, const void *from, int64_t n_bytes);
+void ops_fill(const struct ops *ops, void *to, int byte, int64_t n_bytes);
 
 /* Runs an op on this CPU, whatever ops->stream says: for devices that compute with its kernels. */
 void ops_here(enum op op, const struct ops *ops, const void *args);

@@ -35,13 +35,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#define HOLD_MAX     8
-#define HOLD_WAIT_NS 50000 // while something is held the inner back end must not sleep for long,
-                           // and not at all when it has nothing to do
-#define REAP_BATCH   64
-#define SPEC_MAX     1024
-#define STALE_MAX    16
-#define BLOCK        4096
+#define HOLD_MAX 8
+#define HOLD_WAIT_NS                                                                               \
+    50000 // while something is held the inner back end must not sleep for long,
+          // and not at all when it has nothing to do
+#define REAP_BATCH 64
+#define SPEC_MAX   1024
+#define STALE_MAX  16
+#define BLOCK      4096
 
 enum kind {
     KIND_EIO,

@@ -91,6 +91,23 @@ static inline int evict_ring_slots(const struct evict_row *row)
     return n > 0 ? n : 0;
 }
 
+/* Of a row of n tokens those that stand in its ring. */
+static inline int evict_ring_used(int ring_slots, int n)
+{
+    return n < ring_slots ? n : ring_slots;
+}
+
+/* Page slots in use after n more tokens of a row that had n_done: what its budget lets it hold,
+ * less what stands in its ring. */
+static inline int evict_slots_after(const struct evict *e, const struct evict_row *row,
+                                    int ring_slots, int n_slots, int n_done, int n)
+{
+    int64_t slots = (int64_t)n_slots + evict_ring_used(ring_slots, n_done) + n;
+    if (e->policy != EVICT_FULL && !e->simulate && slots > row->budget)
+        slots = row->budget;
+    return (int)slots - evict_ring_used(ring_slots, n_done + n);
+}
+
 /* 1 when slot (rank_a, pos_a) goes before slot (rank_b, pos_b). A NaN rank goes first. */
 static inline int evict_before(float rank_a, int pos_a, float rank_b, int pos_b)
 {

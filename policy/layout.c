@@ -122,7 +122,9 @@ static void lay_batches(struct build *b)
     arrays(b, LAYOUT_SPANS, p->batches, 2 * p->batch, c->sizes.span);
     arrays(b, LAYOUT_POSITIONS, p->batches, p->head_positions, c->sizes.position);
     arrays(b, LAYOUT_FREE_PAGES, p->batches, p->pages_batch, 4);
-    array(b, LAYOUT_HEAD_STATES, rows + p->head_positions - p->batch, c->head_state_bytes);
+    int64_t positions = rows + p->head_positions - p->batch;
+    array(b, LAYOUT_HEAD_REQUESTS, positions, c->sizes.head_request);
+    array(b, LAYOUT_HEAD_RESULTS, positions, c->sizes.head_result);
     array(b, LAYOUT_EDITS, rows * b->work->edits_max, c->edit_bytes);
     if (b->work->filters)
         array(b, LAYOUT_CANDIDATES, rows, c->filter_bytes);
@@ -139,6 +141,7 @@ static void lay_gather(struct build *b)
     const struct plan *p = b->plan;
     int64_t window = align64(b->w->embed_row_bytes, PLAN_DISK_BLOCK) + PLAN_DISK_BLOCK;
     int64_t chunk = p->gather_windows / 2, segment = b->costs->sizes.segment;
+    array(b, LAYOUT_GATHER_OFFSETS, p->tile_tokens, 8);
     if (p->embed_resident)
         return;
     array(b, LAYOUT_GATHER_SETS, p->batches, b->costs->sizes.gather_set);
@@ -172,8 +175,8 @@ static void lay_tile(struct build *b)
         array(b, LAYOUT_UP, tile * s->ffn_dim, 4);
     array(b, LAYOUT_ROPE_COS, b->work->tokens_max * rope, 4);
     array(b, LAYOUT_ROPE_SIN, b->work->tokens_max * rope, 4);
-    array(b, LAYOUT_TILE_COS, tile * rope, 4);
-    array(b, LAYOUT_TILE_SIN, tile * rope, 4);
+    if (rope > 0)
+        array(b, LAYOUT_TILE_POS, tile, 4);
 }
 
 static void lay_layer(struct build *b)
@@ -191,14 +194,13 @@ static void lay_layer(struct build *b)
     array(b, LAYOUT_FORCED_SPANS, p->batch, sizes->forced_span);
     array(b, LAYOUT_CUTS, 2 * p->batch, sizes->cut);
     array(b, LAYOUT_EVENTS, (int64_t)p->tile_tokens * s->n_kv_heads, sizes->evict_event);
-    array(b, LAYOUT_KV_ROWS, p->batch, sizes->kv_row);
-    array(b, LAYOUT_PAGE_PTRS, p->batch * row_pages, (int64_t)sizeof(void *));
+    array(b, LAYOUT_COMPACT_FROM, p->head_positions, 4);
+    array(b, LAYOUT_PAGE_IDS, p->batch * row_pages, 4);
     array(b, LAYOUT_DIRTY, p->batch * ceil_div64(row_pages, 64), 8);
     array(b, LAYOUT_LOGITS, (int64_t)LAYOUT_POSITION_TILE * HEAD_TILE, 4);
     array(b, LAYOUT_HEAD_IN, (int64_t)LAYOUT_POSITION_TILE * s->dim, 4);
     if (s->embed_dim != s->dim)
         array(b, LAYOUT_HEAD_NARROW, (int64_t)LAYOUT_POSITION_TILE * s->embed_dim, 4);
-    array(b, LAYOUT_HEAD_STATE_PTRS, LAYOUT_POSITION_TILE, (int64_t)sizeof(void *));
     blocks(b, LAYOUT_SCRATCH, 1, b->costs->scratch_bytes);
     array(b, LAYOUT_STEP_PAGES, p->pages_batch, 4);
     array(b, LAYOUT_STEP_OWNERS, p->pages_batch, 8);

@@ -44,7 +44,8 @@
     X(SPANS, workspace)     /* [i: batches][2 * batch] struct span */                              \
     X(POSITIONS, head)      /* [i: batches][head_positions] struct position */                     \
     X(FREE_PAGES, kv_meta)  /* [i: batches][pages_batch] */                                        \
-    X(HEAD_STATES, head)    /* of a pass */                                                        \
+    X(HEAD_REQUESTS, head)  /* of a pass */                                                        \
+    X(HEAD_RESULTS, head)   /* the same */                                                         \
     X(EDITS, head)          /* [rows][edits_max] struct logit_edit */                              \
     X(CANDIDATES, head)     /* [rows][HEAD_SAMPLE_MAX] struct head_candidate */                    \
     X(ROW_PAGES, kv_meta)   /* [i: rows][slots_cap / 32] page ids */                               \
@@ -52,6 +53,7 @@
     X(SLOT_SCORES, kv_meta) /* the same */                                                         \
     X(RINGS, kv_rings)      /* [i: rows][decoder] rings */                                         \
     /* engine/line/gather */                                                                       \
+    X(GATHER_OFFSETS, workspace) /* [tile_tokens] of stored rows */                                \
     X(GATHER_SETS, workspace)    /* [batches] struct gather_set */                                 \
     X(AHEAD_WINDOWS, workspace)  /* [i: batches][batch] windows */                                 \
     X(AHEAD_SEGMENTS, workspace) /* [i: batches][batch] struct segment */                          \
@@ -68,8 +70,7 @@
     X(UP, workspace)            /* the same, with a gated activation */                            \
     X(ROPE_COS, workspace)      /* [tokens_max][rope_dim / 2] f32 by position */                   \
     X(ROPE_SIN, workspace)      /* the same */                                                     \
-    X(TILE_COS, workspace)      /* [tile_tokens][rope_dim / 2] f32 */                              \
-    X(TILE_SIN, workspace)      /* the same */                                                     \
+    X(TILE_POS, workspace)      /* [tile_tokens] positions */                                      \
     X(PROMPT_PAGES, workspace)  /* [layout_prompt_pages()] pages in the compute format */          \
     X(SHARED_PAGES, workspace)  /* [shared_tokens / 32] the same */                                \
     X(PROMPT_SCORES, workspace) /* [layout_prompt_pages()][32][n_kv_heads] f32 */                  \
@@ -77,13 +78,12 @@
     X(FORCED_SPANS, workspace)  /* [batch] struct forced_span */                                   \
     X(CUTS, workspace)          /* [2 * batch] struct cut */                                       \
     X(EVENTS, workspace)        /* [tile_tokens][n_kv_heads] struct evict_event */                 \
-    X(KV_ROWS, workspace)       /* [batch] struct kv_row */                                        \
-    X(PAGE_PTRS, workspace)     /* [batch][slots_cap / 32] pointers */                             \
+    X(COMPACT_FROM, head)       /* [head_positions] tokens */                                      \
+    X(PAGE_IDS, workspace)      /* [batch][slots_cap / 32] of the step */                          \
     X(DIRTY, workspace)         /* [batch] bit per page */                                         \
     X(LOGITS, head)             /* [LAYOUT_POSITION_TILE][HEAD_TILE] f32 */                        \
     X(HEAD_IN, head)            /* [LAYOUT_POSITION_TILE][dim] f32 */                              \
     X(HEAD_NARROW, head)        /* [LAYOUT_POSITION_TILE][embed_dim] f32, where it is another */   \
-    X(HEAD_STATE_PTRS, head)    /* [LAYOUT_POSITION_TILE] pointers */                              \
     X(SCRATCH, workspace)       /* of kernels */                                                   \
     X(STEP_PAGES, kv_meta)      /* [pages_batch] page ids that a step reads */                     \
     X(STEP_OWNERS, kv_meta)     /* [pages_batch] whose they are */                                 \

@@ -70,7 +70,8 @@ struct budget {
 struct plan_sizes {
     int64_t weight_home, frame, last_write, segment, gather_set; // home, frames, gather
     int64_t batch, row, span, position;                          // batch
-    int64_t prompt_span, forced_span, cut, evict_event, kv_row;  // layer
+    int64_t prompt_span, forced_span, cut, evict_event;          // layer
+    int64_t head_request, head_result;                           // per scored or sampled position
 };
 
 /* What the engine's own tables cost (engine_costs): everything the plan does not know by itself. */
@@ -83,15 +84,14 @@ struct plan_costs {
     int64_t row_token_bytes;   // per token of a live row (ids, output text)
     int64_t scratch_bytes;     // kernels' scratch at tile_tokens and the longest row
     struct plan_sizes sizes;
-    int64_t head_state_bytes; // per scored or sampled position
-    int64_t filter_bytes;     // more per row that samples under a filter
-    int64_t edit_bytes;       // of one changed logit
-    double decode_s;          // decoding all weights once, beside the cache; 0: as stored
-    int64_t staging_bytes;    // of encoded weights on their way
-    int64_t codec_bytes;      // the decoder and its tables
-    double codec_share;       // stored bytes of a streamed byte, encoded; 0: not measured
-    double codec_rate;        // bytes decoded per second while a run goes on, one thread
-    double codec_make_s;      // until the encoded file is there; 0: it is
+    int64_t filter_bytes;  // more per row that samples under a filter
+    int64_t edit_bytes;    // of one changed logit
+    double decode_s;       // decoding all weights once, beside the cache; 0: as stored
+    int64_t staging_bytes; // of encoded weights on their way
+    int64_t codec_bytes;   // the decoder and its tables
+    double codec_share;    // stored bytes of a streamed byte, encoded; 0: not measured
+    double codec_rate;     // bytes decoded per second while a run goes on, one thread
+    double codec_make_s;   // until the encoded file is there; 0: it is
 };
 
 struct plan {

@@ -36,7 +36,7 @@ static inline void tokens_free(struct tokens *t)
 
 /* A row under one policy, and all that came out of it. */
 struct row {
-    struct kv_row kv;
+    struct kv_row kv; // its own arrays; ops get them among others' (struct joint)
     struct evict evict;
     struct evict_row limits;
     struct kv_layout layout, ring; // ring: under KV_MIXED
@@ -65,7 +65,7 @@ static inline struct row row_make(const struct model *m, const struct tokens *t,
     r.pages = take(r.n_pages * (int64_t)sizeof *r.pages);
     for (int i = 0; i < r.n_pages; i++) // in falling order: nothing may rely on neighbours
         r.pages[i] = r.memory + (r.n_pages - 1 - i) * r.layout.page_bytes;
-    r.kv = (struct kv_row){.pages = r.pages, .slots_cap = cap};
+    r.kv = (struct kv_row){.slots_cap = cap};
     if (r.ring_bytes > 0) {
         r.kv.ring = take(r.ring_bytes);
         memset(r.kv.ring, 0xff, (size_t)r.ring_bytes);
@@ -97,36 +97,135 @@ static inline void row_free(struct row *r)
     free(r->events);
 }
 
-/* The prompt in calls of `cut` queries, then what it keeps, by ops of its own. */
+/* ---- rows as ops see them: bases, strides and ids, with gaps wherever there may be some ---- */
+
+struct joint {
+    struct kv_rows kv; // row i of the test is row i + 1 here
+    int32_t *ids;
+    int64_t slots, words; // of a row: numbers of slot_pos, words of dirty
+};
+
+/* Page p of a row lies before page p - 1; the last one is a tail. */
+static inline struct joint joint_make(struct row *const *rows, int n_rows)
+{
+    const struct row *r = rows[0];
+    int n_all = n_rows + 1, n_pages = r->n_pages;
+    struct joint j = {.slots = (int64_t)r->layout.n_kv_heads * r->kv.slots_cap,
+                      .words = ceil_div(n_pages, 64)};
+    struct kv_rows *kv = &j.kv;
+    *kv = (struct kv_rows){.layout = r->layout,
+                           .ring = r->ring,
+                           .tail_stride = 2 * r->layout.page_bytes,
+                           .ring_stride = r->ring_bytes + 4096,
+                           .slot_stride = j.slots + 7,
+                           .page_ids_stride = n_pages + 3,
+                           .dirty_stride = (int)j.words + 1,
+                           .slots_cap = r->kv.slots_cap};
+    kv->pages = take((int64_t)n_all * n_pages * r->layout.page_bytes);
+    kv->tails = take(n_all * kv->tail_stride);
+    kv->page_ids = j.ids = take((int64_t)n_all * kv->page_ids_stride * 4);
+    kv->dirty = take((int64_t)n_all * kv->dirty_stride * 8);
+    kv->rings = r->kv.ring ? take(n_all * kv->ring_stride) : NULL;
+    if (r->kv.slot_pos) {
+        kv->slot_pos = take(n_all * kv->slot_stride * 4);
+        kv->slot_score = take(n_all * kv->slot_stride * 4);
+    }
+    for (int i = 1; i < n_all; i++) {
+        int32_t *ids = j.ids + i * kv->page_ids_stride;
+        assert_int_equal(rows[i - 1]->n_pages, n_pages);
+        assert_int_equal(rows[i - 1]->kv.slots_cap, kv->slots_cap);
+        for (int p = 0; p < n_pages; p++)
+            ids[p] = p + 1 < n_pages ? i * n_pages + n_pages - 1 - p : ~i;
+    }
+    return j;
+}
+
+static inline void joint_move(void *own, void *joint, int64_t n_bytes, int back)
+{
+    if (own)
+        memcpy(back ? own : joint, back ? joint : own, (size_t)n_bytes);
+}
+
+/* The rows' own arrays into the joint ones, or back. */
+static inline void joint_copy(struct joint *j, struct row *const *rows, int n_rows, int back)
+{
+    for (int i = 0; i < n_rows; i++) {
+        struct row *r = rows[i];
+        struct kv_row at = kv_row_at(&j->kv, i + 1, &r->limits, 0);
+        for (int p = 0; p < r->n_pages; p++)
+            joint_move(r->pages[p], kv_page_of(&j->kv, at.page_ids[p]), r->layout.page_bytes, back);
+        joint_move(r->kv.slot_pos, at.slot_pos, j->slots * 4, back);
+        joint_move(r->kv.slot_score, at.slot_score, j->slots * 4, back);
+        joint_move(r->kv.dirty, at.dirty, j->words * 8, back);
+        joint_move(r->kv.ring, at.ring, r->ring_bytes, back);
+    }
+}
+
+static inline void joint_free(struct joint *j)
+{
+    free(j->kv.pages);
+    free(j->kv.tails);
+    free(j->ids);
+    free(j->kv.slot_pos);
+    free(j->kv.slot_score);
+    free(j->kv.dirty);
+    free(j->kv.rings);
+}
+
+/* What a prompt leaves of itself in its row, by ops of its own. */
+static inline void row_keep(const struct ops *keep, const struct model *m, struct row *r,
+                            const struct kv_layout *work, const uint8_t *pages, const float *scores)
+{
+    int n = r->n_prompt;
+    struct joint j = joint_make(&r, 1);
+    void *scratch = take(prompt_keep_scratch_bytes(keep, n, m->n_kv_heads, m->head_dim));
+    joint_copy(&j, &r, 1, 0);
+    ops_run_prompt_keep(keep, &(struct prompt_keep_args){.from = *work,
+                                                         .pages = pages,
+                                                         .scores = scores,
+                                                         .kv = j.kv,
+                                                         .evict = r->evict,
+                                                         .limits = r->limits,
+                                                         .row = 1,
+                                                         .n_prompt = n,
+                                                         .scratch = scratch});
+    joint_copy(&j, &r, 1, 1);
+    joint_free(&j);
+    free(scratch);
+    r->kv.n_slots = evict_slots_after(&r->evict, &r->limits, r->kv.ring_slots, 0, 0, n);
+}
+
+/* The prompt in calls of `cut` queries, behind a page of another one, then what it keeps. */
 static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *keep,
                                       const struct model *m, const struct tokens *t, struct row *r,
                                       int cut)
 {
     struct kv_layout work;
     kv_layout_init(&work, m->work, m->n_kv_heads, m->head_dim);
-    int n = r->n_prompt;
-    uint8_t *pages = take(ceil_div(n, KV_PAGE_SLOTS) * work.page_bytes);
-    memset(pages, 0xff, (size_t)(ceil_div(n, KV_PAGE_SLOTS) * work.page_bytes)); // NaN
+    int n = r->n_prompt, scored = evict_policy_scores(r->evict.policy);
+    int64_t n_pages = 1 + ceil_div(n, KV_PAGE_SLOTS), gap = (int64_t)KV_PAGE_SLOTS * m->n_kv_heads;
+    uint8_t *pages = take(n_pages * work.page_bytes);
+    float *scores = take(n_pages * gap * 4);
+    memset(pages, 0xff, (size_t)(n_pages * work.page_bytes)); // NaN
     void *scratch =
         take(attend_prompt_scratch_bytes(ops, n, m->n_heads, m->n_kv_heads, m->head_dim));
     for (int first = 0; first < n; first += cut) {
         int part = n - first < cut ? n - first : cut;
-        ops_run_kv_store(ops, &(struct kv_store_args){.layout = &work,
-                                                      .pages = pages,
+        ops_run_kv_store(ops, &(struct kv_store_args){.layout = work,
+                                                      .pages = pages + work.page_bytes,
                                                       .k = t->k + first * t->kv_stride,
                                                       .v = t->v + first * t->kv_stride,
                                                       .k_stride = t->kv_stride,
                                                       .v_stride = t->kv_stride,
                                                       .first = first,
                                                       .n = part});
-        struct prompt_span span = {.n_prompt = n,
-                                   .first = first,
-                                   .n = part,
-                                   .q = t->q + first * t->q_stride,
-                                   .out = r->out + first * t->q_stride,
-                                   .pages = pages,
-                                   .scores = r->scores};
-        ops_run_attend_prompt(ops, &(struct attend_prompt_args){.layout = &work,
+        struct prompt_span span = {
+            .n_prompt = n, .first = first, .n = part, .token = first, .page = 1};
+        ops_run_attend_prompt(ops, &(struct attend_prompt_args){.layout = work,
+                                                                .q = t->q,
+                                                                .out = r->out,
+                                                                .pages = pages,
+                                                                .scores = scores,
                                                                 .spans = &span,
                                                                 .n_spans = 1,
                                                                 .n_heads = m->n_heads,
@@ -136,20 +235,10 @@ static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *k
                                                                 .scratch = scratch});
     }
     free(scratch);
-    scratch = take(prompt_keep_scratch_bytes(keep, n, m->n_kv_heads, m->head_dim));
-    ops_run_prompt_keep(keep, &(struct prompt_keep_args){
-                                  .from = &work,
-                                  .to = &r->layout,
-                                  .ring = r->kv.ring ? &r->ring : NULL,
-                                  .pages = pages,
-                                  .scores = evict_policy_scores(r->evict.policy) ? r->scores : NULL,
-                                  .evict = &r->evict,
-                                  .row = r->limits,
-                                  .kv = &r->kv,
-                                  .n_prompt = n,
-                                  .scratch = scratch});
-    free(scratch);
+    memcpy(r->scores, scores + gap, (size_t)((n_pages - 1) * gap * 4));
+    row_keep(keep, m, r, &work, pages + work.page_bytes, scored ? r->scores : NULL);
     free(pages);
+    free(scores);
 }
 
 static inline void row_prompt(const struct ops *ops, const struct model *m, const struct tokens *t,
@@ -164,38 +253,60 @@ static inline void rows_forced(const struct ops *ops, const struct model *m,
                                int first, int n)
 {
     struct forced_span spans[8];
-    int slots_max = 0;
+    int64_t q_stride = t[0]->q_stride, kv_stride = t[0]->kv_stride, n_tokens = n_rows * n + 1;
+    struct joint j = joint_make(rows, n_rows);
+    float *q = take(n_tokens * q_stride * 4), *out = take(n_tokens * q_stride * 4);
+    float *k = take(n_tokens * kv_stride * 4), *v = take(n_tokens * kv_stride * 4);
+    struct evict_event *events = take(n_tokens * m->n_kv_heads * (int64_t)sizeof *events);
+    joint_copy(&j, rows, n_rows, 0);
     for (int i = 0; i < n_rows; i++) {
         struct row *r = rows[i];
-        slots_max = r->kv.slots_cap > slots_max ? r->kv.slots_cap : slots_max;
-        spans[i] = (struct forced_span){
-            .kv = &r->kv,
-            .evict = r->limits,
-            .n = n,
-            .pos = first,
-            .q = t[i]->q + first * t[i]->q_stride,
-            .k = t[i]->k + first * t[i]->kv_stride,
-            .v = t[i]->v + first * t[i]->kv_stride,
-            .out = r->out + first * t[i]->q_stride,
-            .events = r->events + (int64_t)first * m->n_kv_heads,
-        };
+        int64_t at = 1 + (int64_t)i * n;
+        spans[i] = (struct forced_span){.row = i + 1,
+                                        .n_slots = r->kv.n_slots,
+                                        .n = n,
+                                        .pos = first,
+                                        .token = (int)at,
+                                        .limits = r->limits};
+        memcpy(q + at * q_stride, t[i]->q + first * q_stride, (size_t)(n * q_stride * 4));
+        memcpy(k + at * kv_stride, t[i]->k + first * kv_stride, (size_t)(n * kv_stride * 4));
+        memcpy(v + at * kv_stride, t[i]->v + first * kv_stride, (size_t)(n * kv_stride * 4));
     }
     void *scratch =
-        take(attend_forced_scratch_bytes(ops, slots_max, m->n_heads, m->n_kv_heads, m->head_dim,
-                                         evict_policy_scores(rows[0]->evict.policy)));
-    ops_run_attend_forced(
-        ops, &(struct attend_forced_args){.layout = &rows[0]->layout,
-                                          .ring = rows[0]->kv.ring ? &rows[0]->ring : NULL,
-                                          .evict = &rows[0]->evict,
-                                          .spans = spans,
-                                          .n_spans = n_rows,
-                                          .n_heads = m->n_heads,
-                                          .scale = 0.2f,
-                                          .q_stride = t[0]->q_stride,
-                                          .k_stride = t[0]->kv_stride,
-                                          .v_stride = t[0]->kv_stride,
-                                          .out_stride = t[0]->q_stride,
-                                          .scratch = scratch});
+        take(attend_forced_scratch_bytes(ops, j.kv.slots_cap, m->n_heads, m->n_kv_heads,
+                                         m->head_dim, evict_policy_scores(rows[0]->evict.policy)));
+    ops_run_attend_forced(ops, &(struct attend_forced_args){.kv = j.kv,
+                                                            .evict = rows[0]->evict,
+                                                            .spans = spans,
+                                                            .n_spans = n_rows,
+                                                            .n_heads = m->n_heads,
+                                                            .scale = 0.2f,
+                                                            .q = q,
+                                                            .k = k,
+                                                            .v = v,
+                                                            .out = out,
+                                                            .q_stride = q_stride,
+                                                            .k_stride = kv_stride,
+                                                            .v_stride = kv_stride,
+                                                            .out_stride = q_stride,
+                                                            .events = events,
+                                                            .scratch = scratch});
+    joint_copy(&j, rows, n_rows, 1);
+    for (int i = 0; i < n_rows; i++) {
+        struct row *r = rows[i];
+        int64_t at = 1 + (int64_t)i * n, heads = m->n_kv_heads;
+        memcpy(r->out + first * q_stride, out + at * q_stride, (size_t)(n * q_stride * 4));
+        memcpy(r->events + first * heads, events + at * heads,
+               (size_t)(n * heads) * sizeof *events);
+        r->kv.n_slots =
+            evict_slots_after(&r->evict, &r->limits, r->kv.ring_slots, r->kv.n_slots, first, n);
+    }
+    joint_free(&j);
+    free(q);
+    free(k);
+    free(v);
+    free(out);
+    free(events);
     free(scratch);
 }
 

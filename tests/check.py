@@ -46,7 +46,7 @@ SCRIPT_ARGS = {
     "evict_golden": ["./sluice"],
     "kv_golden": ["./sluice"],
     "template_live": ["build/tests/tools/template_tool", "build/cache"],
-    "token_live": ["--cache", "build/cache"],
+    "token_live": ["--cache", "build/cache", "--strings", "6000"],  # alone: 20,000
     "mutants": ["--applies"],
 }
 # This, and modules that drivers import, which have no main. Every other tests/*.py is run.

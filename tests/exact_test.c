@@ -263,6 +263,7 @@ static void rows_sum_in_lanes(void **state)
 {
     enum isa isa = set_under_test(state);
     static const int dims[] = {1, 15, 16, 17, 31, 64, 100, 576, 1031};
+    static const int32_t pos[] = {3, 0, 6, 1, 1, 5, 2};
     struct ops exact = {.isa = ISA_EXACT, .compute = COMPUTE_F32};
     struct ops fast = {.isa = isa, .compute = COMPUTE_F32, .pool = pool_of(3)};
     for (int i = 0; i < 9 * 4; i++) {
@@ -290,6 +291,7 @@ static void rows_sum_in_lanes(void **state)
             ops_run_rope(ops, &(struct rope_args){.x = y[j],
                                                   .cos = w,
                                                   .sin = w + 5,
+                                                  .pos = pos,
                                                   .m = m,
                                                   .n_heads = 1,
                                                   .head_dim = n,
@@ -478,38 +480,37 @@ static void pairs_stay_near(void **state)
 /* ---- head ---- */
 
 static void head_run(enum isa isa, struct pool *pool, const float *logits, int vocab, int slice,
-                     struct head_state *states, struct head_candidate *candidates)
+                     struct head_result *results, struct head_candidate *candidates)
 {
     static const struct logit_edit edits[] = {{0, 1.5f, 0}, {6, 1, -3}, {4100, 1.2f, 2}};
     struct ops ops = {.isa = isa, .compute = COMPUTE_F32, .pool = pool};
-    struct head_state *at[4];
+    struct head_request requests[4];
     for (int row = 0; row < 4; row++) {
-        at[row] = &states[row];
-        states[row] = (struct head_state){
+        requests[row] = (struct head_request){
             .want = HEAD_SCORE | HEAD_TOP | HEAD_SAMPLE | (row & 1 ? HEAD_FILTER : 0),
             .target = 5 + row * 700,
             .temperature = row == 2 ? 0 : 0.7f,
             .noise_key = mix64((uint64_t)row),
-            .edits = edits,
             .n_edits = row == 3 ? 0 : 3,
             .n_top = 20,
-            .candidates = candidates + row * HEAD_SAMPLE_MAX,
+            .place = 3 - row,
         };
-        head_start(&states[row]);
+        head_start(&results[row]);
     }
     for (int first = 0; first < vocab; first += slice)
         ops_run_head_reduce(
             &ops, &(struct head_reduce_args){.logits = logits + first,
                                              .stride = vocab,
-                                             .states = at,
+                                             .requests = requests,
+                                             .results = results,
+                                             .edits = edits,
+                                             .candidates = candidates,
                                              .m = 4,
                                              .n = vocab - first < slice ? vocab - first : slice,
                                              .first = first});
-    for (int row = 0; row < 4; row++) { // the order of candidates[] is not part of the contract
-        qsort(states[row].candidates, (size_t)states[row].n_filter, sizeof *candidates,
-              candidate_order);
-        states[row].candidates = NULL;
-    }
+    for (int row = 0; row < 4; row++) // the order of candidates[] is not part of the contract
+        qsort(candidates + (3 - row) * HEAD_SAMPLE_MAX, (size_t)results[row].n_filter,
+              sizeof *candidates, candidate_order);
 }
 
 static void head_goes_tile_by_tile(void **state)
@@ -523,7 +524,7 @@ static void head_goes_tile_by_tile(void **state)
         float *logits = noise_array(41 + v, 4 * vocabs[v], 8);
         for (int i = 0; i < 4 * vocabs[v]; i++) // many ties
             logits[i] = i % 3 ? logits[i] : rintf(logits[i]);
-        struct head_state *want = take(4 * sizeof *want), *got = take(4 * sizeof *got);
+        struct head_result *want = take(4 * sizeof *want), *got = take(4 * sizeof *got);
         head_run(ISA_EXACT, NULL, logits, vocabs[v], HEAD_TILE, want, want_c);
         for (int tiles = 1; tiles <= 3; tiles++) {
             head_run(isa, tiles == 2 ? pool : NULL, logits, vocabs[v], tiles * HEAD_TILE, got,

@@ -80,22 +80,29 @@ static inline enum err fake_position(struct fake *f, struct request *r, int pos,
     static float logits[VOCAB];
     static struct logit_edit edits[4096];
     static struct head_candidate candidates[HEAD_SAMPLE_MAX];
-    struct head_state s, *at = &s;
+    struct head_result s;
     int n_stops;
     const int32_t *stops = tokenizer_stops(tok, &n_stops);
     *finished = 0;
-    sample_begin(&s, r, pos, sampled, scored, stops, n_stops, edits, candidates);
+    struct head_request q = sample_request(r, pos, sampled, scored, stops, n_stops, 0, edits);
+    head_start(&s);
     fake_logits(r, pos, logits);
     if (f->nan_row == r->index)
         logits[0] = 0.0f / (float)(f->nan_row - r->index);
     ops_run_head_reduce(&(struct ops){.isa = isa_best()},
-                        &(struct head_reduce_args){
-                            .logits = logits, .stride = VOCAB, .states = &at, .m = 1, .n = VOCAB});
+                        &(struct head_reduce_args){.logits = logits,
+                                                   .stride = VOCAB,
+                                                   .requests = &q,
+                                                   .results = &s,
+                                                   .edits = edits,
+                                                   .candidates = candidates,
+                                                   .m = 1,
+                                                   .n = VOCAB});
     if (scored)
         TRY(job_scored(f->job, r, pos, &s));
     if (!sampled)
         return OK;
-    int32_t id = sample_token(&s, r, pos);
+    int32_t id = sample_token(&q, &s, candidates, r);
     if (id < 0) {
         *finished = -1;
         return job_fail(f->job, r, "numeric_error", "the model's logits are not numbers");

@@ -406,8 +406,8 @@ static void counts_and_work(void **state)
     assert_int_equal(job_open(&job, &c, &work), OK);
     assert_true(work.n_rows == 2 && work.prompt_tokens == 5 && work.output_tokens == 15);
     assert_true(work.prompt_max == 4 && work.tokens_max == 10 && work.slots_max == 10);
-    assert_true(work.slots_mean == 10 && work.forced_max == 0 && work.filters &&
-                !work.scores && work.scored_positions == 0);
+    assert_true(work.slots_mean == 10 && work.forced_max == 0 && work.filters && !work.scores &&
+                work.scored_positions == 0);
     assert_int_equal(work.line_bytes_max, 39);
     struct job_counts counts;
     job_counts(job, &counts);

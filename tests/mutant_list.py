@@ -45,12 +45,12 @@ fault("compute does not wait for its KV", "engine/line/home_kv.c",
 fault("compute does not wait for its weights", "engine/line/home_weights.c",
       "        TRY(frames_wait(h->mover, h->trace, &w->ticket, step));\n", "", DISORDER, BYTES)
 fault("a page's dirty bit is dropped", "engine/line/batch.c",
-      "for (int i = 0; i < row->n_slots_after / KV_PAGE_SLOTS; i++)\n            if (kv_rows",
-      "for (int i = 0; i + 1 < row->n_slots_after / KV_PAGE_SLOTS; i++)\n            if (kv_rows", BYTES)
+      "for (int i = 0; i < row->n_slots_after / KV_PAGE_SLOTS; i++)\n            if (dirty",
+      "for (int i = 0; i + 1 < row->n_slots_after / KV_PAGE_SLOTS; i++)\n            if (dirty", BYTES)
 fault("a page that fills up is not moved to its frame", "engine/line/layer_decode.c",
       "if (row->n_slots % KV_PAGE_SLOTS && before < after)", "if (0 && before < after)", BYTES)
 fault("a tail page is moved 64 bytes short", "engine/line/layer_decode.c",
-      "memcpy(pages[before], tail, (size_t)size);", "memcpy(pages[before], tail, (size_t)size - 64);", BYTES)
+      "w->rows.layout.page_bytes);\n    if (row->n_slots_after", "w->rows.layout.page_bytes - 64);\n    if (row->n_slots_after", BYTES)
 fault("the tail of the next layer", "engine/line/home_kv.c",
       "int64_t at = ((int64_t)batch * p->batch + row) * p->decoder + layer;",
       "int64_t at = ((int64_t)batch * p->batch + row) * p->decoder + (layer + 1) % p->decoder * (row > 0);", BYTES)
@@ -143,13 +143,12 @@ fault("pages of a row that leaves are handed out twice", "engine/line/batch.c",
 fault("the oldest row returns to the queue instead of the youngest", "engine/line/batch.c",
       "t->rows[r].entered > young->entered", "t->rows[r].entered < young->entered", "placement_test.py --only=requeues")
 fault("positions are compacted one too few", "engine/line/layer_head.c",
-      "    for (int i = 0; i < batch->n_positions; i++)\n        if (batch->positions[i].token != i)",
-      "    for (int i = 0; i + 1 < batch->n_positions; i++)\n        if (batch->positions[i].token != i)", BYTES)
+      ".n = batch->n_positions, .dim", ".n = batch->n_positions - 1, .dim", BYTES)
 fault("a forced span is cut one token late", "engine/line/layer_decode.c",
-      ".pos = c->span->pos + c->offset,\n            .q = w->q", ".pos = c->span->pos,\n            .q = w->q",
+      "int pos = c->span->pos + c->offset;", "int pos = c->span->pos;",
       "placement_test.py --only=forced")
 fault("RoPE of the cut's own tokens starts at its span", "engine/line/layer_decode.c",
-      "int64_t pos = cuts[i].span->pos + cuts[i].offset;", "int64_t pos = cuts[i].span->pos;",
+      "cuts[i].span->pos + cuts[i].offset + j;", "cuts[i].span->pos + j;",
       "placement_test.py --only=prefixes")
 
 # ---- eviction
@@ -183,7 +182,7 @@ fault("a prompt keeps one position too many for the ring", "kernels/cpu/slots.c"
       "first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt) + (kv->ring_slots > 0);", "attend_test", "kv_test",
       "prompt_test")
 fault("scope layer ranks by the first head alone", "kernels/cpu/slots.c",
-      "int first = layer ? 0 : head, last = layer ? a->from->n_kv_heads : head + 1;",
+      "int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;",
       "int first = layer ? 0 : head, last = layer ? 1 : head + 1;", "prompt_test", "attend_test")
 fault("a fractional budget counts the prompt alone", "policy/evict.c",
       "    int64_t n_tokens = n_prompt + n_max;\n    double", "    int64_t n_tokens = n_prompt;\n    double", "plan_test")
@@ -213,7 +212,7 @@ fault("the log-sum-exp forgets the tiles before", "kernels/cpu/head_reduce.inc",
 fault("ties of logits go to the highest id", "kernels/cpu/head_reduce.inc",
       "if (!(max > s->best_logit))", "if (!(max >= s->best_logit))", "ops_test", "sample_test")
 fault("noise does not know the position", "engine/job/sample.c",
-      "s->noise_key = mix64(key ^ (uint64_t)pos);", "s->noise_key = mix64(key);", "sample_test", BYTES)
+      "q.noise_key = mix64(key ^ (uint64_t)pos);", "q.noise_key = mix64(key);", "sample_test", BYTES)
 fault("top-k keeps one more", "engine/job/sample.c", "n = p->top_k;", "n = p->top_k + 1;", "sample_test")
 
 # ---- the job: commits, resume, OUT

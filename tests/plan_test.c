@@ -76,7 +76,6 @@ static int setup(void **state)
                                 .io_bytes = MIB,
                                 .row_token_bytes = 16,
                                 .scratch_bytes = 3 * MIB,
-                                .head_state_bytes = 200,
                                 .filter_bytes = 8192,
                                 .edit_bytes = 12};
     evict = (struct evict){.policy = EVICT_FULL};

@@ -38,26 +38,35 @@ static void fill(uint64_t seed)
 static struct logit_edit edits[4096];
 static struct head_candidate candidates[HEAD_SAMPLE_MAX];
 
-/* The whole way of one position; the state stays in *s. */
-static int32_t choose(struct head_state *s, const struct request *r, const int32_t *stops,
-                      int n_stops)
+struct chosen {
+    struct head_request q;
+    struct head_result s;
+};
+
+/* The whole way of one position. */
+static int32_t choose(struct chosen *c, const struct request *r, const int32_t *stops, int n_stops)
 {
-    struct head_state *at = s;
-    int pos = r->n_tokens - 1;
-    sample_begin(s, r, pos, 1, 0, stops, n_stops, edits, candidates);
-    assert_true(s->n_edits <= sample_edits_max(r, n_stops));
-    for (int i = 1; i < s->n_edits; i++)
+    c->q = sample_request(r, r->n_tokens - 1, 1, 0, stops, n_stops, 0, edits);
+    head_start(&c->s);
+    assert_true(c->q.n_edits <= sample_edits_max(r, n_stops));
+    for (int i = 1; i < c->q.n_edits; i++)
         assert_true(edits[i - 1].id < edits[i].id);
-    ops_run_head_reduce(
-        &(struct ops){.isa = ISA_PORTABLE},
-        &(struct head_reduce_args){.logits = logits, .stride = V, .states = &at, .m = 1, .n = V});
-    return sample_token(s, r, pos);
+    ops_run_head_reduce(&(struct ops){.isa = ISA_PORTABLE},
+                        &(struct head_reduce_args){.logits = logits,
+                                                   .stride = V,
+                                                   .requests = &c->q,
+                                                   .results = &c->s,
+                                                   .edits = edits,
+                                                   .candidates = candidates,
+                                                   .m = 1,
+                                                   .n = V});
+    return sample_token(&c->q, &c->s, candidates, r);
 }
 
 static void greedy_and_ties(void **state)
 {
     (void)state;
-    struct head_state s;
+    struct chosen s;
     struct request r = make(2, 5);
     fill(1);
     logits[77] = logits[200] = 50;
@@ -67,13 +76,13 @@ static void greedy_and_ties(void **state)
     double sum = 0;
     for (int i = 0; i < V; i++)
         sum += exp((double)logits[i] - 50);
-    assert_true(fabs(sample_logprob(&s, s.sample_logit) + log(sum)) < 1e-5);
+    assert_true(fabs(sample_logprob(&s.s, s.s.sample_logit) + log(sum)) < 1e-5);
 }
 
 static void noise_is_a_function(void **state)
 {
     (void)state;
-    struct head_state s;
+    struct chosen s;
     struct request r = make(2, 5);
     r.sampling.temperature = 1;
     int32_t first, seen_other = 0;
@@ -110,7 +119,7 @@ static void frequencies(void **state)
             total += p[i];
         }
         for (int n = 0; n < N; n++) {
-            struct head_state s;
+            struct chosen s;
             r.sampling.seed = (uint64_t)n;
             int32_t id = choose(&s, &r, NULL, 0);
             assert_in_range(id, 0, FEW - 1);
@@ -171,7 +180,7 @@ static void filters(void **state)
     for (int i = 0; i < 400; i++) {
         struct request r = make(2, 5);
         struct sampling *p = &r.sampling;
-        struct head_state s;
+        struct chosen s;
         fill((uint64_t)i);
         if (i % 4 == 0) // many ties
             for (int k = 0; k < V; k++)
@@ -183,14 +192,14 @@ static void filters(void **state)
         p->min_p = i % 5 == 0 ? 0.3 : p->top_k || p->top_p < 1 ? 0 : 0.001;
         assert_true(sample_filters(&r));
         int32_t got = choose(&s, &r, NULL, 0);
-        assert_int_equal(got, slow_choice(&r, s.noise_key));
+        assert_int_equal(got, slow_choice(&r, s.q.noise_key));
     }
     struct request r = make(2, 5);
     r.sampling.top_k = 1; // whatever the temperature: the best one
     r.sampling.temperature = 50;
     fill(9);
     logits[1234] = 90;
-    struct head_state s;
+    struct chosen s;
     assert_int_equal(choose(&s, &r, NULL, 0), 1234);
     r.sampling.temperature = 0;
     assert_false(sample_filters(&r));
@@ -198,12 +207,12 @@ static void filters(void **state)
 
 /* ---- edits ---- */
 
-static float edited(const struct head_state *s, int32_t id)
+static float edited(const struct chosen *c, int32_t id)
 {
     float x = logits[id];
-    for (int i = 0; i < s->n_edits; i++)
-        if (s->edits[i].id == id)
-            x = (x > 0 ? x / s->edits[i].repeat : x * s->edits[i].repeat) + s->edits[i].add;
+    for (int i = 0; i < c->q.n_edits; i++)
+        if (edits[i].id == id)
+            x = (x > 0 ? x / edits[i].repeat : x * edits[i].repeat) + edits[i].add;
     return x;
 }
 
@@ -213,7 +222,7 @@ static void penalties(void **state)
     static const int32_t row[] = {10, 11, 12, 20, 21, 20, 20};
     struct logit_edit bias[] = {{.id = 5, .repeat = 1, .add = 3},
                                 {.id = 20, .repeat = 1, .add = -1}};
-    struct head_state s;
+    struct chosen s;
     memcpy(tokens, row, sizeof row);
     struct request r = make(3, 7);
     fill(3);
@@ -222,20 +231,20 @@ static void penalties(void **state)
     r.sampling.presence_penalty = 0.5;
     r.sampling.frequency_penalty = 0.25;
     choose(&s, &r, NULL, 0);
-    assert_int_equal(s.n_edits, 2); // generated tokens only
+    assert_int_equal(s.q.n_edits, 2); // generated tokens only
     assert_true(edited(&s, 20) == 4 - 0.5f - 3 * 0.25f);
     assert_true(fabsf(edited(&s, 21) - (logits[21] - 0.75f)) < 1e-6f);
     r.sampling.repetition_penalty = 2; // prompt too
     r.sampling.bias = bias;
     r.sampling.n_bias = 2;
     choose(&s, &r, NULL, 0);
-    assert_int_equal(s.n_edits, 6);
+    assert_int_equal(s.q.n_edits, 6);
     assert_true(edited(&s, 20) == 4 / 2.0f - 1.25f - 1);
     assert_true(edited(&s, 10) == -4);
     assert_true(edited(&s, 5) == logits[5] + 3);
     r.sampling.presence_penalty = r.sampling.frequency_penalty = 0;
     choose(&s, &r, NULL, 0);
-    assert_int_equal(s.n_edits, 6);
+    assert_int_equal(s.q.n_edits, 6);
     assert_true(edited(&s, 21) == (logits[21] > 0 ? logits[21] / 2 : logits[21] * 2));
 }
 
@@ -244,7 +253,7 @@ static void banned_stops(void **state)
     (void)state;
     static const int32_t stops[] = {40, 41};
     int32_t own[] = {42};
-    struct head_state s;
+    struct chosen s;
     struct request r = make(3, 5);
     for (int i = 0; i < V; i++)
         logits[i] = i == 40 ? 9 : i == 41 ? 8 : i == 42 ? 7 : i == 43 ? 6 : 0;
@@ -271,7 +280,7 @@ static void banned_stops(void **state)
 static void no_numbers(void **state)
 {
     (void)state;
-    struct head_state s;
+    struct chosen s;
     struct request r = make(2, 5);
     for (int filtered = 0; filtered < 2; filtered++) {
         r.sampling.temperature = filtered;
@@ -291,21 +300,20 @@ static void no_numbers(void **state)
 static void wants(void **state)
 {
     (void)state;
-    struct head_state s;
     struct request r = make(2, 5);
     r.logprobs = 1;
     r.top_logprobs = 5;
     tokens[3] = 99;
-    sample_begin(&s, &r, 2, 0, 1, NULL, 0, edits, NULL);
-    assert_int_equal(s.want, HEAD_SCORE | HEAD_TOP);
-    assert_true(s.target == 99 && s.n_top == 5);
-    sample_begin(&s, &r, 4, 1, 0, NULL, 0, edits, NULL);
-    assert_int_equal(s.want, HEAD_SCORE | HEAD_TOP | HEAD_SAMPLE);
-    assert_int_equal(s.target, -1);
+    struct head_request q = sample_request(&r, 2, 0, 1, NULL, 0, 3, edits);
+    assert_int_equal(q.want, HEAD_SCORE | HEAD_TOP);
+    assert_true(q.target == 99 && q.n_top == 5 && q.place == 3);
+    q = sample_request(&r, 4, 1, 0, NULL, 0, 0, edits);
+    assert_int_equal(q.want, HEAD_SCORE | HEAD_TOP | HEAD_SAMPLE);
+    assert_int_equal(q.target, -1);
     r.kind = REQUEST_SCORE;
     r.top_logprobs = 0;
-    sample_begin(&s, &r, 2, 0, 1, NULL, 0, NULL, NULL);
-    assert_int_equal(s.want, HEAD_SCORE);
+    q = sample_request(&r, 2, 0, 1, NULL, 0, 0, NULL);
+    assert_int_equal(q.want, HEAD_SCORE);
     assert_int_equal(sample_edits_max(&r, 7), 0);
 }
 

@@ -302,27 +302,22 @@ void job_requeue(struct job *job, struct request *r)
 
 /* ---- live rows ---- */
 
-enum err job_token(struct job *job, struct request *r, int32_t id, const struct head_state *s,
+enum err job_token(struct job *job, struct request *r, int32_t id, const struct head_result *s,
                    int *finished)
 {
     struct live *l = live_of(r);
     CHECK(id >= 0 && r->n_tokens < r->n_cap && !l->finish_reason);
     r->tokens[r->n_tokens++] = id;
     job->counts.output_tokens++;
-    if (r->logprobs) {
-        float raw = s->sample_logit;
-        for (int i = 0; (s->want & HEAD_FILTER) && i < s->n_filter; i++)
-            if (s->candidates[i].id == id)
-                raw = s->candidates[i].raw;
-        TRY(logprobs_put(&l->logprobs, r->n_tokens - 1, id, raw, s));
-    }
+    if (r->logprobs)
+        TRY(logprobs_put(&l->logprobs, r->n_tokens - 1, id, s->sample_logit, s));
     TRY(live_feed(job, l, id));
     *finished = l->finish_reason != NULL;
     live_stream(job, l, 0);
     return OK;
 }
 
-enum err job_scored(struct job *job, struct request *r, int pos, const struct head_state *s)
+enum err job_scored(struct job *job, struct request *r, int pos, const struct head_result *s)
 {
     (void)job;
     struct live *l = live_of(r);

@@ -120,11 +120,11 @@ void job_requeue(struct job *job, struct request *r);
 /* A token was sampled for a live request (already known tokens do not come here): appends it to
  * r->tokens, runs the stop rules. *finished: 1 when the row is done (the caller then lets it leave
  * through job_finish). s: the head's result, for logprobs. id >= 0 (else the caller job_fails). */
-enum err job_token(struct job *job, struct request *r, int32_t id, const struct head_state *s,
+enum err job_token(struct job *job, struct request *r, int32_t id, const struct head_result *s,
                    int *finished);
 /* The log-probability of known token `pos + 1` (score, echo, resumed rows that want logprobs). A
  * row that came back from the queue scores its positions again: the same position overwrites. */
-enum err job_scored(struct job *job, struct request *r, int pos, const struct head_state *s);
+enum err job_scored(struct job *job, struct request *r, int pos, const struct head_result *s);
 /* Writes the row's line and frees the request. */
 enum err job_finish(struct job *job, struct request *r);
 /* Turns a live or waiting request into an error row and frees it. */

@@ -63,7 +63,7 @@ static enum err logprobs_room(struct logprobs *l, int n)
 }
 
 enum err logprobs_put(struct logprobs *l, int pos, int32_t id, float logit,
-                      const struct head_state *s)
+                      const struct head_result *s)
 {
     int at = pos - l->first;
     CHECK(at >= 0);
@@ -74,7 +74,7 @@ enum err logprobs_put(struct logprobs *l, int pos, int32_t id, float logit,
     }
     l->value[at] = (float)sample_logprob(s, logit);
     l->greedy[at] = s->best_id == id;
-    l->n_top[at] = (uint8_t)min_i64(s->n_candidates, l->top_cap);
+    l->n_top[at] = (uint8_t)min_i64(s->n_top, l->top_cap);
     for (int i = 0; i < l->n_top[at]; i++)
         l->top[(int64_t)at * l->top_cap + i] = (struct token_logprob){
             .logprob = (float)sample_logprob(s, s->top[i].logit), .id = s->top[i].id};

@@ -28,7 +28,7 @@ struct logprobs {
 /* Sets what the head left of position pos - 1, whose next token, at pos >= first, has this id and
  * raw logit. Again for the same position: overwrites. ERR_FIT. */
 enum err logprobs_put(struct logprobs *l, int pos, int32_t id, float logit,
-                      const struct head_state *s);
+                      const struct head_result *s);
 void logprobs_free(struct logprobs *l);
 
 /* A finished request. Pointers are borrowed. */

@@ -128,31 +128,25 @@ static int edits_fill(const struct request *r, int pos, const int32_t *stops, in
 
 /* ---- before the head, and after it ---- */
 
-void sample_begin(struct head_state *s, const struct request *r, int pos, int sampled, int scored,
-                  const int32_t *stops, int n_stops, struct logit_edit *edits,
-                  struct head_candidate *candidates)
+struct head_request sample_request(const struct request *r, int pos, int sampled, int scored,
+                                   const int32_t *stops, int n_stops, int place,
+                                   struct logit_edit *edits)
 {
-    memset(s, 0, sizeof *s);
-    s->target = -1;
-    if (scored)
-        s->target = r->tokens[pos + 1];
+    struct head_request q = {.target = scored ? r->tokens[pos + 1] : -1, .place = place};
     if (scored || (sampled && r->logprobs)) {
-        s->want |= HEAD_SCORE | (r->top_logprobs > 0 ? HEAD_TOP : 0);
-        s->n_top = r->top_logprobs;
+        q.want |= HEAD_SCORE | (r->top_logprobs > 0 ? HEAD_TOP : 0);
+        q.n_top = r->top_logprobs;
     }
     if (sampled) {
         const struct sampling *p = &r->sampling;
         uint64_t key = mix64(p->seed);
         key = mix64(key ^ (uint64_t)r->index);
-        s->noise_key = mix64(key ^ (uint64_t)pos);
-        s->temperature = (float)p->temperature;
-        s->n_edits = edits_fill(r, pos, stops, n_stops, edits);
-        s->edits = edits;
-        s->want |= sample_filters(r) ? HEAD_FILTER : HEAD_SAMPLE;
-        s->candidates = sample_filters(r) ? candidates : NULL;
-        CHECK(!sample_filters(r) || candidates);
+        q.noise_key = mix64(key ^ (uint64_t)pos);
+        q.temperature = (float)p->temperature;
+        q.n_edits = edits_fill(r, pos, stops, n_stops, edits);
+        q.want |= sample_filters(r) ? HEAD_FILTER : HEAD_SAMPLE;
     }
-    head_start(s);
+    return q;
 }
 
 /* Descending by logit, ties by ascending id; banned ones go. Insertion would be quadratic: the
@@ -213,31 +207,32 @@ static int candidates_kept(const struct head_candidate *c, int n, const struct s
     return n;
 }
 
-int32_t sample_token(const struct head_state *s, const struct request *r, int pos)
+int32_t sample_token(const struct head_request *q, struct head_result *s,
+                     struct head_candidate *candidates, const struct request *r)
 {
-    (void)pos; // the key in `s` holds it
     if (isnan(s->best_logit))
         return -1;
-    if (!(s->want & HEAD_FILTER))
+    if (!(q->want & HEAD_FILTER))
         return s->sample_value > -INFINITY ? s->sample_id : -1;
-    int n = candidates_sort(s->candidates, s->n_filter);
+    int n = candidates_sort(candidates, s->n_filter);
     if (n == 0)
         return -1;
-    n = candidates_kept(s->candidates, n, &r->sampling);
-    float best = -INFINITY, t = (float)r->sampling.temperature;
-    int32_t id = -1;
+    n = candidates_kept(candidates, n, &r->sampling);
+    float t = (float)r->sampling.temperature;
     for (int i = 0; i < n; i++) {
-        const struct head_candidate *c = &s->candidates[i];
-        float value = c->logit / t + head_gumbel(s->noise_key, c->id);
-        if (id < 0 || value > best || (value == best && c->id < id)) {
-            best = value;
-            id = c->id;
+        const struct head_candidate *c = &candidates[i];
+        float value = c->logit / t + head_gumbel(q->noise_key, c->id);
+        if (i == 0 || value > s->sample_value ||
+            (value == s->sample_value && c->id < s->sample_id)) {
+            s->sample_value = value;
+            s->sample_id = c->id;
+            s->sample_logit = c->raw;
         }
     }
-    return id;
+    return s->sample_id;
 }
 
-double sample_logprob(const struct head_state *s, float logit)
+double sample_logprob(const struct head_result *s, float logit)
 {
     return (double)logit - ((double)s->max + log((double)s->sum));
 }

@@ -23,11 +23,7 @@ static void batch_place(const struct memory *m, const struct plan *plan, int ind
         t->free_pages[p] = (int32_t)(plan->pages_batch - 1 - p);
     for (int r = 0; r < plan->batch; r++) {
         int64_t at = (int64_t)index * plan->batch + r;
-        t->rows[r] = (struct row){.pages = memory_at(m, LAYOUT_ROW_PAGES, at),
-                                  .slot_pos = memory_at(m, LAYOUT_SLOT_POS, at),
-                                  .slot_score = memory_at(m, LAYOUT_SLOT_SCORES, at),
-                                  .ring = memory_at(m, LAYOUT_RINGS, at),
-                                  .ahead_token = -1};
+        t->rows[r] = (struct row){.pages = memory_at(m, LAYOUT_ROW_PAGES, at), .ahead_token = -1};
     }
 }
 
@@ -36,14 +32,14 @@ void batches_place(struct batches *b, const struct memory *memory, const struct 
                    int64_t ring_bytes)
 {
     b->ring_bytes = ring_bytes;
-    b->meta_cap = plan->slots_cap + (ring_bytes > 0 ? EVICT_RING_MAX : 0);
     b->plan = plan;
     b->shape = shape;
     b->evict = evict;
     b->edits_max = edits_max;
     b->batch = memory_at(memory, LAYOUT_BATCHES, 0);
-    b->states_cap = (int64_t)plan->batch * (plan->batches - 1) + plan->head_positions;
-    b->states = memory_at(memory, LAYOUT_HEAD_STATES, 0);
+    b->head_cap = (int64_t)plan->batch * (plan->batches - 1) + plan->head_positions;
+    b->requests = memory_at(memory, LAYOUT_HEAD_REQUESTS, 0);
+    b->results = memory_at(memory, LAYOUT_HEAD_RESULTS, 0);
     b->edits = memory_at(memory, LAYOUT_EDITS, 0);
     b->candidates = memory_at(memory, LAYOUT_CANDIDATES, 0);
     for (int i = 0; i < plan->batches; i++)
@@ -58,16 +54,12 @@ static int tokens_wanted(const struct request *r)
 
 static int ring_used(const struct row *row, int tokens)
 {
-    return tokens < row->ring_slots ? tokens : row->ring_slots;
+    return evict_ring_used(row->ring_slots, tokens);
 }
 
-/* Slots of pages after the row has taken its next `n` tokens: what it then holds, less its ring. */
-static int slots_after(const struct batches *b, const struct row *row, int n)
+int batch_slots_after(const struct evict *evict, const struct row *row, int n)
 {
-    int64_t slots = (int64_t)row->n_slots + ring_used(row, row->n_done) + n;
-    if (!b->evict->simulate)
-        slots = min_i64(slots, row->evict.budget);
-    return (int)slots - ring_used(row, row->n_done + n);
+    return evict_slots_after(evict, &row->evict, row->ring_slots, row->n_slots, row->n_done, n);
 }
 
 /* Slots given up by the tokens of this pass. */
@@ -195,7 +187,7 @@ static enum err admit_rows(struct batches *b, struct batch *t)
         CHECK(evict_row_init(b->evict, next->n_prompt, next->n_cap - next->n_prompt,
                              &probe.evict) == 0);
         probe.ring_slots = b->ring_bytes ? evict_ring_slots(&probe.evict) : 0;
-        int need = pages_for(slots_after(b, &probe, take));
+        int need = pages_for(batch_slots_after(b->evict, &probe, take));
         /* A page for every live row that may still grow, or the newcomer would soon send one back.
          */
         int headroom = 0, live = 0;
@@ -213,7 +205,7 @@ static enum err admit_rows(struct batches *b, struct batch *t)
         row->n_done = row->n_slots = row->lost = 0;
         row->entered = ++b->entered;
         row->n_take = take;
-        row->n_slots_after = slots_after(b, row, take);
+        row->n_slots_after = batch_slots_after(b->evict, row, take);
         b->admitted += take;
         CHECK(row_take_pages(b, t, row));
     }
@@ -247,18 +239,14 @@ static void add_positions(struct batches *b, struct batch *t, const struct span 
         int scored = wants_score(r, pos);
         if (!sampled && !scored)
             continue;
-        CHECK(b->pass_states < b->states_cap && t->n_positions < b->plan->head_positions);
-        struct head_state *state = &b->states[b->pass_states++];
-        int64_t place = (int64_t)t->index * b->plan->batch + s->row;
-        sample_begin(state, r, pos, sampled, scored, b->stops, b->n_stops,
-                     b->edits + place * b->edits_max,
-                     b->candidates ? b->candidates + place * HEAD_SAMPLE_MAX : NULL);
-        t->positions[t->n_positions++] = (struct position){.row = s->row,
-                                                           .pos = pos,
-                                                           .token = s->first + i,
-                                                           .sampled = sampled,
-                                                           .scored = scored,
-                                                           .state = state};
+        CHECK(b->pass_positions < b->head_cap && t->n_positions < b->plan->head_positions);
+        int place = t->index * b->plan->batch + s->row;
+        b->requests[b->pass_positions] =
+            sample_request(r, pos, sampled, scored, b->stops, b->n_stops, place,
+                           b->edits + (int64_t)place * b->edits_max);
+        head_start(&b->results[b->pass_positions++]);
+        t->positions[t->n_positions++] = (struct position){
+            .row = s->row, .pos = pos, .token = s->first + i, .sampled = sampled, .scored = scored};
     }
 }
 
@@ -296,6 +284,7 @@ static void lay_spans(struct batches *b, struct batch *t)
         add_span(t, r, SPAN_PROMPT, shared, n_prompt - shared);
         add_span(t, r, SPAN_FORCED, row->n_done + n_prompt, row->n_take - n_prompt);
     }
+    t->first_position = b->pass_positions;
     for (int i = 0; i < t->n_spans; i++)
         add_positions(b, t, &t->spans[i]);
     t->first_token = b->pass_tokens;
@@ -307,7 +296,7 @@ enum err batch_refill(struct batches *b, int index, int64_t pass)
 {
     struct batch *t = &b->batch[index];
     if (index == 0)
-        b->pass_tokens = b->pass_states = b->admitted = 0;
+        b->pass_tokens = b->pass_positions = b->admitted = 0;
     end_pass(b, t);
     t->pass = pass;
     for (int r = 0; r < t->n_rows; r++) {
@@ -315,7 +304,7 @@ enum err batch_refill(struct batches *b, int index, int64_t pass)
         if (!row->request)
             continue;
         row->n_take = live_take(b, row);
-        row->n_slots_after = slots_after(b, row, row->n_take);
+        row->n_slots_after = batch_slots_after(b->evict, row, row->n_take);
     }
     for (int r = 0; r < t->n_rows; r++)
         if (t->rows[r].request)
@@ -326,23 +315,28 @@ enum err batch_refill(struct batches *b, int index, int64_t pass)
 }
 
 /* One position's results; the row may finish. */
-static enum err take_position(struct batches *b, struct batch *t, const struct position *p)
+static enum err take_position(struct batches *b, struct batch *t, int i)
 {
+    const struct position *p = &t->positions[i];
+    const struct head_request *q = &b->requests[t->first_position + i];
+    struct head_result *s = &b->results[t->first_position + i];
+    struct head_candidate *candidates =
+        b->candidates ? b->candidates + (int64_t)q->place * HEAD_SAMPLE_MAX : NULL;
     struct row *row = &t->rows[p->row];
     if (!row->request || row->lost)
         return OK;
     if (p->scored)
-        TRY(job_scored(b->job, row->request, p->pos, p->state));
+        TRY(job_scored(b->job, row->request, p->pos, s));
     if (!p->sampled)
         return OK;
     int finished = 0;
-    int32_t id = sample_token(p->state, row->request, p->pos);
+    int32_t id = sample_token(q, s, candidates, row->request);
     if (id < 0) {
         TRY(job_fail(b->job, row->request, "numeric_error", "the model's logits are not numbers"));
         row_leave(t, row);
         return OK;
     }
-    TRY(job_token(b->job, row->request, id, p->state, &finished));
+    TRY(job_token(b->job, row->request, id, s, &finished));
     if (!finished)
         return OK;
     b->evicted_slots += evicted(row);
@@ -355,7 +349,7 @@ enum err batch_sample(struct batches *b, int index)
 {
     struct batch *t = &b->batch[index];
     for (int i = 0; i < t->n_positions; i++)
-        TRY(take_position(b, t, &t->positions[i]));
+        TRY(take_position(b, t, i));
     for (int r = 0; r < t->n_rows; r++) {
         struct row *row = &t->rows[r];
         if (!row->request || row->lost || row->request->kind != REQUEST_SCORE)
@@ -388,15 +382,16 @@ void batch_pages(const struct batch *batch, int64_t pass, struct page_list *page
     }
 }
 
-void batch_dirty(const struct batch *batch, const struct kv_row *kv_rows, struct page_list *pages)
+void batch_dirty(const struct batch *batch, const struct kv_rows *rows, struct page_list *pages)
 {
     pages->n = 0;
     for (int r = 0; r < batch->n_rows; r++) {
         const struct row *row = &batch->rows[r];
         if (!row->request)
             continue;
+        const uint64_t *dirty = rows->dirty + (int64_t)r * rows->dirty_stride;
         for (int i = 0; i < row->n_slots_after / KV_PAGE_SLOTS; i++)
-            if (kv_rows[r].dirty[i >> 6] >> (i & 63) & 1)
+            if (dirty[i >> 6] >> (i & 63) & 1)
                 list_page(pages, row, i);
     }
 }

@@ -20,14 +20,11 @@ struct row {
     int n_done;                 // tokens whose KV stands, before this pass
     int n_take;                 // tokens taken in this pass, from n_done on
     int n_slots, n_slots_after; // KV slots of pages per head before and after this pass
-    int ring_slots;             // KV format mixed: see struct kv_row; else 0
+    int ring_slots;             // KV format mixed: see struct kv_rows; else 0
     int32_t *pages;             // [slots_cap / 32] ids in the batch's pool
     int n_pages;
     int64_t entered;     // admission number: the greatest is the youngest
     int lost;            // a page came back wrong: the row returns to the queue after the pass
-    int32_t *slot_pos;   // [decoder][n_kv_heads][meta_cap]; NULL under full
-    float *slot_score;   // the same
-    uint8_t *ring;       // [decoder][ring_bytes]; NULL unless mixed
     int32_t ahead_token; // token whose embedding row was asked for ahead; -1 none
     int ahead_window;    // where it comes to
 };
@@ -50,7 +47,6 @@ struct position {
     int pos;
     int token; // index among the batch's tokens of this pass
     int sampled, scored;
-    struct head_state *state;
 };
 
 /* Pages of a batch's pool, and the request whose each is. */
@@ -72,6 +68,7 @@ struct batch {
     int n_tokens;               // of this pass
     int64_t first_token;        // place of its hidden states within the pass
     struct position *positions; // [plan.head_positions]
+    int64_t first_position;     // of them among requests and results of the pass
     int n_positions;
     int32_t *free_pages; // stack
     int n_free_pages;
@@ -81,12 +78,12 @@ struct batches {
     const struct plan *plan; // borrowed
     const struct shape *shape;
     const struct evict *evict;
-    int64_t ring_bytes;        // of one row and layer; 0 unless the KV format is mixed
-    int meta_cap;              // slots that have a position and a score: of pages, and a ring
-    struct job *job;           // borrowed
-    struct batch *batch;       // [plan.batches]
-    struct head_state *states; // pool of the pass
-    int64_t states_cap;
+    int64_t ring_bytes;            // of one row and layer; 0 unless the KV format is mixed
+    struct job *job;               // borrowed
+    struct batch *batch;           // [plan.batches]
+    struct head_request *requests; // [head_cap] of the pass
+    struct head_result *results;   // likewise
+    int64_t head_cap;
     struct logit_edit *edits; // [batches * batch][edits_max] of sampled positions
     int edits_max;
     struct head_candidate *candidates; // [batches * batch][HEAD_SAMPLE_MAX] or NULL
@@ -94,7 +91,7 @@ struct batches {
     int n_stops;
     int64_t entered; // admissions so far
     // of the pass that is being embedded
-    int64_t pass_tokens, pass_states;
+    int64_t pass_tokens, pass_positions;
     int admitted; // prompt and forced tokens
     int64_t evicted_slots, requeued, shared_tokens;
 };
@@ -112,12 +109,13 @@ enum err batch_refill(struct batches *b, int index, int64_t pass);
 /* After the last slice: tokens and scores go to the job, finished rows leave. */
 enum err batch_sample(struct batches *b, int index);
 
+/* Page slots of a row after the next n tokens of its pass. */
+int batch_slots_after(const struct evict *evict, const struct row *row, int n);
+
 /* Full pages of surviving rows that the step (pass, any layer) of this batch will read. Sees
  * yesterday's rows: pass may be one ahead of the batch's. */
 void batch_pages(const struct batch *batch, int64_t pass, struct page_list *pages);
-/* Of the pages that this pass fills or changes, those whose bit is set: dirty[row][page of the
- * row].
- */
-void batch_dirty(const struct batch *batch, const struct kv_row *kv_rows, struct page_list *pages);
+/* Of the pages that this pass fills or changes, those whose bit is set in rows->dirty. */
+void batch_dirty(const struct batch *batch, const struct kv_rows *rows, struct page_list *pages);
 
 #endif

@@ -72,8 +72,8 @@ void engine_costs(const struct model *model, const struct ops *ops, enum kv_form
                                        .forced_span = sizeof(struct forced_span),
                                        .cut = sizeof(struct cut),
                                        .evict_event = sizeof(struct evict_event),
-                                       .kv_row = sizeof(struct kv_row)};
-    costs->head_state_bytes = sizeof(struct head_state);
+                                       .head_request = sizeof(struct head_request),
+                                       .head_result = sizeof(struct head_result)};
     costs->filter_bytes = HEAD_SAMPLE_MAX * (int64_t)sizeof(struct head_candidate);
     costs->edit_bytes = (int64_t)sizeof(struct logit_edit);
 }

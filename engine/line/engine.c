@@ -12,7 +12,6 @@ static void place(struct engine *e)
     const struct memory *m = &e->home.memory;
     batches_place(&e->batches, m, &c->plan, &c->model->shape, &c->evict, c->edits_max,
                   e->work.ring_bytes);
-    e->work.meta_cap = e->batches.meta_cap;
     gather_place(&e->gather, m, &c->plan, c->model);
     layer_place(&e->work, m, &c->plan, c->model, &c->evict, c->tokens_max);
     e->pages = (struct page_list){.ids = memory_at(m, LAYOUT_STEP_PAGES, 0),
@@ -34,8 +33,8 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
     e->work.ops = c->ops;
     e->work.ops.stream = e->stream;
     const struct shape *s = &c->model->shape;
-    kv_layout_init(&e->work.kv, kv_page_format(c->kv_format), s->n_kv_heads, s->head_dim);
-    e->work.ring_bytes = engine_ring_layout(s, c->kv_format, &e->work.ring);
+    kv_layout_init(&e->work.rows.layout, kv_page_format(c->kv_format), s->n_kv_heads, s->head_dim);
+    e->work.ring_bytes = engine_ring_layout(s, c->kv_format, &e->work.rows.ring);
     kv_layout_init(&e->work.prompt, engine_prompt_format(c->ops.compute), s->n_kv_heads,
                    s->head_dim);
     struct home_config home = {.plan = &c->plan,
@@ -59,7 +58,7 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
     e->batches.stops = c->stops;
     e->batches.n_stops = c->n_stops;
     layer_open(&e->work);
-    TRY(gather_open(&e->gather, &e->home));
+    TRY(gather_open(&e->gather, &e->home, &e->work.ops));
     if (c->dump_path) {
         TRY(dump_open(&e->dump, c->dump_path, s->n_kv_heads));
         e->work.dump = dump_kv;

@@ -1,8 +1,6 @@
 /* engine/line/gather.c - see gather.h. */
 #include "engine/line/gather.h"
 
-#include <string.h>
-
 #define DISK_BLOCK 4096
 
 void gather_place(struct gather *g, const struct memory *memory, const struct plan *plan,
@@ -10,6 +8,9 @@ void gather_place(struct gather *g, const struct memory *memory, const struct pl
 {
     const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
     g->model = model;
+    g->base = memory->base;
+    g->offsets = memory_at(memory, LAYOUT_GATHER_OFFSETS, 0);
+    g->offsets_cap = plan->tile_tokens;
     g->ahead = memory_at(memory, LAYOUT_GATHER_SETS, 0);
     if (!g->ahead)
         return;
@@ -34,10 +35,11 @@ int64_t gather_rest_offset(const struct model *model)
     return (t->offset + dtype_row_bytes(t->dtype, t->k) * t->n) / MOVER_PIECE * MOVER_PIECE;
 }
 
-enum err gather_open(struct gather *g, struct home *home)
+enum err gather_open(struct gather *g, struct home *home, const struct ops *ops)
 {
     const struct model_layer *l = &g->model->layers[0];
     g->home = home;
+    g->ops = ops;
     if (!g->ahead || l->n_bytes == g->rest_offset)
         return OK;
     int64_t from = g->rest_offset;
@@ -65,12 +67,26 @@ static struct segment window_of(const struct gather *g, int32_t token, uint8_t *
                             .crc_bytes = (int32_t)n_bytes};
 }
 
-static void decode_window(const struct gather *g, int32_t token, const uint8_t *window, float *x)
+/* Where a token's row lies in the run's memory, given its window. */
+static int64_t window_row(const struct gather *g, int32_t token, const uint8_t *window)
 {
-    const struct model_tensor *t = &g->model->layers[0].tensors[ROLE_EMBED];
     int64_t offset, n_bytes;
     model_embed_row(g->model, token, &offset, &n_bytes);
-    dtype_decode_row(t->dtype, window + offset % DISK_BLOCK, t->k, x);
+    return window + offset % DISK_BLOCK - g->base;
+}
+
+/* x [n, k] = the rows at offsets[0..n) behind `rows`. */
+static void decode_rows(struct gather *g, const struct model_tensor *t, const uint8_t *rows, int n,
+                        float *x)
+{
+    struct gather_args args = {.dtype = t->dtype,
+                               .k = t->k,
+                               .rows = rows,
+                               .offsets = g->offsets,
+                               .x = x,
+                               .x_stride = t->k,
+                               .n = n};
+    ops_run_gather(g->ops, &args);
 }
 
 static void submit_set(struct gather *g, struct gather_set *s, int n, int64_t due, int batch)
@@ -107,6 +123,14 @@ enum err gather_ahead(struct gather *g, struct batch *batch, int64_t due)
     return OK;
 }
 
+/* The span of the batch's i-th token; *span: where to go on looking. */
+static const struct span *span_find(const struct batch *batch, int *span, int i)
+{
+    while (i >= batch->spans[*span].first + batch->spans[*span].n)
+        (*span)++;
+    return &batch->spans[*span];
+}
+
 /* The k-th token of the batch's pass, and the window that came ahead with it; -1: none. */
 struct token_at {
     int32_t token;
@@ -116,9 +140,7 @@ struct token_at {
 static struct token_at token_find(const struct gather *g, const struct batch *batch, int *span,
                                   int i)
 {
-    while (i >= batch->spans[*span].first + batch->spans[*span].n)
-        (*span)++;
-    const struct span *s = &batch->spans[*span];
+    const struct span *s = span_find(batch, span, i);
     const struct row *row = &batch->rows[s->row];
     struct token_at t = {.token = row->request->tokens[s->pos + i - s->first], .ahead = -1};
     if (s->kind == SPAN_FORCED && s->n == 1 && row->ahead_token == t.token && g->ahead &&
@@ -151,9 +173,12 @@ enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, floa
         int span = 0;
         const uint8_t *rows = g->home->weights[0].resident + t->offset;
         int64_t row_bytes = dtype_row_bytes(t->dtype, dim);
-        for (int i = 0; i < batch->n_tokens; i++)
-            dtype_decode_row(t->dtype, rows + token_find(g, batch, &span, i).token * row_bytes, dim,
-                             x + (int64_t)i * dim);
+        for (int i = 0, n = 0; i < batch->n_tokens; i += n) {
+            n = (int)min_i64(g->offsets_cap, batch->n_tokens - i);
+            for (int j = 0; j < n; j++)
+                g->offsets[j] = token_find(g, batch, &span, i + j).token * row_bytes;
+            decode_rows(g, t, rows, n, x + (int64_t)i * dim);
+        }
         return OK;
     }
     struct gather_set *ahead = &g->ahead[batch->index];
@@ -164,12 +189,16 @@ enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, floa
         int next = chunk_issue(g, &g->chunk[k ^ 1], batch, last, step);
         TRY(mover_wait(g->home->mover, &g->chunk[k].ticket));
         uint8_t *window = g->chunk[k].windows;
-        for (int i = first; i < last; i++) {
+        for (int i = first, n = 0; i < last; i++) {
             struct token_at a = token_find(g, batch, &span, i);
             int came = a.ahead >= 0;
             const uint8_t *from = came ? ahead->windows + a.ahead * g->window_bytes : window;
-            decode_window(g, a.token, from, x + (int64_t)i * dim);
+            g->offsets[n++] = window_row(g, a.token, from);
             window += came ? 0 : g->window_bytes;
+            if (n == g->offsets_cap || i + 1 == last) {
+                decode_rows(g, t, g->base, n, x + (int64_t)(i + 1 - n) * dim);
+                n = 0;
+            }
         }
         first = last;
         last = next;
@@ -183,10 +212,26 @@ const uint8_t *gather_base(const struct gather *g)
     return g->ahead ? g->rest - g->rest_offset : g->home->weights[0].resident;
 }
 
-void gather_position(const struct gather *g, int position, float *out)
+void gather_positions(struct gather *g, const struct batch *batch, float *x, void *scratch)
 {
     const struct model_tensor *t = &g->model->layers[0].tensors[ROLE_POS];
-    int64_t row = position + g->model->shape.position_offset;
-    const uint8_t *rows = gather_base(g) + t->offset;
-    dtype_decode_row(t->dtype, rows + row * dtype_row_bytes(t->dtype, t->k), t->k, out);
+    struct gather_args args = {.dtype = t->dtype,
+                               .k = t->k,
+                               .rows = gather_base(g) + t->offset,
+                               .offsets = g->offsets,
+                               .x_stride = t->k,
+                               .add = 1,
+                               .scratch = scratch};
+    int64_t row_bytes = dtype_row_bytes(t->dtype, t->k);
+    int span = 0;
+    for (int i = 0; i < batch->n_tokens; i += args.n) {
+        args.n = (int)min_i64(g->offsets_cap, batch->n_tokens - i);
+        args.x = x + (int64_t)i * t->k;
+        for (int j = 0; j < args.n; j++) {
+            const struct span *s = span_find(batch, &span, i + j);
+            int64_t pos = s->pos + i + j - s->first + g->model->shape.position_offset;
+            g->offsets[j] = pos * row_bytes;
+        }
+        ops_run_gather(g->ops, &args);
+    }
 }

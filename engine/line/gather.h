@@ -17,7 +17,11 @@ struct gather_set {           // windows that one ticket fills
 };
 
 struct gather {
-    struct home *home;         // borrowed
+    struct home *home;     // borrowed
+    const struct ops *ops; // borrowed
+    const uint8_t *base;   // of the run's memory, where all windows are
+    int64_t *offsets;      // [offsets_cap] of the rows that one call decodes
+    int offsets_cap;
     const struct model *model; // borrowed
     int64_t window_bytes;
     struct gather_set *ahead; // [batches], a window a row
@@ -33,8 +37,8 @@ void gather_place(struct gather *g, const struct memory *memory, const struct pl
  * (learned positions, project_in), cut at a piece so that its checksums hold; the extent's end when
  * there is no such part. */
 int64_t gather_rest_offset(const struct model *model);
-/* Reads the rest of the extent. */
-enum err gather_open(struct gather *g, struct home *home);
+/* Reads the rest of the extent. ops: borrowed, what decodes rows. */
+enum err gather_open(struct gather *g, struct home *home, const struct ops *ops);
 
 /* Asks for the rows of the tokens that the batch's live rows will take next. */
 enum err gather_ahead(struct gather *g, struct batch *batch, int64_t due);
@@ -43,7 +47,8 @@ enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, floa
 /* Base pointer to use with model_weight / model_vector for tensors of the embedding but its rows.
  */
 const uint8_t *gather_base(const struct gather *g);
-/* The f32 row of a learned position (position_offset added inside), [dim]. */
-void gather_position(const struct gather *g, int position, float *out);
+/* x[i] += the learned position of the batch's i-th token, f32 [n_tokens, dim]. scratch: >=
+ * gather_scratch_bytes(). */
+void gather_positions(struct gather *g, const struct batch *batch, float *x, void *scratch);
 
 #endif

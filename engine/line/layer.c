@@ -18,6 +18,7 @@ int64_t layer_scratch_bytes(const struct ops *ops, const struct model *model, in
                                                   s->head_dim, evict_policy_scores(evict->policy)));
     most =
         max_i64(most, prompt_keep_scratch_bytes(ops, (int)prompt_max, s->n_kv_heads, s->head_dim));
+    most = max_i64(most, gather_scratch_bytes(ops, s->dim));
     return most;
 }
 
@@ -25,12 +26,12 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
                  const struct model *model, const struct evict *evict, int64_t tokens_max)
 {
     w->plan = plan;
+    w->memory = m;
     w->model = model;
     w->shape = &model->shape;
     w->evict = evict;
     w->tokens_max = tokens_max;
     w->prompt_page_cap = (int)layout_prompt_pages(plan);
-    w->dirty_words = (int)ceil_div(plan->slots_cap / KV_PAGE_SLOTS, 64);
     w->normed = memory_at(m, LAYOUT_NORMED, 0);
     w->q = memory_at(m, LAYOUT_Q, 0);
     w->attn = memory_at(m, LAYOUT_ATTN, 0);
@@ -40,8 +41,7 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
     w->up = memory_at(m, LAYOUT_UP, 0);
     w->cos = memory_at(m, LAYOUT_ROPE_COS, 0);
     w->sin = memory_at(m, LAYOUT_ROPE_SIN, 0);
-    w->tile_cos = memory_at(m, LAYOUT_TILE_COS, 0);
-    w->tile_sin = memory_at(m, LAYOUT_TILE_SIN, 0);
+    w->tile_pos = memory_at(m, LAYOUT_TILE_POS, 0);
     w->prompt_pages = memory_at(m, LAYOUT_PROMPT_PAGES, 0);
     w->shared_pages = memory_at(m, LAYOUT_SHARED_PAGES, 0);
     w->prompt_scores = memory_at(m, LAYOUT_PROMPT_SCORES, 0);
@@ -49,13 +49,18 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
     w->forced_spans = memory_at(m, LAYOUT_FORCED_SPANS, 0);
     w->cuts = memory_at(m, LAYOUT_CUTS, 0);
     w->events = memory_at(m, LAYOUT_EVENTS, 0);
-    w->kv_rows = memory_at(m, LAYOUT_KV_ROWS, 0);
-    w->page_ptrs = memory_at(m, LAYOUT_PAGE_PTRS, 0);
-    w->dirty = memory_at(m, LAYOUT_DIRTY, 0);
+    w->compact_from = memory_at(m, LAYOUT_COMPACT_FROM, 0);
+    w->page_ids = memory_at(m, LAYOUT_PAGE_IDS, 0);
+    w->rows.page_ids = w->page_ids;
+    w->rows.page_ids_stride = plan->slots_cap / KV_PAGE_SLOTS;
+    w->rows.dirty = memory_at(m, LAYOUT_DIRTY, 0);
+    w->rows.dirty_stride = (int)ceil_div(w->rows.page_ids_stride, 64);
+    w->rows.slot_stride = m->layout->parts[LAYOUT_SLOT_POS].stride / 4;
+    w->rows.ring_stride = m->layout->parts[LAYOUT_RINGS].stride;
+    w->rows.slots_cap = plan->slots_cap + (w->ring_bytes > 0 ? EVICT_RING_MAX : 0);
     w->logits = memory_at(m, LAYOUT_LOGITS, 0);
     w->head_in = memory_at(m, LAYOUT_HEAD_IN, 0);
     w->head_narrow = memory_at(m, LAYOUT_HEAD_NARROW, 0);
-    w->states = memory_at(m, LAYOUT_HEAD_STATE_PTRS, 0);
     w->scratch = memory_at(m, LAYOUT_SCRATCH, 0);
 }
 
@@ -116,8 +121,8 @@ void layer_tiles(const struct layer_work *w, const struct model_layer *stored,
             continue;
         const struct model_tensor *from = &stored->tensors[role];
         if (t->dtype == from->dtype) {
-            memcpy(to + t->offset, weights + from->offset,
-                   (size_t)role_bytes(role, t->dtype, t->n, t->k));
+            ops_copy(&w->ops, to + t->offset, weights + from->offset,
+                     role_bytes(role, t->dtype, t->n, t->k));
             continue;
         }
         struct decode_args args = {

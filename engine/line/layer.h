@@ -31,15 +31,16 @@ struct layer_work {
     const struct shape *shape;
     const struct evict *evict;
     struct ops ops;
-    struct kv_layout kv, prompt, ring; // ring: of rows' rings, when the KV format is mixed
-    int64_t ring_bytes;                // of one row and layer; 0: no rings
-    int meta_cap;                      // as in struct batches
-    layer_dump_fn dump;                // NULL: none
+    const struct memory *memory;
+    struct kv_layout prompt; // of the pages in which prompts attend
+    struct kv_rows rows;     // of the step
+    int64_t ring_bytes;      // of one row and layer; 0 unless the KV format is mixed
+    layer_dump_fn dump;      // NULL: none
     void *dump_ctx;
 
     float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]
     float *cos, *sin;                             // [tokens_max][rope_dim / 2] by position
-    float *tile_cos, *tile_sin;                   // [tile_tokens][rope_dim / 2]
+    int32_t *tile_pos;                            // [tile_tokens]
     int64_t tokens_max;
     uint8_t *prompt_pages; // [prompt_page_cap][prompt.page_bytes]
     uint8_t
@@ -50,13 +51,10 @@ struct layer_work {
     struct forced_span *forced_spans; // [batch]
     struct cut *cuts;                 // [2 * batch] of the tile
     struct evict_event *events;       // [tile_tokens][n_kv_heads]; only with dump
-    struct kv_row *kv_rows;           // [batch] of the step
-    void **page_ptrs;                 // [batch][slots_cap / 32]
-    uint64_t *dirty;                  // [batch][words]
-    int dirty_words;
-    float *logits;                // [LAYOUT_POSITION_TILE][HEAD_TILE]
-    float *head_in, *head_narrow; // [LAYOUT_POSITION_TILE][dim], [embed_dim]
-    struct head_state **states;   // [LAYOUT_POSITION_TILE]
+    int32_t *compact_from;            // [head_positions]
+    int32_t *page_ids;                // [batch][slots_cap / 32] of the step
+    float *logits;                    // [LAYOUT_POSITION_TILE][HEAD_TILE]
+    float *head_in, *head_narrow;     // [LAYOUT_POSITION_TILE][dim], [embed_dim]
     void *scratch;
 };
 
@@ -73,20 +71,27 @@ void layer_open(struct layer_work *w);
 /* Line layer 0: hidden states of the batch's tokens from their embedding rows. */
 enum err layer_embed(struct layer_work *w, struct gather *g, struct batch *batch, int64_t step,
                      float *hidden);
-/* Decoder layer `layer` (from 1): hidden in and out [n_tokens, dim]. kv_base: pages of (layer,
- * batch); tails: the rows' pages being filled [batch rows][tail_stride] when pages live on NVMe,
- * else NULL. */
-void layer_decode(struct layer_work *w, const struct model_layer *l, int layer, struct batch *batch,
-                  const uint8_t *weights, uint8_t *kv_base, uint8_t *tails, int64_t tail_stride,
+/* Where the KV of (layer, batch) is in this step. */
+struct layer_kv {
+    uint8_t *pages; // by id
+    uint8_t *tails; // pages on NVMe: the ones that rows are filling, row r's at r * tail_stride;
+                    // else NULL
+    int64_t tail_stride;
+};
+
+/* Decoder layer `layer` (from 1): hidden in and out [n_tokens, dim]. Leaves in rows.dirty which
+ * pages it wrote. */
+void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
+                  const struct batch *batch, const uint8_t *weights, const struct layer_kv *kv,
                   float *hidden);
 /* Decodes a layer from where it was read into tiles. */
 void layer_tiles(const struct layer_work *w, const struct model_layer *stored,
                  const uint8_t *weights, const struct model_layer *tiles, uint8_t *to);
 /* After the last decoder layer only the wanted positions go on: hidden[i] = hidden[positions[i]].
  */
-void layer_compact(const struct layer_work *w, const struct batch *batch, float *hidden);
+void layer_compact(struct layer_work *w, const struct batch *batch, float *hidden);
 /* One slice of the head over the batch's positions; hidden is compacted. */
-void layer_slice(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
-                 const uint8_t *weights, const float *hidden);
+void layer_slice(struct layer_work *w, const struct model_layer *l, const struct batches *batches,
+                 const struct batch *batch, const uint8_t *weights, const float *hidden);
 
 #endif

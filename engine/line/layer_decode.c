@@ -53,17 +53,14 @@ static void rope_tile(struct layer_work *w, const struct tile *t, const struct c
     const struct shape *s = w->shape;
     if (s->position != POSITION_ROPE)
         return;
-    int rope = s->rope_dim / 2, at = 0;
-    for (int i = 0; i < t->n_cuts; i++) {
-        int64_t pos = cuts[i].span->pos + cuts[i].offset;
-        size_t n = (size_t)cuts[i].n * (size_t)rope;
-        memcpy(w->tile_cos + (int64_t)at * rope, w->cos + pos * rope, n * sizeof(float));
-        memcpy(w->tile_sin + (int64_t)at * rope, w->sin + pos * rope, n * sizeof(float));
-        at += cuts[i].n;
-    }
+    int at = 0;
+    for (int i = 0; i < t->n_cuts; i++)
+        for (int j = 0; j < cuts[i].n; j++)
+            w->tile_pos[at++] = cuts[i].span->pos + cuts[i].offset + j;
     struct rope_args args = {.x = w->q,
-                             .cos = w->tile_cos,
-                             .sin = w->tile_sin,
+                             .cos = w->cos,
+                             .sin = w->sin,
+                             .pos = w->tile_pos,
                              .m = t->n,
                              .n_heads = s->n_heads,
                              .head_dim = s->head_dim,
@@ -76,26 +73,21 @@ static void rope_tile(struct layer_work *w, const struct tile *t, const struct c
     ops_run_rope(&w->ops, &args);
 }
 
-static float *cut_scores(struct layer_work *w, const struct cut *c)
-{
-    return w->prompt_scores + (int64_t)c->page * KV_PAGE_SLOTS * w->shape->n_kv_heads;
-}
-
 /* The first prompt of the pass lends its pages; another one takes what it shares of them. */
 static void share_pages(struct layer_work *w, const struct batch *b, const struct cut *c,
                         uint8_t *pages)
 {
     int64_t end = min_i64(b->n_shared, c->span->pos + c->offset + c->n);
     if (c->span == &b->spans[b->first_prompt])
-        memcpy(w->shared_pages, pages,
-               (size_t)(ceil_div(end, KV_PAGE_SLOTS) * w->prompt.page_bytes));
+        ops_copy(&w->ops, w->shared_pages, pages,
+                 ceil_div(end, KV_PAGE_SLOTS) * w->prompt.page_bytes);
 }
 
 static void take_shared_pages(struct layer_work *w, const struct cut *c, uint8_t *pages)
 {
     if (c->offset == 0)
-        memcpy(pages, w->shared_pages,
-               (size_t)(ceil_div(c->span->pos, KV_PAGE_SLOTS) * w->prompt.page_bytes));
+        ops_copy(&w->ops, pages, w->shared_pages,
+                 ceil_div(c->span->pos, KV_PAGE_SLOTS) * w->prompt.page_bytes);
 }
 
 static void attend_prompts(struct layer_work *w, const struct tile *t, const struct cut *cuts,
@@ -103,15 +95,26 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
 {
     const struct shape *s = w->shape;
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
-    int scores = evict_policy_scores(w->evict->policy);
     int n = 0, at = 0;
+    struct attend_prompt_args args = {
+        .layout = w->prompt,
+        .q = w->q,
+        .out = w->attn,
+        .pages = w->prompt_pages,
+        .scores = evict_policy_scores(w->evict->policy) ? w->prompt_scores : NULL,
+        .spans = w->prompt_spans,
+        .n_heads = s->n_heads,
+        .scale = scale,
+        .q_stride = heads,
+        .out_stride = heads,
+        .scratch = w->scratch};
     for (int i = 0; i < t->n_cuts; at += cuts[i].n, i++) {
         const struct cut *c = &cuts[i];
         if (c->span->kind != SPAN_PROMPT)
             continue;
         int first = c->span->pos + c->offset, n_prompt = c->span->pos + c->span->n;
         uint8_t *pages = w->prompt_pages + c->page * w->prompt.page_bytes;
-        struct kv_store_args store = {.layout = &w->prompt,
+        struct kv_store_args store = {.layout = w->prompt,
                                       .pages = pages,
                                       .k = w->k + at * kv,
                                       .v = w->v + at * kv,
@@ -122,28 +125,16 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
         take_shared_pages(w, c, pages);
         ops_run_kv_store(&w->ops, &store);
         share_pages(w, b, c, pages);
-        if (scores && c->offset == 0)
-            memset(cut_scores(w, c), 0,
-                   (size_t)round_up(n_prompt, KV_PAGE_SLOTS) * (size_t)s->n_kv_heads * 4);
-        w->prompt_spans[n++] = (struct prompt_span){.n_prompt = n_prompt,
-                                                    .first = first,
-                                                    .n = c->n,
-                                                    .q = w->q + at * heads,
-                                                    .out = w->attn + at * heads,
-                                                    .pages = pages,
-                                                    .scores = scores ? cut_scores(w, c) : NULL};
+        struct prompt_span *span = &w->prompt_spans[n++];
+        *span = (struct prompt_span){
+            .n_prompt = n_prompt, .first = first, .n = c->n, .token = at, .page = c->page};
+        if (args.scores && c->offset == 0)
+            ops_fill(&w->ops, prompt_span_scores(&args, span), 0,
+                     round_up(n_prompt, KV_PAGE_SLOTS) * s->n_kv_heads * 4);
     }
-    if (n == 0)
-        return;
-    struct attend_prompt_args args = {.layout = &w->prompt,
-                                      .spans = w->prompt_spans,
-                                      .n_spans = n,
-                                      .n_heads = s->n_heads,
-                                      .scale = scale,
-                                      .q_stride = heads,
-                                      .out_stride = heads,
-                                      .scratch = w->scratch};
-    ops_run_attend_prompt(&w->ops, &args);
+    args.n_spans = n;
+    if (n > 0)
+        ops_run_attend_prompt(&w->ops, &args);
 }
 
 /* Prompts that end in this tile leave their kept slots in their row's pages. */
@@ -155,21 +146,24 @@ static void keep_prompts(struct layer_work *w, const struct tile *t, const struc
         if (c->span->kind != SPAN_PROMPT || c->offset + c->n < c->span->n)
             continue;
         const struct row *row = &b->rows[c->span->row];
-        struct kv_row *kv = &w->kv_rows[c->span->row];
+        int n_prompt = c->span->pos + c->span->n;
+        int64_t scores_at = (int64_t)c->page * KV_PAGE_SLOTS * w->shape->n_kv_heads;
         struct prompt_keep_args keep = {
-            .from = &w->prompt,
-            .to = &w->kv,
-            .ring = w->ring_bytes ? &w->ring : NULL,
+            .from = w->prompt,
             .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
-            .scores = evict_policy_scores(w->evict->policy) ? cut_scores(w, c) : NULL,
-            .evict = w->evict,
-            .row = row->evict,
-            .kv = kv,
-            .n_prompt = c->span->pos + c->span->n,
+            .scores = evict_policy_scores(w->evict->policy) ? w->prompt_scores + scores_at : NULL,
+            .kv = w->rows,
+            .evict = *w->evict,
+            .limits = row->evict,
+            .row = c->span->row,
+            .n_prompt = n_prompt,
             .scratch = w->scratch};
         ops_run_prompt_keep(&w->ops, &keep);
-        if (w->dump)
-            w->dump(w->dump_ctx, row, layer, kv, 0, c->span->pos + c->span->n, NULL);
+        if (!w->dump)
+            continue;
+        int n_slots = batch_slots_after(w->evict, row, n_prompt);
+        struct kv_row kv = kv_row_at(&w->rows, c->span->row, &row->evict, n_slots);
+        w->dump(w->dump_ctx, row, layer, &kv, 0, n_prompt, NULL);
     }
 }
 
@@ -183,35 +177,40 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
         const struct cut *c = &cuts[i];
         if (c->span->kind != SPAN_FORCED)
             continue;
-        w->forced_spans[n++] = (struct forced_span){
-            .kv = &w->kv_rows[c->span->row],
-            .evict = b->rows[c->span->row].evict,
-            .n = c->n,
-            .pos = c->span->pos + c->offset,
-            .q = w->q + at * heads,
-            .k = w->k + at * kv,
-            .v = w->v + at * kv,
-            .out = w->attn + at * heads,
-            .events = w->dump ? w->events + (int64_t)at * s->n_kv_heads : NULL};
+        const struct row *row = &b->rows[c->span->row];
+        int pos = c->span->pos + c->offset;
+        w->forced_spans[n++] =
+            (struct forced_span){.row = c->span->row,
+                                 .n_slots = batch_slots_after(w->evict, row, pos - row->n_done),
+                                 .n = c->n,
+                                 .pos = pos,
+                                 .token = at,
+                                 .limits = row->evict};
     }
     if (n == 0)
         return;
-    struct attend_forced_args args = {.layout = &w->kv,
-                                      .ring = w->ring_bytes ? &w->ring : NULL,
-                                      .evict = w->evict,
+    struct attend_forced_args args = {.kv = w->rows,
+                                      .evict = *w->evict,
                                       .spans = w->forced_spans,
                                       .n_spans = n,
                                       .n_heads = s->n_heads,
                                       .scale = scale,
+                                      .q = w->q,
+                                      .k = w->k,
+                                      .v = w->v,
+                                      .out = w->attn,
                                       .q_stride = heads,
                                       .k_stride = kv,
                                       .v_stride = kv,
                                       .out_stride = heads,
+                                      .events = w->dump ? w->events : NULL,
                                       .scratch = w->scratch};
     ops_run_attend_forced(&w->ops, &args);
     for (int i = 0; w->dump && i < n; i++) {
         const struct forced_span *f = &w->forced_spans[i];
-        w->dump(w->dump_ctx, &b->rows[f->kv - w->kv_rows], layer, f->kv, f->pos, f->n, f->events);
+        struct kv_row held = kv_row_at(&w->rows, f->row, &f->limits, f->n_slots);
+        w->dump(w->dump_ctx, &b->rows[f->row], layer, &held, f->pos, f->n,
+                w->events + (int64_t)f->token * s->n_kv_heads);
     }
 }
 
@@ -264,50 +263,54 @@ static void decode_tile(struct layer_work *w, const struct model_layer *l, const
     mlp_tile(w, l, weights, w->normed, x, t->n);
 }
 
-/* Where every page of a row lies in this step. Pages on NVMe: full ones in the frame, the page
+/* Where every page of row r lies in this step. Pages on NVMe: full ones in the frame, the page
  * being filled in its tail; a tail that fills up in this step moves to the frame first. */
-static void place_pages(struct layer_work *w, int r, struct row *row, int layer, uint8_t *kv_base,
-                        uint8_t *tail)
+static void place_pages(struct layer_work *w, int r, const struct row *row)
 {
-    const struct shape *s = w->shape;
-    int64_t size = w->kv.page_bytes;
-    int cap = w->plan->slots_cap;
-    int64_t meta = (int64_t)layer * s->n_kv_heads * w->meta_cap;
-    void **pages = w->page_ptrs + (int64_t)r * (cap / KV_PAGE_SLOTS);
+    int32_t *ids = w->page_ids + (int64_t)r * w->rows.page_ids_stride;
     int before = row->n_slots / KV_PAGE_SLOTS, after = row->n_slots_after / KV_PAGE_SLOTS;
-    for (int i = 0; i < row->n_pages; i++)
-        pages[i] = kv_base + row->pages[i] * size;
-    if (tail) {
-        if (row->n_slots % KV_PAGE_SLOTS && before < after)
-            memcpy(pages[before], tail, (size_t)size);
-        if (row->n_slots_after % KV_PAGE_SLOTS)
-            pages[after] = tail;
-    }
-    w->kv_rows[r] = (struct kv_row){.pages = pages,
-                                    .slot_pos = row->slot_pos ? row->slot_pos + meta : NULL,
-                                    .slot_score = row->slot_score ? row->slot_score + meta : NULL,
-                                    .dirty = w->dirty + (int64_t)r * w->dirty_words,
-                                    .ring = row->ring ? row->ring + layer * w->ring_bytes : NULL,
-                                    .ring_slots = row->ring_slots,
-                                    .slots_cap = w->meta_cap,
-                                    .n_slots = row->n_slots};
-    memset(w->kv_rows[r].dirty, 0, (size_t)w->dirty_words * sizeof(uint64_t));
+    memcpy(ids, row->pages, (size_t)row->n_pages * sizeof *ids);
+    if (!w->rows.tails)
+        return;
+    if (row->n_slots % KV_PAGE_SLOTS && before < after)
+        ops_copy(&w->ops, kv_page_of(&w->rows, ids[before]), kv_page_of(&w->rows, ~r),
+                 w->rows.layout.page_bytes);
+    if (row->n_slots_after % KV_PAGE_SLOTS)
+        ids[after] = ~r;
 }
 
-void layer_decode(struct layer_work *w, const struct model_layer *l, int layer, struct batch *batch,
-                  const uint8_t *weights, uint8_t *kv_base, uint8_t *tails, int64_t tail_stride,
+/* The KV of the batch in decoder layer `layer`. */
+static void place_rows(struct layer_work *w, int layer, const struct batch *b,
+                       const struct layer_kv *kv)
+{
+    struct kv_rows *rows = &w->rows;
+    int64_t first = (int64_t)b->index * w->plan->batch; // row of the run
+    int64_t slots = (int64_t)layer * w->shape->n_kv_heads * rows->slots_cap;
+    rows->pages = kv->pages;
+    rows->tails = kv->tails;
+    rows->tail_stride = kv->tail_stride;
+    rows->slot_pos = memory_at(w->memory, LAYOUT_SLOT_POS, first);
+    rows->slot_score = memory_at(w->memory, LAYOUT_SLOT_SCORES, first);
+    rows->rings = memory_at(w->memory, LAYOUT_RINGS, first);
+    if (rows->slot_pos) {
+        rows->slot_pos += slots;
+        rows->slot_score += slots;
+    }
+    if (rows->rings)
+        rows->rings += layer * w->ring_bytes;
+    ops_fill(&w->ops, rows->dirty, 0, (int64_t)b->n_rows * rows->dirty_stride * 8);
+    for (int r = 0; r < b->n_rows; r++)
+        if (b->rows[r].request)
+            place_pages(w, r, &b->rows[r]);
+}
+
+void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
+                  const struct batch *batch, const uint8_t *weights, const struct layer_kv *kv,
                   float *hidden)
 {
-    struct cut *cuts = w->cuts;
-    for (int r = 0; r < batch->n_rows; r++)
-        if (batch->rows[r].request)
-            place_pages(w, r, &batch->rows[r], layer - 1, kv_base,
-                        tails ? tails + r * tail_stride : NULL);
     struct tile t = {0};
-    while (tile_next(w, batch, &t, cuts))
-        decode_tile(w, l, weights, &t, cuts, batch, layer - 1,
+    place_rows(w, layer - 1, batch, kv);
+    while (tile_next(w, batch, &t, w->cuts))
+        decode_tile(w, l, weights, &t, w->cuts, batch, layer - 1,
                     hidden + (int64_t)t.first * w->shape->dim);
-    for (int r = 0; r < batch->n_rows; r++)
-        if (batch->rows[r].request)
-            CHECK(w->kv_rows[r].n_slots == batch->rows[r].n_slots_after);
 }

@@ -1,8 +1,6 @@
 /* engine/line/layer_embed.c - line layer 0 of layer.h. */
 #include "engine/line/layer_impl.h"
 
-#include <string.h>
-
 enum err layer_embed(struct layer_work *w, struct gather *g, struct batch *batch, int64_t step,
                      float *hidden)
 {
@@ -21,22 +19,13 @@ enum err layer_embed(struct layer_work *w, struct gather *g, struct batch *batch
         TRY(gather_tokens(g, batch, step, rows));
         for (int i = 0; i < batch->n_tokens; i += w->plan->tile_tokens) {
             int m = (int)min_i64(w->plan->tile_tokens, batch->n_tokens - i);
-            memcpy(w->normed, rows + (int64_t)i * s->embed_dim,
-                   (size_t)m * (size_t)s->embed_dim * sizeof(float));
+            ops_copy(&w->ops, w->normed, rows + (int64_t)i * s->embed_dim,
+                     (int64_t)m * s->embed_dim * (int64_t)sizeof(float));
             layer_project(w, l, gather_base(g), ROLE_PROJ_IN, N_ROLES, w->normed,
                           hidden + (int64_t)i * s->dim, m, ACT_NONE, 0);
         }
     }
-    if (s->position != POSITION_LEARNED)
-        return OK;
-    for (int i = 0; i < batch->n_spans; i++) {
-        const struct span *span = &batch->spans[i];
-        for (int j = 0; j < span->n; j++) {
-            float *x = hidden + (int64_t)(span->first + j) * s->dim;
-            gather_position(g, span->pos + j, w->normed);
-            for (int d = 0; d < s->dim; d++)
-                x[d] += w->normed[d];
-        }
-    }
+    if (s->position == POSITION_LEARNED)
+        gather_positions(g, batch, hidden, w->scratch);
     return OK;
 }

@@ -1,19 +1,18 @@
 /* engine/line/layer_head.c - slices of the output head of layer.h. */
 #include "engine/line/layer_impl.h"
 
-#include <string.h>
-
-void layer_compact(const struct layer_work *w, const struct batch *batch, float *hidden)
+void layer_compact(struct layer_work *w, const struct batch *batch, float *hidden)
 {
-    int64_t dim = w->shape->dim;
     for (int i = 0; i < batch->n_positions; i++)
-        if (batch->positions[i].token != i)
-            memcpy(hidden + i * dim, hidden + batch->positions[i].token * dim,
-                   (size_t)dim * sizeof(float));
+        w->compact_from[i] = batch->positions[i].token;
+    struct compact_args args = {
+        .x = hidden, .from = w->compact_from, .n = batch->n_positions, .dim = w->shape->dim};
+    ops_run_compact(&w->ops, &args);
 }
 
-static void slice_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                       const float *x, int m)
+/* Positions [first, first + m) of the pass, x [m, embed_dim]. */
+static void slice_tile(struct layer_work *w, const struct model_layer *l, const struct batches *b,
+                       const uint8_t *weights, const float *x, int64_t first, int m)
 {
     struct weight all = model_weight(l, ROLE_HEAD, weights);
     int64_t panel_bytes = dtype_panel_bytes(all.dtype, all.k);
@@ -31,7 +30,11 @@ static void slice_tile(struct layer_work *w, const struct model_layer *l, const 
         ops_run_matmul(&w->ops, &args);
         struct head_reduce_args reduce = {.logits = w->logits,
                                           .stride = HEAD_TILE,
-                                          .states = w->states,
+                                          .requests = b->requests + first,
+                                          .results = b->results + first,
+                                          .edits = b->edits,
+                                          .candidates = b->candidates,
+                                          .edits_stride = b->edits_max,
                                           .m = m,
                                           .n = part.n,
                                           .first = l->vocab_first + row};
@@ -39,15 +42,13 @@ static void slice_tile(struct layer_work *w, const struct model_layer *l, const 
     }
 }
 
-void layer_slice(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
-                 const uint8_t *weights, const float *hidden)
+void layer_slice(struct layer_work *w, const struct model_layer *l, const struct batches *batches,
+                 const struct batch *batch, const uint8_t *weights, const float *hidden)
 {
     const struct shape *s = w->shape;
     for (int i = 0; i < batch->n_positions; i += LAYOUT_POSITION_TILE) {
         int m = (int)min_i64(LAYOUT_POSITION_TILE, batch->n_positions - i);
         const float *x = hidden + (int64_t)i * s->dim;
-        for (int j = 0; j < m; j++)
-            w->states[j] = batch->positions[i + j].state;
         if (s->final_norm) {
             layer_norm(w, l, weights, ROLE_FINAL_NORM_W, ROLE_FINAL_NORM_B, x, w->head_in, m);
             x = w->head_in;
@@ -56,6 +57,6 @@ void layer_slice(struct layer_work *w, const struct model_layer *l, const struct
             layer_project(w, l, weights, ROLE_PROJ_OUT, N_ROLES, x, w->head_narrow, m, ACT_NONE, 0);
             x = w->head_narrow;
         }
-        slice_tile(w, l, weights, x, m);
+        slice_tile(w, l, batches, weights, x, batch->first_position + i, m);
     }
 }

@@ -122,17 +122,18 @@ static enum err compute_decode(struct engine *e, struct step s, struct batch *b,
                                const uint8_t *weights)
 {
     int on_nvme = e->config.plan.kv_home == TIER_NVME;
-    uint8_t *kv = NULL;
+    struct layer_kv kv = {0};
     TRY(verify_hidden(e, s, b));
-    TRY(home_kv_get(&e->home, s.n, s.layer - 1, s.batch, &kv));
+    TRY(home_kv_get(&e->home, s.n, s.layer - 1, s.batch, &kv.pages));
     if (on_nvme)
         TRY(verify_pages(e, s, b));
-    int64_t tail_stride = (int64_t)e->order.decoder * e->home.kv.page_bytes;
-    uint8_t *tails = on_nvme ? home_kv_tail(&e->home, s.layer - 1, s.batch, 0) : NULL;
-    layer_decode(&e->work, e->home.weights[s.layer].layer, s.layer, b, weights, kv, tails,
-                 tail_stride, hidden);
+    if (on_nvme) {
+        kv.tails = home_kv_tail(&e->home, s.layer - 1, s.batch, 0);
+        kv.tail_stride = (int64_t)e->order.decoder * e->home.kv.page_bytes;
+    }
+    layer_decode(&e->work, e->home.weights[s.layer].layer, s.layer, b, weights, &kv, hidden);
     if (on_nvme) { // full pages that this step has written go home
-        batch_dirty(b, e->work.kv_rows, &e->pages);
+        batch_dirty(b, &e->work.rows, &e->pages);
         home_kv_dirty(&e->home, s.n, s.layer - 1, s.batch, &e->pages);
     }
     if (s.layer == e->order.decoder)
@@ -153,7 +154,7 @@ static enum err compute_slice(struct engine *e, struct step s, struct batch *b, 
                               const uint8_t *weights)
 {
     TRY(verify_positions(e, s, b));
-    layer_slice(&e->work, e->home.weights[s.layer].layer, b, weights, hidden);
+    layer_slice(&e->work, e->home.weights[s.layer].layer, &e->batches, b, weights, hidden);
     if (s.layer < e->order.layers - 1)
         return OK;
     const struct device_api *device = e->stream->device->api;

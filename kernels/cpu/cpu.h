@@ -1,7 +1,8 @@
 /* kernels/cpu/cpu.h - the CPU implementations that kernels/ops.c chooses from.
  *
- * Owns: their names. Every op exists per instruction set but kv_store and prompt_keep, which move
- * numbers and compare them: no set does that differently, one does kv_store faster. */
+ * Owns: their names. Every op exists per instruction set but those that only move numbers and
+ * compare them (gather, compact, kv_store, prompt_keep): no set does that differently, one does
+ * kv_store faster. */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
@@ -24,6 +25,8 @@ CPU_DECLARE(head_reduce)
 void cpu_matmul_amx(const struct ops *ops, const struct matmul_args *args);
 void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args);
 void cpu_kv_store_avx512(const struct ops *ops, const struct kv_store_args *args);
+void cpu_gather(const struct ops *ops, const struct gather_args *args);
+void cpu_compact(const struct ops *ops, const struct compact_args *args);
 void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *args);
 
 /* How a matmul cuts its work; the scratch is sized by the same rules. All panels and inputs are

@@ -8,14 +8,10 @@
 
 #include <string.h>
 
-struct store_task {
-    const struct kv_store_args *args;
-};
-
 static void store_part(void *ctx, int thread, int n_threads)
 {
-    const struct kv_store_args *a = ((const struct store_task *)ctx)->args;
-    const struct kv_layout *l = a->layout;
+    const struct kv_store_args *a = ctx;
+    const struct kv_layout *l = &a->layout;
     int64_t page0 = a->first / KV_PAGE_SLOTS, first, last; // whole pages, for the cache lines' sake
     pool_split(ceil_div(a->first + a->n, KV_PAGE_SLOTS) - page0, thread, n_threads, &first, &last);
     int64_t end = min_i64((page0 + last) * KV_PAGE_SLOTS, (int64_t)a->first + a->n);
@@ -32,7 +28,7 @@ static void store_part(void *ctx, int thread, int n_threads)
 void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args)
 {
     if (args->n > 0)
-        pool_run(ops->pool, store_part, &(struct store_task){args});
+        pool_run(ops->pool, store_part, (void *)(uintptr_t)args);
 }
 
 /* One thread's scratch for prompt_keep. */
@@ -92,7 +88,7 @@ static void choose_gone(const struct prompt_keep_args *a, struct keep_scratch *s
     int n = 0, now = a->n_prompt - 1;
     memset(s->gone, 0, (size_t)a->n_prompt);
     for (int32_t pos = 0; pos < a->n_prompt && n_out > 0; pos++) {
-        if (evict_protected(&a->row, pos, now))
+        if (evict_protected(&a->limits, pos, now))
             continue;
         if (n < n_out) {
             s->heap[n++] = pos;
@@ -112,13 +108,13 @@ static void choose_gone(const struct prompt_keep_args *a, struct keep_scratch *s
 static void rank_positions(const struct prompt_keep_args *a, int head, float *rank)
 {
     int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
-    int layer = a->evict->scope == EVICT_SCOPE_LAYER;
-    int first = layer ? 0 : head, last = layer ? a->from->n_kv_heads : head + 1;
+    int layer = a->evict.scope == EVICT_SCOPE_LAYER;
+    int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;
     for (int pos = 0; pos < a->n_prompt; pos++) {
         float score = 0;
         for (int h = first; h < last && a->scores; h++)
             score += a->scores[h * stride + pos];
-        rank[pos] = evict_rank(a->evict->policy, score, pos, a->n_prompt - 1);
+        rank[pos] = evict_rank(a->evict.policy, score, pos, a->n_prompt - 1);
     }
 }
 
@@ -146,30 +142,36 @@ static void copy_slot(const struct kv_layout *l, const uint8_t *from, int from_s
         v_to[d] = v[d];
 }
 
-static void keep_slot(const struct prompt_keep_args *a, struct keep_scratch *s, int head, int pos,
-                      int slot)
+/* The page of the row in which a slot stands. */
+static uint8_t *page_to(const struct kv_row *kv, int slot)
 {
-    const uint8_t *from = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from->page_bytes;
-    uint8_t *to = a->kv->pages[slot / KV_PAGE_SLOTS];
+    return kv_page_of(kv->all, kv->page_ids[slot / KV_PAGE_SLOTS]);
+}
+
+static void keep_slot(const struct prompt_keep_args *a, const struct kv_row *kv,
+                      struct keep_scratch *s, int head, int pos, int slot)
+{
+    const uint8_t *from = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes;
+    uint8_t *to = page_to(kv, slot);
     int from_slot = pos % KV_PAGE_SLOTS, to_slot = slot % KV_PAGE_SLOTS;
-    if (a->from->format == a->to->format) {
-        int64_t panel = a->from->panel_bytes * head;
-        copy_slot(a->from, from + panel, from_slot, to + panel, to_slot);
+    if (a->from.format == a->kv.layout.format) {
+        int64_t panel = a->from.panel_bytes * head;
+        copy_slot(&a->from, from + panel, from_slot, to + panel, to_slot);
         return;
     }
-    kv_get(a->from, from, from_slot, head, s->k, s->v);
-    kv_put(a->to, to, to_slot, head, s->k, s->v);
+    kv_get(&a->from, from, from_slot, head, s->k, s->v);
+    kv_put(&a->kv.layout, to, to_slot, head, s->k, s->v);
 }
 
 /* Everything stays where it is: whole pages, as far as they are full. Returns the slots copied. */
-static int keep_pages(const struct prompt_keep_args *a, int head)
+static int keep_pages(const struct prompt_keep_args *a, const struct kv_row *kv, int head)
 {
-    const struct kv_layout *l = a->from;
+    const struct kv_layout *l = &a->from;
     int n_pages = a->n_prompt / KV_PAGE_SLOTS;
     for (int page = 0; page < n_pages; page++) {
         int64_t at = l->panel_bytes * head;
         const uint8_t *from = (const uint8_t *)a->pages + page * l->page_bytes + at;
-        uint8_t *to = (uint8_t *)a->kv->pages[page] + at;
+        uint8_t *to = page_to(kv, page * KV_PAGE_SLOTS) + at;
         memcpy(to, from, (size_t)l->panel_bytes);
         memcpy(to + l->v_offset, from + l->v_offset, (size_t)l->panel_bytes);
     }
@@ -177,35 +179,35 @@ static int keep_pages(const struct prompt_keep_args *a, int head)
 }
 
 /* The newest positions, under mixed. */
-static void keep_in_ring(const struct prompt_keep_args *a, struct keep_scratch *s, int head,
-                         int pos, int at)
+static void keep_in_ring(const struct prompt_keep_args *a, const struct kv_row *kv,
+                         struct keep_scratch *s, int head, int pos, int at)
 {
-    const uint8_t *from = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from->page_bytes;
-    uint8_t *to = (uint8_t *)a->kv->ring + at / KV_PAGE_SLOTS * a->ring->page_bytes;
-    kv_get(a->from, from, pos % KV_PAGE_SLOTS, head, s->k, s->v);
-    kv_put(a->ring, to, at % KV_PAGE_SLOTS, head, s->k, s->v);
+    const uint8_t *from = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes;
+    uint8_t *to = kv->ring + at / KV_PAGE_SLOTS * a->kv.ring.page_bytes;
+    kv_get(&a->from, from, pos % KV_PAGE_SLOTS, head, s->k, s->v);
+    kv_put(&a->kv.ring, to, at % KV_PAGE_SLOTS, head, s->k, s->v);
 }
 
-static void keep_head(const struct prompt_keep_args *a, struct keep_scratch *s, int head, int n_out)
+static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
+                      struct keep_scratch *s, int head, int n_out)
 {
-    struct kv_row *kv = a->kv;
     int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS), cap = kv->slots_cap;
     if (n_out > 0)
         rank_positions(a, head, s->rank);
     choose_gone(a, s, n_out);
     int slot = 0, n_copied = 0, first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt);
-    if (kv->n_slots == a->n_prompt && a->from->format == a->to->format)
-        n_copied = keep_pages(a, head);
+    if (kv->n_slots == a->n_prompt && a->from.format == a->kv.layout.format)
+        n_copied = keep_pages(a, kv, head);
     for (int pos = 0; pos < a->n_prompt; pos++) {
-        if (s->gone[pos] && !a->evict->simulate)
+        if (s->gone[pos] && !a->evict.simulate)
             continue;
         int64_t meta = head * cap + slot;
         if (pos >= first_in_ring) {
             int at = pos % kv->ring_slots;
-            keep_in_ring(a, s, head, pos, at);
+            keep_in_ring(a, kv, s, head, pos, at);
             meta = (head + 1) * cap - kv->ring_slots + at;
         } else if (pos >= n_copied) {
-            keep_slot(a, s, head, pos, slot++);
+            keep_slot(a, kv, s, head, pos, slot++);
         } else {
             slot++; // lies there already
         }
@@ -218,6 +220,7 @@ static void keep_head(const struct prompt_keep_args *a, struct keep_scratch *s, 
 
 struct keep_task {
     const struct prompt_keep_args *args;
+    struct kv_row kv;
     int n_out; // positions that do not fit the budget
 };
 
@@ -226,23 +229,22 @@ static void keep_part(void *ctx, int thread, int n_threads)
     const struct keep_task *t = ctx;
     const struct prompt_keep_args *a = t->args;
     int64_t first, last;
-    pool_split(a->from->n_kv_heads, thread, n_threads, &first, &last);
+    pool_split(a->from.n_kv_heads, thread, n_threads, &first, &last);
     struct keep_scratch s;
-    int64_t bytes = keep_scratch_lay_out(NULL, NULL, a->n_prompt, a->from->head_dim);
-    keep_scratch_lay_out(&s, (uint8_t *)a->scratch + bytes * thread, a->n_prompt,
-                         a->from->head_dim);
+    int64_t bytes = keep_scratch_lay_out(NULL, NULL, a->n_prompt, a->from.head_dim);
+    keep_scratch_lay_out(&s, (uint8_t *)a->scratch + bytes * thread, a->n_prompt, a->from.head_dim);
     for (int64_t head = first; head < last; head++)
-        keep_head(a, &s, (int)head, t->n_out);
+        keep_head(a, &t->kv, &s, (int)head, t->n_out);
 }
 
-void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *args)
+void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
 {
-    struct kv_row *kv = args->kv;
-    int n_out = args->n_prompt > args->row.budget ? args->n_prompt - args->row.budget : 0;
-    kv->n_slots = args->evict->simulate ? args->n_prompt : args->n_prompt - n_out;
-    kv->n_slots -= kv_ring_used(kv, args->n_prompt); // none of them is among the n_out
-    CHECK(kv->n_slots <= kv->slots_cap - kv->ring_slots);
-    pool_run(ops->pool, keep_part, &(struct keep_task){args, n_out});
-    for (int page = 0; page < ceil_div(kv->n_slots, KV_PAGE_SLOTS); page++)
-        kv->dirty[page / 64] |= 1ull << (page % 64);
+    int ring_slots = a->kv.rings ? evict_ring_slots(&a->limits) : 0;
+    int n_slots = evict_slots_after(&a->evict, &a->limits, ring_slots, 0, 0, a->n_prompt);
+    struct keep_task t = {.args = a, .kv = kv_row_at(&a->kv, a->row, &a->limits, n_slots)};
+    t.n_out = (int)max_i64(0, (int64_t)a->n_prompt - a->limits.budget);
+    CHECK(n_slots <= t.kv.slots_cap - ring_slots);
+    pool_run(ops->pool, keep_part, &t);
+    for (int page = 0; page < ceil_div(n_slots, KV_PAGE_SLOTS); page++)
+        t.kv.dirty[page / 64] |= 1ull << (page % 64);
 }

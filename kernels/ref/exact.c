@@ -145,7 +145,8 @@ void exact_rope(const struct ops *ops, const struct rope_args *a)
         for (int h = 0; h < a->n_heads; h++)
             for (int i = 0; i < half; i++) {
                 float *x = a->x + row * a->x_stride + (int64_t)h * a->head_dim + i;
-                float c = a->cos[row * half + i], s = a->sin[row * half + i];
+                const int64_t at = (int64_t)a->pos[row] * half + i;
+                float c = a->cos[at], s = a->sin[at];
                 float x0 = x[0], x1 = x[half];
                 x[0] = fmaf(-x1, s, x0 * c);
                 x[half] = fmaf(x1, c, x0 * s);
@@ -169,13 +170,15 @@ void exact_silu_mul(const struct ops *ops, const struct silu_mul_args *a)
 static float prompt_query(const struct attend_prompt_args *a, const struct prompt_span *s,
                           int query, int head, int round, float *x)
 {
-    const struct kv_layout *l = a->layout;
-    const float *q = s->q + (query - s->first) * a->q_stride + head * l->head_dim;
+    const struct kv_layout *l = &a->layout;
+    const uint8_t *pages = prompt_span_pages(a, s);
+    const int64_t token = s->token + query - s->first;
+    const float *q = a->q + token * a->q_stride + head * l->head_dim;
     const int kv_head = head / (a->n_heads / l->n_kv_heads);
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX], mean[HEAD_DIM_MAX] = {0}, lanes[16] = {0};
     float max = -INFINITY;
     for (int key = 0; key <= query; key++) {
-        const uint8_t *page = (const uint8_t *)s->pages + key / KV_PAGE_SLOTS * l->page_bytes;
+        const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
         kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, NULL);
         float sum = 0; // a logit is one chain over dimensions
         for (int d = 0; d < l->head_dim; d++)
@@ -189,13 +192,13 @@ static float prompt_query(const struct attend_prompt_args *a, const struct promp
     }
     float inverse = 1.0f / math_sum16(lanes);
     for (int key = 0; key <= query; key++) {
-        const uint8_t *page = (const uint8_t *)s->pages + key / KV_PAGE_SLOTS * l->page_bytes;
+        const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
         kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, NULL, v);
         for (int d = 0; d < l->head_dim; d++) // an output is one chain over slots
             mean[d] = fmaf(x[key], v[d], mean[d]);
     }
     for (int d = 0; d < l->head_dim; d++)
-        s->out[(query - s->first) * a->out_stride + head * l->head_dim + d] = mean[d] * inverse;
+        a->out[token * a->out_stride + head * l->head_dim + d] = mean[d] * inverse;
     return inverse;
 }
 
@@ -204,7 +207,7 @@ static float prompt_query(const struct attend_prompt_args *a, const struct promp
 static void prompt_tile(const struct attend_prompt_args *a, const struct prompt_span *s, int tile,
                         int kv_head, int round)
 {
-    const int group = a->n_heads / a->layout->n_kv_heads;
+    const int group = a->n_heads / a->layout.n_kv_heads;
     const int64_t n_pad = round_up(s->n_prompt, KV_PAGE_SLOTS);
     const int first = tile * KV_PAGE_SLOTS > s->first ? tile * KV_PAGE_SLOTS : s->first;
     const int end = (int)min_i64((tile + 1) * KV_PAGE_SLOTS, s->first + s->n);
@@ -216,26 +219,27 @@ static void prompt_tile(const struct attend_prompt_args *a, const struct prompt_
             for (int key = 0; key <= query && isfinite(inverse); key++)
                 columns[key] = fmaf(x[key], inverse, columns[key]);
         }
-    for (int key = 0; key < end && s->scores; key++)
-        s->scores[kv_head * n_pad + key] += columns[key];
+    float *scores = prompt_span_scores(a, s);
+    for (int key = 0; key < end && scores; key++)
+        scores[kv_head * n_pad + key] += columns[key];
 }
 
 void exact_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a)
 {
-    const int round = ops->compute != COMPUTE_F32 && a->layout->format == KV_BF16;
-    CHECK(a->layout->head_dim <= HEAD_DIM_MAX);
+    const int round = ops->compute != COMPUTE_F32 && a->layout.format == KV_BF16;
+    CHECK(a->layout.head_dim <= HEAD_DIM_MAX);
     for (int i = 0; i < a->n_spans; i++) {
         const struct prompt_span *s = &a->spans[i];
         const int n_tiles = (int)ceil_div(s->first + s->n, KV_PAGE_SLOTS);
         for (int tile = s->first / KV_PAGE_SLOTS; tile < n_tiles; tile++)
-            for (int kv_head = 0; kv_head < a->layout->n_kv_heads; kv_head++)
+            for (int kv_head = 0; kv_head < a->layout.n_kv_heads; kv_head++)
                 prompt_tile(a, s, tile, kv_head, round);
     }
 }
 
 /* ---- the head: tiles of 4,096 logits ---- */
 
-static void tile_score(struct head_state *s, const float *x, int n, float max)
+static void tile_score(struct head_result *s, const float *x, int n, float max)
 {
     float lanes[16] = {0};
     if (max == -INFINITY)
@@ -248,51 +252,55 @@ static void tile_score(struct head_state *s, const float *x, int n, float max)
     s->max = joined;
 }
 
-static float edited(const struct head_state *s, float logit, int32_t id)
+static float edited(const struct head_reduce_args *a, const struct head_request *q, float logit,
+                    int32_t id)
 {
-    for (int i = 0; i < s->n_edits; i++) {
-        const struct logit_edit *e = &s->edits[i];
+    for (int i = 0; i < q->n_edits; i++) {
+        const struct logit_edit *e = head_edits(a, q) + i;
         if (e->id == id)
             return (logit > 0 ? logit / e->repeat : logit * e->repeat) + e->add;
     }
     return logit;
 }
 
-static void reduce_id(struct head_state *s, float raw, int32_t id)
+static void reduce_id(const struct head_reduce_args *a, int row, float raw, int32_t id)
 {
-    float logit = edited(s, raw, id), value = logit;
-    if (id == s->target && (s->want & HEAD_SCORE))
+    const struct head_request *q = &a->requests[row];
+    struct head_result *s = &a->results[row];
+    float logit = edited(a, q, raw, id), value = logit;
+    if (id == q->target && (q->want & HEAD_SCORE))
         s->target_logit = raw;
     if (raw > s->best_logit) { // ids ascend: of equal logits the first stays
         s->best_logit = raw;
         s->best_id = id;
     }
-    if (s->want & HEAD_TOP)
-        ref_list_insert(s->top, &s->n_candidates, s->n_top, (struct head_candidate){raw, id, raw});
-    if (s->want & HEAD_FILTER)
-        ref_list_insert(s->candidates, &s->n_filter, HEAD_SAMPLE_MAX,
+    if (q->want & HEAD_TOP)
+        ref_list_insert(s->top, &s->n_top, q->n_top, (struct head_candidate){raw, id, raw});
+    if (q->want & HEAD_FILTER)
+        ref_list_insert(head_candidates(a, q), &s->n_filter, HEAD_SAMPLE_MAX,
                         (struct head_candidate){logit, id, raw});
-    if (s->temperature > 0)
-        value = logit / s->temperature + head_gumbel(s->noise_key, id);
-    if ((s->want & HEAD_SAMPLE) && value > s->sample_value) {
+    if (q->temperature > 0)
+        value = logit / q->temperature + head_gumbel(q->noise_key, id);
+    if ((q->want & HEAD_SAMPLE) && value > s->sample_value) {
         s->sample_value = value;
         s->sample_id = id;
         s->sample_logit = raw;
     }
 }
 
-static void reduce_tile(struct head_state *s, const float *x, int n, int first)
+static void reduce_tile(const struct head_reduce_args *a, int row, const float *x, int n, int first)
 {
+    struct head_result *s = &a->results[row];
     float max = -INFINITY;
     for (int i = 0; i < n; i++) {
         max = x[i] > max ? x[i] : max;
         if (x[i] != x[i] || x[i] == INFINITY)
             s->best_logit = NAN; // stays: nothing is greater than NaN
     }
-    if (s->want & HEAD_SCORE)
+    if (a->requests[row].want & HEAD_SCORE)
         tile_score(s, x, n, max);
     for (int i = 0; i < n; i++)
-        reduce_id(s, x[i], first + i);
+        reduce_id(a, row, x[i], first + i);
 }
 
 void exact_head_reduce(const struct ops *ops, const struct head_reduce_args *a)
@@ -300,6 +308,6 @@ void exact_head_reduce(const struct ops *ops, const struct head_reduce_args *a)
     (void)ops;
     for (int row = 0; row < a->m; row++)
         for (int at = 0; at < a->n; at += HEAD_TILE)
-            reduce_tile(a->states[row], a->logits + row * a->stride + at,
+            reduce_tile(a, row, a->logits + row * a->stride + at,
                         a->n - at < HEAD_TILE ? a->n - at : HEAD_TILE, a->first + at);
 }

@@ -67,10 +67,10 @@ static float logit(const struct query *q, struct ref_slot at)
  * the minima of a page come in at once, as a sum in 16 lanes, then exp * scale times the codes. */
 static void page_values(const struct query *q, int first, int n, const float *exps, float *out)
 {
-    const struct kv_layout *l = ref_slot_at(q->args, q->kv, q->head, first).layout;
+    const struct kv_layout *l = ref_slot_at(q->kv, q->head, first).layout;
     float v[HEAD_DIM_MAX], scales[GROUPS], minima[GROUPS], lanes[GROUPS][16] = {{0}};
     for (int i = 0; i < n && l->groups > 0; i++) {
-        struct ref_slot at = ref_slot_at(q->args, q->kv, q->head, first + i);
+        struct ref_slot at = ref_slot_at(q->kv, q->head, first + i);
         kv_get_codes(l, at.page, at.slot, q->head, 1, NULL, scales, minima);
         for (int g = 0; g < l->groups && !at.masked; g++)
             lanes[g][i % 16] = lanes[g][i % 16] + exps[i] * minima[g];
@@ -78,7 +78,7 @@ static void page_values(const struct query *q, int first, int n, const float *ex
     for (int d = 0; d < l->head_dim && l->groups > 0; d++)
         out[d] = out[d] + math_sum16(lanes[d / KV_GROUP]);
     for (int i = 0; i < n; i++) {
-        struct ref_slot at = ref_slot_at(q->args, q->kv, q->head, first + i);
+        struct ref_slot at = ref_slot_at(q->kv, q->head, first + i);
         if (at.masked) // may hold anything
             continue;
         if (l->groups == 0)
@@ -100,7 +100,7 @@ static void split_run(const struct query *q, int index, struct split *s)
     s->n = in_pages ? (int)min_i64(SPLIT, n_pages - s->first) : q->n_ring;
     s->max = -INFINITY;
     for (int i = 0; i < s->n; i++) {
-        struct ref_slot at = ref_slot_at(q->args, q->kv, q->head, s->first + i);
+        struct ref_slot at = ref_slot_at(q->kv, q->head, s->first + i);
         s->exp[i] = at.masked ? -INFINITY : logit(q, at);
         s->max = s->exp[i] > s->max ? s->exp[i] : s->max;
     }
@@ -118,7 +118,7 @@ static void split_run(const struct query *q, int index, struct split *s)
 static float own_logit(const struct query *q)
 {
     float lanes[16] = {0};
-    for (int d = 0; d < q->args->layout->head_dim; d++)
+    for (int d = 0; d < q->args->kv.layout.head_dim; d++)
         lanes[d % 16] = fmaf(q->q[d], q->own_k[d], lanes[d % 16]);
     return math_sum16(lanes) * q->args->scale;
 }
@@ -128,7 +128,7 @@ static float own_logit(const struct query *q)
  * are no numbers adds nothing and returns 0. */
 static float query_run(const struct query *q, float *to, float *columns)
 {
-    const int head_dim = q->args->layout->head_dim;
+    const int head_dim = q->args->kv.layout.head_dim;
     struct split s;
     float own = own_logit(q), max = own, sum = 0, out[HEAD_DIM_MAX] = {0};
     for (int i = 0; i < q->n_splits; i++) {
@@ -159,41 +159,46 @@ static float query_run(const struct query *q, float *to, float *columns)
 
 /* Token i of a span in one KV head. Returns its own score. */
 static float head_run(const struct ops *ops, const struct attend_forced_args *a,
-                      const struct forced_span *s, int i, int head, float *columns)
+                      const struct forced_span *s, const struct kv_row *kv, int i, int head,
+                      float *columns)
 {
-    const struct kv_layout *rounded = ref_own_layout(a, s->kv);
-    const int group = a->n_heads / a->layout->n_kv_heads, head_dim = a->layout->head_dim;
-    const int now = s->pos + i, n = ref_slot_count(s->kv, now);
-    const int scores = evict_policy_scores(a->evict->policy);
-    struct query q = {.args = a, .kv = s->kv, .head = head, .n_ring = kv_ring_used(s->kv, now)};
-    q.n_splits = (int)ceil_div(s->kv->n_slots, SPLIT) + (q.n_ring > 0);
-    kv_round(rounded, s->k + i * a->k_stride + head * head_dim, q.own_k);
-    kv_round(rounded, s->v + i * a->v_stride + head * head_dim, q.own_v);
+    const struct kv_layout *rounded = ref_own_layout(kv);
+    const int head_dim = a->kv.layout.head_dim, group = a->n_heads / a->kv.layout.n_kv_heads;
+    const int now = s->pos + i, n = ref_slot_count(kv, now);
+    const int scores = evict_policy_scores(a->evict.policy);
+    const int64_t token = s->token + i;
+    struct query q = {.args = a, .kv = kv, .head = head, .n_ring = kv_ring_used(kv, now)};
+    q.n_splits = (int)ceil_div(kv->n_slots, SPLIT) + (q.n_ring > 0);
+    kv_round(rounded, a->k + token * a->k_stride + head * head_dim, q.own_k);
+    kv_round(rounded, a->v + token * a->v_stride + head * head_dim, q.own_v);
     if (scores)
         memset(columns, 0, (size_t)n * sizeof *columns);
     float own_score = 0;
     for (int row = head * group; row < (head + 1) * group; row++) {
         for (int d = 0; d < head_dim; d++) {
-            float x = s->q[i * a->q_stride + row * head_dim + d];
+            float x = a->q[token * a->q_stride + row * head_dim + d];
             q.q[d] = ops->compute != COMPUTE_F32 ? ref_round_bf16(x) : x;
         }
-        float *to = s->out + i * a->out_stride + (int64_t)row * head_dim;
+        float *to = a->out + token * a->out_stride + (int64_t)row * head_dim;
         own_score += query_run(&q, to, scores ? columns : NULL);
     }
     for (int j = 0; j < n && scores; j++)
-        s->kv->slot_score[ref_slot_at(a, s->kv, head, j).meta] += columns[j];
+        kv->slot_score[ref_slot_at(kv, head, j).meta] += columns[j];
     return scores ? own_score : 0;
 }
 
 void exact_attend_forced(const struct ops *ops, const struct attend_forced_args *a)
 {
-    const int n_heads = a->layout->n_kv_heads;
+    const int n_heads = a->kv.layout.n_kv_heads;
     float *own_score = a->scratch, *columns = own_score + 2 * n_heads;
-    CHECK(a->layout->head_dim <= HEAD_DIM_MAX);
-    for (int i = 0; i < a->n_spans; i++)
-        for (int token = 0; token < a->spans[i].n; token++) {
+    CHECK(a->kv.layout.head_dim <= HEAD_DIM_MAX);
+    for (int i = 0; i < a->n_spans; i++) {
+        const struct forced_span *s = &a->spans[i];
+        struct kv_row kv = kv_row_at(&a->kv, s->row, &s->limits, s->n_slots);
+        for (int token = 0; token < s->n; token++) {
             for (int head = 0; head < n_heads; head++)
-                own_score[head] = head_run(ops, a, &a->spans[i], token, head, columns);
-            ref_place(a, &a->spans[i], token, own_score);
+                own_score[head] = head_run(ops, a, s, &kv, token, head, columns);
+            ref_place(a, s, &kv, token, own_score);
         }
+    }
 }

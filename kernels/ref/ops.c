@@ -64,6 +64,27 @@ void ref_decode(const struct ops *ops, const struct decode_args *a)
     }
 }
 
+void ref_gather(const struct ops *ops, const struct gather_args *a)
+{
+    (void)ops;
+    float *row = a->scratch;
+    for (int i = 0; i < a->n; i++) {
+        float *x = a->x + i * a->x_stride;
+        dtype_decode_row(a->dtype, (const uint8_t *)a->rows + a->offsets[i], a->k,
+                         a->add ? row : x);
+        for (int d = 0; d < a->k && a->add; d++)
+            x[d] += row[d];
+    }
+}
+
+void ref_compact(const struct ops *ops, const struct compact_args *a)
+{
+    (void)ops;
+    for (int i = 0; i < a->n; i++)
+        memmove(a->x + (int64_t)i * a->dim, a->x + (int64_t)a->from[i] * a->dim,
+                (size_t)a->dim * sizeof *a->x);
+}
+
 void ref_norm(const struct ops *ops, const struct norm_args *a)
 {
     (void)ops;
@@ -89,7 +110,8 @@ void ref_rope(const struct ops *ops, const struct rope_args *a)
         for (int h = 0; h < a->n_heads; h++)
             for (int i = 0; i < half; i++) {
                 float *x = a->x + row * a->x_stride + (int64_t)h * a->head_dim + i;
-                double c = a->cos[row * half + i], s = a->sin[row * half + i];
+                int64_t at = (int64_t)a->pos[row] * half + i;
+                double c = a->cos[at], s = a->sin[at];
                 double x0 = x[0], x1 = x[half];
                 x[0] = (float)(x0 * c - x1 * s);
                 x[half] = (float)(x1 * c + x0 * s);
@@ -120,19 +142,21 @@ static double dot(const float *a, const float *b, int n)
 static void prompt_query(const struct attend_prompt_args *a, const struct prompt_span *s, int query,
                          int head, int round, double *x)
 {
-    const struct kv_layout *l = a->layout;
-    float q[HEAD_DIM_MAX];
+    const struct kv_layout *l = &a->layout;
+    const uint8_t *pages = prompt_span_pages(a, s);
+    const int64_t token = s->token + query - s->first;
+    float q[HEAD_DIM_MAX], *scores = prompt_span_scores(a, s);
     for (int d = 0; d < l->head_dim; d++) {
-        q[d] = s->q[(query - s->first) * a->q_stride + head * l->head_dim + d];
+        q[d] = a->q[token * a->q_stride + head * l->head_dim + d];
         q[d] = round ? ref_round_bf16(q[d]) : q[d];
     }
-    float *out = s->out + (query - s->first) * a->out_stride + head * l->head_dim;
+    float *out = a->out + token * a->out_stride + head * l->head_dim;
     int kv_head = head / (a->n_heads / l->n_kv_heads);
     int64_t n_pad = round_up(s->n_prompt, KV_PAGE_SLOTS);
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
     double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0};
     for (int key = 0; key <= query; key++) {
-        const uint8_t *page = (const uint8_t *)s->pages + key / KV_PAGE_SLOTS * l->page_bytes;
+        const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
         kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, NULL);
         x[key] = dot(q, k, l->head_dim) * a->scale;
         max = fmax(max, x[key]);
@@ -140,13 +164,13 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
     for (int key = 0; key <= query; key++)
         sum += exp(x[key] - max);
     for (int key = 0; key <= query; key++) {
-        const uint8_t *page = (const uint8_t *)s->pages + key / KV_PAGE_SLOTS * l->page_bytes;
+        const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
         const double weight = exp(x[key] - max) / sum;
         kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, NULL, v);
         for (int d = 0; d < l->head_dim; d++)
             mean[d] += weight * v[d];
-        if (s->scores && sum > 0)
-            s->scores[kv_head * n_pad + key] += (float)weight;
+        if (scores && sum > 0)
+            scores[kv_head * n_pad + key] += (float)weight;
     }
     for (int d = 0; d < l->head_dim; d++)
         out[d] = (float)mean[d];
@@ -154,8 +178,8 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
 
 void ref_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a)
 {
-    int round = ops->compute != COMPUTE_F32 && a->layout->format == KV_BF16;
-    CHECK(a->layout->head_dim <= HEAD_DIM_MAX);
+    int round = ops->compute != COMPUTE_F32 && a->layout.format == KV_BF16;
+    CHECK(a->layout.head_dim <= HEAD_DIM_MAX);
     for (int i = 0; i < a->n_spans; i++) {
         const struct prompt_span *s = &a->spans[i];
         for (int query = s->first; query < s->first + s->n; query++)
@@ -166,38 +190,38 @@ void ref_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a
 
 /* K and, where asked for, V number `index` of those that a token attends: its slots, then its own.
  * 0: masked. */
-static int forced_kv(const struct attend_forced_args *a, const struct forced_span *s, int now,
-                     int index, int head, const float own[2][HEAD_DIM_MAX],
-                     float kv[2][HEAD_DIM_MAX], int want_v)
+static int forced_kv(const struct kv_row *kv, int now, int index, int head,
+                     const float own[2][HEAD_DIM_MAX], float to[2][HEAD_DIM_MAX], int want_v)
 {
-    if (index == ref_slot_count(s->kv, now)) {
-        memcpy(kv, own, 2 * sizeof *kv);
+    if (index == ref_slot_count(kv, now)) {
+        memcpy(to, own, 2 * sizeof *to);
         return 1;
     }
-    struct ref_slot at = ref_slot_at(a, s->kv, head, index);
+    struct ref_slot at = ref_slot_at(kv, head, index);
     if (at.masked)
         return 0;
-    kv_get(at.layout, at.page, at.slot, head, kv[0], want_v ? kv[1] : NULL);
+    kv_get(at.layout, at.page, at.slot, head, to[0], want_v ? to[1] : NULL);
     return 1;
 }
 
 /* Token i of a span, one query head. Returns its own weight; adds the others to the scores when the
  * row has them. A query whose weights are no numbers adds nothing. */
 static double forced_query(const struct ops *ops, const struct attend_forced_args *a,
-                           const struct forced_span *s, int i, int head,
+                           const struct forced_span *s, const struct kv_row *row, int i, int head,
                            const float own[2][HEAD_DIM_MAX])
 {
-    const int head_dim = a->layout->head_dim, now = s->pos + i, n = ref_slot_count(s->kv, now);
-    const int kv_head = head / (a->n_heads / a->layout->n_kv_heads);
+    const int head_dim = a->kv.layout.head_dim, now = s->pos + i, n = ref_slot_count(row, now);
+    const int kv_head = head / (a->n_heads / a->kv.layout.n_kv_heads);
+    const int64_t token = s->token + i;
     float q[HEAD_DIM_MAX], kv[2][HEAD_DIM_MAX];
     for (int d = 0; d < head_dim; d++) {
-        q[d] = s->q[i * a->q_stride + head * head_dim + d];
+        q[d] = a->q[token * a->q_stride + head * head_dim + d];
         q[d] = ops->compute != COMPUTE_F32 ? ref_round_bf16(q[d]) : q[d];
     }
     double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0}, weight = 0;
     for (int pass = 0; pass < 3; pass++) // the maximum, the sum, the outputs
         for (int index = 0; index <= n; index++) {
-            if (!forced_kv(a, s, now, index, kv_head, own, kv, pass == 2))
+            if (!forced_kv(row, now, index, kv_head, own, kv, pass == 2))
                 continue;
             double x = dot(q, kv[0], head_dim) * a->scale;
             if (pass == 0) {
@@ -211,38 +235,42 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
             for (int d = 0; d < head_dim; d++)
                 mean[d] += exp(x - max) / sum * kv[1][d];
             weight = sum > 0 ? exp(x - max) / sum : 0;
-            if (index < n && evict_policy_scores(a->evict->policy))
-                s->kv->slot_score[ref_slot_at(a, s->kv, kv_head, index).meta] += (float)weight;
+            if (index < n && evict_policy_scores(a->evict.policy))
+                row->slot_score[ref_slot_at(row, kv_head, index).meta] += (float)weight;
         }
     for (int d = 0; d < head_dim; d++)
-        s->out[i * a->out_stride + head * head_dim + d] = (float)mean[d];
+        a->out[token * a->out_stride + head * head_dim + d] = (float)mean[d];
     return weight;
 }
 
 /* own_score [2, n_kv_heads]: as ref_place. */
 static void forced_token(const struct ops *ops, const struct attend_forced_args *a,
-                         const struct forced_span *s, int i, float *own_score)
+                         const struct forced_span *s, struct kv_row *kv, int i, float *own_score)
 {
-    const struct kv_layout *l = a->layout, *rounded = ref_own_layout(a, s->kv);
+    const struct kv_layout *l = &a->kv.layout, *rounded = ref_own_layout(kv);
+    const int64_t token = s->token + i;
     int group = a->n_heads / l->n_kv_heads;
     float own[2][HEAD_DIM_MAX] = {{0}};
     for (int h = 0; h < l->n_kv_heads; h++) {
-        kv_round(rounded, s->k + i * a->k_stride + h * l->head_dim, own[0]);
-        kv_round(rounded, s->v + i * a->v_stride + h * l->head_dim, own[1]);
+        kv_round(rounded, a->k + token * a->k_stride + h * l->head_dim, own[0]);
+        kv_round(rounded, a->v + token * a->v_stride + h * l->head_dim, own[1]);
         double sum = 0;
         for (int g = 0; g < group; g++)
-            sum += forced_query(ops, a, s, i, h * group + g, own);
-        own_score[h] = evict_policy_scores(a->evict->policy) ? (float)sum : 0;
+            sum += forced_query(ops, a, s, kv, i, h * group + g, own);
+        own_score[h] = evict_policy_scores(a->evict.policy) ? (float)sum : 0;
     }
-    ref_place(a, s, i, own_score);
+    ref_place(a, s, kv, i, own_score);
 }
 
 void ref_attend_forced(const struct ops *ops, const struct attend_forced_args *a)
 {
-    CHECK(a->layout->head_dim <= HEAD_DIM_MAX);
-    for (int i = 0; i < a->n_spans; i++)
-        for (int token = 0; token < a->spans[i].n; token++)
-            forced_token(ops, a, &a->spans[i], token, a->scratch);
+    CHECK(a->kv.layout.head_dim <= HEAD_DIM_MAX);
+    for (int i = 0; i < a->n_spans; i++) {
+        const struct forced_span *s = &a->spans[i];
+        struct kv_row kv = kv_row_at(&a->kv, s->row, &s->limits, s->n_slots);
+        for (int token = 0; token < s->n; token++)
+            forced_token(ops, a, s, &kv, token, a->scratch);
+    }
 }
 
 void ref_list_insert(struct head_candidate *list, int *n, int cap, struct head_candidate in)
@@ -260,12 +288,13 @@ void ref_list_insert(struct head_candidate *list, int *n, int cap, struct head_c
     list[at] = in;
 }
 
-static void reduce_score(struct head_state *s, const float *logits, int n, int first)
+static void reduce_score(int32_t target, struct head_result *s, const float *logits, int n,
+                         int first)
 {
     double max = s->max, sum = 0;
     for (int i = 0; i < n; i++) {
         max = fmax(max, logits[i]);
-        if (first + i == s->target)
+        if (first + i == target)
             s->target_logit = logits[i];
     }
     for (int i = 0; i < n; i++)
@@ -276,8 +305,10 @@ static void reduce_score(struct head_state *s, const float *logits, int n, int f
     s->sum = (float)sum;
 }
 
-static void reduce_logit(struct head_state *s, float raw, int32_t id)
+static void reduce_logit(const struct head_reduce_args *a, int row, float raw, int32_t id)
 {
+    const struct head_request *q = &a->requests[row];
+    struct head_result *s = &a->results[row];
     double logit = raw;
     if (raw != raw || raw == INFINITY)
         s->best_logit = NAN;
@@ -285,19 +316,20 @@ static void reduce_logit(struct head_state *s, float raw, int32_t id)
         s->best_logit = raw;
         s->best_id = id;
     }
-    if (s->want & HEAD_TOP)
-        ref_list_insert(s->top, &s->n_candidates, s->n_top, (struct head_candidate){raw, id, raw});
-    for (int i = 0; i < s->n_edits; i++)
-        if (s->edits[i].id == id)
-            logit = (logit > 0 ? logit / (double)s->edits[i].repeat
-                               : logit * (double)s->edits[i].repeat) +
-                    (double)s->edits[i].add;
-    if (s->want & HEAD_FILTER)
-        ref_list_insert(s->candidates, &s->n_filter, HEAD_SAMPLE_MAX,
+    if (q->want & HEAD_TOP)
+        ref_list_insert(s->top, &s->n_top, q->n_top, (struct head_candidate){raw, id, raw});
+    for (int i = 0; i < q->n_edits; i++) {
+        const struct logit_edit *e = head_edits(a, q) + i;
+        if (e->id == id)
+            logit = (logit > 0 ? logit / (double)e->repeat : logit * (double)e->repeat) +
+                    (double)e->add;
+    }
+    if (q->want & HEAD_FILTER)
+        ref_list_insert(head_candidates(a, q), &s->n_filter, HEAD_SAMPLE_MAX,
                         (struct head_candidate){(float)logit, id, raw});
-    if (s->want & HEAD_SAMPLE) {
-        if (s->temperature > 0)
-            logit = logit / (double)s->temperature + (double)head_gumbel(s->noise_key, id);
+    if (q->want & HEAD_SAMPLE) {
+        if (q->temperature > 0)
+            logit = logit / (double)q->temperature + (double)head_gumbel(q->noise_key, id);
         if (logit > (double)s->sample_value) {
             s->sample_value = (float)logit;
             s->sample_id = id;
@@ -311,9 +343,9 @@ void ref_head_reduce(const struct ops *ops, const struct head_reduce_args *a)
     (void)ops;
     for (int row = 0; row < a->m; row++) {
         const float *logits = a->logits + row * a->stride;
-        if (a->states[row]->want & HEAD_SCORE)
-            reduce_score(a->states[row], logits, a->n, a->first);
+        if (a->requests[row].want & HEAD_SCORE)
+            reduce_score(a->requests[row].target, &a->results[row], logits, a->n, a->first);
         for (int i = 0; i < a->n; i++)
-            reduce_logit(a->states[row], logits[i], a->first + i);
+            reduce_logit(a, row, logits[i], a->first + i);
     }
 }

@@ -3,7 +3,7 @@
  * kernels/ref/ops.c says what an op means, with sums in double. kernels/ref/exact*.c are the order
  * rules of kernels/ops.h as code: every sum in f32, link by link, as every instruction set and
  * device has to make it under COMPUTE_F32; ops.isa = ISA_EXACT asks for it. Ops without sums
- * (decode, kv_store, prompt_keep) have one reference, which is exact.
+ * (decode, gather, compact, kv_store, prompt_keep) have one reference, which is exact.
  *
  * Owns: which slots a token attends, and where it is stored (kernels/ref/slots.c). Refuses: sums.
  */
@@ -31,14 +31,13 @@ struct ref_slot {
 
 /* Slots that the token at position `now` attends beside its own: page slots, then the ring's. */
 int ref_slot_count(const struct kv_row *kv, int now);
-struct ref_slot ref_slot_at(const struct attend_forced_args *a, const struct kv_row *kv, int head,
-                            int index);
+struct ref_slot ref_slot_at(const struct kv_row *kv, int head, int index);
 /* Layout in which a row's own token is rounded. */
-const struct kv_layout *ref_own_layout(const struct attend_forced_args *a, const struct kv_row *kv);
-/* After its attention: token i of a span takes its place in all heads, and n_slots follows.
+const struct kv_layout *ref_own_layout(const struct kv_row *kv);
+/* After its attention: token i of a span takes its place in all heads, and kv->n_slots follows.
  * own_score [2, n_kv_heads]: of the token; room for those of the one that leaves the ring. */
-void ref_place(const struct attend_forced_args *a, const struct forced_span *s, int i,
-               float *own_score);
+void ref_place(const struct attend_forced_args *a, const struct forced_span *s, struct kv_row *kv,
+               int i, float *own_score);
 
 /* Puts a candidate into a descending list of at most `cap`, equal logits by ascending id; NaN never
  * enters. */

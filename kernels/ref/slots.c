@@ -11,7 +11,7 @@
 void ref_kv_store(const struct ops *ops, const struct kv_store_args *a)
 {
     (void)ops;
-    const struct kv_layout *l = a->layout;
+    const struct kv_layout *l = &a->layout;
     for (int i = 0; i < a->n; i++)
         for (int h = 0; h < l->n_kv_heads; h++) {
             int token = a->first + i;
@@ -23,21 +23,20 @@ void ref_kv_store(const struct ops *ops, const struct kv_store_args *a)
 
 /* ---- slots of a row ---- */
 
-static struct ref_slot page_slot(const struct kv_layout *l, const struct kv_row *kv, int head,
-                                 int slot)
+static struct ref_slot page_slot(const struct kv_row *kv, int head, int slot)
 {
     int64_t meta = (int64_t)head * kv->slots_cap + slot;
-    return (struct ref_slot){.layout = l,
-                             .page = kv->pages[slot / KV_PAGE_SLOTS],
+    return (struct ref_slot){.layout = &kv->all->layout,
+                             .page = kv_page_of(kv->all, kv->page_ids[slot / KV_PAGE_SLOTS]),
                              .slot = slot % KV_PAGE_SLOTS,
                              .meta = meta,
                              .masked = kv->slot_pos && kv->slot_pos[meta] < 0};
 }
 
 /* The place of the token of position pos in the ring. */
-static struct ref_slot ring_slot(const struct kv_layout *ring, const struct kv_row *kv, int head,
-                                 int pos)
+static struct ref_slot ring_slot(const struct kv_row *kv, int head, int pos)
 {
+    const struct kv_layout *ring = &kv->all->ring;
     int slot = pos % kv->ring_slots;
     return (struct ref_slot){.layout = ring,
                              .page = kv->ring + slot / KV_PAGE_SLOTS * ring->page_bytes,
@@ -50,17 +49,16 @@ int ref_slot_count(const struct kv_row *kv, int now)
     return kv->n_slots + kv_ring_used(kv, now);
 }
 
-struct ref_slot ref_slot_at(const struct attend_forced_args *a, const struct kv_row *kv, int head,
-                            int index)
+struct ref_slot ref_slot_at(const struct kv_row *kv, int head, int index)
 {
     if (index < kv->n_slots)
-        return page_slot(a->layout, kv, head, index);
-    return ring_slot(a->ring, kv, head, index - kv->n_slots);
+        return page_slot(kv, head, index);
+    return ring_slot(kv, head, index - kv->n_slots);
 }
 
-const struct kv_layout *ref_own_layout(const struct attend_forced_args *a, const struct kv_row *kv)
+const struct kv_layout *ref_own_layout(const struct kv_row *kv)
 {
-    return kv->ring_slots > 0 ? a->ring : a->layout;
+    return kv->ring_slots > 0 ? &kv->all->ring : &kv->all->layout;
 }
 
 static void slot_put(const struct kv_row *kv, struct ref_slot at, int head, const float *k,
@@ -88,22 +86,22 @@ struct incoming {
 
 /* The victim among the page slots and the incoming token (slot n_slots), for heads [first, last)
  * together. */
-static int forced_victim(const struct attend_forced_args *a, const struct forced_span *s, int first,
-                         int last, int now, const struct incoming *in, struct evict_event *event)
+static int forced_victim(const struct attend_forced_args *a, const struct forced_span *s,
+                         const struct kv_row *kv, int first, int last, int now,
+                         const struct incoming *in, struct evict_event *event)
 {
-    const struct kv_row *kv = s->kv;
     int best = -1, best_pos = 0;
     float best_rank = 0;
     for (int slot = 0; slot <= kv->n_slots; slot++) {
         int pos =
             slot < kv->n_slots ? kv->slot_pos[(int64_t)first * kv->slots_cap + slot] : in->pos;
-        if (pos < 0 || evict_protected(&s->evict, pos, now))
+        if (pos < 0 || evict_protected(&s->limits, pos, now))
             continue;
         float score = 0;
-        for (int h = first; h < last && evict_policy_scores(a->evict->policy); h++)
+        for (int h = first; h < last && evict_policy_scores(a->evict.policy); h++)
             score += slot < kv->n_slots ? kv->slot_score[(int64_t)h * kv->slots_cap + slot]
                                         : in->score[h];
-        float rank = evict_rank(a->evict->policy, score, pos, now);
+        float rank = evict_rank(a->evict.policy, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best_pos)) {
             best = slot;
             best_pos = pos;
@@ -127,16 +125,15 @@ static int live_slots(const struct kv_row *kv, int head, int now)
 /* Where the incoming token goes in heads [first, last): a page slot, or -1. Under simulate the
  * victim is masked and keeps its slot; *pos, the incoming position, is masked when it is the one.
  */
-static int forced_room(const struct attend_forced_args *a, const struct forced_span *s, int first,
-                       int last, int now, const struct incoming *in, int *pos,
-                       struct evict_event *event)
+static int forced_room(const struct attend_forced_args *a, const struct forced_span *s,
+                       const struct kv_row *kv, int first, int last, int now,
+                       const struct incoming *in, int *pos, struct evict_event *event)
 {
-    const struct kv_row *kv = s->kv;
     int slot = in->pos < 0 ? -1 : kv->n_slots;
-    if (a->evict->policy == EVICT_FULL || live_slots(kv, first, now) < s->evict.budget)
+    if (a->evict.policy == EVICT_FULL || live_slots(kv, first, now) < s->limits.budget)
         return slot;
-    int victim = forced_victim(a, s, first, last, now, in, event);
-    if (!a->evict->simulate)
+    int victim = forced_victim(a, s, kv, first, last, now, in, event);
+    if (!a->evict.simulate)
         return victim == kv->n_slots ? -1 : victim;
     if (victim == kv->n_slots)
         *pos = ~in->pos;
@@ -146,11 +143,11 @@ static int forced_room(const struct attend_forced_args *a, const struct forced_s
 }
 
 /* Stores token i for heads [first, last). Returns the page slots then in use. */
-static int forced_store(const struct attend_forced_args *a, const struct forced_span *s, int i,
-                        int first, int last, float *own_score)
+static int forced_store(const struct attend_forced_args *a, const struct forced_span *s,
+                        const struct kv_row *kv, int i, int first, int last, float *own_score)
 {
-    const struct kv_layout *l = a->layout;
-    struct kv_row *kv = s->kv;
+    const struct kv_layout *l = &a->kv.layout;
+    const int64_t token = s->token + i;
     struct evict_event event = {.pos = -1};
     int now = s->pos + i, has_ring = kv->ring_slots > 0;
     struct incoming in = {now, own_score};
@@ -158,16 +155,16 @@ static int forced_store(const struct attend_forced_args *a, const struct forced_
         in = (struct incoming){now >= kv->ring_slots ? now - kv->ring_slots : -1,
                                own_score + l->n_kv_heads};
     for (int h = first; h < last && has_ring && kv->slot_score; h++)
-        in.score[h] = kv->slot_score[ring_slot(a->ring, kv, h, now).meta];
-    int pos = in.pos, slot = forced_room(a, s, first, last, now, &in, &pos, &event);
+        in.score[h] = kv->slot_score[ring_slot(kv, h, now).meta];
+    int pos = in.pos, slot = forced_room(a, s, kv, first, last, now, &in, &pos, &event);
     for (int h = first; h < last; h++) {
-        const float *k = s->k + i * a->k_stride + h * l->head_dim;
-        const float *v = s->v + i * a->v_stride + h * l->head_dim;
+        const float *k = a->k + token * a->k_stride + h * l->head_dim;
+        const float *v = a->v + token * a->v_stride + h * l->head_dim;
         float old_k[HEAD_DIM_MAX], old_v[HEAD_DIM_MAX];
-        if (s->events)
-            s->events[(int64_t)i * l->n_kv_heads + h] = event;
+        if (a->events)
+            a->events[token * l->n_kv_heads + h] = event;
         if (has_ring) {
-            struct ref_slot place = ring_slot(a->ring, kv, h, now);
+            struct ref_slot place = ring_slot(kv, h, now);
             if (in.pos >= 0)
                 kv_get(place.layout, place.page, place.slot, h, old_k, old_v);
             slot_put(kv, place, h, k, v, now, own_score[h]);
@@ -175,21 +172,21 @@ static int forced_store(const struct attend_forced_args *a, const struct forced_
             v = old_v;
         }
         if (slot >= 0)
-            slot_put(kv, page_slot(l, kv, h, slot), h, k, v, pos, in.score[h]);
+            slot_put(kv, page_slot(kv, h, slot), h, k, v, pos, in.score[h]);
     }
     if (slot >= 0)
         mark_dirty(kv, slot);
     return slot == kv->n_slots ? kv->n_slots + 1 : kv->n_slots;
 }
 
-void ref_place(const struct attend_forced_args *a, const struct forced_span *s, int i,
-               float *own_score)
+void ref_place(const struct attend_forced_args *a, const struct forced_span *s, struct kv_row *kv,
+               int i, float *own_score)
 {
-    int n_heads = a->layout->n_kv_heads, n_slots = s->kv->n_slots;
-    int step = a->evict->scope == EVICT_SCOPE_LAYER ? n_heads : 1;
+    int n_heads = a->kv.layout.n_kv_heads, n_slots = kv->n_slots;
+    int step = a->evict.scope == EVICT_SCOPE_LAYER ? n_heads : 1;
     for (int h = 0; h < n_heads; h += step)
-        n_slots = forced_store(a, s, i, h, h + step, own_score);
-    s->kv->n_slots = n_slots;
+        n_slots = forced_store(a, s, kv, i, h, h + step, own_score);
+    kv->n_slots = n_slots;
 }
 
 /* ---- after a prompt ---- */
@@ -202,13 +199,13 @@ static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks, i
     int now = a->n_prompt - 1, best = -1;
     float best_rank = 0;
     for (int pos = 0; pos < a->n_prompt; pos++) {
-        if (marks[pos] < 0 || evict_protected(&a->row, pos, now))
+        if (marks[pos] < 0 || evict_protected(&a->limits, pos, now))
             continue;
         float score = 0;
-        for (int h = 0; h < a->from->n_kv_heads && a->scores; h++)
-            if (h == head || a->evict->scope == EVICT_SCOPE_LAYER)
+        for (int h = 0; h < a->from.n_kv_heads && a->scores; h++)
+            if (h == head || a->evict.scope == EVICT_SCOPE_LAYER)
                 score += a->scores[h * stride + pos];
-        float rank = evict_rank(a->evict->policy, score, pos, now);
+        float rank = evict_rank(a->evict.policy, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best)) {
             best = pos;
             best_rank = rank;
@@ -221,32 +218,31 @@ static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks, i
 void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
 {
     (void)ops;
-    struct kv_row *kv = a->kv;
+    const struct kv_row row = kv_row_at(&a->kv, a->row, &a->limits, 0), *kv = &row;
     int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
     int32_t *marks = a->scratch; // [n_prompt] the position, or ~position once it is gone
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
-    CHECK(a->from->head_dim <= HEAD_DIM_MAX);
-    for (int h = 0; h < a->from->n_kv_heads; h++) {
+    CHECK(a->from.head_dim <= HEAD_DIM_MAX);
+    for (int h = 0; h < a->from.n_kv_heads; h++) {
         for (int pos = 0; pos < a->n_prompt; pos++)
             marks[pos] = pos;
-        for (int n = a->n_prompt; n > a->row.budget; n--) {
+        for (int n = a->n_prompt; n > a->limits.budget; n--) {
             int pos = keep_victim(a, marks, h);
             marks[pos] = ~pos;
         }
         int slot = 0, first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt);
         for (int pos = 0; pos < a->n_prompt; pos++) {
-            if (marks[pos] < 0 && !a->evict->simulate)
+            if (marks[pos] < 0 && !a->evict.simulate)
                 continue;
             float score = a->scores ? a->scores[h * stride + pos] : 0;
-            kv_get(a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from->page_bytes,
+            kv_get(&a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes,
                    pos % KV_PAGE_SLOTS, h, k, v);
             if (pos >= first_in_ring) {
-                slot_put(kv, ring_slot(a->ring, kv, h, pos), h, k, v, pos, score);
+                slot_put(kv, ring_slot(kv, h, pos), h, k, v, pos, score);
                 continue;
             }
-            slot_put(kv, page_slot(a->to, kv, h, slot), h, k, v, marks[pos], score);
+            slot_put(kv, page_slot(kv, h, slot), h, k, v, marks[pos], score);
             mark_dirty(kv, slot++);
         }
-        kv->n_slots = slot;
     }
 }
