@@ -150,6 +150,8 @@ TABLE(head_reduce, {ISA_AVX512, cpu_head_reduce_avx512}, {ISA_AVX2, cpu_head_red
 
 void ops_copy(const struct ops *ops, void *to, const void *from, int64_t n_bytes)
 {
+    if (n_bytes == 0)
+        return;
     if (ops->stream)
         ops->stream->device->api->copy(ops->stream, to, from, n_bytes);
     else
@@ -158,6 +160,8 @@ void ops_copy(const struct ops *ops, void *to, const void *from, int64_t n_bytes
 
 void ops_fill(const struct ops *ops, void *to, int byte, int64_t n_bytes)
 {
+    if (n_bytes == 0)
+        return;
     if (ops->stream)
         ops->stream->device->api->fill(ops->stream, to, byte, n_bytes);
     else

@@ -426,7 +426,8 @@ void ref_matmul_int8(const struct ops *ops, const struct matmul_args *args);
 enum op { OPS(OPS_ENUM) N_OPS };
 #undef OPS_ENUM
 
-/* Bytes from place to place, and n bytes of one value: queued or here and now, as ops are. */
+/* Bytes from place to place, and n bytes of one value: queued or here and now, as ops are; none is
+ * nothing. */
 void ops_copy(const struct ops *ops, void *to, const void *from, int64_t n_bytes);
 void ops_fill(const struct ops *ops, void *to, int byte, int64_t n_bytes);
 

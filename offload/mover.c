@@ -16,20 +16,26 @@
 #include "kernels/thread.h"
 
 #define MOVER_LANES (LANE_D2H + 1)
+#define COPIES      8 // in flight between RAM and the device
+
+/* What a piece is doing: its way from a file to the device has both, one after the other. */
+enum hop { HOP_FILE, HOP_COPY };
 
 /* One transfer in flight: a part of one segment, or several whole ones that are neighbours. */
 struct piece {
-    struct ring_io io; // of a device place: its bytes all the same, and err when it is done
+    struct ring_io io; // of a copy: err when it is done
+    enum hop hop;
     struct ticket *ticket;
     struct mover *mover;
     int first, n;       // its segments
     int64_t from;       // in the first, when it is a part
     int64_t n_bytes;    // in memory; of the file io.n_bytes, less when they are encoded
-    uint8_t *to;        // where they go; io.buf, unless they are encoded
-    int64_t moved;      // bytes, rereads included
+    uint8_t *ram;       // where they are in RAM; io.buf, unless they are encoded
+    int64_t moved;      // bytes of this hop, rereads included
     uint8_t *staging;   // borrowed: [MOVER_PIECE], or NULL
+    uint8_t *bounce;    // borrowed: [MOVER_PIECE], or NULL
     int again;          // the segment that is read a second time, by itself; -1: none yet
-    struct piece *next; // in free_pieces, or in landed
+    struct piece *next; // in a list of free ones, or in landed
 };
 
 struct mover {
@@ -41,15 +47,16 @@ struct mover {
     struct ticket *queue; // QUEUED with pieces still to submit, by due, then by seq
     uint64_t seq;         // tickets ever submitted
     int stop;
-    struct piece *pieces; // owned; [depth]
-    struct piece *free_pieces;
+    struct piece *pieces;         // owned; [depth + COPIES]
+    struct piece *free_pieces[2]; // by enum hop, the first one of theirs: as many as the ring is
+                                  // deep for files, COPIES for the others
     int depth;
     struct codec *codec;       // owned; NULL without stored pieces
     int n_flying[MOVER_LANES]; // pieces in flight
     int64_t flying_since_ns[MOVER_LANES];
     struct mover_place places[MOVER_PLACES_MAX]; // what they point to is borrowed
-    int file[MOVER_PLACES_MAX];                  // the ring's index, or -1: device memory
-    struct stream *streams[2];                   // owned; device to RAM, RAM to device
+    int file[MOVER_PLACES_MAX];                  // the ring's index, or -1: RAM
+    struct stream *streams[2];                   // owned; RAM to device, device to RAM
     pthread_mutex_t landed_lock; // guards `landed` alone: a device's thread takes it
     struct piece *landed;        // copies that are done
     _Atomic int failed;          // enum err: see mover_failed(); its text is set before
@@ -69,19 +76,25 @@ static int ticket_ready(const struct ticket *t)
     return !a || a->state != TICKET_QUEUED || a->seq != t->after_seq;
 }
 
+/* What a ticket's pieces are counted as. */
+static enum hop kind_of(const struct mover *m, const struct ticket *t)
+{
+    return m->file[t->place] < 0 ? HOP_COPY : HOP_FILE;
+}
+
 /* The first ticket of the queue that may start. */
 static struct ticket **queue_pick(struct mover *m)
 {
     struct ticket **at = &m->queue;
-    while (*at && !ticket_ready(*at))
+    while (*at && !(m->free_pieces[kind_of(m, *at)] && ticket_ready(*at)))
         at = &(*at)->next;
     return at;
 }
 
-static enum lane lane_of(const struct mover *m, const struct ticket *t)
+static enum lane lane_of(const struct ticket *t, enum hop hop)
 {
-    if (m->file[t->place] < 0)
-        return t->write ? LANE_H2D : LANE_D2H;
+    if (hop == HOP_COPY)
+        return t->write ? LANE_D2H : LANE_H2D;
     return t->write ? LANE_NVME_WRITE : LANE_NVME_READ;
 }
 
@@ -100,12 +113,12 @@ static void lane_count(struct mover *m, enum lane lane, int change, int64_t byte
 
 /* Whole segments from `first` on that lie side by side in place and memory, at most a piece's
  * worth. */
-static int run_of_segments(const struct ticket *t, int first, int64_t *n_bytes)
+static int run_of_segments(const struct ticket *t, int first, int64_t most, int64_t *n_bytes)
 {
     const struct segment *s = &t->segments[first];
     int n = 0;
     *n_bytes = 0;
-    while (first + n < t->n_segments && *n_bytes + s[n].n_bytes <= MOVER_PIECE &&
+    while (first + n < t->n_segments && *n_bytes + s[n].n_bytes <= most &&
            s[n].offset == s[0].offset + *n_bytes &&
            s[n].buf == (void *)((uint8_t *)s[0].buf + *n_bytes))
         *n_bytes += s[n++].n_bytes;
@@ -117,12 +130,17 @@ static void piece_aim(struct piece *p)
 {
     const struct ticket *t = p->ticket;
     const struct segment *s = &t->segments[p->first];
-    p->to = (uint8_t *)s->buf + p->from;
-    p->io = (struct ring_io){.file = p->mover->file[t->place],
+    const struct mover *m = p->mover;
+    p->hop = m->file[t->place] < 0 || (t->on_device && t->write) ? HOP_COPY : HOP_FILE;
+    if (m->file[t->place] < 0)
+        p->ram = (uint8_t *)m->places[t->place].base + s->offset + p->from;
+    else
+        p->ram = t->on_device ? p->bounce : (uint8_t *)s->buf + p->from;
+    p->io = (struct ring_io){.file = m->file[t->place],
                              .write = t->write,
                              .offset = s->offset + p->from,
                              .n_bytes = p->n_bytes,
-                             .buf = p->to,
+                             .buf = p->ram,
                              .user = p};
     if (!t->stored)
         return;
@@ -139,17 +157,18 @@ static void piece_cut(struct ticket **at, struct piece *p)
 {
     struct ticket *t = *at;
     const struct segment *s = &t->segments[t->next_segment];
+    int64_t most = kind_of(p->mover, t) == HOP_COPY ? MOVER_COPY_PIECE : MOVER_PIECE;
     p->ticket = t;
     p->first = t->next_segment;
     p->from = t->next_byte;
     p->moved = 0;
     p->again = -1;
-    p->n = p->from == 0 ? run_of_segments(t, p->first, &p->n_bytes) : 0;
+    p->n = p->from == 0 ? run_of_segments(t, p->first, most, &p->n_bytes) : 0;
     if (p->n > 0) {
         t->next_segment += p->n;
     } else {
         p->n = 1;
-        p->n_bytes = min_i64(MOVER_PIECE, s->n_bytes - p->from);
+        p->n_bytes = min_i64(most, s->n_bytes - p->from);
         t->next_byte += p->n_bytes;
         if (t->next_byte == s->n_bytes) {
             t->next_byte = 0;
@@ -176,7 +195,7 @@ static void ticket_fail(struct ticket *t, enum err e, const char *text)
 
 static void ticket_trace(struct mover *m, struct ticket *t)
 {
-    enum lane lane = lane_of(m, t);
+    enum lane lane = lane_of(t, kind_of(m, t));
     struct trace *trace = m->trace;
     struct lane_total total = trace->totals[lane];
     trace_add(trace, lane,
@@ -196,19 +215,25 @@ static int piece_decode(struct mover *m, const struct piece *p)
 {
     if (!p->staging || p->io.buf != p->staging)
         return 1;
-    return codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->to, p->n_bytes) == 0;
+    return codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->ram, p->n_bytes) == 0;
 }
 
 /* ---- the check of stored bytes ---- */
+
+/* Where a piece holds, in RAM, what it has of segment i. */
+static uint8_t *unit_at(const struct piece *p, int i)
+{
+    const struct segment *s = p->ticket->segments;
+    return p->ram + ((uint8_t *)s[i].buf - (uint8_t *)s[p->first].buf);
+}
 
 /* CRC32C of what a piece holds of segment i; a part of a long one has its own. */
 static uint32_t unit_crc(const struct piece *p, int i)
 {
     const struct segment *s = &p->ticket->segments[i];
     if (s->crc_bytes > 0)
-        return crc32c(s->seed, (uint8_t *)s->buf + s->crc_from, s->crc_bytes);
-    int64_t n_bytes = p->n > 1 ? s->n_bytes : p->n_bytes;
-    return crc32c(s->seed, (uint8_t *)s->buf + p->from, n_bytes);
+        return crc32c(s->seed, unit_at(p, i) + s->crc_from, s->crc_bytes);
+    return crc32c(s->seed, unit_at(p, i), p->n > 1 ? s->n_bytes : p->n_bytes);
 }
 
 static int unit_is_right(const struct piece *p, int i)
@@ -253,7 +278,7 @@ static void unit_fail(struct mover *m, struct piece *p, int i)
     t->segments[i].err = e;
     ticket_fail(t, e, err_text());
     atomic_fetch_add(&m->bad, 1);
-    if (t->write || ring_lost(m->ring))
+    if (t->write || e == ERR_DEVICE || ring_lost(m->ring))
         mover_fail(m, e, err_text());
 }
 
@@ -265,7 +290,7 @@ static int unit_read_again(struct mover *m, struct piece *p, int i)
         const struct segment *s = &p->ticket->segments[i];
         p->io.offset = s->offset;
         p->io.n_bytes = s->n_bytes;
-        p->io.buf = s->buf;
+        p->io.buf = unit_at(p, i);
     }
     if (ring_submit(m->ring, &p->io) == OK)
         return 1;
@@ -326,12 +351,14 @@ static int piece_complete(struct mover *m, struct piece *p)
     return n_wrong > 0 && units_again(m, p, p->first);
 }
 
+/* The piece's place in its ticket is free; the lock is held. */
 static void piece_retire(struct mover *m, struct piece *p)
 {
     struct ticket *t = p->ticket;
-    lane_count(m, lane_of(m, t), -1, p->moved);
-    p->next = m->free_pieces;
-    m->free_pieces = p;
+    enum hop kind = kind_of(m, t);
+    lane_count(m, lane_of(t, p->hop), -1, p->moved);
+    p->next = m->free_pieces[kind];
+    m->free_pieces[kind] = p;
     t->in_flight--;
     if (t->in_flight == 0 && t->next_segment == t->n_segments) {
         ticket_trace(m, t);
@@ -356,52 +383,94 @@ static void piece_landed(void *ctx, enum err err)
 
 static void piece_copy(struct mover *m, struct piece *p)
 {
-    struct stream *s = m->streams[p->io.write];
-    uint8_t *there = (uint8_t *)m->places[p->ticket->place].base + p->io.offset;
+    const struct ticket *t = p->ticket;
+    struct stream *s = m->streams[t->write];
+    uint8_t *there = (uint8_t *)t->segments[p->first].buf + p->from;
     const struct device_api *api = s->device->api;
-    api->copy(s, p->io.write ? there : p->io.buf, p->io.write ? p->io.buf : there, p->io.n_bytes);
+    api->copy(s, t->write ? p->ram : there, t->write ? there : p->ram, p->n_bytes);
     api->notify(s, piece_landed, p);
 }
 
-/* Sends a piece on its way; the piece is the mover's thread's alone. */
-static enum err piece_launch(struct mover *m, struct piece *p)
+/* Sends a piece on its hop; the piece is the mover's thread's alone. 0 when the ring refuses: its
+ * segments have failed. */
+static int piece_launch(struct mover *m, struct piece *p)
 {
+    if (p->hop == HOP_COPY) {
+        piece_copy(m, p);
+        return 1;
+    }
     if (p->io.write)
         crcs_fill(p);
-    if (p->io.file >= 0)
-        return ring_submit(m->ring, &p->io);
-    piece_copy(m, p);
-    return OK;
+    enum err e = ring_submit(m->ring, &p->io);
+    CHECK(e != ERR_BUSY); // there are as many pieces as the ring is deep
+    if (e == OK)
+        return 1;
+    p->io.err = e;
+    snprintf(p->io.err_text, sizeof p->io.err_text, "%s", err_text());
+    for (int i = p->first; i < p->first + p->n; i++)
+        unit_fail(m, p, i);
+    return 0;
 }
 
 /* Submits what fits; called and returns with the lock held. */
 static void submit_pieces(struct mover *m)
 {
-    while (m->free_pieces) {
+    for (;;) {
         struct ticket **at = queue_pick(m);
         if (!*at)
             return;
-        struct piece *p = m->free_pieces;
-        m->free_pieces = p->next;
+        enum hop kind = kind_of(m, *at);
+        struct piece *p = m->free_pieces[kind];
+        m->free_pieces[kind] = p->next;
         piece_cut(at, p);
-        lane_count(m, lane_of(m, p->ticket), 1, 0);
+        lane_count(m, lane_of(p->ticket, p->hop), 1, 0);
         pthread_mutex_unlock(&m->lock); // checksums of writes take a while
-        enum err e = piece_launch(m, p);
-        CHECK(e != ERR_BUSY); // there are as many pieces as the ring is deep
-        if (e != OK) {
-            p->io.err = e;
-            snprintf(p->io.err_text, sizeof p->io.err_text, "%s", err_text());
-            for (int i = p->first; i < p->first + p->n; i++)
-                unit_fail(m, p, i);
-        }
+        int flies = piece_launch(m, p);
         pthread_mutex_lock(&m->lock);
-        if (e != OK)
+        if (!flies)
             piece_retire(m, p);
     }
 }
 
-/* Retires the copies that are done; the lock is held. */
-static void retire_landed(struct mover *m)
+/* A hop is done. Returns 1 when the piece is on its way again: to the other side of its bounce
+ * buffer. */
+static int piece_hop(struct mover *m, struct piece *p)
+{
+    const struct ticket *t = p->ticket;
+    int reads = p->hop == HOP_FILE && t->on_device && !t->write;
+    int writes = p->hop == HOP_COPY && kind_of(m, t) == HOP_FILE && t->write && p->io.err == OK;
+    if (!reads && !writes)
+        return 0;
+    pthread_mutex_lock(&m->lock);
+    lane_count(m, lane_of(t, p->hop), -1, p->moved);
+    p->hop = reads ? HOP_COPY : HOP_FILE;
+    p->moved = 0;
+    lane_count(m, lane_of(t, p->hop), 1, 0);
+    pthread_mutex_unlock(&m->lock);
+    return piece_launch(m, p);
+}
+
+/* One io or copy is done; called and returns with the lock held. */
+static void piece_done(struct mover *m, struct piece *p)
+{
+    pthread_mutex_unlock(&m->lock); // a CRC takes a while; the piece is ours alone
+    int again = 0;
+    if (p->hop == HOP_FILE) {
+        again = piece_complete(m, p);
+    } else {
+        p->moved = p->io.err == OK ? p->n_bytes : 0;
+        for (int i = p->first; p->io.err != OK && i < p->first + p->n; i++)
+            unit_fail(m, p, i);
+    }
+    if (!again)
+        again = piece_hop(m, p);
+    pthread_mutex_lock(&m->lock);
+    if (!again)
+        piece_retire(m, p);
+}
+
+/* Goes on with the copies that are done; the lock is held. */
+static void take_landed(struct mover *m)
 {
     pthread_mutex_lock(&m->landed_lock);
     struct piece *p = m->landed;
@@ -409,11 +478,7 @@ static void retire_landed(struct mover *m)
     pthread_mutex_unlock(&m->landed_lock);
     while (p) {
         struct piece *next = p->next;
-        if (p->io.err == OK)
-            p->moved = p->io.n_bytes;
-        for (int i = p->first; p->io.err != OK && i < p->first + p->n; i++)
-            unit_fail(m, p, i);
-        piece_retire(m, p);
+        piece_done(m, p);
         p = next;
     }
 }
@@ -424,7 +489,7 @@ static void *mover_main(void *arg)
     struct ring_io *done[64];
     pthread_mutex_lock(&m->lock);
     for (;;) {
-        retire_landed(m);
+        take_landed(m);
         submit_pieces(m);
         int flying = 0;
         for (int lane = 0; lane < MOVER_LANES; lane++)
@@ -435,12 +500,7 @@ static void *mover_main(void *arg)
         int n = ring_reap(m->ring, done, 64, RING_IDLE);
         pthread_mutex_lock(&m->lock);
         for (int i = 0; i < n; i++) {
-            struct piece *p = done[i]->user;
-            pthread_mutex_unlock(&m->lock); // a CRC takes a while; the piece is ours alone
-            int again = piece_complete(m, p);
-            pthread_mutex_lock(&m->lock);
-            if (!again)
-                piece_retire(m, p);
+            piece_done(m, done[i]->user);
             submit_pieces(m); // the disk must not wait for the others of this reap
         }
     }
@@ -474,17 +534,21 @@ static enum err mover_start(struct mover *m, const struct mover_config *config)
     TRY(ring_open(&m->ring, &ring));
     TRY(add_places(m, config));
     m->depth = ring_depth(m->ring);
-    m->pieces = calloc((size_t)m->depth, sizeof *m->pieces);
+    m->pieces = calloc((size_t)m->depth + COPIES, sizeof *m->pieces);
     if (!m->pieces)
         return fail(ERR_FIT, "memory: mover tables");
     if (config->staging)
         TRY(codec_open(&m->codec, 0));
-    for (int i = 0; i < m->depth; i++) {
-        m->pieces[i].mover = m;
-        if (config->staging)
-            m->pieces[i].staging = (uint8_t *)config->staging + (int64_t)i * MOVER_PIECE;
-        m->pieces[i].next = m->free_pieces;
-        m->free_pieces = &m->pieces[i];
+    for (int i = 0; i < m->depth + COPIES; i++) {
+        struct piece *p = &m->pieces[i];
+        enum hop kind = i < m->depth ? HOP_FILE : HOP_COPY;
+        p->mover = m;
+        if (config->staging && kind == HOP_FILE)
+            p->staging = (uint8_t *)config->staging + (int64_t)i * MOVER_PIECE;
+        if (config->bounce && kind == HOP_FILE)
+            p->bounce = (uint8_t *)config->bounce + (int64_t)i * MOVER_PIECE;
+        p->next = m->free_pieces[kind];
+        m->free_pieces[kind] = p;
     }
     int code = thread_start(&m->thread, mover_main, m);
     if (code)
@@ -537,6 +601,8 @@ void mover_submit(struct mover *m, struct ticket *t)
     t->next_segment = t->in_flight = 0;
     t->next_byte = t->n_bytes = t->start_ns = 0;
     CHECK(!t->stored || (!t->write && t->n_segments == 1));
+    CHECK(!t->on_device || m->streams[0]);
+    CHECK(t->on_device || m->file[t->place] >= 0);
     for (int i = 0; i < t->n_segments; i++) {
         struct segment *s = &t->segments[i];
         CHECK(s->n_bytes > 0 && (s->crc_bytes == 0 || s->n_bytes <= MOVER_PIECE));

@@ -1,11 +1,13 @@
-/* offload/mover.h - carries bytes between RAM and the other tiers, ahead of need.
+/* offload/mover.h - carries bytes between where they live and where they are worked on, ahead of
+ * need: files to and from RAM or a device's memory, RAM to and from a device's memory.
  *
  * Owns: the ring and the thread that drives it, a device's two copy streams, the queue of tickets,
  * the lanes of transfers, and the one check of stored bytes: whatever is read from a file is held
  * against its CRC32C before its ticket is done, every time, and read once more when it is wrong.
  * Refuses: choosing what to move (policy) or when (engine); knowing what the bytes mean.
  * Threads: mover_submit / mover_wait / mover_done from the walker; everything else happens on the
- * mover's own thread. The earliest due ticket goes first, in pieces of MOVER_PIECE. */
+ * mover's own thread. The earliest due ticket goes first, in pieces of MOVER_PIECE; between a file
+ * and a device each piece goes over a bounce buffer in RAM, where it is checked. */
 #ifndef OFFLOAD_MOVER_H
 #define OFFLOAD_MOVER_H
 
@@ -15,6 +17,7 @@
 #include "offload/ring.h"
 
 #define MOVER_PIECE      (1 << 20)
+#define MOVER_COPY_PIECE (8 << 20) // between RAM and a device, where nothing is checked
 #define MOVER_PLACES_MAX 8
 
 struct mover; // opaque: hides pthread and the ring
@@ -22,7 +25,7 @@ struct mover; // opaque: hides pthread and the ring
 /* One contiguous run of a transfer. Neighbours in place and memory travel together. */
 struct segment {
     int64_t offset, n_bytes; // in the place
-    void *buf;               // RAM
+    void *buf;               // RAM, or memory of the device
     uint32_t *crc; // CRC32C of each MOVER_PIECE of it, chained from `seed`. Reads of files:
                    // what they must be. Writes: where they are put, or NULL
     uint32_t seed;
@@ -36,7 +39,8 @@ enum ticket_state { TICKET_IDLE, TICKET_QUEUED, TICKET_DONE };
 /* One transfer. Owned by the caller; it and its segments must stay put until it is done. */
 struct ticket {
     int place;                // index into mover_config.places
-    int write;                // 0: place -> RAM, 1: RAM -> place
+    int write;                // 0: place -> buf, 1: buf -> place
+    int on_device;            // buf is memory of the device
     struct segment *segments; // borrowed; [n_segments], in any order
     int n_segments;
     int64_t due;          // step that needs it; the smallest goes first
@@ -70,10 +74,11 @@ struct mover_config {
                           // base: there is no such place
         int fd;           // >= 0: an open file for both directions (scratch); stays the caller's
         const char *hint; // what helps when its bytes are wrong, for messages; or NULL
-        void *base;       // not NULL: device memory instead of a file
+        void *base;       // not NULL: RAM instead of a file, for buffers on the device
     } places[MOVER_PLACES_MAX];
     int n_places;
-    struct device *device; // borrowed; of the places in device memory, NULL without any
+    struct device *device; // borrowed; of the buffers on it, NULL without any
+    void *bounce;          // [depth][MOVER_PIECE] pinned, with a device
     void *base;            // memory to register with the kernel: the arena
     int64_t n_bytes;
     void *staging;       // [depth][MOVER_PIECE] for stored pieces, NULL without any

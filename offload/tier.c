@@ -20,8 +20,19 @@ enum err tier_open(struct tier *t, enum tier_kind kind, const struct tier_config
     return e;
 }
 
+enum err tier_pin(struct tier *t)
+{
+    if (t->n_bytes == 0)
+        return OK;
+    TRY(t->device->api->pin(t->device, t->base, t->n_bytes));
+    t->pinned = 1;
+    return OK;
+}
+
 void tier_close(struct tier *t)
 {
+    if (t->pinned)
+        t->device->api->unpin(t->device, t->base, t->n_bytes);
     if (t->n_bytes > 0)
         rows[t->kind].close(t);
     *t = (struct tier){.kind = t->kind};

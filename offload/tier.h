@@ -23,6 +23,7 @@ struct tier {
     uint8_t *base;         // owned; 4 KiB aligned; NULL on TIER_NVME
     int fd;                // owned on TIER_NVME: a file without a name, open for both directions
     int64_t n_bytes;       // 0: closed
+    int pinned;
 };
 
 /* THE list: X(KIND, name) in the order of enum tier_kind. Each has tier_name_open(), _close(). */
@@ -39,6 +40,9 @@ TIERS(TIER_DECLARE)
 
 /* Takes config->n_bytes of a tier; 0 takes nothing. ERR_FIT (memory), ERR_IO (disk), ERR_DEVICE. */
 enum err tier_open(struct tier *t, enum tier_kind kind, const struct tier_config *config);
+/* Makes RAM that was brought in one that the device copies from and to; undone by tier_close().
+ * ERR_DEVICE. */
+enum err tier_pin(struct tier *t);
 void tier_close(struct tier *t);
 
 #endif

@@ -252,6 +252,7 @@ static struct image *run_on(struct device *d, enum isa isa)
     assert_int_equal(api->alloc(d, n_bytes, &memory), OK);
     assert_int_equal(api->stream_open(d, &ops.stream), OK);
     assert_int_equal(api->event_open(d, &done), OK);
+    assert_int_equal(api->pin(d, m, sizeof *m), OK);
     ops_copy(&ops, memory, m, sizeof *m);
     project(&ops, memory);
     attend(&ops, memory);
@@ -260,6 +261,7 @@ static struct image *run_on(struct device *d, enum isa isa)
     ops_copy(&ops, m, memory, sizeof *m);
     api->record(ops.stream, done);
     assert_int_equal(api->event_wait(ops.stream, done), OK);
+    api->unpin(d, m, sizeof *m);
     api->event_close(done);
     api->stream_close(ops.stream);
     api->release(d, memory, n_bytes);

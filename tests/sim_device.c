@@ -13,7 +13,10 @@
 #include <unistd.h>
 
 #define BLOCKS_MAX 64
-#define ARGS_MAX   1024
+#define PINS_MAX   64
+/* Of fresh memory: no number, a page id and a position far away. */
+#define POISON   0xf7
+#define ARGS_MAX 1024
 
 enum command_kind { SIM_COPY, SIM_FILL, SIM_LAUNCH, SIM_NOTIFY, SIM_RECORD, SIM_WAIT };
 
@@ -42,7 +45,6 @@ struct sim_stream {
     struct stream stream;
     pthread_t thread;
     struct command *first, **last;
-    enum err err;
     int stop;
     uint64_t rng;
 };
@@ -55,8 +57,15 @@ struct sim_device {
         uint8_t *device, *host; // addresses of the device; the readable mapping of the same pages
         int64_t n_bytes;
     } blocks[BLOCKS_MAX];
+    struct pin {
+        const uint8_t *base;
+        int64_t n_bytes;
+    } pins[PINS_MAX];
     uint64_t seed;
-    int delay_us, n_streams, fail_copy, n_copies;
+    int delay_us, n_streams;
+    int64_t n_commands, lose_at; // commands run so far; the one that loses the device, 0: none
+    int lost;
+    int64_t bytes, peak_bytes; // of device memory
 };
 
 static struct sim_device *sim(struct device *d)
@@ -78,6 +87,9 @@ static enum err sim_alloc(struct device *d, int64_t n_bytes, void **p)
         CHECK(b->device != MAP_FAILED && b->host != MAP_FAILED);
         b->n_bytes = n_bytes;
         close(fd);
+        memset(b->host, POISON, (size_t)n_bytes);
+        s->bytes += n_bytes;
+        s->peak_bytes = max_i64(s->peak_bytes, s->bytes);
         *p = b->device;
         return OK;
     }
@@ -92,14 +104,15 @@ static void sim_release(struct device *d, void *p, int64_t n_bytes)
         if (!p || b->device != p)
             continue;
         CHECK(b->n_bytes == n_bytes);
+        sim(d)->bytes -= n_bytes;
         munmap(b->device, (size_t)n_bytes);
         munmap(b->host, (size_t)n_bytes);
         *b = (struct block){0};
     }
 }
 
-/* An address as the device sees it; addresses of RAM stay as they are. */
-static void *seen(struct sim_device *s, const void *p)
+/* An address as the device sees it; NULL when it is not the device's. */
+static void *device_side(struct sim_device *s, const void *p)
 {
     for (int i = 0; i < BLOCKS_MAX; i++) {
         const struct block *b = &s->blocks[i];
@@ -107,18 +120,50 @@ static void *seen(struct sim_device *s, const void *p)
             (const uint8_t *)p < b->device + b->n_bytes)
             return b->host + ((const uint8_t *)p - b->device);
     }
+    return NULL;
+}
+
+/* Addresses of RAM stay as they are. */
+static void *seen(struct sim_device *s, const void *p)
+{
+    void *at = device_side(s, p);
+    return at ? at : (void *)(uintptr_t)p;
+}
+
+/* One side of a copy: memory of the device to its end, or RAM that is pinned, all of it. */
+static void *copy_side(struct sim_device *s, const void *p, int64_t n_bytes)
+{
+    uint8_t *at = device_side(s, p);
+    if (at) {
+        CHECK(device_side(s, (const uint8_t *)p + n_bytes - 1) == at + n_bytes - 1);
+        return at;
+    }
+    int pinned = 0;
+    for (int i = 0; i < PINS_MAX; i++) {
+        const struct pin *pin = &s->pins[i];
+        pinned |= pin->base && (const uint8_t *)p >= pin->base &&
+                  (const uint8_t *)p + n_bytes <= pin->base + pin->n_bytes;
+    }
+    CHECK(pinned);
     return (void *)(uintptr_t)p;
 }
 
 static enum err sim_pin(struct device *d, void *p, int64_t n_bytes)
 {
-    (void)d, (void)p, (void)n_bytes;
+    int i = 0;
+    while (sim(d)->pins[i].base)
+        CHECK(++i < PINS_MAX);
+    sim(d)->pins[i] = (struct pin){p, n_bytes};
     return OK;
 }
 
 static void sim_unpin(struct device *d, void *p, int64_t n_bytes)
 {
-    (void)d, (void)p, (void)n_bytes;
+    int i = 0;
+    while (sim(d)->pins[i].base != p)
+        CHECK(++i < PINS_MAX);
+    CHECK(sim(d)->pins[i].n_bytes == n_bytes);
+    sim(d)->pins[i] = (struct pin){0};
 }
 
 static void run_launch(struct sim_device *s, struct command *c)
@@ -130,31 +175,32 @@ static void run_launch(struct sim_device *s, struct command *c)
     ops_here(c->op, &c->ops, c->args);
 }
 
-/* Runs one command; called without the lock. */
+/* Runs one command; called without the lock. On a lost device nothing runs, but it is still told.
+ */
 static void command_run(struct sim_stream *st, struct command *c)
 {
     struct sim_device *s = sim(st->stream.device);
     st->rng = mix64(st->rng);
-    if (s->delay_us > 0)
-        usleep((unsigned)(st->rng % (uint64_t)(s->delay_us + 1)));
+    if (s->delay_us > 0 && st->rng % 8 == 0) // most come at once, some late
+        usleep((unsigned)(st->rng / 8 % (uint64_t)(s->delay_us + 1)));
     pthread_mutex_lock(&s->lock);
-    int copy_fails = c->kind == SIM_COPY && ++s->n_copies == s->fail_copy;
-    while (c->kind == SIM_WAIT && c->event->happened < c->record)
+    s->lost |= ++s->n_commands == s->lose_at;
+    while (c->kind == SIM_WAIT && c->event->happened < c->record && !s->lost)
         pthread_cond_wait(&s->changed, &s->lock);
-    enum err err = st->err;
+    int lost = s->lost;
     pthread_mutex_unlock(&s->lock);
-    if (copy_fails)
-        err = ERR_DEVICE;
+    if (c->kind == SIM_NOTIFY)
+        c->fn(c->ctx, lost ? ERR_DEVICE : OK);
+    else if (lost)
+        ;
     else if (c->kind == SIM_COPY)
-        memcpy(seen(s, c->to), seen(s, c->from), (size_t)c->n_bytes);
+        memcpy(copy_side(s, c->to, c->n_bytes), copy_side(s, c->from, c->n_bytes),
+               (size_t)c->n_bytes);
     else if (c->kind == SIM_FILL)
-        memset(seen(s, c->to), c->byte, (size_t)c->n_bytes);
+        memset(copy_side(s, c->to, c->n_bytes), c->byte, (size_t)c->n_bytes);
     else if (c->kind == SIM_LAUNCH)
         run_launch(s, c);
-    else if (c->kind == SIM_NOTIFY)
-        c->fn(c->ctx, err);
     pthread_mutex_lock(&s->lock);
-    st->err = c->kind == SIM_NOTIFY ? OK : err;
     if (c->kind == SIM_RECORD)
         c->event->happened = c->record;
     pthread_cond_broadcast(&s->changed);
@@ -274,16 +320,14 @@ static void sim_stream_wait(struct stream *s, struct event *e)
 
 static enum err sim_event_wait(struct stream *stream, struct event *event)
 {
-    struct sim_stream *st = (struct sim_stream *)(void *)stream;
     struct sim_event *e = (struct sim_event *)(void *)event;
     struct sim_device *s = sim(stream->device);
     pthread_mutex_lock(&s->lock);
-    while (e->happened < e->recorded)
+    while (e->happened < e->recorded && !s->lost)
         pthread_cond_wait(&s->changed, &s->lock);
-    enum err err = st->err;
-    st->err = OK;
+    int lost = s->lost;
     pthread_mutex_unlock(&s->lock);
-    return err == OK ? OK : fail(err, "device: a command failed");
+    return lost ? fail(ERR_DEVICE, "device: lost") : OK;
 }
 
 struct device *sim_device_open(uint64_t seed, int delay_us)
@@ -329,11 +373,20 @@ void *sim_device_peek(struct device *d, void *p)
     return seen(sim(d), p);
 }
 
-void sim_device_fail_copy(struct device *d, int n)
+void sim_device_lose(struct device *d, int64_t n)
 {
     struct sim_device *s = sim(d);
     pthread_mutex_lock(&s->lock);
-    s->fail_copy = n;
-    s->n_copies = 0;
+    s->lose_at = n > 0 ? s->n_commands + n : 0;
     pthread_mutex_unlock(&s->lock);
+}
+
+int64_t sim_device_commands(struct device *d)
+{
+    return sim(d)->n_commands;
+}
+
+int64_t sim_device_peak_bytes(struct device *d)
+{
+    return sim(d)->peak_bytes;
 }

@@ -1,9 +1,10 @@
 /* tests/sim_device.h - an accelerator that is not there, as hostile as a real one may be.
  *
- * Its memory faults when the host touches it; its streams run on threads of their own, late by
- * random times, out of step with each other. It computes with the CPU's kernels, on a second
- * mapping of the same memory. Code that forgets an event, or reads a result early, fails here on a
- * machine without a GPU. */
+ * Its memory faults when the host touches it, and holds numbers that are none when it is fresh; its
+ * streams run on threads of their own, late by random times, out of step with each other; RAM that
+ * it copies from or to has to be pinned; it can be lost at any command. It computes with the CPU's
+ * kernels, on a second mapping of the same memory. Code that forgets an event, or reads a result
+ * early, fails here on a machine without a GPU. */
 #ifndef TESTS_SIM_DEVICE_H
 #define TESTS_SIM_DEVICE_H
 
@@ -14,7 +15,10 @@ struct device *sim_device_open(uint64_t seed, int delay_us);
 void sim_device_close(struct device *d);
 /* What the device would see at an address of its memory: for checks, when its streams are idle. */
 void *sim_device_peek(struct device *d, void *p);
-/* From now on the n-th copy fails (0: none). */
-void sim_device_fail_copy(struct device *d, int n);
+/* The n-th command from now on loses the device (0: none does). */
+void sim_device_lose(struct device *d, int64_t n);
+/* Commands that have run, and the most bytes of its memory that were taken at once. */
+int64_t sim_device_commands(struct device *d);
+int64_t sim_device_peak_bytes(struct device *d);
 
 #endif
