@@ -76,7 +76,7 @@ $(BUILD)/tests/%_test: $(BUILD)/tests/%_test.o $(BUILD)/libsluice.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -o $@ $(filter %.o,$^) $(BUILD)/libsluice.a $(LDLIBS) -lcmocka
 
-$(BUILD)/tests/device_test $(BUILD)/tests/flat_test: $(BUILD)/tests/sim_device.o
+$(BUILD)/tests/device_test $(BUILD)/tests/flat_test $(BUILD)/tests/line_device_test: $(BUILD)/tests/sim_device.o
 
 $(BUILD)/tests/tools/pack_source: LDLIBS += -lcmocka
 

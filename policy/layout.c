@@ -8,8 +8,10 @@
 #define PIECE       1048576 // has a checksum of its own (MOVER_PIECE)
 #define ARRAY_ALIGN 64
 
-#define LAYOUT_ACCOUNT(id, account) offsetof(struct plan_bytes, account),
+#define LAYOUT_ACCOUNT(id, account, arena) offsetof(struct plan_bytes, account),
 static const size_t accounts[N_LAYOUT_IDS] = {LAYOUT_PARTS(LAYOUT_ACCOUNT)};
+#define LAYOUT_ARENA(id, account, arena) ARENA_##arena,
+static const enum layout_arena arenas[N_LAYOUT_IDS] = {LAYOUT_PARTS(LAYOUT_ARENA)};
 
 struct build {
     struct layout *l;
@@ -22,12 +24,18 @@ struct build {
     struct plan_bytes *bytes;
 };
 
-/* A range of the memory, and what it adds to its account: gaps before it included. */
+static enum layout_arena arena_of(const struct build *b, enum layout_id id)
+{
+    return b->plan->device ? arenas[id] : ARENA_HOST;
+}
+
+/* A range of its arena, and what it adds to its account: gaps before it included. */
 static int64_t range(struct build *b, enum layout_id id, int64_t n_bytes, int64_t to)
 {
-    int64_t before = b->l->n_bytes, at = align64(before, to);
-    b->l->n_bytes = at + align64(n_bytes, ARRAY_ALIGN) + LAYOUT_GAP;
-    *(int64_t *)(void *)((char *)b->bytes + accounts[id]) += b->l->n_bytes - before;
+    int64_t *end = &b->l->n_bytes[arena_of(b, id)];
+    int64_t before = *end, at = align64(before, to);
+    *end = at + align64(n_bytes, ARRAY_ALIGN) + LAYOUT_GAP;
+    *(int64_t *)(void *)((char *)b->bytes + accounts[id]) += *end - before;
     return at;
 }
 
@@ -37,6 +45,7 @@ static void part(struct build *b, enum layout_id id, int64_t n, int64_t n_bytes,
     if (n <= 0 || n_bytes <= 0)
         return;
     struct layout_part *p = &b->l->parts[id];
+    p->arena = arena_of(b, id);
     p->n = n;
     p->n_bytes = n_bytes;
     p->stride = align64(n_bytes + LAYOUT_GAP, to);
@@ -67,6 +76,8 @@ static void lay_weight_frames(struct build *b)
     blocks(b, LAYOUT_WEIGHT_FRAMES, p->weight_frames, p->weight_frame_bytes);
     if (p->codec != PLAN_CODEC_NONE)
         blocks(b, LAYOUT_STAGING, 1, b->costs->staging_bytes);
+    if (p->device)
+        blocks(b, LAYOUT_BOUNCE, 1, b->costs->bounce_bytes);
 }
 
 static void lay_kv_frames(struct build *b)
@@ -75,13 +86,15 @@ static void lay_kv_frames(struct build *b)
     const struct plan_sizes *s = &b->costs->sizes;
     int64_t extents = (int64_t)p->decoder * p->batches, pages = p->pages_batch;
     int64_t page = b->costs->kv_page_bytes;
-    if (p->kv_home != TIER_NVME)
+    if (p->kv_home == (int)plan_near(p))
         return;
     array(b, LAYOUT_KV_FRAMES, p->kv_frames, s->frame);
     array(b, LAYOUT_KV_LAST, extents, s->last_write);
-    array(b, LAYOUT_KV_CRCS, extents * pages * ceil_div64(page, PIECE), 4);
-    array(b, LAYOUT_KV_GENERATIONS, extents * pages, 4);
-    array(b, LAYOUT_KV_SEEDS, pages, 4);
+    if (p->kv_home == TIER_NVME) {
+        array(b, LAYOUT_KV_CRCS, extents * pages * ceil_div64(page, PIECE), 4);
+        array(b, LAYOUT_KV_GENERATIONS, extents * pages, 4);
+        array(b, LAYOUT_KV_SEEDS, pages, 4);
+    }
     blocks(b, LAYOUT_KV_TAILS, 1, p->batch * extents * page);
     blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames, pages * page);
     arrays(b, LAYOUT_KV_SEGMENTS, p->kv_frames, pages, s->segment);
@@ -97,15 +110,17 @@ static void lay_hidden(struct build *b)
 {
     const struct plan *p = b->plan;
     const struct plan_sizes *s = &b->costs->sizes;
-    if (p->hidden_home != TIER_NVME) {
+    if (p->hidden_home == (int)plan_near(p)) {
         blocks(b, LAYOUT_HIDDEN, 1, p->pass_tokens * plan_token_bytes(b->shape));
         return;
     }
     int64_t frame = layout_hidden_frame_bytes(p, b->shape), units = ceil_div64(frame, PIECE);
     array(b, LAYOUT_HIDDEN_FRAMES, p->hidden_frames, s->frame);
     array(b, LAYOUT_HIDDEN_LAST, p->batches, s->last_write);
-    array(b, LAYOUT_HIDDEN_CRCS, p->batches * units, 4);
-    array(b, LAYOUT_HIDDEN_GENERATIONS, p->batches, 4);
+    if (p->hidden_home == TIER_NVME) {
+        array(b, LAYOUT_HIDDEN_CRCS, p->batches * units, 4);
+        array(b, LAYOUT_HIDDEN_GENERATIONS, p->batches, 4);
+    }
     blocks(b, LAYOUT_HIDDEN_FRAME_TOKENS, p->hidden_frames, frame);
     arrays(b, LAYOUT_HIDDEN_SEGMENTS, p->hidden_frames, units, s->segment);
 }
@@ -123,11 +138,18 @@ static void lay_batches(struct build *b)
     arrays(b, LAYOUT_POSITIONS, p->batches, p->head_positions, c->sizes.position);
     arrays(b, LAYOUT_FREE_PAGES, p->batches, p->pages_batch, 4);
     int64_t positions = rows + p->head_positions - p->batch;
-    array(b, LAYOUT_HEAD_REQUESTS, positions, c->sizes.head_request);
-    array(b, LAYOUT_HEAD_RESULTS, positions, c->sizes.head_result);
-    array(b, LAYOUT_EDITS, rows * b->work->edits_max, c->edit_bytes);
-    if (b->work->filters)
-        array(b, LAYOUT_CANDIDATES, rows, c->filter_bytes);
+    int64_t edits = rows * b->work->edits_max, filters = b->work->filters ? rows : 0;
+    /* On a device the next pass begins before all of this one's results are read. */
+    arrays(b, LAYOUT_HEAD_REQUESTS, 1 + p->device, positions, c->sizes.head_request);
+    arrays(b, LAYOUT_HEAD_RESULTS, 1 + p->device, positions, c->sizes.head_result);
+    array(b, LAYOUT_EDITS, edits, c->edit_bytes);
+    array(b, LAYOUT_CANDIDATES, filters, c->filter_bytes);
+    if (p->device) {
+        array(b, LAYOUT_SEEN_REQUESTS, positions, c->sizes.head_request);
+        array(b, LAYOUT_SEEN_RESULTS, positions, c->sizes.head_result);
+        array(b, LAYOUT_SEEN_EDITS, edits, c->edit_bytes);
+        array(b, LAYOUT_SEEN_CANDIDATES, filters, c->filter_bytes);
+    }
     arrays(b, LAYOUT_ROW_PAGES, rows, p->slots_cap / PLAN_PAGE_SLOTS, 4);
     if (b->evict->policy != EVICT_FULL) {
         arrays(b, LAYOUT_SLOT_POS, rows, slots, 4);
@@ -140,15 +162,14 @@ static void lay_gather(struct build *b)
 {
     const struct plan *p = b->plan;
     int64_t window = align64(b->w->embed_row_bytes, PLAN_DISK_BLOCK) + PLAN_DISK_BLOCK;
-    int64_t chunk = p->gather_windows / 2, segment = b->costs->sizes.segment;
-    array(b, LAYOUT_GATHER_OFFSETS, p->tile_tokens, 8);
+    int64_t chunk = p->gather_windows, segment = b->costs->sizes.segment;
     if (p->embed_resident)
         return;
-    array(b, LAYOUT_GATHER_SETS, p->batches, b->costs->sizes.gather_set);
+    array(b, LAYOUT_GATHER_SETS, p->batches + p->gather_sets, b->costs->sizes.gather_set);
     blocks(b, LAYOUT_AHEAD_WINDOWS, p->batches, p->batch * window);
     arrays(b, LAYOUT_AHEAD_SEGMENTS, p->batches, p->batch, segment);
-    blocks(b, LAYOUT_CHUNK_WINDOWS, 2, chunk * window);
-    arrays(b, LAYOUT_CHUNK_SEGMENTS, 2, chunk, segment);
+    blocks(b, LAYOUT_CHUNK_WINDOWS, p->gather_sets, chunk * window);
+    arrays(b, LAYOUT_CHUNK_SEGMENTS, p->gather_sets, chunk, segment);
     blocks(b, LAYOUT_EMBED_REST, 1, b->w->embed_rest_bytes);
 }
 
@@ -175,8 +196,17 @@ static void lay_tile(struct build *b)
         array(b, LAYOUT_UP, tile * s->ffn_dim, 4);
     array(b, LAYOUT_ROPE_COS, b->work->tokens_max * rope, 4);
     array(b, LAYOUT_ROPE_SIN, b->work->tokens_max * rope, 4);
-    if (rope > 0)
-        array(b, LAYOUT_TILE_POS, tile, 4);
+}
+
+/* A tile ends where it is full, where a span begins that does not fit, or with the batch. */
+int64_t layout_table_bytes(const struct plan *p, const struct plan_sizes *s)
+{
+    int64_t spans = 2 * (int64_t)p->batch, tiles = spans + p->step_tokens / p->tile_tokens + 1;
+    int64_t span = max64(s->prompt_span, s->forced_span), pages = p->slots_cap / PLAN_PAGE_SLOTS;
+    int64_t decode = p->batch * pages * 4 + p->step_tokens * 4 + (spans + tiles) * span;
+    int64_t compact = p->head_positions * 4;
+    int64_t embed = 2 * p->step_tokens * 8; // rows, and learned positions
+    return max64(decode + compact, embed) + (3 * tiles + 4) * ARRAY_ALIGN;
 }
 
 static void lay_layer(struct build *b)
@@ -190,13 +220,16 @@ static void lay_layer(struct build *b)
     blocks(b, LAYOUT_PROMPT_PAGES, 1, prompt_pages * page);
     blocks(b, LAYOUT_SHARED_PAGES, 1, ceil_div64(p->shared_tokens, PLAN_PAGE_SLOTS) * page);
     array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PLAN_PAGE_SLOTS * s->n_kv_heads, 4);
-    array(b, LAYOUT_PROMPT_SPANS, p->batch, sizes->prompt_span);
-    array(b, LAYOUT_FORCED_SPANS, p->batch, sizes->forced_span);
     array(b, LAYOUT_CUTS, 2 * p->batch, sizes->cut);
+    int64_t tables = layout_table_bytes(p, sizes), dirty = ceil_div64(row_pages, 64) * 8;
+    int in_flight = p->device ? p->window + 1 : 1;
+    arrays(b, LAYOUT_TABLES, in_flight, tables, 1);
     array(b, LAYOUT_EVENTS, (int64_t)p->tile_tokens * s->n_kv_heads, sizes->evict_event);
-    array(b, LAYOUT_COMPACT_FROM, p->head_positions, 4);
-    array(b, LAYOUT_PAGE_IDS, p->batch * row_pages, 4);
-    array(b, LAYOUT_DIRTY, p->batch * ceil_div64(row_pages, 64), 8);
+    array(b, LAYOUT_DIRTY, p->batch, dirty);
+    if (p->device) {
+        arrays(b, LAYOUT_SEEN_TABLES, in_flight, tables, 1);
+        arrays(b, LAYOUT_DIRTY_BACK, in_flight, p->batch, dirty);
+    }
     array(b, LAYOUT_LOGITS, (int64_t)LAYOUT_POSITION_TILE * HEAD_TILE, 4);
     array(b, LAYOUT_HEAD_IN, (int64_t)LAYOUT_POSITION_TILE * s->dim, 4);
     if (s->embed_dim != s->dim)
@@ -210,17 +243,23 @@ static void lay_residents(struct build *b)
 {
     const struct plan *p = b->plan;
     for (int layer = 0; layer < p->layers; layer++) {
-        if (!plan_layer_resident(p, layer))
+        enum tier_kind home = plan_layer_home(p, layer);
+        enum layout_id id = home == plan_near(p) ? LAYOUT_WEIGHTS : LAYOUT_WEIGHTS_HOME;
+        if (home == TIER_NVME)
             continue;
         int64_t n_bytes = align64(plan_layer_decoded(p, layer) ? b->w->tile_bytes[layer]
                                                                : b->w->layer_bytes[layer],
                                   PLAN_DISK_BLOCK);
         b->l->weight_bytes[layer] = n_bytes;
-        b->l->weights[layer] = range(b, LAYOUT_WEIGHTS, n_bytes, PLAN_DISK_BLOCK);
+        b->l->weights[layer] = range(b, id, n_bytes, PLAN_DISK_BLOCK);
+        b->l->weight_arena[layer] = arena_of(b, id);
     }
+    enum layout_id kv = p->kv_home == (int)plan_near(p) ? LAYOUT_KV : LAYOUT_KV_HOME;
     if (p->kv_home != TIER_NVME)
-        blocks(b, LAYOUT_KV, 1,
+        blocks(b, kv, 1,
                (int64_t)p->decoder * p->batches * p->pages_batch * b->costs->kv_page_bytes);
+    if (p->device && p->hidden_home == TIER_RAM)
+        blocks(b, LAYOUT_HIDDEN_HOME, 1, p->batches * layout_hidden_frame_bytes(p, b->shape));
 }
 
 void layout_make(struct layout *l, const struct plan *plan, const struct weights_info *w,
@@ -235,6 +274,6 @@ void layout_make(struct layout *l, const struct plan *plan, const struct weights
     lay_batches(&b);
     lay_gather(&b);
     lay_layer(&b);
-    l->busy_bytes = l->n_bytes;
+    memcpy(l->busy_bytes, l->n_bytes, sizeof l->busy_bytes);
     lay_residents(&b);
 }

@@ -13,91 +13,104 @@
 
 #include <stddef.h>
 
-/* name, the field of struct plan_bytes that it counts in. [i]: pieces, one each. */
+/* Where a part lies when ops run on a device with memory of its own: host tables, RAM that the
+ * device copies from and to, memory of the device. Without such a device all is one arena. */
+enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
+
+/* name, the field of struct plan_bytes that it counts in, arena. [i]: pieces, one each. */
 #define LAYOUT_PARTS(X)                                                                            \
     /* engine/line/home: weights */                                                                \
-    X(WEIGHT_HOMES, weight_frames)  /* [layers] struct weight_home */                              \
-    X(FREE_FRAMES, weight_frames)   /* [weight_frames] pointers */                                 \
-    X(WEIGHT_FRAMES, weight_frames) /* [i: weight_frames] bytes of a layer */                      \
-    X(STAGING, io)                  /* encoded weights, with a codec */                            \
+    X(WEIGHT_HOMES, weight_frames, HOST)    /* [layers] struct weight_home */                      \
+    X(FREE_FRAMES, weight_frames, HOST)     /* [weight_frames] pointers */                         \
+    X(WEIGHT_FRAMES, weight_frames, DEVICE) /* [i: weight_frames] bytes of a layer */              \
+    X(STAGING, io, PINNED)                  /* encoded weights, with a codec */                    \
+    X(BOUNCE, io, PINNED)                   /* [io pieces] between NVMe and a device */            \
     /* KV on NVMe */                                                                               \
-    X(KV_FRAMES, kv_meta)        /* [kv_frames] struct frame */                                    \
-    X(KV_LAST, kv_meta)          /* [decoder][batches] struct last_write */                        \
-    X(KV_CRCS, kv_meta)          /* [decoder][batches][pages_batch][units] */                      \
-    X(KV_GENERATIONS, kv_meta)   /* [decoder][batches][pages_batch] */                             \
-    X(KV_SEEDS, kv_meta)         /* [pages_batch] */                                               \
-    X(KV_TAILS, kv_tails)        /* [batches][batch][decoder] pages */                             \
-    X(KV_FRAME_PAGES, kv_frames) /* [i: kv_frames][pages_batch] pages */                           \
-    X(KV_SEGMENTS, kv_meta)      /* [i: kv_frames][pages_batch] struct segment */                  \
-    X(KV_FETCHED, kv_meta)       /* [i: kv_frames] bit per page */                                 \
+    X(KV_FRAMES, kv_meta, HOST)          /* [kv_frames] struct frame */                            \
+    X(KV_LAST, kv_meta, HOST)            /* [decoder][batches] struct last_write */                \
+    X(KV_CRCS, kv_meta, HOST)            /* [decoder][batches][pages_batch][units] */              \
+    X(KV_GENERATIONS, kv_meta, HOST)     /* [decoder][batches][pages_batch] */                     \
+    X(KV_SEEDS, kv_meta, HOST)           /* [pages_batch] */                                       \
+    X(KV_TAILS, kv_tails, DEVICE)        /* [batches][batch][decoder] pages */                     \
+    X(KV_FRAME_PAGES, kv_frames, DEVICE) /* [i: kv_frames][pages_batch] pages */                   \
+    X(KV_SEGMENTS, kv_meta, HOST)        /* [i: kv_frames][pages_batch] struct segment */          \
+    X(KV_FETCHED, kv_meta, HOST)         /* [i: kv_frames] bit per page */                         \
     /* hidden states: in RAM, or on NVMe */                                                        \
-    X(HIDDEN, hidden)                     /* [pass_tokens] tokens */                               \
-    X(HIDDEN_FRAMES, hidden_frames)       /* [hidden_frames] struct frame */                       \
-    X(HIDDEN_LAST, hidden_frames)         /* [batches] struct last_write */                        \
-    X(HIDDEN_CRCS, hidden_frames)         /* [batches][units] */                                   \
-    X(HIDDEN_GENERATIONS, hidden_frames)  /* [batches] */                                          \
-    X(HIDDEN_FRAME_TOKENS, hidden_frames) /* [i: hidden_frames][step_tokens] tokens */             \
-    X(HIDDEN_SEGMENTS, hidden_frames)     /* [i: hidden_frames][units] struct segment */           \
+    X(HIDDEN, hidden, DEVICE)                     /* [pass_tokens] tokens */                       \
+    X(HIDDEN_FRAMES, hidden_frames, HOST)         /* [hidden_frames] struct frame */               \
+    X(HIDDEN_LAST, hidden_frames, HOST)           /* [batches] struct last_write */                \
+    X(HIDDEN_CRCS, hidden_frames, HOST)           /* [batches][units] */                           \
+    X(HIDDEN_GENERATIONS, hidden_frames, HOST)    /* [batches] */                                  \
+    X(HIDDEN_FRAME_TOKENS, hidden_frames, DEVICE) /* [i: hidden_frames][step_tokens] tokens */     \
+    X(HIDDEN_SEGMENTS, hidden_frames, HOST)       /* [i: hidden_frames][units] struct segment */   \
     /* engine/line/batch */                                                                        \
-    X(BATCHES, workspace)   /* [batches] struct batch */                                           \
-    X(ROWS, workspace)      /* [i: batches][batch] struct row */                                   \
-    X(SPANS, workspace)     /* [i: batches][2 * batch] struct span */                              \
-    X(POSITIONS, head)      /* [i: batches][head_positions] struct position */                     \
-    X(FREE_PAGES, kv_meta)  /* [i: batches][pages_batch] */                                        \
-    X(HEAD_REQUESTS, head)  /* of a pass */                                                        \
-    X(HEAD_RESULTS, head)   /* the same */                                                         \
-    X(EDITS, head)          /* [rows][edits_max] struct logit_edit */                              \
-    X(CANDIDATES, head)     /* [rows][HEAD_SAMPLE_MAX] struct head_candidate */                    \
-    X(ROW_PAGES, kv_meta)   /* [i: rows][slots_cap / 32] page ids */                               \
-    X(SLOT_POS, kv_meta)    /* [i: rows][decoder][n_kv_heads][meta_cap] */                         \
-    X(SLOT_SCORES, kv_meta) /* the same */                                                         \
-    X(RINGS, kv_rings)      /* [i: rows][decoder] rings */                                         \
+    X(BATCHES, workspace, HOST)      /* [batches] struct batch */                                  \
+    X(ROWS, workspace, HOST)         /* [i: batches][batch] struct row */                          \
+    X(SPANS, workspace, HOST)        /* [i: batches][2 * batch] struct span */                     \
+    X(POSITIONS, head, HOST)         /* [i: batches][head_positions] struct position */            \
+    X(FREE_PAGES, kv_meta, HOST)     /* [i: batches][pages_batch] */                               \
+    X(HEAD_REQUESTS, head, PINNED)   /* [i: passes in flight] of a pass */                         \
+    X(HEAD_RESULTS, head, PINNED)    /* the same */                                                \
+    X(EDITS, head, PINNED)           /* [rows][edits_max] struct logit_edit */                     \
+    X(CANDIDATES, head, PINNED)      /* [rows][HEAD_SAMPLE_MAX] struct head_candidate */           \
+    X(SEEN_REQUESTS, head, DEVICE)   /* of a pass, as a device sees them */                        \
+    X(SEEN_RESULTS, head, DEVICE)    /* the same */                                                \
+    X(SEEN_EDITS, head, DEVICE)      /* as EDITS */                                                \
+    X(SEEN_CANDIDATES, head, DEVICE) /* as CANDIDATES */                                           \
+    X(ROW_PAGES, kv_meta, HOST)      /* [i: rows][slots_cap / 32] page ids */                      \
+    X(SLOT_POS, kv_meta, DEVICE)     /* [i: rows][decoder][n_kv_heads][meta_cap] */                \
+    X(SLOT_SCORES, kv_meta, DEVICE)  /* the same */                                                \
+    X(RINGS, kv_rings, DEVICE)       /* [i: rows][decoder] rings */                                \
     /* engine/line/gather */                                                                       \
-    X(GATHER_OFFSETS, workspace) /* [tile_tokens] of stored rows */                                \
-    X(GATHER_SETS, workspace)    /* [batches] struct gather_set */                                 \
-    X(AHEAD_WINDOWS, workspace)  /* [i: batches][batch] windows */                                 \
-    X(AHEAD_SEGMENTS, workspace) /* [i: batches][batch] struct segment */                          \
-    X(CHUNK_WINDOWS, workspace)  /* [i: 2][gather_windows / 2] windows */                          \
-    X(CHUNK_SEGMENTS, workspace) /* [i: 2][gather_windows / 2] struct segment */                   \
-    X(EMBED_REST, workspace)     /* of the embedding's extent, what is not rows */                 \
+    X(GATHER_SETS, workspace, HOST)     /* [batches] struct gather_set */                          \
+    X(AHEAD_WINDOWS, workspace, PINNED) /* [i: batches][batch] windows */                          \
+    X(AHEAD_SEGMENTS, workspace, HOST)  /* [i: batches][batch] struct segment */                   \
+    X(CHUNK_WINDOWS, workspace, PINNED) /* [i: gather_sets][gather_windows] windows */             \
+    X(CHUNK_SEGMENTS, workspace, HOST)  /* [i: gather_sets][gather_windows] struct segment */      \
+    X(EMBED_REST, workspace, DEVICE)    /* of the embedding's extent, what is not rows */          \
     /* engine/line/layer */                                                                        \
-    X(NORMED, workspace)        /* [tile_tokens][dim or embed_dim] f32 */                          \
-    X(Q, workspace)             /* [tile_tokens][n_heads][head_dim] f32 */                         \
-    X(ATTN, workspace)          /* the same */                                                     \
-    X(K, workspace)             /* [tile_tokens][n_kv_heads][head_dim] f32 */                      \
-    X(V, workspace)             /* the same */                                                     \
-    X(GATE, workspace)          /* [tile_tokens][ffn_dim] f32 */                                   \
-    X(UP, workspace)            /* the same, with a gated activation */                            \
-    X(ROPE_COS, workspace)      /* [tokens_max][rope_dim / 2] f32 by position */                   \
-    X(ROPE_SIN, workspace)      /* the same */                                                     \
-    X(TILE_POS, workspace)      /* [tile_tokens] positions */                                      \
-    X(PROMPT_PAGES, workspace)  /* [layout_prompt_pages()] pages in the compute format */          \
-    X(SHARED_PAGES, workspace)  /* [shared_tokens / 32] the same */                                \
-    X(PROMPT_SCORES, workspace) /* [layout_prompt_pages()][32][n_kv_heads] f32 */                  \
-    X(PROMPT_SPANS, workspace)  /* [batch] struct prompt_span */                                   \
-    X(FORCED_SPANS, workspace)  /* [batch] struct forced_span */                                   \
-    X(CUTS, workspace)          /* [2 * batch] struct cut */                                       \
-    X(EVENTS, workspace)        /* [tile_tokens][n_kv_heads] struct evict_event */                 \
-    X(COMPACT_FROM, head)       /* [head_positions] tokens */                                      \
-    X(PAGE_IDS, workspace)      /* [batch][slots_cap / 32] of the step */                          \
-    X(DIRTY, workspace)         /* [batch] bit per page */                                         \
-    X(LOGITS, head)             /* [LAYOUT_POSITION_TILE][HEAD_TILE] f32 */                        \
-    X(HEAD_IN, head)            /* [LAYOUT_POSITION_TILE][dim] f32 */                              \
-    X(HEAD_NARROW, head)        /* [LAYOUT_POSITION_TILE][embed_dim] f32, where it is another */   \
-    X(SCRATCH, workspace)       /* of kernels */                                                   \
-    X(STEP_PAGES, kv_meta)      /* [pages_batch] page ids that a step reads */                     \
-    X(STEP_OWNERS, kv_meta)     /* [pages_batch] whose they are */                                 \
+    X(NORMED, workspace, DEVICE)        /* [tile_tokens][dim or embed_dim] f32 */                  \
+    X(Q, workspace, DEVICE)             /* [tile_tokens][n_heads][head_dim] f32 */                 \
+    X(ATTN, workspace, DEVICE)          /* the same */                                             \
+    X(K, workspace, DEVICE)             /* [tile_tokens][n_kv_heads][head_dim] f32 */              \
+    X(V, workspace, DEVICE)             /* the same */                                             \
+    X(GATE, workspace, DEVICE)          /* [tile_tokens][ffn_dim] f32 */                           \
+    X(UP, workspace, DEVICE)            /* the same, with a gated activation */                    \
+    X(ROPE_COS, workspace, DEVICE)      /* [tokens_max][rope_dim / 2] f32 by position */           \
+    X(ROPE_SIN, workspace, DEVICE)      /* the same */                                             \
+    X(PROMPT_PAGES, workspace, DEVICE)  /* [layout_prompt_pages()] pages in the compute format */  \
+    X(SHARED_PAGES, workspace, DEVICE)  /* [shared_tokens / 32] the same */                        \
+    X(PROMPT_SCORES, workspace, DEVICE) /* [layout_prompt_pages()][32][n_kv_heads] f32 */          \
+    X(CUTS, workspace, HOST)            /* [2 * batch] struct cut */                               \
+    X(TABLES, workspace,                                                                           \
+      PINNED) /* [i: steps in flight] what ops are told: engine/line/tables.h */                   \
+    X(SEEN_TABLES, workspace, DEVICE) /* the same, as a device sees them */                        \
+    X(EVENTS, workspace, DEVICE)      /* [tile_tokens][n_kv_heads] struct evict_event */           \
+    X(DIRTY, workspace, DEVICE)       /* [batch] bit per page */                                   \
+    X(DIRTY_BACK, workspace,                                                                       \
+      PINNED)                     /* [i: steps in flight] as DIRTY, brought back from a device */  \
+    X(LOGITS, head, DEVICE)       /* [LAYOUT_POSITION_TILE][HEAD_TILE] f32 */                      \
+    X(HEAD_IN, head, DEVICE)      /* [LAYOUT_POSITION_TILE][dim] f32 */                            \
+    X(HEAD_NARROW, head, DEVICE)  /* [LAYOUT_POSITION_TILE][embed_dim] f32, where it is another */ \
+    X(SCRATCH, workspace, DEVICE) /* of kernels */                                                 \
+    X(STEP_PAGES, kv_meta, HOST)  /* [pages_batch] page ids that a step reads */                   \
+    X(STEP_OWNERS, kv_meta, HOST) /* [pages_batch] whose they are */                               \
     /* what stays */                                                                               \
-    X(WEIGHTS, weights_resident) /* weights[layer] */                                              \
-    X(KV, kv)                    /* [decoder][batches][pages_batch] pages */
+    X(WEIGHTS, weights_resident, DEVICE) /* weights[layer] */                                      \
+    X(KV, kv, DEVICE)                    /* [decoder][batches][pages_batch] pages */               \
+    /* what stays in RAM beside a device's own memory */                                           \
+    X(WEIGHTS_HOME, weights_resident, PINNED) /* weights[layer] of those that stream from it */    \
+    X(KV_HOME, kv, PINNED)                    /* as KV */                                          \
+    X(HIDDEN_HOME, hidden, PINNED)            /* [batches] frames */
 
-#define LAYOUT_ID(id, account) LAYOUT_##id,
+#define LAYOUT_ID(id, account, arena) LAYOUT_##id,
 enum layout_id { LAYOUT_PARTS(LAYOUT_ID) N_LAYOUT_IDS };
 #undef LAYOUT_ID
 
 #define LAYOUT_POSITION_TILE 64 // positions of the head worked on at once
 
 struct layout_part {
+    enum layout_arena arena;
     int64_t offset;  // of piece 0
     int64_t stride;  // from one piece to the next
     int64_t n;       // pieces; 0: the plan does not want the part
@@ -114,10 +127,12 @@ struct layout_part {
 
 struct layout {
     struct layout_part parts[N_LAYOUT_IDS];
-    int64_t weights[PLAN_LAYERS_MAX];      // offset of each resident layer
-    int64_t weight_bytes[PLAN_LAYERS_MAX]; // of it; 0: it streams
-    int64_t busy_bytes;                    // of the parts that every pass uses, which stand first
-    int64_t n_bytes;
+    enum layout_arena weight_arena[PLAN_LAYERS_MAX];
+    int64_t weights[PLAN_LAYERS_MAX]; // offset of each layer that is not homed on NVMe
+    int64_t weight_bytes[PLAN_LAYERS_MAX];
+    /* By arena; without a device's own memory ARENA_HOST is all there is. */
+    int64_t busy_bytes[N_ARENAS]; // of the parts that every pass uses, which stand first
+    int64_t n_bytes[N_ARENAS];
 };
 
 /* Lays a plan out (pure), and adds each part to its field of *bytes. */
@@ -130,17 +145,20 @@ int64_t layout_prompt_pages(const struct plan *plan);
 /* Bytes of a frame of hidden states: one batch's of a step, whole disk blocks. */
 int64_t layout_hidden_frame_bytes(const struct plan *plan, const struct shape *shape);
 
+/* Bytes of one step's tables: engine/line/tables.h. */
+int64_t layout_table_bytes(const struct plan *plan, const struct plan_sizes *sizes);
+
 /* A layout and where it lies. */
 struct memory {
     const struct layout *layout; // borrowed
-    void *base;                  // [layout->n_bytes], aligned to a huge page
+    void *base[N_ARENAS];        // [layout->n_bytes], aligned to a huge page
 };
 
 /* Piece i of a part; NULL when the plan does not want the part. */
 static inline void *memory_at(const struct memory *m, enum layout_id id, int64_t i)
 {
     const struct layout_part *p = &m->layout->parts[id];
-    return i < p->n ? (char *)m->base + p->offset + i * p->stride : NULL;
+    return i < p->n ? (char *)m->base[p->arena] + p->offset + i * p->stride : NULL;
 }
 
 #endif

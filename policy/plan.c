@@ -30,6 +30,23 @@ int plan_layer_decoded(const struct plan *plan, int layer)
     return rank < plan->decoded;
 }
 
+enum tier_kind plan_near(const struct plan *plan)
+{
+    return plan->device ? TIER_DEVICE : TIER_RAM;
+}
+
+enum tier_kind plan_layer_home(const struct plan *plan, int layer)
+{
+    if (plan_layer_resident(plan, layer))
+        return plan_near(plan);
+    if (layer < 1)
+        return TIER_NVME;
+    /* As with resident ones: those on NVMe are spread evenly over the layers that stream. */
+    int64_t n = plan->layers - 1, streamed = n - plan->resident;
+    int64_t i = (layer - 1) * streamed / n, nvme = streamed - plan->weights_ram;
+    return (i + 1) * nvme / streamed == i * nvme / streamed ? TIER_RAM : TIER_NVME;
+}
+
 struct order plan_order(const struct plan *plan)
 {
     return (struct order){
@@ -54,26 +71,35 @@ static int framed_layers(const struct plan *plan)
     return n;
 }
 
-/* The order of bytes: a layer's frame is given back after its last batch, and the fetch of its next
- * pass must not come sooner: it would find the layer still there, and nothing behind it. */
-static int64_t ahead_weights_max(const struct order *order)
+/* The order of bytes: a layer's frame is given back when the step of its last batch is known to be
+ * done, and the fetch of its next pass must not come sooner: it would find the layer still there,
+ * and nothing behind it. */
+static int64_t ahead_weights_max(const struct plan *plan, const struct order *order)
 {
-    return order_pass_steps(order) - (int64_t)order->batches * order->parts;
+    int64_t own = (int64_t)order->batches * order->parts;
+    return max64(0, order_pass_steps(order) - own - plan->window + 1);
 }
 
-static int64_t ahead_kv_max(const struct order *order)
+/* Steps from the one that writes to the one that is at hand when the write is queued, and one more:
+ * the write of the step before stands behind the reads of this one. */
+static int64_t ahead_kv_max(const struct plan *plan, const struct order *order)
 {
-    return max64(0, order_pass_steps(order) - 2);
+    return max64(0, order_pass_steps(order) - 1 - plan->window);
+}
+
+static int64_t ahead_hidden_max(const struct plan *plan, const struct order *order)
+{
+    return order_hidden_distance(order) - 1 - plan->window;
 }
 
 static void derive_ahead(struct plan *plan)
 {
     struct order order = plan_order(plan);
-    int64_t hidden_max = order_hidden_distance(&order) - 2;
+    int64_t hidden_max = ahead_hidden_max(plan, &order);
     if (hidden_max < 0)
-        plan->hidden_home = TIER_RAM; // too near: they stay in their frame
-    plan->ahead_weights = (int)min64(plan->ahead_weights, ahead_weights_max(&order));
-    plan->ahead_state = (int)min64(plan->ahead_state, ahead_kv_max(&order));
+        plan->hidden_home = (int)plan_near(plan); // too near: they stay in their frame
+    plan->ahead_weights = (int)min64(plan->ahead_weights, ahead_weights_max(plan, &order));
+    plan->ahead_state = (int)min64(plan->ahead_state, ahead_kv_max(plan, &order));
     plan->ahead_hidden = (int)min64(plan->ahead_state, max64(hidden_max, 0));
 }
 
@@ -82,6 +108,9 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     plan->layers = w->n_layers;
     plan->decoder = w->n_decoder;
     plan->embed_resident = plan->resident >= plan->layers - 1;
+    plan->window = plan->device ? (int)min64(max64(plan->window, 1), PLAN_WINDOW_MAX) : 1;
+    plan->weights_ram =
+        plan->device ? (int)min64(plan->weights_ram, plan->layers - 1 - plan->resident) : 0;
     if (plan->embed_resident)
         plan->codec = PLAN_CODEC_NONE; // nothing streams
     if (plan->decoded > plan->resident)
@@ -91,11 +120,13 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
             plan->decoded = 0; // stored as tiles
     derive_ahead(plan);
     plan->weight_frame_bytes = frame_bytes(plan, w);
+    int held = plan->window - 1; // steps behind the one at hand that hold what they had
     plan->weight_frames =
-        (int)min64(1 + ceil_div64(plan->ahead_weights, plan->batches), framed_layers(plan));
-    int on_nvme = plan->kv_home == TIER_NVME;
-    plan->kv_frames = on_nvme ? plan->ahead_state + 3 : 0;
-    plan->hidden_frames = plan->hidden_home == TIER_NVME ? plan->ahead_hidden + 3 : 0;
+        (int)min64(1 + ceil_div64(plan->ahead_weights + held, plan->batches), framed_layers(plan));
+    int kv_moves = plan->kv_home != (int)plan_near(plan);
+    int hidden_moves = plan->hidden_home != (int)plan_near(plan);
+    plan->kv_frames = kv_moves ? plan->ahead_state + held + 3 : 0;
+    plan->hidden_frames = hidden_moves ? plan->ahead_hidden + held + 3 : 0;
 
     int64_t row_pages = ceil_div64(max64(work->slots_max, 1), PLAN_PAGE_SLOTS);
     int64_t mean_pages = ceil_div64(max64(work->slots_mean, 1), PLAN_PAGE_SLOTS) + 1;
@@ -115,8 +146,13 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     plan->head_positions = plan->batch + min64(scored, work->scored_positions);
     if (plan->tile_tokens == 0)
         plan->tile_tokens = PLAN_TILE_TOKENS;
+    /* In RAM one set is decoded while the next is read. A device decodes later: what a step reads
+     * is one set, and so many stand as steps may be queued. */
+    plan->gather_sets = plan->device ? plan->window + 1 : 2;
+    if (plan->device)
+        plan->gather_windows = (int)plan->step_tokens;
     if (plan->gather_windows == 0)
-        plan->gather_windows = 64;
+        plan->gather_windows = 32;
     plan->shared_tokens =
         (int)(work->prompt_max < PLAN_SHARED_TOKENS ? work->prompt_max : PLAN_SHARED_TOKENS);
     if (plan->no_sharing)
@@ -137,7 +173,8 @@ static void count_bytes(const struct plan *plan, const struct weights_info *w,
 {
     memset(b, 0, sizeof *b);
     layout_make(l, plan, w, work, shape, evict, costs, b);
-    b->arena = l->n_bytes;
+    b->arena = l->n_bytes[ARENA_HOST] + l->n_bytes[ARENA_PINNED];
+    b->device = l->n_bytes[ARENA_DEVICE];
     if (plan->kv_home == TIER_NVME)
         b->disk +=
             (int64_t)plan->decoder * plan->batches * plan->pages_batch * costs->kv_page_bytes;
@@ -162,17 +199,24 @@ int plan_check(const struct plan *plan, const struct weights_info *w, const stru
     const char *broken = NULL;
     if (plan->batch < 1 || plan->batches < 1)
         broken = "batch and batches must be at least 1";
-    else if (plan->ahead_weights > ahead_weights_max(&order))
+    else if (plan->ahead_weights > ahead_weights_max(plan, &order))
         broken = "--ahead-weights reaches beyond the pass";
-    else if (plan->ahead_state > ahead_kv_max(&order))
+    else if (plan->ahead_state > ahead_kv_max(plan, &order))
         broken = "--ahead-state reaches beyond the pass";
-    else if (plan->hidden_home == TIER_NVME &&
-             plan->ahead_hidden > order_hidden_distance(&order) - 2)
+    else if (plan->hidden_home != (int)plan_near(plan) &&
+             plan->ahead_hidden > ahead_hidden_max(plan, &order))
         broken = "hidden states would be read before they are written";
     else if (plan->pages_batch * PLAN_PAGE_SLOTS < work->slots_max)
         broken = "one row's KV does not fit its batch's pages";
     if (broken) {
         snprintf(why, (size_t)why_cap, "%s", broken);
+        return -1;
+    }
+    if (budget->device >= 0 && bytes->device > budget->device) {
+        snprintf(why, (size_t)why_cap,
+                 "needs %.1f MiB of device memory, the budget is %.1f (--mem-device %lldM)",
+                 (double)bytes->device / 1048576.0, (double)budget->device / 1048576.0,
+                 (long long)ceil_div64(bytes->device, 1048576));
         return -1;
     }
     if (budget->ram >= 0 && bytes->ram > budget->ram) {

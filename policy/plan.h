@@ -20,6 +20,7 @@ enum plan_codec { PLAN_CODEC_NONE, PLAN_CODEC_ZSTD };
 #define PLAN_SHARED_TOKENS 1024 // longest prefix that prompts of one step compute once
 #define PLAN_PAGE_SLOTS    32   // slots of a KV page (KV_PAGE_SLOTS)
 #define PLAN_DISK_BLOCK    4096 // what frames and pages are aligned to
+#define PLAN_WINDOW_MAX    8    // steps queued on a device
 
 /* Bytes of the model, as the pack lays it out (engine/pack/model.c fills it). */
 struct weights_info {
@@ -88,6 +89,7 @@ struct plan_costs {
     int64_t edit_bytes;    // of one changed logit
     double decode_s;       // decoding all weights once, beside the cache; 0: as stored
     int64_t staging_bytes; // of encoded weights on their way
+    int64_t bounce_bytes;  // of bytes between NVMe and a device, on their way
     int64_t codec_bytes;   // the decoder and its tables
     double codec_share;    // stored bytes of a streamed byte, encoded; 0: not measured
     double codec_rate;     // bytes decoded per second while a run goes on, one thread
@@ -101,6 +103,9 @@ struct plan {
     int decoded;         // the first so many of these are held as tiles
     int embed_resident;  // 1: the embedding is in RAM too
     int codec;           // enum plan_codec: how streamed weights are stored on NVMe
+    int device;          // 1: ops run on a device with memory of its own; 0: in RAM
+    int weights_ram;     // device: layers that stream from RAM, not from NVMe
+    int window;          // steps that are queued on it before the first of them is waited for
     int ahead_weights;   // steps
     int ahead_state;     // steps, KV
     int ahead_hidden;    // steps, hidden states
@@ -115,9 +120,10 @@ struct plan {
     int64_t head_positions;     // most positions of one batch that reach the head
     int tile_tokens;            // tokens that a layer works on at once
     int64_t weight_frame_bytes; // largest layer that goes through a frame: streamed, or decoded
-    int gather_windows;         // embedding rows of prompts read at once
-    int no_sharing;             // 1: every prompt is computed whole
-    int shared_tokens;          // longest prefix that prompts of one step compute once
+    int gather_windows;         // embedding rows of prompts in a set, which is read at once
+    int gather_sets;
+    int no_sharing;    // 1: every prompt is computed whole
+    int shared_tokens; // longest prefix that prompts of one step compute once
 };
 
 /* Bytes by tier, itemised; the rows of `plan`'s table. */
@@ -125,8 +131,9 @@ struct plan_bytes {
     int64_t weights_resident, weight_frames, kv, kv_frames, kv_tails, kv_rings, kv_meta, hidden,
         hidden_frames;
     int64_t workspace, head, text, io;
-    int64_t ram;         // sum of the above that live in RAM
-    int64_t arena;       // of them, the layout: all but text and reserves
+    int64_t device;      // of the above, what lives in the device's own memory
+    int64_t ram;         // and in RAM
+    int64_t arena;       // of that, the layout: all but text and reserves
     int64_t disk;        // KV and hidden extents on NVMe
     int64_t disk_hidden; // of them, hidden states
 };
@@ -137,6 +144,11 @@ int plan_layer_resident(const struct plan *plan, int layer);
 
 /* 1 when a resident layer is decoded once, on its first pass, and held as tiles: same answers. */
 int plan_layer_decoded(const struct plan *plan, int layer);
+
+/* Where ops read and write in place: the device's memory, or RAM where that is the same. */
+enum tier_kind plan_near(const struct plan *plan);
+/* The home of a line layer; of the embedding TIER_NVME where its rows are gathered. */
+enum tier_kind plan_layer_home(const struct plan *plan, int layer);
 
 struct order plan_order(const struct plan *plan);
 

@@ -61,12 +61,13 @@ fault("look-ahead brings pages of the pass before", "engine/line/batch.c",
       "int slots = pass == batch->pass ? row->n_slots : row->n_slots_after;",
       "int slots = row->n_slots;", "placement_test.py --only=streamed", BYTES)
 fault("hidden states of the batch before", "engine/line/home_hidden.c",
-      ".offset = h->hidden_scratch_offset + batch * h->hidden_frame_bytes + at,",
-      ".offset = h->hidden_scratch_offset + (batch > 1 ? batch - 1 : batch) * h->hidden_frame_bytes + at,", BYTES)
+      ".offset = h->hidden_offset + batch * h->hidden_frame_bytes + at,",
+      ".offset = h->hidden_offset + (batch > 1 ? batch - 1 : batch) * h->hidden_frame_bytes + at,", BYTES)
 fault("a weight frame is given back too early", "engine/line/stage.c",
       "if (s.batch == e->order.batches - 1)", "if (s.batch == 0)", BYTES, DISORDER)
 fault("look-ahead beyond what the order allows", "policy/plan.c",
-      "return max64(0, order_pass_steps(order) - 2);", "return max64(0, order_pass_steps(order) + 2);", "plan_test",
+      "return max64(0, order_pass_steps(order) - 1 - plan->window);",
+      "return max64(0, order_pass_steps(order) + 2);", "plan_test",
       DISORDER)
 fault("the order of layers: slices before the last decoder layer", "policy/order.c",
       "int64_t decoder_last = decoder_first + layer_steps * order->decoder;",
@@ -91,7 +92,7 @@ fault("one bad segment fails its neighbours", "offload/mover.c",
       "        if (wrong && p->n > 1)\n            p->ticket->segments[i].err = ERR_BUSY;",
       "        if (p->n > 1)\n            p->ticket->segments[i].err = wrong ? ERR_BUSY : ERR_CORRUPT;", "mover_test")
 fault("a failed write is nobody's affair", "offload/mover.c",
-      "if (t->write || ring_lost(m->ring))", "if (ring_lost(m->ring))", "mover_test")
+      "if (t->write || e == ERR_DEVICE || ring_lost(m->ring))", "if (ring_lost(m->ring))", "mover_test")
 fault("neighbours travel together that are none", "offload/mover.c",
       "s[n].offset == s[0].offset + *n_bytes &&", "s[n].offset >= s[0].offset + *n_bytes &&", "mover_test")
 fault("neighbours in the place travel together, wherever they go", "offload/mover.c",
@@ -116,7 +117,7 @@ fault("a gathered row is taken from the window beside it", "engine/line/gather.c
 fault("a gathered row that did not come is used", "engine/line/gather.c",
       "g->ahead[batch->index].segments[row->ahead_window].err == OK", "1", "verify_test.py --only rows --full")
 fault("the codec's wrong bytes are not looked at", "offload/mover.c",
-      "return codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->to, p->n_bytes) == 0;",
+      "return codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->ram, p->n_bytes) == 0;",
       "codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->to, p->n_bytes / 2);\n    return 1;", "codec_test",
       "verify_test.py --only zstd")
 fault("a short read counts as whole", "offload/ring.c",
@@ -143,7 +144,7 @@ fault("pages of a row that leaves are handed out twice", "engine/line/batch.c",
 fault("the oldest row returns to the queue instead of the youngest", "engine/line/batch.c",
       "t->rows[r].entered > young->entered", "t->rows[r].entered < young->entered", "placement_test.py --only=requeues")
 fault("positions are compacted one too few", "engine/line/layer_head.c",
-      ".n = batch->n_positions, .dim", ".n = batch->n_positions - 1, .dim", BYTES)
+      ".n = batch->n_positions,\n                                .dim", ".n = batch->n_positions - 1,\n                                .dim", BYTES)
 fault("a forced span is cut one token late", "engine/line/layer_decode.c",
       "int pos = c->span->pos + c->offset;", "int pos = c->span->pos;",
       "placement_test.py --only=forced")
@@ -240,6 +241,41 @@ fault("tokens are committed at every third chance only", "engine/job/job.c",
       "if (!force && (double)(now - job->commit_ns) * 1e-9 < sync_s)",
       "if (!force && (double)(now - job->commit_ns) * 1e-9 < 20 * sync_s)", "kill_test.py --only loss")
 
+# ---- a device with memory of its own
+
+LINE = "line_device_test"
+fault("a step is taken for done when it is queued", "engine/line/stage.c",
+      "TRY(e->stream->device->api->event_wait(e->stream, e->done[slot]));", "", LINE)
+fault("a step is waited for by the event of the one before", "engine/line/stage.c",
+      "TRY(e->stream->device->api->event_wait(e->stream, e->done[slot]));",
+      "TRY(e->stream->device->api->event_wait(e->stream, e->done[(slot + e->config.plan.window) % (e->config.plan.window + 1)]));",
+      LINE)
+fault("two steps share a slot of tables", "engine/line/stage.c",
+      "    tables_turn(&e->tables, s.n);\n", "    tables_turn(&e->tables, s.n / 2);\n", LINE)
+fault("a weight frame is free when its ops are queued", "engine/line/stage.c",
+      "    e->queued_ns[slot] = start_ns;\n",
+      "    e->queued_ns[slot] = start_ns;\n    if (s.batch == e->order.batches - 1)\n"
+      "        home_weights_put(&e->home, s.layer);\n", LINE)
+fault("a batch begins before its tokens are there", "engine/line/engine.c",
+      "        newest = min_i64(newest, plan->batches);", "        newest = plan->window;", LINE)
+fault("the results of two passes share a place", "engine/line/batch.c",
+      "&b->heads[t->pass & 1];", "&b->heads[0];", LINE)
+fault("a copy is taken for done when it is queued", "offload/mover.c",
+      "    api->notify(s, piece_landed, p);", "    piece_landed(p, OK);", LINE, "device_test")
+fault("bytes for the device stay in the bounce buffer", "offload/mover.c",
+      "    int reads = p->hop == HOP_FILE && t->on_device && !t->write;",
+      "    int reads = p->hop == HOP_FILE && t->on_device && !t->write && p->from == 0;", "device_test", LINE)
+fault("pages that the device wrote stay there", "engine/line/stage.c",
+      "                 (int64_t)b->n_rows * e->work.rows.dirty_stride * 8);",
+      "                 (int64_t)(b->n_rows - 1) * e->work.rows.dirty_stride * 8);", LINE)
+fault("rows of embeddings take turns one set too few", "engine/line/gather.c",
+      "&g->chunks[g->turn % g->n_chunks];", "&g->chunks[g->turn % (g->n_chunks - 1)];", LINE)
+fault("RAM copies before it is read", "engine/line/home_weights.c",
+      ".after = w->loaded ? NULL : &w->load,", ".after = NULL,", LINE)
+fault("device memory is not counted", "policy/plan.c",
+      "if (budget->device >= 0 && bytes->device > budget->device) {",
+      "if (budget->device >= 0 && bytes->device > budget->device + 4096) {", "plan_test")
+
 # ---- memory
 
 fault("the budget is one page off", "policy/plan.c",
@@ -249,8 +285,8 @@ fault("a KV frame is not laid out", "policy/layout.c",
       "blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames, pages * page);",
       "blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames - 1, pages * page);", "engine_test")
 fault("parts of the layout overlap", "policy/layout.c",
-      "b->l->n_bytes = at + align64(n_bytes, ARRAY_ALIGN) + LAYOUT_GAP;",
-      "b->l->n_bytes = at + align64(n_bytes - 64, ARRAY_ALIGN) + LAYOUT_GAP;", "engine_test")
+      "*end = at + align64(n_bytes, ARRAY_ALIGN) + LAYOUT_GAP;",
+      "*end = at + align64(n_bytes - 64, ARRAY_ALIGN) + LAYOUT_GAP;", "engine_test")
 fault("scores of prompts have no place", "policy/layout.c",
       "    array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PLAN_PAGE_SLOTS * s->n_kv_heads, 4);\n", "", "engine_test")
 

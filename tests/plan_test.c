@@ -89,17 +89,17 @@ static int check(const struct plan *p, const struct budget *budget, struct plan_
     return plan_check(p, &weights, &work, &shape, &evict, &costs, budget, &layout, b, why, why_cap);
 }
 
+static struct plan derived(struct plan p)
+{
+    plan_derive(&p, &weights, &work);
+    return p;
+}
+
 static int search(const struct plan_wish *wish, const struct budget *budget, struct plan *p,
                   char *why, int why_cap)
 {
     return plan_search(wish, &weights, &work, &shape, &evict, &costs, &MACHINE, budget, p, why,
                        why_cap);
-}
-
-static struct plan derived(struct plan p)
-{
-    plan_derive(&p, &weights, &work);
-    return p;
 }
 
 /* ---- plan_check ---- */
@@ -444,6 +444,46 @@ static void test_codec(void **state)
     costs = saved;
 }
 
+/* The memory of a device is a cap of its own; what is homed elsewhere does not count in it. */
+static void test_device_memory(void **state)
+{
+    (void)state;
+    int64_t least[N_TIERS] = {0};
+    for (int home = 0; home < N_TIERS; home++) {
+        struct plan_bytes b, again;
+        char why[256];
+        struct plan p = derived((struct plan){.batch = 8,
+                                              .batches = 4,
+                                              .device = 1,
+                                              .window = 3,
+                                              .resident = 5,
+                                              .weights_ram = home == TIER_RAM ? 15 : 0,
+                                              .kv_home = home,
+                                              .hidden_home = home,
+                                              .prefill_tokens = 64,
+                                              .ahead_weights = 1,
+                                              .ahead_state = 1});
+        assert_int_equal(check(&p, &NO_BUDGET, &b, why, sizeof why), 0);
+        int64_t n = 0, homed[N_TIERS] = {0};
+        for (int layer = 1; layer < p.layers; layer++) {
+            homed[plan_layer_home(&p, layer)]++;
+            n += plan_layer_home(&p, layer) == TIER_DEVICE ? weights.layer_bytes[layer] : 0;
+        }
+        assert_int_equal(homed[TIER_DEVICE], 5);
+        assert_int_equal(homed[TIER_RAM], p.weights_ram);
+        least[home] = b.device;
+        assert_true(b.device > n && b.arena > 0);
+        struct budget budget = {b.device, b.ram, b.disk};
+        assert_int_equal(check(&p, &budget, &again, why, sizeof why), 0);
+        budget.device--;
+        assert_int_equal(check(&p, &budget, &again, why, sizeof why), -1);
+        assert_non_null(strstr(why, "--mem-device "));
+    }
+    int64_t kv = (int64_t)16 * 4 * 8 * 11 * costs.kv_page_bytes; // a mean row takes 11 pages
+    assert_true(least[TIER_DEVICE] - least[TIER_RAM] > kv / 2);
+    assert_int_equal(least[TIER_RAM], least[TIER_NVME]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -455,6 +495,7 @@ int main(void)
         cmocka_unit_test_setup(test_search_uses_what_it_gets, setup),
         cmocka_unit_test(test_evict_row),
         cmocka_unit_test(test_evict_slots),
+        cmocka_unit_test(test_device_memory),
         cmocka_unit_test(test_evict_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

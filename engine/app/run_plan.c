@@ -367,6 +367,7 @@ enum err run_plan(struct run *r)
     if (c->allow)
         wish.codec = PLAN_CODEC_NONE; // of weights that are not there nothing can be measured
     r->costs.staging_bytes = (int64_t)RUN_IO_DEPTH * MOVER_PIECE;
+    r->costs.bounce_bytes = (int64_t)RUN_IO_DEPTH * MOVER_PIECE;
     /* The decoder, the file's table as read and as kept. */
     r->costs.codec_bytes =
         codec_bytes(0) + r->opened.model.n_pieces * (int64_t)(2 * sizeof(struct codec_piece));

@@ -38,10 +38,18 @@ void batches_place(struct batches *b, const struct memory *memory, const struct 
     b->edits_max = edits_max;
     b->batch = memory_at(memory, LAYOUT_BATCHES, 0);
     b->head_cap = (int64_t)plan->batch * (plan->batches - 1) + plan->head_positions;
-    b->requests = memory_at(memory, LAYOUT_HEAD_REQUESTS, 0);
-    b->results = memory_at(memory, LAYOUT_HEAD_RESULTS, 0);
-    b->edits = memory_at(memory, LAYOUT_EDITS, 0);
-    b->candidates = memory_at(memory, LAYOUT_CANDIDATES, 0);
+    for (int turn = 0; turn < 2; turn++)
+        b->heads[turn] = (struct head_tables){
+            .requests = memory_at(memory, LAYOUT_HEAD_REQUESTS, plan->device ? turn : 0),
+            .results = memory_at(memory, LAYOUT_HEAD_RESULTS, plan->device ? turn : 0),
+            .edits = memory_at(memory, LAYOUT_EDITS, 0),
+            .candidates = memory_at(memory, LAYOUT_CANDIDATES, 0)};
+    b->seen = b->heads[0];
+    if (plan->device)
+        b->seen = (struct head_tables){.requests = memory_at(memory, LAYOUT_SEEN_REQUESTS, 0),
+                                       .results = memory_at(memory, LAYOUT_SEEN_RESULTS, 0),
+                                       .edits = memory_at(memory, LAYOUT_SEEN_EDITS, 0),
+                                       .candidates = memory_at(memory, LAYOUT_SEEN_CANDIDATES, 0)};
     for (int i = 0; i < plan->batches; i++)
         batch_place(memory, plan, i, &b->batch[i]);
 }
@@ -241,10 +249,11 @@ static void add_positions(struct batches *b, struct batch *t, const struct span 
             continue;
         CHECK(b->pass_positions < b->head_cap && t->n_positions < b->plan->head_positions);
         int place = t->index * b->plan->batch + s->row;
-        b->requests[b->pass_positions] =
+        t->requests[t->n_positions] =
             sample_request(r, pos, sampled, scored, b->stops, b->n_stops, place,
-                           b->edits + (int64_t)place * b->edits_max);
-        head_start(&b->results[b->pass_positions++]);
+                           b->heads[0].edits + (int64_t)place * b->edits_max);
+        head_start(&t->results[t->n_positions]);
+        b->pass_positions++;
         t->positions[t->n_positions++] = (struct position){
             .row = s->row, .pos = pos, .token = s->first + i, .sampled = sampled, .scored = scored};
     }
@@ -284,7 +293,10 @@ static void lay_spans(struct batches *b, struct batch *t)
         add_span(t, r, SPAN_PROMPT, shared, n_prompt - shared);
         add_span(t, r, SPAN_FORCED, row->n_done + n_prompt, row->n_take - n_prompt);
     }
+    const struct head_tables *head = &b->heads[t->pass & 1];
     t->first_position = b->pass_positions;
+    t->requests = head->requests + t->first_position;
+    t->results = head->results + t->first_position;
     for (int i = 0; i < t->n_spans; i++)
         add_positions(b, t, &t->spans[i]);
     t->first_token = b->pass_tokens;
@@ -318,10 +330,10 @@ enum err batch_refill(struct batches *b, int index, int64_t pass)
 static enum err take_position(struct batches *b, struct batch *t, int i)
 {
     const struct position *p = &t->positions[i];
-    const struct head_request *q = &b->requests[t->first_position + i];
-    struct head_result *s = &b->results[t->first_position + i];
-    struct head_candidate *candidates =
-        b->candidates ? b->candidates + (int64_t)q->place * HEAD_SAMPLE_MAX : NULL;
+    const struct head_request *q = &t->requests[i];
+    struct head_result *s = &t->results[i];
+    struct head_candidate *all = b->heads[0].candidates;
+    struct head_candidate *candidates = all ? all + (int64_t)q->place * HEAD_SAMPLE_MAX : NULL;
     struct row *row = &t->rows[p->row];
     if (!row->request || row->lost)
         return OK;
@@ -382,14 +394,15 @@ void batch_pages(const struct batch *batch, int64_t pass, struct page_list *page
     }
 }
 
-void batch_dirty(const struct batch *batch, const struct kv_rows *rows, struct page_list *pages)
+void batch_dirty(const struct batch *batch, const uint64_t *dirty_bits, int stride,
+                 struct page_list *pages)
 {
     pages->n = 0;
     for (int r = 0; r < batch->n_rows; r++) {
         const struct row *row = &batch->rows[r];
         if (!row->request)
             continue;
-        const uint64_t *dirty = rows->dirty + (int64_t)r * rows->dirty_stride;
+        const uint64_t *dirty = dirty_bits + (int64_t)r * stride;
         for (int i = 0; i < row->n_slots_after / KV_PAGE_SLOTS; i++)
             if (dirty[i >> 6] >> (i & 63) & 1)
                 list_page(pages, row, i);

@@ -68,26 +68,36 @@ struct batch {
     int n_tokens;               // of this pass
     int64_t first_token;        // place of its hidden states within the pass
     struct position *positions; // [plan.head_positions]
-    int64_t first_position;     // of them among requests and results of the pass
     int n_positions;
-    int32_t *free_pages; // stack
+    struct head_request *requests; // [n_positions] what is wanted of them
+    struct head_result *results;   // and what came of it
+    int64_t first_position;        // place of these among those of the pass
+    int32_t *free_pages;           // stack
     int n_free_pages;
+};
+
+/* What the head is asked and answers, of all batches. */
+struct head_tables {
+    struct head_request *requests;     // [head_cap] of a pass
+    struct head_result *results;       // likewise
+    struct logit_edit *edits;          // [batches * batch][edits_max] of sampled positions
+    struct head_candidate *candidates; // [batches * batch][HEAD_SAMPLE_MAX] or NULL
 };
 
 struct batches {
     const struct plan *plan; // borrowed
     const struct shape *shape;
     const struct evict *evict;
-    int64_t ring_bytes;            // of one row and layer; 0 unless the KV format is mixed
-    struct job *job;               // borrowed
-    struct batch *batch;           // [plan.batches]
-    struct head_request *requests; // [head_cap] of the pass
-    struct head_result *results;   // likewise
+    int64_t ring_bytes;  // of one row and layer; 0 unless the KV format is mixed
+    struct job *job;     // borrowed
+    struct batch *batch; // [plan.batches]
+    /* Written and read here; a device's results come back while the next pass begins, so that two
+     * passes take turns. Without a device's own memory `seen` is the same. */
+    struct head_tables heads[2];
+    struct head_tables seen; // where ops read and write
     int64_t head_cap;
-    struct logit_edit *edits; // [batches * batch][edits_max] of sampled positions
     int edits_max;
-    struct head_candidate *candidates; // [batches * batch][HEAD_SAMPLE_MAX] or NULL
-    const int32_t *stops;              // borrowed: stop ids banned before min_tokens
+    const int32_t *stops; // borrowed: stop ids banned before min_tokens
     int n_stops;
     int64_t entered; // admissions so far
     // of the pass that is being embedded
@@ -115,7 +125,9 @@ int batch_slots_after(const struct evict *evict, const struct row *row, int n);
 /* Full pages of surviving rows that the step (pass, any layer) of this batch will read. Sees
  * yesterday's rows: pass may be one ahead of the batch's. */
 void batch_pages(const struct batch *batch, int64_t pass, struct page_list *pages);
-/* Of the pages that this pass fills or changes, those whose bit is set in rows->dirty. */
-void batch_dirty(const struct batch *batch, const struct kv_rows *rows, struct page_list *pages);
+/* Of the pages that this pass fills or changes, those whose bit is set; dirty_bits [rows][stride].
+ */
+void batch_dirty(const struct batch *batch, const uint64_t *dirty_bits, int stride,
+                 struct page_list *pages);
 
 #endif

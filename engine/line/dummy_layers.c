@@ -68,10 +68,10 @@ static enum err make_layers(const struct dummy_layers *d, const struct pack_prov
     return OK;
 }
 
-/* Resident layers that are held as they are stored; decoded ones come through a frame. */
+/* Layers that stay in RAM as they are stored; decoded ones come through a frame. */
 static int made_in_memory(const struct plan *plan, int layer)
 {
-    return plan_layer_resident(plan, layer) && !plan_layer_decoded(plan, layer);
+    return plan_layer_home(plan, layer) == TIER_RAM && !plan_layer_decoded(plan, layer);
 }
 
 /* Another run may have added layers, or put a new pack there, since the model was opened. */

@@ -12,6 +12,8 @@ static void place(struct engine *e)
     const struct memory *m = &e->home.memory;
     batches_place(&e->batches, m, &c->plan, &c->model->shape, &c->evict, c->edits_max,
                   e->work.ring_bytes);
+    e->tables.memory = m;
+    e->work.tables = &e->tables;
     gather_place(&e->gather, m, &c->plan, c->model);
     layer_place(&e->work, m, &c->plan, c->model, &c->evict, c->tokens_max);
     e->pages = (struct page_list){.ids = memory_at(m, LAYOUT_STEP_PAGES, 0),
@@ -27,9 +29,12 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
     TRY(trace_open(&e->trace, c->trace_events));
     e->trace.pass_steps = order_pass_steps(&e->order);
     const struct device_api *device = c->device->api;
-    CHECK(device->unified); // layer_embed and layer_compact write hidden states from the host
+    CHECK(c->plan.device == !device->unified);
+    if (c->dump_path && c->plan.device)
+        return fail(ERR_USAGE, "--kv-dump: reads KV where it stands (add --device cpu)");
     TRY(device->stream_open(c->device, &e->stream));
-    TRY(device->event_open(c->device, &e->sampled));
+    for (int i = 0; i <= c->plan.window; i++)
+        TRY(device->event_open(c->device, &e->done[i]));
     e->work.ops = c->ops;
     e->work.ops.stream = e->stream;
     const struct shape *s = &c->model->shape;
@@ -51,14 +56,14 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
                                .io_depth = c->io_depth,
                                .fault = c->fault,
                                .trace = &e->trace,
-                               .pool = c->ops.pool};
+                               .ops = &e->work.ops};
     TRY(home_open(&e->home, &home));
     place(e);
     e->batches.job = c->job;
     e->batches.stops = c->stops;
     e->batches.n_stops = c->n_stops;
-    layer_open(&e->work);
-    TRY(gather_open(&e->gather, &e->home, &e->work.ops));
+    TRY(layer_open(&e->work, e->done[0]));
+    TRY(gather_open(&e->gather, &e->home, &e->work.ops, &e->tables));
     if (c->dump_path) {
         TRY(dump_open(&e->dump, c->dump_path, s->n_kv_heads));
         e->work.dump = dump_kv;
@@ -75,7 +80,7 @@ static enum err check_stop(const struct engine *e)
     double elapsed_s = (double)(clock_ns() - e->start_ns) * 1e-9;
     if (e->config.time_limit_s <= 0 || elapsed_s < e->config.time_limit_s)
         return OK;
-    if (e->passes > 1)
+    if (e->n >= order_pass_steps(&e->order))
         return fail(ERR_STOPPED, "--time-limit reached; the same command resumes");
     return fail(
         ERR_STOPPED,
@@ -87,32 +92,44 @@ static enum err check_stop(const struct engine *e)
  */
 static enum err between_steps(struct engine *e, struct step s)
 {
-    if (s.pass >= 0 && s.layer == 0 && s.batch == 0) {
-        e->passes = s.pass + 1;
+    if (s.pass >= 0 && s.layer == 0 && s.batch == 0)
         TRY(job_pass_end(e->config.job, 0));
-    }
     if (e->config.tick)
         e->config.tick(e->config.tick_ctx);
     TRY(mover_failed(e->home.mover));
     return check_stop(e);
 }
 
+/* Before step s is queued: the ones that it needs done are retired, and all but the newest of a
+ * full window. A batch that begins a pass needs the tokens that its last slice has sampled. */
+static enum err retire_before(struct engine *e, struct step s)
+{
+    const struct plan *plan = &e->config.plan;
+    int64_t newest = plan->window;
+    if (s.pass >= 0 && s.layer == 0)
+        newest = min_i64(newest, plan->batches);
+    for (; e->retired <= s.n - newest; e->retired++)
+        TRY(stage_retire(e, order_at(&e->order, e->retired))); // KV, hidden and tokens home
+    return OK;
+}
+
 static enum err walk(struct engine *e)
 {
     const struct plan *plan = &e->config.plan;
     int64_t n = -max_i64(plan->ahead_weights, max_i64(plan->ahead_state, plan->ahead_hidden));
-    while (job_live(e->config.job)) {
+    for (e->retired = n;; n++) {
+        struct step s = order_at(&e->order, n);
         e->n = n;
-        TRY(between_steps(e, order_at(&e->order, n)));
+        TRY(retire_before(e, s));
+        if (!job_live(e->config.job))
+            return OK;
+        TRY(between_steps(e, s));
         TRY(stage_fetch_weights(e,
                                 order_at(&e->order, n + plan->ahead_weights))); // extent -> frame
         TRY(stage_fetch_kv(e, order_at(&e->order, n + plan->ahead_state)));
         TRY(stage_fetch_hidden(e, order_at(&e->order, n + plan->ahead_hidden)));
-        TRY(stage_compute(e, order_at(&e->order, n)));    // one layer of one batch
-        TRY(stage_retire(e, order_at(&e->order, n - 1))); // KV and hidden home, frames unpinned
-        n++;
+        TRY(stage_compute(e, s)); // one layer of one batch
     }
-    return OK;
 }
 
 enum err engine_run(struct engine *e)
@@ -137,8 +154,9 @@ void engine_close(struct engine *e)
 {
     dump_close(&e->dump);
     if (e->config.device) { // else it was never opened
-        e->config.device->api->event_close(e->sampled);
         e->config.device->api->stream_close(e->stream);
+        for (int i = 0; i <= PLAN_WINDOW_MAX; i++)
+            e->config.device->api->event_close(e->done[i]);
     }
     home_close(&e->home);
     trace_close(&e->trace);

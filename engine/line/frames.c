@@ -58,6 +58,7 @@ static struct ticket ticket_of(const struct frames *f, const struct frame *frame
                                struct frame_use use)
 {
     return (struct ticket){.place = f->place,
+                           .on_device = f->on_device,
                            .segments = frame->segments,
                            .n_segments = n,
                            .due = use.step,

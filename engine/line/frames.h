@@ -31,6 +31,7 @@ struct frames {
     struct mover *mover;  // borrowed
     struct trace *trace;  // borrowed
     int place;            // of the mover: where its bytes live
+    int on_device;        // its frames are memory of the device
     struct frame *frames; // [n]
     int n;
 };

@@ -8,20 +8,21 @@ void gather_place(struct gather *g, const struct memory *memory, const struct pl
 {
     const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
     g->model = model;
-    g->base = memory->base;
-    g->offsets = memory_at(memory, LAYOUT_GATHER_OFFSETS, 0);
-    g->offsets_cap = plan->tile_tokens;
+    g->base = memory->base[memory->layout->parts[LAYOUT_CHUNK_WINDOWS].arena];
+    g->rows_cap = plan->tile_tokens;
     g->ahead = memory_at(memory, LAYOUT_GATHER_SETS, 0);
     if (!g->ahead)
         return;
     g->window_bytes = round_up(dtype_row_bytes(t->dtype, t->k), DISK_BLOCK) + DISK_BLOCK;
-    g->chunk_cap = plan->gather_windows / 2;
+    g->chunks = g->ahead + plan->batches;
+    g->n_chunks = plan->gather_sets;
+    g->chunk_cap = plan->gather_windows;
     for (int i = 0; i < plan->batches; i++)
         g->ahead[i] = (struct gather_set){.windows = memory_at(memory, LAYOUT_AHEAD_WINDOWS, i),
                                           .segments = memory_at(memory, LAYOUT_AHEAD_SEGMENTS, i)};
-    for (int i = 0; i < 2; i++)
-        g->chunk[i] = (struct gather_set){.windows = memory_at(memory, LAYOUT_CHUNK_WINDOWS, i),
-                                          .segments = memory_at(memory, LAYOUT_CHUNK_SEGMENTS, i)};
+    for (int i = 0; i < g->n_chunks; i++)
+        g->chunks[i] = (struct gather_set){.windows = memory_at(memory, LAYOUT_CHUNK_WINDOWS, i),
+                                           .segments = memory_at(memory, LAYOUT_CHUNK_SEGMENTS, i)};
     g->rest_offset = gather_rest_offset(model);
     g->rest = memory_at(memory, LAYOUT_EMBED_REST, 0);
 }
@@ -35,11 +36,13 @@ int64_t gather_rest_offset(const struct model *model)
     return (t->offset + dtype_row_bytes(t->dtype, t->k) * t->n) / MOVER_PIECE * MOVER_PIECE;
 }
 
-enum err gather_open(struct gather *g, struct home *home, const struct ops *ops)
+enum err gather_open(struct gather *g, struct home *home, const struct ops *ops,
+                     struct tables *tables)
 {
     const struct model_layer *l = &g->model->layers[0];
     g->home = home;
     g->ops = ops;
+    g->tables = tables;
     if (!g->ahead || l->n_bytes == g->rest_offset)
         return OK;
     int64_t from = g->rest_offset;
@@ -47,8 +50,12 @@ enum err gather_open(struct gather *g, struct home *home, const struct ops *ops)
                               .n_bytes = l->n_bytes - from,
                               .buf = g->rest,
                               .crc = g->model->piece_crcs + l->piece + from / MOVER_PIECE};
-    struct ticket ticket = {
-        .place = HOME_PACK, .segments = &segment, .n_segments = 1, .name = "weights", .batch = -1};
+    struct ticket ticket = {.place = HOME_PACK,
+                            .on_device = g->home->plan->device,
+                            .segments = &segment,
+                            .n_segments = 1,
+                            .name = "weights",
+                            .batch = -1};
     mover_submit(home->mover, &ticket);
     return mover_wait(home->mover, &ticket);
 }
@@ -76,13 +83,14 @@ static int64_t window_row(const struct gather *g, int32_t token, const uint8_t *
 }
 
 /* x [n, k] = the rows at offsets[0..n) behind `rows`. */
-static void decode_rows(struct gather *g, const struct model_tensor *t, const uint8_t *rows, int n,
-                        float *x)
+static void decode_rows(struct gather *g, const struct model_tensor *t, const uint8_t *rows,
+                        const int64_t *offsets, int n, float *x)
 {
+    tables_send(g->tables, g->ops);
     struct gather_args args = {.dtype = t->dtype,
                                .k = t->k,
                                .rows = rows,
-                               .offsets = g->offsets,
+                               .offsets = tables_seen(g->tables, offsets),
                                .x = x,
                                .x_stride = t->k,
                                .n = n};
@@ -149,62 +157,82 @@ static struct token_at token_find(const struct gather *g, const struct batch *ba
     return t;
 }
 
-/* Issues the reads of the next chunk's tokens from token i on; returns the first token after it. */
-static int chunk_issue(struct gather *g, struct gather_set *s, const struct batch *batch, int i,
-                       int64_t step)
+/* A run of tokens of a pass and the set that brings those which did not come ahead. */
+struct chunk {
+    struct gather_set *set; // NULL: they all did
+    int first, last;
+};
+
+/* Issues the reads of the tokens from `first` on, as many as a set has windows for. */
+static struct chunk chunk_issue(struct gather *g, const struct batch *batch, int first,
+                                int64_t step)
 {
+    struct gather_set *s = &g->chunks[g->turn % g->n_chunks];
+    struct chunk c = {.first = first, .last = first};
     int n = 0, span = 0;
-    for (; i < batch->n_tokens && n < g->chunk_cap; i++) {
-        struct token_at t = token_find(g, batch, &span, i);
+    for (; c.last < batch->n_tokens && n < g->chunk_cap; c.last++) {
+        struct token_at t = token_find(g, batch, &span, c.last);
         if (t.ahead < 0) {
             s->segments[n] = window_of(g, t.token, s->windows + n * g->window_bytes);
             n++;
         }
     }
+    if (n == 0)
+        return c;
     submit_set(g, s, n, step, batch->index);
-    return i;
+    g->turn++;
+    c.set = s;
+    return c;
+}
+
+/* Decodes a chunk that is there. */
+static void chunk_decode(struct gather *g, const struct batch *batch, const struct chunk *c,
+                         float *x)
+{
+    const struct model_tensor *t = &g->model->layers[0].tensors[ROLE_EMBED];
+    const uint8_t *ahead = g->ahead[batch->index].windows,
+                  *window = c->set ? c->set->windows : NULL;
+    int span = 0;
+    for (int i = c->first, n = 0; i < c->last; i += n) {
+        n = (int)min_i64(g->rows_cap, c->last - i);
+        int64_t *offsets = tables_take(g->tables, n * (int64_t)sizeof *offsets);
+        for (int j = 0; j < n; j++) {
+            struct token_at a = token_find(g, batch, &span, i + j);
+            int came = a.ahead >= 0;
+            offsets[j] = window_row(g, a.token, came ? ahead + a.ahead * g->window_bytes : window);
+            window += came ? 0 : g->window_bytes;
+        }
+        decode_rows(g, t, g->base, offsets, n, x + (int64_t)i * t->k);
+    }
 }
 
 enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, float *x)
 {
-    const struct model_tensor *t = &g->model->layers[0].tensors[ROLE_EMBED];
-    int dim = t->k;
     if (!g->ahead) {
-        int span = 0;
+        const struct model_tensor *t = &g->model->layers[0].tensors[ROLE_EMBED];
+        int dim = t->k, span = 0;
         const uint8_t *rows = g->home->weights[0].resident + t->offset;
         int64_t row_bytes = dtype_row_bytes(t->dtype, dim);
         for (int i = 0, n = 0; i < batch->n_tokens; i += n) {
-            n = (int)min_i64(g->offsets_cap, batch->n_tokens - i);
+            n = (int)min_i64(g->rows_cap, batch->n_tokens - i);
+            int64_t *offsets = tables_take(g->tables, n * (int64_t)sizeof *offsets);
             for (int j = 0; j < n; j++)
-                g->offsets[j] = token_find(g, batch, &span, i + j).token * row_bytes;
-            decode_rows(g, t, rows, n, x + (int64_t)i * dim);
+                offsets[j] = token_find(g, batch, &span, i + j).token * row_bytes;
+            decode_rows(g, t, rows, offsets, n, x + (int64_t)i * dim);
         }
         return OK;
     }
-    struct gather_set *ahead = &g->ahead[batch->index];
-    mover_wait(g->home->mover, &ahead->ticket); // a row that did not come is read in its chunk
-    int first = 0, span = 0;
-    int last = chunk_issue(g, &g->chunk[0], batch, 0, step);
-    for (int k = 0; first < batch->n_tokens; k ^= 1) {
-        int next = chunk_issue(g, &g->chunk[k ^ 1], batch, last, step);
-        TRY(mover_wait(g->home->mover, &g->chunk[k].ticket));
-        uint8_t *window = g->chunk[k].windows;
-        for (int i = first, n = 0; i < last; i++) {
-            struct token_at a = token_find(g, batch, &span, i);
-            int came = a.ahead >= 0;
-            const uint8_t *from = came ? ahead->windows + a.ahead * g->window_bytes : window;
-            g->offsets[n++] = window_row(g, a.token, from);
-            window += came ? 0 : g->window_bytes;
-            if (n == g->offsets_cap || i + 1 == last) {
-                decode_rows(g, t, g->base, n, x + (int64_t)(i + 1 - n) * dim);
-                n = 0;
-            }
-        }
-        first = last;
-        last = next;
+    /* A row that did not come ahead is read in its chunk. */
+    mover_wait(g->home->mover, &g->ahead[batch->index].ticket);
+    struct chunk c = chunk_issue(g, batch, 0, step);
+    while (c.first < batch->n_tokens) {
+        struct chunk next = chunk_issue(g, batch, c.last, step);
+        if (c.set)
+            TRY(mover_wait(g->home->mover, &c.set->ticket));
+        chunk_decode(g, batch, &c, x);
+        c = next;
     }
-    TRY(mover_wait(g->home->mover, &g->chunk[0].ticket)); // the empty one issued behind the last
-    return mover_wait(g->home->mover, &g->chunk[1].ticket);
+    return OK;
 }
 
 const uint8_t *gather_base(const struct gather *g)
@@ -218,20 +246,22 @@ void gather_positions(struct gather *g, const struct batch *batch, float *x, voi
     struct gather_args args = {.dtype = t->dtype,
                                .k = t->k,
                                .rows = gather_base(g) + t->offset,
-                               .offsets = g->offsets,
                                .x_stride = t->k,
                                .add = 1,
                                .scratch = scratch};
     int64_t row_bytes = dtype_row_bytes(t->dtype, t->k);
     int span = 0;
     for (int i = 0; i < batch->n_tokens; i += args.n) {
-        args.n = (int)min_i64(g->offsets_cap, batch->n_tokens - i);
+        args.n = (int)min_i64(g->rows_cap, batch->n_tokens - i);
         args.x = x + (int64_t)i * t->k;
+        int64_t *offsets = tables_take(g->tables, args.n * (int64_t)sizeof *offsets);
+        args.offsets = tables_seen(g->tables, offsets);
         for (int j = 0; j < args.n; j++) {
             const struct span *s = span_find(batch, &span, i + j);
             int64_t pos = s->pos + i + j - s->first + g->model->shape.position_offset;
-            g->offsets[j] = pos * row_bytes;
+            offsets[j] = pos * row_bytes;
         }
+        tables_send(g->tables, g->ops);
         ops_run_gather(g->ops, &args);
     }
 }

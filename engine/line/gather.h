@@ -9,6 +9,7 @@
 
 #include "engine/line/batch.h"
 #include "engine/line/home.h"
+#include "engine/line/tables.h"
 
 struct gather_set {           // windows that one ticket fills
     uint8_t *windows;         // [n_cap][window_bytes]
@@ -17,16 +18,17 @@ struct gather_set {           // windows that one ticket fills
 };
 
 struct gather {
-    struct home *home;     // borrowed
-    const struct ops *ops; // borrowed
-    const uint8_t *base;   // of the run's memory, where all windows are
-    int64_t *offsets;      // [offsets_cap] of the rows that one call decodes
-    int offsets_cap;
+    struct home *home;         // borrowed
+    const struct ops *ops;     // borrowed
+    struct tables *tables;     // borrowed: offsets of rows
+    const uint8_t *base;       // where all windows are; ops read them there, on a device as well
+    int rows_cap;              // that one op decodes
     const struct model *model; // borrowed
     int64_t window_bytes;
-    struct gather_set *ahead; // [batches], a window a row
-    struct gather_set chunk[2];
-    int chunk_cap;
+    struct gather_set *ahead;  // [batches], a window a row
+    struct gather_set *chunks; // [n_chunks] that take turns
+    int n_chunks, chunk_cap;
+    int64_t turn;
     uint8_t *rest;       // the embedding's extent after its rows (positions, project_in)
     int64_t rest_offset; // of `rest` within the extent
 };
@@ -37,8 +39,9 @@ void gather_place(struct gather *g, const struct memory *memory, const struct pl
  * (learned positions, project_in), cut at a piece so that its checksums hold; the extent's end when
  * there is no such part. */
 int64_t gather_rest_offset(const struct model *model);
-/* Reads the rest of the extent. ops: borrowed, what decodes rows. */
-enum err gather_open(struct gather *g, struct home *home, const struct ops *ops);
+/* Reads the rest of the extent. ops: what decodes rows; borrowed, as tables are. */
+enum err gather_open(struct gather *g, struct home *home, const struct ops *ops,
+                     struct tables *tables);
 
 /* Asks for the rows of the tokens that the batch's live rows will take next. */
 enum err gather_ahead(struct gather *g, struct batch *batch, int64_t due);

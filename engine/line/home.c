@@ -7,6 +7,8 @@
 
 #include "kernels/arena.h"
 
+#include <string.h>
+
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #endif
@@ -24,8 +26,13 @@ static void place_weights(struct home *h, enum compute compute)
                                   .decoded = plan_layer_decoded(p, layer)};
         if (w->decoded)
             model_layer_tiles(w->layer, compute, &w->tiles);
-        if (l->weight_bytes[layer] > 0)
-            w->resident = (uint8_t *)h->memory.base + l->weights[layer];
+        if (l->weight_bytes[layer] == 0)
+            continue;
+        uint8_t *at = (uint8_t *)h->memory.base[l->weight_arena[layer]] + l->weights[layer];
+        if (plan_layer_home(p, layer) == plan_near(p))
+            w->resident = at;
+        else
+            w->ram = at;
     }
     h->free_frames = memory_at(&h->memory, LAYOUT_FREE_FRAMES, 0);
     h->n_free_frames = p->weight_frames;
@@ -72,19 +79,34 @@ static void place_hidden(struct home *h)
 }
 
 /* Bytes of the run on disk: KV first, hidden states after it. */
-static int64_t disk_bytes(struct home *h)
+static int64_t disk_bytes(const struct home *h)
 {
     const struct plan *p = h->plan;
     int64_t kv = (int64_t)p->decoder * p->batches * p->pages_batch * h->kv.page_bytes;
-    h->hidden_scratch_offset = p->kv_home == TIER_NVME ? kv : 0;
-    int64_t hidden = p->hidden_home == TIER_NVME ? p->batches * h->hidden_frame_bytes : 0;
-    return h->hidden_scratch_offset + hidden;
+    int64_t hidden = p->batches * h->hidden_frame_bytes;
+    return (p->kv_home == TIER_NVME ? kv : 0) + (p->hidden_home == TIER_NVME ? hidden : 0);
+}
+
+/* Where the homes of what goes through frames begin, within their places. */
+static void place_homes(struct home *h)
+{
+    const struct plan *p = h->plan;
+    const struct layout_part *parts = h->memory.layout->parts;
+    int kv_on_disk = p->kv_home == TIER_NVME;
+    h->kv_offset = p->kv_home == TIER_RAM ? parts[LAYOUT_KV_HOME].offset : 0;
+    h->hidden_offset = p->hidden_home == TIER_RAM ? parts[LAYOUT_HIDDEN_HOME].offset : 0;
+    if (p->hidden_home == TIER_NVME && kv_on_disk)
+        h->hidden_offset = (int64_t)p->decoder * p->batches * p->pages_batch * h->kv.page_bytes;
+    h->kv_frames.place = kv_on_disk ? HOME_SCRATCH : HOME_RAM;
+    h->hidden_frames.place = p->hidden_home == TIER_NVME ? HOME_SCRATCH : HOME_RAM;
 }
 
 static enum err open_tiers(struct home *h, const struct home_config *config)
 {
-    const int64_t n_bytes[N_TIERS] = {
-        [TIER_RAM] = config->layout->n_bytes, [TIER_NVME] = disk_bytes(h)};
+    const int64_t *arenas = config->layout->n_bytes;
+    const int64_t n_bytes[N_TIERS] = {[TIER_DEVICE] = arenas[ARENA_DEVICE],
+                                      [TIER_RAM] = arenas[ARENA_HOST],
+                                      [TIER_NVME] = disk_bytes(h)};
     for (int kind = 0; kind < N_TIERS; kind++) {
         struct tier_config tier = {.device = config->device,
                                    .dir = config->offload_dir,
@@ -97,12 +119,14 @@ static enum err open_tiers(struct home *h, const struct home_config *config)
 
 static enum err open_mover(struct home *h, const struct home_config *config)
 {
+    /* What the disk reaches: all of RAM's arena, or its part that a device reaches as well. */
+    enum layout_arena ring = h->plan->device ? ARENA_PINNED : ARENA_HOST;
     struct mover_config m = {.kind = config->io,
                              .depth = config->io_depth,
                              .fault = config->fault,
-                             .n_places = HOME_CODEC + 1,
-                             .base = h->memory.base,
-                             .n_bytes = h->memory.layout->busy_bytes,
+                             .n_places = HOME_RAM + 1,
+                             .base = h->memory.base[ring],
+                             .n_bytes = h->memory.layout->busy_bytes[ring],
                              .trace = config->trace};
     m.places[HOME_PACK] =
         (struct mover_place){.path = h->model->path, .fd = -1, .hint = "pack it again"};
@@ -115,42 +139,63 @@ static enum err open_mover(struct home *h, const struct home_config *config)
             .path = h->codec->path, .fd = -1, .hint = "delete the file: it is made again"};
         m.staging = h->staging;
     }
+    if (h->plan->device) {
+        m.places[HOME_RAM] = (struct mover_place){.base = h->memory.base[ARENA_PINNED], .fd = -1};
+        m.device = config->device;
+        m.bounce = memory_at(&h->memory, LAYOUT_BOUNCE, 0);
+    }
     TRY(mover_open(&h->mover, &m));
     for (int i = 0; i < 2; i++) {
         struct frames *f = i ? &h->hidden_frames : &h->kv_frames;
         f->mover = h->mover;
         f->trace = h->trace;
-        f->place = HOME_SCRATCH;
+        f->on_device = h->plan->device;
     }
     return OK;
 }
 
-/* Under AddressSanitizer only the pieces may be touched, nothing between them; on 0: all again. */
+/* Under AddressSanitizer only the pieces may be touched, nothing between them; on 0: all again.
+ * A device's memory is nobody's to touch. */
 static void guard(struct home *h, int on)
 {
 #ifdef __SANITIZE_ADDRESS__
     const struct layout *l = h->memory.layout;
-    if (!on) {
-        __asan_unpoison_memory_region(h->memory.base, (size_t)l->n_bytes);
-        return;
+    for (int arena = 0; arena < ARENA_DEVICE; arena++) {
+        if (h->memory.base[arena] && on)
+            __asan_poison_memory_region(h->memory.base[arena], (size_t)l->n_bytes[arena]);
+        else if (h->memory.base[arena])
+            __asan_unpoison_memory_region(h->memory.base[arena], (size_t)l->n_bytes[arena]);
     }
-    __asan_poison_memory_region(h->memory.base, (size_t)l->n_bytes);
     for (int id = 0; id < N_LAYOUT_IDS; id++)
-        for (int64_t i = 0; i < l->parts[id].n; i++)
+        for (int64_t i = 0; l->parts[id].arena != ARENA_DEVICE && i < l->parts[id].n; i++)
             __asan_unpoison_memory_region(memory_at(&h->memory, (enum layout_id)id, i),
                                           (size_t)l->parts[id].n_bytes);
     for (int layer = 0; layer < h->plan->layers; layer++)
-        if (l->weight_bytes[layer] > 0)
-            __asan_unpoison_memory_region((uint8_t *)h->memory.base + l->weights[layer],
+        if (l->weight_bytes[layer] > 0 && l->weight_arena[layer] != ARENA_DEVICE)
+            __asan_unpoison_memory_region((uint8_t *)h->memory.base[l->weight_arena[layer]] +
+                                              l->weights[layer],
                                           (size_t)l->weight_bytes[layer]);
 #else
     (void)h, (void)on;
 #endif
 }
 
+/* RAM that a device copies from and to: brought in by all threads, then pinned. */
+static enum err open_pinned(struct home *h, const struct home_config *config)
+{
+    const struct layout *l = h->memory.layout;
+    struct tier_config tier = {
+        .device = config->device, .node = config->numa_node, .n_bytes = l->n_bytes[ARENA_PINNED]};
+    TRY(tier_open(&h->pinned, TIER_RAM, &tier));
+    h->memory.base[ARENA_PINNED] = h->pinned.base;
+    arena_populate(h->pinned.base, tier.n_bytes, config->ops->pool);
+    return tier_pin(&h->pinned);
+}
+
 enum err home_open(struct home *h, const struct home_config *config)
 {
-    *h = (struct home){.plan = config->plan, .model = config->model, .trace = config->trace};
+    *h = (struct home){
+        .plan = config->plan, .model = config->model, .trace = config->trace, .ops = config->ops};
     h->run_number = mix64((uint64_t)clock_ns());
     h->codec = config->plan->codec != PLAN_CODEC_NONE ? config->codec : NULL;
     const struct shape *s = &config->model->shape;
@@ -159,12 +204,15 @@ enum err home_open(struct home *h, const struct home_config *config)
     h->hidden_frame_bytes = layout_hidden_frame_bytes(h->plan, s);
     TRY(open_tiers(h, config));
     const struct layout *l = config->layout;
-    h->memory = (struct memory){l, h->tiers[TIER_RAM].base};
-    arena_populate(h->memory.base, l->n_bytes <= SMALL ? l->n_bytes : l->busy_bytes, config->pool);
+    h->memory = (struct memory){l, {h->tiers[TIER_RAM].base, NULL, h->tiers[TIER_DEVICE].base}};
+    int64_t all = l->n_bytes[ARENA_HOST], busy = l->busy_bytes[ARENA_HOST];
+    arena_populate(h->memory.base[ARENA_HOST], all <= SMALL ? all : busy, config->ops->pool);
+    TRY(open_pinned(h, config));
     guard(h, 1);
     place_weights(h, config->compute);
     place_kv(h);
     place_hidden(h);
+    place_homes(h);
     return open_mover(h, config);
 }
 
@@ -172,10 +220,11 @@ void home_close(struct home *h)
 {
     mover_close(h->mover);
     h->mover = NULL;
-    if (h->memory.base)
-        guard(h, 0);
+    guard(h, 0);
+    tier_close(&h->pinned);
     for (int kind = 0; kind < N_TIERS; kind++)
         tier_close(&h->tiers[kind]);
+    memset(&h->memory, 0, sizeof h->memory);
 }
 
 void home_drain(struct home *h)
@@ -183,6 +232,7 @@ void home_drain(struct home *h)
     for (int layer = 0; layer < h->plan->layers; layer++)
         if (h->weights[layer].asked) {
             h->weights[layer].asked = 0;
+            mover_wait(h->mover, &h->weights[layer].load);
             mover_wait(h->mover, &h->weights[layer].ticket);
         }
     frames_drain(&h->kv_frames);

@@ -17,14 +17,16 @@
 #define HOME_PACK    0
 #define HOME_SCRATCH 1
 #define HOME_CODEC   2
+#define HOME_RAM     3 // pinned, beside a device: offsets count from its base
 
 struct weight_home {
-    uint8_t *resident; // NULL: streamed
+    uint8_t *resident; // where they stay and ops read them; NULL: streamed
+    uint8_t *ram;      // where they stay in RAM beside a device, else NULL
     uint8_t *frame;    // borrowed from the frames while streamed bytes are there, else NULL
-    struct ticket ticket;
-    struct segment segment;
+    struct ticket ticket, load; // what a frame waits for; what comes to `ram`, once
+    struct segment segment, load_segment;
     int asked;                       // the ticket was submitted and not yet waited for
-    int loaded;                      // resident bytes are there
+    int loaded;                      // what stays is there
     const struct model_layer *layer; // borrowed: its layout as it is held
     struct model_layer tiles;        // of decoded ones
     int decoded;                     // comes through a frame once, stays as tiles
@@ -37,7 +39,9 @@ struct home {
     struct kv_layout kv;            // pages of rows
     struct kv_layout prompt;        // workspace pages, in the compute format
     struct tier tiers[N_TIERS];     // owned: what the run takes of each
-    struct memory memory;           // TIER_RAM laid out: every byte of the run there but text
+    struct tier pinned;             // owned: of RAM, what a device copies from and to
+    struct memory memory;           // RAM and device laid out: every byte of the run but text
+    const struct ops *ops;          // borrowed: what fills device memory
     struct mover *mover;            // owned
     struct trace *trace;            // borrowed
 
@@ -46,8 +50,10 @@ struct home {
     uint8_t **free_frames;       // [weight_frames] stack
     int n_free_frames;
 
-    uint8_t *kv_pool;           // RAM home: [decoder][batches][pages_batch][page_bytes]
-    struct frames kv_frames;    // NVMe home: [plan.kv_frames], of [pages_batch] pages
+    /* KV that stays beside the compute has a pool; other KV goes through frames, from and to RAM
+     * beside a device, or NVMe. */
+    uint8_t *kv_pool;           // [decoder][batches][pages_batch][page_bytes]
+    struct frames kv_frames;    // [plan.kv_frames], of [pages_batch] pages
     struct last_write *kv_last; // [decoder][batches]
     /* Of each page on NVMe, [decoder][batches][pages_batch]: its checksums, filled and compared by
      * the mover, and which writing of it they are of. They are chained from who wrote what (see
@@ -57,16 +63,18 @@ struct home {
     uint32_t *kv_generation;
     int kv_units;        // of MOVER_PIECE in a page
     uint32_t *kv_seeds;  // [pages_batch] for the fetch that is being built
-    uint8_t *kv_tails;   // NVMe home: [batches][batch][decoder][page_bytes]
+    uint8_t *kv_tails;   // with frames: [batches][batch][decoder][page_bytes]
+    int64_t kv_offset;   // of the home within its place
     uint64_t run_number; // tells this run's pages from an earlier one's
 
-    uint8_t *hidden;                // RAM home: [pass_tokens][dim] f32
-    struct frames hidden_frames;    // NVMe home: [plan.hidden_frames], of step_tokens tokens
+    uint8_t *hidden;                // beside the compute: [pass_tokens][dim] f32
+    struct frames hidden_frames;    // else: [plan.hidden_frames], of step_tokens tokens
     struct last_write *hidden_last; // [batches]
     uint32_t *hidden_crc;           // [batches][hidden_units] of what was written last
     uint32_t *hidden_generation;    // [batches]
     int hidden_units;               // of MOVER_PIECE in a frame
-    int64_t hidden_scratch_offset, hidden_frame_bytes;
+    int64_t hidden_offset;          // of the home within its place
+    int64_t hidden_frame_bytes;
 };
 
 struct home_config {
@@ -83,7 +91,7 @@ struct home_config {
     int io_depth;
     const char *fault;
     struct trace *trace;
-    struct pool *pool; // borrowed: brings the memory in; NULL: the caller's thread does
+    const struct ops *ops; // borrowed: its pool brings the memory in
 };
 
 /* Takes the layout's memory, opens pack and scratch, starts the mover. ERR_FIT, ERR_IO. */
@@ -115,11 +123,11 @@ enum err home_kv_lost(const struct home *h, int64_t step, struct page_list *page
 void home_kv_dirty(struct home *h, int64_t step, int layer, int batch,
                    const struct page_list *pages);
 enum err home_kv_put(struct home *h, int64_t step, int layer, int batch);
-/* The page being filled of one row (NVMe home only). */
+/* The page being filled of one row; only where KV goes through frames. */
 uint8_t *home_kv_tail(struct home *h, int layer, int batch, int row);
 
-/* Hidden states of a batch: [n_tokens, dim] f32. In RAM: the place at `first_token` of the pass.
- * NVMe home: the frame of the step (taken afresh when nothing was fetched). */
+/* Hidden states of a batch: [n_tokens, dim] f32. Beside the compute: the place at `first_token` of
+ * the pass; else the frame of the step (taken afresh when nothing was fetched). */
 enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_tokens);
 enum err home_hidden_get(struct home *h, int64_t step, int64_t first_token, float **x);
 /* After get (NVMe home). OK, or why the states of this token of the batch could not be had; they

@@ -1,21 +1,20 @@
 /* engine/line/home_hidden.c - hidden states of home.h: through frames, or in RAM where they are. */
 #include "engine/line/home.h"
 
-#include <string.h>
-
 /* Cuts the states of n_tokens into segments, so that a bad one costs no more rows than it holds. */
 static int segments_of(const struct home *h, struct frame *f, int batch, int64_t n_tokens)
 {
     int64_t n_bytes = round_up(n_tokens * h->model->shape.dim * 4, 4096);
-    uint64_t identity[3] = {h->run_number, (uint64_t)batch, h->hidden_generation[batch]};
+    uint32_t generation = h->hidden_generation ? h->hidden_generation[batch] : 0;
+    uint64_t identity[3] = {h->run_number, (uint64_t)batch, generation};
     uint32_t seed = crc32c(0, identity, sizeof identity);
     int n = 0;
     for (int64_t at = 0; at < n_bytes; at += MOVER_PIECE, n++)
         f->segments[n] = (struct segment){
-            .offset = h->hidden_scratch_offset + batch * h->hidden_frame_bytes + at,
+            .offset = h->hidden_offset + batch * h->hidden_frame_bytes + at,
             .n_bytes = min_i64(MOVER_PIECE, n_bytes - at),
             .buf = f->base + at,
-            .crc = h->hidden_crc + (int64_t)batch * h->hidden_units + n,
+            .crc = h->hidden_crc ? h->hidden_crc + (int64_t)batch * h->hidden_units + n : NULL,
             .seed = seed};
     return n;
 }
@@ -28,7 +27,7 @@ static struct frame_use use_of(struct home *h, int64_t step, int batch)
 
 enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_tokens)
 {
-    if (h->plan->hidden_home != TIER_NVME || n_tokens == 0)
+    if (h->hidden_frames.n == 0 || n_tokens == 0)
         return OK;
     struct frame *f;
     TRY(frames_take(&h->hidden_frames, step, &f));
@@ -39,7 +38,7 @@ enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_to
 
 enum err home_hidden_get(struct home *h, int64_t step, int64_t first_token, float **x)
 {
-    if (h->plan->hidden_home != TIER_NVME) {
+    if (h->hidden_frames.n == 0) {
         *x = (float *)(void *)h->hidden + first_token * h->model->shape.dim;
         return OK;
     }
@@ -50,7 +49,7 @@ enum err home_hidden_get(struct home *h, int64_t step, int64_t first_token, floa
         TRY(frames_ready(&h->hidden_frames, f));
     for (int i = 0; f->bad && i < f->read.n_segments; i++)
         if (f->segments[i].err != OK)
-            memset(f->segments[i].buf, 0, (size_t)f->segments[i].n_bytes);
+            ops_fill(h->ops, f->segments[i].buf, 0, f->segments[i].n_bytes);
     *x = (float *)(void *)f->base;
     return OK;
 }
@@ -69,7 +68,7 @@ enum err home_hidden_token(const struct home *h, int64_t step, int64_t token)
 
 enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_tokens, int write)
 {
-    if (h->plan->hidden_home != TIER_NVME)
+    if (h->hidden_frames.n == 0)
         return OK;
     struct frame *f = frames_of(&h->hidden_frames, step);
     if (!f)
@@ -77,7 +76,8 @@ enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_toke
     TRY(frames_ready(&h->hidden_frames, f));
     int n = 0;
     if (write && n_tokens > 0) {
-        h->hidden_generation[batch]++;
+        if (h->hidden_generation)
+            h->hidden_generation[batch]++;
         n = segments_of(h, f, batch, n_tokens);
     }
     frames_store(&h->hidden_frames, f, n, use_of(h, step, batch));

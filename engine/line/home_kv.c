@@ -9,9 +9,11 @@ static int64_t kv_extent(const struct home *h, int layer, int batch)
     return ((int64_t)layer * p->batches + batch) * p->pages_batch;
 }
 
-/* Who wrote which page, and when: what its checksums are chained from. */
+/* Who wrote which page, and when: what its checksums are chained from. RAM is believed. */
 static uint32_t page_seed(const struct home *h, int64_t extent, int page, int64_t row)
 {
+    if (!h->kv_generation)
+        return 0;
     uint64_t identity[4] = {h->run_number, (uint64_t)row, (uint64_t)(extent + page),
                             h->kv_generation[extent + page]};
     return crc32c(0, identity, sizeof identity);
@@ -21,10 +23,10 @@ static struct segment page_segment(const struct home *h, const struct frame *f, 
                                    int page, uint32_t seed)
 {
     int64_t size = h->kv.page_bytes;
-    return (struct segment){.offset = (extent + page) * size,
+    return (struct segment){.offset = h->kv_offset + (extent + page) * size,
                             .n_bytes = size,
                             .buf = f->base + page * size,
-                            .crc = h->kv_crc + (extent + page) * h->kv_units,
+                            .crc = h->kv_crc ? h->kv_crc + (extent + page) * h->kv_units : NULL,
                             .seed = seed};
 }
 
@@ -47,7 +49,7 @@ static enum err take(struct home *h, int64_t step, struct frame **f)
 enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch,
                        const struct page_list *pages)
 {
-    if (h->plan->kv_home != TIER_NVME || pages->n == 0)
+    if (h->kv_frames.n == 0 || pages->n == 0)
         return OK;
     struct frame *f;
     TRY(take(h, step, &f));
@@ -55,19 +57,21 @@ enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch,
     for (int i = 0; i < pages->n; i++) {
         int page = pages->ids[i];
         f->pages[page >> 6] |= 1ull << (page & 63);
-        h->kv_seeds[page] = page_seed(h, extent, page, pages->owners[i]);
+        if (h->kv_seeds)
+            h->kv_seeds[page] = page_seed(h, extent, page, pages->owners[i]);
     }
     int n = 0;
     for (int page = 0; page < h->plan->pages_batch; page++) // ascending: neighbours travel together
         if (f->pages[page >> 6] >> (page & 63) & 1)
-            f->segments[n++] = page_segment(h, f, extent, page, h->kv_seeds[page]);
+            f->segments[n++] =
+                page_segment(h, f, extent, page, h->kv_seeds ? h->kv_seeds[page] : 0);
     frames_fetch(&h->kv_frames, f, n, use_of(h, step, layer, batch));
     return OK;
 }
 
 enum err home_kv_get(struct home *h, int64_t step, int layer, int batch, uint8_t **base)
 {
-    if (h->plan->kv_home != TIER_NVME) {
+    if (h->kv_frames.n == 0) {
         *base = h->kv_pool + kv_extent(h, layer, batch) * h->kv.page_bytes;
         return OK;
     }
@@ -111,14 +115,13 @@ enum err home_kv_lost(const struct home *h, int64_t step, struct page_list *page
 void home_kv_dirty(struct home *h, int64_t step, int layer, int batch,
                    const struct page_list *pages)
 {
-    if (h->plan->kv_home != TIER_NVME)
-        return;
     struct frame *f = frames_of(&h->kv_frames, step);
     CHECK(f);
     int64_t extent = kv_extent(h, layer, batch);
     for (int i = 0; i < pages->n; i++) {
         int page = pages->ids[i];
-        h->kv_generation[extent + page]++;
+        if (h->kv_generation)
+            h->kv_generation[extent + page]++;
         uint32_t seed = page_seed(h, extent, page, pages->owners[i]);
         f->segments[f->n_write++] = page_segment(h, f, extent, page, seed);
     }
@@ -126,7 +129,7 @@ void home_kv_dirty(struct home *h, int64_t step, int layer, int batch,
 
 enum err home_kv_put(struct home *h, int64_t step, int layer, int batch)
 {
-    if (h->plan->kv_home != TIER_NVME)
+    if (h->kv_frames.n == 0)
         return OK;
     struct frame *f = frames_of(&h->kv_frames, step);
     if (!f)

@@ -1,10 +1,53 @@
-/* engine/line/home_weights.c - weights of home.h: one ticket and at most one frame a layer. */
+/* engine/line/home_weights.c - weights of home.h: at most one frame a layer. */
 #include "engine/line/home.h"
+
+/* From the pack, or the file of encoded layers, to `to`. */
+static void read_layer(struct home *h, int layer, struct ticket *t, struct segment *segment,
+                       uint8_t *to, int on_device, int64_t due)
+{
+    const struct model_layer *l = &h->model->layers[layer];
+    *segment = (struct segment){.offset = l->offset,
+                                .n_bytes = l->n_bytes,
+                                .buf = to,
+                                .crc = h->model->piece_crcs + l->piece};
+    const struct codec_piece *stored = h->codec ? pack_codec_layer(h->codec, l) : NULL;
+    *t = (struct ticket){.place = stored ? HOME_CODEC : HOME_PACK,
+                         .on_device = on_device,
+                         .stored = stored,
+                         .segments = segment,
+                         .n_segments = 1,
+                         .due = due,
+                         .name = "weights",
+                         .layer = layer,
+                         .batch = -1};
+    mover_submit(h->mover, t);
+}
+
+/* From RAM to a frame on the device; to RAM first, when it is not yet there. */
+static void copy_layer(struct home *h, int layer, int64_t due)
+{
+    struct weight_home *w = &h->weights[layer];
+    if (!w->loaded)
+        read_layer(h, layer, &w->load, &w->load_segment, w->ram, 0, due);
+    w->segment = (struct segment){.offset = w->ram - (uint8_t *)h->memory.base[ARENA_PINNED],
+                                  .n_bytes = h->model->layers[layer].n_bytes,
+                                  .buf = w->frame};
+    w->ticket = (struct ticket){.place = HOME_RAM,
+                                .on_device = 1,
+                                .after = w->loaded ? NULL : &w->load,
+                                .segments = &w->segment,
+                                .n_segments = 1,
+                                .due = due,
+                                .name = "weights",
+                                .layer = layer,
+                                .batch = -1};
+    mover_submit(h->mover, &w->ticket);
+}
 
 enum err home_weights_fetch(struct home *h, int layer, int64_t due)
 {
     struct weight_home *w = &h->weights[layer];
-    if (w->asked || w->loaded || w->frame)
+    if (w->asked || w->frame || (w->resident && w->loaded))
         return OK;
     if (layer == 0 && !w->resident)
         return OK; // its rows are gathered
@@ -13,22 +56,11 @@ enum err home_weights_fetch(struct home *h, int layer, int64_t due)
         CHECK(h->n_free_frames > 0); // plan_derive counted the frames of every layer in flight
         to = w->frame = h->free_frames[--h->n_free_frames];
     }
-    const struct model_layer *l = &h->model->layers[layer];
-    w->segment = (struct segment){.offset = l->offset,
-                                  .n_bytes = l->n_bytes,
-                                  .buf = to,
-                                  .crc = h->model->piece_crcs + l->piece};
-    const struct codec_piece *stored = h->codec ? pack_codec_layer(h->codec, l) : NULL;
-    w->ticket = (struct ticket){.place = stored ? HOME_CODEC : HOME_PACK,
-                                .stored = stored,
-                                .segments = &w->segment,
-                                .n_segments = 1,
-                                .due = due,
-                                .name = "weights",
-                                .layer = layer,
-                                .batch = -1};
     w->asked = 1;
-    mover_submit(h->mover, &w->ticket);
+    if (w->ram)
+        copy_layer(h, layer, due);
+    else
+        read_layer(h, layer, &w->ticket, &w->segment, to, h->plan->device, due);
     return OK;
 }
 
@@ -37,10 +69,12 @@ enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t
     struct weight_home *w = &h->weights[layer];
     if (w->asked) {
         w->asked = 0;
+        if (w->ram && !w->loaded)
+            TRY(frames_wait(h->mover, h->trace, &w->load, step));
         TRY(frames_wait(h->mover, h->trace, &w->ticket, step));
-        w->loaded = w->resident && !w->decoded;
+        w->loaded = w->ram || (w->resident && !w->decoded);
     }
-    *base = w->frame ? w->frame : w->resident;
+    *base = w->resident && w->loaded ? w->resident : w->frame;
     CHECK(layer == 0 || *base);
     return OK;
 }
@@ -56,7 +90,6 @@ void home_weights_keep(struct home *h, int layer)
     struct weight_home *w = &h->weights[layer];
     w->layer = &w->tiles;
     w->loaded = 1;
-    home_weights_put(h, layer);
 }
 
 void home_weights_put(struct home *h, int layer)
@@ -73,6 +106,7 @@ uint8_t *home_weights_claim(struct home *h, int layer)
 {
     struct weight_home *w = &h->weights[layer];
     CHECK(!w->asked);
-    w->loaded = w->resident != NULL;
-    return w->resident;
+    uint8_t *to = h->plan->device ? w->ram : w->resident;
+    w->loaded = to != NULL;
+    return to;
 }

@@ -41,17 +41,11 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
     w->up = memory_at(m, LAYOUT_UP, 0);
     w->cos = memory_at(m, LAYOUT_ROPE_COS, 0);
     w->sin = memory_at(m, LAYOUT_ROPE_SIN, 0);
-    w->tile_pos = memory_at(m, LAYOUT_TILE_POS, 0);
     w->prompt_pages = memory_at(m, LAYOUT_PROMPT_PAGES, 0);
     w->shared_pages = memory_at(m, LAYOUT_SHARED_PAGES, 0);
     w->prompt_scores = memory_at(m, LAYOUT_PROMPT_SCORES, 0);
-    w->prompt_spans = memory_at(m, LAYOUT_PROMPT_SPANS, 0);
-    w->forced_spans = memory_at(m, LAYOUT_FORCED_SPANS, 0);
     w->cuts = memory_at(m, LAYOUT_CUTS, 0);
     w->events = memory_at(m, LAYOUT_EVENTS, 0);
-    w->compact_from = memory_at(m, LAYOUT_COMPACT_FROM, 0);
-    w->page_ids = memory_at(m, LAYOUT_PAGE_IDS, 0);
-    w->rows.page_ids = w->page_ids;
     w->rows.page_ids_stride = plan->slots_cap / KV_PAGE_SLOTS;
     w->rows.dirty = memory_at(m, LAYOUT_DIRTY, 0);
     w->rows.dirty_stride = (int)ceil_div(w->rows.page_ids_stride, 64);
@@ -64,17 +58,36 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
     w->scratch = memory_at(m, LAYOUT_SCRATCH, 0);
 }
 
-void layer_open(struct layer_work *w)
+/* Cosines, or sines, of one position. */
+static void rope_row(const struct layer_work *w, int64_t pos, int sines, float *to)
 {
-    int rope = w->shape->rope_dim / 2;
-    for (int64_t pos = 0; pos < w->tokens_max; pos++)
-        for (int i = 0; i < rope; i++) {
-            /* The angle is a product in f32 as the models were trained with; its cosine is taken in
-             * double, so that no two math libraries differ after rounding. */
-            float angle = (float)pos * w->shape->rope_inv_freq[i];
-            w->cos[pos * rope + i] = (float)cos((double)angle);
-            w->sin[pos * rope + i] = (float)sin((double)angle);
+    for (int i = 0; i < w->shape->rope_dim / 2; i++) {
+        /* The angle is a product in f32 as the models were trained with; its cosine is taken in
+         * double, so that no two math libraries differ after rounding. */
+        double angle = (double)((float)pos * w->shape->rope_inv_freq[i]);
+        to[i] = (float)(sines ? sin(angle) : cos(angle));
+    }
+}
+
+enum err layer_open(struct layer_work *w, struct event *done)
+{
+    int64_t row_bytes = w->shape->rope_dim / 2 * (int64_t)sizeof(float);
+    int64_t rows =
+        row_bytes ? w->memory->layout->parts[LAYOUT_TABLES].n_bytes / 64 * 64 / row_bytes : 0;
+    for (int sines = 0; sines < 2 && rows > 0; sines++)
+        for (int64_t pos = 0; pos < w->tokens_max; pos += rows) {
+            int64_t n = min_i64(rows, w->tokens_max - pos);
+            tables_turn(w->tables, 0);
+            uint8_t *part = tables_take(w->tables, n * row_bytes);
+            for (int64_t i = 0; i < n; i++)
+                rope_row(w, pos + i, sines, (float *)(void *)(part + i * row_bytes));
+            ops_copy(&w->ops, (uint8_t *)(sines ? w->sin : w->cos) + pos * row_bytes, part,
+                     n * row_bytes);
+            const struct device_api *device = w->ops.stream->device->api;
+            device->record(w->ops.stream, done);
+            TRY(device->event_wait(w->ops.stream, done)); // the slot is written again
         }
+    return OK;
 }
 
 void layer_project(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,

@@ -11,6 +11,7 @@
 
 #include "engine/line/batch.h"
 #include "engine/line/gather.h"
+#include "engine/line/tables.h"
 #include "engine/pack/model.h"
 
 /* Called after a row's prompt or forced tokens went through a layer: --kv-dump. events [n,
@@ -32,6 +33,7 @@ struct layer_work {
     const struct evict *evict;
     struct ops ops;
     const struct memory *memory;
+    struct tables *tables;   // borrowed: of the step
     struct kv_layout prompt; // of the pages in which prompts attend
     struct kv_rows rows;     // of the step
     int64_t ring_bytes;      // of one row and layer; 0 unless the KV format is mixed
@@ -40,21 +42,16 @@ struct layer_work {
 
     float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]
     float *cos, *sin;                             // [tokens_max][rope_dim / 2] by position
-    int32_t *tile_pos;                            // [tile_tokens]
     int64_t tokens_max;
     uint8_t *prompt_pages; // [prompt_page_cap][prompt.page_bytes]
     uint8_t
         *shared_pages; // [shared_tokens / 32][prompt.page_bytes] what prompts share with the first
     float *prompt_scores; // [prompt_page_cap * 32][n_kv_heads] in pieces per prompt
     int prompt_page_cap;
-    struct prompt_span *prompt_spans;
-    struct forced_span *forced_spans; // [batch]
-    struct cut *cuts;                 // [2 * batch] of the tile
-    struct evict_event *events;       // [tile_tokens][n_kv_heads]; only with dump
-    int32_t *compact_from;            // [head_positions]
-    int32_t *page_ids;                // [batch][slots_cap / 32] of the step
-    float *logits;                    // [LAYOUT_POSITION_TILE][HEAD_TILE]
-    float *head_in, *head_narrow;     // [LAYOUT_POSITION_TILE][dim], [embed_dim]
+    struct cut *cuts;             // [2 * batch] of the tile
+    struct evict_event *events;   // [tile_tokens][n_kv_heads]; only with dump
+    float *logits;                // [LAYOUT_POSITION_TILE][HEAD_TILE]
+    float *head_in, *head_narrow; // [LAYOUT_POSITION_TILE][dim], [embed_dim]
     void *scratch;
 };
 
@@ -65,8 +62,8 @@ int64_t layer_scratch_bytes(const struct ops *ops, const struct model *model, in
 /* The workspace, where the layout has it. */
 void layer_place(struct layer_work *w, const struct memory *memory, const struct plan *plan,
                  const struct model *model, const struct evict *evict, int64_t tokens_max);
-/* Tables that depend on nothing but the model. */
-void layer_open(struct layer_work *w);
+/* Tables that depend on nothing but the model. done: an event to wait by. ERR_DEVICE. */
+enum err layer_open(struct layer_work *w, struct event *done);
 
 /* Line layer 0: hidden states of the batch's tokens from their embedding rows. */
 enum err layer_embed(struct layer_work *w, struct gather *g, struct batch *batch, int64_t step,
@@ -90,6 +87,11 @@ void layer_tiles(const struct layer_work *w, const struct model_layer *stored,
 /* After the last decoder layer only the wanted positions go on: hidden[i] = hidden[positions[i]].
  */
 void layer_compact(struct layer_work *w, const struct batch *batch, float *hidden);
+/* Before a batch's first slice: what is asked goes where ops read it; after its last: what they
+ * leave comes back. Nothing, without a device's own memory. */
+void layer_head_start(struct layer_work *w, const struct batches *batches,
+                      const struct batch *batch);
+void layer_head_end(struct layer_work *w, const struct batches *batches, const struct batch *batch);
 /* One slice of the head over the batch's positions; hidden is compacted. */
 void layer_slice(struct layer_work *w, const struct model_layer *l, const struct batches *batches,
                  const struct batch *batch, const uint8_t *weights, const float *hidden);

@@ -54,13 +54,15 @@ static void rope_tile(struct layer_work *w, const struct tile *t, const struct c
     if (s->position != POSITION_ROPE)
         return;
     int at = 0;
+    int32_t *pos = tables_take(w->tables, t->n * (int64_t)sizeof *pos);
     for (int i = 0; i < t->n_cuts; i++)
         for (int j = 0; j < cuts[i].n; j++)
-            w->tile_pos[at++] = cuts[i].span->pos + cuts[i].offset + j;
+            pos[at++] = cuts[i].span->pos + cuts[i].offset + j;
+    tables_send(w->tables, &w->ops);
     struct rope_args args = {.x = w->q,
                              .cos = w->cos,
                              .sin = w->sin,
-                             .pos = w->tile_pos,
+                             .pos = tables_seen(w->tables, pos),
                              .m = t->n,
                              .n_heads = s->n_heads,
                              .head_dim = s->head_dim,
@@ -96,13 +98,14 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
     const struct shape *s = w->shape;
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
     int n = 0, at = 0;
+    struct prompt_span *spans = tables_take(w->tables, t->n_cuts * (int64_t)sizeof *spans);
     struct attend_prompt_args args = {
         .layout = w->prompt,
         .q = w->q,
         .out = w->attn,
         .pages = w->prompt_pages,
         .scores = evict_policy_scores(w->evict->policy) ? w->prompt_scores : NULL,
-        .spans = w->prompt_spans,
+        .spans = tables_seen(w->tables, spans),
         .n_heads = s->n_heads,
         .scale = scale,
         .q_stride = heads,
@@ -125,7 +128,7 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
         take_shared_pages(w, c, pages);
         ops_run_kv_store(&w->ops, &store);
         share_pages(w, b, c, pages);
-        struct prompt_span *span = &w->prompt_spans[n++];
+        struct prompt_span *span = &spans[n++];
         *span = (struct prompt_span){
             .n_prompt = n_prompt, .first = first, .n = c->n, .token = at, .page = c->page};
         if (args.scores && c->offset == 0)
@@ -133,6 +136,7 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
                      round_up(n_prompt, KV_PAGE_SLOTS) * s->n_kv_heads * 4);
     }
     args.n_spans = n;
+    tables_send(w->tables, &w->ops);
     if (n > 0)
         ops_run_attend_prompt(&w->ops, &args);
 }
@@ -173,13 +177,14 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
     const struct shape *s = w->shape;
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
     int n = 0, at = 0;
+    struct forced_span *spans = tables_take(w->tables, t->n_cuts * (int64_t)sizeof *spans);
     for (int i = 0; i < t->n_cuts; at += cuts[i].n, i++) {
         const struct cut *c = &cuts[i];
         if (c->span->kind != SPAN_FORCED)
             continue;
         const struct row *row = &b->rows[c->span->row];
         int pos = c->span->pos + c->offset;
-        w->forced_spans[n++] =
+        spans[n++] =
             (struct forced_span){.row = c->span->row,
                                  .n_slots = batch_slots_after(w->evict, row, pos - row->n_done),
                                  .n = c->n,
@@ -187,11 +192,12 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
                                  .token = at,
                                  .limits = row->evict};
     }
+    tables_send(w->tables, &w->ops);
     if (n == 0)
         return;
     struct attend_forced_args args = {.kv = w->rows,
                                       .evict = *w->evict,
-                                      .spans = w->forced_spans,
+                                      .spans = tables_seen(w->tables, spans),
                                       .n_spans = n,
                                       .n_heads = s->n_heads,
                                       .scale = scale,
@@ -207,7 +213,7 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
                                       .scratch = w->scratch};
     ops_run_attend_forced(&w->ops, &args);
     for (int i = 0; w->dump && i < n; i++) {
-        const struct forced_span *f = &w->forced_spans[i];
+        const struct forced_span *f = &spans[i];
         struct kv_row held = kv_row_at(&w->rows, f->row, &f->limits, f->n_slots);
         w->dump(w->dump_ctx, &b->rows[f->row], layer, &held, f->pos, f->n,
                 w->events + (int64_t)f->token * s->n_kv_heads);
@@ -265,9 +271,8 @@ static void decode_tile(struct layer_work *w, const struct model_layer *l, const
 
 /* Where every page of row r lies in this step. Pages on NVMe: full ones in the frame, the page
  * being filled in its tail; a tail that fills up in this step moves to the frame first. */
-static void place_pages(struct layer_work *w, int r, const struct row *row)
+static void place_pages(struct layer_work *w, int r, const struct row *row, int32_t *ids)
 {
-    int32_t *ids = w->page_ids + (int64_t)r * w->rows.page_ids_stride;
     int before = row->n_slots / KV_PAGE_SLOTS, after = row->n_slots_after / KV_PAGE_SLOTS;
     memcpy(ids, row->pages, (size_t)row->n_pages * sizeof *ids);
     if (!w->rows.tails)
@@ -299,9 +304,11 @@ static void place_rows(struct layer_work *w, int layer, const struct batch *b,
     if (rows->rings)
         rows->rings += layer * w->ring_bytes;
     ops_fill(&w->ops, rows->dirty, 0, (int64_t)b->n_rows * rows->dirty_stride * 8);
+    int32_t *ids = tables_take(w->tables, b->n_rows * (int64_t)sizeof *ids * rows->page_ids_stride);
+    rows->page_ids = tables_seen(w->tables, ids);
     for (int r = 0; r < b->n_rows; r++)
         if (b->rows[r].request)
-            place_pages(w, r, &b->rows[r]);
+            place_pages(w, r, &b->rows[r], ids + (int64_t)r * rows->page_ids_stride);
 }
 
 void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,

@@ -3,11 +3,48 @@
 
 void layer_compact(struct layer_work *w, const struct batch *batch, float *hidden)
 {
+    int32_t *from = tables_take(w->tables, batch->n_positions * (int64_t)sizeof *from);
     for (int i = 0; i < batch->n_positions; i++)
-        w->compact_from[i] = batch->positions[i].token;
-    struct compact_args args = {
-        .x = hidden, .from = w->compact_from, .n = batch->n_positions, .dim = w->shape->dim};
+        from[i] = batch->positions[i].token;
+    tables_send(w->tables, &w->ops);
+    struct compact_args args = {.x = hidden,
+                                .from = tables_seen(w->tables, from),
+                                .n = batch->n_positions,
+                                .dim = w->shape->dim};
     ops_run_compact(&w->ops, &args);
+}
+
+void layer_head_start(struct layer_work *w, const struct batches *b, const struct batch *batch)
+{
+    const struct head_tables *seen = &b->seen;
+    if (seen->requests == b->heads[0].requests || batch->n_positions == 0)
+        return;
+    int64_t at = batch->first_position, n = batch->n_positions;
+    ops_copy(&w->ops, seen->requests + at, batch->requests, n * (int64_t)sizeof *seen->requests);
+    ops_copy(&w->ops, seen->results + at, batch->results, n * (int64_t)sizeof *seen->results);
+    for (int i = 0; i < batch->n_positions; i++) {
+        const struct head_request *q = &batch->requests[i];
+        int64_t place = q->place * (int64_t)b->edits_max;
+        if (q->n_edits > 0)
+            ops_copy(&w->ops, seen->edits + place, b->heads[0].edits + place,
+                     q->n_edits * (int64_t)sizeof *seen->edits);
+    }
+}
+
+void layer_head_end(struct layer_work *w, const struct batches *b, const struct batch *batch)
+{
+    const struct head_tables *seen = &b->seen;
+    if (seen->requests == b->heads[0].requests || batch->n_positions == 0)
+        return;
+    ops_copy(&w->ops, batch->results, seen->results + batch->first_position,
+             batch->n_positions * (int64_t)sizeof *seen->results);
+    for (int i = 0; i < batch->n_positions; i++) {
+        const struct head_request *q = &batch->requests[i];
+        int64_t place = q->place * (int64_t)HEAD_SAMPLE_MAX;
+        if (q->want & HEAD_FILTER)
+            ops_copy(&w->ops, b->heads[0].candidates + place, seen->candidates + place,
+                     HEAD_SAMPLE_MAX * (int64_t)sizeof *seen->candidates);
+    }
 }
 
 /* Positions [first, first + m) of the pass, x [m, embed_dim]. */
@@ -30,10 +67,10 @@ static void slice_tile(struct layer_work *w, const struct model_layer *l, const 
         ops_run_matmul(&w->ops, &args);
         struct head_reduce_args reduce = {.logits = w->logits,
                                           .stride = HEAD_TILE,
-                                          .requests = b->requests + first,
-                                          .results = b->results + first,
-                                          .edits = b->edits,
-                                          .candidates = b->candidates,
+                                          .requests = b->seen.requests + first,
+                                          .results = b->seen.results + first,
+                                          .edits = b->seen.edits,
+                                          .candidates = b->seen.candidates,
                                           .edits_stride = b->edits_max,
                                           .m = m,
                                           .n = part.n,

@@ -88,7 +88,7 @@ static enum err verify_pages(struct engine *e, struct step s, struct batch *b)
 static enum err verify_hidden(struct engine *e, struct step s, struct batch *b)
 {
     enum err shared = OK;
-    if (e->config.plan.hidden_home != TIER_NVME)
+    if (e->home.hidden_frames.n == 0)
         return OK;
     for (int i = 0; i < b->n_spans; i++) {
         const struct span *span = &b->spans[i];
@@ -107,7 +107,7 @@ static enum err verify_hidden(struct engine *e, struct step s, struct batch *b)
 /* The same behind the last decoder layer, where only wanted positions go on. */
 static enum err verify_positions(struct engine *e, struct step s, struct batch *b)
 {
-    if (e->config.plan.hidden_home != TIER_NVME)
+    if (e->home.hidden_frames.n == 0)
         return OK;
     for (int i = 0; i < b->n_positions; i++) {
         struct row *row = &b->rows[b->positions[i].row];
@@ -118,24 +118,28 @@ static enum err verify_positions(struct engine *e, struct step s, struct batch *
     return OK;
 }
 
+/* Where the bits of the pages that a step wrote come back to; NULL: they are in RAM. */
+static uint64_t *dirty_back(const struct engine *e, int64_t step)
+{
+    return memory_at(&e->home.memory, LAYOUT_DIRTY_BACK, step % (e->config.plan.window + 1));
+}
+
 static enum err compute_decode(struct engine *e, struct step s, struct batch *b, float *hidden,
                                const uint8_t *weights)
 {
-    int on_nvme = e->config.plan.kv_home == TIER_NVME;
+    int moves = e->home.kv_frames.n > 0;
     struct layer_kv kv = {0};
     TRY(verify_hidden(e, s, b));
     TRY(home_kv_get(&e->home, s.n, s.layer - 1, s.batch, &kv.pages));
-    if (on_nvme)
+    if (moves) {
         TRY(verify_pages(e, s, b));
-    if (on_nvme) {
         kv.tails = home_kv_tail(&e->home, s.layer - 1, s.batch, 0);
         kv.tail_stride = (int64_t)e->order.decoder * e->home.kv.page_bytes;
     }
     layer_decode(&e->work, e->home.weights[s.layer].layer, s.layer, b, weights, &kv, hidden);
-    if (on_nvme) { // full pages that this step has written go home
-        batch_dirty(b, &e->work.rows, &e->pages);
-        home_kv_dirty(&e->home, s.n, s.layer - 1, s.batch, &e->pages);
-    }
+    if (moves && dirty_back(e, s.n)) // the host reads which pages were written
+        ops_copy(&e->work.ops, dirty_back(e, s.n), e->work.rows.dirty,
+                 (int64_t)b->n_rows * e->work.rows.dirty_stride * 8);
     if (s.layer == e->order.decoder)
         layer_compact(&e->work, b, hidden);
     return OK;
@@ -146,6 +150,8 @@ static enum err compute_embed(struct engine *e, struct step s)
     struct batch *b = batch_of(e, s);
     float *hidden = NULL;
     TRY(batch_refill(&e->batches, s.batch, s.pass));
+    if (b->n_tokens > 0)
+        e->passes = s.pass + 1;
     TRY(home_hidden_get(&e->home, s.n, b->first_token, &hidden));
     return layer_embed(&e->work, &e->gather, b, s.n, hidden);
 }
@@ -154,14 +160,12 @@ static enum err compute_slice(struct engine *e, struct step s, struct batch *b, 
                               const uint8_t *weights)
 {
     TRY(verify_positions(e, s, b));
+    if (s.layer == e->order.decoder + 1)
+        layer_head_start(&e->work, &e->batches, b);
     layer_slice(&e->work, e->home.weights[s.layer].layer, &e->batches, b, weights, hidden);
-    if (s.layer < e->order.layers - 1)
-        return OK;
-    const struct device_api *device = e->stream->device->api;
-    device->record(e->stream, e->sampled);
-    TRY(device->event_wait(e->stream, e->sampled)); // the host reads what the slices left
-    TRY(batch_sample(&e->batches, s.batch));
-    return gather_ahead(&e->gather, b, s.n + e->order.batches);
+    if (s.layer == e->order.layers - 1)
+        layer_head_end(&e->work, &e->batches, b);
+    return OK;
 }
 
 /* The layer's weights; those that are held as tiles are decoded when they first come. */
@@ -178,15 +182,29 @@ static enum err get_weights(struct engine *e, struct step s, const uint8_t **wei
     return OK;
 }
 
+static void trace_step(struct engine *e, struct step s, enum lane lane, int64_t start_ns,
+                       int64_t end_ns)
+{
+    static const char *const names[] = {"embed", "layer", "slice"};
+    trace_add(&e->trace, lane,
+              (struct trace_event){.name = names[layer_kind(e, s.layer)],
+                                   .start_ns = start_ns,
+                                   .end_ns = end_ns,
+                                   .step = s.n,
+                                   .bytes = -1,
+                                   .layer = s.layer,
+                                   .batch = s.batch});
+}
+
 enum err stage_compute(struct engine *e, struct step s)
 {
     if (s.pass < 0)
         return OK;
-    static const char *const names[] = {"embed", "layer", "slice"};
     enum layer_kind kind = layer_kind(e, s.layer);
     struct batch *b = batch_of(e, s);
     const uint8_t *weights = NULL;
     float *hidden = NULL;
+    tables_turn(&e->tables, s.n);
     TRY(get_weights(e, s, &weights));
     if (kind != LAYER_EMBED)
         TRY(home_hidden_get(&e->home, s.n, b->first_token, &hidden));
@@ -197,17 +215,36 @@ enum err stage_compute(struct engine *e, struct step s)
         TRY(compute_decode(e, s, b, hidden, weights));
     else if (kind == LAYER_SLICE)
         TRY(compute_slice(e, s, b, hidden, weights));
-    trace_add(&e->trace, LANE_CPU,
-              (struct trace_event){.name = names[kind],
-                                   .start_ns = start_ns,
-                                   .end_ns = clock_ns(),
-                                   .step = s.n,
-                                   .bytes = -1,
-                                   .layer = s.layer,
-                                   .batch = s.batch});
-    if (s.batch == e->order.batches - 1)
-        home_weights_put(&e->home, s.layer);
+    int slot = (int)(s.n % (e->config.plan.window + 1));
+    e->queued_ns[slot] = start_ns;
+    e->stream->device->api->record(e->stream, e->done[slot]);
+    trace_step(e, s, LANE_CPU, start_ns, clock_ns());
     return OK;
+}
+
+/* Waits until a queued step is done; what it took of the device is known only then. */
+static enum err finish(struct engine *e, struct step s)
+{
+    int slot = (int)(s.n % (e->config.plan.window + 1));
+    TRY(e->stream->device->api->event_wait(e->stream, e->done[slot]));
+    if (!e->config.plan.device)
+        return OK;
+    int64_t start_ns = max_i64(e->queued_ns[slot], e->done_ns);
+    e->done_ns = clock_ns();
+    trace_step(e, s, LANE_GPU, start_ns, e->done_ns);
+    return OK;
+}
+
+/* Full pages that the step has written go home. */
+static enum err retire_kv(struct engine *e, struct step s, struct batch *b)
+{
+    const struct kv_rows *rows = &e->work.rows;
+    const uint64_t *bits = dirty_back(e, s.n);
+    if (e->home.kv_frames.n > 0 && b->n_tokens > 0) {
+        batch_dirty(b, bits ? bits : rows->dirty, rows->dirty_stride, &e->pages);
+        home_kv_dirty(&e->home, s.n, s.layer - 1, s.batch, &e->pages);
+    }
+    return home_kv_put(&e->home, s.n, s.layer - 1, s.batch);
 }
 
 enum err stage_retire(struct engine *e, struct step s)
@@ -216,9 +253,16 @@ enum err stage_retire(struct engine *e, struct step s)
         return OK;
     enum layer_kind kind = layer_kind(e, s.layer);
     struct batch *b = batch_of(e, s);
+    TRY(finish(e, s));
+    if (s.batch == e->order.batches - 1)
+        home_weights_put(&e->home, s.layer);
     if (kind == LAYER_DECODE)
-        TRY(home_kv_put(&e->home, s.n, s.layer - 1, s.batch));
+        TRY(retire_kv(e, s, b));
     int last = s.layer == e->order.decoder;
     int n = kind == LAYER_SLICE || last ? b->n_positions : b->n_tokens;
-    return home_hidden_put(&e->home, s.n, s.batch, n, kind != LAYER_SLICE);
+    TRY(home_hidden_put(&e->home, s.n, s.batch, n, kind != LAYER_SLICE));
+    if (s.layer < e->order.layers - 1)
+        return OK;
+    TRY(batch_sample(&e->batches, s.batch));
+    return gather_ahead(&e->gather, b, s.n + e->order.batches);
 }

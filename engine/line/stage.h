@@ -10,6 +10,8 @@ enum err stage_fetch_kv(struct engine *e, struct step s);
 enum err stage_fetch_hidden(struct engine *e, struct step s);
 enum err stage_compute(struct engine *e,
                        struct step s); // waits for its tickets; one layer of one batch
-enum err stage_retire(struct engine *e, struct step s); // KV and hidden home, frames unpinned
+/* Waits until the step is done; KV and hidden states go home, frames are given back, and after the
+ * last slice the job has its tokens. */
+enum err stage_retire(struct engine *e, struct step s);
 
 #endif

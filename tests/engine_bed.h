@@ -1,0 +1,208 @@
+/* tests/engine_bed.h - whole runs in one process: models made of a line of text, a job in memory,
+ * an engine under a plan that the test writes down. */
+#ifndef TESTS_ENGINE_BED_H
+#define TESTS_ENGINE_BED_H
+
+#include "engine/line/engine.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#undef fail // ours, from base.h
+
+#include "engine/pack/dummy.h"
+#include "engine/pack/pack.h"
+#include "tests/sweep.h"
+#include "tests/temp_dir.h"
+
+#define N_REQUESTS 12
+
+enum { LLAMA, GQA, OPT, TINY, N_MODELS };
+
+static const char *const CONFIGS[N_MODELS] = {
+    "family = llama\ndim = 256\nlayers = 5\nheads = 8\nffn = 640\nvocab = 9000\ncontext = 1024\n",
+    "family = llama\ndim = 128\nlayers = 9\nheads = 8\nkv_heads = 2\nffn = 448\nvocab = 5000\n"
+    "context = 1024\ntied = 0\n",
+    "family = opt\ndim = 192\nlayers = 4\nheads = 6\nffn = 768\nvocab = 4096\ncontext = 1024\n",
+    "family = llama\ndim = 64\nlayers = 2\nheads = 2\nffn = 96\nvocab = 4200\ncontext = 256\n",
+};
+
+static struct model models[N_MODELS];
+
+static int setup(void **state)
+{
+    (void)state;
+    temp_dir_make();
+    for (int i = 0; i < N_MODELS; i++) {
+        struct pack_provider p;
+        char name[32], path[64];
+        snprintf(name, sizeof name, "model-%d.cfg", i);
+        temp_write_text(name, CONFIGS[i]);
+        assert_int_equal(dummy_open(&p, temp_path(name)), OK);
+        snprintf(path, sizeof path, "%.40s/%d.pack", temp_dir, i);
+        struct pack_request r = {.provider = &p, .weights = PACK_AUTO, .path = path};
+        assert_int_equal(pack_write(&r), OK);
+        dummy_close(&p);
+        assert_int_equal(model_open(&models[i], path), OK);
+    }
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_MODELS; i++)
+        model_close(&models[i]);
+    temp_dir_remove();
+    return 0;
+}
+
+/* ---- one run ---- */
+
+struct expect {
+    int prompt_min, prompt_max, output; // tokens: lengths run from min to max over the requests
+    int kind;                           // enum request_kind
+    int filters, penalties;             // rows that need candidates, edits
+    int logprobs;                       // of every token
+};
+
+struct outcome {
+    int64_t n_finished, n_tokens;
+    uint64_t hash; // of every finished row's tokens and log-probabilities, whatever the order
+};
+
+struct bed {
+    struct engine engine;
+    struct job *job;
+    struct request requests[N_REQUESTS]; // the array outlives the job
+    struct work work;
+    struct weights_info weights;
+    struct plan_costs costs;
+    struct layout layout;
+    struct plan_bytes bytes;
+    struct ops ops;
+    struct evict evict;
+    enum kv_format format;
+    const char *fault; // NULL: none
+    struct device *device;
+    struct outcome outcome;
+};
+
+static enum err finished(void *ctx, const struct job_result *result)
+{
+    struct outcome *o = ctx;
+    const struct request *r = result->request;
+    assert_null(result->error);
+    o->n_finished++;
+    o->n_tokens += r->n_tokens;
+    uint64_t h =
+        hash_bytes(r->tokens, (int64_t)sizeof *r->tokens * r->n_tokens, (uint64_t)r->index);
+    if (result->token_logprobs)
+        h = hash_bytes(result->token_logprobs, (int64_t)sizeof(float) * result->n_token_logprobs,
+                       h);
+    o->hash += h;
+    return OK;
+}
+
+static void request_make(struct request *r, int index, const struct expect *x)
+{
+    int span = x->prompt_max - x->prompt_min;
+    int n_prompt = x->prompt_min + span * index / (N_REQUESTS - 1);
+    int n = n_prompt + x->output, known = x->kind == REQUEST_SCORE ? n : n_prompt;
+    int32_t ids[2048];
+    assert_in_range(n, 1, 2048);
+    for (int i = 0; i < n; i++)
+        ids[i] = (int32_t)(mix64((uint64_t)index << 32 | (uint64_t)i) % 4096);
+    assert_int_equal(
+        request_from_ids(r, (enum request_kind)x->kind, index, ids, n_prompt, known, n), OK);
+    r->ignore_eos = 1;
+    if (x->logprobs)
+        r->logprobs = 1;
+    if (x->filters) {
+        r->sampling.temperature = 0.9;
+        r->sampling.top_k = 50;
+    }
+    if (x->penalties)
+        r->sampling.repetition_penalty = 1.2;
+}
+
+__attribute__((unused)) static const struct evict FULL = {.policy = EVICT_FULL};
+__attribute__((unused)) static const struct evict H2O = {
+    .policy = EVICT_H2O, .budget = 96, .sink = -1};
+__attribute__((unused)) static const struct evict RINGS = {
+    .policy = EVICT_H2O, .budget = 96, .sink = -1}; // KV format mixed
+
+__attribute__((unused)) static const struct evict MEAN = {.policy = EVICT_H2O_MEAN,
+                                                          .budget = 0.4,
+                                                          .budget_is_fraction = 1,
+                                                          .sink = -1,
+                                                          .scope = EVICT_SCOPE_LAYER};
+
+static void bed_open(struct bed *b, const struct model *model, const struct evict *evict,
+                     enum compute compute, const struct expect *x)
+{
+    static const struct job_callbacks none = {.finished = finished};
+    memset(b, 0, sizeof *b);
+    b->evict = *evict;
+    b->format = evict == &RINGS ? KV_MIXED : compute == COMPUTE_F32 ? KV_F32 : KV_BF16;
+    b->ops = (struct ops){.isa = isa_best(), .compute = compute};
+    b->device = device_cpu();
+    for (int i = 0; i < N_REQUESTS; i++)
+        request_make(&b->requests[i], i, x);
+    struct job_callbacks callbacks = none;
+    callbacks.ctx = &b->outcome;
+    struct job_config config = {.kind = (enum request_kind)x->kind,
+                                .evict = &b->evict,
+                                .max_errors = -1,
+                                .defaults = {.context = model->shape.context,
+                                             .vocab = model->shape.vocab,
+                                             .top_p = 1,
+                                             .repetition_penalty = 1}};
+    assert_int_equal(
+        job_open_memory(&b->job, &config, b->requests, N_REQUESTS, &callbacks, &b->work), OK);
+    engine_weights_info(model, b->ops.compute, &b->weights);
+    engine_costs(model, &b->ops, b->format, &b->work, &b->evict, &b->costs);
+    b->costs.bounce_bytes = 4 * MOVER_PIECE;
+}
+
+static void bed_start(struct bed *b, const struct model *model, struct plan *plan)
+{
+    static const struct budget none = {-1, -1, -1};
+    char why[256];
+    plan_derive(plan, &b->weights, &b->work);
+    if (plan_check(plan, &b->weights, &b->work, &model->shape, &b->evict, &b->costs, &none,
+                   &b->layout, &b->bytes, why, sizeof why) != 0) {
+        print_error("plan_check: %s\n", why);
+        assert_true(0);
+    }
+    struct engine_config config = {.plan = *plan,
+                                   .layout = &b->layout,
+                                   .model = model,
+                                   .job = b->job,
+                                   .evict = b->evict,
+                                   .ops = b->ops,
+                                   .kv_format = b->format,
+                                   .io = RING_THREADS,
+                                   .io_depth = 4,
+                                   .device = b->device,
+                                   .numa_node = -1,
+                                   .offload_dir = temp_dir,
+                                   .fault = b->fault,
+                                   .tokens_max = b->work.tokens_max,
+                                   .edits_max = job_edits_max(b->job)};
+    enum err err = engine_open(&b->engine, &config);
+    if (err != OK)
+        print_error("%s\n", err_text());
+    assert_int_equal(err, OK);
+}
+
+static void bed_close(struct bed *b)
+{
+    engine_close(&b->engine);
+    assert_int_equal(job_close(b->job), OK);
+}
+
+#endif

@@ -1,0 +1,132 @@
+/* tests/line_device_test.c - the line on a device whose memory the host cannot touch: any placement
+ * of weights, KV and hidden states over device memory, RAM and NVMe gives the CPU's bytes, however
+ * late the device is. */
+#include "tests/engine_bed.h"
+#include "tests/sim_device.h"
+
+#define DELAY_US 200
+
+/* What a seed makes of a plan. Shares are of layers and batches, homes of enum tier_kind. */
+static struct plan random_plan(const struct model *model, uint64_t seed)
+{
+    uint64_t r = mix64(seed);
+    int n = model->n_layers - 1;
+    struct plan p = {.device = 1};
+#define PICK(n) (int)((r = mix64(r)) % (uint64_t)(n))
+    p.window = 1 + PICK(4);
+    p.batch = 1 + PICK(N_REQUESTS);
+    p.batches = 1 + PICK(4);
+    p.resident = PICK(3) == 0 ? n : PICK(n + 1);
+    p.decoded = PICK(4) == 0 ? PICK(n + 1) : 0;
+    p.weights_ram = PICK(n + 1);
+    p.kv_home = PICK(N_TIERS);
+    p.hidden_home = PICK(N_TIERS);
+    p.prefill_tokens = 9 + PICK(200);
+    p.ahead_weights = PICK(3) == 0 ? PICK(30) : PICK(5);
+    p.ahead_state = PICK(8);
+    p.no_sharing = PICK(2);
+#undef PICK
+    return p;
+}
+
+static const struct evict *const POLICIES[] = {&FULL, &H2O, &MEAN, &RINGS};
+static const struct expect JOBS[] = {{1, 150, 12, REQUEST_GENERATE, 1, 1, 1},
+                                     {20, 90, 40, REQUEST_SCORE, 0, 0, 0}};
+#define N_KINDS (TINY * 4 * 2)
+
+/* Model, policy and job of a seed. */
+static struct kind {
+    const struct model *model;
+    const struct evict *evict;
+    enum compute compute;
+    const struct expect *job;
+} kind_of(int i)
+{
+    return (struct kind){&models[i % TINY], POLICIES[i / TINY % 4],
+                         i % 5 == 0 ? COMPUTE_F32 : COMPUTE_BF16, &JOBS[i / TINY / 4 % 2]};
+}
+
+static enum err run(struct kind k, struct plan plan, struct device *device, struct outcome *outcome)
+{
+    static struct bed b;
+    bed_open(&b, k.model, k.evict, k.compute, k.job);
+    b.device = device;
+    bed_start(&b, k.model, &plan);
+    enum err err = engine_run(&b.engine);
+    *outcome = b.outcome;
+    if (plan.device) // what the plan proved is what was taken
+        assert_int_equal(sim_device_peak_bytes(device), round_up(b.bytes.device, 4096));
+    bed_close(&b);
+    return err;
+}
+
+/* The answer of a job, on the CPU, in RAM. */
+static struct outcome answer(struct kind k)
+{
+    struct outcome o;
+    struct plan plan = {.batch = N_REQUESTS,
+                        .batches = 1,
+                        .resident = k.model->n_layers - 1,
+                        .kv_home = TIER_RAM,
+                        .hidden_home = TIER_RAM,
+                        .prefill_tokens = 999};
+    assert_int_equal(run(k, plan, device_cpu(), &o), OK);
+    assert_int_equal(o.n_finished, N_REQUESTS);
+    return o;
+}
+
+static void test_any_placement_answers_alike(void **state)
+{
+    (void)state;
+    struct outcome want[N_KINDS] = {0};
+    int first = 0, n = 48;
+    const char *range = getenv("LINE_SEEDS"); // FIRST,N
+    if (range)
+        assert_int_equal(sscanf(range, "%d,%d", &first, &n), 2);
+    for (int seed = first; seed < first + n; seed++) {
+        struct kind k = kind_of(seed % N_KINDS);
+        struct outcome got, *wanted = &want[seed % N_KINDS];
+        if (wanted->n_finished == 0)
+            *wanted = answer(k);
+        struct device *d = sim_device_open((uint64_t)seed, DELAY_US);
+        enum err err = run(k, random_plan(k.model, (uint64_t)seed), d, &got);
+        sim_device_close(d);
+        if (err != OK || got.hash != wanted->hash)
+            print_error("seed %d: %s\n", seed, err != OK ? err_text() : "other bytes");
+        assert_int_equal(err, OK);
+        assert_int_equal(got.n_finished, N_REQUESTS);
+        assert_int_equal(got.n_tokens, wanted->n_tokens);
+        assert_int_equal(got.hash, wanted->hash);
+    }
+}
+
+/* Whatever command loses the device, the run ends and says so; what was answered is right. */
+static void test_a_lost_device_ends_the_run(void **state)
+{
+    (void)state;
+    struct outcome got;
+    struct kind k = {&models[TINY], &H2O, COMPUTE_BF16, &JOBS[0]};
+    struct outcome want = answer(k);
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        struct plan plan = random_plan(k.model, seed);
+        struct device *d = sim_device_open(seed, 0);
+        assert_int_equal(run(k, plan, d, &got), OK);
+        assert_int_equal(got.hash, want.hash);
+        int64_t n = sim_device_commands(d);
+        sim_device_close(d);
+        d = sim_device_open(seed, 0);
+        sim_device_lose(d, 40 + (int64_t)(mix64(seed) % (uint64_t)(n - 60)));
+        assert_int_equal(run(k, plan, d, &got), ERR_DEVICE);
+        assert_non_null(strstr(err_text(), "device"));
+        sim_device_close(d);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_placement_answers_alike),
+        cmocka_unit_test(test_a_lost_device_ends_the_run),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
