@@ -122,10 +122,17 @@ static void best_matmul(const struct ops *ops, const struct matmul_args *args)
 {
     struct ops as_bf16 = *ops;
     as_bf16.compute = COMPUTE_BF16;
-    if (ops->compute == COMPUTE_INT8 && int8_multiplies(args->w.dtype))
-        best_matmul_int8(ops, args);
-    else
-        best_matmul_float(ops->compute == COMPUTE_INT8 ? &as_bf16 : ops, args);
+    CHECK(args->n_parts >= 1 && args->n_parts <= MATMUL_PARTS);
+    for (int i = 0; i < args->n_parts; i++) {
+        struct matmul_args one = *args;
+        one.parts[0] = args->parts[i];
+        one.n_parts = 1;
+        CHECK(one.parts[0].w.k == args->parts[0].w.k);
+        if (ops->compute == COMPUTE_INT8 && int8_multiplies(one.parts[0].w.dtype))
+            best_matmul_int8(ops, &one);
+        else
+            best_matmul_float(ops->compute == COMPUTE_INT8 ? &as_bf16 : ops, &one);
+    }
 }
 DOOR(matmul)
 

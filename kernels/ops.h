@@ -70,25 +70,34 @@ struct weight {
     const void *panels; // borrowed: [ceil(n / 32)] panels, 64-byte aligned
 };
 
-/* y[m, n] = act(x[m, k] . W^T + bias), or y += that.
+/* Of up to three parts, which read the same x: y[m, n] = act(x[m, k] . W^T + bias), or y += that.
+ * Parts may differ in all but k. The bytes of a part are those of a call of its own: what parts
+ * share is the work on x, and one start of the threads. No y overlaps x or another y.
  * Inputs are rounded to the compute format (bf16, to nearest even); the chain is f32.
  * COMPUTE_INT8 with weights in q8 or q4 (others: as COMPUTE_BF16): each group of 64 of a row of x
  * becomes codes q = round(x * (127 / max|x|)) and scale = max|x| / 127; one below 2^-100 counts as
  * zeros, a NaN or an infinity makes the row's outputs NaN. The chain runs over the groups, from 0:
  * q8 adds w.scale * (sum(q * code) * scale), q4 adds the same, then w.minimum * (sum(q) * scale);
  * the sums are exact, the product with scale is rounded, the addition is a fused multiply-add. */
-struct matmul_args {
+#define MATMUL_PARTS 3 // Q, K and V; gate and up
+struct matmul_part {
     struct weight w;
-    const float *x;    // [m, k], row stride x_stride
     float *y;          // [m, n], row stride y_stride
     const float *bias; // [n] or NULL
-    int m;
-    int64_t x_stride, y_stride; // in numbers
-    int add;                    // 1: y += result (residual), after bias and act
-    int act;                    // ACT_NONE, ACT_RELU or ACT_GELU (tanh-free, erf form)
-    void *scratch;              // >= matmul_scratch_bytes(...), 64-byte aligned
+    int64_t y_stride;  // in numbers
+    int add;           // 1: y += result (residual), after bias and act
+    int act;           // ACT_NONE, ACT_RELU or ACT_GELU (tanh-free, erf form)
 };
-/* Scratch for packed inputs and decoded panels, for up to m rows and any weight up to (n, k). */
+struct matmul_args {
+    const float *x; // [m, k], row stride x_stride
+    int m;
+    int64_t x_stride; // in numbers
+    struct matmul_part parts[MATMUL_PARTS];
+    int n_parts;   // 1 to MATMUL_PARTS
+    void *scratch; // >= matmul_scratch_bytes(...), 64-byte aligned
+};
+/* Scratch for packed inputs and decoded panels, for up to m rows and any parts, each up to (n, k):
+ * it does not grow with the number of parts. */
 int64_t matmul_scratch_bytes(const struct ops *ops, int m, int n, int k);
 
 /* Panels in another format: as stored to DTYPE_BF16 or DTYPE_F32 tiles, the same that a matmul

@@ -181,20 +181,19 @@ static enum err matmul_memory_fill(struct matmul_memory *mem, const struct probe
 static double matmul_measure(const struct ops *ops, const struct probe_matmul *p,
                              const struct matmul_memory *mem)
 {
-    struct matmul_args args = {.w = {.dtype = p->dtype, .n = p->n, .k = p->k},
-                               .x = mem->x,
-                               .y = mem->y,
-                               .m = p->m,
-                               .x_stride = p->k,
-                               .y_stride = p->n,
-                               .scratch = mem->scratch};
-    args.w.panels = mem->base;
+    struct matmul_args args = {
+        .x = mem->x,
+        .m = p->m,
+        .x_stride = p->k,
+        .parts = {{.w = {p->dtype, p->n, p->k, mem->base}, .y = mem->y, .y_stride = p->n}},
+        .n_parts = 1,
+        .scratch = mem->scratch};
     ops_run_matmul(ops, &args); // pages of y and scratch, clock of the CPU
     double flops = 2.0 * p->m * p->n * p->k, rates[SAMPLES_MAX];
     int n = 0;
     int64_t start_ns = clock_ns(), before_ns = start_ns;
     do {
-        args.w.panels = mem->base + (n + 1) % mem->n_copies * mem->copy_bytes;
+        args.parts[0].w.panels = mem->base + (n + 1) % mem->n_copies * mem->copy_bytes;
         ops_run_matmul(ops, &args);
         int64_t now_ns = clock_ns();
         rates[n++] = flops / ((double)max_i64(now_ns - before_ns, 1) * 1e-9);

@@ -116,13 +116,13 @@ static void multiply_on(struct device *d, float *y)
     api->record(s[0], e[0]);
     api->stream_wait(s[1], e[0]);
     ops.stream = s[1];
-    struct matmul_args args = {.w = {DTYPE_F32, N, K, mem[1]},
-                               .x = mem[0],
-                               .y = mem[2],
-                               .m = M,
-                               .x_stride = K,
-                               .y_stride = N,
-                               .scratch = mem[3]};
+    struct matmul_args args = {
+        .x = mem[0],
+        .m = M,
+        .x_stride = K,
+        .parts = {{.w = {DTYPE_F32, N, K, mem[1]}, .y = mem[2], .y_stride = N}},
+        .n_parts = 1,
+        .scratch = mem[3]};
     ops_run_matmul(&ops, &args);
     args = (struct matmul_args){0}; // launch has read them
     api->record(s[1], e[1]);

@@ -43,19 +43,20 @@ static int by_pairs(enum isa isa, enum compute compute)
 static float *magnitudes(struct matmul_args a, const float *y0)
 {
     float *x = take(a.m * a.x_stride * 4),
-          *panels = take(dtype_panels_bytes(DTYPE_F32, a.w.n, a.w.k));
-    int64_t from = dtype_panel_bytes(a.w.dtype, a.w.k), n = dtype_panel_bytes(DTYPE_F32, a.w.k) / 4;
+          *panels = take(dtype_panels_bytes(DTYPE_F32, a.parts[0].w.n, a.parts[0].w.k));
+    int64_t from = dtype_panel_bytes(a.parts[0].w.dtype, a.parts[0].w.k),
+            n = dtype_panel_bytes(DTYPE_F32, a.parts[0].w.k) / 4;
     for (int64_t i = 0; i < a.m * a.x_stride; i++)
         x[i] = fabsf(a.x[i]);
-    for (int i = 0; i < ceil_div(a.w.n, PANEL_ROWS); i++)
-        panel_decode_f32(a.w.dtype, (const uint8_t *)a.w.panels + i * from, a.w.k, 0, a.w.k,
-                         panels + i * n);
-    for (int64_t i = 0; i < n * ceil_div(a.w.n, PANEL_ROWS); i++)
+    for (int i = 0; i < ceil_div(a.parts[0].w.n, PANEL_ROWS); i++)
+        panel_decode_f32(a.parts[0].w.dtype, (const uint8_t *)a.parts[0].w.panels + i * from,
+                         a.parts[0].w.k, 0, a.parts[0].w.k, panels + i * n);
+    for (int64_t i = 0; i < n * ceil_div(a.parts[0].w.n, PANEL_ROWS); i++)
         panels[i] = fabsf(panels[i]);
-    a.w = (struct weight){DTYPE_F32, a.w.n, a.w.k, panels};
+    a.parts[0].w = (struct weight){DTYPE_F32, a.parts[0].w.n, a.parts[0].w.k, panels};
     a.x = x;
-    a.bias = NULL;
-    a.act = a.add = 0;
+    a.parts[0].bias = NULL;
+    a.parts[0].act = a.parts[0].add = 0;
     float *sums = matmul_run(ISA_EXACT, COMPUTE_F32, NULL, a, y0);
     free(panels);
     free(x);
@@ -67,18 +68,20 @@ static void matmul_compare(enum isa isa, struct matmul_args a, const float *y0,
 {
     float *sums = magnitudes(a, y0);
     for (enum compute c = 0; c < N_COMPUTES; c++) {
-        int codes = c == COMPUTE_INT8 && (a.w.dtype == DTYPE_Q8 || a.w.dtype == DTYPE_Q4);
+        int codes =
+            c == COMPUTE_INT8 && (a.parts[0].w.dtype == DTYPE_Q8 || a.parts[0].w.dtype == DTYPE_Q4);
         float *want = matmul_run(ISA_EXACT, c, NULL, a, y0);
         for (int i = 0; i < 2; i++) {
             float *y = matmul_run(isa, c, pools[i], a, y0);
             char what[128];
             snprintf(what, sizeof what, "%s %s m %d n %d k %d %s", isa_name(isa),
-                     dtype_info(a.w.dtype)->name, a.m, a.w.n, a.w.k, compute_name(c));
+                     dtype_info(a.parts[0].w.dtype)->name, a.m, a.parts[0].w.n, a.parts[0].w.k,
+                     compute_name(c));
             if (codes || !by_pairs(isa, c))
-                assert_same_bits(y, want, a.m * a.y_stride * 4, what);
-            for (int64_t j = 0; j < a.m * a.y_stride; j++) // 1e-6: bias, act and residual
+                assert_same_bits(y, want, a.m * a.parts[0].y_stride * 4, what);
+            for (int64_t j = 0; j < a.m * a.parts[0].y_stride; j++) // 1e-6: bias, act and residual
                 if (!(fabs((double)y[j] - want[j]) <=
-                      order_bound(isa, a.w.k, fabsf(sums[j])) + 1e-6))
+                      order_bound(isa, a.parts[0].w.k, fabsf(sums[j])) + 1e-6))
                     fail_msg("%s: number %lld is %g, not %g", what, (long long)j, (double)y[j],
                              (double)want[j]);
             free(y);
@@ -101,16 +104,16 @@ static void matmul_is_one_chain(void **state)
                 continue;
             float *x = noise_array(2, (int64_t)m * (k + 3), 1), *bias = noise_array(4, n, 1);
             float *y0 = noise_array(3, (int64_t)m * (n + 5), 1);
-            struct matmul_args a = {.w = weight_make(t, n, k, (uint64_t)(t * 1000 + k)),
+            struct matmul_args a = {.parts[0].w = weight_make(t, n, k, (uint64_t)(t * 1000 + k)),
                                     .x = x,
-                                    .bias = s % 2 ? bias : NULL,
+                                    .parts[0].bias = s % 2 ? bias : NULL,
                                     .m = m,
                                     .x_stride = k + 3,
-                                    .y_stride = n + 5,
-                                    .add = s % 3 == 1,
-                                    .act = (int)((s + (size_t)t) % 3)};
+                                    .parts[0].y_stride = n + 5,
+                                    .parts[0].add = s % 3 == 1,
+                                    .parts[0].act = (int)((s + (size_t)t) % 3)};
             matmul_compare(isa, a, y0, pools);
-            free((void *)a.w.panels);
+            free((void *)a.parts[0].w.panels);
             free(x);
             free(bias);
             free(y0);
@@ -123,9 +126,10 @@ static void matmul_is_one_chain(void **state)
 /* Rows of `a` in this order, from y0. */
 static float *tiles_rule(struct matmul_args a, const float *y0)
 {
-    a.y = copy_of(y0, a.m * a.y_stride * 4);
+    a.n_parts = 1;
+    a.parts[0].y = copy_of(y0, a.m * a.parts[0].y_stride * 4);
     exact_matmul_amx(&(struct ops){.compute = COMPUTE_BF16}, &a);
-    return a.y;
+    return a.parts[0].y;
 }
 
 /* The first m rows byte for byte against the rule; NaNs may differ in their payload. */
@@ -135,12 +139,12 @@ static void tiles_check(struct matmul_args a, int m, struct pool *const *pools, 
     a.m = m;
     for (int i = 0; i < 2; i++) {
         float *y = matmul_run(ISA_AMX, COMPUTE_BF16, pools[i], a, y0);
-        for (int64_t j = 0; j < m * a.y_stride; j++)
+        for (int64_t j = 0; j < m * a.parts[0].y_stride; j++)
             if (memcmp(&y[j], &want[j], 4) != 0 && !(isnan(y[j]) && isnan(want[j])))
                 fail_msg("%s m %d n %d k %d, pool %d: number %lld of row %lld is %a, not %a",
-                         dtype_info(a.w.dtype)->name, m, a.w.n, a.w.k, i,
-                         (long long)(j % a.y_stride), (long long)(j / a.y_stride), (double)y[j],
-                         (double)want[j]);
+                         dtype_info(a.parts[0].w.dtype)->name, m, a.parts[0].w.n, a.parts[0].w.k, i,
+                         (long long)(j % a.parts[0].y_stride), (long long)(j / a.parts[0].y_stride),
+                         (double)y[j], (double)want[j]);
         free(y);
     }
 }
@@ -160,14 +164,14 @@ static void tiles_of(enum dtype t, int n, int k, int least, struct pool *const *
     const int m = k < 1000 && t == DTYPE_BF16 ? 140 : 47;
     float *x = noise_array(2, (int64_t)m * (k + 3), 1), *bias = noise_array(4, n, 1);
     float *y0 = noise_array(3, (int64_t)m * (n + 5), 1);
-    struct matmul_args a = {.w = weight_make(t, n, k, (uint64_t)(t * 1000 + k)),
+    struct matmul_args a = {.parts[0].w = weight_make(t, n, k, (uint64_t)(t * 1000 + k)),
                             .x = x,
                             .m = m,
                             .x_stride = k + 3,
-                            .y_stride = n + 5};
+                            .parts[0].y_stride = n + 5};
     if (least) {
         spread(x, (int64_t)m * (k + 3), least);
-        uint16_t *numbers = (uint16_t *)(uintptr_t)a.w.panels;
+        uint16_t *numbers = (uint16_t *)(uintptr_t)a.parts[0].w.panels;
         for (int64_t i = 0; i < dtype_panels_bytes(t, n, k) / 2; i++)
             numbers[i] = f32_to_bf16(ldexpf(noise(9, i), (int)(mix64((uint64_t)i) % 40) - 30));
         for (int i = 0; i < 5; i++) {
@@ -176,15 +180,15 @@ static void tiles_of(enum dtype t, int n, int k, int least, struct pool *const *
         }
     }
     for (int turn = 0; turn < 2 - !!least; turn++) {
-        a.bias = turn ? bias : NULL;
-        a.add = turn;
-        a.act = turn ? ACT_RELU : ACT_NONE;
+        a.parts[0].bias = turn ? bias : NULL;
+        a.parts[0].add = turn;
+        a.parts[0].act = turn ? ACT_RELU : ACT_NONE;
         float *want = tiles_rule(a, y0);
         for (size_t i = 0; i < sizeof rows / sizeof *rows && rows[i] <= m; i++)
             tiles_check(a, rows[i], pools, y0, want);
         free(want);
     }
-    free((void *)(uintptr_t)a.w.panels);
+    free((void *)(uintptr_t)a.parts[0].w.panels);
     free(x);
     free(bias);
     free(y0);
@@ -220,7 +224,8 @@ static void denormals_vanish_alike(struct pool *const *pools)
     for (int row = 0; row < M; row++)
         for (int place = 0; place < K; place++)
             x[row * K + place] = products[row % 5][place != 0][0];
-    struct matmul_args a = {.w = {DTYPE_BF16, N, K, panels}, .x = x, .x_stride = K, .y_stride = N};
+    struct matmul_args a = {
+        .parts[0].w = {DTYPE_BF16, N, K, panels}, .x = x, .x_stride = K, .parts[0].y_stride = N};
     a.m = M;
     float *want = tiles_rule(a, y0);
     for (int m = 1; m <= M; m++)

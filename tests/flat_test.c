@@ -107,13 +107,13 @@ static struct image *image_make(void)
 static void matmul(const struct ops *ops, struct image *m, const float *panels, const float *x,
                    float *y, int rows, int n)
 {
-    ops_run_matmul(ops, &(struct matmul_args){.w = {DTYPE_F32, n, DIM, panels},
-                                              .x = x,
-                                              .y = y,
-                                              .m = rows,
-                                              .x_stride = DIM,
-                                              .y_stride = n,
-                                              .scratch = m->scratch});
+    ops_run_matmul(ops, &(struct matmul_args){
+                            .x = x,
+                            .m = rows,
+                            .x_stride = DIM,
+                            .parts = {{.w = {DTYPE_F32, n, DIM, panels}, .y = y, .y_stride = n}},
+                            .n_parts = 1,
+                            .scratch = m->scratch});
 }
 
 static void project(const struct ops *ops, struct image *m)

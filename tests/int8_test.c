@@ -17,13 +17,13 @@ static struct weight weight_of(enum dtype t, int n, int k, const float *numbers)
 static void check(enum dtype t, int m, int n, int k, struct matmul_args a)
 {
     float *w = noise_array(1, (int64_t)n * k, 1), *bias = noise_array(4, n, 1);
-    a.w = weight_of(t, n, k, w);
+    a.parts[0].w = weight_of(t, n, k, w);
     a.m = m;
     a.x_stride = k + 3;
-    a.y_stride = n + 5;
-    float *x = noise_array(2, m * a.x_stride, 1), *y0 = noise_array(3, m * a.y_stride, 1);
+    a.parts[0].y_stride = n + 5;
+    float *x = noise_array(2, m * a.x_stride, 1), *y0 = noise_array(3, m * a.parts[0].y_stride, 1);
     a.x = x;
-    a.bias = a.bias ? bias : NULL;
+    a.parts[0].bias = a.parts[0].bias ? bias : NULL;
     float *want = matmul_run(ISA_REF, COMPUTE_INT8, NULL, a, y0), *first = NULL;
     FOR_EACH_ISA(isa)
     {
@@ -31,9 +31,9 @@ static void check(enum dtype t, int m, int n, int k, struct matmul_args a)
         char what[128];
         snprintf(what, sizeof what, "%s %s m %d n %d k %d", isa_name(isa), dtype_info(t)->name, m,
                  n, k);
-        assert_close(y, want, m * a.y_stride, 1e-6 * (1 + sqrt(k)), what);
+        assert_close(y, want, m * a.parts[0].y_stride, 1e-6 * (1 + sqrt(k)), what);
         if (first) {
-            assert_same_bits(y, first, m * a.y_stride * 4, what);
+            assert_same_bits(y, first, m * a.parts[0].y_stride * 4, what);
             free(y);
         } else {
             first = y;
@@ -41,7 +41,7 @@ static void check(enum dtype t, int m, int n, int k, struct matmul_args a)
     }
     free(first);
     free(want);
-    free((void *)a.w.panels);
+    free((void *)a.parts[0].w.panels);
     free(w);
     free(x);
     free(y0);
@@ -60,7 +60,9 @@ static void equals_ref(void **state)
             check(t, shapes[s][0], shapes[s][1], shapes[s][2], (struct matmul_args){0});
         for (int act = ACT_NONE; act <= ACT_GELU; act++)
             for (int add = 0; add <= 1; add++)
-                check(t, 9, 50, 130, (struct matmul_args){.act = act, .add = add, .bias = some});
+                check(t, 9, 50, 130,
+                      (struct matmul_args){
+                          .parts[0].act = act, .parts[0].add = add, .parts[0].bias = some});
     }
 }
 
@@ -92,8 +94,11 @@ static void whole_numbers_are_exact(void **state)
                                  : -127.0f;
             for (int i = 0; i < M * K; i += i % K + 64 < K ? 64 : K - i % K)
                 x[i] = i % 2 ? 127.0f : -127.0f; // scales of 1 for the inputs, too
-            struct matmul_args a = {
-                .w = weight_of(t, N, K, w), .x = x, .m = M, .x_stride = K, .y_stride = N};
+            struct matmul_args a = {.parts[0].w = weight_of(t, N, K, w),
+                                    .x = x,
+                                    .m = M,
+                                    .x_stride = K,
+                                    .parts[0].y_stride = N};
             FOR_EACH_ISA(isa)
             {
                 float *y = matmul_run(isa, COMPUTE_INT8, NULL, a, y0);
@@ -106,7 +111,7 @@ static void whole_numbers_are_exact(void **state)
                     }
                 free(y);
             }
-            free((void *)a.w.panels);
+            free((void *)a.parts[0].w.panels);
             free(w);
             free(x);
             free(y0);
@@ -121,8 +126,12 @@ static void rows_do_not_meet(void **state)
     for (enum dtype t = DTYPE_Q8; t <= DTYPE_Q4; t++) {
         float *w = noise_array(1, N * K, 1), *x = noise_array(5, M * K, 1);
         float *y0 = noise_array(6, M * N, 1);
-        struct matmul_args a = {
-            .w = weight_of(t, N, K, w), .x = x, .m = M, .x_stride = K, .y_stride = N, .add = 1};
+        struct matmul_args a = {.parts[0].w = weight_of(t, N, K, w),
+                                .x = x,
+                                .m = M,
+                                .x_stride = K,
+                                .parts[0].y_stride = N,
+                                .parts[0].add = 1};
         float *all = matmul_run(ISA_PORTABLE, COMPUTE_INT8, NULL, a, y0);
         FOR_EACH_ISA(isa)
         for (int n_threads = 1; n_threads <= 3; n_threads++) {
@@ -142,7 +151,7 @@ static void rows_do_not_meet(void **state)
             pool_close(pool);
         }
         free(all);
-        free((void *)a.w.panels);
+        free((void *)a.parts[0].w.panels);
         free(w);
         free(x);
         free(y0);
@@ -157,8 +166,11 @@ static void odd_rows(void **state)
     static const int others[] = {0, 3, 5, 8};
     for (enum dtype t = DTYPE_Q8; t <= DTYPE_Q4; t++) {
         float *w = noise_array(1, N * K, 1), *x = noise_array(5, M * K, 1), *y0 = take(M * N * 4);
-        struct matmul_args a = {
-            .w = weight_of(t, N, K, w), .x = x, .m = M, .x_stride = K, .y_stride = N};
+        struct matmul_args a = {.parts[0].w = weight_of(t, N, K, w),
+                                .x = x,
+                                .m = M,
+                                .x_stride = K,
+                                .parts[0].y_stride = N};
         float *plain = matmul_run(ISA_REF, COMPUTE_INT8, NULL, a, y0);
         x[1 * K + 69] = NAN;
         x[2 * K + 3] = -INFINITY;
@@ -182,7 +194,7 @@ static void odd_rows(void **state)
             free(y);
         }
         free(plain);
-        free((void *)a.w.panels);
+        free((void *)a.parts[0].w.panels);
         free(w);
         free(x);
         free(y0);
@@ -199,14 +211,17 @@ static void other_formats_go_as_bf16(void **state)
     for (int f = 0; f < 2; f++)
         FOR_EACH_ISA(isa)
         {
-            struct matmul_args a = {
-                .w = weight_of(formats[f], N, K, w), .x = x, .m = M, .x_stride = K, .y_stride = N};
+            struct matmul_args a = {.parts[0].w = weight_of(formats[f], N, K, w),
+                                    .x = x,
+                                    .m = M,
+                                    .x_stride = K,
+                                    .parts[0].y_stride = N};
             float *want = matmul_run(isa, COMPUTE_BF16, NULL, a, y0);
             float *got = matmul_run(isa, COMPUTE_INT8, NULL, a, y0);
             assert_same_bits(got, want, M * N * 4, "bf16 weights under int8");
             free(want);
             free(got);
-            free((void *)a.w.panels);
+            free((void *)a.parts[0].w.panels);
         }
     free(w);
     free(x);

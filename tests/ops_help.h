@@ -134,14 +134,17 @@ static inline struct weight weight_make(enum dtype t, int n, int k, uint64_t see
     return weight_pack(t, n, k, rows);
 }
 
-/* Runs a matmul on its own copy of y0 [m, y_stride], with exactly the scratch it asks for. */
+/* Runs a matmul of one part on its own copy of y0 [m, y_stride], with exactly the scratch it asks
+ * for. */
 static inline float *matmul_run(enum isa isa, enum compute compute, struct pool *pool,
                                 struct matmul_args a, const float *y0)
 {
     struct ops ops = {.isa = isa, .compute = compute, .pool = pool};
-    float *y = copy_of(y0, a.m * a.y_stride * 4);
-    a.y = y;
-    a.scratch = take(matmul_scratch_bytes(&ops, a.m, a.w.n, a.w.k));
+    const struct weight *w = &a.parts[0].w;
+    float *y = copy_of(y0, a.m * a.parts[0].y_stride * 4);
+    a.parts[0].y = y;
+    a.n_parts = 1;
+    a.scratch = take(matmul_scratch_bytes(&ops, a.m, w->n, w->k));
     ops_run_matmul(&ops, &a);
     free(a.scratch);
     return y;

@@ -81,15 +81,15 @@ static void isa_names_round_trip(void **state)
 
 static void matmul_check(enum dtype t, int m, int n, int k, struct matmul_args a)
 {
-    a.w = weight_make(t, n, k, (uint64_t)(t * 1000 + n * 7 + k));
+    a.parts[0].w = weight_make(t, n, k, (uint64_t)(t * 1000 + n * 7 + k));
     a.m = m;
     a.x_stride = k + 3;
-    a.y_stride = n + 5;
-    float *x = noise_array(2, m * a.x_stride, 1), *y0 = noise_array(3, m * a.y_stride, 1);
+    a.parts[0].y_stride = n + 5;
+    float *x = noise_array(2, m * a.x_stride, 1), *y0 = noise_array(3, m * a.parts[0].y_stride, 1);
     float *bias = noise_array(4, n, 1);
     a.x = x;
-    if (a.bias)
-        a.bias = bias;
+    if (a.parts[0].bias)
+        a.parts[0].bias = bias;
     for (enum compute c = COMPUTE_BF16; c <= COMPUTE_F32; c++) {
         float *want = matmul_run(ISA_REF, c, NULL, a, y0), *first = NULL;
         FOR_EACH_ISA(isa)
@@ -98,9 +98,9 @@ static void matmul_check(enum dtype t, int m, int n, int k, struct matmul_args a
             char what[128];
             snprintf(what, sizeof what, "%s %s m %d n %d k %d compute %d", isa_name(isa),
                      dtype_info(t)->name, m, n, k, (int)c);
-            assert_close(y, want, m * a.y_stride, 1e-5 * (1 + sqrt(k)), what);
+            assert_close(y, want, m * a.parts[0].y_stride, 1e-5 * (1 + sqrt(k)), what);
             if (first && (c == COMPUTE_F32 || isa == ISA_AVX2)) // the sets that make equal bits
-                assert_same_bits(y, first, m * a.y_stride * 4, what);
+                assert_same_bits(y, first, m * a.parts[0].y_stride * 4, what);
             if (first)
                 free(y);
             else
@@ -109,7 +109,7 @@ static void matmul_check(enum dtype t, int m, int n, int k, struct matmul_args a
         free(first);
         free(want);
     }
-    free((void *)a.w.panels);
+    free((void *)a.parts[0].w.panels);
     free(x);
     free(y0);
     free(bias);
@@ -137,9 +137,11 @@ static void matmul_finishes(void **state)
     const float *some = (const float *)1; // replaced by a real bias
     for (int act = ACT_NONE; act <= ACT_GELU; act++)
         for (int add = 0; add <= 1; add++) {
-            matmul_check(DTYPE_BF16, 6, 50, 40, (struct matmul_args){.act = act, .add = add});
+            matmul_check(DTYPE_BF16, 6, 50, 40,
+                         (struct matmul_args){.parts[0].act = act, .parts[0].add = add});
             matmul_check(DTYPE_F32, 17, 50, 41,
-                         (struct matmul_args){.act = act, .add = add, .bias = some});
+                         (struct matmul_args){
+                             .parts[0].act = act, .parts[0].add = add, .parts[0].bias = some});
         }
 }
 
@@ -148,7 +150,8 @@ static void matmul_bits(enum dtype t, int m_max, int n, int k)
 {
     struct weight w = weight_make(t, n, k, 9);
     float *x = noise_array(5, (int64_t)m_max * k, 1), *y0 = noise_array(6, (int64_t)m_max * n, 1);
-    struct matmul_args a = {.w = w, .x = x, .x_stride = k, .y_stride = n, .add = 1};
+    struct matmul_args a = {
+        .parts[0].w = w, .x = x, .x_stride = k, .parts[0].y_stride = n, .parts[0].add = 1};
     FOR_EACH_ISA(isa)
     for (enum compute c = COMPUTE_BF16; c <= COMPUTE_F32; c++) {
         a.m = m_max;
@@ -192,7 +195,8 @@ static void matmul_rows_do_not_meet_in_any_format(void **state)
         if (dtype_row_bytes(t, K) <= 0)
             continue;
         const int n = t == DTYPE_BF16 ? N_MAX : 170; // more panels than wait at a time, once
-        struct matmul_args a = {.w = weight_make(t, n, K, 9), .x_stride = K, .y_stride = n};
+        struct matmul_args a = {
+            .parts[0].w = weight_make(t, n, K, 9), .x_stride = K, .parts[0].y_stride = n};
         for (int n_threads = 1; n_threads <= 2; n_threads++) {
             struct pool *pool = pool_of(n_threads);
             a.m = M;
@@ -212,7 +216,7 @@ static void matmul_rows_do_not_meet_in_any_format(void **state)
             free(all);
             pool_close(pool);
         }
-        free((void *)a.w.panels);
+        free((void *)a.parts[0].w.panels);
     }
     free(x);
     free(y0);
@@ -223,10 +227,11 @@ static void matmul_long_chains(void **state)
 {
     (void)state;
     matmul_check(DTYPE_BF16, 16, 33, 8704, (struct matmul_args){0});
-    matmul_check(DTYPE_Q4, 3, 33, 8200, (struct matmul_args){.add = 1});
+    matmul_check(DTYPE_Q4, 3, 33, 8200, (struct matmul_args){.parts[0].add = 1});
     struct weight w = weight_make(DTYPE_BF16, 40, 8201, 9);
     float *x = noise_array(5, (int64_t)70 * w.k, 1), *y0 = take(70 * 40 * 4);
-    struct matmul_args a = {.w = w, .x = x, .m = 70, .x_stride = w.k, .y_stride = 40};
+    struct matmul_args a = {
+        .parts[0].w = w, .x = x, .m = 70, .x_stride = w.k, .parts[0].y_stride = 40};
     for (enum compute c = COMPUTE_BF16; c <= COMPUTE_F32; c++) {
         float *all = matmul_run(isa_best(), c, NULL, a, y0);
         struct pool *pool = pool_of(2);

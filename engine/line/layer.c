@@ -95,16 +95,18 @@ void layer_project(struct layer_work *w, const struct model_layer *l, const uint
                    int act, int add)
 {
     struct weight weight = model_weight(l, role, weights);
-    struct matmul_args args = {.w = weight,
-                               .x = x,
-                               .y = y,
-                               .bias = bias == N_ROLES ? NULL : model_vector(l, bias, weights),
-                               .m = m,
-                               .x_stride = weight.k,
-                               .y_stride = weight.n,
-                               .add = add,
-                               .act = act,
-                               .scratch = w->scratch};
+    struct matmul_args args = {
+        .x = x,
+        .m = m,
+        .x_stride = weight.k,
+        .parts = {{.w = weight,
+                   .y = y,
+                   .bias = bias == N_ROLES ? NULL : model_vector(l, bias, weights),
+                   .y_stride = weight.n,
+                   .add = add,
+                   .act = act}},
+        .n_parts = 1,
+        .scratch = w->scratch};
     ops_run_matmul(&w->ops, &args);
 }
 

@@ -57,12 +57,11 @@ static void slice_tile(struct layer_work *w, const struct model_layer *l, const 
         struct weight part = all;
         part.n = (int)min_i64(HEAD_TILE, all.n - row);
         part.panels = (const uint8_t *)all.panels + row / PANEL_ROWS * panel_bytes;
-        struct matmul_args args = {.w = part,
-                                   .x = x,
-                                   .y = w->logits,
+        struct matmul_args args = {.x = x,
                                    .m = m,
                                    .x_stride = all.k,
-                                   .y_stride = HEAD_TILE,
+                                   .parts = {{.w = part, .y = w->logits, .y_stride = HEAD_TILE}},
+                                   .n_parts = 1,
                                    .scratch = w->scratch};
         ops_run_matmul(&w->ops, &args);
         struct head_reduce_args reduce = {.logits = w->logits,

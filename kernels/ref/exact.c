@@ -13,30 +13,28 @@
 
 /* ---- rule a: a matmul output is one chain over k ---- */
 
-float exact_finish(const struct matmul_args *a, float sum, int o, float y)
+float exact_finish(const struct matmul_part *p, float sum, int o, float y)
 {
-    if (a->bias)
-        sum = sum + a->bias[o];
-    if (a->act == ACT_RELU)
+    if (p->bias)
+        sum = sum + p->bias[o];
+    if (p->act == ACT_RELU)
         sum = sum > 0 ? sum : 0;
-    else if (a->act == ACT_GELU)
+    else if (p->act == ACT_GELU)
         sum = math_gelu(sum);
-    return a->add ? y + sum : sum;
+    return p->add ? y + sum : sum;
 }
 
-void exact_matmul(const struct ops *ops, const struct matmul_args *a)
+static void matmul_part(const struct matmul_args *a, const struct matmul_part *p, int round)
 {
-    CHECK(ops->compute == COMPUTE_BF16 || ops->compute == COMPUTE_F32);
-    const int round = ops->compute == COMPUTE_BF16;
     float w[CHUNK * PANEL_ROWS]; // [chunk][32]
-    for (int out0 = 0; out0 < a->w.n; out0 += PANEL_ROWS) {
-        const uint8_t *panel = (const uint8_t *)a->w.panels +
-                               out0 / PANEL_ROWS * dtype_panel_bytes(a->w.dtype, a->w.k);
+    for (int out0 = 0; out0 < p->w.n; out0 += PANEL_ROWS) {
+        const uint8_t *panel = (const uint8_t *)p->w.panels +
+                               out0 / PANEL_ROWS * dtype_panel_bytes(p->w.dtype, p->w.k);
         for (int row = 0; row < a->m; row++) {
             float sum[PANEL_ROWS] = {0};
-            for (int k0 = 0; k0 < a->w.k; k0 += CHUNK) {
-                int k1 = k0 + CHUNK < a->w.k ? k0 + CHUNK : a->w.k;
-                panel_decode_f32(a->w.dtype, panel, a->w.k, k0, k1, w);
+            for (int k0 = 0; k0 < p->w.k; k0 += CHUNK) {
+                int k1 = k0 + CHUNK < p->w.k ? k0 + CHUNK : p->w.k;
+                panel_decode_f32(p->w.dtype, panel, p->w.k, k0, k1, w);
                 for (int k = k0; k < k1; k++)
                     for (int o = 0; o < PANEL_ROWS; o++) {
                         float x = a->x[row * a->x_stride + k];
@@ -46,12 +44,19 @@ void exact_matmul(const struct ops *ops, const struct matmul_args *a)
                         sum[o] = fmaf(x, y, sum[o]);
                     }
             }
-            for (int o = out0; o < out0 + PANEL_ROWS && o < a->w.n; o++) {
-                float *y = &a->y[row * a->y_stride + o];
-                *y = exact_finish(a, sum[o - out0], o, *y);
+            for (int o = out0; o < out0 + PANEL_ROWS && o < p->w.n; o++) {
+                float *y = &p->y[row * p->y_stride + o];
+                *y = exact_finish(p, sum[o - out0], o, *y);
             }
         }
     }
+}
+
+void exact_matmul(const struct ops *ops, const struct matmul_args *a)
+{
+    CHECK(ops->compute == COMPUTE_BF16 || ops->compute == COMPUTE_F32);
+    for (int i = 0; i < a->n_parts; i++)
+        matmul_part(a, &a->parts[i], ops->compute == COMPUTE_BF16);
 }
 
 /* Tiles take no notice of denormals, neither of inputs nor of results. */
@@ -86,18 +91,17 @@ static float amx_input(float x)
     return flushed(ref_round_bf16(flushed(x)));
 }
 
-void exact_matmul_amx(const struct ops *ops, const struct matmul_args *a)
+static void matmul_part_amx(const struct matmul_args *a, const struct matmul_part *p)
 {
-    CHECK(ops->compute != COMPUTE_F32);
-    for (int out0 = 0; out0 < a->w.n; out0 += PANEL_ROWS) {
-        const uint8_t *panel = (const uint8_t *)a->w.panels +
-                               out0 / PANEL_ROWS * dtype_panel_bytes(a->w.dtype, a->w.k);
+    for (int out0 = 0; out0 < p->w.n; out0 += PANEL_ROWS) {
+        const uint8_t *panel = (const uint8_t *)p->w.panels +
+                               out0 / PANEL_ROWS * dtype_panel_bytes(p->w.dtype, p->w.k);
         for (int row = 0; row < a->m; row++) {
             float sum[PANEL_ROWS] = {0};
-            for (int k0 = 0; k0 < a->w.k; k0 += CHUNK) {
-                int n = k0 + CHUNK < a->w.k ? CHUNK : a->w.k - k0;
+            for (int k0 = 0; k0 < p->w.k; k0 += CHUNK) {
+                int n = k0 + CHUNK < p->w.k ? CHUNK : p->w.k - k0;
                 float x[CHUNK] = {0}, w[CHUNK][PANEL_ROWS] = {{0}}; // zeros beyond the last number
-                panel_decode_f32(a->w.dtype, panel, a->w.k, k0, k0 + n, w[0]);
+                panel_decode_f32(p->w.dtype, panel, p->w.k, k0, k0 + n, w[0]);
                 for (int i = 0; i < n; i++)
                     x[i] = amx_input(a->x[row * a->x_stride + k0 + i]);
                 for (int i = 0; i < n * PANEL_ROWS; i++)
@@ -107,12 +111,19 @@ void exact_matmul_amx(const struct ops *ops, const struct matmul_args *a)
                     for (int o = 0; o < PANEL_ROWS; o++)
                         sum[o] = amx_link(x + i, w + i, o, sum[o]);
             }
-            for (int o = out0; o < out0 + PANEL_ROWS && o < a->w.n; o++) {
-                float *y = &a->y[row * a->y_stride + o];
-                *y = exact_finish(a, sum[o - out0], o, *y);
+            for (int o = out0; o < out0 + PANEL_ROWS && o < p->w.n; o++) {
+                float *y = &p->y[row * p->y_stride + o];
+                *y = exact_finish(p, sum[o - out0], o, *y);
             }
         }
     }
+}
+
+void exact_matmul_amx(const struct ops *ops, const struct matmul_args *a)
+{
+    CHECK(ops->compute != COMPUTE_F32);
+    for (int i = 0; i < a->n_parts; i++)
+        matmul_part_amx(a, &a->parts[i]);
 }
 
 /* ---- rule d: sums of norms run in 16 lanes, number i in lane i mod 16 ---- */

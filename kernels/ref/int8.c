@@ -63,71 +63,85 @@ struct group_sums {
     float scale; // of the inputs
 };
 
-static struct group_sums sum_group(const struct matmul_args *a, const uint8_t *panel,
-                                   const float *x, int first, int o)
+static struct group_sums sum_group(const struct weight *w, const uint8_t *panel, const float *x,
+                                   int first, int o)
 {
-    const int end = first + OWN_GROUP < a->w.k ? first + OWN_GROUP : a->w.k;
+    const int end = first + OWN_GROUP < w->k ? first + OWN_GROUP : w->k;
     const float max = largest(x + first, end - first);
     struct group_sums s = {.scale = max / 127.0f};
     for (int i = first; i < end; i++) {
         const int code = code_of(x[i], max);
-        s.number = number_at(a->w.dtype, panel, i, o);
+        s.number = number_at(w->dtype, panel, i, o);
         s.products += code * s.number.code;
         s.inputs += code;
     }
     return s;
 }
 
-static double chain_double(const struct matmul_args *a, const uint8_t *panel, const float *x, int o)
+static double chain_double(const struct weight *w, const uint8_t *panel, const float *x, int o)
 {
     double chain = 0;
-    for (int first = 0; first < a->w.k; first += OWN_GROUP) {
-        struct group_sums s = sum_group(a, panel, x, first, o);
+    for (int first = 0; first < w->k; first += OWN_GROUP) {
+        struct group_sums s = sum_group(w, panel, x, first, o);
         chain += (s.number.scale * s.products + s.number.min * s.inputs) * (double)s.scale;
     }
     return chain;
 }
 
-static float chain_f32(const struct matmul_args *a, const uint8_t *panel, const float *x, int o)
+static float chain_f32(const struct weight *w, const uint8_t *panel, const float *x, int o)
 {
     float chain = 0;
-    for (int first = 0; first < a->w.k; first += OWN_GROUP) {
-        struct group_sums s = sum_group(a, panel, x, first, o);
+    for (int first = 0; first < w->k; first += OWN_GROUP) {
+        struct group_sums s = sum_group(w, panel, x, first, o);
         chain = fmaf((float)s.number.scale, (float)s.products * s.scale, chain);
-        if (a->w.dtype == DTYPE_Q4)
+        if (w->dtype == DTYPE_Q4)
             chain = fmaf((float)s.number.min, (float)s.inputs * s.scale, chain);
     }
     return chain;
 }
 
-static const uint8_t *panel_at(const struct matmul_args *a, int o)
+static const uint8_t *panel_at(const struct weight *w, int o)
 {
-    return (const uint8_t *)a->w.panels + o / PANEL_ROWS * dtype_panel_bytes(a->w.dtype, a->w.k);
+    return (const uint8_t *)w->panels + o / PANEL_ROWS * dtype_panel_bytes(w->dtype, w->k);
+}
+
+static void matmul_part_double(const struct matmul_args *a, const struct matmul_part *p)
+{
+    for (int row = 0; row < a->m; row++)
+        for (int o = 0; o < p->w.n; o++) {
+            float *y = &p->y[row * p->y_stride + o];
+            double v =
+                chain_double(&p->w, panel_at(&p->w, o), a->x + row * a->x_stride, o % PANEL_ROWS);
+            v += p->bias ? p->bias[o] : 0;
+            if (p->act == ACT_RELU)
+                v = v > 0 ? v : 0;
+            if (p->act == ACT_GELU)
+                v = 0.5 * v * (1 + erf(v / sqrt(2)));
+            *y = (float)(p->add ? *y + v : v);
+        }
 }
 
 void ref_matmul_int8(const struct ops *ops, const struct matmul_args *a)
 {
     (void)ops;
+    for (int i = 0; i < a->n_parts; i++)
+        matmul_part_double(a, &a->parts[i]);
+}
+
+static void matmul_part_f32(const struct matmul_args *a, const struct matmul_part *p)
+{
     for (int row = 0; row < a->m; row++)
-        for (int o = 0; o < a->w.n; o++) {
-            float *y = &a->y[row * a->y_stride + o];
-            double v = chain_double(a, panel_at(a, o), a->x + row * a->x_stride, o % PANEL_ROWS);
-            v += a->bias ? a->bias[o] : 0;
-            if (a->act == ACT_RELU)
-                v = v > 0 ? v : 0;
-            if (a->act == ACT_GELU)
-                v = 0.5 * v * (1 + erf(v / sqrt(2)));
-            *y = (float)(a->add ? *y + v : v);
+        for (int o = 0; o < p->w.n; o++) {
+            float *y = &p->y[row * p->y_stride + o];
+            float v =
+                chain_f32(&p->w, panel_at(&p->w, o), a->x + row * a->x_stride, o % PANEL_ROWS);
+            *y = exact_finish(p, v, o, *y);
         }
 }
 
 void exact_matmul_int8(const struct ops *ops, const struct matmul_args *a)
 {
     (void)ops;
-    for (int row = 0; row < a->m; row++)
-        for (int o = 0; o < a->w.n; o++) {
-            float *y = &a->y[row * a->y_stride + o];
-            float v = chain_f32(a, panel_at(a, o), a->x + row * a->x_stride, o % PANEL_ROWS);
-            *y = exact_finish(a, v, o, *y);
-        }
+    for (int i = 0; i < a->n_parts; i++)
+        matmul_part_f32(a, &a->parts[i]);
 }

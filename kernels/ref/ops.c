@@ -19,19 +19,17 @@ static double act(int kind, double x)
     return x;
 }
 
-void ref_matmul(const struct ops *ops, const struct matmul_args *a)
+static void matmul_part(const struct matmul_args *a, const struct matmul_part *p, int round)
 {
-    CHECK(ops->compute == COMPUTE_BF16 || ops->compute == COMPUTE_F32);
-    int round = ops->compute == COMPUTE_BF16;
     float w[CHUNK * PANEL_ROWS]; // [chunk][32]
-    for (int out0 = 0; out0 < a->w.n; out0 += PANEL_ROWS) {
-        const uint8_t *panel = (const uint8_t *)a->w.panels +
-                               out0 / PANEL_ROWS * dtype_panel_bytes(a->w.dtype, a->w.k);
+    for (int out0 = 0; out0 < p->w.n; out0 += PANEL_ROWS) {
+        const uint8_t *panel = (const uint8_t *)p->w.panels +
+                               out0 / PANEL_ROWS * dtype_panel_bytes(p->w.dtype, p->w.k);
         for (int row = 0; row < a->m; row++) {
             double sum[PANEL_ROWS] = {0};
-            for (int k0 = 0; k0 < a->w.k; k0 += CHUNK) {
-                int k1 = k0 + CHUNK < a->w.k ? k0 + CHUNK : a->w.k;
-                panel_decode_f32(a->w.dtype, panel, a->w.k, k0, k1, w);
+            for (int k0 = 0; k0 < p->w.k; k0 += CHUNK) {
+                int k1 = k0 + CHUNK < p->w.k ? k0 + CHUNK : p->w.k;
+                panel_decode_f32(p->w.dtype, panel, p->w.k, k0, k1, w);
                 for (int k = k0; k < k1; k++)
                     for (int o = 0; o < PANEL_ROWS; o++) {
                         float x = a->x[row * a->x_stride + k];
@@ -40,13 +38,20 @@ void ref_matmul(const struct ops *ops, const struct matmul_args *a)
                             round ? (double)ref_round_bf16(x) * ref_round_bf16(y) : (double)x * y;
                     }
             }
-            for (int o = out0; o < out0 + PANEL_ROWS && o < a->w.n; o++) {
-                float *y = &a->y[row * a->y_stride + o];
-                double v = act(a->act, sum[o - out0] + (a->bias ? a->bias[o] : 0));
-                *y = (float)(a->add ? *y + v : v);
+            for (int o = out0; o < out0 + PANEL_ROWS && o < p->w.n; o++) {
+                float *y = &p->y[row * p->y_stride + o];
+                double v = act(p->act, sum[o - out0] + (p->bias ? p->bias[o] : 0));
+                *y = (float)(p->add ? *y + v : v);
             }
         }
     }
+}
+
+void ref_matmul(const struct ops *ops, const struct matmul_args *a)
+{
+    CHECK(ops->compute == COMPUTE_BF16 || ops->compute == COMPUTE_F32);
+    for (int i = 0; i < a->n_parts; i++)
+        matmul_part(a, &a->parts[i], ops->compute == COMPUTE_BF16);
 }
 
 void ref_decode(const struct ops *ops, const struct decode_args *a)

@@ -53,7 +53,7 @@ EXACT(attend_forced)
 EXACT(head_reduce)
 #undef EXACT
 /* Bias, act and residual of output o, whose sum is at hand; y: what stood there. */
-float exact_finish(const struct matmul_args *args, float sum, int o, float y);
+float exact_finish(const struct matmul_part *part, float sum, int o, float y);
 /* Rule a as ISA_AMX has it under COMPUTE_BF16 (and INT8, where weights are multiplied as bf16):
  * byte for byte, but for which NaN. */
 void exact_matmul_amx(const struct ops *ops, const struct matmul_args *args);
