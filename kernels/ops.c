@@ -117,22 +117,37 @@ ROWS(matmul_int8, struct matmul_args, {ISA_AVX512, cpu_matmul_int8_avx512},
      {ISA_AVX2, cpu_matmul_int8_avx2}, {ISA_PORTABLE, cpu_matmul_int8_portable},
      {ISA_EXACT, exact_matmul_int8})
 
-/* Formats that int8 does not multiply go the way of bf16. */
-static void best_matmul(const struct ops *ops, const struct matmul_args *args)
+/* Under int8 parts go together that read x alike: as codes beside q8, as codes beside q4 and, for
+ * formats that int8 does not multiply, as bf16. */
+static void best_matmul_of_codes(const struct ops *ops, const struct matmul_args *args)
 {
+    static const enum dtype kinds[] = {DTYPE_Q8, DTYPE_Q4, N_DTYPES};
     struct ops as_bf16 = *ops;
     as_bf16.compute = COMPUTE_BF16;
-    CHECK(args->n_parts >= 1 && args->n_parts <= MATMUL_PARTS);
-    for (int i = 0; i < args->n_parts; i++) {
-        struct matmul_args one = *args;
-        one.parts[0] = args->parts[i];
-        one.n_parts = 1;
-        CHECK(one.parts[0].w.k == args->parts[0].w.k);
-        if (ops->compute == COMPUTE_INT8 && int8_multiplies(one.parts[0].w.dtype))
-            best_matmul_int8(ops, &one);
-        else
-            best_matmul_float(ops->compute == COMPUTE_INT8 ? &as_bf16 : ops, &one);
+    for (int kind = 0; kind < 3; kind++) {
+        struct matmul_args some = *args;
+        some.n_parts = 0;
+        for (int i = 0; i < args->n_parts; i++) {
+            const enum dtype t = args->parts[i].w.dtype;
+            if ((int8_multiplies(t) ? t : N_DTYPES) == kinds[kind])
+                some.parts[some.n_parts++] = args->parts[i];
+        }
+        if (some.n_parts > 0 && kinds[kind] != N_DTYPES)
+            best_matmul_int8(ops, &some);
+        else if (some.n_parts > 0)
+            best_matmul_float(&as_bf16, &some);
     }
+}
+
+static void best_matmul(const struct ops *ops, const struct matmul_args *args)
+{
+    CHECK(args->n_parts >= 1 && args->n_parts <= MATMUL_PARTS);
+    for (int i = 1; i < args->n_parts; i++)
+        CHECK(args->parts[i].w.k == args->parts[0].w.k);
+    if (ops->compute == COMPUTE_INT8)
+        best_matmul_of_codes(ops, args);
+    else
+        best_matmul_float(ops, args);
 }
 DOOR(matmul)
 

@@ -102,6 +102,44 @@ static inline struct matmul_scratch matmul_scratch(const struct matmul_cut *cut,
     };
 }
 
+/* The panels of all parts are one list that the threads split by what a panel costs: its bytes, and
+ * for each row its numbers once more. Who does a panel never shows in the result. */
+#define MATMUL_ROW_COST 4 // bytes of a panel per number along k: about what a row takes
+
+/* Panels [first, last) of a part, never none. */
+struct matmul_share {
+    int part;
+    int64_t first, last;
+};
+
+static inline int64_t matmul_panel_cost(const struct matmul_args *a, const struct weight *w)
+{
+    return dtype_panel_bytes(w->dtype, w->k) + (int64_t)a->m * w->k * MATMUL_ROW_COST;
+}
+
+/* A thread's shares, in the order of the list; returns how many there are. */
+static inline int matmul_shares(const struct matmul_args *a, int thread, int n_threads,
+                                struct matmul_share shares[MATMUL_PARTS])
+{
+    int64_t all = 0, from, to;
+    int n = 0;
+    for (int i = 0; i < a->n_parts; i++)
+        all += ceil_div(a->parts[i].w.n, PANEL_ROWS) * matmul_panel_cost(a, &a->parts[i].w);
+    pool_split(all, thread, n_threads, &from, &to);
+    for (int i = 0; i < a->n_parts; i++) {
+        const int64_t n_panels = ceil_div(a->parts[i].w.n, PANEL_ROWS);
+        const int64_t cost = matmul_panel_cost(a, &a->parts[i].w);
+        struct matmul_share *s = &shares[n];
+        s->part = i;
+        s->first = min_i64(max_i64(from, 0) / cost, n_panels);
+        s->last = min_i64(max_i64(to, 0) / cost, n_panels);
+        n += s->first < s->last;
+        from -= n_panels * cost;
+        to -= n_panels * cost;
+    }
+    return n;
+}
+
 /* Scratch of one thread of an attention op. */
 #define ATTEND_ROWS_MAX 6 // rows (query, head) that any set works on together
 #define SPLIT_SLOTS     256
