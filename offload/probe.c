@@ -28,7 +28,7 @@
 #define SCRATCH_LEAST    (8 * (int64_t)MIB)
 #define DEPTH_FULL_BYTES (32 * (int64_t)MIB) // most in flight
 #define SAMPLES_MAX      4096
-#define STEP_OPS         14 // ops of a decoder layer: matmuls, norms, rope, attention
+#define STEP_OPS         11 // ops of a decoder layer: matmuls, norms, rope, attention
 #define CACHE_AGE_S      (30 * 24 * 3600)
 
 static void *map_bytes(int64_t n_bytes)

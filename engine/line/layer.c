@@ -91,22 +91,22 @@ enum err layer_open(struct layer_work *w, struct event *done)
 }
 
 void layer_project(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                   enum tensor_role role, enum tensor_role bias, const float *x, float *y, int m,
-                   int act, int add)
+                   const struct projection *projections, int n, const float *x, int m)
 {
-    struct weight weight = model_weight(l, role, weights);
-    struct matmul_args args = {
-        .x = x,
-        .m = m,
-        .x_stride = weight.k,
-        .parts = {{.w = weight,
-                   .y = y,
-                   .bias = bias == N_ROLES ? NULL : model_vector(l, bias, weights),
-                   .y_stride = weight.n,
-                   .add = add,
-                   .act = act}},
-        .n_parts = 1,
-        .scratch = w->scratch};
+    struct matmul_args args = {.x = x, .m = m, .n_parts = n, .scratch = w->scratch};
+    CHECK(n <= MATMUL_PARTS);
+    for (int i = 0; i < n; i++) {
+        const struct projection *p = &projections[i];
+        const struct weight weight = model_weight(l, p->role, weights);
+        args.x_stride = weight.k;
+        args.parts[i] = (struct matmul_part){
+            .w = weight,
+            .y = p->y,
+            .bias = p->bias == N_ROLES ? NULL : model_vector(l, p->bias, weights),
+            .y_stride = weight.n,
+            .add = p->add,
+            .act = p->act};
+    }
     ops_run_matmul(&w->ops, &args);
 }
 

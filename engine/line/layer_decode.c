@@ -224,9 +224,11 @@ static void mlp_tile(struct layer_work *w, const struct model_layer *l, const ui
                      const float *in, float *x, int m)
 {
     const struct shape *s = w->shape;
+    const struct projection down = {ROLE_DOWN, ROLE_DOWN_B, x, ACT_NONE, 1};
     if (s->act == ACT_SILU_GATED) {
-        layer_project(w, l, weights, ROLE_GATE, ROLE_GATE_B, in, w->gate, m, ACT_NONE, 0);
-        layer_project(w, l, weights, ROLE_UP, ROLE_UP_B, in, w->up, m, ACT_NONE, 0);
+        const struct projection gate_up[] = {{ROLE_GATE, ROLE_GATE_B, w->gate, ACT_NONE, 0},
+                                             {ROLE_UP, ROLE_UP_B, w->up, ACT_NONE, 0}};
+        layer_project(w, l, weights, gate_up, 2, in, m);
         struct silu_mul_args args = {.gate = w->gate,
                                      .up = w->up,
                                      .m = m,
@@ -235,9 +237,10 @@ static void mlp_tile(struct layer_work *w, const struct model_layer *l, const ui
                                      .up_stride = s->ffn_dim};
         ops_run_silu_mul(&w->ops, &args);
     } else {
-        layer_project(w, l, weights, ROLE_UP, ROLE_UP_B, in, w->gate, m, s->act, 0);
+        const struct projection up = {ROLE_UP, ROLE_UP_B, w->gate, s->act, 0};
+        layer_project(w, l, weights, &up, 1, in, m);
     }
-    layer_project(w, l, weights, ROLE_DOWN, ROLE_DOWN_B, w->gate, x, m, ACT_NONE, 1);
+    layer_project(w, l, weights, &down, 1, w->gate, m);
 }
 
 static void decode_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
@@ -246,19 +249,21 @@ static void decode_tile(struct layer_work *w, const struct model_layer *l, const
 {
     const struct shape *s = w->shape;
     const float scale = (float)(1.0 / sqrt((double)s->head_dim));
+    const struct projection qkv[] = {{ROLE_Q, ROLE_Q_B, w->q, ACT_NONE, 0},
+                                     {ROLE_K, ROLE_K_B, w->k, ACT_NONE, 0},
+                                     {ROLE_V, ROLE_V_B, w->v, ACT_NONE, 0}};
+    const struct projection out = {ROLE_O, ROLE_O_B, x, ACT_NONE, 1};
     const float *in = x;
     if (!s->norm_after) {
         layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, w->normed, t->n);
         in = w->normed;
     }
-    layer_project(w, l, weights, ROLE_Q, ROLE_Q_B, in, w->q, t->n, ACT_NONE, 0);
-    layer_project(w, l, weights, ROLE_K, ROLE_K_B, in, w->k, t->n, ACT_NONE, 0);
-    layer_project(w, l, weights, ROLE_V, ROLE_V_B, in, w->v, t->n, ACT_NONE, 0);
+    layer_project(w, l, weights, qkv, 3, in, t->n);
     rope_tile(w, t, cuts);
     attend_prompts(w, t, cuts, b, scale);
     keep_prompts(w, t, cuts, b, layer);
     attend_forced(w, t, cuts, b, layer, scale);
-    layer_project(w, l, weights, ROLE_O, ROLE_O_B, w->attn, x, t->n, ACT_NONE, 1);
+    layer_project(w, l, weights, &out, 1, w->attn, t->n);
     if (s->norm_after) {
         layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, x, t->n);
         mlp_tile(w, l, weights, x, x, t->n);

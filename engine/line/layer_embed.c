@@ -21,8 +21,9 @@ enum err layer_embed(struct layer_work *w, struct gather *g, struct batch *batch
             int m = (int)min_i64(w->plan->tile_tokens, batch->n_tokens - i);
             ops_copy(&w->ops, w->normed, rows + (int64_t)i * s->embed_dim,
                      (int64_t)m * s->embed_dim * (int64_t)sizeof(float));
-            layer_project(w, l, gather_base(g), ROLE_PROJ_IN, N_ROLES, w->normed,
-                          hidden + (int64_t)i * s->dim, m, ACT_NONE, 0);
+            const struct projection wide = {ROLE_PROJ_IN, N_ROLES, hidden + (int64_t)i * s->dim,
+                                            ACT_NONE, 0};
+            layer_project(w, l, gather_base(g), &wide, 1, w->normed, m);
         }
     }
     if (s->position == POSITION_LEARNED)

@@ -90,7 +90,8 @@ void layer_slice(struct layer_work *w, const struct model_layer *l, const struct
             x = w->head_in;
         }
         if (model_has(l, ROLE_PROJ_OUT)) {
-            layer_project(w, l, weights, ROLE_PROJ_OUT, N_ROLES, x, w->head_narrow, m, ACT_NONE, 0);
+            const struct projection narrow = {ROLE_PROJ_OUT, N_ROLES, w->head_narrow, ACT_NONE, 0};
+            layer_project(w, l, weights, &narrow, 1, x, m);
             x = w->head_narrow;
         }
         slice_tile(w, l, batches, weights, x, batch->first_position + i, m);

@@ -4,10 +4,15 @@
 
 #include "engine/line/layer.h"
 
-/* y = act(x W^T + b), or y += that; bias N_ROLES: the role never has one. x [m, k], y [m, n]. */
+/* y = act(x W^T + b), or y += that; bias N_ROLES: the role never has one. y [m, n]. */
+struct projection {
+    enum tensor_role role, bias;
+    float *y;
+    int act, add;
+};
+/* The same x [m, k] through n <= MATMUL_PARTS of them, which is one op. */
 void layer_project(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                   enum tensor_role role, enum tensor_role bias, const float *x, float *y, int m,
-                   int act, int add);
+                   const struct projection *projections, int n, const float *x, int m);
 /* y = norm(x) of m rows [dim]. */
 void layer_norm(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                 enum tensor_role role, enum tensor_role bias, const float *x, float *y, int m);
