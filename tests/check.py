@@ -61,7 +61,7 @@ ALSO_ASAN = {"bad_input_test"}
 ALSO_RELEASE = {
     "attend_test", "exact_test", "codec_test", "decode_test", "dtype_own_test", "dtype_test", "int8_test", "isa_test", "ops_test",
     "order_test", "sample_test",
-    "device_test", "engine_test", "job_test", "journal_test", "mover_test", "pool_test", "ring_limits_test", "ring_test",
+    "device_test", "engine_test", "job_ahead_test", "job_test", "journal_test", "mover_test", "pool_test", "ring_limits_test", "ring_test",
     "gguf_bad_test", "probe_test",
 }
 # Without the sanitizers only: sweeps over instruction sets that take the better part of an hour with them.

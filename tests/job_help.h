@@ -140,6 +140,7 @@ static inline enum err fake_row_pass(struct fake *f, struct fake_row *row)
 static inline enum err fake_run(struct fake *f)
 {
     struct fake_row rows[64] = {{0}};
+    TRY(job_begin(f->job));
     while (job_live(f->job)) {
         if (f->stop_after && f->passes == f->stop_after)
             return ERR_STOPPED;

@@ -202,6 +202,7 @@ static struct told journal_says(void)
 /* n passes of one token each over the first `batch` rows, without their end. */
 static void half_a_job(struct fake *f, struct fake_row *rows, int passes, int confirm)
 {
+    assert_int_equal(job_begin(f->job), OK);
     for (int p = 0; p < passes; p++) {
         for (int i = 0; i < f->batch; i++) {
             const struct request *next;

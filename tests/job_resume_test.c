@@ -169,6 +169,7 @@ static void resume_counts(void **state)
     assert_true(counts.rows == 5 && counts.done + work.n_rows == 5 && counts.failed == 1);
     assert_true(work.n_rows > 0 && work.forced_max > 0);
     assert_int_equal(counts.resumed, counts.done + 1 + (work.n_rows > 1));
+    assert_int_equal(job_begin(job), OK);
     assert_int_equal(job_peek(job, &next), OK);
     assert_true(next->n_tokens > next->n_prompt); // begun rows come first
     assert_int_equal(job_close(job), OK);

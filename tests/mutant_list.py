@@ -222,7 +222,8 @@ fault("a journal record is skipped", "engine/job/journal.c",
       "    j->n_buf += n_payload;\n    j->chain = r.self;", "    j->n_buf -= r.index == 3 ? RECORD_BYTES : 0;\n    j->chain = r.self;",
       "journal_test", "job_resume_test")
 fault("a commit does not reach the disk", "engine/job/journal.c",
-      "    if (err == OK)\n        err = sync_data(j->fd, j->path);\n    j->failed", "    j->failed", "kill_test.py --only every_point",
+      "    TRY(write_all(j->fd, j->path, g->at, g->buf, g->n));\n    return sync_data(j->fd, j->path);",
+      "    return write_all(j->fd, j->path, g->at, g->buf, g->n);", "kill_test.py --only every_point",
       "nth_test.py --only disk", "journal_test")
 fault("a record's checksum is not compared", "engine/job/journal.c",
       "return r->magic == RECORD_MAGIC && r->self == record_crc(r) && r->job_id == j->job_id;",
@@ -235,11 +236,22 @@ fault("damage is taken for a torn tail", "engine/job/journal.c",
       "*found = record_sound(j, &r) && r.group > at;", "*found = 0;", "journal_test")
 fault("lines of OUT are not held against the journal", "engine/job/job_out.c",
       "*sound = crc == row->crc;", "*sound = 1;", "job_out_test")
-fault("a resumed row forgets its last token", "engine/job/job.c",
+fault("a resumed row forgets its last token", "engine/job/job_queue.c",
       "for (int64_t i = 0; i < from->n; i++) {", "for (int64_t i = 0; i + 1 < from->n; i++) {", "job_resume_test")
 fault("tokens are committed at every third chance only", "engine/job/job.c",
-      "if (!force && (double)(now - job->commit_ns) * 1e-9 < sync_s)",
-      "if (!force && (double)(now - job->commit_ns) * 1e-9 < 20 * sync_s)", "kill_test.py --only loss")
+      "(double)(now - job->commit_ns) * 1e-9 >= sync_s / 2;",
+      "(double)(now - job->commit_ns) * 1e-9 >= 20 * sync_s;", "kill_test.py --only loss")
+fault("a commit is begun before the last one is durable", "engine/job/job_commit.c",
+      "    TRY(files_commit_end(job, 1));\n    commit_take", "    commit_take", "job_ahead_test")
+fault("what the writer met is forgotten", "engine/job/job_commit.c",
+      "busy || w->err == OK ? OK", "busy || w->err != OK ? OK", "job_ahead_test", "nth_test.py --only disk")
+fault("lines are not durable before their records", "engine/job/job_commit.c",
+      "c->sync_lines = job->written_bytes > job->partial_bytes;", "c->sync_lines = 0;", "job_ahead_test")
+fault("a row is asked for twice", "engine/job/job_queue.c", "    row->state = ROW_LIVE;\n", "", "job_ahead_test")
+fault("what is ready ahead has no bound", "engine/job/job_queue.c",
+      "(r->n_made == r->n_asked || r->n_bytes >= QUEUE_BYTES)", "r->n_made == r->n_asked", "job_ahead_test")
+fault("an error of a row to come is met before its time", "engine/job/job_queue.c",
+      "    if (*found && r->n_made == r->n_taken) {\n        err", "    if (*found && r->err != OK) {\n        err", "job_ahead_test")
 
 # ---- a device with memory of its own
 

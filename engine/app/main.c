@@ -1,6 +1,7 @@
 /* engine/app/main.c - the verbs, the signals, the exit code. The only exit() of the program. */
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -210,6 +211,7 @@ int main(int argc, char **argv)
 {
     struct call call = {.argc = argc, .argv = argv};
     struct rlimit stack;
+    mallopt(M_ARENA_MAX, 1); // what one thread gives back serves all: the plan counts text once
     keep_standard_files();
     log_begin();
     catch_signals();

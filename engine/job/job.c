@@ -1,8 +1,5 @@
-/* engine/job/job.c - see job.h. Owns the queue and what the engine calls; files, text and the first
- * look at the input stand in job_*.c.
- *
- * A newcomer would miss: the queue has three parts that are emptied in this order: rows that came
- * back in this run, rows that an earlier run had begun, and the rest of the input. */
+/* engine/job/job.c - see job.h. Owns rows that are live or done, and what the engine calls; the
+ * queue, files, text and the first look at the input stand in job_*.c. */
 #include "engine/job/job_impl.h"
 
 #include <stdio.h>
@@ -12,14 +9,9 @@
 
 #include "engine/job/sample.h"
 
-#define LINES_BYTES_MAX ((int64_t)1 << 20) // of finished rows that wait for a commit
+#define LINES_BYTES_MAX ((int64_t)1 << 19) // of finished rows that wait for a commit
 
-static struct live *live_of(struct request *r)
-{
-    return (struct live *)(void *)r;
-}
-
-static void live_link(struct job *job, struct live *l)
+void job_live_link(struct job *job, struct live *l)
 {
     l->prev = NULL;
     l->next = job->live;
@@ -96,7 +88,7 @@ enum err job_row_done(struct job *job, int64_t row, int64_t start, int64_t token
         }
         struct journal_entry entry = {.kind = JOURNAL_ROW,
                                       .index = row,
-                                      .offset = job->partial_bytes + job->spilled_bytes + start,
+                                      .offset = job->written_bytes + start,
                                       .n = n,
                                       .crc = crc32c(0, job->lines.p + start, n),
                                       .failed = failed,
@@ -160,144 +152,6 @@ enum err job_row_check(const struct job *job, const struct request *r, struct ro
         return ERR_ROW;
     }
     return OK;
-}
-
-/* ---- the queue ---- */
-
-int job_live(const struct job *job)
-{
-    return job->n_waiting + job->n_live > 0;
-}
-
-/* The next row that waits, behind those that came back in this run; -1: none. */
-static int64_t next_row(struct job *job)
-{
-    while (job->next_resumed < job->n_resumed) {
-        int64_t row = job->resumed[job->next_resumed++].row;
-        if (job->rows[row].state == ROW_WAITING)
-            return row;
-    }
-    while (job->next_row < job->n_rows) {
-        int64_t row = job->next_row++;
-        if (job->rows[row].state == ROW_WAITING)
-            return row;
-    }
-    return -1;
-}
-
-/* Appends the tokens of an earlier run. */
-static enum err add_resumed(struct job *job, struct request *r, const struct resumed *from)
-{
-    if (from->n > r->n_cap - r->n_tokens)
-        return fail(ERR_CORRUPT, "%.512s: line %lu has %lld tokens, at most %d can be",
-                    job->paths.journal, (unsigned long)job->rows[from->row].line,
-                    (long long)from->n, r->n_cap - r->n_tokens);
-    for (int64_t i = 0; i < from->n; i++) {
-        if (from->ids[i] < 0 || from->ids[i] >= job->config.defaults.vocab)
-            return fail(ERR_CORRUPT, "%.512s: line %lu: %d is not a token", job->paths.journal,
-                        (unsigned long)job->rows[from->row].line, (int)from->ids[i]);
-        r->tokens[r->n_tokens++] = from->ids[i];
-    }
-    return OK;
-}
-
-static enum err finish_live(struct job *job, struct live *l);
-
-/* Makes row k the head of the queue, unless it turns out to be done. */
-static enum err queue_load(struct job *job, int64_t k)
-{
-    struct job_row *row = &job->rows[k];
-    struct request r = {0};
-    struct row_error error;
-    struct resumed *from = row->n > 0 ? &job->resumed[row->n - 1] : NULL;
-    enum err err = OK;
-    if (job->requests) {
-        r = job->requests[k];
-        memset(&job->requests[k], 0, sizeof r);
-    } else {
-        err = scan_parse(job, k, &r, &error);
-    }
-    if (err == OK)
-        err = job_row_check(job, &r, &error);
-    job->n_waiting--;
-    row->state = ROW_LIVE;
-    row->n = 0;
-    if (err == OK && from)
-        err = add_resumed(job, &r, from);
-    if (from) {
-        free(from->ids);
-        from->ids = NULL;
-    }
-    if (err != OK) {
-        if (err == ERR_ROW)
-            err = job_row_failed(job, k, &r, &error);
-        request_free(&r);
-        return err;
-    }
-    struct live *l = live_new(job, &r, k);
-    if (!l) {
-        request_free(&r);
-        return fail(ERR_FIT, "no memory for line %lu", (unsigned long)row->line);
-    }
-    live_link(job, l);
-    job->n_live++;
-    if (l->finish_reason)
-        return finish_live(job, l);
-    job->n_live--; // waits again, parsed
-    job->n_waiting++;
-    job->peeked = l;
-    return OK;
-}
-
-enum err job_peek(struct job *job, const struct request **next)
-{
-    *next = NULL;
-    if (job->requeued) {
-        *next = &job->requeued->request;
-        return OK;
-    }
-    while (!job->peeked) {
-        int64_t k = next_row(job);
-        if (k < 0)
-            return OK;
-        TRY(queue_load(job, k));
-    }
-    *next = &job->peeked->request;
-    return OK;
-}
-
-static void note_queue(struct job *job)
-{
-    if (job->n_waiting > 0 || job->counts.queue_empty_ns)
-        return;
-    job->counts.queue_empty_ns = clock_ns();
-    job->counts.output_tokens_at_empty = job->counts.output_tokens;
-}
-
-struct request *job_take(struct job *job)
-{
-    struct live *l = job->requeued;
-    if (l) {
-        job->requeued = l->next_requeued;
-    } else {
-        l = job->peeked;
-        CHECK(l);
-        job->peeked = NULL;
-        job->counts.prompt_tokens += l->request.n_prompt;
-    }
-    job->n_waiting--;
-    job->n_live++;
-    note_queue(job);
-    return &l->request;
-}
-
-void job_requeue(struct job *job, struct request *r)
-{
-    struct live *l = live_of(r);
-    l->next_requeued = job->requeued;
-    job->requeued = l;
-    job->n_live--;
-    job->n_waiting++;
 }
 
 /* ---- live rows ---- */
@@ -464,7 +318,7 @@ static enum err confirm(struct job *job)
     }
     job->pending_rows += job->n_staged;
     job->n_staged = 0;
-    job->confirmed_bytes = job->spilled_bytes + job->lines.n;
+    job->confirmed_bytes = job->written_bytes + job->lines.n;
     for (struct live *l = job->live; l; l = l->next)
         l->n_confirmed = l->request.n_tokens;
     while (job->left) {
@@ -475,10 +329,10 @@ static enum err confirm(struct job *job)
     return OK;
 }
 
-static enum err commit(struct job *job)
+static enum err commit(struct job *job, int wait)
 {
     TRY(journal_tokens(job));
-    return files_commit(job);
+    return files_commit(job, wait);
 }
 
 void job_drop_staged(struct job *job)
@@ -495,11 +349,11 @@ void job_drop_staged(struct job *job)
     while (job->left) { // their confirmed tokens are the journal's business again
         struct live *l = job->left;
         job->left = l->next;
-        live_link(job, l);
+        job_live_link(job, l);
     }
     /* What is spilled beyond is overwritten, or cut off by the next run. */
-    job->lines.n = max_i64(job->confirmed_bytes - job->spilled_bytes, 0);
-    job->spilled_bytes = min_i64(job->spilled_bytes, job->confirmed_bytes);
+    job->lines.n = max_i64(job->confirmed_bytes - job->written_bytes, 0);
+    job->written_bytes = min_i64(job->written_bytes, job->confirmed_bytes);
 }
 
 enum err job_pass_end(struct job *job, int force)
@@ -507,11 +361,14 @@ enum err job_pass_end(struct job *job, int force)
     if (!job->on_disk || job->complete)
         return OK;
     TRY(confirm(job));
+    TRY(files_commit_end(job, 0));
     int64_t now = clock_ns();
     double sync_s = job->config.sync_s > 0 ? job->config.sync_s : JOB_SYNC_S;
-    if (!force && (double)(now - job->commit_ns) * 1e-9 < sync_s)
-        return OK;
-    return commit(job);
+    /* Half of the time to wait, the other half to become durable: a commit that is not when the
+     * next one is due is waited for. Many lines go sooner: the walker would have to write them. */
+    int due = force || (double)(now - job->commit_ns) * 1e-9 >= sync_s / 2;
+    int many = job->lines.n > LINES_BYTES_MAX / 2 && !job->committing;
+    return due || many ? commit(job, force) : OK;
 }
 
 enum err job_complete(struct job *job)
@@ -520,7 +377,7 @@ enum err job_complete(struct job *job)
     if (!job->on_disk || job->complete)
         return OK;
     TRY(confirm(job));
-    TRY(files_commit(job));
+    TRY(files_commit(job, 1));
     return out_complete(job);
 }
 
@@ -543,6 +400,8 @@ static struct job *job_new(const struct job_config *config)
 
 static void job_free(struct job *job)
 {
+    reader_stop(job);
+    writer_stop(job);
     while (job->left) {
         struct live *l = job->left;
         job->left = l->next;
@@ -557,6 +416,8 @@ static void job_free(struct job *job)
     files_close(job);
     jsonl_close(&job->in);
     out_free(&job->lines);
+    out_free(&job->commit.lines);
+    free(job->commit.records.buf);
     free(job->staged);
     free(job->resumed);
     free(job->rows);
@@ -577,6 +438,7 @@ static enum err open_steps(struct job *job, struct work *work)
     if (job->on_disk) {
         TRY(manifest_identity(job));
         TRY(files_open(job));
+        job->written_bytes = job->confirmed_bytes = job->partial_bytes;
     }
     if (job->complete)
         return OK;
@@ -639,6 +501,18 @@ enum err job_open_memory(struct job **out, const struct job_config *config,
     return OK;
 }
 
+enum err job_begin(struct job *job)
+{
+    if (job->begun)
+        return OK;
+    if (!job->requests)
+        TRY(reader_start(job));
+    if (job->on_disk && !job->complete)
+        TRY(writer_start(job));
+    job->begun = 1;
+    return OK;
+}
+
 enum err job_close(struct job *job)
 {
     if (!job)
@@ -646,7 +520,7 @@ enum err job_close(struct job *job)
     enum err err = OK;
     if (job->on_disk && !job->complete && !job->broken) {
         job_drop_staged(job);
-        err = commit(job);
+        err = commit(job, 1);
     }
     job_free(job);
     return err;
@@ -659,7 +533,7 @@ int job_cap_open(const struct job *job)
 
 void job_cap_fix(struct job *job, int64_t cap, const struct work *work)
 {
-    CHECK(job_cap_open(job) && cap >= 0);
+    CHECK(job_cap_open(job) && cap >= 0 && !job->begun);
     job->config.prompt_cap = cap;
     job->cap_fixed = 1;
     job->edits_max = work->edits_max;
@@ -672,9 +546,13 @@ int job_edits_max(const struct job *job)
 
 int64_t job_text_bytes(const struct job *job, const struct work *work)
 {
-    /* The line, its longest string, and messages as rendered; the lines and records of a group. */
-    return job->n_rows * (int64_t)sizeof *job->rows + 3 * work->line_bytes_max +
-           4 * LINES_BYTES_MAX + JOB_PROMPT_BINS * (int64_t)sizeof *job->by_prompt;
+    /* What is ready ahead, with one row over: numbers by its tokens, text by its line. */
+    int64_t row = (int64_t)sizeof(struct live) + 4 * work->tokens_max + work->line_bytes_max;
+    int64_t ahead = job->requests ? 0 : min_i64(QUEUE_BYTES + row, work->n_rows * row);
+    /* The line, its longest string, and messages as rendered; the lines and records of a commit and
+     * of the one under way. */
+    return job->n_rows * (int64_t)sizeof *job->rows + 3 * work->line_bytes_max + ahead +
+           8 * LINES_BYTES_MAX + JOB_PROMPT_BINS * (int64_t)sizeof *job->by_prompt;
 }
 
 enum err job_set_predicted(struct job *job, double elapsed_s)

@@ -2,15 +2,19 @@
  *
  * Owns: the input file and its index, the queue, OUT.partial, OUT.journal, OUT.job.json, the lock,
  * and the text side of live rows (detokenizer, stop strings, logprobs). Refuses: to know layers,
- * tiers or steps. One thread: the walker's.
+ * tiers or steps. One thread calls it, the walker's. From job_begin() on the job has two threads of
+ * its own, so that the walker stops neither for text nor for a disk: one makes requests of lines
+ * ahead of it, in the order of the queue and within bounds, one makes commits durable. Neither
+ * changes a byte of OUT, the order of rows or an error.
  *
  * Two steps make a row durable. While a pass runs, everything that comes in (job_token, job_scored,
  * job_finish, job_fail) is *staged*: it is in no record of OUT.journal. job_pass_end() confirms it:
  * the caller says that all of it was computed from verified bytes. What is confirmed is committed
  * at most every JOB_SYNC_S: lines into OUT.partial (fdatasync), then records of rows and tokens
- * into OUT.journal (fdatasync). What is staged and never confirmed is lost with the pass:
- * job_close() drops it, and the next run does these tokens again. OUT appears complete, by rename,
- * in input order, made of lines whose bytes were compared with the journal's checksums. */
+ * into OUT.journal (fdatasync), while the next passes run. What is staged and never confirmed is
+ * lost with the pass: job_close() drops it, and the next run does these tokens again. OUT appears
+ * complete, by rename, in input order, made of lines whose bytes were compared with the journal's
+ * checksums. */
 #ifndef ENGINE_JOB_JOB_H
 #define ENGINE_JOB_JOB_H
 
@@ -44,7 +48,7 @@ struct job_config {
     int shard, n_shards;       // rows with index % n_shards == shard; n_shards 0 or 1: all
     int completion_order;
     int retry_errors, overwrite;
-    double sync_s;      // at most this long between commits; 0: JOB_SYNC_S (tests ask for less)
+    double sync_s; // what is confirmed is durable after this long; 0: JOB_SYNC_S (tests ask less)
     int64_t max_errors; // stop (ERR_ROWS) when more rows failed; -1: never
     int64_t prompt_cap; // longer prompts become error rows; 0: see job_cap_open()
 };
@@ -85,7 +89,8 @@ enum err job_open_memory(struct job **job, const struct job_config *config,
                          struct request *requests, int64_t n, const struct job_callbacks *callbacks,
                          struct work *work);
 
-/* Bytes of RAM that the job takes beside live rows: the index, the longest line, buffers. */
+/* Bytes of RAM that the job takes beside live rows: the index, the longest line, rows that are
+ * ready ahead, buffers. */
 int64_t job_text_bytes(const struct job *job, const struct work *work);
 /* ---- prompts that no plan can hold ----
  * A prompt is never split, so memory may hold all rows but those with the longest prompts. Which
@@ -105,12 +110,17 @@ void job_cap_fix(struct job *job, int64_t cap, const struct work *work);
 /* What the plan predicts, into OUT.job.json. */
 enum err job_set_predicted(struct job *job, double elapsed_s);
 
+/* The line is about to be walked: starts the job's threads; nothing when they run. ERR_FIT: no
+ * thread can be had. */
+enum err job_begin(struct job *job);
+
 /* Greatest sample_edits_max() of the rows still to do. */
 int job_edits_max(const struct job *job);
 /* Rows still waiting or live. */
 int job_live(const struct job *job);
 /* Looks at the next waiting request without taking it: tokens it will bring (prompt and known) and
- * its slots; 0 when none waits. Bad rows met on the way become error rows. */
+ * its slots; 0 when none waits. Bad rows met on the way become error rows. Waits until it is read.
+ * ERR_CORRUPT, ERR_IO, ERR_FIT: of this very row. */
 enum err job_peek(struct job *job, const struct request **next);
 /* Takes it: the engine holds it until job_finish or job_requeue. */
 struct request *job_take(struct job *job);
@@ -130,9 +140,9 @@ enum err job_finish(struct job *job, struct request *r);
 /* Turns a live or waiting request into an error row and frees it. */
 enum err job_fail(struct job *job, struct request *r, const char *code, const char *message);
 
-/* End of a pass, and of every doubt about it: confirms what is staged; commits what is confirmed
- * when JOB_SYNC_S have gone by (force: now). Call it only when every byte that the pass used was
- * verified. */
+/* End of a pass, and of every doubt about it: confirms what is staged, so that it is durable
+ * JOB_SYNC_S from now or at the end of the next pass (force: when it returns). Call it only when
+ * every byte that the pass used was verified. ERR_IO: also of what was confirmed before. */
 enum err job_pass_end(struct job *job, int force);
 /* Bytes that were used turned out bad: forgets what is staged, so that a run that resumes starts
  * from the last confirmed state. Rows that ended since are not done any more (job_counts). Only
@@ -154,6 +164,8 @@ struct job_counts {
     int64_t first_finish_ns, queue_empty_ns; // clock_ns; 0: not yet
     int64_t output_tokens_at_first, output_tokens_at_empty;
     int64_t last_durable_ns;
+    int64_t text_wait_ns, commit_wait_ns; // the walker stood for rows to be read; for a commit
+    int64_t ahead_rows, ahead_bytes;      // most that were ready at once
 };
 void job_counts(const struct job *job, struct job_counts *counts);
 

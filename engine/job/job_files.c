@@ -150,53 +150,6 @@ void files_close(struct job *job)
     free(p->dir);
 }
 
-/* ---- commit ---- */
-
-static enum err write_failed_before(const struct job *job)
-{
-    return fail(ERR_IO, "%.512s: an earlier write failed (the same command resumes)",
-                job->paths.partial);
-}
-
-enum err files_spill(struct job *job)
-{
-    if (job->broken)
-        return write_failed_before(job);
-    job->broken = job->lines.n > 0 && write_all(job->partial_fd, job->paths.partial,
-                                                job->partial_bytes + job->spilled_bytes,
-                                                job->lines.p, job->lines.n) != OK;
-    if (job->broken)
-        return ERR_IO;
-    job->spilled_bytes += job->lines.n;
-    job->lines.n = 0;
-    return OK;
-}
-
-static enum err commit_steps(struct job *job)
-{
-    TRY(files_spill(job));
-    if (job->spilled_bytes > 0)
-        TRY(sync_data(job->partial_fd, job->paths.partial));
-    return journal_commit(&job->journal);
-}
-
-enum err files_commit(struct job *job)
-{
-    CHECK(job->n_staged == 0);
-    if (job->broken)
-        return write_failed_before(job);
-    job->broken = commit_steps(job) != OK;
-    if (job->broken)
-        return ERR_IO;
-    job->partial_bytes += job->spilled_bytes;
-    job->spilled_bytes = job->confirmed_bytes = 0;
-    job->commit_ns = clock_ns();
-    if (job->pending_rows > 0)
-        job->counts.last_durable_ns = job->commit_ns;
-    job->pending_rows = 0;
-    return OK;
-}
-
 /* ---- resume ---- */
 
 static enum err corrupt(const char *path, int64_t at, const char *what)

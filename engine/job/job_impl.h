@@ -1,12 +1,17 @@
 /* engine/job/job_impl.h - the inside of a job, for job*.c only.
  *
- *     job.c           the queue, live rows, what the engine calls
+ *     job.c           live rows, what the engine calls
+ *     job_queue.c     which row comes next; the reader, a thread that makes requests ahead
  *     job_live.c      one live row: its text, stop rules, log-probabilities
  *     job_scan.c      the input: index, first look at every row, double custom_ids
- *     job_files.c     OUT's companions: lock, lines, commits, resume
+ *     job_files.c     OUT's companions: lock, resume
+ *     job_commit.c    commits; the writer, a thread that makes them durable
  *     job_out.c       OUT, made of lines that were verified
  *     job_errors.c    why rows failed, by code
  *     job_manifest.c  OUT.job.json
+ *
+ * Threads. All is the walker's, but for what the reader and the writer are handed: numbers of rows,
+ * a commit. Of the rest they read only what stays as it is while the line is walked.
  *
  * The barrier. What a pass gives is *staged*: the lines of rows that ended stand at the end of
  * OUT.partial's bytes (in `lines`, or spilled behind what is durable), their records in `staged`,
@@ -16,6 +21,8 @@
  * commit writes them. job_drop_staged() forgets. */
 #ifndef ENGINE_JOB_JOB_IMPL_H
 #define ENGINE_JOB_JOB_IMPL_H
+
+#include <pthread.h>
 
 #include "engine/job/job.h"
 #include "engine/job/journal.h"
@@ -63,6 +70,60 @@ struct live {
     int64_t text_first; // where generated text begins in it (echo)
     int64_t n_streamed;
     struct logprobs logprobs;
+};
+
+/* What an error row says. */
+struct bad_row {
+    struct request request; // as request_parse() left it
+    struct row_error error;
+};
+
+/* A row on its way to the head of the queue, and what is made of it. */
+struct ready {
+    int64_t row;
+    struct resumed *from; // borrowed: tokens of an earlier run, or NULL
+    struct live *live;    // owned; NULL: the row is bad
+    struct bad_row *bad;  // owned; NULL: it is not
+    int64_t n_bytes;
+};
+
+/* What is ready ahead of the walker: at most QUEUE_ROWS rows, and QUEUE_BYTES with the one over. */
+#define QUEUE_ROWS  1024
+#define QUEUE_BYTES ((int64_t)1 << 20)
+
+struct reader {
+    pthread_t thread;
+    int started;
+    pthread_mutex_t lock; // guards what follows; slots from n_made on are the reader's
+    pthread_cond_t work, made;
+    int64_t n_asked, n_made, n_taken; // rows ever
+    int64_t n_bytes;                  // of rows made and not taken
+    int64_t most_rows, most_bytes;    // that were made and not taken
+    int stop;
+    enum err err; // reading ended at row n_made
+    char text[1024];
+    struct ready ring[QUEUE_ROWS];
+};
+
+/* What becomes durable together. */
+struct commit {
+    struct out lines;             // owned: they stand in OUT.partial from
+    int64_t at;                   // on
+    int sync_lines;               // there is something to sync in OUT.partial
+    struct journal_group records; // owned
+    int64_t n_rows;               // that are done with it
+    int64_t done_ns;
+};
+
+struct writer {
+    pthread_t thread;
+    int started;
+    pthread_mutex_t lock; // guards what follows
+    pthread_cond_t changed;
+    int busy; // job.commit is the writer's
+    int stop;
+    enum err err; // of the last commit
+    char text[1024];
 };
 
 /* Sums over blocks of rows, so that a change of the input can be named by its line. */
@@ -124,18 +185,23 @@ struct job {
     int journal_fd, partial_fd;
     struct journal journal;
     int64_t partial_bytes;        // durable, and verified
-    int64_t spilled_bytes;        // written behind them
+    int64_t written_bytes;        // with what was written or handed to the writer behind them
     struct out lines;             // to be written behind those
-    int64_t confirmed_bytes;      // of what is spilled and in `lines`
+    int64_t confirmed_bytes;      // of OUT.partial with `lines` behind it
     struct journal_entry *staged; // owned: records of rows that ended since the last confirmation
     int64_t n_staged, staged_cap;
     struct live *left;    // owned list: of those rows, until their records are confirmed
     int dropped;          // job_drop_staged(): only job_close() may follow
     int64_t pending_rows; // confirmed, not yet durable
-    int64_t commit_ns;    // of the last commit
-    int superseded;       // OUT.partial holds lines that are not part of OUT
-    int broken;           // a write failed: nothing more is written
-    double predicted_s;   // < 0: not known
+    int64_t commit_ns;    // when the last commit was begun
+    int committing;       // `commit` was handed to the writer
+    struct commit commit;
+    struct writer writer;
+    int begun; // job_begin()
+    struct reader reader;
+    int superseded;     // OUT.partial holds lines that are not part of OUT
+    int broken;         // a write failed: nothing more is written
+    double predicted_s; // < 0: not known
     int edits_max;
     struct work *by_prompt; // owned: [JOB_PROMPT_BINS] of the work, by length of the prompt
     int cap_fixed;          // config.prompt_cap is the job's for good
@@ -145,7 +211,14 @@ struct job {
 
 #define JOB_PROMPT_BINS 1024
 
+static inline struct live *live_of(struct request *r)
+{
+    return (struct live *)(void *)r;
+}
+
 /* ---- job.c ---- */
+/* Into the list of those that are live. */
+void job_live_link(struct job *job, struct live *l);
 /* The row failed before it was live: error line, counts. r: as request_parse left it. */
 enum err job_row_failed(struct job *job, int64_t row, const struct request *r,
                         const struct row_error *error);
@@ -156,6 +229,12 @@ enum err job_row_check(const struct job *job, const struct request *r, struct ro
 enum err job_row_done(struct job *job, int64_t row, int64_t start, int64_t tokens);
 /* A row that was done is to run again: its record, and its place in the queue. ERR_FIT. */
 enum err job_row_again(struct job *job, int64_t row);
+
+/* ---- job_queue.c ---- */
+/* ERR_FIT: no thread. */
+enum err reader_start(struct job *job);
+/* Once the row at hand is made; frees what was not taken. Nothing when it was not started. */
+void reader_stop(struct job *job);
 
 /* ---- job_live.c ---- */
 /* Takes the contents of *r over. Known tokens are replayed: a row that they already end has its
@@ -185,16 +264,25 @@ enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_er
 enum err files_lock(struct job *job);
 /* Finds out what is there: nothing, a job to resume, a complete OUT. After scan_index(). */
 enum err files_open(struct job *job);
-/* Lines, then records, each durable before the next. Nothing is staged. */
-enum err files_commit(struct job *job);
-/* Gives the memory of `lines` back: they are written, not vouched for. ERR_IO. */
-enum err files_spill(struct job *job);
 /* Leftovers of a job whose OUT is there go, the journal last: it is the lock. */
 enum err files_remove(struct job *job);
 /* Closes, unlocks; leaves no empty journal behind. */
 void files_close(struct job *job);
 /* Makes a rename in OUT's directory durable. ERR_IO. */
 enum err files_sync_dir(const struct job *job);
+
+/* ---- job_commit.c ---- */
+/* ERR_FIT: no thread. */
+enum err writer_start(struct job *job);
+/* Once a commit under way is done. Nothing when it was not started. */
+void writer_stop(struct job *job);
+/* Lines, then records, each durable before the next. Nothing is staged. Waits for the commit before
+ * it, whose error is returned. wait 0: the writer does it, and files_commit_end() tells the end. */
+enum err files_commit(struct job *job, int wait);
+/* The end of a commit under way, if there is one: its error. wait 0: unless it is not done yet. */
+enum err files_commit_end(struct job *job, int wait);
+/* Gives the memory of `lines` back: they are written, not vouched for. ERR_IO. */
+enum err files_spill(struct job *job);
 
 /* ---- job_errors.c ---- */
 /* line 0: not known. */

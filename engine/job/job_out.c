@@ -129,7 +129,7 @@ static enum err give_up(const struct making *m)
             TRY(job_row_again(job, k));
             job->n_waiting++;
         }
-    TRY(files_commit(job));
+    TRY(files_commit(job, 1));
     if (m->read_errno)
         return fail(ERR_IO,
                     "%.512s: %lld lines cannot be read: %s; the first is that of line %lu of the "

@@ -167,15 +167,30 @@ enum err journal_append(struct journal *j, const struct journal_entry *entry)
     return OK;
 }
 
+enum err journal_write(const struct journal *j, const struct journal_group *g)
+{
+    if (g->n == 0)
+        return OK;
+    TRY(write_all(j->fd, j->path, g->at, g->buf, g->n));
+    return sync_data(j->fd, j->path);
+}
+
+void journal_take(struct journal *j, struct journal_group *g)
+{
+    struct journal_group room = *g;
+    *g = (struct journal_group){.at = j->end, .buf = j->buf, .n = j->n_buf, .cap = j->buf_cap};
+    j->buf = room.buf;
+    j->buf_cap = room.cap;
+    j->n_buf = 0;
+    j->end += g->n;
+}
+
 enum err journal_commit(struct journal *j)
 {
+    const struct journal_group g = {.at = j->end, .buf = j->buf, .n = j->n_buf};
     if (j->failed)
         return fail(ERR_IO, "%.512s: an earlier write failed", j->path);
-    if (j->n_buf == 0)
-        return OK;
-    enum err err = write_all(j->fd, j->path, j->end, j->buf, j->n_buf);
-    if (err == OK)
-        err = sync_data(j->fd, j->path);
+    enum err err = journal_write(j, &g);
     j->failed = err != OK;
     if (err == OK) {
         j->end += j->n_buf;

@@ -33,7 +33,7 @@ struct journal {
     int fd;           // borrowed
     const char *path; // borrowed, for messages
     uint64_t job_id;
-    int64_t end;    // bytes that are durable
+    int64_t end;    // bytes that are durable, or were taken to become so
     uint32_t chain; // checksum of the last record
     int failed;     // a write or sync failed: nothing is written any more
     uint8_t *buf;   // owned: records of the group that is being made
@@ -58,6 +58,20 @@ enum err journal_load(struct journal *j, int fd, const char *path, uint64_t job_
 enum err journal_append(struct journal *j, const struct journal_entry *entry);
 /* Writes the group and makes it durable. ERR_IO: final. */
 enum err journal_commit(struct journal *j);
+
+/* A group on its own way to the disk. */
+struct journal_group {
+    int64_t at;   // offset in the file
+    uint8_t *buf; // owned
+    int64_t n, cap;
+};
+/* Takes the group out of the journal, which goes on with the buffer of *g (zeroed, or one that was
+ * written). Groups must be written in the order in which they were taken, each durable before the
+ * next is begun. */
+void journal_take(struct journal *j, struct journal_group *g);
+/* Writes a group and makes it durable; of the journal only fd and path are read, so another thread
+ * may append meanwhile. ERR_IO: final, no later group may be written. */
+enum err journal_write(const struct journal *j, const struct journal_group *g);
 void journal_close(struct journal *j);
 
 /* What the header of a journal says. */

@@ -26,6 +26,7 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
     e->config = *config;
     const struct engine_config *c = &e->config;
     e->order = plan_order(&c->plan);
+    TRY(job_begin(c->job)); // reads while memory and files are made ready
     TRY(trace_open(&e->trace, c->trace_events));
     e->trace.pass_steps = order_pass_steps(&e->order);
     const struct device_api *device = c->device->api;
