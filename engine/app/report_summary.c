@@ -293,6 +293,8 @@ static void put_rates(json_t *root, const struct report_figures *f, const struct
     put(root, "predicted_elapsed_s", number(r->time.job_s));
     put(root, "lanes", lanes_json(r, f));
     put(root, "stall_s", number(seconds(r->engine.trace.totals[LANE_STALL].busy_ns)));
+    put(root, "text_wait_s", number(seconds(f->counts.text_wait_ns)));
+    put(root, "commit_wait_s", number(seconds(f->counts.commit_wait_ns)));
     put(root, "bound", json_string(f->bound));
     put(root, "roofline_fraction", number(f->roofline));
     put(root, "roofline_rates", json_string(f->rates_measured ? "measured" : "probed"));
