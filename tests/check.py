@@ -71,7 +71,7 @@ NOT_ASAN = {"attend_test", "exact_test"}
 # lie in memory when there is room. placement_test is not among them: that bytes pass through O_DIRECT of a
 # real file system is what it is for, as ring_test, budget_test and the goldens' drivers are.
 FSYNC_HEAVY = {"crash_test", "fault_test", "prompt_cap_test", "sight_test", "disorder_test", "verify_test", "kill_test",
-               "nth_test", "powercut_test", "trouble_test", "admission_test", "plan_flags_test",
+               "nth_test", "powercut_test", "trouble_test", "admission_test", "plan_flags_test", "ahead_test",
                "command_test"}
 MEMORY_DIR, MEMORY_BYTES = "/dev/shm", 2 << 30
 # These have parts for a real model, which tests/model.sh fetches.

@@ -3,6 +3,7 @@
  *     NTH=fail,fdatasync,2,5,*.journal the second fdatasync of a file that this pattern fits
  *     NTH=kill-before|kill-after|kill-torn,pwrite,3,0,*.partial   SIGKILL there; torn: half written
  *     NTH=stop-after,fdatasync,3,0,*.journal   SIGSTOP there, until somebody says SIGCONT
+ *     NTH=slow,pread,7,50000,*.jsonl   each takes up to 50,000 us longer, by seed 7
  *     NTH=cut-before|cut-after,rename,1,0,*.tmp   and the power of the disk at NTH_CUT=MOUNT is cut
  *     NTH_LOG=FILE                     what was called: `ns call offset path`; `= by` who made the
  * call that failed; at the end `= call count`, `= live` blocks, `= hits` NTH_LIVE=1 and where each
@@ -65,11 +66,12 @@ enum act {
     ACT_CUT_BEFORE,
     ACT_CUT_AFTER,
     ACT_STOP_AFTER,
+    ACT_SLOW,
     N_ACTS
 };
 static const char *const ACT_NAMES[N_ACTS] = {
     "",          "fail",       "from",      "kill-before", "kill-after",
-    "kill-torn", "cut-before", "cut-after", "stop-after"};
+    "kill-torn", "cut-before", "cut-after", "stop-after",  "slow"};
 
 static struct {
     enum act act;
@@ -218,6 +220,11 @@ static enum act decide(enum call call, const char *path)
     if (plan.pattern[0] && (!path || fnmatch(plan.pattern, path, 0) != 0))
         return ACT_NONE;
     long n = ++hits;
+    if (plan.act == ACT_SLOW) {
+        uint64_t x = ((uint64_t)plan.n * 1000003 + (uint64_t)n) * 0x9e3779b97f4a7c15u;
+        usleep((useconds_t)((x >> 32) % (uint64_t)(plan.errno_value + 1)));
+        return ACT_NONE;
+    }
     if (n != plan.n && !(plan.act == ACT_FROM && n > plan.n))
         return ACT_NONE;
     if (plan.act == ACT_CUT_BEFORE)
