@@ -180,7 +180,7 @@ fuzz:
 	$(Q)python3 tests/fuzz/run.py --runs $(RUNS) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY),--only $(ONLY))
 
 # Races: the parts that have threads, and a small streamed run. Not part of `make check`.
-TSAN_TESTS := mover_test ring_test pool_test device_test job_ahead_test
+TSAN_TESTS := mover_test ring_test pool_test device_test line_device_test job_ahead_test
 tsan:
 	$(Q)$(MAKE) --no-print-directory BUILD=build/tsan build/tsan/sluice $(TSAN_TESTS:%=build/tsan/tests/%)
 	$(Q)python3 tests/tools/tsan.py $(TSAN_TESTS)
