@@ -12,24 +12,33 @@ CUDA    ?= $(if $(NVCC),1,0)
 Q       := $(if $(filter 0,$(V)),@,)
 say      = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' $(1) $(2),@:)
 
+, := ,
 WARN    := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Werror
 CFLAGS  := -std=c17 -D_GNU_SOURCE -I. $(OPT) $(WARN) $(SAN) -ffp-contract=off -fno-math-errno -pthread -MMD -MP
 LDLIBS  := -ljansson -lpcre2-8 -lutf8proc -luring -lhwloc -lzstd -lisal -ldl -lm -pthread
-NVFLAGS := -std=c++17 -O3 -lineinfo -I. -Xcompiler -fPIC -MMD -MP -arch=all-major
+# Binaries of every card from Turing to Hopper, PTX for what comes after.
+NVARCH  := $(foreach a,75 80 86 89 90,-gencode arch=compute_$(a)$(,)code=sm_$(a)) -gencode arch=compute_90$(,)code=compute_90
+NVFLAGS := -std=c++17 -O3 -fmad=false -lineinfo -Werror all-warnings -I. -Xcompiler -fPIC -MMD -MP
+CXX     ?= g++
+SIMT_FLAGS := -x c++ -std=c++17 -O1 -g1 -I. -include tests/simt/device.h -ffp-contract=off -fno-math-errno -fno-exceptions \
+              -fno-strict-aliasing -ftrivial-auto-var-init=pattern -fsanitize=thread,undefined \
+              --param tsan-instrument-func-entry-exit=0 -Wall -Wextra -Werror $(filter -w,$(WARN)) -MMD -MP
 
 SRC     := $(wildcard policy/*.c kernels/*.c kernels/ref/*.c kernels/cpu/*.c offload/*.c engine/*/*.c bench/*.c)
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 LIB_OBJ := $(filter-out $(BUILD)/engine/app/main.o,$(OBJ))
 CU      := $(if $(filter 0,$(CUDA)),,$(wildcard kernels/cuda/*.cu))
+# The same kernels for the host, under the shim of tests/simt: no CUDA needed. What asks CUDA for memory stays out.
+SIMT_CU := $(filter-out kernels/cuda/device.cu,$(wildcard kernels/cuda/*.cu)) $(wildcard tests/simt/*.cu)
+SIMT_OBJ := $(SIMT_CU:%.cu=$(BUILD)/%.simt.o) $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/simt/*.c))
 CU_OBJ  := $(CU:%.cu=$(BUILD)/%.cu.o)
-, := ,
 TEST_SRC := $(wildcard tests/*_test.c)
 TESTS   := $(TEST_SRC:tests/%.c=$(BUILD)/tests/%)
 PRELOADS := tests/tools/nth.c
 TOOLS   := $(patsubst %.c,$(BUILD)/%,$(filter-out $(PRELOADS),$(wildcard tests/tools/*.c)))
 SHIMS   := $(PRELOADS:%.c=$(BUILD)/%.so)
 FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/ref kernels/cpu offload engine/* bench tests tests/fuzz \
-                                    tests/tools))
+                                    tests/simt tests/tools)) $(wildcard kernels/cuda/*.cu* tests/simt/*.cu)
 VENV    := build/venv
 GOLDENV := build/venv-goldens
 # The binary stands at the top of the tree; other builds keep theirs to themselves.
@@ -62,11 +71,20 @@ $(BUILD)/%.o: %.c
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)
-	$(Q)$(NVCC) $(NVFLAGS) -c -o $@ $<
+	$(Q)$(NVCC) $(NVFLAGS) $(NVARCH) -c -o $@ $<
 
 $(BIN)-cuda.so: $(CU_OBJ)
 	$(call say,LINK,$@)
 	$(Q)$(NVCC) -shared -o $@ $^
+
+$(BUILD)/%.simt.o: %.cu
+	@mkdir -p $(@D)
+	$(call say,SIMT,$<)
+	$(Q)$(CXX) $(SIMT_FLAGS) -c -o $@ $<
+
+$(BUILD)/libsimt.a: $(SIMT_OBJ)
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && ar rcs $@ $^
 
 $(BUILD)/libsluice.a: $(LIB_OBJ)
 	$(call say,AR,$@)
@@ -74,8 +92,10 @@ $(BUILD)/libsluice.a: $(LIB_OBJ)
 
 $(BUILD)/tests/%_test: $(BUILD)/tests/%_test.o $(BUILD)/libsluice.a
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(SAN) -o $@ $(filter %.o,$^) $(BUILD)/libsluice.a $(LDLIBS) -lcmocka
+	$(Q)$(CC) $(SAN) -o $@ $(filter %.o,$^) $(filter-out $(BUILD)/libsluice.a,$(filter %.a,$^)) $(BUILD)/libsluice.a \
+	    $(LDLIBS) -lcmocka
 
+$(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/simt_*_test.c)): $(BUILD)/libsimt.a
 $(BUILD)/tests/device_test $(BUILD)/tests/flat_test $(BUILD)/tests/line_device_test: $(BUILD)/tests/sim_device.o
 
 $(BUILD)/tests/tools/pack_source: LDLIBS += -lcmocka
@@ -217,7 +237,7 @@ clean:
 	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so
 
 -include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
-         $(CU_OBJ:.o=.d)
+         $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d)
 .PHONY: all tools tests deps demo-deps check-deps check asan powercut mutants fuzz fuzzers tsan tidy format demo goldens \
         tables plots clean $(BENCHES:%=bench-%)
 .SECONDARY:

@@ -21,52 +21,6 @@ struct format {
     encode_fn encode; // NULL: cannot be written
 };
 
-union bits {
-    uint32_t u;
-    float f;
-};
-
-/* Exponent and mantissa are moved into place; adding 112 to the exponent turns a normal number into
- * f32. Subnormals are 2^-14 too large by then, infinities and NaNs need another 112. Masks instead
- * of branches, and signed comparisons: so that gcc does four at a time with SSE2. */
-static inline float f16_decode(uint16_t h)
-{
-    const int32_t rest = (h & 0x7fff) << 13;
-    const int32_t is_tiny = -(rest < 1 << 23), is_special = -(rest >= 31 << 23);
-    const int32_t normal = rest + (112 << 23) + (is_special & 112 << 23);
-    union bits tiny = {.u = (uint32_t)(rest + (113 << 23))};
-    tiny.f -= 0x1p-14f; // exact: the result has at most 10 bits
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16;
-    return (union bits){.u = (tiny.u & (uint32_t)is_tiny) | (uint32_t)(normal & ~is_tiny) | sign}.f;
-}
-
-static inline uint16_t f16_encode(float f)
-{
-    union bits x = {.f = f}, tiny;
-    const uint16_t sign = (uint16_t)(x.u >> 16 & 0x8000);
-    x.u &= 0x7fffffffu;
-    if (x.u > 0x7f800000u) // NaN: quiet, with the upper bits of its payload
-        return (uint16_t)(sign | 0x7e00 | (x.u >> 13 & 0x3ff));
-    if (x.u >= 143u << 23) // 65536 and above
-        return (uint16_t)(sign | 0x7c00);
-    if (x.u < 113u << 23) { // below 2^-14: 0.5 + x rounds x to a multiple of 2^-24
-        tiny.f = x.f + 0.5f;
-        return (uint16_t)(sign | (tiny.u - (126u << 23)));
-    }
-    x.u += 0xfff + (x.u >> 13 & 1); // to nearest even; a carry may reach infinity, rightly
-    return (uint16_t)(sign | ((x.u - (112u << 23)) >> 13));
-}
-
-float f16_to_f32(uint16_t h)
-{
-    return f16_decode(h);
-}
-
-uint16_t f32_to_f16(float f)
-{
-    return f16_encode(f);
-}
-
 static void decode_f32(const uint8_t *in, int64_t n, float *restrict out)
 {
     memcpy(out, in, (size_t)n * sizeof *out);
@@ -83,17 +37,17 @@ static void decode_f16(const uint8_t *in, int64_t n, float *restrict out)
     for (; n >= 16; n -= 16, in += sizeof h, out += 16) {
         memcpy(h, in, sizeof h);
         for (int i = 0; i < 16; i++)
-            out[i] = f16_decode(h[i]);
+            out[i] = f16_to_f32(h[i]);
     }
     memcpy(h, in, (size_t)n * 2);
     for (int64_t i = 0; i < n; i++)
-        out[i] = f16_decode(h[i]);
+        out[i] = f16_to_f32(h[i]);
 }
 
 static void encode_f16(const float *in, int64_t n, uint8_t *out)
 {
     for (int64_t i = 0; i < n; i++) {
-        const uint16_t h = f16_encode(in[i]);
+        const uint16_t h = f32_to_f16(in[i]);
         memcpy(out + 2 * i, &h, sizeof h);
     }
 }

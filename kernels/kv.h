@@ -29,6 +29,10 @@
 
 #include "kernels/base.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define KV_PAGE_SLOTS 32
 #define KV_GROUP      64 // dimensions that share a scale in q8 and q4
 
@@ -75,5 +79,9 @@ void kv_get(const struct kv_layout *l, const void *page, int slot, int head, flo
  * [head_dim] (or NULL), and for each group its scale and minimum [groups]. */
 void kv_get_codes(const struct kv_layout *l, const void *page, int slot, int head, int v,
                   float *codes, float *scales, float *minima);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -8,6 +8,10 @@
 
 #include "kernels/base.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct pool; // opaque: hides pthread
 
 /* Task function: called once per thread with thread in [0, n_threads). */
@@ -28,5 +32,9 @@ static inline void pool_split(int64_t n, int thread, int n_threads, int64_t *fir
     *first = n * thread / n_threads;
     *last = n * (thread + 1) / n_threads;
 }
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -8,11 +8,10 @@
 
 static const struct {
     const char *name;
-    int scores;
     int sink;
     double recent;
 } policies[] = {
-#define EVICT_ROW(NAME, name, rank, scores, sink, recent) {name, scores, sink, recent},
+#define EVICT_ROW(NAME, name, rank, scores, sink, recent) {name, sink, recent},
     EVICT_POLICIES(EVICT_ROW)
 #undef EVICT_ROW
 };
@@ -28,11 +27,6 @@ int evict_policy_by_name(const char *name)
     while (policy < N_EVICT_POLICIES && strcmp(policies[policy].name, name) != 0)
         policy++;
     return policy;
-}
-
-int evict_policy_scores(int policy)
-{
-    return policies[policy].scores;
 }
 
 int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row)

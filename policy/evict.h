@@ -15,6 +15,10 @@
 #include "policy/evict_streaming.h"
 #include "policy/evict_window.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* X(NAME, name, rank function, needs scores, default sink, default recent as a fraction of budget).
  * To add a policy: write policy/evict_x.h, include it above, add one line here. */
 #define EVICT_POLICIES(X)                                                                          \
@@ -58,9 +62,21 @@ struct evict_row {
 int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row);
 const char *evict_policy_name(int policy);
 int evict_policy_by_name(const char *name); // N_EVICT_POLICIES when unknown
-int evict_policy_scores(int policy);        // 1: the policy ranks by attention scores
 /* Greatest number of slots any row of n_tokens in all can hold. */
 int64_t evict_slots_max(const struct evict *e, int64_t n_prompt, int64_t n_max);
+
+/* 1: the policy ranks by attention scores. */
+static inline int evict_policy_scores(int policy)
+{
+    switch (policy) {
+#define EVICT_SCORES(NAME, name, rank, scores, sink, recent)                                       \
+    case EVICT_##NAME:                                                                             \
+        return scores;
+        EVICT_POLICIES(EVICT_SCORES)
+#undef EVICT_SCORES
+    }
+    return 0;
+}
 
 /* Rank of a slot for the query at position `now`: lower goes first. */
 static inline float evict_rank(int policy, float score, int pos, int now)
@@ -115,5 +131,9 @@ static inline int evict_before(float rank_a, int pos_a, float rank_b, int pos_b)
         return rank_b == rank_b || (rank_a != rank_a && pos_a < pos_b);
     return rank_a < rank_b || (rank_a == rank_b && pos_a < pos_b);
 }
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

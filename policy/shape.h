@@ -5,6 +5,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum norm_kind { NORM_RMS, NORM_LAYER };
 enum act_kind { ACT_NONE, ACT_RELU, ACT_GELU, ACT_SILU_GATED };
 enum position_kind { POSITION_ROPE, POSITION_LEARNED };
@@ -39,5 +43,9 @@ struct shape {
 
 /* Checks a shape that comes from outside. Returns NULL, or the name of the first bad field. */
 const char *shape_check(const struct shape *s);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

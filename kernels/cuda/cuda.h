@@ -1,0 +1,41 @@
+/* kernels/cuda/cuda.h - the entries of the CUDA kernels, one per op of kernels/ops.h.
+ *
+ * An entry chooses grid and block and queues its kernels on the stream. It reads the args struct
+ * (and `ops`) before it returns; all that the args point to is device memory, which it never
+ * touches itself. Nothing waits, nothing allocates: an error of a launch stays with CUDA
+ * (cudaGetLastError). ops->compute is obeyed; isa, pool and stream of `ops` are not read.
+ *
+ * Owns: the list. Refuses: streams, memory, copies (kernels/device.h). Plain C, without CUDA's
+ * headers: tests call the entries on the host, where tests/simt runs them. */
+#ifndef KERNELS_CUDA_CUDA_H
+#define KERNELS_CUDA_CUDA_H
+
+#include "kernels/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct CUstream_st; // a cudaStream_t points to one
+
+#define CUDA_ENTRY(name)                                                                           \
+    void cuda_##name(struct CUstream_st *stream, const struct ops *ops,                            \
+                     const struct name##_args *args);
+OPS(CUDA_ENTRY)
+#undef CUDA_ENTRY
+
+/* Scratch in device memory, as the functions of kernels/ops.h without cuda_. Ops without one here
+ * need none and do not read args->scratch. */
+int64_t cuda_matmul_scratch_bytes(const struct ops *ops, int m, int n, int k);
+int64_t cuda_attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_heads,
+                                         int n_kv_heads, int head_dim);
+int64_t cuda_attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,
+                                         int n_kv_heads, int head_dim, int scores);
+int64_t cuda_prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_kv_heads,
+                                       int head_dim);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,352 @@
+/* kernels/cuda/simt.cuh - the one header that every .cu includes first: launches, shared memory,
+ * warps, copies and tensor cores, under names that nvcc and the tests' SIMT shim both know.
+ *
+ * Owns: all PTX. Refuses: what an op computes. The shim (tests/simt, g++ -DSIMT) defines CUDA's own
+ * names before this is read; below, each piece stands once for either.
+ *
+ * Rules for kernels: fused multiply-adds are written out (-fmad=false); integer atomics only;
+ * blocks never communicate; masks are constants; barriers stand in uniform code, and no thread ends
+ * before one; shuffles order nothing (__syncwarp() does); shared memory comes from take(); every
+ * tail is guarded, every output written. Of one's own C headers the inline functions serve host and
+ * device; functions of .c files are not there. */
+#ifndef KERNELS_CUDA_SIMT_CUH
+#define KERNELS_CUDA_SIMT_CUH
+
+#ifndef SIMT
+#include <cuda_runtime.h>
+#endif
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+// System headers are in by now: what our own ones define inline is for host and device.
+#define inline inline __host__ __device__
+#include "kernels/cuda/cuda.h"
+#include "kernels/math.h"
+#undef inline
+
+#define DEVICE   static __device__ __forceinline__
+#define WARP     32
+#define WARP_ALL 0xffffffffu
+
+/* Where an operation of a warp was called: the shim holds lanes to one place. Last parameter of
+ * functions here that end in one: `, SITE`; handed on as `, HERE`. */
+#ifdef SIMT
+#define SITE simt_site site = simt_site_here(__builtin_FILE(), __builtin_LINE())
+#define HERE site
+#else
+struct no_site {};
+#define SITE no_site = no_site()
+#endif
+
+/* ---- launches ---- */
+
+/* LAUNCH(kernel, grid, block, shared_bytes, stream, args...): grid is never empty. A template with
+ * a comma stands in parentheses. */
+#ifdef SIMT
+#define ARCH simt_arch()
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
+    ((void)(stream), simt_launch(simt_site_here(__FILE__, __LINE__), #kernel, kernel, grid, block, \
+                                 shared_bytes, __VA_ARGS__))
+static inline int launch_arch(void)
+{
+    return simt_arch();
+}
+#else
+/* 75, 80, 90 ... of the code at hand; in device code only. */
+#ifdef __CUDA_ARCH__
+#define ARCH (__CUDA_ARCH__ / 10)
+#else
+#define ARCH 0
+#endif
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
+    (launch_shared((const void *)(kernel), (shared_bytes)),                                        \
+     (kernel)<<<(grid), (block), (size_t)(shared_bytes), (stream)>>>(__VA_ARGS__))
+/* More than 48 KiB have to be asked for. */
+static inline void launch_shared(const void *kernel, int64_t bytes)
+{
+    if (bytes > 48 << 10)
+        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+/* The same of the current device, for entries. */
+static inline int launch_arch(void)
+{
+    int device = 0, major = 0, minor = 0;
+    (void)cudaGetDevice(&device);
+    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    (void)cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    return major * 10 + minor;
+}
+#endif
+
+/* ---- shared memory: pieces in a row, each on 16 bytes; every thread takes the same ones ----
+ *     struct taken taken = {};
+ *     float *x = take<float>(&taken, n);
+ * and the launch asks for the sum of take_bytes<T>(n). */
+template <class T> static inline __host__ __device__ constexpr int take_bytes(int n)
+{
+    return (int)((n * sizeof(T) + 15) / 16 * 16);
+}
+
+struct taken {
+    int bytes, pieces;
+};
+#ifdef SIMT
+template <class T> static inline T *take(struct taken *t, int n)
+{
+    int at = t->bytes;
+    t->bytes += take_bytes<T>(n);
+    return (T *)simt_take(t->pieces++, at, (int)(n * sizeof(T)));
+}
+#else
+extern __shared__ __align__(16) unsigned char shared_pool[];
+template <class T> DEVICE T *take(struct taken *t, int n)
+{
+    T *p = (T *)(shared_pool + t->bytes);
+    t->bytes += take_bytes<T>(n);
+    return p;
+}
+#endif
+
+/* ---- warps: CUDA's __shfl_sync() and so on are there too ---- */
+
+DEVICE int lane_id(void)
+{
+    return (int)(threadIdx.x % WARP); // blocks are one-dimensional
+}
+DEVICE int warp_id(void)
+{
+    return (int)(threadIdx.x / WARP);
+}
+#ifdef SIMT
+#define SHFL(kind, v, by) __shfl_##kind(WARP_ALL, v, by, WARP, HERE)
+#else
+#define SHFL(kind, v, by) __shfl_##kind(WARP_ALL, v, by, WARP)
+#endif
+template <class T> DEVICE T warp_shfl(T v, int lane, SITE)
+{
+    return SHFL(sync, v, lane);
+}
+template <class T> DEVICE T warp_xor(T v, int lanes, SITE)
+{
+    return SHFL(xor_sync, v, lanes);
+}
+template <class T> DEVICE T warp_up(T v, int by, SITE)
+{
+    return SHFL(up_sync, v, by);
+}
+template <class T> DEVICE T warp_down(T v, int by, SITE)
+{
+    return SHFL(down_sync, v, by);
+}
+/* math_sum16's tree over each half of a warp, number i in lane i; all lanes get the sum. */
+DEVICE float warp_sum16(float v, SITE)
+{
+    v = v + SHFL(xor_sync, v, 8);
+    v = v + SHFL(xor_sync, v, 4);
+    v = v + SHFL(xor_sync, v, 2);
+    return v + SHFL(xor_sync, v, 1);
+}
+/* Greatest of a warp, NaN passed over (-inf when all are); all lanes get it. */
+DEVICE float warp_max(float v, SITE)
+{
+    v = v == v ? v : -INFINITY;
+    for (int by = WARP / 2; by > 0; by /= 2) {
+        float other = SHFL(xor_sync, v, by);
+        v = other > v ? other : v;
+    }
+    return v;
+}
+/* Of integers, in any order. */
+template <class T> DEVICE T warp_sum(T v, SITE)
+{
+    for (int by = WARP / 2; by > 0; by /= 2)
+        v = v + SHFL(xor_sync, v, by);
+    return v;
+}
+template <class T> DEVICE T warp_least(T v, SITE)
+{
+    for (int by = WARP / 2; by > 0; by /= 2) {
+        T other = SHFL(xor_sync, v, by);
+        v = other < v ? other : v;
+    }
+    return v;
+}
+template <class T> DEVICE T warp_greatest(T v, SITE)
+{
+    for (int by = WARP / 2; by > 0; by /= 2) {
+        T other = SHFL(xor_sync, v, by);
+        v = other > v ? other : v;
+    }
+    return v;
+}
+
+/* ---- copies from device to shared memory beside the computing; at once on sm_75 ----
+ * Both sides aligned to the size. Bytes may be read after cp_async_wait<N>() of the thread that
+ * copied (all but its newest N committed groups have landed) and a barrier. */
+#ifdef SIMT
+#define cp_async16(to, from)              simt_cp_async(to, from, 16, 16)
+#define cp_async16_zeros(to, from, bytes) simt_cp_async(to, from, 16, bytes)
+#define cp_async4(to, from)               simt_cp_async(to, from, 4, 4)
+#define cp_async_commit()                 simt_cp_commit()
+template <int N> static inline void cp_async_wait(void)
+{
+    simt_cp_wait(N);
+}
+#else
+DEVICE unsigned shared_at(const void *p)
+{
+    return (unsigned)__cvta_generic_to_shared(p);
+}
+DEVICE void cp_async16(void *to, const void *from)
+{
+#if ARCH >= 80
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_at(to)), "l"(from)
+                 : "memory");
+#else
+    *(uint4 *)to = *(const uint4 *)from;
+#endif
+}
+/* 16 bytes, of which the first `bytes` (0..16) are copied and the rest become zero. `from` is a
+ * device address in any case; nothing is read behind `bytes`. */
+DEVICE void cp_async16_zeros(void *to, const void *from, int bytes)
+{
+#if ARCH >= 80
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_at(to)), "l"(from),
+                 "r"(bytes)
+                 : "memory");
+#else
+    for (int i = 0; i < 16; i++)
+        ((uint8_t *)to)[i] = i < bytes ? ((const uint8_t *)from)[i] : 0;
+#endif
+}
+DEVICE void cp_async4(void *to, const void *from)
+{
+#if ARCH >= 80
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_at(to)), "l"(from)
+                 : "memory");
+#else
+    *(uint32_t *)to = *(const uint32_t *)from;
+#endif
+}
+DEVICE void cp_async_commit(void)
+{
+#if ARCH >= 80
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int N> DEVICE void cp_async_wait(void)
+{
+#if ARCH >= 80
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+}
+#endif
+
+/* ---- tensor cores: fragments as PTX has them, lane by lane ----
+ * ldmatrix: lane i gives the row (16 bytes of shared memory, aligned) i % 8 of matrix i / 8 (x2: of
+ * lanes 0..15); r[j] is what this lane has of matrix j. _trans: of the transposed matrix.
+ * mma: d [16, 8] += a [16, k] . b [k, 8], d in f32, b by columns. */
+#ifdef SIMT
+DEVICE void ldmatrix_x4(uint32_t r[4], const void *row, SITE)
+{
+    simt_ldmatrix(r, row, 4, 0, HERE);
+}
+DEVICE void ldmatrix_x2(uint32_t r[2], const void *row, SITE)
+{
+    simt_ldmatrix(r, row, 2, 0, HERE);
+}
+DEVICE void ldmatrix_x4_trans(uint32_t r[4], const void *row, SITE)
+{
+    simt_ldmatrix(r, row, 4, 1, HERE);
+}
+DEVICE void ldmatrix_x2_trans(uint32_t r[2], const void *row, SITE)
+{
+    simt_ldmatrix(r, row, 2, 1, HERE);
+}
+/* k 16, sm_80 and above. */
+DEVICE void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], SITE)
+{
+    simt_mma(SIMT_MMA_BF16, d, a, b, HERE);
+}
+DEVICE void mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2], SITE)
+{
+    simt_mma(SIMT_MMA_F16, d, a, b, HERE);
+}
+/* k 8, all. */
+DEVICE void mma_f16_k8(float d[4], const uint32_t a[2], const uint32_t b[1], SITE)
+{
+    simt_mma(SIMT_MMA_F16_K8, d, a, b, HERE);
+}
+#else
+#define LDMATRIX_X4(r, row, how)                                                                   \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4" how ".shared.b16 {%0, %1, %2, %3}, [%4];"         \
+                 : "=r"((r)[0]), "=r"((r)[1]), "=r"((r)[2]), "=r"((r)[3])                          \
+                 : "r"(shared_at(row))                                                             \
+                 : "memory")
+#define LDMATRIX_X2(r, row, how)                                                                   \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2" how ".shared.b16 {%0, %1}, [%2];"                 \
+                 : "=r"((r)[0]), "=r"((r)[1])                                                      \
+                 : "r"(shared_at(row))                                                             \
+                 : "memory")
+DEVICE void ldmatrix_x4(uint32_t r[4], const void *row)
+{
+    LDMATRIX_X4(r, row, "");
+}
+DEVICE void ldmatrix_x2(uint32_t r[2], const void *row)
+{
+    LDMATRIX_X2(r, row, "");
+}
+DEVICE void ldmatrix_x4_trans(uint32_t r[4], const void *row)
+{
+    LDMATRIX_X4(r, row, ".trans");
+}
+DEVICE void ldmatrix_x2_trans(uint32_t r[2], const void *row)
+{
+    LDMATRIX_X2(r, row, ".trans");
+}
+#define MMA_K16(type, d, a, b)                                                                     \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "                    \
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                 \
+                 : "+f"((d)[0]), "+f"((d)[1]), "+f"((d)[2]), "+f"((d)[3])                          \
+                 : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), "r"((b)[0]), "r"((b)[1]))
+/* k 16, sm_80 and above. */
+DEVICE void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+#if ARCH >= 80
+    MMA_K16("bf16", d, a, b);
+#else
+    __trap();
+#endif
+}
+DEVICE void mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+#if ARCH >= 80
+    MMA_K16("f16", d, a, b);
+#else
+    __trap();
+#endif
+}
+/* k 8, all. */
+DEVICE void mma_f16_k8(float d[4], const uint32_t a[2], const uint32_t b[1])
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+}
+#endif
+
+/* Two numbers of a fragment, the first one low. */
+DEVICE uint32_t bf16_pair(float first, float second)
+{
+    return (uint32_t)f32_to_bf16(second) << 16 | f32_to_bf16(first);
+}
+DEVICE uint32_t f16_pair(float first, float second)
+{
+    return (uint32_t)f32_to_f16(second) << 16 | f32_to_f16(first);
+}
+
+#endif
