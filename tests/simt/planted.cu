@@ -27,7 +27,7 @@ __global__ void missing_barrier(int *out, const int *in, int n)
     int *x = take<int>(&taken, n);
     const int i = (int)threadIdx.x;
     x[i] = in[i];
-    out[i] = x[(i + 1) % n]; // BUG missing_barrier missing_barrier_backwards
+    out[i] = x[(i + 1) % n]; // BUG missing_barrier
 }
 
 __global__ void missing_second_barrier(int *out, const int *in, int n)
@@ -38,7 +38,7 @@ __global__ void missing_second_barrier(int *out, const int *in, int n)
     for (int turn = 0; turn < 2; turn++) {
         x[i] = in[i] + turn; // BUG missing_second_barrier
         __syncthreads();
-        out[i] = x[(i + 1) % n];
+        out[i] = x[(i + 1) % n]; // BUG missing_second_barrier
     }
 }
 
@@ -54,7 +54,7 @@ __global__ void two_barriers(int *out, const int *in, int n)
 {
     const int i = (int)threadIdx.x;
     if (i < n / 2)
-        __syncthreads();
+        __syncthreads(); // BUG two_barriers
     else
         __syncthreads(); // BUG two_barriers
     out[i] = in[i];
@@ -201,7 +201,7 @@ __global__ void blocks_read(int *out, const int *in, int n)
 {
     const int i = (int)threadIdx.x;
     const int b = (int)blockIdx.x;
-    out[b * n + i] = in[i];
+    out[b * n + i] = in[i]; // BUG blocks_read
     if (b > 0)
         out[b * n + i] += out[i]; // BUG blocks_read
 }
@@ -212,7 +212,7 @@ __global__ void atomic_and_plain(int *out, const int *in, int n)
     (void)n;
     out[i] = in[i];
     __syncthreads();
-    atomicAdd(&out[0], 1);
+    atomicAdd(&out[0], 1); // BUG atomic_and_plain
     if (i == 5)
         out[0] = 0; // BUG atomic_and_plain
 }

@@ -241,18 +241,19 @@ static void cell_touch(const struct space *s, struct cell *c, int bytes, enum ac
     *(kind == ACCESS_ATOMIC ? &c->atomic : &c->write) = now;
 }
 
-/* The allocation next to a device address, in words. */
+/* The allocation nearest to a device address, in words. */
 static void neighbour(int64_t at, char *to, size_t n)
 {
+    int64_t nearest = INT64_MAX;
     *to = 0;
     for (int i = 0; i < n_allocs; i++) {
-        const int64_t end = allocs[i].at + allocs[i].bytes;
-        if (at >= end && at < end + 2 * ALIGN)
-            snprintf(to, n, ", %lld behind %lld that were allocated", (long long)(at - end),
-                     (long long)allocs[i].bytes);
-        else if (at < allocs[i].at && at >= allocs[i].at - ALIGN && !*to)
-            snprintf(to, n, ", %lld before %lld that were allocated", (long long)(allocs[i].at - at),
-                     (long long)allocs[i].bytes);
+        const int behind = at >= allocs[i].at;
+        const int64_t far = behind ? at - allocs[i].at - allocs[i].bytes : allocs[i].at - at;
+        if (far >= nearest)
+            continue;
+        nearest = far;
+        snprintf(to, n, ", %lld %s %lld that were allocated", (long long)far,
+                 behind ? "behind" : "before", (long long)allocs[i].bytes);
     }
 }
 
