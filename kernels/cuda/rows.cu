@@ -1,0 +1,219 @@
+/* kernels/cuda/rows.cu - norm, rope, silu_mul, gather and compact: ops on single rows.
+ *
+ * Owns: the order of a norm's sums: 16 lanes, as on the CPU, so that the bytes are those. Refuses:
+ * tiles. Rows are blocks (grid.x has no limit that matters), columns are threads. */
+#include "kernels/cuda/simt.cuh"
+
+#define ROW_THREADS 256
+#define NORM_THREADS 128
+
+/* ---- norm ---- */
+
+/* The first warp sums, each half of it for itself; then all write. y may be x. */
+__global__ void __launch_bounds__(NORM_THREADS) norm_row(struct norm_args a)
+{
+    struct taken taken = {};
+    float *shift_scale = take<float>(&taken, 2);
+    const float *x = a.x + blockIdx.x * a.x_stride;
+    float *y = a.y + blockIdx.x * a.y_stride;
+    if (warp_id() == 0) {
+        float sum = 0, squares = 0, mean = 0;
+        if (a.kind == NORM_LAYER) {
+            for (int i = lane_id() % 16; i < a.dim; i += 16)
+                sum = sum + x[i];
+            mean = warp_sum16(sum) / (float)a.dim;
+        }
+        for (int i = lane_id() % 16; i < a.dim; i += 16)
+            squares = fmaf(x[i] - mean, x[i] - mean, squares);
+        squares = warp_sum16(squares);
+        if (lane_id() == 0) {
+            shift_scale[0] = mean;
+            shift_scale[1] = 1.0f / sqrtf(squares / (float)a.dim + a.eps);
+        }
+    }
+    __syncthreads();
+    const float mean = shift_scale[0], scale = shift_scale[1];
+    for (int i = (int)threadIdx.x; i < a.dim; i += NORM_THREADS) {
+        const float v = (x[i] - mean) * scale;
+        y[i] = a.bias ? fmaf(v, a.weight[i], a.bias[i]) : v * a.weight[i];
+    }
+}
+
+void cuda_norm(cudaStream_t stream, const struct ops *ops, const struct norm_args *a)
+{
+    (void)ops;
+    if (a->m > 0)
+        LAUNCH(norm_row, (unsigned)a->m, NORM_THREADS, take_bytes<float>(2), stream, *a);
+}
+
+/* ---- rope ---- */
+
+/* A thread turns pairs of one row, whatever the head. */
+__global__ void __launch_bounds__(ROW_THREADS) rope_row(struct rope_args a)
+{
+    const int half = a.rope_dim / 2;
+    const int64_t at = (int64_t)a.pos[blockIdx.x] * half;
+    float *row = a.x + blockIdx.x * a.x_stride;
+    for (int pair = (int)threadIdx.x; pair < a.n_heads * half; pair += ROW_THREADS) {
+        const int i = pair % half;
+        float *x = row + (int64_t)(pair / half) * a.head_dim + i;
+        const float c = a.cos[at + i], s = a.sin[at + i], x0 = x[0], x1 = x[half];
+        x[0] = fmaf(-x1, s, x0 * c);
+        x[half] = fmaf(x1, c, x0 * s);
+    }
+}
+
+void cuda_rope(cudaStream_t stream, const struct ops *ops, const struct rope_args *a)
+{
+    (void)ops;
+    if (a->m > 0 && a->rope_dim > 0)
+        LAUNCH(rope_row, (unsigned)a->m, ROW_THREADS, 0, stream, *a);
+}
+
+/* ---- silu_mul ---- */
+
+__global__ void __launch_bounds__(ROW_THREADS) silu_mul_row(struct silu_mul_args a)
+{
+    float *gate = a.gate + blockIdx.x * a.gate_stride;
+    const float *up = a.up + blockIdx.x * a.up_stride;
+    for (int i = (int)threadIdx.x; i < a.n; i += ROW_THREADS)
+        gate[i] = gate[i] / (1.0f + math_exp(0.0f - gate[i])) * up[i];
+}
+
+void cuda_silu_mul(cudaStream_t stream, const struct ops *ops, const struct silu_mul_args *a)
+{
+    (void)ops;
+    if (a->m > 0)
+        LAUNCH(silu_mul_row, (unsigned)a->m, ROW_THREADS, 0, stream, *a);
+}
+
+/* ---- gather: a number of a stored row, as kernels/dtype_blocks.c has it ----
+ * Blocks need no alignment, so what is wider than a byte is put together from bytes. */
+
+DEVICE uint16_t u16_at(const uint8_t *p)
+{
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+DEVICE float f16_at(const uint8_t *p)
+{
+    return f16_to_f32(u16_at(p));
+}
+DEVICE float f32_at(const uint8_t *p)
+{
+    return __uint_as_float(u16_at(p) | (uint32_t)u16_at(p + 2) << 16);
+}
+/* Half a byte: the low halves of n bytes come before the high ones. */
+DEVICE int half_byte(const uint8_t *q, int i, int n)
+{
+    return i < n ? q[i] & 15 : q[i - n] >> 4;
+}
+/* Scale (min 0) or minimum (min 1) of sub-block s of q4_k and q5_k: 6 bits each. */
+DEVICE int k_scale(const uint8_t *p, int s, int min)
+{
+    if (s < 4)
+        return p[4 * min + s] & 63;
+    const int low = min ? p[4 + s] >> 4 : p[4 + s] & 15;
+    return low | (p[4 * min + s - 4] >> 6) << 4;
+}
+/* q4_k and q5_k: f16 d, f16 d_min, 12 bytes of scales, then the codes. */
+DEVICE float k_number(const uint8_t *block, int i, int code)
+{
+    const float scale = f16_at(block) * (float)k_scale(block + 4, i / 32, 0);
+    const float min = f16_at(block + 2) * (float)k_scale(block + 4, i / 32, 1);
+    return scale * (float)code - min;
+}
+DEVICE float q6_k_number(const uint8_t *block, int i)
+{
+    const int half = i / 128, quarter = i % 128 / 32, j = i % 32;
+    const int low = block[64 * half + quarter % 2 * 32 + j] >> quarter / 2 * 4 & 15;
+    const int high = block[128 + 32 * half + j] >> quarter * 2 & 3;
+    const int8_t scale = (int8_t)block[192 + 8 * half + i % 128 / 16];
+    return f16_at(block + 208) * (float)scale * (float)((low | high << 4) - 32);
+}
+
+/* Number i of a row in format t. */
+DEVICE float row_number(enum dtype t, const uint8_t *row, int i)
+{
+    const int b32 = i / 32, j = i % 32, b64 = i / 64, j64 = i % 64, b256 = i / 256, j256 = i % 256;
+    const uint8_t *p;
+    switch (t) {
+    case DTYPE_F32:
+        return f32_at(row + 4 * (int64_t)i);
+    case DTYPE_F16:
+        return f16_at(row + 2 * (int64_t)i);
+    case DTYPE_BF16:
+    case DTYPE_BF12: // a row of bf12 is one of bf16
+        return bf16_to_f32(u16_at(row + 2 * (int64_t)i));
+    case DTYPE_Q4_0:
+        p = row + b32 * 18;
+        return f16_at(p) * (float)(half_byte(p + 2, j, 16) - 8);
+    case DTYPE_Q4_1:
+        p = row + b32 * 20;
+        return f16_at(p) * (float)half_byte(p + 4, j, 16) + f16_at(p + 2);
+    case DTYPE_Q5_0:
+        p = row + b32 * 22;
+        return f16_at(p) *
+               (float)((half_byte(p + 6, j, 16) | (p[2 + j / 8] >> j % 8 & 1) << 4) - 16);
+    case DTYPE_Q5_1:
+        p = row + b32 * 24;
+        return f16_at(p) * (float)(half_byte(p + 8, j, 16) | (p[4 + j / 8] >> j % 8 & 1) << 4) +
+               f16_at(p + 2);
+    case DTYPE_Q8_0:
+        p = row + b32 * 34;
+        return f16_at(p) * (float)(int8_t)p[2 + j];
+    case DTYPE_Q4_K:
+        p = row + (int64_t)b256 * 144;
+        return k_number(p, j256, half_byte(p + 16 + j256 / 64 * 32, j256 % 64, 32));
+    case DTYPE_Q5_K:
+        p = row + (int64_t)b256 * 176;
+        return k_number(p, j256,
+                        half_byte(p + 48 + j256 / 64 * 32, j256 % 64, 32) |
+                            (p[16 + j256 % 32] >> j256 / 32 & 1) << 4);
+    case DTYPE_Q6_K:
+        return q6_k_number(row + (int64_t)b256 * 210, j256);
+    case DTYPE_Q8:
+        p = row + b64 * 68;
+        return (float)(int8_t)p[4 + j64] * f32_at(p);
+    case DTYPE_Q4:
+        p = row + b64 * 36;
+        return (float)half_byte(p + 4, j64, 32) * f16_at(p) + f16_at(p + 2);
+    case N_DTYPES:
+        break;
+    }
+    return 0;
+}
+
+__global__ void __launch_bounds__(ROW_THREADS) gather_row(struct gather_args a)
+{
+    const uint8_t *from = (const uint8_t *)a.rows + a.offsets[blockIdx.x];
+    float *x = a.x + blockIdx.x * a.x_stride;
+    for (int i = (int)threadIdx.x; i < a.k; i += ROW_THREADS) {
+        const float v = row_number(a.dtype, from, i);
+        x[i] = a.add ? x[i] + v : v;
+    }
+}
+
+void cuda_gather(cudaStream_t stream, const struct ops *ops, const struct gather_args *a)
+{
+    (void)ops;
+    if (a->n > 0)
+        LAUNCH(gather_row, (unsigned)a->n, ROW_THREADS, 0, stream, *a);
+}
+
+/* ---- compact ---- */
+
+/* Rows overlap what is still to be read, so a thread moves its column down the rows in turn. */
+__global__ void __launch_bounds__(ROW_THREADS) compact_columns(struct compact_args a)
+{
+    const int column = (int)(blockIdx.x * ROW_THREADS + threadIdx.x);
+    for (int i = 0; i < a.n && column < a.dim; i++)
+        a.x[(int64_t)i * a.dim + column] = a.x[(int64_t)a.from[i] * a.dim + column];
+}
+
+void cuda_compact(cudaStream_t stream, const struct ops *ops, const struct compact_args *a)
+{
+    (void)ops;
+    if (a->n > 0 && a->dim > 0)
+        LAUNCH(compact_columns, (unsigned)ceil_div(a->dim, ROW_THREADS), ROW_THREADS, 0, stream,
+               *a);
+}

@@ -1,0 +1,52 @@
+/* tests/simt_help.h - what the tests of CUDA kernels share: operands in the shim's device memory.
+ */
+#ifndef TESTS_SIMT_HELP_H
+#define TESTS_SIMT_HELP_H
+
+#include "kernels/cuda/cuda.h"
+#include "tests/ops_help.h"
+#include "tests/simt/simt.h"
+
+/* Starts anew: no device memory, no error, this order of threads (simt_order). */
+static inline void device_begin(uint64_t seed)
+{
+    simt_clear();
+    simt_free_all();
+    simt_order(seed);
+}
+
+static inline void assert_no_error(const char *what)
+{
+    if (simt_error())
+        fail_msg("%s: %s", what, simt_error());
+}
+
+/* What stands at p in device memory, which has to have been written. The caller frees it. */
+static inline void *device_read(const void *p, int64_t bytes)
+{
+    void *to = take(bytes);
+    simt_get(to, p, bytes);
+    return to;
+}
+
+/* m rows of n numbers, each an output, in a copy of `from` [m, stride]: what stood there is not
+ * one. */
+static inline float *device_output(const float *from, int m, int n, int64_t stride)
+{
+    float *p = simt_of(from, m * stride * 4);
+    for (int i = 0; i < m; i++)
+        simt_forget(p + i * stride, (int64_t)n * 4);
+    return p;
+}
+
+/* Compares p in device memory with what was wanted, which it frees, byte by byte. */
+static inline void assert_device(const void *p, void *want, int64_t bytes, const char *what)
+{
+    void *got = device_read(p, bytes);
+    assert_no_error(what);
+    assert_same_bits(got, want, bytes, what);
+    free(got);
+    free(want);
+}
+
+#endif
