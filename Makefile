@@ -22,7 +22,7 @@ NVFLAGS := -std=c++17 -O3 -fmad=false -lineinfo -Werror all-warnings -I. -Xcompi
 CXX     ?= g++
 SIMT_FLAGS := -x c++ -std=c++17 -O1 -g1 -I. -include tests/simt/device.h -ffp-contract=off -fno-math-errno -fno-exceptions \
               -fno-strict-aliasing -ftrivial-auto-var-init=pattern -fsanitize=thread,undefined \
-              --param tsan-instrument-func-entry-exit=0 -Wall -Wextra -Werror $(filter -w,$(WARN)) -MMD -MP
+              --param tsan-instrument-func-entry-exit=0 -Wall -Wextra -Wno-unknown-pragmas -Werror $(filter -w,$(WARN)) -MMD -MP
 
 SRC     := $(wildcard policy/*.c kernels/*.c kernels/ref/*.c kernels/cpu/*.c offload/*.c engine/*/*.c bench/*.c)
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)

@@ -139,7 +139,6 @@ static inline uint16_t f32_to_bf16(float f)
     return (uint16_t)((x.u + 0x7fff + ((x.u >> 16) & 1)) >> 16);
 }
 
-
 #ifdef __cplusplus
 }
 #endif

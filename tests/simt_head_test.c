@@ -157,7 +157,9 @@ static void head_survives_odd_logits(void **state)
         for (int where = -1; where < vocab; where += 4000)
             for (int kind = 0; kind < 3; kind++) {
                 for (int i = 0; i < M * vocab; i++)
-                    logits[i] = i % vocab == where ? (kind == 0 ? 3 : kind == 1 ? NAN : INFINITY)
+                    logits[i] = i % vocab == where ? (kind == 0   ? 3
+                                                      : kind == 1 ? NAN
+                                                                  : INFINITY)
                                                    : fills[f];
                 const int want = HEAD_SCORE | HEAD_TOP | (kind ? HEAD_FILTER : HEAD_SAMPLE);
                 head_check(logits, vocab, (struct head_case){want, 20, 2, kind ? 1 : 0}, HEAD_TILE,

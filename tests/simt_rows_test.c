@@ -183,8 +183,8 @@ static void compact_keeps_the_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm_sums_in_lanes),          cmocka_unit_test(rope_turns_pairs),
-        cmocka_unit_test(silu_mul_is_exact),           cmocka_unit_test(gather_decodes_every_format),
+        cmocka_unit_test(norm_sums_in_lanes),      cmocka_unit_test(rope_turns_pairs),
+        cmocka_unit_test(silu_mul_is_exact),       cmocka_unit_test(gather_decodes_every_format),
         cmocka_unit_test(compact_keeps_the_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

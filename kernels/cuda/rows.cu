@@ -4,7 +4,7 @@
  * tiles. Rows are blocks (grid.x has no limit that matters), columns are threads. */
 #include "kernels/cuda/simt.cuh"
 
-#define ROW_THREADS 256
+#define ROW_THREADS  256
 #define NORM_THREADS 128
 
 /* ---- norm ---- */

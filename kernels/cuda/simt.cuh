@@ -39,7 +39,8 @@
 #define SITE simt_site site = simt_site_here(__builtin_FILE(), __builtin_LINE())
 #define HERE site
 #else
-struct no_site {};
+struct no_site {
+};
 #define SITE no_site = no_site()
 #endif
 
@@ -63,9 +64,12 @@ static inline int launch_arch(void)
 #else
 #define ARCH 0
 #endif
+// (clang-format takes <<<>>> for shifts)
+// clang-format off
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
     (launch_shared((const void *)(kernel), (shared_bytes)),                                        \
      (kernel)<<<(grid), (block), (size_t)(shared_bytes), (stream)>>>(__VA_ARGS__))
+// clang-format on
 /* More than 48 KiB have to be asked for. */
 static inline void launch_shared(const void *kernel, int64_t bytes)
 {

@@ -18,10 +18,10 @@
 #define __global__
 #define __device__
 #define __host__
-#define __constant__ static
-#define __forceinline__  inline
-#define __noinline__     __attribute__((noinline))
-#define __align__(n)     __attribute__((aligned(n)))
+#define __constant__    static
+#define __forceinline__ inline
+#define __noinline__    __attribute__((noinline))
+#define __align__(n)    __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define threadIdx simt_thread_idx()
@@ -31,10 +31,10 @@
 #define warpSize  32
 
 // libc's would not be looked at.
-#define memcpy(to, from, n)  simt_memcpy(to, from, n)
-#define memset(to, byte, n)  simt_memset(to, byte, n)
-#define memmove              there_is_no_memmove
-#define __trap()             simt_trap(simt_site_here(__FILE__, __LINE__))
+#define memcpy(to, from, n) simt_memcpy(to, from, n)
+#define memset(to, byte, n) simt_memset(to, byte, n)
+#define memmove             there_is_no_memmove
+#define __trap()            simt_trap(simt_site_here(__FILE__, __LINE__))
 
 typedef struct CUstream_st *cudaStream_t;
 
@@ -46,10 +46,12 @@ struct dim3 {
 };
 
 #define SIMT_VECTORS(type, name, n2, n4)                                                           \
-    struct alignas(n2) name##2 {                                                                   \
+    struct alignas(n2) name##2                                                                     \
+    {                                                                                              \
         type x, y;                                                                                 \
     };                                                                                             \
-    struct alignas(n4) name##4 {                                                                   \
+    struct alignas(n4) name##4                                                                     \
+    {                                                                                              \
         type x, y, z, w;                                                                           \
     };                                                                                             \
     static inline name##2 make_##name##2(type x, type y)                                           \

@@ -35,12 +35,12 @@ struct thread {
     unsigned mask;
     int by, width;
     uint64_t value, result;
-    const void *address;        // ldmatrix: its row
-    uint32_t *to;               // ldmatrix: its registers
-    float *d;                   // mma
-    const uint32_t *a, *b;      // mma
-    const void *pc;             // ldmatrix
-    uint32_t clock[LANES];      // what it knows of the lanes of its warp; [lane]: its own time
+    const void *address;   // ldmatrix: its row
+    uint32_t *to;          // ldmatrix: its registers
+    float *d;              // mma
+    const uint32_t *a, *b; // mma
+    const void *pc;        // ldmatrix
+    uint32_t clock[LANES]; // what it knows of the lanes of its warp; [lane]: its own time
     struct copy copies[COPIES_MAX];
     int n_copies, group;
 };

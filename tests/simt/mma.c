@@ -79,7 +79,8 @@ static float cut_to_f32(int64_t sum, int exponent)
     return sum < 0 ? -x : x;
 }
 
-static float step(int arch, enum simt_mma kind, const uint16_t *a, const uint16_t *b, int k, float c)
+static float step(int arch, enum simt_mma kind, const uint16_t *a, const uint16_t *b, int k,
+                  float c)
 {
     const int kept = arch >= 90 ? 25 : 24;
     struct term terms[17];

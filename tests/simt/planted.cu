@@ -93,7 +93,7 @@ __global__ void missing_syncwarp(int *out, const int *in, int n)
     const int i = (int)threadIdx.x;
     x[i] = in[i];
     (void)warp_shfl(0, 0); // orders nothing
-    out[i] = x[i ^ 1]; // BUG missing_syncwarp
+    out[i] = x[i ^ 1];     // BUG missing_syncwarp
 }
 
 __global__ void missing_wait(int *out, const int *in, int n)
@@ -298,8 +298,7 @@ int planted_entry(const int *p)
 }
 
 /* One mma of fragments in memory, through ldmatrix: a [16, 16] by rows, b [8, 16] by columns. */
-template <int F16>
-__global__ void mma_tile(float *d, const uint16_t *a, const uint16_t *b)
+template <int F16> __global__ void mma_tile(float *d, const uint16_t *a, const uint16_t *b)
 {
     struct taken taken = {};
     uint16_t *sa = take<uint16_t>(&taken, 256), *sb = take<uint16_t>(&taken, 128);

@@ -22,7 +22,8 @@
 
 enum state { OUTSIDE, UNWRITTEN, WRITTEN, IN_FLIGHT };
 
-/* One access: of which block, since how many barriers, at which time of its lane. serial 0: none. */
+/* One access: of which block, since how many barriers, at which time of its lane. serial 0: none.
+ */
 struct touch {
     const void *pc;
     uint32_t serial, epoch, clock;
@@ -170,8 +171,9 @@ void *simt_take(int piece, int at, int bytes)
         simt_fail(pc, nowhere, "shared memory up to byte %d, of %lld that the launch asked for",
                   at + bytes, (long long)simt_now.shared_bytes);
     if (piece < n_pieces && (pieces[piece].at != at || pieces[piece].bytes != bytes))
-        simt_fail(pc, nowhere, "piece %d of shared memory is of %d bytes, and of %d in other threads",
-                  piece, bytes, pieces[piece].bytes);
+        simt_fail(pc, nowhere,
+                  "piece %d of shared memory is of %d bytes, and of %d in other threads", piece,
+                  bytes, pieces[piece].bytes);
     if (piece >= n_pieces) {
         pieces[piece].at = at;
         pieces[piece].bytes = bytes;
@@ -199,11 +201,9 @@ static int is_before(const struct touch *w, int in_shared)
     return w->thread / LANES == t->index / LANES && t->clock[w->thread % LANES] >= w->clock;
 }
 
-static void hold(const struct space *s, const struct touch *w, int bytes, enum access kind,
-                 const char *did, int64_t at, const void *pc)
+static void race(const struct space *s, const struct touch *w, enum access kind, const char *did,
+                 int64_t at, const void *pc)
 {
-    if (!(w->bytes & bytes) || is_before(w, s == &shared))
-        return;
     char place[256];
     if (w->serial != simt_now.serial)
         simt_fail(pc, (struct simt_site){0},
@@ -213,6 +213,13 @@ static void hold(const struct space *s, const struct touch *w, int bytes, enum a
     simt_fail(pc, (struct simt_site){0},
               "race: %s byte %lld of %s memory, which thread %d %s at %s, with no barrier between",
               kinds[kind], (long long)at, s->name, w->thread, did, simt_place(w->pc, place));
+}
+
+static inline void hold(const struct space *s, const struct touch *w, int bytes, enum access kind,
+                        const char *did, int64_t at, const void *pc)
+{
+    if ((w->bytes & bytes) && !is_before(w, s == &shared))
+        race(s, w, kind, did, at, pc);
 }
 
 static void cell_touch(const struct space *s, struct cell *c, int bytes, enum access kind,
@@ -278,7 +285,9 @@ static void state_wrong(const struct space *s, enum state state, int64_t bytes, 
 static void space_touch(struct space *s, int64_t at, int64_t bytes, enum access kind,
                         enum state after, const void *pc)
 {
-    for (int64_t i = at; i < at + bytes; i++) {
+    const uint32_t four = WRITTEN * 0x01010101u;
+    const int all = bytes == 4 && at + 4 <= s->bytes && memcmp(s->state + at, &four, 4) == 0;
+    for (int64_t i = at; i < at + bytes && !all; i++) {
         const enum state state = i < s->bytes ? (enum state)s->state[i] : OUTSIDE;
         if (state != WRITTEN && !(state == UNWRITTEN && kind == ACCESS_WRITE))
             state_wrong(s, state, bytes, kind, i, pc);
@@ -291,7 +300,7 @@ static void space_touch(struct space *s, int64_t at, int64_t bytes, enum access 
             mask &= 0xf >> (cell * 4 + 4 - at - bytes);
         cell_touch(s, &s->cells[cell], mask, kind, max_i64(at, cell * 4), pc);
     }
-    if (kind == ACCESS_WRITE)
+    if (kind == ACCESS_WRITE && (!all || after != WRITTEN))
         memset(s->state + at, (int)after, (size_t)bytes);
 }
 
@@ -312,8 +321,8 @@ void shadow_access(const void *p, int64_t bytes, enum access kind, const void *p
         space_touch(&device, (const uint8_t *)p - device.base, bytes, kind, WRITTEN, pc);
     else if (kind != ACCESS_READ || at - (uintptr_t)simt_now.args >= (uintptr_t)simt_now.args_bytes)
         simt_fail(pc, (struct simt_site){0},
-                  "%s %lld bytes that are neither device nor shared memory nor its own", kinds[kind],
-                  (long long)bytes);
+                  "%s %lld bytes that are neither device nor shared memory nor its own",
+                  kinds[kind], (long long)bytes);
 }
 
 void shadow_fly(const void *p, int64_t bytes, const void *pc)

@@ -4,9 +4,9 @@
  * Owns: fibers, barriers, warp operations, asynchronous copies. Refuses: who touched which byte
  * (shadow.c). A newcomer would miss: the last lane that comes to a warp operation computes it for
  * all, and a lane waits with its operation's source line: two lines never meet. */
-#include "tests/simt/impl.h"
-
+#include "tests/simt/simt.h"
 #include "kernels/base.h"
+#include "tests/simt/impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -263,27 +263,25 @@ void simt_trap(struct simt_site at)
 
 /* ---- barriers ---- */
 
-/* The first thread, but for `self`, in this state. */
-static const struct thread *thread_in(enum thread_state state, const struct thread *self)
+static const struct thread *waits, *ended; // some thread at the barrier, or that has ended
+
+static int is_same_site(struct simt_site a, struct simt_site b)
 {
-    for (int i = 0; i < simt_now.n_threads; i++)
-        if (&threads[i] != self && threads[i].state == state)
-            return &threads[i];
-    return NULL;
+    return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
 }
 
 void simt_barrier(struct simt_site at)
 {
     struct thread *t = simt_now.now;
-    const struct thread *other = thread_in(THREAD_BARRIER, t);
-    if (other && (other->site.line != at.line || strcmp(other->site.file, at.file) != 0))
+    const struct thread *other = simt_now.n_waiting > 0 ? waits : NULL;
+    if (other && !is_same_site(other->site, at))
         simt_fail(NULL, at, "barrier, while thread %d waits at the one of %s:%d", other->index,
                   other->site.file, other->site.line);
     if (simt_now.n_ended > 0)
-        simt_fail(NULL, at, "barrier, which thread %d never comes to: it has ended",
-                  thread_in(THREAD_ENDED, t)->index);
+        simt_fail(NULL, at, "barrier, which thread %d never comes to: it has ended", ended->index);
     t->site = at;
     t->state = THREAD_BARRIER;
+    waits = t;
     if (++simt_now.n_waiting == simt_now.n_threads) {
         simt_now.n_waiting = 0;
         simt_now.epoch++;
@@ -297,18 +295,19 @@ void simt_barrier(struct simt_site at)
 static void thread_end(void)
 {
     struct thread *t = simt_now.now;
-    const struct thread *other = thread_in(THREAD_BARRIER, t);
     if (t->n_copies > 0)
         simt_fail(t->copies[0].pc, NOWHERE, "copy that its thread never waited for");
-    if (other)
-        simt_fail(NULL, other->site, "barrier, which thread %d never comes to: it has ended",
+    if (simt_now.n_waiting > 0)
+        simt_fail(NULL, waits->site, "barrier, which thread %d never comes to: it has ended",
                   t->index);
     const int lane = t->index % LANES;
     for (const struct thread *w = t - lane; w < t - lane + LANES && w < threads + THREADS_MAX; w++)
-        if (w->index / LANES == t->index / LANES && w->state == THREAD_WARP && (w->mask >> lane & 1))
+        if (w->index / LANES == t->index / LANES && w->state == THREAD_WARP &&
+            (w->mask >> lane & 1))
             simt_fail(NULL, w->site, "warp operation of mask %08x, which lane %d never comes to",
                       w->mask, lane);
     t->state = THREAD_ENDED;
+    ended = t;
     simt_now.n_ended++;
 }
 
@@ -330,11 +329,12 @@ static int warp_is_there(const struct thread *t, const struct thread *warp)
         const struct thread *w = &warp[lane];
         if (!(t->mask >> lane & 1))
             continue;
+        if (w->state == THREAD_READY) // a later one looks at the rest
+            return 0;
         if (w->state == THREAD_ENDED)
             simt_fail(NULL, t->site, "warp operation of mask %08x, but lane %d has ended", t->mask,
                       lane);
-        int same = w->op == t->op && w->mask == t->mask && w->site.line == t->site.line &&
-                   strcmp(w->site.file, t->site.file) == 0;
+        int same = w->op == t->op && w->mask == t->mask && is_same_site(w->site, t->site);
         if (w->state == THREAD_WARP && !same && (w->mask >> t->index % LANES & 1))
             simt_fail(NULL, t->site,
                       "warp operation of mask %08x, while lane %d waits in the one of mask %08x of "
@@ -402,9 +402,9 @@ static void ldmatrix(struct thread *warp, int n, int transposed)
             uint32_t pair = 0;
             for (int i = 0; i < 2; i++) {
                 int row = lane / 4, column = lane % 4 * 2 + i;
-                const uint8_t *at =
-                    transposed ? (const uint8_t *)warp[8 * j + column].address + 2 * row
-                               : (const uint8_t *)warp[8 * j + row].address + 2 * column;
+                const uint8_t *at = transposed
+                                        ? (const uint8_t *)warp[8 * j + column].address + 2 * row
+                                        : (const uint8_t *)warp[8 * j + row].address + 2 * column;
                 uint16_t x;
                 memcpy(&x, at, sizeof x);
                 pair |= (uint32_t)x << 16 * i;

@@ -23,7 +23,8 @@ extern "C" {
 /* Device memory on 256 bytes, unwritten, redzones around it. Freed all at once. */
 void *simt_alloc(int64_t bytes);
 void simt_free_all(void);
-/* What a copy from RAM does: the bytes count as written. simt_of: into new memory; NULL stays NULL. */
+/* What a copy from RAM does: the bytes count as written. simt_of: into new memory; NULL stays NULL.
+ */
 void simt_put(void *to, const void *from, int64_t bytes);
 void *simt_of(const void *from, int64_t bytes);
 /* The bytes count as unwritten again: for outputs, whose old contents must not pass for new. */
