@@ -34,6 +34,8 @@ demo)
     ;;
 check)
     need libcmocka-dev has_header cmocka.h
+    need g++ sh -c "command -v ${CXX:-g++}"
+    need binutils sh -c 'command -v addr2line'
     need python3-pip python3 -m pip --version
     need python3-venv python3 -c 'import venv, ensurepip'
     need gnuplot-nox sh -c 'command -v gnuplot'
