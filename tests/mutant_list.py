@@ -302,4 +302,53 @@ fault("parts of the layout overlap", "policy/layout.c",
 fault("scores of prompts have no place", "policy/layout.c",
       "    array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PLAN_PAGE_SLOTS * s->n_kv_heads, 4);\n", "", "engine_test")
 
+# ---- CUDA kernels, under the SIMT shim
+
+ROWS, HEAD = "kernels/cuda/rows.cu", "kernels/cuda/head.cu"
+fault("cuda: no barrier between a norm's sums and its outputs", ROWS,
+      "    __syncthreads();\n    const float mean", "    const float mean", "simt_rows_test")
+fault("cuda: the last output of a norm is not written", ROWS,
+      "i < a.dim; i += NORM_THREADS", "i + 1 < a.dim; i += NORM_THREADS", "simt_rows_test")
+fault("cuda: a norm's rows are in two blocks", ROWS,
+      "float *y = a.y + blockIdx.x * a.y_stride;", "float *y = a.y + blockIdx.x / 2 * a.y_stride;", "simt_rows_test")
+fault("cuda: a norm's barrier stands in a branch", ROWS,
+      """            shift_scale[1] = 1.0f / sqrtf(squares / (float)a.dim + a.eps);
+        }
+    }
+    __syncthreads();""", """            shift_scale[1] = 1.0f / sqrtf(squares / (float)a.dim + a.eps);
+        }
+        __syncthreads();
+    }""", "simt_rows_test")
+fault("cuda: a warp's mask has half of its lanes", "kernels/cuda/simt.cuh",
+      "#define WARP_ALL 0xffffffffu", "#define WARP_ALL 0xffffu", "simt_rows_test")
+fault("cuda: a row is read as whole numbers wherever it lies", ROWS,
+      "return __uint_as_float(u16_at(p) | (uint32_t)u16_at(p + 2) << 16);", "return *(const float *)p;", "simt_rows_test")
+fault("cuda: threads of one row share pairs of rope", ROWS,
+      "pair < a.n_heads * half; pair += ROW_THREADS", "pair <= a.n_heads * half; pair += ROW_THREADS", "simt_rows_test")
+fault("cuda: rows are compacted by blocks that race", ROWS,
+      "const int column = (int)(blockIdx.x * ROW_THREADS + threadIdx.x);",
+      "const int column = (int)(blockIdx.x * (ROW_THREADS - 1) + threadIdx.x);", "simt_rows_test")
+fault("cuda: a logit of the next slice", HEAD,
+      "left < HEAD_TILE ? left : HEAD_TILE;", "left < HEAD_TILE ? left + 1 : HEAD_TILE;", "simt_head_test")
+fault("cuda: tiles are joined before they are there", HEAD,
+      "    __syncthreads();\n    if (threadIdx.x == 0)\n        tiles_join", "    if (threadIdx.x == 0)\n        tiles_join",
+      "simt_head_test")
+fault("cuda: bins are counted before they are zero", HEAD,
+      "        __syncthreads();\n        if (*s->done)", "        if (*s->done)", "simt_head_test")
+fault("cuda: of equal logits the last one", HEAD,
+      "(0xffffffffu - (uint32_t)id)", "(uint32_t)id", "simt_head_test")
+fault("cuda: zeros of two signs are not equal", HEAD,
+      "__float_as_uint(logit + 0.0f)", "__float_as_uint(logit)", "simt_head_test")
+fault("cuda: tiles are joined from the last to the first", HEAD,
+      "const struct tile t = tiles[i];", "const struct tile t = tiles[n_tiles - 1 - i];", "simt_head_test")
+fault("simt: shuffles order memory", "tests/simt/simt.c",
+      "        shuffle(warp, t->mask);", "        shuffle(warp, t->mask), syncwarp(warp, t->mask);", "simt_shim_test")
+fault("simt: a copy has landed when it begins", "tests/simt/simt.c",
+      "if (simt_now.arch < 80) //", "if (simt_now.arch) //", "simt_shim_test")
+fault("simt: blocks come after each other", "tests/simt/shadow.c",
+      "    if (w->serial != simt_now.serial)\n        return in_shared;", "    if (w->serial != simt_now.serial)\n        return 1;",
+      "simt_shim_test")
+fault("simt: a product of bf16 keeps a bit more", "tests/simt/mma.c",
+      "arch >= 90 ? 25 : 24;", "25;", "simt_shim_test")
+
 MUTANTS = M

@@ -146,21 +146,18 @@ static void head_has_many_tiles(void **state)
     free(logits);
 }
 
-/* All equal, all masked, NaN or infinity in some tile. */
+/* All equal, zeros of both signs, all masked, NaN or infinity in some tile. */
 static void head_survives_odd_logits(void **state)
 {
     (void)state;
     const int vocab = HEAD_TILE + 900;
     float *logits = take(M * vocab * 4);
-    static const float fills[] = {0, -0.0f, -INFINITY, 1e-40f, NAN};
+    static const float fills[] = {0, -INFINITY, 1e-40f, NAN}, odd[] = {3, NAN, INFINITY};
     for (size_t f = 0; f < sizeof fills / sizeof *fills; f++)
         for (int where = -1; where < vocab; where += 4000)
             for (int kind = 0; kind < 3; kind++) {
                 for (int i = 0; i < M * vocab; i++)
-                    logits[i] = i % vocab == where ? (kind == 0   ? 3
-                                                      : kind == 1 ? NAN
-                                                                  : INFINITY)
-                                                   : fills[f];
+                    logits[i] = i % vocab == where ? odd[kind] : f == 0 && i % 2 ? -0.0f : fills[f];
                 const int want = HEAD_SCORE | HEAD_TOP | (kind ? HEAD_FILTER : HEAD_SAMPLE);
                 head_check(logits, vocab, (struct head_case){want, 20, 2, kind ? 1 : 0}, HEAD_TILE,
                            f % 4);

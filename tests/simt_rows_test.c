@@ -122,13 +122,13 @@ static void gather_case(enum dtype t, int k, int n, int add, uint64_t seed)
     enum { ROWS = 7 };
     const int stride = k + 4;
     const int64_t row_bytes = dtype_row_bytes(t, k);
-    uint8_t *rows = take(ROWS * row_bytes);
+    uint8_t *rows = take(ROWS * row_bytes + 1);
     int64_t offsets[16];
     float *x = noise_array(41, (int64_t)n * stride, 1);
     for (int i = 0; i < ROWS; i++)
-        fill_row(dtype_of_rows(t), (uint64_t)(t * 100 + i), k, rows + i * row_bytes);
+        fill_row(dtype_of_rows(t), (uint64_t)(t * 100 + i), k, rows + 1 + i * row_bytes);
     for (int i = 0; i < n; i++)
-        offsets[i] = (i * 3 + 1) % ROWS * row_bytes;
+        offsets[i] = (i * 3 + 1) % ROWS * row_bytes + 1; // rows need no alignment
     struct gather_args a = {.dtype = t,
                             .k = k,
                             .rows = rows,
@@ -139,7 +139,7 @@ static void gather_case(enum dtype t, int k, int n, int add, uint64_t seed)
                             .add = add};
     device_begin(seed);
     struct gather_args on = a;
-    on.rows = simt_of(rows, ROWS * row_bytes);
+    on.rows = simt_of(rows, ROWS * row_bytes + 1);
     on.offsets = simt_of(offsets, n * 8);
     on.x = add ? simt_of(x, (int64_t)n * stride * 4) : device_output(x, n, k, stride);
     cuda_gather(NULL, &exact, &on);
