@@ -19,10 +19,12 @@ LDLIBS  := -ljansson -lpcre2-8 -lutf8proc -luring -lhwloc -lzstd -lisal -ldl -lm
 # Binaries of every card from Turing to Hopper, PTX for what comes after.
 NVARCH  := $(foreach a,75 80 86 89 90,-gencode arch=compute_$(a)$(,)code=sm_$(a)) -gencode arch=compute_90$(,)code=compute_90
 NVFLAGS := -std=c++17 -O3 -fmad=false -lineinfo -Werror all-warnings -I. -Xcompiler -fPIC -MMD -MP
-CXX     ?= g++
-SIMT_FLAGS := -x c++ -std=c++17 -O1 -g1 -I. -include tests/simt/device.h -ffp-contract=off -fno-math-errno -fno-exceptions \
-              -fno-strict-aliasing -ftrivial-auto-var-init=pattern -fsanitize=thread,undefined \
-              --param tsan-instrument-func-entry-exit=0 -Wall -Wextra -Wno-unknown-pragmas -Werror $(filter -w,$(WARN)) -MMD -MP
+# Locals hold no zeros by chance, where g++ can see to that (12 and above).
+SIMT_INIT = $(shell $(CXX) -ftrivial-auto-var-init=pattern -E -x c++ /dev/null >/dev/null 2>&1 && \
+                    echo -ftrivial-auto-var-init=pattern)
+SIMT_FLAGS = -x c++ -std=c++17 -O1 -g1 -I. -include tests/simt/device.h -ffp-contract=off -fno-math-errno -fno-exceptions \
+             -fno-strict-aliasing $(SIMT_INIT) -fsanitize=thread,undefined --param tsan-instrument-func-entry-exit=0 \
+             -Wall -Wextra -Wno-unknown-pragmas -Werror $(filter -w,$(WARN)) -MMD -MP
 
 SRC     := $(wildcard policy/*.c kernels/*.c kernels/ref/*.c kernels/cpu/*.c offload/*.c engine/*/*.c bench/*.c)
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)

@@ -68,7 +68,9 @@ ALSO_RELEASE = {
 # ops_test, int8_test, prompt_test and engine_test put the same kernels under them.
 NOT_ASAN = {"attend_test", "exact_test"}
 # CUDA kernels under the SIMT shim, which has fibers, and a shadow memory of its own: without the sanitizers only.
-SIMT = "simt_"
+SIMT = {os.path.basename(p)[:-2] for p in glob.glob(os.path.join(ROOT, "tests/simt_*_test.c"))}
+NOT_ASAN |= SIMT
+ALSO_RELEASE |= SIMT
 # These run hundreds of small durable jobs: on a busy disk they wait for nothing but fsync, so their files
 # lie in memory when there is room. placement_test is not among them: that bytes pass through O_DIRECT of a
 # real file system is what it is for, as ring_test, budget_test and the goldens' drivers are.
@@ -128,11 +130,9 @@ def runners(want_release):
         out += [Runner(s, [python(), f"tests/{s}.py", *SCRIPT_ARGS.get(s, [])], "build") for s in scripts]
     out += [Runner(f"asan/{s}", [python(), f"tests/{s}.py", "build/asan/sluice"], "build/asan")
             for s in scripts if s in ALSO_ASAN]
-    out += [Runner(f"asan/{u}", [f"build/asan/tests/{u}"], "build/asan") for u in units
-            if u not in NOT_ASAN and not u.startswith(SIMT)]
+    out += [Runner(f"asan/{u}", [f"build/asan/tests/{u}"], "build/asan") for u in units if u not in NOT_ASAN]
     if want_release:
-        out += [Runner(u, [f"build/tests/{u}"], "build") for u in units
-                if u in ALSO_RELEASE or u.startswith(SIMT)]
+        out += [Runner(u, [f"build/tests/{u}"], "build") for u in units if u in ALSO_RELEASE]
     return sorted(out, key=lambda r: SLOW_FIRST.index(r.name) if r.name in SLOW_FIRST else len(SLOW_FIRST))
 
 

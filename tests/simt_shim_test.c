@@ -41,6 +41,9 @@ static const struct planted_case {
     {"other_stack", PLANTED_other_stack, 1, N, "neither device nor shared"},
     {"shift_too_far", PLANTED_shift_too_far, 1, N, "undefined: a shift"},
     {"unaligned_ldmatrix", PLANTED_unaligned_ldmatrix, 1, 32, "16 bytes"},
+    {"struct_overrun", PLANTED_struct_overrun, 1, N, "outside of device memory"},
+    {"local_overrun", PLANTED_local_overrun, 1, N, "undefined: an index beyond"},
+    {"warp_and_barrier", PLANTED_warp_and_barrier, 1, N, "wait for each other for ever"},
 };
 
 /* 1 when the error names the kernel, and a line of planted.cu that BUG name marks. */
@@ -117,6 +120,15 @@ static void clean_kernels_raise_nothing(void **state)
         }
     }
     simt_order(0);
+}
+
+/* A warp that is cut short has no 32 lanes. */
+static void masks_are_of_lanes_that_there_are(void **state)
+{
+    (void)state;
+    const char *error = say(PLANTED_clean, 1, 48, NULL);
+    assert_non_null(error);
+    assert_non_null(strstr(error, "mask ffffffff, in a warp of lanes 0000ffff"));
 }
 
 static void outputs_have_to_be_written(void **state)
@@ -354,6 +366,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bugs_are_met_with_their_line),
         cmocka_unit_test(clean_kernels_raise_nothing),
+        cmocka_unit_test(masks_are_of_lanes_that_there_are),
         cmocka_unit_test(outputs_have_to_be_written),
         cmocka_unit_test(the_host_keeps_out),
         cmocka_unit_test(launches_have_limits),

@@ -282,6 +282,37 @@ __global__ void unaligned_ldmatrix(int *out, const int *in, int n)
     out[i] = (int)r[0];
 }
 
+struct six {
+    int v[6];
+};
+__global__ void struct_overrun(int *out, const int *in, int n)
+{
+    const int i = (int)threadIdx.x;
+    if (i <= n / 6) {
+        const struct six s = ((const struct six *)in)[i]; // BUG struct_overrun
+        out[i] = s.v[i % 6];
+    }
+}
+
+__global__ void local_overrun(int *out, const int *in, int n)
+{
+    const int i = (int)threadIdx.x;
+    int v[4] = {n, n, n, n};
+    v[in[i] & 7] = i; // BUG local_overrun
+    out[i] = v[0] + v[1] + v[2] + v[3];
+}
+
+__global__ void warp_and_barrier(int *out, const int *in, int n)
+{
+    const int i = (int)threadIdx.x;
+    int v = in[i];
+    if (i % 32 < 16)
+        v = __shfl_xor_sync(WARP_ALL, v, 1); // BUG warp_and_barrier
+    else
+        __syncthreads(); // BUG warp_and_barrier
+    out[i] = v + n;
+}
+
 #define PLANTED_CASE(name)                                                                         \
     if (which == PLANTED_##name)                                                                   \
         LAUNCH(name, n_blocks, n, shared_bytes, (cudaStream_t)0, out, in, n);

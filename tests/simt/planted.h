@@ -37,7 +37,10 @@ extern "C" {
     X(host_pointer)                                                                                \
     X(other_stack)                                                                                 \
     X(shift_too_far)                                                                               \
-    X(unaligned_ldmatrix)
+    X(unaligned_ldmatrix)                                                                          \
+    X(struct_overrun)                                                                              \
+    X(local_overrun)                                                                               \
+    X(warp_and_barrier)
 
 enum planted {
 #define PLANTED_ENUM(name) PLANTED_##name,

@@ -139,7 +139,9 @@ static void deadlock(void)
                                    t->state == THREAD_BARRIER ? "barrier" : "warp");
     }
     simt_now.now = NULL;
-    simt_fail(NULL, first->site, "threads wait for each other for ever: from%s; %d ended", text,
+    simt_fail(NULL, first->site,
+              "%s block %u %u %u: threads wait for each other for ever: from%s; %d ended",
+              simt_now.name, simt_now.block_at.x, simt_now.block_at.y, simt_now.block_at.z, text,
               simt_now.n_ended);
 }
 
