@@ -188,6 +188,19 @@ fault("scope layer ranks by the first head alone", "kernels/cpu/slots.c",
 fault("a fractional budget counts the prompt alone", "policy/evict.c",
       "    int64_t n_tokens = n_prompt + n_max;\n    double", "    int64_t n_tokens = n_prompt;\n    double", "plan_test")
 
+# ---- matmuls of several parts
+
+fault("every part ends as the first one does", "kernels/cpu/matmul.inc",
+      "            .part = p,\n", "            .part = t->args->parts,\n", "parts_test")
+fault("int8 multiplies the first part's panels for all", "kernels/cpu/matmul_int8.inc",
+      "*part = &t->args->parts[s->part];", "*part = &t->args->parts[0];", "parts_test")
+fault("no thread has the last panel of a later part's share", "kernels/cpu/cpu.h",
+      "s->last = min_i64(max_i64(to, 0) / cost, n_panels);",
+      "s->last = min_i64(max_i64(to, 0) / cost, n_panels) - (i > 0);", "parts_test")
+fault("K and V take the bias of Q", "engine/line/layer.c",
+      "NULL : model_vector(l, p->bias, weights),", "NULL : model_vector(l, projections->bias, weights),",
+      "score_golden.py")
+
 # ---- attention, numbers
 
 fault("a join of splits out of order", "kernels/cpu/attend_forced_split.inc",
