@@ -136,16 +136,6 @@ void columns_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, u
 
 /* ---- decoding ---- */
 
-/* The 6-bit scale and minimum of sub-block s, as dtype_blocks.c has them, from bytes that stand
- * PANEL_ROWS apart. */
-static void k_scale(const uint8_t *p, int s, int *scale, int *min)
-{
-    const int a = p[(s & 3) * PANEL_ROWS], b = p[(4 + (s & 3)) * PANEL_ROWS];
-    const int c = p[(8 + (s & 3)) * PANEL_ROWS];
-    *scale = s < 4 ? a & 63 : (c & 15) | (a >> 6) << 4;
-    *min = s < 4 ? b & 63 : (c >> 4) | (b >> 6) << 4;
-}
-
 /* What a slice decodes from, lane by lane: number i = d * (code i - bias) + m. Lanes stand in the
  * order of the output: for bf16 the parities of a row side by side, as in the column; for f32 all
  * rows of one parity, then of the other. */
@@ -183,7 +173,7 @@ static void slice_scales(enum dtype t, const uint8_t *scales, int slice, struct 
             lanes_set(s, r, s->scale[r] * (float)scale, -0.0f);
             continue;
         }
-        k_scale(scales + r, slice / 2, &scale, &min);
+        columns_k_scale(scales + r, slice / 2, &scale, &min);
         lanes_set(s, r, s->scale[r] * (float)scale, -(s->min[r] * (float)min));
     }
 }

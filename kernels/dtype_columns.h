@@ -31,6 +31,16 @@
 #define COLUMN_LANES (2 * PANEL_ROWS)
 #define COLUMN_SLICE 16
 
+/* The 6-bit scale and minimum of sub-block s, as dtype_blocks.c has them, from bytes that stand
+ * PANEL_ROWS apart. */
+static inline void columns_k_scale(const uint8_t *p, int s, int *scale, int *min)
+{
+    const int a = p[(s & 3) * PANEL_ROWS], b = p[(4 + (s & 3)) * PANEL_ROWS];
+    const int c = p[(8 + (s & 3)) * PANEL_ROWS];
+    *scale = s < 4 ? a & 63 : (c & 15) | (a >> 6) << 4;
+    *min = s < 4 ? b & 63 : (c >> 4) | (b >> 6) << 4;
+}
+
 int columns_has(enum dtype t); // 1: panels of t are columns
 
 /* panel_pack, panel_decode_f32 and panel_decode_bf16 of these formats; arguments were checked. */

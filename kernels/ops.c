@@ -142,8 +142,10 @@ static void best_matmul_of_codes(const struct ops *ops, const struct matmul_args
 static void best_matmul(const struct ops *ops, const struct matmul_args *args)
 {
     CHECK(args->n_parts >= 1 && args->n_parts <= MATMUL_PARTS);
-    for (int i = 1; i < args->n_parts; i++)
+    for (int i = 0; i < args->n_parts; i++) {
         CHECK(args->parts[i].w.k == args->parts[0].w.k);
+        CHECK(args->parts[i].w.layout == WEIGHT_PANELS);
+    }
     if (ops->compute == COMPUTE_INT8)
         best_matmul_of_codes(ops, args);
     else

@@ -62,12 +62,23 @@ enum isa isa_best(void);
 const char *isa_name(enum isa isa);
 enum isa isa_by_name(const char *name); // N_ISAS when unknown
 
-/* A weight matrix W[n, k] in panels (kernels/dtype.h). */
+/* How a weight matrix W[n, k] stands in memory. */
+enum weight_layout {
+    WEIGHT_PANELS, // of kernels/dtype.h, as packs have them: what this CPU reads
+    WEIGHT_ROWS    // [n][weight_row_numbers(k)] of f32, f16 or bf16, zeros after the k-th: what
+                   // tensor cores read
+};
+static inline int64_t weight_row_numbers(int64_t k)
+{
+    return round_up(k, 64);
+}
+
 struct weight {
     enum dtype dtype;
     int n;              // outputs
     int k;              // inputs
-    const void *panels; // borrowed: [ceil(n / 32)] panels, 64-byte aligned
+    const void *panels; // borrowed: [ceil(n / 32)] panels, or rows; 64-byte aligned
+    enum weight_layout layout;
 };
 
 /* Of up to three parts, which read the same x: y[m, n] = act(x[m, k] . W^T + bias), or y += that.
@@ -100,13 +111,20 @@ struct matmul_args {
  * it does not grow with the number of parts. */
 int64_t matmul_scratch_bytes(const struct ops *ops, int m, int n, int k);
 
-/* Panels in another format: as stored to DTYPE_BF16 or DTYPE_F32 tiles, the same that a matmul
- * decodes for itself beside the cache. */
+/* Panels in another format: as stored to DTYPE_BF16 or DTYPE_F32, the same numbers that a matmul
+ * decodes for itself beside the cache. Rows are for devices with tensor cores; where these know no
+ * bf16 they are asked for in DTYPE_F16. */
 struct decode_args {
-    struct weight w;
-    enum dtype to; // DTYPE_BF16 or DTYPE_F32
-    void *panels;  // out: dtype_panels_bytes(to, w.n, w.k)
+    struct weight w;           // in panels
+    enum dtype to;             // DTYPE_BF16 or DTYPE_F32; as rows DTYPE_F16, too
+    void *panels;              // out: weight_bytes(layout, to, w.n, w.k)
+    enum weight_layout layout; // of what comes out
 };
+static inline int64_t weight_bytes(enum weight_layout layout, enum dtype t, int64_t n, int64_t k)
+{
+    return layout == WEIGHT_PANELS ? dtype_panels_bytes(t, n, k)
+                                   : n * dtype_row_bytes(t, weight_row_numbers(k));
+}
 
 /* x[i] = a stored row of k numbers, or x[i] += that. */
 struct gather_args {

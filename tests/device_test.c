@@ -120,7 +120,9 @@ static void multiply_on(struct device *d, float *y)
         .x = mem[0],
         .m = M,
         .x_stride = K,
-        .parts = {{.w = {DTYPE_F32, N, K, mem[1]}, .y = mem[2], .y_stride = N}},
+        .parts = {{.w = {.dtype = DTYPE_F32, .n = N, .k = K, .panels = mem[1]},
+                   .y = mem[2],
+                   .y_stride = N}},
         .n_parts = 1,
         .scratch = mem[3]};
     ops_run_matmul(&ops, &args);

@@ -53,7 +53,8 @@ static float *magnitudes(struct matmul_args a, const float *y0)
                          a.parts[0].w.k, 0, a.parts[0].w.k, panels + i * n);
     for (int64_t i = 0; i < n * ceil_div(a.parts[0].w.n, PANEL_ROWS); i++)
         panels[i] = fabsf(panels[i]);
-    a.parts[0].w = (struct weight){DTYPE_F32, a.parts[0].w.n, a.parts[0].w.k, panels};
+    a.parts[0].w = (struct weight){
+        .dtype = DTYPE_F32, .n = a.parts[0].w.n, .k = a.parts[0].w.k, .panels = panels};
     a.x = x;
     a.parts[0].bias = NULL;
     a.parts[0].act = a.parts[0].add = 0;
@@ -224,8 +225,10 @@ static void denormals_vanish_alike(struct pool *const *pools)
     for (int row = 0; row < M; row++)
         for (int place = 0; place < K; place++)
             x[row * K + place] = products[row % 5][place != 0][0];
-    struct matmul_args a = {
-        .parts[0].w = {DTYPE_BF16, N, K, panels}, .x = x, .x_stride = K, .parts[0].y_stride = N};
+    struct matmul_args a = {.parts[0].w = {.dtype = DTYPE_BF16, .n = N, .k = K, .panels = panels},
+                            .x = x,
+                            .x_stride = K,
+                            .parts[0].y_stride = N};
     a.m = M;
     float *want = tiles_rule(a, y0);
     for (int m = 1; m <= M; m++)

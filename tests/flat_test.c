@@ -107,13 +107,16 @@ static struct image *image_make(void)
 static void matmul(const struct ops *ops, struct image *m, const float *panels, const float *x,
                    float *y, int rows, int n)
 {
-    ops_run_matmul(ops, &(struct matmul_args){
-                            .x = x,
-                            .m = rows,
-                            .x_stride = DIM,
-                            .parts = {{.w = {DTYPE_F32, n, DIM, panels}, .y = y, .y_stride = n}},
-                            .n_parts = 1,
-                            .scratch = m->scratch});
+    ops_run_matmul(ops,
+                   &(struct matmul_args){
+                       .x = x,
+                       .m = rows,
+                       .x_stride = DIM,
+                       .parts = {{.w = {.dtype = DTYPE_F32, .n = n, .k = DIM, .panels = panels},
+                                  .y = y,
+                                  .y_stride = n}},
+                       .n_parts = 1,
+                       .scratch = m->scratch});
 }
 
 static void project(const struct ops *ops, struct image *m)
@@ -143,9 +146,10 @@ static void project(const struct ops *ops, struct image *m)
                                           .y_stride = DIM,
                                           .kind = NORM_RMS,
                                           .eps = 1e-5f});
-    ops_run_decode(ops, &(struct decode_args){.w = {DTYPE_F32, VOCAB, DIM, m->panels},
-                                              .to = DTYPE_F32,
-                                              .panels = m->decoded});
+    ops_run_decode(ops, &(struct decode_args){
+                            .w = {.dtype = DTYPE_F32, .n = VOCAB, .k = DIM, .panels = m->panels},
+                            .to = DTYPE_F32,
+                            .panels = m->decoded});
     matmul(ops, m, m->decoded, m->normed, m->q, TOKENS, HEADS_DIM);
     matmul(ops, m, m->panels, m->normed, m->k, TOKENS, KV_DIM);
     matmul(ops, m, m->panels + KV_DIM * DIM, m->normed, m->v, TOKENS, KV_DIM);

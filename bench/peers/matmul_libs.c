@@ -68,14 +68,16 @@ static void copies_make(struct cell *c, int64_t copy_bytes)
 static void ours_call(struct cell *c, int copy)
 {
     enum dtype t = c->ops.compute == COMPUTE_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    struct matmul_args a = {.x = c->x,
-                            .m = c->m,
-                            .x_stride = c->k,
-                            .parts = {{.w = {t, c->n, c->k, c->bytes + copy * c->copy_bytes},
-                                       .y = c->y,
-                                       .y_stride = c->n}},
-                            .n_parts = 1,
-                            .scratch = c->scratch};
+    struct matmul_args a = {
+        .x = c->x,
+        .m = c->m,
+        .x_stride = c->k,
+        .parts =
+            {{.w = {.dtype = t, .n = c->n, .k = c->k, .panels = c->bytes + copy * c->copy_bytes},
+              .y = c->y,
+              .y_stride = c->n}},
+        .n_parts = 1,
+        .scratch = c->scratch};
     ops_run_matmul(&c->ops, &a);
 }
 

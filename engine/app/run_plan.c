@@ -145,7 +145,10 @@ static double decode_seconds(const struct run *r)
         return 0;
     void *panel = calloc(1, (size_t)dtype_panel_bytes(t->dtype, t->k));
     void *out = aligned_alloc(64, (size_t)round_up(dtype_panel_bytes(to, t->k), 64));
-    struct decode_args args = {.w = {t->dtype, PANEL_ROWS, t->k, panel}, .to = to, .panels = out};
+    struct decode_args args = {
+        .w = {.dtype = t->dtype, .n = PANEL_ROWS, .k = t->k, .panels = panel},
+        .to = to,
+        .panels = out};
     struct ops alone = {.isa = r->ops.isa, .compute = r->ops.compute};
     int64_t best_ns = INT64_MAX;
     for (int i = 0; panel && out && i < 8; i++) {

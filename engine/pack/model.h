@@ -68,7 +68,8 @@ static inline struct weight model_weight(const struct model_layer *l, enum tenso
 {
     const struct model_tensor *t = &l->tensors[role];
     CHECK(t->n > 0);
-    return (struct weight){t->dtype, t->n, t->k, (const uint8_t *)base + t->offset};
+    return (struct weight){
+        .dtype = t->dtype, .n = t->n, .k = t->k, .panels = (const uint8_t *)base + t->offset};
 }
 
 /* The f32 vector of a role, or NULL when the model has none. */

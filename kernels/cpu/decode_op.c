@@ -31,6 +31,7 @@ static void decode(const struct ops *ops, const struct decode_args *args,
                    const struct panel_decoder *table)
 {
     CHECK(args->to == DTYPE_BF16 || args->to == DTYPE_F32);
+    CHECK(args->w.layout == WEIGHT_PANELS && args->layout == WEIGHT_PANELS);
     struct decode_task t = {args, table};
     pool_run(ops->pool, decode_part, &t);
 }

@@ -57,6 +57,7 @@ void ref_matmul(const struct ops *ops, const struct matmul_args *a)
 void ref_decode(const struct ops *ops, const struct decode_args *a)
 {
     (void)ops;
+    CHECK(a->w.layout == WEIGHT_PANELS && a->layout == WEIGHT_PANELS);
     int64_t from_bytes = dtype_panel_bytes(a->w.dtype, a->w.k);
     int64_t to_bytes = dtype_panel_bytes(a->to, a->w.k);
     for (int panel = 0; panel * PANEL_ROWS < a->w.n; panel++) {
