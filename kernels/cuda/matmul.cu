@@ -1,0 +1,176 @@
+/* kernels/cuda/matmul.cu - the op: which matmul runs; and the one in f32.
+ *
+ * Owns: the entry, and sums in rule a's order on plain cores. Refuses: tensor cores
+ * (matmul_mma.cu), codes (matmul_int8.cu).
+ * COMPUTE_F32 reads panels of any format and decodes them into shared memory: so a pass reads the
+ * stored bytes (q4: 0.56 a weight) instead of 4. An output is one chain of fused multiply-adds over
+ * k, in one thread: the CPU's bytes, whatever the tile. Roof: f32 units for many rows (64 x 64:
+ * three shared wavefronts for 16 fused multiply-adds a thread), HBM for few. */
+#include "kernels/cuda/matmul.cuh"
+#include "kernels/cuda/panel.cuh"
+
+#define F32_CHUNK    64 // along k in shared memory
+#define F32_ROWS_FEW 16 // up to here a tile of 16 rows
+
+/* Columns k0.. of x, as [k][rows]: a warp takes 8 x 4 numbers, which are whole sectors of 32 bytes
+ * and stand in different banks. Rows from m on are zero, what is beyond k is not read. */
+template <int BM, int THREADS>
+DEVICE void x_put(const struct product *p, int row0, int k0, float *x)
+{
+    for (int i = (int)threadIdx.x; i < BM * F32_CHUNK; i += THREADS) {
+        const int k = i % 8 + i / 32 % 8 * 8, row = i / 8 % 4 + i / 256 * 4;
+        const int there = row0 + row < p->m && k0 + k < p->k;
+        x[k * (BM + 4) + row] = there ? p->x[(row0 + row) * p->x_stride + k0 + k] : 0;
+    }
+}
+
+/* The same of BN / 32 panels, as [k][outputs]; a warp decodes a slice at a time. */
+template <int BN, int THREADS> DEVICE void w_put(const struct product *p, int o0, int k0, float *w)
+{
+    const int n_slices = BN / PANEL_ROWS * (F32_CHUNK / SLICE);
+    for (int i = warp_id(); i < n_slices; i += THREADS / WARP) {
+        const int panel = i % (BN / PANEL_ROWS), k = i / (BN / PANEL_ROWS) * SLICE;
+        const int64_t at = o0 / PANEL_ROWS + panel;
+        uint32_t bits[SLICE] = {};
+        if (at * PANEL_ROWS < p->n && k0 + k < p->k)
+            panel_slice(p->dtype, p->weights + at * p->panel_bytes, p->k, k0 + k, bits);
+        for (int j = 0; j < SLICE; j++)
+            w[(k + j) * BN + panel * PANEL_ROWS + lane_id()] = __uint_as_float(bits[j]);
+    }
+}
+
+/* 2 or 4 numbers at once. */
+template <int N> DEVICE void floats_get(float to[N], const float *from)
+{
+    if (N == 4) {
+        const float4 v = *(const float4 *)from;
+        to[0] = v.x;
+        to[1] = v.y;
+        to[N - 2] = v.z;
+        to[N - 1] = v.w;
+    } else {
+        const float2 v = *(const float2 *)from;
+        to[0] = v.x;
+        to[1] = v.y;
+    }
+}
+
+/* A tile of BM rows and BN outputs, TM x TN a thread. */
+template <int BM, int BN, int TM, int TN>
+static __global__ void __launch_bounds__(BM / TM * (BN / TN)) matmul_f32_tile(struct product p)
+{
+    constexpr int THREADS = BM / TM * (BN / TN);
+    struct taken taken = {};
+    float *x = take<float>(&taken, F32_CHUNK * (BM + 4)), *w = take<float>(&taken, F32_CHUNK * BN);
+    const int row0 = tile_row(&p, BM), o0 = tile_column(&p, BM, BN);
+    const int row = (int)threadIdx.x / (BN / TN) * TM, o = (int)threadIdx.x % (BN / TN) * TN;
+    float sum[TM][TN] = {};
+    for (int k0 = 0; k0 < p.k; k0 += F32_CHUNK) {
+        x_put<BM, THREADS>(&p, row0, k0, x);
+        w_put<BN, THREADS>(&p, o0, k0, w);
+        __syncthreads();
+        const int n = min(F32_CHUNK, p.k - k0); // a zero more could turn a sum of -0
+#pragma unroll 4
+        for (int k = 0; k < n; k++) {
+            float a[TM], b[TN];
+            floats_get<TM>(a, x + k * (BM + 4) + row);
+            floats_get<TN>(b, w + k * BN + o);
+            for (int i = 0; i < TM; i++)
+                for (int j = 0; j < TN; j++)
+                    sum[i][j] = fmaf(a[i], b[j], sum[i][j]);
+        }
+        __syncthreads();
+    }
+    for (int i = 0; i < TM; i++)
+        for (int j = 0; j < TN; j++)
+            if (row0 + row + i < p.m && o0 + o + j < p.n)
+                product_finish(&p, row0 + row + i, o0 + o + j, sum[i][j]);
+}
+
+template <int BM, int BN, int TM, int TN>
+static void f32_launch(cudaStream_t stream, const struct product *p)
+{
+    const int shared = take_bytes<float>(F32_CHUNK * (BM + 4)) + take_bytes<float>(F32_CHUNK * BN);
+    LAUNCH((matmul_f32_tile<BM, BN, TM, TN>), tile_count(p, BM, BN), BM / TM * (BN / TN), shared,
+           stream, *p);
+}
+
+void matmul_f32(cudaStream_t stream, const struct product *p)
+{
+    if (p->m <= F32_ROWS_FEW)
+        f32_launch<16, 32, 2, 2>(stream, p);
+    else
+        f32_launch<64, 64, 4, 4>(stream, p);
+}
+
+static struct product product_of(const struct matmul_args *a, const struct matmul_part *part)
+{
+    const struct weight *w = &part->w;
+    struct product p = {};
+    p.x = a->x;
+    p.weights = (const uint8_t *)w->panels;
+    p.bias = part->bias;
+    p.y = part->y;
+    p.x_stride = a->x_stride;
+    p.y_stride = part->y_stride;
+    p.panel_bytes = w->layout == WEIGHT_PANELS ? dtype_panel_bytes(w->dtype, w->k) : 0;
+    p.dtype = w->dtype;
+    p.m = a->m;
+    p.n = w->n;
+    p.k = w->k;
+    p.add = part->add;
+    p.act = part->act;
+    return p;
+}
+
+/* What of x stands in the scratch: parts that read the same share it. */
+enum inputs { INPUTS_NONE, INPUTS_BF16, INPUTS_F16, INPUTS_CODES };
+
+static void multiply_part(cudaStream_t stream, const struct product *p, enum compute compute,
+                          void *scratch, enum inputs *there)
+{
+    const int in_rows = p->panel_bytes == 0;
+    enum inputs inputs = p->dtype == DTYPE_F16 ? INPUTS_F16 : INPUTS_BF16;
+    if (compute == COMPUTE_F32) {
+        CHECK(!in_rows);
+        matmul_f32(stream, p);
+        return;
+    }
+    if (compute == COMPUTE_INT8 && (p->dtype == DTYPE_Q8 || p->dtype == DTYPE_Q4))
+        inputs = INPUTS_CODES;
+    CHECK(inputs == INPUTS_CODES ? !in_rows
+                                 : in_rows && (p->dtype == DTYPE_BF16 || p->dtype == DTYPE_F16));
+    if (inputs != *there && inputs == INPUTS_CODES)
+        matmul_quantise(stream, p, scratch);
+    else if (inputs != *there)
+        matmul_round(stream, p, scratch);
+    *there = inputs;
+    if (inputs == INPUTS_CODES)
+        matmul_int8(stream, p, scratch);
+    else
+        matmul_mma(stream, p, scratch);
+}
+
+/* Weights stand in panels under COMPUTE_F32, and under COMPUTE_INT8 those in q8 and q4; else in
+ * rows of bf16 or f16. */
+void cuda_matmul(cudaStream_t stream, const struct ops *ops, const struct matmul_args *args)
+{
+    enum inputs there = INPUTS_NONE;
+    CHECK(args->n_parts >= 1 && args->n_parts <= MATMUL_PARTS);
+    for (int i = 0; i < args->n_parts; i++) {
+        const struct product p = product_of(args, &args->parts[i]);
+        CHECK(p.k == args->parts[0].w.k);
+        CHECK(p.act == ACT_NONE || p.act == ACT_RELU || p.act == ACT_GELU);
+        if (p.m > 0 && p.n > 0)
+            multiply_part(stream, &p, ops->compute, args->scratch, &there);
+    }
+}
+
+int64_t cuda_matmul_scratch_bytes(const struct ops *ops, int m, int n, int k)
+{
+    (void)n;
+    if (ops->compute == COMPUTE_F32)
+        return 0;
+    const int64_t codes = ops->compute == COMPUTE_INT8 ? matmul_quantise_bytes(m, k) : 0;
+    return max_i64(matmul_round_bytes(m, k), codes);
+}

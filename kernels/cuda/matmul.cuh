@@ -1,0 +1,62 @@
+/* kernels/cuda/matmul.cuh - what the three matmuls of a device share: the product at hand, the end
+ * of an output.
+ *
+ * Owns: that. Refuses: sums (matmul.cu, matmul_mma.cu, matmul_int8.cu). */
+#ifndef KERNELS_CUDA_MATMUL_CUH
+#define KERNELS_CUDA_MATMUL_CUH
+
+#include "kernels/cuda/simt.cuh"
+
+/* y[m, n] = act(x[m, k] . W^T + bias), or y += that; pointers are the device's. */
+struct product {
+    const float *x;
+    const uint8_t *weights; // panels or rows
+    const float *bias;
+    float *y;
+    int64_t x_stride, y_stride;
+    int64_t panel_bytes; // 0: rows
+    int dtype, m, n, k, add, act;
+};
+
+/* Tiles of a grid: those of one piece of W run side by side, so that it is read from HBM once. */
+DEVICE int tile_row(const struct product *p, int rows)
+{
+    return (int)blockIdx.x % ((p->m + rows - 1) / rows) * rows;
+}
+DEVICE int tile_column(const struct product *p, int rows, int columns)
+{
+    return (int)blockIdx.x / ((p->m + rows - 1) / rows) * columns;
+}
+static inline int tile_count(const struct product *p, int rows, int columns)
+{
+    const int64_t n_tiles = ceil_div(p->m, rows) * ceil_div(p->n, columns);
+    CHECK(n_tiles < INT32_MAX);
+    return (int)n_tiles;
+}
+
+/* The sum of output (row, o), both below m and n, is done. */
+DEVICE void product_finish(const struct product *p, int row, int o, float sum)
+{
+    float *y = p->y + row * p->y_stride + o;
+    if (p->bias)
+        sum = sum + p->bias[o];
+    if (p->act == ACT_RELU)
+        sum = sum > 0 ? sum : 0;
+    else if (p->act == ACT_GELU)
+        sum = math_gelu(sum);
+    *y = p->add ? *y + sum : sum;
+}
+
+/* Panels of any format in f32, rule a's order. */
+void matmul_f32(cudaStream_t stream, const struct product *p);
+/* Rows of bf16, or of f16, on tensor cores. scratch: the rows of x in that format, by
+ * matmul_round(). */
+int64_t matmul_round_bytes(int m, int k);
+void matmul_round(cudaStream_t stream, const struct product *p, void *scratch);
+void matmul_mma(cudaStream_t stream, const struct product *p, const void *scratch);
+/* Panels of q8 or q4; scratch: the codes of x, by matmul_quantise(). */
+int64_t matmul_quantise_bytes(int m, int k);
+void matmul_quantise(cudaStream_t stream, const struct product *p, void *scratch);
+void matmul_int8(cudaStream_t stream, const struct product *p, const void *scratch);
+
+#endif

@@ -1,0 +1,218 @@
+/* kernels/cuda/panel.cuh - numbers out of the pack's panels, by warps.
+ *
+ * Owns: the decoder of every format on a device. Refuses: where numbers go (decode.cu,
+ * matmul.cu).
+ * A panel has 32 rows, a warp 32 lanes: lane r gets numbers of row r, COLUMN_SLICE of them along k
+ * at a time. Whatever the format, the lanes of a load then stand side by side: 64 to 256 bytes in
+ * one piece. What a number is, is the affair of kernels/dtype*.h: the bits are those of
+ * panel_decode_f32(), NaNs' payloads aside. */
+#ifndef KERNELS_CUDA_PANEL_CUH
+#define KERNELS_CUDA_PANEL_CUH
+
+#include "kernels/cuda/simt.cuh"
+
+#define inline inline __host__ __device__
+#include "kernels/dtype_columns.h"
+#include "kernels/dtype_own.h"
+#undef inline
+
+#define SLICE COLUMN_SLICE
+
+template <class T> DEVICE T load_as(const uint8_t *p)
+{
+    return *(const T *)p;
+}
+
+DEVICE float f16_load(const uint8_t *p)
+{
+    return f16_to_f32(load_as<uint16_t>(p));
+}
+
+/* ---- plain numbers: [k][32], bf16 in pairs [k / 2][32][2]; n: numbers left of the row ---- */
+
+DEVICE void slice_f32(const uint8_t *panel, int n, int k0, uint32_t bits[SLICE])
+{
+    const uint32_t *from = (const uint32_t *)panel + (int64_t)k0 * PANEL_ROWS + lane_id();
+    for (int i = 0; i < SLICE; i++)
+        bits[i] = i < n ? from[i * PANEL_ROWS] : 0;
+}
+
+DEVICE void slice_f16(const uint8_t *panel, int n, int k0, uint32_t bits[SLICE])
+{
+    const uint16_t *from = (const uint16_t *)panel + (int64_t)k0 * PANEL_ROWS + lane_id();
+    for (int i = 0; i < SLICE; i++)
+        bits[i] = i < n ? __float_as_uint(f16_to_f32(from[i * PANEL_ROWS])) : 0;
+}
+
+DEVICE void slice_bf16(const uint8_t *panel, int n, int k0, uint32_t bits[SLICE])
+{
+    const uint32_t *from = (const uint32_t *)panel + (int64_t)(k0 / 2) * PANEL_ROWS + lane_id();
+    for (int i = 0; i < SLICE; i += 2) {
+        const uint32_t pair = i < n ? from[i / 2 * PANEL_ROWS] : 0;
+        bits[i] = pair << 16;
+        bits[i + 1] = i + 1 < n ? pair & 0xffff0000u : 0;
+    }
+}
+
+/* ---- ours ---- */
+
+DEVICE void slice_q8(const uint8_t *panel, int n, int k0, uint32_t bits[SLICE])
+{
+    const uint8_t *group = panel + (int64_t)(k0 / OWN_GROUP) * Q8_GROUP_BYTES;
+    const float scale = load_as<float>(group + 4 * lane_id());
+    const uint8_t *codes =
+        group + Q8_HEAD_BYTES + (k0 % OWN_GROUP / 4 * PANEL_ROWS + lane_id()) * 4;
+    for (int i = 0; i < SLICE; i++) {
+        const uint32_t quad = load_as<uint32_t>(codes + i / 4 * PANEL_ROWS * 4);
+        const int code = (int)(quad >> 8 * (i % 4) & 255) - Q8_BIAS;
+        bits[i] = i < n ? __float_as_uint((float)code * scale) : 0;
+    }
+}
+
+DEVICE void slice_q4(const uint8_t *panel, int n, int k0, uint32_t bits[SLICE])
+{
+    const int r = lane_id();
+    const uint8_t *group = panel + (int64_t)(k0 / OWN_GROUP) * Q4_GROUP_BYTES;
+    const float scale = f16_load(group + 2 * r), min = f16_load(group + 2 * (PANEL_ROWS + r));
+    const uint8_t *codes = group + Q4_HEAD_BYTES + (k0 % OWN_GROUP / 4 * 16 + r % 16) * 4;
+    for (int i = 0; i < SLICE; i++) {
+        const uint32_t quad = load_as<uint32_t>(codes + i / 4 * 16 * 4);
+        const float scaled = (float)(int)(quad >> (8 * (i % 4) + r / 16 * 4) & 15) * scale;
+        bits[i] = i < n ? __float_as_uint(scaled + min) : 0;
+    }
+}
+
+/* The first patch whose place is not before `from`: 32 probes a round, so a panel of 4,096 columns
+ * takes two. Ends for a damaged panel, too. */
+DEVICE int bf12_first_patch(const uint32_t *patches, int n, uint32_t from)
+{
+    int low = 0, high = n;
+    while (low < high) {
+        const int step = (high - low + WARP - 1) / WARP, at = low + lane_id() * step;
+        const int before = __popc(__ballot_sync(WARP_ALL, at < high && patches[at] >> 8 < from));
+        if (before == 0)
+            return low;
+        high = min(low + before * step, high);
+        low += (before - 1) * step + 1;
+    }
+    return low;
+}
+
+DEVICE void bf12_patches(const uint8_t *panel, int k, int k0, uint32_t bits[SLICE])
+{
+    const uint32_t *patches = (const uint32_t *)(panel + BF12_FIXED);
+    const int n = (int)min_i64(load_as<uint32_t>(panel + 16), bf12_patches_max(k));
+    const uint32_t from = (uint32_t)k0 * PANEL_ROWS, end = from + SLICE * PANEL_ROWS;
+    for (int i = bf12_first_patch(patches, n, from); i < n; i++) {
+        const uint32_t patch = patches[i], place = patch >> 8;
+        if (place < from || place >= end)
+            return;
+        for (int j = 0; j < SLICE; j++)
+            if (place == from + j * PANEL_ROWS + lane_id())
+                bits[j] = (bits[j] & 0x807fffffu) | (patch & 255) << 23;
+    }
+}
+
+/* Sign and mantissa of a number, and its exponent. */
+DEVICE uint32_t bf12_bits(uint32_t rest, uint32_t exponent)
+{
+    return (rest & 0x80) << 24 | exponent << 23 | (rest & 0x7f) << 16;
+}
+
+DEVICE void slice_bf12(const uint8_t *panel, int k, int n, int k0, uint32_t bits[SLICE])
+{
+    const uint8_t *unit = panel + bf12_head_bytes(k) + (int64_t)(k0 / 4) * BF12_UNIT;
+    const int place = bf12_place(lane_id(), 0); // the odd number of a pair stands beside the even
+    const uint32_t exponents = lane_id() < BF12_PATCH ? panel[lane_id()] : 0; // by lane
+    for (int i = 0; i < SLICE; i += 4, unit += BF12_UNIT) {
+        uint32_t first = 0, second = 0, index = 0;
+        if (i < n) {
+            first = load_as<uint16_t>(unit + place);
+            second = load_as<uint16_t>(unit + 64 + place);
+            index = load_as<uint16_t>(unit + 128 + place);
+        }
+        for (int odd = 0; odd < 2; odd++) {
+            const int pair = (int)(index >> 8 * odd);
+            bits[i + odd] = bf12_bits(first >> 8 * odd, warp_shfl(exponents, pair & 15));
+            bits[i + 2 + odd] = bf12_bits(second >> 8 * odd, warp_shfl(exponents, pair >> 4 & 15));
+        }
+    }
+    for (int i = 0; i < SLICE; i++)
+        bits[i] = i < n ? bits[i] : 0;
+    bf12_patches(panel, k, k0, bits);
+}
+
+/* ---- GGUF blocks: columns (kernels/dtype_columns.h, where the parameters are named) ---- */
+
+template <int BLOCK, int BITS, int BIAS, int MIN, int SCALES, int HIGH, int CODES>
+DEVICE void slice_column(const uint8_t *panel, int k0, uint32_t bits[SLICE])
+{
+    constexpr int BYTES = CODES + PANEL_ROWS * BLOCK * (BITS == 8 ? 8 : 4) / 8;
+    constexpr int HIGH_BITS = BITS == 8 ? 0 : BITS - 4;
+    const int r = lane_id(), slice = k0 % BLOCK / SLICE, at = slice * COLUMN_LANES + 2 * r;
+    const uint8_t *column = panel + (int64_t)(k0 / BLOCK) * BYTES;
+    float d = f16_load(column + 2 * r), m = MIN ? f16_load(column + MIN + 2 * r) : -0.0f;
+    if (SCALES && MIN) { // q4_k, q5_k
+        int scale, min;
+        columns_k_scale(column + SCALES + r, slice / 2, &scale, &min);
+        d = d * (float)scale;
+        m = -(m * (float)min);
+    } else if (SCALES) { // q6_k
+        d = d * (float)(int8_t)column[SCALES + slice * PANEL_ROWS + r];
+    }
+    if (BITS == 8) {
+        for (int i = 0; i < SLICE; i += 2) {
+            const uint32_t pair =
+                load_as<uint16_t>(column + CODES + (slice * 8 + i / 2) * COLUMN_LANES + 2 * r);
+            bits[i] = __float_as_uint(d * (float)(int8_t)(pair & 255) + m);
+            bits[i + 1] = __float_as_uint(d * (float)(int8_t)(pair >> 8) + m);
+        }
+        return;
+    }
+    const uint2 low = load_as<uint2>(column + CODES + 4 * at);
+    uint32_t high = 0; // of the even number, above it of the odd one
+    if (BITS == 5)
+        high = load_as<uint16_t>(column + HIGH + at);
+    if (BITS == 6)
+        high = load_as<uint32_t>(column + HIGH + 2 * at);
+    for (int i = 0; i < SLICE; i++) {
+        const uint32_t four = (i % 2 ? low.y : low.x) >> 4 * (i / 2) & 15;
+        const uint32_t above = high >> HIGH_BITS * (8 * (i % 2) + i / 2) & ((1 << HIGH_BITS) - 1);
+        const int code = (int)(four | above << 4) - BIAS;
+        bits[i] = __float_as_uint(d * (float)code + m);
+    }
+}
+
+/* Numbers k0 .. k0 + 15 of row lane_id() of a panel, as bits of f32; zeros from k on. k0 is a
+ * multiple of SLICE below k. By whole warps. */
+DEVICE void panel_slice(int dtype, const uint8_t *panel, int k, int k0, uint32_t bits[SLICE])
+{
+    switch (dtype) {
+    case DTYPE_F32:
+        slice_f32(panel, k - k0, k0, bits);
+        return;
+    case DTYPE_F16:
+        slice_f16(panel, k - k0, k0, bits);
+        return;
+    case DTYPE_BF16:
+        slice_bf16(panel, k - k0, k0, bits);
+        return;
+    case DTYPE_Q8:
+        slice_q8(panel, k - k0, k0, bits);
+        return;
+    case DTYPE_Q4:
+        slice_q4(panel, k - k0, k0, bits);
+        return;
+#define COLUMN_CASE(NAME, name, block, code_bits, bias, min_at, scales_at, high_at, codes_at)      \
+    case DTYPE_##NAME:                                                                             \
+        slice_column<block, code_bits, bias, min_at, scales_at, high_at, codes_at>(panel, k0,      \
+                                                                                   bits);          \
+        return;
+        COLUMN_FORMATS(COLUMN_CASE)
+#undef COLUMN_CASE
+    default: // bf12
+        slice_bf12(panel, k, k - k0, k0, bits);
+    }
+}
+
+#endif
