@@ -363,5 +363,51 @@ fault("simt: blocks come after each other", "tests/simt/shadow.c",
       "simt_shim_test")
 fault("simt: a product of bf16 keeps a bit more", "tests/simt/mma.c",
       "arch >= 90 ? 25 : 24;", "25;", "simt_shim_test")
+DECODE, MATMUL = "simt_decode_test", "simt_matmul_test"
+fault("decoded rows leave before they are all there", "kernels/cuda/decode.cu",
+      "    __syncwarp();\n    uint4 *out", "    uint4 *out", DECODE)
+fault("a decoded row more than there is", "kernels/cuda/decode.cu", "if (row < t.n)", "if (row <= t.n)", DECODE)
+fault("a decoded row is not on 16 bytes", "kernels/cuda/decode.cu",
+      "STRIDE = WORDS + 4, PIECES", "STRIDE = WORDS + 2, PIECES", DECODE)
+fault("decoded numbers behind k are not zeros but left out", "kernels/cuda/decode.cu",
+      "s < DECODE_SLICES; s++", "s < DECODE_SLICES && chunk * DECODE_CHUNK + s * SLICE < t.k; s++", DECODE)
+fault("the search for patches is one short", "kernels/cuda/panel.cuh",
+      "low += (before - 1) * step + 1;", "low += before * step;", DECODE)
+fault("scales of k-quants are those of a slice", "kernels/cuda/panel.cuh",
+      "columns_k_scale(column + SCALES + r, slice / 2,", "columns_k_scale(column + SCALES + r, slice / 4 * 2,", DECODE)
+fault("upper rows of q4 have the lower ones' codes", "kernels/cuda/panel.cuh",
+      "(8 * (i % 4) + r / 16 * 4) & 15)", "(8 * (i % 4)) & 15)", DECODE)
+fault("an f32 tile is multiplied before it is there", "kernels/cuda/matmul.cu",
+      "        __syncthreads();\n        const int n =", "        const int n =", MATMUL)
+fault("an f32 tile is overwritten while it is read", "kernels/cuda/matmul.cu",
+      "        __syncthreads();\n    }\n", "    }\n", MATMUL)
+fault("zeros behind k are added", "kernels/cuda/matmul.cu",
+      "min(F32_CHUNK, p.k - k0);", "F32_CHUNK;", MATMUL)
+fault("codes pass for rounded numbers", "kernels/cuda/matmul.cu",
+      "    else if (inputs != *there)\n", "    else if (*there == INPUTS_NONE)\n", MATMUL)
+fault("a stage is not waited for", "kernels/cuda/matmul_mma.cu",
+      "cp_async_wait<AHEAD - 1>();", "cp_async_wait<AHEAD>();", MATMUL)
+fault("a stage is waited for by those who copied it only", "kernels/cuda/matmul_mma.cu",
+      "        __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more\n", "", MATMUL)
+fault("tensor cores go backwards through a stage", "kernels/cuda/matmul_mma.cu",
+      "int step = 0; step < BK / 16; step++", "int step = BK / 16 - 1; step >= 0; step--", MATMUL)
+fault("a row behind the last is copied", "kernels/cuda/matmul_mma.cu",
+      "there = at < (of_x ? t->p.m : t->p.n);", "there = at <= (of_x ? t->p.m : t->p.n);", MATMUL)
+fault("sums are stored over stages in use", "kernels/cuda/matmul_mma.cu",
+      "    __syncthreads(); // the stages are free\n", "", MATMUL)
+fault("a strip is read before it is there", "kernels/cuda/matmul_mma.cu",
+      "        __syncwarp();\n#pragma unroll 1", "#pragma unroll 1", MATMUL)
+fault("an output behind the last", "kernels/cuda/matmul_mma.cu",
+      "&& o + at % WN < p->n)", "&& o + at % WN <= p->n)", MATMUL)
+fault("the rounding of x leaves out the last block", "kernels/cuda/matmul_mma.cu",
+      "t.n_blocks = (int)ceil_div(t.n_words, ROUND_BLOCK);", "t.n_blocks = (int)max_i64(t.n_words / ROUND_BLOCK, 1);",
+      MATMUL)
+fault("a turn of groups is overwritten while it is read", "kernels/cuda/matmul_int8.cu",
+      "g += INT8_WARPS, odd ^= 1", "g += INT8_WARPS, odd ^= 0", MATMUL)
+fault("a turn of groups is not waited for", "kernels/cuda/matmul_int8.cu",
+      "        __syncthreads(); // the turn is there; the one before has been read\n", "", MATMUL)
+fault("codes of q4 have five bits", "kernels/cuda/matmul_int8.cu", "& 0x0f0f0f0fu", "& 0x1f1f1f1fu", MATMUL)
+fault("a group reads a number behind the last", "kernels/cuda/matmul_int8.cu",
+      "second = k + 1 < t.p.k ? x[k + 1] : 0;", "second = k < t.p.k ? x[k + 1] : 0;", MATMUL)
 
 MUTANTS = M
