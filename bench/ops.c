@@ -165,6 +165,8 @@ static enum err case_run(const struct bench_run *run, struct operands *o,
     {                                                                                              \
         ops_run_##name(o->ops, args);                                                              \
     }
+CALL(gather)
+CALL(compact)
 CALL(norm)
 CALL(rope)
 CALL(silu_mul)
@@ -191,7 +193,23 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
                              m->n_heads, m->head_dim, m->rope_dim, heads};
     struct silu_mul_args silu = {o->x, o->y, TOKENS, m->ffn, m->ffn, m->ffn};
     struct kv_store_args store = {o->layout, o->prompt, o->k, o->v, kv, kv, 0, TOKENS};
+    int64_t offsets[TOKENS]; // rows of bf16, from the last to the first
+    int32_t from[TOKENS / 2];
+    for (int i = 0; i < TOKENS; i++)
+        offsets[i] = (int64_t)(TOKENS - 1 - i) * m->dim * 2;
+    for (int i = 0; i < TOKENS / 2; i++)
+        from[i] = 2 * i;
+    struct gather_args gather = {.dtype = DTYPE_BF16,
+                                 .k = m->dim,
+                                 .rows = o->y,
+                                 .offsets = offsets,
+                                 .x = o->x,
+                                 .x_stride = m->dim,
+                                 .n = TOKENS};
+    struct compact_args compact = {.x = o->x, .from = from, .n = TOKENS / 2, .dim = m->dim};
     struct bench_case cases[] = {
+        {.op = "gather", .bytes = 6.0 * TOKENS * m->dim, .call = call_gather, .args = &gather},
+        {.op = "compact", .bytes = 4.0 * TOKENS * m->dim, .call = call_compact, .args = &compact},
         {.op = "norm",
          .flops = 4.0 * TOKENS * m->dim,
          .bytes = 8.0 * TOKENS * m->dim,

@@ -36,27 +36,32 @@ HURTS = {
     "one score lost": ("score", H2O),
 }
 PATCHED = "engine/line/layer_decode.c"
-ANCHOR = "CHECK(w->kv_rows[r].n_slots == batch->rows[r].n_slots_after);"  # at the end of a layer, for each row
-CALL = "sight_hurt(w, &batch->rows[r], r, layer - 1, kv_base), "
+ANCHOR = "                    hidden + (int64_t)t.first * w->shape->dim);\n"  # the end of a layer
+CALL = """    for (int r = 0; r < batch->n_rows; r++)
+        if (batch->rows[r].request)
+            sight_hurt(w, &batch->rows[r], r, layer - 1);
+"""
 BEFORE = "void layer_decode(struct layer_work *w,"
 CODE = """#include <stdlib.h>
-static void sight_hurt(struct layer_work *w, const struct row *row, int r, int layer, uint8_t *kv_base)
+static void sight_hurt(struct layer_work *w, const struct row *row, int r, int layer)
 {
     const char *kind = getenv("SLUICE_SIGHT");
     const struct plan *p = w->plan;
-    uint8_t *page = row->n_pages > 0 ? kv_base + row->pages[0] * w->kv.page_bytes : NULL;
+    const struct kv_rows *kv = &w->rows;
+    int64_t size = kv->layout.page_bytes;
+    uint8_t *page = row->n_pages > 0 ? kv->pages + row->pages[0] * size : NULL;
     if (!kind || layer != 2)
         return;
     if (kind[0] == 'b' && row->n_slots == 0)
         page[0] ^= (uint8_t)(1 << (kind[3] - '0')); // of the first number of slot 0
-    for (int64_t i = 0; kind[0] == 'p' && row->n_slots == 0 && i < w->kv.page_bytes; i++) {
-        uint8_t *other = page - (int64_t)p->batches * p->pages_batch * w->kv.page_bytes;
+    for (int64_t i = 0; kind[0] == 'p' && row->n_slots == 0 && i < size; i++) {
+        uint8_t *other = page - (int64_t)p->batches * p->pages_batch * size;
         uint8_t was = page[i];
         page[i] = other[i];
         other[i] = was;
     }
     if (kind[0] == 's' && row->n_slots < 48 && row->n_slots_after == 48)
-        w->kv_rows[r].slot_score[0] = 0;
+        kv->slot_score[r * kv->slot_stride] = 0;
 }
 
 """
@@ -144,7 +149,7 @@ def flags(tally, place, a):
 
 def hurts(tally, place, a):
     """One bit, one page, one score, once per row."""
-    binary = patched(place.at("source"), PATCHED, (ANCHOR, CALL + ANCHOR), (BEFORE, CODE + BEFORE))
+    binary = patched(place.at("source"), PATCHED, (ANCHOR, ANCHOR + CALL), (BEFORE, CODE + BEFORE))
     for job in jobs_of(place):
         was = {}
         for name, (kind, more) in HURTS.items():
