@@ -255,6 +255,8 @@ static enum err bench_attend_prompt(const struct bench_run *run, struct operands
                                       .spans = &span,
                                       .n_spans = 1,
                                       .n_heads = m->n_heads,
+                                      .n_max = TOKENS,
+                                      .end_max = PROMPT,
                                       .scale = 0.125f,
                                       .q_stride = heads,
                                       .out_stride = heads,

@@ -167,6 +167,8 @@ static double call_seconds(struct forced_bench *b, int policy, int pos)
                                       .spans = b->spans,
                                       .n_spans = ROWS,
                                       .n_heads = c->n_heads,
+                                      .n_max = 1,
+                                      .slots_max = b->slots - b->ring_slots,
                                       .scale = 0.125f,
                                       .q = q,
                                       .k = k,

@@ -208,7 +208,8 @@ struct attend_prompt_args {
                    // tile; NULL when the policy needs none
     const struct prompt_span *spans; // [n_spans]
     int n_spans, n_heads;
-    float scale; // 1 / sqrt(head_dim); > 0
+    int n_max, end_max; // greatest n and first + n of a span: grids are made before spans are read
+    float scale;        // 1 / sqrt(head_dim); > 0
     int64_t q_stride, out_stride;
     void *scratch; // >= attend_prompt_scratch_bytes
 };
@@ -318,6 +319,8 @@ struct attend_forced_args {
     struct evict evict;
     const struct forced_span *spans; // [n_spans], of a row at most one
     int n_spans, n_heads;
+    int n_max;     // greatest n of a span: grids are made before spans are read
+    int slots_max; // greatest number of page slots in use after a span
     float scale;
     const float *q;     // [.., n_heads, head_dim], row stride q_stride
     const float *k, *v; // [.., n_kv_heads, head_dim], row strides k_stride, v_stride

@@ -203,6 +203,7 @@ static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *k
     struct kv_layout work;
     kv_layout_init(&work, m->work, m->n_kv_heads, m->head_dim);
     int n = r->n_prompt, scored = evict_policy_scores(r->evict.policy);
+    int whole_tiles = cut % KV_PAGE_SLOTS == 0 || cut >= n; // else there are no scores
     int64_t n_pages = 1 + ceil_div(n, KV_PAGE_SLOTS), gap = (int64_t)KV_PAGE_SLOTS * m->n_kv_heads;
     uint8_t *pages = take(n_pages * work.page_bytes);
     float *scores = take(n_pages * gap * 4);
@@ -221,18 +222,21 @@ static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *k
                                                       .n = part});
         struct prompt_span span = {
             .n_prompt = n, .first = first, .n = part, .token = first, .page = 1};
-        ops_run_attend_prompt(ops, &(struct attend_prompt_args){.layout = work,
-                                                                .q = t->q,
-                                                                .out = r->out,
-                                                                .pages = pages,
-                                                                .scores = scores,
-                                                                .spans = &span,
-                                                                .n_spans = 1,
-                                                                .n_heads = m->n_heads,
-                                                                .scale = 0.2f,
-                                                                .q_stride = t->q_stride,
-                                                                .out_stride = t->q_stride,
-                                                                .scratch = scratch});
+        ops_run_attend_prompt(ops,
+                              &(struct attend_prompt_args){.layout = work,
+                                                           .q = t->q,
+                                                           .out = r->out,
+                                                           .pages = pages,
+                                                           .scores = whole_tiles ? scores : NULL,
+                                                           .spans = &span,
+                                                           .n_spans = 1,
+                                                           .n_heads = m->n_heads,
+                                                           .n_max = part,
+                                                           .end_max = first + part,
+                                                           .scale = 0.2f,
+                                                           .q_stride = t->q_stride,
+                                                           .out_stride = t->q_stride,
+                                                           .scratch = scratch});
     }
     free(scratch);
     memcpy(r->scores, scores + gap, (size_t)((n_pages - 1) * gap * 4));
@@ -255,6 +259,7 @@ static inline void rows_forced(const struct ops *ops, const struct model *m,
     struct forced_span spans[8];
     int64_t q_stride = t[0]->q_stride, kv_stride = t[0]->kv_stride, n_tokens = n_rows * n + 1;
     struct joint j = joint_make(rows, n_rows);
+    int slots_max = 0;
     float *q = take(n_tokens * q_stride * 4), *out = take(n_tokens * q_stride * 4);
     float *k = take(n_tokens * kv_stride * 4), *v = take(n_tokens * kv_stride * 4);
     struct evict_event *events = take(n_tokens * m->n_kv_heads * (int64_t)sizeof *events);
@@ -268,6 +273,9 @@ static inline void rows_forced(const struct ops *ops, const struct model *m,
                                         .pos = first,
                                         .token = (int)at,
                                         .limits = r->limits};
+        int slots =
+            evict_slots_after(&r->evict, &r->limits, r->kv.ring_slots, r->kv.n_slots, first, n);
+        slots_max = slots > slots_max ? slots : slots_max;
         memcpy(q + at * q_stride, t[i]->q + first * q_stride, (size_t)(n * q_stride * 4));
         memcpy(k + at * kv_stride, t[i]->k + first * kv_stride, (size_t)(n * kv_stride * 4));
         memcpy(v + at * kv_stride, t[i]->v + first * kv_stride, (size_t)(n * kv_stride * 4));
@@ -280,6 +288,8 @@ static inline void rows_forced(const struct ops *ops, const struct model *m,
                                                             .spans = spans,
                                                             .n_spans = n_rows,
                                                             .n_heads = m->n_heads,
+                                                            .n_max = n,
+                                                            .slots_max = slots_max,
                                                             .scale = 0.2f,
                                                             .q = q,
                                                             .k = k,

@@ -87,11 +87,13 @@ static void prompts_call(const struct ops *ops, const struct model *m, struct pr
     struct kv_layout l;
     struct prompt_span spans[8];
     struct joint j = {.n_tokens = 1, .n_pages = 1, .gap = (int64_t)KV_PAGE_SLOTS * m->n_kv_heads};
-    int n_spans = 0, longest = 0, qs = q_stride(m), kvs = kv_stride(m);
+    int n_spans = 0, longest = 0, n_max = 0, end_max = 0, qs = q_stride(m), kvs = kv_stride(m);
     kv_layout_init(&l, m->format, m->n_kv_heads, m->head_dim);
     for (int i = 0; i < n_prompts; i++) {
         int part = p[i]->n - first < n ? p[i]->n - first : n;
         if (part > 0) {
+            n_max = part > n_max ? part : n_max;
+            end_max = first + part > end_max ? first + part : end_max;
             ops_run_kv_store(ops, &(struct kv_store_args){.layout = l,
                                                           .pages = p[i]->pages,
                                                           .k = p[i]->k + (int64_t)first * kvs,
@@ -125,6 +127,8 @@ static void prompts_call(const struct ops *ops, const struct model *m, struct pr
                                                             .spans = spans,
                                                             .n_spans = n_spans,
                                                             .n_heads = m->n_heads,
+                                                            .n_max = n_max,
+                                                            .end_max = end_max,
                                                             .scale = 0.2f,
                                                             .q_stride = qs,
                                                             .out_stride = qs,

@@ -131,6 +131,8 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
         struct prompt_span *span = &spans[n++];
         *span = (struct prompt_span){
             .n_prompt = n_prompt, .first = first, .n = c->n, .token = at, .page = c->page};
+        args.n_max = (int)max_i64(args.n_max, c->n);
+        args.end_max = (int)max_i64(args.end_max, first + c->n);
         if (args.scores && c->offset == 0)
             ops_fill(&w->ops, prompt_span_scores(&args, span), 0,
                      round_up(n_prompt, KV_PAGE_SLOTS) * s->n_kv_heads * 4);
@@ -176,7 +178,7 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
 {
     const struct shape *s = w->shape;
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
-    int n = 0, at = 0;
+    int n = 0, at = 0, n_max = 0, slots_max = 0;
     struct forced_span *spans = tables_take(w->tables, t->n_cuts * (int64_t)sizeof *spans);
     for (int i = 0; i < t->n_cuts; at += cuts[i].n, i++) {
         const struct cut *c = &cuts[i];
@@ -184,6 +186,9 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
             continue;
         const struct row *row = &b->rows[c->span->row];
         int pos = c->span->pos + c->offset;
+        int slots = batch_slots_after(w->evict, row, pos + c->n - row->n_done);
+        n_max = (int)max_i64(n_max, c->n);
+        slots_max = (int)max_i64(slots_max, slots);
         spans[n++] =
             (struct forced_span){.row = c->span->row,
                                  .n_slots = batch_slots_after(w->evict, row, pos - row->n_done),
@@ -200,6 +205,8 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
                                       .spans = tables_seen(w->tables, spans),
                                       .n_spans = n,
                                       .n_heads = s->n_heads,
+                                      .n_max = n_max,
+                                      .slots_max = slots_max,
                                       .scale = scale,
                                       .q = w->q,
                                       .k = w->k,
