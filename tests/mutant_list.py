@@ -315,6 +315,53 @@ fault("parts of the layout overlap", "policy/layout.c",
 fault("scores of prompts have no place", "policy/layout.c",
       "    array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PLAN_PAGE_SLOTS * s->n_kv_heads, 4);\n", "", "engine_test")
 
+# ---- attention on CUDA, under the SIMT shim
+
+ATTEND_CU, EVICT_CU, PREFILL_CU = "kernels/cuda/attend.cu", "kernels/cuda/attend_evict.cu", "kernels/cuda/prefill.cu"
+SLOTS_CU, SIMT_ATTEND = "kernels/cuda/slots.cu", "simt_attend_test"
+
+fault("attend.cu: exps do not wait for logits", ATTEND_CU,
+      "    __syncthreads();\n    split_exps<R>(", "    split_exps<R>(", SIMT_ATTEND)
+fault("attend.cu: the next groups are scaled too early", ATTEND_CU,
+      "            __syncthreads(); // what was scaled before has been read\n", "", SIMT_ATTEND)
+fault("attend.cu: a page off by one", ATTEND_CU,
+      "t.kv.page_ids[split * SPLIT_PAGES + slot]", "t.kv.page_ids[split * SPLIT_PAGES + slot + 1]", SIMT_ATTEND)
+fault("attend.cu: masked slots of the first split are attended", ATTEND_CU,
+      "if (live && in_pages && t.kv.slot_pos)", "if (live && in_pages && t.kv.slot_pos && split > 0)", SIMT_ATTEND)
+fault("attend.cu: an unaligned vector", ATTEND_CU,
+      "*(const float4 *)(s->q + r * s->l.dim_pad + d)", "*(const float4 *)(s->q + r * s->l.dim_pad + (d ^ 1))",
+      SIMT_ATTEND)
+fault("attend.cu: the last output is not written", ATTEND_CU,
+      "i < group * head_dim; i += THREADS) {", "i < group * head_dim - 1; i += THREADS) {", SIMT_ATTEND)
+fault("attend.cu: splits are joined last to first", ATTEND_CU,
+      "for (int split = 0; split < t.n_splits; split++) {", "for (int split = t.n_splits - 1; split >= 0; split--) {",
+      SIMT_ATTEND)
+fault("attend.cu: the wrong sixteen lanes are added", ATTEND_CU,
+      "sum = sum + warp_down(e, 16);", "sum = sum + warp_down(e, 8);", SIMT_ATTEND)
+fault("attend_evict.cu: dirty bits without an atomic", EVICT_CU,
+      "atomicOr((unsigned long long *)&t.kv.dirty[page / 64], 1ull << page % 64);",
+      "t.kv.dirty[page / 64] |= 1ull << page % 64;", SIMT_ATTEND)
+fault("attend_evict.cu: each head looks for a victim of its own under scope layer", EVICT_CU,
+      "const int first = layer ? 0 : head, last = layer ? n_heads : head + 1;",
+      "const int first = head, last = layer ? n_heads : head + 1;", SIMT_ATTEND)
+fault("attend_evict.cu: the ring pushes nobody out when it is just full", EVICT_CU,
+      "t.now >= R ? t.now - R : -1;", "t.now > R ? t.now - R : -1;", SIMT_ATTEND)
+fault("attend_evict.cu: a query that is no number takes the scores away", EVICT_CU,
+      "if (inverse != 0.0f)", "if (inverse == inverse)", SIMT_ATTEND)
+fault("slots.cu: one more of the equals goes", SLOTS_CU,
+      "(key == t.key && equal < t.n)", "(key == t.key && equal <= t.n)", SIMT_ATTEND)
+fault("slots.cu: ranks do not wait for each other's counts", SLOTS_CU,
+      "    __syncthreads();\n    *total = 0;", "    *total = 0;", SIMT_ATTEND)
+fault("kv.cuh: slots that share a word are wiped", "kernels/cuda/kv.cuh",
+      "(uint16_t)(mask == whole ? word : (*to & ~mask) | word)", "(uint16_t)word", SIMT_ATTEND)
+fault("kv.cuh: codes are made of numbers that are on their way", "kernels/cuda/kv.cuh",
+      "            __syncthreads();\n            if (l->groups > 0) {", "            if (l->groups > 0) {", SIMT_ATTEND)
+fault("prefill.cu: a query sees the key behind it", PREFILL_CU,
+      "if (key >= n_first + r)", "if (key > n_first + r)", SIMT_ATTEND)
+fault("prefill.cu: outputs do not wait for the warp's exps", PREFILL_CU,
+      "        __syncwarp();\n        const int n = last", "        const int n = last", SIMT_ATTEND)
+fault("prefill.cu: a column does not wait for the exps of other warps", PREFILL_CU,
+      "            __syncthreads();\n            const int n = n_rows", "            const int n = n_rows", SIMT_ATTEND)
 # ---- CUDA kernels, under the SIMT shim
 
 ROWS, HEAD = "kernels/cuda/rows.cu", "kernels/cuda/head.cu"

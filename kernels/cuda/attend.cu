@@ -1,0 +1,546 @@
+/* kernels/cuda/attend.cu - attend_forced: a row's next token over its slots, page by page in place.
+ *
+ * Owns: the order of its sums (rule b), the scores, the victim and the place of the new token.
+ * Refuses: prompts (prefill.cu), what a policy means (policy/evict.h).
+ *
+ * A token is four launches, one after the other, and a span of n tokens n times that: what a token
+ * attends depends on where the one before it went. Blocks of a launch share nothing.
+ *   split  (split, KV head, span)  a split's greatest logit, sum of exps and exps . V
+ *   join   (KV head, span)         splits in ascending order, the ring, the own token: outputs
+ *   score  (split, KV head, span)  weights onto scores, and each split's first to go
+ *   place  (KV head, span)         the victim of all splits; K and V into its slot
+ * Scope layer: one block of score has all heads of a split, and every block of place finds the same
+ * victim. A policy without scores keeps no exps; the full one has no third launch.
+ *
+ * What scores cost, per slot and KV head with G query heads of d dimensions each: 4 G bytes of exps
+ * out and in again, which stay in L2 (PARTS bounds them to PARTS * G KiB), and 12 bytes of memory
+ * (score in and out, position in), beside 4 d bytes of K and V in bf16 (2.3 % of them at d = 128);
+ * 2 G FLOPs beside 4 G d. Attention is a fraction of a decode step, and this a fiftieth of that. */
+#include "kernels/cuda/simt.cuh"
+
+#include "kernels/cuda/attend.cuh"
+
+/* (span, KV head, split) in one launch: more blocks than a card runs at a time. Spans beyond take
+ * turns, so that scratch does not grow with them. */
+#define PARTS 1024
+
+DEVICE float query_number(const struct forced *f, const struct token *t, int query_head, int d)
+{
+    float x = f->a.q[t->row * f->a.q_stride + (int64_t)query_head * f->a.kv.layout.head_dim + d];
+    return f->round_q ? bf16_to_f32(f32_to_bf16(x)) : x;
+}
+
+/* ---- split: up to 256 slots of pages, or the ring ---- */
+
+/* What the threads of a block share. */
+struct split {
+    struct kv_layout l;
+    int n;                 // slots
+    float scale;           // of logits
+    float *q;              // [R, dim_pad], zeros beyond
+    float *q_sums;         // [R, groups] of q8 and q4
+    float *x;              // [R, SPLIT] logits, then exps
+    float *scaled;         // [2][R, SPLIT] exps * scale of two groups
+    float *minimum;        // [2][R, SPLIT_PAGES] sums of exps * minimum
+    const uint8_t **pages; // [SPLIT_PAGES]
+    unsigned *live;        // [SPLIT_PAGES] a bit for every slot that is attended
+};
+
+template <int R> static int split_shared(const struct kv_layout *l)
+{
+    return take_bytes<float>(R * l->dim_pad) + take_bytes<float>(R * (l->groups + 1)) +
+           take_bytes<float>(R * SPLIT) + take_bytes<float>(l->groups ? 2 * R * SPLIT : 1) +
+           take_bytes<float>(2 * R * SPLIT_PAGES) + take_bytes<const uint8_t *>(SPLIT_PAGES) +
+           take_bytes<unsigned>(SPLIT_PAGES);
+}
+
+template <int R> DEVICE void split_take(const struct kv_layout *l, struct split *s)
+{
+    struct taken taken = {};
+    s->q = take<float>(&taken, R * l->dim_pad);
+    s->q_sums = take<float>(&taken, R * (l->groups + 1));
+    s->x = take<float>(&taken, R * SPLIT);
+    s->scaled = take<float>(&taken, l->groups ? 2 * R * SPLIT : 1);
+    s->minimum = take<float>(&taken, 2 * R * SPLIT_PAGES);
+    s->pages = take<const uint8_t *>(&taken, SPLIT_PAGES);
+    s->live = take<unsigned>(&taken, SPLIT_PAGES);
+}
+
+/* q [R, dim_pad] of the query heads from row0 of a KV head; zeros where there are none. */
+template <int R>
+DEVICE void split_queries(const struct forced *f, const struct token *t, int head, int row0,
+                          const struct split *s)
+{
+    const int dim_pad = s->l.dim_pad;
+    for (int i = (int)threadIdx.x; i < R * dim_pad; i += THREADS) {
+        const int row = row0 + i / dim_pad, d = i % dim_pad;
+        s->q[i] = row < f->group && d < s->l.head_dim ? query_number(f, t, head * f->group + row, d)
+                                                      : 0.0f;
+    }
+    __syncthreads();
+    for (int i = warp_id(); i < R * s->l.groups; i += THREADS / WARP) {
+        const float *q = s->q + i / s->l.groups * dim_pad;
+        const int first = i % s->l.groups * KV_GROUP;
+        const int last = first + KV_GROUP < dim_pad ? first + KV_GROUP : dim_pad;
+        float sum = 0.0f;
+        for (int d = first + lane_id() % 16; d < last; d += 16)
+            sum = sum + q[d];
+        sum = warp_sum16(sum);
+        if (lane_id() == 0)
+            s->q_sums[i] = sum;
+    }
+    __syncthreads();
+}
+
+/* Four numbers or codes of K from dimension d, a multiple of 4, of this lane's slot. */
+template <int FORMAT> DEVICE void k_numbers(const uint8_t *panel, int d, float k[4])
+{
+    const int slot = lane_id();
+    if (FORMAT == KV_F32) {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            k[j] = ((const float *)panel)[(d + j) * KV_PAGE_SLOTS + slot];
+    } else if (FORMAT == KV_Q4) {
+        unsigned word = ((const uint16_t *)panel)[d / 4 * KV_PAGE_SLOTS + slot];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            k[j] = (float)(word >> 4 * j & 15);
+    } else {
+#pragma unroll
+        for (int j = 0; j < 4; j += 2) {
+            const int at = (d + j) / 2 * KV_PAGE_SLOTS + slot;
+            unsigned word =
+                FORMAT == KV_BF16 ? ((const uint32_t *)panel)[at] : ((const uint16_t *)panel)[at];
+            k[j] = FORMAT == KV_BF16 ? __uint_as_float(word << 16) : (float)(word & 255);
+            k[j + 1] = FORMAT == KV_BF16 ? __uint_as_float(word & 0xffff0000u) : (float)(word >> 8);
+        }
+    }
+}
+
+/* sum[r] = q[r] . K over dimensions [first, last): one chain each. */
+template <int FORMAT, int R>
+DEVICE void k_chains(const struct split *s, const uint8_t *panel, int first, int last, float sum[R])
+{
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        sum[r] = 0.0f;
+#pragma unroll 4
+    for (int d = first; d < last; d += 4) {
+        float k[4];
+        k_numbers<FORMAT>(panel, d, k);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            const float4 q = *(const float4 *)(s->q + r * s->l.dim_pad + d);
+            sum[r] = fmaf(q.x, k[0], sum[r]);
+            sum[r] = fmaf(q.y, k[1], sum[r]);
+            sum[r] = fmaf(q.z, k[2], sum[r]);
+            sum[r] = fmaf(q.w, k[3], sum[r]);
+        }
+    }
+}
+
+/* Logits of this lane's slot of a page, in f32 and bf16. */
+template <int FORMAT, int R>
+DEVICE void page_logits(const struct split *s, const uint8_t *panel, float logit[R])
+{
+    k_chains<FORMAT, R>(s, panel, 0, s->l.dim_pad, logit);
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        logit[r] = logit[r] * s->scale;
+}
+
+/* The same of codes: scales and minima come in as links of a chain over groups. */
+template <int FORMAT, int R>
+DEVICE void page_logits_codes(const struct split *s, const uint8_t *panel, float logit[R])
+{
+    const int dim_pad = s->l.dim_pad;
+    float sum[R];
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        logit[r] = 0.0f;
+    for (int g = 0; g < s->l.groups; g++) {
+        const int last = (g + 1) * KV_GROUP < dim_pad ? (g + 1) * KV_GROUP : dim_pad;
+        k_chains<FORMAT, R>(s, panel, g * KV_GROUP, last, sum);
+        float scale = f16_to_f32(*kv_scale_at(&s->l, panel, g, lane_id())) * s->scale;
+        float low = f16_to_f32(*kv_scale_at(&s->l, panel, s->l.groups + g, lane_id())) * s->scale;
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            logit[r] = fmaf(scale, sum[r], logit[r]);
+            logit[r] = fmaf(low, s->q_sums[r * s->l.groups + g], logit[r]);
+        }
+    }
+}
+
+/* x = exp(x - maximum) of every row, a warp each; maximum, sum and, where they will be weights of
+ * scores, exps go to scratch. */
+template <int R>
+DEVICE void split_exps(const struct forced *f, const struct split *s, int64_t part, int row0)
+{
+    for (int r = warp_id(); r < R && row0 + r < f->group; r += THREADS / WARP) {
+        const int64_t row = part * f->group + row0 + r;
+        float *x = s->x + r * SPLIT, max = -INFINITY, sum = 0.0f;
+        for (int i = lane_id(); i < SPLIT; i += WARP)
+            max = x[i] > max ? x[i] : max;
+        max = warp_max(max);
+        for (int i = lane_id(); i < SPLIT; i += WARP) {
+            float e = math_exp(x[i] - (max == -INFINITY ? 0.0f : max));
+            x[i] = e;
+            if (f->scores)
+                f->exps[row * SPLIT + i] = e;
+            sum = sum + e; // lanes 0 to 15: number i of lane i mod 16, then the one 16 behind it
+            sum = sum + warp_down(e, 16);
+        }
+        sum = warp_sum16(sum);
+        if (lane_id() == 0) {
+            f->max[row] = max;
+            f->sum[row] = sum;
+        }
+    }
+}
+
+/* Four numbers or codes of V of dimension d from a slot, a multiple of 4. */
+template <int FORMAT>
+DEVICE void v_numbers(const uint8_t *panel, int dim_pad, int slot, int d, float v[4])
+{
+    if (FORMAT == KV_F32) {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            v[j] = ((const float *)panel)[(slot + j) * dim_pad + d];
+    } else if (FORMAT == KV_Q4) {
+        unsigned word = ((const uint16_t *)panel)[slot / 4 * dim_pad + d];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            v[j] = (float)(word >> 4 * j & 15);
+    } else {
+#pragma unroll
+        for (int j = 0; j < 4; j += 2) {
+            const int at = (slot + j) / 2 * dim_pad + d;
+            unsigned word =
+                FORMAT == KV_BF16 ? ((const uint32_t *)panel)[at] : ((const uint16_t *)panel)[at];
+            v[j] = FORMAT == KV_BF16 ? __uint_as_float(word << 16) : (float)(word & 255);
+            v[j + 1] = FORMAT == KV_BF16 ? __uint_as_float(word & 0xffff0000u) : (float)(word >> 8);
+        }
+    }
+}
+
+/* acc[r] += p[r] . V over the slots of a page whose bits are set, ascending. p: rows of SPLIT. */
+template <int FORMAT, int ROWS>
+DEVICE void page_values(const struct split *s, const uint8_t *panel, int d, unsigned live,
+                        const float *p, float acc[ROWS])
+{
+#pragma unroll 2
+    for (int slot = 0; slot < KV_PAGE_SLOTS && live >> slot; slot += 4) {
+        const unsigned bits = live >> slot & 15;
+        float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (bits)
+            v_numbers<FORMAT>(panel, s->l.dim_pad, slot, d, v);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const float4 e = *(const float4 *)(p + r * SPLIT + slot);
+            acc[r] = bits & 1 ? fmaf(e.x, v[0], acc[r]) : acc[r];
+            acc[r] = bits & 2 ? fmaf(e.y, v[1], acc[r]) : acc[r];
+            acc[r] = bits & 4 ? fmaf(e.z, v[2], acc[r]) : acc[r];
+            acc[r] = bits & 8 ? fmaf(e.w, v[3], acc[r]) : acc[r];
+        }
+    }
+}
+
+/* Of groups g0 and g0 + 1: exps * scale, and the sums of exps * minimum of every page. */
+template <int R> DEVICE void split_scale(const struct split *s, int head, int g0)
+{
+    const int slot = (int)threadIdx.x, page = warp_id();
+    const int live = s->live[page] >> lane_id() & 1;
+    for (int g = 0; g < 2 && g0 + g < s->l.groups; g++) {
+        float scale = 0.0f, low = 0.0f;
+        if (live) {
+            const uint8_t *panel = kv_panel(&s->l, s->pages[page], head, 1);
+            scale = f16_to_f32(*kv_scale_at(&s->l, panel, g0 + g, lane_id()));
+            low = f16_to_f32(*kv_scale_at(&s->l, panel, s->l.groups + g0 + g, lane_id()));
+        }
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            const float e = s->x[r * SPLIT + slot];
+            s->scaled[(g * R + r) * SPLIT + slot] = live ? e * scale : 0.0f;
+            float sum = 0.0f + (live ? e * low : 0.0f);
+            sum = warp_sum16(sum + warp_down(sum, 16)); // lanes 0 to 15
+            if (lane_id() == 0)
+                s->minimum[(g * R + r) * SPLIT_PAGES + page] = sum;
+        }
+    }
+}
+
+/* exps . V of the split: one chain over its slots for every (row, dimension). A thread has half of
+ * the rows of a dimension. Of codes two groups of dimensions at a time. */
+template <int FORMAT, int R>
+DEVICE void split_values(const struct forced *f, const struct split *s, int64_t part, int head,
+                         int row0)
+{
+    constexpr int ROWS = R > 1 ? R / 2 : 1, CODES = FORMAT == KV_Q8 || FORMAT == KV_Q4;
+    const int step = CODES ? 2 * KV_GROUP : s->l.head_dim;
+    for (int d0 = 0; d0 < s->l.head_dim; d0 += step) {
+        const int left = s->l.head_dim - d0, dims = left < step ? left : step;
+        if (CODES) {
+            __syncthreads(); // what was scaled before has been read
+            split_scale<R>(s, head, d0 / KV_GROUP);
+            __syncthreads();
+        }
+        for (int i = (int)threadIdx.x; i < dims * (R / ROWS); i += THREADS) {
+            const int d = i % dims, r0 = i / dims * ROWS, g = d / KV_GROUP;
+            const float *p = CODES ? s->scaled + (g * R + r0) * SPLIT : s->x + r0 * SPLIT;
+            float acc[ROWS] = {};
+            for (int page = 0; page * KV_PAGE_SLOTS < s->n; page++) {
+#pragma unroll
+                for (int r = 0; r < ROWS && CODES; r++)
+                    acc[r] = acc[r] + s->minimum[(g * R + r0 + r) * SPLIT_PAGES + page];
+                page_values<FORMAT, ROWS>(s, kv_panel(&s->l, s->pages[page], head, 1), d0 + d,
+                                          s->live[page], p + page * KV_PAGE_SLOTS, acc);
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                if (row0 + r0 + r < f->group)
+                    f->out[(part * f->group + row0 + r0 + r) * s->l.head_dim + d0 + d] = acc[r];
+        }
+    }
+}
+
+template <int FORMAT, int R>
+DEVICE void split_run(const struct forced *f, const struct split *s, int64_t part, int head,
+                      int row0)
+{
+    const int page = warp_id(), slot = (int)threadIdx.x;
+    float logit[R];
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        logit[r] = -INFINITY;
+    if (s->live[page] >> lane_id() & 1) {
+        const uint8_t *panel = kv_panel(&s->l, s->pages[page], head, 0);
+        if constexpr (FORMAT == KV_Q8 || FORMAT == KV_Q4)
+            page_logits_codes<FORMAT, R>(s, panel, logit);
+        else
+            page_logits<FORMAT, R>(s, panel, logit);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        s->x[r * SPLIT + slot] = logit[r];
+    __syncthreads();
+    split_exps<R>(f, s, part, row0);
+    __syncthreads();
+    split_values<FORMAT, R>(f, s, part, head, row0);
+}
+
+/* R: query heads of a block. The least blocks of a multiprocessor leave as many registers as a
+ * thread can use: left to itself ptxas spills a few for one block more. */
+template <int R>
+__global__ void __launch_bounds__(THREADS, R == 1   ? 4
+                                           : R == 2 ? 3
+                                                    : 2)
+    forced_split(const __grid_constant__ struct forced f)
+{
+    const int split = (int)blockIdx.x, head = (int)blockIdx.y / f.n_chunks;
+    const int row0 = (int)blockIdx.y % f.n_chunks * R, slot = (int)threadIdx.x;
+    struct token t;
+    if (!token_at(&f, (int)blockIdx.z, &t) || split >= t.n_splits)
+        return;
+    const int in_pages = split < t.page_splits, left = t.kv.n_slots - split * SPLIT;
+    struct split s;
+    s.l = in_pages ? f.a.kv.layout : f.a.kv.ring;
+    s.n = !in_pages ? t.n_ring : left < SPLIT ? left : SPLIT;
+    s.scale = f.a.scale;
+    split_take<R>(&s.l, &s);
+    if (slot < SPLIT_PAGES && slot * KV_PAGE_SLOTS < s.n)
+        s.pages[slot] = in_pages ? kv_page_of(&f.a.kv, t.kv.page_ids[split * SPLIT_PAGES + slot])
+                                 : t.kv.ring + slot * s.l.page_bytes;
+    int live = slot < s.n;
+    if (live && in_pages && t.kv.slot_pos)
+        live = t.kv.slot_pos[(int64_t)head * t.kv.slots_cap + split * SPLIT + slot] >= 0;
+    const unsigned bits = __ballot_sync(WARP_ALL, live);
+    if (lane_id() == 0)
+        s.live[warp_id()] = bits;
+    split_queries<R>(&f, &t, head, row0, &s);
+    const int64_t part = unit_of(&f, (int)blockIdx.z, head) * f.n_splits + split;
+    switch (s.l.format) {
+    case KV_F32:
+        split_run<KV_F32, R>(&f, &s, part, head, row0);
+        break;
+    case KV_BF16:
+        split_run<KV_BF16, R>(&f, &s, part, head, row0);
+        break;
+    case KV_Q8:
+        split_run<KV_Q8, R>(&f, &s, part, head, row0);
+        break;
+    default:
+        split_run<KV_Q4, R>(&f, &s, part, head, row0);
+    }
+}
+
+/* ---- join ---- */
+
+/* Weights of the splits of one query head, by a warp. Returns the sum over them; *max: the greatest
+ * logit, which is the own one's at first. */
+DEVICE float join_splits(const struct forced *f, int n_splits, int64_t part0, int row, float *max)
+{
+    float most = *max, sum = 0.0f;
+    for (int i = lane_id(); i < n_splits; i += WARP) {
+        float m = f->max[(part0 + i) * f->group + row];
+        most = m > most ? m : most;
+    }
+    *max = warp_max(most);
+    for (int first = 0; first < n_splits; first += WARP) {
+        const int i = first + lane_id(), n = n_splits - first < WARP ? n_splits - first : WARP;
+        float weight = 0.0f, part = 0.0f;
+        if (i < n_splits) {
+            const int64_t at = (part0 + i) * f->group + row;
+            weight = math_exp(f->max[at] - *max);
+            part = f->sum[at];
+            f->weight[at] = weight;
+        }
+        for (int j = 0; j < n; j++) // one chain over splits
+            sum = fmaf(warp_shfl(weight, j), warp_shfl(part, j), sum);
+    }
+    return sum;
+}
+
+static int join_shared(const struct kv_layout *l, int group)
+{
+    return take_bytes<float>(l->head_dim) * 2 + take_bytes<float>(group) * 3;
+}
+
+__global__ void __launch_bounds__(THREADS) forced_join(const __grid_constant__ struct forced f)
+{
+    const int head = (int)blockIdx.x, head_dim = f.a.kv.layout.head_dim, group = f.group;
+    struct token t;
+    if (!token_at(&f, (int)blockIdx.y, &t))
+        return;
+    struct taken taken = {};
+    float *own_k = take<float>(&taken, head_dim), *own_v = take<float>(&taken, head_dim);
+    float *own = take<float>(&taken, group), *inverse = take<float>(&taken, group);
+    float *weight = take<float>(&taken, group);
+    const struct kv_layout l = t.kv.ring_slots > 0 ? f.a.kv.ring : f.a.kv.layout;
+    const int64_t unit = unit_of(&f, (int)blockIdx.y, head), part0 = unit * f.n_splits;
+    kv_round_row(&l, f.a.k + t.row * f.a.k_stride + (int64_t)head * head_dim, own_k);
+    kv_round_row(&l, f.a.v + t.row * f.a.v_stride + (int64_t)head * head_dim, own_v);
+    __syncthreads();
+    for (int r = warp_id(); r < group; r += THREADS / WARP) {
+        float logit = 0.0f;
+        for (int d = lane_id() % 16; d < head_dim; d += 16)
+            logit = fmaf(query_number(&f, &t, head * group + r, d), own_k[d], logit);
+        logit = warp_sum16(logit) * f.a.scale;
+        float max = logit, sum = join_splits(&f, t.n_splits, part0, r, &max);
+        float e = math_exp(logit - max), inv = 1.0f / (sum + e);
+        const int finite = fabsf(inv) < INFINITY;
+        if (lane_id() == 0) {
+            own[r] = e;
+            inverse[r] = inv;
+            weight[r] = finite ? e * inv : 0.0f;
+            f.inverse[unit * group + r] = finite ? inv : 0.0f;
+        }
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < group * head_dim; i += THREADS) {
+        const int r = i / head_dim, d = i % head_dim;
+        float out = 0.0f;
+#pragma unroll 4
+        for (int split = 0; split < t.n_splits; split++) {
+            const int64_t at = (part0 + split) * group + r;
+            out = fmaf(f.weight[at], f.out[at * head_dim + d], out);
+        }
+        const int64_t to = t.row * f.a.out_stride + (int64_t)(head * group + r) * head_dim + d;
+        f.a.out[to] = fmaf(own[r], own_v[d], out) * inverse[r];
+    }
+    if (threadIdx.x == 0) {
+        float score = 0.0f;
+        for (int r = 0; r < group && f.scores; r++)
+            score = score + weight[r];
+        f.own_score[unit] = score;
+    }
+}
+
+/* ---- host ---- */
+
+/* Where everything stands for up to n_parts (span, KV head, split); f NULL: bytes alone. */
+static int64_t forced_lay_out(struct forced *f, uint8_t *base, int64_t n_parts, int group,
+                              int head_dim, int scores)
+{
+    const int64_t rows = n_parts * group * 4;
+    int64_t at[10] = {0};
+    const int64_t bytes[9] = {rows,
+                              rows,
+                              rows,
+                              rows * head_dim,
+                              scores ? rows * SPLIT : 0,
+                              rows,
+                              n_parts * 4,
+                              n_parts * 4,
+                              n_parts * (int64_t)sizeof(struct victim)};
+    for (int i = 0; i < 9; i++)
+        at[i + 1] = at[i] + round_up(bytes[i], 64);
+    if (f) {
+        f->max = (float *)base;
+        f->sum = (float *)(base + at[1]);
+        f->weight = (float *)(base + at[2]);
+        f->out = (float *)(base + at[3]);
+        f->exps = (float *)(base + at[4]);
+        f->inverse = (float *)(base + at[5]);
+        f->own_score = (float *)(base + at[6]);
+        f->leaving = (float *)(base + at[7]);
+        f->victims = (struct victim *)(base + at[8]);
+    }
+    return at[9];
+}
+
+static int forced_splits(int slots_max, int ring)
+{
+    return (int)max_i64(1, ceil_div(slots_max, SPLIT) + ring);
+}
+
+int64_t cuda_attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,
+                                         int n_kv_heads, int head_dim, int scores)
+{
+    (void)ops;
+    int64_t n_parts = max_i64(PARTS, (int64_t)n_kv_heads * forced_splits(slots_max, 1));
+    return forced_lay_out(NULL, NULL, n_parts, n_heads / n_kv_heads, head_dim, scores);
+}
+
+template <int R> static void split_launch(cudaStream_t stream, struct forced *f, int n_spans)
+{
+    const struct kv_layout *l = &f->a.kv.layout;
+    f->n_chunks = (f->group + R - 1) / R;
+    dim3 grid((unsigned)f->n_splits, (unsigned)(l->n_kv_heads * f->n_chunks), (unsigned)n_spans);
+    LAUNCH(forced_split<R>, grid, THREADS, split_shared<R>(l), stream, *f);
+}
+
+/* One token of n_spans spans. */
+static void token_launch(cudaStream_t stream, struct forced *f, int n_spans)
+{
+    const unsigned heads = (unsigned)f->a.kv.layout.n_kv_heads, spans = (unsigned)n_spans;
+    if (f->group == 1)
+        split_launch<1>(stream, f, n_spans);
+    else if (f->group == 2)
+        split_launch<2>(stream, f, n_spans);
+    else if (f->group <= 4)
+        split_launch<4>(stream, f, n_spans);
+    else
+        split_launch<8>(stream, f, n_spans);
+    LAUNCH(forced_join, dim3(heads, spans), THREADS, join_shared(&f->a.kv.layout, f->group), stream,
+           *f);
+    forced_evict(stream, f, n_spans);
+}
+
+void cuda_attend_forced(cudaStream_t stream, const struct ops *ops,
+                        const struct attend_forced_args *args)
+{
+    const int n_kv_heads = args->kv.layout.n_kv_heads;
+    struct forced f = {};
+    f.a = *args;
+    f.round_q = ops->compute != COMPUTE_F32;
+    f.scores = evict_policy_scores(args->evict.policy);
+    f.group = args->n_heads / n_kv_heads;
+    f.n_splits = forced_splits(args->slots_max, args->kv.rings != NULL);
+    const int64_t parts = (int64_t)n_kv_heads * f.n_splits, n_parts = max_i64(PARTS, parts);
+    const int at_once = (int)(n_parts / parts);
+    forced_lay_out(&f, (uint8_t *)args->scratch, n_parts, f.group, args->kv.layout.head_dim,
+                   f.scores);
+    for (f.first_span = 0; f.first_span < args->n_spans; f.first_span += at_once)
+        for (f.step = 0; f.step < args->n_max; f.step++)
+            token_launch(stream, &f, (int)min_i64(at_once, args->n_spans - f.first_span));
+}

@@ -1,0 +1,72 @@
+/* kernels/cuda/attend.cuh - what the launches of a token of attend_forced share: attend.cu has its
+ * sums, attend_evict.cu its scores, its victim and its place.
+ *
+ * Owns: scratch between launches, and which token of which span a block is about. */
+#ifndef KERNELS_CUDA_ATTEND_CUH
+#define KERNELS_CUDA_ATTEND_CUH
+
+#include "kernels/cuda/kv.cuh"
+
+#define SPLIT       256 // slots
+#define SPLIT_PAGES (SPLIT / KV_PAGE_SLOTS)
+#define THREADS     SPLIT // a thread has a slot, a warp a page
+
+/* The first to go among the page slots of a split. */
+struct victim {
+    uint64_t key; // (rank, position); all ones: none may go
+    int slot, n_live;
+    float score;
+};
+
+struct forced {
+    struct attend_forced_args a;
+    int round_q, scores;
+    int group, n_chunks; // query heads of a KV head; the blocks that share them
+    int n_splits;        // the most that a span has, the ring's with them
+    int first_span, step;
+    float *max, *sum;       // [span, KV head, split][group]
+    float *weight;          // the same: exp(maximum of the split - maximum of all)
+    float *out;             // [span, KV head, split][group, head_dim]
+    float *exps;            // [span, KV head, split][group, SPLIT]; only with scores
+    float *inverse;         // [span, KV head][group]; 0: its weights are no numbers
+    float *own_score;       // [span, KV head]
+    float *leaving;         // [span, KV head] score of the token that leaves the ring
+    struct victim *victims; // [span, KV head, split]
+};
+
+/* One span's token of this launch. */
+struct token {
+    struct forced_span s;
+    struct kv_row kv;
+    int now, n_ring;
+    int page_splits, n_splits;
+    int64_t row; // of q, k, v, out and events
+};
+
+/* 0: the span has no such token. */
+DEVICE int token_at(const struct forced *f, int span, struct token *t)
+{
+    t->s = f->a.spans[f->first_span + span];
+    if (f->step >= t->s.n)
+        return 0;
+    int ring_slots = f->a.kv.rings ? evict_ring_slots(&t->s.limits) : 0;
+    int n_slots =
+        evict_slots_after(&f->a.evict, &t->s.limits, ring_slots, t->s.n_slots, t->s.pos, f->step);
+    t->kv = kv_row_at(&f->a.kv, t->s.row, &t->s.limits, n_slots);
+    t->now = t->s.pos + f->step;
+    t->n_ring = kv_ring_used(&t->kv, t->now);
+    t->page_splits = (n_slots + SPLIT - 1) / SPLIT;
+    t->n_splits = t->page_splits + (t->n_ring > 0);
+    t->row = t->s.token + f->step;
+    return 1;
+}
+
+DEVICE int64_t unit_of(const struct forced *f, int span, int head)
+{
+    return (int64_t)span * f->a.kv.layout.n_kv_heads + head;
+}
+
+/* Queues score and place of one token of n_spans spans. */
+void forced_evict(cudaStream_t stream, const struct forced *f, int n_spans);
+
+#endif

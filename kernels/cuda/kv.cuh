@@ -1,0 +1,251 @@
+/* kernels/cuda/kv.cuh - slots of KV pages on the device: the bytes of kernels/kv.c.
+ *
+ * Owns: where a number stands in a panel, and how slots are encoded by all threads of a block.
+ * Refuses: which slot, which page (attend.cu, slots.cu).
+ * A newcomer would miss: up to four slots share a word of V. One block puts all slots of a word
+ * that a launch writes, and leaves the neighbours' bits as they are. Of a group's equal numbers
+ * (zeros of two signs) the one of the lowest dimension is its least and its greatest, as
+ * kernels/kv.c meets them. */
+#ifndef KERNELS_CUDA_KV_CUH
+#define KERNELS_CUDA_KV_CUH
+
+#include "kernels/cuda/simt.cuh"
+
+#define KV_TILE_STRIDE (KV_GROUP + 1) // neighbouring slots stand in neighbouring banks
+#define KV_TILE_FLOATS (KV_PAGE_SLOTS * KV_TILE_STRIDE)
+
+DEVICE const uint8_t *kv_panel(const struct kv_layout *l, const uint8_t *page, int head, int v)
+{
+    return page + l->panel_bytes * head + (v ? l->v_offset : 0);
+}
+
+/* ---- victims: of two slots the one with the lesser key goes first, as evict_before() has it ----
+ */
+
+/* Orders as ranks do; NaN comes before everything. Never all ones. */
+DEVICE uint32_t rank_key(float rank)
+{
+    uint32_t bits = __float_as_uint(rank + 0.0f); // -0 is 0
+    bits = bits >> 31 ? ~bits : bits | 0x80000000u;
+    return rank != rank ? 0 : bits;
+}
+DEVICE uint64_t victim_key(float rank, int pos)
+{
+    return (uint64_t)rank_key(rank) << 32 | (uint32_t)pos;
+}
+
+/* ---- numbers of a page ---- */
+
+/* Numbers that share a word: 32 bits in f32 and bf16, 16 in q8 and q4. */
+DEVICE int kv_per_word(int format)
+{
+    return format == KV_F32 ? 1 : format == KV_Q4 ? 4 : 2;
+}
+
+/* f16 scale of a slot, of group `group`; its minimum is that of group l->groups + group. */
+DEVICE uint16_t *kv_scale_at(const struct kv_layout *l, const uint8_t *panel, int group, int slot)
+{
+    return (uint16_t *)(panel + l->scales_at) + group * KV_PAGE_SLOTS + slot;
+}
+
+/* Number d of a slot of K (v 0) or V. */
+DEVICE float kv_number(const struct kv_layout *l, const uint8_t *panel, int v, int slot, int d)
+{
+    const int per = kv_per_word(l->format), slow = v ? slot : d;
+    const int64_t word =
+        v ? (int64_t)(slow / per) * l->dim_pad + d : slow / per * KV_PAGE_SLOTS + slot;
+    if (l->format == KV_F32)
+        return ((const float *)panel)[word];
+    if (l->format == KV_BF16)
+        return bf16_to_f32(((const uint16_t *)panel)[word * 2 + slow % 2]);
+    const int bits = 16 / per, group = d / KV_GROUP;
+    int code = ((const uint16_t *)panel)[word] >> slow % per * bits & ((1 << bits) - 1);
+    float scale = f16_to_f32(*kv_scale_at(l, panel, group, slot));
+    float minimum = f16_to_f32(*kv_scale_at(l, panel, l->groups + group, slot));
+    return (float)code * scale + minimum;
+}
+
+/* ---- q8 and q4: a group of up to 64 numbers, by a warp ---- */
+
+struct kv_group {
+    uint16_t scale16, min16;
+    float scale, minimum, inverse;
+    int fits;
+};
+
+/* a, b: numbers lane and lane + 32 of the group, or number 0 where there are fewer. */
+DEVICE struct kv_group kv_group_measure(float a, float b, int n, int max_code)
+{
+    const int lane = lane_id();
+    int a_at = lane < n ? lane : 0, b_at = lane + WARP < n ? lane + WARP : 0;
+    int fits = fabsf(a) <= 65504.0f && fabsf(b) <= 65504.0f;
+    float lo = b < a || (b == a && b_at < a_at) ? b : a;
+    float hi = b > a || (b == a && b_at < a_at) ? b : a;
+    int lo_at = b < a || (b == a && b_at < a_at) ? b_at : a_at;
+    int hi_at = b > a || (b == a && b_at < a_at) ? b_at : a_at;
+    for (int by = WARP / 2; by > 0; by /= 2) {
+        float low = warp_xor(lo, by), high = warp_xor(hi, by);
+        int low_at = warp_xor(lo_at, by), high_at = warp_xor(hi_at, by);
+        int lower = low < lo || (low == lo && low_at < lo_at);
+        int higher = high > hi || (high == hi && high_at < hi_at);
+        lo = lower ? low : lo;
+        lo_at = lower ? low_at : lo_at;
+        hi = higher ? high : hi;
+        hi_at = higher ? high_at : hi_at;
+    }
+    struct kv_group g;
+    g.fits = warp_least(fits);
+    g.min16 = f32_to_f16(g.fits ? lo : NAN);
+    g.minimum = f16_to_f32(g.min16);
+    g.scale16 = f32_to_f16(g.fits ? (hi - g.minimum) / (float)max_code : NAN);
+    g.scale = f16_to_f32(g.scale16);
+    g.inverse = g.scale > 0 ? 1.0f / g.scale : 0.0f;
+    return g;
+}
+
+DEVICE float kv_group_code(const struct kv_group *g, float x, int max_code)
+{
+    float t = g->fits ? (x - g->minimum) * g->inverse + 0.5f : 0.0f;
+    t = t > 0.0f ? t : 0.0f;
+    return (float)(int)(t < (float)max_code ? t : (float)max_code);
+}
+
+/* to [head_dim], shared: the numbers that come back after x [head_dim] was put. All threads; a
+ * barrier has to follow. */
+DEVICE void kv_round_row(const struct kv_layout *l, const float *x, float *to)
+{
+    const int max_code = l->format == KV_Q8 ? 255 : 15, n_warps = (int)blockDim.x / WARP;
+    for (int d = (int)threadIdx.x; d < l->head_dim && l->groups == 0; d += (int)blockDim.x)
+        to[d] = l->format == KV_BF16 ? bf16_to_f32(f32_to_bf16(x[d])) : x[d];
+    for (int group = warp_id(); group < l->groups; group += n_warps) {
+        const int first = group * KV_GROUP, left = l->head_dim - first;
+        const int n = left < KV_GROUP ? left : KV_GROUP, lane = lane_id();
+        float a = x[first + (lane < n ? lane : 0)];
+        float b = x[first + (lane + WARP < n ? lane + WARP : 0)];
+        struct kv_group g = kv_group_measure(a, b, n, max_code);
+        if (lane < n)
+            to[first + lane] = kv_group_code(&g, a, max_code) * g.scale + g.minimum;
+        if (lane + WARP < n)
+            to[first + lane + WARP] = kv_group_code(&g, b, max_code) * g.scale + g.minimum;
+    }
+}
+
+/* ---- slots into a page, 64 dimensions at a time, by a block ---- */
+
+/* A part of a panel: dimensions [d0, d0 + n_pad) of slots [first, last). */
+struct kv_part {
+    int v, d0, n, n_pad; // n of them are numbers, the rest is padding
+    int first, last;
+};
+
+/* Codes of the tile [slot][dimension] in place of its numbers; scales and minima go to the panel.
+ */
+DEVICE void kv_tile_encode(const struct kv_layout *l, uint8_t *panel, const struct kv_part *p,
+                           float *tile)
+{
+    const int max_code = l->format == KV_Q8 ? 255 : 15, n_warps = (int)blockDim.x / WARP;
+    const int lane = lane_id(), group = p->d0 / KV_GROUP;
+    for (int slot = p->first + warp_id(); slot < p->last; slot += n_warps) {
+        float *x = tile + slot * KV_TILE_STRIDE;
+        float a = x[lane < p->n ? lane : 0], b = x[lane + WARP < p->n ? lane + WARP : 0];
+        struct kv_group g = kv_group_measure(a, b, p->n, max_code);
+        __syncwarp(); // number 0 has been read
+        if (lane < p->n)
+            x[lane] = kv_group_code(&g, a, max_code);
+        if (lane + WARP < p->n)
+            x[lane + WARP] = kv_group_code(&g, b, max_code);
+        if (lane == 0) {
+            *kv_scale_at(l, panel, group, slot) = g.scale16;
+            *kv_scale_at(l, panel, l->groups + group, slot) = g.min16;
+        }
+    }
+}
+
+/* A number of the tile as the bits that stand in a word. */
+DEVICE uint32_t kv_tile_bits(const struct kv_layout *l, float x)
+{
+    return l->format == KV_BF16 ? f32_to_bf16(x) : (uint32_t)(int)x;
+}
+
+/* Words of the panel: of K each belongs to one slot, of V to as many slots as share it. */
+DEVICE void kv_tile_words(const struct kv_layout *l, uint8_t *panel, const struct kv_part *p,
+                          const float *tile)
+{
+    const int per = kv_per_word(l->format), bits = (l->format == KV_BF16 ? 32 : 16) / per;
+    const int fast = p->v ? p->n_pad : p->last - p->first;
+    const int slow0 = p->v ? p->first / per : p->d0 / per;
+    const int slow1 = p->v ? (p->last - 1) / per + 1 : (p->d0 + p->n_pad) / per;
+    for (int i = (int)threadIdx.x; i < fast * (slow1 - slow0); i += (int)blockDim.x) {
+        const int slow = slow0 + i / fast, at = i % fast;
+        uint32_t word = 0, mask = 0;
+        for (int j = 0; j < per; j++) {
+            int slot = p->v ? slow * per + j : p->first + at,
+                d = p->v ? at : slow * per + j - p->d0;
+            if (slot < p->first || slot >= p->last)
+                continue;
+            word |= kv_tile_bits(l, tile[slot * KV_TILE_STRIDE + d]) << j * bits;
+            mask |= ((1u << bits) - 1) << j * bits;
+        }
+        int64_t index =
+            p->v ? (int64_t)slow * l->dim_pad + p->d0 + at : slow * KV_PAGE_SLOTS + p->first + at;
+        const uint32_t whole = l->format == KV_BF16 ? 0xffffffffu : 0xffffu;
+        if (l->format == KV_BF16) {
+            uint32_t *to = (uint32_t *)panel + index;
+            *to = mask == whole ? word : (*to & ~mask) | word;
+        } else {
+            uint16_t *to = (uint16_t *)panel + index;
+            *to = (uint16_t)(mask == whole ? word : (*to & ~mask) | word);
+        }
+    }
+}
+
+DEVICE void kv_tile_floats(const struct kv_layout *l, uint8_t *panel, const struct kv_part *p,
+                           const float *tile)
+{
+    const int n_slots = p->last - p->first;
+    for (int i = (int)threadIdx.x; i < n_slots * p->n_pad; i += (int)blockDim.x) {
+        const int slot = p->first + (p->v ? i / p->n_pad : i % n_slots);
+        const int d = p->v ? i % p->n_pad : i / n_slots;
+        const int64_t at = p->v ? (int64_t)slot * l->dim_pad + p->d0 + d
+                                : (int64_t)(p->d0 + d) * KV_PAGE_SLOTS + slot;
+        ((float *)panel)[at] = tile[slot * KV_TILE_STRIDE + d];
+    }
+}
+
+/* Puts slots [first, last) of one head into a page. source(v, slot, d) is number d of K (v 0) or V;
+ * source.by_slot: numbers of neighbouring slots, not dimensions, are read together. All threads of
+ * the block, with tile [KV_TILE_FLOATS] in shared memory that nobody uses. */
+template <class Source>
+DEVICE void kv_put_slots(const struct kv_layout *l, uint8_t *page, int head, int first, int last,
+                         const Source &source, float *tile)
+{
+    for (int v = 0; v < 2; v++) {
+        uint8_t *panel = (uint8_t *)kv_panel(l, page, head, v);
+        for (int d0 = 0; d0 < l->dim_pad; d0 += KV_GROUP) {
+            const int left = l->head_dim - d0, left_pad = l->dim_pad - d0, n_slots = last - first;
+            struct kv_part p = {v,
+                                d0,
+                                left < KV_GROUP ? left : KV_GROUP,
+                                left_pad < KV_GROUP ? left_pad : KV_GROUP,
+                                first,
+                                last};
+            for (int i = (int)threadIdx.x; i < n_slots * p.n_pad; i += (int)blockDim.x) {
+                const int slot = first + (source.by_slot(v) ? i % n_slots : i / p.n_pad);
+                const int d = source.by_slot(v) ? i / n_slots : i % p.n_pad;
+                tile[slot * KV_TILE_STRIDE + d] = d < p.n ? source(v, slot, d0 + d) : 0.0f;
+            }
+            __syncthreads();
+            if (l->groups > 0) {
+                kv_tile_encode(l, panel, &p, tile);
+                __syncthreads();
+            }
+            if (l->format == KV_F32)
+                kv_tile_floats(l, panel, &p, tile);
+            else
+                kv_tile_words(l, panel, &p, tile);
+            __syncthreads(); // the tile is free
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,402 @@
+/* kernels/cuda/prefill.cu - kv_store and attend_prompt: a prompt's tokens into the workspace, and
+ * its queries against them.
+ *
+ * Owns: the order of a prompt's sums (rules b and d). Refuses: what stays of it (slots.cu).
+ * A newcomer would miss: exps are made of the query's greatest logit, not of the greatest so far,
+ * because the sum of an output is one chain over all keys that nothing may rescale: q.k is made
+ * twice, once for the maximum and once for the weights. Scores need final sums, so they are a
+ * launch of their own, key-stationary, which makes q.k a third time: a third more FLOPs (2 d of 6 d
+ * a pair of query and key) and no bytes but q once more for every page of keys; nothing is added by
+ * atomics. A warp has 4 queries (2 above 256 dimensions), a lane a key or dimensions. */
+#include "kernels/cuda/simt.cuh"
+
+#include "kernels/cuda/kv.cuh"
+
+#define THREADS 256
+#define WARPS   (THREADS / WARP)
+/* (query, query head) in one launch: spans beyond take turns, so that scratch does not grow with
+ * them. */
+#define QUERIES 8192
+
+/* ---- kv_store ---- */
+
+struct store_source {
+    const struct kv_store_args *a;
+    int64_t token0; // of slot 0, counted from the call's first
+    int head;
+    __device__ int by_slot(int) const
+    {
+        return 0;
+    }
+    __device__ float operator()(int of_v, int slot, int d) const
+    {
+        const int64_t token = token0 + slot, at = (int64_t)head * a->layout.head_dim + d;
+        return of_v ? a->v[token * a->v_stride + at] : a->k[token * a->k_stride + at];
+    }
+};
+
+/* A block has a page and a KV head. */
+__global__ void __launch_bounds__(THREADS)
+    store_page(const __grid_constant__ struct kv_store_args a)
+{
+    const int page = a.first / KV_PAGE_SLOTS + (int)blockIdx.x, token0 = page * KV_PAGE_SLOTS;
+    const int from = a.first - token0, to = a.first + a.n - token0;
+    struct taken taken = {};
+    float *tile = take<float>(&taken, KV_TILE_FLOATS);
+    struct store_source source = {&a, token0 - a.first, (int)blockIdx.y};
+    kv_put_slots(&a.layout, (uint8_t *)a.pages + page * a.layout.page_bytes, (int)blockIdx.y,
+                 from > 0 ? from : 0, to < KV_PAGE_SLOTS ? to : KV_PAGE_SLOTS, source, tile);
+}
+
+void cuda_kv_store(cudaStream_t stream, const struct ops *ops, const struct kv_store_args *args)
+{
+    (void)ops;
+    if (args->n <= 0)
+        return;
+    const int64_t pages =
+        ceil_div(args->first + args->n, KV_PAGE_SLOTS) - args->first / KV_PAGE_SLOTS;
+    LAUNCH(store_page, dim3((unsigned)pages, (unsigned)args->layout.n_kv_heads), THREADS,
+           take_bytes<float>(KV_TILE_FLOATS), stream, *args);
+}
+
+/* ---- attend_prompt ---- */
+
+struct prompt {
+    struct attend_prompt_args a;
+    int round_q, first_span;
+    float *max, *inverse; // [span][n_max][n_heads] of a query; only with scores
+};
+
+/* x [rows, dim_pad], shared: queries of a block; row r is that of `query` and `head` as row_at(r)
+ * has them, zeros where it has none. All threads; a barrier has to follow. */
+template <class RowAt>
+DEVICE void load_queries(const struct prompt *f, const struct prompt_span *s, int rows,
+                         const RowAt &row_at, float *x)
+{
+    const struct kv_layout *l = &f->a.layout;
+    for (int i = (int)threadIdx.x; i < rows * l->dim_pad; i += THREADS) {
+        const int d = i % l->dim_pad;
+        int query, head;
+        float q = 0.0f;
+        if (row_at(i / l->dim_pad, &query, &head) && d < l->head_dim)
+            q = f->a.q[(s->token + query - s->first) * f->a.q_stride + (int64_t)head * l->head_dim +
+                       d];
+        x[i] = f->round_q ? bf16_to_f32(f32_to_bf16(q)) : q;
+    }
+}
+
+/* sum[r] = q[r] . K of this lane's slot: one chain over dimensions. */
+template <int BF16, int ROWS>
+DEVICE void key_chains(const uint8_t *panel, const float *q, int dim_pad, float sum[ROWS])
+{
+    const int slot = lane_id();
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        sum[r] = 0.0f;
+#pragma unroll 2
+    for (int d = 0; d < dim_pad; d += 4) {
+        float k[4];
+#pragma unroll
+        for (int j = 0; j < 4; j += 2) {
+            if (BF16) {
+                const uint32_t pair = ((const uint32_t *)panel)[(d + j) / 2 * KV_PAGE_SLOTS + slot];
+                k[j] = __uint_as_float(pair << 16);
+                k[j + 1] = __uint_as_float(pair & 0xffff0000u);
+            } else {
+                k[j] = ((const float *)panel)[(d + j) * KV_PAGE_SLOTS + slot];
+                k[j + 1] = ((const float *)panel)[(d + j + 1) * KV_PAGE_SLOTS + slot];
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const float4 x = *(const float4 *)(q + r * dim_pad + d);
+            sum[r] = fmaf(x.x, k[0], sum[r]);
+            sum[r] = fmaf(x.y, k[1], sum[r]);
+            sum[r] = fmaf(x.z, k[2], sum[r]);
+            sum[r] = fmaf(x.w, k[3], sum[r]);
+        }
+    }
+}
+
+/* Rows of a block are queries of one head. */
+struct queries_of_head {
+    int query0, end, head; // queries [query0, end)
+    __device__ int operator()(int row, int *query, int *of) const
+    {
+        *query = query0 + row;
+        *of = head;
+        return *query < end;
+    }
+};
+
+/* Greatest logit of each row over keys 0..query0 + row, as far as `last`, the last row's. */
+template <int BF16, int ROWS>
+DEVICE void row_maxima(const struct prompt *f, const uint8_t *pages, int kv_head, const float *q,
+                       int query0, int last, float max[ROWS])
+{
+    const struct kv_layout *l = &f->a.layout;
+    const int n_pages = last / KV_PAGE_SLOTS + 1;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        max[r] = -INFINITY;
+    for (int page = 0; page < n_pages; page++) {
+        const int key = page * KV_PAGE_SLOTS + lane_id();
+        float x[ROWS];
+        if (key > last)
+            continue;
+        key_chains<BF16, ROWS>(kv_panel(l, pages + page * l->page_bytes, kv_head, 0), q, l->dim_pad,
+                               x);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const float logit = x[r] * f->a.scale;
+            max[r] = key <= query0 + r && logit > max[r] ? logit : max[r];
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        max[r] = warp_max(max[r]);
+}
+
+/* out += p . V over the first n keys of a page, as far as each row sees them; p [32][ROWS]. */
+template <int BF16, int ROWS, int DIMS>
+DEVICE void page_outputs(const struct kv_layout *l, const uint8_t *panel, const float *p, int n,
+                         int n_first, float out[ROWS][DIMS])
+{
+    for (int key = 0; key < n; key++) {
+        float e[ROWS], v[DIMS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            e[r] = p[key * ROWS + r];
+#pragma unroll
+        for (int j = 0; j < DIMS; j++) {
+            const int d = lane_id() + j * WARP;
+            v[j] = 0.0f;
+            if (d < l->head_dim)
+                v[j] =
+                    BF16 ? bf16_to_f32(
+                               ((const uint16_t *)panel)[(key / 2 * l->dim_pad + d) * 2 + key % 2])
+                         : ((const float *)panel)[key * l->dim_pad + d];
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            if (key >= n_first + r) // this row does not see it
+                continue;
+#pragma unroll
+            for (int j = 0; j < DIMS; j++)
+                out[r][j] = fmaf(e[r], v[j], out[r][j]);
+        }
+    }
+}
+
+template <int ROWS> static int rows_shared(const struct kv_layout *l)
+{
+    return take_bytes<float>(WARPS * ROWS * l->dim_pad) +
+           take_bytes<float>(WARPS * ROWS * KV_PAGE_SLOTS);
+}
+
+/* A block has WARPS * ROWS queries of a head; DIMS: 32 times that many dimensions are there. */
+template <int BF16, int ROWS, int DIMS>
+__global__ void __launch_bounds__(THREADS, 2) prompt_rows(const __grid_constant__ struct prompt f)
+{
+    const struct kv_layout *l = &f.a.layout;
+    const struct prompt_span s = f.a.spans[f.first_span + (int)blockIdx.z];
+    const int head = (int)blockIdx.y, kv_head = head / (f.a.n_heads / l->n_kv_heads);
+    const int block0 = s.first + (int)blockIdx.x * WARPS * ROWS, end = s.first + s.n;
+    if (block0 >= end)
+        return;
+    struct taken taken = {};
+    float *q = take<float>(&taken, WARPS * ROWS * l->dim_pad);
+    float *p = take<float>(&taken, WARPS * ROWS * KV_PAGE_SLOTS);
+    const struct queries_of_head row_at = {block0, end, head};
+    load_queries(&f, &s, WARPS * ROWS, row_at, q);
+    __syncthreads();
+    const int query0 = block0 + warp_id() * ROWS, left = end - query0;
+    if (left <= 0)
+        return;
+    const uint8_t *pages = prompt_span_pages(&f.a, &s);
+    float max[ROWS], sum[ROWS] = {}, out[ROWS][DIMS] = {};
+    q += warp_id() * ROWS * l->dim_pad;
+    p += warp_id() * ROWS * KV_PAGE_SLOTS;
+    const int last = query0 + (left < ROWS ? left : ROWS) - 1; // rows beyond have no keys stored
+    row_maxima<BF16, ROWS>(&f, pages, kv_head, q, query0, last, max);
+    for (int page = 0; page <= last / KV_PAGE_SLOTS; page++) {
+        const uint8_t *at = pages + page * l->page_bytes;
+        const int key0 = page * KV_PAGE_SLOTS, key = key0 + lane_id();
+        float x[ROWS] = {};
+        if (key <= last)
+            key_chains<BF16, ROWS>(kv_panel(l, at, kv_head, 0), q, l->dim_pad, x);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            float e = math_exp(x[r] * f.a.scale - (max[r] == -INFINITY ? 0.0f : max[r]));
+            e = key <= query0 + r && key <= last ? e : 0.0f;
+            sum[r] = sum[r] + e; // lanes 0 to 15: number i of lane i mod 16, in order
+            sum[r] = sum[r] + warp_down(e, 16);
+            p[lane_id() * ROWS + r] = e;
+        }
+        __syncwarp();
+        const int n = last - key0 + 1;
+        page_outputs<BF16, ROWS, DIMS>(l, kv_panel(l, at, kv_head, 1), p,
+                                       n < KV_PAGE_SLOTS ? n : KV_PAGE_SLOTS, query0 + 1 - key0,
+                                       out);
+        __syncwarp();
+    }
+    for (int r = 0; r < ROWS; r++) {
+        const int64_t query = query0 + r - s.first;
+        const float inverse = 1.0f / warp_shfl(warp_sum16(sum[r]), 0);
+        if (r >= left)
+            continue;
+        float *to = f.a.out + (s.token + query) * f.a.out_stride + (int64_t)head * l->head_dim;
+#pragma unroll
+        for (int j = 0; j < DIMS; j++)
+            if (lane_id() + j * WARP < l->head_dim)
+                to[lane_id() + j * WARP] = out[r][j] * inverse;
+        if (f.a.scores && lane_id() == 0) {
+            const int64_t i = ((int64_t)blockIdx.z * f.a.n_max + query) * f.a.n_heads + head;
+            f.max[i] = max[r];
+            f.inverse[i] = inverse;
+        }
+    }
+}
+
+/* ---- scores ---- */
+
+/* Rows of a block are (query, query head of a KV head), query slow, from row0 of a tile. */
+struct rows_of_tile {
+    int query0, end, head0, group, row0;
+    __device__ int operator()(int row, int *query, int *head) const
+    {
+        *query = query0 + (row0 + row) / group;
+        *head = head0 + (row0 + row) % group;
+        return *query < end;
+    }
+};
+
+template <int ROWS> static int scores_shared(const struct kv_layout *l)
+{
+    return rows_shared<ROWS>(l) + take_bytes<float>(WARPS * ROWS);
+}
+
+/* A block has 32 keys of a KV head and meets the tiles of queries that see them, ascending. A
+ * tile's weights are one chain over (query, head), which the first warp makes. */
+template <int BF16, int ROWS>
+__global__ void __launch_bounds__(THREADS, 3) prompt_scores(const __grid_constant__ struct prompt f)
+{
+    const struct kv_layout *l = &f.a.layout;
+    const struct prompt_span s = f.a.spans[f.first_span + (int)blockIdx.z];
+    const int page = (int)blockIdx.x, kv_head = (int)blockIdx.y, end = s.first + s.n;
+    const int group = f.a.n_heads / l->n_kv_heads, key = page * KV_PAGE_SLOTS + lane_id();
+    if (page * KV_PAGE_SLOTS >= end)
+        return;
+    struct taken taken = {};
+    float *q = take<float>(&taken, WARPS * ROWS * l->dim_pad);
+    float *p = take<float>(&taken, WARPS * ROWS * KV_PAGE_SLOTS);
+    float *inverse = take<float>(&taken, WARPS * ROWS);
+    const uint8_t *panel =
+        kv_panel(l, prompt_span_pages(&f.a, &s) + page * l->page_bytes, kv_head, 0);
+    float *score =
+        prompt_span_scores(&f.a, &s) + kv_head * round_up(s.n_prompt, KV_PAGE_SLOTS) + key;
+    float total = warp_id() == 0 && key < end ? *score : 0.0f;
+    const int tile0 = s.first / KV_PAGE_SLOTS;
+    for (int tile = page > tile0 ? page : tile0; tile * KV_PAGE_SLOTS < end; tile++) {
+        const int query0 = tile * KV_PAGE_SLOTS, next = query0 + KV_PAGE_SLOTS;
+        const int n_rows = ((next < end ? next : end) - query0) * group;
+        float column = 0.0f;
+        for (int row0 = 0; row0 < n_rows; row0 += WARPS * ROWS) {
+            const struct rows_of_tile row_at = {query0, end, kv_head * group, group, row0};
+            load_queries(&f, &s, WARPS * ROWS, row_at, q);
+            __syncthreads();
+            float x[ROWS] = {};
+            const int warp0 = warp_id() * ROWS;
+            if (key < end)
+                key_chains<BF16, ROWS>(panel, q + warp0 * l->dim_pad, l->dim_pad, x);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                int query, head;
+                float e = 0.0f, inv = 0.0f;
+                if (row_at(warp0 + r, &query, &head)) {
+                    const int64_t i =
+                        ((int64_t)blockIdx.z * f.a.n_max + query - s.first) * f.a.n_heads + head;
+                    const float max = f.max[i];
+                    inv = f.inverse[i];
+                    e = math_exp(x[r] * f.a.scale - (max == -INFINITY ? 0.0f : max));
+                    e = key <= query ? e : 0.0f;
+                }
+                p[(warp0 + r) * KV_PAGE_SLOTS + lane_id()] = e;
+                if (lane_id() == 0)
+                    inverse[warp0 + r] = inv;
+            }
+            __syncthreads();
+            const int n = n_rows - row0 < WARPS * ROWS ? n_rows - row0 : WARPS * ROWS;
+            for (int r = 0; r < n && warp_id() == 0; r++)
+                if (fabsf(inverse[r]) < INFINITY) // else its weights are no numbers
+                    column = fmaf(p[r * KV_PAGE_SLOTS + lane_id()], inverse[r], column);
+        }
+        total = total + column;
+    }
+    if (warp_id() == 0 && key < end)
+        *score = total;
+}
+
+/* ---- host ---- */
+
+static int64_t stats_bytes(int64_t n_queries, int n_heads)
+{
+    return round_up(n_queries * n_heads * 4, 64);
+}
+
+int64_t cuda_attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_heads,
+                                         int n_kv_heads, int head_dim)
+{
+    (void)ops;
+    (void)n_kv_heads;
+    (void)head_dim;
+    return 2 * stats_bytes(max_i64(QUERIES, n_prompt_max), n_heads);
+}
+
+template <int BF16, int ROWS, int DIMS>
+static void prompt_launch(cudaStream_t stream, const struct prompt *f, int n_spans)
+{
+    const struct kv_layout *l = &f->a.layout;
+    const unsigned blocks = (unsigned)ceil_div(f->a.n_max, WARPS * ROWS), spans = (unsigned)n_spans;
+    LAUNCH((prompt_rows<BF16, ROWS, DIMS>), dim3(blocks, (unsigned)f->a.n_heads, spans), THREADS,
+           rows_shared<ROWS>(l), stream, *f);
+    const unsigned pages = (unsigned)ceil_div(f->a.end_max, KV_PAGE_SLOTS);
+    if (f->a.scores)
+        LAUNCH((prompt_scores<BF16, ROWS>), dim3(pages, (unsigned)l->n_kv_heads, spans), THREADS,
+               scores_shared<ROWS>(l), stream, *f);
+}
+
+template <int BF16>
+static void prompt_by_dims(cudaStream_t stream, const struct prompt *f, int n_spans)
+{
+    if (f->a.layout.head_dim <= 2 * WARP)
+        prompt_launch<BF16, 4, 2>(stream, f, n_spans);
+    else if (f->a.layout.head_dim <= 4 * WARP)
+        prompt_launch<BF16, 4, 4>(stream, f, n_spans);
+    else if (f->a.layout.head_dim <= 8 * WARP)
+        prompt_launch<BF16, 4, 8>(stream, f, n_spans);
+    else
+        prompt_launch<BF16, 2, 16>(stream, f, n_spans);
+}
+
+void cuda_attend_prompt(cudaStream_t stream, const struct ops *ops,
+                        const struct attend_prompt_args *args)
+{
+    struct prompt f = {};
+    const int bf16 = args->layout.format == KV_BF16;
+    if (args->n_max <= 0)
+        return;
+    f.a = *args;
+    f.round_q = ops->compute != COMPUTE_F32 && bf16;
+    const int64_t n_queries = max_i64(QUERIES, args->n_max);
+    const int at_once = (int)(n_queries / args->n_max);
+    f.max = (float *)args->scratch;
+    f.inverse = (float *)((uint8_t *)args->scratch + stats_bytes(n_queries, args->n_heads));
+    for (f.first_span = 0; f.first_span < args->n_spans; f.first_span += at_once) {
+        const int n_spans = (int)min_i64(at_once, args->n_spans - f.first_span);
+        if (bf16)
+            prompt_by_dims<1>(stream, &f, n_spans);
+        else
+            prompt_by_dims<0>(stream, &f, n_spans);
+    }
+}

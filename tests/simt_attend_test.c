@@ -1,0 +1,403 @@
+/* tests/simt_attend_test.c - the CUDA kernels of attention under the SIMT shim, byte for byte as
+ * kernels/ref in contract order has it.
+ *
+ * A launch that goes to the shim copies every array that its args point to into device memory of
+ * its own, which ends where the array ends, and what came out of it back. What the op has to write
+ * counts as unwritten before. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/device.h"
+#include "tests/simt/simt.h"
+
+#include <stdlib.h>
+
+/* ---- arrays of this test: whoever has an address finds the array that it is of ---- */
+
+static struct array {
+    uint8_t *host, *device;
+    int64_t bytes;
+} arrays[128];
+
+static void *array_alloc(size_t align, size_t bytes)
+{
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        if (!arrays[i].host) {
+            arrays[i] = (struct array){aligned_alloc(align, bytes), NULL, (int64_t)bytes};
+            return arrays[i].host;
+        }
+    abort();
+}
+
+static void array_free(void *p)
+{
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays && p; i++)
+        if (arrays[i].host == p)
+            arrays[i].host = NULL;
+    free(p);
+}
+
+#define aligned_alloc array_alloc
+#define free          array_free
+#include "tests/attend_help.h"
+
+static void *on_device(const void *host)
+{
+    const uint8_t *p = host;
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays && p; i++) {
+        struct array *a = &arrays[i];
+        if (!a->host || p < a->host || p >= a->host + a->bytes)
+            continue;
+        a->device = a->device ? a->device : simt_of(a->host, a->bytes);
+        return a->device + (p - a->host);
+    }
+    assert_null(host);
+    return NULL;
+}
+
+#define TO_DEVICE(field) ((field) = on_device(field))
+
+static void arrays_back(const char *what)
+{
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays && !simt_error(); i++)
+        if (arrays[i].device)
+            simt_get(arrays[i].host, arrays[i].device, arrays[i].bytes);
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        arrays[i].device = NULL;
+    if (simt_error())
+        fail_msg("%s: %s", what, simt_error());
+    simt_free_all();
+}
+
+/* ---- a device whose launches go to the shim ---- */
+
+static void kv_to_device(struct kv_rows *kv)
+{
+    TO_DEVICE(kv->pages);
+    TO_DEVICE(kv->tails);
+    TO_DEVICE(kv->page_ids);
+    TO_DEVICE(kv->slot_pos);
+    TO_DEVICE(kv->slot_score);
+    TO_DEVICE(kv->dirty);
+    TO_DEVICE(kv->rings);
+}
+
+static int slots_beyond; // that slots_max names too many
+
+static void forced_on_shim(const struct ops *ops, struct attend_forced_args a)
+{
+    const struct forced_span *spans = a.spans;
+    int n_kv_heads = a.kv.layout.n_kv_heads, head_dim = a.kv.layout.head_dim;
+    a.slots_max += slots_beyond;
+    kv_to_device(&a.kv);
+    a.spans = simt_of(spans, a.n_spans * (int64_t)sizeof *spans); // on the caller's stack
+    TO_DEVICE(a.q);
+    TO_DEVICE(a.k);
+    TO_DEVICE(a.v);
+    TO_DEVICE(a.out);
+    TO_DEVICE(a.events);
+    for (int i = 0; i < a.n_spans; i++)
+        for (int64_t t = spans[i].token; t < spans[i].token + spans[i].n; t++) {
+            simt_forget(a.out + t * a.out_stride, (int64_t)a.n_heads * head_dim * 4);
+            simt_forget(a.events + t * n_kv_heads, n_kv_heads * (int64_t)sizeof *a.events);
+        }
+    a.scratch = simt_alloc(cuda_attend_forced_scratch_bytes(
+        ops, a.slots_max, a.n_heads, n_kv_heads, head_dim, evict_policy_scores(a.evict.policy)));
+    cuda_attend_forced(NULL, ops, &a);
+    arrays_back("attend_forced");
+}
+
+static void store_on_shim(const struct ops *ops, struct kv_store_args a)
+{
+    TO_DEVICE(a.pages);
+    TO_DEVICE(a.k);
+    TO_DEVICE(a.v);
+    cuda_kv_store(NULL, ops, &a);
+    arrays_back("kv_store");
+}
+
+static void prompt_on_shim(const struct ops *ops, struct attend_prompt_args a)
+{
+    const struct prompt_span *spans = a.spans;
+    TO_DEVICE(a.pages);
+    TO_DEVICE(a.q);
+    TO_DEVICE(a.out);
+    TO_DEVICE(a.scores);
+    a.spans = simt_of(spans, a.n_spans * (int64_t)sizeof *spans);
+    for (int i = 0; i < a.n_spans; i++)
+        for (int64_t t = spans[i].token; t < spans[i].token + spans[i].n; t++)
+            simt_forget(a.out + t * a.out_stride, (int64_t)a.n_heads * a.layout.head_dim * 4);
+    a.scratch = simt_alloc(cuda_attend_prompt_scratch_bytes(
+        ops, a.end_max, a.n_heads, a.layout.n_kv_heads, a.layout.head_dim));
+    cuda_attend_prompt(NULL, ops, &a);
+    arrays_back("attend_prompt");
+}
+
+static void keep_on_shim(const struct ops *ops, struct prompt_keep_args a)
+{
+    kv_to_device(&a.kv);
+    TO_DEVICE(a.pages);
+    TO_DEVICE(a.scores);
+    a.scratch = simt_alloc(
+        cuda_prompt_keep_scratch_bytes(ops, a.n_prompt, a.from.n_kv_heads, a.from.head_dim));
+    cuda_prompt_keep(NULL, ops, &a);
+    arrays_back("prompt_keep");
+}
+
+static void launch(struct stream *s, enum op op, const struct ops *ops, const void *args)
+{
+    (void)s;
+    simt_clear();
+    if (op == OP_kv_store)
+        store_on_shim(ops, *(const struct kv_store_args *)args);
+    else if (op == OP_attend_prompt)
+        prompt_on_shim(ops, *(const struct attend_prompt_args *)args);
+    else if (op == OP_attend_forced)
+        forced_on_shim(ops, *(const struct attend_forced_args *)args);
+    else if (op == OP_prompt_keep)
+        keep_on_shim(ops, *(const struct prompt_keep_args *)args);
+    else
+        fail_msg("op %d", (int)op);
+}
+
+static const struct device_api shim_api = {.name = "shim", .launch = launch};
+static struct device shim = {&shim_api};
+static struct stream shim_stream = {&shim};
+
+/* ---- rows ---- */
+
+/* What a row goes through. */
+struct course {
+    int n_rows;        // side by side
+    int prompts;       // 1: the shim has the prompts too, else only what is kept of them
+    int n_prompt, cut; // tokens of a prompt; of a tile
+    int n;             // and then, in spans of 1, 2, 3 and again 1
+};
+
+static void rows_run(const struct ops *ops, const struct model *m, const struct tokens *const *t,
+                     struct scenario c, const struct course *course, struct row *to)
+{
+    const int n = course->n_prompt + course->n;
+    const struct ops exact = {.isa = ISA_EXACT, .compute = ops->compute};
+    struct row *rows[2] = {&to[0], &to[1]};
+    for (int i = 0; i < course->n_rows; i++) {
+        to[i] = row_make(m, t[i], c.evict, c.limits, course->n_prompt);
+        if (course->n_prompt > 0)
+            row_prompt_kept_by(course->prompts ? ops : &exact, ops, m, t[i], &to[i], course->cut);
+    }
+    for (int at = course->n_prompt, step = 1; at < n; at += step, step = step % 3 + 1) {
+        step = at + step < n ? step : n - at;
+        rows_forced(ops, m, t, rows, course->n_rows, at, step);
+    }
+}
+
+static void rows_check(const struct model *m, struct scenario c, enum compute compute,
+                       struct course course)
+{
+    const int n = course.n_prompt + course.n;
+    struct tokens a = tokens_make(m, n, 31), b = tokens_make(m, n, 37);
+    const struct tokens *t[] = {&a, &b};
+    struct ops exact = {.isa = ISA_EXACT, .compute = compute}, ops = exact;
+    struct row want[2], got[2];
+    char what[160];
+    ops.stream = &shim_stream;
+    snprintf(what, sizeof what, "%d/%d heads of %d, kv %s %s, %s, %s%s%s, %d by %d + %d",
+             m->n_heads, m->n_kv_heads, m->head_dim, kv_format_name(m->work), kv_format_name(m->kv),
+             compute_name(compute), evict_policy_name(c.evict.policy),
+             c.evict.scope ? " layer" : "", c.evict.simulate ? " simulate" : "", course.n_prompt,
+             course.cut, course.n);
+    rows_run(&exact, m, t, c, &course, want);
+    rows_run(&ops, m, t, c, &course, got);
+    for (int i = 0; i < course.n_rows; i++) {
+        rows_same(&got[i], &want[i], what);
+        row_free(&got[i]);
+        row_free(&want[i]);
+    }
+    tokens_free(&a);
+    tokens_free(&b);
+}
+
+static const struct model models[] = {
+    {2, 2, 64, KV_F32, KV_F32},    {8, 2, 80, KV_BF16, KV_BF16}, {4, 1, 128, KV_F32, KV_Q8},
+    {8, 1, 64, KV_BF16, KV_Q4},    {3, 3, 80, KV_F32, KV_MIXED}, {6, 2, 33, KV_F32, KV_Q8},
+    {9, 1, 130, KV_F32, KV_MIXED}, {2, 1, 48, KV_BF16, KV_BF16},
+};
+#define N_MODELS ((int)(sizeof models / sizeof *models))
+
+/* Every policy, scope and KV format, from no tokens on and behind prompts, full and evicting. */
+static void rows_are_exact(void **state)
+{
+    (void)state;
+    static const int prompts[] = {0, 1, 33, 64};
+    for (int i = 0; i < N_SCENARIOS * 2; i++) {
+        struct scenario c = scenarios[i / 2];
+        c.evict.simulate = i % 2;
+        for (int j = i % 4; j < N_MODELS; j += 4) {
+            const int k = i / 4 + j / 4 + i, n_prompt = prompts[k % 4];
+            rows_check(&models[j], c, k % 2 ? COMPUTE_F32 : COMPUTE_BF16,
+                       (struct course){2, 0, n_prompt, 64, 7});
+        }
+    }
+}
+
+/* Page slots about a page's end and a split's, one after the other; rings that wrap. */
+static void slots_about_the_edges(void **state)
+{
+    (void)state;
+    static const int prompts[] = {31, 32, 255, 256, 320, 640};
+    static const struct scenario cases[] = {
+        {{.policy = EVICT_FULL}, {INT32_MAX, INT32_MAX, 0}},
+        {{.policy = EVICT_H2O}, {258, 100, 0}},
+        {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
+        {{.policy = EVICT_STREAMING, .simulate = 1}, {40, 36, 4}},
+    };
+    for (int i = 0; i < 12; i++) {
+        const struct model m = {4, 2, 16, KV_F32, (enum kv_format)(i % 5)};
+        rows_check(&m, cases[(i + i / 4) % 4], COMPUTE_F32,
+                   (struct course){1, 0, prompts[i / 2], 640, 3});
+    }
+}
+
+/* Tokens of a prompt about a tile's end, whole and in tiles that continue, with scores and without.
+ */
+static void prompts_are_exact(void **state)
+{
+    (void)state;
+    static const int lengths[] = {1, 31, 32, 33, 70, 100};
+    for (int i = 0; i < 6; i++) {
+        const struct model *m = &models[(5 * i + 3) % N_MODELS];
+        const int n = lengths[i];
+        rows_check(m, scenarios[3], COMPUTE_F32, (struct course){1, 1, n, n, 0});
+        rows_check(m, scenarios[5], COMPUTE_BF16, (struct course){1, 1, n, 64, 0});
+        rows_check(m, scenarios[1], COMPUTE_F32, (struct course){1, 1, n, 23, 0});
+    }
+    const struct model wide = {1, 1, 264, KV_BF16, KV_BF16}, small = {2, 1, 16, KV_F32, KV_F32};
+    rows_check(&wide, scenarios[3], COMPUTE_BF16, (struct course){1, 1, 45, 45, 1});
+    rows_check(&small, scenarios[3], COMPUTE_F32, (struct course){1, 1, 300, 160, 0});
+}
+
+/* Outputs may be no numbers, which have no one form. */
+static void numbers_same(const float *a, const float *b, int64_t n, const char *what)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (memcmp(&a[i], &b[i], 4) != 0 && !(isnan(a[i]) && isnan(b[i])))
+            fail_msg("%s: number %lld is %a, not %a", what, (long long)i, (double)a[i],
+                     (double)b[i]);
+}
+
+/* A query that is no number, of the prompt or of a span, adds nothing to the scores; values that
+ * are none leave with their slot. */
+static void what_is_no_number(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        const struct model m = {4, 2, 32, KV_F32, i % 2 ? KV_Q4 : KV_F32};
+        struct scenario c = {{.policy = EVICT_H2O}, {40, 10, 0}};
+        struct tokens t = tokens_make(&m, 60, 980);
+        const struct tokens *ts[] = {&t};
+        struct ops exact = {.isa = ISA_EXACT, .compute = COMPUTE_F32}, ops = exact;
+        struct course course = {1, 1, 45, 64, 15};
+        struct row want, got;
+        t.q[37 * t.q_stride + 32] = t.q[50 * t.q_stride + 3] = NAN;
+        if (i / 2) {
+            c.evict = (struct evict){.policy = EVICT_WINDOW, .simulate = 1};
+            t.v[2 * t.kv_stride + 5] = INFINITY;
+        }
+        ops.stream = &shim_stream;
+        rows_run(&exact, &m, ts, c, &course, &want);
+        rows_run(&ops, &m, ts, c, &course, &got);
+        numbers_same(got.out, want.out, got.out_bytes / 4, "out");
+        numbers_same(got.scores, want.scores, 2 * 64, "scores of the prompt");
+        numbers_same(got.kv.slot_score, want.kv.slot_score, 2 * got.kv.slots_cap, "scores");
+        assert_same_bits(got.kv.slot_pos, want.kv.slot_pos, 2 * got.kv.slots_cap * 4, "slots");
+        assert_true(isnan(got.out[50 * t.q_stride + 3]) && !isnan(got.out[51 * t.q_stride + 3]));
+        row_free(&want);
+        row_free(&got);
+        tokens_free(&t);
+    }
+}
+
+/* Prompts in one call, one of them at its second tile; turns: spans that do not fit scratch go one
+ * after the other. */
+static void prompts_side_by_side(void **state)
+{
+    (void)state;
+    enum { HEADS = 4, KV_HEADS = 2, DIM = 16, N = 40 + 7 + 70, PAGES = 8 };
+    static const struct prompt_span spans[] = {
+        {40, 32, 8, 32, 1}, {7, 0, 7, 40, 3}, {70, 0, 70, 47, 5}};
+    const int64_t score_bytes = PAGES * KV_PAGE_SLOTS * KV_HEADS * 4;
+    for (int i = 0; i < 4; i++) {
+        struct ops ops = {.isa = ISA_EXACT, .compute = COMPUTE_F32};
+        struct kv_layout l;
+        float *q = noise_array(1, N * HEADS * DIM, 3), *k = noise_array(2, N * KV_HEADS * DIM, 2);
+        float *v = noise_array(3, N * KV_HEADS * DIM, 1), *out[2], *scores[2];
+        kv_layout_init(&l, i % 2 ? KV_BF16 : KV_F32, KV_HEADS, DIM);
+        uint8_t *pages = take(PAGES * l.page_bytes);
+        for (int s = 0; s < 3; s++) {
+            const int at = spans[s].token - spans[s].first;
+            ops_run_kv_store(&ops,
+                             &(struct kv_store_args){.layout = l,
+                                                     .pages = pages + spans[s].page * l.page_bytes,
+                                                     .k = k + at * KV_HEADS * DIM,
+                                                     .v = v + at * KV_HEADS * DIM,
+                                                     .k_stride = KV_HEADS * DIM,
+                                                     .v_stride = KV_HEADS * DIM,
+                                                     .n = spans[s].n_prompt});
+        }
+        for (int j = 0; j < 2; j++) {
+            out[j] = take(N * HEADS * DIM * 4);
+            scores[j] = noise_array(4, score_bytes / 4, 1);
+            ops.stream = j ? &shim_stream : NULL;
+            struct attend_prompt_args a = {.layout = l,
+                                           .q = q,
+                                           .out = out[j],
+                                           .pages = pages,
+                                           .scores = scores[j],
+                                           .spans = spans,
+                                           .n_spans = 3,
+                                           .n_heads = HEADS,
+                                           .n_max = j && i / 2 ? 5000 : 70,
+                                           .end_max = 70,
+                                           .scale = 0.2f,
+                                           .q_stride = HEADS * DIM,
+                                           .out_stride = HEADS * DIM,
+                                           .scratch = take(1 << 16)};
+            ops_run_attend_prompt(&ops, &a);
+            free(a.scratch);
+        }
+        assert_same_bits(out[1], out[0], N * HEADS * DIM * 4, "prompts, out");
+        assert_same_bits(scores[1], scores[0], score_bytes, "prompts, scores");
+        float *all[] = {q, k, v, out[0], out[1], scores[0], scores[1], (float *)(void *)pages};
+        for (size_t j = 0; j < sizeof all / sizeof *all; j++)
+            free(all[j]);
+    }
+}
+
+static void spans_take_turns(void **state)
+{
+    (void)state;
+    slots_beyond = 140000; // splits of one span fill a launch
+    rows_check(&models[0], scenarios[5], COMPUTE_F32, (struct course){2, 0, 33, 33, 1});
+    slots_beyond = 0;
+}
+
+/* Threads and blocks in other orders. */
+static void order_does_not_show(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        simt_order(seed);
+        rows_check(&models[4], scenarios[4], COMPUTE_F32, (struct course){2, 1, 20, 20, 4});
+        rows_check(&models[7], scenarios[6], COMPUTE_BF16, (struct course){2, 1, 40, 40, 4});
+    }
+    simt_order(0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_exact),       cmocka_unit_test(slots_about_the_edges),
+        cmocka_unit_test(prompts_are_exact),    cmocka_unit_test(what_is_no_number),
+        cmocka_unit_test(prompts_side_by_side), cmocka_unit_test(spans_take_turns),
+        cmocka_unit_test(order_does_not_show),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
