@@ -16,8 +16,10 @@ say      = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' $(1) $(2),@:)
 WARN    := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Werror
 CFLAGS  := -std=c17 -D_GNU_SOURCE -I. $(OPT) $(WARN) $(SAN) -ffp-contract=off -fno-math-errno -pthread -MMD -MP
 LDLIBS  := -ljansson -lpcre2-8 -lutf8proc -luring -lhwloc -lzstd -lisal -ldl -lm -pthread
-# Binaries of every card from Turing to Hopper, PTX for what comes after.
-NVARCH  := $(foreach a,75 80 86 89 90,-gencode arch=compute_$(a)$(,)code=sm_$(a)) -gencode arch=compute_90$(,)code=compute_90
+# Binaries of every card from Turing to Hopper, PTX of the last for what comes after. CUDA_ARCHS="75 90" builds less.
+CUDA_ARCHS ?= 75 80 86 89 90
+NVLAST  := $(lastword $(CUDA_ARCHS))
+NVARCH  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(,)code=sm_$(a)) -gencode arch=compute_$(NVLAST)$(,)code=compute_$(NVLAST)
 NVFLAGS := -std=c++17 -O3 -fmad=false -lineinfo -Werror all-warnings -I. -Xcompiler -fPIC -MMD -MP
 # Locals hold no zeros by chance, where g++ can see to that (12 and above).
 SIMT_INIT = $(shell $(CXX) -ftrivial-auto-var-init=pattern -E -x c++ /dev/null >/dev/null 2>&1 && \
