@@ -64,7 +64,9 @@ static void fill(float *x, int64_t n, uint64_t seed)
 
 static struct image *image_make(void)
 {
-    struct image *m = take(round_up(sizeof *m, 4096));
+    struct image *m = aligned_alloc(4096, (size_t)round_up(sizeof *m, 4096));
+    assert_non_null(m);
+    memset(m, 0, sizeof *m);
     const void *rows[PANEL_ROWS];
     fill(m->weights, VOCAB * DIM, 1);
     fill(m->table, 100 * DIM, 2);
