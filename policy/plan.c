@@ -189,6 +189,18 @@ static void count_bytes(const struct plan *plan, const struct weights_info *w,
     b->ram = b->arena + b->text + reserve;
 }
 
+/* budget < 0: there is none. */
+static int is_over(int64_t n_bytes, int64_t budget, const char *what, const char *flag, char *why,
+                   int why_cap)
+{
+    if (budget < 0 || n_bytes <= budget)
+        return 0;
+    snprintf(why, (size_t)why_cap, "needs %.1f MiB of %s, the budget is %.1f (--mem-%s %lldM)",
+             (double)n_bytes / 1048576.0, what, (double)budget / 1048576.0, flag,
+             (long long)ceil_div64(n_bytes, 1048576));
+    return 1;
+}
+
 int plan_check(const struct plan *plan, const struct weights_info *w, const struct work *work,
                const struct shape *shape, const struct evict *evict, const struct plan_costs *costs,
                const struct budget *budget, struct layout *layout, struct plan_bytes *bytes,
@@ -212,26 +224,9 @@ int plan_check(const struct plan *plan, const struct weights_info *w, const stru
         snprintf(why, (size_t)why_cap, "%s", broken);
         return -1;
     }
-    if (budget->device >= 0 && bytes->device > budget->device) {
-        snprintf(why, (size_t)why_cap,
-                 "needs %.1f MiB of device memory, the budget is %.1f (--mem-device %lldM)",
-                 (double)bytes->device / 1048576.0, (double)budget->device / 1048576.0,
-                 (long long)ceil_div64(bytes->device, 1048576));
+    if (is_over(bytes->device, budget->device, "device memory", "device", why, why_cap) ||
+        is_over(bytes->ram, budget->ram, "RAM", "ram", why, why_cap) ||
+        is_over(bytes->disk, budget->disk, "disk", "disk", why, why_cap))
         return -1;
-    }
-    if (budget->ram >= 0 && bytes->ram > budget->ram) {
-        snprintf(why, (size_t)why_cap,
-                 "needs %.1f MiB of RAM, the budget is %.1f (--mem-ram %lldM)",
-                 (double)bytes->ram / 1048576.0, (double)budget->ram / 1048576.0,
-                 (long long)ceil_div64(bytes->ram, 1048576));
-        return -1;
-    }
-    if (budget->disk >= 0 && bytes->disk > budget->disk) {
-        snprintf(why, (size_t)why_cap,
-                 "needs %.1f MiB of disk, the budget is %.1f (--mem-disk %lldM)",
-                 (double)bytes->disk / 1048576.0, (double)budget->disk / 1048576.0,
-                 (long long)ceil_div64(bytes->disk, 1048576));
-        return -1;
-    }
     return 0;
 }

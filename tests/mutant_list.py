@@ -298,13 +298,12 @@ fault("rows of embeddings take turns one set too few", "engine/line/gather.c",
 fault("RAM copies before it is read", "engine/line/home_weights.c",
       ".after = w->loaded ? NULL : &w->load,", ".after = NULL,", LINE)
 fault("device memory is not counted", "policy/plan.c",
-      "if (budget->device >= 0 && bytes->device > budget->device) {",
-      "if (budget->device >= 0 && bytes->device > budget->device + 4096) {", "plan_test")
+      "is_over(bytes->device, budget->device,", "is_over(bytes->device - 4096, budget->device,", "plan_test")
 
 # ---- memory
 
 fault("the budget is one page off", "policy/plan.c",
-      "if (budget->ram >= 0 && bytes->ram > budget->ram) {", "if (budget->ram >= 0 && bytes->ram > budget->ram + 4096) {",
+      "is_over(bytes->ram, budget->ram,", "is_over(bytes->ram - 4096, budget->ram,",
       "plan_test", "engine_test")
 fault("a KV frame is not laid out", "policy/layout.c",
       "blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames, pages * page);",
