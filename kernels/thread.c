@@ -4,6 +4,8 @@
  * would give every thread 64 KiB, less than a path or two. */
 #include "kernels/thread.h"
 
+#include <string.h>
+
 int thread_start(pthread_t *thread, void *(*fn)(void *), void *arg)
 {
     pthread_attr_t attr;
@@ -15,4 +17,14 @@ int thread_start(pthread_t *thread, void *(*fn)(void *), void *arg)
         code = pthread_create(thread, &attr, fn, arg);
     pthread_attr_destroy(&attr);
     return code;
+}
+
+enum err thread_need(pthread_t *thread, void *(*fn)(void *), void *arg, const char *who,
+                     const char *what)
+{
+    int code = thread_start(thread, fn, arg);
+    if (code == 0)
+        return OK;
+    return fail(ERR_FIT, "%s: cannot start its %s: %s (raise ulimit -u or the cgroup's pids.max)",
+                who, what, strerror(code));
 }

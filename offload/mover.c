@@ -550,12 +550,7 @@ static enum err mover_start(struct mover *m, const struct mover_config *config)
         p->next = m->free_pieces[kind];
         m->free_pieces[kind] = p;
     }
-    int code = thread_start(&m->thread, mover_main, m);
-    if (code)
-        return fail(ERR_FIT,
-                    "mover: cannot start its thread: %s (raise ulimit -u or the cgroup's pids.max)",
-                    strerror(code));
-    return OK;
+    return thread_need(&m->thread, mover_main, m, "mover", "thread");
 }
 
 static void mover_free(struct mover *m)

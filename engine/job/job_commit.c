@@ -71,15 +71,13 @@ enum err writer_start(struct job *job)
     struct writer *w = &job->writer;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
-    int code = thread_start(&w->thread, writer_main, job);
-    w->started = code == 0;
-    if (code == 0)
+    enum err err = thread_need(&w->thread, writer_main, job, "job", "writer");
+    w->started = err == OK;
+    if (err == OK)
         return OK;
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
-    return fail(ERR_FIT,
-                "job: cannot start its writer: %s (raise ulimit -u or the cgroup's pids.max)",
-                strerror(code));
+    return err;
 }
 
 void writer_stop(struct job *job)

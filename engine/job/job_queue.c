@@ -187,16 +187,14 @@ enum err reader_start(struct job *job)
     pthread_cond_init(&r->work, NULL);
     pthread_cond_init(&r->made, NULL);
     ask_rows(job);
-    int code = thread_start(&r->thread, reader_main, job);
-    r->started = code == 0;
-    if (code == 0)
+    enum err err = thread_need(&r->thread, reader_main, job, "job", "reader");
+    r->started = err == OK;
+    if (err == OK)
         return OK;
     pthread_cond_destroy(&r->made);
     pthread_cond_destroy(&r->work);
     pthread_mutex_destroy(&r->lock);
-    return fail(ERR_FIT,
-                "job: cannot start its reader: %s (raise ulimit -u or the cgroup's pids.max)",
-                strerror(code));
+    return err;
 }
 
 void reader_stop(struct job *job)
