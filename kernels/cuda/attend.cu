@@ -92,27 +92,28 @@ DEVICE void split_queries(const struct forced *f, const struct token *t, int hea
     __syncthreads();
 }
 
-/* Four numbers or codes of K from dimension d, a multiple of 4, of this lane's slot. */
-template <int FORMAT> DEVICE void k_numbers(const uint8_t *panel, int d, float k[4])
+/* Four numbers or codes down a column of a panel, from row `row`, a multiple of 4: dimensions of K
+ * (a column is a slot), slots of V (a column is a dimension). */
+template <int FORMAT>
+DEVICE void column_numbers(const uint8_t *panel, int stride, int row, int column, float x[4])
 {
-    const int slot = lane_id();
     if (FORMAT == KV_F32) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            k[j] = ((const float *)panel)[(d + j) * KV_PAGE_SLOTS + slot];
+            x[j] = ((const float *)panel)[(row + j) * stride + column];
     } else if (FORMAT == KV_Q4) {
-        unsigned word = ((const uint16_t *)panel)[d / 4 * KV_PAGE_SLOTS + slot];
+        unsigned word = ((const uint16_t *)panel)[row / 4 * stride + column];
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            k[j] = (float)(word >> 4 * j & 15);
+            x[j] = (float)(word >> 4 * j & 15);
     } else {
 #pragma unroll
         for (int j = 0; j < 4; j += 2) {
-            const int at = (d + j) / 2 * KV_PAGE_SLOTS + slot;
+            const int at = (row + j) / 2 * stride + column;
             unsigned word =
                 FORMAT == KV_BF16 ? ((const uint32_t *)panel)[at] : ((const uint16_t *)panel)[at];
-            k[j] = FORMAT == KV_BF16 ? __uint_as_float(word << 16) : (float)(word & 255);
-            k[j + 1] = FORMAT == KV_BF16 ? __uint_as_float(word & 0xffff0000u) : (float)(word >> 8);
+            x[j] = FORMAT == KV_BF16 ? __uint_as_float(word << 16) : (float)(word & 255);
+            x[j + 1] = FORMAT == KV_BF16 ? __uint_as_float(word & 0xffff0000u) : (float)(word >> 8);
         }
     }
 }
@@ -127,7 +128,7 @@ DEVICE void k_chains(const struct split *s, const uint8_t *panel, int first, int
 #pragma unroll 4
     for (int d = first; d < last; d += 4) {
         float k[4];
-        k_numbers<FORMAT>(panel, d, k);
+        column_numbers<FORMAT>(panel, KV_PAGE_SLOTS, d, lane_id(), k);
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const float4 q = *(const float4 *)(s->q + r * s->l.dim_pad + d);
@@ -198,31 +199,6 @@ DEVICE void split_exps(const struct forced *f, const struct split *s, int64_t pa
     }
 }
 
-/* Four numbers or codes of V of dimension d from a slot, a multiple of 4. */
-template <int FORMAT>
-DEVICE void v_numbers(const uint8_t *panel, int dim_pad, int slot, int d, float v[4])
-{
-    if (FORMAT == KV_F32) {
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            v[j] = ((const float *)panel)[(slot + j) * dim_pad + d];
-    } else if (FORMAT == KV_Q4) {
-        unsigned word = ((const uint16_t *)panel)[slot / 4 * dim_pad + d];
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            v[j] = (float)(word >> 4 * j & 15);
-    } else {
-#pragma unroll
-        for (int j = 0; j < 4; j += 2) {
-            const int at = (slot + j) / 2 * dim_pad + d;
-            unsigned word =
-                FORMAT == KV_BF16 ? ((const uint32_t *)panel)[at] : ((const uint16_t *)panel)[at];
-            v[j] = FORMAT == KV_BF16 ? __uint_as_float(word << 16) : (float)(word & 255);
-            v[j + 1] = FORMAT == KV_BF16 ? __uint_as_float(word & 0xffff0000u) : (float)(word >> 8);
-        }
-    }
-}
-
 /* acc[r] += p[r] . V over the slots of a page whose bits are set, ascending. p: rows of SPLIT. */
 template <int FORMAT, int ROWS>
 DEVICE void page_values(const struct split *s, const uint8_t *panel, int d, unsigned live,
@@ -233,7 +209,7 @@ DEVICE void page_values(const struct split *s, const uint8_t *panel, int d, unsi
         const unsigned bits = live >> slot & 15;
         float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         if (bits)
-            v_numbers<FORMAT>(panel, s->l.dim_pad, slot, d, v);
+            column_numbers<FORMAT>(panel, s->l.dim_pad, slot, d, v);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const float4 e = *(const float4 *)(p + r * SPLIT + slot);
