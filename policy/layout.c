@@ -90,11 +90,10 @@ static void lay_kv_frames(struct build *b)
         return;
     array(b, LAYOUT_KV_FRAMES, p->kv_frames, s->frame);
     array(b, LAYOUT_KV_LAST, extents, s->last_write);
-    if (p->kv_home == TIER_NVME) {
+    if (p->kv_home == TIER_NVME) // RAM is believed
         array(b, LAYOUT_KV_CRCS, extents * pages * ceil_div64(page, PIECE), 4);
-        array(b, LAYOUT_KV_GENERATIONS, extents * pages, 4);
-        array(b, LAYOUT_KV_SEEDS, pages, 4);
-    }
+    array(b, LAYOUT_KV_GENERATIONS, extents * pages, 4);
+    array(b, LAYOUT_KV_SEEDS, pages, 4);
     blocks(b, LAYOUT_KV_TAILS, 1, p->batch * extents * page);
     blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames, pages * page);
     arrays(b, LAYOUT_KV_SEGMENTS, p->kv_frames, pages, s->segment);
@@ -117,10 +116,9 @@ static void lay_hidden(struct build *b)
     int64_t frame = layout_hidden_frame_bytes(p, b->shape), units = ceil_div64(frame, PIECE);
     array(b, LAYOUT_HIDDEN_FRAMES, p->hidden_frames, s->frame);
     array(b, LAYOUT_HIDDEN_LAST, p->batches, s->last_write);
-    if (p->hidden_home == TIER_NVME) {
+    if (p->hidden_home == TIER_NVME)
         array(b, LAYOUT_HIDDEN_CRCS, p->batches * units, 4);
-        array(b, LAYOUT_HIDDEN_GENERATIONS, p->batches, 4);
-    }
+    array(b, LAYOUT_HIDDEN_GENERATIONS, p->batches, 4);
     blocks(b, LAYOUT_HIDDEN_FRAME_TOKENS, p->hidden_frames, frame);
     arrays(b, LAYOUT_HIDDEN_SEGMENTS, p->hidden_frames, units, s->segment);
 }

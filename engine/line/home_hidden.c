@@ -5,8 +5,7 @@
 static int segments_of(const struct home *h, struct frame *f, int batch, int64_t n_tokens)
 {
     int64_t n_bytes = round_up(n_tokens * h->model->shape.dim * 4, 4096);
-    uint32_t generation = h->hidden_generation ? h->hidden_generation[batch] : 0;
-    uint64_t identity[3] = {h->run_number, (uint64_t)batch, generation};
+    uint64_t identity[3] = {h->run_number, (uint64_t)batch, h->hidden_generation[batch]};
     uint32_t seed = crc32c(0, identity, sizeof identity);
     int n = 0;
     for (int64_t at = 0; at < n_bytes; at += MOVER_PIECE, n++)
@@ -76,8 +75,7 @@ enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_toke
     TRY(frames_ready(&h->hidden_frames, f));
     int n = 0;
     if (write && n_tokens > 0) {
-        if (h->hidden_generation)
-            h->hidden_generation[batch]++;
+        h->hidden_generation[batch]++;
         n = segments_of(h, f, batch, n_tokens);
     }
     frames_store(&h->hidden_frames, f, n, use_of(h, step, batch));

@@ -9,11 +9,9 @@ static int64_t kv_extent(const struct home *h, int layer, int batch)
     return ((int64_t)layer * p->batches + batch) * p->pages_batch;
 }
 
-/* Who wrote which page, and when: what its checksums are chained from. RAM is believed. */
+/* Who wrote which page, and when: what its checksums are chained from. */
 static uint32_t page_seed(const struct home *h, int64_t extent, int page, int64_t row)
 {
-    if (!h->kv_generation)
-        return 0;
     uint64_t identity[4] = {h->run_number, (uint64_t)row, (uint64_t)(extent + page),
                             h->kv_generation[extent + page]};
     return crc32c(0, identity, sizeof identity);
@@ -57,14 +55,12 @@ enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch,
     for (int i = 0; i < pages->n; i++) {
         int page = pages->ids[i];
         f->pages[page >> 6] |= 1ull << (page & 63);
-        if (h->kv_seeds)
-            h->kv_seeds[page] = page_seed(h, extent, page, pages->owners[i]);
+        h->kv_seeds[page] = page_seed(h, extent, page, pages->owners[i]);
     }
     int n = 0;
     for (int page = 0; page < h->plan->pages_batch; page++) // ascending: neighbours travel together
         if (f->pages[page >> 6] >> (page & 63) & 1)
-            f->segments[n++] =
-                page_segment(h, f, extent, page, h->kv_seeds ? h->kv_seeds[page] : 0);
+            f->segments[n++] = page_segment(h, f, extent, page, h->kv_seeds[page]);
     frames_fetch(&h->kv_frames, f, n, use_of(h, step, layer, batch));
     return OK;
 }
@@ -120,8 +116,7 @@ void home_kv_dirty(struct home *h, int64_t step, int layer, int batch,
     int64_t extent = kv_extent(h, layer, batch);
     for (int i = 0; i < pages->n; i++) {
         int page = pages->ids[i];
-        if (h->kv_generation)
-            h->kv_generation[extent + page]++;
+        h->kv_generation[extent + page]++;
         uint32_t seed = page_seed(h, extent, page, pages->owners[i]);
         f->segments[f->n_write++] = page_segment(h, f, extent, page, seed);
     }

@@ -118,10 +118,16 @@ static enum err verify_positions(struct engine *e, struct step s, struct batch *
     return OK;
 }
 
+/* What a step in flight has to itself. */
+static int slot_of(const struct engine *e, int64_t step)
+{
+    return (int)(step % (e->config.plan.window + 1));
+}
+
 /* Where the bits of the pages that a step wrote come back to; NULL: they are in RAM. */
 static uint64_t *dirty_back(const struct engine *e, int64_t step)
 {
-    return memory_at(&e->home.memory, LAYOUT_DIRTY_BACK, step % (e->config.plan.window + 1));
+    return memory_at(&e->home.memory, LAYOUT_DIRTY_BACK, slot_of(e, step));
 }
 
 static enum err compute_decode(struct engine *e, struct step s, struct batch *b, float *hidden,
@@ -215,7 +221,7 @@ enum err stage_compute(struct engine *e, struct step s)
         TRY(compute_decode(e, s, b, hidden, weights));
     else if (kind == LAYER_SLICE)
         TRY(compute_slice(e, s, b, hidden, weights));
-    int slot = (int)(s.n % (e->config.plan.window + 1));
+    int slot = slot_of(e, s.n);
     e->queued_ns[slot] = start_ns;
     e->stream->device->api->record(e->stream, e->done[slot]);
     trace_step(e, s, LANE_CPU, start_ns, clock_ns());
@@ -225,7 +231,7 @@ enum err stage_compute(struct engine *e, struct step s)
 /* Waits until a queued step is done; what it took of the device is known only then. */
 static enum err finish(struct engine *e, struct step s)
 {
-    int slot = (int)(s.n % (e->config.plan.window + 1));
+    int slot = slot_of(e, s.n);
     TRY(e->stream->device->api->event_wait(e->stream, e->done[slot]));
     if (!e->config.plan.device)
         return OK;
