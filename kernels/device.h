@@ -21,9 +21,37 @@ struct event {
     struct device *device; // borrowed
 };
 
+/* What a device says of itself. */
+struct device_info {
+    char model[96];       // "NVIDIA H200, sm_90": with it, the kernels of this version fix the bytes
+    int64_t memory_bytes; // of its own; 0 when it is RAM
+    int64_t free_bytes;   // of them, now
+};
+
+/* Bytes of scratch that a device's ops want: as the functions of kernels/ops.h. */
+struct device_scratch {
+    int64_t (*matmul)(const struct ops *ops, int m, int n, int k);
+    int64_t (*gather)(const struct ops *ops, int k);
+    int64_t (*attend_prompt)(const struct ops *ops, int n_prompt_max, int n_heads, int n_kv_heads,
+                             int head_dim);
+    int64_t (*attend_forced)(const struct ops *ops, int slots_max, int n_heads, int n_kv_heads,
+                             int head_dim, int scores);
+    int64_t (*prompt_keep)(const struct ops *ops, int n_prompt_max, int n_kv_heads, int head_dim);
+};
+
+struct weight_form {
+    enum dtype dtype;
+    enum weight_layout layout;
+};
+
 struct device_api {
     const char *name; // "cpu", "cuda"
     int unified;      // 1: device memory is RAM; nothing has to be copied to compute on it
+    const struct device_scratch *scratch;
+    /* The form in which its matmuls read weights that are stored in panels of a format. */
+    struct weight_form (*reads)(struct device *d, enum compute compute, enum dtype stored);
+    enum err (*info)(struct device *d, struct device_info *info); // ERR_DEVICE
+    void (*close)(struct device *d); // nothing of it is in use any more
 
     /* Device memory, 4 KiB aligned; what it holds is anything, unless the device is `unified`:
      * zeros. ERR_FIT names the flag to change. */
@@ -59,7 +87,19 @@ struct device {
     const struct device_api *api;
 };
 
-/* The CPU: memory is RAM, and a queued command has run when the call returns. Never closed. */
+/* The CPU: memory is RAM, and a queued command has run when the call returns. */
 struct device *device_cpu(void);
+
+/* Opens what spec names: "cpu"; "cuda" or "cuda:N" (sluice-cuda.so beside the program);
+ * "PATH.so" or "PATH.so:ARG", any other implementation; "auto": a CUDA device where there is one,
+ * else the CPU. ERR_USAGE: no such spec; ERR_DEVICE: it is not there. */
+enum err device_open(const char *spec, struct device **d);
+void device_close(struct device *d); // accepts NULL
+
+/* What a shared library with an implementation exports, as DEVICE_ENTRY: version is DEVICE_VERSION
+ * of who calls, arg what stands behind the colon or "". Errors as device_open. */
+#define DEVICE_VERSION 1
+#define DEVICE_ENTRY   "sluice_device_open"
+typedef enum err (*device_entry_fn)(int version, const char *arg, struct device **d);
 
 #endif

@@ -11,6 +11,25 @@
 
 #define HUGE_PAGE ((int64_t)2 << 20)
 
+/* Panels are decoded beside the cache. */
+static struct weight_form cpu_reads(struct device *d, enum compute compute, enum dtype stored)
+{
+    (void)d, (void)compute;
+    return (struct weight_form){stored, WEIGHT_PANELS};
+}
+
+static enum err cpu_info(struct device *d, struct device_info *info)
+{
+    (void)d;
+    *info = (struct device_info){.model = "cpu"};
+    return OK;
+}
+
+static void cpu_close(struct device *d)
+{
+    (void)d; // there is one, always
+}
+
 /* The mapping starts at a huge page, so that all of it but the end can be huge pages. */
 static enum err cpu_alloc(struct device *d, int64_t n_bytes, void **p)
 {
@@ -113,8 +132,17 @@ static enum err cpu_event_wait(struct stream *s, struct event *e)
 
 struct device *device_cpu(void)
 {
+    static const struct device_scratch scratch = {.matmul = matmul_scratch_bytes,
+                                                  .gather = gather_scratch_bytes,
+                                                  .attend_prompt = attend_prompt_scratch_bytes,
+                                                  .attend_forced = attend_forced_scratch_bytes,
+                                                  .prompt_keep = prompt_keep_scratch_bytes};
     static const struct device_api api = {.name = "cpu",
                                           .unified = 1,
+                                          .scratch = &scratch,
+                                          .reads = cpu_reads,
+                                          .info = cpu_info,
+                                          .close = cpu_close,
                                           .alloc = cpu_alloc,
                                           .release = cpu_release,
                                           .pin = cpu_pin,

@@ -1,0 +1,80 @@
+/* kernels/device_open.c - of device.h: which device a name means, and where its code is.
+ *
+ * The fact a newcomer would miss: sluice-cuda.so is loaded only when a CUDA device is asked for or
+ * seen in /dev, so that a machine without one pays nothing for it, and needs no CUDA. */
+#include "kernels/device.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The library stays loaded until the process ends: drivers do not like to leave. */
+static enum err open_library(const char *path, const char *arg, struct device **d)
+{
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return fail(ERR_DEVICE, "device: %s", dlerror());
+    void *symbol = dlsym(library, DEVICE_ENTRY);
+    if (!symbol)
+        return fail(ERR_DEVICE, "%s: is not a device of sluice (no %s)", path, DEVICE_ENTRY);
+    device_entry_fn entry;
+    memcpy(&entry, &symbol, sizeof entry); // ISO C has no cast for it
+    return entry(DEVICE_VERSION, arg, d);
+}
+
+/* sluice-cuda.so stands beside the program, under the program's own name. */
+static enum err open_cuda(const char *arg, struct device **d)
+{
+    char path[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - sizeof "-cuda.so");
+    if (n < 0)
+        return fail(ERR_DEVICE, "device: /proc/self/exe cannot be read (is /proc there?)");
+    memcpy(path + n, "-cuda.so", sizeof "-cuda.so");
+    if (access(path, R_OK) != 0)
+        return fail(ERR_DEVICE, "device: %s is not there: this build has no CUDA (--device cpu)",
+                    path);
+    return open_library(path, arg, d);
+}
+
+static int cuda_seen(void)
+{
+    return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
+}
+
+static enum err open_auto(struct device **d)
+{
+    *d = device_cpu();
+    if (!cuda_seen() || open_cuda("", d) == OK)
+        return OK;
+    *d = device_cpu();
+    log_line(LOG_WARN, "%s; the CPU computes (--device cpu says so)", err_text());
+    return OK;
+}
+
+enum err device_open(const char *spec, struct device **d)
+{
+    char path[PATH_MAX];
+    const char *colon = strrchr(spec, ':'), *end = colon ? colon : spec + strlen(spec);
+    *d = NULL;
+    if (strcmp(spec, "auto") == 0)
+        return open_auto(d);
+    if (strcmp(spec, "cpu") == 0) {
+        *d = device_cpu();
+        return OK;
+    }
+    if (end - spec == 4 && strncmp(spec, "cuda", 4) == 0)
+        return open_cuda(colon ? colon + 1 : "", d);
+    if (end - spec < 4 || strncmp(end - 3, ".so", 3) != 0 || end - spec >= PATH_MAX)
+        return fail(ERR_USAGE, "--device: '%s' is none of auto|cpu|cuda[:i]", spec);
+    snprintf(path, sizeof path, "%.*s", (int)(end - spec), spec);
+    return open_library(path, colon ? colon + 1 : "", d);
+}
+
+void device_close(struct device *d)
+{
+    if (d)
+        d->api->close(d);
+}
