@@ -39,6 +39,7 @@ CU_OBJ  := $(CU:%.cu=$(BUILD)/%.cu.o)
 TEST_SRC := $(wildcard tests/*_test.c)
 TESTS   := $(TEST_SRC:tests/%.c=$(BUILD)/tests/%)
 PRELOADS := tests/tools/nth.c
+SIM_SO  := $(BUILD)/tests/sim_device.so
 TOOLS   := $(patsubst %.c,$(BUILD)/%,$(filter-out $(PRELOADS),$(wildcard tests/tools/*.c)))
 SHIMS   := $(PRELOADS:%.c=$(BUILD)/%.so)
 FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/ref kernels/cpu offload engine/* bench tests tests/fuzz \
@@ -51,9 +52,10 @@ CUDA_SO := $(if $(CU),$(BIN)-cuda.so)
 
 all: $(BIN) $(CUDA_SO)
 
+# Devices in libraries of their own call the program's functions.
 $(BIN): $(OBJ)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(SAN) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(SAN) -rdynamic -o $@ $^ $(LDLIBS)
 
 $(BUILD)/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mavx512vnni -mfma -mf16c
 # Tiles besides; what is not tiles is AVX-512.
@@ -150,7 +152,13 @@ $(BUILD)/tests/tools/%.so: tests/tools/%.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(filter-out $(SAN),$(CFLAGS)) -fPIC -fno-builtin -shared -o $@ $< -ldl
 
-tools: $(TOOLS) $(SHIMS)
+# The simulated accelerator as a program takes it: --device build/tests/sim_device.so:SEED,DELAY_US,LOSE_AT
+$(SIM_SO): tests/sim_device.c
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS) -fPIC -shared -o $@ $<
+
+tools: $(TOOLS) $(SHIMS) $(SIM_SO)
 # ThreadSanitizer: all but the kernels of instruction sets (they take long to build, and runs are asked
 # for --isa portable) and the decoders, whose target_clones are chosen before it is up.
 ifeq ($(BUILD),build/tsan)

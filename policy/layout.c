@@ -86,15 +86,16 @@ static void lay_kv_frames(struct build *b)
     const struct plan_sizes *s = &b->costs->sizes;
     int64_t extents = (int64_t)p->decoder * p->batches, pages = p->pages_batch;
     int64_t page = b->costs->kv_page_bytes;
-    if (p->kv_home == (int)plan_near(p))
+    int64_t moving = extents - p->kv_near;
+    if (moving == 0)
         return;
     array(b, LAYOUT_KV_FRAMES, p->kv_frames, s->frame);
     array(b, LAYOUT_KV_LAST, extents, s->last_write);
-    if (p->kv_home == TIER_NVME) // RAM is believed
+    if (plan_kv_count(p, TIER_NVME) > 0) // RAM is believed
         array(b, LAYOUT_KV_CRCS, extents * pages * ceil_div64(page, PIECE), 4);
     array(b, LAYOUT_KV_GENERATIONS, extents * pages, 4);
     array(b, LAYOUT_KV_SEEDS, pages, 4);
-    blocks(b, LAYOUT_KV_TAILS, 1, p->batch * extents * page);
+    blocks(b, LAYOUT_KV_TAILS, 1, p->batch * moving * page);
     blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames, pages * page);
     arrays(b, LAYOUT_KV_SEGMENTS, p->kv_frames, pages, s->segment);
     arrays(b, LAYOUT_KV_FETCHED, p->kv_frames, ceil_div64(pages, 64), 8);
@@ -109,14 +110,13 @@ static void lay_hidden(struct build *b)
 {
     const struct plan *p = b->plan;
     const struct plan_sizes *s = &b->costs->sizes;
-    if (p->hidden_home == (int)plan_near(p)) {
-        blocks(b, LAYOUT_HIDDEN, 1, p->pass_tokens * plan_token_bytes(b->shape));
-        return;
-    }
     int64_t frame = layout_hidden_frame_bytes(p, b->shape), units = ceil_div64(frame, PIECE);
+    blocks(b, LAYOUT_HIDDEN, p->hidden_near > 0, p->pass_tokens * plan_token_bytes(b->shape));
+    if (p->hidden_near == p->batches)
+        return;
     array(b, LAYOUT_HIDDEN_FRAMES, p->hidden_frames, s->frame);
     array(b, LAYOUT_HIDDEN_LAST, p->batches, s->last_write);
-    if (p->hidden_home == TIER_NVME)
+    if (plan_hidden_count(p, TIER_NVME) > 0)
         array(b, LAYOUT_HIDDEN_CRCS, p->batches * units, 4);
     array(b, LAYOUT_HIDDEN_GENERATIONS, p->batches, 4);
     blocks(b, LAYOUT_HIDDEN_FRAME_TOKENS, p->hidden_frames, frame);
@@ -252,12 +252,10 @@ static void lay_residents(struct build *b)
         b->l->weights[layer] = range(b, id, n_bytes, PLAN_DISK_BLOCK);
         b->l->weight_arena[layer] = arena_of(b, id);
     }
-    enum layout_id kv = p->kv_home == (int)plan_near(p) ? LAYOUT_KV : LAYOUT_KV_HOME;
-    if (p->kv_home != TIER_NVME)
-        blocks(b, kv, 1,
-               (int64_t)p->decoder * p->batches * p->pages_batch * b->costs->kv_page_bytes);
-    if (p->device && p->hidden_home == TIER_RAM)
-        blocks(b, LAYOUT_HIDDEN_HOME, 1, p->batches * layout_hidden_frame_bytes(p, b->shape));
+    int64_t extent = p->pages_batch * b->costs->kv_page_bytes;
+    blocks(b, LAYOUT_KV, 1, p->kv_near * extent);
+    blocks(b, LAYOUT_KV_HOME, 1, p->kv_ram * extent);
+    blocks(b, LAYOUT_HIDDEN_HOME, 1, p->hidden_ram * layout_hidden_frame_bytes(p, b->shape));
 }
 
 void layout_make(struct layout *l, const struct plan *plan, const struct weights_info *w,

@@ -25,17 +25,17 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(WEIGHT_FRAMES, weight_frames, DEVICE) /* [i: weight_frames] bytes of a layer */              \
     X(STAGING, io, PINNED)                  /* encoded weights, with a codec */                    \
     X(BOUNCE, io, PINNED)                   /* [io pieces] between NVMe and a device */            \
-    /* KV on NVMe */                                                                               \
+    /* KV that moves */                                                                            \
     X(KV_FRAMES, kv_meta, HOST)          /* [kv_frames] struct frame */                            \
     X(KV_LAST, kv_meta, HOST)            /* [decoder][batches] struct last_write */                \
     X(KV_CRCS, kv_meta, HOST)            /* [decoder][batches][pages_batch][units] */              \
     X(KV_GENERATIONS, kv_meta, HOST)     /* [decoder][batches][pages_batch] */                     \
     X(KV_SEEDS, kv_meta, HOST)           /* [pages_batch] */                                       \
-    X(KV_TAILS, kv_tails, DEVICE)        /* [batches][batch][decoder] pages */                     \
+    X(KV_TAILS, kv_tails, DEVICE)        /* [extents that move][batch] pages */                    \
     X(KV_FRAME_PAGES, kv_frames, DEVICE) /* [i: kv_frames][pages_batch] pages */                   \
     X(KV_SEGMENTS, kv_meta, HOST)        /* [i: kv_frames][pages_batch] struct segment */          \
     X(KV_FETCHED, kv_meta, HOST)         /* [i: kv_frames] bit per page */                         \
-    /* hidden states: in RAM, or on NVMe */                                                        \
+    /* hidden states: beside the ops, and those that move */                                       \
     X(HIDDEN, hidden, DEVICE)                     /* [pass_tokens] tokens */                       \
     X(HIDDEN_FRAMES, hidden_frames, HOST)         /* [hidden_frames] struct frame */               \
     X(HIDDEN_LAST, hidden_frames, HOST)           /* [batches] struct last_write */                \
@@ -97,11 +97,11 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(STEP_OWNERS, kv_meta, HOST) /* [pages_batch] whose they are */                               \
     /* what stays */                                                                               \
     X(WEIGHTS, weights_resident, DEVICE) /* weights[layer] */                                      \
-    X(KV, kv, DEVICE)                    /* [decoder][batches][pages_batch] pages */               \
+    X(KV, kv, DEVICE)                    /* [extents of it][pages_batch] pages */                  \
     /* what stays in RAM beside a device's own memory */                                           \
     X(WEIGHTS_HOME, weights_resident, PINNED) /* weights[layer] of those that stream from it */    \
     X(KV_HOME, kv, PINNED)                    /* as KV */                                          \
-    X(HIDDEN_HOME, hidden, PINNED)            /* [batches] frames */
+    X(HIDDEN_HOME, hidden, PINNED)            /* [batches of it] frames */
 
 #define LAYOUT_ID(id, account, arena) LAYOUT_##id,
 enum layout_id { LAYOUT_PARTS(LAYOUT_ID) N_LAYOUT_IDS };

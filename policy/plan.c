@@ -10,41 +10,77 @@
 #include <stdio.h>
 #include <string.h>
 
+enum tier_kind plan_near(const struct plan *plan)
+{
+    return plan->device ? TIER_DEVICE : TIER_RAM;
+}
+
+/* Of n things, `near` live beside the ops and `ram` in RAM: where thing i does. Those that move are
+ * spread evenly over all, and of them those on NVMe. */
+static struct plan_home home_of(const struct plan *plan, int64_t i, int64_t n, int64_t near,
+                                int64_t ram)
+{
+    int64_t moving = n - near, before = i * moving / n; // of those before i
+    if ((i + 1) * moving / n == before)
+        return (struct plan_home){plan_near(plan), i - before};
+    int64_t nvme = moving - ram, on_nvme = before * nvme / moving;
+    if ((before + 1) * nvme / moving == on_nvme)
+        return (struct plan_home){TIER_RAM, before - on_nvme};
+    return (struct plan_home){TIER_NVME, on_nvme};
+}
+
+static int64_t count_of(const struct plan *plan, enum tier_kind tier, int64_t n, int64_t near,
+                        int64_t ram)
+{
+    int64_t on[N_TIERS] = {[TIER_RAM] = ram, [TIER_NVME] = n - near - ram};
+    on[plan_near(plan)] += near;
+    return on[tier];
+}
+
+enum tier_kind plan_layer_home(const struct plan *plan, int layer)
+{
+    if (layer < 1)
+        return plan->embed_resident ? plan_near(plan) : TIER_NVME;
+    return home_of(plan, layer - 1, plan->layers - 1, plan->resident, plan->weights_ram).tier;
+}
+
 int plan_layer_resident(const struct plan *plan, int layer)
 {
-    int n = plan->layers - 1; // the embedding is decided apart: its rows are gathered, not streamed
-    int i = layer - 1;
-    if (i < 0)
-        return plan->embed_resident;
-    /* Layer i streams when the running count of streamed layers steps up at i: evenly spread. */
-    int64_t streamed = n - plan->resident;
-    return (i + 1) * streamed / n == i * streamed / n;
+    return plan_layer_home(plan, layer) == plan_near(plan);
 }
 
 int plan_layer_decoded(const struct plan *plan, int layer)
 {
     if (layer < 1 || !plan_layer_resident(plan, layer))
         return 0;
-    int64_t n = plan->layers - 1, before = layer - 1;
-    int64_t rank = before - before * (n - plan->resident) / n; // resident ones before it
-    return rank < plan->decoded;
+    int64_t n = plan->layers - 1;
+    return home_of(plan, layer - 1, n, plan->resident, plan->weights_ram).rank < plan->decoded;
 }
 
-enum tier_kind plan_near(const struct plan *plan)
+static int64_t kv_extents(const struct plan *plan)
 {
-    return plan->device ? TIER_DEVICE : TIER_RAM;
+    return (int64_t)plan->decoder * plan->batches;
 }
 
-enum tier_kind plan_layer_home(const struct plan *plan, int layer)
+struct plan_home plan_kv_home(const struct plan *plan, int layer, int batch)
 {
-    if (plan_layer_resident(plan, layer))
-        return plan_near(plan);
-    if (layer < 1)
-        return TIER_NVME;
-    /* As with resident ones: those on NVMe are spread evenly over the layers that stream. */
-    int64_t n = plan->layers - 1, streamed = n - plan->resident;
-    int64_t i = (layer - 1) * streamed / n, nvme = streamed - plan->weights_ram;
-    return (i + 1) * nvme / streamed == i * nvme / streamed ? TIER_RAM : TIER_NVME;
+    int64_t i = (int64_t)layer * plan->batches + batch;
+    return home_of(plan, i, kv_extents(plan), plan->kv_near, plan->kv_ram);
+}
+
+struct plan_home plan_hidden_home(const struct plan *plan, int batch)
+{
+    return home_of(plan, batch, plan->batches, plan->hidden_near, plan->hidden_ram);
+}
+
+int64_t plan_kv_count(const struct plan *plan, enum tier_kind tier)
+{
+    return count_of(plan, tier, kv_extents(plan), plan->kv_near, plan->kv_ram);
+}
+
+int64_t plan_hidden_count(const struct plan *plan, enum tier_kind tier)
+{
+    return count_of(plan, tier, plan->batches, plan->hidden_near, plan->hidden_ram);
 }
 
 struct order plan_order(const struct plan *plan)
@@ -96,11 +132,30 @@ static void derive_ahead(struct plan *plan)
 {
     struct order order = plan_order(plan);
     int64_t hidden_max = ahead_hidden_max(plan, &order);
-    if (hidden_max < 0)
-        plan->hidden_home = (int)plan_near(plan); // too near: they stay in their frame
+    if (hidden_max < 0) { // too near: they stay in their frame
+        plan->hidden_near = plan->batches;
+        plan->hidden_ram = 0;
+    }
     plan->ahead_weights = (int)min64(plan->ahead_weights, ahead_weights_max(plan, &order));
     plan->ahead_state = (int)min64(plan->ahead_state, ahead_kv_max(plan, &order));
     plan->ahead_hidden = (int)min64(plan->ahead_state, max64(hidden_max, 0));
+}
+
+static int clamp(int value, int64_t most)
+{
+    return (int)max64(min64(value, most), 0);
+}
+
+/* No more lives anywhere than there is; without a device RAM is beside the ops. */
+static void clamp_homes(struct plan *plan)
+{
+    plan->resident = clamp(plan->resident, plan->layers - 1);
+    plan->kv_near = clamp(plan->kv_near, kv_extents(plan));
+    plan->hidden_near = clamp(plan->hidden_near, plan->batches);
+    plan->weights_ram =
+        plan->device ? clamp(plan->weights_ram, plan->layers - 1 - plan->resident) : 0;
+    plan->kv_ram = plan->device ? clamp(plan->kv_ram, kv_extents(plan) - plan->kv_near) : 0;
+    plan->hidden_ram = plan->device ? clamp(plan->hidden_ram, plan->batches - plan->hidden_near) : 0;
 }
 
 void plan_derive(struct plan *plan, const struct weights_info *w, const struct work *work)
@@ -108,9 +163,8 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     plan->layers = w->n_layers;
     plan->decoder = w->n_decoder;
     plan->embed_resident = plan->resident >= plan->layers - 1;
+    clamp_homes(plan);
     plan->window = plan->device ? (int)min64(max64(plan->window, 1), PLAN_WINDOW_MAX) : 1;
-    plan->weights_ram =
-        plan->device ? (int)min64(plan->weights_ram, plan->layers - 1 - plan->resident) : 0;
     if (plan->embed_resident)
         plan->codec = PLAN_CODEC_NONE; // nothing streams
     if (plan->decoded > plan->resident)
@@ -123,8 +177,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     int held = plan->window - 1; // steps behind the one at hand that hold what they had
     plan->weight_frames =
         (int)min64(1 + ceil_div64(plan->ahead_weights + held, plan->batches), framed_layers(plan));
-    int kv_moves = plan->kv_home != (int)plan_near(plan);
-    int hidden_moves = plan->hidden_home != (int)plan_near(plan);
+    int kv_moves = plan->kv_near < kv_extents(plan), hidden_moves = plan->hidden_near < plan->batches;
     plan->kv_frames = kv_moves ? plan->ahead_state + held + 3 : 0;
     plan->hidden_frames = hidden_moves ? plan->ahead_hidden + held + 3 : 0;
 
@@ -175,11 +228,9 @@ static void count_bytes(const struct plan *plan, const struct weights_info *w,
     layout_make(l, plan, w, work, shape, evict, costs, b);
     b->arena = l->n_bytes[ARENA_HOST] + l->n_bytes[ARENA_PINNED];
     b->device = l->n_bytes[ARENA_DEVICE];
-    if (plan->kv_home == TIER_NVME)
-        b->disk +=
-            (int64_t)plan->decoder * plan->batches * plan->pages_batch * costs->kv_page_bytes;
-    if (plan->hidden_home == TIER_NVME)
-        b->disk_hidden = plan->batches * layout_hidden_frame_bytes(plan, shape);
+    b->disk_hidden =
+        plan_hidden_count(plan, TIER_NVME) * layout_hidden_frame_bytes(plan, shape);
+    b->disk = plan_kv_count(plan, TIER_NVME) * plan->pages_batch * costs->kv_page_bytes;
     b->disk += b->disk_hidden;
     int64_t rows = (int64_t)plan->batch * plan->batches;
     b->text = costs->text_bytes + 2 * work->line_bytes_max;
@@ -215,7 +266,7 @@ int plan_check(const struct plan *plan, const struct weights_info *w, const stru
         broken = "--ahead-weights reaches beyond the pass";
     else if (plan->ahead_state > ahead_kv_max(plan, &order))
         broken = "--ahead-state reaches beyond the pass";
-    else if (plan->hidden_home != (int)plan_near(plan) &&
+    else if (plan->hidden_near < plan->batches &&
              plan->ahead_hidden > ahead_hidden_max(plan, &order))
         broken = "hidden states would be read before they are written";
     else if (plan->pages_batch * PLAN_PAGE_SLOTS < work->slots_max)

@@ -21,6 +21,7 @@ enum plan_codec { PLAN_CODEC_NONE, PLAN_CODEC_ZSTD };
 #define PLAN_PAGE_SLOTS    32   // slots of a KV page (KV_PAGE_SLOTS)
 #define PLAN_DISK_BLOCK    4096 // what frames and pages are aligned to
 #define PLAN_WINDOW_MAX    8    // steps queued on a device
+#define PLAN_ALL           INT32_MAX
 
 /* Bytes of the model, as the pack lays it out (engine/pack/model.c fills it). */
 struct weights_info {
@@ -105,12 +106,14 @@ struct plan {
     int codec;           // enum plan_codec: how streamed weights are stored on NVMe
     int device;          // 1: ops run on a device with memory of its own; 0: in RAM
     int weights_ram;     // device: layers that stream from RAM, not from NVMe
+    int kv_near, kv_ram; // KV extents, one a (layer, batch), of plan_near() and, beside a device,
+                         // of RAM; the others live on NVMe. PLAN_ALL: as many as there are
+    int hidden_near, hidden_ram; // the same of batches' hidden states
     int window;          // steps that are queued on it before the first of them is waited for
     int ahead_weights;   // steps
     int ahead_state;     // steps, KV
     int ahead_hidden;    // steps, hidden states
     int weight_frames, kv_frames, hidden_frames;
-    int kv_home, hidden_home;   // enum tier_kind
     int64_t pages_batch;        // KV pages of one batch's pool
     int slots_cap;              // slots of the longest row, rounded up to pages
     int prefill_tokens;         // prompt and forced tokens that a pass admits
@@ -147,8 +150,20 @@ int plan_layer_decoded(const struct plan *plan, int layer);
 
 /* Where ops read and write in place: the device's memory, or RAM where that is the same. */
 enum tier_kind plan_near(const struct plan *plan);
-/* The home of a line layer; of the embedding TIER_NVME where its rows are gathered. */
+/* Where something lives: the how-manieth of its tier, from 0. */
+struct plan_home {
+    enum tier_kind tier;
+    int64_t rank;
+};
+/* The home of a line layer (of the embedding TIER_NVME where its rows are gathered), of the KV of
+ * decoder layer `layer` (from 0) of a batch, and of a batch's hidden states. Of each kind those of
+ * a tier are spread evenly over the line, so that what moves is spread over the pass. */
 enum tier_kind plan_layer_home(const struct plan *plan, int layer);
+struct plan_home plan_kv_home(const struct plan *plan, int layer, int batch);
+struct plan_home plan_hidden_home(const struct plan *plan, int batch);
+/* How many of them live on a tier. */
+int64_t plan_kv_count(const struct plan *plan, enum tier_kind tier);
+int64_t plan_hidden_count(const struct plan *plan, enum tier_kind tier);
 
 struct order plan_order(const struct plan *plan);
 
@@ -157,7 +172,8 @@ struct order plan_order(const struct plan *plan);
 int64_t plan_token_bytes(const struct shape *shape);
 
 /* Fills the derived fields (frames, look-ahead limits, token bounds, page pools) from the chosen
- * ones: batch, batches, resident, homes, ahead_*, prefill_tokens, tile_tokens. Look-ahead beyond
+ * ones: batch, batches, resident, homes, ahead_*, prefill_tokens, tile_tokens. Counts beyond what
+ * there is are lowered, and so is look-ahead beyond
  * what the order of bytes allows is lowered. */
 void plan_derive(struct plan *plan, const struct weights_info *w, const struct work *work);
 
@@ -181,13 +197,30 @@ void plan_cost(const struct plan *plan, const struct weights_info *w, const stru
                const struct shape *shape, const struct plan_costs *costs,
                const struct machine *machine, struct plan_time *time);
 
-/* Fields the user fixed (-1: automatic). */
+/* What --percent gives, in FlexGen's order: weights, KV and hidden states, beside the ops and in
+ * RAM. */
+enum plan_percent {
+    WEIGHTS_NEAR,
+    WEIGHTS_RAM,
+    KV_NEAR,
+    KV_RAM,
+    HIDDEN_NEAR,
+    HIDDEN_RAM,
+    N_PLAN_PERCENTS
+};
+
+/* Fields the user fixed (-1: automatic), of struct plan. */
 struct plan_wish {
-    int batch, batches, resident, resident_percent, decoded, kv_home, hidden_home;
+    int batch, batches, resident, weights_ram, decoded, kv_near, kv_ram, hidden_near, hidden_ram;
     int ahead_weights, ahead_state, prefill_tokens;
     int codec;
-    int no_sharing; // 1 or 0: see struct plan
+    int no_sharing;
+    double percent[N_PLAN_PERCENTS]; // where the count is not said
+    int device; // 1: for a device with memory of its own; never automatic
 };
+
+/* All automatic, without a device. */
+struct plan_wish plan_wish_any(void);
 
 /* The fastest plan by plan_cost that plan_check accepts; weights are encoded when their share was
  * measured and that is worth it, the making of the file included. 0, or -1 with `why`. */

@@ -3,8 +3,10 @@
  * Simple rules for now, over whole layers, batches and pages: candidates are powers of two of rows
  * and the most rows that fit, a few batch counts, both KV homes, both homes of hidden states; for
  * each the most resident layers that fit. plan_check has the last word on every candidate. */
+#include "policy/int64.h"
 #include "policy/layout.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,6 +14,12 @@
 #define CODEC_MARGIN  2    // decoding keeps up with a disk this much faster than probed
 #define PREFILL_MAX   2048 // tokens that a pass admits: more only lengthens it
 #define PREFILL_LEAST 32   // fewer starve the rows
+#define DEVICE_WINDOW 3    // steps queued: one runs, one is next, one is being queued
+
+static int max_int(int a, int b)
+{
+    return a > b ? a : b;
+}
 
 static double max_d(double a, double b)
 {
@@ -72,8 +80,10 @@ static void cost_of_sweep(const struct plan *plan, const struct weights_info *w,
     double slots = work->scores ? 0 : live * (double)work->slots_mean * 0.75;
     double slot_bytes = (double)costs->kv_page_bytes / 32;
     double kv_read = slots * slot_bytes * plan->decoder;
-    double nvme_kv = plan->kv_home == TIER_NVME ? kv_read : 0;
-    double hidden = plan->hidden_home == TIER_NVME ? rows * shape->dim * 4.0 * plan->layers : 0;
+    double nvme_kv = kv_read * (double)plan_kv_count(plan, TIER_NVME) /
+                     ((double)plan->decoder * plan->batches);
+    double hidden = rows * shape->dim * 4.0 * plan->layers *
+                    (double)plan_hidden_count(plan, TIER_NVME) / plan->batches;
     double codec_s = codec_seconds(plan, costs, streamed);
     double share =
         plan->codec != PLAN_CODEC_NONE && costs->codec_share > 0 ? costs->codec_share : 1;
@@ -116,6 +126,22 @@ void plan_cost(const struct plan *plan, const struct weights_info *w, const stru
     t->job_s = t->passes * t->pass_s;
 }
 
+struct plan_wish plan_wish_any(void)
+{
+    return (struct plan_wish){.resident = -1,
+                              .weights_ram = -1,
+                              .decoded = -1,
+                              .kv_near = -1,
+                              .kv_ram = -1,
+                              .hidden_near = -1,
+                              .hidden_ram = -1,
+                              .ahead_weights = -1,
+                              .ahead_state = -1,
+                              .codec = -1,
+                              .no_sharing = -1,
+                              .percent = {-1, -1, -1, -1, -1, -1}};
+}
+
 struct search {
     const struct plan_wish *wish;
     const struct weights_info *w;
@@ -149,24 +175,25 @@ static int fits(struct search *s, struct plan *p)
     return rc == 0;
 }
 
-/* Holds as many resident layers decoded as there is room for, once no more can be resident. */
-static void choose_decoded(struct search *s, struct plan *p)
+/* A field of the plan, as far up to `most` as fits; what the user fixed stays. */
+static void grow(struct search *s, struct plan *p, size_t field, int wish, int64_t most)
 {
-    int least = 0, most = p->resident;
-    if (s->wish->decoded >= 0 && s->wish->decoded < most)
-        most = s->wish->decoded;
+    int least = *(int *)(void *)((char *)p + field);
+    if (wish >= 0)
+        return;
     while (least < most) {
-        int mid = (least + most + 1) / 2;
+        int mid = (int)(least + (most - least + 1) / 2);
         struct plan q = *p;
+        int *value = (int *)(void *)((char *)&q + field);
         q.pages_batch = 0;
-        q.decoded = mid;
+        *value = mid;
         if (!fits(s, &q)) {
             most = mid - 1;
             continue;
         }
         *p = q;
-        if (q.decoded < mid)
-            return; // nothing to decode
+        if (*value < mid)
+            return; // there is no more of it
         least = mid;
     }
 }
@@ -207,21 +234,38 @@ static int choose_prefill(const struct search *s, const struct plan *p)
     return best;
 }
 
-/* Resident layers as the user fixed them; -1: free. */
+/* As the user fixed it, by count or share of n; -1: free. */
+static int wished(const struct search *s, int count, enum plan_percent kind, int64_t n)
+{
+    double percent = s->wish->percent[kind];
+    if (count >= 0)
+        return (int)min64(count, n);
+    return percent >= 0 ? (int)((double)n * percent / 100 + 0.5) : -1;
+}
+
 static int wished_resident(const struct search *s)
 {
-    int n = s->w->n_layers - 1;
-    if (s->wish->resident >= 0)
-        return s->wish->resident > n ? n : s->wish->resident;
-    if (s->wish->resident_percent >= 0)
-        return (int)((int64_t)n * s->wish->resident_percent / 100);
-    return -1;
+    return wished(s, s->wish->resident, WEIGHTS_NEAR, s->w->n_layers - 1);
+}
+
+/* Room that is left takes in what else would come from farther away: layers, then KV. */
+static void grow_homes(struct search *s, struct plan *p)
+{
+    int64_t extents = (int64_t)s->w->n_decoder * p->batches;
+    if (!s->wish->device)
+        return;
+    grow(s, p, offsetof(struct plan, weights_ram),
+         wished(s, s->wish->weights_ram, WEIGHTS_RAM, s->w->n_layers - 1),
+         s->w->n_layers - 1 - p->resident);
+    if (p->resident == s->w->n_layers - 1)
+        grow(s, p, offsetof(struct plan, kv_near), wished(s, s->wish->kv_near, KV_NEAR, extents),
+             extents - p->kv_ram);
 }
 
 static void consider(struct search *s, struct plan p)
 {
     int n = s->w->n_layers - 1;
-    int wished = wished_resident(s), most = wished < 0 ? n : wished, least = p.resident;
+    int wish = wished_resident(s), most = wish < 0 ? n : wish, least = p.resident;
     p.prefill_tokens = choose_prefill(s, &p);
     int fit = fits(s, &p);
     while (!fit && s->wish->prefill_tokens <= 0 && p.prefill_tokens > 32) {
@@ -246,8 +290,10 @@ static void consider(struct search *s, struct plan p)
             most = mid - 1;
         }
     }
-    if (p.resident == (wished < 0 ? n : wished))
-        choose_decoded(s, &p);
+    grow_homes(s, &p);
+    if (p.resident == (wish < 0 ? n : wish)) // tiles of those that there is room for
+        grow(s, &p, offsetof(struct plan, decoded), -1,
+             s->wish->decoded >= 0 ? min64(s->wish->decoded, p.resident) : p.resident);
     struct plan_time t;
     plan_cost(&p, s->w, s->work, s->shape, s->costs, s->machine, &t);
     if (!s->found || t.job_s < s->best_s * 0.999) {
@@ -257,24 +303,44 @@ static void consider(struct search *s, struct plan p)
     }
 }
 
-static struct plan candidate(const struct search *s, int batch, int batches, int kv, int hidden)
+/* Counts of what lives near and in RAM: as wished, else all on one tier. */
+static void spread(const struct search *s, enum tier_kind tier, int near_wish, int ram_wish,
+                   int *near, int *ram)
 {
-    struct plan p = {.batch = batch, .batches = batches, .kv_home = kv, .hidden_home = hidden};
+    enum tier_kind beside = s->wish->device ? TIER_DEVICE : TIER_RAM;
+    *near = near_wish >= 0 ? near_wish : tier == beside ? PLAN_ALL : 0;
+    *ram = ram_wish >= 0 ? ram_wish : tier == TIER_RAM ? PLAN_ALL : 0;
+}
+
+static struct plan candidate(const struct search *s, int batch, int batches, enum tier_kind kv,
+                             enum tier_kind hidden)
+{
+    const struct plan_wish *wish = s->wish;
+    struct plan p = {.batch = batch, .batches = batches, .device = wish->device};
+    int64_t extents = (int64_t)s->w->n_decoder * batches;
+    spread(s, kv, wished(s, wish->kv_near, KV_NEAR, extents),
+           wished(s, wish->kv_ram, KV_RAM, extents), &p.kv_near, &p.kv_ram);
+    spread(s, hidden, wished(s, wish->hidden_near, HIDDEN_NEAR, batches),
+           wished(s, wish->hidden_ram, HIDDEN_RAM, batches), &p.hidden_near, &p.hidden_ram);
+    int layers_ram = wished(s, wish->weights_ram, WEIGHTS_RAM, s->w->n_layers - 1);
+    p.weights_ram = layers_ram < 0 ? 0 : layers_ram;
+    p.window = DEVICE_WINDOW;
     p.layers = s->w->n_layers;
     p.codec = s->codec;
     p.no_sharing = s->wish->no_sharing > 0;
     p.decoder = s->w->n_decoder;
     p.tile_tokens = PLAN_TILE_TOKENS;
     p.resident = wished_resident(s) < 0 ? 0 : wished_resident(s);
-    p.ahead_weights = s->wish->ahead_weights >= 0 ? s->wish->ahead_weights : batches;
-    p.ahead_state = s->wish->ahead_state >= 0                ? s->wish->ahead_state
-                    : kv == TIER_NVME || hidden == TIER_NVME ? 1
-                                                             : 0;
+    int held = p.device ? p.window - 1 : 0; // steps that are queued have their layer already
+    p.ahead_weights = wish->ahead_weights >= 0 ? wish->ahead_weights : max_int(batches - held, 1);
+    int moves = p.kv_near < extents || p.hidden_near < batches;
+    p.ahead_state = wish->ahead_state >= 0 ? wish->ahead_state : moves;
     return p;
 }
 
 /* The most rows of a batch for which the leanest plan of this kind fits; 0: not even one. */
-static int most_rows(struct search *s, int most, int batches, int kv, int hidden)
+static int most_rows(struct search *s, int most, int batches, enum tier_kind kv,
+                     enum tier_kind hidden)
 {
     int least = 0;
     while (least < most) {
@@ -289,7 +355,8 @@ static int most_rows(struct search *s, int most, int batches, int kv, int hidden
     return least;
 }
 
-static void consider_rows(struct search *s, int batches, int64_t each, int kv, int hidden)
+static void consider_rows(struct search *s, int batches, int64_t each, enum tier_kind kv,
+                          enum tier_kind hidden)
 {
     if (s->wish->batch > 0)
         each = s->wish->batch;
@@ -314,14 +381,14 @@ static void consider_rows(struct search *s, int batches, int64_t each, int kv, i
 
 static void consider_homes(struct search *s, int batches, int64_t each)
 {
-    static const int homes[] = {TIER_RAM, TIER_NVME};
-    for (int i = 0; i < 4; i++) {
-        int kv = homes[i & 1], hidden = homes[i >> 1];
-        if ((s->wish->kv_home >= 0 && kv != s->wish->kv_home) ||
-            (s->wish->hidden_home >= 0 && hidden != s->wish->hidden_home))
-            continue;
-        consider_rows(s, batches, each, kv, hidden);
-    }
+    const struct plan_wish *wish = s->wish;
+    enum tier_kind first = wish->device ? TIER_DEVICE : TIER_RAM;
+    int kv_wished = wish->kv_near >= 0 || wish->percent[KV_NEAR] >= 0;
+    int hidden_wished = wish->hidden_near >= 0 || wish->percent[HIDDEN_NEAR] >= 0;
+    for (enum tier_kind hidden = first; hidden <= TIER_NVME; hidden++)
+        for (enum tier_kind kv = first; kv <= TIER_NVME; kv++)
+            if ((!kv_wished || kv == first) && (!hidden_wished || hidden == first))
+                consider_rows(s, batches, each, kv, hidden);
 }
 
 /* Every candidate of one codec. */

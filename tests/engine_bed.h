@@ -163,15 +163,15 @@ static void bed_open(struct bed *b, const struct model *model, const struct evic
                                              .repetition_penalty = 1}};
     assert_int_equal(
         job_open_memory(&b->job, &config, b->requests, N_REQUESTS, &callbacks, &b->work), OK);
-    engine_weights_info(model, b->ops.compute, &b->weights);
-    engine_costs(model, &b->ops, b->format, &b->work, &b->evict, &b->costs);
-    b->costs.bounce_bytes = 4 * MOVER_PIECE;
 }
 
 static void bed_start(struct bed *b, const struct model *model, struct plan *plan)
 {
     static const struct budget none = {-1, -1, -1};
     char why[256];
+    engine_weights_info(model, b->ops.compute, &b->weights);
+    engine_costs(model, b->device, &b->ops, b->format, &b->work, &b->evict, &b->costs);
+    b->costs.bounce_bytes = 4 * MOVER_PIECE;
     plan_derive(plan, &b->weights, &b->work);
     if (plan_check(plan, &b->weights, &b->work, &model->shape, &b->evict, &b->costs, &none,
                    &b->layout, &b->bytes, why, sizeof why) != 0) {

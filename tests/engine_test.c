@@ -5,6 +5,8 @@
  * comparison keeps policy/plan.c and the layout code (home, batch, layer, gather) from drifting. */
 #include "tests/engine_bed.h"
 
+#define ON_DISK (-1) // fewer than none are none
+
 /* ---- bytes ---- */
 
 static const struct {
@@ -47,8 +49,8 @@ static const struct {
      {.batch = 4,
       .batches = 3,
       .resident = 4,
-      .kv_home = TIER_NVME,
-      .hidden_home = TIER_RAM,
+      .kv_near = ON_DISK,
+      .hidden_near = PLAN_ALL,
       .prefill_tokens = 256,
       .ahead_weights = 3,
       .ahead_state = 2}},
@@ -59,8 +61,8 @@ static const struct {
      {10, 300, 10, 0, 0, 0, 0},
      {.batch = 3,
       .batches = 4,
-      .kv_home = TIER_RAM,
-      .hidden_home = TIER_NVME,
+      .kv_near = PLAN_ALL,
+      .hidden_near = ON_DISK,
       .prefill_tokens = 300,
       .ahead_weights = 4,
       .ahead_state = 3}},
@@ -71,8 +73,8 @@ static const struct {
      {5, 300, 30, 0, 0, 0, 0},
      {.batch = 3,
       .batches = 3,
-      .kv_home = TIER_NVME,
-      .hidden_home = TIER_NVME,
+      .kv_near = ON_DISK,
+      .hidden_near = ON_DISK,
       .prefill_tokens = 100,
       .ahead_weights = 3,
       .ahead_state = 1}},
@@ -90,8 +92,8 @@ static const struct {
      {.batch = 6,
       .batches = 2,
       .resident = 2,
-      .kv_home = TIER_NVME,
-      .hidden_home = TIER_RAM,
+      .kv_near = ON_DISK,
+      .hidden_near = PLAN_ALL,
       .prefill_tokens = 256,
       .ahead_weights = 2,
       .ahead_state = 1}},
@@ -132,8 +134,8 @@ static const struct {
      {30, 60, 400, REQUEST_SCORE, 0, 0, 0},
      {.batch = 4,
       .batches = 2,
-      .kv_home = TIER_NVME,
-      .hidden_home = TIER_NVME,
+      .kv_near = ON_DISK,
+      .hidden_near = ON_DISK,
       .prefill_tokens = 1024,
       .ahead_weights = 2}},
     {"one long prompt",
@@ -150,7 +152,7 @@ static const struct {
      {.batch = 5,
       .batches = 3,
       .resident = 4,
-      .kv_home = TIER_NVME,
+      .kv_near = ON_DISK,
       .prefill_tokens = 256,
       .ahead_weights = 3,
       .ahead_state = 7}},
@@ -163,14 +165,17 @@ static const struct {
 };
 #define N_CASES (int)(sizeof CASES / sizeof CASES[0])
 
-/* A zeroed home means RAM here; enum tier_kind starts with the device. */
+/* What no case says lives in RAM. */
+static struct plan homed(struct plan p)
+{
+    p.kv_near = p.kv_near == 0 ? PLAN_ALL : p.kv_near;
+    p.hidden_near = p.hidden_near == 0 ? PLAN_ALL : p.hidden_near;
+    return p;
+}
+
 static struct plan case_plan(int i)
 {
-    struct plan p = CASES[i].plan;
-    if (p.kv_home != TIER_NVME)
-        p.kv_home = TIER_RAM;
-    if (p.hidden_home != TIER_NVME)
-        p.hidden_home = TIER_RAM;
+    struct plan p = homed(CASES[i].plan);
     int n = models[CASES[i].model].n_layers - 1;
     if (p.resident > n)
         p.resident = n;
@@ -226,12 +231,19 @@ static void test_plans_answer_alike(void **state)
         {.batch = 2, .batches = 5, .resident = 3, .prefill_tokens = 50, .ahead_weights = 5},
         {.batch = 2,
          .batches = 3,
-         .kv_home = TIER_NVME,
-         .hidden_home = TIER_NVME,
+         .kv_near = ON_DISK,
+         .hidden_near = ON_DISK,
          .prefill_tokens = 90,
          .ahead_weights = 30,
          .ahead_state = 9},
-        {.batch = 5, .batches = 2, .kv_home = TIER_NVME, .prefill_tokens = 40, .ahead_state = 1},
+        {.batch = 3,
+         .batches = 4,
+         .kv_near = 5,
+         .hidden_near = 2,
+         .prefill_tokens = 60,
+         .ahead_weights = 3,
+         .ahead_state = 2},
+        {.batch = 5, .batches = 2, .kv_near = ON_DISK, .prefill_tokens = 40, .ahead_state = 1},
         {.batch = 12, .batches = 1, .resident = 99, .decoded = 99, .prefill_tokens = 999},
         {.batch = 4, .batches = 2, .resident = 3, .decoded = 1, .prefill_tokens = 99},
     };
@@ -244,9 +256,7 @@ static void test_plans_answer_alike(void **state)
         struct outcome first = {0};
         for (int i = 0; i < (int)(sizeof plans / sizeof plans[0]);
              i += i ? SWEEP_STEP : 1 + k % SWEEP_STEP) {
-            struct plan plan = plans[i];
-            plan.kv_home = plan.kv_home == TIER_NVME ? TIER_NVME : TIER_RAM;
-            plan.hidden_home = plan.hidden_home == TIER_NVME ? TIER_NVME : TIER_RAM;
+            struct plan plan = homed(plans[i]);
             plan.resident =
                 plan.resident > model->n_layers - 1 ? model->n_layers - 1 : plan.resident;
             bed_open(&b, model, policies[k % TINY], k < TINY ? COMPUTE_BF16 : COMPUTE_F32,
@@ -281,8 +291,8 @@ static void test_any_look_ahead_of_weights(void **state)
             struct plan plan = {.batch = 2,
                                 .batches = batches,
                                 .resident = residents[i % 3],
-                                .kv_home = TIER_RAM,
-                                .hidden_home = TIER_RAM,
+                                .kv_near = PLAN_ALL,
+                                .hidden_near = PLAN_ALL,
                                 .prefill_tokens = 64,
                                 .ahead_weights = i / 3};
             bed_open(&b, model, &FULL, COMPUTE_BF16, &job);
@@ -309,8 +319,8 @@ static void test_a_bad_piece_behind_the_end(void **state)
         char fault[64];
         struct plan plan = {.batch = N_REQUESTS,
                             .batches = 1,
-                            .kv_home = TIER_RAM,
-                            .hidden_home = TIER_RAM,
+                            .kv_near = PLAN_ALL,
+                            .hidden_near = PLAN_ALL,
                             .prefill_tokens = 512,
                             .ahead_weights = 4};
         snprintf(fault, sizeof fault, "seed=%d,read.estale=1/30", seed);

@@ -19,8 +19,11 @@ static struct plan random_plan(const struct model *model, uint64_t seed)
     p.resident = PICK(3) == 0 ? n : PICK(n + 1);
     p.decoded = PICK(4) == 0 ? PICK(n + 1) : 0;
     p.weights_ram = PICK(n + 1);
-    p.kv_home = PICK(N_TIERS);
-    p.hidden_home = PICK(N_TIERS);
+    int extents = (model->shape.n_layers * p.batches) + 1;
+    p.kv_near = PICK(3) == 0 ? PLAN_ALL : PICK(extents);
+    p.kv_ram = PICK(2) == 0 ? PLAN_ALL : PICK(extents);
+    p.hidden_near = PICK(p.batches + 1);
+    p.hidden_ram = PICK(2) == 0 ? PLAN_ALL : PICK(p.batches + 1);
     p.prefill_tokens = 9 + PICK(200);
     p.ahead_weights = PICK(3) == 0 ? PICK(30) : PICK(5);
     p.ahead_state = PICK(8);
@@ -67,8 +70,8 @@ static struct outcome answer(struct kind k)
     struct plan plan = {.batch = N_REQUESTS,
                         .batches = 1,
                         .resident = k.model->n_layers - 1,
-                        .kv_home = TIER_RAM,
-                        .hidden_home = TIER_RAM,
+                        .kv_near = PLAN_ALL,
+                        .hidden_near = PLAN_ALL,
                         .prefill_tokens = 999};
     assert_int_equal(run(k, plan, device_cpu(), &o), OK);
     assert_int_equal(o.n_finished, N_REQUESTS);

@@ -1,6 +1,7 @@
 /* tests/plan_test.c - the proof that a plan fits, the search over budgets, and what eviction
  * fractions mean for one row. Numbers only: no engine here (tests/engine_test.c compares with it).
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,10 +32,13 @@ static const struct machine MACHINE = {.nvme_read = 2e9,
                                        .threads = 2};
 static const struct budget NO_BUDGET = {-1, -1, -1};
 static const struct plan_wish AUTO = {.resident = -1,
+                                      .weights_ram = -1,
                                       .decoded = -1,
-                                      .resident_percent = -1,
-                                      .kv_home = -1,
-                                      .hidden_home = -1,
+                                      .kv_near = -1,
+                                      .kv_ram = -1,
+                                      .hidden_near = -1,
+                                      .hidden_ram = -1,
+                                      .percent = {-1, -1, -1, -1, -1, -1},
                                       .ahead_weights = -1,
                                       .ahead_state = -1};
 
@@ -112,23 +116,23 @@ static void test_check_bounds(void **state)
         {.batch = 4,
          .batches = 3,
          .resident = 7,
-         .kv_home = TIER_RAM,
-         .hidden_home = TIER_RAM,
+         .kv_near = PLAN_ALL,
+         .hidden_near = PLAN_ALL,
          .prefill_tokens = 64,
          .ahead_weights = 3},
         {.batch = 4,
          .batches = 4,
          .resident = 0,
-         .kv_home = TIER_NVME,
-         .hidden_home = TIER_NVME,
+         
+         
          .prefill_tokens = 64,
          .ahead_weights = 4,
          .ahead_state = 1},
         {.batch = 100,
          .batches = 1,
          .resident = 20,
-         .kv_home = TIER_RAM,
-         .hidden_home = TIER_RAM,
+         .kv_near = PLAN_ALL,
+         .hidden_near = PLAN_ALL,
          .prefill_tokens = 600},
     };
     for (int i = 0; i < (int)(sizeof plans / sizeof plans[0]); i++) {
@@ -160,8 +164,8 @@ static void test_check_order_of_bytes(void **state)
     (void)state;
     struct plan p = derived((struct plan){.batch = 2,
                                           .batches = 4,
-                                          .kv_home = TIER_NVME,
-                                          .hidden_home = TIER_NVME,
+                                          
+                                          
                                           .prefill_tokens = 64,
                                           .ahead_weights = 4,
                                           .ahead_state = 100000});
@@ -185,10 +189,10 @@ static void test_check_order_of_bytes(void **state)
     assert_int_equal(check(&bad, &NO_BUDGET, &b, why, sizeof why), -1);
     struct plan alone = derived((struct plan){.batch = 2,
                                               .batches = 1,
-                                              .kv_home = TIER_RAM,
-                                              .hidden_home = TIER_NVME,
+                                              .kv_near = PLAN_ALL,
+                                              
                                               .prefill_tokens = 64});
-    assert_int_equal(alone.hidden_home, TIER_RAM); // read in the step after the write: too near
+    assert_int_equal(alone.hidden_near, 1); // read in the step after the write: too near
 }
 
 /* Resident layers are as many as asked for, and no two streamed ones stand closer than they must.
@@ -234,9 +238,9 @@ static struct plan_wish random_wish(uint64_t *seed)
     if (r & 4)
         w.resident = (int)(r >> 24 & 31);
     else if (r & 8)
-        w.resident_percent = (int)((r >> 24 & 127) % 101);
+        w.percent[WEIGHTS_NEAR] = (double)((r >> 24 & 127) % 101);
     if (r & 16)
-        w.kv_home = r & 32 ? TIER_NVME : TIER_RAM;
+        w.percent[KV_NEAR] = r & 32 ? (double)(r >> 48 & 127) / 1.27 : 100;
     if (r & 64)
         w.ahead_weights = (int)(r >> 32 & 15);
     if (r & 128)
@@ -285,7 +289,8 @@ static void test_search_over_random_budgets(void **state)
         assert_true(b.ram <= budget.ram && b.disk <= budget.disk);
         assert_true(wish.batch == 0 || p.batch == wish.batch);
         assert_true(wish.batches == 0 || p.batches == wish.batches);
-        assert_true(wish.kv_home < 0 || p.kv_home == wish.kv_home);
+        double near = wish.percent[KV_NEAR] / 100 * p.decoder * p.batches;
+        assert_true(near < 0 || fabs(p.kv_near - near) <= 0.5);
         assert_true(wish.resident < 0 || p.resident == (wish.resident > 20 ? 20 : wish.resident));
         assert_true((int64_t)p.pages_batch * 32 >= work.slots_max);
     }
@@ -458,8 +463,10 @@ static void test_device_memory(void **state)
                                               .window = 3,
                                               .resident = 5,
                                               .weights_ram = home == TIER_RAM ? 15 : 0,
-                                              .kv_home = home,
-                                              .hidden_home = home,
+                                              .kv_near = home == TIER_DEVICE ? PLAN_ALL : 0,
+                                              .kv_ram = home == TIER_RAM ? PLAN_ALL : 0,
+                                              .hidden_near = home == TIER_DEVICE ? PLAN_ALL : 0,
+                                              .hidden_ram = home == TIER_RAM ? PLAN_ALL : 0,
                                               .prefill_tokens = 64,
                                               .ahead_weights = 1,
                                               .ahead_state = 1});

@@ -51,8 +51,8 @@ static int setup(void **state)
                              .layers = 11,
                              .decoder = 9,
                              .resident = 4,
-                             .kv_home = TIER_RAM,
-                             .hidden_home = TIER_RAM,
+                             .kv_near = 18,
+                             .hidden_near = 2,
                              .prefill_tokens = 256};
     run.machine = (struct machine){4e9, 2e9, 2e10, 1e12, 2e-5, 2, 0, 0, 0};
     run.work =
@@ -148,7 +148,7 @@ static void kv_on_nvme_counts_as_required(void **state)
     (void)state;
     struct report_figures f;
     struct job_counts counts = counts_make();
-    run.plan.kv_home = TIER_NVME;
+    run.plan.kv_near = 0;
     run.costs.kv_page_bytes = 32 * 1000000;
     report_measure(&f, &run, &counts, 0);
     double kv = 10 * 150 * 0.75 * 1e6 * 9;

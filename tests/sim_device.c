@@ -7,11 +7,13 @@
 #include "tests/sim_device.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define SIM_MEMORY ((int64_t)1 << 30) // what it says it has
 #define BLOCKS_MAX 64
 #define PINS_MAX   64
 /* Of fresh memory: no number, a page id and a position far away. */
@@ -330,9 +332,28 @@ static enum err sim_event_wait(struct stream *stream, struct event *event)
     return lost ? fail(ERR_DEVICE, "device: lost") : OK;
 }
 
+/* As the CPU's: its kernels compute. */
+static struct weight_form sim_reads(struct device *d, enum compute compute, enum dtype stored)
+{
+    (void)d;
+    return device_cpu()->api->reads(device_cpu(), compute, stored);
+}
+
+static enum err sim_info(struct device *d, struct device_info *info)
+{
+    struct sim_device *s = sim(d);
+    *info = (struct device_info){.model = "simulated",
+                                 .memory_bytes = SIM_MEMORY,
+                                 .free_bytes = SIM_MEMORY - s->bytes};
+    return OK;
+}
+
 struct device *sim_device_open(uint64_t seed, int delay_us)
 {
     static const struct device_api api = {.name = "simulated",
+                                          .reads = sim_reads,
+                                          .info = sim_info,
+                                          .close = sim_device_close,
                                           .alloc = sim_alloc,
                                           .release = sim_release,
                                           .pin = sim_pin,
@@ -348,9 +369,12 @@ struct device *sim_device_open(uint64_t seed, int delay_us)
                                           .record = sim_record,
                                           .stream_wait = sim_stream_wait,
                                           .event_wait = sim_event_wait};
+    static struct device_api whole;
     struct sim_device *s = calloc(1, sizeof *s);
     CHECK(s);
-    s->device.api = &api;
+    whole = api;
+    whole.scratch = device_cpu()->api->scratch;
+    s->device.api = &whole;
     s->seed = seed;
     s->delay_us = delay_us;
     pthread_mutex_init(&s->lock, NULL);
@@ -366,6 +390,18 @@ void sim_device_close(struct device *d)
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->changed);
     free(s);
+}
+
+/* arg: SEED, SEED,DELAY_US or SEED,DELAY_US,LOSE_AT. */
+enum err sluice_device_open(int version, const char *arg, struct device **d)
+{
+    long long seed = 0, delay_us = 0, lose_at = 0;
+    CHECK(version == DEVICE_VERSION);
+    if (*arg && sscanf(arg, "%lld,%lld,%lld", &seed, &delay_us, &lose_at) < 1)
+        return fail(ERR_DEVICE, "simulated device: '%s' is not SEED,DELAY_US,LOSE_AT", arg);
+    *d = sim_device_open((uint64_t)seed, (int)delay_us);
+    sim_device_lose(*d, lose_at);
+    return OK;
 }
 
 void *sim_device_peek(struct device *d, void *p)

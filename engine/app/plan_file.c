@@ -12,10 +12,15 @@
 
 const char *plan_percent(const struct plan *p)
 {
-    static _Thread_local char text[64];
-    int n = p->layers - 1;
-    snprintf(text, sizeof text, "0 %d 0 %d 0 %d", n > 0 ? 100 * p->resident / n : 100,
-             p->kv_home == TIER_RAM ? 100 : 0, p->hidden_home == TIER_RAM ? 100 : 0);
+    static _Thread_local char text[96];
+    const double layers = (double)(p->layers - 1) / 100, batches = (double)p->batches / 100;
+    const double extents = (double)p->decoder * batches;
+    const double near[] = {p->resident / layers, p->kv_near / extents, p->hidden_near / batches};
+    const double ram[] = {p->weights_ram / layers, p->kv_ram / extents, p->hidden_ram / batches};
+    int n = 0;
+    for (int i = 0; i < 3; i++) // without a device its shares are none's, and RAM is near
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s%.4g %.4g", i ? " " : "",
+                      p->device ? near[i] : 0, p->device ? ram[i] : near[i]);
     return text;
 }
 
@@ -25,8 +30,6 @@ const char *plan_codec_name(const struct plan *p)
 }
 
 static const char *const codec_names[] = {"none", "zstd", NULL};
-static const char *const home_names[] = {
-    [TIER_DEVICE] = "device", [TIER_RAM] = "ram", [TIER_NVME] = "nvme", NULL};
 static const char *const share_names[] = {"on", "off", NULL};
 
 #define AT(field) offsetof(struct plan_wish, field), offsetof(struct plan, field)
@@ -38,18 +41,23 @@ static const struct field {
     size_t wish, plan; // offsets of the int in struct plan_wish and struct plan
     int least, most;
     const char *const *names; // what its values are called; NULL: numbers
+    int percent;              // enum plan_percent that says it, too, plus 1; 0: none
 } fields[] = {
-    {"batch", "batch", AT(batch), 1, PLAN_BATCH_MAX, NULL},
-    {"batches", "batches", AT(batches), 1, PLAN_ROWS_MAX, NULL},
-    {"weights_resident", "weights-resident", AT(resident), 0, PLAN_LAYERS_MAX, NULL},
-    {"weights_decoded", "weights-decoded", AT(decoded), 0, PLAN_LAYERS_MAX, NULL},
-    {"weights_codec", "weights-codec", AT(codec), PLAN_CODEC_NONE, PLAN_CODEC_ZSTD, codec_names},
-    {"kv_home", "percent", AT(kv_home), TIER_RAM, TIER_NVME, home_names},
-    {"hidden_home", "percent", AT(hidden_home), TIER_RAM, TIER_NVME, home_names},
-    {"ahead_weights", "ahead-weights", AT(ahead_weights), 0, 1 << 20, NULL},
-    {"ahead_state", "ahead-state", AT(ahead_state), 0, 1 << 20, NULL},
-    {"prefill_tokens", "prefill-tokens", AT(prefill_tokens), 1, 1 << 24, NULL},
-    {"share_prefixes", "share-prefixes", AT(no_sharing), 0, 1, share_names},
+    {"batch", "batch", AT(batch), 1, PLAN_BATCH_MAX, NULL, 0},
+    {"batches", "batches", AT(batches), 1, PLAN_ROWS_MAX, NULL, 0},
+    {"weights_resident", "weights-resident", AT(resident), 0, PLAN_LAYERS_MAX, NULL,
+     1 + WEIGHTS_NEAR},
+    {"weights_ram", "percent", AT(weights_ram), 0, PLAN_LAYERS_MAX, NULL, 1 + WEIGHTS_RAM},
+    {"weights_decoded", "weights-decoded", AT(decoded), 0, PLAN_LAYERS_MAX, NULL, 0},
+    {"weights_codec", "weights-codec", AT(codec), PLAN_CODEC_NONE, PLAN_CODEC_ZSTD, codec_names, 0},
+    {"kv_near", "percent", AT(kv_near), 0, PLAN_ALL, NULL, 1 + KV_NEAR},
+    {"kv_ram", "percent", AT(kv_ram), 0, PLAN_ALL, NULL, 1 + KV_RAM},
+    {"hidden_near", "percent", AT(hidden_near), 0, PLAN_ALL, NULL, 1 + HIDDEN_NEAR},
+    {"hidden_ram", "percent", AT(hidden_ram), 0, PLAN_ALL, NULL, 1 + HIDDEN_RAM},
+    {"ahead_weights", "ahead-weights", AT(ahead_weights), 0, 1 << 20, NULL, 0},
+    {"ahead_state", "ahead-state", AT(ahead_state), 0, 1 << 20, NULL, 0},
+    {"prefill_tokens", "prefill-tokens", AT(prefill_tokens), 1, 1 << 24, NULL, 0},
+    {"share_prefixes", "share-prefixes", AT(no_sharing), 0, 1, share_names, 0},
 };
 #undef AT
 #define N_FIELDS (sizeof fields / sizeof fields[0])
@@ -93,13 +101,14 @@ static enum err field_read(const struct field *f, const json_t *value, const cha
     if (read < 0)
         return fail(ERR_USAGE, "%s: --plan: %s: expected an integer from %d to %d", path, f->key,
                     f->least, f->most);
-    int by_percent = f->wish == offsetof(struct plan_wish, resident) && wish->resident_percent >= 0;
+    double percent = f->percent ? wish->percent[f->percent - 1] : -1;
+    int by_percent = percent >= 0;
     if (*at < f->least && !by_percent) {
         *at = read;
         return OK;
     }
     if (by_percent && *at < 0)
-        snprintf(ours, sizeof ours, "%d%%", wish->resident_percent);
+        snprintf(ours, sizeof ours, "%.4g%%", percent);
     const char *said = by_percent && *at < 0 ? ours : value_text(f, *at, ours, sizeof ours);
     if (by_percent || *at != read)
         log_line(LOG_INFO, "plan: --%s %s instead of %s %s of %s", f->flag, said, f->key,
@@ -116,6 +125,12 @@ static enum err fields_read(json_t *plan, const char *path, struct plan_wish *wi
         size_t i = 0;
         while (i < N_FIELDS && strcmp(fields[i].key, key) != 0)
             i++;
+        if (strcmp(key, "device") == 0 && json_is_integer(value)) {
+            if (json_integer_value(value) != wish->device)
+                return fail(ERR_USAGE, "%s: --plan: is for a run %s a device of its own (--device)",
+                            path, wish->device ? "without" : "on");
+            continue;
+        }
         if (i == N_FIELDS)
             return fail(ERR_USAGE, "%s: --plan: unknown key `%.60s`", path, key);
         TRY(field_read(&fields[i], value, path, wish));
@@ -177,7 +192,7 @@ static json_t *bytes_json(const struct plan_bytes *b)
 
 static json_t *plan_json(const struct plan *p)
 {
-    json_t *plan = json_object();
+    json_t *plan = json_pack("{si}", "device", p->device);
     for (size_t i = 0; i < N_FIELDS; i++) {
         int value = *(const int *)(const void *)((const char *)p + fields[i].plan);
         json_object_set_new(plan, fields[i].key,
@@ -234,12 +249,49 @@ void plan_layers_text(const struct run *r, char *buf, int cap)
     char tiles[40] = "";
     if (p->decoded > 0)
         snprintf(tiles, sizeof tiles, " (%d as tiles)", p->decoded);
+    const char *near = p->device ? "device memory" : "RAM";
+    const char *zstd = p->codec == PLAN_CODEC_ZSTD ? " with zstd" : "";
     if (p->resident >= n)
-        snprintf(buf, (size_t)cap, "all %d layers in RAM%s", n, tiles);
+        snprintf(buf, (size_t)cap, "all %d layers in %s%s", n, near, tiles);
+    else if (p->weights_ram > 0)
+        snprintf(buf, (size_t)cap, "%d of %d layers in %s%s, %d streamed from RAM, %d from NVMe%s",
+                 p->resident, n, near, tiles, p->weights_ram, n - p->resident - p->weights_ram,
+                 zstd);
     else
-        snprintf(buf, (size_t)cap, "%d of %d layers in RAM%s, the %s streamed%s", p->resident, n,
-                 tiles, p->resident ? "others are" : "weights are all",
-                 p->codec == PLAN_CODEC_ZSTD ? " with zstd" : "");
+        snprintf(buf, (size_t)cap, "%d of %d layers in %s%s, the %s streamed%s", p->resident, n,
+                 near, tiles, p->resident ? "others are" : "weights are all", zstd);
+}
+
+/* "RAM", "device 25 %, NVMe 75 %": where n things live. */
+static const char *tiers_text(const int64_t on[N_TIERS], int64_t n, char *buf, size_t cap)
+{
+    static const char *const names[N_TIERS] = {"device", "RAM", "NVMe"};
+    size_t at = 0;
+    for (int tier = 0; tier < N_TIERS; tier++)
+        if (on[tier] == n)
+            snprintf(buf, cap, "%s", names[tier]);
+        else if (on[tier] > 0 && at < cap)
+            at += (size_t)snprintf(buf + at, cap - at, "%s%s %.3g %%", at ? ", " : "", names[tier],
+                                   100.0 * (double)on[tier] / (double)n);
+    return buf;
+}
+
+const char *plan_kv_tiers(const struct plan *p)
+{
+    static _Thread_local char text[64];
+    int64_t on[N_TIERS];
+    for (int tier = 0; tier < N_TIERS; tier++)
+        on[tier] = plan_kv_count(p, (enum tier_kind)tier);
+    return tiers_text(on, (int64_t)p->decoder * p->batches, text, sizeof text);
+}
+
+const char *plan_hidden_tiers(const struct plan *p)
+{
+    static _Thread_local char text[64];
+    int64_t on[N_TIERS];
+    for (int tier = 0; tier < N_TIERS; tier++)
+        on[tier] = plan_hidden_count(p, (enum tier_kind)tier);
+    return tiers_text(on, p->batches, text, sizeof text);
 }
 
 void plan_kv_text(const struct run *r, char *buf, int cap)
@@ -255,16 +307,16 @@ void plan_kv_text(const struct run *r, char *buf, int cap)
              e->simulate ? ", simulated" : "", kv_format_name(r->kv_format));
 }
 
-int plan_hidden_moved(const struct run *r)
+int plan_hidden_stayed(const struct run *r)
 {
-    return r->plan.hidden_home == TIER_RAM && r->hidden_wish == TIER_NVME;
+    return r->plan.hidden_near == r->plan.batches && r->hidden_moves;
 }
 
 /* Frozen is what was asked: hidden states on disk, which another batch count would put there. */
 static const char *asked_percent(const struct plan *p)
 {
     struct plan asked = *p;
-    asked.hidden_home = TIER_NVME;
+    asked.hidden_near = asked.hidden_ram = 0;
     return plan_percent(&asked);
 }
 
@@ -275,7 +327,7 @@ void plan_freeze(const struct run *r, char *buf, int cap)
              "--batch %d --batches %d --percent %s --weights-resident %d --weights-decoded %d "
              "--weights-codec %s --ahead-weights %d --ahead-state %d --prefill-tokens %d "
              "--share-prefixes %s --isa %s --threads %d",
-             p->batch, p->batches, plan_hidden_moved(r) ? asked_percent(p) : plan_percent(p),
+             p->batch, p->batches, plan_hidden_stayed(r) ? asked_percent(p) : plan_percent(p),
              p->resident, p->decoded, plan_codec_name(p), p->ahead_weights, p->ahead_state,
              p->prefill_tokens, share_names[p->no_sharing != 0], isa_name(r->ops.isa),
              r->machine.threads);

@@ -21,9 +21,13 @@ enum err plan_file_write(const struct run *r, const char *path);
 void plan_layers_text(const struct run *r, char *buf, int cap);
 /* "full bf16", "h2o (budget 0.2, at most 64 slots a row) q8". */
 void plan_kv_text(const struct run *r, char *buf, int cap);
-/* 1 when hidden states were asked for on disk (--percent) but stay in their frames: they would be
- * read before they are written. */
-int plan_hidden_moved(const struct run *r);
+/* "RAM", "device 25 %, NVMe 75 %": where KV and hidden states live; valid until the next call of
+ * this thread. */
+const char *plan_kv_tiers(const struct plan *p);
+const char *plan_hidden_tiers(const struct plan *p);
+/* 1 when hidden states were asked to leave the ops (--percent) but stay in their frames: they would
+ * be read before they are written. */
+int plan_hidden_stayed(const struct run *r);
 /* {policy, budget, format, slots, scope, simulated}: what plans, summaries and scores say of the KV
  * cache. slots: the most of one row, layer and head. The caller owns it. */
 json_t *plan_kv_json(const struct run *r);

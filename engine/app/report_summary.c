@@ -59,11 +59,11 @@ static int64_t stored_bytes(const struct run *r)
 static double required_bytes(const struct run *r)
 {
     double bytes = (double)stored_bytes(r);
-    if (r->plan.kv_home != TIER_NVME)
-        return bytes;
+    double extents = (double)r->plan.decoder * r->plan.batches;
+    double share = (double)plan_kv_count(&r->plan, TIER_NVME) / extents;
     double rows = fmin((double)r->plan.batch * r->plan.batches, (double)r->work.n_rows);
     double slot_bytes = (double)r->costs.kv_page_bytes / KV_PAGE_SLOTS;
-    return bytes + rows * (double)r->work.slots_mean * 0.75 * slot_bytes * r->plan.decoder;
+    return bytes + share * rows * (double)r->work.slots_mean * 0.75 * slot_bytes * r->plan.decoder;
 }
 
 /* 2 x parameters x tokens, those that prompts share once, the head's only where a token came out,
@@ -141,11 +141,6 @@ static void put(json_t *object, const char *key, json_t *value)
     CHECK(json_object_set_new(object, key, value) == 0); // fails only without memory
 }
 
-static const char *tier_text(int home)
-{
-    return home == TIER_NVME ? "nvme" : "ram";
-}
-
 static json_t *kv_json(const struct report_figures *f, const struct run *r)
 {
     json_t *kv = plan_kv_json(r);
@@ -165,16 +160,31 @@ static json_t *repairs_json(const struct engine *e)
     return repairs;
 }
 
+/* "ram", "device+nvme": the tiers that hold some. */
+static json_t *tier_names(const int64_t on[N_TIERS])
+{
+    static const char *const names[N_TIERS] = {"device", "ram", "nvme"};
+    char text[32] = "";
+    for (int tier = 0; tier < N_TIERS; tier++)
+        if (on[tier] > 0)
+            snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", *text ? "+" : "",
+                     names[tier]);
+    return json_string(text);
+}
+
 static json_t *tiers_json(const struct plan *p)
 {
-    int n = p->layers - 1;
     json_t *tiers = json_object();
-    put(tiers, "weights",
-        json_string(p->resident >= n  ? "ram"
-                    : p->resident > 0 ? "ram+nvme"
-                                      : "nvme"));
-    put(tiers, "kv", json_string(tier_text(p->kv_home)));
-    put(tiers, "hidden", json_string(tier_text(p->hidden_home)));
+    int64_t weights[N_TIERS] = {0}, kv[N_TIERS], hidden[N_TIERS];
+    for (int layer = 1; layer < p->layers; layer++)
+        weights[plan_layer_home(p, layer)]++;
+    for (int tier = 0; tier < N_TIERS; tier++) {
+        kv[tier] = plan_kv_count(p, (enum tier_kind)tier);
+        hidden[tier] = plan_hidden_count(p, (enum tier_kind)tier);
+    }
+    put(tiers, "weights", tier_names(weights));
+    put(tiers, "kv", tier_names(kv));
+    put(tiers, "hidden", tier_names(hidden));
     return tiers;
 }
 
@@ -306,11 +316,11 @@ enum err report_summary_write(const struct report_figures *f, const struct run *
     json_t *root = json_object(), *peak = json_object();
     put(root, "model", json_string(r->opened.model.name ? r->opened.model.name : ""));
     put(root, "dummy_weights", json_boolean(r->opened.model.dummy));
-    put(root, "device", json_string("cpu"));
+    put(root, "device", json_string(r->device->api->name));
     put(root, "plan", plan_json(f, r));
     put_counts(root, f, r);
     put_rates(root, f, r);
-    put(peak, "device", json_integer(0));
+    put(peak, "device", json_integer(r->engine.home.tiers[TIER_DEVICE].n_bytes));
     put(peak, "ram", json_integer(f->peak_ram_bytes));
     put(peak, "disk", json_integer(f->peak_disk_bytes));
     put(root, "peak_bytes", peak);

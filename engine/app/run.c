@@ -67,7 +67,7 @@ enum err run_walk(struct run *r)
                               .kv_format = r->kv_format,
                               .io = r->io,
                               .io_depth = RUN_IO_DEPTH,
-                              .device = device_cpu(),
+                              .device = r->device,
                               .numa_node = threads_node(r),
                               .offload_dir = r->offload_dir,
                               .fault = getenv("SLUICE_FAULT"),
@@ -101,6 +101,7 @@ enum err run_close(struct run *r)
     if (r->engine_opened)
         engine_close(&r->engine);
     enum err err = job_close(r->job);
+    device_close(r->device);
     free(r->weights);
     pack_codec_close(&r->codec);
     pool_close(r->pool);
@@ -108,6 +109,7 @@ enum err run_close(struct run *r)
     r->job = NULL;
     r->weights = NULL;
     r->pool = NULL;
+    r->device = NULL;
     r->engine_opened = 0;
     return err;
 }

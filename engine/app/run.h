@@ -46,6 +46,7 @@ struct run {
     struct machine machine; // measured rates
     struct ops ops;
     struct pool *pool; // owned
+    struct device *device; // owned: what the ops run on; `plan` for another machine has the CPU
     struct evict evict;
     enum kv_format kv_format;
     enum ring_kind io;
@@ -63,7 +64,8 @@ struct run {
     struct plan_time time;
     int elsewhere; // 1: `plan`: what --machine says of threads and capacities holds, not this box
     int64_t n_left_out; // rows whose prompts run_plan found too long
-    int hidden_wish;    // enum tier_kind that was asked for; -1: none
+    int hidden_moves;   // 1: hidden states were asked to leave the ops
+    int plans_device;   // 1: the plan is for a device with memory of its own
     int plan_told;      // 1: the command itself says what the plan is
     int keep_rows; // 1: a plan holds all rows, or it does not fit; else run_plan may leave some out
     struct engine engine;

@@ -15,6 +15,7 @@
 #define IO_RESERVE_BYTES   (1 << 20)
 #define PROBE_BYTES_MIN    ((int64_t)8 << 20)
 #define PROBE_BYTES_MAX    ((int64_t)64 << 20)
+#define DEVICE_MARGIN      ((int64_t)64 << 20)
 
 static int64_t text_bytes(const struct run *r)
 {
@@ -61,54 +62,49 @@ static enum err probe_machine(struct run *r)
     return OK;
 }
 
-/* --percent wD wR kD kR hD hR: on a CPU device and RAM add up. */
+/* --percent wD wR kD kR hD hR: without a device RAM is one, and the two shares add up. */
 static enum err wish_percent(const char *text, struct plan_wish *wish)
 {
-    double share[6];
+    double share[N_PLAN_PERCENTS];
     char copy[128];
     snprintf(copy, sizeof copy, "%s", text);
     int n = 0;
     for (char *save = NULL, *w = strtok_r(copy, " ,", &save); w; w = strtok_r(NULL, " ,", &save)) {
-        if (n == 6)
+        if (n == N_PLAN_PERCENTS)
             return fail(ERR_USAGE, "--percent: more than six numbers");
         TRY(parse_number("percent", w, &share[n]));
-        if (share[n] < 0 || share[n] > 100)
+        if (!(share[n] >= 0 && share[n] <= 100))
             return fail(ERR_USAGE, "--percent: %s is out of range (0..100)", w);
         n++;
     }
-    if (n != 6)
+    if (n != N_PLAN_PERCENTS)
         return fail(ERR_USAGE, "--percent: needs six numbers (wD wR kD kR hD hR)");
-    for (int i = 0; i < 3; i++)
-        if (share[2 * i] + share[2 * i + 1] > 100)
+    for (int i = 0; i < N_PLAN_PERCENTS; i += 2) {
+        if (share[i] + share[i + 1] > 100)
             return fail(ERR_USAGE, "--percent: device and RAM shares add up to more than 100");
-    wish->resident_percent = (int)(share[0] + share[1]);
-    int kv = (int)(share[2] + share[3]), hidden = (int)(share[4] + share[5]);
-    if ((kv != 0 && kv != 100) || (hidden != 0 && hidden != 100))
-        return fail(ERR_USAGE, "--percent: KV and hidden states live in RAM (100) or on disk (0)");
-    wish->kv_home = kv ? TIER_RAM : TIER_NVME;
-    wish->hidden_home = hidden ? TIER_RAM : TIER_NVME;
+        wish->percent[i] = wish->device ? share[i] : share[i] + share[i + 1];
+        wish->percent[i + 1] = wish->device ? share[i + 1] : 0;
+    }
     return OK;
 }
 
-static enum err read_wish(const struct config *c, struct plan_wish *wish)
+static enum err read_wish(const struct config *c, int device, struct plan_wish *wish)
 {
     static const char *const codecs[] = {
         [PLAN_CODEC_NONE] = "none", [PLAN_CODEC_ZSTD] = "zstd", "auto", NULL};
     int codec;
     TRY(config_choose("weights-codec", c->weights_codec, codecs, &codec));
     int no_sharing = strcmp(c->share_prefixes, "off") == 0;
-    *wish = (struct plan_wish){.batch = (int)min_i64(c->batch, INT32_MAX),
-                               .batches = (int)min_i64(c->batches, INT32_MAX),
-                               .resident = -1,
-                               .resident_percent = -1,
-                               .decoded = (int)min_i64(c->decoded, PLAN_LAYERS_MAX),
-                               .codec = codec > PLAN_CODEC_ZSTD ? -1 : codec,
-                               .kv_home = -1,
-                               .hidden_home = -1,
-                               .no_sharing = config_given(c, "share-prefixes") ? no_sharing : -1,
-                               .ahead_weights = (int)min_i64(c->ahead_weights, 1 << 20),
-                               .ahead_state = (int)min_i64(c->ahead_state, 1 << 20),
-                               .prefill_tokens = (int)min_i64(c->prefill_tokens, 1 << 24)};
+    *wish = plan_wish_any();
+    wish->device = device;
+    wish->batch = (int)min_i64(c->batch, INT32_MAX);
+    wish->batches = (int)min_i64(c->batches, INT32_MAX);
+    wish->decoded = (int)min_i64(c->decoded, PLAN_LAYERS_MAX);
+    wish->codec = codec > PLAN_CODEC_ZSTD ? -1 : codec;
+    wish->no_sharing = config_given(c, "share-prefixes") ? no_sharing : -1;
+    wish->ahead_weights = (int)min_i64(c->ahead_weights, 1 << 20);
+    wish->ahead_state = (int)min_i64(c->ahead_state, 1 << 20);
+    wish->prefill_tokens = (int)min_i64(c->prefill_tokens, 1 << 24);
     if (c->batch < 0 || c->batches < 0 || c->prefill_tokens < 0)
         return fail(ERR_USAGE, "--batch, --batches, --prefill-tokens: must be positive (0: auto)");
     if (c->batch > PLAN_BATCH_MAX || c->batches > PLAN_ROWS_MAX)
@@ -126,7 +122,7 @@ static enum err read_wish(const struct config *c, struct plan_wish *wish)
         TRY(parse_count("weights-resident", digits, &value));
         if (value < 0 || value > 100)
             return fail(ERR_USAGE, "--weights-resident: %s is out of range", c->resident);
-        wish->resident_percent = (int)value;
+        wish->percent[WEIGHTS_NEAR] = (double)value;
         return OK;
     }
     TRY(parse_count("weights-resident", c->resident, &value));
@@ -168,16 +164,17 @@ static void print_plan(const struct run *r)
     const struct plan *p = &r->plan;
     const struct plan_bytes *b = &r->bytes;
     const double mib = 1048576.0;
-    char layers[128], kv[128];
+    char layers[128], kv[128], device[48] = "";
+    if (p->device)
+        snprintf(device, sizeof device, "device %.1f MiB, ", (double)b->device / mib);
     plan_layers_text(r, layers, sizeof layers);
     plan_kv_text(r, kv, sizeof kv);
     log_line(LOG_INFO,
-             "plan: %d x %d rows, %s, KV %s in %s, hidden in %s, %d prefill tokens a pass; RAM "
+             "plan: %d x %d rows, %s, KV %s in %s, hidden in %s, %d prefill tokens a pass; %sRAM "
              "%.1f MiB, disk %.1f MiB",
-             p->batches, p->batch, layers, kv, p->kv_home == TIER_NVME ? "NVMe" : "RAM",
-             p->hidden_home == TIER_NVME ? "NVMe" : "RAM", p->prefill_tokens, (double)b->ram / mib,
-             (double)b->disk / mib);
-    if (plan_hidden_moved(r))
+             p->batches, p->batch, layers, kv, plan_kv_tiers(p), plan_hidden_tiers(p),
+             p->prefill_tokens, device, (double)b->ram / mib, (double)b->disk / mib);
+    if (plan_hidden_stayed(r))
         log_line(LOG_INFO, "plan: hidden states stay in their frames: with fewer than 2 batches "
                            "they would be read before they are written");
     char freeze[512];
@@ -214,7 +211,8 @@ static void measure_codec(struct run *r)
 static int search_plan(struct run *r, const struct plan_wish *wish, char *why, int why_cap)
 {
     const struct shape *shape = &r->opened.model.shape;
-    engine_costs(&r->opened.model, &r->ops, r->kv_format, &r->work, &r->evict, &r->costs);
+    engine_costs(&r->opened.model, r->device, &r->ops, r->kv_format, &r->work, &r->evict,
+                 &r->costs);
     r->costs.text_bytes = text_bytes(r);
     for (;;) {
         int rc = plan_search(wish, r->weights, &r->work, shape, &r->evict, &r->costs, &r->machine,
@@ -244,13 +242,13 @@ static int search_cap(struct run *r, const struct plan_wish *wish, const struct 
 }
 
 /* A placement that nobody chose: the leanest plan of all is among its candidates. */
-static const struct plan_wish ANY_PLACEMENT = {.resident = -1,
-                                               .resident_percent = -1,
-                                               .kv_home = -1,
-                                               .hidden_home = -1,
-                                               .ahead_weights = -1,
-                                               .ahead_state = -1,
-                                               .codec = PLAN_CODEC_NONE};
+static struct plan_wish any_placement(const struct plan_wish *wish)
+{
+    struct plan_wish any = plan_wish_any();
+    any.codec = PLAN_CODEC_NONE;
+    any.device = wish->device;
+    return any;
+}
 
 /* Finds the plan, and which prompts it holds: see job.h. A prompt is too long when no plan within
  * the budgets holds it, whatever placement was asked for; a placement that does not fit is refused.
@@ -258,6 +256,7 @@ static const struct plan_wish ANY_PLACEMENT = {.resident = -1,
 static enum err choose_plan(struct run *r, const struct plan_wish *wish)
 {
     char why[320], other[320];
+    const struct plan_wish any = any_placement(wish);
     int open = r->job && !r->keep_rows && job_cap_open(r->job);
     if (search_plan(r, wish, why, sizeof why) == 0) {
         if (open)
@@ -265,12 +264,12 @@ static enum err choose_plan(struct run *r, const struct plan_wish *wish)
         return OK;
     }
     const struct work all = r->work;
-    if (search_plan(r, &ANY_PLACEMENT, other, sizeof other) == 0)
+    if (search_plan(r, &any, other, sizeof other) == 0)
         return fail(ERR_FIT,
                     "%s: plan: without its placement flags it fits (--batch %d --batches %d); with "
                     "them %s",
                     r->config->model, r->plan.batch, r->plan.batches, why);
-    if (!open || search_cap(r, &ANY_PLACEMENT, &all) != 0 ||
+    if (!open || search_cap(r, &any, &all) != 0 ||
         search_plan(r, wish, other, sizeof other) != 0) {
         r->work = all;
         return fail(ERR_FIT, "%s: plan: %s", r->config->model, why);
@@ -307,22 +306,37 @@ static void hint_codec(const struct run *r, const struct plan_wish *wish)
              t.job_s, r->costs.codec_make_s);
 }
 
+/* Memory of the device that a run may take: what is free, less a margin for its driver's own. */
+static enum err device_room(const struct run *r, int64_t *n_bytes)
+{
+    struct device_info info;
+    TRY(r->device->api->info(r->device, &info));
+    *n_bytes = max_i64(info.free_bytes - max_i64(info.memory_bytes / 32, DEVICE_MARGIN), 0);
+    return OK;
+}
+
 /* What a run may take where no flag says it: what is here. A machine file's capacities are the
  * budgets of `plan`; of a run, which is here, they are one more cap. */
-static void read_budgets(struct run *r, const struct config *c)
+static enum err read_budgets(struct run *r, const struct config *c)
 {
     const struct machine *m = &r->machine;
-    int64_t ram, disk;
+    int64_t ram, disk, device = 0;
     machine_room(&r->info, &ram, &disk);
+    if (!r->device->api->unified)
+        TRY(device_room(r, &device));
+    if (c->machine && m->device_memory > 0)
+        device = r->elsewhere ? m->device_memory : min_i64(device, m->device_memory);
+    r->plans_device = r->elsewhere ? device > 0 && strcmp(c->device, "cpu") != 0
+                                   : !r->device->api->unified;
     if (c->machine && m->ram > 0)
         ram = r->elsewhere ? m->ram : min_i64(ram, m->ram);
     if (c->machine && m->disk > 0)
         disk = r->elsewhere ? m->disk : min_i64(disk, m->disk);
-    r->budget = (struct budget){.device = c->machine ? m->device_memory : 0,
+    r->budget = (struct budget){.device = c->mem_device >= 0 ? c->mem_device : device,
                                 .ram = c->mem_ram >= 0 ? c->mem_ram : ram,
                                 .disk = c->mem_disk >= 0 ? c->mem_disk : disk};
     if (!c->machine)
-        return;
+        return OK;
     log_line(LOG_INFO, "budget: RAM %.1f MiB (%s), disk %.1f MiB (%s); rates of %s",
              (double)r->budget.ram / 1048576.0,
              c->mem_ram >= 0 ? "--mem-ram"
@@ -336,6 +350,7 @@ static void read_budgets(struct run *r, const struct config *c)
     if (r->elsewhere && ((c->mem_ram < 0 && m->ram == 0) || (c->mem_disk < 0 && m->disk == 0)))
         log_line(LOG_WARN, "%s: has no ram or disk: this machine's count (--mem-ram, --mem-disk)",
                  c->machine);
+    return OK;
 }
 
 enum err run_plan(struct run *r)
@@ -345,7 +360,7 @@ enum err run_plan(struct run *r)
     char why[320];
     if (c->machine)
         TRY(read_machine(r));
-    read_budgets(r, c);
+    TRY(read_budgets(r, c));
     if (!c->machine)
         TRY(probe_machine(r));
     if (!r->weights)
@@ -357,11 +372,11 @@ enum err run_plan(struct run *r)
     r->costs.row_token_bytes = 16;
     r->costs.decode_s = decode_seconds(r);
     struct plan_wish wish;
-    TRY(read_wish(c, &wish));
+    TRY(read_wish(c, r->plans_device, &wish));
     if (c->plan)
         TRY(plan_file_read(c->plan, &wish));
     const struct plan_wish asked = wish;
-    r->hidden_wish = wish.hidden_home;
+    r->hidden_moves = wish.hidden_near == 0 || wish.percent[HIDDEN_NEAR] == 0;
     if (r->opened.model.on_demand)
         wish.decoded = 0; // made where they stay, never on the disk that frames are read from
     if ((int64_t)max_i64(wish.batch, 1) * wish.batches > PLAN_ROWS_MAX)

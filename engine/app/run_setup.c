@@ -51,33 +51,44 @@ enum err run_read_evict(struct evict *e, const struct config *c)
 static enum err read_compute(struct run *r, const struct config *c, struct compute_setup *compute)
 {
     TRY(compute_read(compute, c));
-    if (strcmp(c->attn, "device") == 0)
+    TRY(device_open(c->device, &r->device));
+    if (r->device->api->unified && strcmp(c->attn, "device") == 0)
         return fail(ERR_DEVICE, "--attn device: there is no device but the CPU (--attn cpu)");
     r->kv_format = kv_format_by_name(c->kv_format);
     if (r->kv_format == N_KV_FORMATS)
         return fail(ERR_USAGE, "--kv-format: '%s' is none of f32|bf16|q8|q4|mixed", c->kv_format);
-    if (strncmp(c->device, "cuda", 4) == 0)
-        return fail(ERR_DEVICE, "--device %s: this build has no CUDA device (--device cpu)",
-                    c->device);
-    if (strcmp(c->device, "auto") != 0 && strcmp(c->device, "cpu") != 0)
-        return fail(ERR_USAGE, "--device: '%s' is none of auto|cpu|cuda[:i]", c->device);
     return OK;
 }
 
-static void write_fingerprint(struct run *r, const struct config *c)
+/* What computes: instruction sets of the CPU, or the device. */
+static enum err what_computes(const struct run *r, char *buf, size_t cap)
 {
+    struct device_info info;
+    if (r->device->api->unified) {
+        snprintf(buf, cap, "isa=%s", isa_name(r->ops.isa));
+        return OK;
+    }
+    TRY(r->device->api->info(r->device, &info));
+    snprintf(buf, cap, "device=%s\nattn=device", info.model);
+    return OK;
+}
+
+static enum err write_fingerprint(struct run *r, const struct config *c)
+{
+    char computes[256];
+    TRY(what_computes(r, computes, sizeof computes));
     const struct model *m = &r->opened.model;
     const struct evict *e = &r->evict;
     size_t cap = sizeof r->fingerprint;
     int n = snprintf(r->fingerprint, cap,
-                     "model=%016llx\nisa=%s\ncompute=%s\nkv_policy=%s\nkv_format=%s\n",
-                     (unsigned long long)m->fingerprint, isa_name(r->ops.isa),
-                     compute_name(r->ops.compute), c->kv_policy, kv_format_name(r->kv_format));
+                     "model=%016llx\n%s\ncompute=%s\nkv_policy=%s\nkv_format=%s\n",
+                     (unsigned long long)m->fingerprint, computes, compute_name(r->ops.compute), c->kv_policy, kv_format_name(r->kv_format));
     if (e->policy != EVICT_FULL)
         snprintf(r->fingerprint + n, cap - (size_t)n,
                  "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n",
                  c->kv_budget, c->kv_recent ? c->kv_recent : "by policy", e->sink, c->kv_scope,
                  e->simulate);
+    return OK;
 }
 
 enum dtype run_weights(const struct run *r)
@@ -108,7 +119,7 @@ enum err run_prepare(struct run *r, const struct config *c)
     r->pool = compute.ops.pool;
     r->io = compute.io;
     r->machine.threads = compute.n_threads;
-    write_fingerprint(r, c);
+    TRY(write_fingerprint(r, c));
     TRY(advise_flags(r));
     if (r->opened.model.dummy)
         log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");

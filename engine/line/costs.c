@@ -46,8 +46,9 @@ int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct 
     return format == KV_MIXED ? KV_RING_PAGES * ring->page_bytes : 0;
 }
 
-void engine_costs(const struct model *model, const struct ops *ops, enum kv_format kv_format,
-                  const struct work *work, const struct evict *evict, struct plan_costs *costs)
+void engine_costs(const struct model *model, const struct device *device, const struct ops *ops,
+                  enum kv_format kv_format, const struct work *work, const struct evict *evict,
+                  struct plan_costs *costs)
 {
     struct kv_layout kv, prompt, ring;
     const struct shape *s = &model->shape;
@@ -57,7 +58,7 @@ void engine_costs(const struct model *model, const struct ops *ops, enum kv_form
     costs->kv_page_bytes = kv.page_bytes;
     costs->prompt_page_bytes = prompt.page_bytes;
     costs->scratch_bytes =
-        layer_scratch_bytes(ops, model, PLAN_TILE_TOKENS, work->prompt_max,
+        layer_scratch_bytes(device->api->scratch, ops, model, PLAN_TILE_TOKENS, work->prompt_max,
                             round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS), evict);
     costs->sizes = (struct plan_sizes){.weight_home = sizeof(struct weight_home),
                                        .frame = sizeof(struct frame),

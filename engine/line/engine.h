@@ -75,9 +75,11 @@ enum err engine_open(struct engine *e, const struct engine_config *config);
 enum err engine_run(struct engine *e);
 void engine_close(struct engine *e);
 
-/* What the engine needs beyond the plan's own numbers: fills the model-dependent plan_costs. */
-void engine_costs(const struct model *model, const struct ops *ops, enum kv_format kv_format,
-                  const struct work *work, const struct evict *evict, struct plan_costs *costs);
+/* What the engine needs beyond the plan's own numbers: fills plan_costs as far as they depend on
+ * the model and on what runs its ops. */
+void engine_costs(const struct model *model, const struct device *device, const struct ops *ops,
+                  enum kv_format kv_format, const struct work *work, const struct evict *evict,
+                  struct plan_costs *costs);
 /* Pages of prompts stand in the compute format. */
 enum kv_format engine_prompt_format(enum compute compute);
 /* Bytes of one row's ring in one layer, and its layout; 0 unless the KV format has rings. */

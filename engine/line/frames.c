@@ -57,7 +57,7 @@ static struct ticket *last_ticket(const struct frames *f, const struct last_writ
 static struct ticket ticket_of(const struct frames *f, const struct frame *frame, int n,
                                struct frame_use use)
 {
-    return (struct ticket){.place = f->place,
+    return (struct ticket){.place = use.place,
                            .on_device = f->on_device,
                            .segments = frame->segments,
                            .n_segments = n,

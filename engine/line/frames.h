@@ -30,7 +30,6 @@ struct frames {
     const char *name;     // "kv", "hidden": of its tickets
     struct mover *mover;  // borrowed
     struct trace *trace;  // borrowed
-    int place;            // of the mover: where its bytes live
     int on_device;        // its frames are memory of the device
     struct frame *frames; // [n]
     int n;
@@ -39,6 +38,7 @@ struct frames {
 /* Whose bytes a transfer carries, for traces and messages. layer: of the line, or -1. */
 struct frame_use {
     int64_t step;
+    int place; // of the mover: where they live
     int layer, batch;
     struct last_write *last; // of the extent
 };

@@ -78,27 +78,24 @@ static void place_hidden(struct home *h)
                            .segments = memory_at(m, LAYOUT_HIDDEN_SEGMENTS, i)};
 }
 
-/* Bytes of the run on disk: KV first, hidden states after it. */
+/* Bytes of KV and of hidden states on disk; these stand behind those. */
+static int64_t disk_kv_bytes(const struct home *h)
+{
+    return plan_kv_count(h->plan, TIER_NVME) * h->plan->pages_batch * h->kv.page_bytes;
+}
+
 static int64_t disk_bytes(const struct home *h)
 {
-    const struct plan *p = h->plan;
-    int64_t kv = (int64_t)p->decoder * p->batches * p->pages_batch * h->kv.page_bytes;
-    int64_t hidden = p->batches * h->hidden_frame_bytes;
-    return (p->kv_home == TIER_NVME ? kv : 0) + (p->hidden_home == TIER_NVME ? hidden : 0);
+    return disk_kv_bytes(h) + plan_hidden_count(h->plan, TIER_NVME) * h->hidden_frame_bytes;
 }
 
 /* Where the homes of what goes through frames begin, within their places. */
 static void place_homes(struct home *h)
 {
-    const struct plan *p = h->plan;
     const struct layout_part *parts = h->memory.layout->parts;
-    int kv_on_disk = p->kv_home == TIER_NVME;
-    h->kv_offset = p->kv_home == TIER_RAM ? parts[LAYOUT_KV_HOME].offset : 0;
-    h->hidden_offset = p->hidden_home == TIER_RAM ? parts[LAYOUT_HIDDEN_HOME].offset : 0;
-    if (p->hidden_home == TIER_NVME && kv_on_disk)
-        h->hidden_offset = (int64_t)p->decoder * p->batches * p->pages_batch * h->kv.page_bytes;
-    h->kv_frames.place = kv_on_disk ? HOME_SCRATCH : HOME_RAM;
-    h->hidden_frames.place = p->hidden_home == TIER_NVME ? HOME_SCRATCH : HOME_RAM;
+    h->kv_offset[TIER_RAM] = parts[LAYOUT_KV_HOME].offset;
+    h->hidden_offset[TIER_RAM] = parts[LAYOUT_HIDDEN_HOME].offset;
+    h->hidden_offset[TIER_NVME] = disk_kv_bytes(h);
 }
 
 static enum err open_tiers(struct home *h, const struct home_config *config)

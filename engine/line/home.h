@@ -52,7 +52,7 @@ struct home {
 
     /* KV that stays beside the compute has a pool; other KV goes through frames, from and to RAM
      * beside a device, or NVMe. */
-    uint8_t *kv_pool;           // [decoder][batches][pages_batch][page_bytes]
+    uint8_t *kv_pool;           // [extents of it][pages_batch][page_bytes]
     struct frames kv_frames;    // [plan.kv_frames], of [pages_batch] pages
     struct last_write *kv_last; // [decoder][batches]
     /* Of each page on NVMe, [decoder][batches][pages_batch]: its checksums, filled and compared by
@@ -63,9 +63,9 @@ struct home {
     uint32_t *kv_generation;
     int kv_units;        // of MOVER_PIECE in a page
     uint32_t *kv_seeds;  // [pages_batch] for the fetch that is being built
-    uint8_t *kv_tails;   // with frames: [batches][batch][decoder][page_bytes]
-    int64_t kv_offset;   // of the home within its place
+    uint8_t *kv_tails;   // [extents that move][batch][page_bytes]
     uint64_t run_number; // tells this run's pages from an earlier one's
+    int64_t kv_offset[N_TIERS], hidden_offset[N_TIERS]; // of those of a tier, within its place
 
     uint8_t *hidden;                // beside the compute: [pass_tokens][dim] f32
     struct frames hidden_frames;    // else: [plan.hidden_frames], of step_tokens tokens
@@ -73,7 +73,6 @@ struct home {
     uint32_t *hidden_crc;           // [batches][hidden_units] of what was written last
     uint32_t *hidden_generation;    // [batches]
     int hidden_units;               // of MOVER_PIECE in a frame
-    int64_t hidden_offset;          // of the home within its place
     int64_t hidden_frame_bytes;
 };
 
@@ -123,14 +122,17 @@ enum err home_kv_lost(const struct home *h, int64_t step, struct page_list *page
 void home_kv_dirty(struct home *h, int64_t step, int layer, int batch,
                    const struct page_list *pages);
 enum err home_kv_put(struct home *h, int64_t step, int layer, int batch);
-/* The page being filled of one row; only where KV goes through frames. */
-uint8_t *home_kv_tail(struct home *h, int layer, int batch, int row);
+/* The pages that the rows of (layer, batch) are filling, [batch][page_bytes]; NULL: its KV stays
+ * where ops read it, and so do these. */
+uint8_t *home_kv_tails(struct home *h, int layer, int batch);
 
 /* Hidden states of a batch: [n_tokens, dim] f32. Beside the compute: the place at `first_token` of
  * the pass; else the frame of the step (taken afresh when nothing was fetched). */
 enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_tokens);
-enum err home_hidden_get(struct home *h, int64_t step, int64_t first_token, float **x);
-/* After get (NVMe home). OK, or why the states of this token of the batch could not be had; they
+enum err home_hidden_get(struct home *h, int64_t step, int batch, int64_t first_token, float **x);
+/* 1: the states of a batch move, and may not come back. */
+int home_hidden_moves(const struct home *h, int batch);
+/* After get, of such ones. OK, or why the states of this token of the batch could not be had; they
  * are zeros. */
 enum err home_hidden_token(const struct home *h, int64_t step, int64_t token);
 /* The step no longer needs its frame; write 1: it changed the states, they go home. */

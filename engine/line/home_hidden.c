@@ -1,32 +1,48 @@
 /* engine/line/home_hidden.c - hidden states of home.h: through frames, or in RAM where they are. */
 #include "engine/line/home.h"
 
+static struct plan_home home_of(const struct home *h, int batch)
+{
+    return plan_hidden_home(h->plan, batch);
+}
+
+int home_hidden_moves(const struct home *h, int batch)
+{
+    return home_of(h, batch).tier != plan_near(h->plan);
+}
+
 /* Cuts the states of n_tokens into segments, so that a bad one costs no more rows than it holds. */
 static int segments_of(const struct home *h, struct frame *f, int batch, int64_t n_tokens)
 {
     int64_t n_bytes = round_up(n_tokens * h->model->shape.dim * 4, 4096);
     uint64_t identity[3] = {h->run_number, (uint64_t)batch, h->hidden_generation[batch]};
     uint32_t seed = crc32c(0, identity, sizeof identity);
+    struct plan_home home = home_of(h, batch);
+    int64_t first = h->hidden_offset[home.tier] + home.rank * h->hidden_frame_bytes;
     int n = 0;
     for (int64_t at = 0; at < n_bytes; at += MOVER_PIECE, n++)
         f->segments[n] = (struct segment){
-            .offset = h->hidden_offset + batch * h->hidden_frame_bytes + at,
+            .offset = first + at,
             .n_bytes = min_i64(MOVER_PIECE, n_bytes - at),
             .buf = f->base + at,
-            .crc = h->hidden_crc ? h->hidden_crc + (int64_t)batch * h->hidden_units + n : NULL,
+            .crc = home.tier == TIER_NVME ? h->hidden_crc + (int64_t)batch * h->hidden_units + n
+                                          : NULL,
             .seed = seed};
     return n;
 }
 
 static struct frame_use use_of(struct home *h, int64_t step, int batch)
 {
-    return (struct frame_use){
-        .step = step, .layer = -1, .batch = batch, .last = &h->hidden_last[batch]};
+    return (struct frame_use){.step = step,
+                              .place = home_of(h, batch).tier == TIER_NVME ? HOME_SCRATCH : HOME_RAM,
+                              .layer = -1,
+                              .batch = batch,
+                              .last = &h->hidden_last[batch]};
 }
 
 enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_tokens)
 {
-    if (h->hidden_frames.n == 0 || n_tokens == 0)
+    if (!home_hidden_moves(h, batch) || n_tokens == 0)
         return OK;
     struct frame *f;
     TRY(frames_take(&h->hidden_frames, step, &f));
@@ -35,9 +51,9 @@ enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_to
     return OK;
 }
 
-enum err home_hidden_get(struct home *h, int64_t step, int64_t first_token, float **x)
+enum err home_hidden_get(struct home *h, int64_t step, int batch, int64_t first_token, float **x)
 {
-    if (h->hidden_frames.n == 0) {
+    if (!home_hidden_moves(h, batch)) {
         *x = (float *)(void *)h->hidden + first_token * h->model->shape.dim;
         return OK;
     }
@@ -67,9 +83,8 @@ enum err home_hidden_token(const struct home *h, int64_t step, int64_t token)
 
 enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_tokens, int write)
 {
-    if (h->hidden_frames.n == 0)
-        return OK;
-    struct frame *f = frames_of(&h->hidden_frames, step);
+    struct frame *f =
+        home_hidden_moves(h, batch) ? frames_of(&h->hidden_frames, step) : NULL;
     if (!f)
         return OK;
     TRY(frames_ready(&h->hidden_frames, f));

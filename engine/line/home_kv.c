@@ -9,6 +9,17 @@ static int64_t kv_extent(const struct home *h, int layer, int batch)
     return ((int64_t)layer * p->batches + batch) * p->pages_batch;
 }
 
+/* Where the pages of (layer, batch) begin, within those of its tier. */
+static int64_t home_bytes(const struct home *h, struct plan_home home)
+{
+    return home.rank * h->plan->pages_batch * h->kv.page_bytes;
+}
+
+static int moves(const struct home *h, struct plan_home home)
+{
+    return home.tier != plan_near(h->plan);
+}
+
 /* Who wrote which page, and when: what its checksums are chained from. */
 static uint32_t page_seed(const struct home *h, int64_t extent, int page, int64_t row)
 {
@@ -17,21 +28,24 @@ static uint32_t page_seed(const struct home *h, int64_t extent, int page, int64_
     return crc32c(0, identity, sizeof identity);
 }
 
-static struct segment page_segment(const struct home *h, const struct frame *f, int64_t extent,
-                                   int page, uint32_t seed)
+static struct segment page_segment(const struct home *h, const struct frame *f,
+                                   struct plan_home home, int64_t extent, int page, uint32_t seed)
 {
     int64_t size = h->kv.page_bytes;
-    return (struct segment){.offset = h->kv_offset + (extent + page) * size,
-                            .n_bytes = size,
-                            .buf = f->base + page * size,
-                            .crc = h->kv_crc ? h->kv_crc + (extent + page) * h->kv_units : NULL,
-                            .seed = seed};
+    return (struct segment){
+        .offset = h->kv_offset[home.tier] + home_bytes(h, home) + page * size,
+        .n_bytes = size,
+        .buf = f->base + page * size,
+        .crc = home.tier == TIER_NVME ? h->kv_crc + (extent + page) * h->kv_units : NULL,
+        .seed = seed};
 }
 
 /* Which extent a step moves. */
-static struct frame_use use_of(struct home *h, int64_t step, int layer, int batch)
+static struct frame_use use_of(struct home *h, struct plan_home home, int64_t step, int layer,
+                               int batch)
 {
     return (struct frame_use){.step = step,
+                              .place = home.tier == TIER_NVME ? HOME_SCRATCH : HOME_RAM,
                               .layer = layer + 1,
                               .batch = batch,
                               .last = &h->kv_last[layer * h->plan->batches + batch]};
@@ -47,7 +61,8 @@ static enum err take(struct home *h, int64_t step, struct frame **f)
 enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch,
                        const struct page_list *pages)
 {
-    if (h->kv_frames.n == 0 || pages->n == 0)
+    struct plan_home home = plan_kv_home(h->plan, layer, batch);
+    if (!moves(h, home) || pages->n == 0)
         return OK;
     struct frame *f;
     TRY(take(h, step, &f));
@@ -60,15 +75,16 @@ enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch,
     int n = 0;
     for (int page = 0; page < h->plan->pages_batch; page++) // ascending: neighbours travel together
         if (f->pages[page >> 6] >> (page & 63) & 1)
-            f->segments[n++] = page_segment(h, f, extent, page, h->kv_seeds[page]);
-    frames_fetch(&h->kv_frames, f, n, use_of(h, step, layer, batch));
+            f->segments[n++] = page_segment(h, f, home, extent, page, h->kv_seeds[page]);
+    frames_fetch(&h->kv_frames, f, n, use_of(h, home, step, layer, batch));
     return OK;
 }
 
 enum err home_kv_get(struct home *h, int64_t step, int layer, int batch, uint8_t **base)
 {
-    if (h->kv_frames.n == 0) {
-        *base = h->kv_pool + kv_extent(h, layer, batch) * h->kv.page_bytes;
+    struct plan_home home = plan_kv_home(h->plan, layer, batch);
+    if (!moves(h, home)) {
+        *base = h->kv_pool + home_bytes(h, home);
         return OK;
     }
     struct frame *f = frames_of(&h->kv_frames, step);
@@ -113,30 +129,33 @@ void home_kv_dirty(struct home *h, int64_t step, int layer, int batch,
 {
     struct frame *f = frames_of(&h->kv_frames, step);
     CHECK(f);
+    struct plan_home home = plan_kv_home(h->plan, layer, batch);
     int64_t extent = kv_extent(h, layer, batch);
     for (int i = 0; i < pages->n; i++) {
         int page = pages->ids[i];
         h->kv_generation[extent + page]++;
         uint32_t seed = page_seed(h, extent, page, pages->owners[i]);
-        f->segments[f->n_write++] = page_segment(h, f, extent, page, seed);
+        f->segments[f->n_write++] = page_segment(h, f, home, extent, page, seed);
     }
 }
 
 enum err home_kv_put(struct home *h, int64_t step, int layer, int batch)
 {
-    if (h->kv_frames.n == 0)
-        return OK;
-    struct frame *f = frames_of(&h->kv_frames, step);
+    struct plan_home home = plan_kv_home(h->plan, layer, batch);
+    struct frame *f = moves(h, home) ? frames_of(&h->kv_frames, step) : NULL;
     if (!f)
-        return OK; // an empty step
+        return OK; // beside the ops, or an empty step
     TRY(frames_ready(&h->kv_frames, f));
-    frames_store(&h->kv_frames, f, f->n_write, use_of(h, step, layer, batch));
+    frames_store(&h->kv_frames, f, f->n_write, use_of(h, home, step, layer, batch));
     return OK;
 }
 
-uint8_t *home_kv_tail(struct home *h, int layer, int batch, int row)
+uint8_t *home_kv_tails(struct home *h, int layer, int batch)
 {
-    const struct plan *p = h->plan;
-    int64_t at = ((int64_t)batch * p->batch + row) * p->decoder + layer;
-    return h->kv_tails + at * h->kv.page_bytes;
+    struct plan_home home = plan_kv_home(h->plan, layer, batch);
+    if (!moves(h, home))
+        return NULL;
+    /* Those in RAM stand before those on NVMe. */
+    int64_t at = home.rank + (home.tier == TIER_NVME ? h->plan->kv_ram : 0);
+    return h->kv_tails + at * h->plan->batch * h->kv.page_bytes;
 }

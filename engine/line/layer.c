@@ -4,21 +4,22 @@
 #include <math.h>
 #include <string.h>
 
-int64_t layer_scratch_bytes(const struct ops *ops, const struct model *model, int tile_tokens,
-                            int64_t prompt_max, int64_t slots_cap, const struct evict *evict)
+int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *ops,
+                            const struct model *model, int tile_tokens, int64_t prompt_max,
+                            int64_t slots_cap, const struct evict *evict)
 {
     const struct shape *s = &model->shape;
-    int heads = s->n_heads * s->head_dim;
+    int heads = s->n_heads * s->head_dim, scores = evict_policy_scores(evict->policy);
     int wide = (int)max_i64(max_i64(s->dim, s->ffn_dim), max_i64(heads, s->embed_dim));
-    int64_t most = matmul_scratch_bytes(ops, tile_tokens, (int)max_i64(wide, HEAD_TILE), wide);
-    most = max_i64(most, attend_prompt_scratch_bytes(ops, (int)prompt_max, s->n_heads,
-                                                     s->n_kv_heads, s->head_dim));
-    most =
-        max_i64(most, attend_forced_scratch_bytes(ops, (int)slots_cap, s->n_heads, s->n_kv_heads,
-                                                  s->head_dim, evict_policy_scores(evict->policy)));
-    most =
-        max_i64(most, prompt_keep_scratch_bytes(ops, (int)prompt_max, s->n_kv_heads, s->head_dim));
-    most = max_i64(most, gather_scratch_bytes(ops, s->dim));
+    const int64_t bytes[] = {
+        of->matmul(ops, tile_tokens, (int)max_i64(wide, HEAD_TILE), wide),
+        of->attend_prompt(ops, (int)prompt_max, s->n_heads, s->n_kv_heads, s->head_dim),
+        of->attend_forced(ops, (int)slots_cap, s->n_heads, s->n_kv_heads, s->head_dim, scores),
+        of->prompt_keep(ops, (int)prompt_max, s->n_kv_heads, s->head_dim),
+        of->gather(ops, s->dim)};
+    int64_t most = 0;
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
+        most = max_i64(most, bytes[i]);
     return most;
 }
 

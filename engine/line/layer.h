@@ -13,6 +13,7 @@
 #include "engine/line/gather.h"
 #include "engine/line/tables.h"
 #include "engine/pack/model.h"
+#include "kernels/device.h"
 
 /* Called after a row's prompt or forced tokens went through a layer: --kv-dump. events [n,
  * n_kv_heads] (NULL after a prompt; the kept positions stand in kv->slot_pos). */
@@ -55,10 +56,11 @@ struct layer_work {
     void *scratch;
 };
 
-/* Bytes of kernels' scratch for this plan's tile, longest row and policy: a field of struct
+/* Bytes of a device's kernels' scratch for this plan's tile, longest row and policy: a field of struct
  * plan_costs. */
-int64_t layer_scratch_bytes(const struct ops *ops, const struct model *model, int tile_tokens,
-                            int64_t prompt_max, int64_t slots_cap, const struct evict *evict);
+int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *ops,
+                            const struct model *model, int tile_tokens, int64_t prompt_max,
+                            int64_t slots_cap, const struct evict *evict);
 /* The workspace, where the layout has it. */
 void layer_place(struct layer_work *w, const struct memory *memory, const struct plan *plan,
                  const struct model *model, const struct evict *evict, int64_t tokens_max);

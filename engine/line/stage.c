@@ -88,7 +88,7 @@ static enum err verify_pages(struct engine *e, struct step s, struct batch *b)
 static enum err verify_hidden(struct engine *e, struct step s, struct batch *b)
 {
     enum err shared = OK;
-    if (e->home.hidden_frames.n == 0)
+    if (!home_hidden_moves(&e->home, s.batch))
         return OK;
     for (int i = 0; i < b->n_spans; i++) {
         const struct span *span = &b->spans[i];
@@ -107,7 +107,7 @@ static enum err verify_hidden(struct engine *e, struct step s, struct batch *b)
 /* The same behind the last decoder layer, where only wanted positions go on. */
 static enum err verify_positions(struct engine *e, struct step s, struct batch *b)
 {
-    if (e->home.hidden_frames.n == 0)
+    if (!home_hidden_moves(&e->home, s.batch))
         return OK;
     for (int i = 0; i < b->n_positions; i++) {
         struct row *row = &b->rows[b->positions[i].row];
@@ -133,17 +133,14 @@ static uint64_t *dirty_back(const struct engine *e, int64_t step)
 static enum err compute_decode(struct engine *e, struct step s, struct batch *b, float *hidden,
                                const uint8_t *weights)
 {
-    int moves = e->home.kv_frames.n > 0;
-    struct layer_kv kv = {0};
+    struct layer_kv kv = {.tails = home_kv_tails(&e->home, s.layer - 1, s.batch),
+                          .tail_stride = e->home.kv.page_bytes};
     TRY(verify_hidden(e, s, b));
     TRY(home_kv_get(&e->home, s.n, s.layer - 1, s.batch, &kv.pages));
-    if (moves) {
+    if (kv.tails)
         TRY(verify_pages(e, s, b));
-        kv.tails = home_kv_tail(&e->home, s.layer - 1, s.batch, 0);
-        kv.tail_stride = (int64_t)e->order.decoder * e->home.kv.page_bytes;
-    }
     layer_decode(&e->work, e->home.weights[s.layer].layer, s.layer, b, weights, &kv, hidden);
-    if (moves && dirty_back(e, s.n)) // the host reads which pages were written
+    if (kv.tails && dirty_back(e, s.n)) // the host reads which pages were written
         ops_copy(&e->work.ops, dirty_back(e, s.n), e->work.rows.dirty,
                  (int64_t)b->n_rows * e->work.rows.dirty_stride * 8);
     if (s.layer == e->order.decoder)
@@ -158,7 +155,7 @@ static enum err compute_embed(struct engine *e, struct step s)
     TRY(batch_refill(&e->batches, s.batch, s.pass));
     if (b->n_tokens > 0)
         e->passes = s.pass + 1;
-    TRY(home_hidden_get(&e->home, s.n, b->first_token, &hidden));
+    TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &hidden));
     return layer_embed(&e->work, &e->gather, b, s.n, hidden);
 }
 
@@ -213,7 +210,7 @@ enum err stage_compute(struct engine *e, struct step s)
     tables_turn(&e->tables, s.n);
     TRY(get_weights(e, s, &weights));
     if (kind != LAYER_EMBED)
-        TRY(home_hidden_get(&e->home, s.n, b->first_token, &hidden));
+        TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &hidden));
     int64_t start_ns = clock_ns();
     if (kind == LAYER_EMBED)
         TRY(compute_embed(e, s));
@@ -246,7 +243,7 @@ static enum err retire_kv(struct engine *e, struct step s, struct batch *b)
 {
     const struct kv_rows *rows = &e->work.rows;
     const uint64_t *bits = dirty_back(e, s.n);
-    if (e->home.kv_frames.n > 0 && b->n_tokens > 0) {
+    if (home_kv_tails(&e->home, s.layer - 1, s.batch) && b->n_tokens > 0) {
         batch_dirty(b, bits ? bits : rows->dirty, rows->dirty_stride, &e->pages);
         home_kv_dirty(&e->home, s.n, s.layer - 1, s.batch, &e->pages);
     }
