@@ -46,6 +46,7 @@ static int setup(void **state)
     for (int i = 0; i < 11; i++)
         weights.layer_bytes[i] = 1000000000;
     weights.flops_per_token = 2 * 1000000;
+    run.device = device_cpu();
     run.plan = (struct plan){.batch = 8,
                              .batches = 2,
                              .layers = 11,

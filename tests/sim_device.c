@@ -1,9 +1,9 @@
 /* tests/sim_device.c - see sim_device.h.
  *
- * The fact a newcomer would miss: device addresses are reserved but never readable; a command's
- * pointers are moved to the second mapping when it runs. In an op's args every word that looks like
- * an address of the device is one: no other number is that large. That args are flat shows here: an
- * address inside what they point to would be one that nobody can read. */
+ * The fact a newcomer would miss: device addresses are numbers that no memory has, on any machine;
+ * a command's pointers are moved to real memory when it runs. In an op's args every word that looks
+ * like an address of the device is one: no other number does. That args are flat shows here: an address inside what they
+ * point to would be one that nobody can read. */
 #include "tests/sim_device.h"
 
 #include <pthread.h>
@@ -14,6 +14,9 @@
 #include <unistd.h>
 
 #define SIM_MEMORY ((int64_t)1 << 30) // what it says it has
+/* Of its memory: not canonical, so that reading them faults; each allocation begins so far in that
+ * a small number beside what half of a stale address left is none. */
+#define ADDRESSES  0x00d0000040000000u
 #define BLOCKS_MAX 64
 #define PINS_MAX   64
 /* Of fresh memory: no number, a page id and a position far away. */
@@ -56,7 +59,7 @@ struct sim_device {
     pthread_mutex_t lock; // guards everything queued and counted
     pthread_cond_t changed;
     struct block {
-        uint8_t *device, *host; // addresses of the device; the readable mapping of the same pages
+        uint8_t *device, *host; // as the device's addresses; the memory it is
         int64_t n_bytes;
     } blocks[BLOCKS_MAX];
     struct pin {
@@ -64,7 +67,7 @@ struct sim_device {
         int64_t n_bytes;
     } pins[PINS_MAX];
     uint64_t seed;
-    int delay_us, n_streams;
+    int delay_us, n_streams, n_allocs;
     int64_t n_commands, lose_at; // commands run so far; the one that loses the device, 0: none
     int lost;
     int64_t bytes, peak_bytes; // of device memory
@@ -78,24 +81,21 @@ static struct sim_device *sim(struct device *d)
 static enum err sim_alloc(struct device *d, int64_t n_bytes, void **p)
 {
     struct sim_device *s = sim(d);
-    int fd = memfd_create("sim", MFD_CLOEXEC);
-    CHECK(fd >= 0 && ftruncate(fd, n_bytes) == 0);
     for (int i = 0; i < BLOCKS_MAX; i++) {
         struct block *b = &s->blocks[i];
         if (b->device)
             continue;
-        b->device = mmap(NULL, (size_t)n_bytes, PROT_NONE, MAP_SHARED, fd, 0);
-        b->host = mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        CHECK(b->device != MAP_FAILED && b->host != MAP_FAILED);
+        b->device = (uint8_t *)(uintptr_t)(ADDRESSES + ((uint64_t)++s->n_allocs << 36));
+        b->host = mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                       -1, 0);
+        CHECK(b->host != MAP_FAILED);
         b->n_bytes = n_bytes;
-        close(fd);
         memset(b->host, POISON, (size_t)n_bytes);
         s->bytes += n_bytes;
         s->peak_bytes = max_i64(s->peak_bytes, s->bytes);
         *p = b->device;
         return OK;
     }
-    close(fd);
     return fail(ERR_FIT, "device: too many allocations");
 }
 
@@ -107,7 +107,6 @@ static void sim_release(struct device *d, void *p, int64_t n_bytes)
             continue;
         CHECK(b->n_bytes == n_bytes);
         sim(d)->bytes -= n_bytes;
-        munmap(b->device, (size_t)n_bytes);
         munmap(b->host, (size_t)n_bytes);
         *b = (struct block){0};
     }
