@@ -68,12 +68,24 @@ static void blocks(struct build *b, enum layout_id id, int64_t n, int64_t n_byte
     part(b, id, n, n_bytes, PLAN_DISK_BLOCK);
 }
 
+/* Room for the tiles of the largest layer that is not held as such. One is enough: ops of a layer
+ * end before those of the next begin. */
+static void lay_tiles(struct build *b)
+{
+    int64_t most = 0;
+    for (int layer = 0; layer < b->plan->layers && b->w->must_decode; layer++)
+        if (!plan_layer_decoded(b->plan, layer))
+            most = max64(most, b->w->tile_bytes[layer]);
+    blocks(b, LAYOUT_TILES, 1, most);
+}
+
 static void lay_weight_frames(struct build *b)
 {
     const struct plan *p = b->plan;
     array(b, LAYOUT_WEIGHT_HOMES, p->layers, b->costs->sizes.weight_home);
     array(b, LAYOUT_FREE_FRAMES, p->weight_frames, (int64_t)sizeof(void *));
     blocks(b, LAYOUT_WEIGHT_FRAMES, p->weight_frames, p->weight_frame_bytes);
+    lay_tiles(b);
     if (p->codec != PLAN_CODEC_NONE)
         blocks(b, LAYOUT_STAGING, 1, b->costs->staging_bytes);
     if (p->device)

@@ -29,6 +29,7 @@ struct weights_info {
     int n_decoder;
     int64_t layer_bytes[PLAN_LAYERS_MAX]; // extent of each line layer
     int64_t tile_bytes[PLAN_LAYERS_MAX];  // held as the tiles that matmuls read in place; 0: it is
+    int must_decode; // 1: a device's matmuls read nothing but tiles
     int64_t n_params;
     int64_t flops_per_token; // 2 x parameters that a decoder pass multiplies
     int64_t embed_row_bytes;

@@ -169,7 +169,7 @@ static void bed_start(struct bed *b, const struct model *model, struct plan *pla
 {
     static const struct budget none = {-1, -1, -1};
     char why[256];
-    engine_weights_info(model, b->ops.compute, &b->weights);
+    engine_weights_info(model, b->device, b->ops.compute, &b->weights);
     engine_costs(model, b->device, &b->ops, b->format, &b->work, &b->evict, &b->costs);
     b->costs.bounce_bytes = 4 * MOVER_PIECE;
     plan_derive(plan, &b->weights, &b->work);

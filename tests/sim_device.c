@@ -331,11 +331,13 @@ static enum err sim_event_wait(struct stream *stream, struct event *event)
     return lost ? fail(ERR_DEVICE, "device: lost") : OK;
 }
 
-/* As the CPU's: its kernels compute. */
+/* As the CPU's, whose kernels compute; with an odd seed nothing but what a matmul multiplies. */
 static struct weight_form sim_reads(struct device *d, enum compute compute, enum dtype stored)
 {
-    (void)d;
-    return device_cpu()->api->reads(device_cpu(), compute, stored);
+    struct weight_form form = device_cpu()->api->reads(device_cpu(), compute, stored);
+    if (sim(d)->seed % 2 && (compute != COMPUTE_INT8 || (stored != DTYPE_Q8 && stored != DTYPE_Q4)))
+        form.dtype = compute == COMPUTE_F32 ? DTYPE_F32 : DTYPE_BF16;
+    return form;
 }
 
 static enum err sim_info(struct device *d, struct device_info *info)

@@ -367,7 +367,7 @@ enum err run_plan(struct run *r)
         r->weights = malloc(sizeof *r->weights);
     if (!r->weights)
         return fail(ERR_FIT, "memory: plan tables");
-    engine_weights_info(&r->opened.model, r->ops.compute, r->weights);
+    engine_weights_info(&r->opened.model, r->device, r->ops.compute, r->weights);
     r->costs.io_bytes = IO_RESERVE_BYTES + r->opened.model.file_bytes / 32768;
     r->costs.row_token_bytes = 16;
     r->costs.decode_s = decode_seconds(r);
@@ -377,7 +377,7 @@ enum err run_plan(struct run *r)
         TRY(plan_file_read(c->plan, &wish));
     const struct plan_wish asked = wish;
     r->hidden_moves = wish.hidden_near == 0 || wish.percent[HIDDEN_NEAR] == 0;
-    if (r->opened.model.on_demand)
+    if (r->opened.model.on_demand && !wish.device)
         wish.decoded = 0; // made where they stay, never on the disk that frames are read from
     if ((int64_t)max_i64(wish.batch, 1) * wish.batches > PLAN_ROWS_MAX)
         return fail(ERR_USAGE, "%s: batch x batches: %d x %d rows are more than %d",

@@ -5,17 +5,19 @@
 #include <string.h>
 
 /* Bytes of a layer held as tiles; 0 when it is stored so. */
-static int64_t tile_bytes(const struct model_layer *l, enum compute compute)
+static int64_t tile_bytes(const struct model_layer *l, struct device *device, enum compute compute)
 {
     struct model_layer tiles;
-    model_layer_tiles(l, compute, &tiles);
+    model_layer_tiles(l, device, compute, &tiles);
     for (int role = 0; role < N_ROLES; role++)
-        if (tiles.tensors[role].n > 0 && tiles.tensors[role].dtype != l->tensors[role].dtype)
+        if (tiles.tensors[role].n > 0 && (tiles.tensors[role].dtype != l->tensors[role].dtype ||
+                                          tiles.tensors[role].layout != WEIGHT_PANELS))
             return tiles.n_bytes;
     return 0;
 }
 
-void engine_weights_info(const struct model *model, enum compute compute, struct weights_info *w)
+void engine_weights_info(const struct model *model, struct device *device, enum compute compute,
+                         struct weights_info *w)
 {
     const struct shape *s = &model->shape;
     memset(w, 0, sizeof *w);
@@ -24,8 +26,12 @@ void engine_weights_info(const struct model *model, enum compute compute, struct
     w->n_params = model->n_params;
     for (int layer = 0; layer < model->n_layers; layer++)
         w->layer_bytes[layer] = model->layers[layer].n_bytes;
-    for (int layer = 1; layer < model->n_layers; layer++)
-        w->tile_bytes[layer] = tile_bytes(&model->layers[layer], compute);
+    for (int layer = 0; layer < model->n_layers; layer++) {
+        const struct model_layer *l = &model->layers[layer];
+        w->must_decode |= model_must_decode(l, device, compute);
+        if (layer > 0 || model_must_decode(l, device, compute))
+            w->tile_bytes[layer] = tile_bytes(l, device, compute);
+    }
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
     int64_t mlp = (s->act == ACT_SILU_GATED ? 3 : 2) * (int64_t)s->ffn_dim * s->dim;
     w->flops_per_token = 2 * s->n_layers * (s->dim * (2 * heads + 2 * kv) + mlp) +

@@ -84,7 +84,9 @@ void engine_costs(const struct model *model, const struct device *device, const 
 enum kv_format engine_prompt_format(enum compute compute);
 /* Bytes of one row's ring in one layer, and its layout; 0 unless the KV format has rings. */
 int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct kv_layout *ring);
-/* The sizes of a model, as the plan reads them; compute decides which tiles its matmuls read. */
-void engine_weights_info(const struct model *model, enum compute compute, struct weights_info *w);
+/* The sizes of a model, as the plan reads them; device and compute decide which tiles its matmuls
+ * read. */
+void engine_weights_info(const struct model *model, struct device *device, enum compute compute,
+                         struct weights_info *w);
 
 #endif

@@ -15,7 +15,7 @@
 
 #define SMALL ((int64_t)1 << 30) // memory that is brought in whole: a fraction of a second
 
-static void place_weights(struct home *h, enum compute compute)
+static void place_weights(struct home *h, struct device *device, enum compute compute)
 {
     const struct plan *p = h->plan;
     const struct layout *l = h->memory.layout;
@@ -24,8 +24,11 @@ static void place_weights(struct home *h, enum compute compute)
         struct weight_home *w = &h->weights[layer];
         *w = (struct weight_home){.layer = &h->model->layers[layer],
                                   .decoded = plan_layer_decoded(p, layer)};
-        if (w->decoded)
-            model_layer_tiles(w->layer, compute, &w->tiles);
+        w->each_pass = !w->decoded && model_must_decode(w->layer, device, compute);
+        if (w->decoded || w->each_pass)
+            model_layer_tiles(w->layer, device, compute, &w->tiles);
+        if (w->each_pass)
+            w->layer = &w->tiles;
         if (l->weight_bytes[layer] == 0)
             continue;
         uint8_t *at = (uint8_t *)h->memory.base[l->weight_arena[layer]] + l->weights[layer];
@@ -38,6 +41,7 @@ static void place_weights(struct home *h, enum compute compute)
     h->n_free_frames = p->weight_frames;
     for (int i = 0; i < p->weight_frames; i++)
         h->free_frames[i] = memory_at(&h->memory, LAYOUT_WEIGHT_FRAMES, i);
+    h->tiles = memory_at(&h->memory, LAYOUT_TILES, 0);
     h->staging = memory_at(&h->memory, LAYOUT_STAGING, 0);
 }
 
@@ -206,7 +210,7 @@ enum err home_open(struct home *h, const struct home_config *config)
     arena_populate(h->memory.base[ARENA_HOST], all <= SMALL ? all : busy, config->ops->pool);
     TRY(open_pinned(h, config));
     guard(h, 1);
-    place_weights(h, config->compute);
+    place_weights(h, config->device, config->compute);
     place_kv(h);
     place_hidden(h);
     place_homes(h);

@@ -28,8 +28,9 @@ struct weight_home {
     int asked;                       // the ticket was submitted and not yet waited for
     int loaded;                      // what stays is there
     const struct model_layer *layer; // borrowed: its layout as it is held
-    struct model_layer tiles;        // of decoded ones
+    struct model_layer tiles;        // of these two
     int decoded;                     // comes through a frame once, stays as tiles
+    int each_pass;                   // stays or comes as it is stored, and is decoded in each pass
 };
 
 struct home {
@@ -46,6 +47,7 @@ struct home {
     struct trace *trace;            // borrowed
 
     struct weight_home *weights; // [layers]
+    uint8_t *tiles;              // of the layer at hand, when it is decoded in each pass
     uint8_t *staging;            // [io_depth][MOVER_PIECE] of encoded weights, or NULL
     uint8_t **free_frames;       // [weight_frames] stack
     int n_free_frames;
@@ -98,14 +100,15 @@ enum err home_open(struct home *h, const struct home_config *config);
 void home_close(struct home *h);
 
 /* Weights of a line layer: fetch issues the reads (once per pass; nothing for resident ones), get
- * waits for them, put gives the frame back after the layer's last batch. A decoded layer comes
- * through a frame once: while home_weights_tiles() names a place, the caller decodes what get gave
- * to there and calls home_weights_keep(); weights[layer].layer is the layout of what get gives. */
+ * waits for them, put gives the frame back after the layer's last batch. weights[layer].layer is
+ * the layout of what ops read. Tiles are made from what get gave, by the caller, where
+ * home_weights_tiles() says: once of a layer that stays so, in every pass (`first`: its first step)
+ * where ops read nothing else. home_weights_base() is what ops read then. */
 enum err home_weights_fetch(struct home *h, int layer, int64_t due);
 enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t **base);
 void home_weights_put(struct home *h, int layer);
-uint8_t *home_weights_tiles(struct home *h, int layer);
-void home_weights_keep(struct home *h, int layer);
+uint8_t *home_weights_tiles(struct home *h, int layer, int first);
+const uint8_t *home_weights_base(struct home *h, int layer, const uint8_t *got);
 /* The place of a layer that the caller makes there itself, now: nothing is fetched for it. NULL: it
  * streams. Before the first step. */
 uint8_t *home_weights_claim(struct home *h, int layer);

@@ -79,17 +79,24 @@ enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t
     return OK;
 }
 
-uint8_t *home_weights_tiles(struct home *h, int layer)
+uint8_t *home_weights_tiles(struct home *h, int layer, int first)
 {
-    struct weight_home *w = &h->weights[layer];
+    const struct weight_home *w = &h->weights[layer];
+    if (w->each_pass)
+        return first ? h->tiles : NULL;
     return w->decoded && !w->loaded ? w->resident : NULL;
 }
 
-void home_weights_keep(struct home *h, int layer)
+const uint8_t *home_weights_base(struct home *h, int layer, const uint8_t *got)
 {
     struct weight_home *w = &h->weights[layer];
+    if (w->each_pass)
+        return h->tiles;
+    if (!w->decoded)
+        return got;
     w->layer = &w->tiles;
     w->loaded = 1;
+    return w->resident;
 }
 
 void home_weights_put(struct home *h, int layer)

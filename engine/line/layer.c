@@ -133,16 +133,18 @@ void layer_tiles(const struct layer_work *w, const struct model_layer *stored,
 {
     for (int role = 0; role < N_ROLES; role++) {
         const struct model_tensor *t = &tiles->tensors[role];
-        if (t->n == 0)
+        if (t->n == 0 || role_kind(role) == ROLE_IS_ROWS)
             continue;
         const struct model_tensor *from = &stored->tensors[role];
-        if (t->dtype == from->dtype) {
+        if (t->dtype == from->dtype && t->layout == from->layout) {
             ops_copy(&w->ops, to + t->offset, weights + from->offset,
                      role_bytes(role, t->dtype, t->n, t->k));
             continue;
         }
-        struct decode_args args = {
-            .w = model_weight(stored, role, weights), .to = t->dtype, .panels = to + t->offset};
+        struct decode_args args = {.w = model_weight(stored, role, weights),
+                                   .to = t->dtype,
+                                   .panels = to + t->offset,
+                                   .layout = t->layout};
         ops_run_decode(&w->ops, &args);
     }
 }

@@ -67,9 +67,10 @@ void layer_place(struct layer_work *w, const struct memory *memory, const struct
 /* Tables that depend on nothing but the model. done: an event to wait by. ERR_DEVICE. */
 enum err layer_open(struct layer_work *w, struct event *done);
 
-/* Line layer 0: hidden states of the batch's tokens from their embedding rows. */
-enum err layer_embed(struct layer_work *w, struct gather *g, struct batch *batch, int64_t step,
-                     float *hidden);
+/* Line layer 0: hidden states of the batch's tokens from their embedding rows; l and weights: its
+ * matrix, where the rows are narrower. */
+enum err layer_embed(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                     struct gather *g, struct batch *batch, int64_t step, float *hidden);
 /* Where the KV of (layer, batch) is in this step. */
 struct layer_kv {
     uint8_t *pages; // by id

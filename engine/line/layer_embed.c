@@ -1,11 +1,10 @@
 /* engine/line/layer_embed.c - line layer 0 of layer.h. */
 #include "engine/line/layer_impl.h"
 
-enum err layer_embed(struct layer_work *w, struct gather *g, struct batch *batch, int64_t step,
-                     float *hidden)
+enum err layer_embed(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                     struct gather *g, struct batch *batch, int64_t step, float *hidden)
 {
     const struct shape *s = w->shape;
-    const struct model_layer *l = &w->model->layers[0];
     if (batch->n_tokens == 0)
         return OK;
     if (!model_has(l, ROLE_PROJ_IN)) {
@@ -23,7 +22,7 @@ enum err layer_embed(struct layer_work *w, struct gather *g, struct batch *batch
                      (int64_t)m * s->embed_dim * (int64_t)sizeof(float));
             const struct projection wide = {ROLE_PROJ_IN, N_ROLES, hidden + (int64_t)i * s->dim,
                                             ACT_NONE, 0};
-            layer_project(w, l, gather_base(g), &wide, 1, w->normed, m);
+            layer_project(w, l, weights, &wide, 1, w->normed, m);
         }
     }
     if (s->position == POSITION_LEARNED)

@@ -52,11 +52,10 @@ static void slice_tile(struct layer_work *w, const struct model_layer *l, const 
                        const uint8_t *weights, const float *x, int64_t first, int m)
 {
     struct weight all = model_weight(l, ROLE_HEAD, weights);
-    int64_t panel_bytes = dtype_panel_bytes(all.dtype, all.k);
     for (int row = 0; row < all.n; row += HEAD_TILE) {
         struct weight part = all;
         part.n = (int)min_i64(HEAD_TILE, all.n - row);
-        part.panels = (const uint8_t *)all.panels + row / PANEL_ROWS * panel_bytes;
+        part.panels = (const uint8_t *)all.panels + weight_bytes(all.layout, all.dtype, row, all.k);
         struct matmul_args args = {.x = x,
                                    .m = m,
                                    .x_stride = all.k,

@@ -148,7 +148,7 @@ static enum err compute_decode(struct engine *e, struct step s, struct batch *b,
     return OK;
 }
 
-static enum err compute_embed(struct engine *e, struct step s)
+static enum err compute_embed(struct engine *e, struct step s, const uint8_t *weights)
 {
     struct batch *b = batch_of(e, s);
     float *hidden = NULL;
@@ -156,7 +156,7 @@ static enum err compute_embed(struct engine *e, struct step s)
     if (b->n_tokens > 0)
         e->passes = s.pass + 1;
     TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &hidden));
-    return layer_embed(&e->work, &e->gather, b, s.n, hidden);
+    return layer_embed(&e->work, e->home.weights[0].layer, weights, &e->gather, b, s.n, hidden);
 }
 
 static enum err compute_slice(struct engine *e, struct step s, struct batch *b, const float *hidden,
@@ -171,17 +171,18 @@ static enum err compute_slice(struct engine *e, struct step s, struct batch *b, 
     return OK;
 }
 
-/* The layer's weights; those that are held as tiles are decoded when they first come. */
+/* The layer's weights, as ops read them: tiles are decoded behind what brings a layer, once a pass
+ * or once for all. */
 static enum err get_weights(struct engine *e, struct step s, const uint8_t **weights)
 {
     TRY(home_weights_get(&e->home, s.layer, s.n, weights));
-    uint8_t *tiles = home_weights_tiles(&e->home, s.layer);
-    if (!tiles)
-        return OK;
-    layer_tiles(&e->work, &e->config.model->layers[s.layer], *weights,
-                &e->home.weights[s.layer].tiles, tiles);
-    home_weights_keep(&e->home, s.layer);
-    *weights = tiles;
+    if (s.layer == 0)
+        *weights = gather_base(&e->gather);
+    uint8_t *tiles = home_weights_tiles(&e->home, s.layer, s.batch == 0 && s.part == 0);
+    if (tiles)
+        layer_tiles(&e->work, &e->config.model->layers[s.layer], *weights,
+                    &e->home.weights[s.layer].tiles, tiles);
+    *weights = home_weights_base(&e->home, s.layer, *weights);
     return OK;
 }
 
@@ -213,7 +214,7 @@ enum err stage_compute(struct engine *e, struct step s)
         TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &hidden));
     int64_t start_ns = clock_ns();
     if (kind == LAYER_EMBED)
-        TRY(compute_embed(e, s));
+        TRY(compute_embed(e, s, weights));
     else if (kind == LAYER_DECODE && b->n_tokens > 0)
         TRY(compute_decode(e, s, b, hidden, weights));
     else if (kind == LAYER_SLICE)

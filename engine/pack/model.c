@@ -293,19 +293,47 @@ enum dtype model_tile_dtype(enum compute compute, enum dtype stored)
     return compute == COMPUTE_F32 ? DTYPE_F32 : DTYPE_BF16;
 }
 
-void model_layer_tiles(const struct model_layer *stored, enum compute compute,
-                       struct model_layer *tiles)
+/* Tiles are what the device reads where it cannot read what is stored; where it can, what the
+ * stored format becomes beside the cache. */
+static struct weight_form tile_form(struct device *device, enum compute compute, enum dtype stored)
+{
+    struct weight_form form = device->api->reads(device, compute, stored);
+    if (form.dtype == stored && form.layout == WEIGHT_PANELS)
+        form.dtype = model_tile_dtype(compute, stored);
+    return form;
+}
+
+int model_must_decode(const struct model_layer *stored, struct device *device, enum compute compute)
+{
+    for (int role = 0; role < N_ROLES; role++) {
+        const struct model_tensor *t = &stored->tensors[role];
+        if (t->n == 0 || role_kind(role) != ROLE_IS_PANELS)
+            continue;
+        struct weight_form form = device->api->reads(device, compute, t->dtype);
+        if (form.dtype != t->dtype || form.layout != WEIGHT_PANELS)
+            return 1;
+    }
+    return 0;
+}
+
+void model_layer_tiles(const struct model_layer *stored, struct device *device,
+                       enum compute compute, struct model_layer *tiles)
 {
     *tiles = *stored;
     int64_t at = 0;
     for (int role = 0; role < N_ROLES; role++) {
         struct model_tensor *t = &tiles->tensors[role];
-        if (t->n == 0)
+        if (t->n == 0 || role_kind(role) == ROLE_IS_ROWS)
             continue;
-        if (role_kind(role) == ROLE_IS_PANELS)
-            t->dtype = model_tile_dtype(compute, t->dtype);
         t->offset = at;
-        at += round_up(role_bytes(role, t->dtype, t->n, t->k), 64);
+        if (role_kind(role) == ROLE_IS_PANELS) {
+            struct weight_form form = tile_form(device, compute, t->dtype);
+            t->dtype = form.dtype;
+            t->layout = form.layout;
+            at += round_up(weight_bytes(t->layout, t->dtype, t->n, t->k), 64);
+        } else {
+            at += round_up(role_bytes(role, t->dtype, t->n, t->k), 64);
+        }
     }
     tiles->offset = -1;
     tiles->n_bytes = round_up(at, 4096);

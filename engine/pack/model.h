@@ -9,12 +9,13 @@
 #define ENGINE_PACK_MODEL_H
 
 #include "engine/source/role.h"
-#include "kernels/ops.h"
+#include "kernels/device.h"
 
 struct model_tensor {
     enum dtype dtype; // vectors: DTYPE_F32
     int n, k;         // as role_dims; a slice's head has n = its rows; n = 0: not there
     int64_t offset;   // bytes from the start of the extent, a multiple of 64
+    enum weight_layout layout; // of a matrix; in packs always panels
 };
 
 struct model_layer {
@@ -68,8 +69,11 @@ static inline struct weight model_weight(const struct model_layer *l, enum tenso
 {
     const struct model_tensor *t = &l->tensors[role];
     CHECK(t->n > 0);
-    return (struct weight){
-        .dtype = t->dtype, .n = t->n, .k = t->k, .panels = (const uint8_t *)base + t->offset};
+    return (struct weight){.dtype = t->dtype,
+                           .n = t->n,
+                           .k = t->k,
+                           .panels = (const uint8_t *)base + t->offset,
+                           .layout = t->layout};
 }
 
 /* The f32 vector of a role, or NULL when the model has none. */
@@ -83,10 +87,14 @@ static inline const float *model_vector(const struct model_layer *l, enum tensor
 /* The format in which a matmul of this compute format reads panels in place; what its stored format
  * already allows stays. */
 enum dtype model_tile_dtype(enum compute compute, enum dtype stored);
-/* The layout of a layer whose matrices are held as such tiles: offsets and n_bytes (a multiple of
- * 4096) of memory, no extent. */
-void model_layer_tiles(const struct model_layer *stored, enum compute compute,
-                       struct model_layer *tiles);
+/* 1 when the device's matmuls cannot read a layer's matrices as they are stored. */
+int model_must_decode(const struct model_layer *stored, struct device *device,
+                      enum compute compute);
+/* The layout of a layer whose matrices are held as tiles, which the device's matmuls read in place:
+ * offsets and n_bytes (a multiple of 4096) of memory, no extent. What is gathered row by row is not
+ * in it. */
+void model_layer_tiles(const struct model_layer *stored, struct device *device,
+                       enum compute compute, struct model_layer *tiles);
 
 /* Where in the file the embedding's row of a token id lies. An id out of range is a bug (CHECK). */
 void model_embed_row(const struct model *m, int id, int64_t *offset, int64_t *n_bytes);

@@ -22,7 +22,7 @@ static void model_use(const struct model *m)
         CHECK(l->piece == pieces && l->offset + l->n_bytes <= m->file_bytes);
         pieces += model_pieces(l);
         for (int compute = COMPUTE_BF16; compute < N_COMPUTES; compute++)
-            model_layer_tiles(l, (enum compute)compute, &tiles);
+            model_layer_tiles(l, device_cpu(), (enum compute)compute, &tiles);
         for (int role = 0; role < N_ROLES; role++) {
             const struct model_tensor *t = &l->tensors[role];
             if (t->n > 0)
