@@ -23,7 +23,7 @@ struct event {
 
 /* What a device says of itself. */
 struct device_info {
-    char model[96];       // "NVIDIA H200, sm_90": with it, the kernels of this version fix the bytes
+    char model[96]; // "NVIDIA H200, sm_90": with it, the kernels of this version fix the bytes
     int64_t memory_bytes; // of its own; 0 when it is RAM
     int64_t free_bytes;   // of them, now
 };

@@ -155,7 +155,8 @@ static void clamp_homes(struct plan *plan)
     plan->weights_ram =
         plan->device ? clamp(plan->weights_ram, plan->layers - 1 - plan->resident) : 0;
     plan->kv_ram = plan->device ? clamp(plan->kv_ram, kv_extents(plan) - plan->kv_near) : 0;
-    plan->hidden_ram = plan->device ? clamp(plan->hidden_ram, plan->batches - plan->hidden_near) : 0;
+    plan->hidden_ram =
+        plan->device ? clamp(plan->hidden_ram, plan->batches - plan->hidden_near) : 0;
 }
 
 void plan_derive(struct plan *plan, const struct weights_info *w, const struct work *work)
@@ -177,7 +178,8 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     int held = plan->window - 1; // steps behind the one at hand that hold what they had
     plan->weight_frames =
         (int)min64(1 + ceil_div64(plan->ahead_weights + held, plan->batches), framed_layers(plan));
-    int kv_moves = plan->kv_near < kv_extents(plan), hidden_moves = plan->hidden_near < plan->batches;
+    int kv_moves = plan->kv_near < kv_extents(plan),
+        hidden_moves = plan->hidden_near < plan->batches;
     plan->kv_frames = kv_moves ? plan->ahead_state + held + 3 : 0;
     plan->hidden_frames = hidden_moves ? plan->ahead_hidden + held + 3 : 0;
 
@@ -228,8 +230,7 @@ static void count_bytes(const struct plan *plan, const struct weights_info *w,
     layout_make(l, plan, w, work, shape, evict, costs, b);
     b->arena = l->n_bytes[ARENA_HOST] + l->n_bytes[ARENA_PINNED];
     b->device = l->n_bytes[ARENA_DEVICE];
-    b->disk_hidden =
-        plan_hidden_count(plan, TIER_NVME) * layout_hidden_frame_bytes(plan, shape);
+    b->disk_hidden = plan_hidden_count(plan, TIER_NVME) * layout_hidden_frame_bytes(plan, shape);
     b->disk = plan_kv_count(plan, TIER_NVME) * plan->pages_batch * costs->kv_page_bytes;
     b->disk += b->disk_hidden;
     int64_t rows = (int64_t)plan->batch * plan->batches;

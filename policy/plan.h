@@ -29,7 +29,7 @@ struct weights_info {
     int n_decoder;
     int64_t layer_bytes[PLAN_LAYERS_MAX]; // extent of each line layer
     int64_t tile_bytes[PLAN_LAYERS_MAX];  // held as the tiles that matmuls read in place; 0: it is
-    int must_decode; // 1: a device's matmuls read nothing but tiles
+    int must_decode;                      // 1: a device's matmuls read nothing but tiles
     int64_t n_params;
     int64_t flops_per_token; // 2 x parameters that a decoder pass multiplies
     int64_t embed_row_bytes;
@@ -110,10 +110,10 @@ struct plan {
     int kv_near, kv_ram; // KV extents, one a (layer, batch), of plan_near() and, beside a device,
                          // of RAM; the others live on NVMe. PLAN_ALL: as many as there are
     int hidden_near, hidden_ram; // the same of batches' hidden states
-    int window;          // steps that are queued on it before the first of them is waited for
-    int ahead_weights;   // steps
-    int ahead_state;     // steps, KV
-    int ahead_hidden;    // steps, hidden states
+    int window;        // steps that are queued on it before the first of them is waited for
+    int ahead_weights; // steps
+    int ahead_state;   // steps, KV
+    int ahead_hidden;  // steps, hidden states
     int weight_frames, kv_frames, hidden_frames;
     int64_t pages_batch;        // KV pages of one batch's pool
     int slots_cap;              // slots of the longest row, rounded up to pages
@@ -217,7 +217,7 @@ struct plan_wish {
     int codec;
     int no_sharing;
     double percent[N_PLAN_PERCENTS]; // where the count is not said
-    int device; // 1: for a device with memory of its own; never automatic
+    int device;                      // 1: for a device with memory of its own; never automatic
 };
 
 /* All automatic, without a device. */

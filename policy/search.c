@@ -80,8 +80,8 @@ static void cost_of_sweep(const struct plan *plan, const struct weights_info *w,
     double slots = work->scores ? 0 : live * (double)work->slots_mean * 0.75;
     double slot_bytes = (double)costs->kv_page_bytes / 32;
     double kv_read = slots * slot_bytes * plan->decoder;
-    double nvme_kv = kv_read * (double)plan_kv_count(plan, TIER_NVME) /
-                     ((double)plan->decoder * plan->batches);
+    double nvme_kv =
+        kv_read * (double)plan_kv_count(plan, TIER_NVME) / ((double)plan->decoder * plan->batches);
     double hidden = rows * shape->dim * 4.0 * plan->layers *
                     (double)plan_hidden_count(plan, TIER_NVME) / plan->batches;
     double codec_s = codec_seconds(plan, costs, streamed);

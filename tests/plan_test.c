@@ -123,8 +123,7 @@ static void test_check_bounds(void **state)
         {.batch = 4,
          .batches = 4,
          .resident = 0,
-         
-         
+
          .prefill_tokens = 64,
          .ahead_weights = 4,
          .ahead_state = 1},
@@ -164,8 +163,7 @@ static void test_check_order_of_bytes(void **state)
     (void)state;
     struct plan p = derived((struct plan){.batch = 2,
                                           .batches = 4,
-                                          
-                                          
+
                                           .prefill_tokens = 64,
                                           .ahead_weights = 4,
                                           .ahead_state = 100000});
@@ -190,7 +188,7 @@ static void test_check_order_of_bytes(void **state)
     struct plan alone = derived((struct plan){.batch = 2,
                                               .batches = 1,
                                               .kv_near = PLAN_ALL,
-                                              
+
                                               .prefill_tokens = 64});
     assert_int_equal(alone.hidden_near, 1); // read in the step after the write: too near
 }

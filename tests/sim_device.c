@@ -2,8 +2,8 @@
  *
  * The fact a newcomer would miss: device addresses are numbers that no memory has, on any machine;
  * a command's pointers are moved to real memory when it runs. In an op's args every word that looks
- * like an address of the device is one: no other number does. That args are flat shows here: an address inside what they
- * point to would be one that nobody can read. */
+ * like an address of the device is one: no other number does. That args are flat shows here: an
+ * address inside what they point to would be one that nobody can read. */
 #include "tests/sim_device.h"
 
 #include <pthread.h>
@@ -86,8 +86,8 @@ static enum err sim_alloc(struct device *d, int64_t n_bytes, void **p)
         if (b->device)
             continue;
         b->device = (uint8_t *)(uintptr_t)(ADDRESSES + ((uint64_t)++s->n_allocs << 36));
-        b->host = mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                       -1, 0);
+        b->host =
+            mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         CHECK(b->host != MAP_FAILED);
         b->n_bytes = n_bytes;
         memset(b->host, POISON, (size_t)n_bytes);
@@ -343,9 +343,8 @@ static struct weight_form sim_reads(struct device *d, enum compute compute, enum
 static enum err sim_info(struct device *d, struct device_info *info)
 {
     struct sim_device *s = sim(d);
-    *info = (struct device_info){.model = "simulated",
-                                 .memory_bytes = SIM_MEMORY,
-                                 .free_bytes = SIM_MEMORY - s->bytes};
+    *info = (struct device_info){
+        .model = "simulated", .memory_bytes = SIM_MEMORY, .free_bytes = SIM_MEMORY - s->bytes};
     return OK;
 }
 

@@ -45,7 +45,7 @@ struct run {
     struct machine_info info;
     struct machine machine; // measured rates
     struct ops ops;
-    struct pool *pool; // owned
+    struct pool *pool;     // owned
     struct device *device; // owned: what the ops run on; `plan` for another machine has the CPU
     struct evict evict;
     enum kv_format kv_format;

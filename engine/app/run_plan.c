@@ -269,8 +269,7 @@ static enum err choose_plan(struct run *r, const struct plan_wish *wish)
                     "%s: plan: without its placement flags it fits (--batch %d --batches %d); with "
                     "them %s",
                     r->config->model, r->plan.batch, r->plan.batches, why);
-    if (!open || search_cap(r, &any, &all) != 0 ||
-        search_plan(r, wish, other, sizeof other) != 0) {
+    if (!open || search_cap(r, &any, &all) != 0 || search_plan(r, wish, other, sizeof other) != 0) {
         r->work = all;
         return fail(ERR_FIT, "%s: plan: %s", r->config->model, why);
     }
@@ -326,8 +325,8 @@ static enum err read_budgets(struct run *r, const struct config *c)
         TRY(device_room(r, &device));
     if (c->machine && m->device_memory > 0)
         device = r->elsewhere ? m->device_memory : min_i64(device, m->device_memory);
-    r->plans_device = r->elsewhere ? device > 0 && strcmp(c->device, "cpu") != 0
-                                   : !r->device->api->unified;
+    r->plans_device =
+        r->elsewhere ? device > 0 && strcmp(c->device, "cpu") != 0 : !r->device->api->unified;
     if (c->machine && m->ram > 0)
         ram = r->elsewhere ? m->ram : min_i64(ram, m->ram);
     if (c->machine && m->disk > 0)

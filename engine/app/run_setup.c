@@ -80,9 +80,10 @@ static enum err write_fingerprint(struct run *r, const struct config *c)
     const struct model *m = &r->opened.model;
     const struct evict *e = &r->evict;
     size_t cap = sizeof r->fingerprint;
-    int n = snprintf(r->fingerprint, cap,
-                     "model=%016llx\n%s\ncompute=%s\nkv_policy=%s\nkv_format=%s\n",
-                     (unsigned long long)m->fingerprint, computes, compute_name(r->ops.compute), c->kv_policy, kv_format_name(r->kv_format));
+    int n =
+        snprintf(r->fingerprint, cap, "model=%016llx\n%s\ncompute=%s\nkv_policy=%s\nkv_format=%s\n",
+                 (unsigned long long)m->fingerprint, computes, compute_name(r->ops.compute),
+                 c->kv_policy, kv_format_name(r->kv_format));
     if (e->policy != EVICT_FULL)
         snprintf(r->fingerprint + n, cap - (size_t)n,
                  "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n",

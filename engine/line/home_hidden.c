@@ -34,7 +34,8 @@ static int segments_of(const struct home *h, struct frame *f, int batch, int64_t
 static struct frame_use use_of(struct home *h, int64_t step, int batch)
 {
     return (struct frame_use){.step = step,
-                              .place = home_of(h, batch).tier == TIER_NVME ? HOME_SCRATCH : HOME_RAM,
+                              .place =
+                                  home_of(h, batch).tier == TIER_NVME ? HOME_SCRATCH : HOME_RAM,
                               .layer = -1,
                               .batch = batch,
                               .last = &h->hidden_last[batch]};
@@ -83,8 +84,7 @@ enum err home_hidden_token(const struct home *h, int64_t step, int64_t token)
 
 enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_tokens, int write)
 {
-    struct frame *f =
-        home_hidden_moves(h, batch) ? frames_of(&h->hidden_frames, step) : NULL;
+    struct frame *f = home_hidden_moves(h, batch) ? frames_of(&h->hidden_frames, step) : NULL;
     if (!f)
         return OK;
     TRY(frames_ready(&h->hidden_frames, f));

@@ -15,8 +15,7 @@ int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *o
         of->matmul(ops, tile_tokens, (int)max_i64(wide, HEAD_TILE), wide),
         of->attend_prompt(ops, (int)prompt_max, s->n_heads, s->n_kv_heads, s->head_dim),
         of->attend_forced(ops, (int)slots_cap, s->n_heads, s->n_kv_heads, s->head_dim, scores),
-        of->prompt_keep(ops, (int)prompt_max, s->n_kv_heads, s->head_dim),
-        of->gather(ops, s->dim)};
+        of->prompt_keep(ops, (int)prompt_max, s->n_kv_heads, s->head_dim), of->gather(ops, s->dim)};
     int64_t most = 0;
     for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
         most = max_i64(most, bytes[i]);

@@ -56,8 +56,8 @@ struct layer_work {
     void *scratch;
 };
 
-/* Bytes of a device's kernels' scratch for this plan's tile, longest row and policy: a field of struct
- * plan_costs. */
+/* Bytes of a device's kernels' scratch for this plan's tile, longest row and policy: a field of
+ * struct plan_costs. */
 int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *ops,
                             const struct model *model, int tile_tokens, int64_t prompt_max,
                             int64_t slots_cap, const struct evict *evict);

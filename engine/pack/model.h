@@ -12,9 +12,9 @@
 #include "kernels/device.h"
 
 struct model_tensor {
-    enum dtype dtype; // vectors: DTYPE_F32
-    int n, k;         // as role_dims; a slice's head has n = its rows; n = 0: not there
-    int64_t offset;   // bytes from the start of the extent, a multiple of 64
+    enum dtype dtype;          // vectors: DTYPE_F32
+    int n, k;                  // as role_dims; a slice's head has n = its rows; n = 0: not there
+    int64_t offset;            // bytes from the start of the extent, a multiple of 64
     enum weight_layout layout; // of a matrix; in packs always panels
 };
 
