@@ -26,7 +26,11 @@ struct build {
 
 static enum layout_arena arena_of(const struct build *b, enum layout_id id)
 {
-    return b->plan->device ? arenas[id] : ARENA_HOST;
+    if (!b->plan->device)
+        return ARENA_HOST;
+    if (arenas[id] == ARENA_ATTEND)
+        return b->plan->attn_cpu ? ARENA_PINNED : ARENA_DEVICE;
+    return arenas[id];
 }
 
 /* A range of its arena, and what it adds to its account: gaps before it included. */
@@ -219,6 +223,21 @@ int64_t layout_table_bytes(const struct plan *p, const struct plan_sizes *s)
     return max64(decode + compact, embed) + (3 * tiles + 4) * ARRAY_ALIGN;
 }
 
+/* Two batches: one attends while the other's numbers come or go. */
+static void lay_attend(struct build *b, int64_t tables)
+{
+    const struct plan *p = b->plan;
+    const struct shape *s = b->shape;
+    int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
+    if (!p->attn_cpu)
+        return;
+    arrays(b, LAYOUT_ATTEND_IN, 2, p->step_tokens * (heads + 2 * kv), 4);
+    arrays(b, LAYOUT_ATTEND_OUT, 2, p->step_tokens * heads, 4);
+    arrays(b, LAYOUT_ATTEND_TABLES, 2, tables, 1);
+    array(b, LAYOUT_ATTEND_CUTS, 2 * p->batch, b->costs->sizes.cut);
+    blocks(b, LAYOUT_ATTEND_SCRATCH, 1, b->costs->attend_bytes);
+}
+
 static void lay_layer(struct build *b)
 {
     const struct plan *p = b->plan;
@@ -235,7 +254,8 @@ static void lay_layer(struct build *b)
     int in_flight = p->device ? p->window + 1 : 1;
     arrays(b, LAYOUT_TABLES, in_flight, tables, 1);
     array(b, LAYOUT_EVENTS, (int64_t)p->tile_tokens * s->n_kv_heads, sizes->evict_event);
-    array(b, LAYOUT_DIRTY, p->batch, dirty);
+    arrays(b, LAYOUT_DIRTY, 1 + p->attn_cpu, p->batch, dirty);
+    lay_attend(b, tables);
     if (p->device) {
         arrays(b, LAYOUT_SEEN_TABLES, in_flight, tables, 1);
         arrays(b, LAYOUT_DIRTY_BACK, in_flight, p->batch, dirty);

@@ -16,6 +16,8 @@
 /* Where a part lies when ops run on a device with memory of its own: host tables, RAM that the
  * device copies from and to, memory of the device. Without such a device all is one arena. */
 enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
+/* Of a part that lies where rows attend: PINNED or DEVICE. */
+#define ARENA_ATTEND N_ARENAS
 
 /* name, the field of struct plan_bytes that it counts in, arena. [i]: pieces, one each. */
 #define LAYOUT_PARTS(X)                                                                            \
@@ -32,8 +34,8 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(KV_CRCS, kv_meta, HOST)            /* [decoder][batches][pages_batch][units] */              \
     X(KV_GENERATIONS, kv_meta, HOST)     /* [decoder][batches][pages_batch] */                     \
     X(KV_SEEDS, kv_meta, HOST)           /* [pages_batch] */                                       \
-    X(KV_TAILS, kv_tails, DEVICE)        /* [extents that move][batch] pages */                    \
-    X(KV_FRAME_PAGES, kv_frames, DEVICE) /* [i: kv_frames][pages_batch] pages */                   \
+    X(KV_TAILS, kv_tails, ATTEND)        /* [extents that move][batch] pages */                    \
+    X(KV_FRAME_PAGES, kv_frames, ATTEND) /* [i: kv_frames][pages_batch] pages */                   \
     X(KV_SEGMENTS, kv_meta, HOST)        /* [i: kv_frames][pages_batch] struct segment */          \
     X(KV_FETCHED, kv_meta, HOST)         /* [i: kv_frames] bit per page */                         \
     /* hidden states: beside the ops, and those that move */                                       \
@@ -59,9 +61,9 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(SEEN_EDITS, head, DEVICE)      /* as EDITS */                                                \
     X(SEEN_CANDIDATES, head, DEVICE) /* as CANDIDATES */                                           \
     X(ROW_PAGES, kv_meta, HOST)      /* [i: rows][slots_cap / 32] page ids */                      \
-    X(SLOT_POS, kv_meta, DEVICE)     /* [i: rows][decoder][n_kv_heads][meta_cap] */                \
-    X(SLOT_SCORES, kv_meta, DEVICE)  /* the same */                                                \
-    X(RINGS, kv_rings, DEVICE)       /* [i: rows][decoder] rings */                                \
+    X(SLOT_POS, kv_meta, ATTEND)     /* [i: rows][decoder][n_kv_heads][meta_cap] */                \
+    X(SLOT_SCORES, kv_meta, ATTEND)  /* the same */                                                \
+    X(RINGS, kv_rings, ATTEND)       /* [i: rows][decoder] rings */                                \
     /* engine/line/gather */                                                                       \
     X(GATHER_SETS, workspace, HOST)     /* [batches] struct gather_set */                          \
     X(AHEAD_WINDOWS, workspace, PINNED) /* [i: batches][batch] windows */                          \
@@ -79,26 +81,32 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(UP, workspace, DEVICE)            /* the same, with a gated activation */                    \
     X(ROPE_COS, workspace, DEVICE)      /* [tokens_max][rope_dim / 2] f32 by position */           \
     X(ROPE_SIN, workspace, DEVICE)      /* the same */                                             \
-    X(PROMPT_PAGES, workspace, DEVICE)  /* [layout_prompt_pages()] pages in the compute format */  \
-    X(SHARED_PAGES, workspace, DEVICE)  /* [shared_tokens / 32] the same */                        \
-    X(PROMPT_SCORES, workspace, DEVICE) /* [layout_prompt_pages()][32][n_kv_heads] f32 */          \
+    X(PROMPT_PAGES, workspace, ATTEND)  /* [layout_prompt_pages()] pages in the compute format */  \
+    X(SHARED_PAGES, workspace, ATTEND)  /* [shared_tokens / 32] the same */                        \
+    X(PROMPT_SCORES, workspace, ATTEND) /* [layout_prompt_pages()][32][n_kv_heads] f32 */          \
     X(CUTS, workspace, HOST)            /* [2 * batch] struct cut */                               \
     X(TABLES, workspace,                                                                           \
       PINNED) /* [i: steps in flight] what ops are told: engine/line/tables.h */                   \
     X(SEEN_TABLES, workspace, DEVICE) /* the same, as a device sees them */                        \
-    X(EVENTS, workspace, DEVICE)      /* [tile_tokens][n_kv_heads] struct evict_event */           \
-    X(DIRTY, workspace, DEVICE)       /* [batch] bit per page */                                   \
+    X(EVENTS, workspace, ATTEND)      /* [tile_tokens][n_kv_heads] struct evict_event */           \
+    X(DIRTY, workspace, ATTEND)       /* [i][batch] bit per page */                                \
     X(DIRTY_BACK, workspace,                                                                       \
-      PINNED)                     /* [i: steps in flight] as DIRTY, brought back from a device */  \
-    X(LOGITS, head, DEVICE)       /* [LAYOUT_POSITION_TILE][HEAD_TILE] f32 */                      \
-    X(HEAD_IN, head, DEVICE)      /* [LAYOUT_POSITION_TILE][dim] f32 */                            \
+      PINNED) /* [i: steps in flight] as DIRTY, brought back from a device */                      \
+    /* engine/line/attend: beside a device, when rows attend on the CPU */                         \
+    X(ATTEND_IN, workspace, PINNED)    /* [i: 2][step_tokens] q, k and v of a token, each f32 */   \
+    X(ATTEND_OUT, workspace, PINNED)   /* [i: 2][step_tokens][n_heads][head_dim] f32 */            \
+    X(ATTEND_TABLES, workspace, HOST)  /* [i: 2] as TABLES */                                      \
+    X(ATTEND_CUTS, workspace, HOST)    /* as CUTS */                                               \
+    X(ATTEND_SCRATCH, workspace, HOST) /* as SCRATCH */                                            \
+    X(LOGITS, head, DEVICE)            /* [LAYOUT_POSITION_TILE][HEAD_TILE] f32 */                 \
+    X(HEAD_IN, head, DEVICE)           /* [LAYOUT_POSITION_TILE][dim] f32 */                       \
     X(HEAD_NARROW, head, DEVICE)  /* [LAYOUT_POSITION_TILE][embed_dim] f32, where it is another */ \
     X(SCRATCH, workspace, DEVICE) /* of kernels */                                                 \
     X(STEP_PAGES, kv_meta, HOST)  /* [pages_batch] page ids that a step reads */                   \
     X(STEP_OWNERS, kv_meta, HOST) /* [pages_batch] whose they are */                               \
     /* what stays */                                                                               \
     X(WEIGHTS, weights_resident, DEVICE) /* weights[layer] */                                      \
-    X(KV, kv, DEVICE)                    /* [extents of it][pages_batch] pages */                  \
+    X(KV, kv, ATTEND)                    /* [extents of it][pages_batch] pages */                  \
     /* what stays in RAM beside a device's own memory */                                           \
     X(WEIGHTS_HOME, weights_resident, PINNED) /* weights[layer] of those that stream from it */    \
     X(KV_HOME, kv, PINNED)                    /* as KV */                                          \

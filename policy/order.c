@@ -45,6 +45,12 @@ struct step order_at(const struct order *order, int64_t n)
     return s;
 }
 
+int64_t order_part0(const struct order *order, struct step s)
+{
+    int last = s.batch == order->batches - 1;
+    return s.n - (order->batches == 1 ? 1 : last || s.batch == 0 ? 2 : 3);
+}
+
 int64_t order_hidden_distance(const struct order *order)
 {
     if (order->parts == 1)

@@ -22,6 +22,10 @@ struct step {
 };
 
 struct step order_at(const struct order *order, int64_t n);
+/* The step of part 0 of the layer and batch of a step that is part 1: at most ORDER_PARTS_APART
+ * before it. */
+#define ORDER_PARTS_APART 3
+int64_t order_part0(const struct order *order, struct step s);
 /* S: steps of one pass. */
 int64_t order_pass_steps(const struct order *order);
 /* D: fewest steps from a write of a batch's hidden states to their next read. */

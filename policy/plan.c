@@ -15,25 +15,30 @@ enum tier_kind plan_near(const struct plan *plan)
     return plan->device ? TIER_DEVICE : TIER_RAM;
 }
 
-/* Of n things, `near` live beside the ops and `ram` in RAM: where thing i does. Those that move are
- * spread evenly over all, and of them those on NVMe. */
-static struct plan_home home_of(const struct plan *plan, int64_t i, int64_t n, int64_t near,
+enum tier_kind plan_kv_near(const struct plan *plan)
+{
+    return plan->attn_cpu ? TIER_RAM : plan_near(plan);
+}
+
+/* Of n things, `near` live on `tier`, beside the ops, and `ram` in RAM: where thing i does. Those
+ * that move are spread evenly over all, and of them those on NVMe. */
+static struct plan_home home_of(enum tier_kind tier, int64_t i, int64_t n, int64_t near,
                                 int64_t ram)
 {
     int64_t moving = n - near, before = i * moving / n; // of those before i
     if ((i + 1) * moving / n == before)
-        return (struct plan_home){plan_near(plan), i - before};
+        return (struct plan_home){tier, i - before};
     int64_t nvme = moving - ram, on_nvme = before * nvme / moving;
     if ((before + 1) * nvme / moving == on_nvme)
         return (struct plan_home){TIER_RAM, before - on_nvme};
     return (struct plan_home){TIER_NVME, on_nvme};
 }
 
-static int64_t count_of(const struct plan *plan, enum tier_kind tier, int64_t n, int64_t near,
+static int64_t count_of(enum tier_kind near_tier, enum tier_kind tier, int64_t n, int64_t near,
                         int64_t ram)
 {
     int64_t on[N_TIERS] = {[TIER_RAM] = ram, [TIER_NVME] = n - near - ram};
-    on[plan_near(plan)] += near;
+    on[near_tier] += near;
     return on[tier];
 }
 
@@ -41,7 +46,8 @@ enum tier_kind plan_layer_home(const struct plan *plan, int layer)
 {
     if (layer < 1)
         return plan->embed_resident ? plan_near(plan) : TIER_NVME;
-    return home_of(plan, layer - 1, plan->layers - 1, plan->resident, plan->weights_ram).tier;
+    return home_of(plan_near(plan), layer - 1, plan->layers - 1, plan->resident, plan->weights_ram)
+        .tier;
 }
 
 int plan_layer_resident(const struct plan *plan, int layer)
@@ -54,7 +60,8 @@ int plan_layer_decoded(const struct plan *plan, int layer)
     if (layer < 1 || !plan_layer_resident(plan, layer))
         return 0;
     int64_t n = plan->layers - 1;
-    return home_of(plan, layer - 1, n, plan->resident, plan->weights_ram).rank < plan->decoded;
+    return home_of(plan_near(plan), layer - 1, n, plan->resident, plan->weights_ram).rank <
+           plan->decoded;
 }
 
 static int64_t kv_extents(const struct plan *plan)
@@ -65,28 +72,30 @@ static int64_t kv_extents(const struct plan *plan)
 struct plan_home plan_kv_home(const struct plan *plan, int layer, int batch)
 {
     int64_t i = (int64_t)layer * plan->batches + batch;
-    return home_of(plan, i, kv_extents(plan), plan->kv_near, plan->kv_ram);
+    return home_of(plan_kv_near(plan), i, kv_extents(plan), plan->kv_near, plan->kv_ram);
 }
 
 struct plan_home plan_hidden_home(const struct plan *plan, int batch)
 {
-    return home_of(plan, batch, plan->batches, plan->hidden_near, plan->hidden_ram);
+    return home_of(plan_near(plan), batch, plan->batches, plan->hidden_near, plan->hidden_ram);
 }
 
 int64_t plan_kv_count(const struct plan *plan, enum tier_kind tier)
 {
-    return count_of(plan, tier, kv_extents(plan), plan->kv_near, plan->kv_ram);
+    return count_of(plan_kv_near(plan), tier, kv_extents(plan), plan->kv_near, plan->kv_ram);
 }
 
 int64_t plan_hidden_count(const struct plan *plan, enum tier_kind tier)
 {
-    return count_of(plan, tier, plan->batches, plan->hidden_near, plan->hidden_ram);
+    return count_of(plan_near(plan), tier, plan->batches, plan->hidden_near, plan->hidden_ram);
 }
 
 struct order plan_order(const struct plan *plan)
 {
-    return (struct order){
-        .layers = plan->layers, .decoder = plan->decoder, .parts = 1, .batches = plan->batches};
+    return (struct order){.layers = plan->layers,
+                          .decoder = plan->decoder,
+                          .parts = 1 + plan->attn_cpu,
+                          .batches = plan->batches};
 }
 
 static int64_t frame_bytes(const struct plan *plan, const struct weights_info *w)
@@ -120,7 +129,8 @@ static int64_t ahead_weights_max(const struct plan *plan, const struct order *or
  * the write of the step before stands behind the reads of this one. */
 static int64_t ahead_kv_max(const struct plan *plan, const struct order *order)
 {
-    return max64(0, order_pass_steps(order) - 1 - plan->window);
+    int apart = order->parts == 2 ? ORDER_PARTS_APART : 0; // written by one, read by the other
+    return max64(0, order_pass_steps(order) - 1 - plan->window - apart);
 }
 
 static int64_t ahead_hidden_max(const struct plan *plan, const struct order *order)
@@ -154,7 +164,10 @@ static void clamp_homes(struct plan *plan)
     plan->hidden_near = clamp(plan->hidden_near, plan->batches);
     plan->weights_ram =
         plan->device ? clamp(plan->weights_ram, plan->layers - 1 - plan->resident) : 0;
-    plan->kv_ram = plan->device ? clamp(plan->kv_ram, kv_extents(plan) - plan->kv_near) : 0;
+    plan->attn_cpu &= plan->device;
+    plan->kv_ram = plan_kv_near(plan) == TIER_DEVICE
+                       ? clamp(plan->kv_ram, kv_extents(plan) - plan->kv_near)
+                       : 0;
     plan->hidden_ram =
         plan->device ? clamp(plan->hidden_ram, plan->batches - plan->hidden_near) : 0;
 }
@@ -180,7 +193,8 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
         (int)min64(1 + ceil_div64(plan->ahead_weights + held, plan->batches), framed_layers(plan));
     int kv_moves = plan->kv_near < kv_extents(plan),
         hidden_moves = plan->hidden_near < plan->batches;
-    plan->kv_frames = kv_moves ? plan->ahead_state + held + 3 : 0;
+    int apart = plan->attn_cpu ? ORDER_PARTS_APART : 0;
+    plan->kv_frames = kv_moves ? plan->ahead_state + held + apart + 3 : 0;
     plan->hidden_frames = hidden_moves ? plan->ahead_hidden + held + 3 : 0;
 
     int64_t row_pages = ceil_div64(max64(work->slots_max, 1), PLAN_PAGE_SLOTS);

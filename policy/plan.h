@@ -86,6 +86,7 @@ struct plan_costs {
     int64_t io_bytes;          // mover's rings and tables
     int64_t row_token_bytes;   // per token of a live row (ids, output text)
     int64_t scratch_bytes;     // kernels' scratch at tile_tokens and the longest row
+    int64_t attend_bytes;      // the CPU's, where it attends beside a device
     struct plan_sizes sizes;
     int64_t filter_bytes;  // more per row that samples under a filter
     int64_t edit_bytes;    // of one changed logit
@@ -106,9 +107,10 @@ struct plan {
     int embed_resident;  // 1: the embedding is in RAM too
     int codec;           // enum plan_codec: how streamed weights are stored on NVMe
     int device;          // 1: ops run on a device with memory of its own; 0: in RAM
+    int attn_cpu;        // device: rows attend on the CPU, decoder layers have two parts
     int weights_ram;     // device: layers that stream from RAM, not from NVMe
-    int kv_near, kv_ram; // KV extents, one a (layer, batch), of plan_near() and, beside a device,
-                         // of RAM; the others live on NVMe. PLAN_ALL: as many as there are
+    int kv_near, kv_ram; // KV extents, one a (layer, batch), of plan_kv_near() and, where that is
+                         // not RAM, of RAM; the others live on NVMe. PLAN_ALL: as many as there are
     int hidden_near, hidden_ram; // the same of batches' hidden states
     int window;        // steps that are queued on it before the first of them is waited for
     int ahead_weights; // steps
@@ -151,6 +153,8 @@ int plan_layer_decoded(const struct plan *plan, int layer);
 
 /* Where ops read and write in place: the device's memory, or RAM where that is the same. */
 enum tier_kind plan_near(const struct plan *plan);
+/* The same of attention: its pages, positions and scores. */
+enum tier_kind plan_kv_near(const struct plan *plan);
 /* Where something lives: the how-manieth of its tier, from 0. */
 struct plan_home {
     enum tier_kind tier;
@@ -217,7 +221,7 @@ struct plan_wish {
     int codec;
     int no_sharing;
     double percent[N_PLAN_PERCENTS]; // where the count is not said
-    int device;                      // 1: for a device with memory of its own; never automatic
+    int device, attn_cpu;            // as in struct plan; never automatic
 };
 
 /* All automatic, without a device. */

@@ -304,10 +304,9 @@ static void consider(struct search *s, struct plan p)
 }
 
 /* Counts of what lives near and in RAM: as wished, else all on one tier. */
-static void spread(const struct search *s, enum tier_kind tier, int near_wish, int ram_wish,
+static void spread(enum tier_kind beside, enum tier_kind tier, int near_wish, int ram_wish,
                    int *near, int *ram)
 {
-    enum tier_kind beside = s->wish->device ? TIER_DEVICE : TIER_RAM;
     *near = near_wish >= 0 ? near_wish : tier == beside ? PLAN_ALL : 0;
     *ram = ram_wish >= 0 ? ram_wish : tier == TIER_RAM ? PLAN_ALL : 0;
 }
@@ -316,11 +315,12 @@ static struct plan candidate(const struct search *s, int batch, int batches, enu
                              enum tier_kind hidden)
 {
     const struct plan_wish *wish = s->wish;
-    struct plan p = {.batch = batch, .batches = batches, .device = wish->device};
+    struct plan p = {
+        .batch = batch, .batches = batches, .device = wish->device, .attn_cpu = wish->attn_cpu};
     int64_t extents = (int64_t)s->w->n_decoder * batches;
-    spread(s, kv, wished(s, wish->kv_near, KV_NEAR, extents),
+    spread(plan_kv_near(&p), kv, wished(s, wish->kv_near, KV_NEAR, extents),
            wished(s, wish->kv_ram, KV_RAM, extents), &p.kv_near, &p.kv_ram);
-    spread(s, hidden, wished(s, wish->hidden_near, HIDDEN_NEAR, batches),
+    spread(plan_near(&p), hidden, wished(s, wish->hidden_near, HIDDEN_NEAR, batches),
            wished(s, wish->hidden_ram, HIDDEN_RAM, batches), &p.hidden_near, &p.hidden_ram);
     int layers_ram = wished(s, wish->weights_ram, WEIGHTS_RAM, s->w->n_layers - 1);
     p.weights_ram = layers_ram < 0 ? 0 : layers_ram;
@@ -332,7 +332,8 @@ static struct plan candidate(const struct search *s, int batch, int batches, enu
     p.tile_tokens = PLAN_TILE_TOKENS;
     p.resident = wished_resident(s) < 0 ? 0 : wished_resident(s);
     int held = p.device ? p.window - 1 : 0; // steps that are queued have their layer already
-    p.ahead_weights = wish->ahead_weights >= 0 ? wish->ahead_weights : max_int(batches - held, 1);
+    p.ahead_weights = wish->ahead_weights >= 0 ? wish->ahead_weights
+                                               : max_int(batches * (1 + p.attn_cpu) - held, 1);
     int moves = p.kv_near < extents || p.hidden_near < batches;
     p.ahead_state = wish->ahead_state >= 0 ? wish->ahead_state : moves;
     return p;
@@ -383,11 +384,12 @@ static void consider_homes(struct search *s, int batches, int64_t each)
 {
     const struct plan_wish *wish = s->wish;
     enum tier_kind first = wish->device ? TIER_DEVICE : TIER_RAM;
+    enum tier_kind first_kv = wish->attn_cpu ? TIER_RAM : first;
     int kv_wished = wish->kv_near >= 0 || wish->percent[KV_NEAR] >= 0;
     int hidden_wished = wish->hidden_near >= 0 || wish->percent[HIDDEN_NEAR] >= 0;
     for (enum tier_kind hidden = first; hidden <= TIER_NVME; hidden++)
-        for (enum tier_kind kv = first; kv <= TIER_NVME; kv++)
-            if ((!kv_wished || kv == first) && (!hidden_wished || hidden == first))
+        for (enum tier_kind kv = first_kv; kv <= TIER_NVME; kv++)
+            if ((!kv_wished || kv == first_kv) && (!hidden_wished || hidden == first))
                 consider_rows(s, batches, each, kv, hidden);
 }
 

@@ -26,7 +26,7 @@ from patched import PatchFailed, patched
 PATCHED = "engine/line/layer_decode.c"
 ANCHOR = "    attend_forced(w, t, cuts, b, layer, scale);\n"
 CALL = "    golden_write(w, t, cuts, b, layer);\n"
-BEFORE = "static void decode_tile(struct layer_work *w,"
+BEFORE = "static void attend_tile(struct layer_work *w,"
 CODE = """#include <stdio.h>
 #include <stdlib.h>
 static void golden_write(const struct layer_work *w, const struct tile *t, const struct cut *cuts,

@@ -17,10 +17,11 @@ const char *plan_percent(const struct plan *p)
     const double extents = (double)p->decoder * batches;
     const double near[] = {p->resident / layers, p->kv_near / extents, p->hidden_near / batches};
     const double ram[] = {p->weights_ram / layers, p->kv_ram / extents, p->hidden_ram / batches};
+    const int in_ram[] = {!p->device, plan_kv_near(p) == TIER_RAM, !p->device};
     int n = 0;
     for (int i = 0; i < 3; i++) // without a device its shares are none's, and RAM is near
         n += snprintf(text + n, sizeof text - (size_t)n, "%s%.4g %.4g", i ? " " : "",
-                      p->device ? near[i] : 0, p->device ? ram[i] : near[i]);
+                      in_ram[i] ? 0 : near[i], in_ram[i] ? near[i] : ram[i]);
     return text;
 }
 
@@ -125,10 +126,11 @@ static enum err fields_read(json_t *plan, const char *path, struct plan_wish *wi
         size_t i = 0;
         while (i < N_FIELDS && strcmp(fields[i].key, key) != 0)
             i++;
-        if (strcmp(key, "device") == 0 && json_is_integer(value)) {
-            if (json_integer_value(value) != wish->device)
-                return fail(ERR_USAGE, "%s: --plan: is for a run %s a device of its own (--device)",
-                            path, wish->device ? "without" : "on");
+        if (strcmp(key, "device") == 0 || strcmp(key, "attn_cpu") == 0) {
+            int ours = strcmp(key, "device") == 0 ? wish->device : wish->attn_cpu;
+            if (!json_is_integer(value) || json_integer_value(value) != ours)
+                return fail(ERR_USAGE, "%s: --plan: %s is not this run's %d (--device, --attn)",
+                            path, key, ours);
             continue;
         }
         if (i == N_FIELDS)
@@ -192,7 +194,7 @@ static json_t *bytes_json(const struct plan_bytes *b)
 
 static json_t *plan_json(const struct plan *p)
 {
-    json_t *plan = json_pack("{si}", "device", p->device);
+    json_t *plan = json_pack("{sisi}", "device", p->device, "attn_cpu", p->attn_cpu);
     for (size_t i = 0; i < N_FIELDS; i++) {
         int value = *(const int *)(const void *)((const char *)p + fields[i].plan);
         json_object_set_new(plan, fields[i].key,
@@ -323,11 +325,12 @@ static const char *asked_percent(const struct plan *p)
 void plan_freeze(const struct run *r, char *buf, int cap)
 {
     const struct plan *p = &r->plan;
+    const char *attn = !p->device ? "" : p->attn_cpu ? "--attn cpu " : "--attn device ";
     snprintf(buf, (size_t)cap,
-             "--batch %d --batches %d --percent %s --weights-resident %d --weights-decoded %d "
+             "%s--batch %d --batches %d --percent %s --weights-resident %d --weights-decoded %d "
              "--weights-codec %s --ahead-weights %d --ahead-state %d --prefill-tokens %d "
              "--share-prefixes %s --isa %s --threads %d",
-             p->batch, p->batches, plan_hidden_stayed(r) ? asked_percent(p) : plan_percent(p),
+             attn, p->batch, p->batches, plan_hidden_stayed(r) ? asked_percent(p) : plan_percent(p),
              p->resident, p->decoded, plan_codec_name(p), p->ahead_weights, p->ahead_state,
              p->prefill_tokens, share_names[p->no_sharing != 0], isa_name(r->ops.isa),
              r->machine.threads);

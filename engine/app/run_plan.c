@@ -82,13 +82,16 @@ static enum err wish_percent(const char *text, struct plan_wish *wish)
     for (int i = 0; i < N_PLAN_PERCENTS; i += 2) {
         if (share[i] + share[i + 1] > 100)
             return fail(ERR_USAGE, "--percent: device and RAM shares add up to more than 100");
-        wish->percent[i] = wish->device ? share[i] : share[i] + share[i + 1];
-        wish->percent[i + 1] = wish->device ? share[i + 1] : 0;
+        int in_ram = !wish->device || (i == KV_NEAR && wish->attn_cpu); // so that RAM is near
+        wish->percent[i] = in_ram ? share[i] + share[i + 1] : share[i];
+        wish->percent[i + 1] = in_ram ? 0 : share[i + 1];
     }
+    if (wish->attn_cpu && share[KV_NEAR] > 0)
+        return fail(ERR_USAGE, "--percent: --attn cpu reads KV in RAM: its device share must be 0");
     return OK;
 }
 
-static enum err read_wish(const struct config *c, int device, struct plan_wish *wish)
+static enum err read_wish(const struct config *c, const struct run *r, struct plan_wish *wish)
 {
     static const char *const codecs[] = {
         [PLAN_CODEC_NONE] = "none", [PLAN_CODEC_ZSTD] = "zstd", "auto", NULL};
@@ -96,7 +99,8 @@ static enum err read_wish(const struct config *c, int device, struct plan_wish *
     TRY(config_choose("weights-codec", c->weights_codec, codecs, &codec));
     int no_sharing = strcmp(c->share_prefixes, "off") == 0;
     *wish = plan_wish_any();
-    wish->device = device;
+    wish->device = r->plans_device;
+    wish->attn_cpu = r->plans_device && strcmp(c->attn, "cpu") == 0;
     wish->batch = (int)min_i64(c->batch, INT32_MAX);
     wish->batches = (int)min_i64(c->batches, INT32_MAX);
     wish->decoded = (int)min_i64(c->decoded, PLAN_LAYERS_MAX);
@@ -247,6 +251,7 @@ static struct plan_wish any_placement(const struct plan_wish *wish)
     struct plan_wish any = plan_wish_any();
     any.codec = PLAN_CODEC_NONE;
     any.device = wish->device;
+    any.attn_cpu = wish->attn_cpu; // it is part of the answer
     return any;
 }
 
@@ -371,7 +376,7 @@ enum err run_plan(struct run *r)
     r->costs.row_token_bytes = 16;
     r->costs.decode_s = decode_seconds(r);
     struct plan_wish wish;
-    TRY(read_wish(c, r->plans_device, &wish));
+    TRY(read_wish(c, r, &wish));
     if (c->plan)
         TRY(plan_file_read(c->plan, &wish));
     const struct plan_wish asked = wish;

@@ -69,7 +69,10 @@ static enum err what_computes(const struct run *r, char *buf, size_t cap)
         return OK;
     }
     TRY(r->device->api->info(r->device, &info));
-    snprintf(buf, cap, "device=%s\nattn=device", info.model);
+    if (strcmp(r->config->attn, "cpu") == 0)
+        snprintf(buf, cap, "device=%s\nattn=cpu\nisa=%s", info.model, isa_name(r->ops.isa));
+    else
+        snprintf(buf, cap, "device=%s\nattn=device", info.model);
     return OK;
 }
 

@@ -66,6 +66,9 @@ void engine_costs(const struct model *model, const struct device *device, const 
     costs->scratch_bytes =
         layer_scratch_bytes(device->api->scratch, ops, model, PLAN_TILE_TOKENS, work->prompt_max,
                             round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS), evict);
+    costs->attend_bytes =
+        layer_attend_bytes(device_cpu()->api->scratch, ops, model, work->prompt_max,
+                           round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS), evict);
     costs->sizes = (struct plan_sizes){.weight_home = sizeof(struct weight_home),
                                        .frame = sizeof(struct frame),
                                        .last_write = sizeof(struct last_write),

@@ -12,7 +12,7 @@ static void place(struct engine *e)
     const struct memory *m = &e->home.memory;
     batches_place(&e->batches, m, &c->plan, &c->model->shape, &c->evict, c->edits_max,
                   e->work.ring_bytes);
-    e->tables.memory = m;
+    e->tables = (struct tables){.memory = m, .part = LAYOUT_TABLES};
     e->work.tables = &e->tables;
     gather_place(&e->gather, m, &c->plan, c->model);
     layer_place(&e->work, m, &c->plan, c->model, &c->evict, c->tokens_max);
@@ -65,6 +65,8 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
     e->batches.n_stops = c->n_stops;
     TRY(layer_open(&e->work, e->done[0]));
     TRY(gather_open(&e->gather, &e->home, &e->work.ops, &e->tables));
+    if (c->plan.attn_cpu)
+        TRY(attender_open(&e->attender, &e->work, e->stream, &e->trace));
     if (c->dump_path) {
         TRY(dump_open(&e->dump, c->dump_path, s->n_kv_heads));
         e->work.dump = dump_kv;
@@ -154,6 +156,7 @@ enum err engine_run(struct engine *e)
 void engine_close(struct engine *e)
 {
     dump_close(&e->dump);
+    attender_close(&e->attender);
     if (e->config.device) { // else it was never opened
         e->config.device->api->stream_close(e->stream);
         for (int i = 0; i <= PLAN_WINDOW_MAX; i++)

@@ -7,6 +7,7 @@
 
 #include <signal.h>
 
+#include "engine/line/attend.h"
 #include "engine/line/batch.h"
 #include "engine/line/dump.h"
 #include "engine/line/gather.h"
@@ -50,6 +51,7 @@ struct engine {
     struct gather gather;
     struct batches batches;
     struct layer_work work;
+    struct attender attender; // when rows attend on the CPU beside a device
     struct trace trace;
     struct tables tables;  // of the step at hand
     struct stream *stream; // owned: the ops of the line, in order

@@ -150,7 +150,7 @@ static enum err open_mover(struct home *h, const struct home_config *config)
         struct frames *f = i ? &h->hidden_frames : &h->kv_frames;
         f->mover = h->mover;
         f->trace = h->trace;
-        f->on_device = h->plan->device;
+        f->on_device = (i ? plan_near(h->plan) : plan_kv_near(h->plan)) == TIER_DEVICE;
     }
     return OK;
 }

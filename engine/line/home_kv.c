@@ -17,7 +17,7 @@ static int64_t home_bytes(const struct home *h, struct plan_home home)
 
 static int moves(const struct home *h, struct plan_home home)
 {
-    return home.tier != plan_near(h->plan);
+    return home.tier != plan_kv_near(h->plan);
 }
 
 /* Who wrote which page, and when: what its checksums are chained from. */

@@ -4,22 +4,45 @@
 #include <math.h>
 #include <string.h>
 
+int64_t layer_attend_bytes(const struct device_scratch *of, const struct ops *ops,
+                           const struct model *model, int64_t prompt_max, int64_t slots_cap,
+                           const struct evict *evict)
+{
+    const struct shape *s = &model->shape;
+    int heads = s->n_heads, kv = s->n_kv_heads, dim = s->head_dim;
+    int scores = evict_policy_scores(evict->policy);
+    int64_t most = of->attend_prompt(ops, (int)prompt_max, heads, kv, dim);
+    most = max_i64(most, of->attend_forced(ops, (int)slots_cap, heads, kv, dim, scores));
+    return max_i64(most, of->prompt_keep(ops, (int)prompt_max, kv, dim));
+}
+
 int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *ops,
                             const struct model *model, int tile_tokens, int64_t prompt_max,
                             int64_t slots_cap, const struct evict *evict)
 {
     const struct shape *s = &model->shape;
-    int heads = s->n_heads * s->head_dim, scores = evict_policy_scores(evict->policy);
+    int heads = s->n_heads * s->head_dim;
     int wide = (int)max_i64(max_i64(s->dim, s->ffn_dim), max_i64(heads, s->embed_dim));
-    const int64_t bytes[] = {
-        of->matmul(ops, tile_tokens, (int)max_i64(wide, HEAD_TILE), wide),
-        of->attend_prompt(ops, (int)prompt_max, s->n_heads, s->n_kv_heads, s->head_dim),
-        of->attend_forced(ops, (int)slots_cap, s->n_heads, s->n_kv_heads, s->head_dim, scores),
-        of->prompt_keep(ops, (int)prompt_max, s->n_kv_heads, s->head_dim), of->gather(ops, s->dim)};
-    int64_t most = 0;
-    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
-        most = max_i64(most, bytes[i]);
-    return most;
+    int64_t most = layer_attend_bytes(of, ops, model, prompt_max, slots_cap, evict);
+    most = max_i64(most, of->matmul(ops, tile_tokens, (int)max_i64(wide, HEAD_TILE), wide));
+    return max_i64(most, of->gather(ops, s->dim));
+}
+
+void layer_place_attention(struct layer_work *w)
+{
+    const struct memory *m = w->memory;
+    const struct plan *plan = w->plan;
+    w->prompt_page_cap = (int)layout_prompt_pages(plan);
+    w->prompt_pages = memory_at(m, LAYOUT_PROMPT_PAGES, 0);
+    w->shared_pages = memory_at(m, LAYOUT_SHARED_PAGES, 0);
+    w->prompt_scores = memory_at(m, LAYOUT_PROMPT_SCORES, 0);
+    w->events = memory_at(m, LAYOUT_EVENTS, 0);
+    w->rows.page_ids_stride = plan->slots_cap / KV_PAGE_SLOTS;
+    w->rows.dirty = memory_at(m, LAYOUT_DIRTY, 0);
+    w->rows.dirty_stride = (int)ceil_div(w->rows.page_ids_stride, 64);
+    w->rows.slot_stride = m->layout->parts[LAYOUT_SLOT_POS].stride / 4;
+    w->rows.ring_stride = m->layout->parts[LAYOUT_RINGS].stride;
+    w->rows.slots_cap = plan->slots_cap + (w->ring_bytes > 0 ? EVICT_RING_MAX : 0);
 }
 
 void layer_place(struct layer_work *w, const struct memory *m, const struct plan *plan,
@@ -31,7 +54,6 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
     w->shape = &model->shape;
     w->evict = evict;
     w->tokens_max = tokens_max;
-    w->prompt_page_cap = (int)layout_prompt_pages(plan);
     w->normed = memory_at(m, LAYOUT_NORMED, 0);
     w->q = memory_at(m, LAYOUT_Q, 0);
     w->attn = memory_at(m, LAYOUT_ATTN, 0);
@@ -41,17 +63,8 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
     w->up = memory_at(m, LAYOUT_UP, 0);
     w->cos = memory_at(m, LAYOUT_ROPE_COS, 0);
     w->sin = memory_at(m, LAYOUT_ROPE_SIN, 0);
-    w->prompt_pages = memory_at(m, LAYOUT_PROMPT_PAGES, 0);
-    w->shared_pages = memory_at(m, LAYOUT_SHARED_PAGES, 0);
-    w->prompt_scores = memory_at(m, LAYOUT_PROMPT_SCORES, 0);
     w->cuts = memory_at(m, LAYOUT_CUTS, 0);
-    w->events = memory_at(m, LAYOUT_EVENTS, 0);
-    w->rows.page_ids_stride = plan->slots_cap / KV_PAGE_SLOTS;
-    w->rows.dirty = memory_at(m, LAYOUT_DIRTY, 0);
-    w->rows.dirty_stride = (int)ceil_div(w->rows.page_ids_stride, 64);
-    w->rows.slot_stride = m->layout->parts[LAYOUT_SLOT_POS].stride / 4;
-    w->rows.ring_stride = m->layout->parts[LAYOUT_RINGS].stride;
-    w->rows.slots_cap = plan->slots_cap + (w->ring_bytes > 0 ? EVICT_RING_MAX : 0);
+    layer_place_attention(w);
     w->logits = memory_at(m, LAYOUT_LOGITS, 0);
     w->head_in = memory_at(m, LAYOUT_HEAD_IN, 0);
     w->head_narrow = memory_at(m, LAYOUT_HEAD_NARROW, 0);

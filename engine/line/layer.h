@@ -56,14 +56,19 @@ struct layer_work {
     void *scratch;
 };
 
-/* Bytes of a device's kernels' scratch for this plan's tile, longest row and policy: a field of
- * struct plan_costs. */
+/* Bytes of a device's kernels' scratch for attention, and for this plan's tile, longest row and
+ * policy: a field of struct plan_costs. */
+int64_t layer_attend_bytes(const struct device_scratch *of, const struct ops *ops,
+                           const struct model *model, int64_t prompt_max, int64_t slots_cap,
+                           const struct evict *evict);
 int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *ops,
                             const struct model *model, int tile_tokens, int64_t prompt_max,
                             int64_t slots_cap, const struct evict *evict);
 /* The workspace, where the layout has it. */
 void layer_place(struct layer_work *w, const struct memory *memory, const struct plan *plan,
                  const struct model *model, const struct evict *evict, int64_t tokens_max);
+/* What attention needs of it, once plan, memory, shape and ring_bytes are set. */
+void layer_place_attention(struct layer_work *w);
 /* Tables that depend on nothing but the model. done: an event to wait by. ERR_DEVICE. */
 enum err layer_open(struct layer_work *w, struct event *done);
 
@@ -84,6 +89,20 @@ struct layer_kv {
 void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
                   const struct batch *batch, const uint8_t *weights, const struct layer_kv *kv,
                   float *hidden);
+/* The same in two parts, attention apart from the matmuls: what goes between them, each
+ * [step_tokens][...] f32, in memory that both reach. */
+struct exchange {
+    float *q, *k, *v, *attn;
+};
+/* Part 0: q, k and v of the batch's tokens. Part 1: from attn to the layer's end. */
+void layer_before(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
+                  const uint8_t *weights, float *hidden, const struct exchange *x);
+void layer_after(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
+                 const uint8_t *weights, const struct exchange *x, float *hidden);
+/* What stands between them, on another device: needs what layer_place_attention() sets, cuts,
+ * scratch and tables. Leaves rows.dirty as layer_decode does. */
+void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
+                  const struct layer_kv *kv, const struct exchange *x);
 /* Decodes a layer from where it was read into tiles. */
 void layer_tiles(const struct layer_work *w, const struct model_layer *stored,
                  const uint8_t *weights, const struct model_layer *tiles, uint8_t *to);

@@ -250,28 +250,38 @@ static void mlp_tile(struct layer_work *w, const struct model_layer *l, const ui
     layer_project(w, l, weights, &down, 1, w->gate, m);
 }
 
-static void decode_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                        const struct tile *t, const struct cut *cuts, const struct batch *b,
-                        int layer, float *x)
+/* What of a layer stands before its attention: x of the tile to w->q, k and v. */
+static void before_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                        const struct tile *t, const struct cut *cuts, const float *x)
 {
-    const struct shape *s = w->shape;
-    const float scale = (float)(1.0 / sqrt((double)s->head_dim));
     const struct projection qkv[] = {{ROLE_Q, ROLE_Q_B, w->q, ACT_NONE, 0},
                                      {ROLE_K, ROLE_K_B, w->k, ACT_NONE, 0},
                                      {ROLE_V, ROLE_V_B, w->v, ACT_NONE, 0}};
-    const struct projection out = {ROLE_O, ROLE_O_B, x, ACT_NONE, 1};
     const float *in = x;
-    if (!s->norm_after) {
+    if (!w->shape->norm_after) {
         layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, w->normed, t->n);
         in = w->normed;
     }
     layer_project(w, l, weights, qkv, 3, in, t->n);
     rope_tile(w, t, cuts);
+}
+
+static void attend_tile(struct layer_work *w, const struct tile *t, const struct cut *cuts,
+                        const struct batch *b, int layer)
+{
+    const float scale = (float)(1.0 / sqrt((double)w->shape->head_dim));
     attend_prompts(w, t, cuts, b, scale);
     keep_prompts(w, t, cuts, b, layer);
     attend_forced(w, t, cuts, b, layer, scale);
+}
+
+/* And what stands behind it: w->attn into x. */
+static void after_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                       const struct tile *t, float *x)
+{
+    const struct projection out = {ROLE_O, ROLE_O_B, x, ACT_NONE, 1};
     layer_project(w, l, weights, &out, 1, w->attn, t->n);
-    if (s->norm_after) {
+    if (w->shape->norm_after) {
         layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, x, t->n);
         mlp_tile(w, l, weights, x, x, t->n);
         layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, x, t->n);
@@ -329,7 +339,59 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
 {
     struct tile t = {0};
     place_rows(w, layer - 1, batch, kv);
-    while (tile_next(w, batch, &t, w->cuts))
-        decode_tile(w, l, weights, &t, w->cuts, batch, layer - 1,
-                    hidden + (int64_t)t.first * w->shape->dim);
+    while (tile_next(w, batch, &t, w->cuts)) {
+        float *x = hidden + (int64_t)t.first * w->shape->dim;
+        before_tile(w, l, weights, &t, w->cuts, x);
+        attend_tile(w, &t, w->cuts, batch, layer - 1);
+        after_tile(w, l, weights, &t, x);
+    }
+}
+
+/* Numbers of q, and of k or v, of one token. */
+static int64_t q_numbers(const struct layer_work *w)
+{
+    return (int64_t)w->shape->n_heads * w->shape->head_dim;
+}
+
+static int64_t kv_numbers(const struct layer_work *w)
+{
+    return (int64_t)w->shape->n_kv_heads * w->shape->head_dim;
+}
+
+void layer_before(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
+                  const uint8_t *weights, float *hidden, const struct exchange *x)
+{
+    int64_t heads = q_numbers(w), kv = kv_numbers(w);
+    struct tile t = {0};
+    while (tile_next(w, batch, &t, w->cuts)) {
+        before_tile(w, l, weights, &t, w->cuts, hidden + (int64_t)t.first * w->shape->dim);
+        ops_copy(&w->ops, x->q + t.first * heads, w->q, t.n * heads * 4);
+        ops_copy(&w->ops, x->k + t.first * kv, w->k, t.n * kv * 4);
+        ops_copy(&w->ops, x->v + t.first * kv, w->v, t.n * kv * 4);
+    }
+}
+
+void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
+                  const struct layer_kv *kv, const struct exchange *x)
+{
+    struct tile t = {0};
+    place_rows(w, layer - 1, batch, kv);
+    while (tile_next(w, batch, &t, w->cuts)) {
+        w->q = x->q + t.first * q_numbers(w);
+        w->k = x->k + t.first * kv_numbers(w);
+        w->v = x->v + t.first * kv_numbers(w);
+        w->attn = x->attn + t.first * q_numbers(w);
+        attend_tile(w, &t, w->cuts, batch, layer - 1);
+    }
+}
+
+void layer_after(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
+                 const uint8_t *weights, const struct exchange *x, float *hidden)
+{
+    int64_t heads = q_numbers(w);
+    struct tile t = {0};
+    while (tile_next(w, batch, &t, w->cuts)) {
+        ops_copy(&w->ops, w->attn, x->attn + t.first * heads, t.n * heads * 4);
+        after_tile(w, l, weights, &t, hidden + (int64_t)t.first * w->shape->dim);
+    }
 }

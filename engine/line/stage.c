@@ -5,6 +5,8 @@
  * its own moment, and a page handed to a new row since is written before it is read. */
 #include "engine/line/stage.h"
 
+#include <string.h>
+
 #define BAD_MAX 64 // pieces that could not be had before the run stops instead of recomputing
 
 enum layer_kind { LAYER_EMBED, LAYER_DECODE, LAYER_SLICE };
@@ -130,15 +132,49 @@ static uint64_t *dirty_back(const struct engine *e, int64_t step)
     return memory_at(&e->home.memory, LAYOUT_DIRTY_BACK, slot_of(e, step));
 }
 
+/* Where the rows' pages are, those that came back wrong set aside. */
+static enum err get_kv(struct engine *e, struct step s, struct batch *b, struct layer_kv *kv)
+{
+    *kv = (struct layer_kv){.tails = home_kv_tails(&e->home, s.layer - 1, s.batch),
+                            .tail_stride = e->home.kv.page_bytes};
+    TRY(home_kv_get(&e->home, s.n, s.layer - 1, s.batch, &kv->pages));
+    return kv->tails ? verify_pages(e, s, b) : OK;
+}
+
+/* Layers in two parts: the device's, up to where rows attend, ... */
+static enum err compute_before(struct engine *e, struct step s, struct batch *b, float *hidden,
+                               const uint8_t *weights)
+{
+    struct attend_job job = {.step = s.n, .layer = s.layer, .batch = b};
+    TRY(verify_hidden(e, s, b));
+    TRY(get_kv(e, s, b, &job.kv));
+    layer_before(&e->work, e->home.weights[s.layer].layer, b, weights, hidden,
+                 attender_exchange(&e->attender));
+    attender_post(&e->attender, &job);
+    return OK;
+}
+
+/* ... and from there on, once the CPU is through. */
+static enum err compute_after(struct engine *e, struct step s, struct batch *b, float *hidden,
+                              const uint8_t *weights)
+{
+    const struct exchange *x;
+    const uint64_t *dirty;
+    TRY(verify_hidden(e, s, b));
+    TRY(attender_wait(&e->attender, &x, &dirty));
+    memcpy(dirty_back(e, s.n), dirty, (size_t)b->n_rows * (size_t)e->work.rows.dirty_stride * 8);
+    layer_after(&e->work, e->home.weights[s.layer].layer, b, weights, x, hidden);
+    if (s.layer == e->order.decoder)
+        layer_compact(&e->work, b, hidden);
+    return OK;
+}
+
 static enum err compute_decode(struct engine *e, struct step s, struct batch *b, float *hidden,
                                const uint8_t *weights)
 {
-    struct layer_kv kv = {.tails = home_kv_tails(&e->home, s.layer - 1, s.batch),
-                          .tail_stride = e->home.kv.page_bytes};
+    struct layer_kv kv;
     TRY(verify_hidden(e, s, b));
-    TRY(home_kv_get(&e->home, s.n, s.layer - 1, s.batch, &kv.pages));
-    if (kv.tails)
-        TRY(verify_pages(e, s, b));
+    TRY(get_kv(e, s, b, &kv));
     layer_decode(&e->work, e->home.weights[s.layer].layer, s.layer, b, weights, &kv, hidden);
     if (kv.tails && dirty_back(e, s.n)) // the host reads which pages were written
         ops_copy(&e->work.ops, dirty_back(e, s.n), e->work.rows.dirty,
@@ -216,13 +252,16 @@ enum err stage_compute(struct engine *e, struct step s)
     if (kind == LAYER_EMBED)
         TRY(compute_embed(e, s, weights));
     else if (kind == LAYER_DECODE && b->n_tokens > 0)
-        TRY(compute_decode(e, s, b, hidden, weights));
+        TRY((e->order.parts == 1 ? compute_decode
+             : s.part == 0       ? compute_before
+                                 : compute_after)(e, s, b, hidden, weights));
     else if (kind == LAYER_SLICE)
         TRY(compute_slice(e, s, b, hidden, weights));
     int slot = slot_of(e, s.n);
     e->queued_ns[slot] = start_ns;
     e->stream->device->api->record(e->stream, e->done[slot]);
-    trace_step(e, s, LANE_CPU, start_ns, clock_ns());
+    if (!e->config.plan.attn_cpu) // else that lane is attention's
+        trace_step(e, s, LANE_CPU, start_ns, clock_ns());
     return OK;
 }
 
@@ -244,11 +283,12 @@ static enum err retire_kv(struct engine *e, struct step s, struct batch *b)
 {
     const struct kv_rows *rows = &e->work.rows;
     const uint64_t *bits = dirty_back(e, s.n);
+    int64_t fetched = e->order.parts == 1 ? s.n : order_part0(&e->order, s); // took the frame
     if (home_kv_tails(&e->home, s.layer - 1, s.batch) && b->n_tokens > 0) {
         batch_dirty(b, bits ? bits : rows->dirty, rows->dirty_stride, &e->pages);
-        home_kv_dirty(&e->home, s.n, s.layer - 1, s.batch, &e->pages);
+        home_kv_dirty(&e->home, fetched, s.layer - 1, s.batch, &e->pages);
     }
-    return home_kv_put(&e->home, s.n, s.layer - 1, s.batch);
+    return home_kv_put(&e->home, fetched, s.layer - 1, s.batch);
 }
 
 enum err stage_retire(struct engine *e, struct step s)
@@ -258,8 +298,11 @@ enum err stage_retire(struct engine *e, struct step s)
     enum layer_kind kind = layer_kind(e, s.layer);
     struct batch *b = batch_of(e, s);
     TRY(finish(e, s));
-    if (s.batch == e->order.batches - 1)
+    int whole = kind != LAYER_DECODE || s.part == e->order.parts - 1; // its last part
+    if (s.batch == e->order.batches - 1 && whole)
         home_weights_put(&e->home, s.layer);
+    if (!whole) // it only read them
+        return home_hidden_put(&e->home, s.n, s.batch, 0, 0);
     if (kind == LAYER_DECODE)
         TRY(retire_kv(e, s, b));
     int last = s.layer == e->order.decoder;

@@ -4,9 +4,9 @@
 void tables_turn(struct tables *t, int64_t step)
 {
     const struct layout *l = t->memory->layout;
-    int64_t slot = step % l->parts[LAYOUT_TABLES].n;
-    t->host = memory_at(t->memory, LAYOUT_TABLES, slot);
-    t->seen = memory_at(t->memory, LAYOUT_SEEN_TABLES, slot);
+    int64_t slot = step % l->parts[t->part].n;
+    t->host = memory_at(t->memory, t->part, slot);
+    t->seen = t->part == LAYOUT_TABLES ? memory_at(t->memory, LAYOUT_SEEN_TABLES, slot) : NULL;
     if (!t->seen)
         t->seen = t->host;
     t->used = t->sent = 0;
@@ -16,7 +16,7 @@ void *tables_take(struct tables *t, int64_t n_bytes)
 {
     void *p = t->host + t->used;
     t->used += round_up(n_bytes, 64);
-    CHECK(t->used <= t->memory->layout->parts[LAYOUT_TABLES].n_bytes);
+    CHECK(t->used <= t->memory->layout->parts[t->part].n_bytes);
     return p;
 }
 

@@ -11,6 +11,7 @@
 
 struct tables {
     const struct memory *memory; // borrowed
+    enum layout_id part;         // its slots: LAYOUT_TABLES, which have twins, or others
     uint8_t *host, *seen;        // the slot of the step, and its twin
     int64_t used, sent;          // bytes of it
 };

@@ -1,0 +1,136 @@
+/* engine/line/attend.c - see attend.h. */
+#include "engine/line/attend.h"
+
+#include "kernels/thread.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void attend(struct attender *a, int64_t n)
+{
+    struct attend_job *job = &a->jobs[n % ATTEND_JOBS];
+    const struct device_api *device = a->stream->device->api;
+    job->err = device->event_wait(a->stream, a->ready[n % ATTEND_JOBS]);
+    if (job->err != OK) {
+        snprintf(job->text, sizeof job->text, "%s", err_text());
+        return;
+    }
+    int64_t start_ns = clock_ns();
+    a->work.rows.dirty = a->dirty[n % ATTEND_JOBS];
+    tables_turn(&a->tables, n);
+    layer_attend(&a->work, job->layer, job->batch, &job->kv, &a->exchange[n % ATTEND_JOBS]);
+    trace_add(a->trace, LANE_CPU,
+              (struct trace_event){.name = "attend",
+                                   .start_ns = start_ns,
+                                   .end_ns = clock_ns(),
+                                   .step = job->step,
+                                   .bytes = -1,
+                                   .layer = job->layer,
+                                   .batch = job->batch->index});
+}
+
+static void *attender_main(void *arg)
+{
+    struct attender *a = arg;
+    pthread_mutex_lock(&a->lock);
+    for (;;) {
+        while (!a->stop && a->n_done == a->n_posted)
+            pthread_cond_wait(&a->changed, &a->lock);
+        if (a->stop)
+            break;
+        int64_t n = a->n_done;
+        pthread_mutex_unlock(&a->lock);
+        attend(a, n);
+        pthread_mutex_lock(&a->lock);
+        a->n_done++;
+        pthread_cond_broadcast(&a->changed);
+    }
+    pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
+static void place(struct attender *a, const struct layer_work *like)
+{
+    const struct memory *m = like->memory;
+    a->work = *like;
+    a->work.ops.stream = a->cpu;
+    a->work.tables = &a->tables;
+    a->work.cuts = memory_at(m, LAYOUT_ATTEND_CUTS, 0);
+    a->work.scratch = memory_at(m, LAYOUT_ATTEND_SCRATCH, 0);
+    a->tables = (struct tables){.memory = m, .part = LAYOUT_ATTEND_TABLES};
+    int64_t heads = (int64_t)like->shape->n_heads * like->shape->head_dim;
+    int64_t kv = (int64_t)like->shape->n_kv_heads * like->shape->head_dim;
+    int64_t tokens = like->plan->step_tokens;
+    for (int i = 0; i < ATTEND_JOBS; i++) {
+        float *in = memory_at(m, LAYOUT_ATTEND_IN, i);
+        a->exchange[i] = (struct exchange){.q = in,
+                                           .k = in + tokens * heads,
+                                           .v = in + tokens * (heads + kv),
+                                           .attn = memory_at(m, LAYOUT_ATTEND_OUT, i)};
+        a->dirty[i] = memory_at(m, LAYOUT_DIRTY, i);
+    }
+}
+
+enum err attender_open(struct attender *a, const struct layer_work *like, struct stream *stream,
+                       struct trace *trace)
+{
+    *a = (struct attender){.stream = stream, .trace = trace};
+    TRY(device_cpu()->api->stream_open(device_cpu(), &a->cpu));
+    for (int i = 0; i < ATTEND_JOBS; i++)
+        TRY(stream->device->api->event_open(stream->device, &a->ready[i]));
+    place(a, like);
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->changed, NULL);
+    TRY(thread_need(&a->thread, attender_main, a, "attention", "thread"));
+    a->started = 1;
+    return OK;
+}
+
+void attender_close(struct attender *a)
+{
+    if (a->started) {
+        pthread_mutex_lock(&a->lock);
+        a->stop = 1;
+        pthread_cond_broadcast(&a->changed);
+        pthread_mutex_unlock(&a->lock);
+        pthread_join(a->thread, NULL);
+        pthread_mutex_destroy(&a->lock);
+        pthread_cond_destroy(&a->changed);
+    }
+    for (int i = 0; i < ATTEND_JOBS && a->stream; i++)
+        a->stream->device->api->event_close(a->ready[i]);
+    device_cpu()->api->stream_close(a->cpu);
+    memset(a, 0, sizeof *a);
+}
+
+const struct exchange *attender_exchange(const struct attender *a)
+{
+    CHECK(a->n_posted - a->n_waited < ATTEND_JOBS);
+    return &a->exchange[a->n_posted % ATTEND_JOBS];
+}
+
+void attender_post(struct attender *a, const struct attend_job *job)
+{
+    int slot = (int)(a->n_posted % ATTEND_JOBS);
+    CHECK(a->n_posted - a->n_waited < ATTEND_JOBS);
+    a->stream->device->api->record(a->stream, a->ready[slot]);
+    a->jobs[slot] = *job;
+    pthread_mutex_lock(&a->lock);
+    a->n_posted++;
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+}
+
+enum err attender_wait(struct attender *a, const struct exchange **x, const uint64_t **dirty)
+{
+    int slot = (int)(a->n_waited % ATTEND_JOBS);
+    CHECK(a->n_waited < a->n_posted);
+    pthread_mutex_lock(&a->lock);
+    while (a->n_done == a->n_waited)
+        pthread_cond_wait(&a->changed, &a->lock);
+    pthread_mutex_unlock(&a->lock);
+    a->n_waited++;
+    *x = &a->exchange[slot];
+    *dirty = a->dirty[slot];
+    return a->jobs[slot].err == OK ? OK : fail(a->jobs[slot].err, "%s", a->jobs[slot].text);
+}
