@@ -81,6 +81,8 @@ struct device_api {
     /* The host waits for e's last record; of an event that was never recorded it waits for nothing,
      * and so does stream_wait. ERR_DEVICE. */
     enum err (*event_wait)(struct stream *s, struct event *e);
+    /* Nanoseconds between the last records of two events, which have both happened. */
+    int64_t (*between_ns)(struct event *from, struct event *to);
 };
 
 struct device {

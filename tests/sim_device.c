@@ -28,6 +28,7 @@ enum command_kind { SIM_COPY, SIM_FILL, SIM_LAUNCH, SIM_NOTIFY, SIM_RECORD, SIM_
 struct sim_event {
     struct event event;
     int64_t recorded, happened; // counts of records queued and come to; under the device's lock
+    int64_t happened_ns;        // when it came to the last of them
 };
 
 struct command {
@@ -202,8 +203,10 @@ static void command_run(struct sim_stream *st, struct command *c)
     else if (c->kind == SIM_LAUNCH)
         run_launch(s, c);
     pthread_mutex_lock(&s->lock);
-    if (c->kind == SIM_RECORD)
+    if (c->kind == SIM_RECORD) {
         c->event->happened = c->record;
+        c->event->happened_ns = clock_ns();
+    }
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
 }
@@ -331,6 +334,17 @@ static enum err sim_event_wait(struct stream *stream, struct event *event)
     return lost ? fail(ERR_DEVICE, "device: lost") : OK;
 }
 
+static int64_t sim_between_ns(struct event *from, struct event *to)
+{
+    const struct sim_event *a = (struct sim_event *)(void *)from;
+    const struct sim_event *b = (struct sim_event *)(void *)to;
+    pthread_mutex_lock(&sim(from->device)->lock);
+    int64_t ns = b->happened_ns - a->happened_ns;
+    CHECK(a->happened == a->recorded && b->happened == b->recorded);
+    pthread_mutex_unlock(&sim(from->device)->lock);
+    return ns;
+}
+
 /* As the CPU's, whose kernels compute; with an odd seed nothing but what a matmul multiplies. */
 static struct weight_form sim_reads(struct device *d, enum compute compute, enum dtype stored)
 {
@@ -368,7 +382,8 @@ struct device *sim_device_open(uint64_t seed, int delay_us)
                                           .event_close = sim_event_close,
                                           .record = sim_record,
                                           .stream_wait = sim_stream_wait,
-                                          .event_wait = sim_event_wait};
+                                          .event_wait = sim_event_wait,
+                                          .between_ns = sim_between_ns};
     static struct device_api whole;
     struct sim_device *s = calloc(1, sizeof *s);
     CHECK(s);

@@ -34,8 +34,10 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
     if (c->dump_path && c->plan.device)
         return fail(ERR_USAGE, "--kv-dump: reads KV where it stands (add --device cpu)");
     TRY(device->stream_open(c->device, &e->stream));
-    for (int i = 0; i <= c->plan.window; i++)
+    for (int i = 0; i <= c->plan.window; i++) {
+        TRY(device->event_open(c->device, &e->begun[i]));
         TRY(device->event_open(c->device, &e->done[i]));
+    }
     e->work.ops = c->ops;
     e->work.ops.stream = e->stream;
     const struct shape *s = &c->model->shape;
@@ -159,8 +161,10 @@ void engine_close(struct engine *e)
     attender_close(&e->attender);
     if (e->config.device) { // else it was never opened
         e->config.device->api->stream_close(e->stream);
-        for (int i = 0; i <= PLAN_WINDOW_MAX; i++)
+        for (int i = 0; i <= PLAN_WINDOW_MAX; i++) {
+            e->config.device->api->event_close(e->begun[i]);
             e->config.device->api->event_close(e->done[i]);
+        }
     }
     home_close(&e->home);
     trace_close(&e->trace);

@@ -55,17 +55,16 @@ struct engine {
     struct trace trace;
     struct tables tables;  // of the step at hand
     struct stream *stream; // owned: the ops of the line, in order
-    /* Of the steps that are queued, by step % (window + 1): owned events that they are done, and
-     * when they were queued. */
-    struct event *done[PLAN_WINDOW_MAX + 1];
-    int64_t queued_ns[PLAN_WINDOW_MAX + 1];
-    int64_t done_ns;          // when the last step that is known to be done was found so
-    int64_t retired;          // steps before this one are done, and what they held is given back
-    struct dump dump;         // --kv-dump
-    struct page_list pages;   // of the step at hand
-    int64_t n;                // the step being walked
-    int64_t passes;           // that had tokens
-    int64_t start_ns, end_ns; // of step 0 and of the end of the walk
+    /* Of the steps that are queued, by step % (window + 1): owned events that their ops begin and
+     * that they are done. */
+    struct event *begun[PLAN_WINDOW_MAX + 1], *done[PLAN_WINDOW_MAX + 1];
+    int64_t done_ns;        // when the last step that is known to be done was, by a device's clock
+    int64_t retired;        // steps before this one are done, and what they held is given back
+    struct dump dump;       // --kv-dump
+    struct page_list pages; // of the step at hand
+    int64_t n;              // the step being walked
+    int64_t passes;         // that had tokens
+    int64_t start_ns, end_ns;     // of step 0 and of the end of the walk
     struct mover_repairs repairs; // once the walk has ended
     int64_t rows_lost; // rows computed again, because what stood on disk of them was wrong
 };

@@ -132,8 +132,15 @@ static uint64_t *dirty_back(const struct engine *e, int64_t step)
     return memory_at(&e->home.memory, LAYOUT_DIRTY_BACK, slot_of(e, step));
 }
 
-/* Where the rows' pages are, those that came back wrong set aside. */
-static enum err get_kv(struct engine *e, struct step s, struct batch *b, struct layer_kv *kv)
+/* What a step works on. */
+struct inputs {
+    const uint8_t *weights; // as they came; then as ops read them
+    float *hidden;
+    struct layer_kv kv;
+    const struct exchange *exchange; // of part 1: what the CPU left
+};
+
+static enum err wait_kv(struct engine *e, struct step s, struct batch *b, struct layer_kv *kv)
 {
     *kv = (struct layer_kv){.tails = home_kv_tails(&e->home, s.layer - 1, s.batch),
                             .tail_stride = e->home.kv.page_bytes};
@@ -141,50 +148,45 @@ static enum err get_kv(struct engine *e, struct step s, struct batch *b, struct 
     return kv->tails ? verify_pages(e, s, b) : OK;
 }
 
-/* Layers in two parts: the device's, up to where rows attend, ... */
-static enum err compute_before(struct engine *e, struct step s, struct batch *b, float *hidden,
-                               const uint8_t *weights)
+/* The CPU has attended; which pages it wrote is kept until the step is retired. */
+static enum err wait_attention(struct engine *e, struct step s, const struct batch *b,
+                               const struct exchange **x)
 {
-    struct attend_job job = {.step = s.n, .layer = s.layer, .batch = b};
-    TRY(verify_hidden(e, s, b));
-    TRY(get_kv(e, s, b, &job.kv));
-    layer_before(&e->work, e->home.weights[s.layer].layer, b, weights, hidden,
-                 attender_exchange(&e->attender));
-    attender_post(&e->attender, &job);
-    return OK;
-}
-
-/* ... and from there on, once the CPU is through. */
-static enum err compute_after(struct engine *e, struct step s, struct batch *b, float *hidden,
-                              const uint8_t *weights)
-{
-    const struct exchange *x;
     const uint64_t *dirty;
-    TRY(verify_hidden(e, s, b));
-    TRY(attender_wait(&e->attender, &x, &dirty));
+    TRY(attender_wait(&e->attender, x, &dirty));
     memcpy(dirty_back(e, s.n), dirty, (size_t)b->n_rows * (size_t)e->work.rows.dirty_stride * 8);
-    layer_after(&e->work, e->home.weights[s.layer].layer, b, weights, x, hidden);
-    if (s.layer == e->order.decoder)
-        layer_compact(&e->work, b, hidden);
     return OK;
 }
 
-static enum err compute_decode(struct engine *e, struct step s, struct batch *b, float *hidden,
-                               const uint8_t *weights)
+/* Waits for all of it but embedding rows; rows whose bytes came back wrong are set aside. */
+static enum err wait_inputs(struct engine *e, struct step s, struct batch *b, struct inputs *in)
 {
-    struct layer_kv kv;
+    enum layer_kind kind = layer_kind(e, s.layer);
+    TRY(home_weights_get(&e->home, s.layer, s.n, &in->weights));
+    if (kind == LAYER_EMBED) {
+        in->weights = gather_base(&e->gather);
+        return OK;
+    }
+    TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &in->hidden));
+    if (kind == LAYER_SLICE)
+        return verify_positions(e, s, b);
+    if (b->n_tokens == 0)
+        return OK;
     TRY(verify_hidden(e, s, b));
-    TRY(get_kv(e, s, b, &kv));
-    layer_decode(&e->work, e->home.weights[s.layer].layer, s.layer, b, weights, &kv, hidden);
-    if (kv.tails && dirty_back(e, s.n)) // the host reads which pages were written
-        ops_copy(&e->work.ops, dirty_back(e, s.n), e->work.rows.dirty,
-                 (int64_t)b->n_rows * e->work.rows.dirty_stride * 8);
-    if (s.layer == e->order.decoder)
-        layer_compact(&e->work, b, hidden);
-    return OK;
+    return s.part == 1 ? wait_attention(e, s, b, &in->exchange) : wait_kv(e, s, b, &in->kv);
 }
 
-static enum err compute_embed(struct engine *e, struct step s, const uint8_t *weights)
+/* Tiles are decoded behind what brings a layer, once a pass or once for all. */
+static void decode_weights(struct engine *e, struct step s, struct inputs *in)
+{
+    uint8_t *tiles = home_weights_tiles(&e->home, s.layer, s.batch == 0 && s.part == 0);
+    if (tiles)
+        layer_tiles(&e->work, &e->config.model->layers[s.layer], in->weights,
+                    &e->home.weights[s.layer].tiles, tiles);
+    in->weights = home_weights_base(&e->home, s.layer, in->weights);
+}
+
+static enum err compute_embed(struct engine *e, struct step s, const struct inputs *in)
 {
     struct batch *b = batch_of(e, s);
     float *hidden = NULL;
@@ -192,34 +194,50 @@ static enum err compute_embed(struct engine *e, struct step s, const uint8_t *we
     if (b->n_tokens > 0)
         e->passes = s.pass + 1;
     TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &hidden));
-    return layer_embed(&e->work, e->home.weights[0].layer, weights, &e->gather, b, s.n, hidden);
+    return layer_embed(&e->work, e->home.weights[0].layer, in->weights, &e->gather, b, s.n, hidden);
 }
 
-static enum err compute_slice(struct engine *e, struct step s, struct batch *b, const float *hidden,
-                              const uint8_t *weights)
+/* Rows attend on the CPU: a layer's part 0 ends where they do, part 1 begins behind that. */
+static void compute_part(struct engine *e, struct step s, const struct batch *b,
+                         const struct inputs *in)
 {
-    TRY(verify_positions(e, s, b));
+    const struct model_layer *l = e->home.weights[s.layer].layer;
+    if (s.part == 1) {
+        layer_after(&e->work, l, b, in->weights, in->exchange, in->hidden);
+        return;
+    }
+    struct attend_job job = {.step = s.n, .layer = s.layer, .batch = b, .kv = in->kv};
+    const struct exchange *next = attender_exchange(&e->attender);
+    layer_before(&e->work, l, b, in->weights, in->hidden, next);
+    attender_post(&e->attender, &job);
+}
+
+static void compute_decode(struct engine *e, struct step s, const struct batch *b,
+                           const struct inputs *in)
+{
+    const struct kv_rows *rows = &e->work.rows;
+    if (b->n_tokens == 0)
+        return;
+    if (e->order.parts == 2)
+        compute_part(e, s, b, in);
+    else
+        layer_decode(&e->work, e->home.weights[s.layer].layer, s.layer, b, in->weights, &in->kv,
+                     in->hidden);
+    if (e->order.parts == 1 && in->kv.tails && dirty_back(e, s.n)) // the host reads them
+        ops_copy(&e->work.ops, dirty_back(e, s.n), rows->dirty,
+                 (int64_t)b->n_rows * rows->dirty_stride * 8);
+    if (s.layer == e->order.decoder && s.part == e->order.parts - 1)
+        layer_compact(&e->work, b, in->hidden);
+}
+
+static void compute_slice(struct engine *e, struct step s, const struct batch *b,
+                          const struct inputs *in)
+{
     if (s.layer == e->order.decoder + 1)
         layer_head_start(&e->work, &e->batches, b);
-    layer_slice(&e->work, e->home.weights[s.layer].layer, &e->batches, b, weights, hidden);
+    layer_slice(&e->work, e->home.weights[s.layer].layer, &e->batches, b, in->weights, in->hidden);
     if (s.layer == e->order.layers - 1)
         layer_head_end(&e->work, &e->batches, b);
-    return OK;
-}
-
-/* The layer's weights, as ops read them: tiles are decoded behind what brings a layer, once a pass
- * or once for all. */
-static enum err get_weights(struct engine *e, struct step s, const uint8_t **weights)
-{
-    TRY(home_weights_get(&e->home, s.layer, s.n, weights));
-    if (s.layer == 0)
-        *weights = gather_base(&e->gather);
-    uint8_t *tiles = home_weights_tiles(&e->home, s.layer, s.batch == 0 && s.part == 0);
-    if (tiles)
-        layer_tiles(&e->work, &e->config.model->layers[s.layer], *weights,
-                    &e->home.weights[s.layer].tiles, tiles);
-    *weights = home_weights_base(&e->home, s.layer, *weights);
-    return OK;
 }
 
 static void trace_step(struct engine *e, struct step s, enum lane lane, int64_t start_ns,
@@ -242,24 +260,21 @@ enum err stage_compute(struct engine *e, struct step s)
         return OK;
     enum layer_kind kind = layer_kind(e, s.layer);
     struct batch *b = batch_of(e, s);
-    const uint8_t *weights = NULL;
-    float *hidden = NULL;
-    tables_turn(&e->tables, s.n);
-    TRY(get_weights(e, s, &weights));
-    if (kind != LAYER_EMBED)
-        TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &hidden));
-    int64_t start_ns = clock_ns();
-    if (kind == LAYER_EMBED)
-        TRY(compute_embed(e, s, weights));
-    else if (kind == LAYER_DECODE && b->n_tokens > 0)
-        TRY((e->order.parts == 1 ? compute_decode
-             : s.part == 0       ? compute_before
-                                 : compute_after)(e, s, b, hidden, weights));
-    else if (kind == LAYER_SLICE)
-        TRY(compute_slice(e, s, b, hidden, weights));
+    struct inputs in = {0};
+    const struct device_api *device = e->stream->device->api;
     int slot = slot_of(e, s.n);
-    e->queued_ns[slot] = start_ns;
-    e->stream->device->api->record(e->stream, e->done[slot]);
+    tables_turn(&e->tables, s.n);
+    TRY(wait_inputs(e, s, b, &in));
+    int64_t start_ns = clock_ns();
+    device->record(e->stream, e->begun[slot]);
+    decode_weights(e, s, &in);
+    if (kind == LAYER_EMBED)
+        TRY(compute_embed(e, s, &in));
+    else if (kind == LAYER_DECODE)
+        compute_decode(e, s, b, &in);
+    else
+        compute_slice(e, s, b, &in);
+    device->record(e->stream, e->done[slot]);
     if (!e->config.plan.attn_cpu) // else that lane is attention's
         trace_step(e, s, LANE_CPU, start_ns, clock_ns());
     return OK;
@@ -268,13 +283,18 @@ enum err stage_compute(struct engine *e, struct step s)
 /* Waits until a queued step is done; what it took of the device is known only then. */
 static enum err finish(struct engine *e, struct step s)
 {
+    const struct device_api *device = e->stream->device->api;
     int slot = slot_of(e, s.n);
-    TRY(e->stream->device->api->event_wait(e->stream, e->done[slot]));
+    TRY(device->event_wait(e->stream, e->done[slot]));
     if (!e->config.plan.device)
         return OK;
-    int64_t start_ns = max_i64(e->queued_ns[slot], e->done_ns);
-    e->done_ns = clock_ns();
-    trace_step(e, s, LANE_GPU, start_ns, e->done_ns);
+    /* Its own clock tells how long; ours only when the first one was. */
+    if (s.n == 0)
+        e->done_ns = clock_ns();
+    else
+        e->done_ns += device->between_ns(e->done[slot_of(e, s.n - 1)], e->done[slot]);
+    int64_t busy_ns = device->between_ns(e->begun[slot], e->done[slot]);
+    trace_step(e, s, LANE_GPU, e->done_ns - busy_ns, e->done_ns);
     return OK;
 }
 
