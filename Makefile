@@ -102,7 +102,7 @@ $(BUILD)/tests/%_test: $(BUILD)/tests/%_test.o $(BUILD)/libsluice.a
 	    $(LDLIBS) -lcmocka
 
 $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/simt_*_test.c)): $(BUILD)/libsimt.a
-$(BUILD)/tests/device_test $(BUILD)/tests/flat_test $(BUILD)/tests/line_device_test: $(BUILD)/tests/sim_device.o
+$(patsubst %,$(BUILD)/tests/%_test,device flat line_device probe): $(BUILD)/tests/sim_device.o
 
 $(BUILD)/tests/tools/pack_source: LDLIBS += -lcmocka
 

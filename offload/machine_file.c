@@ -17,7 +17,8 @@
 
 #define VALUE_MAX 64
 
-enum field_kind { FIELD_RATE, FIELD_SECONDS, FIELD_COUNT, FIELD_BYTES };
+/* Of these, FIELD_BYTES and FIELD_DEVICE (a rate) may be left out. */
+enum field_kind { FIELD_RATE, FIELD_SECONDS, FIELD_COUNT, FIELD_BYTES, FIELD_DEVICE };
 
 static const struct {
     const char *key;
@@ -37,6 +38,11 @@ static const struct {
      "bytes of disk that a run may write"},
     {"device_memory", offsetof(struct machine, device_memory), FIELD_BYTES, 1e15,
      "bytes of device memory that a run may take"},
+    {"h2d", offsetof(struct machine, h2d), FIELD_DEVICE, 1e15, "bytes per second"},
+    {"d2h", offsetof(struct machine, d2h), FIELD_DEVICE, 1e15, "bytes per second"},
+    {"device_read", offsetof(struct machine, device_read), FIELD_DEVICE, 1e15, "bytes per second"},
+    {"device_flops", offsetof(struct machine, device_flops), FIELD_DEVICE, 1e18,
+     "FLOPs per second"},
 };
 #define N_FIELDS (int)(sizeof fields / sizeof fields[0])
 
@@ -146,12 +152,27 @@ enum err machine_text_load(const char *path, char *text, int64_t *n_bytes)
     return OK;
 }
 
+static int may_lack(enum field_kind kind)
+{
+    return kind == FIELD_BYTES || kind == FIELD_DEVICE;
+}
+
+enum err machine_device_check(const struct machine *m, const char *path)
+{
+    for (int i = 0; i < N_FIELDS; i++)
+        if (fields[i].kind == FIELD_DEVICE &&
+            *(const double *)(const void *)((const char *)m + fields[i].offset) <= 0)
+            return fail(ERR_INPUT, "%s: has no %s: a plan for a device needs it (%s)", path,
+                        fields[i].key, fields[i].unit);
+    return OK;
+}
+
 /* Every rate that a plan divides by. */
 static enum err rates_check(const struct machine *m, const char *path)
 {
     for (int i = 0; i < N_FIELDS; i++) {
         const void *at = (const char *)m + fields[i].offset;
-        if (fields[i].kind == FIELD_BYTES) // capacities may be left out
+        if (may_lack(fields[i].kind))
             continue;
         if (fields[i].kind == FIELD_COUNT ? *(const int *)at <= 0 : *(const double *)at <= 0)
             return fail(ERR_INPUT, "%s: %s: is missing or 0 (%s)", path, fields[i].key,
@@ -186,7 +207,9 @@ int machine_text_format(const struct machine *m, const char *comment, char *text
     for (int i = 0; i < N_FIELDS && n < cap; i++) {
         const void *at = (const char *)m + fields[i].offset;
         char value[VALUE_MAX];
-        if (fields[i].kind == FIELD_BYTES && *(const int64_t *)at <= 0)
+        if (fields[i].kind == FIELD_BYTES
+                ? *(const int64_t *)at <= 0
+                : fields[i].kind == FIELD_DEVICE && *(const double *)at <= 0)
             continue;
         if (fields[i].kind == FIELD_COUNT)
             snprintf(value, sizeof value, "%d", *(const int *)at);

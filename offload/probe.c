@@ -52,6 +52,11 @@ static double settled(double *values, int n)
     return values[n * 9 / 10];
 }
 
+static int has_device(const struct probe_config *c)
+{
+    return c->device && !c->device->api->unified;
+}
+
 static void say(const struct probe_config *c, const char *what, double value, const char *unit)
 {
     if (c->verbose)
@@ -353,7 +358,8 @@ enum err probe_run(struct machine *m, const struct probe_config *c)
     TRY(probe_ram(c->ops->pool, memory_bytes, c->full ? 3 : 0.2, &m->ram_read));
     say(c, "RAM read", m->ram_read * 1e-9, "GB/s");
     TRY(measure_matmul(m, c, memory_bytes));
-    return measure_step(m, c);
+    TRY(measure_step(m, c));
+    return has_device(c) ? probe_device(m, c) : OK;
 }
 
 /* ---- cache ---- */
@@ -365,9 +371,13 @@ static enum err cache_path(const struct probe_config *c, const struct machine_in
     if (stat(c->dir, &st) != 0)
         return fail(ERR_IO, "%s: probe: %s", c->dir, strerror(errno));
     char key[512];
-    int n = snprintf(key, sizeof key, "1 %s %d %s %d %llx %d", info->cpu_name,
-                     pool_threads(c->ops->pool), isa_name(c->ops->isa), (int)c->ops->compute,
-                     (unsigned long long)st.st_dev, (int)c->io);
+    struct device_info device = {0};
+    if (has_device(c))
+        TRY(c->device->api->info(c->device, &device));
+    int n =
+        snprintf(key, sizeof key, "1 %s %d %s %d %llx %d%s%s", info->cpu_name,
+                 pool_threads(c->ops->pool), isa_name(c->ops->isa), (int)c->ops->compute,
+                 (unsigned long long)st.st_dev, (int)c->io, *device.model ? " " : "", device.model);
     n = snprintf(path, (size_t)cap, "%s/probe-%016llx.cfg", cache_dir,
                  (unsigned long long)hash_bytes(key, n, 0));
     return n < cap ? OK : fail(ERR_USAGE, "%.100s...: path is too long", cache_dir);
@@ -378,7 +388,7 @@ static enum err cache_path(const struct probe_config *c, const struct machine_in
 #define CHECK_BYTES  19
 
 /* 1 when the cache has figures that can be trusted. */
-static int cache_read(struct machine *m, const char *path)
+static int cache_read(struct machine *m, const char *path, int with_device)
 {
     struct stat st;
     static char text[MACHINE_FILE_BYTES_MAX];
@@ -393,7 +403,8 @@ static int cache_read(struct machine *m, const char *path)
         return 0;
     struct machine read;
     if (machine_text_parse(&read, text, n_bytes, path) != OK || read.nvme_read <= 0 ||
-        read.matmul_flops <= 0 || read.ram_read <= 0)
+        read.matmul_flops <= 0 || read.ram_read <= 0 ||
+        (with_device && machine_device_check(&read, path) != OK))
         return 0;
     *m = read;
     return 1;
@@ -423,7 +434,7 @@ enum err probe_cached(struct machine *m, const struct probe_config *c, const cha
     *measured = 0;
     TRY(machine_read(&info, NULL));
     TRY(cache_path(c, &info, cache_dir, path, sizeof path));
-    if (!c->full && cache_read(m, path))
+    if (!c->full && cache_read(m, path, has_device(c)))
         return OK;
     *measured = 1;
     TRY(probe_run(m, c));

@@ -8,8 +8,8 @@
 #define PIECE       1048576 // has a checksum of its own (MOVER_PIECE)
 #define ARRAY_ALIGN 64
 
-#define LAYOUT_ACCOUNT(id, account, arena) offsetof(struct plan_bytes, account),
-static const size_t accounts[N_LAYOUT_IDS] = {LAYOUT_PARTS(LAYOUT_ACCOUNT)};
+#define LAYOUT_ACCOUNT(id, account, arena) PLAN_BYTES_##account,
+static const enum plan_account accounts[N_LAYOUT_IDS] = {LAYOUT_PARTS(LAYOUT_ACCOUNT)};
 #define LAYOUT_ARENA(id, account, arena) ARENA_##arena,
 static const enum layout_arena arenas[N_LAYOUT_IDS] = {LAYOUT_PARTS(LAYOUT_ARENA)};
 
@@ -36,10 +36,11 @@ static enum layout_arena arena_of(const struct build *b, enum layout_id id)
 /* A range of its arena, and what it adds to its account: gaps before it included. */
 static int64_t range(struct build *b, enum layout_id id, int64_t n_bytes, int64_t to)
 {
-    int64_t *end = &b->l->n_bytes[arena_of(b, id)];
+    enum layout_arena arena = arena_of(b, id);
+    int64_t *end = &b->l->n_bytes[arena];
     int64_t before = *end, at = align64(before, to);
     *end = at + align64(n_bytes, ARRAY_ALIGN) + LAYOUT_GAP;
-    *(int64_t *)(void *)((char *)b->bytes + accounts[id]) += *end - before;
+    b->bytes->by[accounts[id]][arena == ARENA_DEVICE ? TIER_DEVICE : TIER_RAM] += *end - before;
     return at;
 }
 

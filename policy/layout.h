@@ -19,7 +19,7 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
 /* Of a part that lies where rows attend: PINNED or DEVICE. */
 #define ARENA_ATTEND N_ARENAS
 
-/* name, the field of struct plan_bytes that it counts in, arena. [i]: pieces, one each. */
+/* name, the account of struct plan_bytes that it counts in, arena. [i]: pieces, one each. */
 #define LAYOUT_PARTS(X)                                                                            \
     /* engine/line/home: weights */                                                                \
     X(WEIGHT_HOMES, weight_frames, HOST)    /* [layers] struct weight_home */                      \
@@ -144,7 +144,7 @@ struct layout {
     int64_t n_bytes[N_ARENAS];
 };
 
-/* Lays a plan out (pure), and adds each part to its field of *bytes. */
+/* Lays a plan out (pure), and adds each part to its account of *bytes. */
 void layout_make(struct layout *l, const struct plan *plan, const struct weights_info *w,
                  const struct work *work, const struct shape *shape, const struct evict *evict,
                  const struct plan_costs *costs, struct plan_bytes *bytes);

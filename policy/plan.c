@@ -243,16 +243,20 @@ static void count_bytes(const struct plan *plan, const struct weights_info *w,
     memset(b, 0, sizeof *b);
     layout_make(l, plan, w, work, shape, evict, costs, b);
     b->arena = l->n_bytes[ARENA_HOST] + l->n_bytes[ARENA_PINNED];
-    b->device = l->n_bytes[ARENA_DEVICE];
-    b->disk_hidden = plan_hidden_count(plan, TIER_NVME) * layout_hidden_frame_bytes(plan, shape);
-    b->disk = plan_kv_count(plan, TIER_NVME) * plan->pages_batch * costs->kv_page_bytes;
-    b->disk += b->disk_hidden;
+    b->by[PLAN_BYTES_hidden][TIER_NVME] =
+        plan_hidden_count(plan, TIER_NVME) * layout_hidden_frame_bytes(plan, shape);
+    b->by[PLAN_BYTES_kv][TIER_NVME] =
+        plan_kv_count(plan, TIER_NVME) * plan->pages_batch * costs->kv_page_bytes;
     int64_t rows = (int64_t)plan->batch * plan->batches;
-    b->text = costs->text_bytes + 2 * work->line_bytes_max;
-    b->text += rows * (work->tokens_max * costs->row_token_bytes + 4096);
-    int64_t reserve = costs->io_bytes + (plan->codec != PLAN_CODEC_NONE ? costs->codec_bytes : 0);
-    b->io += reserve;
-    b->ram = b->arena + b->text + reserve;
+    b->by[PLAN_BYTES_text][TIER_RAM] = costs->text_bytes + 2 * work->line_bytes_max +
+                                       rows * (work->tokens_max * costs->row_token_bytes + 4096);
+    b->by[PLAN_BYTES_io][TIER_RAM] +=
+        costs->io_bytes + (plan->codec != PLAN_CODEC_NONE ? costs->codec_bytes : 0);
+    for (int i = 0; i < N_PLAN_ACCOUNTS; i++) {
+        b->device += b->by[i][TIER_DEVICE];
+        b->ram += b->by[i][TIER_RAM];
+        b->disk += b->by[i][TIER_NVME];
+    }
 }
 
 /* budget < 0: there is none. */

@@ -61,6 +61,9 @@ struct machine {
     double step_s; // overhead of one step
     int threads;
     int64_t ram, disk, device_memory; // bytes that a run may take there; 0: not said
+    /* Of a device with memory of its own: copies between it and pinned RAM, its memory, and matmuls
+     * of PLAN_TILE_TOKENS rows, which read their weights from there. */
+    double h2d, d2h, device_read, device_flops;
 };
 
 /* Hard caps, bytes; -1: none. */
@@ -132,16 +135,29 @@ struct plan {
     int shared_tokens; // longest prefix that prompts of one step compute once
 };
 
-/* Bytes by tier, itemised; the rows of `plan`'s table. */
+/* What bytes are for; the rows of `plan`'s table are made of these. */
+#define PLAN_ACCOUNTS(X)                                                                           \
+    X(weights_resident)                                                                            \
+    X(weight_frames)                                                                               \
+    X(kv)                                                                                          \
+    X(kv_frames)                                                                                   \
+    X(kv_tails)                                                                                    \
+    X(kv_rings)                                                                                    \
+    X(kv_meta)                                                                                     \
+    X(hidden)                                                                                      \
+    X(hidden_frames)                                                                               \
+    X(workspace)                                                                                   \
+    X(head)                                                                                        \
+    X(text)                                                                                        \
+    X(io)
+#define PLAN_ACCOUNT_ID(name) PLAN_BYTES_##name,
+enum plan_account { PLAN_ACCOUNTS(PLAN_ACCOUNT_ID) N_PLAN_ACCOUNTS };
+#undef PLAN_ACCOUNT_ID
+
 struct plan_bytes {
-    int64_t weights_resident, weight_frames, kv, kv_frames, kv_tails, kv_rings, kv_meta, hidden,
-        hidden_frames;
-    int64_t workspace, head, text, io;
-    int64_t device;      // of the above, what lives in the device's own memory
-    int64_t ram;         // and in RAM
-    int64_t arena;       // of that, the layout: all but text and reserves
-    int64_t disk;        // KV and hidden extents on NVMe
-    int64_t disk_hidden; // of them, hidden states
+    int64_t by[N_PLAN_ACCOUNTS][N_TIERS];
+    int64_t device, ram, disk; // sums of these
+    int64_t arena;             // of RAM, the layout: all but text and reserves
 };
 
 /* 1 when line layer `layer` (>= 1) stays in RAM: the resident ones are spread evenly over the line,
@@ -192,7 +208,8 @@ int plan_check(const struct plan *plan, const struct weights_info *w, const stru
 
 /* What a plan costs in time: seconds of each lane over one mean pass, and of the whole job. */
 struct plan_time {
-    double read_s, write_s, compute_s; // per pass
+    double read_s, write_s, compute_s; // per pass; beside a device compute_s is what queuing takes
+    double h2d_s, d2h_s, gpu_s;        // of a device with memory of its own
     double pass_s;                     // slowest lane + overheads
     double passes;
     double job_s;

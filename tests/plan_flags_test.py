@@ -17,7 +17,8 @@ from trial import read
 JOB = ["--prompt-len", "64", "--gen-len", "32", "--num-prompts", "100"]
 RATES = {"nvme_read": "2e9", "nvme_write": "1e9", "ram_read": "2e10", "matmul_flops": "1e12", "step_s": "1e-5",
          "threads": "7"}
-CAPACITIES = {"ram": "52428800", "disk": "1073741824", "device_memory": "16e9"}
+CAPACITIES = {"ram": "52428800", "disk": "1073741824"}
+DEVICE = {"device_memory": "16e6", "h2d": "1e10", "d2h": "1e10", "device_read": "1e11", "device_flops": "1e13"}
 
 
 def machine(place, name, keys):
@@ -56,6 +57,22 @@ def capacities(tally, place, a):
     tally.check(re.search(r"budget +80\.0 +1024\.0", wide.out), f"--mem-ram wins: {wide.out[-400:]!r}")
     bad = plan(place, "--machine", machine(place, "bad.cfg", {**RATES, "ram": "-5"}))
     tally.check(bad.code == 5 and "ram" in bad.error_line(), f"ram = -5: exit {bad.code}: {bad.last()}")
+    keys = {**RATES, **CAPACITIES, **DEVICE}
+    whole = plan(place, "--machine", machine(place, "card.cfg", keys))
+    tally.check(whole.code == 0 and re.search(r"budget +15\.3 +50\.0 +1024\.0", whole.out),
+                f"a device has a column: exit {whole.code}: {whole.out!r} {whole.last()}")
+    without = plan(place, "--machine", machine(place, "card.cfg", keys), "--device", "cpu")
+    tally.check(without.code == 0 and same[0] == [x for x in without.out.splitlines() if x.startswith(("rows", "layers", "  ", "freeze"))],
+                f"--device cpu plans without it: {without.out!r}")
+    for key in DEVICE:
+        some = machine(place, "some.cfg", {k: v for k, v in keys.items() if k != key})
+        done = plan(place, "--machine", some)
+        if key == "device_memory":
+            tally.check(done.code == 0 and "device" not in done.out, f"without {key}: {done.out!r}")
+        else:
+            tally.check(done.code == 5 and f"some.cfg: has no {key}: a plan for a device" in done.error_line(),
+                        f"without {key}: exit {done.code}: {done.last()}")
+            tally.check(plan(place, "--machine", some, "--device", "cpu").code == 0, f"without {key}, --device cpu")
     configs = sorted(glob.glob(os.path.join(os.path.dirname(trial.HERE), "configs/machine-*.cfg")))
     tally.check(len(configs) > 1, "configs/machine-*.cfg are there")
     for path in configs:
@@ -90,7 +107,7 @@ def plan_values(tally, place, a):
     done = place.sluice(*run, plan_file(place))
     tally.check(done.code == 0, f"a plan file as it was written: exit {done.code}: {done.last()}")
     bad = {"batch": (0, -1, 4097, 1.5, "4"), "batches": (0, 65537), "weights_resident": (-1, 9999),
-           "weights_decoded": (-1, 9999), "weights_codec": (2, "lzma"), "kv_home": (1, "device", ""), "hidden_home": (0, "tape"), "share_prefixes": (1, "maybe"),
+           "weights_decoded": (-1, 9999), "weights_codec": (2, "lzma"), "kv_near": (-1, "ram"), "kv_ram": (-1,), "hidden_near": (-1,), "hidden_ram": ("tape",), "weights_ram": (-1,), "share_prefixes": (1, "maybe"),
            "ahead_weights": (-1,), "ahead_state": (-1, 1e9), "prefill_tokens": (0, -3), "batchs": (4,)}
     for key, values in bad.items():
         for value in values:
@@ -104,7 +121,7 @@ def flags_win(tally, place, a):
     """A flag beats the plan file, aloud; a placement that has to change says so."""
     path = place.rows("in.jsonl", trial.job_rows(6, 1))
     run = ["run", "-m", place.model, "-i", path, "--dry-run", "--mem-ram", "96M", "--mem-disk", "1G", "--plan"]
-    file = plan_file(place, batch=16, batches=1, kv_home="ram", weights_resident=2, ahead_weights=1)
+    file = plan_file(place, batch=16, batches=1, weights_resident=2, ahead_weights=1)
     done = place.sluice(*run, file)
     tally.check(done.code == 0 and "1 x 16 rows" in done.err and "instead" not in done.err, f"as it is: {done.err!r}")
     for flags, said, plan_says in ((["--batch", "2"], "--batch 2", "1 x 2 rows"),
@@ -118,7 +135,7 @@ def flags_win(tally, place, a):
     loose = [x for x in run if x != "--plan"]
     for flags, said in ((["--ahead-weights", "9999"], "ahead_weights"), (["--ahead-state", "9999"], "ahead_state"),
                         (["--weights-resident", "999"], "weights_resident"),
-                        (["--percent", "0", "0", "0", "0", "0", "0", "--batches", "1"], "hidden_home")):
+                        (["--percent", "0", "0", "0", "0", "0", "0", "--batches", "1"], "hidden_near")):
         done = place.sluice(*loose, "--percent", "0", "0", "0", "0", "0", "100", *flags)
         line = next((x for x in done.err.splitlines() if said in x and "asked for" in x), None)
         tally.check(done.code == 0 and line, f"{' '.join(flags)} changes aloud: exit {done.code}: {done.err[-600:]!r}")

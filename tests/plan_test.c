@@ -29,7 +29,11 @@ static const struct machine MACHINE = {.nvme_read = 2e9,
                                        .ram_read = 2e10,
                                        .matmul_flops = 1e11,
                                        .step_s = 2e-5,
-                                       .threads = 2};
+                                       .threads = 2,
+                                       .h2d = 1e10,
+                                       .d2h = 8e9,
+                                       .device_read = 2e11,
+                                       .device_flops = 1e13};
 static const struct budget NO_BUDGET = {-1, -1, -1};
 static const struct plan_wish AUTO = {.resident = -1,
                                       .weights_ram = -1,
@@ -139,9 +143,12 @@ static void test_check_bounds(void **state)
         struct plan_bytes b, again;
         char why[256];
         assert_int_equal(check(&p, &NO_BUDGET, &b, why, sizeof why), 0);
-        assert_int_equal(b.ram, b.weights_resident + b.weight_frames + b.kv + b.kv_frames +
-                                    b.kv_tails + b.kv_rings + b.kv_meta + b.hidden +
-                                    b.hidden_frames + b.workspace + b.head + b.text + b.io);
+        int64_t sum[N_TIERS] = {0};
+        for (int k = 0; k < N_PLAN_ACCOUNTS; k++)
+            for (int tier = 0; tier < N_TIERS; tier++)
+                sum[tier] += b.by[k][tier];
+        assert_true(sum[TIER_RAM] == b.ram && sum[TIER_NVME] == b.disk);
+        assert_true(sum[TIER_DEVICE] == 0 && b.device == 0);
         assert_true(b.ram > 0);
         struct budget budget = {-1, b.ram, b.disk};
         assert_int_equal(check(&p, &budget, &again, why, sizeof why), 0);
@@ -314,6 +321,203 @@ static void test_search_uses_what_it_gets(void **state)
         before_s = t.job_s;
     }
     assert_true(before_s > 0);
+}
+
+/* ---- with a device ---- */
+
+/* Everything about a plan that can be asked for, asked for. */
+static struct plan_wish frozen(const struct plan *p)
+{
+    struct plan_wish w = AUTO;
+    w.device = p->device;
+    w.batch = p->batch;
+    w.batches = p->batches;
+    w.resident = p->resident;
+    w.weights_ram = p->weights_ram;
+    w.decoded = p->decoded;
+    w.kv_near = p->kv_near;
+    w.kv_ram = p->kv_ram;
+    w.hidden_near = p->hidden_near;
+    w.hidden_ram = p->hidden_ram;
+    w.ahead_weights = p->ahead_weights;
+    w.ahead_state = p->ahead_state;
+    w.prefill_tokens = p->prefill_tokens;
+    w.codec = p->codec;
+    w.no_sharing = p->no_sharing;
+    return w;
+}
+
+static void random_device_wish(uint64_t *seed, struct plan_wish *w)
+{
+    *w = random_wish(seed);
+    w->device = 1;
+    w->percent[KV_NEAR] = -1;
+    uint64_t r = mix64(++*seed);
+    for (int i = 0; i < N_PLAN_PERCENTS; i += 2)
+        if (r >> i & 1) {
+            w->percent[i] = (double)((r >> (8 + 8 * i)) % 101);
+            w->percent[i + 1] = r >> (i + 1) & 1 ? 100 - w->percent[i] : 0;
+        }
+}
+
+/* As near to a share of n as whole things come, where a share was asked for. */
+static int keeps_share(const struct plan_wish *w, enum plan_percent kind, int wished, int n, int is)
+{
+    double want = wished >= 0 ? wished : w->percent[kind] * n / 100;
+    return want < 0 || fabs(is - (want > n ? n : want)) <= 0.5;
+}
+
+static void assert_keeps(const struct plan_wish *w, const struct plan *p)
+{
+    int extents = p->decoder * p->batches, layers = p->layers - 1;
+    assert_true(w->batch == 0 || p->batch == w->batch);
+    assert_true(w->batches == 0 || p->batches == w->batches);
+    assert_true(keeps_share(w, WEIGHTS_NEAR, w->resident, layers, p->resident));
+    if (w->resident < 0)
+        assert_true(keeps_share(w, WEIGHTS_RAM, w->weights_ram, layers, p->weights_ram));
+    assert_true(keeps_share(w, KV_NEAR, w->kv_near, extents, p->kv_near));
+    assert_true(keeps_share(w, KV_RAM, w->kv_ram, extents, p->kv_ram));
+    if (p->batches > p->window) // else they stay where they are
+        assert_true(keeps_share(w, HIDDEN_NEAR, w->hidden_near, p->batches, p->hidden_near));
+}
+
+/* What was found keeps three budgets and the wishes, and is found again by its own numbers; what
+ * was refused works at the sizes it names, one after the other. */
+static void test_search_on_a_device(void **state)
+{
+    (void)state;
+    uint64_t seed = 77;
+    int n_refused = 0, n_by_device = 0;
+    for (int i = 0; i < N_TRIALS; i++) {
+        struct plan_wish wish;
+        struct plan p = {0}, again;
+        struct plan_bytes b;
+        char why[320] = "", text[320];
+        random_device_wish(&seed, &wish);
+        struct budget budget = {(int64_t)(mix64(++seed) % 256) * MIB,
+                                (int64_t)(mix64(++seed) % 512) * MIB,
+                                mix64(++seed) % 3 ? (int64_t)(mix64(++seed) % 4096) * MIB : 0};
+        weights.must_decode = i & 1;
+        for (int layer = 1; layer < weights.n_layers; layer++)
+            weights.tile_bytes[layer] =
+                weights.must_decode ? weights.layer_bytes[layer] * 4 / 3 : 0;
+        work.scores = i >> 1 & 1;
+        evict = i & 4 ? (struct evict){.policy = EVICT_H2O, .budget = 128, .sink = -1}
+                      : (struct evict){.policy = EVICT_FULL};
+        work.slots_max = i & 4 ? 128 : 600;
+        work.slots_mean = i & 4 ? 120 : 300;
+        int found = 0;
+        for (int turn = 0; turn < 5 && !found; turn++) {
+            found = search(&wish, &budget, &p, why, sizeof why) == 0;
+            if (found)
+                break;
+            n_refused++;
+            int64_t device = hinted_bytes(why, "--mem-device ");
+            int64_t ram = hinted_bytes(why, "--mem-ram "), disk = hinted_bytes(why, "--mem-disk ");
+            assert_true(device > budget.device || ram > budget.ram || disk > budget.disk);
+            n_by_device += device > 0;
+            budget.device = device > 0 ? device : budget.device;
+            budget.ram = ram > 0 ? ram : budget.ram;
+            budget.disk = disk > 0 ? disk : budget.disk;
+        }
+        if (!found)
+            print_error("trial %d: still refused: %s\n", i, why);
+        assert_true(found);
+        assert_int_equal(check(&p, &budget, &b, text, sizeof text), 0);
+        assert_true(b.device <= budget.device && b.ram <= budget.ram && b.disk <= budget.disk);
+        assert_keeps(&wish, &p);
+        struct plan_wish same = frozen(&p);
+        assert_int_equal(search(&same, &budget, &again, why, sizeof why), 0);
+        assert_memory_equal(&again, &p, sizeof p);
+    }
+    assert_true(n_refused > N_TRIALS / 10 && n_by_device > 10);
+}
+
+static double job_seconds(struct budget budget, struct plan *p, struct plan_time *t)
+{
+    struct plan_wish wish = AUTO;
+    char why[320];
+    wish.device = 1;
+    if (search(&wish, &budget, p, why, sizeof why) != 0)
+        return INFINITY;
+    plan_cost(p, &weights, &work, &shape, &costs, &MACHINE, t);
+    assert_true(t->job_s > 0 && t->job_s < 1e6 && t->bound);
+    return t->job_s;
+}
+
+/* More memory of either kind is never slower; with enough of the device's nothing moves. */
+static void test_device_memory_helps(void **state)
+{
+    (void)state;
+    work.n_rows = 3000;
+    work.prompt_tokens *= 30;
+    work.output_tokens *= 30;
+    struct plan p;
+    struct plan_time t;
+    for (int64_t ram = 64; ram <= 4096; ram *= 4) {
+        double before_s = INFINITY;
+        for (int64_t device = 32; device <= 16384; device *= 2) {
+            double s = job_seconds((struct budget){device * MIB, ram * MIB, 0}, &p, &t);
+            assert_true(s <= before_s * 1.01);
+            before_s = s;
+        }
+        assert_true(p.resident == 20 && p.kv_near == 16 * p.batches && p.hidden_near == p.batches);
+        assert_true(t.h2d_s == 0 && t.d2h_s == 0 && t.read_s == 0 && strcmp(t.bound, "gpu") == 0);
+    }
+    for (int64_t device = 64; device <= 1024; device *= 4) {
+        double before_s = INFINITY;
+        for (int64_t ram = 64; ram <= 16384; ram *= 2) {
+            double s = job_seconds((struct budget){device * MIB, ram * MIB, 1 << 30}, &p, &t);
+            assert_true(s <= before_s * 1.01);
+            before_s = s;
+        }
+        assert_int_equal(t.read_s > 0, 0); // RAM holds what the device does not
+    }
+}
+
+/* A lane's seconds are its bytes by its rate, each layer where it lives. */
+static void test_device_lanes(void **state)
+{
+    (void)state;
+    struct plan_time t;
+    struct plan p = derived((struct plan){.batch = 10,
+                                          .batches = 4,
+                                          .device = 1,
+                                          .window = 3,
+                                          .resident = 5,
+                                          .weights_ram = 9,
+                                          .kv_near = PLAN_ALL,
+                                          .hidden_near = PLAN_ALL,
+                                          .prefill_tokens = 64,
+                                          .ahead_weights = 2});
+    double nvme = 0, link = 0;
+    for (int layer = 1; layer < p.layers; layer++) {
+        nvme += plan_layer_home(&p, layer) == TIER_NVME ? (double)weights.layer_bytes[layer] : 0;
+        link += plan_layer_home(&p, layer) != TIER_DEVICE ? (double)weights.layer_bytes[layer] : 0;
+    }
+    plan_cost(&p, &weights, &work, &shape, &costs, &MACHINE, &t);
+    assert_true(fabs(t.read_s - nvme / 2e9) < 1e-9 && fabs(t.h2d_s - link / 1e10) < 1e-9);
+    assert_true(t.d2h_s == 0 && t.write_s == 0 && t.gpu_s > 0 && t.compute_s > 0);
+    assert_string_equal(t.bound, "nvme-read");
+    assert_true(fabs(t.pass_s - t.read_s) < 1e-9);
+    struct plan_time moved;
+    p.kv_near = 0;
+    p.kv_ram = PLAN_ALL;
+    p = derived(p);
+    plan_cost(&p, &weights, &work, &shape, &costs, &MACHINE, &moved);
+    /* 20,000 + 10,000 tokens of 100 rows: 250 slots in the mean of a row's life, a token each. */
+    double live = (double)work.output_tokens / moved.passes;
+    double slot = (double)costs.kv_page_bytes / 32 * 16;
+    assert_true(fabs(moved.h2d_s - (link + live * 250 * slot) / 1e10) < 1e-9);
+    assert_true(moved.read_s == t.read_s && moved.write_s == 0 && moved.d2h_s > 0);
+    p.kv_ram = 0; // 64 extents on NVMe, 16 of them beside the ops
+    p.kv_near = 16;
+    p = derived(p);
+    plan_cost(&p, &weights, &work, &shape, &costs, &MACHINE, &t);
+    assert_true(fabs(t.h2d_s - (link + 0.75 * live * 250 * slot) / 1e10) < 1e-9);
+    assert_true(fabs(t.read_s - (nvme + 0.75 * live * 250 * slot) / 2e9) < 1e-9);
+    assert_true(fabs(t.write_s * 1e9 - t.d2h_s * 8e9) < 1);
+    assert_true(fabs(t.d2h_s - 0.75 * moved.d2h_s) < 1e-9);
 }
 
 /* ---- eviction of one row ---- */
@@ -498,9 +702,12 @@ int main(void)
         cmocka_unit_test_setup(test_codec, setup),
         cmocka_unit_test_setup(test_search_over_random_budgets, setup),
         cmocka_unit_test_setup(test_search_uses_what_it_gets, setup),
+        cmocka_unit_test_setup(test_search_on_a_device, setup),
+        cmocka_unit_test_setup(test_device_memory_helps, setup),
+        cmocka_unit_test_setup(test_device_lanes, setup),
         cmocka_unit_test(test_evict_row),
         cmocka_unit_test(test_evict_slots),
-        cmocka_unit_test(test_device_memory),
+        cmocka_unit_test_setup(test_device_memory, setup),
         cmocka_unit_test(test_evict_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "tests/sim_device.h"
 #include "tests/temp_dir.h"
 
 #include <dirent.h>
@@ -195,6 +196,62 @@ static void probe_measures_and_gives_memory_back(void **state)
 #endif
 }
 
+/* What a machine file says of a device, it may leave out; a plan for one asks for all of it. */
+static void machine_file_of_a_device(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"h2d", "d2h", "device_read", "device_flops"};
+    struct machine back, m = {3e9, 1e9, 2e10, 2e12, 2e-5, .threads = 16};
+    const char *path = temp_path("machine.cfg");
+    double *rates = &m.h2d;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(machine_file_write(&m, path, NULL), OK);
+        assert_int_equal(machine_file_read(&back, path), OK);
+        assert_int_equal(machine_device_check(&back, path), ERR_INPUT);
+        char says[64];
+        snprintf(says, sizeof says, "machine.cfg: has no %s: ", keys[i]);
+        assert_non_null(strstr(err_text(), says));
+        rates[i] = 1.5e9 * (i + 1);
+    }
+    assert_int_equal(machine_file_write(&m, path, NULL), OK);
+    assert_int_equal(machine_file_read(&back, path), OK);
+    assert_int_equal(machine_device_check(&back, path), OK);
+    assert_memory_equal(&back.h2d, &m.h2d, 4 * sizeof m.h2d);
+}
+
+/* Rates of a device whose matmuls read panels, and of one whose matmuls read rows; within the
+ * memory that was allowed, all given back. */
+static void probe_measures_a_device(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 2; seed++)
+        for (int compute = 0; compute < N_COMPUTES; compute++) {
+            struct ops ops = {.isa = isa_best(), .compute = (enum compute)compute};
+            struct device *d = sim_device_open(seed, 20);
+            struct probe_config c = {.ops = &ops,
+                                     .dir = temp_dir,
+                                     .memory_bytes = 4 << 20,
+                                     .device = d,
+                                     .device_bytes = 12 << 20};
+            struct machine m = {0};
+            assert_int_equal(probe_device(&m, &c), OK);
+            assert_true(m.h2d > 1e5 && m.h2d < 1e13 && m.d2h > 1e5 && m.d2h < 1e13);
+            assert_true(m.device_read > 1e5 && m.device_read < 1e13);
+            assert_true(m.device_flops > 1e7 && m.device_flops < 1e16);
+            assert_true(m.step_s > 1e-8 && m.step_s < 1);
+            assert_true(sim_device_peak_bytes(d) <= 12 << 20);
+            struct device_info info;
+            assert_int_equal(d->api->info(d, &info), OK);
+            assert_int_equal(info.free_bytes, info.memory_bytes);
+            c.device_bytes = 4096;
+            assert_int_equal(probe_device(&m, &c), ERR_FIT);
+            sim_device_lose(d, 3);
+            c.device_bytes = 0;
+            assert_int_equal(probe_device(&m, &c), ERR_DEVICE);
+            sim_device_close(d);
+        }
+}
+
 static void probe_names_a_directory_it_cannot_write(void **state)
 {
     (void)state;
@@ -288,10 +345,23 @@ static void cache_is_used_until_it_is_old_or_damaged(void **state)
     assert_int_equal(probe_cached(&m, &c, temp_path("cache"), &measured), OK);
     assert_int_equal(measured, 1);
 
+    c.device = device_cpu(); // is no other
+    assert_int_equal(probe_cached(&m, &c, temp_path("cache"), &measured), OK);
+    assert_int_equal(measured, 0);
+    c.device = sim_device_open(1, 0);
+    for (int turn = 0; turn < 2; turn++) {
+        assert_int_equal(probe_cached(&m, &c, temp_path("cache"), &measured), OK);
+        assert_int_equal(measured, turn == 0);
+        assert_int_equal(machine_device_check(&m, "the cache"), OK);
+        assert_int_equal(files_in(temp_path("cache"), "probe-"), 2);
+    }
+    sim_device_close(c.device);
+    c.device = NULL;
+
     ops.compute = COMPUTE_F32; // another machine, as far as speed goes
     assert_int_equal(probe_cached(&m, &c, temp_path("cache"), &measured), OK);
     assert_int_equal(measured, 1);
-    assert_int_equal(files_in(temp_path("cache"), "probe-"), 2);
+    assert_int_equal(files_in(temp_path("cache"), "probe-"), 3);
     assert_int_equal(probe_cached(&m, &c, temp_path("missing"), &measured), OK); // cannot be kept
     assert_int_equal(measured, 1);
 }
@@ -312,6 +382,8 @@ static void configs_are_good(void **state)
         if (machine_file_read(&m, path) != OK)
             fail_msg("%s", err_text());
         assert_true(m.nvme_read > 0 && m.matmul_flops > 0 && m.ram_read > 0 && m.threads > 0);
+        if (m.device_memory > 0 && machine_device_check(&m, path) != OK)
+            fail_msg("%s", err_text());
         n++;
     }
     closedir(d);
@@ -323,10 +395,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(machine_file_round_trip, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test(machine_text_takes_what_people_write),
+        cmocka_unit_test_setup_teardown(machine_file_of_a_device, temp_dir_setup,
+                                        temp_dir_teardown),
         cmocka_unit_test_setup_teardown(machine_text_refuses, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test(machine_text_survives_noise),
         cmocka_unit_test_setup_teardown(probe_measures_and_gives_memory_back, temp_dir_setup,
                                         temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(probe_measures_a_device, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test_setup_teardown(probe_names_a_directory_it_cannot_write, temp_dir_setup,
                                         temp_dir_teardown),
         cmocka_unit_test_setup_teardown(disk_probe_reads_only_what_was_written, temp_dir_setup,

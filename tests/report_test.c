@@ -55,7 +55,7 @@ static int setup(void **state)
                              .kv_near = 18,
                              .hidden_near = 2,
                              .prefill_tokens = 256};
-    run.machine = (struct machine){4e9, 2e9, 2e10, 1e12, 2e-5, 2, 0, 0, 0};
+    run.machine = (struct machine){4e9, 2e9, 2e10, 1e12, 2e-5, .threads = 2};
     run.work =
         (struct work){.n_rows = 10, .prompt_tokens = 1000, .output_tokens = 500, .slots_mean = 150};
     run.time = (struct plan_time){.read_s = 1.5,

@@ -8,16 +8,62 @@
 #include "engine/app/plot.h"
 #include "engine/app/run.h"
 
-static void print_bytes(const char *what, int64_t ram, int64_t disk)
+/* A row of the table; the device has a column where the plan has one. */
+static void print_bytes(const struct run *r, const char *what, int64_t device, int64_t ram,
+                        int64_t disk)
 {
-    printf("  %-10s %10.1f %10.1f\n", what, (double)ram / 1048576.0, (double)disk / 1048576.0);
+    printf("  %-10s", what);
+    if (r->plan.device)
+        printf(" %10.1f", (double)device / 1048576.0);
+    printf(" %10.1f %10.1f\n", (double)ram / 1048576.0, (double)disk / 1048576.0);
+}
+
+static void print_accounts(const struct run *r, const char *what, const enum plan_account *accounts)
+{
+    int64_t on[N_TIERS] = {0};
+    for (; *accounts != N_PLAN_ACCOUNTS; accounts++)
+        for (int tier = 0; tier < N_TIERS; tier++)
+            on[tier] += r->bytes.by[*accounts][tier];
+    print_bytes(r, what, on[TIER_DEVICE], on[TIER_RAM], on[TIER_NVME]);
+}
+
+static void print_tiers(const struct run *r)
+{
+    static const struct {
+        const char *what;
+        enum plan_account accounts[6];
+    } rows[] = {
+        {"weights", {PLAN_BYTES_weights_resident, PLAN_BYTES_weight_frames, N_PLAN_ACCOUNTS}},
+        {"kv",
+         {PLAN_BYTES_kv, PLAN_BYTES_kv_frames, PLAN_BYTES_kv_tails, PLAN_BYTES_kv_rings,
+          PLAN_BYTES_kv_meta, N_PLAN_ACCOUNTS}},
+        {"hidden", {PLAN_BYTES_hidden, PLAN_BYTES_hidden_frames, N_PLAN_ACCOUNTS}},
+        {"work", {PLAN_BYTES_workspace, PLAN_BYTES_head, N_PLAN_ACCOUNTS}},
+        {"text, io", {PLAN_BYTES_text, PLAN_BYTES_io, N_PLAN_ACCOUNTS}}};
+    printf("  %-10s%s %10s %10s  MiB\n", "", r->plan.device ? "     device" : "", "RAM", "disk");
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++)
+        print_accounts(r, rows[i].what, rows[i].accounts);
+    print_bytes(r, "total", r->bytes.device, r->bytes.ram, r->bytes.disk);
+    if (r->budget.ram >= 0)
+        print_bytes(r, "budget", r->budget.device, r->budget.ram, r->budget.disk);
+}
+
+static void print_pass(const struct plan *p, const struct plan_time *t)
+{
+    if (p->device)
+        printf("pass     nvme-read %.3f s, h2d %.3f s, d2h %.3f s, gpu %.3f s, cpu %.3f s, "
+               "nvme-write %.3f s -> %.3f s, bound %s\n",
+               t->read_s, t->h2d_s, t->d2h_s, t->gpu_s, t->compute_s, t->write_s, t->pass_s,
+               t->bound);
+    else
+        printf("pass     read %.3f s, write %.3f s, compute %.3f s -> %.3f s, bound %s\n",
+               t->read_s, t->write_s, t->compute_s, t->pass_s, t->bound);
 }
 
 /* The plan for people: a table of tiers, the prediction, the flags that freeze it. */
 static void print_plan(const struct run *r)
 {
     const struct plan *p = &r->plan;
-    const struct plan_bytes *b = &r->bytes;
     const struct plan_time *t = &r->time;
     const struct model *m = &r->opened.model;
     char freeze[512], layers[128], kv[128];
@@ -33,19 +79,13 @@ static void print_plan(const struct run *r)
         "rows     %d batches of %d, %d prefill tokens a pass, KV pages for %lld tokens a batch\n",
         p->batches, p->batch, p->prefill_tokens, (long long)p->pages_batch * KV_PAGE_SLOTS);
     printf("weights  %s\n", layers);
-    printf("kv       %s\n", kv);
-    printf("  %-10s %10s %10s  MiB\n", "", "RAM", "disk");
-    print_bytes("weights", b->weights_resident + b->weight_frames, 0);
-    print_bytes("kv", b->kv + b->kv_frames + b->kv_tails + b->kv_rings + b->kv_meta,
-                b->disk - b->disk_hidden);
-    print_bytes("hidden", b->hidden + b->hidden_frames, b->disk_hidden);
-    print_bytes("work", b->workspace + b->head, 0);
-    print_bytes("text, io", b->text + b->io, 0);
-    print_bytes("total", b->ram, b->disk);
-    if (r->budget.ram >= 0)
-        print_bytes("budget", r->budget.ram, r->budget.disk);
-    printf("pass     read %.3f s, write %.3f s, compute %.3f s -> %.3f s, bound %s\n", t->read_s,
-           t->write_s, t->compute_s, t->pass_s, t->bound);
+    if (p->device)
+        printf("kv       %s in %s, hidden states in %s\n", kv, plan_kv_tiers(p),
+               plan_hidden_tiers(p));
+    else
+        printf("kv       %s\n", kv);
+    print_tiers(r);
+    print_pass(p, t);
     printf("job      about %.0f passes, %.1f s, %.1f output tokens/s\n", t->passes, t->job_s,
            t->job_s > 0 ? (double)r->work.output_tokens / t->job_s : 0.0);
     printf("freeze   %s\n", freeze);

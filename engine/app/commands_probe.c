@@ -19,6 +19,11 @@ static enum err print_json(const struct machine *m, const struct compute_setup *
                              "nvme_read", m->nvme_read, "nvme_write", m->nvme_write, "ram_read",
                              m->ram_read, "matmul_flops", m->matmul_flops, "step_s", m->step_s,
                              "compute", compute_name(s->ops.compute));
+    if (root && m->h2d > 0)
+        json_object_update_new(root, json_pack("{sf sf sf sf sI}", "h2d", m->h2d, "d2h", m->d2h,
+                                               "device_read", m->device_read, "device_flops",
+                                               m->device_flops, "device_memory",
+                                               (json_int_t)m->device_memory));
     int bad = !root || json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) != 0;
     json_decref(root);
     putchar('\n');
@@ -26,15 +31,17 @@ static enum err print_json(const struct machine *m, const struct compute_setup *
 }
 
 static enum err print_machine(const struct machine *m, const struct config *c,
-                              const struct compute_setup *s, const char *dir)
+                              const struct compute_setup *s, const char *dir,
+                              const struct device_info *device)
 {
-    char comment[1200], date[32], text[4096];
+    char comment[1400], date[32], text[4096];
     time_t now = time(NULL);
     struct tm tm;
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
-    snprintf(comment, sizeof comment, "cpu: %s, %s\ndate: %s\nversion: %s, %s probe of %.800s",
-             s->info.cpu_name, isa_name(s->ops.isa), date, SLUICE_VERSION,
-             c->full ? "full" : "short", dir);
+    snprintf(comment, sizeof comment,
+             "cpu: %s, %s\n%s%s%sdate: %s\nversion: %s, %s probe of %.800s", s->info.cpu_name,
+             isa_name(s->ops.isa), m->h2d > 0 ? "device: " : "", m->h2d > 0 ? device->model : "",
+             m->h2d > 0 ? "\n" : "", date, SLUICE_VERSION, c->full ? "full" : "short", dir);
     if (c->out)
         TRY(machine_file_write(m, c->out, comment));
     if (c->json)
@@ -52,16 +59,24 @@ enum err command_probe(const struct config *c)
     const char *dir = c->offload_dir ? c->offload_dir : ".";
     struct compute_setup s;
     struct machine m;
+    struct device *device;
+    struct device_info info;
+    TRY(device_open(c->device, &device));
     enum err err = compute_open(&s, c, dir);
     if (err == OK) {
         struct probe_config probe = {
-            .ops = &s.ops, .dir = dir, .io = s.io, .full = c->full, .verbose = 1};
+            .ops = &s.ops, .dir = dir, .io = s.io, .full = c->full, .verbose = 1, .device = device};
         err = probe_run(&m, &probe);
     }
+    if (err == OK)
+        err = compute_device_room(device, &m.device_memory);
+    if (err == OK)
+        err = device->api->info(device, &info);
     if (err == OK) {
         machine_room(&s.info, &m.ram, &m.disk);
-        err = print_machine(&m, c, &s, dir);
+        err = print_machine(&m, c, &s, dir, &info);
     }
     compute_close(&s);
+    device_close(device);
     return err;
 }

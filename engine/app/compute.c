@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#define DEVICE_MARGIN ((int64_t)64 << 20)
+
 enum err compute_read(struct compute_setup *s, const struct config *c)
 {
     enum isa best = isa_best();
@@ -42,6 +44,17 @@ enum err compute_open(struct compute_setup *s, const struct config *c, const cha
 {
     TRY(compute_read(s, c));
     return compute_start(s, c, dir);
+}
+
+enum err compute_device_room(struct device *d, int64_t *n_bytes)
+{
+    struct device_info info;
+    *n_bytes = 0;
+    if (d->api->unified)
+        return OK;
+    TRY(d->api->info(d, &info));
+    *n_bytes = max_i64(info.free_bytes - max_i64(info.memory_bytes / 32, DEVICE_MARGIN), 0);
+    return OK;
 }
 
 void compute_close(struct compute_setup *s)

@@ -4,7 +4,7 @@
 #define ENGINE_APP_COMPUTE_H
 
 #include "engine/app/config.h"
-#include "kernels/ops.h"
+#include "kernels/device.h"
 #include "offload/machine.h"
 #include "offload/ring.h"
 
@@ -23,5 +23,9 @@ enum err compute_start(struct compute_setup *s, const struct config *c, const ch
 /* Both. */
 enum err compute_open(struct compute_setup *s, const struct config *c, const char *dir);
 void compute_close(struct compute_setup *s);
+
+/* Memory of a device that a run may take: what is free, less a margin for its driver's own; 0 of a
+ * device whose memory is RAM. ERR_DEVICE. */
+enum err compute_device_room(struct device *d, int64_t *n_bytes);
 
 #endif

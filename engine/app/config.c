@@ -87,7 +87,7 @@ static const struct knob knobs[] = {
      "disk that the run itself may write, packs apart; 0 forbids it"},
     {"offload-dir", 0, KNOB_STRING, AT(offload_dir), LINE_CMDS | CMD_PROBE, NULL, "DIR",
      "where KV and hidden states are offloaded (default: beside the pack)"},
-    {"device", 0, KNOB_STRING, AT(device), LINE_CMDS, "auto", "auto|cpu|cuda[:i]",
+    {"device", 0, KNOB_STRING, AT(device), LINE_CMDS | CMD_PROBE, "auto", "auto|cpu|cuda[:i]",
      "where to compute"},
     {"threads", 't', KNOB_COUNT, AT(threads), LINE_CMDS | CMD_PROBE, "0", "N",
      "compute threads (0: one per usable core)"},

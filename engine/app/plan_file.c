@@ -4,24 +4,40 @@
 #include "engine/data/file.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define PLAN_BYTES_MAX (1 << 20)
 
+/* `count` of n in percent: digits enough to give it back, the rest cut off, so that shares never
+ * add up to more than all. */
+static int percent_text(int count, int64_t n, char *buf, size_t cap)
+{
+    double all = n > 0 ? (double)n : 1, scale = 1;
+    for (int digits = 0;; digits++, scale *= 10) {
+        double percent = floor(100.0 * count / all * scale) / scale;
+        int whole = (int64_t)percent * n == (int64_t)count * 100;
+        if (digits == 9 || whole || (digits > 1 && (int64_t)(all * percent / 100 + 0.5) == count))
+            return snprintf(buf, cap, "%.*f", digits, percent);
+    }
+}
+
 const char *plan_percent(const struct plan *p)
 {
-    static _Thread_local char text[96];
-    const double layers = (double)(p->layers - 1) / 100, batches = (double)p->batches / 100;
-    const double extents = (double)p->decoder * batches;
-    const double near[] = {p->resident / layers, p->kv_near / extents, p->hidden_near / batches};
-    const double ram[] = {p->weights_ram / layers, p->kv_ram / extents, p->hidden_ram / batches};
+    static _Thread_local char text[128];
+    const int64_t of[] = {p->layers - 1, (int64_t)p->decoder * p->batches, p->batches};
+    const int near[] = {p->resident, p->kv_near, p->hidden_near};
+    const int ram[] = {p->weights_ram, p->kv_ram, p->hidden_ram};
     const int in_ram[] = {!p->device, plan_kv_near(p) == TIER_RAM, !p->device};
-    int n = 0;
-    for (int i = 0; i < 3; i++) // without a device its shares are none's, and RAM is near
-        n += snprintf(text + n, sizeof text - (size_t)n, "%s%.4g %.4g", i ? " " : "",
-                      in_ram[i] ? 0 : near[i], in_ram[i] ? near[i] : ram[i]);
+    size_t n = 0;
+    for (int i = 0; i < 3; i++) { // what is near is RAM without a device, and under --attn cpu
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s", i ? " " : "");
+        n += (size_t)percent_text(in_ram[i] ? 0 : near[i], of[i], text + n, sizeof text - n);
+        n += (size_t)snprintf(text + n, sizeof text - n, " ");
+        n += (size_t)percent_text(in_ram[i] ? near[i] : ram[i], of[i], text + n, sizeof text - n);
+    }
     return text;
 }
 
@@ -167,12 +183,23 @@ enum err plan_file_read(const char *path, struct plan_wish *wish)
     return err;
 }
 
+/* What was asked for, as a count; below f->least: nothing was. */
+static int asked_count(const struct field *f, const struct plan_wish *wish, const struct plan *p)
+{
+    int count = *wish_at((struct plan_wish *)(uintptr_t)wish, f);
+    double percent = f->percent ? wish->percent[f->percent - 1] : -1;
+    if (count >= f->least || percent < 0)
+        return count;
+    const int64_t of[] = {p->layers - 1, (int64_t)p->decoder * p->batches, p->batches};
+    return (int)((double)of[(f->percent - 1) / 2] * percent / 100 + 0.5);
+}
+
 void plan_tell_changes(const struct run *r, const struct plan_wish *wish)
 {
     char is[32], asked[32];
     for (size_t i = 0; i < N_FIELDS; i++) {
         const struct field *f = &fields[i];
-        int was = *(const int *)(const void *)((const char *)wish + f->wish);
+        int was = asked_count(f, wish, &r->plan);
         int now = *(const int *)(const void *)((const char *)&r->plan + f->plan);
         if (was >= f->least && was != now)
             log_line(LOG_WARN, "plan: %s is %s, not %s as asked for", f->key,
@@ -180,16 +207,20 @@ void plan_tell_changes(const struct run *r, const struct plan_wish *wish)
     }
 }
 
+/* What memory each account takes, and the sums by tier. */
 static json_t *bytes_json(const struct plan_bytes *b)
 {
-    return json_pack("{sI sI sI sI sI sI sI sI sI sI sI sI sI sI sI}", "weights_resident",
-                     (json_int_t)b->weights_resident, "weight_frames", (json_int_t)b->weight_frames,
-                     "kv", (json_int_t)b->kv, "kv_frames", (json_int_t)b->kv_frames, "kv_tails",
-                     (json_int_t)b->kv_tails, "kv_rings", (json_int_t)b->kv_rings, "kv_meta",
-                     (json_int_t)b->kv_meta, "hidden", (json_int_t)b->hidden, "hidden_frames",
-                     (json_int_t)b->hidden_frames, "workspace", (json_int_t)b->workspace, "head",
-                     (json_int_t)b->head, "text", (json_int_t)b->text, "io", (json_int_t)b->io,
-                     "ram", (json_int_t)b->ram, "disk", (json_int_t)b->disk);
+#define ACCOUNT_NAME(name) #name,
+    static const char *const names[N_PLAN_ACCOUNTS] = {PLAN_ACCOUNTS(ACCOUNT_NAME)};
+#undef ACCOUNT_NAME
+    json_t *bytes = json_object();
+    for (int i = 0; i < N_PLAN_ACCOUNTS; i++)
+        json_object_set_new(bytes, names[i],
+                            json_integer(b->by[i][TIER_DEVICE] + b->by[i][TIER_RAM]));
+    json_object_set_new(bytes, "device", json_integer(b->device));
+    json_object_set_new(bytes, "ram", json_integer(b->ram));
+    json_object_set_new(bytes, "disk", json_integer(b->disk));
+    return bytes;
 }
 
 static json_t *plan_json(const struct plan *p)
@@ -227,9 +258,10 @@ enum err plan_file_write(const struct run *r, const char *path)
     json_object_set_new(root, "bytes", bytes_json(&r->bytes));
     const struct plan_time *t = &r->time;
     json_object_set_new(root, "predicted",
-                        json_pack("{sf sf sf sf sf sf ss}", "read_s", t->read_s, "write_s",
-                                  t->write_s, "compute_s", t->compute_s, "pass_s", t->pass_s,
-                                  "passes", t->passes, "job_s", t->job_s, "bound", t->bound));
+                        json_pack("{sf sf sf sf sf sf sf sf sf ss}", "read_s", t->read_s, "write_s",
+                                  t->write_s, "compute_s", t->compute_s, "h2d_s", t->h2d_s, "d2h_s",
+                                  t->d2h_s, "gpu_s", t->gpu_s, "pass_s", t->pass_s, "passes",
+                                  t->passes, "job_s", t->job_s, "bound", t->bound));
     json_object_set_new(root, "work",
                         json_pack("{sI sI sI sI sI}", "rows", (json_int_t)r->work.n_rows,
                                   "prompt_tokens", (json_int_t)r->work.prompt_tokens,
@@ -322,6 +354,13 @@ static const char *asked_percent(const struct plan *p)
     return plan_percent(&asked);
 }
 
+/* What --device says, or what "auto" found. */
+static const char *device_spec(const struct run *r)
+{
+    const char *spec = r->config->device;
+    return strcmp(spec, "auto") == 0 ? r->device->api->name : spec;
+}
+
 void plan_freeze(const struct run *r, char *buf, int cap)
 {
     const struct plan *p = &r->plan;
@@ -329,9 +368,10 @@ void plan_freeze(const struct run *r, char *buf, int cap)
     snprintf(buf, (size_t)cap,
              "%s--batch %d --batches %d --percent %s --weights-resident %d --weights-decoded %d "
              "--weights-codec %s --ahead-weights %d --ahead-state %d --prefill-tokens %d "
-             "--share-prefixes %s --isa %s --threads %d",
+             "--share-prefixes %s --isa %s --threads %d%s%s",
              attn, p->batch, p->batches, plan_hidden_stayed(r) ? asked_percent(p) : plan_percent(p),
              p->resident, p->decoded, plan_codec_name(p), p->ahead_weights, p->ahead_state,
              p->prefill_tokens, share_names[p->no_sharing != 0], isa_name(r->ops.isa),
-             r->machine.threads);
+             r->machine.threads, r->device->api->unified ? "" : " --device ",
+             r->device->api->unified ? "" : device_spec(r));
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/app/advice.h"
+#include "engine/app/compute.h"
 #include "engine/app/plan_file.h"
 #include "engine/pack/pack.h"
 #include "offload/probe.h"
@@ -15,7 +16,6 @@
 #define IO_RESERVE_BYTES   (1 << 20)
 #define PROBE_BYTES_MIN    ((int64_t)8 << 20)
 #define PROBE_BYTES_MAX    ((int64_t)64 << 20)
-#define DEVICE_MARGIN      ((int64_t)64 << 20)
 
 static int64_t text_bytes(const struct run *r)
 {
@@ -50,7 +50,9 @@ static enum err probe_machine(struct run *r)
                                  .dir = r->offload_dir,
                                  .io = r->io,
                                  .memory_bytes =
-                                     min_i64(max_i64(rest, PROBE_BYTES_MIN), PROBE_BYTES_MAX)};
+                                     min_i64(max_i64(rest, PROBE_BYTES_MIN), PROBE_BYTES_MAX),
+                                 .device = r->device,
+                                 .device_bytes = r->budget.device};
     int measured = 0;
     int threads = r->machine.threads;
     TRY(probe_cached(&r->machine, &probe, dir, &measured));
@@ -59,6 +61,12 @@ static enum err probe_machine(struct run *r)
         log_line(LOG_INFO, "probe: nvme %.2f GB/s, ram %.1f GB/s, matmul %.0f GFLOP/s (kept in %s)",
                  r->machine.nvme_read * 1e-9, r->machine.ram_read * 1e-9,
                  r->machine.matmul_flops * 1e-9, dir);
+    if (measured && !r->device->api->unified)
+        log_line(LOG_INFO,
+                 "probe: device: h2d %.2f GB/s, d2h %.2f GB/s, its memory %.1f GB/s, matmul %.0f "
+                 "GFLOP/s",
+                 r->machine.h2d * 1e-9, r->machine.d2h * 1e-9, r->machine.device_read * 1e-9,
+                 r->machine.device_flops * 1e-9);
     return OK;
 }
 
@@ -179,8 +187,10 @@ static void print_plan(const struct run *r)
              p->batches, p->batch, layers, kv, plan_kv_tiers(p), plan_hidden_tiers(p),
              p->prefill_tokens, device, (double)b->ram / mib, (double)b->disk / mib);
     if (plan_hidden_stayed(r))
-        log_line(LOG_INFO, "plan: hidden states stay in their frames: with fewer than 2 batches "
-                           "they would be read before they are written");
+        log_line(LOG_INFO,
+                 "plan: hidden states stay in their frames: with fewer than %d batches they would "
+                 "be read before they are written",
+                 p->window + 1);
     char freeze[512];
     plan_freeze(r, freeze, sizeof freeze);
     log_line(LOG_INFO, "plan: predicted %.1f s, %.3f s a pass, bound %s; freeze: %s", r->time.job_s,
@@ -310,26 +320,18 @@ static void hint_codec(const struct run *r, const struct plan_wish *wish)
              t.job_s, r->costs.codec_make_s);
 }
 
-/* Memory of the device that a run may take: what is free, less a margin for its driver's own. */
-static enum err device_room(const struct run *r, int64_t *n_bytes)
-{
-    struct device_info info;
-    TRY(r->device->api->info(r->device, &info));
-    *n_bytes = max_i64(info.free_bytes - max_i64(info.memory_bytes / 32, DEVICE_MARGIN), 0);
-    return OK;
-}
-
 /* What a run may take where no flag says it: what is here. A machine file's capacities are the
  * budgets of `plan`; of a run, which is here, they are one more cap. */
 static enum err read_budgets(struct run *r, const struct config *c)
 {
     const struct machine *m = &r->machine;
-    int64_t ram, disk, device = 0;
+    int64_t ram, disk, device;
     machine_room(&r->info, &ram, &disk);
-    if (!r->device->api->unified)
-        TRY(device_room(r, &device));
-    if (c->machine && m->device_memory > 0)
-        device = r->elsewhere ? m->device_memory : min_i64(device, m->device_memory);
+    TRY(compute_device_room(r->device, &device));
+    if (r->elsewhere)
+        device = m->device_memory;
+    else if (c->machine && m->device_memory > 0)
+        device = min_i64(device, m->device_memory);
     r->plans_device =
         r->elsewhere ? device > 0 && strcmp(c->device, "cpu") != 0 : !r->device->api->unified;
     if (c->machine && m->ram > 0)
@@ -341,7 +343,16 @@ static enum err read_budgets(struct run *r, const struct config *c)
                                 .disk = c->mem_disk >= 0 ? c->mem_disk : disk};
     if (!c->machine)
         return OK;
-    log_line(LOG_INFO, "budget: RAM %.1f MiB (%s), disk %.1f MiB (%s); rates of %s",
+    char on_device[96] = "";
+    if (r->plans_device) {
+        TRY(machine_device_check(m, c->machine));
+        snprintf(on_device, sizeof on_device, "device %.1f MiB (%s), ",
+                 (double)r->budget.device / 1048576.0,
+                 c->mem_device >= 0     ? "--mem-device"
+                 : m->device_memory > 0 ? "as it says"
+                                        : "free here");
+    }
+    log_line(LOG_INFO, "budget: %sRAM %.1f MiB (%s), disk %.1f MiB (%s); rates of %s", on_device,
              (double)r->budget.ram / 1048576.0,
              c->mem_ram >= 0 ? "--mem-ram"
              : m->ram > 0    ? c->machine

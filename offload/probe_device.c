@@ -1,0 +1,188 @@
+/* offload/probe_device.c - of probe.h: the rates of a device with memory of its own.
+ *
+ * Owns: one stretch of its memory and one of pinned RAM while it measures. A newcomer would miss:
+ * commands are queued, so a rate is that of a burst of them: the host reads its clock before the
+ * first is queued and after an event behind the last. */
+#include "offload/probe.h"
+
+#define MIB    ((int64_t)1 << 20)
+#define PINNED (64 * MIB)
+/* Of device memory: more than its caches hold, but of a small one no more than its 32nd part, or
+ * the least that says anything. */
+#define STRETCH_MOST  (512 * MIB)
+#define STRETCH_LEAST (32 * MIB)
+#define TURNS         5
+#define BURST_S       0.02 // seconds: long enough to count
+#define BURST_MAX     64
+#define MATMUL_N      8192
+#define MATMUL_K      2048
+#define STEP_OPS      11 // as measure_step counts them
+#define ALIGN         4096
+
+struct bench {
+    struct device *device;
+    struct ops ops; // its stream is this bench's
+    struct event *done;
+    uint8_t *ram;  // [ram_bytes] pinned
+    uint8_t *base; // [n_bytes] on the device
+    int64_t ram_bytes, n_bytes;
+    int pinned;
+    struct matmul_args matmul;
+};
+
+static void bench_close(struct bench *b)
+{
+    const struct device_api *api = b->device->api;
+    api->stream_close(b->ops.stream);
+    api->event_close(b->done);
+    api->release(b->device, b->base, b->n_bytes);
+    if (b->pinned)
+        api->unpin(b->device, b->ram, b->ram_bytes);
+    device_cpu()->api->release(device_cpu(), b->ram, b->ram_bytes);
+}
+
+static enum err bench_open(struct bench *b, const struct probe_config *c)
+{
+    const struct device_api *api = c->device->api;
+    struct device_info info;
+    TRY(api->info(c->device, &info));
+    *b = (struct bench){.device = c->device, .ops = *c->ops};
+    int64_t room = info.free_bytes, part = max_i64(info.memory_bytes / 32, STRETCH_LEAST);
+    if (c->device_bytes > 0)
+        room = min_i64(room, c->device_bytes);
+    b->n_bytes = min_i64(min_i64(part, STRETCH_MOST), room);
+    b->n_bytes = b->n_bytes / (2 * ALIGN) * (2 * ALIGN);
+    b->ram_bytes = min_i64(c->memory_bytes > 0 ? c->memory_bytes : PINNED, PINNED);
+    b->ram_bytes = min_i64(b->ram_bytes, b->n_bytes) / ALIGN * ALIGN;
+    if (b->ram_bytes < ALIGN)
+        return fail(ERR_FIT, "device: no memory to measure it with (--mem-device)");
+    void *ram, *base;
+    TRY(device_cpu()->api->alloc(device_cpu(), b->ram_bytes, &ram)); // as a run's, in huge pages
+    b->ram = ram;
+    /* Small normal numbers as f32, f16 and bf16, good as scales and quants: zeros would be computed
+     * at less power, and so faster, than weights are. */
+    for (int64_t i = 0; i < b->ram_bytes; i++)
+        b->ram[i] = (uint8_t)(0x30 + mix64((uint64_t)i) % 12);
+    TRY(api->pin(c->device, b->ram, b->ram_bytes));
+    b->pinned = 1;
+    TRY(api->alloc(c->device, b->n_bytes, &base));
+    b->base = base;
+    TRY(api->stream_open(c->device, &b->ops.stream));
+    return api->event_open(c->device, &b->done);
+}
+
+static void queue_h2d(struct bench *b, int turn)
+{
+    int64_t places = b->n_bytes / b->ram_bytes;
+    b->device->api->copy(b->ops.stream, b->base + turn % places * b->ram_bytes, b->ram,
+                         b->ram_bytes);
+}
+
+static void queue_d2h(struct bench *b, int turn)
+{
+    int64_t places = b->n_bytes / b->ram_bytes;
+    b->device->api->copy(b->ops.stream, b->ram, b->base + turn % places * b->ram_bytes,
+                         b->ram_bytes);
+}
+
+/* Every byte is read once and written once. */
+static void queue_own(struct bench *b, int turn)
+{
+    int64_t half = b->n_bytes / 2;
+    b->device->api->copy(b->ops.stream, b->base + (turn & 1 ? half : 0),
+                         b->base + (turn & 1 ? 0 : half), half);
+}
+
+static void queue_matmul(struct bench *b, int turn)
+{
+    (void)turn;
+    ops_run_matmul(&b->ops, &b->matmul);
+}
+
+/* Seconds of one command, the best of TURNS bursts: a device that is busy elsewhere, or has yet to
+ * raise its clock, is slower than it is. */
+static enum err measure(struct bench *b, void (*queue)(struct bench *b, int turn), double *best_s)
+{
+    const struct device_api *api = b->device->api;
+    *best_s = 0;
+    for (int turn = 0, n = 1; turn < TURNS; turn++) {
+        int64_t start_ns = clock_ns();
+        for (int i = 0; i < n; i++)
+            queue(b, i);
+        api->record(b->ops.stream, b->done);
+        TRY(api->event_wait(b->ops.stream, b->done));
+        double s = (double)max_i64(clock_ns() - start_ns, 1) * 1e-9 / n;
+        if (*best_s == 0 || s < *best_s)
+            *best_s = s;
+        n = (int)min_i64(max_i64((int64_t)(BURST_S / *best_s), 1), BURST_MAX);
+    }
+    return OK;
+}
+
+/* Weights, x, y and scratch of a matmul [m, n, k] in the device's memory. 0: they do not fit. */
+static int matmul_place(struct bench *b, int m, int n, int k)
+{
+    enum dtype stored = b->ops.compute == COMPUTE_INT8 ? DTYPE_Q8 : DTYPE_BF16;
+    struct weight_form form = b->device->api->reads(b->device, b->ops.compute, stored);
+    int64_t weights = round_up(weight_bytes(form.layout, form.dtype, n, k), ALIGN);
+    int64_t x = round_up((int64_t)m * k * 4, ALIGN), y = round_up((int64_t)m * n * 4, ALIGN);
+    int64_t scratch = b->device->api->scratch->matmul(&b->ops, m, n, k);
+    if (weights + x + y + scratch > b->n_bytes)
+        return 0;
+    float *out = (float *)(void *)(b->base + weights + x);
+    b->matmul = (struct matmul_args){
+        .x = (float *)(void *)(b->base + weights),
+        .m = m,
+        .x_stride = k,
+        .parts = {{.w = {form.dtype, n, k, b->base, form.layout}, .y = out, .y_stride = n}},
+        .n_parts = 1,
+        .scratch = b->base + weights + x + y};
+    return 1;
+}
+
+static enum err measure_matmuls(struct bench *b, struct machine *m)
+{
+    double s;
+    int n = MATMUL_N;
+    for (int64_t at = 0; at < b->n_bytes; at += b->ram_bytes) // numbers, everywhere
+        b->device->api->copy(b->ops.stream, b->base + at, b->ram,
+                             min_i64(b->ram_bytes, b->n_bytes - at));
+    while (n > 64 && !matmul_place(b, PLAN_TILE_TOKENS, n, MATMUL_K))
+        n /= 2;
+    if (!matmul_place(b, PLAN_TILE_TOKENS, n, MATMUL_K))
+        return fail(ERR_FIT, "device: no memory to measure its matmuls with (--mem-device)");
+    TRY(measure(b, queue_matmul, &s));
+    m->device_flops = 2.0 * PLAN_TILE_TOKENS * n * MATMUL_K / s;
+    CHECK(matmul_place(b, 1, 64, 64));
+    TRY(measure(b, queue_matmul, &s));
+    m->step_s = STEP_OPS * s;
+    return OK;
+}
+
+static enum err measure_all(struct bench *b, struct machine *m)
+{
+    double s;
+    TRY(measure(b, queue_h2d, &s));
+    m->h2d = (double)b->ram_bytes / s;
+    TRY(measure(b, queue_d2h, &s));
+    m->d2h = (double)b->ram_bytes / s;
+    TRY(measure(b, queue_own, &s));
+    m->device_read = (double)b->n_bytes / s; // half of them read, half written
+    return measure_matmuls(b, m);
+}
+
+enum err probe_device(struct machine *m, const struct probe_config *c)
+{
+    struct bench b = {.device = c->device};
+    enum err err = bench_open(&b, c);
+    if (err == OK)
+        err = measure_all(&b, m);
+    bench_close(&b);
+    if (err == OK && c->verbose)
+        log_line(LOG_INFO,
+                 "probe: device: h2d %.2f GB/s, d2h %.2f GB/s, its memory %.1f GB/s, matmul "
+                 "%.0f GFLOP/s, a step %.1f us",
+                 m->h2d * 1e-9, m->d2h * 1e-9, m->device_read * 1e-9, m->device_flops * 1e-9,
+                 m->step_s * 1e6);
+    return err;
+}

@@ -1,0 +1,258 @@
+/* policy/cost.c - plan_cost: seconds of each lane over a pass, and of the whole job (see plan.h).
+ *
+ * Owns: the formulas, one set for a run in RAM, one for a run on a device with memory of its own.
+ * Refuses: to look inside a pass: a lane is a sum over it, and the slowest one is the pass. */
+#include "policy/int64.h"
+#include "policy/plan.h"
+
+#include <string.h>
+
+static double max_d(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double min_d(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+static double rate(double bytes, double per_s)
+{
+    return per_s > 0 ? bytes / per_s : 0;
+}
+
+/* Seconds of a pass to decode what streams, on the one thread that does; beside the reads. */
+static double codec_seconds(const struct plan *plan, const struct plan_costs *costs,
+                            double streamed)
+{
+    return plan->codec == PLAN_CODEC_NONE ? 0 : rate(streamed, costs->codec_rate);
+}
+
+/* Prompt tokens that enter in a pass which admits some, and how many such passes there are. */
+static double admitted(const struct plan *plan, const struct work *work, double *passes)
+{
+    double all = (double)work->prompt_tokens;
+    if (work->scores) // known tokens come in at the same gate as prompts
+        all += (double)work->output_tokens;
+    double each = max_d(plan->prefill_tokens, (double)work->prompt_max);
+    *passes = max_d(all / max_d(each, 1), all > 0 ? 1 : 0);
+    return *passes > 0 ? all / *passes : 0;
+}
+
+static double count_passes(const struct plan *plan, const struct work *work, double prompt_passes)
+{
+    double rows = (double)plan->batch * plan->batches;
+    if (rows > (double)work->n_rows)
+        rows = (double)work->n_rows;
+    if (work->scores)
+        return max_d(max_d((double)work->n_rows / max_d(rows, 1), prompt_passes), 1);
+    /* A row is live for about `outputs` passes; the last to enter leave that much later. */
+    double outputs = work->n_rows ? (double)work->output_tokens / (double)work->n_rows : 0;
+    double by_rows = (double)work->output_tokens / max_d(rows, 1) + 1;
+    return max_d(max_d(by_rows, prompt_passes + outputs), 1);
+}
+
+/* A pass of which `live` tokens decode and `prompts` enter. */
+struct load {
+    double live, prompts;
+};
+
+/* ---- in RAM ---- */
+
+/* What a pass in RAM costs whatever its tokens are: bytes that it moves and decodes. */
+static void cost_of_sweep(const struct plan *plan, const struct weights_info *w,
+                          const struct work *work, const struct shape *shape,
+                          const struct plan_costs *costs, const struct machine *machine,
+                          double tokens, struct plan_time *t)
+{
+    double streamed = 0, stored = 0, all = 0;
+    for (int layer = 1; layer < plan->layers; layer++) {
+        double n_bytes = (double)w->layer_bytes[layer];
+        all += n_bytes;
+        streamed += plan_layer_resident(plan, layer) ? 0 : n_bytes;
+        stored += plan_layer_decoded(plan, layer) ? 0 : n_bytes;
+    }
+    double rows = (double)plan->batch * plan->batches;
+    double live = (double)work->output_tokens / t->passes; // a token each
+    double slots = work->scores ? 0 : live * (double)work->slots_mean * 0.75;
+    double slot_bytes = (double)costs->kv_page_bytes / 32;
+    double kv_read = slots * slot_bytes * plan->decoder;
+    double kv_share =
+        (double)plan_kv_count(plan, TIER_NVME) / ((double)plan->decoder * plan->batches);
+    double hidden = rows * shape->dim * 4.0 * plan->layers *
+                    (double)plan_hidden_count(plan, TIER_NVME) / plan->batches;
+    double codec_s = codec_seconds(plan, costs, streamed);
+    double share =
+        plan->codec != PLAN_CODEC_NONE && costs->codec_share > 0 ? costs->codec_share : 1;
+    t->read_s =
+        max_d(rate(streamed * share + kv_read * kv_share + hidden, machine->nvme_read), codec_s);
+    t->write_s = rate(hidden + tokens * slot_bytes * plan->decoder * kv_share, machine->nvme_write);
+    /* Every tile of every batch goes over all weights once, decoding them beside the cache: few
+     * rows pay as much. */
+    double tiles = max_d(plan->batches, tokens / plan->tile_tokens);
+    struct order order = plan_order(plan);
+    t->compute_s =
+        tiles *
+            (rate((double)w->n_params * 2, machine->ram_read) + costs->decode_s * stored / all) +
+        rate(kv_read, machine->ram_read) + (double)order_pass_steps(&order) * machine->step_s +
+        codec_s / max_d(machine->threads, 1); // it takes a core's time
+}
+
+/* Two kinds of passes: those that admit prompts, until all are in (`share` of them), and those that
+ * only decode. */
+static void cost_in_ram(const struct plan *plan, const struct weights_info *w,
+                        const struct work *work, const struct shape *shape,
+                        const struct plan_costs *costs, const struct machine *machine,
+                        struct load load, double share, struct plan_time *t)
+{
+    cost_of_sweep(plan, w, work, shape, costs, machine, load.live + load.prompts * share, t);
+    double token_s = rate((double)w->flops_per_token, machine->matmul_flops);
+    double decode_s = t->compute_s + load.live * token_s;
+    double prompt_s = decode_s + load.prompts * token_s, io_s = t->read_s + t->write_s;
+    t->compute_s = decode_s + share * (prompt_s - decode_s);
+    if (plan->ahead_weights > 0)
+        t->pass_s = share * max_d(prompt_s, io_s) + (1 - share) * max_d(decode_s, io_s);
+    else
+        t->pass_s = t->compute_s + io_s;
+    t->bound =
+        t->compute_s >= io_s ? "cpu" : (t->read_s >= t->write_s ? "nvme-read" : "nvme-write");
+}
+
+/* ---- on a device with memory of its own ---- */
+
+/* Bytes of weights that a pass touches. */
+struct weight_bytes {
+    double nvme;    // come from NVMe
+    double link;    // and over the link, these and those from RAM
+    double tiles;   // in the form that matmuls read
+    double decoded; // read and written to bring into it what is not kept so
+};
+
+static struct weight_bytes weight_bytes_of(const struct plan *plan, const struct weights_info *w)
+{
+    struct weight_bytes b = {0};
+    for (int layer = 1; layer < plan->layers; layer++) {
+        double stored = (double)w->layer_bytes[layer], tiles = (double)w->tile_bytes[layer];
+        enum tier_kind home = plan_layer_home(plan, layer);
+        b.nvme += home == TIER_NVME ? stored : 0;
+        b.link += home != TIER_DEVICE ? stored : 0;
+        b.tiles += tiles > 0 ? tiles : stored;
+        b.decoded += tiles > 0 && !plan_layer_decoded(plan, layer) ? stored + tiles : 0;
+    }
+    return b;
+}
+
+/* Slots that a live row attends over, in the mean of its life. */
+static double slots_attended(const struct work *work)
+{
+    double rows = max_d((double)work->n_rows, 1);
+    double tokens = (double)work->prompt_tokens + (double)work->output_tokens / 2;
+    return min_d(tokens / rows, (double)work->slots_mean);
+}
+
+/* Of the tokens that enter, how many leave KV behind. */
+static double share_kept(const struct work *work)
+{
+    double tokens = (double)work->prompt_tokens + (double)work->output_tokens;
+    return min_d((double)work->slots_mean * (double)work->n_rows / max_d(tokens, 1), 1);
+}
+
+/* The lanes of one pass, seconds; pass_s of them, too.
+ *   nvme-read   layers of NVMe (as they are stored), KV and hidden states of NVMe
+ *   h2d         layers that are not in device memory, KV and hidden states that are not
+ *   d2h         KV of new tokens and hidden states that leave; nvme-write: those of NVMe
+ *   gpu         matmuls, at the slower of reading weights for each tile of tokens and multiplying;
+ *               KV attended over, and weights that are decoded behind their copy
+ *   cpu         queuing: step_s for each tile in each layer
+ * KV in RAM that the CPU attended over itself would leave h2d and gpu, and take
+ * kv.link / ram_read on lane cpu. */
+static void device_pass(const struct plan *plan, const struct weights_info *w,
+                        const struct work *work, const struct shape *shape,
+                        const struct plan_costs *costs, const struct machine *machine,
+                        struct load load, struct plan_time *t)
+{
+    struct weight_bytes weights = weight_bytes_of(plan, w);
+    double tokens = load.live + load.prompts, codec_s = codec_seconds(plan, costs, weights.nvme);
+    double stored =
+        plan->codec != PLAN_CODEC_NONE && costs->codec_share > 0 ? costs->codec_share : 1;
+    double slot = (double)costs->kv_page_bytes / PLAN_PAGE_SLOTS * plan->decoder;
+    double attended = work->scores ? 0 : load.live * slots_attended(work) * slot;
+    double written = (load.live + load.prompts * share_kept(work)) * slot;
+    double extents = (double)plan->decoder * plan->batches;
+    double kv_nvme = (double)plan_kv_count(plan, TIER_NVME) / extents;
+    double kv_link = 1 - (double)plan_kv_count(plan, TIER_DEVICE) / extents;
+    double hidden = tokens * shape->dim * 4.0 * plan->decoder;
+    double hidden_nvme = hidden * (double)plan_hidden_count(plan, TIER_NVME) / plan->batches;
+    double hidden_link =
+        hidden * (1 - (double)plan_hidden_count(plan, TIER_DEVICE) / plan->batches);
+    double tiles = max_d(plan->batches, tokens / plan->tile_tokens);
+    t->read_s = max_d(codec_s, rate(weights.nvme * stored + attended * kv_nvme + hidden_nvme,
+                                    machine->nvme_read));
+    t->write_s = rate(written * kv_nvme + hidden_nvme, machine->nvme_write);
+    t->h2d_s = rate(weights.link + attended * kv_link + hidden_link, machine->h2d);
+    t->d2h_s = rate(written * kv_link + hidden_link, machine->d2h);
+    t->gpu_s = max_d(rate(tiles * weights.tiles, machine->device_read),
+                     rate(tokens * (double)w->flops_per_token, machine->device_flops)) +
+               rate(attended + weights.decoded, machine->device_read);
+    t->compute_s = plan->layers * tiles * machine->step_s;
+    double io_s = t->read_s + t->write_s;
+    double link_s = max_d(t->h2d_s, t->d2h_s), ops_s = max_d(t->gpu_s, t->compute_s);
+    t->pass_s = plan->ahead_weights > 0 ? max_d(io_s, max_d(link_s, ops_s))
+                                        : io_s + t->h2d_s + t->d2h_s + t->gpu_s + t->compute_s;
+}
+
+static const char *slowest(const struct plan_time *t)
+{
+    const struct {
+        const char *name;
+        double s;
+    } lanes[] = {{t->read_s >= t->write_s ? "nvme-read" : "nvme-write", t->read_s + t->write_s},
+                 {"h2d", t->h2d_s},
+                 {"d2h", t->d2h_s},
+                 {"gpu", t->gpu_s},
+                 {"cpu", t->compute_s}};
+    int most = 0;
+    for (int i = 1; i < (int)(sizeof lanes / sizeof *lanes); i++)
+        if (lanes[i].s > lanes[most].s)
+            most = i;
+    return lanes[most].name;
+}
+
+static double mixed(double share, double a, double b)
+{
+    return share * a + (1 - share) * b;
+}
+
+static void cost_on_device(const struct plan *plan, const struct weights_info *w,
+                           const struct work *work, const struct shape *shape,
+                           const struct plan_costs *costs, const struct machine *machine,
+                           struct load load, double share, struct plan_time *t)
+{
+    struct plan_time prompt = {0}, decode = {0};
+    device_pass(plan, w, work, shape, costs, machine, load, &prompt);
+    device_pass(plan, w, work, shape, costs, machine, (struct load){.live = load.live}, &decode);
+    t->read_s = mixed(share, prompt.read_s, decode.read_s);
+    t->write_s = mixed(share, prompt.write_s, decode.write_s);
+    t->compute_s = mixed(share, prompt.compute_s, decode.compute_s);
+    t->h2d_s = mixed(share, prompt.h2d_s, decode.h2d_s);
+    t->d2h_s = mixed(share, prompt.d2h_s, decode.d2h_s);
+    t->gpu_s = mixed(share, prompt.gpu_s, decode.gpu_s);
+    t->pass_s = mixed(share, prompt.pass_s, decode.pass_s);
+    t->bound = slowest(t);
+}
+
+void plan_cost(const struct plan *plan, const struct weights_info *w, const struct work *work,
+               const struct shape *shape, const struct plan_costs *costs,
+               const struct machine *machine, struct plan_time *t)
+{
+    memset(t, 0, sizeof *t);
+    double prompt_passes, prompts = admitted(plan, work, &prompt_passes);
+    t->passes = count_passes(plan, work, prompt_passes);
+    double share = min_d(prompt_passes / t->passes, 1); // of passes that admit prompts
+    double live = work->scores ? 0 : (double)work->output_tokens / t->passes;
+    struct load load = {live, prompts};
+    (plan->device ? cost_on_device : cost_in_ram)(plan, w, work, shape, costs, machine, load, share,
+                                                  t);
+    t->job_s = t->passes * t->pass_s;
+}
