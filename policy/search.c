@@ -172,7 +172,7 @@ static int wished(const struct search *s, int count, enum plan_percent kind, int
     double percent = s->wish->percent[kind];
     if (count >= 0)
         return (int)min64(count, n);
-    return percent >= 0 ? (int)((double)n * percent / 100 + 0.5) : -1;
+    return percent >= 0 ? (int)((double)n * percent / 100 + 0.49) : -1; // half of one is none
 }
 
 static int wished_resident(const struct search *s)

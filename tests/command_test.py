@@ -243,7 +243,7 @@ def plans(t, p, _):
     t.check(re.search(r"^weights  3 of 7 layers in RAM, the others are streamed$", done.out, re.M), f"plan: {done.out!r}")
     t.check("freeze" not in done.err and "prefill" not in done.err, f"plan says its plan once: {done.err!r}")
     plan = json.loads(read(p.at("plan.json")))
-    t.check((plan["plan"]["kv_home"], plan["plan"]["hidden_home"], plan["plan"]["weights_codec"]) == ("nvme", "nvme", "none")
+    t.check((plan["plan"]["kv_near"], plan["plan"]["hidden_near"], plan["plan"]["weights_codec"]) == (0, 0, "none")
             and plan["plan"]["share_prefixes"] == "on", f"names, not numbers: {plan['plan']}")
     t.check(plan["kv"] == {"policy": "h2o", "budget": 20, "format": "q8", "slots": 20, "scope": "head", "simulated": False},
             f"plan: kv {plan['kv']}")
@@ -256,8 +256,8 @@ def plans(t, p, _):
     for what, more in (("--plan FILE", ["--plan", p.at("plan.json")]), ("the printed flags", freeze)):
         again = run_plan(t, p, source, [*kv, *more])
         t.check(again == first, f"{what}: {again} where {first} was planned")
-    p.write("bad.json", b'{"plan":{"kv_home":"moon"}}')
-    refused(t, p, "a plan file with a wrong word", 2, "kv_home", "run", "-m", p.model, "-i", source, "-o", p.fresh(), "-q",
+    p.write("bad.json", b'{"plan":{"weights_codec":"moon"}}')
+    refused(t, p, "a plan file with a wrong word", 2, "weights_codec", "run", "-m", p.model, "-i", source, "-o", p.fresh(), "-q",
             "--plan", p.at("bad.json"))
     # One batch: hidden states cannot leave their frame, and what was asked stays asked.
     done = p.sluice("run", "-v", "-m", p.model, "-i", source, "--dry-run", *RAM, "--batch", "12", "--batches", "1", "--percent",

@@ -19,7 +19,7 @@ static int percent_text(int count, int64_t n, char *buf, size_t cap)
     for (int digits = 0;; digits++, scale *= 10) {
         double percent = floor(100.0 * count / all * scale) / scale;
         int whole = (int64_t)percent * n == (int64_t)count * 100;
-        if (digits == 9 || whole || (digits > 1 && (int64_t)(all * percent / 100 + 0.5) == count))
+        if (digits == 9 || whole || (digits > 1 && (int64_t)(all * percent / 100 + 0.49) == count))
             return snprintf(buf, cap, "%.*f", digits, percent);
     }
 }
