@@ -56,6 +56,8 @@ static void test_two_parts_interleave(void **state)
                 int64_t here = at[layer][1][b] - at[layer][0][b], on = next - at[layer][1][b];
                 least = here < least ? here : least;
                 least = on < least ? on : least;
+                assert_int_equal(order_part0(&o, order_at(&o, at[layer][1][b])), at[layer][0][b]);
+                assert_true(here <= ORDER_PARTS_APART);
             }
         assert_int_equal(order_hidden_distance(&o), least);
     }
