@@ -59,6 +59,14 @@ static struct weight in_rows(const struct weight *w, enum dtype to)
     return (struct weight){.dtype = to, .n = w->n, .k = w->k, .panels = out, .layout = WEIGHT_ROWS};
 }
 
+/* What rows of W are of on a card of this architecture, or of that of the PTX: sm_75 has no bf16.
+ */
+static enum dtype rows_dtype(int arch)
+{
+    simt_arch_set(arch);
+    return simt_arch() < 80 ? DTYPE_F16 : DTYPE_BF16;
+}
+
 /* What a tensor core has to give: from 0, 16 (f16: 8) numbers along k a step, up to a whole row. */
 static float *chain_y(struct matmul_args a, const float *y0, int arch)
 {
@@ -119,9 +127,10 @@ static void check(enum compute compute, struct weight w, int m, const int *m_lis
     a.parts[0].add = variant / 2 % 2;
     a.parts[0].act = variant % 3;
     char what[128];
+    simt_arch_set(arch);
+    arch = simt_arch(); // PTX is of one architecture
     snprintf(what, sizeof what, "%s %s m %d n %d k %d variant %d sm_%d", compute_name(compute),
              dtype_info(w.dtype)->name, m, w.n, w.k, variant, arch);
-    simt_arch_set(arch);
     float *want = w.layout == WEIGHT_ROWS ? chain_y(a, s.y0, arch)
                                           : matmul_run(ISA_EXACT, compute, NULL, a, s.y0);
     float *got = device_y(compute, a, s.y0, (uint64_t)variant, what);
@@ -201,7 +210,7 @@ static void tensor_cores_make_one_chain(void **state)
                  {1, 33, 1100, 90, DTYPE_BF16}};
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
         struct weight panels = weight_make(cases[i].from, cases[i].n, cases[i].k, 11);
-        struct weight w = in_rows(&panels, DTYPE_BF16);
+        struct weight w = in_rows(&panels, rows_dtype(cases[i].arch));
         check(COMPUTE_BF16, w, cases[i].m, NULL, 0, i, cases[i].arch);
         free((void *)w.panels);
         free((void *)panels.panels);
@@ -213,7 +222,7 @@ static void tensor_cores_do_not_mix_rows(void **state)
     (void)state;
     for (int i = 0; i < 2; i++) {
         struct weight panels = weight_make(DTYPE_BF16, 45, 150, 12);
-        struct weight w = in_rows(&panels, DTYPE_BF16);
+        struct weight w = in_rows(&panels, rows_dtype(i ? 90 : 80));
         check(COMPUTE_BF16, w, M_MAX, ms, N_MS - 1, 4 + i, i ? 90 : 80);
         free((void *)w.panels);
         free((void *)panels.panels);
@@ -298,7 +307,7 @@ static void parts_share_x_alone(void **state)
             w[i] = weight_make(kinds[kind][i], n, K, (uint64_t)i);
             a.parts[i] = (struct matmul_part){.w = w[i], .y_stride = n, .act = i};
             if (kinds[kind][i] == DTYPE_BF16)
-                a.parts[i].w = in_rows(&w[i], DTYPE_BF16);
+                a.parts[i].w = in_rows(&w[i], rows_dtype(80));
             y[i] = take(M * n * 4);
         }
         device_run(COMPUTE_INT8, a, y, 3, "parts");

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <math.h>
 #include <string.h>
+#include <utility>
 
 #include "tests/simt/simt.h"
 
@@ -80,14 +81,47 @@ static inline simt_dim simt_dim_of(dim3 d)
     return {d.x, d.y, d.z};
 }
 
+/* Where parameter n of a kernel stands; of the last plus one, their end. */
+template <class... P> constexpr size_t simt_param_at(size_t n)
+{
+    const size_t bytes[] = {sizeof(P)...}, align[] = {alignof(P)...};
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++)
+        at = (at + align[i] - 1) / align[i] * align[i] + bytes[i];
+    return n < sizeof...(P) ? (at + align[n] - 1) / align[n] * align[n] : at;
+}
+
+template <class... P, size_t... I>
+static inline void simt_call(void (*kernel)(P...), const char *params, std::index_sequence<I...>)
+{
+    kernel(*(const P *)(params + simt_param_at<P...>(I))...);
+}
+
+template <class P> static inline void simt_pack(char *to, const P &param)
+{
+    __builtin_memcpy(to, &param, sizeof param);
+}
+
+template <class... P, size_t... I>
+static inline void simt_launch_with(simt_site at, const char *name, void (*kernel)(P...), dim3 grid,
+                                    dim3 block, int64_t shared_bytes, std::index_sequence<I...>,
+                                    const P &...args)
+{
+    alignas(16) char params[simt_param_at<P...>(sizeof...(P))] = {};
+    (simt_pack(params + simt_param_at<P...>(I), args), ...);
+    const simt_kernel k = {name, (void (*)(void))kernel, [](void (*code)(void), const void *p) {
+                               simt_call((void (*)(P...))code, (const char *)p,
+                                         std::index_sequence_for<P...>());
+                           }};
+    simt_run(at, &k, simt_dim_of(grid), simt_dim_of(block), shared_bytes, params, sizeof params);
+}
+
 template <class... P, class... A>
 static inline void simt_launch(simt_site at, const char *name, void (*kernel)(P...), dim3 grid,
                                dim3 block, int64_t shared_bytes, A... args)
 {
-    auto call = [=] { kernel(args...); };
-    simt_run(
-        at, name, simt_dim_of(grid), simt_dim_of(block), shared_bytes,
-        [](const void *p) { (*(const decltype(call) *)p)(); }, &call, sizeof call);
+    simt_launch_with(at, name, kernel, grid, block, shared_bytes, std::index_sequence_for<P...>(),
+                     P(args)...);
 }
 
 /* ---- barriers and warps ---- */

@@ -1,7 +1,7 @@
 /* tests/simt/impl.h - what the files of the shim share.
  *
  * simt.c owns blocks, threads and their meetings; shadow.c memory and who touched it; mma.c the
- * tensor core; report.c the words of an error. */
+ * tensor core; report.c the words of an error; ptx*.c threads that interpret PTX. */
 #ifndef TESTS_SIMT_IMPL_H
 #define TESTS_SIMT_IMPL_H
 
@@ -75,11 +75,19 @@ void simt_give_up(void) __attribute__((noreturn)); // the running launch
 /* ---- shadow.c ---- */
 
 enum access { ACCESS_READ, ACCESS_WRITE, ACCESS_ATOMIC };
-/* An access of the running thread to anything. */
+/* An access of the running thread to anything. pc: of code, or an instruction of PTX. */
 void shadow_access(const void *p, int64_t bytes, enum access kind, const void *pc);
 void shadow_block_begin(void);
 /* Bytes that will land later: as a write, and in flight until shadow_land(). */
 void shadow_fly(const void *p, int64_t bytes, const void *pc);
 void shadow_land(const void *p, int64_t bytes, const void *pc);
+
+/* ---- what simt.h has, at a place that the caller names ---- */
+
+uint64_t simt_atomic_at(enum simt_atomic op, void *p, int bytes, uint64_t value, uint64_t expected,
+                        const void *pc);
+void simt_cp_async_at(void *to, const void *from, int bytes, int from_bytes, const void *pc);
+void simt_ldmatrix_at(uint32_t *r, const void *row, int n, int transposed, struct simt_site at,
+                      const void *pc);
 
 #endif

@@ -3,6 +3,7 @@
  * Owns: the first error; what -fsanitize=undefined calls. Refuses: a second one: what runs after
  * an error says nothing. Lines come from addr2line, which stands beside the compiler. */
 #include "tests/simt/impl.h"
+#include "tests/simt/ptx.h"
 
 #include <link.h>
 #include <stdarg.h>
@@ -40,6 +41,8 @@ char *simt_place(const void *pc, char *to)
 {
     char program[256] = "", command[512], line[200];
     uintptr_t bias = 0;
+    if (ptx_place(pc, to))
+        return to;
     snprintf(to, 200, "an unknown line");
     dl_iterate_phdr(first_object, &bias);
     if (readlink("/proc/self/exe", program, sizeof program - 1) < 0)

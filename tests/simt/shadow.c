@@ -440,9 +440,15 @@ static uint64_t atomic_result(enum simt_atomic op, uint64_t old, uint64_t v, uin
 
 uint64_t simt_atomic(enum simt_atomic op, void *p, int bytes, uint64_t value, uint64_t expected)
 {
+    return simt_atomic_at(op, p, bytes, value, expected, __builtin_return_address(0));
+}
+
+uint64_t simt_atomic_at(enum simt_atomic op, void *p, int bytes, uint64_t value, uint64_t expected,
+                        const void *pc)
+{
     const uint64_t mask = bytes == 8 ? UINT64_MAX : UINT32_MAX;
     uint64_t old = 0;
-    plain(p, bytes, ACCESS_ATOMIC, __builtin_return_address(0));
+    plain(p, bytes, ACCESS_ATOMIC, pc);
     memcpy(&old, p, (size_t)bytes);
     const uint64_t after = atomic_result(op, old, value & mask, expected & mask);
     memcpy(p, &after, (size_t)bytes);

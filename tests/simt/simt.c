@@ -7,6 +7,7 @@
 #include "tests/simt/simt.h"
 #include "kernels/base.h"
 #include "tests/simt/impl.h"
+#include "tests/simt/ptx.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,8 @@ struct run simt_now = {.arch = 80};
 static struct thread threads[THREADS_MAX];
 static void *scheduler_sp;
 static int given_up;
-static void (*entry_call)(const void *args);
+static struct simt_kernel entry;
+static const struct ptx_kernel *interpreted; // in place of it
 static uint64_t order_seed;
 static int order[THREADS_MAX];
 
@@ -77,7 +79,10 @@ static void thread_end(void);
 
 static void thread_main(void)
 {
-    entry_call(simt_now.args);
+    if (interpreted)
+        ptx_thread(interpreted);
+    else
+        entry.call(entry.code, simt_now.args);
     thread_end();
     give_way();
     abort();
@@ -191,17 +196,20 @@ static const char *launch_wrong(struct simt_dim grid, struct simt_dim block, int
     return NULL;
 }
 
-void simt_run(struct simt_site at, const char *name, struct simt_dim grid, struct simt_dim block,
-              int64_t shared_bytes, void (*call)(const void *args), const void *args, int64_t bytes)
+void simt_run(struct simt_site at, const struct simt_kernel *kernel, struct simt_dim grid,
+              struct simt_dim block, int64_t shared_bytes, const void *params, int64_t bytes)
 {
     if (simt_failed())
         return;
-    simt_now.name = name;
+    simt_now.name = kernel->name;
     const char *wrong = launch_wrong(grid, block, shared_bytes);
     if (wrong)
         simt_fail(NULL, at, "%s: grid %u %u %u, block %u %u %u, %lld bytes shared", wrong, grid.x,
                   grid.y, grid.z, block.x, block.y, block.z, (long long)shared_bytes);
-    if (wrong)
+    simt_now.n_threads = (int)(block.x * block.y * block.z);
+    entry = *kernel;
+    interpreted = !wrong && ptx_on() ? ptx_find((const void *)entry.code, bytes, at) : NULL;
+    if (simt_failed())
         return;
     if (!threads[0].stack)
         stacks_open();
@@ -210,12 +218,10 @@ void simt_run(struct simt_site at, const char *name, struct simt_dim grid, struc
     CHECK(blocks && n_blocks <= 1 << 24);
     simt_now.grid = grid;
     simt_now.block = block;
-    simt_now.n_threads = (int)(block.x * block.y * block.z);
     simt_now.shared_bytes = shared_bytes;
     simt_now.launch = simt_now.serial + 1;
-    simt_now.args = args;
+    simt_now.args = params;
     simt_now.args_bytes = bytes;
-    entry_call = call;
     given_up = 0;
     order_draw(simt_now.launch, (int)n_blocks, blocks);
     for (int64_t i = 0; i < n_blocks && !given_up; i++) {
@@ -229,12 +235,14 @@ void simt_run(struct simt_site at, const char *name, struct simt_dim grid, struc
 
 int simt_arch(void)
 {
+    (void)ptx_on();
     return simt_now.arch;
 }
 
 void simt_arch_set(int arch)
 {
-    simt_now.arch = arch;
+    if (!ptx_on())
+        simt_now.arch = arch;
 }
 
 struct simt_dim simt_thread_idx(void)
@@ -476,8 +484,13 @@ uint64_t simt_warp(enum simt_op op, unsigned mask, uint64_t value, int by, int w
 
 void simt_ldmatrix(uint32_t *r, const void *row, int n, int transposed, struct simt_site at)
 {
+    simt_ldmatrix_at(r, row, n, transposed, at, __builtin_return_address(0));
+}
+
+void simt_ldmatrix_at(uint32_t *r, const void *row, int n, int transposed, struct simt_site at,
+                      const void *pc)
+{
     struct thread *t = simt_now.now;
-    const void *pc = __builtin_return_address(0);
     if (t->index % LANES < 8 * n) {
         if ((uintptr_t)row % 16)
             simt_fail(pc, at, "ldmatrix of a row that is not on 16 bytes");
@@ -511,8 +524,13 @@ static void copy_land(const struct copy *c)
 
 void simt_cp_async(void *to, const void *from, int bytes, int from_bytes)
 {
+    simt_cp_async_at(to, from, bytes, from_bytes, __builtin_return_address(0));
+}
+
+void simt_cp_async_at(void *to, const void *from, int bytes, int from_bytes, const void *pc)
+{
     struct thread *t = simt_now.now;
-    struct copy c = {to, from, bytes, from_bytes, t->group, __builtin_return_address(0)};
+    struct copy c = {to, from, bytes, from_bytes, t->group, pc};
     if (from_bytes < 0 || from_bytes > bytes)
         simt_fail(c.pc, NOWHERE, "copy of %d bytes of %d", from_bytes, bytes);
     if ((uintptr_t)to % (unsigned)bytes || (uintptr_t)from % (unsigned)bytes)

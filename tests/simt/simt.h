@@ -40,8 +40,10 @@ void simt_clear(void);
  * else drawn from the seed. */
 void simt_order(uint64_t seed);
 /* The architecture that kernels see (75, 80, 86, 89, 90), and with it the tensor core and the limit
- * of shared memory. 80 at first. */
+ * of shared memory. 80 at first. Where PTX is interpreted (tests/simt/ptx.h) it is the PTX's, and
+ * stays. */
 void simt_arch_set(int arch);
+int simt_arch(void);
 
 /* One tensor core output: c + sum of a[i] * b[i], i < k: see tests/simt/mma.c. */
 enum simt_mma { SIMT_MMA_BF16, SIMT_MMA_F16, SIMT_MMA_F16_K8 };
@@ -78,16 +80,21 @@ enum simt_atomic {
     SIMT_CAS
 };
 
-int simt_arch(void);
 struct simt_dim simt_thread_idx(void) __attribute__((const));
 struct simt_dim simt_block_idx(void) __attribute__((const));
 struct simt_dim simt_block_dim(void) __attribute__((const));
 struct simt_dim simt_grid_dim(void) __attribute__((const));
 
-/* Runs call(args) once per thread; args [bytes] may be read by all. */
-void simt_run(struct simt_site at, const char *name, struct simt_dim grid, struct simt_dim block,
-              int64_t shared_bytes, void (*call)(const void *args), const void *args,
-              int64_t bytes);
+/* A kernel as a function of this program, and what calls it. */
+struct simt_kernel {
+    const char *name;
+    void (*code)(void);
+    void (*call)(void (*code)(void), const void *params);
+};
+/* Runs call(code, params) once per thread. params [bytes]: one behind the other, each aligned as
+ * its type, as a device gets them; all may read them. */
+void simt_run(struct simt_site at, const struct simt_kernel *kernel, struct simt_dim grid,
+              struct simt_dim block, int64_t shared_bytes, const void *params, int64_t bytes);
 void *simt_take(int piece, int at, int bytes);
 void simt_barrier(struct simt_site at);
 /* value: of `bytes` bytes; by: source lane, or how far it is away. Returns the other lane's value
