@@ -248,8 +248,27 @@ plots:
 clean:
 	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so
 
+# The PTX of every architecture, interpreted in the fibers of the SIMT shim: what nvcc makes of the kernels gives the bits
+# of the tests. Once per release: minutes. ARGS="--plant", ARGS="--test NAME"; CUDA_ARCHS="80" looks at one.
+PTX_CU    := $(filter kernels/cuda/%,$(SIMT_CU))
+PTX       := $(foreach a,$(CUDA_ARCHS),$(PTX_CU:kernels/cuda/%.cu=$(BUILD)/ptx/$(a)/%.ptx))
+PTX_TESTS := $(filter-out %/simt_shim_test %/simt_ptx_test,$(filter $(BUILD)/tests/simt_%,$(TESTS)))
+
+define PTX_RULE
+$(BUILD)/ptx/$(1)/%.ptx: kernels/cuda/%.cu
+	@mkdir -p $$(@D)
+	$$(call say,PTX,$$@)
+	$$(Q)$(NVCC) $(NVFLAGS) -ptx -arch=compute_$(1) -o $$@ $$<
+endef
+$(foreach a,$(CUDA_ARCHS),$(eval $(call PTX_RULE,$(a))))
+
+check-ptx:
+	$(Q)$(if $(NVCC),,echo "make check-ptx needs nvcc (NVCC=PATH names it)" >&2; exit 1)
+	$(Q)$(MAKE) --no-print-directory $(PTX) $(PTX_TESTS)
+	$(Q)python3 tests/tools/ptx.py $(ARGS) $(CUDA_ARCHS)
+
 -include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
-         $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d)
-.PHONY: all tools tests deps demo-deps check-deps check asan powercut mutants fuzz fuzzers tsan tidy format demo goldens \
+         $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
+.PHONY: all tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz fuzzers tsan tidy format demo goldens \
         tables plots clean $(BENCHES:%=bench-%)
 .SECONDARY:

@@ -256,6 +256,17 @@ static void slots_about_the_edges(void **state)
     }
 }
 
+/* Query heads of a block by formats: each is code of its own. */
+static void heads_by_formats(void **state)
+{
+    (void)state;
+    for (int heads = 1; heads <= 8; heads *= 2)
+        for (enum kv_format format = KV_F32; format <= KV_MIXED; format++) {
+            const struct model m = {heads, 1, 72, KV_F32, format};
+            rows_check(&m, scenarios[3], COMPUTE_F32, (struct course){1, 0, 65, 65, 2});
+        }
+}
+
 /* Tokens of a prompt about a tile's end, whole and in tiles that continue, with scores and without.
  */
 static void prompts_are_exact(void **state)
@@ -269,8 +280,14 @@ static void prompts_are_exact(void **state)
         rows_check(m, scenarios[5], COMPUTE_BF16, (struct course){1, 1, n, 64, 0});
         rows_check(m, scenarios[1], COMPUTE_F32, (struct course){1, 1, n, 23, 0});
     }
-    const struct model wide = {1, 1, 264, KV_BF16, KV_BF16}, small = {2, 1, 16, KV_F32, KV_F32};
-    rows_check(&wide, scenarios[3], COMPUTE_BF16, (struct course){1, 1, 45, 45, 1});
+    for (int i = 0; i < 8; i++) { // a kernel for each
+        static const int dims[] = {64, 80, 130, 264};
+        const enum kv_format format = i % 2 ? KV_BF16 : KV_F32;
+        const struct model m = {1, 1, dims[i / 2], format, format};
+        rows_check(&m, scenarios[3], i % 2 ? COMPUTE_BF16 : COMPUTE_F32,
+                   (struct course){1, 1, 35, 35, 1});
+    }
+    const struct model small = {2, 1, 16, KV_F32, KV_F32};
     rows_check(&small, scenarios[3], COMPUTE_F32, (struct course){1, 1, 300, 160, 0});
 }
 
@@ -394,10 +411,10 @@ static void order_does_not_show(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_exact),       cmocka_unit_test(slots_about_the_edges),
-        cmocka_unit_test(prompts_are_exact),    cmocka_unit_test(what_is_no_number),
-        cmocka_unit_test(prompts_side_by_side), cmocka_unit_test(spans_take_turns),
-        cmocka_unit_test(order_does_not_show),
+        cmocka_unit_test(rows_are_exact),    cmocka_unit_test(slots_about_the_edges),
+        cmocka_unit_test(heads_by_formats),  cmocka_unit_test(prompts_are_exact),
+        cmocka_unit_test(what_is_no_number), cmocka_unit_test(prompts_side_by_side),
+        cmocka_unit_test(spans_take_turns),  cmocka_unit_test(order_does_not_show),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,7 +87,7 @@ static void rope_turns_pairs(void **state)
     (void)state;
     static const int shapes[][4] = {{1, 1, 2, 2},    {3, 5, 6, 4},     {2, 9, 64, 64},
                                     {4, 3, 80, 32},  {8, 2, 128, 128}, {1, 20, 33, 16},
-                                    {2, 4, 130, 66}, {2, 3, 8, 0}};
+                                    {2, 4, 130, 66}, {2, 3, 8, 0},     {1, 35, 64, 64}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         rope_case(shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], i % 4);
 }

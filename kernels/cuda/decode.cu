@@ -122,11 +122,14 @@ static void decode_launch(cudaStream_t stream, const struct decode_task *t, int 
     CHECK(n_warps < INT32_MAX);
     if (n_warps == 0)
         return;
-    if (layout == WEIGHT_PANELS)
-        LAUNCH(decode_panels<TO>, grid, DECODE_WARPS * WARP, 0, stream, *t);
-    else
-        LAUNCH(decode_rows<TO>, grid, DECODE_WARPS * WARP,
-               take_bytes<uint32_t>(DECODE_WARPS * tile_words<TO>()), stream, *t);
+    if constexpr (TO != DTYPE_F16) { // of f16 there are rows alone
+        if (layout == WEIGHT_PANELS) {
+            LAUNCH(decode_panels<TO>, grid, DECODE_WARPS * WARP, 0, stream, *t);
+            return;
+        }
+    }
+    LAUNCH(decode_rows<TO>, grid, DECODE_WARPS * WARP,
+           take_bytes<uint32_t>(DECODE_WARPS * tile_words<TO>()), stream, *t);
 }
 
 void cuda_decode(cudaStream_t stream, const struct ops *ops, const struct decode_args *args)

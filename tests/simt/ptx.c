@@ -21,7 +21,7 @@
 #define FUNCTIONS_MAX 512
 
 static struct ptx_file *files[FILES_MAX];
-static int n_files, is_open;
+static int n_files, is_open, is_on;
 static uint64_t *registers; // [THREADS_MAX][registers_cap]
 static int registers_cap;
 
@@ -51,6 +51,12 @@ static void ran_write(void)
     CHECK(fclose(f) == 0);
 }
 
+struct ptx_file *ptx_add(const char *path)
+{
+    CHECK(n_files < FILES_MAX);
+    return files[n_files++] = ptx_read(path);
+}
+
 static void folder_read(const char *folder)
 {
     char path[1024];
@@ -61,11 +67,10 @@ static void folder_read(const char *folder)
         const char *dot = strrchr(e->d_name, '.');
         if (!dot || strcmp(dot, ".ptx") != 0)
             continue;
-        CHECK(n_files < FILES_MAX);
         snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        files[n_files++] = ptx_read(path);
+        const int arch = ptx_add(path)->arch;
         simt_now.arch = files[0]->arch;
-        if (files[n_files - 1]->arch != simt_now.arch)
+        if (arch != simt_now.arch)
             ptx_refuse(path, 0, "is of another architecture than %s", files[0]->path);
     }
     closedir(d);
@@ -78,11 +83,12 @@ int ptx_on(void)
     const char *folder = getenv("SIMT_PTX");
     if (!is_open && folder && *folder) {
         folder_read(folder);
+        is_on = 1;
         if (getenv("SIMT_PTX_RAN"))
             CHECK(atexit(ran_write) == 0);
     }
     is_open = 1;
-    return n_files > 0;
+    return is_on;
 }
 
 /* ---- a function's kernel ---- */
@@ -138,7 +144,20 @@ static struct ptx_kernel *kernel_named(const char *name)
     return found;
 }
 
-struct ptx_kernel *ptx_find(const void *code, int64_t param_bytes, struct simt_site at)
+int ptx_takes(struct ptx_kernel *k, int64_t param_bytes, int n_threads, struct simt_site at)
+{
+    if (k->param_bytes != param_bytes)
+        simt_fail(NULL, at, "parameters of %lld bytes, of %d in the PTX", (long long)param_bytes,
+                  k->param_bytes);
+    else if (n_threads > k->threads_max)
+        simt_fail(NULL, at, "a block of %d threads, of %d at most in the PTX", n_threads,
+                  k->threads_max);
+    else
+        k->launches++;
+    return !simt_failed();
+}
+
+struct ptx_kernel *ptx_find(const void *code, struct simt_site at)
 {
     char name[512];
     int i = 0;
@@ -150,18 +169,9 @@ struct ptx_kernel *ptx_find(const void *code, int64_t param_bytes, struct simt_s
         functions[n_functions].code = code;
         functions[n_functions++].kernel = kernel_named(name);
     }
-    struct ptx_kernel *k = functions[i].kernel;
-    if (!k)
+    if (!functions[i].kernel)
         simt_fail(NULL, at, "no PTX has this kernel");
-    else if (k->param_bytes != param_bytes)
-        simt_fail(NULL, at, "parameters of %lld bytes, of %d in the PTX", (long long)param_bytes,
-                  k->param_bytes);
-    else if (simt_now.n_threads > k->threads_max)
-        simt_fail(NULL, at, "a block of %d threads, of %d at most in the PTX", simt_now.n_threads,
-                  k->threads_max);
-    else
-        k->launches++;
-    return simt_failed() ? NULL : k;
+    return functions[i].kernel;
 }
 
 /* ---- threads ---- */

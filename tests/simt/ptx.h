@@ -110,15 +110,24 @@ int64_t ptx_constant(const struct ptx_words *w, const struct ptx_operand *o);
 
 /* ---- ptx.c ---- */
 
+/* Reads a file, whose instructions ptx_place() knows from then on. */
+struct ptx_file *ptx_add(const char *path);
 /* Reads what SIMT_PTX names, once; 1 when kernels are interpreted. */
 int ptx_on(void);
-/* The kernel that the compiler put at `code`. Where no PTX has it, or with other parameters, that
- * is the error, and NULL. */
-struct ptx_kernel *ptx_find(const void *code, int64_t param_bytes, struct simt_site at);
+/* The kernel that the compiler put at `code`. NULL where no PTX has it, which is the error. */
+struct ptx_kernel *ptx_find(const void *code, struct simt_site at);
+/* Counts a launch. 0, and the error, when the kernel has other parameters or fewer threads. */
+int ptx_takes(struct ptx_kernel *k, int64_t param_bytes, int n_threads, struct simt_site at);
 /* The running thread, to its end. */
 void ptx_thread(const struct ptx_kernel *k);
 /* Where the instruction at pc stands; 0 when none does. to: at least 200 bytes. */
 int ptx_place(const void *pc, char *to);
 struct simt_site ptx_site(const struct ptx_inst *i);
+
+/* ---- simt.c ---- */
+
+/* One block of a kernel that no function of the program is: for tests. params: simt_run(). */
+void ptx_run(struct ptx_kernel *kernel, unsigned n_threads, int64_t shared_bytes,
+             const void *params, int64_t bytes);
 
 #endif

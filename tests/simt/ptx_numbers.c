@@ -111,7 +111,9 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
 
 /* ---- the table: name, operands, as what they are read, as what the result is kept, result ---- */
 
-#define BY (uint32_t) r[i->b] // of shifts: 32 bits, whatever is shifted
+// (clang-format takes arguments of macros for types)
+// clang-format off
+#define BY (uint32_t)r[i->b] // of shifts: 32 bits, whatever is shifted
 
 #define SETP(X, op, c, T) X(setp_##op##_##T, "setp." #op "." #T, 3, T, pred, a c b)
 #define SETPS(X, T)                                                                                \
@@ -122,7 +124,7 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     SETP(X, gt, >, T)                                                                              \
     SETP(X, ge, >=, T)
 #define LOGIC(X, T, name)                                                                          \
-    X(and_##name, "and." #name, 3, T, T, a &b)                                                     \
+    X(and_##name, "and." #name, 3, T, T, a & b)                                                    \
     X(or_##name, "or." #name, 3, T, T, a | b)                                                      \
     X(xor_##name, "xor." #name, 3, T, T, a ^ b)
 
@@ -133,11 +135,11 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     X(sub_s32, "sub.s32", 3, u32, u32, a - b)                                                      \
     X(sub_s64, "sub.s64", 3, u64, u64, a - b)                                                      \
     X(neg_s32, "neg.s32", 2, u32, u32, 0u - a)                                                     \
-    X(mul_lo_s32, "mul.lo.s32", 3, u32, u32, a *b)                                                 \
-    X(mul_lo_s64, "mul.lo.s64", 3, u64, u64, a *b)                                                 \
-    X(mul_wide_s32, "mul.wide.s32", 3, s32, s64, (int64_t)a *b)                                    \
-    X(mul_wide_u32, "mul.wide.u32", 3, u32, u64, (uint64_t)a *b)                                   \
-    X(mad_lo_s32, "mad.lo.s32", 4, u32, u32, a *b + c)                                             \
+    X(mul_lo_s32, "mul.lo.s32", 3, u32, u32, a * b)                                                \
+    X(mul_lo_s64, "mul.lo.s64", 3, u64, u64, a * b)                                                \
+    X(mul_wide_s32, "mul.wide.s32", 3, s32, s64, (int64_t)a * b)                                   \
+    X(mul_wide_u32, "mul.wide.u32", 3, u32, u64, (uint64_t)a * b)                                  \
+    X(mad_lo_s32, "mad.lo.s32", 4, u32, u32, a * b + c)                                            \
     X(div_s32, "div.s32", 3, s32, s32, a / divisor(b, i))                                          \
     X(div_u32, "div.u32", 3, u32, u32, a / divisor(b, i))                                          \
     X(div_u16, "div.u16", 3, u16, u16, a / divisor(b, i))                                          \
@@ -195,7 +197,7 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     X(add_rn_f32, "add.rn.f32", 3, f32, f32, a + b)                                                \
     X(add_rz_f32, "add.rz.f32", 3, f32, f32, sum_cut(a, b))                                        \
     X(sub_rn_f32, "sub.rn.f32", 3, f32, f32, a - b)                                                \
-    X(mul_rn_f32, "mul.rn.f32", 3, f32, f32, a *b)                                                 \
+    X(mul_rn_f32, "mul.rn.f32", 3, f32, f32, a * b)                                                \
     X(fma_rn_f32, "fma.rn.f32", 4, f32, f32, fmaf(a, b, c))                                        \
     X(div_rn_f32, "div.rn.f32", 3, f32, f32, a / b)                                                \
     X(rcp_rn_f32, "rcp.rn.f32", 2, f32, f32, 1.0f / a)                                             \
@@ -210,7 +212,7 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     SETPS(X, s64)                                                                                  \
     X(setp_eq_b32, "setp.eq.b32", 3, u32, pred, a == b)                                            \
     X(setp_eq_f32, "setp.eq.f32", 3, f32, pred, a == b)                                            \
-    X(setp_ne_f32, "setp.ne.f32", 3, f32, pred, a<b || a> b)                                       \
+    X(setp_ne_f32, "setp.ne.f32", 3, f32, pred, a < b || a > b)                                    \
     X(setp_lt_f32, "setp.lt.f32", 3, f32, pred, a < b)                                             \
     X(setp_le_f32, "setp.le.f32", 3, f32, pred, a <= b)                                            \
     X(setp_gt_f32, "setp.gt.f32", 3, f32, pred, a > b)                                             \
@@ -223,6 +225,7 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     X(setp_geu_f32, "setp.geu.f32", 3, f32, pred, !(a < b))                                        \
     X(setp_num_f32, "setp.num.f32", 3, f32, pred, a == a && b == b)                                \
     X(setp_nan_f32, "setp.nan.f32", 3, f32, pred, a != a || b != b)
+// clang-format on
 
 #define NUMBER_RUN(id, text, n, T, D, result)                                                      \
     static struct ptx_inst *run_##id(uint64_t *r, struct ptx_inst *i)                              \

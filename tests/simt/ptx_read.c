@@ -110,17 +110,20 @@ static int line_directive(struct reader *r)
 {
     static const char *const others[] = {".version ", ".target ", ".address_size "};
     int file, line, column;
-    char path[1024];
-    if (sscanf(r->at, ".loc %d %d %d", &file, &line, &column) == 3) {
+    char text[1024], path[1024];
+    if (*r->at != '.')
+        return 0;
+    snprintf(text, sizeof text, "%.*s", (int)strcspn(r->at, "\n"), r->at); // sscanf measures it all
+    if (sscanf(text, ".loc %d %d %d", &file, &line, &column) == 3) {
         r->from = file;
         r->from_line = line;
-    } else if (sscanf(r->at, ".file %d \"%1023[^\"]\"", &file, path) == 2) {
+    } else if (sscanf(text, ".file %d \"%1023[^\"]\"", &file, path) == 2) {
         if (file < 0 || file >= (int)(sizeof r->file->sources / sizeof *r->file->sources))
             REFUSE(r, ".file %d", file);
         r->file->sources[file] = strdup(path);
-    } else if (sscanf(r->at, ".target sm_%d", &r->file->arch) != 1) {
+    } else if (sscanf(text, ".target sm_%d", &r->file->arch) != 1) {
         size_t i = 0;
-        while (i < sizeof others / sizeof *others && !begins_with(r->at, others[i]))
+        while (i < sizeof others / sizeof *others && !begins_with(text, others[i]))
             i++;
         if (i == sizeof others / sizeof *others)
             return 0;
@@ -532,8 +535,10 @@ static void read_inside(struct reader *r)
         read_locals(r);
     else if (begins_with(r->text, ".pragma \"used_bytes_mask"))
         r->used_bytes = 1;
-    else if (!begins_with(r->text, ".pragma \"nounroll\""))
+    else if (*r->text != '.')
         read_instruction(r);
+    else if (!begins_with(r->text, ".pragma \"nounroll\""))
+        REFUSE(r, "unknown directive %s", r->text);
 }
 
 /* Outside of kernels there is the shared memory of a launch, by its one name. */

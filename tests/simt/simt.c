@@ -196,21 +196,10 @@ static const char *launch_wrong(struct simt_dim grid, struct simt_dim block, int
     return NULL;
 }
 
-void simt_run(struct simt_site at, const struct simt_kernel *kernel, struct simt_dim grid,
-              struct simt_dim block, int64_t shared_bytes, const void *params, int64_t bytes)
+/* Every block of what `entry` or `interpreted` is. */
+static void launch(struct simt_dim grid, struct simt_dim block, int64_t shared_bytes,
+                   const void *params, int64_t bytes)
 {
-    if (simt_failed())
-        return;
-    simt_now.name = kernel->name;
-    const char *wrong = launch_wrong(grid, block, shared_bytes);
-    if (wrong)
-        simt_fail(NULL, at, "%s: grid %u %u %u, block %u %u %u, %lld bytes shared", wrong, grid.x,
-                  grid.y, grid.z, block.x, block.y, block.z, (long long)shared_bytes);
-    simt_now.n_threads = (int)(block.x * block.y * block.z);
-    entry = *kernel;
-    interpreted = !wrong && ptx_on() ? ptx_find((const void *)entry.code, bytes, at) : NULL;
-    if (simt_failed())
-        return;
     if (!threads[0].stack)
         stacks_open();
     const int64_t n_blocks = (int64_t)grid.x * grid.y * grid.z;
@@ -218,6 +207,7 @@ void simt_run(struct simt_site at, const struct simt_kernel *kernel, struct simt
     CHECK(blocks && n_blocks <= 1 << 24);
     simt_now.grid = grid;
     simt_now.block = block;
+    simt_now.n_threads = (int)(block.x * block.y * block.z);
     simt_now.shared_bytes = shared_bytes;
     simt_now.launch = simt_now.serial + 1;
     simt_now.args = params;
@@ -231,6 +221,39 @@ void simt_run(struct simt_site at, const struct simt_kernel *kernel, struct simt
     }
     free(blocks);
     simt_now.args_bytes = 0;
+}
+
+void simt_run(struct simt_site at, const struct simt_kernel *kernel, struct simt_dim grid,
+              struct simt_dim block, int64_t shared_bytes, const void *params, int64_t bytes)
+{
+    if (simt_failed())
+        return;
+    const char *wrong = launch_wrong(grid, block, shared_bytes);
+    if (wrong)
+        simt_fail(NULL, at, "%s: grid %u %u %u, block %u %u %u, %lld bytes shared", wrong, grid.x,
+                  grid.y, grid.z, block.x, block.y, block.z, (long long)shared_bytes);
+    if (wrong)
+        return;
+    simt_now.name = kernel->name;
+    entry = *kernel;
+    interpreted = NULL;
+    if (ptx_on()) {
+        struct ptx_kernel *k = ptx_find((const void *)entry.code, at);
+        if (!k || !ptx_takes(k, bytes, (int)(block.x * block.y * block.z), at))
+            return;
+        interpreted = k;
+    }
+    launch(grid, block, shared_bytes, params, bytes);
+}
+
+void ptx_run(struct ptx_kernel *kernel, unsigned n_threads, int64_t shared_bytes,
+             const void *params, int64_t bytes)
+{
+    const struct simt_dim one = {1, 1, 1}, block = {n_threads, 1, 1};
+    simt_now.name = kernel->name;
+    interpreted = kernel;
+    if (ptx_takes(kernel, bytes, (int)n_threads, NOWHERE))
+        launch(one, block, shared_bytes, params, bytes);
 }
 
 int simt_arch(void)
