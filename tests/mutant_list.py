@@ -420,7 +420,7 @@ fault("ptx: a guard counts as it stands", "tests/simt/ptx.c",
       "r[i->guard] == (uint64_t)i->unless", "r[i->guard] == 0", PTX)
 fault("ptx: parameters may be others", "tests/simt/ptx.c", "if (k->param_bytes != param_bytes)", "if (0)", PTX)
 fault("ptx: a signed load spreads no sign", "tests/simt/ptx_memory.c",
-      "i->run = run_load_signed;", "i->run = run_load;", PTX)
+      "up = 64 - 8 * i->bytes;", "up = 0 * i->bytes;", PTX)
 fault("ptx: locals have no end", "tests/simt/ptx_memory.c", "limit = i->kernel->local_bytes;", "limit = INT64_MAX;", PTX)
 fault("ptx: bytes that are not used may be of any load", "tests/simt/ptx_read.c",
       "if (r->used_bytes && i->space != SLOT_PARAM)", "if (0)", PTX)
