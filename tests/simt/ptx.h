@@ -79,7 +79,7 @@ enum ptx_operand_kind { OPERAND_SLOT, OPERAND_LIST, OPERAND_ADDRESS, OPERAND_LAB
 struct ptx_operand {
     enum ptx_operand_kind kind;
     int32_t slot, second; // second: behind |, else SLOT_ZERO
-    int bits;             // of the register in slot, of the first one of the list; 0: a constant
+    int bits;             // of the register in slot, of the widest in the list; 0: constants
     int64_t offset;
     int32_t list[PTX_LIST_MAX];
     int n;

@@ -251,7 +251,8 @@ static const struct {
 
 static struct ptx_inst *run_join(uint64_t *r, struct ptx_inst *i)
 {
-    r[i->d] = r[i->list[0]] | r[i->list[1]] << i->mode;
+    const uint64_t mask = (UINT64_C(1) << i->mode) - 1; // a constant may have more
+    r[i->d] = (r[i->list[0]] & mask) | (r[i->list[1]] & mask) << i->mode;
     return i + 1;
 }
 

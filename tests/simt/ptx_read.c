@@ -319,8 +319,8 @@ static void read_operand(struct reader *r, char *text, struct ptx_operand *o)
         while ((one = piece(&rest)) != NULL) {
             if (o->n == PTX_LIST_MAX)
                 REFUSE(r, "too many registers");
-            o->list[o->n] = slot_of(r, one, &bits);
-            o->bits = o->n++ == 0 ? bits : o->bits;
+            o->list[o->n++] = slot_of(r, one, &bits);
+            o->bits = bits > o->bits ? bits : o->bits;
         }
     } else if (*text == '[') {
         o->kind = OPERAND_ADDRESS;
