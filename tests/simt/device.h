@@ -121,7 +121,7 @@ static inline void simt_launch(simt_site at, const char *name, void (*kernel)(P.
                                dim3 block, int64_t shared_bytes, A... args)
 {
     simt_launch_with(at, name, kernel, grid, block, shared_bytes, std::index_sequence_for<P...>(),
-                     P(args)...);
+                     static_cast<P>(args)...);
 }
 
 /* ---- barriers and warps ---- */
