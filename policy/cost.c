@@ -178,7 +178,8 @@ static void device_pass(const struct plan *plan, const struct weights_info *w,
         plan->codec != PLAN_CODEC_NONE && costs->codec_share > 0 ? costs->codec_share : 1;
     double slot = (double)costs->kv_page_bytes / PLAN_PAGE_SLOTS * plan->decoder;
     double attended = work->scores ? 0 : load.live * slots_attended(work) * slot;
-    double written = (load.live + load.prompts * share_kept(work)) * slot;
+    double slots_written = load.live * costs->kv_pages_written * PLAN_PAGE_SLOTS;
+    double written = (slots_written + load.prompts * share_kept(work)) * slot;
     double extents = (double)plan->decoder * plan->batches;
     double kv_nvme = (double)plan_kv_count(plan, TIER_NVME) / extents;
     double kv_link = 1 - (double)plan_kv_count(plan, TIER_DEVICE) / extents;

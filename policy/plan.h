@@ -84,6 +84,7 @@ struct plan_sizes {
 struct plan_costs {
     int64_t kv_page_bytes;     // one page, one layer, in the KV format
     int64_t kv_ring_bytes;     // one row, one layer: its ring (KV format mixed), else 0
+    double kv_pages_written;   // of a layer, by a token that decodes: 1/32, unless rows evict
     int64_t prompt_page_bytes; // one page in the compute format (prompt workspace)
     int64_t text_bytes;        // tokenizer, rows being parsed, journal buffers
     int64_t io_bytes;          // mover's rings and tables

@@ -50,7 +50,7 @@ static enum err read_progress(struct report *p, const struct config *c)
 
 static int streams_weights(const struct run *r)
 {
-    return r->plan.resident < r->plan.layers - 1;
+    return r->plan.resident + r->plan.weights_ram < r->plan.layers - 1;
 }
 
 /* Bytes per second of the pack itself by O_DIRECT; 0 when it cannot be measured, as where layers of
@@ -95,12 +95,14 @@ static struct report_sample sample_now(const struct report *p, const struct job_
 {
     const struct engine *e = &p->run->engine;
     const struct trace *t = &e->trace;
-    return (struct report_sample){.ns = clock_ns(),
-                                  .output_tokens = counts->output_tokens,
-                                  .read_bytes = t->moved_bytes[LANE_NVME_READ],
-                                  .write_bytes = t->moved_bytes[LANE_NVME_WRITE],
-                                  .cpu_ns = t->totals[LANE_CPU].busy_ns,
-                                  .stall_ns = t->totals[LANE_STALL].busy_ns};
+    struct report_sample s = {.ns = clock_ns(),
+                              .output_tokens = counts->output_tokens,
+                              .cpu_ns = t->totals[LANE_CPU].busy_ns,
+                              .gpu_ns = t->totals[LANE_GPU].busy_ns,
+                              .stall_ns = t->totals[LANE_STALL].busy_ns};
+    for (int lane = 0; lane < N_LANES; lane++)
+        s.bytes[lane] = t->moved_bytes[lane];
+    return s;
 }
 
 /* The oldest sample that is at most `age_ns` old; the start of the run when there is none. */
@@ -160,7 +162,7 @@ int report_line(const struct report *p, const struct job_counts *counts, char *t
     struct report_sample recent = sample_since(p, now.ns, 2 * SAMPLE_NS);
     double share = work_share(p, counts);
     double elapsed_s = (double)(now.ns - r->engine.start_ns) * 1e-9;
-    char eta[32] = "?", failed[40] = "", write[64] = "";
+    char eta[32] = "?", failed[40] = "", write[64] = "", link[64] = "";
     double left_s = fmax(seconds_left(elapsed_s, counts->prompt_tokens, r->work.prompt_tokens),
                          seconds_left(elapsed_s, counts->output_tokens, r->work.output_tokens));
     if (share >= 1 || isfinite(left_s))
@@ -168,20 +170,24 @@ int report_line(const struct report *p, const struct job_counts *counts, char *t
     if (counts->failed > 0)
         snprintf(failed, sizeof failed, " (%lld failed)", (long long)counts->failed);
     int64_t ns = now.ns - recent.ns;
-    double read = rate_between(now.read_bytes - recent.read_bytes, ns);
-    double written = rate_between(now.write_bytes - recent.write_bytes, ns);
+    double rates[N_LANES];
+    for (int lane = 0; lane < N_LANES; lane++)
+        rates[lane] = rate_between(now.bytes[lane] - recent.bytes[lane], ns);
+    double written = rates[LANE_NVME_WRITE];
     if (written > 0)
         snprintf(write, sizeof write, "  write %.2f/%.2f", written * 1e-9,
                  r->machine.nvme_write * 1e-9);
-    int waits = now.stall_ns - recent.stall_ns > now.cpu_ns - recent.cpu_ns;
-    const char *bound = !waits ? "cpu" : written > read ? "nvme-write" : "nvme-read";
+    if (r->plan.device)
+        snprintf(link, sizeof link, "  h2d %.2f/%.2f", rates[LANE_H2D] * 1e-9,
+                 r->machine.h2d * 1e-9);
     int n = snprintf(text, (size_t)cap,
                      "%5.1f %%  rows %lld/%lld%s  out %.1f tok/s (30s) %.1f (mean)  ETA %s  "
-                     "nvme-read %.2f/%.2f GB/s%s  bound %s",
+                     "nvme-read %.2f/%.2f GB/s%s%s  bound %s",
                      100 * share, (long long)counts->done, (long long)counts->rows, failed,
                      rate_between(now.output_tokens - window.output_tokens, now.ns - window.ns),
-                     rate_between(now.output_tokens, now.ns - r->engine.start_ns), eta, read * 1e-9,
-                     r->machine.nvme_read * 1e-9, write, bound);
+                     rate_between(now.output_tokens, now.ns - r->engine.start_ns), eta,
+                     rates[LANE_NVME_READ] * 1e-9, r->machine.nvme_read * 1e-9, write, link,
+                     report_bound_now(r, &recent, &now));
     return n < cap ? n : cap - 1;
 }
 
@@ -244,14 +250,7 @@ static void print_lane(const struct report_figures *f, const struct run *r, FILE
                        enum lane lane)
 {
     const struct lane_total *total = &r->engine.trace.totals[lane];
-    const struct plan_time *t = &r->time;
-    double predicted_s = lane == LANE_NVME_READ    ? t->read_s
-                         : lane == LANE_NVME_WRITE ? t->write_s
-                         : lane == LANE_CPU        ? t->compute_s
-                                                   : 0;
-    double probed = lane == LANE_NVME_READ    ? r->machine.nvme_read
-                    : lane == LANE_NVME_WRITE ? r->machine.nvme_write
-                                              : 0;
+    double predicted_s = report_lane_predicted(r, lane), probed = report_lane_probed(r, lane);
     double busy_s = (double)total->busy_ns * 1e-9;
     char bytes[80] = "";
     if (total->bytes > 0)
@@ -268,16 +267,14 @@ static void print_small(const struct report_figures *f, const struct run *r, FIL
 {
     const struct plan_time *t = &r->time;
     const struct lane_total *totals = r->engine.trace.totals;
-    const struct {
-        enum lane lane;
-        double predicted_s;
-    } lanes[] = {
-        {LANE_NVME_READ, t->read_s}, {LANE_NVME_WRITE, t->write_s}, {LANE_CPU, t->compute_s}};
     fprintf(out, "  s a pass, predicted/measured:");
-    for (int i = 0; i < 3; i++)
-        if (lanes[i].predicted_s > 0 || totals[lanes[i].lane].events > 0)
-            fprintf(out, " %s %.4f/%.4f,", lane_name(lanes[i].lane), lanes[i].predicted_s,
-                    f->passes > 0 ? (double)totals[lanes[i].lane].busy_ns * 1e-9 / f->passes : 0);
+    for (int i = 0; i < N_LANES; i++) {
+        enum lane lane = (enum lane)i;
+        double predicted_s = report_lane_predicted(r, lane);
+        if (lane != LANE_STALL && (predicted_s > 0 || totals[lane].events > 0))
+            fprintf(out, " %s %.4f/%.4f,", lane_name(lane), predicted_s,
+                    f->passes > 0 ? (double)totals[lane].busy_ns * 1e-9 / f->passes : 0);
+    }
     fprintf(out, " bound %s; job %.2f/%.2f s; peak %.1f of %.1f MiB (-v: more)\n", f->bound,
             t->job_s, f->elapsed_s, (double)f->peak_ram_bytes / MIB, (double)r->budget.ram / MIB);
 }
@@ -308,12 +305,8 @@ void report_print(const struct report_figures *f, const struct run *r, FILE *out
     }
     fprintf(out, "  %-12s %10s %10s %8s\n", "lane", "predicted", "measured", "busy");
     fprintf(out, "  %-12s %10s %10s\n", "", "s a pass", "s a pass");
-    static const enum lane always[] = {LANE_NVME_READ, LANE_NVME_WRITE, LANE_CPU};
-    for (int i = 0; i < 3; i++)
-        print_lane(f, r, out, always[i]);
     for (int lane = 0; lane < N_LANES; lane++)
-        if (r->engine.trace.totals[lane].events > 0 && lane != LANE_NVME_READ &&
-            lane != LANE_NVME_WRITE && lane != LANE_CPU)
+        if (report_lane_shown(r, (enum lane)lane))
             print_lane(f, r, out, (enum lane)lane);
     double pass_s = f->passes > 0 ? f->walk_s / f->passes : 0;
     fprintf(out, "  %-12s %10.4f %10.4f   passes: predicted %.0f, measured %.0f\n", "a pass",
@@ -322,9 +315,13 @@ void report_print(const struct report_figures *f, const struct run *r, FILE *out
     if (t->job_s > 0 && (f->err == OK || f->err == ERR_ROWS))
         fprintf(out, " (%+.1f %%)", 100 * (f->elapsed_s / t->job_s - 1));
     fprintf(out, "; bound: %s (predicted %s)\n", f->bound, t->bound ? t->bound : "?");
-    fprintf(out, "  memory: peak %.1f MiB RAM of --mem-ram %.1f MiB, %.1f MiB disk\n",
+    fprintf(out, "  memory: peak %.1f MiB RAM of --mem-ram %.1f MiB, %.1f MiB disk",
             (double)f->peak_ram_bytes / MIB, (double)r->budget.ram / MIB,
             (double)f->peak_disk_bytes / MIB);
+    if (r->plan.device)
+        fprintf(out, ", %.1f MiB device memory of --mem-device %.1f MiB",
+                (double)f->peak_device_bytes / MIB, (double)r->budget.device / MIB);
+    fputs("\n", out);
     fprintf(out, "  roofline: %.2f of what %s allow\n", f->roofline,
             f->rates_measured ? "rates measured beside the run" : "probed rates");
 }

@@ -16,7 +16,8 @@
 enum report_progress { PROGRESS_NONE, PROGRESS_BAR, PROGRESS_LINES };
 
 struct report_sample {
-    int64_t ns, output_tokens, read_bytes, write_bytes, cpu_ns, stall_ns;
+    int64_t ns, output_tokens, cpu_ns, gpu_ns, stall_ns;
+    int64_t bytes[N_LANES]; // moved by each lane
 };
 
 struct report {
@@ -48,7 +49,7 @@ struct report_figures {
     double read_rate;  // bytes/s of the roofline
     int rates_measured; // 1: reads before and after the run; 0: the probe's rate
     double roofline;    // required time / measured time; 0: no rate is known
-    int64_t peak_ram_bytes, peak_disk_bytes;
+    int64_t peak_ram_bytes, peak_disk_bytes, peak_device_bytes;
 };
 
 /* Reads --progress, and with --summary and streamed weights measures the pack for five seconds.
@@ -70,6 +71,14 @@ void report_print(const struct report_figures *f, const struct run *run, FILE *o
 /* ERR_IO with the path. The file appears complete, by rename. */
 enum err report_summary_write(const struct report_figures *f, const struct run *run,
                               const char *path);
+/* Seconds of a pass that the plan gives a lane, and its rate in bytes per second; 0: none. */
+double report_lane_predicted(const struct run *run, enum lane lane);
+double report_lane_probed(const struct run *run, enum lane lane);
+/* 1 for lanes that have a line in the report and a place in the summary. */
+int report_lane_shown(const struct run *run, enum lane lane);
+/* The lane that bound the run between two samples. */
+const char *report_bound_now(const struct run *run, const struct report_sample *from,
+                             const struct report_sample *to);
 /* One progress line without control characters; returns its length. */
 int report_line(const struct report *report, const struct job_counts *counts, char *text, int cap);
 

@@ -37,17 +37,19 @@ static int64_t streamed_bytes(const struct run *r)
     return bytes;
 }
 
-/* As they lie on NVMe. */
+/* Of those, the ones that come from NVMe, as they lie there. */
 static int64_t stored_bytes(const struct run *r)
 {
     int64_t bytes = 0;
-    if (!r->codec.pieces)
-        return streamed_bytes(r);
     for (int layer = 1; layer < r->plan.layers; layer++) {
+        if (plan_layer_home(&r->plan, layer) != TIER_NVME)
+            continue;
+        if (!r->codec.pieces) {
+            bytes += r->weights->layer_bytes[layer];
+            continue;
+        }
         const struct model_layer *l = &r->opened.model.layers[layer];
         const struct codec_piece *p = pack_codec_layer(&r->codec, l);
-        if (plan_layer_resident(&r->plan, layer))
-            continue;
         bytes += p ? 0 : l->n_bytes;
         for (int64_t i = 0; p && i < model_pieces(l); i++)
             bytes += p[i].stored_bytes;
@@ -55,15 +57,23 @@ static int64_t stored_bytes(const struct run *r)
     return bytes;
 }
 
-/* Bytes that the plan has to read from NVMe in one pass. */
-static double required_bytes(const struct run *r)
+/* KV of one pass that `extents` of all are read for. */
+static double required_kv(const struct run *r, int64_t extents)
 {
-    double bytes = (double)stored_bytes(r);
-    double extents = (double)r->plan.decoder * r->plan.batches;
-    double share = (double)plan_kv_count(&r->plan, TIER_NVME) / extents;
+    double share = (double)extents / ((double)r->plan.decoder * r->plan.batches);
     double rows = fmin((double)r->plan.batch * r->plan.batches, (double)r->work.n_rows);
     double slot_bytes = (double)r->costs.kv_page_bytes / KV_PAGE_SLOTS;
-    return bytes + share * rows * (double)r->work.slots_mean * 0.75 * slot_bytes * r->plan.decoder;
+    return share * rows * (double)r->work.slots_mean * 0.75 * slot_bytes * r->plan.decoder;
+}
+
+/* Seconds of one pass in which the plan has to read from NVMe, and bring to a device. */
+static double required_moves_s(const struct run *r, double read_rate)
+{
+    const struct plan *p = &r->plan;
+    int64_t on_nvme = plan_kv_count(p, TIER_NVME);
+    double nvme = (double)stored_bytes(r) + required_kv(r, on_nvme);
+    double link = (double)streamed_bytes(r) + required_kv(r, on_nvme + plan_kv_count(p, TIER_RAM));
+    return fmax(per_s(nvme, read_rate), p->device ? per_s(link, r->machine.h2d) : 0);
 }
 
 /* 2 x parameters x tokens, those that prompts share once, the head's only where a token came out,
@@ -122,11 +132,13 @@ void report_measure(struct report_figures *f, const struct run *r, const struct 
     f->bound = busiest(&e->trace);
     f->rates_measured = read_rate_measured > 0;
     f->read_rate = f->rates_measured ? read_rate_measured : r->machine.nvme_read;
-    double read_s = per_s(required_bytes(r) * f->passes, f->read_rate);
-    double compute_s = per_s(required_flops(r, counts), r->machine.matmul_flops);
-    f->roofline = per_s(fmax(read_s, compute_s), f->walk_s);
+    double moves_s = required_moves_s(r, f->read_rate) * f->passes;
+    double compute_s = per_s(required_flops(r, counts),
+                             r->plan.device ? r->machine.device_flops : r->machine.matmul_flops);
+    f->roofline = per_s(fmax(moves_s, compute_s), f->walk_s);
     f->peak_ram_bytes = machine_peak_rss_bytes();
     f->peak_disk_bytes = e->home.tiers[TIER_NVME].n_bytes;
+    f->peak_device_bytes = e->home.tiers[TIER_DEVICE].n_bytes;
 }
 
 /* ---- summary ---- */
@@ -212,9 +224,13 @@ static json_t *plan_json(const struct report_figures *f, const struct run *r)
     put(plan, "prefill_tokens", json_integer(p->prefill_tokens));
     put(plan, "ram_bytes", json_integer(r->bytes.ram));
     put(plan, "disk_bytes", json_integer(r->bytes.disk));
+    put(plan, "device_bytes", json_integer(r->bytes.device));
     put(predicted, "read_s", number(t->read_s));
     put(predicted, "write_s", number(t->write_s));
     put(predicted, "compute_s", number(t->compute_s));
+    put(predicted, "h2d_s", number(t->h2d_s));
+    put(predicted, "d2h_s", number(t->d2h_s));
+    put(predicted, "gpu_s", number(t->gpu_s));
     put(predicted, "pass_s", number(t->pass_s));
     put(predicted, "passes", number(t->passes));
     put(predicted, "bound", json_string(t->bound ? t->bound : ""));
@@ -226,9 +242,7 @@ static json_t *lane_json(const struct run *r, const struct report_figures *f, en
 {
     const struct lane_total *total = &r->engine.trace.totals[lane];
     double busy_s = seconds(total->busy_ns);
-    double probed = lane == LANE_NVME_READ    ? r->machine.nvme_read
-                    : lane == LANE_NVME_WRITE ? r->machine.nvme_write
-                                              : 0;
+    double probed = report_lane_probed(r, lane);
     json_t *j = json_object();
     put(j, "name", json_string(lane_name(lane)));
     put(j, "busy_s", number(busy_s));
@@ -241,11 +255,9 @@ static json_t *lane_json(const struct run *r, const struct report_figures *f, en
 
 static json_t *lanes_json(const struct run *r, const struct report_figures *f)
 {
-    static const int always[N_LANES] = {
-        [LANE_NVME_READ] = 1, [LANE_NVME_WRITE] = 1, [LANE_CPU] = 1};
     json_t *lanes = json_array();
     for (int lane = 0; lane < N_LANES; lane++)
-        if (lane != LANE_STALL && (always[lane] || r->engine.trace.totals[lane].events > 0))
+        if (lane != LANE_STALL && report_lane_shown(r, (enum lane)lane))
             CHECK(json_array_append_new(lanes, lane_json(r, f, (enum lane)lane)) == 0);
     return lanes;
 }
@@ -263,6 +275,12 @@ static json_t *machine_json(const struct run *r)
     put(j, "ram_read", number(m->ram_read));
     put(j, "matmul_flops", number(m->matmul_flops));
     put(j, "step_s", number(m->step_s));
+    if (r->plan.device) {
+        put(j, "h2d", number(m->h2d));
+        put(j, "d2h", number(m->d2h));
+        put(j, "device_read", number(m->device_read));
+        put(j, "device_flops", number(m->device_flops));
+    }
     put(j, "ram_bytes", json_integer(r->info.ram_bytes));
     return j;
 }
@@ -320,7 +338,7 @@ enum err report_summary_write(const struct report_figures *f, const struct run *
     put(root, "plan", plan_json(f, r));
     put_counts(root, f, r);
     put_rates(root, f, r);
-    put(peak, "device", json_integer(r->engine.home.tiers[TIER_DEVICE].n_bytes));
+    put(peak, "device", json_integer(f->peak_device_bytes));
     put(peak, "ram", json_integer(f->peak_ram_bytes));
     put(peak, "disk", json_integer(f->peak_disk_bytes));
     put(root, "peak_bytes", peak);

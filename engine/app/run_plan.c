@@ -368,6 +368,16 @@ static enum err read_budgets(struct run *r, const struct config *c)
     return OK;
 }
 
+/* Matmuls of a card that is not here read rows, as CUDA's do: what is stored otherwise is decoded
+ * into them. */
+static void assume_rows(struct weights_info *w)
+{
+    w->must_decode = 1;
+    for (int layer = 1; layer < w->n_layers; layer++)
+        if (w->tile_bytes[layer] == 0)
+            w->tile_bytes[layer] = w->layer_bytes[layer];
+}
+
 enum err run_plan(struct run *r)
 {
     const struct config *c = r->config;
@@ -383,6 +393,8 @@ enum err run_plan(struct run *r)
     if (!r->weights)
         return fail(ERR_FIT, "memory: plan tables");
     engine_weights_info(&r->opened.model, r->device, r->ops.compute, r->weights);
+    if (r->plans_device && r->device->api->unified)
+        assume_rows(r->weights);
     r->costs.io_bytes = IO_RESERVE_BYTES + r->opened.model.file_bytes / 32768;
     r->costs.row_token_bytes = 16;
     r->costs.decode_s = decode_seconds(r);

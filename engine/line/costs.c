@@ -2,6 +2,7 @@
  */
 #include "engine/line/engine.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Bytes of a layer held as tiles; 0 when it is stored so. */
@@ -52,6 +53,18 @@ int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct 
     return format == KV_MIXED ? KV_RING_PAGES * ring->page_bytes : 0;
 }
 
+/* Pages of a layer that a decoding token changes: it fills one, or takes the places of victims,
+ * which heads that choose for themselves find anywhere. */
+static double pages_written(const struct shape *s, const struct work *work,
+                            const struct evict *evict)
+{
+    double pages = (double)ceil_div(max_i64(work->slots_max, 1), KV_PAGE_SLOTS);
+    int alike = evict->scope == EVICT_SCOPE_LAYER || !evict_policy_scores(evict->policy);
+    if (work->slots_max >= work->tokens_max)
+        return 1.0 / KV_PAGE_SLOTS;
+    return pages * (1 - pow(1 - 1 / pages, alike ? 1 : s->n_kv_heads));
+}
+
 void engine_costs(const struct model *model, const struct device *device, const struct ops *ops,
                   enum kv_format kv_format, const struct work *work, const struct evict *evict,
                   struct plan_costs *costs)
@@ -62,6 +75,7 @@ void engine_costs(const struct model *model, const struct device *device, const 
     costs->kv_ring_bytes = engine_ring_layout(s, kv_format, &ring);
     kv_layout_init(&prompt, engine_prompt_format(ops->compute), s->n_kv_heads, s->head_dim);
     costs->kv_page_bytes = kv.page_bytes;
+    costs->kv_pages_written = pages_written(s, work, evict);
     costs->prompt_page_bytes = prompt.page_bytes;
     costs->scratch_bytes =
         layer_scratch_bytes(device->api->scratch, ops, model, PLAN_TILE_TOKENS, work->prompt_max,
