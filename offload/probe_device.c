@@ -16,7 +16,8 @@
 #define BURST_MAX     64
 #define MATMUL_N      8192
 #define MATMUL_K      2048
-#define STEP_OPS      11 // as measure_step counts them
+#define MATMUL_S      0.002 // seconds of one that is wide enough
+#define STEP_OPS      11    // as measure_step counts them
 #define ALIGN         4096
 
 struct bench {
@@ -142,17 +143,19 @@ static int matmul_place(struct bench *b, int m, int n, int k)
 
 static enum err measure_matmuls(struct bench *b, struct machine *m)
 {
-    double s;
-    int n = MATMUL_N;
+    double s = 0;
     for (int64_t at = 0; at < b->n_bytes; at += b->ram_bytes) // numbers, everywhere
         b->device->api->copy(b->ops.stream, b->base + at, b->ram,
                              min_i64(b->ram_bytes, b->n_bytes - at));
-    while (n > 64 && !matmul_place(b, PLAN_TILE_TOKENS, n, MATMUL_K))
-        n /= 2;
-    if (!matmul_place(b, PLAN_TILE_TOKENS, n, MATMUL_K))
+    /* As wide as a fast device needs to show it, as narrow as a slow one is done with soon. */
+    for (int n = 64; n <= MATMUL_N && s < MATMUL_S; n *= 2) {
+        if (!matmul_place(b, PLAN_TILE_TOKENS, n, MATMUL_K))
+            break;
+        TRY(measure(b, queue_matmul, &s));
+        m->device_flops = 2.0 * PLAN_TILE_TOKENS * n * MATMUL_K / s;
+    }
+    if (s == 0)
         return fail(ERR_FIT, "device: no memory to measure its matmuls with (--mem-device)");
-    TRY(measure(b, queue_matmul, &s));
-    m->device_flops = 2.0 * PLAN_TILE_TOKENS * n * MATMUL_K / s;
     CHECK(matmul_place(b, 1, 64, 64));
     TRY(measure(b, queue_matmul, &s));
     m->step_s = STEP_OPS * s;

@@ -16,6 +16,7 @@
 #define IO_RESERVE_BYTES   (1 << 20)
 #define PROBE_BYTES_MIN    ((int64_t)8 << 20)
 #define PROBE_BYTES_MAX    ((int64_t)64 << 20)
+#define PROBE_DEVICE_MIN   ((int64_t)16 << 20)
 
 static int64_t text_bytes(const struct run *r)
 {
@@ -52,7 +53,7 @@ static enum err probe_machine(struct run *r)
                                  .memory_bytes =
                                      min_i64(max_i64(rest, PROBE_BYTES_MIN), PROBE_BYTES_MAX),
                                  .device = r->device,
-                                 .device_bytes = r->budget.device};
+                                 .device_bytes = max_i64(r->budget.device, PROBE_DEVICE_MIN)};
     int measured = 0;
     int threads = r->machine.threads;
     TRY(probe_cached(&r->machine, &probe, dir, &measured));
