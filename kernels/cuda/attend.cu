@@ -93,14 +93,16 @@ DEVICE void split_queries(const struct forced *f, const struct token *t, int hea
 }
 
 /* Four numbers or codes down a column of a panel, from row `row`, a multiple of 4: dimensions of K
- * (a column is a slot), slots of V (a column is a dimension). */
+ * (a column is a slot), slots of V (a column is a dimension). A bit of `wanted` for each: the words
+ * of others are not read, as nobody may have written them. */
 template <int FORMAT>
-DEVICE void column_numbers(const uint8_t *panel, int stride, int row, int column, float x[4])
+DEVICE void column_numbers(const uint8_t *panel, int stride, int row, int column, unsigned wanted,
+                           float x[4])
 {
     if (FORMAT == KV_F32) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            x[j] = ((const float *)panel)[(row + j) * stride + column];
+            x[j] = wanted >> j & 1 ? ((const float *)panel)[(row + j) * stride + column] : 0.0f;
     } else if (FORMAT == KV_Q4) {
         unsigned word = ((const uint16_t *)panel)[row / 4 * stride + column];
 #pragma unroll
@@ -110,8 +112,10 @@ DEVICE void column_numbers(const uint8_t *panel, int stride, int row, int column
 #pragma unroll
         for (int j = 0; j < 4; j += 2) {
             const int at = (row + j) / 2 * stride + column;
-            unsigned word =
-                FORMAT == KV_BF16 ? ((const uint32_t *)panel)[at] : ((const uint16_t *)panel)[at];
+            unsigned word = 0;
+            if (wanted >> j & 3)
+                word = FORMAT == KV_BF16 ? ((const uint32_t *)panel)[at]
+                                         : ((const uint16_t *)panel)[at];
             x[j] = FORMAT == KV_BF16 ? __uint_as_float(word << 16) : (float)(word & 255);
             x[j + 1] = FORMAT == KV_BF16 ? __uint_as_float(word & 0xffff0000u) : (float)(word >> 8);
         }
@@ -128,7 +132,7 @@ DEVICE void k_chains(const struct split *s, const uint8_t *panel, int first, int
 #pragma unroll 4
     for (int d = first; d < last; d += 4) {
         float k[4];
-        column_numbers<FORMAT>(panel, KV_PAGE_SLOTS, d, lane_id(), k);
+        column_numbers<FORMAT>(panel, KV_PAGE_SLOTS, d, lane_id(), 15, k);
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const float4 q = *(const float4 *)(s->q + r * s->l.dim_pad + d);
@@ -209,7 +213,7 @@ DEVICE void page_values(const struct split *s, const uint8_t *panel, int d, unsi
         const unsigned bits = live >> slot & 15;
         float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         if (bits)
-            column_numbers<FORMAT>(panel, s->l.dim_pad, slot, d, v);
+            column_numbers<FORMAT>(panel, s->l.dim_pad, slot, d, bits, v);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const float4 e = *(const float4 *)(p + r * SPLIT + slot);

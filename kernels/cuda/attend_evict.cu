@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(PLACE_THREADS, 4)
     uint8_t *ring_page = R > 0 ? t.kv.ring + at / KV_PAGE_SLOTS * f.a.kv.ring.page_bytes : NULL;
     const float own_score = f.own_score[unit_of(&f, span, head)];
     float in_score = own_score;
-    if (R > 0 && t.kv.slot_score)
+    if (R > 0 && in_pos >= 0 && t.kv.slot_score)
         in_score = t.kv.slot_score[ring_meta];
     if (warp_id() == 0) {
         struct room made = room_make(&f, &t, span, head, in_pos);
@@ -205,13 +205,15 @@ __global__ void __launch_bounds__(PLACE_THREADS, 4)
                                   f.a.v + t.row * f.a.v_stride + (int64_t)head * head_dim};
     if (R > 0) {
         const int slot = at % KV_PAGE_SLOTS;
-        kv_put_slots(&f.a.kv.ring, ring_page, head, slot, slot + 1, source, tile);
+        kv_put_slots(&f.a.kv.ring, ring_page, head, slot, slot + 1, t.n_ring - (at - slot), source,
+                     tile);
         source = {old, old + head_dim};
     }
     const int slot = room->slot;
     if (slot >= 0)
         kv_put_slots(&f.a.kv.layout, kv_page_of(&f.a.kv, t.kv.page_ids[slot / KV_PAGE_SLOTS]), head,
-                     slot % KV_PAGE_SLOTS, slot % KV_PAGE_SLOTS + 1, source, tile);
+                     slot % KV_PAGE_SLOTS, slot % KV_PAGE_SLOTS + 1,
+                     t.kv.n_slots - slot / KV_PAGE_SLOTS * KV_PAGE_SLOTS, source, tile);
     if (threadIdx.x != 0)
         return;
     if (f.a.events)

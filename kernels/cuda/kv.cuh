@@ -3,7 +3,8 @@
  * Owns: where a number stands in a panel, and how slots are encoded by all threads of a block.
  * Refuses: which slot, which page (attend.cu, slots.cu).
  * A newcomer would miss: up to four slots share a word of V. One block puts all slots of a word
- * that a launch writes, and leaves the neighbours' bits as they are. Of a group's equal numbers
+ * that a launch writes, and leaves the neighbours' bits as they are; bits of slots that nobody has
+ * used become ones (no number), so that whatever is read was written. Of a group's equal numbers
  * (zeros of two signs) the one of the lowest dimension is its least and its greatest, as
  * kernels/kv.c meets them. */
 #ifndef KERNELS_CUDA_KV_CUH
@@ -136,6 +137,7 @@ DEVICE void kv_round_row(const struct kv_layout *l, const float *x, float *to)
 struct kv_part {
     int v, d0, n, n_pad; // n of them are numbers, the rest is padding
     int first, last;
+    int used; // slots of the page that held something before
 };
 
 /* Codes of the tile [slot][dimension] in place of its numbers; scales and minima go to the panel.
@@ -181,10 +183,12 @@ DEVICE void kv_tile_words(const struct kv_layout *l, uint8_t *panel, const struc
         for (int j = 0; j < per; j++) {
             int slot = p->v ? slow * per + j : p->first + at,
                 d = p->v ? at : slow * per + j - p->d0;
-            if (slot < p->first || slot >= p->last)
-                continue;
-            word |= kv_tile_bits(l, tile[slot * KV_TILE_STRIDE + d]) << j * bits;
-            mask |= ((1u << bits) - 1) << j * bits;
+            const int put = slot >= p->first && slot < p->last;
+            const uint32_t ones = (1u << bits) - 1;
+            if (put || slot >= p->used) {
+                word |= (put ? kv_tile_bits(l, tile[slot * KV_TILE_STRIDE + d]) : ones) << j * bits;
+                mask |= ones << j * bits;
+            }
         }
         int64_t index =
             p->v ? (int64_t)slow * l->dim_pad + p->d0 + at : slow * KV_PAGE_SLOTS + p->first + at;
@@ -212,12 +216,13 @@ DEVICE void kv_tile_floats(const struct kv_layout *l, uint8_t *panel, const stru
     }
 }
 
-/* Puts slots [first, last) of one head into a page. source(v, slot, d) is number d of K (v 0) or V;
+/* Puts slots [first, last) of one head into a page, of which `used` held something before.
+ * source(v, slot, d) is number d of K (v 0) or V;
  * source.by_slot: numbers of neighbouring slots, not dimensions, are read together. All threads of
  * the block, with tile [KV_TILE_FLOATS] in shared memory that nobody uses. */
 template <class Source>
 DEVICE void kv_put_slots(const struct kv_layout *l, uint8_t *page, int head, int first, int last,
-                         const Source &source, float *tile)
+                         int used, const Source &source, float *tile)
 {
     for (int v = 0; v < 2; v++) {
         uint8_t *panel = (uint8_t *)kv_panel(l, page, head, v);
@@ -228,7 +233,8 @@ DEVICE void kv_put_slots(const struct kv_layout *l, uint8_t *page, int head, int
                                 left < KV_GROUP ? left : KV_GROUP,
                                 left_pad < KV_GROUP ? left_pad : KV_GROUP,
                                 first,
-                                last};
+                                last,
+                                used};
             for (int i = (int)threadIdx.x; i < n_slots * p.n_pad; i += (int)blockDim.x) {
                 const int slot = first + (source.by_slot(v) ? i % n_slots : i / p.n_pad);
                 const int d = source.by_slot(v) ? i / n_slots : i % p.n_pad;

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(THREADS)
     float *tile = take<float>(&taken, KV_TILE_FLOATS);
     struct store_source source = {&a, token0 - a.first, (int)blockIdx.y};
     kv_put_slots(&a.layout, (uint8_t *)a.pages + page * a.layout.page_bytes, (int)blockIdx.y,
-                 from > 0 ? from : 0, to < KV_PAGE_SLOTS ? to : KV_PAGE_SLOTS, source, tile);
+                 from > 0 ? from : 0, to < KV_PAGE_SLOTS ? to : KV_PAGE_SLOTS, from, source, tile);
 }
 
 void cuda_kv_store(cudaStream_t stream, const struct ops *ops, const struct kv_store_args *args)

@@ -184,10 +184,10 @@ __global__ void __launch_bounds__(WRITE_THREADS, 3)
     __syncthreads();
     struct kept_source source = {&f.a.from, (const uint8_t *)f.a.pages, pos, head};
     if (in_pages)
-        kv_put_slots(&f.a.kv.layout, kv_page_of(&f.a.kv, kv.page_ids[page]), head, 0, n, source,
+        kv_put_slots(&f.a.kv.layout, kv_page_of(&f.a.kv, kv.page_ids[page]), head, 0, n, 0, source,
                      tile);
     else
-        kv_put_slots(&f.a.kv.ring, kv.ring + page * f.a.kv.ring.page_bytes, head, 0, n, source,
+        kv_put_slots(&f.a.kv.ring, kv.ring + page * f.a.kv.ring.page_bytes, head, 0, n, 0, source,
                      tile);
 }
 
