@@ -20,11 +20,11 @@ LDLIBS  := -ljansson -lpcre2-8 -lutf8proc -luring -lhwloc -lzstd -lisal -ldl -lm
 CUDA_ARCHS ?= 75 80 86 89 90
 NVLAST  := $(lastword $(CUDA_ARCHS))
 NVARCH  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(,)code=sm_$(a)) -gencode arch=compute_$(NVLAST)$(,)code=compute_$(NVLAST)
-NVFLAGS := -std=c++17 -O3 -fmad=false -lineinfo -Werror all-warnings -I. -Xcompiler -fPIC -MMD -MP
+NVFLAGS := -std=c++17 -O3 -fmad=false -lineinfo -Werror all-warnings -I. -Xcompiler -fPIC,-fvisibility=hidden,-pthread -MMD -MP
 # Locals hold no zeros by chance, where g++ can see to that (12 and above).
 SIMT_INIT = $(shell $(CXX) -ftrivial-auto-var-init=pattern -E -x c++ /dev/null >/dev/null 2>&1 && \
                     echo -ftrivial-auto-var-init=pattern)
-SIMT_FLAGS = -x c++ -std=c++17 -O1 -g1 -I. -include tests/simt/device.h -ffp-contract=off -fno-math-errno -fno-exceptions \
+SIMT_FLAGS = -x c++ -std=c++17 -O1 -g1 -I. -Itests/simt/cudart -include tests/simt/device.h -ffp-contract=off -fno-math-errno -fno-exceptions \
              -fno-strict-aliasing $(SIMT_INIT) -fsanitize=thread,undefined --param tsan-instrument-func-entry-exit=0 \
              -Wall -Wextra -Wno-unknown-pragmas -Werror $(filter -w,$(WARN)) -MMD -MP
 
@@ -32,9 +32,9 @@ SRC     := $(wildcard policy/*.c kernels/*.c kernels/ref/*.c kernels/cpu/*.c off
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 LIB_OBJ := $(filter-out $(BUILD)/engine/app/main.o,$(OBJ))
 CU      := $(if $(filter 0,$(CUDA)),,$(wildcard kernels/cuda/*.cu))
-# The same kernels for the host, under the shim of tests/simt: no CUDA needed. What asks CUDA for memory stays out.
-SIMT_CU := $(filter-out kernels/cuda/device.cu,$(wildcard kernels/cuda/*.cu)) $(wildcard tests/simt/*.cu)
-SIMT_OBJ := $(SIMT_CU:%.cu=$(BUILD)/%.simt.o) $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/simt/*.c))
+# The same files for the host, under the shim of tests/simt and its CUDA runtime: no CUDA needed.
+SIMT_CU := $(wildcard kernels/cuda/*.cu tests/simt/*.cu)
+SIMT_OBJ := $(SIMT_CU:%.cu=$(BUILD)/%.simt.o) $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/simt/*.c tests/simt/cudart/*.c))
 CU_OBJ  := $(CU:%.cu=$(BUILD)/%.cu.o)
 TEST_SRC := $(wildcard tests/*_test.c)
 TESTS   := $(TEST_SRC:tests/%.c=$(BUILD)/tests/%)
@@ -43,7 +43,7 @@ SIM_SO  := $(BUILD)/tests/sim_device.so
 TOOLS   := $(patsubst %.c,$(BUILD)/%,$(filter-out $(PRELOADS),$(wildcard tests/tools/*.c)))
 SHIMS   := $(PRELOADS:%.c=$(BUILD)/%.so)
 FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/ref kernels/cpu offload engine/* bench tests tests/fuzz \
-                                    tests/simt tests/tools)) $(wildcard kernels/cuda/*.cu* tests/simt/*.cu)
+                                    tests/simt tests/simt/cudart tests/tools)) $(wildcard kernels/cuda/*.cu* tests/simt/*.cu)
 VENV    := build/venv
 GOLDENV := build/venv-goldens
 # The binary stands at the top of the tree; other builds keep theirs to themselves.
@@ -81,7 +81,7 @@ $(BUILD)/%.cu.o: %.cu
 
 $(BIN)-cuda.so: $(CU_OBJ)
 	$(call say,LINK,$@)
-	$(Q)$(NVCC) -shared -o $@ $^
+	$(Q)$(NVCC) -shared -Xcompiler -static-libstdc++,-static-libgcc -Xlinker --exclude-libs=ALL -o $@ $^
 
 $(BUILD)/%.simt.o: %.cu
 	@mkdir -p $(@D)

@@ -11,6 +11,10 @@
 
 #include "kernels/ops.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct device;
 
 /* First member of an implementation's own structs. */
@@ -103,5 +107,9 @@ void device_close(struct device *d); // accepts NULL
 #define DEVICE_VERSION 1
 #define DEVICE_ENTRY   "sluice_device_open"
 typedef enum err (*device_entry_fn)(int version, const char *arg, struct device **d);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

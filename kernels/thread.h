@@ -8,6 +8,10 @@
 
 #include "kernels/base.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define THREAD_STACK_BYTES (8 << 20) // address space; only what is touched is taken
 
 /* Runs fn(arg) on a new thread, to be joined. 0, or an errno: EAGAIN where no more threads may be
@@ -16,5 +20,9 @@ int thread_start(pthread_t *thread, void *(*fn)(void *), void *arg);
 /* The same of one that nothing goes on without: "WHO: cannot start its WHAT: ...". ERR_FIT. */
 enum err thread_need(pthread_t *thread, void *(*fn)(void *), void *arg, const char *who,
                      const char *what);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -51,8 +51,8 @@ struct no_site {
 #ifdef SIMT
 #define ARCH simt_arch()
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
-    ((void)(stream), simt_launch(simt_site_here(__FILE__, __LINE__), #kernel, kernel, grid, block, \
-                                 shared_bytes, __VA_ARGS__))
+    simt_launch(stream, simt_site_here(__FILE__, __LINE__), #kernel, kernel, grid, block,          \
+                shared_bytes, __VA_ARGS__)
 static inline int launch_arch(void)
 {
     return simt_arch();

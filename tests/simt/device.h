@@ -103,8 +103,9 @@ template <class P> static inline void simt_pack(char *to, const P &param)
 }
 
 template <class... P, size_t... I>
-static inline void simt_launch_with(simt_site at, const char *name, void (*kernel)(P...), dim3 grid,
-                                    dim3 block, int64_t shared_bytes, std::index_sequence<I...>,
+static inline void simt_launch_with(cudaStream_t stream, simt_site at, const char *name,
+                                    void (*kernel)(P...), dim3 grid, dim3 block,
+                                    int64_t shared_bytes, std::index_sequence<I...>,
                                     const P &...args)
 {
     alignas(16) char params[simt_param_at<P...>(sizeof...(P))] = {};
@@ -113,15 +114,21 @@ static inline void simt_launch_with(simt_site at, const char *name, void (*kerne
                                simt_call((void (*)(P...))code, (const char *)p,
                                          std::index_sequence_for<P...>());
                            }};
-    simt_run(at, &k, simt_dim_of(grid), simt_dim_of(block), shared_bytes, params, sizeof params);
+    const simt_work work = {at,           k,      simt_dim_of(grid), simt_dim_of(block),
+                            shared_bytes, params, sizeof params};
+    if (stream && simt_queue)
+        simt_queue(stream, &work);
+    else
+        simt_run(&work);
 }
 
 template <class... P, class... A>
-static inline void simt_launch(simt_site at, const char *name, void (*kernel)(P...), dim3 grid,
-                               dim3 block, int64_t shared_bytes, A... args)
+static inline void simt_launch(cudaStream_t stream, simt_site at, const char *name,
+                               void (*kernel)(P...), dim3 grid, dim3 block, int64_t shared_bytes,
+                               A... args)
 {
-    simt_launch_with(at, name, kernel, grid, block, shared_bytes, std::index_sequence_for<P...>(),
-                     static_cast<P>(args)...);
+    simt_launch_with(stream, at, name, kernel, grid, block, shared_bytes,
+                     std::index_sequence_for<P...>(), static_cast<P>(args)...);
 }
 
 /* ---- barriers and warps ---- */

@@ -7,6 +7,8 @@
 
 #include "tests/simt/simt.h"
 
+#include <stddef.h>
+
 #define THREADS_MAX 1024
 #define LANES       32
 #define STACK_BYTES (128 << 10)
@@ -47,7 +49,7 @@ struct thread {
 
 /* What runs: one block of one launch at a time. */
 struct run {
-    struct thread *now; // NULL: the host
+    struct thread *now; // NULL: none, between them
     const char *name;
     struct simt_dim grid, block, block_at;
     int n_threads, n_waiting, n_ended;
@@ -58,6 +60,13 @@ struct run {
     int arch;
 };
 extern struct run simt_now;
+extern _Thread_local int simt_runs; // 1: on the thread that runs it
+
+/* The one of the kernel whose code this is; NULL: the host's. */
+static inline struct thread *simt_thread(void)
+{
+    return simt_runs ? simt_now.now : NULL;
+}
 
 /* ---- report.c: never returns inside a kernel: the launch is given up ---- */
 

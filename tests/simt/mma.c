@@ -68,10 +68,8 @@ static int64_t aligned(struct term t, int greatest, int kept)
 static float cut_to_f32(int64_t sum, int exponent)
 {
     uint64_t s = (uint64_t)(sum < 0 ? -sum : sum);
-    int bits = 0, lost;
-    while (bits < 63 && s >> bits)
-        bits++;
-    lost = bits - 24 > -149 - exponent ? bits - 24 : -149 - exponent;
+    const int bits = s ? 64 - __builtin_clzll(s) : 0;
+    int lost = bits - 24 > -149 - exponent ? bits - 24 : -149 - exponent;
     if (lost > 0) {
         s = lost < 63 ? s >> lost << lost : 0;
     }
@@ -83,11 +81,19 @@ static float step(int arch, enum simt_mma kind, const uint16_t *a, const uint16_
                   float c)
 {
     const int kept = arch >= 90 ? 25 : 24;
+    const uint16_t all_ones = kind == SIMT_MMA_BF16 ? 0x7f80 : 0x7c00;
     struct term terms[17];
     uint32_t bits;
     float out;
-    if (special(kind, a, b, k, c, &out))
+    int any_special = !isfinite(c), any = 0;
+    for (int i = 0; i < k; i++) {
+        any_special |= (a[i] & all_ones) == all_ones || (b[i] & all_ones) == all_ones;
+        any |= (a[i] & 0x7fff) && (b[i] & 0x7fff);
+    }
+    if (any_special && special(kind, a, b, k, c, &out))
         return out;
+    if (!any) // rows that are not there
+        return c + 0.0f;
     memcpy(&bits, &c, sizeof bits);
     terms[k] = number(bits, 23, 8);
     for (int i = 0; i < k; i++) {

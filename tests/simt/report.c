@@ -66,7 +66,7 @@ char *simt_place(const void *pc, char *to)
 void simt_fail(const void *pc, struct simt_site at, const char *fmt, ...)
 {
     char place[256] = "", what[600];
-    const struct thread *t = simt_now.now;
+    const struct thread *t = simt_thread();
     va_list args;
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);

@@ -56,6 +56,12 @@ static struct {
 } pieces[PIECES_MAX];
 static int n_pieces;
 static int64_t shared_used;
+static int races = 1;
+
+void simt_races(int on)
+{
+    races = on;
+}
 
 static void *reserve(int64_t bytes)
 {
@@ -136,6 +142,16 @@ void simt_forget(void *p, int64_t bytes)
     for (int64_t i = 0; i < bytes; i++)
         CHECK(state[i] != OUTSIDE);
     memset(state, UNWRITTEN, (size_t)bytes);
+}
+
+void simt_move(void *to, const void *from, int64_t bytes)
+{
+    uint8_t *state = device_state(to);
+    const uint8_t *from_state = device_state(from);
+    for (int64_t i = 0; i < bytes; i++)
+        CHECK(state[i] != OUTSIDE && from_state[i] != OUTSIDE);
+    memmove(state, from_state, (size_t)bytes);
+    memmove(to, from, (size_t)bytes);
 }
 
 void simt_get(void *to, const void *from, int64_t bytes)
@@ -292,7 +308,7 @@ static void space_touch(struct space *s, int64_t at, int64_t bytes, enum access 
         if (state != WRITTEN && !(state == UNWRITTEN && kind == ACCESS_WRITE))
             state_wrong(s, state, bytes, kind, i, pc);
     }
-    for (int64_t cell = at / 4; cell <= (at + bytes - 1) / 4; cell++) {
+    for (int64_t cell = at / 4; cell <= (at + bytes - 1) / 4 && races; cell++) {
         int mask = 0xf;
         if (cell * 4 < at)
             mask &= 0xf << (at - cell * 4);
@@ -306,7 +322,7 @@ static void space_touch(struct space *s, int64_t at, int64_t bytes, enum access 
 
 void shadow_access(const void *p, int64_t bytes, enum access kind, const void *pc)
 {
-    const struct thread *t = simt_now.now;
+    const struct thread *t = simt_thread();
     const uintptr_t at = (uintptr_t)p;
     if (!t) { // an entry
         if (space_has(&device, p) || space_has(&shared, p))
@@ -319,7 +335,9 @@ void shadow_access(const void *p, int64_t bytes, enum access kind, const void *p
         space_touch(&shared, (const uint8_t *)p - shared.base, bytes, kind, WRITTEN, pc);
     else if (space_has(&device, p))
         space_touch(&device, (const uint8_t *)p - device.base, bytes, kind, WRITTEN, pc);
-    else if (kind != ACCESS_READ || at - (uintptr_t)simt_now.args >= (uintptr_t)simt_now.args_bytes)
+    else if (kind == ACCESS_READ && at - (uintptr_t)simt_now.args < (uintptr_t)simt_now.args_bytes)
+        ;
+    else if (kind != ACCESS_READ || !simt_may_read || !simt_may_read(p, bytes))
         simt_fail(pc, (struct simt_site){0},
                   "%s %lld bytes that are neither device nor shared memory nor its own",
                   kinds[kind], (long long)bytes);
@@ -343,7 +361,7 @@ void shadow_land(const void *p, int64_t bytes, const void *pc)
 
 static void plain(const void *p, int bytes, enum access kind, const void *pc)
 {
-    if (simt_now.now && (uintptr_t)p % (unsigned)bytes)
+    if ((uintptr_t)p % (unsigned)bytes && simt_thread())
         simt_fail(pc, (struct simt_site){0}, "%s %d bytes that are not on a multiple of %d",
                   kinds[kind], bytes, bytes);
     shadow_access(p, bytes, kind, pc);

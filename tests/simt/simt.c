@@ -15,6 +15,9 @@
 #include <sys/mman.h>
 
 struct run simt_now = {.arch = 80};
+_Thread_local int simt_runs;
+void (*simt_queue)(struct CUstream_st *stream, const struct simt_work *work);
+int (*simt_may_read)(const void *p, int64_t bytes);
 static struct thread threads[THREADS_MAX];
 static void *scheduler_sp;
 static int given_up;
@@ -213,37 +216,39 @@ static void launch(struct simt_dim grid, struct simt_dim block, int64_t shared_b
     simt_now.args = params;
     simt_now.args_bytes = bytes;
     given_up = 0;
+    simt_runs = 1;
     order_draw(simt_now.launch, (int)n_blocks, blocks);
     for (int64_t i = 0; i < n_blocks && !given_up; i++) {
         const unsigned b = (unsigned)blocks[i];
         simt_now.serial++;
         block_run((struct simt_dim){b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y});
     }
+    simt_runs = 0;
     free(blocks);
     simt_now.args_bytes = 0;
 }
 
-void simt_run(struct simt_site at, const struct simt_kernel *kernel, struct simt_dim grid,
-              struct simt_dim block, int64_t shared_bytes, const void *params, int64_t bytes)
+void simt_run(const struct simt_work *work)
 {
+    const struct simt_dim grid = work->grid, block = work->block;
     if (simt_failed())
         return;
-    const char *wrong = launch_wrong(grid, block, shared_bytes);
+    simt_now.name = work->kernel.name;
+    const char *wrong = launch_wrong(grid, block, work->shared_bytes);
     if (wrong)
-        simt_fail(NULL, at, "%s: grid %u %u %u, block %u %u %u, %lld bytes shared", wrong, grid.x,
-                  grid.y, grid.z, block.x, block.y, block.z, (long long)shared_bytes);
+        simt_fail(NULL, work->at, "%s: grid %u %u %u, block %u %u %u, %lld bytes shared", wrong,
+                  grid.x, grid.y, grid.z, block.x, block.y, block.z, (long long)work->shared_bytes);
     if (wrong)
         return;
-    simt_now.name = kernel->name;
-    entry = *kernel;
+    entry = work->kernel;
     interpreted = NULL;
     if (ptx_on()) {
-        struct ptx_kernel *k = ptx_find((const void *)entry.code, at);
-        if (!k || !ptx_takes(k, bytes, (int)(block.x * block.y * block.z), at))
+        struct ptx_kernel *k = ptx_find((const void *)entry.code, work->at);
+        if (!k || !ptx_takes(k, work->bytes, (int)(block.x * block.y * block.z), work->at))
             return;
         interpreted = k;
     }
-    launch(grid, block, shared_bytes, params, bytes);
+    launch(grid, block, work->shared_bytes, work->params, work->bytes);
 }
 
 void ptx_run(struct ptx_kernel *kernel, unsigned n_threads, int64_t shared_bytes,

@@ -7,7 +7,8 @@
  * of what was allocated, unaligned vectors, undefined behaviour.
  *
  * Owns: device memory, launches, the first error (the rest is not run, as on a device that is
- * lost). Refuses: timing, memory order between blocks, spinning, streams. Not thread-safe.
+ * lost). Refuses: timing, memory order between blocks, spinning; streams, which tests/simt/cudart
+ * has. Launches and calls of tests are for one thread at a time; entries may be called meanwhile.
  * Plain C; the second half is for tests/simt alone. */
 #ifndef TESTS_SIMT_SIMT_H
 #define TESTS_SIMT_SIMT_H
@@ -29,6 +30,8 @@ void simt_put(void *to, const void *from, int64_t bytes);
 void *simt_of(const void *from, int64_t bytes);
 /* The bytes count as unwritten again: for outputs, whose old contents must not pass for new. */
 void simt_forget(void *p, int64_t bytes);
+/* A copy within device memory: what nobody has written stays so. */
+void simt_move(void *to, const void *from, int64_t bytes);
 /* What a copy to RAM does; unwritten bytes are an error. */
 void simt_get(void *to, const void *from, int64_t bytes);
 
@@ -39,6 +42,8 @@ void simt_clear(void);
 /* In which order the threads of a block and the blocks of a grid run: 0 ascending, 1 descending,
  * else drawn from the seed. */
 void simt_order(uint64_t seed);
+/* 0: races are not looked for: twice as fast. 1 at first. */
+void simt_races(int on);
 /* The architecture that kernels see (75, 80, 86, 89, 90), and with it the tensor core and the limit
  * of shared memory. 80 at first. Where PTX is interpreted (tests/simt/ptx.h) it is the PTX's, and
  * stays. */
@@ -80,21 +85,34 @@ enum simt_atomic {
     SIMT_CAS
 };
 
-struct simt_dim simt_thread_idx(void) __attribute__((const));
-struct simt_dim simt_block_idx(void) __attribute__((const));
-struct simt_dim simt_block_dim(void) __attribute__((const));
-struct simt_dim simt_grid_dim(void) __attribute__((const));
-
 /* A kernel as a function of this program, and what calls it. */
 struct simt_kernel {
     const char *name;
     void (*code)(void);
     void (*call)(void (*code)(void), const void *params);
 };
-/* Runs call(code, params) once per thread. params [bytes]: one behind the other, each aligned as
- * its type, as a device gets them; all may read them. */
-void simt_run(struct simt_site at, const struct simt_kernel *kernel, struct simt_dim grid,
-              struct simt_dim block, int64_t shared_bytes, const void *params, int64_t bytes);
+/* A launch: call(code, params) is run once per thread. params [bytes]: one behind the other, each
+ * aligned as its type, as a device gets them; all may read them. */
+struct simt_work {
+    struct simt_site at;
+    struct simt_kernel kernel;
+    struct simt_dim grid, block;
+    int64_t shared_bytes;
+    const void *params;
+    int64_t bytes;
+};
+void simt_run(const struct simt_work *work);
+/* Where launches of a stream go instead; params are to be copied. NULL: nowhere. */
+struct CUstream_st;
+extern void (*simt_queue)(struct CUstream_st *stream, const struct simt_work *work);
+/* Says whether kernels may read a range of RAM. NULL: they may read none. */
+extern int (*simt_may_read)(const void *p, int64_t bytes);
+
+struct simt_dim simt_thread_idx(void) __attribute__((const));
+struct simt_dim simt_block_idx(void) __attribute__((const));
+struct simt_dim simt_block_dim(void) __attribute__((const));
+struct simt_dim simt_grid_dim(void) __attribute__((const));
+
 void *simt_take(int piece, int at, int bytes);
 void simt_barrier(struct simt_site at);
 /* value: of `bytes` bytes; by: source lane, or how far it is away. Returns the other lane's value

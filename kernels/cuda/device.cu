@@ -1,0 +1,570 @@
+/* kernels/cuda/device.cu - a CUDA device behind kernels/device.h; sluice-cuda.so opens it.
+ *
+ * Owns: memory, streams and events of one GPU, and its loss. Refuses: what an op computes (the
+ * other files here).
+ * Facts a newcomer would miss. CUDA tells of a failed kernel at some later call, of any thread, and
+ * from then on every call fails alike: so the result of every call is looked at once, the first
+ * failure is kept, and what was asked after it is not done. A host function that CUDA itself calls
+ * is left out when the device is lost: so a stream has a thread that waits for an event behind what
+ * was queued, and tells, whatever came of it. Which device a call means is a thread's own. */
+#include "kernels/cuda/simt.cuh"
+
+#include <cuda_runtime.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include "kernels/device.h"
+#include "kernels/thread.h"
+
+#define SM_MIN     75
+#define PAGE       4096 // of the alignment that device.h promises; CUDA's is 256
+#define NOTE_FLAGS (cudaEventBlockingSync | cudaEventDisableTiming)
+
+/* What alloc gave out. */
+struct block {
+    struct block *next;
+    void *base, *at; // CUDA's, and the page in it
+};
+
+struct gpu {
+    struct device device;
+    int index, sm; // sm: 75, 80, 90 ...
+    char name[80];
+    pthread_mutex_t lock; // of what follows
+    int lost;
+    char what[512]; // the first failure
+    struct block *blocks;
+};
+
+/* A notify under way. */
+struct note {
+    struct note *next;
+    cudaEvent_t event; // behind what was queued before
+    int recorded;
+    void (*fn)(void *ctx, enum err err);
+    void *ctx;
+};
+
+struct gpu_stream {
+    struct stream stream;
+    cudaStream_t cuda;
+    pthread_t teller;
+    pthread_mutex_t lock; // of what follows
+    pthread_cond_t changed;
+    struct note *first, **last, *spare; // in order; and as many as were ever under way at once
+    int stop;
+};
+
+struct gpu_event {
+    struct event event;
+    cudaEvent_t cuda;
+};
+
+static struct gpu *gpu_of(struct device *d)
+{
+    return (struct gpu *)d;
+}
+
+static struct gpu_stream *stream_of(struct stream *s)
+{
+    return (struct gpu_stream *)s;
+}
+
+/* ---- every call's result ---- */
+
+static int is_lost(struct gpu *g)
+{
+    pthread_mutex_lock(&g->lock);
+    const int lost = g->lost;
+    pthread_mutex_unlock(&g->lock);
+    return lost;
+}
+
+/* 1: done. Else the device is lost, because of `name` if of nothing before. */
+static int done(struct gpu *g, cudaError_t e, const char *name)
+{
+    if (e == cudaSuccess)
+        return 1;
+    (void)cudaGetLastError(); // the thread's own: the next launch asks for its
+    pthread_mutex_lock(&g->lock);
+    const int first = !g->lost;
+    if (first)
+        snprintf(g->what, sizeof g->what, "cuda: %s: %s", name, cudaGetErrorString(e));
+    g->lost = 1;
+    pthread_mutex_unlock(&g->lock);
+    if (first)
+        log_line(LOG_WARN, "%s; the device is lost", g->what);
+    return 0;
+}
+#define DONE(g, call, ...) done(g, call(__VA_ARGS__), #call)
+
+/* The calling thread's calls mean device `index` from here on. */
+static cudaError_t device_set(int index)
+{
+    static __thread int current = -1;
+    const cudaError_t e = current == index ? cudaSuccess : cudaSetDevice(index);
+    current = e == cudaSuccess ? index : -1;
+    return e;
+}
+
+/* The same of g. 0: it is lost. */
+static int enter(struct gpu *g)
+{
+    return !is_lost(g) && done(g, device_set(g->index), "cudaSetDevice");
+}
+
+/* OK, or why the device is lost. */
+static enum err state_of(struct gpu *g)
+{
+    if (!is_lost(g))
+        return OK;
+    return fail(ERR_DEVICE, "%s", g->what); // written once, before it was lost
+}
+
+/* ---- memory ---- */
+
+static enum err gpu_alloc(struct device *d, int64_t n_bytes, void **p)
+{
+    struct gpu *g = gpu_of(d);
+    *p = NULL;
+    struct block *b = (struct block *)calloc(1, sizeof *b);
+    if (!b)
+        return fail(ERR_FIT, "memory: a block of device memory");
+    cudaError_t e = cudaErrorUnknown;
+    if (enter(g))
+        e = cudaMalloc(&b->base, (size_t)n_bytes + PAGE);
+    if (e == cudaSuccess) {
+        b->at = (void *)(((uintptr_t)b->base + PAGE - 1) / PAGE * PAGE);
+        *p = b->at;
+        pthread_mutex_lock(&g->lock);
+        b->next = g->blocks;
+        g->blocks = b;
+        pthread_mutex_unlock(&g->lock);
+        return OK;
+    }
+    free(b);
+    if (e != cudaErrorMemoryAllocation) {
+        (void)done(g, e, "cudaMalloc");
+        return state_of(g);
+    }
+    (void)cudaGetLastError();
+    size_t n_free = 0, n_all = 0;
+    (void)DONE(g, cudaMemGetInfo, &n_free, &n_all);
+    return fail(ERR_FIT,
+                "device memory: %s refused %lld bytes, %lld of %lld are free (lower --mem-device)",
+                g->name, (long long)n_bytes, (long long)n_free, (long long)n_all);
+}
+
+static void gpu_release(struct device *d, void *p, int64_t n_bytes)
+{
+    struct gpu *g = gpu_of(d);
+    (void)n_bytes;
+    if (!p)
+        return;
+    pthread_mutex_lock(&g->lock);
+    struct block **at = &g->blocks;
+    while (*at && (*at)->at != p)
+        at = &(*at)->next;
+    struct block *b = *at;
+    CHECK(b);
+    *at = b->next;
+    pthread_mutex_unlock(&g->lock);
+    if (enter(g))
+        (void)DONE(g, cudaFree, b->base);
+    free(b);
+}
+
+/* Kernels read it as well, where the host has it: rows of an embedding. That it cannot be pinned is
+ * no loss of the device. */
+static enum err gpu_pin(struct device *d, void *p, int64_t n_bytes)
+{
+    struct gpu *g = gpu_of(d);
+    struct rlimit limit = {};
+    char locked[32] = "unlimited";
+    if (!enter(g))
+        return state_of(g);
+    cudaError_t e =
+        cudaHostRegister(p, (size_t)n_bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (e == cudaSuccess)
+        return OK;
+    (void)cudaGetLastError();
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        snprintf(locked, sizeof locked, "%lld KiB", (long long)(limit.rlim_cur >> 10));
+    return fail(ERR_DEVICE,
+                "cuda: %lld bytes of RAM cannot be pinned: %s (lower --mem-ram; ulimit -l: %s)",
+                (long long)n_bytes, cudaGetErrorString(e), locked);
+}
+
+static void gpu_unpin(struct device *d, void *p, int64_t n_bytes)
+{
+    (void)n_bytes;
+    if (enter(gpu_of(d)))
+        (void)DONE(gpu_of(d), cudaHostUnregister, p);
+}
+
+/* ---- notes ---- */
+
+/* One that nobody uses, with an event; NULL: the device is lost. The list grows to what is under
+ * way at once and no more. */
+static struct note *note_take(struct gpu_stream *s)
+{
+    struct gpu *g = gpu_of(s->stream.device);
+    pthread_mutex_lock(&s->lock);
+    struct note *n = s->spare;
+    if (n)
+        s->spare = n->next;
+    pthread_mutex_unlock(&s->lock);
+    if (n)
+        return n;
+    n = (struct note *)calloc(1, sizeof *n);
+    CHECK(n);
+    if (enter(g) && !DONE(g, cudaEventCreateWithFlags, &n->event, NOTE_FLAGS))
+        n->event = NULL;
+    return n;
+}
+
+static void gpu_notify(struct stream *stream, void (*fn)(void *ctx, enum err err), void *ctx)
+{
+    struct gpu_stream *s = stream_of(stream);
+    struct gpu *g = gpu_of(stream->device);
+    struct note *n = note_take(s);
+    n->fn = fn;
+    n->ctx = ctx;
+    n->recorded = n->event && enter(g) && DONE(g, cudaEventRecord, n->event, s->cuda);
+    n->next = NULL;
+    pthread_mutex_lock(&s->lock);
+    *s->last = n;
+    s->last = &n->next;
+    pthread_cond_signal(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* The next note, in order; NULL: there will be none. */
+static struct note *note_next(struct gpu_stream *s)
+{
+    pthread_mutex_lock(&s->lock);
+    while (!s->first && !s->stop)
+        pthread_cond_wait(&s->changed, &s->lock);
+    struct note *n = s->first;
+    if (n)
+        s->first = n->next;
+    if (!s->first)
+        s->last = &s->first;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+static void *teller_main(void *arg)
+{
+    struct gpu_stream *s = (struct gpu_stream *)arg;
+    struct gpu *g = gpu_of(s->stream.device);
+    struct note *n;
+    while ((n = note_next(s))) {
+        if (n->recorded && enter(g))
+            (void)DONE(g, cudaEventSynchronize, n->event);
+        n->fn(n->ctx, state_of(g));
+        pthread_mutex_lock(&s->lock);
+        n->next = s->spare;
+        s->spare = n;
+        pthread_mutex_unlock(&s->lock);
+    }
+    return NULL;
+}
+
+/* ---- streams ---- */
+
+static void stream_free(struct gpu_stream *s)
+{
+    struct gpu *g = gpu_of(s->stream.device);
+    for (struct note *n = s->spare, *next; n; n = next) {
+        next = n->next;
+        if (n->event && enter(g))
+            (void)DONE(g, cudaEventDestroy, n->event);
+        free(n);
+    }
+    if (s->cuda && enter(g))
+        (void)DONE(g, cudaStreamDestroy, s->cuda);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->changed);
+    free(s);
+}
+
+static enum err gpu_stream_open(struct device *d, struct stream **out)
+{
+    struct gpu *g = gpu_of(d);
+    *out = NULL;
+    struct gpu_stream *s = (struct gpu_stream *)calloc(1, sizeof *s);
+    if (!s)
+        return fail(ERR_FIT, "memory: stream");
+    s->stream.device = d;
+    s->last = &s->first;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    enum err e = ERR_DEVICE;
+    if (enter(g) && DONE(g, cudaStreamCreateWithFlags, &s->cuda, cudaStreamNonBlocking))
+        e = thread_need(&s->teller, teller_main, s, "cuda", "thread of a stream");
+    else
+        (void)state_of(g);
+    if (e != OK) {
+        stream_free(s);
+        return e;
+    }
+    *out = &s->stream;
+    return OK;
+}
+
+static void gpu_stream_close(struct stream *stream)
+{
+    struct gpu_stream *s = stream_of(stream);
+    if (!s)
+        return;
+    struct gpu *g = gpu_of(stream->device);
+    pthread_mutex_lock(&s->lock);
+    s->stop = 1;
+    pthread_cond_signal(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->teller, NULL); // it has told all there was
+    if (enter(g))
+        (void)DONE(g, cudaStreamSynchronize, s->cuda);
+    stream_free(s);
+}
+
+static void gpu_copy(struct stream *s, void *to, const void *from, int64_t n_bytes)
+{
+    struct gpu *g = gpu_of(s->device);
+    if (enter(g))
+        (void)DONE(g, cudaMemcpyAsync, to, from, (size_t)n_bytes, cudaMemcpyDefault,
+                   stream_of(s)->cuda);
+}
+
+static void gpu_fill(struct stream *s, void *to, int byte, int64_t n_bytes)
+{
+    struct gpu *g = gpu_of(s->device);
+    if (enter(g))
+        (void)DONE(g, cudaMemsetAsync, to, byte, (size_t)n_bytes, stream_of(s)->cuda);
+}
+
+#define RUN(name)                                                                                  \
+    static void run_##name(cudaStream_t stream, const struct ops *ops, const void *args)           \
+    {                                                                                              \
+        cuda_##name(stream, ops, (const struct name##_args *)args);                                \
+    }
+OPS(RUN)
+#undef RUN
+
+static void gpu_launch(struct stream *s, enum op op, const struct ops *ops, const void *args)
+{
+#define ENTRY(name) {run_##name, "launch of " #name},
+    static const struct {
+        void (*run)(cudaStream_t stream, const struct ops *ops, const void *args);
+        const char *name;
+    } entries[N_OPS] = {OPS(ENTRY)};
+#undef ENTRY
+    struct gpu *g = gpu_of(s->device);
+    if (!enter(g))
+        return;
+    entries[op].run(stream_of(s)->cuda, ops, args);
+    (void)done(g, cudaGetLastError(), entries[op].name);
+}
+
+/* ---- events ---- */
+
+static enum err gpu_event_open(struct device *d, struct event **out)
+{
+    struct gpu *g = gpu_of(d);
+    *out = NULL;
+    struct gpu_event *e = (struct gpu_event *)calloc(1, sizeof *e);
+    if (!e)
+        return fail(ERR_FIT, "memory: event");
+    e->event.device = d;
+    if (!enter(g) || !DONE(g, cudaEventCreateWithFlags, &e->cuda, cudaEventBlockingSync)) {
+        free(e);
+        return state_of(g);
+    }
+    *out = &e->event;
+    return OK;
+}
+
+static void gpu_event_close(struct event *event)
+{
+    struct gpu_event *e = (struct gpu_event *)event;
+    if (e && enter(gpu_of(event->device)))
+        (void)DONE(gpu_of(event->device), cudaEventDestroy, e->cuda);
+    free(e);
+}
+
+static void gpu_record(struct stream *s, struct event *e)
+{
+    struct gpu *g = gpu_of(s->device);
+    if (enter(g))
+        (void)DONE(g, cudaEventRecord, ((struct gpu_event *)e)->cuda, stream_of(s)->cuda);
+}
+
+static void gpu_stream_wait(struct stream *s, struct event *e)
+{
+    struct gpu *g = gpu_of(s->device);
+    if (enter(g))
+        (void)DONE(g, cudaStreamWaitEvent, stream_of(s)->cuda, ((struct gpu_event *)e)->cuda, 0);
+}
+
+/* Lost meanwhile counts: something before the event may not have been queued. */
+static enum err gpu_event_wait(struct stream *s, struct event *e)
+{
+    struct gpu *g = gpu_of(s->device);
+    if (enter(g))
+        (void)DONE(g, cudaEventSynchronize, ((struct gpu_event *)e)->cuda);
+    return state_of(g);
+}
+
+static int64_t gpu_between_ns(struct event *from, struct event *to)
+{
+    struct gpu *g = gpu_of(from->device);
+    float ms = 0;
+    if (!enter(g) || !DONE(g, cudaEventElapsedTime, &ms, ((struct gpu_event *)from)->cuda,
+                           ((struct gpu_event *)to)->cuda))
+        return 0;
+    return (int64_t)(ms * 1e6f);
+}
+
+/* ---- the device ---- */
+
+/* f32 and int8 sums are made of what a panel stores; tensor cores want rows, and those of sm_75
+ * know no bf16. */
+static struct weight_form gpu_reads(struct device *d, enum compute compute, enum dtype stored)
+{
+    const int codes = compute == COMPUTE_INT8 && (stored == DTYPE_Q8 || stored == DTYPE_Q4);
+    if (compute == COMPUTE_F32 || codes)
+        return {stored, WEIGHT_PANELS};
+    return {gpu_of(d)->sm < 80 ? DTYPE_F16 : DTYPE_BF16, WEIGHT_ROWS};
+}
+
+static int64_t no_scratch(const struct ops *ops, int k)
+{
+    (void)ops;
+    (void)k;
+    return 0;
+}
+
+static enum err gpu_info(struct device *d, struct device_info *info)
+{
+    struct gpu *g = gpu_of(d);
+    size_t n_free = 0, n_all = 0;
+    *info = {};
+    snprintf(info->model, sizeof info->model, "%s, sm_%d", g->name, g->sm);
+    if (enter(g) && DONE(g, cudaMemGetInfo, &n_free, &n_all)) {
+        info->memory_bytes = (int64_t)n_all;
+        info->free_bytes = (int64_t)n_free;
+    }
+    return state_of(g);
+}
+
+static void gpu_close(struct device *d)
+{
+    struct gpu *g = gpu_of(d);
+    CHECK(!g->blocks); // whoever allocates releases
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+static const struct device_api *gpu_api(void)
+{
+    static struct device_scratch scratch = {};
+    static struct device_api api = {};
+    scratch.matmul = cuda_matmul_scratch_bytes;
+    scratch.gather = no_scratch;
+    scratch.attend_prompt = cuda_attend_prompt_scratch_bytes;
+    scratch.attend_forced = cuda_attend_forced_scratch_bytes;
+    scratch.prompt_keep = cuda_prompt_keep_scratch_bytes;
+    api.name = "cuda";
+    api.scratch = &scratch;
+    api.reads = gpu_reads;
+    api.info = gpu_info;
+    api.close = gpu_close;
+    api.alloc = gpu_alloc;
+    api.release = gpu_release;
+    api.pin = gpu_pin;
+    api.unpin = gpu_unpin;
+    api.stream_open = gpu_stream_open;
+    api.stream_close = gpu_stream_close;
+    api.copy = gpu_copy;
+    api.fill = gpu_fill;
+    api.launch = gpu_launch;
+    api.notify = gpu_notify;
+    api.event_open = gpu_event_open;
+    api.event_close = gpu_event_close;
+    api.record = gpu_record;
+    api.stream_wait = gpu_stream_wait;
+    api.event_wait = gpu_event_wait;
+    api.between_ns = gpu_between_ns;
+    return &api;
+}
+
+static __global__ void nothing(void)
+{
+}
+
+/* Nothing of the machine is asked but once: an error here is no loss, but there is no device. */
+static enum err gpu_find(struct gpu *g, const char *arg)
+{
+    int n = 0, sees_ram = 0;
+    char *end = NULL;
+    struct cudaDeviceProp properties;
+    struct cudaFuncAttributes attributes;
+    const long index = *arg ? strtol(arg, &end, 10) : 0;
+    if (*arg && (*arg < '0' || *arg > '9' || *end || index > 1023))
+        return fail(ERR_USAGE, "--device: 'cuda:%s' is none of cuda|cuda:0|cuda:1|...", arg);
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e == cudaSuccess && n == 0)
+        e = cudaErrorNoDevice;
+    if (e != cudaSuccess)
+        return fail(ERR_DEVICE, "cuda: %s (nvidia-smi shows cards and driver; --device cpu)",
+                    cudaGetErrorString(e));
+    if (index >= n)
+        return fail(ERR_DEVICE, "cuda:%ld: is not there: cuda:0 to cuda:%d are", index, n - 1);
+    g->index = (int)index;
+    e = cudaGetDeviceProperties(&properties, g->index);
+    if (e == cudaSuccess)
+        e = device_set(g->index);
+    if (e != cudaSuccess)
+        return fail(ERR_DEVICE, "cuda:%ld: %s (is it free? nvidia-smi)", index,
+                    cudaGetErrorString(e));
+    g->sm = properties.major * 10 + properties.minor;
+    snprintf(g->name, sizeof g->name, "%.*s", (int)sizeof g->name - 1, properties.name);
+    if (g->sm < SM_MIN)
+        return fail(ERR_DEVICE, "cuda:%ld: %s is sm_%d, kernels need sm_%d (--device cpu)", index,
+                    g->name, g->sm, SM_MIN);
+    e = cudaDeviceGetAttribute(&sees_ram, cudaDevAttrCanUseHostPointerForRegisteredMem, g->index);
+    if (e == cudaSuccess && !sees_ram)
+        return fail(ERR_DEVICE, "cuda:%ld: %s: kernels cannot read pinned RAM here (--device cpu)",
+                    index, g->name);
+    if (e == cudaSuccess)
+        e = cudaFuncGetAttributes(&attributes, (const void *)nothing);
+    if (e != cudaSuccess)
+        return fail(ERR_DEVICE, "cuda:%ld: %s: no kernels for sm_%d: %s (CUDA_ARCHS of the build)",
+                    index, g->name, g->sm, cudaGetErrorString(e));
+    return OK;
+}
+
+extern "C" __attribute__((visibility("default"))) enum err
+sluice_device_open(int version, const char *arg, struct device **d)
+{
+    *d = NULL;
+    if (version != DEVICE_VERSION)
+        return fail(ERR_DEVICE,
+                    "cuda: sluice-cuda.so is of another version of sluice (build them together)");
+    struct gpu *g = (struct gpu *)calloc(1, sizeof *g);
+    if (!g)
+        return fail(ERR_FIT, "memory: device");
+    pthread_mutex_init(&g->lock, NULL);
+    g->device.api = gpu_api();
+    enum err e = gpu_find(g, arg);
+    if (e != OK) {
+        (void)cudaGetLastError();
+        gpu_close(&g->device);
+        return e;
+    }
+    *d = &g->device;
+    return OK;
+}
