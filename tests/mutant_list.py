@@ -361,6 +361,39 @@ fault("prefill.cu: outputs do not wait for the warp's exps", PREFILL_CU,
       "        __syncwarp();\n        const int n = last", "        const int n = last", SIMT_ATTEND)
 fault("prefill.cu: a column does not wait for the exps of other warps", PREFILL_CU,
       "            __syncthreads();\n            const int n = n_rows", "            const int n = n_rows", SIMT_ATTEND)
+# ---- a CUDA device, over the CUDA runtime of tests/simt/cudart
+
+DEVICE_CU, SIMT_DEVICE, SIMT_LINE = "kernels/cuda/device.cu", "simt_device_test", "simt_line_test"
+fault("device.cu: a note is told at once", DEVICE_CU,
+      "if (n->recorded && enter(g))", "if (0 && enter(g))", SIMT_DEVICE)
+fault("device.cu: notes of a lost device are told that all is well", DEVICE_CU,
+      "n->fn(n->ctx, state_of(g));", "n->fn(n->ctx, OK);", SIMT_DEVICE)
+fault("device.cu: threads think that they share a device", DEVICE_CU,
+      "static __thread int current = -1;", "static int current = -1;", SIMT_DEVICE)
+fault("device.cu: a stream waits for no event", DEVICE_CU,
+      "(void)DONE(g, cudaStreamWaitEvent, stream_of(s)->cuda, ((struct gpu_event *)e)->cuda, 0);", "(void)e;",
+      SIMT_DEVICE)
+fault("device.cu: a copy that was refused is no loss", DEVICE_CU,
+      "(void)DONE(g, cudaMemcpyAsync, to, from, (size_t)n_bytes, cudaMemcpyDefault,\n                   stream_of(s)->cuda);",
+      "(void)cudaMemcpyAsync(to, from, (size_t)n_bytes, cudaMemcpyDefault, stream_of(s)->cuda);", SIMT_DEVICE)
+fault("device.cu: a launch is not asked how it went", DEVICE_CU,
+      "(void)done(g, cudaGetLastError(), entries[op].name);", "", SIMT_DEVICE)
+fault("device.cu: memory stands where CUDA has it", DEVICE_CU,
+      "/ PAGE * PAGE);", "- (PAGE - 1));", SIMT_DEVICE)
+fault("device.cu: the host waits for no event", DEVICE_CU,
+      "(void)DONE(g, cudaEventSynchronize, ((struct gpu_event *)e)->cuda);", "(void)e;", SIMT_DEVICE)
+fault("device.cu: what did not fit fails the next launch", DEVICE_CU,
+      "    (void)cudaGetLastError();\n    size_t n_free", "    size_t n_free", SIMT_DEVICE)
+fault("device.cu: what cannot be pinned fails the next launch", DEVICE_CU,
+      "    (void)cudaGetLastError();\n    if (getrlimit", "    if (getrlimit", SIMT_DEVICE)
+fault("device.cu: sm_75 reads bf16", DEVICE_CU, "sm < 80 ? DTYPE_F16", "sm < 75 ? DTYPE_F16", SIMT_DEVICE)
+fault("kv.cuh: bits that nobody wrote are kept", "kernels/cuda/kv.cuh",
+      "if (put || slot >= p->used) {", "if (put) {", SIMT_LINE)
+fault("attend.cu: slots that nobody wrote are read", ATTEND_CU,
+      "slot, d, bits, v);", "slot, d, 15, v);", SIMT_LINE)
+fault("attend_evict.cu: a ring's score is read before there is one", EVICT_CU,
+      "if (R > 0 && in_pos >= 0 && t.kv.slot_score)", "if (R > 0 && t.kv.slot_score)", SIMT_LINE)
+
 # ---- CUDA kernels, under the SIMT shim
 
 ROWS, HEAD = "kernels/cuda/rows.cu", "kernels/cuda/head.cu"
