@@ -16,9 +16,11 @@ static const struct {
     const char *path, *family;
     double n_params; // in billions
 } models[] = {
-    {"configs/llama-1b.cfg", "llama", 1.074}, {"configs/llama-3b.cfg", "llama", 2.970},
-    {"configs/llama-8b.cfg", "llama", 8.030}, {"configs/opt-6.7b.cfg", "opt", 6.658},
-    {"configs/opt-13b.cfg", "opt", 12.853},   {"configs/opt-30b.cfg", "opt", 29.975},
+    {"configs/llama-1b.cfg", "llama", 1.074},     {"configs/llama-3b.cfg", "llama", 2.970},
+    {"configs/llama-8b.cfg", "llama", 8.030},     {"configs/opt-6.7b.cfg", "opt", 6.658},
+    {"configs/opt-13b.cfg", "opt", 12.853},       {"configs/opt-30b.cfg", "opt", 29.975},
+    {"configs/opt-66b.cfg", "opt", 65.720},       {"configs/opt-175b.cfg", "opt", 174.604},
+    {"configs/llama-2-70b.cfg", "llama", 68.977}, {"configs/llama-3-70b.cfg", "llama", 70.554},
 };
 
 /* Every matrix and vector of the shape, the tied head once. */
