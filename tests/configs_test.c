@@ -1,7 +1,9 @@
-/* tests/configs_test.c - the model shapes of configs/: each opens, with the parameters it claims.
+/* tests/configs_test.c - the model shapes of configs/: each opens, with the parameters it claims;
+ * its machines: each has every rate that a plan divides by.
  *
  * The counts are the published ones, so that a wrong digit in a shape shows here. */
 #include "engine/pack/dummy.h"
+#include "offload/probe.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -19,8 +21,9 @@ static const struct {
     {"configs/llama-1b.cfg", "llama", 1.074},     {"configs/llama-3b.cfg", "llama", 2.970},
     {"configs/llama-8b.cfg", "llama", 8.030},     {"configs/opt-6.7b.cfg", "opt", 6.658},
     {"configs/opt-13b.cfg", "opt", 12.853},       {"configs/opt-30b.cfg", "opt", 29.975},
-    {"configs/opt-66b.cfg", "opt", 65.720},       {"configs/opt-175b.cfg", "opt", 174.604},
-    {"configs/llama-2-70b.cfg", "llama", 68.977}, {"configs/llama-3-70b.cfg", "llama", 70.554},
+    {"configs/opt-6.7b-4k.cfg", "opt", 6.667},    {"configs/opt-66b.cfg", "opt", 65.720},
+    {"configs/opt-175b.cfg", "opt", 174.604},     {"configs/llama-2-70b.cfg", "llama", 68.977},
+    {"configs/llama-3-70b.cfg", "llama", 70.554},
 };
 
 /* Every matrix and vector of the shape, the tied head once. */
@@ -55,8 +58,28 @@ static void test_models(void **state)
     }
 }
 
+static void test_machines(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"laptop", "t4", "a10", "rtx4090", "a100", "h200"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        struct machine m = {0};
+        char path[64];
+        snprintf(path, sizeof path, "configs/machine-%s.cfg", paths[i]);
+        enum err err = machine_file_read(&m, path);
+        if (err == OK && m.device_memory > 0)
+            err = machine_device_check(&m, path);
+        if (err != OK)
+            print_error("%s\n", err_text());
+        assert_int_equal(err, OK);
+        assert_true((m.device_memory > 0) == (i > 0) && m.ram > 0 && m.disk > 0);
+        assert_true(m.h2d <= m.ram_read && m.h2d <= m.device_read);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_models)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_models),
+                                       cmocka_unit_test(test_machines)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
