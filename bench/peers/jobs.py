@@ -15,9 +15,11 @@ import sys
 import peer
 
 ENGINES = {"sluice": "sluice", "llamacpp": "llama.cpp", "openvino": "openvino-genai", "accelerate": "accelerate",
-           "ctranslate2": "ctranslate2"}
-FIRST_FORMAT = {"sluice": "q4_1", "llamacpp": "q4_0", "openvino": "q4_1", "accelerate": "bf16", "ctranslate2": "int8"}
-LARGE = ("accelerate", "ctranslate2")  # installed only when asked for: torch takes 5 GB
+           "ctranslate2": "ctranslate2", "flexgen": "flexgen", "accelerate_gpu": "accelerate", "deepspeed": "deepspeed",
+           "vllm": "vllm"}
+FIRST_FORMAT = {"sluice": "q4_1", "llamacpp": "q4_0", "openvino": "q4_1", "accelerate": "bf16", "ctranslate2": "int8",
+                "flexgen": "f16", "accelerate_gpu": "bf16", "deepspeed": "bf16", "vllm": "bf16"}
+LARGE = ("accelerate", "ctranslate2", "flexgen", "accelerate_gpu", "deepspeed", "vllm")  # installed only when asked for: torch takes 5 GB
 FIRST_IDS, VOCAB = 100, 49152  # below stand the special tokens
 STATUS = {124: "timeout", 125: "no control group", 137: "killed for memory"}
 
@@ -92,11 +94,17 @@ class Engine:
         weights = value("--format", FIRST_FORMAT[self.name])
         if self.name == "sluice":
             return {"weights": weights, "compute": value("--compute", "bf16"), "shares": value("--share-prefixes", "on")}
+        weights = "q4" if "--compress-weight" in words else weights
         compute = "int8" if self.name in ("llamacpp", "openvino") and weights != "bf16" else weights
         return {"weights": weights, "compute": compute, "shares": value("--prefix-caching", "off")}
 
     def installed(self):
         return self.name not in LARGE or os.path.exists(os.path.join(peer.ROOT, self.name, "ready"))
+
+    def check(self):
+        """Whether what it imports is there (scripts for a GPU); what it said."""
+        done = subprocess.run(self.command(["--check"]), stdout=subprocess.PIPE, text=True)
+        return done.returncode == 0, done.stdout.strip()
 
     def prepare(self):
         done = peer.run(self.command(["--prepare"]), stdout=subprocess.PIPE, text=True)

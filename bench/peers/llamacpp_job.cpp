@@ -5,10 +5,11 @@
  * the argmax. A newcomer would miss: rows of a batch start together and, as all generate the same
  * number of tokens, end together; so a static batch wastes nothing. Built by run_llamacpp.py.
  *
- * llamacpp_job MODEL JOB OUT BATCH THREADS UBATCH KV REPACK WARM
+ * llamacpp_job MODEL JOB OUT BATCH THREADS UBATCH KV REPACK WARM [GPU_LAYERS KV_ON_GPU]
  *   JOB: "ROWS NEW", then per row "N id ... id". OUT: per row NEW ids. KV: unified | split (a
  * stream per row). REPACK: 1 lets the library keep a second, rearranged copy of weights; 0 computes
- * from the map. WARM: 1 runs a request of other tokens before the clock. Figures go to stdout as "name value". */
+ * from the map. WARM: 1 runs a request of other tokens before the clock. With a GPU: layers on it, and
+ * whether KV of all layers is (1) or of those layers alone. Figures go to stdout as "name value". */
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -121,7 +122,7 @@ void batch_run(llama_context *ctx, const job &j, size_t from, size_t to, std::ve
     llama_batch_free(b);
 }
 
-llama_context *context_open(llama_model *model, const job &j, size_t n_rows, char **argv)
+llama_context *context_open(llama_model *model, const job &j, size_t n_rows, int argc, char **argv)
 {
     size_t longest = 0, n_tokens = 0;
     for (size_t at = 0; at < j.prompts.size(); at += n_rows) {
@@ -141,6 +142,8 @@ llama_context *context_open(llama_model *model, const job &j, size_t n_rows, cha
     p.n_outputs_max = (uint32_t)n_rows; // else room for the logits of a whole prompt is set aside
     p.n_threads = p.n_threads_batch = std::atoi(argv[5]);
     p.no_perf = true;
+    if (argc > 11)
+        p.offload_kqv = std::atoi(argv[11]) != 0;
     return llama_init_from_model(model, p);
 }
 
@@ -179,8 +182,8 @@ void log_errors(enum ggml_log_level level, const char *text, void *)
 
 int main(int argc, char **argv)
 {
-    if (argc != 10)
-        stop("MODEL JOB OUT BATCH THREADS UBATCH KV REPACK WARM");
+    if (argc != 10 && argc != 12)
+        stop("MODEL JOB OUT BATCH THREADS UBATCH KV REPACK WARM [GPU_LAYERS KV_ON_GPU]");
     llama_log_set(log_errors, nullptr);
     job j = job_read(argv[2]);
     size_t n_rows = std::min((size_t)std::atoi(argv[4]), j.prompts.size());
@@ -191,8 +194,9 @@ int main(int argc, char **argv)
     llama_model_params p = llama_model_default_params();
     p.load_mode = LLAMA_LOAD_MODE_MMAP;
     p.use_extra_bufts = std::atoi(argv[8]) != 0;
+    p.n_gpu_layers = argc > 10 ? std::atoi(argv[10]) : 0;
     llama_model *model = llama_model_load_from_file(argv[1], p);
-    llama_context *ctx = model ? context_open(model, j, n_rows, argv) : nullptr;
+    llama_context *ctx = model ? context_open(model, j, n_rows, argc, argv) : nullptr;
     if (!ctx)
         stop(std::string("cannot load ") + argv[1]);
     std::printf("load_s %.6f\n", now_s() - start_s);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The models of the jobs, in the form that an engine reads: models.py MODEL KIND; prints the path.
 
-MODEL smollm2 is the file of tests/model.sh (Q4_1). llama-3b has the shape of configs/llama-3b.cfg and
-normal(0, 0.02) weights with SmolLM2's tokenizer: speed is real, text is not. KIND: q4_1 or bf16 (the
+MODEL smollm2 is the file of tests/model.sh (Q4_1). llama-3b and llama-8b have the shapes of
+configs/ and normal(0, 0.02) weights, llama-3b SmolLM2's tokenizer, llama-8b none: speed is real, text is not. KIND: q4_1 or bf16 (the
 GGUF as it comes), q8_0 or q4_0 (made from it by llama.cpp's own quantize), hf (a Hugging Face folder in
 bf16, made from the first GGUF; q and k rows go back from GGUF's pairs to halves). Everything is written
 tensor by tensor and appears by rename. Needs gguf and numpy: peer.model_path() runs it where they are.
@@ -15,7 +15,8 @@ import sys
 import peer
 
 PLACE = os.path.join(peer.ROOT, "files")
-FIRST = {"smollm2": "q4_1", "llama-3b": "bf16"}
+FIRST = {"smollm2": "q4_1", "llama-3b": "bf16", "llama-8b": "bf16"}
+SMOLLM2_VOCAB = 49152
 DEVIATION = 0.02
 
 
@@ -42,6 +43,8 @@ def shapes_of(c):
     q, kv = int(c["heads"]) * head_dim, int(c["kv_heads"]) * head_dim
     yield "token_embd.weight", [int(c["vocab"]), dim]
     yield "output_norm.weight", [dim]
+    if c.get("tied") == "0":
+        yield "output.weight", [int(c["vocab"]), dim]
     for i in range(int(c["layers"])):
         for part, shape in [("attn_norm", [dim]), ("attn_q", [q, dim]), ("attn_k", [kv, dim]), ("attn_v", [kv, dim]),
                             ("attn_output", [dim, q]), ("ffn_norm", [dim]), ("ffn_gate", [ffn, dim]),
@@ -63,6 +66,9 @@ def writer_make(path, c):
     w.add_vocab_size(int(c["vocab"]))
     w.add_rope_dimension_count(int(c["head_dim"]))
     w.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    if int(c["vocab"]) != SMOLLM2_VOCAB:
+        w.add_tokenizer_model("no_vocab")  # jobs are of ids
+        return w
     for key, field in gguf.GGUFReader(gguf_path("smollm2", "q4_1")).fields.items():
         if key.startswith("tokenizer."):
             sub = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None

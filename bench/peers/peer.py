@@ -25,6 +25,8 @@ PACKAGES = {
     "openvino": ["openvino-genai==2026.4.1.0"],
     "ctranslate2": ["ctranslate2==4.8.5", "numpy==2.4.6"],
     "accelerate": ["accelerate==1.15.0", "transformers==5.23.0", "torch==2.15.0"],
+    "deepspeed": ["deepspeed==0.19.8", "accelerate==1.15.0", "transformers==5.23.0", "torch==2.15.0"],
+    "vllm": ["vllm==0.33.0"],
     "models": ["gguf==0.19.0", "numpy==2.4.6"],
 }
 WARM_TOKENS = 2  # that the warm-up request asks for: a prompt and a decode

@@ -5,12 +5,16 @@ Sources are those inside the sdist of llama-cpp-python, built here with GGML_NAT
 llamacpp_job.cpp over its library: our token ids, greedy, end-of-text ignored. Weights are mmap'd, so a
 file larger than memory streams through the page cache. --repack keep takes the formats that the library
 would rearrange (a second copy in RAM) straight from the map: q8_0 of llama-3b needs it under a small limit.
+--gpu-layers N builds it with CUDA (in a folder of its own) and puts N layers on the card; prompts of any length are then
+computed there (the library copies the other layers' weights for large batches), decode of the others on the CPU.
+--kv-cpu leaves KV in RAM. It has no cap of device memory: N is what fits beside KV under --gpu-mib of the other peers.
 $SLUICE_LLAMACPP_CMAKE are more flags of its build: made by GCC 12, auto dies where the CPU has AMX (132; README).
 """
 import glob
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,24 +39,25 @@ def fetch():
         peer.run(["tar", "-xzf", sdist, "--strip-components=1", "-C", os.path.join(PLACE, "src")])
 
 
-def build():
+def build(cuda=False):
     """The build folder; complete when its marker is there."""
-    place = os.path.join(PLACE, "build")
+    place = os.path.join(PLACE, "build-cuda" if cuda else "build")
     ready = os.path.join(place, "ready")
     if not os.path.exists(ready):
         peer.say(f"peers: building llama.cpp in {place}")
         fetch()
         peer.run(["cmake", "-S", SOURCE, "-B", place, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON",
                   "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_SERVER=OFF",
-                  "-DLLAMA_OPENSSL=OFF", *shlex.split(MORE)])
+                  "-DLLAMA_OPENSSL=OFF", *(["-DGGML_CUDA=ON"] if cuda else []),
+                  *shlex.split(MORE)])
         peer.run(["nice", "-n", "10", "cmake", "--build", place, "-j1", "--target", *TARGETS])
         with open(ready, "w", encoding="utf-8") as f:
             f.write(peer.version_of("llamacpp") + "\n")
     return place
 
 
-def job_binary():
-    place, code = build(), os.path.join(peer.HERE, "llamacpp_job.cpp")
+def job_binary(cuda=False):
+    place, code = build(cuda), os.path.join(peer.HERE, "llamacpp_job.cpp")
     binary = os.path.join(place, "llamacpp_job")
     if not os.path.exists(binary) or os.path.getmtime(binary) < os.path.getmtime(code):
         libraries = os.path.join(place, "bin")
@@ -73,8 +78,19 @@ def main():
     p.add_argument("--ubatch", type=int, default=512, help="tokens computed at once [512]")
     p.add_argument("--kv", choices=["unified", "split"], default="split", help="one KV stream, or one per row [split]")
     p.add_argument("--repack", choices=["auto", "keep"], default="auto")
-    a = peer.parse(p)
-    binary, path = job_binary(), peer.model_path(a.model, a.format)
+    p.add_argument("--gpu-layers", type=int, default=-1, help="layers on a GPU, 99: all [no CUDA]")
+    p.add_argument("--kv-cpu", action="store_true", help="with --gpu-layers: KV and attention in RAM")
+    p.add_argument("--check", action="store_true", help="say whether it is built, or can be; no run")
+    a = p.parse_args() if "--check" in sys.argv else peer.parse(p)
+    if a.check:
+        tools = ["cmake", "g++"] + ["nvcc"] * (a.gpu_layers >= 0)
+        missing = [t for t in tools if not shutil.which(t)]
+        made = os.path.exists(os.path.join(PLACE, "build-cuda" if a.gpu_layers >= 0 else "build", "ready"))
+        print("llamacpp: " + ("built" if made else f"missing: {' '.join(missing)}" if missing else
+                              f"not built: run_llamacpp.py --gpu-layers {a.gpu_layers} --prepare"))
+        sys.exit(0 if made else 3)
+    on_gpu = [a.gpu_layers, int(not a.kv_cpu)] if a.gpu_layers >= 0 else []
+    binary, path = job_binary(bool(on_gpu)), peer.model_path(a.model, a.format)
     if a.prepare:
         print(path)
         return
@@ -86,7 +102,7 @@ def main():
             f.writelines(f"{len(ids)} {' '.join(map(str, ids))}\n" for ids in job.prompts)
         begin = time.monotonic()
         done = subprocess.run(peer.limited(a, [binary, path, rows, out, a.batch, a.threads, a.ubatch, a.kv,
-                                               int(a.repack == "auto"), int(a.warm)]), stdout=subprocess.PIPE, text=True)
+                                               int(a.repack == "auto"), int(a.warm), *on_gpu]), stdout=subprocess.PIPE, text=True)
         whole_s = time.monotonic() - begin
         if done.returncode:
             sys.exit(128 - done.returncode if done.returncode < 0 else done.returncode)

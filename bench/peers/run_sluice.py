@@ -53,6 +53,7 @@ def lane(s, name):
 def more_of(s):
     """What sluice knows of a run beside its clocks."""
     read, cpu = lane(s, "nvme-read"), lane(s, "cpu")
+    busy = {f"{name}_busy": lane(s, name)["busy_share"] for name in ("h2d", "d2h", "gpu") if "busy_share" in lane(s, name)}
     return {
         "shared_prompt_tokens": s["shared_prompt_tokens"], "passes": s["passes"],
         "steady_tok_s": s["steady_output_tokens_per_s"], "done_tokens": s["output_tokens"],
@@ -60,7 +61,8 @@ def more_of(s):
         "roof_rates": s["roofline_rates"], "bound": s["bound"], "disk_gb_s": read.get("bytes_per_s", 0) / 1e9,
         "read_gb": read.get("bytes", 0) / 1e9, "read_busy": read.get("busy_share", 0),
         "cpu_busy": cpu.get("busy_share", 0), "isa": s["machine"]["isa"],
-        "matmul_gflops": s["machine"]["matmul_flops"] / 1e9}
+        "matmul_gflops": s["machine"]["matmul_flops"] / 1e9, "device": s["device"],
+        "h2d_gb_s": lane(s, "h2d").get("bytes_per_s", 0) / 1e9, "peak_gpu_mib": s["peak_bytes"]["device"] >> 20, **busy}
 
 
 def main():
