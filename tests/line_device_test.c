@@ -1,8 +1,9 @@
 /* tests/line_device_test.c - the line on a device whose memory the host cannot touch: any placement
  * of weights, KV and hidden states over device memory, RAM and NVMe gives the CPU's bytes, however
- * late the device is. */
+ * late the device is. On a real device (SLUICE_TEST_DEVICE): the CPU's bytes under --compute f32,
+ * else its own, whatever the placement. */
+#include "tests/device_help.h"
 #include "tests/engine_bed.h"
-#include "tests/sim_device.h"
 
 #define DELAY_US 200
 
@@ -57,23 +58,25 @@ static enum err run(struct kind k, struct plan plan, struct device *device, stru
     bed_start(&b, k.model, &plan);
     enum err err = engine_run(&b.engine);
     *outcome = b.outcome;
-    if (plan.device) // what the plan proved is what was taken
+    if (plan.device && !real_device()) // what the plan proved is what was taken
         assert_int_equal(sim_device_peak_bytes(device), round_up(b.bytes.device, 4096));
     bed_close(&b);
     return err;
 }
 
-/* The answer of a job, on the CPU, in RAM. */
-static struct outcome answer(struct kind k)
+/* The answer of a job, on the CPU, in RAM; where a device rounds by its own rules, on the device.
+ */
+static struct outcome answer(struct kind k, struct device *device)
 {
     struct outcome o;
-    struct plan plan = {.batch = N_REQUESTS,
+    struct plan plan = {.device = device != device_cpu(),
+                        .batch = N_REQUESTS,
                         .batches = 1,
                         .resident = k.model->n_layers - 1,
                         .kv_near = PLAN_ALL,
                         .hidden_near = PLAN_ALL,
                         .prefill_tokens = 999};
-    assert_int_equal(run(k, plan, device_cpu(), &o), OK);
+    assert_int_equal(run(k, plan, device, &o), OK);
     assert_int_equal(o.n_finished, N_REQUESTS);
     return o;
 }
@@ -89,11 +92,11 @@ static void test_any_placement_answers_alike(void **state)
     for (int seed = first; seed < first + n; seed++) {
         struct kind k = kind_of(seed % N_KINDS);
         struct outcome got, *wanted = &want[seed % N_KINDS];
+        struct device *d = test_device_open((uint64_t)seed, DELAY_US);
         if (wanted->n_finished == 0)
-            *wanted = answer(k);
-        struct device *d = sim_device_open((uint64_t)seed, DELAY_US);
+            *wanted = answer(k, real_device() && k.compute != COMPUTE_F32 ? d : device_cpu());
         enum err err = run(k, random_plan(k.model, (uint64_t)seed), d, &got);
-        sim_device_close(d);
+        test_device_close(d);
         if (err != OK || got.hash != wanted->hash)
             print_error("seed %d: %s\n", seed, err != OK ? err_text() : "other bytes");
         assert_int_equal(err, OK);
@@ -107,9 +110,10 @@ static void test_any_placement_answers_alike(void **state)
 static void test_a_lost_device_ends_the_run(void **state)
 {
     (void)state;
+    needs_simulator();
     struct outcome got;
     struct kind k = {&models[TINY], &H2O, COMPUTE_BF16, &JOBS[0]};
-    struct outcome want = answer(k);
+    struct outcome want = answer(k, device_cpu());
     for (uint64_t seed = 0; seed < 40; seed += SWEEP_STEP) {
         struct plan plan = random_plan(k.model, seed);
         struct device *d = sim_device_open(seed, 0);

@@ -126,6 +126,8 @@ static void check(enum compute compute, struct weight w, int m, const int *m_lis
     a.parts[0].bias = variant % 2 ? s.bias : NULL;
     a.parts[0].add = variant / 2 % 2;
     a.parts[0].act = variant % 3;
+    if (w.layout == WEIGHT_ROWS && w.dtype == DTYPE_BF16 && rows_dtype(arch) != DTYPE_BF16)
+        return;
     char what[128];
     simt_arch_set(arch);
     arch = simt_arch(); // PTX is of one architecture
@@ -134,7 +136,7 @@ static void check(enum compute compute, struct weight w, int m, const int *m_lis
     float *want = w.layout == WEIGHT_ROWS ? chain_y(a, s.y0, arch)
                                           : matmul_run(ISA_EXACT, compute, NULL, a, s.y0);
     float *got = device_y(compute, a, s.y0, (uint64_t)variant, what);
-    assert_same_bits(got, want, m * a.parts[0].y_stride * 4, what);
+    assert_products(w.layout, got, want, m * a.parts[0].y_stride, what);
     for (int i = 0; i < n_list; i++) {
         const int first = (m - m_list[i]) / 2 * (i % 3 != 0);
         a.m = m_list[i];

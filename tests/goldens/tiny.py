@@ -147,14 +147,11 @@ CONFIG_V5 = ("llama-k",)  # config.json as transformers 5 writes it: rope_parame
 
 
 def files(names=None):
-    """Every checkpoint: (spec, weights format, path under DIR)."""
+    """Every checkpoint, or those of the specs and paths in names: (spec, weights format, path under DIR)."""
     for spec, (_, hf, ggufs, _) in SPECS.items():
-        if names and spec not in names:
-            continue
-        for form in hf:
-            yield spec, form.rstrip("*"), f"{spec}-{form.rstrip('*')}"
-        for form in ggufs:
-            yield spec, form, f"{spec}-{form}.gguf"
+        every = [(spec, form.rstrip("*"), f"{spec}-{form.rstrip('*')}") for form in hf]
+        every += [(spec, form, f"{spec}-{form}.gguf") for form in ggufs]
+        yield from (f for f in every if not names or spec in names or f[2] in names)
 
 
 # ---- numbers ----------------------------------------------------------------------------------
