@@ -75,7 +75,7 @@ def freezes(tally, place, a):
     for i, (cap, flags) in enumerate(((8, []), (9, ["--batch", "2"]), (16, ["--batches", "5", "--percent", "30", "40", "10", "20", "0", "100"]),
                                       (10, ["--batches", "4"]), (12, ["--kv-policy", "h2o", "--kv-budget", "48"]),
                                       (64, []),
-                                      (14, ["--batches", "2", "--percent", "30", "40", "8.4", "91.6", "100", "0"]))):
+                                      (14, ["--batch", "1", "--batches", "16", "--percent", "30", "40", "3.125", "96.875", "100", "0"]))):
         budget = ["--mem-device", f"{cap}M", *CAPS]
         policy = flags if "--kv-policy" in flags else []
         what = f"{cap}M {' '.join(flags)}"

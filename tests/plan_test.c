@@ -381,6 +381,27 @@ static void assert_keeps(const struct plan_wish *w, const struct plan *p)
         assert_true(keeps_share(w, HIDDEN_NEAR, w->hidden_near, p->batches, p->hidden_near));
 }
 
+/* Where the wish is free, not one more extent of KV fits beside the ops, and no layer of NVMe in
+ * RAM. */
+static void assert_wastes_nothing(const struct plan_wish *w, const struct budget *budget,
+                                  const struct plan *p)
+{
+    struct plan_bytes b;
+    char why[256];
+    if (w->percent[KV_NEAR] < 0 && p->kv_near + 1 < p->decoder * p->batches) {
+        struct plan more = *p;
+        more.kv_near++;
+        more = derived(more);
+        assert_int_equal(check(&more, budget, &b, why, sizeof why), -1);
+    }
+    if (w->percent[WEIGHTS_RAM] < 0 && p->resident + p->weights_ram + 1 < p->layers) {
+        struct plan more = *p;
+        more.weights_ram++;
+        more = derived(more);
+        assert_int_equal(check(&more, budget, &b, why, sizeof why), -1);
+    }
+}
+
 /* What was found keeps three budgets and the wishes, and is found again by its own numbers; what
  * was refused works at the sizes it names, one after the other. */
 static void test_search_on_a_device(void **state)
@@ -426,6 +447,7 @@ static void test_search_on_a_device(void **state)
         assert_int_equal(check(&p, &budget, &b, text, sizeof text), 0);
         assert_true(b.device <= budget.device && b.ram <= budget.ram && b.disk <= budget.disk);
         assert_keeps(&wish, &p);
+        assert_wastes_nothing(&wish, &budget, &p);
         struct plan_wish same = frozen(&p);
         assert_int_equal(search(&same, &budget, &again, why, sizeof why), 0);
         assert_memory_equal(&again, &p, sizeof p);
