@@ -163,18 +163,19 @@ $(BUILD)/tests/tools/%.so: tests/tools/%.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(filter-out $(SAN),$(CFLAGS)) -fPIC -fno-builtin -shared -o $@ $< -ldl
 
-# The simulated accelerator as a program takes it: --device build/tests/sim_device.so:SEED,DELAY_US,LOSE_AT
+# The simulated accelerator as a program takes it:
+# --device build/tests/sim_device.so:SEED[,DELAY_US[,LOSE_AT[,MEMORY_BYTES]]]
 $(SIM_SO): tests/sim_device.c
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) $(CFLAGS) -fPIC -shared -Wl,-Bsymbolic -o $@ $<
+	$(Q)$(CC) $(CFLAGS) -MF $@.d -fPIC -shared -Wl,-Bsymbolic -o $@ $<
 
 tools: $(TOOLS) $(SHIMS) $(SIM_SO)
 # ThreadSanitizer: all but the kernels of instruction sets (they take long to build, and runs are asked
 # for --isa portable) and the decoders, whose target_clones are chosen before it is up.
 ifeq ($(BUILD),build/tsan)
 SAN := -fsanitize=thread
-$(filter-out %_avx2.o %_avx512.o %_amx.o $(BUILD)/kernels/dtype%.o,$(OBJ)) $(TESTS:=.o) $(BUILD)/tests/sim_device.o: CFLAGS += $(SAN)
+$(filter-out %_avx2.o %_avx512.o %_amx.o $(BUILD)/kernels/dtype%.o,$(OBJ)) $(TESTS:=.o) $(BUILD)/tests/sim_device.o $(SIM_SO): CFLAGS += $(SAN)
 endif
 
 tests: $(TESTS) tools
@@ -225,7 +226,8 @@ fuzz:
 # Races: the parts that have threads, and a small streamed run. Not part of `make check`.
 TSAN_TESTS := mover_test ring_test pool_test device_test line_device_test job_ahead_test
 tsan:
-	$(Q)$(MAKE) --no-print-directory BUILD=build/tsan build/tsan/sluice $(TSAN_TESTS:%=build/tsan/tests/%)
+	$(Q)$(MAKE) --no-print-directory BUILD=build/tsan build/tsan/sluice build/tsan/tests/sim_device.so \
+	    $(TSAN_TESTS:%=build/tsan/tests/%)
 	$(Q)python3 tests/tools/tsan.py $(TSAN_TESTS)
 
 tidy:
@@ -302,7 +304,7 @@ check-ptx:
 	$(Q)$(MAKE) --no-print-directory $(PTX) $(PTX_TESTS)
 	$(Q)python3 tests/tools/ptx.py $(ARGS) $(CUDA_ARCHS)
 
--include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
+-include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
 .PHONY: all check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens \

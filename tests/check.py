@@ -76,12 +76,12 @@ ALSO_RELEASE |= SIMT
 # real file system is what it is for, as ring_test, budget_test and the goldens' drivers are.
 FSYNC_HEAVY = {"crash_test", "fault_test", "prompt_cap_test", "sight_test", "disorder_test", "verify_test", "kill_test",
                "nth_test", "powercut_test", "trouble_test", "admission_test", "plan_flags_test", "plan_device_test",
-               "ahead_test", "command_test"}
+               "ahead_test", "command_test", "sim_run_test"}
 MEMORY_DIR, MEMORY_BYTES = "/dev/shm", 2 << 30
 # These have parts for a real model, which tests/model.sh fetches.
 WANT_MODEL = {"token_live", "score_golden", "budget_test", "command_test", "placement_test", "cli_test"}
 WHEELS = {"numpy", "tokenizers", "jinja2", "gguf", "safetensors", "ml_dtypes"}
-SLOW_FIRST = ("placement_test", "nth_test", "kill_test", "crash_test", "verify_test", "fault_test", "budget_test",
+SLOW_FIRST = ("placement_test", "sim_run_test", "nth_test", "kill_test", "crash_test", "verify_test", "fault_test", "budget_test",
               "sight_test", "disorder_test", "evict_golden", "kv_golden", "score_golden", "cli_test", "token_live", "template_live",
               "evict_ref", "asan/codec_test", "asan/pack_test", "asan/ops_test")
 
@@ -112,7 +112,8 @@ class Runner:
         if not self.is_driver():
             return {self.argv[0]}
         with open(os.path.join(ROOT, self.argv[1]), encoding="utf-8") as f:
-            return {"all", "tools"} if "tests/tools" in f.read() else {"all"}
+            text = f.read()
+            return {"all", "tools"} if "tests/tools" in text or "sim_device.so" in text else {"all"}
 
 
 def python():

@@ -300,6 +300,58 @@ fault("RAM copies before it is read", "engine/line/home_weights.c",
 fault("device memory is not counted", "policy/plan.c",
       "is_over(bytes->device, budget->device,", "is_over(bytes->device - 4096, budget->device,", "plan_test")
 
+# Attention on a thread of its own, and homes on three tiers.
+SIM, SIM_REFUSALS = "sim_run_test.py --only placements", "sim_run_test.py --only refusals"
+fault("attention begins before part 0 has left its numbers", "engine/line/attend.c",
+      "    job->err = device->event_wait(a->stream, a->ready[n % ATTEND_JOBS]);",
+      "    job->err = OK;\n    (void)device;", LINE)
+fault("part 1 does not wait for attention", "engine/line/attend.c",
+      "    while (a->n_done == a->n_waited)", "    while (0)", LINE)
+fault("two batches bring their q, k and v to one place", "engine/line/attend.c",
+      "memory_at(m, LAYOUT_ATTEND_IN, i);", "memory_at(m, LAYOUT_ATTEND_IN, 0);", LINE)
+fault("two batches get their attention from one place", "engine/line/attend.c",
+      "memory_at(m, LAYOUT_ATTEND_OUT, i)};", "memory_at(m, LAYOUT_ATTEND_OUT, 0)};", LINE)
+fault("dirty bits of the other job", "engine/line/attend.c",
+      "    *dirty = a->dirty[slot];", "    *dirty = a->dirty[1 - slot];", LINE)
+fault("a KV frame is given back after part 0", "engine/line/stage.c",
+      "    if (!whole) // it only read them\n",
+      "    if (!whole && kind == LAYER_DECODE)\n        TRY(home_kv_put(&e->home, s.n, s.layer - 1, s.batch));\n"
+      "    if (!whole) // it only read them\n", LINE)
+fault("a layer's frame is given back after part 0 of its last batch", "engine/line/stage.c",
+      "if (s.batch == e->order.batches - 1 && whole)", "if (s.batch == e->order.batches - 1)", LINE)
+fault("the next part reads KV before the other has written it", "policy/plan.c",
+      "int apart = order->parts == 2 ? ORDER_PARTS_APART : 0;", "int apart = 0;", LINE, SIM)
+fault("KV frames between two parts have no room", "policy/plan.c",
+      "plan->kv_frames = kv_moves ? plan->ahead_state + held + apart + 3 : 0;",
+      "plan->kv_frames = kv_moves ? plan->ahead_state + held + 3 : 0;\n    (void)apart;", LINE)
+fault("a layer is decoded in its first pass only", "engine/line/home_weights.c",
+      "        return first ? h->tiles : NULL;",
+      "    {\n        static uint8_t seen[PLAN_LAYERS_MAX];\n        return first && !seen[layer]++ ? h->tiles : NULL;\n    }", LINE)
+fault("tiles are read before they are decoded", "engine/line/stage.c",
+      "home_weights_tiles(&e->home, s.layer, s.batch == 0 && s.part == 0);",
+      "home_weights_tiles(&e->home, s.layer, s.batch == e->order.batches - 1 && s.part == 0);", LINE)
+fault("KV lives where that of another extent does", "engine/line/home_kv.c",
+      "    return home.rank * h->plan->pages_batch * h->kv.page_bytes;",
+      "    return (home.rank > 1 ? home.rank - 1 : home.rank) * h->plan->pages_batch * h->kv.page_bytes;", LINE)
+fault("tails of KV in RAM and on NVMe share a place", "engine/line/home_kv.c",
+      "int64_t at = home.rank + (home.tier == TIER_NVME ? h->plan->kv_ram : 0);", "int64_t at = home.rank;", LINE)
+fault("hidden states of two batches share a home", "engine/line/home_hidden.c",
+      "int64_t first = h->hidden_offset[home.tier] + home.rank * h->hidden_frame_bytes;",
+      "int64_t first = h->hidden_offset[home.tier] + home.rank / 2 * h->hidden_frame_bytes;", LINE)
+fault("hidden states stand where KV does", "engine/line/home.c",
+      "    h->hidden_offset[TIER_NVME] = disk_kv_bytes(h);\n", "", LINE)
+fault("the tiles at hand are not counted", "policy/plan.c",
+      "    b->device = l->n_bytes[ARENA_DEVICE];", "    b->device = l->n_bytes[ARENA_DEVICE] - l->parts[LAYOUT_TILES].n_bytes;",
+      LINE)
+fault("--mem-device is what is free, whatever it says", "policy/plan.c",
+      "is_over(bytes->device, budget->device,", "is_over(bytes->device - (1 << 20), budget->device,", SIM)
+fault("a lost device is not noticed", "engine/line/stage.c",
+      "TRY(e->stream->device->api->event_wait(e->stream, e->done[slot]));",
+      "(void)e->stream->device->api->event_wait(e->stream, e->done[slot]);", LINE)
+fault("where rows attend is no part of the answer", "engine/app/run_setup.c",
+      'snprintf(buf, cap, "device=%s\\nattn=cpu\\nisa=%s", info.model, isa_name(r->ops.isa));',
+      'snprintf(buf, cap, "device=%s\\nattn=device", info.model);', SIM_REFUSALS)
+
 # ---- memory
 
 fault("the budget is one page off", "policy/plan.c",

@@ -81,7 +81,7 @@ def command(test):
     words = test.split()
     if not words[0].endswith(".py"):
         return [f"build/tests/{words[0]}"], [f"build/tests/{words[0]}"]
-    return [python(), "tests/" + words[0], "./sluice", *words[1:]], ["sluice", "build/tests/tools/nth.so"]
+    return [python(), "tests/" + words[0], "./sluice", *words[1:]], ["sluice", "build/tests/tools/nth.so", "build/tests/sim_device.so"]
 
 
 class Tree:

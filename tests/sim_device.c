@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define SIM_MEMORY ((int64_t)1 << 30) // what it says it has
+#define SIM_MEMORY ((int64_t)1 << 30) // what it has, unless it is told
 /* Of its memory: not canonical, so that reading them faults; each allocation begins so far in that
  * a small number beside what half of a stale address left is none. */
 #define ADDRESSES  0x00d0000040000000u
@@ -71,7 +71,8 @@ struct sim_device {
     int delay_us, n_streams, n_allocs;
     int64_t n_commands, lose_at; // commands run so far; the one that loses the device, 0: none
     int lost;
-    int64_t bytes, peak_bytes; // of device memory
+    int64_t memory_bytes;      // all there is
+    int64_t bytes, peak_bytes; // taken
 };
 
 static struct sim_device *sim(struct device *d)
@@ -82,6 +83,8 @@ static struct sim_device *sim(struct device *d)
 static enum err sim_alloc(struct device *d, int64_t n_bytes, void **p)
 {
     struct sim_device *s = sim(d);
+    if (s->bytes + n_bytes > s->memory_bytes)
+        return fail(ERR_FIT, "device: %lld bytes are more than is free", (long long)n_bytes);
     for (int i = 0; i < BLOCKS_MAX; i++) {
         struct block *b = &s->blocks[i];
         if (b->device)
@@ -357,8 +360,9 @@ static struct weight_form sim_reads(struct device *d, enum compute compute, enum
 static enum err sim_info(struct device *d, struct device_info *info)
 {
     struct sim_device *s = sim(d);
-    *info = (struct device_info){
-        .model = "simulated", .memory_bytes = SIM_MEMORY, .free_bytes = SIM_MEMORY - s->bytes};
+    *info = (struct device_info){.model = "simulated",
+                                 .memory_bytes = s->memory_bytes,
+                                 .free_bytes = s->memory_bytes - s->bytes};
     return OK;
 }
 
@@ -392,6 +396,7 @@ struct device *sim_device_open(uint64_t seed, int delay_us)
     s->device.api = &whole;
     s->seed = seed;
     s->delay_us = delay_us;
+    s->memory_bytes = SIM_MEMORY;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     return &s->device;
@@ -407,14 +412,17 @@ void sim_device_close(struct device *d)
     free(s);
 }
 
-/* arg: SEED, SEED,DELAY_US or SEED,DELAY_US,LOSE_AT. */
 enum err sluice_device_open(int version, const char *arg, struct device **d)
 {
-    long long seed = 0, delay_us = 0, lose_at = 0;
-    CHECK(version == DEVICE_VERSION);
-    if (*arg && sscanf(arg, "%lld,%lld,%lld", &seed, &delay_us, &lose_at) < 1)
-        return fail(ERR_DEVICE, "simulated device: '%s' is not SEED,DELAY_US,LOSE_AT", arg);
+    long long seed = 0, delay_us = 0, lose_at = 0, memory_bytes = SIM_MEMORY;
+    if (version != DEVICE_VERSION)
+        return fail(ERR_DEVICE, "simulated device: made for version %d of sluice's devices, not %d",
+                    DEVICE_VERSION, version);
+    if (*arg && sscanf(arg, "%lld,%lld,%lld,%lld", &seed, &delay_us, &lose_at, &memory_bytes) < 1)
+        return fail(ERR_DEVICE, "simulated device: '%s' is not SEED,DELAY_US,LOSE_AT,MEMORY_BYTES",
+                    arg);
     *d = sim_device_open((uint64_t)seed, (int)delay_us);
+    sim(*d)->memory_bytes = memory_bytes;
     sim_device_lose(*d, lose_at);
     return OK;
 }

@@ -1,0 +1,493 @@
+#!/usr/bin/env python3
+"""The whole program on a device that is not there: sim_run_test.py [SLUICE] [--full] [--seed N] [--only PART]
+
+`run` and `score` on the simulated accelerator (tests/sim_device.c), whose memory the host cannot touch and whose
+streams are late, against the bytes of the CPU: placements drawn from a seed; kills, signals and time limits,
+resumed on a device that is late otherwise; a disk that lies; a device that is lost at any command; and what is
+refused. A device has no more memory than --mem-device says. Standard library and a C compiler.
+"""
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import trial
+from placement_test import text_model, text_rows
+from trial import HERE, MIB, Journal, difference, job_rows, read, remove_job
+
+ROOT = os.path.dirname(HERE)
+SIM = os.path.join(ROOT, os.environ.get("BUILD", "build"), "tests/sim_device.so")
+VOCAB = 1500
+LLAMA = f"""family = llama
+dim = 64
+layers = 4
+heads = 4
+kv_heads = 2
+head_dim = 16
+ffn = 96
+vocab = {VOCAB}
+context = 1024
+tied = 0
+"""
+OPT = f"""family = opt
+dim = 72
+layers = 3
+heads = 6
+ffn = 160
+vocab = {VOCAB}
+context = 1024
+tied = 0
+"""
+H2O = ["--kv-policy", "h2o", "--kv-budget", "40"]
+# What is part of the answer.
+KINDS = {
+    "full": [],
+    "h2o": H2O,
+    "h2o-mean, layer scope": ["--kv-policy", "h2o-mean", "--kv-budget", "0.4", "--kv-scope", "layer"],
+    "window": ["--kv-policy", "window", "--kv-budget", "33"],
+    "streaming": ["--kv-policy", "streaming", "--kv-budget", "40"],
+    "f32": ["--compute", "f32", "--kv-format", "f32"],
+    "h2o, f32": [*H2O, "--compute", "f32", "--kv-format", "f32"],
+    "q8": ["--kv-format", "q8"],
+    "h2o, q4": [*H2O, "--kv-format", "q4"],
+    "mixed": ["--kv-format", "mixed"],
+    "h2o, mixed": [*H2O, "--kv-format", "mixed"],
+    "h2o-mean, mixed, layer scope": ["--kv-policy", "h2o-mean", "--kv-budget", "40", "--kv-scope", "layer", "--kv-format",
+                                     "mixed"],
+    "int8 over q8": ["--compute", "int8", "--weights", "q8"],
+    "int8 over q4": ["--compute", "int8", "--weights", "q4", *H2O],
+    "weights in q4": ["--weights", "q4", "--compute", "f32"],
+    "h2o, simulated": [*H2O, "--kv-simulate"],
+}
+ALL_NVME = ["--percent", "0", "0", "0", "0", "0", "0"]
+IN_RAM = ["--percent", "0", "100", "0", "100", "0", "100"]
+TIERS = ("device", "ram", "nvme")
+
+
+def shares(r, device):
+    """A share on the device and one in RAM, of 100."""
+    near = r.choice((0, 0, 100, r.randint(1, 99))) if device else 0
+    return near, r.choice((0, 100 - near, r.randint(0, 100 - near)))
+
+
+def placement(r, attn):
+    """Flags that change no byte, drawn from r: all that a user may say of where and when."""
+    percent = [*shares(r, True), *shares(r, attn == "device"), *shares(r, True)]
+    flags = ["--attn", attn, "--percent", *percent, "--batch", r.choice((1, 2, 3, 4, 6)), "--batches", r.randint(1, 4),
+             "--ahead-weights", r.choice((0, 1, 2, 5, 1000)), "--ahead-state", r.choice((0, 1, 2, 4, 1000)),
+             "--prefill-tokens", r.choice((1, 9, 40, 90, 300, 2000)), "--io", r.choice(("uring", "threads")),
+             "--share-prefixes", r.choice(("on", "on", "off"))]
+    if percent[0] + percent[1] < 100 and r.random() < 0.3:
+        flags += ["--weights-codec", "zstd"]
+    return flags
+
+
+def device(seed, delay_us=30, lose_at=0, memory=None):
+    return ["--device", f"{SIM}:{seed},{delay_us},{lose_at}" + ("" if memory is None else f",{memory}")]
+
+
+def tiers_of(text):
+    """Which tiers a summary names."""
+    return [t for t in TIERS if t in (text or "")]
+
+
+def asked(done):
+    """The --mem-device that an exit 4 proposes, in MiB."""
+    found = re.search(r"--mem-device (\d+)M", done.error_line())
+    return int(found[1]) if found else 0
+
+
+def echo_rows():
+    """Prompts that begin alike and want their own log-probabilities, and rows that grow beyond the mean."""
+    r = random.Random(5)
+    base = [r.randrange(3, VOCAB) for _ in range(120)]
+    rows = [{"custom_id": f"like-{i}", "prompt_token_ids": base[:n] + [r.randrange(3, VOCAB) for _ in range(1 + i % 3 * 20)],
+             "max_tokens": 6 + i, "ignore_eos": True, "logprobs": 2, "temperature": i % 2 * 0.8, "seed": i,
+             "echo": i % 4 == 2} for i, n in enumerate((33, 24, 100, 31, 64, 1))]
+    rows += [{"custom_id": f"long-{i}", "prompt_token_ids": base[i:4 + 2 * i], "max_tokens": 75 + 9 * i, "ignore_eos": True,
+              "temperature": i % 2 * 0.7, "seed": i, "logprobs": 1} for i in range(4)]
+    rows += [{"custom_id": f"short-{i}", "prompt_token_ids": [5 + i], "max_tokens": 3, "temperature": 0, "logprobs": 1}
+             for i in range(8)]
+    return rows
+
+
+def score_rows():
+    r = random.Random(6)
+    return [{"custom_id": f"s{i}", "context_ids": [r.randrange(3, VOCAB) for _ in range((1, 20, 33, 64)[i % 4])],
+             "continuation_ids": [r.randrange(3, VOCAB) for _ in range(r.choice((5, 33, 70)))]} for i in range(7)]
+
+
+class Bed:
+    """A folder with models and rows, the CPU's answers, and runs beside them."""
+
+    def __init__(self, tally, place):
+        self.tally, self.place, self.wants, self.n = tally, place, {}, 0
+        llama, opt = place.write("llama.cfg", LLAMA.encode()), place.write("opt.cfg", OPT.encode())
+        text = place.write("text.gguf", text_model())
+        rows = place.rows("rows.jsonl", job_rows(8, 3, vocab=VOCAB, tokens=(4, 12), prompt_max=80))
+        scores = place.rows("scores.jsonl", score_rows())
+        self.jobs = {"rows": ("run", llama, rows), "opt": ("run", opt, rows),
+                     "alike and long": ("run", llama, place.rows("echo.jsonl", echo_rows())),
+                     "text": ("run", text, place.rows("text.jsonl", text_rows()[:12])),
+                     "score": ("score", llama, scores), "score, opt": ("score", opt, scores)}
+        done = self.run("rows", place.fresh(), "--io", "uring", "--weights-resident", "0")
+        self.have_uring = done.code == 0
+        if not self.have_uring:
+            tally.skip(f"io_uring is refused here: {done.err.strip()[-120:]}")
+
+    def args(self, job, out, *flags):
+        command, model, source = self.jobs[job]
+        return [command, "-m", model, "-i", source, "-o", out, "--progress", "none", "-t", "1", *flags]
+
+    def run(self, job, out, *flags, **more):
+        """One run; `summary` is what it says of itself."""
+        path = self.place.at("summary.json")
+        if os.path.exists(path):
+            os.unlink(path)
+        done = self.place.sluice(*self.args(job, out, "--summary", path, *flags), **more)
+        done.summary = json.loads(read(path) or b"{}")
+        return done
+
+    def want(self, job, kind):
+        """The CPU's bytes."""
+        key = job, kind
+        if key not in self.wants:
+            out = self.place.fresh()
+            done = self.run(job, out, *KINDS[kind])
+            self.tally.check(done.code == 0 and read(out), f"{job}, {kind}, CPU: exit {done.code}: {done.err[-300:]!r}")
+            self.wants[key] = read(out)
+            remove_job(out)
+        return self.wants[key]
+
+    def same(self, what, out, job, kind, done):
+        want = self.want(job, kind)
+        return self.tally.check(done.code == 0 and read(out) == want, f"{what}: exit {done.code}, {done.error_line()!r}: "
+                                f"{difference(want, read(out))}")
+
+    def io_of(self, flags):
+        return flags if self.have_uring else ["threads" if f == "uring" else f for f in flags]
+
+
+def one_line(tally, what, done, code, *words):
+    """Refused in one line."""
+    line, lines = done.error_line(), sum(x.startswith("sluice: error: ") for x in done.err.splitlines())
+    return tally.check(done.code == code and lines == 1 and all(w in line for w in words),
+                       f"{what}: exit {done.code}, want {code} and {words}: {done.err[-400:]!r}")
+
+
+# ---- placements -----------------------------------------------------------------------------------------
+
+class Seen:
+    """What the runs of a part met: a placement that never happens proves nothing."""
+
+    def __init__(self):
+        self.met = set()
+        self.least_room = None
+
+    def add(self, summary, flags):
+        plan = summary.get("plan", {})
+        self.met |= {(what, tier) for what, text in plan.get("tiers", {}).items() for tier in tiers_of(text)}
+        self.met |= {("attn", flags[flags.index("--attn") + 1]), ("batches", plan.get("batches")),
+                     ("codec", plan.get("weights_codec")), ("io", plan.get("io"))}
+        self.met |= {name for name, n in (("requeued", summary.get("rows", {}).get("requeued")),
+                                          ("shared", summary.get("shared_prompt_tokens")),
+                                          ("evicted", summary.get("kv", {}).get("evicted_tokens")),
+                                          ("as tiles", plan.get("weights_decoded")),
+                                          ("ahead", plan.get("ahead_state"))) if n}
+
+
+def capped(bed, job, out, flags, n, extra_mib):
+    """A run within the least --mem-device that its own refusal names and extra_mib, on a device that has no more.
+    (what came of it, bytes)"""
+    done = bed.run(job, out, *flags, *device(n), "--mem-device", "64K")
+    if not bed.tally.check(done.code == 4 and asked(done) > 0, f"--mem-device 64K {flags}: exit {done.code}: "
+                           f"{done.error_line()!r}"):
+        return done, 0
+    cap = (asked(done) + extra_mib) * MIB
+    return bed.run(job, out, *flags, *device(n, memory=cap), "--mem-device", f"{cap // MIB}M"), cap
+
+
+def placements(tally, place, a):
+    """Any placement, any kind of answer: the CPU's bytes, within --mem-device."""
+    bed, seen, n_runs = Bed(tally, place), Seen(), 1200 if a.full else 48
+    kinds, jobs = list(KINDS), list(bed.jobs)
+    for n in range(n_runs):
+        r = random.Random(1_000_003 * a.seed + n)
+        job, kind = jobs[n // 2 % len(jobs)], kinds[n % len(kinds)]
+        flags = bed.io_of([*KINDS[kind], *placement(r, ("cpu", "device")[n % 3 > 0])])
+        what = f"placement {n}, {job}, {kind}, {' '.join(map(str, flags))}"
+        out = place.fresh()
+        if n % 3:
+            done, cap = capped(bed, job, out, flags, n, r.choice((0, 0, 1, 5)))
+        else:
+            done, cap = bed.run(job, out, *flags, *device(n, r.choice((0, 30, 200)))), 1 << 30
+        if bed.same(what, out, job, kind, done):
+            tally.check(0 < done.summary["peak_bytes"]["device"] <= cap, f"{what}: peak "
+                        f"{done.summary['peak_bytes']['device']} bytes of {cap}")
+            seen.add(done.summary, flags)
+        remove_job(out)
+    want = {(what, tier) for what in ("weights", "kv", "hidden") for tier in TIERS} | {("batches", n) for n in (1, 2, 3, 4)}
+    want |= {("attn", "cpu"), ("attn", "device"), ("codec", "zstd"), ("codec", "none"), ("io", "threads"), "requeued", "shared",
+             "evicted", "ahead"} | ({("io", "io_uring")} if bed.have_uring else set())
+    tally.check(want <= seen.met, f"placements: never met {sorted(map(str, want - seen.met))}")
+    print(f"placements: {n_runs} runs, {len(bed.wants)} answers", flush=True)
+
+
+# ---- interrupted ----------------------------------------------------------------------------------------
+
+SETTINGS = {
+    "all on NVMe": ("device", "full", [*ALL_NVME, "--batch", "3", "--batches", "2"]),
+    "all on NVMe, CPU attends": ("cpu", "h2o", [*ALL_NVME, "--batch", "2", "--batches", "3"]),
+    "in RAM": ("device", "h2o, mixed", [*IN_RAM, "--batch", "4", "--batches", "2"]),
+    "a third each": ("device", "h2o", ["--percent", "33", "33", "33", "33", "33", "33", "--batch", "2", "--batches", "4"]),
+    "in RAM, CPU attends": ("cpu", "full", ["--percent", "50", "50", "0", "100", "0", "100", "--batch", "2", "--batches", "4"]),
+    "on the device": ("device", "streaming", ["--percent", "100", "0", "100", "0", "100", "0", "--batch", "8", "--batches",
+                                              "1"]),
+}
+# What may change between two runs of a job; (--attn cpu, else)
+MOVES = {
+    "cpu": (ALL_NVME, IN_RAM, ["--percent", "0", "50", "0", "30", "100", "0"], ["--batch", "6", "--batches", "1"]),
+    "device": (ALL_NVME, IN_RAM, ["--percent", "100", "0", "100", "0", "100", "0"], ["--batch", "1", "--batches", "4"],
+               ["--percent", "20", "30", "50", "20", "0", "50"]),
+}
+
+
+def until_done(bed, what, job, kind, flags, n, out):
+    """Runs until it ends well."""
+    done = bed.run(job, out, *flags, *device(n))
+    ok = bed.same(what, out, job, kind, done)
+    left = sorted(f for f in os.listdir(bed.place.folder) if f.startswith(os.path.basename(out) + "."))
+    bed.tally.check(not ok or left == [os.path.basename(out) + ".job.json"], f"{what}: left beside OUT: {left}")
+    remove_job(out)
+
+
+def kills(tally, place, a):
+    """SIGKILL at random moments, each time on a device that is late otherwise, then to the end."""
+    bed, n, met, begun = Bed(tally, place), 0, 0, 0
+    rows = job_rows(30 if a.full else 12, 4, vocab=VOCAB, tokens=(16, 40), prompt_max=80)
+    bed.jobs["more rows"] = ("run", bed.jobs["rows"][1], place.rows("more.jsonl", rows))
+    r = random.Random(a.seed)
+    for name, (attn, kind, where) in SETTINGS.items():
+        flags = [*KINDS[kind], "--attn", attn]
+        out = place.fresh()
+        whole = bed.run("more rows", out, *flags, *where, *device(n, 30))
+        bed.same(f"kills, {name}", out, "more rows", kind, whole)
+        for round_ in range(8 if a.full else 1):
+            out, what, before = place.fresh(), f"kills, {name}, round {round_}", 0
+            for k in range(r.choice((1, 2, 3))):
+                n += 1
+                more = r.choice(MOVES[attn]) if before else []
+                p = place.start(bed.args("more rows", out, *flags, *where, *more, *device(n, r.choice((0, 30, 100)))))
+                p.wait_for(lambda: os.path.exists(out + ".journal"))
+                time.sleep(r.uniform(0, 0.5) * whole.seconds)
+                p.signal(signal.SIGKILL)
+                done = p.end()
+                if done.code != -signal.SIGKILL or os.path.exists(out):
+                    tally.check(done.code in (0, -signal.SIGKILL), f"{what}: exit {done.code}: {done.err[-300:]!r}")
+                    break
+                held = Journal(out).tokens
+                tally.check(held >= before, f"{what}: {held} tokens held, {before} before")
+                met, begun, before = met + 1, begun + (held > 0), held
+            until_done(bed, what, "more rows", kind, [*flags, *where, *r.choice(([], *MOVES[attn]))], n, out)
+    tally.check(begun >= met // 3, f"kills: only {begun} of {met} met a job with tokens committed")
+    print(f"kills: {met}, {begun} of them with tokens committed", flush=True)
+
+
+def signals(tally, place, a):
+    """SIGINT and --time-limit: 75, and the same command resumes, with its tokens as forced spans."""
+    bed, n, stops = Bed(tally, place), 100, 0
+    r = random.Random(a.seed)
+    for name, (attn, kind, where) in list(SETTINGS.items())[:None if a.full else 3]:
+        flags, what = [*KINDS[kind], "--attn", attn, *where], f"signals, {name}"
+        out = place.fresh()
+        p = place.start(bed.args("alike and long", out, *flags, *device(n, 100)))
+        p.wait_for(lambda: Journal(out).tokens)
+        p.signal(signal.SIGINT)
+        done = p.end()
+        if done.code != 0:
+            one_line(tally, what, done, 75, "resumes")
+            stops += 1
+        limit_s = 0.1
+        for n in range(n + 1, n + 40):
+            if done.code == 0:
+                break
+            done = bed.run("alike and long", out, *flags, *device(n, r.choice((0, 50))), "--time-limit", f"{limit_s:.2f}s")
+            stops += done.code == 75
+            tally.check(done.code in (0, 75), f"{what}: exit {done.code}: {done.err[-300:]!r}")
+            limit_s *= 1.4
+        bed.same(what, out, "alike and long", kind, done)
+        remove_job(out)
+    tally.check(stops >= 3, f"signals: only {stops} interruptions")
+    print(f"signals: {stops} interruptions", flush=True)
+
+
+# ---- a disk that lies -------------------------------------------------------------------------------------
+
+HEALS = ("read.short=1/4,again=1/9,delay=1/5", "reorder=1/2,write.delay=1/2", "short=1/6,intr=1/9,busy=1/20,reorder=1/5")
+LIES = ("read.flip=1/60", "read.eio=1/40", "write.stale=1/40", "read.swap=1/60", "write.lost=1/40", "read.torn=1/80",
+        "write.foreign=1/60", "read.zero=1/60")
+FULL = ("write.enospc=1/20", "write.eio=1/20")
+
+
+def faults(tally, place, a):
+    """Bad pieces heal, lose their rows, which are computed again, or end the run; never another answer."""
+    bed, codes, repairs = Bed(tally, place), [], {}
+    places = {
+        "KV": ["--percent", "100", "0", "0", "0", "100", "0", "--batch", "3", "--batches", "3"],
+        "hidden": ["--percent", "100", "0", "0", "100", "0", "0", "--batch", "2", "--batches", "4"],
+        "all": [*ALL_NVME, "--batch", "3", "--batches", "3"],
+        "KV, device before RAM before NVMe": ["--percent", "50", "0", "0", "50", "0", "50", "--batch", "2", "--batches", "4"],
+    }
+    cases = [(f, (0, 9) if f in FULL else (0,) if f in HEALS else (0, 7, 9)) for f in (*HEALS, *LIES, *FULL)]
+    rounds = range(a.seed, a.seed + (12 if a.full else 1))
+    for seed in rounds:
+        for i, (fault, may) in enumerate(cases):
+            r = random.Random(100 * seed + i)
+            names = list(places) if a.full else [list(places)[(i + seed) % len(places)]]
+            for name in names:
+                attn = ("cpu", "device")[(i // 4 + seed) % 2]
+                kind = r.choice(("full", "h2o", "mixed"))
+                flags = [*KINDS[kind], "--attn", attn, *places[name], "--io", r.choice(("auto", "threads"))]
+                out, what = place.fresh(), f"faults, {name}, {attn}, {kind}: {fault}"
+                done = bed.run("rows", out, *flags, *device(seed + i), SLUICE_FAULT=f"seed={seed},{fault}")
+                codes.append(done.code)
+                for key, n in done.summary.get("repairs", {}).items():
+                    repairs[key] = repairs.get(key, 0) + n
+                if done.code:
+                    one_line(tally, what, done, done.code if done.code in may else may[0])
+                    tally.check(not os.path.exists(out), f"{what}: exit {done.code} left an OUT")
+                    done = bed.run("rows", out, *flags, *device(seed + i + 1))
+                bed.same(what, out, "rows", kind, done)
+                remove_job(out)
+    tally.check(0 in codes and 9 in codes, f"faults: runs ended with {sorted(set(codes))}")
+    tally.check(repairs.get("pieces", 0) > 0 and repairs.get("rows", 0) > 0, f"faults: {repairs}")
+    print(f"faults: {len(codes)} runs, " + ", ".join(f"{codes.count(c)} x {c}" for c in sorted(set(codes))) +
+          f"; {repairs}", flush=True)
+
+
+def damaged_pack(tally, place, a):
+    """Weights that went bad on the disk are no answer, wherever they are kept: 7, and healed the job resumes."""
+    bed = Bed(tally, place)
+    pack, hurt = place.at("whole.pack"), place.at("hurt.pack")
+    done = place.sluice("pack", bed.jobs["rows"][1], "-o", pack, "-q")
+    tally.check(done.code == 0, f"pack: exit {done.code}: {done.err[-200:]!r}")
+    whole, r, codes = read(pack), random.Random(a.seed), []
+    bed.jobs["hurt"] = ("run", hurt, bed.jobs["rows"][2])
+    place.write("hurt.pack", whole)
+    for i in range(36 if a.full else 4):
+        attn = ("cpu", "device")[i % 2]
+        share = (("0", "0"), ("100", "0"), ("0", "100"), ("30", "30"))[i // 2 % 4]
+        flags = ["--attn", attn, "--percent", *share, "0", "100", "100", "0", "--batch", "4", "--batches", "2"]
+        place.write("hurt.pack", whole)
+        bed.want("hurt", "full")
+        out, bytes_ = place.fresh(), bytearray(whole)
+        at = r.randrange(len(whole) // 3, len(whole) - 8192)
+        bytes_[at] ^= 1 << r.randrange(8)
+        place.write("hurt.pack", bytes_)
+        done = bed.run("hurt", out, *flags, *device(i))
+        codes.append(done.code)
+        if done.code:
+            one_line(tally, f"pack damaged at {at}", done, 7)
+            place.write("hurt.pack", whole)
+            done = bed.run("hurt", out, *flags, *device(i + 1))
+        bed.same(f"pack damaged at {at}, {flags}", out, "hurt", "full", done)
+        remove_job(out)
+    tally.check(7 in codes, f"damaged packs ended with {codes}")
+    print(f"damaged packs: {codes}", flush=True)
+
+
+# ---- a device that is lost, or is none ------------------------------------------------------------------
+
+def lost(tally, place, a):
+    """Lost at any command: 6 and one line; with a device again the same command resumes."""
+    bed, n_lost, held_some = Bed(tally, place), 0, 0
+    r = random.Random(a.seed)
+    for n in range(200 if a.full else 12):
+        name = list(SETTINGS)[n % len(SETTINGS)]
+        attn, kind, where = SETTINGS[name]
+        flags, out = [*KINDS[kind], "--attn", attn, *where], place.fresh()
+        what, before = f"lost, {name}", 0
+        for k in range(r.choice((1, 1, 3))):
+            at = int(2 ** r.uniform(0, 13.5))
+            what += f", at {at}"
+            done = bed.run("rows", out, *flags, *device(n + k, 0, at))
+            if done.code == 0:
+                break
+            n_lost += 1
+            one_line(tally, what, done, 6, "device")
+            tally.check(not os.path.exists(out), f"{what}: there is an OUT")
+            held = Journal(out).tokens
+            tally.check(held >= before, f"{what}: {held} tokens held, {before} before")
+            before, held_some = held, held_some + (held > 0)
+        until_done(bed, what, "rows", kind, flags, n, out)
+    tally.check(n_lost >= (100 if a.full else 6) and held_some > 1, f"lost: {n_lost} times, {held_some} with tokens committed")
+    print(f"lost: {n_lost} times, {held_some} of them with tokens committed", flush=True)
+
+
+def old_library(place):
+    """The device's library as another version of sluice would have it."""
+    source = place.write("old.c", b'#include "kernels/device.h"\n#undef DEVICE_VERSION\n#define DEVICE_VERSION 99\n'
+                         b'#include "tests/sim_device.c"\n')
+    path = place.at("old.so")
+    done = subprocess.run([*os.environ.get("CC", "gcc").split(), "-std=c17", "-D_GNU_SOURCE", "-I", ROOT, "-fPIC", "-shared", "-o", path,
+                           source], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"old.c: {done.stderr[-300:]}")
+    return path
+
+
+def refusals(tally, place, a):
+    """What cannot be, in one line with the right code; what was there stays as it is."""
+    bed = Bed(tally, place)
+
+    def refused(what, code, *flags, words=()):
+        out = place.fresh()
+        one_line(tally, what, bed.run("rows", out, *flags), code, *words)
+        tally.check(not os.path.exists(out), f"{what}: there is an OUT")
+
+    fixed = [*IN_RAM, "--batch", "2", "--batches", "2"]
+    refused("a library that is not there", 6, "--device", place.at("none.so"), words=["none.so"])
+    refused("no library", 6, "--device", place.write("text.so", b"no ELF"), words=["text.so"])
+    refused("no device", 6, "--device", os.path.join(os.path.dirname(SIM), "tools/nth.so"), words=["nth.so", "not a device"])
+    refused("a device of another version", 6, "--device", old_library(place), words=["version"])
+    refused("--attn device on the CPU", 6, "--device", "cpu", "--attn", "device", words=["--attn"])
+    refused("KV of CPU attention on the device", 2, *device(1), "--attn", "cpu", "--percent", "0", "0", "50", "0", "0", "0")
+    refused("--kv-dump on a device", 2, *device(1), "--kv-dump", place.at("dump.jsonl"), words=["--kv-dump"])
+    refused("a device of 1 MiB", 4, *device(1, memory=MIB), words=["--mem-device"])
+    refused("a device that has less than it may take", 4, *device(1, memory=2 * MIB), "--mem-device", "64M", *fixed)
+    for attn in ("cpu", "device"):
+        out = place.fresh()
+        done, _ = capped(bed, "rows", out, ["--attn", attn, *fixed], 2, 0)
+        bed.same(f"the size that a refusal names, --attn {attn}", out, "rows", "full", done)
+    other_device(tally, place, bed)
+
+
+def other_device(tally, place, bed):
+    """A job stays where it began: on the CPU or a device, its rows attending on one of them."""
+    homes = {"CPU": ["--device", "cpu"], "device": [*device(3), "--attn", "device"], "CPU attends": [*device(3), "--attn", "cpu"]}
+    where = ["--batch", "2", "--batches", "2"]
+    for n, (name, flags) in enumerate(homes.items()):
+        out, limit_s = place.fresh(), 0.05
+        for _ in range(30):
+            done = bed.run("alike and long", out, *flags, *where, "--time-limit", f"{limit_s:.2f}s")
+            if done.code != 75 or Journal(out).tokens:
+                break
+            limit_s *= 1.5
+        if not tally.check(done.code == 75, f"a job of the {name}: exit {done.code}: {done.error_line()!r}"):
+            continue
+        before = [read(out + x) for x in (".journal", ".partial", ".job.json")]
+        for other, more in homes.items():
+            if other != name:
+                done = bed.run("alike and long", out, *more, *where)
+                one_line(tally, f"a job of the {name}, {other}", done, 8)
+                tally.check(any(w in done.error_line() for w in (" device: ", " attn: ", " isa: ")), done.error_line())
+        tally.check(before == [read(out + x) for x in (".journal", ".partial", ".job.json")], f"{name}: a refusal changed it")
+        bed.same(f"a job of the {name}", out, "alike and long", "full", bed.run("alike and long", out, *flags, *where))
+
+
+if __name__ == "__main__":
+    sys.exit(trial.run_parts(__doc__, (placements, kills, signals, faults, damaged_pack, lost, refusals)))
