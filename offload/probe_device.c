@@ -11,11 +11,13 @@
  * the least that says anything. */
 #define STRETCH_MOST  (512 * MIB)
 #define STRETCH_LEAST (32 * MIB)
+#define ROOM_LEAST    (1 * MIB) // the smallest matmul fits
 #define TURNS         5
 #define BURST_S       0.02 // seconds: long enough to count
 #define BURST_MAX     64
 #define MATMUL_N      8192
 #define MATMUL_K      2048
+#define MATMUL_LEAST  64    // either, where memory is small
 #define MATMUL_S      0.002 // seconds of one that is wide enough
 #define STEP_OPS      11    // as measure_step counts them
 #define ALIGN         4096
@@ -30,6 +32,12 @@ struct bench {
     int pinned;
     struct matmul_args matmul;
 };
+
+static enum err no_room(int64_t n_bytes)
+{
+    return fail(ERR_FIT, "device: too little of its memory to measure it (--mem-device %lldM)",
+                (long long)ceil_div(n_bytes, MIB));
+}
 
 static void bench_close(struct bench *b)
 {
@@ -55,8 +63,8 @@ static enum err bench_open(struct bench *b, const struct probe_config *c)
     b->n_bytes = b->n_bytes / (2 * ALIGN) * (2 * ALIGN);
     b->ram_bytes = min_i64(c->memory_bytes > 0 ? c->memory_bytes : PINNED, PINNED);
     b->ram_bytes = min_i64(b->ram_bytes, b->n_bytes) / ALIGN * ALIGN;
-    if (b->ram_bytes < ALIGN)
-        return fail(ERR_FIT, "device: no memory to measure it with (--mem-device)");
+    if (b->ram_bytes < ALIGN || b->n_bytes < ROOM_LEAST)
+        return no_room(ROOM_LEAST);
     void *ram, *base;
     TRY(device_cpu()->api->alloc(device_cpu(), b->ram_bytes, &ram)); // as a run's, in huge pages
     b->ram = ram;
@@ -144,19 +152,22 @@ static int matmul_place(struct bench *b, int m, int n, int k)
 static enum err measure_matmuls(struct bench *b, struct machine *m)
 {
     double s = 0;
+    int k = MATMUL_K;
     for (int64_t at = 0; at < b->n_bytes; at += b->ram_bytes) // numbers, everywhere
         b->device->api->copy(b->ops.stream, b->base + at, b->ram,
                              min_i64(b->ram_bytes, b->n_bytes - at));
+    while (k > MATMUL_LEAST && !matmul_place(b, PLAN_TILE_TOKENS, MATMUL_LEAST, k))
+        k /= 2;
     /* As wide as a fast device needs to show it, as narrow as a slow one is done with soon. */
-    for (int n = 64; n <= MATMUL_N && s < MATMUL_S; n *= 2) {
-        if (!matmul_place(b, PLAN_TILE_TOKENS, n, MATMUL_K))
+    for (int n = MATMUL_LEAST; n <= MATMUL_N && s < MATMUL_S; n *= 2) {
+        if (!matmul_place(b, PLAN_TILE_TOKENS, n, k))
             break;
         TRY(measure(b, queue_matmul, &s));
-        m->device_flops = 2.0 * PLAN_TILE_TOKENS * n * MATMUL_K / s;
+        m->device_flops = 2.0 * PLAN_TILE_TOKENS * n * k / s;
     }
     if (s == 0)
-        return fail(ERR_FIT, "device: no memory to measure its matmuls with (--mem-device)");
-    CHECK(matmul_place(b, 1, 64, 64));
+        return no_room(2 * b->n_bytes);
+    CHECK(matmul_place(b, 1, MATMUL_LEAST, MATMUL_LEAST));
     TRY(measure(b, queue_matmul, &s));
     m->step_s = STEP_OPS * s;
     return OK;
