@@ -86,19 +86,26 @@ enum err attender_open(struct attender *a, const struct layer_work *like, struct
     return OK;
 }
 
+void attender_stop(struct attender *a)
+{
+    if (!a->started)
+        return;
+    pthread_mutex_lock(&a->lock);
+    a->stop = 1;
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+    pthread_join(a->thread, NULL);
+    pthread_mutex_destroy(&a->lock);
+    pthread_cond_destroy(&a->changed);
+    a->started = 0;
+}
+
 void attender_close(struct attender *a)
 {
-    if (a->started) {
-        pthread_mutex_lock(&a->lock);
-        a->stop = 1;
-        pthread_cond_broadcast(&a->changed);
-        pthread_mutex_unlock(&a->lock);
-        pthread_join(a->thread, NULL);
-        pthread_mutex_destroy(&a->lock);
-        pthread_cond_destroy(&a->changed);
-    }
-    for (int i = 0; i < ATTEND_JOBS && a->stream; i++)
-        a->stream->device->api->event_close(a->ready[i]);
+    CHECK(!a->started);
+    for (int i = 0; i < ATTEND_JOBS; i++)
+        if (a->ready[i])
+            a->ready[i]->device->api->event_close(a->ready[i]);
     device_cpu()->api->stream_close(a->cpu);
     memset(a, 0, sizeof *a);
 }

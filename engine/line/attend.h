@@ -45,7 +45,9 @@ struct attender {
  * ERR_FIT, ERR_DEVICE. */
 enum err attender_open(struct attender *a, const struct layer_work *like, struct stream *stream,
                        struct trace *trace);
-/* Waits for the job at hand; accepts a zeroed one. */
+/* Waits for the job at hand. Between the two, the device's stream is closed: it may still come to
+ * this one's events. Both accept a zeroed attender. */
+void attender_stop(struct attender *a);
 void attender_close(struct attender *a);
 /* Where part 0 of the next job puts its numbers. */
 const struct exchange *attender_exchange(const struct attender *a);

@@ -158,7 +158,7 @@ enum err engine_run(struct engine *e)
 void engine_close(struct engine *e)
 {
     dump_close(&e->dump);
-    attender_close(&e->attender);
+    attender_stop(&e->attender);
     if (e->config.device) { // else it was never opened
         e->config.device->api->stream_close(e->stream);
         for (int i = 0; i <= PLAN_WINDOW_MAX; i++) {
@@ -166,6 +166,7 @@ void engine_close(struct engine *e)
             e->config.device->api->event_close(e->done[i]);
         }
     }
+    attender_close(&e->attender);
     home_close(&e->home);
     trace_close(&e->trace);
     memset(e, 0, sizeof *e);
