@@ -15,15 +15,16 @@ def fault(name, file, old, new, *tests):
 
 BYTES = "placement_test.py --only=placements"
 DISORDER = "disorder_test.py"
+LINE = "line_device_test"
 VERIFY_KV, VERIFY_HIDDEN = "verify_test.py --only kv", "verify_test.py --only hidden"
 VERIFY_WEIGHTS, VERIFY_ROWS = "verify_test.py --only weights", "verify_test.py --only rows"
 
 # ---- order of bytes: reads and writes of an extent, frames, look-ahead
 
 fault("a KV read does not wait for the last write", "engine/line/home_kv.c",
-      "    frames_fetch(&h->kv_frames, f, n, use_of(h, step, layer, batch));",
+      "    frames_fetch(&h->kv_frames, f, n, use_of(h, home, step, layer, batch));",
       """    struct last_write none = {0};
-    struct frame_use use = use_of(h, step, layer, batch);
+    struct frame_use use = use_of(h, home, step, layer, batch);
     use.last = &none;
     frames_fetch(&h->kv_frames, f, n, use);""", DISORDER)
 fault("a hidden-state read does not wait for the last write", "engine/line/home_hidden.c",
@@ -51,9 +52,9 @@ fault("a page that fills up is not moved to its frame", "engine/line/layer_decod
       "if (row->n_slots % KV_PAGE_SLOTS && before < after)", "if (0 && before < after)", BYTES)
 fault("a tail page is moved 64 bytes short", "engine/line/layer_decode.c",
       "w->rows.layout.page_bytes);\n    if (row->n_slots_after", "w->rows.layout.page_bytes - 64);\n    if (row->n_slots_after", BYTES)
-fault("the tail of the next layer", "engine/line/home_kv.c",
-      "int64_t at = ((int64_t)batch * p->batch + row) * p->decoder + layer;",
-      "int64_t at = ((int64_t)batch * p->batch + row) * p->decoder + (layer + 1) % p->decoder * (row > 0);", BYTES)
+fault("the tail of another layer", "engine/line/home_kv.c",
+      "    return h->kv_tails + at * h->plan->batch * h->kv.page_bytes;",
+      "    return h->kv_tails + (at > 1 ? at - 1 : at) * h->plan->batch * h->kv.page_bytes;", BYTES)
 fault("a KV extent is that of the batch before", "engine/line/home_kv.c",
       "return ((int64_t)layer * p->batches + batch) * p->pages_batch;",
       "return ((int64_t)layer * p->batches + (batch > 1 ? batch - 1 : batch)) * p->pages_batch;", BYTES, DISORDER)
@@ -61,13 +62,14 @@ fault("look-ahead brings pages of the pass before", "engine/line/batch.c",
       "int slots = pass == batch->pass ? row->n_slots : row->n_slots_after;",
       "int slots = row->n_slots;", "placement_test.py --only=streamed", BYTES)
 fault("hidden states of the batch before", "engine/line/home_hidden.c",
-      ".offset = h->hidden_offset + batch * h->hidden_frame_bytes + at,",
-      ".offset = h->hidden_offset + (batch > 1 ? batch - 1 : batch) * h->hidden_frame_bytes + at,", BYTES)
+      "int64_t first = h->hidden_offset[home.tier] + home.rank * h->hidden_frame_bytes;",
+      "int64_t first = h->hidden_offset[home.tier] + (home.rank > 1 ? home.rank - 1 : home.rank) * h->hidden_frame_bytes;",
+      BYTES, LINE)
 fault("a weight frame is given back too early", "engine/line/stage.c",
-      "if (s.batch == e->order.batches - 1)", "if (s.batch == 0)", BYTES, DISORDER)
+      "if (s.batch == e->order.batches - 1 && whole)", "if (s.batch == 0 && whole)", BYTES, DISORDER)
 fault("look-ahead beyond what the order allows", "policy/plan.c",
-      "return max64(0, order_pass_steps(order) - 1 - plan->window);",
-      "return max64(0, order_pass_steps(order) + 2);", "plan_test",
+      "return max64(0, order_pass_steps(order) - 1 - plan->window - apart);",
+      "return max64(0, order_pass_steps(order) + 2 + apart);", "plan_test",
       DISORDER)
 fault("the order of layers: slices before the last decoder layer", "policy/order.c",
       "int64_t decoder_last = decoder_first + layer_steps * order->decoder;",
@@ -268,18 +270,17 @@ fault("an error of a row to come is met before its time", "engine/job/job_queue.
 
 # ---- a device with memory of its own
 
-LINE = "line_device_test"
 fault("a step is taken for done when it is queued", "engine/line/stage.c",
-      "TRY(e->stream->device->api->event_wait(e->stream, e->done[slot]));", "", LINE)
+      "TRY(device->event_wait(e->stream, e->done[slot]));", "", LINE)
 fault("a step is waited for by the event of the one before", "engine/line/stage.c",
-      "TRY(e->stream->device->api->event_wait(e->stream, e->done[slot]));",
-      "TRY(e->stream->device->api->event_wait(e->stream, e->done[(slot + e->config.plan.window) % (e->config.plan.window + 1)]));",
+      "TRY(device->event_wait(e->stream, e->done[slot]));",
+      "TRY(device->event_wait(e->stream, e->done[(slot + e->config.plan.window) % (e->config.plan.window + 1)]));",
       LINE)
 fault("two steps share a slot of tables", "engine/line/stage.c",
       "    tables_turn(&e->tables, s.n);\n", "    tables_turn(&e->tables, s.n / 2);\n", LINE)
 fault("a weight frame is free when its ops are queued", "engine/line/stage.c",
-      "    e->queued_ns[slot] = start_ns;\n",
-      "    e->queued_ns[slot] = start_ns;\n    if (s.batch == e->order.batches - 1)\n"
+      "    device->record(e->stream, e->done[slot]);\n",
+      "    device->record(e->stream, e->done[slot]);\n    if (s.batch == e->order.batches - 1)\n"
       "        home_weights_put(&e->home, s.layer);\n", LINE)
 fault("a batch begins before its tokens are there", "engine/line/engine.c",
       "        newest = min_i64(newest, plan->batches);", "        newest = plan->window;", LINE)
@@ -291,8 +292,8 @@ fault("bytes for the device stay in the bounce buffer", "offload/mover.c",
       "    int reads = p->hop == HOP_FILE && t->on_device && !t->write;",
       "    int reads = p->hop == HOP_FILE && t->on_device && !t->write && p->from == 0;", "device_test", LINE)
 fault("pages that the device wrote stay there", "engine/line/stage.c",
-      "                 (int64_t)b->n_rows * e->work.rows.dirty_stride * 8);",
-      "                 (int64_t)(b->n_rows - 1) * e->work.rows.dirty_stride * 8);", LINE)
+      "                 (int64_t)b->n_rows * rows->dirty_stride * 8);",
+      "                 (int64_t)(b->n_rows - 1) * rows->dirty_stride * 8);", LINE)
 fault("rows of embeddings take turns one set too few", "engine/line/gather.c",
       "&g->chunks[g->turn % g->n_chunks];", "&g->chunks[g->turn % (g->n_chunks - 1)];", LINE)
 fault("RAM copies before it is read", "engine/line/home_weights.c",
@@ -335,19 +336,16 @@ fault("KV lives where that of another extent does", "engine/line/home_kv.c",
       "    return (home.rank > 1 ? home.rank - 1 : home.rank) * h->plan->pages_batch * h->kv.page_bytes;", LINE)
 fault("tails of KV in RAM and on NVMe share a place", "engine/line/home_kv.c",
       "int64_t at = home.rank + (home.tier == TIER_NVME ? h->plan->kv_ram : 0);", "int64_t at = home.rank;", LINE)
-fault("hidden states of two batches share a home", "engine/line/home_hidden.c",
-      "int64_t first = h->hidden_offset[home.tier] + home.rank * h->hidden_frame_bytes;",
-      "int64_t first = h->hidden_offset[home.tier] + home.rank / 2 * h->hidden_frame_bytes;", LINE)
 fault("hidden states stand where KV does", "engine/line/home.c",
       "    h->hidden_offset[TIER_NVME] = disk_kv_bytes(h);\n", "", LINE)
-fault("the tiles at hand are not counted", "policy/plan.c",
-      "    b->device = l->n_bytes[ARENA_DEVICE];", "    b->device = l->n_bytes[ARENA_DEVICE] - l->parts[LAYOUT_TILES].n_bytes;",
-      LINE)
+fault("the tiles at hand are not counted", "policy/layout.c",
+      "arena == ARENA_DEVICE ? TIER_DEVICE : TIER_RAM] += *end - before;",
+      "arena == ARENA_DEVICE ? TIER_DEVICE : TIER_RAM] += id == LAYOUT_TILES ? 0 : *end - before;", LINE)
 fault("--mem-device is what is free, whatever it says", "policy/plan.c",
       "is_over(bytes->device, budget->device,", "is_over(bytes->device - (1 << 20), budget->device,", SIM)
 fault("a lost device is not noticed", "engine/line/stage.c",
-      "TRY(e->stream->device->api->event_wait(e->stream, e->done[slot]));",
-      "(void)e->stream->device->api->event_wait(e->stream, e->done[slot]);", LINE)
+      "TRY(device->event_wait(e->stream, e->done[slot]));",
+      "(void)device->event_wait(e->stream, e->done[slot]);", LINE)
 fault("where rows attend is no part of the answer", "engine/app/run_setup.c",
       'snprintf(buf, cap, "device=%s\\nattn=cpu\\nisa=%s", info.model, isa_name(r->ops.isa));',
       'snprintf(buf, cap, "device=%s\\nattn=device", info.model);', SIM_REFUSALS)

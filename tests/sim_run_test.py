@@ -121,20 +121,21 @@ def score_rows():
              "continuation_ids": [r.randrange(3, VOCAB) for _ in range(r.choice((5, 33, 70)))]} for i in range(7)]
 
 
-class Bed:
-    """A folder with models and rows, the CPU's answers, and runs beside them."""
+class Bed(trial.Place):
+    """A folder with models and rows, the CPU's answers, and runs beside them; one for all parts."""
 
-    def __init__(self, tally, place):
-        self.tally, self.place, self.wants, self.n = tally, place, {}, 0
-        llama, opt = place.write("llama.cfg", LLAMA.encode()), place.write("opt.cfg", OPT.encode())
-        text = place.write("text.gguf", text_model())
-        rows = place.rows("rows.jsonl", job_rows(8, 3, vocab=VOCAB, tokens=(4, 12), prompt_max=80))
-        scores = place.rows("scores.jsonl", score_rows())
+    def __init__(self, folder, binary, tally):
+        super().__init__(folder, binary)
+        self.tally, self.wants = tally, {}
+        llama, opt = self.write("llama.cfg", LLAMA.encode()), self.write("opt.cfg", OPT.encode())
+        text = self.write("text.gguf", text_model())
+        rows = self.rows("rows.jsonl", job_rows(8, 3, vocab=VOCAB, tokens=(4, 12), prompt_max=80))
+        scores = self.rows("scores.jsonl", score_rows())
         self.jobs = {"rows": ("run", llama, rows), "opt": ("run", opt, rows),
-                     "alike and long": ("run", llama, place.rows("echo.jsonl", echo_rows())),
-                     "text": ("run", text, place.rows("text.jsonl", text_rows()[:12])),
+                     "alike and long": ("run", llama, self.rows("echo.jsonl", echo_rows())),
+                     "text": ("run", text, self.rows("text.jsonl", text_rows()[:12])),
                      "score": ("score", llama, scores), "score, opt": ("score", opt, scores)}
-        done = self.run("rows", place.fresh(), "--io", "uring", "--weights-resident", "0")
+        done = self.run("rows", self.fresh(), "--io", "uring", "--weights-resident", "0")
         self.have_uring = done.code == 0
         if not self.have_uring:
             tally.skip(f"io_uring is refused here: {done.err.strip()[-120:]}")
@@ -145,10 +146,10 @@ class Bed:
 
     def run(self, job, out, *flags, **more):
         """One run; `summary` is what it says of itself."""
-        path = self.place.at("summary.json")
+        path = self.at("summary.json")
         if os.path.exists(path):
             os.unlink(path)
-        done = self.place.sluice(*self.args(job, out, "--summary", path, *flags), **more)
+        done = self.sluice(*self.args(job, out, "--summary", path, *flags), **more)
         done.summary = json.loads(read(path) or b"{}")
         return done
 
@@ -156,7 +157,7 @@ class Bed:
         """The CPU's bytes."""
         key = job, kind
         if key not in self.wants:
-            out = self.place.fresh()
+            out = self.fresh()
             done = self.run(job, out, *KINDS[kind])
             self.tally.check(done.code == 0 and read(out), f"{job}, {kind}, CPU: exit {done.code}: {done.err[-300:]!r}")
             self.wants[key] = read(out)
@@ -200,27 +201,30 @@ class Seen:
                                           ("ahead", plan.get("ahead_state"))) if n}
 
 
-def capped(bed, job, out, flags, n, extra_mib):
+def capped(bed, job, out, flags, n, extra_mib, **env):
     """A run within the least --mem-device that its own refusal names and extra_mib, on a device that has no more.
     (what came of it, bytes)"""
-    done = bed.run(job, out, *flags, *device(n), "--mem-device", "64K")
-    if not bed.tally.check(done.code == 4 and asked(done) > 0, f"--mem-device 64K {flags}: exit {done.code}: "
-                           f"{done.error_line()!r}"):
-        return done, 0
-    cap = (asked(done) + extra_mib) * MIB
-    return bed.run(job, out, *flags, *device(n, memory=cap), "--mem-device", f"{cap // MIB}M"), cap
+    done, cap = bed.run(job, out, *flags, *device(n), "--mem-device", "64K", **env), 0
+    for _ in range(3):  # more of it may show what else needs more
+        if done.code != 4 or not bed.tally.check(asked(done) * MIB > cap, f"--mem-device {cap} {flags}: {done.error_line()!r}"):
+            break
+        cap = asked(done) * MIB
+        done = bed.run(job, out, *flags, *device(n, memory=cap + extra_mib * MIB), "--mem-device",
+                       f"{cap // MIB + extra_mib}M", **env)
+    bed.tally.check(cap > 0, f"--mem-device 64K {flags}: exit {done.code}: {done.error_line()!r}")
+    return done, cap + extra_mib * MIB
 
 
-def placements(tally, place, a):
+def placements(tally, bed, a):
     """Any placement, any kind of answer: the CPU's bytes, within --mem-device."""
-    bed, seen, n_runs = Bed(tally, place), Seen(), 1200 if a.full else 48
+    seen, n_runs = Seen(), 1200 if a.full else 48
     kinds, jobs = list(KINDS), list(bed.jobs)
     for n in range(n_runs):
         r = random.Random(1_000_003 * a.seed + n)
         job, kind = jobs[n // 2 % len(jobs)], kinds[n % len(kinds)]
         flags = bed.io_of([*KINDS[kind], *placement(r, ("cpu", "device")[n % 3 > 0])])
         what = f"placement {n}, {job}, {kind}, {' '.join(map(str, flags))}"
-        out = place.fresh()
+        out = bed.fresh()
         if n % 3:
             done, cap = capped(bed, job, out, flags, n, r.choice((0, 0, 1, 5)))
         else:
@@ -260,28 +264,28 @@ def until_done(bed, what, job, kind, flags, n, out):
     """Runs until it ends well."""
     done = bed.run(job, out, *flags, *device(n))
     ok = bed.same(what, out, job, kind, done)
-    left = sorted(f for f in os.listdir(bed.place.folder) if f.startswith(os.path.basename(out) + "."))
+    left = sorted(f for f in os.listdir(bed.folder) if f.startswith(os.path.basename(out) + "."))
     bed.tally.check(not ok or left == [os.path.basename(out) + ".job.json"], f"{what}: left beside OUT: {left}")
     remove_job(out)
 
 
-def kills(tally, place, a):
+def kills(tally, bed, a):
     """SIGKILL at random moments, each time on a device that is late otherwise, then to the end."""
-    bed, n, met, begun = Bed(tally, place), 0, 0, 0
+    n = met = begun = 0
     rows = job_rows(30 if a.full else 12, 4, vocab=VOCAB, tokens=(16, 40), prompt_max=80)
-    bed.jobs["more rows"] = ("run", bed.jobs["rows"][1], place.rows("more.jsonl", rows))
+    bed.jobs["more rows"] = ("run", bed.jobs["rows"][1], bed.rows("more.jsonl", rows))
     r = random.Random(a.seed)
     for name, (attn, kind, where) in SETTINGS.items():
         flags = [*KINDS[kind], "--attn", attn]
-        out = place.fresh()
+        out = bed.fresh()
         whole = bed.run("more rows", out, *flags, *where, *device(n, 30))
         bed.same(f"kills, {name}", out, "more rows", kind, whole)
         for round_ in range(8 if a.full else 1):
-            out, what, before = place.fresh(), f"kills, {name}, round {round_}", 0
+            out, what, before = bed.fresh(), f"kills, {name}, round {round_}", 0
             for k in range(r.choice((1, 2, 3))):
                 n += 1
                 more = r.choice(MOVES[attn]) if before else []
-                p = place.start(bed.args("more rows", out, *flags, *where, *more, *device(n, r.choice((0, 30, 100)))))
+                p = bed.start(bed.args("more rows", out, *flags, *where, *more, *device(n, r.choice((0, 30, 100)))))
                 p.wait_for(lambda: os.path.exists(out + ".journal"))
                 time.sleep(r.uniform(0, 0.5) * whole.seconds)
                 p.signal(signal.SIGKILL)
@@ -297,14 +301,14 @@ def kills(tally, place, a):
     print(f"kills: {met}, {begun} of them with tokens committed", flush=True)
 
 
-def signals(tally, place, a):
+def signals(tally, bed, a):
     """SIGINT and --time-limit: 75, and the same command resumes, with its tokens as forced spans."""
-    bed, n, stops = Bed(tally, place), 100, 0
+    n, stops = 100, 0
     r = random.Random(a.seed)
     for name, (attn, kind, where) in list(SETTINGS.items())[:None if a.full else 3]:
         flags, what = [*KINDS[kind], "--attn", attn, *where], f"signals, {name}"
-        out = place.fresh()
-        p = place.start(bed.args("alike and long", out, *flags, *device(n, 100)))
+        out = bed.fresh()
+        p = bed.start(bed.args("alike and long", out, *flags, *device(n, 100)))
         p.wait_for(lambda: Journal(out).tokens)
         p.signal(signal.SIGINT)
         done = p.end()
@@ -333,9 +337,9 @@ LIES = ("read.flip=1/60", "read.eio=1/40", "write.stale=1/40", "read.swap=1/60",
 FULL = ("write.enospc=1/20", "write.eio=1/20")
 
 
-def faults(tally, place, a):
+def faults(tally, bed, a):
     """Bad pieces heal, lose their rows, which are computed again, or end the run; never another answer."""
-    bed, codes, repairs = Bed(tally, place), [], {}
+    codes, repairs = [], {}
     places = {
         "KV": ["--percent", "100", "0", "0", "0", "100", "0", "--batch", "3", "--batches", "3"],
         "hidden": ["--percent", "100", "0", "0", "100", "0", "0", "--batch", "2", "--batches", "4"],
@@ -352,7 +356,7 @@ def faults(tally, place, a):
                 attn = ("cpu", "device")[(i // 4 + seed) % 2]
                 kind = r.choice(("full", "h2o", "mixed"))
                 flags = [*KINDS[kind], "--attn", attn, *places[name], "--io", r.choice(("auto", "threads"))]
-                out, what = place.fresh(), f"faults, {name}, {attn}, {kind}: {fault}"
+                out, what = bed.fresh(), f"faults, {name}, {attn}, {kind}: {fault}"
                 done = bed.run("rows", out, *flags, *device(seed + i), SLUICE_FAULT=f"seed={seed},{fault}")
                 codes.append(done.code)
                 for key, n in done.summary.get("repairs", {}).items():
@@ -369,30 +373,29 @@ def faults(tally, place, a):
           f"; {repairs}", flush=True)
 
 
-def damaged_pack(tally, place, a):
+def damaged_pack(tally, bed, a):
     """Weights that went bad on the disk are no answer, wherever they are kept: 7, and healed the job resumes."""
-    bed = Bed(tally, place)
-    pack, hurt = place.at("whole.pack"), place.at("hurt.pack")
-    done = place.sluice("pack", bed.jobs["rows"][1], "-o", pack, "-q")
+    pack, hurt = bed.at("whole.pack"), bed.at("hurt.pack")
+    done = bed.sluice("pack", bed.jobs["rows"][1], "-o", pack, "-q")
     tally.check(done.code == 0, f"pack: exit {done.code}: {done.err[-200:]!r}")
     whole, r, codes = read(pack), random.Random(a.seed), []
     bed.jobs["hurt"] = ("run", hurt, bed.jobs["rows"][2])
-    place.write("hurt.pack", whole)
+    bed.write("hurt.pack", whole)
     for i in range(36 if a.full else 4):
         attn = ("cpu", "device")[i % 2]
         share = (("0", "0"), ("100", "0"), ("0", "100"), ("30", "30"))[i // 2 % 4]
         flags = ["--attn", attn, "--percent", *share, "0", "100", "100", "0", "--batch", "4", "--batches", "2"]
-        place.write("hurt.pack", whole)
+        bed.write("hurt.pack", whole)
         bed.want("hurt", "full")
-        out, bytes_ = place.fresh(), bytearray(whole)
+        out, bytes_ = bed.fresh(), bytearray(whole)
         at = r.randrange(len(whole) // 3, len(whole) - 8192)
         bytes_[at] ^= 1 << r.randrange(8)
-        place.write("hurt.pack", bytes_)
+        bed.write("hurt.pack", bytes_)
         done = bed.run("hurt", out, *flags, *device(i))
         codes.append(done.code)
         if done.code:
             one_line(tally, f"pack damaged at {at}", done, 7)
-            place.write("hurt.pack", whole)
+            bed.write("hurt.pack", whole)
             done = bed.run("hurt", out, *flags, *device(i + 1))
         bed.same(f"pack damaged at {at}, {flags}", out, "hurt", "full", done)
         remove_job(out)
@@ -402,14 +405,14 @@ def damaged_pack(tally, place, a):
 
 # ---- a device that is lost, or is none ------------------------------------------------------------------
 
-def lost(tally, place, a):
+def lost(tally, bed, a):
     """Lost at any command: 6 and one line; with a device again the same command resumes."""
-    bed, n_lost, held_some = Bed(tally, place), 0, 0
+    n_lost = held_some = 0
     r = random.Random(a.seed)
     for n in range(200 if a.full else 12):
         name = list(SETTINGS)[n % len(SETTINGS)]
         attn, kind, where = SETTINGS[name]
-        flags, out = [*KINDS[kind], "--attn", attn, *where], place.fresh()
+        flags, out = [*KINDS[kind], "--attn", attn, *where], bed.fresh()
         what, before = f"lost, {name}", 0
         for k in range(r.choice((1, 1, 3))):
             at = int(2 ** r.uniform(0, 13.5))
@@ -428,11 +431,11 @@ def lost(tally, place, a):
     print(f"lost: {n_lost} times, {held_some} of them with tokens committed", flush=True)
 
 
-def old_library(place):
+def old_library(bed):
     """The device's library as another version of sluice would have it."""
-    source = place.write("old.c", b'#include "kernels/device.h"\n#undef DEVICE_VERSION\n#define DEVICE_VERSION 99\n'
+    source = bed.write("old.c", b'#include "kernels/device.h"\n#undef DEVICE_VERSION\n#define DEVICE_VERSION 99\n'
                          b'#include "tests/sim_device.c"\n')
-    path = place.at("old.so")
+    path = bed.at("old.so")
     done = subprocess.run([*os.environ.get("CC", "gcc").split(), "-std=c17", "-D_GNU_SOURCE", "-I", ROOT, "-fPIC", "-shared", "-o", path,
                            source], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -440,38 +443,37 @@ def old_library(place):
     return path
 
 
-def refusals(tally, place, a):
+def refusals(tally, bed, a):
     """What cannot be, in one line with the right code; what was there stays as it is."""
-    bed = Bed(tally, place)
 
     def refused(what, code, *flags, words=()):
-        out = place.fresh()
+        out = bed.fresh()
         one_line(tally, what, bed.run("rows", out, *flags), code, *words)
         tally.check(not os.path.exists(out), f"{what}: there is an OUT")
 
     fixed = [*IN_RAM, "--batch", "2", "--batches", "2"]
-    refused("a library that is not there", 6, "--device", place.at("none.so"), words=["none.so"])
-    refused("no library", 6, "--device", place.write("text.so", b"no ELF"), words=["text.so"])
+    refused("a library that is not there", 6, "--device", bed.at("none.so"), words=["none.so"])
+    refused("no library", 6, "--device", bed.write("text.so", b"no ELF"), words=["text.so"])
     refused("no device", 6, "--device", os.path.join(os.path.dirname(SIM), "tools/nth.so"), words=["nth.so", "not a device"])
-    refused("a device of another version", 6, "--device", old_library(place), words=["version"])
+    refused("a device of another version", 6, "--device", old_library(bed), words=["version"])
     refused("--attn device on the CPU", 6, "--device", "cpu", "--attn", "device", words=["--attn"])
     refused("KV of CPU attention on the device", 2, *device(1), "--attn", "cpu", "--percent", "0", "0", "50", "0", "0", "0")
-    refused("--kv-dump on a device", 2, *device(1), "--kv-dump", place.at("dump.jsonl"), words=["--kv-dump"])
+    refused("--kv-dump on a device", 2, *device(1), "--kv-dump", bed.at("dump.jsonl"), words=["--kv-dump"])
     refused("a device of 1 MiB", 4, *device(1, memory=MIB), words=["--mem-device"])
     refused("a device that has less than it may take", 4, *device(1, memory=2 * MIB), "--mem-device", "64M", *fixed)
     for attn in ("cpu", "device"):
-        out = place.fresh()
-        done, _ = capped(bed, "rows", out, ["--attn", attn, *fixed], 2, 0)
+        out = bed.fresh()
+        done, _ = capped(bed, "rows", out, ["--attn", attn, *fixed], 2, 0, SLUICE_CACHE_DIR=bed.at(f"probes-{attn}"))
         bed.same(f"the size that a refusal names, --attn {attn}", out, "rows", "full", done)
-    other_device(tally, place, bed)
+    other_device(tally, bed)
 
 
-def other_device(tally, place, bed):
+def other_device(tally, bed):
     """A job stays where it began: on the CPU or a device, its rows attending on one of them."""
     homes = {"CPU": ["--device", "cpu"], "device": [*device(3), "--attn", "device"], "CPU attends": [*device(3), "--attn", "cpu"]}
     where = ["--batch", "2", "--batches", "2"]
     for n, (name, flags) in enumerate(homes.items()):
-        out, limit_s = place.fresh(), 0.05
+        out, limit_s = bed.fresh(), 0.05
         for _ in range(30):
             done = bed.run("alike and long", out, *flags, *where, "--time-limit", f"{limit_s:.2f}s")
             if done.code != 75 or Journal(out).tokens:
@@ -490,4 +492,6 @@ def other_device(tally, place, bed):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (placements, kills, signals, faults, damaged_pack, lost, refusals)))
+    tally_ = trial.Tally()
+    sys.exit(trial.run_parts(__doc__, (placements, kills, signals, faults, damaged_pack, lost, refusals),
+                             lambda folder, a: Bed(folder, a.sluice, tally_), tally_))
