@@ -217,7 +217,7 @@ def capped(bed, job, out, flags, n, extra_mib, **env):
 
 def placements(tally, bed, a):
     """Any placement, any kind of answer: the CPU's bytes, within --mem-device."""
-    seen, n_runs = Seen(), 1200 if a.full else 48
+    seen, n_runs = Seen(), 480 if a.full else 42
     kinds, jobs = list(KINDS), list(bed.jobs)
     for n in range(n_runs):
         r = random.Random(1_000_003 * a.seed + n)
@@ -334,7 +334,7 @@ def signals(tally, bed, a):
 HEALS = ("read.short=1/4,again=1/9,delay=1/5", "reorder=1/2,write.delay=1/2", "short=1/6,intr=1/9,busy=1/20,reorder=1/5")
 LIES = ("read.flip=1/60", "read.eio=1/40", "write.stale=1/40", "read.swap=1/60", "write.lost=1/40", "read.torn=1/80",
         "write.foreign=1/60", "read.zero=1/60")
-FULL = ("write.enospc=1/20", "write.eio=1/20")
+FULL = ("write.enospc=1/5", "write.eio=1/5")
 
 
 def faults(tally, bed, a):
@@ -473,12 +473,12 @@ def other_device(tally, bed):
     homes = {"CPU": ["--device", "cpu"], "device": [*device(3), "--attn", "device"], "CPU attends": [*device(3), "--attn", "cpu"]}
     where = ["--batch", "2", "--batches", "2"]
     for n, (name, flags) in enumerate(homes.items()):
-        out, limit_s = bed.fresh(), 0.05
-        for _ in range(30):
+        out, limit_s = bed.fresh(), 0.01
+        for _ in range(40):
             done = bed.run("alike and long", out, *flags, *where, "--time-limit", f"{limit_s:.2f}s")
             if done.code != 75 or Journal(out).tokens:
                 break
-            limit_s *= 1.5
+            limit_s *= 1.3
         if not tally.check(done.code == 75, f"a job of the {name}: exit {done.code}: {done.error_line()!r}"):
             continue
         before = [read(out + x) for x in (".journal", ".partial", ".job.json")]

@@ -3,8 +3,9 @@
 
 The unit tests of what has threads, then jobs whose weights (zstd on the disk), KV and hidden states all
 stream, on three threads, over both I/O back ends, with completions that come late and out of order, cut
-short and resumed. OUT must be the same every time. What it cannot see: the kernel's own writes into
-memory, which is how io_uring reads; the pread back end does the same copies where it can be seen.
+short and resumed; and on the simulated accelerator, rows attending there and on the CPU. OUT must be the
+same every time. What it cannot see: the kernel's own writes into memory, which is how io_uring reads; the
+pread back end does the same copies where it can be seen.
 """
 import os
 import subprocess
@@ -44,16 +45,16 @@ def unit(tally, name):
     print(f"{name}: {'ok' if done.returncode == 0 else 'FAILED'}", flush=True)
 
 
-def job(tally, place, io, fault, limit):
+def job(tally, place, io, fault, limit, *flags):
     """One job to its end; limit: cut short first. What OUT holds."""
     out = place.fresh()
     args = ["run", "-m", place.write("m.cfg", MODEL.encode()), "-i", place.at("in.jsonl"), "-o", out, *ALL_ON_DISK,
             "--weights-codec", "zstd", "--io", io, "-t", 3, "--isa", "portable", "--progress", "none",
-            "--batch", 3, "--batches", 3, "--offload-dir", place.folder]
+            "--batch", 3, "--batches", 3, "--offload-dir", place.folder, *flags]
     env = {**OPTIONS, **({"SLUICE_FAULT": fault} if fault else {})}
     for more in ([["--time-limit", limit]] if limit else []) + [[]]:
         done = place.sluice(*args, *more, **env)
-        what = f"run --io {io}{' ' + fault if fault else ''} {' '.join(more)}".strip()
+        what = f"run --io {io}{' ' + fault if fault else ''} {' '.join([*flags, *more])}".strip()
         report(tally, what, done.err)
         tally.check(done.code in ((0, 75) if more else (0,)), f"{what}: exit {done.code}: {done.err[-400:]}")
         print(f"{what}: exit {done.code}", flush=True)
@@ -73,6 +74,10 @@ def main():
                 got = job(tally, place, io, fault, limit)
                 want = want or got
                 tally.check(got == want, f"--io {io} {fault}: {difference(want, got)}")
+        for attn, limit in (("cpu", ""), ("device", "2s")):
+            sim = os.path.join(BUILD, "tests/sim_device.so") + ":3,30"
+            got = job(tally, place, "threads", "", limit, "--device", sim, "--attn", attn)
+            tally.check(got == want, f"--attn {attn}: {difference(want, got)}")
     return tally.end()
 
 
