@@ -217,7 +217,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
         plan->tile_tokens = PLAN_TILE_TOKENS;
     /* In RAM one set is decoded while the next is read. A device decodes later: what a step reads
      * is one set, and so many stand as steps may be queued. */
-    plan->gather_sets = plan->device ? plan->window + 1 : 2;
+    plan->gather_sets = plan->device ? plan->window : 2;
     if (plan->device)
         plan->gather_windows = (int)plan->step_tokens;
     if (plan->gather_windows == 0)
