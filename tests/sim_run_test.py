@@ -351,7 +351,7 @@ def faults(tally, bed, a):
     for seed in rounds:
         for i, (fault, may) in enumerate(cases):
             r = random.Random(100 * seed + i)
-            names = list(places) if a.full else [list(places)[(i + seed) % len(places)]]
+            names = list(places) if a.full else ["all" if fault in FULL else list(places)[(i + seed) % len(places)]]
             for name in names:
                 attn = ("cpu", "device")[(i // 4 + seed) % 2]
                 kind = r.choice(("full", "h2o", "mixed"))
