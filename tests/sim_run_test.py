@@ -232,6 +232,8 @@ def placements(tally, bed, a):
         if bed.same(what, out, job, kind, done):
             tally.check(0 < done.summary["peak_bytes"]["device"] <= cap, f"{what}: peak "
                         f"{done.summary['peak_bytes']['device']} bytes of {cap}")
+            healed = done.summary.get("repairs", {})  # of bytes that were read too early
+            tally.check(set(healed.values()) == {0}, f"{what}: {healed}")
             seen.add(done.summary, flags)
         remove_job(out)
     want = {(what, tier) for what in ("weights", "kv", "hidden") for tier in TIERS} | {("batches", n) for n in (1, 2, 3, 4)}
