@@ -27,7 +27,7 @@ static struct plan random_plan(const struct model *model, uint64_t seed)
     p.hidden_ram = PICK(2) == 0 ? PLAN_ALL : PICK(p.batches + 1);
     p.prefill_tokens = 9 + PICK(200);
     p.ahead_weights = PICK(3) == 0 ? PICK(30) : PICK(5);
-    p.ahead_state = PICK(8);
+    p.ahead_state = PICK(3) == 0 ? 1000 : PICK(8); // as far as the order of bytes allows
     p.no_sharing = PICK(2);
 #undef PICK
     return p;

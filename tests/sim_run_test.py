@@ -78,7 +78,7 @@ def placement(r, attn):
     """Flags that change no byte, drawn from r: all that a user may say of where and when."""
     percent = [*shares(r, True), *shares(r, attn == "device"), *shares(r, True)]
     flags = ["--attn", attn, "--percent", *percent, "--batch", r.choice((1, 2, 3, 4, 6)), "--batches", r.randint(1, 4),
-             "--ahead-weights", r.choice((0, 1, 2, 5, 1000)), "--ahead-state", r.choice((0, 1, 2, 4, 1000)),
+             "--ahead-weights", r.choice((0, 1, 2, 5, 1000)), "--ahead-state", r.choice((0, 1, 2, 4, 1000, 1000, 1000)),
              "--prefill-tokens", r.choice((1, 9, 40, 90, 300, 2000)), "--io", r.choice(("uring", "threads")),
              "--share-prefixes", r.choice(("on", "on", "off"))]
     if percent[0] + percent[1] < 100 and r.random() < 0.3:
