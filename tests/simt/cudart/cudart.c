@@ -31,7 +31,7 @@ struct command {
     const void *from;
     size_t n_bytes;
     int byte;
-    struct simt_work work;
+    _Alignas(16) struct simt_work work; // its parameters follow, on 16 bytes too
     struct CUevent_st *event;
     int64_t record; // which record of the event
 };
