@@ -72,7 +72,8 @@ struct device_api {
     void (*copy)(struct stream *s, void *to, const void *from, int64_t n_bytes);
     void (*fill)(struct stream *s, void *to, int byte, int64_t n_bytes);
     /* Queues an op. The args struct and `ops` are read before launch returns; the numbers that they
-     * point to are device memory and are touched when the op runs. */
+     * point to are device memory, or pinned RAM that the op only reads (rows of embeddings), and
+     * are touched when it runs. */
     void (*launch)(struct stream *s, enum op op, const struct ops *ops, const void *args);
     /* Queues a call of fn on some thread of the device: OK, or the device is lost. fn must not call
      * the device. It is called once, whatever happens. */
