@@ -158,6 +158,29 @@ static double share_kept(const struct work *work)
     return min_d((double)work->slots_mean * (double)work->n_rows / max_d(tokens, 1), 1);
 }
 
+/* What rows that attend on the CPU take: bytes each way over the link, and seconds of the CPU, at
+ * the slower of reading KV and, in prompts, multiplying. */
+struct apart {
+    double to_host, to_device, cpu_s;
+};
+
+static struct apart attend_apart(const struct plan *plan, const struct work *work,
+                                 const struct shape *shape, const struct machine *machine,
+                                 struct load load, double attended)
+{
+    double heads = (double)shape->n_heads * shape->head_dim;
+    double kv = (double)shape->n_kv_heads * shape->head_dim;
+    double tokens = (load.live + load.prompts) * plan->decoder;
+    double prompt = (double)work->prompt_tokens / max_d((double)work->n_rows, 1);
+    double flops = 4 * heads * prompt / 2 * load.prompts * plan->decoder; // q k and p v, causal
+    if (!plan->attn_cpu)
+        return (struct apart){0};
+    return (struct apart){.to_host = tokens * (heads + 2 * kv) * 4,
+                          .to_device = tokens * heads * 4,
+                          .cpu_s = rate(attended, machine->ram_read) +
+                                   rate(flops, machine->matmul_flops)};
+}
+
 /* The lanes of one pass, seconds; pass_s of them, too.
  *   nvme-read   layers of NVMe (as they are stored), KV and hidden states of NVMe
  *   h2d         layers that are not in device memory, KV and hidden states that are not
@@ -165,8 +188,8 @@ static double share_kept(const struct work *work)
  *   gpu         matmuls, at the slower of reading weights for each tile of tokens and multiplying;
  *               KV attended over, and weights that are decoded behind their copy
  *   cpu         queuing: step_s for each tile in each layer
- * KV in RAM that the CPU attended over itself would leave h2d and gpu, and take
- * kv.link / ram_read on lane cpu. */
+ * Under --attn cpu KV stays on the host, and q, k, v and what attention leaves cross the link, on
+ * the stream of the ops, so that they are time of lane gpu, too; the cpu reads the KV. */
 static void device_pass(const struct plan *plan, const struct weights_info *w,
                         const struct work *work, const struct shape *shape,
                         const struct plan_costs *costs, const struct machine *machine,
@@ -182,7 +205,8 @@ static void device_pass(const struct plan *plan, const struct weights_info *w,
     double written = (slots_written + load.prompts * share_kept(work)) * slot;
     double extents = (double)plan->decoder * plan->batches;
     double kv_nvme = (double)plan_kv_count(plan, TIER_NVME) / extents;
-    double kv_link = 1 - (double)plan_kv_count(plan, TIER_DEVICE) / extents;
+    double kv_link = plan->attn_cpu ? 0 : 1 - (double)plan_kv_count(plan, TIER_DEVICE) / extents;
+    struct apart apart = attend_apart(plan, work, shape, machine, load, attended);
     double hidden = tokens * shape->dim * 4.0 * plan->decoder;
     double hidden_nvme = hidden * (double)plan_hidden_count(plan, TIER_NVME) / plan->batches;
     double hidden_link =
@@ -191,14 +215,18 @@ static void device_pass(const struct plan *plan, const struct weights_info *w,
     t->read_s = max_d(codec_s, rate(weights.nvme * stored + attended * kv_nvme + hidden_nvme,
                                     machine->nvme_read));
     t->write_s = rate(written * kv_nvme + hidden_nvme, machine->nvme_write);
-    t->h2d_s = rate(weights.link + attended * kv_link + hidden_link, machine->h2d);
-    t->d2h_s = rate(written * kv_link + hidden_link, machine->d2h);
+    t->h2d_s =
+        rate(weights.link + attended * kv_link + hidden_link + apart.to_device, machine->h2d);
+    t->d2h_s = rate(written * kv_link + hidden_link + apart.to_host, machine->d2h);
     t->gpu_s = max_d(rate(tiles * weights.tiles, machine->device_read),
                      rate(tokens * (double)w->flops_per_token, machine->device_flops)) +
-               rate(attended + weights.decoded, machine->device_read);
-    t->compute_s = plan->layers * tiles * machine->step_s;
+               rate((plan->attn_cpu ? 0 : attended) + weights.decoded, machine->device_read) +
+               rate(apart.to_host, machine->d2h) + rate(apart.to_device, machine->h2d);
+    t->compute_s = plan->layers * tiles * machine->step_s + apart.cpu_s;
     double io_s = t->read_s + t->write_s;
     double link_s = max_d(t->h2d_s, t->d2h_s), ops_s = max_d(t->gpu_s, t->compute_s);
+    if (plan->attn_cpu && plan->batches == 1) // one waits for the other
+        ops_s = t->gpu_s + t->compute_s;
     t->pass_s = plan->ahead_weights > 0 ? max_d(io_s, max_d(link_s, ops_s))
                                         : io_s + t->h2d_s + t->d2h_s + t->gpu_s + t->compute_s;
 }

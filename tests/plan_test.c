@@ -542,6 +542,44 @@ static void test_device_lanes(void **state)
     assert_true(fabs(t.d2h_s - 0.75 * moved.d2h_s) < 1e-9);
 }
 
+/* Where the CPU attends, KV leaves the link and the device's memory; q, k, v and what attention
+ * gives cross it instead, and the CPU reads the KV. */
+static void test_attention_beside_a_device(void **state)
+{
+    (void)state;
+    struct plan_time on, beside;
+    struct plan p = {.batch = 25,
+                     .batches = 4,
+                     .device = 1,
+                     .window = 3,
+                     .resident = 20,
+                     .kv_ram = PLAN_ALL,
+                     .hidden_near = PLAN_ALL,
+                     .prefill_tokens = 64,
+                     .ahead_weights = 2};
+    struct plan apart = p;
+    apart.attn_cpu = 1;
+    apart.kv_near = PLAN_ALL;
+    p = derived(p);
+    apart = derived(apart);
+    assert_int_equal(apart.kv_ram, 0);
+    assert_int_equal(plan_kv_count(&apart, TIER_RAM), 64);
+    plan_cost(&p, &weights, &work, &shape, &costs, &MACHINE, &on);
+    plan_cost(&apart, &weights, &work, &shape, &costs, &MACHINE, &beside);
+    double live = (double)work.output_tokens / on.passes;
+    double prompts = (double)work.prompt_tokens / on.passes; // a pass, in the mean
+    double slot = (double)costs.kv_page_bytes / 32 * 16, heads = shape.n_heads * shape.head_dim;
+    assert_true(fabs(on.h2d_s - live * 250 * slot / 1e10) < 1e-9);
+    assert_true(fabs(beside.h2d_s - (live + prompts) * 16 * heads * 4 / 1e10) < 1e-9);
+    assert_true(beside.d2h_s * 8e9 > beside.h2d_s * 1e10); // k and v besides
+    assert_true(beside.compute_s - on.compute_s > live * 250 * slot / 2e10);
+    struct plan_bytes b, c;
+    char why[256];
+    assert_int_equal(check(&p, &NO_BUDGET, &b, why, sizeof why), 0);
+    assert_int_equal(check(&apart, &NO_BUDGET, &c, why, sizeof why), 0);
+    assert_true(c.device < b.device);
+}
+
 /* ---- eviction of one row ---- */
 
 static struct evict_row row_of(struct evict e, int64_t n_prompt, int64_t n_max, int want_rc)
@@ -727,6 +765,7 @@ int main(void)
         cmocka_unit_test_setup(test_search_on_a_device, setup),
         cmocka_unit_test_setup(test_device_memory_helps, setup),
         cmocka_unit_test_setup(test_device_lanes, setup),
+        cmocka_unit_test_setup(test_attention_beside_a_device, setup),
         cmocka_unit_test(test_evict_row),
         cmocka_unit_test(test_evict_slots),
         cmocka_unit_test_setup(test_device_memory, setup),

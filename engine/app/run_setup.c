@@ -52,7 +52,8 @@ static enum err read_compute(struct run *r, const struct config *c, struct compu
 {
     TRY(compute_read(compute, c));
     TRY(device_open(c->device, &r->device));
-    if (r->device->api->unified && strcmp(c->attn, "device") == 0)
+    int elsewhere = c->looks && c->machine; // another machine may have one
+    if (r->device->api->unified && !elsewhere && strcmp(c->attn, "device") == 0)
         return fail(ERR_DEVICE, "--attn device: there is no device but the CPU (--attn cpu)");
     r->kv_format = kv_format_by_name(c->kv_format);
     if (r->kv_format == N_KV_FORMATS)
