@@ -299,6 +299,11 @@ $(BUILD)/ptx/$(1)/%.ptx: kernels/cuda/%.cu
 endef
 $(foreach a,$(CUDA_ARCHS),$(eval $(call PTX_RULE,$(a))))
 
+# Registers and spills of every kernel on every architecture: a table, and a failure where one spills on sm_80 and above.
+registers:
+	$(Q)$(if $(NVCC),,echo "make registers needs nvcc (NVCC=PATH names it)" >&2; exit 1)
+	$(Q)python3 tests/tools/registers.py -o bench/results/cuda-registers.csv $(NVCC) $(NVFLAGS) -- $(CUDA_ARCHS)
+
 check-ptx:
 	$(Q)$(if $(NVCC),,echo "make check-ptx needs nvcc (NVCC=PATH names it)" >&2; exit 1)
 	$(Q)$(MAKE) --no-print-directory $(PTX) $(PTX_TESTS)
@@ -306,7 +311,7 @@ check-ptx:
 
 -include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
-.PHONY: all check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
+.PHONY: all registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens \
         tables plots clean $(BENCHES:%=bench-%)
 .SECONDARY:

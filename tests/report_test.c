@@ -232,6 +232,7 @@ static void summary_has_every_key_of_the_contract(void **state)
     assert_int_equal(json_integer_value(at(plan, "batch")), 8);
     assert_int_equal(json_integer_value(at(plan, "batches")), 2);
     assert_true(json_is_object(at(plan, "tiers")) && json_is_object(at(plan, "kv")));
+    assert_string_equal(json_string_value(at(plan, "attn")), "cpu");
     static const char *const rows[] = {"total", "ok", "failed", NULL};
     assert_numbers(at(root, "rows"), rows);
     assert_int_equal(json_integer_value(at(at(root, "rows"), "ok")), 9);

@@ -208,6 +208,7 @@ static json_t *plan_json(const struct report_figures *f, const struct run *r)
     put(plan, "batch", json_integer(p->batch));
     put(plan, "batches", json_integer(p->batches));
     put(plan, "tiers", tiers_json(p));
+    put(plan, "attn", json_string(p->device && !p->attn_cpu ? "device" : "cpu"));
     put(plan, "kv", kv_json(f, r));
     put(plan, "layers", json_integer(p->layers));
     put(plan, "weights_resident", json_integer(p->resident));
