@@ -237,7 +237,9 @@ enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, floa
 
 const uint8_t *gather_base(const struct gather *g)
 {
-    return g->ahead ? g->rest - g->rest_offset : g->home->weights[0].resident;
+    if (!g->ahead)
+        return g->home->weights[0].resident;
+    return g->rest ? g->rest - g->rest_offset : NULL;
 }
 
 void gather_positions(struct gather *g, const struct batch *batch, float *x, void *scratch)

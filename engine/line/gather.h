@@ -47,8 +47,8 @@ enum err gather_open(struct gather *g, struct home *home, const struct ops *ops,
 enum err gather_ahead(struct gather *g, struct batch *batch, int64_t due);
 /* x[i] = embedding row of the batch's i-th token of this pass, f32 [n_tokens, embed_dim]. */
 enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, float *x);
-/* Base pointer to use with model_weight / model_vector for tensors of the embedding but its rows.
- */
+/* Base pointer to use with model_weight / model_vector for tensors of the embedding but its rows;
+ * NULL: it has no others. */
 const uint8_t *gather_base(const struct gather *g);
 /* x[i] += the learned position of the batch's i-th token, f32 [n_tokens, dim]. scratch: >=
  * gather_scratch_bytes(). */
