@@ -322,9 +322,6 @@ fault("a layer's frame is given back after part 0 of its last batch", "engine/li
       "if (s.batch == e->order.batches - 1 && whole)", "if (s.batch == e->order.batches - 1)", LINE)
 fault("the next part reads KV before the other has written it", "policy/plan.c",
       "int apart = order->parts == 2 ? ORDER_PARTS_APART : 0;", "int apart = 0;", LINE, SIM)
-fault("KV frames between two parts have no room", "policy/plan.c",
-      "plan->kv_frames = kv_moves ? plan->ahead_state + held + apart + 3 : 0;",
-      "plan->kv_frames = kv_moves ? plan->ahead_state + held + 3 : 0;\n    (void)apart;", LINE)
 fault("a layer is decoded in its first pass only", "engine/line/home_weights.c",
       "        return first ? h->tiles : NULL;",
       "    {\n        static uint8_t seen[PLAN_LAYERS_MAX];\n        return first && !seen[layer]++ ? h->tiles : NULL;\n    }", LINE)
@@ -337,7 +334,7 @@ fault("KV lives where that of another extent does", "engine/line/home_kv.c",
 fault("tails of KV in RAM and on NVMe share a place", "engine/line/home_kv.c",
       "int64_t at = home.rank + (home.tier == TIER_NVME ? h->plan->kv_ram : 0);", "int64_t at = home.rank;", LINE)
 fault("hidden states stand where KV does", "engine/line/home.c",
-      "    h->hidden_offset[TIER_NVME] = disk_kv_bytes(h);\n", "", LINE)
+      "    h->hidden_offset[TIER_NVME] = disk_kv_bytes(h);\n", "", "engine_test")
 fault("the tiles at hand are not counted", "policy/layout.c",
       "arena == ARENA_DEVICE ? TIER_DEVICE : TIER_RAM] += *end - before;",
       "arena == ARENA_DEVICE ? TIER_DEVICE : TIER_RAM] += id == LAYOUT_TILES ? 0 : *end - before;", LINE)
