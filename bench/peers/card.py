@@ -13,6 +13,7 @@ import json
 import os
 import random
 import sys
+import time
 
 import models
 import peer
@@ -205,3 +206,16 @@ def generate_hf(torch, model, prompts, n_new):
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device="cuda:0")
     done = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=n_new, min_new_tokens=n_new, do_sample=False)
     return done[:, longest:].tolist()
+
+
+def run_hf(a, torch, model, job, begin, package):
+    """Warms up as asked, runs the job through a model of transformers and prints the peer's row. begin: before it was
+    opened."""
+    load_s = time.monotonic() - begin
+    if a.warm:
+        generate_hf(torch, model, [job.warm_prompt()], peer.WARM_TOKENS)
+    start = time.monotonic()
+    out = generate_all(torch, model, job, a.batch, generate_hf)
+    end = time.monotonic()
+    peer.emit(a, job, out, package, version(package), end - start, end - begin, load_s, peer.peak_rss_mib(),
+              gpu_mib=a.gpu_mib, peak_gpu_mib=peak_mib(torch))

@@ -47,14 +47,7 @@ def main():
     torch.set_num_threads(a.threads)
     with tempfile.TemporaryDirectory(dir=peer.ROOT) as work, torch.no_grad():
         model = model_open(a, path, work)
-        load_s = time.monotonic() - begin
-        if a.warm:
-            card.generate_hf(torch, model, [job.warm_prompt()], peer.WARM_TOKENS)
-        start = time.monotonic()
-        out = card.generate_all(torch, model, job, a.batch, card.generate_hf)
-        end = time.monotonic()
-    peer.emit(a, job, out, "accelerate", card.version("accelerate"), end - start, end - begin, load_s, peer.peak_rss_mib(),
-              gpu_mib=a.gpu_mib, peak_gpu_mib=card.peak_mib(torch))
+        card.run_hf(a, torch, model, job, begin, "accelerate")
 
 
 if __name__ == "__main__":

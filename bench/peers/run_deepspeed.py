@@ -59,14 +59,7 @@ def main():
     torch.set_num_threads(a.threads)
     with torch.no_grad():
         model, _kept = model_open(a, path)
-        load_s = time.monotonic() - begin
-        if a.warm:
-            card.generate_hf(torch, model, [job.warm_prompt()], peer.WARM_TOKENS)
-        start = time.monotonic()
-        out = card.generate_all(torch, model, job, a.batch, card.generate_hf)
-        end = time.monotonic()
-    peer.emit(a, job, out, "deepspeed", card.version("deepspeed"), end - start, end - begin, load_s, peer.peak_rss_mib(),
-              gpu_mib=a.gpu_mib, peak_gpu_mib=card.peak_mib(torch))
+        card.run_hf(a, torch, model, job, begin, "deepspeed")
 
 
 if __name__ == "__main__":
