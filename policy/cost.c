@@ -4,22 +4,13 @@
  * Refuses: to look inside a pass: a lane is a sum over it, and the slowest one is the pass. */
 #include "policy/int64.h"
 #include "policy/plan.h"
+#include "policy/rates.h"
 
 #include <string.h>
-
-static double max_d(double a, double b)
-{
-    return a > b ? a : b;
-}
 
 static double min_d(double a, double b)
 {
     return a < b ? a : b;
-}
-
-static double rate(double bytes, double per_s)
-{
-    return per_s > 0 ? bytes / per_s : 0;
 }
 
 /* Seconds of a pass to decode what streams, on the one thread that does; beside the reads. */

@@ -5,6 +5,7 @@
  * each the most resident layers that fit. plan_check has the last word on every candidate. */
 #include "policy/int64.h"
 #include "policy/layout.h"
+#include "policy/rates.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -16,21 +17,6 @@
 #define PREFILL_DEVICE 16384 // on a device: what keeps the rows full is many
 #define PREFILL_LEAST  32    // fewer starve the rows
 #define DEVICE_WINDOW  3     // steps queued: one runs, one is next, one is being queued
-
-static int max_int(int a, int b)
-{
-    return a > b ? a : b;
-}
-
-static double max_d(double a, double b)
-{
-    return a > b ? a : b;
-}
-
-static double rate(double bytes, double per_s)
-{
-    return per_s > 0 ? bytes / per_s : 0;
-}
 
 struct plan_wish plan_wish_any(void)
 {
@@ -272,7 +258,7 @@ static struct plan candidate(const struct search *s, int batch, int batches, str
     p.resident = wished_resident(s) < 0 ? 0 : wished_resident(s);
     int held = p.device ? p.window - 1 : 0; // steps that are queued have their layer already
     p.ahead_weights = wish->ahead_weights >= 0 ? wish->ahead_weights
-                                               : max_int(batches * (1 + p.attn_cpu) - held, 1);
+                                               : (int)max64(batches * (1 + p.attn_cpu) - held, 1);
     int moves = p.kv_near < extents || p.hidden_near < batches;
     p.ahead_state = wish->ahead_state >= 0 ? wish->ahead_state : moves;
     return p;

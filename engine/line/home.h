@@ -19,6 +19,12 @@
 #define HOME_CODEC   2
 #define HOME_RAM     3 // pinned, beside a device: offsets count from its base
 
+/* Where in the mover what is homed on a tier goes to and comes from. */
+static inline int home_place(enum tier_kind tier)
+{
+    return tier == TIER_NVME ? HOME_SCRATCH : HOME_RAM;
+}
+
 struct weight_home {
     uint8_t *resident; // where they stay and ops read them; NULL: streamed
     uint8_t *ram;      // where they stay in RAM beside a device, else NULL

@@ -45,7 +45,7 @@ static struct frame_use use_of(struct home *h, struct plan_home home, int64_t st
                                int batch)
 {
     return (struct frame_use){.step = step,
-                              .place = home.tier == TIER_NVME ? HOME_SCRATCH : HOME_RAM,
+                              .place = home_place(home.tier),
                               .layer = layer + 1,
                               .batch = batch,
                               .last = &h->kv_last[layer * h->plan->batches + batch]};
