@@ -39,25 +39,27 @@ struct command {
     int byte;
     enum op op;
     struct ops ops;
-    uint64_t args[ARGS_MAX / 8];
     void (*fn)(void *ctx, enum err err);
     void *ctx;
     struct sim_event *event;
     int64_t record; // which record of the event
     struct command *next;
+    uint64_t args[ARGS_MAX / 8];
 };
 
 struct sim_stream {
     struct stream stream;
     pthread_t thread;
-    struct command *first, **last;
+    pthread_mutex_t lock; // guards what follows
+    pthread_cond_t queued;
+    struct command *first, **last, *spare;
     int stop;
-    uint64_t rng;
+    uint64_t rng; // the thread's own
 };
 
 struct sim_device {
     struct device device;
-    pthread_mutex_t lock; // guards everything queued and counted
+    pthread_mutex_t lock; // guards what events and commands count
     pthread_cond_t changed;
     struct block {
         uint8_t *device, *host; // as the device's addresses; the memory it is
@@ -173,7 +175,7 @@ static void sim_unpin(struct device *d, void *p, int64_t n_bytes)
 
 static void run_launch(struct sim_device *s, struct command *c)
 {
-    for (int i = 0; i < ARGS_MAX / 8; i++)
+    for (int i = 0; i < (int)ops_args_bytes(c->op) / 8; i++)
         c->args[i] = (uint64_t)(uintptr_t)seen(s, (const void *)(uintptr_t)c->args[i]);
     c->ops.stream = NULL;
     c->ops.pool = NULL;
@@ -210,48 +212,72 @@ static void command_run(struct sim_stream *st, struct command *c)
         c->event->happened = c->record;
         c->event->happened_ns = clock_ns();
     }
-    pthread_cond_broadcast(&s->changed);
+    if (c->kind == SIM_RECORD || lost)
+        pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
 }
 
 static void *stream_main(void *arg)
 {
     struct sim_stream *st = arg;
-    struct sim_device *s = sim(st->stream.device);
+    struct command *done = NULL;
     for (;;) {
-        pthread_mutex_lock(&s->lock);
+        pthread_mutex_lock(&st->lock);
+        if (done) {
+            done->next = st->spare;
+            st->spare = done;
+        }
         while (!st->first && !st->stop)
-            pthread_cond_wait(&s->changed, &s->lock);
+            pthread_cond_wait(&st->queued, &st->lock);
         struct command *c = st->first;
         if (c) {
             st->first = c->next;
             if (!st->first)
                 st->last = &st->first;
         }
-        pthread_mutex_unlock(&s->lock);
+        pthread_mutex_unlock(&st->lock);
         if (!c)
             return NULL;
         command_run(st, c);
-        free(c);
+        done = c;
     }
 }
 
-static void queue(struct stream *stream, struct command command)
+/* A command of a stream, to be filled in: all but its args is zero. Queueing is to cost the host
+ * little, as it does on a device: what it costs is measured. */
+static struct command *command_new(struct stream *stream, enum command_kind kind)
+{
+    struct sim_stream *st = (struct sim_stream *)(void *)stream;
+    pthread_mutex_lock(&st->lock);
+    struct command *c = st->spare;
+    if (c)
+        st->spare = c->next;
+    pthread_mutex_unlock(&st->lock);
+    if (!c)
+        c = malloc(sizeof *c);
+    CHECK(c);
+    memset(c, 0, offsetof(struct command, args));
+    c->kind = kind;
+    return c;
+}
+
+static void queue(struct stream *stream, struct command *c)
 {
     struct sim_stream *st = (struct sim_stream *)(void *)stream;
     struct sim_device *s = sim(stream->device);
-    struct command *c = malloc(sizeof *c);
-    CHECK(c);
-    *c = command;
-    pthread_mutex_lock(&s->lock);
-    if (c->kind == SIM_RECORD)
-        c->record = ++c->event->recorded;
-    if (c->kind == SIM_WAIT)
+    if (c->event) {
+        pthread_mutex_lock(&s->lock);
+        c->event->recorded += c->kind == SIM_RECORD;
         c->record = c->event->recorded;
+        pthread_mutex_unlock(&s->lock);
+    }
+    pthread_mutex_lock(&st->lock);
+    const int idle = !st->first;
     *st->last = c;
     st->last = &c->next;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
+    if (idle)
+        pthread_cond_signal(&st->queued);
+    pthread_mutex_unlock(&st->lock);
 }
 
 static enum err sim_stream_open(struct device *d, struct stream **out)
@@ -260,6 +286,8 @@ static enum err sim_stream_open(struct device *d, struct stream **out)
     CHECK(st);
     st->stream.device = d;
     st->last = &st->first;
+    pthread_mutex_init(&st->lock, NULL);
+    pthread_cond_init(&st->queued, NULL);
     st->rng = mix64(sim(d)->seed * 64 + (uint64_t)sim(d)->n_streams++);
     *out = &st->stream;
     return pthread_create(&st->thread, NULL, stream_main, st) == 0 ? OK : ERR_DEVICE;
@@ -270,35 +298,54 @@ static void sim_stream_close(struct stream *stream)
     struct sim_stream *st = (struct sim_stream *)(void *)stream;
     if (!st)
         return;
-    pthread_mutex_lock(&sim(stream->device)->lock);
+    pthread_mutex_lock(&st->lock);
     st->stop = 1;
-    pthread_cond_broadcast(&sim(stream->device)->changed);
-    pthread_mutex_unlock(&sim(stream->device)->lock);
+    pthread_cond_signal(&st->queued);
+    pthread_mutex_unlock(&st->lock);
     pthread_join(st->thread, NULL);
+    for (struct command *c = st->spare, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+    pthread_mutex_destroy(&st->lock);
+    pthread_cond_destroy(&st->queued);
     free(st);
 }
 
 static void sim_copy(struct stream *s, void *to, const void *from, int64_t n_bytes)
 {
-    queue(s, (struct command){.kind = SIM_COPY, .to = to, .from = from, .n_bytes = n_bytes});
+    struct command *c = command_new(s, SIM_COPY);
+    c->to = to;
+    c->from = from;
+    c->n_bytes = n_bytes;
+    queue(s, c);
 }
 
 static void sim_fill(struct stream *s, void *to, int byte, int64_t n_bytes)
 {
-    queue(s, (struct command){.kind = SIM_FILL, .to = to, .byte = byte, .n_bytes = n_bytes});
+    struct command *c = command_new(s, SIM_FILL);
+    c->to = to;
+    c->byte = byte;
+    c->n_bytes = n_bytes;
+    queue(s, c);
 }
 
 static void sim_launch(struct stream *s, enum op op, const struct ops *ops, const void *args)
 {
-    struct command c = {.kind = SIM_LAUNCH, .op = op, .ops = *ops};
-    CHECK(ops_args_bytes(op) <= ARGS_MAX);
-    memcpy(c.args, args, (size_t)ops_args_bytes(op));
+    struct command *c = command_new(s, SIM_LAUNCH);
+    c->op = op;
+    c->ops = *ops;
+    CHECK(ops_args_bytes(op) <= ARGS_MAX && ops_args_bytes(op) % 8 == 0);
+    memcpy(c->args, args, (size_t)ops_args_bytes(op));
     queue(s, c);
 }
 
 static void sim_notify(struct stream *s, void (*fn)(void *ctx, enum err err), void *ctx)
 {
-    queue(s, (struct command){.kind = SIM_NOTIFY, .fn = fn, .ctx = ctx});
+    struct command *c = command_new(s, SIM_NOTIFY);
+    c->fn = fn;
+    c->ctx = ctx;
+    queue(s, c);
 }
 
 static enum err sim_event_open(struct device *d, struct event **e)
@@ -317,12 +364,16 @@ static void sim_event_close(struct event *e)
 
 static void sim_record(struct stream *s, struct event *e)
 {
-    queue(s, (struct command){.kind = SIM_RECORD, .event = (struct sim_event *)(void *)e});
+    struct command *c = command_new(s, SIM_RECORD);
+    c->event = (struct sim_event *)(void *)e;
+    queue(s, c);
 }
 
 static void sim_stream_wait(struct stream *s, struct event *e)
 {
-    queue(s, (struct command){.kind = SIM_WAIT, .event = (struct sim_event *)(void *)e});
+    struct command *c = command_new(s, SIM_WAIT);
+    c->event = (struct sim_event *)(void *)e;
+    queue(s, c);
 }
 
 static enum err sim_event_wait(struct stream *stream, struct event *event)
