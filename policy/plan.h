@@ -36,9 +36,20 @@ struct weights_info {
     int64_t embed_rest_bytes; // of the embedding's extent, what is not rows: always in RAM
 };
 
+/* Lengths of a row that is still to do, tokens. */
+struct work_row {
+    int32_t prompt, known; // of its prompt; prompt and what an earlier run left, or is to be scored
+    int32_t cap;           // most that it can come to have
+};
+
 /* What the job asks for, from its real lengths. */
 struct work {
     int64_t n_rows;
+    /* Borrowed, in the order of the queue: every `stride`-th row. NULL: all are alike, of
+     * prompt_max and tokens_max. */
+    const struct work_row *rows;
+    int64_t n_lengths;
+    int stride;
     int64_t prompt_tokens,
         output_tokens;      // sums; output as max_tokens allows (score: continuations)
     int64_t prompt_max;     // longest prompt, tokens

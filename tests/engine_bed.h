@@ -18,7 +18,9 @@
 #include "tests/sweep.h"
 #include "tests/temp_dir.h"
 
+#ifndef N_REQUESTS
 #define N_REQUESTS 12
+#endif
 
 enum { LLAMA, GQA, OPT, TINY, N_MODELS };
 
@@ -69,6 +71,13 @@ struct expect {
     int logprobs;                       // of every token
 };
 
+/* Where seed is not 0: jobs of n requests, whose lengths are random up to those expected, and which
+ * bring up to `known` tokens of their output. */
+static struct {
+    uint64_t seed;
+    int n, known;
+} bed_random;
+
 struct outcome {
     int64_t n_finished, n_tokens;
     uint64_t hash; // of every finished row's tokens and log-probabilities, whatever the order
@@ -111,7 +120,15 @@ static void request_make(struct request *r, int index, const struct expect *x)
 {
     int span = x->prompt_max - x->prompt_min;
     int n_prompt = x->prompt_min + span * index / (N_REQUESTS - 1);
-    int n = n_prompt + x->output, known = x->kind == REQUEST_SCORE ? n : n_prompt;
+    int output = x->output, more = 0;
+    if (bed_random.seed) {
+        uint64_t random = mix64(bed_random.seed << 16 | (uint64_t)index);
+        n_prompt = x->prompt_min + (int)(random % (uint64_t)(span + 1));
+        output = 1 + (int)((random >> 20) % (uint64_t)x->output);
+        more =
+            (int)min_i64((int64_t)((random >> 40) % (uint64_t)(bed_random.known + 1)), output - 1);
+    }
+    int n = n_prompt + output, known = x->kind == REQUEST_SCORE ? n : n_prompt + more;
     int32_t ids[2048];
     assert_in_range(n, 1, 2048);
     for (int i = 0; i < n; i++)
@@ -150,7 +167,8 @@ static void bed_open(struct bed *b, const struct model *model, const struct evic
     b->format = evict == &RINGS ? KV_MIXED : compute == COMPUTE_F32 ? KV_F32 : KV_BF16;
     b->ops = (struct ops){.isa = isa_best(), .compute = compute};
     b->device = device_cpu();
-    for (int i = 0; i < N_REQUESTS; i++)
+    int n = bed_random.seed ? bed_random.n : N_REQUESTS;
+    for (int i = 0; i < n; i++)
         request_make(&b->requests[i], i, x);
     struct job_callbacks callbacks = none;
     callbacks.ctx = &b->outcome;
@@ -161,8 +179,7 @@ static void bed_open(struct bed *b, const struct model *model, const struct evic
                                              .vocab = model->shape.vocab,
                                              .top_p = 1,
                                              .repetition_penalty = 1}};
-    assert_int_equal(
-        job_open_memory(&b->job, &config, b->requests, N_REQUESTS, &callbacks, &b->work), OK);
+    assert_int_equal(job_open_memory(&b->job, &config, b->requests, n, &callbacks, &b->work), OK);
 }
 
 static void bed_start(struct bed *b, const struct model *model, struct plan *plan)

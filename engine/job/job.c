@@ -393,6 +393,7 @@ static struct job *job_new(const struct job_config *config)
     job->commit_ns = clock_ns();
     job->predicted_s = -1;
     job->old.n_bytes = -1;
+    job->lengths.stride = 1;
     job->started_unix_s = (int64_t)time(NULL);
     job->cap_fixed = config->prompt_cap > 0;
     return job;
@@ -422,6 +423,7 @@ static void job_free(struct job *job)
     free(job->resumed);
     free(job->rows);
     free(job->by_prompt);
+    free(job->lengths.rows);
     free(job->identity);
     free(job);
 }
@@ -489,14 +491,14 @@ enum err job_open_memory(struct job **out, const struct job_config *config,
         job->rows[k] = (struct job_row){.state = ROW_WAITING, .line = (uint32_t)k + 1};
         enum err err = job_row_check(job, &requests[k], &error);
         if (err == OK)
-            err = work_add(job, work, &requests[k], 0);
+            err = work_add(job, work, &requests[k], 0, NULL);
         if (err != OK && err != ERR_ROW) {
             job->requests = NULL; // they stay the caller's
             job_free(job);
             return err;
         }
     }
-    work_end(work);
+    work_end(job, work);
     *out = job;
     return OK;
 }
@@ -552,7 +554,8 @@ int64_t job_text_bytes(const struct job *job, const struct work *work)
     /* The line, its longest string, and messages as rendered; the lines and records of a commit and
      * of the one under way. */
     return job->n_rows * (int64_t)sizeof *job->rows + 3 * work->line_bytes_max + ahead +
-           8 * LINES_BYTES_MAX + JOB_PROMPT_BINS * (int64_t)sizeof *job->by_prompt;
+           8 * LINES_BYTES_MAX + JOB_PROMPT_BINS * (int64_t)sizeof *job->by_prompt +
+           job->lengths.cap * (int64_t)sizeof *job->lengths.rows;
 }
 
 enum err job_set_predicted(struct job *job, double elapsed_s)

@@ -54,6 +54,7 @@ struct resumed {
     int64_t row;
     int32_t *ids; // owned
     int64_t n, cap;
+    struct work_row lengths; // of the row, when it is still to do; cap 0: it is not
 };
 
 /* A request on its way. `request` comes first: the engine holds pointers to it. */
@@ -205,6 +206,11 @@ struct job {
     int edits_max;
     struct work *by_prompt; // owned: [JOB_PROMPT_BINS] of the work, by length of the prompt
     int cap_fixed;          // config.prompt_cap is the job's for good
+    struct lengths {
+        struct work_row *rows; // owned: [n] as in struct work
+        int64_t n, cap, n_seen;
+        int stride;
+    } lengths;
     struct job_counts counts;
     struct job_errors errors;
 };
@@ -254,8 +260,9 @@ enum err scan_index(struct job *job);
 /* Looks at every row once; bad ones that are to do become error rows. */
 enum err scan_rows(struct job *job, struct work *work);
 /* Adds a row to what is to be done. ERR_FIT. */
-enum err work_add(struct job *job, struct work *work, const struct request *r, int64_t line_bytes);
-void work_end(struct work *work);
+enum err work_add(struct job *job, struct work *work, const struct request *r, int64_t line_bytes,
+                  struct resumed *resumed); // NULL: no earlier run began it
+void work_end(const struct job *job, struct work *work);
 /* Parses row k of the input. ERR_ROW: *error. */
 enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_error *error);
 

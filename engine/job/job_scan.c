@@ -12,6 +12,8 @@
 #include "engine/job/sample.h"
 
 #define STAGED_MAX 4096 // records of bad rows that wait for a commit
+#define LENGTHS_MAX                                                                                \
+    (1 << 16) // rows whose lengths are kept: of longer jobs every second, fourth ...
 
 /* ---- index ---- */
 
@@ -198,10 +200,57 @@ void job_work_within(const struct job *job, int64_t cap, struct work *work)
     for (int i = 0; job->by_prompt && i < JOB_PROMPT_BINS; i++)
         if (job->by_prompt[i].prompt_max <= cap)
             work_merge(work, &job->by_prompt[i]);
-    work_end(work);
+    work_end(job, work);
 }
 
-enum err work_add(struct job *job, struct work *work, const struct request *r, int64_t line_bytes)
+/* Lengths of the next row that waits behind those that an earlier run began. */
+static enum err lengths_add(struct job *job, const struct work_row *row)
+{
+    struct lengths *l = &job->lengths;
+    if (l->n_seen++ % l->stride != 0)
+        return OK;
+    if (l->n == LENGTHS_MAX) {
+        for (int64_t i = 0; i < l->n / 2; i++)
+            l->rows[i] = l->rows[2 * i];
+        l->n /= 2;
+        l->stride *= 2;
+    }
+    if (l->n == l->cap) {
+        int64_t cap = min_i64(max_i64(256, 2 * l->cap), LENGTHS_MAX);
+        struct work_row *grown = realloc(l->rows, (size_t)cap * sizeof *grown);
+        if (!grown)
+            return fail(ERR_FIT, "no memory for the lengths of a job");
+        l->rows = grown;
+        l->cap = cap;
+    }
+    l->rows[l->n++] = *row;
+    return OK;
+}
+
+/* Those that an earlier run began come first. */
+static enum err lengths_end(struct job *job)
+{
+    struct lengths *l = &job->lengths;
+    int64_t n = 0, most = ceil_div(job->n_resumed, l->stride);
+    struct work_row *all = most > 0 ? malloc((size_t)(most + l->n) * sizeof *all) : NULL;
+    if (most == 0)
+        return OK;
+    if (!all)
+        return fail(ERR_FIT, "no memory for the lengths of a job");
+    for (int64_t i = 0; i < job->n_resumed; i += l->stride)
+        if (job->resumed[i].lengths.cap > 0)
+            all[n++] = job->resumed[i].lengths;
+    if (l->n > 0)
+        memcpy(all + n, l->rows, (size_t)l->n * sizeof *all);
+    free(l->rows);
+    l->rows = all;
+    l->cap = most + l->n;
+    l->n += n;
+    return OK;
+}
+
+enum err work_add(struct job *job, struct work *work, const struct request *r, int64_t line_bytes,
+                  struct resumed *resumed)
 {
     int64_t n_out = r->n_cap - r->n_prompt;
     int64_t slots =
@@ -231,13 +280,19 @@ enum err work_add(struct job *job, struct work *work, const struct request *r, i
     work_merge(&job->by_prompt[prompt_bin(job, r->n_prompt)], &row);
     work_merge(work, &row);
     job->edits_max = work->edits_max;
-    return OK;
+    const struct work_row lengths = {r->n_prompt, r->n_tokens, r->n_cap};
+    if (resumed)
+        resumed->lengths = lengths;
+    return resumed ? OK : lengths_add(job, &lengths);
 }
 
-void work_end(struct work *work)
+void work_end(const struct job *job, struct work *work)
 {
     if (work->n_rows > 0)
         work->slots_mean = ceil_div(work->slots_mean, work->n_rows);
+    work->rows = job->lengths.rows;
+    work->n_lengths = job->lengths.n;
+    work->stride = job->lengths.stride;
 }
 
 /* Row k, parsed: what is left of it is work, or an error row. */
@@ -262,12 +317,13 @@ static enum err scan_row(struct job *job, struct id_table *ids, int64_t k, struc
     if (err == OK)
         err = job_row_check(job, &r, &error);
     if (err == OK) {
-        if (row->n > 0) // tokens of an earlier run come back as a forced span
-            r.n_tokens = (int)min_i64(r.n_tokens + job->resumed[row->n - 1].n, r.n_cap);
+        struct resumed *resumed = row->n > 0 ? &job->resumed[row->n - 1] : NULL;
+        if (resumed) // tokens of an earlier run come back as a forced span
+            r.n_tokens = (int)min_i64(r.n_tokens + resumed->n, r.n_cap);
         const char *text;
         err = jsonl_read(&job->in, row->offset, &text, &line_bytes);
         if (err == OK)
-            err = work_add(job, work, &r, line_bytes);
+            err = work_add(job, work, &r, line_bytes, resumed);
     } else if (err == ERR_ROW) {
         row->n = 0;
         job->n_waiting--;
@@ -306,6 +362,8 @@ enum err scan_rows(struct job *job, struct work *work)
                     (long long)job->n_rows);
     enum err err = scan_each(job, &ids, work);
     free(ids.slots);
-    work_end(work);
+    if (err == OK)
+        err = lengths_end(job);
+    work_end(job, work);
     return err;
 }

@@ -33,6 +33,7 @@ void batches_place(struct batches *b, const struct memory *memory, const struct 
 {
     b->ring_bytes = ring_bytes;
     b->plan = plan;
+    b->gate = (struct gate){.prefill = plan->prefill_tokens};
     b->shape = shape;
     b->evict = evict;
     b->edits_max = edits_max;
@@ -78,11 +79,6 @@ static int evicted(const struct row *row)
     return before + row->n_take - after;
 }
 
-static int pages_for(int slots)
-{
-    return (int)ceil_div(slots, KV_PAGE_SLOTS);
-}
-
 static void row_leave(struct batch *t, struct row *row)
 {
     while (row->n_pages > 0)
@@ -112,7 +108,7 @@ static struct row *youngest_row(struct batch *t)
  * to the queue, which may be this one. Returns 1 when the row has its pages. */
 static int row_take_pages(struct batches *b, struct batch *t, struct row *row)
 {
-    int need = pages_for(row->n_slots_after);
+    int need = admit_pages(row->n_slots_after);
     while (need - row->n_pages > t->n_free_pages) {
         struct row *young = youngest_row(t);
         int self = young == row;
@@ -143,41 +139,6 @@ static void end_pass(struct batches *b, struct batch *t)
     }
 }
 
-/* Tokens of a live row in this pass. One token of its own is always free; more count as admitted.
- */
-static int live_take(struct batches *b, const struct row *row)
-{
-    int wanted = tokens_wanted(row->request) - row->n_done;
-    if (wanted <= 1)
-        return wanted;
-    int left = b->plan->prefill_tokens - b->admitted;
-    int take = (int)min_i64(wanted, left > 1 ? left : 1);
-    b->admitted += take > 1 ? take : 0;
-    return take;
-}
-
-/* Tokens that a waiting request would take on entering; 0: not in this pass. A prompt enters whole;
- * one longer than what a pass admits enters alone. */
-static int entry_take(const struct batches *b, const struct request *r)
-{
-    int left = b->plan->prefill_tokens - b->admitted;
-    if (r->n_prompt > left && b->admitted > 0)
-        return 0;
-    int wanted = tokens_wanted(r);
-    int take = (int)min_i64(wanted, r->n_prompt);
-    if (left > take)
-        take = (int)min_i64(wanted, left);
-    return take;
-}
-
-/* Pages of a row at its longest. */
-static int row_pages_max(const struct batches *b, const struct row *row)
-{
-    int tokens = row->request->n_cap;
-    int slots = b->evict->simulate ? tokens : (int)min_i64(tokens, row->evict.budget);
-    return pages_for(slots - ring_used(row, tokens));
-}
-
 static enum err admit_rows(struct batches *b, struct batch *t)
 {
     for (int r = 0; r < t->n_rows; r++) {
@@ -188,23 +149,21 @@ static enum err admit_rows(struct batches *b, struct batch *t)
         TRY(job_peek(b->job, &next));
         if (!next)
             return OK;
-        int take = entry_take(b, next);
+        int take = admit_entry(&b->gate, next->n_prompt, tokens_wanted(next));
         if (take == 0)
             return OK;
         struct row probe = {.n_slots = 0};
         CHECK(evict_row_init(b->evict, next->n_prompt, next->n_cap - next->n_prompt,
                              &probe.evict) == 0);
         probe.ring_slots = b->ring_bytes ? evict_ring_slots(&probe.evict) : 0;
-        int need = pages_for(batch_slots_after(b->evict, &probe, take));
-        /* A page for every live row that may still grow, or the newcomer would soon send one back.
-         */
-        int headroom = 0, live = 0;
+        int need = admit_pages(batch_slots_after(b->evict, &probe, take)), growing = 0, live = 0;
         for (int i = 0; i < t->n_rows; i++) {
-            const struct row *other = &t->rows[i];
-            live += other->request != NULL;
-            headroom += other->request && other->n_pages < row_pages_max(b, other);
+            const struct row *o = &t->rows[i];
+            live += o->request != NULL;
+            growing += o->request && o->n_pages < admit_pages_max(b->evict, &o->evict,
+                                                                  o->ring_slots, o->request->n_cap);
         }
-        if (t->n_free_pages < need + headroom && live > 0)
+        if (!admit_room(t->n_free_pages, need, growing, live))
             return OK;
         CHECK(t->n_free_pages >= need);
         row->request = job_take(b->job);
@@ -214,7 +173,7 @@ static enum err admit_rows(struct batches *b, struct batch *t)
         row->entered = ++b->entered;
         row->n_take = take;
         row->n_slots_after = batch_slots_after(b->evict, row, take);
-        b->admitted += take;
+        b->gate.admitted += take;
         CHECK(row_take_pages(b, t, row));
     }
     return OK;
@@ -308,14 +267,14 @@ enum err batch_refill(struct batches *b, int index, int64_t pass)
 {
     struct batch *t = &b->batch[index];
     if (index == 0)
-        b->pass_tokens = b->pass_positions = b->admitted = 0;
+        b->pass_tokens = b->pass_positions = b->gate.admitted = 0;
     end_pass(b, t);
     t->pass = pass;
     for (int r = 0; r < t->n_rows; r++) {
         struct row *row = &t->rows[r];
         if (!row->request)
             continue;
-        row->n_take = live_take(b, row);
+        row->n_take = admit_live(&b->gate, tokens_wanted(row->request) - row->n_done);
         row->n_slots_after = batch_slots_after(b->evict, row, row->n_take);
     }
     for (int r = 0; r < t->n_rows; r++)

@@ -12,6 +12,7 @@
 #define ENGINE_LINE_BATCH_H
 
 #include "engine/job/job.h"
+#include "policy/admit.h"
 #include "policy/layout.h"
 
 struct row {
@@ -102,7 +103,7 @@ struct batches {
     int64_t entered; // admissions so far
     // of the pass that is being embedded
     int64_t pass_tokens, pass_positions;
-    int admitted; // prompt and forced tokens
+    struct gate gate;
     int64_t evicted_slots, requeued, shared_tokens;
 };
 

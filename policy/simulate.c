@@ -1,0 +1,511 @@
+/* policy/simulate.c - see simulate.h.
+ *
+ * The fact a newcomer would miss: a row is *steady* when it decodes one token a pass. What steady
+ * rows take together is known without looking at them: their slots grow by one a pass each, and a
+ * row whose slots are a multiple of 32 before pass p is so again before p + 32 (`cross` counts them
+ * by p mod 32): then it takes a page, and the one before is full. When that ends, and when the row
+ * does, stands in a heap of events. Rows that enter, or know more than they have done, are *loose*:
+ * looked at in every pass. */
+#include "policy/simulate.h"
+
+#include "policy/admit.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define PASSES_MAX ((int64_t)1 << 40)
+
+enum event_kind { EVENT_START, EVENT_END, EVENT_PAGES, EVENT_LEAVE, N_EVENT_KINDS };
+
+/* What happens to a steady row before pass `pass` takes its tokens. */
+struct event {
+    int64_t pass;
+    int32_t seat, kind;
+};
+
+struct seat {
+    int64_t entered; // admission number, from 1; 0: empty
+    int64_t base;    // steady: the pass before which n_done tokens were done
+    struct work_row row;
+    int32_t n_done, n_take; // loose: as of the pass at hand
+    int32_t budget, ring;   // INT32_MAX: never evicts
+    int32_t n_pages;        // loose, and while pages are short; at most pages_max
+    int32_t pages_max;
+    int8_t steady, growing, pages_growing;
+};
+
+struct sim_batch {
+    struct seat *seats;
+    struct event *events; // heap, earliest first
+    int n_events;
+    int live, loose;
+    int pages_growing; // rows that may still want a page
+    int64_t free_pages;
+    // of steady rows
+    int steady, evicting;
+    int64_t slots, full_pages; // before the pass, slots of rings included
+    int cross[PLAN_PAGE_SLOTS];
+};
+
+struct sim {
+    const struct simulation *in;
+    struct sim_batch *batches;
+    struct load *loads;
+    struct work_row *returned; // stack of rows sent back
+    int n_returned;
+    int64_t next; // row of the queue
+    int64_t pass, entered;
+    struct gate gate;
+    struct played *out;
+};
+
+/* ---- rows ---- */
+
+/* Slots of pages after n tokens. */
+static int slots_of(const struct seat *t, int n)
+{
+    return (int)min64(n, t->budget) - (int)min64(n, t->ring);
+}
+
+static int wanted(const struct sim *s, const struct work_row *row)
+{
+    return s->in->work->scores ? row->known - 1 : row->known;
+}
+
+static int done_before(const struct sim *s, const struct seat *t)
+{
+    return t->steady ? t->n_done + (int)(s->pass - t->base) : t->n_done;
+}
+
+/* 1: a row waits; it is *row, and stays at the head. */
+static int queue_peek(struct sim *s, struct work_row *row)
+{
+    const struct work *w = s->in->work;
+    if (s->n_returned > 0) {
+        *row = s->returned[s->n_returned - 1];
+        return 1;
+    }
+    for (; w->rows && s->next < w->n_lengths; s->next++) {
+        *row = w->rows[s->next];
+        int over = w->scores ? row->known == row->prompt : row->known >= row->cap;
+        if (!over && row->prompt <= w->prompt_max) // else it is done, or an error row
+            return 1;
+    }
+    if (w->rows || s->next >= w->n_rows)
+        return 0;
+    *row = (struct work_row){.prompt = (int32_t)w->prompt_max,
+                             .known = (int32_t)(w->scores ? w->tokens_max : w->prompt_max),
+                             .cap = (int32_t)w->tokens_max};
+    return 1;
+}
+
+static void queue_take(struct sim *s)
+{
+    if (s->n_returned > 0)
+        s->n_returned--;
+    else
+        s->next++;
+}
+
+static void seat_fill(const struct sim *s, struct seat *t, const struct work_row *row)
+{
+    const struct evict *e = s->in->evict;
+    struct evict_row r;
+    (void)evict_row_init(e, row->prompt, row->cap - row->prompt, &r); // the job has refused others
+    int evicts = e->policy != EVICT_FULL && !e->simulate;
+    *t = (struct seat){.row = *row,
+                       .budget = evicts ? r.budget : INT32_MAX,
+                       .ring = s->in->ring ? evict_ring_slots(&r) : 0};
+    t->pages_max = admit_pages_max(e, &r, t->ring, row->cap);
+}
+
+/* ---- events ---- */
+
+static int before(const struct event *a, const struct event *b)
+{
+    return a->pass != b->pass ? a->pass < b->pass : a->kind < b->kind;
+}
+
+/* Events of one seat are four at most, of different kinds, and none outlives its row. */
+static void event_add(struct sim_batch *b, struct event e)
+{
+    int i = b->n_events++;
+    for (; i > 0 && before(&e, &b->events[(i - 1) / 2]); i = (i - 1) / 2)
+        b->events[i] = b->events[(i - 1) / 2];
+    b->events[i] = e;
+}
+
+static void event_drop(struct sim_batch *b)
+{
+    struct event last = b->events[--b->n_events];
+    int i = 0;
+    for (int child; (child = 2 * i + 1) < b->n_events; i = child) {
+        if (child + 1 < b->n_events && before(&b->events[child + 1], &b->events[child]))
+            child++;
+        if (!before(&b->events[child], &last))
+            break;
+        b->events[i] = b->events[child];
+    }
+    b->events[i] = last;
+}
+
+static void events_drop(struct sim_batch *b, int seat)
+{
+    int n = b->n_events;
+    b->n_events = 0;
+    for (int i = 0; i < n; i++)
+        if (b->events[i].seat != seat)
+            event_add(b, b->events[i]);
+}
+
+/* ---- steady rows ---- */
+
+/* Its slots grow in the pass at hand, or no longer do. */
+static void grow(struct sim *s, struct sim_batch *b, struct seat *t, int on)
+{
+    int slots = slots_of(t, done_before(s, t));
+    int64_t multiple = s->pass + (PLAN_PAGE_SLOTS - slots % PLAN_PAGE_SLOTS) % PLAN_PAGE_SLOTS;
+    if (t->growing == on)
+        return;
+    t->growing = (int8_t)on;
+    b->cross[multiple % PLAN_PAGE_SLOTS] += on ? 1 : -1;
+}
+
+/* Before the pass before which n tokens are done; nothing when the row is over by then. Its last
+ * token is sampled with cap - 2 done. */
+static void event_of(struct sim_batch *b, const struct seat *t, enum event_kind kind, int64_t n)
+{
+    if (n < t->row.cap)
+        event_add(b, (struct event){t->base + n - t->n_done, (int32_t)(t - b->seats), kind});
+}
+
+/* A loose row whose known tokens are all done, but for the one that it sampled: from the pass at
+ * hand on it takes one a pass. */
+static void make_steady(struct sim *s, struct sim_batch *b, struct seat *t)
+{
+    t->steady = 1;
+    t->base = s->pass;
+    b->loose--;
+    b->steady++;
+    int slots = slots_of(t, t->n_done);
+    b->slots += min64(t->n_done, t->budget);
+    b->full_pages += slots / PLAN_PAGE_SLOTS;
+    b->evicting += t->n_done >= t->budget;
+    if (t->n_done >= t->ring)
+        grow(s, b, t, t->n_done < t->budget);
+    else
+        event_of(b, t, EVENT_START, t->ring);
+    if (t->n_done < t->budget)
+        event_of(b, t, EVENT_END, t->budget);
+    if (t->pages_growing)
+        event_of(b, t, EVENT_PAGES, t->ring + (int64_t)(t->pages_max - 1) * PLAN_PAGE_SLOTS);
+    event_of(b, t, EVENT_LEAVE, t->row.cap - 1);
+}
+
+static void pages_grow(struct sim_batch *b, struct seat *t, int on)
+{
+    b->pages_growing += on - t->pages_growing;
+    t->pages_growing = (int8_t)on;
+}
+
+/* Takes a steady row out of the sums, as it is before the pass at hand. */
+static void unsteady(struct sim *s, struct sim_batch *b, struct seat *t)
+{
+    int slots = slots_of(t, done_before(s, t));
+    grow(s, b, t, 0);
+    b->full_pages -= slots / PLAN_PAGE_SLOTS;
+    b->steady--;
+    t->n_done = done_before(s, t);
+    b->slots -= min64(t->n_done, t->budget);
+    b->evicting -= t->n_done >= t->budget;
+    t->steady = 0;
+    b->loose++;
+}
+
+/* A loose row leaves. */
+static void leave(struct sim_batch *b, struct seat *t)
+{
+    pages_grow(b, t, 0);
+    b->free_pages += t->n_pages;
+    b->loose--;
+    b->live--;
+    t->entered = 0;
+}
+
+/* Pages of a steady row before the pass at hand. */
+static int pages_held(const struct sim *s, const struct seat *t)
+{
+    return admit_pages(slots_of(t, done_before(s, t)));
+}
+
+static void happen(struct sim *s, struct sim_batch *b, const struct event *e)
+{
+    struct seat *t = &b->seats[e->seat];
+    if (e->kind == EVENT_LEAVE) {
+        t->n_pages = pages_held(s, t);
+        unsteady(s, b, t);
+        leave(b, t);
+    } else if (e->kind == EVENT_PAGES) {
+        pages_grow(b, t, 0);
+    } else {
+        grow(s, b, t, e->kind == EVENT_START);
+        b->evicting += e->kind == EVENT_END;
+    }
+}
+
+/* ---- a batch's pass ---- */
+
+static int is_over(const struct sim *s, const struct seat *t)
+{
+    if (s->in->work->scores)
+        return t->n_done >= t->row.known - 1;
+    return t->row.known == t->row.cap;
+}
+
+/* The pass before is over: what was taken is done, rows that know no more sample a token. */
+static void end_pass(struct sim *s, struct sim_batch *b)
+{
+    b->slots += b->steady - b->evicting;
+    b->full_pages += b->cross[s->pass % PLAN_PAGE_SLOTS];
+    for (int i = 0, loose = b->loose; loose > 0; i++) {
+        struct seat *t = &b->seats[i];
+        if (!t->entered || t->steady)
+            continue;
+        loose--;
+        t->n_done += t->n_take;
+        t->n_take = 0;
+        if (!s->in->work->scores && t->n_done == t->row.known)
+            t->row.known++;
+        if (is_over(s, t))
+            leave(b, t);
+        else if (t->row.known - t->n_done == 1 && !s->in->work->scores)
+            make_steady(s, b, t);
+    }
+    while (b->n_events > 0 && b->events[0].pass <= s->pass) {
+        struct event e = b->events[0];
+        event_drop(b);
+        happen(s, b, &e);
+    }
+}
+
+/* Back to the queue, with all its tokens. */
+static void send_back(struct sim *s, struct sim_batch *b, struct seat *t)
+{
+    if (t->steady) {
+        events_drop(b, (int)(t - b->seats));
+        unsteady(s, b, t);
+        t->row.known = t->n_done + 1;
+    }
+    s->returned[s->n_returned++] = t->row;
+    leave(b, t);
+    s->out->requeued++;
+}
+
+static struct seat *youngest(const struct sim_batch *b, int n_rows)
+{
+    struct seat *young = NULL;
+    for (int i = 0; i < n_rows; i++)
+        if (b->seats[i].entered && (!young || b->seats[i].entered > young->entered))
+            young = &b->seats[i];
+    return young;
+}
+
+/* Pages for what the row holds after the pass, or for less when it is sent back itself. */
+static void take_pages(struct sim *s, struct sim_batch *b, struct seat *t)
+{
+    int need = admit_pages(slots_of(t, done_before(s, t) + t->n_take));
+    while (need - t->n_pages > b->free_pages) {
+        struct seat *young = youngest(b, s->in->plan->batch);
+        send_back(s, b, young);
+        if (young == t)
+            return;
+    }
+    b->free_pages -= max64(need - t->n_pages, 0);
+    t->n_pages = (int32_t)max64(need, t->n_pages);
+    if (t->n_pages >= t->pages_max)
+        pages_grow(b, t, 0);
+}
+
+/* Row by row: some know more than they have done, or pages are short. */
+static void take_each(struct sim *s, struct sim_batch *b)
+{
+    int n_rows = s->in->plan->batch;
+    for (int i = 0; i < n_rows; i++) {
+        struct seat *t = &b->seats[i];
+        if (!t->entered)
+            continue;
+        if (t->steady)
+            t->n_pages = pages_held(s, t);
+        int left = t->steady ? 1 : wanted(s, &t->row) - t->n_done;
+        t->n_take = admit_live(&s->gate, left);
+    }
+    for (int i = 0; i < n_rows; i++)
+        if (b->seats[i].entered)
+            take_pages(s, b, &b->seats[i]);
+}
+
+static void take_live(struct sim *s, struct sim_batch *b)
+{
+    int need = b->cross[s->pass % PLAN_PAGE_SLOTS];
+    if (b->loose > 0 || need > b->free_pages)
+        take_each(s, b);
+    else
+        b->free_pages -= need;
+}
+
+/* 0; -1: nobody is live, and the one at the head has no room. */
+static int admit(struct sim *s, struct sim_batch *b)
+{
+    int n_rows = s->in->plan->batch;
+    for (int i = 0; i < n_rows && b->live < n_rows; i++) {
+        struct seat *t = &b->seats[i];
+        struct work_row row;
+        if (t->entered)
+            continue;
+        if (!queue_peek(s, &row))
+            return 0;
+        int take = admit_entry(&s->gate, row.prompt, wanted(s, &row));
+        if (take == 0)
+            return 0;
+        seat_fill(s, t, &row);
+        int need = admit_pages(slots_of(t, take));
+        if (!admit_room((int)b->free_pages, need, b->pages_growing, b->live))
+            return 0;
+        if (need > b->free_pages)
+            return -1;
+        queue_take(s);
+        t->entered = ++s->entered;
+        t->n_take = take;
+        t->n_pages = need;
+        b->free_pages -= need;
+        b->live++;
+        b->loose++;
+        pages_grow(b, t, need < t->pages_max);
+        s->gate.admitted += take;
+    }
+    return 0;
+}
+
+/* ---- what the pass is ---- */
+
+/* Positions of tokens first..first + n - 1 of a row that reach the head. */
+static int64_t positions_of(const struct sim *s, const struct work_row *row, int first, int n)
+{
+    if (!s->in->work->scores)
+        return first + n == row->known;
+    return max64(min64(first + n, row->known - 1) - max64(first, row->prompt - 1), 0);
+}
+
+/* Sum of slots that tokens first..first + n - 1 attend over, each its own included. */
+static int64_t attended(const struct seat *t, int64_t first, int64_t n)
+{
+    int64_t rising = max64(min64(first + n, t->budget) - first, 0); // one more each
+    return rising * first + rising * (rising + 1) / 2 +
+           (n - rising) * (t->budget == INT32_MAX ? 0 : (int64_t)t->budget + 1);
+}
+
+static void load_loose(const struct sim *s, const struct seat *t, struct load *l)
+{
+    int prompt = t->n_done == 0 ? (int)min64(t->n_take, t->row.prompt) : 0;
+    int slots = slots_of(t, t->n_done), after = slots_of(t, t->n_done + t->n_take);
+    l->prompts += prompt > 0;
+    l->prompt_tokens += prompt;
+    l->prompt_pairs += (int64_t)prompt * (prompt + 1) / 2;
+    l->forced_tokens += t->n_take - prompt;
+    l->slots += attended(t, t->n_done + prompt, t->n_take - prompt);
+    l->evicting += t->n_take > prompt && t->n_done + t->n_take > t->budget;
+    l->positions += positions_of(s, &t->row, t->n_done, t->n_take);
+    l->pages_read += slots / PLAN_PAGE_SLOTS;
+    l->pages_filled += after / PLAN_PAGE_SLOTS - slots / PLAN_PAGE_SLOTS;
+}
+
+static void load_of(const struct sim *s, const struct sim_batch *b, struct load *l)
+{
+    *l = (struct load){.rows = b->live,
+                       .evicting = b->evicting,
+                       .forced_tokens = b->steady,
+                       .positions = b->steady,
+                       .slots = b->slots + b->steady,
+                       .pages_read = b->full_pages,
+                       .pages_filled = b->cross[(s->pass + 1) % PLAN_PAGE_SLOTS]};
+    for (int i = 0, loose = b->loose; loose > 0; i++)
+        if (b->seats[i].entered && !b->seats[i].steady) {
+            load_loose(s, &b->seats[i], l);
+            loose--;
+        }
+}
+
+static void add_load(struct load *sum, const struct load *l)
+{
+    sum->rows += l->rows;
+    sum->evicting += l->evicting;
+    sum->prompts += l->prompts;
+    sum->prompt_tokens += l->prompt_tokens;
+    sum->prompt_pairs += l->prompt_pairs;
+    sum->forced_tokens += l->forced_tokens;
+    sum->slots += l->slots;
+    sum->positions += l->positions;
+    sum->pages_read += l->pages_read;
+    sum->pages_filled += l->pages_filled;
+}
+
+/* ---- the job ---- */
+
+static int64_t rows_of(const struct plan *plan)
+{
+    return (int64_t)plan->batch * plan->batches;
+}
+
+int64_t simulate_bytes(const struct plan *plan)
+{
+    int64_t each = (int64_t)sizeof(struct seat) + N_EVENT_KINDS * (int64_t)sizeof(struct event) +
+                   (int64_t)sizeof(struct work_row);
+    int64_t batch = (int64_t)(sizeof(struct sim_batch) + sizeof(struct load));
+    return align64(rows_of(plan) * each, 8) + plan->batches * batch;
+}
+
+static void place(struct sim *s, void *memory)
+{
+    const struct plan *plan = s->in->plan;
+    int64_t rows = rows_of(plan);
+    memset(memory, 0, (size_t)simulate_bytes(plan));
+    s->batches = memory;
+    s->loads = (struct load *)(s->batches + plan->batches);
+    struct seat *seats = (struct seat *)(s->loads + plan->batches);
+    struct event *events = (struct event *)(seats + rows);
+    s->returned = (struct work_row *)(events + rows * N_EVENT_KINDS);
+    for (int b = 0; b < plan->batches; b++) {
+        s->batches[b].seats = seats + (int64_t)b * plan->batch;
+        s->batches[b].events = events + (int64_t)b * plan->batch * N_EVENT_KINDS;
+        s->batches[b].free_pages = plan->pages_batch;
+    }
+}
+
+int simulate(const struct simulation *in, void *memory, struct played *out)
+{
+    struct sim s = {.in = in, .out = out, .gate = {.prefill = in->plan->prefill_tokens}};
+    *out = (struct played){0};
+    place(&s, memory);
+    for (;; s.pass++) {
+        int64_t live = 0;
+        s.gate.admitted = 0;
+        for (int i = 0; i < in->plan->batches; i++) {
+            struct sim_batch *b = &s.batches[i];
+            end_pass(&s, b);
+            take_live(&s, b);
+            if (admit(&s, b) != 0)
+                return -1;
+            load_of(&s, b, &s.loads[i]);
+            add_load(&out->sum, &s.loads[i]);
+            live += b->live;
+        }
+        if (live == 0)
+            return 0;
+        if (s.pass == PASSES_MAX)
+            return -1;
+        out->passes = s.pass + 1;
+        out->row_passes += live;
+        if (in->price)
+            out->job_s += in->price(in->ctx, s.pass, s.loads);
+    }
+}

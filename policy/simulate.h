@@ -1,0 +1,52 @@
+/* policy/simulate.h - plays a job with numbers alone: who is in which pass, row by row.
+ *
+ * Owns: the walk over passes from the real lengths of rows, by the engine's own rule of admission
+ * (policy/admit.h). Refuses: seconds; who wants them gives a function that prices a pass.
+ *
+ * A row that decodes takes a token a pass and a page every 32 passes: nothing has to look at it
+ * until it is over. So a pass costs a few additions and what enters or leaves in it, whatever its
+ * rows are; only a batch that is short of pages, or whose rows know more tokens than they have
+ * done, is looked at row by row. */
+#ifndef POLICY_SIMULATE_H
+#define POLICY_SIMULATE_H
+
+#include "policy/plan.h"
+
+/* What a batch does in a pass, of each decoder layer. Slots and pages are those of one layer. */
+struct load {
+    int rows;              // live
+    int evicting;          // of them, rows that write over a victim's slot
+    int prompts;           // rows that enter with a prompt
+    int64_t prompt_tokens; // of these, what is not shared is computed
+    int64_t prompt_pairs;  // sum over prompts of n (n + 1) / 2: what their attention multiplies
+    int64_t forced_tokens; // all others: a token a row that decodes, more of rows that came back
+    int64_t slots;         // sum over forced tokens of the slots that they attend over
+    int64_t positions;     // that reach the head
+    int64_t pages_read;    // full pages before the pass
+    int64_t pages_filled;  // pages that the pass fills, all of a prompt's full ones
+};
+
+/* Sums over a job. */
+struct played {
+    int64_t passes, requeued;
+    int64_t row_passes; // sum over passes of live rows
+    struct load sum;    // of all passes and batches
+    double job_s;       // what `price` said, summed
+};
+
+struct simulation {
+    const struct plan *plan;
+    const struct work *work; // rows: their lengths
+    const struct evict *evict;
+    int ring; // 1: KV format mixed
+    /* Seconds of a pass, from the loads of its batches; NULL: 0. */
+    double (*price)(void *ctx, int64_t pass, const struct load *loads);
+    void *ctx;
+};
+
+/* Bytes that a simulation of a plan needs, 8-aligned. */
+int64_t simulate_bytes(const struct plan *plan);
+/* Plays the whole job. 0; -1 when a row can never enter: its pages are more than a batch has. */
+int simulate(const struct simulation *s, void *memory, struct played *out);
+
+#endif

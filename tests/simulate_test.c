@@ -1,0 +1,250 @@
+/* tests/simulate_test.c - simulate() against the engine: the same passes, rows, tokens and pages,
+ * batch by batch, of random jobs. The engine's batches are driven without the layers between
+ * refill and sampling, so that thousands of jobs take seconds; some are run whole. */
+#define N_REQUESTS 48
+#include "policy/simulate.h"
+#include "tests/engine_bed.h"
+
+#define PASSES_CAP  4096
+#define BATCHES_CAP 6
+
+struct seen {
+    struct load loads[PASSES_CAP][BATCHES_CAP];
+    int64_t passes;
+    int batches;
+};
+
+static struct seen played, walked;
+
+static double see(void *ctx, int64_t pass, const struct load *loads)
+{
+    struct seen *s = ctx;
+    assert_true(pass < PASSES_CAP && pass == s->passes);
+    memcpy(s->loads[pass], loads, (size_t)s->batches * sizeof *loads);
+    s->passes++;
+    return 1;
+}
+
+/* What a batch of the engine does in its pass, counted from its spans. */
+static struct load load_of(const struct batches *all, const struct batch *t)
+{
+    struct load l = {.positions = t->n_positions};
+    for (int r = 0; r < t->n_rows; r++) {
+        const struct row *row = &t->rows[r];
+        if (!row->request)
+            continue;
+        l.rows++;
+        l.pages_read += row->n_slots / 32;
+        l.pages_filled += row->n_slots_after / 32 - row->n_slots / 32;
+    }
+    for (int i = 0; i < t->n_spans; i++) {
+        const struct span *s = &t->spans[i];
+        const struct row *row = &t->rows[s->row];
+        int64_t budget = all->evict->simulate ? INT32_MAX : row->evict.budget;
+        if (s->kind == SPAN_PROMPT) {
+            l.prompts++;
+            l.prompt_tokens += s->n;
+            for (int k = 0; k < s->n; k++)
+                l.prompt_pairs += k + 1;
+            continue;
+        }
+        l.forced_tokens += s->n;
+        l.evicting += s->pos + s->n > budget;
+        for (int k = 0; k < s->n; k++)
+            l.slots += min_i64(s->pos + k, budget) + 1;
+    }
+    return l;
+}
+
+/* Every position of a batch comes out as token 7. */
+static void answer(struct batch *t)
+{
+    for (int i = 0; i < t->n_positions; i++) {
+        struct head_result *r = &t->results[i];
+        r->max = r->best_logit = r->target_logit = r->sample_value = r->sample_logit = 1;
+        r->sum = 1;
+        r->best_id = r->sample_id = 7;
+    }
+}
+
+/* The engine's batches, pass by pass. */
+static void walk_batches(struct bed *b, struct seen *s)
+{
+    struct batches *all = &b->engine.batches;
+    int n = b->engine.config.plan.batches;
+    s->passes = 0;
+    for (int64_t pass = 0; job_live(b->job); pass++) {
+        assert_true(pass < PASSES_CAP);
+        for (int i = 0; i < n; i++) {
+            assert_int_equal(batch_refill(all, i, pass), OK);
+            s->loads[pass][i] = load_of(all, &all->batch[i]);
+        }
+        s->passes++;
+        for (int i = 0; i < n; i++) {
+            answer(&all->batch[i]);
+            assert_int_equal(batch_sample(all, i), OK);
+        }
+    }
+}
+
+static int same(const struct load *a, const struct load *b)
+{
+    return a->rows == b->rows && a->evicting == b->evicting && a->prompts == b->prompts &&
+           a->prompt_tokens == b->prompt_tokens && a->prompt_pairs == b->prompt_pairs &&
+           a->forced_tokens == b->forced_tokens && a->slots == b->slots &&
+           a->positions == b->positions && a->pages_read == b->pages_read &&
+           a->pages_filled == b->pages_filled;
+}
+
+static void print_load(const char *who, const struct load *l)
+{
+    print_error("  %s: rows %d evicting %d prompts %d prompt tokens %lld pairs %lld forced %lld "
+                "slots %lld positions %lld pages read %lld filled %lld\n",
+                who, l->rows, l->evicting, l->prompts, (long long)l->prompt_tokens,
+                (long long)l->prompt_pairs, (long long)l->forced_tokens, (long long)l->slots,
+                (long long)l->positions, (long long)l->pages_read, (long long)l->pages_filled);
+}
+
+static void compare(uint64_t seed, const struct plan *plan)
+{
+    int64_t most = max_i64(played.passes, walked.passes);
+    for (int64_t pass = 0; pass < most; pass++)
+        for (int i = 0; i < plan->batches; i++) {
+            const struct load *a = &played.loads[pass][i], *b = &walked.loads[pass][i];
+            if (pass < min_i64(played.passes, walked.passes) && same(a, b))
+                continue;
+            print_error("seed %llu: pass %lld of %lld played, %lld walked; batch %d of %d x %d, "
+                        "%lld pages, prefill %d\n",
+                        (unsigned long long)seed, (long long)pass, (long long)played.passes,
+                        (long long)walked.passes, i, plan->batches, plan->batch,
+                        (long long)plan->pages_batch, plan->prefill_tokens);
+            print_load("played", a);
+            print_load("walked", b);
+            assert_true(0);
+        }
+}
+
+static const struct evict STREAMING = {.policy = EVICT_STREAMING, .budget = 48, .sink = -1};
+static const struct evict SMALL = {
+    .policy = EVICT_WINDOW, .budget = 0.5, .budget_is_fraction = 1, .sink = -1};
+static const struct evict MASKED = {.policy = EVICT_H2O, .budget = 40, .sink = -1, .simulate = 1};
+
+struct random {
+    uint64_t state;
+};
+
+static int below(struct random *r, int n)
+{
+    r->state = mix64(r->state + 1);
+    return (int)(r->state >> 8 & 0xffffff) % n;
+}
+
+/* A random job and a plan for it; few pages, so that rows come back. */
+static void draw(uint64_t seed, struct expect *x, struct plan *p, const struct evict **evict)
+{
+    static const struct evict *const policies[] = {&FULL,      &H2O,   &RINGS, &MEAN,
+                                                   &STREAMING, &SMALL, &MASKED};
+    struct random r = {mix64(seed)};
+    *evict = policies[below(&r, 7)];
+    *x = (struct expect){.prompt_min = 1 + below(&r, 20),
+                         .output = 1 + below(&r, 120),
+                         .kind = below(&r, 5) == 0 ? REQUEST_SCORE : REQUEST_GENERATE};
+    x->prompt_max = x->prompt_min + below(&r, 100);
+    bed_random.n = 1 + below(&r, N_REQUESTS);
+    bed_random.known = below(&r, 3) == 0 ? below(&r, 100) : 0;
+    bed_random.seed = seed + 1;
+    *p = (struct plan){.batch = 1 + below(&r, 9),
+                       .batches = 1 + below(&r, BATCHES_CAP),
+                       .prefill_tokens = 1 + below(&r, 200),
+                       .resident = PLAN_ALL,
+                       .kv_near = PLAN_ALL,
+                       .hidden_near = PLAN_ALL,
+                       .no_sharing = 1};
+    p->window = below(&r, 4); // shortage: 0 tight, 1 less so, else the plan's own
+}
+
+static void open_random(struct bed *b, uint64_t seed, struct plan *p)
+{
+    struct expect x;
+    const struct evict *evict;
+    draw(seed, &x, p, &evict);
+    bed_open(b, &models[TINY], evict, COMPUTE_BF16, &x);
+    int64_t least = ceil_div(b->work.slots_max, 32);
+    if (p->window == 0)
+        p->pages_batch = least;
+    else if (p->window == 1)
+        p->pages_batch = least + p->batch / 2;
+    p->window = 0;
+    bed_start(b, &models[TINY], p);
+}
+
+static void play(struct bed *b, const struct plan *plan, struct played *sum)
+{
+    const struct simulation s = {.plan = plan,
+                                 .work = &b->work,
+                                 .evict = &b->evict,
+                                 .ring = b->format == KV_MIXED,
+                                 .price = see,
+                                 .ctx = &played};
+    void *memory = malloc((size_t)simulate_bytes(plan));
+    assert_non_null(memory);
+    played.passes = 0;
+    played.batches = plan->batches;
+    assert_int_equal(simulate(&s, memory, sum), 0);
+    free(memory);
+}
+
+static void test_random_jobs_are_played_as_they_run(void **state)
+{
+    (void)state;
+    int64_t requeued = 0, evicting = 0, scored = 0;
+    const char *range = getenv("SIMULATE_SEEDS"); // FROM,TO
+    long long from = 0, to = 400;
+    if (range)
+        assert_int_equal(sscanf(range, "%lld,%lld", &from, &to), 2);
+    for (uint64_t seed = (uint64_t)from; seed < (uint64_t)to; seed++) {
+        static struct bed b;
+        struct plan plan;
+        struct played sum;
+        open_random(&b, seed, &plan);
+        play(&b, &plan, &sum);
+        walk_batches(&b, &walked);
+        compare(seed, &plan);
+        assert_int_equal(sum.passes, walked.passes);
+        assert_int_equal(sum.requeued, b.engine.batches.requeued);
+        assert_true(sum.job_s == (double)sum.passes);
+        requeued += sum.requeued;
+        evicting += sum.sum.evicting;
+        scored += b.work.scores;
+        bed_close(&b);
+    }
+    print_message("%lld jobs: %lld rows came back, %lld tokens evicted, %lld scored\n", to - from,
+                  (long long)requeued, (long long)evicting, (long long)scored);
+    assert_true(range || (requeued > 300 && evicting > 10000 && scored > 20));
+}
+
+/* The same of whole runs, layers and all. */
+static void test_whole_runs_take_as_many_passes(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1000; seed < 1012; seed++) {
+        static struct bed b;
+        struct plan plan;
+        struct played sum;
+        open_random(&b, seed, &plan);
+        play(&b, &plan, &sum);
+        assert_int_equal(engine_run(&b.engine), OK);
+        assert_int_equal(b.engine.passes, sum.passes);
+        assert_int_equal(b.engine.batches.requeued, sum.requeued);
+        bed_close(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_jobs_are_played_as_they_run),
+        cmocka_unit_test(test_whole_runs_take_as_many_passes),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
