@@ -113,7 +113,7 @@ $(GPU_TESTS:=.o): $(BUILD)/tests/gpu/%.o: tests/simt_%.c
 	$(Q)$(CC) $(CFLAGS) -DTEST_ON_DEVICE -c -o $@ $<
 $(GPU_TESTS): $(BUILD)/tests/gpu/shim.o $(BUILD)/tests/sim_device.o
 $(GPU_TESTS) $(BUILD)/tests/device_test $(BUILD)/tests/flat_test $(BUILD)/tests/line_device_test: LDLIBS += -Wl,--export-dynamic
-$(patsubst %,$(BUILD)/tests/%_test,device flat line_device probe): $(BUILD)/tests/sim_device.o
+$(patsubst %,$(BUILD)/tests/%_test,device flat line_device probe simulate): $(BUILD)/tests/sim_device.o
 
 $(BUILD)/tests/tools/pack_source: LDLIBS += -lcmocka
 

@@ -30,6 +30,7 @@ struct weights_info {
     int64_t layer_bytes[PLAN_LAYERS_MAX]; // extent of each line layer
     int64_t tile_bytes[PLAN_LAYERS_MAX];  // held as the tiles that matmuls read in place; 0: it is
     int must_decode;                      // 1: a device's matmuls read nothing but tiles
+    int made_here; // 1: what stays in RAM is made there and never read (dummy weights)
     int64_t n_params;
     int64_t flops_per_token; // 2 x parameters that a decoder pass multiplies
     int64_t embed_row_bytes;

@@ -43,6 +43,7 @@ struct sim_batch {
     int64_t free_pages;
     // of steady rows
     int steady, evicting;
+    int64_t pages_kept;        // see struct load
     int64_t slots, full_pages; // before the pass, slots of rings included
     int cross[PLAN_PAGE_SLOTS];
 };
@@ -347,6 +348,12 @@ static void take_each(struct sim *s, struct sim_batch *b)
 static void take_live(struct sim *s, struct sim_batch *b)
 {
     int need = b->cross[s->pass % PLAN_PAGE_SLOTS];
+    b->pages_kept = b->full_pages;
+    for (int i = 0, loose = b->loose; loose > 0; i++)
+        if (b->seats[i].entered && !b->seats[i].steady) {
+            b->pages_kept += slots_of(&b->seats[i], b->seats[i].n_done) / PLAN_PAGE_SLOTS;
+            loose--;
+        }
     if (b->loose > 0 || need > b->free_pages)
         take_each(s, b);
     else
@@ -427,6 +434,7 @@ static void load_of(const struct sim *s, const struct sim_batch *b, struct load 
                        .positions = b->steady,
                        .slots = b->slots + b->steady,
                        .pages_read = b->full_pages,
+                       .pages_kept = b->pages_kept,
                        .pages_filled = b->cross[(s->pass + 1) % PLAN_PAGE_SLOTS]};
     for (int i = 0, loose = b->loose; loose > 0; i++)
         if (b->seats[i].entered && !b->seats[i].steady) {

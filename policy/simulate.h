@@ -23,6 +23,7 @@ struct load {
     int64_t slots;         // sum over forced tokens of the slots that they attend over
     int64_t positions;     // that reach the head
     int64_t pages_read;    // full pages before the pass
+    int64_t pages_kept;    // the same before rows were sent back for want of pages
     int64_t pages_filled;  // pages that the pass fills, all of a prompt's full ones
 };
 

@@ -71,6 +71,8 @@ struct expect {
     int logprobs;                       // of every token
 };
 
+static int64_t bed_trace_events; // of each lane
+
 /* Where seed is not 0: jobs of n requests, whose lengths are random up to those expected, and which
  * bring up to `known` tokens of their output. */
 static struct {
@@ -208,6 +210,7 @@ static void bed_start(struct bed *b, const struct model *model, struct plan *pla
                                    .numa_node = -1,
                                    .offload_dir = temp_dir,
                                    .fault = b->fault,
+                                   .trace_events = bed_trace_events,
                                    .tokens_max = b->work.tokens_max,
                                    .edits_max = job_edits_max(b->job)};
     enum err err = engine_open(&b->engine, &config);

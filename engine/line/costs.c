@@ -25,6 +25,7 @@ void engine_weights_info(const struct model *model, struct device *device, enum 
     w->n_layers = model->n_layers;
     w->n_decoder = s->n_layers;
     w->n_params = model->n_params;
+    w->made_here = model->on_demand;
     for (int layer = 0; layer < model->n_layers; layer++)
         w->layer_bytes[layer] = model->layers[layer].n_bytes;
     for (int layer = 0; layer < model->n_layers; layer++) {
@@ -53,16 +54,18 @@ int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct 
     return format == KV_MIXED ? KV_RING_PAGES * ring->page_bytes : 0;
 }
 
-/* Pages of a layer that a decoding token changes: it fills one, or takes the places of victims,
- * which heads that choose for themselves find anywhere. */
+/* Pages of a layer that a decoding token sends home: it fills one, or takes the places of victims,
+ * which heads that choose for themselves find anywhere; the page that is not full stays. */
 static double pages_written(const struct shape *s, const struct work *work,
                             const struct evict *evict)
 {
-    double pages = (double)ceil_div(max_i64(work->slots_max, 1), KV_PAGE_SLOTS);
+    double slots = (double)max_i64(work->slots_max, 1);
+    double pages = ceil(slots / KV_PAGE_SLOTS), full = floor(slots / KV_PAGE_SLOTS);
     int alike = evict->scope == EVICT_SCOPE_LAYER || !evict_policy_scores(evict->policy);
     if (work->slots_max >= work->tokens_max)
         return 1.0 / KV_PAGE_SLOTS;
-    return pages * (1 - pow(1 - 1 / pages, alike ? 1 : s->n_kv_heads));
+    double written = pages * (1 - pow(1 - 1 / pages, alike ? 1 : s->n_kv_heads));
+    return written * full * KV_PAGE_SLOTS / slots;
 }
 
 void engine_costs(const struct model *model, const struct device *device, const struct ops *ops,

@@ -1,0 +1,57 @@
+/* policy/moves.h - the bytes that a pass moves, by lane: what the engine's movers will count.
+ *
+ * Owns: which fetch sees which rows. Refuses: seconds (policy/pass.h).
+ * Exact but for three: rows of the embedding that are gathered (by their mean), pages that rows
+ * write over which evict by scores (expected ones), encoded weights before their file is made. */
+#ifndef POLICY_MOVES_H
+#define POLICY_MOVES_H
+
+#include "policy/plan.h"
+#include "policy/simulate.h"
+
+/* Resources that take time, as the trace names them. */
+enum plan_lane {
+    PLAN_NVME_READ,
+    PLAN_NVME_WRITE,
+    PLAN_H2D,
+    PLAN_D2H,
+    PLAN_GPU,
+    PLAN_CPU,
+    N_PLAN_LANES
+};
+
+/* A fetch for the next pass may be issued before it is known who leaves and who enters: it sees the
+ * rows of the pass before, those of them that go on, or those of its own. */
+enum fetch_sees { SEES_BEFORE, SEES_KEPT, SEES_OWN, N_FETCH_SEES };
+
+/* Of a batch: how many decoder layers' KV of a tier is fetched when. */
+struct moves_batch {
+    int kv[N_TIERS][N_FETCH_SEES];
+    int64_t seen_pages; // SEES_BEFORE of the next pass
+};
+
+struct moves {
+    const struct plan *plan;
+    const struct weights_info *weights;
+    const struct plan_costs *costs;
+    int64_t dim;
+    int64_t every[N_PLAN_LANES]; // weights of a pass
+    int64_t once[N_PLAN_LANES];  // of the first one, more
+    double row_bytes;            // that the gather of a token reads
+    struct moves_batch *batches; // [plan.batches]
+};
+
+/* Bytes of `memory`, 8-aligned. */
+int64_t moves_bytes(const struct plan *plan);
+void moves_make(struct moves *m, const struct plan *plan, const struct weights_info *weights,
+                const struct plan_costs *costs, const struct shape *shape, void *memory);
+/* Adds what pass `pass` moves; passes come one after the other. */
+void moves_pass(struct moves *m, int64_t pass, const struct load *loads,
+                double bytes[N_PLAN_LANES]);
+/* Adds what was fetched for the pass that does not come; loads: of the last one. */
+void moves_end(struct moves *m, const struct load *loads, double bytes[N_PLAN_LANES]);
+
+/* Bytes of one batch's hidden states, of so many tokens, on their way. */
+int64_t moves_hidden(int64_t dim, int64_t tokens);
+
+#endif
