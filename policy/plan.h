@@ -41,6 +41,7 @@ struct weights_info {
 struct work_row {
     int32_t prompt, known; // of its prompt; prompt and what an earlier run left, or is to be scored
     int32_t cap;           // most that it can come to have
+    int32_t shared;        // first ones of the prompt that the row before has, too
 };
 
 /* What the job asks for, from its real lengths. */

@@ -28,6 +28,7 @@ struct seat {
     int64_t base;    // steady: the pass before which n_done tokens were done
     struct work_row row;
     int32_t n_done, n_take; // loose: as of the pass at hand
+    int32_t shared;         // of its prompt, tokens that the batch's first one computes
     int32_t budget, ring;   // INT32_MAX: never evicts
     int32_t n_pages;        // loose, and while pages are short; at most pages_max
     int32_t pages_max;
@@ -360,10 +361,31 @@ static void take_live(struct sim *s, struct sim_batch *b)
         b->free_pages -= need;
 }
 
+/* The batch's prompts of one pass: what all up to here share with the first one. Rows of a pass
+ * stand side by side in the queue. */
+struct sharing {
+    int first; // tokens of the first prompt; 0: none yet
+    int most;
+};
+
+static int share(const struct sim *s, struct sharing *all, const struct work_row *row, int n_prompt)
+{
+    const struct plan *plan = s->in->plan;
+    if (plan->no_sharing || evict_policy_scores(s->in->evict->policy))
+        return 0;
+    if (all->first == 0) {
+        *all = (struct sharing){.first = n_prompt, .most = plan->shared_tokens};
+        return 0;
+    }
+    all->most = (int)min64(all->most, row->shared);
+    return (int)min64(all->most, min64(all->first, n_prompt - 1));
+}
+
 /* 0; -1: nobody is live, and the one at the head has no room. */
 static int admit(struct sim *s, struct sim_batch *b)
 {
     int n_rows = s->in->plan->batch;
+    struct sharing sharing = {0};
     for (int i = 0; i < n_rows && b->live < n_rows; i++) {
         struct seat *t = &b->seats[i];
         struct work_row row;
@@ -383,6 +405,7 @@ static int admit(struct sim *s, struct sim_batch *b)
         queue_take(s);
         t->entered = ++s->entered;
         t->n_take = take;
+        t->shared = share(s, &sharing, &row, (int)min64(take, row.prompt));
         t->n_pages = need;
         b->free_pages -= need;
         b->live++;
@@ -416,8 +439,9 @@ static void load_loose(const struct sim *s, const struct seat *t, struct load *l
     int prompt = t->n_done == 0 ? (int)min64(t->n_take, t->row.prompt) : 0;
     int slots = slots_of(t, t->n_done), after = slots_of(t, t->n_done + t->n_take);
     l->prompts += prompt > 0;
-    l->prompt_tokens += prompt;
-    l->prompt_pairs += (int64_t)prompt * (prompt + 1) / 2;
+    int shared = prompt > 0 ? t->shared : 0;
+    l->prompt_tokens += prompt - shared;
+    l->prompt_pairs += (int64_t)prompt * (prompt + 1) / 2 - (int64_t)shared * (shared + 1) / 2;
     l->forced_tokens += t->n_take - prompt;
     l->slots += attended(t, t->n_done + prompt, t->n_take - prompt);
     l->evicting += t->n_take > prompt && t->n_done + t->n_take > t->budget;

@@ -17,8 +17,8 @@ struct load {
     int rows;              // live
     int evicting;          // of them, rows that write over a victim's slot
     int prompts;           // rows that enter with a prompt
-    int64_t prompt_tokens; // of these, what is not shared is computed
-    int64_t prompt_pairs;  // sum over prompts of n (n + 1) / 2: what their attention multiplies
+    int64_t prompt_tokens; // of these, but for what they share with the first
+    int64_t prompt_pairs;  // of a query and a key: n (n + 1) / 2 of a prompt of n
     int64_t forced_tokens; // all others: a token a row that decodes, more of rows that came back
     int64_t slots;         // sum over forced tokens of the slots that they attend over
     int64_t positions;     // that reach the head

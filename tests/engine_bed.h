@@ -78,6 +78,7 @@ static int64_t bed_trace_events; // of each lane
 static struct {
     uint64_t seed;
     int n, known;
+    int shared; // first tokens that all prompts have, fewer than the shortest
 } bed_random;
 
 struct outcome {
@@ -134,7 +135,11 @@ static void request_make(struct request *r, int index, const struct expect *x)
     int32_t ids[2048];
     assert_in_range(n, 1, 2048);
     for (int i = 0; i < n; i++)
-        ids[i] = (int32_t)(mix64((uint64_t)index << 32 | (uint64_t)i) % 4096);
+        ids[i] = i < bed_random.shared
+                     ? i
+                     : (int32_t)(mix64((uint64_t)index << 32 | (uint64_t)i) % 4096);
+    if (bed_random.shared > 0) // no two go on alike
+        ids[bed_random.shared] = index;
     assert_int_equal(
         request_from_ids(r, (enum request_kind)x->kind, index, ids, n_prompt, known, n), OK);
     r->ignore_eos = 1;

@@ -48,7 +48,7 @@ static struct load load_of(const struct batches *all, const struct batch *t)
             l.prompts++;
             l.prompt_tokens += s->n;
             for (int k = 0; k < s->n; k++)
-                l.prompt_pairs += k + 1;
+                l.prompt_pairs += s->pos + k + 1;
             continue;
         }
         l.forced_tokens += s->n;
@@ -156,13 +156,14 @@ static void draw(uint64_t seed, struct expect *x, struct plan *p, const struct e
     bed_random.n = 1 + below(&r, N_REQUESTS);
     bed_random.known = below(&r, 3) == 0 ? below(&r, 100) : 0;
     bed_random.seed = seed + 1;
+    bed_random.shared = below(&r, 3) == 0 ? below(&r, x->prompt_min) : 0;
     *p = (struct plan){.batch = 1 + below(&r, 9),
                        .batches = 1 + below(&r, BATCHES_CAP),
                        .prefill_tokens = 1 + below(&r, 200),
                        .resident = PLAN_ALL,
                        .kv_near = PLAN_ALL,
                        .hidden_near = PLAN_ALL,
-                       .no_sharing = 1};
+                       .no_sharing = below(&r, 4) == 0};
     p->window = below(&r, 4); // shortage: 0 tight, 1 less so, else the plan's own
 }
 
@@ -200,7 +201,7 @@ static void play(struct bed *b, const struct plan *plan, struct played *sum)
 static void test_random_jobs_are_played_as_they_run(void **state)
 {
     (void)state;
-    int64_t requeued = 0, evicting = 0, scored = 0;
+    int64_t requeued = 0, evicting = 0, scored = 0, shared = 0;
     const char *range = getenv("SIMULATE_SEEDS"); // FROM,TO
     long long from = 0, to = 400;
     if (range)
@@ -219,11 +220,13 @@ static void test_random_jobs_are_played_as_they_run(void **state)
         requeued += sum.requeued;
         evicting += sum.sum.evicting;
         scored += b.work.scores;
+        shared += b.engine.batches.shared_tokens;
         bed_close(&b);
     }
-    print_message("%lld jobs: %lld rows came back, %lld tokens evicted, %lld scored\n", to - from,
-                  (long long)requeued, (long long)evicting, (long long)scored);
-    assert_true(range || (requeued > 300 && evicting > 10000 && scored > 20));
+    print_message("%lld jobs: %lld rows came back, %lld tokens evicted, %lld shared, %lld scored\n",
+                  to - from, (long long)requeued, (long long)evicting, (long long)shared,
+                  (long long)scored);
+    assert_true(range || (requeued > 300 && evicting > 10000 && scored > 20 && shared > 300));
 }
 
 /* The same of whole runs, layers and all. */

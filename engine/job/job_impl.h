@@ -210,6 +210,8 @@ struct job {
         struct work_row *rows; // owned: [n] as in struct work
         int64_t n, cap, n_seen;
         int stride;
+        int n_before; // of the row seen last: its first tokens
+        int32_t before[PLAN_SHARED_TOKENS];
     } lengths;
     struct job_counts counts;
     struct job_errors errors;

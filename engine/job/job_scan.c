@@ -203,6 +203,17 @@ void job_work_within(const struct job *job, int64_t cap, struct work *work)
     work_end(job, work);
 }
 
+/* First tokens of a prompt that it shares with the row seen before it. */
+static int shared_before(struct lengths *l, const struct request *r)
+{
+    int n = (int)min_i64(r->n_prompt, PLAN_SHARED_TOKENS), shared = 0;
+    while (shared < n && shared < l->n_before && r->tokens[shared] == l->before[shared])
+        shared++;
+    memcpy(l->before, r->tokens, (size_t)n * sizeof *r->tokens);
+    l->n_before = n;
+    return shared;
+}
+
 /* Lengths of the next row that waits behind those that an earlier run began. */
 static enum err lengths_add(struct job *job, const struct work_row *row)
 {
@@ -280,7 +291,8 @@ enum err work_add(struct job *job, struct work *work, const struct request *r, i
     work_merge(&job->by_prompt[prompt_bin(job, r->n_prompt)], &row);
     work_merge(work, &row);
     job->edits_max = work->edits_max;
-    const struct work_row lengths = {r->n_prompt, r->n_tokens, r->n_cap};
+    const struct work_row lengths = {r->n_prompt, r->n_tokens, r->n_cap,
+                                     shared_before(&job->lengths, r)};
     if (resumed)
         resumed->lengths = lengths;
     return resumed ? OK : lengths_add(job, &lengths);
