@@ -48,10 +48,25 @@ struct weight_form {
     enum weight_layout layout;
 };
 
+/* Matmuls that the device's maker wrote, for ops that ask for them (struct ops). Whoever launches
+ * one has opened the library, and prepared weights of that format, n and k. */
+struct device_library {
+    /* Finds it; name: which one it is, "cublaslt 13.1.0", for its version is part of the answer.
+     * ERR_DEVICE: it is not there. May be called again. */
+    enum err (*open)(struct device *d, char *name, int cap);
+    /* Chooses how up to m rows are multiplied by weights of w's format, n and k (its numbers are
+     * not read), and sees on the device that a row's bytes depend neither on how many there are nor
+     * on its place among them. Waits for the stream; what stands in `room` is lost. ERR_DEVICE: it
+     * does not hold, or there is no way; ERR_FIT: too little room. */
+    enum err (*prepare)(struct stream *s, const struct weight *w, int m, void *room,
+                        int64_t room_bytes);
+};
+
 struct device_api {
     const char *name; // "cpu", "cuda"
     int unified;      // 1: device memory is RAM; nothing has to be copied to compute on it
     const struct device_scratch *scratch;
+    const struct device_library *library; // NULL: there are no matmuls but its own
     /* The form in which its matmuls read weights that are stored in panels of a format. */
     struct weight_form (*reads)(struct device *d, enum compute compute, enum dtype stored);
     enum err (*info)(struct device *d, struct device_info *info); // ERR_DEVICE
@@ -105,7 +120,7 @@ void device_close(struct device *d); // accepts NULL
 
 /* What a shared library with an implementation exports, as DEVICE_ENTRY: version is DEVICE_VERSION
  * of who calls, arg what stands behind the colon or "". Errors as device_open. */
-#define DEVICE_VERSION 1
+#define DEVICE_VERSION 2
 #define DEVICE_ENTRY   "sluice_device_open"
 typedef enum err (*device_entry_fn)(int version, const char *arg, struct device **d);
 

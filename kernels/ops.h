@@ -41,12 +41,16 @@ enum compute { COMPUTE_BF16, COMPUTE_F32, COMPUTE_INT8, N_COMPUTES };
 /* ISA_REF and ISA_EXACT are kernels/ref, for tests: sums in double, and the order rules as code. */
 enum isa { ISA_REF, ISA_EXACT, ISA_PORTABLE, ISA_AVX2, ISA_AVX512, ISA_AMX, N_ISAS };
 
+/* Whose matmul runs. MATMUL_CUBLASLT: the device's maker's, where struct device_api has it. */
+enum matmul_by { MATMUL_OWN, MATMUL_CUBLASLT };
+
 struct stream; // kernels/device.h
 
 /* Where ops run. Values are copied into every call; pool and stream are borrowed. */
 struct ops {
     enum isa isa;
     enum compute compute;
+    enum matmul_by matmul;
     struct pool *pool;     // NULL: one thread
     struct stream *stream; // queued there; NULL: on this CPU, done when the call returns
 };

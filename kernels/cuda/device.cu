@@ -7,7 +7,7 @@
  * failure is kept, and what was asked after it is not done. A host function that CUDA itself calls
  * is left out when the device is lost: so a stream has a thread that waits for an event behind what
  * was queued, and tells, whatever came of it. Which device a call means is a thread's own. */
-#include "kernels/cuda/simt.cuh"
+#include "kernels/cuda/matmul_lt.cuh"
 
 #include <cuda_runtime.h>
 #include <pthread.h>
@@ -36,6 +36,7 @@ struct gpu {
     int lost;
     char what[512]; // the first failure
     struct block *blocks;
+    struct lt lt; // once it was asked for
 };
 
 /* A notify under way. */
@@ -82,20 +83,26 @@ static int is_lost(struct gpu *g)
     return lost;
 }
 
-/* 1: done. Else the device is lost, because of `name` if of nothing before. */
+/* The device is lost, because of `name` if of nothing before. */
+static void lose(struct gpu *g, const char *name, const char *why)
+{
+    pthread_mutex_lock(&g->lock);
+    const int first = !g->lost;
+    if (first)
+        snprintf(g->what, sizeof g->what, "cuda: %s: %s", name, why);
+    g->lost = 1;
+    pthread_mutex_unlock(&g->lock);
+    if (first)
+        log_line(LOG_WARN, "%s; the device is lost", g->what);
+}
+
+/* 1: done. Else the device is lost. */
 static int done(struct gpu *g, cudaError_t e, const char *name)
 {
     if (e == cudaSuccess)
         return 1;
     (void)cudaGetLastError(); // the thread's own: the next launch asks for its
-    pthread_mutex_lock(&g->lock);
-    const int first = !g->lost;
-    if (first)
-        snprintf(g->what, sizeof g->what, "cuda: %s: %s", name, cudaGetErrorString(e));
-    g->lost = 1;
-    pthread_mutex_unlock(&g->lock);
-    if (first)
-        log_line(LOG_WARN, "%s; the device is lost", g->what);
+    lose(g, name, cudaGetErrorString(e));
     return 0;
 }
 #define DONE(g, call, ...) done(g, call(__VA_ARGS__), #call)
@@ -365,8 +372,66 @@ static void gpu_launch(struct stream *s, enum op op, const struct ops *ops, cons
     struct gpu *g = gpu_of(s->device);
     if (!enter(g))
         return;
-    entries[op].run(stream_of(s)->cuda, ops, args);
+    if (op == OP_matmul && ops->matmul == MATMUL_CUBLASLT) {
+        const char *failed =
+            lt_matmul(&g->lt, stream_of(s)->cuda, (const struct matmul_args *)args);
+        if (failed)
+            lose(g, "cublasLtMatmul", failed);
+    } else {
+        entries[op].run(stream_of(s)->cuda, ops, args);
+    }
     (void)done(g, cudaGetLastError(), entries[op].name);
+}
+
+/* ---- matmuls of cuBLASLt ---- */
+
+static enum err gpu_library_open(struct device *d, char *name, int cap)
+{
+    struct gpu *g = gpu_of(d);
+    if (!enter(g))
+        return state_of(g);
+    TRY(lt_open(&g->lt));
+    const int version = (int)g->lt.calls.cublasLtGetVersion();
+    snprintf(name, (size_t)cap, "cublaslt %d.%d.%d", version / 10000, version / 100 % 100,
+             version % 100);
+    return OK;
+}
+
+/* Trials, and what came of them; counts is pinned. */
+static enum err library_try(struct gpu_stream *s, const struct weight *w, int m, void *room,
+                            unsigned *counts)
+{
+    struct gpu *g = gpu_of(s->stream.device);
+    const enum err e = lt_try(&g->lt, s->cuda, w, m, room, counts);
+    (void)DONE(g, cudaStreamSynchronize, s->cuda); // also of what was queued before it failed
+    TRY(e);
+    TRY(state_of(g));
+    return lt_tried(&g->lt, w, m, counts);
+}
+
+static enum err gpu_library_prepare(struct stream *stream, const struct weight *w, int m,
+                                    void *room, int64_t room_bytes)
+{
+    struct device *d = stream->device;
+    struct gpu *g = gpu_of(d);
+    if (lt_is_ready(&g->lt, w, m))
+        return OK;
+    if (!enter(g))
+        return state_of(g);
+    if (room_bytes < lt_room_bytes(w, m))
+        return fail(ERR_FIT, "device memory: trying cuBLASLt takes %lld bytes (--matmul own)",
+                    (long long)lt_room_bytes(w, m));
+    TRY(lt_choose(&g->lt, w, m));
+    unsigned *counts = (unsigned *)aligned_alloc(PAGE, PAGE);
+    if (!counts)
+        return fail(ERR_FIT, "memory: counts of a device");
+    enum err e = gpu_pin(d, counts, PAGE);
+    if (e == OK) {
+        e = library_try(stream_of(stream), w, m, room, counts);
+        gpu_unpin(d, counts, PAGE);
+    }
+    free(counts);
+    return e;
 }
 
 /* ---- events ---- */
@@ -464,6 +529,10 @@ static void gpu_close(struct device *d)
 {
     struct gpu *g = gpu_of(d);
     CHECK(!g->blocks); // whoever allocates releases
+    if (g->lt.handle)
+        (void)enter(g);
+    lt_close(&g->lt);
+    pthread_mutex_destroy(&g->lt.lock);
     pthread_mutex_destroy(&g->lock);
     free(g);
 }
@@ -471,7 +540,10 @@ static void gpu_close(struct device *d)
 static const struct device_api *gpu_api(void)
 {
     static struct device_scratch scratch = {};
+    static struct device_library library = {};
     static struct device_api api = {};
+    library.open = gpu_library_open;
+    library.prepare = gpu_library_prepare;
     scratch.matmul = cuda_matmul_scratch_bytes;
     scratch.gather = no_scratch;
     scratch.attend_prompt = cuda_attend_prompt_scratch_bytes;
@@ -479,6 +551,7 @@ static const struct device_api *gpu_api(void)
     scratch.prompt_keep = cuda_prompt_keep_scratch_bytes;
     api.name = "cuda";
     api.scratch = &scratch;
+    api.library = &library;
     api.reads = gpu_reads;
     api.info = gpu_info;
     api.close = gpu_close;
@@ -558,6 +631,7 @@ sluice_device_open(int version, const char *arg, struct device **d)
     if (!g)
         return fail(ERR_FIT, "memory: device");
     pthread_mutex_init(&g->lock, NULL);
+    pthread_mutex_init(&g->lt.lock, NULL);
     g->device.api = gpu_api();
     enum err e = gpu_find(g, arg);
     if (e != OK) {

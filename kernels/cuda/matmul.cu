@@ -103,7 +103,7 @@ void matmul_f32(cudaStream_t stream, const struct product *p)
         f32_launch<64, 64, 4, 4>(stream, p);
 }
 
-static struct product product_of(const struct matmul_args *a, const struct matmul_part *part)
+struct product product_of(const struct matmul_args *a, const struct matmul_part *part)
 {
     const struct weight *w = &part->w;
     struct product p = {};
@@ -143,7 +143,7 @@ static void multiply_part(cudaStream_t stream, const struct product *p, enum com
     if (inputs != *there && inputs == INPUTS_CODES)
         matmul_quantise(stream, p, scratch);
     else if (inputs != *there)
-        matmul_round(stream, p, scratch);
+        matmul_round(stream, p, p->m, scratch);
     *there = inputs;
     if (inputs == INPUTS_CODES)
         matmul_int8(stream, p, scratch);
@@ -156,6 +156,7 @@ static void multiply_part(cudaStream_t stream, const struct product *p, enum com
 void cuda_matmul(cudaStream_t stream, const struct ops *ops, const struct matmul_args *args)
 {
     enum inputs there = INPUTS_NONE;
+    CHECK(ops->matmul == MATMUL_OWN); // others know their device: device.cu
     CHECK(args->n_parts >= 1 && args->n_parts <= MATMUL_PARTS);
     for (int i = 0; i < args->n_parts; i++) {
         const struct product p = product_of(args, &args->parts[i]);
@@ -168,7 +169,8 @@ void cuda_matmul(cudaStream_t stream, const struct ops *ops, const struct matmul
 
 int64_t cuda_matmul_scratch_bytes(const struct ops *ops, int m, int n, int k)
 {
-    (void)n;
+    if (ops->matmul == MATMUL_CUBLASLT)
+        return lt_scratch_bytes(m, n, k);
     if (ops->compute == COMPUTE_F32)
         return 0;
     const int64_t codes = ops->compute == COMPUTE_INT8 ? matmul_quantise_bytes(m, k) : 0;

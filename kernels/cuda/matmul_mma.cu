@@ -25,11 +25,11 @@ struct mma_task {
     int64_t row;       // numbers of a row: whole chunks
 };
 
-/* ---- x in the format of W, zeros after its k-th number ---- */
+/* ---- x in the format of W, zeros after its k-th number and its m-th row ---- */
 
 struct round_task {
     struct product p;
-    uint32_t *out;         // [m][n_words], pairs
+    uint32_t *out;         // [rows][n_words], pairs
     int n_words, n_blocks; // of a row
 };
 
@@ -40,7 +40,8 @@ static __global__ void __launch_bounds__(ROUND_BLOCK) round_x(struct round_task 
     if (word >= t.n_words)
         return;
     const float *x = t.p.x + row * t.p.x_stride;
-    const float first = k < t.p.k ? x[k] : 0, second = k + 1 < t.p.k ? x[k + 1] : 0;
+    const int n = row < t.p.m ? t.p.k : 0; // numbers that are there
+    const float first = k < n ? x[k] : 0, second = k + 1 < n ? x[k + 1] : 0;
     t.out[row * t.n_words + word] =
         t.p.dtype == DTYPE_F16 ? f16_pair(first, second) : bf16_pair(first, second);
 }
@@ -50,16 +51,16 @@ int64_t matmul_round_bytes(int m, int k)
     return m * weight_row_numbers(k) * 2;
 }
 
-void matmul_round(cudaStream_t stream, const struct product *p, void *scratch)
+void matmul_round(cudaStream_t stream, const struct product *p, int rows, void *scratch)
 {
     struct round_task t = {};
     t.p = *p;
     t.out = (uint32_t *)scratch;
     t.n_words = (int)weight_row_numbers(p->k) / 2;
     t.n_blocks = (int)ceil_div(t.n_words, ROUND_BLOCK);
-    CHECK((int64_t)p->m * t.n_blocks < INT32_MAX);
+    CHECK((int64_t)rows * t.n_blocks < INT32_MAX);
     if (t.n_words > 0)
-        LAUNCH(round_x, p->m * t.n_blocks, ROUND_BLOCK, 0, stream, t);
+        LAUNCH(round_x, rows * t.n_blocks, ROUND_BLOCK, 0, stream, t);
 }
 
 /* ---- tiles: BM rows of x and BN of W, BK columns a stage, WM x WN outputs a warp ---- */

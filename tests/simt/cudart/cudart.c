@@ -15,7 +15,7 @@
 
 #define SLOTS 256 // of allocations, of pinned ranges, of streams
 
-enum kind { COPY, FILL, LAUNCH, RECORD, WAIT };
+enum kind { COPY, FILL, LAUNCH, CALL, RECORD, WAIT };
 
 struct CUevent_st {
     int device;
@@ -32,6 +32,7 @@ struct command {
     size_t n_bytes;
     int byte;
     _Alignas(16) struct simt_work work; // its parameters follow, on 16 bytes too
+    void (*call)(const void *args);     // as do these
     struct CUevent_st *event;
     int64_t record; // which record of the event
 };
@@ -338,6 +339,8 @@ static int run_one(struct CUstream_st *s)
         fill(c->to, c->byte, c->n_bytes);
     else if (c->kind == LAUNCH)
         simt_run(&c->work);
+    else if (c->kind == CALL)
+        c->call(c + 1);
     else if (c->kind == RECORD) {
         c->event->happened = max_i64(c->event->happened, c->record);
         c->event->happened_ns = clock_ns();
@@ -414,25 +417,37 @@ static cudaError_t queue(struct CUstream_st *s, const struct command *command)
 }
 
 /* The args follow their command. */
-static void queue_launch(struct CUstream_st *s, const struct simt_work *work)
+static cudaError_t queue_with(struct CUstream_st *s, const struct command *command,
+                              const void *args, int64_t n_bytes)
 {
     cudaError_t e = begin();
-    struct command *c = malloc(sizeof *c + (size_t)work->bytes);
+    struct command *c = malloc(sizeof *c + (size_t)n_bytes);
     CHECK(c);
-    *c = (struct command){.kind = LAUNCH, .work = *work};
-    memcpy(c + 1, work->params, (size_t)work->bytes);
+    *c = *command;
+    memcpy(c + 1, args, (size_t)n_bytes);
     c->work.params = c + 1;
     if (e == cudaSuccess && s->device != current)
         e = cudaErrorInvalidResourceHandle;
     if (e != cudaSuccess) {
         free(c);
-        (void)end(e);
-        return;
+        return end(e);
     }
     *s->last = c;
     s->last = &c->next;
     run_some();
-    (void)end(e);
+    return end(e);
+}
+
+static void queue_launch(struct CUstream_st *s, const struct simt_work *work)
+{
+    (void)queue_with(s, &(struct command){.kind = LAUNCH, .work = *work}, work->params,
+                     work->bytes);
+}
+
+cudaError_t cudart_queue_call(cudaStream_t s, void (*call)(const void *args), const void *args,
+                              int64_t n_bytes)
+{
+    return queue_with(s, &(struct command){.kind = CALL, .call = call}, args, n_bytes);
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, enum cudaMemcpyKind kind,

@@ -32,6 +32,10 @@ void cudart_fail_command(int64_t n);
 int64_t cudart_calls(void);
 int64_t cudart_commands(void);
 
+/* For libraries beside it: queues a call with a copy of args; it may use the shim's memory. */
+cudaError_t cudart_queue_call(cudaStream_t s, void (*call)(const void *args), const void *args,
+                              int64_t n_bytes);
+
 /* Allocations, pinned ranges, streams and events that there are; bytes of device memory that were
  * taken at most. */
 int cudart_held(void);
