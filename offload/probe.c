@@ -374,10 +374,10 @@ static enum err cache_path(const struct probe_config *c, const struct machine_in
     struct device_info device = {0};
     if (has_device(c))
         TRY(c->device->api->info(c->device, &device));
-    int n =
-        snprintf(key, sizeof key, "1 %s %d %s %d %llx %d%s%s", info->cpu_name,
-                 pool_threads(c->ops->pool), isa_name(c->ops->isa), (int)c->ops->compute,
-                 (unsigned long long)st.st_dev, (int)c->io, *device.model ? " " : "", device.model);
+    int n = snprintf(key, sizeof key, "1 %s %d %s %d %llx %d%s%s%s", info->cpu_name,
+                     pool_threads(c->ops->pool), isa_name(c->ops->isa), (int)c->ops->compute,
+                     (unsigned long long)st.st_dev, (int)c->io, *device.model ? " " : "",
+                     device.model, c->ops->matmul == MATMUL_CUBLASLT ? " cublaslt" : "");
     n = snprintf(path, (size_t)cap, "%s/probe-%016llx.cfg", cache_dir,
                  (unsigned long long)hash_bytes(key, n, 0));
     return n < cap ? OK : fail(ERR_USAGE, "%.100s...: path is too long", cache_dir);

@@ -23,8 +23,8 @@ struct probe_config {
 /* Measures. ERR_IO when the directory cannot be written. */
 enum err probe_run(struct machine *m, const struct probe_config *c);
 /* From the cache file of this machine (keyed by CPU, threads, instruction set, compute format, the
- * directory's disk and the device) when there is one less than 30 days old, else measures and
- * writes it. *measured: 1 when it had to. */
+ * directory's disk, the device and its matmuls) when there is one less than 30 days old, else
+ * measures and writes it. *measured: 1 when it had to. */
 enum err probe_cached(struct machine *m, const struct probe_config *c, const char *cache_dir,
                       int *measured);
 /* RAM reads by all threads of the pool over a fresh buffer for at least `seconds`: the bytes per

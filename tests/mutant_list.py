@@ -344,8 +344,13 @@ fault("a lost device is not noticed", "engine/line/stage.c",
       "TRY(device->event_wait(e->stream, e->done[slot]));",
       "(void)device->event_wait(e->stream, e->done[slot]);", LINE)
 fault("where rows attend is no part of the answer", "engine/app/run_setup.c",
-      'snprintf(buf, cap, "device=%s\\nattn=cpu\\nisa=%s", info.model, isa_name(r->ops.isa));',
-      'snprintf(buf, cap, "device=%s\\nattn=device", info.model);', SIM_REFUSALS)
+      'if (strcmp(r->config->attn, "cpu") == 0)', "if (0)", SIM_REFUSALS)
+fault("whose matmuls run is no part of the answer", "engine/app/run_setup.c",
+      'snprintf(r->matmul, sizeof r->matmul, "own");\n    if (strcmp(c->matmul, "own") == 0)\n        return OK;',
+      'snprintf(r->matmul, sizeof r->matmul, "own");\n    if (r->matmul[0])\n        return OK;', SIM_REFUSALS)
+fault("heads are prepared whole", "engine/line/engine.c",
+      "prepare_matrix(e, t, t->n % HEAD_TILE, LAYOUT_POSITION_TILE)", "prepare_matrix(e, t, t->n, LAYOUT_POSITION_TILE)",
+      SIM_REFUSALS, "simt_line_test")
 
 # ---- memory
 
@@ -504,6 +509,27 @@ fault("ptx: a signed load spreads no sign", "tests/simt/ptx_memory.c",
 fault("ptx: locals have no end", "tests/simt/ptx_memory.c", "limit = i->kernel->local_bytes;", "limit = INT64_MAX;", PTX)
 fault("ptx: bytes that are not used may be of any load", "tests/simt/ptx_read.c",
       "if (r->used_bytes && i->space != SLOT_PARAM)", "if (0)", PTX)
+LT_CU, LT = "kernels/cuda/matmul_lt.cu", "simt_lt_test"
+fault("cublaslt: an algorithm that splits k", LT_CU,
+      "parts <= 1 && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;", "parts <= 2;", LT)
+fault("cublaslt: the heuristic is asked about few rows", LT_CU, "#define LT_ASKED     256", "#define LT_ASKED     64", LT)
+fault("cublaslt: trials at one place", LT_CU, "#define LT_PLACES    2", "#define LT_PLACES    1", LT)
+fault("cublaslt: the most rows are not tried", LT_CU,
+      "for (int rows = LT_ROWS; rows <= lt_rows(m) && !failed;", "for (int rows = LT_ROWS; rows < lt_rows(m) && !failed;", LT)
+fault("cublaslt: trials that nobody looks at", LT_CU, "if (counts[trial_of(rows, place)] > 0)", "if (0)", LT)
+fault("cublaslt: ready for any number of rows", LT_CU, "return s && lt_rows(m) <= s->m;", "return s != NULL;", LT)
+fault("cublaslt: rows are not filled up", LT_CU,
+      "matmul_round(stream, &p, lt_rows(p.m), workspace + LT_WORKSPACE);",
+      "matmul_round(stream, &p, p.m, workspace + LT_WORKSPACE);", LT)
+fault("cublaslt: the workspace reaches into x", LT_CU,
+      "const int rows = lt_rows(p->m);\n    uint8_t *x = workspace + LT_WORKSPACE;",
+      "const int rows = lt_rows(p->m);\n    uint8_t *x = workspace + LT_WORKSPACE;\n    workspace += 64;", LT)
+fault("cublaslt: scratch for the rows that there are", LT_CU,
+      "LT_WORKSPACE + matmul_round_bytes(lt_rows(m), k) + y_bytes(m, n)",
+      "LT_WORKSPACE + matmul_round_bytes(m, k) + y_bytes(m, n)", LT)
+fault("cublaslt: what it refuses is no loss", DEVICE_CU,
+      '            lose(g, "cublasLtMatmul", failed);', "            (void)failed;", LT)
+fault("cublaslt: a library of any version", LT_CU, "if (version / 10000 != CUBLAS_VER_MAJOR)", "if (0)", LT)
 DECODE, MATMUL = "simt_decode_test", "simt_matmul_test"
 fault("decoded rows leave before they are all there", "kernels/cuda/decode.cu",
       "    __syncwarp();\n    uint4 *out", "    uint4 *out", DECODE)

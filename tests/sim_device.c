@@ -19,6 +19,7 @@
 #define ADDRESSES  0x00d0000040000000u
 #define BLOCKS_MAX 64
 #define PINS_MAX   64
+#define KINDS_MAX  64 // of matrices that were prepared
 /* Of fresh memory: no number, a page id and a position far away. */
 #define POISON   0xf7
 #define ARGS_MAX 1024
@@ -73,6 +74,10 @@ struct sim_device {
     int delay_us, n_streams, n_allocs;
     int64_t n_commands, lose_at; // commands run so far; the one that loses the device, 0: none
     int lost;
+    struct kind {
+        int n, k, m;
+    } kinds[KINDS_MAX]; // of matrices, for matmuls of its library
+    int n_kinds;
     int64_t memory_bytes;      // all there is
     int64_t bytes, peak_bytes; // taken
 };
@@ -173,8 +178,39 @@ static void sim_unpin(struct device *d, void *p, int64_t n_bytes)
     sim(d)->pins[i] = (struct pin){0};
 }
 
+/* A library of matmuls: the CPU's, for matrices that were prepared, up to so many rows. */
+static enum err sim_library_open(struct device *d, char *name, int cap)
+{
+    (void)d;
+    snprintf(name, (size_t)cap, "simulated 1");
+    return OK;
+}
+
+static int is_prepared(const struct sim_device *s, int n, int k, int m)
+{
+    int found = 0;
+    for (int i = 0; i < s->n_kinds; i++)
+        found |= s->kinds[i].n == n && s->kinds[i].k == k && s->kinds[i].m >= m;
+    return found;
+}
+
+static enum err sim_library_prepare(struct stream *stream, const struct weight *w, int m,
+                                    void *room, int64_t room_bytes)
+{
+    struct sim_device *s = sim(stream->device);
+    stream->device->api->fill(stream, room, POISON, room_bytes);
+    if (!is_prepared(s, w->n, w->k, m)) {
+        CHECK(s->n_kinds < KINDS_MAX);
+        s->kinds[s->n_kinds++] = (struct kind){w->n, w->k, m};
+    }
+    return OK;
+}
+
 static void run_launch(struct sim_device *s, struct command *c)
 {
+    const struct matmul_args *matmul = (const void *)c->args;
+    for (int i = 0; c->op == OP_matmul && c->ops.matmul != MATMUL_OWN && i < matmul->n_parts; i++)
+        CHECK(is_prepared(s, matmul->parts[i].w.n, matmul->parts[i].w.k, matmul->m));
     for (int i = 0; i < (int)ops_args_bytes(c->op) / 8; i++)
         c->args[i] = (uint64_t)(uintptr_t)seen(s, (const void *)(uintptr_t)c->args[i]);
     c->ops.stream = NULL;
@@ -419,7 +455,9 @@ static enum err sim_info(struct device *d, struct device_info *info)
 
 struct device *sim_device_open(uint64_t seed, int delay_us)
 {
+    static const struct device_library library = {sim_library_open, sim_library_prepare};
     static const struct device_api api = {.name = "simulated",
+                                          .library = &library,
                                           .reads = sim_reads,
                                           .info = sim_info,
                                           .close = sim_device_close,

@@ -459,6 +459,9 @@ def refusals(tally, bed, a):
     refused("no device", 6, "--device", os.path.join(os.path.dirname(SIM), "tools/nth.so"), words=["nth.so", "not a device"])
     refused("a device of another version", 6, "--device", old_library(bed), words=["version"])
     refused("--attn device on the CPU", 6, "--device", "cpu", "--attn", "device", words=["--attn"])
+    refused("a library's matmuls on the CPU", 2, "--device", "cpu", "--matmul", "cublaslt", words=["--matmul", "cpu"])
+    refused("a library's matmuls in f32", 2, *device(1), "--matmul", "cublaslt", "--compute", "f32", words=["--matmul", "f32"])
+    refused("a library that nobody knows", 2, *device(1), "--matmul", "blas", words=["--matmul", "own|cublaslt"])
     refused("KV of CPU attention on the device", 2, *device(1), "--attn", "cpu", "--percent", "0", "0", "50", "0", "0", "0")
     refused("--kv-dump on a device", 2, *device(1), "--kv-dump", bed.at("dump.jsonl"), words=["--kv-dump"])
     refused("a device of 1 MiB", 4, *device(1, memory=MIB), words=["--mem-device"])
@@ -471,8 +474,9 @@ def refusals(tally, bed, a):
 
 
 def other_device(tally, bed):
-    """A job stays where it began: on the CPU or a device, its rows attending on one of them."""
-    homes = {"CPU": ["--device", "cpu"], "device": [*device(3), "--attn", "device"], "CPU attends": [*device(3), "--attn", "cpu"]}
+    """A job stays where it began: on the CPU or a device, its rows attending on one of them, by whose matmuls."""
+    homes = {"CPU": ["--device", "cpu"], "device": [*device(3), "--attn", "device"], "CPU attends": [*device(3), "--attn", "cpu"],
+             "library": [*device(3), "--attn", "device", "--matmul", "cublaslt"]}
     where = ["--batch", "2", "--batches", "2"]
     for n, (name, flags) in enumerate(homes.items()):
         out, limit_s = bed.fresh(), 0.01
@@ -488,7 +492,7 @@ def other_device(tally, bed):
             if other != name:
                 done = bed.run("alike and long", out, *more, *where)
                 one_line(tally, f"a job of the {name}, {other}", done, 8)
-                tally.check(any(w in done.error_line() for w in (" device: ", " attn: ", " isa: ")), done.error_line())
+                tally.check(any(w in done.error_line() for w in (" device: ", " attn: ", " isa: ", " matmul: ")), done.error_line())
         tally.check(before == [read(out + x) for x in (".journal", ".partial", ".job.json")], f"{name}: a refusal changed it")
         bed.same(f"a job of the {name}", out, "alike and long", "full", bed.run("alike and long", out, *flags, *where))
 

@@ -4,6 +4,7 @@
 #include "kernels/device.h"
 #include "tests/engine_bed.h"
 #include "tests/simt/cudart/cudart.h"
+#include "tests/simt/cudart/lt.h"
 #include "tests/simt/simt.h"
 
 enum err sluice_device_open(int version, const char *arg, struct device **d);
@@ -19,6 +20,7 @@ static struct device *device_make(uint64_t seed, int sm)
     const struct cudart_machine machine = {
         .n_devices = 1, .sm = sm, .memory_bytes = 128 << 20, .pin_bytes = 64 << 20, .seed = seed};
     cudart_open(&machine);
+    cublaslt_open(NULL);
     simt_races(0); // the ops' own tests look for them
     if (sluice_device_open(DEVICE_VERSION, "", &d) != OK)
         print_error("%s\n", err_text());
@@ -51,13 +53,21 @@ static struct plan random_plan(uint64_t seed, int attn_cpu)
     return p;
 }
 
+/* COMPUTE_BF16 by matmuls of cuBLASLt. */
+#define BY_CUBLASLT N_COMPUTES
+
 static enum err run(enum compute compute, const struct evict *evict, const struct expect *job,
                     struct plan plan, struct device *device, struct outcome *outcome)
 {
     static struct bed b;
     const struct model *model = &models[TINY];
-    bed_open(&b, model, evict, compute, job);
+    const int library = compute == BY_CUBLASLT;
+    char name[32];
+    bed_open(&b, model, evict, library ? COMPUTE_BF16 : compute, job);
     b.device = device;
+    b.ops.matmul = library ? MATMUL_CUBLASLT : MATMUL_OWN;
+    if (library)
+        assert_int_equal(device->api->library->open(device, name, sizeof name), OK);
     bed_start(&b, model, &plan);
     enum err err = engine_run(&b.engine);
     *outcome = b.outcome;
@@ -81,7 +91,7 @@ static struct outcome answer(const struct evict *evict, const struct expect *job
     return o;
 }
 
-/* On tensor cores the bytes are the device's own: no placement, no batch
+/* On tensor cores, and by a library, the bytes are the device's own: no placement, no batch
  * and no neighbour changes them. */
 static void test_any_placement_gives_the_same_bytes(void **state)
 {
@@ -93,8 +103,10 @@ static void test_any_placement_gives_the_same_bytes(void **state)
         const struct expect *job;
     } kinds[] = {{COMPUTE_BF16, 80, &H2O_40, &JOBS[0]},
                  {COMPUTE_BF16, 75, &RINGS, &JOBS[1]},
-                 {COMPUTE_BF16, 90, &MEAN, &JOBS[1]}};
-    for (int i = 0; i < 3; i++) {
+                 {COMPUTE_BF16, 90, &MEAN, &JOBS[1]},
+                 {BY_CUBLASLT, 80, &MEAN, &JOBS[1]},
+                 {BY_CUBLASLT, 75, &H2O_40, &JOBS[0]}};
+    for (int i = 0; i < 5; i++) {
         struct outcome first = {0}, got;
         for (uint64_t seed = 0; seed < 2; seed++) {
             struct device *d = device_make(seed, kinds[i].sm);

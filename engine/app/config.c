@@ -93,6 +93,8 @@ static const struct knob knobs[] = {
      "compute threads (0: one per usable core)"},
     {"compute", 0, KNOB_STRING, AT(compute), LINE_CMDS, "bf16", "bf16|f32|int8",
      "format of matmul inputs (int8: over q8 and q4 weights; over others as bf16)"},
+    {"matmul", 0, KNOB_CHOICE, AT(matmul), LINE_CMDS, "own", "own|cublaslt",
+     "whose matmuls run on a CUDA device under bf16; part of the answer"},
     {"isa", 0, KNOB_STRING, AT(isa), LINE_CMDS | CMD_PROBE, "auto", "auto|amx|avx512|avx2|portable",
      "instruction set; part of the answer under bf16"},
     {"weights", 0, KNOB_STRING, AT(weights), LINE_CMDS | CMD_PACK | CMD_TOKENIZE, "auto",

@@ -34,9 +34,9 @@ struct config {
     const char *model, *in, *out, *prompt, *prompt_file, *text;
     const char *machine, *plan, *summary, *trace, *kv_dump, *offload_dir, *config, *allow, *sweep,
         *plot;
-    const char *device, *compute, *isa, *weights, *attn, *io, *kv_policy, *kv_scope, *kv_format,
-        *order, *unknown_fields, *progress, *shard, *kv_budget, *kv_recent, *resident, *percent,
-        *weights_codec, *share_prefixes;
+    const char *device, *compute, *matmul, *isa, *weights, *attn, *io, *kv_policy, *kv_scope,
+        *kv_format, *order, *unknown_fields, *progress, *shard, *kv_budget, *kv_recent, *resident,
+        *percent, *weights_codec, *share_prefixes;
     int64_t mem_device, mem_ram, mem_disk;
     int64_t threads, batch, batches, decoded, ahead_weights, ahead_state, prefill_tokens;
     int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;

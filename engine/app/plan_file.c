@@ -365,13 +365,15 @@ void plan_freeze(const struct run *r, char *buf, int cap)
 {
     const struct plan *p = &r->plan;
     const char *attn = !p->device ? "" : p->attn_cpu ? "--attn cpu " : "--attn device ";
+    const char *matmul = r->ops.matmul == MATMUL_CUBLASLT ? "--matmul cublaslt " : "";
     snprintf(buf, (size_t)cap,
-             "%s--batch %d --batches %d --percent %s --weights-resident %d --weights-decoded %d "
+             "%s%s--batch %d --batches %d --percent %s --weights-resident %d --weights-decoded %d "
              "--weights-codec %s --ahead-weights %d --ahead-state %d --prefill-tokens %d "
              "--share-prefixes %s --isa %s --threads %d%s%s",
-             attn, p->batch, p->batches, plan_hidden_stayed(r) ? asked_percent(p) : plan_percent(p),
-             p->resident, p->decoded, plan_codec_name(p), p->ahead_weights, p->ahead_state,
-             p->prefill_tokens, share_names[p->no_sharing != 0], isa_name(r->ops.isa),
-             r->machine.threads, r->device->api->unified ? "" : " --device ",
+             attn, matmul, p->batch, p->batches,
+             plan_hidden_stayed(r) ? asked_percent(p) : plan_percent(p), p->resident, p->decoded,
+             plan_codec_name(p), p->ahead_weights, p->ahead_state, p->prefill_tokens,
+             share_names[p->no_sharing != 0], isa_name(r->ops.isa), r->machine.threads,
+             r->device->api->unified ? "" : " --device ",
              r->device->api->unified ? "" : device_spec(r));
 }

@@ -271,6 +271,7 @@ static json_t *machine_json(const struct run *r)
     put(j, "threads", json_integer(m->threads));
     put(j, "isa", json_string(isa_name(r->ops.isa)));
     put(j, "compute", json_string(compute_name(r->ops.compute)));
+    put(j, "matmul", json_string(r->matmul));
     put(j, "nvme_read", number(m->nvme_read));
     put(j, "nvme_write", number(m->nvme_write));
     put(j, "ram_read", number(m->ram_read));

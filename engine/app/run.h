@@ -52,6 +52,7 @@ struct run {
     enum ring_kind io;
     struct budget budget;
     char offload_dir[4096];
+    char matmul[32];        // whose matmuls run: "own", or a library and its version
     char fingerprint[8192]; // what fixes the bytes, as lines for OUT.job.json
     struct job *job;        // owned
     struct work work;

@@ -47,7 +47,24 @@ enum err run_read_evict(struct evict *e, const struct config *c)
     return OK;
 }
 
-/* The flags of the run that need nothing opened. */
+/* --matmul. A choice by measurement would be another one on another day, and with it the answer. */
+static enum err read_matmul(struct run *r, const struct config *c, struct ops *ops)
+{
+    const struct device_api *api = r->device->api;
+    snprintf(r->matmul, sizeof r->matmul, "own");
+    if (strcmp(c->matmul, "own") == 0)
+        return OK;
+    if (!api->library)
+        return fail(ERR_USAGE, "--matmul %s: device %s has no matmuls but its own (--device cuda)",
+                    c->matmul, api->name);
+    if (ops->compute != COMPUTE_BF16)
+        return fail(ERR_USAGE, "--matmul %s: does not go with --compute %s (only with bf16)",
+                    c->matmul, c->compute);
+    ops->matmul = MATMUL_CUBLASLT;
+    return api->library->open(r->device, r->matmul, sizeof r->matmul);
+}
+
+/* The flags of the run that need nothing opened but the device. */
 static enum err read_compute(struct run *r, const struct config *c, struct compute_setup *compute)
 {
     TRY(compute_read(compute, c));
@@ -55,6 +72,7 @@ static enum err read_compute(struct run *r, const struct config *c, struct compu
     int elsewhere = c->looks && c->machine; // another machine may have one
     if (r->device->api->unified && !elsewhere && strcmp(c->attn, "device") == 0)
         return fail(ERR_DEVICE, "--attn device: there is no device but the CPU (--attn cpu)");
+    TRY(read_matmul(r, c, &compute->ops));
     r->kv_format = kv_format_by_name(c->kv_format);
     if (r->kv_format == N_KV_FORMATS)
         return fail(ERR_USAGE, "--kv-format: '%s' is none of f32|bf16|q8|q4|mixed", c->kv_format);
@@ -71,9 +89,10 @@ static enum err what_computes(const struct run *r, char *buf, size_t cap)
     }
     TRY(r->device->api->info(r->device, &info));
     if (strcmp(r->config->attn, "cpu") == 0)
-        snprintf(buf, cap, "device=%s\nattn=cpu\nisa=%s", info.model, isa_name(r->ops.isa));
+        snprintf(buf, cap, "device=%s\nmatmul=%s\nattn=cpu\nisa=%s", info.model, r->matmul,
+                 isa_name(r->ops.isa));
     else
-        snprintf(buf, cap, "device=%s\nattn=device", info.model);
+        snprintf(buf, cap, "device=%s\nmatmul=%s\nattn=device", info.model, r->matmul);
     return OK;
 }
 

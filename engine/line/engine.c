@@ -20,6 +20,41 @@ static void place(struct engine *e)
                                   .owners = memory_at(m, LAYOUT_STEP_OWNERS, 0)};
 }
 
+/* One matrix, in the device's memory that weights will come to. */
+static enum err prepare_matrix(struct engine *e, const struct model_tensor *t, int n, int m)
+{
+    const struct device_library *library = e->config.device->api->library;
+    const struct weight w = {.dtype = t->dtype, .n = n, .k = t->k, .layout = t->layout};
+    const struct memory *memory = &e->home.memory;
+    if (n == 0)
+        return OK;
+    return library->prepare(e->stream, &w, m, memory->base[ARENA_DEVICE],
+                            memory->layout->n_bytes[ARENA_DEVICE]);
+}
+
+/* Matmuls of a library are made ready while the device's memory holds nothing yet: for every matrix
+ * of the model, as layers multiply by it. */
+static enum err prepare_matmuls(struct engine *e)
+{
+    const struct engine_config *c = &e->config;
+    for (int layer = 0; layer < c->model->n_layers; layer++) {
+        struct model_layer tiles;
+        model_layer_tiles(&c->model->layers[layer], c->device, c->ops.compute, &tiles);
+        for (int role = 0; role < N_ROLES; role++) {
+            const struct model_tensor *t = &tiles.tensors[role];
+            if (t->n == 0 || role_kind(role) != ROLE_IS_PANELS)
+                continue;
+            if (role != ROLE_HEAD) {
+                TRY(prepare_matrix(e, t, t->n, c->plan.tile_tokens));
+                continue;
+            }
+            TRY(prepare_matrix(e, t, t->n < HEAD_TILE ? 0 : HEAD_TILE, LAYOUT_POSITION_TILE));
+            TRY(prepare_matrix(e, t, t->n % HEAD_TILE, LAYOUT_POSITION_TILE));
+        }
+    }
+    return OK;
+}
+
 enum err engine_open(struct engine *e, const struct engine_config *config)
 {
     memset(e, 0, sizeof *e);
@@ -61,6 +96,8 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
                                .trace = &e->trace,
                                .ops = &e->work.ops};
     TRY(home_open(&e->home, &home));
+    if (c->ops.matmul != MATMUL_OWN)
+        TRY(prepare_matmuls(e));
     place(e);
     e->batches.job = c->job;
     e->batches.stops = c->stops;
