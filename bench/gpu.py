@@ -5,6 +5,7 @@
              DeepSpeed ZeRO-Inference and vLLM under the same cap
   h2o        the same model and cap, 512 + 128: full KV, H2O 0.2, and both in turns
   nvme       OPT-6.7B with its weights on NVMe; Llama-8B with KV on NVMe, and in RAM under --attn cpu and device; llama.cpp
+  matmul     OPT-6.7B in bf16 all on the device: matmuls of its own beside cuBLASLt's (--matmul cublaslt), in turns
   published  OPT-30B 512 + 32 under 16 GiB beside FlexGen's 7.32 tokens/s on a T4 (8.38 in 4 bits); OPT-6.7B all on the
              device, 2048 + 2048, full KV and H2O 0.2, beside H2O's 494, 919 and 1161 tokens/s on an A100
 
@@ -46,10 +47,10 @@ SMALL = "family = llama\ndim = 128\nlayers = 4\nheads = 4\nffn = 256\nvocab = 50
 
 
 class Case:
-    """One run of one engine: `rows` prompts of `prompt` ids, `new` tokens each."""
+    """One run of one engine: `rows` prompts of `prompt` ids, `new` tokens each. wants: flags that not every device takes."""
 
-    def __init__(self, engine, rows, prompt, new, turns=1):
-        self.engine, self.rows, self.prompt, self.new, self.turns = engine, rows, prompt, new, turns
+    def __init__(self, engine, rows, prompt, new, turns=1, wants=""):
+        self.engine, self.rows, self.prompt, self.new, self.turns, self.wants = engine, rows, prompt, new, turns, wants
 
 
 def sluice(a, case, model, weights, own, batch=0):
@@ -104,6 +105,17 @@ def nvme(a):
         yield Case(e, 64, 512, 64)
 
 
+def matmul(a):
+    """Few rows, which wait for memory, and many, which wait for tensor cores."""
+    model = a.small or "opt-6.7b"
+    for turn in range(3):
+        for batch, prompt, new in ((16, 32, 128), (96, 512, 32)):
+            for flags in ("--matmul own", "--matmul cublaslt"):
+                e = sluice(a, f"{model} all on the device, batch {batch}, turn {turn + 1}", model, "bf16",
+                           f"--percent 100 0 100 0 100 0 --batches 1 {flags}", batch)
+                yield Case(e, batch, prompt, new, wants=flags)
+
+
 def published(a):
     large, small = a.small or "opt-30b", a.small or "opt-6.7b-4k"
     for weights in ("bf16", "bf12", "q4"):
@@ -115,7 +127,7 @@ def published(a):
         yield Case(e, batch, 2048, 2048)
 
 
-FIGURES = {f.__name__: f for f in (streamed, h2o, nvme, published)}
+FIGURES = {f.__name__: f for f in (streamed, h2o, nvme, matmul, published)}
 
 
 # ---- the machine, and the card while something runs ----
@@ -224,12 +236,12 @@ def here(a, e):
     return (os.path.exists(a.sluice), a.sluice) if e.name == "sluice" else e.check()
 
 
-def there(a):
-    """None when the device answers, else what sluice said."""
+def there(a, flags=""):
+    """None when the device answers to these flags, else what sluice said."""
     with tempfile.TemporaryDirectory() as work:
         job = jobs.job_write(os.path.join(work, "job.jsonl"), [[5, 6, 7]], 2)
         done = subprocess.run([a.sluice, "run", "-m", SMOKE, "-i", job, "-o", os.path.join(work, "out.jsonl"), "--device",
-                               a.device, "-q"], capture_output=True, text=True)
+                               a.device, "-q", *flags.split()], capture_output=True, text=True)
     return None if done.returncode != NO_DEVICE else done.stderr.strip().splitlines()[-1]
 
 
@@ -282,6 +294,7 @@ def main():
     results = Results(os.path.join(TREE, "build/gpu/smoke" if a.smoke else "bench/results"))
     stop = time.monotonic() + a.seconds if a.seconds else None
     known, told, absent, failed = (commit(), machine(a)), {}, set(), 0
+    lacks = {"": None}  # by flags: why the device takes none of them
     os.makedirs(models.PLACE, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=models.PLACE) as work:
         for name, case in cases:
@@ -300,6 +313,12 @@ def main():
                         absent.add(e.name)
                         peer.say(f"bench-gpu: left out: {said}")
                         break
+                if case.wants not in lacks:
+                    lacks[case.wants] = there(a, case.wants)
+                    if lacks[case.wants]:
+                        peer.say(f"bench-gpu: left out: {lacks[case.wants]}")
+                if lacks[case.wants]:
+                    break
                 row = measure(case, work, left)
                 if row["status"] == "timeout" and left < LIMIT_S:
                     print("bench-gpu: time is up within a run; the same command goes on")

@@ -527,6 +527,8 @@ fault("cublaslt: the workspace reaches into x", LT_CU,
 fault("cublaslt: scratch for the rows that there are", LT_CU,
       "LT_WORKSPACE + matmul_round_bytes(lt_rows(m), k) + y_bytes(m, n)",
       "LT_WORKSPACE + matmul_round_bytes(m, k) + y_bytes(m, n)", LT)
+fault("cublaslt: trials are not waited for", DEVICE_CU,
+      "    (void)DONE(g, cudaStreamSynchronize, s->cuda); // also", "    // also", LT)
 fault("cublaslt: what it refuses is no loss", DEVICE_CU,
       '            lose(g, "cublasLtMatmul", failed);', "            (void)failed;", LT)
 fault("cublaslt: a library of any version", LT_CU, "if (version / 10000 != CUBLAS_VER_MAJOR)", "if (0)", LT)

@@ -178,32 +178,12 @@ static void sim_unpin(struct device *d, void *p, int64_t n_bytes)
     sim(d)->pins[i] = (struct pin){0};
 }
 
-/* A library of matmuls: the CPU's, for matrices that were prepared, up to so many rows. */
-static enum err sim_library_open(struct device *d, char *name, int cap)
-{
-    (void)d;
-    snprintf(name, (size_t)cap, "simulated 1");
-    return OK;
-}
-
 static int is_prepared(const struct sim_device *s, int n, int k, int m)
 {
     int found = 0;
     for (int i = 0; i < s->n_kinds; i++)
         found |= s->kinds[i].n == n && s->kinds[i].k == k && s->kinds[i].m >= m;
     return found;
-}
-
-static enum err sim_library_prepare(struct stream *stream, const struct weight *w, int m,
-                                    void *room, int64_t room_bytes)
-{
-    struct sim_device *s = sim(stream->device);
-    stream->device->api->fill(stream, room, POISON, room_bytes);
-    if (!is_prepared(s, w->n, w->k, m)) {
-        CHECK(s->n_kinds < KINDS_MAX);
-        s->kinds[s->n_kinds++] = (struct kind){w->n, w->k, m};
-    }
-    return OK;
 }
 
 static void run_launch(struct sim_device *s, struct command *c)
@@ -433,6 +413,31 @@ static int64_t sim_between_ns(struct event *from, struct event *to)
     CHECK(a->happened == a->recorded && b->happened == b->recorded);
     pthread_mutex_unlock(&sim(from->device)->lock);
     return ns;
+}
+
+/* A library of matmuls: the CPU's, for matrices that were prepared, up to so many rows. */
+static enum err sim_library_open(struct device *d, char *name, int cap)
+{
+    (void)d;
+    snprintf(name, (size_t)cap, "simulated 1");
+    return OK;
+}
+
+static enum err sim_library_prepare(struct stream *stream, const struct weight *w, int m,
+                                    void *room, int64_t room_bytes)
+{
+    struct sim_device *s = sim(stream->device);
+    struct event *done;
+    if (is_prepared(s, w->n, w->k, m))
+        return OK;
+    CHECK(s->n_kinds < KINDS_MAX);
+    s->kinds[s->n_kinds++] = (struct kind){w->n, w->k, m};
+    TRY(sim_event_open(stream->device, &done));
+    sim_fill(stream, room, POISON, room_bytes);
+    sim_record(stream, done);
+    const enum err e = sim_event_wait(stream, done);
+    sim_event_close(done);
+    return e;
 }
 
 /* As the CPU's, whose kernels compute; with an odd seed nothing but what a matmul multiplies. */

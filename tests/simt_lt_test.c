@@ -17,7 +17,7 @@ static const struct ops ASKS = {.compute = COMPUTE_BF16, .matmul = MATMUL_CUBLAS
 static struct device *device_make(int sm, const struct cublaslt_plant *plant)
 {
     const struct cudart_machine machine = {
-        .n_devices = 1, .sm = sm, .memory_bytes = 256 << 20, .pin_bytes = 64 << 20, .seed = 1};
+        .n_devices = 1, .sm = sm, .memory_bytes = 256 << 20, .pin_bytes = 64 << 20};
     struct device *d = NULL;
     cudart_open(&machine);
     cublaslt_open(plant);

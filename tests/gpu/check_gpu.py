@@ -9,6 +9,7 @@ was checked. A test that cannot run says why and counts as skipped, never as pas
   ops        every op against the order reference, on the device (build/tests/gpu, flat_test, device_test, line_device_test)
   engine     whole runs against --device cpu: under f32 the same bytes, else log-probabilities within 0.02, greedy agreement
   placement  OUT byte for byte over homes of weights, KV and hidden states, for --attn device and cpu
+  cublaslt   --matmul cublaslt: scores and greedy tokens as in engine, OUT byte for byte over batches and homes
   sanitizer  compute-sanitizer's memcheck, racecheck, initcheck, synccheck over the ops and a small run
   trouble    too little device memory (4), no such device (6), SIGKILL and resume
   probe      the machine file with the rates of the device
@@ -42,6 +43,7 @@ MORE, NO_DEVICE = 75, 6
 MEAN, MOST, TIE = 0.02, 0.3, 0.25   # of log-probabilities in bf16; where the two best are closer either may win
 SPLITS = 0.03                       # of tokens where the other one won
 F32 = ["--compute", "f32", "--kv-format", "f32"]
+CUBLASLT = ["--matmul", "cublaslt"]
 H2O = ["--kv-policy", "h2o", "--kv-budget", "48"]
 SIMULATED_CANNOT = {"rows_test", "decode_test", "matmul_test"}  # weights in rows: no CPU kernel reads them
 LLAMA = """family = llama
@@ -229,18 +231,19 @@ def difference_of(want, got):
     return sum(diffs) / len(diffs), max(diffs)
 
 
-def check_scores(b, model, flags):
+def check_scores(b, model, flags, there=()):
+    """`there`: flags of the device's run alone."""
     rows = score_rows(8, 2)
-    want, got = (lines(b.job("score", model, rows, *flags, device=d).data) for d in ("cpu", None))
+    want, got = (lines(b.job("score", model, rows, *flags, *more, device=d).data) for d, more in (("cpu", ()), (None, there)))
     mean, most = difference_of(want, got)
     need(mean <= MEAN and most <= MOST, f"log-probabilities differ by {mean:.2e} (at most {MEAN}), {most:.2e} (at most {MOST})")
     return f"log-probabilities: mean {mean:.1e}, most {most:.1e}"
 
 
-def check_greedy(b, model, flags):
+def check_greedy(b, model, flags, there=()):
     """Rows as far as they agree: where they part, the two best have to be close on the CPU."""
     rows, n_same, n = greedy_rows(8, 32, 3), 0, 0
-    want, got = (lines(b.job("run", model, rows, *flags, device=d).data) for d in ("cpu", None))
+    want, got = (lines(b.job("run", model, rows, *flags, *more, device=d).data) for d, more in (("cpu", ()), (None, there)))
     splits = 0
     for w, g in zip(want, got):
         at = next((i for i, (x, y) in enumerate(zip(w["token_ids"], g["token_ids"])) if x != y), len(w["token_ids"]))
@@ -355,6 +358,38 @@ def stage_placement(b):
         for i, (name, flags) in enumerate(JOBS.items()):
             model = (b.llama, b.opt)[i % 2] if name != "int8" else b.llama
             yield f"attn {attn}, {name}", lambda a=attn, m=model, f=flags: check_placement(b, a, m, f)
+
+
+# ---- cublaslt --------------------------------------------------------------------------------------
+
+def with_library(b, test):
+    """A test with --matmul cublaslt, where there is such a library."""
+    source = b.place.rows("in.jsonl", greedy_rows(1, 2, 1))
+    done = b.place.sluice("run", "-m", b.llama, "-i", source, "-o", b.out("library"), "--device", b.a.device, *CUBLASLT,
+                          limit_s=b.left())
+    if done.code == NO_DEVICE and "is not there (install it" in done.error_line():
+        raise Skip(done.error_line())
+    return test()
+
+
+def check_lt_bytes(b, model):
+    """One row at a time, many, streamed, interrupted by nobody: the same bytes."""
+    rows = trial.job_rows(12, 13, VOCAB, 200, (8, 24))
+    want = b.job("run", model, rows, *CUBLASLT, "--batch", "12", "--batches", "1").data
+    for name in ("one row at a time", "4 batches of 3", "40 prefill tokens a pass"):
+        for home in ("weights half in RAM", "everything on NVMe"):
+            got = b.job("run", model, rows, *CUBLASLT, *SHAPES[name], "--percent", *ON_DEVICE[home].split()).data
+            same(f"{name}, {home}", want, got)
+    got = b.job("run", model, rows).data
+    return "7 shapes and homes: the same bytes" + ("" if got == want else "; others than own matmuls give")
+
+
+def stage_cublaslt(b):
+    for model in (b.llama, b.opt):
+        name = os.path.basename(model)
+        for what, test in (("scores", lambda m: check_scores(b, m, [], CUBLASLT)),
+                           ("greedy", lambda m: check_greedy(b, m, [], CUBLASLT)), ("bytes", lambda m: check_lt_bytes(b, m))):
+            yield f"{name}, {what}", lambda t=test, m=model: with_library(b, lambda: t(m))
 
 
 # ---- sanitizer -------------------------------------------------------------------------------------
@@ -485,8 +520,8 @@ def stage_probe(b):
 
 # ---- going through them ----------------------------------------------------------------------------
 
-STAGES = {"ops": stage_ops, "engine": stage_engine, "placement": stage_placement, "sanitizer": stage_sanitizer,
-          "trouble": stage_trouble, "probe": stage_probe}
+STAGES = {"ops": stage_ops, "engine": stage_engine, "placement": stage_placement, "cublaslt": stage_cublaslt,
+          "sanitizer": stage_sanitizer, "trouble": stage_trouble, "probe": stage_probe}
 
 
 def hash_of(path):
