@@ -164,7 +164,7 @@ $(BUILD)/tests/tools/%.so: tests/tools/%.c
 	$(Q)$(CC) $(filter-out $(SAN),$(CFLAGS)) -fPIC -fno-builtin -shared -o $@ $< -ldl
 
 # The simulated accelerator as a program takes it:
-# --device build/tests/sim_device.so:SEED[,DELAY_US[,LOSE_AT[,MEMORY_BYTES]]]
+# --device build/tests/sim_device.so:SEED[,DELAY_US[,LOSE_AT[,MEMORY_BYTES[,READS_F16]]]]
 $(SIM_SO): tests/sim_device.c
 	@mkdir -p $(@D)
 	$(call say,CC,$<)

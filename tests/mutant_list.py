@@ -509,6 +509,17 @@ fault("ptx: a signed load spreads no sign", "tests/simt/ptx_memory.c",
 fault("ptx: locals have no end", "tests/simt/ptx_memory.c", "limit = i->kernel->local_bytes;", "limit = INT64_MAX;", PTX)
 fault("ptx: bytes that are not used may be of any load", "tests/simt/ptx_read.c",
       "if (r->used_bytes && i->space != SLOT_PARAM)", "if (0)", PTX)
+RANGE = "f16_range_test.py"
+fault("the range of the numbers is that of the first panel", "engine/pack/pack_write.c",
+      "if (most >= w->range.most)", "if (!w->range.known)", RANGE)
+fault("infinities count as numbers", "engine/pack/pack_write.c", "most = x > most && x < INFINITY ? x : most;",
+      "most = x > most ? x : most;", RANGE)
+fault("numbers beyond f16 pass", "engine/pack/model.c", "if (!r->known || r->most <= MODEL_F16_MAX)", "if (1)", RANGE)
+fault("numbers that f16 does not hold are refused in f32, too", "engine/pack/model.c",
+      "device->api->reads(device, compute, t->dtype).dtype", "device->api->reads(device, COMPUTE_BF16, t->dtype).dtype", RANGE)
+fault("a range that nobody knows passes in silence", "engine/pack/model.c",
+      "    if (!r->known)\n        log_line", "    if (0)\n        log_line", RANGE)
+fault("a range may be of any layer", "engine/pack/model.c", "m->range.layer >= m->n_layers ||", "", RANGE)
 LT_CU, LT = "kernels/cuda/matmul_lt.cu", "simt_lt_test"
 fault("cublaslt: an algorithm that splits k", LT_CU,
       "parts <= 1 && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;", "parts <= 2;", LT)

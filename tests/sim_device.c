@@ -78,6 +78,7 @@ struct sim_device {
         int n, k, m;
     } kinds[KINDS_MAX]; // of matrices, for matmuls of its library
     int n_kinds;
+    int reads_f16;             // its matmuls do, as those of older cards
     int64_t memory_bytes;      // all there is
     int64_t bytes, peak_bytes; // taken
 };
@@ -446,6 +447,8 @@ static struct weight_form sim_reads(struct device *d, enum compute compute, enum
     struct weight_form form = device_cpu()->api->reads(device_cpu(), compute, stored);
     if (sim(d)->seed % 2 && (compute != COMPUTE_INT8 || (stored != DTYPE_Q8 && stored != DTYPE_Q4)))
         form.dtype = compute == COMPUTE_F32 ? DTYPE_F32 : DTYPE_BF16;
+    if (sim(d)->reads_f16 && compute == COMPUTE_BF16)
+        form.dtype = DTYPE_F16; // what is stored otherwise nobody decodes: for plans only
     return form;
 }
 
@@ -508,15 +511,18 @@ void sim_device_close(struct device *d)
 
 enum err sluice_device_open(int version, const char *arg, struct device **d)
 {
-    long long seed = 0, delay_us = 0, lose_at = 0, memory_bytes = SIM_MEMORY;
+    long long seed = 0, delay_us = 0, lose_at = 0, memory_bytes = SIM_MEMORY, f16 = 0;
     if (version != DEVICE_VERSION)
         return fail(ERR_DEVICE, "simulated device: made for version %d of sluice's devices, not %d",
                     DEVICE_VERSION, version);
-    if (*arg && sscanf(arg, "%lld,%lld,%lld,%lld", &seed, &delay_us, &lose_at, &memory_bytes) < 1)
-        return fail(ERR_DEVICE, "simulated device: '%s' is not SEED,DELAY_US,LOSE_AT,MEMORY_BYTES",
+    if (*arg && sscanf(arg, "%lld,%lld,%lld,%lld,%lld", &seed, &delay_us, &lose_at, &memory_bytes,
+                       &f16) < 1)
+        return fail(ERR_DEVICE,
+                    "simulated device: '%s' is not SEED,DELAY_US,LOSE_AT,MEMORY_BYTES,READS_F16",
                     arg);
     *d = sim_device_open((uint64_t)seed, (int)delay_us);
     sim(*d)->memory_bytes = memory_bytes;
+    sim(*d)->reads_f16 = f16 != 0;
     sim_device_lose(*d, lose_at);
     return OK;
 }

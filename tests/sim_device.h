@@ -14,7 +14,8 @@
 struct device *sim_device_open(uint64_t seed, int delay_us);
 void sim_device_close(struct device *d);
 /* As a library (build/tests/sim_device.so) it is opened by this: see DEVICE_ENTRY.
- * arg: SEED[,DELAY_US[,LOSE_AT[,MEMORY_BYTES]]], so many bytes of memory being all that it has. */
+ * arg: SEED[,DELAY_US[,LOSE_AT[,MEMORY_BYTES[,READS_F16]]]]: so many bytes of memory are all that
+ * it has; 1: bf16 matmuls read weights as f16, and what is stored otherwise can only be planned. */
 enum err sluice_device_open(int version, const char *arg, struct device **d);
 /* What the device would see at an address of its memory: for checks, when its streams are idle. */
 void *sim_device_peek(struct device *d, void *p);

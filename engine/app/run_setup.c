@@ -129,6 +129,7 @@ enum err run_prepare(struct run *r, const struct config *c)
     TRY(read_compute(r, c, &compute));
     TRY(run_read_evict(&r->evict, c));
     TRY(opened_open(&r->opened, c));
+    TRY(model_range_check(&r->opened.model, r->device, compute.ops.compute));
     snprintf(r->offload_dir, sizeof r->offload_dir, "%s",
              c->offload_dir ? c->offload_dir : r->opened.pack_path);
     char *slash = strrchr(r->offload_dir, '/');

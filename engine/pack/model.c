@@ -205,7 +205,13 @@ static enum err read_file(struct model *m, int fd)
     TRY(read_at(fd, m->path, h.meta_offset, h.meta_bytes, m->meta));
     if (crc32c(0, m->meta, h.meta_bytes) != h.meta_crc)
         return fail(ERR_CORRUPT, "%s: metadata: checksum mismatch (pack the model again)", m->path);
-    return read_meta(m, &h);
+    TRY(read_meta(m, &h));
+    m->range = h.range;
+    if (m->range.known &&
+        (m->range.known != 1 || m->range.layer < 0 || m->range.layer >= m->n_layers ||
+         m->range.role < 0 || m->range.role >= N_ROLES || !(m->range.most >= 0)))
+        return bad_meta(m, 0, "range of the numbers");
+    return OK;
 }
 
 enum err model_open_fd(struct model *m, const char *path, int fd)
@@ -314,6 +320,38 @@ int model_must_decode(const struct model_layer *stored, struct device *device, e
             return 1;
     }
     return 0;
+}
+
+/* 1 when the device's matmuls read a matrix of the model as f16. */
+static int reads_f16(const struct model *m, struct device *device, enum compute compute)
+{
+    int reads = 0;
+    for (int i = 0; i < m->n_layers; i++)
+        for (int role = 0; role < N_ROLES; role++) {
+            const struct model_tensor *t = &m->layers[i].tensors[role];
+            if (t->n > 0 && role_kind(role) == ROLE_IS_PANELS && t->dtype != DTYPE_F16)
+                reads |= device->api->reads(device, compute, t->dtype).dtype == DTYPE_F16;
+        }
+    return reads;
+}
+
+enum err model_range_check(const struct model *m, struct device *device, enum compute compute)
+{
+    const struct model_range *r = &m->range;
+    if (m->dummy || !reads_f16(m, device, compute))
+        return OK;
+    if (!r->known)
+        log_line(LOG_WARN,
+                 "model: %s was packed before packs said how large their numbers are: on this "
+                 "device, which reads f16, those beyond %.0f become infinite (pack it again)",
+                 m->path, (double)MODEL_F16_MAX);
+    if (!r->known || r->most <= MODEL_F16_MAX)
+        return OK;
+    return fail(ERR_INPUT,
+                "%s: layer %d: %s: %g is beyond %.0f, the most that f16 holds, which this device "
+                "reads (--compute f32, or a device of sm_80 or above)",
+                m->path, r->layer, role_name((enum tensor_role)r->role), (double)r->most,
+                (double)MODEL_F16_MAX);
 }
 
 void model_layer_tiles(const struct model_layer *stored, struct device *device,

@@ -11,6 +11,8 @@
 #include "engine/source/role.h"
 #include "kernels/device.h"
 
+#define MODEL_F16_MAX 65504.0f // the largest number of f16
+
 struct model_tensor {
     enum dtype dtype;          // vectors: DTYPE_F32
     int n, k;                  // as role_dims; a slice's head has n = its rows; n = 0: not there
@@ -26,15 +28,23 @@ struct model_layer {
     struct model_tensor tensors[N_ROLES];
 };
 
+/* Of all matrices as they are stored: the number furthest from 0, infinities left out. */
+struct model_range {
+    int known; // 0: of dummy weights, and in older packs, nobody has looked
+    float most;
+    int layer, role; // where it stands
+};
+
 struct model {
     struct shape shape;
-    char *path;                 // owned: the pack file
-    const char *name;           // inside meta: what `model` prints
-    int weights;                // enum pack_weights it was packed with
-    int tied;                   // 1: the head's rows are the embedding's
-    int dummy;                  // > 0: pseudo-random weights, of this generation of the generator
-    int on_demand;              // 1: a dummy pack that holds only layers that some run streamed
-    uint64_t fingerprint;       // of everything that can change an answer: same numbers, same value
+    char *path;           // owned: the pack file
+    const char *name;     // inside meta: what `model` prints
+    int weights;          // enum pack_weights it was packed with
+    int tied;             // 1: the head's rows are the embedding's
+    int dummy;            // > 0: pseudo-random weights, of this generation of the generator
+    int on_demand;        // 1: a dummy pack that holds only layers that some run streamed
+    uint64_t fingerprint; // of everything that can change an answer: same numbers, same value
+    struct model_range range;
     int64_t n_params;           // numbers in all tensors; a tied head counts once
     int64_t file_bytes;         // of the whole pack
     int n_layers;               // line layers: 1 + shape.n_layers + n_slices
@@ -90,6 +100,9 @@ enum dtype model_tile_dtype(enum compute compute, enum dtype stored);
 /* 1 when the device's matmuls cannot read a layer's matrices as they are stored. */
 int model_must_decode(const struct model_layer *stored, struct device *device,
                       enum compute compute);
+/* Whether matrices that the device reads as f16 fit in it. ERR_INPUT names file, layer and matrix;
+ * where nobody knows, a warning. */
+enum err model_range_check(const struct model *m, struct device *device, enum compute compute);
 /* The layout of a layer whose matrices are held as tiles, which the device's matmuls read in place:
  * offsets and n_bytes (a multiple of 4096) of memory, no extent. What is gathered row by row is not
  * in it. */

@@ -158,6 +158,10 @@ void pack_header_encode(const struct pack_header *h, uint8_t page[PACK_ALIGN])
     pack_put_u64(&o, (uint64_t)h->file_bytes);
     pack_put_u64(&o, (uint64_t)h->meta_offset);
     pack_put_u64(&o, (uint64_t)h->meta_bytes);
+    pack_put_u32(&o, (uint32_t)h->range.known);
+    pack_put(&o, &h->range.most, sizeof h->range.most);
+    pack_put_u32(&o, (uint32_t)h->range.layer);
+    pack_put_u32(&o, (uint32_t)h->range.role);
     o.n_bytes = PACK_ALIGN - 4;
     pack_put_u32(&o, crc32c(0, page, PACK_ALIGN - 4));
 }
@@ -172,6 +176,10 @@ enum err pack_header_decode(struct pack_header *h, const uint8_t page[PACK_ALIGN
     h->file_bytes = (int64_t)pack_get_u64(&in);
     h->meta_offset = (int64_t)pack_get_u64(&in);
     h->meta_bytes = (int64_t)pack_get_u64(&in);
+    h->range.known = (int)pack_get_u32(&in);
+    memcpy(&h->range.most, pack_get(&in, sizeof h->range.most), sizeof h->range.most);
+    h->range.layer = (int)pack_get_u32(&in);
+    h->range.role = (int)pack_get_u32(&in);
     in.at = PACK_ALIGN - 4;
     if (pack_get_u32(&in) != crc32c(0, page, PACK_ALIGN - 4))
         return fail(ERR_CORRUPT, "%s: header: checksum mismatch (pack the model again)", path);

@@ -4,7 +4,8 @@
  * model families or file formats: numbers come from a provider (a file, or a generator).
  *
  * File = header page | one extent per line layer, in the order of the line | metadata.
- *   header     4096 bytes: magic, version, sizes, CRC of the metadata; the last 4 bytes are its CRC
+ *   header     4096 bytes: magic, version, sizes, CRC of the metadata, range of the numbers (zeros
+ *              in older packs); the last 4 bytes are its CRC
  *   extent     starts and ends on 4096; tensors start on 64; the gaps are zero
  *   metadata   shape, directory, tokenizer, CRC32C of every 1 MiB piece of every extent, and of
  *              every row of the embedding, because those are read one by one
@@ -132,6 +133,7 @@ void pack_get_shape(struct pack_in *in, struct shape *s);
 struct pack_header {
     int64_t file_bytes, meta_offset, meta_bytes;
     uint32_t meta_crc;
+    struct model_range range;
 };
 void pack_header_encode(const struct pack_header *h, uint8_t page[PACK_ALIGN]);
 /* ERR_INPUT: not a pack or another version; ERR_CORRUPT: damaged. `path` is for the message. */

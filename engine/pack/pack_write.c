@@ -19,7 +19,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define F16_MAX   65504.0f
 #define TMP_INFIX ".tmp."
 
 struct writer {
@@ -44,6 +43,8 @@ struct writer {
     int64_t piece_left; // bytes of the current piece that are still to come
     uint32_t crc;       // of the current piece so far
     int64_t piece;      // its index
+    int layer;          // of the line, being written
+    struct model_range range;
     char tmp[PATH_MAX], folder[PATH_MAX];
 };
 
@@ -278,12 +279,29 @@ static enum err get_rows(struct writer *w, enum tensor_role role, int layer,
         TRY(w->p->rows(w->p->impl, role, layer, first + i, 1, w->raw));
         dtype_decode_row(source, w->raw, t->k, w->numbers);
         for (int j = 0; t->dtype == DTYPE_F16 && j < t->k; j++)
-            if (fabsf(w->numbers[j]) > F16_MAX && isfinite(w->numbers[j]))
+            if (fabsf(w->numbers[j]) > MODEL_F16_MAX && isfinite(w->numbers[j]))
                 return fail(ERR_INPUT, "%s: %s: %g does not fit f16 (use --weights bf16)",
                             w->p->name, role_name(role), (double)w->numbers[j]);
         dtype_encode_row(t->dtype, w->numbers, t->k, w->rows + i * row_bytes);
     }
     return OK;
+}
+
+/* What n rows of the matrix at hand, as they are stored, are for w->range. */
+static void range_rows(struct writer *w, enum tensor_role role, const struct model_tensor *t, int n)
+{
+    const enum dtype form = dtype_of_rows(t->dtype);
+    const int64_t row_bytes = dtype_row_bytes(form, t->k);
+    for (int i = 0; i < n; i++) {
+        float most = 0;
+        dtype_decode_row(form, w->rows + i * row_bytes, t->k, w->numbers);
+        for (int j = 0; j < t->k; j++) {
+            const float x = fabsf(w->numbers[j]);
+            most = x > most && x < INFINITY ? x : most;
+        }
+        if (most >= w->range.most)
+            w->range = (struct model_range){1, most, w->layer, role};
+    }
 }
 
 static enum err write_tensor(struct writer *w, enum tensor_role role, int layer, int first_row,
@@ -312,6 +330,7 @@ static enum err write_tensor(struct writer *w, enum tensor_role role, int layer,
             TRY(append(w, w->rows, n * row_bytes));
             continue;
         }
+        range_rows(w, role, t, n);
         const void *rows[PANEL_ROWS] = {0};
         for (int i = 0; i < n; i++)
             rows[i] = w->rows + i * row_bytes;
@@ -329,6 +348,7 @@ static enum err write_layer(struct writer *w, int index)
     const struct model_layer *l = &w->layers[index];
     int layer = decoder_of(w, index);
     CHECK(w->pos == l->offset);
+    w->layer = index;
     w->piece_left = PACK_PIECE;
     w->crc = 0;
     for (int role = 0; role < N_ROLES; role++) {
@@ -413,7 +433,8 @@ static enum err write_meta(struct writer *w)
     } else {
         uint8_t page[PACK_ALIGN];
         struct pack_header h = {w->end + meta.n_bytes, w->end, meta.n_bytes,
-                                crc32c(0, meta.data, meta.n_bytes)};
+                                crc32c(0, meta.data, meta.n_bytes),
+                                w->p->dummy ? (struct model_range){0} : w->range};
         pack_header_encode(&h, page);
         e = write_at(w, w->end, meta.data, meta.n_bytes);
         if (e == OK)
