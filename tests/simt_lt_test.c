@@ -292,6 +292,16 @@ static void test_a_library_that_is_not_there(void **state)
     refused(&(struct cublaslt_plant){.no_library = 2}, "libcublasLt.so.13 is not there");
     refused(&(struct cublaslt_plant){.version = 120800}, "of version 12, not 13");
     refused(&(struct cublaslt_plant){.no_call = "cublasLtMatmul"}, "has no cublasLtMatmul");
+    const struct cublaslt_plant old = {.version = 120800};
+    struct device *d = device_make(80, &old);
+    char name[32];
+    for (int i = 0; i < 2; i++) // asked for again, it is as it was
+        assert_int_equal(d->api->library->open(d, name, sizeof name), ERR_DEVICE);
+    cublaslt_open(NULL);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(d->api->library->open(d, name, sizeof name), OK);
+    assert_string_equal(name, "cublaslt 13.1.0");
+    device_done(d);
 }
 
 static void test_no_algorithm(void **state)

@@ -37,14 +37,14 @@ struct model_range {
 
 struct model {
     struct shape shape;
-    char *path;           // owned: the pack file
-    const char *name;     // inside meta: what `model` prints
-    int weights;          // enum pack_weights it was packed with
-    int tied;             // 1: the head's rows are the embedding's
-    int dummy;            // > 0: pseudo-random weights, of this generation of the generator
-    int on_demand;        // 1: a dummy pack that holds only layers that some run streamed
-    uint64_t fingerprint; // of everything that can change an answer: same numbers, same value
-    struct model_range range;
+    char *path;                 // owned: the pack file
+    const char *name;           // inside meta: what `model` prints
+    int weights;                // enum pack_weights it was packed with
+    int tied;                   // 1: the head's rows are the embedding's
+    int dummy;                  // > 0: pseudo-random weights, of this generation of the generator
+    int on_demand;              // 1: a dummy pack that holds only layers that some run streamed
+    uint64_t fingerprint;       // of everything that can change an answer: same numbers, same value
+    struct model_range range;   // of its matrices
     int64_t n_params;           // numbers in all tensors; a tied head counts once
     int64_t file_bytes;         // of the whole pack
     int n_layers;               // line layers: 1 + shape.n_layers + n_slices

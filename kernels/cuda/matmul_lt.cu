@@ -56,18 +56,23 @@ static enum err library_find(struct lt *lt)
     return OK;
 }
 
-enum err lt_open(struct lt *lt)
+static enum err library_open(struct lt *lt)
 {
     const int32_t turned = CUBLAS_OP_T;
-    if (lt->handle)
-        return OK;
-    if (!lt->library)
-        TRY(library_find(lt));
+    TRY(library_find(lt));
     LT_TRY(lt, cublasLtMatmulDescCreate, &lt->matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     LT_TRY(lt, cublasLtMatmulDescSetAttribute, lt->matmul, CUBLASLT_MATMUL_DESC_TRANSA, &turned,
            sizeof turned);
     LT_TRY(lt, cublasLtCreate, &lt->handle);
     return OK;
+}
+
+enum err lt_open(struct lt *lt)
+{
+    const enum err e = lt->handle ? OK : library_open(lt);
+    if (e != OK)
+        lt_close(lt);
+    return e;
 }
 
 static void shape_free(const struct lt *lt, struct lt_shape *s)

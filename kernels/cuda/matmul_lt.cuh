@@ -59,7 +59,7 @@ struct lt {
     int n_shapes;
 };
 
-/* On the current device, as are all calls below. ERR_DEVICE. Close it also after an error. */
+/* On the current device, as are all calls below. ERR_DEVICE: it is not open. */
 enum err lt_open(struct lt *lt);
 void lt_close(struct lt *lt); // accepts one that is not open
 
