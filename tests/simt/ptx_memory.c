@@ -160,6 +160,7 @@ static int atomic(const struct ptx_words *w, struct ptx_inst *i)
         int32_t space;
         int16_t bytes;
     } atomics[] = {{"atom.shared.add.u32", SIMT_ADD, SLOT_SHARED, 4},
+                   {"atom.global.add.u32", SIMT_ADD, SLOT_ZERO, 4},
                    {"atom.global.or.b64", SIMT_OR, SLOT_ZERO, 8}};
     for (size_t at = 0; at < sizeof atomics / sizeof *atomics; at++) {
         if (strcmp(atomics[at].name, w->name) != 0)
