@@ -10,6 +10,8 @@
 #include "engine/app/compute.h"
 #include "engine/app/config.h"
 
+struct bench_device; // bench/device.h
+
 /* Rows appear on stdout as they are measured; with --json all at the end. The keys of the first row
  * are the columns of all. */
 struct bench_table {
@@ -50,7 +52,8 @@ struct bench_model {
 };
 
 struct bench_roof {
-    double flops, ram; // per second
+    double flops, ram;  // per second; of a device: its own memory
+    const char *memory; // what that is called: "ram", "memory"
 };
 
 #define BENCH_CASES_MAX 1024
@@ -58,15 +61,16 @@ struct bench_roof {
 /* Cases take turns: all are measured once, then all again, so that a slow moment of the machine
  * hits a turn of many cases and not all turns of one. The n-th case of every turn is the same. */
 struct bench_turns {
-    double *seconds, *least_s; // owned; [BENCH_CASES_MAX][n_turns]
-    int n_turns, turn, at;     // `at`: the case that comes next
+    double *seconds, *least_s, *step_s; // owned; [BENCH_CASES_MAX][n_turns]
+    int n_turns, turn, at;              // `at`: the case that comes next
 };
 
 struct bench_run {
     struct bench_table *table;
     struct bench_turns *turns;
     const struct bench_roof *roof;
-    const char *only; // NULL: all ops
+    const char *only;            // NULL: all ops
+    struct bench_device *device; // borrowed; NULL: this CPU
 };
 
 /* One op at one shape, measured in this turn. */
@@ -74,9 +78,12 @@ struct bench_result {
     const char *op, *model, *shape;
     double flops, bytes, seconds; // of one call
     double ram;                   // bytes per second that bound it; 0: those of the run's roof
-    int pairs; // 1: seconds are what a call takes longer than another one; no roof
+    double step_s;                // of the decode step that it is a part of; 0: of none
+    const char *kind; // NULL; "pairs": seconds are what a call takes longer than another one,
+                      // "launch": what it takes to launch one; neither has a roof
 };
-/* Keeps the figures of the turn; the last one makes the row: medians, the least and the most. */
+/* Keeps the figures of the turn; the last one makes the row: medians, the least and the most. A
+ * device's rows have one column more, `step`: the share of the decode step. */
 enum err bench_result(const struct bench_run *run, const struct bench_result *r);
 
 /* What reads weights, at the shapes of one model. */
@@ -86,13 +93,24 @@ enum err bench_decode(const struct bench_run *run, const struct ops *ops,
                       const struct bench_model *model);
 
 /* attend_forced at the shape of one model: rows whose KV comes from RAM. */
-struct bench_forced {
-    const struct bench_run *run;
-    const struct ops *ops;
-    const char *model; // its name in the table
-    int n_heads, n_kv_heads, head_dim;
-};
-enum err bench_forced(const struct bench_forced *c);
+enum err bench_forced(const struct bench_run *run, const struct ops *ops,
+                      const struct bench_model *model);
+
+/* What `bench ops` does on a device with memory of its own (bench/ops_device.c): its roofs, the
+ * times of a launch, and what of each op differs from the CPU's. */
+enum err bench_device_roofs(struct bench_device *d, struct bench_roof *roof);
+enum err bench_device_launch(const struct bench_run *run, const struct bench_model *model);
+enum err bench_device_matmuls(const struct bench_run *run, const struct bench_model *model);
+enum err bench_device_decode(const struct bench_run *run, const struct bench_model *model);
+enum err bench_device_forced(const struct bench_run *run, const struct bench_model *model);
+/* Seconds of the matmuls of one layer of m tokens. */
+enum err bench_device_layer(struct bench_device *d, const struct bench_model *model, int m,
+                            double *seconds);
+/* The layers whose shapes matmuls are measured at: outputs and inputs. */
+#define BENCH_LAYERS 5
+void bench_layers(const struct bench_model *model, int layers[BENCH_LAYERS][2]);
+/* One panel of numbers that are good as any format's, everywhere; row: a row of it. */
+void bench_panel(enum dtype dtype, int k, uint8_t *row, uint8_t *panel);
 
 enum err bench_ops(const struct config *c);
 enum err bench_io(const struct config *c);

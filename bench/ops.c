@@ -1,8 +1,9 @@
 /* bench/ops.c - `bench ops [OP] [-m MODEL]`: every op of OPS at the shapes of a model, against the
- * roof that was measured in the same process.
+ * roof that was measured in the same process; on this CPU, or on the device that --device names.
  *
- * Owns: the shapes, and what each op but matmul, decode (bench/ops_matmul.c) and attend_forced
- * (bench/ops_forced.c) needs in FLOPs and bytes. Refuses: checking results (ops_test). A newcomer
+ * Owns: the shapes, and what each op but matmul, decode (bench/ops_matmul.c, bench/ops_device.c)
+ * and attend_forced (bench/ops_forced*.c) needs in FLOPs and bytes. Refuses: checking results
+ * (ops_test). A newcomer
  * would miss: cases take turns (struct bench_turns), so rows appear in the last one; `peak` is the
  * share of the register-only rate, `roof` is the least time that FLOPs at the register-only rate or
  * bytes at the RAM rate allow, over the time taken; small operands come from caches and may show
@@ -14,15 +15,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/device.h"
 #include "engine/app/run.h"
-#include "kernels/arena.h"
 #include "offload/probe.h"
 
-#define TOKENS    256 // rows of the row ops: a tile of the line
-#define PROMPT    512 // tokens of attend_prompt's prompt, of which the last TOKENS ask
-#define KEPT      128 // slots that prompt_keep keeps
-#define HEAD_ROWS 64
-#define PAGES     (KEPT / KV_PAGE_SLOTS)
+struct sizes {
+    int tokens;    // rows of the row ops
+    int prompt;    // tokens of attend_prompt's prompt, of which the last ones ask
+    int kept;      // slots that prompt_keep keeps
+    int head_rows; // of logits
+};
+static const struct sizes cpu_sizes = {256, 512, 128, 64}; // 256: a tile of the line
+/* As large as an op needs to come from the device's memory, not its caches; halved until operands
+ * fit. */
+static const struct sizes device_sizes = {2048, 2048, 512, 256};
+#define TOKENS_LEAST 64
 
 /* Without -m. */
 static const struct bench_model models[] = {
@@ -35,19 +42,25 @@ static const struct bench_model models[] = {
 struct operands {
     const struct bench_model *model;
     const struct ops *ops;
+    const struct operands *image; // the same as the host fills them: itself, unless on a device
+    struct bench_memory *memory;  // borrowed
+    struct sizes n;
     struct kv_layout layout;
-    float *x, *y;                  // [max(TOKENS, PROMPT), widest]
-    float *k, *v;                  // [TOKENS, n_kv_heads, head_dim]
+    float *x, *y;                  // [tokens, widest]
+    float *k, *v;                  // [tokens, n_kv_heads, head_dim]
     float *norm;                   // [dim] ones
-    float *angles;                 // [TOKENS, head_dim / 2]
-    float *logits;                 // [HEAD_ROWS, HEAD_TILE]
-    float *scores;                 // [n_kv_heads, PROMPT]
-    uint8_t *prompt;               // [PROMPT / 32 pages]
-    int32_t *positions;            // [TOKENS]
-    struct kv_rows row;            // that prompt_keep leaves: one of PAGES pages
-    int32_t *page_ids;             // [PAGES]
-    struct head_request *requests; // [HEAD_ROWS]
-    struct head_result *results;   // [HEAD_ROWS]
+    float *angles;                 // [tokens, head_dim / 2]
+    float *logits;                 // [head_rows, HEAD_TILE]
+    float *scores;                 // [n_kv_heads, prompt]
+    uint8_t *prompt;               // [prompt / 32 pages]
+    int32_t *positions;            // [tokens]
+    int64_t *offsets;              // [tokens] of rows of bf16, from the last to the first
+    int32_t *from;                 // [tokens / 2] every other row
+    struct prompt_span *span;      // the last `tokens` of the prompt
+    struct kv_rows row;            // that prompt_keep leaves: one of kept / 32 pages
+    int32_t *page_ids;             // [kept / 32]
+    struct head_request *requests; // [head_rows]
+    struct head_result *results;   // [head_rows]
     void *scratch;
     int64_t width; // numbers of a row of x and y
 };
@@ -55,36 +68,42 @@ struct operands {
 static int64_t scratch_bytes(const struct operands *o)
 {
     const struct bench_model *m = o->model;
-    int64_t a = attend_prompt_scratch_bytes(o->ops, PROMPT, m->n_heads, m->n_kv_heads, m->head_dim);
-    int64_t b = prompt_keep_scratch_bytes(o->ops, PROMPT, m->n_kv_heads, m->head_dim);
+    const struct bench_device *d = o->memory->device;
+    const struct device_scratch *s = (d ? d->device : device_cpu())->api->scratch;
+    int64_t a = s->attend_prompt(o->ops, o->n.prompt, m->n_heads, m->n_kv_heads, m->head_dim);
+    int64_t b = s->prompt_keep(o->ops, o->n.prompt, m->n_kv_heads, m->head_dim);
     return max_i64(a, b) + 64;
 }
 
 static void operands_carve(struct operands *o, struct arena *a)
 {
     const struct bench_model *m = o->model;
-    int64_t kv = (int64_t)m->n_kv_heads * m->head_dim;
+    const int pages = o->n.kept / KV_PAGE_SLOTS;
+    int64_t tokens = o->n.tokens, kv = (int64_t)m->n_kv_heads * m->head_dim;
     o->width = max_i64(max_i64(m->ffn, m->dim), (int64_t)m->n_heads * m->head_dim);
-    o->x = ARENA_ARRAY(a, float, TOKENS * o->width);
-    o->y = ARENA_ARRAY(a, float, TOKENS * o->width);
-    o->k = ARENA_ARRAY(a, float, TOKENS *kv);
-    o->v = ARENA_ARRAY(a, float, TOKENS *kv);
+    o->x = ARENA_ARRAY(a, float, tokens * o->width);
+    o->y = ARENA_ARRAY(a, float, tokens * o->width);
+    o->k = ARENA_ARRAY(a, float, tokens *kv);
+    o->v = ARENA_ARRAY(a, float, tokens *kv);
     o->norm = ARENA_ARRAY(a, float, m->dim);
-    o->angles = ARENA_ARRAY(a, float, TOKENS *(m->head_dim / 2));
-    o->logits = ARENA_ARRAY(a, float, HEAD_ROWS *HEAD_TILE);
-    o->scores = ARENA_ARRAY(a, float, m->n_kv_heads *PROMPT);
-    o->prompt = arena_take(a, PROMPT / KV_PAGE_SLOTS * o->layout.page_bytes, 4096);
-    o->positions = ARENA_ARRAY(a, int32_t, TOKENS);
-    o->page_ids = ARENA_ARRAY(a, int32_t, PAGES);
+    o->angles = ARENA_ARRAY(a, float, tokens *(m->head_dim / 2));
+    o->logits = ARENA_ARRAY(a, float, o->n.head_rows *HEAD_TILE);
+    o->scores = ARENA_ARRAY(a, float, m->n_kv_heads * o->n.prompt);
+    o->prompt = arena_take(a, o->n.prompt / KV_PAGE_SLOTS * o->layout.page_bytes, 4096);
+    o->positions = ARENA_ARRAY(a, int32_t, tokens);
+    o->page_ids = ARENA_ARRAY(a, int32_t, pages);
     o->row = (struct kv_rows){.layout = o->layout,
-                              .pages = arena_take(a, PAGES * o->layout.page_bytes, 4096),
+                              .pages = arena_take(a, pages * o->layout.page_bytes, 4096),
                               .page_ids = o->page_ids,
-                              .slot_pos = ARENA_ARRAY(a, int32_t, m->n_kv_heads * KEPT),
-                              .slot_score = ARENA_ARRAY(a, float, m->n_kv_heads *KEPT),
+                              .slot_pos = ARENA_ARRAY(a, int32_t, m->n_kv_heads * o->n.kept),
+                              .slot_score = ARENA_ARRAY(a, float, m->n_kv_heads * o->n.kept),
                               .dirty = ARENA_ARRAY(a, uint64_t, 1),
-                              .slots_cap = KEPT};
-    o->requests = ARENA_ARRAY(a, struct head_request, HEAD_ROWS);
-    o->results = ARENA_ARRAY(a, struct head_result, HEAD_ROWS);
+                              .slots_cap = o->n.kept};
+    o->requests = ARENA_ARRAY(a, struct head_request, o->n.head_rows);
+    o->results = ARENA_ARRAY(a, struct head_result, o->n.head_rows);
+    o->offsets = ARENA_ARRAY(a, int64_t, tokens);
+    o->from = ARENA_ARRAY(a, int32_t, tokens / 2);
+    o->span = ARENA_ARRAY(a, struct prompt_span, 1);
     o->scratch = arena_take(a, scratch_bytes(o), 64);
 }
 
@@ -102,24 +121,30 @@ static void fill(float *x, int64_t n)
 static void operands_fill(struct operands *o)
 {
     const struct bench_model *m = o->model;
+    const int n = o->n.tokens;
     int64_t kv = (int64_t)m->n_kv_heads * m->head_dim;
-    fill(o->x, TOKENS * o->width);
-    fill(o->y, TOKENS * o->width);
-    fill(o->k, TOKENS * kv);
-    fill(o->v, TOKENS * kv);
+    fill(o->x, n * o->width);
+    fill(o->y, n * o->width);
+    fill(o->k, n * kv);
+    fill(o->v, n * kv);
     fill(o->norm, m->dim);
-    for (int64_t i = 0; i < TOKENS * (m->head_dim / 2); i++)
+    for (int64_t i = 0; i < (int64_t)n * (m->head_dim / 2); i++)
         o->angles[i] = 0.70710678f; // cosine and sine: x turns, call after call, and stays as large
-    fill(o->logits, HEAD_ROWS * HEAD_TILE);
-    fill(o->scores, m->n_kv_heads * PROMPT);
-    for (int i = 0; i < PROMPT; i++)
+    fill(o->logits, o->n.head_rows * HEAD_TILE);
+    fill(o->scores, m->n_kv_heads * o->n.prompt);
+    for (int i = 0; i < o->n.prompt; i++)
         for (int h = 0; h < m->n_kv_heads; h++)
             kv_put(&o->layout, o->prompt + i / KV_PAGE_SLOTS * o->layout.page_bytes,
                    i % KV_PAGE_SLOTS, h, o->k, o->v);
-    for (int i = 0; i < PAGES; i++)
+    for (int i = 0; i < o->n.kept / KV_PAGE_SLOTS; i++)
         o->page_ids[i] = i;
-    for (int i = 0; i < TOKENS; i++)
+    for (int i = 0; i < n; i++) {
         o->positions[i] = i;
+        o->offsets[i] = (int64_t)(n - 1 - i) * m->dim * 2;
+    }
+    for (int i = 0; i < n / 2; i++)
+        o->from[i] = 2 * i;
+    *o->span = (struct prompt_span){.n_prompt = o->n.prompt, .first = o->n.prompt - n, .n = n};
 }
 
 /* ---- one case: an op with its arguments, FLOPs and bytes ---- */
@@ -132,10 +157,24 @@ struct bench_case {
     const void *args;
 };
 
+struct case_call {
+    struct operands *o;
+    const struct bench_case *b;
+};
+
+static void case_call(void *ctx)
+{
+    const struct case_call *c = ctx;
+    c->b->call(c->o, c->b->args);
+}
+
 /* Seconds of one call: the mean of a window. */
-static double case_seconds(struct operands *o, const struct bench_case *b)
+static enum err case_seconds(struct operands *o, const struct bench_case *b, double *seconds)
 {
     int n = 0;
+    if (o->memory->device)
+        return bench_device_seconds(o->memory->device, case_call, &(struct case_call){o, b},
+                                    seconds);
     b->call(o, b->args);
     int64_t start_ns = clock_ns(), now_ns;
     do {
@@ -143,7 +182,8 @@ static double case_seconds(struct operands *o, const struct bench_case *b)
         n++;
         now_ns = clock_ns();
     } while ((double)(now_ns - start_ns) < BENCH_WINDOW_S * 1e9);
-    return (double)(now_ns - start_ns) * 1e-9 / n;
+    *seconds = (double)(now_ns - start_ns) * 1e-9 / n;
+    return OK;
 }
 
 static enum err case_run(const struct bench_run *run, struct operands *o,
@@ -155,8 +195,8 @@ static enum err case_run(const struct bench_run *run, struct operands *o,
                                   .model = o->model->name,
                                   .shape = b->shape,
                                   .flops = b->flops,
-                                  .bytes = b->bytes,
-                                  .seconds = case_seconds(o, b)};
+                                  .bytes = b->bytes};
+    TRY(case_seconds(o, b, &result.seconds));
     return bench_result(run, &result);
 }
 
@@ -175,69 +215,71 @@ CALL(attend_prompt)
 CALL(prompt_keep)
 #undef CALL
 
-/* Every call starts from nothing, as the first tile of a vocabulary does. */
+/* Every call starts from nothing, as the first tile of a vocabulary does; on a device it goes on
+ * from the last one, as other tiles do. */
 static void call_head_reduce(struct operands *o, const void *args)
 {
-    for (int i = 0; i < HEAD_ROWS; i++)
+    for (int i = 0; i < o->n.head_rows && o->image == o; i++)
         head_start(&o->results[i]);
     ops_run_head_reduce(o->ops, args);
+}
+
+/* x and y as every case finds them; what a device has of them comes from the host again. */
+static enum err rows_fill(struct operands *o, int first)
+{
+    const struct operands *image = o->image;
+    const int64_t n = (int64_t)o->n.tokens * o->model->ffn;
+    for (int64_t i = 0; i < n && (first || image == o); i++) {
+        image->x[i] = -0.5f - 0.5f * noise((uint64_t)i);
+        image->y[i] = 1 + expf(-image->x[i]); // silu(x) * y = x: it never gets denormal
+    }
+    return bench_memory_send(o->memory);
 }
 
 static enum err bench_rows(const struct bench_run *run, struct operands *o)
 {
     const struct bench_model *m = o->model;
+    const int n = o->n.tokens;
     int64_t heads = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim;
-    struct norm_args norm = {o->x,   o->y,   o->norm, NULL,         TOKENS,
+    struct norm_args norm = {o->x,   o->y,   o->norm, NULL,         n,
                              m->dim, m->dim, m->dim,  m->norm_kind, 1e-5f};
-    struct rope_args rope = {o->x,       o->angles,   o->angles,   o->positions, TOKENS,
+    struct rope_args rope = {o->x,       o->angles,   o->angles,   o->positions, n,
                              m->n_heads, m->head_dim, m->rope_dim, heads};
-    struct silu_mul_args silu = {o->x, o->y, TOKENS, m->ffn, m->ffn, m->ffn};
-    struct kv_store_args store = {o->layout, o->prompt, o->k, o->v, kv, kv, 0, TOKENS};
-    int64_t offsets[TOKENS]; // rows of bf16, from the last to the first
-    int32_t from[TOKENS / 2];
-    for (int i = 0; i < TOKENS; i++)
-        offsets[i] = (int64_t)(TOKENS - 1 - i) * m->dim * 2;
-    for (int i = 0; i < TOKENS / 2; i++)
-        from[i] = 2 * i;
+    struct silu_mul_args silu = {o->x, o->y, n, m->ffn, m->ffn, m->ffn};
+    struct kv_store_args store = {o->layout, o->prompt, o->k, o->v, kv, kv, 0, n};
     struct gather_args gather = {.dtype = DTYPE_BF16,
                                  .k = m->dim,
                                  .rows = o->y,
-                                 .offsets = offsets,
+                                 .offsets = o->offsets,
                                  .x = o->x,
                                  .x_stride = m->dim,
-                                 .n = TOKENS};
-    struct compact_args compact = {.x = o->x, .from = from, .n = TOKENS / 2, .dim = m->dim};
+                                 .n = n};
+    struct compact_args compact = {.x = o->x, .from = o->from, .n = n / 2, .dim = m->dim};
     struct bench_case cases[] = {
-        {.op = "gather", .bytes = 6.0 * TOKENS * m->dim, .call = call_gather, .args = &gather},
-        {.op = "compact", .bytes = 4.0 * TOKENS * m->dim, .call = call_compact, .args = &compact},
+        {.op = "gather", .bytes = 6.0 * n * m->dim, .call = call_gather, .args = &gather},
+        {.op = "compact", .bytes = 4.0 * n * m->dim, .call = call_compact, .args = &compact},
         {.op = "norm",
-         .flops = 4.0 * TOKENS * m->dim,
-         .bytes = 8.0 * TOKENS * m->dim,
+         .flops = 4.0 * n * m->dim,
+         .bytes = 8.0 * n * m->dim,
          .call = call_norm,
          .args = &norm},
         {.op = "rope",
-         .flops = 3.0 * TOKENS * m->n_heads * m->rope_dim,
-         .bytes = 8.0 * TOKENS * m->n_heads * m->rope_dim,
+         .flops = 3.0 * n * m->n_heads * m->rope_dim,
+         .bytes = 8.0 * n * m->n_heads * m->rope_dim,
          .call = call_rope,
          .args = &rope},
         {.op = "silu_mul",
-         .flops = 12.0 * TOKENS * m->ffn,
-         .bytes = 12.0 * TOKENS * m->ffn,
+         .flops = 12.0 * n * m->ffn,
+         .bytes = 12.0 * n * m->ffn,
          .call = call_silu_mul,
          .args = &silu},
-        {.op = "kv_store",
-         .bytes = 12.0 * TOKENS * (double)kv,
-         .call = call_kv_store,
-         .args = &store},
+        {.op = "kv_store", .bytes = 12.0 * n * (double)kv, .call = call_kv_store, .args = &store},
     };
     for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
         if ((cases[i].args == &rope && m->rope_dim == 0) || (cases[i].args == &silu && !m->gated))
-            continue;                                   // the model has no such op
-        for (int64_t j = 0; j < TOKENS * m->ffn; j++) { // silu(x) * y = x: it never gets denormal
-            o->x[j] = -0.5f - 0.5f * noise((uint64_t)j);
-            o->y[j] = 1 + expf(-o->x[j]);
-        }
-        snprintf(cases[i].shape, sizeof cases[i].shape, "%d tokens", TOKENS);
+            continue; // the model has no such op
+        TRY(rows_fill(o, i == 0));
+        snprintf(cases[i].shape, sizeof cases[i].shape, "%d tokens", n);
         TRY(case_run(run, o, &cases[i]));
     }
     return OK;
@@ -246,30 +288,30 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
 static enum err bench_attend_prompt(const struct bench_run *run, struct operands *o)
 {
     const struct bench_model *m = o->model;
+    const int n = o->n.tokens, n_prompt = o->n.prompt;
     int64_t heads = (int64_t)m->n_heads * m->head_dim;
-    struct prompt_span span = {.n_prompt = PROMPT, .first = PROMPT - TOKENS, .n = TOKENS};
     struct attend_prompt_args args = {.layout = o->layout,
                                       .q = o->x,
                                       .out = o->y,
                                       .pages = o->prompt,
-                                      .spans = &span,
+                                      .spans = o->span,
                                       .n_spans = 1,
                                       .n_heads = m->n_heads,
-                                      .n_max = TOKENS,
-                                      .end_max = PROMPT,
+                                      .n_max = n,
+                                      .end_max = n_prompt,
                                       .scale = 0.125f,
                                       .q_stride = heads,
                                       .out_stride = heads,
                                       .scratch = o->scratch};
-    double pairs = (double)TOKENS * (PROMPT - TOKENS / 2.0);
+    double pairs = (double)n * (n_prompt - n / 2.0);
     for (int scores = 0; scores < 2; scores++) {
         args.scores = scores ? o->scores : NULL;
         struct bench_case b = {.op = "attend_prompt",
                                .flops = 4 * pairs * (double)heads,
-                               .bytes = 8.0 * TOKENS * (double)heads,
+                               .bytes = 8.0 * n * (double)heads,
                                .call = call_attend_prompt,
                                .args = &args};
-        snprintf(b.shape, sizeof b.shape, "%d of %d%s", TOKENS, PROMPT, scores ? " scores" : "");
+        snprintf(b.shape, sizeof b.shape, "%d of %d%s", n, n_prompt, scores ? " scores" : "");
         TRY(case_run(run, o, &b));
     }
     return OK;
@@ -280,34 +322,32 @@ static enum err bench_attend_forced(const struct bench_run *run, const struct op
     const struct bench_model *m = o->model;
     if (run->only && strcmp(run->only, "attend_forced") != 0)
         return OK;
-    return bench_forced(&(struct bench_forced){.run = run,
-                                               .ops = o->ops,
-                                               .model = m->name,
-                                               .n_heads = m->n_heads,
-                                               .n_kv_heads = m->n_kv_heads,
-                                               .head_dim = m->head_dim});
+    if (run->device)
+        return bench_device_forced(run, m);
+    return bench_forced(run, o->ops, m);
 }
 
 static enum err bench_keep_and_head(const struct bench_run *run, struct operands *o)
 {
     const struct bench_model *m = o->model;
+    const int kept = o->n.kept, rows = o->n.head_rows;
     struct prompt_keep_args keep = {.from = o->layout,
                                     .pages = o->prompt,
                                     .scores = o->scores,
                                     .kv = o->row,
                                     .evict = {.policy = EVICT_H2O},
-                                    .limits = {.budget = KEPT, .recent = KEPT / 2},
-                                    .n_prompt = PROMPT,
+                                    .limits = {.budget = kept, .recent = kept / 2},
+                                    .n_prompt = o->n.prompt,
                                     .scratch = o->scratch};
     struct bench_case b = {.op = "prompt_keep", .call = call_prompt_keep, .args = &keep};
-    b.bytes = 8.0 * KEPT * m->n_kv_heads * m->head_dim * (o->layout.format == KV_F32 ? 2 : 1);
-    snprintf(b.shape, sizeof b.shape, "%d of %d", KEPT, PROMPT);
+    b.bytes = 8.0 * kept * m->n_kv_heads * m->head_dim * (o->layout.format == KV_F32 ? 2 : 1);
+    snprintf(b.shape, sizeof b.shape, "%d of %d", kept, o->n.prompt);
     TRY(case_run(run, o, &b));
     struct head_reduce_args head = {.logits = o->logits,
                                     .stride = HEAD_TILE,
                                     .requests = o->requests,
                                     .results = o->results,
-                                    .m = HEAD_ROWS,
+                                    .m = rows,
                                     .n = HEAD_TILE};
     static const struct {
         const char *name;
@@ -315,14 +355,17 @@ static enum err bench_keep_and_head(const struct bench_run *run, struct operands
         float temperature;
     } wants[] = {{"greedy", HEAD_SAMPLE, 0}, {"sample", HEAD_SAMPLE, 1}, {"score", HEAD_SCORE, 0}};
     for (int w = 0; w < 3; w++) {
-        for (int i = 0; i < HEAD_ROWS; i++)
-            o->requests[i] = (struct head_request){
+        for (int i = 0; i < rows; i++) {
+            o->image->requests[i] = (struct head_request){
                 .want = wants[w].want, .target = i, .temperature = wants[w].temperature};
+            head_start(&o->image->results[i]);
+        }
+        TRY(bench_memory_send(o->memory));
         struct bench_case h = {.op = "head_reduce",
-                               .bytes = 4.0 * HEAD_ROWS * HEAD_TILE,
+                               .bytes = 4.0 * rows * HEAD_TILE,
                                .call = call_head_reduce,
                                .args = &head};
-        snprintf(h.shape, sizeof h.shape, "%d x %d %s", HEAD_ROWS, HEAD_TILE, wants[w].name);
+        snprintf(h.shape, sizeof h.shape, "%d x %d %s", rows, HEAD_TILE, wants[w].name);
         TRY(case_run(run, o, &h));
     }
     return OK;
@@ -330,34 +373,63 @@ static enum err bench_keep_and_head(const struct bench_run *run, struct operands
 
 /* ---- models ---- */
 
+/* All but what reads weights. */
+static enum err operands_run(const struct bench_run *run, struct operands *image)
+{
+    struct operands o;
+    operands_carve(image, &image->memory->host);
+    operands_fill(image);
+    o = *image;
+    operands_carve(&o, &image->memory->near);
+    o.image = run->device ? image : &o;
+    TRY(bench_memory_send(o.memory));
+    TRY(bench_rows(run, &o));
+    TRY(bench_attend_prompt(run, &o));
+    TRY(bench_attend_forced(run, &o));
+    return bench_keep_and_head(run, &o);
+}
+
+/* Measures in what memory the operands are carved; on a device what they need there. */
+static int64_t operands_measure(struct operands *o)
+{
+    arena_init(&o->memory->host);
+    operands_carve(o, &o->memory->host);
+    return o->memory->host.used;
+}
+
+static enum err weights_run(const struct bench_run *run, const struct ops *ops,
+                            const struct bench_model *model)
+{
+    if (run->device) {
+        TRY(bench_device_launch(run, model));
+        TRY(bench_device_matmuls(run, model));
+        return bench_device_decode(run, model);
+    }
+    TRY(bench_matmuls(run, ops, model));
+    return bench_decode(run, ops, model);
+}
+
 static enum err bench_model_run(const struct bench_run *run, const struct ops *ops,
                                 const struct bench_model *model)
 {
-    struct operands o = {.model = model, .ops = ops};
-    struct arena arena;
-    kv_layout_init(&o.layout, ops->compute == COMPUTE_F32 ? KV_F32 : KV_BF16, model->n_kv_heads,
+    struct bench_memory memory = {.device = run->device};
+    struct operands image = {
+        .model = model, .ops = ops, .memory = &memory, .n = run->device ? device_sizes : cpu_sizes};
+    kv_layout_init(&image.layout, ops->compute == COMPUTE_F32 ? KV_F32 : KV_BF16, model->n_kv_heads,
                    model->head_dim);
-    arena_init(&arena);
-    operands_carve(&o, &arena);
-    TRY(arena_open(&arena, arena.used));
-    operands_carve(&o, &arena);
-    operands_fill(&o);
-    enum err err = bench_matmuls(run, ops, model);
+    TRY(weights_run(run, ops, model));
+    while (operands_measure(&image) > (run->device ? run->device->room / 2 : INT64_MAX) &&
+           image.n.tokens > TOKENS_LEAST)
+        image.n = (struct sizes){image.n.tokens / 2, image.n.prompt / 2, image.n.kept / 2,
+                                 image.n.head_rows / 2};
+    enum err err = bench_memory_open(&memory, model->name);
     if (err == OK)
-        err = bench_decode(run, ops, model);
-    if (err == OK)
-        err = bench_rows(run, &o);
-    if (err == OK)
-        err = bench_attend_prompt(run, &o);
-    if (err == OK)
-        err = bench_attend_forced(run, &o);
-    if (err == OK)
-        err = bench_keep_and_head(run, &o);
-    arena_close(&arena);
+        err = operands_run(run, &image);
+    bench_memory_close(&memory);
     return err;
 }
 
-static enum err check_only(const char *only)
+static enum err check_only(const char *only, int device)
 {
 #define OP_NAME(name) #name,
     static const char *const names[] = {OPS(OP_NAME)};
@@ -365,6 +437,8 @@ static enum err check_only(const char *only)
     for (int i = 0; only && i < (int)(sizeof names / sizeof names[0]); i++)
         if (strcmp(only, names[i]) == 0)
             return OK;
+    if (only && device && strcmp(only, "launch") == 0)
+        return OK;
     return only ? fail(ERR_USAGE, "bench ops: '%s' is no op", only) : OK;
 }
 
@@ -418,13 +492,17 @@ static enum err turns_open(struct bench_turns *t, int n_turns)
     *t = (struct bench_turns){.n_turns = n_turns};
     t->seconds = calloc((size_t)BENCH_CASES_MAX * (size_t)n_turns, sizeof *t->seconds);
     t->least_s = calloc((size_t)BENCH_CASES_MAX * (size_t)n_turns, sizeof *t->least_s);
-    return t->seconds && t->least_s ? OK : fail(ERR_FIT, "memory: figures of the benchmark");
+    t->step_s = calloc((size_t)BENCH_CASES_MAX * (size_t)n_turns, sizeof *t->step_s);
+    return t->seconds && t->least_s && t->step_s
+               ? OK
+               : fail(ERR_FIT, "memory: figures of the benchmark");
 }
 
 static void turns_close(struct bench_turns *t)
 {
     free(t->seconds);
     free(t->least_s);
+    free(t->step_s);
 }
 
 /* Looks at the machine and measures its roofs; the head of the table tells. */
@@ -445,23 +523,61 @@ static enum err setup(struct compute_setup *s, struct bench_roof *roof, struct b
     return OK;
 }
 
-enum err bench_ops(const struct config *c)
+/* The same of a device. */
+static enum err setup_device(struct bench_device *d, struct device *device, struct bench_roof *roof,
+                             struct bench_table *t, const struct config *c)
 {
+    struct compute_setup s;
+    struct device_info info;
+    int64_t room;
+    TRY(compute_read(&s, c));
+    TRY(device->api->info(device, &info));
+    TRY(compute_device_room(device, &room));
+    room = c->mem_device >= 0 ? min_i64(c->mem_device, info.free_bytes) : room;
+    TRY(bench_device_open(d, device, &s.ops, room));
+    TRY(bench_device_roofs(d, roof));
+    log_line(LOG_INFO, "bench ops: %s; roof %.0f GFLOP/s, its memory %.1f GB/s", info.model,
+             roof->flops * 1e-9, roof->ram * 1e-9);
+    bench_table_note(t, "device", json_string(info.model));
+    bench_table_note(t, "compute", json_string(c->compute));
+    bench_table_note(t, "roof_gflop_s", json_real(roof->flops * 1e-9));
+    bench_table_note(t, "roof_memory_gb_s", json_real(roof->ram * 1e-9));
+    return OK;
+}
+
+static enum err ops_on(struct device *device, const struct config *c)
+{
+    const int away = !device->api->unified;
     struct compute_setup s = {0};
-    struct bench_table t;
-    struct bench_roof roof;
-    const char *only = c->n_args > 1 ? c->args[1] : NULL;
-    TRY(check_only(only));
-    bench_table_open(&t, c); // before the threads, which bind this one to a core
-    enum err err = setup(&s, &roof, &t, c);
+    struct bench_device d = {0};
     struct bench_turns turns = {0};
-    struct bench_run run = {&t, &turns, &roof, only};
+    struct bench_table t;
+    struct bench_roof roof = {.memory = away ? "memory" : "ram"};
+    struct bench_run run = {.table = &t,
+                            .turns = &turns,
+                            .roof = &roof,
+                            .only = c->n_args > 1 ? c->args[1] : NULL,
+                            .device = away ? &d : NULL};
+    TRY(check_only(run.only, away));
+    bench_table_open(&t, c); // before the threads, which bind this one to a core
+    enum err err = away ? setup_device(&d, device, &roof, &t, c) : setup(&s, &roof, &t, c);
     if (err == OK)
         err = turns_open(&turns, bench_runs(c));
     if (err == OK)
-        err = run_models(&run, c, &s.ops);
+        err = run_models(&run, c, away ? &d.ops : &s.ops);
     turns_close(&turns);
+    bench_device_close(&d);
     compute_close(&s);
     enum err closed = bench_table_close(&t);
     return err != OK ? err : closed;
+}
+
+/* A device has to be named: without --device the table stays that of this machine's CPU. */
+enum err bench_ops(const struct config *c)
+{
+    struct device *device;
+    TRY(device_open(strcmp(c->device, "auto") == 0 ? "cpu" : c->device, &device));
+    enum err err = ops_on(device, c);
+    device_close(device);
+    return err;
 }

@@ -2,59 +2,59 @@
  * is far larger than the caches.
  *
  * Owns: a pool of pages in random order, of which every call reads pages that the calls before have
- * pushed out. Refuses: other ops (bench/ops.c), checking results (attend_test).
+ * pushed out. Refuses: other ops (bench/ops.c), a device's clock (bench/ops_forced_device.c),
+ * checking results (attend_test).
  * A newcomer would miss: `bytes` are those of the slots alone, so the scores and the choice of
  * victims under h2o show as a lower share of the roof. The roof is a read from end to end on as
  * many threads; pages in any order read slower than that (the row `read`, which computes nothing).
  * A row that keeps everything has room in its last page, as 31 tokens of 32 find it. */
-#include "bench/bench.h"
+#include "bench/ops_forced.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/arena.h"
-
 #define ROWS       64
 #define POOL_BYTES ((int64_t)256 << 20)
-#define DIRTY      4 // words that hold a bit for every page of a row
 #define CALLS      5 // of each case per turn; the fastest counts
 
-struct forced_bench {
-    const struct bench_forced *c;
-    enum kv_format format;
-    struct kv_layout layout, ring; // of the pages; of the rings (mixed)
-    int slots, cap, pages, n_sets, ring_slots;
-    int set;                   // of the next call
-    int in_line;               // reading goes from end to end
-    double roof;               // bytes per second of doing so
-    float *x;                  // [ROWS, n_heads, head_dim] queries, then outputs, keys, values
-    uint8_t *pool;             // [n_sets * ROWS * pages][page_bytes]
-    uint8_t *rings;            // [n_sets * ROWS * KV_RING_PAGES][ring.page_bytes]; mixed
-    int32_t *page_ids;         // [n_sets][ROWS][pages], in random order
-    int32_t *slot_pos;         // [n_sets][ROWS][n_kv_heads, cap]
-    float *slot_score;         // likewise
-    uint64_t *dirty;           // [DIRTY] nobody reads it
-    struct forced_span *spans; // [ROWS]
-    void *scratch;
-};
+/* ---- rows, wherever they are read ---- */
 
-static void lay_out(struct forced_bench *b, struct arena *a)
+void forced_init(struct forced_bench *b, int64_t pool_bytes)
 {
-    const struct bench_forced *c = b->c;
-    int64_t rows = (int64_t)b->n_sets * ROWS, heads = (int64_t)c->n_heads * c->head_dim;
-    b->pool = arena_take(a, rows * b->pages * b->layout.page_bytes, 2 << 20);
-    b->rings =
-        arena_take(a, b->ring_slots > 0 ? rows * KV_RING_PAGES * b->ring.page_bytes : 0, 4096);
-    b->x = ARENA_ARRAY(a, float, ROWS *heads * 4);
+    const struct bench_model *m = b->model;
+    b->cap = b->slots + KV_PAGE_SLOTS;
+    b->ring_slots = b->format == KV_MIXED ? EVICT_RING_MAX : 0;
+    kv_layout_init(&b->ring, KV_Q8, m->n_kv_heads, m->head_dim);
+    kv_layout_init(&b->layout, kv_page_format(b->format), m->n_kv_heads, m->head_dim);
+    b->pages = b->cap / KV_PAGE_SLOTS;
+    b->n_sets = (int)(1 + pool_bytes / (b->rows * b->pages * b->layout.page_bytes));
+}
+
+int64_t forced_pool_bytes(const struct forced_bench *b)
+{
+    return (int64_t)b->n_sets * b->rows * b->pages * b->layout.page_bytes;
+}
+
+int64_t forced_rings_bytes(const struct forced_bench *b)
+{
+    return b->ring_slots > 0 ? (int64_t)b->n_sets * b->rows * KV_RING_PAGES * b->ring.page_bytes
+                             : 0;
+}
+
+void forced_carve(struct forced_bench *b, struct arena *a)
+{
+    const struct bench_model *m = b->model;
+    int64_t rows = (int64_t)b->n_sets * b->rows, heads = (int64_t)m->n_heads * m->head_dim;
+    b->x = ARENA_ARRAY(a, float, b->rows *heads * 4);
     b->page_ids = ARENA_ARRAY(a, int32_t, rows * b->pages);
-    b->slot_pos = ARENA_ARRAY(a, int32_t, rows * c->n_kv_heads * b->cap);
-    b->slot_score = ARENA_ARRAY(a, float, rows * c->n_kv_heads * b->cap);
-    b->dirty = ARENA_ARRAY(a, uint64_t, DIRTY);
-    b->spans = ARENA_ARRAY(a, struct forced_span, ROWS);
+    b->slot_pos = ARENA_ARRAY(a, int32_t, rows * m->n_kv_heads * b->cap);
+    b->slot_score = ARENA_ARRAY(a, float, rows * m->n_kv_heads * b->cap);
+    b->dirty = ARENA_ARRAY(a, uint64_t, b->rows * FORCED_DIRTY);
+    b->spans = ARENA_ARRAY(a, struct forced_span, (int64_t)b->n_spans * b->rows);
     int64_t plain =
-        attend_forced_scratch_bytes(c->ops, b->cap, c->n_heads, c->n_kv_heads, c->head_dim, 0);
-    int64_t scores = attend_forced_scratch_bytes(c->ops, b->cap, c->n_heads, c->n_kv_heads,
-                                                 c->head_dim, 1); // of a short row the less
+        b->scratch_of->attend_forced(b->ops, b->cap, m->n_heads, m->n_kv_heads, m->head_dim, 0);
+    int64_t scores = b->scratch_of->attend_forced(b->ops, b->cap, m->n_heads, m->n_kv_heads,
+                                                  m->head_dim, 1); // of a short row the less
     b->scratch = arena_take(a, max_i64(plain, scores), 64);
 }
 
@@ -63,40 +63,143 @@ static float number(int64_t i)
     return (float)(mix64((uint64_t)i) >> 40) * 0x1p-24f - 0.5f;
 }
 
-static void fill(struct forced_bench *b)
+void forced_fill_page(const struct forced_bench *b, const struct kv_layout *l, uint8_t *page)
 {
-    const struct bench_forced *c = b->c;
-    int64_t n = (int64_t)b->n_sets * ROWS * b->pages;
-    for (int64_t i = 0; i < (int64_t)ROWS * c->n_heads * c->head_dim * 4; i++)
-        b->x[i] = number(i);
+    const struct bench_model *m = b->model;
     for (int slot = 0; slot < KV_PAGE_SLOTS; slot++)
-        for (int h = 0; h < c->n_kv_heads; h++)
-            kv_put(&b->layout, b->pool, slot, h, b->x + (slot + h) * c->head_dim,
-                   b->x + (slot + 2 * h) * c->head_dim);
-    for (int64_t i = 0; i < n; i++) {
-        uint8_t *page = b->pool + i * b->layout.page_bytes;
-        if (i > 0)
-            memcpy(page, b->pool, (size_t)b->layout.page_bytes);
+        for (int h = 0; h < m->n_kv_heads; h++)
+            kv_put(l, page, slot, h, b->x + (slot + h) * m->head_dim,
+                   b->x + (slot + 2 * h) * m->head_dim);
+}
+
+void forced_fill(struct forced_bench *b)
+{
+    const struct bench_model *m = b->model;
+    int64_t rows = (int64_t)b->n_sets * b->rows;
+    for (int64_t i = 0; i < (int64_t)b->rows * m->n_heads * m->head_dim * 4; i++)
+        b->x[i] = number(i);
+    for (int64_t i = 0; i < rows * b->pages; i++) {
         int64_t at = (int64_t)(mix64((uint64_t)i) % (uint64_t)(i + 1)); // a shuffle as it grows
         b->page_ids[i] = b->page_ids[at];
         b->page_ids[at] = (int32_t)i;
     }
-    for (int64_t i = 0; i < (int64_t)b->n_sets * ROWS * c->n_kv_heads * b->cap; i++) {
+    for (int64_t i = 0; i < rows * m->n_kv_heads * b->cap; i++) {
         b->slot_pos[i] = (int32_t)(i % b->cap);
         b->slot_score[i] = number(i) + 1;
     }
 }
 
-/* As fill, for the rings. */
-static void fill_rings(struct forced_bench *b)
+void forced_fill_spans(const struct forced_bench *b, struct forced_span *spans, int policy, int pos)
 {
-    const struct bench_forced *c = b->c;
-    for (int slot = 0; slot < KV_PAGE_SLOTS; slot++)
-        for (int h = 0; h < c->n_kv_heads; h++)
-            kv_put(&b->ring, b->rings, slot, h, b->x + (slot + h) * c->head_dim,
-                   b->x + (slot + 2 * h) * c->head_dim);
-    for (int64_t i = 1; i < (int64_t)b->n_sets * ROWS * KV_RING_PAGES; i++)
-        memcpy(b->rings + i * b->ring.page_bytes, b->rings, (size_t)b->ring.page_bytes);
+    int evicts = policy != EVICT_FULL;
+    for (int r = 0; r < b->rows; r++)
+        spans[r] = (struct forced_span){
+            .row = r,
+            .n_slots = b->slots - b->ring_slots - (evicts ? 0 : 1),
+            .n = 1,
+            .pos = evicts ? pos : b->slots - 1,
+            .token = r,
+            .limits = {.budget = evicts ? b->slots : INT32_MAX, .recent = b->slots / 2}};
+}
+
+void forced_args(const struct forced_bench *b, int policy, int set, const struct forced_span *spans,
+                 struct attend_forced_args *args)
+{
+    const struct bench_model *m = b->model;
+    int64_t heads = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim;
+    int64_t first = (int64_t)set * b->rows, meta = (int64_t)m->n_kv_heads * b->cap;
+    int64_t ring_bytes = KV_RING_PAGES * b->ring.page_bytes;
+    int evicts = policy != EVICT_FULL;
+    *args = (struct attend_forced_args){
+        .kv = {.layout = b->layout,
+               .ring = b->ring,
+               .pages = b->pool,
+               .page_ids = b->page_ids + first * b->pages,
+               .slot_pos = evicts ? b->slot_pos + first * meta : NULL,
+               .slot_score = evicts ? b->slot_score + first * meta : NULL,
+               .dirty = b->dirty,
+               .rings = b->ring_slots > 0 ? b->rings + first * ring_bytes : NULL,
+               .ring_stride = ring_bytes,
+               .slot_stride = meta,
+               .page_ids_stride = b->pages,
+               .dirty_stride = FORCED_DIRTY,
+               .slots_cap = b->cap},
+        .evict = {.policy = policy},
+        .spans = spans,
+        .n_spans = b->rows,
+        .n_heads = m->n_heads,
+        .n_max = 1,
+        .slots_max = b->slots - b->ring_slots,
+        .scale = 0.125f,
+        .q = b->x,
+        .k = b->x + 2 * b->rows * heads,
+        .v = b->x + 3 * b->rows * heads,
+        .out = b->x + b->rows * heads,
+        .q_stride = heads,
+        .k_stride = kv,
+        .v_stride = kv,
+        .out_stride = heads,
+        .scratch = b->scratch};
+}
+
+static void shape_text(const struct forced_bench *b, const char *what, char *shape, size_t cap)
+{
+    snprintf(shape, cap, "%d rows x %d %s %s", b->rows, b->slots, kv_format_name(b->format), what);
+}
+
+enum err forced_policy_row(const struct forced_bench *b, int policy, double s, double step_s)
+{
+    const struct bench_model *m = b->model;
+    char shape[64];
+    shape_text(b, evict_policy_name(policy), shape, sizeof shape);
+    struct bench_result r = {.op = "attend_forced",
+                             .model = m->name,
+                             .shape = shape,
+                             .seconds = s,
+                             .ram = b->roof,
+                             .step_s = step_s};
+    r.flops = 4.0 * b->rows * b->slots * m->n_heads * m->head_dim;
+    r.bytes = 2.0 * b->rows / KV_PAGE_SLOTS *
+              ((b->slots - b->ring_slots) * (double)b->layout.v_offset +
+               b->ring_slots * (double)b->ring.v_offset);
+    return bench_result(b->run, &r);
+}
+
+enum err forced_scores_row(const struct forced_bench *b, double *extra, int n, double step_s)
+{
+    char shape[64];
+    shape_text(b, "scores", shape, sizeof shape);
+    return bench_result(b->run, &(struct bench_result){.op = "attend_forced",
+                                                       .model = b->model->name,
+                                                       .shape = shape,
+                                                       .seconds = bench_median(extra, n),
+                                                       .step_s = step_s,
+                                                       .kind = "pairs"});
+}
+
+/* ---- on this CPU ---- */
+
+struct forced_cpu {
+    struct forced_bench b;
+    int set;     // of the next call
+    int in_line; // reading goes from end to end
+};
+
+static void lay_out(struct forced_bench *b, struct arena *a)
+{
+    b->pool = arena_take(a, forced_pool_bytes(b), 2 << 20);
+    b->rings = arena_take(a, forced_rings_bytes(b), 4096);
+    forced_carve(b, a);
+}
+
+/* All pages are copies of the first. */
+static void fill_pages(const struct forced_bench *b, const struct kv_layout *l, uint8_t *pages,
+                       int64_t n_bytes)
+{
+    if (n_bytes > 0)
+        forced_fill_page(b, l, pages);
+    for (int64_t at = l->page_bytes; at < n_bytes; at += l->page_bytes)
+        memcpy(pages + at, pages, (size_t)l->page_bytes);
 }
 
 typedef uint64_t line_t __attribute__((vector_size(64), may_alias)); // a cache line
@@ -104,15 +207,16 @@ typedef uint64_t line_t __attribute__((vector_size(64), may_alias)); // a cache 
 /* A thread's part of a set's pages, summed. */
 static void read_part(void *ctx, int thread, int n_threads)
 {
-    const struct forced_bench *b = ctx;
+    const struct forced_cpu *f = ctx;
+    const struct forced_bench *b = &f->b;
     int64_t first, last, lines = 2 * b->layout.v_offset / 128 * 2;
-    pool_split((int64_t)ROWS * b->pages, thread, n_threads, &first, &last);
+    pool_split((int64_t)b->rows * b->pages, thread, n_threads, &first, &last);
     line_t even = {0}, odd = {0};
     for (int64_t i = first; i < last; i++) {
-        int64_t at = (int64_t)b->set * ROWS * b->pages + i;
+        int64_t at = (int64_t)f->set * b->rows * b->pages + i;
         const void *in_line = b->pool + at * b->layout.page_bytes;
         const void *by_id = b->pool + b->page_ids[at] * b->layout.page_bytes;
-        const line_t *page = b->in_line ? in_line : by_id;
+        const line_t *page = f->in_line ? in_line : by_id;
         for (int64_t j = 0; j < lines; j += 2) {
             even += page[j];
             odd += page[j + 1];
@@ -123,162 +227,97 @@ static void read_part(void *ctx, int thread, int n_threads)
 }
 
 /* Seconds to read the pages of as many rows and nothing else. */
-static double read_seconds(struct forced_bench *b, int in_line)
+static double read_seconds(struct forced_cpu *f, int in_line)
 {
-    b->in_line = in_line;
+    f->in_line = in_line;
     int64_t start_ns = clock_ns();
-    pool_run(b->c->ops->pool, read_part, b);
-    b->set = (b->set + 1) % b->n_sets;
+    pool_run(f->b.ops->pool, read_part, f);
+    f->set = (f->set + 1) % f->b.n_sets;
     return (double)(clock_ns() - start_ns) * 1e-9;
 }
 
 /* Seconds of one call, at position `pos`, on rows that were not touched since the pool went round.
  */
-static double call_seconds(struct forced_bench *b, int policy, int pos)
+static double call_seconds(struct forced_cpu *f, int policy, int pos)
 {
-    const struct bench_forced *c = b->c;
-    int64_t heads = (int64_t)c->n_heads * c->head_dim, kv = (int64_t)c->n_kv_heads * c->head_dim;
-    int scores = policy != EVICT_FULL;
-    float *q = b->x, *out = q + ROWS * heads, *k = out + ROWS * heads, *v = k + ROWS * heads;
-    for (int r = 0; r < ROWS; r++)
-        b->spans[r] = (struct forced_span){
-            .row = r,
-            .n_slots = b->slots - b->ring_slots - (scores ? 0 : 1),
-            .n = 1,
-            .pos = scores ? pos : b->slots - 1,
-            .token = r,
-            .limits = {.budget = scores ? b->slots : INT32_MAX, .recent = b->slots / 2}};
-    int64_t first = (int64_t)b->set * ROWS, meta = (int64_t)c->n_kv_heads * b->cap;
-    int64_t ring_bytes = KV_RING_PAGES * b->ring.page_bytes;
-    struct kv_rows rows = {.layout = b->layout,
-                           .ring = b->ring,
-                           .pages = b->pool,
-                           .page_ids = b->page_ids + first * b->pages,
-                           .slot_pos = scores ? b->slot_pos + first * meta : NULL,
-                           .slot_score = scores ? b->slot_score + first * meta : NULL,
-                           .dirty = b->dirty,
-                           .rings = b->ring_slots > 0 ? b->rings + first * ring_bytes : NULL,
-                           .ring_stride = ring_bytes,
-                           .slot_stride = meta,
-                           .page_ids_stride = b->pages,
-                           .slots_cap = b->cap};
-    struct attend_forced_args args = {.kv = rows,
-                                      .evict = {.policy = policy},
-                                      .spans = b->spans,
-                                      .n_spans = ROWS,
-                                      .n_heads = c->n_heads,
-                                      .n_max = 1,
-                                      .slots_max = b->slots - b->ring_slots,
-                                      .scale = 0.125f,
-                                      .q = q,
-                                      .k = k,
-                                      .v = v,
-                                      .out = out,
-                                      .q_stride = heads,
-                                      .k_stride = kv,
-                                      .v_stride = kv,
-                                      .out_stride = heads,
-                                      .scratch = b->scratch};
-    b->set = (b->set + 1) % b->n_sets;
+    const struct forced_bench *b = &f->b;
+    struct attend_forced_args args;
+    forced_fill_spans(b, b->spans, policy, pos);
+    forced_args(b, policy, f->set, b->spans, &args);
+    f->set = (f->set + 1) % b->n_sets;
     int64_t start_ns = clock_ns();
-    ops_run_attend_forced(c->ops, &args);
+    ops_run_attend_forced(b->ops, &args);
     return (double)(clock_ns() - start_ns) * 1e-9;
-}
-
-static enum err case_row(const struct forced_bench *b, int policy, double s)
-{
-    const struct bench_forced *c = b->c;
-    char shape[64];
-    snprintf(shape, sizeof shape, "%d rows x %d %s %s", ROWS, b->slots, kv_format_name(b->format),
-             evict_policy_name(policy));
-    struct bench_result r = {
-        .op = "attend_forced", .model = c->model, .shape = shape, .seconds = s, .ram = b->roof};
-    r.flops = 4.0 * ROWS * b->slots * c->n_heads * c->head_dim;
-    r.bytes = 2.0 * ROWS / KV_PAGE_SLOTS *
-              ((b->slots - b->ring_slots) * (double)b->layout.v_offset +
-               b->ring_slots * (double)b->ring.v_offset);
-    return bench_result(c->run, &r);
-}
-
-/* What scores and the choice of victims take beside attention: the median difference of calls in
- * pairs. */
-static enum err scores_row(const struct forced_bench *b, double *extra, int n)
-{
-    char shape[64];
-    snprintf(shape, sizeof shape, "%d rows x %d %s scores", ROWS, b->slots,
-             kv_format_name(b->format));
-    return bench_result(b->c->run, &(struct bench_result){.op = "attend_forced",
-                                                          .model = b->c->model,
-                                                          .shape = shape,
-                                                          .seconds = bench_median(extra, n),
-                                                          .pairs = 1});
 }
 
 static double read_bytes(const struct forced_bench *b)
 {
-    return (double)ROWS * b->pages * (double)(2 * b->layout.v_offset);
+    return (double)b->rows * b->pages * (double)(2 * b->layout.v_offset);
 }
 
 /* What the pages allow. */
 static enum err read_row(const struct forced_bench *b, double s)
 {
     char shape[64];
-    snprintf(shape, sizeof shape, "%d rows x %d %s read", ROWS, b->slots,
-             kv_format_name(b->format));
-    return bench_result(b->c->run, &(struct bench_result){.op = "attend_forced",
-                                                          .model = b->c->model,
-                                                          .shape = shape,
-                                                          .bytes = read_bytes(b),
-                                                          .seconds = s,
-                                                          .ram = b->roof});
+    shape_text(b, "read", shape, sizeof shape);
+    return bench_result(b->run, &(struct bench_result){.op = "attend_forced",
+                                                       .model = b->model->name,
+                                                       .shape = shape,
+                                                       .bytes = read_bytes(b),
+                                                       .seconds = s,
+                                                       .ram = b->roof});
 }
 
-static enum err run_slots(const struct bench_forced *c, enum kv_format format, int slots)
+static enum err run_slots(const struct bench_run *run, const struct ops *ops,
+                          const struct bench_model *model, enum kv_format format, int slots)
 {
-    struct forced_bench b = {
-        .c = c, .format = format, .slots = slots, .cap = slots + KV_PAGE_SLOTS};
+    struct forced_cpu f = {.b = {.run = run,
+                                 .model = model,
+                                 .scratch_of = device_cpu()->api->scratch,
+                                 .ops = ops,
+                                 .format = format,
+                                 .rows = ROWS,
+                                 .slots = slots,
+                                 .n_spans = 1}};
+    struct forced_bench *b = &f.b;
     static const int policies[] = {EVICT_FULL, EVICT_H2O};
     struct arena arena;
-    if (format == KV_MIXED)
-        b.ring_slots = EVICT_RING_MAX;
-    kv_layout_init(&b.ring, KV_Q8, c->n_kv_heads, c->head_dim);
-    kv_layout_init(&b.layout, kv_page_format(format), c->n_kv_heads, c->head_dim);
-    b.pages = b.cap / KV_PAGE_SLOTS;
-    b.n_sets = (int)(1 + POOL_BYTES / (ROWS * b.pages * b.layout.page_bytes));
+    forced_init(b, POOL_BYTES);
     arena_init(&arena);
-    lay_out(&b, &arena);
+    lay_out(b, &arena);
     TRY(arena_open(&arena, arena.used));
-    lay_out(&b, &arena);
-    fill(&b);
-    if (b.ring_slots > 0)
-        fill_rings(&b);
+    lay_out(b, &arena);
+    forced_fill(b);
+    fill_pages(b, &b->layout, b->pool, forced_pool_bytes(b));
+    fill_pages(b, &b->ring, b->rings, forced_rings_bytes(b));
     double best[2] = {1e9, 1e9}, best_read = 1e9, best_line = 1e9;
     double extra[CALLS] = {0};
     for (int i = 0; i < CALLS; i++) { // in turn, so that a slow moment hits all
-        double line = read_seconds(&b, 1), read = read_seconds(&b, 0);
+        double line = read_seconds(&f, 1), read = read_seconds(&f, 0);
         best_line = line < best_line ? line : best_line;
         best_read = read < best_read ? read : best_read;
         for (int p = 0; p < 2; p++) {
-            double s = call_seconds(&b, policies[p], slots + i);
+            double s = call_seconds(&f, policies[p], slots + i);
             best[p] = s < best[p] ? s : best[p];
             extra[i] += p == 0 ? -s : s;
         }
     }
-    b.roof = read_bytes(&b) / best_line;
-    enum err err = read_row(&b, best_read);
+    b->roof = read_bytes(b) / best_line;
+    enum err err = read_row(b, best_read);
     for (int p = 0; p < 2 && err == OK; p++)
-        err = case_row(&b, policies[p], best[p]);
+        err = forced_policy_row(b, policies[p], best[p], 0);
     if (err == OK)
-        err = scores_row(&b, extra, CALLS);
+        err = forced_scores_row(b, extra, CALLS, 0);
     arena_close(&arena);
     return err;
 }
 
-enum err bench_forced(const struct bench_forced *c)
+enum err bench_forced(const struct bench_run *run, const struct ops *ops,
+                      const struct bench_model *model)
 {
     static const int slots[] = {128, 640, 2048};
     for (int f = 0; f < N_KV_FORMATS; f++)
         for (int i = 0; i < 3; i++)
-            TRY(run_slots(c, (enum kv_format)f, slots[i]));
+            TRY(run_slots(run, ops, model, (enum kv_format)f, slots[i]));
     return OK;
 }

@@ -21,20 +21,26 @@ enum err bench_result(const struct bench_run *run, const struct bench_result *r)
     CHECK(t->at < BENCH_CASES_MAX && t->turn < t->n_turns);
     double *seconds = t->seconds + (ptrdiff_t)t->at * t->n_turns;
     double *least_s = t->least_s + (ptrdiff_t)t->at * t->n_turns;
+    double *step_s = t->step_s + (ptrdiff_t)t->at * t->n_turns;
     seconds[t->turn] = r->seconds;
     least_s[t->turn] = by_flops > by_bytes ? by_flops : by_bytes;
+    step_s[t->turn] = r->step_s;
     t->at++;
     if (t->turn + 1 < t->n_turns)
         return OK;
     const double s = bench_median(seconds, t->n_turns), least = bench_median(least_s, t->n_turns);
-    const char *bound = r->pairs ? "pairs" : by_flops > by_bytes ? "flops" : "ram";
-    const double per_s = r->pairs ? 0 : 1 / s; // a difference has no rate
-    return bench_row(run->table,
-                     json_pack("{ss ss ss sf sf sf sf sf sf sf ss}", "op", r->op, "model", r->model,
-                               "shape", r->shape, "us", s * 1e6, "us_min", seconds[0] * 1e6,
-                               "us_max", seconds[t->n_turns - 1] * 1e6, "gflop_s",
-                               r->flops * per_s * 1e-9, "gb_s", r->bytes / s * 1e-9, "peak",
-                               by_flops / s, "roof", least / s, "bound", bound));
+    const char *bound = r->kind ? r->kind : by_flops > by_bytes ? "flops" : run->roof->memory;
+    const double per_s = r->kind ? 0 : 1 / s; // a difference has no rate
+    json_t *row =
+        json_pack("{ss ss ss sf sf sf sf sf sf sf ss}", "op", r->op, "model", r->model, "shape",
+                  r->shape, "us", s * 1e6, "us_min", seconds[0] * 1e6, "us_max",
+                  seconds[t->n_turns - 1] * 1e6, "gflop_s", r->flops * per_s * 1e-9, "gb_s",
+                  r->bytes / s * 1e-9, "peak", by_flops / s, "roof", least / s, "bound", bound);
+    if (row && run->device)
+        json_object_set_new(row, "step",
+                            r->step_s > 0 ? json_real(s / bench_median(step_s, t->n_turns))
+                                          : json_null());
+    return bench_row(run->table, row);
 }
 
 /* ---- matmul ---- */
@@ -103,23 +109,30 @@ static enum err bench_int8(const struct bench_run *run, const struct ops *ops,
     return bench_formats(&doubled, &int8, model, formats, 2);
 }
 
+void bench_layers(const struct bench_model *model, int layers[BENCH_LAYERS][2])
+{
+    const int heads = model->n_heads * model->head_dim, kv = model->n_kv_heads * model->head_dim;
+    const int all[BENCH_LAYERS][2] = {{heads, model->dim}, // q; o has as many numbers
+                                      {kv, model->dim},
+                                      {model->ffn, model->dim},
+                                      {model->dim, model->ffn},
+                                      {model->head, model->dim}};
+    memcpy(layers, all, sizeof all);
+}
+
 enum err bench_matmuls(const struct bench_run *run, const struct ops *ops,
                        const struct bench_model *model)
 {
     static const enum dtype formats[] = {DTYPE_BF12, DTYPE_Q8,   DTYPE_Q4,  DTYPE_Q4_1, DTYPE_Q4_K,
                                          DTYPE_Q6_K, DTYPE_Q8_0, DTYPE_F16, DTYPE_F32};
-    const int heads = model->n_heads * model->head_dim, kv = model->n_kv_heads * model->head_dim;
-    const int layers[][2] = {{heads, model->dim}, // q; o has as many numbers
-                             {kv, model->dim},
-                             {model->ffn, model->dim},
-                             {model->dim, model->ffn},
-                             {model->head, model->dim}};
+    int layers[BENCH_LAYERS][2];
     struct ops plain = *ops;
+    bench_layers(model, layers);
     if (run->only && strcmp(run->only, "matmul") != 0)
         return OK;
     if (plain.compute == COMPUTE_INT8) // has rows of its own
         plain.compute = COMPUTE_BF16;
-    for (int l = 0; l < 5; l++)
+    for (int l = 0; l < BENCH_LAYERS; l++)
         for (int r = 0; r < N_ROWS; r++) {
             struct matmul_case c = {DTYPE_BF16, layers[l][0], layers[l][1], rows_all[r]};
             TRY(bench_matmul(run, &plain, model, &c));
@@ -146,18 +159,22 @@ static void decode_carve(struct decode_memory *mem, struct arena *a, const struc
     mem->to = arena_take(a, dtype_panels_bytes(args->to, w->n, w->k), 64);
 }
 
-/* One panel, made of numbers that are good as any format's, everywhere. */
-static void decode_fill(struct decode_memory *mem, const struct weight *w)
+void bench_panel(enum dtype dtype, int k, uint8_t *row, uint8_t *panel)
 {
-    int64_t row_bytes = dtype_row_bytes(dtype_of_rows(w->dtype), w->k);
-    int64_t panel_bytes = dtype_panel_bytes(w->dtype, w->k);
+    int64_t row_bytes = dtype_row_bytes(dtype_of_rows(dtype), k);
     const void *rows[PANEL_ROWS];
-    uint8_t *row = mem->to; // larger than a row in any format, and free until the first call
     for (int64_t i = 0; i < row_bytes; i++)
         row[i] = (uint8_t)(0x30 + mix64((uint64_t)i) % 12);
     for (int i = 0; i < PANEL_ROWS; i++)
         rows[i] = row;
-    panel_pack(w->dtype, rows, w->k, mem->from);
+    panel_pack(dtype, rows, k, panel);
+}
+
+static void decode_fill(struct decode_memory *mem, const struct weight *w)
+{
+    int64_t panel_bytes = dtype_panel_bytes(w->dtype, w->k);
+    /* What it is decoded to is larger than a row in any format, and free until the first call. */
+    bench_panel(w->dtype, w->k, mem->to, mem->from);
     for (int64_t at = panel_bytes; at + panel_bytes <= mem->n_copies * mem->copy_bytes;
          at += panel_bytes)
         memcpy(mem->from + at, mem->from, (size_t)panel_bytes);
