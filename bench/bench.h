@@ -60,9 +60,17 @@ struct bench_roof {
 
 /* Cases take turns: all are measured once, then all again, so that a slow moment of the machine
  * hits a turn of many cases and not all turns of one. The n-th case of every turn is the same. */
+enum bench_figure {
+    FIGURE_S,
+    FIGURE_LEAST_S,
+    FIGURE_STEP_S,
+    FIGURE_LOW_S,
+    FIGURE_HIGH_S,
+    N_FIGURES
+};
 struct bench_turns {
-    double *seconds, *least_s, *step_s; // owned; [BENCH_CASES_MAX][n_turns]
-    int n_turns, turn, at;              // `at`: the case that comes next
+    double *figures;       // owned; [N_FIGURES][BENCH_CASES_MAX][n_turns]
+    int n_turns, turn, at; // `at`: the case that comes next
 };
 
 struct bench_run {
@@ -79,11 +87,12 @@ struct bench_result {
     double flops, bytes, seconds; // of one call
     double ram;                   // bytes per second that bound it; 0: those of the run's roof
     double step_s;                // of the decode step that it is a part of; 0: of none
-    const char *kind; // NULL; "pairs": seconds are what a call takes longer than another one,
-                      // "launch": what it takes to launch one; neither has a roof
+    double low_s, high_s; // what stands as the least and the most; both 0: those of the turns
+    const char *kind;     // NULL; "pairs": seconds are what a call takes longer than another one,
+                          // "launch": what it takes to launch one; neither has a roof
 };
 /* Keeps the figures of the turn; the last one makes the row: medians, the least and the most. A
- * device's rows have one column more, `step`: the share of the decode step. */
+ * device's rows have one column more, `step`: their share of that decode step. */
 enum err bench_result(const struct bench_run *run, const struct bench_result *r);
 
 /* What reads weights, at the shapes of one model. */

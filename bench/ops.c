@@ -29,7 +29,7 @@ static const struct sizes cpu_sizes = {256, 512, 128, 64}; // 256: a tile of the
 /* As large as an op needs to come from the device's memory, not its caches; halved until operands
  * fit. */
 static const struct sizes device_sizes = {2048, 2048, 512, 256};
-#define TOKENS_LEAST 64
+#define TOKENS_LEAST 128 // what is kept is then one page
 
 /* Without -m. */
 static const struct bench_model models[] = {
@@ -320,10 +320,8 @@ static enum err bench_attend_prompt(const struct bench_run *run, struct operands
 static enum err bench_attend_forced(const struct bench_run *run, const struct operands *o)
 {
     const struct bench_model *m = o->model;
-    if (run->only && strcmp(run->only, "attend_forced") != 0)
-        return OK;
-    if (run->device)
-        return bench_device_forced(run, m);
+    if (run->device || (run->only && strcmp(run->only, "attend_forced") != 0))
+        return OK; // a device's memory is then all its own
     return bench_forced(run, o->ops, m);
 }
 
@@ -426,6 +424,8 @@ static enum err bench_model_run(const struct bench_run *run, const struct ops *o
     if (err == OK)
         err = operands_run(run, &image);
     bench_memory_close(&memory);
+    if (err == OK && run->device)
+        err = bench_device_forced(run, model);
     return err;
 }
 
@@ -490,19 +490,13 @@ static enum err run_models(const struct bench_run *run, const struct config *c,
 static enum err turns_open(struct bench_turns *t, int n_turns)
 {
     *t = (struct bench_turns){.n_turns = n_turns};
-    t->seconds = calloc((size_t)BENCH_CASES_MAX * (size_t)n_turns, sizeof *t->seconds);
-    t->least_s = calloc((size_t)BENCH_CASES_MAX * (size_t)n_turns, sizeof *t->least_s);
-    t->step_s = calloc((size_t)BENCH_CASES_MAX * (size_t)n_turns, sizeof *t->step_s);
-    return t->seconds && t->least_s && t->step_s
-               ? OK
-               : fail(ERR_FIT, "memory: figures of the benchmark");
+    t->figures = calloc((size_t)N_FIGURES * BENCH_CASES_MAX * (size_t)n_turns, sizeof *t->figures);
+    return t->figures ? OK : fail(ERR_FIT, "memory: figures of the benchmark");
 }
 
 static void turns_close(struct bench_turns *t)
 {
-    free(t->seconds);
-    free(t->least_s);
-    free(t->step_s);
+    free(t->figures);
 }
 
 /* Looks at the machine and measures its roofs; the head of the table tells. */

@@ -169,10 +169,14 @@ enum err forced_scores_row(const struct forced_bench *b, double *extra, int n, d
 {
     char shape[64];
     shape_text(b, "scores", shape, sizeof shape);
+    const double median = bench_median(extra, n); // which puts them in order
+    const int many = n >= SPREAD_PAIRS;
     return bench_result(b->run, &(struct bench_result){.op = "attend_forced",
                                                        .model = b->model->name,
                                                        .shape = shape,
-                                                       .seconds = bench_median(extra, n),
+                                                       .seconds = median,
+                                                       .low_s = many ? extra[n / 4] : 0,
+                                                       .high_s = many ? extra[n - 1 - n / 4] : 0,
                                                        .step_s = step_s,
                                                        .kind = "pairs"});
 }

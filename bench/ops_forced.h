@@ -46,7 +46,8 @@ void forced_args(const struct forced_bench *b, int policy, int set, const struct
 /* The row of a policy; step_s as in struct bench_result. */
 enum err forced_policy_row(const struct forced_bench *b, int policy, double s, double step_s);
 /* What scores and the choice of victims take beside attention: the median difference of calls in
- * pairs. */
+ * pairs; of many pairs (from SPREAD_PAIRS on) the quartiles, too. */
+#define SPREAD_PAIRS 20
 enum err forced_scores_row(const struct forced_bench *b, double *extra, int n, double step_s);
 
 #endif

@@ -2,8 +2,10 @@
  * the device's memory, and what scores cost there.
  *
  * Owns: the order of calls. Refuses: rows, pages and arguments (bench/ops_forced.c).
- * A newcomer would miss: under a policy that evicts every call is the next token of its rows, so
- * its spans are the next of a list; at the list's end the rows begin again, slots and all. */
+ * A newcomer would miss: the decode step that rows are a share of is the matmuls of one layer for
+ * as many tokens, weights on the device, and this attention. Under a policy that evicts every call
+ * is the next token of its rows, so its spans are the next of a list; at the list's end the rows
+ * begin again, slots and all. */
 #include <string.h>
 
 #include "bench/device.h"
@@ -163,6 +165,8 @@ static enum err run_rows(const struct bench_run *run, const struct forced_bench 
 
 enum err bench_device_forced(const struct bench_run *run, const struct bench_model *model)
 {
+    if (run->only && strcmp(run->only, "attend_forced") != 0)
+        return OK;
     static const enum kv_format kv_formats[] = {KV_BF16, KV_Q8, KV_Q4, KV_MIXED};
     static const struct {
         int rows, slots;

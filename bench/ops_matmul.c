@@ -18,28 +18,37 @@ enum err bench_result(const struct bench_run *run, const struct bench_result *r)
     struct bench_turns *t = run->turns;
     const double by_flops = r->flops / run->roof->flops;
     const double by_bytes = r->bytes / (r->ram > 0 ? r->ram : run->roof->ram);
+    const double now[N_FIGURES] = {[FIGURE_S] = r->seconds,
+                                   [FIGURE_LEAST_S] = by_flops > by_bytes ? by_flops : by_bytes,
+                                   [FIGURE_STEP_S] = r->step_s,
+                                   [FIGURE_LOW_S] = r->low_s,
+                                   [FIGURE_HIGH_S] = r->high_s};
+    double median[N_FIGURES];
     CHECK(t->at < BENCH_CASES_MAX && t->turn < t->n_turns);
-    double *seconds = t->seconds + (ptrdiff_t)t->at * t->n_turns;
-    double *least_s = t->least_s + (ptrdiff_t)t->at * t->n_turns;
-    double *step_s = t->step_s + (ptrdiff_t)t->at * t->n_turns;
-    seconds[t->turn] = r->seconds;
-    least_s[t->turn] = by_flops > by_bytes ? by_flops : by_bytes;
-    step_s[t->turn] = r->step_s;
+    for (int i = 0; i < N_FIGURES; i++) {
+        double *of_turns = t->figures + ((ptrdiff_t)i * BENCH_CASES_MAX + t->at) * t->n_turns;
+        of_turns[t->turn] = now[i];
+        if (t->turn + 1 == t->n_turns)
+            median[i] = bench_median(of_turns, t->n_turns);
+    }
+    const double *seconds =
+        t->figures + (ptrdiff_t)t->at * t->n_turns; // in ascending order at last
+    const int own = r->low_s != 0 || r->high_s != 0;
     t->at++;
     if (t->turn + 1 < t->n_turns)
         return OK;
-    const double s = bench_median(seconds, t->n_turns), least = bench_median(least_s, t->n_turns);
+    const double s = median[FIGURE_S], least = median[FIGURE_LEAST_S], step = median[FIGURE_STEP_S];
     const char *bound = r->kind ? r->kind : by_flops > by_bytes ? "flops" : run->roof->memory;
     const double per_s = r->kind ? 0 : 1 / s; // a difference has no rate
+    const double low = own ? median[FIGURE_LOW_S] : seconds[0];
+    const double high = own ? median[FIGURE_HIGH_S] : seconds[t->n_turns - 1];
     json_t *row =
         json_pack("{ss ss ss sf sf sf sf sf sf sf ss}", "op", r->op, "model", r->model, "shape",
-                  r->shape, "us", s * 1e6, "us_min", seconds[0] * 1e6, "us_max",
-                  seconds[t->n_turns - 1] * 1e6, "gflop_s", r->flops * per_s * 1e-9, "gb_s",
-                  r->bytes / s * 1e-9, "peak", by_flops / s, "roof", least / s, "bound", bound);
+                  r->shape, "us", s * 1e6, "us_min", low * 1e6, "us_max", high * 1e6, "gflop_s",
+                  r->flops * per_s * 1e-9, "gb_s", r->bytes * per_s * 1e-9, "peak",
+                  by_flops * per_s, "roof", least * per_s, "bound", bound);
     if (row && run->device)
-        json_object_set_new(row, "step",
-                            r->step_s > 0 ? json_real(s / bench_median(step_s, t->n_turns))
-                                          : json_null());
+        json_object_set_new(row, "step", step > 0 ? json_real(s / step) : json_null());
     return bench_row(run->table, row);
 }
 
