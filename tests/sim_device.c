@@ -143,6 +143,18 @@ static void *seen(struct sim_device *s, const void *p)
     return at ? at : (void *)(uintptr_t)p;
 }
 
+static int is_pinned(struct sim_device *s, const uint8_t *p, int64_t n_bytes)
+{
+    int pinned = 0;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < PINS_MAX; i++) {
+        const struct pin *pin = &s->pins[i];
+        pinned |= pin->base && p >= pin->base && p + n_bytes <= pin->base + pin->n_bytes;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return pinned;
+}
+
 /* One side of a copy: memory of the device to its end, or RAM that is pinned, all of it. */
 static void *copy_side(struct sim_device *s, const void *p, int64_t n_bytes)
 {
@@ -151,32 +163,41 @@ static void *copy_side(struct sim_device *s, const void *p, int64_t n_bytes)
         CHECK(device_side(s, (const uint8_t *)p + n_bytes - 1) == at + n_bytes - 1);
         return at;
     }
-    int pinned = 0;
-    for (int i = 0; i < PINS_MAX; i++) {
-        const struct pin *pin = &s->pins[i];
-        pinned |= pin->base && (const uint8_t *)p >= pin->base &&
-                  (const uint8_t *)p + n_bytes <= pin->base + pin->n_bytes;
-    }
-    CHECK(pinned);
+    CHECK(is_pinned(s, p, n_bytes));
     return (void *)(uintptr_t)p;
 }
 
 static enum err sim_pin(struct device *d, void *p, int64_t n_bytes)
 {
     int i = 0;
+    pthread_mutex_lock(&sim(d)->lock);
     while (sim(d)->pins[i].base)
         CHECK(++i < PINS_MAX);
     sim(d)->pins[i] = (struct pin){p, n_bytes};
+    pthread_mutex_unlock(&sim(d)->lock);
     return OK;
 }
 
 static void sim_unpin(struct device *d, void *p, int64_t n_bytes)
 {
     int i = 0;
+    pthread_mutex_lock(&sim(d)->lock);
     while (sim(d)->pins[i].base != p)
         CHECK(++i < PINS_MAX);
     CHECK(sim(d)->pins[i].n_bytes == n_bytes);
     sim(d)->pins[i] = (struct pin){0};
+    pthread_mutex_unlock(&sim(d)->lock);
+}
+
+/* An address in RAM that no device reads: mapped here, and not pinned. Numbers side by side may
+ * look like an address, but hardly like one of mapped memory. */
+static int out_of_reach(struct sim_device *s, uint64_t word)
+{
+    const uintptr_t page = 4096;
+    unsigned char resident;
+    if (word < (1ull << 32) || word >= (1ull << 47) || is_pinned(s, (uint8_t *)word, 1))
+        return 0;
+    return mincore((void *)(word / page * page), page, &resident) == 0;
 }
 
 static int is_prepared(const struct sim_device *s, int n, int k, int m)
@@ -192,8 +213,10 @@ static void run_launch(struct sim_device *s, struct command *c)
     const struct matmul_args *matmul = (const void *)c->args;
     for (int i = 0; c->op == OP_matmul && c->ops.matmul != MATMUL_OWN && i < matmul->n_parts; i++)
         CHECK(is_prepared(s, matmul->parts[i].w.n, matmul->parts[i].w.k, matmul->m));
-    for (int i = 0; i < (int)ops_args_bytes(c->op) / 8; i++)
+    for (int i = 0; i < (int)ops_args_bytes(c->op) / 8; i++) {
+        CHECK(!out_of_reach(s, c->args[i]));
         c->args[i] = (uint64_t)(uintptr_t)seen(s, (const void *)(uintptr_t)c->args[i]);
+    }
     c->ops.stream = NULL;
     c->ops.pool = NULL;
     ops_here(c->op, &c->ops, c->args);
