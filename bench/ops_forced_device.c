@@ -15,7 +15,7 @@
 #define SPAN_TURNS  512 // tokens of a row before it begins again
 #define PAIRS       200 // of bursts, with scores and without
 #define PAIRS_LEAST 3   // where that takes longer than
-#define PAIRS_S     2.0 // seconds
+#define PAIRS_S     1.0 // seconds
 #define BURST_S     1e-3
 #define BURST_MAX   64
 #define ROWS_MOST   256

@@ -6,6 +6,7 @@ streams are late, against the bytes of the CPU: placements drawn from a seed; ki
 resumed on a device that is late otherwise; a disk that lies; a device that is lost at any command; and what is
 refused. A device has no more memory than --mem-device says. Standard library and a C compiler.
 """
+import csv
 import json
 import os
 import random
@@ -497,7 +498,60 @@ def other_device(tally, bed):
         bed.same(f"a job of the {name}", out, "alike and long", "full", bed.run("alike and long", out, *flags, *where))
 
 
+# ---- bench ops ----------------------------------------------------------------------------------------
+
+def bench_rows(tally, bed, what, *flags):
+    """The rows of `bench ops --csv`, by op; each stands for a time, and says what share of its roof that is."""
+    done = bed.sluice("bench", "ops", "--csv", "--runs", "1", "-q", "-m", bed.at("llama.cfg"), *flags)
+    tally.check(done.code == 0, f"{what}: exit {done.code}: {done.err[-300:]!r}")
+    lines, rows = done.out.splitlines(), {}
+    head = dict(x[2:].split(": ", 1) for x in lines if x.startswith("# "))
+    tally.check(head.get("device") == "simulated" and min(float(head[f"roof_{x}"]) for x in ("gflop_s", "memory_gb_s")) > 0
+                and "roof_ram_gb_s" not in head, f"{what}: the head says {head}")
+    for row in csv.DictReader(x for x in lines if not x.startswith("#")):
+        rows.setdefault(row["op"], []).append(row)
+        us, low, high, rate = (float(row[x]) for x in ("us", "us_min", "us_max", "roof"))
+        if row["bound"] == "pairs":  # a difference: noise alone may make it negative
+            good = low <= us <= high and abs(float(row["step"])) < 1
+        elif row["bound"] == "launch":
+            good = row["op"] == "launch" and us > 0 and rate == 0
+        else:
+            good = 0 < low <= us <= high and rate > 0 and row["bound"] in ("flops", "memory")
+            good = good and max(float(row["gflop_s"]), float(row["gb_s"])) > 0
+            good = good and (0 < float(row["step"]) < 1 if row["op"] == "attend_forced" else row["step"] == "")
+        tally.check(good and None not in row and None not in row.values(), f"{what}: {row}")
+    return rows
+
+
+def bench(tally, bed, a):
+    """`bench ops` on a device: every op, in its memory; less memory makes less of them, or one line."""
+    with open(os.path.join(ROOT, "kernels/ops.h"), encoding="utf-8") as f:
+        ops = set(re.findall(r"^ +X\((\w+)\)", f.read(), re.M))
+    rows = bench_rows(tally, bed, "bench ops", *device(1, 0), "--mem-device", "64M")
+    tally.check(set(rows) == ops | {"launch"}, f"bench ops: {sorted(set(rows) ^ ops)} differ")
+    shapes = {op: [row["shape"] for row in found] for op, found in rows.items()}
+    want = [f"bf16 {n}x{k} m={m}" for n, k in ((64, 64), (32, 64), (96, 64), (64, 96), (VOCAB, 64)) for m in (1, 16, 64, 256, 1024)]
+    want += [f"{w} int8 96x64 m={m}" for w in ("q8", "q4") for m in (1, 16, 64, 256, 1024)]
+    tally.check(shapes["matmul"] == want, f"bench ops: matmuls are {shapes['matmul']}")
+    tally.check({s.split()[0] for s in shapes["decode"]} == {"bf12", "q8", "q4", "q4_1", "q8_0", "f16", "f32"}, f"{shapes['decode']}")
+    sizes = ("16 rows x 2048", "64 rows x 640", "64 rows x 2048", "256 rows x 640")
+    want = [f"{n} {f} {p}" for f in ("bf16", "q8", "q4", "mixed") for n in sizes for p in ("full", "h2o", "scores")]
+    tally.check(shapes["attend_forced"] == want, f"bench ops: {shapes['attend_forced']}")
+    rows = bench_rows(tally, bed, "bench ops, 2 MiB", "attend_forced", *device(1, 0, memory=2 * MIB), "--mem-device", "2M")
+    few = {int(row["shape"].split()[0]) for row in rows["attend_forced"]}
+    tally.check(max(few) < 16, f"bench ops, 2 MiB: rows {few}")
+    done = bed.sluice("bench", "ops", "decode", "--json", "--runs", "1", "-q", "-m", bed.at("llama.cfg"), *device(2, 0))
+    found = json.loads(done.out)
+    tally.check(done.code == 0 and found["rows"] == [] and found["device"] == "simulated",
+                f"bench ops, a device that reads what is stored decodes nothing: {found}")
+    for what, code, flags, words in (("no room", 4, [*device(1), "--mem-device", "1M"], ["--mem-device"]),
+                                     ("lost", 6, device(1, 0, 3000), ["device"]), ("none", 6, ["--device", bed.at("none.so")], ["none.so"]),
+                                     ("launch on the CPU", 2, ["launch", "--device", "cpu"], ["launch"])):
+        done = bed.sluice("bench", "ops", "--runs", "1", "--csv", "-m", bed.at("llama.cfg"), *flags)
+        one_line(tally, f"bench ops, {what}", done, code, *words)
+
+
 if __name__ == "__main__":
     tally_ = trial.Tally()
-    sys.exit(trial.run_parts(__doc__, (placements, kills, signals, faults, damaged_pack, lost, refusals),
+    sys.exit(trial.run_parts(__doc__, (placements, kills, signals, faults, damaged_pack, lost, refusals, bench),
                              lambda folder, a: Bed(folder, a.sluice, tally_), tally_))
