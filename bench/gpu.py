@@ -8,6 +8,8 @@
   matmul     OPT-6.7B in bf16 all on the device: matmuls of its own beside cuBLASLt's (--matmul cublaslt), in turns
   published  OPT-30B 512 + 32 under 16 GiB beside FlexGen's 7.32 tokens/s on a T4 (8.38 in 4 bits); OPT-6.7B all on the
              device, 2048 + 2048, full KV and H2O 0.2, beside H2O's 494, 919 and 1161 tokens/s on an A100
+  ops        each op at the shapes of Llama-8B and OPT-13B, beside the roofs of the card that the same run measures; what scores
+             cost of a decode step; what a launch costs (`sluice bench ops --device`): a row per op and shape
 
 A row of bench/results/gpu_FIGURE.csv per run, as it ends, with command, machine and commit; what has a row of this commit
 and machine is not run again (--again does), so that the same command goes on where the last one stopped. --for
@@ -18,8 +20,10 @@ Without a GPU: 6. --smoke tries it all in small on any device: nothing of that g
 import argparse
 import csv
 import glob
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -41,6 +45,8 @@ COLUMNS = ["figure", "case", "engine", "version", "weights", "turn", "status", "
            "tok_s", "steady_tok_s", "seconds", "whole_s", "load_s", "passes", "predicted_s", "roof_fraction", "bound",
            "h2d_busy", "h2d_gb_s", "d2h_busy", "gpu_busy", "cpu_busy", "read_busy", "disk_gb_s", "peak_gpu_mib",
            "card_used_mib", "peak_rss_mib", "device", "date", "commit", "machine", "command"]
+OPS_COLUMNS = ["figure", "case", "engine", "version", "turn", "status", "op", "shape", "us", "us_min", "us_max", "gflop_s", "gb_s", "peak",
+               "roof", "bound", "step", "roof_gflop_s", "roof_memory_gb_s", "device", "date", "commit", "machine", "command"]
 H2O = "--kv-policy h2o --kv-budget 0.2"
 SMOKE = "build/gpu/smoke.cfg"
 SMALL = "family = llama\ndim = 128\nlayers = 4\nheads = 4\nffn = 256\nvocab = 50000\ncontext = 512\n"
@@ -127,7 +133,35 @@ def published(a):
         yield Case(e, batch, 2048, 2048)
 
 
-FIGURES = {f.__name__: f for f in (streamed, h2o, nvme, matmul, published)}
+class Ops(Engine):
+    """`sluice bench ops`: many rows in one run."""
+
+    def __init__(self, a, model):
+        path = SMOKE if model == a.small else f"configs/{model}.cfg"
+        super().__init__("sluice", f"--model {path}", case=model)
+        self.binary, self.words = a.sluice, ["bench", "ops", "-m", path, "--device", a.device, "--json", "-q"]
+
+    def label(self, best=None):
+        return shlex.join(["sluice", *self.words])
+
+    def measure(self, timeout_s):
+        try:
+            done = subprocess.run([self.binary, *self.words], stdout=subprocess.PIPE, text=True, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return [{"status": "timeout"}]
+        if done.returncode:
+            return [{"status": f"exit {done.returncode}"}]
+        found = json.loads(done.stdout)
+        same = {k: found[k] for k in ("version", "device", "roof_gflop_s", "roof_memory_gb_s")}
+        return [{"status": "ok", **same, **{k: "" if v is None else v for k, v in row.items()}} for row in found["rows"]]
+
+
+def ops(a):
+    for model in (a.small,) if a.small else ("llama-8b", "opt-13b"):
+        yield Case(Ops(a, model), 0, 0, 0)
+
+
+FIGURES = {f.__name__: f for f in (streamed, h2o, nvme, matmul, published, ops)}
 
 
 # ---- the machine, and the card while something runs ----
@@ -194,14 +228,16 @@ class Results:
         with open(self.path(figure), encoding="utf-8", newline="") as f:
             return {(r["case"], r["command"], r["turn"], r["commit"], r["machine"]) for r in csv.DictReader(f)}
 
-    def add(self, row):
-        path = self.path(row["figure"])
+    def add(self, rows):
+        """Those of one run: all, or none."""
+        figure = rows[0]["figure"]
+        path, columns = self.path(figure), OPS_COLUMNS if figure == "ops" else COLUMNS
         fresh = not os.path.exists(path)
         with open(path, "a", encoding="utf-8", newline="") as f:
-            w = csv.DictWriter(f, COLUMNS, restval="", extrasaction="ignore", lineterminator="\n")
+            w = csv.DictWriter(f, columns, restval="", extrasaction="ignore", lineterminator="\n")
             if fresh:
                 w.writeheader()
-            w.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()})
+            w.writerows({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
             f.flush()
             os.fsync(f.fileno())
 
@@ -219,8 +255,10 @@ def make_room(e):
 
 
 def measure(case, work, left):
-    """The row of a run: whole jobs, load out (`seconds`) and in (`whole_s`)."""
+    """The rows of a run. One of a whole job: load out (`seconds`) and in (`whole_s`)."""
     e = case.engine
+    if isinstance(e, Ops):
+        return e.measure(left)
     make_room(e)
     job = jobs.job_write(os.path.join(work, "job.jsonl"), jobs.random_ids(case.rows, case.prompt), case.new)
     with Card() as card:
@@ -228,7 +266,7 @@ def measure(case, work, left):
     row["card_used_mib"] = card.most or ""
     if row["status"] == "ok":
         row["tok_s"] = row.get("done_tokens", row["new_tokens"]) / row["seconds"]
-    return row
+    return [row]
 
 
 def here(a, e):
@@ -319,14 +357,17 @@ def main():
                         peer.say(f"bench-gpu: left out: {lacks[case.wants]}")
                 if lacks[case.wants]:
                     break
-                row = measure(case, work, left)
+                rows = measure(case, work, left)
+                row = rows[0]
                 if row["status"] == "timeout" and left < LIMIT_S:
                     print("bench-gpu: time is up within a run; the same command goes on")
                     return MORE
                 failed += row["status"] != "ok"
-                results.add({**row, "figure": name, "case": e.case, "engine": jobs.ENGINES[e.name], "turn": turn,
-                             "date": conditions.now(), "commit": known[0], "machine": known[1], "command": label})
-                peer.say(f"bench-gpu: {name}: {e.case}: {label}: {row['status']}, {row.get('tok_s', 0):.4g} tok/s")
+                same = {"figure": name, "case": e.case, "engine": jobs.ENGINES[e.name], "turn": turn, "date": conditions.now(),
+                        "commit": known[0], "machine": known[1], "command": label}
+                results.add([{**r, **same} for r in rows])
+                got = f"{len(rows)} rows" if name == "ops" else f"{row.get('tok_s', 0):.4g} tok/s"
+                peer.say(f"bench-gpu: {name}: {e.case}: {label}: {row['status']}, {got}")
     print(f"bench-gpu: {results.folder}/gpu_*.csv" + (f"; {failed} runs failed" if failed else ""))
     return 1 if failed else 0
 

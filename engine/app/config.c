@@ -88,7 +88,7 @@ static const struct knob knobs[] = {
     {"offload-dir", 0, KNOB_STRING, AT(offload_dir), LINE_CMDS | CMD_PROBE, NULL, "DIR",
      "where KV and hidden states are offloaded (default: beside the pack)"},
     {"device", 0, KNOB_STRING, AT(device), LINE_CMDS | CMD_PROBE, "auto", "auto|cpu|cuda[:i]",
-     "where to compute"},
+     "where to compute (bench ops: auto is the CPU)"},
     {"threads", 't', KNOB_COUNT, AT(threads), LINE_CMDS | CMD_PROBE, "0", "N",
      "compute threads (0: one per usable core)"},
     {"compute", 0, KNOB_STRING, AT(compute), LINE_CMDS, "bf16", "bf16|f32|int8",
