@@ -2,9 +2,9 @@
  *
  * Its memory faults when the host touches it, and holds numbers that are none when it is fresh; its
  * streams run on threads of their own, late by random times, out of step with each other; RAM that
- * it copies from or to, or that an op is given, has to be pinned; it can be lost at any command. It
- * computes with the CPU's kernels, on a second mapping of the same memory. Code that forgets an
- * event, or reads a result early, fails here on a machine without a GPU. */
+ * it copies from or to has to be pinned, and no op is given any but rows of embeddings; it can be
+ * lost at any command. It computes with the CPU's kernels, on a second mapping of the same memory.
+ * Code that forgets an event, or reads a result early, fails here on a machine without a GPU. */
 #ifndef TESTS_SIM_DEVICE_H
 #define TESTS_SIM_DEVICE_H
 
