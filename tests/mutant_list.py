@@ -413,6 +413,21 @@ fault("prefill.cu: outputs do not wait for the warp's exps", PREFILL_CU,
       "        __syncwarp();\n        const int n = last", "        const int n = last", SIMT_ATTEND)
 fault("prefill.cu: a column does not wait for the exps of other warps", PREFILL_CU,
       "            __syncthreads();\n            const int n = n_rows", "            const int n = n_rows", SIMT_ATTEND)
+
+# ---- bench ops on a device
+
+SIM_BENCH = "sim_run_test.py --only bench"
+fault("bench: operands stay in the host's memory", "bench/ops.c",
+      "    operands_carve(&o, &image->memory->near);\n", "", SIM_BENCH)
+fault("bench: a device does not get what the host filled", "bench/device.c",
+      "    ops_copy(&m->device->ops, m->near.base, m->host.base, m->near.capacity);\n", "", SIM_BENCH)
+fault("bench: as many rows as asked for, whatever there is room for", "bench/ops_forced_device.c",
+      "if (b->rows == 1 || m->host", "if (1 || m->host", SIM_BENCH)
+fault("bench: formats that a device reads as they are stored are decoded", "bench/ops_device.c",
+      "!same_form(form, stored) && ", "(void *)&stored && ", SIM_BENCH)
+fault("bench: a decode step is attention alone", "bench/ops_forced_device.c",
+      "full_s, layer_s + full_s", "full_s, full_s", SIM_BENCH)
+
 # ---- a CUDA device, over the CUDA runtime of tests/simt/cudart
 
 DEVICE_CU, SIMT_DEVICE, SIMT_LINE = "kernels/cuda/device.cu", "simt_device_test", "simt_line_test"
