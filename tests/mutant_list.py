@@ -120,7 +120,7 @@ fault("a gathered row that did not come is used", "engine/line/gather.c",
       "g->ahead[batch->index].segments[row->ahead_window].err == OK", "1", "verify_test.py --only rows --full")
 fault("the codec's wrong bytes are not looked at", "offload/mover.c",
       "return codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->ram, p->n_bytes) == 0;",
-      "codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->to, p->n_bytes / 2);\n    return 1;", "codec_test",
+      "codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->ram, p->n_bytes / 2);\n    return 1;", "codec_test",
       "verify_test.py --only zstd")
 fault("a short read counts as whole", "offload/ring.c",
       "if (io->done_bytes == io->n_bytes)", "if (io->done_bytes > 0)", "ring_test")

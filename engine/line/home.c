@@ -161,6 +161,8 @@ static void guard(struct home *h, int on)
 {
 #ifdef __SANITIZE_ADDRESS__
     const struct layout *l = h->memory.layout;
+    if (!l) // never opened
+        return;
     for (int arena = 0; arena < ARENA_DEVICE; arena++) {
         if (h->memory.base[arena] && on)
             __asan_poison_memory_region(h->memory.base[arena], (size_t)l->n_bytes[arena]);
