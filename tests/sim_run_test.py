@@ -482,7 +482,7 @@ def other_device(tally, bed):
     for n, (name, flags) in enumerate(homes.items()):
         out, limit_s = bed.fresh(), 0.01
         for _ in range(40):
-            done = bed.run("alike and long", out, *flags, *where, "--time-limit", f"{limit_s:.2f}s")
+            done = bed.run("alike and long", out, *flags, *where, "--time-limit", f"{limit_s:.4f}s")
             if done.code not in (0, 75) or (done.code == 75 and Journal(out).tokens):
                 break
             if done.code == 0:  # over before it was stopped
