@@ -504,7 +504,9 @@ static enum err setup(struct compute_setup *s, struct bench_roof *roof, struct b
                       const struct config *c)
 {
     TRY(compute_open(s, c, NULL));
-    TRY(probe_ram(s->ops.pool, 256 << 20, 0.5, &roof->ram));
+    struct rate ram;
+    TRY(probe_ram(s->ops.pool, 256 << 20, 0.5, &ram));
+    roof->ram = ram.value;
     roof->flops = bench_peak_flops(&s->ops, 0.5);
     log_line(LOG_INFO, "bench ops: %s, %d threads; roof %.0f GFLOP/s, RAM %.1f GB/s",
              isa_name(s->ops.isa), pool_threads(s->ops.pool), roof->flops * 1e-9, roof->ram * 1e-9);

@@ -68,7 +68,7 @@ static enum err bench_matmul(const struct bench_run *run, const struct ops *ops,
                              .k = c->k,
                              .weight_bytes = WEIGHT_BYTES,
                              .seconds = BENCH_WINDOW_S};
-    double rate;
+    struct rate rate;
     int64_t weight_bytes = 0;
     char shape[64];
     TRY(probe_matmul(ops, &p, &rate, &weight_bytes));
@@ -78,7 +78,7 @@ static enum err bench_matmul(const struct bench_run *run, const struct ops *ops,
     struct bench_result result = {.op = "matmul", .model = model->name, .shape = shape};
     result.flops = 2.0 * c->m * c->n * c->k;
     result.bytes = (double)weight_bytes + 4.0 * c->m * (c->n + c->k);
-    result.seconds = result.flops / rate;
+    result.seconds = result.flops / rate.value;
     return bench_result(run, &result);
 }
 

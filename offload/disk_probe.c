@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,23 +66,48 @@ struct disk_stream {
     uint8_t *buffers; // [depth][block_bytes]
     struct ring_io ios[DISK_PROBE_DEPTH_MAX];
     int64_t n_blocks; // that the file holds (reads) or may grow to (writes)
-    int64_t next;     // block
+    int64_t next;     // block; mixed: of either direction, reads first
     int64_t done_bytes;
-    int64_t end_ns; // no new io after this
+    int64_t end_ns;      // no new io after this
+    int64_t window_ns;   // when the window began
+    int64_t window_from; // done_bytes by then
+    struct disk_series *series;
 };
 
 /* Issues one more io unless time or the file is over. */
 static enum err stream_next(struct disk_stream *s, struct ring_io *io)
 {
     const struct disk_load *load = s->load;
-    if ((load->write && s->next == s->n_blocks) || (s->next > 0 && clock_ns() >= s->end_ns))
+    int ends = load->write && !load->wrap && !load->mixed;
+    if ((ends && s->next == s->n_blocks) || (s->next > 0 && clock_ns() >= s->end_ns))
         return OK;
+    int64_t block = s->next % s->n_blocks;
     io->file = s->file;
     io->write = load->write;
-    io->offset = s->next % s->n_blocks * load->block_bytes;
+    if (load->mixed) {
+        int64_t half = s->n_blocks / 2;
+        io->write = s->next & 1;
+        block = s->next / 2 % half + (io->write ? half : 0);
+    }
+    io->offset = block * load->block_bytes;
     io->n_bytes = load->block_bytes;
     s->next++;
     return ring_submit(s->ring, io);
+}
+
+/* Closes the window when it is over; the series may say that it is enough. */
+static void stream_window(struct disk_stream *s)
+{
+    int64_t now_ns = clock_ns(), took_ns = now_ns - s->window_ns;
+    if (s->series->n == DISK_SERIES_MAX || (double)took_ns < DISK_SERIES_S * 1e9)
+        return;
+    s->series->seconds[s->series->n] = (double)took_ns * 1e-9;
+    s->series->bytes_per_s[s->series->n++] =
+        (double)(s->done_bytes - s->window_from) / ((double)took_ns * 1e-9);
+    s->window_ns = now_ns;
+    s->window_from = s->done_bytes;
+    if (s->load->until_steady && disk_series_steady(s->series))
+        s->end_ns = now_ns;
 }
 
 /* Keeps `depth` ios in flight until the end; the first error wins, but all come home. */
@@ -105,6 +131,8 @@ static enum err stream_run(struct disk_stream *s)
             if (err == OK)
                 err = stream_next(s, done[i]);
         }
+        if (clock_ns() < s->end_ns) // afterwards the ring runs dry
+            stream_window(s);
     }
     return err != OK && text[0] ? fail(err, "%s", text) : err;
 }
@@ -126,12 +154,14 @@ static enum err stream_open(struct disk_stream *s, const struct disk_probe *d, i
     return ring_file_add(s->ring, d->name, d->fd, flags, &s->file);
 }
 
-enum err disk_probe_rate(struct disk_probe *d, const struct disk_load *load, double *bytes_per_s)
+/* *mean: bytes per second from the first io to the last. */
+static enum err measure(struct disk_probe *d, const struct disk_load *load,
+                        struct disk_series *series, double *mean)
 {
     CHECK(load->depth >= 1 && load->depth <= DISK_PROBE_DEPTH_MAX && load->block_bytes % 4096 == 0);
-    struct disk_stream s = {.load = load};
-    s.n_blocks = (load->write ? d->cap_bytes : d->file_bytes) / load->block_bytes;
-    if (s.n_blocks < 1)
+    struct disk_stream s = {.load = load, .series = series};
+    s.n_blocks = (load->write && !load->mixed ? d->cap_bytes : d->file_bytes) / load->block_bytes;
+    if (s.n_blocks < (load->mixed ? 2 : 1))
         return fail(ERR_USAGE, "%s: probe: holds less than one block of %lld bytes", d->name,
                     (long long)load->block_bytes);
     struct device *cpu = device_cpu();
@@ -143,16 +173,73 @@ enum err disk_probe_rate(struct disk_probe *d, const struct disk_load *load, dou
     enum err err = stream_open(&s, d, bytes);
     if (err == OK) {
         int64_t start_ns = clock_ns();
+        s.window_ns = start_ns;
         s.end_ns = start_ns + (int64_t)(load->seconds_max * 1e9);
         err = stream_run(&s);
         double seconds = (double)max_i64(clock_ns() - start_ns, 1) * 1e-9;
-        *bytes_per_s = (double)s.done_bytes / seconds;
+        *mean = (double)s.done_bytes / seconds;
         d->direct = ring_file_align_bytes(s.ring, s.file) > 1;
     }
     ring_close(s.ring);
     if (err != ERR_IO) // a lost read may still land there (see ring_reap)
         cpu->api->release(cpu, buffers, bytes);
-    if (err == OK && load->write)
-        d->file_bytes = max_i64(d->file_bytes, s.next * load->block_bytes);
+    if (err == OK && load->write && !load->mixed)
+        d->file_bytes = max_i64(d->file_bytes, min_i64(s.next, s.n_blocks) * load->block_bytes);
     return err;
+}
+
+enum err disk_probe_series(struct disk_probe *d, const struct disk_load *load,
+                           struct disk_series *series)
+{
+    double mean;
+    series->n = 0;
+    TRY(measure(d, load, series, &mean));
+    if (series->n == 0) // it was over within one
+        series->bytes_per_s[series->n++] = mean;
+    return OK;
+}
+
+enum err disk_probe_rate(struct disk_probe *d, const struct disk_load *load, double *bytes_per_s)
+{
+    struct disk_series series = {0};
+    return measure(d, load, &series, bytes_per_s);
+}
+
+/* ---- series ---- */
+
+/* Of windows [from, to), at least one. */
+static struct rate rate_of(const struct disk_series *s, int from, int to)
+{
+    double samples[DISK_SERIES_MAX];
+    memcpy(samples, s->bytes_per_s + from, (size_t)(to - from) * sizeof *samples);
+    return rate_of_samples(samples, to - from);
+}
+
+void disk_series_rates(const struct disk_series *s, struct disk_rates *rates)
+{
+    *rates = (struct disk_rates){0};
+    int burst = 0, third = (s->n + 2) / 3;
+    double slow = DISK_BURST_RATIO * rate_of(s, s->n - third, s->n).value;
+    while (burst + 3 <= s->n &&
+           (s->bytes_per_s[burst] > slow || rate_of(s, burst, burst + 3).value > slow))
+        burst++;
+    if (burst >= 3) {
+        rates->burst = rate_of(s, 0, burst);
+        for (int i = 0; i < burst; i++)
+            rates->burst_bytes += s->bytes_per_s[i] * s->seconds[i];
+    }
+    rates->lasting = rate_of(s, burst >= 3 && burst > s->n / 4 ? burst : s->n / 4, s->n);
+}
+
+int disk_series_steady(const struct disk_series *s)
+{
+    int third = s->n / 3;
+    double took_s = 0;
+    for (int i = 0; i < s->n; i++)
+        took_s += s->seconds[i];
+    if (third == 0 || took_s < 5)
+        return 0;
+    double before = rate_of(s, s->n - 2 * third, s->n - third).value;
+    double last = rate_of(s, s->n - third, s->n).value;
+    return fabs(last - before) <= 0.03 * before;
 }

@@ -46,6 +46,19 @@ static void cores_from_hwloc(struct machine_info *info, hwloc_topology_t t, cons
     }
 }
 
+/* The caches farthest from the cores, each once. */
+static int64_t cache_bytes(hwloc_topology_t t)
+{
+    static const hwloc_obj_type_t levels[] = {HWLOC_OBJ_L4CACHE, HWLOC_OBJ_L3CACHE,
+                                              HWLOC_OBJ_L2CACHE};
+    int64_t bytes = 0;
+    for (int level = 0; level < 3 && bytes == 0; level++)
+        for (int i = 0; i < hwloc_get_nbobjs_by_type(t, levels[level]); i++)
+            bytes +=
+                (int64_t)hwloc_get_obj_by_type(t, levels[level], (unsigned)i)->attr->cache.size;
+    return bytes;
+}
+
 static int topology_open(hwloc_topology_t *t)
 {
     machine_in_library = 1;
@@ -63,6 +76,7 @@ static void hwloc_read(struct machine_info *info, const cpu_set_t *mask, size_t 
         return;
     cores_from_hwloc(info, t, mask, n_mask);
     info->n_numa_nodes = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_NUMANODE);
+    info->cache_bytes = cache_bytes(t);
     hwloc_obj_t package = hwloc_get_obj_by_type(t, HWLOC_OBJ_PACKAGE, 0);
     const char *name = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
     snprintf(info->cpu_name, sizeof info->cpu_name, "%s", name ? name : "");

@@ -20,7 +20,8 @@ struct machine_info {
     int core_cpus[MACHINE_CORES_MAX];  // [n_cores] one usable CPU of each core, for pool_open
     int core_nodes[MACHINE_CORES_MAX]; // [n_cores] its NUMA node
     int n_numa_nodes;
-    int64_t ram_bytes; // of the machine
+    int64_t cache_bytes; // last-level caches, all together; 0: unknown
+    int64_t ram_bytes;   // of the machine
     int64_t
         ram_free_bytes; // what may be taken: the least of MemAvailable and the control groups' room
     struct cgroup_limits cgroup;

@@ -1,9 +1,9 @@
 /* offload/machine_file.c - machine files: flat `key = value`, # starts a comment (see probe.h).
  *
- * Owns: the table of keys and their ranges. Refuses: unknown and repeated keys, values that are not
- * plain decimal numbers, values out of range; always with file and line.
- * A newcomer would miss: a key that is not there leaves 0: "unknown". A plan for a machine whose
- * rates are unknown would be for one where they cost nothing, so machine_file_read refuses it. */
+ * Owns: keys beside the rates, and every range. Refuses: unknown and repeated keys, values that are
+ * not plain decimal numbers, values out of range; always with file and line. A newcomer would miss:
+ * a key that is not there leaves 0: "unknown". A plan for a machine whose rates are unknown would
+ * be for one where they cost nothing, so machine_file_read refuses it. */
 #include "offload/machine_file.h"
 
 #include <errno.h>
@@ -15,36 +15,29 @@
 
 #include "offload/probe.h"
 
-#define VALUE_MAX 64
-
-/* Of these, FIELD_BYTES and FIELD_DEVICE (a rate) may be left out. */
-enum field_kind { FIELD_RATE, FIELD_SECONDS, FIELD_COUNT, FIELD_BYTES, FIELD_DEVICE };
-
+/* What a file says besides rates. */
 static const struct {
     const char *key;
     size_t offset;
-    enum field_kind kind;
+    int is_count; // an int that it has to say; else bytes (int64_t) that it may leave out
     double max;
     const char *unit;
-} fields[] = {
-    {"nvme_read", offsetof(struct machine, nvme_read), FIELD_RATE, 1e15, "bytes per second"},
-    {"nvme_write", offsetof(struct machine, nvme_write), FIELD_RATE, 1e15, "bytes per second"},
-    {"ram_read", offsetof(struct machine, ram_read), FIELD_RATE, 1e15, "bytes per second"},
-    {"matmul_flops", offsetof(struct machine, matmul_flops), FIELD_RATE, 1e18, "FLOPs per second"},
-    {"step_s", offsetof(struct machine, step_s), FIELD_SECONDS, 60, "seconds of overhead a step"},
-    {"threads", offsetof(struct machine, threads), FIELD_COUNT, 4096, "compute threads"},
-    {"ram", offsetof(struct machine, ram), FIELD_BYTES, 1e15, "bytes of RAM that a run may take"},
-    {"disk", offsetof(struct machine, disk), FIELD_BYTES, 1e17,
-     "bytes of disk that a run may write"},
-    {"device_memory", offsetof(struct machine, device_memory), FIELD_BYTES, 1e15,
+} others[] = {
+    {"threads", offsetof(struct machine, threads), 1, 4096, "compute threads"},
+    {"ram", offsetof(struct machine, ram), 0, 1e15, "bytes of RAM that a run may take"},
+    {"disk", offsetof(struct machine, disk), 0, 1e17, "bytes of disk that a run may write"},
+    {"device_memory", offsetof(struct machine, device_memory), 0, 1e15,
      "bytes of device memory that a run may take"},
-    {"h2d", offsetof(struct machine, h2d), FIELD_DEVICE, 1e15, "bytes per second"},
-    {"d2h", offsetof(struct machine, d2h), FIELD_DEVICE, 1e15, "bytes per second"},
-    {"device_read", offsetof(struct machine, device_read), FIELD_DEVICE, 1e15, "bytes per second"},
-    {"device_flops", offsetof(struct machine, device_flops), FIELD_DEVICE, 1e18,
-     "FLOPs per second"},
 };
-#define N_FIELDS (int)(sizeof fields / sizeof fields[0])
+#define N_OTHERS    (int)(sizeof others / sizeof others[0])
+#define N_KEYS      (N_MACHINE_RATES + N_OTHERS)
+#define SAMPLES_MAX 1e9
+_Static_assert(N_KEYS <= 64, "a bit per key");
+
+static const char *key_at(int i)
+{
+    return i < N_MACHINE_RATES ? machine_rates[i].key : others[i - N_MACHINE_RATES].key;
+}
 
 /* ---- reading ---- */
 
@@ -59,25 +52,80 @@ static int number_parse(const char *text, double *x)
     return *end || end == text || errno == ERANGE ? -1 : 0;
 }
 
-static enum err value_set(struct machine *m, int i, double x, const char *path, int line)
+/* A number, its range and what it counts. */
+struct field {
+    const char *key, *unit, *path;
+    double max;
+    int line, whole; // 1: no fractions
+};
+
+static enum err number_check(const struct field *f, double x)
 {
-    void *at = (char *)m + fields[i].offset;
-    const int in_range = x >= 0 && x <= fields[i].max; // only then is the cast defined
-    if (!in_range || (fields[i].kind == FIELD_COUNT && x != (double)(int64_t)x))
-        return fail(ERR_INPUT, "%s: line %d: %s: %g is out of range (0..%g %s)", path, line,
-                    fields[i].key, x, fields[i].max, fields[i].unit);
-    if (fields[i].kind == FIELD_COUNT)
-        *(int *)at = (int)x;
-    else if (fields[i].kind == FIELD_BYTES)
-        *(int64_t *)at = (int64_t)x;
-    else
-        *(double *)at = x;
+    const int in_range = x >= 0 && x <= f->max; // only then is a cast defined
+    if (!in_range || (f->whole && x != (double)(int64_t)x))
+        return fail(ERR_INPUT, "%s: line %d: %s: %g is out of range (0..%g %s)", f->path, f->line,
+                    f->key, x, f->max, f->unit);
     return OK;
+}
+
+/* x[n] of a rate: value, then spread, then samples. */
+static enum err rate_set(struct rate *r, const struct field *f, const double *x, int n)
+{
+    const struct field samples = {f->key, "samples", f->path, SAMPLES_MAX, f->line, 1};
+    TRY(number_check(f, x[0]));
+    if (n > 1)
+        TRY(number_check(f, x[1]));
+    if (n > 2)
+        TRY(number_check(&samples, x[2]));
+    *r = (struct rate){x[0], n > 1 ? x[1] : 0, n > 2 ? (int)x[2] : 0};
+    return OK;
+}
+
+static enum err value_set(struct machine *m, int i, const double *x, int n, struct field f)
+{
+    if (i < N_MACHINE_RATES) {
+        f.max = machine_rates[i].max;
+        f.unit = machine_rates[i].unit;
+        return rate_set(&m->rates[i], &f, x, n);
+    }
+    i -= N_MACHINE_RATES;
+    void *at = (char *)m + others[i].offset;
+    f.max = others[i].max;
+    f.unit = others[i].unit;
+    f.whole = others[i].is_count;
+    if (n > 1)
+        return fail(ERR_INPUT, "%s: line %d: %s: has one value", f.path, f.line, f.key);
+    TRY(number_check(&f, x[0]));
+    if (others[i].is_count)
+        *(int *)at = (int)x[0];
+    else
+        *(int64_t *)at = (int64_t)x[0];
+    return OK;
+}
+
+/* Up to three numbers. */
+static enum err values_parse(struct machine *m, int i, char *text, const struct field *f)
+{
+    double x[3];
+    int n = 0;
+    char *rest = text, *word;
+    do {
+        word = rest;
+        rest += strcspn(rest, " \t");
+        if (*rest)
+            *rest++ = 0;
+        rest += strspn(rest, " \t");
+        if (n == 3 || number_parse(word, &x[n]) != 0)
+            return fail(ERR_INPUT, "%s: line %d: %s: '%.40s' is %s", f->path, f->line, f->key, word,
+                        n == 3 ? "one too many" : "not a number");
+        n++;
+    } while (*rest);
+    return value_set(m, i, x, n, *f);
 }
 
 /* One line without its newline. *seen: a bit per key. */
 static enum err line_parse(struct machine *m, const char *line, int64_t n, const char *path,
-                           int number, unsigned *seen)
+                           int number, uint64_t *seen)
 {
     char text[256];
     if (memchr(line, 0, (size_t)n))
@@ -99,20 +147,17 @@ static enum err line_parse(struct machine *m, const char *line, int64_t n, const
     char *eq = strchr(text, '=');
     if (!eq)
         return fail(ERR_INPUT, "%s: line %d: no '='", path, number);
-    const char *value = eq + 1 + strspn(eq + 1, " \t");
+    char *value = eq + 1 + strspn(eq + 1, " \t");
     *eq = 0;
     text[strcspn(text, " \t")] = 0;
-    for (int i = 0; i < N_FIELDS; i++) {
-        double x;
-        if (strcmp(text, fields[i].key) != 0)
+    for (int i = 0; i < N_KEYS; i++) {
+        if (strcmp(text, key_at(i)) != 0)
             continue;
-        if (*seen & (1u << i))
+        if (*seen & (uint64_t)1 << i)
             return fail(ERR_INPUT, "%s: line %d: %s stands there twice", path, number, text);
-        *seen |= 1u << i;
-        if (number_parse(value, &x) != 0)
-            return fail(ERR_INPUT, "%s: line %d: %s: '%.40s' is not a number", path, number, text,
-                        value);
-        return value_set(m, i, x, path, number);
+        *seen |= (uint64_t)1 << i;
+        return values_parse(m, i, value,
+                            &(struct field){.key = text, .path = path, .line = number});
     }
     return fail(ERR_INPUT, "%s: line %d: unknown key '%.60s'", path, number, text);
 }
@@ -120,7 +165,7 @@ static enum err line_parse(struct machine *m, const char *line, int64_t n, const
 enum err machine_text_parse(struct machine *m, const char *text, int64_t n_bytes, const char *path)
 {
     struct machine read = {0};
-    unsigned seen = 0;
+    uint64_t seen = 0;
     int number = 1;
     for (int64_t at = 0; at < n_bytes; number++) {
         const char *newline = memchr(text + at, '\n', (size_t)(n_bytes - at));
@@ -152,32 +197,26 @@ enum err machine_text_load(const char *path, char *text, int64_t *n_bytes)
     return OK;
 }
 
-static int may_lack(enum field_kind kind)
-{
-    return kind == FIELD_BYTES || kind == FIELD_DEVICE;
-}
-
 enum err machine_device_check(const struct machine *m, const char *path)
 {
-    for (int i = 0; i < N_FIELDS; i++)
-        if (fields[i].kind == FIELD_DEVICE &&
-            *(const double *)(const void *)((const char *)m + fields[i].offset) <= 0)
+    for (int i = 0; i < N_MACHINE_RATES; i++)
+        if (machine_rates[i].part == MACHINE_DEVICE && machine_rates[i].needed &&
+            m->rates[i].value <= 0)
             return fail(ERR_INPUT, "%s: has no %s: a plan for a device needs it (%s)", path,
-                        fields[i].key, fields[i].unit);
+                        machine_rates[i].key, machine_rates[i].unit);
     return OK;
 }
 
 /* Every rate that a plan divides by. */
 static enum err rates_check(const struct machine *m, const char *path)
 {
-    for (int i = 0; i < N_FIELDS; i++) {
-        const void *at = (const char *)m + fields[i].offset;
-        if (may_lack(fields[i].kind))
-            continue;
-        if (fields[i].kind == FIELD_COUNT ? *(const int *)at <= 0 : *(const double *)at <= 0)
-            return fail(ERR_INPUT, "%s: %s: is missing or 0 (%s)", path, fields[i].key,
-                        fields[i].unit);
-    }
+    for (int i = 0; i < N_MACHINE_RATES; i++)
+        if (machine_rates[i].part != MACHINE_DEVICE && machine_rates[i].needed &&
+            m->rates[i].value <= 0)
+            return fail(ERR_INPUT, "%s: %s: is missing or 0 (%s)", path, machine_rates[i].key,
+                        machine_rates[i].unit);
+    if (m->threads <= 0)
+        return fail(ERR_INPUT, "%s: threads: is missing or 0 (compute threads)", path);
     return OK;
 }
 
@@ -191,10 +230,23 @@ enum err machine_file_read(struct machine *m, const char *path)
     if (err == OK)
         err = machine_text_parse(m, text, n_bytes, path);
     free(text);
-    return err == OK ? rates_check(m, path) : err;
+    if (err != OK)
+        return err;
+    machine_complete(m);
+    return rates_check(m, path);
 }
 
 /* ---- writing ---- */
+
+/* `value`, `value spread`, or `value spread n`, as far as it is known. */
+static void rate_text(const struct rate *r, char *text, size_t cap)
+{
+    int n = snprintf(text, cap, "%.6g", r->value);
+    if (r->spread > 0 || r->n > 0)
+        n += snprintf(text + n, cap - (size_t)n, " %.3g", r->spread);
+    if (r->n > 0)
+        snprintf(text + n, cap - (size_t)n, " %d", r->n);
+}
 
 int machine_text_format(const struct machine *m, const char *comment, char *text, int cap)
 {
@@ -204,21 +256,20 @@ int machine_text_format(const struct machine *m, const char *comment, char *text
         n += snprintf(text + n, (size_t)(cap - n), "# %.*s\n", length, line);
         line += length + (line[length] == '\n');
     }
-    for (int i = 0; i < N_FIELDS && n < cap; i++) {
-        const void *at = (const char *)m + fields[i].offset;
-        char value[VALUE_MAX];
-        if (fields[i].kind == FIELD_BYTES
-                ? *(const int64_t *)at <= 0
-                : fields[i].kind == FIELD_DEVICE && *(const double *)at <= 0)
+    for (int i = 0; i < N_MACHINE_RATES && n < cap; i++) {
+        char value[80];
+        if (m->rates[i].value <= 0)
             continue;
-        if (fields[i].kind == FIELD_COUNT)
-            snprintf(value, sizeof value, "%d", *(const int *)at);
-        else if (fields[i].kind == FIELD_BYTES)
-            snprintf(value, sizeof value, "%lld", (long long)*(const int64_t *)at);
-        else
-            snprintf(value, sizeof value, "%.6g", *(const double *)at);
-        n += snprintf(text + n, (size_t)(cap - n), "%s = %s # %s\n", fields[i].key, value,
-                      fields[i].unit);
+        rate_text(&m->rates[i], value, sizeof value);
+        n += snprintf(text + n, (size_t)(cap - n), "%s = %s # %s\n", machine_rates[i].key, value,
+                      machine_rates[i].unit);
+    }
+    for (int i = 0; i < N_OTHERS && n < cap; i++) {
+        const void *at = (const char *)m + others[i].offset;
+        int64_t value = others[i].is_count ? *(const int *)at : *(const int64_t *)at;
+        if (value > 0)
+            n += snprintf(text + n, (size_t)(cap - n), "%s = %lld # %s\n", others[i].key,
+                          (long long)value, others[i].unit);
     }
     return n < cap ? n : -1;
 }
@@ -243,7 +294,7 @@ enum err machine_text_save(const char *path, const char *text, int64_t n_bytes)
 
 enum err machine_file_write(const struct machine *m, const char *path, const char *comment)
 {
-    char text[4096];
+    char text[MACHINE_TEXT_BYTES];
     int n = machine_text_format(m, comment, text, sizeof text);
     if (n < 0)
         return fail(ERR_USAGE, "%s: machine file: the comment is too long", path);

@@ -1,36 +1,44 @@
 /* offload/probe.h - measures this machine, once, into a machine file (flat `key = value`).
  *
  * Owns: the measurements and the file's format. Refuses: to use them (policy does). Whatever memory
- * a measurement takes is mapped for it and unmapped after it. */
+ * a measurement takes is mapped for it and unmapped after it. A rate is a median, its spread the
+ * median distance from it: what another program did meanwhile shows there. */
 #ifndef OFFLOAD_PROBE_H
 #define OFFLOAD_PROBE_H
 
 #include "kernels/device.h"
 #include "offload/ring.h"
-#include "policy/plan.h"
+#include "policy/machine.h"
 
 struct probe_config {
     const struct ops *ops; // borrowed: instruction set, compute format, threads
     const char *dir;       // where offloaded bytes go; its disk is measured with a scratch file
     enum ring_kind io;
-    int full;              // 1: minutes of measuring, many block sizes; 0: about two seconds
+    int full;              // 1: minutes of measuring, many block sizes; 0: about five seconds
     int verbose;           // 1: a line per measurement on stderr
-    int64_t memory_bytes;  // most that it takes at once, given back on return; 0: 64 MiB
+    int64_t memory_bytes;  // most that it takes at once, given back on return; 0: what it wants
+    int64_t cache_bytes;   // last-level caches, all together (machine_info); 0: unknown
     struct device *device; // borrowed; NULL, or one whose memory is RAM: there is no other
     int64_t device_bytes;  // of its memory, as memory_bytes; 0: what is free
+    double time_share;     // of the usual time, for tests; 0: all of it
 };
 
 /* Measures. ERR_IO when the directory cannot be written. */
 enum err probe_run(struct machine *m, const struct probe_config *c);
-/* From the cache file of this machine (keyed by CPU, threads, instruction set, compute format, the
- * directory's disk, the device and its matmuls) when there is one less than 30 days old, else
- * measures and writes it. *measured: 1 when it had to. */
+/* 1 when ram_read and the rates of matmuls and attention come out of RAM: the memory that it may
+ * take holds four times the last-level caches. */
+int probe_reaches_ram(const struct probe_config *c);
+
+/* From the cache files of this machine that are less than 30 days old; what they lack is measured
+ * and written. Each part has a file of its own, named after all that its rates depend on: the disk
+ * (which one, and how it is read), the CPU (its name, threads, instruction set, compute format, the
+ * memory that measuring may take), the device and whose matmuls run there. *measured: 1 when
+ * something had to be. */
 enum err probe_cached(struct machine *m, const struct probe_config *c, const char *cache_dir,
                       int *measured);
-/* RAM reads by all threads of the pool over a fresh buffer for at least `seconds`: the bytes per
- * second that one turn in ten reaches.
- */
-enum err probe_ram(struct pool *pool, int64_t buffer_bytes, double seconds, double *bytes_per_s);
+
+/* RAM reads by all threads of the pool over a fresh buffer for at least `seconds`. */
+enum err probe_ram(struct pool *pool, int64_t buffer_bytes, double seconds, struct rate *rate);
 
 /* A matmul over copies of one weight, so that it comes from RAM as on the line. */
 struct probe_matmul {
@@ -39,9 +47,9 @@ struct probe_matmul {
     int64_t weight_bytes; // of all copies; at least one is made
     double seconds;       // at least; and at least one turn over the copies
 };
-/* The rate that one call in ten reaches. *copy_bytes (may be NULL): of one copy. ERR_FIT: no
- * memory; ERR_USAGE: the format cannot hold k. */
-enum err probe_matmul(const struct ops *ops, const struct probe_matmul *p, double *flops,
+/* FLOPs per second. *copy_bytes (may be NULL): of one copy. ERR_FIT: no memory; ERR_USAGE: the
+ * format cannot hold k. */
+enum err probe_matmul(const struct ops *ops, const struct probe_matmul *p, struct rate *flops,
                       int64_t *copy_bytes);
 
 /* The rates of a device with memory of its own, and step_s as it takes to queue a step there.

@@ -3,7 +3,8 @@
  * Owns: one stretch of its memory and one of pinned RAM while it measures. A newcomer would miss:
  * commands are queued, so a rate is that of a burst of them: the host reads its clock before the
  * first is queued and after an event behind the last. */
-#include "offload/probe.h"
+#include "offload/probe_impl.h"
+#include "policy/plan.h"
 
 #define MIB    ((int64_t)1 << 20)
 #define PINNED (64 * MIB)
@@ -12,20 +13,21 @@
 #define STRETCH_MOST  (512 * MIB)
 #define STRETCH_LEAST (32 * MIB)
 #define ROOM_LEAST    (1 * MIB) // the smallest matmul fits
-#define TURNS         5
+#define TURNS         7
 #define BURST_S       0.02 // seconds: long enough to count
 #define BURST_MAX     64
 #define MATMUL_N      8192
 #define MATMUL_K      2048
 #define MATMUL_LEAST  64    // either, where memory is small
 #define MATMUL_S      0.002 // seconds of one that is wide enough
-#define STEP_OPS      11    // as measure_step counts them
 #define ALIGN         4096
 
 struct bench {
     struct device *device;
     struct ops ops; // its stream is this bench's
     struct event *done;
+    struct stream *back; // what comes back while the other copies there
+    struct event *back_done;
     uint8_t *ram;  // [ram_bytes] pinned
     uint8_t *base; // [n_bytes] on the device
     int64_t ram_bytes, n_bytes;
@@ -43,11 +45,29 @@ static void bench_close(struct bench *b)
 {
     const struct device_api *api = b->device->api;
     api->stream_close(b->ops.stream);
+    api->stream_close(b->back);
     api->event_close(b->done);
+    api->event_close(b->back_done);
     api->release(b->device, b->base, b->n_bytes);
     if (b->pinned)
         api->unpin(b->device, b->ram, b->ram_bytes);
     device_cpu()->api->release(device_cpu(), b->ram, b->ram_bytes);
+}
+
+int64_t probe_pinned_bytes(const struct probe_config *c)
+{
+    int64_t bytes = PINNED;
+    while (c->memory_bytes > 0 && bytes > c->memory_bytes)
+        bytes /= 2;
+    return bytes;
+}
+
+int64_t probe_device_bytes(const struct probe_config *c, const struct device_info *info)
+{
+    int64_t room = info->free_bytes, part = max_i64(info->memory_bytes / 32, STRETCH_LEAST);
+    if (c->device_bytes > 0)
+        room = min_i64(room, c->device_bytes);
+    return min_i64(min_i64(part, STRETCH_MOST), room) / (2 * ALIGN) * (2 * ALIGN);
 }
 
 static enum err bench_open(struct bench *b, const struct probe_config *c)
@@ -56,14 +76,9 @@ static enum err bench_open(struct bench *b, const struct probe_config *c)
     struct device_info info;
     TRY(api->info(c->device, &info));
     *b = (struct bench){.device = c->device, .ops = *c->ops};
-    int64_t room = info.free_bytes, part = max_i64(info.memory_bytes / 32, STRETCH_LEAST);
-    if (c->device_bytes > 0)
-        room = min_i64(room, c->device_bytes);
-    b->n_bytes = min_i64(min_i64(part, STRETCH_MOST), room);
-    b->n_bytes = b->n_bytes / (2 * ALIGN) * (2 * ALIGN);
-    b->ram_bytes = min_i64(c->memory_bytes > 0 ? c->memory_bytes : PINNED, PINNED);
-    b->ram_bytes = min_i64(b->ram_bytes, b->n_bytes) / ALIGN * ALIGN;
-    if (b->ram_bytes < ALIGN || b->n_bytes < ROOM_LEAST)
+    b->n_bytes = probe_device_bytes(c, &info);
+    b->ram_bytes = min_i64(probe_pinned_bytes(c), b->n_bytes) / (2 * ALIGN) * (2 * ALIGN);
+    if (b->ram_bytes < 2 * ALIGN || b->n_bytes < ROOM_LEAST)
         return no_room(ROOM_LEAST);
     void *ram, *base;
     TRY(device_cpu()->api->alloc(device_cpu(), b->ram_bytes, &ram)); // as a run's, in huge pages
@@ -77,6 +92,8 @@ static enum err bench_open(struct bench *b, const struct probe_config *c)
     TRY(api->alloc(c->device, b->n_bytes, &base));
     b->base = base;
     TRY(api->stream_open(c->device, &b->ops.stream));
+    TRY(api->stream_open(c->device, &b->back));
+    TRY(api->event_open(c->device, &b->back_done));
     return api->event_open(c->device, &b->done);
 }
 
@@ -94,6 +111,16 @@ static void queue_d2h(struct bench *b, int turn)
                          b->ram_bytes);
 }
 
+/* One half of the RAM each way, at once: the first stream ends when both have. */
+static void queue_duplex(struct bench *b, int turn)
+{
+    int64_t half = b->ram_bytes / 2, at = turn % (b->n_bytes / b->ram_bytes) * b->ram_bytes;
+    const struct device_api *api = b->device->api;
+    api->copy(b->ops.stream, b->base + at, b->ram, half);
+    api->copy(b->back, b->ram + half, b->base + at + half, half);
+    api->record(b->back, b->back_done);
+}
+
 /* Every byte is read once and written once. */
 static void queue_own(struct bench *b, int turn)
 {
@@ -108,23 +135,28 @@ static void queue_matmul(struct bench *b, int turn)
     ops_run_matmul(&b->ops, &b->matmul);
 }
 
-/* Seconds of one command, the best of TURNS bursts: a device that is busy elsewhere, or has yet to
- * raise its clock, is slower than it is. */
-static enum err measure(struct bench *b, void (*queue)(struct bench *b, int turn), double *best_s)
+/* Rate of `amount` per command, of TURNS bursts. The first, of one command, brings it all up and
+ * says how many commands a burst takes. */
+static enum err measure(struct bench *b, void (*queue)(struct bench *b, int turn), double amount,
+                        struct rate *rate)
 {
     const struct device_api *api = b->device->api;
-    *best_s = 0;
-    for (int turn = 0, n = 1; turn < TURNS; turn++) {
+    double rates[TURNS];
+    for (int turn = -1, n = 1; turn < TURNS; turn++) {
         int64_t start_ns = clock_ns();
         for (int i = 0; i < n; i++)
             queue(b, i);
+        if (queue == queue_duplex)
+            api->stream_wait(b->ops.stream, b->back_done);
         api->record(b->ops.stream, b->done);
         TRY(api->event_wait(b->ops.stream, b->done));
         double s = (double)max_i64(clock_ns() - start_ns, 1) * 1e-9 / n;
-        if (*best_s == 0 || s < *best_s)
-            *best_s = s;
-        n = (int)min_i64(max_i64((int64_t)(BURST_S / *best_s), 1), BURST_MAX);
+        if (turn >= 0)
+            rates[turn] = amount / s;
+        else
+            n = (int)min_i64(max_i64((int64_t)(BURST_S / s), 1), BURST_MAX);
     }
+    *rate = rate_of_samples(rates, TURNS);
     return OK;
 }
 
@@ -160,39 +192,47 @@ static enum err matmul_ready(struct bench *b)
 
 static enum err measure_matmuls(struct bench *b, struct machine *m)
 {
+    struct rate one = {0};
     double s = 0;
     int k = MATMUL_K;
-    for (int64_t at = 0; at < b->n_bytes; at += b->ram_bytes) // numbers, everywhere
-        b->device->api->copy(b->ops.stream, b->base + at, b->ram,
-                             min_i64(b->ram_bytes, b->n_bytes - at));
     while (k > MATMUL_LEAST && !matmul_place(b, PLAN_TILE_TOKENS, MATMUL_LEAST, k))
         k /= 2;
     /* As wide as a fast device needs to show it, as narrow as a slow one is done with soon. */
     for (int n = MATMUL_LEAST; n <= MATMUL_N && s < MATMUL_S; n *= 2) {
+        double flops = 2.0 * PLAN_TILE_TOKENS * n * k;
         if (!matmul_place(b, PLAN_TILE_TOKENS, n, k))
             break;
         TRY(matmul_ready(b));
-        TRY(measure(b, queue_matmul, &s));
-        m->device_flops = 2.0 * PLAN_TILE_TOKENS * n * k / s;
+        TRY(measure(b, queue_matmul, flops, &m->device_flops));
+        s = flops / m->device_flops.value;
     }
     if (s == 0)
         return no_room(2 * b->n_bytes);
     CHECK(matmul_place(b, 1, MATMUL_LEAST, MATMUL_LEAST));
     TRY(matmul_ready(b));
-    TRY(measure(b, queue_matmul, &s));
-    m->step_s = STEP_OPS * s;
+    TRY(measure(b, queue_matmul, 1, &one));
+    m->launch_s = (struct rate){1 / one.value, one.spread / (one.value * one.value), one.n};
+    probe_device_step(m);
     return OK;
+}
+
+void probe_device_step(struct machine *m)
+{
+    if (m->launch_s.value > 0)
+        m->step_s = (struct rate){PROBE_STEP_OPS * m->launch_s.value,
+                                  PROBE_STEP_OPS * m->launch_s.spread, m->launch_s.n};
 }
 
 static enum err measure_all(struct bench *b, struct machine *m)
 {
-    double s;
-    TRY(measure(b, queue_h2d, &s));
-    m->h2d = (double)b->ram_bytes / s;
-    TRY(measure(b, queue_d2h, &s));
-    m->d2h = (double)b->ram_bytes / s;
-    TRY(measure(b, queue_own, &s));
-    m->device_read = (double)b->n_bytes / s; // half of them read, half written
+    for (int64_t at = 0; at < b->n_bytes; at += b->ram_bytes) // numbers, everywhere
+        b->device->api->copy(b->ops.stream, b->base + at, b->ram,
+                             min_i64(b->ram_bytes, b->n_bytes - at));
+    TRY(measure(b, queue_h2d, (double)b->ram_bytes, &m->h2d));
+    TRY(measure(b, queue_d2h, (double)b->ram_bytes, &m->d2h));
+    TRY(measure(b, queue_duplex, (double)b->ram_bytes, &m->duplex));
+    /* Half of the stretch is read, half written. */
+    TRY(measure(b, queue_own, (double)b->n_bytes, &m->device_read));
     return measure_matmuls(b, m);
 }
 
@@ -203,11 +243,7 @@ enum err probe_device(struct machine *m, const struct probe_config *c)
     if (err == OK)
         err = measure_all(&b, m);
     bench_close(&b);
-    if (err == OK && c->verbose)
-        log_line(LOG_INFO,
-                 "probe: device: h2d %.2f GB/s, d2h %.2f GB/s, its memory %.1f GB/s, matmul "
-                 "%.0f GFLOP/s, a step %.1f us",
-                 m->h2d * 1e-9, m->d2h * 1e-9, m->device_read * 1e-9, m->device_flops * 1e-9,
-                 m->step_s * 1e6);
+    for (int i = RATE_h2d; i <= RATE_launch_s && err == OK; i++)
+        probe_say(c, (enum machine_rate)i, &m->rates[i]);
     return err;
 }

@@ -8,11 +8,6 @@
 
 #include <string.h>
 
-static double min_d(double a, double b)
-{
-    return a < b ? a : b;
-}
-
 /* Seconds of a pass to decode what streams, on the one thread that does; beside the reads. */
 static double codec_seconds(const struct plan *plan, const struct plan_costs *costs,
                             double streamed)
@@ -76,18 +71,19 @@ static void cost_of_sweep(const struct plan *plan, const struct weights_info *w,
     double codec_s = codec_seconds(plan, costs, streamed);
     double share =
         plan->codec != PLAN_CODEC_NONE && costs->codec_share > 0 ? costs->codec_share : 1;
-    t->read_s =
-        max_d(rate(streamed * share + kv_read * kv_share + hidden, machine->nvme_read), codec_s);
-    t->write_s = rate(hidden + tokens * slot_bytes * plan->decoder * kv_share, machine->nvme_write);
+    t->read_s = max_d(
+        rate(streamed * share + kv_read * kv_share + hidden, machine->nvme_read.value), codec_s);
+    t->write_s =
+        rate(hidden + tokens * slot_bytes * plan->decoder * kv_share, machine->nvme_write.value);
     /* Every tile of every batch goes over all weights once, decoding them beside the cache: few
      * rows pay as much. */
     double tiles = max_d(plan->batches, tokens / plan->tile_tokens);
     struct order order = plan_order(plan);
-    t->compute_s =
-        tiles *
-            (rate((double)w->n_params * 2, machine->ram_read) + costs->decode_s * stored / all) +
-        rate(kv_read, machine->ram_read) + (double)order_pass_steps(&order) * machine->step_s +
-        codec_s / max_d(machine->threads, 1); // it takes a core's time
+    t->compute_s = tiles * (rate((double)w->n_params * 2, machine->ram_read.value) +
+                            costs->decode_s * stored / all) +
+                   rate(kv_read, machine->ram_read.value) +
+                   (double)order_pass_steps(&order) * machine->step_s.value +
+                   codec_s / max_d(machine->threads, 1); // it takes a core's time
 }
 
 /* Two kinds of passes: those that admit prompts, until all are in (`share` of them), and those that
@@ -98,7 +94,7 @@ static void cost_in_ram(const struct plan *plan, const struct weights_info *w,
                         struct load load, double share, struct plan_time *t)
 {
     cost_of_sweep(plan, w, work, shape, costs, machine, load.live + load.prompts * share, t);
-    double token_s = rate((double)w->flops_per_token, machine->matmul_flops);
+    double token_s = rate((double)w->flops_per_token, machine->matmul_flops.value);
     double decode_s = t->compute_s + load.live * token_s;
     double prompt_s = decode_s + load.prompts * token_s, io_s = t->read_s + t->write_s;
     t->compute_s = decode_s + share * (prompt_s - decode_s);
@@ -168,8 +164,8 @@ static struct apart attend_apart(const struct plan *plan, const struct work *wor
         return (struct apart){0};
     return (struct apart){.to_host = tokens * (heads + 2 * kv) * 4,
                           .to_device = tokens * heads * 4,
-                          .cpu_s = rate(attended, machine->ram_read) +
-                                   rate(flops, machine->matmul_flops)};
+                          .cpu_s = rate(attended, machine->ram_read.value) +
+                                   rate(flops, machine->matmul_flops.value)};
 }
 
 /* The lanes of one pass, seconds; pass_s of them, too.
@@ -204,16 +200,16 @@ static void device_pass(const struct plan *plan, const struct weights_info *w,
         hidden * (1 - (double)plan_hidden_count(plan, TIER_DEVICE) / plan->batches);
     double tiles = max_d(plan->batches, tokens / plan->tile_tokens);
     t->read_s = max_d(codec_s, rate(weights.nvme * stored + attended * kv_nvme + hidden_nvme,
-                                    machine->nvme_read));
-    t->write_s = rate(written * kv_nvme + hidden_nvme, machine->nvme_write);
+                                    machine->nvme_read.value));
+    t->write_s = rate(written * kv_nvme + hidden_nvme, machine->nvme_write.value);
     t->h2d_s =
-        rate(weights.link + attended * kv_link + hidden_link + apart.to_device, machine->h2d);
-    t->d2h_s = rate(written * kv_link + hidden_link + apart.to_host, machine->d2h);
-    t->gpu_s = max_d(rate(tiles * weights.tiles, machine->device_read),
-                     rate(tokens * (double)w->flops_per_token, machine->device_flops)) +
-               rate((plan->attn_cpu ? 0 : attended) + weights.decoded, machine->device_read) +
-               rate(apart.to_host, machine->d2h) + rate(apart.to_device, machine->h2d);
-    t->compute_s = plan->layers * tiles * machine->step_s + apart.cpu_s;
+        rate(weights.link + attended * kv_link + hidden_link + apart.to_device, machine->h2d.value);
+    t->d2h_s = rate(written * kv_link + hidden_link + apart.to_host, machine->d2h.value);
+    t->gpu_s = max_d(rate(tiles * weights.tiles, machine->device_read.value),
+                     rate(tokens * (double)w->flops_per_token, machine->device_flops.value)) +
+               rate((plan->attn_cpu ? 0 : attended) + weights.decoded, machine->device_read.value) +
+               rate(apart.to_host, machine->d2h.value) + rate(apart.to_device, machine->h2d.value);
+    t->compute_s = plan->layers * tiles * machine->step_s.value + apart.cpu_s;
     double io_s = t->read_s + t->write_s;
     double link_s = max_d(t->h2d_s, t->d2h_s), ops_s = max_d(t->gpu_s, t->compute_s);
     if (plan->attn_cpu && plan->batches == 1) // one waits for the other

@@ -7,6 +7,7 @@
 #define POLICY_PLAN_H
 
 #include "policy/evict.h"
+#include "policy/machine.h"
 #include "policy/order.h"
 #include "policy/shape.h"
 
@@ -66,17 +67,6 @@ struct work {
     int64_t scored_positions, scored_prompt_max;
     int filters;   // 1: some row samples with top-k, top-p or min-p
     int edits_max; // most logits of one row that penalties and biases change
-};
-
-/* Measured rates of a machine (bytes and FLOPs per second); 0 where unknown. */
-struct machine {
-    double nvme_read, nvme_write, ram_read, matmul_flops;
-    double step_s; // overhead of one step
-    int threads;
-    int64_t ram, disk, device_memory; // bytes that a run may take there; 0: not said
-    /* Of a device with memory of its own: copies between it and pinned RAM, its memory, and matmuls
-     * of PLAN_TILE_TOKENS rows, which read their weights from there. */
-    double h2d, d2h, device_read, device_flops;
 };
 
 /* Hard caps, bytes; -1: none. */

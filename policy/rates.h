@@ -7,6 +7,11 @@ static inline double max_d(double a, double b)
     return a > b ? a : b;
 }
 
+static inline double min_d(double a, double b)
+{
+    return a < b ? a : b;
+}
+
 /* Seconds of so many bytes or operations; a rate that is not known costs nothing. */
 static inline double rate(double amount, double per_s)
 {

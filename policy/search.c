@@ -114,7 +114,7 @@ static double seconds_of_moves(const struct search *s, const struct plan *p)
     for (int layer = 1; layer < s->w->n_layers; layer++)
         if (!plan_layer_resident(p, layer))
             streamed += (double)s->w->layer_bytes[layer];
-    return rate(streamed, s->machine->nvme_read);
+    return rate(streamed, s->machine->nvme_read.value);
 }
 
 /* Prompt tokens that a pass admits, the fastest by plan_cost of: as many as keep the rows full
@@ -131,7 +131,7 @@ static int choose_prefill(const struct search *s, const struct plan *p)
     double moves_s = seconds_of_moves(s, p);
     if (moves_s == 0 || work->scores) // nothing to hide behind, or nothing else to do
         return (int)(all < most ? all : most);
-    double flops = p->device ? s->machine->device_flops : s->machine->matmul_flops;
+    double flops = p->device ? s->machine->device_flops.value : s->machine->matmul_flops.value;
     double hidden = moves_s * flops / max_d((double)s->w->flops_per_token, 1);
     double even = rows * (double)work->prompt_tokens / max_d((double)work->output_tokens, 1);
     const double tries[] = {PREFILL_LEAST, even * 1.05 + 1, hidden - rows, PREFILL_LEAST * 4.0};
@@ -348,7 +348,7 @@ int plan_search(const struct plan_wish *wish, const struct weights_info *w, cons
     search_codec(&s, wish->codec == PLAN_CODEC_ZSTD ? PLAN_CODEC_ZSTD : PLAN_CODEC_NONE);
     /* A shared disk may turn out faster than its probe: decoding has to keep ahead of it. */
     if (s.found && wish->codec < 0 && costs->codec_share > 0 &&
-        machine->nvme_read * CODEC_MARGIN < costs->codec_rate) {
+        machine->nvme_read.value * CODEC_MARGIN < costs->codec_rate) {
         struct search with = {wish,  w,       work,   shape,           evict,
                               costs, machine, budget, .least_over = -1};
         search_codec(&with, PLAN_CODEC_ZSTD);

@@ -73,7 +73,7 @@ static void test_machines(void **state)
             print_error("%s\n", err_text());
         assert_int_equal(err, OK);
         assert_true((m.device_memory > 0) == (i > 0) && m.ram > 0 && m.disk > 0);
-        assert_true(m.h2d <= m.ram_read && m.h2d <= m.device_read);
+        assert_true(m.h2d.value <= m.ram_read.value && m.h2d.value <= m.device_read.value);
     }
 }
 

@@ -252,6 +252,13 @@ static void test_this_machine(void **state)
             assert_int_not_equal(info.core_cpus[i], info.core_cpus[j]);
     }
     assert_true(info.n_numa_nodes >= 1);
+    FILE *f = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
+    long long l3_kib = 0;
+    if (f && fscanf(f, "%lldK", &l3_kib) == 1)
+        assert_true(info.cache_bytes >= l3_kib * 1024);
+    if (f)
+        fclose(f);
+    assert_true(info.cache_bytes >= 0 && info.cache_bytes < info.ram_bytes);
     assert_int_equal(info.ram_bytes / 4096,
                      (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4096);
     assert_in_range(info.ram_free_bytes, 1 << 20, info.ram_bytes);

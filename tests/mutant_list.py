@@ -605,4 +605,21 @@ fault("codes of q4 have five bits", "kernels/cuda/matmul_int8.cu", "& 0x0f0f0f0f
 fault("a group reads a number behind the last", "kernels/cuda/matmul_int8.cu",
       "second = k + 1 < t.p.k ? x[k + 1] : 0;", "second = k < t.p.k ? x[k + 1] : 0;", MATMUL)
 
+# ---- what a machine gives
+
+fault("a rate measured in other memory is taken", "offload/probe_cache.c",
+      "compute_name(ops->compute), (long long)ram_bytes);", "compute_name(ops->compute), 0LL);", "probe_test")
+fault("the first plan has other digits than the next", "offload/probe_cache.c",
+      "    part_copy(m, &only, part);\n    probe_cache_write", "    probe_cache_write", "probe_test")
+fault("a burst counts as what lasts", "offload/disk_probe.c",
+      "rates->lasting = rate_of(s, burst >= 3 && burst > s->n / 4 ? burst : s->n / 4, s->n);",
+      "rates->lasting = rate_of(s, s->n / 4, s->n);", "probe_test")
+fault("reads and writes at once are reads", "offload/disk_probe.c",
+      "io->write = s->next & 1;", "io->write = 0;", "probe_test")
+fault("a machine file that knows one matmul is refused", "offload/machine_file.c",
+      "    machine_complete(m);\n", "", "probe_test")
+fault("the spread of a rate is lost", "offload/machine_file.c",
+      "n > 1 ? x[1] : 0,", "0,", "probe_test")
+fault("q8 and q4 decode for nothing", "policy/machine.c", "? DECODE_FLOPS : 0", "? 0 : 0", "rates_test")
+
 MUTANTS = M

@@ -24,16 +24,16 @@ static struct shape shape;
 static struct work work;
 static struct plan_costs costs;
 static struct evict evict;
-static const struct machine MACHINE = {.nvme_read = 2e9,
-                                       .nvme_write = 1e9,
-                                       .ram_read = 2e10,
-                                       .matmul_flops = 1e11,
-                                       .step_s = 2e-5,
-                                       .threads = 2,
-                                       .h2d = 1e10,
-                                       .d2h = 8e9,
-                                       .device_read = 2e11,
-                                       .device_flops = 1e13};
+static const struct machine MACHINE = {.nvme_read = {.value = 2e9},
+                                       .nvme_write = {.value = 1e9},
+                                       .ram_read = {.value = 2e10},
+                                       .matmul_flops = {.value = 1e11},
+                                       .step_s = {.value = 2e-5},
+                                       .h2d = {.value = 1e10},
+                                       .d2h = {.value = 8e9},
+                                       .device_read = {.value = 2e11},
+                                       .device_flops = {.value = 1e13},
+                                       .threads = 2};
 static const struct budget NO_BUDGET = {-1, -1, -1};
 static const struct plan_wish AUTO = {.resident = -1,
                                       .weights_ram = -1,
@@ -667,7 +667,7 @@ static struct plan codec_plan(double nvme_read, int codec, int64_t ram)
     struct budget budget = {-1, ram, 0};
     struct plan p = {0};
     char why[256];
-    machine.nvme_read = nvme_read;
+    machine.nvme_read.value = nvme_read;
     wish.codec = codec;
     assert_int_equal(plan_search(&wish, &weights, &work, &shape, &evict, &costs, &machine, &budget,
                                  &p, why, sizeof why),

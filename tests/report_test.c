@@ -55,7 +55,12 @@ static int setup(void **state)
                              .kv_near = 18,
                              .hidden_near = 2,
                              .prefill_tokens = 256};
-    run.machine = (struct machine){4e9, 2e9, 2e10, 1e12, 2e-5, .threads = 2};
+    run.machine = (struct machine){.nvme_read = {.value = 4e9},
+                                   .nvme_write = {.value = 2e9},
+                                   .ram_read = {.value = 2e10},
+                                   .matmul_flops = {.value = 1e12},
+                                   .step_s = {.value = 2e-5},
+                                   .threads = 2};
     run.work =
         (struct work){.n_rows = 10, .prompt_tokens = 1000, .output_tokens = 500, .slots_mean = 150};
     run.time = (struct plan_time){.read_s = 1.5,
@@ -122,7 +127,7 @@ static void figures_follow_the_contract(void **state)
     assert_int_equal(f.rates_measured, 1);
     assert_near(f.roofline, 120 / 3.5 / 40);
 
-    run.machine.matmul_flops = 5e7; // now the CPU is the roof
+    run.machine.matmul_flops.value = 5e7; // now the CPU is the roof
     report_measure(&f, &run, &counts, 3.5e9);
     double body = 2e6 - 2.0 * 100 * 64, attention = 4.0 * 4 * 16 * 9 * (1000 * 50.0 + 400 * 125.0);
     assert_near(f.roofline, (1400 * body + 400 * 2.0 * 100 * 64 + attention) / 5e7 / 40);

@@ -59,7 +59,7 @@ int advice_int8_text(double bf16, double int8, int int8_weights, char *buf, int 
 /* The best of `format` in this turn and those before. 0: it could not be measured. */
 static int measure(const struct run *r, enum compute compute, enum dtype format, double *best)
 {
-    double flops;
+    struct rate flops;
     struct ops ops = r->ops;
     struct probe_matmul p = {.dtype = format,
                              .m = 64,
@@ -70,7 +70,7 @@ static int measure(const struct run *r, enum compute compute, enum dtype format,
     ops.compute = compute;
     if (probe_matmul(&ops, &p, &flops, NULL) != OK)
         return 0;
-    *best = flops > *best ? flops : *best;
+    *best = flops.value > *best ? flops.value : *best;
     return 1;
 }
 

@@ -12,36 +12,53 @@
 #include "offload/machine_file.h"
 #include "offload/probe.h"
 
+#define SPREAD_LARGE 0.2 // of the value
+
+/* Every rate by its key, as a number; `spreads` holds [spread, samples] of each. */
 static enum err print_json(const struct machine *m, const struct compute_setup *s)
 {
-    json_t *root = json_pack("{ss ss si ss sf sf sf sf sf ss}", "version", SLUICE_VERSION, "cpu",
-                             s->info.cpu_name, "threads", m->threads, "isa", isa_name(s->ops.isa),
-                             "nvme_read", m->nvme_read, "nvme_write", m->nvme_write, "ram_read",
-                             m->ram_read, "matmul_flops", m->matmul_flops, "step_s", m->step_s,
-                             "compute", compute_name(s->ops.compute));
-    if (root && m->h2d > 0)
-        json_object_update_new(root, json_pack("{sf sf sf sf sI}", "h2d", m->h2d, "d2h", m->d2h,
-                                               "device_read", m->device_read, "device_flops",
-                                               m->device_flops, "device_memory",
-                                               (json_int_t)m->device_memory));
-    int bad = !root || json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) != 0;
+    json_t *spreads = json_object();
+    json_t *root =
+        json_pack("{ss ss si ss ss}", "version", SLUICE_VERSION, "cpu", s->info.cpu_name, "threads",
+                  m->threads, "isa", isa_name(s->ops.isa), "compute", compute_name(s->ops.compute));
+    for (int i = 0; i < N_MACHINE_RATES && root; i++) {
+        const struct rate *r = &m->rates[i];
+        if (r->value <= 0)
+            continue;
+        json_object_set_new(root, machine_rates[i].key, json_real(r->value));
+        json_object_set_new(spreads, machine_rates[i].key, json_pack("[fi]", r->spread, r->n));
+    }
+    if (root && m->device_memory > 0)
+        json_object_set_new(root, "device_memory", json_integer(m->device_memory));
+    int bad = !root || json_object_set_new(root, "spreads", spreads) != 0 ||
+              json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) != 0;
     json_decref(root);
     putchar('\n');
     return bad ? fail(ERR_IO, "stdout: cannot be written") : OK;
+}
+
+/* Somebody else was busy meanwhile, or the rate is not one number. */
+static void warn_of_spreads(const struct machine *m)
+{
+    for (int i = 0; i < N_MACHINE_RATES; i++)
+        if (m->rates[i].spread > SPREAD_LARGE * m->rates[i].value)
+            log_line(LOG_WARN, "probe: %s: its samples are %.0f %% apart: is the machine busy?",
+                     machine_rates[i].key, 100 * m->rates[i].spread / m->rates[i].value);
 }
 
 static enum err print_machine(const struct machine *m, const struct config *c,
                               const struct compute_setup *s, const char *dir,
                               const struct device_info *device)
 {
-    char comment[1400], date[32], text[4096];
+    char comment[1400], date[32], text[MACHINE_TEXT_BYTES];
     time_t now = time(NULL);
     struct tm tm;
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
     snprintf(comment, sizeof comment,
              "cpu: %s, %s\n%s%s%sdate: %s\nversion: %s, %s probe of %.800s", s->info.cpu_name,
-             isa_name(s->ops.isa), m->h2d > 0 ? "device: " : "", m->h2d > 0 ? device->model : "",
-             m->h2d > 0 ? "\n" : "", date, SLUICE_VERSION, c->full ? "full" : "short", dir);
+             isa_name(s->ops.isa), m->h2d.value > 0 ? "device: " : "",
+             m->h2d.value > 0 ? device->model : "", m->h2d.value > 0 ? "\n" : "", date,
+             SLUICE_VERSION, c->full ? "full" : "short", dir);
     if (c->out)
         TRY(machine_file_write(m, c->out, comment));
     if (c->json)
@@ -64,8 +81,13 @@ enum err command_probe(const struct config *c)
     TRY(device_open(c->device, &device));
     enum err err = compute_open(&s, c, dir);
     if (err == OK) {
-        struct probe_config probe = {
-            .ops = &s.ops, .dir = dir, .io = s.io, .full = c->full, .verbose = 1, .device = device};
+        struct probe_config probe = {.ops = &s.ops,
+                                     .dir = dir,
+                                     .io = s.io,
+                                     .full = c->full,
+                                     .verbose = 1,
+                                     .cache_bytes = s.info.cache_bytes,
+                                     .device = device};
         err = probe_run(&m, &probe);
     }
     if (err == OK)
@@ -74,6 +96,7 @@ enum err command_probe(const struct config *c)
         err = device->api->info(device, &info);
     if (err == OK) {
         machine_room(&s.info, &m.ram, &m.disk);
+        warn_of_spreads(&m);
         err = print_machine(&m, c, &s, dir, &info);
     }
     compute_close(&s);

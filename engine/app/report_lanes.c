@@ -17,10 +17,10 @@ double report_lane_predicted(const struct run *r, enum lane lane)
 double report_lane_probed(const struct run *r, enum lane lane)
 {
     const struct machine *m = &r->machine;
-    const double rates[N_LANES] = {[LANE_NVME_READ] = m->nvme_read,
-                                   [LANE_NVME_WRITE] = m->nvme_write,
-                                   [LANE_H2D] = m->h2d,
-                                   [LANE_D2H] = m->d2h};
+    const double rates[N_LANES] = {[LANE_NVME_READ] = m->nvme_read.value,
+                                   [LANE_NVME_WRITE] = m->nvme_write.value,
+                                   [LANE_H2D] = m->h2d.value,
+                                   [LANE_D2H] = m->d2h.value};
     return rates[lane];
 }
 

@@ -73,7 +73,7 @@ static double required_moves_s(const struct run *r, double read_rate)
     int64_t on_nvme = plan_kv_count(p, TIER_NVME);
     double nvme = (double)stored_bytes(r) + required_kv(r, on_nvme);
     double link = (double)streamed_bytes(r) + required_kv(r, on_nvme + plan_kv_count(p, TIER_RAM));
-    return fmax(per_s(nvme, read_rate), p->device ? per_s(link, r->machine.h2d) : 0);
+    return fmax(per_s(nvme, read_rate), p->device ? per_s(link, r->machine.h2d.value) : 0);
 }
 
 /* 2 x parameters x tokens, those that prompts share once, the head's only where a token came out,
@@ -131,10 +131,11 @@ void report_measure(struct report_figures *f, const struct run *r, const struct 
     f->steady_per_s = steady(counts, end_ns, per_s(f->walk_s, f->passes));
     f->bound = busiest(&e->trace);
     f->rates_measured = read_rate_measured > 0;
-    f->read_rate = f->rates_measured ? read_rate_measured : r->machine.nvme_read;
+    f->read_rate = f->rates_measured ? read_rate_measured : r->machine.nvme_read.value;
     double moves_s = required_moves_s(r, f->read_rate) * f->passes;
-    double compute_s = per_s(required_flops(r, counts),
-                             r->plan.device ? r->machine.device_flops : r->machine.matmul_flops);
+    double compute_s =
+        per_s(required_flops(r, counts),
+              r->plan.device ? r->machine.device_flops.value : r->machine.matmul_flops.value);
     f->roofline = per_s(fmax(moves_s, compute_s), f->walk_s);
     f->peak_ram_bytes = machine_peak_rss_bytes();
     f->peak_disk_bytes = e->home.tiers[TIER_NVME].n_bytes;
@@ -272,16 +273,16 @@ static json_t *machine_json(const struct run *r)
     put(j, "isa", json_string(isa_name(r->ops.isa)));
     put(j, "compute", json_string(compute_name(r->ops.compute)));
     put(j, "matmul", json_string(r->matmul));
-    put(j, "nvme_read", number(m->nvme_read));
-    put(j, "nvme_write", number(m->nvme_write));
-    put(j, "ram_read", number(m->ram_read));
-    put(j, "matmul_flops", number(m->matmul_flops));
-    put(j, "step_s", number(m->step_s));
+    put(j, "nvme_read", number(m->nvme_read.value));
+    put(j, "nvme_write", number(m->nvme_write.value));
+    put(j, "ram_read", number(m->ram_read.value));
+    put(j, "matmul_flops", number(m->matmul_flops.value));
+    put(j, "step_s", number(m->step_s.value));
     if (r->plan.device) {
-        put(j, "h2d", number(m->h2d));
-        put(j, "d2h", number(m->d2h));
-        put(j, "device_read", number(m->device_read));
-        put(j, "device_flops", number(m->device_flops));
+        put(j, "h2d", number(m->h2d.value));
+        put(j, "d2h", number(m->d2h.value));
+        put(j, "device_read", number(m->device_read.value));
+        put(j, "device_flops", number(m->device_flops.value));
     }
     put(j, "ram_bytes", json_integer(r->info.ram_bytes));
     return j;

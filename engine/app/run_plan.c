@@ -15,7 +15,6 @@
 #define TEXT_RESERVE_BYTES (12 << 20) // JSON of rows, journal buffers, tables of the C library
 #define IO_RESERVE_BYTES   (1 << 20)
 #define PROBE_BYTES_MIN    ((int64_t)8 << 20)
-#define PROBE_BYTES_MAX    ((int64_t)64 << 20)
 #define PROBE_DEVICE_MIN   ((int64_t)16 << 20)
 
 static int64_t text_bytes(const struct run *r)
@@ -38,36 +37,42 @@ static enum err read_machine(struct run *r)
     return OK;
 }
 
+/* A cap is a cap while measuring, too: the budget, less what text holds by now. */
+static struct probe_config probe_config(const struct run *r, const struct ops *ops)
+{
+    return (struct probe_config){.ops = ops,
+                                 .dir = r->offload_dir,
+                                 .io = r->io,
+                                 .memory_bytes =
+                                     max_i64(r->budget.ram - text_bytes(r), PROBE_BYTES_MIN),
+                                 .cache_bytes = r->info.cache_bytes,
+                                 .device = r->device,
+                                 .device_bytes = max_i64(r->budget.device, PROBE_DEVICE_MIN)};
+}
+
 static enum err probe_machine(struct run *r)
 {
     char dir[4096];
     TRY(pack_cache_dir(dir, sizeof dir));
-    /* A cap is a cap while measuring, too: the budget, less what text holds by now. */
-    int64_t rest = r->budget.ram - text_bytes(r);
     struct ops ops = r->ops; // int8 counts where the weights are of its formats
     if (ops.compute == COMPUTE_INT8 && model_tile_dtype(COMPUTE_INT8, run_weights(r)) == DTYPE_BF16)
         ops.compute = COMPUTE_BF16;
-    struct probe_config probe = {.ops = &ops,
-                                 .dir = r->offload_dir,
-                                 .io = r->io,
-                                 .memory_bytes =
-                                     min_i64(max_i64(rest, PROBE_BYTES_MIN), PROBE_BYTES_MAX),
-                                 .device = r->device,
-                                 .device_bytes = max_i64(r->budget.device, PROBE_DEVICE_MIN)};
+    const struct probe_config probe = probe_config(r, &ops);
     int measured = 0;
     int threads = r->machine.threads;
-    TRY(probe_cached(&r->machine, &probe, dir, &measured));
-    r->machine.threads = threads;
+    struct machine *m = &r->machine;
+    TRY(probe_cached(m, &probe, dir, &measured));
+    m->threads = threads;
     if (measured)
         log_line(LOG_INFO, "probe: nvme %.2f GB/s, ram %.1f GB/s, matmul %.0f GFLOP/s (kept in %s)",
-                 r->machine.nvme_read * 1e-9, r->machine.ram_read * 1e-9,
-                 r->machine.matmul_flops * 1e-9, dir);
+                 m->nvme_read.value * 1e-9, m->ram_read.value * 1e-9, m->matmul_flops.value * 1e-9,
+                 dir);
     if (measured && !r->device->api->unified)
         log_line(LOG_INFO,
                  "probe: device: h2d %.2f GB/s, d2h %.2f GB/s, its memory %.1f GB/s, matmul %.0f "
                  "GFLOP/s",
-                 r->machine.h2d * 1e-9, r->machine.d2h * 1e-9, r->machine.device_read * 1e-9,
-                 r->machine.device_flops * 1e-9);
+                 m->h2d.value * 1e-9, m->d2h.value * 1e-9, m->device_read.value * 1e-9,
+                 m->device_flops.value * 1e-9);
     return OK;
 }
 
@@ -214,10 +219,10 @@ static void measure_codec(struct run *r)
     r->costs.codec_share = s.share;
     r->costs.codec_rate = s.rate;
     r->costs.codec_make_s = 0;
-    if (s.make_s > 0 && r->machine.nvme_read > 0 && r->machine.nvme_write > 0)
-        r->costs.codec_make_s = s.make_s / r->machine.threads +
-                                (double)streamed / r->machine.nvme_read +
-                                (double)streamed * s.share / r->machine.nvme_write;
+    double read = r->machine.nvme_read.value, write = r->machine.nvme_write.value;
+    if (s.make_s > 0 && read > 0 && write > 0)
+        r->costs.codec_make_s = s.make_s / r->machine.threads + (double)streamed / read +
+                                (double)streamed * s.share / write;
     log_line(LOG_DEBUG, "plan: zstd leaves %.1f %% of the weights, decodes %.2f GB/s (%.0f ms)",
              100 * s.share, s.rate * 1e-9, (double)(clock_ns() - start_ns) * 1e-6);
 }

@@ -1,0 +1,346 @@
+/* offload/probe_attend.c - of probe.h: what a layer does beside matmuls: decoding rows that attend,
+ * prompts that do, norms and their like.
+ *
+ * Owns: pages of KV in one stretch of memory. Refuses: eviction: what it adds to attention is
+ * bench's to show.
+ * A newcomer would miss: rows take turns, so that each one's pages come out of RAM; with little
+ * memory it is one row, and the caches. */
+#include "offload/probe_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/arena.h"
+
+#define HEADS        32 // of llama-3-8b
+#define KV_HEADS     8
+#define HEAD_DIM     128
+#define SLOTS        512 // of a row
+#define PAGES        (SLOTS / KV_PAGE_SLOTS)
+#define ROWS         32 // of one call, at most
+#define ROWS_ALL     512
+#define ATTEND_S     0.05
+#define PROMPT       512 // tokens
+#define PROMPT_TILE  256
+#define PROMPT_HEADS 8
+#define PROMPT_KV    2
+#define TOKENS       128 // of the row ops
+#define DIM          1024
+#define FFN          4096
+
+static float number(int64_t i)
+{
+    return (float)(mix64((uint64_t)i) >> 40) * 0x1p-24f - 0.5f;
+}
+
+static void fill(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = number(i);
+}
+
+/* n pages like the first, which gets 32 tokens. */
+static void fill_pages(const struct kv_layout *l, uint8_t *pages, int64_t n)
+{
+    float k[HEAD_DIM], v[HEAD_DIM];
+    for (int slot = 0; slot < KV_PAGE_SLOTS && n > 0; slot++)
+        for (int head = 0; head < l->n_kv_heads; head++) {
+            for (int i = 0; i < l->head_dim; i++) {
+                k[i] = number(slot * 7919 + head * 131 + i);
+                v[i] = number(slot * 104729 + head * 17 + i);
+            }
+            kv_put(l, pages, slot, head, k, v);
+        }
+    for (int64_t i = 1; i < n; i++)
+        memcpy(pages + i * l->page_bytes, pages, (size_t)l->page_bytes);
+}
+
+/* ---- decoding rows ---- */
+
+struct rows_bed {
+    const struct ops *ops;
+    enum kv_format format;
+    struct kv_layout layout, ring;
+    int n_rows, each; // rows, rows of one call
+    int ring_slots;   // of a row; its other slots are in pages
+    struct evict_row limits;
+    uint8_t *pages, *rings;    // [n_rows][PAGES] and [n_rows][KV_RING_PAGES] pages
+    int32_t *page_ids;         // [n_rows][PAGES]
+    uint64_t *dirty;           // [n_rows]
+    struct forced_span *spans; // [each]
+    float *q, *out;            // [each, HEADS, HEAD_DIM]
+    float *k, *v;              // [each, KV_HEADS, HEAD_DIM]
+    void *scratch;
+};
+
+static void rows_carve(struct rows_bed *b, struct arena *a)
+{
+    int64_t heads = (int64_t)b->each * HEADS * HEAD_DIM,
+            kv = (int64_t)b->each * KV_HEADS * HEAD_DIM;
+    int64_t rings = b->ring_slots > 0 ? b->n_rows * KV_RING_PAGES * b->ring.page_bytes : 0;
+    b->pages = arena_take(a, (int64_t)b->n_rows * PAGES * b->layout.page_bytes, 4096);
+    b->rings = arena_take(a, rings, 4096);
+    b->page_ids = ARENA_ARRAY(a, int32_t, b->n_rows * PAGES);
+    b->dirty = ARENA_ARRAY(a, uint64_t, b->n_rows);
+    b->spans = ARENA_ARRAY(a, struct forced_span, b->each);
+    b->q = ARENA_ARRAY(a, float, heads);
+    b->out = ARENA_ARRAY(a, float, heads);
+    b->k = ARENA_ARRAY(a, float, kv);
+    b->v = ARENA_ARRAY(a, float, kv);
+    b->scratch =
+        arena_take(a, attend_forced_scratch_bytes(b->ops, SLOTS, HEADS, KV_HEADS, HEAD_DIM, 0), 64);
+}
+
+/* A row has room for one more token, as 31 of 32 find it. */
+static void rows_fill(struct rows_bed *b)
+{
+    fill_pages(&b->layout, b->pages, (int64_t)b->n_rows * PAGES);
+    if (b->ring_slots > 0)
+        fill_pages(&b->ring, b->rings, (int64_t)b->n_rows * KV_RING_PAGES);
+    fill(b->q, (int64_t)b->each * HEADS * HEAD_DIM);
+    fill(b->k, (int64_t)b->each * KV_HEADS * HEAD_DIM);
+    fill(b->v, (int64_t)b->each * KV_HEADS * HEAD_DIM);
+    for (int i = 0; i < b->n_rows * PAGES; i++)
+        b->page_ids[i] = i;
+    for (int i = 0; i < b->each; i++)
+        b->spans[i] = (struct forced_span){.row = i,
+                                           .n_slots = SLOTS - b->ring_slots - 1,
+                                           .n = 1,
+                                           .pos = SLOTS - 1,
+                                           .token = i,
+                                           .limits = b->limits};
+}
+
+static void rows_turn(void *ctx, int i)
+{
+    struct rows_bed *b = ctx;
+    int64_t first = (int64_t)(i % (b->n_rows / b->each)) * b->each;
+    int64_t ring_bytes = KV_RING_PAGES * b->ring.page_bytes;
+    struct attend_forced_args args = {
+        .kv = {.layout = b->layout,
+               .ring = b->ring,
+               .pages = b->pages,
+               .page_ids = b->page_ids + first * PAGES,
+               .dirty = b->dirty + first,
+               .rings = b->ring_slots > 0 ? b->rings + first * ring_bytes : NULL,
+               .ring_stride = ring_bytes,
+               .page_ids_stride = PAGES,
+               .dirty_stride = 1,
+               .slots_cap = SLOTS},
+        .evict = {.policy = EVICT_FULL},
+        .spans = b->spans,
+        .n_spans = b->each,
+        .n_heads = HEADS,
+        .n_max = 1,
+        .slots_max = SLOTS - b->ring_slots,
+        .scale = 0.088f,
+        .q = b->q,
+        .k = b->k,
+        .v = b->v,
+        .out = b->out,
+        .q_stride = HEADS * HEAD_DIM,
+        .k_stride = KV_HEADS * HEAD_DIM,
+        .v_stride = KV_HEADS * HEAD_DIM,
+        .out_stride = HEADS * HEAD_DIM,
+        .scratch = b->scratch};
+    ops_run_attend_forced(b->ops, &args);
+}
+
+/* KV of one row, K and V without what pads a page. */
+static double row_bytes(const struct rows_bed *b)
+{
+    return 2.0 / KV_PAGE_SLOTS *
+           ((SLOTS - b->ring_slots) * (double)b->layout.v_offset +
+            b->ring_slots * (double)b->ring.v_offset);
+}
+
+static enum err measure_rows(struct machine *m, const struct probe_config *c, enum machine_rate id,
+                             enum kv_format format)
+{
+    struct rows_bed b = {
+        .ops = c->ops, .format = format, .limits = {.budget = INT32_MAX, .recent = SLOTS / 2}};
+    struct arena a;
+    kv_layout_init(&b.layout, kv_page_format(format), KV_HEADS, HEAD_DIM);
+    kv_layout_init(&b.ring, KV_Q8, KV_HEADS, HEAD_DIM);
+    b.ring_slots = format == KV_MIXED ? evict_ring_slots(&b.limits) : 0;
+    int64_t bytes = PAGES * b.layout.page_bytes;
+    b.n_rows =
+        (int)min_i64(max_i64((probe_ram_bytes(c) - PROBE_BESIDE_BYTES) / bytes, 1), ROWS_ALL);
+    b.each = (int)min_i64(b.n_rows, ROWS);
+    arena_init(&a);
+    rows_carve(&b, &a);
+    TRY(arena_open(&a, a.used));
+    arena_populate(a.base, a.capacity, c->ops->pool);
+    rows_carve(&b, &a);
+    rows_fill(&b);
+    m->rates[id] = probe_loop(&(struct probe_loop){.turn = rows_turn,
+                                                   .ctx = &b,
+                                                   .amount = row_bytes(&b) * b.each,
+                                                   .seconds = probe_seconds(c, ATTEND_S),
+                                                   .least = b.n_rows / b.each});
+    arena_close(&a);
+    probe_say(c, id, &m->rates[id]);
+    return OK;
+}
+
+/* ---- a prompt ---- */
+
+struct prompt_bed {
+    const struct ops *ops;
+    struct kv_layout layout;
+    uint8_t *pages; // [PROMPT / KV_PAGE_SLOTS]
+    float *q, *out; // [PROMPT_TILE, PROMPT_HEADS, HEAD_DIM]
+    void *scratch;
+};
+
+static void prompt_carve(struct prompt_bed *b, struct arena *a)
+{
+    int64_t heads = (int64_t)PROMPT_TILE * PROMPT_HEADS * HEAD_DIM;
+    b->pages = arena_take(a, PROMPT / KV_PAGE_SLOTS * b->layout.page_bytes, 4096);
+    b->q = ARENA_ARRAY(a, float, heads);
+    b->out = ARENA_ARRAY(a, float, heads);
+    b->scratch = arena_take(
+        a, attend_prompt_scratch_bytes(b->ops, PROMPT, PROMPT_HEADS, PROMPT_KV, HEAD_DIM), 64);
+}
+
+/* All of its tiles. */
+static void prompt_turn(void *ctx, int i)
+{
+    struct prompt_bed *b = ctx;
+    (void)i;
+    for (int first = 0; first < PROMPT; first += PROMPT_TILE) {
+        struct prompt_span span = {.n_prompt = PROMPT, .first = first, .n = PROMPT_TILE};
+        struct attend_prompt_args args = {.layout = b->layout,
+                                          .q = b->q,
+                                          .out = b->out,
+                                          .pages = b->pages,
+                                          .spans = &span,
+                                          .n_spans = 1,
+                                          .n_heads = PROMPT_HEADS,
+                                          .n_max = PROMPT_TILE,
+                                          .end_max = first + PROMPT_TILE,
+                                          .scale = 0.088f,
+                                          .q_stride = PROMPT_HEADS * HEAD_DIM,
+                                          .out_stride = PROMPT_HEADS * HEAD_DIM,
+                                          .scratch = b->scratch};
+        ops_run_attend_prompt(b->ops, &args);
+    }
+}
+
+static enum err measure_prompt(struct machine *m, const struct probe_config *c)
+{
+    struct prompt_bed b = {.ops = c->ops};
+    struct arena a;
+    kv_layout_init(&b.layout, c->ops->compute == COMPUTE_F32 ? KV_F32 : KV_BF16, PROMPT_KV,
+                   HEAD_DIM);
+    arena_init(&a);
+    prompt_carve(&b, &a);
+    TRY(arena_open(&a, a.used));
+    prompt_carve(&b, &a);
+    fill_pages(&b.layout, b.pages, PROMPT / KV_PAGE_SLOTS);
+    fill(b.q, (int64_t)PROMPT_TILE * PROMPT_HEADS * HEAD_DIM);
+    double pairs = (double)PROMPT * (PROMPT + 1) / 2;
+    m->prompt_flops = probe_loop(&(struct probe_loop){.turn = prompt_turn,
+                                                      .ctx = &b,
+                                                      .amount = 4 * pairs * PROMPT_HEADS * HEAD_DIM,
+                                                      .seconds = probe_seconds(c, ATTEND_S)});
+    arena_close(&a);
+    probe_say(c, RATE_prompt_flops, &m->prompt_flops);
+    return OK;
+}
+
+/* ---- norms, rope, activations ---- */
+
+struct norm_bed {
+    const struct ops *ops;
+    float *x, *y;       // [TOKENS, DIM]
+    float *weight;      // [DIM] ones
+    float *angles;      // [TOKENS, HEAD_DIM / 2] cosine and sine of the same angle
+    float *gate, *up;   // [TOKENS, FFN]
+    int32_t *positions; // [TOKENS]
+};
+
+static void norm_carve(struct norm_bed *b, struct arena *a)
+{
+    b->x = ARENA_ARRAY(a, float, TOKENS *DIM);
+    b->y = ARENA_ARRAY(a, float, TOKENS *DIM);
+    b->weight = ARENA_ARRAY(a, float, DIM);
+    b->angles = ARENA_ARRAY(a, float, TOKENS *HEAD_DIM / 2);
+    b->gate = ARENA_ARRAY(a, float, TOKENS *FFN);
+    b->up = ARENA_ARRAY(a, float, TOKENS *FFN);
+    b->positions = ARENA_ARRAY(a, int32_t, TOKENS);
+}
+
+/* Numbers that stay what they are however often the ops go over them: rotations keep lengths, and
+ * silu(g) x (1 + exp(-g)) = g. */
+static void norm_fill(struct norm_bed *b)
+{
+    fill(b->x, TOKENS * DIM);
+    fill(b->gate, TOKENS * FFN);
+    for (int i = 0; i < DIM; i++)
+        b->weight[i] = 1;
+    for (int i = 0; i < TOKENS * HEAD_DIM / 2; i++)
+        b->angles[i] = 0.70710678f;
+    for (int i = 0; i < TOKENS * FFN; i++) {
+        b->gate[i] -= 1;
+        b->up[i] = 1 + expf(-b->gate[i]);
+    }
+    for (int i = 0; i < TOKENS; i++)
+        b->positions[i] = i;
+}
+
+static void norm_turn(void *ctx, int i)
+{
+    struct norm_bed *b = ctx;
+    struct norm_args norm = {.x = b->x,
+                             .y = b->y,
+                             .weight = b->weight,
+                             .m = TOKENS,
+                             .dim = DIM,
+                             .x_stride = DIM,
+                             .y_stride = DIM,
+                             .kind = NORM_RMS,
+                             .eps = 1e-5f};
+    struct rope_args rope = {.x = b->x,
+                             .cos = b->angles,
+                             .sin = b->angles,
+                             .pos = b->positions,
+                             .m = TOKENS,
+                             .n_heads = DIM / HEAD_DIM,
+                             .head_dim = HEAD_DIM,
+                             .rope_dim = HEAD_DIM,
+                             .x_stride = DIM};
+    struct silu_mul_args silu = {b->gate, b->up, TOKENS, FFN, FFN, FFN};
+    (void)i;
+    ops_run_norm(b->ops, &norm);
+    ops_run_rope(b->ops, &rope);
+    ops_run_silu_mul(b->ops, &silu);
+}
+
+static enum err measure_norms(struct machine *m, const struct probe_config *c)
+{
+    struct norm_bed b = {.ops = c->ops};
+    struct arena a;
+    arena_init(&a);
+    norm_carve(&b, &a);
+    TRY(arena_open(&a, a.used));
+    norm_carve(&b, &a);
+    norm_fill(&b);
+    m->rows_read = probe_loop(&(struct probe_loop){.turn = norm_turn,
+                                                   .ctx = &b,
+                                                   .amount = 4.0 * TOKENS * (DIM + DIM + 2 * FFN),
+                                                   .seconds = probe_seconds(c, ATTEND_S)});
+    arena_close(&a);
+    probe_say(c, RATE_rows_read, &m->rows_read);
+    return OK;
+}
+
+enum err probe_attention(struct machine *m, const struct probe_config *c)
+{
+    static const enum kv_format formats[] = {KV_F32, KV_BF16, KV_Q8, KV_Q4, KV_MIXED};
+    for (int i = 0; i < (int)(sizeof formats / sizeof *formats); i++)
+        TRY(measure_rows(m, c, (enum machine_rate)(RATE_attend_f32 + i), formats[i]));
+    TRY(measure_prompt(m, c));
+    return measure_norms(m, c);
+}

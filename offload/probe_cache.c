@@ -1,0 +1,149 @@
+/* offload/probe_cache.c - of probe.h: what was measured here before, a file for each part.
+ *
+ * Owns: the names of the files, and whether to trust one. Refuses: folders: somebody made it.
+ * A newcomer would miss: a run's memory is in the key of what is measured in memory, and in that
+ * only, so that runs under many budgets share the disk's figures, and most often the others. */
+#include "offload/probe_cache.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "offload/machine.h"
+#include "offload/machine_file.h"
+#include "offload/probe_impl.h"
+
+#define CACHE_AGE_S (30 * 24 * 3600)
+/* The last line holds the checksum of all before it: a cut file would still parse. */
+#define CHECK_FORMAT "# check = %08x\n"
+#define CHECK_BYTES  19
+
+enum err probe_cache_path(const char *cache_dir, const char *what, const char *key, char *path,
+                          int cap)
+{
+    int n = snprintf(path, (size_t)cap, "%s/probe-%s-%016llx.cfg", cache_dir, what,
+                     (unsigned long long)hash_bytes(key, (int64_t)strlen(key), 0));
+    return n < cap ? OK : fail(ERR_USAGE, "%.100s...: path is too long", cache_dir);
+}
+
+int64_t probe_cache_read(const char *path, char *text)
+{
+    struct stat st;
+    int64_t n;
+    time_t now = time(NULL);
+    char check[CHECK_BYTES + 1];
+    if (stat(path, &st) != 0 || st.st_mtime > now || now - st.st_mtime > CACHE_AGE_S ||
+        machine_text_load(path, text, &n) != OK || n < CHECK_BYTES)
+        return -1;
+    n -= CHECK_BYTES;
+    snprintf(check, sizeof check, CHECK_FORMAT, crc32c(0, text, n));
+    return memcmp(check, text + n, CHECK_BYTES) == 0 ? n : -1;
+}
+
+/* A cache that cannot be written costs some seconds next time, no more. */
+void probe_cache_write(const char *path, char *text, int64_t n)
+{
+    n += snprintf(text + n, CHECK_BYTES + 1, CHECK_FORMAT, crc32c(0, text, n));
+    if (machine_text_save(path, text, n) != OK)
+        log_line(LOG_WARN, "probe: not kept: %s", err_text());
+}
+
+int probe_cache_key(const struct ops *ops, const char *cpu_name, int64_t ram_bytes, char *key,
+                    int cap)
+{
+    return snprintf(key, (size_t)cap, "2 %s %d %s %s %lld", cpu_name, pool_threads(ops->pool),
+                    isa_name(ops->isa), compute_name(ops->compute), (long long)ram_bytes);
+}
+
+/* ---- parts of a machine ---- */
+
+static const char *const part_names[N_MACHINE_PARTS] = {"disk", "cpu", "device"};
+
+static enum err part_path(const struct probe_config *c, enum machine_part part,
+                          const char *cpu_name, const char *cache_dir, char *path, int cap)
+{
+    char key[512];
+    struct stat st;
+    struct device_info device = {0};
+    if (part == MACHINE_CPU)
+        probe_cache_key(c->ops, cpu_name, probe_ram_bytes(c), key, sizeof key);
+    if (part == MACHINE_DISK) {
+        if (stat(c->dir, &st) != 0)
+            return fail(ERR_IO, "%s: probe: %s", c->dir, strerror(errno));
+        snprintf(key, sizeof key, "2 %s %llx %d", cpu_name, (unsigned long long)st.st_dev,
+                 (int)c->io);
+    }
+    if (part == MACHINE_DEVICE) {
+        TRY(c->device->api->info(c->device, &device));
+        snprintf(key, sizeof key, "2 %s %s %s %d %lld %lld", cpu_name, device.model,
+                 compute_name(c->ops->compute), (int)c->ops->matmul,
+                 (long long)probe_pinned_bytes(c), (long long)probe_device_bytes(c, &device));
+    }
+    return probe_cache_path(cache_dir, part_names[part], key, path, cap);
+}
+
+/* The rates of one part. */
+static void part_copy(struct machine *to, const struct machine *from, enum machine_part part)
+{
+    for (int i = 0; i < N_MACHINE_RATES; i++)
+        if (machine_rates[i].part == part)
+            to->rates[i] = from->rates[i];
+}
+
+/* 1 when `path` has all of a part that can be trusted; it goes into m. */
+static int part_read(struct machine *m, enum machine_part part, const char *path)
+{
+    static char text[MACHINE_FILE_BYTES_MAX];
+    struct machine read;
+    int64_t n = probe_cache_read(path, text);
+    if (n < 0 || machine_text_parse(&read, text, n, path) != OK)
+        return 0;
+    for (int i = 0; i < N_MACHINE_RATES; i++)
+        if (machine_rates[i].part == part && machine_rates[i].needed && read.rates[i].value <= 0)
+            return 0;
+    part_copy(m, &read, part);
+    return 1;
+}
+
+/* From now on m has the digits that the file has: a plan is the same with the cache as without. */
+static void part_write(struct machine *m, enum machine_part part, const char *path,
+                       const char *cpu_name)
+{
+    char text[MACHINE_TEXT_BYTES + CHECK_BYTES + 1], comment[300], date[32];
+    time_t now = time(NULL);
+    struct tm tm;
+    struct machine only = {0};
+    part_copy(&only, m, part);
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
+    snprintf(comment, sizeof comment, "%s of %s\ndate: %s", part_names[part], cpu_name, date);
+    int n = machine_text_format(&only, comment, text, MACHINE_TEXT_BYTES);
+    CHECK(n > 0 && machine_text_parse(&only, text, n, path) == OK);
+    part_copy(m, &only, part);
+    probe_cache_write(path, text, n);
+}
+
+enum err probe_cached(struct machine *m, const struct probe_config *c, const char *cache_dir,
+                      int *measured)
+{
+    struct machine_info info;
+    char path[4200];
+    *measured = 0;
+    *m = (struct machine){.threads = pool_threads(c->ops->pool)};
+    TRY(machine_read(&info, NULL));
+    for (int i = 0; i < N_MACHINE_PARTS; i++) {
+        enum machine_part part = (enum machine_part)i;
+        if (!probe_has_part(c, part))
+            continue;
+        TRY(part_path(c, part, info.cpu_name, cache_dir, path, sizeof path));
+        if (c->full || !part_read(m, part, path)) {
+            *measured = 1;
+            TRY(probe_run_part(m, c, part));
+            part_write(m, part, path, info.cpu_name);
+        }
+        if (part == MACHINE_DEVICE)
+            probe_device_step(m);
+    }
+    return OK;
+}

@@ -1,0 +1,20 @@
+/* offload/probe_cache.h - small files of figures in the cache folder, each under a checksum.
+ *
+ * Owns: their names and age. Refuses: what stands in them. */
+#ifndef OFFLOAD_PROBE_CACHE_H
+#define OFFLOAD_PROBE_CACHE_H
+
+#include "kernels/ops.h"
+
+/* DIR/probe-WHAT-HASH.cfg. ERR_USAGE: too long. */
+enum err probe_cache_path(const char *cache_dir, const char *what, const char *key, char *path,
+                          int cap);
+/* What rates of the CPU depend on: how it computes, and the memory that measuring takes. */
+int probe_cache_key(const struct ops *ops, const char *cpu_name, int64_t ram_bytes, char *key,
+                    int cap);
+/* Bytes of text[MACHINE_FILE_BYTES_MAX] that can be trusted; -1: not there, old or damaged. */
+int64_t probe_cache_read(const char *path, char *text);
+/* text has room for 20 bytes behind its n. */
+void probe_cache_write(const char *path, char *text, int64_t n);
+
+#endif

@@ -1,0 +1,111 @@
+/* offload/probe_disk.c - of probe.h: the disk, as runs read and write it.
+ *
+ * Owns: the scratch file. Refuses: one measurement (disk_probe.c).
+ * A newcomer would miss: the order. What lasts shows only behind a burst, so that the long
+ * measurements come first, and a full probe's grid of sizes and depths, which nothing but the log
+ * gets to see, comes last. */
+#include "offload/probe_impl.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+#include "offload/disk_probe.h"
+#include "offload/mover.h"
+
+#define SCRATCH_BYTES    (1024 * PROBE_MIB)
+#define SCRATCH_FULL     (4096 * PROBE_MIB)
+#define SCRATCH_LEAST    (8 * PROBE_MIB)
+#define DEPTH            8 // of a run's mover
+#define ONE_WAY_S        1.0
+#define MIXED_S          0.5
+#define FULL_S           30.0
+#define DEPTH_FULL_BYTES (32 * PROBE_MIB) // most in flight
+
+static enum err measure(struct disk_probe *d, const struct probe_config *c, struct disk_load load,
+                        struct disk_rates *rates)
+{
+    struct disk_series series;
+    load.io = c->io;
+    load.block_bytes = MOVER_PIECE;
+    load.depth = DEPTH;
+    load.until_steady = c->full;
+    load.seconds_max = c->full ? FULL_S : probe_seconds(c, load.mixed ? MIXED_S : ONE_WAY_S);
+    TRY(disk_probe_series(d, &load, &series));
+    disk_series_rates(&series, rates);
+    return OK;
+}
+
+/* One direction: what lasts and, where there was one, the burst before it. */
+static void keep(struct machine *m, const struct probe_config *c, enum machine_rate lasting,
+                 enum machine_rate burst, const struct disk_rates *rates)
+{
+    m->rates[lasting] = rates->lasting;
+    probe_say(c, lasting, &rates->lasting);
+    if (rates->burst.value <= 0)
+        return;
+    m->rates[burst] = rates->burst;
+    m->rates[burst + 1] = (struct rate){.value = rates->burst_bytes, .n = 1}; // .._burst_bytes
+    probe_say(c, burst, &m->rates[burst]);
+    probe_say(c, (enum machine_rate)(burst + 1), &m->rates[burst + 1]);
+}
+
+static enum err measure_ways(struct machine *m, const struct probe_config *c, struct disk_probe *d)
+{
+    struct disk_rates rates;
+    TRY(measure(d, c, (struct disk_load){.write = 1, .wrap = 1}, &rates));
+    keep(m, c, RATE_nvme_write, RATE_nvme_write_burst, &rates);
+    TRY(measure(d, c, (struct disk_load){.write = 0}, &rates));
+    keep(m, c, RATE_nvme_read, RATE_nvme_read_burst, &rates);
+    TRY(measure(d, c, (struct disk_load){.write = 1, .mixed = 1}, &rates));
+    m->nvme_mixed = rates.lasting;
+    probe_say(c, RATE_nvme_mixed, &m->nvme_mixed);
+    return OK;
+}
+
+static enum err measure_grid(const struct probe_config *c, struct disk_probe *d)
+{
+    static const int depths[] = {1, 2, 4, 8, 16, 32};
+    for (int write = 1; write >= 0; write--)
+        for (int64_t block = PROBE_MIB / 4; block <= 4 * PROBE_MIB; block *= 2)
+            for (int i = 0; i < 6; i++) {
+                struct disk_load load = {.io = c->io,
+                                         .write = write,
+                                         .block_bytes = block,
+                                         .depth = depths[i],
+                                         .seconds_max = 2};
+                double rate;
+                if (block * depths[i] > DEPTH_FULL_BYTES)
+                    continue;
+                TRY(disk_probe_rate(d, &load, &rate));
+                if (c->verbose)
+                    log_line(LOG_INFO, "probe: disk %s %lld KiB x %d: %.2f GB/s",
+                             write ? "write" : "read", (long long)block >> 10, depths[i],
+                             rate * 1e-9);
+            }
+    return OK;
+}
+
+enum err probe_disk(struct machine *m, const struct probe_config *c)
+{
+    struct statvfs fs;
+    if (statvfs(c->dir, &fs) != 0)
+        return fail(ERR_IO, "%s: probe: %s", c->dir, strerror(errno));
+    int64_t free_bytes = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
+    int64_t bytes =
+        min_i64(c->full ? SCRATCH_FULL : SCRATCH_BYTES, free_bytes / 4 / PROBE_MIB * PROBE_MIB);
+    if (bytes < SCRATCH_LEAST)
+        return fail(ERR_IO, "%s: probe: %lld bytes free, needs %lld (--offload-dir)", c->dir,
+                    (long long)free_bytes, (long long)(4 * SCRATCH_LEAST));
+    struct disk_probe d;
+    TRY(disk_probe_open_scratch(&d, c->dir, bytes));
+    enum err err = measure_ways(m, c, &d);
+    if (err == OK && c->full)
+        err = measure_grid(c, &d);
+    if (err == OK && !d.direct)
+        log_line(LOG_WARN, "probe: %s: no O_DIRECT there, the figures are the page cache's",
+                 c->dir);
+    disk_probe_close(&d);
+    return err;
+}

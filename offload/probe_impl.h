@@ -1,0 +1,53 @@
+/* offload/probe_impl.h - what the files of the probe share (see probe.h).
+ *
+ * Owns: the loop that all rates but the disk's and a device's are measured with. Refuses:
+ * everything else. */
+#ifndef OFFLOAD_PROBE_IMPL_H
+#define OFFLOAD_PROBE_IMPL_H
+
+#include "offload/probe.h"
+
+#define PROBE_MIB       ((int64_t)1 << 20)
+#define PROBE_TURNS_MAX 4096
+#define PROBE_STEP_OPS  11 // ops of a decoder layer: matmuls, norms, rope, attention
+
+/* Calls turn(ctx, i), i from 0, for `seconds` and at least `least` times, or for eight times as
+ * long: the rate of `amount` per call. The call before them brings in pages and clocks; where it
+ * takes four times as long as all should, it is the only one. */
+struct probe_loop {
+    void (*turn)(void *ctx, int i);
+    void *ctx;
+    double amount, seconds;
+    int least;
+};
+struct rate probe_loop(const struct probe_loop *l);
+
+/* Bytes for what has to come out of RAM: four times the last-level caches, or as much of 8, 32,
+ * 128 and 512 MiB as the probe may take. Few sizes: each is a file of the cache. */
+int64_t probe_ram_bytes(const struct probe_config *c);
+/* What stands beside it: twice 256 rows of 2,048 numbers and a little. */
+#define PROBE_BESIDE_BYTES (6 * PROBE_MIB)
+
+/* Seconds of a quick measurement; a full one takes ten times as long. */
+double probe_seconds(const struct probe_config *c, double quick);
+/* A line of the log, when there is to be one. */
+void probe_say(const struct probe_config *c, enum machine_rate id, const struct rate *r);
+
+/* Panels of a weight in every place of a stretch of memory. */
+enum err probe_fill_panels(enum dtype t, int k, uint8_t *base, int64_t n_bytes);
+
+/* The parts that this machine has. Each fills its own rates; a device's come last, since step_s is
+ * then its own, too. */
+int probe_has_part(const struct probe_config *c, enum machine_part part);
+enum err probe_run_part(struct machine *m, const struct probe_config *c, enum machine_part part);
+enum err probe_disk(struct machine *m, const struct probe_config *c);
+enum err probe_matmuls(struct machine *m, const struct probe_config *c);
+enum err probe_attention(struct machine *m, const struct probe_config *c);
+
+/* Pinned RAM, and device memory, that measuring a device takes. */
+int64_t probe_pinned_bytes(const struct probe_config *c);
+int64_t probe_device_bytes(const struct probe_config *c, const struct device_info *info);
+/* step_s from launch_s. */
+void probe_device_step(struct machine *m);
+
+#endif

@@ -1,0 +1,220 @@
+/* offload/probe_matmul.c - of probe.h: matmuls, one or all that a machine file knows, and step_s.
+ *
+ * Owns: the weights that they read. A newcomer would miss: weights are copies of one panel that
+ * stand end to end, and a call of n outputs takes the next n / 32 panels, whoever's they are: that
+ * they come out of RAM is all that counts. A machine that is slow at many rows takes fewer outputs.
+ */
+#include "offload/probe_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/arena.h"
+
+#define CELL_S        0.02  // of one format and M
+#define CELL_LEAST    3     // calls
+#define CALL_S        0.015 // of one call, where outputs can be left out
+#define OUTPUTS       2048
+#define OUTPUTS_LEAST 128
+
+/* One stretch: panels, x, y, scratch; every part starts on a page. */
+struct matmul_bed {
+    const struct ops *ops;
+    uint8_t *base;
+    int64_t n_bytes, panels_bytes, panel_bytes;
+    float *x, *y;
+    void *scratch;
+    struct matmul_args args;
+    int64_t next; // panel of the next call
+};
+
+enum err probe_fill_panels(enum dtype t, int k, uint8_t *base, int64_t n_bytes)
+{
+    int64_t row_bytes = dtype_row_bytes(dtype_of_rows(t), k), panel_bytes = dtype_panel_bytes(t, k);
+    uint8_t *row = malloc((size_t)round_up(row_bytes, 64));
+    if (!row)
+        return fail(ERR_FIT, "memory: %lld bytes to measure matmuls", (long long)row_bytes);
+    /* Bytes 0x30 to 0x3b are small normal numbers as f32, f16 and bf16, and good as scales and
+     * quants. */
+    for (int64_t i = 0; i < row_bytes; i++)
+        row[i] = (uint8_t)(0x30 + mix64((uint64_t)i) % 12);
+    const void *rows[PANEL_ROWS];
+    for (int i = 0; i < PANEL_ROWS; i++)
+        rows[i] = row;
+    panel_pack(t, rows, k, base);
+    for (int64_t at = panel_bytes; at + panel_bytes <= n_bytes; at += panel_bytes)
+        memcpy(base + at, base, (size_t)panel_bytes);
+    free(row);
+    return OK;
+}
+
+/* Room for m rows and, at once, n outputs. */
+static enum err bed_open(struct matmul_bed *b, const struct ops *ops, const struct probe_matmul *p,
+                         int64_t panels_bytes)
+{
+    int64_t x_bytes = round_up((int64_t)p->m * p->k * 4, 4096);
+    int64_t y_bytes = round_up((int64_t)p->m * p->n * 4, 4096);
+    int64_t scratch = round_up(max_i64(matmul_scratch_bytes(ops, p->m, p->n, p->k), 64), 4096);
+    void *base;
+    *b = (struct matmul_bed){.ops = ops,
+                             .panels_bytes = panels_bytes,
+                             .n_bytes = round_up(panels_bytes, 4096) + x_bytes + y_bytes + scratch};
+    TRY(device_cpu()->api->alloc(device_cpu(), b->n_bytes, &base));
+    arena_populate(base, b->n_bytes, ops->pool);
+    b->base = base;
+    uint8_t *at = b->base + round_up(panels_bytes, 4096);
+    b->x = (float *)(void *)at;
+    b->y = (float *)(void *)(at + x_bytes);
+    b->scratch = at + x_bytes + y_bytes;
+    for (int64_t i = 0; i < (int64_t)p->m * p->k; i++)
+        b->x[i] = (float)(mix64((uint64_t)i) % 1024) * 0x1p-10f;
+    return OK;
+}
+
+static void bed_close(struct matmul_bed *b)
+{
+    device_cpu()->api->release(device_cpu(), b->base, b->n_bytes);
+}
+
+/* Calls from now on are of this shape. */
+static void bed_shape(struct matmul_bed *b, const struct probe_matmul *p)
+{
+    b->panel_bytes = dtype_panel_bytes(p->dtype, p->k);
+    b->args = (struct matmul_args){
+        .x = b->x,
+        .m = p->m,
+        .x_stride = p->k,
+        .parts = {{.w = {.dtype = p->dtype, .n = p->n, .k = p->k}, .y = b->y, .y_stride = p->n}},
+        .n_parts = 1,
+        .scratch = b->scratch};
+}
+
+static void bed_turn(void *ctx, int i)
+{
+    struct matmul_bed *b = ctx;
+    int64_t take = ceil_div(b->args.parts[0].w.n, PANEL_ROWS);
+    (void)i;
+    if (b->next + take > b->panels_bytes / b->panel_bytes)
+        b->next = 0;
+    b->args.parts[0].w.panels = b->base + b->next * b->panel_bytes;
+    b->next += take;
+    ops_run_matmul(b->ops, &b->args);
+}
+
+static struct rate bed_rate(struct matmul_bed *b, const struct probe_matmul *p, int least)
+{
+    bed_shape(b, p);
+    return probe_loop(&(struct probe_loop){.turn = bed_turn,
+                                           .ctx = b,
+                                           .amount = 2.0 * p->m * p->n * p->k,
+                                           .seconds = p->seconds,
+                                           .least = least});
+}
+
+enum err probe_matmul(const struct ops *ops, const struct probe_matmul *p, struct rate *flops,
+                      int64_t *copy_bytes)
+{
+    struct matmul_bed b;
+    if (p->m < 1 || p->n < 1 || dtype_row_bytes(p->dtype, p->k) < 0)
+        return fail(ERR_USAGE, "matmul [%d, %d, %d]: %s cannot hold it", p->m, p->n, p->k,
+                    dtype_info(p->dtype)->name);
+    int64_t copy = dtype_panels_bytes(p->dtype, p->n, p->k);
+    int64_t n_copies = max_i64(p->weight_bytes / copy, 1);
+    if (copy_bytes)
+        *copy_bytes = copy;
+    TRY(bed_open(&b, ops, p, n_copies * copy));
+    enum err err = probe_fill_panels(p->dtype, p->k, b.base, b.panels_bytes);
+    if (err == OK)
+        *flops = bed_rate(&b, p, (int)min_i64(n_copies, 8));
+    bed_close(&b);
+    return err;
+}
+
+/* ---- all that a machine file knows ---- */
+
+/* All M of one format; *p->n is what a call of one row takes. A call is four times as long as one
+ * of the M before, so that outputs are left out in time. */
+static void measure_format(struct machine *m, const struct probe_config *c, struct matmul_bed *b,
+                           enum matmul_format format, struct probe_matmul p)
+{
+    double call_s = 0;
+    for (int i = 0; i < N_MATMUL_ROWS; i++) {
+        enum machine_rate id = machine_matmul_rate(format, i);
+        while (call_s * 4 > CALL_S && p.n > OUTPUTS_LEAST) {
+            p.n /= 2;
+            call_s /= 2;
+        }
+        p.m = matmul_rows[i];
+        m->rates[id] = bed_rate(b, &p, CELL_LEAST);
+        call_s = 2.0 * p.m * p.n * p.k / m->rates[id].value;
+        probe_say(c, id, &m->rates[id]);
+    }
+}
+
+/* step_s: what a step costs beside its bytes and FLOPs: its ops on one row of almost nothing. */
+static enum err measure_step(struct machine *m, const struct probe_config *c)
+{
+    struct probe_matmul tiny = {
+        .dtype = DTYPE_BF16, .m = 1, .n = 64, .k = 64, .seconds = probe_seconds(c, 0.03)};
+    struct rate flops;
+    TRY(probe_matmul(c->ops, &tiny, &flops, NULL));
+    double s = PROBE_STEP_OPS * 2.0 * tiny.n * tiny.k / flops.value;
+    m->step_s = (struct rate){s, s * flops.spread / flops.value, flops.n};
+    probe_say(c, RATE_step_s, &m->step_s);
+    return OK;
+}
+
+/* The line of the log that a full probe has for each of many shapes. */
+static enum err measure_grid(const struct probe_config *c)
+{
+    static const enum dtype formats[] = {DTYPE_BF16, DTYPE_F32, DTYPE_Q8, DTYPE_Q4};
+    static const int rows[] = {1, 8, 64, 256};
+    static const int dims[][2] = {{576, 576}, {1536, 576}, {2048, 2048}, {8192, 2048}};
+    for (int f = 0; f < 4; f++)
+        for (int d = 0; d < 4; d++)
+            for (int r = 0; r < 4; r++) {
+                struct probe_matmul q = {.dtype = formats[f],
+                                         .m = rows[r],
+                                         .n = dims[d][0],
+                                         .k = dims[d][1],
+                                         .weight_bytes = probe_ram_bytes(c) / 2,
+                                         .seconds = 0.5};
+                struct rate flops;
+                TRY(probe_matmul(c->ops, &q, &flops, NULL));
+                if (c->verbose)
+                    log_line(LOG_INFO, "probe: matmul %s [%d, %d, %d]: %.1f GFLOP/s",
+                             dtype_info(q.dtype)->name, q.m, q.n, q.k, flops.value * 1e-9);
+            }
+    return OK;
+}
+
+enum err probe_matmuls(struct machine *m, const struct probe_config *c)
+{
+    static const enum dtype formats[N_MATMUL_FORMATS] = {DTYPE_F32, DTYPE_BF16, DTYPE_Q8, DTYPE_Q4};
+    int64_t bytes = probe_ram_bytes(c) - PROBE_BESIDE_BYTES;
+    struct probe_matmul p = {.m = matmul_rows[N_MATMUL_ROWS - 1],
+                             .n = OUTPUTS,
+                             .k = OUTPUTS,
+                             .seconds = probe_seconds(c, CELL_S)};
+    while (bytes < dtype_panels_bytes(DTYPE_F32, p.n, p.k)) { // memory is small
+        p.n = p.k /= 2;
+        bytes = probe_ram_bytes(c) / 2;
+    }
+    struct matmul_bed b;
+    TRY(bed_open(&b, c->ops, &p, bytes));
+    enum err err = OK;
+    for (int f = 0; f < N_MATMUL_FORMATS && err == OK; f++) {
+        p.dtype = formats[f];
+        err = probe_fill_panels(p.dtype, p.k, b.base, bytes);
+        if (err == OK)
+            measure_format(m, c, &b, (enum matmul_format)f, p);
+    }
+    bed_close(&b);
+    TRY(err);
+    const int int8 = c->ops->compute == COMPUTE_INT8;
+    m->matmul_flops = int8 ? m->matmul_q8_m64 : m->matmul_bf16_m64;
+    probe_say(c, RATE_matmul_flops, &m->matmul_flops);
+    TRY(measure_step(m, c));
+    return c->full ? measure_grid(c) : OK;
+}
