@@ -1,6 +1,6 @@
 /* offload/probe_cache.h - small files of figures in the cache folder, each under a checksum.
  *
- * Owns: their names and age. Refuses: what stands in them. */
+ * Owns: their names and age. Refuses: what stands in them (probe_cache.c, probe_model.c). */
 #ifndef OFFLOAD_PROBE_CACHE_H
 #define OFFLOAD_PROBE_CACHE_H
 

@@ -6,6 +6,7 @@
 #include "policy/plan.h"
 #include "policy/rates.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Seconds of a pass to decode what streams, on the one thread that does; beside the reads. */
@@ -46,19 +47,31 @@ struct load {
 
 /* ---- in RAM ---- */
 
-/* What a pass in RAM costs whatever its tokens are: bytes that it moves and decodes. */
+/* Matmuls of a pass: every batch goes over all weights, its tokens through the layers and its
+ * positions through the head. */
+static double matmul_seconds(const struct plan *plan, const struct shape *shape,
+                             const struct model_rates *rates, double tokens, double positions)
+{
+    int slices = plan->layers - 1 - plan->decoder;
+    double head_tiles = ceil((double)shape->vocab / HEAD_TILE) / max_d(slices, 1), s = 0;
+    for (int layer = 1; layer < plan->layers; layer++) {
+        enum weight_state state = plan_layer_decoded(plan, layer) ? WEIGHTS_TILES : WEIGHTS_STORED;
+        s += layer <= plan->decoder
+                 ? model_layer_s(rates, state, tokens / plan->batches)
+                 : head_tiles * model_head_s(rates, state, positions / plan->batches);
+    }
+    return s * plan->batches;
+}
+
+/* What a pass in RAM costs beside matmuls: bytes that it moves and decodes, and its steps. */
 static void cost_of_sweep(const struct plan *plan, const struct weights_info *w,
                           const struct work *work, const struct shape *shape,
                           const struct plan_costs *costs, const struct machine *machine,
                           double tokens, struct plan_time *t)
 {
-    double streamed = 0, stored = 0, all = 0;
-    for (int layer = 1; layer < plan->layers; layer++) {
-        double n_bytes = (double)w->layer_bytes[layer];
-        all += n_bytes;
-        streamed += plan_layer_resident(plan, layer) ? 0 : n_bytes;
-        stored += plan_layer_decoded(plan, layer) ? 0 : n_bytes;
-    }
+    double streamed = 0;
+    for (int layer = 1; layer < plan->layers; layer++)
+        streamed += plan_layer_resident(plan, layer) ? 0 : (double)w->layer_bytes[layer];
     double rows = (double)plan->batch * plan->batches;
     double live = (double)work->output_tokens / t->passes; // a token each
     double slots = work->scores ? 0 : live * (double)work->slots_mean * 0.75;
@@ -75,28 +88,27 @@ static void cost_of_sweep(const struct plan *plan, const struct weights_info *w,
         rate(streamed * share + kv_read * kv_share + hidden, machine->nvme_read.value), codec_s);
     t->write_s =
         rate(hidden + tokens * slot_bytes * plan->decoder * kv_share, machine->nvme_write.value);
-    /* Every tile of every batch goes over all weights once, decoding them beside the cache: few
-     * rows pay as much. */
-    double tiles = max_d(plan->batches, tokens / plan->tile_tokens);
     struct order order = plan_order(plan);
-    t->compute_s = tiles * (rate((double)w->n_params * 2, machine->ram_read.value) +
-                            costs->decode_s * stored / all) +
-                   rate(kv_read, machine->ram_read.value) +
+    t->compute_s = rate(kv_read, machine->ram_read.value) +
                    (double)order_pass_steps(&order) * machine->step_s.value +
                    codec_s / max_d(machine->threads, 1); // it takes a core's time
 }
 
 /* Two kinds of passes: those that admit prompts, until all are in (`share` of them), and those that
- * only decode. */
+ * only decode. Of a prompt the last position reaches the head, of scored rows every one. */
 static void cost_in_ram(const struct plan *plan, const struct weights_info *w,
                         const struct work *work, const struct shape *shape,
                         const struct plan_costs *costs, const struct machine *machine,
                         struct load load, double share, struct plan_time *t)
 {
     cost_of_sweep(plan, w, work, shape, costs, machine, load.live + load.prompts * share, t);
-    double token_s = rate((double)w->flops_per_token, machine->matmul_flops.value);
-    double decode_s = t->compute_s + load.live * token_s;
-    double prompt_s = decode_s + load.prompts * token_s, io_s = t->read_s + t->write_s;
+    double rows_in = load.prompts * rate((double)work->n_rows, (double)work->prompt_tokens);
+    double positions = work->scores ? load.prompts : load.live + rows_in;
+    double decode_s =
+        t->compute_s + matmul_seconds(plan, shape, &costs->rates, load.live, load.live);
+    double prompt_s = t->compute_s + matmul_seconds(plan, shape, &costs->rates,
+                                                    load.live + load.prompts, positions);
+    double io_s = t->read_s + t->write_s;
     t->compute_s = decode_s + share * (prompt_s - decode_s);
     if (plan->ahead_weights > 0)
         t->pass_s = share * max_d(prompt_s, io_s) + (1 - share) * max_d(decode_s, io_s);

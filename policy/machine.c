@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "policy/layout.h"
 #include "policy/rates.h"
 
 #define DECODE_FLOPS 16 // a number that is not stored as matmuls read it costs so many more
@@ -59,4 +60,55 @@ void machine_complete(struct machine *m)
     for (int f = 0; f < N_MATMUL_FORMATS; f++)
         for (int i = 0; i < N_MATMUL_ROWS && m->matmul_flops.value <= 0; i++)
             m->matmul_flops = m->rates[machine_matmul_rate(formats[f], nearest[i])];
+}
+
+static double seconds_of(const struct machine *m, const double numbers[N_MATMUL_FORMATS], int i)
+{
+    double s = 0;
+    for (int f = 0; f < N_MATMUL_FORMATS; f++)
+        s += rate(numbers[f] * 2 * matmul_rows[i], machine_matmul(m, (enum matmul_format)f, i));
+    return s;
+}
+
+void model_rates_derive(struct model_rates *r, const struct machine *m,
+                        const struct model_weights *w)
+{
+    for (int state = 0; state < N_WEIGHT_STATES; state++)
+        for (int i = 0; i < N_MATMUL_ROWS; i++) {
+            r->layer_s[state][i] = seconds_of(m, w->layer[state], i);
+            r->head_s[state][i] = seconds_of(m, w->head[state], i);
+        }
+    model_rates_ascend(r);
+}
+
+void model_rates_ascend(struct model_rates *r)
+{
+    for (int state = 0; state < N_WEIGHT_STATES; state++)
+        for (int i = N_MATMUL_ROWS - 2; i >= 0; i--) {
+            r->layer_s[state][i] = min_d(r->layer_s[state][i], r->layer_s[state][i + 1]);
+            r->head_s[state][i] = min_d(r->head_s[state][i], r->head_s[state][i + 1]);
+        }
+}
+
+/* s[N_MATMUL_ROWS] at any number of tokens, `tile` (one of matmul_rows) of them at once. */
+static double seconds_at(const double *s, int tile, double tokens)
+{
+    int last = N_MATMUL_ROWS - 1, i = 0;
+    while (matmul_rows[last] > tile)
+        last--;
+    double tiles = floor(max_d(tokens, 0) / tile), rest = max_d(tokens, 0) - tiles * tile;
+    while (rest > matmul_rows[i]) // it is less than a tile
+        i++;
+    double from = i > 0 ? matmul_rows[i - 1] : 0, from_s = i > 0 ? s[i - 1] : 0;
+    return tiles * s[last] + from_s + (s[i] - from_s) * (rest - from) / (matmul_rows[i] - from);
+}
+
+double model_layer_s(const struct model_rates *r, enum weight_state state, double tokens)
+{
+    return seconds_at(r->layer_s[state], PLAN_TILE_TOKENS, tokens);
+}
+
+double model_head_s(const struct model_rates *r, enum weight_state state, double positions)
+{
+    return seconds_at(r->head_s[state], LAYOUT_POSITION_TILE, positions);
 }

@@ -1,4 +1,4 @@
-/* policy/machine.h - what a machine gives: its rates.
+/* policy/machine.h - what a machine gives: its rates, and what a model's matmuls take there.
  *
  * Owns: the one table of rates, from which machine files, their messages, the probe's cache and its
  * printing are made; rates that follow from others. Refuses: to measure (offload/probe.h).
@@ -120,5 +120,34 @@ double machine_matmul(const struct machine *m, enum matmul_format format, int i)
 /* matmul_flops where only some of the others are given: the one nearest to M = 64 in bf16, else in
  * the first format that has one. */
 void machine_complete(struct machine *m);
+
+/* ---- the matmuls of one model ---- */
+
+/* As the pack stores weights, decoded beside the cache; or as tiles. */
+enum weight_state { WEIGHTS_STORED, WEIGHTS_TILES, N_WEIGHT_STATES };
+
+/* Numbers in the matrices of one decoder layer, and of a tile of the head (4,096 rows of the
+ * vocabulary), by the format whose rate is theirs. */
+struct model_weights {
+    double layer[N_WEIGHT_STATES][N_MATMUL_FORMATS], head[N_WEIGHT_STATES][N_MATMUL_FORMATS];
+};
+
+/* Seconds of all matmuls of one decoder layer, and of a tile of the head, at matmul_rows[] tokens.
+ * They grow with tokens. */
+struct model_rates {
+    double layer_s[N_WEIGHT_STATES][N_MATMUL_ROWS], head_s[N_WEIGHT_STATES][N_MATMUL_ROWS];
+};
+
+/* From the rates of a machine, where the model was not measured there (offload/probe_model.h). */
+void model_rates_derive(struct model_rates *r, const struct machine *m,
+                        const struct model_weights *w);
+/* Fewer tokens never take more time. Where measuring says otherwise it was disturbed at the fewer:
+ * they take as long as the more. */
+void model_rates_ascend(struct model_rates *r);
+/* Seconds at any number of tokens, by straight lines between those of the table, from 0 at none;
+ * beyond what the engine takes at once (256 tokens of a layer, 64 positions of the head) in tiles
+ * of that and a rest. */
+double model_layer_s(const struct model_rates *r, enum weight_state state, double tokens);
+double model_head_s(const struct model_rates *r, enum weight_state state, double positions);
 
 #endif

@@ -95,15 +95,15 @@ struct plan_costs {
     int64_t scratch_bytes;     // kernels' scratch at tile_tokens and the longest row
     int64_t attend_bytes;      // the CPU's, where it attends beside a device
     struct plan_sizes sizes;
-    int64_t filter_bytes;  // more per row that samples under a filter
-    int64_t edit_bytes;    // of one changed logit
-    double decode_s;       // decoding all weights once, beside the cache; 0: as stored
-    int64_t staging_bytes; // of encoded weights on their way
-    int64_t bounce_bytes;  // of bytes between NVMe and a device, on their way
-    int64_t codec_bytes;   // the decoder and its tables
-    double codec_share;    // stored bytes of a streamed byte, encoded; 0: not measured
-    double codec_rate;     // bytes decoded per second while a run goes on, one thread
-    double codec_make_s;   // until the encoded file is there; 0: it is
+    int64_t filter_bytes;     // more per row that samples under a filter
+    int64_t edit_bytes;       // of one changed logit
+    struct model_rates rates; // of the matmuls, in RAM
+    int64_t staging_bytes;    // of encoded weights on their way
+    int64_t bounce_bytes;     // of bytes between NVMe and a device, on their way
+    int64_t codec_bytes;      // the decoder and its tables
+    double codec_share;       // stored bytes of a streamed byte, encoded; 0: not measured
+    double codec_rate;        // bytes decoded per second while a run goes on, one thread
+    double codec_make_s;      // until the encoded file is there; 0: it is
 };
 
 struct plan {

@@ -616,10 +616,26 @@ fault("a burst counts as what lasts", "offload/disk_probe.c",
       "rates->lasting = rate_of(s, s->n / 4, s->n);", "probe_test")
 fault("reads and writes at once are reads", "offload/disk_probe.c",
       "io->write = s->next & 1;", "io->write = 0;", "probe_test")
+fault("the time of a share passes for that of the layer", "offload/probe_model.c",
+      "s[i] = 1 / (sweeps.value * b.share);", "s[i] = 1 / sweeps.value;", "probe_test")
+fault("measuring a model takes what memory it wants", "offload/probe_model.c",
+      "while (c->memory_bytes > 0 && a.used > c->memory_bytes && share <= SHARE_LAST);",
+      "while (0);", "probe_test")
 fault("a machine file that knows one matmul is refused", "offload/machine_file.c",
       "    machine_complete(m);\n", "", "probe_test")
 fault("the spread of a rate is lost", "offload/machine_file.c",
       "n > 1 ? x[1] : 0,", "0,", "probe_test")
+fault("the head takes as many positions at once as a layer", "policy/machine.c",
+      "seconds_at(r->head_s[state], LAYOUT_POSITION_TILE,", "seconds_at(r->head_s[state], PLAN_TILE_TOKENS,",
+      "rates_test")
+fault("the rest behind full tiles is free", "policy/machine.c",
+      "return tiles * s[last] + from_s +", "return tiles * s[last] + (tiles > 0 ? 0 : 1) *", "rates_test")
+fault("a disturbed measurement stays", "policy/machine.c",
+      "r->layer_s[state][i] = min_d(r->layer_s[state][i], r->layer_s[state][i + 1]);", "", "rates_test")
 fault("q8 and q4 decode for nothing", "policy/machine.c", "? DECODE_FLOPS : 0", "? 0 : 0", "rates_test")
+fault("tiles cost what is stored", "policy/cost.c",
+      "plan_layer_decoded(plan, layer) ? WEIGHTS_TILES : WEIGHTS_STORED", "WEIGHTS_STORED", "rates_test")
+fault("all tokens are one batch's", "policy/cost.c",
+      "? model_layer_s(rates, state, tokens / plan->batches)", "? model_layer_s(rates, state, tokens)", "rates_test")
 
 MUTANTS = M

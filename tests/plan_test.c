@@ -86,6 +86,10 @@ static int setup(void **state)
                                 .scratch_bytes = 3 * MIB,
                                 .filter_bytes = 8192,
                                 .edit_bytes = 12};
+    const struct model_weights numbers = {
+        .layer = {{[MATMUL_BF16] = 6291456}, {[MATMUL_BF16] = 6291456}},
+        .head = {{[MATMUL_BF16] = HEAD_TILE * 768}, {[MATMUL_BF16] = HEAD_TILE * 768}}};
+    model_rates_derive(&costs.rates, &MACHINE, &numbers);
     evict = (struct evict){.policy = EVICT_FULL};
     return 0;
 }

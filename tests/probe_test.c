@@ -1,7 +1,7 @@
 /* tests/probe_test.c - machine files, good and hostile; a small probe; its cache. */
 #include "offload/disk_probe.h"
 #include "offload/machine_file.h"
-#include "offload/probe.h"
+#include "offload/probe_model.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,6 +15,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <math.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -483,6 +484,84 @@ static void cache_has_a_file_for_all_that_counts(void **state)
     assert_int_equal(files_in(dir, "probe-device-"), 1);
 }
 
+/* ---- a model's matmuls ---- */
+
+static const struct probe_model MODEL = {.layer = {{DTYPE_Q4_1, DTYPE_BF16, 192, 192, 0},
+                                                   {DTYPE_Q4_1, DTYPE_BF16, 64, 192, 1},
+                                                   {DTYPE_Q4_1, DTYPE_BF16, 64, 192, 1},
+                                                   {DTYPE_Q4_1, DTYPE_BF16, 192, 192, 0},
+                                                   {DTYPE_Q4_1, DTYPE_BF16, 512, 192, 0},
+                                                   {DTYPE_Q4_1, DTYPE_BF16, 512, 192, 1},
+                                                   {DTYPE_BF12, DTYPE_BF16, 192, 512, 0}},
+                                         .n_layer = 7,
+                                         .head = {DTYPE_BF16, DTYPE_BF16, 1000, 192, 0}};
+
+static void model_is_measured_and_kept(void **state)
+{
+    (void)state;
+    struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
+    struct probe_config c = {.ops = &ops, .memory_bytes = 16 << 20, .time_share = 0.1};
+    struct machine m = {.matmul_flops = {.value = 1e11}};
+    struct model_rates first, r;
+    const char *dir = temp_path("cache");
+    int measured = 0;
+    assert_int_equal(mkdir(dir, 0700), 0);
+    assert_int_equal(probe_model_cached(&first, &m, &MODEL, &c, dir, &measured), OK);
+    assert_int_equal(measured, 1);
+    for (int state_at = 0; state_at < N_WEIGHT_STATES; state_at++)
+        for (int i = 0; i < N_MATMUL_ROWS; i++) {
+            assert_true(first.layer_s[state_at][i] > 0 && first.layer_s[state_at][i] < 1);
+            assert_true(i == 0 || first.layer_s[state_at][i] >= first.layer_s[state_at][i - 1]);
+            assert_true(near(first.head_s[0][i], first.head_s[1][i])); // stored as tiles are
+        }
+    assert_int_equal(probe_model_cached(&r, &m, &MODEL, &c, dir, &measured), OK);
+    assert_int_equal(measured, 0);
+    assert_memory_equal(&r, &first, sizeof r);
+    struct probe_model other = MODEL;
+    other.layer[6].stored = DTYPE_BF16;
+    assert_int_equal(probe_model_cached(&r, &m, &other, &c, dir, &measured), OK);
+    assert_int_equal(measured, 1);
+    other = MODEL;
+    other.head.n = 1032;
+    assert_int_equal(probe_model_cached(&r, &m, &other, &c, dir, &measured), OK);
+    assert_int_equal(measured, 1);
+    c.memory_bytes = 32 << 20;
+    assert_int_equal(probe_model_cached(&r, &m, &MODEL, &c, dir, &measured), OK);
+    assert_int_equal(measured, 1);
+    assert_int_equal(files_in(dir, "probe-model-"), 4);
+}
+
+/* Where a sweep is long a share of it is timed, and what memory there is is kept to. */
+static void model_takes_a_share_of_a_large_layer(void **state)
+{
+    (void)state;
+    struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
+    struct probe_config c = {.ops = &ops, .memory_bytes = 12 << 20, .time_share = 0.1};
+    struct machine slow = {.matmul_flops = {.value = 1e9}},
+                   fast = {.matmul_flops = {.value = 1e15}};
+    struct probe_model model = {.layer = {{DTYPE_BF16, DTYPE_BF16, 4096, 512, 0}}, .n_layer = 1};
+    struct model_rates whole, part;
+    model.head = model.layer[0];
+    double whole_s = INFINITY, part_s = INFINITY; // of 256 tokens, the least disturbed of some
+    for (int turn = 0; turn < 4; turn++) {
+        assert_int_equal(probe_model(&whole, &fast, &model, &c), OK);
+        assert_int_equal(probe_model(&part, &slow, &model, &c), OK);
+        whole_s = fmin(whole_s, whole.layer_s[0][N_MATMUL_ROWS - 1]);
+        part_s = fmin(part_s, part.layer_s[0][N_MATMUL_ROWS - 1]);
+    }
+    assert_true(part_s > whole_s / 8 && part_s < whole_s * 8); // the share is a 32nd
+    int64_t before_kib = status_kib("VmHWM:");
+    model.layer[0].n = 1 << 16; // 64 MiB
+    assert_int_equal(probe_model(&part, &fast, &model, &c), OK);
+    model.layer[0].k = 1 << 15; // x alone is 32 MiB
+    assert_int_equal(probe_model(&part, &fast, &model, &c), ERR_FIT);
+#ifndef __SANITIZE_ADDRESS__
+    assert_true(status_kib("VmHWM:") - before_kib < 16 << 10);
+#else
+    (void)before_kib;
+#endif
+}
+
 /* ---- the disk over time ---- */
 
 /* n windows of 50 ms at `from`, then `to`, each up to 8 % off. */
@@ -623,6 +702,9 @@ int main(void)
                                         temp_dir_teardown),
         cmocka_unit_test_setup_teardown(cache_has_a_file_for_all_that_counts, temp_dir_setup,
                                         temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(model_is_measured_and_kept, temp_dir_setup,
+                                        temp_dir_teardown),
+        cmocka_unit_test(model_takes_a_share_of_a_large_layer),
         cmocka_unit_test(bursts_are_told_from_what_lasts),
         cmocka_unit_test(a_series_gets_steady),
         cmocka_unit_test_setup_teardown(disk_series_are_measured, temp_dir_setup,

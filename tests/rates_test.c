@@ -1,6 +1,6 @@
-/* tests/rates_test.c - what follows from rates: medians, matmuls that nobody measured
- * (policy/machine.h). Numbers only. */
-#include "policy/machine.h"
+/* tests/rates_test.c - what follows from rates: medians, matmuls that nobody measured, the seconds
+ * of a model's matmuls at any number of tokens, and of a pass (policy/machine.h). Numbers only. */
+#include "policy/plan.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -85,6 +85,118 @@ static void one_matmul_stands_for_all(void **state)
     assert_true(m.matmul_flops.value == 0);
 }
 
+static const struct model_rates RATES = {.layer_s = {{1, 1.5, 4, 12, 40}, {0.5, 1, 3.5, 11, 39}},
+                                         .head_s = {{2, 3, 8, 24, 1e9}, {2, 3, 8, 24, 1e9}}};
+
+/* At the points of the table, between them, beyond them. */
+static void seconds_at_any_number_of_tokens(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_MATMUL_ROWS; i++) {
+        assert_true(near(model_layer_s(&RATES, WEIGHTS_STORED, matmul_rows[i]),
+                         RATES.layer_s[WEIGHTS_STORED][i]));
+        assert_true(near(model_layer_s(&RATES, WEIGHTS_TILES, matmul_rows[i]),
+                         RATES.layer_s[WEIGHTS_TILES][i]));
+    }
+    assert_true(model_layer_s(&RATES, WEIGHTS_STORED, 0) == 0);
+    assert_true(model_layer_s(&RATES, WEIGHTS_STORED, -1) == 0);
+    assert_true(near(model_layer_s(&RATES, WEIGHTS_STORED, 0.5), 0.5));
+    assert_true(near(model_layer_s(&RATES, WEIGHTS_STORED, 10), 2.75));
+    assert_true(near(model_layer_s(&RATES, WEIGHTS_STORED, 256 * 3), 120));
+    assert_true(near(model_layer_s(&RATES, WEIGHTS_STORED, 256 * 3 + 16), 124));
+    assert_true(near(model_head_s(&RATES, WEIGHTS_TILES, 64), 24)); // 64 positions at once
+    assert_true(near(model_head_s(&RATES, WEIGHTS_TILES, 256), 96));
+    assert_true(near(model_head_s(&RATES, WEIGHTS_TILES, 64 * 5 + 10), 5 * 24 + 5.5));
+}
+
+static void seconds_grow_without_steps(void **state)
+{
+    (void)state;
+    double layer = 0, head = 0;
+    for (double t = 0; t < 1100; t += 0.125) {
+        double l = model_layer_s(&RATES, WEIGHTS_STORED, t);
+        double h = model_head_s(&RATES, WEIGHTS_STORED, t);
+        assert_true(l >= layer && l - layer <= 0.125 * 1 + 1e-9); // steepest from 0 to 1
+        assert_true(h >= head && h - head <= 0.125 * 2 + 1e-9);
+        layer = l;
+        head = h;
+    }
+}
+
+static void disturbed_rates_ascend(void **state)
+{
+    (void)state;
+    struct model_rates r = RATES;
+    r.layer_s[0][1] = 7; // somebody else was busy
+    r.head_s[1][0] = 20;
+    model_rates_ascend(&r);
+    assert_true(r.layer_s[0][0] == 1 && r.layer_s[0][1] == 4 && r.layer_s[0][2] == 4);
+    assert_true(r.head_s[1][0] == 3 && r.head_s[1][1] == 3);
+    struct model_rates same = RATES;
+    model_rates_ascend(&same);
+    assert_memory_equal(&same, &RATES, sizeof same);
+}
+
+/* Numbers of each format by its rate. */
+static void a_model_elsewhere_is_derived(void **state)
+{
+    (void)state;
+    struct machine m = {.ram_read = {.value = 4e10},
+                        .matmul_flops = {.value = 4e11},
+                        .matmul_q4_m64 = {.value = 1e11}};
+    struct model_weights w = {
+        .layer = {{[MATMUL_Q4] = 1e6, [MATMUL_BF16] = 3e6}, {[MATMUL_BF16] = 4e6}},
+        .head = {{[MATMUL_BF16] = 5e6}, {[MATMUL_BF16] = 5e6}}};
+    struct model_rates r;
+    model_rates_derive(&r, &m, &w);
+    assert_true(near(r.layer_s[WEIGHTS_STORED][3], 128e6 / 1e11 + 3 * 128e6 / 4e11));
+    assert_true(near(r.layer_s[WEIGHTS_TILES][0], 4e6 * 2 / 4e10));
+    assert_true(near(r.head_s[WEIGHTS_TILES][4], 5e6 * 512 / 4e11));
+    for (int i = 1; i < N_MATMUL_ROWS; i++)
+        assert_true(r.layer_s[0][i] >= r.layer_s[0][i - 1]);
+}
+
+/* Layers and tiles of the head, as often as there are batches, by the rates of the model; what is
+ * held as tiles by theirs. */
+static void matmuls_of_a_pass(void **state)
+{
+    (void)state;
+    static struct weights_info w = {.n_layers = 21, .n_decoder = 16};
+    const struct machine m = {.step_s = {.value = 2e-5}, .threads = 2};
+    const struct shape shape = {.n_layers = 16, .dim = 768, .vocab = 16000, .embed_dim = 768};
+    const struct plan_costs costs = {.rates = RATES};
+    /* One pass of known tokens, which all reach the head. */
+    const struct work work = {
+        .n_rows = 64, .scores = 1, .output_tokens = 64, .prompt_max = 64, .tokens_max = 64};
+    for (int i = 1; i < w.n_layers; i++)
+        w.tile_bytes[i] = 2 * (w.layer_bytes[i] = 1 << 20);
+    for (int batches = 1; batches <= 4; batches *= 2)
+        for (int decoded = 0; decoded <= 20; decoded += 20) {
+            struct plan_time t;
+            struct plan p = {.layers = 21,
+                             .decoder = 16,
+                             .batch = 64 / batches,
+                             .batches = batches,
+                             .resident = 20,
+                             .decoded = decoded,
+                             .kv_near = PLAN_ALL,
+                             .hidden_near = PLAN_ALL,
+                             .prefill_tokens = 64,
+                             .tile_tokens = PLAN_TILE_TOKENS,
+                             .ahead_weights = 1};
+            const enum weight_state form = decoded ? WEIGHTS_TILES : WEIGHTS_STORED;
+            plan_derive(&p, &w, &work);
+            assert_int_equal(p.decoded, decoded);
+            struct order order = plan_order(&p);
+            double each = 64.0 / batches;
+            double s = 16 * model_layer_s(&RATES, form, each) +
+                       4 * model_head_s(&RATES, form, each); // 16,000 rows of vocabulary
+            s = s * batches + (double)order_pass_steps(&order) * m.step_s.value;
+            plan_cost(&p, &w, &work, &shape, &costs, &m, &t);
+            assert_true(t.passes == 1 && near(t.compute_s, s));
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -92,6 +204,11 @@ int main(void)
         cmocka_unit_test(the_table_stands_in_order),
         cmocka_unit_test(matmuls_follow_from_two_rates),
         cmocka_unit_test(one_matmul_stands_for_all),
+        cmocka_unit_test(seconds_at_any_number_of_tokens),
+        cmocka_unit_test(seconds_grow_without_steps),
+        cmocka_unit_test(disturbed_rates_ascend),
+        cmocka_unit_test(a_model_elsewhere_is_derived),
+        cmocka_unit_test(matmuls_of_a_pass),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@
 #include "engine/app/compute.h"
 #include "engine/app/plan_file.h"
 #include "engine/pack/pack.h"
-#include "offload/probe.h"
+#include "offload/probe_model.h"
 
 #define TEXT_RESERVE_BYTES (12 << 20) // JSON of rows, journal buffers, tables of the C library
 #define IO_RESERVE_BYTES   (1 << 20)
@@ -74,6 +74,28 @@ static enum err probe_machine(struct run *r)
                  m->h2d.value * 1e-9, m->d2h.value * 1e-9, m->device_read.value * 1e-9,
                  m->device_flops.value * 1e-9);
     return OK;
+}
+
+/* What the model's matmuls take in RAM: measured here, or by the rates of a machine file, or of
+ * this machine where memory is too small for it. A device's have rates of their own. */
+static enum err probe_matmuls_of_model(struct run *r)
+{
+    struct probe_model model;
+    struct model_weights weights;
+    char dir[4096];
+    int measured = 0;
+    engine_model_matmuls(&r->opened.model, r->ops.compute, &model);
+    probe_model_weights(&model, &weights);
+    model_rates_derive(&r->costs.rates, &r->machine, &weights);
+    if (r->config->machine || r->plans_device)
+        return OK;
+    const struct probe_config probe = probe_config(r, &r->ops);
+    TRY(pack_cache_dir(dir, sizeof dir));
+    struct model_rates rates;
+    enum err err = probe_model_cached(&rates, &r->machine, &model, &probe, dir, &measured);
+    if (err == OK)
+        r->costs.rates = rates;
+    return err == ERR_FIT ? OK : err;
 }
 
 /* --percent wD wR kD kR hD hR: without a device RAM is one, and the two shares add up. */
@@ -146,35 +168,6 @@ static enum err read_wish(const struct config *c, const struct run *r, struct pl
     TRY(parse_count("weights-resident", c->resident, &value));
     wish->resident = (int)min_i64(max_i64(value, 0), PLAN_LAYERS_MAX);
     return OK;
-}
-
-/* Seconds to decode every weight of the model once on all threads, measured on one panel. Formats
- * that matmuls read in place cost nothing. */
-static double decode_seconds(const struct run *r)
-{
-    const struct model *m = &r->opened.model;
-    const struct model_tensor *t = &m->layers[1].tensors[ROLE_UP];
-    enum dtype to = model_tile_dtype(r->ops.compute, t->dtype);
-    if (t->dtype == to)
-        return 0;
-    void *panel = calloc(1, (size_t)dtype_panel_bytes(t->dtype, t->k));
-    void *out = aligned_alloc(64, (size_t)round_up(dtype_panel_bytes(to, t->k), 64));
-    struct decode_args args = {
-        .w = {.dtype = t->dtype, .n = PANEL_ROWS, .k = t->k, .panels = panel},
-        .to = to,
-        .panels = out};
-    struct ops alone = {.isa = r->ops.isa, .compute = r->ops.compute};
-    int64_t best_ns = INT64_MAX;
-    for (int i = 0; panel && out && i < 8; i++) {
-        int64_t start_ns = clock_ns();
-        ops_run_decode(&alone, &args);
-        best_ns = min_i64(best_ns, clock_ns() - start_ns);
-    }
-    int measured = panel && out;
-    free(panel);
-    free(out);
-    double panels = (double)m->n_params / ((double)t->k * PANEL_ROWS);
-    return measured ? panels * (double)best_ns * 1e-9 / r->machine.threads : 0;
 }
 
 static void print_plan(const struct run *r)
@@ -403,7 +396,7 @@ enum err run_plan(struct run *r)
         assume_rows(r->weights);
     r->costs.io_bytes = IO_RESERVE_BYTES + r->opened.model.file_bytes / 32768;
     r->costs.row_token_bytes = 16;
-    r->costs.decode_s = decode_seconds(r);
+    TRY(probe_matmuls_of_model(r));
     struct plan_wish wish;
     TRY(read_wish(c, r, &wish));
     if (c->plan)

@@ -3,6 +3,7 @@
 #include "engine/line/engine.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Bytes of a layer held as tiles; 0 when it is stored so. */
@@ -41,6 +42,46 @@ void engine_weights_info(const struct model *model, struct device *device, enum 
     const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
     w->embed_row_bytes = dtype_row_bytes(t->dtype, t->k);
     w->embed_rest_bytes = model->layers[0].n_bytes - gather_rest_offset(model);
+}
+
+/* Formats may differ from layer to layer: the one whose bytes are nearest to the mean. */
+static const struct model_layer *mean_layer(const struct model *model)
+{
+    const struct model_layer *best = &model->layers[1];
+    int n = model->shape.n_layers;
+    int64_t sum = 0;
+    for (int i = 1; i <= n; i++)
+        sum += model->layers[i].n_bytes;
+    for (int i = 2; i <= n; i++)
+        if (llabs(model->layers[i].n_bytes - sum / n) < llabs(best->n_bytes - sum / n))
+            best = &model->layers[i];
+    return best;
+}
+
+static struct probe_tensor matrix_of(const struct model_tensor *t, enum compute compute, int joins)
+{
+    return (struct probe_tensor){.stored = t->dtype,
+                                 .tile = model_tile_dtype(compute, t->dtype),
+                                 .n = t->n,
+                                 .k = t->k,
+                                 .joins = joins};
+}
+
+void engine_model_matmuls(const struct model *model, enum compute compute, struct probe_model *p)
+{
+    static const struct {
+        enum tensor_role role;
+        int joins; // as layer_decode.c calls them
+    } calls[] = {{ROLE_Q, 0},    {ROLE_K, 1},  {ROLE_V, 1},   {ROLE_O, 0},
+                 {ROLE_GATE, 0}, {ROLE_UP, 1}, {ROLE_DOWN, 0}};
+    const struct model_layer *l = mean_layer(model);
+    const struct model_tensor *head = &model->layers[model->shape.n_layers + 1].tensors[ROLE_HEAD];
+    *p = (struct probe_model){.head = matrix_of(head, compute, 0)};
+    p->head.n = (int)min_i64(head->n, HEAD_TILE);
+    for (int i = 0; i < (int)(sizeof calls / sizeof *calls); i++)
+        if (model_has(l, calls[i].role))
+            p->layer[p->n_layer++] = matrix_of(&l->tensors[calls[i].role], compute,
+                                               calls[i].joins && model_has(l, calls[i - 1].role));
 }
 
 enum kv_format engine_prompt_format(enum compute compute)

@@ -16,6 +16,7 @@
 #include "engine/line/layer.h"
 #include "engine/pack/model.h"
 #include "kernels/trace.h"
+#include "offload/probe_model.h"
 
 struct engine_config {
     struct plan plan;
@@ -89,5 +90,8 @@ int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct 
  * read. */
 void engine_weights_info(const struct model *model, struct device *device, enum compute compute,
                          struct weights_info *w);
+/* The matrices of its layer of mean size, and of the head's first tile, as they are stored and as
+ * the CPU's tiles. */
+void engine_model_matmuls(const struct model *model, enum compute compute, struct probe_model *p);
 
 #endif

@@ -1,0 +1,297 @@
+/* offload/probe_model.c - see probe_model.h.
+ *
+ * Owns: a stretch of memory with copies of a layer's matrices, each as large as the real one or,
+ * where the model is large, a share of its outputs. A newcomer would miss: a share is timed and the
+ * time is scaled up: matmuls take as long as their outputs are many, as long as every thread has
+ * some. */
+#include "offload/probe_model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/arena.h"
+#include "offload/machine.h"
+#include "offload/machine_file.h"
+#include "offload/probe_cache.h"
+#include "offload/probe_impl.h"
+
+#define CELL_S        0.025 // of one state and M
+#define CELL_LEAST    3     // sweeps
+#define SWEEP_S       0.03  // of one, at the most tokens
+#define SHARE_MOST    64
+#define SHARE_LAST    1024 // where memory is small, whatever the threads do
+#define OUTPUTS_LEAST 128  // of the calls of a share, for each thread
+#define KEY_MAX       1024
+
+/* One list of matrices in one state, and memory for the copies of it. */
+struct sweep_bed {
+    const struct ops *ops;
+    struct matmul_args calls[PROBE_TENSORS];
+    int64_t at[PROBE_TENSORS][MATMUL_PARTS]; // bytes from the start of a copy
+    int n_calls, n_copies;
+    int64_t copy_bytes;
+    double share; // of all outputs
+    uint8_t *copies;
+    float *x, *y; // [rows, widest k], [rows, all outputs of the widest call]
+    void *scratch;
+};
+
+static enum dtype format_of(const struct probe_tensor *t, enum weight_state state)
+{
+    return state == WEIGHTS_TILES ? t->tile : t->stored;
+}
+
+static int64_t panels_bytes(const struct matmul_part *part)
+{
+    return round_up(dtype_panels_bytes(part->w.dtype, part->w.n, part->w.k), 64);
+}
+
+/* The calls, without pointers; outputs are cut to one in `share`, in whole panels. */
+static void sweep_calls(struct sweep_bed *b, const struct probe_tensor *t, int n,
+                        enum weight_state state, int share)
+{
+    double all = 0, kept = 0;
+    b->n_calls = 0;
+    b->copy_bytes = 0;
+    for (int i = 0; i < n; i++) {
+        struct matmul_args *call = &b->calls[b->n_calls - 1];
+        if (!t[i].joins || b->n_calls == 0 || call->n_parts == MATMUL_PARTS) {
+            call = &b->calls[b->n_calls++];
+            *call = (struct matmul_args){.x_stride = t[i].k};
+        }
+        struct matmul_part *part = &call->parts[call->n_parts];
+        int outputs = (int)min_i64(t[i].n, round_up(ceil_div(t[i].n, share), PANEL_ROWS));
+        *part =
+            (struct matmul_part){.w = {.dtype = format_of(&t[i], state), .n = outputs, .k = t[i].k},
+                                 .y_stride = outputs};
+        b->at[b->n_calls - 1][call->n_parts++] = b->copy_bytes;
+        b->copy_bytes += panels_bytes(part);
+        all += (double)t[i].n * t[i].k;
+        kept += (double)outputs * t[i].k;
+    }
+    b->share = kept / all;
+}
+
+static void sweep_carve(struct sweep_bed *b, struct arena *a, int64_t copies_bytes)
+{
+    int64_t x = 0, y = 0, scratch = 64;
+    const int rows = matmul_rows[N_MATMUL_ROWS - 1];
+    b->n_copies = (int)max_i64(copies_bytes / b->copy_bytes, 1);
+    for (int i = 0; i < b->n_calls; i++) {
+        int64_t outputs = 0;
+        for (int j = 0; j < b->calls[i].n_parts; j++) {
+            const struct weight *w = &b->calls[i].parts[j].w;
+            outputs += w->n;
+            x = max_i64(x, (int64_t)rows * w->k);
+            scratch = max_i64(scratch, matmul_scratch_bytes(b->ops, rows, w->n, w->k));
+        }
+        y = max_i64(y, rows * outputs);
+    }
+    b->copies = arena_take(a, b->n_copies * b->copy_bytes, 4096);
+    b->x = ARENA_ARRAY(a, float, x);
+    b->y = ARENA_ARRAY(a, float, y);
+    b->scratch = arena_take(a, scratch, 64);
+    for (int64_t i = 0; b->x && i < x; i++)
+        b->x[i] = (float)(mix64((uint64_t)i) % 1024) * 0x1p-10f;
+}
+
+static enum err sweep_fill(struct sweep_bed *b)
+{
+    for (int i = 0; i < b->n_calls; i++)
+        for (int j = 0; j < b->calls[i].n_parts; j++) {
+            const struct matmul_part *part = &b->calls[i].parts[j];
+            TRY(probe_fill_panels(part->w.dtype, part->w.k, b->copies + b->at[i][j],
+                                  panels_bytes(part)));
+        }
+    for (int i = 1; i < b->n_copies; i++)
+        memcpy(b->copies + i * b->copy_bytes, b->copies, (size_t)b->copy_bytes);
+    return OK;
+}
+
+static void sweep_turn(void *ctx, int turn)
+{
+    struct sweep_bed *b = ctx;
+    const uint8_t *copy = b->copies + turn % b->n_copies * b->copy_bytes;
+    for (int i = 0; i < b->n_calls; i++) {
+        struct matmul_args args = b->calls[i];
+        int64_t outputs = 0;
+        args.x = b->x;
+        args.scratch = b->scratch;
+        for (int j = 0; j < args.n_parts; j++) {
+            args.parts[j].w.panels = copy + b->at[i][j];
+            args.parts[j].y = b->y + args.m * outputs;
+            outputs += args.parts[j].w.n;
+        }
+        ops_run_matmul(b->ops, &args);
+    }
+}
+
+/* One in how many outputs: as few as keep a sweep short, as many as keep the threads busy. */
+static int share_of(const struct probe_tensor *t, int n, const struct machine *m,
+                    const struct ops *ops)
+{
+    double numbers = 0;
+    int64_t least = INT64_MAX, outputs = 0;
+    int share = 1;
+    for (int i = 0; i < n; i++) {
+        outputs = t[i].joins ? outputs + t[i].n : t[i].n; // of this call so far
+        if (i + 1 == n || !t[i + 1].joins)
+            least = min_i64(least, outputs);
+        numbers += (double)t[i].n * t[i].k;
+    }
+    double s = 2 * numbers * matmul_rows[N_MATMUL_ROWS - 1] / m->matmul_flops.value;
+    while (share < SHARE_MOST && s / share > SWEEP_S &&
+           least / (share * 2) >= (int64_t)OUTPUTS_LEAST * pool_threads(ops->pool))
+        share *= 2;
+    return share;
+}
+
+/* Seconds at matmul_rows[] tokens. */
+static enum err measure(double *s, const struct probe_tensor *t, int n, enum weight_state state,
+                        const struct machine *m, const struct probe_config *c)
+{
+    struct sweep_bed b = {.ops = c->ops};
+    struct arena a;
+    int64_t copies = probe_ram_bytes(c) - PROBE_BESIDE_BYTES;
+    int share = share_of(t, n, m, c->ops);
+    do { // of a large layer even one copy may be too much for the memory there is
+        sweep_calls(&b, t, n, state, share);
+        arena_init(&a);
+        sweep_carve(&b, &a, copies);
+        share *= 2;
+    } while (c->memory_bytes > 0 && a.used > c->memory_bytes && share <= SHARE_LAST);
+    if (c->memory_bytes > 0 && a.used > c->memory_bytes)
+        return fail(ERR_FIT, "memory: %lld bytes to measure the model's matmuls",
+                    (long long)a.used);
+    TRY(arena_open(&a, a.used));
+    arena_populate(a.base, a.capacity, c->ops->pool);
+    sweep_carve(&b, &a, copies);
+    enum err err = sweep_fill(&b);
+    for (int i = 0; i < N_MATMUL_ROWS && err == OK; i++) {
+        for (int j = 0; j < b.n_calls; j++)
+            b.calls[j].m = matmul_rows[i];
+        struct rate sweeps = probe_loop(&(struct probe_loop){.turn = sweep_turn,
+                                                             .ctx = &b,
+                                                             .amount = 1,
+                                                             .seconds = probe_seconds(c, CELL_S),
+                                                             .least = CELL_LEAST});
+        s[i] = 1 / (sweeps.value * b.share);
+    }
+    arena_close(&a);
+    return err;
+}
+
+static int same_in_tiles(const struct probe_tensor *t, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (t[i].stored != t[i].tile)
+            return 0;
+    return 1;
+}
+
+/* Both states of one list. */
+static enum err measure_states(double s[N_WEIGHT_STATES][N_MATMUL_ROWS],
+                               const struct probe_tensor *t, int n, const struct machine *m,
+                               const struct probe_config *c)
+{
+    TRY(measure(s[WEIGHTS_STORED], t, n, WEIGHTS_STORED, m, c));
+    if (!same_in_tiles(t, n))
+        return measure(s[WEIGHTS_TILES], t, n, WEIGHTS_TILES, m, c);
+    memcpy(s[WEIGHTS_TILES], s[WEIGHTS_STORED], sizeof s[0]);
+    return OK;
+}
+
+enum err probe_model(struct model_rates *r, const struct machine *m, const struct probe_model *p,
+                     const struct probe_config *c)
+{
+    TRY(measure_states(r->layer_s, p->layer, p->n_layer, m, c));
+    TRY(measure_states(r->head_s, &p->head, 1, m, c));
+    model_rates_ascend(r);
+    return OK;
+}
+
+/* ---- as numbers ---- */
+
+/* The measured format that a number of this one costs about as much as: by its bits. */
+static enum matmul_format rate_format(enum dtype t)
+{
+    double bits = 8.0 * (double)dtype_panel_bytes(t, 256) / (256 * PANEL_ROWS);
+    return bits > 16.5 ? MATMUL_F32 : bits > 9 ? MATMUL_BF16 : bits > 5.2 ? MATMUL_Q8 : MATMUL_Q4;
+}
+
+void probe_model_weights(const struct probe_model *p, struct model_weights *w)
+{
+    *w = (struct model_weights){0};
+    for (int state = 0; state < N_WEIGHT_STATES; state++) {
+        enum weight_state at = (enum weight_state)state;
+        for (int i = 0; i < p->n_layer; i++)
+            w->layer[state][rate_format(format_of(&p->layer[i], at))] +=
+                (double)p->layer[i].n * p->layer[i].k;
+        w->head[state][rate_format(format_of(&p->head, at))] = (double)p->head.n * p->head.k;
+    }
+}
+
+/* ---- cache ---- */
+
+static void tensor_key(const struct probe_tensor *t, char *key, int cap)
+{
+    int n = (int)strlen(key);
+    snprintf(key + n, (size_t)(cap - n), " %s %s %d %d %d", dtype_info(t->stored)->name,
+             dtype_info(t->tile)->name, t->n, t->k, t->joins);
+}
+
+/* All seconds as one text, and back. 0: it is not one. */
+static int rates_text(const struct model_rates *r, char *text, int cap)
+{
+    int n =
+        snprintf(text, (size_t)cap, "# sluice: seconds of a layer's and a head tile's matmuls\n");
+    const double *s = &r->layer_s[0][0];
+    for (int i = 0; i < (int)(sizeof *r / sizeof *s); i++)
+        n += snprintf(text + n, (size_t)(cap - n), "%.6g\n", s[i]);
+    return n;
+}
+
+static int rates_parse(struct model_rates *r, const char *text)
+{
+    double *s = &r->layer_s[0][0];
+    const char *at = strchr(text, '\n');
+    for (int i = 0; i < (int)(sizeof *r / sizeof *s); i++) {
+        char *end;
+        if (!at)
+            return 0;
+        s[i] = strtod(at, &end);
+        if (end == at || !(s[i] > 0))
+            return 0;
+        at = end;
+    }
+    return 1;
+}
+
+enum err probe_model_cached(struct model_rates *r, const struct machine *m,
+                            const struct probe_model *p, const struct probe_config *c,
+                            const char *cache_dir, int *measured)
+{
+    struct machine_info info;
+    char key[KEY_MAX], path[4200];
+    static char text[MACHINE_FILE_BYTES_MAX + 1];
+    *measured = 0;
+    TRY(machine_read(&info, NULL));
+    probe_cache_key(c->ops, info.cpu_name, probe_ram_bytes(c), key, sizeof key);
+    for (int i = 0; i < p->n_layer; i++)
+        tensor_key(&p->layer[i], key, sizeof key);
+    tensor_key(&p->head, key, sizeof key);
+    TRY(probe_cache_path(cache_dir, "model", key, path, sizeof path));
+    int64_t n = probe_cache_read(path, text);
+    if (n >= 0) {
+        text[n] = 0;
+        if (rates_parse(r, text))
+            return OK;
+    }
+    *measured = 1;
+    TRY(probe_model(r, m, p, c));
+    n = rates_text(r, text, sizeof text);
+    CHECK(rates_parse(r, text)); // the digits that the file has, as everybody will who reads it
+    probe_cache_write(path, text, n);
+    return OK;
+}

@@ -1,0 +1,36 @@
+/* offload/probe_model.h - what the matmuls of one model take on this CPU, by its own shapes.
+ *
+ * Owns: the measurement and its cache. Refuses: models: whoever has one lists its matrices. */
+#ifndef OFFLOAD_PROBE_MODEL_H
+#define OFFLOAD_PROBE_MODEL_H
+
+#include "offload/probe.h"
+
+#define PROBE_TENSORS 8
+
+/* A matrix, as it is stored and as a tile. */
+struct probe_tensor {
+    enum dtype stored, tile;
+    int n, k;
+    int joins; // 1: a part of the same call as the one before
+};
+struct probe_model {
+    struct probe_tensor layer[PROBE_TENSORS]; // of a decoder layer, in the order of its calls
+    int n_layer;
+    struct probe_tensor head; // at most one tile of the vocabulary
+};
+
+/* The same as numbers for machine files. */
+void probe_model_weights(const struct probe_model *p, struct model_weights *w);
+
+/* Measures, in about a second: copies of the layer that do not fit the caches are gone through at
+ * matmul_rows[] tokens; where a sweep is long by m->matmul_flops it is over a share of each
+ * matrix's outputs. Of c it takes ops, the memory and time_share. ERR_FIT: no memory. */
+enum err probe_model(struct model_rates *r, const struct machine *m, const struct probe_model *p,
+                     const struct probe_config *c);
+/* The same from the cache, as probe_cached. */
+enum err probe_model_cached(struct model_rates *r, const struct machine *m,
+                            const struct probe_model *p, const struct probe_config *c,
+                            const char *cache_dir, int *measured);
+
+#endif
