@@ -1,234 +1,14 @@
-/* policy/cost.c - plan_cost: seconds of each lane over a pass, and of the whole job (see plan.h).
- *
- * Owns: the formulas, one set for a run in RAM, one for a run on a device with memory of its own.
- * Refuses: to look inside a pass: a lane is a sum over it, and the slowest one is the pass. */
+/* policy/cost.c - see cost.h. */
+#include "policy/cost.h"
+
 #include "policy/int64.h"
-#include "policy/plan.h"
 #include "policy/rates.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Seconds of a pass to decode what streams, on the one thread that does; beside the reads. */
-static double codec_seconds(const struct plan *plan, const struct plan_costs *costs,
-                            double streamed)
-{
-    return plan->codec == PLAN_CODEC_NONE ? 0 : rate(streamed, costs->codec_rate);
-}
-
-/* Prompt tokens that enter in a pass which admits some, and how many such passes there are. */
-static double admitted(const struct plan *plan, const struct work *work, double *passes)
-{
-    double all = (double)work->prompt_tokens;
-    if (work->scores) // known tokens come in at the same gate as prompts
-        all += (double)work->output_tokens;
-    double each = max_d(plan->prefill_tokens, (double)work->prompt_max);
-    *passes = max_d(all / max_d(each, 1), all > 0 ? 1 : 0);
-    return *passes > 0 ? all / *passes : 0;
-}
-
-static double count_passes(const struct plan *plan, const struct work *work, double prompt_passes)
-{
-    double rows = (double)plan->batch * plan->batches;
-    if (rows > (double)work->n_rows)
-        rows = (double)work->n_rows;
-    if (work->scores)
-        return max_d(max_d((double)work->n_rows / max_d(rows, 1), prompt_passes), 1);
-    /* A row is live for about `outputs` passes; the last to enter leave that much later. */
-    double outputs = work->n_rows ? (double)work->output_tokens / (double)work->n_rows : 0;
-    double by_rows = (double)work->output_tokens / max_d(rows, 1) + 1;
-    return max_d(max_d(by_rows, prompt_passes + outputs), 1);
-}
-
-/* A pass of which `live` tokens decode and `prompts` enter. */
-struct load {
-    double live, prompts;
-};
-
-/* ---- in RAM ---- */
-
-/* Matmuls of a pass: every batch goes over all weights, its tokens through the layers and its
- * positions through the head. */
-static double matmul_seconds(const struct plan *plan, const struct shape *shape,
-                             const struct model_rates *rates, double tokens, double positions)
-{
-    int slices = plan->layers - 1 - plan->decoder;
-    double head_tiles = ceil((double)shape->vocab / HEAD_TILE) / max_d(slices, 1), s = 0;
-    for (int layer = 1; layer < plan->layers; layer++) {
-        enum weight_state state = plan_layer_decoded(plan, layer) ? WEIGHTS_TILES : WEIGHTS_STORED;
-        s += layer <= plan->decoder
-                 ? model_layer_s(rates, state, tokens / plan->batches)
-                 : head_tiles * model_head_s(rates, state, positions / plan->batches);
-    }
-    return s * plan->batches;
-}
-
-/* What a pass in RAM costs beside matmuls: bytes that it moves and decodes, and its steps. */
-static void cost_of_sweep(const struct plan *plan, const struct weights_info *w,
-                          const struct work *work, const struct shape *shape,
-                          const struct plan_costs *costs, const struct machine *machine,
-                          double tokens, struct plan_time *t)
-{
-    double streamed = 0;
-    for (int layer = 1; layer < plan->layers; layer++)
-        streamed += plan_layer_resident(plan, layer) ? 0 : (double)w->layer_bytes[layer];
-    double rows = (double)plan->batch * plan->batches;
-    double live = (double)work->output_tokens / t->passes; // a token each
-    double slots = work->scores ? 0 : live * (double)work->slots_mean * 0.75;
-    double slot_bytes = (double)costs->kv_page_bytes / 32;
-    double kv_read = slots * slot_bytes * plan->decoder;
-    double kv_share =
-        (double)plan_kv_count(plan, TIER_NVME) / ((double)plan->decoder * plan->batches);
-    double hidden = rows * shape->dim * 4.0 * plan->layers *
-                    (double)plan_hidden_count(plan, TIER_NVME) / plan->batches;
-    double codec_s = codec_seconds(plan, costs, streamed);
-    double share =
-        plan->codec != PLAN_CODEC_NONE && costs->codec_share > 0 ? costs->codec_share : 1;
-    t->read_s = max_d(
-        rate(streamed * share + kv_read * kv_share + hidden, machine->nvme_read.value), codec_s);
-    t->write_s =
-        rate(hidden + tokens * slot_bytes * plan->decoder * kv_share, machine->nvme_write.value);
-    struct order order = plan_order(plan);
-    t->compute_s = rate(kv_read, machine->ram_read.value) +
-                   (double)order_pass_steps(&order) * machine->step_s.value +
-                   codec_s / max_d(machine->threads, 1); // it takes a core's time
-}
-
-/* Two kinds of passes: those that admit prompts, until all are in (`share` of them), and those that
- * only decode. Of a prompt the last position reaches the head, of scored rows every one. */
-static void cost_in_ram(const struct plan *plan, const struct weights_info *w,
-                        const struct work *work, const struct shape *shape,
-                        const struct plan_costs *costs, const struct machine *machine,
-                        struct load load, double share, struct plan_time *t)
-{
-    cost_of_sweep(plan, w, work, shape, costs, machine, load.live + load.prompts * share, t);
-    double rows_in = load.prompts * rate((double)work->n_rows, (double)work->prompt_tokens);
-    double positions = work->scores ? load.prompts : load.live + rows_in;
-    double decode_s =
-        t->compute_s + matmul_seconds(plan, shape, &costs->rates, load.live, load.live);
-    double prompt_s = t->compute_s + matmul_seconds(plan, shape, &costs->rates,
-                                                    load.live + load.prompts, positions);
-    double io_s = t->read_s + t->write_s;
-    t->compute_s = decode_s + share * (prompt_s - decode_s);
-    if (plan->ahead_weights > 0)
-        t->pass_s = share * max_d(prompt_s, io_s) + (1 - share) * max_d(decode_s, io_s);
-    else
-        t->pass_s = t->compute_s + io_s;
-    t->bound =
-        t->compute_s >= io_s ? "cpu" : (t->read_s >= t->write_s ? "nvme-read" : "nvme-write");
-}
-
-/* ---- on a device with memory of its own ---- */
-
-/* Bytes of weights that a pass touches. */
-struct weight_bytes {
-    double nvme;    // come from NVMe
-    double link;    // and over the link, these and those from RAM
-    double tiles;   // in the form that matmuls read
-    double decoded; // read and written to bring into it what is not kept so
-};
-
-static struct weight_bytes weight_bytes_of(const struct plan *plan, const struct weights_info *w)
-{
-    struct weight_bytes b = {0};
-    for (int layer = 1; layer < plan->layers; layer++) {
-        double stored = (double)w->layer_bytes[layer], tiles = (double)w->tile_bytes[layer];
-        enum tier_kind home = plan_layer_home(plan, layer);
-        b.nvme += home == TIER_NVME ? stored : 0;
-        b.link += home != TIER_DEVICE ? stored : 0;
-        b.tiles += tiles > 0 ? tiles : stored;
-        b.decoded += tiles > 0 && !plan_layer_decoded(plan, layer) ? stored + tiles : 0;
-    }
-    return b;
-}
-
-/* Slots that a live row attends over, in the mean of its life. */
-static double slots_attended(const struct work *work)
-{
-    double rows = max_d((double)work->n_rows, 1);
-    double tokens = (double)work->prompt_tokens + (double)work->output_tokens / 2;
-    return min_d(tokens / rows, (double)work->slots_mean);
-}
-
-/* Of the tokens that enter, how many leave KV behind. */
-static double share_kept(const struct work *work)
-{
-    double tokens = (double)work->prompt_tokens + (double)work->output_tokens;
-    return min_d((double)work->slots_mean * (double)work->n_rows / max_d(tokens, 1), 1);
-}
-
-/* What rows that attend on the CPU take: bytes each way over the link, and seconds of the CPU, at
- * the slower of reading KV and, in prompts, multiplying. */
-struct apart {
-    double to_host, to_device, cpu_s;
-};
-
-static struct apart attend_apart(const struct plan *plan, const struct work *work,
-                                 const struct shape *shape, const struct machine *machine,
-                                 struct load load, double attended)
-{
-    double heads = (double)shape->n_heads * shape->head_dim;
-    double kv = (double)shape->n_kv_heads * shape->head_dim;
-    double tokens = (load.live + load.prompts) * plan->decoder;
-    double prompt = (double)work->prompt_tokens / max_d((double)work->n_rows, 1);
-    double flops = 4 * heads * prompt / 2 * load.prompts * plan->decoder; // q k and p v, causal
-    if (!plan->attn_cpu)
-        return (struct apart){0};
-    return (struct apart){.to_host = tokens * (heads + 2 * kv) * 4,
-                          .to_device = tokens * heads * 4,
-                          .cpu_s = rate(attended, machine->ram_read.value) +
-                                   rate(flops, machine->matmul_flops.value)};
-}
-
-/* The lanes of one pass, seconds; pass_s of them, too.
- *   nvme-read   layers of NVMe (as they are stored), KV and hidden states of NVMe
- *   h2d         layers that are not in device memory, KV and hidden states that are not
- *   d2h         KV of new tokens and hidden states that leave; nvme-write: those of NVMe
- *   gpu         matmuls, at the slower of reading weights for each tile of tokens and multiplying;
- *               KV attended over, and weights that are decoded behind their copy
- *   cpu         queuing: step_s for each tile in each layer
- * Under --attn cpu KV stays on the host, and q, k, v and what attention leaves cross the link, on
- * the stream of the ops, so that they are time of lane gpu, too; the cpu reads the KV. */
-static void device_pass(const struct plan *plan, const struct weights_info *w,
-                        const struct work *work, const struct shape *shape,
-                        const struct plan_costs *costs, const struct machine *machine,
-                        struct load load, struct plan_time *t)
-{
-    struct weight_bytes weights = weight_bytes_of(plan, w);
-    double tokens = load.live + load.prompts, codec_s = codec_seconds(plan, costs, weights.nvme);
-    double stored =
-        plan->codec != PLAN_CODEC_NONE && costs->codec_share > 0 ? costs->codec_share : 1;
-    double slot = (double)costs->kv_page_bytes / PLAN_PAGE_SLOTS * plan->decoder;
-    double attended = work->scores ? 0 : load.live * slots_attended(work) * slot;
-    double slots_written = load.live * costs->kv_pages_written * PLAN_PAGE_SLOTS;
-    double written = (slots_written + load.prompts * share_kept(work)) * slot;
-    double extents = (double)plan->decoder * plan->batches;
-    double kv_nvme = (double)plan_kv_count(plan, TIER_NVME) / extents;
-    double kv_link = plan->attn_cpu ? 0 : 1 - (double)plan_kv_count(plan, TIER_DEVICE) / extents;
-    struct apart apart = attend_apart(plan, work, shape, machine, load, attended);
-    double hidden = tokens * shape->dim * 4.0 * plan->decoder;
-    double hidden_nvme = hidden * (double)plan_hidden_count(plan, TIER_NVME) / plan->batches;
-    double hidden_link =
-        hidden * (1 - (double)plan_hidden_count(plan, TIER_DEVICE) / plan->batches);
-    double tiles = max_d(plan->batches, tokens / plan->tile_tokens);
-    t->read_s = max_d(codec_s, rate(weights.nvme * stored + attended * kv_nvme + hidden_nvme,
-                                    machine->nvme_read.value));
-    t->write_s = rate(written * kv_nvme + hidden_nvme, machine->nvme_write.value);
-    t->h2d_s =
-        rate(weights.link + attended * kv_link + hidden_link + apart.to_device, machine->h2d.value);
-    t->d2h_s = rate(written * kv_link + hidden_link + apart.to_host, machine->d2h.value);
-    t->gpu_s = max_d(rate(tiles * weights.tiles, machine->device_read.value),
-                     rate(tokens * (double)w->flops_per_token, machine->device_flops.value)) +
-               rate((plan->attn_cpu ? 0 : attended) + weights.decoded, machine->device_read.value) +
-               rate(apart.to_host, machine->d2h.value) + rate(apart.to_device, machine->h2d.value);
-    t->compute_s = plan->layers * tiles * machine->step_s.value + apart.cpu_s;
-    double io_s = t->read_s + t->write_s;
-    double link_s = max_d(t->h2d_s, t->d2h_s), ops_s = max_d(t->gpu_s, t->compute_s);
-    if (plan->attn_cpu && plan->batches == 1) // one waits for the other
-        ops_s = t->gpu_s + t->compute_s;
-    t->pass_s = plan->ahead_weights > 0 ? max_d(io_s, max_d(link_s, ops_s))
-                                        : io_s + t->h2d_s + t->d2h_s + t->gpu_s + t->compute_s;
-}
+#define PLAYED_ROWS 4096 // a job of more is played with every second row, every third ...
+#define PLAYED_FILL 6    // and so many times the rows of all batches at least
 
 static const char *slowest(const struct plan_time *t)
 {
@@ -242,45 +22,148 @@ static const char *slowest(const struct plan_time *t)
                  {"cpu", t->compute_s}};
     int most = 0;
     for (int i = 1; i < (int)(sizeof lanes / sizeof *lanes); i++)
-        if (lanes[i].s > lanes[most].s)
+        if (lanes[i].s >= lanes[most].s)
             most = i;
     return lanes[most].name;
 }
 
-static double mixed(double share, double a, double b)
+/* Sums over passes that were priced, as a mean pass of `passes`. */
+static void mean_pass(struct plan_time *t, const struct lanes *sum, double priced)
 {
-    return share * a + (1 - share) * b;
-}
-
-static void cost_on_device(const struct plan *plan, const struct weights_info *w,
-                           const struct work *work, const struct shape *shape,
-                           const struct plan_costs *costs, const struct machine *machine,
-                           struct load load, double share, struct plan_time *t)
-{
-    struct plan_time prompt = {0}, decode = {0};
-    device_pass(plan, w, work, shape, costs, machine, load, &prompt);
-    device_pass(plan, w, work, shape, costs, machine, (struct load){.live = load.live}, &decode);
-    t->read_s = mixed(share, prompt.read_s, decode.read_s);
-    t->write_s = mixed(share, prompt.write_s, decode.write_s);
-    t->compute_s = mixed(share, prompt.compute_s, decode.compute_s);
-    t->h2d_s = mixed(share, prompt.h2d_s, decode.h2d_s);
-    t->d2h_s = mixed(share, prompt.d2h_s, decode.d2h_s);
-    t->gpu_s = mixed(share, prompt.gpu_s, decode.gpu_s);
-    t->pass_s = mixed(share, prompt.pass_s, decode.pass_s);
+    t->read_s = sum->s[PLAN_NVME_READ] / priced;
+    t->write_s = sum->s[PLAN_NVME_WRITE] / priced;
+    t->h2d_s = sum->s[PLAN_H2D] / priced;
+    t->d2h_s = sum->s[PLAN_D2H] / priced;
+    t->gpu_s = sum->s[PLAN_GPU] / priced;
+    t->compute_s = sum->s[PLAN_CPU] / priced;
+    t->pass_s = t->job_s / t->passes;
     t->bound = slowest(t);
 }
 
-void plan_cost(const struct plan *plan, const struct weights_info *w, const struct work *work,
-               const struct shape *shape, const struct plan_costs *costs,
-               const struct machine *machine, struct plan_time *t)
+/* ---- played ---- */
+
+/* Of how many rows one is played. */
+static int every(const struct plan *plan, const struct work *work)
 {
-    memset(t, 0, sizeof *t);
-    double prompt_passes, prompts = admitted(plan, work, &prompt_passes);
-    t->passes = count_passes(plan, work, prompt_passes);
-    double share = min_d(prompt_passes / t->passes, 1); // of passes that admit prompts
-    double live = work->scores ? 0 : (double)work->output_tokens / t->passes;
-    struct load load = {live, prompts};
-    (plan->device ? cost_on_device : cost_in_ram)(plan, w, work, shape, costs, machine, load, share,
-                                                  t);
-    t->job_s = t->passes * t->pass_s;
+    int64_t rows = (int64_t)plan->batch * plan->batches,
+            n = work->rows ? work->n_lengths : work->n_rows;
+    return (int)max64(n / max64(PLAYED_ROWS, PLAYED_FILL * rows), 1);
+}
+
+int64_t plan_cost_bytes(const struct plan *plan)
+{
+    return simulate_bytes(plan) + pricing_bytes(plan);
+}
+
+static int cost(const struct setting *set, const struct plan *plan, void *memory, int quick,
+                struct plan_time *t)
+{
+    struct pricing pricing;
+    struct played played;
+    uint8_t *at = memory;
+    pricing_make(&pricing, set, plan, at + simulate_bytes(plan));
+    pricing.quick = quick;
+    const struct simulation s = {.plan = plan,
+                                 .work = set->work,
+                                 .evict = set->evict,
+                                 .ring = set->costs->kv_ring_bytes > 0,
+                                 .every = every(plan, set->work),
+                                 .price = pricing_pass,
+                                 .ctx = &pricing};
+    *t = (struct plan_time){.bound = "cpu"};
+    if (simulate(&s, memory, &played) != 0)
+        return -1;
+    if (played.passes == 0)
+        return 0;
+    moves_end(&pricing.moves, pricing.last, pricing.sum.bytes);
+    /* What was left out goes at the pace of the rows that kept all places filled. */
+    double left_out = (double)(set->work->n_rows - played.rows);
+    double filled = (double)(played.filled_to.rows - played.filled_from.rows);
+    t->job_s = played.job_s;
+    t->passes = (double)played.passes;
+    if (left_out > 0 && filled > 0) {
+        t->job_s += left_out / filled * (played.filled_to.job_s - played.filled_from.job_s);
+        t->passes +=
+            left_out / filled * (double)(played.filled_to.passes - played.filled_from.passes);
+    } else if (left_out > 0) {
+        t->job_s *= (double)set->work->n_rows / (double)max64(played.rows, 1);
+        t->passes *= (double)set->work->n_rows / (double)max64(played.rows, 1);
+    }
+    t->first_s = pricing.first_s;
+    double scale = t->passes / (double)played.passes;
+    for (int i = 0; i < N_PLAN_LANES; i++)
+        t->bytes[i] = pricing.sum.bytes[i] * scale;
+    t->requeued = (double)played.requeued * scale;
+    mean_pass(t, &pricing.sum, (double)played.passes);
+    return 0;
+}
+
+int plan_cost(const struct setting *set, const struct plan *plan, void *memory, struct plan_time *t)
+{
+    return cost(set, plan, memory, 0, t);
+}
+
+int plan_cost_quick(const struct setting *set, const struct plan *plan, void *memory,
+                    struct plan_time *t)
+{
+    return cost(set, plan, memory, 1, t);
+}
+
+/* ---- estimated ---- */
+
+/* The load of a batch in a pass in which `live` rows decode and `prompt` tokens enter, over all. */
+static struct load typical(const struct plan *plan, const struct work *work, double live,
+                           double prompt)
+{
+    double rows = max_d((double)work->n_rows, 1);
+    double mean = (double)work->prompt_tokens / rows, out = (double)work->output_tokens / rows;
+    double held = min_d(mean + out / 2, (double)work->slots_mean);
+    double each = live / plan->batches, in = prompt / plan->batches;
+    int evicts = (double)work->slots_mean < mean + out - 1;
+    return (struct load){.rows = (int)ceil(each),
+                         .evicting = evicts ? (int)each : 0,
+                         .prompt_tokens = (int64_t)in,
+                         .prompt_pairs = (int64_t)(in * mean / 2),
+                         .forced_tokens = (int64_t)ceil(each),
+                         .slots = (int64_t)(each * (held + 1)),
+                         .positions = (int64_t)ceil(each + in / max_d(mean, 1)),
+                         .pages_read = (int64_t)(each * held / PLAN_PAGE_SLOTS),
+                         .pages_kept = (int64_t)(each * held / PLAN_PAGE_SLOTS),
+                         .pages_filled =
+                             (int64_t)((evicts ? 0 : each / PLAN_PAGE_SLOTS) +
+                                       min_d(in, in * held / max_d(mean, 1)) / PLAN_PAGE_SLOTS)};
+}
+
+static double price_typical(struct pricing *p, int64_t pass, struct load load)
+{
+    for (int b = 0; b < p->plan->batches; b++)
+        p->typical[b] = load;
+    return pricing_pass(p, pass, p->typical);
+}
+
+void plan_estimate(const struct setting *set, const struct plan *plan, void *memory,
+                   struct plan_time *t)
+{
+    const struct work *work = set->work;
+    struct pricing p;
+    uint8_t *at = memory;
+    pricing_make(&p, set, plan, at + simulate_bytes(plan));
+    p.quick = 1;
+    double n = max_d((double)work->n_rows, 1), prompt = (double)work->prompt_tokens / n;
+    double out = (double)work->output_tokens / n;
+    double rows = min_d((double)plan->batch * plan->batches, n);
+    double all = (double)work->prompt_tokens + (work->scores ? (double)work->output_tokens : 0);
+    /* A prompt enters whole: of a gate of 600 and prompts of 500 one a pass uses it. */
+    double fits = max_d(floor(plan->prefill_tokens / max_d(prompt, 1)), 1) * max_d(prompt, 1);
+    double gate = work->scores ? plan->prefill_tokens : min_d(fits, all);
+    double entering = max_d(ceil(all / max_d(gate, 1)), 1);
+    double waves = ceil(n / max_d(rows, 1));
+    double passes = work->scores ? max_d(waves, entering) : max_d(waves * out, entering + out);
+    double live = work->scores ? 0 : (double)work->output_tokens / passes;
+    double admit_s = price_typical(&p, 1, typical(plan, work, live, all / entering));
+    double decode_s = price_typical(&p, 2, typical(plan, work, live, 0));
+    double share = min_d(entering / passes, 1);
+    *t = (struct plan_time){.passes = passes,
+                            .job_s = passes * (share * admit_s + (1 - share) * decode_s)};
+    mean_pass(t, &p.sum, 2);
 }

@@ -98,6 +98,7 @@ struct plan_costs {
     int64_t filter_bytes;     // more per row that samples under a filter
     int64_t edit_bytes;       // of one changed logit
     struct model_rates rates; // of the matmuls, in RAM
+    double attend_rate;       // KV bytes of its format attended over on the CPU, per second
     int64_t staging_bytes;    // of encoded weights on their way
     int64_t bounce_bytes;     // of bytes between NVMe and a device, on their way
     int64_t codec_bytes;      // the decoder and its tables
@@ -210,19 +211,6 @@ int plan_check(const struct plan *plan, const struct weights_info *w, const stru
                const struct budget *budget, struct layout *layout, struct plan_bytes *bytes,
                char *why, int why_cap);
 
-/* What a plan costs in time: seconds of each lane over one mean pass, and of the whole job. */
-struct plan_time {
-    double read_s, write_s, compute_s; // per pass; beside a device compute_s is what queuing takes
-    double h2d_s, d2h_s, gpu_s;        // of a device with memory of its own
-    double pass_s;                     // slowest lane + overheads
-    double passes;
-    double job_s;
-    const char *bound; // name of the slowest lane
-};
-void plan_cost(const struct plan *plan, const struct weights_info *w, const struct work *work,
-               const struct shape *shape, const struct plan_costs *costs,
-               const struct machine *machine, struct plan_time *time);
-
 /* What --percent gives, in FlexGen's order: weights, KV and hidden states, beside the ops and in
  * RAM. */
 enum plan_percent {
@@ -247,12 +235,5 @@ struct plan_wish {
 
 /* All automatic, without a device. */
 struct plan_wish plan_wish_any(void);
-
-/* The fastest plan by plan_cost that plan_check accepts; weights are encoded when their share was
- * measured and that is worth it, the making of the file included. 0, or -1 with `why`. */
-int plan_search(const struct plan_wish *wish, const struct weights_info *w, const struct work *work,
-                const struct shape *shape, const struct evict *evict,
-                const struct plan_costs *costs, const struct machine *machine,
-                const struct budget *budget, struct plan *plan, char *why, int why_cap);
 
 #endif

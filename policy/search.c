@@ -1,8 +1,13 @@
-/* policy/search.c - plan_search: the fastest plan that fits.
+/* policy/search.c - see search.h.
  *
- * Simple rules for now, over whole layers, batches and pages: candidates are powers of two of rows
- * and the most rows that fit, a few batch counts, both KV homes, both homes of hidden states; for
- * each the most resident layers that fit. plan_check has the last word on every candidate. */
+ * Candidates are rows x batches x homes of KV and of hidden states; each is grown into what room is
+ * left (layers, tiles, KV nearer to the ops) and estimated. The best of these are played, with the
+ * prompt tokens that a pass admits around what was estimated, and from the fastest on with rows and
+ * look-ahead around its own. Of plans within 2 % of each other the one that moves fewest bytes is
+ * taken: rates are not known better, and neighbours on the disk cost it least. plan_check has the
+ * last word on every candidate. */
+#include "policy/search.h"
+
 #include "policy/int64.h"
 #include "policy/layout.h"
 #include "policy/rates.h"
@@ -17,6 +22,11 @@
 #define PREFILL_DEVICE 16384 // on a device: what keeps the rows full is many
 #define PREFILL_LEAST  32    // fewer starve the rows
 #define DEVICE_WINDOW  3     // steps queued: one runs, one is next, one is being queued
+#define BATCHES_MOST   24    // that are tried
+#define ESTIMATED      10    // best plans by estimate that are played
+#define PLAYED_MOST    192   // plans that are played in all
+#define SETTLED        12    // of these, step by step
+#define TIE            1.02  // so near each other nobody knows which is faster
 
 struct plan_wish plan_wish_any(void)
 {
@@ -34,19 +44,22 @@ struct plan_wish plan_wish_any(void)
                               .percent = {-1, -1, -1, -1, -1, -1}};
 }
 
+/* A candidate: what it began with, and what it was grown into. */
+struct ranked {
+    struct plan seed, plan;
+    double s, moved; // the job, as estimated or played; bytes of all lanes
+};
+
 struct search {
+    const struct setting *set;
     const struct plan_wish *wish;
-    const struct weights_info *w;
-    const struct work *work;
-    const struct shape *shape;
-    const struct evict *evict;
-    const struct plan_costs *costs;
-    const struct machine *machine;
     const struct budget *budget;
-    int codec; // of every candidate
-    struct plan best;
-    double best_s;
-    int found;
+    void *memory; // of plan_cost
+    int codec;    // of every candidate
+    struct ranked estimated[ESTIMATED];
+    int n_estimated;
+    struct ranked *played; // [PLAYED_MOST]
+    int n_played;
     int64_t least_over; // bytes of memory that the candidate lacks which is nearest to fit
     int least_on_disk;  // 1: it keeps to the disk's budget
     char why[256];      // of that candidate
@@ -63,9 +76,10 @@ static int fits(struct search *s, struct plan *p)
     struct plan_bytes bytes;
     struct layout layout;
     char why[256];
-    plan_derive(p, s->w, s->work);
-    int rc = plan_check(p, s->w, s->work, s->shape, s->evict, s->costs, s->budget, &layout, &bytes,
-                        why, sizeof why);
+    const struct setting *set = s->set;
+    plan_derive(p, set->weights, set->work);
+    int rc = plan_check(p, set->weights, set->work, set->shape, set->evict, set->costs, s->budget,
+                        &layout, &bytes, why, sizeof why);
     int64_t lacks = over(bytes.ram, s->budget->ram) + over(bytes.device, s->budget->device);
     int disk_fits = over(bytes.disk, s->budget->disk) == 0;
     int nearer = disk_fits && (!s->least_on_disk || lacks < s->least_over);
@@ -100,51 +114,36 @@ static void grow(struct search *s, struct plan *p, size_t field, int wish, int64
     }
 }
 
-/* Seconds of a pass in which bytes move that computing hides behind; in RAM those of weights. */
-static double seconds_of_moves(const struct search *s, const struct plan *p)
+static double estimate(struct search *s, const struct plan *p, struct plan_time *t)
 {
-    double streamed = 0;
-    if (p->device) {
-        struct plan q = *p;
-        struct plan_time t;
-        q.prefill_tokens = PREFILL_LEAST;
-        plan_cost(&q, s->w, s->work, s->shape, s->costs, s->machine, &t);
-        return max_d(t.read_s + t.write_s, max_d(t.h2d_s, t.d2h_s));
-    }
-    for (int layer = 1; layer < s->w->n_layers; layer++)
-        if (!plan_layer_resident(p, layer))
-            streamed += (double)s->w->layer_bytes[layer];
-    return rate(streamed, s->machine->nvme_read.value);
+    plan_estimate(s->set, p, s->memory, t);
+    return t->job_s;
 }
 
-/* Prompt tokens that a pass admits, the fastest by plan_cost of: as many as keep the rows full
- * evenly, as hide behind the streamed bytes, few, and as many as are worth it when nothing streams.
- * Bytes never depend on it. */
-static int choose_prefill(const struct search *s, const struct plan *p)
+/* Prompt tokens that a pass admits, by estimate: few, what one prompt takes and two, as many as
+ * keep the rows full evenly, and all that enter at once. Bytes never depend on it. */
+static int choose_prefill(struct search *s, const struct plan *p)
 {
-    const struct work *work = s->work;
-    if (s->wish->prefill_tokens > 0)
-        return s->wish->prefill_tokens;
-    double rows = (double)p->batch * p->batches;
-    int most = p->device ? PREFILL_DEVICE : PREFILL_MAX;
+    const struct work *work = s->set->work;
+    double n = max_d((double)work->n_rows, 1), prompt = (double)work->prompt_tokens / n;
+    double rows = min_d((double)p->batch * p->batches, n);
+    double most = p->device ? PREFILL_DEVICE : PREFILL_MAX;
     double all = max_d((double)(work->prompt_tokens + work->forced_max), 1);
-    double moves_s = seconds_of_moves(s, p);
-    if (moves_s == 0 || work->scores) // nothing to hide behind, or nothing else to do
-        return (int)(all < most ? all : most);
-    double flops = p->device ? s->machine->device_flops.value : s->machine->matmul_flops.value;
-    double hidden = moves_s * flops / max_d((double)s->w->flops_per_token, 1);
     double even = rows * (double)work->prompt_tokens / max_d((double)work->output_tokens, 1);
-    const double tries[] = {PREFILL_LEAST, even * 1.05 + 1, hidden - rows, PREFILL_LEAST * 4.0};
+    const double tries[] = {PREFILL_LEAST,        prompt * 1.01 + 1,   2 * prompt + 1,
+                            even * 1.05 + prompt, PREFILL_LEAST * 4.0, rows * prompt};
     int best = 0;
     double best_s = 0;
+    if (s->wish->prefill_tokens > 0)
+        return s->wish->prefill_tokens;
+    if (work->scores) // nothing else to do
+        return (int)min_d(all, most);
     for (int i = 0; i < (int)(sizeof tries / sizeof tries[0]); i++) {
         struct plan q = *p;
-        double tokens = max_d(tries[i], PREFILL_LEAST);
-        tokens = tokens < most ? tokens : most;
-        q.prefill_tokens = (int)(tokens < all ? tokens : all);
         struct plan_time t;
-        plan_cost(&q, s->w, work, s->shape, s->costs, s->machine, &t);
-        if (i == 0 || t.job_s < best_s * 0.99) {
+        q.prefill_tokens = (int)min_d(min_d(max_d(tries[i], PREFILL_LEAST), most), all);
+        plan_derive(&q, s->set->weights, work);
+        if (estimate(s, &q, &t) < best_s * 0.99 || i == 0) {
             best = q.prefill_tokens;
             best_s = t.job_s;
         }
@@ -163,7 +162,7 @@ static int wished(const struct search *s, int count, enum plan_percent kind, int
 
 static int wished_resident(const struct search *s)
 {
-    return wished(s, s->wish->resident, WEIGHTS_NEAR, s->w->n_layers - 1);
+    return wished(s, s->wish->resident, WEIGHTS_NEAR, s->set->weights->n_layers - 1);
 }
 
 /* Room that is left takes in what else would come from farther away, layers before KV: every pass
@@ -171,7 +170,7 @@ static int wished_resident(const struct search *s)
 static void grow_homes(struct search *s, struct plan *p)
 {
     const struct plan_wish *wish = s->wish;
-    int layers = s->w->n_layers - 1, extents = s->w->n_decoder * p->batches;
+    int layers = s->set->weights->n_layers - 1, extents = s->set->weights->n_decoder * p->batches;
     int kv_ram = wished(s, wish->kv_ram, KV_RAM, extents);
     if (!wish->device)
         return;
@@ -182,46 +181,176 @@ static void grow_homes(struct search *s, struct plan *p)
     grow(s, p, offsetof(struct plan, kv_ram), kv_ram, extents - p->kv_near);
 }
 
-static void consider(struct search *s, struct plan p)
+/* What room is left takes layers in, then tiles, then KV. 0: the leanest of it does not fit. */
+static int build(struct search *s, struct plan *p)
 {
-    int n = s->w->n_layers - 1;
-    int wish = wished_resident(s), most = wish < 0 ? n : wish, least = p.resident;
-    p.prefill_tokens = choose_prefill(s, &p);
-    int fit = fits(s, &p);
-    while (!fit && s->wish->prefill_tokens <= 0 && p.prefill_tokens > 32) {
-        p.prefill_tokens /= 2; // a pass may admit less: slower, smaller
-        p.pages_batch = 0;
-        fit = fits(s, &p);
-    }
-    if (!fit)
-        return;
+    int n = s->set->weights->n_layers - 1;
+    int wish = wished_resident(s), most = wish < 0 ? n : wish, least = p->resident;
+    if (!fits(s, p))
+        return 0;
     while (least < most) { // bytes grow with resident layers, but for frames: search from both ends
         int mid = (least + most + 1) / 2;
-        struct plan q = p;
+        struct plan q = *p;
         q.pages_batch = 0;
         q.resident = mid;
-        int prefill = choose_prefill(s, &q); // less is streamed, fewer tokens hide behind it
-        if (prefill < q.prefill_tokens || mid == n)
-            q.prefill_tokens = prefill;
         if (fits(s, &q)) {
             least = mid;
-            p = q;
+            *p = q;
         } else {
             most = mid - 1;
         }
     }
-    if (p.resident == (wish < 0 ? n : wish) || s->w->must_decode) // tiles, if there is room
-        grow(s, &p, offsetof(struct plan, decoded), -1,
-             s->wish->decoded >= 0 ? min64(s->wish->decoded, p.resident) : p.resident);
-    grow_homes(s, &p);
+    if (p->resident == (wish < 0 ? n : wish) || s->set->weights->must_decode) // if there is room
+        grow(s, p, offsetof(struct plan, decoded), -1,
+             s->wish->decoded >= 0 ? min64(s->wish->decoded, p->resident) : p->resident);
+    grow_homes(s, p);
+    return 1;
+}
+
+/* Among the best by estimate, if it is. */
+static void rank(struct search *s, const struct ranked *r)
+{
+    int i = s->n_estimated;
+    if (i == ESTIMATED && s->estimated[i - 1].s <= r->s)
+        return;
+    i = i < ESTIMATED ? s->n_estimated++ : ESTIMATED - 1;
+    for (; i > 0 && s->estimated[i - 1].s > r->s; i--)
+        s->estimated[i] = s->estimated[i - 1];
+    s->estimated[i] = *r;
+}
+
+static void consider(struct search *s, struct plan p)
+{
+    struct ranked r = {.seed = p};
     struct plan_time t;
-    plan_cost(&p, s->w, s->work, s->shape, s->costs, s->machine, &t);
-    if (!s->found || t.job_s < s->best_s * 0.999) {
-        s->best = p;
-        s->best_s = t.job_s;
-        s->found = 1;
+    p.prefill_tokens = choose_prefill(s, &p);
+    r.plan = p;
+    int built = build(s, &r.plan);
+    while (!built && s->wish->prefill_tokens <= 0 && p.prefill_tokens > PREFILL_LEAST) {
+        p.prefill_tokens /= 2; // a pass may admit less: slower, smaller
+        r.plan = p;
+        built = build(s, &r.plan);
+    }
+    if (!built)
+        return;
+    r.s = estimate(s, &r.plan, &t);
+    rank(s, &r);
+}
+
+/* ---- played ---- */
+
+/* Plays a plan that nobody played yet. */
+static void play(struct search *s, const struct plan *seed, const struct plan *plan)
+{
+    struct plan_time t;
+    for (int i = 0; i < s->n_played; i++)
+        if (memcmp(&s->played[i].plan, plan, sizeof *plan) == 0)
+            return;
+    if (s->n_played == PLAYED_MOST || plan_cost_quick(s->set, plan, s->memory, &t) != 0)
+        return;
+    struct ranked *r = &s->played[s->n_played++];
+    *r = (struct ranked){.seed = *seed, .plan = *plan, .s = t.job_s};
+    for (int i = 0; i < N_PLAN_LANES; i++)
+        r->moved += t.bytes[i];
+}
+
+/* A seed with other prompt tokens a pass; a whole plan where it fits. */
+static void play_with(struct search *s, struct plan seed, double prefill)
+{
+    double most = seed.device ? PREFILL_DEVICE : PREFILL_MAX;
+    struct plan p = seed;
+    p.prefill_tokens = s->wish->prefill_tokens > 0
+                           ? s->wish->prefill_tokens
+                           : (int)min_d(max_d(prefill, PREFILL_LEAST), most);
+    if (build(s, &p))
+        play(s, &seed, &p);
+}
+
+static const struct ranked *fastest(const struct search *s)
+{
+    const struct ranked *best = NULL;
+    for (int i = 0; i < s->n_played; i++)
+        if (!best || s->played[i].s < best->s)
+            best = &s->played[i];
+    return best;
+}
+
+/* Rows and look-ahead around those of a plan. */
+static void play_around(struct search *s, const struct ranked *r)
+{
+    const struct plan_wish *wish = s->wish;
+    static const double rows[] = {0.5, 0.75, 0.875, 1.125, 1.25, 1.5, 2};
+    const struct plan seed = r->seed;
+    int64_t n = max64(s->set->work->n_rows, 1), now = (int64_t)seed.batch * seed.batches;
+    double prefill = r->plan.prefill_tokens;
+    for (int i = 0; i < 7 && wish->batch <= 0; i++) {
+        struct plan p = seed;
+        int64_t waves = max64(ceil_div64(n, max64((int64_t)((double)now * rows[i]), 1)), 1);
+        int64_t even = ceil_div64(ceil_div64(n, waves), seed.batches); // waves of like size
+        int64_t plain = min64((int64_t)((double)seed.batch * rows[i]), ceil_div64(n, seed.batches));
+        p.batch = (int)max64(min64(min64(even, PLAN_BATCH_MAX), PLAN_ROWS_MAX / p.batches), 1);
+        play_with(s, p, prefill);
+        p.batch = (int)max64(min64(min64(plain, PLAN_BATCH_MAX), PLAN_ROWS_MAX / p.batches), 1);
+        play_with(s, p, prefill);
+    }
+    for (int k = 2; k <= 4 && wish->ahead_weights < 0; k *= 2) {
+        struct plan p = seed;
+        p.ahead_weights = seed.ahead_weights * k;
+        play_with(s, p, prefill);
     }
 }
+
+/* The fastest few, played step by step: of those as fast as the fastest the one that moves least,
+ * then the first. */
+static const struct ranked *settle(struct search *s)
+{
+    struct ranked *best[SETTLED] = {NULL};
+    int n = 0;
+    for (int i = 0; i < s->n_played; i++) {
+        struct ranked *r = &s->played[i];
+        int k = n;
+        if (k == SETTLED && best[k - 1]->s <= r->s)
+            continue;
+        k = n < SETTLED ? n++ : SETTLED - 1;
+        for (; k > 0 && best[k - 1]->s > r->s; k--)
+            best[k] = best[k - 1];
+        best[k] = r;
+    }
+    const struct ranked *fast = NULL, *least = NULL;
+    for (int i = 0; i < n; i++) {
+        struct plan_time t;
+        if (plan_cost(s->set, &best[i]->plan, s->memory, &t) == 0)
+            best[i]->s = t.job_s;
+        fast = !fast || best[i]->s < fast->s ? best[i] : fast;
+    }
+    for (int i = 0; i < n; i++)
+        if (best[i]->s <= fast->s * TIE && (!least || best[i]->moved < least->moved))
+            least = best[i];
+    return least;
+}
+
+static const struct ranked *choose(struct search *s)
+{
+    for (int i = 0; i < s->n_estimated; i++) {
+        const struct ranked *r = &s->estimated[i];
+        double prefill = r->plan.prefill_tokens;
+        play(s, &r->seed, &r->plan);
+        for (double times = 0.25; times <= 4; times *= 2)
+            play_with(s, r->seed, prefill * times);
+    }
+    const struct ranked *best = fastest(s), *before = NULL;
+    for (int turn = 0; best && best != before && turn < 3; turn++) {
+        before = best;
+        play_around(s, best);
+        best = fastest(s);
+        for (double times = 0.5; times <= 2; times *= 2)
+            play_with(s, best->seed, best->plan.prefill_tokens * times);
+        best = fastest(s);
+    }
+    return settle(s);
+}
+
+/* ---- candidates ---- */
 
 /* Counts of what lives near and in RAM: as wished, else all on one tier. */
 static void spread(enum tier_kind beside, enum tier_kind tier, int near_wish, int ram_wish,
@@ -242,18 +371,18 @@ static struct plan candidate(const struct search *s, int batch, int batches, str
     const struct plan_wish *wish = s->wish;
     struct plan p = {
         .batch = batch, .batches = batches, .device = wish->device, .attn_cpu = wish->attn_cpu};
-    int64_t extents = (int64_t)s->w->n_decoder * batches;
+    int64_t extents = (int64_t)s->set->weights->n_decoder * batches;
     spread(plan_kv_near(&p), homes.kv, wished(s, wish->kv_near, KV_NEAR, extents),
            wished(s, wish->kv_ram, KV_RAM, extents), &p.kv_near, &p.kv_ram);
     spread(plan_near(&p), homes.hidden, wished(s, wish->hidden_near, HIDDEN_NEAR, batches),
            wished(s, wish->hidden_ram, HIDDEN_RAM, batches), &p.hidden_near, &p.hidden_ram);
-    int layers_ram = wished(s, wish->weights_ram, WEIGHTS_RAM, s->w->n_layers - 1);
+    int layers_ram = wished(s, wish->weights_ram, WEIGHTS_RAM, s->set->weights->n_layers - 1);
     p.weights_ram = layers_ram >= 0 ? layers_ram : homes.layers_ram ? PLAN_ALL : 0;
     p.window = DEVICE_WINDOW;
-    p.layers = s->w->n_layers;
+    p.layers = s->set->weights->n_layers;
     p.codec = s->codec;
     p.no_sharing = s->wish->no_sharing > 0;
-    p.decoder = s->w->n_decoder;
+    p.decoder = s->set->weights->n_decoder;
     p.tile_tokens = PLAN_TILE_TOKENS;
     p.resident = wished_resident(s) < 0 ? 0 : wished_resident(s);
     int held = p.device ? p.window - 1 : 0; // steps that are queued have their layer already
@@ -292,7 +421,7 @@ static void consider_rows(struct search *s, int batches, int64_t each, struct ho
         if (p.batch < 1)
             p.batch = 1; // fails, and says by how much
         consider(s, p);
-        if (wish->ahead_weights < 0 && !s->found) {
+        if (wish->ahead_weights < 0 && s->n_estimated == 0) {
             p.ahead_weights = 0; // one frame less, no overlap: the last resort of small RAM
             consider(s, p);
         }
@@ -324,7 +453,7 @@ static void consider_homes(struct search *s, int batches, int64_t each)
 static void search_codec(struct search *s, int codec)
 {
     const struct plan_wish *wish = s->wish;
-    int64_t rows_max = s->work->n_rows < 1 ? 1 : s->work->n_rows;
+    int64_t rows_max = s->set->work->n_rows < 1 ? 1 : s->set->work->n_rows;
     s->codec = codec;
     s->least_over = -1;
     /* On a device frames of KV are large and many: more and smaller batches leave more of it. */
@@ -339,27 +468,52 @@ static void search_codec(struct search *s, int codec)
     }
 }
 
-int plan_search(const struct plan_wish *wish, const struct weights_info *w, const struct work *work,
-                const struct shape *shape, const struct evict *evict,
-                const struct plan_costs *costs, const struct machine *machine,
-                const struct budget *budget, struct plan *plan, char *why, int why_cap)
+int64_t plan_search_bytes(const struct plan_wish *wish, const struct work *work, int layers)
 {
-    struct search s = {wish, w, work, shape, evict, costs, machine, budget, .least_over = -1};
-    search_codec(&s, wish->codec == PLAN_CODEC_ZSTD ? PLAN_CODEC_ZSTD : PLAN_CODEC_NONE);
-    /* A shared disk may turn out faster than its probe: decoding has to keep ahead of it. */
-    if (s.found && wish->codec < 0 && costs->codec_share > 0 &&
-        machine->nvme_read.value * CODEC_MARGIN < costs->codec_rate) {
-        struct search with = {wish,  w,       work,   shape,           evict,
-                              costs, machine, budget, .least_over = -1};
-        search_codec(&with, PLAN_CODEC_ZSTD);
-        if (with.found && with.best.codec != PLAN_CODEC_NONE &&
-            with.best_s + costs->codec_make_s < s.best_s * CODEC_GAIN)
-            s.best = with.best;
-    }
-    if (!s.found) {
+    int64_t batches = wish->batches > 0 ? wish->batches : BATCHES_MOST;
+    int64_t batch = wish->batch > 0 ? wish->batch : ceil_div64(max64(work->n_rows, 1), batches);
+    int64_t rows = min64(max64(batch * batches, max64(work->n_rows, 1)), PLAN_ROWS_MAX) + batches;
+    if (wish->batch > 0)
+        rows = min64(batch * batches, PLAN_ROWS_MAX);
+    /* Two plans bound it: all rows in many batches, steps of as many as there may be. */
+    struct plan most = {.batch = (int)min64(ceil_div64(rows, batches), PLAN_ROWS_MAX),
+                        .batches = (int)min64(batches, PLAN_ROWS_MAX),
+                        .layers = layers,
+                        .decoder = layers,
+                        .attn_cpu = 1};
+    return plan_cost_bytes(&most) + PLAYED_MOST * (int64_t)sizeof(struct ranked);
+}
+
+/* The best plan of one codec; NULL with s->why. */
+static const struct ranked *search_all(struct search *s, int codec)
+{
+    s->n_estimated = s->n_played = 0;
+    search_codec(s, codec);
+    return choose(s);
+}
+
+int plan_search(const struct setting *set, const struct plan_wish *wish,
+                const struct budget *budget, void *memory, struct plan *plan, char *why,
+                int why_cap)
+{
+    struct search s = {.set = set, .wish = wish, .budget = budget, .least_over = -1};
+    s.played = memory;
+    s.memory = s.played + PLAYED_MOST;
+    const struct ranked *best =
+        search_all(&s, wish->codec == PLAN_CODEC_ZSTD ? PLAN_CODEC_ZSTD : PLAN_CODEC_NONE);
+    if (!best) {
         snprintf(why, (size_t)why_cap, "the smallest plan %s", s.why[0] ? s.why : "does not exist");
         return -1;
     }
-    *plan = s.best;
+    *plan = best->plan;
+    double best_s = best->s;
+    /* A shared disk may turn out faster than its probe: decoding has to keep ahead of it. */
+    if (wish->codec >= 0 || set->costs->codec_share <= 0 ||
+        set->machine->nvme_read.value * CODEC_MARGIN >= set->costs->codec_rate)
+        return 0;
+    const struct ranked *with = search_all(&s, PLAN_CODEC_ZSTD);
+    if (with && with->plan.codec != PLAN_CODEC_NONE &&
+        with->s + set->costs->codec_make_s < best_s * CODEC_GAIN)
+        *plan = with->plan;
     return 0;
 }

@@ -56,6 +56,7 @@ struct sim {
     struct work_row *returned; // stack of rows sent back
     int n_returned;
     int64_t next; // row of the queue
+    int every;
     int64_t pass, entered;
     struct gate gate;
     struct played *out;
@@ -87,7 +88,7 @@ static int queue_peek(struct sim *s, struct work_row *row)
         *row = s->returned[s->n_returned - 1];
         return 1;
     }
-    for (; w->rows && s->next < w->n_lengths; s->next++) {
+    for (; w->rows && s->next < w->n_lengths; s->next += s->every) {
         *row = w->rows[s->next];
         int over = w->scores ? row->known == row->prompt : row->known >= row->cap;
         if (!over && row->prompt <= w->prompt_max) // else it is done, or an error row
@@ -103,10 +104,12 @@ static int queue_peek(struct sim *s, struct work_row *row)
 
 static void queue_take(struct sim *s)
 {
-    if (s->n_returned > 0)
+    if (s->n_returned > 0) {
         s->n_returned--;
-    else
-        s->next++;
+        return;
+    }
+    s->next += s->every;
+    s->out->rows++;
 }
 
 static void seat_fill(const struct sim *s, struct seat *t, const struct work_row *row)
@@ -513,9 +516,23 @@ static void place(struct sim *s, void *memory)
     }
 }
 
+static void note_filled(struct sim *s)
+{
+    struct played *out = s->out;
+    const struct progress now = {out->rows, s->pass, out->job_s};
+    int64_t places = rows_of(s->in->plan);
+    if (out->filled_from.rows == 0 && now.rows >= places)
+        out->filled_from = out->filled_to = now;
+    else if (out->filled_from.rows > 0 &&
+             (now.rows - out->filled_from.rows) / places >
+                 (out->filled_to.rows - out->filled_from.rows) / places)
+        out->filled_to = now;
+}
+
 int simulate(const struct simulation *in, void *memory, struct played *out)
 {
     struct sim s = {.in = in, .out = out, .gate = {.prefill = in->plan->prefill_tokens}};
+    s.every = in->every > 1 ? in->every : 1;
     *out = (struct played){0};
     place(&s, memory);
     for (;; s.pass++) {
@@ -535,6 +552,7 @@ int simulate(const struct simulation *in, void *memory, struct played *out)
             return 0;
         if (s.pass == PASSES_MAX)
             return -1;
+        note_filled(&s);
         out->passes = s.pass + 1;
         out->row_passes += live;
         if (in->price)

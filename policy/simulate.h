@@ -27,9 +27,19 @@ struct load {
     int64_t pages_filled;  // pages that the pass fills, all of a prompt's full ones
 };
 
+/* How far a job is. */
+struct progress {
+    int64_t rows, passes; // that have entered; that are over
+    double job_s;
+};
+
 /* Sums over a job. */
 struct played {
     int64_t passes, requeued;
+    int64_t rows; // that entered, each counted once
+    /* Since all places were taken for the first time, and when as many rows again had entered, as
+     * often as they did. */
+    struct progress filled_from, filled_to;
     int64_t row_passes; // sum over passes of live rows
     struct load sum;    // of all passes and batches
     double job_s;       // what `price` said, summed
@@ -39,7 +49,8 @@ struct simulation {
     const struct plan *plan;
     const struct work *work; // rows: their lengths
     const struct evict *evict;
-    int ring; // 1: KV format mixed
+    int ring;  // 1: KV format mixed
+    int every; // of the rows so many-th are played; 0: all
     /* Seconds of a pass, from the loads of its batches; NULL: 0. */
     double (*price)(void *ctx, int64_t pass, const struct load *loads);
     void *ctx;

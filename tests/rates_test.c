@@ -1,6 +1,6 @@
 /* tests/rates_test.c - what follows from rates: medians, matmuls that nobody measured, the seconds
  * of a model's matmuls at any number of tokens, and of a pass (policy/machine.h). Numbers only. */
-#include "policy/plan.h"
+#include "policy/cost.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -165,9 +166,17 @@ static void matmuls_of_a_pass(void **state)
     const struct machine m = {.step_s = {.value = 2e-5}, .threads = 2};
     const struct shape shape = {.n_layers = 16, .dim = 768, .vocab = 16000, .embed_dim = 768};
     const struct plan_costs costs = {.rates = RATES};
-    /* One pass of known tokens, which all reach the head. */
-    const struct work work = {
-        .n_rows = 64, .scores = 1, .output_tokens = 64, .prompt_max = 64, .tokens_max = 64};
+    static const struct evict full = {.policy = EVICT_FULL};
+    /* One pass of a known token a row, which all reach the head. */
+    const struct work work = {.n_rows = 64,
+                              .scores = 1,
+                              .prompt_tokens = 64,
+                              .output_tokens = 64,
+                              .prompt_max = 1,
+                              .tokens_max = 2,
+                              .slots_max = 2,
+                              .slots_mean = 2};
+    const struct setting set = {&w, &work, &shape, &full, &costs, &m};
     for (int i = 1; i < w.n_layers; i++)
         w.tile_bytes[i] = 2 * (w.layer_bytes[i] = 1 << 20);
     for (int batches = 1; batches <= 4; batches *= 2)
@@ -192,7 +201,10 @@ static void matmuls_of_a_pass(void **state)
             double s = 16 * model_layer_s(&RATES, form, each) +
                        4 * model_head_s(&RATES, form, each); // 16,000 rows of vocabulary
             s = s * batches + (double)order_pass_steps(&order) * m.step_s.value;
-            plan_cost(&p, &w, &work, &shape, &costs, &m, &t);
+            void *memory = malloc((size_t)plan_cost_bytes(&p));
+            assert_non_null(memory);
+            assert_int_equal(plan_cost(&set, &p, memory, &t), 0);
+            free(memory);
             assert_true(t.passes == 1 && near(t.compute_s, s));
         }
 }

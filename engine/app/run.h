@@ -11,6 +11,7 @@
 #include "engine/chat/template.h"
 #include "engine/token/token.h"
 #include "offload/machine.h"
+#include "policy/cost.h"
 
 #define RUN_IO_DEPTH 8 // transfers of the mover in flight
 

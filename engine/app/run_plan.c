@@ -11,6 +11,7 @@
 #include "engine/app/plan_file.h"
 #include "engine/pack/pack.h"
 #include "offload/probe_model.h"
+#include "policy/search.h"
 
 #define TEXT_RESERVE_BYTES (12 << 20) // JSON of rows, journal buffers, tables of the C library
 #define IO_RESERVE_BYTES   (1 << 20)
@@ -84,6 +85,13 @@ static enum err probe_matmuls_of_model(struct run *r)
     struct model_weights weights;
     char dir[4096];
     int measured = 0;
+    const struct machine *m = &r->machine;
+    const struct rate attend[] = {[KV_F32] = m->attend_f32,
+                                  [KV_BF16] = m->attend_bf16,
+                                  [KV_Q8] = m->attend_q8,
+                                  [KV_Q4] = m->attend_q4,
+                                  [KV_MIXED] = m->attend_mixed};
+    r->costs.attend_rate = attend[r->kv_format].value;
     engine_model_matmuls(&r->opened.model, r->ops.compute, &model);
     probe_model_weights(&model, &weights);
     model_rates_derive(&r->costs.rates, &r->machine, &weights);
@@ -220,16 +228,50 @@ static void measure_codec(struct run *r)
              100 * s.share, s.rate * 1e-9, (double)(clock_ns() - start_ns) * 1e-6);
 }
 
+static struct setting setting_of(const struct run *r)
+{
+    return (struct setting){.weights = r->weights,
+                            .work = &r->work,
+                            .shape = &r->opened.model.shape,
+                            .evict = &r->evict,
+                            .costs = &r->costs,
+                            .machine = &r->machine};
+}
+
+/* plan_search with the memory that it wants. */
+static int find_plan(const struct run *r, const struct plan_wish *wish, struct plan *plan,
+                     char *why, int why_cap)
+{
+    const struct setting set = setting_of(r);
+    void *memory = malloc((size_t)plan_search_bytes(wish, &r->work, r->weights->n_layers));
+    if (!memory) {
+        snprintf(why, (size_t)why_cap, "no memory to look for a plan");
+        return -1;
+    }
+    int rc = plan_search(&set, wish, &r->budget, memory, plan, why, why_cap);
+    free(memory);
+    return rc;
+}
+
+static enum err price_plan(const struct run *r, const struct plan *plan, struct plan_time *t)
+{
+    const struct setting set = setting_of(r);
+    void *memory = malloc((size_t)plan_cost_bytes(plan));
+    if (!memory)
+        return fail(ERR_FIT, "memory: the play of a plan");
+    CHECK(plan_cost(&set, plan, memory, t) == 0); // plan_check has proved that every row may enter
+    free(memory);
+    return OK;
+}
+
 /* What depends on the rows, and the best plan for them. 0, or -1 with `why`. */
 static int search_plan(struct run *r, const struct plan_wish *wish, char *why, int why_cap)
 {
-    const struct shape *shape = &r->opened.model.shape;
     engine_costs(&r->opened.model, r->device, &r->ops, r->kv_format, &r->work, &r->evict,
                  &r->costs);
     r->costs.text_bytes = text_bytes(r);
     for (;;) {
-        int rc = plan_search(wish, r->weights, &r->work, shape, &r->evict, &r->costs, &r->machine,
-                             &r->budget, &r->plan, why, why_cap);
+        int rc = find_plan(r, wish, &r->plan, why, why_cap);
         if (rc != 0 || r->plan.embed_resident || wish->codec == PLAN_CODEC_NONE ||
             r->costs.codec_share > 0)
             return rc;
@@ -298,25 +340,25 @@ static enum err choose_plan(struct run *r, const struct plan_wish *wish)
 
 /* Says so when only the making of the encoded file stands in the way of using it: more jobs may
  * come. */
-static void hint_codec(const struct run *r, const struct plan_wish *wish)
+static enum err hint_codec(struct run *r, const struct plan_wish *wish)
 {
-    struct plan_costs costs = r->costs;
     struct plan with;
     struct plan_time t;
     char why[320];
-    if (r->plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || costs.codec_make_s <= 0)
-        return;
-    costs.codec_make_s = 0;
-    const struct shape *shape = &r->opened.model.shape;
-    if (plan_search(wish, r->weights, &r->work, shape, &r->evict, &costs, &r->machine, &r->budget,
-                    &with, why, sizeof why) != 0 ||
-        with.codec == PLAN_CODEC_NONE)
-        return;
-    plan_cost(&with, r->weights, &r->work, shape, &costs, &r->machine, &t);
-    log_line(LOG_INFO,
-             "plan: with zstd %.1f s, but making its file takes about %.1f s, once "
-             "(--weights-codec zstd makes it)",
-             t.job_s, r->costs.codec_make_s);
+    const double make_s = r->costs.codec_make_s;
+    if (r->plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || make_s <= 0)
+        return OK;
+    r->costs.codec_make_s = 0;
+    int found = find_plan(r, wish, &with, why, sizeof why) == 0 && with.codec != PLAN_CODEC_NONE;
+    if (found)
+        TRY(price_plan(r, &with, &t));
+    r->costs.codec_make_s = make_s;
+    if (found)
+        log_line(LOG_INFO,
+                 "plan: with zstd %.1f s, but making its file takes about %.1f s, once "
+                 "(--weights-codec zstd makes it)",
+                 t.job_s, make_s);
+    return OK;
 }
 
 /* What a run may take where no flag says it: what is here. A machine file's capacities are the
@@ -418,11 +460,11 @@ enum err run_plan(struct run *r)
     TRY(choose_plan(r, &wish));
     CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget,
                      &r->layout, &r->bytes, why, sizeof why) == 0);
-    plan_cost(&r->plan, r->weights, &r->work, shape, &r->costs, &r->machine, &r->time);
+    TRY(price_plan(r, &r->plan, &r->time));
     plan_tell_changes(r, &asked);
     if (!r->plan_told)
         print_plan(r);
-    hint_codec(r, &wish);
+    TRY(hint_codec(r, &wish));
     advise_int8(r);
     return OK;
 }

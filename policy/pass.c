@@ -1,0 +1,630 @@
+/* policy/pass.c - see pass.h: what a step computes, and the play of a pass's steps. */
+#include "policy/pass.h"
+
+#include "policy/int64.h"
+#include "policy/rates.h"
+
+#include <math.h>
+#include <string.h>
+
+#define STEPS_MAX   16384     // of a pass that is played; beyond, its lanes are compared
+#define PIECE_BYTES (1 << 20) // what is copied on while the next is read (MOVER_PIECE)
+#define NEAR        0.05      // of a pass: lanes so far apart wait alike
+#define TURNS       2         // passes that are played: the last of them is what is asked for
+
+/* A transfer on its way: over the disk, the link, or both. */
+struct item {
+    int64_t due;           // step; the earliest goes first, a piece at a time
+    double disk_s, link_s; // left
+    double from;           // when it may begin
+    double *ready;         // written when it is done; NULL: nobody waits
+    int write;             // over the link before it goes to the disk
+};
+
+struct server {
+    struct item *items; // pending
+    int n;
+    double free; // busy, or looked at, until here
+};
+
+/* Of a batch: seconds of its steps, bytes that go with them. */
+struct step_cost {
+    double embed, layer[2], slice[2]; // as stored, as tiles
+    double before, after, attend;     // of a layer in two parts
+    double kv_read, kv_written, hidden, positions;
+};
+
+/* A step of a pass, and where what it needs lives. */
+struct place {
+    int layer, part, batch;
+    int decoded; // 1: the layer is held as tiles
+    enum tier_kind weights, kv, hidden;
+};
+
+struct replay {
+    double *end;             // [TURNS * S] of steps
+    double *ready[3];        // [TURNS * S] of weights, KV, hidden states of a step
+    double *attended;        // [batches] on the CPU
+    struct step_cost *batch; // [batches]
+    struct place *places;    // [S], once `placed`
+    int placed;
+    struct server disk, link;
+    int cap;        // of a server's items
+    double piece_s; // of the last piece over the link
+};
+
+enum { NEEDS_WEIGHTS, NEEDS_KV, NEEDS_HIDDEN };
+
+/* ---- what steps compute ---- */
+
+/* Numbers that norms, rope and activations read of a token in a layer (rates.rows_read). */
+static double row_bytes(const struct shape *s)
+{
+    double heads = (double)s->n_heads * s->head_dim, kv = (double)s->n_kv_heads * s->head_dim;
+    return 4 * (2.0 * s->dim + heads + kv + 2.0 * s->ffn_dim);
+}
+
+/* Attention of a batch in a layer, on the CPU. */
+static double attend_s(const struct setting *set, const struct load *l)
+{
+    const struct shape *s = set->shape;
+    double slot = (double)set->costs->kv_page_bytes / PLAN_PAGE_SLOTS;
+    double flops = 4.0 * s->n_heads * s->head_dim * (double)l->prompt_pairs;
+    double read =
+        set->costs->attend_rate > 0 ? set->costs->attend_rate : set->machine->ram_read.value;
+    double flops_rate = set->machine->prompt_flops.value > 0 ? set->machine->prompt_flops.value
+                                                             : set->machine->matmul_flops.value;
+    return rate((double)l->slots * slot, read) + rate(flops, flops_rate);
+}
+
+static double tokens_of(const struct load *l)
+{
+    return (double)(l->prompt_tokens + l->forced_tokens);
+}
+
+static int n_slices(const struct plan *plan)
+{
+    return plan->layers - 1 - plan->decoder;
+}
+
+static double head_tiles(const struct setting *set, const struct plan *plan)
+{
+    double slices = n_slices(plan) > 0 ? n_slices(plan) : 1;
+    return ceil((double)set->shape->vocab / HEAD_TILE) / slices;
+}
+
+/* In RAM, on all threads. */
+static void cost_on_cpu(const struct pricing *p, const struct load *l, struct step_cost *c)
+{
+    const struct setting *set = p->set;
+    const struct machine *m = set->machine;
+    double tokens = tokens_of(l), step_s = m->step_s.value;
+    double rows_s = rate(tokens * row_bytes(set->shape), m->rows_read.value);
+    c->attend = attend_s(set, l);
+    c->embed = step_s;
+    for (int state = 0; state < 2; state++) {
+        c->layer[state] = model_layer_s(&set->costs->rates, (enum weight_state)state, tokens) +
+                          rows_s + c->attend + step_s;
+        c->slice[state] =
+            head_tiles(set, p->plan) *
+                model_head_s(&set->costs->rates, (enum weight_state)state, (double)l->positions) +
+            step_s;
+    }
+}
+
+/* Seconds of matmuls over `bytes` of tiles that hold `flops` a token. */
+static double device_s(const struct pricing *p, double bytes, double flops, double tokens)
+{
+    const struct machine *m = p->set->machine;
+    double tiles = ceil(tokens / p->plan->tile_tokens);
+    return max_d(rate(tiles * bytes, m->device_read.value),
+                 rate(tokens * flops, m->device_flops.value));
+}
+
+/* On a device. What attention on the CPU reads and leaves crosses the link on the stream of the
+ * ops. */
+static void cost_on_device(const struct pricing *p, const struct load *l, struct step_cost *c)
+{
+    const struct setting *set = p->set;
+    const struct machine *m = set->machine;
+    const struct shape *s = set->shape;
+    double heads = (double)s->n_heads * s->head_dim, kv = (double)s->n_kv_heads * s->head_dim;
+    double tokens = tokens_of(l), launches = m->launch_s.value * 11;
+    double mlp = (s->act == ACT_SILU_GATED ? 3.0 : 2.0) * s->ffn_dim * s->dim;
+    double qkv = (heads + 2 * kv) * s->dim, rest = heads * s->dim + mlp;
+    double bytes = (double)set->weights->tile_bytes[1];
+    bytes = bytes > 0 ? bytes : (double)set->weights->layer_bytes[1];
+    double share = qkv / (qkv + rest);
+    c->before = device_s(p, bytes * share, 2 * qkv, tokens) + launches;
+    c->after = device_s(p, bytes * (1 - share), 2 * rest, tokens) + launches;
+    c->embed = launches;
+    double slice = p->plan->layers > p->plan->decoder + 1
+                       ? (double)set->weights->layer_bytes[p->plan->decoder + 1]
+                       : 0;
+    c->slice[0] = c->slice[1] =
+        device_s(p, slice, 2.0 * s->dim * HEAD_TILE * head_tiles(set, p->plan),
+                 (double)l->positions) +
+        launches;
+    if (p->plan->attn_cpu) {
+        c->attend = attend_s(set, l);
+        c->before += rate(tokens * (heads + 2 * kv) * 4, m->d2h.value);
+        c->after += rate(tokens * heads * 4, m->h2d.value);
+        return;
+    }
+    double slot = (double)set->costs->kv_page_bytes / PLAN_PAGE_SLOTS;
+    double attend = rate((double)l->slots * slot, m->device_read.value) +
+                    rate(4 * heads * (double)l->prompt_pairs, m->device_flops.value);
+    c->layer[0] = c->layer[1] = c->before + attend + c->after;
+}
+
+static void cost_of(const struct pricing *p, const struct load *l, struct step_cost *c)
+{
+    double page = (double)p->set->costs->kv_page_bytes;
+    *c = (struct step_cost){
+        .kv_read = (double)l->pages_read * page,
+        .kv_written =
+            ((double)l->pages_filled + l->evicting * p->set->costs->kv_pages_written) * page,
+        .hidden = (double)moves_hidden(p->set->shape->dim, l->prompt_tokens + l->forced_tokens),
+        .positions = (double)moves_hidden(p->set->shape->dim, l->positions)};
+    if (tokens_of(l) == 0)
+        return;
+    (p->plan->device ? cost_on_device : cost_on_cpu)(p, l, c);
+}
+
+/* Decoding a layer behind its copy into the form that matmuls read. */
+static double decoding_s(const struct pricing *p, int layer)
+{
+    const struct weights_info *w = p->set->weights;
+    double tiles = (double)w->tile_bytes[layer];
+    if (!p->plan->device || tiles == 0 || plan_layer_decoded(p->plan, layer))
+        return 0;
+    return rate((double)w->layer_bytes[layer] + tiles, p->set->machine->device_read.value);
+}
+
+/* Seconds that step s computes, on the lane that bounds it. */
+static double compute_s(const struct pricing *p, const struct place *s)
+{
+    const struct step_cost *c = &p->replay->batch[s->batch];
+    if (s->layer == 0)
+        return c->embed;
+    double decode = s->batch == 0 && s->part == 0 ? decoding_s(p, s->layer) : 0;
+    if (s->layer > p->plan->decoder)
+        return c->slice[s->decoded] + decode;
+    if (p->plan->attn_cpu)
+        return (s->part == 0 ? c->before : c->after) + decode;
+    return c->layer[s->decoded] + decode;
+}
+
+/* ---- the lanes that move ---- */
+
+static double disk_s(const struct pricing *p, double n_bytes, int write)
+{
+    const struct machine *m = p->set->machine;
+    double burst = m->nvme_read_burst.value, most = m->nvme_read_burst_bytes.value;
+    if (!write && burst > 0 && p->sum.bytes[PLAN_NVME_READ] < most)
+        return n_bytes / burst;
+    return rate(n_bytes, write ? m->nvme_write.value : m->nvme_read.value);
+}
+
+static double link_s(const struct pricing *p, double n_bytes, int write)
+{
+    return rate(n_bytes, write ? p->set->machine->d2h.value : p->set->machine->h2d.value);
+}
+
+static void pend(struct replay *r, struct server *server, const struct item *item)
+{
+    int i = server->n;
+    if (server->n == r->cap)
+        return; // more is under way than frames allow: it waits for none of these
+    server->n++;
+    for (; i > 0 && server->items[i - 1].due < item->due; i--)
+        server->items[i] = server->items[i - 1];
+    server->items[i] = *item; // the earliest due stands last
+}
+
+static void drop(struct server *server, int i)
+{
+    server->n--;
+    memmove(&server->items[i], &server->items[i + 1],
+            (size_t)(server->n - i) * sizeof server->items[0]);
+}
+
+/* Over the disk: on to the link, or there. */
+static void disk_done(struct replay *r, int i)
+{
+    struct item item = r->disk.items[i];
+    drop(&r->disk, i);
+    if (item.link_s > 0 && !item.write) {
+        item.from = r->disk.free - max_d(item.link_s - r->piece_s, 0); // copied meanwhile
+        pend(r, &r->link, &item);
+    } else if (item.ready) {
+        *item.ready = r->disk.free;
+    }
+}
+
+static void link_done(struct replay *r, int i)
+{
+    struct item item = r->link.items[i];
+    drop(&r->link, i);
+    if (item.ready)
+        *item.ready = r->link.free;
+    if (item.write && item.disk_s > 0) {
+        item.from = r->link.free;
+        item.link_s = 0;
+        pend(r, &r->disk, &item);
+    }
+}
+
+/* The one that is due first of those that may begin; -1: none, and *next is when one may. */
+static int choose(const struct server *server, double *next)
+{
+    *next = INFINITY;
+    for (int i = server->n - 1; i >= 0; i--) {
+        if (server->items[i].from <= server->free)
+            return i;
+        *next = *next < server->items[i].from ? *next : server->items[i].from;
+    }
+    return -1;
+}
+
+/* Serves until `to`, or until one more is done and `one` is set. */
+static void serve(struct replay *r, struct server *server, double to, int one)
+{
+    while (server->n > 0 && server->free < to) {
+        double next;
+        int i = choose(server, &next);
+        if (i < 0) {
+            if (next >= to)
+                break;
+            server->free = next;
+            continue;
+        }
+        double *left = server == &r->disk ? &server->items[i].disk_s : &server->items[i].link_s;
+        double take = *left < to - server->free ? *left : to - server->free;
+        *left -= take;
+        server->free += take;
+        if (*left > 0)
+            continue;
+        (server == &r->disk ? disk_done : link_done)(r, i);
+        if (one)
+            return;
+    }
+    if (!one && server->free < to)
+        server->free = to;
+}
+
+static void serve_both(struct replay *r, double to)
+{
+    serve(r, &r->disk, to, 0);
+    serve(r, &r->link, to, 0);
+}
+
+static double wait(struct replay *r, const double *ready)
+{
+    while (*ready == INFINITY && r->disk.n + r->link.n > 0) {
+        double next;
+        /* The link first, as long as it has what it may begin with. */
+        int link = r->link.n > 0 && (r->disk.n == 0 || choose(&r->link, &next) >= 0);
+        serve(r, link ? &r->link : &r->disk, INFINITY, 1);
+    }
+    return *ready == INFINITY ? 0 : *ready;
+}
+
+/* ---- the walk ---- */
+
+struct walk {
+    const struct pricing *p;
+    struct replay *r;
+    struct order order;
+    int64_t steps; // of a pass
+    int first;     // 1: the pass that loads what stays
+};
+
+static void fetch(const struct walk *w, double now, int64_t due, enum tier_kind home,
+                  double n_bytes, double stored, int to_device, double *ready)
+{
+    struct item item = {.due = due,
+                        .disk_s = home == TIER_NVME ? disk_s(w->p, stored, 0) : 0,
+                        .link_s = to_device ? link_s(w->p, n_bytes, 0) : 0,
+                        .from = now,
+                        .ready = ready};
+    if (item.disk_s + item.link_s == 0)
+        return;
+    *ready = INFINITY;
+    pend(w->r, item.disk_s > 0 ? &w->r->disk : &w->r->link, &item);
+}
+
+static void store(const struct walk *w, double now, int64_t due, enum tier_kind home,
+                  double n_bytes, int from_device)
+{
+    struct item item = {.due = due,
+                        .disk_s = home == TIER_NVME ? disk_s(w->p, n_bytes, 1) : 0,
+                        .link_s = from_device ? link_s(w->p, n_bytes, 1) : 0,
+                        .from = now,
+                        .write = 1};
+    if (item.disk_s + item.link_s > 0)
+        pend(w->r, item.link_s > 0 ? &w->r->link : &w->r->disk, &item);
+}
+
+/* The step, but for its pass, of steps that are on the line. */
+static const struct place *at(const struct walk *w, int64_t n)
+{
+    return &w->r->places[n < w->steps ? n : n - w->steps];
+}
+
+static int is_played(const struct walk *w, int64_t n)
+{
+    return n >= 0 && n < TURNS * w->steps;
+}
+
+static void place_steps(const struct pricing *p, const struct order *order, int64_t steps)
+{
+    const struct plan *plan = p->plan;
+    for (int64_t n = 0; n < steps && !p->replay->placed; n++) {
+        struct step s = order_at(order, n);
+        struct place *at = &p->replay->places[n];
+        int decodes = s.layer > 0 && s.layer <= plan->decoder;
+        *at = (struct place){.layer = s.layer,
+                             .part = s.part,
+                             .batch = s.batch,
+                             .decoded = plan_layer_decoded(plan, s.layer),
+                             .weights = plan_layer_home(plan, s.layer),
+                             .hidden = plan_hidden_home(plan, s.batch).tier};
+        at->kv = decodes ? plan_kv_home(plan, s.layer - 1, s.batch).tier : plan_kv_near(plan);
+    }
+    p->replay->placed = 1;
+}
+
+static void fetch_weights(const struct walk *w, double now, int64_t n)
+{
+    const struct plan *plan = w->p->plan;
+    if (!is_played(w, n) || at(w, n)->batch != 0 || at(w, n)->part != 0)
+        return;
+    const struct place *s = at(w, n);
+    enum tier_kind home = s->weights;
+    int near = home == plan_near(plan);
+    double n_bytes = (double)w->p->set->weights->layer_bytes[s->layer], stored = n_bytes;
+    if (s->layer == 0 && !near)
+        return;
+    if (w->first && n < w->steps)
+        home = w->p->set->weights->made_here && !plan->device ? home : TIER_NVME;
+    else if (near)
+        return;
+    if (plan->codec != PLAN_CODEC_NONE && w->p->set->costs->codec_share > 0)
+        stored *= w->p->set->costs->codec_share;
+    fetch(w, now, n, home, n_bytes, stored, plan->device, &w->r->ready[NEEDS_WEIGHTS][n]);
+}
+
+static void fetch_kv(const struct walk *w, double now, int64_t n)
+{
+    const struct plan *plan = w->p->plan;
+    if (!is_played(w, n) || at(w, n)->part != 0 || at(w, n)->kv == plan_kv_near(plan))
+        return;
+    double n_bytes = w->r->batch[at(w, n)->batch].kv_read;
+    if (n_bytes > 0)
+        fetch(w, now, n, at(w, n)->kv, n_bytes, n_bytes, plan_kv_near(plan) == TIER_DEVICE,
+              &w->r->ready[NEEDS_KV][n]);
+}
+
+static void fetch_hidden(const struct walk *w, double now, int64_t n)
+{
+    const struct plan *plan = w->p->plan;
+    if (!is_played(w, n) || at(w, n)->layer == 0 || at(w, n)->hidden == plan_near(plan))
+        return;
+    const struct place *s = at(w, n);
+    const struct step_cost *c = &w->r->batch[s->batch];
+    double n_bytes = s->layer > plan->decoder ? c->positions : c->hidden;
+    if (n_bytes > 0)
+        fetch(w, now, n, s->hidden, n_bytes, n_bytes, plan->device, &w->r->ready[NEEDS_HIDDEN][n]);
+}
+
+static void retire(const struct walk *w, double now, int64_t n)
+{
+    const struct plan *plan = w->p->plan;
+    if (n < 0)
+        return;
+    const struct place *s = at(w, n);
+    const struct step_cost *c = &w->r->batch[s->batch];
+    if (s->layer > plan->decoder || (s->layer > 0 && s->part < w->order.parts - 1))
+        return;
+    if (s->hidden != plan_near(plan))
+        store(w, now, n, s->hidden, s->layer == plan->decoder ? c->positions : c->hidden,
+              plan->device);
+    if (s->kv != plan_kv_near(plan))
+        store(w, now, n, s->kv, c->kv_written, plan_kv_near(plan) == TIER_DEVICE);
+}
+
+/* When step n begins that may begin at `start`, and ends. */
+static void compute(const struct walk *w, int64_t n, double start)
+{
+    struct replay *r = w->r;
+    const struct place *s = at(w, n);
+    for (int i = 0; i < 3; i++)
+        if (r->ready[i][n] != 0)
+            start = max_d(start, wait(r, &r->ready[i][n]));
+    if (s->part == 1)
+        start = max_d(start, r->attended[s->batch]);
+    r->end[n] = start + compute_s(w->p, s);
+    if (w->order.parts == 1 || s->layer == 0 || s->layer > w->p->plan->decoder || s->part != 0)
+        return;
+    /* Rows attend on the CPU, one batch after the other. */
+    double busy = r->end[n];
+    for (int b = 0; b < w->p->plan->batches; b++)
+        busy = max_d(busy, r->attended[b]);
+    r->attended[s->batch] = busy + r->batch[s->batch].attend;
+}
+
+static double play(const struct pricing *p, int first)
+{
+    const struct plan *plan = p->plan;
+    struct replay *r = p->replay;
+    struct walk w = {.p = p, .r = r, .order = plan_order(plan), .first = first};
+    w.steps = order_pass_steps(&w.order);
+    place_steps(p, &w.order, w.steps);
+    int64_t n = first ? w.steps : TURNS * w.steps;
+    int64_t ahead = max64(plan->ahead_weights, max64(plan->ahead_state, plan->ahead_hidden));
+    double now = 0;
+    for (int i = 0; i < 3; i++)
+        memset(r->ready[i], 0, (size_t)(TURNS * w.steps) * sizeof(double));
+    memset(r->attended, 0, (size_t)plan->batches * sizeof(double));
+    r->disk.n = r->link.n = 0;
+    r->disk.free = r->link.free = 0;
+    for (int64_t m = -ahead; m < n; m++) {
+        int embeds = m >= 0 && m % w.steps < plan->batches;
+        int64_t left = embeds ? min64(plan->window, plan->batches) : plan->window;
+        if (m >= left)
+            now = max_d(now, r->end[m - left]);
+        serve_both(r, now);
+        retire(&w, now, m - plan->window);
+        fetch_weights(&w, now, m + plan->ahead_weights);
+        fetch_kv(&w, now, m + plan->ahead_state);
+        fetch_hidden(&w, now, m + plan->ahead_hidden);
+        if (m >= 0)
+            compute(&w, m, max_d(now, m > 0 ? r->end[m - 1] : 0));
+    }
+    return r->end[n - 1] - (first ? 0 : r->end[w.steps - 1]);
+}
+
+/* ---- the price ---- */
+
+int64_t pricing_bytes(const struct plan *plan)
+{
+    struct order order = plan_order(plan);
+    int64_t steps = min64(order_pass_steps(&order), STEPS_MAX), cap = 3 * steps + 64;
+    return moves_bytes(plan) + align64((int64_t)sizeof(struct replay), 8) +
+           plan->batches *
+               (int64_t)(2 * sizeof(struct load) + sizeof(struct step_cost) + sizeof(double)) +
+           4 * TURNS * steps * (int64_t)sizeof(double) + 2 * cap * (int64_t)sizeof(struct item) +
+           steps * (int64_t)sizeof(struct place);
+}
+
+void pricing_make(struct pricing *p, const struct setting *set, const struct plan *plan,
+                  void *memory)
+{
+    struct order order = plan_order(plan);
+    int64_t steps = min64(order_pass_steps(&order), STEPS_MAX);
+    uint8_t *at = memory;
+    *p = (struct pricing){.set = set, .plan = plan};
+#define TAKE(to, n)                                                                                \
+    (to) = (void *)at;                                                                             \
+    at += (int64_t)(n) * (int64_t)sizeof *(to)
+    TAKE(p->replay, 1);
+    memset(p->replay, 0, sizeof *p->replay);
+    TAKE(p->last, plan->batches);
+    TAKE(p->typical, plan->batches);
+    TAKE(p->replay->batch, plan->batches);
+    TAKE(p->replay->attended, plan->batches);
+    TAKE(p->replay->places, steps);
+    TAKE(p->replay->end, TURNS * steps);
+    for (int i = 0; i < 3; i++) {
+        TAKE(p->replay->ready[i], TURNS * steps);
+    }
+    p->replay->cap = (int)(3 * steps + 64);
+    p->replay->piece_s = link_s(p, PIECE_BYTES, 0);
+    TAKE(p->replay->disk.items, p->replay->cap);
+    TAKE(p->replay->link.items, p->replay->cap);
+#undef TAKE
+    moves_make(&p->moves, plan, set->weights, set->costs, set->shape, at);
+    for (int layer = 1; layer < plan->layers; layer++) {
+        p->decoding_s += decoding_s(p, layer);
+        int decoded = plan_layer_decoded(plan, layer);
+        *(layer <= plan->decoder ? &p->decoded : &p->decoded_slices) += decoded;
+    }
+}
+
+/* 1 when the lanes are about as busy as in the pass that was played last. */
+static int as_played(const struct pricing *p, const struct lanes *l)
+{
+    for (int i = 0; i < N_PLAN_LANES; i++)
+        if (fabs(l->s[i] - p->played.s[i]) > NEAR * p->played.wall_s)
+            return 0;
+    return p->plays > 0;
+}
+
+/* Busy seconds of a pass that moves `bytes`. */
+static void lanes_of(const struct pricing *p, const double bytes[N_PLAN_LANES], struct lanes *l)
+{
+    const struct plan *plan = p->plan;
+    struct order order = plan_order(plan);
+    int64_t n = order_pass_steps(&order);
+    double ops = p->decoding_s, attended = 0;
+    memcpy(l->bytes, bytes, sizeof l->bytes);
+    l->s[PLAN_NVME_READ] = disk_s(p, bytes[PLAN_NVME_READ], 0);
+    l->s[PLAN_NVME_WRITE] = disk_s(p, bytes[PLAN_NVME_WRITE], 1);
+    l->s[PLAN_H2D] = link_s(p, bytes[PLAN_H2D], 0);
+    l->s[PLAN_D2H] = link_s(p, bytes[PLAN_D2H], 1);
+    for (int b = 0; b < plan->batches; b++) {
+        const struct step_cost *c = &p->replay->batch[b];
+        ops += c->embed + (n_slices(plan) - p->decoded_slices) * c->slice[0] +
+               p->decoded_slices * c->slice[1];
+        ops += plan->attn_cpu
+                   ? plan->decoder * (c->before + c->after)
+                   : (plan->decoder - p->decoded) * c->layer[0] + p->decoded * c->layer[1];
+        attended += plan->attn_cpu ? plan->decoder * c->attend : 0;
+    }
+    l->s[PLAN_GPU] = plan->device ? ops : 0;
+    l->s[PLAN_CPU] = plan->device ? (double)n * p->set->machine->step_s.value + attended : ops;
+}
+
+/* What checking and decoding of what comes from disk takes from the threads that compute. */
+static double beside_s(const struct pricing *p, const double bytes[N_PLAN_LANES])
+{
+    const struct machine *m = p->set->machine;
+    double n = bytes[PLAN_NVME_READ] + bytes[PLAN_NVME_WRITE], s = rate(n, m->crc.value);
+    if (p->plan->codec != PLAN_CODEC_NONE)
+        s += rate((double)p->moves.every[PLAN_NVME_READ], p->set->costs->codec_rate);
+    return s / max_d(m->threads, 1);
+}
+
+/* Lanes overlap where there is look-ahead at all. */
+static double quick_s(const struct plan *plan, const struct lanes *l)
+{
+    double disk = l->s[PLAN_NVME_READ] + l->s[PLAN_NVME_WRITE];
+    double link = max_d(l->s[PLAN_H2D], l->s[PLAN_D2H]);
+    double ops = max_d(l->s[PLAN_GPU], l->s[PLAN_CPU]);
+    if (plan->ahead_weights == 0)
+        return disk + l->s[PLAN_H2D] + l->s[PLAN_D2H] + l->s[PLAN_GPU] + l->s[PLAN_CPU];
+    if (plan->attn_cpu && plan->batches == 1) // one waits for the other
+        ops = l->s[PLAN_GPU] + l->s[PLAN_CPU];
+    return max_d(disk, max_d(link, ops));
+}
+
+/* Wall time of a pass: played, or in the measure of one that was. */
+static double wall_s(struct pricing *p, int64_t pass, const struct lanes *l)
+{
+    struct order order = plan_order(p->plan);
+    double moved = l->s[PLAN_NVME_READ] + l->s[PLAN_NVME_WRITE] + l->s[PLAN_H2D] + l->s[PLAN_D2H];
+    double quick = quick_s(p->plan, l);
+    if (p->quick || (moved == 0 && !p->plan->attn_cpu) || order_pass_steps(&order) > STEPS_MAX)
+        return quick;
+    if (pass > 1 && as_played(p, l))
+        return quick * p->played.wall_s / p->played_quick_s;
+    p->played = *l;
+    p->played.wall_s = play(p, pass == 0);
+    p->played_quick_s = quick;
+    p->plays += pass > 0;
+    return p->played.wall_s;
+}
+
+double pricing_pass(void *ctx, int64_t pass, const struct load *loads)
+{
+    struct pricing *p = ctx;
+    struct lanes l = {0};
+    double bytes[N_PLAN_LANES] = {0};
+    moves_pass(&p->moves, pass, loads, bytes);
+    for (int b = 0; b < p->plan->batches; b++)
+        cost_of(p, &loads[b], &p->replay->batch[b]);
+    lanes_of(p, bytes, &l);
+    l.wall_s = wall_s(p, pass, &l);
+    if (!p->plan->device)
+        l.wall_s = max_d(l.wall_s, l.s[PLAN_CPU] + beside_s(p, bytes));
+    memcpy(p->last, loads, (size_t)p->plan->batches * sizeof *loads);
+    if (pass == 0)
+        p->first_s = l.wall_s;
+    for (int i = 0; i < N_PLAN_LANES; i++) {
+        p->sum.s[i] += l.s[i];
+        p->sum.bytes[i] += l.bytes[i];
+    }
+    p->sum.wall_s += l.wall_s;
+    return l.wall_s;
+}

@@ -1,0 +1,54 @@
+/* policy/pass.h - how long a pass takes: its steps one after the other, and what they wait for.
+ *
+ * Owns: the price of a pass. Refuses: which rows are in it (policy/simulate.h), which bytes it
+ * moves (policy/moves.h). Lanes overlap only as far as look-ahead and window let them: so the steps
+ * of a pass are played with the walk's own rule (what step n needs is fetched when step n - ahead
+ * is at hand, the disk serves what is due first), not the sums of its lanes compared. */
+#ifndef POLICY_PASS_H
+#define POLICY_PASS_H
+
+#include "policy/moves.h"
+
+/* Of a pass, or of many. */
+struct lanes {
+    double s[N_PLAN_LANES], bytes[N_PLAN_LANES]; // busy seconds; bytes of the four that move them
+    double wall_s;
+};
+
+/* What a plan is for, and where. Borrowed. */
+struct setting {
+    const struct weights_info *weights;
+    const struct work *work;
+    const struct shape *shape;
+    const struct evict *evict;
+    const struct plan_costs *costs;
+    const struct machine *machine;
+};
+
+/* Prices the passes of a job, in order. */
+struct pricing {
+    const struct setting *set;
+    const struct plan *plan;
+    struct moves moves;
+    struct lanes sum;    // of what was priced so far
+    double first_s;      // the first pass
+    struct lanes played; // the pass that was played last, and what its lanes alone would take
+    double played_quick_s;
+    struct load *last;           // [batches] of the last pass
+    int64_t plays;               // passes that were played, not taken from their neighbour
+    int quick;                   // 1: no steps are played, lanes are compared
+    struct load *typical;        // [batches] room for who makes loads up
+    double decoding_s;           // of a pass: layers that are decoded behind their copy
+    int decoded, decoded_slices; // decoder layers, and slices, that are held as tiles
+    struct replay *replay;
+};
+
+/* Bytes of `memory`, 8-aligned. */
+int64_t pricing_bytes(const struct plan *plan);
+void pricing_make(struct pricing *p, const struct setting *set, const struct plan *plan,
+                  void *memory);
+/* As struct simulation wants it; ctx: the pricing. A pass whose lanes are much like those of the
+ * one that was played last is not played: its steps wait as much. */
+double pricing_pass(void *ctx, int64_t pass, const struct load *loads);
+
+#endif
