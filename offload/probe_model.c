@@ -55,11 +55,9 @@ static void sweep_calls(struct sweep_bed *b, const struct probe_tensor *t, int n
     b->n_calls = 0;
     b->copy_bytes = 0;
     for (int i = 0; i < n; i++) {
+        if (b->n_calls == 0 || !t[i].joins || b->calls[b->n_calls - 1].n_parts == MATMUL_PARTS)
+            b->calls[b->n_calls++] = (struct matmul_args){.x_stride = t[i].k};
         struct matmul_args *call = &b->calls[b->n_calls - 1];
-        if (!t[i].joins || b->n_calls == 0 || call->n_parts == MATMUL_PARTS) {
-            call = &b->calls[b->n_calls++];
-            *call = (struct matmul_args){.x_stride = t[i].k};
-        }
         struct matmul_part *part = &call->parts[call->n_parts];
         int outputs = (int)min_i64(t[i].n, round_up(ceil_div(t[i].n, share), PANEL_ROWS));
         *part =
