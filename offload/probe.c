@@ -54,7 +54,7 @@ void probe_say(const struct probe_config *c, enum machine_rate id, const struct 
 
 static int64_t ram_wanted(const struct probe_config *c)
 {
-    int64_t caches = c->cache_bytes > 0 ? c->cache_bytes : CACHE_UNKNOWN;
+    int64_t caches = c->info && c->info->cache_bytes > 0 ? c->info->cache_bytes : CACHE_UNKNOWN;
     return min_i64(max_i64(4 * caches, RAM_LEAST), RAM_MOST) / PROBE_MIB * PROBE_MIB;
 }
 

@@ -7,6 +7,7 @@
 #define OFFLOAD_PROBE_H
 
 #include "kernels/device.h"
+#include "offload/machine.h"
 #include "offload/ring.h"
 #include "policy/machine.h"
 
@@ -14,10 +15,10 @@ struct probe_config {
     const struct ops *ops; // borrowed: instruction set, compute format, threads
     const char *dir;       // where offloaded bytes go; its disk is measured with a scratch file
     enum ring_kind io;
-    int full;              // 1: minutes of measuring, many block sizes; 0: about five seconds
-    int verbose;           // 1: a line per measurement on stderr
-    int64_t memory_bytes;  // most that it takes at once, given back on return; 0: what it wants
-    int64_t cache_bytes;   // last-level caches, all together (machine_info); 0: unknown
+    int full;             // 1: minutes of measuring, many block sizes; 0: about five seconds
+    int verbose;          // 1: a line per measurement on stderr
+    int64_t memory_bytes; // most that it takes at once, given back on return; 0: what it wants
+    const struct machine_info *info; // borrowed: of this machine; NULL: unknown
     struct device *device; // borrowed; NULL, or one whose memory is RAM: there is no other
     int64_t device_bytes;  // of its memory, as memory_bytes; 0: what is free
     double time_share;     // of the usual time, for tests; 0: all of it

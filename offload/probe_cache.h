@@ -4,14 +4,13 @@
 #ifndef OFFLOAD_PROBE_CACHE_H
 #define OFFLOAD_PROBE_CACHE_H
 
-#include "kernels/ops.h"
+#include "offload/probe.h"
 
 /* DIR/probe-WHAT-HASH.cfg. ERR_USAGE: too long. */
 enum err probe_cache_path(const char *cache_dir, const char *what, const char *key, char *path,
                           int cap);
 /* What rates of the CPU depend on: how it computes, and the memory that measuring takes. */
-int probe_cache_key(const struct ops *ops, const char *cpu_name, int64_t ram_bytes, char *key,
-                    int cap);
+void probe_cache_key(const struct probe_config *c, char *key, int cap);
 /* Bytes of text[MACHINE_FILE_BYTES_MAX] that can be trusted; -1: not there, old or damaged. */
 int64_t probe_cache_read(const char *path, char *text);
 /* text has room for 20 bytes behind its n. */

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "kernels/arena.h"
-#include "offload/machine.h"
 #include "offload/machine_file.h"
 #include "offload/probe_cache.h"
 #include "offload/probe_impl.h"
@@ -270,12 +269,10 @@ enum err probe_model_cached(struct model_rates *r, const struct machine *m,
                             const struct probe_model *p, const struct probe_config *c,
                             const char *cache_dir, int *measured)
 {
-    struct machine_info info;
     char key[KEY_MAX], path[4200];
     static char text[MACHINE_FILE_BYTES_MAX + 1];
     *measured = 0;
-    TRY(machine_read(&info, NULL));
-    probe_cache_key(c->ops, info.cpu_name, probe_ram_bytes(c), key, sizeof key);
+    probe_cache_key(c, key, sizeof key);
     for (int i = 0; i < p->n_layer; i++)
         tensor_key(&p->layer[i], key, sizeof key);
     tensor_key(&p->head, key, sizeof key);

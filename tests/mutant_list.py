@@ -608,7 +608,7 @@ fault("a group reads a number behind the last", "kernels/cuda/matmul_int8.cu",
 # ---- what a machine gives
 
 fault("a rate measured in other memory is taken", "offload/probe_cache.c",
-      "compute_name(ops->compute), (long long)ram_bytes);", "compute_name(ops->compute), 0LL);", "probe_test")
+      "(long long)probe_ram_bytes(c));\n}", "0LL);\n}", "probe_test")
 fault("the first plan has other digits than the next", "offload/probe_cache.c",
       "    part_copy(m, &only, part);\n    probe_cache_write", "    probe_cache_write", "probe_test")
 fault("a burst counts as what lasts", "offload/disk_probe.c",

@@ -86,7 +86,7 @@ enum err command_probe(const struct config *c)
                                      .io = s.io,
                                      .full = c->full,
                                      .verbose = 1,
-                                     .cache_bytes = s.info.cache_bytes,
+                                     .info = &s.info,
                                      .device = device};
         err = probe_run(&m, &probe);
     }

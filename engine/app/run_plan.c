@@ -46,7 +46,7 @@ static struct probe_config probe_config(const struct run *r, const struct ops *o
                                  .io = r->io,
                                  .memory_bytes =
                                      max_i64(r->budget.ram - text_bytes(r), PROBE_BYTES_MIN),
-                                 .cache_bytes = r->info.cache_bytes,
+                                 .info = &r->info,
                                  .device = r->device,
                                  .device_bytes = max_i64(r->budget.device, PROBE_DEVICE_MIN)};
 }
