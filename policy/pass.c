@@ -10,7 +10,12 @@
 #define STEPS_MAX   16384     // of a pass that is played; beyond, its lanes are compared
 #define PIECE_BYTES (1 << 20) // what is copied on while the next is read (MOVER_PIECE)
 #define NEAR        0.05      // of a pass: lanes so far apart wait alike
-#define TURNS       2         // passes that are played: the last of them is what is asked for
+/* Until the probe measures them, as seen on NVMe disks of two machines: from the last byte of a
+ * transfer to the walker that waits for it (completion, check, two threads that wake up), and what
+ * a row of the embedding costs that is gathered alone. */
+#define TICKET_S 6e-4
+#define GATHER_S 2.8e-5
+#define TURNS    2 // passes that are played: the last of them is what is asked for
 
 /* A transfer on its way: over the disk, the link, or both. */
 struct item {
@@ -93,6 +98,12 @@ static double head_tiles(const struct setting *set, const struct plan *plan)
     return ceil((double)set->shape->vocab / HEAD_TILE) / slices;
 }
 
+/* Rows of prompts are read when their batch is embedded; those of sampled tokens stand ready. */
+static double gather_s(const struct pricing *p, const struct load *l)
+{
+    return p->plan->embed_resident ? 0 : GATHER_S * (double)l->prompt_tokens;
+}
+
 /* In RAM, on all threads. */
 static void cost_on_cpu(const struct pricing *p, const struct load *l, struct step_cost *c)
 {
@@ -100,15 +111,18 @@ static void cost_on_cpu(const struct pricing *p, const struct load *l, struct st
     const struct machine *m = set->machine;
     double tokens = tokens_of(l), step_s = m->step_s.value;
     double rows_s = rate(tokens * row_bytes(set->shape), m->rows_read.value);
+    /* Logits are written and reduced, tile by tile. */
+    double logits = (double)l->positions * HEAD_TILE * head_tiles(set, p->plan);
+    double reduce_s = rate(logits * 8, m->rows_read.value);
     c->attend = attend_s(set, l);
-    c->embed = step_s;
+    c->embed = step_s + gather_s(p, l);
     for (int state = 0; state < 2; state++) {
         c->layer[state] = model_layer_s(&set->costs->rates, (enum weight_state)state, tokens) +
                           rows_s + c->attend + step_s;
         c->slice[state] =
             head_tiles(set, p->plan) *
                 model_head_s(&set->costs->rates, (enum weight_state)state, (double)l->positions) +
-            step_s;
+            reduce_s + step_s;
     }
 }
 
@@ -186,13 +200,13 @@ static double compute_s(const struct pricing *p, const struct place *s)
 {
     const struct step_cost *c = &p->replay->batch[s->batch];
     if (s->layer == 0)
-        return c->embed;
+        return c->embed * p->slowed;
     double decode = s->batch == 0 && s->part == 0 ? decoding_s(p, s->layer) : 0;
     if (s->layer > p->plan->decoder)
-        return c->slice[s->decoded] + decode;
+        return c->slice[s->decoded] * p->slowed + decode;
     if (p->plan->attn_cpu)
         return (s->part == 0 ? c->before : c->after) + decode;
-    return c->layer[s->decoded] + decode;
+    return c->layer[s->decoded] * p->slowed + decode;
 }
 
 /* ---- the lanes that move ---- */
@@ -238,7 +252,7 @@ static void disk_done(struct replay *r, int i)
         item.from = r->disk.free - max_d(item.link_s - r->piece_s, 0); // copied meanwhile
         pend(r, &r->link, &item);
     } else if (item.ready) {
-        *item.ready = r->disk.free;
+        *item.ready = r->disk.free + TICKET_S;
     }
 }
 
@@ -615,9 +629,12 @@ double pricing_pass(void *ctx, int64_t pass, const struct load *loads)
     for (int b = 0; b < p->plan->batches; b++)
         cost_of(p, &loads[b], &p->replay->batch[b]);
     lanes_of(p, bytes, &l);
+    p->slowed = 1;
+    if (!p->plan->device && l.s[PLAN_CPU] > 0) {
+        p->slowed += beside_s(p, bytes) / l.s[PLAN_CPU];
+        l.s[PLAN_CPU] *= p->slowed;
+    }
     l.wall_s = wall_s(p, pass, &l);
-    if (!p->plan->device)
-        l.wall_s = max_d(l.wall_s, l.s[PLAN_CPU] + beside_s(p, bytes));
     memcpy(p->last, loads, (size_t)p->plan->batches * sizeof *loads);
     if (pass == 0)
         p->first_s = l.wall_s;

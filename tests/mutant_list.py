@@ -633,9 +633,28 @@ fault("the rest behind full tiles is free", "policy/machine.c",
 fault("a disturbed measurement stays", "policy/machine.c",
       "r->layer_s[state][i] = min_d(r->layer_s[state][i], r->layer_s[state][i + 1]);", "", "rates_test")
 fault("q8 and q4 decode for nothing", "policy/machine.c", "? DECODE_FLOPS : 0", "? 0 : 0", "rates_test")
-fault("tiles cost what is stored", "policy/cost.c",
-      "plan_layer_decoded(plan, layer) ? WEIGHTS_TILES : WEIGHTS_STORED", "WEIGHTS_STORED", "rates_test")
-fault("all tokens are one batch's", "policy/cost.c",
-      "? model_layer_s(rates, state, tokens / plan->batches)", "? model_layer_s(rates, state, tokens)", "rates_test")
+fault("tiles cost what is stored", "policy/pass.c",
+      "p->decoded_slices * c->slice[1];", "p->decoded_slices * c->slice[0];", "rates_test")
+
+# ---- the play of a job
+
+fault("full pages grow by themselves", "policy/simulate.c",
+      "    b->full_pages += b->cross[s->pass % PLAN_PAGE_SLOTS];\n", "", "simulate_test")
+fault("a row that evicts goes on growing", "policy/simulate.c",
+      "        grow(s, b, t, e->kind == EVENT_START);\n", "", "simulate_test")
+fault("pages that are short send nobody back", "policy/simulate.c",
+      "if (b->loose > 0 || need > b->free_pages)", "if (b->loose > 0)", "simulate_test")
+fault("prompts share nothing", "policy/simulate.c",
+      "    return (int)min64(all->most, min64(all->first, n_prompt - 1));", "    return 0;", "simulate_test")
+fault("a fetch across the pass sees its own rows", "policy/moves.c",
+      "    return sampled <= m - unretired(plan, m) ? SEES_KEPT : SEES_BEFORE;", "    return SEES_OWN;", "simulate_test")
+fault("nothing is fetched for a pass that does not come", "policy/moves.c",
+      "place_in_pass(p, layer, 0) >= end + p->ahead_weights", "place_in_pass(p, layer, 0) >= 0", "simulate_test")
+fault("hidden states of two parts are read once", "policy/moves.c",
+      "p->decoder * (1 + p->attn_cpu) * tokens", "p->decoder * tokens", "simulate_test")
+fault("look-ahead hides everything", "policy/pass.c",
+      "        fetch_weights(&w, now, m + plan->ahead_weights);", "        fetch_weights(&w, 0, m + 20);", "cost_test")
+fault("a step waits for nothing", "policy/pass.c",
+      "            start = max_d(start, wait(r, &r->ready[i][n]));", "            (void)wait(r, &r->ready[i][n]);", "cost_test")
 
 MUTANTS = M

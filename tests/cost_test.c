@@ -1,0 +1,188 @@
+/* tests/cost_test.c - what plans cost in time: lanes, their overlap, and that more memory is never
+ * slower. */
+#include "tests/plan_help.h"
+
+static double job_seconds(struct budget budget, struct plan *p, struct plan_time *t)
+{
+    struct plan_wish wish = AUTO;
+    char why[320];
+    wish.device = 1;
+    if (search(&wish, &budget, p, why, sizeof why) != 0)
+        return INFINITY;
+    price(p, t);
+    assert_true(t->job_s > 0 && t->job_s < 1e6 && t->bound);
+    return t->job_s;
+}
+
+static int about(double a, double b, double by)
+{
+    return fabs(a - b) <= by * fabs(b);
+}
+
+/* More memory of either kind is never slower; with enough of the device's nothing moves. */
+static void test_device_memory_helps(void **state)
+{
+    (void)state;
+    work.n_rows = work.n_lengths = ROWS;
+    work.prompt_tokens *= 30;
+    work.output_tokens *= 30;
+    struct plan p;
+    struct plan_time t;
+    double all = 0;
+    for (int layer = 0; layer < weights.n_layers; layer++)
+        all += (double)weights.layer_bytes[layer];
+    for (int64_t ram = 64; ram <= 4096; ram *= 4) {
+        double before_s = INFINITY;
+        for (int64_t device = 32; device <= 16384; device *= 2) {
+            double s = job_seconds((struct budget){device * MIB, ram * MIB, 0}, &p, &t);
+            assert_true(s <= before_s * 1.01);
+            before_s = s;
+        }
+        assert_true(p.resident == 20 && p.kv_near == 16 * p.batches && p.hidden_near == p.batches);
+        assert_true(about(t.bytes[PLAN_H2D], all, 1e-3)); // the first pass
+        assert_true(t.d2h_s == 0 && t.write_s == 0 && strcmp(t.bound, "gpu") == 0);
+    }
+    for (int64_t device = 64; device <= 1024; device *= 4) {
+        double before_s = INFINITY;
+        for (int64_t ram = 64; ram <= 16384; ram *= 2) {
+            double s = job_seconds((struct budget){device * MIB, ram * MIB, 1 << 30}, &p, &t);
+            assert_true(s <= before_s * 1.01);
+            before_s = s;
+        }
+        double rows = 5632.0 * (double)(work.prompt_tokens + work.output_tokens); // gathered
+        assert_true(t.bytes[PLAN_NVME_READ] <
+                    1.2 * all + rows); // RAM holds what the device does not
+    }
+}
+
+/* A lane's seconds are its bytes by its rate, each layer where it lives; the first pass brings what
+ * stays besides. */
+static void test_device_lanes(void **state)
+{
+    (void)state;
+    struct plan_time t, moved, less;
+    struct plan p = derived((struct plan){.batch = 10,
+                                          .batches = 4,
+                                          .device = 1,
+                                          .window = 3,
+                                          .resident = 5,
+                                          .weights_ram = 9,
+                                          .kv_near = PLAN_ALL,
+                                          .hidden_near = PLAN_ALL,
+                                          .prefill_tokens = 64,
+                                          .ahead_weights = 2});
+    double nvme = 0, link = 0, all = (double)weights.embed_rest_bytes;
+    for (int layer = 1; layer < p.layers; layer++) {
+        double n_bytes = (double)weights.layer_bytes[layer];
+        nvme += plan_layer_home(&p, layer) == TIER_NVME ? n_bytes : 0;
+        link += plan_layer_home(&p, layer) != TIER_DEVICE ? n_bytes : 0;
+        all += n_bytes;
+    }
+    price(&p, &t);
+    double loads = t.bytes[PLAN_NVME_READ] - t.passes * nvme;
+    assert_true(loads > all - nvme && loads < all - nvme + 1e9); // and gathered rows, look-ahead
+    assert_true(about(t.read_s * 2e9 * t.passes, t.bytes[PLAN_NVME_READ], 0.01));
+    assert_true(about(t.h2d_s * 1e10 * t.passes, t.bytes[PLAN_H2D], 0.01));
+    assert_true(about(t.bytes[PLAN_H2D], t.passes * link + all - link, 0.01));
+    assert_true(t.d2h_s == 0 && t.write_s == 0 && t.gpu_s > 0 && t.compute_s > 0);
+    assert_string_equal(t.bound, "nvme-read");
+    assert_true(t.pass_s > t.read_s);
+    p.kv_near = 0;
+    p.kv_ram = PLAN_ALL;
+    p = derived(p);
+    price(&p, &moved);
+    double kv = moved.bytes[PLAN_H2D] - t.bytes[PLAN_H2D];
+    /* Full pages of rows that hold 250 slots in the mean of their lives, 10,000 tokens. */
+    assert_true(about(kv, 10000.0 * (250 / 32.0 - 0.5) * 32768 * 16, 0.05));
+    assert_true(about(moved.read_s, t.read_s, 1e-9) && moved.write_s == 0 && moved.d2h_s > 0);
+    p.kv_ram = 0; // 64 extents on NVMe, 16 of them beside the ops
+    p.kv_near = 16;
+    p = derived(p);
+    price(&p, &less);
+    assert_true(about(less.bytes[PLAN_H2D] - t.bytes[PLAN_H2D], 0.75 * kv, 0.1));
+    assert_true(about(less.bytes[PLAN_NVME_READ] - t.bytes[PLAN_NVME_READ], 0.75 * kv, 0.1));
+    assert_true(about(less.bytes[PLAN_NVME_WRITE], less.bytes[PLAN_D2H], 1e-9));
+    assert_true(about(less.d2h_s, 0.75 * moved.d2h_s, 0.1));
+}
+
+/* Where the CPU attends, KV leaves the link and the device's memory; q, k, v and what attention
+ * gives cross it on the stream of the ops, and the CPU reads the KV. */
+static void test_attention_beside_a_device(void **state)
+{
+    (void)state;
+    struct plan_time on, beside;
+    struct plan p = {.batch = 25,
+                     .batches = 4,
+                     .device = 1,
+                     .window = 3,
+                     .resident = 20,
+                     .kv_ram = PLAN_ALL,
+                     .hidden_near = PLAN_ALL,
+                     .prefill_tokens = 64,
+                     .ahead_weights = 2};
+    struct plan apart = p;
+    apart.attn_cpu = 1;
+    apart.kv_near = PLAN_ALL;
+    p = derived(p);
+    apart = derived(apart);
+    assert_int_equal(apart.kv_ram, 0);
+    assert_int_equal(plan_kv_count(&apart, TIER_RAM), 64);
+    price(&p, &on);
+    price(&apart, &beside);
+    double slot = (double)costs.kv_page_bytes / 32 * 16;
+    assert_true(beside.bytes[PLAN_H2D] < on.bytes[PLAN_H2D] && beside.bytes[PLAN_D2H] == 0);
+    assert_true((beside.compute_s - on.compute_s) * on.passes > 10000 * 250 * slot / 2e10);
+    assert_true(beside.gpu_s > 0);
+    struct plan_bytes b, c;
+    char why[256];
+    assert_int_equal(check(&p, &NO_BUDGET, &b, why, sizeof why), 0);
+    assert_int_equal(check(&apart, &NO_BUDGET, &c, why, sizeof why), 0);
+    assert_true(c.device < b.device);
+}
+
+/* All layers stream, 10 ms of the disk each (a slice 5), 5 ms of the CPU: without look-ahead one
+ * waits for the other, with enough of it the disk never rests; a faster disk leaves the CPU's. */
+static void test_lanes_overlap_as_far_as_look_ahead_lets_them(void **state)
+{
+    (void)state;
+    struct plan_costs saved = costs;
+    struct machine machine = {.nvme_read = {12 * MIB / 0.01}, .nvme_write = {1e12}, .threads = 2};
+    struct plan p = {.batch = 50,
+                     .batches = 1,
+                     .kv_near = PLAN_ALL,
+                     .hidden_near = PLAN_ALL,
+                     .prefill_tokens = 256};
+    const struct setting set = setting_of(&machine);
+    for (int state_of = 0; state_of < N_WEIGHT_STATES; state_of++)
+        for (int i = 0; i < N_MATMUL_ROWS; i++)
+            costs.rates.layer_s[state_of][i] = costs.rates.head_s[state_of][i] = 0.005;
+    const double alone = 0.180 + 0.100, disk = 0.180, cpu = 0.100;
+    for (int ahead = 0; ahead <= 4; ahead += 2)
+        for (int fast = 1; fast <= 10; fast += 9) {
+            struct plan_time t;
+            struct plan q = p;
+            machine.nvme_read.value = fast * 12 * MIB / 0.01;
+            q.ahead_weights = ahead;
+            q = derived(q);
+            void *memory = malloc((size_t)plan_cost_bytes(&q));
+            assert_non_null(memory);
+            assert_int_equal(plan_cost(&set, &q, memory, &t), 0);
+            free(memory);
+            double want =
+                ahead == 0 ? (fast > 1 ? cpu + disk / 10 : alone) : (fast > 1 ? cpu : disk);
+            assert_true(t.pass_s > want * 0.999);
+            assert_true(t.pass_s < want * (ahead == 0 ? 1.15 : 1.04)); // until a transfer is told
+        }
+    costs = saved;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_device_memory_helps, setup),
+        cmocka_unit_test_setup(test_device_lanes, setup),
+        cmocka_unit_test_setup(test_attention_beside_a_device, setup),
+        cmocka_unit_test_setup(test_lanes_overlap_as_far_as_look_ahead_lets_them, setup),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
