@@ -634,7 +634,7 @@ fault("a disturbed measurement stays", "policy/machine.c",
       "r->layer_s[state][i] = min_d(r->layer_s[state][i], r->layer_s[state][i + 1]);", "", "rates_test")
 fault("q8 and q4 decode for nothing", "policy/machine.c", "? DECODE_FLOPS : 0", "? 0 : 0", "rates_test")
 fault("tiles cost what is stored", "policy/pass.c",
-      "p->decoded_slices * c->slice[1];", "p->decoded_slices * c->slice[0];", "rates_test")
+      "+ p->decoded * c->layer[1];", "+ p->decoded * c->layer[0];", "rates_test")
 
 # ---- the play of a job
 
