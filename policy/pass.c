@@ -10,9 +10,9 @@
 #define STEPS_MAX   16384     // of a pass that is played; beyond, its lanes are compared
 #define PIECE_BYTES (1 << 20) // what is copied on while the next is read (MOVER_PIECE)
 #define NEAR        0.05      // of a pass: lanes so far apart wait alike
-/* Until the probe measures them, as seen on NVMe disks of two machines: from the last byte of a
- * transfer to the walker that waits for it (completion, check, two threads that wake up), and what
- * a row of the embedding costs that is gathered alone. */
+/* Until the probe measures them, as seen in traces on one machine: from the last byte of a transfer
+ * to the walker that waits for it (completion, check, two threads that wake up), and what a row of
+ * the embedding costs that is gathered alone. */
 #define TICKET_S 6e-4
 #define GATHER_S 2.8e-5
 #define TURNS    2 // passes that are played: the last of them is what is asked for
@@ -509,7 +509,7 @@ int64_t pricing_bytes(const struct plan *plan)
            plan->batches *
                (int64_t)(2 * sizeof(struct load) + sizeof(struct step_cost) + sizeof(double)) +
            4 * TURNS * steps * (int64_t)sizeof(double) + 2 * cap * (int64_t)sizeof(struct item) +
-           steps * (int64_t)sizeof(struct place);
+           align64(steps * (int64_t)sizeof(struct place), 8);
 }
 
 void pricing_make(struct pricing *p, const struct setting *set, const struct plan *plan,
@@ -521,7 +521,7 @@ void pricing_make(struct pricing *p, const struct setting *set, const struct pla
     *p = (struct pricing){.set = set, .plan = plan};
 #define TAKE(to, n)                                                                                \
     (to) = (void *)at;                                                                             \
-    at += (int64_t)(n) * (int64_t)sizeof *(to)
+    at += align64((int64_t)(n) * (int64_t)sizeof *(to), 8)
     TAKE(p->replay, 1);
     memset(p->replay, 0, sizeof *p->replay);
     TAKE(p->last, plan->batches);

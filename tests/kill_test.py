@@ -259,7 +259,7 @@ def loss(tally, place, a):
     job.place, job.name, job.source, job.retried, job.first_use, job.cache = (
         place, "full KV in RAM", source, None, False, place.at("cache"))
     job.code = 0
-    more = ["--weights-resident", "0"]
+    more = ["--weights-resident", "0", "--batch", "6", "--batches", "1"]  # long enough to be killed in
     job.args = lambda out, *m: [*Job.args(job, out), *more, *m]
     commits = job.tokens_by_commit(tally)
     out = job.fresh()

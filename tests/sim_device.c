@@ -197,12 +197,14 @@ static int may_be_ram(enum op op, int word)
 }
 
 /* An address of RAM: mapped here, above what sanitizers map for themselves. Numbers side by side
- * may look like an address, but hardly like one of mapped memory. */
+ * may look like one, or a small number beside what half of a stale address left in padding: those
+ * are let pass, and with them one address in a hundred. */
 static int is_ram(uint64_t word)
 {
     const uintptr_t page = 4096;
     unsigned char resident;
-    return word >= (1ull << 46) && word < (1ull << 47) &&
+    const uint32_t low = (uint32_t)word;
+    return word >= (1ull << 46) && word < (1ull << 47) && low >= 1u << 24 && low < 0xff000000u &&
            mincore((void *)(word / page * page), page, &resident) == 0;
 }
 
