@@ -197,14 +197,17 @@ static int may_be_ram(enum op op, int word)
 }
 
 /* An address of RAM: mapped here, above what sanitizers map for themselves. Numbers side by side
- * may look like one, or a small number beside what half of a stale address left in padding: those
- * are let pass, and with them one address in a hundred. */
+ * may look like one, or a small number, or a scale of scores (1/16 to 1 as f32), beside what half
+ * of a stale address left in padding: those are let pass, and with them two addresses in a hundred.
+ */
 static int is_ram(uint64_t word)
 {
     const uintptr_t page = 4096;
     unsigned char resident;
     const uint32_t low = (uint32_t)word;
-    return word >= (1ull << 46) && word < (1ull << 47) && low >= 1u << 24 && low < 0xff000000u &&
+    const int number =
+        low < 1u << 24 || low >= 0xff000000u || (low >= 0x3d800000u && low <= 0x3f800000u);
+    return word >= (1ull << 46) && word < (1ull << 47) && !number &&
            mincore((void *)(word / page * page), page, &resident) == 0;
 }
 
