@@ -2,6 +2,7 @@
 #include "kernels/trace.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,29 +28,32 @@ enum err trace_open(struct trace *t, int64_t capacity)
     return OK;
 }
 
-void trace_add(struct trace *t, enum lane lane, struct trace_event event)
+void trace_note(struct trace *t, enum lane lane, struct trace_event event)
 {
-    struct lane_total *total = &t->totals[lane];
-    total->busy_ns += event.end_ns - event.start_ns;
-    total->bytes += event.bytes > 0 ? event.bytes : 0;
-    total->events++;
+    event.pass = t->first_pass + (t->pass_steps > 0 ? event.step / t->pass_steps : 0);
+    event.pass = event.step < 0 ? -1 : event.pass;
+    t->totals[lane].events++;
     if (t->capacity > 0)
         t->events[lane][t->n_events[lane] % t->capacity] = event;
     t->n_events[lane]++;
 }
 
+void trace_add(struct trace *t, enum lane lane, struct trace_event event)
+{
+    struct lane_total *total = &t->totals[lane];
+    total->busy_ns += event.end_ns - event.start_ns;
+    total->bytes += event.bytes > 0 ? event.bytes : 0;
+    atomic_store_explicit(&t->busy_ns[lane], total->busy_ns, memory_order_relaxed);
+    trace_note(t, lane, event);
+}
+
 /* "pass" and the rest of what is known of the event; what is not, is not there. */
-static void write_args(const struct trace *t, const struct trace_event *e, FILE *f)
+static void write_args(const struct trace_event *e, FILE *f)
 {
     const struct {
         const char *name;
         int64_t value;
-    } args[] = {{"pass", e->step < 0         ? -1
-                         : t->pass_steps > 0 ? e->step / t->pass_steps
-                                             : 0},
-                {"layer", e->layer},
-                {"batch", e->batch},
-                {"bytes", e->bytes}};
+    } args[] = {{"pass", e->pass}, {"layer", e->layer}, {"batch", e->batch}, {"bytes", e->bytes}};
     const char *comma = "";
     fputs(",\"args\":{", f);
     for (int i = 0; i < 4; i++) {
@@ -75,7 +79,7 @@ static void write_lane(const struct trace *t, enum lane lane, int64_t origin_ns,
                 "\"pid\":1,\"tid\":%d",
                 e->name, lane_name(lane), (double)(e->start_ns - origin_ns) * 1e-3,
                 (double)(e->end_ns - e->start_ns) * 1e-3, (int)lane);
-        write_args(t, e, f);
+        write_args(e, f);
     }
 }
 

@@ -107,8 +107,12 @@ static void lane_count(struct mover *m, enum lane lane, int change, int64_t byte
     struct lane_total *total = &m->trace->totals[lane];
     total->bytes += bytes;
     atomic_fetch_add_explicit(&m->trace->moved_bytes[lane], bytes, memory_order_relaxed);
+    int64_t flying_ns = now - m->flying_since_ns[lane];
     if (m->n_flying[lane] == 0)
-        total->busy_ns += now - m->flying_since_ns[lane];
+        total->busy_ns += flying_ns;
+    atomic_store_explicit(&m->trace->busy_ns[lane],
+                          total->busy_ns + (m->n_flying[lane] > 0 ? flying_ns : 0),
+                          memory_order_relaxed);
 }
 
 /* Whole segments from `first` on that lie side by side in place and memory, at most a piece's
@@ -196,18 +200,14 @@ static void ticket_fail(struct ticket *t, enum err e, const char *text)
 static void ticket_trace(struct mover *m, struct ticket *t)
 {
     enum lane lane = lane_of(t, kind_of(m, t));
-    struct trace *trace = m->trace;
-    struct lane_total total = trace->totals[lane];
-    trace_add(trace, lane,
-              (struct trace_event){.name = t->name ? t->name : "io",
-                                   .start_ns = t->start_ns,
-                                   .end_ns = clock_ns(),
-                                   .step = t->due,
-                                   .bytes = t->n_bytes,
-                                   .layer = t->layer,
-                                   .batch = t->batch});
-    trace->totals[lane].busy_ns = total.busy_ns; // lanes count union time and bytes by piece
-    trace->totals[lane].bytes = total.bytes;
+    trace_note(m->trace, lane, // lanes count union time and bytes by piece
+               (struct trace_event){.name = t->name ? t->name : "io",
+                                    .start_ns = t->start_ns,
+                                    .end_ns = clock_ns(),
+                                    .step = t->due,
+                                    .bytes = t->n_bytes,
+                                    .layer = t->layer,
+                                    .batch = t->batch});
 }
 
 /* Brings what was read into its place; 0 when it cannot be what was stored. */
