@@ -28,37 +28,6 @@ static double see(void *ctx, int64_t pass, const struct load *loads)
     return 1;
 }
 
-/* What a batch of the engine does in its pass, counted from its spans. */
-static struct load load_of(const struct batches *all, const struct batch *t)
-{
-    struct load l = {.positions = t->n_positions};
-    for (int r = 0; r < t->n_rows; r++) {
-        const struct row *row = &t->rows[r];
-        if (!row->request)
-            continue;
-        l.rows++;
-        l.pages_read += row->n_slots / 32;
-        l.pages_filled += row->n_slots_after / 32 - row->n_slots / 32;
-    }
-    for (int i = 0; i < t->n_spans; i++) {
-        const struct span *s = &t->spans[i];
-        const struct row *row = &t->rows[s->row];
-        int64_t budget = all->evict->simulate ? INT32_MAX : row->evict.budget;
-        if (s->kind == SPAN_PROMPT) {
-            l.prompts++;
-            l.prompt_tokens += s->n;
-            for (int k = 0; k < s->n; k++)
-                l.prompt_pairs += s->pos + k + 1;
-            continue;
-        }
-        l.forced_tokens += s->n;
-        l.evicting += s->pos + s->n > budget;
-        for (int k = 0; k < s->n; k++)
-            l.slots += min_i64(s->pos + k, budget) + 1;
-    }
-    return l;
-}
-
 /* Every position of a batch comes out as token 7. */
 static void answer(struct batch *t)
 {
@@ -70,17 +39,17 @@ static void answer(struct batch *t)
     }
 }
 
-/* The engine's batches, pass by pass. */
-static void walk_batches(struct bed *b, struct seen *s)
+/* The engine's batches, pass by pass, at most so many. */
+static void walk_batches(struct bed *b, struct seen *s, int64_t most)
 {
     struct batches *all = &b->engine.batches;
     int n = b->engine.config.plan.batches;
     s->passes = 0;
-    for (int64_t pass = 0; job_live(b->job); pass++) {
+    for (int64_t pass = 0; job_live(b->job) && pass < most; pass++) {
         assert_true(pass < PASSES_CAP);
         for (int i = 0; i < n; i++) {
             assert_int_equal(batch_refill(all, i, pass), OK);
-            s->loads[pass][i] = load_of(all, &all->batch[i]);
+            s->loads[pass][i] = batch_load(all, &all->batch[i]);
         }
         s->passes++;
         for (int i = 0; i < n; i++) {
@@ -88,6 +57,14 @@ static void walk_batches(struct bed *b, struct seen *s)
             assert_int_equal(batch_sample(all, i), OK);
         }
     }
+}
+
+static int load_rows(const struct batch *t)
+{
+    int n = 0;
+    for (int r = 0; r < t->n_rows; r++)
+        n += t->rows[r].request != NULL;
+    return n;
 }
 
 static int same(const struct load *a, const struct load *b)
@@ -182,10 +159,11 @@ static void open_random(struct bed *b, uint64_t seed, struct plan *p)
     bed_start(b, &models[TINY], p);
 }
 
-static void play(struct bed *b, const struct plan *plan, struct played *sum)
+static void play(struct bed *b, const struct plan *plan, const struct work *work,
+                 struct played *sum)
 {
     const struct simulation s = {.plan = plan,
-                                 .work = &b->work,
+                                 .work = work,
                                  .evict = &b->evict,
                                  .ring = b->format == KV_MIXED,
                                  .price = see,
@@ -211,8 +189,8 @@ static void test_random_jobs_are_played_as_they_run(void **state)
         struct plan plan;
         struct played sum;
         open_random(&b, seed, &plan);
-        play(&b, &plan, &sum);
-        walk_batches(&b, &walked);
+        play(&b, &plan, &b.work, &sum);
+        walk_batches(&b, &walked, INT64_MAX);
         compare(seed, &plan);
         assert_int_equal(sum.passes, walked.passes);
         assert_int_equal(sum.requeued, b.engine.batches.requeued);
@@ -229,6 +207,51 @@ static void test_random_jobs_are_played_as_they_run(void **state)
     assert_true(range || (requeued > 300 && evicting > 10000 && scored > 20 && shared > 300));
 }
 
+/* The line is left somewhere: what is left of the job is played as it is walked. */
+static void test_what_is_left_is_played_as_it_runs(void **state)
+{
+    (void)state;
+    int64_t live = 0, tokens = 0;
+    for (uint64_t seed = 5000; seed < 5200; seed++) {
+        static struct bed b;
+        struct plan plan;
+        struct played sum;
+        open_random(&b, seed, &plan);
+        b.engine.config.plan.no_sharing = plan.no_sharing = 1;
+        b.engine.config.plan.shared_tokens = plan.shared_tokens = 0;
+        play(&b, &plan, &b.work, &sum);
+        walk_batches(&b, &walked, (int64_t)(mix64(seed) % (uint64_t)(sum.passes + 1)));
+        if (!job_live(b.job)) {
+            bed_close(&b);
+            continue;
+        }
+        for (int i = 0; i < plan.batches; i++)
+            live += load_rows(&b.engine.batches.batch[i]);
+        struct work left = b.work;
+        batches_return(&b.engine.batches);
+        job_work_left(b.job, &left);
+        for (int i = 0; i < plan.batches; i++)
+            assert_int_equal(b.engine.batches.batch[i].n_free_pages, plan.pages_batch);
+        play(&b, &plan, &left, &sum);
+        int64_t before = b.engine.batches.requeued;
+        walk_batches(&b, &walked, INT64_MAX);
+        compare(seed, &plan);
+        assert_int_equal(sum.passes, walked.passes);
+        assert_int_equal(sum.requeued, b.engine.batches.requeued - before);
+        int64_t sampled = 0;
+        for (int64_t pass = 0; pass < walked.passes && !left.scores; pass++)
+            for (int i = 0; i < plan.batches; i++)
+                sampled += walked.loads[pass][i].positions;
+        if (!left.scores && left.scored_positions == 0)
+            assert_int_equal(left.output_tokens, sampled);
+        tokens += left.output_tokens;
+        bed_close(&b);
+    }
+    print_message("%lld rows went back, %lld tokens were left\n", (long long)live,
+                  (long long)tokens);
+    assert_true(live > 300);
+}
+
 /* The same of whole runs, layers and all. */
 static void test_whole_runs_take_as_many_passes(void **state)
 {
@@ -238,7 +261,7 @@ static void test_whole_runs_take_as_many_passes(void **state)
         struct plan plan;
         struct played sum;
         open_random(&b, seed, &plan);
-        play(&b, &plan, &sum);
+        play(&b, &plan, &b.work, &sum);
         assert_int_equal(engine_run(&b.engine), OK);
         assert_int_equal(b.engine.passes, sum.passes);
         assert_int_equal(b.engine.batches.requeued, sum.requeued);
@@ -383,6 +406,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_of_every_lane_are_foreseen),
         cmocka_unit_test(test_random_jobs_are_played_as_they_run),
+        cmocka_unit_test(test_what_is_left_is_played_as_it_runs),
         cmocka_unit_test(test_whole_runs_take_as_many_passes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

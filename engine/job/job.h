@@ -89,6 +89,11 @@ enum err job_open_memory(struct job **job, const struct job_config *config,
                          struct request *requests, int64_t n, const struct job_callbacks *callbacks,
                          struct work *work);
 
+/* What is left of *work, the job's own: rows that began, with the tokens that they have, then those
+ * behind them. Its greatest lengths stay what they were. The rows' lengths are the job's room,
+ * valid until the next call. */
+void job_work_left(struct job *job, struct work *work);
+
 /* Bytes of RAM that the job takes beside live rows: the index, the longest line, rows that are
  * ready ahead, buffers. */
 int64_t job_text_bytes(const struct job *job, const struct work *work);
@@ -126,6 +131,8 @@ enum err job_peek(struct job *job, const struct request **next);
 struct request *job_take(struct job *job);
 /* Back to the head of the queue, with all its tokens. */
 void job_requeue(struct job *job, struct request *r);
+/* All that are live, the one that was taken first at the head. */
+void job_requeue_all(struct job *job);
 
 /* A token was sampled for a live request (already known tokens do not come here): appends it to
  * r->tokens, runs the stop rules. *finished: 1 when the row is done (the caller then lets it leave

@@ -209,6 +209,7 @@ struct job {
     struct lengths {
         struct work_row *rows; // owned: [n] as in struct work
         int64_t n, cap, n_seen;
+        int64_t n_begun; // of the job's rows, by now
         int stride;
         int n_before; // of the row seen last: its first tokens
         int32_t before[PLAN_SHARED_TOKENS];

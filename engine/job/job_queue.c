@@ -248,6 +248,7 @@ static enum err reader_take(struct job *job, struct ready *q, int *found)
 static enum err queue_load(struct job *job, struct ready *q)
 {
     job->n_waiting--;
+    job->lengths.n_begun++;
     if (q->bad) {
         enum err err = job_row_failed(job, q->row, &q->bad->request, &q->bad->error);
         ready_free(q);
@@ -322,4 +323,17 @@ void job_requeue(struct job *job, struct request *r)
     job->requeued = l;
     job->n_live--;
     job->n_waiting++;
+}
+
+void job_requeue_all(struct job *job)
+{
+    job->requeued = NULL;
+    for (struct live *l = job->live; l; l = l->next) { // the last one first
+        if (l == job->peeked)
+            continue;
+        l->next_requeued = job->requeued;
+        job->requeued = l;
+    }
+    job->n_waiting += job->n_live;
+    job->n_live = 0;
 }

@@ -307,6 +307,27 @@ void work_end(const struct job *job, struct work *work)
     work->stride = job->lengths.stride;
 }
 
+/* Those that began take the places of lengths that nobody needs any more: there are as many. */
+void job_work_left(struct job *job, struct work *work)
+{
+    struct lengths *l = &job->lengths;
+    int64_t behind = min_i64(ceil_div(l->n_begun, l->stride), l->n), first = behind, k = 0;
+    for (const struct live *row = job->live; row; row = row->next, k++) // the last one first
+        if (k % l->stride == 0 && first > 0)
+            l->rows[--first] = (struct work_row){row->request.n_prompt, row->request.n_tokens,
+                                                 row->request.n_cap, .shared = 0};
+    work->rows = l->rows + first;
+    work->n_lengths = l->n - first;
+    work->n_rows = job->n_waiting + job->n_live;
+    work->prompt_tokens = work->output_tokens = 0;
+    for (int64_t i = 0; i < work->n_lengths; i++) {
+        const struct work_row *row = &work->rows[i];
+        work->prompt_tokens += (int64_t)row->prompt * l->stride;
+        work->output_tokens += (int64_t)(row->cap - row->known) * l->stride;
+        work->forced_max = max_i64(work->forced_max, row->known - row->prompt);
+    }
+}
+
 /* Row k, parsed: what is left of it is work, or an error row. */
 static enum err scan_row(struct job *job, struct id_table *ids, int64_t k, struct work *work)
 {

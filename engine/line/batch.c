@@ -334,6 +334,51 @@ enum err batch_sample(struct batches *b, int index)
     return OK;
 }
 
+struct load batch_load(const struct batches *all, const struct batch *t)
+{
+    struct load l = {.positions = t->n_positions};
+    for (int r = 0; r < t->n_rows; r++) {
+        const struct row *row = &t->rows[r];
+        if (!row->request)
+            continue;
+        l.rows++;
+        l.pages_read += row->n_slots / KV_PAGE_SLOTS;
+        l.pages_filled += row->n_slots_after / KV_PAGE_SLOTS - row->n_slots / KV_PAGE_SLOTS;
+    }
+    l.pages_kept = l.pages_read;
+    for (int i = 0; i < t->n_spans; i++) {
+        const struct span *s = &t->spans[i];
+        int64_t budget = all->evict->simulate ? INT32_MAX : t->rows[s->row].evict.budget;
+        if (s->kind == SPAN_PROMPT) {
+            l.prompts++;
+            l.prompt_tokens += s->n;
+            l.prompt_pairs += (int64_t)s->n * s->pos + (int64_t)s->n * (s->n + 1) / 2;
+            continue;
+        }
+        l.forced_tokens += s->n;
+        l.evicting += s->pos + s->n > budget;
+        for (int k = 0; k < s->n; k++)
+            l.slots += min_i64(s->pos + k, budget) + 1;
+    }
+    return l;
+}
+
+void batches_return(struct batches *b)
+{
+    job_requeue_all(b->job);
+    for (int i = 0; i < b->plan->batches; i++) {
+        struct batch *t = &b->batch[i];
+        for (int r = 0; r < t->n_rows; r++) {
+            struct row *row = &t->rows[r];
+            if (!row->request)
+                continue;
+            /* What it has given up is given up once more when it comes back. */
+            b->evicted_slots -= row->n_done - row->n_slots - ring_used(row, row->n_done);
+            row_leave(t, row);
+        }
+    }
+}
+
 static void list_page(struct page_list *pages, const struct row *row, int page)
 {
     pages->ids[pages->n] = row->pages[page];

@@ -14,6 +14,7 @@
 #include "engine/job/job.h"
 #include "policy/admit.h"
 #include "policy/layout.h"
+#include "policy/simulate.h"
 
 struct row {
     struct request *request; // borrowed from the job while live; NULL: empty
@@ -119,6 +120,12 @@ enum err batch_refill(struct batches *b, int index, int64_t pass);
 
 /* After the last slice: tokens and scores go to the job, finished rows leave. */
 enum err batch_sample(struct batches *b, int index);
+
+/* What the batch does in the pass that batch_refill() laid out. */
+struct load batch_load(const struct batches *batches, const struct batch *batch);
+/* Between two passes of the line, when it is left: all rows go back to the queue with the tokens
+ * that they have. */
+void batches_return(struct batches *batches);
 
 /* Page slots of a row after the next n tokens of its pass. */
 int batch_slots_after(const struct evict *evict, const struct row *row, int n);

@@ -55,15 +55,13 @@ static enum err prepare_matmuls(struct engine *e)
     return OK;
 }
 
-enum err engine_open(struct engine *e, const struct engine_config *config)
+/* Memory, files and the mover of a plan. */
+static enum err open_line(struct engine *e)
 {
-    memset(e, 0, sizeof *e);
-    e->config = *config;
     const struct engine_config *c = &e->config;
     e->order = plan_order(&c->plan);
-    TRY(job_begin(c->job)); // reads while memory and files are made ready
-    TRY(trace_open(&e->trace, c->trace_events));
     e->trace.pass_steps = order_pass_steps(&e->order);
+    e->trace.first_pass = e->passes;
     const struct device_api *device = c->device->api;
     CHECK(c->plan.device == !device->unified);
     if (c->dump_path && c->plan.device)
@@ -99,6 +97,8 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
     if (c->ops.matmul != MATMUL_OWN)
         TRY(prepare_matmuls(e));
     place(e);
+    for (int tier = 0; tier < N_TIERS; tier++)
+        e->peak_bytes[tier] = max_i64(e->peak_bytes[tier], e->home.tiers[tier].n_bytes);
     e->batches.job = c->job;
     e->batches.stops = c->stops;
     e->batches.n_stops = c->n_stops;
@@ -114,6 +114,15 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
     return OK;
 }
 
+enum err engine_open(struct engine *e, const struct engine_config *config)
+{
+    memset(e, 0, sizeof *e);
+    e->config = *config;
+    TRY(job_begin(e->config.job)); // reads while memory and files are made ready
+    TRY(trace_open(&e->trace, e->config.trace_events));
+    return open_line(e);
+}
+
 /* Reasons to stop before the job is done. */
 static enum err check_stop(const struct engine *e)
 {
@@ -122,7 +131,7 @@ static enum err check_stop(const struct engine *e)
     double elapsed_s = (double)(clock_ns() - e->start_ns) * 1e-9;
     if (e->config.time_limit_s <= 0 || elapsed_s < e->config.time_limit_s)
         return OK;
-    if (e->n >= order_pass_steps(&e->order))
+    if (e->passes > 1 || e->n >= order_pass_steps(&e->order))
         return fail(ERR_STOPPED, "--time-limit reached; the same command resumes");
     return fail(
         ERR_STOPPED,
@@ -155,6 +164,23 @@ static enum err retire_before(struct engine *e, struct step s)
     return OK;
 }
 
+/* Nothing of the pass that is over is under way any more, and its rows go back. */
+static enum err leave(struct engine *e, struct step s)
+{
+    for (; e->retired < s.n; e->retired++)
+        TRY(stage_retire(e, order_at(&e->order, e->retired)));
+    TRY(job_pass_end(e->config.job, 0));
+    batches_return(&e->batches);
+    e->left = job_live(e->config.job);
+    return OK;
+}
+
+static int asks_to_leave(const struct engine *e, struct step s)
+{
+    return e->config.leave && s.pass > 0 && s.layer == 0 && s.batch == 0 &&
+           e->config.leave(e->config.leave_ctx, e);
+}
+
 static enum err walk(struct engine *e)
 {
     const struct plan *plan = &e->config.plan;
@@ -166,6 +192,8 @@ static enum err walk(struct engine *e)
         if (!job_live(e->config.job))
             return OK;
         TRY(between_steps(e, s));
+        if (asks_to_leave(e, s))
+            return leave(e, s);
         TRY(stage_fetch_weights(e,
                                 order_at(&e->order, n + plan->ahead_weights))); // extent -> frame
         TRY(stage_fetch_kv(e, order_at(&e->order, n + plan->ahead_state)));
@@ -176,7 +204,8 @@ static enum err walk(struct engine *e)
 
 enum err engine_run(struct engine *e)
 {
-    e->start_ns = clock_ns();
+    e->start_ns = e->start_ns ? e->start_ns : clock_ns();
+    e->left = 0;
     enum err err = walk(e);
     char text[1024];
     snprintf(text, sizeof text, "%s", err_text());
@@ -188,11 +217,14 @@ enum err engine_run(struct engine *e)
     }
     home_drain(&e->home); // tickets of steps that will not come, whose failures are no one's
     e->end_ns = clock_ns();
-    mover_repairs(e->home.mover, &e->repairs);
+    struct mover_repairs repairs;
+    mover_repairs(e->home.mover, &repairs);
+    e->repairs.repaired += repairs.repaired;
+    e->repairs.bad += repairs.bad;
     return err == OK ? OK : fail(err, "%s", text);
 }
 
-void engine_close(struct engine *e)
+static void close_line(struct engine *e)
 {
     dump_close(&e->dump);
     attender_stop(&e->attender);
@@ -205,6 +237,33 @@ void engine_close(struct engine *e)
     }
     attender_close(&e->attender);
     home_close(&e->home);
+}
+
+void engine_give_back(struct engine *e)
+{
+    close_line(e);
+    const struct batches *b = &e->batches;
+    struct engine next = {.trace = e->trace,
+                          .passes = e->passes,
+                          .start_ns = e->start_ns,
+                          .repairs = e->repairs,
+                          .rows_lost = e->rows_lost,
+                          .batches = {.requeued = b->requeued,
+                                      .evicted_slots = b->evicted_slots,
+                                      .shared_tokens = b->shared_tokens}};
+    memcpy(next.peak_bytes, e->peak_bytes, sizeof next.peak_bytes);
+    *e = next;
+}
+
+enum err engine_again(struct engine *e, const struct engine_config *config)
+{
+    e->config = *config;
+    return open_line(e);
+}
+
+void engine_close(struct engine *e)
+{
+    close_line(e);
     trace_close(&e->trace);
     memset(e, 0, sizeof *e);
 }

@@ -18,6 +18,8 @@
 #include "kernels/trace.h"
 #include "offload/probe_model.h"
 
+struct engine;
+
 struct engine_config {
     struct plan plan;
     const struct layout *layout; // of that plan; borrowed, as are the pointers below
@@ -43,6 +45,11 @@ struct engine_config {
     const volatile sig_atomic_t *interrupted; // set by the signal handler
     void (*tick)(void *ctx); // called every step, for the progress display; or NULL
     void *tick_ctx;
+    /* Called when a pass is over, before rows enter the next one: 1: the line is left here, and
+     * engine_again() goes on under another plan. NULL: it is walked to its end. */
+    int (*leave)(void *ctx, const struct engine *e);
+    void *leave_ctx;
+    struct load *loads; // [plan.batches] borrowed: what each batch did in that pass; or NULL
 };
 
 struct engine {
@@ -64,17 +71,25 @@ struct engine {
     struct dump dump;       // --kv-dump
     struct page_list pages; // of the step at hand
     int64_t n;              // the step being walked
-    int64_t passes;         // that had tokens
+    int left;               // 1: the line was left between two passes, and its rows went back
+    /* Over all plans of the run. */
+    int64_t passes;               // that had tokens
     int64_t start_ns, end_ns;     // of step 0 and of the end of the walk
     struct mover_repairs repairs; // once the walk has ended
     int64_t rows_lost; // rows computed again, because what stood on disk of them was wrong
+    int64_t peak_bytes[N_TIERS]; // that the run took, but for text
 };
 
 /* Memory, files, the mover. ERR_FIT, ERR_IO, ERR_INPUT. */
 enum err engine_open(struct engine *e, const struct engine_config *config);
-/* Walks the line until the job has no rows left. ERR_STOPPED: interrupted or out of time,
- * resumable. */
+/* Walks the line until the job has no rows left, or `leave` said so (e->left). ERR_STOPPED:
+ * interrupted or out of time, resumable. */
 enum err engine_run(struct engine *e);
+/* After it was left: gives back what the plan carved; what the run has counted stays. Then the same
+ * job goes on under this config's plan, its formats, policy and compute what they were. Errors as
+ * engine_open. */
+void engine_give_back(struct engine *e);
+enum err engine_again(struct engine *e, const struct engine_config *config);
 void engine_close(struct engine *e);
 
 /* What the engine needs beyond the plan's own numbers: fills plan_costs as far as they depend on

@@ -192,7 +192,9 @@ static enum err compute_embed(struct engine *e, struct step s, const struct inpu
     float *hidden = NULL;
     TRY(batch_refill(&e->batches, s.batch, s.pass));
     if (b->n_tokens > 0)
-        e->passes = s.pass + 1;
+        e->passes = e->trace.first_pass + s.pass + 1;
+    if (e->config.loads)
+        e->config.loads[s.batch] = batch_load(&e->batches, b);
     TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &hidden));
     return layer_embed(&e->work, e->home.weights[0].layer, in->weights, &e->gather, b, s.n, hidden);
 }
