@@ -1,0 +1,87 @@
+/* policy/correct.c - see correct.h. */
+#include "policy/correct.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "policy/rates.h"
+
+#define SAYS  0.05 // of the time: what a lane must be busy to be believed
+#define BEARS 0.3  // to bear on the time of a pass
+#define OFF   1.2
+
+static double between(const struct lane_seconds at[2], int lane)
+{
+    return at[1].s[lane] - at[0].s[lane];
+}
+
+void correct_lanes(const struct lane_seconds foreseen[2], const struct lane_seconds measured[2],
+                   double slower[N_PLAN_LANES])
+{
+    double wall_s = measured[1].wall_s - measured[0].wall_s;
+    for (int i = 0; i < N_PLAN_LANES; i++) {
+        double was = between(measured, i), told = between(foreseen, i);
+        if (told > 0 && was > 0 && max_d(was, told) >= SAYS * wall_s)
+            slower[i] = was / told;
+    }
+}
+
+static double off(double slower, double known)
+{
+    return slower > known ? slower / known : known / slower;
+}
+
+int correct_due(const struct lane_seconds measured[2], const double slower[N_PLAN_LANES],
+                const double known[N_PLAN_LANES])
+{
+    double wall_s = measured[1].wall_s - measured[0].wall_s, most = OFF;
+    int worst = -1;
+    for (int i = 0; i < N_PLAN_LANES; i++) {
+        double was = between(measured, i), told = was / slower[i] * known[i];
+        if (off(slower[i], known[i]) <= most || max_d(was, told) <= BEARS * wall_s)
+            continue;
+        most = off(slower[i], known[i]);
+        worst = i;
+    }
+    return worst;
+}
+
+/* The lane whose seconds a rate makes. */
+static enum plan_lane lane_of(const struct machine_rate_info *rate, int device)
+{
+    if (rate->part == MACHINE_DISK)
+        return strstr(rate->key, "write") ? PLAN_NVME_WRITE : PLAN_NVME_READ;
+    if (rate->part == MACHINE_CPU)
+        return PLAN_CPU;
+    if (strcmp(rate->key, "h2d") == 0 || strcmp(rate->key, "duplex") == 0)
+        return PLAN_H2D;
+    return device && strcmp(rate->key, "d2h") != 0 ? PLAN_GPU : PLAN_D2H;
+}
+
+static int ends_with(const char *key, const char *end)
+{
+    size_t n = strlen(key), m = strlen(end);
+    return n >= m && strcmp(key + n - m, end) == 0;
+}
+
+void correct_rates(struct machine *m, struct plan_costs *costs, int device,
+                   const double slower[N_PLAN_LANES])
+{
+    for (int i = 0; i < N_MACHINE_RATES; i++) {
+        double by = slower[lane_of(&machine_rates[i], device)];
+        double *value = &m->rates[i].value;
+        if (ends_with(machine_rates[i].key, "_s"))
+            *value *= by;
+        else if (!ends_with(machine_rates[i].key, "_bytes"))
+            *value /= by;
+    }
+    double by = slower[PLAN_CPU];
+    struct model_rates *r = &costs->rates;
+    for (int state = 0; state < N_WEIGHT_STATES; state++)
+        for (int i = 0; i < N_MATMUL_ROWS; i++) {
+            r->layer_s[state][i] *= by;
+            r->head_s[state][i] *= by;
+        }
+    costs->attend_rate /= by;
+    costs->codec_rate /= by;
+}
