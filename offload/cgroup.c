@@ -170,19 +170,23 @@ static void group_directory(const struct hierarchy *h, char *path, size_t n_path
 static void memory_visit(struct cgroup_limits *limits, const char *root, enum version version,
                          const char *group)
 {
-    int64_t limit, usage, cache;
+    int64_t limit, soft, usage, cache;
     if (version == V2) {
-        limit = min_i64(number_read(root, group, "memory.max", INT64_MAX),
-                        number_read(root, group, "memory.high", INT64_MAX));
+        soft = number_read(root, group, "memory.high", INT64_MAX);
+        limit = min_i64(number_read(root, group, "memory.max", INT64_MAX), soft);
         usage = number_read(root, group, "memory.current", 0);
         cache = stat_sum(root, group, "inactive_file", "active_file");
     } else {
         /* total_: with the descendants', as the usage is. */
         limit = number_read(root, group, "memory.limit_in_bytes", INT64_MAX);
+        soft = number_read(root, group, "memory.soft_limit_in_bytes", INT64_MAX);
         usage = number_read(root, group, "memory.usage_in_bytes", 0);
         cache = stat_sum(root, group, "total_inactive_file", "total_active_file");
     }
-    if (limit < 0 || limit >= (int64_t)1 << 60) // v1 says "none" as 2^63 less a page
+    const int64_t none = (int64_t)1 << 60; // v1 says "none" as 2^63 less a page
+    if (soft >= 0 && soft < none)
+        limits->memory_soft_bytes = min_i64(limits->memory_soft_bytes, soft);
+    if (limit < 0 || limit >= none)
         return;
     int64_t free_bytes = max_i64(limit - max_i64(max_i64(usage, 0) - cache, 0), 0);
     if (free_bytes >= limits->memory_free_bytes)
@@ -242,8 +246,9 @@ static void hierarchy_walk(struct cgroup_limits *limits, const char *root, enum 
 
 void cgroup_read(struct cgroup_limits *limits, const char *root)
 {
-    *limits =
-        (struct cgroup_limits){.memory_free_bytes = INT64_MAX, .memory_limit_bytes = INT64_MAX};
+    *limits = (struct cgroup_limits){.memory_free_bytes = INT64_MAX,
+                                     .memory_limit_bytes = INT64_MAX,
+                                     .memory_soft_bytes = INT64_MAX};
     hierarchy_walk(limits, root, V2, NULL);
     hierarchy_walk(limits, root, V1, "memory");
     hierarchy_walk(limits, root, V1, "cpu");

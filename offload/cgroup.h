@@ -12,6 +12,8 @@ struct cgroup_limits {
                                 // ancestors, of limit - (usage - page cache); never negative
     int64_t memory_limit_bytes; // of the group that sets memory_free_bytes; INT64_MAX: no limit
     char memory_group[200];     // that group's directory, cut at the front; "" without a limit
+    int64_t memory_soft_bytes;  // least limit that is no wall (v1: soft_limit_in_bytes, v2:
+                                // memory.high); INT64_MAX: none. v1's may be a mere reservation
     double cpus;                // the least quota over period; 0: no limit
 };
 

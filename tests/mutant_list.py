@@ -657,4 +657,27 @@ fault("look-ahead hides everything", "policy/pass.c",
 fault("a step waits for nothing", "policy/pass.c",
       "            start = max_d(start, wait(r, &r->ready[i][n]));", "            (void)wait(r, &r->ready[i][n]);", "cost_test")
 
+# ---- another plan under way
+
+fault("a lane that says little is believed", "policy/correct.c",
+      "max_d(was, told) >= SAYS * wall_s", "1", "correct_test")
+fault("bytes of a burst grow with its rate", "policy/correct.c",
+      'else if (!ends_with(machine_rates[i].key, "_bytes"))', "else", "correct_test")
+fault("what was told is told again", "policy/correct.c",
+      "return slower > known ? slower / known : known / slower;", "(void)known; return slower > 1 ? slower : 1 / slower;", "correct_test")
+fault("the line is left with steps under way", "engine/line/engine.c",
+      "    for (; e->retired < s.n; e->retired++)\n", "    for (; e->retired < 0; e->retired++)\n",
+      "replan_test.py --only changed --only on_device")
+fault("one of the rows that go back", "engine/job/job_queue.c",
+      "            continue;\n        l->next_requeued = job->requeued;\n        job->requeued = l;\n",
+      "            continue;\n        l->next_requeued = NULL;\n        job->requeued = l;\n", "simulate_test")
+fault("work that is left counts what is done", "engine/job/job_scan.c",
+      "(int64_t)(row->cap - row->known) * l->stride", "(int64_t)row->cap * l->stride", "simulate_test")
+fault("rows that began know their prompt only", "engine/job/job_scan.c",
+      "row->request.n_prompt, row->request.n_tokens,", "row->request.n_prompt, row->request.n_prompt,", "simulate_test")
+fault("nobody looks at the lanes", "engine/app/replan.c",
+      "return is_short(w) || is_off(w);", "return is_short(w);", "replan_test.py --only slow_reads")
+fault("a limit that was lowered is none", "engine/app/replan.c",
+      "    if (limit < was) {\n", "    if (limit < 0) {\n", "replan_test.py --only limit_lowered")
+
 MUTANTS = M

@@ -204,7 +204,7 @@ class Place:
         None leaves as they are, and --full as well."""
         self.folder, self.binary, self.n = folder, os.path.abspath(binary), 0
         self.env = {**os.environ, "SLUICE_CACHE_DIR": self.at("cache"), "LC_ALL": "C"}
-        for name in ("SLUICE_FAULT", "SLUICE_SYNC_S"):
+        for name in ("SLUICE_FAULT", "SLUICE_SYNC_S", "SLUICE_REPLAN"):
             self.env.pop(name, None)
         if sync_s and "--full" not in sys.argv:
             self.env["SLUICE_SYNC_S"] = sync_s

@@ -283,6 +283,22 @@ class Group:
     def wrapper(self):
         return ("sh", "-c", f'echo $$ >{self.path}/cgroup.procs; exec "$@"', "sh")
 
+    def lower(self, limit_bytes, process):
+        """First as a wish (v1's soft limit, v2's memory.high), then as a wall, once what is there fits below it."""
+        v1 = os.path.exists(os.path.join(self.path, "memory.limit_in_bytes"))
+        for name in ("memory.soft_limit_in_bytes", "memory.limit_in_bytes") if v1 else ("memory.high", "memory.max"):
+            while process.running():
+                fits = v1 or name == "memory.high" or int(read(os.path.join(self.path, "memory.current"))) < limit_bytes
+                try:
+                    if fits:
+                        with open(os.path.join(self.path, name), "w") as f:
+                            f.write(str(limit_bytes))
+                        break
+                except OSError:
+                    pass
+                time.sleep(0.05)
+        return process.running()
+
     def killed(self):
         for name, key in (("memory.oom_control", "oom_kill"), ("memory.events", "oom_kill")):
             for line in read(os.path.join(self.path, name)).decode().splitlines():

@@ -123,6 +123,9 @@ static const struct knob knobs[] = {
      "how files are read"},
     {"share-prefixes", 0, KNOB_CHOICE, AT(share_prefixes), LINE_CMDS, "on", "on|off",
      "prompts of a batch that begin alike compute their common prefix once; same bytes"},
+    {"replan", 0, KNOB_CHOICE, AT(replan), LINE_CMDS, "on", "on|off",
+     "another plan between two passes when rates are not as measured, or RAM runs short; same "
+     "bytes"},
     {"plan", 0, KNOB_STRING, AT(plan), CMD_RUN | CMD_SCORE, NULL, "FILE",
      "take placement from a plan file; flags beat it"},
     {"kv-policy", 0, KNOB_STRING, AT(kv_policy), LINE_CMDS, "full", "NAME",

@@ -36,7 +36,7 @@ struct config {
         *plot;
     const char *device, *compute, *matmul, *isa, *weights, *attn, *io, *kv_policy, *kv_scope,
         *kv_format, *order, *unknown_fields, *progress, *shard, *kv_budget, *kv_recent, *resident,
-        *percent, *weights_codec, *share_prefixes;
+        *percent, *weights_codec, *share_prefixes, *replan;
     int64_t mem_device, mem_ram, mem_disk;
     int64_t threads, batch, batches, decoded, ahead_weights, ahead_state, prefill_tokens;
     int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;

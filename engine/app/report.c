@@ -13,6 +13,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "engine/app/replan.h"
 #include "engine/data/file.h"
 #include "offload/disk_probe.h"
 
@@ -322,8 +323,12 @@ void report_print(const struct report_figures *f, const struct run *r, FILE *out
         fprintf(out, ", %.1f MiB device memory of --mem-device %.1f MiB",
                 (double)f->peak_device_bytes / MIB, (double)r->budget.device / MIB);
     fputs("\n", out);
-    fprintf(out, "  roofline: %.2f of what %s allow\n", f->roofline,
-            f->rates_measured ? "rates measured beside the run" : "probed rates");
+    if (f->roofline > 0)
+        fprintf(out, "  roofline: %.2f of what %s allow\n", f->roofline,
+                f->rates_measured ? "rates measured beside the run" : "probed rates");
+    if (replan_count(r->replan) > 0)
+        fprintf(out, "  plan: changed %d times; predictions are of the first\n",
+                replan_count(r->replan));
 }
 
 enum err report_end(struct report *p, enum err err)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "engine/app/plan_file.h"
+#include "engine/app/replan.h"
 #include "engine/app/version.h"
 
 static double seconds(int64_t ns)
@@ -137,9 +138,11 @@ void report_measure(struct report_figures *f, const struct run *r, const struct 
         per_s(required_flops(r, counts),
               r->plan.device ? r->machine.device_flops.value : r->machine.matmul_flops.value);
     f->roofline = per_s(fmax(moves_s, compute_s), f->walk_s);
+    if (replan_count(r->replan) > 0)
+        f->roofline = 0; // of which plan?
     f->peak_ram_bytes = machine_peak_rss_bytes();
-    f->peak_disk_bytes = e->home.tiers[TIER_NVME].n_bytes;
-    f->peak_device_bytes = e->home.tiers[TIER_DEVICE].n_bytes;
+    f->peak_disk_bytes = e->peak_bytes[TIER_NVME];
+    f->peak_device_bytes = e->peak_bytes[TIER_DEVICE];
 }
 
 /* ---- summary ---- */
@@ -199,6 +202,18 @@ static json_t *tiers_json(const struct plan *p)
     put(tiers, "kv", tier_names(kv));
     put(tiers, "hidden", tier_names(hidden));
     return tiers;
+}
+
+/* How often the plan changed, and the lines that told so. */
+static json_t *replans_json(const struct run *r)
+{
+    json_t *replans = json_object(), *lines = json_array();
+    const char *text;
+    for (int i = 0; (text = replan_text(r->replan, i)); i++)
+        CHECK(json_array_append_new(lines, json_string(text)) == 0);
+    put(replans, "count", json_integer(replan_count(r->replan)));
+    put(replans, "lines", lines);
+    return replans;
 }
 
 static json_t *plan_json(const struct report_figures *f, const struct run *r)
@@ -347,6 +362,7 @@ enum err report_summary_write(const struct report_figures *f, const struct run *
     put(root, "peak_bytes", peak);
     put(root, "kv", kv_json(f, r));
     put(root, "repairs", repairs_json(&r->engine));
+    put(root, "replans", replans_json(r));
     put(root, "version", json_string(SLUICE_VERSION));
     put(root, "machine", machine_json(r));
     put(root, "interrupted", json_boolean(f->err == ERR_STOPPED));

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/app/replan.h"
 #include "engine/line/dummy_layers.h"
 #include "engine/pack/pack.h"
 
@@ -88,12 +89,26 @@ enum err run_walk(struct run *r)
                                  .ctx = &progress};
     TRY(dummy_layers_store(&dummy, &r->plan));
     TRY(open_codec(r, &progress));
+    TRY(replan_open(&r->replan, r));
     e.codec = r->codec.pieces ? &r->codec : NULL;
+    if (r->replan)
+        TRY(replan_watch(r->replan, &e));
     r->engine_opened = 1;
     TRY(engine_open(&r->engine, &e));
     TRY(dummy_layers_fill(&dummy, &r->engine.home));
     r->startup_s = (double)(clock_ns() - r->start_ns) * 1e-9;
-    return engine_run(&r->engine);
+    TRY(engine_run(&r->engine));
+    while (r->engine.left) {
+        engine_give_back(&r->engine);
+        replan_take(r->replan, &e.layout);
+        e.plan = r->plan;
+        TRY(dummy_layers_store(&dummy, &r->plan));
+        TRY(replan_watch(r->replan, &e));
+        TRY(engine_again(&r->engine, &e));
+        TRY(dummy_layers_fill(&dummy, &r->engine.home));
+        TRY(engine_run(&r->engine));
+    }
+    return OK;
 }
 
 enum err run_close(struct run *r)
@@ -103,11 +118,15 @@ enum err run_close(struct run *r)
     enum err err = job_close(r->job);
     device_close(r->device);
     free(r->weights);
+    free(r->search);
+    replan_close(r->replan);
     pack_codec_close(&r->codec);
     pool_close(r->pool);
     opened_close(&r->opened);
     r->job = NULL;
     r->weights = NULL;
+    r->search = NULL;
+    r->replan = NULL;
     r->pool = NULL;
     r->device = NULL;
     r->engine_opened = 0;

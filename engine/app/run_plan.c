@@ -25,7 +25,7 @@ static int64_t text_bytes(const struct run *r)
     int64_t crcs = (o->model.n_pieces + o->model.shape.vocab) * 8; // as read, and as a table
     int64_t rows = r->job ? job_text_bytes(r->job, &r->work) : r->work.n_rows * 64;
     int64_t tables = crcs + rows + (int64_t)o->model.n_layers * (int64_t)sizeof *o->model.layers;
-    return held + tables + TEXT_RESERVE_BYTES;
+    return held + tables + TEXT_RESERVE_BYTES + r->search_bytes;
 }
 
 /* The rates of a machine file; `plan` takes its threads, too. */
@@ -238,30 +238,30 @@ static struct setting setting_of(const struct run *r)
                             .machine = &r->machine};
 }
 
-/* plan_search with the memory that it wants. */
 static int find_plan(const struct run *r, const struct plan_wish *wish, struct plan *plan,
                      char *why, int why_cap)
 {
     const struct setting set = setting_of(r);
-    void *memory = malloc((size_t)plan_search_bytes(wish, &r->work, r->weights->n_layers));
-    if (!memory) {
-        snprintf(why, (size_t)why_cap, "no memory to look for a plan");
-        return -1;
-    }
-    int rc = plan_search(&set, wish, &r->budget, memory, plan, why, why_cap);
-    free(memory);
-    return rc;
+    return plan_search(&set, wish, &r->budget, r->search, plan, why, why_cap);
 }
 
-static enum err price_plan(const struct run *r, const struct plan *plan, struct plan_time *t)
+static void price_plan(const struct run *r, const struct plan *plan, struct plan_time *t)
 {
     const struct setting set = setting_of(r);
-    void *memory = malloc((size_t)plan_cost_bytes(plan));
-    if (!memory)
-        return fail(ERR_FIT, "memory: the play of a plan");
-    CHECK(plan_cost(&set, plan, memory, t) == 0); // plan_check has proved that every row may enter
-    free(memory);
-    return OK;
+    CHECK(plan_cost(&set, plan, r->search, t) == 0); // plan_check has proved that every row enters
+}
+
+/* Room for any search of this run, and behind it for the price of each pass while it goes on. */
+static enum err take_search(struct run *r, const struct plan_wish *wish)
+{
+    struct plan_wish any = plan_wish_any();
+    any.attn_cpu = wish->attn_cpu;
+    int n = r->weights->n_layers;
+    r->search_bytes =
+        2 * max_i64(plan_search_bytes(wish, &r->work, n), plan_search_bytes(&any, &r->work, n));
+    free(r->search);
+    r->search = malloc((size_t)r->search_bytes);
+    return r->search ? OK : fail(ERR_FIT, "no memory to look for a plan");
 }
 
 /* What depends on the rows, and the best plan for them. 0, or -1 with `why`. */
@@ -340,25 +340,24 @@ static enum err choose_plan(struct run *r, const struct plan_wish *wish)
 
 /* Says so when only the making of the encoded file stands in the way of using it: more jobs may
  * come. */
-static enum err hint_codec(struct run *r, const struct plan_wish *wish)
+static void hint_codec(struct run *r, const struct plan_wish *wish)
 {
     struct plan with;
     struct plan_time t;
     char why[320];
     const double make_s = r->costs.codec_make_s;
     if (r->plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || make_s <= 0)
-        return OK;
+        return;
     r->costs.codec_make_s = 0;
     int found = find_plan(r, wish, &with, why, sizeof why) == 0 && with.codec != PLAN_CODEC_NONE;
     if (found)
-        TRY(price_plan(r, &with, &t));
+        price_plan(r, &with, &t);
     r->costs.codec_make_s = make_s;
     if (found)
         log_line(LOG_INFO,
                  "plan: with zstd %.1f s, but making its file takes about %.1f s, once "
                  "(--weights-codec zstd makes it)",
                  t.job_s, make_s);
-    return OK;
 }
 
 /* What a run may take where no flag says it: what is here. A machine file's capacities are the
@@ -457,14 +456,16 @@ enum err run_plan(struct run *r)
     /* The decoder, the file's table as read and as kept. */
     r->costs.codec_bytes =
         codec_bytes(0) + r->opened.model.n_pieces * (int64_t)(2 * sizeof(struct codec_piece));
+    r->wish = wish;
+    TRY(take_search(r, &wish));
     TRY(choose_plan(r, &wish));
     CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget,
                      &r->layout, &r->bytes, why, sizeof why) == 0);
-    TRY(price_plan(r, &r->plan, &r->time));
+    price_plan(r, &r->plan, &r->time);
     plan_tell_changes(r, &asked);
     if (!r->plan_told)
         print_plan(r);
-    TRY(hint_codec(r, &wish));
+    hint_codec(r, &wish);
     advise_int8(r);
     return OK;
 }

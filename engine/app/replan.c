@@ -1,0 +1,360 @@
+/* engine/app/replan.c - see replan.h. */
+#include "engine/app/replan.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/app/plan_file.h"
+#include "policy/correct.h"
+#include "policy/search.h"
+
+#define LOOK_S      2.0 // and PASSES passes: what a comparison is made of
+#define LOOK_PASSES 3
+#define LOOK_SHARE  50 // looking for a plan takes so small a part of the time
+#define GAIN        0.9
+#define MEMORY_S    0.5
+#define TEXTS       16 // lines kept for the summary
+#define CODE_BYTES  ((int64_t)24 << 20)
+
+/* SLUICE_REPLAN=N,SEED for tests: every N-th pass another plan, for rows and a budget that SEED
+ * draws. */
+struct forced {
+    long every;
+    uint64_t seed;
+};
+
+struct replan {
+    struct run *run;    // borrowed
+    struct setting set; // of the price
+    struct pricing pricing;
+    struct load *loads;      // in the run's room of the search, as the price
+    struct machine machine;  // as this run showed it
+    struct plan_costs costs; // likewise
+    double slower[N_PLAN_LANES], known[N_PLAN_LANES]; // than probed; as the plan knows
+    struct lane_seconds foreseen[2], measured[2];     // when the window began, and now
+    int64_t window_passes, memory_ns;
+    int off;              // windows in a row that differed
+    double search_s;      // of the last search
+    struct budget budget; // of the plan
+    int64_t refused_ram;  // no plan fits this much
+    struct plan next;
+    struct plan_bytes bytes;
+    struct layout layouts[2]; // the line that is left has one still
+    char why[160];
+    char text[TEXTS][512];
+    int n;
+    struct forced forced;
+};
+
+_Static_assert((int)LANE_NVME_READ == (int)PLAN_NVME_READ &&
+                   (int)LANE_NVME_WRITE == (int)PLAN_NVME_WRITE && (int)LANE_H2D == (int)PLAN_H2D &&
+                   (int)LANE_D2H == (int)PLAN_D2H && (int)LANE_GPU == (int)PLAN_GPU &&
+                   (int)LANE_CPU == (int)PLAN_CPU,
+               "a trace names lanes as plans do");
+
+static double seconds_since(int64_t ns)
+{
+    return (double)(clock_ns() - ns) * 1e-9;
+}
+
+/* ---- the next plan ---- */
+
+/* The work that is left, with the rates that this run showed. */
+static struct setting setting_now(struct replan *w, struct work *left)
+{
+    struct run *r = w->run;
+    *left = r->work;
+    job_work_left(r->job, left);
+    w->machine = r->machine;
+    w->costs = r->costs;
+    correct_rates(&w->machine, &w->costs, r->plan.device, w->slower);
+    return (struct setting){.weights = r->weights,
+                            .work = left,
+                            .shape = &r->opened.model.shape,
+                            .evict = &r->evict,
+                            .costs = &w->costs,
+                            .machine = &w->machine};
+}
+
+/* What the plan stands on stays: flags, and a file of encoded layers if it is there. */
+static struct plan_wish wish_now(const struct replan *w)
+{
+    const struct run *r = w->run;
+    struct plan_wish wish = r->wish;
+    wish.codec = r->plan.codec;
+    wish.no_sharing = r->plan.no_sharing;
+    return wish;
+}
+
+/* The file of encoded layers was made for what an earlier plan streamed. */
+static int is_stored(const struct run *r, const struct plan *plan)
+{
+    return plan->codec == PLAN_CODEC_NONE || pack_codec_covers(&r->codec, &r->opened.model, plan);
+}
+
+/* The best plan within a budget. What was wished for gives way when nothing else fits. */
+static int find_next(struct replan *w, const struct setting *set, const struct budget *budget,
+                     struct plan_wish wish)
+{
+    struct run *r = w->run;
+    char why[320];
+    struct plan_wish any = plan_wish_any();
+    any.codec = PLAN_CODEC_NONE;
+    any.device = wish.device;
+    any.attn_cpu = wish.attn_cpu;
+    any.no_sharing = wish.no_sharing;
+    int64_t start_ns = clock_ns();
+    int rc = plan_search(set, &wish, budget, r->search, &w->next, why, sizeof why);
+    if (rc == 0 && !is_stored(r, &w->next)) {
+        wish.codec = PLAN_CODEC_NONE;
+        rc = plan_search(set, &wish, budget, r->search, &w->next, why, sizeof why);
+    }
+    if (rc != 0)
+        rc = plan_search(set, &any, budget, r->search, &w->next, why, sizeof why);
+    struct layout *layout = &w->layouts[w->n & 1];
+    if (rc == 0)
+        CHECK(plan_check(&w->next, set->weights, set->work, set->shape, set->evict, set->costs,
+                         budget, layout, &w->bytes, why, sizeof why) == 0);
+    w->search_s = seconds_since(start_ns);
+    return rc == 0;
+}
+
+/* Seconds until rows that are under way would be read in again: what leaving costs. */
+static double again_s(const struct run *r, const struct work *left, const struct plan_time *t)
+{
+    double tokens = 0, rows = (double)r->plan.batch * r->plan.batches;
+    for (int64_t i = 0; i < left->n_lengths && (double)(i * left->stride) < rows; i++)
+        if (left->rows[i].known > left->rows[i].prompt)
+            tokens += (double)left->rows[i].known * left->stride;
+    return ceil(tokens / fmax(r->plan.prefill_tokens, 1)) * t->pass_s;
+}
+
+/* 1: by the rates of this run another plan ends sooner, its start included. */
+static int is_worth_it(struct replan *w, const struct budget *budget)
+{
+    struct run *r = w->run;
+    struct work left;
+    struct plan_time stay, go;
+    const struct setting set = setting_now(w, &left);
+    if (!find_next(w, &set, budget, wish_now(w)) || memcmp(&w->next, &r->plan, sizeof w->next) == 0)
+        return 0;
+    if (plan_cost(&set, &r->plan, r->search, &stay) != 0 ||
+        plan_cost(&set, &w->next, r->search, &go) != 0)
+        return 0;
+    double stay_s = stay.job_s - again_s(r, &left, &stay);
+    size_t n = strlen(w->why);
+    log_line(LOG_DEBUG, "plan: %s: %.1f s to go on, %.1f s to change", w->why, stay_s, go.job_s);
+    snprintf(w->why + n, sizeof w->why - n, ", %.1f s left instead of %.1f", go.job_s, stay_s);
+    return go.job_s < GAIN * stay_s;
+}
+
+/* ---- memory ---- */
+
+/* RAM that a plan may take by now: what was there, less what a limit was lowered by, or others need
+ * so much that the machine is short. */
+static int64_t ram_now(const struct replan *w)
+{
+    const struct run *r = w->run;
+    struct machine_info now = {0};
+    machine_memory_read(&now, "");
+    int64_t ram = r->budget.ram, was = r->info.cgroup.memory_limit_bytes;
+    int64_t limit = now.cgroup.memory_limit_bytes;
+    if (now.cgroup.memory_soft_bytes < r->info.cgroup.memory_soft_bytes) // lowered since
+        limit = min_i64(limit, now.cgroup.memory_soft_bytes);
+    if (limit < was) {
+        int64_t others = was == INT64_MAX ? 0 : was - r->info.cgroup.memory_free_bytes;
+        ram = min_i64(ram, limit - others - CODE_BYTES - limit / 32);
+    }
+    /* A group may be full of this run; a machine has to have some room left. */
+    int64_t low = now.ram_bytes / 64;
+    int machine_is_low =
+        now.ram_free_bytes < low && now.ram_free_bytes < now.cgroup.memory_free_bytes;
+    if (machine_is_low && r->info.ram_free_bytes > 2 * low)
+        ram = min_i64(ram, r->bytes.ram - (2 * low - now.ram_free_bytes));
+    return ram;
+}
+
+static int is_short(struct replan *w)
+{
+    struct run *r = w->run;
+    struct work left;
+    if (seconds_since(w->memory_ns) < MEMORY_S)
+        return 0;
+    w->memory_ns = clock_ns();
+    struct budget budget = w->budget;
+    budget.ram = ram_now(w);
+    if (budget.ram >= r->bytes.ram || budget.ram == w->refused_ram) {
+        if (budget.ram > w->budget.ram + w->budget.ram / 8) { // there is more again
+            w->budget.ram = budget.ram;
+            snprintf(w->why, sizeof w->why, "%.1f MiB of RAM are free again",
+                     (double)budget.ram / 1048576.0);
+            return is_worth_it(w, &budget);
+        }
+        return 0;
+    }
+    const struct setting set = setting_now(w, &left);
+    snprintf(w->why, sizeof w->why, "RAM runs short: %.1f MiB instead of %.1f",
+             (double)budget.ram / 1048576.0, (double)r->bytes.ram / 1048576.0);
+    if (!find_next(w, &set, &budget, wish_now(w))) {
+        log_line(LOG_WARN, "plan: %s, and no plan fits that", w->why);
+        w->refused_ram = budget.ram;
+        return 0;
+    }
+    w->budget = budget;
+    return 1;
+}
+
+/* ---- rates ---- */
+
+static struct lane_seconds lanes_of_run(const struct engine *e)
+{
+    struct lane_seconds now = {.wall_s = seconds_since(e->start_ns)};
+    for (int i = 0; i < N_PLAN_LANES; i++)
+        now.s[i] = (double)atomic_load_explicit(&e->trace.busy_ns[i], memory_order_relaxed) * 1e-9;
+    return now;
+}
+
+static void begin_window(struct replan *w)
+{
+    w->foreseen[0] = w->foreseen[1];
+    w->measured[0] = w->measured[1];
+    w->window_passes = 0;
+}
+
+static int is_off(struct replan *w)
+{
+    double s = w->measured[1].wall_s - w->measured[0].wall_s;
+    if (w->window_passes < LOOK_PASSES || s < LOOK_S || s < LOOK_SHARE * w->search_s)
+        return 0;
+    correct_lanes(w->foreseen, w->measured, w->slower);
+    int worst = correct_due(w->measured, w->slower, w->known);
+    begin_window(w);
+    w->off = worst >= 0 ? w->off + 1 : 0;
+    if (w->off < 2) // one may be a neighbour's burst
+        return 0;
+    snprintf(w->why, sizeof w->why, "%s takes %.2f x as long as foreseen",
+             lane_name((enum lane)worst), w->slower[worst] / w->known[worst]);
+    int worth = is_worth_it(w, &w->budget);
+    memcpy(w->known, w->slower, sizeof w->known); // told once
+    w->off = 0;
+    return worth;
+}
+
+static int is_forced(struct replan *w, int64_t pass)
+{
+    struct forced *f = &w->forced;
+    struct budget budget = w->run->budget;
+    struct work left;
+    if (f->every <= 0 || pass % f->every != 0)
+        return 0;
+    const struct setting set = setting_now(w, &left);
+    struct plan_wish wish = wish_now(w);
+    f->seed = mix64(f->seed + 1);
+    double share = 0.4 + 0.6 * (double)(f->seed >> 40) / (double)(1 << 24);
+    budget.ram = (int64_t)((double)budget.ram * share);
+    wish.batch = 1 + (int)(f->seed % 7);
+    wish.batches = wish.batches > 0 ? wish.batches : 1 + (int)(f->seed / 7 % 4);
+    snprintf(w->why, sizeof w->why, "forced, %.1f MiB of RAM", (double)budget.ram / 1048576.0);
+    return find_next(w, &set, &budget, wish) || find_next(w, &set, &w->run->budget, wish);
+}
+
+/* Between two passes: what the one before took, and whether to go on. */
+static int leave(void *ctx, const struct engine *e)
+{
+    struct replan *w = ctx;
+    int64_t pass = e->n / order_pass_steps(&e->order) - 1;
+    pricing_pass(&w->pricing, pass, w->loads);
+    memcpy(w->foreseen[1].s, w->pricing.sum.s, sizeof w->foreseen[1].s);
+    w->measured[1] = lanes_of_run(e);
+    w->window_passes++;
+    if (pass == 0) { // it brought in what stays
+        begin_window(w);
+        return 0;
+    }
+    if (w->forced.every > 0)
+        return is_forced(w, pass);
+    return is_short(w) || is_off(w);
+}
+
+/* ---- the run's side ---- */
+
+enum err replan_open(struct replan **out, struct run *r)
+{
+    *out = NULL;
+    const char *forced = getenv("SLUICE_REPLAN");
+    if (strcmp(r->config->replan, "off") == 0 || r->config->kv_dump)
+        return OK;
+    struct replan *w = calloc(1, sizeof *w);
+    if (!w)
+        return fail(ERR_FIT, "memory: the watch over a plan");
+    w->run = r;
+    w->budget = r->budget;
+    w->refused_ram = -1;
+    for (int i = 0; i < N_PLAN_LANES; i++)
+        w->slower[i] = w->known[i] = 1;
+    unsigned long long seed = 0;
+    if (forced && sscanf(forced, "%ld,%llu", &w->forced.every, &seed) < 1) {
+        free(w);
+        return fail(ERR_USAGE, "SLUICE_REPLAN: '%s' is not N,SEED", forced);
+    }
+    w->forced.seed = seed;
+    *out = w;
+    return OK;
+}
+
+enum err replan_watch(struct replan *w, struct engine_config *config)
+{
+    struct run *r = w->run;
+    int64_t loads = r->plan.batches * (int64_t)sizeof(struct load);
+    CHECK(loads + pricing_bytes(&r->plan) <= r->search_bytes / 2);
+    w->loads = (struct load *)(void *)((char *)r->search + r->search_bytes / 2);
+    memset(w->loads, 0, (size_t)loads);
+    w->set = (struct setting){.weights = r->weights,
+                              .work = &r->work,
+                              .shape = &r->opened.model.shape,
+                              .evict = &r->evict,
+                              .costs = &r->costs,
+                              .machine = &r->machine};
+    pricing_make(&w->pricing, &w->set, &r->plan, w->loads + r->plan.batches);
+    w->pricing.quick = 1;
+    memset(w->foreseen, 0, sizeof w->foreseen);
+    config->leave = leave;
+    config->leave_ctx = w;
+    config->loads = w->loads;
+    return OK;
+}
+
+void replan_take(struct replan *w, const struct layout **layout)
+{
+    struct run *r = w->run;
+    char layers[128], *text = w->text[w->n < TEXTS ? w->n : TEXTS - 1];
+    r->plan = w->next;
+    r->bytes = w->bytes;
+    *layout = &w->layouts[w->n & 1];
+    plan_layers_text(r, layers, sizeof layers);
+    snprintf(
+        text, sizeof w->text[0],
+        "pass %lld: %s: now %d x %d rows, %s, KV in %s, %d prefill tokens a pass; RAM %.1f MiB",
+        (long long)r->engine.passes, w->why, r->plan.batches, r->plan.batch, layers,
+        plan_kv_tiers(&r->plan), r->plan.prefill_tokens, (double)r->bytes.ram / 1048576.0);
+    log_line(LOG_INFO, "plan: %s", text);
+    w->n++;
+}
+
+int replan_count(const struct replan *w)
+{
+    return w ? w->n : 0;
+}
+
+const char *replan_text(const struct replan *w, int i)
+{
+    return w && i < w->n && i < TEXTS ? w->text[i] : NULL;
+}
+
+void replan_close(struct replan *w)
+{
+    free(w);
+}

@@ -1,0 +1,34 @@
+/* engine/app/replan.h - a run that goes on under another plan: the machine is not what was
+ * measured, or memory runs short.
+ *
+ * Owns: the comparison of each pass with what the rates foretold, the watch over memory, the choice
+ * of the next plan. Refuses: to change what fixes the bytes (formats, policy, compute, where rows
+ * attend) or what a flag fixed, as long as anything else fits.
+ *
+ * A newcomer would miss: a run that changes its plan ends its pass, gives all its memory back and
+ * begins anew inside the same process, as one that was interrupted: its rows go back to the queue
+ * with their tokens and are read in once more. So a plan may change in everything at once, and the
+ * bytes are those of an undisturbed run because those of a resumed one are. What that costs is
+ * simulated, and weighed against going on. */
+#ifndef ENGINE_APP_REPLAN_H
+#define ENGINE_APP_REPLAN_H
+
+#include "engine/app/run.h"
+
+struct replan; // opaque
+
+/* For a run whose plan stands. Memory of the search is the plan's own (r->search). NULL: the run
+ * was asked to keep its plan. ERR_FIT, ERR_USAGE (SLUICE_REPLAN). */
+enum err replan_open(struct replan **w, struct run *r);
+/* Begins to watch a line under r->plan; fills in what config says of leaving. */
+enum err replan_watch(struct replan *w, struct engine_config *config);
+/* The line was left: r->plan and r->bytes are those of the next plan, and so is *layout. */
+void replan_take(struct replan *w, const struct layout **layout);
+/* How often it was taken, and the lines that told so: the first ones and the last; NULL: no more.
+ */
+int replan_count(const struct replan *w);
+const char *replan_text(const struct replan *w, int i);
+/* Accepts NULL. */
+void replan_close(struct replan *w);
+
+#endif

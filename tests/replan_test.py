@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""A plan that changes while a run goes on: replan_test.py [SLUICE] [--full] [--seed N] [--only PART]
+
+SLUICE_REPLAN=N,SEED makes a run change its plan after every N-th pass, for a budget of RAM that is drawn: OUT's bytes are
+those of a run that keeps its plan, also when it is killed and resumed, and memory stays below the cap. Then the two
+reasons for a change: reads that are slow beside what a machine file says, a control group whose limit is lowered.
+Standard library only.
+"""
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+
+import nth
+import trial
+from trial import ALL_ON_DISK, CODE_BYTES, H2O, MIB, ON_DISK, difference, read, remove_job
+from trouble_test import Group
+
+SETTINGS = {
+    "full": [],
+    "full, on disk": ON_DISK,
+    "h2o": H2O,
+    "h2o, all on disk": [*H2O, *ALL_ON_DISK],
+    "mixed": ["--kv-format", "mixed"],
+    "window, q8": ["--kv-policy", "window", "--kv-budget", "48", "--kv-format", "q8"],
+    "3 batches": ["--batches", "3"],
+    "zstd": ["--weights-codec", "zstd", "--weights-resident", "1"],
+    "by threads, no look-ahead": ["--io", "threads", "--ahead-weights", "0", "--ahead-state", "0"],
+    "order of completion": ["--order", "completion"],
+}
+BUDGET = 36
+SIM = os.path.join(trial.HERE, "../build/tests/sim_device.so")
+
+
+class Job:
+    def __init__(self, tally, place, name, more, command="run"):
+        self.place, self.name, self.command, self.more, self.n = place, name, command, more, 0
+        self.source = place.rows(f"rows-{command}.jsonl", self.rows())
+        self.want, _, _ = self.run(tally, 0, "--replan", "off")
+
+    def rows(self):
+        if self.command == "run":
+            return trial.job_rows(10, 4, prompt_max=70, tokens=(16, 40))
+        r = random.Random(6)
+        return [{"context_ids": [r.randrange(3, trial.VOCAB) for _ in range(r.randrange(1, 60))],
+                 "continuation_ids": [r.randrange(3, trial.VOCAB) for _ in range(r.randrange(60, 200))]}
+                for _ in range(8)]
+
+    def args(self, out):
+        return [self.command, "-m", self.place.model, "-i", self.source, "-o", out, "--mem-ram", f"{BUDGET}M", "--progress", "none",
+                "--prefill-tokens", "48", "-t", "2", *self.more]
+
+    def run(self, tally, code, *more, **env):
+        """OUT, sorted where its order is not fixed, and the summary."""
+        self.n += 1
+        out, summary = self.place.at(f"{self.command}-{self.n}.jsonl"), self.place.at("summary.json")
+        if os.path.exists(summary):
+            os.unlink(summary)
+        done = self.place.sluice(*self.args(out), "--summary", summary, *more, **env)
+        tally.check(done.code == code, f"{self.name}, {env}: exit {done.code}: {done.err[-400:]!r}")
+        return self.take(out), json.loads(read(summary)), done
+
+    def take(self, out):
+        data = read(out)
+        remove_job(out)
+        return b"".join(sorted(data.splitlines(True))) if "completion" in self.more else data
+
+
+def compare(tally, job, want, seed, every, **env):
+    got, summary, done = job.run(tally, 0, SLUICE_REPLAN=f"{every},{seed}", **env)
+    what = f"{job.name}, every {every} passes, seed {seed}"
+    tally.check(got == want, f"{what}: {difference(want, got)}")
+    n = summary["replans"]["count"]
+    tally.check(n > 0 and done.err.count("plan: pass ") == n, f"{what}: {n} plans, {done.err.count('plan: pass ')} lines")
+    tally.check(summary["peak_bytes"]["ram"] <= BUDGET * MIB + CODE_BYTES, f"{what}: {summary['peak_bytes']}")
+    return n
+
+
+def changed(tally, place, a):
+    """Every setting, plans changed after every pass and after some."""
+    n = 0
+    for name, more in SETTINGS.items():
+        job = Job(tally, place, name, more)
+        for seed in range(a.seed, a.seed + (12 if a.full else 2)):
+            n += compare(tally, job, job.want, seed, (13, 4, 9, 1)[seed % 4])
+    for name, more in (("score", []), ("score, h2o on disk", [*H2O, *ON_DISK])):
+        job = Job(tally, place, name, more, "score")
+        n += compare(tally, job, job.want, a.seed, 2)
+    print(f"changed: {n} plans")
+
+
+def on_device(tally, place, a):
+    """The simulated accelerator: what crosses the link, and steps that are queued when the line is left."""
+    n = 0
+    for seed in range(a.seed, a.seed + (8 if a.full else 2)):
+        for name, more in (("device", []), ("attention on the CPU", ["--attn", "cpu"])):
+            more = ["--device", f"{SIM}:{seed},20,0,{48 * MIB}", "--mem-device", "12M", *more]
+            job = Job(tally, place, name, more)
+            n += compare(tally, job, job.want, seed, 2 + seed % 3)
+    print(f"on a device: {n} plans")
+
+
+def killed(tally, place, a):
+    """A kill or a signal between plans: the same command resumes to the same bytes."""
+    job, r, met = Job(tally, place, "killed", ["--batches", "2"]), random.Random(a.seed), 0
+    for i in range(20 if a.full else 5):
+        out = place.at(f"killed-{i}.jsonl")
+        p = place.start(job.args(out), SLUICE_REPLAN=f"{1 + i % 3},{i}", SLUICE_SYNC_S="0.01")
+        p.wait_for(lambda: os.path.exists(out + ".journal"))
+        time.sleep(r.uniform(0, 0.5))
+        p.signal(signal.SIGKILL if i % 2 else signal.SIGTERM)
+        met += p.end().code in (75, -signal.SIGKILL)
+        done = place.sluice(*job.args(out), SLUICE_REPLAN=f"{2 + i % 3},{i}")
+        tally.check(done.code == 0, f"killed {i}, resumed: exit {done.code}: {done.err[-300:]!r}")
+        got = job.take(out)
+        tally.check(got == job.want, f"killed {i}: {difference(job.want, got)}")
+    tally.check(met > 0, "no signal met a run")
+
+
+def slow_reads(tally, place, a):
+    """The machine file says that reads cost nothing: all weights are streamed for more rows. They take long."""
+    probe = place.at("machine.cfg")
+    with open(probe, "w", encoding="ascii") as f:
+        f.write("nvme_read = 1e13\nnvme_write = 1e13\nram_read = 2e10\nmatmul_flops = 1e9\nstep_s = 1e-6\nthreads = 2\n")
+    rows = [dict(row, max_tokens=100) for row in trial.job_rows(12, 4, prompt_max=60)]
+    source, outs = place.rows("slow.jsonl", rows), []
+    for how in ("off", "on"):
+        out, summary = place.at(f"slow-{how}.jsonl"), place.at("summary.json")
+        args = ["run", "-m", place.model, "-i", source, "-o", out, "--machine", probe, "--mem-ram", "25M", "--progress", "none",
+                "--io", "threads", "--replan", how, "--summary", summary]
+        slow = nth.env(f"slow,pread,{a.seed},30000,*.pack") if how == "on" else {}
+        done = place.sluice(*args, **slow)
+        tally.check(done.code == 0, f"slow reads, --replan {how}: exit {done.code}: {done.err[-300:]!r}")
+        outs.append(read(out))
+        remove_job(out)
+    lines = json.loads(read(summary))["replans"]["lines"]
+    tally.check(outs[0] == outs[1] and outs[0], f"slow reads: {difference(outs[0], outs[1])}")
+    tally.check(lines and "x as long as foreseen" in lines[0], f"slow reads: {lines}")
+
+
+def limit_lowered(tally, place, a):
+    """A control group's limit falls by a third under a run: it gives way between two passes, and is not killed."""
+    budget = 64 << 20
+    with tempfile.TemporaryDirectory(prefix="sluice-", dir="/var/tmp") as folder, Group(budget + CODE_BYTES) as group:
+        if not group:
+            tally.skip("control group: " + ("no root" if os.geteuid() else "no memory controller to write to"))
+            return
+        real = trial.Place(folder, place.binary)
+        rows = [dict(row, max_tokens=300) for row in trial.job_rows(30, 4, prompt_max=60)]
+        job = Job(tally, real, "limit lowered", [])
+        job.source = real.rows("long.jsonl", rows)
+        want, _, _ = job.run(tally, 0, "--replan", "off", "--mem-ram", "62M")
+        out, summary = real.at("lowered.jsonl"), real.at("summary.json")
+        p = real.start([*job.args(out), "--mem-ram", "62M", "--summary", summary], wrapper=group.wrapper())
+        p.wait_for(lambda: os.path.exists(out + ".journal"))
+        time.sleep(0.3)
+        lower = group.lower((budget + CODE_BYTES) * 2 // 3, p)
+        done = p.end()
+        got, lines = job.take(out), json.loads(read(summary))["replans"]["lines"]
+        tally.check(done.code == 0 and got == want, f"limit lowered: exit {done.code}: {difference(want, got)}")
+        tally.check(lower and lines and "RAM runs short" in lines[0], f"limit lowered: {lower}, {lines}")
+        tally.check(group.killed() == 0, f"limit lowered: {group.killed()} OOM kills")
+
+
+if __name__ == "__main__":
+    sys.exit(trial.run_parts(__doc__, (changed, on_device, killed, slow_reads, limit_lowered)))
