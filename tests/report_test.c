@@ -76,7 +76,7 @@ static int setup(void **state)
     run.engine.start_ns = 100 * SECOND;
     run.engine.end_ns = 140 * SECOND;
     run.engine.passes = 20;
-    run.engine.home.tiers[TIER_NVME].n_bytes = 12345678;
+    run.engine.peak_bytes[TIER_NVME] = 12345678;
     run.engine.batches.evicted_slots = 777;
     struct lane_total *t = run.engine.trace.totals;
     t[LANE_NVME_READ] = (struct lane_total){36 * SECOND, 126000000000, 300};
