@@ -27,13 +27,26 @@ static int64_t text_bytes(const struct run *r)
     return held + tables + TEXT_RESERVE_BYTES;
 }
 
+/* Kernels' scratch is counted by the pool's threads: another machine's, where the plan is for it. */
+static enum err take_threads(struct run *r)
+{
+    if (r->machine.threads == pool_threads(r->pool))
+        return OK;
+    pool_close(r->pool);
+    r->pool = r->ops.pool = NULL;
+    TRY(pool_open(&r->pool, r->machine.threads, NULL));
+    r->ops.pool = r->pool;
+    return OK;
+}
+
 /* The rates of a machine file; `plan` takes its threads, too. */
 static enum err read_machine(struct run *r)
 {
     int threads = r->machine.threads;
     TRY(machine_file_read(&r->machine, r->config->machine));
-    if (!r->elsewhere)
-        r->machine.threads = threads;
+    if (r->elsewhere)
+        return take_threads(r);
+    r->machine.threads = threads;
     return OK;
 }
 
@@ -302,12 +315,25 @@ enum err run_price(const struct run *r, const struct plan *plan, struct plan_tim
     return OK;
 }
 
+/* Scratch of a card that is not here is taken for that of one thread: kernels of a device do not
+ * share it out among the CPU's. */
+static void count_costs(struct run *r)
+{
+    const struct model *m = &r->opened.model;
+    struct ops alone = r->ops;
+    alone.pool = NULL;
+    engine_costs(m, r->device, &alone, r->kv_format, &r->work, &r->evict, &r->costs);
+    int64_t one_thread = r->costs.scratch_bytes;
+    engine_costs(m, r->device, &r->ops, r->kv_format, &r->work, &r->evict, &r->costs);
+    if (r->plans_device && r->device->api->unified)
+        r->costs.scratch_bytes = one_thread;
+    r->costs.text_bytes = text_bytes(r);
+}
+
 /* What depends on the rows, and the best plan for them. 0, or -1 with `why`. */
 static int search_plan(struct run *r, const struct plan_wish *wish, char *why, int why_cap)
 {
-    engine_costs(&r->opened.model, r->device, &r->ops, r->kv_format, &r->work, &r->evict,
-                 &r->costs);
-    r->costs.text_bytes = text_bytes(r);
+    count_costs(r);
     for (;;) {
         int rc = find_plan(r, wish, &r->plan, r->ranking, why, why_cap);
         if (rc != 0 || r->plan.embed_resident || wish->codec == PLAN_CODEC_NONE ||
