@@ -82,7 +82,7 @@ double advise_int8(const struct run *r)
     int int8_weights = weights == DTYPE_Q4 || weights == DTYPE_Q8;
     if (r->ops.compute != COMPUTE_BF16 || r->config->machine || r->plan.device ||
         r->time.job_s < WORTH_S || !r->time.bound || strcmp(r->time.bound, "cpu") != 0 ||
-        log_level_max < LOG_INFO)
+        (log_level_max < LOG_INFO && !r->ranking))
         return 0;
     for (int turn = 0; turn < TURNS; turn++) // a neighbour's burst hits one turn, not a format
         if (!measure(r, COMPUTE_BF16, DTYPE_BF16, &bf16) ||
