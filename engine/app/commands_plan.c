@@ -49,8 +49,8 @@ static void print_tiers(const struct run *r)
         print_bytes(r, "budget", r->budget.device, r->budget.ram, r->budget.disk);
 }
 
-/* The plan for people: tables of tiers and lanes, the prediction, the flags that freeze it, and what
- * explains it. */
+/* The plan for people: tables of tiers and lanes, the prediction, the flags that freeze it, and
+ * what explains it. */
 static void print_plan(const struct run *r, const struct explain *e)
 {
     const struct plan *p = &r->plan;

@@ -65,7 +65,8 @@ static int differ(const struct plan *a, const struct plan *b)
         return 1;
     for (int tier = 0; tier < N_TIERS; tier++)
         if (apart((double)plan_kv_count(a, (enum tier_kind)tier),
-                  (double)plan_kv_count(b, (enum tier_kind)tier), (double)a->decoder * a->batches) ||
+                  (double)plan_kv_count(b, (enum tier_kind)tier),
+                  (double)a->decoder * a->batches) ||
             apart((double)plan_hidden_count(a, (enum tier_kind)tier),
                   (double)plan_hidden_count(b, (enum tier_kind)tier), a->batches))
             return 1;
@@ -166,7 +167,8 @@ static void print_alternatives(const struct explain *e, const struct run *r)
     for (int i = 0; i < e->n_alternatives; i++) {
         const struct explain_alternative *a = &e->alternatives[i];
         other_flags(freeze, a->freeze, flags, sizeof flags);
-        printf("  %15.4g %9.2f  %s\n", tokens_per_s(r, a->job_s), (double)a->bytes.ram / gib, flags);
+        printf("  %15.4g %9.2f  %s\n", tokens_per_s(r, a->job_s), (double)a->bytes.ram / gib,
+               flags);
     }
 }
 
@@ -206,12 +208,13 @@ void explain_json(const struct explain *e, const struct run *r, json_t *root)
     }
     for (int i = 0; i < e->n_alternatives; i++) {
         const struct explain_alternative *a = &e->alternatives[i];
-        json_array_append_new(
-            alternatives,
-            json_pack("{sf sf sI sI sI ss so}", "job_s", a->job_s, "output_tokens_per_s",
-                      tokens_per_s(r, a->job_s), "device_bytes", (json_int_t)a->bytes.device,
-                      "ram_bytes", (json_int_t)a->bytes.ram, "disk_bytes",
-                      (json_int_t)a->bytes.disk, "flags", a->freeze, "plan", plan_fields_json(&a->plan)));
+        json_array_append_new(alternatives,
+                              json_pack("{sf sf sI sI sI ss so}", "job_s", a->job_s,
+                                        "output_tokens_per_s", tokens_per_s(r, a->job_s),
+                                        "device_bytes", (json_int_t)a->bytes.device, "ram_bytes",
+                                        (json_int_t)a->bytes.ram, "disk_bytes",
+                                        (json_int_t)a->bytes.disk, "flags", a->freeze, "plan",
+                                        plan_fields_json(&a->plan)));
     }
     for (int i = 0; i < e->n_helps; i++) {
         const struct explain_help *h = &e->helps[i];

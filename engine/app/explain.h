@@ -33,7 +33,7 @@ struct explain_alternative {
 /* One thing that would make the job faster. */
 struct explain_help {
     char what[64];
-    char flags[64]; // empty: no flag does it
+    char flags[64];      // empty: no flag does it
     double job_s, gain;  // the job with it; the share by which tokens/s grow
     int64_t more;        // bytes, where it is memory
     const char *quality; // NULL: it does not change the answers; else what is known of its cost

@@ -1,5 +1,5 @@
-/* engine/app/explain_help.c - of explain.h: what would make a job faster, found by planning it again
- * with one thing changed.
+/* engine/app/explain_help.c - of explain.h: what would make a job faster, found by planning it
+ * again with one thing changed.
  *
  * Owns: the list of such things, and what is known of the quality that lossy ones cost. Refuses: to
  * measure or to print. A newcomer would miss: a change is the flags that one would type, set in a
@@ -47,11 +47,11 @@ struct look {
     struct model_layer *layers;   // owned
 };
 
-/* A change of some size, in bytes. */
+/* What a plan could have more of. */
 struct store {
     const char *flag, *what;
-    int64_t budget;
-    int64_t used, used_after; // of it; after: in the plan that has more
+    int64_t budget, used;
+    enum tier_kind tier;
 };
 
 static void begin(struct look *l)
@@ -149,13 +149,14 @@ static void offer(struct explain *e, const struct explain_help *h)
 static int64_t readable(int64_t n_bytes)
 {
     const int64_t mib = 1 << 20;
-    return round_up(n_bytes, n_bytes >= 4096 * mib  ? 1024 * mib
+    return round_up(n_bytes, n_bytes >= 4096 * mib   ? 1024 * mib
                              : n_bytes >= 1024 * mib ? 512 * mib
                              : n_bytes >= 64 * mib   ? 8 * mib
                                                      : mib);
 }
 
-static enum err try_memory(struct look *l, struct store *m, int64_t more, struct explain_help *h)
+static enum err try_memory(struct look *l, const struct store *m, int64_t more,
+                           struct explain_help *h)
 {
     const double mib = 1 << 20;
     int64_t all = (m->budget + more) >> 20; // whole MiB
@@ -167,18 +168,19 @@ static enum err try_memory(struct look *l, struct store *m, int64_t more, struct
     begin(l);
     TRY(set_flags(l, h->flags));
     TRY(plan_again(l, h));
-    m->used_after = m->budget == l->base->budget.ram ? l->v->bytes.ram : l->v->bytes.device;
     return OK;
 }
 
 /* Twice as much, or what of it makes a difference; and a quarter more, if it has a part in it. */
-static enum err more_memory(struct look *l, struct store *m)
+static enum err more_memory(struct look *l, const struct store *m)
 {
     struct explain_help most, some;
     if (m->budget <= 0 || (double)m->used < FULL * (double)m->budget)
         return OK;
     TRY(try_memory(l, m, readable(m->budget), &most));
-    int64_t enough = readable(max_i64(m->used_after - m->budget, 1));
+    const struct plan_bytes *takes = &l->v->bytes;
+    int64_t used = m->tier == TIER_DEVICE ? takes->device : takes->ram;
+    int64_t enough = readable(max_i64(used - m->budget, 1));
     if (most.gain < WORTH)
         return OK;
     if ((double)enough < 0.8 * (double)most.more) {
@@ -236,7 +238,8 @@ static int matters(const struct look *l)
     if (int8) // over weights of its formats, which stay where they are of one
         return !base->plan.device && base->ops.compute == COMPUTE_BF16 &&
                (weights == DTYPE_Q8 || weights == DTYPE_Q4) &&
-               !(weights_change && (run_weights(base) == DTYPE_Q8 || run_weights(base) == DTYPE_Q4)) &&
+               !(weights_change &&
+                 (run_weights(base) == DTYPE_Q8 || run_weights(base) == DTYPE_Q4)) &&
                (base->config->machine || base->int8_speed > 0);
     if (weights_change)
         return layers_bytes(v->opened.model.layers, n) < layers_bytes(base->opened.model.layers, n);
@@ -250,11 +253,16 @@ static enum err try_lossy(struct look *l, const struct lossy *o)
     struct explain_help h = {.quality = o->quality, .brief = o->brief};
     snprintf(h.flags, sizeof h.flags, "%s", o->flags);
     begin(l);
-    TRY(set_flags(l, o->flags));
-    int cpu_matmuls = !l->base->plan.device && (l->v->ops.compute != l->base->ops.compute ||
-                                                l->v->opened.model.layers == l->layers);
-    if (!matters(l) || (!cpu_matmuls && l->base->time.job_s < l->least_s * (1 + WORTH)))
+    if (set_flags(l, o->flags) != OK)
+        return OK; // does not go with the flags that were given
+    int others = l->v->opened.model.layers == l->layers; // weights
+    int cpu_matmuls =
+        !l->base->plan.device && (others || l->v->ops.compute != l->base->ops.compute);
+    if ((strstr(o->flags, "--weights") && !others) || !matters(l) ||
+        (!cpu_matmuls && l->base->time.job_s < l->least_s * (1 + WORTH)))
         return OK;
+    if (others && model_is_pack(l->base->config->model))
+        snprintf(h.what, sizeof h.what, "packed again");
     TRY(plan_again(l, &h));
     offer(l->e, &h);
     return OK;
@@ -286,9 +294,9 @@ static double matmul_s(const struct run *r)
 static enum err find(struct look *l)
 {
     const struct run *base = l->base;
-    struct store ram = {"mem-ram", "RAM", base->budget.ram, base->bytes.ram, 0};
-    struct store device = {"mem-device", "device", base->budget.device, base->bytes.device,
-                            0};
+    const struct store ram = {"mem-ram", "RAM", base->budget.ram, base->bytes.ram, TIER_RAM};
+    const struct store device = {"mem-device", "device", base->budget.device, base->bytes.device,
+                                 TIER_DEVICE};
     if (base->time.job_s >= l->least_s * (1 + WORTH)) {
         TRY(more_memory(l, &ram));
         if (base->plan.device)

@@ -66,10 +66,10 @@ struct run {
     struct plan_bytes bytes;
     struct plan_time time;
     int elsewhere; // 1: `plan`: what --machine says of threads and capacities holds, not this box
-    int64_t n_left_out; // rows whose prompts run_plan found too long
-    int hidden_moves;   // 1: hidden states were asked to leave the ops
-    int plans_device;   // 1: the plan is for a device with memory of its own
-    int plan_told;      // 1: the command itself says what the plan is
+    int64_t n_left_out;           // rows whose prompts run_plan found too long
+    int hidden_moves;             // 1: hidden states were asked to leave the ops
+    int plans_device;             // 1: the plan is for a device with memory of its own
+    int plan_told;                // 1: the command itself says what the plan is
     struct plan_ranking *ranking; // borrowed; NULL, or what the search chose among
     const struct run *variant_of; // borrowed; NULL, or a planned run of which this is a copy with
                                   // something changed: run_plan measures and says nothing

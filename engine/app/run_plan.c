@@ -27,7 +27,8 @@ static int64_t text_bytes(const struct run *r)
     return held + tables + TEXT_RESERVE_BYTES;
 }
 
-/* Kernels' scratch is counted by the pool's threads: another machine's, where the plan is for it. */
+/* Kernels' scratch is counted by the pool's threads: another machine's, where the plan is for it.
+ */
 static enum err take_threads(struct run *r)
 {
     if (r->machine.threads == pool_threads(r->pool))
@@ -116,13 +117,12 @@ static void scale_matmuls(struct run *r)
     for (int state = 0; state < N_WEIGHT_STATES; state++)
         for (int i = 0; i < N_MATMUL_ROWS; i++) {
             double layer_s = was.layer_s[state][i], head_s = was.head_s[state][i];
-            to->layer_s[state][i] = scaled(measured->layer_s[state][i],
-                                           int8 ? layer_s / from->int8_speed
-                                                : to->layer_s[state][i],
-                                           layer_s);
-            to->head_s[state][i] = scaled(measured->head_s[state][i],
-                                          int8 ? head_s / from->int8_speed : to->head_s[state][i],
-                                          head_s);
+            to->layer_s[state][i] =
+                scaled(measured->layer_s[state][i],
+                       int8 ? layer_s / from->int8_speed : to->layer_s[state][i], layer_s);
+            to->head_s[state][i] =
+                scaled(measured->head_s[state][i],
+                       int8 ? head_s / from->int8_speed : to->head_s[state][i], head_s);
         }
 }
 
@@ -413,8 +413,8 @@ static enum err hint_codec(struct run *r, const struct plan_wish *wish)
     if (r->plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || make_s <= 0)
         return OK;
     r->costs.codec_make_s = 0;
-    int found = find_plan(r, wish, &with, NULL, why, sizeof why) == 0 &&
-                with.codec != PLAN_CODEC_NONE;
+    int found =
+        find_plan(r, wish, &with, NULL, why, sizeof why) == 0 && with.codec != PLAN_CODEC_NONE;
     if (found)
         TRY(run_price(r, &with, &t));
     r->costs.codec_make_s = make_s;
