@@ -665,7 +665,7 @@ fault("a ranking begins with the slowest", "policy/search.c",
 fault("a ranking without room drops the fastest", "policy/search.c",
       "(to->n == to->cap && to->list[to->n - 1].job_s <= r->s)", "to->n == to->cap", "plan_test")
 fault("a ranking keeps what another search found", "policy/search.c", "        ranking->n = 0;\n", "        ;\n", "plan_test")
-fault("any plan is an alternative", "engine/app/explain.c", "c->job_s <= r->time.job_s * WITHIN && differ", "differ", ALTERNATIVES)
+fault("any plan is an alternative", "engine/app/explain.c", "c->job_s + make_s <= r->time.job_s * WITHIN && differ", "differ", ALTERNATIVES)
 fault("much the same is an alternative", "engine/app/explain.c",
       "        other = differ(&c->plan, &e->alternatives[k].plan);", "        other = 1;", ALTERNATIVES)
 fault("an alternative with the flags of the plan", "engine/app/explain.c",

@@ -80,9 +80,9 @@ double advise_int8(const struct run *r)
     double bf16 = 0, int8 = 0;
     enum dtype weights = r->opened.model.layers[1].tensors[ROLE_UP].dtype;
     int int8_weights = weights == DTYPE_Q4 || weights == DTYPE_Q8;
+    int told = log_level_max >= LOG_INFO || r->ranking; // `plan` says it on stdout
     if (r->ops.compute != COMPUTE_BF16 || r->config->machine || r->plan.device ||
-        r->time.job_s < WORTH_S || !r->time.bound || strcmp(r->time.bound, "cpu") != 0 ||
-        (log_level_max < LOG_INFO && !r->ranking))
+        r->time.job_s < WORTH_S || !r->time.bound || strcmp(r->time.bound, "cpu") != 0 || !told)
         return 0;
     for (int turn = 0; turn < TURNS; turn++) // a neighbour's burst hits one turn, not a format
         if (!measure(r, COMPUTE_BF16, DTYPE_BF16, &bf16) ||

@@ -26,8 +26,8 @@ struct explain_lane {
 struct explain_alternative {
     struct plan plan;
     struct plan_bytes bytes;
-    double job_s;
-    char freeze[512]; // the flags that make `run` take it
+    double job_s, make_s; // once, before it: its encoded weights
+    char freeze[512];     // the flags that make `run` take it
 };
 
 /* One thing that would make the job faster. */
