@@ -60,6 +60,7 @@ struct search {
     int n_estimated;
     struct ranked *played; // [PLAYED_MOST]
     int n_played;
+    struct plan_ranking *ranking; // NULL: nobody asks
     int64_t least_over; // bytes of memory that the candidate lacks which is nearest to fit
     int least_on_disk;  // 1: it keeps to the disk's budget
     char why[256];      // of that candidate
@@ -300,6 +301,17 @@ static void play_around(struct search *s, const struct ranked *r)
     }
 }
 
+/* Among those that were settled, if there is room for it. */
+static void remember(struct plan_ranking *to, const struct ranked *r)
+{
+    if (!to || to->cap == 0 || (to->n == to->cap && to->list[to->n - 1].job_s <= r->s))
+        return;
+    int i = to->n < to->cap ? to->n++ : to->cap - 1;
+    for (; i > 0 && to->list[i - 1].job_s > r->s; i--)
+        to->list[i] = to->list[i - 1];
+    to->list[i] = (struct plan_choice){.plan = r->plan, .job_s = r->s, .moved = r->moved};
+}
+
 /* The fastest few, played step by step: of those as fast as the fastest the one that moves least,
  * then the first. */
 static const struct ranked *settle(struct search *s)
@@ -321,6 +333,7 @@ static const struct ranked *settle(struct search *s)
         struct plan_time t;
         if (plan_cost(s->set, &best[i]->plan, s->memory, &t) == 0)
             best[i]->s = t.job_s;
+        remember(s->ranking, best[i]);
         fast = !fast || best[i]->s < fast->s ? best[i] : fast;
     }
     for (int i = 0; i < n; i++)
@@ -493,12 +506,15 @@ static const struct ranked *search_all(struct search *s, int codec)
 }
 
 int plan_search(const struct setting *set, const struct plan_wish *wish,
-                const struct budget *budget, void *memory, struct plan *plan, char *why,
-                int why_cap)
+                const struct budget *budget, void *memory, struct plan *plan,
+                struct plan_ranking *ranking, char *why, int why_cap)
 {
-    struct search s = {.set = set, .wish = wish, .budget = budget, .least_over = -1};
+    struct search s = {
+        .set = set, .wish = wish, .budget = budget, .ranking = ranking, .least_over = -1};
     s.played = memory;
     s.memory = s.played + PLAYED_MOST;
+    if (ranking)
+        ranking->n = 0;
     const struct ranked *best =
         search_all(&s, wish->codec == PLAN_CODEC_ZSTD ? PLAN_CODEC_ZSTD : PLAN_CODEC_NONE);
     if (!best) {

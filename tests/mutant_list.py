@@ -679,5 +679,37 @@ fault("nobody looks at the lanes", "engine/app/replan.c",
       "return is_short(w) || is_off(w);", "return is_short(w);", "replan_test.py --only slow_reads")
 fault("a limit that was lowered is none", "engine/app/replan.c",
       "    if (limit < was) {\n", "    if (limit < 0) {\n", "replan_test.py --only limit_lowered")
+# ---- what a plan tells
+
+ALTERNATIVES, HELPS = "explain_test.py --only alternatives", "explain_test.py --only would_help"
+fault("a ranking begins with the slowest", "policy/search.c",
+      "for (; i > 0 && to->list[i - 1].job_s > r->s; i--)", "for (; i > 0 && to->list[i - 1].job_s < r->s; i--)", "plan_test")
+fault("a ranking without room drops the fastest", "policy/search.c",
+      "(to->n == to->cap && to->list[to->n - 1].job_s <= r->s)", "to->n == to->cap", "plan_test")
+fault("a ranking keeps what another search found", "policy/search.c", "        ranking->n = 0;\n", "        ;\n", "plan_test")
+fault("any plan is an alternative", "engine/app/explain.c", "c->job_s + make_s <= r->time.job_s * WITHIN && differ", "differ", ALTERNATIVES)
+fault("much the same is an alternative", "engine/app/explain.c",
+      "        other = differ(&c->plan, &e->alternatives[k].plan);", "        other = 1;", ALTERNATIVES)
+fault("an alternative with the flags of the plan", "engine/app/explain.c",
+      "plan_freeze_as(r, &a->plan, a->freeze, sizeof a->freeze);", "plan_freeze(r, a->freeze, sizeof a->freeze);", ALTERNATIVES)
+fault("scratch for the threads of this machine", "engine/app/run_plan.c",
+      "        return take_threads(r);", "        return OK;", ALTERNATIVES)
+fault("eviction keeps every slot", "engine/app/explain_help.c", "        count_slots(v);\n", "", HELPS)
+fault("other weights are as large", "engine/app/explain_help.c",
+      "    v->opened.model.layers = l->layers;\n", "    v->opened.model.layers = l->base->opened.model.layers;\n", HELPS)
+fault("a disk that writes no faster", "engine/app/explain_help.c",
+      "    struct rate *rates[] = {&m->nvme_read, &m->nvme_write, ", "    struct rate *rates[] = {&m->nvme_read, ", HELPS)
+fault("memory that nobody gets", "engine/app/explain_help.c",
+      "    int64_t all = (m->budget + more) >> 20;", "    int64_t all = (m->budget + more / 2) >> 20;", HELPS)
+fault("matmuls are all there is", "engine/app/explain_help.c",
+      "        return tokens * flops / r->machine.device_flops.value;",
+      "        return 8 * tokens * flops / r->machine.device_flops.value;", HELPS)
+fault("what would help is searched whatever bounds the job", "engine/app/explain_help.c",
+      "(!cpu_matmuls && l->base->time.job_s < l->least_s * (1 + WORTH))", "0", "explain_test.py --only cheap")
+fault("the least help first", "engine/app/explain_help.c",
+      "e->helps[i - 1].gain < h->gain; i--)", "e->helps[i - 1].gain > h->gain; i--)", HELPS)
+fault("a plan for comparison measures", "engine/app/run_plan.c",
+      "    if (r->variant_of) {\n        scale_matmuls(r);\n        return OK;\n    }\n", "",
+      "explain_test.py --only measures_once")
 
 MUTANTS = M

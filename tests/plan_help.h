@@ -138,7 +138,7 @@ __attribute__((unused)) static int search_on(const struct machine *machine,
     const struct setting set = setting_of(machine);
     void *memory = malloc((size_t)plan_search_bytes(wish, &work, weights.n_layers));
     assert_non_null(memory);
-    int rc = plan_search(&set, wish, budget, memory, p, why, why_cap);
+    int rc = plan_search(&set, wish, budget, memory, p, NULL, why, why_cap);
     free(memory);
     return rc;
 }

@@ -218,6 +218,45 @@ static void test_search_uses_what_it_gets(void **state)
     assert_true(before_s > 0);
 }
 
+/* Plans that were settled: the fastest first, each fits and takes what it says; the one that was
+ * taken is among them. Of little room the fastest have it. */
+static void test_search_ranks(void **state)
+{
+    (void)state;
+    const struct setting set = setting_of(&MACHINE);
+    void *memory = malloc((size_t)plan_search_bytes(&AUTO, &work, weights.n_layers));
+    assert_non_null(memory);
+    for (int64_t ram = 64; ram <= 1024; ram *= 2) {
+        struct budget budget = {-1, ram * MIB, 4096 * (int64_t)MIB};
+        struct plan_choice all[40], few[3];
+        struct plan_ranking every = {all, 40, 7}, best = {few, 3, 0};
+        struct plan p, same, none;
+        char why[256];
+        assert_int_equal(plan_search(&set, &AUTO, &budget, memory, &p, &every, why, sizeof why), 0);
+        assert_int_equal(plan_search(&set, &AUTO, &budget, memory, &same, &best, why, sizeof why),
+                         0);
+        assert_int_equal(plan_search(&set, &AUTO, &budget, memory, &none, NULL, why, sizeof why),
+                         0);
+        assert_memory_equal(&p, &same, sizeof p);
+        assert_memory_equal(&p, &none, sizeof p);
+        assert_true(every.n > 3 && every.n < 40 && best.n == 3);
+        int taken = 0;
+        for (int i = 0; i < every.n; i++) {
+            struct plan_bytes b;
+            struct plan_time t;
+            assert_int_equal(check(&all[i].plan, &budget, &b, why, sizeof why), 0);
+            price(&all[i].plan, &t);
+            assert_true(all[i].job_s == t.job_s && all[i].moved >= 0);
+            assert_true(i == 0 || all[i].job_s >= all[i - 1].job_s);
+            taken += memcmp(&all[i].plan, &p, sizeof p) == 0;
+        }
+        assert_int_equal(taken, 1);
+        for (int i = 0; i < best.n; i++)
+            assert_true(few[i].job_s == all[i].job_s);
+    }
+    free(memory);
+}
+
 /* ---- with a device ---- */
 
 /* Everything about a plan that can be asked for, asked for. */
@@ -530,6 +569,7 @@ int main(void)
         cmocka_unit_test_setup(test_codec, setup),
         cmocka_unit_test_setup(test_search_over_random_budgets, setup),
         cmocka_unit_test_setup(test_search_uses_what_it_gets, setup),
+        cmocka_unit_test_setup(test_search_ranks, setup),
         cmocka_unit_test_setup(test_search_on_a_device, setup),
         cmocka_unit_test(test_evict_row),
         cmocka_unit_test(test_evict_slots),

@@ -42,13 +42,13 @@ BANNED = [ # call, where it may stand (regular expression, or None), why not
     (r"assert", r"tests/.*", "CHECK is for bugs, fail() for errors"),
     (r"abort", r"kernels/base\.c|tests/.*", "only CHECK aborts"),
     (r"_?exit|_Exit|quick_exit", r"engine/app/main\.c|tests/.*", "only main.c exits"),
-    (r"v?printf|puts|putchar|fputchar", r"engine/app/(main|config|commands\w*|plan_file|run_plan)\.c|bench/.*|tests/.*",
+    (r"v?printf|puts|putchar|fputchar", r"engine/app/(main|config|commands\w*|explain|plan_file|run_plan)\.c|bench/.*|tests/.*",
      "stdout is for results, written by commands"),
 ]
 # Who allocates: what comes up before the line starts (parsers, openers, rings), never the line itself.
 ALLOCATES = (r"kernels/(device_cpu|trace|pool)\.c|kernels/cuda/device\.cu|offload/(codec|mover|ring\w*|tier_nvme|machine|probe_matmul|machine_file)\.c|"
              r"engine/(data|source|pack|token|chat|job)/.*\.c|engine/line/(engine|dummy_layers)\.c|"
-             r"engine/app/(replan|opened|report\w*|run\w*|commands\w*)\.c|bench/.*|tests/.*")
+             r"engine/app/(replan|opened|report\w*|run\w*|commands\w*|explain_help)\.c|bench/.*|tests/.*")
 SILENT = r"policy/.*"  # formats into buffers; never onto a stream
 
 

@@ -74,20 +74,21 @@ static int measure(const struct run *r, enum compute compute, enum dtype format,
     return 1;
 }
 
-void advise_int8(const struct run *r)
+double advise_int8(const struct run *r)
 {
     char text[256];
     double bf16 = 0, int8 = 0;
     enum dtype weights = r->opened.model.layers[1].tensors[ROLE_UP].dtype;
     int int8_weights = weights == DTYPE_Q4 || weights == DTYPE_Q8;
+    int told = log_level_max >= LOG_INFO || r->ranking; // `plan` says it on stdout
     if (r->ops.compute != COMPUTE_BF16 || r->config->machine || r->plan.device ||
-        r->time.job_s < WORTH_S || !r->time.bound || strcmp(r->time.bound, "cpu") != 0 ||
-        log_level_max < LOG_INFO)
-        return;
+        r->time.job_s < WORTH_S || !r->time.bound || strcmp(r->time.bound, "cpu") != 0 || !told)
+        return 0;
     for (int turn = 0; turn < TURNS; turn++) // a neighbour's burst hits one turn, not a format
         if (!measure(r, COMPUTE_BF16, DTYPE_BF16, &bf16) ||
             !measure(r, COMPUTE_INT8, weights == DTYPE_Q4 ? DTYPE_Q4 : DTYPE_Q8, &int8))
-            return;
+            return 0;
     if (advice_int8_text(bf16, int8, int8_weights, text, sizeof text) > 0)
         log_line(LOG_INFO, "%s", text);
+    return bf16 > 0 ? int8 / bf16 : 0;
 }

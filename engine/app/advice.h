@@ -14,7 +14,8 @@ enum err advise_flags(const struct run *r);
  * written to buf. Apart for tests. */
 int advice_int8_text(double bf16, double int8, int int8_weights, char *buf, int cap);
 /* r->plan is timed: where a job is bound by compute in bf16 and long enough to care, measures
- * matmuls in both (0.2 s) and says what they would give and cost. */
-void advise_int8(const struct run *r);
+ * matmuls in both (0.2 s) and says what they would give and cost. int8 over bf16; 0: not measured.
+ */
+double advise_int8(const struct run *r);
 
 #endif

@@ -15,6 +15,9 @@ enum err command_input(struct config *with, const struct config *c, int job);
 enum err command_open_job(struct run *r, enum request_kind kind, const char *out);
 /* What `plan` plans for: the rows of -i, or made-up ones; again after r->evict has changed. */
 enum err command_plan_work(struct run *r);
+/* The layers of `m` with every matrix in another format, as `pack` would lay them out. The slices
+ * of the head keep their rows. */
+void command_convert(const struct model *m, enum dtype t, struct model_layer *layers);
 /* `plan --allow`: a line for each lossy option, and for each pair of weights and KV policy. */
 enum err command_allow(struct run *r);
 

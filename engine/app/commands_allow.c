@@ -55,9 +55,7 @@ static enum err read_options(const struct config *c, struct lossy *options, int 
     return *n > 0 ? OK : fail(ERR_USAGE, "--allow: needs options (q8,q4,h2o=0.2)");
 }
 
-/* The layers of `m` with every matrix in another format, as `pack` would lay them out. The slices
- * of the head keep their rows. */
-static void convert_layers(const struct model *m, enum dtype t, struct model_layer *layers)
+void command_convert(const struct model *m, enum dtype t, struct model_layer *layers)
 {
     for (int i = 0; i < m->n_layers; i++) {
         struct model_layer *l = &layers[i];
@@ -93,7 +91,7 @@ static enum err plan_variant(struct run *r, struct variant v, struct model_layer
         r->evict = v.kv->evict;
     enum err err = command_plan_work(r);
     if (err == OK && v.weights) {
-        convert_layers(m, v.weights->weights, layers);
+        command_convert(m, v.weights->weights, layers);
         m->layers = layers;
     }
     if (err == OK)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/app/commands.h"
+#include "engine/app/explain.h"
 #include "engine/app/plan_file.h"
 #include "engine/app/plot.h"
 #include "engine/app/run.h"
@@ -48,20 +49,9 @@ static void print_tiers(const struct run *r)
         print_bytes(r, "budget", r->budget.device, r->budget.ram, r->budget.disk);
 }
 
-static void print_pass(const struct plan *p, const struct plan_time *t)
-{
-    if (p->device)
-        printf("pass     nvme-read %.3f s, h2d %.3f s, d2h %.3f s, gpu %.3f s, cpu %.3f s, "
-               "nvme-write %.3f s -> %.3f s, bound %s\n",
-               t->read_s, t->h2d_s, t->d2h_s, t->gpu_s, t->compute_s, t->write_s, t->pass_s,
-               t->bound);
-    else
-        printf("pass     read %.3f s, write %.3f s, compute %.3f s -> %.3f s, bound %s\n",
-               t->read_s, t->write_s, t->compute_s, t->pass_s, t->bound);
-}
-
-/* The plan for people: a table of tiers, the prediction, the flags that freeze it. */
-static void print_plan(const struct run *r)
+/* The plan for people: tables of tiers and lanes, the prediction, the flags that freeze it, and
+ * what explains it. */
+static void print_plan(const struct run *r, const struct explain *e)
 {
     const struct plan *p = &r->plan;
     const struct plan_time *t = &r->time;
@@ -85,10 +75,11 @@ static void print_plan(const struct run *r)
     else
         printf("kv       %s\n", kv);
     print_tiers(r);
-    print_pass(p, t);
+    explain_print_lanes(e, r);
     printf("job      about %.0f passes, %.1f s, %.1f output tokens/s\n", t->passes, t->job_s,
            t->job_s > 0 ? (double)r->work.output_tokens / t->job_s : 0.0);
     printf("freeze   %s\n", freeze);
+    explain_print(e, r);
 }
 
 /* A made-up job: --num-prompts rows of --prompt-len tokens, --gen-len to generate. */
@@ -200,12 +191,15 @@ static enum err plan(struct run *r)
     if (c->sweep)
         return sweep(r);
     r->plan_told = 1; // print_plan says it on stdout
+    struct explain e;
+    explain_begin(&e, r);
     TRY(run_plan(r));
+    TRY(explain_plan(&e, r));
     if (c->out)
-        TRY(plan_file_write(r, c->out));
+        TRY(plan_file_write(r, &e, c->out));
     if (c->json)
-        return plan_file_write(r, NULL);
-    print_plan(r);
+        return plan_file_write(r, &e, NULL);
+    print_plan(r, &e);
     return OK;
 }
 

@@ -1,6 +1,7 @@
 /* engine/app/plan_file.c - see plan_file.h. */
 #include "engine/app/plan_file.h"
 
+#include "engine/app/explain.h"
 #include "engine/data/file.h"
 
 #include <jansson.h>
@@ -223,7 +224,7 @@ static json_t *bytes_json(const struct plan_bytes *b)
     return bytes;
 }
 
-static json_t *plan_json(const struct plan *p)
+json_t *plan_fields_json(const struct plan *p)
 {
     json_t *plan = json_pack("{sisi}", "device", p->device, "attn_cpu", p->attn_cpu);
     for (size_t i = 0; i < N_FIELDS; i++) {
@@ -248,12 +249,12 @@ json_t *plan_kv_json(const struct run *r)
                      e->simulate);
 }
 
-enum err plan_file_write(const struct run *r, const char *path)
+enum err plan_file_write(const struct run *r, const struct explain *e, const char *path)
 {
     json_t *root = json_object();
     json_object_set_new(root, "model", json_string(r->opened.model.name));
     json_object_set_new(root, "dummy_weights", json_boolean(r->opened.model.dummy));
-    json_object_set_new(root, "plan", plan_json(&r->plan));
+    json_object_set_new(root, "plan", plan_fields_json(&r->plan));
     json_object_set_new(root, "kv", plan_kv_json(r));
     json_object_set_new(root, "bytes", bytes_json(&r->bytes));
     const struct plan_time *t = &r->time;
@@ -268,6 +269,7 @@ enum err plan_file_write(const struct run *r, const char *path)
                                   "output_tokens", (json_int_t)r->work.output_tokens, "prompt_max",
                                   (json_int_t)r->work.prompt_max, "slots_max",
                                   (json_int_t)r->work.slots_max));
+    explain_json(e, r, root);
     int rc = path ? json_dump_file(root, path, JSON_INDENT(1) | JSON_REAL_PRECISION(6))
                   : json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     if (!path)
@@ -341,9 +343,14 @@ void plan_kv_text(const struct run *r, char *buf, int cap)
              e->simulate ? ", simulated" : "", kv_format_name(r->kv_format));
 }
 
+static int hidden_stayed(const struct run *r, const struct plan *p)
+{
+    return p->hidden_near == p->batches && r->hidden_moves;
+}
+
 int plan_hidden_stayed(const struct run *r)
 {
-    return r->plan.hidden_near == r->plan.batches && r->hidden_moves;
+    return hidden_stayed(r, &r->plan);
 }
 
 /* Frozen is what was asked: hidden states on disk, which another batch count would put there. */
@@ -361,9 +368,8 @@ static const char *device_spec(const struct run *r)
     return strcmp(spec, "auto") == 0 ? r->device->api->name : spec;
 }
 
-void plan_freeze(const struct run *r, char *buf, int cap)
+void plan_freeze_as(const struct run *r, const struct plan *p, char *buf, int cap)
 {
-    const struct plan *p = &r->plan;
     const char *attn = !p->device ? "" : p->attn_cpu ? "--attn cpu " : "--attn device ";
     const char *matmul = r->ops.matmul == MATMUL_CUBLASLT ? "--matmul cublaslt " : "";
     snprintf(buf, (size_t)cap,
@@ -371,9 +377,14 @@ void plan_freeze(const struct run *r, char *buf, int cap)
              "--weights-codec %s --ahead-weights %d --ahead-state %d --prefill-tokens %d "
              "--share-prefixes %s --isa %s --threads %d%s%s",
              attn, matmul, p->batch, p->batches,
-             plan_hidden_stayed(r) ? asked_percent(p) : plan_percent(p), p->resident, p->decoded,
+             hidden_stayed(r, p) ? asked_percent(p) : plan_percent(p), p->resident, p->decoded,
              plan_codec_name(p), p->ahead_weights, p->ahead_state, p->prefill_tokens,
              share_names[p->no_sharing != 0], isa_name(r->ops.isa), r->machine.threads,
              r->device->api->unified ? "" : " --device ",
              r->device->api->unified ? "" : device_spec(r));
+}
+
+void plan_freeze(const struct run *r, char *buf, int cap)
+{
+    plan_freeze_as(r, &r->plan, buf, cap);
 }

@@ -7,6 +7,8 @@
 
 #include "engine/app/run.h"
 
+struct explain;
+
 /* The --percent of a plan, "0 50 0 100 0 100"; valid until the next call of this thread. */
 const char *plan_percent(const struct plan *p);
 const char *plan_codec_name(const struct plan *p); // as --weights-codec
@@ -15,8 +17,11 @@ const char *plan_codec_name(const struct plan *p); // as --weights-codec
 enum err plan_file_read(const char *path, struct plan_wish *wish);
 /* A line for every field of r->plan that is not as `wish` asked for. */
 void plan_tell_changes(const struct run *r, const struct plan_wish *wish);
-/* The plan, its bytes by tier and its predicted times, as JSON; path NULL: stdout. */
-enum err plan_file_write(const struct run *r, const char *path);
+/* What of a plan can be asked for, as a plan file has it. The caller owns it. */
+json_t *plan_fields_json(const struct plan *p);
+/* The plan, its bytes by tier, its predicted times and what explains it, as JSON; path NULL:
+ * stdout. */
+enum err plan_file_write(const struct run *r, const struct explain *e, const char *path);
 /* "all 34 layers in RAM", "7 of 42 layers in RAM (2 as tiles), the others are streamed". */
 void plan_layers_text(const struct run *r, char *buf, int cap);
 /* "full bf16", "h2o (budget 0.2, at most 64 slots a row) q8". */
@@ -31,7 +36,9 @@ int plan_hidden_stayed(const struct run *r);
 /* {policy, budget, format, slots, scope, simulated}: what plans, summaries and scores say of the KV
  * cache. slots: the most of one row, layer and head. The caller owns it. */
 json_t *plan_kv_json(const struct run *r);
-/* The flags that make `run` take exactly this plan, with --isa and --threads; into buf. */
+/* The flags that make `run` take exactly this plan (r's own, or another of its job), with --isa and
+ * --threads; into buf. */
+void plan_freeze_as(const struct run *r, const struct plan *p, char *buf, int cap);
 void plan_freeze(const struct run *r, char *buf, int cap);
 
 #endif

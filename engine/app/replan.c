@@ -107,13 +107,13 @@ static int find_next(struct replan *w, const struct setting *set, const struct b
     any.attn_cpu = wish.attn_cpu;
     any.no_sharing = wish.no_sharing;
     int64_t start_ns = clock_ns();
-    int rc = plan_search(set, &wish, budget, r->search, &w->next, why, sizeof why);
+    int rc = plan_search(set, &wish, budget, r->search, &w->next, NULL, why, sizeof why);
     if (rc == 0 && !is_stored(r, &w->next)) {
         wish.codec = PLAN_CODEC_NONE;
-        rc = plan_search(set, &wish, budget, r->search, &w->next, why, sizeof why);
+        rc = plan_search(set, &wish, budget, r->search, &w->next, NULL, why, sizeof why);
     }
     if (rc != 0)
-        rc = plan_search(set, &any, budget, r->search, &w->next, why, sizeof why);
+        rc = plan_search(set, &any, budget, r->search, &w->next, NULL, why, sizeof why);
     struct layout *layout = &w->layouts[w->n & 1];
     if (rc == 0)
         CHECK(plan_check(&w->next, set->weights, set->work, set->shape, set->evict, set->costs,

@@ -12,6 +12,7 @@
 #include "engine/token/token.h"
 #include "offload/machine.h"
 #include "policy/cost.h"
+#include "policy/search.h"
 
 #define RUN_IO_DEPTH 8 // transfers of the mover in flight
 
@@ -69,10 +70,14 @@ struct run {
     struct plan_bytes bytes;
     struct plan_time time;
     int elsewhere; // 1: `plan`: what --machine says of threads and capacities holds, not this box
-    int64_t n_left_out; // rows whose prompts run_plan found too long
-    int hidden_moves;   // 1: hidden states were asked to leave the ops
-    int plans_device;   // 1: the plan is for a device with memory of its own
-    int plan_told;      // 1: the command itself says what the plan is
+    int64_t n_left_out;           // rows whose prompts run_plan found too long
+    int hidden_moves;             // 1: hidden states were asked to leave the ops
+    int plans_device;             // 1: the plan is for a device with memory of its own
+    int plan_told;                // 1: the command itself says what the plan is
+    struct plan_ranking *ranking; // borrowed; NULL, or what the search chose among
+    const struct run *variant_of; // borrowed; NULL, or a planned run of which this is a copy with
+                                  // something changed: run_plan measures and says nothing
+    double int8_speed; // matmuls in int8 over those in bf16, where advise_int8 measured; else 0
     int keep_rows; // 1: a plan holds all rows, or it does not fit; else run_plan may leave some out
     struct engine engine;
     int engine_opened;
@@ -92,6 +97,8 @@ enum err run_prepare(struct run *r, const struct config *c);
  * whose prompts no plan within the budgets holds, whatever placement was asked for, leave the work
  * and become error rows (see job.h). */
 enum err run_plan(struct run *r);
+/* A plan of r's job that plan_check accepts, played. */
+void run_price(const struct run *r, const struct plan *plan, struct plan_time *t);
 enum err run_walk(struct run *r); // engine_open + engine_run
 /* Takes everything down; live tokens of the job become durable. Accepts a half-built run. */
 enum err run_close(struct run *r);

@@ -11,7 +11,6 @@
 #include "engine/app/plan_file.h"
 #include "engine/pack/pack.h"
 #include "offload/probe_model.h"
-#include "policy/search.h"
 
 #define TEXT_RESERVE_BYTES (12 << 20) // JSON of rows, journal buffers, tables of the C library
 #define IO_RESERVE_BYTES   (1 << 20)
@@ -28,13 +27,27 @@ static int64_t text_bytes(const struct run *r)
     return held + tables + TEXT_RESERVE_BYTES + r->search_bytes;
 }
 
+/* Kernels' scratch is counted by the pool's threads: another machine's, where the plan is for it.
+ */
+static enum err take_threads(struct run *r)
+{
+    if (r->machine.threads == pool_threads(r->pool))
+        return OK;
+    pool_close(r->pool);
+    r->pool = r->ops.pool = NULL;
+    TRY(pool_open(&r->pool, r->machine.threads, NULL));
+    r->ops.pool = r->pool;
+    return OK;
+}
+
 /* The rates of a machine file; `plan` takes its threads, too. */
 static enum err read_machine(struct run *r)
 {
     int threads = r->machine.threads;
     TRY(machine_file_read(&r->machine, r->config->machine));
-    if (!r->elsewhere)
-        r->machine.threads = threads;
+    if (r->elsewhere)
+        return take_threads(r);
+    r->machine.threads = threads;
     return OK;
 }
 
@@ -77,12 +90,47 @@ static enum err probe_machine(struct run *r)
     return OK;
 }
 
+/* What they take by the machine's rates. */
+static void derive_matmuls(const struct run *r, struct model_rates *rates)
+{
+    struct probe_model model;
+    struct model_weights weights;
+    engine_model_matmuls(&r->opened.model, r->ops.compute, &model);
+    probe_model_weights(&model, &weights);
+    model_rates_derive(rates, &r->machine, &weights);
+}
+
+static double scaled(double measured, double derived, double from)
+{
+    return from > 0 ? measured * (derived / from) : derived;
+}
+
+/* Of a variant nothing is measured: it is as much faster than what was as the machine's rates say,
+ * which know nothing of int8 where they were measured in bf16. */
+static void scale_matmuls(struct run *r)
+{
+    const struct run *from = r->variant_of;
+    struct model_rates was, *to = &r->costs.rates;
+    const struct model_rates *measured = &from->costs.rates;
+    int int8 = r->ops.compute == COMPUTE_INT8 && from->ops.compute != COMPUTE_INT8;
+    derive_matmuls(from, &was);
+    for (int state = 0; state < N_WEIGHT_STATES; state++)
+        for (int i = 0; i < N_MATMUL_ROWS; i++) {
+            double layer_s = was.layer_s[state][i], head_s = was.head_s[state][i];
+            to->layer_s[state][i] =
+                scaled(measured->layer_s[state][i],
+                       int8 ? layer_s / from->int8_speed : to->layer_s[state][i], layer_s);
+            to->head_s[state][i] =
+                scaled(measured->head_s[state][i],
+                       int8 ? head_s / from->int8_speed : to->head_s[state][i], head_s);
+        }
+}
+
 /* What the model's matmuls take in RAM: measured here, or by the rates of a machine file, or of
  * this machine where memory is too small for it. A device's have rates of their own. */
 static enum err probe_matmuls_of_model(struct run *r)
 {
     struct probe_model model;
-    struct model_weights weights;
     char dir[4096];
     int measured = 0;
     const struct machine *m = &r->machine;
@@ -92,11 +140,14 @@ static enum err probe_matmuls_of_model(struct run *r)
                                   [KV_Q4] = m->attend_q4,
                                   [KV_MIXED] = m->attend_mixed};
     r->costs.attend_rate = attend[r->kv_format].value;
-    engine_model_matmuls(&r->opened.model, r->ops.compute, &model);
-    probe_model_weights(&model, &weights);
-    model_rates_derive(&r->costs.rates, &r->machine, &weights);
+    derive_matmuls(r, &r->costs.rates);
     if (r->config->machine || r->plans_device)
         return OK;
+    if (r->variant_of) {
+        scale_matmuls(r);
+        return OK;
+    }
+    engine_model_matmuls(&r->opened.model, r->ops.compute, &model);
     const struct probe_config probe = probe_config(r, &r->ops);
     TRY(pack_cache_dir(dir, sizeof dir));
     struct model_rates rates;
@@ -239,13 +290,13 @@ static struct setting setting_of(const struct run *r)
 }
 
 static int find_plan(const struct run *r, const struct plan_wish *wish, struct plan *plan,
-                     char *why, int why_cap)
+                     struct plan_ranking *ranking, char *why, int why_cap)
 {
     const struct setting set = setting_of(r);
-    return plan_search(&set, wish, &r->budget, r->search, plan, why, why_cap);
+    return plan_search(&set, wish, &r->budget, r->search, plan, ranking, why, why_cap);
 }
 
-static void price_plan(const struct run *r, const struct plan *plan, struct plan_time *t)
+void run_price(const struct run *r, const struct plan *plan, struct plan_time *t)
 {
     const struct setting set = setting_of(r);
     CHECK(plan_cost(&set, plan, r->search, t) == 0); // plan_check has proved that every row enters
@@ -259,21 +310,38 @@ static enum err take_search(struct run *r, const struct plan_wish *wish)
     int n = r->weights->n_layers;
     r->search_bytes =
         2 * max_i64(plan_search_bytes(wish, &r->work, n), plan_search_bytes(&any, &r->work, n));
+    if (r->variant_of) { // it has the room of the run that it is a variant of
+        CHECK(r->search_bytes <= r->variant_of->search_bytes);
+        return OK;
+    }
     free(r->search);
     r->search = malloc((size_t)r->search_bytes);
     return r->search ? OK : fail(ERR_FIT, "no memory to look for a plan");
 }
 
+/* Scratch of a card that is not here is taken for that of one thread: kernels of a device do not
+ * share it out among the CPU's. */
+static void count_costs(struct run *r)
+{
+    const struct model *m = &r->opened.model;
+    struct ops alone = r->ops;
+    alone.pool = NULL;
+    engine_costs(m, r->device, &alone, r->kv_format, &r->work, &r->evict, &r->costs);
+    int64_t one_thread = r->costs.scratch_bytes;
+    engine_costs(m, r->device, &r->ops, r->kv_format, &r->work, &r->evict, &r->costs);
+    if (r->plans_device && r->device->api->unified)
+        r->costs.scratch_bytes = one_thread;
+    r->costs.text_bytes = text_bytes(r);
+}
+
 /* What depends on the rows, and the best plan for them. 0, or -1 with `why`. */
 static int search_plan(struct run *r, const struct plan_wish *wish, char *why, int why_cap)
 {
-    engine_costs(&r->opened.model, r->device, &r->ops, r->kv_format, &r->work, &r->evict,
-                 &r->costs);
-    r->costs.text_bytes = text_bytes(r);
+    count_costs(r);
     for (;;) {
-        int rc = find_plan(r, wish, &r->plan, why, why_cap);
+        int rc = find_plan(r, wish, &r->plan, r->ranking, why, why_cap);
         if (rc != 0 || r->plan.embed_resident || wish->codec == PLAN_CODEC_NONE ||
-            r->costs.codec_share > 0)
+            r->costs.codec_share > 0 || r->variant_of)
             return rc;
         measure_codec(r); // something streams: once more, now that its price is known
     }
@@ -349,9 +417,10 @@ static void hint_codec(struct run *r, const struct plan_wish *wish)
     if (r->plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || make_s <= 0)
         return;
     r->costs.codec_make_s = 0;
-    int found = find_plan(r, wish, &with, why, sizeof why) == 0 && with.codec != PLAN_CODEC_NONE;
+    int found =
+        find_plan(r, wish, &with, NULL, why, sizeof why) == 0 && with.codec != PLAN_CODEC_NONE;
     if (found)
-        price_plan(r, &with, &t);
+        run_price(r, &with, &t);
     r->costs.codec_make_s = make_s;
     if (found)
         log_line(LOG_INFO,
@@ -423,10 +492,10 @@ enum err run_plan(struct run *r)
     const struct config *c = r->config;
     const struct shape *shape = &r->opened.model.shape;
     char why[320];
-    if (c->machine)
+    if (c->machine && !r->variant_of)
         TRY(read_machine(r));
     TRY(read_budgets(r, c));
-    if (!c->machine)
+    if (!c->machine && !r->variant_of)
         TRY(probe_machine(r));
     if (!r->weights)
         r->weights = malloc(sizeof *r->weights);
@@ -461,11 +530,13 @@ enum err run_plan(struct run *r)
     TRY(choose_plan(r, &wish));
     CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget,
                      &r->layout, &r->bytes, why, sizeof why) == 0);
-    price_plan(r, &r->plan, &r->time);
+    run_price(r, &r->plan, &r->time);
+    if (r->variant_of)
+        return OK;
     plan_tell_changes(r, &asked);
     if (!r->plan_told)
         print_plan(r);
     hint_codec(r, &wish);
-    advise_int8(r);
+    r->int8_speed = advise_int8(r);
     return OK;
 }

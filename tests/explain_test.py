@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""What a plan says of itself: lanes, plans beside it, what would help: explain_test.py [SLUICE] [--only PART]
+
+Every figure is held against `plan` itself: a frozen alternative, the flags of what would help, a disk whose rates are
+doubled in the machine file. Model configs and machine files only; standard library only.
+"""
+import csv
+import glob
+import itertools
+import json
+import os
+import re
+import resource
+import shlex
+import sys
+
+import trial
+from trial import read
+
+CONFIGS = os.path.join(os.path.dirname(trial.HERE), "configs")
+RESULTS = os.path.join(os.path.dirname(trial.HERE), "bench/results")
+T4 = os.path.join(CONFIGS, "machine-t4.cfg")
+JOB = ["--prompt-len", "512", "--gen-len", "32", "--num-prompts", "10k"]
+CPU = {"nvme_read": "4e8", "nvme_write": "4e8", "ram_read": "2e10", "matmul_flops": "1e12", "step_s": "1e-5", "threads": "8",
+       "ram": "4.3e9", "disk": "2e10"}
+INT8 = {"matmul_q8_m16": "4e12", "matmul_q8_m64": "4e12", "matmul_q8_m256": "4e12"}
+WITHIN, WORTH, MOST = 1.10, 0.05, 6
+
+
+def config(name):
+    return os.path.join(CONFIGS, name + ".cfg")
+
+
+def machine(place, name, keys):
+    return place.write(name, "".join(f"{k} = {v}\n" for k, v in keys.items()).encode())
+
+
+def cases(place):
+    """(what, model, machine file, flags): bound by the link, the disk, matmuls; on a device and on a CPU."""
+    slow = machine(place, "slow.cfg", CPU)
+    fast8 = machine(place, "fast8.cfg", {**CPU, "nvme_read": "2e9", **INT8})
+    # What encoding would give is measured, and never twice the same.
+    rows = place.rows("in.jsonl", trial.job_rows(600, 3, tokens=(16, 300)))
+    short = ["--weights-codec", "none", "--prompt-len", "64", "--gen-len", "64", "--num-prompts", "2k"]
+    return [("opt-30b on a T4", config("opt-30b"), T4, JOB),
+            ("opt-6.7b on a T4", config("opt-6.7b"), T4, JOB),
+            ("llama-8b on a T4, few rows", config("llama-8b"), T4, [*short[:-1], "300"]),
+            ("opt-30b with attention on the CPU", config("opt-30b"), T4, [*JOB, "--attn", "cpu"]),
+            ("llama-3b from a slow disk", config("llama-3b"), slow, short),
+            ("llama-3b, its batch fixed", config("llama-3b"), slow, [*short, "--batch", "40", "--batches", "2"]),
+            ("llama-1b, int8 fast", config("llama-1b"), fast8, short),
+            ("llama-1b under h2o", config("llama-1b"), slow, [*short, "--kv-policy", "h2o", "--mem-ram", "1G"]),
+            ("rows of many lengths", place.model, slow, ["-i", rows, "--weights-codec", "none", "--mem-ram", "40M"])]
+
+
+PLANNED = {}  # by what was asked: parts ask the same
+
+
+def plan(place, model, file, flags):
+    """Its JSON, or None."""
+    key = (model, read(file), *flags)
+    if key not in PLANNED:
+        done = place.sluice("plan", "-q", "-m", model, "--machine", file, *flags, "--json")
+        PLANNED[key] = json.loads(done.out) if done.code == 0 else None
+    return PLANNED[key]
+
+
+def with_flags(flags, text):
+    """Those of a text instead of what the flags say of the same."""
+    words = shlex.split(text)
+    given = {w for w in words if w.startswith("--")}
+    return [f for i, f in enumerate(flags) if f not in given and (i == 0 or flags[i - 1] not in given)] + words
+
+
+def near(a, b, share):
+    return abs(a - b) <= share * abs(b)
+
+
+def lanes(tally, place, a):
+    """They are those of the prediction, with their share of its pass; one of them bounds it."""
+    for what, model, file, flags in cases(place)[::3]:
+        got = plan(place, model, file, flags)
+        if not tally.check(got, f"{what}: no plan"):
+            continue
+        p, device = got["predicted"], got["plan"]["device"]
+        key = {"nvme-read": "read_s", "nvme-write": "write_s", "h2d": "h2d_s", "d2h": "d2h_s", "gpu": "gpu_s", "cpu": "compute_s"}
+        names = [x["name"] for x in got["lanes"]]
+        tally.check(names == [n for n in key if device or n not in ("h2d", "d2h", "gpu")], f"{what}: lanes {names}")
+        tally.check([x["name"] for x in got["lanes"] if x["bound"]] == [p["bound"]], f"{what}: bound {got['lanes']}")
+        for x in got["lanes"]:
+            ok = near(x["busy_s"], p[key[x["name"]]], 1e-5) and near(x["utilisation"], x["busy_s"] / p["pass_s"], 1e-4)
+            tally.check(ok and (x["bytes"] > 0) == (x["name"] not in ("gpu", "cpu") and x["busy_s"] > 0), f"{what}: {x} in {p}")
+        # What the passes read at the rate of the file takes the seconds of the lane.
+        rate = float(re.search(r"^nvme_read = (\S+)", read(file).decode(), re.M)[1])
+        reads = got["lanes"][0]
+        tally.check(near(reads["bytes"] / rate, reads["busy_s"] * p["passes"], 0.05), f"{what}: {reads} x {p['passes']} passes")
+
+
+def differ(a, b, layers, decoder):
+    """A second reading of what makes a plan another one."""
+    def far(x, y, of, share=0.05):
+        return abs(x - y) > share * of
+    rows, others = a["batch"] * a["batches"], b["batch"] * b["batches"]
+    if a["batches"] != b["batches"] or far(rows, others, min(rows, others), 0.1):
+        return True
+    kv, hidden = decoder * a["batches"], a["batches"]
+    if any(a[k] != b[k] for k in ("weights_codec", "ahead_weights", "ahead_state")):
+        return True
+    sizes = (("kv_near", kv), ("kv_ram", kv), ("hidden_near", hidden), ("hidden_ram", hidden), ("weights_resident", layers),
+             ("weights_ram", layers))
+    on_disk = far(kv - a["kv_near"] - a["kv_ram"], kv - b["kv_near"] - b["kv_ram"], kv)
+    return on_disk or any(far(a[k], b[k], of) for k, of in sizes)
+
+
+def alternatives(tally, place, a):
+    """Sorted, other than each other, near in time, within the budgets; frozen they take the time that they say."""
+    n = 0
+    for what, model, file, flags in cases(place):
+        got = plan(place, model, file, flags)
+        if not tally.check(got, f"{what}: no plan"):
+            continue
+        said, took = got["alternatives"], got["predicted"]["job_s"]
+        n += len(said)
+        tally.check(len(said) <= 5, f"{what}: {len(said)} alternatives")
+        times = [x["job_s"] for x in said]
+        tally.check(times == sorted(times) and all(t <= took * WITHIN * 1.00001 for t in times), f"{what}: {times} beside {took}")
+        shape = dict(re.findall(r"^(\w+) = (\S+)", read(model).decode(), re.M))
+        layers = int(shape["layers"])
+        every = [got["plan"]] + [x["plan"] for x in said]
+        for x, y in itertools.combinations(every, 2):
+            tally.check(differ(x, y, layers, layers), f"{what}: much alike: {x} and {y}")
+        caps = dict(re.findall(r"^(ram|disk|device_memory) = (\S+)", read(file).decode(), re.M))
+        if "--mem-ram" in flags:
+            size = flags[flags.index("--mem-ram") + 1]
+            caps["ram"] = str(int(size[:-1]) << {"M": 20, "G": 30}[size[-1]])
+        for x in said:
+            fits = x["ram_bytes"] <= float(caps["ram"]) and x["disk_bytes"] <= float(caps["disk"])
+            fits = fits and x["device_bytes"] <= float(caps.get("device_memory", 0))
+            tally.check(fits, f"{what}: {x} does not fit {caps}")
+            frozen = plan(place, model, file, with_flags(flags, x["flags"]))
+            if not tally.check(frozen, f"{what}: {x['flags']} is refused"):
+                continue
+            tally.check(near(frozen["predicted"]["job_s"], x["job_s"], 0.01),
+                        f"{what}: {x['flags']}: {frozen['predicted']['job_s']}, said {x['job_s']}")
+            tally.check(frozen["plan"] == x["plan"] and frozen["bytes"]["ram"] == x["ram_bytes"],
+                        f"{what}: {x['flags']}: {frozen['plan']}, said {x['plan']}")
+    tally.check(n >= 10, f"only {n} alternatives in all")
+
+
+def doubled(place, file):
+    text = read(file).decode()
+    return place.write("doubled.cfg", re.sub(r"^(nvme_(?:read|write)) = (\S+)", lambda m: f"{m[1]} = {2 * float(m[2])!r}",
+                                              text, flags=re.M).encode())
+
+
+def would_help(tally, place, a):
+    """`plan` with those flags says the same; the greatest gain first, nothing below 5 %."""
+    seen = set()
+    for what, model, file, flags in cases(place):
+        got = plan(place, model, file, flags)
+        if not tally.check(got, f"{what}: no plan"):
+            continue
+        said, job_s = got["would_help"], got["predicted"]["job_s"]
+        gains = [x["gain"] for x in said]
+        tally.check(len(said) <= MOST and gains == sorted(gains, reverse=True) and all(g >= WORTH for g in gains),
+                    f"{what}: gains {gains}")
+        for x in said:
+            kind = "disk" if x["flags"] is None else x["flags"] if x["lossless"] is False else x["flags"].split()[0]
+            seen.add(kind)
+            tally.check(near(x["gain"], job_s / x["job_s"] - 1, 1e-4), f"{what}: {x} of {job_s}")
+            memory = x["flags"] is None or x["flags"].startswith("--mem-")
+            tally.check(x["lossless"] == memory and (x["quality"] is None) == memory, f"{what}: {x}")
+            there = plan(place, model, doubled(place, file) if x["flags"] is None else file, with_flags(flags, x["flags"] or ""))
+            if not tally.check(there, f"{what}: {x} is refused"):
+                continue
+            exact = "--weights" not in (x["flags"] or "")  # where the slices of the head are cut otherwise
+            tally.check(near(there["predicted"]["job_s"], x["job_s"], 1e-5 if exact else 0.01),
+                        f"{what}: {x}: plan says {there['predicted']['job_s']}")
+    for kind in ("disk", "--mem-ram", "--mem-device", "--weights q4", "--weights q8", "--kv-format q8", "--kv-format mixed",
+                 "--kv-policy h2o --kv-budget 0.2", "--compute int8 --weights q8"):
+        tally.check(kind in seen, f"never told: {kind} (only {sorted(seen)})")
+
+
+def text(tally, place, a):
+    """Tables of few columns; every flag of the JSON stands in them; nothing when matmuls are all there is."""
+    what, model, file, flags = cases(place)[0]
+    done = place.sluice("plan", "-q", "-m", model, "--machine", file, *flags)
+    got = plan(place, model, file, flags)
+    out = done.out
+    tally.check(done.code == 0 and out.count("  bound\n") == 1 and re.search(r"^  h2d +[\d.]+ +\d+ % +[\d.]+  bound$", out, re.M), out)
+    rows = [x for x in out.splitlines() if re.match(r"^ +[\d.]+ +[+\d]", x)]
+    for x in got["would_help"]:
+        line = next((r for r in rows if x["what"] in r), "")
+        tally.check(x["flags"] in line and len(line) <= 102, f"{x} in {line!r}")
+        tally.check(("same answers" in line) == x["lossless"] and ("lossy" in line) != x["lossless"], line)
+    for x in got["alternatives"]:
+        line = next((r for r in rows if f"{x['output_tokens_per_s']:.4g} " in r and "--" in r), "")
+        own = set(re.findall(r"--[^-]\S*(?: (?!--)\S+)*", x["flags"]))
+        frozen = set(re.findall(r"--[^-]\S*(?: (?!--)\S+)*", re.search(r"^freeze +(.*)$", out, re.M)[1]))
+        shown = set(re.findall(r"--[^-]\S*(?: (?!--)\S+)*", line))
+        tally.check(shown == own - frozen and shown, f"{x['flags']}: {line!r}")
+    PLANNED.clear()
+    tally.check(plan(place, model, file, flags) == got, "the same inputs, other words")
+    path = place.at("plan.json")
+    place.sluice("plan", "-q", "-m", model, "--machine", file, *flags, "-o", path)
+    tally.check(json.loads(read(path)) == got, "-o and --json differ")
+
+
+def quality(tally, place, a):
+    """What lossy options are said to cost is what was measured."""
+    measured = {}
+    for path in glob.glob(os.path.join(RESULTS, "quality-*.csv")):
+        rows = {r["case"]: float(r["ppl"]) for r in csv.DictReader(x for x in open(path) if not x.startswith("#"))}
+        if {"KV h2o", "KV full"} <= set(rows):
+            measured.setdefault("h2o", set()).add(f"{100 * (rows['KV h2o'] / rows['KV full'] - 1):.1f}")
+    source = read(os.path.join(os.path.dirname(trial.HERE), "engine/app/explain_help.c")).decode()
+    row = re.search(r'\{"--kv-policy h2o --kv-budget 0.2",(.*?)\}', source, re.S)[1]
+    said = re.findall(r"([\d.]+) %", row)
+    tally.check(len(said) == 2 and set(said) <= measured["h2o"], f"h2o: {said}, measured {measured}")
+
+
+def cpu_seconds(place, *args):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = place.sluice(*args)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def cheap(tally, place, a):
+    """A large model on a card, bound by its matmuls: less than 3 s in all, and little more than the plan alone."""
+    asked = ("plan", "-q", "-m", config("llama-3-70b"), "--machine", T4, *JOB)
+    done, took = cpu_seconds(place, *asked)
+    alone, one = cpu_seconds(place, *asked, "--sweep", "num-prompts=10000..10000")
+    tally.check(done.code == 0 and alone.code == 0 and took < min(3, 1.7 * one),
+                f"exit {done.code}, {took:.1f} s of CPU time; one plan {one:.1f} s {alone.last()}")
+    tally.check("matmuls alone are 9" in done.out, f"what bounds it is said: {done.out[-300:]!r}")
+
+
+def measures_once(tally, place, a):
+    """On this machine: nothing is measured but what the plan itself needs, and stdout is the same when quiet."""
+    asked = ["plan", "-m", place.model, "--prompt-len", "64", "--gen-len", "64", "--num-prompts", "2k", "--weights-codec", "none",
+             "--mem-ram", "32M", "--mem-disk", "1G"]
+    first = place.sluice(*asked)
+    tally.check(first.code == 0 and re.search(r"^(instead|faster) ", first.out, re.M), f"exit {first.code}: {first.out!r} {first.last()}")
+    tally.check(first.err.count("probe: ") == 1, f"{first.err!r}")
+    for part in ("disk", "cpu", "model"):
+        kept = glob.glob(os.path.join(place.at("cache"), f"probe-{part}-*"))
+        tally.check(len(kept) == 1, f"{part}: {kept}")
+    quiet = place.sluice(*asked, "-q")
+    tally.check(quiet.out == first.out and quiet.err == "", f"-q: {quiet.err!r}")
+
+
+if __name__ == "__main__":
+    sys.exit(trial.run_parts(__doc__, [lanes, alternatives, would_help, text, quality, cheap, measures_once]))
