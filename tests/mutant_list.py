@@ -636,6 +636,11 @@ fault("q8 and q4 decode for nothing", "policy/machine.c", "? DECODE_FLOPS : 0", 
 fault("tiles cost what is stored", "policy/pass.c",
       "+ p->decoded * c->layer[1];", "+ p->decoded * c->layer[0];", "rates_test")
 
+fault("the summary's lanes take each other's predicted bytes", "engine/app/report_lanes.c",
+      "[LANE_NVME_WRITE] = 1 + PLAN_NVME_WRITE,", "[LANE_NVME_WRITE] = 1 + PLAN_NVME_READ,", "report_test")
+fault("what a lane was predicted is of a pass", "engine/app/report_summary.c",
+      "number(report_lane_predicted(r, lane) * r->time.passes)", "number(report_lane_predicted(r, lane))", "report_test")
+
 # ---- the play of a job
 
 fault("full pages grow by themselves", "policy/simulate.c",
