@@ -122,9 +122,8 @@ def main():
                     if bench.time_is_up():
                         return True
                     bench.measure(case.job, turn, case.name, AUTO if flags is None else shlex.join(flags), flags or ())
-        print("\n".join(told(bench.table.rows)))
         return False
-    return planned.run(a, measured)
+    return planned.run(a, measured, told)
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ def why(row):
     text = f"{row['bound']} works {100 * row['bound_share']:.0f} % of a pass, {row['next']} {100 * row['next_share']:.0f} %"
     if row["flexgen_rows"]:
         text += f"; {row['rows_at_once']} rows at once, FlexGen {row['flexgen_rows']}"
-    return text + f"; the roof has {row['roof_rows']} and is bound by {row['roof_bound']}"
+    return text + f"; the roof is {row['roof_bound']}, from {row['roof_rows']} rows on"
 
 
 def row_of(case, plan, percent, found):
@@ -191,9 +191,12 @@ def main():
     results.close()
     with open(os.path.splitext(a.output)[0] + ".md", "w", encoding="utf-8") as f:
         f.write(markdown(rows))
+    above = [r for r in rows if r["status"] == "ok" and r["of_roof"] > 1]
     for r in rows:
         print(f"{r['machine']}, {r['model']}, {r['new']}, {r['variant']}, {r['attn']}: " +
               (f"{r['tok_s']:.2f} tokens/s of {r['roof_tok_s']:.2f}: {r['why']}" if r["status"] == "ok" else r["status"]))
+    if above:
+        sys.exit(f"paper.py: {len(above)} plans are faster than the roof: one of both is wrong: {above[0]}")
 
 
 if __name__ == "__main__":

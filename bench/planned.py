@@ -187,18 +187,20 @@ class Bench:
         kept = os.path.join(self.work, f"half-{os.path.basename(self.file(job))}")
         if os.path.isdir(kept):
             return kept
-        os.makedirs(kept)
-        out = os.path.join(kept, "out.jsonl")
-        # A limit is of the line, not of what comes before it.
-        limit_s, least, most, total = 2.0, 0.0, None, sum(row["max_tokens"] for row in rows_of(job))
+        limit_s, total = 2.0, sum(row["max_tokens"] for row in rows_of(job))
         for _ in range(8):
-            done = subprocess.run([*self.words(job, out), "--overwrite", "--time-limit", f"{limit_s:.2f}"])
-            status = subprocess.run([self.a.sluice, "status", out, "--json"], stdout=subprocess.PIPE, text=True, check=True)
-            share = json.loads(status.stdout)["output_tokens"] / total if done.returncode == INTERRUPTED else 1.0
-            if 0.25 <= share <= 0.75:
+            shutil.rmtree(kept, ignore_errors=True)  # what is there would go on
+            os.makedirs(kept)
+            out = os.path.join(kept, "out.jsonl")
+            code = subprocess.run([*self.words(job, out), "--time-limit", f"{limit_s:.2f}"], stderr=subprocess.DEVNULL).returncode
+            if code not in (0, INTERRUPTED):
+                sys.exit(f"{ME}: {job.name}: exit {code}")
+            told = subprocess.run([self.a.sluice, "status", out, "--json"], stdout=subprocess.PIPE, text=True, check=True)
+            seen = json.loads(told.stdout)
+            share = (seen["output_tokens"] + seen["live_tokens"]) / total
+            if code == INTERRUPTED and 0.3 <= share <= 0.8:
                 return kept
-            least, most = (limit_s, most) if share < 0.25 else (least, limit_s)
-            limit_s = (least + most) / 2 if most else 3 * limit_s
+            limit_s *= min(max(0.5 / max(share, 0.01), 0.3), 4)
         sys.exit(f"{ME}: {job.name}: no time limit stops it near its half")
 
     # ---- runs ----
@@ -316,13 +318,14 @@ def chosen(a, cases, names):
     return found[:a.first] if a.first else found
 
 
-def run(a, measured):
-    """Builds, opens the CSV, measures, tells: the exit code."""
+def run(a, measured, told):
+    """Builds, measures, tells: the exit code. measured(bench) opens the CSV and is True when time was up."""
     conditions.clean(a)
     os.makedirs(PLACE, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=PLACE) as work:
         bench = Bench(a, work)
         over = measured(bench)
         bench.table.close()
+        print("\n".join(told(bench.table.rows)))
     peer.say(f"{ME}: {a.output}" + ("; time is up: the same command goes on" if over else ""))
     return MORE if over else 0

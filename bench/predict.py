@@ -145,9 +145,8 @@ def main():
                 if bench.time_is_up():
                     return True
                 bench.measure(job, turn, job.name, " ".join(job.flags))
-        print("\n".join(told(bench.table.rows)))
         return False
-    return planned.run(a, measured)
+    return planned.run(a, measured, told)
 
 
 if __name__ == "__main__":
