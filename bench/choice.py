@@ -26,13 +26,13 @@ AUTO = "auto"
 def listed():
     s, one, three = SMALL, "llama-1b", "llama-3b"
     yield Job("small, 96M, chat", s, "auto", 64, "chat", 64, "--mem-ram 96M")
-    yield Job("1b, 640M", one, "bf12", 32, (16, 48), 16, "--mem-ram 640M --weights-codec none")
-    yield Job("1b, 1G, q8 int8", one, "q8", 48, (16, 48), 16, "--mem-ram 1G --compute int8 --weights-codec none")
-    yield Job("1b, 640M, h2o", one, "bf12", 24, 96, 12, "--mem-ram 640M --kv-policy h2o --kv-budget 0.2 --weights-codec none")
+    yield Job("1b, 640M", one, "bf12", 32, (16, 48), 16, "--mem-ram 640M")
+    yield Job("1b, 1G, q8 int8", one, "q8", 48, (16, 48), 16, "--mem-ram 1G --compute int8")
+    yield Job("1b, 640M, h2o", one, "bf12", 24, 96, 12, "--mem-ram 640M --kv-policy h2o --kv-budget 0.2")
     yield Job("small, 128M, long prompts", s, "auto", 16, "text", 32, "--mem-ram 128M", chars=4000)
-    yield Job("3b, 2560M", three, "bf12", 24, 24, 8, "--mem-ram 2560M --weights-codec none")
+    yield Job("3b, 2560M", three, "bf12", 24, 24, 8, "--mem-ram 2560M")
     yield Job("small, 64M, many rows", s, "auto", 400, (8, 40), 16, "--mem-ram 64M")
-    yield Job("1b, 1G, few rows", one, "bf12", 12, 32, 24, "--mem-ram 1G --weights-codec none")
+    yield Job("1b, 1G, few rows", one, "bf12", 12, 32, 24, "--mem-ram 1G")
     yield Job("small, 256M, ragged", s, "auto", 256, (8, 128), (4, 64), "--mem-ram 256M")
 
 

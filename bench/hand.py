@@ -37,7 +37,7 @@ class Case:
         ram = ram or max(int(OURS[model] * GPU_BYTES / THEIRS[theirs]), LEAST[model])
         self.name, self.batch, self.batches = name, batch, batches
         self.shares = [int(word) for word in percent.split()[::2]]
-        self.job = Job(name, model, form, rows, prompt, new, f"--mem-ram {ram >> 20}M --weights-codec none {more}")
+        self.job = Job(name, model, form, rows, prompt, new, f"--mem-ram {ram >> 20}M {more}")
 
 
 def listed():

@@ -167,10 +167,10 @@ def main():
     p.add_argument("-o", "--output", help="[bench/results/paper-configs.csv]")
     p.add_argument("--sluice", help="a binary [built here]")
     p.add_argument("--dirty", action="store_true", help="a tree that is not committed; the CSV says dirty: yes")
-    p.add_argument("--quick", action="store_true", help="three plans, into build/bench")
+    p.add_argument("--quick", action="store_true", help="three plans, into build/planned")
     a = p.parse_args()
     a.dirty |= a.quick
-    name = os.path.join(TREE, "build/bench/paper-quick") if a.quick else os.path.join(HERE, "results", "paper-configs")
+    name = os.path.join(TREE, "build/planned/paper-quick") if a.quick else os.path.join(HERE, "results", "paper-configs")
     a.output = a.output or name + ".csv"
     conditions.clean(a)
     cases, numbers, machines = asked(a.quick), {}, {}

@@ -22,7 +22,7 @@ from conditions import HERE, ME, TREE
 import jobs
 import peer
 
-PLACE = os.path.join(TREE, "build/bench")
+PLACE = os.path.join(TREE, "build/planned")
 QUICK = """family = llama
 dim = 256
 layers = 8
@@ -46,12 +46,15 @@ COLUMNS = ["kind", "case", "turn", "status", "model", "format", "rows", "batch",
 class Job:
     """Rows for one model in one format. prompt: ids per row, a number or (least, most); "chat", "text" (of so many
     characters with it, in `chars`). new: tokens per row, likewise. shared: ids that all prompts begin with. kind:
-    run, score (prompt is context, new continuation), resume (a run that was stopped half way)."""
+    run, score (prompt is context, new continuation), resume (a run that was stopped half way). Weights are encoded only
+    where the flags say so: a file that one run makes would change the plans of those behind it."""
 
     def __init__(self, name, model, form, rows, prompt, new, flags, kind="run", chars=0, shared=0):
         self.name, self.model, self.form, self.kind = name, model, form, kind
         self.rows, self.prompt, self.new, self.chars, self.shared = rows, prompt, new, chars, shared
         self.flags = shlex.split(flags)
+        if "--weights-codec" not in self.flags:
+            self.flags += ["--weights-codec", "none"]
 
 
 # ---- rows, the same for everybody ----
@@ -281,13 +284,13 @@ def arguments(table, about, turns):
     p.add_argument("-o", "--output", help=f"[bench/results/{table}-CPU.csv]")
     p.add_argument("--cpu-name", default=conditions.cpu_name(), help="what the CPU is called [%(default)s]")
     p.add_argument("--turns", type=int, default=turns, help="[%(default)s]")
-    p.add_argument("--cases", default="", metavar="WORD,...", help="only those that have such a word in their name")
+    p.add_argument("--case", action="append", default=[], metavar="TEXT", help="only those with it in their name; may be given again")
     p.add_argument("--first", type=int, default=0, metavar="N", help="only the first N of the list, which cover the space")
     p.add_argument("--for", dest="seconds", type=float, default=0, metavar="SECONDS", help="begin nothing after that; exit 75")
     p.add_argument("--again", action="store_true", help="begin the CSV anew")
     p.add_argument("--any-binary", action="store_true", help="go on in a CSV of another binary")
     p.add_argument("--list", action="store_true", help="the cases, and no more")
-    p.add_argument("--quick", action="store_true", help="seconds, into build/bench: does the script work?")
+    p.add_argument("--quick", action="store_true", help="seconds, into build/planned: does the script work?")
     p.add_argument("--timeout", type=int, default=600, help="seconds of one run [%(default)s]")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--busy-max", type=float, default=0.05, help="share of the CPUs that may be busy before a run [0.05]")
@@ -313,8 +316,7 @@ def finish(p, table):
 
 def chosen(a, cases, names):
     """The cases that were asked for."""
-    words = [w for w in a.cases.split(",") if w]
-    found = [c for c, name in zip(cases, names) if not words or any(w in name for w in words)]
+    found = [c for c, name in zip(cases, names) if not a.case or any(text in name for text in a.case)]
     return found[:a.first] if a.first else found
 
 
