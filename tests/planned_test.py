@@ -18,6 +18,7 @@ import predict  # noqa: E402
 import tables  # noqa: E402
 from planned import Job  # noqa: E402
 
+jobs.VOCAB = trial.VOCAB  # of the model that runs here
 HEAD = {"table": "predict", "command": "predict.py", "commit": "abc", "binary_sha256": "one", "date": "2026-01-01T00:00Z", "turns": "2"}
 
 
@@ -41,8 +42,7 @@ def small(name, rows=24, prompt=(4, 12), new=8, flags="--mem-ram 48M", **more):
 
 
 def own_rows(tally, place, a):
-    """The same rows every time, within their bounds; ids of the tests' vocabulary for the runs below."""
-    jobs.VOCAB = trial.VOCAB
+    """The same rows every time, within their bounds."""
     job = small("ragged", prompt=(4, 12), new=(2, 5), shared=6)
     rows = planned.rows_of(job)
     tally.check(rows == planned.rows_of(job), "rows are drawn by a seed")
@@ -139,6 +139,10 @@ def grids(tally, place, a):
     tally.check(choice.placement(bench.frozen(job)) not in {choice.placement(f) for f in found}, "the automatic plan is not among them")
     for flags in found:
         tally.check(choice.placement(bench.frozen(job, *flags)) == choice.placement(flags), f"frozen: {flags}")
+    tried, choice.candidates = choice.candidates, lambda auto, seed: [[], ["--batch", "4"], ["--batch", "4"]]
+    other = choice.grid(bench, small("another case", rows=16), 6)
+    choice.candidates = tried
+    tally.check([choice.value(f, "--batch") for f in other] == ["4"], f"neither the automatic plan nor one twice: {other}")
     bench.table.close()
     bench = Bench(place, "choice")
     bench.frozen = None
