@@ -5,7 +5,8 @@ A row of bench/results/choice-CPU.csv with kind = plan is a plan of the grid, as
 a run of it, or of the automatic plan (flags "auto") in the same turn. The grid goes around the automatic plan:
 rows of a batch, batches, resident layers, prefill tokens, where KV lives, one of them changed (nearer and further), then two
 at once, drawn by a seed; what does not fit, or comes to a plan that is there, is left out. The last line is the figure: the
-median and the worst of chosen / best, where best is the least median of seconds among all plans of a case.
+median and the worst of chosen / best, where best is the least median of seconds among all plans of a case (and lucky, among
+so many: with few turns the figure is rather too high).
 
 Stops and goes on as predict.py does: a grid that stands in the CSV is not drawn again.
 """

@@ -118,7 +118,7 @@ def percentile(values, share):
 def told(rows):
     found = errors(rows)
     failed = sorted({r["case"] for r in rows if r["status"] != "ok"})
-    lines = [f"{100 * off:5.1f} %  {case}: predicted / taken {ratio:.3f}" + f": {r['cause']}" * bool(r["cause"])
+    lines = [f"{100 * off:5.1f} %  {case}: predicted / taken {ratio:.3f}: {r['cause']}"
              for off, case, ratio, r in found if r["cause"]]
     if failed:
         lines.append(f"runs that failed: {', '.join(failed)}")
