@@ -154,10 +154,10 @@ class Bench:
         return path
 
     def words(self, job, out):
-        """The command of a job; its OUT goes there."""
+        """The command of a job; its OUT goes there. The plan is kept: what is judged is the one made before step 0."""
         verb = "score" if job.kind == "score" else "run"
         return [self.a.sluice, verb, "-m", self.pack(job), "-i", self.file(job), "-o", out, "--threads", str(self.a.threads),
-                "--offload-dir", self.work, "--progress", "none", "-q", *job.flags]
+                "--offload-dir", self.work, "--progress", "none", "--replan", "off", "-q", *job.flags]
 
     def file(self, job):
         if job.name not in self.files:
