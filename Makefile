@@ -252,6 +252,12 @@ $(BENCHES:%=bench-%):
 	$(Q)bench/run.py $(@:bench-%=%) $(ARGS)
 	$(Q)bench/tables.py --write README.md $(@:bench-%=%)
 
+# How good the planner is, likewise; each goes on where it was stopped (paper runs nothing).
+PLANNED := predict choice hand paper
+$(PLANNED:%=bench-%):
+	$(Q)bench/$(@:bench-%=%).py $(ARGS)
+	$(Q)bench/tables.py --write README.md $(@:bench-%=%)
+
 # The README's tables and plots, out of bench/results/*.csv (plots need gnuplot).
 tables:
 	$(Q)bench/tables.py --write README.md
@@ -313,5 +319,5 @@ check-ptx:
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
 .PHONY: all registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens \
-        tables plots clean $(BENCHES:%=bench-%)
+        tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%)
 .SECONDARY:

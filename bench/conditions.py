@@ -20,6 +20,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TREE = os.path.dirname(HERE)
 sys.path.insert(0, os.path.join(HERE, "peers"))
 
+ME = os.path.basename(sys.argv[0])
 MIB = 1 << 20
 WINDOW_S = 2.0
 FLAGS = ["avx2", "avx_vnni", "avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "amx_bf16", "amx_int8"]
@@ -43,6 +44,20 @@ def commit():
 def file_hash(path):
     with open(path, "rb") as f:
         return hashlib.sha256(f.read()).hexdigest()[:12]
+
+
+def clean(a):
+    """Refuses what is not committed; builds; what stands in the head about it."""
+    a.commit, changed = commit(), changes()
+    a.is_dirty = bool(changed) or bool(a.sluice)
+    if changed and not a.dirty:
+        sys.exit(f"{ME}: the tree is not that of {a.commit}: commit, or --dirty, which the CSV will say:\n{changed}")
+    if a.sluice and not a.dirty:
+        sys.exit(f"{ME}: --sluice is a binary of who knows which commit: wants --dirty, which the CSV will say")
+    if not a.sluice:
+        subprocess.run(["make", "-s", "-C", TREE, "sluice"], check=True, stdout=sys.stderr)
+    a.sluice = os.path.abspath(a.sluice or os.path.join(TREE, "sluice"))
+    a.binary = file_hash(a.sluice)
 
 
 # ---- the machine ----
@@ -111,7 +126,7 @@ def wait_idle(most, wait_s, fails=True):
         if busy <= most or not fails and time.monotonic() >= end:
             return busy
         if time.monotonic() >= end:
-            sys.exit(f"run.py: the machine is not idle: {busy:.0%} busy over {WINDOW_S:.0f} s after {wait_s:.0f} s of "
+            sys.exit(f"{ME}: the machine is not idle: {busy:.0%} busy over {WINDOW_S:.0f} s after {wait_s:.0f} s of "
                      f"waiting, at most {most:.0%} is asked (--busy-max; --allow-busy marks the rows instead)")
 
 
@@ -135,6 +150,46 @@ class Results:
     def close(self):
         self.file.close()
         os.replace(self.path + ".part", self.path)
+
+
+class Kept(Results):
+    """A CSV that grows at its place: what has a row is not measured again. All rows are of the binary of its head, or
+    --any-binary, which the head says."""
+
+    def __init__(self, path, head, columns, again=False, any_binary=False):
+        was, self.rows = read_csv(path) if os.path.exists(path) and not again else ({}, [])
+        binary = head["binary_sha256"]
+        if was and binary not in was["binary_sha256"].split():
+            if not any_binary:
+                sys.exit(f"{ME}: {path} is of another binary (commit {was['commit']}): --again begins anew, --any-binary "
+                         "goes on in it and says so")
+            was["binary_sha256"] += " " + binary
+            was["commit"] += " " + head["commit"]
+        whole = [r for r in self.rows if None not in r.values() and set(r) == set(columns)]
+        if self.rows and not whole:
+            sys.exit(f"{ME}: {path} has other columns: --again begins anew")
+        super().__init__(path, {**head, **was, "turns": head["turns"]}, columns)
+        self.rows = []
+        for row in whole:
+            self.add(row)
+        os.replace(path + ".part", path)  # the file stays open: what comes is added at its place
+
+    def add(self, row):
+        super().add(row)
+        os.fsync(self.file.fileno())
+        self.rows.append({k: str(row.get(k, "")) for k in self.columns})
+
+    def close(self):
+        self.file.close()
+
+
+def read_csv(path):
+    """Head and rows of a CSV of ours; a line that was cut off lacks columns (None)."""
+    with open(path, encoding="utf-8", newline="") as f:
+        lines = f.readlines()
+    head = dict(line[2:].rstrip("\n").split(": ", 1) for line in lines if line.startswith("# ") and ": " in line)
+    rows = [line for line in lines if not line.startswith("#") and line.endswith("\n")]
+    return head, list(csv.DictReader(rows))
 
 
 def now():

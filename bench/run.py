@@ -20,12 +20,11 @@ and first inference of every engine in, seconds has them out (bench/peers/peer.p
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 
 import conditions  # first: it knows where the peers' modules are
-from conditions import HERE, TREE
+from conditions import HERE
 import cases
 import jobs
 import models
@@ -202,23 +201,9 @@ def arguments():
     return a
 
 
-def clean(a):
-    """Refuses what is not committed; builds; what stands in the head about it."""
-    a.commit, changed = conditions.commit(), conditions.changes()
-    a.is_dirty = bool(changed) or bool(a.sluice)
-    if changed and not a.dirty:
-        sys.exit(f"run.py: the tree is not that of {a.commit}: commit, or --dirty, which the CSV will say:\n{changed}")
-    if a.sluice and not a.dirty:
-        sys.exit("run.py: --sluice is a binary of who knows which commit: wants --dirty, which the CSV will say")
-    if not a.sluice:
-        subprocess.run(["make", "-s", "-C", TREE, "sluice"], check=True, stdout=sys.stderr)
-    a.sluice = os.path.abspath(a.sluice or os.path.join(TREE, "sluice"))
-    a.binary = conditions.file_hash(a.sluice)
-
-
 def main():
     a = arguments()
-    clean(a)
+    conditions.clean(a)
     with tempfile.TemporaryDirectory(dir=jobs_folder()) as work:
         bench = Bench(a, work)
         cases.TABLES[a.table](bench)

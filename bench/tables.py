@@ -14,6 +14,10 @@ import statistics
 import subprocess
 import sys
 
+import choice as choices
+import hand as hands
+import predict as predictions
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 PLOTS = {"batch": "batch", "budget": "budget", "roofline": "ops"}
 NAMES = {"bf16": "bf16", "int8": "8-bit activations", "float32": "f32"}
@@ -74,8 +78,9 @@ def origin(found):
     out = []
     for s in found:
         h = s.head
-        text = f"{h.get('machine', s.cpu)}: `bench/{h['command']}`" if h.get("command", "").startswith("run.py") else \
-            f"{h.get('machine', s.cpu)}: `{h.get('command', '')}`"
+        command = h.get("command", "")
+        ours = os.path.exists(os.path.join(HERE, command.split(" ")[0])) and command
+        text = f"{h.get('machine', s.cpu)}: `{'bench/' * bool(ours)}{command}`"
         text += f", {h.get('date', '')[:10]}, commit {h.get('commit', 'unknown')}"
         if "disk_read_gb_s" in h:
             text += (f"; disk {h['disk_read_gb_s']} GB/s, RAM {h['ram_gb_s']} GB/s, bf16 matmul "
@@ -352,7 +357,75 @@ def quality(found):
     return f"{origin(found)}{grid(head, lines)}"
 
 
-TABLES = {f.__name__: f for f in (ram, streamed, h2o, formats, budget, batch, ops, libraries, quality, start)}
+# ---- the planner ----
+
+def predict(found, most=6):
+    """The figure of each CPU, and its jobs that are the furthest off."""
+    head = ["job"] + [t for s in found for t in (f"{s.cpu}: predicted, s", "took, s", "predicted / taken", "where it is off by more "
+                                                 f"than {100 * predictions.planned.OFF:.0f} %")]
+    errors = {s.cpu: {case: (ratio, r) for _, case, ratio, r in predictions.errors(s.runs)} for s in found}
+    cases = dict.fromkeys(case for by_case in errors.values() for case in list(by_case)[:most])
+    lines = []
+    for case in cases:
+        line = [case]
+        for s in found:
+            ratio, r = errors[s.cpu].get(case, (0, None))
+            line += [number(float(r["predicted_s"])), number(float(r["elapsed_s"])), f"{ratio:.2f}", r["cause"]] if r else [""] * 4
+        lines.append(line)
+    figures = "".join(f"- {s.cpu}: {predictions.told(s.runs)[-1]}.\n" for s in found)
+    return f"{origin(found)}{figures}\nThe furthest off:\n\n{grid(head, lines)}"
+
+
+def choice(found):
+    head = ["case"] + [t for s in found for t in (f"{s.cpu}: chosen, s", "best, s", "worst, s", "plans", "chosen / best")]
+    lines = []
+    for case, in keys_of(found, ["case"]):
+        line = [case]
+        for s in found:
+            plans = choices.standing(s.runs, case)
+            chosen, best = plans.get(choices.AUTO), min(plans.values(), default=0)
+            line += [number(chosen), number(best), number(max(plans.values())), str(len(plans)), f"{chosen / best:.2f}"] \
+                if chosen else [""] * 5
+        lines.append(line)
+    figures = "".join(f"- {s.cpu}: {choices.told(s.runs)[-1]}.\n" for s in found)
+    return f"{origin(found)}{figures}\n{grid(head, lines)}"
+
+
+def hand(found):
+    head = ["policy"] + [t for s in found for t in (f"{s.cpu}: by hand, s", "planned, s", "planned is", "as")]
+    lines = []
+    for case, in keys_of(found, ["case"]):
+        line = [case]
+        for s in found:
+            auto, mine = s.good(case=case, flags=hands.AUTO), [r for r in s.good(case=case) if r["flags"] != hands.AUTO]
+            line += [spread(r["elapsed_s"] for r in mine), spread(r["elapsed_s"] for r in auto),
+                     f"{median(mine, 'elapsed_s') / median(auto, 'elapsed_s'):.2f} x" if mine and auto else "?",
+                     f"`{mine[0]['flags']}`" if mine else ""]
+        lines.append(line)
+    figures = "".join(f"- {s.cpu}: {hands.told(s.runs)[-1]}.\n" for s in found)
+    return f"{origin(found)}{figures}\n{grid(head, lines)}"
+
+
+def paper(found):
+    """Those that FlexGen has a figure of; the better attention of each."""
+    head = ["OPT, tokens, variant", "FlexGen, tokens/s (rows)", "planned (rows)", "x FlexGen", "attention", "the busiest lanes of a pass",
+            "of the roof"]
+    best = {}
+    for r in found[0].rows:
+        key = r["model"], r["new"], r["variant"]
+        if r["status"] == "ok" and r["flexgen_tok_s"] and float(r["tok_s"]) > float(best.get(key, {"tok_s": 0})["tok_s"]):
+            best[key] = r
+    lines = [[f"{r['model'].removeprefix('opt-').upper()}, {r['prompt']} + {r['new']}, {r['variant']}",
+              f"{r['flexgen_tok_s']} ({r['flexgen_rows']})", f"{number(float(r['tok_s']))} ({r['rows_at_once']})",
+              f"{float(r['times_flexgen']):.2f}", r["attn"],
+              f"{r['bound']} {100 * float(r['bound_share']):.0f} %, {r['next']} {100 * float(r['next_share']):.0f} %",
+              f"{float(r['of_roof']):.2f} ({r['roof_bound']})"]
+             for r in best.values()]
+    return f"{found[0].head['job']}.\n\n{origin(found[:1])}{grid(head, lines)}"
+
+
+TABLES = {f.__name__: f for f in (ram, streamed, h2o, formats, budget, batch, ops, libraries, quality, start, predict, choice, hand,
+                                  paper)}
 
 
 def replaced(text, name, table):

@@ -636,6 +636,28 @@ fault("q8 and q4 decode for nothing", "policy/machine.c", "? DECODE_FLOPS : 0", 
 fault("tiles cost what is stored", "policy/pass.c",
       "+ p->decoded * c->layer[1];", "+ p->decoded * c->layer[0];", "rates_test")
 
+fault("the summary's lanes take each other's predicted bytes", "engine/app/report_lanes.c",
+      "[LANE_NVME_WRITE] = 1 + PLAN_NVME_WRITE,", "[LANE_NVME_WRITE] = 1 + PLAN_NVME_READ,", "report_test")
+fault("what a lane was predicted is of a pass", "engine/app/report_summary.c",
+      "number(report_lane_predicted(r, lane) * r->time.passes)", "number(report_lane_predicted(r, lane))", "report_test")
+
+# ---- the benchmarks of the planner
+
+fault("what has a row is measured again", "bench/planned.py",
+      "        if self.is_done(case=case, turn=turn, flags=label):", "        if False:", "planned_test.py")
+fault("a CSV takes rows of any binary", "bench/conditions.py",
+      "        if was and binary not in was[\"binary_sha256\"].split():", "        if False:", "planned_test.py")
+fault("bytes that differ are a rate's", "bench/planned.py",
+      "if counts and abs(said - moved) > 0.05", "if False and abs(said - moved) > 0.05", "planned_test.py")
+fault("the best plan is the worst", "bench/choice.py",
+      "        best = min(found, key=found.get)", "        best = max(found, key=found.get)", "planned_test.py")
+fault("a grid has the automatic plan twice", "bench/choice.py",
+      "    found = {placement(auto): auto}", "    found = {0: auto}", "planned_test.py")
+fault("rows of a batch go before shares", "bench/hand.py",
+      "        while any(shares):", "        while False:", "planned_test.py")
+fault("the roof has no KV", "bench/paper.py",
+      "        held = weights + rows * row - m", "        held = weights - m", "planned_test.py")
+
 # ---- the play of a job
 
 fault("full pages grow by themselves", "policy/simulate.c",

@@ -68,6 +68,7 @@ static int setup(void **state)
                                   .pass_s = 1.5,
                                   .passes = 21,
                                   .job_s = 31.5,
+                                  .bytes = {[PLAN_NVME_READ] = 6e10, [PLAN_NVME_WRITE] = 7e9},
                                   .bound = "nvme-read"};
     run.budget.ram = 160 << 20;
     run.startup_s = 1.25;
@@ -250,8 +251,9 @@ static void summary_has_every_key_of_the_contract(void **state)
     assert_string_equal(json_string_value(at(kv, "format")), "bf16");
     assert_int_equal(json_integer_value(at(kv, "evicted_tokens")), 777);
 
-    static const char *const lane_keys[] = {"busy_s", "bytes", "bytes_per_s", "probed_bytes_per_s",
-                                            NULL};
+    static const char *const lane_keys[] = {
+        "busy_s",      "bytes",           "bytes_per_s", "probed_bytes_per_s",
+        "predicted_s", "predicted_bytes", NULL};
     json_t *lanes = at(root, "lanes"), *lane;
     size_t i;
     int reads = 0;
@@ -261,7 +263,13 @@ static void summary_has_every_key_of_the_contract(void **state)
         if (strcmp(json_string_value(at(lane, "name")), "nvme-read") == 0) {
             assert_near(json_number_value(at(lane, "bytes_per_s")), 3.5e9);
             assert_near(json_number_value(at(lane, "probed_bytes_per_s")), 4e9);
+            assert_near(json_number_value(at(lane, "predicted_s")), 31.5);
+            assert_int_equal(json_integer_value(at(lane, "predicted_bytes")), 60000000000);
             reads++;
+        } else {
+            int writes = strcmp(json_string_value(at(lane, "name")), "nvme-write") == 0;
+            assert_int_equal(json_integer_value(at(lane, "predicted_bytes")),
+                             writes ? 7000000000 : 0);
         }
     }
     assert_int_equal(reads, 1);

@@ -71,8 +71,10 @@ void report_print(const struct report_figures *f, const struct run *run, FILE *o
 /* ERR_IO with the path. The file appears complete, by rename. */
 enum err report_summary_write(const struct report_figures *f, const struct run *run,
                               const char *path);
-/* Seconds of a pass that the plan gives a lane, and its rate in bytes per second; 0: none. */
+/* Seconds of a pass that the plan gives a lane, the bytes that it says of the job, and the lane's
+ * rate in bytes per second; 0: none. */
 double report_lane_predicted(const struct run *run, enum lane lane);
+double report_lane_predicted_bytes(const struct run *run, enum lane lane);
 double report_lane_probed(const struct run *run, enum lane lane);
 /* 1 for lanes that have a line in the report and a place in the summary. */
 int report_lane_shown(const struct run *run, enum lane lane);

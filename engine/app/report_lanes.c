@@ -1,8 +1,8 @@
 /* engine/app/report_lanes.c - see report.h: what the plan says of each lane.
  *
- * Owns: which lanes a run shows, their predicted seconds and probed rates. A newcomer would miss:
- * beside a device lane cpu is what queuing takes, and lane gpu has no rate: bytes and FLOPs share
- * it. */
+ * Owns: which lanes a run shows, their predicted seconds and bytes, probed rates. A newcomer would
+ * miss: beside a device lane cpu is what queuing takes, and lane gpu has no rate: bytes and FLOPs
+ * share it. */
 #include "engine/app/report.h"
 
 double report_lane_predicted(const struct run *r, enum lane lane)
@@ -12,6 +12,15 @@ double report_lane_predicted(const struct run *r, enum lane lane)
         [LANE_NVME_READ] = t->read_s, [LANE_NVME_WRITE] = t->write_s, [LANE_CPU] = t->compute_s,
         [LANE_H2D] = t->h2d_s,        [LANE_D2H] = t->d2h_s,          [LANE_GPU] = t->gpu_s};
     return s[lane];
+}
+
+double report_lane_predicted_bytes(const struct run *r, enum lane lane)
+{
+    static const int of_plan[N_LANES] = {[LANE_NVME_READ] = 1 + PLAN_NVME_READ,
+                                         [LANE_NVME_WRITE] = 1 + PLAN_NVME_WRITE,
+                                         [LANE_H2D] = 1 + PLAN_H2D,
+                                         [LANE_D2H] = 1 + PLAN_D2H};
+    return of_plan[lane] ? r->time.bytes[of_plan[lane] - 1] : 0;
 }
 
 double report_lane_probed(const struct run *r, enum lane lane)

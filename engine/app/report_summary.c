@@ -267,6 +267,8 @@ static json_t *lane_json(const struct run *r, const struct report_figures *f, en
     put(j, "bytes_per_s", number(per_s((double)total->bytes, busy_s)));
     put(j, "probed_bytes_per_s", number(probed));
     put(j, "busy_share", number(per_s(busy_s, f->walk_s)));
+    put(j, "predicted_s", number(report_lane_predicted(r, lane) * r->time.passes));
+    put(j, "predicted_bytes", json_integer((json_int_t)report_lane_predicted_bytes(r, lane)));
     return j;
 }
 

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""How good the planner's choice is: choice.py [flags]; per case the automatic plan and 16 others, all of them run.
+
+A row of bench/results/choice-CPU.csv with kind = plan is a plan of the grid, as the flags that freeze it; one with kind = run is
+a run of it, or of the automatic plan (flags "auto") in the same turn. The grid goes around the automatic plan:
+rows of a batch, batches, resident layers, prefill tokens, where KV lives, one of them changed (nearer and further), then two
+at once, drawn by a seed; what does not fit, or comes to a plan that is there, is left out. The last line is the figure: the
+median and the worst of chosen / best, where best is the least median of seconds among all plans of a case (and lucky, among
+so many: with few turns the figure is rather too high).
+
+Stops and goes on as predict.py does: a grid that stands in the CSV is not drawn again.
+"""
+import itertools
+import random
+import shlex
+import statistics
+import sys
+
+import planned
+from planned import Job, SMALL
+
+TURNS = 3
+PLANS = 16
+AUTO = "auto"
+
+
+def listed():
+    s, one, three = SMALL, "llama-1b", "llama-3b"
+    yield Job("small, 96M, chat", s, "auto", 64, "chat", 64, "--mem-ram 96M")
+    yield Job("1b, 640M", one, "bf12", 32, (16, 48), 16, "--mem-ram 640M")
+    yield Job("1b, 1G, q8 int8", one, "q8", 48, (16, 48), 16, "--mem-ram 1G --compute int8")
+    yield Job("1b, 640M, h2o", one, "bf12", 24, 96, 12, "--mem-ram 640M --kv-policy h2o --kv-budget 0.2")
+    yield Job("small, 128M, long prompts", s, "auto", 16, "text", 32, "--mem-ram 128M", chars=4000)
+    yield Job("3b, 2560M", three, "bf12", 24, 24, 8, "--mem-ram 2560M")
+    yield Job("small, 64M, many rows", s, "auto", 400, (8, 40), 16, "--mem-ram 64M")
+    yield Job("1b, 1G, few rows", one, "bf12", 12, 32, 24, "--mem-ram 1G")
+    yield Job("small, 256M, ragged", s, "auto", 256, (8, 128), (4, 64), "--mem-ram 256M")
+
+
+def quick():
+    yield Job("run", SMALL, "bf12", 32, (16, 48), 12, "--mem-ram 48M")
+
+
+# ---- the grid ----
+
+def value(flags, flag, n=1):
+    """The words behind a flag."""
+    at = flags.index(flag) + 1
+    return flags[at] if n == 1 else flags[at:at + n]
+
+
+def changed(auto):
+    """Per knob, changes of the automatic plan: lists of flags that are added to those of the job."""
+    batch, batches = int(value(auto, "--batch")), int(value(auto, "--batches"))
+    resident, prefill = int(value(auto, "--weights-resident")), int(value(auto, "--prefill-tokens"))
+    weights = value(auto, "--percent", 6)[:2]
+    rows = [(batch // 2, batches), (batch * 2, batches), (batch // 2, batches * 2), (batch, batches * 2), (batch // 4, batches * 4),
+            (batch * batches, 1), (batch, batches // 2)]
+    yield [["--batch", str(b), "--batches", str(n)] for b, n in rows if b and n and (b, n) != (batch, batches)]
+    yield [["--weights-resident", str(w)] for w in sorted({0, resident // 2, resident - 1, resident + 1, resident + 3})
+           if w >= 0 and w != resident]
+    yield [["--prefill-tokens", str(t)] for t in (prefill // 8, prefill // 2, prefill * 2, prefill * 8) if t]
+    yield [["--percent", *weights, *kv, "0", "100"] for kv in (("0", "0"), ("0", "50"), ("0", "100"))]
+
+
+def joined(*sets):
+    """Flags of several knobs: --percent says the share of resident layers as well, so that a number of them beats it."""
+    return [word for flags in sets for word in flags]
+
+
+def candidates(auto, seed):
+    """The grid in the order in which it is tried: every single change, the knobs in turns, then pairs as they are drawn."""
+    knobs = list(changed(auto))
+    singles = [f for layer in itertools.zip_longest(*knobs) for f in layer if f]
+    pairs = [joined(f, g) for one, other in itertools.combinations(knobs, 2) for f in one for g in other]
+    random.Random(seed).shuffle(pairs)
+    most = max(len(pairs) // 4, 1)
+    return singles[:PLANS * 2 // 3] + pairs[:most] + singles[PLANS * 2 // 3:] + pairs[most:]
+
+
+def placement(flags):
+    """What tells two plans apart."""
+    return tuple(value(flags, f) for f in ("--batch", "--batches", "--weights-resident", "--weights-decoded", "--prefill-tokens")) + \
+        tuple(value(flags, "--percent", 6))
+
+
+def grid(bench, job, n):
+    """Frozen plans of a case, kept in the CSV."""
+    there = [shlex.split(r["flags"]) for r in bench.table.rows if r["kind"] == "plan" and r["case"] == job.name]
+    if there:
+        return there
+    auto = bench.frozen(job)
+    found = {placement(auto): auto}
+    for flags in candidates(auto, job.name):
+        if len(found) > n:
+            break
+        frozen = bench.frozen(job, *flags)
+        if frozen:
+            found.setdefault(placement(frozen), frozen)
+    plans = list(found.values())[1:]
+    for flags in plans:
+        bench.table.add({"kind": "plan", "case": job.name, "status": "fits", "flags": shlex.join(flags)})
+    return plans
+
+
+# ---- the figure ----
+
+def standing(rows, case):
+    """Median seconds of each plan of a case, the automatic one too; its own prediction stands beside."""
+    found = {}
+    for r in rows:
+        if r["case"] == case and r["kind"] == "run" and r["status"] == "ok":
+            found.setdefault(r["flags"], []).append(float(r["elapsed_s"]))
+    return {flags: statistics.median(seconds) for flags, seconds in found.items()}
+
+
+def told(rows):
+    lines, ratios = [], []
+    for case in dict.fromkeys(r["case"] for r in rows):
+        found = standing(rows, case)
+        if AUTO not in found or len(found) < 2:
+            lines.append(f"{case}: nothing to compare")
+            continue
+        best = min(found, key=found.get)
+        ratios.append(found[AUTO] / found[best])
+        lines.append(f"{ratios[-1]:6.3f}  {case}: chosen {found[AUTO]:.2f} s, best of {len(found)} plans {found[best]:.2f} s, "
+                     f"worst {max(found.values()):.2f} s: {best}")
+    if ratios:
+        lines.append(f"{len(ratios)} cases: chosen / best: median {statistics.median(ratios):.3f}, worst {max(ratios):.3f}")
+    return lines
+
+
+def main():
+    p = planned.arguments("choice", __doc__, TURNS)
+    p.add_argument("--plans", type=int, default=PLANS, help="of the grid of a case [%(default)s]")
+    a = planned.finish(p, "choice")
+    cases = list(quick() if a.quick else listed())
+    cases = planned.chosen(a, cases, [job.name for job in cases])
+    if a.list:
+        print("\n".join(f"{j.name}: {j.model} {j.form}, {j.rows} rows of {j.prompt} + {j.new}: {' '.join(j.flags)}" for j in cases))
+        return 0
+
+    def measured(bench):
+        for job in cases:
+            bench.pack(job)
+        bench.open(job=f"{len(cases)} cases, the automatic plan and up to {a.plans} others each (choice.py --list)")
+        grids = {job.name: grid(bench, job, a.plans) for job in cases}
+        for turn in range(1, a.turns + 1):
+            for job in cases:
+                for flags in [None, *grids[job.name]]:
+                    if bench.time_is_up():
+                        return True
+                    bench.measure(job, turn, job.name, AUTO if flags is None else shlex.join(flags), flags or ())
+        return False
+    return planned.run(a, measured, told)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
