@@ -1,4 +1,5 @@
-/* engine/app/commands.h - what the commands of the line share; private to engine/commands*.c. */
+/* engine/app/commands.h - what the commands of the line share; private to engine/app/commands*.c
+ * and variant.c. */
 #ifndef ENGINE_APP_COMMANDS_H
 #define ENGINE_APP_COMMANDS_H
 

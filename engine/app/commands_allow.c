@@ -95,10 +95,12 @@ static enum err plan_variant(struct run *r, struct variant v, struct model_layer
     if (err == OK && v.weights) {
         convert_layers(m, v.weights->weights, layers);
         m->layers = layers;
+        r->weights_assumed = 1;
     }
     if (err == OK)
         err = run_plan(r);
     m->layers = own;
+    r->weights_assumed = 0;
     r->evict = evict;
     const char *title = *name                           ? name
                         : r->evict.policy == EVICT_FULL ? "default (lossless)"

@@ -58,10 +58,11 @@ struct run {
     struct job *job;        // owned
     struct work work;
     struct plan_costs costs;
-    struct pack_codec codec;      // owned: of the pack, once run_walk wants it
-    struct weights_info *weights; // owned
-    struct plan_wish wish;  // what the flags and the plan file fixed
-    void *search;           // owned: room of plan_search, then of replan; the plan counts it
+    struct pack_codec codec;               // owned: of the pack, once run_walk wants it
+    struct pack_codec_sample codec_sample; // what encoding its weights gives; share 0: not measured
+    struct weights_info *weights;          // owned
+    struct plan_wish wish;                 // what the flags and the plan file fixed
+    void *search; // owned: room of plan_search, then of replan; the plan counts it
     int64_t search_bytes;
     struct replan *replan; // owned: NULL: the plan stays
     struct plan plan;
@@ -74,6 +75,7 @@ struct run {
     int plans_device;   // 1: the plan is for a device with memory of its own
     int plan_told;      // 1: the command itself says what the plan is
     int keep_rows; // 1: a plan holds all rows, or it does not fit; else run_plan may leave some out
+    int weights_assumed; // 1: opened.model's layers are not its pack's: nothing of them can be read
     struct engine engine;
     int engine_opened;
     void (*tick)(void *ctx); // progress, called every step; or NULL
@@ -92,6 +94,12 @@ enum err run_prepare(struct run *r, const struct config *c);
  * whose prompts no plan within the budgets holds, whatever placement was asked for, leave the work
  * and become error rows (see job.h). */
 enum err run_plan(struct run *r);
+/* Its two halves: what the machine gives (budgets, rates; those not known yet are measured), and
+ * the plan within that. */
+enum err run_rates(struct run *r);
+enum err run_choose(struct run *r);
+/* Of the rates those of the model's matmuls alone, from the machine's. */
+void run_rates_derive(struct run *r);
 enum err run_walk(struct run *r); // engine_open + engine_run
 /* Takes everything down; live tokens of the job become durable. Accepts a half-built run. */
 enum err run_close(struct run *r);

@@ -77,24 +77,28 @@ static enum err probe_machine(struct run *r)
     return OK;
 }
 
+static void derive_matmuls_of_model(struct run *r, struct probe_model *model)
+{
+    struct model_weights weights;
+    engine_model_matmuls(&r->opened.model, r->ops.compute, model);
+    probe_model_weights(model, &weights);
+    model_rates_derive(&r->costs.rates, &r->machine, &weights);
+}
+
+void run_rates_derive(struct run *r)
+{
+    struct probe_model model;
+    derive_matmuls_of_model(r, &model);
+}
+
 /* What the model's matmuls take in RAM: measured here, or by the rates of a machine file, or of
  * this machine where memory is too small for it. A device's have rates of their own. */
 static enum err probe_matmuls_of_model(struct run *r)
 {
     struct probe_model model;
-    struct model_weights weights;
     char dir[4096];
     int measured = 0;
-    const struct machine *m = &r->machine;
-    const struct rate attend[] = {[KV_F32] = m->attend_f32,
-                                  [KV_BF16] = m->attend_bf16,
-                                  [KV_Q8] = m->attend_q8,
-                                  [KV_Q4] = m->attend_q4,
-                                  [KV_MIXED] = m->attend_mixed};
-    r->costs.attend_rate = attend[r->kv_format].value;
-    engine_model_matmuls(&r->opened.model, r->ops.compute, &model);
-    probe_model_weights(&model, &weights);
-    model_rates_derive(&r->costs.rates, &r->machine, &weights);
+    derive_matmuls_of_model(r, &model);
     if (r->config->machine || r->plans_device)
         return OK;
     const struct probe_config probe = probe_config(r, &r->ops);
@@ -104,6 +108,18 @@ static enum err probe_matmuls_of_model(struct run *r)
     if (err == OK)
         r->costs.rates = rates;
     return err == ERR_FIT ? OK : err;
+}
+
+/* KV bytes of the run's format, attended over. */
+static double attend_rate(const struct run *r)
+{
+    const struct machine *m = &r->machine;
+    const struct rate attend[] = {[KV_F32] = m->attend_f32,
+                                  [KV_BF16] = m->attend_bf16,
+                                  [KV_Q8] = m->attend_q8,
+                                  [KV_Q4] = m->attend_q4,
+                                  [KV_MIXED] = m->attend_mixed};
+    return attend[r->kv_format].value;
 }
 
 /* --percent wD wR kD kR hD hR: without a device RAM is one, and the two shares add up. */
@@ -204,17 +220,28 @@ static void print_plan(const struct run *r)
              r->time.pass_s, r->time.bound, freeze);
 }
 
-/* What encoding the weights that r->plan streams would give, into r->costs. When it cannot be
- * measured they stay as they are: reading them will tell what is wrong. */
+/* What encoding the weights that r->plan streams gives. When it cannot be measured they stay as
+ * they are: reading them will tell what is wrong. */
 static void measure_codec(struct run *r)
 {
-    const struct model *m = &r->opened.model;
-    struct pack_codec_sample s;
-    int64_t start_ns = clock_ns(), streamed = 0;
-    if (pack_codec_measure(m, &r->plan, &s) != OK) {
+    struct pack_codec_sample *s = &r->codec_sample;
+    int64_t start_ns = clock_ns();
+    if (pack_codec_measure(&r->opened.model, &r->plan, s) != OK) {
         log_line(LOG_WARN, "plan: weights stay as they are: %s", err_text());
-        s = (struct pack_codec_sample){.share = 1, .rate = 1e12};
+        *s = (struct pack_codec_sample){.share = 1, .rate = 1e12};
     }
+    log_line(LOG_DEBUG, "plan: zstd leaves %.1f %% of the weights, decodes %.2f GB/s (%.0f ms)",
+             100 * s->share, s->rate * 1e-9, (double)(clock_ns() - start_ns) * 1e-6);
+}
+
+/* The same as costs, here and now; measured once. */
+static void price_codec(struct run *r)
+{
+    const struct model *m = &r->opened.model;
+    int64_t streamed = 0;
+    if (r->codec_sample.share == 0)
+        measure_codec(r);
+    const struct pack_codec_sample s = r->codec_sample;
     for (int i = 1; i < m->n_layers; i++)
         streamed += m->layers[i].n_bytes;
     r->costs.codec_share = s.share;
@@ -224,8 +251,6 @@ static void measure_codec(struct run *r)
     if (s.make_s > 0 && read > 0 && write > 0)
         r->costs.codec_make_s = s.make_s / r->machine.threads + (double)streamed / read +
                                 (double)streamed * s.share / write;
-    log_line(LOG_DEBUG, "plan: zstd leaves %.1f %% of the weights, decodes %.2f GB/s (%.0f ms)",
-             100 * s.share, s.rate * 1e-9, (double)(clock_ns() - start_ns) * 1e-6);
 }
 
 static struct setting setting_of(const struct run *r)
@@ -275,7 +300,7 @@ static int search_plan(struct run *r, const struct plan_wish *wish, char *why, i
         if (rc != 0 || r->plan.embed_resident || wish->codec == PLAN_CODEC_NONE ||
             r->costs.codec_share > 0)
             return rc;
-        measure_codec(r); // something streams: once more, now that its price is known
+        price_codec(r); // something streams: once more, now that its price is known
     }
 }
 
@@ -346,7 +371,8 @@ static void hint_codec(struct run *r, const struct plan_wish *wish)
     struct plan_time t;
     char why[320];
     const double make_s = r->costs.codec_make_s;
-    if (r->plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || make_s <= 0)
+    if (r->plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || make_s <= 0 ||
+        log_level_max < LOG_INFO)
         return;
     r->costs.codec_make_s = 0;
     int found = find_plan(r, wish, &with, why, sizeof why) == 0 && with.codec != PLAN_CODEC_NONE;
@@ -418,16 +444,28 @@ static void assume_rows(struct weights_info *w)
             w->tile_bytes[layer] = w->layer_bytes[layer];
 }
 
-enum err run_plan(struct run *r)
+enum err run_rates(struct run *r)
 {
     const struct config *c = r->config;
-    const struct shape *shape = &r->opened.model.shape;
-    char why[320];
     if (c->machine)
         TRY(read_machine(r));
     TRY(read_budgets(r, c));
     if (!c->machine)
         TRY(probe_machine(r));
+    return probe_matmuls_of_model(r);
+}
+
+enum err run_plan(struct run *r)
+{
+    TRY(run_rates(r));
+    return run_choose(r);
+}
+
+enum err run_choose(struct run *r)
+{
+    const struct config *c = r->config;
+    const struct shape *shape = &r->opened.model.shape;
+    char why[320];
     if (!r->weights)
         r->weights = malloc(sizeof *r->weights);
     if (!r->weights)
@@ -437,7 +475,7 @@ enum err run_plan(struct run *r)
         assume_rows(r->weights);
     r->costs.io_bytes = IO_RESERVE_BYTES + r->opened.model.file_bytes / 32768;
     r->costs.row_token_bytes = 16;
-    TRY(probe_matmuls_of_model(r));
+    r->costs.attend_rate = attend_rate(r);
     struct plan_wish wish;
     TRY(read_wish(c, r, &wish));
     if (c->plan)
@@ -449,7 +487,7 @@ enum err run_plan(struct run *r)
     if ((int64_t)max_i64(wish.batch, 1) * wish.batches > PLAN_ROWS_MAX)
         return fail(ERR_USAGE, "%s: batch x batches: %d x %d rows are more than %d",
                     c->plan ? c->plan : "--batch", wish.batch, wish.batches, PLAN_ROWS_MAX);
-    if (c->allow)
+    if (r->weights_assumed)
         wish.codec = PLAN_CODEC_NONE; // of weights that are not there nothing can be measured
     r->costs.staging_bytes = (int64_t)RUN_IO_DEPTH * MOVER_PIECE;
     r->costs.bounce_bytes = (int64_t)RUN_IO_DEPTH * MOVER_PIECE;
