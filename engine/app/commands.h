@@ -16,7 +16,7 @@ enum err command_input(struct config *with, const struct config *c, int job);
 enum err command_open_job(struct run *r, enum request_kind kind, const char *out);
 /* What `plan` plans for: the rows of -i, or made-up ones; again after r->evict has changed. */
 enum err command_plan_work(struct run *r);
-/* `plan --allow`: a line for each lossy option, and for each pair of weights and KV policy. */
+/* `plan --allow`: a line for each lossy option, and for combinations that gain by it. */
 enum err command_allow(struct run *r);
 
 #endif

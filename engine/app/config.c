@@ -183,8 +183,9 @@ static const struct knob knobs[] = {
      "plan at A, 2A, 4A, ... B of a placement flag or budget; CSV on stdout"},
     {"plot", 0, KNOB_STRING, AT(plot), CMD_PLAN, NULL, "FILE.svg",
      "draw the sweep (needs gnuplot)"},
-    {"allow", 0, KNOB_STRING, AT(allow), CMD_PLAN, NULL, "q8,q4,h2o=0.2",
-     "compare with lossy weights and KV policies: a line each"},
+    {"allow", 0, KNOB_STRING, AT(allow), CMD_PLAN, NULL, "q8,q4,int8,h2o=0.2,mixed",
+     "compare with lossy weights (q8, q4), matmuls (int8), KV policies and formats (kv-q8, kv-q4, "
+     "mixed), alone and together"},
     {"machine", 0, KNOB_STRING, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE, NULL, "FILE",
      "machine file: rates and, where no flag says them, budgets (default: this one's, probed)"},
     {"prompt-len", 0, KNOB_COUNT, AT(prompt_len), CMD_PLAN | CMD_BENCH, "0", "TOKENS",
