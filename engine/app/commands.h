@@ -18,5 +18,7 @@ enum err command_open_job(struct run *r, enum request_kind kind, const char *out
 enum err command_plan_work(struct run *r);
 /* `plan --allow`: a line for each lossy option, and for combinations that gain by it. */
 enum err command_allow(struct run *r);
+/* `plan --sweep`: a row of CSV for each value of a flag. */
+enum err command_sweep(const struct config *c);
 
 #endif

@@ -52,6 +52,7 @@ struct run {
     enum kv_format kv_format;
     enum ring_kind io;
     struct budget budget;
+    struct budget room; // what was free here when it was looked at; -1: not yet
     char offload_dir[4096];
     char matmul[32];        // whose matmuls run: "own", or a library and its version
     char fingerprint[8192]; // what fixes the bytes, as lines for OUT.job.json
@@ -86,6 +87,8 @@ struct run {
 
 /* --kv-policy and what belongs to it. ERR_USAGE. */
 enum err run_read_evict(struct evict *e, const struct config *c);
+/* --kv-format. ERR_USAGE. */
+enum err run_read_kv_format(enum kv_format *format, const struct config *c);
 /* The format that most of the model's weights have. */
 enum dtype run_weights(const struct run *r);
 /* Model, machine, threads, policy; no job yet. */

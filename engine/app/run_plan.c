@@ -391,9 +391,11 @@ static void hint_codec(struct run *r, const struct plan_wish *wish)
 static enum err read_budgets(struct run *r, const struct config *c)
 {
     const struct machine *m = &r->machine;
-    int64_t ram, disk, device;
-    machine_room(&r->info, &ram, &disk);
-    TRY(compute_device_room(r->device, &device));
+    if (r->room.ram < 0)
+        machine_room(&r->info, &r->room.ram, &r->room.disk);
+    if (r->room.device < 0)
+        TRY(compute_device_room(r->device, &r->room.device));
+    int64_t ram = r->room.ram, disk = r->room.disk, device = r->room.device;
     if (r->elsewhere)
         device = m->device_memory;
     else if (c->machine && m->device_memory > 0)
