@@ -270,12 +270,14 @@ static void print_line(const struct options *o, const struct line *l, double los
         printf("%-28s %10s %8s %10s  %-11s %s\n", name, "-", "", "-", "no plan fits", quality);
 }
 
-/* On what the figures of these lines were measured. */
-static void print_sources(const struct options *o, const struct line *lines, int n)
+/* On what the figures of these lines were measured, and what was not. */
+static void print_sources(const struct run *r, const struct options *o, const struct line *lines,
+                          int n)
 {
     const char *told[8];
-    int n_told = 0;
+    int n_told = 0, int8 = 0;
     for (int i = 0; i < n; i++) {
+        int8 |= lines[i].choice[COMPUTE];
         const struct variant v = variant_of(o, lines[i].choice);
         struct quality q[VARIANT_CHANGES];
         int n_q = variant_quality(&v, q);
@@ -289,6 +291,8 @@ static void print_sources(const struct options *o, const struct line *lines, int
             printf("Measured on %s.\n", q[k].on);
         }
     }
+    if (int8 && r->config->machine && !r->plans_device)
+        printf("int8 at the rates of bf16: %s has no others.\n", r->config->machine);
 }
 
 static enum err compare(struct run *r, const struct options *o, struct line *all, int n_all)
@@ -312,7 +316,7 @@ static enum err compare(struct run *r, const struct options *o, struct line *all
            (double)r->bytes.ram / 1048576.0, r->time.bound, "-");
     for (int i = 0; i < n; i++)
         print_line(o, &all[i], lossless);
-    print_sources(o, all, n);
+    print_sources(r, o, all, n);
     printf("Lossy options change the answers: they are never chosen, only told. To use them: "
            "--weights q8|q4, --compute int8, --kv-policy and --kv-budget, --kv-format.\n");
     return OK;

@@ -35,6 +35,9 @@ static enum err read_machine(struct run *r)
     TRY(machine_file_read(&r->machine, r->config->machine));
     if (!r->elsewhere)
         r->machine.threads = threads;
+    else if (config_given(r->config, "threads") && r->machine.threads != threads)
+        log_line(LOG_WARN, "--threads has no effect: the rates of %s are those of its %d threads",
+                 r->config->machine, r->machine.threads);
     return OK;
 }
 
@@ -481,7 +484,7 @@ enum err run_choose(struct run *r)
     struct plan_wish wish;
     TRY(read_wish(c, r, &wish));
     if (c->plan)
-        TRY(plan_file_read(c->plan, &wish));
+        TRY(plan_file_read(r, &wish));
     const struct plan_wish asked = wish;
     r->hidden_moves = wish.hidden_near == 0 || wish.percent[HIDDEN_NEAR] == 0;
     if (r->opened.model.on_demand && !wish.device)
