@@ -99,7 +99,7 @@ static void put_number(double x, int has_point, const char *unit, char *buf)
         return;
     }
     int n = snprintf(buf, TEXT_MAX, "%.9f", x);
-    while (buf[n - 1] == '0' && buf[n - 2] != '.') // 1.0 is all, 1 is one
+    while (buf[n - 1] == '0') // between A and B, so it is below 1.0
         buf[--n] = 0;
 }
 
