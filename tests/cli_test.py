@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -283,35 +282,6 @@ def shapes(tally, p, a):
     check(n >= 6, f"{n} model shapes in configs/")
 
 
-def what_if(tally, p, a):
-    """plan --allow and --plot."""
-    asked = ("plan", "-m", p.model, *RAM, "--prompt-len", "32", "--gen-len", "8", "--num-prompts", "20")
-    done = p.expect("plan --allow", 0, *asked, "--allow", "q8,q4,h2o=0.5")
-    lines = done.out.splitlines()
-    names = [x.split("  ")[0] for x in lines[1:-1]]
-    check(names == ["default (lossless)", "q8", "q4", "h2o=0.5", "q8 + h2o=0.5", "q4 + h2o=0.5"], f"--allow: {names}")
-    check(all(x.endswith("lossy") for x in lines[2:-1]) and not lines[1].endswith("lossy"), f"--allow: {done.out!r}")
-    check("1.00x" in lines[1] and "change the answers" in lines[-1], f"--allow: {done.out!r}")
-    for bad in ("q5", "h2o", "h2o=2.5", "lfu=0.2", ","):
-        p.expect(f"plan --allow {bad}", 2, *asked, "--allow", bad)
-    p.expect("plan --allow with --sweep", 2, *asked, "--allow", "q8", "--sweep", "batch=1..4")
-    p.expect("plan --plot alone", 2, *asked, "--plot", p.at("a.svg"))
-    drawing = (*asked, "--sweep", "mem-ram=1M..128M", "--plot", p.at("a.svg"))
-    if not shutil.which("gnuplot"):
-        tally.skip("plan --plot: no gnuplot")
-    else:
-        done = p.expect("plan --plot", 0, *drawing)
-        svg = read(p.at("a.svg"))
-        check(b"<svg" in svg and svg.rstrip().endswith(b"</svg>") and b"--mem-ram" in svg, f"--plot: {svg[:200]!r}")
-        check(done.out.startswith("flag,value,"), "--plot: the rows stand on stdout all the same")
-        p.expect("--plot into a folder that is not there", 2, *asked, "--sweep", "batch=1..4", "--plot", "no/a.svg")
-        p.expect("--plot of a bad flag", 2, *asked, "--sweep", "wings=1..4", "--plot", p.at("b.svg"))
-    none = p.expect("--plot without gnuplot", 2, *asked, "--sweep", "batch=1..4", "--plot", p.at("b.svg"),
-                    env={"PATH": p.at("empty")})
-    check("gnuplot-nox" in none.err, f"--plot without gnuplot: {none.err!r}")
-    check(not os.path.exists(p.at("b.svg")), "--plot that failed leaves no file")
-
-
 def dummy(tally, p, a):
     """A model config: only what the plan streams is written, and it shows neither in OUT nor in the next run."""
     text = ("family = llama\ndim = 256\nlayers = 6\nheads = 4\nffn = 1024\nvocab = 9000\ncontext = 256\n")
@@ -343,5 +313,5 @@ def dummy(tally, p, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (usage, inspect_and_pack, plan, run, stop_and_resume, score, shapes, what_if, dummy,
+    sys.exit(trial.run_parts(__doc__, (usage, inspect_and_pack, plan, run, stop_and_resume, score, shapes, dummy,
                                        bench, real_model), lambda folder, a: Place(folder, a.sluice), tally))

@@ -199,12 +199,33 @@ static void files(void **state)
     temp_dir_remove();
 }
 
+/* Numbers plain, words as they are. */
+static void texts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *value, *text;
+    } values[] = {{"mem-ram", "1G", "1073741824"}, {"mem-ram", "1g", "1000000000"},
+                  {"batch", "2K", "2048"},         {"ahead-state", "-1", "-1"},
+                  {"kv-budget", "0.10", "0.10"},   {"weights-resident", "50%", "50%"},
+                  {"attn", "cpu", "cpu"},          {"percent", "0 1 2 3 4 5", "0 1 2 3 4 5"},
+                  {"kv-recent", NULL, ""},         {"kv-format", NULL, "bf16"}};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        char text[64];
+        assert_int_equal(parse(CMD_PLAN, ""), OK);
+        if (values[i].value)
+            assert_int_equal(config_set(&config, CMD_PLAN, values[i].name, values[i].value), OK);
+        config_text(&config, values[i].name, text, sizeof text);
+        assert_string_equal(text, values[i].text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes), cmocka_unit_test(counts),      cmocka_unit_test(durations),
         cmocka_unit_test(words), cmocka_unit_test(suggestions), cmocka_unit_test(sampling),
-        cmocka_unit_test(files),
+        cmocka_unit_test(files), cmocka_unit_test(texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

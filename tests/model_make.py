@@ -8,6 +8,7 @@ import os
 import struct
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = range(13)  # value types of GGUF
+F16 = 1  # the type of a tensor; that of f32 is 0
 DIM, HEADS, FFN, LAYERS, VOCAB = 64, 2, 96, 2, 128
 
 
@@ -61,7 +62,7 @@ class Gguf:
             out += text(name) + struct.pack("<I", len(dims)) + b"".join(struct.pack("<Q", d % 2**64) for d in dims)
             out += struct.pack("<IQ", self.types.get(name, 0) % 2**32, self.offsets.get(name, len(data)) % 2**64)
             if 0 < n < 1 << 20:
-                data += struct.pack("<f", 0.01) * n
+                data += struct.pack("<e" if self.types.get(name) == F16 else "<f", 0.01) * n
                 data += b"\0" * (-len(data) % 32)
         out += b"\0" * (-len(out) % 32) + data
         return out[:len(out) - self.cut]

@@ -734,4 +734,56 @@ fault("a plan for comparison measures", "engine/app/run_plan.c",
       "    if (r->variant_of) {\n        scale_matmuls(r);\n        return OK;\n    }\n", "",
       "explain_test.py --only measures_once")
 
+# ---- plans that would be otherwise, plan files
+
+SWEEP, ALLOW = "plan_sweep_test.py --only points", "plan_sweep_test.py --only allow"
+FLAGS = "plan_flags_test.py --only flags_win"
+fault("a sweep goes on by steps of A", "engine/app/commands_sweep.c", "x < last; x *= 2)", "x < last; x += first)", SWEEP)
+fault("a sweep leaves its last value out", "engine/app/commands_sweep.c",
+      'snprintf(s->numbers[s->n++], TEXT_MAX, "%s", b);', "", SWEEP)
+fault("a fraction becomes a count", "engine/app/commands_sweep.c", "    if (!has_point) {", "    if (x > 0.3) {", SWEEP)
+fault("a sweep samples the codec at every point", "engine/app/commands_sweep.c",
+      "    s->codec = r->codec_sample;\n", "", "plan_sweep_test.py --only alike")
+fault("a sweep of KV says that it keeps everything", "engine/app/commands_sweep.c",
+      'put_csv(evict_policy_name(r->evict.policy), ",");', 'put_csv("full", ",");', SWEEP)
+fault("a quote ends a field of a sweep", "engine/app/commands_sweep.c",
+      """printf(*text == '"' ? "\\"\\"" : "%c", *text);""", """printf("%c", *text);""", "plan_sweep_test.py --only quoted")
+fault("what has no effect is swept", "engine/app/commands_sweep.c",
+      "    TRY(refuse_idle(s));\n", "", "plan_sweep_test.py --only refused")
+fault("a range of words and counts is taken", "engine/app/commands_sweep.c",
+      "strcmp(unit, last_unit) != 0 || point != last_point", "0", "plan_sweep_test.py --only refused")
+fault("a device's lanes are not drawn", "engine/app/plot.c",
+      "if (i == p->n_bounds && i < PLOT_BOUNDS)", "if (i == p->n_bounds && i < 1)", "plan_sweep_test.py --only plots")
+fault("a variant stays", "engine/app/variant.c", "    r->evict = s->evict;\n", "", ALLOW)
+fault("a variant's weights stay", "engine/app/variant.c", "    r->opened.model = s->model;\n",
+      "    s->model.layers != r->opened.model.layers ? (void)0 : (void)(r->opened.model = s->model);\n", ALLOW)
+fault("a variant keeps the rates of other weights", "engine/app/variant.c",
+      "    if (other_rates && v->measures)\n        TRY(run_rates(r));\n", "", ALLOW)
+fault("slots of a variant are the run's", "engine/app/variant.c",
+      "    return command_plan_work(r);\n", "    return OK;\n", ALLOW)
+fault("KV formats are attended over alike", "engine/app/run_plan.c",
+      "    r->costs.attend_rate = attend_rate(r);\n",
+      "    if (r->costs.attend_rate == 0)\n        r->costs.attend_rate = attend_rate(r);\n", ALLOW)
+fault("what is not there is encoded", "engine/app/variant.c", "        r->weights_assumed = 1;\n", "", ALLOW)
+fault("a sweep of devices keeps to one device's memory", "engine/app/commands_sweep.c",
+      "        r->room.device = -1; // of each its own\n", "        ;\n", "plan_device_test.py --only sweeps")
+fault("another format keeps the slices of the head", "engine/pack/pack_write.c",
+      "        as->n_layers = w->n_layers;\n", "", "pack_as_test", ALLOW)
+fault("int8 multiplies anything", "engine/app/commands_allow.c",
+      "                (l->choice[COMPUTE] && !takes_int8(r, o, l->choice)))", "                0)", ALLOW)
+fault("what brings nothing has a line", "engine/app/commands_allow.c",
+      "l->fits && l->rate >= WORTH * parts", "l->fits", ALLOW)
+fault("a single option loses its line", "engine/app/commands_allow.c",
+      "    if (x_single != y_single)\n        return y_single - x_single;\n", "", ALLOW)
+fault("auto is no flag to a plan file", "engine/app/plan_file.c",
+      "is_open && !by_percent && !config_given(c, f->flag)", "is_open && !by_percent", FLAGS)
+fault("a plan file's counts hold for any number of batches", "engine/app/plan_file.c",
+      "    keep_shares(r, plan, wish);\n", "", FLAGS)
+fault("a plan file of other KV is taken without a word", "engine/app/plan_file.c",
+      "        compare_kv(r, json_object_get(root, \"kv\"));\n", "        ;\n", FLAGS)
+fault("--threads beside a machine file passes in silence", "engine/app/run_plan.c",
+      'config_given(r->config, "threads") && r->machine.threads != threads', "0", "plan_flags_test.py --only threads_of_run")
+fault("a machine file's ram is no budget", "engine/app/run_plan.c",
+      "ram = r->elsewhere ? m->ram : min_i64(ram, m->ram);", "ram = min_i64(ram, INT64_MAX);", "plan_flags_test.py --only capacities")
+
 MUTANTS = M

@@ -64,6 +64,17 @@ def capacities(tally, place, a):
     without = plan(place, "--machine", machine(place, "card.cfg", keys), "--device", "cpu")
     tally.check(without.code == 0 and same[0] == [x for x in without.out.splitlines() if x.startswith(("rows", "layers", "  ", "freeze"))],
                 f"--device cpu plans without it: {without.out!r}")
+    wins = plan(place, "--machine", machine(place, "card.cfg", keys), "--mem-device", "12M", "--mem-disk", "2G", "--mem-ram", "60M")
+    tally.check(wins.code == 0 and re.search(r"budget +12\.0 +60\.0 +2048\.0", wins.out), f"flags win over a machine file: {wins.out!r}")
+    for command in (["--sweep", "batch=1000,2000"], ["--allow", "q8"]):
+        done = place.sluice("plan", "-q", "-m", place.model, "--machine", machine(place, "small.cfg", {**keys, "ram": "1e6"}), *JOB,
+                            *command, "--device", "cpu")
+        tally.check("the budget is 1.0" in done.out + done.err, f"{command[0]} keeps to the file's ram: {done.out!r} {done.err!r}")
+    rows = place.rows("in.jsonl", trial.job_rows(6, 1))
+    run = ("run", "-m", place.model, "-i", rows, "--dry-run", "--machine", machine(place, "small.cfg", {**RATES, "ram": "1e6"}))
+    here, more = place.sluice(*run), place.sluice(*run, "--mem-ram", "64M")
+    tally.check(here.code == 4 and "the budget is 1.0" in here.err, f"of a run ram is one more cap: exit {here.code}: {here.last()!r}")
+    tally.check(more.code == 0 and "RAM 64.0 MiB (--mem-ram)" in more.err, f"that a flag beats: exit {more.code}: {more.err!r}")
     for key in DEVICE:
         some = machine(place, "some.cfg", {k: v for k, v in keys.items() if k != key})
         done = plan(place, "--machine", some)
@@ -87,7 +98,10 @@ def threads_of_run(tally, place, a):
     done = place.sluice("run", "-m", place.model, "-i", path, "-o", place.fresh(), "--threads", "2", "--machine", full)
     tally.check(done.code == 0 and "--threads 2" in done.err, f"exit {done.code}: {done.err[-500:]!r}")
     done = plan(place, "--machine", full)
-    tally.check("--threads 7" in done.out, f"plan is for that machine: {done.out[-300:]!r}")
+    tally.check("--threads 7" in done.out and "--threads" not in done.err, f"plan is for that machine: {done.out[-300:]!r}")
+    for n, told in (("7", 0), ("3", 1)):
+        done = plan(place, "--machine", full, "--threads", n)
+        tally.check("--threads 7" in done.out and ("--threads has no effect" in done.err) == told, f"--threads {n}: {done.err!r}")
 
 
 def plan_file(place, **change):
@@ -117,6 +131,41 @@ def plan_values(tally, place, a):
     tally.check(done.code == 2 and "batches" in done.error_line(), f"too many rows: exit {done.code}: {done.last()}")
 
 
+def freeze_of(done):
+    """What the flags that freeze a plan say, by flag."""
+    return dict(re.findall(r"--(\S+) ([^-\s]\S*(?: [\d.]+){0,5})", done.err.rpartition("freeze: ")[2]))
+
+
+def said_auto(tally, place, run, file):
+    """Each flag beats the file, with a value and with `auto`; what is counted over batches holds as shares."""
+    was = freeze_of(place.sluice(*run, file))
+    for flag, value in (("batch", "3"), ("batches", "2"), ("weights-resident", "1"), ("weights-codec", "zstd"), ("ahead-weights", "2"),
+                        ("prefill-tokens", "77"), ("share-prefixes", "off"), ("percent", "0 25 0 50 0 100")):
+        done = place.sluice(*run, file, f"--{flag}={value}")
+        line = next((x for x in done.err.splitlines() if f"--{flag} " in x and " instead of " in x), None)
+        wants = {"percent": "0 28.57 0 50 0 100"}.get(flag, value)
+        tally.check(done.code == 0 and line and freeze_of(done).get(flag) == wants != was[flag],
+                    f"--{flag} {value}: {freeze_of(done).get(flag)!r}, the file's is {was[flag]!r}: {line}")
+    for flag, auto in (("batch", "0"), ("batches", "0"), ("weights-resident", "auto"), ("weights-decoded", "-1"), ("weights-codec", "auto"),
+                       ("ahead-weights", "-1"), ("ahead-state", "-1"), ("prefill-tokens", "0")):
+        done = place.sluice(*run, file, f"--{flag}={auto}")
+        tally.check(done.code == 0 and f"plan: --{flag} auto instead of {flag.replace('-', '_')} " in done.err, f"--{flag} {auto}: {done.err!r}")
+    free = place.sluice(*run, file, "--batch", "0", "--batches", "0")
+    loose = place.sluice(*[x for x in run if x != "--plan"], "--weights-resident", "2", "--ahead-weights", "1")
+    tally.check(freeze_of(free)["batch"] == freeze_of(loose)["batch"] != "16", f"auto is automatic: {freeze_of(free)}, {freeze_of(loose)}")
+    for near, batches, kv in ((6, "3", "0 100"), (3, "2", "0 50"), (0, "2", "0 0")):
+        some = plan_file(place, batch=4, batches=1, kv_near=near)
+        done = place.sluice(*run, some, "--batches", batches)
+        tally.check(done.code == 0 and "keep their shares" in done.err and f"--percent 0 100 {kv} 0 100" in done.err,
+                    f"KV of {near} layers in RAM, {batches} batches: {done.err!r}")
+        same = place.sluice(*run, some, "--batches", "1")
+        tally.check("keep their shares" not in same.err, f"the file's own batches: {same.err!r}")
+    for flags, said in ((["--kv-policy", "h2o"], 'KV policy is "h2o", not "full"'), (["--kv-format", "q8"], 'KV format is "q8", not "bf16"'), ([], "")):
+        done = place.sluice(*run, file, *flags)
+        lines = [x for x in done.err.splitlines() if "a plan file only places it" in x]
+        tally.check(done.code == 0 and len(lines) == bool(said) and all(said in x for x in lines), f"{flags}: {done.err!r}")
+
+
 def flags_win(tally, place, a):
     """A flag beats the plan file, aloud; a placement that has to change says so."""
     path = place.rows("in.jsonl", trial.job_rows(6, 1))
@@ -132,6 +181,7 @@ def flags_win(tally, place, a):
         line = next((x for x in done.err.splitlines() if "instead" in x and said in x), None)
         tally.check(done.code == 0 and line, f"{' '.join(flags)} over a plan file: exit {done.code}: {done.err!r}")
         tally.check(not plan_says or plan_says in done.err, f"{' '.join(flags)}: no {plan_says!r} in {done.err!r}")
+    said_auto(tally, place, run, file)
     loose = [x for x in run if x != "--plan"]
     for flags, said in ((["--ahead-weights", "9999"], "ahead_weights"), (["--ahead-state", "9999"], "ahead_state"),
                         (["--weights-resident", "999"], "weights_resident"),

@@ -1,4 +1,5 @@
-/* engine/app/commands.h - what the commands of the line share; private to engine/commands*.c. */
+/* engine/app/commands.h - what the commands of the line share; private to engine/app/commands*.c
+ * and variant.c. */
 #ifndef ENGINE_APP_COMMANDS_H
 #define ENGINE_APP_COMMANDS_H
 
@@ -15,10 +16,9 @@ enum err command_input(struct config *with, const struct config *c, int job);
 enum err command_open_job(struct run *r, enum request_kind kind, const char *out);
 /* What `plan` plans for: the rows of -i, or made-up ones; again after r->evict has changed. */
 enum err command_plan_work(struct run *r);
-/* The layers of `m` with every matrix in another format, as `pack` would lay them out. The slices
- * of the head keep their rows. */
-void command_convert(const struct model *m, enum dtype t, struct model_layer *layers);
-/* `plan --allow`: a line for each lossy option, and for each pair of weights and KV policy. */
+/* `plan --allow`: a line for each lossy option, and for combinations that gain by it. */
 enum err command_allow(struct run *r);
+/* `plan --sweep`: a row of CSV for each value of a flag. */
+enum err command_sweep(const struct config *c);
 
 #endif

@@ -6,7 +6,6 @@
 #include "engine/app/commands.h"
 #include "engine/app/explain.h"
 #include "engine/app/plan_file.h"
-#include "engine/app/plot.h"
 #include "engine/app/run.h"
 
 /* A row of the table; the device has a column where the plan has one. */
@@ -104,68 +103,6 @@ static enum err made_up_work(struct run *r)
     return OK;
 }
 
-/* One row of a sweep; a value that does not fit is a row as well. */
-static enum err sweep_row(struct run *r, struct plot *plot, const char *flag, int64_t value)
-{
-    char text[32];
-    const struct config *base = r->config;
-    struct config c = *base;
-    snprintf(text, sizeof text, "%lld", (long long)value);
-    TRY(config_set(&c, CMD_PLAN, flag, text));
-    r->config = &c;
-    enum err err = run_plan(r);
-    r->config = base;
-    if (err == ERR_FIT) {
-        printf("%s,%lld,,,,,,,\"%s\"\n", flag, (long long)value, err_text());
-        return OK;
-    }
-    TRY(err);
-    const struct plan *p = &r->plan;
-    double rate = r->time.job_s > 0 ? (double)r->work.output_tokens / r->time.job_s : 0.0;
-    printf("%s,%lld,%d,%d,%d,%.6g,%.6g,%.6g,%s\n", flag, (long long)value, p->batch, p->batches,
-           p->resident, (double)r->bytes.ram / 1048576.0, r->time.pass_s, rate, r->time.bound);
-    plot_point(plot, value, rate, r->time.bound);
-    return OK;
-}
-
-/* --sweep FLAG=A..B: A, 2A, 4A, ... and B. */
-static enum err sweep(struct run *r)
-{
-    char flag[64], from[32], to[32];
-    const char *text = r->config->sweep, *eq = strchr(text, '='), *dots = strstr(text, "..");
-    if (!eq || !dots || dots < eq || eq - text > 63 || dots - eq > 31 || strlen(dots) > 32)
-        return fail(ERR_USAGE, "--sweep: '%s' is not FLAG=A..B", text);
-    snprintf(flag, sizeof flag, "%.*s", (int)(eq - text), text);
-    snprintf(from, sizeof from, "%.*s", (int)(dots - eq - 1), eq + 1);
-    snprintf(to, sizeof to, "%s", dots + 2);
-    int64_t first, last;
-    TRY(parse_size("sweep", from, &first));
-    TRY(parse_size("sweep", to, &last));
-    if (first < 1 || last < first)
-        return fail(ERR_USAGE, "--sweep: need 1 <= A <= B");
-    struct plot plot = {0};
-    if (r->config->plot)
-        TRY(plot_open(&plot, r->config->plot, r->opened.model.name, flag));
-    enum log_level level = log_level_max;
-    log_level_max = LOG_ERROR;
-    r->keep_rows = 1;
-    printf("flag,value,batch,batches,weights_resident,ram_mib,pass_s,output_tokens_per_s,bound\n");
-    enum err err = OK;
-    for (int64_t value = first; err == OK; value = value > last / 2 ? last : value * 2) {
-        err = sweep_row(r, &plot, flag, value);
-        if (value == last)
-            break;
-    }
-    log_level_max = level;
-    if (err != OK) {
-        char why[1024];
-        snprintf(why, sizeof why, "%s", err_text());
-        plot_close(&plot, 0);
-        return fail(err, "%s", why);
-    }
-    return plot_close(&plot, 1);
-}
-
 enum err command_plan_work(struct run *r)
 {
     if (!r->config->in)
@@ -179,17 +116,11 @@ enum err command_plan_work(struct run *r)
 static enum err plan(struct run *r)
 {
     const struct config *c = r->config;
-    if (c->plot && !c->sweep)
-        return fail(ERR_USAGE, "--plot: draws a --sweep FLAG=A..B");
-    if (c->allow && (c->sweep || c->json || c->out))
-        return fail(ERR_USAGE, "--allow: prints lines; without --sweep, --json and -o");
     TRY(run_prepare(r, c));
     r->elsewhere = c->machine != NULL;
     if (c->allow)
         return command_allow(r);
     TRY(command_plan_work(r));
-    if (c->sweep)
-        return sweep(r);
     r->plan_told = 1; // print_plan says it on stdout
     struct explain e;
     explain_begin(&e, r);
@@ -206,7 +137,15 @@ static enum err plan(struct run *r)
 enum err command_plan(const struct config *asked)
 {
     struct config with, *c = &with;
+    if (asked->plot && !asked->sweep)
+        return fail(ERR_USAGE, "--plot: draws a --sweep FLAG=A..B");
+    if (asked->sweep && (asked->json || asked->out))
+        return fail(ERR_USAGE, "--sweep: prints CSV; without --json and -o");
+    if (asked->allow && (asked->sweep || asked->json || asked->out))
+        return fail(ERR_USAGE, "--allow: prints lines; without --sweep, --json and -o");
     TRY(command_input(&with, asked, 0));
+    if (c->sweep)
+        return command_sweep(c);
     struct run *r = NULL;
     TRY(command_begin(&r, c));
     return command_end(r, plan(r));

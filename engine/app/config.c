@@ -179,12 +179,14 @@ static const struct knob knobs[] = {
      "stop cleanly after this long (90s, 15m, 3h50m; a plain number is seconds)"},
     {"dry-run", 0, KNOB_SWITCH, AT(dry_run), CMD_RUN | CMD_SCORE, NULL, "",
      "check every row (why they are bad; exit 3) and print the plan, no more"},
-    {"sweep", 0, KNOB_STRING, AT(sweep), CMD_PLAN, NULL, "FLAG=A..B",
-     "plan at A, 2A, 4A, ... B of a placement flag or budget; CSV on stdout"},
+    {"sweep", 0, KNOB_STRING, AT(sweep), CMD_PLAN, NULL, "FLAG=A..B|A,B,C",
+     "plan at each value of a flag: A, 2A, 4A, ... B of counts, sizes and fractions, or a list; "
+     "CSV on stdout"},
     {"plot", 0, KNOB_STRING, AT(plot), CMD_PLAN, NULL, "FILE.svg",
-     "draw the sweep (needs gnuplot)"},
-    {"allow", 0, KNOB_STRING, AT(allow), CMD_PLAN, NULL, "q8,q4,h2o=0.2",
-     "compare with lossy weights and KV policies: a line each"},
+     "draw the sweep: a range along an axis that doubles, a list side by side (needs gnuplot)"},
+    {"allow", 0, KNOB_STRING, AT(allow), CMD_PLAN, NULL, "q8,q4,int8,h2o=0.2,mixed",
+     "compare with lossy weights (q8, q4), matmuls (int8), KV policies and formats (kv-q8, kv-q4, "
+     "mixed), alone and together"},
     {"machine", 0, KNOB_STRING, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE, NULL, "FILE",
      "machine file: rates and, where no flag says them, budgets (default: this one's, probed)"},
     {"prompt-len", 0, KNOB_COUNT, AT(prompt_len), CMD_PLAN | CMD_BENCH, "0", "TOKENS",
@@ -393,13 +395,31 @@ static enum err knob_give(struct config *c, const struct knob *k, const char *va
     return OK;
 }
 
+static const struct knob *knob_named(const char *name)
+{
+    int i = 0;
+    while (i < N_KNOBS && strcmp(knobs[i].name, name) != 0)
+        i++;
+    CHECK(i < N_KNOBS);
+    return &knobs[i];
+}
+
 int config_given(const struct config *c, const char *name)
 {
-    for (int i = 0; i < N_KNOBS; i++)
-        if (strcmp(knobs[i].name, name) == 0)
-            return c->given[i];
-    CHECK(!"a flag of this name");
-    return 0;
+    return c->given[knob_named(name) - knobs];
+}
+
+void config_text(const struct config *c, const char *name, char *buf, int cap)
+{
+    const struct knob *k = knob_named(name);
+    const void *field = (const char *)c + k->offset;
+    if (k->kind == KNOB_SIZE || k->kind == KNOB_COUNT) {
+        snprintf(buf, (size_t)cap, "%lld", (long long)*(const int64_t *)field);
+        return;
+    }
+    CHECK(k->kind == KNOB_STRING || k->kind == KNOB_CHOICE || k->kind == KNOB_SIX);
+    const char *text = *(const char *const *)field;
+    snprintf(buf, (size_t)cap, "%s", text ? text : "");
 }
 
 static int edit_distance(const char *a, const char *b)

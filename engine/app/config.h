@@ -58,6 +58,8 @@ enum err config_parse(struct config *c, enum config_command command, int argc, c
 /* Sets one knob by name, as `--name value` would. */
 enum err config_set(struct config *c, enum config_command command, const char *name,
                     const char *value);
+/* The value of a flag of one value as text: numbers plain, in bytes where they are sizes. */
+void config_text(const struct config *c, const char *name, char *buf, int cap);
 /* 1 when the command line or --config named this flag, also with its default. */
 int config_given(const struct config *c, const char *name);
 /* The flags of a command, with units and defaults, on stdout. */

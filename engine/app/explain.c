@@ -104,7 +104,7 @@ void explain_begin(struct explain *e, struct run *r)
     r->ranking = &e->ranking;
 }
 
-enum err explain_plan(struct explain *e, const struct run *r)
+enum err explain_plan(struct explain *e, struct run *r)
 {
     fill_lanes(e, r);
     fill_alternatives(e, r);
@@ -191,7 +191,7 @@ void explain_print(const struct explain *e, const struct run *r)
         snprintf(with, sizeof with, "%s%s%s%s", h->what, h->flags[0] && h->what[0] ? " (" : "",
                  h->flags, h->flags[0] && h->what[0] ? ")" : "");
         printf("  %15.4g  %+5.0f %%  %-36s  %s\n", tokens_per_s(r, h->job_s), 100 * h->gain, with,
-               h->quality ? h->brief : "same answers");
+               h->quality[0] ? h->quality : "same answers");
     }
 }
 
@@ -227,7 +227,7 @@ void explain_json(const struct explain *e, const struct run *r, json_t *root)
             helps, json_pack("{ss so sf sf sf sb so}", "what", h->what[0] ? h->what : h->flags,
                              "flags", text_or_null(h->flags), "job_s", h->job_s,
                              "output_tokens_per_s", tokens_per_s(r, h->job_s), "gain", h->gain,
-                             "lossless", h->quality == NULL, "quality", text_or_null(h->quality)));
+                             "lossless", h->quality[0] == 0, "quality", text_or_null(h->quality)));
     }
     json_object_set_new(root, "lanes", lanes);
     json_object_set_new(root, "alternatives", alternatives);

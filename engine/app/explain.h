@@ -33,11 +33,10 @@ struct explain_alternative {
 /* One thing that would make the job faster. */
 struct explain_help {
     char what[64];
-    char flags[64];      // empty: no flag does it
-    double job_s, gain;  // the job with it; the share by which tokens/s grow
-    int64_t more;        // bytes, where it is memory
-    const char *quality; // NULL: it does not change the answers; else what is known of its cost
-    const char *brief;   // the same in few words
+    char flags[64];     // empty: no flag does it
+    double job_s, gain; // the job with it; the share by which tokens/s grow
+    int64_t more;       // bytes, where it is memory
+    char quality[96];   // what is known of its cost; empty: it does not change the answers
 };
 
 struct explain {
@@ -55,9 +54,9 @@ struct explain {
 /* Before run_plan: r's search fills the ranking. */
 void explain_begin(struct explain *e, struct run *r);
 /* r is planned: the rest, quietly; nothing is measured. */
-enum err explain_plan(struct explain *e, const struct run *r);
+enum err explain_plan(struct explain *e, struct run *r);
 /* The part of it that searches again (explain_help.c). */
-enum err explain_find_helps(struct explain *e, const struct run *r);
+enum err explain_find_helps(struct explain *e, struct run *r);
 
 void explain_print_lanes(const struct explain *e, const struct run *r);
 /* Alternatives and helps, beside the flags that freeze r's own plan. */

@@ -1,50 +1,26 @@
 /* engine/app/explain_help.c - of explain.h: what would make a job faster, found by planning it
  * again with one thing changed.
  *
- * Owns: the list of such things, and what is known of the quality that lossy ones cost. Refuses: to
- * measure or to print. A newcomer would miss: a change is the flags that one would type, set in a
- * copy of the run, so that `plan` with them gives the same figures. What cannot matter is not
- * searched: a search takes a third of a second where the model has many layers. */
+ * Owns: the list of such things. Refuses: to measure or to print. A newcomer would miss: what
+ * cannot matter is not searched: a search takes a third of a second where the model has many
+ * layers. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "engine/app/commands.h"
 #include "engine/app/explain.h"
+#include "engine/app/variant.h"
 
 #define WORTH 0.05 // of tokens/s: less than rates are known by
 #define BUSY  0.20 // of a pass: a lane that has less to do never holds it up
 #define FULL  0.75 // of a budget: more is left only where more would not be used
 
-/* The options that change answers. Figures are from bench/results/quality-*.csv, but int8's, which
- * was measured when it was made; a change is measured on that model alone. */
-static const struct lossy {
-    const char *flags, *brief, *quality;
-} lossy[] = {
-    {"--compute int8", "lossy: SmolLM2 ppl +0.7 %",
-     "0.7 % more perplexity: SmolLM2-135M-Instruct, q8 weights"},
-    {"--compute int8 --weights q8", "lossy: SmolLM2 ppl +0.7 %",
-     "0.7 % more perplexity: SmolLM2-135M-Instruct, q8 weights"},
-    {"--weights q8", "lossy: not measured", "not measured"},
-    {"--weights q4", "lossy: not measured", "not measured"},
-    {"--kv-format q8", "lossy: not measured", "not measured"},
-    {"--kv-format mixed", "lossy: not measured", "not measured"},
-    {"--kv-policy h2o --kv-budget 0.2", "lossy: SmolLM2 ppl +25.5 % at 0.125",
-     "25.5 % more perplexity: SmolLM2-135M-Instruct Q4_1, 64 windows of WikiText-2, 128 slots of "
-     "1,024"},
-};
-
-/* A run in which something is changed, made anew for each change. */
+/* What is looked for. */
 struct look {
-    const struct run *base;
+    struct run *base;
     struct explain *e;
     double least_s; // that the job's matmuls take
-    struct run *v;  // owned, but for what `base` owns
-    struct config config;
-    char words[160];              // of flags, that config points into
-    struct weights_info *weights; // owned
-    struct model_layer *layers;   // owned
+    struct variant_plan found;
 };
 
 /* What a plan could have more of. */
@@ -54,79 +30,15 @@ struct store {
     enum tier_kind tier;
 };
 
-static void begin(struct look *l)
-{
-    l->config = *l->base->config;
-    *l->v = *l->base;
-    l->v->config = &l->config;
-    l->v->weights = l->weights;
-    l->v->ranking = NULL;
-    l->v->variant_of = l->base;
-    l->v->keep_rows = 1;
-}
-
-/* The most slots of rows under v's policy, from their lengths. */
-static void count_slots(struct run *v)
-{
-    struct work *w = &v->work;
-    int64_t most = 0, sum = 0, n = 0;
-    for (int64_t i = 0; w->rows && i < w->n_lengths; i++) {
-        const struct work_row *row = &w->rows[i];
-        if (row->prompt > w->prompt_max)
-            continue; // left out of the plan
-        int64_t slots = evict_slots_max(&v->evict, row->prompt, row->cap - row->prompt);
-        most = max_i64(most, slots);
-        sum += slots;
-        n++;
-    }
-    if (n == 0)
-        most = sum = n = evict_slots_max(&v->evict, w->prompt_max, w->tokens_max - w->prompt_max);
-    w->slots_max = most;
-    w->slots_mean = w->rows ? ceil_div(sum, n) : most;
-}
-
-/* What the flags of a changed config mean, as run_prepare would read them. */
-static enum err read_flags(struct look *l)
-{
-    const struct config *c = &l->config;
-    struct run *v = l->v;
-    v->kv_format = kv_format_by_name(c->kv_format);
-    v->ops.compute = compute_by_name(c->compute);
-    if (strcmp(c->kv_policy, l->base->config->kv_policy) != 0) {
-        TRY(run_read_evict(&v->evict, c));
-        count_slots(v);
-    }
-    if (strcmp(c->weights, l->base->config->weights) == 0)
-        return OK;
-    command_convert(&l->base->opened.model, strcmp(c->weights, "q4") == 0 ? DTYPE_Q4 : DTYPE_Q8,
-                    l->layers);
-    v->opened.model.layers = l->layers;
-    l->config.weights_codec = "none"; // what encoding them would give nobody has measured
-    return OK;
-}
-
-/* Sets "--flag value --flag value" in the copy. */
-static enum err set_flags(struct look *l, const char *flags)
-{
-    CHECK(snprintf(l->words, sizeof l->words, "%s", flags) < (int)sizeof l->words);
-    for (char *save = NULL, *flag = strtok_r(l->words, " ", &save); flag;
-         flag = strtok_r(NULL, " ", &save)) {
-        const char *value = strtok_r(NULL, " ", &save);
-        CHECK(value && strncmp(flag, "--", 2) == 0);
-        TRY(config_set(&l->config, CMD_PLAN, flag + 2, value));
-    }
-    return read_flags(l);
-}
-
 /* Plans what was changed. h: gain 0 where it does not fit. */
-static enum err plan_again(struct look *l, struct explain_help *h)
+static enum err plan_again(struct look *l, const struct variant *v, struct explain_help *h)
 {
     h->gain = 0;
-    enum err err = run_plan(l->v);
+    enum err err = variant_plan(l->base, v, &l->found);
     if (err == ERR_FIT)
         return OK;
     TRY(err);
-    h->job_s = l->v->time.job_s;
+    h->job_s = l->found.time.job_s;
     h->gain = h->job_s > 0 ? l->base->time.job_s / h->job_s - 1 : 0;
     return OK;
 }
@@ -165,10 +77,11 @@ static enum err try_memory(struct look *l, const struct store *m, int64_t more,
              (double)more / (more >= 1 << 30 ? 1024 * mib : mib), m->what);
     snprintf(h->flags, sizeof h->flags, all % 1024 == 0 ? "--%s %lldG" : "--%s %lldM", m->flag,
              (long long)(all % 1024 == 0 ? all / 1024 : all));
-    begin(l);
-    TRY(set_flags(l, h->flags));
-    TRY(plan_again(l, h));
-    return OK;
+    struct budget budget = l->base->budget;
+    *(m->tier == TIER_DEVICE ? &budget.device : &budget.ram) = all << 20;
+    struct variant v = variant_none();
+    v.budget = &budget;
+    return plan_again(l, &v, h);
 }
 
 /* Twice as much, or what of it makes a difference; and a quarter more, if it has a part in it. */
@@ -178,8 +91,7 @@ static enum err more_memory(struct look *l, const struct store *m)
     if (m->budget <= 0 || (double)m->used < FULL * (double)m->budget)
         return OK;
     TRY(try_memory(l, m, readable(m->budget), &most));
-    const struct plan_bytes *takes = &l->v->bytes;
-    int64_t used = m->tier == TIER_DEVICE ? takes->device : takes->ram;
+    int64_t used = m->tier == TIER_DEVICE ? l->found.bytes.device : l->found.bytes.ram;
     int64_t enough = readable(max_i64(used - m->budget, 1));
     if (most.gain < WORTH)
         return OK;
@@ -206,66 +118,91 @@ static enum err faster_disk(struct look *l)
     struct explain_help h = {.what = "a disk twice as fast"};
     if (t->read_s + t->write_s < BUSY * t->pass_s)
         return OK;
-    begin(l);
-    struct machine *m = &l->v->machine;
+    struct machine faster = l->base->machine, *m = &faster;
     struct rate *rates[] = {&m->nvme_read, &m->nvme_write, &m->nvme_mixed, &m->nvme_read_burst,
                             &m->nvme_write_burst};
     for (int i = 0; i < (int)(sizeof rates / sizeof *rates); i++)
         rates[i]->value *= 2;
-    TRY(plan_again(l, &h));
+    struct variant v = variant_none();
+    v.machine = m;
+    TRY(plan_again(l, &v, &h));
     offer(l->e, &h);
     return OK;
 }
 
 /* ---- lossy ---- */
 
-static int64_t layers_bytes(const struct model_layer *layers, int n)
+static int is_8_or_4(enum dtype t)
 {
-    int64_t sum = 0;
-    for (int i = 1; i < n; i++)
-        sum += layers[i].n_bytes;
-    return sum;
+    return t == DTYPE_Q8 || t == DTYPE_Q4;
+}
+
+/* Bits of a weight: fewer are a change that may help. */
+static int bits(enum dtype t)
+{
+    return t == DTYPE_Q4 ? 4 : t == DTYPE_Q8 ? 8 : 12;
 }
 
 /* 1: the change is one, its rates are known, and it may help. */
-static int matters(const struct look *l)
+static int matters(const struct look *l, const struct variant *v)
 {
-    const struct run *base = l->base, *v = l->v;
-    int n = base->opened.model.n_layers;
-    enum dtype weights = run_weights(v);
-    int int8 = v->ops.compute == COMPUTE_INT8;
-    int weights_change = v->opened.model.layers != base->opened.model.layers;
-    if (int8) // over weights of its formats, which stay where they are of one
-        return !base->plan.device && base->ops.compute == COMPUTE_BF16 &&
-               (weights == DTYPE_Q8 || weights == DTYPE_Q4) &&
-               !(weights_change &&
-                 (run_weights(base) == DTYPE_Q8 || run_weights(base) == DTYPE_Q4)) &&
+    const struct run *base = l->base;
+    enum dtype now = run_weights(base);
+    enum dtype then = v->weights == PACK_Q4 ? DTYPE_Q4 : v->weights == PACK_Q8 ? DTYPE_Q8 : now;
+    int on_cpu = !base->plan.device && (v->weights != PACK_AUTO || v->compute != N_COMPUTES);
+    if (!on_cpu && base->time.job_s < l->least_s * (1 + WORTH))
+        return 0;                   // matmuls are all there is
+    if (v->compute == COMPUTE_INT8) // over weights of its formats, which stay where they are of one
+        return !base->plan.device && base->ops.compute == COMPUTE_BF16 && is_8_or_4(then) &&
+               (v->weights == PACK_AUTO || !is_8_or_4(now)) &&
                (base->config->machine || base->int8_speed > 0);
-    if (weights_change)
-        return layers_bytes(v->opened.model.layers, n) < layers_bytes(base->opened.model.layers, n);
-    if (v->kv_format != base->kv_format)
+    if (v->weights != PACK_AUTO)
+        return bits(then) < bits(now);
+    if (v->kv_format != N_KV_FORMATS)
         return base->kv_format == KV_BF16 || base->kv_format == KV_F32;
     return base->evict.policy == EVICT_FULL;
 }
 
-static enum err try_lossy(struct look *l, const struct lossy *o)
+static enum err try_lossy(struct look *l, const struct variant *v)
 {
-    struct explain_help h = {.quality = o->quality, .brief = o->brief};
-    snprintf(h.flags, sizeof h.flags, "%s", o->flags);
-    begin(l);
-    if (set_flags(l, o->flags) != OK)
-        return OK; // does not go with the flags that were given
-    int others = l->v->opened.model.layers == l->layers; // weights
-    int cpu_matmuls =
-        !l->base->plan.device && (others || l->v->ops.compute != l->base->ops.compute);
-    if ((strstr(o->flags, "--weights") && !others) || !matters(l) ||
-        (!cpu_matmuls && l->base->time.job_s < l->least_s * (1 + WORTH)))
+    struct explain_help h = {0};
+    if (!matters(l, v))
         return OK;
-    if (others && model_is_pack(l->base->config->model))
+    variant_flags(v, h.flags, sizeof h.flags);
+    variant_quality_text(v, h.quality, sizeof h.quality);
+    if (v->weights != PACK_AUTO && model_is_pack(l->base->config->model))
         snprintf(h.what, sizeof h.what, "packed again");
-    TRY(plan_again(l, &h));
+    TRY(plan_again(l, v, &h));
     offer(l->e, &h);
     return OK;
+}
+
+static enum err lossy(struct look *l)
+{
+    static const struct {
+        enum pack_weights weights;
+        enum compute compute;
+        enum kv_format kv_format;
+    } formats[] = {{PACK_AUTO, COMPUTE_INT8, N_KV_FORMATS}, {PACK_Q8, COMPUTE_INT8, N_KV_FORMATS},
+                   {PACK_Q8, N_COMPUTES, N_KV_FORMATS},     {PACK_Q4, N_COMPUTES, N_KV_FORMATS},
+                   {PACK_AUTO, N_COMPUTES, KV_Q8},          {PACK_AUTO, N_COMPUTES, KV_MIXED}};
+    for (int i = 0; i < (int)(sizeof formats / sizeof *formats); i++) {
+        struct variant v = variant_none();
+        v.weights = formats[i].weights;
+        v.compute = formats[i].compute;
+        v.kv_format = formats[i].kv_format;
+        TRY(try_lossy(l, &v));
+    }
+    struct variant v = variant_none();
+    struct config with = *l->base->config;
+    struct evict evict;
+    with.kv_policy = "h2o";
+    with.kv_budget = "0.2";
+    if (run_read_evict(&evict, &with) != OK)
+        return OK; // does not go with the flags that were given
+    v.evict = &evict;
+    v.budget_text = with.kv_budget;
+    return try_lossy(l, &v);
 }
 
 /* ---- all of it ---- */
@@ -303,24 +240,12 @@ static enum err find(struct look *l)
             TRY(more_memory(l, &device));
         TRY(faster_disk(l));
     }
-    for (int i = 0; i < (int)(sizeof lossy / sizeof *lossy); i++)
-        TRY(try_lossy(l, &lossy[i]));
-    return OK;
+    return lossy(l);
 }
 
-enum err explain_find_helps(struct explain *e, const struct run *r)
+enum err explain_find_helps(struct explain *e, struct run *r)
 {
     struct look l = {.base = r, .e = e, .least_s = matmul_s(r)};
     e->matmul_share = r->time.job_s > 0 ? l.least_s / r->time.job_s : 0;
-    l.v = malloc(sizeof *l.v);
-    l.weights = malloc(sizeof *l.weights);
-    l.layers = calloc((size_t)r->opened.model.n_layers, sizeof *l.layers);
-    enum log_level level = log_level_max;
-    log_level_max = LOG_ERROR;
-    enum err err = l.v && l.weights && l.layers ? find(&l) : fail(ERR_FIT, "memory: plan tables");
-    log_level_max = level;
-    free(l.layers);
-    free(l.weights);
-    free(l.v);
-    return err;
+    return find(&l);
 }

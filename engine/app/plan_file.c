@@ -85,6 +85,11 @@ static int *wish_at(struct plan_wish *wish, const struct field *f)
     return (int *)(void *)((char *)wish + f->wish);
 }
 
+static int wished(const struct plan_wish *wish, const struct field *f)
+{
+    return *(const int *)(const void *)((const char *)wish + f->wish);
+}
+
 /* A value as its flag, or the plan's line, spells it. */
 static const char *value_text(const struct field *f, int value, char *buf, size_t cap)
 {
@@ -107,11 +112,12 @@ static int value_read(const struct field *f, const json_t *value)
     return (int)json_integer_value(value);
 }
 
-/* One value of the file: a flag beats it, and says so. */
-static enum err field_read(const struct field *f, const json_t *value, const char *path,
+/* One value of the file: a flag beats it, also one that leaves it open, and says so. */
+static enum err field_read(const struct config *c, const struct field *f, const json_t *value,
                            struct plan_wish *wish)
 {
     char ours[32], theirs[32];
+    const char *path = c->plan;
     int *at = wish_at(wish, f), read = value_read(f, value);
     if (read < 0 && f->names)
         return fail(ERR_USAGE, "%s: --plan: %s: expected \"%s\" or \"%s\"", path, f->key,
@@ -120,22 +126,71 @@ static enum err field_read(const struct field *f, const json_t *value, const cha
         return fail(ERR_USAGE, "%s: --plan: %s: expected an integer from %d to %d", path, f->key,
                     f->least, f->most);
     double percent = f->percent ? wish->percent[f->percent - 1] : -1;
-    int by_percent = percent >= 0;
-    if (*at < f->least && !by_percent) {
+    int by_percent = percent >= 0, is_open = *at < f->least;
+    if (is_open && !by_percent && !config_given(c, f->flag)) {
         *at = read;
         return OK;
     }
-    if (by_percent && *at < 0)
+    snprintf(ours, sizeof ours, "auto");
+    if (is_open && by_percent)
         snprintf(ours, sizeof ours, "%.4g%%", percent);
-    const char *said = by_percent && *at < 0 ? ours : value_text(f, *at, ours, sizeof ours);
+    const char *said = is_open ? ours : value_text(f, *at, ours, sizeof ours);
     if (by_percent || *at != read)
         log_line(LOG_INFO, "plan: --%s %s instead of %s %s of %s", f->flag, said, f->key,
                  value_text(f, read, theirs, sizeof theirs), path);
     return OK;
 }
 
-static enum err fields_read(json_t *plan, const char *path, struct plan_wish *wish)
+/* Where KV and hidden states live is counted over batches: under other batches than the file's the
+ * counts that came from it hold as shares. */
+static void keep_shares(const struct run *r, const json_t *plan, struct plan_wish *wish)
 {
+    int64_t batches = json_integer_value(json_object_get(plan, "batches"));
+    int kept = 0;
+    for (size_t i = 0; i < N_FIELDS && batches > 0 && wish->batches != batches; i++) {
+        const struct field *f = &fields[i];
+        const int of_kv = f->percent == 1 + KV_NEAR || f->percent == 1 + KV_RAM;
+        const int of_hidden = f->percent == 1 + HIDDEN_NEAR || f->percent == 1 + HIDDEN_RAM;
+        int *at = wish_at(wish, f);
+        if ((!of_kv && !of_hidden) || *at < 0) // flags say no counts of these
+            continue;
+        double all = (double)batches * (of_kv ? r->opened.model.shape.n_layers : 1);
+        wish->percent[f->percent - 1] = fmin(100.0 * *at / all, 100);
+        *at = -1;
+        kept = 1;
+    }
+    if (kept)
+        log_line(LOG_INFO,
+                 "plan: KV and hidden states keep their shares of %s, of its batches %lld",
+                 r->config->plan, (long long)batches);
+}
+
+/* A plan file says where things are, not what they are: KV flags choose that, and answers with it.
+ */
+static void compare_kv(const struct run *r, const json_t *theirs)
+{
+    static const char *const keys[] = {"policy", "budget", "format", "scope"};
+    const size_t digits = JSON_ENCODE_ANY | JSON_REAL_PRECISION(6);
+    json_t *ours = plan_kv_json(r);
+    for (int i = 0, same = 1; same && i < 4; i++) {
+        const json_t *other = json_object_get(theirs, keys[i]);
+        char *is = json_dumps(json_object_get(ours, keys[i]), digits);
+        char *was = other ? json_dumps(other, digits) : NULL;
+        same = !is || !was || strcmp(is, was) == 0;
+        if (!same)
+            log_line(LOG_WARN,
+                     "plan: KV %s is %.60s, not %.60s as in %s: KV flags choose it, a plan file "
+                     "only places it",
+                     keys[i], is, was, r->config->plan);
+        free(is);
+        free(was);
+    }
+    json_decref(ours);
+}
+
+static enum err fields_read(const struct run *r, json_t *plan, struct plan_wish *wish)
+{
+    const char *path = r->config->plan;
     const char *key;
     json_t *value;
     json_object_foreach(plan, key, value)
@@ -152,8 +207,9 @@ static enum err fields_read(json_t *plan, const char *path, struct plan_wish *wi
         }
         if (i == N_FIELDS)
             return fail(ERR_USAGE, "%s: --plan: unknown key `%.60s`", path, key);
-        TRY(field_read(&fields[i], value, path, wish));
+        TRY(field_read(r->config, &fields[i], value, wish));
     }
+    keep_shares(r, plan, wish);
     return OK;
 }
 
@@ -168,8 +224,9 @@ static enum err text_load(const char *path, char **text, int64_t *n)
     return found ? OK : fail(ERR_USAGE, "%s: --plan: no such file", path);
 }
 
-enum err plan_file_read(const char *path, struct plan_wish *wish)
+enum err plan_file_read(const struct run *r, struct plan_wish *wish)
 {
+    const char *path = r->config->plan;
     json_error_t error;
     char *text;
     int64_t n;
@@ -177,9 +234,11 @@ enum err plan_file_read(const char *path, struct plan_wish *wish)
     json_t *root = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &error);
     free(text);
     json_t *plan = json_is_object(root) ? json_object_get(root, "plan") : NULL;
-    enum err err = json_is_object(plan) ? fields_read(plan, path, wish)
+    enum err err = json_is_object(plan) ? fields_read(r, plan, wish)
                                         : fail(ERR_USAGE, "%s: --plan: %s", path,
                                                root ? "no object `plan`" : error.text);
+    if (err == OK)
+        compare_kv(r, json_object_get(root, "kv"));
     json_decref(root);
     return err;
 }
@@ -187,7 +246,7 @@ enum err plan_file_read(const char *path, struct plan_wish *wish)
 /* What was asked for, as a count; below f->least: nothing was. */
 static int asked_count(const struct field *f, const struct plan_wish *wish, const struct plan *p)
 {
-    int count = *wish_at((struct plan_wish *)(uintptr_t)wish, f);
+    int count = wished(wish, f);
     double percent = f->percent ? wish->percent[f->percent - 1] : -1;
     if (count >= f->least || percent < 0)
         return count;

@@ -12,9 +12,9 @@ struct explain;
 /* The --percent of a plan, "0 50 0 100 0 100"; valid until the next call of this thread. */
 const char *plan_percent(const struct plan *p);
 const char *plan_codec_name(const struct plan *p); // as --weights-codec
-/* Fixes every field that the file names and the wish leaves free: a flag beats the file, and is
- * told. ERR_USAGE names file and key. */
-enum err plan_file_read(const char *path, struct plan_wish *wish);
+/* Fixes every field that --plan's file names and no flag does: a flag beats the file, and is told;
+ * `auto` is one, too. Under other batches the file's shares hold. ERR_USAGE names file and key. */
+enum err plan_file_read(const struct run *r, struct plan_wish *wish);
 /* A line for every field of r->plan that is not as `wish` asked for. */
 void plan_tell_changes(const struct run *r, const struct plan_wish *wish);
 /* What of a plan can be asked for, as a plan file has it. The caller owns it. */

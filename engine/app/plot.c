@@ -1,7 +1,8 @@
 /* engine/app/plot.c - see plot.h.
  *
  * A newcomer would miss: the drawing is gnuplot's stdout, so a path never stands in a script, and
- * the script starts with the data, so that points can be written as they are planned. */
+ * the script starts with the data, so that points can be written as they are planned. What was
+ * seen of them says the rest: axis, labels, lanes. */
 #include "engine/app/plot.h"
 
 #include <errno.h>
@@ -11,6 +12,8 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#define LEVEL_TICS 90 // bytes of labels that fit side by side
 
 extern char **environ;
 
@@ -28,28 +31,16 @@ static enum err start(struct plot *p, int out_fd, int read_fd)
     return e ? fail(ERR_USAGE, "--plot: gnuplot does not start: %s", strerror(e)) : OK;
 }
 
-/* Between quotes of a gnuplot string: what would end it, or mean something in it, becomes a blank.
- */
+/* What would end a gnuplot string, or mean something in it, becomes a blank. */
+#define UNSAFE "\"\\\n{}^_@&~"
+
 static void put_text(FILE *f, const char *text)
 {
     for (; *text; text++)
-        fputc(strchr("\"\\\n{}^_@&~", *text) ? ' ' : *text, f);
+        fputc(strchr(UNSAFE, *text) ? ' ' : *text, f);
 }
 
-static void put_script(FILE *f, const char *model, const char *flag)
-{
-    fputs("set terminal svg size 800,480 dynamic enhanced background rgb 'white' font 'sans,13'\n"
-          "set encoding utf8\nset title \"predicted by sluice plan, ",
-          f);
-    put_text(f, model);
-    fputs("\"\nset xlabel \"--", f);
-    put_text(f, flag);
-    fputs("\"\nset ylabel \"output tokens/s\"\nset logscale x 2\nset format x \"%.0b%B\"\n"
-          "set yrange [0:*]\nset grid\nset key left top title \"bound by\"\n$sweep << END\n",
-          f);
-}
-
-enum err plot_open(struct plot *p, const char *path, const char *model, const char *flag)
+enum err plot_open(struct plot *p, const char *path)
 {
     int ends[2];
     *p = (struct plot){.path = path};
@@ -72,37 +63,90 @@ enum err plot_open(struct plot *p, const char *path, const char *model, const ch
     if (e != OK)
         unlink(path);
     else
-        put_script(p->pipe, model, flag);
+        fputs("$sweep << END\n", p->pipe);
     return e;
 }
 
-void plot_point(struct plot *p, int64_t value, double tokens_per_s, const char *bound)
+/* "label" x, of `set xtics`. */
+static void add_tic(struct plot *p, double x, const char *label)
 {
-    if (p->pipe)
-        fprintf(p->pipe, "%lld %.6g %s\n", (long long)value, tokens_per_s, bound);
+    char text[64];
+    size_t n = 0;
+    for (; label[n] && n < sizeof text - 1; n++)
+        text[n] = strchr(UNSAFE, label[n]) ? ' ' : label[n];
+    text[n] = 0;
+    if (p->n_tics < PLOT_TICS - 128)
+        p->n_tics += snprintf(p->tics + p->n_tics, (size_t)(PLOT_TICS - p->n_tics),
+                              "%s\"%s\" %.17g", p->n_tics ? ", " : "", text, x);
 }
 
-enum err plot_close(struct plot *p, int draw)
+void plot_point(struct plot *p, double x, const char *label, double tokens_per_s, const char *bound)
 {
-    static const char *const lanes[] = {"cpu", "nvme-read", "nvme-write"};
+    if (!p->pipe)
+        return;
+    if (p->n_points++ == 0)
+        p->first = x;
+    p->last = x;
+    add_tic(p, x, label);
+    if (!bound)
+        return;
+    fprintf(p->pipe, "%.17g %.6g %s\n", x, tokens_per_s, bound);
+    int i = 0;
+    while (i < p->n_bounds && strcmp(p->bounds[i], bound) != 0)
+        i++;
+    if (i == p->n_bounds && i < PLOT_BOUNDS)
+        p->bounds[p->n_bounds++] = bound;
+}
+
+static void put_axes(const struct plot *p, const char *model, const char *flag, int doubles)
+{
+    FILE *f = p->pipe;
+    fputs("set terminal svg size 800,480 dynamic enhanced background rgb 'white' font 'sans,13'\n"
+          "set encoding utf8\nset title \"predicted by sluice plan, ",
+          f);
+    put_text(f, model);
+    fputs("\"\nset xlabel \"--", f);
+    put_text(f, flag);
+    fprintf(f,
+            "\"\nset ylabel \"output tokens/s\"\nset yrange [0:%s]\nset grid\n"
+            "set key outside right title \"bound by\"\nset xtics %s(%s)\n",
+            p->n_bounds ? "*" : "1", p->n_tics > LEVEL_TICS ? "rotate by -35 " : "", p->tics);
+    if (doubles)
+        fprintf(f, "set logscale x 2\nset xrange [%.17g:%.17g]\n", p->first / 1.2, p->last * 1.2);
+    else
+        fprintf(f, "set xrange [%g:%g]\nset boxwidth 0.6\nset style fill solid 0.7\n",
+                p->first - 0.7, p->last + 0.7);
+}
+
+static void put_points(const struct plot *p, int doubles)
+{
+    fprintf(p->pipe, "plot %s",
+            p->n_bounds == 0 ? "NaN notitle"
+            : doubles        ? "$sweep using 1:2 with lines lc rgb 'gray50' notitle"
+                             : "");
+    for (int i = 0; i < p->n_bounds; i++)
+        fprintf(p->pipe, "%s$sweep using 1:(strcol(3) eq '%s' ? $2 : NaN) with %s title '%s'",
+                i || doubles ? ", " : "", p->bounds[i], doubles ? "points pt 7" : "boxes",
+                p->bounds[i]);
+    fputc('\n', p->pipe);
+}
+
+enum err plot_close(struct plot *p, const char *model, const char *flag, int doubles)
+{
     int status = 0;
     if (!p->pipe)
         return OK;
     fputs("END\n", p->pipe);
-    if (draw) {
-        fputs("plot $sweep using 1:2 with lines lc rgb 'gray50' notitle", p->pipe);
-        for (int i = 0; i < 3; i++)
-            fprintf(p->pipe,
-                    ", '' using 1:(strcol(3) eq '%s' ? $2 : 1/0) with points pt 7 title '%s'",
-                    lanes[i], lanes[i]);
-        fputc('\n', p->pipe);
+    if (model) {
+        put_axes(p, model, flag, doubles);
+        put_points(p, doubles);
     }
     fclose(p->pipe);
     p->pipe = NULL;
     while (waitpid(p->pid, &status, 0) < 0 && errno == EINTR)
         continue;
     int drawn = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (!draw || !drawn)
+    if (!model || !drawn)
         unlink(p->path);
-    return draw && !drawn ? fail(ERR_IO, "--plot: gnuplot failed, %s was not made", p->path) : OK;
+    return model && !drawn ? fail(ERR_IO, "--plot: gnuplot failed, %s was not made", p->path) : OK;
 }

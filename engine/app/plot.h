@@ -10,18 +10,29 @@
 
 #include "kernels/base.h"
 
+#define PLOT_BOUNDS 8
+#define PLOT_TICS   8192 // bytes
+
 struct plot {
     FILE *pipe; // owned: what gnuplot reads; NULL: none
     pid_t pid;
-    const char *path; // borrowed
+    const char *path;                // borrowed
+    const char *bounds[PLOT_BOUNDS]; // borrowed: lanes that bound some point
+    int n_bounds, n_points;
+    double first, last;   // of the points
+    char tics[PLOT_TICS]; // the points' labels, as gnuplot takes them
+    int n_tics;
 };
 
 /* Starts gnuplot, whose drawing becomes `path` (SVG). ERR_USAGE: it is not installed (the message
  * names the package), or the file cannot be made. */
-enum err plot_open(struct plot *p, const char *path, const char *model, const char *flag);
-/* One planned value; `bound`: the lane that bounds it. */
-void plot_point(struct plot *p, int64_t value, double tokens_per_s, const char *bound);
-/* Draws. draw 0: gives up, no file is left. Accepts a zeroed plot. ERR_IO: gnuplot failed. */
-enum err plot_close(struct plot *p, int draw);
+enum err plot_open(struct plot *p, const char *path);
+/* One planned value, x ascending; `bound`: the lane that bounds it, NULL: nothing fits, and only
+ * the label is drawn. Without a plot it does nothing. */
+void plot_point(struct plot *p, double x, const char *label, double tokens_per_s,
+                const char *bound);
+/* Draws; `doubles`: along an axis on which each point is twice the one before, else bars side by
+ * side. model NULL: gives up, no file is left. Accepts a zeroed plot. ERR_IO: gnuplot failed. */
+enum err plot_close(struct plot *p, const char *model, const char *flag, int doubles);
 
 #endif

@@ -53,16 +53,18 @@ struct run {
     enum kv_format kv_format;
     enum ring_kind io;
     struct budget budget;
+    struct budget room; // what was free here when it was looked at; -1: not yet
     char offload_dir[4096];
     char matmul[32];        // whose matmuls run: "own", or a library and its version
     char fingerprint[8192]; // what fixes the bytes, as lines for OUT.job.json
     struct job *job;        // owned
     struct work work;
     struct plan_costs costs;
-    struct pack_codec codec;      // owned: of the pack, once run_walk wants it
-    struct weights_info *weights; // owned
-    struct plan_wish wish;  // what the flags and the plan file fixed
-    void *search;           // owned: room of plan_search, then of replan; the plan counts it
+    struct pack_codec codec;               // owned: of the pack, once run_walk wants it
+    struct pack_codec_sample codec_sample; // what encoding its weights gives; share 0: not measured
+    struct weights_info *weights;          // owned
+    struct plan_wish wish;                 // what the flags and the plan file fixed
+    void *search; // owned: room of plan_search, then of replan; the plan counts it
     int64_t search_bytes;
     struct replan *replan; // owned: NULL: the plan stays
     struct plan plan;
@@ -75,10 +77,10 @@ struct run {
     int plans_device;             // 1: the plan is for a device with memory of its own
     int plan_told;                // 1: the command itself says what the plan is
     struct plan_ranking *ranking; // borrowed; NULL, or what the search chose among
-    const struct run *variant_of; // borrowed; NULL, or a planned run of which this is a copy with
-                                  // something changed: run_plan measures and says nothing
+    int is_variant; // 1: planned beside the run's own plan (variant.h): nothing is told or measured
     double int8_speed; // matmuls in int8 over those in bf16, where advise_int8 measured; else 0
     int keep_rows; // 1: a plan holds all rows, or it does not fit; else run_plan may leave some out
+    int weights_assumed; // 1: opened.model's layers are not its pack's: nothing of them can be read
     struct engine engine;
     int engine_opened;
     void (*tick)(void *ctx); // progress, called every step; or NULL
@@ -89,6 +91,8 @@ struct run {
 
 /* --kv-policy and what belongs to it. ERR_USAGE. */
 enum err run_read_evict(struct evict *e, const struct config *c);
+/* --kv-format. ERR_USAGE. */
+enum err run_read_kv_format(enum kv_format *format, const struct config *c);
 /* The format that most of the model's weights have. */
 enum dtype run_weights(const struct run *r);
 /* Model, machine, threads, policy; no job yet. */
@@ -99,6 +103,12 @@ enum err run_prepare(struct run *r, const struct config *c);
 enum err run_plan(struct run *r);
 /* A plan of r's job that plan_check accepts, played. */
 void run_price(const struct run *r, const struct plan *plan, struct plan_time *t);
+/* Its two halves: what the machine gives (budgets, rates; those not known yet are measured), and
+ * the plan within that. */
+enum err run_rates(struct run *r);
+enum err run_choose(struct run *r);
+/* Of the rates those of the model's matmuls alone, from the machine's. */
+void run_rates_derive(struct run *r);
 enum err run_walk(struct run *r); // engine_open + engine_run
 /* Takes everything down; live tokens of the job become durable. Accepts a half-built run. */
 enum err run_close(struct run *r);

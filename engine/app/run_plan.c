@@ -45,9 +45,14 @@ static enum err read_machine(struct run *r)
 {
     int threads = r->machine.threads;
     TRY(machine_file_read(&r->machine, r->config->machine));
-    if (r->elsewhere)
-        return take_threads(r);
-    r->machine.threads = threads;
+    if (!r->elsewhere) {
+        r->machine.threads = threads;
+        return OK;
+    }
+    if (config_given(r->config, "threads") && r->machine.threads != threads)
+        log_line(LOG_WARN, "--threads has no effect: the rates of %s are those of its %d threads",
+                 r->config->machine, r->machine.threads);
+    return take_threads(r);
     return OK;
 }
 
@@ -90,40 +95,18 @@ static enum err probe_machine(struct run *r)
     return OK;
 }
 
-/* What they take by the machine's rates. */
-static void derive_matmuls(const struct run *r, struct model_rates *rates)
+static void derive_matmuls_of_model(struct run *r, struct probe_model *model)
+{
+    struct model_weights weights;
+    engine_model_matmuls(&r->opened.model, r->ops.compute, model);
+    probe_model_weights(model, &weights);
+    model_rates_derive(&r->costs.rates, &r->machine, &weights);
+}
+
+void run_rates_derive(struct run *r)
 {
     struct probe_model model;
-    struct model_weights weights;
-    engine_model_matmuls(&r->opened.model, r->ops.compute, &model);
-    probe_model_weights(&model, &weights);
-    model_rates_derive(rates, &r->machine, &weights);
-}
-
-static double scaled(double measured, double derived, double from)
-{
-    return from > 0 ? measured * (derived / from) : derived;
-}
-
-/* Of a variant nothing is measured: it is as much faster than what was as the machine's rates say,
- * which know nothing of int8 where they were measured in bf16. */
-static void scale_matmuls(struct run *r)
-{
-    const struct run *from = r->variant_of;
-    struct model_rates was, *to = &r->costs.rates;
-    const struct model_rates *measured = &from->costs.rates;
-    int int8 = r->ops.compute == COMPUTE_INT8 && from->ops.compute != COMPUTE_INT8;
-    derive_matmuls(from, &was);
-    for (int state = 0; state < N_WEIGHT_STATES; state++)
-        for (int i = 0; i < N_MATMUL_ROWS; i++) {
-            double layer_s = was.layer_s[state][i], head_s = was.head_s[state][i];
-            to->layer_s[state][i] =
-                scaled(measured->layer_s[state][i],
-                       int8 ? layer_s / from->int8_speed : to->layer_s[state][i], layer_s);
-            to->head_s[state][i] =
-                scaled(measured->head_s[state][i],
-                       int8 ? head_s / from->int8_speed : to->head_s[state][i], head_s);
-        }
+    derive_matmuls_of_model(r, &model);
 }
 
 /* What the model's matmuls take in RAM: measured here, or by the rates of a machine file, or of
@@ -133,21 +116,9 @@ static enum err probe_matmuls_of_model(struct run *r)
     struct probe_model model;
     char dir[4096];
     int measured = 0;
-    const struct machine *m = &r->machine;
-    const struct rate attend[] = {[KV_F32] = m->attend_f32,
-                                  [KV_BF16] = m->attend_bf16,
-                                  [KV_Q8] = m->attend_q8,
-                                  [KV_Q4] = m->attend_q4,
-                                  [KV_MIXED] = m->attend_mixed};
-    r->costs.attend_rate = attend[r->kv_format].value;
-    derive_matmuls(r, &r->costs.rates);
+    derive_matmuls_of_model(r, &model);
     if (r->config->machine || r->plans_device)
         return OK;
-    if (r->variant_of) {
-        scale_matmuls(r);
-        return OK;
-    }
-    engine_model_matmuls(&r->opened.model, r->ops.compute, &model);
     const struct probe_config probe = probe_config(r, &r->ops);
     TRY(pack_cache_dir(dir, sizeof dir));
     struct model_rates rates;
@@ -155,6 +126,18 @@ static enum err probe_matmuls_of_model(struct run *r)
     if (err == OK)
         r->costs.rates = rates;
     return err == ERR_FIT ? OK : err;
+}
+
+/* KV bytes of the run's format, attended over. */
+static double attend_rate(const struct run *r)
+{
+    const struct machine *m = &r->machine;
+    const struct rate attend[] = {[KV_F32] = m->attend_f32,
+                                  [KV_BF16] = m->attend_bf16,
+                                  [KV_Q8] = m->attend_q8,
+                                  [KV_Q4] = m->attend_q4,
+                                  [KV_MIXED] = m->attend_mixed};
+    return attend[r->kv_format].value;
 }
 
 /* --percent wD wR kD kR hD hR: without a device RAM is one, and the two shares add up. */
@@ -255,17 +238,28 @@ static void print_plan(const struct run *r)
              r->time.pass_s, r->time.bound, freeze);
 }
 
-/* What encoding the weights that r->plan streams would give, into r->costs. When it cannot be
- * measured they stay as they are: reading them will tell what is wrong. */
+/* What encoding the weights that r->plan streams gives. When it cannot be measured they stay as
+ * they are: reading them will tell what is wrong. */
 static void measure_codec(struct run *r)
 {
-    const struct model *m = &r->opened.model;
-    struct pack_codec_sample s;
-    int64_t start_ns = clock_ns(), streamed = 0;
-    if (pack_codec_measure(m, &r->plan, &s) != OK) {
+    struct pack_codec_sample *s = &r->codec_sample;
+    int64_t start_ns = clock_ns();
+    if (pack_codec_measure(&r->opened.model, &r->plan, s) != OK) {
         log_line(LOG_WARN, "plan: weights stay as they are: %s", err_text());
-        s = (struct pack_codec_sample){.share = 1, .rate = 1e12};
+        *s = (struct pack_codec_sample){.share = 1, .rate = 1e12};
     }
+    log_line(LOG_DEBUG, "plan: zstd leaves %.1f %% of the weights, decodes %.2f GB/s (%.0f ms)",
+             100 * s->share, s->rate * 1e-9, (double)(clock_ns() - start_ns) * 1e-6);
+}
+
+/* The same as costs, here and now; measured once. */
+static void price_codec(struct run *r)
+{
+    const struct model *m = &r->opened.model;
+    int64_t streamed = 0;
+    if (r->codec_sample.share == 0)
+        measure_codec(r);
+    const struct pack_codec_sample s = r->codec_sample;
     for (int i = 1; i < m->n_layers; i++)
         streamed += m->layers[i].n_bytes;
     r->costs.codec_share = s.share;
@@ -275,8 +269,6 @@ static void measure_codec(struct run *r)
     if (s.make_s > 0 && read > 0 && write > 0)
         r->costs.codec_make_s = s.make_s / r->machine.threads + (double)streamed / read +
                                 (double)streamed * s.share / write;
-    log_line(LOG_DEBUG, "plan: zstd leaves %.1f %% of the weights, decodes %.2f GB/s (%.0f ms)",
-             100 * s.share, s.rate * 1e-9, (double)(clock_ns() - start_ns) * 1e-6);
 }
 
 static struct setting setting_of(const struct run *r)
@@ -310,10 +302,6 @@ static enum err take_search(struct run *r, const struct plan_wish *wish)
     int n = r->weights->n_layers;
     r->search_bytes =
         2 * max_i64(plan_search_bytes(wish, &r->work, n), plan_search_bytes(&any, &r->work, n));
-    if (r->variant_of) { // it has the room of the run that it is a variant of
-        CHECK(r->search_bytes <= r->variant_of->search_bytes);
-        return OK;
-    }
     free(r->search);
     r->search = malloc((size_t)r->search_bytes);
     return r->search ? OK : fail(ERR_FIT, "no memory to look for a plan");
@@ -341,9 +329,9 @@ static int search_plan(struct run *r, const struct plan_wish *wish, char *why, i
     for (;;) {
         int rc = find_plan(r, wish, &r->plan, r->ranking, why, why_cap);
         if (rc != 0 || r->plan.embed_resident || wish->codec == PLAN_CODEC_NONE ||
-            r->costs.codec_share > 0 || r->variant_of)
+            r->costs.codec_share > 0 || r->is_variant)
             return rc;
-        measure_codec(r); // something streams: once more, now that its price is known
+        price_codec(r); // something streams: once more, now that its price is known
     }
 }
 
@@ -414,7 +402,8 @@ static void hint_codec(struct run *r, const struct plan_wish *wish)
     struct plan_time t;
     char why[320];
     const double make_s = r->costs.codec_make_s;
-    if (r->plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || make_s <= 0)
+    if (r->plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || make_s <= 0 ||
+        log_level_max < LOG_INFO)
         return;
     r->costs.codec_make_s = 0;
     int found =
@@ -434,9 +423,11 @@ static void hint_codec(struct run *r, const struct plan_wish *wish)
 static enum err read_budgets(struct run *r, const struct config *c)
 {
     const struct machine *m = &r->machine;
-    int64_t ram, disk, device;
-    machine_room(&r->info, &ram, &disk);
-    TRY(compute_device_room(r->device, &device));
+    if (r->room.ram < 0)
+        machine_room(&r->info, &r->room.ram, &r->room.disk);
+    if (r->room.device < 0)
+        TRY(compute_device_room(r->device, &r->room.device));
+    int64_t ram = r->room.ram, disk = r->room.disk, device = r->room.device;
     if (r->elsewhere)
         device = m->device_memory;
     else if (c->machine && m->device_memory > 0)
@@ -487,16 +478,28 @@ static void assume_rows(struct weights_info *w)
             w->tile_bytes[layer] = w->layer_bytes[layer];
 }
 
+enum err run_rates(struct run *r)
+{
+    const struct config *c = r->config;
+    if (c->machine)
+        TRY(read_machine(r));
+    TRY(read_budgets(r, c));
+    if (!c->machine)
+        TRY(probe_machine(r));
+    return probe_matmuls_of_model(r);
+}
+
 enum err run_plan(struct run *r)
+{
+    TRY(run_rates(r));
+    return run_choose(r);
+}
+
+enum err run_choose(struct run *r)
 {
     const struct config *c = r->config;
     const struct shape *shape = &r->opened.model.shape;
     char why[320];
-    if (c->machine && !r->variant_of)
-        TRY(read_machine(r));
-    TRY(read_budgets(r, c));
-    if (!c->machine && !r->variant_of)
-        TRY(probe_machine(r));
     if (!r->weights)
         r->weights = malloc(sizeof *r->weights);
     if (!r->weights)
@@ -506,11 +509,11 @@ enum err run_plan(struct run *r)
         assume_rows(r->weights);
     r->costs.io_bytes = IO_RESERVE_BYTES + r->opened.model.file_bytes / 32768;
     r->costs.row_token_bytes = 16;
-    TRY(probe_matmuls_of_model(r));
+    r->costs.attend_rate = attend_rate(r);
     struct plan_wish wish;
     TRY(read_wish(c, r, &wish));
     if (c->plan)
-        TRY(plan_file_read(c->plan, &wish));
+        TRY(plan_file_read(r, &wish));
     const struct plan_wish asked = wish;
     r->hidden_moves = wish.hidden_near == 0 || wish.percent[HIDDEN_NEAR] == 0;
     if (r->opened.model.on_demand && !wish.device)
@@ -518,7 +521,7 @@ enum err run_plan(struct run *r)
     if ((int64_t)max_i64(wish.batch, 1) * wish.batches > PLAN_ROWS_MAX)
         return fail(ERR_USAGE, "%s: batch x batches: %d x %d rows are more than %d",
                     c->plan ? c->plan : "--batch", wish.batch, wish.batches, PLAN_ROWS_MAX);
-    if (c->allow)
+    if (r->weights_assumed)
         wish.codec = PLAN_CODEC_NONE; // of weights that are not there nothing can be measured
     r->costs.staging_bytes = (int64_t)RUN_IO_DEPTH * MOVER_PIECE;
     r->costs.bounce_bytes = (int64_t)RUN_IO_DEPTH * MOVER_PIECE;
@@ -531,7 +534,7 @@ enum err run_plan(struct run *r)
     CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget,
                      &r->layout, &r->bytes, why, sizeof why) == 0);
     run_price(r, &r->plan, &r->time);
-    if (r->variant_of)
+    if (r->is_variant)
         return OK;
     plan_tell_changes(r, &asked);
     if (!r->plan_told)

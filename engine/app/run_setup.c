@@ -47,6 +47,14 @@ enum err run_read_evict(struct evict *e, const struct config *c)
     return OK;
 }
 
+enum err run_read_kv_format(enum kv_format *format, const struct config *c)
+{
+    *format = kv_format_by_name(c->kv_format);
+    if (*format == N_KV_FORMATS)
+        return fail(ERR_USAGE, "--kv-format: '%s' is none of f32|bf16|q8|q4|mixed", c->kv_format);
+    return OK;
+}
+
 /* --matmul. A choice by measurement would be another one on another day, and with it the answer. */
 static enum err read_matmul(struct run *r, const struct config *c, struct ops *ops)
 {
@@ -73,10 +81,7 @@ static enum err read_compute(struct run *r, const struct config *c, struct compu
     if (r->device->api->unified && !elsewhere && strcmp(c->attn, "device") == 0)
         return fail(ERR_DEVICE, "--attn device: there is no device but the CPU (--attn cpu)");
     TRY(read_matmul(r, c, &compute->ops));
-    r->kv_format = kv_format_by_name(c->kv_format);
-    if (r->kv_format == N_KV_FORMATS)
-        return fail(ERR_USAGE, "--kv-format: '%s' is none of f32|bf16|q8|q4|mixed", c->kv_format);
-    return OK;
+    return run_read_kv_format(&r->kv_format, c);
 }
 
 /* What computes: instruction sets of the CPU, or the device. */
@@ -124,6 +129,7 @@ enum err run_prepare(struct run *r, const struct config *c)
 {
     memset(r, 0, sizeof *r);
     r->config = c;
+    r->room = (struct budget){-1, -1, -1};
     r->start_ns = clock_ns();
     struct compute_setup compute;
     TRY(read_compute(r, c, &compute));

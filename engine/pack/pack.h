@@ -89,6 +89,10 @@ enum err pack_layer_make(const struct pack_provider *p, struct model *m, int lay
  */
 enum err pack_panels_make(const struct pack_provider *p, struct model *m, int layer,
                           enum tensor_role role, int n, void *to);
+/* The model as a pack in another format would have it, of those that look at no numbers (not auto,
+ * not bf12): `as` is m but for layers, their counts, `weights` and file_bytes. It can be planned
+ * with, not read. Free as->layers. ERR_FIT: no memory; ERR_INPUT as pack_write. */
+enum err pack_model_as(const struct model *m, enum pack_weights weights, struct model *as);
 /* Writes the directory of m over the one in its file. The caller has locked the file and made the
  * layers durable. ERR_FIT, ERR_IO. */
 enum err pack_directory_write(const struct pack_provider *p, struct model *m, int fd);

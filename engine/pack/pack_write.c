@@ -574,6 +574,59 @@ enum err pack_write(const struct pack_request *r)
     return e;
 }
 
+/* ---- packs that nobody writes ---- */
+
+static const struct model_layer *layer_of_role(const struct model *m, enum tensor_role role,
+                                               int layer)
+{
+    enum role_place place = role_place(role);
+    return &m->layers[place == ROLE_IN_EMBEDDING ? 0
+                      : place == ROLE_IN_DECODER ? 1 + layer
+                                                 : 1 + m->shape.n_layers];
+}
+
+static enum dtype dtype_of_model(void *impl, enum tensor_role role, int layer)
+{
+    return layer_of_role(impl, role, layer)->tensors[role].dtype;
+}
+
+enum err pack_model_as(const struct model *m, enum pack_weights weights, struct model *as)
+{
+    struct pack_provider p = {.shape = m->shape,
+                              .tied = m->tied,
+                              .dummy = m->dummy,
+                              .name = m->name,
+                              .impl = (void *)(uintptr_t)m,
+                              .dtype = dtype_of_model};
+    struct pack_request r = {.provider = &p, .weights = weights, .on_demand = m->on_demand};
+    const struct model_layer *last = &m->layers[m->n_layers - 1];
+    CHECK(weights != PACK_AUTO && weights != PACK_BF12);
+    for (int role = 0; role < N_ROLES; role++)
+        if (model_has(layer_of_role(m, role, 0), role))
+            p.roles |= ROLE_BIT(role);
+    struct writer *w = calloc(1, sizeof *w);
+    if (!w)
+        return fail(ERR_FIT, "memory: no room for a pack's writer");
+    w->r = &r;
+    w->p = &p;
+    w->bf12 = calloc((size_t)max_i64(m->shape.n_layers, 1), N_ROLES);
+    enum err e = w->bf12 ? lay_out(w) : fail(ERR_FIT, "memory: no room for a pack's writer");
+    free(w->bf12);
+    if (e == OK) {
+        *as = *m;
+        as->weights = (int)weights;
+        as->layers = w->layers;
+        as->n_layers = w->n_layers;
+        as->n_slices = w->n_slices;
+        as->n_pieces = w->n_pieces;
+        as->file_bytes += w->end - (last->offset + last->n_bytes) + 4 * (w->n_pieces - m->n_pieces);
+    } else {
+        free(w->layers);
+    }
+    free(w);
+    return e;
+}
+
 /* ---- packs on demand ---- */
 
 /* A writer over what a model has: its tables are borrowed. */

@@ -1,0 +1,263 @@
+/* engine/app/variant.c - see variant.h. */
+#include "engine/app/variant.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/app/commands.h"
+
+/* bench/results/quality-*.csv; int8: over bf16, with q8 weights. */
+static const char on_kv[] = "SmolLM2-135M (q4_1), WikiText-2, 128 of 1,024 slots";
+static const struct quality qualities[] = {
+    {"h2o", 25.5, on_kv},     {"h2o-mean", 22.3, on_kv},          {"streaming", 51.0, on_kv},
+    {"window", 234.9, on_kv}, {"int8", 0.7, "SmolLM2-135M (q8)"},
+};
+
+struct variant variant_none(void)
+{
+    return (struct variant){.weights = PACK_AUTO, .compute = N_COMPUTES, .kv_format = N_KV_FORMATS};
+}
+
+double variant_rate(const struct variant_plan *v)
+{
+    return v->time.job_s > 0 ? (double)v->output_tokens / v->time.job_s : 0;
+}
+
+/* What planning changes of a run. */
+struct saved {
+    struct model model;
+    struct machine machine;
+    struct ops ops;
+    struct evict evict;
+    enum kv_format kv_format;
+    struct budget budget;
+    struct job *job;
+    struct work work;
+    struct plan_costs costs;
+    struct weights_info *weights;
+    struct plan_wish wish;
+    void *search;
+    int64_t search_bytes;
+    struct plan plan;
+    struct layout layout;
+    struct plan_bytes bytes;
+    struct plan_time time;
+    size_t fingerprint; // its length
+    struct plan_ranking *ranking;
+    int hidden_moves, plan_told, keep_rows, weights_assumed;
+    enum log_level level;
+};
+
+static void save(const struct run *r, struct saved *s)
+{
+    *s = (struct saved){.model = r->opened.model,
+                        .machine = r->machine,
+                        .ops = r->ops,
+                        .evict = r->evict,
+                        .kv_format = r->kv_format,
+                        .budget = r->budget,
+                        .job = r->job,
+                        .work = r->work,
+                        .costs = r->costs,
+                        .weights = r->weights,
+                        .wish = r->wish,
+                        .search = r->search,
+                        .search_bytes = r->search_bytes,
+                        .plan = r->plan,
+                        .layout = r->layout,
+                        .bytes = r->bytes,
+                        .time = r->time,
+                        .fingerprint = strlen(r->fingerprint),
+                        .hidden_moves = r->hidden_moves,
+                        .plan_told = r->plan_told,
+                        .keep_rows = r->keep_rows,
+                        .ranking = r->ranking,
+                        .weights_assumed = r->weights_assumed,
+                        .level = log_level_max};
+}
+
+/* Takes down what the variant had of its own. */
+static enum err restore(struct run *r, const struct saved *s)
+{
+    enum err closed = r->job != s->job ? job_close(r->job) : OK;
+    if (r->opened.model.layers != s->model.layers)
+        free(r->opened.model.layers);
+    free(r->weights);
+    free(r->search);
+    r->opened.model = s->model;
+    r->machine = s->machine;
+    r->ops = s->ops;
+    r->evict = s->evict;
+    r->kv_format = s->kv_format;
+    r->budget = s->budget;
+    r->job = s->job;
+    r->work = s->work;
+    r->costs = s->costs;
+    r->weights = s->weights;
+    r->wish = s->wish;
+    r->search = s->search;
+    r->search_bytes = s->search_bytes;
+    r->plan = s->plan;
+    r->layout = s->layout;
+    r->bytes = s->bytes;
+    r->time = s->time;
+    r->fingerprint[s->fingerprint] = 0;
+    r->hidden_moves = s->hidden_moves;
+    r->plan_told = s->plan_told;
+    r->keep_rows = s->keep_rows;
+    r->ranking = s->ranking;
+    r->is_variant = 0;
+    r->weights_assumed = s->weights_assumed;
+    log_level_max = s->level;
+    return closed;
+}
+
+/* Slots that rows hold are of the job, which is looked at again under another policy. */
+static enum err change_evict(struct run *r, const struct evict *evict)
+{
+    r->evict = *evict;
+    r->job = NULL; // the run's own stays open
+    return command_plan_work(r);
+}
+
+static double scaled(double measured, double by, double from)
+{
+    return from > 0 ? measured * (by / from) : by;
+}
+
+/* Nothing is measured: matmuls are as much faster than what was measured as the machine's rates
+ * say, which know nothing of int8 where they were measured in bf16. */
+static void scale_rates(struct run *r, const struct model_rates *measured, const struct variant *v)
+{
+    const struct model_rates was = r->costs.rates; // by the machine's rates, before the change
+    struct model_rates *to = &r->costs.rates;
+    double int8 = v->compute == COMPUTE_INT8 && r->int8_speed > 0 ? r->int8_speed : 0;
+    run_rates_derive(r);
+    const struct model_rates now = *to;
+    *to = *measured;
+    for (int state = 0; state < N_WEIGHT_STATES; state++)
+        for (int i = 0; i < N_MATMUL_ROWS; i++) {
+            double layer_s = was.layer_s[state][i], head_s = was.head_s[state][i];
+            to->layer_s[state][i] =
+                scaled(measured->layer_s[state][i],
+                       int8 > 0 ? layer_s / int8 : now.layer_s[state][i], layer_s);
+            to->head_s[state][i] = scaled(measured->head_s[state][i],
+                                          int8 > 0 ? head_s / int8 : now.head_s[state][i], head_s);
+        }
+}
+
+static enum err change(struct run *r, const struct variant *v)
+{
+    int other_rates = v->weights != PACK_AUTO || v->compute != N_COMPUTES;
+    const struct model_rates measured = r->costs.rates;
+    if (!v->measures)
+        run_rates_derive(r);
+    if (v->evict)
+        TRY(change_evict(r, v->evict));
+    if (v->kv_format != N_KV_FORMATS)
+        r->kv_format = v->kv_format;
+    if (v->compute != N_COMPUTES)
+        r->ops.compute = v->compute;
+    if (v->weights != PACK_AUTO) {
+        struct model as;
+        TRY(pack_model_as(&r->opened.model, v->weights, &as));
+        r->opened.model = as;
+        r->weights_assumed = 1;
+    }
+    if (other_rates && v->measures)
+        TRY(run_rates(r));
+    if (v->machine)
+        r->machine = *v->machine;
+    if (!v->measures)
+        scale_rates(r, &measured, v);
+    if (v->budget)
+        r->budget = *v->budget;
+    return OK;
+}
+
+enum err variant_plan(struct run *r, const struct variant *v, struct variant_plan *out)
+{
+    struct saved *s = malloc(sizeof *s);
+    if (!s)
+        return fail(ERR_FIT, "memory: the plan of a variant");
+    save(r, s);
+    log_level_max = LOG_ERROR;
+    r->weights = NULL;
+    r->search = NULL;
+    r->search_bytes = 0;
+    r->ranking = NULL;
+    r->plan_told = 1;
+    r->keep_rows = 1;
+    r->is_variant = !v->measures;
+    enum err err = change(r, v);
+    if (err == OK)
+        err = run_choose(r);
+    if (err == OK)
+        *out = (struct variant_plan){.plan = r->plan,
+                                     .bytes = r->bytes,
+                                     .time = r->time,
+                                     .output_tokens = r->work.output_tokens};
+    char why[1024];
+    snprintf(why, sizeof why, "%s", err_text());
+    enum err closed = restore(r, s);
+    free(s);
+    return err != OK ? fail(err, "%s", why) : closed;
+}
+
+void variant_flags(const struct variant *v, char *buf, int cap)
+{
+    char weights[32] = "", compute[32] = "", policy[96] = "", format[32] = "";
+    if (v->weights != PACK_AUTO)
+        snprintf(weights, sizeof weights, " --weights %s", pack_weights_name(v->weights));
+    if (v->compute != N_COMPUTES)
+        snprintf(compute, sizeof compute, " --compute %s", compute_name(v->compute));
+    if (v->evict)
+        snprintf(policy, sizeof policy, " --kv-policy %s --kv-budget %.32s",
+                 evict_policy_name(v->evict->policy), v->budget_text);
+    if (v->kv_format != N_KV_FORMATS)
+        snprintf(format, sizeof format, " --kv-format %s", kv_format_name(v->kv_format));
+    char all[224];
+    snprintf(all, sizeof all, "%s%s%s%s", weights, compute, policy, format);
+    snprintf(buf, (size_t)cap, "%s", all[0] ? all + 1 : "");
+}
+
+static void add(struct quality *q, int *n, const char *what)
+{
+    q[*n] = (struct quality){what, -1, ""};
+    for (int i = 0; i < (int)(sizeof qualities / sizeof *qualities); i++)
+        if (strcmp(qualities[i].what, what) == 0)
+            q[*n] = qualities[i];
+    ++*n;
+}
+
+int variant_quality(const struct variant *v, struct quality q[VARIANT_CHANGES])
+{
+    static const char *const formats[N_KV_FORMATS] = {
+        [KV_Q8] = "kv-q8", [KV_Q4] = "kv-q4", [KV_MIXED] = "mixed"};
+    int n = 0;
+    if (v->weights != PACK_AUTO)
+        add(q, &n, pack_weights_name(v->weights));
+    if (v->compute == COMPUTE_INT8)
+        add(q, &n, "int8");
+    if (v->evict && v->evict->policy != EVICT_FULL)
+        add(q, &n, evict_policy_name(v->evict->policy));
+    if (v->kv_format != N_KV_FORMATS && formats[v->kv_format])
+        add(q, &n, formats[v->kv_format]);
+    return n;
+}
+
+void variant_quality_text(const struct variant *v, char *buf, int cap)
+{
+    struct quality q[VARIANT_CHANGES];
+    int n = variant_quality(v, q), at = 0;
+    buf[0] = 0;
+    for (int i = 0; i < n && at < cap; i++) {
+        const char *comma = i ? ", " : "";
+        if (q[i].more < 0)
+            at += snprintf(buf + at, (size_t)(cap - at), "%s%s not measured", comma, q[i].what);
+        else
+            at += snprintf(buf + at, (size_t)(cap - at), "%s%s +%.1f %%", comma, q[i].what,
+                           q[i].more);
+    }
+}

@@ -1,0 +1,56 @@
+/* engine/app/variant.h - a job planned as if some of its flags were others: weights in another
+ * format, another compute format, KV format or policy, another machine or budget.
+ *
+ * Owns: planning such a variant beside the plan there is; the table of what each change was
+ * measured to cost in quality. Refuses: running one, and choosing one. A newcomer would miss: only
+ * sizes change: a plan reads no weights. */
+#ifndef ENGINE_APP_VARIANT_H
+#define ENGINE_APP_VARIANT_H
+
+#include "engine/app/run.h"
+#include "engine/pack/pack.h"
+
+/* What is other than in the run; the rest stays. */
+struct variant {
+    enum pack_weights weights;     // PACK_AUTO: as they are. Of the others neither auto nor bf12
+    enum compute compute;          // N_COMPUTES: as it is
+    enum kv_format kv_format;      // N_KV_FORMATS: as it is
+    const struct evict *evict;     // borrowed; NULL: as it is
+    const char *budget_text;       // with evict: its --kv-budget, for variant_flags
+    const struct budget *budget;   // borrowed; NULL: the run's
+    const struct machine *machine; // borrowed; NULL: the run's
+    int measures; // 1: rates that another format makes unknown may be measured, which takes seconds
+};
+struct variant variant_none(void);
+
+/* What becomes of it. */
+struct variant_plan {
+    struct plan plan;
+    struct plan_bytes bytes;
+    struct plan_time time;
+    int64_t output_tokens;
+};
+/* Output tokens a second of a timed plan; 0: it takes no time. */
+double variant_rate(const struct variant_plan *v);
+
+/* Plans r's job as `v` says, without a line on stderr. r is planned (run_plan), and afterwards as
+ * it was. ERR_FIT: it does not fit, err_text() says why. */
+enum err variant_plan(struct run *r, const struct variant *v, struct variant_plan *out);
+
+/* The flags that make it: "--weights q8 --kv-policy h2o --kv-budget 0.2". Budgets and machines have
+ * none here. */
+void variant_flags(const struct variant *v, char *buf, int cap);
+
+/* What one change costs, measured. */
+struct quality {
+    const char *what; // the change: "q8", "int8", "h2o", "kv-q8"
+    double more;      // perplexity, percent; below 0: not measured
+    const char *on;   // model, text and what else it holds for; "" where not measured
+};
+#define VARIANT_CHANGES 4 // most of one variant
+/* Of each change of v; returns how many there are. 0: its answers are the run's own. */
+int variant_quality(const struct variant *v, struct quality q[VARIANT_CHANGES]);
+/* "q8 not measured, h2o +25.5 %", of perplexity; "" when nothing changes answers. */
+void variant_quality_text(const struct variant *v, char *buf, int cap);
+
+#endif
