@@ -39,6 +39,7 @@ struct pricing {
     int quick;            // 1: no steps are played, lanes are compared
     struct load *typical; // [batches] room for who makes loads up
     double slowed;        // of the pass: how much longer ops take for what is checked beside them
+    int64_t kv_on_disk;   // KV extents that live there
     double decoding_s;    // of a pass: layers that are decoded behind their copy
     int decoded, decoded_slices; // decoder layers, and slices, that are held as tiles
     struct replay *replay;

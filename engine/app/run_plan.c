@@ -92,7 +92,7 @@ static enum err probe_matmuls_of_model(struct run *r)
                                   [KV_Q4] = m->attend_q4,
                                   [KV_MIXED] = m->attend_mixed};
     r->costs.attend_rate = attend[r->kv_format].value;
-    engine_model_matmuls(&r->opened.model, r->ops.compute, &model);
+    engine_model_ops(&r->opened.model, r->ops.compute, r->kv_format, &r->evict, &model);
     probe_model_weights(&model, &weights);
     model_rates_derive(&r->costs.rates, &r->machine, &weights);
     if (r->config->machine || r->plans_device)
