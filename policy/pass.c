@@ -429,6 +429,8 @@ static double play(const struct pricing *p, int first)
     memset(r->attended, 0, (size_t)plan->batches * sizeof(double));
     servers_start(&r->servers);
     for (int64_t m = -ahead; m < n; m++) {
+        if (m == w.steps) // the pass that counts begins
+            r->servers.busy_s[0] = r->servers.busy_s[1] = 0;
         int embeds = m >= 0 && m % w.steps < plan->batches;
         int64_t left = embeds ? min64(plan->window, plan->batches) : plan->window;
         if (m >= left)
@@ -577,6 +579,9 @@ static double wall_s(struct pricing *p, int64_t pass, const struct lanes *l)
     p->played = *l;
     p->played.wall_s = play(p, pass == 0);
     p->played_quick_s = quick;
+    for (int write = 0; write < 2; write++)
+        p->played_disk_s[write] =
+            p->replay->servers.busy_s[write] - l->s[write ? PLAN_NVME_WRITE : PLAN_NVME_READ];
     p->plays += pass > 0;
     return p->played.wall_s;
 }
@@ -596,6 +601,10 @@ double pricing_pass(void *ctx, int64_t pass, const struct load *loads)
         l.s[PLAN_CPU] *= p->slowed;
     }
     l.wall_s = wall_s(p, pass, &l);
+    for (int write = 0; write < 2; write++) {
+        double *s = &l.s[write ? PLAN_NVME_WRITE : PLAN_NVME_READ];
+        *s += *s > 0 ? max_d(p->played_disk_s[write], 0) : 0;
+    }
     memcpy(p->last, loads, (size_t)p->plan->batches * sizeof *loads);
     if (pass == 0)
         p->first_s = l.wall_s;

@@ -20,6 +20,7 @@ void servers_start(struct servers *s)
 {
     s->disk.n = s->link.n = 0;
     s->disk.free = s->link.free = 0;
+    s->busy_s[0] = s->busy_s[1] = 0;
 }
 
 static void pend(struct servers *s, struct server *server, const struct item *item)
@@ -99,7 +100,7 @@ static int disk_go(struct servers *s, int n, double share, double most_s)
 {
     struct server *disk = &s->disk;
     double speed = share * s->speed[n] / n, took = most_s;
-    int done = -1;
+    int done = -1, flies[2] = {0};
     for (int i = disk->n - 1, left = n; left > 0; left -= disk->items[i--].flying) {
         const struct item *item = &disk->items[i];
         if (item->flying == 0 || item->disk_s > took * item->flying * speed)
@@ -110,7 +111,10 @@ static int disk_go(struct servers *s, int n, double share, double most_s)
     for (int i = disk->n - 1, left = n; left > 0; left -= disk->items[i--].flying) {
         struct item *item = &disk->items[i];
         item->disk_s = max_d(item->disk_s - took * item->flying * speed, 0);
+        flies[item->write] |= item->flying > 0;
     }
+    for (int write = 0; write < 2; write++)
+        s->busy_s[write] += flies[write] ? took : 0;
     disk->free += took;
     return done;
 }

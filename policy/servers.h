@@ -34,11 +34,12 @@ struct servers {
     double ticket_s;
     double speed[MACHINE_DEPTH + 1]; // of the disk by pieces in flight; 1: all that it gives
     double beside;                   // of that, while ops compute; 1 beside a device
+    double busy_s[2];                // of the disk with reads, and with writes, in flight
 };
 
 /* But for the room of items. */
 void servers_make(struct servers *s, const struct machine *m, int device);
-void servers_start(struct servers *s); // at 0, idle
+void servers_start(struct servers *s); // at 0, idle, busy for 0 s
 /* Takes a transfer on: a read to the disk first, a write to the link, where it has to go there. One
  * more than there is room for is dropped: nobody may wait for it. */
 void servers_take(struct servers *s, const struct item *item);

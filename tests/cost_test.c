@@ -221,7 +221,8 @@ static void test_few_in_flight_wait_longer(void **state)
     struct plan p = small_layers(0, 1e-9);
     struct plan_time t = time_on(&m, &p);
     assert_true(about(t.pass_s, 20 * 4 * piece + 21 * 0.003, 0.01));
-    m.nvme_read_d2.value = m.nvme_read_d1.value; // two get no more than one
+    assert_true(about(t.read_s, 20 * 4 * piece, 0.03)); // so long something was in flight
+    m.nvme_read_d2.value = m.nvme_read_d1.value;        // two get no more than one
     t = time_on(&m, &p);
     assert_true(about(t.pass_s, 20 * 8 * piece + 21 * 0.003, 0.01));
     m.ticket_s.value = 1e-9;

@@ -625,6 +625,11 @@ fault("a machine file that knows one matmul is refused", "offload/machine_file.c
       "    machine_complete(m);\n", "", "probe_test")
 fault("the spread of a rate is lost", "offload/machine_file.c",
       "n > 1 ? x[1] : 0,", "0,", "probe_test")
+fault("a lane is busy as long as at full depth", "policy/pass.c",
+      "*s += *s > 0 ? max_d(p->played_disk_s[write], 0) : 0;", "*s += 0 * p->played_disk_s[write];", "cost_test")
+fault("shares are corrected as rates are", "policy/correct.c",
+      "!ends_with(machine_rates[i].key, \"_beside\")) // a share", "!ends_with(machine_rates[i].key, \"none\"))",
+      "correct_test")
 fault("a pass like another is scaled, not moved", "policy/pass.c",
       "return max_d(quick, p->played.wall_s + quick - p->played_quick_s);",
       "return quick * p->played.wall_s / p->played_quick_s;", "cost_test")
@@ -690,7 +695,7 @@ fault("a step waits for nothing", "policy/pass.c",
 fault("a lane that says little is believed", "policy/correct.c",
       "max_d(was, told) >= SAYS * wall_s", "1", "correct_test")
 fault("bytes of a burst grow with its rate", "policy/correct.c",
-      'else if (!ends_with(machine_rates[i].key, "_bytes"))', "else", "correct_test")
+      '!ends_with(machine_rates[i].key, "_bytes") &&', "1 &&", "correct_test")
 fault("what was told is told again", "policy/correct.c",
       "return slower > known ? slower / known : known / slower;", "(void)known; return slower > 1 ? slower : 1 / slower;", "correct_test")
 fault("the line is left with steps under way", "engine/line/engine.c",
