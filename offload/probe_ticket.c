@@ -91,7 +91,7 @@ static enum err bed_open(struct ticket_bed *b, const struct probe_config *c,
                          const struct disk_probe *d)
 {
     void *buffers;
-    *b = (struct ticket_bed){.n_pieces = (int)min_i64(d->file_bytes / MOVER_PIECE, PIECES) /
+    *b = (struct ticket_bed){.n_pieces = (int)min_i64(d->cap_bytes / MOVER_PIECE, PIECES) /
                                          BUFFERS * BUFFERS};
     CHECK(b->n_pieces > 0);
     TRY(device_cpu()->api->alloc(device_cpu(), BUFFERS * (int64_t)MOVER_PIECE, &buffers));

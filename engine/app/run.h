@@ -60,8 +60,8 @@ struct run {
     struct plan_costs costs;
     struct pack_codec codec;      // owned: of the pack, once run_walk wants it
     struct weights_info *weights; // owned
-    struct plan_wish wish;        // what the flags and the plan file fixed
-    void *search;                 // owned: room of plan_search, then of replan; the plan counts it
+    struct plan_wish wish;  // what the flags and the plan file fixed
+    void *search;           // owned: room of plan_search, then of replan; the plan counts it
     int64_t search_bytes;
     struct replan *replan; // owned: NULL: the plan stays
     struct plan plan;
