@@ -22,6 +22,7 @@ struct probe_config {
     struct device *device; // borrowed; NULL, or one whose memory is RAM: there is no other
     int64_t device_bytes;  // of its memory, as memory_bytes; 0: what is free
     double time_share;     // of the usual time, for tests; 0: all of it
+    double spread_most;    // of a rate, by its value: beyond, it is measured again; 0: 0.15
 };
 
 /* Measures. ERR_IO when the directory cannot be written. */
@@ -33,8 +34,9 @@ int probe_reaches_ram(const struct probe_config *c);
 /* From the cache files of this machine that are less than 30 days old; what they lack is measured
  * and written. Each part has a file of its own, named after all that its rates depend on: the disk
  * (which one, and how it is read), the CPU (its name, threads, instruction set, compute format, the
- * memory that measuring may take), the device and whose matmuls run there. *measured: 1 when
- * something had to be. */
+ * memory that measuring may take), the device and whose matmuls run there. A part with a rate that
+ * a plan divides by, and whose samples were far apart, is measured once more when it is an hour
+ * old. *measured: 1 when something had to be. */
 enum err probe_cached(struct machine *m, const struct probe_config *c, const char *cache_dir,
                       int *measured);
 

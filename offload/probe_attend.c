@@ -16,9 +16,9 @@
 #define HEADS        32 // of llama-3-8b
 #define KV_HEADS     8
 #define HEAD_DIM     128
+#define HEAD_DIM_MAX 1024
 #define SLOTS        512 // of a row
-#define PAGES        (SLOTS / KV_PAGE_SLOTS)
-#define ROWS         32 // of one call, at most
+#define ROWS         32  // of one call, at most
 #define ROWS_ALL     512
 #define ATTEND_S     0.05
 #define PROMPT       512 // tokens
@@ -43,7 +43,7 @@ static void fill(float *x, int64_t n)
 /* n pages like the first, which gets 32 tokens. */
 static void fill_pages(const struct kv_layout *l, uint8_t *pages, int64_t n)
 {
-    float k[HEAD_DIM], v[HEAD_DIM];
+    float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
     for (int slot = 0; slot < KV_PAGE_SLOTS && n > 0; slot++)
         for (int head = 0; head < l->n_kv_heads; head++) {
             for (int i = 0; i < l->head_dim; i++) {
@@ -60,89 +60,121 @@ static void fill_pages(const struct kv_layout *l, uint8_t *pages, int64_t n)
 
 struct rows_bed {
     const struct ops *ops;
-    enum kv_format format;
+    const struct probe_attend *shape;
     struct kv_layout layout, ring;
-    int n_rows, each; // rows, rows of one call
-    int ring_slots;   // of a row; its other slots are in pages
+    int n_rows, each, pages_row; // rows, rows of one call, pages of a row
+    int ring_slots;              // of a row; its other slots are in pages
     struct evict_row limits;
-    uint8_t *pages, *rings;    // [n_rows][PAGES] and [n_rows][KV_RING_PAGES] pages
-    int32_t *page_ids;         // [n_rows][PAGES]
-    uint64_t *dirty;           // [n_rows]
+    uint8_t *pages, *rings; // [n_rows][pages_row] and [n_rows][KV_RING_PAGES] pages
+    int32_t *page_ids;      // [n_rows][pages_row]
+    uint64_t *dirty;        // [n_rows][dirty_stride]
+    int dirty_stride;
+    int32_t *slot_pos;         // [n_rows, n_kv_heads, slots] where rows evict
+    float *slot_score;         // the same
     struct forced_span *spans; // [each]
-    float *q, *out;            // [each, HEADS, HEAD_DIM]
-    float *k, *v;              // [each, KV_HEADS, HEAD_DIM]
+    float *q, *out;            // [each, n_heads, head_dim]
+    float *k, *v;              // [each, n_kv_heads, head_dim]
     void *scratch;
 };
 
+static int evicts(const struct rows_bed *b)
+{
+    return b->shape->evict.policy != EVICT_FULL;
+}
+
+static int64_t slot_numbers(const struct rows_bed *b)
+{
+    return evicts(b) ? (int64_t)b->shape->n_kv_heads * b->shape->slots : 0;
+}
+
 static void rows_carve(struct rows_bed *b, struct arena *a)
 {
-    int64_t heads = (int64_t)b->each * HEADS * HEAD_DIM,
-            kv = (int64_t)b->each * KV_HEADS * HEAD_DIM;
+    const struct probe_attend *p = b->shape;
+    int64_t heads = (int64_t)b->each * p->n_heads * p->head_dim,
+            kv = (int64_t)b->each * p->n_kv_heads * p->head_dim;
     int64_t rings = b->ring_slots > 0 ? b->n_rows * KV_RING_PAGES * b->ring.page_bytes : 0;
-    b->pages = arena_take(a, (int64_t)b->n_rows * PAGES * b->layout.page_bytes, 4096);
+    b->pages = arena_take(a, (int64_t)b->n_rows * b->pages_row * b->layout.page_bytes, 4096);
     b->rings = arena_take(a, rings, 4096);
-    b->page_ids = ARENA_ARRAY(a, int32_t, b->n_rows * PAGES);
-    b->dirty = ARENA_ARRAY(a, uint64_t, b->n_rows);
+    b->page_ids = ARENA_ARRAY(a, int32_t, b->n_rows * b->pages_row);
+    b->dirty = ARENA_ARRAY(a, uint64_t, b->n_rows * b->dirty_stride);
+    b->slot_pos = ARENA_ARRAY(a, int32_t, b->n_rows * slot_numbers(b));
+    b->slot_score = ARENA_ARRAY(a, float, b->n_rows *slot_numbers(b));
     b->spans = ARENA_ARRAY(a, struct forced_span, b->each);
     b->q = ARENA_ARRAY(a, float, heads);
     b->out = ARENA_ARRAY(a, float, heads);
     b->k = ARENA_ARRAY(a, float, kv);
     b->v = ARENA_ARRAY(a, float, kv);
     b->scratch =
-        arena_take(a, attend_forced_scratch_bytes(b->ops, SLOTS, HEADS, KV_HEADS, HEAD_DIM, 0), 64);
+        arena_take(a,
+                   attend_forced_scratch_bytes(b->ops, p->slots, p->n_heads, p->n_kv_heads,
+                                               p->head_dim, evict_policy_scores(p->evict.policy)),
+                   64);
 }
 
-/* A row has room for one more token, as 31 of 32 find it. */
+/* A row has room for one more token, as 31 of 32 find it; where rows evict it has none. */
 static void rows_fill(struct rows_bed *b)
 {
-    fill_pages(&b->layout, b->pages, (int64_t)b->n_rows * PAGES);
+    const struct probe_attend *p = b->shape;
+    fill_pages(&b->layout, b->pages, (int64_t)b->n_rows * b->pages_row);
     if (b->ring_slots > 0)
         fill_pages(&b->ring, b->rings, (int64_t)b->n_rows * KV_RING_PAGES);
-    fill(b->q, (int64_t)b->each * HEADS * HEAD_DIM);
-    fill(b->k, (int64_t)b->each * KV_HEADS * HEAD_DIM);
-    fill(b->v, (int64_t)b->each * KV_HEADS * HEAD_DIM);
-    for (int i = 0; i < b->n_rows * PAGES; i++)
+    fill(b->q, (int64_t)b->each * p->n_heads * p->head_dim);
+    fill(b->k, (int64_t)b->each * p->n_kv_heads * p->head_dim);
+    fill(b->v, (int64_t)b->each * p->n_kv_heads * p->head_dim);
+    for (int i = 0; i < b->n_rows * b->pages_row; i++)
         b->page_ids[i] = i;
+    for (int64_t i = 0; i < b->n_rows * slot_numbers(b); i++) {
+        b->slot_pos[i] = (int32_t)(i % p->slots);
+        b->slot_score[i] = number(i) + 0.5f;
+    }
     for (int i = 0; i < b->each; i++)
-        b->spans[i] = (struct forced_span){.row = i,
-                                           .n_slots = SLOTS - b->ring_slots - 1,
-                                           .n = 1,
-                                           .pos = SLOTS - 1,
-                                           .token = i,
-                                           .limits = b->limits};
+        b->spans[i] =
+            (struct forced_span){.row = i,
+                                 .n_slots = p->slots - b->ring_slots - (evicts(b) ? 0 : 1),
+                                 .n = 1,
+                                 .pos = evicts(b) ? p->slots : p->slots - 1,
+                                 .token = i,
+                                 .limits = b->limits};
 }
 
 static void rows_turn(void *ctx, int i)
 {
     struct rows_bed *b = ctx;
+    const struct probe_attend *p = b->shape;
     int64_t first = (int64_t)(i % (b->n_rows / b->each)) * b->each;
     int64_t ring_bytes = KV_RING_PAGES * b->ring.page_bytes;
+    int q_stride = p->n_heads * p->head_dim, kv_stride = p->n_kv_heads * p->head_dim;
+    for (int row = 0; row < b->each && evicts(b); row++)
+        b->spans[row].pos++; // else all that came would be the newest there is
     struct attend_forced_args args = {
         .kv = {.layout = b->layout,
                .ring = b->ring,
                .pages = b->pages,
-               .page_ids = b->page_ids + first * PAGES,
-               .dirty = b->dirty + first,
+               .page_ids = b->page_ids + first * b->pages_row,
+               .slot_pos = evicts(b) ? b->slot_pos + first * slot_numbers(b) : NULL,
+               .slot_score = evicts(b) ? b->slot_score + first * slot_numbers(b) : NULL,
+               .dirty = b->dirty + first * b->dirty_stride,
                .rings = b->ring_slots > 0 ? b->rings + first * ring_bytes : NULL,
                .ring_stride = ring_bytes,
-               .page_ids_stride = PAGES,
-               .dirty_stride = 1,
-               .slots_cap = SLOTS},
-        .evict = {.policy = EVICT_FULL},
+               .slot_stride = slot_numbers(b),
+               .page_ids_stride = b->pages_row,
+               .dirty_stride = b->dirty_stride,
+               .slots_cap = p->slots},
+        .evict = {.policy = p->evict.policy, .scope = p->evict.scope},
         .spans = b->spans,
         .n_spans = b->each,
-        .n_heads = HEADS,
+        .n_heads = p->n_heads,
         .n_max = 1,
-        .slots_max = SLOTS - b->ring_slots,
+        .slots_max = p->slots - b->ring_slots,
         .scale = 0.088f,
         .q = b->q,
         .k = b->k,
         .v = b->v,
         .out = b->out,
-        .q_stride = HEADS * HEAD_DIM,
-        .k_stride = KV_HEADS * HEAD_DIM,
-        .v_stride = KV_HEADS * HEAD_DIM,
-        .out_stride = HEADS * HEAD_DIM,
+        .q_stride = q_stride,
+        .k_stride = kv_stride,
+        .v_stride = kv_stride,
+        .out_stride = q_stride,
         .scratch = b->scratch};
     ops_run_attend_forced(b->ops, &args);
 }
@@ -151,35 +183,62 @@ static void rows_turn(void *ctx, int i)
 static double row_bytes(const struct rows_bed *b)
 {
     return 2.0 / KV_PAGE_SLOTS *
-           ((SLOTS - b->ring_slots) * (double)b->layout.v_offset +
+           ((b->shape->slots - b->ring_slots) * (double)b->layout.v_offset +
             b->ring_slots * (double)b->ring.v_offset);
 }
 
-static enum err measure_rows(struct machine *m, const struct probe_config *c, enum machine_rate id,
-                             enum kv_format format)
+enum err probe_attend_rows(const struct probe_config *c, const struct probe_attend *p,
+                           struct rate *rate, double *row_kv_bytes)
 {
-    struct rows_bed b = {
-        .ops = c->ops, .format = format, .limits = {.budget = INT32_MAX, .recent = SLOTS / 2}};
+    const int slots = p->slots;
+    struct rows_bed b = {.ops = c->ops,
+                         .shape = p,
+                         .pages_row = slots / KV_PAGE_SLOTS,
+                         .dirty_stride = (int)ceil_div(slots / KV_PAGE_SLOTS, 64),
+                         .limits = {.budget = INT32_MAX, .recent = slots / 2}};
     struct arena a;
-    kv_layout_init(&b.layout, kv_page_format(format), KV_HEADS, HEAD_DIM);
-    kv_layout_init(&b.ring, KV_Q8, KV_HEADS, HEAD_DIM);
-    b.ring_slots = format == KV_MIXED ? evict_ring_slots(&b.limits) : 0;
-    int64_t bytes = PAGES * b.layout.page_bytes;
-    b.n_rows =
-        (int)min_i64(max_i64((probe_ram_bytes(c) - PROBE_BESIDE_BYTES) / bytes, 1), ROWS_ALL);
-    b.each = (int)min_i64(b.n_rows, ROWS);
+    if (p->head_dim > HEAD_DIM_MAX)
+        return fail(ERR_FIT, "probe: heads of %d numbers are not measured", p->head_dim);
+    if (evicts(&b))
+        b.limits.budget = slots;
+    kv_layout_init(&b.layout, kv_page_format(p->format), p->n_kv_heads, p->head_dim);
+    kv_layout_init(&b.ring, KV_Q8, p->n_kv_heads, p->head_dim);
+    b.ring_slots = p->format == KV_MIXED ? evict_ring_slots(&b.limits) : 0;
+    int64_t bytes = b.pages_row * b.layout.page_bytes + slot_numbers(&b) * 8 +
+                    (b.ring_slots > 0 ? KV_RING_PAGES * b.ring.page_bytes : 0);
+    b.n_rows = (int)min_i64(max_i64((probe_ram_bytes(c) - PROBE_BESIDE_BYTES) / bytes, 1),
+                            max_i64(ROWS_ALL, p->rows));
+    b.each = (int)min_i64(b.n_rows, p->rows);
     arena_init(&a);
     rows_carve(&b, &a);
     TRY(arena_open(&a, a.used));
     arena_populate(a.base, a.capacity, c->ops->pool);
     rows_carve(&b, &a);
     rows_fill(&b);
-    m->rates[id] = probe_loop(&(struct probe_loop){.turn = rows_turn,
-                                                   .ctx = &b,
-                                                   .amount = row_bytes(&b) * b.each,
-                                                   .seconds = probe_seconds(c, ATTEND_S),
-                                                   .least = b.n_rows / b.each});
+    *rate = probe_loop(&(struct probe_loop){.turn = rows_turn,
+                                            .ctx = &b,
+                                            .amount = b.each,
+                                            .seconds = p->seconds,
+                                            .least = b.n_rows / b.each});
+    *row_kv_bytes = row_bytes(&b);
     arena_close(&a);
+    return OK;
+}
+
+static enum err measure_rows(struct machine *m, const struct probe_config *c, enum machine_rate id,
+                             enum kv_format format)
+{
+    const struct probe_attend p = {.format = format,
+                                   .n_heads = HEADS,
+                                   .n_kv_heads = KV_HEADS,
+                                   .head_dim = HEAD_DIM,
+                                   .slots = SLOTS,
+                                   .rows = ROWS,
+                                   .seconds = probe_seconds(c, ATTEND_S)};
+    struct rate rows;
+    double bytes;
+    TRY(probe_attend_rows(c, &p, &rows, &bytes));
+    m->rates[id] = (struct rate){rows.value * bytes, rows.spread * bytes, rows.n};
     probe_say(c, id, &m->rates[id]);
     return OK;
 }

@@ -6,6 +6,7 @@
 #include "offload/probe_cache.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,6 +16,8 @@
 #include "offload/probe_impl.h"
 
 #define CACHE_AGE_S (30 * 24 * 3600)
+#define SPREAD_MOST 0.15 // of a rate: beyond, the machine was busy
+#define AGAIN_S     3600 // sooner it is busy still, and every start would wait for that
 /* The last line holds the checksum of all before it: a cut file would still parse. */
 #define CHECK_FORMAT "# check = %08x\n"
 #define CHECK_BYTES  19
@@ -49,6 +52,13 @@ void probe_cache_write(const char *path, char *text, int64_t n)
         log_line(LOG_WARN, "probe: not kept: %s", err_text());
 }
 
+int probe_cache_again(const char *path, const struct probe_config *c, double spread)
+{
+    struct stat st;
+    double most = c->spread_most > 0 ? c->spread_most : SPREAD_MOST;
+    return spread > most && stat(path, &st) == 0 && time(NULL) - st.st_mtime > AGAIN_S;
+}
+
 static const char *cpu_name(const struct probe_config *c)
 {
     return c->info ? c->info->cpu_name : "";
@@ -56,7 +66,7 @@ static const char *cpu_name(const struct probe_config *c)
 
 void probe_cache_key(const struct probe_config *c, char *key, int cap)
 {
-    snprintf(key, (size_t)cap, "2 %s %d %s %s %lld", cpu_name(c), pool_threads(c->ops->pool),
+    snprintf(key, (size_t)cap, "3 %s %d %s %s %lld", cpu_name(c), pool_threads(c->ops->pool),
              isa_name(c->ops->isa), compute_name(c->ops->compute), (long long)probe_ram_bytes(c));
 }
 
@@ -75,8 +85,8 @@ static enum err part_path(const struct probe_config *c, enum machine_part part,
     if (part == MACHINE_DISK) {
         if (stat(c->dir, &st) != 0)
             return fail(ERR_IO, "%s: probe: %s", c->dir, strerror(errno));
-        snprintf(key, sizeof key, "2 %s %llx %d", cpu_name(c), (unsigned long long)st.st_dev,
-                 (int)c->io);
+        snprintf(key, sizeof key, "3 %s %d %llx %d", cpu_name(c), pool_threads(c->ops->pool),
+                 (unsigned long long)st.st_dev, (int)c->io);
     }
     if (part == MACHINE_DEVICE) {
         TRY(c->device->api->info(c->device, &device));
@@ -110,6 +120,38 @@ static int part_read(struct machine *m, enum machine_part part, const char *path
     return 1;
 }
 
+/* ---- what was measured while somebody else was busy ---- */
+
+static double spread_of(const struct rate *r)
+{
+    return r->value > 0 && r->n > 1 ? r->spread / r->value : INFINITY;
+}
+
+/* The rate that a plan divides by whose samples were furthest apart; -1: nobody knows of any. */
+static int part_widest(const struct machine *m, enum machine_part part)
+{
+    int widest = -1;
+    for (int i = 0; i < N_MACHINE_RATES; i++)
+        if (machine_rates[i].part == part && machine_rates[i].needed && m->rates[i].n > 1 &&
+            (widest < 0 || spread_of(&m->rates[i]) > spread_of(&m->rates[widest])))
+            widest = i;
+    return widest;
+}
+
+/* Measures a part once more; every rate stays as it was unless its samples are nearer now. */
+static enum err part_again(struct machine *m, const struct probe_config *c, enum machine_part part,
+                           int widest)
+{
+    struct machine again = *m;
+    log_line(LOG_INFO, "probe: %s: its samples were %.0f %% apart: measuring again",
+             machine_rates[widest].key, 100 * spread_of(&m->rates[widest]));
+    TRY(probe_run_part(&again, c, part));
+    for (int i = 0; i < N_MACHINE_RATES; i++)
+        if (machine_rates[i].part == part && spread_of(&again.rates[i]) < spread_of(&m->rates[i]))
+            m->rates[i] = again.rates[i];
+    return OK;
+}
+
 /* From now on m has the digits that the file has: a plan is the same with the cache as without. */
 static void part_write(struct machine *m, const struct probe_config *c, enum machine_part part,
                        const char *path)
@@ -139,11 +181,15 @@ enum err probe_cached(struct machine *m, const struct probe_config *c, const cha
         if (!probe_has_part(c, part))
             continue;
         TRY(part_path(c, part, cache_dir, path, sizeof path));
-        if (c->full || !part_read(m, part, path)) {
-            *measured = 1;
+        int read = !c->full && part_read(m, part, path), widest = part_widest(m, part);
+        int wide = read && widest >= 0 && probe_cache_again(path, c, spread_of(&m->rates[widest]));
+        if (!read)
             TRY(probe_run_part(m, c, part));
+        else if (wide)
+            TRY(part_again(m, c, part, widest));
+        if (!read || wide)
             part_write(m, c, part, path);
-        }
+        *measured |= !read || wide;
         if (part == MACHINE_DEVICE)
             probe_device_step(m);
     }

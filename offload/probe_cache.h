@@ -13,6 +13,9 @@ enum err probe_cache_path(const char *cache_dir, const char *what, const char *k
 void probe_cache_key(const struct probe_config *c, char *key, int cap);
 /* Bytes of text[MACHINE_FILE_BYTES_MAX] that can be trusted; -1: not there, old or damaged. */
 int64_t probe_cache_read(const char *path, char *text);
+/* 1 when what is kept there, `spread` apart by its value, is to be measured again: too far apart,
+ * and an hour old. */
+int probe_cache_again(const char *path, const struct probe_config *c, double spread);
 /* text has room for 20 bytes behind its n. */
 void probe_cache_write(const char *path, char *text, int64_t n);
 

@@ -17,7 +17,6 @@
 #define SCRATCH_BYTES    (1024 * PROBE_MIB)
 #define SCRATCH_FULL     (4096 * PROBE_MIB)
 #define SCRATCH_LEAST    (8 * PROBE_MIB)
-#define DEPTH            8 // of a run's mover
 #define ONE_WAY_S        1.0
 #define MIXED_S          0.5
 #define FULL_S           30.0
@@ -29,7 +28,7 @@ static enum err measure(struct disk_probe *d, const struct probe_config *c, stru
     struct disk_series series;
     load.io = c->io;
     load.block_bytes = MOVER_PIECE;
-    load.depth = DEPTH;
+    load.depth = MACHINE_DEPTH;
     load.until_steady = c->full;
     load.seconds_max = c->full ? FULL_S : probe_seconds(c, load.mixed ? MIXED_S : ONE_WAY_S);
     TRY(disk_probe_series(d, &load, &series));
@@ -101,6 +100,8 @@ enum err probe_disk(struct machine *m, const struct probe_config *c)
     struct disk_probe d;
     TRY(disk_probe_open_scratch(&d, c->dir, bytes));
     enum err err = measure_ways(m, c, &d);
+    if (err == OK)
+        err = probe_tickets(m, c, &d);
     if (err == OK && c->full)
         err = measure_grid(c, &d);
     if (err == OK && !d.direct)

@@ -41,8 +41,29 @@ enum err probe_fill_panels(enum dtype t, int k, uint8_t *base, int64_t n_bytes);
 int probe_has_part(const struct probe_config *c, enum machine_part part);
 enum err probe_run_part(struct machine *m, const struct probe_config *c, enum machine_part part);
 enum err probe_disk(struct machine *m, const struct probe_config *c);
+/* Of probe_disk: few in flight, transfers one by one, and beside ops. Writes the file again. */
+struct disk_probe;
+enum err probe_tickets(struct machine *m, const struct probe_config *c, struct disk_probe *d);
 enum err probe_matmuls(struct machine *m, const struct probe_config *c);
 enum err probe_attention(struct machine *m, const struct probe_config *c);
+
+/* Rows that decode and attend, each over `slots` (whole pages); under a policy that evicts each is
+ * full. */
+struct probe_attend {
+    enum kv_format format;
+    int n_heads, n_kv_heads, head_dim;
+    int slots, rows;    // of a row; of a call, fewer where memory is short
+    struct evict evict; // policy and scope
+    double seconds;
+};
+/* Rows per second. *row_kv_bytes: of each. ERR_FIT: no memory, or heads too wide. */
+enum err probe_attend_rows(const struct probe_config *c, const struct probe_attend *p,
+                           struct rate *rate, double *row_kv_bytes);
+
+/* Of probe_model: rows_s, attend_s and slot_s. ERR_FIT as there. */
+struct probe_layer;
+enum err probe_layer(struct model_rates *r, const struct probe_layer *l,
+                     const struct probe_config *c);
 
 /* Pinned RAM, and device memory, that measuring a device takes. */
 int64_t probe_pinned_bytes(const struct probe_config *c);

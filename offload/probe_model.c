@@ -6,6 +6,7 @@
  * some. */
 #include "offload/probe_model.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,13 @@
 #define OUTPUTS_LEAST 128  // of the calls of a share, for each thread
 #define KEY_MAX       1024
 
+/* A list of matrices, in the order of its calls. */
+struct sweep_list {
+    const struct probe_tensor *tensors;
+    int n;
+    int reduces; // 1: outputs are logits, of which the greatest is wanted
+};
+
 /* One list of matrices in one state, and memory for the copies of it. */
 struct sweep_bed {
     const struct ops *ops;
@@ -32,7 +40,10 @@ struct sweep_bed {
     int64_t copy_bytes;
     double share; // of all outputs
     uint8_t *copies;
-    float *x, *y; // [rows, widest k], [rows, all outputs of the widest call]
+    float *x, *y;                  // [rows, widest k], [rows, all outputs of the widest call]
+    int reduces;                   // as of the list
+    struct head_request *requests; // [rows] where it does
+    struct head_result *results;   // the same
     void *scratch;
 };
 
@@ -88,7 +99,13 @@ static void sweep_carve(struct sweep_bed *b, struct arena *a, int64_t copies_byt
     b->copies = arena_take(a, b->n_copies * b->copy_bytes, 4096);
     b->x = ARENA_ARRAY(a, float, x);
     b->y = ARENA_ARRAY(a, float, y);
+    b->requests = ARENA_ARRAY(a, struct head_request, b->reduces ? rows : 0);
+    b->results = ARENA_ARRAY(a, struct head_result, b->reduces ? rows : 0);
     b->scratch = arena_take(a, scratch, 64);
+    for (int i = 0; b->x && b->reduces && i < rows; i++) {
+        b->requests[i] = (struct head_request){.want = HEAD_SAMPLE, .target = -1};
+        head_start(&b->results[i]);
+    }
     for (int64_t i = 0; b->x && i < x; i++)
         b->x[i] = (float)(mix64((uint64_t)i) % 1024) * 0x1p-10f;
 }
@@ -106,6 +123,18 @@ static enum err sweep_fill(struct sweep_bed *b)
     return OK;
 }
 
+/* Logits, as a slice of the head leaves them. */
+static void sweep_reduce(const struct sweep_bed *b, const struct matmul_part *part, int m)
+{
+    struct head_reduce_args args = {.logits = part->y,
+                                    .stride = part->y_stride,
+                                    .requests = b->requests,
+                                    .results = b->results,
+                                    .m = m,
+                                    .n = part->w.n};
+    ops_run_head_reduce(b->ops, &args);
+}
+
 static void sweep_turn(void *ctx, int turn)
 {
     struct sweep_bed *b = ctx;
@@ -121,6 +150,8 @@ static void sweep_turn(void *ctx, int turn)
             outputs += args.parts[j].w.n;
         }
         ops_run_matmul(b->ops, &args);
+        if (b->reduces)
+            sweep_reduce(b, &args.parts[0], args.m);
     }
 }
 
@@ -144,11 +175,14 @@ static int share_of(const struct probe_tensor *t, int n, const struct machine *m
     return share;
 }
 
-/* Seconds at matmul_rows[] tokens. */
-static enum err measure(double *s, const struct probe_tensor *t, int n, enum weight_state state,
-                        const struct machine *m, const struct probe_config *c)
+/* Seconds at matmul_rows[] tokens; *spread grows to the widest, by its value. */
+static enum err measure(double *s, double *spread, const struct sweep_list *l,
+                        enum weight_state state, const struct machine *m,
+                        const struct probe_config *c)
 {
-    struct sweep_bed b = {.ops = c->ops};
+    struct sweep_bed b = {.ops = c->ops, .reduces = l->reduces};
+    const struct probe_tensor *t = l->tensors;
+    const int n = l->n;
     struct arena a;
     int64_t copies = probe_ram_bytes(c) - PROBE_BESIDE_BYTES;
     int share = share_of(t, n, m, c->ops);
@@ -174,6 +208,7 @@ static enum err measure(double *s, const struct probe_tensor *t, int n, enum wei
                                                              .seconds = probe_seconds(c, CELL_S),
                                                              .least = CELL_LEAST});
         s[i] = 1 / (sweeps.value * b.share);
+        *spread = fmax(*spread, sweeps.spread / sweeps.value);
     }
     arena_close(&a);
     return err;
@@ -188,13 +223,13 @@ static int same_in_tiles(const struct probe_tensor *t, int n)
 }
 
 /* Both states of one list. */
-static enum err measure_states(double s[N_WEIGHT_STATES][N_MATMUL_ROWS],
-                               const struct probe_tensor *t, int n, const struct machine *m,
+static enum err measure_states(double s[N_WEIGHT_STATES][N_MATMUL_ROWS], double *spread,
+                               const struct sweep_list *l, const struct machine *m,
                                const struct probe_config *c)
 {
-    TRY(measure(s[WEIGHTS_STORED], t, n, WEIGHTS_STORED, m, c));
-    if (!same_in_tiles(t, n))
-        return measure(s[WEIGHTS_TILES], t, n, WEIGHTS_TILES, m, c);
+    TRY(measure(s[WEIGHTS_STORED], spread, l, WEIGHTS_STORED, m, c));
+    if (!same_in_tiles(l->tensors, l->n))
+        return measure(s[WEIGHTS_TILES], spread, l, WEIGHTS_TILES, m, c);
     memcpy(s[WEIGHTS_TILES], s[WEIGHTS_STORED], sizeof s[0]);
     return OK;
 }
@@ -202,8 +237,11 @@ static enum err measure_states(double s[N_WEIGHT_STATES][N_MATMUL_ROWS],
 enum err probe_model(struct model_rates *r, const struct machine *m, const struct probe_model *p,
                      const struct probe_config *c)
 {
-    TRY(measure_states(r->layer_s, p->layer, p->n_layer, m, c));
-    TRY(measure_states(r->head_s, &p->head, 1, m, c));
+    const struct sweep_list layer = {p->layer, p->n_layer, 0}, head = {&p->head, 1, 1};
+    *r = (struct model_rates){0};
+    TRY(measure_states(r->layer_s, &r->spread, &layer, m, c));
+    TRY(measure_states(r->head_s, &r->spread, &head, m, c));
+    TRY(probe_layer(r, &p->beside, c));
     model_rates_ascend(r);
     return OK;
 }
@@ -238,11 +276,18 @@ static void tensor_key(const struct probe_tensor *t, char *key, int cap)
              dtype_info(t->tile)->name, t->n, t->k, t->joins);
 }
 
+static void layer_key(const struct probe_layer *l, char *key, int cap)
+{
+    int n = (int)strlen(key);
+    snprintf(key + n, (size_t)(cap - n), " %d %d %d %d %d %d %d %s %s %d", l->dim, l->n_heads,
+             l->n_kv_heads, l->head_dim, l->ffn_dim, l->rope_dim, l->gated,
+             kv_format_name(l->kv_format), evict_policy_name(l->evict.policy), l->evict.scope);
+}
+
 /* All seconds as one text, and back. 0: it is not one. */
 static int rates_text(const struct model_rates *r, char *text, int cap)
 {
-    int n =
-        snprintf(text, (size_t)cap, "# sluice: seconds of a layer's and a head tile's matmuls\n");
+    int n = snprintf(text, (size_t)cap, "# sluice: seconds of a layer's and a head tile's ops\n");
     const double *s = &r->layer_s[0][0];
     for (int i = 0; i < (int)(sizeof *r / sizeof *s); i++)
         n += snprintf(text + n, (size_t)(cap - n), "%.6g\n", s[i]);
@@ -258,11 +303,11 @@ static int rates_parse(struct model_rates *r, const char *text)
         if (!at)
             return 0;
         s[i] = strtod(at, &end);
-        if (end == at || !(s[i] > 0))
+        if (end == at || !(s[i] >= 0))
             return 0;
         at = end;
     }
-    return 1;
+    return r->rows_s[0] > 0;
 }
 
 enum err probe_model_cached(struct model_rates *r, const struct machine *m,
@@ -276,15 +321,21 @@ enum err probe_model_cached(struct model_rates *r, const struct machine *m,
     for (int i = 0; i < p->n_layer; i++)
         tensor_key(&p->layer[i], key, sizeof key);
     tensor_key(&p->head, key, sizeof key);
+    layer_key(&p->beside, key, sizeof key);
     TRY(probe_cache_path(cache_dir, "model", key, path, sizeof path));
     int64_t n = probe_cache_read(path, text);
-    if (n >= 0) {
-        text[n] = 0;
-        if (rates_parse(r, text))
-            return OK;
-    }
+    text[max_i64(n, 0)] = 0;
+    int read = n >= 0 && rates_parse(r, text);
+    if (read && !probe_cache_again(path, c, r->spread))
+        return OK;
+    if (read)
+        log_line(LOG_INFO, "probe: the model's ops: samples were %.0f %% apart: measuring again",
+                 100 * r->spread);
+    struct model_rates now;
     *measured = 1;
-    TRY(probe_model(r, m, p, c));
+    TRY(probe_model(&now, m, p, c));
+    if (!read || now.spread < r->spread)
+        *r = now;
     n = rates_text(r, text, sizeof text);
     CHECK(rates_parse(r, text)); // the digits that the file has, as everybody will who reads it
     probe_cache_write(path, text, n);

@@ -1,4 +1,4 @@
-/* offload/probe_model.h - what the matmuls of one model take on this CPU, by its own shapes.
+/* offload/probe_model.h - what the layers of one model take on this CPU, by its own shapes.
  *
  * Owns: the measurement and its cache. Refuses: models: whoever has one lists its matrices. */
 #ifndef OFFLOAD_PROBE_MODEL_H
@@ -14,18 +14,27 @@ struct probe_tensor {
     int n, k;
     int joins; // 1: a part of the same call as the one before
 };
+/* What a decoder layer does besides. */
+struct probe_layer {
+    int dim, n_heads, n_kv_heads, head_dim, ffn_dim;
+    int rope_dim; // 0: nothing is rotated
+    int gated;    // the activation is a product
+    enum kv_format kv_format;
+    struct evict evict; // its policy and scope count
+};
 struct probe_model {
     struct probe_tensor layer[PROBE_TENSORS]; // of a decoder layer, in the order of its calls
     int n_layer;
     struct probe_tensor head; // at most one tile of the vocabulary
+    struct probe_layer beside;
 };
 
 /* The same as numbers for machine files. */
 void probe_model_weights(const struct probe_model *p, struct model_weights *w);
 
-/* Measures, in about a second: copies of the layer that do not fit the caches are gone through at
- * matmul_rows[] tokens; where a sweep is long by m->matmul_flops it is over a share of each
- * matrix's outputs. Of c it takes ops, the memory and time_share. ERR_FIT: no memory. */
+/* Measures, in about a second and a half: copies of the layer that do not fit the caches are gone
+ * through at matmul_rows[] tokens; where a sweep is long by m->matmul_flops it is over a share of
+ * each matrix's outputs. Of c it takes ops, the memory and time_share. ERR_FIT: no memory. */
 enum err probe_model(struct model_rates *r, const struct machine *m, const struct probe_model *p,
                      const struct probe_config *c);
 /* The same from the cache, as probe_cached. */

@@ -72,7 +72,8 @@ void correct_rates(struct machine *m, struct plan_costs *costs, int device,
         double *value = &m->rates[i].value;
         if (ends_with(machine_rates[i].key, "_s"))
             *value *= by;
-        else if (!ends_with(machine_rates[i].key, "_bytes"))
+        else if (!ends_with(machine_rates[i].key, "_bytes") &&
+                 !ends_with(machine_rates[i].key, "_beside")) // a share
             *value /= by;
     }
     double by = slower[PLAN_CPU];
@@ -82,6 +83,11 @@ void correct_rates(struct machine *m, struct plan_costs *costs, int device,
             r->layer_s[state][i] *= by;
             r->head_s[state][i] *= by;
         }
+    for (int i = 0; i < N_MATMUL_ROWS; i++) {
+        r->rows_s[i] *= by;
+        r->attend_s[i] *= by;
+        r->slot_s[i] *= by;
+    }
     costs->attend_rate /= by;
     costs->codec_rate /= by;
 }

@@ -16,6 +16,13 @@
 const struct machine_rate_info machine_rates[N_MACHINE_RATES] = {MACHINE_RATES(INFO)};
 #undef INFO
 
+/* Of common drives, where nobody has measured: until the first byte of a read of 1 MiB comes, until
+ * its waiter goes on, and a row of 4 KiB with as many as the mover has in flight. */
+#define PIECE_LATENCY_S 1.5e-4
+#define TICKET_S        1e-4
+#define GATHER_S        2e-5
+#define PIECE_BYTES     (1 << 20)
+
 const int matmul_rows[N_MATMUL_ROWS] = {1, 4, 16, 64, 256};
 
 static int compare(const void *a, const void *b)
@@ -39,6 +46,44 @@ struct rate rate_of_samples(double *samples, int n)
     r.spread = median(samples, n);
     return r;
 }
+
+/* ---- the disk ---- */
+
+/* 1, 2, 4 or MACHINE_DEPTH pieces in flight; never more than more of them would get. */
+static double read_rate_at(const struct machine *m, int in_flight)
+{
+    const double most = m->nvme_read.value;
+    const double given = in_flight == 1   ? m->nvme_read_d1.value
+                         : in_flight == 2 ? m->nvme_read_d2.value
+                         : in_flight == 4 ? m->nvme_read_d4.value
+                                          : most;
+    if (given > 0 || most <= 0)
+        return min_d(given, most);
+    return min_d(in_flight * PIECE_BYTES / (PIECE_BYTES / most + PIECE_LATENCY_S), most);
+}
+
+double machine_read_rate(const struct machine *m, int in_flight)
+{
+    int below = 1;
+    if (in_flight >= MACHINE_DEPTH)
+        return m->nvme_read.value;
+    while (below * 2 <= in_flight)
+        below *= 2;
+    double from = read_rate_at(m, below), to = read_rate_at(m, below * 2);
+    return from + (to - from) * (in_flight - below) / below;
+}
+
+double machine_ticket_s(const struct machine *m)
+{
+    return m->ticket_s.value > 0 ? m->ticket_s.value : TICKET_S;
+}
+
+double machine_gather_s(const struct machine *m)
+{
+    return m->gather_s.value > 0 ? m->gather_s.value : GATHER_S;
+}
+
+/* ---- matmuls ---- */
 
 double machine_matmul(const struct machine *m, enum matmul_format format, int i)
 {
@@ -73,6 +118,7 @@ static double seconds_of(const struct machine *m, const double numbers[N_MATMUL_
 void model_rates_derive(struct model_rates *r, const struct machine *m,
                         const struct model_weights *w)
 {
+    *r = (struct model_rates){0};
     for (int state = 0; state < N_WEIGHT_STATES; state++)
         for (int i = 0; i < N_MATMUL_ROWS; i++) {
             r->layer_s[state][i] = seconds_of(m, w->layer[state], i);
@@ -83,6 +129,10 @@ void model_rates_derive(struct model_rates *r, const struct machine *m,
 
 void model_rates_ascend(struct model_rates *r)
 {
+    for (int i = N_MATMUL_ROWS - 2; i >= 0; i--) {
+        r->rows_s[i] = min_d(r->rows_s[i], r->rows_s[i + 1]);
+        r->attend_s[i] = min_d(r->attend_s[i], r->attend_s[i + 1]);
+    }
     for (int state = 0; state < N_WEIGHT_STATES; state++)
         for (int i = N_MATMUL_ROWS - 2; i >= 0; i--) {
             r->layer_s[state][i] = min_d(r->layer_s[state][i], r->layer_s[state][i + 1]);
@@ -111,4 +161,25 @@ double model_layer_s(const struct model_rates *r, enum weight_state state, doubl
 double model_head_s(const struct model_rates *r, enum weight_state state, double positions)
 {
     return seconds_at(r->head_s[state], LAYOUT_POSITION_TILE, positions);
+}
+
+double model_rows_s(const struct model_rates *r, double tokens)
+{
+    return seconds_at(r->rows_s, PLAN_TILE_TOKENS, tokens);
+}
+
+double model_attend_s(const struct model_rates *r, double tokens, double slots)
+{
+    const int tile = LAYOUT_POSITION_TILE; // so many rows keep all threads busy
+    double each = min_d(tokens, tile);
+    int i = 0;
+    if (tokens <= 0)
+        return 0;
+    while (matmul_rows[i] < each)
+        i++;
+    double slot_s = r->slot_s[i];
+    if (i > 0)
+        slot_s += (r->slot_s[i - 1] - slot_s) * (matmul_rows[i] - each) /
+                  (matmul_rows[i] - matmul_rows[i - 1]);
+    return seconds_at(r->attend_s, tile, tokens) + slots * slot_s;
 }

@@ -7,7 +7,12 @@
  *   nvme_*        as runs read and write: pieces of 1 MiB, eight in flight. The plain ones hold for
  *                 ever; where the first bytes went faster *_burst is their rate and *_burst_bytes
  *                 how many they were; unknown: no burst was seen. nvme_mixed counts both directions
- *                 while as many bytes are written as are read.
+ *                 while as many bytes are written as are read. nvme_read_dN: N pieces in flight.
+ *   ticket_s      from the submission of a transfer until its waiter goes on, beside its bytes: the
+ *                 mover, its thread and the waiter's wake up. gather_s: a row of 4 KiB of many that
+ *                 one transfer brings.
+ *   read_beside   what is left of nvme_read while all threads compute; matmul_beside: of a matmul
+ *                 that comes out of RAM while the disk is read as fast as it goes.
  *   matmul_F_mM   all threads, M rows of x against weights of format F, near 2,048 x 2,048, out of
  *                 RAM, under the machine's --compute. matmul_flops is the one for a guess: M = 64,
  *                 in bf16 (int8: q8). A machine file needs it, or any of these; what is not given
@@ -47,6 +52,13 @@ enum machine_part { MACHINE_DISK, MACHINE_CPU, MACHINE_DEVICE, N_MACHINE_PARTS }
     X(nvme_read, DISK, 1, 1e15, "bytes per second, sustained")                                     \
     X(nvme_write, DISK, 1, 1e15, "bytes per second, sustained")                                    \
     X(nvme_mixed, DISK, 0, 1e15, "bytes per second, half of them written")                         \
+    X(nvme_read_d1, DISK, 0, 1e15, "bytes per second, one piece in flight")                        \
+    X(nvme_read_d2, DISK, 0, 1e15, "bytes per second, two")                                        \
+    X(nvme_read_d4, DISK, 0, 1e15, "bytes per second, four")                                       \
+    X(ticket_s, DISK, 0, 60, "seconds of overhead a transfer")                                     \
+    X(gather_s, DISK, 0, 60, "seconds a row of 4 KiB")                                             \
+    X(read_beside, DISK, 0, 1e3, "of nvme_read beside matmuls")                                    \
+    X(matmul_beside, DISK, 0, 1e3, "of a matmul's rate beside reads")                              \
     X(nvme_read_burst, DISK, 0, 1e15, "bytes per second before that")                              \
     X(nvme_read_burst_bytes, DISK, 0, 1e15, "bytes until then")                                    \
     X(nvme_write_burst, DISK, 0, 1e15, "bytes per second before that")                             \
@@ -103,6 +115,14 @@ extern const struct machine_rate_info machine_rates[N_MACHINE_RATES];
 /* Of n >= 1 samples, which it sorts. */
 struct rate rate_of_samples(double *samples, int n);
 
+/* Bytes per second of a disk with so many pieces in flight, up to MACHINE_DEPTH, by straight lines
+ * between what is given; that follows from nvme_read and the latency of a common drive. */
+#define MACHINE_DEPTH 8
+double machine_read_rate(const struct machine *m, int in_flight);
+/* ticket_s and gather_s as given, else as common drives and kernels have them. */
+double machine_ticket_s(const struct machine *m);
+double machine_gather_s(const struct machine *m);
+
 /* Formats of weights that matmuls are measured in, and the rows of x. */
 enum matmul_format { MATMUL_F32, MATMUL_BF16, MATMUL_Q8, MATMUL_Q4, N_MATMUL_FORMATS };
 #define N_MATMUL_ROWS 5
@@ -121,7 +141,7 @@ double machine_matmul(const struct machine *m, enum matmul_format format, int i)
  * the first format that has one. */
 void machine_complete(struct machine *m);
 
-/* ---- the matmuls of one model ---- */
+/* ---- the layers of one model ---- */
 
 /* As the pack stores weights, decoded beside the cache; or as tiles. */
 enum weight_state { WEIGHTS_STORED, WEIGHTS_TILES, N_WEIGHT_STATES };
@@ -133,9 +153,13 @@ struct model_weights {
 };
 
 /* Seconds of all matmuls of one decoder layer, and of a tile of the head, at matmul_rows[] tokens.
- * They grow with tokens. */
+ * They grow with tokens. Where the model was measured (rows_s is not 0) the head's are with the
+ * reduction of its logits, and the rest of a layer is known, too: its norms, rotations and
+ * activations, and so many decoding rows that attend: over nothing, and what a slot of one adds. */
 struct model_rates {
     double layer_s[N_WEIGHT_STATES][N_MATMUL_ROWS], head_s[N_WEIGHT_STATES][N_MATMUL_ROWS];
+    double rows_s[N_MATMUL_ROWS], attend_s[N_MATMUL_ROWS], slot_s[N_MATMUL_ROWS];
+    double spread; // of the one whose samples were furthest apart, by its value
 };
 
 /* From the rates of a machine, where the model was not measured there (offload/probe_model.h). */
@@ -149,5 +173,8 @@ void model_rates_ascend(struct model_rates *r);
  * of that and a rest. */
 double model_layer_s(const struct model_rates *r, enum weight_state state, double tokens);
 double model_head_s(const struct model_rates *r, enum weight_state state, double positions);
+double model_rows_s(const struct model_rates *r, double tokens);
+/* Of so many tokens that decode, which attend over `slots` in all. */
+double model_attend_s(const struct model_rates *r, double tokens, double slots);
 
 #endif

@@ -3,40 +3,22 @@
 
 #include "policy/int64.h"
 #include "policy/rates.h"
+#include "policy/servers.h"
 
 #include <math.h>
 #include <string.h>
 
-#define STEPS_MAX   16384     // of a pass that is played; beyond, its lanes are compared
-#define PIECE_BYTES (1 << 20) // what is copied on while the next is read (MOVER_PIECE)
-#define NEAR        0.05      // of a pass: lanes so far apart wait alike
-/* Until the probe measures them, as seen in traces on one machine: from the last byte of a transfer
- * to the walker that waits for it (completion, check, two threads that wake up), and what a row of
- * the embedding costs that is gathered alone. */
-#define TICKET_S 6e-4
-#define GATHER_S 2.8e-5
-#define TURNS    2 // passes that are played: the last of them is what is asked for
-
-/* A transfer on its way: over the disk, the link, or both. */
-struct item {
-    int64_t due;           // step; the earliest goes first, a piece at a time
-    double disk_s, link_s; // left
-    double from;           // when it may begin
-    double *ready;         // written when it is done; NULL: nobody waits
-    int write;             // over the link before it goes to the disk
-};
-
-struct server {
-    struct item *items; // pending
-    int n;
-    double free; // busy, or looked at, until here
-};
+#define STEPS_MAX  16384 // of a pass that is played; beyond, its lanes are compared
+#define DISK_BLOCK 4096  // of which machine_gather_s() is
+#define NEAR       0.05  // of a pass: lanes so far apart wait alike
+#define TURNS      2     // passes that are played: the last of them is what is asked for
 
 /* Of a batch: seconds of its steps, bytes that go with them. */
 struct step_cost {
     double embed, layer[2], slice[2]; // as stored, as tiles
     double before, after, attend;     // of a layer in two parts
     double kv_read, kv_written, hidden, positions;
+    double pieces_read, pieces_written; // of KV: pages that stand side by side travel together
 };
 
 /* A step of a pass, and where what it needs lives. */
@@ -53,9 +35,7 @@ struct replay {
     struct step_cost *batch; // [batches]
     struct place *places;    // [S], once `placed`
     int placed;
-    struct server disk, link;
-    int cap;        // of a server's items
-    double piece_s; // of the last piece over the link
+    struct servers servers;
 };
 
 enum { NEEDS_WEIGHTS, NEEDS_KV, NEEDS_HIDDEN };
@@ -73,12 +53,16 @@ static double row_bytes(const struct shape *s)
 static double attend_s(const struct setting *set, const struct load *l)
 {
     const struct shape *s = set->shape;
+    const struct model_rates *rates = &set->costs->rates;
     double slot = (double)set->costs->kv_page_bytes / PLAN_PAGE_SLOTS;
     double flops = 4.0 * s->n_heads * s->head_dim * (double)l->prompt_pairs;
     double read =
         set->costs->attend_rate > 0 ? set->costs->attend_rate : set->machine->ram_read.value;
     double flops_rate = set->machine->prompt_flops.value > 0 ? set->machine->prompt_flops.value
                                                              : set->machine->matmul_flops.value;
+    if (rates->rows_s[0] > 0)
+        return model_attend_s(rates, (double)l->forced_tokens, (double)l->slots) +
+               rate(flops, flops_rate);
     return rate((double)l->slots * slot, read) + rate(flops, flops_rate);
 }
 
@@ -98,10 +82,21 @@ static double head_tiles(const struct setting *set, const struct plan *plan)
     return ceil((double)set->shape->vocab / HEAD_TILE) / slices;
 }
 
-/* Rows of prompts are read when their batch is embedded; those of sampled tokens stand ready. */
-static double gather_s(const struct pricing *p, const struct load *l)
+/* Rows of prompts are read when their batch is embedded, those of sampled tokens since it has
+ * sampled: the slices of the other batches, each `slice_s`, hide it. */
+static double gather_s(const struct pricing *p, const struct load *l, double slice_s)
 {
-    return p->plan->embed_resident ? 0 : GATHER_S * (double)l->prompt_tokens;
+    const struct machine *m = p->set->machine;
+    double row_s = machine_gather_s(m), ticket_s = machine_ticket_s(m), s = 0;
+    if (p->plan->embed_resident)
+        return 0;
+    if (l->prompt_tokens > 0)
+        s += ticket_s + row_s * (double)l->prompt_tokens;
+    if (l->forced_tokens > 0)
+        s += max_d(ticket_s + row_s * (double)min64(l->rows, l->forced_tokens) -
+                       (p->plan->batches - 1) * slice_s,
+                   0);
+    return s;
 }
 
 /* In RAM, on all threads. */
@@ -110,12 +105,13 @@ static void cost_on_cpu(const struct pricing *p, const struct load *l, struct st
     const struct setting *set = p->set;
     const struct machine *m = set->machine;
     double tokens = tokens_of(l), step_s = m->step_s.value;
-    double rows_s = rate(tokens * row_bytes(set->shape), m->rows_read.value);
-    /* Logits are written and reduced, tile by tile. */
-    double logits = (double)l->positions * HEAD_TILE * head_tiles(set, p->plan);
-    double reduce_s = rate(logits * 8, m->rows_read.value);
+    double rows_s = model_rows_s(&set->costs->rates, tokens), reduce_s = 0;
+    if (set->costs->rates.rows_s[0] <= 0) { // nobody has measured this model
+        double logits = (double)l->positions * HEAD_TILE * head_tiles(set, p->plan);
+        rows_s = rate(tokens * row_bytes(set->shape), m->rows_read.value);
+        reduce_s = rate(logits * 8, m->rows_read.value); // written and reduced, tile by tile
+    }
     c->attend = attend_s(set, l);
-    c->embed = step_s + gather_s(p, l);
     for (int state = 0; state < 2; state++) {
         c->layer[state] = model_layer_s(&set->costs->rates, (enum weight_state)state, tokens) +
                           rows_s + c->attend + step_s;
@@ -124,6 +120,7 @@ static void cost_on_cpu(const struct pricing *p, const struct load *l, struct st
                 model_head_s(&set->costs->rates, (enum weight_state)state, (double)l->positions) +
             reduce_s + step_s;
     }
+    c->embed = step_s + gather_s(p, l, c->slice[0]);
 }
 
 /* Seconds of matmuls over `bytes` of tiles that hold `flops` a token. */
@@ -171,13 +168,25 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
     c->layer[0] = c->layer[1] = c->before + attend + c->after;
 }
 
+/* A row gets its first pages when it enters, side by side; what it grows by stands anywhere. */
+static double kv_pieces(const struct pricing *p, const struct load *l)
+{
+    const struct work *work = p->set->work;
+    double first =
+        floor((double)work->prompt_tokens / max_d((double)work->n_rows, 1)) / PLAN_PAGE_SLOTS;
+    double rows = min_d(l->rows, (double)l->pages_read);
+    return rows + max_d((double)l->pages_read - rows * max_d(first, 1), 0);
+}
+
 static void cost_of(const struct pricing *p, const struct load *l, struct step_cost *c)
 {
     double page = (double)p->set->costs->kv_page_bytes;
+    double written = l->evicting * p->set->costs->kv_pages_written;
     *c = (struct step_cost){
         .kv_read = (double)l->pages_read * page,
-        .kv_written =
-            ((double)l->pages_filled + l->evicting * p->set->costs->kv_pages_written) * page,
+        .kv_written = ((double)l->pages_filled + written) * page,
+        .pieces_read = l->evicting > 0 ? min_d(l->rows, (double)l->pages_read) : kv_pieces(p, l),
+        .pieces_written = min_d((double)l->pages_filled, l->rows) + min_d(written, l->evicting),
         .hidden = (double)moves_hidden(p->set->shape->dim, l->prompt_tokens + l->forced_tokens),
         .positions = (double)moves_hidden(p->set->shape->dim, l->positions)};
     if (tokens_of(l) == 0)
@@ -220,108 +229,17 @@ static double disk_s(const struct pricing *p, double n_bytes, int write)
     return rate(n_bytes, write ? m->nvme_write.value : m->nvme_read.value);
 }
 
+/* What `pieces` of n_bytes take that are short of SERVERS_PIECE: each its own start. */
+static double short_s(const struct pricing *p, double n_bytes, double pieces)
+{
+    const struct machine *m = p->set->machine;
+    double start_s = machine_gather_s(m) - rate(DISK_BLOCK, m->nvme_read.value);
+    return max_d(pieces - ceil(n_bytes / SERVERS_PIECE), 0) * max_d(start_s, 0);
+}
+
 static double link_s(const struct pricing *p, double n_bytes, int write)
 {
     return rate(n_bytes, write ? p->set->machine->d2h.value : p->set->machine->h2d.value);
-}
-
-static void pend(struct replay *r, struct server *server, const struct item *item)
-{
-    int i = server->n;
-    if (server->n == r->cap)
-        return; // more is under way than frames allow: it waits for none of these
-    server->n++;
-    for (; i > 0 && server->items[i - 1].due < item->due; i--)
-        server->items[i] = server->items[i - 1];
-    server->items[i] = *item; // the earliest due stands last
-}
-
-static void drop(struct server *server, int i)
-{
-    server->n--;
-    memmove(&server->items[i], &server->items[i + 1],
-            (size_t)(server->n - i) * sizeof server->items[0]);
-}
-
-/* Over the disk: on to the link, or there. */
-static void disk_done(struct replay *r, int i)
-{
-    struct item item = r->disk.items[i];
-    drop(&r->disk, i);
-    if (item.link_s > 0 && !item.write) {
-        item.from = r->disk.free - max_d(item.link_s - r->piece_s, 0); // copied meanwhile
-        pend(r, &r->link, &item);
-    } else if (item.ready) {
-        *item.ready = r->disk.free + TICKET_S;
-    }
-}
-
-static void link_done(struct replay *r, int i)
-{
-    struct item item = r->link.items[i];
-    drop(&r->link, i);
-    if (item.ready)
-        *item.ready = r->link.free;
-    if (item.write && item.disk_s > 0) {
-        item.from = r->link.free;
-        item.link_s = 0;
-        pend(r, &r->disk, &item);
-    }
-}
-
-/* The one that is due first of those that may begin; -1: none, and *next is when one may. */
-static int choose(const struct server *server, double *next)
-{
-    *next = INFINITY;
-    for (int i = server->n - 1; i >= 0; i--) {
-        if (server->items[i].from <= server->free)
-            return i;
-        *next = *next < server->items[i].from ? *next : server->items[i].from;
-    }
-    return -1;
-}
-
-/* Serves until `to`, or until one more is done and `one` is set. */
-static void serve(struct replay *r, struct server *server, double to, int one)
-{
-    while (server->n > 0 && server->free < to) {
-        double next;
-        int i = choose(server, &next);
-        if (i < 0) {
-            if (next >= to)
-                break;
-            server->free = next;
-            continue;
-        }
-        double *left = server == &r->disk ? &server->items[i].disk_s : &server->items[i].link_s;
-        double take = *left < to - server->free ? *left : to - server->free;
-        *left -= take;
-        server->free += take;
-        if (*left > 0)
-            continue;
-        (server == &r->disk ? disk_done : link_done)(r, i);
-        if (one)
-            return;
-    }
-    if (!one && server->free < to)
-        server->free = to;
-}
-
-static void serve_both(struct replay *r, double to)
-{
-    serve(r, &r->disk, to, 0);
-    serve(r, &r->link, to, 0);
-}
-
-static double wait(struct replay *r, const double *ready)
-{
-    while (*ready == INFINITY && r->disk.n + r->link.n > 0) {
-        double next;
-        /* The link first, as long as it has what it may begin with. */
-        int link = r->link.n > 0 && (r->disk.n == 0 || choose(&r->link, &next) >= 0);
-        serve(r, link ? &r->link : &r->disk, INFINITY, 1);
-    }
-    return *ready == INFINITY ? 0 : *ready;
 }
 
 /* ---- the walk ---- */
@@ -334,30 +252,43 @@ struct walk {
     int first;     // 1: the pass that loads what stays
 };
 
-static void fetch(const struct walk *w, double now, int64_t due, enum tier_kind home,
-                  double n_bytes, double stored, int to_device, double *ready)
+/* What moves between its home and where ops run. */
+struct cargo {
+    enum tier_kind home;
+    double n_bytes, stored; // where ops run, on the disk
+    double pieces;          // that it consists of, at least; 0: it lies in one
+    int device;             // it goes over the link, too
+};
+
+static struct item item_of(const struct walk *w, double now, int64_t due, const struct cargo *c,
+                           int write)
 {
-    struct item item = {.due = due,
-                        .disk_s = home == TIER_NVME ? disk_s(w->p, stored, 0) : 0,
-                        .link_s = to_device ? link_s(w->p, n_bytes, 0) : 0,
-                        .from = now,
-                        .ready = ready};
-    if (item.disk_s + item.link_s == 0)
-        return;
-    *ready = INFINITY;
-    pend(w->r, item.disk_s > 0 ? &w->r->disk : &w->r->link, &item);
+    struct item item = {.due = due, .from = now, .write = write};
+    double pieces = max_d(ceil(c->stored / SERVERS_PIECE), c->pieces);
+    item.pieces = (int)min_d(pieces, MACHINE_DEPTH);
+    if (c->home == TIER_NVME && c->stored > 0)
+        item.disk_s = disk_s(w->p, c->stored, write) + short_s(w->p, c->stored, c->pieces);
+    if (c->device)
+        item.link_s = link_s(w->p, c->n_bytes, write);
+    return item;
 }
 
-static void store(const struct walk *w, double now, int64_t due, enum tier_kind home,
-                  double n_bytes, int from_device)
+static void fetch(const struct walk *w, double now, int64_t due, const struct cargo *c,
+                  double *ready)
 {
-    struct item item = {.due = due,
-                        .disk_s = home == TIER_NVME ? disk_s(w->p, n_bytes, 1) : 0,
-                        .link_s = from_device ? link_s(w->p, n_bytes, 1) : 0,
-                        .from = now,
-                        .write = 1};
+    struct item item = item_of(w, now, due, c, 0);
+    if (item.disk_s + item.link_s == 0)
+        return;
+    item.ready = ready;
+    *ready = INFINITY;
+    servers_take(&w->r->servers, &item);
+}
+
+static void store(const struct walk *w, double now, int64_t due, const struct cargo *c)
+{
+    struct item item = item_of(w, now, due, c, 1);
     if (item.disk_s + item.link_s > 0)
-        pend(w->r, item.link_s > 0 ? &w->r->link : &w->r->disk, &item);
+        servers_take(&w->r->servers, &item);
 }
 
 /* The step, but for its pass, of steps that are on the line. */
@@ -406,7 +337,9 @@ static void fetch_weights(const struct walk *w, double now, int64_t n)
         return;
     if (plan->codec != PLAN_CODEC_NONE && w->p->set->costs->codec_share > 0)
         stored *= w->p->set->costs->codec_share;
-    fetch(w, now, n, home, n_bytes, stored, plan->device, &w->r->ready[NEEDS_WEIGHTS][n]);
+    const struct cargo c = {
+        .home = home, .n_bytes = n_bytes, .stored = stored, .device = plan->device};
+    fetch(w, now, n, &c, &w->r->ready[NEEDS_WEIGHTS][n]);
 }
 
 static void fetch_kv(const struct walk *w, double now, int64_t n)
@@ -414,10 +347,14 @@ static void fetch_kv(const struct walk *w, double now, int64_t n)
     const struct plan *plan = w->p->plan;
     if (!is_played(w, n) || at(w, n)->part != 0 || at(w, n)->kv == plan_kv_near(plan))
         return;
-    double n_bytes = w->r->batch[at(w, n)->batch].kv_read;
-    if (n_bytes > 0)
-        fetch(w, now, n, at(w, n)->kv, n_bytes, n_bytes, plan_kv_near(plan) == TIER_DEVICE,
-              &w->r->ready[NEEDS_KV][n]);
+    const struct step_cost *s = &w->r->batch[at(w, n)->batch];
+    const struct cargo c = {.home = at(w, n)->kv,
+                            .n_bytes = s->kv_read,
+                            .stored = s->kv_read,
+                            .pieces = s->pieces_read,
+                            .device = plan_kv_near(plan) == TIER_DEVICE};
+    if (s->kv_read > 0)
+        fetch(w, now, n, &c, &w->r->ready[NEEDS_KV][n]);
 }
 
 static void fetch_hidden(const struct walk *w, double now, int64_t n)
@@ -428,8 +365,10 @@ static void fetch_hidden(const struct walk *w, double now, int64_t n)
     const struct place *s = at(w, n);
     const struct step_cost *c = &w->r->batch[s->batch];
     double n_bytes = s->layer > plan->decoder ? c->positions : c->hidden;
+    const struct cargo cargo = {
+        .home = s->hidden, .n_bytes = n_bytes, .stored = n_bytes, .device = plan->device};
     if (n_bytes > 0)
-        fetch(w, now, n, s->hidden, n_bytes, n_bytes, plan->device, &w->r->ready[NEEDS_HIDDEN][n]);
+        fetch(w, now, n, &cargo, &w->r->ready[NEEDS_HIDDEN][n]);
 }
 
 static void retire(const struct walk *w, double now, int64_t n)
@@ -441,11 +380,18 @@ static void retire(const struct walk *w, double now, int64_t n)
     const struct step_cost *c = &w->r->batch[s->batch];
     if (s->layer > plan->decoder || (s->layer > 0 && s->part < w->order.parts - 1))
         return;
+    double n_bytes = s->layer == plan->decoder ? c->positions : c->hidden;
+    const struct cargo hidden = {
+        .home = s->hidden, .n_bytes = n_bytes, .stored = n_bytes, .device = plan->device};
+    const struct cargo kv = {.home = s->kv,
+                             .n_bytes = c->kv_written,
+                             .stored = c->kv_written,
+                             .pieces = c->pieces_written,
+                             .device = plan_kv_near(plan) == TIER_DEVICE};
     if (s->hidden != plan_near(plan))
-        store(w, now, n, s->hidden, s->layer == plan->decoder ? c->positions : c->hidden,
-              plan->device);
+        store(w, now, n, &hidden);
     if (s->kv != plan_kv_near(plan))
-        store(w, now, n, s->kv, c->kv_written, plan_kv_near(plan) == TIER_DEVICE);
+        store(w, now, n, &kv);
 }
 
 /* When step n begins that may begin at `start`, and ends. */
@@ -455,7 +401,7 @@ static void compute(const struct walk *w, int64_t n, double start)
     const struct place *s = at(w, n);
     for (int i = 0; i < 3; i++)
         if (r->ready[i][n] != 0)
-            start = max_d(start, wait(r, &r->ready[i][n]));
+            start = max_d(start, servers_wait(&r->servers, &r->ready[i][n]));
     if (s->part == 1)
         start = max_d(start, r->attended[s->batch]);
     r->end[n] = start + compute_s(w->p, s);
@@ -481,14 +427,15 @@ static double play(const struct pricing *p, int first)
     for (int i = 0; i < 3; i++)
         memset(r->ready[i], 0, (size_t)(TURNS * w.steps) * sizeof(double));
     memset(r->attended, 0, (size_t)plan->batches * sizeof(double));
-    r->disk.n = r->link.n = 0;
-    r->disk.free = r->link.free = 0;
+    servers_start(&r->servers);
     for (int64_t m = -ahead; m < n; m++) {
+        if (m == w.steps) // the pass that counts begins
+            r->servers.busy_s[0] = r->servers.busy_s[1] = 0;
         int embeds = m >= 0 && m % w.steps < plan->batches;
         int64_t left = embeds ? min64(plan->window, plan->batches) : plan->window;
         if (m >= left)
             now = max_d(now, r->end[m - left]);
-        serve_both(r, now);
+        servers_go(&r->servers, now);
         retire(&w, now, m - plan->window);
         fetch_weights(&w, now, m + plan->ahead_weights);
         fetch_kv(&w, now, m + plan->ahead_state);
@@ -533,12 +480,14 @@ void pricing_make(struct pricing *p, const struct setting *set, const struct pla
     for (int i = 0; i < 3; i++) {
         TAKE(p->replay->ready[i], TURNS * steps);
     }
-    p->replay->cap = (int)(3 * steps + 64);
-    p->replay->piece_s = link_s(p, PIECE_BYTES, 0);
-    TAKE(p->replay->disk.items, p->replay->cap);
-    TAKE(p->replay->link.items, p->replay->cap);
+    struct servers *servers = &p->replay->servers;
+    servers_make(servers, set->machine, plan->device);
+    servers->cap = (int)(3 * steps + 64);
+    TAKE(servers->disk.items, servers->cap);
+    TAKE(servers->link.items, servers->cap);
 #undef TAKE
     moves_make(&p->moves, plan, set->weights, set->costs, set->shape, at);
+    p->kv_on_disk = plan_kv_count(plan, TIER_NVME);
     for (int layer = 1; layer < plan->layers; layer++) {
         p->decoding_s += decoding_s(p, layer);
         int decoded = plan_layer_decoded(plan, layer);
@@ -565,6 +514,12 @@ static void lanes_of(const struct pricing *p, const double bytes[N_PLAN_LANES], 
     memcpy(l->bytes, bytes, sizeof l->bytes);
     l->s[PLAN_NVME_READ] = disk_s(p, bytes[PLAN_NVME_READ], 0);
     l->s[PLAN_NVME_WRITE] = disk_s(p, bytes[PLAN_NVME_WRITE], 1);
+    for (int b = 0; b < plan->batches; b++) { // as many layers of each batch live there
+        const struct step_cost *c = &p->replay->batch[b];
+        double layers = (double)p->kv_on_disk / plan->batches;
+        l->s[PLAN_NVME_READ] += layers * short_s(p, c->kv_read, c->pieces_read);
+        l->s[PLAN_NVME_WRITE] += layers * short_s(p, c->kv_written, c->pieces_written);
+    }
     l->s[PLAN_H2D] = link_s(p, bytes[PLAN_H2D], 0);
     l->s[PLAN_D2H] = link_s(p, bytes[PLAN_D2H], 1);
     for (int b = 0; b < plan->batches; b++) {
@@ -580,11 +535,18 @@ static void lanes_of(const struct pricing *p, const double bytes[N_PLAN_LANES], 
     l->s[PLAN_CPU] = plan->device ? (double)n * p->set->machine->step_s.value + attended : ops;
 }
 
-/* What checking and decoding of what comes from disk takes from the threads that compute. */
+/* What reading and writing takes from the threads that compute: as measured beside matmuls, which
+ * has all of it in it, or the checks alone. Decoding comes besides. */
 static double beside_s(const struct pricing *p, const double bytes[N_PLAN_LANES])
 {
     const struct machine *m = p->set->machine;
-    double n = bytes[PLAN_NVME_READ] + bytes[PLAN_NVME_WRITE], s = rate(n, m->crc.value);
+    double left = min_d(m->matmul_beside.value, 1),
+           read_s = p->replay->servers.beside * m->nvme_read.value;
+    double s = rate(bytes[PLAN_NVME_WRITE], m->crc.value);
+    if (left > 0)
+        s += m->threads * (1 / left - 1) * rate(bytes[PLAN_NVME_READ], read_s);
+    else
+        s += rate(bytes[PLAN_NVME_READ], m->crc.value);
     if (p->plan->codec != PLAN_CODEC_NONE)
         s += rate((double)p->moves.every[PLAN_NVME_READ], p->set->costs->codec_rate);
     return s / max_d(m->threads, 1);
@@ -603,7 +565,8 @@ static double quick_s(const struct plan *plan, const struct lanes *l)
     return max_d(disk, max_d(link, ops));
 }
 
-/* Wall time of a pass: played, or in the measure of one that was. */
+/* Wall time of a pass: played, or that of one that was and the little that its lanes differ: it
+ * waits as long for what does not overlap. */
 static double wall_s(struct pricing *p, int64_t pass, const struct lanes *l)
 {
     struct order order = plan_order(p->plan);
@@ -612,10 +575,13 @@ static double wall_s(struct pricing *p, int64_t pass, const struct lanes *l)
     if (p->quick || (moved == 0 && !p->plan->attn_cpu) || order_pass_steps(&order) > STEPS_MAX)
         return quick;
     if (pass > 1 && as_played(p, l))
-        return quick * p->played.wall_s / p->played_quick_s;
+        return max_d(quick, p->played.wall_s + quick - p->played_quick_s);
     p->played = *l;
     p->played.wall_s = play(p, pass == 0);
     p->played_quick_s = quick;
+    for (int write = 0; write < 2; write++)
+        p->played_disk_s[write] =
+            p->replay->servers.busy_s[write] - l->s[write ? PLAN_NVME_WRITE : PLAN_NVME_READ];
     p->plays += pass > 0;
     return p->played.wall_s;
 }
@@ -635,6 +601,10 @@ double pricing_pass(void *ctx, int64_t pass, const struct load *loads)
         l.s[PLAN_CPU] *= p->slowed;
     }
     l.wall_s = wall_s(p, pass, &l);
+    for (int write = 0; write < 2; write++) {
+        double *s = &l.s[write ? PLAN_NVME_WRITE : PLAN_NVME_READ];
+        *s += *s > 0 ? max_d(p->played_disk_s[write], 0) : 0;
+    }
     memcpy(p->last, loads, (size_t)p->plan->batches * sizeof *loads);
     if (pass == 0)
         p->first_s = l.wall_s;

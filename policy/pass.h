@@ -34,12 +34,15 @@ struct pricing {
     double first_s;      // the first pass
     struct lanes played; // the pass that was played last, and what its lanes alone would take
     double played_quick_s;
-    struct load *last;    // [batches] of the last pass
-    int64_t plays;        // passes that were played, not taken from their neighbour
-    int quick;            // 1: no steps are played, lanes are compared
-    struct load *typical; // [batches] room for who makes loads up
-    double slowed;        // of the pass: how much longer ops take for what is checked beside them
-    double decoding_s;    // of a pass: layers that are decoded behind their copy
+    double played_disk_s[2]; // reads and writes of the disk were in flight so much longer than
+                             // their bytes take at full depth
+    struct load *last;       // [batches] of the last pass
+    int64_t plays;           // passes that were played, not taken from their neighbour
+    int quick;               // 1: no steps are played, lanes are compared
+    struct load *typical;    // [batches] room for who makes loads up
+    double slowed;      // of the pass: how much longer ops take for what is checked beside them
+    int64_t kv_on_disk; // KV extents that live there
+    double decoding_s;  // of a pass: layers that are decoded behind their copy
     int decoded, decoded_slices; // decoder layers, and slices, that are held as tiles
     struct replay *replay;
 };

@@ -69,16 +69,22 @@ static void rates_follow_their_lanes(void **state)
     for (int state_ = 0; state_ < N_WEIGHT_STATES; state_++)
         for (int i = 0; i < N_MATMUL_ROWS; i++)
             costs.rates.layer_s[state_][i] = costs.rates.head_s[state_][i] = 64;
+    for (int i = 0; i < N_MATMUL_ROWS; i++)
+        costs.rates.rows_s[i] = costs.rates.attend_s[i] = costs.rates.slot_s[i] = 64;
     correct_rates(&m, &costs, 1, slower);
     assert_true(m.nvme_read.value == 32 && m.nvme_read_burst.value == 32);
     assert_true(m.nvme_read_burst_bytes.value == 64); // bytes, not a rate
     assert_true(m.nvme_write.value == 16);
+    assert_true(m.nvme_read_d1.value == 32 && m.ticket_s.value == 128 && m.gather_s.value == 128);
+    assert_true(m.read_beside.value == 64 && m.matmul_beside.value == 64); // shares
     assert_true(m.h2d.value == 8 && m.duplex.value == 8 && m.d2h.value == 4);
     assert_true(m.device_flops.value == 2 && m.device_read.value == 2);
     assert_true(m.matmul_flops.value == 128 && m.rows_read.value == 128);
     assert_true(m.step_s.value == 32 && m.launch_s.value == 64.0 * 32); // seconds
     assert_true(costs.attend_rate == 16 && costs.codec_rate == 16);
     assert_true(costs.rates.layer_s[1][2] == 32 && costs.rates.head_s[0][0] == 32);
+    assert_true(costs.rates.rows_s[0] == 32 && costs.rates.attend_s[1] == 32 &&
+                costs.rates.slot_s[4] == 32);
 }
 
 int main(void)

@@ -176,6 +176,160 @@ static void test_lanes_overlap_as_far_as_look_ahead_lets_them(void **state)
     costs = saved;
 }
 
+/* A plan whose 20 layers of 2 MiB all stream through a disk of 1 GiB/s, and seconds of its ops. */
+static struct plan small_layers(int ahead, double ops_s)
+{
+    for (int layer = 1; layer < weights.n_layers; layer++)
+        weights.layer_bytes[layer] = 2 * MIB;
+    for (int at = 0; at < N_WEIGHT_STATES; at++)
+        for (int i = 0; i < N_MATMUL_ROWS; i++)
+            costs.rates.layer_s[at][i] = costs.rates.head_s[at][i] = ops_s;
+    return derived((struct plan){.batch = 50,
+                                 .batches = 1,
+                                 .kv_near = PLAN_ALL,
+                                 .hidden_near = PLAN_ALL,
+                                 .ahead_weights = ahead,
+                                 .prefill_tokens = 256});
+}
+
+static struct plan_time time_on(const struct machine *machine, const struct plan *p)
+{
+    struct plan_time t;
+    const struct setting set = setting_of(machine);
+    void *memory = malloc((size_t)plan_cost_bytes(p));
+    assert_non_null(memory);
+    assert_int_equal(plan_cost(&set, p, memory, &t), 0);
+    free(memory);
+    return t;
+}
+
+/* One layer at a time is two pieces in flight, and its waiter is told later, as is that of the rows
+ * of the embedding; with six ahead the disk gives all that it has. */
+static void test_few_in_flight_wait_longer(void **state)
+{
+    (void)state;
+    struct plan_costs saved = costs;
+    const double piece = MIB / (1024.0 * MIB); // seconds at the full rate
+    struct machine m = {.nvme_read = {1024.0 * MIB},
+                        .nvme_write = {1e12},
+                        .nvme_read_d1 = {256.0 * MIB},
+                        .nvme_read_d2 = {512.0 * MIB},
+                        .nvme_read_d4 = {768.0 * MIB},
+                        .ticket_s = {0.003},
+                        .gather_s = {1e-9},
+                        .threads = 2};
+    struct plan p = small_layers(0, 1e-9);
+    struct plan_time t = time_on(&m, &p);
+    assert_true(about(t.pass_s, 20 * 4 * piece + 21 * 0.003, 0.01));
+    assert_true(about(t.read_s, 20 * 4 * piece, 0.03)); // so long something was in flight
+    m.nvme_read_d2.value = m.nvme_read_d1.value;        // two get no more than one
+    t = time_on(&m, &p);
+    assert_true(about(t.pass_s, 20 * 8 * piece + 21 * 0.003, 0.01));
+    m.ticket_s.value = 1e-9;
+    t = time_on(&m, &p);
+    assert_true(about(t.pass_s, 20 * 8 * piece, 0.01));
+    p = small_layers(6, 1e-9);
+    t = time_on(&m, &p);
+    assert_true(about(t.pass_s, 20 * 2 * piece, 0.02));
+    costs = saved;
+}
+
+/* While ops compute the disk gives half; it makes up for it while they wait. */
+static void test_the_disk_is_slower_beside_ops(void **state)
+{
+    (void)state;
+    struct plan_costs saved = costs;
+    struct machine m = {.nvme_read = {1024.0 * MIB},
+                        .nvme_read_d1 = {1024.0 * MIB},
+                        .nvme_read_d2 = {1024.0 * MIB},
+                        .nvme_read_d4 = {1024.0 * MIB},
+                        .nvme_write = {1e12},
+                        .ticket_s = {1e-9},
+                        .threads = 2};
+    const double layer_s = 2.0 / 1024, ops_s = 0.0015;
+    struct plan p = small_layers(4, ops_s);
+    struct plan_time t = time_on(&m, &p);
+    double alone_s = t.pass_s;
+    assert_true(about(alone_s, 20 * layer_s, 0.1)); // the disk bounds
+    m.read_beside.value = 0.5;
+    t = time_on(&m, &p);
+    assert_true(about(t.pass_s - alone_s, 20 * 0.5 * ops_s, 0.15));
+    m.read_beside.value = 1.5; // disturbed: not faster than alone
+    t = time_on(&m, &p);
+    assert_true(about(t.pass_s, alone_s, 1e-9));
+    costs = saved;
+}
+
+/* Ops that go at half their rate while the disk is read lose as long as it takes; where nobody has
+ * measured it, what the checksums take. */
+static void test_ops_are_slower_beside_reads(void **state)
+{
+    (void)state;
+    struct plan_costs saved = costs;
+    struct machine m = {
+        .nvme_read = {1024.0 * MIB}, .nvme_write = {1e12}, .ticket_s = {1e-9}, .threads = 2};
+    struct plan p = small_layers(4, 0.01);
+    const double read_s = 20 * 2.0 / 1024;
+    double alone_s = time_on(&m, &p).pass_s;
+    m.matmul_beside.value = 0.5;
+    assert_true(about(time_on(&m, &p).pass_s - alone_s, read_s, 0.05));
+    m.read_beside.value = 0.5; // and it takes twice as long
+    assert_true(about(time_on(&m, &p).pass_s - alone_s, 2 * read_s, 0.05));
+    m.matmul_beside.value = 1.2; // disturbed: not faster than alone
+    m.read_beside.value = 0;
+    assert_true(about(time_on(&m, &p).pass_s, alone_s, 1e-6));
+    m.matmul_beside.value = 0;
+    m.crc.value = 1024.0 * MIB;
+    assert_true(about(time_on(&m, &p).pass_s - alone_s, read_s / m.threads, 0.05));
+    costs = saved;
+}
+
+/* Rows of the embedding that nothing holds: of prompts, and of what the only batch has sampled. */
+static void test_rows_are_gathered_in_time(void **state)
+{
+    (void)state;
+    struct plan_costs saved = costs;
+    struct machine m = {.nvme_read = {1e15},
+                        .nvme_write = {1e12},
+                        .ticket_s = {1e-9},
+                        .gather_s = {1e-9},
+                        .threads = 2};
+    struct plan p = small_layers(2, 1e-4);
+    struct plan_time t = time_on(&m, &p);
+    double rows = (double)(work.prompt_tokens + work.output_tokens - work.n_rows);
+    m.gather_s.value = 1e-4;
+    assert_true(about(time_on(&m, &p).job_s - t.job_s, rows * 1e-4, 0.03));
+    m.gather_s.value = 1e-9;
+    m.ticket_s.value = 0.01; // of layers, of sampled rows; of prompts in some passes
+    double more = (time_on(&m, &p).job_s - t.job_s) / t.passes;
+    assert_true(more > 0.0099 * 2 && more < 0.0101 * 23);
+    costs = saved;
+}
+
+/* KV that lives on the disk comes page by page: each row's first pages in one piece. */
+static void test_pages_apart_cost_their_start(void **state)
+{
+    (void)state;
+    struct machine m = {
+        .nvme_read = {1e10}, .nvme_write = {1e10}, .ticket_s = {1e-9}, .threads = 2};
+    m.gather_s.value = 4096 / 1e10; // a piece costs its bytes
+    struct plan p = derived((struct plan){.batch = 25,
+                                          .batches = 2,
+                                          .resident = 20,
+                                          .hidden_near = PLAN_ALL,
+                                          .ahead_weights = 2,
+                                          .ahead_state = 2,
+                                          .prefill_tokens = 256});
+    struct plan_time t = time_on(&m, &p);
+    m.gather_s.value += 1e-5;
+    struct plan_time slow = time_on(&m, &p);
+    double pages = t.bytes[PLAN_NVME_READ] / (double)costs.kv_page_bytes; // but for the first pass
+    double starts = (slow.read_s - t.read_s) * t.passes / 1e-5;
+    double rows = 16.0 * (double)(work.output_tokens - work.n_rows); // a layer and pass each
+    assert_true(t.read_s > 0 && starts > 0.2 * rows && starts < 0.7 * pages);
+    assert_true(slow.write_s > t.write_s && slow.job_s > t.job_s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -183,6 +337,11 @@ int main(void)
         cmocka_unit_test_setup(test_device_lanes, setup),
         cmocka_unit_test_setup(test_attention_beside_a_device, setup),
         cmocka_unit_test_setup(test_lanes_overlap_as_far_as_look_ahead_lets_them, setup),
+        cmocka_unit_test_setup(test_few_in_flight_wait_longer, setup),
+        cmocka_unit_test_setup(test_the_disk_is_slower_beside_ops, setup),
+        cmocka_unit_test_setup(test_ops_are_slower_beside_reads, setup),
+        cmocka_unit_test_setup(test_rows_are_gathered_in_time, setup),
+        cmocka_unit_test_setup(test_pages_apart_cost_their_start, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

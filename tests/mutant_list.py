@@ -613,9 +613,9 @@ fault("the first plan has other digits than the next", "offload/probe_cache.c",
       "    part_copy(m, &only, part);\n    probe_cache_write", "    probe_cache_write", "probe_test")
 fault("a burst counts as what lasts", "offload/disk_probe.c",
       "rates->lasting = rate_of(s, burst >= 3 && burst > s->n / 4 ? burst : s->n / 4, s->n);",
-      "rates->lasting = rate_of(s, s->n / 4, s->n);", "probe_test")
+      "rates->lasting = rate_of(s, s->n / 4, s->n);", "disk_probe_test")
 fault("reads and writes at once are reads", "offload/disk_probe.c",
-      "io->write = s->next & 1;", "io->write = 0;", "probe_test")
+      "io->write = s->next & 1;", "io->write = 0;", "disk_probe_test")
 fault("the time of a share passes for that of the layer", "offload/probe_model.c",
       "s[i] = 1 / (sweeps.value * b.share);", "s[i] = 1 / sweeps.value;", "probe_test")
 fault("measuring a model takes what memory it wants", "offload/probe_model.c",
@@ -625,6 +625,39 @@ fault("a machine file that knows one matmul is refused", "offload/machine_file.c
       "    machine_complete(m);\n", "", "probe_test")
 fault("the spread of a rate is lost", "offload/machine_file.c",
       "n > 1 ? x[1] : 0,", "0,", "probe_test")
+fault("a lane is busy as long as at full depth", "policy/pass.c",
+      "*s += *s > 0 ? max_d(p->played_disk_s[write], 0) : 0;", "*s += 0 * p->played_disk_s[write];", "cost_test")
+fault("shares are corrected as rates are", "policy/correct.c",
+      "!ends_with(machine_rates[i].key, \"_beside\")) // a share", "!ends_with(machine_rates[i].key, \"none\"))",
+      "correct_test")
+fault("a pass like another is scaled, not moved", "policy/pass.c",
+      "return max_d(quick, p->played.wall_s + quick - p->played_quick_s);",
+      "return quick * p->played.wall_s / p->played_quick_s;", "cost_test")
+fault("few pieces in flight get what many get", "policy/servers.c",
+      "machine_read_rate(m, i) / most", "machine_read_rate(m, MACHINE_DEPTH) / most", "cost_test")
+fault("a transfer is told with its last byte", "policy/servers.c",
+      "*item.ready = s->disk.free + s->ticket_s;", "*item.ready = s->disk.free;", "cost_test")
+fault("the disk gives as much beside ops", "policy/servers.c", "one ? 1 : s->beside", "1", "cost_test")
+fault("ops lose nothing to reads but checksums", "policy/pass.c",
+      "    if (left > 0)\n        s += m->threads", "    if (left < 0)\n        s += m->threads", "cost_test")
+fault("what the only batch has sampled stands ready", "policy/pass.c",
+      "    if (l->forced_tokens > 0)\n        s += max_d(ticket_s", "    if (l->forced_tokens < 0)\n        s += max_d(ticket_s",
+      "cost_test")
+fault("pages that stand apart travel together", "policy/pass.c",
+      "return max_d(pieces - ceil(n_bytes / SERVERS_PIECE), 0) * max_d(start_s, 0);", "return 0 * (pieces - ceil(n_bytes / SERVERS_PIECE)) * start_s;", "cost_test")
+fault("a disturbed disk gives more to few than to many", "policy/machine.c",
+      "return min_d(given, most);", "return given;", "rates_test")
+fault("a slot costs what it costs a row alone", "policy/machine.c",
+      "double slot_s = r->slot_s[i];", "double slot_s = r->slot_s[i = 0];", "rates_test")
+fault("a busy machine is measured at every start", "offload/probe_cache.c",
+      "time(NULL) - st.st_mtime > AGAIN_S", "time(NULL) - st.st_mtime > -1", "probe_test")
+fault("what was measured well is measured away", "offload/probe_cache.c",
+      "if (machine_rates[i].part == part && spread_of(&again.rates[i]) < spread_of(&m->rates[i]))",
+      "if (machine_rates[i].part == part)", "probe_test")
+fault("rows of one KV format pass for another's", "offload/probe_model.c",
+      "kv_format_name(l->kv_format)", "kv_format_name(KV_F32)", "probe_test")
+fault("measuring norms takes what memory it wants", "offload/probe_layer.c",
+      "while (c->memory_bytes > 0 && a.used > c->memory_bytes && b.most > 1);", "while (0);", "probe_test")
 fault("the head takes as many positions at once as a layer", "policy/machine.c",
       "seconds_at(r->head_s[state], LAYOUT_POSITION_TILE,", "seconds_at(r->head_s[state], PLAN_TILE_TOKENS,",
       "rates_test")
@@ -677,14 +710,14 @@ fault("hidden states of two parts are read once", "policy/moves.c",
 fault("look-ahead hides everything", "policy/pass.c",
       "        fetch_weights(&w, now, m + plan->ahead_weights);", "        fetch_weights(&w, 0, m + 20);", "cost_test")
 fault("a step waits for nothing", "policy/pass.c",
-      "            start = max_d(start, wait(r, &r->ready[i][n]));", "            (void)wait(r, &r->ready[i][n]);", "cost_test")
+      "            start = max_d(start, servers_wait(&r->servers, &r->ready[i][n]));", "            (void)servers_wait(&r->servers, &r->ready[i][n]);", "cost_test")
 
 # ---- another plan under way
 
 fault("a lane that says little is believed", "policy/correct.c",
       "max_d(was, told) >= SAYS * wall_s", "1", "correct_test")
 fault("bytes of a burst grow with its rate", "policy/correct.c",
-      'else if (!ends_with(machine_rates[i].key, "_bytes"))', "else", "correct_test")
+      '!ends_with(machine_rates[i].key, "_bytes") &&', "1 &&", "correct_test")
 fault("what was told is told again", "policy/correct.c",
       "return slower > known ? slower / known : known / slower;", "(void)known; return slower > 1 ? slower : 1 / slower;", "correct_test")
 fault("the line is left with steps under way", "engine/line/engine.c",

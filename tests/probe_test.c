@@ -1,6 +1,7 @@
 /* tests/probe_test.c - machine files, good and hostile; a small probe; its cache. */
-#include "offload/disk_probe.h"
 #include "offload/machine_file.h"
+#include "offload/probe_cache.h"
+#include "offload/probe_impl.h"
 #include "offload/probe_model.h"
 
 #include <setjmp.h>
@@ -214,10 +215,12 @@ static void assert_measured(const struct machine *m, int has_device)
         const struct machine_rate_info *info = &machine_rates[i];
         const struct rate *r = &m->rates[i];
         const int seconds = info->max == 60, burst = strstr(info->key, "burst") != NULL;
+        const int share = info->max == 1e3, difference = i == RATE_ticket_s;
+        const double least = seconds ? 1e-8 : share ? 1e-3 : 1e5, most = seconds ? 1 : 1e16;
         if (burst || (info->part == MACHINE_DEVICE && !has_device))
             continue;
-        if (!(r->value > (seconds ? 1e-8 : 1e5) && r->value < (seconds ? 1 : 1e16)) || r->n < 1 ||
-            r->spread < 0 || r->spread > 2 * r->value)
+        if (!(r->value > least && r->value < (share ? 1e2 : most)) || r->n < 1 || r->spread < 0 ||
+            (!difference && r->spread > 2 * r->value))
             fail_msg("%s: %g, spread %g of %d", info->key, r->value, r->spread, r->n);
     }
 }
@@ -328,34 +331,6 @@ static void probe_names_a_directory_it_cannot_write(void **state)
     assert_non_null(strstr(err_text(), c.dir));
 }
 
-static void disk_probe_reads_only_what_was_written(void **state)
-{
-    (void)state;
-    struct disk_probe d;
-    struct disk_load load = {
-        .io = RING_AUTO, .block_bytes = 1 << 20, .depth = 4, .seconds_max = 0.05};
-    double rate = -1;
-    assert_int_equal(disk_probe_open_scratch(&d, temp_dir, 8 << 20), OK);
-    assert_int_equal(disk_probe_rate(&d, &load, &rate), ERR_USAGE); // nothing there yet
-    load.write = 1;
-    load.seconds_max = 60;
-    assert_int_equal(disk_probe_rate(&d, &load, &rate), OK);
-    assert_true(rate > 0);
-    assert_int_equal(d.file_bytes, 8 << 20); // stopped at the end, long before a minute
-    load.write = 0;
-    load.seconds_max = 0.05;
-    static const enum ring_kind kinds[] = {RING_AUTO, RING_THREADS};
-    for (int i = 0; i < 2; i++) {
-        load.io = kinds[i];
-        rate = -1;
-        assert_int_equal(disk_probe_rate(&d, &load, &rate), OK);
-        assert_true(rate > 0);
-    }
-    disk_probe_close(&d);
-    disk_probe_close(&d);
-    assert_int_equal(disk_probe_open_file(&d, temp_path("missing")), ERR_INPUT);
-}
-
 /* A cache file of temp_dir/cache by how its name starts. */
 static const char *cache_file(const char *starts)
 {
@@ -407,8 +382,11 @@ static void cache_is_used_until_it_is_old_or_damaged(void **state)
 {
     (void)state;
     struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
-    struct probe_config c = {
-        .ops = &ops, .dir = temp_dir, .memory_bytes = 16 << 20, .time_share = 0.1};
+    struct probe_config c = {.ops = &ops,
+                             .dir = temp_dir,
+                             .memory_bytes = 16 << 20,
+                             .time_share = 0.1,
+                             .spread_most = 1e9};
     const char *dir = temp_path("cache");
     assert_int_equal(mkdir(dir, 0700), 0);
     struct machine first, m;
@@ -452,8 +430,11 @@ static void cache_has_a_file_for_all_that_counts(void **state)
 {
     (void)state;
     struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
-    struct probe_config c = {
-        .ops = &ops, .dir = temp_dir, .memory_bytes = 16 << 20, .time_share = 0.05};
+    struct probe_config c = {.ops = &ops,
+                             .dir = temp_dir,
+                             .memory_bytes = 16 << 20,
+                             .time_share = 0.05,
+                             .spread_most = 1e9};
     const char *dir = temp_path("cache");
     assert_int_equal(mkdir(dir, 0700), 0);
     struct machine m;
@@ -494,13 +475,22 @@ static const struct probe_model MODEL = {.layer = {{DTYPE_Q4_1, DTYPE_BF16, 192,
                                                    {DTYPE_Q4_1, DTYPE_BF16, 512, 192, 1},
                                                    {DTYPE_BF12, DTYPE_BF16, 192, 512, 0}},
                                          .n_layer = 7,
-                                         .head = {DTYPE_BF16, DTYPE_BF16, 1000, 192, 0}};
+                                         .head = {DTYPE_BF16, DTYPE_BF16, 1000, 192, 0},
+                                         .beside = {.dim = 192,
+                                                    .n_heads = 6,
+                                                    .n_kv_heads = 2,
+                                                    .head_dim = 32,
+                                                    .ffn_dim = 512,
+                                                    .rope_dim = 32,
+                                                    .gated = 1,
+                                                    .kv_format = KV_BF16}};
 
 static void model_is_measured_and_kept(void **state)
 {
     (void)state;
     struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
-    struct probe_config c = {.ops = &ops, .memory_bytes = 16 << 20, .time_share = 0.1};
+    struct probe_config c = {
+        .ops = &ops, .memory_bytes = 16 << 20, .time_share = 0.1, .spread_most = 1e9};
     struct machine m = {.matmul_flops = {.value = 1e11}};
     struct model_rates first, r;
     const char *dir = temp_path("cache");
@@ -525,10 +515,106 @@ static void model_is_measured_and_kept(void **state)
     other.head.n = 1032;
     assert_int_equal(probe_model_cached(&r, &m, &other, &c, dir, &measured), OK);
     assert_int_equal(measured, 1);
+    other = MODEL;
+    other.beside.kv_format = KV_Q8;
+    assert_int_equal(probe_model_cached(&r, &m, &other, &c, dir, &measured), OK);
+    assert_int_equal(measured, 1);
+    other.beside.evict.policy = EVICT_H2O;
+    assert_int_equal(probe_model_cached(&r, &m, &other, &c, dir, &measured), OK);
+    assert_int_equal(measured, 1);
     c.memory_bytes = 32 << 20;
     assert_int_equal(probe_model_cached(&r, &m, &MODEL, &c, dir, &measured), OK);
     assert_int_equal(measured, 1);
-    assert_int_equal(files_in(dir, "probe-model-"), 4);
+    assert_int_equal(files_in(dir, "probe-model-"), 6);
+}
+
+/* Rows of every format under every policy, and a layer for which memory is too small. */
+static void layers_of_every_kind_are_measured(void **state)
+{
+    (void)state;
+    struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
+    struct probe_config c = {.ops = &ops, .memory_bytes = 8 << 20, .time_share = 0.02};
+    for (int format = 0; format < N_KV_FORMATS; format++)
+        for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
+            struct model_rates r = {0};
+            struct probe_layer l = MODEL.beside;
+            l.kv_format = (enum kv_format)format;
+            l.evict = (struct evict){.policy = policy, .scope = policy % 2};
+            l.rope_dim = policy == 0 ? 0 : 32;
+            l.gated = format == 0;
+            assert_int_equal(probe_layer(&r, &l, &c), OK);
+            for (int i = 0; i < N_MATMUL_ROWS; i++) {
+                assert_true(r.rows_s[i] > 0 && r.rows_s[i] < 1);
+                assert_true(r.attend_s[i] > 0 && r.attend_s[i] < 1);
+                assert_true(r.slot_s[i] > 0 && r.slot_s[i] < 0.1);
+            }
+        }
+    struct model_rates r = {0};
+    struct probe_layer wide = MODEL.beside;
+    int64_t before_kib = status_kib("VmHWM:");
+    wide.dim = 1 << 14;
+    wide.ffn_dim = 1 << 15; // 256 tokens of it are 96 MiB
+    assert_int_equal(probe_layer(&r, &wide, &c), OK);
+    assert_true(r.rows_s[N_MATMUL_ROWS - 1] > r.rows_s[0]);
+#ifndef __SANITIZE_ADDRESS__
+    assert_true(status_kib("VmHWM:") - before_kib < 12 << 10);
+#else
+    (void)before_kib;
+#endif
+}
+
+/* Gives a rate of a file in the cache another spread, and the file an age. */
+static void spoil(const char *path, const char *key, double spread, int64_t age_s)
+{
+    static char text[MACHINE_FILE_BYTES_MAX + 64], rest[MACHINE_FILE_BYTES_MAX];
+    int64_t n = probe_cache_read(path, text);
+    assert_true(n > 0);
+    text[n] = 0;
+    double value;
+    char *at = strstr(text, key);
+    assert_non_null(at);
+    at += strlen(key);
+    assert_int_equal(sscanf(at, " = %lf", &value), 1);
+    snprintf(rest, sizeof rest, "%s", at + strcspn(at, "\n"));
+    int64_t kept = at - text;
+    n = kept +
+        snprintf(at, sizeof text - (size_t)kept - 32, " = %g %g 9%s", value, value * spread, rest);
+    probe_cache_write(path, text, n);
+    struct timespec was[2] = {{.tv_sec = time(NULL) - age_s}, {.tv_sec = time(NULL) - age_s}};
+    assert_int_equal(utimensat(AT_FDCWD, path, was, 0), 0);
+}
+
+/* Samples far apart: once more, when an hour has gone, and only that part; what was better stays.
+ */
+static void what_was_disturbed_is_measured_again(void **state)
+{
+    (void)state;
+    struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
+    struct probe_config c = {
+        .ops = &ops, .dir = temp_dir, .memory_bytes = 16 << 20, .time_share = 0.2};
+    const char *dir = temp_path("cache");
+    struct machine first, m;
+    int measured = 0;
+    c.spread_most = 40; // nothing that happens here by itself
+    assert_int_equal(mkdir(dir, 0700), 0);
+    assert_int_equal(probe_cached(&first, &c, dir, &measured), OK);
+    spoil(cache_file("probe-disk-"), "\nnvme_read", 50, 600);
+    assert_int_equal(probe_cached(&m, &c, dir, &measured), OK);
+    assert_int_equal(measured, 0);
+    assert_true(m.nvme_read.spread > 49 * m.nvme_read.value);
+    spoil(cache_file("probe-disk-"), "\nnvme_read", 50, 4000);
+    spoil(cache_file("probe-disk-"), "\nnvme_write", 0, 4000); // cannot be better
+    spoil(cache_file("probe-cpu-"), "\ncrc", 50, 4000);        // no plan divides by it
+    assert_int_equal(probe_cached(&m, &c, dir, &measured), OK);
+    assert_int_equal(measured, 1);
+    assert_true(m.nvme_read.spread < 40 * m.nvme_read.value);
+    assert_true(m.nvme_write.value == first.nvme_write.value && m.nvme_write.n == 9);
+    assert_true(m.crc.spread > 49 * m.crc.value);
+    first = m;
+    assert_int_equal(probe_cached(&m, &c, dir, &measured), OK);
+    assert_int_equal(measured, 0);
+    for (int i = 0; i < N_MACHINE_RATES; i++)
+        assert_true(m.rates[i].value == first.rates[i].value);
 }
 
 /* Where a sweep is long a share of it is timed, and what memory there is is kept to. */
@@ -539,7 +625,8 @@ static void model_takes_a_share_of_a_large_layer(void **state)
     struct probe_config c = {.ops = &ops, .memory_bytes = 12 << 20, .time_share = 0.1};
     struct machine slow = {.matmul_flops = {.value = 1e9}},
                    fast = {.matmul_flops = {.value = 1e15}};
-    struct probe_model model = {.layer = {{DTYPE_BF16, DTYPE_BF16, 4096, 512, 0}}, .n_layer = 1};
+    struct probe_model model = {
+        .layer = {{DTYPE_BF16, DTYPE_BF16, 4096, 512, 0}}, .n_layer = 1, .beside = MODEL.beside};
     struct model_rates whole, part;
     model.head = model.layer[0];
     double whole_s = INFINITY, part_s = INFINITY; // of 256 tokens, the least disturbed of some
@@ -560,101 +647,6 @@ static void model_takes_a_share_of_a_large_layer(void **state)
 #else
     (void)before_kib;
 #endif
-}
-
-/* ---- the disk over time ---- */
-
-/* n windows of 50 ms at `from`, then `to`, each up to 8 % off. */
-static struct disk_series series_make(int n_from, double from, int n, double to)
-{
-    struct disk_series s = {.n = n};
-    for (int i = 0; i < n; i++) {
-        double off = 1 + 0.08 * ((double)(mix64((uint64_t)i) % 2001) / 1000 - 1);
-        s.bytes_per_s[i] = (i < n_from ? from : to) * off;
-        s.seconds[i] = DISK_SERIES_S;
-    }
-    return s;
-}
-
-static void bursts_are_told_from_what_lasts(void **state)
-{
-    (void)state;
-    struct disk_rates r;
-    for (int n = 20; n <= 600; n += 29)
-        for (int n_from = 3; n_from < n * 2 / 3 - 2; n_from += 1 + n / 9) {
-            struct disk_series s = series_make(n_from, 2.4e9, n, 1.1e9);
-            disk_series_rates(&s, &r);
-            assert_true(r.lasting.value > 1.0e9 && r.lasting.value < 1.2e9);
-            assert_true(r.burst.value > 2.2e9 && r.burst.value < 2.6e9);
-            double windows = r.burst_bytes / 2.4e9 / DISK_SERIES_S;
-            assert_true(windows > n_from - 1.5 && windows < n_from + 1.5);
-            assert_true(r.lasting.n <= n - n_from + 1); // nothing of the burst
-        }
-    for (int n = 1; n <= 200; n++) { // no burst: even, and slow to wake up
-        struct disk_series s = series_make(0, 0, n, 3e9);
-        disk_series_rates(&s, &r);
-        assert_true(r.burst.value == 0 && r.burst_bytes == 0 && r.lasting.n >= 1);
-        assert_true(r.lasting.value > 2.7e9 && r.lasting.value < 3.3e9);
-        s = series_make(n / 4, 5e8, n, 3e9);
-        disk_series_rates(&s, &r);
-        assert_true(r.burst.value == 0 && r.lasting.value > 2.7e9);
-    }
-    struct disk_series s = series_make(2, 9e9, 40, 3e9); // two windows are noise
-    disk_series_rates(&s, &r);
-    assert_true(r.burst.value == 0 && r.lasting.value < 3.3e9);
-}
-
-static void a_series_gets_steady(void **state)
-{
-    (void)state;
-    struct disk_series s = series_make(0, 0, 99, 3e9); // 4.95 s
-    assert_int_equal(disk_series_steady(&s), 0);
-    s = series_make(0, 0, 120, 3e9);
-    assert_int_equal(disk_series_steady(&s), 1);
-    s = series_make(60, 6e9, 120, 3e9);
-    assert_int_equal(disk_series_steady(&s), 0);
-    s = series_make(60, 6e9, 400, 3e9);
-    assert_int_equal(disk_series_steady(&s), 1);
-    s = (struct disk_series){0};
-    assert_int_equal(disk_series_steady(&s), 0);
-}
-
-/* Writes that wrap, both ways at once; windows add up to the time that it took. */
-static void disk_series_are_measured(void **state)
-{
-    (void)state;
-    struct disk_probe d;
-    struct disk_series s;
-    struct disk_load load = {
-        .io = RING_AUTO, .block_bytes = 1 << 20, .depth = 4, .seconds_max = 0.4, .mixed = 1};
-    assert_int_equal(disk_probe_open_scratch(&d, temp_dir, 8 << 20), OK);
-    load.write = 1;
-    assert_int_equal(disk_probe_series(&d, &load, &s), ERR_USAGE); // nothing there yet
-    load.mixed = 0;
-    load.wrap = 1;
-    assert_int_equal(disk_probe_series(&d, &load, &s), OK);
-    assert_int_equal(d.file_bytes, 8 << 20);
-    for (int mixed = 0; mixed < 2; mixed++) {
-        load.mixed = mixed;
-        assert_int_equal(disk_probe_series(&d, &load, &s), OK);
-        double took_s = 0;
-        assert_true(s.n >= 1);
-        for (int i = 0; i < s.n; i++) {
-            assert_true(s.bytes_per_s[i] >= 0 && s.seconds[i] > 0.9 * DISK_SERIES_S);
-            took_s += s.seconds[i];
-        }
-        assert_true(took_s < 0.5);
-        assert_int_equal(d.file_bytes, 8 << 20);
-    }
-    disk_probe_close(&d);
-    char *bytes = calloc(1, 4 << 20); // a file that cannot be written: reads pass, both do not
-    temp_write("read_only", bytes, 4 << 20);
-    free(bytes);
-    assert_int_equal(disk_probe_open_file(&d, temp_path("read_only")), OK);
-    assert_int_not_equal(disk_probe_series(&d, &load, &s), OK);
-    load.write = load.mixed = 0;
-    assert_int_equal(disk_probe_series(&d, &load, &s), OK);
-    disk_probe_close(&d);
 }
 
 static void configs_are_good(void **state)
@@ -696,19 +688,16 @@ int main(void)
         cmocka_unit_test_setup_teardown(probe_measures_a_device, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test_setup_teardown(probe_names_a_directory_it_cannot_write, temp_dir_setup,
                                         temp_dir_teardown),
-        cmocka_unit_test_setup_teardown(disk_probe_reads_only_what_was_written, temp_dir_setup,
-                                        temp_dir_teardown),
         cmocka_unit_test_setup_teardown(cache_is_used_until_it_is_old_or_damaged, temp_dir_setup,
                                         temp_dir_teardown),
         cmocka_unit_test_setup_teardown(cache_has_a_file_for_all_that_counts, temp_dir_setup,
                                         temp_dir_teardown),
         cmocka_unit_test_setup_teardown(model_is_measured_and_kept, temp_dir_setup,
                                         temp_dir_teardown),
-        cmocka_unit_test(model_takes_a_share_of_a_large_layer),
-        cmocka_unit_test(bursts_are_told_from_what_lasts),
-        cmocka_unit_test(a_series_gets_steady),
-        cmocka_unit_test_setup_teardown(disk_series_are_measured, temp_dir_setup,
+        cmocka_unit_test(layers_of_every_kind_are_measured),
+        cmocka_unit_test_setup_teardown(what_was_disturbed_is_measured_again, temp_dir_setup,
                                         temp_dir_teardown),
+        cmocka_unit_test(model_takes_a_share_of_a_large_layer),
         cmocka_unit_test(configs_are_good),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

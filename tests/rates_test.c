@@ -46,8 +46,55 @@ static void the_table_stands_in_order(void **state)
     assert_string_equal(machine_rates[RATE_nvme_read_burst + 1].key, "nvme_read_burst_bytes");
     assert_string_equal(machine_rates[RATE_nvme_write_burst + 1].key, "nvme_write_burst_bytes");
     assert_string_equal(machine_rates[RATE_attend_f32 + 4].key, "attend_mixed");
+    assert_string_equal(machine_rates[RATE_nvme_read_d1 + 1].key, "nvme_read_d2");
+    assert_string_equal(machine_rates[RATE_nvme_read_d1 + 2].key, "nvme_read_d4");
     struct machine m = {.duplex = {3, 2, 1}};
     assert_true(m.rates[RATE_duplex].value == 3 && m.rates[RATE_duplex].n == 1);
+}
+
+static double latency_rate(double most, int pieces) // of 0.15 ms a piece
+{
+    double one = (1 << 20) / ((1 << 20) / most + 1.5e-4);
+    return pieces * one < most ? pieces * one : most;
+}
+
+/* What a disk gives to few pieces in flight: as measured and on straight lines between, else from
+ * the latency of a common drive; never more than it gives to many. */
+static void few_in_flight_get_less(void **state)
+{
+    (void)state;
+    struct machine m = {.nvme_read = {.value = 7e9}};
+    assert_true(near(machine_read_rate(&m, 1), latency_rate(7e9, 1)));
+    assert_true(near(machine_read_rate(&m, 2), latency_rate(7e9, 2)));
+    assert_true(machine_read_rate(&m, 1) < 3.6e9 && machine_read_rate(&m, 8) == 7e9);
+    m.nvme_read_d1.value = 2e9;
+    m.nvme_read_d2.value = 3e9;
+    m.nvme_read_d4.value = 5e9;
+    static const double want[] = {2e9, 3e9, 4e9, 5e9, 5.5e9, 6e9, 6.5e9, 7e9};
+    for (int i = 0; i < 8; i++)
+        assert_true(near(machine_read_rate(&m, i + 1), want[i]));
+    assert_true(machine_read_rate(&m, 100) == 7e9);
+    m.nvme_read_d4.value = 9e9; // disturbed
+    assert_true(machine_read_rate(&m, 4) == 7e9);
+    assert_true(machine_ticket_s(&m) == 1e-4 && machine_gather_s(&m) == 2e-5);
+    m.ticket_s.value = 3e-4;
+    m.gather_s.value = 4e-5;
+    assert_true(machine_ticket_s(&m) == 3e-4 && machine_gather_s(&m) == 4e-5);
+}
+
+/* Rows that attend: so much each, and so much a slot, at the number of rows that there are. */
+static void rows_attend_in_time(void **state)
+{
+    (void)state;
+    const struct model_rates r = {
+        .rows_s = {1, 2, 3, 9, 30}, .attend_s = {1, 2, 6, 20, 80}, .slot_s = {8, 4, 2, 1, 1}};
+    assert_true(near(model_rows_s(&r, 64), 9) && near(model_rows_s(&r, 256 + 16), 33));
+    assert_true(model_attend_s(&r, 0, 0) == 0);
+    assert_true(near(model_attend_s(&r, 1, 10), 1 + 80));
+    assert_true(near(model_attend_s(&r, 4, 10), 2 + 40));
+    assert_true(near(model_attend_s(&r, 10, 100), 4 + 300)); // half way from 4 to 16
+    assert_true(near(model_attend_s(&r, 64, 100), 20 + 100));
+    assert_true(near(model_attend_s(&r, 64 * 3 + 4, 100), 60 + 2 + 100));
 }
 
 /* Memory bounds few rows, arithmetic many; what was measured is not asked twice. */
@@ -214,6 +261,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(median_and_spread),
         cmocka_unit_test(the_table_stands_in_order),
+        cmocka_unit_test(few_in_flight_get_less),
+        cmocka_unit_test(rows_attend_in_time),
         cmocka_unit_test(matmuls_follow_from_two_rates),
         cmocka_unit_test(one_matmul_stands_for_all),
         cmocka_unit_test(seconds_at_any_number_of_tokens),

@@ -109,6 +109,8 @@ enum err run_rates(struct run *r);
 enum err run_choose(struct run *r);
 /* Of the rates those of the model's matmuls alone, from the machine's. */
 void run_rates_derive(struct run *r);
+/* KV bytes of r's format that are attended over in a second, by the machine's rates; 0: unknown. */
+double run_attend_rate(const struct run *r);
 enum err run_walk(struct run *r); // engine_open + engine_run
 /* Takes everything down; live tokens of the job become durable. Accepts a half-built run. */
 enum err run_close(struct run *r);

@@ -98,7 +98,7 @@ static enum err probe_machine(struct run *r)
 static void derive_matmuls_of_model(struct run *r, struct probe_model *model)
 {
     struct model_weights weights;
-    engine_model_matmuls(&r->opened.model, r->ops.compute, model);
+    engine_model_ops(&r->opened.model, r->ops.compute, r->kv_format, &r->evict, model);
     probe_model_weights(model, &weights);
     model_rates_derive(&r->costs.rates, &r->machine, &weights);
 }
@@ -129,7 +129,7 @@ static enum err probe_matmuls_of_model(struct run *r)
 }
 
 /* KV bytes of the run's format, attended over. */
-static double attend_rate(const struct run *r)
+double run_attend_rate(const struct run *r)
 {
     const struct machine *m = &r->machine;
     const struct rate attend[] = {[KV_F32] = m->attend_f32,
@@ -509,7 +509,7 @@ enum err run_choose(struct run *r)
         assume_rows(r->weights);
     r->costs.io_bytes = IO_RESERVE_BYTES + r->opened.model.file_bytes / 32768;
     r->costs.row_token_bytes = 16;
-    r->costs.attend_rate = attend_rate(r);
+    r->costs.attend_rate = run_attend_rate(r);
     struct plan_wish wish;
     TRY(read_wish(c, r, &wish));
     if (c->plan)

@@ -147,8 +147,19 @@ static void scale_rates(struct run *r, const struct model_rates *measured, const
         }
 }
 
+/* Seconds of a slot that a row attends over, by the machine's rates; 0: unknown. */
+static double slot_s(const struct run *r)
+{
+    struct kv_layout kv;
+    const struct shape *s = &r->opened.model.shape;
+    double bytes_per_s = run_attend_rate(r);
+    kv_layout_init(&kv, kv_page_format(r->kv_format), s->n_kv_heads, s->head_dim);
+    return bytes_per_s > 0 ? (double)kv.page_bytes / bytes_per_s : 0;
+}
+
 static enum err change(struct run *r, const struct variant *v)
 {
+    double slot = slot_s(r);
     int other_rates = v->weights != PACK_AUTO || v->compute != N_COMPUTES;
     const struct model_rates measured = r->costs.rates;
     if (!v->measures)
@@ -171,6 +182,8 @@ static enum err change(struct run *r, const struct variant *v)
         r->machine = *v->machine;
     if (!v->measures)
         scale_rates(r, &measured, v);
+    for (int i = 0; i < N_MATMUL_ROWS && v->kv_format != N_KV_FORMATS; i++)
+        r->costs.rates.slot_s[i] = scaled(measured.slot_s[i], slot_s(r), slot);
     if (v->budget)
         r->budget = *v->budget;
     return OK;

@@ -67,7 +67,8 @@ static struct probe_tensor matrix_of(const struct model_tensor *t, enum compute 
                                  .joins = joins};
 }
 
-void engine_model_matmuls(const struct model *model, enum compute compute, struct probe_model *p)
+void engine_model_ops(const struct model *model, enum compute compute, enum kv_format kv_format,
+                      const struct evict *evict, struct probe_model *p)
 {
     static const struct {
         enum tensor_role role;
@@ -76,7 +77,17 @@ void engine_model_matmuls(const struct model *model, enum compute compute, struc
                  {ROLE_GATE, 0}, {ROLE_UP, 1}, {ROLE_DOWN, 0}};
     const struct model_layer *l = mean_layer(model);
     const struct model_tensor *head = &model->layers[model->shape.n_layers + 1].tensors[ROLE_HEAD];
-    *p = (struct probe_model){.head = matrix_of(head, compute, 0)};
+    const struct shape *s = &model->shape;
+    *p = (struct probe_model){.head = matrix_of(head, compute, 0),
+                              .beside = {.dim = s->dim,
+                                         .n_heads = s->n_heads,
+                                         .n_kv_heads = s->n_kv_heads,
+                                         .head_dim = s->head_dim,
+                                         .ffn_dim = s->ffn_dim,
+                                         .rope_dim = s->position == POSITION_ROPE ? s->rope_dim : 0,
+                                         .gated = s->act == ACT_SILU_GATED,
+                                         .kv_format = kv_format,
+                                         .evict = *evict}};
     p->head.n = (int)min_i64(head->n, HEAD_TILE);
     for (int i = 0; i < (int)(sizeof calls / sizeof *calls); i++)
         if (model_has(l, calls[i].role))

@@ -106,7 +106,8 @@ int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct 
 void engine_weights_info(const struct model *model, struct device *device, enum compute compute,
                          struct weights_info *w);
 /* The matrices of its layer of mean size, and of the head's first tile, as they are stored and as
- * the CPU's tiles. */
-void engine_model_matmuls(const struct model *model, enum compute compute, struct probe_model *p);
+ * the CPU's tiles, and what else a layer does. */
+void engine_model_ops(const struct model *model, enum compute compute, enum kv_format kv_format,
+                      const struct evict *evict, struct probe_model *p);
 
 #endif

@@ -1,0 +1,203 @@
+/* policy/servers.c - see servers.h. */
+#include "policy/servers.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "policy/rates.h"
+
+void servers_make(struct servers *s, const struct machine *m, int device)
+{
+    const double most = m->nvme_read.value, beside = m->read_beside.value;
+    *s = (struct servers){.piece_s = rate(SERVERS_PIECE, m->h2d.value),
+                          .ticket_s = machine_ticket_s(m),
+                          .beside = !device && beside > 0 ? min_d(beside, 1) : 1};
+    for (int i = 1; i <= MACHINE_DEPTH; i++)
+        s->speed[i] = most > 0 ? machine_read_rate(m, i) / most : 1;
+}
+
+void servers_start(struct servers *s)
+{
+    s->disk.n = s->link.n = 0;
+    s->disk.free = s->link.free = 0;
+    s->busy_s[0] = s->busy_s[1] = 0;
+}
+
+static void pend(struct servers *s, struct server *server, const struct item *item)
+{
+    int i = server->n;
+    if (server->n == s->cap)
+        return; // more is under way than frames allow: it waits for none of these
+    server->n++;
+    for (; i > 0 && server->items[i - 1].due < item->due; i--)
+        server->items[i] = server->items[i - 1];
+    server->items[i] = *item; // the earliest due stands last
+}
+
+static void drop(struct server *server, int i)
+{
+    server->n--;
+    memmove(&server->items[i], &server->items[i + 1],
+            (size_t)(server->n - i) * sizeof server->items[0]);
+}
+
+void servers_take(struct servers *s, const struct item *item)
+{
+    int disk = item->write ? item->link_s == 0 : item->disk_s > 0;
+    pend(s, disk ? &s->disk : &s->link, item);
+}
+
+/* Over the disk: on to the link, or there. */
+static void disk_done(struct servers *s, int i)
+{
+    struct item item = s->disk.items[i];
+    drop(&s->disk, i);
+    if (item.link_s > 0 && !item.write) {
+        item.from = s->disk.free - max_d(item.link_s - s->piece_s, 0); // copied meanwhile
+        pend(s, &s->link, &item);
+    } else if (item.ready) {
+        *item.ready = s->disk.free + s->ticket_s;
+    }
+}
+
+static void link_done(struct servers *s, int i)
+{
+    struct item item = s->link.items[i];
+    drop(&s->link, i);
+    if (item.ready)
+        *item.ready = s->link.free;
+    if (item.write && item.disk_s > 0) {
+        item.from = s->link.free;
+        item.link_s = 0;
+        pend(s, &s->disk, &item);
+    }
+}
+
+/* ---- the disk ---- */
+
+/* The mover has MACHINE_DEPTH pieces in flight, of the transfers that are due first. Returns how
+ * many; *next: when one more may begin. */
+static int disk_fly(struct server *disk, double *next)
+{
+    int n = 0;
+    *next = INFINITY;
+    for (int i = disk->n - 1; i >= 0 && n < MACHINE_DEPTH; i--) {
+        struct item *item = &disk->items[i];
+        item->flying = 0;
+        if (item->from > disk->free) {
+            *next = min_d(*next, item->from);
+            continue;
+        }
+        item->flying = item->pieces < MACHINE_DEPTH - n ? item->pieces : MACHINE_DEPTH - n;
+        n += item->flying;
+    }
+    return n;
+}
+
+/* Pieces in flight go on side by side, at `share` of their rate, for `most_s` or until a transfer
+ * is done. Returns which one, or -1. */
+static int disk_go(struct servers *s, int n, double share, double most_s)
+{
+    struct server *disk = &s->disk;
+    double speed = share * s->speed[n] / n, took = most_s;
+    int done = -1, flies[2] = {0};
+    for (int i = disk->n - 1, left = n; left > 0; left -= disk->items[i--].flying) {
+        const struct item *item = &disk->items[i];
+        if (item->flying == 0 || item->disk_s > took * item->flying * speed)
+            continue;
+        took = item->disk_s / (item->flying * speed);
+        done = i;
+    }
+    for (int i = disk->n - 1, left = n; left > 0; left -= disk->items[i--].flying) {
+        struct item *item = &disk->items[i];
+        item->disk_s = max_d(item->disk_s - took * item->flying * speed, 0);
+        flies[item->write] |= item->flying > 0;
+    }
+    for (int write = 0; write < 2; write++)
+        s->busy_s[write] += flies[write] ? took : 0;
+    disk->free += took;
+    return done;
+}
+
+/* Serves until `to`, or until one more is done and `one` is set: then nothing computes. */
+static void serve_disk(struct servers *s, double to, int one)
+{
+    struct server *disk = &s->disk;
+    while (disk->n > 0 && disk->free < to) {
+        double next;
+        int n = disk_fly(disk, &next);
+        if (n == 0) {
+            if (next >= to)
+                break;
+            disk->free = next;
+            continue;
+        }
+        int done = disk_go(s, n, one ? 1 : s->beside, min_d(to, next) - disk->free);
+        if (done < 0)
+            continue;
+        disk_done(s, done);
+        if (one)
+            return;
+    }
+    if (!one && disk->free < to)
+        disk->free = to;
+}
+
+/* ---- the link ---- */
+
+/* The one that is due first of those that may begin; -1: none, and *next is when one may. */
+static int choose(const struct server *server, double *next)
+{
+    *next = INFINITY;
+    for (int i = server->n - 1; i >= 0; i--) {
+        if (server->items[i].from <= server->free)
+            return i;
+        *next = min_d(*next, server->items[i].from);
+    }
+    return -1;
+}
+
+static void serve_link(struct servers *s, double to, int one)
+{
+    struct server *link = &s->link;
+    while (link->n > 0 && link->free < to) {
+        double next;
+        int i = choose(link, &next);
+        if (i < 0) {
+            if (next >= to)
+                break;
+            link->free = next;
+            continue;
+        }
+        double take = min_d(link->items[i].link_s, to - link->free);
+        link->items[i].link_s -= take;
+        link->free += take;
+        if (link->items[i].link_s > 0)
+            continue;
+        link_done(s, i);
+        if (one)
+            return;
+    }
+    if (!one && link->free < to)
+        link->free = to;
+}
+
+void servers_go(struct servers *s, double to)
+{
+    serve_disk(s, to, 0);
+    serve_link(s, to, 0);
+}
+
+double servers_wait(struct servers *s, const double *ready)
+{
+    while (*ready == INFINITY && s->disk.n + s->link.n > 0) {
+        double next;
+        /* The link first, as long as it has what it may begin with. */
+        int link = s->link.n > 0 && (s->disk.n == 0 || choose(&s->link, &next) >= 0);
+        if (link)
+            serve_link(s, INFINITY, 1);
+        else
+            serve_disk(s, INFINITY, 1);
+    }
+    return *ready == INFINITY ? 0 : *ready;
+}
