@@ -680,4 +680,12 @@ fault("nobody looks at the lanes", "engine/app/replan.c",
 fault("a limit that was lowered is none", "engine/app/replan.c",
       "    if (limit < was) {\n", "    if (limit < 0) {\n", "replan_test.py --only limit_lowered")
 
+# ---- the search
+
+fault("nobody climbs", "policy/search_climb.c",
+      "    while (s->best && s->work", "    while (0 && s->work", "search_test")
+fault("a fifth is a tie", "policy/search_climb.c", "#define TIE          1.02", "#define TIE          1.2", "search_test")
+fault("shares are those of other batches", "policy/search_climb.c",
+      "            keep_shares(s, &other.plan);\n", "            (void)keep_shares;\n", "plan_test")
+
 MUTANTS = M
