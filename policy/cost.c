@@ -9,6 +9,8 @@
 
 #define PLAYED_ROWS 4096 // a job of more is played with every second row, every third ...
 #define PLAYED_FILL 6    // and so many times the rows of all batches at least
+#define QUICK_ROWS  768  // the same, quick
+#define QUICK_FILL  3
 
 static const char *slowest(const struct plan_time *t)
 {
@@ -43,11 +45,19 @@ static void mean_pass(struct plan_time *t, const struct lanes *sum, double price
 /* ---- played ---- */
 
 /* Of how many rows one is played. */
-static int every(const struct plan *plan, const struct work *work)
+static int every(const struct plan *plan, const struct work *work, int quick)
 {
     int64_t rows = (int64_t)plan->batch * plan->batches,
             n = work->rows ? work->n_lengths : work->n_rows;
-    return (int)max64(n / max64(PLAYED_ROWS, PLAYED_FILL * rows), 1);
+    int64_t most =
+        quick ? max64(QUICK_ROWS, QUICK_FILL * rows) : max64(PLAYED_ROWS, PLAYED_FILL * rows);
+    return (int)max64(n / most, 1);
+}
+
+double plan_cost_passes(const struct plan *plan, const struct work *work, int quick,
+                        const struct plan_time *t)
+{
+    return t->passes / every(plan, work, quick);
 }
 
 int64_t plan_cost_bytes(const struct plan *plan)
@@ -67,7 +77,7 @@ static int cost(const struct setting *set, const struct plan *plan, void *memory
                                  .work = set->work,
                                  .evict = set->evict,
                                  .ring = set->costs->kv_ring_bytes > 0,
-                                 .every = every(plan, set->work),
+                                 .every = every(plan, set->work, quick),
                                  .price = pricing_pass,
                                  .ctx = &pricing};
     *t = (struct plan_time){.bound = "cpu"};

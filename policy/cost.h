@@ -24,6 +24,9 @@ int64_t plan_cost_bytes(const struct plan *plan);
 /* Plays the job, of a long one every second, third ... row. 0; -1: a row can never enter. */
 int plan_cost(const struct setting *set, const struct plan *plan, void *memory,
               struct plan_time *t);
+/* Passes that it looks at, of all: what it costs itself. */
+double plan_cost_passes(const struct plan *plan, const struct work *work, int quick,
+                        const struct plan_time *t);
 /* The same, but that the lanes of a pass are compared instead of its steps played. */
 int plan_cost_quick(const struct setting *set, const struct plan *plan, void *memory,
                     struct plan_time *t);

@@ -11,6 +11,9 @@
 #define STEPS_MAX  16384 // of a pass that is played; beyond, its lanes are compared
 #define DISK_BLOCK 4096  // of which machine_gather_s() is
 #define NEAR       0.05  // of a pass: lanes so far apart wait alike
+#define LIKE       1.25  // times longer a pass may be whose steps wait alike
+#define SHORT      256   // passes that a job has of which each is looked at
+#define REPEATED   6     // passes that cost what the one before did; with it no divisor of a page
 #define TURNS      2     // passes that are played: the last of them is what is asked for
 
 /* Of a batch: seconds of its steps, bytes that go with them. */
@@ -495,13 +498,33 @@ void pricing_make(struct pricing *p, const struct setting *set, const struct pla
     }
 }
 
-/* 1 when the lanes are about as busy as in the pass that was played last. */
-static int as_played(const struct pricing *p, const struct lanes *l)
+/* 1 when the lanes are about as busy as in the pass that was played, of one that takes about as
+ * long: twice the bytes and the work wait twice as long, but tickets take what they take. */
+static int as_played(const struct lanes *l, double quick_s, const struct played_pass *played)
 {
+    double times = quick_s / played->quick_s;
+    if (times > LIKE || times * LIKE < 1)
+        return 0;
     for (int i = 0; i < N_PLAN_LANES; i++)
-        if (fabs(l->s[i] - p->played.s[i]) > NEAR * p->played.wall_s)
+        if (fabs(l->s[i] - times * played->s[i]) > NEAR * times * played->wall_s)
             return 0;
-    return p->plays > 0;
+    return 1;
+}
+
+/* The pass that was played and is like this one, the last match first; NULL: none. Waves of rows
+ * come and go, and their passes return. */
+static const struct played_pass *find_played(struct pricing *p, const struct lanes *l,
+                                             double quick_s)
+{
+    int n = (int)min64(p->plays, PRICING_KEPT);
+    for (int i = 0; i < n; i++) {
+        int k = (p->matched + i) % n;
+        if (as_played(l, quick_s, &p->kept[k])) {
+            p->matched = k;
+            return &p->kept[k];
+        }
+    }
+    return NULL;
 }
 
 /* Busy seconds of a pass that moves `bytes`. */
@@ -552,17 +575,39 @@ static double beside_s(const struct pricing *p, const double bytes[N_PLAN_LANES]
     return s / max_d(m->threads, 1);
 }
 
-/* Lanes overlap where there is look-ahead at all. */
-static double quick_s(const struct plan *plan, const struct lanes *l)
+/* What lanes take that overlap; without look-ahead only what is queued on a device does: in RAM
+ * weights come, and then there is work. */
+static double quick_s(const struct pricing *p, const struct lanes *l)
 {
+    const struct plan *plan = p->plan;
     double disk = l->s[PLAN_NVME_READ] + l->s[PLAN_NVME_WRITE];
     double link = max_d(l->s[PLAN_H2D], l->s[PLAN_D2H]);
     double ops = max_d(l->s[PLAN_GPU], l->s[PLAN_CPU]);
-    if (plan->ahead_weights == 0)
-        return disk + l->s[PLAN_H2D] + l->s[PLAN_D2H] + l->s[PLAN_GPU] + l->s[PLAN_CPU];
+    if (plan->ahead_weights == 0 && !plan->device)
+        ops += disk_s(p, (double)p->moves.every[PLAN_NVME_READ], 0);
     if (plan->attn_cpu && plan->batches == 1) // one waits for the other
         ops = l->s[PLAN_GPU] + l->s[PLAN_CPU];
     return max_d(disk, max_d(link, ops));
+}
+
+/* How much longer reads and writes of the disk were in flight than their bytes take at full depth,
+ * in the pass that was played just now. */
+static void disk_more(const struct pricing *p, const struct lanes *l, double more_s[2])
+{
+    for (int write = 0; write < 2; write++)
+        more_s[write] =
+            p->replay->servers.busy_s[write] - l->s[write ? PLAN_NVME_WRITE : PLAN_NVME_READ];
+}
+
+static const struct played_pass *play_and_keep(struct pricing *p, const struct lanes *l,
+                                               double quick)
+{
+    p->matched = (int)(p->plays++ % PRICING_KEPT);
+    struct played_pass *kept = &p->kept[p->matched];
+    *kept = (struct played_pass){.quick_s = quick, .wall_s = play(p, 0)};
+    memcpy(kept->s, l->s, sizeof kept->s);
+    disk_more(p, l, kept->disk_more_s);
+    return kept;
 }
 
 /* Wall time of a pass: played, or that of one that was and the little that its lanes differ: it
@@ -571,19 +616,38 @@ static double wall_s(struct pricing *p, int64_t pass, const struct lanes *l)
 {
     struct order order = plan_order(p->plan);
     double moved = l->s[PLAN_NVME_READ] + l->s[PLAN_NVME_WRITE] + l->s[PLAN_H2D] + l->s[PLAN_D2H];
-    double quick = quick_s(p->plan, l);
+    double quick = quick_s(p, l);
     if (p->quick || (moved == 0 && !p->plan->attn_cpu) || order_pass_steps(&order) > STEPS_MAX)
         return quick;
-    if (pass > 1 && as_played(p, l))
-        return max_d(quick, p->played.wall_s + quick - p->played_quick_s);
-    p->played = *l;
-    p->played.wall_s = play(p, pass == 0);
-    p->played_quick_s = quick;
-    for (int write = 0; write < 2; write++)
-        p->played_disk_s[write] =
-            p->replay->servers.busy_s[write] - l->s[write ? PLAN_NVME_WRITE : PLAN_NVME_READ];
-    p->plays += pass > 0;
-    return p->played.wall_s;
+    if (pass == 0) {
+        double first_s = play(p, 1);
+        disk_more(p, l, p->disk_more_s);
+        return first_s;
+    }
+    const struct played_pass *kept = find_played(p, l, quick);
+    if (!kept)
+        kept = play_and_keep(p, l, quick);
+    memcpy(p->disk_more_s, kept->disk_more_s, sizeof p->disk_more_s);
+    return max_d(quick, kept->wall_s + quick - kept->quick_s);
+}
+
+/* 1 when rows do nothing but decode, as many as in the pass that was priced last. */
+static int goes_on(const struct pricing *p, const struct load *loads)
+{
+    for (int b = 0; b < p->plan->batches; b++)
+        if (loads[b].rows != p->last[b].rows || loads[b].prompt_tokens + p->last[b].prompt_tokens ||
+            loads[b].forced_tokens != p->last[b].forced_tokens)
+            return 0;
+    return 1;
+}
+
+static void add_lanes(struct pricing *p, const struct lanes *l)
+{
+    for (int i = 0; i < N_PLAN_LANES; i++) {
+        p->sum.s[i] += l->s[i];
+        p->sum.bytes[i] += l->bytes[i];
+    }
+    p->sum.wall_s += l->wall_s;
 }
 
 double pricing_pass(void *ctx, int64_t pass, const struct load *loads)
@@ -591,6 +655,12 @@ double pricing_pass(void *ctx, int64_t pass, const struct load *loads)
     struct pricing *p = ctx;
     struct lanes l = {0};
     double bytes[N_PLAN_LANES] = {0};
+    if (p->quick && pass > SHORT && p->repeated < REPEATED && goes_on(p, loads)) {
+        p->repeated++;
+        add_lanes(p, &p->priced);
+        return p->priced.wall_s;
+    }
+    p->repeated = 0;
     moves_pass(&p->moves, pass, loads, bytes);
     for (int b = 0; b < p->plan->batches; b++)
         cost_of(p, &loads[b], &p->replay->batch[b]);
@@ -603,15 +673,12 @@ double pricing_pass(void *ctx, int64_t pass, const struct load *loads)
     l.wall_s = wall_s(p, pass, &l);
     for (int write = 0; write < 2; write++) {
         double *s = &l.s[write ? PLAN_NVME_WRITE : PLAN_NVME_READ];
-        *s += *s > 0 ? max_d(p->played_disk_s[write], 0) : 0;
+        *s += *s > 0 ? max_d(p->disk_more_s[write], 0) : 0;
     }
     memcpy(p->last, loads, (size_t)p->plan->batches * sizeof *loads);
     if (pass == 0)
         p->first_s = l.wall_s;
-    for (int i = 0; i < N_PLAN_LANES; i++) {
-        p->sum.s[i] += l.s[i];
-        p->sum.bytes[i] += l.bytes[i];
-    }
-    p->sum.wall_s += l.wall_s;
+    p->priced = l;
+    add_lanes(p, &l);
     return l.wall_s;
 }

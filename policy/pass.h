@@ -25,24 +25,34 @@ struct setting {
     const struct machine *machine;
 };
 
+#define PRICING_KEPT 16
+
+/* A pass that was played, and how much longer it took than its lanes alone. */
+struct played_pass {
+    double s[N_PLAN_LANES], quick_s, wall_s;
+    double disk_more_s[2]; // as below
+};
+
 /* Prices the passes of a job, in order. */
 struct pricing {
     const struct setting *set;
     const struct plan *plan;
     struct moves moves;
-    struct lanes sum;    // of what was priced so far
-    double first_s;      // the first pass
-    struct lanes played; // the pass that was played last, and what its lanes alone would take
-    double played_quick_s;
-    double played_disk_s[2]; // reads and writes of the disk were in flight so much longer than
-                             // their bytes take at full depth
-    struct load *last;       // [batches] of the last pass
-    int64_t plays;           // passes that were played, not taken from their neighbour
-    int quick;               // 1: no steps are played, lanes are compared
-    struct load *typical;    // [batches] room for who makes loads up
-    double slowed;      // of the pass: how much longer ops take for what is checked beside them
-    int64_t kv_on_disk; // KV extents that live there
-    double decoding_s;  // of a pass: layers that are decoded behind their copy
+    struct lanes sum;                      // of what was priced so far
+    double first_s;                        // the first pass
+    struct played_pass kept[PRICING_KEPT]; // the passes played last, in turn
+    int matched;                           // of these, the one that the last pass was like
+    struct load *last;                     // [batches] of the last pass that was priced
+    struct lanes priced;                   // what it came to
+    int repeated;                          // passes since that were taken to cost the same
+    int64_t plays;                         // passes that were played, not taken from another
+    int quick;                             // 1: no steps are played, lanes are compared
+    struct load *typical;                  // [batches] room for who makes loads up
+    double slowed;         // of the pass: how much longer ops take for what is checked beside them
+    double disk_more_s[2]; // reads and writes of the pass: in flight so much longer than their
+                           // bytes take at full depth
+    int64_t kv_on_disk;    // KV extents that live there
+    double decoding_s;     // of a pass: layers that are decoded behind their copy
     int decoded, decoded_slices; // decoder layers, and slices, that are held as tiles
     struct replay *replay;
 };
@@ -51,8 +61,8 @@ struct pricing {
 int64_t pricing_bytes(const struct plan *plan);
 void pricing_make(struct pricing *p, const struct setting *set, const struct plan *plan,
                   void *memory);
-/* As struct simulation wants it; ctx: the pricing. A pass whose lanes are much like those of the
- * one that was played last is not played: its steps wait as much. */
+/* As struct simulation wants it; ctx: the pricing. A pass whose lanes are much like those of one
+ * that was played is not played: its steps wait as much. */
 double pricing_pass(void *ctx, int64_t pass, const struct load *loads);
 
 #endif

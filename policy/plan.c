@@ -10,6 +10,22 @@
 #include <stdio.h>
 #include <string.h>
 
+struct plan_wish plan_wish_any(void)
+{
+    return (struct plan_wish){.resident = -1,
+                              .weights_ram = -1,
+                              .decoded = -1,
+                              .kv_near = -1,
+                              .kv_ram = -1,
+                              .hidden_near = -1,
+                              .hidden_ram = -1,
+                              .ahead_weights = -1,
+                              .ahead_state = -1,
+                              .codec = -1,
+                              .no_sharing = -1,
+                              .percent = {-1, -1, -1, -1, -1, -1}};
+}
+
 enum tier_kind plan_near(const struct plan *plan)
 {
     return plan->device ? TIER_DEVICE : TIER_RAM;
@@ -20,16 +36,30 @@ enum tier_kind plan_kv_near(const struct plan *plan)
     return plan->attn_cpu ? TIER_RAM : plan_near(plan);
 }
 
+/* i * part / n. A search asks this millions of times, mostly of small numbers, and for all or none:
+ * a 64-bit division costs more than the rest. */
+static int64_t share_of(int64_t i, int64_t part, int64_t n)
+{
+    if (part == n || part == 0)
+        return part == 0 ? 0 : i;
+    if (n < 1 << 15)
+        return (int64_t)((uint32_t)i * (uint32_t)part / (uint32_t)n);
+    return i * part / n;
+}
+
 /* Of n things, `near` live on `tier`, beside the ops, and `ram` in RAM: where thing i does. Those
  * that move are spread evenly over all, and of them those on NVMe. */
 static struct plan_home home_of(enum tier_kind tier, int64_t i, int64_t n, int64_t near,
                                 int64_t ram)
 {
-    int64_t moving = n - near, before = i * moving / n; // of those before i
-    if ((i + 1) * moving / n == before)
+    int64_t moving = n - near;
+    if (moving == 0)
+        return (struct plan_home){tier, i};
+    int64_t before = share_of(i, moving, n); // of those before i
+    if (share_of(i + 1, moving, n) == before)
         return (struct plan_home){tier, i - before};
-    int64_t nvme = moving - ram, on_nvme = before * nvme / moving;
-    if ((before + 1) * nvme / moving == on_nvme)
+    int64_t nvme = moving - ram, on_nvme = share_of(before, nvme, moving);
+    if (share_of(before + 1, nvme, moving) == on_nvme)
         return (struct plan_home){TIER_RAM, before - on_nvme};
     return (struct plan_home){TIER_NVME, on_nvme};
 }
@@ -57,11 +87,11 @@ int plan_layer_resident(const struct plan *plan, int layer)
 
 int plan_layer_decoded(const struct plan *plan, int layer)
 {
-    if (layer < 1 || !plan_layer_resident(plan, layer))
+    if (layer < 1 || plan->decoded == 0)
         return 0;
-    int64_t n = plan->layers - 1;
-    return home_of(plan_near(plan), layer - 1, n, plan->resident, plan->weights_ram).rank <
-           plan->decoded;
+    struct plan_home home =
+        home_of(plan_near(plan), layer - 1, plan->layers - 1, plan->resident, plan->weights_ram);
+    return home.tier == plan_near(plan) && home.rank < plan->decoded;
 }
 
 static int64_t kv_extents(const struct plan *plan)
@@ -110,10 +140,7 @@ static int64_t frame_bytes(const struct plan *plan, const struct weights_info *w
 /* Layers that come through a frame in some pass: no more can be held at once. */
 static int framed_layers(const struct plan *plan)
 {
-    int n = 0;
-    for (int layer = 1; layer < plan->layers; layer++)
-        n += !plan_layer_resident(plan, layer) || plan_layer_decoded(plan, layer);
-    return n;
+    return plan->layers - 1 - plan->resident + plan->decoded;
 }
 
 /* The order of bytes: a layer's frame is given back when the step of its last batch is known to be

@@ -1,14 +1,10 @@
-/* policy/search.c - see search.h.
+/* policy/search.c - see search.h: candidates, and how they are grown.
  *
  * Candidates are rows x batches x homes of KV and of hidden states; each is grown into what room is
- * left (layers, tiles, KV nearer to the ops) and estimated. The best of these are played, with the
- * prompt tokens that a pass admits around what was estimated, and from the fastest on with rows and
- * look-ahead around its own. Of plans within 2 % of each other the one that moves fewest bytes is
- * taken: rates are not known better, and neighbours on the disk cost it least. plan_check has the
- * last word on every candidate. */
-#include "policy/search.h"
+ * left (layers, tiles, KV nearer to the ops) and estimated; search_climb.c goes on from the best.
+ * plan_check has the last word on every one. */
+#include "policy/search_impl.h"
 
-#include "policy/int64.h"
 #include "policy/layout.h"
 #include "policy/rates.h"
 
@@ -16,55 +12,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CODEC_GAIN     0.97  // of a job's time: what an encoded file must bring it down to
-#define CODEC_MARGIN   2     // decoding keeps up with a disk this much faster than probed
-#define PREFILL_MAX    2048  // tokens that a pass admits: more only lengthens it
-#define PREFILL_DEVICE 16384 // on a device: what keeps the rows full is many
-#define PREFILL_LEAST  32    // fewer starve the rows
-#define DEVICE_WINDOW  3     // steps queued: one runs, one is next, one is being queued
-#define BATCHES_MOST   24    // that are tried
-#define ESTIMATED      10    // best plans by estimate that are played
-#define PLAYED_MOST    192   // plans that are played in all
-#define SETTLED        12    // of these, step by step
-#define TIE            1.02  // so near each other nobody knows which is faster
+#define CODEC_GAIN    0.97 // of a job's time: what an encoded file must bring it down to
+#define CODEC_MARGIN  2    // decoding keeps up with a disk this much faster than probed
+#define DEVICE_WINDOW 3    // steps queued: one runs, one is next, one is being queued
+#define FRAMES_MOST   4    // layers that may fit although fewer do not
 
-struct plan_wish plan_wish_any(void)
-{
-    return (struct plan_wish){.resident = -1,
-                              .weights_ram = -1,
-                              .decoded = -1,
-                              .kv_near = -1,
-                              .kv_ram = -1,
-                              .hidden_near = -1,
-                              .hidden_ram = -1,
-                              .ahead_weights = -1,
-                              .ahead_state = -1,
-                              .codec = -1,
-                              .no_sharing = -1,
-                              .percent = {-1, -1, -1, -1, -1, -1}};
-}
-
-/* A candidate: what it began with, and what it was grown into. */
-struct ranked {
-    struct plan seed, plan;
-    double s, moved; // the job, as estimated or played; bytes of all lanes
-};
-
-struct search {
-    const struct setting *set;
-    const struct plan_wish *wish;
-    const struct budget *budget;
-    void *memory; // of plan_cost
-    int codec;    // of every candidate
-    struct ranked estimated[ESTIMATED];
-    int n_estimated;
-    struct ranked *played; // [PLAYED_MOST]
-    int n_played;
-    struct plan_ranking *ranking; // NULL: nobody asks
-    int64_t least_over; // bytes of memory that the candidate lacks which is nearest to fit
-    int least_on_disk;  // 1: it keeps to the disk's budget
-    char why[256];      // of that candidate
-};
+const int search_batches[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, BATCHES_MOST, 0};
 
 /* budget < 0: there is none. */
 static int64_t over(int64_t n_bytes, int64_t budget)
@@ -123,7 +76,7 @@ static double estimate(struct search *s, const struct plan *p, struct plan_time 
 
 /* Prompt tokens that a pass admits, by estimate: few, what one prompt takes and two, as many as
  * keep the rows full evenly, and all that enter at once. Bytes never depend on it. */
-static int choose_prefill(struct search *s, const struct plan *p)
+int search_prefill(struct search *s, const struct plan *p)
 {
     const struct work *work = s->set->work;
     double n = max_d((double)work->n_rows, 1), prompt = (double)work->prompt_tokens / n;
@@ -153,7 +106,7 @@ static int choose_prefill(struct search *s, const struct plan *p)
 }
 
 /* As the user fixed it, by count or share of n; -1: free. */
-static int wished(const struct search *s, int count, enum plan_percent kind, int64_t n)
+int search_wished(const struct search *s, int count, enum plan_percent kind, int64_t n)
 {
     double percent = s->wish->percent[kind];
     if (count >= 0)
@@ -163,7 +116,7 @@ static int wished(const struct search *s, int count, enum plan_percent kind, int
 
 static int wished_resident(const struct search *s)
 {
-    return wished(s, s->wish->resident, WEIGHTS_NEAR, s->set->weights->n_layers - 1);
+    return search_wished(s, s->wish->resident, WEIGHTS_NEAR, s->set->weights->n_layers - 1);
 }
 
 /* Room that is left takes in what else would come from farther away, layers before KV: every pass
@@ -172,39 +125,69 @@ static void grow_homes(struct search *s, struct plan *p)
 {
     const struct plan_wish *wish = s->wish;
     int layers = s->set->weights->n_layers - 1, extents = s->set->weights->n_decoder * p->batches;
-    int kv_ram = wished(s, wish->kv_ram, KV_RAM, extents);
+    int kv_ram = search_wished(s, wish->kv_ram, KV_RAM, extents);
     if (!wish->device)
         return;
-    grow(s, p, offsetof(struct plan, kv_near), wished(s, wish->kv_near, KV_NEAR, extents),
+    grow(s, p, offsetof(struct plan, kv_near), search_wished(s, wish->kv_near, KV_NEAR, extents),
          extents - (kv_ram < 0 ? 0 : kv_ram));
     grow(s, p, offsetof(struct plan, weights_ram),
-         wished(s, wish->weights_ram, WEIGHTS_RAM, layers), layers - p->resident);
+         search_wished(s, wish->weights_ram, WEIGHTS_RAM, layers), layers - p->resident);
     grow(s, p, offsetof(struct plan, kv_ram), kv_ram, extents - p->kv_near);
 }
 
-/* What room is left takes layers in, then tiles, then KV. 0: the leanest of it does not fit. */
-static int build(struct search *s, struct plan *p)
+/* The plan with so many layers in RAM and all else as it is; 0: it does not fit. */
+int search_with_resident(struct search *s, struct plan *p, int resident, enum tiles tiles)
 {
-    int n = s->set->weights->n_layers - 1;
-    int wish = wished_resident(s), most = wish < 0 ? n : wish, least = p->resident;
-    if (!fits(s, p))
+    struct plan q = *p;
+    q.pages_batch = 0;
+    q.resident = resident;
+    if (tiles == TILES_ALL)
+        q.decoded = s->wish->decoded >= 0 ? s->wish->decoded : resident;
+    if (!fits(s, &q))
         return 0;
-    while (least < most) { // bytes grow with resident layers, but for frames: search from both ends
+    *p = q;
+    return 1;
+}
+
+/* The leanest: usually nothing is resident, but of few layers all of them may take less than their
+ * frames do. */
+static int build_least(struct search *s, struct plan *p, int most, enum tiles tiles)
+{
+    if (search_with_resident(s, p, p->resident, tiles))
+        return 1;
+    for (int less = 0; less < 3 && wished_resident(s) < 0 && most - less > p->resident; less++)
+        if (search_with_resident(s, p, most - less, tiles))
+            return 1;
+    return 0;
+}
+
+/* What room is left takes layers in, then tiles, then KV. 0: the leanest of it does not fit. */
+static int build(struct search *s, const struct seed *seed, struct plan *p)
+{
+    int n = s->set->weights->n_layers - 1, wish = wished_resident(s);
+    int most = wish < 0 ? (int)min64(seed->resident_most, n) : wish;
+    *p = seed->plan;
+    if (!build_least(s, p, most, seed->tiles))
+        return 0;
+    int least = p->resident, all = most;
+    while (least < most) {
         int mid = (least + most + 1) / 2;
-        struct plan q = *p;
-        q.pages_batch = 0;
-        q.resident = mid;
-        if (fits(s, &q)) {
+        if (search_with_resident(s, p, mid, seed->tiles))
             least = mid;
-            *p = q;
-        } else {
+        else
             most = mid - 1;
-        }
     }
-    if (p->resident == (wish < 0 ? n : wish) || s->set->weights->must_decode) // if there is room
+    for (int i = 2; i <= FRAMES_MOST && least + i <= all; i++) // one more may be a frame less
+        search_with_resident(s, p, least + i, seed->tiles);
+    if (seed->tiles != TILES_NONE || s->set->weights->must_decode || s->wish->decoded >= 0)
         grow(s, p, offsetof(struct plan, decoded), -1,
              s->wish->decoded >= 0 ? min64(s->wish->decoded, p->resident) : p->resident);
     grow_homes(s, p);
+    int extents = s->set->weights->n_decoder * p->batches;
+    if (s->wish->ahead_state < 0 && p->kv_near == extents && p->hidden_near == p->batches) {
+        p->ahead_state = 0; // nothing to look ahead for
+        plan_derive(p, s->set->weights, s->set->work);
+    }
     return 1;
 }
 
@@ -220,147 +203,31 @@ static void rank(struct search *s, const struct ranked *r)
     s->estimated[i] = *r;
 }
 
+/* A pass may admit less: slower, smaller. */
+int search_build(struct search *s, struct seed *seed, struct plan *p)
+{
+    int fits = 0, too_many = seed->plan.prefill_tokens;
+    if (build(s, seed, p))
+        return 1;
+    while (s->wish->prefill_tokens <= 0 && too_many > PREFILL_LEAST && too_many - fits > fits / 8) {
+        int mid = fits > 0 ? (fits + too_many) / 2 : (int)max64(too_many / 2, PREFILL_LEAST);
+        *p = seed->plan;
+        p->prefill_tokens = mid;
+        *(build_least(s, p, s->set->weights->n_layers - 1, TILES_NONE) ? &fits : &too_many) = mid;
+    }
+    seed->plan.prefill_tokens = fits;
+    return fits > 0 && build(s, seed, p);
+}
+
 static void consider(struct search *s, struct plan p)
 {
-    struct ranked r = {.seed = p};
+    struct ranked r = {.seed = {.plan = p, .resident_most = PLAN_ALL, .tiles = TILES_AFTER}};
     struct plan_time t;
-    p.prefill_tokens = choose_prefill(s, &p);
-    r.plan = p;
-    int built = build(s, &r.plan);
-    while (!built && s->wish->prefill_tokens <= 0 && p.prefill_tokens > PREFILL_LEAST) {
-        p.prefill_tokens /= 2; // a pass may admit less: slower, smaller
-        r.plan = p;
-        built = build(s, &r.plan);
-    }
-    if (!built)
+    r.seed.plan.prefill_tokens = search_prefill(s, &p);
+    if (!search_build(s, &r.seed, &r.plan))
         return;
     r.s = estimate(s, &r.plan, &t);
     rank(s, &r);
-}
-
-/* ---- played ---- */
-
-/* Plays a plan that nobody played yet. */
-static void play(struct search *s, const struct plan *seed, const struct plan *plan)
-{
-    struct plan_time t;
-    for (int i = 0; i < s->n_played; i++)
-        if (memcmp(&s->played[i].plan, plan, sizeof *plan) == 0)
-            return;
-    if (s->n_played == PLAYED_MOST || plan_cost_quick(s->set, plan, s->memory, &t) != 0)
-        return;
-    struct ranked *r = &s->played[s->n_played++];
-    *r = (struct ranked){.seed = *seed, .plan = *plan, .s = t.job_s};
-    for (int i = 0; i < N_PLAN_LANES; i++)
-        r->moved += t.bytes[i];
-}
-
-/* A seed with other prompt tokens a pass; a whole plan where it fits. */
-static void play_with(struct search *s, struct plan seed, double prefill)
-{
-    double most = seed.device ? PREFILL_DEVICE : PREFILL_MAX;
-    struct plan p = seed;
-    p.prefill_tokens = s->wish->prefill_tokens > 0
-                           ? s->wish->prefill_tokens
-                           : (int)min_d(max_d(prefill, PREFILL_LEAST), most);
-    if (build(s, &p))
-        play(s, &seed, &p);
-}
-
-static const struct ranked *fastest(const struct search *s)
-{
-    const struct ranked *best = NULL;
-    for (int i = 0; i < s->n_played; i++)
-        if (!best || s->played[i].s < best->s)
-            best = &s->played[i];
-    return best;
-}
-
-/* Rows and look-ahead around those of a plan. */
-static void play_around(struct search *s, const struct ranked *r)
-{
-    const struct plan_wish *wish = s->wish;
-    static const double rows[] = {0.5, 0.75, 0.875, 1.125, 1.25, 1.5, 2};
-    const struct plan seed = r->seed;
-    int64_t n = max64(s->set->work->n_rows, 1), now = (int64_t)seed.batch * seed.batches;
-    double prefill = r->plan.prefill_tokens;
-    for (int i = 0; i < 7 && wish->batch <= 0; i++) {
-        struct plan p = seed;
-        int64_t waves = max64(ceil_div64(n, max64((int64_t)((double)now * rows[i]), 1)), 1);
-        int64_t even = ceil_div64(ceil_div64(n, waves), seed.batches); // waves of like size
-        int64_t plain = min64((int64_t)((double)seed.batch * rows[i]), ceil_div64(n, seed.batches));
-        p.batch = (int)max64(min64(min64(even, PLAN_BATCH_MAX), PLAN_ROWS_MAX / p.batches), 1);
-        play_with(s, p, prefill);
-        p.batch = (int)max64(min64(min64(plain, PLAN_BATCH_MAX), PLAN_ROWS_MAX / p.batches), 1);
-        play_with(s, p, prefill);
-    }
-    for (int k = 2; k <= 4 && wish->ahead_weights < 0; k *= 2) {
-        struct plan p = seed;
-        p.ahead_weights = seed.ahead_weights * k;
-        play_with(s, p, prefill);
-    }
-}
-
-/* Among those that were settled, if there is room for it. */
-static void remember(struct plan_ranking *to, const struct ranked *r)
-{
-    if (!to || to->cap == 0 || (to->n == to->cap && to->list[to->n - 1].job_s <= r->s))
-        return;
-    int i = to->n < to->cap ? to->n++ : to->cap - 1;
-    for (; i > 0 && to->list[i - 1].job_s > r->s; i--)
-        to->list[i] = to->list[i - 1];
-    to->list[i] = (struct plan_choice){.plan = r->plan, .job_s = r->s, .moved = r->moved};
-}
-
-/* The fastest few, played step by step: of those as fast as the fastest the one that moves least,
- * then the first. */
-static const struct ranked *settle(struct search *s)
-{
-    struct ranked *best[SETTLED] = {NULL};
-    int n = 0;
-    for (int i = 0; i < s->n_played; i++) {
-        struct ranked *r = &s->played[i];
-        int k = n;
-        if (k == SETTLED && best[k - 1]->s <= r->s)
-            continue;
-        k = n < SETTLED ? n++ : SETTLED - 1;
-        for (; k > 0 && best[k - 1]->s > r->s; k--)
-            best[k] = best[k - 1];
-        best[k] = r;
-    }
-    const struct ranked *fast = NULL, *least = NULL;
-    for (int i = 0; i < n; i++) {
-        struct plan_time t;
-        if (plan_cost(s->set, &best[i]->plan, s->memory, &t) == 0)
-            best[i]->s = t.job_s;
-        remember(s->ranking, best[i]);
-        fast = !fast || best[i]->s < fast->s ? best[i] : fast;
-    }
-    for (int i = 0; i < n; i++)
-        if (best[i]->s <= fast->s * TIE && (!least || best[i]->moved < least->moved))
-            least = best[i];
-    return least;
-}
-
-static const struct ranked *choose(struct search *s)
-{
-    for (int i = 0; i < s->n_estimated; i++) {
-        const struct ranked *r = &s->estimated[i];
-        double prefill = r->plan.prefill_tokens;
-        play(s, &r->seed, &r->plan);
-        for (double times = 0.25; times <= 4; times *= 2)
-            play_with(s, r->seed, prefill * times);
-    }
-    const struct ranked *best = fastest(s), *before = NULL;
-    for (int turn = 0; best && best != before && turn < 3; turn++) {
-        before = best;
-        play_around(s, best);
-        best = fastest(s);
-        for (double times = 0.5; times <= 2; times *= 2)
-            play_with(s, best->seed, best->plan.prefill_tokens * times);
-        best = fastest(s);
-    }
-    return settle(s);
 }
 
 /* ---- candidates ---- */
@@ -373,23 +240,18 @@ static void spread(enum tier_kind beside, enum tier_kind tier, int near_wish, in
     *ram = ram_wish >= 0 ? ram_wish : tier == TIER_RAM ? PLAN_ALL : 0;
 }
 
-/* Where a candidate's bytes live before what is left is given away. */
-struct homes {
-    enum tier_kind kv, hidden;
-    int layers_ram; // 1: no layer on NVMe
-};
-
-static struct plan candidate(const struct search *s, int batch, int batches, struct homes homes)
+struct plan search_candidate(const struct search *s, int batch, int batches, struct homes homes)
 {
     const struct plan_wish *wish = s->wish;
     struct plan p = {
         .batch = batch, .batches = batches, .device = wish->device, .attn_cpu = wish->attn_cpu};
     int64_t extents = (int64_t)s->set->weights->n_decoder * batches;
-    spread(plan_kv_near(&p), homes.kv, wished(s, wish->kv_near, KV_NEAR, extents),
-           wished(s, wish->kv_ram, KV_RAM, extents), &p.kv_near, &p.kv_ram);
-    spread(plan_near(&p), homes.hidden, wished(s, wish->hidden_near, HIDDEN_NEAR, batches),
-           wished(s, wish->hidden_ram, HIDDEN_RAM, batches), &p.hidden_near, &p.hidden_ram);
-    int layers_ram = wished(s, wish->weights_ram, WEIGHTS_RAM, s->set->weights->n_layers - 1);
+    spread(plan_kv_near(&p), homes.kv, search_wished(s, wish->kv_near, KV_NEAR, extents),
+           search_wished(s, wish->kv_ram, KV_RAM, extents), &p.kv_near, &p.kv_ram);
+    spread(plan_near(&p), homes.hidden, search_wished(s, wish->hidden_near, HIDDEN_NEAR, batches),
+           search_wished(s, wish->hidden_ram, HIDDEN_RAM, batches), &p.hidden_near, &p.hidden_ram);
+    int layers_ram =
+        search_wished(s, wish->weights_ram, WEIGHTS_RAM, s->set->weights->n_layers - 1);
     p.weights_ram = layers_ram >= 0 ? layers_ram : homes.layers_ram ? PLAN_ALL : 0;
     p.window = DEVICE_WINDOW;
     p.layers = s->set->weights->n_layers;
@@ -398,9 +260,7 @@ static struct plan candidate(const struct search *s, int batch, int batches, str
     p.decoder = s->set->weights->n_decoder;
     p.tile_tokens = PLAN_TILE_TOKENS;
     p.resident = wished_resident(s) < 0 ? 0 : wished_resident(s);
-    int held = p.device ? p.window - 1 : 0; // steps that are queued have their layer already
-    p.ahead_weights = wish->ahead_weights >= 0 ? wish->ahead_weights
-                                               : (int)max64(batches * (1 + p.attn_cpu) - held, 1);
+    p.ahead_weights = wish->ahead_weights >= 0 ? wish->ahead_weights : search_ahead(&p);
     int moves = p.kv_near < extents || p.hidden_near < batches;
     p.ahead_state = wish->ahead_state >= 0 ? wish->ahead_state : moves;
     return p;
@@ -412,9 +272,9 @@ static int most_rows(struct search *s, int most, int batches, struct homes homes
     int least = 0;
     while (least < most) {
         int mid = (least + most + 1) / 2;
-        struct plan p = candidate(s, mid, batches, homes);
-        p.prefill_tokens = choose_prefill(s, &p);
-        if (fits(s, &p))
+        struct plan p = search_candidate(s, mid, batches, homes);
+        p.prefill_tokens = search_prefill(s, &p);
+        if (build_least(s, &p, s->set->weights->n_layers - 1, TILES_NONE))
             least = mid;
         else
             most = mid - 1;
@@ -430,11 +290,11 @@ static void consider_rows(struct search *s, int batches, int64_t each, struct ho
     each = min64(min64(each, PLAN_BATCH_MAX), PLAN_ROWS_MAX / batches);
     int64_t most = wish->batch > 0 ? each : most_rows(s, (int)each, batches, homes);
     for (int64_t batch = wish->batch > 0 ? each : 1;; batch *= 2) {
-        struct plan p = candidate(s, (int)min64(batch, most), batches, homes);
+        struct plan p = search_candidate(s, (int)min64(batch, most), batches, homes);
         if (p.batch < 1)
             p.batch = 1; // fails, and says by how much
         consider(s, p);
-        if (wish->ahead_weights < 0 && s->n_estimated == 0) {
+        if (wish->ahead_weights < 0 && most < each) {
             p.ahead_weights = 0; // one frame less, no overlap: the last resort of small RAM
             consider(s, p);
         }
@@ -446,7 +306,7 @@ static void consider_rows(struct search *s, int batches, int64_t each, struct ho
     homes.layers_ram = 1; // rows that send layers to NVMe cost more than they bring
     most = most_rows(s, (int)most, batches, homes);
     if (most > 0)
-        consider(s, candidate(s, (int)most, batches, homes));
+        consider(s, search_candidate(s, (int)most, batches, homes));
 }
 
 static void consider_homes(struct search *s, int batches, int64_t each)
@@ -469,9 +329,7 @@ static void search_codec(struct search *s, int codec)
     int64_t rows_max = s->set->work->n_rows < 1 ? 1 : s->set->work->n_rows;
     s->codec = codec;
     s->least_over = -1;
-    /* On a device frames of KV are large and many: more and smaller batches leave more of it. */
-    static const int in_ram[] = {1, 2, 3, 4, 8, 0}, on_device[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 0};
-    for (const int *count = wish->device ? on_device : in_ram; *count > 0; count++) {
+    for (const int *count = search_batches; *count > 0; count++) {
         int batches = wish->batches > 0 ? wish->batches : *count;
         if (wish->batches <= 0 && batches > 1 && batches > rows_max)
             break;
@@ -494,15 +352,17 @@ int64_t plan_search_bytes(const struct plan_wish *wish, const struct work *work,
                         .layers = layers,
                         .decoder = layers,
                         .attn_cpu = 1};
-    return plan_cost_bytes(&most) + PLAYED_MOST * (int64_t)sizeof(struct ranked);
+    return plan_cost_bytes(&most) + TRIED_MOST * (int64_t)sizeof(struct ranked);
 }
 
 /* The best plan of one codec; NULL with s->why. */
 static const struct ranked *search_all(struct search *s, int codec)
 {
-    s->n_estimated = s->n_played = 0;
+    s->n_estimated = s->n_tried = s->n_played = 0;
+    s->work = 0;
+    s->best = NULL;
     search_codec(s, codec);
-    return choose(s);
+    return search_climb(s);
 }
 
 int plan_search(const struct setting *set, const struct plan_wish *wish,
@@ -511,10 +371,10 @@ int plan_search(const struct setting *set, const struct plan_wish *wish,
 {
     struct search s = {
         .set = set, .wish = wish, .budget = budget, .ranking = ranking, .least_over = -1};
-    s.played = memory;
-    s.memory = s.played + PLAYED_MOST;
     if (ranking)
         ranking->n = 0;
+    s.tried = memory;
+    s.memory = s.tried + TRIED_MOST;
     const struct ranked *best =
         search_all(&s, wish->codec == PLAN_CODEC_ZSTD ? PLAN_CODEC_ZSTD : PLAN_CODEC_NONE);
     if (!best) {

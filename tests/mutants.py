@@ -3,7 +3,7 @@
 
     mutants.py [--only WORD]... [--jobs N] [--list] [--applies]
 
-The faults stand in mutant_list.py. Each is applied to a copy of the tree under build/mutants, built, and met
+The faults stand in mutant_list.py and mutant_plan.py. Each is applied to a copy of the tree under build/mutants, built, and met
 by the tests it names, until one fails: killed. One that passes them all survives, and is a test that is
 missing. Ends in a table and one line `N passed, N failed, N skipped`; --applies only checks that each fault
 still finds its line (what `make check` does). Refuses: to call a fault killed that does not build, or when
@@ -20,7 +20,9 @@ import subprocess
 import sys
 import time
 
-from mutant_list import MUTANTS
+import mutant_list  # noqa: F401  fills MUTANTS, as the next does
+import mutant_plan  # noqa: F401
+from mutant_fault import M as MUTANTS
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WORK = os.path.join(ROOT, "build/mutants")

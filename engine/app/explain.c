@@ -106,6 +106,7 @@ void explain_begin(struct explain *e, struct run *r)
 
 enum err explain_plan(struct explain *e, struct run *r)
 {
+    r->ranking = NULL; // what is searched from here on is other plans
     fill_lanes(e, r);
     fill_alternatives(e, r);
     return explain_find_helps(e, r);
@@ -177,6 +178,24 @@ static void print_alternatives(const struct explain *e, const struct run *r)
     }
 }
 
+/* On what the perplexities were measured, each once. */
+static void print_sources(const struct explain *e)
+{
+    const char *said[EXPLAIN_HELPS * VARIANT_CHANGES];
+    int n = 0;
+    for (int i = 0; i < e->n_helps; i++)
+        for (int k = 0; k < e->helps[i].n_quality; k++) {
+            const struct quality *q = &e->helps[i].quality[k];
+            int again = q->more < 0;
+            for (int j = 0; j < n; j++)
+                again |= strcmp(said[j], q->on) == 0;
+            if (again)
+                continue;
+            said[n++] = q->on;
+            printf("  more perplexity: measured on %s\n", q->on);
+        }
+}
+
 void explain_print(const struct explain *e, const struct run *r)
 {
     print_alternatives(e, r);
@@ -190,16 +209,30 @@ void explain_print(const struct explain *e, const struct run *r)
         char with[144];
         snprintf(with, sizeof with, "%s%s%s%s", h->what, h->flags[0] && h->what[0] ? " (" : "",
                  h->flags, h->flags[0] && h->what[0] ? ")" : "");
-        printf("  %15.4g  %+5.0f %%  %-36s  %s\n", tokens_per_s(r, h->job_s), 100 * h->gain, with,
-               h->quality[0] ? h->quality : "same answers");
+        printf("  %15.4g  %+5.0f %%  %-36s  %s%s\n", tokens_per_s(r, h->job_s), 100 * h->gain, with,
+               h->n_quality > 0 ? "lossy: " : "same answers", h->quality_text);
     }
+    print_sources(e);
 }
 
 /* ---- as JSON ---- */
 
 static json_t *text_or_null(const char *text)
 {
-    return text && *text ? json_string(text) : json_null();
+    return *text ? json_string(text) : json_null();
+}
+
+/* What each change costs: null where nothing changes answers, or nothing was measured. */
+static json_t *quality_json(const struct explain_help *h)
+{
+    json_t *all = h->n_quality > 0 ? json_array() : json_null();
+    for (int i = 0; i < h->n_quality; i++) {
+        const struct quality *q = &h->quality[i];
+        json_array_append_new(all, json_pack("{ss so so}", "what", q->what, "more_perplexity",
+                                             q->more < 0 ? json_null() : json_real(q->more / 100),
+                                             "on", text_or_null(q->on)));
+    }
+    return all;
 }
 
 void explain_json(const struct explain *e, const struct run *r, json_t *root)
@@ -227,7 +260,7 @@ void explain_json(const struct explain *e, const struct run *r, json_t *root)
             helps, json_pack("{ss so sf sf sf sb so}", "what", h->what[0] ? h->what : h->flags,
                              "flags", text_or_null(h->flags), "job_s", h->job_s,
                              "output_tokens_per_s", tokens_per_s(r, h->job_s), "gain", h->gain,
-                             "lossless", h->quality[0] == 0, "quality", text_or_null(h->quality)));
+                             "lossless", h->n_quality == 0, "quality", quality_json(h)));
     }
     json_object_set_new(root, "lanes", lanes);
     json_object_set_new(root, "alternatives", alternatives);

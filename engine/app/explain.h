@@ -8,7 +8,7 @@
 
 #include <jansson.h>
 
-#include "engine/app/run.h"
+#include "engine/app/variant.h"
 
 #define EXPLAIN_SETTLED      24 // plans of a search that are looked at
 #define EXPLAIN_ALTERNATIVES 5
@@ -36,7 +36,9 @@ struct explain_help {
     char flags[64];     // empty: no flag does it
     double job_s, gain; // the job with it; the share by which tokens/s grow
     int64_t more;       // bytes, where it is memory
-    char quality[96];   // what is known of its cost; empty: it does not change the answers
+    struct quality quality[VARIANT_CHANGES];
+    int n_quality; // 0: it does not change the answers
+    char quality_text[64];
 };
 
 struct explain {

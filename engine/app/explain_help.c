@@ -1,26 +1,40 @@
 /* engine/app/explain_help.c - of explain.h: what would make a job faster, found by planning it
- * again with one thing changed.
+ * again with one thing changed (variant.h).
  *
  * Owns: the list of such things. Refuses: to measure or to print. A newcomer would miss: what
- * cannot matter is not searched: a search takes a third of a second where the model has many
- * layers. */
+ * cannot matter is not searched: a search takes a third of a second where a model has many layers.
+ */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/app/explain.h"
-#include "engine/app/variant.h"
 
 #define WORTH 0.05 // of tokens/s: less than rates are known by
 #define BUSY  0.20 // of a pass: a lane that has less to do never holds it up
 #define FULL  0.75 // of a budget: more is left only where more would not be used
 
-/* What is looked for. */
+/* The options that change answers, one at a time; int8 needs weights of its formats. */
+static const struct lossy {
+    enum pack_weights weights;
+    enum compute compute;
+    enum kv_format kv_format;
+    const char *policy, *budget;
+} lossy[] = {
+    {PACK_AUTO, COMPUTE_INT8, N_KV_FORMATS, NULL, NULL},
+    {PACK_Q8, COMPUTE_INT8, N_KV_FORMATS, NULL, NULL},
+    {PACK_Q8, N_COMPUTES, N_KV_FORMATS, NULL, NULL},
+    {PACK_Q4, N_COMPUTES, N_KV_FORMATS, NULL, NULL},
+    {PACK_AUTO, N_COMPUTES, KV_Q8, NULL, NULL},
+    {PACK_AUTO, N_COMPUTES, KV_MIXED, NULL, NULL},
+    {PACK_AUTO, N_COMPUTES, N_KV_FORMATS, "h2o", "0.2"},
+};
+
 struct look {
-    struct run *base;
+    struct run *r;
     struct explain *e;
     double least_s; // that the job's matmuls take
-    struct variant_plan found;
 };
 
 /* What a plan could have more of. */
@@ -30,16 +44,17 @@ struct store {
     enum tier_kind tier;
 };
 
-/* Plans what was changed. h: gain 0 where it does not fit. */
-static enum err plan_again(struct look *l, const struct variant *v, struct explain_help *h)
+/* h: gain 0 where it does not fit. */
+static enum err plan_again(struct look *l, const struct variant *v, struct variant_plan *p,
+                           struct explain_help *h)
 {
     h->gain = 0;
-    enum err err = variant_plan(l->base, v, &l->found);
+    enum err err = variant_plan(l->r, v, p);
     if (err == ERR_FIT)
         return OK;
     TRY(err);
-    h->job_s = l->found.time.job_s;
-    h->gain = h->job_s > 0 ? l->base->time.job_s / h->job_s - 1 : 0;
+    h->job_s = p->time.job_s;
+    h->gain = h->job_s > 0 ? l->r->time.job_s / h->job_s - 1 : 0;
     return OK;
 }
 
@@ -67,44 +82,47 @@ static int64_t readable(int64_t n_bytes)
                                                      : mib);
 }
 
+/* *used: what the plan takes of it. */
 static enum err try_memory(struct look *l, const struct store *m, int64_t more,
-                           struct explain_help *h)
+                           struct explain_help *h, int64_t *used)
 {
     const double mib = 1 << 20;
     int64_t all = (m->budget + more) >> 20; // whole MiB
+    struct budget budget = l->r->budget;
+    struct variant v = variant_none();
+    struct variant_plan p = {0};
+    *(m->tier == TIER_DEVICE ? &budget.device : &budget.ram) = all << 20;
+    v.budget = &budget;
     *h = (struct explain_help){.more = more};
     snprintf(h->what, sizeof h->what, more >= 1 << 30 ? "+%.4g GiB %s" : "+%.4g MiB %s",
              (double)more / (more >= 1 << 30 ? 1024 * mib : mib), m->what);
     snprintf(h->flags, sizeof h->flags, all % 1024 == 0 ? "--%s %lldG" : "--%s %lldM", m->flag,
              (long long)(all % 1024 == 0 ? all / 1024 : all));
-    struct budget budget = l->base->budget;
-    *(m->tier == TIER_DEVICE ? &budget.device : &budget.ram) = all << 20;
-    struct variant v = variant_none();
-    v.budget = &budget;
-    return plan_again(l, &v, h);
+    TRY(plan_again(l, &v, &p, h));
+    *used = m->tier == TIER_DEVICE ? p.bytes.device : p.bytes.ram;
+    return OK;
 }
 
 /* Twice as much, or what of it makes a difference; and a quarter more, if it has a part in it. */
 static enum err more_memory(struct look *l, const struct store *m)
 {
     struct explain_help most, some;
+    int64_t used, unused;
     if (m->budget <= 0 || (double)m->used < FULL * (double)m->budget)
         return OK;
-    TRY(try_memory(l, m, readable(m->budget), &most));
-    int64_t used = m->tier == TIER_DEVICE ? l->found.bytes.device : l->found.bytes.ram;
-    int64_t enough = readable(max_i64(used - m->budget, 1));
+    TRY(try_memory(l, m, readable(m->budget), &most, &used));
     if (most.gain < WORTH)
         return OK;
+    int64_t enough = readable(max_i64(used - m->budget, 1)), quarter = readable(m->budget / 4);
     if ((double)enough < 0.8 * (double)most.more) {
-        TRY(try_memory(l, m, enough, &some));
+        TRY(try_memory(l, m, enough, &some, &unused));
         most = some.gain >= most.gain - WORTH / 2 ? some : most;
     }
-    int64_t quarter = readable(m->budget / 4);
     if (quarter >= most.more) {
         offer(l->e, &most);
         return OK;
     }
-    TRY(try_memory(l, m, quarter, &some));
+    TRY(try_memory(l, m, quarter, &some, &unused));
     offer(l->e, &some);
     if (most.gain >= some.gain + WORTH)
         offer(l->e, &most);
@@ -114,95 +132,77 @@ static enum err more_memory(struct look *l, const struct store *m)
 /* Rates of the disk, doubled. */
 static enum err faster_disk(struct look *l)
 {
-    const struct plan_time *t = &l->base->time;
+    const struct plan_time *t = &l->r->time;
     struct explain_help h = {.what = "a disk twice as fast"};
+    struct machine m = l->r->machine;
+    struct variant v = variant_none();
+    struct variant_plan p;
     if (t->read_s + t->write_s < BUSY * t->pass_s)
         return OK;
-    struct machine faster = l->base->machine, *m = &faster;
-    struct rate *rates[] = {&m->nvme_read, &m->nvme_write, &m->nvme_mixed, &m->nvme_read_burst,
-                            &m->nvme_write_burst};
+    struct rate *rates[] = {&m.nvme_read, &m.nvme_write, &m.nvme_mixed, &m.nvme_read_burst,
+                            &m.nvme_write_burst};
     for (int i = 0; i < (int)(sizeof rates / sizeof *rates); i++)
         rates[i]->value *= 2;
-    struct variant v = variant_none();
-    v.machine = m;
-    TRY(plan_again(l, &v, &h));
+    v.machine = &m;
+    TRY(plan_again(l, &v, &p, &h));
     offer(l->e, &h);
     return OK;
 }
 
 /* ---- lossy ---- */
 
-static int is_8_or_4(enum dtype t)
+static int for_int8(enum dtype t)
 {
     return t == DTYPE_Q8 || t == DTYPE_Q4;
 }
 
-/* Bits of a weight: fewer are a change that may help. */
-static int bits(enum dtype t)
+/* 1: it is a change, its rates are known, and it may help. */
+static int matters(const struct look *l, const struct lossy *o)
 {
-    return t == DTYPE_Q4 ? 4 : t == DTYPE_Q8 ? 8 : 12;
+    const struct run *r = l->r;
+    enum dtype now = run_weights(r), then = o->weights == PACK_Q4 ? DTYPE_Q4 : DTYPE_Q8;
+    int matmuls_change = o->compute == COMPUTE_INT8 || o->weights != PACK_AUTO;
+    if (o->compute == COMPUTE_INT8)
+        return !r->plan.device && r->ops.compute == COMPUTE_BF16 &&
+               for_int8(now) == (o->weights == PACK_AUTO) &&
+               (r->config->machine || r->int8_speed > 0);
+    if (!(matmuls_change && !r->plan.device) && r->time.job_s < l->least_s * (1 + WORTH))
+        return 0; // matmuls alone take so long
+    if (o->weights != PACK_AUTO)
+        return dtype_row_bytes(then, 4096) < dtype_row_bytes(now, 4096);
+    if (o->kv_format != N_KV_FORMATS)
+        return r->kv_format == KV_BF16 || r->kv_format == KV_F32;
+    return r->evict.policy == EVICT_FULL;
 }
 
-/* 1: the change is one, its rates are known, and it may help. */
-static int matters(const struct look *l, const struct variant *v)
-{
-    const struct run *base = l->base;
-    enum dtype now = run_weights(base);
-    enum dtype then = v->weights == PACK_Q4 ? DTYPE_Q4 : v->weights == PACK_Q8 ? DTYPE_Q8 : now;
-    int on_cpu = !base->plan.device && (v->weights != PACK_AUTO || v->compute != N_COMPUTES);
-    if (!on_cpu && base->time.job_s < l->least_s * (1 + WORTH))
-        return 0;                   // matmuls are all there is
-    if (v->compute == COMPUTE_INT8) // over weights of its formats, which stay where they are of one
-        return !base->plan.device && base->ops.compute == COMPUTE_BF16 && is_8_or_4(then) &&
-               (v->weights == PACK_AUTO || !is_8_or_4(now)) &&
-               (base->config->machine || base->int8_speed > 0);
-    if (v->weights != PACK_AUTO)
-        return bits(then) < bits(now);
-    if (v->kv_format != N_KV_FORMATS)
-        return base->kv_format == KV_BF16 || base->kv_format == KV_F32;
-    return base->evict.policy == EVICT_FULL;
-}
-
-static enum err try_lossy(struct look *l, const struct variant *v)
+static enum err try_lossy(struct look *l, const struct lossy *o)
 {
     struct explain_help h = {0};
-    if (!matters(l, v))
+    struct variant v = variant_none();
+    struct variant_plan p;
+    struct evict evict;
+    if (!matters(l, o))
         return OK;
-    variant_flags(v, h.flags, sizeof h.flags);
-    variant_quality_text(v, h.quality, sizeof h.quality);
-    if (v->weights != PACK_AUTO && model_is_pack(l->base->config->model))
+    v.weights = o->weights;
+    v.compute = o->compute;
+    v.kv_format = o->kv_format;
+    if (o->policy) {
+        struct config with = *l->r->config;
+        with.kv_policy = o->policy;
+        with.kv_budget = o->budget;
+        if (run_read_evict(&evict, &with) != OK)
+            return OK; // does not go with the flags that were given
+        v.evict = &evict;
+        v.budget_text = o->budget;
+    }
+    variant_flags(&v, h.flags, sizeof h.flags);
+    h.n_quality = variant_quality(&v, h.quality);
+    variant_quality_text(&v, h.quality_text, sizeof h.quality_text);
+    if (o->weights != PACK_AUTO && model_is_pack(l->r->config->model))
         snprintf(h.what, sizeof h.what, "packed again");
-    TRY(plan_again(l, v, &h));
+    TRY(plan_again(l, &v, &p, &h));
     offer(l->e, &h);
     return OK;
-}
-
-static enum err lossy(struct look *l)
-{
-    static const struct {
-        enum pack_weights weights;
-        enum compute compute;
-        enum kv_format kv_format;
-    } formats[] = {{PACK_AUTO, COMPUTE_INT8, N_KV_FORMATS}, {PACK_Q8, COMPUTE_INT8, N_KV_FORMATS},
-                   {PACK_Q8, N_COMPUTES, N_KV_FORMATS},     {PACK_Q4, N_COMPUTES, N_KV_FORMATS},
-                   {PACK_AUTO, N_COMPUTES, KV_Q8},          {PACK_AUTO, N_COMPUTES, KV_MIXED}};
-    for (int i = 0; i < (int)(sizeof formats / sizeof *formats); i++) {
-        struct variant v = variant_none();
-        v.weights = formats[i].weights;
-        v.compute = formats[i].compute;
-        v.kv_format = formats[i].kv_format;
-        TRY(try_lossy(l, &v));
-    }
-    struct variant v = variant_none();
-    struct config with = *l->base->config;
-    struct evict evict;
-    with.kv_policy = "h2o";
-    with.kv_budget = "0.2";
-    if (run_read_evict(&evict, &with) != OK)
-        return OK; // does not go with the flags that were given
-    v.evict = &evict;
-    v.budget_text = with.kv_budget;
-    return try_lossy(l, &v);
 }
 
 /* ---- all of it ---- */
@@ -228,24 +228,20 @@ static double matmul_s(const struct run *r)
     return tokens * best * s->n_layers;
 }
 
-static enum err find(struct look *l)
-{
-    const struct run *base = l->base;
-    const struct store ram = {"mem-ram", "RAM", base->budget.ram, base->bytes.ram, TIER_RAM};
-    const struct store device = {"mem-device", "device", base->budget.device, base->bytes.device,
-                                 TIER_DEVICE};
-    if (base->time.job_s >= l->least_s * (1 + WORTH)) {
-        TRY(more_memory(l, &ram));
-        if (base->plan.device)
-            TRY(more_memory(l, &device));
-        TRY(faster_disk(l));
-    }
-    return lossy(l);
-}
-
 enum err explain_find_helps(struct explain *e, struct run *r)
 {
-    struct look l = {.base = r, .e = e, .least_s = matmul_s(r)};
+    struct look l = {.r = r, .e = e, .least_s = matmul_s(r)};
+    const struct store ram = {"mem-ram", "RAM", r->budget.ram, r->bytes.ram, TIER_RAM};
+    const struct store device = {"mem-device", "device", r->budget.device, r->bytes.device,
+                                 TIER_DEVICE};
     e->matmul_share = r->time.job_s > 0 ? l.least_s / r->time.job_s : 0;
-    return find(&l);
+    if (r->time.job_s >= l.least_s * (1 + WORTH)) {
+        TRY(more_memory(&l, &ram));
+        if (r->plan.device)
+            TRY(more_memory(&l, &device));
+        TRY(faster_disk(&l));
+    }
+    for (int i = 0; i < (int)(sizeof lossy / sizeof *lossy); i++)
+        TRY(try_lossy(&l, &lossy[i]));
+    return OK;
 }

@@ -72,15 +72,16 @@ struct run {
     struct plan_bytes bytes;
     struct plan_time time;
     int elsewhere; // 1: `plan`: what --machine says of threads and capacities holds, not this box
-    int64_t n_left_out;           // rows whose prompts run_plan found too long
-    int hidden_moves;             // 1: hidden states were asked to leave the ops
-    int plans_device;             // 1: the plan is for a device with memory of its own
-    int plan_told;                // 1: the command itself says what the plan is
-    struct plan_ranking *ranking; // borrowed; NULL, or what the search chose among
-    int is_variant; // 1: planned beside the run's own plan (variant.h): nothing is told or measured
-    double int8_speed; // matmuls in int8 over those in bf16, where advise_int8 measured; else 0
+    int64_t n_left_out; // rows whose prompts run_plan found too long
+    int hidden_moves;   // 1: hidden states were asked to leave the ops
+    int plans_device;   // 1: the plan is for a device with memory of its own
+    int plan_told;      // 1: the command itself says what the plan is
     int keep_rows; // 1: a plan holds all rows, or it does not fit; else run_plan may leave some out
     int weights_assumed; // 1: opened.model's layers are not its pack's: nothing of them can be read
+    /* Borrowed; NULL, or what the search chose among. */
+    struct plan_ranking *ranking;
+    /* Matmuls in int8 over those in bf16, where advise_int8 measured them; else 0. */
+    double int8_speed;
     struct engine engine;
     int engine_opened;
     void (*tick)(void *ctx); // progress, called every step; or NULL
@@ -101,8 +102,6 @@ enum err run_prepare(struct run *r, const struct config *c);
  * whose prompts no plan within the budgets holds, whatever placement was asked for, leave the work
  * and become error rows (see job.h). */
 enum err run_plan(struct run *r);
-/* A plan of r's job that plan_check accepts, played. */
-void run_price(const struct run *r, const struct plan *plan, struct plan_time *t);
 /* Its two halves: what the machine gives (budgets, rates; those not known yet are measured), and
  * the plan within that. */
 enum err run_rates(struct run *r);

@@ -45,15 +45,12 @@ static enum err read_machine(struct run *r)
 {
     int threads = r->machine.threads;
     TRY(machine_file_read(&r->machine, r->config->machine));
-    if (!r->elsewhere) {
+    if (!r->elsewhere)
         r->machine.threads = threads;
-        return OK;
-    }
-    if (config_given(r->config, "threads") && r->machine.threads != threads)
+    else if (config_given(r->config, "threads") && r->machine.threads != threads)
         log_line(LOG_WARN, "--threads has no effect: the rates of %s are those of its %d threads",
                  r->config->machine, r->machine.threads);
-    return take_threads(r);
-    return OK;
+    return r->elsewhere ? take_threads(r) : OK;
 }
 
 /* A cap is a cap while measuring, too: the budget, less what text holds by now. */
@@ -288,7 +285,7 @@ static int find_plan(const struct run *r, const struct plan_wish *wish, struct p
     return plan_search(&set, wish, &r->budget, r->search, plan, ranking, why, why_cap);
 }
 
-void run_price(const struct run *r, const struct plan *plan, struct plan_time *t)
+static void price_plan(const struct run *r, const struct plan *plan, struct plan_time *t)
 {
     const struct setting set = setting_of(r);
     CHECK(plan_cost(&set, plan, r->search, t) == 0); // plan_check has proved that every row enters
@@ -329,7 +326,7 @@ static int search_plan(struct run *r, const struct plan_wish *wish, char *why, i
     for (;;) {
         int rc = find_plan(r, wish, &r->plan, r->ranking, why, why_cap);
         if (rc != 0 || r->plan.embed_resident || wish->codec == PLAN_CODEC_NONE ||
-            r->costs.codec_share > 0 || r->is_variant)
+            r->costs.codec_share > 0)
             return rc;
         price_codec(r); // something streams: once more, now that its price is known
     }
@@ -409,7 +406,7 @@ static void hint_codec(struct run *r, const struct plan_wish *wish)
     int found =
         find_plan(r, wish, &with, NULL, why, sizeof why) == 0 && with.codec != PLAN_CODEC_NONE;
     if (found)
-        run_price(r, &with, &t);
+        price_plan(r, &with, &t);
     r->costs.codec_make_s = make_s;
     if (found)
         log_line(LOG_INFO,
@@ -492,7 +489,9 @@ enum err run_rates(struct run *r)
 enum err run_plan(struct run *r)
 {
     TRY(run_rates(r));
-    return run_choose(r);
+    TRY(run_choose(r));
+    r->int8_speed = advise_int8(r);
+    return OK;
 }
 
 enum err run_choose(struct run *r)
@@ -533,13 +532,10 @@ enum err run_choose(struct run *r)
     TRY(choose_plan(r, &wish));
     CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget,
                      &r->layout, &r->bytes, why, sizeof why) == 0);
-    run_price(r, &r->plan, &r->time);
-    if (r->is_variant)
-        return OK;
+    price_plan(r, &r->plan, &r->time);
     plan_tell_changes(r, &asked);
     if (!r->plan_told)
         print_plan(r);
     hint_codec(r, &wish);
-    r->int8_speed = advise_int8(r);
     return OK;
 }

@@ -9,7 +9,7 @@
 
 /* bench/results/quality-*.csv; int8: over bf16, with q8 weights. */
 static const char on_kv[] = "SmolLM2-135M (q4_1), WikiText-2, 128 of 1,024 slots";
-static const struct quality qualities[] = {
+static const struct quality measured[] = {
     {"h2o", 25.5, on_kv},     {"h2o-mean", 22.3, on_kv},          {"streaming", 51.0, on_kv},
     {"window", 234.9, on_kv}, {"int8", 0.7, "SmolLM2-135M (q8)"},
 };
@@ -44,7 +44,6 @@ struct saved {
     struct plan_bytes bytes;
     struct plan_time time;
     size_t fingerprint; // its length
-    struct plan_ranking *ranking;
     int hidden_moves, plan_told, keep_rows, weights_assumed;
     enum log_level level;
 };
@@ -72,7 +71,6 @@ static void save(const struct run *r, struct saved *s)
                         .hidden_moves = r->hidden_moves,
                         .plan_told = r->plan_told,
                         .keep_rows = r->keep_rows,
-                        .ranking = r->ranking,
                         .weights_assumed = r->weights_assumed,
                         .level = log_level_max};
 }
@@ -106,8 +104,6 @@ static enum err restore(struct run *r, const struct saved *s)
     r->hidden_moves = s->hidden_moves;
     r->plan_told = s->plan_told;
     r->keep_rows = s->keep_rows;
-    r->ranking = s->ranking;
-    r->is_variant = 0;
     r->weights_assumed = s->weights_assumed;
     log_level_max = s->level;
     return closed;
@@ -121,34 +117,36 @@ static enum err change_evict(struct run *r, const struct evict *evict)
     return command_plan_work(r);
 }
 
-static double scaled(double measured, double by, double from)
+/* What was measured of the run's own matmuls, by as much faster as the variant's are than these by
+ * the machine's rates; those know nothing of int8 when they were measured in bf16. */
+static void scale_rates(double *to, const double *known, const double *derived, int n,
+                        double int8_speed)
 {
-    return from > 0 ? measured * (by / from) : by;
+    for (int i = 0; i < n; i++) {
+        double now = int8_speed > 0 ? derived[i] / int8_speed : to[i];
+        to[i] = known[i] == derived[i] ? now : known[i] * (now / derived[i]);
+    }
 }
 
-/* Nothing is measured: matmuls are as much faster than what was measured as the machine's rates
- * say, which know nothing of int8 where they were measured in bf16. */
-static void scale_rates(struct run *r, const struct model_rates *measured, const struct variant *v)
+static void derive_rates(struct run *r, const struct model_rates *known,
+                         const struct model_rates *derived, int to_int8)
 {
-    const struct model_rates was = r->costs.rates; // by the machine's rates, before the change
     struct model_rates *to = &r->costs.rates;
-    double int8 = v->compute == COMPUTE_INT8 && r->int8_speed > 0 ? r->int8_speed : 0;
+    double int8_speed = to_int8 ? r->int8_speed : 0;
     run_rates_derive(r);
-    const struct model_rates now = *to;
-    *to = *measured;
-    for (int state = 0; state < N_WEIGHT_STATES; state++)
-        for (int i = 0; i < N_MATMUL_ROWS; i++) {
-            double layer_s = was.layer_s[state][i], head_s = was.head_s[state][i];
-            to->layer_s[state][i] =
-                scaled(measured->layer_s[state][i],
-                       int8 > 0 ? layer_s / int8 : now.layer_s[state][i], layer_s);
-            to->head_s[state][i] = scaled(measured->head_s[state][i],
-                                          int8 > 0 ? head_s / int8 : now.head_s[state][i], head_s);
-        }
+    memcpy(to->rows_s, known->rows_s, sizeof to->rows_s); // no matmuls: as they were measured
+    memcpy(to->attend_s, known->attend_s, sizeof to->attend_s);
+    memcpy(to->slot_s, known->slot_s, sizeof to->slot_s);
+    for (int state = 0; state < N_WEIGHT_STATES; state++) {
+        scale_rates(to->layer_s[state], known->layer_s[state], derived->layer_s[state],
+                    N_MATMUL_ROWS, int8_speed);
+        scale_rates(to->head_s[state], known->head_s[state], derived->head_s[state], N_MATMUL_ROWS,
+                    int8_speed);
+    }
 }
 
-/* Seconds of a slot that a row attends over, by the machine's rates; 0: unknown. */
-static double slot_s(const struct run *r)
+/* Seconds of a page that a row attends over, by the machine's rates; 0: unknown. */
+static double page_s(const struct run *r)
 {
     struct kv_layout kv;
     const struct shape *s = &r->opened.model.shape;
@@ -159,11 +157,13 @@ static double slot_s(const struct run *r)
 
 static enum err change(struct run *r, const struct variant *v)
 {
-    double slot = slot_s(r);
+    const double page = page_s(r);
     int other_rates = v->weights != PACK_AUTO || v->compute != N_COMPUTES;
-    const struct model_rates measured = r->costs.rates;
-    if (!v->measures)
-        run_rates_derive(r);
+    int to_int8 = v->compute == COMPUTE_INT8 && r->ops.compute != COMPUTE_INT8;
+    const struct model_rates known = r->costs.rates;
+    run_rates_derive(r);
+    const struct model_rates derived = r->costs.rates;
+    r->costs.rates = known;
     if (v->evict)
         TRY(change_evict(r, v->evict));
     if (v->kv_format != N_KV_FORMATS)
@@ -180,10 +180,11 @@ static enum err change(struct run *r, const struct variant *v)
         TRY(run_rates(r));
     if (v->machine)
         r->machine = *v->machine;
-    if (!v->measures)
-        scale_rates(r, &measured, v);
-    for (int i = 0; i < N_MATMUL_ROWS && v->kv_format != N_KV_FORMATS; i++)
-        r->costs.rates.slot_s[i] = scaled(measured.slot_s[i], slot_s(r), slot);
+    if (v->machine || (other_rates && !v->measures))
+        derive_rates(r, &known, &derived, to_int8);
+    double now = page_s(r);
+    for (int i = 0; i < N_MATMUL_ROWS && v->kv_format != N_KV_FORMATS && page > 0 && now > 0; i++)
+        r->costs.rates.slot_s[i] *= now / page;
     if (v->budget)
         r->budget = *v->budget;
     return OK;
@@ -199,10 +200,8 @@ enum err variant_plan(struct run *r, const struct variant *v, struct variant_pla
     r->weights = NULL;
     r->search = NULL;
     r->search_bytes = 0;
-    r->ranking = NULL;
     r->plan_told = 1;
     r->keep_rows = 1;
-    r->is_variant = !v->measures;
     enum err err = change(r, v);
     if (err == OK)
         err = run_choose(r);
@@ -238,9 +237,9 @@ void variant_flags(const struct variant *v, char *buf, int cap)
 static void add(struct quality *q, int *n, const char *what)
 {
     q[*n] = (struct quality){what, -1, ""};
-    for (int i = 0; i < (int)(sizeof qualities / sizeof *qualities); i++)
-        if (strcmp(qualities[i].what, what) == 0)
-            q[*n] = qualities[i];
+    for (int i = 0; i < (int)(sizeof measured / sizeof *measured); i++)
+        if (strcmp(measured[i].what, what) == 0)
+            q[*n] = measured[i];
     ++*n;
 }
 

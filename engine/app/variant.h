@@ -18,8 +18,9 @@ struct variant {
     const struct evict *evict;     // borrowed; NULL: as it is
     const char *budget_text;       // with evict: its --kv-budget, for variant_flags
     const struct budget *budget;   // borrowed; NULL: the run's
-    const struct machine *machine; // borrowed; NULL: the run's
-    int measures; // 1: rates that another format makes unknown may be measured, which takes seconds
+    const struct machine *machine; // borrowed; NULL: the run's. Rates of matmuls follow from it
+    int measures; // 1: rates that another format makes unknown may be measured, which takes
+                  // seconds; 0: they are as much other as the machine's rates say
 };
 struct variant variant_none(void);
 

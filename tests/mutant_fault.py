@@ -1,0 +1,9 @@
+"""What a fault of mutants.py is. mutant_list.py and mutant_plan.py have them."""
+from collections import namedtuple
+
+Mutant = namedtuple("Mutant", "name file old new tests")
+M = []
+
+
+def fault(name, file, old, new, *tests):
+    M.append(Mutant(name, file, old, new, tests))

@@ -1,0 +1,224 @@
+"""The faults of mutants.py in what plans: rates, plays, the search, what a plan tells, plans that change. See mutant_list.py."""
+from mutant_fault import fault
+
+# ---- what a machine gives
+
+fault("a rate measured in other memory is taken", "offload/probe_cache.c",
+      "(long long)probe_ram_bytes(c));\n}", "0LL);\n}", "probe_test")
+fault("the first plan has other digits than the next", "offload/probe_cache.c",
+      "    part_copy(m, &only, part);\n    probe_cache_write", "    probe_cache_write", "probe_test")
+fault("a burst counts as what lasts", "offload/disk_probe.c",
+      "rates->lasting = rate_of(s, burst >= 3 && burst > s->n / 4 ? burst : s->n / 4, s->n);",
+      "rates->lasting = rate_of(s, s->n / 4, s->n);", "disk_probe_test")
+fault("reads and writes at once are reads", "offload/disk_probe.c",
+      "io->write = s->next & 1;", "io->write = 0;", "disk_probe_test")
+fault("the time of a share passes for that of the layer", "offload/probe_model.c",
+      "s[i] = 1 / (sweeps.value * b.share);", "s[i] = 1 / sweeps.value;", "probe_test")
+fault("measuring a model takes what memory it wants", "offload/probe_model.c",
+      "while (c->memory_bytes > 0 && a.used > c->memory_bytes && share <= SHARE_LAST);",
+      "while (0);", "probe_test")
+fault("a machine file that knows one matmul is refused", "offload/machine_file.c",
+      "    machine_complete(m);\n", "", "probe_test")
+fault("the spread of a rate is lost", "offload/machine_file.c",
+      "n > 1 ? x[1] : 0,", "0,", "probe_test")
+fault("a lane is busy as long as at full depth", "policy/pass.c",
+      "*s += *s > 0 ? max_d(p->disk_more_s[write], 0) : 0;", "*s += 0 * p->played_disk_s[write];", "cost_test")
+fault("shares are corrected as rates are", "policy/correct.c",
+      "!ends_with(machine_rates[i].key, \"_beside\")) // a share", "!ends_with(machine_rates[i].key, \"none\"))",
+      "correct_test")
+fault("a pass like another is scaled, not moved", "policy/pass.c",
+      "return max_d(quick, kept->wall_s + quick - kept->quick_s);",
+      "return quick * kept->wall_s / kept->quick_s;", "cost_test")
+fault("few pieces in flight get what many get", "policy/servers.c",
+      "machine_read_rate(m, i) / most", "machine_read_rate(m, MACHINE_DEPTH) / most", "cost_test")
+fault("a transfer is told with its last byte", "policy/servers.c",
+      "*item.ready = s->disk.free + s->ticket_s;", "*item.ready = s->disk.free;", "cost_test")
+fault("the disk gives as much beside ops", "policy/servers.c", "one ? 1 : s->beside", "1", "cost_test")
+fault("ops lose nothing to reads but checksums", "policy/pass.c",
+      "    if (left > 0)\n        s += m->threads", "    if (left < 0)\n        s += m->threads", "cost_test")
+fault("what the only batch has sampled stands ready", "policy/pass.c",
+      "    if (l->forced_tokens > 0)\n        s += max_d(ticket_s", "    if (l->forced_tokens < 0)\n        s += max_d(ticket_s",
+      "cost_test")
+fault("pages that stand apart travel together", "policy/pass.c",
+      "return max_d(pieces - ceil(n_bytes / SERVERS_PIECE), 0) * max_d(start_s, 0);", "return 0 * (pieces - ceil(n_bytes / SERVERS_PIECE)) * start_s;", "cost_test")
+fault("a disturbed disk gives more to few than to many", "policy/machine.c",
+      "return min_d(given, most);", "return given;", "rates_test")
+fault("a slot costs what it costs a row alone", "policy/machine.c",
+      "double slot_s = r->slot_s[i];", "double slot_s = r->slot_s[i = 0];", "rates_test")
+fault("a busy machine is measured at every start", "offload/probe_cache.c",
+      "time(NULL) - st.st_mtime > AGAIN_S", "time(NULL) - st.st_mtime > -1", "probe_test")
+fault("what was measured well is measured away", "offload/probe_cache.c",
+      "if (machine_rates[i].part == part && spread_of(&again.rates[i]) < spread_of(&m->rates[i]))",
+      "if (machine_rates[i].part == part)", "probe_test")
+fault("rows of one KV format pass for another's", "offload/probe_model.c",
+      "kv_format_name(l->kv_format)", "kv_format_name(KV_F32)", "probe_test")
+fault("measuring norms takes what memory it wants", "offload/probe_layer.c",
+      "while (c->memory_bytes > 0 && a.used > c->memory_bytes && b.most > 1);", "while (0);", "probe_test")
+fault("the head takes as many positions at once as a layer", "policy/machine.c",
+      "seconds_at(r->head_s[state], LAYOUT_POSITION_TILE,", "seconds_at(r->head_s[state], PLAN_TILE_TOKENS,",
+      "rates_test")
+fault("the rest behind full tiles is free", "policy/machine.c",
+      "return tiles * s[last] + from_s +", "return tiles * s[last] + (tiles > 0 ? 0 : 1) *", "rates_test")
+fault("a disturbed measurement stays", "policy/machine.c",
+      "r->layer_s[state][i] = min_d(r->layer_s[state][i], r->layer_s[state][i + 1]);", "", "rates_test")
+fault("q8 and q4 decode for nothing", "policy/machine.c", "? DECODE_FLOPS : 0", "? 0 : 0", "rates_test")
+fault("tiles cost what is stored", "policy/pass.c",
+      "+ p->decoded * c->layer[1];", "+ p->decoded * c->layer[0];", "rates_test")
+
+fault("the summary's lanes take each other's predicted bytes", "engine/app/report_lanes.c",
+      "[LANE_NVME_WRITE] = 1 + PLAN_NVME_WRITE,", "[LANE_NVME_WRITE] = 1 + PLAN_NVME_READ,", "report_test")
+fault("what a lane was predicted is of a pass", "engine/app/report_summary.c",
+      "number(report_lane_predicted(r, lane) * r->time.passes)", "number(report_lane_predicted(r, lane))", "report_test")
+
+# ---- the benchmarks of the planner
+
+fault("what has a row is measured again", "bench/planned.py",
+      "        if self.is_done(case=case, turn=turn, flags=label):", "        if False:", "planned_test.py")
+fault("a CSV takes rows of any binary", "bench/conditions.py",
+      "        if was and binary not in was[\"binary_sha256\"].split():", "        if False:", "planned_test.py")
+fault("bytes that differ are a rate's", "bench/planned.py",
+      "if counts and abs(said - moved) > 0.05", "if False and abs(said - moved) > 0.05", "planned_test.py")
+fault("the best plan is the worst", "bench/choice.py",
+      "        best = min(found, key=found.get)", "        best = max(found, key=found.get)", "planned_test.py")
+fault("a grid has the automatic plan twice", "bench/choice.py",
+      "    found = {placement(auto): auto}", "    found = {0: auto}", "planned_test.py")
+fault("rows of a batch go before shares", "bench/hand.py",
+      "        while any(shares):", "        while False:", "planned_test.py")
+fault("the roof has no KV", "bench/paper.py",
+      "        held = weights + rows * row - m", "        held = weights - m", "planned_test.py")
+
+# ---- the play of a job
+
+fault("full pages grow by themselves", "policy/simulate.c",
+      "    b->full_pages += b->cross[s->pass % PLAN_PAGE_SLOTS];\n", "", "simulate_test")
+fault("a row that evicts goes on growing", "policy/simulate.c",
+      "        grow(s, b, t, e->kind == EVENT_START);\n", "", "simulate_test")
+fault("pages that are short send nobody back", "policy/simulate.c",
+      "if (b->loose > 0 || need > b->free_pages)", "if (b->loose > 0)", "simulate_test")
+fault("prompts share nothing", "policy/simulate.c",
+      "    return (int)min64(all->most, min64(all->first, n_prompt - 1));", "    return 0;", "simulate_test")
+fault("a fetch across the pass sees its own rows", "policy/moves.c",
+      "    return sampled <= m - unretired(plan, m) ? SEES_KEPT : SEES_BEFORE;", "    return SEES_OWN;", "simulate_test")
+fault("nothing is fetched for a pass that does not come", "policy/moves.c",
+      "place_in_pass(p, layer, 0) >= end + p->ahead_weights", "place_in_pass(p, layer, 0) >= 0", "simulate_test")
+fault("hidden states of two parts are read once", "policy/moves.c",
+      "p->decoder * (1 + p->attn_cpu) * tokens", "p->decoder * tokens", "simulate_test")
+fault("look-ahead hides everything", "policy/pass.c",
+      "        fetch_weights(&w, now, m + plan->ahead_weights);", "        fetch_weights(&w, 0, m + 20);", "cost_test")
+fault("a step waits for nothing", "policy/pass.c",
+      "            start = max_d(start, servers_wait(&r->servers, &r->ready[i][n]));", "            (void)servers_wait(&r->servers, &r->ready[i][n]);", "cost_test")
+
+# ---- another plan under way
+
+fault("a lane that says little is believed", "policy/correct.c",
+      "max_d(was, told) >= SAYS * wall_s", "1", "correct_test")
+fault("bytes of a burst grow with its rate", "policy/correct.c",
+      '!ends_with(machine_rates[i].key, "_bytes") &&', "1 &&", "correct_test")
+fault("what was told is told again", "policy/correct.c",
+      "return slower > known ? slower / known : known / slower;", "(void)known; return slower > 1 ? slower : 1 / slower;", "correct_test")
+fault("the line is left with steps under way", "engine/line/engine.c",
+      "    for (; e->retired < s.n; e->retired++)\n", "    for (; e->retired < 0; e->retired++)\n",
+      "replan_test.py --only changed --only on_device")
+fault("one of the rows that go back", "engine/job/job_queue.c",
+      "            continue;\n        l->next_requeued = job->requeued;\n        job->requeued = l;\n",
+      "            continue;\n        l->next_requeued = NULL;\n        job->requeued = l;\n", "simulate_test")
+fault("work that is left counts what is done", "engine/job/job_scan.c",
+      "(int64_t)(row->cap - row->known) * l->stride", "(int64_t)row->cap * l->stride", "simulate_test")
+fault("rows that began know their prompt only", "engine/job/job_scan.c",
+      "row->request.n_prompt, row->request.n_tokens,", "row->request.n_prompt, row->request.n_prompt,", "simulate_test")
+fault("nobody looks at the lanes", "engine/app/replan.c",
+      "return is_short(w) || is_off(w);", "return is_short(w);", "replan_test.py --only slow_reads")
+fault("a limit that was lowered is none", "engine/app/replan.c",
+      "    if (limit < was) {\n", "    if (limit < 0) {\n", "replan_test.py --only limit_lowered")
+# ---- what a plan tells
+
+ALTERNATIVES, HELPS = "explain_test.py --only alternatives", "explain_test.py --only would_help"
+fault("a ranking begins with the slowest", "policy/search_climb.c",
+      "for (; i > 0 && to->list[i - 1].job_s > r->s; i--)", "for (; i > 0 && to->list[i - 1].job_s < r->s; i--)", "plan_test")
+fault("a ranking without room drops the fastest", "policy/search_climb.c",
+      "(to->n == to->cap && to->list[to->n - 1].job_s <= r->s)", "to->n == to->cap", "plan_test")
+fault("a ranking keeps what another search found", "policy/search.c", "        ranking->n = 0;\n", "        ;\n", "plan_test")
+fault("any plan is an alternative", "engine/app/explain.c",
+      "c->job_s + make_s <= r->time.job_s * WITHIN && differ", "make_s >= 0 && differ", ALTERNATIVES)
+fault("much the same is an alternative", "engine/app/explain.c",
+      "            other = differ(&c->plan, &e->alternatives[k].plan);", "            other = 1;", ALTERNATIVES)
+fault("an alternative with the flags of the plan", "engine/app/explain.c",
+      "plan_freeze_as(r, &a->plan, a->freeze, sizeof a->freeze);", "plan_freeze(r, a->freeze, sizeof a->freeze);", ALTERNATIVES)
+fault("scratch for the threads of this machine", "engine/app/run_plan.c",
+      "    return r->elsewhere ? take_threads(r) : OK;", "    return r->elsewhere && 0 ? take_threads(r) : OK;", ALTERNATIVES)
+fault("a disk that writes no faster", "engine/app/explain_help.c",
+      "    struct rate *rates[] = {&m.nvme_read, &m.nvme_write, ", "    struct rate *rates[] = {&m.nvme_read, ", HELPS)
+fault("memory that nobody gets", "engine/app/explain_help.c", "? &budget.device : &budget.ram) = all << 20;",
+      "? &budget.device : &budget.ram) = m->budget;", HELPS)
+fault("matmuls are all there is", "engine/app/explain_help.c",
+      "        return tokens * flops / r->machine.device_flops.value;",
+      "        return 8 * tokens * flops / r->machine.device_flops.value;", HELPS)
+fault("what would help is searched whatever bounds the job", "engine/app/explain_help.c",
+      "r->time.job_s < l->least_s * (1 + WORTH))\n        return 0;", "r->time.job_s < 0)\n        return 0;",
+      "explain_test.py --only cheap")
+fault("the least help first", "engine/app/explain_help.c",
+      "e->helps[i - 1].gain < h->gain; i--)", "e->helps[i - 1].gain > h->gain; i--)", HELPS)
+fault("a plan for comparison measures", "engine/app/explain_help.c",
+      "    v.compute = o->compute;\n", "    v.compute = o->compute;\n    v.measures = 1;\n",
+      "explain_test.py --only measures_once")
+
+# ---- plans that would be otherwise, plan files
+
+SWEEP, ALLOW = "plan_sweep_test.py --only points", "plan_sweep_test.py --only allow"
+FLAGS = "plan_flags_test.py --only flags_win"
+fault("a sweep goes on by steps of A", "engine/app/commands_sweep.c", "x < last; x *= 2)", "x < last; x += first)", SWEEP)
+fault("a sweep leaves its last value out", "engine/app/commands_sweep.c",
+      'snprintf(s->numbers[s->n++], TEXT_MAX, "%s", b);', "", SWEEP)
+fault("a fraction becomes a count", "engine/app/commands_sweep.c", "    if (!has_point) {", "    if (x > 0.3) {", SWEEP)
+fault("a sweep samples the codec at every point", "engine/app/commands_sweep.c",
+      "    s->codec = r->codec_sample;\n", "", "plan_sweep_test.py --only alike")
+fault("a sweep of KV says that it keeps everything", "engine/app/commands_sweep.c",
+      'put_csv(evict_policy_name(r->evict.policy), ",");', 'put_csv("full", ",");', SWEEP)
+fault("a quote ends a field of a sweep", "engine/app/commands_sweep.c",
+      """printf(*text == '"' ? "\\"\\"" : "%c", *text);""", """printf("%c", *text);""", "plan_sweep_test.py --only quoted")
+fault("what has no effect is swept", "engine/app/commands_sweep.c",
+      "    TRY(refuse_idle(s));\n", "", "plan_sweep_test.py --only refused")
+fault("a range of words and counts is taken", "engine/app/commands_sweep.c",
+      "strcmp(unit, last_unit) != 0 || point != last_point", "0", "plan_sweep_test.py --only refused")
+fault("a device's lanes are not drawn", "engine/app/plot.c",
+      "if (i == p->n_bounds && i < PLOT_BOUNDS)", "if (i == p->n_bounds && i < 1)", "plan_sweep_test.py --only plots")
+fault("a variant stays", "engine/app/variant.c", "    r->evict = s->evict;\n", "", ALLOW)
+fault("a variant's weights stay", "engine/app/variant.c", "    r->opened.model = s->model;\n",
+      "    s->model.layers != r->opened.model.layers ? (void)0 : (void)(r->opened.model = s->model);\n", ALLOW)
+fault("a variant keeps the rates of other weights", "engine/app/variant.c",
+      "    if (other_rates && v->measures)\n        TRY(run_rates(r));\n", "", ALLOW)
+fault("slots of a variant are the run's", "engine/app/variant.c",
+      "    return command_plan_work(r);\n", "    return OK;\n", ALLOW)
+fault("KV formats are attended over alike", "engine/app/run_plan.c",
+      "    r->costs.attend_rate = run_attend_rate(r);\n",
+      "    if (r->costs.attend_rate == 0)\n        r->costs.attend_rate = attend_rate(r);\n", ALLOW)
+fault("what is not there is encoded", "engine/app/variant.c", "        r->weights_assumed = 1;\n", "", ALLOW)
+fault("a sweep of devices keeps to one device's memory", "engine/app/commands_sweep.c",
+      "        r->room.device = -1; // of each its own\n", "        ;\n", "plan_device_test.py --only sweeps")
+fault("another format keeps the slices of the head", "engine/pack/pack_write.c",
+      "        as->n_layers = w->n_layers;\n", "", "pack_as_test", ALLOW)
+fault("int8 multiplies anything", "engine/app/commands_allow.c",
+      "                (l->choice[COMPUTE] && !takes_int8(r, o, l->choice)))", "                0)", ALLOW)
+fault("what brings nothing has a line", "engine/app/commands_allow.c",
+      "l->fits && l->rate >= WORTH * parts", "l->fits", ALLOW)
+fault("a single option loses its line", "engine/app/commands_allow.c",
+      "    if (x_single != y_single)\n        return y_single - x_single;\n", "", ALLOW)
+fault("auto is no flag to a plan file", "engine/app/plan_file.c",
+      "is_open && !by_percent && !config_given(c, f->flag)", "is_open && !by_percent", FLAGS)
+fault("a plan file's counts hold for any number of batches", "engine/app/plan_file.c",
+      "    keep_shares(r, plan, wish);\n", "", FLAGS)
+fault("a plan file of other KV is taken without a word", "engine/app/plan_file.c",
+      "        compare_kv(r, json_object_get(root, \"kv\"));\n", "        ;\n", FLAGS)
+fault("--threads beside a machine file passes in silence", "engine/app/run_plan.c",
+      'config_given(r->config, "threads") && r->machine.threads != threads', "0", "plan_flags_test.py --only threads_of_run")
+fault("a machine file's ram is no budget", "engine/app/run_plan.c",
+      "ram = r->elsewhere ? m->ram : min_i64(ram, m->ram);", "ram = min_i64(ram, INT64_MAX);", "plan_flags_test.py --only capacities")
+
+# ---- the search
+
+fault("nobody climbs", "policy/search_climb.c",
+      "    while (s->best && s->work", "    while (0 && s->work", "search_test")
+fault("a fifth is a tie", "policy/search_climb.c", "#define TIE          1.02", "#define TIE          1.2", "search_test")
+fault("shares are those of other batches", "policy/search_climb.c",
+      "            keep_shares(s, &other.plan);\n", "            (void)keep_shares;\n", "plan_test")
+
