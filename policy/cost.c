@@ -62,7 +62,7 @@ double plan_cost_passes(const struct plan *plan, const struct work *work, int qu
 
 int64_t plan_cost_bytes(const struct plan *plan)
 {
-    return simulate_bytes(plan) + pricing_bytes(plan);
+    return simulate_bytes(plan) + pricing_bytes(plan, 0);
 }
 
 static int cost(const struct setting *set, const struct plan *plan, void *memory, int quick,
@@ -71,8 +71,7 @@ static int cost(const struct setting *set, const struct plan *plan, void *memory
     struct pricing pricing;
     struct played played;
     uint8_t *at = memory;
-    pricing_make(&pricing, set, plan, at + simulate_bytes(plan));
-    pricing.quick = quick;
+    pricing_make(&pricing, set, plan, quick, at + simulate_bytes(plan));
     const struct simulation s = {.plan = plan,
                                  .work = set->work,
                                  .evict = set->evict,
@@ -157,8 +156,7 @@ void plan_estimate(const struct setting *set, const struct plan *plan, void *mem
     const struct work *work = set->work;
     struct pricing p;
     uint8_t *at = memory;
-    pricing_make(&p, set, plan, at + simulate_bytes(plan));
-    p.quick = 1;
+    pricing_make(&p, set, plan, 1, at + simulate_bytes(plan));
     double n = max_d((double)work->n_rows, 1), prompt = (double)work->prompt_tokens / n;
     double out = (double)work->output_tokens / n;
     double rows = min_d((double)plan->batch * plan->batches, n);

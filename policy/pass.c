@@ -451,10 +451,16 @@ static double play(const struct pricing *p, int first)
 
 /* ---- the price ---- */
 
-int64_t pricing_bytes(const struct plan *plan)
+/* Of a pass that is played. */
+static int64_t steps_of(const struct plan *plan, int quick)
 {
     struct order order = plan_order(plan);
-    int64_t steps = min64(order_pass_steps(&order), STEPS_MAX), cap = 3 * steps + 64;
+    return quick ? 0 : min64(order_pass_steps(&order), STEPS_MAX);
+}
+
+int64_t pricing_bytes(const struct plan *plan, int quick)
+{
+    int64_t steps = steps_of(plan, quick), cap = 3 * steps + 64;
     return moves_bytes(plan) + align64((int64_t)sizeof(struct replay), 8) +
            plan->batches *
                (int64_t)(2 * sizeof(struct load) + sizeof(struct step_cost) + sizeof(double)) +
@@ -462,13 +468,12 @@ int64_t pricing_bytes(const struct plan *plan)
            align64(steps * (int64_t)sizeof(struct place), 8);
 }
 
-void pricing_make(struct pricing *p, const struct setting *set, const struct plan *plan,
+void pricing_make(struct pricing *p, const struct setting *set, const struct plan *plan, int quick,
                   void *memory)
 {
-    struct order order = plan_order(plan);
-    int64_t steps = min64(order_pass_steps(&order), STEPS_MAX);
+    int64_t steps = steps_of(plan, quick);
     uint8_t *at = memory;
-    *p = (struct pricing){.set = set, .plan = plan};
+    *p = (struct pricing){.set = set, .plan = plan, .quick = quick};
 #define TAKE(to, n)                                                                                \
     (to) = (void *)at;                                                                             \
     at += align64((int64_t)(n) * (int64_t)sizeof *(to), 8)

@@ -57,9 +57,9 @@ struct pricing {
     struct replay *replay;
 };
 
-/* Bytes of `memory`, 8-aligned. */
-int64_t pricing_bytes(const struct plan *plan);
-void pricing_make(struct pricing *p, const struct setting *set, const struct plan *plan,
+/* Bytes of `memory`, 8-aligned. quick: for lanes that are compared alone, a fraction of it. */
+int64_t pricing_bytes(const struct plan *plan, int quick);
+void pricing_make(struct pricing *p, const struct setting *set, const struct plan *plan, int quick,
                   void *memory);
 /* As struct simulation wants it; ctx: the pricing. A pass whose lanes are much like those of one
  * that was played is not played: its steps wait as much. */

@@ -17,7 +17,7 @@
 #define DEVICE_WINDOW 3    // steps queued: one runs, one is next, one is being queued
 #define FRAMES_MOST   4    // layers that may fit although fewer do not
 
-const int search_batches[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, BATCHES_MOST, 0};
+const int search_batches[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, SEARCH_BATCHES_MOST, 0};
 
 /* budget < 0: there is none. */
 static int64_t over(int64_t n_bytes, int64_t budget)
@@ -341,7 +341,7 @@ static void search_codec(struct search *s, int codec)
 
 int64_t plan_search_bytes(const struct plan_wish *wish, const struct work *work, int layers)
 {
-    int64_t batches = wish->batches > 0 ? wish->batches : BATCHES_MOST;
+    int64_t batches = wish->batches > 0 ? wish->batches : SEARCH_BATCHES_MOST;
     int64_t batch = wish->batch > 0 ? wish->batch : ceil_div64(max64(work->n_rows, 1), batches);
     int64_t rows = min64(max64(batch * batches, max64(work->n_rows, 1)), PLAN_ROWS_MAX) + batches;
     if (wish->batch > 0)

@@ -16,6 +16,8 @@ struct plan_ranking {
     int cap, n;
 };
 
+#define SEARCH_BATCHES_MOST 24 // that are tried
+
 /* Bytes of `memory` that a search for this wish and work may take, 8-aligned. */
 int64_t plan_search_bytes(const struct plan_wish *wish, const struct work *work, int layers);
 /* The fastest plan by plan_cost that plan_check accepts; weights are encoded when their share was

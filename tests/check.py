@@ -59,14 +59,14 @@ ALSO_ASAN = {"bad_input_test"}
 # (other instructions, other order of sums); what has threads, whose timing is another; and the bounds of
 # memory and time that those tests hold only without shadow memory.
 ALSO_RELEASE = {
-    "attend_test", "exact_test", "codec_test", "decode_test", "dtype_own_test", "dtype_test", "int8_test", "isa_test", "ops_test",
+    "attend_test", "exact_test", "search_test", "cost_test", "codec_test", "decode_test", "dtype_own_test", "dtype_test", "int8_test", "isa_test", "ops_test",
     "order_test", "sample_test",
     "device_test", "engine_test", "job_ahead_test", "job_test", "journal_test", "mover_test", "pool_test", "ring_limits_test", "ring_test",
     "gguf_bad_test", "probe_test",
 }
 # Without the sanitizers only: sweeps over instruction sets that take the better part of an hour with them.
-# ops_test, int8_test, prompt_test and engine_test put the same kernels under them.
-NOT_ASAN = {"attend_test", "exact_test"}
+# ops_test, int8_test, prompt_test and engine_test put the same kernels under them, plan_test the same search and plays.
+NOT_ASAN = {"attend_test", "exact_test", "search_test", "cost_test"}
 # CUDA kernels under the SIMT shim, which has fibers, and a shadow memory of its own: without the sanitizers only.
 SIMT = {os.path.basename(p)[:-2] for p in glob.glob(os.path.join(ROOT, "tests/simt_*_test.c"))}
 NOT_ASAN |= SIMT

@@ -221,4 +221,3 @@ fault("nobody climbs", "policy/search_climb.c",
 fault("a fifth is a tie", "policy/search_climb.c", "#define TIE          1.02", "#define TIE          1.2", "search_test")
 fault("shares are those of other batches", "policy/search_climb.c",
       "            keep_shares(s, &other.plan);\n", "            (void)keep_shares;\n", "plan_test")
-

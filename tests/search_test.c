@@ -451,7 +451,8 @@ static void test_same_job_same_plan(void **state)
             struct plan p;
             memset(memory, k, n_bytes);
             memset(&p, 255 - k, sizeof p);
-            assert_int_equal(plan_search(&set, &t.wish, &t.budget, memory, &p, why, sizeof why), 0);
+            assert_int_equal(
+                plan_search(&set, &t.wish, &t.budget, memory, &p, NULL, why, sizeof why), 0);
             if (k == 0)
                 first = p;
             assert_memory_equal(&p, &first, sizeof p);

@@ -309,8 +309,8 @@ enum err replan_watch(struct replan *w, struct engine_config *config)
 {
     struct run *r = w->run;
     int64_t loads = r->plan.batches * (int64_t)sizeof(struct load);
-    CHECK(loads + pricing_bytes(&r->plan) <= r->search_bytes / 2);
-    w->loads = (struct load *)(void *)((char *)r->search + r->search_bytes / 2);
+    CHECK(loads + pricing_bytes(&r->plan, 1) <= r->search_bytes - r->watch_at);
+    w->loads = (struct load *)(void *)((char *)r->search + r->watch_at);
     memset(w->loads, 0, (size_t)loads);
     w->set = (struct setting){.weights = r->weights,
                               .work = &r->work,
@@ -318,8 +318,7 @@ enum err replan_watch(struct replan *w, struct engine_config *config)
                               .evict = &r->evict,
                               .costs = &r->costs,
                               .machine = &r->machine};
-    pricing_make(&w->pricing, &w->set, &r->plan, w->loads + r->plan.batches);
-    w->pricing.quick = 1;
+    pricing_make(&w->pricing, &w->set, &r->plan, 1, w->loads + r->plan.batches);
     memset(w->foreseen, 0, sizeof w->foreseen);
     config->leave = leave;
     config->leave_ctx = w;

@@ -65,8 +65,8 @@ struct run {
     struct weights_info *weights;          // owned
     struct plan_wish wish;                 // what the flags and the plan file fixed
     void *search; // owned: room of plan_search, then of replan; the plan counts it
-    int64_t search_bytes;
-    struct replan *replan; // owned: NULL: the plan stays
+    int64_t search_bytes, watch_at; // replan's part begins there
+    struct replan *replan;          // owned: NULL: the plan stays
     struct plan plan;
     struct layout layout;
     struct plan_bytes bytes;

@@ -297,8 +297,14 @@ static enum err take_search(struct run *r, const struct plan_wish *wish)
     struct plan_wish any = plan_wish_any();
     any.attn_cpu = wish->attn_cpu;
     int n = r->weights->n_layers;
+    struct plan watched = {.batch = 1,
+                           .batches = (int)max_i64(wish->batches, SEARCH_BATCHES_MOST),
+                           .layers = n,
+                           .decoder = n};
+    r->watch_at =
+        max_i64(plan_search_bytes(wish, &r->work, n), plan_search_bytes(&any, &r->work, n));
     r->search_bytes =
-        2 * max_i64(plan_search_bytes(wish, &r->work, n), plan_search_bytes(&any, &r->work, n));
+        r->watch_at + pricing_bytes(&watched, 1) + watched.batches * (int64_t)sizeof(struct load);
     free(r->search);
     r->search = malloc((size_t)r->search_bytes);
     return r->search ? OK : fail(ERR_FIT, "no memory to look for a plan");

@@ -38,7 +38,7 @@ struct saved {
     struct weights_info *weights;
     struct plan_wish wish;
     void *search;
-    int64_t search_bytes;
+    int64_t search_bytes, watch_at;
     struct plan plan;
     struct layout layout;
     struct plan_bytes bytes;
@@ -63,6 +63,7 @@ static void save(const struct run *r, struct saved *s)
                         .wish = r->wish,
                         .search = r->search,
                         .search_bytes = r->search_bytes,
+                        .watch_at = r->watch_at,
                         .plan = r->plan,
                         .layout = r->layout,
                         .bytes = r->bytes,
@@ -96,6 +97,7 @@ static enum err restore(struct run *r, const struct saved *s)
     r->wish = s->wish;
     r->search = s->search;
     r->search_bytes = s->search_bytes;
+    r->watch_at = s->watch_at;
     r->plan = s->plan;
     r->layout = s->layout;
     r->bytes = s->bytes;
