@@ -258,6 +258,10 @@ $(PLANNED:%=bench-%):
 	$(Q)bench/$(@:bench-%=%).py $(ARGS)
 	$(Q)bench/tables.py --write README.md $(@:bench-%=%)
 
+# What a change of plan under way is worth; as root, its CSV has no table in the README.
+bench-replan:
+	$(Q)bench/replan.py $(ARGS)
+
 # The README's tables and plots, out of bench/results/*.csv (plots need gnuplot).
 tables:
 	$(Q)bench/tables.py --write README.md

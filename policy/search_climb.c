@@ -336,7 +336,6 @@ static void climb_from(struct search *s, struct ranked *from)
     around_homes(s, seed);
 }
 
-/* Of those as fast as the fastest the one that moves least, then the fastest. */
 /* Among those that were played, if there is room for it. */
 static void remember(struct plan_ranking *to, const struct ranked *r)
 {
@@ -348,6 +347,7 @@ static void remember(struct plan_ranking *to, const struct ranked *r)
     to->list[i] = (struct plan_choice){.plan = r->plan, .job_s = r->s, .moved = r->moved};
 }
 
+/* Of those as fast as the fastest the one that moves least, then the fastest. */
 static const struct ranked *settle(const struct search *s)
 {
     const struct ranked *least = s->best;

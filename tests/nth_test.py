@@ -167,7 +167,7 @@ def commands(place):
     yield Command(place, "pack", ["pack", model, "-o", pack, "-q"], [pack])
     yield Command(place, "plan", ["plan", "-m", place.model, "-i", source, "--mem-ram", "32M"])
     yield Command(place, "gen", ["gen", "-m", model, "-p", "hello", "-n", "4", "--ignore-eos", "--temperature", "0",
-                                 "-q", "--mem-ram", "32M", "-t", "1"])
+                                 "-q", "--mem-ram", "32M", "-t", "1", "--offload-dir", place.at("offload")])
 
 
 def every(tally, place, a, calls):
