@@ -116,7 +116,7 @@ def differ(a, b, layers, decoder):
 def alternatives(tally, place, a):
     """Sorted, other than each other, near in time, within the budgets; frozen they take the time that they say."""
     n = 0
-    for what, model, file, flags in cases(place):
+    for what, model, file, flags in cases(place)[:: 1 if a.full else 2]:
         got = plan(place, model, file, flags)
         if not tally.check(got, f"{what}: no plan"):
             continue
