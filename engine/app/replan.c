@@ -13,8 +13,8 @@
 
 #define LOOK_S      2.0 // and PASSES passes: what a comparison is made of
 #define LOOK_PASSES 3
-#define LOOK_SHARE  50 // looking for a plan takes so small a part of the time
-#define GAIN        0.9
+#define LOOK_SHARE  50  // looking for a plan takes so small a part of the time
+#define GAIN        0.9 // of the time left: less is within the error of predictions
 #define MEMORY_S    0.5
 #define TEXTS       16 // lines kept for the summary
 #define CODE_BYTES  ((int64_t)24 << 20)
@@ -71,12 +71,11 @@ static struct setting setting_now(struct replan *w, struct work *left)
     w->machine = r->machine;
     w->costs = r->costs;
     correct_rates(&w->machine, &w->costs, r->plan.device, w->slower);
-    return (struct setting){.weights = r->weights,
-                            .work = left,
-                            .shape = &r->opened.model.shape,
-                            .evict = &r->evict,
-                            .costs = &w->costs,
-                            .machine = &w->machine};
+    struct setting set = run_setting(r);
+    set.work = left;
+    set.costs = &w->costs;
+    set.machine = &w->machine;
+    return set;
 }
 
 /* What the plan stands on stays: flags, and a file of encoded layers if it is there. */
@@ -101,10 +100,7 @@ static int find_next(struct replan *w, const struct setting *set, const struct b
 {
     struct run *r = w->run;
     char why[320];
-    struct plan_wish any = plan_wish_any();
-    any.codec = PLAN_CODEC_NONE;
-    any.device = wish.device;
-    any.attn_cpu = wish.attn_cpu;
+    struct plan_wish any = run_any_placement(&wish);
     any.no_sharing = wish.no_sharing;
     int64_t start_ns = clock_ns();
     int rc = plan_search(set, &wish, budget, r->search, &w->next, NULL, why, sizeof why);
@@ -312,12 +308,7 @@ enum err replan_watch(struct replan *w, struct engine_config *config)
     CHECK(loads + pricing_bytes(&r->plan, 1) <= r->search_bytes - r->watch_at);
     w->loads = (struct load *)(void *)((char *)r->search + r->watch_at);
     memset(w->loads, 0, (size_t)loads);
-    w->set = (struct setting){.weights = r->weights,
-                              .work = &r->work,
-                              .shape = &r->opened.model.shape,
-                              .evict = &r->evict,
-                              .costs = &r->costs,
-                              .machine = &r->machine};
+    w->set = run_setting(r);
     pricing_make(&w->pricing, &w->set, &r->plan, 1, w->loads + r->plan.batches);
     memset(w->foreseen, 0, sizeof w->foreseen);
     config->leave = leave;

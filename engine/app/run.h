@@ -106,6 +106,10 @@ enum err run_plan(struct run *r);
  * the plan within that. */
 enum err run_rates(struct run *r);
 enum err run_choose(struct run *r);
+/* What r's plans are for, and where; it points into r. */
+struct setting run_setting(const struct run *r);
+/* A placement that nobody chose: the leanest plan of all is among its candidates. */
+struct plan_wish run_any_placement(const struct plan_wish *wish);
 /* Of the rates those of the model's matmuls alone, from the machine's. */
 void run_rates_derive(struct run *r);
 /* KV bytes of r's format that are attended over in a second, by the machine's rates; 0: unknown. */

@@ -268,7 +268,7 @@ static void price_codec(struct run *r)
                                 (double)streamed * s.share / write;
 }
 
-static struct setting setting_of(const struct run *r)
+struct setting run_setting(const struct run *r)
 {
     return (struct setting){.weights = r->weights,
                             .work = &r->work,
@@ -281,13 +281,13 @@ static struct setting setting_of(const struct run *r)
 static int find_plan(const struct run *r, const struct plan_wish *wish, struct plan *plan,
                      struct plan_ranking *ranking, char *why, int why_cap)
 {
-    const struct setting set = setting_of(r);
+    const struct setting set = run_setting(r);
     return plan_search(&set, wish, &r->budget, r->search, plan, ranking, why, why_cap);
 }
 
 static void price_plan(const struct run *r, const struct plan *plan, struct plan_time *t)
 {
-    const struct setting set = setting_of(r);
+    const struct setting set = run_setting(r);
     CHECK(plan_cost(&set, plan, r->search, t) == 0); // plan_check has proved that every row enters
 }
 
@@ -356,7 +356,7 @@ static int search_cap(struct run *r, const struct plan_wish *wish, const struct 
 }
 
 /* A placement that nobody chose: the leanest plan of all is among its candidates. */
-static struct plan_wish any_placement(const struct plan_wish *wish)
+struct plan_wish run_any_placement(const struct plan_wish *wish)
 {
     struct plan_wish any = plan_wish_any();
     any.codec = PLAN_CODEC_NONE;
@@ -371,7 +371,7 @@ static struct plan_wish any_placement(const struct plan_wish *wish)
 static enum err choose_plan(struct run *r, const struct plan_wish *wish)
 {
     char why[320], other[320];
-    const struct plan_wish any = any_placement(wish);
+    const struct plan_wish any = run_any_placement(wish);
     int open = r->job && !r->keep_rows && job_cap_open(r->job);
     if (search_plan(r, wish, why, sizeof why) == 0) {
         if (open)
