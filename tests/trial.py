@@ -169,6 +169,18 @@ class Process:
             time.sleep(0.002)
         return False
 
+    def stands_still(self, seconds=1.0, limit_s=60.0):
+        """Until no CPU time passes for so long; True when it was so while running."""
+        since, spent, deadline = time.monotonic(), None, time.monotonic() + limit_s
+        while self.running() and time.monotonic() < deadline:
+            now = sum(map(int, read(f"/proc/{self.p.pid}/stat").rpartition(b")")[2].split()[11:13] or [b"0"]))
+            if now != spent:
+                since, spent = time.monotonic(), now
+            elif time.monotonic() - since >= seconds:
+                return True
+            time.sleep(0.02)
+        return False
+
     def stopped(self):
         return read(f"/proc/{self.p.pid}/stat").rpartition(b")")[2].split()[:1] == [b"T"]
 
