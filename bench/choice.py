@@ -133,12 +133,7 @@ def told(rows):
 def main():
     p = planned.arguments("choice", __doc__, TURNS)
     p.add_argument("--plans", type=int, default=PLANS, help="of the grid of a case [%(default)s]")
-    a = planned.finish(p, "choice")
-    cases = list(quick() if a.quick else listed())
-    cases = planned.chosen(a, cases, [job.name for job in cases])
-    if a.list:
-        print("\n".join(f"{j.name}: {j.model} {j.form}, {j.rows} rows of {j.prompt} + {j.new}: {' '.join(j.flags)}" for j in cases))
-        return 0
+    a, cases = planned.asked(p, "choice", listed, quick)
 
     def measured(bench):
         for job in cases:

@@ -39,6 +39,9 @@ class Case:
         self.shares = [int(word) for word in percent.split()[::2]]
         self.job = Job(name, model, form, rows, prompt, new, f"--mem-ram {ram >> 20}M {more}")
 
+    def line(self):
+        return f"{self.job.line()}: {self.batch} x {self.batches}, RAM shares {self.shares}"
+
 
 def listed():
     one, s = "llama-1b", SMALL
@@ -103,13 +106,7 @@ def told(rows):
 
 def main():
     p = planned.arguments("hand", __doc__, TURNS)
-    a = planned.finish(p, "hand")
-    cases = list(quick() if a.quick else listed())
-    cases = planned.chosen(a, cases, [case.name for case in cases])
-    if a.list:
-        print("\n".join(f"{c.name}: {c.job.model} {c.job.form}, {c.job.rows} rows of {c.job.prompt} + {c.job.new}, "
-                        f"{' '.join(c.job.flags)}: {c.batch} x {c.batches}, RAM shares {c.shares}" for c in cases))
-        return 0
+    a, cases = planned.asked(p, "hand", listed, quick)
 
     def measured(bench):
         for case in cases:

@@ -56,6 +56,11 @@ class Job:
         if "--weights-codec" not in self.flags:
             self.flags += ["--weights-codec", "none"]
 
+    def line(self):
+        """What --list says of it."""
+        return (f"{self.name}: {self.model} {self.form}, {self.rows} rows of {self.prompt} + {self.new}, {self.kind}: "
+                f"{' '.join(self.flags)}")
+
 
 # ---- rows, the same for everybody ----
 
@@ -292,18 +297,12 @@ def arguments(table, about, turns):
     p.add_argument("--list", action="store_true", help="the cases, and no more")
     p.add_argument("--quick", action="store_true", help="seconds, into build/planned: does the script work?")
     p.add_argument("--timeout", type=int, default=600, help="seconds of one run [%(default)s]")
-    p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    p.add_argument("--busy-max", type=float, default=0.05, help="share of the CPUs that may be busy before a run [0.05]")
-    p.add_argument("--idle-wait", type=float, default=300, help="seconds to wait for that [300]")
-    p.add_argument("--allow-busy", action="store_true", help="measure all the same; such rows say idle: no")
-    p.add_argument("--dirty", action="store_true", help="measure a tree that is not committed; the CSV says dirty: yes")
-    p.add_argument("--sluice", help="a binary [built here]")
-    p.add_argument("--note", default="", help="one more line of the head")
+    conditions.arguments(p)
     return p
 
 
-def finish(p, table):
-    """The flags, with what they leave open."""
+def asked(p, table, listed, quick):
+    """The flags, with what they leave open, and the cases that they ask for; --list tells those and ends."""
     a = p.parse_args()
     a.table = table
     name = os.path.join(PLACE, f"{table}-quick.csv") if a.quick else \
@@ -311,13 +310,12 @@ def finish(p, table):
     a.output = a.output or name
     if a.quick:
         a.again, a.allow_busy, a.dirty, a.turns = True, True, True, 1
-    return a
-
-
-def chosen(a, cases, names):
-    """The cases that were asked for."""
-    found = [c for c, name in zip(cases, names) if not a.case or any(text in name for text in a.case)]
-    return found[:a.first] if a.first else found
+    cases = [c for c in (quick() if a.quick else listed()) if not a.case or any(text in c.name for text in a.case)]
+    cases = cases[:a.first] if a.first else cases
+    if a.list:
+        print("\n".join(c.line() for c in cases))
+        sys.exit(0)
+    return a, cases
 
 
 def run(a, measured, told):

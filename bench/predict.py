@@ -131,13 +131,7 @@ def told(rows):
 
 def main():
     p = planned.arguments("predict", __doc__, TURNS)
-    a = planned.finish(p, "predict")
-    cases = list(quick() if a.quick else listed())
-    cases = planned.chosen(a, cases, [job.name for job in cases])
-    if a.list:
-        print("\n".join(f"{j.name}: {j.model} {j.form}, {j.rows} rows of {j.prompt} + {j.new}, {j.kind}: {' '.join(j.flags)}"
-                        for j in cases))
-        return 0
+    a, cases = planned.asked(p, "predict", listed, quick)
 
     def measured(bench):
         bench.open(job=f"{len(cases)} jobs of 10 to 2,000 rows (predict.py --list)")

@@ -33,6 +33,10 @@ class Case:
     def __init__(self, name, job, disk=0.0, mib=0):
         self.name, self.job, self.disk, self.mib = name, job, disk, mib
 
+    def line(self):
+        change = f"disk at {self.disk:g} of its rate" if self.disk else f"{self.mib} MiB lowered by a third"
+        return f"{self.job.line()}: {change}"
+
 
 def listed():
     one = "llama-1b"
@@ -176,9 +180,7 @@ def told(rows):
 
 def main():
     p = planned.arguments("replan", __doc__, TURNS)
-    a = planned.finish(p, "replan")
-    cases = list(quick() if a.quick else listed())
-    cases = planned.chosen(a, cases, [case.name for case in cases])
+    a, cases = planned.asked(p, "replan", listed, quick)
 
     def measured(bench):
         for case in cases:

@@ -183,13 +183,7 @@ def arguments():
     p.add_argument("--timeout", type=int, default=3600, help="seconds of one run [3600; budget at most 300]")
     p.add_argument("--search-timeout", type=int, default=600, help="seconds of one try [600; budget at most 90]")
     p.add_argument("--windows", type=int, default=0, help="of quality [64 and 16]")
-    p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    p.add_argument("--busy-max", type=float, default=0.05, help="share of the CPUs that may be busy before a run [0.05]")
-    p.add_argument("--idle-wait", type=float, default=300, help="seconds to wait for that [300]")
-    p.add_argument("--allow-busy", action="store_true", help="measure all the same; such rows say idle: no")
-    p.add_argument("--dirty", action="store_true", help="measure a tree that is not committed; the CSV says dirty: yes")
-    p.add_argument("--sluice", help="a binary [built here]")
-    p.add_argument("--note", default="", help="one more line of the head")
+    conditions.arguments(p)
     a = p.parse_args()
     a.turns = a.turns or TURNS[a.table]
     a.engines = [e for e in a.engines.split(",") if e]
