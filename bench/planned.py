@@ -196,7 +196,8 @@ class Bench:
         if os.path.isdir(kept):
             return kept
         limit_s, total = 2.0, sum(row["max_tokens"] for row in rows_of(job))
-        for _ in range(8):
+        most_s = None  # it was beyond the half then
+        for _ in range(12):
             shutil.rmtree(kept, ignore_errors=True)  # what is there would go on
             os.makedirs(kept)
             out = os.path.join(kept, "out.jsonl")
@@ -208,7 +209,10 @@ class Bench:
             share = (seen["output_tokens"] + seen["live_tokens"]) / total
             if code == INTERRUPTED and 0.3 <= share <= 0.8:
                 return kept
-            limit_s *= min(max(0.5 / max(share, 0.01), 0.3), 4)
+            if code == INTERRUPTED and share < 0.3:
+                limit_s = (limit_s + most_s) / 2 if most_s else limit_s * 2
+            else:
+                most_s, limit_s = limit_s, limit_s * 0.7
         sys.exit(f"{ME}: {job.name}: no time limit stops it near its half")
 
     # ---- runs ----

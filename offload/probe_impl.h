@@ -64,6 +64,9 @@ enum err probe_attend_rows(const struct probe_config *c, const struct probe_atte
 struct probe_layer;
 enum err probe_layer(struct model_rates *r, const struct probe_layer *l,
                      const struct probe_config *c);
+/* prompt_s, prompt_token_s and pair_s; they stay 0 where memory is too small for prompts. */
+enum err probe_prompts(struct model_rates *r, const struct probe_layer *l,
+                       const struct probe_config *c);
 
 /* Pinned RAM, and device memory, that measuring a device takes. */
 int64_t probe_pinned_bytes(const struct probe_config *c);

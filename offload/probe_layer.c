@@ -1,7 +1,7 @@
 /* offload/probe_layer.c - of probe_model.h: what a model's decoder layer does beside its matmuls.
  *
  * Owns: norms, rotations and activations by the model's own widths, and its rows that attend.
- * Refuses: matmuls (probe_model.c), prompts that attend (probe_attend.c).
+ * Refuses: matmuls (probe_model.c), prompts that attend (probe_prompt.c).
  * A newcomer would miss: of small rows most is what starting an op on all threads takes, which no
  * rate by bytes has in it. */
 #include "offload/probe_impl.h"
@@ -169,5 +169,6 @@ enum err probe_layer(struct model_rates *r, const struct probe_layer *l,
                      const struct probe_config *c)
 {
     TRY(measure_rows(r, l, c));
-    return measure_attention(r, l, c);
+    TRY(measure_attention(r, l, c));
+    return probe_prompts(r, l, c);
 }

@@ -88,6 +88,9 @@ void correct_rates(struct machine *m, struct plan_costs *costs, int device,
         r->attend_s[i] *= by;
         r->slot_s[i] *= by;
     }
+    r->prompt_s *= by;
+    r->prompt_token_s *= by;
+    r->pair_s *= by;
     costs->attend_rate /= by;
     costs->codec_rate /= by;
 }

@@ -131,6 +131,7 @@ static struct load typical(const struct plan *plan, const struct work *work, dou
     int evicts = (double)work->slots_mean < mean + out - 1;
     return (struct load){.rows = (int)ceil(each),
                          .evicting = evicts ? (int)each : 0,
+                         .prompts = (int)ceil(in / max_d(mean, 1)),
                          .prompt_tokens = (int64_t)in,
                          .prompt_pairs = (int64_t)(in * mean / 2),
                          .forced_tokens = (int64_t)ceil(each),

@@ -168,6 +168,11 @@ double model_rows_s(const struct model_rates *r, double tokens)
     return seconds_at(r->rows_s, PLAN_TILE_TOKENS, tokens);
 }
 
+double model_prompts_s(const struct model_rates *r, double prompts, double tokens, double pairs)
+{
+    return prompts * r->prompt_s + tokens * r->prompt_token_s + pairs * r->pair_s;
+}
+
 double model_attend_s(const struct model_rates *r, double tokens, double slots)
 {
     const int tile = LAYOUT_POSITION_TILE; // so many rows keep all threads busy

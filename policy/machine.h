@@ -155,10 +155,13 @@ struct model_weights {
 /* Seconds of all matmuls of one decoder layer, and of a tile of the head, at matmul_rows[] tokens.
  * They grow with tokens. Where the model was measured (rows_s is not 0) the head's are with the
  * reduction of its logits, and the rest of a layer is known, too: its norms, rotations and
- * activations, and so many decoding rows that attend: over nothing, and what a slot of one adds. */
+ * activations, and so many decoding rows that attend: over nothing, and what a slot of one adds;
+ * of a prompt that attends what it takes, each of its tokens, and each pair of a query and a key.
+ */
 struct model_rates {
     double layer_s[N_WEIGHT_STATES][N_MATMUL_ROWS], head_s[N_WEIGHT_STATES][N_MATMUL_ROWS];
     double rows_s[N_MATMUL_ROWS], attend_s[N_MATMUL_ROWS], slot_s[N_MATMUL_ROWS];
+    double prompt_s, prompt_token_s, pair_s; // 0: not measured
     double spread; // of the one whose samples were furthest apart, by its value
 };
 
@@ -174,6 +177,8 @@ void model_rates_ascend(struct model_rates *r);
 double model_layer_s(const struct model_rates *r, enum weight_state state, double tokens);
 double model_head_s(const struct model_rates *r, enum weight_state state, double positions);
 double model_rows_s(const struct model_rates *r, double tokens);
+/* Of prompts that attend, or of what their first does not share with them; 0: not measured. */
+double model_prompts_s(const struct model_rates *r, double prompts, double tokens, double pairs);
 /* Of so many tokens that decode, which attend over `slots` in all. */
 double model_attend_s(const struct model_rates *r, double tokens, double slots);
 

@@ -63,10 +63,13 @@ static double attend_s(const struct setting *set, const struct load *l)
         set->costs->attend_rate > 0 ? set->costs->attend_rate : set->machine->ram_read.value;
     double flops_rate = set->machine->prompt_flops.value > 0 ? set->machine->prompt_flops.value
                                                              : set->machine->matmul_flops.value;
+    double prompts_s =
+        model_prompts_s(rates, l->prompts, (double)l->prompt_tokens, (double)l->prompt_pairs);
+    if (rates->pair_s <= 0)
+        prompts_s = rate(flops, flops_rate);
     if (rates->rows_s[0] > 0)
-        return model_attend_s(rates, (double)l->forced_tokens, (double)l->slots) +
-               rate(flops, flops_rate);
-    return rate((double)l->slots * slot, read) + rate(flops, flops_rate);
+        return model_attend_s(rates, (double)l->forced_tokens, (double)l->slots) + prompts_s;
+    return rate((double)l->slots * slot, read) + prompts_s;
 }
 
 static double tokens_of(const struct load *l)

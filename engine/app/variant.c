@@ -139,6 +139,9 @@ static void derive_rates(struct run *r, const struct model_rates *known,
     memcpy(to->rows_s, known->rows_s, sizeof to->rows_s); // no matmuls: as they were measured
     memcpy(to->attend_s, known->attend_s, sizeof to->attend_s);
     memcpy(to->slot_s, known->slot_s, sizeof to->slot_s);
+    to->prompt_s = known->prompt_s;
+    to->prompt_token_s = known->prompt_token_s;
+    to->pair_s = known->pair_s;
     for (int state = 0; state < N_WEIGHT_STATES; state++) {
         scale_rates(to->layer_s[state], known->layer_s[state], derived->layer_s[state],
                     N_MATMUL_ROWS, int8_speed);
