@@ -39,7 +39,7 @@ LANES = {"nvme-read": "read", "nvme-write": "write", "cpu": "cpu"}
 COLUMNS = ["kind", "case", "turn", "status", "model", "format", "rows", "batch", "batches", "homes", "resident", "prefill_tokens",
            "prompt_tokens", "output_tokens", "predicted_s", "elapsed_s", "ratio", "predicted_passes", "passes",
            "predicted_read_gb", "read_gb", "predicted_write_gb", "write_gb", "predicted_read_s", "read_s", "predicted_write_s",
-           "write_s", "predicted_cpu_s", "cpu_s", "stall_s", "predicted_bound", "bound", "startup_s", "peak_ram_mib", "cause",
+           "write_s", "predicted_cpu_s", "cpu_s", "stall_s", "predicted_bound", "bound", "startup_s", "peak_ram_mib", "corrected", "cause",
            "busy", "idle", "date", "flags"]
 
 
@@ -106,6 +106,7 @@ def figures(s):
            "elapsed_s": s["elapsed_s"], "predicted_passes": said["passes"], "passes": s["passes"], "stall_s": s["stall_s"],
            "predicted_bound": said["bound"], "bound": s["bound"], "startup_s": s["startup_s"],
            "peak_ram_mib": s["peak_bytes"]["ram"] >> 20, "ratio": s["predicted_elapsed_s"] / max(s["elapsed_s"], 1e-9)}
+    row["corrected"] = "; ".join(f"{lane} {by['times']:.3f} of {by['runs']}" for lane, by in plan["corrected"].items())
     for lane in s["lanes"]:
         short = LANES.get(lane["name"])
         if short:

@@ -284,6 +284,15 @@ static void layer_key(const struct probe_layer *l, char *key, int cap)
              kv_format_name(l->kv_format), evict_policy_name(l->evict.policy), l->evict.scope);
 }
 
+void probe_model_key(const struct probe_model *p, char *key, int cap)
+{
+    key[0] = 0;
+    for (int i = 0; i < p->n_layer; i++)
+        tensor_key(&p->layer[i], key, cap);
+    tensor_key(&p->head, key, cap);
+    layer_key(&p->beside, key, cap);
+}
+
 /* All seconds as one text, and back. 0: it is not one. */
 static int rates_text(const struct model_rates *r, char *text, int cap)
 {
@@ -318,10 +327,8 @@ enum err probe_model_cached(struct model_rates *r, const struct machine *m,
     static char text[MACHINE_FILE_BYTES_MAX + 1];
     *measured = 0;
     probe_cache_key(c, key, sizeof key);
-    for (int i = 0; i < p->n_layer; i++)
-        tensor_key(&p->layer[i], key, sizeof key);
-    tensor_key(&p->head, key, sizeof key);
-    layer_key(&p->beside, key, sizeof key);
+    int at = (int)strlen(key);
+    probe_model_key(p, key + at, (int)sizeof key - at);
     TRY(probe_cache_path(cache_dir, "model", key, path, sizeof path));
     int64_t n = probe_cache_read(path, text);
     text[max_i64(n, 0)] = 0;

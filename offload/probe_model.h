@@ -29,6 +29,8 @@ struct probe_model {
     struct probe_layer beside;
 };
 
+/* Its matrices and the rest of its layers, as text. */
+void probe_model_key(const struct probe_model *p, char *key, int cap);
 /* The same as numbers for machine files. */
 void probe_model_weights(const struct probe_model *p, struct model_weights *w);
 

@@ -3,6 +3,7 @@
 #include "offload/probe_cache.h"
 #include "offload/probe_impl.h"
 #include "offload/probe_model.h"
+#include "offload/shown_file.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -548,6 +549,8 @@ static void layers_of_every_kind_are_measured(void **state)
                 assert_true(r.attend_s[i] > 0 && r.attend_s[i] < 1);
                 assert_true(r.slot_s[i] > 0 && r.slot_s[i] < 0.1);
             }
+            assert_true(r.pair_s > 0 && r.pair_s < 1e-4 && r.prompt_token_s >= 0);
+            assert_true(r.prompt_s >= 0 && r.prompt_s + 16 * r.prompt_token_s < 0.1);
         }
     struct model_rates r = {0};
     struct probe_layer wide = MODEL.beside;
@@ -561,6 +564,67 @@ static void layers_of_every_kind_are_measured(void **state)
 #else
     (void)before_kib;
 #endif
+}
+
+/* What runs showed is kept by machine, model and format; nothing comes of a file that is damaged
+ * or old. */
+static void runs_are_kept(void **state)
+{
+    (void)state;
+    struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
+    struct probe_config c = {.ops = &ops, .dir = temp_dir};
+    struct probe_model other = MODEL;
+    struct shown s = {.n = 3};
+    char path[4200], same[4200], more[4200];
+    assert_int_equal(shown_file_path(&MODEL, &c, temp_dir, path, sizeof path), OK);
+    c.memory_bytes = 8 << 20; // runs under many budgets share it
+    assert_int_equal(shown_file_path(&MODEL, &c, temp_dir, same, sizeof same), OK);
+    assert_string_equal(path, same);
+    other.beside.kv_format = KV_Q8;
+    assert_int_equal(shown_file_path(&other, &c, temp_dir, more, sizeof more), OK);
+    assert_string_not_equal(path, more);
+    other = MODEL;
+    other.layer[0].stored = DTYPE_F32;
+    assert_int_equal(shown_file_path(&other, &c, temp_dir, more, sizeof more), OK);
+    assert_string_not_equal(path, more);
+    ops.compute = COMPUTE_F32;
+    assert_int_equal(shown_file_path(&MODEL, &c, temp_dir, more, sizeof more), OK);
+    assert_string_not_equal(path, more);
+    shown_file_read(&s, path);
+    assert_int_equal(s.n, 0);
+    for (int i = 0; i < SHOWN_RUNS + 2; i++) {
+        struct shown_run run = {{1.25, 0, 0, 0, 0, 1 + i}, {1, 2, 3, 4, 5, 6e-9}};
+        shown_file_add(path, &run);
+    }
+    shown_file_read(&s, path);
+    assert_int_equal(s.n, SHOWN_RUNS);
+    for (int i = 0; i < SHOWN_RUNS; i++) {
+        assert_true(s.runs[i].slower[0] == 1.25 && s.runs[i].slower[5] == 3 + i);
+        assert_true(s.runs[i].reference[1] == 2 && s.runs[i].reference[5] == 6e-9);
+    }
+    static char text[MACHINE_FILE_BYTES_MAX];
+    int64_t n;
+    assert_int_equal(machine_text_load(path, text, &n), OK);
+    const struct timespec old[2] = {{.tv_sec = time(NULL) - 40 * 86400},
+                                    {.tv_sec = time(NULL) - 40 * 86400}};
+    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+    shown_file_read(&s, path);
+    assert_int_equal(s.n, 0);
+    for (int64_t i = 0; i < n; i += 29) {
+        text[i] ^= 1;
+        assert_int_equal(machine_text_save(path, text, n), OK);
+        text[i] ^= 1;
+        shown_file_read(&s, path);
+        assert_int_equal(s.n, 0);
+    }
+    static const char *const bad[] = {"# x\n1 2 3\n", "# x\n-1 0 0 0 0 1 1 1 1 1 1 1\n",
+                                      "# x\nnan 0 0 0 0 1 1 1 1 1 1 1\n", "# x\n?\n"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(text, sizeof text, "%s", bad[i]);
+        probe_cache_write(path, text, (int64_t)strlen(bad[i]));
+        shown_file_read(&s, path);
+        assert_int_equal(s.n, 0);
+    }
 }
 
 /* Gives a rate of a file in the cache another spread, and the file an age. */
@@ -678,6 +742,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(machine_file_round_trip, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test_setup_teardown(machine_files_of_before, temp_dir_setup, temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(runs_are_kept, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test(machine_text_takes_what_people_write),
         cmocka_unit_test_setup_teardown(machine_file_of_a_device, temp_dir_setup,
                                         temp_dir_teardown),

@@ -97,6 +97,13 @@ static void rows_attend_in_time(void **state)
     assert_true(near(model_attend_s(&r, 64 * 3 + 4, 100), 60 + 2 + 100));
 }
 
+static void prompts_attend_in_time(void **state)
+{
+    (void)state;
+    const struct model_rates r = {.prompt_s = 100, .prompt_token_s = 10, .pair_s = 1};
+    assert_true(near(model_prompts_s(&r, 2, 7, 16), 200 + 70 + 16));
+}
+
 /* Memory bounds few rows, arithmetic many; what was measured is not asked twice. */
 static void matmuls_follow_from_two_rates(void **state)
 {
@@ -263,6 +270,7 @@ int main(void)
         cmocka_unit_test(the_table_stands_in_order),
         cmocka_unit_test(few_in_flight_get_less),
         cmocka_unit_test(rows_attend_in_time),
+        cmocka_unit_test(prompts_attend_in_time),
         cmocka_unit_test(matmuls_follow_from_two_rates),
         cmocka_unit_test(one_matmul_stands_for_all),
         cmocka_unit_test(seconds_at_any_number_of_tokens),

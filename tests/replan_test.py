@@ -169,5 +169,31 @@ def limit_lowered(tally, place, a):
         tally.check(group.killed() == 0, f"limit lowered: {group.killed()} OOM kills")
 
 
+def shown(tally, place, a):
+    """What a run showed of the rates stands in the next one's prediction, and in none that has a machine file."""
+    job, seen, faulty = Job(tally, place, "shown", []), [], {"SLUICE_FAULT": "seed=1,delay=1/1000000"}
+    n, elapsed_s = 50, 0
+    while elapsed_s < 2.5 and n < 10000:  # a short one says nothing; one with faults is not kept
+        n = n * 3 // 2
+        rows = [dict(row, max_tokens=300) for row in trial.job_rows(n, 4, prompt_max=60)]
+        job.source = place.rows("shown.jsonl", rows)
+        want, summary, _ = job.run(tally, 0, "--replan", "off", "--mem-ram", "64M", **faulty)
+        elapsed_s = summary["elapsed_s"]
+    for _ in range(2):
+        done, summary, _ = job.run(tally, 0, "--replan", "off", "--mem-ram", "64M")
+        seen.append(summary["plan"]["corrected"])
+        tally.check(done == want, f"shown: {difference(want, done)}")
+    runs = [max((lane["runs"] for lane in corrected.values()), default=0) for corrected in seen]
+    tally.check(runs == [0, 1], f"shown: {seen}")
+    tally.check(all(0.2 < lane["times"] < 5 for lane in seen[1].values()), f"shown: {seen[1]}")
+    machine = place.at("here.cfg")
+    tally.check(place.sluice("probe", "-o", machine, "--offload-dir", place.folder).code == 0, "probe")
+    few = place.rows("few.jsonl", rows[:2])
+    job.source = few
+    for what, more, env in (("--machine", ["--machine", machine], {}), ("faults", [], faulty)):
+        _, summary, _ = job.run(tally, 0, *more, **env)
+        tally.check(summary["plan"]["corrected"] == {}, f"shown, {what}: {summary['plan']['corrected']}")
+
+
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (changed, on_device, killed, slow_reads, limit_lowered)))
+    sys.exit(trial.run_parts(__doc__, (changed, on_device, killed, slow_reads, limit_lowered, shown)))

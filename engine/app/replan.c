@@ -11,13 +11,15 @@
 #include "policy/correct.h"
 #include "policy/search.h"
 
-#define LOOK_S      2.0 // and PASSES passes: what a comparison is made of
-#define LOOK_PASSES 3
-#define LOOK_SHARE  50  // looking for a plan takes so small a part of the time
-#define GAIN        0.9 // of the time left: less is within the error of predictions
-#define MEMORY_S    0.5
-#define TEXTS       16 // lines kept for the summary
-#define CODE_BYTES  ((int64_t)24 << 20)
+#define LOOK_S       2.0 // and PASSES passes: what a comparison is made of
+#define LOOK_PASSES  3
+#define LOOK_SHARE   50  // looking for a plan takes so small a part of the time
+#define GAIN         0.9 // of the time left: less is within the error of predictions
+#define MEMORY_S     0.5
+#define SHOWS_S      2.0 // and PASSES passes: a run that says something to those to come
+#define SHOWS_PASSES 4
+#define TEXTS        16 // lines kept for the summary
+#define CODE_BYTES   ((int64_t)24 << 20)
 
 /* SLUICE_REPLAN=N,SEED for tests: every N-th pass another plan, for rows and a budget that SEED
  * draws. */
@@ -35,7 +37,9 @@ struct replan {
     struct plan_costs costs; // likewise
     double slower[N_PLAN_LANES], known[N_PLAN_LANES]; // than probed; as the plan knows
     struct lane_seconds foreseen[2], measured[2];     // when the window began, and now
-    int64_t window_passes, memory_ns;
+    struct lane_seconds begun[2]; // foreseen and measured when the first pass was over
+    int64_t window_passes, passes, memory_ns;
+    int keeps;            // 1: the plan stays
     int off;              // windows in a row that differed
     double search_s;      // of the last search
     struct budget budget; // of the plan
@@ -266,10 +270,16 @@ static int leave(void *ctx, const struct engine *e)
     memcpy(w->foreseen[1].s, w->pricing.sum.s, sizeof w->foreseen[1].s);
     w->measured[1] = lanes_of_run(e);
     w->window_passes++;
+    w->passes++;
     if (pass == 0) { // it brought in what stays
         begin_window(w);
+        w->begun[0] = w->foreseen[1];
+        w->begun[1] = w->measured[1];
+        w->passes = 0;
         return 0;
     }
+    if (w->keeps)
+        return 0;
     if (w->forced.every > 0)
         return is_forced(w, pass);
     return is_short(w) || is_off(w);
@@ -281,12 +291,13 @@ enum err replan_open(struct replan **out, struct run *r)
 {
     *out = NULL;
     const char *forced = getenv("SLUICE_REPLAN");
-    if (strcmp(r->config->replan, "off") == 0 || r->config->kv_dump)
+    if (r->config->kv_dump)
         return OK;
     struct replan *w = calloc(1, sizeof *w);
     if (!w)
         return fail(ERR_FIT, "memory: the watch over a plan");
     w->run = r;
+    w->keeps = strcmp(r->config->replan, "off") == 0;
     w->budget = r->budget;
     w->refused_ram = -1;
     for (int i = 0; i < N_PLAN_LANES; i++)
@@ -332,6 +343,17 @@ void replan_take(struct replan *w, const struct layout **layout)
         plan_kv_tiers(&r->plan), r->plan.prefill_tokens, (double)r->bytes.ram / 1048576.0);
     log_line(LOG_INFO, "plan: %s", text);
     w->n++;
+}
+
+int replan_shown(const struct replan *w, double slower[N_PLAN_LANES])
+{
+    if (!w || w->n > 0 || w->passes < SHOWS_PASSES ||
+        w->measured[1].wall_s - w->begun[1].wall_s < SHOWS_S)
+        return 0;
+    const struct lane_seconds foreseen[] = {w->begun[0], w->foreseen[1]},
+                              measured[] = {w->begun[1], w->measured[1]};
+    correct_shown(foreseen, measured, slower);
+    return 1;
 }
 
 int replan_count(const struct replan *w)

@@ -17,13 +17,17 @@
 
 struct replan; // opaque
 
-/* For a run whose plan stands. Memory of the search is the plan's own (r->search). NULL: the run
- * was asked to keep its plan. ERR_FIT, ERR_USAGE (SLUICE_REPLAN). */
+/* For a run whose plan stands. Memory of the search is the plan's own (r->search). A run that was
+ * asked to keep its plan is watched all the same. NULL: rows are dumped. ERR_FIT, ERR_USAGE
+ * (SLUICE_REPLAN). */
 enum err replan_open(struct replan **w, struct run *r);
 /* Begins to watch a line under r->plan; fills in what config says of leaving. */
 enum err replan_watch(struct replan *w, struct engine_config *config);
 /* The line was left: r->plan and r->bytes are those of the next plan, and so is *layout. */
 void replan_take(struct replan *w, const struct layout **layout);
+/* How many times as long as foreseen each lane took that made the time of this run, 0: it says
+ * nothing of the others. 0: nor does the run: it was short, or changed its plan. */
+int replan_shown(const struct replan *w, double slower[N_PLAN_LANES]);
 /* How often it was taken, and the lines that told so: the first ones and the last; NULL: no more.
  */
 int replan_count(const struct replan *w);

@@ -177,17 +177,17 @@ int report_line(const struct report *p, const struct job_counts *counts, char *t
     double written = rates[LANE_NVME_WRITE];
     if (written > 0)
         snprintf(write, sizeof write, "  write %.2f/%.2f", written * 1e-9,
-                 r->machine.nvme_write.value * 1e-9);
+                 r->probed.nvme_write.value * 1e-9);
     if (r->plan.device)
         snprintf(link, sizeof link, "  h2d %.2f/%.2f", rates[LANE_H2D] * 1e-9,
-                 r->machine.h2d.value * 1e-9);
+                 r->probed.h2d.value * 1e-9);
     int n = snprintf(text, (size_t)cap,
                      "%5.1f %%  rows %lld/%lld%s  out %.1f tok/s (30s) %.1f (mean)  ETA %s  "
                      "nvme-read %.2f/%.2f GB/s%s%s  bound %s",
                      100 * share, (long long)counts->done, (long long)counts->rows, failed,
                      rate_between(now.output_tokens - window.output_tokens, now.ns - window.ns),
                      rate_between(now.output_tokens, now.ns - r->engine.start_ns), eta,
-                     rates[LANE_NVME_READ] * 1e-9, r->machine.nvme_read.value * 1e-9, write, link,
+                     rates[LANE_NVME_READ] * 1e-9, r->probed.nvme_read.value * 1e-9, write, link,
                      report_bound_now(r, &recent, &now));
     return n < cap ? n : cap - 1;
 }

@@ -74,7 +74,7 @@ static double required_moves_s(const struct run *r, double read_rate)
     int64_t on_nvme = plan_kv_count(p, TIER_NVME);
     double nvme = (double)stored_bytes(r) + required_kv(r, on_nvme);
     double link = (double)streamed_bytes(r) + required_kv(r, on_nvme + plan_kv_count(p, TIER_RAM));
-    return fmax(per_s(nvme, read_rate), p->device ? per_s(link, r->machine.h2d.value) : 0);
+    return fmax(per_s(nvme, read_rate), p->device ? per_s(link, r->probed.h2d.value) : 0);
 }
 
 /* 2 x parameters x tokens, those that prompts share once, the head's only where a token came out,
@@ -132,11 +132,11 @@ void report_measure(struct report_figures *f, const struct run *r, const struct 
     f->steady_per_s = steady(counts, end_ns, per_s(f->walk_s, f->passes));
     f->bound = busiest(&e->trace);
     f->rates_measured = read_rate_measured > 0;
-    f->read_rate = f->rates_measured ? read_rate_measured : r->machine.nvme_read.value;
+    f->read_rate = f->rates_measured ? read_rate_measured : r->probed.nvme_read.value;
     double moves_s = required_moves_s(r, f->read_rate) * f->passes;
     double compute_s =
         per_s(required_flops(r, counts),
-              r->plan.device ? r->machine.device_flops.value : r->machine.matmul_flops.value);
+              r->plan.device ? r->probed.device_flops.value : r->probed.matmul_flops.value);
     f->roofline = per_s(fmax(moves_s, compute_s), f->walk_s);
     if (replan_count(r->replan) > 0)
         f->roofline = 0; // of which plan?
@@ -216,6 +216,23 @@ static json_t *replans_json(const struct run *r)
     return replans;
 }
 
+/* Of the lanes that earlier runs of the model were off in: by how much the prediction has it. */
+static json_t *corrected_json(const struct run *r)
+{
+    json_t *lanes = json_object();
+    for (int i = 0; i < N_PLAN_LANES; i++) {
+        const struct rate *shown = &r->shown[i];
+        if (shown->n == 0)
+            continue;
+        json_t *lane = json_object();
+        put(lane, "times", number(shown->value));
+        put(lane, "spread", number(shown->spread));
+        put(lane, "runs", json_integer(shown->n));
+        put(lanes, lane_name((enum lane)i), lane);
+    }
+    return lanes;
+}
+
 static json_t *plan_json(const struct report_figures *f, const struct run *r)
 {
     const struct plan *p = &r->plan;
@@ -252,6 +269,7 @@ static json_t *plan_json(const struct report_figures *f, const struct run *r)
     put(predicted, "passes", number(t->passes));
     put(predicted, "bound", json_string(t->bound ? t->bound : ""));
     put(plan, "predicted", predicted);
+    put(plan, "corrected", corrected_json(r));
     return plan;
 }
 
@@ -283,7 +301,7 @@ static json_t *lanes_json(const struct run *r, const struct report_figures *f)
 
 static json_t *machine_json(const struct run *r)
 {
-    const struct machine *m = &r->machine;
+    const struct machine *m = &r->probed;
     json_t *j = json_object();
     put(j, "cpu", json_string(r->info.cpu_name));
     put(j, "threads", json_integer(m->threads));

@@ -108,6 +108,7 @@ enum err run_walk(struct run *r)
         TRY(dummy_layers_fill(&dummy, &r->engine.home));
         TRY(engine_run(&r->engine));
     }
+    run_keep_shown(r);
     return OK;
 }
 

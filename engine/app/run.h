@@ -45,7 +45,10 @@ struct run {
     const struct config *config; // borrowed
     struct opened opened;
     struct machine_info info;
-    struct machine machine; // measured rates
+    struct machine machine; // rates: as probed, corrected by what runs of this model showed
+    struct machine probed;  // as probed
+    struct rate shown[N_PLAN_LANES]; // by how much, the runs that showed it
+    double reference[N_PLAN_LANES];  // of the probe, see correct_reference()
     struct ops ops;
     struct pool *pool;     // owned
     struct device *device; // owned: what the ops run on; `plan` for another machine has the CPU
@@ -110,6 +113,10 @@ enum err run_choose(struct run *r);
 struct setting run_setting(const struct run *r);
 /* A placement that nobody chose: the leanest plan of all is among its candidates. */
 struct plan_wish run_any_placement(const struct plan_wish *wish);
+/* Keeps what a run that is over showed of its plan's rates, for those to come. */
+void run_keep_shown(const struct run *r);
+/* RAM of rows, names and tables that no layout has in it. */
+int64_t run_text_bytes(const struct run *r);
 /* Of the rates those of the model's matmuls alone, from the machine's. */
 void run_rates_derive(struct run *r);
 /* KV bytes of r's format that are attended over in a second, by the machine's rates; 0: unknown. */

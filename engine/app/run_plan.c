@@ -1,5 +1,5 @@
-/* engine/app/run_plan.c - of run.h: the job's work, the machine's rates and the flags become a plan
- * that is proved and printed. */
+/* engine/app/run_plan.c - of run.h: the job's work, the machine's rates (run_rates.c) and the flags
+ * become a plan that is proved and printed. */
 #include "engine/app/run.h"
 
 #include <stdio.h>
@@ -12,130 +12,7 @@
 #include "engine/pack/pack.h"
 #include "offload/probe_model.h"
 
-#define TEXT_RESERVE_BYTES (12 << 20) // JSON of rows, journal buffers, tables of the C library
-#define IO_RESERVE_BYTES   (1 << 20)
-#define PROBE_BYTES_MIN    ((int64_t)8 << 20)
-#define PROBE_DEVICE_MIN   ((int64_t)16 << 20)
-
-static int64_t text_bytes(const struct run *r)
-{
-    const struct opened *o = &r->opened;
-    int64_t held = o->tokenizer ? tokenizer_bytes(o->tokenizer) + o->model.tokenizer_bytes : 0;
-    int64_t crcs = (o->model.n_pieces + o->model.shape.vocab) * 8; // as read, and as a table
-    int64_t rows = r->job ? job_text_bytes(r->job, &r->work) : r->work.n_rows * 64;
-    int64_t tables = crcs + rows + (int64_t)o->model.n_layers * (int64_t)sizeof *o->model.layers;
-    return held + tables + TEXT_RESERVE_BYTES + r->search_bytes;
-}
-
-/* Kernels' scratch is counted by the pool's threads: another machine's, where the plan is for it.
- */
-static enum err take_threads(struct run *r)
-{
-    if (r->machine.threads == pool_threads(r->pool))
-        return OK;
-    pool_close(r->pool);
-    r->pool = r->ops.pool = NULL;
-    TRY(pool_open(&r->pool, r->machine.threads, NULL));
-    r->ops.pool = r->pool;
-    return OK;
-}
-
-/* The rates of a machine file; `plan` takes its threads, too. */
-static enum err read_machine(struct run *r)
-{
-    int threads = r->machine.threads;
-    TRY(machine_file_read(&r->machine, r->config->machine));
-    if (!r->elsewhere)
-        r->machine.threads = threads;
-    else if (config_given(r->config, "threads") && r->machine.threads != threads)
-        log_line(LOG_WARN, "--threads has no effect: the rates of %s are those of its %d threads",
-                 r->config->machine, r->machine.threads);
-    return r->elsewhere ? take_threads(r) : OK;
-}
-
-/* A cap is a cap while measuring, too: the budget, less what text holds by now. */
-static struct probe_config probe_config(const struct run *r, const struct ops *ops)
-{
-    return (struct probe_config){.ops = ops,
-                                 .dir = r->offload_dir,
-                                 .io = r->io,
-                                 .memory_bytes =
-                                     max_i64(r->budget.ram - text_bytes(r), PROBE_BYTES_MIN),
-                                 .info = &r->info,
-                                 .device = r->device,
-                                 .device_bytes = max_i64(r->budget.device, PROBE_DEVICE_MIN)};
-}
-
-static enum err probe_machine(struct run *r)
-{
-    char dir[4096];
-    TRY(pack_cache_dir(dir, sizeof dir));
-    struct ops ops = r->ops; // int8 counts where the weights are of its formats
-    if (ops.compute == COMPUTE_INT8 && model_tile_dtype(COMPUTE_INT8, run_weights(r)) == DTYPE_BF16)
-        ops.compute = COMPUTE_BF16;
-    const struct probe_config probe = probe_config(r, &ops);
-    int measured = 0;
-    int threads = r->machine.threads;
-    struct machine *m = &r->machine;
-    TRY(probe_cached(m, &probe, dir, &measured));
-    m->threads = threads;
-    if (measured)
-        log_line(LOG_INFO, "probe: nvme %.2f GB/s, ram %.1f GB/s, matmul %.0f GFLOP/s (kept in %s)",
-                 m->nvme_read.value * 1e-9, m->ram_read.value * 1e-9, m->matmul_flops.value * 1e-9,
-                 dir);
-    if (measured && !r->device->api->unified)
-        log_line(LOG_INFO,
-                 "probe: device: h2d %.2f GB/s, d2h %.2f GB/s, its memory %.1f GB/s, matmul %.0f "
-                 "GFLOP/s",
-                 m->h2d.value * 1e-9, m->d2h.value * 1e-9, m->device_read.value * 1e-9,
-                 m->device_flops.value * 1e-9);
-    return OK;
-}
-
-static void derive_matmuls_of_model(struct run *r, struct probe_model *model)
-{
-    struct model_weights weights;
-    engine_model_ops(&r->opened.model, r->ops.compute, r->kv_format, &r->evict, model);
-    probe_model_weights(model, &weights);
-    model_rates_derive(&r->costs.rates, &r->machine, &weights);
-}
-
-void run_rates_derive(struct run *r)
-{
-    struct probe_model model;
-    derive_matmuls_of_model(r, &model);
-}
-
-/* What the model's matmuls take in RAM: measured here, or by the rates of a machine file, or of
- * this machine where memory is too small for it. A device's have rates of their own. */
-static enum err probe_matmuls_of_model(struct run *r)
-{
-    struct probe_model model;
-    char dir[4096];
-    int measured = 0;
-    derive_matmuls_of_model(r, &model);
-    if (r->config->machine || r->plans_device)
-        return OK;
-    const struct probe_config probe = probe_config(r, &r->ops);
-    TRY(pack_cache_dir(dir, sizeof dir));
-    struct model_rates rates;
-    enum err err = probe_model_cached(&rates, &r->machine, &model, &probe, dir, &measured);
-    if (err == OK)
-        r->costs.rates = rates;
-    return err == ERR_FIT ? OK : err;
-}
-
-/* KV bytes of the run's format, attended over. */
-double run_attend_rate(const struct run *r)
-{
-    const struct machine *m = &r->machine;
-    const struct rate attend[] = {[KV_F32] = m->attend_f32,
-                                  [KV_BF16] = m->attend_bf16,
-                                  [KV_Q8] = m->attend_q8,
-                                  [KV_Q4] = m->attend_q4,
-                                  [KV_MIXED] = m->attend_mixed};
-    return attend[r->kv_format].value;
-}
+#define IO_RESERVE_BYTES (1 << 20)
 
 /* --percent wD wR kD kR hD hR: without a device RAM is one, and the two shares add up. */
 static enum err wish_percent(const char *text, struct plan_wish *wish)
@@ -322,7 +199,7 @@ static void count_costs(struct run *r)
     engine_costs(m, r->device, &r->ops, r->kv_format, &r->work, &r->evict, &r->costs);
     if (r->plans_device && r->device->api->unified)
         r->costs.scratch_bytes = one_thread;
-    r->costs.text_bytes = text_bytes(r);
+    r->costs.text_bytes = run_text_bytes(r);
 }
 
 /* What depends on the rows, and the best plan for them. 0, or -1 with `why`. */
@@ -421,56 +298,6 @@ static void hint_codec(struct run *r, const struct plan_wish *wish)
                  t.job_s, make_s);
 }
 
-/* What a run may take where no flag says it: what is here. A machine file's capacities are the
- * budgets of `plan`; of a run, which is here, they are one more cap. */
-static enum err read_budgets(struct run *r, const struct config *c)
-{
-    const struct machine *m = &r->machine;
-    if (r->room.ram < 0)
-        machine_room(&r->info, &r->room.ram, &r->room.disk);
-    if (r->room.device < 0)
-        TRY(compute_device_room(r->device, &r->room.device));
-    int64_t ram = r->room.ram, disk = r->room.disk, device = r->room.device;
-    if (r->elsewhere)
-        device = m->device_memory;
-    else if (c->machine && m->device_memory > 0)
-        device = min_i64(device, m->device_memory);
-    r->plans_device =
-        r->elsewhere ? device > 0 && strcmp(c->device, "cpu") != 0 : !r->device->api->unified;
-    if (c->machine && m->ram > 0)
-        ram = r->elsewhere ? m->ram : min_i64(ram, m->ram);
-    if (c->machine && m->disk > 0)
-        disk = r->elsewhere ? m->disk : min_i64(disk, m->disk);
-    r->budget = (struct budget){.device = c->mem_device >= 0 ? c->mem_device : device,
-                                .ram = c->mem_ram >= 0 ? c->mem_ram : ram,
-                                .disk = c->mem_disk >= 0 ? c->mem_disk : disk};
-    if (!c->machine)
-        return OK;
-    char on_device[96] = "";
-    if (r->plans_device) {
-        TRY(machine_device_check(m, c->machine));
-        snprintf(on_device, sizeof on_device, "device %.1f MiB (%s), ",
-                 (double)r->budget.device / 1048576.0,
-                 c->mem_device >= 0     ? "--mem-device"
-                 : m->device_memory > 0 ? "as it says"
-                                        : "free here");
-    }
-    log_line(LOG_INFO, "budget: %sRAM %.1f MiB (%s), disk %.1f MiB (%s); rates of %s", on_device,
-             (double)r->budget.ram / 1048576.0,
-             c->mem_ram >= 0 ? "--mem-ram"
-             : m->ram > 0    ? c->machine
-                             : "free here",
-             (double)r->budget.disk / 1048576.0,
-             c->mem_disk >= 0 ? "--mem-disk"
-             : m->disk > 0    ? c->machine
-                              : "free here",
-             c->machine);
-    if (r->elsewhere && ((c->mem_ram < 0 && m->ram == 0) || (c->mem_disk < 0 && m->disk == 0)))
-        log_line(LOG_WARN, "%s: has no ram or disk: this machine's count (--mem-ram, --mem-disk)",
-                 c->machine);
-    return OK;
-}
-
 /* Matmuls of a card that is not here read rows, as CUDA's do: what is stored otherwise is decoded
  * into them. */
 static void assume_rows(struct weights_info *w)
@@ -479,17 +306,6 @@ static void assume_rows(struct weights_info *w)
     for (int layer = 1; layer < w->n_layers; layer++)
         if (w->tile_bytes[layer] == 0)
             w->tile_bytes[layer] = w->layer_bytes[layer];
-}
-
-enum err run_rates(struct run *r)
-{
-    const struct config *c = r->config;
-    if (c->machine)
-        TRY(read_machine(r));
-    TRY(read_budgets(r, c));
-    if (!c->machine)
-        TRY(probe_machine(r));
-    return probe_matmuls_of_model(r);
 }
 
 enum err run_plan(struct run *r)

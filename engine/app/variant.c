@@ -27,7 +27,9 @@ double variant_rate(const struct variant_plan *v)
 /* What planning changes of a run. */
 struct saved {
     struct model model;
-    struct machine machine;
+    struct machine machine, probed;
+    struct rate shown[N_PLAN_LANES];
+    double reference[N_PLAN_LANES];
     struct ops ops;
     struct evict evict;
     enum kv_format kv_format;
@@ -52,6 +54,7 @@ static void save(const struct run *r, struct saved *s)
 {
     *s = (struct saved){.model = r->opened.model,
                         .machine = r->machine,
+                        .probed = r->probed,
                         .ops = r->ops,
                         .evict = r->evict,
                         .kv_format = r->kv_format,
@@ -74,6 +77,8 @@ static void save(const struct run *r, struct saved *s)
                         .keep_rows = r->keep_rows,
                         .weights_assumed = r->weights_assumed,
                         .level = log_level_max};
+    memcpy(s->shown, r->shown, sizeof s->shown);
+    memcpy(s->reference, r->reference, sizeof s->reference);
 }
 
 /* Takes down what the variant had of its own. */
@@ -86,6 +91,9 @@ static enum err restore(struct run *r, const struct saved *s)
     free(r->search);
     r->opened.model = s->model;
     r->machine = s->machine;
+    r->probed = s->probed;
+    memcpy(r->shown, s->shown, sizeof s->shown);
+    memcpy(r->reference, s->reference, sizeof s->reference);
     r->ops = s->ops;
     r->evict = s->evict;
     r->kv_format = s->kv_format;
