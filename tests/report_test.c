@@ -55,12 +55,13 @@ static int setup(void **state)
                              .kv_near = 18,
                              .hidden_near = 2,
                              .prefill_tokens = 256};
-    run.machine = (struct machine){.nvme_read = {.value = 4e9},
-                                   .nvme_write = {.value = 2e9},
-                                   .ram_read = {.value = 2e10},
-                                   .matmul_flops = {.value = 1e12},
-                                   .step_s = {.value = 2e-5},
-                                   .threads = 2};
+    run.probed = (struct machine){.nvme_read = {.value = 4e9},
+                                  .nvme_write = {.value = 2e9},
+                                  .ram_read = {.value = 2e10},
+                                  .matmul_flops = {.value = 1e12},
+                                  .step_s = {.value = 2e-5},
+                                  .threads = 2};
+    run.shown[PLAN_CPU] = (struct rate){1.25, 0.125, 3};
     run.work =
         (struct work){.n_rows = 10, .prompt_tokens = 1000, .output_tokens = 500, .slots_mean = 150};
     run.time = (struct plan_time){.read_s = 1.5,
@@ -128,7 +129,7 @@ static void figures_follow_the_contract(void **state)
     assert_int_equal(f.rates_measured, 1);
     assert_near(f.roofline, 120 / 3.5 / 40);
 
-    run.machine.matmul_flops.value = 5e7; // now the CPU is the roof
+    run.probed.matmul_flops.value = 5e7; // now the CPU is the roof
     report_measure(&f, &run, &counts, 3.5e9);
     double body = 2e6 - 2.0 * 100 * 64, attention = 4.0 * 4 * 16 * 9 * (1000 * 50.0 + 400 * 125.0);
     assert_near(f.roofline, (1400 * body + 400 * 2.0 * 100 * 64 + attention) / 5e7 / 40);
@@ -168,7 +169,7 @@ static void nothing_measured_divides_by_zero(void **state)
     struct report_figures f;
     struct job_counts counts = {0};
     memset(&run.engine, 0, sizeof run.engine);
-    memset(&run.machine, 0, sizeof run.machine);
+    memset(&run.probed, 0, sizeof run.probed);
     memset(&run.time, 0, sizeof run.time);
     memset(&run.work, 0, sizeof run.work);
     report_measure(&f, &run, &counts, 0);
@@ -238,6 +239,10 @@ static void summary_has_every_key_of_the_contract(void **state)
     assert_int_equal(json_integer_value(at(plan, "batch")), 8);
     assert_int_equal(json_integer_value(at(plan, "batches")), 2);
     assert_true(json_is_object(at(plan, "tiers")) && json_is_object(at(plan, "kv")));
+    json_t *corrected = at(plan, "corrected"), *cpu = at(corrected, "cpu");
+    assert_int_equal(json_object_size(corrected), 1); // of the others no run said anything
+    assert_true(json_number_value(at(cpu, "times")) == 1.25);
+    assert_int_equal(json_integer_value(at(cpu, "runs")), 3);
     assert_string_equal(json_string_value(at(plan, "attn")), "cpu");
     static const char *const rows[] = {"total", "ok", "failed", NULL};
     assert_numbers(at(root, "rows"), rows);
