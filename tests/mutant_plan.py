@@ -54,6 +54,21 @@ fault("rows of one KV format pass for another's", "offload/probe_model.c",
       "kv_format_name(l->kv_format)", "kv_format_name(KV_F32)", "probe_test")
 fault("measuring norms takes what memory it wants", "offload/probe_layer.c",
       "while (c->memory_bytes > 0 && a.used > c->memory_bytes && b.most > 1);", "while (0);", "probe_test")
+fault("of runs the worst counts", "policy/correct.c",
+      "lanes[lane] = rate_of_samples(samples, n);", "lanes[lane] = rate_of_samples(samples + n - 1, 1);", "correct_test")
+fault("one run outvotes the probe", "policy/correct.c", "samples[n++] = 1;", "samples[n] = 1;", "correct_test")
+fault("what few reads in flight took is kept", "policy/correct.c", "(computes || was >= most)", "(computes || was <= most)", "correct_test")
+fault("the probe of another day is today's", "policy/correct.c",
+      "run->slower[lane] * run->reference[lane] / reference[lane]", "run->slower[lane]", "correct_test")
+fault("runs of one KV format pass for another's", "offload/shown_file.c",
+      "probe_model_key(p, key + n, (int)sizeof key - n);", "", "probe_test")
+fault("a run is kept by what was corrected already", "policy/correct.c",
+      "run.slower[i] = slower[i] * lanes[i].value;", "run.slower[i] = slower[i];", "correct_test")
+fault("what runs showed is not foreseen", "engine/app/run_rates.c",
+      "    if (shown.n > 0 || r->shown[0].value == 0)\n", "    if (r->shown[0].value == 0 && (shown.n = 0) == 0)\n",
+      "replan_test.py --only shown")
+fault("short prompts are long ones", "policy/machine.c", "return prompts * r->prompt_s", "return 0 * prompts * r->prompt_s",
+      "rates_test")
 fault("the head takes as many positions at once as a layer", "policy/machine.c",
       "seconds_at(r->head_s[state], LAYOUT_POSITION_TILE,", "seconds_at(r->head_s[state], PLAN_TILE_TOKENS,",
       "rates_test")
