@@ -193,6 +193,7 @@ def run_one(r, built):
            "SLUICE_CACHE_DIR": os.path.join(ROOT, "build/check/cache"),
            "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1",
            "UBSAN_OPTIONS": "print_stacktrace=1",
+           "SLUICE_PROBE_SHARE": "0.03",  # see trial.py
            "OPENBLAS_NUM_THREADS": "1"}  # small matrices; two runners share the cores
     with open(r.log_path(), "wb") as log:
         if r.name in WANT_MODEL and MODEL:

@@ -57,7 +57,9 @@ static enum err read_machine(struct run *r)
 /* A cap is a cap while measuring, too: the budget, less what text holds by now. */
 static struct probe_config probe_config(const struct run *r, const struct ops *ops)
 {
+    const char *share = getenv("SLUICE_PROBE_SHARE"); // for tests: of the time that measuring takes
     return (struct probe_config){.ops = ops,
+                                 .time_share = share ? strtod(share, NULL) : 0,
                                  .dir = r->offload_dir,
                                  .io = r->io,
                                  .memory_bytes =
