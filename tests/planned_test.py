@@ -103,7 +103,7 @@ def runs(tally, place, a):
 GOOD = {"predicted_s": 10.0, "elapsed_s": 10.0, "predicted_passes": 20, "passes": 20, "predicted_read_gb": 5.0, "read_gb": 5.0,
         "predicted_read_s": 4.0, "read_s": 4.0, "predicted_write_gb": 0.0, "write_gb": 0.0, "predicted_write_s": 0.0, "write_s": 0.0,
         "predicted_cpu_gb": 0.0, "cpu_gb": 0.0, "predicted_cpu_s": 9.0, "cpu_s": 9.0, "stall_s": 1.0, "predicted_bound": "cpu",
-        "bound": "cpu", "case": "a case", "status": "ok", "kind": "run", "flags": "--batch 4"}
+        "bound": "cpu", "case": "a case", "turn": "1", "status": "ok", "kind": "run", "flags": "--batch 4"}
 
 
 def made(**more):
@@ -124,9 +124,11 @@ def causes(tally, place, a):
         tally.check(made(**more)["cause"].startswith(want) and bool(want) == bool(made(**more)["cause"]),
                     f"{more}: {made(**more)['cause']!r}, want {want!r}")
     rows = [made(case=f"job {i}", elapsed_s=10.0 / (1 + off)) for i, off in enumerate((0.0, 0.02, -0.04, 0.06, 0.5))]
-    rows += [made(case="job 4", elapsed_s=10.0 / 1.3), made(case="job 4", elapsed_s=10.0 / 1.4), {"case": "dead", "status": "timeout"}]
+    rows += [made(case="job 4", turn="2", elapsed_s=10.0 / 1.3), made(case="job 4", turn="3", elapsed_s=10.0 / 1.4),
+             {"case": "dead", "turn": "4", "status": "timeout"}]
     lines = predict.told(rows)
     tally.check("5 jobs" in lines[-1] and "median 4.0 %, 90th percentile 40.0 %, worst 40.0 % (job 4)" in lines[-1], f"{lines[-1]}")
+    tally.check("of each turn 4.0 and 50.0 %, 30.0 and 30.0 %, 40.0 and 40.0 %" in lines[-1], f"{lines[-1]}")
     tally.check(any("dead" in line for line in lines), f"failed runs are told: {lines}")
     tally.check([predict.percentile(range(1, 11), s) for s in (0.9, 0.5, 1.0)] == [9, 5, 10], "percentiles")
 
