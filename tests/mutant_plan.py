@@ -159,7 +159,7 @@ fault("much the same is an alternative", "engine/app/explain.c",
       "            other = differ(&c->plan, &e->alternatives[k].plan);", "            other = 1;", ALTERNATIVES)
 fault("an alternative with the flags of the plan", "engine/app/explain.c",
       "plan_freeze_as(r, &a->plan, a->freeze, sizeof a->freeze);", "plan_freeze(r, a->freeze, sizeof a->freeze);", ALTERNATIVES)
-fault("scratch for the threads of this machine", "engine/app/run_plan.c",
+fault("scratch for the threads of this machine", "engine/app/run_rates.c",
       "    return r->elsewhere ? take_threads(r) : OK;", "    return r->elsewhere && 0 ? take_threads(r) : OK;", ALTERNATIVES)
 fault("a disk that writes no faster", "engine/app/explain_help.c",
       "    struct rate *rates[] = {&m.nvme_read, &m.nvme_write, ", "    struct rate *rates[] = {&m.nvme_read, ", HELPS)
@@ -224,9 +224,9 @@ fault("a plan file's counts hold for any number of batches", "engine/app/plan_fi
       "    keep_shares(r, plan, wish);\n", "", FLAGS)
 fault("a plan file of other KV is taken without a word", "engine/app/plan_file.c",
       "        compare_kv(r, json_object_get(root, \"kv\"));\n", "        ;\n", FLAGS)
-fault("--threads beside a machine file passes in silence", "engine/app/run_plan.c",
+fault("--threads beside a machine file passes in silence", "engine/app/run_rates.c",
       'config_given(r->config, "threads") && r->machine.threads != threads', "0", "plan_flags_test.py --only threads_of_run")
-fault("a machine file's ram is no budget", "engine/app/run_plan.c",
+fault("a machine file's ram is no budget", "engine/app/run_rates.c",
       "ram = r->elsewhere ? m->ram : min_i64(ram, m->ram);", "ram = min_i64(ram, INT64_MAX);", "plan_flags_test.py --only capacities")
 
 # ---- the search

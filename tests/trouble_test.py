@@ -122,7 +122,7 @@ def signals(tally, place, a):
     tally.check(p.met and done.code == 75, f"SIGXCPU: exit {done.code}: {done.err[-200:]!r}")
     job.resumes(tally, "SIGXCPU", out)
     wide = place.write("wide.cfg", WIDE.encode())
-    long = Job(tally, place, wide, tokens=(180, 190))
+    long = Job(tally, place, wide, tokens=(400, 420))
     out, n = long.fresh(), 0
     while n < 40:
         n += 1
