@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -58,6 +59,45 @@ int probe_cache_again(const char *path, const struct probe_config *c, double spr
     double most = c->spread_most > 0 ? c->spread_most : SPREAD_MOST;
     return spread > most && stat(path, &st) == 0 && time(NULL) - st.st_mtime > AGAIN_S;
 }
+
+/* ---- a few numbers ---- */
+
+static int figures_parse(const char *text, double *x, int n)
+{
+    double read[PROBE_FIGURES_MAX];
+    const char *at = text;
+    for (int i = 0; i < n; i++) {
+        char *end;
+        read[i] = strtod(at, &end);
+        if (end == at || !(read[i] > 0) || !isfinite(read[i]))
+            return 0;
+        at = end;
+    }
+    memcpy(x, read, (size_t)n * sizeof *x);
+    return 1;
+}
+
+int probe_figures_read(const char *path, double *x, int n)
+{
+    static char text[MACHINE_FILE_BYTES_MAX + 1];
+    CHECK(n <= PROBE_FIGURES_MAX);
+    int64_t n_bytes = probe_cache_read(path, text);
+    text[max_i64(n_bytes, 0)] = 0;
+    return n_bytes >= 0 && figures_parse(text, x, n);
+}
+
+void probe_figures_write(const char *path, double *x, int n)
+{
+    char text[PROBE_FIGURES_MAX * 32 + CHECK_BYTES + 1];
+    int n_bytes = 0;
+    CHECK(n <= PROBE_FIGURES_MAX);
+    for (int i = 0; i < n; i++)
+        n_bytes += snprintf(text + n_bytes, sizeof text - (size_t)n_bytes, "%.6g\n", x[i]);
+    if (figures_parse(text, x, n)) // else figures that nobody would believe
+        probe_cache_write(path, text, n_bytes);
+}
+
+/* ---- keys ---- */
 
 static const char *cpu_name(const struct probe_config *c)
 {

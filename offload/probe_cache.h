@@ -19,4 +19,10 @@ int probe_cache_again(const char *path, const struct probe_config *c, double spr
 /* text has room for 20 bytes behind its n. */
 void probe_cache_write(const char *path, char *text, int64_t n);
 
+#define PROBE_FIGURES_MAX 8
+/* A few numbers > 0, kept as DIR/probe-WHAT-HASH.cfg. Once written, x has the digits that the file
+ * has. 0: there are none that can be trusted, and x is as it was. */
+int probe_figures_read(const char *path, double *x, int n);
+void probe_figures_write(const char *path, double *x, int n);
+
 #endif

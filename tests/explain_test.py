@@ -15,7 +15,7 @@ import shlex
 import sys
 
 import trial
-from trial import read
+from trial import difference, read
 
 CONFIGS = os.path.join(os.path.dirname(trial.HERE), "configs")
 RESULTS = os.path.join(os.path.dirname(trial.HERE), "bench/results")
@@ -241,17 +241,19 @@ def cheap(tally, place, a):
 
 
 def measures_once(tally, place, a):
-    """On this machine: nothing is measured but what the plan itself needs, and stdout is the same when quiet."""
-    asked = ["plan", "-m", place.model, "--prompt-len", "64", "--gen-len", "64", "--num-prompts", "2k", "--weights-codec", "none",
-             "--mem-ram", "32M", "--mem-disk", "1G"]
-    first = place.sluice(*asked)
-    tally.check(first.code == 0 and re.search(r"^(instead|faster) ", first.out, re.M), f"exit {first.code}: {first.out!r} {first.last()}")
-    tally.check(first.err.count("probe: ") == 1, f"{first.err!r}")
-    for part in ("disk", "cpu", "model"):
-        kept = glob.glob(os.path.join(place.at("cache"), f"probe-{part}-*"))
-        tally.check(len(kept) == 1, f"{part}: {kept}")
-    quiet = place.sluice(*asked, "-q")
-    tally.check(quiet.out == first.out and quiet.err == "", f"-q: {quiet.err!r}")
+    """On this machine: nothing is measured but what the plan itself needs, and stdout is the same when quiet: what was measured,
+    int8's speed and the codec's too, is kept."""
+    asked = ["plan", "-m", place.model, "--prompt-len", "64", "--gen-len", "64", "--num-prompts", "100k", "--mem-disk", "1G"]
+    for what, more in (("codec", ["--mem-ram", "40M", "--weights-resident", "5"]), ("int8", ["--mem-ram", "80M"])):
+        first = place.sluice(*asked, *more, SLUICE_CACHE_DIR=place.at(what))
+        tally.check(first.code == 0 and re.search(r"^(instead|faster) ", first.out, re.M), f"exit {first.code}: {first.out!r} {first.last()}")
+        tally.check(first.err.count("probe: ") == 1, f"{first.err!r}")
+        for part in ("disk", "cpu", "model", what):
+            kept = glob.glob(os.path.join(place.at(what), f"probe-{part}-*"))
+            tally.check(len(kept) == 1, f"{part}: {kept}")
+        quiet = place.sluice(*asked, *more, "-q", SLUICE_CACHE_DIR=place.at(what))
+        tally.check(quiet.out == first.out and quiet.err == "",
+                    f"{what}, -q: {quiet.err!r}, {difference(first.out.encode(), quiet.out.encode())}")
 
 
 if __name__ == "__main__":

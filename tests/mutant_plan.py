@@ -142,7 +142,7 @@ fault("work that is left counts what is done", "engine/job/job_scan.c",
 fault("rows that began know their prompt only", "engine/job/job_scan.c",
       "row->request.n_prompt, row->request.n_tokens,", "row->request.n_prompt, row->request.n_prompt,", "simulate_test")
 fault("nobody looks at the lanes", "engine/app/replan.c",
-      "return is_short(w) || is_off(w);", "return is_short(w);", "replan_test.py --only slow_reads")
+      "return is_short(w) || (gains && is_off(w));", "return is_short(w);", "replan_test.py --only slow_reads")
 fault("a limit that was lowered is none", "engine/app/replan.c",
       "    if (limit < was) {\n", "    if (limit < 0) {\n", "replan_test.py --only limit_lowered")
 # ---- what a plan tells

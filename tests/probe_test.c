@@ -627,6 +627,30 @@ static void runs_are_kept(void **state)
     }
 }
 
+/* What was kept is what the writer went on with, digit for digit; what cannot be trusted is not
+ * read.
+ */
+static void figures_are_kept(void **state)
+{
+    (void)state;
+    const char *path = temp_path("probe-figures.cfg");
+    double x[2] = {1 / 3.0, 2e9 / 7}, y[2] = {0, 0}, bad[2] = {1, 0};
+    static char text[MACHINE_FILE_BYTES_MAX + 64];
+    assert_false(probe_figures_read(path, y, 2));
+    probe_figures_write(path, x, 2);
+    assert_true(x[0] == 0.333333 && x[1] == 285714000);
+    assert_true(probe_figures_read(path, y, 2));
+    assert_memory_equal(x, y, sizeof x);
+    assert_false(probe_figures_read(path, bad, PROBE_FIGURES_MAX));
+    int64_t n = probe_cache_read(path, text);
+    text[0] ^= 1; // under the old checksum
+    assert_int_equal(machine_text_save(path, text, n + 19), OK);
+    assert_false(probe_figures_read(path, y, 2));
+    assert_memory_equal(x, y, sizeof x);
+    probe_figures_write(temp_path("probe-none.cfg"), bad, 2); // 0 is no figure
+    assert_int_equal(access(temp_path("probe-none.cfg"), F_OK), -1);
+}
+
 /* Gives a rate of a file in the cache another spread, and the file an age. */
 static void spoil(const char *path, const char *key, double spread, int64_t age_s)
 {
@@ -760,6 +784,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(model_is_measured_and_kept, temp_dir_setup,
                                         temp_dir_teardown),
         cmocka_unit_test(layers_of_every_kind_are_measured),
+        cmocka_unit_test_setup_teardown(figures_are_kept, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test_setup_teardown(what_was_disturbed_is_measured_again, temp_dir_setup,
                                         temp_dir_teardown),
         cmocka_unit_test(model_takes_a_share_of_a_large_layer),

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "offload/probe.h"
+#include "offload/probe_cache.h"
 
 #define WORTH_S     30.0 // a job predicted shorter than this is over before the reader has decided
 #define WORTH_RATIO 1.5  // int8 / bf16
@@ -74,21 +74,36 @@ static int measure(const struct run *r, enum compute compute, enum dtype format,
     return 1;
 }
 
+/* FLOPs of bf16 and of int8 over weights of `format`, measured once on a machine. 0: neither is
+ * known. */
+static int int8_figures(const struct run *r, enum dtype format, double flops[2])
+{
+    char path[4200];
+    int has_path = run_figures_path(r, "int8", dtype_info(format)->name, path, sizeof path) == OK;
+    if (has_path && probe_figures_read(path, flops, 2))
+        return 1;
+    for (int turn = 0; turn < TURNS; turn++) // a neighbour's burst hits one turn, not a format
+        if (!measure(r, COMPUTE_BF16, DTYPE_BF16, &flops[0]) ||
+            !measure(r, COMPUTE_INT8, format, &flops[1]))
+            return 0;
+    if (has_path)
+        probe_figures_write(path, flops, 2);
+    return flops[0] > 0;
+}
+
 double advise_int8(const struct run *r)
 {
     char text[256];
-    double bf16 = 0, int8 = 0;
+    double flops[2] = {0, 0};
     enum dtype weights = r->opened.model.layers[1].tensors[ROLE_UP].dtype;
     int int8_weights = weights == DTYPE_Q4 || weights == DTYPE_Q8;
     int told = log_level_max >= LOG_INFO || r->ranking; // `plan` says it on stdout
     if (r->ops.compute != COMPUTE_BF16 || r->config->machine || r->plan.device ||
         r->time.job_s < WORTH_S || !r->time.bound || strcmp(r->time.bound, "cpu") != 0 || !told)
         return 0;
-    for (int turn = 0; turn < TURNS; turn++) // a neighbour's burst hits one turn, not a format
-        if (!measure(r, COMPUTE_BF16, DTYPE_BF16, &bf16) ||
-            !measure(r, COMPUTE_INT8, weights == DTYPE_Q4 ? DTYPE_Q4 : DTYPE_Q8, &int8))
-            return 0;
-    if (advice_int8_text(bf16, int8, int8_weights, text, sizeof text) > 0)
+    if (!int8_figures(r, weights == DTYPE_Q4 ? DTYPE_Q4 : DTYPE_Q8, flops))
+        return 0;
+    if (advice_int8_text(flops[0], flops[1], int8_weights, text, sizeof text) > 0)
         log_line(LOG_INFO, "%s", text);
-    return bf16 > 0 ? int8 / bf16 : 0;
+    return flops[1] / flops[0];
 }

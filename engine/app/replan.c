@@ -39,6 +39,7 @@ struct replan {
     struct lane_seconds foreseen[2], measured[2];     // when the window began, and now
     struct lane_seconds begun[2]; // foreseen and measured when the first pass was over
     int64_t window_passes, passes, memory_ns;
+    int64_t gained;       // see gained(): when the last plan began
     int keeps;            // 1: the plan stays
     int off;              // windows in a row that differed
     double search_s;      // of the last search
@@ -261,6 +262,16 @@ static int is_forced(struct replan *w, int64_t pass)
     return find_next(w, &set, &budget, wish) || find_next(w, &set, &w->run->budget, wish);
 }
 
+/* Tokens and rows that a change of plan cannot take away: the rest of what rows went through is
+ * gone through again. A line that was left again and again before there is one more would never
+ * end. */
+static int64_t gained(const struct run *r)
+{
+    struct job_counts counts;
+    job_counts(r->job, &counts);
+    return counts.output_tokens + counts.done;
+}
+
 /* Between two passes: what the one before took, and whether to go on. */
 static int leave(void *ctx, const struct engine *e)
 {
@@ -280,9 +291,10 @@ static int leave(void *ctx, const struct engine *e)
     }
     if (w->keeps)
         return 0;
+    int gains = gained(w->run) > w->gained;
     if (w->forced.every > 0)
-        return is_forced(w, pass);
-    return is_short(w) || is_off(w);
+        return gains && is_forced(w, pass);
+    return is_short(w) || (gains && is_off(w));
 }
 
 /* ---- the run's side ---- */
@@ -322,6 +334,7 @@ enum err replan_watch(struct replan *w, struct engine_config *config)
     w->set = run_setting(r);
     pricing_make(&w->pricing, &w->set, &r->plan, 1, w->loads + r->plan.batches);
     memset(w->foreseen, 0, sizeof w->foreseen);
+    w->gained = gained(r);
     config->leave = leave;
     config->leave_ctx = w;
     config->loads = w->loads;

@@ -10,6 +10,7 @@
 #include "engine/app/compute.h"
 #include "engine/app/plan_file.h"
 #include "engine/pack/pack.h"
+#include "offload/probe_cache.h"
 #include "offload/probe_model.h"
 
 #define IO_RESERVE_BYTES (1 << 20)
@@ -117,16 +118,31 @@ static void print_plan(const struct run *r)
 static void measure_codec(struct run *r)
 {
     struct pack_codec_sample *s = &r->codec_sample;
+    const struct model *m = &r->opened.model;
+    char key[128], path[4200];
+    double kept[3];
     int64_t start_ns = clock_ns();
-    if (pack_codec_measure(&r->opened.model, &r->plan, s) != OK) {
+    snprintf(key, sizeof key, "%016llx %s %lld", (unsigned long long)m->fingerprint,
+             dtype_info(run_weights(r))->name, (long long)m->file_bytes);
+    int has_path = run_figures_path(r, "codec", key, path, sizeof path) == OK;
+    if (has_path && probe_figures_read(path, kept, 3)) {
+        *s = (struct pack_codec_sample){.share = kept[0], .rate = kept[1], .make_s = kept[2]};
+        return;
+    }
+    if (pack_codec_measure(m, s) != OK) {
         log_line(LOG_WARN, "plan: weights stay as they are: %s", err_text());
         *s = (struct pack_codec_sample){.share = 1, .rate = 1e12};
+        return;
     }
+    kept[0] = s->share, kept[1] = s->rate, kept[2] = s->make_s;
+    if (has_path)
+        probe_figures_write(path, kept, 3);
+    *s = (struct pack_codec_sample){.share = kept[0], .rate = kept[1], .make_s = kept[2]};
     log_line(LOG_DEBUG, "plan: zstd leaves %.1f %% of the weights, decodes %.2f GB/s (%.0f ms)",
              100 * s->share, s->rate * 1e-9, (double)(clock_ns() - start_ns) * 1e-6);
 }
 
-/* The same as costs, here and now; measured once. */
+/* The same as costs, for what r->plan streams. */
 static void price_codec(struct run *r)
 {
     const struct model *m = &r->opened.model;
@@ -140,8 +156,9 @@ static void price_codec(struct run *r)
     r->costs.codec_rate = s.rate;
     r->costs.codec_make_s = 0;
     double read = r->machine.nvme_read.value, write = r->machine.nvme_write.value;
-    if (s.make_s > 0 && read > 0 && write > 0)
-        r->costs.codec_make_s = s.make_s / r->machine.threads + (double)streamed / read +
+    double make_s = pack_codec_make_s(m, &r->plan, &s);
+    if (make_s > 0 && read > 0 && write > 0)
+        r->costs.codec_make_s = make_s / r->machine.threads + (double)streamed / read +
                                 (double)streamed * s.share / write;
 }
 

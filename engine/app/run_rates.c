@@ -10,6 +10,7 @@
 #include "engine/app/compute.h"
 #include "engine/app/replan.h"
 #include "engine/pack/pack.h"
+#include "offload/probe_cache.h"
 #include "offload/probe_model.h"
 #include "offload/shown_file.h"
 
@@ -67,6 +68,16 @@ static struct probe_config probe_config(const struct run *r, const struct ops *o
                                  .info = &r->info,
                                  .device = r->device,
                                  .device_bytes = max_i64(r->budget.device, PROBE_DEVICE_MIN)};
+}
+
+enum err run_figures_path(const struct run *r, const char *what, const char *more, char *path,
+                          int cap)
+{
+    char dir[4096], key[512];
+    TRY(pack_cache_dir(dir, sizeof dir));
+    snprintf(key, sizeof key, "1 %s %d %s %s", r->info.cpu_name, pool_threads(r->pool),
+             isa_name(r->ops.isa), more);
+    return probe_cache_path(dir, what, key, path, cap);
 }
 
 static enum err probe_machine(struct run *r)

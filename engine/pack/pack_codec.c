@@ -492,8 +492,7 @@ static void measure(struct codec *c, const uint8_t *in, int64_t n_bytes, uint8_t
     s->make_s = (double)encode_ns * 1e-9 / (double)n_bytes; // of one byte
 }
 
-enum err pack_codec_measure(const struct model *m, const struct plan *plan,
-                            struct pack_codec_sample *s)
+enum err pack_codec_measure(const struct model *m, struct pack_codec_sample *s)
 {
     struct codec *c;
     int64_t n_bytes = 0;
@@ -507,16 +506,21 @@ enum err pack_codec_measure(const struct model *m, const struct plan *plan,
     }
     free(in);
     codec_close(c);
-    TRY(e);
+    return e;
+}
+
+double pack_codec_make_s(const struct model *m, const struct plan *plan,
+                         const struct pack_codec_sample *s)
+{
+    struct pack_codec z;
     int64_t all = 0;
+    if (pack_codec_open(&z, m) == OK) {
+        int is_there = pack_codec_covers(&z, m, plan);
+        pack_codec_close(&z);
+        if (is_there)
+            return 0;
+    }
     for (int i = 1; i < m->n_layers; i++)
         all += !m->layers[i].absent || !plan_layer_resident(plan, i) ? m->layers[i].n_bytes : 0;
-    s->make_s *= (double)all;
-    struct pack_codec z;
-    if (pack_codec_open(&z, m) == OK) {
-        if (pack_codec_covers(&z, m, plan))
-            s->make_s = 0;
-        pack_codec_close(&z);
-    }
-    return OK;
+    return s->make_s * (double)all;
 }

@@ -38,7 +38,7 @@ struct pack_codec_request {
 struct pack_codec_sample {
     double share;  // stored bytes of one byte
     double rate;   // bytes decoded per second in a run, one thread
-    double make_s; // to make the file, disk apart; 0: it is there
+    double make_s; // to encode one byte, one thread
 };
 
 /* Opens the file that belongs to the model's pack; every number in it is checked. ERR_INPUT: there
@@ -53,8 +53,10 @@ int pack_codec_covers(const struct pack_codec *z, const struct model *m, const s
  * another process makes it, waits for that one. ERR_IO: the disk has too little room (checked
  * first) or fails; ERR_CORRUPT: the pack. */
 enum err pack_codec_make(const struct pack_codec_request *r);
-/* Encodes and decodes a few pieces of a layer in the middle. `plan` streams. */
-enum err pack_codec_measure(const struct model *m, const struct plan *plan,
-                            struct pack_codec_sample *sample);
+/* Encodes and decodes a few pieces of a layer in the middle. */
+enum err pack_codec_measure(const struct model *m, struct pack_codec_sample *sample);
+/* Seconds of one thread to make the file for what the plan streams, disk apart; 0: it is there. */
+double pack_codec_make_s(const struct model *m, const struct plan *plan,
+                         const struct pack_codec_sample *sample);
 
 #endif
