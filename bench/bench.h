@@ -47,7 +47,7 @@ struct bench_model {
     int dim, n_heads, n_kv_heads, head_dim, ffn;
     int head;      // outputs of the head that are computed at once
     int rope_dim;  // 0: no RoPE
-    int gated;     // 1: a gate and silu_mul
+    int gated;     // 1: a gate and gate_mul
     int norm_kind; // enum norm_kind
 };
 

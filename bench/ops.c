@@ -209,7 +209,7 @@ CALL(gather)
 CALL(compact)
 CALL(norm)
 CALL(rope)
-CALL(silu_mul)
+CALL(gate_mul)
 CALL(kv_store)
 CALL(attend_prompt)
 CALL(prompt_keep)
@@ -245,7 +245,7 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
                              m->dim, m->dim, m->dim,  m->norm_kind, 1e-5f};
     struct rope_args rope = {o->x,       o->angles,   o->angles,   o->positions, n,
                              m->n_heads, m->head_dim, m->rope_dim, heads};
-    struct silu_mul_args silu = {o->x, o->y, n, m->ffn, m->ffn, m->ffn};
+    struct gate_mul_args silu = {o->x, o->y, n, m->ffn, m->ffn, m->ffn, ACT_SILU};
     struct kv_store_args store = {o->layout, o->prompt, o->k, o->v, kv, kv, 0, n};
     struct gather_args gather = {.dtype = DTYPE_BF16,
                                  .k = m->dim,
@@ -271,7 +271,7 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
         {.op = "silu_mul",
          .flops = 12.0 * n * m->ffn,
          .bytes = 12.0 * n * m->ffn,
-         .call = call_silu_mul,
+         .call = call_gate_mul,
          .args = &silu},
         {.op = "kv_store", .bytes = 12.0 * n * (double)kv, .call = call_kv_store, .args = &store},
     };
@@ -458,7 +458,7 @@ static enum err model_read(struct bench_model *m, const struct config *c)
                                   .ffn = s->ffn_dim,
                                   .head = (int)min_i64(s->vocab, HEAD_TILE),
                                   .rope_dim = s->rope_dim,
-                                  .gated = s->act == ACT_SILU_GATED,
+                                  .gated = s->gated,
                                   .norm_kind = s->norm};
         snprintf(m->name, sizeof m->name, "%.*s", (int)sizeof m->name - 1, o.model.name);
     }

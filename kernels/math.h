@@ -1,4 +1,5 @@
-/* kernels/math.h - exp, log, erfc and Gumbel noise in f32 that give the same bits everywhere.
+/* kernels/math.h - exp, log, erfc, tanh, activations and Gumbel noise in f32 that give the same
+ * bits everywhere.
  *
  * Owns: the polynomials, and their scalar form. Refuses: vectors (kernels/cpu/v16.h repeats each
  * function over 16 lanes, operation by operation).
@@ -9,6 +10,7 @@
 #define KERNELS_MATH_H
 
 #include "kernels/base.h"
+#include "policy/shape.h"
 
 #include <math.h>
 
@@ -149,6 +151,56 @@ static inline float math_gelu(float x)
     float half_erfc = (p * t) * (0.5f * math_exp(-(z * z)));
     float tail = x * half_erfc;
     return x < 0.0f ? tail : x - tail;
+}
+
+/* GELU by tanh: x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), which is
+ * x / (1 + exp(-2 u)). */
+#define MATH_GELU_TANH_1 -1.59576912f   // of -2 u: x
+#define MATH_GELU_TANH_3 -0.0713548163f // x^3
+static inline float math_gelu_tanh(float x)
+{
+    float u = x * fmaf(x * x, MATH_GELU_TANH_3, MATH_GELU_TANH_1);
+    return x / (1.0f + math_exp(u));
+}
+
+static inline float math_silu(float x)
+{
+    return x / (1.0f + math_exp(0.0f - x));
+}
+
+/* tanh(x): a polynomial where 1 - 2 / (exp(2 x) + 1) would lose digits. */
+#define MATH_TANH_SMALL 0.25f
+#define MATH_TANH_P1    -0.333333333f
+#define MATH_TANH_P2    0.133333333f
+#define MATH_TANH_P3    -0.0539682540f
+#define MATH_TANH_P4    0.0218694885f
+static inline float math_tanh(float x)
+{
+    float x2 = x * x;
+    float p = fmaf(MATH_TANH_P4, x2, MATH_TANH_P3);
+    p = fmaf(p, x2, MATH_TANH_P2);
+    p = fmaf(p, x2, MATH_TANH_P1);
+    float small = fmaf(p, x2 * x, x);
+    float large = 1.0f - 2.0f / (math_exp(2.0f * fabsf(x)) + 1.0f);
+    large = x < 0.0f ? 0.0f - large : large;
+    return fabsf(x) < MATH_TANH_SMALL ? small : large;
+}
+
+/* x of an activation. */
+static inline float math_act(int act, float x)
+{
+    switch (act) {
+    case ACT_RELU:
+        return x > 0.0f ? x : 0.0f;
+    case ACT_GELU:
+        return math_gelu(x);
+    case ACT_GELU_TANH:
+        return math_gelu_tanh(x);
+    case ACT_SILU:
+        return math_silu(x);
+    default:
+        return x;
+    }
 }
 
 /* A number in (0, 1] of 32 random bits for (key, id). */

@@ -161,8 +161,10 @@ TABLE(norm, {ISA_AVX512, cpu_norm_avx512}, {ISA_AVX2, cpu_norm_avx2},
       {ISA_PORTABLE, cpu_norm_portable}, {ISA_EXACT, exact_norm})
 TABLE(rope, {ISA_AVX512, cpu_rope_avx512}, {ISA_AVX2, cpu_rope_avx2},
       {ISA_PORTABLE, cpu_rope_portable}, {ISA_EXACT, exact_rope})
-TABLE(silu_mul, {ISA_AVX512, cpu_silu_mul_avx512}, {ISA_AVX2, cpu_silu_mul_avx2},
-      {ISA_PORTABLE, cpu_silu_mul_portable}, {ISA_EXACT, exact_silu_mul})
+TABLE(gate_mul, {ISA_AVX512, cpu_gate_mul_avx512}, {ISA_AVX2, cpu_gate_mul_avx2},
+      {ISA_PORTABLE, cpu_gate_mul_portable}, {ISA_EXACT, exact_gate_mul})
+TABLE(mix, {ISA_AVX512, cpu_mix_avx512}, {ISA_AVX2, cpu_mix_avx2}, {ISA_PORTABLE, cpu_mix_portable},
+      {ISA_EXACT, exact_mix})
 TABLE(kv_store, {ISA_AVX512, cpu_kv_store_avx512}, {ISA_PORTABLE, cpu_kv_store})
 TABLE(attend_prompt, {ISA_AVX512, cpu_attend_prompt_avx512}, {ISA_AVX2, cpu_attend_prompt_avx2},
       {ISA_PORTABLE, cpu_attend_prompt_portable}, {ISA_EXACT, exact_attend_prompt})

@@ -101,7 +101,7 @@ struct matmul_part {
     const float *bias; // [n] or NULL
     int64_t y_stride;  // in numbers
     int add;           // 1: y += result (residual), after bias and act
-    int act;           // ACT_NONE, ACT_RELU or ACT_GELU (tanh-free, erf form)
+    int act;           // enum act_kind
 };
 struct matmul_args {
     const float *x; // [m, k], row stride x_stride
@@ -173,12 +173,24 @@ struct rope_args {
     int64_t x_stride;
 };
 
-/* gate = silu(gate) * up. */
-struct silu_mul_args {
+/* gate = act(gate) * up. */
+struct gate_mul_args {
     float *gate;     // [m, n] in and out
     const float *up; // [m, n]
     int m, n;
     int64_t gate_stride, up_stride;
+    int act; // enum act_kind
+};
+
+/* x = a x + b y, then, with a cap c > 0, c tanh(x / c): branches that are added, embeddings and
+ * logits that are scaled. The product a x is rounded, the addition is a fused multiply-add. */
+struct mix_args {
+    float *x;       // [m, n] in and out
+    const float *y; // [m, n], or NULL: nothing is added
+    int m, n;
+    int64_t x_stride, y_stride;
+    float a, b;
+    float cap; // 0: none
 };
 
 /* Stores K and V of consecutive tokens into the pages of a prompt's workspace: token i goes to
@@ -442,7 +454,8 @@ static inline struct head_candidate *head_candidates(const struct head_reduce_ar
     X(compact)                                                                                     \
     X(norm)                                                                                        \
     X(rope)                                                                                        \
-    X(silu_mul)                                                                                    \
+    X(gate_mul)                                                                                    \
+    X(mix)                                                                                         \
     X(kv_store)                                                                                    \
     X(attend_prompt)                                                                               \
     X(attend_forced)                                                                               \

@@ -370,11 +370,11 @@ static void norm_turn(void *ctx, int i)
                              .head_dim = HEAD_DIM,
                              .rope_dim = HEAD_DIM,
                              .x_stride = DIM};
-    struct silu_mul_args silu = {b->gate, b->up, TOKENS, FFN, FFN, FFN};
+    struct gate_mul_args silu = {b->gate, b->up, TOKENS, FFN, FFN, FFN, ACT_SILU};
     (void)i;
     ops_run_norm(b->ops, &norm);
     ops_run_rope(b->ops, &rope);
-    ops_run_silu_mul(b->ops, &silu);
+    ops_run_gate_mul(b->ops, &silu);
 }
 
 static enum err measure_norms(struct machine *m, const struct probe_config *c)

@@ -85,7 +85,8 @@ static void layer_turn(void *ctx, int i)
                              .head_dim = l->head_dim,
                              .rope_dim = l->rope_dim,
                              .x_stride = (int64_t)l->n_heads * l->head_dim};
-    struct silu_mul_args silu = {b->gate, b->up, b->m, l->ffn_dim, l->ffn_dim, l->ffn_dim};
+    struct gate_mul_args silu = {b->gate,    b->up,      b->m,    l->ffn_dim,
+                                 l->ffn_dim, l->ffn_dim, ACT_SILU};
     (void)i;
     ops_run_norm(b->ops, &norm);
     if (l->rope_dim > 0) {
@@ -97,7 +98,7 @@ static void layer_turn(void *ctx, int i)
     }
     ops_run_norm(b->ops, &norm);
     if (l->gated)
-        ops_run_silu_mul(b->ops, &silu);
+        ops_run_gate_mul(b->ops, &silu);
 }
 
 static enum err measure_rows(struct model_rates *r, const struct probe_layer *l,

@@ -207,10 +207,10 @@ static void lay_tile(struct build *b)
     array(b, LAYOUT_K, tile * kv, 4);
     array(b, LAYOUT_V, tile * kv, 4);
     array(b, LAYOUT_GATE, tile * s->ffn_dim, 4);
-    if (s->act == ACT_SILU_GATED)
+    if (s->gated)
         array(b, LAYOUT_UP, tile * s->ffn_dim, 4);
-    array(b, LAYOUT_ROPE_COS, b->work->tokens_max * rope, 4);
-    array(b, LAYOUT_ROPE_SIN, b->work->tokens_max * rope, 4);
+    array(b, LAYOUT_ROPE_COS, shape_ropes(s) * b->work->tokens_max * rope, 4);
+    array(b, LAYOUT_ROPE_SIN, shape_ropes(s) * b->work->tokens_max * rope, 4);
 }
 
 /* A tile ends where it is full, where a span begins that does not fit, or with the batch. */

@@ -79,7 +79,7 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(V, workspace, DEVICE)             /* the same */                                             \
     X(GATE, workspace, DEVICE)          /* [tile_tokens][ffn_dim] f32 */                           \
     X(UP, workspace, DEVICE)            /* the same, with a gated activation */                    \
-    X(ROPE_COS, workspace, DEVICE)      /* [tokens_max][rope_dim / 2] f32 by position */           \
+    X(ROPE_COS, workspace, DEVICE)      /* [ropes][tokens_max][rope_dim / 2] f32 by position */    \
     X(ROPE_SIN, workspace, DEVICE)      /* the same */                                             \
     X(PROMPT_PAGES, workspace, ATTEND)  /* [layout_prompt_pages()] pages in the compute format */  \
     X(SHARED_PAGES, workspace, ATTEND)  /* [shared_tokens / 32] the same */                        \

@@ -147,7 +147,7 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
     const struct shape *s = set->shape;
     double heads = (double)s->n_heads * s->head_dim, kv = (double)s->n_kv_heads * s->head_dim;
     double tokens = tokens_of(l), launches = m->launch_s.value * 11;
-    double mlp = (s->act == ACT_SILU_GATED ? 3.0 : 2.0) * s->ffn_dim * s->dim;
+    double mlp = (s->gated ? 3.0 : 2.0) * s->ffn_dim * s->dim;
     double qkv = (heads + 2 * kv) * s->dim, rest = heads * s->dim + mlp;
     double bytes = (double)set->weights->tile_bytes[1];
     bytes = bytes > 0 ? bytes : (double)set->weights->layer_bytes[1];

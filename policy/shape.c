@@ -41,6 +41,44 @@ static const char *check_sizes(const struct shape *s)
     return NULL;
 }
 
+static int is_factor(float f)
+{
+    return isfinite(f) && f > 0 && f < 1e6f;
+}
+
+static const char *check_ropes(const struct shape *s)
+{
+    int rope = s->position == POSITION_ROPE;
+    if (!in_range(s->rope_dim, rope ? 2 : 0, rope ? s->head_dim : 0) || s->rope_dim % 2 != 0)
+        return "rope_dim";
+    if (!in_range(s->rope_long, 0, rope ? CONTEXT_MAX : 0))
+        return "rope_long";
+    for (int i = 0; i < s->n_layers; i++)
+        if (s->layer_rope[i] > SHAPE_NO_ROPE)
+            return "layer_rope";
+    for (int r = 0; rope && r < shape_ropes(s); r++) {
+        if (!is_factor(s->ropes[r].scale))
+            return "rope_scale";
+        for (int i = 0; i < s->rope_dim / 2; i++)
+            if (!isfinite(s->ropes[r].inv_freq[i]) || s->ropes[r].inv_freq[i] < 0)
+                return "rope_inv_freq";
+    }
+    return NULL;
+}
+
+float shape_attn_scale(const struct shape *s)
+{
+    return s->attn_scale > 0 ? s->attn_scale : (float)(1.0 / sqrt((double)s->head_dim));
+}
+
+int shape_ropes(const struct shape *s)
+{
+    int n = s->rope_long > 0;
+    for (int i = 0; i < s->n_layers; i++)
+        n |= s->layer_rope[i] == 1;
+    return 1 + n;
+}
+
 const char *shape_check(const struct shape *s)
 {
     const char *bad = check_sizes(s);
@@ -48,23 +86,32 @@ const char *shape_check(const struct shape *s)
         return bad;
     if (!in_range(s->norm, NORM_RMS, NORM_LAYER))
         return "norm";
-    if (!in_range(s->norm_after, 0, 1))
-        return "norm_after";
+    if (!in_range(s->norm_place, NORM_BEFORE, NORM_AROUND))
+        return "norm_place";
     if (!in_range(s->final_norm, 0, 1))
         return "final_norm";
     if (!(s->norm_eps >= 0 && s->norm_eps < 1))
         return "norm_eps";
-    if (!in_range(s->act, ACT_RELU, ACT_SILU_GATED))
+    if (!in_range(s->act, ACT_RELU, ACT_SILU))
         return "act";
+    if (!in_range(s->gated, 0, 1))
+        return "gated";
+    if (!in_range(s->qk_norm, QK_NORM_NONE, QK_NORM_WHOLE))
+        return "qk_norm";
+    if (!in_range(s->branches, BRANCHES_SERIAL, BRANCHES_SHARE_NORM) ||
+        (s->branches != BRANCHES_SERIAL && (s->norm_place != NORM_BEFORE || s->branch_scale != 1)))
+        return "branches";
+    if (!is_factor(s->embed_scale))
+        return "embed_scale";
+    if (!is_factor(s->branch_scale))
+        return "branch_scale";
+    if (s->attn_scale != 0 && !is_factor(s->attn_scale))
+        return "attn_scale";
+    if (!is_factor(s->logit_scale))
+        return "logit_scale";
     if (!in_range(s->position, POSITION_ROPE, POSITION_LEARNED))
         return "position";
     if (!in_range(s->position_offset, 0, OFFSET_MAX))
         return "position_offset";
-    int rope = s->position == POSITION_ROPE;
-    if (!in_range(s->rope_dim, rope ? 2 : 0, rope ? s->head_dim : 0) || s->rope_dim % 2 != 0)
-        return "rope_dim";
-    for (int i = 0; i < s->rope_dim / 2; i++)
-        if (!isfinite(s->rope_inv_freq[i]) || s->rope_inv_freq[i] < 0)
-            return "rope_inv_freq";
-    return NULL;
+    return check_ropes(s);
 }

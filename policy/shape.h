@@ -10,14 +10,31 @@ extern "C" {
 #endif
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
-enum act_kind { ACT_NONE, ACT_RELU, ACT_GELU, ACT_SILU_GATED };
+/* ACT_GELU is the form by erf, ACT_GELU_TANH the one by tanh: they differ by up to 5e-4. */
+enum act_kind { ACT_NONE, ACT_RELU, ACT_GELU, ACT_GELU_TANH, ACT_SILU };
 enum position_kind { POSITION_ROPE, POSITION_LEARNED };
+/* Where the norms of a layer stand: before attention and MLP; behind the residual sums (opt-350m);
+ * behind attention and MLP, before the sums (olmo2); both (gemma2). */
+enum norm_place { NORM_BEFORE, NORM_AFTER_SUM, NORM_OF_BRANCH, NORM_AROUND };
+/* Norms of q and k before they are rotated: of each head, by one weight [head_dim]; of each head,
+ * by its own weight (stablelm: LayerNorm without bias); of the whole vector. */
+enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_OWN, QK_NORM_WHOLE };
+/* x + attention(norm1 x), then x + mlp(norm2 x); both of the same x; both of the same norm1 x. */
+enum branches { BRANCHES_SERIAL, BRANCHES_PARALLEL, BRANCHES_SHARE_NORM };
 
 #define SHAPE_LAYERS_MAX 512
 #define SHAPE_DIM_MAX    (1 << 17)
 #define SHAPE_VOCAB_MAX  (1 << 21)
-#define SHAPE_ROPE_MAX   256  // half of the largest head dimension
+#define SHAPE_ROPE_MAX   256 // half of the largest head dimension
+#define SHAPE_ROPES      2   // tables of angles: for most rows and layers, for the others
+#define SHAPE_NO_ROPE    SHAPE_ROPES
 #define HEAD_TILE        4096 // vocabulary rows whose logits are reduced together (rule e)
+
+/* Angles by position: pos * inv_freq[i], cosines and sines times `scale`. */
+struct shape_rope {
+    float inv_freq[SHAPE_ROPE_MAX]; // [rope_dim / 2] radians per position, scaling applied
+    float scale;                    // 1 but for yarn and longrope
+};
 
 struct shape {
     char family[16]; // "llama", "opt"
@@ -31,15 +48,29 @@ struct shape {
     int context;     // longest sequence the model was made for, tokens
     int embed_dim;   // width of the embedding rows; != dim only with project_in/out (opt-350m)
     int norm;        // enum norm_kind
-    int norm_after;  // 1: post-norm (opt-350m): norms follow the residual sums; 0: pre-norm
+    int norm_place;  // enum norm_place
     int final_norm;  // 1: a norm stands before the head
     float norm_eps;
     int act;             // enum act_kind
+    int gated;           // 1: the MLP is act(gate x) * up x; 0: act(up x)
+    int qk_norm;         // enum qk_norm
+    int branches;        // enum branches
+    float embed_scale;   // factors: of embeddings,
+    float branch_scale;  // of what attention and MLP add to x,
+    float attn_scale;    // of q k^T (0: 1 / sqrt(head_dim)),
+    float logit_scale;   // of logits
     int position;        // enum position_kind
     int position_offset; // added to a position before the learned table is read (opt: 2)
     int rope_dim;        // leading dimensions of a head that are rotated (even); 0 without RoPE
-    float rope_inv_freq[SHAPE_ROPE_MAX]; // [rope_dim / 2] radians per position, scaling applied
+    struct shape_rope ropes[SHAPE_ROPES];
+    int rope_long; // rows that may get longer turn by ropes[1] instead of ropes[0]; 0: none
+    uint8_t layer_rope[SHAPE_LAYERS_MAX]; // of a layer: 0, 1 or SHAPE_NO_ROPE
 };
+
+/* 1 / sqrt(head_dim), unless the model says otherwise. */
+float shape_attn_scale(const struct shape *s);
+/* How many of ropes[] a model has. */
+int shape_ropes(const struct shape *s);
 
 /* Checks a shape that comes from outside. Returns NULL, or the name of the first bad field. */
 const char *shape_check(const struct shape *s);

@@ -55,8 +55,8 @@ static void test_config(void **state)
     assert_int_equal(p.shape.head_dim, 32);
     assert_int_equal(p.shape.n_kv_heads, 2);
     assert_int_equal(p.shape.rope_dim, 32);
-    assert_true(p.shape.rope_inv_freq[0] == 1.0f);
-    assert_true(fabsf(p.shape.rope_inv_freq[8] - 0.01f) < 1e-8f); // 10000^(-16 / 32)
+    assert_true(p.shape.ropes[0].inv_freq[0] == 1.0f);
+    assert_true(fabsf(p.shape.ropes[0].inv_freq[8] - 0.01f) < 1e-8f); // 10000^(-16 / 32)
     assert_int_equal(p.tied, 1);
     assert_int_equal(p.dummy, DUMMY_GENERATION);
     assert_string_equal(p.name, "model");

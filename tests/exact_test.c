@@ -292,10 +292,22 @@ static void rows_sum_in_lanes(void **state)
                                      .kind = i & 2 ? NORM_LAYER : NORM_RMS,
                                      .eps = 1e-5f};
             ops_run_norm(ops, &norm);
-            ops_run_silu_mul(
-                ops,
-                &(struct silu_mul_args){
-                    .gate = y[j], .up = w, .m = m, .n = n, .gate_stride = stride, .up_stride = 1});
+            ops_run_gate_mul(ops, &(struct gate_mul_args){.gate = y[j],
+                                                          .up = w,
+                                                          .m = m,
+                                                          .n = n,
+                                                          .gate_stride = stride,
+                                                          .up_stride = 1,
+                                                          .act = ACT_RELU + i % 4});
+            ops_run_mix(ops, &(struct mix_args){.x = y[j],
+                                                .y = i & 4 ? w : NULL,
+                                                .m = m,
+                                                .n = n,
+                                                .x_stride = stride,
+                                                .y_stride = 1,
+                                                .a = 0.3f,
+                                                .b = 1.7f,
+                                                .cap = i & 8 ? 5 : 0});
             ops_run_rope(ops, &(struct rope_args){.x = y[j],
                                                   .cos = w,
                                                   .sin = w + 5,
@@ -306,7 +318,7 @@ static void rows_sum_in_lanes(void **state)
                                                   .rope_dim = 2 * half,
                                                   .x_stride = stride});
         }
-        assert_same_bits(y[1], y[0], m * stride * 4, "norm, silu_mul, rope");
+        assert_same_bits(y[1], y[0], m * stride * 4, "norm, gate_mul, mix, rope");
         free(x);
         free(w);
         free(bias);

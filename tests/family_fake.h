@@ -104,6 +104,34 @@ enum err source_str_list(const struct source *s, const char *key, const char **o
     return OK;
 }
 
+enum err source_int_list(const struct source *s, const char *key, int64_t min, int64_t max,
+                         int64_t *out, int64_t capacity, int64_t *n, int *found)
+{
+    (void)s, (void)key, (void)min, (void)max, (void)out, (void)capacity;
+    *n = *found = 0;
+    return OK;
+}
+
+enum err source_float_list(const struct source *s, const char *key, double *out, int64_t capacity,
+                           int64_t *n, int *found)
+{
+    (void)s, (void)key, (void)out, (void)capacity;
+    *n = *found = 0;
+    return OK;
+}
+
+void source_weigh(const struct source *s, const char *key, double *out, int *found)
+{
+    (void)s;
+    *found = 0;
+    for (int i = 0; i < fake.n_values; i++)
+        if (strcmp(fake.values[i].key, key) == 0) {
+            int number = fake.values[i].kind != FAKE_STR;
+            *out = number ? fake.values[i].number : NAN;
+            *found = 1;
+        }
+}
+
 const struct source_tensor *source_find(const struct source *s, const char *name)
 {
     (void)s;

@@ -231,12 +231,13 @@ static void attend(const struct ops *ops, struct image *m)
 
 static void head(const struct ops *ops, struct image *m)
 {
-    ops_run_silu_mul(ops, &(struct silu_mul_args){.gate = m->out,
+    ops_run_gate_mul(ops, &(struct gate_mul_args){.gate = m->out,
                                                   .up = m->normed,
                                                   .m = TOKENS,
                                                   .n = DIM,
                                                   .gate_stride = HEADS_DIM,
-                                                  .up_stride = DIM});
+                                                  .up_stride = DIM,
+                                                  .act = ACT_SILU});
     ops_run_compact(ops, &(struct compact_args){
                              .x = m->out, .from = m->from, .n = POSITIONS, .dim = HEADS_DIM});
     matmul(ops, m, m->panels, m->out, m->logits, POSITIONS, VOCAB);

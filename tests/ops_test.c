@@ -135,7 +135,7 @@ static void matmul_finishes(void **state)
 {
     (void)state;
     const float *some = (const float *)1; // replaced by a real bias
-    for (int act = ACT_NONE; act <= ACT_GELU; act++)
+    for (int act = ACT_NONE; act <= ACT_SILU; act++)
         for (int add = 0; add <= 1; add++) {
             matmul_check(DTYPE_BF16, 6, 50, 40,
                          (struct matmul_args){.parts[0].act = act, .parts[0].add = add});
@@ -253,6 +253,52 @@ static void matmul_long_chains(void **state)
 
 /* ---- rows ---- */
 
+/* x is the gate; up is one row for all. */
+static void act_check(const float *x, const float *up, int m, int n, int stride, int act,
+                      struct pool *pool, float *want)
+{
+    struct gate_mul_args g = {
+        .gate = want, .up = up, .m = m, .n = n, .gate_stride = stride, .act = act};
+    float *first = NULL;
+    memcpy(want, x, (size_t)(m * stride) * 4);
+    ops_run_gate_mul(&(struct ops){.isa = ISA_REF, .compute = COMPUTE_F32}, &g);
+    FOR_EACH_ISA(isa)
+    {
+        g.gate = copy_of(x, m * stride * 4);
+        ops_run_gate_mul(
+            &(struct ops){.isa = isa, .compute = COMPUTE_F32, .pool = isa & 1 ? pool : NULL}, &g);
+        assert_close(g.gate, want, m * stride, 1e-5, "gate_mul");
+        if (first)
+            assert_same_bits(g.gate, first, m * stride * 4, "gate_mul over sets");
+        free(first);
+        first = g.gate;
+    }
+    free(first);
+}
+
+static void mix_check(const float *x, const float *y, int m, int n, int stride, float a, float cap,
+                      struct pool *pool, float *want)
+{
+    struct mix_args args = {
+        .x = want, .y = y, .m = m, .n = n, .x_stride = stride, .a = a, .b = 1 - a / 2, .cap = cap};
+    float *first = NULL;
+    memcpy(want, x, (size_t)(m * stride) * 4);
+    ops_run_mix(&(struct ops){.isa = ISA_REF, .compute = COMPUTE_F32}, &args);
+    FOR_EACH_ISA(isa)
+    {
+        args.x = copy_of(x, m * stride * 4);
+        ops_run_mix(
+            &(struct ops){.isa = isa, .compute = COMPUTE_F32, .pool = isa & 1 ? pool : NULL},
+            &args);
+        assert_close(args.x, want, m * stride, 1e-5, "mix");
+        if (first)
+            assert_same_bits(args.x, first, m * stride * 4, "mix over sets");
+        free(first);
+        first = args.x;
+    }
+    free(first);
+}
+
 static void rows_check(int m, int n, int kind)
 {
     int stride = n + 3;
@@ -287,25 +333,12 @@ static void rows_check(int m, int n, int kind)
     }
     free(first);
     first = NULL;
-    struct silu_mul_args g = {.up = w, .m = m, .n = n, .gate_stride = stride, .up_stride = 0};
-    memcpy(want, x, (size_t)(m * stride * 4));
     for (int i = 0; i < m * stride; i++)
-        x[i] = want[i] = want[i] * 20;
-    g.gate = want;
-    ops_run_silu_mul(&(struct ops){.isa = ISA_REF, .compute = COMPUTE_F32}, &g);
-    FOR_EACH_ISA(isa)
-    {
-        float *y = copy_of(x, m * stride * 4);
-        g.gate = y;
-        ops_run_silu_mul(
-            &(struct ops){.isa = isa, .compute = COMPUTE_F32, .pool = isa & 1 ? pool : NULL}, &g);
-        assert_close(y, want, m * stride, 1e-5, "silu_mul");
-        if (first)
-            assert_same_bits(y, first, m * stride * 4, "silu_mul over sets");
-        free(first);
-        first = y;
-    }
-    free(first);
+        x[i] *= 20;
+    for (int act = ACT_RELU; act <= ACT_SILU; act++)
+        act_check(x, w, m, n, stride, act, pool, want);
+    for (int i = 0; i < 8; i++)
+        mix_check(x, i & 1 ? w : NULL, m, n, stride, i & 2 ? 0.22f : 1, i & 4 ? 30 : 0, pool, want);
     pool_close(pool);
     free(want);
     free(bias);
@@ -313,7 +346,7 @@ static void rows_check(int m, int n, int kind)
     free(x);
 }
 
-static void norm_and_silu_equal_ref(void **state)
+static void rows_equal_ref(void **state)
 {
     (void)state;
     static const int dims[] = {1, 15, 16, 17, 64, 100, 576};
@@ -679,7 +712,7 @@ int main(void)
         cmocka_unit_test(matmul_rows_do_not_meet),
         cmocka_unit_test(matmul_long_chains),
         cmocka_unit_test(matmul_rows_do_not_meet_in_any_format),
-        cmocka_unit_test(norm_and_silu_equal_ref),
+        cmocka_unit_test(rows_equal_ref),
         cmocka_unit_test(rope_equals_ref),
         cmocka_unit_test(gather_equals_decoding),
         cmocka_unit_test(compact_moves_rows_forward),

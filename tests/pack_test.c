@@ -91,7 +91,7 @@ static enum err fake_vector(void *impl, enum tensor_role role, int layer, int n,
     return OK;
 }
 
-static struct pack_provider provider(struct fake *f, struct shape shape, uint32_t optional)
+static struct pack_provider provider(struct fake *f, struct shape shape, uint64_t optional)
 {
     struct pack_provider p = {.shape = shape,
                               .tied = 0,
@@ -123,11 +123,17 @@ static struct shape llama_shape(void)
                       .norm = NORM_RMS,
                       .final_norm = 1,
                       .norm_eps = 1e-5f,
-                      .act = ACT_SILU_GATED,
+                      .act = ACT_SILU,
+                      .gated = 1,
+                      .embed_scale = 1,
+                      .branch_scale = 0.5f,
+                      .logit_scale = 2,
                       .position = POSITION_ROPE,
-                      .rope_dim = 24};
+                      .rope_dim = 24,
+                      .layer_rope = {0, SHAPE_NO_ROPE}};
+    s.ropes[0].scale = 1.25f;
     for (int i = 0; i < 12; i++)
-        s.rope_inv_freq[i] = 1.0f / (float)(1 + i);
+        s.ropes[0].inv_freq[i] = 1.0f / (float)(1 + i);
     return s;
 }
 
@@ -145,9 +151,12 @@ static struct shape opt_shape(void)
                           .context = 30,
                           .embed_dim = 32,
                           .norm = NORM_LAYER,
-                          .norm_after = 1,
+                          .norm_place = NORM_AFTER_SUM,
                           .norm_eps = 1e-5f,
                           .act = ACT_RELU,
+                          .embed_scale = 1,
+                          .branch_scale = 1,
+                          .logit_scale = 1,
                           .position = POSITION_LEARNED,
                           .position_offset = 2};
 }

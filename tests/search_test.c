@@ -486,7 +486,8 @@ static void make_large(int n_out)
                            .context = 8192,
                            .embed_dim = 8192,
                            .rope_dim = 128,
-                           .act = ACT_SILU_GATED};
+                           .act = ACT_SILU,
+                           .gated = 1};
     evict = (struct evict){.policy = EVICT_FULL};
     work = (struct work){.n_rows = 100000,
                          .prompt_tokens = 51200000,

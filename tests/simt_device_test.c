@@ -105,7 +105,7 @@ static void launch_is_well(struct device *d, void *mem)
     assert_int_equal(d->api->event_open(d, &e), OK);
     const struct ops ops = {.stream = s};
     d->api->fill(s, mem, 0, 64);
-    ops_run_silu_mul(&ops, &(struct silu_mul_args){.gate = mem, .up = mem, .m = 1, .n = 16});
+    ops_run_gate_mul(&ops, &(struct gate_mul_args){.gate = mem, .up = mem, .m = 1, .n = 16});
     d->api->record(s, e);
     if (d->api->event_wait(s, e) != OK)
         fail_msg("%s", err_text());
@@ -347,10 +347,10 @@ static enum err scene_play(struct scene *scene, struct device *d)
         e = api->event_open(d, &event[i]);
     for (int i = 0; i < NOTES && e == OK; i++) {
         const struct ops ops = {.stream = s[0]};
-        struct silu_mul_args args = {.gate = mem, .up = mem, .m = 1, .n = BYTES / 4};
+        struct gate_mul_args args = {.gate = mem, .up = mem, .m = 1, .n = BYTES / 4};
         api->copy(s[0], mem, scene->ram, BYTES);
         if (i % 3 == 2)
-            ops_run_silu_mul(&ops, &args);
+            ops_run_gate_mul(&ops, &args);
         api->fill(s[0], mem, i, BYTES);
         api->record(s[0], event[0]);
         api->stream_wait(s[1], event[0]);
@@ -563,7 +563,7 @@ static void test_a_kernel_may_fail(void **state)
     assert_int_equal(d->api->event_open(d, &e), OK);
     struct ops ops = exact;
     ops.stream = s;
-    ops_run_silu_mul(&ops, &(struct silu_mul_args){.gate = mem, .up = mem, .m = 1, .n = 16});
+    ops_run_gate_mul(&ops, &(struct gate_mul_args){.gate = mem, .up = mem, .m = 1, .n = 16});
     d->api->record(s, e);
     assert_int_equal(d->api->event_wait(s, e), ERR_DEVICE);
     assert_non_null(strstr(err_text(), "which nobody has written"));

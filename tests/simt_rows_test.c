@@ -92,7 +92,7 @@ static void rope_turns_pairs(void **state)
         rope_case(shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], i % 4);
 }
 
-static void silu_mul_is_exact(void **state)
+static void gate_mul_is_exact(void **state)
 {
     (void)state;
     for (int i = 0; i < N_DIMS; i++) {
@@ -100,20 +100,48 @@ static void silu_mul_is_exact(void **state)
         float *gate = noise_array(31, m * stride, 100), *up = noise_array(32, m * up_stride, 2);
         gate[0] = i % 2 ? -INFINITY : -0.0f;
         gate[m * stride - 3] = 1e-39f;
-        struct silu_mul_args a = {.gate = gate,
+        struct gate_mul_args a = {.gate = gate,
                                   .up = up,
                                   .m = m,
                                   .n = n,
                                   .gate_stride = stride,
-                                  .up_stride = up_stride},
+                                  .up_stride = up_stride,
+                                  .act = ACT_RELU + i % 4},
                              on = a;
         device_begin((uint64_t)i % 4);
         on.gate = simt_of(gate, m * stride * 4);
         on.up = simt_of(up, m * up_stride * 4);
-        cuda_silu_mul(NULL, &exact, &on);
-        ops_run_silu_mul(&exact, &a);
-        assert_device(on.gate, gate, m * stride * 4, "silu_mul");
+        cuda_gate_mul(NULL, &exact, &on);
+        ops_run_gate_mul(&exact, &a);
+        assert_device(on.gate, gate, m * stride * 4, "gate_mul");
         free(up);
+    }
+}
+
+static void mix_is_exact(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_DIMS; i++) {
+        const int m = 1 + i % 3, n = dims[i], stride = n + 2, y_stride = n + 6;
+        float *x = noise_array(33, m * stride, 100), *y = noise_array(34, m * y_stride, 2);
+        x[0] = i % 2 ? -INFINITY : 0.2499999f;
+        struct mix_args a = {.x = x,
+                             .y = i % 4 ? y : NULL,
+                             .m = m,
+                             .n = n,
+                             .x_stride = stride,
+                             .y_stride = y_stride,
+                             .a = 0.22f,
+                             .b = 1.1f,
+                             .cap = i % 3 ? 0 : 30},
+                        on = a;
+        device_begin((uint64_t)i % 4);
+        on.x = simt_of(x, m * stride * 4);
+        on.y = i % 4 ? simt_of(y, m * y_stride * 4) : NULL;
+        cuda_mix(NULL, &exact, &on);
+        ops_run_mix(&exact, &a);
+        assert_device(on.x, x, m * stride * 4, "mix");
+        free(y);
     }
 }
 
@@ -183,9 +211,9 @@ static void compact_keeps_the_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm_sums_in_lanes),      cmocka_unit_test(rope_turns_pairs),
-        cmocka_unit_test(silu_mul_is_exact),       cmocka_unit_test(gather_decodes_every_format),
-        cmocka_unit_test(compact_keeps_the_order),
+        cmocka_unit_test(norm_sums_in_lanes),          cmocka_unit_test(rope_turns_pairs),
+        cmocka_unit_test(gate_mul_is_exact),           cmocka_unit_test(mix_is_exact),
+        cmocka_unit_test(gather_decodes_every_format), cmocka_unit_test(compact_keeps_the_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

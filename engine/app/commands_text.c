@@ -7,6 +7,53 @@
 
 #include "engine/app/run.h"
 
+#define VARIANTS_MAX  12
+#define VARIANT_BYTES 100
+
+/* What a layer of this model is, where models differ. */
+static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES])
+{
+    static const char *const norms[] = {"RMSNorm", "LayerNorm"};
+    static const char *const places[] = {"before attention and MLP", "after the residual sums",
+                                         "of what attention and MLP add",
+                                         "before attention and MLP and of what they add"};
+    static const char *const acts[] = {"none", "relu", "gelu", "gelu by tanh", "silu"};
+    static const char *const qk[] = {"", "one weight for all heads", "each head its own weight",
+                                     "of the whole vectors"};
+    static const char *const branches[] = {"", "attention and MLP of the same input",
+                                           "attention and MLP of the same norm"};
+    const struct {
+        const char *what;
+        float factor;
+    } factors[] = {{"embeddings", s->embed_scale},
+                   {"residual branches", s->branch_scale},
+                   {"logits", s->logit_scale}};
+    int n = 0, turned = 0;
+    snprintf(out[n++], VARIANT_BYTES, "%s %s", norms[s->norm], places[s->norm_place]);
+    snprintf(out[n++], VARIANT_BYTES, "MLP %s%s", acts[s->act], s->gated ? ", gated" : "");
+    if (s->qk_norm != QK_NORM_NONE)
+        snprintf(out[n++], VARIANT_BYTES, "norms of q and k, %s", qk[s->qk_norm]);
+    if (s->branches != BRANCHES_SERIAL)
+        snprintf(out[n++], VARIANT_BYTES, "%s", branches[s->branches]);
+    for (int i = 0; i < s->n_layers; i++)
+        turned += s->layer_rope[i] != SHAPE_NO_ROPE;
+    if (s->position == POSITION_LEARNED)
+        snprintf(out[n++], VARIANT_BYTES, "learned positions");
+    else
+        snprintf(out[n++], VARIANT_BYTES, "RoPE of %d of %d numbers of a head in %d of %d layers",
+                 s->rope_dim, s->head_dim, turned, s->n_layers);
+    if (s->rope_long > 0)
+        snprintf(out[n++], VARIANT_BYTES, "RoPE of rows of more than %d tokens by another table",
+                 s->rope_long);
+    if (s->attn_scale > 0)
+        snprintf(out[n++], VARIANT_BYTES, "attention scores x %g", (double)s->attn_scale);
+    for (size_t i = 0; i < sizeof factors / sizeof *factors; i++)
+        if (factors[i].factor != 1)
+            snprintf(out[n++], VARIANT_BYTES, "%s x %g", factors[i].what,
+                     (double)factors[i].factor);
+    return n;
+}
+
 static void print_shape(const struct model *m)
 {
     const struct shape *s = &m->shape;
@@ -16,6 +63,9 @@ static void print_shape(const struct model *m)
     printf("hidden      %d, heads %d query / %d KV of %d, MLP %d, vocabulary %d%s\n", s->dim,
            s->n_heads, s->n_kv_heads, s->head_dim, s->ffn_dim, s->vocab, m->tied ? " (tied)" : "");
     printf("context     %d tokens\n", s->context);
+    char text[VARIANTS_MAX][VARIANT_BYTES];
+    for (int i = 0, n = variants(s, text); i < n; i++)
+        printf("%-11s %s\n", i == 0 ? "variants" : "", text[i]);
     printf("tokenizer   %s\n", m->tokenizer ? "inside" : "none (token ids only)");
     printf("pack        %s, %.1f MiB\n", m->path, (double)m->file_bytes / 1048576.0);
     int64_t largest = 0;
@@ -34,6 +84,11 @@ static json_t *model_json(const struct model *m)
         "dummy_weights", m->dummy, "parameters", (json_int_t)m->n_params, "n_layers", s->n_layers,
         "dim", s->dim, "n_heads", s->n_heads, "n_kv_heads", s->n_kv_heads, "head_dim", s->head_dim,
         "ffn_dim", s->ffn_dim, "vocab", s->vocab, "context", s->context, "tied", m->tied);
+    char text[VARIANTS_MAX][VARIANT_BYTES];
+    json_t *list = json_array();
+    for (int i = 0, n = variants(s, text); i < n; i++)
+        json_array_append_new(list, json_string(text[i]));
+    json_object_set_new(root, "variants", list);
     json_t *tensors = json_array();
     for (int layer = 0; layer < m->n_layers; layer++)
         for (int role = 0; role < N_ROLES; role++) {

@@ -7,6 +7,7 @@
 
 #include "engine/data/json.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -247,15 +248,28 @@ enum err values_int(const struct values *v, const char *key, int64_t min, int64_
     return node ? int_of(v, key, node, min, max, out) : OK;
 }
 
-enum err values_float(const struct values *v, const char *key, double *out, int *found)
+static enum err float_of(const struct values *v, const char *key, const struct value *node,
+                         double *out)
 {
-    const struct value *node = value_find(v, key, found);
-    if (!node)
-        return OK;
     if (node->kind != JSON_INT && node->kind != JSON_FLOAT)
         return type_fail(v, key, "number", node);
     *out = node->f64;
     return OK;
+}
+
+enum err values_float(const struct values *v, const char *key, double *out, int *found)
+{
+    const struct value *node = value_find(v, key, found);
+    return node ? float_of(v, key, node, out) : OK;
+}
+
+void values_weigh(const struct values *v, const char *key, double *out, int *found)
+{
+    const struct value *node = value_find(v, key, found);
+    if (!node)
+        return;
+    int number = node->kind == JSON_INT || node->kind == JSON_FLOAT;
+    *out = number ? node->f64 : node->kind == JSON_BOOL ? (double)node->i64 : NAN;
 }
 
 enum err values_bool(const struct values *v, const char *key, int *out, int *found)
@@ -311,6 +325,20 @@ enum err values_int_list(const struct values *v, const char *key, int64_t min, i
     TRY(capacity_check(v, key, n_items, capacity));
     for (int64_t i = 0; i < n_items; i++)
         TRY(int_of(v, key, &items[i], min, max, &out[i]));
+    *n = n_items;
+    return OK;
+}
+
+enum err values_float_list(const struct values *v, const char *key, double *out, int64_t capacity,
+                           int64_t *n, int *found)
+{
+    int64_t n_items;
+    const struct value *items = items_find(v, key, &n_items, found);
+    if (!items)
+        return OK;
+    TRY(capacity_check(v, key, n_items, capacity));
+    for (int64_t i = 0; i < n_items; i++)
+        TRY(float_of(v, key, &items[i], &out[i]));
     *n = n_items;
     return OK;
 }

@@ -41,9 +41,14 @@ enum err values_str(const struct values *v, const char *key, const char **out, i
  * *n: how many. More than `capacity` is ERR_INPUT; an empty list is found with *n = 0. */
 enum err values_int_list(const struct values *v, const char *key, int64_t min, int64_t max,
                          int64_t *out, int64_t capacity, int64_t *n, int *found);
+/* Likewise of numbers. */
+enum err values_float_list(const struct values *v, const char *key, double *out, int64_t capacity,
+                           int64_t *n, int *found);
 /* Likewise of strings. */
 enum err values_str_list(const struct values *v, const char *key, const char **out,
                          int64_t capacity, int64_t *n, int *found);
+/* Whatever stands at key as a number: a bool as 0 or 1, anything that is neither as NaN. */
+void values_weigh(const struct values *v, const char *key, double *out, int *found);
 /* The size of the list or object at key. */
 enum err values_count(const struct values *v, const char *key, int64_t *n, int *found);
 

@@ -71,6 +71,11 @@ int batch_slots_after(const struct evict *evict, const struct row *row, int n)
     return evict_slots_after(evict, &row->evict, row->ring_slots, row->n_slots, row->n_done, n);
 }
 
+int batch_turns_long(const struct shape *shape, const struct row *row)
+{
+    return shape->rope_long > 0 && row->request->n_cap > shape->rope_long;
+}
+
 /* Slots given up by the tokens of this pass. */
 static int evicted(const struct row *row)
 {
@@ -221,13 +226,16 @@ static void add_positions(struct batches *b, struct batch *t, const struct span 
 /* Positions of a prompt that need not be computed again, because the first prompt of this pass has
  * the same tokens there. None under policies with scores: they are sums over all of a row's own
  * queries. */
-static int shared_with_first(const struct batches *b, const struct batch *t,
-                             const struct request *r, int n)
+static int shared_with_first(const struct batches *b, const struct batch *t, const struct row *row,
+                             int n)
 {
+    const struct request *r = row->request;
     int shared = 0;
     if (t->first_prompt < 0 || evict_policy_scores(b->evict->policy))
         return 0;
     const struct span *first = &t->spans[t->first_prompt];
+    if (batch_turns_long(b->shape, &t->rows[first->row]) != batch_turns_long(b->shape, row))
+        return 0;
     int most = (int)min_i64(min_i64(first->n, n - 1), b->plan->shared_tokens);
     const int32_t *tokens = t->rows[first->row].request->tokens;
     while (shared < most && tokens[shared] == r->tokens[shared] && !wants_score(r, shared))
@@ -244,7 +252,7 @@ static void lay_spans(struct batches *b, struct batch *t)
         if (!row->request || row->n_take == 0)
             continue;
         int n_prompt = row->n_done == 0 ? (int)min_i64(row->n_take, row->request->n_prompt) : 0;
-        int shared = n_prompt > 0 ? shared_with_first(b, t, row->request, n_prompt) : 0;
+        int shared = n_prompt > 0 ? shared_with_first(b, t, row, n_prompt) : 0;
         t->n_shared = (int)max_i64(t->n_shared, shared);
         b->shared_tokens += shared;
         if (n_prompt > 0 && t->first_prompt < 0)

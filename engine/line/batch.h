@@ -129,6 +129,9 @@ void batches_return(struct batches *batches);
 
 /* Page slots of a row after the next n tokens of its pass. */
 int batch_slots_after(const struct evict *evict, const struct row *row, int n);
+/* 1: a row that may outgrow the context that its model was first made for: it turns by the table
+ * for longer ones, from its first token on, so that its bytes depend on nothing but the request. */
+int batch_turns_long(const struct shape *shape, const struct row *row);
 
 /* Full pages of surviving rows that the step (pass, any layer) of this batch will read. Sees
  * yesterday's rows: pass may be one ahead of the batch's. */

@@ -36,7 +36,7 @@ void engine_weights_info(const struct model *model, struct device *device, enum 
             w->tile_bytes[layer] = tile_bytes(l, device, compute);
     }
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
-    int64_t mlp = (s->act == ACT_SILU_GATED ? 3 : 2) * (int64_t)s->ffn_dim * s->dim;
+    int64_t mlp = (s->gated ? 3 : 2) * (int64_t)s->ffn_dim * s->dim;
     w->flops_per_token = 2 * s->n_layers * (s->dim * (2 * heads + 2 * kv) + mlp) +
                          2 * (int64_t)s->vocab * s->embed_dim;
     const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
@@ -85,7 +85,7 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
                                          .head_dim = s->head_dim,
                                          .ffn_dim = s->ffn_dim,
                                          .rope_dim = s->position == POSITION_ROPE ? s->rope_dim : 0,
-                                         .gated = s->act == ACT_SILU_GATED,
+                                         .gated = s->gated,
                                          .kv_format = kv_format,
                                          .evict = *evict}};
     p->head.n = (int)min_i64(head->n, HEAD_TILE);

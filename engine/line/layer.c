@@ -71,25 +71,28 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
     w->scratch = memory_at(m, LAYOUT_SCRATCH, 0);
 }
 
-/* Cosines, or sines, of one position. */
-static void rope_row(const struct layer_work *w, int64_t pos, int sines, float *to)
+/* Cosines, or sines, of one position of the tables, which stand one after the other. */
+static void rope_row(const struct layer_work *w, int64_t row, int sines, float *to)
 {
+    const struct shape_rope *rope = &w->shape->ropes[row / w->tokens_max];
+    const int64_t pos = row % w->tokens_max;
     for (int i = 0; i < w->shape->rope_dim / 2; i++) {
         /* The angle is a product in f32 as the models were trained with; its cosine is taken in
          * double, so that no two math libraries differ after rounding. */
-        double angle = (double)((float)pos * w->shape->rope_inv_freq[i]);
-        to[i] = (float)(sines ? sin(angle) : cos(angle));
+        double angle = (double)((float)pos * rope->inv_freq[i]);
+        to[i] = (float)(sines ? sin(angle) : cos(angle)) * rope->scale;
     }
 }
 
 enum err layer_open(struct layer_work *w, struct event *done)
 {
     int64_t row_bytes = w->shape->rope_dim / 2 * (int64_t)sizeof(float);
+    int64_t all = shape_ropes(w->shape) * w->tokens_max;
     int64_t rows =
         row_bytes ? w->memory->layout->parts[LAYOUT_TABLES].n_bytes / 64 * 64 / row_bytes : 0;
     for (int sines = 0; sines < 2 && rows > 0; sines++)
-        for (int64_t pos = 0; pos < w->tokens_max; pos += rows) {
-            int64_t n = min_i64(rows, w->tokens_max - pos);
+        for (int64_t pos = 0; pos < all; pos += rows) {
+            int64_t n = min_i64(rows, all - pos);
             tables_turn(w->tables, 0);
             uint8_t *part = tables_take(w->tables, n * row_bytes);
             for (int64_t i = 0; i < n; i++)
@@ -130,7 +133,7 @@ void layer_norm(struct layer_work *w, const struct model_layer *l, const uint8_t
     struct norm_args args = {.x = x,
                              .y = y,
                              .weight = model_vector(l, role, weights),
-                             .bias = model_vector(l, bias, weights),
+                             .bias = bias == N_ROLES ? NULL : model_vector(l, bias, weights),
                              .m = m,
                              .dim = dim,
                              .x_stride = dim,
@@ -138,6 +141,13 @@ void layer_norm(struct layer_work *w, const struct model_layer *l, const uint8_t
                              .kind = w->shape->norm,
                              .eps = w->shape->norm_eps};
     ops_run_norm(&w->ops, &args);
+}
+
+void layer_mix(struct layer_work *w, float *x, const float *y, float a, float b, int n, int m)
+{
+    struct mix_args args = {
+        .x = x, .y = y, .m = m, .n = n, .x_stride = n, .y_stride = n, .a = a, .b = b};
+    ops_run_mix(&w->ops, &args);
 }
 
 void layer_tiles(const struct layer_work *w, const struct model_layer *stored,

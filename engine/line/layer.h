@@ -42,7 +42,7 @@ struct layer_work {
     void *dump_ctx;
 
     float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]
-    float *cos, *sin;                             // [tokens_max][rope_dim / 2] by position
+    float *cos, *sin;                             // [ropes][tokens_max][rope_dim / 2] by position
     int64_t tokens_max;
     uint8_t *prompt_pages; // [prompt_page_cap][prompt.page_bytes]
     uint8_t
@@ -95,8 +95,9 @@ struct exchange {
     float *q, *k, *v, *attn;
 };
 /* Part 0: q, k and v of the batch's tokens. Part 1: from attn to the layer's end. */
-void layer_before(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
-                  const uint8_t *weights, float *hidden, const struct exchange *x);
+void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
+                  const struct batch *batch, const uint8_t *weights, float *hidden,
+                  const struct exchange *x);
 void layer_after(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
                  const uint8_t *weights, const struct exchange *x, float *hidden);
 /* What stands between them, on another device: needs what layer_place_attention() sets, cuts,

@@ -5,7 +5,6 @@
  * always stand at the start of the workspace. */
 #include "engine/line/layer_impl.h"
 
-#include <math.h>
 #include <string.h>
 
 struct tile {
@@ -48,16 +47,19 @@ static int tile_next(struct layer_work *w, const struct batch *b, struct tile *t
     return t->n > 0;
 }
 
-static void rope_tile(struct layer_work *w, const struct tile *t, const struct cut *cuts)
+static void rope_tile(struct layer_work *w, const struct tile *t, const struct cut *cuts,
+                      const struct batch *b, int layer)
 {
     const struct shape *s = w->shape;
-    if (s->position != POSITION_ROPE)
+    if (s->position != POSITION_ROPE || s->layer_rope[layer] == SHAPE_NO_ROPE)
         return;
     int at = 0;
     int32_t *pos = tables_take(w->tables, t->n * (int64_t)sizeof *pos);
-    for (int i = 0; i < t->n_cuts; i++)
+    for (int i = 0; i < t->n_cuts; i++) {
+        int table = s->layer_rope[layer] || batch_turns_long(s, &b->rows[cuts[i].span->row]);
         for (int j = 0; j < cuts[i].n; j++)
-            pos[at++] = cuts[i].span->pos + cuts[i].offset + j;
+            pos[at++] = (int32_t)(table * w->tokens_max) + cuts[i].span->pos + cuts[i].offset + j;
+    }
     tables_send(w->tables, &w->ops);
     struct rope_args args = {.x = w->q,
                              .cos = w->cos,
@@ -227,68 +229,151 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
     }
 }
 
+/* Norms of every head of x, which has `heads` of them: q, or k. */
+static void qk_norm(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                    enum tensor_role role, float *x, int heads, int m)
+{
+    const struct shape *s = w->shape;
+    struct norm_args args = {.x = x,
+                             .y = x,
+                             .weight = model_vector(l, role, weights),
+                             .m = m,
+                             .dim = s->head_dim,
+                             .x_stride = (int64_t)heads * s->head_dim,
+                             .y_stride = (int64_t)heads * s->head_dim,
+                             .kind = s->qk_norm == QK_NORM_OWN ? NORM_LAYER : NORM_RMS,
+                             .eps = s->norm_eps};
+    if (s->qk_norm == QK_NORM_WHOLE) {
+        args.dim = heads * s->head_dim;
+        ops_run_norm(&w->ops, &args);
+        return;
+    }
+    if (s->qk_norm == QK_NORM_HEAD) {
+        args.m = m * heads;
+        args.x_stride = args.y_stride = s->head_dim;
+        ops_run_norm(&w->ops, &args);
+        return;
+    }
+    for (int h = 0; h < heads; h++) {
+        ops_run_norm(&w->ops, &args);
+        args.x += s->head_dim;
+        args.y += s->head_dim;
+        args.weight += s->head_dim;
+    }
+}
+
+/* Where a branch leaves what it adds to x: there, or apart when something happens to it first. */
+static int is_apart(const struct shape *s)
+{
+    return s->branch_scale != 1 || s->norm_place == NORM_OF_BRANCH || s->norm_place == NORM_AROUND;
+}
+
+/* A branch that stands apart comes to x. */
+static void join(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                 enum tensor_role post, float *x, float *branch, int m)
+{
+    const struct shape *s = w->shape;
+    if (!is_apart(s))
+        return;
+    if (model_has(l, post))
+        layer_norm(w, l, weights, post, N_ROLES, branch, branch, m);
+    layer_mix(w, x, branch, 1, s->branch_scale, s->dim, m);
+}
+
 static void mlp_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                      const float *in, float *x, int m)
 {
     const struct shape *s = w->shape;
-    const struct projection down = {ROLE_DOWN, ROLE_DOWN_B, x, ACT_NONE, 1};
-    if (s->act == ACT_SILU_GATED) {
+    const int apart = is_apart(s);
+    const struct projection down = {ROLE_DOWN, ROLE_DOWN_B, apart ? w->normed : x, ACT_NONE,
+                                    !apart};
+    if (s->gated) {
         const struct projection gate_up[] = {{ROLE_GATE, ROLE_GATE_B, w->gate, ACT_NONE, 0},
                                              {ROLE_UP, ROLE_UP_B, w->up, ACT_NONE, 0}};
         layer_project(w, l, weights, gate_up, 2, in, m);
-        struct silu_mul_args args = {.gate = w->gate,
+        struct gate_mul_args args = {.gate = w->gate,
                                      .up = w->up,
                                      .m = m,
                                      .n = s->ffn_dim,
                                      .gate_stride = s->ffn_dim,
-                                     .up_stride = s->ffn_dim};
-        ops_run_silu_mul(&w->ops, &args);
+                                     .up_stride = s->ffn_dim,
+                                     .act = s->act};
+        ops_run_gate_mul(&w->ops, &args);
     } else {
         const struct projection up = {ROLE_UP, ROLE_UP_B, w->gate, s->act, 0};
         layer_project(w, l, weights, &up, 1, in, m);
     }
     layer_project(w, l, weights, &down, 1, w->gate, m);
+    join(w, l, weights, ROLE_POST2_W, x, w->normed, m);
 }
 
 /* What of a layer stands before its attention: x of the tile to w->q, k and v. */
 static void before_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                        const struct tile *t, const struct cut *cuts, const float *x)
+                        const struct tile *t, const struct cut *cuts, const struct batch *b,
+                        int layer, const float *x)
 {
+    const struct shape *s = w->shape;
     const struct projection qkv[] = {{ROLE_Q, ROLE_Q_B, w->q, ACT_NONE, 0},
                                      {ROLE_K, ROLE_K_B, w->k, ACT_NONE, 0},
                                      {ROLE_V, ROLE_V_B, w->v, ACT_NONE, 0}};
     const float *in = x;
-    if (!w->shape->norm_after) {
+    if (s->norm_place == NORM_BEFORE || s->norm_place == NORM_AROUND) {
         layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, w->normed, t->n);
         in = w->normed;
     }
     layer_project(w, l, weights, qkv, 3, in, t->n);
-    rope_tile(w, t, cuts);
+    if (s->qk_norm != QK_NORM_NONE) {
+        qk_norm(w, l, weights, ROLE_Q_NORM_W, w->q, s->n_heads, t->n);
+        qk_norm(w, l, weights, ROLE_K_NORM_W, w->k, s->n_kv_heads, t->n);
+    }
+    rope_tile(w, t, cuts, b, layer);
 }
 
 static void attend_tile(struct layer_work *w, const struct tile *t, const struct cut *cuts,
                         const struct batch *b, int layer)
 {
-    const float scale = (float)(1.0 / sqrt((double)w->shape->head_dim));
+    const float scale = shape_attn_scale(w->shape);
     attend_prompts(w, t, cuts, b, scale);
     keep_prompts(w, t, cuts, b, layer);
     attend_forced(w, t, cuts, b, layer, scale);
+}
+
+/* Attention and MLP of the same x: the MLP's part first, while x is still what attention saw. Its
+ * input is made anew where another step stood between. */
+static void after_parallel(struct layer_work *w, const struct model_layer *l,
+                           const uint8_t *weights, const struct tile *t, float *x)
+{
+    const int shared = w->shape->branches == BRANCHES_SHARE_NORM;
+    const struct projection out = {ROLE_O, ROLE_O_B, x, ACT_NONE, 1};
+    layer_norm(w, l, weights, shared ? ROLE_NORM1_W : ROLE_NORM2_W,
+               shared ? ROLE_NORM1_B : ROLE_NORM2_B, x, w->normed, t->n);
+    mlp_tile(w, l, weights, w->normed, x, t->n);
+    layer_project(w, l, weights, &out, 1, w->attn, t->n);
 }
 
 /* And what stands behind it: w->attn into x. */
 static void after_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                        const struct tile *t, float *x)
 {
-    const struct projection out = {ROLE_O, ROLE_O_B, x, ACT_NONE, 1};
-    layer_project(w, l, weights, &out, 1, w->attn, t->n);
-    if (w->shape->norm_after) {
-        layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, x, t->n);
-        mlp_tile(w, l, weights, x, x, t->n);
-        layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, x, t->n);
+    const struct shape *s = w->shape;
+    const int apart = is_apart(s);
+    const struct projection out = {ROLE_O, ROLE_O_B, apart ? w->normed : x, ACT_NONE, !apart};
+    if (s->branches != BRANCHES_SERIAL) {
+        after_parallel(w, l, weights, t, x);
         return;
     }
-    layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, w->normed, t->n);
-    mlp_tile(w, l, weights, w->normed, x, t->n);
+    layer_project(w, l, weights, &out, 1, w->attn, t->n);
+    join(w, l, weights, ROLE_POST1_W, x, w->normed, t->n);
+    if (s->norm_place == NORM_AFTER_SUM)
+        layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, x, t->n);
+    const float *in = x;
+    if (s->norm_place == NORM_BEFORE || s->norm_place == NORM_AROUND) {
+        layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, w->normed, t->n);
+        in = w->normed;
+    }
+    mlp_tile(w, l, weights, in, x, t->n);
+    if (s->norm_place == NORM_AFTER_SUM)
+        layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, x, t->n);
 }
 
 /* Where every page of row r lies in this step. Pages on NVMe: full ones in the frame, the page
@@ -341,7 +426,7 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
     place_rows(w, layer - 1, batch, kv);
     while (tile_next(w, batch, &t, w->cuts)) {
         float *x = hidden + (int64_t)t.first * w->shape->dim;
-        before_tile(w, l, weights, &t, w->cuts, x);
+        before_tile(w, l, weights, &t, w->cuts, batch, layer - 1, x);
         attend_tile(w, &t, w->cuts, batch, layer - 1);
         after_tile(w, l, weights, &t, x);
     }
@@ -358,13 +443,15 @@ static int64_t kv_numbers(const struct layer_work *w)
     return (int64_t)w->shape->n_kv_heads * w->shape->head_dim;
 }
 
-void layer_before(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
-                  const uint8_t *weights, float *hidden, const struct exchange *x)
+void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
+                  const struct batch *batch, const uint8_t *weights, float *hidden,
+                  const struct exchange *x)
 {
     int64_t heads = q_numbers(w), kv = kv_numbers(w);
     struct tile t = {0};
     while (tile_next(w, batch, &t, w->cuts)) {
-        before_tile(w, l, weights, &t, w->cuts, hidden + (int64_t)t.first * w->shape->dim);
+        before_tile(w, l, weights, &t, w->cuts, batch, layer - 1,
+                    hidden + (int64_t)t.first * w->shape->dim);
         ops_copy(&w->ops, x->q + t.first * heads, w->q, t.n * heads * 4);
         ops_copy(&w->ops, x->k + t.first * kv, w->k, t.n * kv * 4);
         ops_copy(&w->ops, x->v + t.first * kv, w->v, t.n * kv * 4);

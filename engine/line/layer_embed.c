@@ -25,6 +25,8 @@ enum err layer_embed(struct layer_work *w, const struct model_layer *l, const ui
             layer_project(w, l, weights, &wide, 1, w->normed, m);
         }
     }
+    if (s->embed_scale != 1)
+        layer_mix(w, hidden, NULL, s->embed_scale, 0, s->dim, batch->n_tokens);
     if (s->position == POSITION_LEARNED)
         gather_positions(g, batch, hidden, w->scratch);
     return OK;

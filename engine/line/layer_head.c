@@ -63,6 +63,14 @@ static void slice_tile(struct layer_work *w, const struct model_layer *l, const 
                                    .n_parts = 1,
                                    .scratch = w->scratch};
         ops_run_matmul(&w->ops, &args);
+        if (w->shape->logit_scale != 1) {
+            struct mix_args scale = {.x = w->logits,
+                                     .m = m,
+                                     .n = part.n,
+                                     .x_stride = HEAD_TILE,
+                                     .a = w->shape->logit_scale};
+            ops_run_mix(&w->ops, &scale);
+        }
         struct head_reduce_args reduce = {.logits = w->logits,
                                           .stride = HEAD_TILE,
                                           .requests = b->seen.requests + first,

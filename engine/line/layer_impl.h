@@ -13,8 +13,10 @@ struct projection {
 /* The same x [m, k] through n <= MATMUL_PARTS of them, which is one op. */
 void layer_project(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                    const struct projection *projections, int n, const float *x, int m);
-/* y = norm(x) of m rows [dim]. */
+/* y = norm(x) of m rows [dim]; bias N_ROLES: it never has one. */
 void layer_norm(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                 enum tensor_role role, enum tensor_role bias, const float *x, float *y, int m);
+/* x = a x + b y of m rows [n]; y NULL: nothing is added. */
+void layer_mix(struct layer_work *w, float *x, const float *y, float a, float b, int n, int m);
 
 #endif

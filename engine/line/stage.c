@@ -210,7 +210,7 @@ static void compute_part(struct engine *e, struct step s, const struct batch *b,
     }
     struct attend_job job = {.step = s.n, .layer = s.layer, .batch = b, .kv = in->kv};
     const struct exchange *next = attender_exchange(&e->attender);
-    layer_before(&e->work, l, b, in->weights, in->hidden, next);
+    layer_before(&e->work, l, s.layer, b, in->weights, in->hidden, next);
     attender_post(&e->attender, &job);
 }
 

@@ -7,6 +7,7 @@
 
 #include "engine/pack/dummy_numbers.h"
 #include "engine/source/family.h"
+#include "engine/source/rope.h"
 #include "engine/data/file.h"
 
 #include <errno.h>
@@ -51,6 +52,29 @@ static const struct dummy_int {
 };
 #define N_INTS ((int)(sizeof ints / sizeof *ints))
 
+#define QKV_BIASES (ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B))
+/* What a config may name: what its shape has besides llama's. */
+static const struct dummy_family {
+    const char *name;
+    uint64_t biases;
+    int qk_norm;
+} dummy_families[] = {
+    {"llama", 0, QK_NORM_NONE},
+    {"qwen2", QKV_BIASES, QK_NORM_NONE},
+    {"qwen3", 0, QK_NORM_HEAD},
+    {"phi3", 0, QK_NORM_NONE},
+    {"opt", QKV_BIASES | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B),
+     QK_NORM_NONE},
+};
+
+static const struct dummy_family *family_named(const char *name)
+{
+    for (size_t i = 0; i < sizeof dummy_families / sizeof *dummy_families; i++)
+        if (strcmp(dummy_families[i].name, name) == 0)
+            return &dummy_families[i];
+    return NULL;
+}
+
 static int *int_at(struct shape *shape, size_t field)
 {
     return (int *)(void *)((char *)shape + field);
@@ -79,9 +103,10 @@ static enum err set_value(struct dummy_config *c, const char *key, const char *v
 {
     double x = 0;
     if (strcmp(key, "family") == 0) {
-        if (strcmp(value, "llama") != 0 && strcmp(value, "opt") != 0)
-            return fail(ERR_INPUT, "%s:%d: family: unsupported: %s (have llama, opt)", c->path,
-                        c->line, value);
+        if (!family_named(value))
+            return fail(ERR_INPUT,
+                        "%s:%d: family: unsupported: %s (have llama, qwen2, qwen3, phi3, opt)",
+                        c->path, c->line, value);
         snprintf(c->shape.family, sizeof c->shape.family, "%s", value);
         c->has_family = 1;
         return OK;
@@ -158,11 +183,14 @@ static enum err finish_shape(struct dummy_config *c)
     s->norm = opt ? NORM_LAYER : NORM_RMS;
     s->final_norm = 1;
     s->norm_eps = (float)c->norm_eps;
-    s->act = opt ? ACT_RELU : ACT_SILU_GATED;
+    s->act = opt ? ACT_RELU : ACT_SILU;
+    s->gated = !opt;
+    s->qk_norm = family_named(s->family)->qk_norm;
     s->position = opt ? POSITION_LEARNED : POSITION_ROPE;
     s->position_offset = opt ? 2 : 0;
     s->rope_dim = opt ? 0 : s->head_dim;
-    family_inv_freq(s, c->rope_theta);
+    family_defaults(s);
+    rope_fill_plain(s, c->rope_theta);
     const char *bad = shape_check(s);
     return bad ? fail(ERR_INPUT, "%s: %s: out of range", c->path, bad) : OK;
 }
@@ -231,8 +259,9 @@ static void name_of(const char *path, struct dummy *d)
 static enum err provide(struct pack_provider *p, const struct shape *shape, int tied,
                         const char *path)
 {
-    const uint32_t biases = ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B) |
-                            ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B);
+    const struct dummy_family *family = family_named(shape->family);
+    if (!family)
+        return fail(ERR_INPUT, "%s: no dummy weights of family %s", path, shape->family);
     struct dummy *d = calloc(1, sizeof *d);
     if (!d)
         return fail(ERR_FIT, "memory: no room for %s", path);
@@ -240,10 +269,9 @@ static enum err provide(struct pack_provider *p, const struct shape *shape, int 
     d->tied = tied;
     name_of(path, d);
     dummy_numbers_init(&d->numbers);
-    uint32_t optional = strcmp(shape->family, "opt") == 0 ? biases : 0;
     *p = (struct pack_provider){
         .shape = *shape,
-        .roles = family_roles(shape, optional),
+        .roles = family_roles(shape, family->biases),
         .tied = tied,
         .dummy = DUMMY_GENERATION,
         .name = d->name,

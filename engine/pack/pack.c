@@ -101,12 +101,22 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(context)                                                                                     \
     X(embed_dim)                                                                                   \
     X(norm)                                                                                        \
-    X(norm_after)                                                                                  \
+    X(norm_place)                                                                                  \
     X(final_norm)                                                                                  \
     X(act)                                                                                         \
     X(position)                                                                                    \
     X(position_offset)                                                                             \
-    X(rope_dim)
+    X(rope_dim)                                                                                    \
+    X(gated)                                                                                       \
+    X(qk_norm)                                                                                     \
+    X(branches)                                                                                    \
+    X(rope_long)
+#define SHAPE_FLOATS(X)                                                                            \
+    X(norm_eps)                                                                                    \
+    X(embed_scale)                                                                                 \
+    X(branch_scale)                                                                                \
+    X(attn_scale)                                                                                  \
+    X(logit_scale)
 
 static void put_f32(struct pack_out *o, float f)
 {
@@ -129,9 +139,15 @@ void pack_put_shape(struct pack_out *o, const struct shape *s)
 #define PUT(field) pack_put_u32(o, (uint32_t)s->field);
     SHAPE_INTS(PUT)
 #undef PUT
-    put_f32(o, s->norm_eps);
-    for (int i = 0; i < SHAPE_ROPE_MAX; i++)
-        put_f32(o, i < s->rope_dim / 2 ? s->rope_inv_freq[i] : 0);
+#define PUT(field) put_f32(o, s->field);
+    SHAPE_FLOATS(PUT)
+#undef PUT
+    for (int r = 0; r < SHAPE_ROPES; r++) {
+        put_f32(o, s->ropes[r].scale);
+        for (int i = 0; i < SHAPE_ROPE_MAX; i++)
+            put_f32(o, i < s->rope_dim / 2 ? s->ropes[r].inv_freq[i] : 0);
+    }
+    pack_put(o, s->layer_rope, sizeof s->layer_rope);
 }
 
 void pack_get_shape(struct pack_in *in, struct shape *s)
@@ -143,9 +159,17 @@ void pack_get_shape(struct pack_in *in, struct shape *s)
 #define GET(field) s->field = (int)pack_get_u32(in);
     SHAPE_INTS(GET)
 #undef GET
-    s->norm_eps = get_f32(in);
-    for (int i = 0; i < SHAPE_ROPE_MAX; i++)
-        s->rope_inv_freq[i] = get_f32(in);
+#define GET(field) s->field = get_f32(in);
+    SHAPE_FLOATS(GET)
+#undef GET
+    for (int r = 0; r < SHAPE_ROPES; r++) {
+        s->ropes[r].scale = get_f32(in);
+        for (int i = 0; i < SHAPE_ROPE_MAX; i++)
+            s->ropes[r].inv_freq[i] = get_f32(in);
+    }
+    const void *layer_rope = pack_get(in, sizeof s->layer_rope);
+    if (layer_rope)
+        memcpy(s->layer_rope, layer_rope, sizeof s->layer_rope);
 }
 
 void pack_header_encode(const struct pack_header *h, uint8_t page[PACK_ALIGN])

@@ -17,7 +17,7 @@
 #include "engine/source/source.h"
 
 #define PACK_MAGIC   "sluicepk"
-#define PACK_VERSION 3
+#define PACK_VERSION 4
 #define PACK_ALIGN   4096
 #define PACK_PIECE   (1 << 20)
 
@@ -39,7 +39,7 @@ enum pack_weights pack_weights_by_name(const char *name); // N_PACK_WEIGHTS when
 /* Where the numbers come from. `layer` is a decoder layer (0-based); 0 for other roles. */
 struct pack_provider {
     struct shape shape;
-    uint32_t roles;   // ROLE_BIT()s of the tensors there are; ROLE_HEAD always, also when tied
+    uint64_t roles;   // ROLE_BIT()s of the tensors there are; ROLE_HEAD always, also when tied
     int tied, dummy;  // as in struct model
     const char *name; // borrowed: lives as long as impl
     void *impl;       // owned by whoever opened the provider

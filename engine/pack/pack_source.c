@@ -3,7 +3,7 @@
  *
  * Owns: the family's findings. Refuses: conversion (the writer does it).
  * A newcomer would miss: rows of q and k of a GGUF llama are read one by one, because the file
- * holds them in another order (family_source_row). */
+ * holds them in another order, and those of fused matrices from within one (family_source_row). */
 #include "engine/source/family.h"
 #include "engine/pack/pack.h"
 
@@ -30,35 +30,71 @@ static enum dtype file_dtype(void *impl, enum tensor_role role, int layer)
     return tensor_of(impl, role, layer)->dtype;
 }
 
+/* n outputs that follow each other in a matrix that stands as [inputs, outputs]. */
+static enum err read_columns(const struct file_provider *f, const struct source_tensor *t,
+                             int64_t first, int64_t n, uint8_t *out)
+{
+    const int64_t size = dtype_row_bytes(t->dtype, 1), row_bytes = size * t->dims[0];
+    uint8_t *input = malloc((size_t)(n * size));
+    enum err e = input ? OK : fail(ERR_FIT, "memory: no room for %s", t->name);
+    for (int64_t k = 0; k < t->dims[0] && e == OK; k++) {
+        e = source_read(f->source, t, (k * t->dims[1] + first) * size, n * size, input);
+        for (int64_t i = 0; i < n && e == OK; i++)
+            memcpy(out + i * row_bytes + k * size, input + i * size, (size_t)size);
+    }
+    free(input);
+    return e;
+}
+
+/* Rows that follow each other in the file go together. */
 static enum err file_rows(void *impl, enum tensor_role role, int layer, int first, int n, void *out)
 {
     const struct file_provider *f = impl;
+    const struct family_model *m = &f->family;
     const struct source_tensor *t = tensor_of(f, role, layer);
-    int64_t row_bytes = dtype_row_bytes(t->dtype, t->dims[1]);
-    CHECK(first >= 0 && n >= 0 && first + (int64_t)n <= t->dims[0]);
-    if (family_source_row(&f->family, role, 1) == 1)
-        return source_read(f->source, t, first * row_bytes, n * row_bytes, out);
-    for (int i = 0; i < n; i++) {
-        int64_t row = family_source_row(&f->family, role, first + i);
-        TRY(source_read(f->source, t, row * row_bytes, row_bytes, (uint8_t *)out + i * row_bytes));
+    const int turned = (m->transposed & ROLE_BIT(role)) != 0;
+    const int64_t row_bytes = dtype_row_bytes(t->dtype, t->dims[!turned]);
+    for (int i = 0, run; i < n; i += run) {
+        const int64_t row = family_source_row(m, role, first + i);
+        for (run = 1; i + run < n; run++)
+            if (family_source_row(m, role, first + i + run) != row + run)
+                break;
+        uint8_t *to = (uint8_t *)out + i * row_bytes;
+        CHECK(row >= 0 && row + run <= t->dims[turned]);
+        TRY(turned ? read_columns(f, t, row, run, to)
+                   : source_read(f->source, t, row * row_bytes, run * row_bytes, to));
     }
     return OK;
+}
+
+/* One tensor of numbers, whatever its dimensions. */
+static enum err read_numbers(const struct file_provider *f, const struct source_tensor *t,
+                             float *numbers)
+{
+    const int64_t n = t->n_dims == 2 ? t->dims[0] * t->dims[1] : t->dims[0];
+    uint8_t *raw = malloc((size_t)t->n_bytes);
+    enum err e = raw ? source_read(f->source, t, 0, t->n_bytes, raw)
+                     : fail(ERR_FIT, "memory: no room for %s", t->name);
+    if (e == OK)
+        dtype_decode_row(t->dtype, raw, n, numbers);
+    free(raw);
+    return e;
 }
 
 static enum err file_vector(void *impl, enum tensor_role role, int layer, int n, float *out)
 {
     const struct file_provider *f = impl;
-    const struct source_tensor *t = tensor_of(f, role, layer);
-    uint8_t *raw = malloc((size_t)t->n_bytes);
-    float *numbers = malloc((size_t)n * sizeof *numbers);
-    enum err e = raw && numbers ? source_read(f->source, t, 0, t->n_bytes, raw)
-                                : fail(ERR_FIT, "memory: no room for %s", t->name);
-    if (e == OK) {
-        dtype_decode_row(t->dtype, raw, n, numbers);
-        for (int i = 0; i < n; i++)
-            out[i] = numbers[family_source_row(&f->family, role, i)];
-    }
-    free(raw);
+    const struct family_model *m = &f->family;
+    const int parts = family_parts(m, role);
+    const int64_t all = m->cut[role].rows > 0 ? m->cut[role].rows : n;
+    float *numbers = malloc((size_t)all * sizeof *numbers);
+    enum err e = numbers ? OK : fail(ERR_FIT, "memory: no room for %s", role_name(role));
+    for (int part = 0; part < parts && e == OK; part++)
+        e = read_numbers(f, family_part(m, f->source, role, layer, part),
+                         numbers + part * (all / parts));
+    for (int i = 0; i < n && e == OK; i++)
+        out[i] =
+            numbers[family_source_row(m, role, i)] + ((m->plus_one & ROLE_BIT(role)) ? 1.0f : 0.0f);
     free(numbers);
     return e;
 }

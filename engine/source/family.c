@@ -103,6 +103,34 @@ enum err family_str(const struct source *s, const char *name, const char *key, c
     return OK;
 }
 
+enum err family_act(const struct source *s, const char *name, const char *key, const char *act,
+                    int *out)
+{
+    static const struct {
+        const char *name;
+        int act;
+    } acts[] = {{"silu", ACT_SILU},
+                {"swish", ACT_SILU},
+                {"gelu", ACT_GELU},
+                {"gelu_new", ACT_GELU_TANH},
+                {"gelu_fast", ACT_GELU_TANH},
+                {"gelu_pytorch_tanh", ACT_GELU_TANH},
+                {"relu", ACT_RELU}};
+    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
+        if (strcmp(act, acts[i].name) == 0) {
+            *out = acts[i].act;
+            return OK;
+        }
+    return family_fail(s, name, key, "unsupported: %s (have silu, gelu, gelu_new, relu)", act);
+}
+
+void family_defaults(struct shape *shape)
+{
+    shape->embed_scale = shape->branch_scale = shape->logit_scale = 1;
+    for (int r = 0; r < SHAPE_ROPES; r++)
+        shape->ropes[r].scale = 1;
+}
+
 enum err family_heads(const struct source *s, const char *name, struct shape *shape,
                       const char *key_dim, const char *key_heads, const char *key_kv_heads,
                       const char *key_head_dim)
@@ -128,33 +156,60 @@ enum err family_heads(const struct source *s, const char *name, struct shape *sh
     return OK;
 }
 
+/* A role's name within its layer, or in all: "%d" becomes the part. */
+static void part_name(const char *name, int part, char buf[NAME_BYTES])
+{
+    const char *number = strstr(name, "%d");
+    if (number)
+        snprintf(buf, NAME_BYTES, "%.*s%d%s", (int)(number - name), name, part, number + 2);
+    else
+        snprintf(buf, NAME_BYTES, "%s", name);
+}
+
 static const char *tensor_name(const struct family_model *m, enum tensor_role role, int layer,
-                               char buf[NAME_BYTES])
+                               int part, char buf[NAME_BYTES])
+{
+    char name[NAME_BYTES];
+    if (!m->names->roles[role])
+        return NULL;
+    part_name(m->names->roles[role], part, name);
+    if (role_place(role) == ROLE_IN_DECODER)
+        snprintf(buf, NAME_BYTES, "%s%s%d.%.80s", m->prefix, m->names->layer, layer, name);
+    else
+        snprintf(buf, NAME_BYTES, "%s%.80s", role == ROLE_HEAD ? "" : m->prefix, name);
+    return buf;
+}
+
+int family_parts(const struct family_model *m, enum tensor_role role)
 {
     const char *name = m->names->roles[role];
-    if (!name)
-        return NULL;
-    if (role_place(role) == ROLE_IN_DECODER)
-        snprintf(buf, NAME_BYTES, "%s%s%d.%s", m->prefix, m->names->layer, layer, name);
-    else
-        snprintf(buf, NAME_BYTES, "%s%s", role == ROLE_HEAD ? "" : m->prefix, name);
-    return buf;
+    int n, k;
+    if (!name || !strstr(name, "%d"))
+        return 1;
+    role_dims(&m->shape, role, &n, &k);
+    return n / m->shape.head_dim;
+}
+
+const struct source_tensor *family_part(const struct family_model *m, const struct source *s,
+                                        enum tensor_role role, int layer, int part)
+{
+    char buf[NAME_BYTES];
+    if (role == ROLE_HEAD && m->tied)
+        role = ROLE_EMBED;
+    const char *name = tensor_name(m, role, layer, part, buf);
+    return name ? source_find(s, name) : NULL;
 }
 
 const struct source_tensor *family_tensor(const struct family_model *m, const struct source *s,
                                           enum tensor_role role, int layer)
 {
-    char buf[NAME_BYTES];
-    if (role == ROLE_HEAD && m->tied)
-        role = ROLE_EMBED;
-    const char *name = tensor_name(m, role, layer, buf);
-    return name ? source_find(s, name) : NULL;
+    return family_part(m, s, role, layer, 0);
 }
 
 /* GGUF's llama files hold the rows of a head as (0, h, 1, h + 1, ...), h = rope_dim / 2, for
  * rotation of neighbours; we rotate (i, i + h), so row p * h + i of a head comes from row 2 * i +
  * p. */
-int64_t family_source_row(const struct family_model *m, enum tensor_role role, int64_t row)
+static int64_t unpaired_row(const struct family_model *m, enum tensor_role role, int64_t row)
 {
     int rotated = role == ROLE_Q || role == ROLE_K || role == ROLE_Q_B || role == ROLE_K_B;
     if (!m->paired_rows || !rotated)
@@ -165,9 +220,29 @@ int64_t family_source_row(const struct family_model *m, enum tensor_role role, i
     return row - in_head + 2 * (in_head % half) + in_head / half;
 }
 
-uint32_t family_roles(const struct shape *s, uint32_t optional)
+int64_t family_source_row(const struct family_model *m, enum tensor_role role, int64_t row)
 {
-    uint32_t roles = 0;
+    const struct family_cut *c = &m->cut[role];
+    row = unpaired_row(m, role, row);
+    return c->rows == 0 ? row : c->first + row / c->group * c->stride + row % c->group;
+}
+
+void family_cut_qkv(struct family_model *m)
+{
+    static const enum tensor_role roles[][3] = {{ROLE_Q, ROLE_K, ROLE_V},
+                                                {ROLE_Q_B, ROLE_K_B, ROLE_V_B}};
+    const int64_t q = (int64_t)m->shape.n_heads * m->shape.head_dim;
+    const int64_t kv = (int64_t)m->shape.n_kv_heads * m->shape.head_dim;
+    for (int i = 0; i < 2; i++) {
+        m->cut[roles[i][0]] = (struct family_cut){q + 2 * kv, 0, q, q};
+        m->cut[roles[i][1]] = (struct family_cut){q + 2 * kv, q, kv, kv};
+        m->cut[roles[i][2]] = (struct family_cut){q + 2 * kv, q + kv, kv, kv};
+    }
+}
+
+uint64_t family_roles(const struct shape *s, uint64_t optional)
+{
+    uint64_t roles = 0;
     for (int role = 0; role < N_ROLES; role++) {
         enum role_need need = role_need(s, role);
         if (need == ROLE_REQUIRED || (need == ROLE_OPTIONAL && (optional & ROLE_BIT(role))))
@@ -178,7 +253,7 @@ uint32_t family_roles(const struct shape *s, uint32_t optional)
 
 void family_roles_by_presence(struct family_model *m, const struct source *s)
 {
-    uint32_t there = 0;
+    uint64_t there = 0;
     for (int role = 0; role < N_ROLES; role++)
         if (family_tensor(m, s, role, 0))
             there |= ROLE_BIT(role);
@@ -195,7 +270,8 @@ enum err family_prefix(struct family_model *m, const struct source *s, const cha
             return OK;
     }
     m->prefix = prefixes[0];
-    return fail(ERR_INPUT, "%s: tensor %s: missing", s->path, tensor_name(m, ROLE_EMBED, 0, buf));
+    return fail(ERR_INPUT, "%s: tensor %s: missing", s->path,
+                tensor_name(m, ROLE_EMBED, 0, 0, buf));
 }
 
 void family_tie(struct family_model *m, const struct source *s, int flag)
@@ -212,34 +288,59 @@ static void print_dims(char *buf, size_t buf_bytes, int n_dims, const int64_t *d
             (size_t)snprintf(buf + at, buf_bytes - at, "%s%lld", i ? ", " : "", (long long)dims[i]);
 }
 
+/* Dimensions of one of a role's tensors as the file has them; a vector of heads may be [heads,
+ * head_dim]. */
+static int expected_dims(const struct family_model *m, enum tensor_role role,
+                         const struct source_tensor *t, int64_t dims[2])
+{
+    int n, k;
+    role_dims(&m->shape, role, &n, &k);
+    dims[0] = m->cut[role].rows > 0 ? m->cut[role].rows : n / family_parts(m, role);
+    dims[1] = k;
+    if (role_kind(role) == ROLE_IS_VECTOR && t->n_dims == 2 && m->shape.qk_norm == QK_NORM_OWN &&
+        (role == ROLE_Q_NORM_W || role == ROLE_K_NORM_W)) {
+        dims[0] = n / m->shape.head_dim;
+        dims[1] = m->shape.head_dim;
+        return 2;
+    }
+    if (m->transposed & ROLE_BIT(role)) {
+        dims[1] = dims[0];
+        dims[0] = k;
+    }
+    return role_kind(role) == ROLE_IS_VECTOR ? 1 : 2;
+}
+
 static enum err check_tensor(const struct family_model *m, const struct source *s,
-                             enum tensor_role role, int layer)
+                             enum tensor_role role, int layer, int part)
 {
     char name[NAME_BYTES] = "", expected[64], has[100] = "";
-    const struct source_tensor *t = family_tensor(m, s, role, layer);
-    tensor_name(m, role == ROLE_HEAD && m->tied ? ROLE_EMBED : role, layer, name);
+    const struct source_tensor *t = family_part(m, s, role, layer, part);
+    tensor_name(m, role == ROLE_HEAD && m->tied ? ROLE_EMBED : role, layer, part, name);
     if (!t)
         return fail(ERR_INPUT, "%s: tensor %s: missing", s->path, name);
     if (t->dtype == N_DTYPES) {
         TRY(source_read(s, t, 0, 0, NULL)); // fails, and says which format it is
         return fail(ERR_INPUT, "%s: tensor %s: unsupported format", s->path, name);
     }
-    int n, k;
-    role_dims(&m->shape, role, &n, &k);
-    int64_t dims[2] = {n, k};
-    int n_dims = role_kind(role) == ROLE_IS_VECTOR ? 1 : 2;
-    if (t->n_dims != n_dims || t->dims[0] != n || (n_dims == 2 && t->dims[1] != k)) {
+    int64_t dims[2];
+    int n_dims = expected_dims(m, role, t, dims);
+    if (t->n_dims != n_dims || t->dims[0] != dims[0] || (n_dims == 2 && t->dims[1] != dims[1])) {
         print_dims(expected, sizeof expected, n_dims, dims);
         print_dims(has, sizeof has, t->n_dims, t->dims);
-        if ((role == ROLE_EMBED || role == ROLE_HEAD) && n_dims == t->n_dims && t->dims[0] != n)
-            return fail(ERR_INPUT, "%s: tensor %s: vocab_size is %d, the file has %lld rows",
-                        s->path, name, n, (long long)t->dims[0]);
+        if ((role == ROLE_EMBED || role == ROLE_HEAD) && n_dims == t->n_dims &&
+            t->dims[0] != dims[0])
+            return fail(ERR_INPUT, "%s: tensor %s: vocab_size is %lld, the file has %lld rows",
+                        s->path, name, (long long)dims[0], (long long)t->dims[0]);
         return fail(ERR_INPUT, "%s: tensor %s: expected [%s], the file has [%s]", s->path, name,
                     expected, has);
     }
-    if (t->n_bytes != dtype_row_bytes(t->dtype, n_dims == 1 ? n : k) * (n_dims == 1 ? 1 : n))
-        return fail(ERR_INPUT, "%s: tensor %s: %lld bytes are not %d rows of %s", s->path, name,
-                    (long long)t->n_bytes, n, dtype_info(t->dtype)->name);
+    int64_t n = n_dims == 1 ? 1 : dims[0];
+    if (t->n_bytes != dtype_row_bytes(t->dtype, n_dims == 1 ? dims[0] : dims[1]) * n)
+        return fail(ERR_INPUT, "%s: tensor %s: %lld bytes are not %lld rows of %s", s->path, name,
+                    (long long)t->n_bytes, (long long)n, dtype_info(t->dtype)->name);
+    if ((m->transposed & ROLE_BIT(role)) && dtype_info(t->dtype)->block > 1)
+        return fail(ERR_INPUT, "%s: tensor %s: columns of %s cannot be read", s->path, name,
+                    dtype_info(t->dtype)->name);
     return OK;
 }
 
@@ -250,7 +351,119 @@ static enum err check_tensors(const struct family_model *m, const struct source 
             continue;
         int n = role_place(role) == ROLE_IN_DECODER ? m->shape.n_layers : 1;
         for (int layer = 0; layer < n; layer++)
-            TRY(check_tensor(m, s, role, layer));
+            for (int part = 0; part < family_parts(m, role); part++)
+                TRY(check_tensor(m, s, role, layer, part));
+    }
+    return OK;
+}
+
+/* Buffers that some libraries saved among the weights. */
+static int is_buffer(const char *name)
+{
+    static const char *const buffers[] = {"rotary_emb.inv_freq", "attention.rotary_emb.inv_freq",
+                                          "self_attn.rotary_emb.inv_freq", "attn.bias",
+                                          "attn.masked_bias", "attention.bias",
+                                          "attention.masked_bias", "attn_rot_embd.weight"};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        if (strcmp(name, buffers[i]) == 0)
+            return 1;
+    return 0;
+}
+
+static int is_role(const struct family_model *m, const char *name)
+{
+    char of_part[NAME_BYTES];
+    for (int role = 0; role < N_ROLES; role++) {
+        if (role_place(role) != ROLE_IN_DECODER || !(m->roles & ROLE_BIT(role)))
+            continue;
+        for (int part = 0; part < family_parts(m, role); part++) {
+            part_name(m->names->roles[role], part, of_part);
+            if (strcmp(name, of_part) == 0)
+                return 1;
+        }
+    }
+    return 0;
+}
+
+/* A weight of the first layer that nobody would multiply by: this is another model. */
+static enum err check_strangers(const struct family_model *m, const struct source *s)
+{
+    char start[NAME_BYTES];
+    int n = snprintf(start, sizeof start, "%s%s0.", m->prefix, m->names->layer);
+    for (int64_t i = 0; i < s->n_tensors; i++) {
+        const char *name = s->tensors[i].name;
+        if (strncmp(name, start, (size_t)n) == 0 && !is_buffer(name + n) && !is_role(m, name + n))
+            return fail(ERR_INPUT, "%s: tensor %s: %s models have none: this one is not supported",
+                        s->path, name, m->shape.family);
+    }
+    return OK;
+}
+
+static int has_word(const char *words, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *at = strstr(words, word); at; at = strstr(at + 1, word))
+        if ((at == words || at[-1] == ' ') && (at[n] == 0 || at[n] == ' '))
+            return 1;
+    return 0;
+}
+
+/* Keys that change what is computed, and the families that read them: elsewhere they must say what
+ * is so without them. */
+static enum err check_keys(const struct source *s, const char *family, const char *name)
+{
+    static const struct {
+        const char *key;
+        double neutral;
+        const char *families; // "" none
+    } keys[] = {
+        {"embedding_multiplier", 1, "granite"},
+        {"residual_multiplier", 1, "granite"},
+        {"attention_multiplier", 1, "granite"},
+        {"logits_scaling", 1, "granite"},
+        {"logit_scale", 1, ""},
+        {"attn_logit_softcapping", 0, ""},
+        {"final_logit_softcapping", 0, ""},
+        {"query_pre_attn_scalar", 0, ""},
+        {"no_rope_layers", 0, "smollm3"},
+        {"num_local_experts", 0, ""},
+        {"num_experts", 0, ""},
+        {"n_routed_experts", 0, ""},
+        {"clip_qkv", 0, ""},
+        {"qk_layernorm", 0, "stablelm"},
+        {"use_qk_norm", 0, ""},
+        {"use_parallel_residual", 0, "gpt_neox stablelm"},
+        {"parallel_attn", 0, ""},
+        {"alibi", 0, ""},
+        {"kv_lora_rank", 0, ""},
+        {"attention_chunk_size", 0, ""},
+        {"attn_temperature_tuning", 0, ""},
+        {"scale_attn_by_inverse_layer_idx", 0, ""},
+        {"scale_attn_weights", 1, ""},
+        {"use_mup", 0, ""},
+        {"add_cross_attention", 0, ""},
+        {"is_encoder_decoder", 0, ""},
+        {".expert_count", 0, ""},
+        {".embedding_scale", 1, "granite"},
+        {".residual_scale", 1, "granite"},
+        {".attention.scale", 0, "granite"},
+        {".logit_scale", 1, "granite"},
+        {".attn_logit_softcapping", 0, ""},
+        {".final_logit_softcapping", 0, ""},
+        {".attention.clamp_kqv", 0, ""},
+        {".attention.max_alibi_bias", 0, ""},
+        {".attention.causal", 1, ""},
+        {".use_parallel_residual", 0, "gpt_neox stablelm"},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        char full[NAME_BYTES];
+        double value = 0;
+        int found = 0, of_gguf = keys[i].key[0] == '.';
+        if (of_gguf != (s->kind == SOURCE_GGUF) || has_word(keys[i].families, family))
+            continue;
+        source_weigh(s, full_key(full, name, keys[i].key), &value, &found);
+        if (found && value != keys[i].neutral)
+            return family_fail(s, name, keys[i].key, "unsupported in %s models", family);
     }
     return OK;
 }
@@ -296,11 +509,15 @@ enum err family_read(struct family_model *m, const struct source *s)
 {
     const struct family *f;
     *m = (struct family_model){.prefix = ""};
+    family_defaults(&m->shape);
     TRY(find_family(s, &f));
     snprintf(m->shape.family, sizeof m->shape.family, "%s", f->name);
-    TRY(f->read(m, s, f->name));
+    const char *gguf_name = s->kind == SOURCE_GGUF ? f->gguf : f->name;
+    TRY(check_keys(s, f->name, gguf_name));
+    TRY(f->read(m, s, gguf_name));
     const char *bad = shape_check(&m->shape);
     if (bad)
         return family_fail(s, "", bad, "out of range");
-    return check_tensors(m, s);
+    TRY(check_tensors(m, s));
+    return check_strangers(m, s);
 }

@@ -16,12 +16,23 @@ struct family_names {
     const char *roles[N_ROLES];
 };
 
+/* Which rows of a tensor are a role's, where one tensor has several (fused projections): row r is
+ * row first + r / group * stride + r % group of it. */
+struct family_cut {
+    int64_t rows;  // of the tensor; 0: all of it is the role's
+    int64_t first; // where the role's row 0 stands
+    int64_t group, stride;
+};
+
 /* What a family found in a source. */
 struct family_model {
     struct shape shape;
-    uint32_t roles;  // ROLE_BIT()s; ROLE_HEAD always
-    int tied;        // 1: the head is the embedding
-    int paired_rows; // 1: rows of q and k stand in the order (2i, 2i + 1): GGUF llama
+    uint64_t roles;      // ROLE_BIT()s; ROLE_HEAD always
+    int tied;            // 1: the head is the embedding
+    int paired_rows;     // 1: rows of q and k stand in the order (2i, 2i + 1): GGUF llama
+    uint64_t transposed; // ROLE_BIT()s of matrices that the file holds as [k, n]
+    uint64_t plus_one;   // of vectors that the file holds less 1
+    struct family_cut cut[N_ROLES];
     const struct family_names *names;
     const char *prefix;
 };
@@ -31,6 +42,15 @@ struct family_model {
     X("llama", "llama", "llama", "LlamaForCausalLM", family_llama_read)                            \
     X("mistral", "", "mistral", "MistralForCausalLM", family_llama_read)                           \
     X("qwen2", "qwen2", "qwen2", "Qwen2ForCausalLM", family_llama_read)                            \
+    X("qwen3", "qwen3", "qwen3", "Qwen3ForCausalLM", family_qwen3_read)                            \
+    X("gemma", "gemma", "gemma", "GemmaForCausalLM", family_gemma_read)                            \
+    X("phi3", "phi3", "phi3", "Phi3ForCausalLM", family_phi3_read)                                 \
+    X("gpt_neox", "gptneox", "gpt_neox", "GPTNeoXForCausalLM", family_gpt_neox_read)               \
+    X("gpt2", "gpt2", "gpt2", "GPT2LMHeadModel", family_gpt2_read)                                 \
+    X("stablelm", "stablelm", "stablelm", "StableLmForCausalLM", family_stablelm_read)             \
+    X("olmo2", "olmo2", "olmo2", "Olmo2ForCausalLM", family_olmo2_read)                            \
+    X("granite", "granite", "granite", "GraniteForCausalLM", family_granite_read)                  \
+    X("smollm3", "smollm3", "smollm3", "SmolLM3ForCausalLM", family_smollm3_read)                  \
     X("opt", "opt", "opt", "OPTForCausalLM", family_opt_read)
 
 /* Finds the family, reads the shape, and checks that every tensor is there and has its dimensions.
@@ -39,12 +59,40 @@ enum err family_read(struct family_model *m, const struct source *s);
 /* The tensor of a role; `layer` counts for decoder roles. NULL when the source has none. */
 const struct source_tensor *family_tensor(const struct family_model *m, const struct source *s,
                                           enum tensor_role role, int layer);
-/* Which row (or number of a bias) of the file is row `row` of the role: undoes paired_rows. */
+/* A vector that the file holds in several tensors (a "%d" in its name): how many, and which. */
+int family_parts(const struct family_model *m, enum tensor_role role);
+const struct source_tensor *family_part(const struct family_model *m, const struct source *s,
+                                        enum tensor_role role, int layer, int part);
+/* Which row (or number of a bias) of the file is row `row` of the role: undoes paired_rows and
+ * cuts. */
 int64_t family_source_row(const struct family_model *m, enum tensor_role role, int64_t row);
 
 /* Readers: `name` is the family's; fill m->shape, roles, names, prefix. Used by the table only. */
-enum err family_llama_read(struct family_model *m, const struct source *s, const char *name);
-enum err family_opt_read(struct family_model *m, const struct source *s, const char *name);
+#define FAMILY_DECLARE(name, gguf, hf, hf_class, read)                                             \
+    enum err read(struct family_model *m, const struct source *s, const char *family);
+FAMILIES(FAMILY_DECLARE)
+#undef FAMILY_DECLARE
+
+/* How a family differs from llama in its keys and names; zeros and NULL: as llama. What else it is
+ * stands in m->shape before the call. */
+struct family_dialect {
+    const struct family_names *hf, *gguf;
+    const char *act_key, *act;           // config.json's; "hidden_act", "silu"
+    const char *eps_key;                 // "rms_norm_eps"
+    const char *theta_key, *partial_key; // "rope_theta", "partial_rotary_factor"
+    double partial;                      // where the file does not say; 0: 1
+    uint64_t biases;                     // optional roles that config.json need not name
+    int attention_bias;                  // where config.json does not say
+    int tied;                            // where config.json does not say: 1, 0; -1: by presence
+    int yarn_is_long;                    // 1: a rope type "yarn" means longrope
+    int windowed;                        // 1: sliding_window counts without a word on it
+    int unpaired;                        // 1: GGUF's rows of q and k stand as we turn them
+    const char *prefixes[3];             // of tensors in safetensors; "model.", ""
+};
+enum err family_read_dialect(struct family_model *m, const struct source *s, const char *name,
+                             const struct family_dialect *d);
+/* Rows of q, k and v one after the other in one tensor. */
+void family_cut_qkv(struct family_model *m);
 
 /* For readers. A key that starts with a dot is completed by the family's name
  * ("llama.block_count"). Integers go to the field of struct shape at `field`. */
@@ -77,12 +125,15 @@ enum err family_heads(const struct source *s, const char *name, struct shape *sh
 void family_roles_by_presence(struct family_model *m, const struct source *s);
 /* ROLE_BIT()s of the roles that the shape requires, and of the optional ones those in `optional`.
  */
-uint32_t family_roles(const struct shape *s, uint32_t optional);
+uint64_t family_roles(const struct shape *s, uint64_t optional);
 /* Chooses m->prefix among n: the first under which the embedding is found. */
 enum err family_prefix(struct family_model *m, const struct source *s, const char *const *prefixes,
                        int n);
-/* Fills shape->rope_inv_freq for rope_dim: no scaling. */
-void family_inv_freq(struct shape *shape, double theta);
+/* An activation by its name in config.json; what a name means to a family it has said before. */
+enum err family_act(const struct source *s, const char *name, const char *key, const char *act,
+                    int *out);
+/* What a shape has before a family says anything: no factor, plain angles. */
+void family_defaults(struct shape *shape);
 /* Decides m->tied. `flag`: 1, 0, or -1 when the file does not say: then tied iff there is no head.
  */
 void family_tie(struct family_model *m, const struct source *s, int flag);

@@ -98,16 +98,13 @@ static const struct family_int ints_gguf[] = {
 static enum err set_act(struct shape *shape, const struct source *s, const char *key,
                         const char *act)
 {
-    if (strcmp(act, "relu") != 0 && strcmp(act, "gelu") != 0)
-        return family_fail(s, "opt", key, "unsupported: %s (have relu, gelu)", act);
-    shape->act = strcmp(act, "relu") == 0 ? ACT_RELU : ACT_GELU;
-    return OK;
+    return family_act(s, "opt", key, act, &shape->act);
 }
 
 static enum err read_hf(struct family_model *m, const struct source *s)
 {
     static const char *const prefixes[] = {"model.decoder.", "decoder."};
-    const uint32_t biases = ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B) |
+    const uint64_t biases = ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B) |
                             ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B);
     struct shape *shape = &m->shape;
     char act[32] = "relu";
@@ -126,7 +123,7 @@ static enum err read_hf(struct family_model *m, const struct source *s)
         return family_fail(s, "", "layer_norm_elementwise_affine", "unsupported: false");
     if (shape->embed_dim == 0)
         shape->embed_dim = shape->dim;
-    shape->norm_after = !before;
+    shape->norm_place = before ? NORM_BEFORE : NORM_AFTER_SUM;
     shape->final_norm = before && !no_final;
     m->names = &names_hf;
     TRY(family_prefix(m, s, prefixes, 2));
@@ -146,7 +143,9 @@ static enum err read_gguf(struct family_model *m, const struct source *s)
                      ".attention.head_count", ".embedding_length"));
     TRY(family_str(s, "opt", ".activation", act, sizeof act));
     TRY(set_act(shape, s, ".activation", act));
-    TRY(family_flag(s, "opt", ".norm_after", &shape->norm_after));
+    int after = 0;
+    TRY(family_flag(s, "opt", ".norm_after", &after));
+    shape->norm_place = after ? NORM_AFTER_SUM : NORM_BEFORE;
     TRY(family_float(s, "opt", ".attention.layer_norm_epsilon", 0, 0.1, &eps));
     shape->norm_eps = (float)eps;
     m->names = &names_gguf;

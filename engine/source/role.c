@@ -31,6 +31,10 @@ static const struct role_info {
     [ROLE_FINAL_NORM_B] = {"final_norm_bias", ROLE_IN_SLICE, ROLE_IS_VECTOR},
     [ROLE_PROJ_OUT] = {"proj_out", ROLE_IN_SLICE, ROLE_IS_PANELS},
     [ROLE_HEAD] = {"head", ROLE_IN_SLICE, ROLE_IS_PANELS},
+    [ROLE_POST1_W] = {"post_norm1", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_POST2_W] = {"post_norm2", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_Q_NORM_W] = {"q_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_K_NORM_W] = {"k_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
 };
 
 const char *role_name(enum tensor_role role)
@@ -58,23 +62,37 @@ static enum role_need need_if(int cond)
 
 enum role_need role_need(const struct shape *s, enum tensor_role role)
 {
+    const int norms = s->norm_place != NORM_OF_BRANCH;
+    const int norm2 = norms && s->branches != BRANCHES_SHARE_NORM;
+    const int posts = s->norm_place == NORM_OF_BRANCH || s->norm_place == NORM_AROUND;
     switch (role) {
     case ROLE_POS:
         return need_if(s->position == POSITION_LEARNED);
     case ROLE_PROJ_IN:
     case ROLE_PROJ_OUT:
         return need_if(s->embed_dim != s->dim);
+    case ROLE_NORM1_W:
+        return need_if(norms);
+    case ROLE_NORM2_W:
+        return need_if(norm2);
     case ROLE_NORM1_B:
+        return need_if(norms && s->norm == NORM_LAYER);
     case ROLE_NORM2_B:
-        return need_if(s->norm == NORM_LAYER);
+        return need_if(norm2 && s->norm == NORM_LAYER);
+    case ROLE_POST1_W:
+    case ROLE_POST2_W:
+        return need_if(posts);
+    case ROLE_Q_NORM_W:
+    case ROLE_K_NORM_W:
+        return need_if(s->qk_norm != QK_NORM_NONE);
     case ROLE_FINAL_NORM_W:
         return need_if(s->final_norm);
     case ROLE_FINAL_NORM_B:
         return need_if(s->final_norm && s->norm == NORM_LAYER);
     case ROLE_GATE:
-        return need_if(s->act == ACT_SILU_GATED);
+        return need_if(s->gated);
     case ROLE_GATE_B:
-        return s->act == ACT_SILU_GATED ? ROLE_OPTIONAL : ROLE_ABSENT;
+        return s->gated ? ROLE_OPTIONAL : ROLE_ABSENT;
     case ROLE_Q_B:
     case ROLE_K_B:
     case ROLE_V_B:
@@ -90,6 +108,7 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
 void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
 {
     const int q_dim = s->n_heads * s->head_dim, kv_dim = s->n_kv_heads * s->head_dim;
+    const int one = s->qk_norm == QK_NORM_HEAD; // weight for all heads
     const struct {
         int n, k;
     } dims[N_ROLES] = {
@@ -118,6 +137,10 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_FINAL_NORM_B] = {s->dim, 1},
         [ROLE_PROJ_OUT] = {s->embed_dim, s->dim},
         [ROLE_HEAD] = {s->vocab, s->embed_dim},
+        [ROLE_POST1_W] = {s->dim, 1},
+        [ROLE_POST2_W] = {s->dim, 1},
+        [ROLE_Q_NORM_W] = {one ? s->head_dim : q_dim, 1},
+        [ROLE_K_NORM_W] = {one ? s->head_dim : kv_dim, 1},
     };
     CHECK(role < N_ROLES);
     *n = dims[role].n;

@@ -26,7 +26,7 @@ enum tensor_role {
     ROLE_O_B,          // [dim]
     ROLE_NORM2_W,      // [dim] the MLP's norm
     ROLE_NORM2_B,      // [dim]
-    ROLE_GATE,         // [ffn_dim, dim] only with ACT_SILU_GATED
+    ROLE_GATE,         // [ffn_dim, dim] only where the MLP is gated
     ROLE_GATE_B,       // [ffn_dim]
     ROLE_UP,           // [ffn_dim, dim] (opt: fc1)
     ROLE_UP_B,         // [ffn_dim]
@@ -36,9 +36,13 @@ enum tensor_role {
     ROLE_FINAL_NORM_B, // [dim]
     ROLE_PROJ_OUT,     // [embed_dim, dim] (opt-350m), after the final norm
     ROLE_HEAD,         // [vocab, embed_dim], cut into slices
+    ROLE_POST1_W,      // [dim] the norm of what attention adds
+    ROLE_POST2_W,      // [dim] of what the MLP adds
+    ROLE_Q_NORM_W,     // [head_dim], or [n_heads * head_dim], see enum qk_norm
+    ROLE_K_NORM_W,     // [head_dim], or [n_kv_heads * head_dim]
     N_ROLES
 };
-#define ROLE_BIT(role) (1u << (role))
+#define ROLE_BIT(role) ((uint64_t)1 << (role))
 
 /* How a role is stored: single rows to be gathered, panels for matmuls, or an f32 vector. */
 enum role_kind { ROLE_IS_ROWS, ROLE_IS_PANELS, ROLE_IS_VECTOR };

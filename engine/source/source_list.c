@@ -1,7 +1,10 @@
-/* engine/source/source_list.c - lists among a source's metadata; see source.h.
+/* engine/source/source_list.c - lists among a source's metadata, and values of any type; see
+ * source.h.
  *
- * Owns: nothing. Refuses: GGUF arrays, which no family needs as a list of strings. */
+ * Owns: nothing. Refuses: GGUF arrays, which no family needs as a list. */
 #include "engine/source/source.h"
+
+#include <math.h>
 
 #include "engine/source/hf.h"
 
@@ -13,4 +16,40 @@ enum err source_str_list(const struct source *s, const char *key, const char **o
     if (s->kind == SOURCE_GGUF)
         return OK;
     return hf_str_array(s->impl, key, out, capacity, n, found);
+}
+
+enum err source_int_list(const struct source *s, const char *key, int64_t min, int64_t max,
+                         int64_t *out, int64_t capacity, int64_t *n, int *found)
+{
+    *n = 0;
+    *found = 0;
+    if (s->kind == SOURCE_GGUF)
+        return OK;
+    return hf_int_array(s->impl, key, min, max, out, capacity, n, found);
+}
+
+enum err source_float_list(const struct source *s, const char *key, double *out, int64_t capacity,
+                           int64_t *n, int *found)
+{
+    *n = 0;
+    *found = 0;
+    if (s->kind == SOURCE_GGUF)
+        return OK;
+    const struct hf *hf = s->impl;
+    return values_float_list(&hf->config, key, out, capacity, n, found);
+}
+
+void source_weigh(const struct source *s, const char *key, double *out, int *found)
+{
+    int flag = 0;
+    *found = 0;
+    if (s->kind == SOURCE_HF) {
+        values_weigh(&((const struct hf *)s->impl)->config, key, out, found);
+        return;
+    }
+    if (source_float(s, key, out, found) == OK)
+        return;
+    int is_flag = source_bool(s, key, &flag, found) == OK;
+    *out = is_flag ? flag : NAN;
+    *found = 1;
 }

@@ -419,7 +419,7 @@ V16_FN float v16_max_lane(v16 a)
     return m;
 }
 
-/* math_exp, math_log_sum, math_gelu and math_gumbel over lanes, operation by operation. */
+/* The functions of kernels/math.h over lanes, operation by operation. */
 V16_FN v16 v16_exp_in_range(v16 x)
 {
     const v16 magic = v16_set1(MATH_ROUND_MAGIC);
@@ -485,6 +485,46 @@ V16_FN v16 v16_gelu(v16 x)
     v16 gauss = v16_mul(v16_set1(0.5f), v16_exp(v16_sub(v16_zero(), v16_mul(z, z))));
     v16 tail = v16_mul(x, v16_mul(v16_mul(p, t), gauss));
     return v16_select_less(x, v16_zero(), tail, v16_sub(x, tail));
+}
+
+V16_FN v16 v16_gelu_tanh(v16 x)
+{
+    v16 u = v16_fma(v16_mul(x, x), v16_set1(MATH_GELU_TANH_3), v16_set1(MATH_GELU_TANH_1));
+    return v16_div(x, v16_add(v16_set1(1.0f), v16_exp(v16_mul(x, u))));
+}
+
+V16_FN v16 v16_silu(v16 x)
+{
+    return v16_div(x, v16_add(v16_set1(1.0f), v16_exp(v16_sub(v16_zero(), x))));
+}
+
+V16_FN v16 v16_tanh(v16 x)
+{
+    v16 x2 = v16_mul(x, x), magnitude = v16_max(x, v16_sub(v16_zero(), x));
+    v16 p = v16_fma(v16_set1(MATH_TANH_P4), x2, v16_set1(MATH_TANH_P3));
+    p = v16_fma(p, x2, v16_set1(MATH_TANH_P2));
+    p = v16_fma(p, x2, v16_set1(MATH_TANH_P1));
+    v16 small = v16_fma(p, v16_mul(x2, x), x);
+    v16 below = v16_add(v16_exp(v16_mul(v16_set1(2.0f), magnitude)), v16_set1(1.0f));
+    v16 large = v16_sub(v16_set1(1.0f), v16_div(v16_set1(2.0f), below));
+    large = v16_select_less(x, v16_zero(), v16_sub(v16_zero(), large), large);
+    return v16_select_less(magnitude, v16_set1(MATH_TANH_SMALL), small, large);
+}
+
+V16_FN v16 v16_act(int act, v16 x)
+{
+    switch (act) {
+    case ACT_RELU:
+        return v16_max(x, v16_zero());
+    case ACT_GELU:
+        return v16_gelu(x);
+    case ACT_GELU_TANH:
+        return v16_gelu_tanh(x);
+    case ACT_SILU:
+        return v16_silu(x);
+    default:
+        return x;
+    }
 }
 
 V16_FN v16 v16_gumbel(v16 v)

@@ -43,10 +43,7 @@ DEVICE void product_finish(const struct product *p, int row, int o, float sum)
     float *y = p->y + row * p->y_stride + o;
     if (p->bias)
         sum = sum + p->bias[o];
-    if (p->act == ACT_RELU)
-        sum = sum > 0 ? sum : 0;
-    else if (p->act == ACT_GELU)
-        sum = math_gelu(sum);
+    sum = math_act(p->act, sum);
     *y = p->add ? *y + sum : sum;
 }
 

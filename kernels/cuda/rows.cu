@@ -1,4 +1,4 @@
-/* kernels/cuda/rows.cu - norm, rope, silu_mul, gather and compact: ops on single rows.
+/* kernels/cuda/rows.cu - norm, rope, gate_mul, mix, gather and compact: ops on single rows.
  *
  * Owns: the order of a norm's sums: 16 lanes, as on the CPU, so that the bytes are those. Refuses:
  * tiles. Rows are blocks (grid.x has no limit that matters), columns are threads. */
@@ -70,21 +70,41 @@ void cuda_rope(cudaStream_t stream, const struct ops *ops, const struct rope_arg
         LAUNCH(rope_row, (unsigned)a->m, ROW_THREADS, 0, stream, *a);
 }
 
-/* ---- silu_mul ---- */
+/* ---- gate_mul ---- */
 
-__global__ void __launch_bounds__(ROW_THREADS) silu_mul_row(struct silu_mul_args a)
+__global__ void __launch_bounds__(ROW_THREADS) gate_mul_row(struct gate_mul_args a)
 {
     float *gate = a.gate + blockIdx.x * a.gate_stride;
     const float *up = a.up + blockIdx.x * a.up_stride;
     for (int i = (int)threadIdx.x; i < a.n; i += ROW_THREADS)
-        gate[i] = gate[i] / (1.0f + math_exp(0.0f - gate[i])) * up[i];
+        gate[i] = math_act(a.act, gate[i]) * up[i];
 }
 
-void cuda_silu_mul(cudaStream_t stream, const struct ops *ops, const struct silu_mul_args *a)
+void cuda_gate_mul(cudaStream_t stream, const struct ops *ops, const struct gate_mul_args *a)
 {
     (void)ops;
     if (a->m > 0)
-        LAUNCH(silu_mul_row, (unsigned)a->m, ROW_THREADS, 0, stream, *a);
+        LAUNCH(gate_mul_row, (unsigned)a->m, ROW_THREADS, 0, stream, *a);
+}
+
+/* ---- mix ---- */
+
+__global__ void __launch_bounds__(ROW_THREADS) mix_row(struct mix_args a)
+{
+    float *x = a.x + blockIdx.x * a.x_stride;
+    const float *y = a.y ? a.y + blockIdx.x * a.y_stride : NULL;
+    for (int i = (int)threadIdx.x; i < a.n; i += ROW_THREADS) {
+        float v = a.a * x[i];
+        v = y ? fmaf(a.b, y[i], v) : v;
+        x[i] = a.cap > 0 ? a.cap * math_tanh(v / a.cap) : v;
+    }
+}
+
+void cuda_mix(cudaStream_t stream, const struct ops *ops, const struct mix_args *a)
+{
+    (void)ops;
+    if (a->m > 0)
+        LAUNCH(mix_row, (unsigned)a->m, ROW_THREADS, 0, stream, *a);
 }
 
 /* ---- gather: a number of a stored row, as kernels/dtype_blocks.c has it ----

@@ -17,10 +17,7 @@ float exact_finish(const struct matmul_part *p, float sum, int o, float y)
 {
     if (p->bias)
         sum = sum + p->bias[o];
-    if (p->act == ACT_RELU)
-        sum = sum > 0 ? sum : 0;
-    else if (p->act == ACT_GELU)
-        sum = math_gelu(sum);
+    sum = math_act(p->act, sum);
     return p->add ? y + sum : sum;
 }
 
@@ -164,13 +161,27 @@ void exact_rope(const struct ops *ops, const struct rope_args *a)
             }
 }
 
-void exact_silu_mul(const struct ops *ops, const struct silu_mul_args *a)
+void exact_gate_mul(const struct ops *ops, const struct gate_mul_args *a)
 {
     (void)ops;
     for (int row = 0; row < a->m; row++)
         for (int i = 0; i < a->n; i++) {
             float *gate = &a->gate[row * a->gate_stride + i];
-            *gate = *gate / (1.0f + math_exp(0.0f - *gate)) * a->up[row * a->up_stride + i];
+            *gate = math_act(a->act, *gate) * a->up[row * a->up_stride + i];
+        }
+}
+
+void exact_mix(const struct ops *ops, const struct mix_args *a)
+{
+    (void)ops;
+    for (int row = 0; row < a->m; row++)
+        for (int i = 0; i < a->n; i++) {
+            float *x = &a->x[row * a->x_stride + i];
+            *x = a->a * *x;
+            if (a->y)
+                *x = fmaf(a->b, a->y[row * a->y_stride + i], *x);
+            if (a->cap > 0)
+                *x = a->cap * math_tanh(*x / a->cap);
         }
 }
 

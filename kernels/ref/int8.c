@@ -113,10 +113,7 @@ static void matmul_part_double(const struct matmul_args *a, const struct matmul_
             double v =
                 chain_double(&p->w, panel_at(&p->w, o), a->x + row * a->x_stride, o % PANEL_ROWS);
             v += p->bias ? p->bias[o] : 0;
-            if (p->act == ACT_RELU)
-                v = v > 0 ? v : 0;
-            if (p->act == ACT_GELU)
-                v = 0.5 * v * (1 + erf(v / sqrt(2)));
+            v = ref_act(p->act, v);
             *y = (float)(p->add ? *y + v : v);
         }
 }

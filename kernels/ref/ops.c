@@ -10,13 +10,20 @@
 #include <math.h>
 #include <string.h>
 
-static double act(int kind, double x)
+double ref_act(int kind, double x)
 {
-    if (kind == ACT_RELU)
+    switch (kind) {
+    case ACT_RELU:
         return x > 0 ? x : 0;
-    if (kind == ACT_GELU)
+    case ACT_GELU:
         return 0.5 * x * (1 + erf(x / sqrt(2)));
-    return x;
+    case ACT_GELU_TANH:
+        return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+    case ACT_SILU:
+        return x / (1 + exp(-x));
+    default:
+        return x;
+    }
 }
 
 static void matmul_part(const struct matmul_args *a, const struct matmul_part *p, int round)
@@ -40,7 +47,7 @@ static void matmul_part(const struct matmul_args *a, const struct matmul_part *p
             }
             for (int o = out0; o < out0 + PANEL_ROWS && o < p->w.n; o++) {
                 float *y = &p->y[row * p->y_stride + o];
-                double v = act(p->act, sum[o - out0] + (p->bias ? p->bias[o] : 0));
+                double v = ref_act(p->act, sum[o - out0] + (p->bias ? p->bias[o] : 0));
                 *y = (float)(p->add ? *y + v : v);
             }
         }
@@ -124,14 +131,26 @@ void ref_rope(const struct ops *ops, const struct rope_args *a)
             }
 }
 
-void ref_silu_mul(const struct ops *ops, const struct silu_mul_args *a)
+void ref_gate_mul(const struct ops *ops, const struct gate_mul_args *a)
 {
     (void)ops;
     for (int row = 0; row < a->m; row++)
         for (int i = 0; i < a->n; i++) {
             float *gate = &a->gate[row * a->gate_stride + i];
             double g = *gate;
-            *gate = (float)(g / (1 + exp(-g)) * a->up[row * a->up_stride + i]);
+            *gate = (float)(ref_act(a->act, g) * a->up[row * a->up_stride + i]);
+        }
+}
+
+void ref_mix(const struct ops *ops, const struct mix_args *a)
+{
+    (void)ops;
+    for (int row = 0; row < a->m; row++)
+        for (int i = 0; i < a->n; i++) {
+            float *x = &a->x[row * a->x_stride + i];
+            double v = (double)a->a * *x;
+            v += a->y ? (double)a->b * a->y[row * a->y_stride + i] : 0;
+            *x = (float)(a->cap > 0 ? a->cap * tanh(v / a->cap) : v);
         }
 }
 

@@ -47,11 +47,14 @@ void ref_list_insert(struct head_candidate *list, int *n, int cap, struct head_c
 EXACT(matmul)
 EXACT(norm)
 EXACT(rope)
-EXACT(silu_mul)
+EXACT(gate_mul)
+EXACT(mix)
 EXACT(attend_prompt)
 EXACT(attend_forced)
 EXACT(head_reduce)
 #undef EXACT
+/* x of an activation (enum act_kind). */
+double ref_act(int kind, double x);
 /* Bias, act and residual of output o, whose sum is at hand; y: what stood there. */
 float exact_finish(const struct matmul_part *part, float sum, int o, float y);
 /* Rule a as ISA_AMX has it under COMPUTE_BF16 (and INT8, where weights are multiplied as bf16):
