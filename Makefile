@@ -242,6 +242,7 @@ demo: demo-deps
 
 # The tiny models' goldens; with SMOLLM2=FILE.gguf PROMPTS=gsm8k.jsonl TEXT=wikitext.txt the big ones too.
 goldens: $(GOLDENV)/ready
+	$(Q)$(GOLDENV)/bin/python tests/goldens/make_families.py
 	$(Q)$(GOLDENV)/bin/python tests/goldens/make.py \
 	    $(if $(SMOLLM2),--smollm2 $(SMOLLM2) --prompts $(PROMPTS) --text $(TEXT))
 

@@ -23,7 +23,8 @@ static const struct {
     {"configs/opt-13b.cfg", "opt", 12.853},       {"configs/opt-30b.cfg", "opt", 29.975},
     {"configs/opt-6.7b-4k.cfg", "opt", 6.667},    {"configs/opt-66b.cfg", "opt", 65.720},
     {"configs/opt-175b.cfg", "opt", 174.604},     {"configs/llama-2-70b.cfg", "llama", 68.977},
-    {"configs/llama-3-70b.cfg", "llama", 70.554},
+    {"configs/llama-3-70b.cfg", "llama", 70.554}, {"configs/qwen2.5-32b.cfg", "qwen2", 32.764},
+    {"configs/phi4-14b.cfg", "phi3", 14.660},
 };
 
 /* Every matrix and vector of the shape, the tied head once. */

@@ -119,6 +119,7 @@ class Llama:
         self.c, self.w = config, tensors
         self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
         self.head_dim = config["head_dim"]
+        self.scale = 1 / math.sqrt(self.head_dim)
         self.layers = config["num_hidden_layers"]
         self.freq = rope_frequencies(config)
 
@@ -140,7 +141,7 @@ class Llama:
     def embed(self, ids, pos):
         return self.w["model.embed_tokens.weight"][ids]
 
-    def qkv(self, layer, h, pos):
+    def qkv(self, layer, h, pos, _n_tokens):
         p = f"model.layers.{layer}."
         x = self.norm(p + "input_layernorm", h)
         q, k, v = (
@@ -170,6 +171,7 @@ class Opt:
         self.w = {n.replace("model.decoder.", ""): x for n, x in tensors.items()}
         self.heads = self.kv_heads = config["num_attention_heads"]
         self.head_dim = config["hidden_size"] // self.heads
+        self.scale = 1 / math.sqrt(self.head_dim)
         self.layers = config["num_hidden_layers"]
         self.pre = config["do_layer_norm_before"]
         erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -191,7 +193,7 @@ class Opt:
             x = self.linear("project_in", x)
         return x + self.w["embed_positions.weight"][np.asarray(pos) + 2]
 
-    def qkv(self, layer, h, pos):
+    def qkv(self, layer, h, pos, _n_tokens):
         p = f"layers.{layer}."
         x = self.norm(p + "self_attn_layer_norm", h) if self.pre else h
         return tuple(
@@ -365,7 +367,7 @@ def attend_prompt(model, q, k, v):
     out, sums = np.empty_like(q), np.zeros((model.kv_heads, n))
     hidden = np.triu(np.ones((n, n), bool), 1)
     for h in range(model.heads):
-        logits = q[:, h] @ k[:, h // group].T / math.sqrt(model.head_dim)
+        logits = q[:, h] @ k[:, h // group].T * model.scale
         logits[hidden] = -np.inf
         w = softmax(logits)
         out[:, h] = w @ v[:, h // group]
@@ -373,16 +375,16 @@ def attend_prompt(model, q, k, v):
     return out.reshape(n, -1), sums
 
 
-def prompt_pass(model, context):
+def prompt_pass(model, context, n_tokens):
     """What a prompt leaves, whatever is evicted later: per layer (k, v, column sums), last hidden
     state."""
     cache = model.__dict__.setdefault("prompt_cache", {})
-    key = tuple(context)
+    key = tuple(context), n_tokens
     if key not in cache:
         pos = np.arange(len(context))
         h, state = model.embed(context, pos), []
         for layer in range(model.layers):
-            q, k, v = model.qkv(layer, h, pos)
+            q, k, v = model.qkv(layer, h, pos, n_tokens)
             attention, sums = attend_prompt(model, q, k, v)
             state.append((k, v, sums))
             h = model.after(layer, h, attention)
@@ -435,7 +437,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate):
         m = n + 1
         keys[:, n], values[:, n], pos[:, n], score[:, n] = k[i], v[i], first + i, 0
         logits = q[i].reshape(model.kv_heads, group, -1) @ keys[:, :m].transpose(0, 2, 1)
-        logits /= math.sqrt(model.head_dim)
+        logits *= model.scale
         if simulate:
             live[:, n] = True
             logits[~np.broadcast_to(live[:, None, :m], logits.shape)] = -np.inf
@@ -471,11 +473,12 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate):
 def score(model, context, continuation, rule=None, kv="f32", simulate=False, follow=None):
     """Log-probabilities of the continuation, f64, is_greedy, and the Trail."""
     rule, trail = rule or Rule(), Trail(follow)
-    state, last = prompt_pass(model, context)
+    n_tokens = len(context) + len(continuation)  # some models turn by another table when a row gets long
+    state, last = prompt_pass(model, context, n_tokens)
     pos = np.arange(len(context), len(context) + len(continuation))
     h = model.embed(continuation, pos)
     for layer in range(model.layers):
-        qkv = model.qkv(layer, h, pos)
+        qkv = model.qkv(layer, h, pos, n_tokens)
         h = model.after(
             layer,
             h,
@@ -597,7 +600,7 @@ def test_policies(t, folder, name):
         )
 
     full = play("full")
-    sums = prompt_pass(model, context)[0][0][2]
+    sums = prompt_pass(model, context, len(context))[0][0][2]
     t.check(np.allclose(sums.sum(1), 100 * model.heads / model.kv_heads), f"{name}: column sums")
     for policy in POLICIES[1:]:
         t.check((play(policy, 164)[0] == full[0]).all(), f"{name}: {policy} that holds all is full")

@@ -196,6 +196,27 @@ fault("K and V take the bias of Q", "engine/line/layer.c",
       "NULL : model_vector(l, p->bias, weights),", "NULL : model_vector(l, projections->bias, weights),",
       "score_golden.py")
 
+# ---- families
+
+fault("a row turns by what its prompt's length says", "engine/line/batch.c",
+      "row->request->n_cap > shape->rope_long", "row->request->n_prompt > shape->rope_long", "family_golden.py --only phi3")
+fault("a long row shares what a short one has turned", "engine/line/batch.c",
+      "!= batch_turns_long(b->shape, row))\n        return 0;", "!= batch_turns_long(b->shape, row))\n        shared = 0;",
+      "family_golden.py --only phi3")
+fault("norms that are stored less 1 stay so", "engine/pack/pack_source.c",
+      "ROLE_BIT(role)) ? 1.0f : 0.0f);", "ROLE_BIT(role)) ? 0.0f : 0.0f);", "family_golden.py --only gemma")
+fault("attention's norm serves the MLP beside it", "engine/line/layer_decode.c",
+      "shared ? ROLE_NORM1_W : ROLE_NORM2_W", "shared ? ROLE_NORM1_W : ROLE_NORM1_W", "family_golden.py --only gpt_neox")
+fault("layers without positions turn", "engine/line/layer_decode.c",
+      "s->position != POSITION_ROPE || s->layer_rope[layer] == SHAPE_NO_ROPE", "s->position != POSITION_ROPE",
+      "family_golden.py --only smollm3")
+fault("branches are added whole", "engine/line/layer_decode.c",
+      "layer_mix(w, x, branch, 1, s->branch_scale,", "layer_mix(w, x, branch, 1, 1,", "family_golden.py --only granite")
+fault("every head of q is normed by the first one's weight", "engine/line/layer_decode.c",
+      "        args.weight += s->head_dim;\n", "", "family_golden.py --only stablelm")
+fault("a weight that nobody reads is no matter", "engine/source/family.c",
+      "return check_strangers(m, s);", "return OK;", "family_test")
+
 # ---- attention, numbers
 
 fault("a join of splits out of order", "kernels/cpu/attend_forced_split.inc",

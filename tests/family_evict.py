@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Eviction in every model family, decision by decision, against numpy: family_evict.py SLUICE [--only SPEC]
+
+Checkpoints of goldens/families.py under h2o and streaming, real and masked, and under full: log-probabilities, kept sets and
+victims of family_ref.py's own forward pass.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+
+import numpy as np
+
+import evict_ref
+import families
+import family_ref
+import tiny
+from evict_golden import F32, LIMITS, check_policy
+from golden_common import Sluice, goldens, score_row
+from score_golden import guarded
+from trial import Tally
+
+LENGTHS = ((100, 60), (20, 40))  # longrope's long table, and its short one
+CONFIGS = (("h2o", "head", "48", {}), ("streaming", "layer", "40", {}))
+
+
+def check_full(t, sluice, spec, model, path, rows):
+    for row, got in zip(rows, sluice.rows("score", path, rows, *F32)):
+        want, _, _ = evict_ref.score(model, row["context_ids"], row["continuation_ids"])
+        diff = np.abs(np.subtract(got["token_logprobs"], want))
+        t.check(diff.mean() <= LIMITS["f32"][0] and diff.max() <= LIMITS["f32"][1],
+                f"{spec} full {row['custom_id']}: differs by {diff.mean():.2e}, largest {diff.max():.2e}")
+
+
+def check_spec(t, sluice, spec, entry, folder):
+    path = os.path.join(folder, f"{spec}-f32")
+    families.write_hf(path, spec, entry["tensors"], "f32")
+    model, r = family_ref.model_open(path), tiny.rng(spec, "evict")
+    rows = [score_row(f"row-{n}-{m}", *(r.randint(3, families.VOCAB, k).tolist() for k in (n, m))) for n, m in LENGTHS]
+    check_full(t, sluice, spec, model, path, rows)
+    for config in CONFIGS:
+        check_policy(t, sluice, model, path, rows, config)
+
+
+def main():
+    p = argparse.ArgumentParser(usage=__doc__)
+    p.add_argument("sluice")
+    p.add_argument("--only", default="")
+    a = p.parse_args()
+    t = Tally()
+    with tempfile.TemporaryDirectory() as folder:
+        sluice = Sluice(a.sluice, folder)
+        for spec, entry in goldens("families.json.gz")["models"].items():
+            if a.only in spec:
+                guarded(t, spec, check_spec, sluice, spec, entry, folder)
+    t.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Every family's log-probabilities and greedy tokens against transformers': family_golden.py SLUICE [--only SPEC]
+
+Checkpoints of goldens/families.py as safetensors (f32, bf16) and as GGUF. In f32 only the order of sums may differ; in bf16
+the bound is what bf16 costs transformers itself. The same numbers in a GGUF file give the same bytes.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+
+from golden_common import Sluice, SluiceFailed, goldens, run_row, score_row
+from score_golden import BF16_SHARE, EQUAL_F32, F32, MAX_F32, MEAN_F32, TIE_F32, check_greedy, check_scores, guarded
+from trial import ALL_ON_DISK, HERE, Tally
+import families
+import tiny
+
+SIM = os.path.join(HERE, "../build/tests/sim_device.so")
+
+
+def rows_of(entry, form):
+    rows = [score_row(f"row-{i}", r["context_ids"], r["continuation_ids"]) for i, r in enumerate(entry["rows"])]
+    return rows, entry["weights"][form]
+
+
+def check_hf(t, sluice, spec, entry, form, path):
+    rows, want = rows_of(entry, form)
+    out = sluice.rows("score", path, rows, *F32)
+    check_scores(t, f"{spec} {form}, f32", rows, out, want["rows"], MEAN_F32, MAX_F32, TIE_F32)
+    noise_mean, noise_max = want["bf16_noise"]
+    check_scores(t, f"{spec} {form}, bf16", rows, sluice.rows("score", path, rows), want["rows"], BF16_SHARE * noise_mean,
+                 1.5 * noise_max, 2 * noise_max)
+    if "gen" in want:
+        prompts = [run_row(f"gen-{i}", p, len(g["ids"])) for i, (p, g) in enumerate(zip(entry["prompts"], want["gen"]))]
+        check_greedy(t, f"{spec} {form}, f32", prompts, lambda rows: sluice.rows("run", path, rows, *F32), want["gen"], TIE_F32,
+                     *EQUAL_F32)
+    if form == "f32":
+        check_places(t, sluice, spec, rows, path, out)
+        check_neighbours(t, sluice, spec, path)
+    return out
+
+
+def check_places(t, sluice, spec, rows, path, want):
+    """Wherever bytes are, and where attention is apart from the rest of a layer: the same answers."""
+    places = {"on disk": [*ALL_ON_DISK, "--batch", "2", "--batches", "2"]}
+    if os.path.exists(SIM):
+        device = ["--device", f"{SIM}:7,20,0,{48 << 20}", "--mem-device", "16M"]
+        places |= {"on a device": device, "attention on the CPU": [*device, "--attn", "cpu", "--batch", "2", "--batches", "2"]}
+    for name, flags in places.items():
+        t.check(sluice.rows("score", path, rows, *F32, *flags) == want, f"{spec}, {name}: other answers")
+
+
+def check_neighbours(t, sluice, spec, path):
+    """A row that may get long and one that may not, with the same beginning: each as it is alone."""
+    ids = tiny.rng(spec, "neighbours").randint(3, families.VOCAB, 100).tolist()
+    rows = [score_row("short", ids[:40], ids[40:60]), score_row("long", ids[:45], ids[45:])]
+    alone = [out for row in rows for out in sluice.rows("score", path, [row], *F32)]
+    t.check(sluice.rows("score", path, rows, *F32, "--batch", "2", "--batches", "1") == alone, f"{spec}: neighbours change a row")
+
+
+def check_gguf(t, sluice, spec, entry, path, hf):
+    rows, _ = rows_of(entry, "f32")
+    out = sluice.rows("score", path, rows, *F32)
+    t.check(out == hf, f"{spec}: the answers from GGUF and from safetensors differ")
+
+
+def check_spec(t, sluice, spec, entry, folder):
+    hf = {}
+    for form in families.FORMS:
+        path = os.path.join(folder, f"{spec}-{form}")
+        families.write_hf(path, spec, entry["tensors"], form)
+        digest = tiny.digest(families.weights(spec, entry["tensors"], form))
+        if t.check(digest == entry["weights"][form]["digest"], f"{spec} {form}: these are not the weights of the goldens"):
+            hf[form] = check_hf(t, sluice, spec, entry, form, path)
+    if spec not in families.NO_GGUF:
+        path = os.path.join(folder, f"{spec}-f32.gguf")
+        families.write_gguf(path, spec, entry["tensors"])
+        check_gguf(t, sluice, spec, entry, path, hf["f32"])
+
+
+def main():
+    p = argparse.ArgumentParser(usage=__doc__)
+    p.add_argument("sluice")
+    p.add_argument("--only", default="")
+    a = p.parse_args()
+    t, golden = Tally(), goldens("families.json.gz")["models"]
+    t.check(set(golden) == set(families.SPECS), "the goldens are of other checkpoints: make goldens")
+    with tempfile.TemporaryDirectory() as folder:
+        sluice = Sluice(a.sluice, folder)
+        for spec, entry in golden.items():
+            if a.only in spec:
+                guarded(t, spec, check_spec, sluice, spec, entry, folder)
+    t.finish()
+
+
+if __name__ == "__main__":
+    main()

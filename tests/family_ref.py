@@ -1,0 +1,203 @@
+"""Every model family's forward pass in numpy, f64, for evict_ref.py: embed, q k v, the rest of a layer, logits.
+
+Written from the families' published definitions (tests/goldens/README.md names the library that the numbers are held to), not
+from the C: a table of what differs, by model_type, and one class that reads it.
+"""
+
+import json
+import math
+import os
+
+import numpy as np
+
+from evict_ref import rope_frequencies, safetensors_read
+
+ERF = np.vectorize(math.erf, otypes=[np.float64])
+ACTS = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu": lambda x: x * 0.5 * (1 + ERF(x / math.sqrt(2))),
+    "gelu_new": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.maximum(x, 0),
+}
+ACTS["gelu_pytorch_tanh"] = ACTS["gelu_new"]
+
+
+def cut(x, sizes):
+    return np.split(x, np.cumsum(sizes)[:-1], axis=-1)
+
+
+class Family:
+    """hidden states [n, dim]; q, k, v [n, heads, head_dim]."""
+
+    def __init__(self, config, tensors):
+        self.c, self.w, self.kind = config, tensors, config["model_type"]
+        c = config
+        self.dim = c.get("hidden_size", c.get("n_embd"))
+        self.heads = c.get("num_attention_heads", c.get("n_head"))
+        self.kv_heads = c.get("num_key_value_heads", self.heads)
+        self.head_dim = c.get("head_dim") or self.dim // self.heads
+        self.layers = c.get("num_hidden_layers", c.get("n_layer"))
+        self.eps = c.get("rms_norm_eps", c.get("layer_norm_eps", c.get("layer_norm_epsilon", 1e-5)))
+        self.scale = c.get("attention_multiplier", self.head_dim**-0.5)
+        act = c.get("hidden_activation") or c.get("hidden_act") or c.get("activation_function", "gelu_new")
+        self.act = ACTS["gelu_new" if self.kind == "gemma" else act]
+        self.set_rope()
+        self.names()
+
+    # ---- positions
+
+    def set_rope(self):
+        c = self.c
+        rope = dict(c.get("rope_parameters") or c.get("rope_scaling") or {})
+        rope.setdefault("rope_theta", c.get("rope_theta", c.get("rotary_emb_base", 10000.0)))
+        partial = rope.get("partial_rotary_factor", c.get("partial_rotary_factor", c.get("rotary_pct")))
+        partial = {"gpt_neox": 0.25, "stablelm": 0.25}.get(self.kind, 1.0) if partial is None else partial
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        self.turned = int(self.head_dim * partial)
+        base = rope["rope_theta"] ** (np.arange(0, self.turned, 2) / self.turned)
+        self.freq, self.long_freq, self.rope_scale, self.long_from = 1 / base, None, 1.0, math.inf
+        if kind == "linear":
+            self.freq = self.freq / rope["factor"]
+        if kind == "llama3":
+            self.freq = rope_frequencies({**c, "head_dim": self.head_dim})
+        if kind == "yarn":
+            self.yarn(rope, base)
+        if kind == "longrope":
+            original = c["original_max_position_embeddings"]
+            ratio = c["max_position_embeddings"] / original
+            self.freq, self.long_freq = (1 / (np.array(rope[w + "_factor"]) * base) for w in ("short", "long"))
+            self.rope_scale, self.long_from = math.sqrt(1 + math.log(ratio) / math.log(original)), original
+
+    def yarn(self, rope, base):
+        factor, original = rope["factor"], rope["original_max_position_embeddings"]
+
+        def pair(turns):
+            return self.turned * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope["rope_theta"]))
+
+        low, high = pair(rope.get("beta_fast", 32)), pair(rope.get("beta_slow", 1))
+        if rope.get("truncate", True):
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, self.turned - 1)
+        ramp = np.clip((np.arange(self.turned // 2) - low) / max(high - low, 1e-3), 0, 1)
+        self.freq = ramp / (factor * base) + (1 - ramp) / base
+        grown = 0.1 * math.log(factor)
+        self.rope_scale = grown + 1
+        if "mscale" in rope and "mscale_all_dim" in rope:
+            self.rope_scale = (rope["mscale"] * grown + 1) / (rope["mscale_all_dim"] * grown + 1)
+
+    def turns(self, layer):
+        c = self.c
+        if self.kind == "gpt2":
+            return False
+        if self.kind == "smollm3":
+            listed = c.get("no_rope_layers")
+            return listed[layer] == 1 if listed else (layer + 1) % c.get("no_rope_layer_interval", 4) != 0
+        return True
+
+    def rotate(self, x, pos, layer, n_tokens):
+        if not self.turns(layer):
+            return x
+        freq = self.long_freq if n_tokens > self.long_from else self.freq
+        angle = np.outer(pos, freq)[:, None]
+        cos, sin = np.cos(angle) * self.rope_scale, np.sin(angle) * self.rope_scale
+        a, b, rest = cut(x, (self.turned // 2, self.turned // 2, x.shape[-1] - self.turned))
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
+
+    # ---- pieces
+
+    def names(self):
+        kind = self.kind
+        self.p = {"gpt_neox": "gpt_neox.layers.{}.", "gpt2": "transformer.h.{}."}.get(kind, "model.layers.{}.")
+        self.embedding = {"gpt_neox": "gpt_neox.embed_in", "gpt2": "transformer.wte"}.get(kind, "model.embed_tokens")
+        self.last_norm = {"gpt_neox": "gpt_neox.final_layer_norm", "gpt2": "transformer.ln_f"}.get(kind, "model.norm")
+        self.norm1, self.norm2 = {"gpt2": ("ln_1", "ln_2")}.get(kind, ("input_layernorm", "post_attention_layernorm"))
+        self.o = {"gpt_neox": "attention.dense", "gpt2": "attn.c_proj"}.get(kind, "self_attn.o_proj")
+
+    def linear(self, name, x):
+        w = self.w[name + ".weight"]
+        y = x @ (w if self.kind == "gpt2" else w.T)
+        bias = self.w.get(name + ".bias")
+        return y if bias is None else y + bias
+
+    def layer_norm(self, x, weight, bias=0.0):
+        x = x - x.mean(-1, keepdims=True)
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * weight + bias
+
+    def rms_norm(self, x, weight):
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * weight
+
+    def norm(self, name, x):
+        weight = self.w[name + ".weight"]
+        if self.kind in ("gpt_neox", "gpt2", "stablelm"):
+            return self.layer_norm(x, weight, self.w[name + ".bias"])
+        return self.rms_norm(x, weight + (1.0 if self.kind == "gemma" else 0.0))
+
+    def embed(self, ids, pos):
+        x = self.w[self.embedding + ".weight"][ids]
+        if self.kind == "gpt2":
+            x = x + self.w["transformer.wpe.weight"][np.asarray(pos)]
+        return x * {"gemma": math.sqrt(self.dim), "granite": self.c.get("embedding_multiplier")}.get(self.kind, 1)
+
+    # ---- a layer
+
+    def projections(self, p, x):
+        n, q, kv = len(x), self.heads * self.head_dim, self.kv_heads * self.head_dim
+        if self.kind == "gpt_neox":
+            parts = self.linear(p + "attention.query_key_value", x).reshape(n, self.heads, 3 * self.head_dim)
+            return cut(parts, [self.head_dim] * 3)
+        fused = {"gpt2": "attn.c_attn", "phi3": "self_attn.qkv_proj"}.get(self.kind)
+        if fused:
+            parts = cut(self.linear(p + fused, x), (q, kv, kv))
+        else:
+            parts = [self.linear(f"{p}self_attn.{name}_proj", x) for name in "qkv"]
+        if self.kind == "olmo2":
+            parts[:2] = [self.rms_norm(y, self.w[f"{p}self_attn.{name}_norm.weight"]) for name, y in zip("qk", parts)]
+        return [y.reshape(n, -1, self.head_dim) for y in parts]
+
+    def qk_norms(self, p, x, name):
+        if self.kind == "qwen3":
+            return self.rms_norm(x, self.w[f"{p}self_attn.{name}_norm.weight"])
+        if self.kind == "stablelm" and self.c.get("qk_layernorm"):
+            weights = [self.w[f"{p}self_attn.{name}_layernorm.norms.{h}.weight"] for h in range(x.shape[1])]
+            return self.layer_norm(x, np.stack(weights))
+        return x
+
+    def qkv(self, layer, h, pos, n_tokens):
+        p = self.p.format(layer)
+        x = h if self.kind == "olmo2" else self.norm(p + self.norm1, h)
+        q, k, v = self.projections(p, x)
+        q, k = self.qk_norms(p, q, "q"), self.qk_norms(p, k, "k")
+        return self.rotate(q, pos, layer, n_tokens), self.rotate(k, pos, layer, n_tokens), v
+
+    def mlp(self, p, x):
+        if self.kind == "gpt_neox":
+            return self.linear(p + "mlp.dense_4h_to_h", self.act(self.linear(p + "mlp.dense_h_to_4h", x)))
+        if self.kind == "gpt2":
+            return self.linear(p + "mlp.c_proj", self.act(self.linear(p + "mlp.c_fc", x)))
+        if self.kind == "phi3":
+            gate, up = np.split(self.linear(p + "mlp.gate_up_proj", x), 2, axis=-1)
+        else:
+            gate, up = self.linear(p + "mlp.gate_proj", x), self.linear(p + "mlp.up_proj", x)
+        return self.linear(p + "mlp.down_proj", self.act(gate) * up)
+
+    def after(self, layer, h, attention):
+        p, kind = self.p.format(layer), self.kind
+        a = self.linear(p + self.o, attention)
+        if kind == "olmo2":
+            h = h + self.norm(p + "post_attention_layernorm", a)
+            return h + self.norm(p + "post_feedforward_layernorm", self.mlp(p, h))
+        if kind in ("gpt_neox", "stablelm") and self.c.get("use_parallel_residual", kind == "gpt_neox"):
+            return h + a + self.mlp(p, self.norm(p + (self.norm1 if kind == "stablelm" else self.norm2), h))
+        scale = self.c.get("residual_multiplier", 1.0)
+        h = h + scale * a
+        return h + scale * self.mlp(p, self.norm(p + self.norm2, h))
+
+    def logits(self, h):
+        tied = self.c.get("tie_word_embeddings", self.kind == "gpt2")
+        head = self.w[self.embedding + ".weight"] if tied else self.w.get("lm_head.weight", self.w.get("embed_out.weight"))
+        return self.norm(self.last_norm, h) @ head.T / self.c.get("logits_scaling", 1.0)
+
+
+def model_open(folder):
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
+        return Family(json.load(f), safetensors_read(folder))

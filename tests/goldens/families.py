@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""Small random checkpoints of every model family, as safetensors and as GGUF: `families.py DIR [name ...]`.
+
+Owns: their configurations, and how GGUF files of each family hold what safetensors hold. Names and shapes of tensors come
+from the goldens, where transformers has listed them; numbers are tiny.py's: exact arithmetic only, so that goldens hold for
+files made anywhere. Refuses: torch, transformers.
+"""
+
+import gzip
+import json
+import os
+import sys
+
+import gguf
+import numpy as np
+
+import tiny
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DATA = os.path.join(HERE, "data", "families.json.gz")
+VOCAB = 320
+
+
+def common(kind, dim, heads, kv, ffn, layers, **more):
+    return {
+        "model_type": kind, "hidden_size": dim, "num_attention_heads": heads, "num_key_value_heads": kv,
+        "intermediate_size": ffn, "num_hidden_layers": layers, "vocab_size": VOCAB, "max_position_embeddings": 256,
+        "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "tie_word_embeddings": False, **more,
+    }
+
+
+def llama(dim, heads, kv, ffn, layers, **more):
+    return common("llama", dim, heads, kv, ffn, layers, **{"hidden_act": "silu", "rms_norm_eps": 1e-5, **more})
+
+
+def gpt2(dim, heads, layers, **more):
+    return {"model_type": "gpt2", "n_embd": dim, "n_head": heads, "n_layer": layers, "n_positions": 256, "vocab_size": VOCAB,
+            "bos_token_id": 1, "eos_token_id": 2, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, **more}
+
+
+def neox(dim, heads, ffn, layers, **more):
+    c = common("gpt_neox", dim, heads, heads, ffn, layers, hidden_act="gelu", **more)
+    del c["num_key_value_heads"]
+    return c
+
+
+def longrope(n, **more):
+    return {"type": "longrope", "short_factor": [1 + i / 32 for i in range(n)], "long_factor": [1 + i / 4 for i in range(n)],
+            **more}
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+SPECS = {
+    # rope: the kinds that llama's own goldens leave out
+    "llama-linear": llama(96, 3, 1, 160, 2, head_dim=32, rope_theta=10000.0, rope_scaling={"type": "linear", "factor": 2.5}),
+    "llama-yarn": llama(128, 4, 2, 160, 2, rope_theta=50000.0, rope_scaling=YARN),
+    "llama-yarn-mscale": llama(96, 2, 1, 128, 3, rope_theta=10000.0,
+                               rope_scaling={**YARN, "mscale": 0.8, "mscale_all_dim": 0.5, "beta_fast": 16, "truncate": False}),
+    "llama-dynamic": llama(96, 3, 3, 160, 2, rope_theta=10000.0, rope_scaling={"type": "dynamic", "factor": 4.0}),
+    "mistral-wide": common("mistral", 128, 4, 1, 160, 2, head_dim=64, hidden_act="silu", rms_norm_eps=1e-5, sliding_window=None,
+                           rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+    "qwen2-bias": common("qwen2", 96, 3, 1, 144, 3, hidden_act="silu", rms_norm_eps=1e-6, tie_word_embeddings=True,
+                         use_sliding_window=False, sliding_window=32, max_window_layers=2, rope_theta=1000000.0),
+    "qwen3-gqa": common("qwen3", 128, 4, 2, 192, 2, head_dim=64, hidden_act="silu", rms_norm_eps=1e-6, attention_bias=False,
+                        rope_theta=1000000.0),
+    "qwen3-mqa": common("qwen3", 96, 3, 1, 128, 3, head_dim=48, hidden_act="silu", rms_norm_eps=1e-6, tie_word_embeddings=True,
+                        rope_parameters={"rope_type": "default", "rope_theta": 5000000.0}),
+    "qwen3-yarn": common("qwen3", 96, 6, 2, 128, 2, head_dim=32, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=1000000.0,
+                         rope_scaling=YARN),
+    "gemma-mqa": common("gemma", 128, 4, 1, 256, 2, head_dim=48, hidden_act="gelu", hidden_activation="gelu_pytorch_tanh",
+                        rms_norm_eps=1e-6, rope_theta=10000.0, tie_word_embeddings=True),
+    "gemma-mha": common("gemma", 96, 3, 3, 160, 3, head_dim=32, hidden_act="gelu_pytorch_tanh", rms_norm_eps=1e-6,
+                        rope_theta=10000.0, tie_word_embeddings=True),
+    "gemma-gelu": common("gemma", 64, 4, 2, 128, 2, head_dim=32, hidden_act="gelu", hidden_activation="gelu_pytorch_tanh",
+                         rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 20000.0},
+                         tie_word_embeddings=True),
+    "phi3-plain": common("phi3", 96, 3, 3, 160, 2, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0, rope_scaling=None,
+                         original_max_position_embeddings=256, sliding_window=None),
+    "phi3-long": common("phi3", 128, 4, 2, 192, 2, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0,
+                        rope_scaling=longrope(16), original_max_position_embeddings=64, sliding_window=512),
+    "phi3-partial": common("phi3", 128, 2, 1, 160, 3, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=250000.0,
+                           partial_rotary_factor=0.75, rope_scaling=longrope(24), original_max_position_embeddings=64,
+                           sliding_window=None, tie_word_embeddings=True),
+    "gpt_neox-parallel": neox(128, 4, 256, 2, layer_norm_eps=1e-5, rotary_pct=0.25, rotary_emb_base=10000,
+                              use_parallel_residual=True),
+    "gpt_neox-serial": neox(96, 3, 160, 3, layer_norm_eps=1e-5, rotary_pct=1.0, rotary_emb_base=20000,
+                            use_parallel_residual=False),
+    "gpt_neox-half": neox(96, 2, 192, 2, layer_norm_eps=1e-6, use_parallel_residual=True,
+                          rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
+    "gpt2-plain": gpt2(96, 3, 2),
+    "gpt2-inner": gpt2(64, 2, 3, n_inner=192, layer_norm_epsilon=1e-6),
+    "gpt2-relu": gpt2(128, 8, 2, activation_function="relu"),
+    "stablelm-plain": common("stablelm", 96, 3, 3, 160, 2, hidden_act="silu", layer_norm_eps=1e-5, rope_theta=10000.0,
+                             partial_rotary_factor=0.25, use_qkv_bias=True),
+    "stablelm-norms": common("stablelm", 128, 4, 2, 192, 2, hidden_act="silu", layer_norm_eps=1e-5, rope_theta=10000.0,
+                             partial_rotary_factor=0.25, qk_layernorm=True),
+    "stablelm-parallel": common("stablelm", 128, 4, 1, 160, 2, hidden_act="silu", layer_norm_eps=1e-5, qk_layernorm=True,
+                                use_parallel_residual=True,
+                                rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
+    "olmo2-mha": common("olmo2", 96, 3, 3, 160, 2, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=500000.0),
+    "olmo2-gqa": common("olmo2", 128, 4, 2, 192, 3, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=500000.0),
+    "olmo2-tied": common("olmo2", 64, 2, 1, 128, 2, hidden_act="silu", rms_norm_eps=1e-5, tie_word_embeddings=True,
+                         rope_parameters={"rope_type": "default", "rope_theta": 500000.0}),
+    "granite-gqa": common("granite", 96, 3, 1, 160, 2, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0,
+                          embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.015625, logits_scaling=8.0,
+                          tie_word_embeddings=True),
+    "granite-mha": common("granite", 128, 4, 4, 160, 2, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000000.0,
+                          embedding_multiplier=3.0, residual_multiplier=0.5, attention_multiplier=0.1, logits_scaling=2.0),
+    "granite-bias": common("granite", 64, 2, 1, 128, 3, hidden_act="silu", rms_norm_eps=1e-5, attention_bias=True, mlp_bias=True,
+                           embedding_multiplier=1.0, residual_multiplier=0.22, attention_multiplier=0.25, logits_scaling=1.0,
+                           rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+    "smollm3-list": common("smollm3", 96, 3, 1, 160, 4, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=2000000.0,
+                           no_rope_layers=[1, 0, 1, 1], use_sliding_window=False, tie_word_embeddings=True),
+    "smollm3-fourth": common("smollm3", 64, 4, 2, 128, 5, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=2000000.0,
+                             no_rope_layer_interval=4, use_sliding_window=False),
+    "smollm3-none": common("smollm3", 64, 2, 2, 128, 2, hidden_act="silu", rms_norm_eps=1e-6, no_rope_layers=[1, 1],
+                           use_sliding_window=False, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+}
+# What GGUF files cannot say: they would be another model.
+NO_GGUF = {"gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
+           "smollm3-none": "no_rope_layers", "llama-yarn-mscale": "mscale, beta, truncate", "llama-dynamic": "dynamic",
+           "qwen3-yarn": "context"}
+FORMS = ("f32", "bf16")
+
+
+def stored():
+    with gzip.open(DATA, "rt", encoding="utf-8") as f:
+        return json.load(f)["models"]
+
+
+def gain_of(name):
+    """How wide the numbers of a matrix are spread: so that layers matter and logits are not all alike."""
+    if "embed" in name or "wte" in name:
+        return 3
+    if "lm_head" in name:
+        return 2.5
+    return 1.3
+
+
+def weights(spec, tensors, form="f32"):
+    """{Hugging Face name: f32 array} of [name, shape] pairs, as a reader gets them back from a file of this format."""
+    plus_one, out = SPECS[spec]["model_type"] == "gemma", {}
+    for name, shape in tensors:
+        r = tiny.rng(spec, name)
+        if len(shape) == 1:
+            steps = r.randint(-32, 33, shape)
+            scale = name.endswith("weight") and not plus_one
+            x = ((64 + steps) / 64 if scale else steps / 128).astype(np.float32)
+        else:
+            x = tiny.spread(r, shape, gain_of(name) / 16 * (256 / max(shape[1], 64)) ** 0.5)
+            x = x if form == "f32" else tiny.decode(*tiny.encode(x, form)).reshape(shape)
+        out[name] = x
+    return out
+
+
+def write_hf(folder, spec, tensors, form):
+    os.makedirs(folder, exist_ok=True)
+    dtype = {"f32": "float32", "bf16": "bfloat16"}[form]
+    with open(os.path.join(folder, "config.json"), "w", encoding="ascii") as f:
+        json.dump({**SPECS[spec], "torch_dtype": dtype}, f, indent=1)
+    stored = weights(spec, tensors, form)
+    if spec == "gpt_neox-serial":  # as published; the others as transformers 5 writes them
+        stored["embed_out.weight"] = stored.pop("lm_head.weight")
+    tiny.write_safetensors(os.path.join(folder, "model.safetensors"), stored, form)
+
+
+# ---- GGUF ---------------------------------------------------------------------------------------
+
+ARCHITECTURES = {"gpt_neox": "gptneox", "mistral": "llama"}
+PAIRED = ("llama", "mistral", "granite", "smollm3")
+
+
+def fused_by_kind(x, heads):
+    """gpt_neox: [heads][q, k, v][head_dim] -> all of q, all of k, all of v."""
+    return x.reshape(heads, 3, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
+
+
+def gguf_tensors(c, tensors):
+    """(GGUF name, array), as the converters of these families leave them."""
+    kind, heads = c["model_type"], c.get("num_attention_heads", c.get("n_head"))
+    arch = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == ARCHITECTURES.get(kind, kind))
+    names = gguf.get_tensor_name_map(arch, c.get("num_hidden_layers", c.get("n_layer")))
+    own = {}
+    for name, x in tensors.items():
+        if kind in PAIRED and ".q_proj." in name:
+            x = tiny.rope_permute(x, heads)
+        if kind in PAIRED and ".k_proj." in name:
+            x = tiny.rope_permute(x, c["num_key_value_heads"])
+        if kind == "gemma" and name.endswith("norm.weight"):
+            x = x + np.float32(1)
+        if kind == "gpt_neox" and "query_key_value" in name:
+            x = fused_by_kind(x, heads)
+        if kind == "gpt2" and x.ndim == 2 and ".h." in name:
+            x = x.T
+        if ".norms." in name:  # stablelm: a head's norm is a tensor of its own
+            stem, _, rest = name.partition(".norms.")
+            own.setdefault(stem + ".weight", {})[int(rest.split(".")[0])] = x
+            continue
+        own_name = "embed_out.weight" if kind == "gpt_neox" and name == "lm_head.weight" else name
+        yield names.get_name(own_name, try_suffixes=(".weight", ".bias")), x
+    for name, parts in own.items():
+        yield names.get_name(name, try_suffixes=(".weight",)), np.stack([parts[i] for i in range(len(parts))])
+
+
+def rope_keys(w, c, head_dim):
+    rope = {**(c.get("rope_scaling") or {}), **(c.get("rope_parameters") or {})}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    partial = rope.get("partial_rotary_factor", c.get("partial_rotary_factor", c.get("rotary_pct", 1.0)))
+    w.add_rope_dimension_count(int(head_dim * partial))
+    w.add_rope_freq_base(rope.get("rope_theta", c.get("rope_theta", c.get("rotary_emb_base", 10000.0))))
+    if kind == "linear":
+        w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        w.add_rope_scaling_factor(rope["factor"])
+    if kind == "yarn":
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(rope["factor"])
+        w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if kind == "longrope":
+        original = c["original_max_position_embeddings"]
+        w.add_rope_scaling_orig_ctx_len(original)
+        scale = np.sqrt(1 + np.log(c["max_position_embeddings"] / original) / np.log(original))
+        w.add_rope_scaling_attn_factors(float(scale))
+        for which in ("long", "short"):
+            w.add_tensor(f"rope_factors_{which}.weight", np.array(rope[which + "_factor"], np.float32))
+
+
+def gguf_keys(w, c):
+    dim, heads = c.get("hidden_size", c.get("n_embd")), c.get("num_attention_heads", c.get("n_head"))
+    head_dim = c.get("head_dim", dim // heads)
+    w.add_context_length(c.get("max_position_embeddings", c.get("n_positions")))
+    w.add_embedding_length(dim)
+    w.add_block_count(c.get("num_hidden_layers", c.get("n_layer")))
+    w.add_head_count(heads)
+    w.add_feed_forward_length(c.get("intermediate_size") or c.get("n_inner") or 4 * dim)
+    if "num_key_value_heads" in c:
+        w.add_head_count_kv(c["num_key_value_heads"])
+    if "head_dim" in c:
+        w.add_key_length(head_dim)
+        w.add_value_length(head_dim)
+    if "rms_norm_eps" in c:
+        w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    else:
+        w.add_layer_norm_eps(c.get("layer_norm_eps", c.get("layer_norm_epsilon", 1e-5)))
+    if c["model_type"] != "gpt2":
+        rope_keys(w, c, head_dim)
+    if c["model_type"] in ("gpt_neox", "stablelm"):
+        w.add_parallel_residual(c.get("use_parallel_residual", False))
+    if c["model_type"] == "granite":
+        w.add_embedding_scale(c["embedding_multiplier"])
+        w.add_residual_scale(c["residual_multiplier"])
+        w.add_attention_scale(c["attention_multiplier"])
+        w.add_logit_scale(c["logits_scaling"])
+
+
+def write_gguf(path, spec, tensors):
+    c = SPECS[spec]
+    w = gguf.GGUFWriter(path, ARCHITECTURES.get(c["model_type"], c["model_type"]))
+    w.add_name(f"tiny {spec}")
+    w.add_vocab_size(c["vocab_size"])
+    gguf_keys(w, c)
+    w.add_tokenizer_model("none")
+    for name, x in gguf_tensors(c, weights(spec, tensors)):
+        w.add_tensor(name, np.ascontiguousarray(x, np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    for spec, entry in stored().items():
+        if len(sys.argv) > 2 and spec not in sys.argv[2:]:
+            continue
+        for form in FORMS:
+            write_hf(os.path.join(sys.argv[1], f"{spec}-{form}"), spec, entry["tensors"], form)
+        if spec not in NO_GGUF:
+            write_gguf(os.path.join(sys.argv[1], f"{spec}-f32.gguf"), spec, entry["tensors"])

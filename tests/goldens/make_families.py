@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""References of families.py's checkpoints by transformers, f32 on a CPU: `make_families.py [DATA.json.gz]`.
+
+Needs what make.py needs. Lists the tensors of each model, writes the checkpoint, lets transformers read it back, and keeps
+log-probabilities and greedy tokens.
+"""
+
+import copy
+import gzip
+import json
+import os
+import sys
+import tempfile
+
+import torch
+import transformers
+
+import families
+import tiny
+from make import bf16_noise, generate, score, versions
+
+LENGTHS = ((1, 60), (33, 31), (100, 40), (150, 60), (50, 40))  # context, continuation
+PROMPTS = (5, 96, 130)
+NEW = 24
+
+
+def tensors_of(config):
+    """[name, shape] of what a checkpoint of this model holds."""
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**copy.deepcopy(config)))
+    tied = config.get("tie_word_embeddings", config["model_type"] in ("gpt2",))
+    heads = ("lm_head.weight", "embed_out.weight")
+    return [[name, list(x.shape)] for name, x in model.named_parameters() if not (tied and name in heads)]
+
+
+def rows_of(spec, model):
+    vocab, r = families.VOCAB, tiny.rng(spec, "rows")
+    rows = []
+    for i, (n, m) in enumerate(LENGTHS):
+        context = r.randint(3, vocab, n).tolist()
+        own = generate(model, context, m)["ids"] if i == 1 else r.randint(3, vocab, m).tolist()
+        rows.append({"context_ids": context, "continuation_ids": own})
+    return rows, [r.randint(3, vocab, n).tolist() for n in PROMPTS]
+
+
+def main():
+    out = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for spec, config in families.SPECS.items():
+            entry = out[spec] = {"tensors": tensors_of(config), "weights": {}}
+            for form in families.FORMS:
+                path = os.path.join(folder, f"{spec}-{form}")
+                families.write_hf(path, spec, entry["tensors"], form)
+                model = transformers.AutoModelForCausalLM.from_pretrained(
+                    path, dtype=torch.float32, attn_implementation="eager").eval()
+                state = {k: v.detach().numpy() for k, v in model.named_parameters()}
+                want = families.weights(spec, entry["tensors"], form)
+                assert tiny.digest({k: state[k] for k in want}) == tiny.digest(want), f"{path}: read back differently"
+                if form == "f32":
+                    entry["rows"], entry["prompts"] = rows_of(spec, model)
+                golden = {"digest": tiny.digest(want),
+                          "rows": [score(model, r["context_ids"], r["continuation_ids"]) for r in entry["rows"]]}
+                if form == "f32":
+                    golden["gen"] = [generate(model, p, NEW) for p in entry["prompts"]]
+                golden["bf16_noise"] = bf16_noise(model, entry["rows"], golden["rows"])
+                entry["weights"][form] = golden
+                print(f"{spec} {form}: bf16 noise {golden['bf16_noise']}", flush=True)
+    path = sys.argv[1] if len(sys.argv) > 1 else families.DATA
+    with open(path, "wb") as f, gzip.GzipFile(fileobj=f, mode="wb", mtime=0) as z:
+        z.write(json.dumps({"versions": versions(), "models": out}, separators=(",", ":")).encode())
+
+
+if __name__ == "__main__":
+    main()
