@@ -203,7 +203,8 @@ struct kv_store_args {
     int first, n;
 };
 
-/* One prompt's queries [first, first + n) against its own keys 0..query (causal). The
+/* One prompt's queries [first, first + n) against its own keys 0..query (causal), under a window of
+ * W the last W of these. The
  * tiles of a prompt come in ascending order; with scores first is a multiple of 32. With pages in
  * bf16, and unless COMPUTE_F32, q is rounded to bf16; from ISA_AVX512 on so is every exp(logit -
  * maximum), before it is summed, so that the weights of a query still add up to 1, and the maximum
@@ -226,11 +227,18 @@ struct attend_prompt_args {
     int n_spans, n_heads;
     int n_max, end_max; // greatest n and first + n of a span: grids are made before spans are read
     float scale;        // 1 / sqrt(head_dim); > 0
+    int window;         // 0: none
     int64_t q_stride, out_stride;
     void *scratch; // >= attend_prompt_scratch_bytes
 };
 int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_heads,
                                     int n_kv_heads, int head_dim);
+
+/* The first key that a query sees. */
+static inline int prompt_low(const struct attend_prompt_args *a, int64_t query)
+{
+    return a->window > 0 && query >= a->window ? (int)query - a->window + 1 : 0;
+}
 
 /* A prompt's own part of the workspace. */
 static inline const uint8_t *prompt_span_pages(const struct attend_prompt_args *a,

@@ -195,6 +195,8 @@ static inline void row_keep(const struct ops *keep, const struct model *m, struc
     r->kv.n_slots = evict_slots_after(&r->evict, &r->limits, r->kv.ring_slots, 0, 0, n);
 }
 
+static int prompt_window; // of every prompt; 0: none
+
 /* The prompt in calls of `cut` queries, behind a page of another one, then what it keeps. */
 static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *keep,
                                       const struct model *m, const struct tokens *t, struct row *r,
@@ -233,6 +235,7 @@ static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *k
                                                            .n_heads = m->n_heads,
                                                            .n_max = part,
                                                            .end_max = first + part,
+                                                           .window = prompt_window,
                                                            .scale = 0.2f,
                                                            .q_stride = t->q_stride,
                                                            .out_stride = t->q_stride,

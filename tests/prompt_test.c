@@ -80,6 +80,8 @@ static void joint_copy(struct joint *j, const struct model *m, struct prompt *co
     }
 }
 
+static int window; // of all calls; 0: none
+
 /* Queries [first, first + n) of several prompts in one call, each as far as it has any. */
 static void prompts_call(const struct ops *ops, const struct model *m, struct prompt *const *p,
                          int n_prompts, int first, int n, int with_scores)
@@ -130,6 +132,7 @@ static void prompts_call(const struct ops *ops, const struct model *m, struct pr
                                                             .n_max = n_max,
                                                             .end_max = end_max,
                                                             .scale = 0.2f,
+                                                            .window = window,
                                                             .q_stride = qs,
                                                             .out_stride = qs,
                                                             .scratch = scratch});
@@ -227,6 +230,28 @@ static void long_prompts_equal_ref(void **state)
     prompt_check(&(struct model){2, 2, 40, KV_F32}, 290);
 }
 
+/* Keys leave the window within pages, at their ends, before the first chunk of 256 and behind it.
+ */
+static void windows_equal_ref(void **state)
+{
+    (void)state;
+    static const struct model models[] = {
+        {3, 1, 64, KV_BF16}, {14, 2, 33, KV_F32}, {1, 1, 16, KV_BF16}, {4, 2, 72, KV_BF16}};
+    static const int windows[] = {1, 7, 32, 33, 100}, lengths[] = {32, 70, 129};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (size_t j = i % SWEEP_STEP; j < 5; j += SWEEP_STEP) {
+            window = windows[j];
+            prompt_check(&models[i], lengths[(i + j) % 3]);
+        }
+    window = 300;
+    prompt_check(&models[0], 800);
+    window = 31;
+    prompt_check(&models[3], 600);
+    window = 257;
+    prompt_check(&models[2], 513);
+    window = 0;
+}
+
 /* Prompts of one call leave each other alone, whatever the threads and whoever wants scores. */
 static void prompts_share_a_call(void **state)
 {
@@ -304,9 +329,9 @@ static void a_late_maximum_wins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_equal_ref),    cmocka_unit_test(long_prompts_equal_ref),
-        cmocka_unit_test(prompts_share_a_call), cmocka_unit_test(prompts_are_causal),
-        cmocka_unit_test(a_late_maximum_wins),
+        cmocka_unit_test(prompts_equal_ref),  cmocka_unit_test(long_prompts_equal_ref),
+        cmocka_unit_test(windows_equal_ref),  cmocka_unit_test(prompts_share_a_call),
+        cmocka_unit_test(prompts_are_causal), cmocka_unit_test(a_late_maximum_wins),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -374,6 +374,7 @@ static void prompts_side_by_side(void **state)
                                            .n_max = j && i / 2 ? 5000 : 70,
                                            .end_max = 70,
                                            .scale = 0.2f,
+                                           .window = i == 1 ? 0 : 21 * (i + 1),
                                            .q_stride = HEADS * DIM,
                                            .out_stride = HEADS * DIM,
                                            .scratch = take(1 << 16)};

@@ -129,7 +129,7 @@ struct queries_of_head {
     }
 };
 
-/* Greatest logit of each row over keys 0..query0 + row, as far as `last`, the last row's. */
+/* Greatest logit of each row over the keys that it sees, as far as `last`, the last row's. */
 template <int BF16, int ROWS>
 DEVICE void row_maxima(const struct prompt *f, const uint8_t *pages, int kv_head, const float *q,
                        int query0, int last, float max[ROWS])
@@ -139,7 +139,7 @@ DEVICE void row_maxima(const struct prompt *f, const uint8_t *pages, int kv_head
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
         max[r] = -INFINITY;
-    for (int page = 0; page < n_pages; page++) {
+    for (int page = prompt_low(&f->a, query0) / KV_PAGE_SLOTS; page < n_pages; page++) {
         const int key = page * KV_PAGE_SLOTS + lane_id();
         float x[ROWS];
         if (key > last)
@@ -149,7 +149,8 @@ DEVICE void row_maxima(const struct prompt *f, const uint8_t *pages, int kv_head
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const float logit = x[r] * f->a.scale;
-            max[r] = key <= query0 + r && logit > max[r] ? logit : max[r];
+            const int sees = key <= query0 + r && key >= prompt_low(&f->a, query0 + r);
+            max[r] = sees && logit > max[r] ? logit : max[r];
         }
     }
 #pragma unroll
@@ -219,7 +220,8 @@ __global__ void __launch_bounds__(THREADS, 2) prompt_rows(const __grid_constant_
     p += warp_id() * ROWS * KV_PAGE_SLOTS;
     const int last = query0 + (left < ROWS ? left : ROWS) - 1; // rows beyond have no keys stored
     row_maxima<BF16, ROWS>(&f, pages, kv_head, q, query0, last, max);
-    for (int page = 0; page <= last / KV_PAGE_SLOTS; page++) {
+    const int page0 = prompt_low(&f.a, query0) / KV_PAGE_SLOTS;
+    for (int page = page0; page <= last / KV_PAGE_SLOTS; page++) {
         const uint8_t *at = pages + page * l->page_bytes;
         const int key0 = page * KV_PAGE_SLOTS, key = key0 + lane_id();
         float x[ROWS] = {};
@@ -228,7 +230,8 @@ __global__ void __launch_bounds__(THREADS, 2) prompt_rows(const __grid_constant_
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             float e = math_exp(x[r] * f.a.scale - (max[r] == -INFINITY ? 0.0f : max[r]));
-            e = key <= query0 + r && key <= last ? e : 0.0f;
+            const int sees = key <= query0 + r && key >= prompt_low(&f.a, query0 + r);
+            e = sees && key <= last ? e : 0.0f;
             sum[r] = sum[r] + e; // lanes 0 to 15: number i of lane i mod 16, in order
             sum[r] = sum[r] + warp_down(e, 16);
             p[lane_id() * ROWS + r] = e;
@@ -297,7 +300,9 @@ __global__ void __launch_bounds__(THREADS, 3) prompt_scores(const __grid_constan
         prompt_span_scores(&f.a, &s) + kv_head * round_up(s.n_prompt, KV_PAGE_SLOTS) + key;
     float total = warp_id() == 0 && key < end ? *score : 0.0f;
     const int tile0 = s.first / KV_PAGE_SLOTS;
-    for (int tile = page > tile0 ? page : tile0; tile * KV_PAGE_SLOTS < end; tile++) {
+    const int past = f.a.window > 0 ? (page + 1) * KV_PAGE_SLOTS + f.a.window - 1 : end;
+    const int last = past < end ? past : end; // queries from there on see none of these keys
+    for (int tile = page > tile0 ? page : tile0; tile * KV_PAGE_SLOTS < last; tile++) {
         const int query0 = tile * KV_PAGE_SLOTS, next = query0 + KV_PAGE_SLOTS;
         const int n_rows = ((next < end ? next : end) - query0) * group;
         float column = 0.0f;
@@ -319,7 +324,7 @@ __global__ void __launch_bounds__(THREADS, 3) prompt_scores(const __grid_constan
                     const float max = f.max[i];
                     inv = f.inverse[i];
                     e = math_exp(x[r] * f.a.scale - (max == -INFINITY ? 0.0f : max));
-                    e = key <= query ? e : 0.0f;
+                    e = key <= query && key >= prompt_low(&f.a, query) ? e : 0.0f;
                 }
                 p[(warp0 + r) * KV_PAGE_SLOTS + lane_id()] = e;
                 if (lane_id() == 0)

@@ -187,8 +187,8 @@ void exact_mix(const struct ops *ops, const struct mix_args *a)
 
 /* ---- rules b, c: a prompt ---- */
 
-/* Query `query` of `head`: x [query + 1] becomes exp(logit - maximum). Returns what makes weights
- * of them, 1 / sum. Writes its outputs. */
+/* Query `query` of `head`: x [query + 1] becomes exp(logit - maximum), 0 before the window. Returns
+ * what makes weights of them, 1 / sum. Writes its outputs. */
 static float prompt_query(const struct attend_prompt_args *a, const struct prompt_span *s,
                           int query, int head, int round, float *x)
 {
@@ -199,7 +199,9 @@ static float prompt_query(const struct attend_prompt_args *a, const struct promp
     const int kv_head = head / (a->n_heads / l->n_kv_heads);
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX], mean[HEAD_DIM_MAX] = {0}, lanes[16] = {0};
     float max = -INFINITY;
-    for (int key = 0; key <= query; key++) {
+    const int low = prompt_low(a, query);
+    memset(x, 0, (size_t)low * sizeof *x);
+    for (int key = low; key <= query; key++) {
         const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
         kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, NULL);
         float sum = 0; // a logit is one chain over dimensions
@@ -208,12 +210,12 @@ static float prompt_query(const struct attend_prompt_args *a, const struct promp
         x[key] = sum * a->scale;
         max = x[key] > max ? x[key] : max;
     }
-    for (int key = 0; key <= query; key++) {
+    for (int key = low; key <= query; key++) {
         x[key] = math_exp(x[key] - (max == -INFINITY ? 0 : max));
         lanes[key % 16] = lanes[key % 16] + x[key];
     }
     float inverse = 1.0f / math_sum16(lanes);
-    for (int key = 0; key <= query; key++) {
+    for (int key = low; key <= query; key++) {
         const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
         kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, NULL, v);
         for (int d = 0; d < l->head_dim; d++) // an output is one chain over slots

@@ -180,15 +180,16 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
     int64_t n_pad = round_up(s->n_prompt, KV_PAGE_SLOTS);
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
     double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0};
-    for (int key = 0; key <= query; key++) {
+    const int low = prompt_low(a, query);
+    for (int key = low; key <= query; key++) {
         const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
         kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, NULL);
         x[key] = dot(q, k, l->head_dim) * a->scale;
         max = fmax(max, x[key]);
     }
-    for (int key = 0; key <= query; key++)
+    for (int key = low; key <= query; key++)
         sum += exp(x[key] - max);
-    for (int key = 0; key <= query; key++) {
+    for (int key = low; key <= query; key++) {
         const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
         const double weight = exp(x[key] - max) / sum;
         kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, NULL, v);
