@@ -124,6 +124,22 @@ static inline int evict_slots_after(const struct evict *e, const struct evict_ro
     return (int)slots - evict_ring_used(ring_slots, n_done + n);
 }
 
+/* A layer whose attention has a window of W tokens has a rule of its own, whatever the run's: its
+ * newest W - 1 slots stay (fewer, where the run's budget is smaller), and a new token sees them and
+ * itself. window 0: the run's rule. */
+static inline void evict_in_layer(const struct evict *e, const struct evict_row *row, int window,
+                                  struct evict *layer_e, struct evict_row *layer_row)
+{
+    *layer_e = *e;
+    *layer_row = *row;
+    if (window <= 0)
+        return;
+    layer_e->policy = EVICT_WINDOW;
+    layer_row->budget = row->budget < window - 1 ? row->budget : window - 1;
+    layer_row->recent = layer_row->budget;
+    layer_row->sink = 0;
+}
+
 /* 1 when slot (rank_a, pos_a) goes before slot (rank_b, pos_b). A NaN rank goes first. */
 static inline int evict_before(float rank_a, int pos_a, float rank_b, int pos_b)
 {

@@ -166,7 +166,7 @@ static void lay_batches(struct build *b)
         array(b, LAYOUT_SEEN_CANDIDATES, filters, c->filter_bytes);
     }
     arrays(b, LAYOUT_ROW_PAGES, rows, p->slots_cap / PLAN_PAGE_SLOTS, 4);
-    if (b->evict->policy != EVICT_FULL) {
+    if (b->evict->policy != EVICT_FULL || shape_window(b->shape) > 0) {
         arrays(b, LAYOUT_SLOT_POS, rows, slots, 4);
         arrays(b, LAYOUT_SLOT_SCORES, rows, slots, 4);
     }

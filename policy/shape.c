@@ -71,6 +71,15 @@ float shape_attn_scale(const struct shape *s)
     return s->attn_scale > 0 ? s->attn_scale : (float)(1.0 / sqrt((double)s->head_dim));
 }
 
+int shape_window(const struct shape *s)
+{
+    int least = 0;
+    for (int i = 0; i < s->n_layers; i++)
+        if (s->layer_window[i] > 0 && (least == 0 || s->layer_window[i] < least))
+            least = s->layer_window[i];
+    return least;
+}
+
 int shape_ropes(const struct shape *s)
 {
     int n = s->rope_long > 0;
@@ -113,5 +122,8 @@ const char *shape_check(const struct shape *s)
         return "position";
     if (!in_range(s->position_offset, 0, OFFSET_MAX))
         return "position_offset";
+    for (int i = 0; i < s->n_layers; i++)
+        if (s->layer_window[i] != 0 && !in_range(s->layer_window[i], 2, CONTEXT_MAX))
+            return "layer_window";
     return check_ropes(s);
 }

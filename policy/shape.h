@@ -64,11 +64,14 @@ struct shape {
     int rope_dim;        // leading dimensions of a head that are rotated (even); 0 without RoPE
     struct shape_rope ropes[SHAPE_ROPES];
     int rope_long; // rows that may get longer turn by ropes[1] instead of ropes[0]; 0: none
-    uint8_t layer_rope[SHAPE_LAYERS_MAX]; // of a layer: 0, 1 or SHAPE_NO_ROPE
+    uint8_t layer_rope[SHAPE_LAYERS_MAX];   // of a layer: 0, 1 or SHAPE_NO_ROPE
+    int32_t layer_window[SHAPE_LAYERS_MAX]; // tokens that a query sees, itself included; 0: all
 };
 
 /* 1 / sqrt(head_dim), unless the model says otherwise. */
 float shape_attn_scale(const struct shape *s);
+/* The shortest window of a layer; 0: none has any. */
+int shape_window(const struct shape *s);
 /* How many of ropes[] a model has. */
 int shape_ropes(const struct shape *s);
 

@@ -94,7 +94,7 @@ def compare_row(t, what, model, row, got, lines, rule, kv):
             (key, e)
             for key, events in trail.victims.items()
             for e in events
-            if key + (e[0],) in dump.scores
+            if key + (e[0],) in dump.scores and evict_ref.window_of(model, key[0]) is None
             and dump.victims[key].get(e[0]) == e[1]
             and abs(dump.scores[key + (e[0],)] - e[2]) > SCORE * LOOSE[kv] * abs(e[2]) + 1e-6
         ]

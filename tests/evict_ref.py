@@ -361,11 +361,25 @@ def softmax(x):
 # ---- a row ---------------------------------------------------------------------------------------
 
 
-def attend_prompt(model, q, k, v):
-    """Causal attention in full: output [n, dim] and column sums [KV heads, n]."""
+def window_of(model, layer):
+    return model.window(layer) if hasattr(model, "window") else None
+
+
+def rule_in(model, layer, rule):
+    """A layer with a window keeps its newest window - 1 (fewer, under a smaller budget), whatever the rule."""
+    window = window_of(model, layer)
+    if window is None:
+        return rule
+    return Rule("window", int(min(rule.budget, window - 1)), scope=rule.scope)
+
+
+def attend_prompt(model, q, k, v, window=None):
+    """Causal attention, in full or over the last `window` keys: output [n, dim] and column sums [KV heads, n]."""
     n, group = len(q), model.heads // model.kv_heads
     out, sums = np.empty_like(q), np.zeros((model.kv_heads, n))
     hidden = np.triu(np.ones((n, n), bool), 1)
+    if window is not None:
+        hidden |= np.tril(np.ones((n, n), bool), -window)
     for h in range(model.heads):
         logits = q[:, h] @ k[:, h // group].T * model.scale
         logits[hidden] = -np.inf
@@ -385,7 +399,7 @@ def prompt_pass(model, context, n_tokens):
         h, state = model.embed(context, pos), []
         for layer in range(model.layers):
             q, k, v = model.qkv(layer, h, pos, n_tokens)
-            attention, sums = attend_prompt(model, q, k, v)
+            attention, sums = attend_prompt(model, q, k, v, window_of(model, layer))
             state.append((k, v, sums))
             h = model.after(layer, h, attention)
         cache[key] = state, h[-1:]
@@ -483,7 +497,7 @@ def score(model, context, continuation, rule=None, kv="f32", simulate=False, fol
             layer,
             h,
             attend_forced(
-                model, rule, trail, layer, state[layer], qkv, len(context), kv, simulate
+                model, rule_in(model, layer, rule), trail, layer, state[layer], qkv, len(context), kv, simulate
             ),
         )
     logits = model.logits(np.concatenate([last, h[:-1]]))

@@ -38,6 +38,8 @@ def check_hf(t, sluice, spec, entry, form, path):
     if form == "f32":
         check_places(t, sluice, spec, rows, path, out)
         check_neighbours(t, sluice, spec, path)
+        if "window" in spec or "late" in spec:
+            check_windows(t, sluice, spec, rows, path)
     return out
 
 
@@ -49,6 +51,16 @@ def check_places(t, sluice, spec, rows, path, want):
         places |= {"on a device": device, "attention on the CPU": [*device, "--attn", "cpu", "--batch", "2", "--batches", "2"]}
     for name, flags in places.items():
         t.check(sluice.rows("score", path, rows, *F32, *flags) == want, f"{spec}, {name}: other answers")
+
+
+def check_windows(t, sluice, spec, rows, path):
+    """KV formats, on disk and in RAM, under windows of some layers."""
+    for form in ("q8", "q4", "mixed"):
+        flags = ["--kv-format", form]
+        for policy in ([], ["--kv-policy", "h2o", "--kv-budget", "0.6"]):
+            near = sluice.rows("score", path, rows, *flags, *policy)
+            far = sluice.rows("score", path, rows, *flags, *policy, *ALL_ON_DISK, "--batch", "3", "--batches", "2")
+            t.check(far == near, f"{spec}, {form} {' '.join(policy)}: other answers on disk")
 
 
 def check_neighbours(t, sluice, spec, path):

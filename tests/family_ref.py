@@ -85,6 +85,13 @@ class Family:
         if "mscale" in rope and "mscale_all_dim" in rope:
             self.rope_scale = (rope["mscale"] * grown + 1) / (rope["mscale_all_dim"] * grown + 1)
 
+    def window(self, layer):
+        """Tokens that a query sees, itself included; None: all."""
+        c = self.c
+        used = self.kind in ("mistral", "phi3") or (c.get("use_sliding_window") and layer >= c.get("max_window_layers", 28))
+        window = c.get("sliding_window") if used else None
+        return None if window is None or window >= c["max_position_embeddings"] else window
+
     def turns(self, layer):
         c = self.c
         if self.kind == "gpt2":

@@ -378,9 +378,10 @@ static void test_windows(void **state)
     expect_good();
     set_int("sliding_window", 4096);
     expect_good();
-    set_int("sliding_window", 4095); // no mask reaches a row of 4,095 tokens
+    assert_int_equal(shape_window(&model.shape), 0);
+    set_int("sliding_window", 4095);
     expect_good();
-    assert_int_equal(model.shape.context, 4095);
+    assert_true(model.shape.layer_window[0] == 4095 && model.shape.layer_window[1] == 4095);
     llama_hf("llama");
     fake.types[0] = fake.types[1] = "full_attention";
     fake.n_types = 1;
@@ -391,13 +392,21 @@ static void test_windows(void **state)
     expect_bad("sliding_window: missing");
     set_int("sliding_window", 64);
     expect_good();
-    assert_int_equal(model.shape.context, 64);
+    assert_true(model.shape.layer_window[0] == 0 && model.shape.layer_window[1] == 64);
     fake.types[1] = "chunked_attention";
     expect_bad("layer_types: unsupported: chunked_attention in layer 1");
     llama_gguf();
     set_int("llama.attention.sliding_window", 100);
     expect_good();
-    assert_int_equal(model.shape.context, 100);
+    assert_int_equal(model.shape.layer_window[1], 100);
+    llama_hf("llama");
+    set_int("sliding_window", 64);
+    set_int("max_window_layers", 1); // layers before it see all
+    set_flag("use_sliding_window", 1);
+    expect_good();
+    assert_true(model.shape.layer_window[0] == 0 && model.shape.layer_window[1] == 64);
+    set_int("sliding_window", 1);
+    expect_bad("layer_window");
 }
 
 /* What would be computed in another way than the model means is refused by its name. */

@@ -217,6 +217,18 @@ fault("every head of q is normed by the first one's weight", "engine/line/layer_
 fault("a weight that nobody reads is no matter", "engine/source/family.c",
       "return check_strangers(m, s);", "return OK;", "family_test")
 
+fault("a window is one token too wide", "policy/evict.h",
+      "layer_row->budget = row->budget < window - 1 ? row->budget : window - 1;",
+      "layer_row->budget = row->budget < window ? row->budget : window;", "family_golden.py --only window")
+fault("a prompt sees all of its keys", "engine/line/layer_decode.c",
+      "        .window = s->layer_window[w->layer],\n", "", "family_golden.py --only window")
+fault("pages beyond a window are fetched", "engine/line/batch.c",
+      "int slots = batch_layer_slots(all->evict, all->shape, row, layer, taken);",
+      "int slots = batch_slots_after(all->evict, row, taken + 0 * layer);", "family_golden.py --only window")
+fault("the first page of a window is whole", "kernels/cpu/attend_prompt_bf16.inc",
+      "const uint32_t seen = (uint32_t)((1ull << end) - 1) & ~(uint32_t)((1ull << below) - 1);",
+      "const uint32_t seen = (uint32_t)((1ull << end) - 1) & ~(uint32_t)(below < 0);", "prompt_test")
+
 # ---- attention, numbers
 
 fault("a join of splits out of order", "kernels/cpu/attend_forced_split.inc",

@@ -71,6 +71,19 @@ int batch_slots_after(const struct evict *evict, const struct row *row, int n)
     return evict_slots_after(evict, &row->evict, row->ring_slots, row->n_slots, row->n_done, n);
 }
 
+int batch_layer_slots(const struct evict *evict, const struct shape *shape, const struct row *row,
+                      int layer, int n)
+{
+    const int window = shape->layer_window[layer];
+    if (window == 0)
+        return batch_slots_after(evict, row, n);
+    struct evict rule;
+    struct evict_row limits;
+    evict_in_layer(evict, &row->evict, window, &rule, &limits);
+    int ring = row->ring_slots > 0 ? evict_ring_slots(&limits) : 0;
+    return evict_slots_after(&rule, &limits, ring, 0, 0, row->n_done + n);
+}
+
 int batch_turns_long(const struct shape *shape, const struct row *row)
 {
     return shape->rope_long > 0 && row->request->n_cap > shape->rope_long;
@@ -393,20 +406,7 @@ static void list_page(struct page_list *pages, const struct row *row, int page)
     pages->owners[pages->n++] = row->request->index;
 }
 
-void batch_pages(const struct batch *batch, int64_t pass, struct page_list *pages)
-{
-    pages->n = 0;
-    for (int r = 0; r < batch->n_rows; r++) {
-        const struct row *row = &batch->rows[r];
-        if (!row->request)
-            continue;
-        int slots = pass == batch->pass ? row->n_slots : row->n_slots_after;
-        for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)
-            list_page(pages, row, i);
-    }
-}
-
-void batch_dirty(const struct batch *batch, const uint64_t *dirty_bits, int stride,
+void batch_pages(const struct batches *all, const struct batch *batch, int64_t pass, int layer,
                  struct page_list *pages)
 {
     pages->n = 0;
@@ -414,8 +414,24 @@ void batch_dirty(const struct batch *batch, const uint64_t *dirty_bits, int stri
         const struct row *row = &batch->rows[r];
         if (!row->request)
             continue;
+        int taken = pass == batch->pass ? 0 : row->n_take;
+        int slots = batch_layer_slots(all->evict, all->shape, row, layer, taken);
+        for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)
+            list_page(pages, row, i);
+    }
+}
+
+void batch_dirty(const struct batches *all, const struct batch *batch, int layer,
+                 const uint64_t *dirty_bits, int stride, struct page_list *pages)
+{
+    pages->n = 0;
+    for (int r = 0; r < batch->n_rows; r++) {
+        const struct row *row = &batch->rows[r];
+        if (!row->request)
+            continue;
         const uint64_t *dirty = dirty_bits + (int64_t)r * stride;
-        for (int i = 0; i < row->n_slots_after / KV_PAGE_SLOTS; i++)
+        int slots = batch_layer_slots(all->evict, all->shape, row, layer, row->n_take);
+        for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)
             if (dirty[i >> 6] >> (i & 63) & 1)
                 list_page(pages, row, i);
     }

@@ -129,16 +129,21 @@ void batches_return(struct batches *batches);
 
 /* Page slots of a row after the next n tokens of its pass. */
 int batch_slots_after(const struct evict *evict, const struct row *row, int n);
+/* The same in a decoder layer (from 0), which may have a window: slots in use once n more tokens of
+ * a row are through it. */
+int batch_layer_slots(const struct evict *evict, const struct shape *shape, const struct row *row,
+                      int layer, int n);
 /* 1: a row that may outgrow the context that its model was first made for: it turns by the table
  * for longer ones, from its first token on, so that its bytes depend on nothing but the request. */
 int batch_turns_long(const struct shape *shape, const struct row *row);
 
-/* Full pages of surviving rows that the step (pass, any layer) of this batch will read. Sees
+/* Full pages of surviving rows that a step (pass, decoder layer) of this batch will read. Sees
  * yesterday's rows: pass may be one ahead of the batch's. */
-void batch_pages(const struct batch *batch, int64_t pass, struct page_list *pages);
+void batch_pages(const struct batches *all, const struct batch *batch, int64_t pass, int layer,
+                 struct page_list *pages);
 /* Of the pages that this pass fills or changes, those whose bit is set; dirty_bits [rows][stride].
  */
-void batch_dirty(const struct batch *batch, const uint64_t *dirty_bits, int stride,
-                 struct page_list *pages);
+void batch_dirty(const struct batches *all, const struct batch *batch, int layer,
+                 const uint64_t *dirty_bits, int stride, struct page_list *pages);
 
 #endif

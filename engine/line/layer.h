@@ -38,6 +38,8 @@ struct layer_work {
     struct kv_layout prompt; // of the pages in which prompts attend
     struct kv_rows rows;     // of the step
     int64_t ring_bytes;      // of one row and layer; 0 unless the KV format is mixed
+    int layer;               // whose KV `rows` are: a decoder layer from 0
+    struct evict rule;       // its own: the run's, or its window
     layer_dump_fn dump;      // NULL: none
     void *dump_ctx;
 

@@ -94,6 +94,20 @@ static void take_shared_pages(struct layer_work *w, const struct cut *c, uint8_t
                  ceil_div(c->span->pos, KV_PAGE_SLOTS) * w->prompt.page_bytes);
 }
 
+/* Of the layer at hand: what a row may hold, and how many page slots n more tokens leave. */
+static struct evict_row layer_limits(const struct layer_work *w, const struct row *row)
+{
+    struct evict rule;
+    struct evict_row limits;
+    evict_in_layer(w->evict, &row->evict, w->shape->layer_window[w->layer], &rule, &limits);
+    return limits;
+}
+
+static int layer_slots(const struct layer_work *w, const struct row *row, int n)
+{
+    return batch_layer_slots(w->evict, w->shape, row, w->layer, n);
+}
+
 static void attend_prompts(struct layer_work *w, const struct tile *t, const struct cut *cuts,
                            const struct batch *b, float scale)
 {
@@ -106,10 +120,11 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
         .q = w->q,
         .out = w->attn,
         .pages = w->prompt_pages,
-        .scores = evict_policy_scores(w->evict->policy) ? w->prompt_scores : NULL,
+        .scores = evict_policy_scores(w->rule.policy) ? w->prompt_scores : NULL,
         .spans = tables_seen(w->tables, spans),
         .n_heads = s->n_heads,
         .scale = scale,
+        .window = s->layer_window[w->layer],
         .q_stride = heads,
         .out_stride = heads,
         .scratch = w->scratch};
@@ -159,18 +174,18 @@ static void keep_prompts(struct layer_work *w, const struct tile *t, const struc
         struct prompt_keep_args keep = {
             .from = w->prompt,
             .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
-            .scores = evict_policy_scores(w->evict->policy) ? w->prompt_scores + scores_at : NULL,
+            .scores = evict_policy_scores(w->rule.policy) ? w->prompt_scores + scores_at : NULL,
             .kv = w->rows,
-            .evict = *w->evict,
-            .limits = row->evict,
+            .evict = w->rule,
+            .limits = layer_limits(w, row),
             .row = c->span->row,
             .n_prompt = n_prompt,
             .scratch = w->scratch};
         ops_run_prompt_keep(&w->ops, &keep);
         if (!w->dump)
             continue;
-        int n_slots = batch_slots_after(w->evict, row, n_prompt);
-        struct kv_row kv = kv_row_at(&w->rows, c->span->row, &row->evict, n_slots);
+        struct kv_row kv =
+            kv_row_at(&w->rows, c->span->row, &keep.limits, layer_slots(w, row, n_prompt));
         w->dump(w->dump_ctx, row, layer, &kv, 0, n_prompt, NULL);
     }
 }
@@ -188,22 +203,21 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
             continue;
         const struct row *row = &b->rows[c->span->row];
         int pos = c->span->pos + c->offset;
-        int slots = batch_slots_after(w->evict, row, pos + c->n - row->n_done);
+        int slots = layer_slots(w, row, pos + c->n - row->n_done);
         n_max = (int)max_i64(n_max, c->n);
         slots_max = (int)max_i64(slots_max, slots);
-        spans[n++] =
-            (struct forced_span){.row = c->span->row,
-                                 .n_slots = batch_slots_after(w->evict, row, pos - row->n_done),
-                                 .n = c->n,
-                                 .pos = pos,
-                                 .token = at,
-                                 .limits = row->evict};
+        spans[n++] = (struct forced_span){.row = c->span->row,
+                                          .n_slots = layer_slots(w, row, pos - row->n_done),
+                                          .n = c->n,
+                                          .pos = pos,
+                                          .token = at,
+                                          .limits = layer_limits(w, row)};
     }
     tables_send(w->tables, &w->ops);
     if (n == 0)
         return;
     struct attend_forced_args args = {.kv = w->rows,
-                                      .evict = *w->evict,
+                                      .evict = w->rule,
                                       .spans = tables_seen(w->tables, spans),
                                       .n_spans = n,
                                       .n_heads = s->n_heads,
@@ -380,14 +394,15 @@ static void after_tile(struct layer_work *w, const struct model_layer *l, const 
  * being filled in its tail; a tail that fills up in this step moves to the frame first. */
 static void place_pages(struct layer_work *w, int r, const struct row *row, int32_t *ids)
 {
-    int before = row->n_slots / KV_PAGE_SLOTS, after = row->n_slots_after / KV_PAGE_SLOTS;
+    const int n_slots = layer_slots(w, row, 0), n_after = layer_slots(w, row, row->n_take);
+    const int before = n_slots / KV_PAGE_SLOTS, after = n_after / KV_PAGE_SLOTS;
     memcpy(ids, row->pages, (size_t)row->n_pages * sizeof *ids);
     if (!w->rows.tails)
         return;
-    if (row->n_slots % KV_PAGE_SLOTS && before < after)
+    if (n_slots % KV_PAGE_SLOTS && before < after)
         ops_copy(&w->ops, kv_page_of(&w->rows, ids[before]), kv_page_of(&w->rows, ~r),
                  w->rows.layout.page_bytes);
-    if (row->n_slots_after % KV_PAGE_SLOTS)
+    if (n_after % KV_PAGE_SLOTS)
         ids[after] = ~r;
 }
 
@@ -401,12 +416,15 @@ static void place_rows(struct layer_work *w, int layer, const struct batch *b,
     rows->pages = kv->pages;
     rows->tails = kv->tails;
     rows->tail_stride = kv->tail_stride;
-    rows->slot_pos = memory_at(w->memory, LAYOUT_SLOT_POS, first);
-    rows->slot_score = memory_at(w->memory, LAYOUT_SLOT_SCORES, first);
+    struct evict_row limits = {0};
+    w->layer = layer;
+    evict_in_layer(w->evict, &limits, w->shape->layer_window[layer], &w->rule, &limits);
+    rows->slot_pos = NULL;
+    rows->slot_score = NULL;
     rows->rings = memory_at(w->memory, LAYOUT_RINGS, first);
-    if (rows->slot_pos) {
-        rows->slot_pos += slots;
-        rows->slot_score += slots;
+    if (w->rule.policy != EVICT_FULL) {
+        rows->slot_pos = (int32_t *)memory_at(w->memory, LAYOUT_SLOT_POS, first) + slots;
+        rows->slot_score = (float *)memory_at(w->memory, LAYOUT_SLOT_SCORES, first) + slots;
     }
     if (rows->rings)
         rows->rings += layer * w->ring_bytes;

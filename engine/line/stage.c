@@ -34,7 +34,7 @@ enum err stage_fetch_kv(struct engine *e, struct step s)
 {
     if (s.pass < 0 || layer_kind(e, s.layer) != LAYER_DECODE || s.part != 0)
         return OK;
-    batch_pages(batch_of(e, s), s.pass, &e->pages);
+    batch_pages(&e->batches, batch_of(e, s), s.pass, s.layer - 1, &e->pages);
     return home_kv_fetch(&e->home, s.n, s.layer - 1, s.batch, &e->pages);
 }
 
@@ -74,7 +74,7 @@ static enum err lose_row(struct engine *e, struct row *row, enum err cause)
 /* Pages that did not come back as they were written lose their rows. */
 static enum err verify_pages(struct engine *e, struct step s, struct batch *b)
 {
-    batch_pages(b, s.pass, &e->pages);
+    batch_pages(&e->batches, b, s.pass, s.layer - 1, &e->pages);
     enum err err = home_kv_lost(&e->home, s.n, &e->pages);
     for (int i = 0; i < e->pages.n; i++)
         for (int r = 0; r < b->n_rows; r++) {
@@ -307,7 +307,8 @@ static enum err retire_kv(struct engine *e, struct step s, struct batch *b)
     const uint64_t *bits = dirty_back(e, s.n);
     int64_t fetched = e->order.parts == 1 ? s.n : order_part0(&e->order, s); // took the frame
     if (home_kv_tails(&e->home, s.layer - 1, s.batch) && b->n_tokens > 0) {
-        batch_dirty(b, bits ? bits : rows->dirty, rows->dirty_stride, &e->pages);
+        batch_dirty(&e->batches, b, s.layer - 1, bits ? bits : rows->dirty, rows->dirty_stride,
+                    &e->pages);
         home_kv_dirty(&e->home, fetched, s.layer - 1, s.batch, &e->pages);
     }
     return home_kv_put(&e->home, fetched, s.layer - 1, s.batch);

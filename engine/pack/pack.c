@@ -148,6 +148,8 @@ void pack_put_shape(struct pack_out *o, const struct shape *s)
             put_f32(o, i < s->rope_dim / 2 ? s->ropes[r].inv_freq[i] : 0);
     }
     pack_put(o, s->layer_rope, sizeof s->layer_rope);
+    for (int i = 0; i < SHAPE_LAYERS_MAX; i++)
+        pack_put_u32(o, (uint32_t)s->layer_window[i]);
 }
 
 void pack_get_shape(struct pack_in *in, struct shape *s)
@@ -170,6 +172,8 @@ void pack_get_shape(struct pack_in *in, struct shape *s)
     const void *layer_rope = pack_get(in, sizeof s->layer_rope);
     if (layer_rope)
         memcpy(s->layer_rope, layer_rope, sizeof s->layer_rope);
+    for (int i = 0; i < SHAPE_LAYERS_MAX; i++)
+        s->layer_window[i] = (int32_t)pack_get_u32(in);
 }
 
 void pack_header_encode(const struct pack_header *h, uint8_t page[PACK_ALIGN])

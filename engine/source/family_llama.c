@@ -1,8 +1,8 @@
 /* engine/source/family_llama.c - llama and its likes: RMSNorm, RoPE, grouped KV heads, gated SiLU
  * MLP; and what all families share that write their keys as llama does.
  *
- * Owns: those keys in config.json and GGUF, llama's tensor names. Serves llama, mistral (rows no
- * longer than its window) and qwen2 (biases on q, k and v).
+ * Owns: those keys in config.json and GGUF, llama's tensor names. Serves llama, mistral (its
+ * window) and qwen2 (biases on q, k and v).
  * A newcomer would miss: GGUF files of "llama" hold the rows of q and k in another order than those
  * of "qwen2" and than Hugging Face (family_source_row undoes it), and they carry llama3's scaling
  * as a tensor of divisors, rope_freqs.weight. */
@@ -46,32 +46,28 @@ static const struct family_int ints_gguf[] = {
     {".rope.dimension_count", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(rope_dim)},
 };
 
-/* A window of W tokens masks nothing in rows of up to W: those are run, longer ones are beyond the
- * context. */
-static enum err take_window(const struct source *s, const char *name, const char *key, int must,
-                            struct shape *shape)
+/* A window at least as long as the context masks nothing. */
+static enum err read_window(const struct source *s, const char *name, const char *key, int must,
+                            const struct shape *shape, int *window)
 {
-    int64_t window = 0;
+    int64_t value = 0;
     int found = 0;
     char full[100];
     snprintf(full, sizeof full, "%s%s", key[0] == '.' ? name : "", key);
-    TRY(source_int(s, full, 0, INT32_MAX, &window, &found));
-    if (window == 0 && must)
+    TRY(source_int(s, full, 0, INT32_MAX, &value, &found));
+    if (value == 0 && must)
         return family_fail(s, name, key, "missing");
-    if (window == 0 || window >= shape->context)
-        return OK;
-    log_line(LOG_WARN, "%s: %s: rows are held to %lld tokens instead of %d (no masks yet)", s->path,
-             full, (long long)window, shape->context);
-    shape->context = (int)window;
+    *window = value < shape->context ? (int)value : 0;
     return OK;
 }
 
+/* Which layers have it: those that a list names, else all of a family's, or the later ones. */
 static enum err read_window_hf(const struct source *s, const struct family_dialect *d,
                                struct shape *shape)
 {
     const char *types[SHAPE_LAYERS_MAX];
-    int used = d->windowed, found = 0, masks = 0;
-    int64_t n = 0;
+    int used = d->windowed, found = 0, masks = 0, window = 0;
+    int64_t n = 0, from = 0;
     TRY(family_flag(s, "", "use_sliding_window", &used));
     TRY(source_str_list(s, "layer_types", types, SHAPE_LAYERS_MAX, &n, &found));
     if (found && n != shape->n_layers)
@@ -82,7 +78,16 @@ static enum err read_window_hf(const struct source *s, const struct family_diale
         if (strcmp(types[i], "full_attention") != 0 && strcmp(types[i], "sliding_attention") != 0)
             return family_fail(s, "", "layer_types", "unsupported: %s in layer %d", types[i], i);
     }
-    return used || masks ? take_window(s, "", "sliding_window", masks, shape) : OK;
+    if (!used && !masks)
+        return OK;
+    TRY(read_window(s, "", "sliding_window", masks, shape, &window));
+    if (!d->windowed)
+        TRY(source_int(s, "max_window_layers", 0, INT32_MAX, &from, &found));
+    for (int i = 0; i < shape->n_layers; i++) {
+        int has = n > 0 ? strcmp(types[i], "sliding_attention") == 0 : i >= from;
+        shape->layer_window[i] = has ? window : 0;
+    }
+    return OK;
 }
 
 /* What config.json says of biases; elsewhere they are there or not. */
@@ -165,7 +170,11 @@ static enum err read_gguf_heads(struct shape *shape, const struct source *s, con
     if (shape->rope_dim > shape->head_dim || shape->rope_dim % 2 != 0)
         return family_fail(s, name, ".rope.dimension_count", "%d is odd or above the head's %d",
                            shape->rope_dim, shape->head_dim);
-    return take_window(s, name, ".attention.sliding_window", 0, shape);
+    int window = 0;
+    TRY(read_window(s, name, ".attention.sliding_window", 0, shape, &window));
+    for (int i = 0; i < shape->n_layers; i++)
+        shape->layer_window[i] = window;
+    return OK;
 }
 
 static enum err read_gguf(struct family_model *m, const struct source *s, const char *name,

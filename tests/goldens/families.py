@@ -59,6 +59,12 @@ SPECS = {
     "llama-dynamic": llama(96, 3, 3, 160, 2, rope_theta=10000.0, rope_scaling={"type": "dynamic", "factor": 4.0}),
     "mistral-wide": common("mistral", 128, 4, 1, 160, 2, head_dim=64, hidden_act="silu", rms_norm_eps=1e-5, sliding_window=None,
                            rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+    "mistral-window": common("mistral", 96, 3, 1, 160, 3, hidden_act="silu", rms_norm_eps=1e-5, sliding_window=48,
+                             rope_theta=10000.0),
+    "mistral-page": common("mistral", 64, 2, 2, 128, 2, hidden_act="silu", rms_norm_eps=1e-5, sliding_window=33,
+                           rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+    "qwen2-late": common("qwen2", 96, 3, 3, 128, 3, hidden_act="silu", rms_norm_eps=1e-6, use_sliding_window=True,
+                         sliding_window=70, max_window_layers=1, rope_theta=1000000.0),
     "qwen2-bias": common("qwen2", 96, 3, 1, 144, 3, hidden_act="silu", rms_norm_eps=1e-6, tie_word_embeddings=True,
                          use_sliding_window=False, sliding_window=32, max_window_layers=2, rope_theta=1000000.0),
     "qwen3-gqa": common("qwen3", 128, 4, 2, 192, 2, head_dim=64, hidden_act="silu", rms_norm_eps=1e-6, attention_bias=False,
@@ -81,6 +87,8 @@ SPECS = {
     "phi3-partial": common("phi3", 128, 2, 1, 160, 3, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=250000.0,
                            partial_rotary_factor=0.75, rope_scaling=longrope(24), original_max_position_embeddings=64,
                            sliding_window=None, tie_word_embeddings=True),
+    "phi3-window": common("phi3", 96, 6, 2, 160, 2, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0, rope_scaling=None,
+                          original_max_position_embeddings=256, sliding_window=20),
     "gpt_neox-parallel": neox(128, 4, 256, 2, layer_norm_eps=1e-5, rotary_pct=0.25, rotary_emb_base=10000,
                               use_parallel_residual=True),
     "gpt_neox-serial": neox(96, 3, 160, 3, layer_norm_eps=1e-5, rotary_pct=1.0, rotary_emb_base=20000,
@@ -119,7 +127,7 @@ SPECS = {
 # What GGUF files cannot say: they would be another model.
 NO_GGUF = {"gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
            "smollm3-none": "no_rope_layers", "llama-yarn-mscale": "mscale, beta, truncate", "llama-dynamic": "dynamic",
-           "qwen3-yarn": "context"}
+           "qwen3-yarn": "context", "mistral-window": "sliding_window", "mistral-page": "sliding_window", "qwen2-late": "sliding_window"}
 FORMS = ("f32", "bf16")
 
 
@@ -243,6 +251,8 @@ def gguf_keys(w, c):
         w.add_layer_norm_eps(c.get("layer_norm_eps", c.get("layer_norm_epsilon", 1e-5)))
     if c["model_type"] != "gpt2":
         rope_keys(w, c, head_dim)
+    if c["model_type"] == "phi3" and c["sliding_window"]:
+        w.add_sliding_window(c["sliding_window"])
     if c["model_type"] in ("gpt_neox", "stablelm"):
         w.add_parallel_residual(c.get("use_parallel_residual", False))
     if c["model_type"] == "granite":
