@@ -39,12 +39,12 @@ fault("compute does not wait for its KV", "engine/line/home_kv.c",
 fault("compute does not wait for its weights", "engine/line/home_weights.c",
       "        TRY(frames_wait(h->mover, h->trace, &w->ticket, step));\n", "", DISORDER, BYTES)
 fault("a page's dirty bit is dropped", "engine/line/batch.c",
-      "for (int i = 0; i < row->n_slots_after / KV_PAGE_SLOTS; i++)\n            if (dirty",
-      "for (int i = 0; i + 1 < row->n_slots_after / KV_PAGE_SLOTS; i++)\n            if (dirty", BYTES)
+      "for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)\n            if (dirty",
+      "for (int i = 0; i + 1 < slots / KV_PAGE_SLOTS; i++)\n            if (dirty", BYTES)
 fault("a page that fills up is not moved to its frame", "engine/line/layer_decode.c",
-      "if (row->n_slots % KV_PAGE_SLOTS && before < after)", "if (0 && before < after)", BYTES)
+      "if (n_slots % KV_PAGE_SLOTS && before < after)", "if (0 && before < after)", BYTES)
 fault("a tail page is moved 64 bytes short", "engine/line/layer_decode.c",
-      "w->rows.layout.page_bytes);\n    if (row->n_slots_after", "w->rows.layout.page_bytes - 64);\n    if (row->n_slots_after", BYTES)
+      "w->rows.layout.page_bytes);\n    if (n_after", "w->rows.layout.page_bytes - 64);\n    if (n_after", BYTES)
 fault("the tail of another layer", "engine/line/home_kv.c",
       "    return h->kv_tails + at * h->plan->batch * h->kv.page_bytes;",
       "    return h->kv_tails + (at > 1 ? at - 1 : at) * h->plan->batch * h->kv.page_bytes;", BYTES)
@@ -52,8 +52,8 @@ fault("a KV extent is that of the batch before", "engine/line/home_kv.c",
       "return ((int64_t)layer * p->batches + batch) * p->pages_batch;",
       "return ((int64_t)layer * p->batches + (batch > 1 ? batch - 1 : batch)) * p->pages_batch;", BYTES, DISORDER)
 fault("look-ahead brings pages of the pass before", "engine/line/batch.c",
-      "int slots = pass == batch->pass ? row->n_slots : row->n_slots_after;",
-      "int slots = row->n_slots;", "placement_test.py --only=streamed", BYTES)
+      "int taken = pass == batch->pass ? 0 : row->n_take;",
+      "int taken = 0;", "placement_test.py --only=streamed", BYTES)
 fault("hidden states of the batch before", "engine/line/home_hidden.c",
       "int64_t first = h->hidden_offset[home.tier] + home.rank * h->hidden_frame_bytes;",
       "int64_t first = h->hidden_offset[home.tier] + (home.rank > 1 ? home.rank - 1 : home.rank) * h->hidden_frame_bytes;",
