@@ -38,9 +38,10 @@ class Family:
         self.head_dim = c.get("head_dim") or self.dim // self.heads
         self.layers = c.get("num_hidden_layers", c.get("n_layer"))
         self.eps = c.get("rms_norm_eps", c.get("layer_norm_eps", c.get("layer_norm_epsilon", 1e-5)))
-        self.scale = c.get("attention_multiplier", self.head_dim**-0.5)
+        self.scale = c.get("attention_multiplier", c.get("query_pre_attn_scalar", self.head_dim)**-0.5)
         act = c.get("hidden_activation") or c.get("hidden_act") or c.get("activation_function", "gelu_new")
         self.act = ACTS["gelu_new" if self.kind == "gemma" else act]
+        self.plus = 1.0 if self.kind.startswith("gemma") else 0.0
         self.set_rope()
         self.names()
 
@@ -49,6 +50,7 @@ class Family:
     def set_rope(self):
         c = self.c
         rope = dict(c.get("rope_parameters") or c.get("rope_scaling") or {})
+        rope = dict(rope.get("full_attention", rope))
         rope.setdefault("rope_theta", c.get("rope_theta", c.get("rotary_emb_base", 10000.0)))
         partial = rope.get("partial_rotary_factor", c.get("partial_rotary_factor", c.get("rotary_pct")))
         partial = {"gpt_neox": 0.25, "stablelm": 0.25}.get(self.kind, 1.0) if partial is None else partial
@@ -56,6 +58,8 @@ class Family:
         self.turned = int(self.head_dim * partial)
         base = rope["rope_theta"] ** (np.arange(0, self.turned, 2) / self.turned)
         self.freq, self.long_freq, self.rope_scale, self.long_from = 1 / base, None, 1.0, math.inf
+        local = (c.get("rope_parameters") or {}).get("sliding_attention", {}).get("rope_theta", c.get("rope_local_base_freq", 1e4))
+        self.local_freq = local ** -(np.arange(0, self.turned, 2) / self.turned)
         if kind == "linear":
             self.freq = self.freq / rope["factor"]
         if kind == "llama3":
@@ -85,10 +89,16 @@ class Family:
         if "mscale" in rope and "mscale_all_dim" in rope:
             self.rope_scale = (rope["mscale"] * grown + 1) / (rope["mscale_all_dim"] * grown + 1)
 
+    def is_local(self, layer):
+        if self.kind != "gemma3_text":
+            return False
+        types = self.c.get("layer_types")
+        return types[layer] == "sliding_attention" if types else (layer + 1) % self.c.get("sliding_window_pattern", 6) != 0
+
     def window(self, layer):
         """Tokens that a query sees, itself included; None: all."""
         c = self.c
-        used = self.kind in ("mistral", "phi3") or (c.get("use_sliding_window") and layer >= c.get("max_window_layers", 28))
+        used = self.kind in ("mistral", "phi3") or self.is_local(layer) or (c.get("use_sliding_window") and layer >= c.get("max_window_layers", 28))
         window = c.get("sliding_window") if used else None
         return None if window is None or window >= c["max_position_embeddings"] else window
 
@@ -105,6 +115,7 @@ class Family:
         if not self.turns(layer):
             return x
         freq = self.long_freq if n_tokens > self.long_from else self.freq
+        freq = self.local_freq if self.is_local(layer) else freq
         angle = np.outer(pos, freq)[:, None]
         cos, sin = np.cos(angle) * self.rope_scale, np.sin(angle) * self.rope_scale
         a, b, rest = cut(x, (self.turned // 2, self.turned // 2, x.shape[-1] - self.turned))
@@ -137,13 +148,13 @@ class Family:
         weight = self.w[name + ".weight"]
         if self.kind in ("gpt_neox", "gpt2", "stablelm"):
             return self.layer_norm(x, weight, self.w[name + ".bias"])
-        return self.rms_norm(x, weight + (1.0 if self.kind == "gemma" else 0.0))
+        return self.rms_norm(x, weight + self.plus)
 
     def embed(self, ids, pos):
         x = self.w[self.embedding + ".weight"][ids]
         if self.kind == "gpt2":
             x = x + self.w["transformer.wpe.weight"][np.asarray(pos)]
-        return x * {"gemma": math.sqrt(self.dim), "granite": self.c.get("embedding_multiplier")}.get(self.kind, 1)
+        return x * {"gemma": math.sqrt(self.dim), "gemma3_text": math.sqrt(self.dim), "granite": self.c.get("embedding_multiplier")}.get(self.kind, 1)
 
     # ---- a layer
 
@@ -162,8 +173,8 @@ class Family:
         return [y.reshape(n, -1, self.head_dim) for y in parts]
 
     def qk_norms(self, p, x, name):
-        if self.kind == "qwen3":
-            return self.rms_norm(x, self.w[f"{p}self_attn.{name}_norm.weight"])
+        if self.kind in ("qwen3", "gemma3_text"):
+            return self.rms_norm(x, self.w[f"{p}self_attn.{name}_norm.weight"] + self.plus)
         if self.kind == "stablelm" and self.c.get("qk_layernorm"):
             weights = [self.w[f"{p}self_attn.{name}_layernorm.norms.{h}.weight"] for h in range(x.shape[1])]
             return self.layer_norm(x, np.stack(weights))
@@ -190,6 +201,10 @@ class Family:
     def after(self, layer, h, attention):
         p, kind = self.p.format(layer), self.kind
         a = self.linear(p + self.o, attention)
+        if kind == "gemma3_text":
+            h = h + self.norm(p + "post_attention_layernorm", a)
+            x = self.mlp(p, self.norm(p + "pre_feedforward_layernorm", h))
+            return h + self.norm(p + "post_feedforward_layernorm", x)
         if kind == "olmo2":
             h = h + self.norm(p + "post_attention_layernorm", a)
             return h + self.norm(p + "post_feedforward_layernorm", self.mlp(p, h))

@@ -190,7 +190,7 @@ static enum err finish_shape(struct dummy_config *c)
     s->position_offset = opt ? 2 : 0;
     s->rope_dim = opt ? 0 : s->head_dim;
     family_defaults(s);
-    rope_fill_plain(s, c->rope_theta);
+    rope_fill_plain(s, 0, c->rope_theta);
     const char *bad = shape_check(s);
     return bad ? fail(ERR_INPUT, "%s: %s: out of range", c->path, bad) : OK;
 }

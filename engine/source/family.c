@@ -428,7 +428,7 @@ static enum err check_keys(const struct source *s, const char *family, const cha
         {"logit_scale", 1, ""},
         {"attn_logit_softcapping", 0, ""},
         {"final_logit_softcapping", 0, ""},
-        {"query_pre_attn_scalar", 0, ""},
+        {"query_pre_attn_scalar", 0, "gemma3"},
         {"no_rope_layers", 0, "smollm3"},
         {"num_local_experts", 0, ""},
         {"num_experts", 0, ""},

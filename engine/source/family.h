@@ -44,6 +44,7 @@ struct family_model {
     X("qwen2", "qwen2", "qwen2", "Qwen2ForCausalLM", family_llama_read)                            \
     X("qwen3", "qwen3", "qwen3", "Qwen3ForCausalLM", family_qwen3_read)                            \
     X("gemma", "gemma", "gemma", "GemmaForCausalLM", family_gemma_read)                            \
+    X("gemma3", "gemma3", "gemma3_text", "Gemma3ForCausalLM", family_gemma3_read)                  \
     X("phi3", "phi3", "phi3", "Phi3ForCausalLM", family_phi3_read)                                 \
     X("gpt_neox", "gptneox", "gpt_neox", "GPTNeoXForCausalLM", family_gpt_neox_read)               \
     X("gpt2", "gpt2", "gpt2", "GPT2LMHeadModel", family_gpt2_read)                                 \
@@ -80,7 +81,8 @@ struct family_dialect {
     const char *act_key, *act;           // config.json's; "hidden_act", "silu"
     const char *eps_key;                 // "rms_norm_eps"
     const char *theta_key, *partial_key; // "rope_theta", "partial_rotary_factor"
-    double partial;                      // where the file does not say; 0: 1
+    double theta;                        // where the file does not say; 0: 10,000
+    double partial;                      // likewise; 0: 1
     uint64_t biases;                     // optional roles that config.json need not name
     int attention_bias;                  // where config.json does not say
     int tied;                            // where config.json does not say: 1, 0; -1: by presence

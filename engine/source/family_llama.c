@@ -122,7 +122,7 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     static const char *const llama_prefixes[] = {"model.", ""};
     const char *act_key = d->act_key ? d->act_key : "hidden_act";
     struct shape *shape = &m->shape;
-    struct rope rope = rope_plain(10000);
+    struct rope rope = rope_plain(d->theta > 0 ? d->theta : 10000);
     char act[32];
     int tied = d->tied;
     double eps = shape->norm_eps;
@@ -182,7 +182,7 @@ static enum err read_gguf(struct family_model *m, const struct source *s, const 
 {
     static const char *const prefixes[] = {""};
     struct shape *shape = &m->shape;
-    struct rope rope = rope_plain(10000);
+    struct rope rope = rope_plain(d->theta > 0 ? d->theta : 10000);
     double eps = shape->norm_eps;
     TRY(family_ints(s, name, ints_gguf, sizeof ints_gguf / sizeof *ints_gguf, shape));
     TRY(read_gguf_heads(shape, s, name));

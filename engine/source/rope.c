@@ -104,6 +104,7 @@ enum err rope_read_hf(struct rope *r, const struct source *s, const char *theta_
     TRY(family_float(s, "", "original_max_position_embeddings", 0, 1e12, &r->original));
     TRY(read_object(r, s, "rope_scaling"));
     TRY(read_object(r, s, "rope_parameters"));
+    TRY(read_object(r, s, "rope_parameters.full_attention")); // of gemma3's two
     if (!(r->theta > 0) || !(r->partial > 0 && r->partial <= 1))
         return family_fail(s, "", r->theta > 0 ? partial_key : theta_key, "is out of range");
     return OK;
@@ -254,12 +255,12 @@ static enum err check(const struct rope *r, const struct source *s, const struct
     return OK;
 }
 
-void rope_fill_plain(struct shape *shape, double theta)
+void rope_fill_plain(struct shape *shape, int table, double theta)
 {
     const struct rope r = rope_plain(theta);
-    for (int t = 0; t < SHAPE_ROPES; t++)
-        for (int i = 0; i < shape->rope_dim / 2; i++)
-            shape->ropes[t].inv_freq[i] = plain_freq(&r, i, shape->rope_dim);
+    shape->ropes[table].scale = 1;
+    for (int i = 0; i < shape->rope_dim / 2; i++)
+        shape->ropes[table].inv_freq[i] = plain_freq(&r, i, shape->rope_dim);
 }
 
 enum err rope_fill(const struct rope *from, const struct source *s, struct shape *shape)

@@ -37,8 +37,8 @@ enum err rope_read_gguf(struct rope *r, const struct source *s, const char *name
 /* Fills shape->ropes, rope_long, and context where scaling makes it longer; head_dim, rope_dim and
  * context stand. ERR_INPUT. */
 enum err rope_fill(const struct rope *r, const struct source *s, struct shape *shape);
-/* Angles without scaling. */
-void rope_fill_plain(struct shape *shape, double theta);
+/* Angles of one table without scaling. */
+void rope_fill_plain(struct shape *shape, int table, double theta);
 /* Divides by what the tensor rope_freqs.weight of a GGUF file says; nothing without one. */
 enum err rope_divide(const struct source *s, struct shape *shape);
 

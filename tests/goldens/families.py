@@ -80,6 +80,17 @@ SPECS = {
     "gemma-gelu": common("gemma", 64, 4, 2, 128, 2, head_dim=32, hidden_act="gelu", hidden_activation="gelu_pytorch_tanh",
                          rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 20000.0},
                          tie_word_embeddings=True),
+    "gemma3-pattern": common("gemma3_text", 96, 3, 1, 160, 4, head_dim=32, hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6,
+                             rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling={"rope_type": "linear", "factor": 8.0},
+                             sliding_window=40, sliding_window_pattern=2, query_pre_attn_scalar=64, tie_word_embeddings=True),
+    "gemma3-types": common("gemma3_text", 64, 4, 2, 128, 3, head_dim=16, hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6,
+                           sliding_window=33, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                           query_pre_attn_scalar=16, tie_word_embeddings=True,
+                           rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
+                                            "sliding_attention": {"rope_type": "default", "rope_theta": 20000.0}}),
+    "gemma3-six": common("gemma3_text", 64, 2, 1, 128, 7, head_dim=32, hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6,
+                         rope_theta=1000000.0, rope_local_base_freq=10000.0, sliding_window=50, sliding_window_pattern=6,
+                         query_pre_attn_scalar=32, tie_word_embeddings=True),
     "phi3-plain": common("phi3", 96, 3, 3, 160, 2, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0, rope_scaling=None,
                          original_max_position_embeddings=256, sliding_window=None),
     "phi3-long": common("phi3", 128, 4, 2, 192, 2, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0,
@@ -125,7 +136,7 @@ SPECS = {
                            use_sliding_window=False, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
 }
 # What GGUF files cannot say: they would be another model.
-NO_GGUF = {"gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
+NO_GGUF = {"gemma3-pattern": "the pattern", "gemma3-types": "layer_types", "gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
            "smollm3-none": "no_rope_layers", "llama-yarn-mscale": "mscale, beta, truncate", "llama-dynamic": "dynamic",
            "qwen3-yarn": "context", "mistral-window": "sliding_window", "mistral-page": "sliding_window", "qwen2-late": "sliding_window"}
 FORMS = ("f32", "bf16")
@@ -147,7 +158,7 @@ def gain_of(name):
 
 def weights(spec, tensors, form="f32"):
     """{Hugging Face name: f32 array} of [name, shape] pairs, as a reader gets them back from a file of this format."""
-    plus_one, out = SPECS[spec]["model_type"] == "gemma", {}
+    plus_one, out = SPECS[spec]["model_type"].startswith("gemma"), {}
     for name, shape in tensors:
         r = tiny.rng(spec, name)
         if len(shape) == 1:
@@ -174,7 +185,7 @@ def write_hf(folder, spec, tensors, form):
 
 # ---- GGUF ---------------------------------------------------------------------------------------
 
-ARCHITECTURES = {"gpt_neox": "gptneox", "mistral": "llama"}
+ARCHITECTURES = {"gpt_neox": "gptneox", "gemma3_text": "gemma3", "mistral": "llama"}
 PAIRED = ("llama", "mistral", "granite", "smollm3")
 
 
@@ -194,7 +205,7 @@ def gguf_tensors(c, tensors):
             x = tiny.rope_permute(x, heads)
         if kind in PAIRED and ".k_proj." in name:
             x = tiny.rope_permute(x, c["num_key_value_heads"])
-        if kind == "gemma" and name.endswith("norm.weight"):
+        if kind.startswith("gemma") and name.endswith("norm.weight"):
             x = x + np.float32(1)
         if kind == "gpt_neox" and "query_key_value" in name:
             x = fused_by_kind(x, heads)
@@ -251,7 +262,7 @@ def gguf_keys(w, c):
         w.add_layer_norm_eps(c.get("layer_norm_eps", c.get("layer_norm_epsilon", 1e-5)))
     if c["model_type"] != "gpt2":
         rope_keys(w, c, head_dim)
-    if c["model_type"] == "phi3" and c["sliding_window"]:
+    if c["model_type"] in ("phi3", "gemma3_text") and c["sliding_window"]:
         w.add_sliding_window(c["sliding_window"])
     if c["model_type"] in ("gpt_neox", "stablelm"):
         w.add_parallel_residual(c.get("use_parallel_residual", False))

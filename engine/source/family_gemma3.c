@@ -1,0 +1,89 @@
+/* engine/source/family_gemma3.c - gemma3, text: gemma with norms around attention and MLP, norms of
+ * q and k, and layers with a window that turn by angles of their own.
+ *
+ * Owns: which layers these are; its tensor names. A newcomer would miss: GGUF files say neither
+ * which layers have windows (all but every sixth) nor what scores are scaled by (the 27B alone has
+ * another factor than the others). */
+#include "engine/source/family.h"
+#include "engine/source/family_names.h"
+#include "engine/source/rope.h"
+
+#include <math.h>
+#include <string.h>
+
+#define PATTERN     6 // where nobody says: every sixth layer sees all
+#define LOCAL_THETA 10000
+#define LAYERS_27B  62
+
+static const struct family_names names_hf = {
+    "layers.",
+    {HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM, HF_ATTENTION, HF_QK_NORM,
+     HF_GATED_MLP, [ROLE_POST1_W] = "post_attention_layernorm.weight",
+     [ROLE_NORM2_W] = "pre_feedforward_layernorm.weight",
+     [ROLE_POST2_W] = "post_feedforward_layernorm.weight"}};
+static const struct family_names names_gguf = {
+    "blk.",
+    {GGUF_ENDS, GGUF_NORMS, GGUF_QKV, GGUF_O, GGUF_QK_NORM, GGUF_GATE, GGUF_MLP,
+     [ROLE_POST1_W] = "post_attention_norm.weight", [ROLE_POST2_W] = "post_ffw_norm.weight"}};
+
+/* Layers with a window turn by ropes[1]; the others have no window. */
+static enum err local_layers(const struct source *s, struct shape *shape)
+{
+    const char *types[SHAPE_LAYERS_MAX];
+    int64_t n = 0, pattern = PATTERN;
+    int found = 0;
+    TRY(source_str_list(s, "layer_types", types, SHAPE_LAYERS_MAX, &n, &found));
+    if (s->kind == SOURCE_HF)
+        TRY(source_int(s, "sliding_window_pattern", 1, SHAPE_LAYERS_MAX, &pattern, &found));
+    for (int i = 0; i < shape->n_layers; i++) {
+        int local = n > 0 ? strcmp(types[i], "sliding_attention") == 0 : (i + 1) % pattern != 0;
+        shape->layer_rope[i] = (uint8_t)local;
+        if (!local)
+            shape->layer_window[i] = 0;
+    }
+    return OK;
+}
+
+static enum err local_angles(const struct source *s, const char *name, struct shape *shape)
+{
+    double theta = LOCAL_THETA;
+    if (s->kind == SOURCE_GGUF) {
+        TRY(family_float(s, name, ".rope.freq_base_swa", 1e-6, 1e12, &theta));
+    } else {
+        TRY(family_float(s, "", "rope_local_base_freq", 1e-6, 1e12, &theta));
+        TRY(family_float(s, "", "rope_parameters.sliding_attention.rope_theta", 1e-6, 1e12,
+                         &theta));
+    }
+    rope_fill_plain(shape, 1, theta);
+    return OK;
+}
+
+enum err family_gemma3_read(struct family_model *m, const struct source *s, const char *name)
+{
+    struct shape *shape = &m->shape;
+    double scalar = 0;
+    shape->gated = 1;
+    shape->norm_place = NORM_AROUND;
+    shape->qk_norm = QK_NORM_HEAD;
+    m->plus_one = ROLE_BIT(ROLE_NORM1_W) | ROLE_BIT(ROLE_NORM2_W) | ROLE_BIT(ROLE_POST1_W) |
+                  ROLE_BIT(ROLE_POST2_W) | ROLE_BIT(ROLE_Q_NORM_W) | ROLE_BIT(ROLE_K_NORM_W) |
+                  ROLE_BIT(ROLE_FINAL_NORM_W);
+    TRY(family_read_dialect(m, s, name,
+                            &(struct family_dialect){.hf = &names_hf,
+                                                     .gguf = &names_gguf,
+                                                     .act_key = "hidden_activation",
+                                                     .act = "gelu_pytorch_tanh",
+                                                     .theta = 1e6,
+                                                     .tied = 1,
+                                                     .unpaired = 1,
+                                                     .windowed = 1}));
+    TRY(local_layers(s, shape));
+    TRY(local_angles(s, name, shape));
+    if (s->kind == SOURCE_HF)
+        TRY(family_float(s, "", "query_pre_attn_scalar", 1e-6, 1e6, &scalar));
+    else if (shape->n_layers == LAYERS_27B)
+        scalar = (double)shape->dim / shape->n_heads;
+    shape->attn_scale = scalar > 0 ? (float)(1 / sqrt(scalar)) : 0;
+    shape->embed_scale = sqrtf((float)shape->dim);
+    return OK;
+}
