@@ -12,6 +12,7 @@ VALUES = {
     "empty": "",
     "xs": [3, 1, 2],
     "words": ["b", "A", "c", "a"],
+    "tree": [{"n": "a", "kids": [{"n": "b"}, {"n": "c", "kids": [{"n": "d"}]}]}, {"n": "e"}],
     "pairs": [{"k": "x", "v": 1, "on": True}, {"k": "y", "v": 2}, {"k": "X", "v": 3, "on": False}],
     "d": {"b": 1, "a": {"c": [1, 2.0, None, True, "q'\""]}, "items": "key", "Z": "z"},
     "uni": "aé世🙂\u00a0\u200b\x07\u0301b",
@@ -145,6 +146,15 @@ SNIPPETS = r"""
 {{ 'abc'.startswith(1) }}
 {{ 'abcabc'.find('c') }}{{ 'abcabc'.rfind('c') }}{{ 'abc'.find('x') }}{{ 'é世c'.index('c') }}{{ 'banana'.count('an') }}{{ 'abc'.count('') }}{{ 'a=b=c'.partition('=') }}{{ 'a=b=c'.rpartition('=') }}{{ 'a'.partition('=') }}{{ 'a'.rpartition('=') }}{{ 'abc'.removeprefix('a') }}{{ 'abc'.removesuffix('bc') }}
 {{ 'abc'.index('x') }}
+{{ 'abcabc'.find('c', 3) }}{{ 'abcabc'.find('a', 1, 3) }}{{ 'éaéa'.find('a', 2) }}{{ 'éaéa'.rfind('a', 0, 3) }}{{ 'éaéa'.index('é', 1) }}{{ 'abc'.find('', 3) }}{{ 'abc'.find('', 4) }}{{ 'abc'.find('', 2, 1) }}{{ 'abcabc'.find('c', -3) }}{{ 'abcabc'.rfind('a', -99, -1) }}{{ 'abc'.find('b', none, none) }}
+{{ 'aéaéa'.count('a', 1) }}{{ 'aéaéa'.count('a', 1, -1) }}{{ 'abc'.count('', 3) }}{{ 'abc'.count('', 4) }}{{ 'abc'.startswith('b', 1) }}{{ 'abc'.startswith('', 4) }}{{ 'abc'.startswith('', 3) }}{{ 'abc'.endswith('b', 0, 2) }}{{ 'abc'.endswith(('b', 'x'), 1, -1) }}{{ 'éa'.startswith('a', 1, 9) }}{{ 'abc'.startswith('', 2, 1) }}
+{{ 'abc'.index('a', 1) }}
+{{ 'abc'.index('', 4) }}
+{{ 'abc'.find('a', 'b') }}
+{{ pairs|sort(attribute='nope')|map(attribute='v')|list }}{{ [{'a': 1}, {'a': 1}]|sort }}{{ xs|sort(attribute='nope') }}
+{{ pairs|sort(attribute='on') }}
+{{ undefined_name is divisibleby 2 }}
+{{ 4 is divisibleby undefined_name }}
 {{ 'abc'.isalpha() }}{{ '12'.isdigit() }}{{ 'a1'.isalnum() }}{{ ' '.isspace() }}{{ ''.isspace() }}{{ 'ABC'.isupper() }}{{ 'abc'.islower() }}{{ 'é'.isalpha() }}
 {{ ', '.join(words) }}{{ ''.join([]) }}{{ '-'.join('abc') }}{{ ','.join(d) }}
 {{ ', '.join(xs) }}
@@ -216,6 +226,48 @@ SNIPPETS = r"""
 {% macro outer() %}{% macro inner(q) %}<{{ q }}>{% endmacro %}{{ inner(1) }}{% endmacro %}{{ outer() }}{{ inner is defined }}
 {{ m is defined }}{% macro m() %}x{% endmacro %}{{ m is defined }}{{ m is callable }}
 {% for x in xs %}{% macro m() %}{{ x }}{% endmacro %}{{ m() }}{% endfor %}
+{% macro m(a, b=2) %}{{ a }}-{{ b }}{{ varargs }}{{ kwargs }};{% endmacro %}{{ m(*xs) }}{{ m(*xs, **d) }}{{ m(0, *xs, z=1, **{'y': 2, 'x': 3}) }}{{ m(**{'b': 1, 'a': 0}) }}{{ m(*[]) }}{{ m(*'ab', c=1, b2=2, **{}) }}{{ m(x=1, b=9, y=2, a=8, z=3) }}
+{% macro m(a) %}{{ a }}{% endmacro %}{{ m(**{'a': 1, 'b': 2}) }}
+{% macro m(a) %}{{ a }}{{ kwargs }}{% endmacro %}{{ m(b=1, **{'b': 2}) }}
+{% macro m(a) %}{{ a }}{{ kwargs }}{% endmacro %}{{ m(**{1: 2}) }}
+{% macro m(a) %}{{ a }}{{ kwargs }}{% endmacro %}{{ m(**[1]) }}
+{% macro m(a) %}{{ a }}{{ kwargs }}{% endmacro %}{{ m(**undefined_name) }}
+{% macro m(a) %}{{ a }}{{ varargs }}{% endmacro %}{{ m(*undefined_name) }}
+{% macro m(a) %}{{ a }}{{ varargs }}{% endmacro %}{{ m(*none) }}
+{{ f(*xs, 1) }}
+{{ f(**d, *xs) }}
+{{ f(**d, a=1) }}
+{{ range(*[1, 4])|list }}{{ dict(a=1, **{'b': 2}) }}{{ 'a b'.split(*[' ']) }}{{ 'a-b'|replace(*['-', '+']) }}{{ d|tojson(**{'indent': 1}) }}{{ 3 is divisibleby(*[3]) }}{{ namespace(**{'q': 4}).q }}
+{% macro m(x) %}[{{ caller(*x) }}]{% endmacro %}{% call(v, w) m([1, 2]) %}<{{ v }}{{ w }}>{% endcall %}
+{% for p in tree recursive %}{{ loop.depth }}{{ loop.depth0 }}{{ loop.index }}{{ p.n }}{% if p.kids %}({{ loop(p.kids) }}){% endif %}{{ '' if loop.last else ',' }}{% endfor %}
+{% for p in tree if p.n != 'b' recursive %}{{ p.n }}{{ loop.length }}{{ loop.previtem.n }}{{ loop(p.kids)|upper if p.kids is defined }}{% else %}none{% endfor %}
+{% for p in tree recursive %}{% set x = p.n %}{{ loop(p.kids or []) }}{{ x }}{% else %}.{% endfor %}{{ x }}
+{% set ns = namespace(n=0) %}{% for p in tree recursive %}{% set ns.n = ns.n + 1 %}{% if ns.n == 3 %}{% break %}{% endif %}{{ p.n }}{{ loop(p.kids or []) }}{% endfor %}{{ ns.n }}
+{% for p in tree recursive %}{% set outer = loop %}{% for q in p.kids or [] %}{{ outer([q]) }}{% endfor %}{{ p.n }}{% endfor %}
+{% for p in xs %}{{ loop([]) }}{% endfor %}
+{% for p in tree recursive %}{{ x }}{% set x = p.n %}{{ loop(p.kids or []) }}{{ x }}{% endfor %}
+{% for p in tree recursive %}{{ loop() }}{% endfor %}
+{% for p in tree recursive %}{{ loop(5) }}{% endfor %}
+{% for p in tree recursive %}{{ loop(tree) }}{% endfor %}
+{% for k, v in {'b': {'y': {}, 'x': {}}, 'a': {}}|dictsort recursive %}{{ k }}[{{ loop(v|dictsort) }}]{% endfor %}
+{% for g in pairs|groupby('k') %}{{ g.grouper }}:{{ g.list|map(attribute='v')|list }}{{ g[0] }}{{ g|length }};{% endfor %}{% for key, items in pairs|groupby('k', case_sensitive=true) %}{{ key }}{{ items|length }}{% endfor %}
+{{ messages|groupby('role')|map('first')|list }}{{ pairs|groupby('on', default=false)|map(attribute='grouper')|list }}{{ []|groupby('x')|list }}{{ [[2, 'b'], [1, 'a'], [2, 'c']]|groupby(0) }}{{ (pairs|groupby('k'))[0]['grouper'] }}{{ (1, 2).grouper }}
+{{ pairs|groupby('on') }}
+{{ pairs|groupby }}
+{{ xs|slice(2)|list }}{{ xs|slice(2, 'x')|list }}{{ [1, 2, 3, 4]|slice(2, 'x')|list }}{{ []|slice(3)|list }}{{ xs|slice(5)|list }}{{ xs|slice(-1)|list }}{% for col in range(7)|slice(3) %}{{ col }}{% endfor %}
+{{ xs|slice(0)|list }}
+{{ d|attr('items') is callable }}{{ d|attr('b') is defined }}{{ s|attr('nope') is defined }}{{ (s|attr('strip'))() }}
+{{ undefined_name|attr('x') }}
+{{ 'ab'|center(5) }}|{{ 'abc'|center(6) }}|{{ 'abcdef'|center(3) }}|{{ 7|center(4) }}|{{ 'x'|center|length }}|{{ 'ab'.center(5, '*') }}|{{ 'abc'.center(6, '-') }}|{{ 'é'.ljust(3, '.') }}|{{ 'é'.rjust(3) }}|{{ '-7'.zfill(4) }}|{{ '+7'.zfill(2) }}|{{ 'abc'.zfill(5) }}|{{ ''.zfill(2) }}|{{ 'a'.ljust(-4) }}
+{{ 'a'.ljust(3, 'xy') }}
+{{ 'a'.ljust('3') }}
+{{ 'foo bar baz qux'|truncate(9) }}|{{ 'foo bar baz qux'|truncate(9, true) }}|{{ 'foo bar baz qux'|truncate(11) }}|{{ 'foo bar baz qux'|truncate(11, false, '...', 0) }}|{{ 'foo bar baz quxy'|truncate(11) }}|{{ 'foo bar baz quxyz'|truncate(11) }}|{{ 'foobarbazqux'|truncate(5, leeway=0) }}|{{ uni|truncate(4, true, '', 0) }}|{{ 'aé世🙂 b'|truncate(3, end='-', leeway=1) }}
+{{ 'abc'|truncate(2) }}
+{{ 5|truncate }}
+{{ 'one two_x 3  é-f'|wordcount }}{{ ''|wordcount }}{{ n|wordcount }}{{ uni|wordcount }}
+{{ name|forceescape }}{{ name|e|forceescape }}{{ (name|safe)|forceescape|length }}{{ (name|safe) is escaped }}{{ name is escaped }}{{ n is escaped }}
+{{ 'upper' is filter }}{{ 'nope' is filter }}{{ 'odd' is test }}{{ 'nope' is test }}{{ '==' is test }}{{ 'tojson' is filter }}{{ (name|e) is escaped }}
+{{ pairs|sort(attribute='k,v')|map(attribute='v')|list }}{{ pairs|sort(attribute='v,k', reverse=true)|map(attribute='v')|list }}{{ [{'a': 2, 'b': 'x'}, {'a': 1, 'b': 'y'}, {'a': 1, 'b': 'A'}]|sort(attribute='a,b')|map(attribute='b')|join }}{{ [{'a,b': 2}, {'a,b': 1}]|min(attribute='a,b') }}{{ [{'a,b': 2}, {'a,b': 2}]|unique(attribute='a,b')|list }}
 {% filter upper %}abc{{ n }}{% endfilter %}{% filter trim|replace('a', 'b') %}  aaa {% endfilter %}
 {% with a = 1, b = 2 %}{{ a }}{{ b }}{% set c = 3 %}{{ c }}{% endwith %}{{ a is defined }}{{ c is defined }}
 {% set a = 'o' %}{% with a = 1, b = a %}{{ a }}{{ b }}{% endwith %}{{ a }}{% with %}x{% endwith %}

@@ -61,6 +61,21 @@ enum err template_parse(struct template **out, const char *text, int64_t n_bytes
     return OK;
 }
 
+int template_names(const struct template *t, const char *name)
+{
+    for (int32_t i = 0; i < t->n_names; i++) {
+        if (tv_is_str(tv_str(t->text + t->names[i].at, t->names[i].n), name))
+            return 1;
+    }
+    for (int32_t i = 0; i < t->n_nodes; i++) {
+        const struct tn *n = &t->nodes[i];
+        if ((n->type == TN_ATTR || n->type == TN_STR) &&
+            tv_is_str(tv_str(t->text + n->u.text.at, n->u.text.n), name))
+            return 1;
+    }
+    return 0;
+}
+
 void template_free(struct template *t)
 {
     if (!t)
@@ -98,13 +113,6 @@ static enum err global_value(struct te *e, const struct template_input *in, stru
         *out = tv_bool(in->add_generation_prompt);
         return OK;
     }
-    const char *special = tv_is_str(name, "bos_token")   ? in->bos_token
-                          : tv_is_str(name, "eos_token") ? in->eos_token
-                                                         : NULL;
-    if (special) {
-        *out = tv_str(special, (int64_t)strlen(special));
-        return tt_valid(special, out->n) ? OK : tv_fail(&e->m, "%s is not UTF-8", name.u.s);
-    }
     char key[128];
     if (in->extra && name.n < (int64_t)sizeof key) {
         memcpy(key, name.u.s, (size_t)name.n);
@@ -112,6 +120,13 @@ static enum err global_value(struct te *e, const struct template_input *in, stru
         const json_t *value = json_object_get(in->extra, key);
         if (value)
             return tv_from_json(&e->m, value, out);
+    }
+    const char *special = tv_is_str(name, "bos_token")   ? in->bos_token
+                          : tv_is_str(name, "eos_token") ? in->eos_token
+                                                         : NULL;
+    if (special) {
+        *out = tv_str(special, (int64_t)strlen(special));
+        return tt_valid(special, out->n) ? OK : tv_fail(&e->m, "%.9s is not UTF-8", name.u.s);
     }
     int always = tv_is_str(name, "tools") || tv_is_str(name, "documents");
     *out = always ? tv_none() : global_function(name);

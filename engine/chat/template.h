@@ -32,8 +32,9 @@ enum err template_parse(struct template **out, const char *text, int64_t n_bytes
 struct template_input {
     const json_t *messages;    // array
     const json_t *tools;       // array, or NULL: the template sees none
-    const json_t *extra;       // object of further variables, or NULL; the named ones here win
-    int add_generation_prompt; // 0 or 1
+    const json_t *extra;       // object of further variables, or NULL; what is named above wins,
+                               // what is named below does not, as in transformers
+    int add_generation_prompt; // 0 or 1; wins
     const char *bos_token;     // UTF-8; NULL: undefined in the template
     const char *eos_token;     // likewise
     int64_t now_epoch;         // what strftime_now formats, in UTC and the C locale
@@ -44,6 +45,11 @@ struct template_input {
  * TEMPLATE_RENDER_BYTES_MAX of address space for the call; only what is touched becomes memory. */
 enum err template_render(const struct template *t, const struct template_input *input, char *out,
                          int64_t cap, int64_t *n_out);
+
+/* Does the template say this name anywhere: a variable, an attribute or a string? One that
+ * does not, cannot tell whether there is such a variable or key, unless it goes through all keys.
+ */
+int template_names(const struct template *t, const char *name);
 
 /* Frees; accepts NULL. */
 void template_free(struct template *t);

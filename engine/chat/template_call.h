@@ -66,6 +66,9 @@ enum err tc_lower(struct tv_mem *m, struct tv s, struct tv *out);
 enum err tc_capitalize(struct tv_mem *m, struct tv s, struct tv *out);
 enum err tc_replace(struct tv_mem *m, struct tv s, struct tv from, struct tv to, int64_t count,
                     struct tv *out);
+/* s with `fill`, one character, on the sides named: at least `width` characters. */
+enum err tc_pad(struct tv_mem *m, struct tv s, struct tv width, struct tv fill, enum tt_side side,
+                struct tv *out);
 enum err tc_lines(struct tv_mem *m, struct tv s, int keep_ends, struct tv *out);
 enum err tc_escape(struct tv_mem *m, struct tv s, struct tv *out);
 int tc_is_case(struct tv s, int upper); // str.isupper, str.islower

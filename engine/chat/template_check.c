@@ -1,6 +1,6 @@
 /* engine/chat/template_check.c - the tests: value is name(args).
  *
- * Owns: TESTS. Refuses: nothing of Jinja's own but `filter`, `test` and `escaped`.
+ * Owns: TESTS, all of Jinja's own.
  * The one fact: a bool is a number, a dict is a sequence, and undefined is iterable: as Python
  * says. */
 #include "engine/chat/template_call.h"
@@ -22,6 +22,9 @@ enum check {
     IS_CALLABLE,
     IS_LOWER,
     IS_UPPER,
+    IS_ESCAPED,
+    IS_FILTER,
+    IS_TEST,
     IS_ODD,
     IS_EVEN,
     IS_SAME, // this and what follows take one argument
@@ -55,6 +58,9 @@ static const struct {
     {"callable", IS_CALLABLE},
     {"lower", IS_LOWER},
     {"upper", IS_UPPER},
+    {"escaped", IS_ESCAPED},
+    {"filter", IS_FILTER},
+    {"test", IS_TEST},
     {"odd", IS_ODD},
     {"even", IS_EVEN},
     {"sameas", IS_SAME},
@@ -95,7 +101,9 @@ static int is_iterable(struct tv v)
 /* Remainder of v by a number, compared with `want`. */
 static enum err check_rest(struct tv_mem *m, struct tv v, struct tv by, int64_t want, int *out)
 {
-    struct tv rest;
+    struct tv rest, missing = v.kind == TV_UNDEFINED ? v : by;
+    if (missing.kind == TV_UNDEFINED && v.kind != TV_STR)
+        return tv_fail(m, "'%.*s' is undefined", (int)missing.n, missing.u.s);
     TRY(tc_binary(m, '%', v, by, &rest));
     return tv_equal(m, rest, tv_int(want), out);
 }
@@ -159,6 +167,12 @@ static int check_kind(enum check check, struct tv v)
                (v.kind == TV_LIST && v.sub <= TV_SEQ_RANGE);
     case IS_ITERABLE:
         return is_iterable(v);
+    case IS_ESCAPED:
+        return v.kind == TV_STR && v.sub;
+    case IS_FILTER:
+        return v.kind == TV_STR && tc_filter_find(v.u.s, v.n) >= 0;
+    case IS_TEST:
+        return v.kind == TV_STR && tc_test_find(v.u.s, v.n) >= 0;
     default: // IS_CALLABLE
         return v.kind == TV_MACRO || v.kind == TV_METHOD || v.kind == TV_GLOBAL ||
                v.kind == TV_UNDEFINED || v.kind == TV_LOOP;

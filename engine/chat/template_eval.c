@@ -28,27 +28,81 @@ static enum err undefined_fail(const struct te *e, struct tv v)
     return tv_fail(&e->m, "'%.*s' is undefined", (int)v.n, v.u.s);
 }
 
+/* *list: its items behind the other positions. */
+static enum err spread_list(struct te *e, struct tv list, struct tc_args *args)
+{
+    struct tv *items;
+    int64_t n;
+    void *pos;
+    TRY(tv_walk(&e->m, list, &items, &n));
+    TRY(tv_pay(&e->m, n / 8));
+    TRY(tv_take(&e->m, args->n_pos + n, sizeof(struct tv), &pos));
+    if (args->n_pos)
+        memcpy(pos, args->pos, (size_t)args->n_pos * sizeof(struct tv));
+    if (n)
+        memcpy((struct tv *)pos + args->n_pos, items, (size_t)n * sizeof(struct tv));
+    args->pos = pos;
+    args->n_pos += (int)n;
+    return OK;
+}
+
+/* **dict: its pairs behind the other names. */
+static enum err spread_dict(struct te *e, struct tv v, struct tc_args *args)
+{
+    void *named;
+    if (v.kind == TV_UNDEFINED)
+        return undefined_fail(e, v);
+    if (v.kind != TV_DICT)
+        return tv_fail(&e->m, "** needs a mapping, not %s", tv_type_name(v));
+    const struct tv_dict *d = v.u.dict;
+    TRY(tv_take(&e->m, args->n_named + d->n, sizeof(struct tc_kwarg), &named));
+    if (args->n_named)
+        memcpy(named, args->named, (size_t)args->n_named * sizeof(struct tc_kwarg));
+    args->named = named;
+    for (int64_t i = 0; i < d->n; i++) {
+        struct tv key = d->pairs[i].key;
+        if (key.kind != TV_STR)
+            return tv_fail(&e->m, "** needs keys that are strings, not %s", tv_type_name(key));
+        TRY(tv_pay(&e->m, 1 + args->n_named / 16));
+        for (int k = 0; k < args->n_named; k++) {
+            if (args->named[k].n == key.n && !memcmp(args->named[k].name, key.u.s, (size_t)key.n))
+                return tv_fail(&e->m, "two values for the argument '%.*s'", (int)min_i64(key.n, 64),
+                               key.u.s);
+        }
+        args->named[args->n_named++] =
+            (struct tc_kwarg){key.u.s, (int32_t)key.n, d->pairs[i].value};
+    }
+    return OK;
+}
+
+/* Of a TN_KWARG or TN_SPREAD. */
+static enum err named_arg(struct te *e, const struct tn *n, struct tc_args *args)
+{
+    struct tv value;
+    TRY(te_eval(e, n->a, &value));
+    if (n->type == TN_SPREAD)
+        return (n->op ? spread_dict : spread_list)(e, value, args);
+    args->named[args->n_named++] = (struct tc_kwarg){e->t->text + n->u.text.at, n->u.text.n, value};
+    return OK;
+}
+
 enum err te_args(struct te *e, int32_t first, struct tc_args *args)
 {
     const struct tn *nodes = e->t->nodes;
     int n_pos = 0, n_named = 0;
     void *pos, *named;
-    for (int32_t i = first; i >= 0; i = nodes[i].next)
-        *(nodes[i].type == TN_KWARG ? &n_named : &n_pos) += 1;
+    for (int32_t i = first; i >= 0; i = nodes[i].next) {
+        n_pos += nodes[i].type != TN_KWARG && nodes[i].type != TN_SPREAD;
+        n_named += nodes[i].type == TN_KWARG;
+    }
     TRY(tv_take(&e->m, n_pos, sizeof(struct tv), &pos));
     TRY(tv_take(&e->m, n_named, sizeof(struct tc_kwarg), &named));
     *args = (struct tc_args){.pos = pos, .named = named};
     for (int32_t i = first; i >= 0; i = nodes[i].next) {
-        if (nodes[i].type != TN_KWARG) {
-            TRY(te_eval(e, i, &args->pos[args->n_pos]));
-            args->n_pos++;
-            continue;
-        }
-        struct tc_kwarg *k = &args->named[args->n_named];
-        k->name = e->t->text + nodes[i].u.text.at;
-        k->n = nodes[i].u.text.n;
-        TRY(te_eval(e, nodes[i].a, &k->value));
-        args->n_named++;
+        if (nodes[i].type == TN_KWARG || nodes[i].type == TN_SPREAD)
+            TRY(named_arg(e, &nodes[i], args));
+        else
+            TRY(te_eval(e, i, &args->pos[args->n_pos++]));
     }
     return OK;
 }
@@ -230,7 +284,7 @@ enum err te_loop_attr(struct te *e, struct te_loop *loop, const char *name, int6
         return OK;
     case DEPTH:
     case DEPTH0:
-        *out = tv_int(which == DEPTH);
+        *out = tv_int(loop->depth + (which == DEPTH));
         return OK;
     case CYCLE:
     case CHANGED: {
@@ -309,6 +363,8 @@ static enum err eval_call(struct te *e, const struct tn *n, struct tv *out)
         return te_macro_call(e, f.u.ptr, &args, out);
     case TV_GLOBAL:
         return te_global_call(e, f, &args, out);
+    case TV_LOOP:
+        return te_loop_call(e, f.u.ptr, &args, out);
     case TV_UNDEFINED:
         return undefined_fail(e, f);
     default:

@@ -1,6 +1,6 @@
 /* engine/chat/template_expr.c - chat template expressions to nodes.
  *
- * Owns: precedence, literals, calls, filters, tests. Refuses: statements, *args and **kwargs.
+ * Owns: precedence, literals, calls, filters, tests. Refuses: statements.
  * The one fact: chains (a + b + c, x.y.z, f|g|h) are loops here, so only brackets and prefix
  * operators recurse, and those count in p->nest. */
 #include "engine/chat/template_parse.h"
@@ -234,10 +234,39 @@ static enum err attribute(struct tp *p, int32_t object, int32_t *out)
     return tp_close(p, node);
 }
 
+/* name=value, *list, **dict or a value; `seen` says which of them the list has already. */
+static enum err call_arg(struct tp *p, int *seen, int32_t *out)
+{
+    enum { NAMED = 1, LIST = 2, DICT = 4 };
+    const struct tok *k = &p->toks[p->at];
+    int32_t line = line_of(p), value;
+    int is_named = k->type == TOK_NAME && k[1].type == TOK_OP && k[1].op == '=';
+    int kind = tp_is_op(p, '*')                 ? LIST
+               : tp_is_op(p, TOK_OP2('*', '*')) ? DICT
+               : is_named                       ? NAMED
+                                                : 0;
+    int after = kind == 0 ? NAMED | LIST | DICT : kind == LIST ? LIST | DICT : DICT;
+    if (*seen & after)
+        return tn_fail(p->t, line, "a positional argument follows a named one");
+    *seen |= kind;
+    p->at += is_named ? 2 : kind != 0;
+    TRY(tp_expr(p, TP_WITH_COND, &value));
+    *out = value;
+    if (kind == 0)
+        return OK;
+    TRY(tp_node(p, is_named ? TN_KWARG : TN_SPREAD, line, out));
+    struct tn *n = &p->t->nodes[*out];
+    n->a = value;
+    n->op = kind == DICT;
+    if (is_named)
+        n->u.text = k->u.text;
+    return tp_close(p, *out);
+}
+
 enum err tp_call_args(struct tp *p, int32_t *first)
 {
     struct tp_list list = {-1, -1};
-    int named = 0;
+    int seen = 0;
     TRY(tp_expect_op(p, '('));
     TRY(tp_enter(p));
     while (!tp_is_op(p, ')')) {
@@ -246,24 +275,9 @@ enum err tp_call_args(struct tp *p, int32_t *first)
             if (tp_is_op(p, ')'))
                 break;
         }
-        int32_t line = line_of(p), value, node;
-        if (tp_is_op(p, '*') || tp_is_op(p, TOK_OP2('*', '*')))
-            return tn_fail(p->t, line, "*args and **kwargs are not supported");
-        const struct tok *k = &p->toks[p->at];
-        int is_named = k->type == TOK_NAME && k[1].type == TOK_OP && k[1].op == '=';
-        if (named && !is_named)
-            return tn_fail(p->t, line, "a positional argument follows a named one");
-        p->at += is_named ? 2 : 0;
-        TRY(tp_expr(p, TP_WITH_COND, &value));
-        if (is_named) {
-            named = 1;
-            TRY(tp_node(p, TN_KWARG, line, &node));
-            p->t->nodes[node].a = value;
-            p->t->nodes[node].u.text = k->u.text;
-            TRY(tp_close(p, node));
-            value = node;
-        }
-        tp_append(p, &list, value);
+        int32_t arg;
+        TRY(call_arg(p, &seen, &arg));
+        tp_append(p, &list, arg);
     }
     p->at++;
     p->nest--;

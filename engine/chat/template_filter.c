@@ -1,9 +1,8 @@
 /* engine/chat/template_filter.c - the filters: value | name(args).
  *
- * Owns: FILTERS and argument binding. Refuses: filters that make HTML or need a file system.
- * The one fact: map, select and their kin give iterators, which are always true and have no length,
- * as templates that were tested against Python rely on. */
-#include "engine/chat/template_call.h"
+ * Owns: FILTERS, argument binding, the filters of one value. Refuses: filters that make HTML or
+ * need a file system; lists (template_series.c). */
+#include "engine/chat/template_series.h"
 
 #include <errno.h>
 #include <math.h>
@@ -51,65 +50,6 @@ enum err tc_bind(struct tv_mem *m, const char *what, const struct tc_params *par
     for (int i = 0; i < params->n_required; i++) {
         if (tc_is_absent(bound[i]))
             return tv_fail(m, "%s needs the argument '%s'", what, params->names[i]);
-    }
-    return OK;
-}
-
-/* --- the attribute argument of map, join, sort and others: "a.b.0" --- */
-
-static enum err get_path(struct tv_mem *m, struct tv item, struct tv path, struct tv fallback,
-                         struct tv *out)
-{
-    *out = item;
-    if (path.kind != TV_STR)
-        return tc_item(m, item, path, out);
-    for (int64_t i = 0; i <= path.n;) {
-        int64_t end = i, digits = 0;
-        while (end < path.n && path.u.s[end] != '.')
-            digits += path.u.s[end] >= '0' && path.u.s[end] <= '9', end++;
-        struct tv key = tv_str(path.u.s + i, end - i);
-        if (digits == end - i && digits > 0 && digits < 18)
-            key = tv_int(strtoll(path.u.s + i, NULL, 10));
-        struct tv from = *out;
-        TRY(tv_pay(m, 1));
-        if (from.kind == TV_UNDEFINED)
-            return tv_fail(m, "'%.*s' is undefined", (int)from.n, from.u.s);
-        TRY(tc_item(m, from, key, out));
-        if (out->kind == TV_UNDEFINED && !tc_is_absent(fallback) && fallback.kind != TV_NONE)
-            *out = fallback;
-        i = end + 1;
-    }
-    return OK;
-}
-
-static int has_path(struct tv path)
-{
-    return !tc_is_absent(path) && path.kind != TV_NONE;
-}
-
-/* What to compare an item by: itself or its attribute, in lower case unless `exact`. */
-static enum err sort_key(struct tv_mem *m, struct tv item, struct tv path, int exact,
-                         struct tv *out)
-{
-    struct tv none = tv_none();
-    *out = item;
-    if (has_path(path))
-        TRY(get_path(m, item, path, none, out));
-    return !exact && out->kind == TV_STR ? tc_lower(m, *out, out) : OK;
-}
-
-/* Copies of the items of v and their keys. */
-static enum err keyed_copy(struct tv_mem *m, struct tv v, struct tv path, int exact,
-                           struct tv *items, struct tv *keys)
-{
-    struct tv *from;
-    int64_t n;
-    TRY(tv_walk(m, v, &from, &n));
-    TRY(tv_list_new(m, TV_SEQ_LIST, n, items));
-    TRY(tv_list_new(m, TV_SEQ_LIST, n, keys));
-    for (int64_t i = 0; i < n; i++) {
-        items->u.list->items[i] = from[i];
-        TRY(sort_key(m, from[i], path, exact, &keys->u.list->items[i]));
     }
     return OK;
 }
@@ -204,6 +144,35 @@ static enum err f_escape(struct tv_mem *m, struct tv in, struct tv *a, struct tv
     return tc_escape(m, *out, out);
 }
 
+/* Also of what is marked safe. */
+static enum err f_forceescape(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
+{
+    (void)a;
+    TRY(tv_to_str(m, in, out));
+    out->sub = 0;
+    return tc_escape(m, *out, out);
+}
+
+/* A method, or nothing: never a key. */
+static enum err f_attr(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
+{
+    if (a[0].kind != TV_STR)
+        return tv_fail(m, "attr needs a name, not %s", tv_type_name(a[0]));
+    if (in.kind == TV_UNDEFINED)
+        return tv_fail(m, "'%.*s' is undefined", (int)in.n, in.u.s);
+    TRY(tc_attr(m, in, a[0].u.s, a[0].n, out));
+    if (in.kind == TV_DICT && out->kind != TV_METHOD)
+        *out = tv_undefined(a[0].u.s, a[0].n);
+    return OK;
+}
+
+static enum err f_center(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
+{
+    struct tv width = tc_is_absent(a[0]) ? tv_int(80) : a[0];
+    TRY(tv_to_str(m, in, &in));
+    return tc_pad(m, in, width, tv_str(" ", 1), TT_BOTH, out);
+}
+
 static enum err f_upper(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
 {
     (void)a;
@@ -271,24 +240,47 @@ static enum err f_replace(struct tv_mem *m, struct tv in, struct tv *a, struct t
     return tc_replace(m, in, a[0], a[1], count, out);
 }
 
-static enum err f_join(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
+/* Cut to `length` characters, `end` among them; between words unless `killwords`. */
+static enum err f_truncate(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
 {
-    struct tv *items, glue = tv_str("", 0), none = tv_none();
-    int64_t n;
-    struct tv_buf b = {0};
-    if (!tc_is_absent(a[0]))
-        TRY(tv_to_str(m, a[0], &glue));
-    TRY(tv_walk(m, in, &items, &n));
-    for (int64_t i = 0; i < n; i++) {
-        struct tv item = items[i];
-        if (has_path(a[1]))
-            TRY(get_path(m, items[i], a[1], none, &item));
-        if (i)
-            TRY(tv_put(m, &b, glue.u.s, glue.n));
-        TRY(tv_pay(m, 1));
-        TRY(tv_put_str(m, &b, item));
+    int64_t length, leeway;
+    struct tv end = tc_is_absent(a[2]) ? tv_str("...", 3) : a[2];
+    TRY(tc_int(m, a[0], 255, &length));
+    leeway = 5;
+    if (a[3].kind != TV_NONE)
+        TRY(tc_int(m, a[3], 5, &leeway));
+    if (in.kind != TV_STR || end.kind != TV_STR)
+        return tv_fail(m, "truncate needs a string, not %s",
+                       tv_type_name(in.kind == TV_STR ? end : in));
+    int64_t n_end = tt_count(end.u.s, end.n);
+    if (length < n_end || leeway < 0)
+        return tv_fail(m, "truncate needs a length of at least %lld", (long long)n_end);
+    TRY(tv_pay(m, in.n / 16));
+    *out = in;
+    if (tt_count(in.u.s, in.n) - length <= leeway)
+        return OK;
+    int64_t keep = tt_offset(in.u.s, in.n, length - n_end);
+    int64_t space = tv_truth(a[1]) ? -1 : tt_find_last(in.u.s, keep, " ", 1);
+    struct tv head = tv_str(in.u.s, space < 0 ? keep : space);
+    head.sub = in.sub;
+    return tc_binary(m, '+', head, end, out);
+}
+
+static enum err f_wordcount(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
+{
+    int64_t n = 0;
+    int inside = 0;
+    (void)a;
+    TRY(tv_to_str(m, in, &in));
+    TRY(tv_pay(m, in.n / 16));
+    for (int64_t i = 0; i < in.n;) {
+        int32_t cp;
+        i += tt_decode(in.u.s + i, in.n - i, &cp);
+        int word = tt_is_alpha(cp) || tt_is_digit(cp) || cp == '_';
+        n += word && !inside;
+        inside = word;
     }
-    *out = tv_text(&b);
+    *out = tv_int(n);
     return OK;
 }
 
@@ -447,238 +439,6 @@ static enum err f_round(struct tv_mem *m, struct tv in, struct tv *a, struct tv 
     return OK;
 }
 
-static enum err f_sum(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    struct tv *items, item, none = tv_none();
-    int64_t n;
-    struct tv sum = tc_is_absent(a[1]) ? tv_int(0) : a[1];
-    TRY(tv_walk(m, in, &items, &n));
-    for (int64_t i = 0; i < n; i++) {
-        item = items[i];
-        if (has_path(a[0]))
-            TRY(get_path(m, items[i], a[0], none, &item));
-        if (sum.kind == TV_STR)
-            return tv_fail(m, "sum does not add strings (use join)");
-        TRY(tv_pay(m, 1));
-        TRY(tc_binary(m, '+', sum, item, &sum));
-    }
-    *out = sum;
-    return OK;
-}
-
-static enum err f_sort(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    struct tv keys;
-    if (a[2].kind == TV_STR && memchr(a[2].u.s, ',', (size_t)a[2].n))
-        return tv_fail(m, "sort by several attributes is not supported");
-    TRY(keyed_copy(m, in, a[2], tv_truth(a[1]), out, &keys));
-    return tv_sort(m, out->u.list->items, keys.u.list->items, keys.u.list->n, tv_truth(a[0]));
-}
-
-static enum err f_unique(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    struct tv keys;
-    TRY(keyed_copy(m, in, a[1], tv_truth(a[0]), out, &keys));
-    out->sub = TV_SEQ_ITER;
-    struct tv_list *l = out->u.list;
-    int64_t n = 0;
-    for (int64_t i = 0; i < l->n; i++) {
-        int seen = 0;
-        if (!tv_hashable(keys.u.list->items[i]))
-            return tv_fail(m, "unique cannot compare a %s", tv_type_name(keys.u.list->items[i]));
-        for (int64_t k = 0; k < n && !seen; k++)
-            TRY(tv_equal(m, keys.u.list->items[k], keys.u.list->items[i], &seen));
-        if (seen)
-            continue;
-        l->items[n] = l->items[i];
-        keys.u.list->items[n++] = keys.u.list->items[i];
-    }
-    l->n = n;
-    return OK;
-}
-
-static enum err extreme(struct tv_mem *m, struct tv in, struct tv *a, int sign, struct tv *out)
-{
-    struct tv items, keys;
-    int64_t best = 0;
-    TRY(keyed_copy(m, in, a[1], tv_truth(a[0]), &items, &keys));
-    for (int64_t i = 1; i < keys.u.list->n; i++) {
-        int order;
-        TRY(tv_order(m, keys.u.list->items[i], keys.u.list->items[best], &order));
-        if (order != 2 && (sign < 0 ? order < 0 : order > 0))
-            best = i;
-    }
-    *out = keys.u.list->n ? items.u.list->items[best] : tv_undefined("extreme of nothing", 18);
-    return OK;
-}
-
-static enum err f_min(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    return extreme(m, in, a, -1, out);
-}
-
-static enum err f_max(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    return extreme(m, in, a, 1, out);
-}
-
-static enum err pairs_of(struct tv_mem *m, const struct tv_dict *d, enum tv_seq seq, struct tv *out)
-{
-    TRY(tv_list_new(m, seq, d->n, out));
-    for (int64_t i = 0; i < d->n; i++)
-        TRY(tv_pair_new(m, d->pairs[i].key, d->pairs[i].value, &out->u.list->items[i]));
-    return OK;
-}
-
-static enum err f_items(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    (void)a;
-    if (in.kind == TV_UNDEFINED)
-        return tv_list_new(m, TV_SEQ_ITER, 0, out);
-    if (in.kind != TV_DICT)
-        return tv_fail(m, "items needs a mapping, not %s", tv_type_name(in));
-    return pairs_of(m, in.u.dict, TV_SEQ_ITER, out);
-}
-
-static enum err f_dictsort(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    struct tv keys;
-    int by_value = tv_is_str(a[1], "value");
-    if (in.kind != TV_DICT)
-        return tv_fail(m, "dictsort needs a mapping, not %s", tv_type_name(in));
-    if (!by_value && !tc_is_absent(a[1]) && !tv_is_str(a[1], "key"))
-        return tv_fail(m, "dictsort sorts by key or value");
-    const struct tv_dict *d = in.u.dict;
-    TRY(pairs_of(m, d, TV_SEQ_LIST, out));
-    TRY(tv_list_new(m, TV_SEQ_LIST, d->n, &keys));
-    for (int64_t i = 0; i < d->n; i++) {
-        struct tv key = by_value ? d->pairs[i].value : d->pairs[i].key, path = tv_none();
-        TRY(sort_key(m, key, path, tv_truth(a[0]), &keys.u.list->items[i]));
-    }
-    return tv_sort(m, out->u.list->items, keys.u.list->items, d->n, tv_truth(a[2]));
-}
-
-static enum err f_batch(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    struct tv *items, fill = a[1];
-    int64_t n, size;
-    TRY(tc_int(m, a[0], 1, &size));
-    TRY(tv_walk(m, in, &items, &n));
-    if (size < 1)
-        return tv_fail(m, "batch needs a size of at least 1");
-    TRY(tv_list_new(m, TV_SEQ_ITER, n ? (n - 1) / size + 1 : 0, out));
-    for (int64_t i = 0; i < out->u.list->n; i++) {
-        int64_t have = min_i64(size, n - i * size);
-        int64_t width = tc_is_absent(fill) || fill.kind == TV_NONE ? have : size;
-        struct tv *row = &out->u.list->items[i];
-        TRY(tv_list_new(m, TV_SEQ_LIST, width, row));
-        for (int64_t k = 0; k < width; k++)
-            row->u.list->items[k] = k < have ? items[i * size + k] : fill;
-    }
-    return OK;
-}
-
-/* --- filters that take other filters and tests --- */
-
-static enum err take_name(struct tv_mem *m, const struct tc_args *args, int at, int is_filter,
-                          int *id, struct tc_args *rest)
-{
-    struct tv name = args->pos[at];
-    *id = name.kind != TV_STR ? -1
-          : is_filter         ? tc_filter_find(name.u.s, name.n)
-                              : tc_test_find(name.u.s, name.n);
-    if (*id < 0)
-        return tv_fail(m, "unknown %s '%.*s'", is_filter ? "filter" : "test",
-                       name.kind == TV_STR ? (int)min_i64(name.n, 64) : 0,
-                       name.kind == TV_STR ? name.u.s : "");
-    *rest = *args;
-    rest->pos += at + 1;
-    rest->n_pos -= at + 1;
-    return OK;
-}
-
-/* To these filters whatever is false, none included, is empty. */
-static enum err walk_if_any(struct tv_mem *m, struct tv in, struct tv **items, int64_t *n)
-{
-    *items = NULL;
-    *n = 0;
-    return tv_truth(in) ? tv_walk(m, in, items, n) : OK;
-}
-
-static enum err f_map(struct tv_mem *m, struct tv in, const struct tc_args *args, struct tv *out)
-{
-    static const struct tc_params params = {{"attribute", "default"}, 2, 1};
-    struct tv bound[2], *items;
-    struct tc_args rest;
-    int64_t n;
-    int id = -1;
-    if (args->n_pos)
-        TRY(take_name(m, args, 0, 1, &id, &rest));
-    else
-        TRY(tc_bind(m, "map", &params, args, bound));
-    TRY(walk_if_any(m, in, &items, &n));
-    TRY(tv_list_new(m, TV_SEQ_ITER, n, out));
-    struct tv *to = out->u.list->items;
-    for (int64_t i = 0; i < n; i++) {
-        TRY(tv_pay(m, 1));
-        TRY(id >= 0 ? tc_filter(m, id, items[i], &rest, &to[i])
-                    : get_path(m, items[i], bound[0], bound[1], &to[i]));
-    }
-    return OK;
-}
-
-/* select, reject (by the item) and selectattr, rejectattr (by its attribute, the first argument).
- */
-static enum err pick(struct tv_mem *m, struct tv in, const struct tc_args *args, int by_attr,
-                     int keep, struct tv *out)
-{
-    struct tv *items, value, none = tv_none();
-    struct tc_args rest;
-    int64_t n, n_kept = 0;
-    int id = -1, yes;
-    if (args->n_pos < by_attr)
-        return tv_fail(m, "selectattr and rejectattr need an attribute");
-    if (args->n_pos > by_attr)
-        TRY(take_name(m, args, by_attr, 0, &id, &rest));
-    TRY(walk_if_any(m, in, &items, &n));
-    TRY(tv_list_new(m, TV_SEQ_ITER, n, out));
-    for (int64_t i = 0; i < n; i++) {
-        TRY(tv_pay(m, 1));
-        value = items[i];
-        if (by_attr)
-            TRY(get_path(m, items[i], args->pos[0], none, &value));
-        yes = tv_truth(value);
-        if (id >= 0)
-            TRY(tc_test(m, id, value, &rest, &yes));
-        if (yes == keep)
-            out->u.list->items[n_kept++] = items[i];
-    }
-    out->u.list->n = n_kept;
-    return OK;
-}
-
-static enum err f_select(struct tv_mem *m, struct tv in, const struct tc_args *args, struct tv *out)
-{
-    return pick(m, in, args, 0, 1, out);
-}
-
-static enum err f_reject(struct tv_mem *m, struct tv in, const struct tc_args *args, struct tv *out)
-{
-    return pick(m, in, args, 0, 0, out);
-}
-
-static enum err f_selectattr(struct tv_mem *m, struct tv in, const struct tc_args *args,
-                             struct tv *out)
-{
-    return pick(m, in, args, 1, 1, out);
-}
-
-static enum err f_rejectattr(struct tv_mem *m, struct tv in, const struct tc_args *args,
-                             struct tv *out)
-{
-    return pick(m, in, args, 1, 0, out);
-}
-
 static enum err f_format(struct tv_mem *m, struct tv in, const struct tc_args *args, struct tv *out)
 {
     struct tv values;
@@ -701,51 +461,58 @@ static enum err f_format(struct tv_mem *m, struct tv in, const struct tc_args *a
 
 struct filter {
     const char *name;
-    enum err (*plain)(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out);
+    tc_plain *plain;
     struct tc_params params; // of plain
-    enum err (*any)(struct tv_mem *m, struct tv in, const struct tc_args *args, struct tv *out);
+    tc_any *any;
 };
 
 static const struct filter FILTERS[] = {
     {"abs", f_abs, {{0}, 0, 0}, NULL},
-    {"batch", f_batch, {{"linecount", "fill_with"}, 2, 1}, NULL},
+    {"attr", f_attr, {{"name"}, 1, 1}, NULL},
+    {"batch", ts_batch, {{"linecount", "fill_with"}, 2, 1}, NULL},
     {"capitalize", f_capitalize, {{0}, 0, 0}, NULL},
+    {"center", f_center, {{"width"}, 1, 0}, NULL},
     {"count", f_length, {{0}, 0, 0}, NULL},
     {"d", f_default, {{"default_value", "boolean"}, 2, 0}, NULL},
     {"default", f_default, {{"default_value", "boolean"}, 2, 0}, NULL},
-    {"dictsort", f_dictsort, {{"case_sensitive", "by", "reverse"}, 3, 0}, NULL},
+    {"dictsort", ts_dictsort, {{"case_sensitive", "by", "reverse"}, 3, 0}, NULL},
     {"e", f_escape, {{0}, 0, 0}, NULL},
     {"escape", f_escape, {{0}, 0, 0}, NULL},
     {"first", f_first, {{0}, 0, 0}, NULL},
     {"float", f_float, {{"default"}, 1, 0}, NULL},
+    {"forceescape", f_forceescape, {{0}, 0, 0}, NULL},
     {"format", NULL, {{0}, 0, 0}, f_format},
+    {"groupby", ts_groupby, {{"attribute", "default", "case_sensitive"}, 3, 1}, NULL},
     {"indent", f_indent, {{"width", "first", "blank"}, 3, 0}, NULL},
     {"int", f_int, {{"default", "base"}, 2, 0}, NULL},
-    {"items", f_items, {{0}, 0, 0}, NULL},
-    {"join", f_join, {{"d", "attribute"}, 2, 0}, NULL},
+    {"items", ts_items, {{0}, 0, 0}, NULL},
+    {"join", ts_join, {{"d", "attribute"}, 2, 0}, NULL},
     {"last", f_last, {{0}, 0, 0}, NULL},
     {"length", f_length, {{0}, 0, 0}, NULL},
     {"list", f_list, {{0}, 0, 0}, NULL},
     {"lower", f_lower, {{0}, 0, 0}, NULL},
-    {"map", NULL, {{0}, 0, 0}, f_map},
-    {"max", f_max, {{"case_sensitive", "attribute"}, 2, 0}, NULL},
-    {"min", f_min, {{"case_sensitive", "attribute"}, 2, 0}, NULL},
-    {"reject", NULL, {{0}, 0, 0}, f_reject},
-    {"rejectattr", NULL, {{0}, 0, 0}, f_rejectattr},
+    {"map", NULL, {{0}, 0, 0}, ts_map},
+    {"max", ts_max, {{"case_sensitive", "attribute"}, 2, 0}, NULL},
+    {"min", ts_min, {{"case_sensitive", "attribute"}, 2, 0}, NULL},
+    {"reject", NULL, {{0}, 0, 0}, ts_reject},
+    {"rejectattr", NULL, {{0}, 0, 0}, ts_rejectattr},
     {"replace", f_replace, {{"old", "new", "count"}, 3, 2}, NULL},
     {"reverse", f_reverse, {{0}, 0, 0}, NULL},
     {"round", f_round, {{"precision", "method"}, 2, 0}, NULL},
     {"safe", f_safe, {{0}, 0, 0}, NULL},
-    {"select", NULL, {{0}, 0, 0}, f_select},
-    {"selectattr", NULL, {{0}, 0, 0}, f_selectattr},
-    {"sort", f_sort, {{"reverse", "case_sensitive", "attribute"}, 3, 0}, NULL},
+    {"select", NULL, {{0}, 0, 0}, ts_select},
+    {"selectattr", NULL, {{0}, 0, 0}, ts_selectattr},
+    {"slice", ts_slice, {{"slices", "fill_with"}, 2, 1}, NULL},
+    {"sort", ts_sort, {{"reverse", "case_sensitive", "attribute"}, 3, 0}, NULL},
     {"string", f_string, {{0}, 0, 0}, NULL},
-    {"sum", f_sum, {{"attribute", "start"}, 2, 0}, NULL},
+    {"sum", ts_sum, {{"attribute", "start"}, 2, 0}, NULL},
     {"title", f_title, {{0}, 0, 0}, NULL},
     {"tojson", f_tojson, {{"ensure_ascii", "indent", "separators", "sort_keys"}, 4, 0}, NULL},
     {"trim", f_trim, {{"chars"}, 1, 0}, NULL},
-    {"unique", f_unique, {{"case_sensitive", "attribute"}, 2, 0}, NULL},
+    {"truncate", f_truncate, {{"length", "killwords", "end", "leeway"}, 4, 0}, NULL},
+    {"unique", ts_unique, {{"case_sensitive", "attribute"}, 2, 0}, NULL},
     {"upper", f_upper, {{0}, 0, 0}, NULL},
+    {"wordcount", f_wordcount, {{0}, 0, 0}, NULL},
 };
 
 int tc_filter_find(const char *name, int64_t n)

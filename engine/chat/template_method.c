@@ -168,6 +168,35 @@ static enum err s_rpartition(struct tv_mem *m, struct tv s, struct tv *a, struct
     return partition(m, s, a[0], 1, out);
 }
 
+/* The part of s between a[0] and a[1], as for a slice; *start: the characters before it, or -1
+ * where there is no such part. */
+static enum err window(struct tv_mem *m, struct tv s, const struct tv *a, struct tv *part,
+                       int64_t *start)
+{
+    int64_t n, at[2], given = 0;
+    *part = s;
+    *start = 0;
+    for (int i = 0; i < 2; i++)
+        given += !tc_is_absent(a[i]);
+    if (!given)
+        return OK;
+    TRY(tv_pay(m, s.n / 64));
+    n = tt_count(s.u.s, s.n);
+    for (int i = 0; i < 2; i++) {
+        at[i] = i ? n : 0;
+        if (a[i].kind != TV_NONE)
+            TRY(tc_int(m, a[i], at[i], &at[i]));
+        at[i] = at[i] < 0 ? max_i64(at[i] + n, 0) : at[i];
+    }
+    at[1] = min_i64(at[1], n);
+    *start = at[0] <= at[1] ? at[0] : -1;
+    int64_t from = tt_offset(s.u.s, s.n, min_i64(at[0], n));
+    *part = tv_str(s.u.s + from, 0);
+    if (*start >= 0)
+        part->n = tt_offset(part->u.s, s.n - from, at[1] - at[0]);
+    return OK;
+}
+
 /* Does s begin (or end) with `what`, a string or any of a tuple of them? */
 static enum err has_affix(struct tv_mem *m, struct tv s, struct tv what, int at_end, int *out)
 {
@@ -185,20 +214,24 @@ static enum err has_affix(struct tv_mem *m, struct tv s, struct tv what, int at_
     return OK;
 }
 
+static enum err affix(struct tv_mem *m, struct tv s, const struct tv *a, int at_end, struct tv *out)
+{
+    int64_t start;
+    int yes;
+    TRY(window(m, s, a + 1, &s, &start));
+    TRY(has_affix(m, s, a[0], at_end, &yes));
+    *out = tv_bool(yes && start >= 0);
+    return OK;
+}
+
 static enum err s_startswith(struct tv_mem *m, struct tv s, struct tv *a, struct tv *out)
 {
-    int yes;
-    TRY(has_affix(m, s, a[0], 0, &yes));
-    *out = tv_bool(yes);
-    return OK;
+    return affix(m, s, a, 0, out);
 }
 
 static enum err s_endswith(struct tv_mem *m, struct tv s, struct tv *a, struct tv *out)
 {
-    int yes;
-    TRY(has_affix(m, s, a[0], 1, &yes));
-    *out = tv_bool(yes);
-    return OK;
+    return affix(m, s, a, 1, out);
 }
 
 static enum err s_removeprefix(struct tv_mem *m, struct tv s, struct tv *a, struct tv *out)
@@ -241,6 +274,36 @@ static enum err s_lower(struct tv_mem *m, struct tv s, struct tv *a, struct tv *
 {
     (void)a;
     return tc_lower(m, s, out);
+}
+
+static enum err pad(struct tv_mem *m, struct tv s, struct tv *a, enum tt_side side, struct tv *out)
+{
+    return tc_pad(m, s, a[0], tc_is_absent(a[1]) ? tv_str(" ", 1) : a[1], side, out);
+}
+
+static enum err s_center(struct tv_mem *m, struct tv s, struct tv *a, struct tv *out)
+{
+    return pad(m, s, a, TT_BOTH, out);
+}
+
+static enum err s_ljust(struct tv_mem *m, struct tv s, struct tv *a, struct tv *out)
+{
+    return pad(m, s, a, TT_RIGHT, out);
+}
+
+static enum err s_rjust(struct tv_mem *m, struct tv s, struct tv *a, struct tv *out)
+{
+    return pad(m, s, a, TT_LEFT, out);
+}
+
+/* Zeros behind the sign. */
+static enum err s_zfill(struct tv_mem *m, struct tv s, struct tv *a, struct tv *out)
+{
+    int signed_ = s.n > 0 && (s.u.s[0] == '-' || s.u.s[0] == '+');
+    struct tv sign = tv_str(s.u.s, signed_), digits = tv_str(s.u.s + signed_, s.n - signed_), width;
+    TRY(tc_binary(m, '-', a[0], tv_int(signed_), &width));
+    TRY(tc_pad(m, digits, width, tv_str("0", 1), TT_LEFT, &digits));
+    return tc_binary(m, '+', sign, digits, out);
 }
 
 static enum err s_capitalize(struct tv_mem *m, struct tv s, struct tv *a, struct tv *out)
@@ -286,40 +349,45 @@ static enum err s_join(struct tv_mem *m, struct tv s, struct tv *a, struct tv *o
     return OK;
 }
 
-static enum err find(struct tv_mem *m, struct tv s, struct tv what, int right, int must,
+static enum err find(struct tv_mem *m, struct tv s, const struct tv *a, int right, int must,
                      struct tv *out)
 {
+    struct tv what = a[0];
+    int64_t start;
     TRY(need_str(m, what));
+    TRY(window(m, s, a + 1, &s, &start));
     TRY(tv_pay(m, s.n / 64 * (right ? 1 + what.n / 16 : 1)));
     int64_t at =
         right ? tt_find_last(s.u.s, s.n, what.u.s, what.n) : tt_find(s.u.s, s.n, what.u.s, what.n);
-    if (at < 0 && must)
+    int found = at >= 0 && start >= 0;
+    if (!found && must)
         return tv_fail(m, "index: not in the string");
-    *out = tv_int(at < 0 ? -1 : tt_count(s.u.s, at));
+    *out = tv_int(found ? start + tt_count(s.u.s, at) : -1);
     return OK;
 }
 
 static enum err s_find(struct tv_mem *m, struct tv s, struct tv *a, struct tv *out)
 {
-    return find(m, s, a[0], 0, 0, out);
+    return find(m, s, a, 0, 0, out);
 }
 
 static enum err s_rfind(struct tv_mem *m, struct tv s, struct tv *a, struct tv *out)
 {
-    return find(m, s, a[0], 1, 0, out);
+    return find(m, s, a, 1, 0, out);
 }
 
 static enum err s_index(struct tv_mem *m, struct tv s, struct tv *a, struct tv *out)
 {
-    return find(m, s, a[0], 0, 1, out);
+    return find(m, s, a, 0, 1, out);
 }
 
 static enum err s_count(struct tv_mem *m, struct tv s, struct tv *a, struct tv *out)
 {
-    int64_t n = 0, i = 0, at;
+    int64_t n = 0, i = 0, at, start;
     TRY(need_str(m, a[0]));
+    TRY(window(m, s, a + 1, &s, &start));
     TRY(tv_pay(m, s.n / 32));
-    *out = tv_int(tt_count(s.u.s, s.n) + 1);
+    *out = tv_int(start < 0 ? 0 : tt_count(s.u.s, s.n) + 1);
     if (!a[0].n)
         return OK;
     while ((at = tt_find(s.u.s + i, s.n - i, a[0].u.s, a[0].n)) >= 0) {
@@ -478,11 +546,12 @@ struct method {
 
 static const struct method METHODS[] = {
     {TV_STR, "capitalize", s_capitalize, {{0}, 0, 0}},
-    {TV_STR, "count", s_count, {{"sub"}, 1, 1}},
-    {TV_STR, "endswith", s_endswith, {{"suffix"}, 1, 1}},
-    {TV_STR, "find", s_find, {{"sub"}, 1, 1}},
+    {TV_STR, "center", s_center, {{"width", "fillchar"}, 2, 1}},
+    {TV_STR, "count", s_count, {{"sub", "start", "end"}, 3, 1}},
+    {TV_STR, "endswith", s_endswith, {{"suffix", "start", "end"}, 3, 1}},
+    {TV_STR, "find", s_find, {{"sub", "start", "end"}, 3, 1}},
     {TV_STR, "format", any_copy, {{0}, 0, 0}}, // takes any arguments: see tc_method
-    {TV_STR, "index", s_index, {{"sub"}, 1, 1}},
+    {TV_STR, "index", s_index, {{"sub", "start", "end"}, 3, 1}},
     {TV_STR, "isalnum", s_isalnum, {{0}, 0, 0}},
     {TV_STR, "isalpha", s_isalpha, {{0}, 0, 0}},
     {TV_STR, "isdigit", s_isdigit, {{0}, 0, 0}},
@@ -490,22 +559,25 @@ static const struct method METHODS[] = {
     {TV_STR, "isspace", s_isspace, {{0}, 0, 0}},
     {TV_STR, "isupper", s_isupper, {{0}, 0, 0}},
     {TV_STR, "join", s_join, {{"iterable"}, 1, 1}},
+    {TV_STR, "ljust", s_ljust, {{"width", "fillchar"}, 2, 1}},
     {TV_STR, "lower", s_lower, {{0}, 0, 0}},
     {TV_STR, "lstrip", s_lstrip, {{"chars"}, 1, 0}},
     {TV_STR, "partition", s_partition, {{"sep"}, 1, 1}},
     {TV_STR, "removeprefix", s_removeprefix, {{"prefix"}, 1, 1}},
     {TV_STR, "removesuffix", s_removesuffix, {{"suffix"}, 1, 1}},
     {TV_STR, "replace", s_replace, {{"old", "new", "count"}, 3, 2}},
-    {TV_STR, "rfind", s_rfind, {{"sub"}, 1, 1}},
+    {TV_STR, "rfind", s_rfind, {{"sub", "start", "end"}, 3, 1}},
+    {TV_STR, "rjust", s_rjust, {{"width", "fillchar"}, 2, 1}},
     {TV_STR, "rpartition", s_rpartition, {{"sep"}, 1, 1}},
     {TV_STR, "rsplit", s_rsplit, {{"sep", "maxsplit"}, 2, 0}},
     {TV_STR, "rstrip", s_rstrip, {{"chars"}, 1, 0}},
     {TV_STR, "split", s_split, {{"sep", "maxsplit"}, 2, 0}},
     {TV_STR, "splitlines", s_splitlines, {{"keepends"}, 1, 0}},
-    {TV_STR, "startswith", s_startswith, {{"prefix"}, 1, 1}},
+    {TV_STR, "startswith", s_startswith, {{"prefix", "start", "end"}, 3, 1}},
     {TV_STR, "strip", s_strip, {{"chars"}, 1, 0}},
     {TV_STR, "title", s_title, {{0}, 0, 0}},
     {TV_STR, "upper", s_upper, {{0}, 0, 0}},
+    {TV_STR, "zfill", s_zfill, {{"width"}, 1, 1}},
     {TV_DICT, "clear", NULL, {{0}, 0, 0}},
     {TV_DICT, "copy", any_copy, {{0}, 0, 0}},
     {TV_DICT, "get", d_get, {{"key", "default"}, 2, 1}},
@@ -568,6 +640,17 @@ static enum err refuse_dunder(const struct tv_mem *m, const char *name, int64_t 
                : OK;
 }
 
+/* .grouper and .list of what |groupby gave: 1 when it is one of them. */
+static int group_item(struct tv object, const char *name, int64_t n, struct tv *out)
+{
+    int is_group = object.kind == TV_LIST && object.u.list->is_group;
+    int is_list = tv_is_str(tv_str(name, n), "list");
+    if (!is_group || (!is_list && !tv_is_str(tv_str(name, n), "grouper")))
+        return 0;
+    *out = object.u.list->items[is_list];
+    return 1;
+}
+
 enum err tc_attr(struct tv_mem *m, struct tv object, const char *name, int64_t n, struct tv *out)
 {
     int found;
@@ -583,6 +666,8 @@ enum err tc_attr(struct tv_mem *m, struct tv object, const char *name, int64_t n
         *out = *value;
         return OK;
     }
+    if (group_item(object, name, n, out))
+        return OK;
     *out = tv_undefined(name, n);
     return refuse_dunder(m, name, n);
 }
@@ -626,7 +711,7 @@ enum err tc_item(struct tv_mem *m, struct tv object, struct tv key, struct tv *o
         return tc_attr(m, object, key.u.s, key.n, out);
     if (key.kind == TV_STR) {
         TRY(find_method(m, object, key.u.s, key.n, out, &found));
-        if (found)
+        if (found || group_item(object, key.u.s, key.n, out))
             return OK;
         TRY(refuse_dunder(m, key.u.s, key.n));
     }

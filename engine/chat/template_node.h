@@ -57,6 +57,7 @@ enum tn_type {
     TN_SLICE,   // a[b:c:d]
     TN_CALL,    // a(list b)
     TN_KWARG,   // u.text = a; only in argument lists
+    TN_SPREAD,  // *a, or **a when op is 1; only there
     TN_FILTER,  // a | op(list b); a = -1: the text of a block; op = -1: unknown, u.text names it
     TN_TEST,    // a is op(list b)
     TN_NOT,     // not a
@@ -77,7 +78,7 @@ enum tn_type {
     TN_OUTPUT,       // {{ a }}
     TN_IF,           // list a of TN_BRANCH
     TN_BRANCH,       // condition a (or -1: else), body b
-    TN_FOR,          // a in b if c (or -1): body d, else e
+    TN_FOR,          // a in b if c (or -1): body d, else e; op: 1 when loop(...) may run it again
     TN_SET,          // a = b
     TN_SET_BLOCK,    // a = filters b (or -1) of body c
     TN_MACRO,        // name: parameters a (list of TN_PARAM), body b; op: enum tn_macro_flags

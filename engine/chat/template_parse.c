@@ -291,8 +291,7 @@ static enum err parse_for(struct tp *p, int32_t node)
     TRY(tp_tuple(p, TP_NO_COND, "recursive", &iter));
     if (tp_skip_word(p, "if"))
         TRY(tp_expr(p, TP_WITH_COND, &cond));
-    if (tp_is_word(p, "recursive"))
-        return tn_fail(p->t, p->toks[p->at].line, "recursive loops are not supported");
+    int recursive = tp_skip_word(p, "recursive");
     p->loops++;
     TRY(inner_block(p, ends, &first, &which));
     p->loops--;
@@ -304,6 +303,7 @@ static enum err parse_for(struct tp *p, int32_t node)
     n->c = cond;
     n->d = first;
     n->e = other;
+    n->op = recursive;
     return OK;
 }
 

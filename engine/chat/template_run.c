@@ -157,11 +157,9 @@ enum err te_loop_fetch(struct te *e, struct te_loop *loop, int64_t n)
     return OK;
 }
 
-static enum err loop_open(struct te *e, const struct tn *n, struct te_loop **out)
+static enum err loop_open(struct te *e, const struct tn *n, struct tv v, struct te_loop **out)
 {
-    struct tv v;
     void *p;
-    TRY(te_eval(e, n->b, &v));
     e->m.line = n->line;
     TRY(tv_take(&e->m, 1, sizeof(struct te_loop), &p));
     struct te_loop *loop = *out = p;
@@ -192,11 +190,13 @@ static enum err loop_turn(struct te *e, struct te_loop *loop, enum te_flow *flow
     return OK;
 }
 
-static enum err run_for(struct te *e, const struct tn *n, enum te_flow *flow)
+/* The loop over v, in the scope at hand. */
+static enum err loop_run(struct te *e, const struct tn *n, struct tv v, int depth,
+                         enum te_flow *flow)
 {
-    struct te_mark mark = te_mark(e);
     struct te_loop *loop;
-    TRY(loop_open(e, n, &loop));
+    TRY(loop_open(e, n, v, &loop));
+    loop->depth = depth;
     for (;; loop->index++) {
         enum te_flow turn = TE_NEXT;
         TRY(te_loop_fetch(e, loop, loop->index + 1));
@@ -211,7 +211,29 @@ static enum err run_for(struct te *e, const struct tn *n, enum te_flow *flow)
         TRY(te_body(e, n->e, flow));
         e->scope = loop->scope;
     }
+    return OK;
+}
+
+static enum err run_for(struct te *e, const struct tn *n, enum te_flow *flow)
+{
+    struct te_mark mark = te_mark(e);
+    struct tv v;
+    TRY(te_eval(e, n->b, &v));
+    TRY(loop_run(e, n, v, 0, flow));
     te_release(e, mark);
+    return OK;
+}
+
+/* What was written since `start` becomes a value. */
+static enum err take_back(struct te *e, int64_t start, struct tv *out)
+{
+    void *p;
+    int64_t n = e->n - start;
+    TRY(tv_take(&e->m, n, 1, &p));
+    if (n)
+        memcpy(p, e->out + start, (size_t)n);
+    e->n = start;
+    *out = tv_str(p, n);
     return OK;
 }
 
@@ -220,15 +242,27 @@ static enum err run_for(struct te *e, const struct tn *n, enum te_flow *flow)
 static enum err capture(struct te *e, int32_t first, enum te_flow *flow, struct tv *out)
 {
     int64_t start = e->n;
-    void *p;
     TRY(te_body(e, first, flow));
-    int64_t n = e->n - start;
-    TRY(tv_take(&e->m, n, 1, &p));
-    if (n)
-        memcpy(p, e->out + start, (size_t)n);
-    e->n = start;
-    *out = tv_str(p, n);
-    return OK;
+    return take_back(e, start, out);
+}
+
+enum err te_loop_call(struct te *e, const struct te_loop *loop, const struct tc_args *args,
+                      struct tv *out)
+{
+    static const struct tc_params params = {{"iterable"}, 1, 1};
+    struct te_scope *scope = e->scope;
+    enum te_flow flow = TE_NEXT;
+    int64_t start = e->n;
+    struct tv v;
+    TRY(tc_bind(&e->m, "loop", &params, args, &v));
+    if (!loop->node->op)
+        return tv_fail(&e->m, "only a loop marked recursive can be called");
+    TRY(tv_enter(&e->m));
+    e->scope = loop->scope;
+    TRY(loop_run(e, loop->node, v, loop->depth + 1, &flow));
+    e->scope = scope;
+    e->m.depth--;
+    return take_back(e, start, out);
 }
 
 static enum err capture_block(struct te *e, int32_t first, enum te_flow *flow, struct tv *out)
@@ -316,7 +350,9 @@ static int take_named(struct tc_args *args, const char *name, int32_t n, struct 
         if (args->named[i].n != n || memcmp(args->named[i].name, name, (size_t)n))
             continue;
         *out = args->named[i].value;
-        args->named[i] = args->named[--args->n_named];
+        args->n_named--; // the others keep their order, which kwargs shows
+        memmove(args->named + i, args->named + i + 1,
+                (size_t)(args->n_named - i) * sizeof *args->named);
         return 1;
     }
     return 0;

@@ -42,6 +42,29 @@ enum err tc_capitalize(struct tv_mem *m, struct tv s, struct tv *out)
     return tc_binary(m, '+', head, tail, out);
 }
 
+enum err tc_pad(struct tv_mem *m, struct tv s, struct tv width, struct tv fill, enum tt_side side,
+                struct tv *out)
+{
+    int64_t wide, n = tt_count(s.u.s, s.n), left = 0;
+    struct tv pad;
+    TRY(tc_int(m, width, 0, &wide));
+    if (fill.kind != TV_STR || tt_count(fill.u.s, fill.n) != 1)
+        return tv_fail(m, "the fill must be one character");
+    TRY(tv_pay(m, s.n / 64));
+    *out = s;
+    if (wide <= n)
+        return OK;
+    int64_t missing = wide - n;
+    if (side == TT_LEFT)
+        left = missing;
+    else if (side == TT_BOTH)
+        left = missing / 2 + (missing & wide & 1); // as Python's str.center
+    TRY(tc_binary(m, '*', fill, tv_int(left), &pad));
+    TRY(tc_binary(m, '+', pad, s, out));
+    TRY(tc_binary(m, '*', fill, tv_int(missing - left), &pad));
+    return tc_binary(m, '+', *out, pad, out);
+}
+
 enum err tc_replace(struct tv_mem *m, struct tv s, struct tv from, struct tv to, int64_t count,
                     struct tv *out)
 {

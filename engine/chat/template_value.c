@@ -443,6 +443,10 @@ enum err tv_order(struct tv_mem *m, struct tv a, struct tv b, int *out)
         *out = c ? (c > 0) - (c < 0) : a.n < b.n ? -1 : a.n > b.n;
         return OK;
     }
+    if (a.kind == TV_UNDEFINED || b.kind == TV_UNDEFINED) {
+        struct tv missing = a.kind == TV_UNDEFINED ? a : b;
+        return tv_fail(m, "'%.*s' is undefined", (int)missing.n, missing.u.s);
+    }
     if (a.kind != TV_LIST || b.kind != TV_LIST || a.sub != b.sub || a.sub > TV_SEQ_TUPLE)
         return tv_fail(m, "%s and %s have no order", tv_type_name(a), tv_type_name(b));
     TRY(tv_enter(m));

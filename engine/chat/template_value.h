@@ -64,6 +64,7 @@ struct tv_list {
     int64_t n;
     const char *view; // TV_SEQ_VIEW: Python's name of its type
     int spent;        // TV_SEQ_ITER that was walked
+    int is_group;     // TV_SEQ_TUPLE of |groupby: its items are also .grouper and .list
 };
 
 struct tv_pair {
