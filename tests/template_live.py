@@ -1,7 +1,7 @@
 """Chat templates: the interpreter against the jinja2 package, live.
 
-Usage: template_live.py TOOL [CACHE]    (TOOL: build/tests/tools/template_tool; CACHE: where the package with real
-templates is kept, see sdist). Each case renders with both: the bytes must be equal, or both must raise, and for a
+Usage: template_live.py TOOL [CACHE]    (TOOL: build/tests/tools/template_tool; CACHE: where the packages with real
+templates are kept, see sdist). Each case renders with both: the bytes must be equal, or both must raise, and for a
 reason of the same class; every template must render at least one text. The environment is the one of
 transformers' apply_chat_template. -v prints every difference in full."""
 import datetime
@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 
@@ -18,43 +19,11 @@ import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 import sdist
+from template_families import FAMILIES
 from trial import Tally
 
 NOW = 1753876543  # 30 July 2025
-
-SMOLLM2 = (
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
-    "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>'"
-    " + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-
-# Written for this test in the manner of families that the sdist lacks.
-LIKE_LLAMA3 = (
-    "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
-    "message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
-    "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}"
-    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-)
-LIKE_MISTRAL = (
-    "{%- if messages[0]['role'] == 'system' %}\n    {%- set system_message = messages[0]['content'] %}\n"
-    "    {%- set loop_messages = messages[1:] %}\n{%- else %}\n    {%- set loop_messages = messages %}\n{%- endif %}\n\n"
-    "{{- bos_token }}\n{%- for message in loop_messages %}\n"
-    "    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}\n"
-    "        {{- raise_exception('roles must alternate, not ' + message.role) }}\n    {%- endif %}\n"
-    "    {%- if message['role'] == 'user' %}\n"
-    "        {%- if loop.last and system_message is defined %}\n"
-    "            {{- ' [INST] ' + system_message + '\\n\\n' + message['content'] + ' [/INST]' }}\n"
-    "        {%- else %}\n            {{- ' [INST] ' + message['content'] + ' [/INST]' }}\n        {%- endif %}\n"
-    "    {%- elif message['role'] == 'assistant' %}\n        {{- ' ' + message['content'] + eos_token }}\n"
-    "    {%- else %}\n        {{- raise_exception('unknown role') }}\n    {%- endif %}\n{%- endfor %}\n"
-)
-LIKE_ZEPHYR = (
-    "{% for message in messages %}\n{% if message['role'] == 'user' %}\n{{ '<|user|>\n' + message['content'] + eos_token }}\n"
-    "{% elif message['role'] == 'system' %}\n{{ '<|system|>\n' + message['content'] + eos_token }}\n"
-    "{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\n'  + message['content'] + eos_token }}\n{% endif %}\n"
-    "{% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}"
-)
+TEMPLATE_KEY = struct.pack("<Q", 23) + b"tokenizer.chat_template" + struct.pack("<I", 8)  # in a GGUF: a string
 
 TOOLS = [
     {
@@ -159,6 +128,31 @@ def conversations():
     }
     bare = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "now", "arguments": {}}}]}
     yield "bare-call", {"messages": [user("t?"), bare, {"role": "tool", "content": "12:00"}], "tools": TOOLS}
+    kinds = {"type": "object", "required": ["a"], "properties": {
+        "a": {"type": "array", "items": {"type": "object", "properties": {"b": {"type": "number"}, "c": {"type": "boolean"}}}},
+        "d": {"type": "string", "enum": ["x", "y"], "nullable": True, "default": "x"},
+        "e": {"oneOf": [{"type": "string", "default": "s"}, {"type": "integer"}]},
+        "f": {"type": "array", "items": {"type": "array", "items": {"type": "string"}}}, "g": {"type": "object"}, "h": {}}}
+    yield "schemas", {"messages": [user("?")], "tools": [{"type": "function", "function": {
+        "name": "many", "description": "Kinds", "parameters": kinds}}]}
+    # What templates take besides: see their own comments, and chat_template_kwargs of a row.
+    yield "gpt-oss", {"messages": [SYSTEM, user("?")], "tools": TOOLS[1:], "extra": {
+        "builtin_tools": ["browser", "python"], "model_identity": "I am I.", "reasoning_effort": "high"}}
+    yield "documents", {"messages": [user("?")], "extra": {
+        "documents": [{"doc_id": 1, "title": "T", "text": "One."}, {"doc_id": "b", "title": "U", "text": "Two."}],
+        "controls": {"citations": True, "length": "short"}, "available_tools": TOOLS[1:]}}
+    yield "tool-kinds", {"messages": [SYSTEM, user("?")], "extra": {
+        "xml_tools": TOOLS, "python_tools": ["def f(): pass"], "custom_tools": TOOLS[1:], "builtin_tools": ["python"], "tool_choice": "auto"}}
+    yield "no-thoughts", {"messages": [{"role": "system", "content": "/no_think Be brief."}, user("?"), assistant("!"), user("?")]}
+    yield "own-tokens", {"messages": [user("?"), assistant("!")], "extra": {"bos_token": "<B>", "eos_token": "<E>"}}
+    for key in ("thinking", "reasoning_content", "reasoning"):
+        thought = {"role": "assistant", "content": "", key: "hm\n", "tool_calls": [call("now", {})]}
+        yield f"{key}-call", {"messages": [user("t?"), thought, {"role": "tool", "tool_call_id": "call12345", "content": "12"}], "tools": TOOLS[1:]}
+        yield f"{key}-last", {"messages": [user("t?"), {"role": "assistant", "content": "It is 12.", key: "hm"}]}
+    two = assistant(None, tool_calls=[call("now", {}, "aaaaaaaaa"), call("get_weather", {"city": "Köln"}, "bbbbbbbbb")])
+    yield "two-calls", {"messages": [user("t?"), two, {"role": "tool", "tool_call_id": "aaaaaaaaa", "name": "now", "content": "12"},
+                                     {"role": "tool", "tool_call_id": "bbbbbbbbb", "name": "get_weather", "content": {"content": "21"}},
+                                     assistant("Both."), user("ok")], "tools": TOOLS}
     flat = {"role": "assistant", "content": "", "tool_calls": [{"name": "now", "arguments": {"a": 1}}]}
     yield "flat-call", {"messages": [user("t?"), flat, {"role": "tool", "content": {"a": 1}}], "tools": TOOLS}
 
@@ -216,10 +210,8 @@ def compiled(env, text):
 
 def by_python(env, job):
     try:
-        values = {"tools": job.get("tools"), "documents": None, **(job.get("extra") or {})}
-        for name in ("bos_token", "eos_token"):
-            if job.get(name) is not None:
-                values[name] = job[name]
+        values = {name: job[name] for name in ("bos_token", "eos_token") if job.get(name) is not None}
+        values |= {"tools": job.get("tools"), "documents": None, **(job.get("extra") or {})}
         template = compiled(env, job["template"])
         return {"text": template.render(messages=job["messages"], add_generation_prompt=job.get("add_generation_prompt", False), **values)}
     except Exception as e:  # whatever Python raises is "raises"
@@ -251,7 +243,8 @@ REASONS = (
      r" should be$|cannot assign|positional argument follows|outside a loop", ("TemplateSyntaxError", "SyntaxError")),
     ("recursion", r"nested too deeply", ("RecursionError",)),
     ("not settable", r"only a namespace has settable", ("TemplateRuntimeError",)),
-    ("value", r"", ("TypeError", "ValueError", "KeyError", "IndexError", "AttributeError", "ZeroDivisionError")),
+    ("value", r"", ("TypeError", "ValueError", "KeyError", "IndexError", "AttributeError", "ZeroDivisionError",
+                    "AssertionError")),
 )
 
 
@@ -296,18 +289,37 @@ def shorten(a, b, verbose):
     return f"at {at}: ...{a['text'][max(0, at - 40):at + 40]!r}"
 
 
-def run_templates(tool, env, count, cache):
-    own = {"SmolLM2": SMOLLM2, "like Llama 3": LIKE_LLAMA3, "like Mistral": LIKE_MISTRAL, "like Zephyr": LIKE_ZEPHYR}
-    templates = [(name, text) for name, text in own.items()]
-    found = sdist.files(cache, ".jinja")
-    for path in found:
+def real_templates(count, cache):
+    """(name, text) of what the packages hold: files, and what stands inside vocabularies."""
+    found = []
+    for path in sdist.files(cache, ".jinja"):
         with open(path, encoding="utf-8", newline="") as f:
-            templates.append((os.path.basename(path), f.read()))
+            found.append((os.path.basename(path), f.read()))
+    for path in sdist.files(cache, ".gguf"):
+        with open(path, "rb") as f:
+            data = f.read()
+        at = data.find(TEMPLATE_KEY)  # a reader of GGUF takes minutes over the vocabularies around it
+        if at >= 0:
+            at += len(TEMPLATE_KEY)
+            size = struct.unpack_from("<Q", data, at)[0]
+            found.append((os.path.basename(path), data[at + 8:at + 8 + size].decode()))
     if found:
-        count.check(len(found) > 50, f"only {len(found)} templates in {sdist.PACKAGE}")
+        count.check(len(found) > 53, f"only {len(found)} templates in {sdist.PACKAGE}")
     else:
         count.skip(f"templates of {sdist.PACKAGE}: could not be downloaded")
-    for name, text in templates:
+    more = sdist.wheel_templates(cache)
+    if more:
+        count.check(len(more) > 20, f"only {len(more)} templates in {sdist.WHEEL}")
+    else:
+        count.skip(f"templates of {sdist.WHEEL}: could not be downloaded")
+    texts = {}
+    for name, text in found + more:
+        texts.setdefault(text, name)
+    return [(name, text) for text, name in texts.items()]
+
+
+def run_templates(tool, env, count, cache):
+    for name, text in [(f"like {name}", text) for name, text in FAMILIES.items()] + real_templates(count, cache):
         equal = texts = total = 0
         for (what, job), prompt in itertools.product(conversations(), (False, True)):
             job = {"template": text, "bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": prompt, **job}
