@@ -290,6 +290,159 @@ static void too_many_nodes(void **state)
     free(line.text);
 }
 
+/* ---- conversations: the template of the group is put aside ---- */
+
+static void with_template(const char *text, void (*then)(void))
+{
+    struct template *aside = tmpl;
+    assert_int_equal(template_parse(&tmpl, text, (int64_t)strlen(text), "own"), OK);
+    then();
+    template_free(tmpl);
+    tmpl = aside;
+}
+
+static void expect_text(const char *line, const char *text)
+{
+    struct request r = takes(line);
+    expect_prompt(&r, text);
+    request_free(&r);
+}
+
+#define U                         "{\"role\":\"user\",\"content\":\"a\"}"
+#define CHAT_LINE(messages, more) "{\"messages\":[" messages "]" more "}"
+
+static void tools_and_kwargs(void)
+{
+    expect_text(CHAT_LINE(U, ",\"tools\":[{\"f\":1},{\"f\":2}]"), "2,12;");
+    expect_text(CHAT_LINE(U, ",\"tools\":[]"), "0,;");
+    expect_text(CHAT_LINE(U, ",\"tools\":null,\"chat_template_kwargs\":null"), "-;");
+    expect_text(CHAT_LINE(U, ",\"chat_template_kwargs\":{\"mode\":\"x\",\"documents\":[{}]}"),
+                "-;x[{}]");
+    expect_text(CHAT_LINE(U, ",\"chat_template_kwargs\":{\"add_generation_prompt\":false}"), "-");
+    expect_text("{\"url\":\"/v1/chat/completions\",\"body\":{\"tools\":[{\"f\":3}],\"messages\":[" U
+                "]}}",
+                "1,3;");
+    static const char *const bad[][2] = {
+        {",\"tools\":{}", "tools must be a list of objects"},
+        {",\"tools\":\"x\"", "tools must be a list of objects"},
+        {",\"tools\":[{},7]", "tools[1] must be an object"},
+        {",\"chat_template_kwargs\":[]", "chat_template_kwargs must be an object"},
+        {",\"chat_template_kwargs\":{\"tools\":[]}", "cannot give \"tools\""},
+        {",\"chat_template_kwargs\":{\"messages\":[]}", "cannot give \"messages\""},
+        {",\"chat_template_kwargs\":{\"continue_final_message\":true}", "cannot give"},
+        {",\"chat_template_kwargs\":{\"add_generation_prompt\":1}", "must be true or false"},
+        {",\"chat_template_kwargs\":{\"a\":1,\"a\":2}", "chat_template_kwargs: duplicate"},
+        {",\"tools\":[{\"a\":{\"b\":1,\"b\":2}}]", "tools: duplicate"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "{\"messages\":[" U "]%s}", bad[i][0]);
+        refuses(line, "invalid_request", bad[i][1]);
+    }
+    refuses("{\"prompt\":\"a\",\"tools\":[]}", "invalid_request", "tools needs messages");
+    refuses("{\"prompt\":\"a\",\"chat_template_kwargs\":{}}", "invalid_request",
+            "chat_template_kwargs needs messages");
+    refuses("{\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"a\",\"tools\":[]}}",
+            "unsupported_field", "\"tools\"");
+    refuses_kind(REQUEST_SCORE, "{\"context\":\"a\",\"continuation\":\"b\",\"tools\":[]}",
+                 "unsupported_field", "\"tools\"");
+    struct request a = takes(CHAT_LINE(U, ",\"tools\":[{\"f\":1}]")),
+                   b = takes(CHAT_LINE(U, ",\"tools\":[{\"f\":2}]"));
+    assert_true(a.hash != b.hash); // they are part of the row
+    request_free(&a);
+    request_free(&b);
+}
+
+/* What tools a row has and what the template is told besides. */
+static void chat_fields(void **state)
+{
+    (void)state;
+    with_template("{% if tools is none %}-{% else %}{{ tools|length }},{% for t in tools %}"
+                  "{{ t.f }}{% endfor %}{% endif %}{% if add_generation_prompt %};{{ mode }}"
+                  "{{ documents or '' }}{% endif %}",
+                  tools_and_kwargs);
+}
+
+static void calls_and_thoughts(void)
+{
+    expect_text(CHAT_LINE("{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"a\":\"{}\"}}]},"
+                          "{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":{\"t\":1}}",
+                          ""),
+                "<[{\"function\": {\"a\": \"{}\"}}]><c{'t': 1}>");
+    expect_text(CHAT_LINE("{\"role\":\"assistant\",\"content\":null,\"thinking\":\"h\"}", ""),
+                "<hNone>");
+    expect_text(CHAT_LINE("{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":\"h\","
+                          "\"tool_calls\":null,\"refusal\":null,\"mood\":5}",
+                          ""),
+                "<b5>");
+    static const char *const bad[][3] = {
+        {"{\"role\":\"assistant\"}", "invalid_request", "messages[0].content must be"},
+        {"{\"role\":\"assistant\",\"content\":null}", "invalid_request", "content must be"},
+        {"{\"role\":\"user\",\"content\":{}}", "invalid_request", "content must be"},
+        {"{\"role\":\"user\",\"content\":5}", "invalid_request", "content must be"},
+        {"{\"role\":\"tool\",\"content\":[1]}", "invalid_request", "content[0] must be"},
+        {"{\"role\":null,\"content\":\"\"}", "invalid_request", "role must be"},
+        {"{\"role\":\"a\",\"tool_calls\":{}}", "invalid_request",
+         "messages[0].tool_calls must be a list of objects"},
+        {"{\"role\":\"a\",\"tool_calls\":[\"f\"]}", "invalid_request",
+         "messages[0].tool_calls[0] must be an object"},
+        {"{\"role\":\"a\",\"content\":\"\",\"audio\":{}}", "unsupported_field",
+         "\"messages[0].audio\" is not supported: the model's chat template does not use it"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "{\"messages\":[%s]}", bad[i][0]);
+        refuses(line, bad[i][1], bad[i][2]);
+    }
+}
+
+/* Members of a message reach the template; null is "not given" for all but content. */
+static void chat_members(void **state)
+{
+    (void)state;
+    with_template(
+        "{% for m in messages %}<{% if m.tool_calls is defined %}{{ m.tool_calls|tojson }}"
+        "{% endif %}{{ m.tool_call_id }}{{ m.thinking }}{{ m.content }}{{ m.mood }}>"
+        "{% endfor %}",
+        calls_and_thoughts);
+    /* this template knows of neither */
+    refuses(CHAT_LINE(U, ",\"tools\":[{}]"), "unsupported_field",
+            "\"tools\" is not supported: the model's chat template does not use it");
+    refuses(CHAT_LINE("{\"role\":\"u\",\"content\":\"\",\"tool_calls\":[{}]}", ""),
+            "unsupported_field", "messages[0].tool_calls");
+    struct request_defaults d = defaults_plain();
+    d.unknown_fields_warn = 1;
+    const char *line = CHAT_LINE("{\"role\":\"u\",\"content\":\"\",\"audio\":1}", ",\"tools\":[]");
+    struct request r;
+    assert_int_equal(parse_with(&r, REQUEST_GENERATE, line, (int64_t)strlen(line), &d), OK);
+    expect_prompt(&r, "[u]");
+    request_free(&r);
+}
+
+/* Deep and wide fields end in a sentence. */
+static void chat_bounds(void **state)
+{
+    (void)state;
+    static const char *const fields[] = {"tools\":[{\"a\":",
+                                         "chat_template_kwargs\":{\"a\":{\"b\":"};
+    static const char *const ends[] = {"}]}", "}}}"};
+    for (int f = 0; f < 2; f++) {
+        for (int deep = 0; deep < 2; deep++) {
+            struct script line = {0};
+            script_add(&line, "{\"messages\":[" U "],\"%s[0", fields[f]);
+            for (int64_t i = 0; i < (deep ? 2000 : REQUEST_NODES_MAX / 2); i++)
+                script_add(&line, deep ? ",[0" : ",{}");
+            for (int64_t i = 0; deep && i < 2000; i++)
+                script_add(&line, "]");
+            script_add(&line, "]%s", ends[f]);
+            refuses(line.text, deep ? "invalid_json" : "invalid_request",
+                    deep ? "nesting deeper"
+                         : "messages, tools and chat_template_kwargs hold more than");
+            free(line.text);
+        }
+    }
+}
+
 static void bad_numbers(void **state) // J06, J07
 {
     (void)state;
@@ -518,12 +671,15 @@ static void mutations(void **state)
         "[{\"role\":\"u\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]}],\"stop\":[\"a\"],"
         "\"logit_bias\""
         ":{\"5\":1},\"logprobs\":true}}",
-        "{\"prompt\":[1,2,3],\"temperature\":0.5,\"seed\":3,\"stop_token_ids\":[1]}"};
+        "{\"prompt\":[1,2,3],\"temperature\":0.5,\"seed\":3,\"stop_token_ids\":[1]}",
+        "{\"messages\":[{\"role\":\"tool\",\"content\":{},\"tool_calls\":[{\"a\":1}],\"name\":null}"
+        "],"
+        "\"tools\":[{\"a\":[]}],\"chat_template_kwargs\":{\"b\":{\"c\":2},\"d\":null}}"};
     uint64_t x = 1;
     for (int i = 0; i < 20000; i++) {
         char line[512];
-        int64_t n = (int64_t)strlen(seeds[i % 2]);
-        memcpy(line, seeds[i % 2], (size_t)n);
+        int64_t n = (int64_t)strlen(seeds[i % 3]);
+        memcpy(line, seeds[i % 3], (size_t)n);
         for (int edits = 1 + i % 3; edits > 0; edits--) {
             x = mix64(x);
             line[x % (uint64_t)n] = "\"{}[]:,\\u0\0\xff 9-e"[(x >> 32) % 17];
@@ -549,7 +705,8 @@ int main(void)
         cmocka_unit_test(unknown_fields),  cmocka_unit_test(envelope),
         cmocka_unit_test(score_rows),      cmocka_unit_test(nuls),
         cmocka_unit_test(clients),         cmocka_unit_test(from_ids),
-        cmocka_unit_test(mutations),
+        cmocka_unit_test(chat_fields),     cmocka_unit_test(chat_members),
+        cmocka_unit_test(chat_bounds),     cmocka_unit_test(mutations),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/app/run.h"
+#include "engine/job/request_chat.h"
 
 #define VARIANTS_MAX  12
 #define VARIANT_BYTES 100
@@ -132,27 +133,25 @@ enum err command_inspect(const struct config *c)
     return err;
 }
 
-static enum err render_messages(const struct opened *o, const json_t *messages, char **text,
-                                int64_t *n)
+static json_t *not_null(json_t *value)
 {
-    if (!o->tmpl)
-        return fail(ERR_ROW, "the model has no chat template");
-    int64_t cap = 1 << 20, bos_bytes, eos_bytes;
-    char bos[256] = "", eos[256] = "";
-    const char *b = tokenizer_bos_text(o->tokenizer, &bos_bytes);
-    const char *e = tokenizer_eos_text(o->tokenizer, &eos_bytes);
-    if (b)
-        snprintf(bos, sizeof bos, "%.*s", (int)bos_bytes, b);
-    if (e)
-        snprintf(eos, sizeof eos, "%.*s", (int)eos_bytes, e);
-    struct template_input input = {.messages = messages,
-                                   .add_generation_prompt = 1,
-                                   .bos_token = b ? bos : NULL,
-                                   .eos_token = e ? eos : NULL};
-    *text = malloc((size_t)cap);
-    if (!*text)
-        return fail(ERR_FIT, "memory: rendered template");
-    return template_render(o->tmpl, &input, *text, cap, n);
+    return json_is_null(value) ? NULL : value;
+}
+
+/* What `run` makes of a row with these messages. *text: owned by the caller. */
+static enum err render_messages(const struct opened *o, const json_t *row, char **text, int64_t *n)
+{
+    const char *epoch = getenv("SOURCE_DATE_EPOCH");
+    struct row_error error = {.code = ""};
+    struct chat chat = {.messages = json_object_get(row, "messages"),
+                        .tools = not_null(json_object_get(row, "tools")),
+                        .kwargs = not_null(json_object_get(row, "chat_template_kwargs")),
+                        .tmpl = o->tmpl,
+                        .tok = o->tokenizer,
+                        .epoch = epoch ? strtoll(epoch, NULL, 10) : 0,
+                        .error = &error};
+    enum err err = chat_render(&chat, text, n);
+    return err == ERR_ROW ? fail(ERR_ROW, "%s", error.message) : err;
 }
 
 /* {"text"} or {"messages"} to ids. The caller owns the answer. */
@@ -161,17 +160,15 @@ static enum err encode_row(struct opened *o, const json_t *row, json_t **answer)
     const json_t *messages = json_object_get(row, "messages"), *text = json_object_get(row, "text");
     char *rendered = NULL;
     int64_t n = 0, n_ids = 0;
-    enum err err = OK;
-    if (json_is_array(messages))
-        err = render_messages(o, messages, &rendered, &n);
+    if (messages)
+        TRY(render_messages(o, row, &rendered, &n));
     else if (!json_is_string(text))
         return fail(ERR_ROW, "needs \"text\" or \"messages\"");
     const char *s = rendered ? rendered : json_string_value(text);
     if (!rendered)
         n = (int64_t)json_string_length(text);
     int32_t *ids = malloc((size_t)(n + 16) * sizeof *ids); // a token is at least a byte
-    if (err == OK && !ids)
-        err = fail(ERR_FIT, "memory: token ids");
+    enum err err = ids ? OK : fail(ERR_FIT, "memory: token ids");
     if (err == OK)
         err = tokenizer_encode(o->tokenizer, s, n, 0, ids, n + 16, &n_ids);
     if (err == OK) {

@@ -5,6 +5,7 @@
  * so that a long prompt is held once, not once per way of saying it. */
 #include "engine/job/request.h"
 
+#include "engine/job/request_chat.h"
 #include "engine/job/request_fields.h"
 
 #include <stdio.h>
@@ -174,137 +175,65 @@ static enum err ids_field(struct fields *f, struct tokenizer *tok, const char *n
 
 /* ---- chat ---- */
 
-/* Counts values before jansson builds a tree of them, which costs about 100 bytes each. */
+/* Counts values before jansson builds trees of them, which cost about 100 bytes each. */
 static enum err count_nodes(struct fields *f)
 {
-    struct json j;
+    const struct span_bytes *const spans[] = {&f->messages, &f->tools, &f->chat_template_kwargs};
     int64_t n = 0;
-    fields_json(f, &j, f->messages.at, f->messages.n);
-    while (json_next(&j) != JSON_END && j.last != JSON_ERROR && n <= REQUEST_NODES_MAX)
-        n++;
-    json_close(&j);
+    for (size_t i = 0; i < sizeof spans / sizeof *spans; i++) {
+        struct json j;
+        if (!spans[i]->set)
+            continue;
+        fields_json(f, &j, spans[i]->at, spans[i]->n);
+        while (json_next(&j) != JSON_END && j.last != JSON_ERROR && n <= REQUEST_NODES_MAX)
+            n++;
+        json_close(&j);
+    }
     if (n > REQUEST_NODES_MAX)
-        return row_fail(f->error, "invalid_request", "messages holds more than %d JSON values",
+        return row_fail(f->error, "invalid_request",
+                        "messages, tools and chat_template_kwargs hold more than %d JSON values",
                         REQUEST_NODES_MAX);
     return OK;
 }
 
-/* A list of text parts becomes one string, lines joined. *out: new reference or NULL. */
-static enum err join_parts(struct fields *f, const json_t *parts, size_t at, json_t **out)
+/* *out: a new reference, or NULL when the field is not given. */
+static enum err load_span(struct fields *f, const char *name, const struct span_bytes *span,
+                          json_t **out)
 {
-    int64_t n_bytes = 0;
-    size_t i;
-    const json_t *part;
-    json_array_foreach(parts, i, part)
-    {
-        const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
-        if (!json_is_string(type) || strcmp(json_string_value(type), "text") != 0 ||
-            !json_is_string(text))
-            return row_fail(f->error, "invalid_request",
-                            "messages[%zu].content[%zu] must be {\"type\":\"text\",\"text\":...}",
-                            at, i);
-        n_bytes += (int64_t)json_string_length(text) + 1;
-    }
-    char *joined = malloc((size_t)n_bytes + 1), *p = joined;
-    if (!joined)
-        return fail(ERR_FIT, "no memory for a message");
-    json_array_foreach(parts, i, part)
-    {
-        const json_t *text = json_object_get(part, "text");
-        if (i > 0)
-            *p++ = '\n';
-        memcpy(p, json_string_value(text), json_string_length(text));
-        p += json_string_length(text);
-    }
-    *out = json_stringn(joined, (size_t)(p - joined));
-    free(joined);
-    return *out ? OK : fail(ERR_FIT, "no memory for a message");
-}
-
-static enum err check_message(struct fields *f, json_t *message, size_t at)
-{
-    const char *key;
-    json_t *value;
-    if (!json_is_object(message))
-        return row_fail(f->error, "invalid_request", "messages[%zu] must be an object", at);
-    json_object_foreach(message, key, value)
-    {
-        int known = strcmp(key, "role") == 0 || strcmp(key, "content") == 0;
-        if (!known && strcmp(key, "name") != 0 && !f->defaults->unknown_fields_warn)
-            return row_fail(f->error, "unsupported_field",
-                            "field \"messages[%zu].%.100s\" is not supported", at, key);
-    }
-    if (!json_is_string(json_object_get(message, "role")))
-        return row_fail(f->error, "invalid_request", "messages[%zu].role must be a string", at);
-    json_t *content = json_object_get(message, "content"), *joined = NULL;
-    if (json_is_string(content))
+    json_error_t why;
+    *out = NULL;
+    if (!span->set)
         return OK;
-    if (!json_is_array(content))
-        return row_fail(f->error, "invalid_request",
-                        "messages[%zu].content must be a string or a list of text parts", at);
-    TRY(join_parts(f, content, at, &joined));
-    if (json_object_set_new(message, "content", joined) != 0)
-        return fail(ERR_FIT, "no memory for a message");
-    return OK;
-}
-
-/* A copy with a NUL, or NULL when the model has no such text. */
-static char *text_copy(const char *text, int64_t n)
-{
-    char *copy = text ? malloc((size_t)n + 1) : NULL;
-    if (copy) {
-        memcpy(copy, text, (size_t)n);
-        copy[n] = 0;
-    }
-    return copy;
-}
-
-static enum err render(struct fields *f, struct tokenizer *tok, const struct template *tmpl,
-                       json_t *messages, struct ids *ids)
-{
-    if (!json_is_array(messages) || json_array_size(messages) == 0)
-        return row_fail(f->error, "invalid_request", "messages must be a list with a message");
-    for (size_t i = 0; i < json_array_size(messages); i++)
-        TRY(check_message(f, json_array_get(messages, i), i));
-    int64_t n_bos = 0, n_eos = 0, n = 0;
-    const char *bos = tok ? tokenizer_bos_text(tok, &n_bos) : NULL;
-    const char *eos = tok ? tokenizer_eos_text(tok, &n_eos) : NULL;
-    char *bos_text = text_copy(bos, n_bos), *eos_text = text_copy(eos, n_eos);
-    char *text = malloc((size_t)REQUEST_TEXT_BYTES); // touched only as far as the text goes
-    struct template_input input = {.messages = messages,
-                                   .add_generation_prompt = 1,
-                                   .bos_token = bos_text,
-                                   .eos_token = eos_text,
-                                   .now_epoch = f->defaults->epoch};
-    enum err err = OK;
-    if (!text || (bos && !bos_text) || (eos && !eos_text))
-        err = fail(ERR_FIT, "no memory for messages");
-    if (err == OK) {
-        err = template_render(tmpl, &input, text, REQUEST_TEXT_BYTES, &n);
-        if (err == ERR_ROW)
-            row_fail(f->error, "template_error", "%s", err_text());
-    }
-    if (err == OK)
-        err = ids_encode(f, tok, "messages", text, n, 0, ids);
-    free(text);
-    free(bos_text);
-    free(eos_text);
-    return err;
+    *out = json_loadb(f->line + span->at, (size_t)span->n,
+                      JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    return *out ? OK : row_fail(f->error, "invalid_request", "%s: %s", name, why.text);
 }
 
 static enum err ids_chat(struct fields *f, struct tokenizer *tok, const struct template *tmpl,
                          struct ids *ids)
 {
-    if (!tmpl)
-        return row_fail(f->error, "template_error", "the model has no chat template for messages");
+    struct chat chat = {.tmpl = tmpl,
+                        .tok = tok,
+                        .epoch = f->defaults->epoch,
+                        .unknown_fields_warn = f->defaults->unknown_fields_warn,
+                        .where = f->where,
+                        .error = f->error};
+    char *text = NULL;
+    int64_t n = 0;
     TRY(count_nodes(f));
-    json_error_t why;
-    json_t *messages = json_loadb(f->line + f->messages.at, (size_t)f->messages.n,
-                                  JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-    if (!messages)
-        return row_fail(f->error, "invalid_request", "messages: %s", why.text);
-    enum err err = render(f, tok, tmpl, messages, ids);
-    json_decref(messages);
+    enum err err = load_span(f, "messages", &f->messages, &chat.messages);
+    if (err == OK)
+        err = load_span(f, "tools", &f->tools, &chat.tools);
+    if (err == OK)
+        err = load_span(f, "chat_template_kwargs", &f->chat_template_kwargs, &chat.kwargs);
+    if (err == OK)
+        err = chat_render(&chat, &text, &n);
+    if (err == OK)
+        err = ids_encode(f, tok, "messages", text, n, 0, ids);
+    free(text);
+    json_decref(chat.messages);
+    json_decref(chat.tools);
+    json_decref(chat.kwargs);
     return err;
 }
 
@@ -351,6 +280,9 @@ static enum err prompt_tokens(struct fields *f, struct tokenizer *tok, const str
                         : r->form == FORM_BATCH_COMPLETION
                             ? "needs exactly one of prompt, prompt_token_ids"
                             : "needs exactly one of prompt, messages, prompt_token_ids");
+    if (!f->messages.set && (f->tools.set || f->chat_template_kwargs.set))
+        return row_fail(f->error, "invalid_request", "%s needs messages",
+                        f->tools.set ? "tools" : "chat_template_kwargs");
     const char *name = f->messages.set ? "messages" : "prompt";
     if (f->messages.set)
         TRY(ids_chat(f, tok, tmpl, ids));

@@ -85,7 +85,7 @@ struct row_error {
 #define REQUEST_STOP_BYTES 1024                // of one stop string
 #define REQUEST_BIAS_MAX   1024                // logit_bias entries
 #define REQUEST_ID_BYTES   (64 << 10)          // of a custom_id
-#define REQUEST_NODES_MAX  65536               // JSON values in one list of messages
+#define REQUEST_NODES_MAX  65536               // JSON values in messages, tools and their kin
 #define REQUEST_FIELDS_MAX 256                 // in one object
 #ifndef REQUEST_TEXT_BYTES                     // `make fuzz` asks for less
 #define REQUEST_TEXT_BYTES ((int64_t)16 << 20) // of rendered messages
@@ -93,10 +93,10 @@ struct row_error {
 
 /* Parses one line of `run` (or `score`) input. ERR_ROW: *error says why, and r holds what an error
  * row shows (index, line, form, hash, custom_id): request_free() it in any case. ERR_FIT: no
- * memory. tokenizer and tmpl may be NULL (ids only). Chat: the model's template, then no special
- * tokens beyond its own (parts of one message are joined by newlines); a prompt: the special tokens
- * that the tokenizer adds by itself; score: none. An empty prompt or context is the BOS token,
- * where there is one. A temperature below 0.0001 is greedy. */
+ * memory. tokenizer and tmpl may be NULL (ids only). Chat: the model's template over messages,
+ * tools and chat_template_kwargs (request_chat.h), then no special tokens beyond its own; a prompt:
+ * the special tokens that the tokenizer adds by itself; score: none. An empty prompt or context is
+ * the BOS token, where there is one. A temperature below 0.0001 is greedy. */
 enum err request_parse(struct request *r, enum request_kind kind, const char *line, int64_t n_bytes,
                        int64_t index, int64_t line_number, const struct request_defaults *defaults,
                        struct tokenizer *tokenizer, const struct template *tmpl,

@@ -27,6 +27,16 @@ enum err row_fail_json(struct row_error *e, enum err err)
     return err == ERR_INPUT ? row_fail(e, "invalid_json", "%s", err_text()) : err;
 }
 
+enum err row_warn_unknown(const char *where, const char *name)
+{
+    static int warned;
+    if (!warned)
+        log_line(LOG_WARN, "%s: field \"%.100s\" is not supported and ignored; so are others",
+                 where, name);
+    warned = 1;
+    return OK;
+}
+
 void fields_json(const struct fields *f, struct json *j, int64_t at, int64_t n)
 {
     json_init(j, f->line + at, n, f->where, JSON_DEPTH_MAX);
@@ -157,17 +167,6 @@ static enum err read_custom_id(struct fields *f, struct json *j)
     return OK;
 }
 
-/* --unknown-fields warn: once a run, not once a row. */
-static enum err warn_unknown(const struct fields *f, const char *name)
-{
-    static int warned;
-    if (!warned)
-        log_line(LOG_WARN, "%s: field \"%.100s\" is not supported and ignored; so are others",
-                 f->where, name);
-    warned = 1;
-    return OK;
-}
-
 /* What a client may ask the answer to look like: text is what it gets. */
 static enum err read_response_format(struct fields *f, struct json *j)
 {
@@ -189,7 +188,7 @@ static enum err read_response_format(struct fields *f, struct json *j)
     if (strcmp(type, "text") == 0)
         return OK;
     if (f->defaults->unknown_fields_warn)
-        return warn_unknown(f, "response_format");
+        return row_warn_unknown(f->where, "response_format");
     return row_fail(f->error, "unsupported_field",
                     "response_format \"%s\" is not supported, only \"text\" is", type);
 }
@@ -373,6 +372,8 @@ static const struct field fields_table[] = {
     {"body", BATCH, FIELD_SPAN, AT(body), 0, 0, NULL},
     {"prompt", COMPLETION | PLAIN, FIELD_SPAN, AT(prompt), 0, 0, NULL},
     {"messages", CHAT | PLAIN, FIELD_SPAN, AT(messages), 0, 0, NULL},
+    {"tools", CHAT | PLAIN, FIELD_SPAN, AT(tools), 0, 0, NULL},
+    {"chat_template_kwargs", CHAT | PLAIN, FIELD_SPAN, AT(chat_template_kwargs), 0, 0, NULL},
     {"prompt_token_ids", GENERATED, FIELD_SPAN, AT(prompt_token_ids), 0, 0, NULL},
     {"context", SCORE, FIELD_SPAN, AT(context), 0, 0, NULL},
     {"context_ids", SCORE, FIELD_SPAN, AT(context_ids), 0, 0, NULL},
@@ -415,7 +416,7 @@ static enum err field_unknown(struct fields *f, struct json *j)
 {
     if (!f->defaults->unknown_fields_warn)
         return row_fail(f->error, "unsupported_field", "field \"%.100s\" is not supported", j->str);
-    TRY(warn_unknown(f, j->str));
+    TRY(row_warn_unknown(f->where, j->str));
     enum err err = json_skip(j);
     return err == OK ? OK : row_fail_json(f->error, err);
 }

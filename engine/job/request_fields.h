@@ -21,8 +21,8 @@ struct fields {
     const char *line; // borrowed
     int64_t n_bytes;
     char where[32]; // "line 12", for messages of the parser
-    struct span_bytes body, prompt, messages, prompt_token_ids, context, context_ids, continuation,
-        continuation_ids;
+    struct span_bytes body, prompt, messages, tools, chat_template_kwargs, prompt_token_ids,
+        context, context_ids, continuation, continuation_ids;
     int has_url, has_method;
     int64_t max_tokens, max_completion_tokens, min_tokens; // -1: not given
     int64_t n, top_k, seed, top_logprobs;
@@ -35,6 +35,8 @@ struct fields {
 /* Records the row's error, returns ERR_ROW. */
 enum err row_fail(struct row_error *e, const char *code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* --unknown-fields warn: once a run, not once a row. OK. */
+enum err row_warn_unknown(const char *where, const char *name);
 /* The sentence of the JSON reader becomes the row's error; ERR_FIT stays what it is. */
 enum err row_fail_json(struct row_error *e, enum err err);
 

@@ -60,7 +60,10 @@ static struct template *tmpl;
 
 static void rows_init(void)
 {
-    static const char text[] = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
+    static const char text[] =
+        "{{ tools|tojson if tools }}{{ mode }}{{ documents or '' }}{% for m in messages %}"
+        "[{{ m.role }}]{{ m.content }}{{ m.mood }}{{ m.tool_calls|tojson if m.tool_calls }}"
+        "{% endfor %}{{ ']' if add_generation_prompt }}";
     struct token_draft d;
     void *blob;
     int64_t n_blob;

@@ -15,6 +15,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
+from template_families import FAMILIES  # noqa: E402
 from template_snippets import SNIPPETS  # noqa: E402
 
 PART = b"\xff"  # between the files of one input
@@ -257,6 +258,11 @@ def rows_seeds():
         {"prompt": "x", "min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1, "stop_token_ids": [3],
          "stop": "q"},
         {"prompt": "", "response_format": {"type": "text"}},
+        {"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function", "function": {"name": "f"}}],
+         "chat_template_kwargs": {"mode": "x", "add_generation_prompt": False, "documents": [{"text": "d"}]}},
+        {"messages": [{"role": "assistant", "content": None, "thinking": "h", "tool_calls": [{"id": "c", "function": {
+            "name": "f", "arguments": {"x": [1, None]}}}]}, {"role": "tool", "tool_call_id": "c", "content": {"t": 1}}]},
+        {"url": "/v1/chat/completions", "body": {"messages": [{"role": "u", "content": "", "mood": 1, "audio": None}], "tools": []}},
     ]
     score = [{"custom_id": "s", "context": "ab", "continuation": "c"}, {"context_ids": [1], "continuation_ids": [2, 3]}]
     for row in rows:
@@ -367,6 +373,8 @@ def codec_seeds():
 
 def template_seeds():
     for text in SNIPPETS:
+        yield text.encode()
+    for text in FAMILIES.values():
         yield text.encode()
     yield CHATML.encode()
 
