@@ -83,9 +83,22 @@ static const struct format formats[N_DTYPES] = {
     [DTYPE_Q5_0] = {{"q5_0", 32, 22, 0, 6}, blocks_decode_q5_0, NULL},
     [DTYPE_Q5_1] = {{"q5_1", 32, 24, 0, 7}, blocks_decode_q5_1, NULL},
     [DTYPE_Q8_0] = {{"q8_0", 32, 34, 0, 8}, blocks_decode_q8_0, NULL},
+    [DTYPE_IQ4_NL] = {{"iq4_nl", 32, 18, 0, 20}, blocks_decode_iq4_nl, NULL},
+    [DTYPE_MXFP4] = {{"mxfp4", 32, 17, 0, 39}, blocks_decode_mxfp4, NULL},
+    [DTYPE_Q2_K] = {{"q2_k", 256, 84, 0, 10}, blocks_decode_q2_k, NULL},
+    [DTYPE_Q3_K] = {{"q3_k", 256, 110, 0, 11}, blocks_decode_q3_k, NULL},
     [DTYPE_Q4_K] = {{"q4_k", 256, 144, 0, 12}, blocks_decode_q4_k, NULL},
     [DTYPE_Q5_K] = {{"q5_k", 256, 176, 0, 13}, blocks_decode_q5_k, NULL},
     [DTYPE_Q6_K] = {{"q6_k", 256, 210, 0, 14}, blocks_decode_q6_k, NULL},
+    [DTYPE_IQ4_XS] = {{"iq4_xs", 256, 136, 0, 23}, blocks_decode_iq4_xs, NULL},
+    [DTYPE_TQ2_0] = {{"tq2_0", 256, 66, 0, 35}, blocks_decode_tq2_0, NULL},
+    [DTYPE_TQ1_0] = {{"tq1_0", 256, 54, 0, 34}, blocks_decode_tq1_0, NULL},
+    [DTYPE_G4_32] = {{"g4_32", 32, 19, 0, -1}, blocks_decode_g4_32, NULL},
+    [DTYPE_G4_64] = {{"g4_64", 64, 35, 0, -1}, blocks_decode_g4_64, NULL},
+    [DTYPE_G4_128] = {{"g4_128", 128, 67, 0, -1}, blocks_decode_g4_128, NULL},
+    [DTYPE_F8_32] = {{"f8_32", 32, 36, 0, -1}, blocks_decode_f8_32, NULL},
+    [DTYPE_F8_128] = {{"f8_128", 128, 132, 0, -1}, blocks_decode_f8_128, NULL},
+    [DTYPE_NF4] = {{"nf4", 64, 36, 0, -1}, blocks_decode_nf4, NULL},
     [DTYPE_Q8] = {{"q8", DTYPE_GROUP, 68, 1, -1}, blocks_decode_q8, blocks_encode_q8},
     [DTYPE_Q4] = {{"q4", DTYPE_GROUP, 36, 1, -1}, blocks_decode_q4, blocks_encode_q4},
     [DTYPE_BF12] = {{"bf12", 1, 2, 0, -1}, decode_bf16, encode_bf16},
@@ -140,7 +153,9 @@ int64_t dtype_panel_bytes(enum dtype t, int64_t k)
     int64_t bytes;
     if (row_bytes < 0 || __builtin_mul_overflow(row_bytes, (int64_t)PANEL_ROWS, &bytes))
         return -1;
-    return dtype_is_own(t) ? own_panel_bytes(t, k) : bytes;
+    if (dtype_is_own(t))
+        return own_panel_bytes(t, k);
+    return dtype_info(t)->block > 1 && bytes <= INT64_MAX - 64 ? round_up(bytes, 64) : bytes;
 }
 
 int64_t dtype_panels_bytes(enum dtype t, int64_t n, int64_t k)
@@ -235,7 +250,7 @@ static void pairs_from_columns(const float *in, int64_t n, uint8_t *out)
     }
 }
 
-/* Our own block formats: one row's numbers after the other's, scattered into columns. */
+/* Panels of blocks as they are in rows: one row's numbers after the other's, into columns. */
 DTYPE_CLONES static void blocks_to_f32(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0,
                                        int64_t k1, float *out)
 {

@@ -7,7 +7,8 @@
  * numpy. Panel: 32 consecutive rows (missing ones are zero) in the order the kernels read them:
  *   bf16           [k_even / 2][32][2]   pairs of k interleaved, k_even = k rounded up to 2
  *   f32, f16       [k][32]
- *   GGUF blocks    per block along k the parts of 32 blocks (kernels/dtype_columns.h)
+ *   blocks         per block along k the parts of 32 blocks (kernels/dtype_columns.h), the whole a
+ *                  multiple of 64 bytes; of tq1_0 row after row
  *   q8, q4, bf12   see kernels/dtype_own.h; a row of bf12 is a row of bf16
  * Decoded panels are bf16 pairs or f32, the first two layouts, for any format. */
 #ifndef KERNELS_DTYPE_H
@@ -30,9 +31,22 @@ enum dtype {
     DTYPE_Q5_0,
     DTYPE_Q5_1,
     DTYPE_Q8_0,
+    DTYPE_IQ4_NL,
+    DTYPE_MXFP4, // also of safetensors, in GGUF's order
+    DTYPE_Q2_K,
+    DTYPE_Q3_K,
     DTYPE_Q4_K,
     DTYPE_Q5_K,
     DTYPE_Q6_K,
+    DTYPE_IQ4_XS,
+    DTYPE_TQ2_0,
+    DTYPE_TQ1_0,
+    DTYPE_G4_32, // GPTQ, AWQ: 4-bit codes in groups along k, an f16 scale and a whole zero each
+    DTYPE_G4_64,
+    DTYPE_G4_128,
+    DTYPE_F8_32, // FP8: e4m3 in groups along k, an f32 scale each
+    DTYPE_F8_128,
+    DTYPE_NF4, // bitsandbytes: 4-bit codes of a fixed table in groups of 64, an f32 scale each
     DTYPE_Q8, // ours: groups of 64 along k (the last may be shorter): symmetric int8, one f32 scale
     DTYPE_Q4, // ours: groups of 64 along k: 4-bit unsigned, f16 scale and f16 minimum
     DTYPE_BF12, // ours: bf16 in 12 bits, lossless; only panels are short, and not all: bf12_fits()

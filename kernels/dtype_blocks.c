@@ -1,11 +1,11 @@
-/* kernels/dtype_blocks.c - decoders of the GGUF block formats, coders of our own q8 and q4.
+/* kernels/dtype_blocks.c - decoders of the block formats, coders of our own q8 and q4.
  *
  * Owns: the byte layouts. Refuses: rows and panels (kernels/dtype.c).
  * A newcomer would miss: products and sums are rounded one by one (the build forbids contraction
  * into fused multiply-adds), so that the bits are those of the formats' definitions; and the inner
  * loops have constant counts because that is what gcc -O2 vectorises. */
 #include "kernels/dtype_blocks.h"
-#include "kernels/dtype.h"
+#include "kernels/dtype_columns.h"
 
 #include <math.h>
 #include <string.h>
@@ -15,6 +15,20 @@ static inline float f16_at(const uint8_t *p)
     uint16_t h;
     memcpy(&h, p, sizeof h);
     return f16_to_f32(h);
+}
+
+static const float nl_numbers[16] = {COLUMN_NL_NUMBERS};
+static const float mxfp4_numbers[16] = {COLUMN_MXFP4_NUMBERS};
+static const float nf4_numbers[16] = {COLUMN_NF4_NUMBERS};
+
+/* 2 n numbers by n bytes: the low halves, then the high ones. */
+static inline void looked_up(const float numbers[16], float d, const uint8_t *q, int n,
+                             float *restrict out)
+{
+    for (int j = 0; j < n; j++)
+        out[j] = d * numbers[q[j] & 15];
+    for (int j = 0; j < n; j++)
+        out[n + j] = d * numbers[q[j] >> 4];
 }
 
 /* f16 d; 16 bytes: numbers 0..15 in the low halves, 16..31 in the high ones. */
@@ -160,6 +174,161 @@ DTYPE_CLONES void blocks_decode_q6_k(const uint8_t *blocks, int64_t n, float *re
                 }
             }
         }
+    }
+}
+
+/* f16 d; codes as in q4_0 that are looked up. */
+DTYPE_CLONES void blocks_decode_iq4_nl(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    for (int64_t i = 0; i < n; i += 32, blocks += 18, out += 32)
+        looked_up(nl_numbers, f16_at(blocks), blocks + 2, 16, out);
+}
+
+/* u8 exponent; codes as in q4_0 that are looked up. */
+DTYPE_CLONES void blocks_decode_mxfp4(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    for (int64_t i = 0; i < n; i += 32, blocks += 17, out += 32)
+        looked_up(mxfp4_numbers, e8m0_half(blocks[0]), blocks + 1, 16, out);
+}
+
+/* Number 0..255 of the 2-bit codes of q2_k, q3_k, tq2_0: 32 bytes hold 4 times 32. */
+static inline int two_bits(const uint8_t *q, int i)
+{
+    return q[i / 128 * 32 + i % 32] >> i / 32 % 4 * 2 & 3;
+}
+
+/* 16 bytes: scales of 16 numbers low, minima high; 64 bytes of codes; f16 d, f16 d_min. */
+DTYPE_CLONES void blocks_decode_q2_k(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    for (int64_t i = 0; i < n; i += 256, blocks += 84, out += 256) {
+        const float d = f16_at(blocks + 80), d_min = f16_at(blocks + 82);
+        for (int part = 0; part < 16; part++) {
+            const float scale = d * (float)(blocks[part] & 15);
+            const float min = d_min * (float)(blocks[part] >> 4);
+            for (int j = 16 * part; j < 16 * part + 16; j++)
+                out[j] = scale * (float)two_bits(blocks + 16, j) - min;
+        }
+    }
+}
+
+/* 32 bytes of third bits (bit s of byte j: number j of sub-block s), which are taken for 0 and not
+ * for -4; 64 bytes of codes; 12 bytes of scales; f16 d. */
+DTYPE_CLONES void blocks_decode_q3_k(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    for (int64_t i = 0; i < n; i += 256, blocks += 110, out += 256) {
+        const uint8_t *scales = blocks + 96;
+        const float d = f16_at(blocks + 108);
+        for (int part = 0; part < 16; part++) {
+            const int low = scales[part % 8] >> part / 8 * 4 & 15;
+            const int high = scales[8 + part % 4] >> part / 4 * 2 & 3;
+            const float scale = d * (float)((low | high << 4) - 32);
+            for (int j = 16 * part; j < 16 * part + 16; j++) {
+                const int third = blocks[j % 32] >> part / 2 & 1;
+                out[j] = scale * (float)(two_bits(blocks + 32, j) + 4 * third - 4);
+            }
+        }
+    }
+}
+
+/* f16 d; u16 of upper bits, 4 bytes of lower ones: 8 scales of 6 bits; 8 times 16 bytes as in
+ * iq4_nl. */
+DTYPE_CLONES void blocks_decode_iq4_xs(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    for (int64_t i = 0; i < n; i += 256, blocks += 136)
+        for (int part = 0; part < 8; part++, out += 32) {
+            const int low = blocks[4 + part / 2] >> part % 2 * 4 & 15;
+            const int high = blocks[2 + part / 4] >> part % 4 * 2 & 3;
+            const float scale = f16_at(blocks) * (float)((low | high << 4) - 32);
+            looked_up(nl_numbers, scale, blocks + 8 + 16 * part, 16, out);
+        }
+}
+
+/* 64 bytes of codes less 1; f16 d. */
+DTYPE_CLONES void blocks_decode_tq2_0(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    for (int64_t i = 0; i < n; i += 256, blocks += 66, out += 256) {
+        const float d = f16_at(blocks + 64);
+        for (int j = 0; j < 256; j++)
+            out[j] = d * (float)(two_bits(blocks, j) - 1);
+    }
+}
+
+/* n numbers of n bytes: digit `nth` of each byte, which is a fraction of 256 in base 3, less 1. */
+static inline void trits(const uint8_t *q, int nth, int n, float d, float *restrict out)
+{
+    static const uint8_t power[5] = {1, 3, 9, 27, 81};
+    for (int j = 0; j < n; j++)
+        out[j] = d * (float)(((uint8_t)(q[j] * power[nth]) * 3 >> 8) - 1);
+}
+
+/* 48 bytes of 5 digits: 5 times 32 numbers, 5 times 16; 4 bytes of 4: 4 times 4; f16 d. */
+DTYPE_CLONES void blocks_decode_tq1_0(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    for (int64_t i = 0; i < n; i += 256, blocks += 54, out += 256) {
+        const float d = f16_at(blocks + 52);
+        for (int nth = 0; nth < 5; nth++) {
+            trits(blocks, nth, 32, d, out + 32 * nth);
+            trits(blocks + 32, nth, 16, d, out + 160 + 16 * nth);
+        }
+        for (int nth = 0; nth < 4; nth++)
+            trits(blocks + 48, nth, 4, d, out + 240 + 4 * nth);
+    }
+}
+
+static inline void decode_g4(const uint8_t *blocks, int64_t n, int group, float *restrict out)
+{
+    for (int64_t i = 0; i < n; i += group, blocks += 3 + group / 2, out += group) {
+        const float d = f16_at(blocks);
+        const int zero = blocks[2];
+        const uint8_t *q = blocks + 3;
+        for (int j = 0; j < group / 2; j++)
+            out[j] = d * (float)((q[j] & 15) - zero);
+        for (int j = 0; j < group / 2; j++)
+            out[group / 2 + j] = d * (float)((q[j] >> 4) - zero);
+    }
+}
+
+DTYPE_CLONES void blocks_decode_g4_32(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_g4(blocks, n, 32, out);
+}
+
+DTYPE_CLONES void blocks_decode_g4_64(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_g4(blocks, n, 64, out);
+}
+
+DTYPE_CLONES void blocks_decode_g4_128(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_g4(blocks, n, 128, out);
+}
+
+static inline void decode_f8(const uint8_t *blocks, int64_t n, int group, float *restrict out)
+{
+    float d;
+    for (int64_t i = 0; i < n; i += group, blocks += 4 + group, out += group) {
+        memcpy(&d, blocks, sizeof d);
+        for (int j = 0; j < group; j++)
+            out[j] = e4m3_to_f32(blocks[4 + j]) * d;
+    }
+}
+
+DTYPE_CLONES void blocks_decode_f8_32(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_f8(blocks, n, 32, out);
+}
+
+DTYPE_CLONES void blocks_decode_f8_128(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_f8(blocks, n, 128, out);
+}
+
+DTYPE_CLONES void blocks_decode_nf4(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    float d;
+    for (int64_t i = 0; i < n; i += 64, blocks += 36, out += 64) {
+        memcpy(&d, blocks, sizeof d);
+        looked_up(nf4_numbers, d, blocks + 4, 32, out);
     }
 }
 

@@ -26,9 +26,28 @@ void blocks_decode_q4_1(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_q5_0(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_q5_1(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_q8_0(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_iq4_nl(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_mxfp4(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_q2_k(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_q3_k(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_q4_k(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_q5_k(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_q6_k(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_iq4_xs(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_tq2_0(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_tq1_0(const uint8_t *blocks, int64_t n, float *restrict out);
+
+/* Of safetensors checkpoints, in an order of our own; 4-bit codes of a group stand in halves, the
+ * first half of the numbers in the low ones.
+ * g4: f16 scale, u8 zero, codes: number = scale * (code - zero).
+ * f8: f32 scale, e4m3 bytes: number = byte * scale. nf4: f32 scale, codes: number of the table *
+ * scale. */
+void blocks_decode_g4_32(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_g4_64(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_g4_128(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_f8_32(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_f8_128(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_nf4(const uint8_t *blocks, int64_t n, float *restrict out);
 
 /* q8: f32 scale, 64 int8: number = q * scale. */
 void blocks_decode_q8(const uint8_t *blocks, int64_t n, float *restrict out);

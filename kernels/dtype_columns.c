@@ -1,6 +1,6 @@
 /* kernels/dtype_columns.c - see dtype_columns.h: packing, and the decoder that every CPU has.
  *
- * Owns: which code of a GGUF block goes where. Refuses: vectors (kernels/cpu/decode*.c).
+ * Owns: which code of a block goes where. Refuses: vectors (kernels/cpu/decode*.c).
  * A newcomer would miss: a format without a minimum adds -0, which leaves every number alone, zeros
  * and their signs included. */
 #include "kernels/dtype_columns.h"
@@ -11,13 +11,13 @@
 #define BLOCK_MAX 256
 
 struct column_format {
-    int block, bits, bias;
+    int block, bits, bias, kind;
     int min_at, scales_at, high_at, codes_at;
 };
 
 static const struct column_format formats[N_DTYPES] = {
-#define FORMAT(NAME, name, block, bits, bias, min_at, scales_at, high_at, codes_at)                \
-    [DTYPE_##NAME] = {block, bits, bias, min_at, scales_at, high_at, codes_at},
+#define FORMAT(NAME, name, block, bits, bias, kind, min_at, scales_at, high_at, codes_at)          \
+    [DTYPE_##NAME] = {block, bits, bias, kind, min_at, scales_at, high_at, codes_at},
     COLUMN_FORMATS(FORMAT)
 #undef FORMAT
 };
@@ -45,16 +45,18 @@ static void halves(const uint8_t *p, int n, uint8_t *code)
     }
 }
 
-/* The codes of a block, in ascending k (int8 as it is). */
+/* 64 bytes of four 2-bit codes each, 32 numbers apart: q2_k, q3_k, tq2_0. */
+static void quarters(const uint8_t *p, uint8_t code[BLOCK_MAX])
+{
+    for (int j = 0; j < 256; j++)
+        code[j] = p[j / 128 * 32 + j % 32] >> j / 32 % 4 * 2 & 3;
+}
+
+/* The codes of a block, in ascending k (of 8 bits as they are). */
 static void block_codes(enum dtype t, const uint8_t *b, uint8_t code[BLOCK_MAX])
 {
+    const int block = dtype_info(t)->block;
     switch (t) {
-    case DTYPE_Q4_0:
-        halves(b + 2, 16, code);
-        return;
-    case DTYPE_Q4_1:
-        halves(b + 4, 16, code);
-        return;
     case DTYPE_Q5_0:
     case DTYPE_Q5_1:
         b += t == DTYPE_Q5_0 ? 2 : 4;
@@ -62,8 +64,13 @@ static void block_codes(enum dtype t, const uint8_t *b, uint8_t code[BLOCK_MAX])
         for (int j = 0; j < 32; j++)
             code[j] |= (uint8_t)((b[j / 8] >> j % 8 & 1) << 4);
         return;
-    case DTYPE_Q8_0:
-        memcpy(code, b + 2, 32);
+    case DTYPE_Q2_K:
+        quarters(b + 16, code);
+        return;
+    case DTYPE_Q3_K:
+        quarters(b + 32, code);
+        for (int j = 0; j < 256; j++)
+            code[j] |= (uint8_t)((b[j % 32] >> j / 32 & 1) << 2);
         return;
     case DTYPE_Q4_K:
     case DTYPE_Q5_K:
@@ -72,41 +79,63 @@ static void block_codes(enum dtype t, const uint8_t *b, uint8_t code[BLOCK_MAX])
         for (int j = 0; j < 256 && t == DTYPE_Q5_K; j++)
             code[j] |= (uint8_t)((b[16 + j % 32] >> j / 32 & 1) << 4);
         return;
-    default: // q6_k
+    case DTYPE_Q6_K:
         for (int s = 0; s < 2; s++)
             halves(b + 64 * s, 64, code + 128 * s);
         for (int j = 0; j < 256; j++)
             code[j] |= (uint8_t)((b[128 + j / 128 * 32 + j % 32] >> 2 * (j / 32 % 4) & 3) << 4);
+        return;
+    case DTYPE_IQ4_XS:
+        for (int s = 0; s < 8; s++)
+            halves(b + 8 + 16 * s, 16, code + 32 * s);
+        return;
+    case DTYPE_TQ2_0:
+        quarters(b, code);
+        return;
+    default: // the codes are the end of the block, bytes or halves of bytes
+        b += dtype_info(t)->block_bytes;
+        if (formats[t].bits == 8)
+            memcpy(code, b - block, (size_t)block);
+        else
+            halves(b - block / 2, block / 2, code);
     }
 }
 
-/* Where the f16 scale of a block stands, and its scales of parts. */
+/* Where the scale of a block stands, and its scales of parts: bytes, and how many of these. */
 static void block_scales(enum dtype t, const struct column_format *f, const uint8_t *b, int row,
                          uint8_t *column)
 {
-    const int n_scales = t == DTYPE_Q6_K ? 16 : f->scales_at ? 12 : 0;
-    const uint8_t *scales = t == DTYPE_Q6_K ? b + 192 : b + 4;
-    memcpy(column + 2 * row, t == DTYPE_Q6_K ? b + 208 : b, 2);
-    if (f->min_at)
-        memcpy(column + f->min_at + 2 * row, b + 2, 2);
-    for (int i = 0; i < n_scales; i++)
+    static const struct {
+        int d, scales, n_scales;
+    } places[N_DTYPES] = {
+        [DTYPE_Q2_K] = {80, 0, 16}, [DTYPE_Q3_K] = {108, 96, 12},  [DTYPE_Q4_K] = {0, 4, 12},
+        [DTYPE_Q5_K] = {0, 4, 12},  [DTYPE_Q6_K] = {208, 192, 16}, [DTYPE_IQ4_XS] = {0, 2, 6},
+        [DTYPE_TQ2_0] = {64, 0, 0},
+    };
+    const uint8_t *d = b + places[t].d, *scales = b + places[t].scales;
+    const int d_bytes = !columns_scale_is_wide(f->kind) ? 2 : f->kind == COLUMN_E8M0 ? 1 : 4;
+    memcpy(column + d_bytes * row, d, (size_t)d_bytes);
+    if (f->kind == COLUMN_ZERO)
+        column[f->min_at + row] = d[2];
+    else if (f->min_at)
+        memcpy(column + f->min_at + 2 * row, d + 2, 2);
+    for (int i = 0; i < places[t].n_scales; i++)
         column[f->scales_at + i * PANEL_ROWS + row] = scales[i];
 }
 
 static void lane_put(const struct column_format *f, const uint8_t *code, int slice, int lane,
                      uint8_t *column)
 {
-    const int at = slice * COLUMN_LANES + lane;
+    const int at = slice * COLUMN_LANES + lane, low_bits = columns_low_bits(f->bits);
+    const int high_bits = f->bits - low_bits;
     uint32_t low = 0, high = 0;
     for (int i = 0; i < 8; i++) {
-        low |= (uint32_t)(code[2 * i] & 15) << 4 * i;
-        high |= (uint32_t)(code[2 * i] >> 4) << (f->bits - 4) * i;
+        low |= (uint32_t)(code[2 * i] & ((1 << low_bits) - 1)) << low_bits * i;
+        high |= (uint32_t)(code[2 * i] >> low_bits) << high_bits * i;
     }
-    memcpy(column + f->codes_at + 4 * at, &low, 4);
-    if (f->bits == 5)
-        column[f->high_at + at] = (uint8_t)high;
-    else if (f->bits == 6)
-        memcpy(column + f->high_at + 2 * at, &high, 2);
+    memcpy(column + f->codes_at + low_bits * at, &low, (size_t)low_bits); // 8 codes: as many bytes
+    if (high_bits)
+        memcpy(column + f->high_at + high_bits * at, &high, (size_t)high_bits);
 }
 
 static void block_put(enum dtype t, const uint8_t *block, int row, uint8_t *column)
@@ -136,15 +165,28 @@ void columns_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, u
 
 /* ---- decoding ---- */
 
-/* What a slice decodes from, lane by lane: number i = d * (code i - bias) + m. Lanes stand in the
- * order of the output: for bf16 the parities of a row side by side, as in the column; for f32 all
- * rows of one parity, then of the other. */
+static const float nl_numbers[16] = {COLUMN_NL_NUMBERS};
+static const float mxfp4_numbers[16] = {COLUMN_MXFP4_NUMBERS};
+static const float nf4_numbers[16] = {COLUMN_NF4_NUMBERS};
+
+static const float *numbers_of(int kind)
+{
+    if (!columns_is_looked_up(kind))
+        return NULL;
+    return kind == COLUMN_E8M0 ? mxfp4_numbers : kind == COLUMN_NF4 ? nf4_numbers : nl_numbers;
+}
+
+/* What a slice decodes from, lane by lane: number i = d * (code i - bias) + m, with a zero
+ * d * (code i - m), with a table d * numbers[code i]. Lanes stand in the order of the output: for
+ * bf16 the parities of a row side by side, as in the column; for f32 all rows of one parity, then
+ * of the other. */
 struct slice {
-    int bits, bias;
+    int bits, bias, kind;
+    const float *numbers;                     // NULL: codes are numbers
     int by_parity;                            // the order for f32
     float scale[PANEL_ROWS], min[PANEL_ROWS]; // of the column
     float d[COLUMN_LANES], m[COLUMN_LANES];
-    uint32_t low[COLUMN_LANES], high[COLUMN_LANES]; // 8 codes: 4 bits each, and what is above them
+    uint32_t low[COLUMN_LANES], high[COLUMN_LANES]; // 8 codes: low bits, and what is above them
     int8_t code[8][COLUMN_LANES];                   // or, of 8 bits, themselves
 };
 
@@ -155,26 +197,37 @@ static inline void lanes_set(struct slice *s, int row, float scale, float min)
     s->m[at] = s->m[other] = min;
 }
 
+static float column_scale(int kind, const uint8_t *column, int row)
+{
+    float f;
+    if (!columns_scale_is_wide(kind))
+        return f16_at(column + 2 * row);
+    if (kind == COLUMN_E8M0)
+        return e8m0_half(column[row]);
+    memcpy(&f, column + 4 * row, sizeof f);
+    return f;
+}
+
 /* Those of a column; they hold for every slice of a format without further scales. */
 static void column_scales(const struct column_format *f, const uint8_t *column, struct slice *s)
 {
     for (int r = 0; r < PANEL_ROWS; r++) {
-        s->scale[r] = f16_at(column + 2 * r);
-        s->min[r] = f->min_at ? f16_at(column + f->min_at + 2 * r) : -0.0f;
+        s->scale[r] = column_scale(f->kind, column, r);
+        if (f->kind == COLUMN_ZERO)
+            s->min[r] = column[f->min_at + r];
+        else
+            s->min[r] = f->min_at ? f16_at(column + f->min_at + 2 * r) : -0.0f;
         lanes_set(s, r, s->scale[r], s->min[r]);
     }
 }
 
-static void slice_scales(enum dtype t, const uint8_t *scales, int slice, struct slice *s)
+static void slice_scales(const struct column_format *f, const uint8_t *scales, int slice,
+                         struct slice *s)
 {
     for (int r = 0; r < PANEL_ROWS; r++) {
-        int scale = (int8_t)scales[slice * PANEL_ROWS + r], min = 0;
-        if (t == DTYPE_Q6_K) {
-            lanes_set(s, r, s->scale[r] * (float)scale, -0.0f);
-            continue;
-        }
-        columns_k_scale(scales + r, slice / 2, &scale, &min);
-        lanes_set(s, r, s->scale[r] * (float)scale, -(s->min[r] * (float)min));
+        int scale, min;
+        columns_part_scale(f->kind, scales + r, slice, &scale, &min);
+        lanes_set(s, r, s->scale[r] * (float)scale, f->min_at ? -(s->min[r] * (float)min) : -0.0f);
     }
 }
 
@@ -200,41 +253,70 @@ DTYPE_CLONES static void bytes_order(const uint8_t *restrict in, int by_parity,
         }
 }
 
+/* Words of 1, 2 or 4 bytes, a lane each. */
+static inline void lanes_load(const uint8_t *p, int n_bytes, uint32_t lanes[COLUMN_LANES])
+{
+    if (n_bytes == 4)
+        memcpy(lanes, p, COLUMN_LANES * sizeof *lanes);
+    else
+        for (int l = 0; l < COLUMN_LANES; l++)
+            lanes[l] = n_bytes == 1 ? p[l] : p[2 * l] | (uint32_t)p[2 * l + 1] << 8;
+}
+
 static void slice_codes(const struct column_format *f, const uint8_t *column, int slice,
                         struct slice *s)
 {
     const uint8_t *codes = column + f->codes_at, *high = column + f->high_at;
+    const int low_bits = columns_low_bits(f->bits), high_bits = f->bits - low_bits;
+    const int at = slice * COLUMN_LANES;
     uint32_t lanes[COLUMN_LANES];
     if (f->bits == 8) {
-        bytes_order(codes + slice * (int)sizeof s->code, s->by_parity, s->code);
+        bytes_order(codes + 8 * at, s->by_parity, s->code);
         return;
     }
-    memcpy(lanes, codes + 4 * slice * COLUMN_LANES, sizeof lanes);
+    lanes_load(codes + low_bits * at, low_bits, lanes);
     lanes_order(lanes, s->by_parity, s->low);
-    if (f->bits == 4)
+    if (high_bits == 0)
         return;
-    for (int l = 0; l < COLUMN_LANES; l++) {
-        const uint8_t *at = high + (slice * COLUMN_LANES + l) * (f->bits - 4);
-        lanes[l] = f->bits == 5 ? at[0] : at[0] | (uint32_t)at[1] << 8;
-    }
+    lanes_load(high + high_bits * at, high_bits, lanes);
     lanes_order(lanes, s->by_parity, s->high);
+}
+
+/* Number i of the lanes from codes that are looked up, are e4m3, or count from a zero. */
+DTYPE_CLONES static void lanes_decode(const struct slice *s, int i, float *restrict out)
+{
+    if (s->bits == 8)
+        for (int l = 0; l < COLUMN_LANES; l++)
+            out[l] = s->d[l] * e4m3_to_f32((uint8_t)s->code[i][l]);
+    else if (s->numbers)
+        for (int l = 0; l < COLUMN_LANES; l++)
+            out[l] = s->d[l] * s->numbers[s->low[l] >> 4 * i & 15];
+    else
+        for (int l = 0; l < COLUMN_LANES; l++)
+            out[l] = s->d[l] * ((float)(int)(s->low[l] >> 4 * i & 15) - s->m[l]);
 }
 
 DTYPE_CLONES static void slice_decode(const struct slice *s, float *restrict out)
 {
-    const int high_bits = s->bits - 4, high_mask = (1 << high_bits) - 1;
+    const int low_bits = columns_low_bits(s->bits), low_mask = (1 << low_bits) - 1;
+    const int high_bits = s->bits - low_bits, high_mask = (1 << high_bits) - 1;
+    const int is_plain = !s->numbers && s->kind != COLUMN_ZERO && s->kind != COLUMN_E4M3;
     for (int i = 0; i < 8; i++, out += COLUMN_LANES)
-        if (s->bits == 8)
+        if (!is_plain)
+            lanes_decode(s, i, out);
+        else if (s->bits == 8)
             for (int l = 0; l < COLUMN_LANES; l++)
                 out[l] = s->d[l] * (float)s->code[i][l] + s->m[l];
-        else if (s->bits == 4)
-            for (int l = 0; l < COLUMN_LANES; l++)
-                out[l] = s->d[l] * (float)((int)(s->low[l] >> 4 * i & 15) - s->bias) + s->m[l];
+        else if (high_bits == 0)
+            for (int l = 0; l < COLUMN_LANES; l++) {
+                const int code = (int)(s->low[l] >> low_bits * i) & low_mask;
+                out[l] = s->d[l] * (float)(code - s->bias) + s->m[l];
+            }
         else
             for (int l = 0; l < COLUMN_LANES; l++) {
-                const int low = (int)(s->low[l] >> 4 * i & 15);
+                const int low = (int)(s->low[l] >> low_bits * i) & low_mask;
                 const int high = (int)(s->high[l] >> high_bits * i) & high_mask;
-                out[l] = s->d[l] * (float)(low + high * 16 - s->bias) + s->m[l];
+                out[l] = s->d[l] * (float)((low | high << low_bits) - s->bias) + s->m[l];
             }
 }
 
@@ -252,13 +334,18 @@ static void columns_decode(enum dtype t, const uint8_t *panel, int64_t k0, int64
     const int64_t column_bytes = (int64_t)PANEL_ROWS * dtype_info(t)->block_bytes;
     const uint8_t *column = panel + k0 / f->block * column_bytes;
     float exact[COLUMN_SLICE * PANEL_ROWS];
-    struct slice slice = {.bits = f->bits, .bias = f->bias, .by_parity = f32 != NULL};
+    struct slice slice = {.bits = f->bits,
+                          .bias = f->bias,
+                          .kind = f->kind,
+                          .numbers = numbers_of(f->kind),
+                          .by_parity = f32 != NULL};
+    const int scales_every = f->kind == COLUMN_K || f->kind == COLUMN_XS ? 2 : 1; // slices
     for (int64_t k = k0; k < k1; k += f->block, column += column_bytes) {
         column_scales(f, column, &slice);
         for (int i = 0; i < f->block / COLUMN_SLICE; i++) {
             const int64_t at = (k - k0 + i * COLUMN_SLICE) * PANEL_ROWS;
-            if (f->scales_at && (t == DTYPE_Q6_K || i % 2 == 0))
-                slice_scales(t, column + f->scales_at, i, &slice);
+            if (f->scales_at && i % scales_every == 0)
+                slice_scales(f, column + f->scales_at, i, &slice);
             slice_codes(f, column, i, &slice);
             slice_decode(&slice, f32 ? f32 + at : exact);
             if (bf16)

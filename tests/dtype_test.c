@@ -114,6 +114,111 @@ static float f16_at(const uint8_t *p)
     return (float)f16_value(p[0] | p[1] << 8);
 }
 
+static float nl_number(int code)
+{
+    static const int numbers[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                    1,    13,   25,  38,  53,  69,  89,  113};
+    return (float)numbers[code];
+}
+
+/* Sign, 2 bits of exponent, 1 of mantissa; there is no -0. */
+static double mxfp4_number(int code)
+{
+    const int e = code >> 1 & 3, m = code & 1;
+    const double size = e ? ldexp(2 + m, e - 2) : m / 2.0;
+    return code > 8 ? -size : size;
+}
+
+static float nf4_number(int code)
+{
+    static const double numbers[16] = {-1.0,
+                                       -0.6961928009986877,
+                                       -0.5250730514526367,
+                                       -0.39491748809814453,
+                                       -0.28444138169288635,
+                                       -0.18477343022823334,
+                                       -0.09105003625154495,
+                                       0.0,
+                                       0.07958029955625534,
+                                       0.16093020141124725,
+                                       0.24611230194568634,
+                                       0.33791524171829224,
+                                       0.44070982933044434,
+                                       0.5626170039176941,
+                                       0.7229568362236023,
+                                       1.0};
+    return (float)numbers[code];
+}
+
+/* 1 sign, 4 exponent, 3 mantissa. */
+static float e4m3_value(int b)
+{
+    const int e = b >> 3 & 15, m = b & 7;
+    const double size = e ? ldexp(8 + m, e - 10) : ldexp(m, -9);
+    if ((b & 127) == 127)
+        return NAN;
+    return (float)(b & 128 ? -size : size);
+}
+
+/* Number j of 256 of 2 bits. */
+static int two_bits(const uint8_t *p, int j)
+{
+    return p[j / 128 * 32 + j % 32] >> 2 * (j / 32 % 4) & 3;
+}
+
+/* Digit of number j of tq1_0: bytes are 256ths of five digits in base 3 (rounded up), the first
+ * above. */
+static int trit(const uint8_t *p, int j)
+{
+    const int width = j < 160   ? 32
+                      : j < 240 ? 16
+                                : 4,
+              at = j < 160   ? j
+                   : j < 240 ? j - 160
+                             : j - 240;
+    int rest = p[(j < 160 ? 0 : j < 240 ? 32 : 48) + at % width];
+    for (int n = at / width; n > 0; n--)
+        rest = rest * 3 % 256;
+    return rest * 3 / 256;
+}
+
+/* Number j of one block of the formats whose codes are no numbers in themselves, or not all. */
+static float element_looked_up(enum dtype t, const uint8_t *b, int j)
+{
+    const int half = j / 16, low = j % 16, n = dtype_info(t)->block / 2;
+    int scale;
+    float f;
+    switch (t) {
+    case DTYPE_IQ4_NL:
+        return f16_at(b) * nl_number(b[2 + low] >> 4 * half & 15);
+    case DTYPE_MXFP4:
+        return (float)ldexp(mxfp4_number(b[1 + low] >> 4 * half & 15), b[0] - 127);
+    case DTYPE_IQ4_XS:
+        scale = b[4 + j / 64] >> 4 * (j / 32 % 2) & 15;
+        scale += 16 * ((b[2] | b[3] << 8) >> 2 * (j / 32) & 3);
+        f = f16_at(b) * (float)(scale - 32);
+        return f * nl_number(b[8 + j / 32 * 16 + j % 16] >> 4 * (j / 16 % 2) & 15);
+    case DTYPE_TQ2_0:
+        return f16_at(b + 64) * (float)(two_bits(b, j) - 1);
+    case DTYPE_TQ1_0:
+        return f16_at(b + 52) * (float)(trit(b, j) - 1);
+    case DTYPE_G4_32:
+    case DTYPE_G4_64:
+    case DTYPE_G4_128:
+        return f16_at(b) * (float)((b[3 + j % n] >> 4 * (j / n) & 15) - b[2]);
+    case DTYPE_F8_32:
+    case DTYPE_F8_128:
+        memcpy(&f, b, 4);
+        return e4m3_value(b[4 + j]) * f;
+    case DTYPE_NF4:
+        memcpy(&f, b, 4);
+        return nf4_number(b[4 + j % 32] >> 4 * (j / 32) & 15) * f;
+    default:
+        fail_msg("no definition of %s", dtype_info(t)->name);
+    }
+    return 0.0f;
+}
+
 /* Number j of one block, by the definition; every float operation is rounded to f32. */
 static float element(enum dtype t, const uint8_t *b, int j)
 {
@@ -135,6 +240,16 @@ static float element(enum dtype t, const uint8_t *b, int j)
         return f + f16_at(b + 2);
     case DTYPE_Q8_0:
         return f16_at(b) * (float)(int8_t)b[2 + j];
+    case DTYPE_Q2_K:
+        f = f16_at(b + 80) * (float)(b[j / 16] % 16);
+        f = f * (float)two_bits(b + 16, j);
+        return f - f16_at(b + 82) * (float)(b[j / 16] / 16);
+    case DTYPE_Q3_K:
+        scale = b[96 + j / 16 % 8] >> 4 * (j / 128) & 15;
+        scale += 16 * (b[104 + j / 16 % 4] >> 2 * (j / 64) & 3);
+        q = two_bits(b + 32, j) - (b[j % 32] >> j / 32 & 1 ? 0 : 4);
+        f = f16_at(b + 108) * (float)(scale - 32);
+        return f * (float)q;
     case DTYPE_Q4_K:
     case DTYPE_Q5_K:
         k_scale_at(b + 4, j / 32, &scale, &min);
@@ -156,9 +271,8 @@ static float element(enum dtype t, const uint8_t *b, int j)
         f = (float)(b[4 + j % 32] >> 4 * (j / 32) & 15) * f16_at(b);
         return f + f16_at(b + 2);
     default:
-        fail_msg("no definition of %s", dtype_info(t)->name);
+        return element_looked_up(t, b, j);
     }
-    return 0.0f;
 }
 
 /* Random bytes as a row of k numbers; scales that are not finite are cleared, so that the sums stay
@@ -169,10 +283,15 @@ static uint8_t *row_random(enum dtype t, int64_t k)
         enum dtype t;
         int at[2]; // where the f16 scales of a block stand, -1: none
     } scales[] = {
-        {DTYPE_Q4_0, {0, -1}}, {DTYPE_Q4_1, {0, 2}}, {DTYPE_Q5_0, {0, -1}}, {DTYPE_Q5_1, {0, 2}},
-        {DTYPE_Q8_0, {0, -1}}, {DTYPE_Q4_K, {0, 2}}, {DTYPE_Q5_K, {0, 2}},  {DTYPE_Q6_K, {208, -1}},
-        {DTYPE_Q4, {0, 2}},    {DTYPE_F16, {0, -1}}, {DTYPE_BF16, {0, -1}}, {DTYPE_F32, {2, -1}},
-        {DTYPE_Q8, {2, -1}},
+        {DTYPE_Q4_0, {0, -1}},   {DTYPE_Q4_1, {0, 2}},    {DTYPE_Q5_0, {0, -1}},
+        {DTYPE_Q5_1, {0, 2}},    {DTYPE_Q8_0, {0, -1}},   {DTYPE_Q4_K, {0, 2}},
+        {DTYPE_Q5_K, {0, 2}},    {DTYPE_Q6_K, {208, -1}}, {DTYPE_Q4, {0, 2}},
+        {DTYPE_F16, {0, -1}},    {DTYPE_BF16, {0, -1}},   {DTYPE_F32, {2, -1}},
+        {DTYPE_Q8, {2, -1}},     {DTYPE_Q2_K, {80, 82}},  {DTYPE_Q3_K, {108, -1}},
+        {DTYPE_IQ4_NL, {0, -1}}, {DTYPE_IQ4_XS, {0, -1}}, {DTYPE_TQ2_0, {64, -1}},
+        {DTYPE_TQ1_0, {52, -1}}, {DTYPE_G4_32, {0, -1}},  {DTYPE_G4_64, {0, -1}},
+        {DTYPE_G4_128, {0, -1}}, {DTYPE_F8_32, {2, -1}},  {DTYPE_F8_128, {2, -1}},
+        {DTYPE_NF4, {2, -1}},
     };
     const int64_t n_bytes = dtype_row_bytes(t, k);
     const int block_bytes = dtype_info(t)->block_bytes;
@@ -184,6 +303,8 @@ static uint8_t *row_random(enum dtype t, int64_t k)
         for (int a = 0; a < 2 && scales[s].t == t && scales[s].at[a] >= 0; a++)
             for (int64_t i = scales[s].at[a] + 1; i < n_bytes; i += block_bytes)
                 row[i] &= 0xbf; // the top bit of the exponent: below 2, infinities and NaN gone
+    for (int64_t i = 0; (t == DTYPE_F8_32 || t == DTYPE_F8_128) && i < n_bytes; i++)
+        row[i] -= (row[i] & 127) == 127;                        // NaN
     for (int64_t i = 1; t == DTYPE_BF12 && i < n_bytes; i += 2) // 8 exponents, and a rare other one
         row[i] = (uint8_t)((row[i] & 0x83) | (random_next() % 1024 ? 0x3c : 0x18));
     return row;
@@ -221,6 +342,7 @@ static void test_table(void **state)
     assert_int_equal(dtype_by_name(""), N_DTYPES);
     assert_int_equal(dtype_by_ggml_id(14), DTYPE_Q6_K);
     assert_int_equal(dtype_by_ggml_id(30), DTYPE_BF16);
+    assert_int_equal(dtype_by_ggml_id(39), DTYPE_MXFP4);
     assert_int_equal(dtype_by_ggml_id(-1), N_DTYPES);
     assert_int_equal(dtype_by_ggml_id(4), N_DTYPES);
     assert_int_equal(dtype_row_bytes(DTYPE_Q4_1, 576), 576 / 32 * 20);
@@ -244,6 +366,8 @@ static void test_table(void **state)
     for (enum dtype t = 0; t < N_DTYPES; t++) {
         assert_int_equal(dtype_by_name(dtype_info(t)->name), t);
         assert_int_equal(dtype_panel_bytes(t, 256) % 64, 0);
+        if (dtype_info(t)->block > 1)
+            assert_int_equal(dtype_panel_bytes(t, dtype_info(t)->block) % 64, 0);
     }
 }
 

@@ -84,6 +84,17 @@ static inline struct pool *pool_of(int n_threads)
     return pool;
 }
 
+/* Scales that are no f16 have a range that drawing would seldom meet. */
+static inline void scale_tame(enum dtype t, uint8_t *block)
+{
+    if (t == DTYPE_MXFP4)
+        block[0] = (uint8_t)(125 + block[0] % 4);
+    else if (t == DTYPE_F8_32 || t == DTYPE_F8_128)
+        block[3] = 0x3b; // 2^-9 and above
+    else if (t == DTYPE_NF4)
+        block[3] = 0x3f;
+}
+
 /* Bytes of a block that decode to small numbers: encoded where the format has a coder, else drawn
  * until they do. */
 static inline void fill_row(enum dtype t, uint64_t seed, int64_t k, uint8_t *row)
@@ -101,6 +112,7 @@ static inline void fill_row(enum dtype t, uint64_t seed, int64_t k, uint8_t *row
             uint8_t *at = row + block * info->block_bytes;
             for (int i = 0; i < info->block_bytes; i++)
                 at[i] = (uint8_t)mix64(seed + mix64((uint64_t)block + mix64(try * 512 + i)));
+            scale_tame(t, at);
             dtype_decode_row(t, at, info->block, x);
             float max = 0;
             for (int i = 0; i < info->block; i++)

@@ -34,11 +34,10 @@ static const struct {
 
 /* Names of the tensor types that GGUF has and we do not decode, for the message. */
 static const char *const other_tensor_types[] = {
-    [9] = "q8_1",    [10] = "q2_k",    [11] = "q3_k",  [15] = "q8_k",   [16] = "iq2_xxs",
-    [17] = "iq2_xs", [18] = "iq3_xxs", [19] = "iq1_s", [20] = "iq4_nl", [21] = "iq3_s",
-    [22] = "iq2_s",  [23] = "iq4_xs",  [24] = "i8",    [25] = "i16",    [26] = "i32",
-    [27] = "i64",    [28] = "f64",     [29] = "iq1_m", [34] = "tq1_0",  [35] = "tq2_0",
-    [39] = "mxfp4",  [40] = "nvfp4",   [41] = "q1_0",
+    [9] = "q8_1",     [15] = "q8_k",  [16] = "iq2_xxs", [17] = "iq2_xs",
+    [18] = "iq3_xxs", [19] = "iq1_s", [21] = "iq3_s",   [22] = "iq2_s",
+    [24] = "i8",      [25] = "i16",   [26] = "i32",     [27] = "i64",
+    [28] = "f64",     [29] = "iq1_m", [40] = "nvfp4",   [41] = "q1_0",
 };
 
 /* ERR_INPUT "FILE: PLACE: ...". */

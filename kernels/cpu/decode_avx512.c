@@ -1,10 +1,11 @@
 /* kernels/cpu/decode_avx512.c - see decode.h.
  *
- * Owns: the table of AVX-512 decoders, the plain formats and GGUF's blocks (dtype_columns.h).
- * A newcomer would miss: a scale times a code is exact in f32 for every GGUF format, so a fused
- * multiply-add rounds as the definition's product and sum do; and none of the results is a denormal
- * f32, which vcvtne2ps2bf16 would lose. A code of 4 bits is not converted but looked up: vpermps
- * reads only the low 4 bits of its index, so the codes above need no mask. */
+ * Owns: the table of AVX-512 decoders, the plain formats and those of columns (dtype_columns.h).
+ * A newcomer would miss: a scale times a code is exact in f32 for every format that has minima, so
+ * a fused multiply-add rounds as the definition's product and sum do; and none of the results is a
+ * denormal f32, which vcvtne2ps2bf16 would lose: columns whose wide scales might make one take the
+ * portable way. A code of up to 4 bits is not converted but looked up: vpermps reads only the low 4
+ * bits of its index, so the codes above need no mask (shorter codes repeat in the table). */
 #include "kernels/cpu/decode.h"
 #include "kernels/cpu/decode_own.h"
 #include "kernels/dtype_columns.h"
@@ -82,12 +83,12 @@ static void bf16_f32(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, fl
         }
 }
 
-/* ---- GGUF's blocks ---- */
+/* ---- columns ---- */
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
 
-/* Scales and minima of the lanes: 8 rows per vector, each twice. */
+/* Scales and minima (or zeros) of the lanes: 8 rows per vector, each twice. */
 struct lane_scales {
     __m512 d[4], m[4];
 };
@@ -98,78 +99,150 @@ INLINE __m512 lanes_f16(const uint8_t *p)
     return _mm512_cvtph_ps(_mm256_set_m128i(_mm_unpackhi_epi16(h, h), _mm_unpacklo_epi16(h, h)));
 }
 
+INLINE __m512 lanes_f32(const uint8_t *p)
+{
+    const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+    return _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps((const void *)p)));
+}
+
 INLINE __m128i lanes_u8(const uint8_t *p)
 {
     const __m128i b = _mm_loadl_epi64((const void *)p);
     return _mm_unpacklo_epi8(b, b);
 }
 
-/* The f16 scales and minima of a column. */
-INLINE void column_scales(const uint8_t *column, int min_at, struct lane_scales *s)
+/* 2^(e - 128) for e > 1. */
+INLINE __m512 lanes_e8m0(const uint8_t *p)
+{
+    const __m512i e = _mm512_cvtepu8_epi32(lanes_u8(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23));
+}
+
+/* The scales and minima of a column. e4m3 codes come as numbers 256 times smaller. */
+INLINE void column_scales(int kind, const uint8_t *column, int min_at, struct lane_scales *s)
 {
     UNROLL
     for (int g = 0; g < 4; g++) {
-        s->d[g] = lanes_f16(column + 16 * g);
-        s->m[g] = min_at ? lanes_f16(column + min_at + 16 * g) : _mm512_setzero_ps();
+        s->m[g] = _mm512_setzero_ps();
+        if (kind == COLUMN_E8M0)
+            s->d[g] = lanes_e8m0(column + 8 * g);
+        else if (columns_scale_is_wide(kind))
+            s->d[g] = lanes_f32(column + 32 * g);
+        else
+            s->d[g] = lanes_f16(column + 16 * g);
+        if (kind == COLUMN_E4M3)
+            s->d[g] = _mm512_mul_ps(s->d[g], _mm512_set1_ps(256));
+        if (kind == COLUMN_ZERO)
+            s->m[g] = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(lanes_u8(column + min_at + 8 * g)));
+        else if (min_at)
+            s->m[g] = lanes_f16(column + min_at + 16 * g);
     }
 }
 
-/* q4_k, q5_k: those of sub-block i; the sign of the minimum is turned. */
-INLINE void k_scales(const uint8_t *scales, int i, const struct lane_scales *all,
-                     struct lane_scales *s)
+/* 1: no number of a column with wide scales is a denormal f32, nor is a scale too large for the
+ * arithmetic here. Their least factors are 1 (mxfp4), 2^-9 (e4m3), 0.07 (nf4). */
+INLINE int scales_are_plain(int kind, const uint8_t *column)
 {
-    const __m256i low6 = _mm256_set1_epi8(63), low4 = _mm256_set1_epi8(15);
-    const __m256i at4 = _mm256_set1_epi8(0x30);
-    const uint8_t *p = scales + (i & 3) * PANEL_ROWS;
-    const __m256i a = _mm256_loadu_si256((const void *)p);
-    const __m256i b = _mm256_loadu_si256((const void *)(p + 4 * PANEL_ROWS));
-    const __m256i c = _mm256_loadu_si256((const void *)(p + 8 * PANEL_ROWS));
-    __m256i scale = _mm256_and_si256(a, low6), min = _mm256_and_si256(b, low6);
-    if (i >= 4) {
-        const __m256i a_up = _mm256_and_si256(_mm256_srli_epi16(a, 2), at4);
-        const __m256i b_up = _mm256_and_si256(_mm256_srli_epi16(b, 2), at4);
-        scale = _mm256_or_si256(_mm256_and_si256(c, low4), a_up);
-        min = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(c, 4), low4), b_up);
+    if (kind == COLUMN_E8M0) {
+        const __m256i e = _mm256_loadu_si256((const void *)column);
+        const __m256i least = _mm256_max_epu8(e, _mm256_set1_epi8(2));
+        return _mm256_movemask_epi8(_mm256_cmpeq_epi8(e, least)) == -1;
     }
+    unsigned plain = 0xffff;
+    for (int half = 0; half < 2; half++) {
+        const __m512 d = _mm512_abs_ps(_mm512_loadu_ps(column + 64 * half));
+        const unsigned inside = _mm512_cmp_ps_mask(d, _mm512_set1_ps(0x1p-100f), _CMP_GE_OQ) &
+                                _mm512_cmp_ps_mask(d, _mm512_set1_ps(0x1p100f), _CMP_LE_OQ);
+        plain &= inside | _mm512_cmp_ps_mask(d, _mm512_setzero_ps(), _CMP_EQ_OQ);
+    }
+    return plain == 0xffff;
+}
+
+/* n bits, at most 8, of each of 32 bytes, from bit `at` on. */
+INLINE __m256i bits_of_bytes(const uint8_t *p, int at, int n)
+{
+    const __m256i b = _mm256_loadu_si256((const void *)p);
+    return _mm256_and_si256(_mm256_srl_epi16(b, _mm_cvtsi32_si128(at)),
+                            _mm256_set1_epi8((char)((1 << n) - 1)));
+}
+
+/* low, and `high` n bits above. */
+INLINE __m256i bits_join(__m256i low, __m256i high, int n)
+{
+    return _mm256_or_si256(low, _mm256_slli_epi16(high, n));
+}
+
+/* columns_part_scale() of 32 rows. */
+INLINE void part_scales(int kind, const uint8_t *p, int s, __m256i *scale, __m256i *min)
+{
+    const int i = s / 2;
+    const uint8_t *a = p + (i & 3) * PANEL_ROWS, *b = a + 4 * PANEL_ROWS, *c = b + 4 * PANEL_ROWS;
+    *min = _mm256_setzero_si256();
+    if (kind == COLUMN_NIBBLES) {
+        *scale = bits_of_bytes(p + s * PANEL_ROWS, 0, 4);
+        *min = bits_of_bytes(p + s * PANEL_ROWS, 4, 4);
+    } else if (kind == COLUMN_SIX) {
+        *scale = bits_join(bits_of_bytes(p + (s & 7) * PANEL_ROWS, s / 8 * 4, 4),
+                           bits_of_bytes(p + (8 + (s & 3)) * PANEL_ROWS, s / 4 * 2, 2), 4);
+        *scale = _mm256_sub_epi8(*scale, _mm256_set1_epi8(32));
+    } else if (kind == COLUMN_XS) {
+        *scale = bits_join(bits_of_bytes(p + (2 + i / 2) * PANEL_ROWS, i % 2 * 4, 4),
+                           bits_of_bytes(p + i / 4 * PANEL_ROWS, i % 4 * 2, 2), 4);
+        *scale = _mm256_sub_epi8(*scale, _mm256_set1_epi8(32));
+    } else if (kind == COLUMN_K && i < 4) {
+        *scale = bits_of_bytes(a, 0, 6);
+        *min = bits_of_bytes(b, 0, 6);
+    } else if (kind == COLUMN_K) {
+        *scale = bits_join(bits_of_bytes(c, 0, 4), bits_of_bytes(a, 6, 2), 4);
+        *min = bits_join(bits_of_bytes(c, 4, 4), bits_of_bytes(b, 6, 2), 4);
+    } else { // q6_k
+        *scale = _mm256_loadu_si256((const void *)(p + s * PANEL_ROWS));
+    }
+}
+
+/* Those of slice i; the sign of the minimum is turned. */
+INLINE void slice_scales(int kind, int has_min, const uint8_t *scales, int i,
+                         const struct lane_scales *all, struct lane_scales *s)
+{
+    const __m512i sign = _mm512_set1_epi32((int)0x80000000u);
     uint8_t bytes[2][PANEL_ROWS];
+    __m256i scale, min;
+    part_scales(kind, scales, i, &scale, &min);
     _mm256_storeu_si256((void *)bytes[0], scale);
     _mm256_storeu_si256((void *)bytes[1], min);
     UNROLL
     for (int g = 0; g < 4; g++) {
-        const __m512i d = _mm512_cvtepu8_epi32(lanes_u8(bytes[0] + 8 * g));
+        const __m512i d = _mm512_cvtepi8_epi32(lanes_u8(bytes[0] + 8 * g));
         const __m512i m = _mm512_cvtepu8_epi32(lanes_u8(bytes[1] + 8 * g));
         s->d[g] = _mm512_mul_ps(all->d[g], _mm512_cvtepi32_ps(d));
-        s->m[g] =
-            _mm512_mul_ps(_mm512_sub_ps(_mm512_setzero_ps(), all->m[g]), _mm512_cvtepi32_ps(m));
+        if (has_min) // -(min * m): of a min of +0 that is -0
+            s->m[g] = _mm512_castsi512_ps(_mm512_xor_si512(
+                sign, _mm512_castps_si512(_mm512_mul_ps(all->m[g], _mm512_cvtepi32_ps(m)))));
     }
 }
 
-/* q6_k: those of slice i. */
-INLINE void int8_scales(const uint8_t *scales, int i, const struct lane_scales *all,
-                        struct lane_scales *s)
-{
-    UNROLL
-    for (int g = 0; g < 4; g++) {
-        const __m512i d = _mm512_cvtepi8_epi32(lanes_u8(scales + i * PANEL_ROWS + 8 * g));
-        s->d[g] = _mm512_mul_ps(all->d[g], _mm512_cvtepi32_ps(d));
-    }
-}
-
-/* Codes of 16 lanes in one slice: eight times 4 bits, and what stands above them. */
+/* Codes of 16 lanes in one slice: eight times 2 or 4 bits, and what stands above them. */
 struct lane_codes {
     __m512i low, high;
-    const uint8_t *bytes; // q8_0
+    const uint8_t *bytes; // of 8 bits
 };
+
+/* A lane's n bytes, 1, 2 or 4, as 32 bits. */
+INLINE __m512i words_at(const uint8_t *p, int n)
+{
+    return n == 4   ? _mm512_loadu_si512(p)
+           : n == 2 ? _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p))
+                    : _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
+}
 
 INLINE struct lane_codes codes_at(int bits, const uint8_t *codes, const uint8_t *high, int group)
 {
+    const int low_bits = columns_low_bits(bits), high_bits = bits - low_bits;
     struct lane_codes c = {.bytes = codes + 16 * group};
     if (bits < 8)
-        c.low = _mm512_loadu_si512(codes + 64 * group);
-    if (bits == 5)
-        c.high = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(high + 16 * group)));
-    if (bits == 6)
-        c.high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(high + 32 * group)));
+        c.low = words_at(codes + 16 * low_bits * group, low_bits);
+    if (high_bits)
+        c.high = words_at(high + 16 * high_bits * group, high_bits);
     return c;
 }
 
@@ -179,41 +252,71 @@ INLINE __m512i bits_select(__m512i mask, __m512i a, __m512i b)
     return _mm512_ternarylogic_epi32(mask, a, b, 0xca);
 }
 
-/* Number i of 8 of each lane. */
-INLINE __m512 lane_numbers(int bits, int bias, int has_min, const struct lane_codes *c, int i,
-                           __m512 d, __m512 m)
+/* Bit `at` to place 0, also from below it. */
+INLINE __m512i shift_right(__m512i x, int at)
 {
-    const __m512 table =
-        _mm512_sub_ps(_mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-                      _mm512_set1_ps((float)bias));
-    const __m512i low4 = _mm512_set1_epi32(15);
-    const __m512i low = bits < 8 ? _mm512_srli_epi32(c->low, 4 * (unsigned)i) : low4;
+    return at >= 0 ? _mm512_srli_epi32(x, (unsigned)at) : _mm512_slli_epi32(x, (unsigned)-at);
+}
+
+/* What codes of up to 4 bits are, 5 bits below 16. */
+INLINE __m512 table_of(int bits, int bias, int kind)
+{
+    if (kind == COLUMN_XS || kind == COLUMN_NL)
+        return _mm512_loadu_ps((const float[16]){COLUMN_NL_NUMBERS});
+    if (kind == COLUMN_E8M0)
+        return _mm512_loadu_ps((const float[16]){COLUMN_MXFP4_NUMBERS});
+    if (kind == COLUMN_NF4)
+        return _mm512_loadu_ps((const float[16]){COLUMN_NF4_NUMBERS});
+    const __m512i number = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i code = _mm512_and_si512(number, _mm512_set1_epi32((1 << min_i64(bits, 4)) - 1));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(code, _mm512_set1_epi32(bias)));
+}
+
+/* 16 bytes of 8-bit codes: int8, or e4m3 over 256. */
+INLINE __m512 bytes_to_f32(int kind, const uint8_t *p)
+{
+    const __m128i b = _mm_loadu_si128((const void *)p);
+    if (kind != COLUMN_E4M3)
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b));
+    const __m256i w = _mm256_cvtepi8_epi16(b), most = _mm256_set1_epi16(0x3f80);
+    const __m256i rest = _mm256_and_si256(_mm256_slli_epi16(w, 7), most);
+    const __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(rest, most), _mm256_set1_epi16(0x4000));
+    const __m256i sign = _mm256_and_si256(w, _mm256_set1_epi16((short)0x8000));
+    return _mm512_cvtph_ps(_mm256_or_si256(_mm256_or_si256(rest, nan), sign));
+}
+
+/* Number i of 8 of each lane. */
+INLINE __m512 lane_numbers(int bits, int bias, int kind, int has_min, const struct lane_codes *c,
+                           int i, __m512 d, __m512 m)
+{
+    const __m512 table = table_of(bits, bias, kind);
+    const __m512i low4 = _mm512_set1_epi32(15), low2 = _mm512_set1_epi32(3);
+    const __m512i low = bits < 8 ? shift_right(c->low, columns_low_bits(bits) * i) : low4;
     __m512 x;
-    if (bits == 4) {
+    if (bits == 2 || bits == 4) {
         x = _mm512_permutexvar_ps(low, table);
+    } else if (bits == 3) {
+        x = _mm512_permutexvar_ps(bits_select(low2, low, shift_right(c->high, i - 2)), table);
     } else if (bits == 5) {
-        const __m512i high = i <= 4 ? _mm512_slli_epi32(c->high, (unsigned)(4 - i))
-                                    : _mm512_srli_epi32(c->high, (unsigned)(i - 4));
-        x = _mm512_permutex2var_ps(table, bits_select(low4, low, high),
+        x = _mm512_permutex2var_ps(table, bits_select(low4, low, shift_right(c->high, i - 4)),
                                    _mm512_add_ps(table, _mm512_set1_ps(16)));
     } else if (bits == 6) {
-        const __m512i high = i <= 2 ? _mm512_slli_epi32(c->high, (unsigned)(4 - 2 * i))
-                                    : _mm512_srli_epi32(c->high, (unsigned)(2 * i - 4));
-        const __m512i code = bits_select(low4, low, high);
+        const __m512i code = bits_select(low4, low, shift_right(c->high, 2 * i - 4));
         // 2^23 + code, then less 2^23 and the bias: exact, and 0 is +0
         const __m512i sum = _mm512_ternarylogic_epi32(code, _mm512_set1_epi32(63),
                                                       _mm512_set1_epi32(0x4b000000), 0xea);
         x = _mm512_sub_ps(_mm512_castsi512_ps(sum), _mm512_set1_ps(0x1p23f + (float)bias));
     } else {
-        const __m128i b = _mm_loadu_si128((const void *)(c->bytes + i * COLUMN_LANES));
-        x = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b));
+        x = bytes_to_f32(kind, c->bytes + i * COLUMN_LANES);
     }
+    if (kind == COLUMN_ZERO)
+        return _mm512_mul_ps(_mm512_sub_ps(x, m), d);
     return has_min ? _mm512_fmadd_ps(x, d, m) : _mm512_mul_ps(x, d);
 }
 
 /* A slice, 16 numbers of 32 rows, to pairs of bf16 or to columns of f32. */
-INLINE void slice_decode(int bits, int bias, int has_min, const uint8_t *codes, const uint8_t *high,
-                         const struct lane_scales *s, uint16_t *bf16, float *f32)
+INLINE void slice_decode(int bits, int bias, int kind, int has_min, const uint8_t *codes,
+                         const uint8_t *high, const struct lane_scales *s, enum dtype to, void *out)
 {
     const __m512i even =
         _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
@@ -224,62 +327,64 @@ INLINE void slice_decode(int bits, int bias, int has_min, const uint8_t *codes, 
         const struct lane_codes b = codes_at(bits, codes, high, 2 * c + 1);
         UNROLL
         for (int i = 0; i < 8; i++) {
-            __m512 x = lane_numbers(bits, bias, has_min, &a, i, s->d[2 * c], s->m[2 * c]);
-            __m512 y = lane_numbers(bits, bias, has_min, &b, i, s->d[2 * c + 1], s->m[2 * c + 1]);
-            if (bf16) {
-                _mm512_storeu_si512(bf16 + i * COLUMN_LANES + 32 * c,
+            __m512 x = lane_numbers(bits, bias, kind, has_min, &a, i, s->d[2 * c], s->m[2 * c]);
+            __m512 y =
+                lane_numbers(bits, bias, kind, has_min, &b, i, s->d[2 * c + 1], s->m[2 * c + 1]);
+            if (to == DTYPE_BF16) {
+                _mm512_storeu_si512((uint16_t *)out + i * COLUMN_LANES + 32 * c,
                                     (__m512i)_mm512_cvtne2ps_pbh(y, x));
             } else {
-                float *to = f32 + i * COLUMN_LANES + 16 * c;
-                _mm512_storeu_ps(to, _mm512_permutex2var_ps(x, even, y));
-                _mm512_storeu_ps(to + PANEL_ROWS, _mm512_permutex2var_ps(x, odd, y));
+                float *at = (float *)out + i * COLUMN_LANES + 16 * c;
+                _mm512_storeu_ps(at, _mm512_permutex2var_ps(x, even, y));
+                _mm512_storeu_ps(at + PANEL_ROWS, _mm512_permutex2var_ps(x, odd, y));
             }
         }
     }
 }
 
-/* One of bf16, f32 is given; all but pointers and k0, k1 are constants where this is inlined. */
-INLINE void columns(int block, int bits, int bias, int min_at, int scales_at, int high_at,
-                    int codes_start, const uint8_t *column, int64_t k0, int64_t k1, uint16_t *bf16,
-                    float *f32)
+/* One column, to bf16 or f32; all but pointers are constants where this is inlined. */
+INLINE void column_decode(int block, int bits, int bias, int kind, int min_at, int scales_at,
+                          int high_at, int codes_start, const uint8_t *column, enum dtype to,
+                          uint8_t *out)
 {
-    const int n_slices = block / COLUMN_SLICE;
-    const int64_t column_bytes =
-        codes_start + (int64_t)n_slices * COLUMN_LANES * (bits == 8 ? 8 : 4);
-    column += k0 / block * column_bytes;
-    for (int64_t k = k0; k < k1; k += block, column += column_bytes) {
-        struct lane_scales all, s;
-        column_scales(column, min_at, &all);
-        s = all;
-        for (int i = 0; i < n_slices; i++) {
-            const int at = i * COLUMN_LANES;
-            if (bits == 6)
-                int8_scales(column + scales_at, i, &all, &s);
-            else if (scales_at && i % 2 == 0)
-                k_scales(column + scales_at, i / 2, &all, &s);
-            slice_decode(bits, bias, min_at != 0, column + codes_start + at * (bits == 8 ? 8 : 4),
-                         column + high_at + at * (bits - 4 > 1 ? 2 : 1), &s, bf16, f32);
-            if (bf16)
-                bf16 += COLUMN_SLICE * PANEL_ROWS;
-            else
-                f32 += COLUMN_SLICE * PANEL_ROWS;
-        }
+    const int scales_every = kind == COLUMN_K || kind == COLUMN_XS ? 2 : 1;      // slices
+    const int low_bytes = columns_low_bits(bits), high_bytes = bits - low_bytes; // of a lane
+    struct lane_scales all, s;
+    column_scales(kind, column, min_at, &all);
+    s = all;
+    for (int i = 0; i < block / COLUMN_SLICE; i++) {
+        const int at = i * COLUMN_LANES;
+        if (scales_at && i % scales_every == 0)
+            slice_scales(kind, min_at != 0, column + scales_at, i, &all, &s);
+        slice_decode(bits, bias, kind, min_at != 0, column + codes_start + at * low_bytes,
+                     column + high_at + at * high_bytes, &s, to,
+                     out + i * COLUMN_SLICE * PANEL_ROWS * (to == DTYPE_BF16 ? 2 : 4));
     }
 }
 
-#define COLUMN_DECODERS(NAME, name, block, bits, bias, min_at, scales_at, high_at, codes_at)       \
+#define COLUMN_DECODERS(NAME, name, block, bits, bias, kind, min_at, scales_at, high_at, codes_at) \
     static void name##_bf16(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,               \
                             uint16_t *out)                                                         \
     {                                                                                              \
-        (void)k;                                                                                   \
-        columns(block, bits, bias, min_at, scales_at, high_at, codes_at, panel, k0, k1, out,       \
-                NULL);                                                                             \
+        const int64_t bytes = codes_at + block / 2 * COLUMN_LANES * columns_low_bits(bits) / 8;    \
+        const uint8_t *column = panel + k0 / block * bytes;                                        \
+        for (; k0 < k1; k0 += block, column += bytes, out += block * PANEL_ROWS)                   \
+            if (columns_scale_is_wide(kind) && !scales_are_plain(kind, column))                    \
+                panel_decode_bf16(DTYPE_##NAME, panel, k, k0, k0 + block, out);                    \
+            else                                                                                   \
+                column_decode(block, bits, bias, kind, min_at, scales_at, high_at, codes_at,       \
+                              column, DTYPE_BF16, (uint8_t *)out);                                 \
     }                                                                                              \
     static void name##_f32(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, float *out)    \
     {                                                                                              \
-        (void)k;                                                                                   \
-        columns(block, bits, bias, min_at, scales_at, high_at, codes_at, panel, k0, k1, NULL,      \
-                out);                                                                              \
+        const int64_t bytes = codes_at + block / 2 * COLUMN_LANES * columns_low_bits(bits) / 8;    \
+        const uint8_t *column = panel + k0 / block * bytes;                                        \
+        for (; k0 < k1; k0 += block, column += bytes, out += block * PANEL_ROWS)                   \
+            if (columns_scale_is_wide(kind) && !scales_are_plain(kind, column))                    \
+                panel_decode_f32(DTYPE_##NAME, panel, k, k0, k0 + block, out);                     \
+            else                                                                                   \
+                column_decode(block, bits, bias, kind, min_at, scales_at, high_at, codes_at,       \
+                              column, DTYPE_F32, (uint8_t *)out);                                  \
     }
 COLUMN_FORMATS(COLUMN_DECODERS)
 

@@ -5,8 +5,10 @@
  * bytes (f32: 256) of a row leave in one piece. HBM is the bound by design, behind the copy of a
  * streamed layer (HBM is far faster than the link), for a resident one once. Bytes per weight read
  * and written: 2 (bf16, f16 out; f32 4) plus
- *   f32 4 · f16, bf16 2 · bf12 1.5 to 1.52 · q8 1.06 · q8_0 1.06 · q6_k 0.82 · q5_1 0.75 ·
- *   q5_0, q5_k 0.69 · q4_1 0.63 · q4, q4_0, q4_k 0.56 */
+ *   f32 4 · f16, bf16 2 · bf12 1.5 to 1.52 · f8_32 1.13 · q8, q8_0 1.06 · f8_128 1.03 · q6_k 0.82 ·
+ *   q5_1 0.75 · q5_0, q5_k 0.69 · q4_1 0.63 · g4_32 0.59 · q4, q4_0, q4_k, iq4_nl, nf4 0.56 ·
+ *   g4_64 0.55 · iq4_xs, mxfp4 0.53 · g4_128 0.52 · q3_k 0.43 · q2_k 0.33 · tq2_0 0.26 · tq1_0 0.21
+ */
 #include "kernels/cuda/panel.cuh"
 
 #define DECODE_WARPS  4

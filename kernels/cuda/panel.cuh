@@ -142,44 +142,109 @@ DEVICE void slice_bf12(const uint8_t *panel, int k, int n, int k0, uint32_t bits
     bf12_patches(panel, k, k0, bits);
 }
 
-/* ---- GGUF blocks: columns (kernels/dtype_columns.h, where the parameters are named) ---- */
+/* ---- blocks: columns (kernels/dtype_columns.h, where the parameters are named) ---- */
 
-template <int BLOCK, int BITS, int BIAS, int MIN, int SCALES, int HIGH, int CODES>
+/* What a code of 4 bits stands for, by lane: lane l of 16 holds that of code l. */
+template <int KIND> DEVICE float lane_number(void)
+{
+    const float nl[16] = {COLUMN_NL_NUMBERS}, mxfp4[16] = {COLUMN_MXFP4_NUMBERS};
+    const float nf4[16] = {COLUMN_NF4_NUMBERS};
+    const int code = lane_id() & 15;
+    return KIND == COLUMN_E8M0 ? mxfp4[code] : KIND == COLUMN_NF4 ? nf4[code] : nl[code];
+}
+
+/* Scale d and minimum (or zero) m of the lane's row in a slice. */
+template <int KIND, int MIN, int SCALES>
+DEVICE void slice_scales(const uint8_t *column, int slice, float *d, float *m)
+{
+    const int r = lane_id();
+    *m = -0.0f;
+    if (KIND == COLUMN_E8M0)
+        *d = e8m0_half(column[r]);
+    else if (columns_scale_is_wide(KIND))
+        *d = load_as<float>(column + 4 * r);
+    else
+        *d = f16_load(column + 2 * r);
+    if (KIND == COLUMN_ZERO)
+        *m = (float)column[MIN + r];
+    else if (MIN)
+        *m = f16_load(column + MIN + 2 * r);
+    if (SCALES) {
+        int scale, min;
+        columns_part_scale(KIND, column + SCALES + r, slice, &scale, &min);
+        *d = *d * (float)scale;
+        *m = MIN ? -(*m * (float)min) : -0.0f;
+    }
+}
+
+template <int KIND> DEVICE float byte_number(uint32_t byte)
+{
+    return KIND == COLUMN_E4M3 ? e4m3_to_f32((uint8_t)byte) : (float)(int8_t)byte;
+}
+
+template <int BLOCK, int BITS, int BIAS, int KIND, int MIN, int SCALES, int HIGH, int CODES>
 DEVICE void slice_column(const uint8_t *panel, int k0, uint32_t bits[SLICE])
 {
-    constexpr int BYTES = CODES + PANEL_ROWS * BLOCK * (BITS == 8 ? 8 : 4) / 8;
-    constexpr int HIGH_BITS = BITS == 8 ? 0 : BITS - 4;
-    const int r = lane_id(), slice = k0 % BLOCK / SLICE, at = slice * COLUMN_LANES + 2 * r;
+    constexpr int LOW_BITS = BITS < 4 ? 2 : BITS < 8 ? 4 : 8, HIGH_BITS = BITS - LOW_BITS;
+    constexpr int BYTES = CODES + PANEL_ROWS * BLOCK * LOW_BITS / 8;
+    const int slice = k0 % BLOCK / SLICE, at = slice * COLUMN_LANES + 2 * lane_id();
     const uint8_t *column = panel + (int64_t)(k0 / BLOCK) * BYTES;
-    float d = f16_load(column + 2 * r), m = MIN ? f16_load(column + MIN + 2 * r) : -0.0f;
-    if (SCALES && MIN) { // q4_k, q5_k
-        int scale, min;
-        columns_k_scale(column + SCALES + r, slice / 2, &scale, &min);
-        d = d * (float)scale;
-        m = -(m * (float)min);
-    } else if (SCALES) { // q6_k
-        d = d * (float)(int8_t)column[SCALES + slice * PANEL_ROWS + r];
-    }
+    float d, m;
+    slice_scales<KIND, MIN, SCALES>(column, slice, &d, &m);
     if (BITS == 8) {
         for (int i = 0; i < SLICE; i += 2) {
-            const uint32_t pair =
-                load_as<uint16_t>(column + CODES + (slice * 8 + i / 2) * COLUMN_LANES + 2 * r);
-            bits[i] = __float_as_uint(d * (float)(int8_t)(pair & 255) + m);
-            bits[i + 1] = __float_as_uint(d * (float)(int8_t)(pair >> 8) + m);
+            const uint32_t pair = load_as<uint16_t>(
+                column + CODES + (slice * 8 + i / 2) * COLUMN_LANES + 2 * lane_id());
+            bits[i] = __float_as_uint(d * byte_number<KIND>(pair & 255) + m);
+            bits[i + 1] = __float_as_uint(d * byte_number<KIND>(pair >> 8) + m);
         }
         return;
     }
-    const uint2 low = load_as<uint2>(column + CODES + 4 * at);
-    uint32_t high = 0; // of the even number, above it of the odd one
-    if (BITS == 5)
+    uint2 low = {0, 0}; // of the even numbers, of the odd ones
+    uint32_t high = 0;  // of the even number, above it of the odd one
+    if (LOW_BITS == 4)
+        low = load_as<uint2>(column + CODES + 4 * at);
+    if (LOW_BITS == 2) {
+        low.x = load_as<uint32_t>(column + CODES + 2 * at);
+        low.y = low.x >> 16;
+    }
+    if (HIGH_BITS == 1)
         high = load_as<uint16_t>(column + HIGH + at);
-    if (BITS == 6)
+    if (HIGH_BITS == 2)
         high = load_as<uint32_t>(column + HIGH + 2 * at);
+    const float number = columns_is_looked_up(KIND) ? lane_number<KIND>() : 0;
     for (int i = 0; i < SLICE; i++) {
-        const uint32_t four = (i % 2 ? low.y : low.x) >> 4 * (i / 2) & 15;
+        const uint32_t below =
+            (i % 2 ? low.y : low.x) >> LOW_BITS * (i / 2) & ((1 << LOW_BITS) - 1);
         const uint32_t above = high >> HIGH_BITS * (8 * (i % 2) + i / 2) & ((1 << HIGH_BITS) - 1);
-        const int code = (int)(four | above << 4) - BIAS;
-        bits[i] = __float_as_uint(d * (float)code + m);
+        if (columns_is_looked_up(KIND)) {
+            const uint32_t looked_up = warp_shfl(__float_as_uint(number), (int)below);
+            bits[i] = __float_as_uint(d * __uint_as_float(looked_up));
+        } else if (KIND == COLUMN_ZERO) {
+            bits[i] = __float_as_uint(d * ((float)(int)below - m));
+        } else {
+            const int code = (int)(below | above << LOW_BITS) - BIAS;
+            bits[i] = __float_as_uint(d * (float)code + m);
+        }
+    }
+}
+
+/* tq1_0: rows one after the other, 16 numbers are one digit of 16 bytes, the last ones four of four
+ * (kernels/dtype_blocks.c). */
+DEVICE void slice_tq1_0(const uint8_t *panel, int k, int k0, uint32_t bits[SLICE])
+{
+    const uint8_t *block = panel + ((int64_t)(k / 256) * lane_id() + k0 / 256) * 54;
+    const int s = k0 % 256 / SLICE, last = s == 15;
+    const int from = last ? 48 : s < 10 ? s % 2 * 16 : 32;
+    const float d = f16_load(block + 52);
+    uint32_t power = 1;
+    for (int i = 0; i < (last ? 0 : s < 10 ? s / 2 : s - 10); i++)
+        power *= 3;
+    for (int i = 0; i < SLICE; i++) {
+        const uint32_t byte = block[from + (last ? i % 4 : i)] * power & 255;
+        bits[i] = __float_as_uint(d * (float)((int)(byte * 3 >> 8) - 1));
+        if (last && i % 4 == 3)
+            power *= 3;
     }
 }
 
@@ -203,10 +268,14 @@ DEVICE void panel_slice(int dtype, const uint8_t *panel, int k, int k0, uint32_t
     case DTYPE_Q4:
         slice_q4(panel, k - k0, k0, bits);
         return;
-#define COLUMN_CASE(NAME, name, block, code_bits, bias, min_at, scales_at, high_at, codes_at)      \
+    case DTYPE_TQ1_0:
+        slice_tq1_0(panel, k, k0, bits);
+        return;
+#define COLUMN_CASE(NAME, name, block, code_bits, bias, kind, min_at, scales_at, high_at,          \
+                    codes_at)                                                                      \
     case DTYPE_##NAME:                                                                             \
-        slice_column<block, code_bits, bias, min_at, scales_at, high_at, codes_at>(panel, k0,      \
-                                                                                   bits);          \
+        slice_column<block, code_bits, bias, kind, min_at, scales_at, high_at, codes_at>(          \
+            panel, k0, bits);                                                                      \
         return;
         COLUMN_FORMATS(COLUMN_CASE)
 #undef COLUMN_CASE

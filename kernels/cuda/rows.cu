@@ -2,7 +2,7 @@
  *
  * Owns: the order of a norm's sums: 16 lanes, as on the CPU, so that the bytes are those. Refuses:
  * tiles. Rows are blocks (grid.x has no limit that matters), columns are threads. */
-#include "kernels/cuda/simt.cuh"
+#include "kernels/cuda/panel.cuh"
 
 #define ROW_THREADS  256
 #define NORM_THREADS 128
@@ -151,6 +151,64 @@ DEVICE float q6_k_number(const uint8_t *block, int i)
     return f16_at(block + 208) * (float)scale * (float)((low | high << 4) - 32);
 }
 
+/* Number i of 256 of the 2-bit codes of q2_k, q3_k and tq2_0. */
+DEVICE int two_bits(const uint8_t *q, int i)
+{
+    return q[i / 128 * 32 + i % 32] >> i / 32 % 4 * 2 & 3;
+}
+DEVICE float q2_k_number(const uint8_t *block, int i)
+{
+    const float scale = f16_at(block + 80) * (float)(block[i / 16] & 15);
+    const float min = f16_at(block + 82) * (float)(block[i / 16] >> 4);
+    return scale * (float)two_bits(block + 16, i) - min;
+}
+/* Scale of 6 bits, from four lower and two upper ones. */
+DEVICE float six_bit_scale(const uint8_t *d, int low, int high)
+{
+    return f16_at(d) * (float)(((low & 15) | (high & 3) << 4) - 32);
+}
+DEVICE float q3_k_number(const uint8_t *block, int i)
+{
+    const int part = i / 16, code = two_bits(block + 32, i) | (block[i % 32] >> i / 32 & 1) << 2;
+    const uint8_t *scales = block + 96;
+    return six_bit_scale(block + 108, scales[part % 8] >> part / 8 * 4,
+                         scales[8 + part % 4] >> part / 4 * 2) *
+           (float)(code - 4);
+}
+DEVICE float looked_up(int kind, int code)
+{
+    const float nl[16] = {COLUMN_NL_NUMBERS}, mxfp4[16] = {COLUMN_MXFP4_NUMBERS};
+    const float nf4[16] = {COLUMN_NF4_NUMBERS};
+    return kind == COLUMN_E8M0 ? mxfp4[code] : kind == COLUMN_NF4 ? nf4[code] : nl[code];
+}
+DEVICE float iq4_xs_number(const uint8_t *block, int i)
+{
+    const int part = i / 32;
+    const float scale = six_bit_scale(block, block[4 + part / 2] >> part % 2 * 4,
+                                      block[2 + part / 4] >> part % 4 * 2);
+    return scale * looked_up(COLUMN_XS, half_byte(block + 8 + 16 * part, i % 32, 16));
+}
+/* A digit in base 3 of a byte; numbers 0..159, 160..239 and 240..255 of three runs of bytes. */
+DEVICE float tq1_0_number(const uint8_t *block, int i)
+{
+    const int width = i < 160 ? 32 : i < 240 ? 16 : 4, from = i < 160 ? 0 : i < 240 ? 160 : 240;
+    int byte = block[(i < 160 ? 0 : i < 240 ? 32 : 48) + (i - from) % width];
+    for (int nth = (i - from) / width; nth > 0; nth--)
+        byte = byte * 3 & 255;
+    return f16_at(block + 52) * (float)((byte * 3 >> 8) - 1);
+}
+/* Groups of n numbers: f16 scale, u8 zero, codes; f32 scale, e4m3. */
+DEVICE float g4_number(const uint8_t *row, int i, int n)
+{
+    const uint8_t *p = row + (int64_t)(i / n) * (3 + n / 2);
+    return f16_at(p) * (float)(half_byte(p + 3, i % n, n / 2) - p[2]);
+}
+DEVICE float f8_number(const uint8_t *row, int i, int n)
+{
+    const uint8_t *p = row + (int64_t)(i / n) * (4 + n);
+    return e4m3_to_f32(p[4 + i % n]) * f32_at(p);
+}
+
 /* Number i of a row in format t. */
 DEVICE float row_number(enum dtype t, const uint8_t *row, int i)
 {
@@ -181,6 +239,16 @@ DEVICE float row_number(enum dtype t, const uint8_t *row, int i)
     case DTYPE_Q8_0:
         p = row + b32 * 34;
         return f16_at(p) * (float)(int8_t)p[2 + j];
+    case DTYPE_IQ4_NL:
+        p = row + b32 * 18;
+        return f16_at(p) * looked_up(COLUMN_NL, half_byte(p + 2, j, 16));
+    case DTYPE_MXFP4:
+        p = row + b32 * 17;
+        return e8m0_half(p[0]) * looked_up(COLUMN_E8M0, half_byte(p + 1, j, 16));
+    case DTYPE_Q2_K:
+        return q2_k_number(row + (int64_t)b256 * 84, j256);
+    case DTYPE_Q3_K:
+        return q3_k_number(row + (int64_t)b256 * 110, j256);
     case DTYPE_Q4_K:
         p = row + (int64_t)b256 * 144;
         return k_number(p, j256, half_byte(p + 16 + j256 / 64 * 32, j256 % 64, 32));
@@ -191,6 +259,26 @@ DEVICE float row_number(enum dtype t, const uint8_t *row, int i)
                             (p[16 + j256 % 32] >> j256 / 32 & 1) << 4);
     case DTYPE_Q6_K:
         return q6_k_number(row + (int64_t)b256 * 210, j256);
+    case DTYPE_IQ4_XS:
+        return iq4_xs_number(row + (int64_t)b256 * 136, j256);
+    case DTYPE_TQ2_0:
+        p = row + (int64_t)b256 * 66;
+        return f16_at(p + 64) * (float)(two_bits(p, j256) - 1);
+    case DTYPE_TQ1_0:
+        return tq1_0_number(row + (int64_t)b256 * 54, j256);
+    case DTYPE_G4_32:
+        return g4_number(row, i, 32);
+    case DTYPE_G4_64:
+        return g4_number(row, i, 64);
+    case DTYPE_G4_128:
+        return g4_number(row, i, 128);
+    case DTYPE_F8_32:
+        return f8_number(row, i, 32);
+    case DTYPE_F8_128:
+        return f8_number(row, i, 128);
+    case DTYPE_NF4:
+        p = row + (int64_t)b64 * 36;
+        return f32_at(p) * looked_up(COLUMN_NF4, half_byte(p + 4, j64, 32));
     case DTYPE_Q8:
         p = row + b64 * 68;
         return (float)(int8_t)p[4 + j64] * f32_at(p);
