@@ -8,6 +8,7 @@
 #include "engine/data/file.h"
 #include "engine/source/gguf.h"
 #include "engine/source/hf.h"
+#include "engine/source/quantized.h"
 
 #include <errno.h>
 #include <string.h>
@@ -40,7 +41,10 @@ static enum err open_hf(struct source *s)
     s->impl = hf;
     s->tensors = hf->weights.tensors;
     s->n_tensors = hf->weights.n_tensors;
-    return OK;
+    enum err e = quantized_open(&s->quantized, hf);
+    if (e != OK)
+        source_close(s);
+    return e;
 }
 
 static enum err open_gguf(struct source *s)
@@ -70,6 +74,7 @@ enum err source_open(struct source *s, const char *path)
 
 void source_close(struct source *s)
 {
+    quantized_close(s->quantized);
     if (s->impl && s->kind == SOURCE_HF)
         hf_close(s->impl);
     else if (s->impl)
@@ -79,6 +84,9 @@ void source_close(struct source *s)
 
 const struct source_tensor *source_find(const struct source *s, const char *name)
 {
+    const struct source_tensor *t = quantized_find(s->quantized, name);
+    if (t)
+        return t;
     if (s->kind == SOURCE_HF)
         return safetensors_find(&((const struct hf *)s->impl)->weights, name);
     return gguf_find(s->impl, name);
@@ -86,7 +94,7 @@ const struct source_tensor *source_find(const struct source *s, const char *name
 
 const char *source_format(const struct source *s, const struct source_tensor *t)
 {
-    if (s->kind == SOURCE_HF)
+    if (s->kind == SOURCE_HF && !quantized_has(t))
         return safetensors_format(&((const struct hf *)s->impl)->weights, t);
     return dtype_info(t->dtype)->name;
 }
@@ -99,6 +107,8 @@ enum err source_read(const struct source *s, const struct source_tensor *t, int6
                     "%.512s: tensor %.200s: format %s (or more than %d dimensions) is "
                     "not supported",
                     s->path, t->name, source_format(s, t), SOURCE_DIMS_MAX);
+    if (quantized_has(t))
+        return quantized_read(s->quantized, t, offset, n_bytes, buf);
     if (s->kind == SOURCE_HF)
         return safetensors_read(&((const struct hf *)s->impl)->weights, t, offset, n_bytes, buf);
     return gguf_read(s->impl, t, offset, n_bytes, buf);

@@ -21,8 +21,9 @@ struct source_tensor {
 
 struct source {
     enum source_kind { SOURCE_GGUF, SOURCE_HF } kind;
-    const char *path; // as the user gave it, for messages
-    void *impl;       // owned: struct gguf or struct hf
+    const char *path;            // as the user gave it, for messages
+    void *impl;                  // owned: struct gguf or struct hf
+    struct quantized *quantized; // owned: matrices of codes and scales apart, or NULL
     const struct source_tensor *tensors;
     int64_t n_tensors;
 };
@@ -31,12 +32,14 @@ struct source {
 enum err source_open(struct source *s, const char *path);
 void source_close(struct source *s);
 
-/* NULL when there is none. */
+/* NULL when there is none. A matrix that a checkpoint holds as codes and scales apart is found by
+ * the name that it has unquantised, and stands before a tensor of that name; it is not among
+ * `tensors`, which are the files'. */
 const struct source_tensor *source_find(const struct source *s, const char *name);
 /* The format by its name, also of a tensor with dtype N_DTYPES: "F8_E4M3", "q4_k". */
 const char *source_format(const struct source *s, const struct source_tensor *t);
-/* Reads bytes [offset, offset + n_bytes) of a tensor. Short files are ERR_CORRUPT ("changed"),
- * a tensor with dtype N_DTYPES is ERR_INPUT. */
+/* Reads bytes [offset, offset + n_bytes) of a tensor, of a quantised matrix whole rows. Short files
+ * are ERR_CORRUPT ("changed"), a tensor with dtype N_DTYPES is ERR_INPUT. */
 enum err source_read(const struct source *s, const struct source_tensor *t, int64_t offset,
                      int64_t n_bytes, void *buf);
 

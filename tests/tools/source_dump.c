@@ -3,13 +3,15 @@
  * read), tab-separated, then one line per KEY given: its value as the first getter that fits has
  * it.
  *
- *     source_dump MODEL [KEY...]      exit code: as sluice's */
+ *     source_dump MODEL [KEY...]      exit code: as sluice's
+ *     source_dump MODEL --f32 NAME    the numbers of one tensor instead, a quantised matrix too */
 #include "engine/source/hf.h"
 #include "engine/source/source.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define PIECE_BYTES (1 << 20)
 
@@ -66,6 +68,30 @@ static enum err dump(const struct source *s, int n_keys, char **keys)
     return OK;
 }
 
+/* Rows, in runs of seven from the last one on: whoever keeps rows has to find the right ones. */
+static enum err numbers_print(const struct source *s, const char *name)
+{
+    const struct source_tensor *t = source_find(s, name);
+    if (!t)
+        return fail(ERR_INPUT, "tensor %s: missing", name);
+    const int64_t k = t->n_dims > 0 ? t->dims[t->n_dims - 1] : 1;
+    const int64_t row_bytes = dtype_row_bytes(t->dtype, k), n = t->n_bytes / row_bytes;
+    uint8_t *rows = malloc((size_t)(7 * row_bytes));
+    float *numbers = malloc((size_t)(n * k) * sizeof *numbers);
+    enum err e = rows && numbers ? OK : fail(ERR_FIT, "no memory");
+    for (int64_t end = n; e == OK && end > 0; end -= 7) {
+        const int64_t first = max_i64(end - 7, 0);
+        e = source_read(s, t, first * row_bytes, (end - first) * row_bytes, rows);
+        for (int64_t i = first; e == OK && i < end; i++)
+            dtype_decode_row(t->dtype, rows + (i - first) * row_bytes, k, numbers + i * k);
+    }
+    if (e == OK)
+        fwrite(numbers, sizeof *numbers, (size_t)(n * k), stdout);
+    free(rows);
+    free(numbers);
+    return e;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -74,7 +100,9 @@ int main(int argc, char **argv)
     }
     struct source s;
     enum err e = source_open(&s, argv[1]);
-    if (e == OK)
+    if (e == OK && argc == 4 && strcmp(argv[2], "--f32") == 0)
+        e = numbers_print(&s, argv[3]);
+    else if (e == OK)
         e = dump(&s, argc - 2, argv + 2);
     if (e != OK)
         fprintf(stderr, "source_dump: error: %s\n", err_text());

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Makes small quantised matrices and notes what the libraries that define them decode: quantized.py [OUT]
+
+Needs torch, transformers, safetensors, bitsandbytes, compressed-tensors, auto-gptq and autoawq; those who
+read the goldens need none of them. OUT (data/quantized.safetensors) holds the tensors as CASE/NAME;
+its metadata, per case, quantization_config, the name and shape of the matrix, and the SHA-256 of its f32
+numbers, zeros without sign: transformers' MXFP4 knows -0, GGUF's, whose layout rows have here, does not.
+"""
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import sys
+
+import torch
+from safetensors.torch import save_file
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+WHEELS = ("torch", "transformers", "bitsandbytes", "compressed-tensors", "auto-gptq", "autoawq")
+NAME = "model.layers.0.mlp.up_proj"
+
+
+def words(*shape):
+    return torch.randint(-2**31, 2**31 - 1, shape, dtype=torch.int64).to(torch.int32)
+
+
+def halves(*shape):
+    """Scales of f16, small ones and subnormals among them."""
+    x = torch.rand(*shape) * 0.02
+    x[0, ::7] *= 2.0**-12
+    return x.half()
+
+
+def alone(package, path):
+    """A module without its package, which wants others of other versions."""
+    root = os.path.dirname(importlib.util.find_spec(package).origin)
+    spec = importlib.util.spec_from_file_location(package + "_part", os.path.join(root, path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def gptq(group, n=40, k=256):
+    QuantLinear = alone("auto_gptq", "nn_modules/qlinear/qlinear_cuda_old.py").QuantLinear
+    group = group if group > 0 else k
+    tensors = {"qweight": words(k // 8, n), "qzeros": words(k // group, n // 8), "scales": halves(k // group, n),
+               "g_idx": torch.arange(k, dtype=torch.int32) // group}
+    layer = QuantLinear(4, group, k, n, False)
+    layer.qweight, layer.qzeros, layer.scales = tensors["qweight"], tensors["qzeros"], tensors["scales"].float()
+    layer.g_idx = tensors["g_idx"]
+    want = layer(torch.eye(k)).T  # a product with 1 and sums with 0 are exact
+    config = {"quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": False, "sym": False}
+    return config, {f"{NAME}.{key}": x for key, x in tensors.items()}, f"{NAME}.weight", want
+
+
+def awq(group, n=48, k=256):
+    packing = alone("awq", "utils/packing_utils.py")
+    tensors = {"qweight": words(k, n // 8), "qzeros": words(k // group, n // 8), "scales": halves(k // group, n)}
+    want = packing.dequantize_gemm(tensors["qweight"], tensors["qzeros"], tensors["scales"].float(), 4, group).T
+    config = {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm", "zero_point": True}
+    return config, {f"{NAME}.{key}": x for key, x in tensors.items()}, f"{NAME}.weight", want
+
+
+def e4m3(n, k):
+    bits = torch.randint(0, 256, (n, k), dtype=torch.int64)
+    bits[bits & 127 == 127] -= 1  # NaN
+    return bits.to(torch.uint8).view(torch.float8_e4m3fn)
+
+
+def fp8(strategy, scale, n=33, k=256):
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle.forward import dequantize
+
+    weight = e4m3(n, k)
+    args = QuantizationArgs(num_bits=8, type="float", strategy=strategy, symmetric=True)
+    want = dequantize(weight, scale.float(), None, args, torch.float32)
+    config = {"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
+              "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": strategy},
+                                            "input_activations": None, "targets": ["Linear"]}},
+              "quantization_status": "compressed"}
+    return config, {f"{NAME}.weight": weight, f"{NAME}.weight_scale": scale}, f"{NAME}.weight", want
+
+
+def fp8_blocks(n=132, k=320):
+    from transformers.integrations.finegrained_fp8 import _dequantize_fp8_weight
+
+    weight, scale = e4m3(n, k), torch.rand(-(-n // 128), -(-k // 128)) * 0.01
+    want = _dequantize_fp8_weight(weight, scale, [128, 128], torch.float32)
+    config = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+    return config, {f"{NAME}.weight": weight, f"{NAME}.weight_scale_inv": scale}, f"{NAME}.weight", want
+
+
+def nf4(nested, n=72, k=256):
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+    packed, state = quantize_4bit(torch.randn(n, k) * torch.rand(n, 1), blocksize=64, quant_type="nf4",
+                                  compress_statistics=nested)
+    want = dequantize_4bit(packed, state)
+    tensors = {f"{NAME}.weight": packed}
+    tensors.update({f"{NAME}.weight.{key}": x for key, x in state.as_dict(packed=True).items()})
+    config = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False,
+              "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": nested,
+              "bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_quant_storage": "uint8"}
+    return config, tensors, f"{NAME}.weight", want
+
+
+def mxfp4(n_experts=2, n=24, k=96):
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    blocks = torch.randint(0, 256, (n_experts, n, k // 32, 16), dtype=torch.uint8)
+    scales = torch.randint(1, 250, (n_experts, n, k // 32), dtype=torch.uint8)
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    want = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32).transpose(1, 2)
+    return {"quant_method": "mxfp4"}, {f"{name}_blocks": blocks, f"{name}_scales": scales}, name, want
+
+
+def cases():
+    yield "gptq-32", gptq(32)
+    yield "gptq-64", gptq(64)
+    yield "gptq-128", gptq(128)
+    yield "gptq-row", gptq(-1, k=384)
+    yield "awq-32", awq(32)
+    yield "awq-128", awq(128)
+    yield "fp8-tensor", fp8("tensor", torch.tensor([0.0123]))
+    yield "fp8-channel", fp8("channel", (torch.rand(33, 1) * 0.01).bfloat16())
+    yield "fp8-blocks", fp8_blocks()
+    yield "nf4", nf4(False)
+    yield "nf4-nested", nf4(True)
+    yield "mxfp4", mxfp4()
+
+
+def main():
+    out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "data", "quantized.safetensors")
+    torch.manual_seed(20261123)
+    notes, tensors = {}, {}
+    for case, (config, named, name, want) in cases():
+        numbers = (want.float().contiguous() + 0.0).numpy()  # -0 + 0 is +0
+        notes[case] = {"config": config, "name": name, "shape": list(numbers.shape),
+                       "sha256": hashlib.sha256(numbers.tobytes()).hexdigest()}
+        tensors.update({f"{case}/{key}": x.contiguous() for key, x in named.items()})
+    versions = {wheel: importlib.metadata.version(wheel) for wheel in WHEELS}
+    save_file(tensors, out, {"cases": json.dumps(notes), "versions": json.dumps(versions)})
+
+
+if __name__ == "__main__":
+    main()

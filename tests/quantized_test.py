@@ -1,0 +1,332 @@
+#!/usr/bin/env python3
+"""Quantised safetensors checkpoints: the numbers that the libraries decode, bit for bit, whole models
+packed, what a pack may cost beside its files, and files that lie: quantized_test.py [SLUICE]
+
+tests/goldens/quantized.py has asked the libraries; no library but safetensors is needed here.
+"""
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save_file
+
+import trial
+
+TOOLS = os.path.join(os.path.dirname(trial.HERE), os.environ.get("BUILD", "build"), "tests/tools")
+GOLDENS = os.path.join(trial.HERE, "goldens", "data", "quantized.safetensors")
+E4M3 = ml_dtypes.float8_e4m3fn
+NF4 = np.array([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+                -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+                0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+                0.7229568362236023, 1.0], np.float32)
+UP = "model.layers.0.mlp.up_proj"
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm", "zero_point": True}
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+COMPRESSED = {"quant_method": "compressed-tensors", "format": "float-quantized",
+              "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}}
+BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+STATE = ".weight.quant_state.bitsandbytes__nf4"
+
+
+# ---- random matrices of each method, and their f32 numbers by its definition
+
+def nibbles(words, axis):
+    """int32 words to eight codes each along an axis, low bits first."""
+    codes = np.stack([words.view(np.uint32) >> 4 * i & 15 for i in range(8)], axis + 1)
+    shape = list(words.shape)
+    shape[axis] *= 8
+    return codes.reshape(shape).astype(np.int32)
+
+
+def random_words(r, *shape):
+    return r.integers(0, 2**32, shape, np.uint32).view(np.int32)
+
+
+def random_scales(r, *shape):
+    return (r.random(shape) * 0.02).astype(np.float16)
+
+
+def gptq(r, n, k, group=128, add=1):
+    t = {"qweight": random_words(r, k // 8, n), "qzeros": random_words(r, k // group, n // 8),
+         "scales": random_scales(r, k // group, n), "g_idx": (np.arange(k) // group).astype(np.int32)}
+    zeros = (nibbles(t["qzeros"], 1) + add & 15).repeat(group, 0)
+    want = t["scales"].astype(np.float32).repeat(group, 0) * (nibbles(t["qweight"], 0) - zeros).astype(np.float32)
+    return {"." + key: x for key, x in t.items()}, want.T
+
+
+def awq(r, n, k, group=64):
+    t = {"qweight": random_words(r, k, n // 8), "qzeros": random_words(r, k // group, n // 8),
+         "scales": random_scales(r, k // group, n)}
+    column = np.arange(n).reshape(-1, 8)[:, [0, 4, 1, 5, 2, 6, 3, 7]].reshape(-1)  # of nibbles, by row
+    codes, zeros = nibbles(t["qweight"], 1)[:, column], nibbles(t["qzeros"], 1)[:, column].repeat(group, 0)
+    want = t["scales"].astype(np.float32).repeat(group, 0) * (codes - zeros).astype(np.float32)
+    return {"." + key: x for key, x in t.items()}, want.T
+
+
+def e4m3(r, n, k):
+    bits = r.integers(0, 256, (n, k), np.uint8)
+    bits[bits & 127 == 127] -= 1  # NaN
+    return bits.view(E4M3)
+
+
+def fp8(r, n, k):
+    t = {".weight": e4m3(r, n, k), ".weight_scale_inv": r.random((-(-n // 128), -(-k // 128)), np.float32)}
+    scale = t[".weight_scale_inv"].repeat(128, 0)[:n].repeat(128, 1)[:, :k]
+    return t, t[".weight"].astype(np.float32) * scale
+
+
+def fp8_channel(r, n, k):
+    t = {".weight": e4m3(r, n, k), ".weight_scale": r.random((n, 1), np.float32).astype(ml_dtypes.bfloat16)}
+    return t, t[".weight"].astype(np.float32) * t[".weight_scale"].astype(np.float32)
+
+
+def nf4(r, n, k, nested=False):
+    packed = r.integers(0, 256, (n * k // 2, 1), np.uint8)
+    state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [n, k]}
+    t = {".weight": packed, ".weight.quant_map": NF4}
+    if nested:
+        codes, blocks = r.integers(0, 256, n * k // 64, np.uint8), -(-n * k // 64 // 256)
+        t |= {".weight.absmax": codes, ".weight.nested_absmax": r.random(blocks, np.float32),
+              ".weight.nested_quant_map": np.sort(r.random(256, np.float32) * 2 - 1)}
+        state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 1.25}
+        scales = t[".weight.nested_quant_map"][codes] * t[".weight.nested_absmax"].repeat(256)[:len(codes)]
+        scales = scales + np.float32(1.25)
+    else:
+        scales = t[".weight.absmax"] = r.random(n * k // 64, np.float32)
+    t[STATE] = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    codes = np.stack([packed[:, 0] >> 4, packed[:, 0] & 15], 1).reshape(n, k)
+    return t, NF4[codes] * scales.reshape(n, -1).repeat(64, 1)
+
+
+def nf4_nested(r, n, k):
+    return nf4(r, n, k, True)
+
+
+METHODS = {
+    "gptq": (GPTQ, gptq), "gptq_v2": ({**GPTQ, "checkpoint_format": "gptq_v2"}, lambda r, n, k: gptq(r, n, k, 128, 0)),
+    "gptq-32": (GPTQ, lambda r, n, k: gptq(r, n, k, 32)), "gptq-row": (GPTQ, lambda r, n, k: gptq(r, n, k, k)),
+    "awq": (AWQ, awq), "awq-128": (AWQ, lambda r, n, k: awq(r, n, k, 128)),
+    "fp8": (FP8, fp8), "fp8-channel": (COMPRESSED, fp8_channel),
+    "nf4": (BNB, nf4), "nf4-nested": (BNB, nf4_nested),
+}
+
+
+# ---- files
+
+def write(folder, config, tensors):
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    save_file({name: np.ascontiguousarray(x) for name, x in tensors.items()},
+              os.path.join(folder, "model.safetensors"))
+
+
+def read(path):
+    """Metadata and tensors; numpy alone has no numbers of 8 bits to give the package."""
+    kinds = {"U8": np.uint8, "I32": np.int32, "F16": np.float16, "F32": np.float32, "BF16": ml_dtypes.bfloat16,
+             "F8_E4M3": E4M3}
+    with open(path, "rb") as f:
+        data = f.read()
+    at = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:at])
+    return header.pop("__metadata__"), {
+        name: np.frombuffer(data[at + t["data_offsets"][0]:at + t["data_offsets"][1]],
+                            kinds[t["dtype"]]).reshape(t["shape"]) for name, t in header.items()}
+
+
+def dump(folder, *what):
+    done = subprocess.run([TOOLS + "/source_dump", folder, *what], capture_output=True, timeout=120)
+    return done.returncode, done.stdout, done.stderr.decode().strip()
+
+
+def same(tally, what, folder, name, want):
+    code, out, why = dump(folder, "--f32", name)
+    got = np.frombuffer(out, np.uint32)
+    bits = np.ascontiguousarray(want).view(np.uint32).reshape(-1)
+    bad = np.argwhere(got != bits) if got.shape == bits.shape else []
+    tally.check(code == 0 and got.shape == bits.shape and not len(bad),
+                f"{what}: {code} {why}; {len(bad)} of {bits.size} differ, {got.size} numbers, first {bad[:1]}")
+
+
+def llama(layers=1, dim=256, ffn=512, vocab=320):
+    return {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": dim, "intermediate_size": ffn,
+            "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": vocab,
+            "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False,
+            "rope_theta": 10000.0}
+
+
+def model(config, make, seed):
+    """Tensors of a whole model whose matrices of layers are quantised."""
+    r, dim, ffn = np.random.default_rng(seed), config["hidden_size"], config["intermediate_size"]
+    norm, tensors, kv = np.ones(dim, np.float16), {}, dim // 2
+    tensors["model.embed_tokens.weight"] = (r.standard_normal((config["vocab_size"], dim)) * 0.1).astype(np.float16)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    tensors["model.norm.weight"] = norm
+    for i in range(config["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        tensors[p + "input_layernorm.weight"] = tensors[p + "post_attention_layernorm.weight"] = norm
+        for name, n, k in (("self_attn.q", dim, dim), ("self_attn.k", kv, dim), ("self_attn.v", kv, dim),
+                           ("self_attn.o", dim, dim), ("mlp.gate", ffn, dim), ("mlp.up", ffn, dim),
+                           ("mlp.down", dim, ffn)):
+            tensors.update({f"{p}{name}_proj{tail}": x for tail, x in make(r, n, k)[0].items()})
+    return tensors
+
+
+# ---- the parts
+
+def libraries(tally, place, a):
+    """What auto-gptq, autoawq, compressed-tensors, transformers and bitsandbytes decode."""
+    header, tensors = read(GOLDENS)
+    for case, note in json.loads(header["cases"]).items():
+        own = {name.split("/", 1)[1]: x for name, x in tensors.items() if name.startswith(case + "/")}
+        write(place.at(case), {"quantization_config": note["config"]}, own)
+        code, out, why = dump(place.at(case), "--f32", note["name"])
+        numbers = np.frombuffer(out, np.float32) + np.float32(0)
+        got = hashlib.sha256(numbers.tobytes()).hexdigest()
+        tally.check(code == 0 and numbers.size == np.prod(note["shape"]) and got == note["sha256"],
+                    f"{case}: {code} {why}, {numbers.size} numbers, other ones than the library's")
+
+
+def definitions(tally, place, a):
+    """Each method by its definition, small and long enough for several bands of rows."""
+    for seed, (name, (config, make)) in enumerate(METHODS.items()):
+        for n, k in ((72, 256), (200, 384), (4600, 4096)):
+            if k > 400 and name not in ("gptq", "awq"):
+                continue
+            tensors, want = make(np.random.default_rng(seed), n, k)
+            folder = place.at(f"{name}-{n}")
+            write(folder, {"quantization_config": config}, {UP + tail: x for tail, x in tensors.items()})
+            same(tally, f"{name}, {n} x {k}", folder, UP + ".weight", want)
+
+
+def packs(tally, place, a):
+    """Whole models through the packer, in every format; and a pack's bytes beside the file's."""
+    for seed, (name, (config, make)) in enumerate(METHODS.items()):
+        small, folder = llama(2), place.at(name)
+        write(folder, {**small, "quantization_config": config}, model(small, make, seed))
+        done = subprocess.run([TOOLS + "/pack_source", folder], capture_output=True, text=True, check=False)
+        tally.check(done.returncode == 0, f"{name}: {(done.stdout + done.stderr)[-600:]}")
+        big, folder = llama(1, 2048, 4096), place.at(name + "-big")
+        write(folder, {**big, "quantization_config": config}, model(big, make, seed))
+        run = place.sluice("pack", folder, "-o", place.at("big.pack"))
+        file_bytes = os.path.getsize(os.path.join(folder, "model.safetensors"))
+        pack_bytes = os.path.getsize(place.at("big.pack")) if run.code == 0 else 0
+        tally.check(0 < pack_bytes <= 1.05 * file_bytes,
+                    f"{name}: {run.last()}; pack of {pack_bytes} bytes for {file_bytes}")
+        print(f"{name}: file {file_bytes}, pack {pack_bytes}, {pack_bytes / file_bytes:.3f}")
+
+
+def change(tensors, tail, x):
+    out = dict(tensors)
+    if x is None:
+        del out[tail]
+    else:
+        out[tail] = x
+    return out
+
+
+def state_of(**changes):
+    state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [64, 256], **changes}
+    return np.frombuffer(json.dumps(state).encode(), np.uint8)
+
+
+def lies():
+    """(what, quantization_config, tensors by tail, a part of the message)"""
+    r = np.random.default_rng(7)
+    g, w, f, c, b, bb = (make(r, 64, 256)[0] for make in (gptq, awq, fp8, fp8_channel, nf4, nf4_nested))
+    yield "method", {"quant_method": "eetq"}, {}, "quantization_config.quant_method: unsupported: eetq (have gptq, "
+    yield "no method", {"bits": 4}, {}, "quantization_config.quant_method: unsupported: missing"
+    yield "method's type", {"quant_method": 7}, {}, "quantization_config.quant_method: expected string"
+    yield "bits", {**GPTQ, "bits": 3}, {}, "quantization_config.bits: unsupported: 3 (have 4)"
+    yield "format", {**GPTQ, "checkpoint_format": "marlin"}, {}, "checkpoint_format: unsupported: marlin (have gptq"
+    yield "half a name", {**GPTQ, "checkpoint_format": "gpt"}, {}, "checkpoint_format: unsupported: gpt (have gptq"
+    yield "gemv", {**AWQ, "version": "gemv"}, {}, "quantization_config.version: unsupported: gemv (have gemm"
+    yield "no zeros", {**AWQ, "zero_point": False}, {}, "quantization_config.zero_point: unsupported: false"
+    yield "blocks", {**FP8, "weight_block_size": [128]}, {}, "weight_block_size: expected [rows, columns]"
+    yield "blocks of 0", {**FP8, "weight_block_size": [128, 0]}, {}, "weight_block_size"
+    yield "blocks of 48", {**FP8, "weight_block_size": [1, 48]}, {}, "weight_block_size: expected"
+    yield "e5m2", {**FP8, "fmt": "e5m2"}, {}, "quantization_config.fmt: unsupported: e5m2 (have e4m3)"
+    yield "int4", {**COMPRESSED, "format": "pack-quantized"}, {}, "format: unsupported: pack-quantized (have float-q"
+    weights = {"num_bits": 4, "type": "int", "strategy": "group"}
+    yield "group", {**COMPRESSED, "config_groups": {"group_3": {"weights": weights}}}, {}, "group_3.weights.num_bits"
+    yield "8 bits", {**BNB, "load_in_8bit": True}, {}, "quantization_config.load_in_8bit: unsupported: true"
+    yield "fp4", {**BNB, "bnb_4bit_quant_type": "fp4"}, {}, "bnb_4bit_quant_type: unsupported: fp4 (have nf4)"
+    yield "storage", {**BNB, "bnb_4bit_quant_storage": "bfloat16"}, {}, "bnb_4bit_quant_storage: unsupported"
+    order = np.random.default_rng(1).permutation(g[".g_idx"])
+    yield "g_idx out of order", GPTQ, change(g, ".g_idx", order), "unsupported: groups in the order of activations"
+    for far in (2, -1, 2**31 - 1):
+        index = g[".g_idx"].copy()
+        index[130] = far
+        yield f"g_idx {far}", GPTQ, change(g, ".g_idx", index), f"g_idx: number 130 is {far}, there are 2 groups"
+    yield "g_idx short", GPTQ, change(g, ".g_idx", g[".g_idx"][:-1]), "g_idx: expected [256] I32"
+    yield "no scales", GPTQ, change(g, ".scales", None), "do not match"
+    yield "no zeros", GPTQ, change(g, ".qzeros", None), ".qzeros is missing"
+    yield "3 groups", GPTQ, change(g, ".scales", np.ones((3, 64), np.float16)), "do not match"
+    yield "4 groups", GPTQ, change(g, ".scales", np.ones((4, 64), np.float16)), ".qzeros: expected [4, 8]"
+    yield "groups of 16", GPTQ, {**g, ".scales": np.ones((16, 64), np.float16),
+                                 ".qzeros": random_words(r, 16, 8)}, "unsupported: groups of 16"
+    yield "scales of rows", GPTQ, change(g, ".scales", np.ones((2, 63), np.float16)), ".scales: expected [2, 64]"
+    yield "scales of words", GPTQ, change(g, ".scales", random_words(r, 2, 64)), ".scales: is I32, expected numbers"
+    yield "zeros of bytes", GPTQ, change(g, ".qzeros", np.ones((2, 8), np.int8)), ".qzeros: is I8, expected I32"
+    yield "codes of bytes", GPTQ, change(g, ".qweight", np.ones((32, 64), np.int8)), ".qweight: expected I32"
+    yield "codes in a row", GPTQ, change(g, ".qweight", random_words(r, 64)), ".qweight: expected I32"
+    yield "no codes", GPTQ, change(g, ".qweight", random_words(r, 0, 64)), ".qweight: expected I32"
+    yield "twice", GPTQ, change(g, ".weight", np.ones((64, 256), np.float16)), "is there both quantised and not"
+    yield "awq's zeros", AWQ, change(w, ".qzeros", random_words(r, 4, 7)), ".qzeros: expected [4, 8]"
+    yield "no scale", FP8, change(f, ".weight_scale_inv", None), "neither _scale nor _scale_inv is there"
+    yield "scale's shape", FP8, change(f, ".weight_scale_inv", np.ones((2, 2), np.float32)), "expected one scale, [64"
+    yield "scale of bytes", FP8, change(f, ".weight_scale_inv", np.ones((1, 2), np.uint8)), "scales are no numbers"
+    yield "scale's rank", COMPRESSED, change(c, ".weight_scale", np.ones((64, 1, 1), np.float32)), "expected one scale"
+    yield "e4m3 in a row", FP8, change(f, ".weight", e4m3(r, 1, 64)[0]), "expected two dimensions"
+    yield "rows of 40", COMPRESSED, {".weight": e4m3(r, 64, 40), ".weight_scale": np.ones(1, np.float32)}, "rows of 40"
+    yield "no state", BNB, change(b, STATE, None), "quant_state.bitsandbytes__nf4 is missing"
+    yield "state's text", BNB, change(b, STATE, np.frombuffer(b"{\"shape\":", np.uint8)), "ends too early"
+    yield "no bytes", BNB, change(b, STATE, np.zeros(0, np.uint8)), "empty file"
+    yield "type", BNB, change(b, STATE, state_of(quant_type="fp4")), "quant_type: unsupported: fp4 (have nf4)"
+    yield "blocksize", BNB, change(b, STATE, state_of(blocksize=128)), "blocksize: unsupported: 128 (have 64)"
+    yield "shape", BNB, change(b, STATE, state_of(shape=[64, 512])), "has 8192 numbers, expected 16384"
+    yield "huge", BNB, change(b, STATE, state_of(shape=[2**31 - 1, 2**31 - 64])), "expected"
+    yield "no rank", BNB, change(b, STATE, state_of(shape=[64])), "shape: expected [rows, columns]"
+    yield "rows of 32", BNB, change(b, STATE, state_of(shape=[512, 32])), "rows of 32 numbers (have multiples of 64)"
+    yield "other table", BNB, change(b, ".weight.quant_map", NF4[::-1]), "is not the table of nf4"
+    yield "absmax", BNB, change(b, ".weight.absmax", np.ones(255, np.float32)), "has 255 numbers, expected 256"
+    yield "absmax of bytes", BNB, change(b, ".weight.absmax", np.ones(256, np.uint8)), "is U8, expected F32"
+    yield "nested", BNB, change(bb, ".weight.nested_absmax", np.ones(2, np.float32)), "has 2 numbers, expected 1"
+    yield "nested table", BNB, change(bb, ".weight.nested_quant_map", None), ".nested_quant_map is missing"
+    yield "no offset", BNB, change(bb, STATE, state_of(nested_blocksize=256)), "nested_offset: missing"
+    blocks = {"_blocks": np.zeros((2, 3, 4, 16), np.uint8), "_scales": np.ones((2, 3, 4), np.uint8)}
+    yield "no exponents", {"quant_method": "mxfp4"}, change(blocks, "_scales", None), "a scale of each block in"
+    yield "an exponent short", {"quant_method": "mxfp4"}, change(blocks, "_scales", np.ones((2, 3, 3), np.uint8)), "scale"
+    yield "blocks of 8", {"quant_method": "mxfp4"}, change(blocks, "_blocks", np.ones((2, 3, 4, 8), np.uint8)), "[.., 16]"
+
+
+def hostile(tally, place, a):
+    """One clear line each, whatever does not agree."""
+    for i, (what, config, tensors, message) in enumerate(lies()):
+        folder = place.at(str(i))
+        write(folder, {"quantization_config": config}, {UP + tail: x for tail, x in tensors.items()})
+        code, out, why = dump(folder)
+        tally.check(code == 5 and message in why and why.count("\n") == 0 and folder in why,
+                    f"{what}: {code} {why!r}, expected {message!r}")
+
+
+def unreadable(tally, place, a):
+    """Numbers that have no exact form are refused where their rows are read."""
+    r, name = np.random.default_rng(3), UP + ".weight"
+    scales = np.full((2, 64), 1e-3, np.float32)
+    cases = (("a scale that is no f16", GPTQ, {**gptq(r, 64, 256)[0], ".scales": scales}, name, "is no f16"),
+             ("a scale of NaN", {"quant_method": "mxfp4"}, {"_blocks": np.zeros((2, 3, 4, 16), np.uint8),
+              "_scales": np.full((2, 3, 4), 255, np.uint8)}, UP, "a scale is NaN"))
+    for what, config, tensors, name, message in cases:
+        write(place.at("m"), {"quantization_config": config}, {UP + tail: x for tail, x in tensors.items()})
+        code, _, why = dump(place.at("m"), "--f32", name)
+        tally.check(code == 5 and message in why, f"{what}: {code} {why!r}")
+
+
+if __name__ == "__main__":
+    sys.exit(trial.run_parts(__doc__, (libraries, definitions, packs, hostile, unreadable)))
