@@ -99,6 +99,7 @@ static const struct format formats[N_DTYPES] = {
     [DTYPE_F8_32] = {{"f8_32", 32, 36, 0, -1}, blocks_decode_f8_32, NULL},
     [DTYPE_F8_128] = {{"f8_128", 128, 132, 0, -1}, blocks_decode_f8_128, NULL},
     [DTYPE_NF4] = {{"nf4", 64, 36, 0, -1}, blocks_decode_nf4, NULL},
+    [DTYPE_NF4_S8] = {{"nf4_s8", 256, 140, 0, -1}, blocks_decode_nf4_s8, NULL},
     [DTYPE_Q8] = {{"q8", DTYPE_GROUP, 68, 1, -1}, blocks_decode_q8, blocks_encode_q8},
     [DTYPE_Q4] = {{"q4", DTYPE_GROUP, 36, 1, -1}, blocks_decode_q4, blocks_encode_q4},
     [DTYPE_BF12] = {{"bf12", 1, 2, 0, -1}, decode_bf16, encode_bf16},

@@ -10,6 +10,7 @@
  *   blocks         per block along k the parts of 32 blocks (kernels/dtype_columns.h), the whole a
  *                  multiple of 64 bytes; of tq1_0 row after row
  *   q8, q4, bf12   see kernels/dtype_own.h; a row of bf12 is a row of bf16
+ *   nf4_s8         see kernels/dtype_nf4.h
  * Decoded panels are bf16 pairs or f32, the first two layouts, for any format. */
 #ifndef KERNELS_DTYPE_H
 #define KERNELS_DTYPE_H
@@ -46,7 +47,8 @@ enum dtype {
     DTYPE_G4_128,
     DTYPE_F8_32, // FP8: e4m3 in groups along k, an f32 scale each
     DTYPE_F8_128,
-    DTYPE_NF4, // bitsandbytes: 4-bit codes of a fixed table in groups of 64, an f32 scale each
+    DTYPE_NF4,    // bitsandbytes: 4-bit codes of a fixed table in groups of 64, an f32 scale each
+    DTYPE_NF4_S8, // the same, the scales in 8 bits (kernels/dtype_nf4.h)
     DTYPE_Q8, // ours: groups of 64 along k (the last may be shorter): symmetric int8, one f32 scale
     DTYPE_Q4, // ours: groups of 64 along k: 4-bit unsigned, f16 scale and f16 minimum
     DTYPE_BF12, // ours: bf16 in 12 bits, lossless; only panels are short, and not all: bf12_fits()

@@ -5,7 +5,7 @@
  * into fused multiply-adds), so that the bits are those of the formats' definitions; and the inner
  * loops have constant counts because that is what gcc -O2 vectorises. */
 #include "kernels/dtype_blocks.h"
-#include "kernels/dtype_columns.h"
+#include "kernels/dtype_nf4.h"
 
 #include <math.h>
 #include <string.h>
@@ -329,6 +329,18 @@ DTYPE_CLONES void blocks_decode_nf4(const uint8_t *blocks, int64_t n, float *res
     for (int64_t i = 0; i < n; i += 64, blocks += 36, out += 64) {
         memcpy(&d, blocks, sizeof d);
         looked_up(nf4_numbers, d, blocks + 4, 32, out);
+    }
+}
+
+/* As a row of dtype_nf4.h. */
+DTYPE_CLONES void blocks_decode_nf4_s8(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    float head[2];
+    for (int64_t i = 0; i < n; i += 256, blocks += 140) {
+        memcpy(head, blocks, sizeof head);
+        for (int part = 0; part < 4; part++, out += 64)
+            looked_up(nf4_numbers, nf4_scale(blocks[8 + part], head[0], head[1]),
+                      blocks + 12 + 32 * part, 32, out);
     }
 }
 

@@ -48,6 +48,7 @@ void blocks_decode_g4_128(const uint8_t *blocks, int64_t n, float *restrict out)
 void blocks_decode_f8_32(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_f8_128(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_nf4(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_nf4_s8(const uint8_t *blocks, int64_t n, float *restrict out);
 
 /* q8: f32 scale, 64 int8: number = q * scale. */
 void blocks_decode_q8(const uint8_t *blocks, int64_t n, float *restrict out);

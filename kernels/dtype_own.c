@@ -5,16 +5,19 @@
  * have one size; bf12_fits() says beforehand whether 32 rows can be had, and a tensor with one
  * panel that cannot stays bf16. */
 #include "kernels/dtype_own.h"
+#include "kernels/dtype_nf4.h"
 
 #include <string.h>
 
 int dtype_is_own(enum dtype t)
 {
-    return t == DTYPE_Q8 || t == DTYPE_Q4 || t == DTYPE_BF12;
+    return t == DTYPE_Q8 || t == DTYPE_Q4 || t == DTYPE_BF12 || t == DTYPE_NF4_S8;
 }
 
 int64_t own_panel_bytes(enum dtype t, int64_t k)
 {
+    if (t == DTYPE_NF4_S8)
+        return nf4_panel_bytes(k);
     int64_t bytes,
         n = t == DTYPE_BF12 ? k / 4 + (k % 4 != 0) : k / OWN_GROUP + (k % OWN_GROUP != 0);
     if (k < 0 || (t == DTYPE_BF12 && k > BF12_K_MAX))
@@ -280,25 +283,32 @@ static void decode_bf12(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,
     bf12_patch(panel, k, k0, k1, out);
 }
 
-/* ---- all three ---- */
+/* ---- all ---- */
 
 void own_panel_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, uint8_t *panel)
 {
     if (t == DTYPE_BF12)
         pack_bf12(rows, k, panel);
+    else if (t == DTYPE_NF4_S8)
+        nf4_panel_pack(rows, k, panel);
     else
         pack_groups(t, rows, k, panel);
 }
 
 #define GROUP_NUMBERS (OWN_GROUP * PANEL_ROWS)
 
-/* Group of q8 or q4 that starts with column i. */
+/* Group of q8, q4 or nf4_s8 that starts with column i. */
 static void decode_group(enum dtype t, const uint8_t *panel, int64_t i, float *out)
 {
-    if (t == DTYPE_Q8)
+    uint8_t column[NF4_PLAIN_BYTES];
+    if (t == DTYPE_NF4_S8) {
+        nf4_plain_column(panel, i, column);
+        columns_decode_f32(DTYPE_NF4, column, 0, NF4_PART, out);
+    } else if (t == DTYPE_Q8) {
         own_decode_q8_group(panel + i / OWN_GROUP * Q8_GROUP_BYTES, out);
-    else
+    } else {
         decode_q4_group(panel + i / OWN_GROUP * Q4_GROUP_BYTES, out);
+    }
 }
 
 void own_decode_bf16(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,

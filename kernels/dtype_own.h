@@ -1,4 +1,4 @@
-/* kernels/dtype_own.h - the panels of our own formats: q8, q4 and bf12.
+/* kernels/dtype_own.h - the panels of our own formats: q8, q4, bf12 (and nf4_s8, dtype_nf4.h).
  *
  * Owns: where every byte of such a panel stands; kernels/cpu decodes and multiplies from here.
  * Refuses: rows (kernels/dtype_blocks.c; a row of bf12 is plain bf16), argument checks (dtype.c).

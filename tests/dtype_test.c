@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/dtype.h" // before cmocka.h, whose macro fail() takes no arguments
+#include "kernels/dtype_nf4.h" // before cmocka.h, whose macro fail() takes no arguments
 
 #include <cmocka.h>
 
@@ -187,7 +187,7 @@ static float element_looked_up(enum dtype t, const uint8_t *b, int j)
 {
     const int half = j / 16, low = j % 16, n = dtype_info(t)->block / 2;
     int scale;
-    float f;
+    float f, offset;
     switch (t) {
     case DTYPE_IQ4_NL:
         return f16_at(b) * nl_number(b[2 + low] >> 4 * half & 15);
@@ -210,6 +210,12 @@ static float element_looked_up(enum dtype t, const uint8_t *b, int j)
     case DTYPE_F8_128:
         memcpy(&f, b, 4);
         return e4m3_value(b[4 + j]) * f;
+    case DTYPE_NF4_S8:
+        memcpy(&f, b, 4);
+        memcpy(&offset, b + 4, 4);
+        f = nf4_scale_number(b[8 + j / 64]) * f;
+        f = f + offset;
+        return nf4_number(b[12 + j / 64 * 32 + j % 32] >> 4 * (j / 32 % 2) & 15) * f;
     case DTYPE_NF4:
         memcpy(&f, b, 4);
         return nf4_number(b[4 + j % 32] >> 4 * (j / 32) & 15) * f;
@@ -291,7 +297,7 @@ static uint8_t *row_random(enum dtype t, int64_t k)
         {DTYPE_IQ4_NL, {0, -1}}, {DTYPE_IQ4_XS, {0, -1}}, {DTYPE_TQ2_0, {64, -1}},
         {DTYPE_TQ1_0, {52, -1}}, {DTYPE_G4_32, {0, -1}},  {DTYPE_G4_64, {0, -1}},
         {DTYPE_G4_128, {0, -1}}, {DTYPE_F8_32, {2, -1}},  {DTYPE_F8_128, {2, -1}},
-        {DTYPE_NF4, {2, -1}},
+        {DTYPE_NF4, {2, -1}},    {DTYPE_NF4_S8, {2, 6}},
     };
     const int64_t n_bytes = dtype_row_bytes(t, k);
     const int block_bytes = dtype_info(t)->block_bytes;
@@ -304,7 +310,9 @@ static uint8_t *row_random(enum dtype t, int64_t k)
             for (int64_t i = scales[s].at[a] + 1; i < n_bytes; i += block_bytes)
                 row[i] &= 0xbf; // the top bit of the exponent: below 2, infinities and NaN gone
     for (int64_t i = 0; (t == DTYPE_F8_32 || t == DTYPE_F8_128) && i < n_bytes; i++)
-        row[i] -= (row[i] & 127) == 127;                        // NaN
+        row[i] -= (row[i] & 127) == 127; // NaN
+    for (int64_t i = block_bytes; t == DTYPE_NF4_S8 && i < n_bytes; i += block_bytes)
+        memcpy(row + i + 4, row + 4, 4);                        // a row has one offset
     for (int64_t i = 1; t == DTYPE_BF12 && i < n_bytes; i += 2) // 8 exponents, and a rare other one
         row[i] = (uint8_t)((row[i] & 0x83) | (random_next() % 1024 ? 0x3c : 0x18));
     return row;

@@ -93,6 +93,8 @@ static inline void scale_tame(enum dtype t, uint8_t *block)
         block[3] = 0x3b; // 2^-9 and above
     else if (t == DTYPE_NF4)
         block[3] = 0x3f;
+    else if (t == DTYPE_NF4_S8)
+        block[3] = block[7] = 0x3f;
 }
 
 /* Bytes of a block that decode to small numbers: encoded where the format has a coder, else drawn

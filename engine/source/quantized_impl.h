@@ -40,6 +40,10 @@ enum err quantized_nf4_add(struct quantized *q, const struct source_tensor *t);
 /* Completes `as` by name (STEM + tail) and bytes. */
 enum err quantized_keep(struct quantized *q, struct quantized_tensor as, const char *stem,
                         const char *tail);
+/* The codes of the scales of four groups from `first` on, their factor and the offset: the head of
+ * a block of nf4_s8. */
+enum err quantized_nf4_head(const struct quantized *q, const struct quantized_tensor *t,
+                            int64_t first, uint8_t out[12]);
 /* The scales of n groups from `first` on of a matrix of nf4. */
 enum err quantized_nf4_scales(const struct quantized *q, const struct quantized_tensor *t,
                               int64_t first, int64_t n, float *out);

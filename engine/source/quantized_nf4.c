@@ -3,7 +3,7 @@
  * Owns: quant_state, a JSON text in a tensor, and scales that are codes of 8 bits themselves.
  * Refuses: fp4, other block sizes, another table than nf4's. */
 #include "engine/source/quantized_impl.h"
-#include "kernels/dtype_columns.h"
+#include "kernels/dtype_nf4.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -90,6 +90,16 @@ static enum err state_read(const struct quantized *q, const char *name, struct s
     return e;
 }
 
+/* bitsandbytes writes the table into every file, and has computed it anew: where a bit differs, and
+ * for rows that are no multiple of 256, scales become f32. */
+static int map_is_known(const float map[256])
+{
+    float known[256];
+    for (int i = 0; i < 256; i++)
+        known[i] = nf4_scale_number((uint8_t)i);
+    return memcmp(map, known, sizeof known) == 0;
+}
+
 enum err quantized_nf4_add(struct quantized *q, const struct source_tensor *codes)
 {
     char name[600];
@@ -124,6 +134,8 @@ enum err quantized_nf4_add(struct quantized *q, const struct source_tensor *code
                  &as.nested));
         TRY(need(q, codes->name, ".nested_quant_map", "F32", 256, &map));
         TRY(safetensors_read(&q->hf->weights, map, 0, sizeof as.map, as.map));
+        if (k % NF4_BLOCK == 0 && map_is_known(as.map))
+            as.t.dtype = DTYPE_NF4_S8;
     }
     return quantized_keep(q, as, codes->name, "");
 }
@@ -145,4 +157,12 @@ enum err quantized_nf4_scales(const struct quantized *q, const struct quantized_
         out[i] = product + t->offset;
     }
     return OK;
+}
+
+enum err quantized_nf4_head(const struct quantized *q, const struct quantized_tensor *t,
+                            int64_t first, uint8_t out[12])
+{
+    TRY(safetensors_read(&q->hf->weights, t->nested, first / NESTED_BLOCK * 4, 4, out));
+    memcpy(out + 4, &t->offset, 4);
+    return safetensors_read(&q->hf->weights, t->scales, first, NF4_PARTS, out + 8);
 }

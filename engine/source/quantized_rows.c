@@ -184,15 +184,23 @@ static enum err nf4_row(const struct quantized *q, const struct quantized_tensor
                         const uint8_t *codes, uint8_t *out)
 {
     const int64_t n_blocks = k_of(t) / 64;
+    const int in_bytes = t->t.dtype == DTYPE_NF4_S8;
     float scales[64];
-    for (int64_t b = 0; b < n_blocks; b++, codes += 32, out += 36) {
-        if (b % 64 == 0)
+    for (int64_t b = 0; b < n_blocks; b++, codes += 32, out += 32) {
+        if (in_bytes && b % 4 == 0) {
+            TRY(quantized_nf4_head(q, t, row * n_blocks + b, out));
+            out += 12;
+        } else if (!in_bytes && b % 64 == 0) {
             TRY(quantized_nf4_scales(q, t, row * n_blocks + b, min_i64(64, n_blocks - b), scales));
-        memcpy(out, &scales[b % 64], 4);
+        }
+        if (!in_bytes) {
+            memcpy(out, &scales[b % 64], 4);
+            out += 4;
+        }
         for (int i = 0; i < 32; i++) { // the file: neighbours in a byte, the first one high
             const int first = codes[i / 2] >> (i % 2 ? 0 : 4) & 15;
             const int second = codes[16 + i / 2] >> (i % 2 ? 0 : 4) & 15;
-            out[4 + i] = (uint8_t)(first | second << 4);
+            out[i] = (uint8_t)(first | second << 4);
         }
     }
     return OK;

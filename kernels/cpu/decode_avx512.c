@@ -8,7 +8,7 @@
  * bits of its index, so the codes above need no mask (shorter codes repeat in the table). */
 #include "kernels/cpu/decode.h"
 #include "kernels/cpu/decode_own.h"
-#include "kernels/dtype_columns.h"
+#include "kernels/dtype_nf4.h"
 
 #include <string.h>
 
@@ -388,6 +388,26 @@ INLINE void column_decode(int block, int bits, int bias, int kind, int min_at, i
     }
 COLUMN_FORMATS(COLUMN_DECODERS)
 
+static void nf4_s8_bf16(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, uint16_t *out)
+{
+    uint8_t column[NF4_PLAIN_BYTES] __attribute__((aligned(64)));
+    (void)k;
+    for (; k0 < k1; k0 += NF4_PART, out += NF4_PART * PANEL_ROWS) {
+        nf4_plain_column(panel, k0, column);
+        nf4_bf16(column, NF4_PART, 0, NF4_PART, out);
+    }
+}
+
+static void nf4_s8_f32(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, float *out)
+{
+    uint8_t column[NF4_PLAIN_BYTES] __attribute__((aligned(64)));
+    (void)k;
+    for (; k0 < k1; k0 += NF4_PART, out += NF4_PART * PANEL_ROWS) {
+        nf4_plain_column(panel, k0, column);
+        nf4_f32(column, NF4_PART, 0, NF4_PART, out);
+    }
+}
+
 #define COLUMN_ROW(NAME, name, ...) [DTYPE_##NAME] = {name##_bf16, name##_f32},
 const struct panel_decoder cpu_decoders_avx512[N_DTYPES] = {
     [DTYPE_F32] = {f32_bf16, NULL},
@@ -396,6 +416,7 @@ const struct panel_decoder cpu_decoders_avx512[N_DTYPES] = {
     [DTYPE_Q8] = {decode_q8_bf16_avx512, decode_q8_f32_avx2},
     [DTYPE_Q4] = {decode_q4_bf16_avx512, decode_q4_f32_avx2},
     [DTYPE_BF12] = {decode_bf12_bf16_avx512, decode_bf12_f32_avx2},
+    [DTYPE_NF4_S8] = {nf4_s8_bf16, nf4_s8_f32},
     COLUMN_FORMATS(COLUMN_ROW)};
 #else
 const struct panel_decoder cpu_decoders_avx512[N_DTYPES] = {{0}};

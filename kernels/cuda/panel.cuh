@@ -13,6 +13,7 @@
 
 #define inline inline __host__ __device__
 #include "kernels/dtype_columns.h"
+#include "kernels/dtype_nf4.h"
 #include "kernels/dtype_own.h"
 #undef inline
 
@@ -229,6 +230,23 @@ DEVICE void slice_column(const uint8_t *panel, int k0, uint32_t bits[SLICE])
     }
 }
 
+/* nf4_s8: the scale of 64 numbers has 8 bits. */
+DEVICE void slice_nf4_s8(const uint8_t *panel, int k0, uint32_t bits[SLICE])
+{
+    const int r = lane_id(), part = k0 % NF4_BLOCK / NF4_PART;
+    const uint8_t *column = panel + NF4_HEAD_BYTES + (int64_t)(k0 / NF4_BLOCK) * NF4_COLUMN_BYTES;
+    const float d = nf4_scale(column[PANEL_ROWS * (4 + part) + r], load_as<float>(column + 4 * r),
+                              load_as<float>(panel + 4 * r));
+    const uint8_t *codes = column + NF4_SCALES_BYTES + part * NF4_CODES_BYTES;
+    const uint2 low = load_as<uint2>(codes + 4 * (k0 % NF4_PART / SLICE * COLUMN_LANES + 2 * r));
+    const float number = lane_number<COLUMN_NF4>();
+    for (int i = 0; i < SLICE; i++) {
+        const uint32_t code = (i % 2 ? low.y : low.x) >> 4 * (i / 2) & 15;
+        const uint32_t looked_up = warp_shfl(__float_as_uint(number), (int)code);
+        bits[i] = __float_as_uint(d * __uint_as_float(looked_up));
+    }
+}
+
 /* tq1_0: rows one after the other, 16 numbers are one digit of 16 bytes, the last ones four of four
  * (kernels/dtype_blocks.c). */
 DEVICE void slice_tq1_0(const uint8_t *panel, int k, int k0, uint32_t bits[SLICE])
@@ -267,6 +285,9 @@ DEVICE void panel_slice(int dtype, const uint8_t *panel, int k, int k0, uint32_t
         return;
     case DTYPE_Q4:
         slice_q4(panel, k - k0, k0, bits);
+        return;
+    case DTYPE_NF4_S8:
+        slice_nf4_s8(panel, k0, bits);
         return;
     case DTYPE_TQ1_0:
         slice_tq1_0(panel, k, k0, bits);

@@ -279,6 +279,10 @@ DEVICE float row_number(enum dtype t, const uint8_t *row, int i)
     case DTYPE_NF4:
         p = row + (int64_t)b64 * 36;
         return f32_at(p) * looked_up(COLUMN_NF4, half_byte(p + 4, j64, 32));
+    case DTYPE_NF4_S8:
+        p = row + (int64_t)b256 * 140;
+        return nf4_scale(p[8 + j256 / 64], f32_at(p), f32_at(p + 4)) *
+               looked_up(COLUMN_NF4, half_byte(p + 12 + j256 / 64 * 32, j64, 32));
     case DTYPE_Q8:
         p = row + b64 * 68;
         return (float)(int8_t)p[4 + j64] * f32_at(p);
