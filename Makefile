@@ -118,7 +118,7 @@ $(patsubst %,$(BUILD)/tests/%_test,device flat line_device probe simulate): $(BU
 $(BUILD)/tests/tools/pack_source: LDLIBS += -lcmocka
 
 # ---- fuzzing: the harnesses of tests/fuzz; files lie in memory, behind calls that the linker wraps
-FUZZERS  := codec config encode gguf journal json machine manifest model_cfg pack plan rows safetensors template \
+FUZZERS  := codec config encode gguf journal json machine manifest model_cfg pack plan quantized rows safetensors template \
             token_blob tokenizer
 FUZZ_SRC := $(filter-out tests/fuzz/fuzz_main.c,$(wildcard tests/fuzz/*.c))
 FUZZ_OBJ := $(FUZZ_SRC:%.c=$(BUILD)/%.o)

@@ -18,9 +18,10 @@
 #define INPUTS_MIN 3 // a folder that is missing or was emptied is no test
 
 static const struct fuzz_target *const targets[] = {
-    &fuzz_codec,       &fuzz_config,   &fuzz_encode,     &fuzz_gguf,      &fuzz_journal, &fuzz_json,
-    &fuzz_machine,     &fuzz_manifest, &fuzz_model_cfg,  &fuzz_pack,      &fuzz_plan,    &fuzz_rows,
-    &fuzz_safetensors, &fuzz_template, &fuzz_token_blob, &fuzz_tokenizer,
+    &fuzz_codec,      &fuzz_config,    &fuzz_encode,   &fuzz_gguf,        &fuzz_journal,
+    &fuzz_json,       &fuzz_machine,   &fuzz_manifest, &fuzz_model_cfg,   &fuzz_pack,
+    &fuzz_plan,       &fuzz_quantized, &fuzz_rows,     &fuzz_safetensors, &fuzz_template,
+    &fuzz_token_blob, &fuzz_tokenizer,
 };
 #define N_TARGETS (sizeof targets / sizeof *targets)
 

@@ -628,7 +628,7 @@ fault("decoded numbers behind k are not zeros but left out", "kernels/cuda/decod
 fault("the search for patches is one short", "kernels/cuda/panel.cuh",
       "low += (before - 1) * step + 1;", "low += before * step;", DECODE)
 fault("scales of k-quants are those of a slice", "kernels/cuda/panel.cuh",
-      "columns_k_scale(column + SCALES + r, slice / 2,", "columns_k_scale(column + SCALES + r, slice / 4 * 2,", DECODE)
+      "columns_part_scale(KIND, column + SCALES + r, slice,", "columns_part_scale(KIND, column + SCALES + r, slice / 4 * 2,", DECODE)
 fault("upper rows of q4 have the lower ones' codes", "kernels/cuda/panel.cuh",
       "(8 * (i % 4) + r / 16 * 4) & 15)", "(8 * (i % 4)) & 15)", DECODE)
 fault("an f32 tile is multiplied before it is there", "kernels/cuda/matmul.cu",

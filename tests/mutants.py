@@ -3,8 +3,8 @@
 
     mutants.py [--only WORD]... [--jobs N] [--list] [--applies]
 
-The faults stand in mutant_list.py and mutant_plan.py. Each is applied to a copy of the tree under build/mutants, built, and met
-by the tests it names, until one fails: killed. One that passes them all survives, and is a test that is
+The faults stand in mutant_list.py, mutant_formats.py and mutant_plan.py. Each is applied to a copy of the tree under
+build/mutants, built, and met by the tests it names, until one fails: killed. One that passes them all survives, and is a test that is
 missing. Ends in a table and one line `N passed, N failed, N skipped`; --applies only checks that each fault
 still finds its line (what `make check` does). Refuses: to call a fault killed that does not build, or when
 the same tests fail on the source as it is. Standard library, make and a C compiler.
@@ -20,7 +20,8 @@ import subprocess
 import sys
 import time
 
-import mutant_list  # noqa: F401  fills MUTANTS, as the next does
+import mutant_list  # noqa: F401  fills MUTANTS, as the next two do
+import mutant_formats  # noqa: F401
 import mutant_plan  # noqa: F401
 from mutant_fault import M as MUTANTS
 

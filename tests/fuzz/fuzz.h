@@ -21,8 +21,8 @@ struct fuzz_target {
 };
 
 extern const struct fuzz_target fuzz_codec, fuzz_config, fuzz_encode, fuzz_gguf, fuzz_journal,
-    fuzz_json, fuzz_machine, fuzz_manifest, fuzz_model_cfg, fuzz_pack, fuzz_plan, fuzz_rows,
-    fuzz_safetensors, fuzz_template, fuzz_token_blob, fuzz_tokenizer;
+    fuzz_json, fuzz_machine, fuzz_manifest, fuzz_model_cfg, fuzz_pack, fuzz_plan, fuzz_quantized,
+    fuzz_rows, fuzz_safetensors, fuzz_template, fuzz_token_blob, fuzz_tokenizer;
 
 #define FUZZ_DIR        "/fuzz-memory" // the only folder whose files lie in memory
 #define FUZZ_FILES_MAX  8

@@ -24,7 +24,7 @@ RESULTS = os.path.join(HERE, "RESULTS.csv")
 COLUMNS = ["harness", "executions", "seconds", "edges", "findings", "commit"]
 MAX_LEN = {"gguf": 8192, "tokenizer": 4096, "json": 4096, "pack": 8192, "codec": 256, "journal": 1024,
            "token_blob": 1024, "encode": 512, "rows": 1024, "machine": 1024, "config": 2048, "template": 512,
-           "model_cfg": 1024}
+           "model_cfg": 1024, "quantized": 4096}
 ROUND_S = 120  # sums are written after each
 CORPUS_BYTES = 20000  # of one harness; all together stay below 300 KB
 OPTIONS = {"ASAN_OPTIONS": "allocator_may_return_null=1:malloc_context_size=2:quarantine_size_mb=4:detect_leaks=1",

@@ -44,6 +44,9 @@ OPT = {"architectures": ["OPTForCausalLM"], "model_type": "opt", "activation_fun
 ROPES = [{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 64}, {"type": "linear", "factor": 2.0}, {"type": "dynamic", "factor": 2}]
 SHARD = "a.safetensors"
+NF4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+       -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+       0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
 NAMES = ["input_layernorm", "post_attention_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
          "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
 
@@ -85,6 +88,51 @@ def safetensors_seeds():
     yield b"version https://git-lfs.github.com/spec/v1\n"
     yield b"PK\3\4" + bytes(20)
     yield b"<!DOCTYPE html><html>"
+
+
+def checkpoint(config, tensors, data=b"\x5a"):
+    """A part of config.json, a header, and data that repeats; tensors: (name, dtype, shape, bytes or None)."""
+    sizes, header, body = {"U8": 1, "F8_E4M3": 1, "F16": 2, "I32": 4, "F32": 4}, {}, b""
+    for name, dtype, shape, own in tensors:
+        n = sizes[dtype]
+        for d in shape:
+            n *= d
+        own = own if own is not None else (data * n)[:n]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + n]}
+        body += own
+    return dump({"quantization_config": config}, header) + PART + body
+
+
+def quantized_seeds():
+    groups = struct.pack("<64i", *(i // 32 for i in range(64)))
+    gptq = [("a.qweight", "I32", [8, 8], None), ("a.qzeros", "I32", [2, 1], None), ("a.scales", "F16", [2, 8], None),
+            ("a.g_idx", "I32", [64], groups)]
+    yield checkpoint({"quant_method": "gptq", "bits": 4, "group_size": 32}, gptq)
+    yield checkpoint({"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"}, gptq[:3])
+    yield checkpoint({"quant_method": "gptq", "bits": 4, "desc_act": True},
+                     gptq[:3] + [("a.g_idx", "I32", [64], groups[::-1])])
+    yield checkpoint({"quant_method": "awq", "bits": 4, "version": "gemm", "zero_point": True},
+                     [("a.qweight", "I32", [32, 1], None), ("a.qzeros", "I32", [1, 1], None),
+                      ("a.scales", "F16", [1, 8], None)])
+    fp8 = ("a.weight", "F8_E4M3", [3, 160], None)
+    yield checkpoint({"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"},
+                     [fp8, ("a.weight_scale_inv", "F32", [1, 2], None)])
+    yield checkpoint({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups":
+                      {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}},
+                     [fp8, ("a.weight_scale", "F16", [3, 1], None)])
+    for nested in (False, True):
+        state = {"quant_type": "nf4", "blocksize": 64, "shape": [2, 256]}
+        state |= {"nested_blocksize": 256, "nested_offset": 0.5} if nested else {}
+        text, nf4 = json.dumps(state).encode(), [struct.pack("<f", x) for x in NF4]
+        tensors = [("a.weight", "U8", [256, 1], None), ("a.weight.quant_map", "F32", [16], b"".join(nf4)),
+                   ("a.weight.absmax", "U8" if nested else "F32", [8], None),
+                   ("a.weight.quant_state.bitsandbytes__nf4", "U8", [len(text)], text)]
+        if nested:
+            tensors += [("a.weight.nested_absmax", "F32", [1], None),
+                        ("a.weight.nested_quant_map", "F32", [256], None)]
+        yield checkpoint({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, tensors)
+    yield checkpoint({"quant_method": "mxfp4"}, [("a_blocks", "U8", [2, 2, 3, 16], None),
+                                                 ("a_scales", "U8", [2, 2, 3], None)])
 
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARRAY, U64, I64, F64 = range(13)
@@ -401,7 +449,8 @@ def write(out, name, seeds):
 
 def main():
     sluice, out = sys.argv[1:]
-    kinds = {"json": json_seeds(), "safetensors": safetensors_seeds(), "gguf": gguf_seeds(),
+    kinds = {"json": json_seeds(), "safetensors": safetensors_seeds(),
+             "quantized": quantized_seeds(), "gguf": gguf_seeds(),
              "tokenizer": tokenizer_seeds(), "token_blob": blob_seeds(), "encode": encode_seeds(),
              "template": template_seeds(), "rows": rows_seeds(), "journal": journal_seeds(),
              "manifest": manifest_seeds(), "plan": plan_seeds(), "machine": machine_seeds(),

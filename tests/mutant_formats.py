@@ -1,0 +1,47 @@
+"""The faults of mutants.py in number formats and in checkpoints that are quantised: see mutant_list.py."""
+from mutant_fault import fault
+
+PANELS, SETS, CUDA = "dtype_test", "decode_test", "simt_decode_test"
+QUANTIZED = "quantized_test.py"
+
+fault("a third bit of q3_k counts the other way", "kernels/dtype_columns.c",
+      "code[j] |= (uint8_t)((b[j % 32] >> j / 32 & 1) << 2);", "code[j] |= (uint8_t)((~b[j % 32] >> j / 32 & 1) << 2);",
+      PANELS)
+fault("scales of iq4_xs are taken in twos of slices", "kernels/dtype_columns.c",
+      "f->kind == COLUMN_K || f->kind == COLUMN_XS ? 2 : 1; // slices", "f->kind == COLUMN_K || f->kind == COLUMN_XS ? 4 : 1;",
+      PANELS)
+fault("a zero is added on AVX-512", "kernels/cpu/decode_avx512.c",
+      "_mm512_mul_ps(_mm512_sub_ps(x, m), d)", "_mm512_mul_ps(_mm512_add_ps(x, m), d)", SETS)
+fault("denormals of wide scales are lost", "kernels/cpu/decode_avx512.c",
+      "_mm256_max_epu8(e, _mm256_set1_epi8(2))", "_mm256_max_epu8(e, _mm256_set1_epi8(1))", SETS)
+fault("a minimum of 0 has no sign", "kernels/cpu/decode_avx512.c",
+      "const __m512i sign = _mm512_set1_epi32((int)0x80000000u);\n    uint8_t",
+      "const __m512i sign = _mm512_set1_epi32(0);\n    uint8_t", SETS)
+fault("NaN of e4m3 is a number", "kernels/dtype_columns.h", "(rest == 0x3f80 ? 0x4000 : 0)", "0", SETS)
+fault("mxfp4 looks up nf4 on the device", "kernels/cuda/panel.cuh",
+      "KIND == COLUMN_E8M0 ? mxfp4[code]", "KIND == COLUMN_E8M0 ? nf4[code]", CUDA)
+fault("a digit of tq1_0 is that before", "kernels/cuda/panel.cuh", "last ? 0 : s < 10 ? s / 2 : s - 10",
+      "last ? 0 : s < 10 ? s / 2 : s - 11", CUDA)
+fault("the odd codes of two bits are the even ones", "kernels/cuda/panel.cuh", "low.y = low.x >> 16;", "low.y = low.x;",
+      CUDA)
+fault("a scale of nf4_s8 is of the next part", "kernels/cuda/panel.cuh",
+      "nf4_scale(column[PANEL_ROWS * (4 + part) + r]", "nf4_scale(column[PANEL_ROWS * (4 + (part ^ 1)) + r]", CUDA)
+
+fault("gptq's zeros are as they are in the file", "engine/source/quantized.c",
+      'q->zero_add = strcmp(form, "gptq_v2") != 0;', 'q->zero_add = strcmp(form, "gptq_v2") == 0;', QUANTIZED)
+fault("a zero of 16 stays 16", "engine/source/quantized_rows.c", "(uint8_t)(zero & 15)", "(uint8_t)zero", QUANTIZED)
+fault("awq's rows are in order", "engine/source/quantized_rows.c", "{0, 2, 4, 6, 1, 3, 5, 7};\n    for",
+      "{0, 1, 2, 3, 4, 5, 6, 7};\n    for", QUANTIZED)
+fault("a band is that of another matrix", "engine/source/quantized_rows.c", "if (q->band.of != t || at < 0", "if (at < 0",
+      QUANTIZED)
+fault("scales of f32 are rounded to f16", "engine/source/quantized_rows.c", "if (f16_to_f32(scale) != scales[i])",
+      "if (0)", QUANTIZED)
+fault("g_idx is not looked at", "engine/source/quantized.c", "            if (is != i / group)\n".replace("            ", "        "),
+      "        if (0)\n", QUANTIZED)
+fault("a group far away is none", "engine/source/quantized.c", "if (is < 0 || is >= k / group)", "if (is < 0)", QUANTIZED)
+fault("zeros of another shape", "engine/source/quantized.c",
+      "if (t->n_dims != 2 || t->dims[0] != n || t->dims[1] != k)\n        return quantized_fail(q, t->name, \"expected [%lld, %lld]\"",
+      "if (t->n_dims != 2)\n        return quantized_fail(q, t->name, \"expected [%lld, %lld]\"", QUANTIZED)
+fault("any table of scales is ours", "engine/source/quantized_nf4.c", "return memcmp(map, known, sizeof known) == 0;",
+      "return memcmp(map, known, 4) != 1000;", QUANTIZED)
+fault("absmax may be short", "engine/source/quantized_nf4.c", "if (n >= 0 && has != n)", "if (0)", QUANTIZED)
