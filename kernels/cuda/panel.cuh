@@ -148,8 +148,8 @@ DEVICE void slice_bf12(const uint8_t *panel, int k, int n, int k0, uint32_t bits
 /* What a code of 4 bits stands for, by lane: lane l of 16 holds that of code l. */
 template <int KIND> DEVICE float lane_number(void)
 {
-    const float nl[16] = {COLUMN_NL_NUMBERS}, mxfp4[16] = {COLUMN_MXFP4_NUMBERS};
-    const float nf4[16] = {COLUMN_NF4_NUMBERS};
+    static const float nl[16] = {COLUMN_NL_NUMBERS}, mxfp4[16] = {COLUMN_MXFP4_NUMBERS};
+    static const float nf4[16] = {COLUMN_NF4_NUMBERS};
     const int code = lane_id() & 15;
     return KIND == COLUMN_E8M0 ? mxfp4[code] : KIND == COLUMN_NF4 ? nf4[code] : nl[code];
 }

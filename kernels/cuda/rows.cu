@@ -177,8 +177,8 @@ DEVICE float q3_k_number(const uint8_t *block, int i)
 }
 DEVICE float looked_up(int kind, int code)
 {
-    const float nl[16] = {COLUMN_NL_NUMBERS}, mxfp4[16] = {COLUMN_MXFP4_NUMBERS};
-    const float nf4[16] = {COLUMN_NF4_NUMBERS};
+    static const float nl[16] = {COLUMN_NL_NUMBERS}, mxfp4[16] = {COLUMN_MXFP4_NUMBERS};
+    static const float nf4[16] = {COLUMN_NF4_NUMBERS};
     return kind == COLUMN_E8M0 ? mxfp4[code] : kind == COLUMN_NF4 ? nf4[code] : nl[code];
 }
 DEVICE float iq4_xs_number(const uint8_t *block, int i)
