@@ -19,7 +19,7 @@ fault("a minimum of 0 has no sign", "kernels/cpu/decode_avx512.c",
       "const __m512i sign = _mm512_set1_epi32(0);\n    uint8_t", SETS)
 fault("NaN of e4m3 is a number", "kernels/dtype_columns.h", "(rest == 0x3f80 ? 0x4000 : 0)", "0", SETS)
 fault("mxfp4 looks up nf4 on the device", "kernels/cuda/panel.cuh",
-      "KIND == COLUMN_E8M0 ? mxfp4[code]", "KIND == COLUMN_E8M0 ? nf4[code]", CUDA)
+      "kind == COLUMN_E8M0 ? mxfp4[i]", "kind == COLUMN_E8M0 ? nf4[i]", CUDA)
 fault("a digit of tq1_0 is that before", "kernels/cuda/panel.cuh", "last ? 0 : s < 10 ? s / 2 : s - 10",
       "last ? 0 : s < 10 ? s / 2 : s - 11", CUDA)
 fault("the odd codes of two bits are the even ones", "kernels/cuda/panel.cuh", "low.y = low.x >> 16;", "low.y = low.x;",

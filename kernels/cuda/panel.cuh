@@ -145,13 +145,18 @@ DEVICE void slice_bf12(const uint8_t *panel, int k, int n, int k0, uint32_t bits
 
 /* ---- blocks: columns (kernels/dtype_columns.h, where the parameters are named) ---- */
 
-/* What a code of 4 bits stands for, by lane: lane l of 16 holds that of code l. */
-template <int KIND> DEVICE float lane_number(void)
+/* What a code of 4 bits stands for. Chosen number by number: a table would be memory. */
+DEVICE float number_of_code(int kind, int code)
 {
-    static const float nl[16] = {COLUMN_NL_NUMBERS}, mxfp4[16] = {COLUMN_MXFP4_NUMBERS};
-    static const float nf4[16] = {COLUMN_NF4_NUMBERS};
-    const int code = lane_id() & 15;
-    return KIND == COLUMN_E8M0 ? mxfp4[code] : KIND == COLUMN_NF4 ? nf4[code] : nl[code];
+    const float nl[16] = {COLUMN_NL_NUMBERS}, mxfp4[16] = {COLUMN_MXFP4_NUMBERS};
+    const float nf4[16] = {COLUMN_NF4_NUMBERS};
+    float x = 0;
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const float number = kind == COLUMN_E8M0 ? mxfp4[i] : kind == COLUMN_NF4 ? nf4[i] : nl[i];
+        x = code == i ? number : x;
+    }
+    return x;
 }
 
 /* Scale d and minimum (or zero) m of the lane's row in a slice. */
@@ -213,7 +218,7 @@ DEVICE void slice_column(const uint8_t *panel, int k0, uint32_t bits[SLICE])
         high = load_as<uint16_t>(column + HIGH + at);
     if (HIGH_BITS == 2)
         high = load_as<uint32_t>(column + HIGH + 2 * at);
-    const float number = columns_is_looked_up(KIND) ? lane_number<KIND>() : 0;
+    const float number = columns_is_looked_up(KIND) ? number_of_code(KIND, lane_id() & 15) : 0;
     for (int i = 0; i < SLICE; i++) {
         const uint32_t below =
             (i % 2 ? low.y : low.x) >> LOW_BITS * (i / 2) & ((1 << LOW_BITS) - 1);
@@ -239,7 +244,7 @@ DEVICE void slice_nf4_s8(const uint8_t *panel, int k0, uint32_t bits[SLICE])
                               load_as<float>(panel + 4 * r));
     const uint8_t *codes = column + NF4_SCALES_BYTES + part * NF4_CODES_BYTES;
     const uint2 low = load_as<uint2>(codes + 4 * (k0 % NF4_PART / SLICE * COLUMN_LANES + 2 * r));
-    const float number = lane_number<COLUMN_NF4>();
+    const float number = number_of_code(COLUMN_NF4, lane_id() & 15); // of code: lane
     for (int i = 0; i < SLICE; i++) {
         const uint32_t code = (i % 2 ? low.y : low.x) >> 4 * (i / 2) & 15;
         const uint32_t looked_up = warp_shfl(__float_as_uint(number), (int)code);

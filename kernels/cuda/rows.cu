@@ -175,18 +175,12 @@ DEVICE float q3_k_number(const uint8_t *block, int i)
                          scales[8 + part % 4] >> part / 4 * 2) *
            (float)(code - 4);
 }
-DEVICE float looked_up(int kind, int code)
-{
-    static const float nl[16] = {COLUMN_NL_NUMBERS}, mxfp4[16] = {COLUMN_MXFP4_NUMBERS};
-    static const float nf4[16] = {COLUMN_NF4_NUMBERS};
-    return kind == COLUMN_E8M0 ? mxfp4[code] : kind == COLUMN_NF4 ? nf4[code] : nl[code];
-}
 DEVICE float iq4_xs_number(const uint8_t *block, int i)
 {
     const int part = i / 32;
     const float scale = six_bit_scale(block, block[4 + part / 2] >> part % 2 * 4,
                                       block[2 + part / 4] >> part % 4 * 2);
-    return scale * looked_up(COLUMN_XS, half_byte(block + 8 + 16 * part, i % 32, 16));
+    return scale * number_of_code(COLUMN_XS, half_byte(block + 8 + 16 * part, i % 32, 16));
 }
 /* A digit in base 3 of a byte; numbers 0..159, 160..239 and 240..255 of three runs of bytes. */
 DEVICE float tq1_0_number(const uint8_t *block, int i)
@@ -241,10 +235,10 @@ DEVICE float row_number(enum dtype t, const uint8_t *row, int i)
         return f16_at(p) * (float)(int8_t)p[2 + j];
     case DTYPE_IQ4_NL:
         p = row + b32 * 18;
-        return f16_at(p) * looked_up(COLUMN_NL, half_byte(p + 2, j, 16));
+        return f16_at(p) * number_of_code(COLUMN_NL, half_byte(p + 2, j, 16));
     case DTYPE_MXFP4:
         p = row + b32 * 17;
-        return e8m0_half(p[0]) * looked_up(COLUMN_E8M0, half_byte(p + 1, j, 16));
+        return e8m0_half(p[0]) * number_of_code(COLUMN_E8M0, half_byte(p + 1, j, 16));
     case DTYPE_Q2_K:
         return q2_k_number(row + (int64_t)b256 * 84, j256);
     case DTYPE_Q3_K:
@@ -278,11 +272,11 @@ DEVICE float row_number(enum dtype t, const uint8_t *row, int i)
         return f8_number(row, i, 128);
     case DTYPE_NF4:
         p = row + (int64_t)b64 * 36;
-        return f32_at(p) * looked_up(COLUMN_NF4, half_byte(p + 4, j64, 32));
+        return f32_at(p) * number_of_code(COLUMN_NF4, half_byte(p + 4, j64, 32));
     case DTYPE_NF4_S8:
         p = row + (int64_t)b256 * 140;
         return nf4_scale(p[8 + j256 / 64], f32_at(p), f32_at(p + 4)) *
-               looked_up(COLUMN_NF4, half_byte(p + 12 + j256 / 64 * 32, j64, 32));
+               number_of_code(COLUMN_NF4, half_byte(p + 12 + j256 / 64 * 32, j64, 32));
     case DTYPE_Q8:
         p = row + b64 * 68;
         return (float)(int8_t)p[4 + j64] * f32_at(p);
