@@ -132,6 +132,7 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     X(add_s32, "add.s32", 3, u32, u32, a + b)                                                      \
     X(add_s64, "add.s64", 3, u64, u64, a + b)                                                      \
     X(add_u64, "add.u64", 3, u64, u64, a + b)                                                      \
+    X(mul_lo_s16, "mul.lo.s16", 3, u16, u16, a * b)                                                \
     X(sub_s32, "sub.s32", 3, u32, u32, a - b)                                                      \
     X(sub_s64, "sub.s64", 3, u64, u64, a - b)                                                      \
     X(neg_s32, "neg.s32", 2, u32, u32, 0u - a)                                                     \
@@ -155,6 +156,7 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     LOGIC(X, pred, pred)                                                                           \
     X(not_pred, "not.pred", 2, pred, pred, !a)                                                     \
     X(not_b32, "not.b32", 2, u32, u32, ~a)                                                         \
+    X(shl_b16, "shl.b16", 3, u16, u16, BY > 15 ? 0 : a << BY)                                      \
     X(shl_b32, "shl.b32", 3, u32, u32, BY > 31 ? 0 : a << BY)                                      \
     X(shl_b64, "shl.b64", 3, u64, u64, BY > 63 ? 0 : a << BY)                                      \
     X(shr_u16, "shr.u16", 3, u16, u16, BY > 15 ? 0 : a >> BY)                                      \
@@ -206,6 +208,7 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     X(abs_f32, "abs.f32", 2, u32, u32, a & 0x7fffffff)                                             \
     X(neg_f32, "neg.f32", 2, u32, u32, a ^ 0x80000000)                                             \
     SETPS(X, u16)                                                                                  \
+    SETPS(X, s16)                                                                                  \
     SETPS(X, u32)                                                                                  \
     SETPS(X, s32)                                                                                  \
     SETPS(X, u64)                                                                                  \
