@@ -231,6 +231,25 @@ def packs(tally, place, a):
         print(f"{name}: file {file_bytes}, pack {pack_bytes}, {pack_bytes / file_bytes:.3f}")
 
 
+def strangers(tally, place, a):
+    """What stands beside the matrices: biases of zeros and scales of activations are none of the model's."""
+    small = llama()
+    for what, method, tail, x, ok in (
+            ("biases of 0", "gptq", "self_attn.q_proj.bias", np.zeros(256, np.float16), True),
+            ("a bias", "gptq", "self_attn.q_proj.bias", np.full(256, 2**-24, np.float16), False),
+            ("a bias of awq", "awq", "self_attn.q_proj.bias", np.zeros(256, np.float16), False),
+            ("a scale of inputs", "fp8", "mlp.up_proj.input_scale", np.ones(1, np.float32), True),
+            ("a scale of keys", "fp8-channel", "self_attn.k_scale", np.ones(1, np.float32), True),
+            ("scales of nothing", "gptq", "self_attn.x_proj.scales", np.ones((2, 64), np.float16), False),
+            ("a stranger", "nf4", "self_attn.x_proj.absmax", np.ones(64, np.float32), False)):
+        config, make = METHODS[method]
+        tensors = model(small, make, 5)
+        tensors["model.layers.0." + tail] = x
+        write(place.at("m"), {**small, "quantization_config": config}, tensors)
+        run = place.sluice("inspect", place.at("m"))
+        tally.check((run.code == 0) == ok and (ok or tail in run.error_line()), f"{what}: {run.code} {run.last()}")
+
+
 def change(tensors, tail, x):
     out = dict(tensors)
     if x is None:
@@ -339,4 +358,4 @@ def unreadable(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (libraries, definitions, packs, hostile, unreadable)))
+    sys.exit(trial.run_parts(__doc__, (libraries, definitions, packs, strangers, hostile, unreadable)))

@@ -396,7 +396,8 @@ static enum err check_strangers(const struct family_model *m, const struct sourc
     int n = snprintf(start, sizeof start, "%s%s0.", m->prefix, m->names->layer);
     for (int64_t i = 0; i < s->n_tensors; i++) {
         const char *name = s->tensors[i].name;
-        if (strncmp(name, start, (size_t)n) == 0 && !is_buffer(name + n) && !is_role(m, name + n))
+        if (strncmp(name, start, (size_t)n) == 0 && !is_buffer(name + n) && !is_role(m, name + n) &&
+            !source_is_part(s, &s->tensors[i]))
             return fail(ERR_INPUT, "%s: tensor %s: %s models have none: this one is not supported",
                         s->path, name, m->shape.family);
     }

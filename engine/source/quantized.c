@@ -434,6 +434,61 @@ static enum err list(struct quantized *q)
     return OK;
 }
 
+/* Whether a bias that a GPTQ checkpoint has beside a matrix is more than a habit of its writer. */
+static enum err biases_look(struct quantized *q)
+{
+    const struct safetensors *st = &q->hf->weights;
+    char stem[NAME_BYTES];
+    for (int64_t i = 0; i < q->n_tensors && !q->biases_count; i++) {
+        const struct source_tensor *t =
+            stem_of(&q->tensors[i].t, ".weight", stem) ? beside(q, stem, ".bias") : NULL;
+        uint8_t bytes[4096];
+        for (int64_t at = 0; t && at < t->n_bytes; at += (int64_t)sizeof bytes) {
+            const int64_t n = min_i64((int64_t)sizeof bytes, t->n_bytes - at);
+            TRY(safetensors_read(st, t, at, n, bytes));
+            for (int64_t j = 0; j < n; j++)
+                q->biases_count |= bytes[j] != 0;
+        }
+    }
+    return OK;
+}
+
+int quantized_is_part(const struct quantized *q, const char *name)
+{
+    static const struct {
+        const char *tail, *of;
+    } parts[] = {{".qweight", ".weight"},
+                 {".qzeros", ".weight"},
+                 {".scales", ".weight"},
+                 {".g_idx", ".weight"},
+                 {".weight_scale", ".weight"},
+                 {".weight_scale_inv", ".weight"},
+                 {".input_scale", ".weight"},
+                 {"self_attn.k_scale", "self_attn.k_proj.weight"},
+                 {"self_attn.v_scale", "self_attn.v_proj.weight"},
+                 {".absmax", ""},
+                 {".quant_map", ""},
+                 {".nested_absmax", ""},
+                 {".nested_quant_map", ""},
+                 {".quant_state.bitsandbytes__nf4", ""},
+                 {"_blocks", ""},
+                 {"_scales", ""},
+                 {".bias", ".weight"}};
+    enum { N = sizeof parts / sizeof *parts };
+    const struct source_tensor t = {.name = name};
+    char matrix[NAME_BYTES + 64], stem[NAME_BYTES];
+    for (int i = 0; i < N && q; i++) {
+        const int is_bias = i == N - 1;
+        if ((is_bias && (q->method != METHOD_GPTQ || q->biases_count)) ||
+            !stem_of(&t, parts[i].tail, stem))
+            continue;
+        snprintf(matrix, sizeof matrix, "%s%s", stem, parts[i].of);
+        if (quantized_find(q, matrix))
+            return 1;
+    }
+    return 0;
+}
+
 enum err quantized_open(struct quantized **out, const struct hf *hf)
 {
     int64_t n_members;
@@ -452,6 +507,8 @@ enum err quantized_open(struct quantized **out, const struct hf *hf)
         e = method_config(q, method);
     if (e == OK)
         e = list(q);
+    if (e == OK && q->method == METHOD_GPTQ)
+        e = biases_look(q);
     if (e != OK) {
         quantized_close(q);
         return e;

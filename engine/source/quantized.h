@@ -30,6 +30,9 @@ void quantized_close(struct quantized *q); // accepts NULL
 const struct source_tensor *quantized_find(const struct quantized *q, const char *name);
 /* 1: t came from quantized_find(). */
 int quantized_has(const struct source_tensor *t);
+/* 1: a tensor of the files that is no weight by itself: codes or scales of a matrix, a scale of
+ * activations or of KV, a bias of zeros, which old GPTQ checkpoints have everywhere. */
+int quantized_is_part(const struct quantized *q, const char *name);
 /* Bytes [offset, offset + n_bytes) of its rows, whole rows. ERR_INPUT: scales that have no exact
  * form; else as file_read. */
 enum err quantized_read(struct quantized *q, const struct source_tensor *t, int64_t offset,

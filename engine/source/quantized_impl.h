@@ -22,6 +22,7 @@ struct quantized {
     enum quantized_method method;
     int64_t block_n, block_k;         // fp8: of blocks of scales
     int zero_add;                     // gptq: what the file's zeros lack
+    int biases_count;                 // 1: some bias of a matrix is not 0
     struct quantized_tensor *tensors; // owned: sorted by name
     int64_t n_tensors, tensors_cap;
     struct { // rows [first, first + n) of gptq and awq, whose files are in columns

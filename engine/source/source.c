@@ -92,6 +92,11 @@ const struct source_tensor *source_find(const struct source *s, const char *name
     return gguf_find(s->impl, name);
 }
 
+int source_is_part(const struct source *s, const struct source_tensor *t)
+{
+    return quantized_is_part(s->quantized, t->name);
+}
+
 const char *source_format(const struct source *s, const struct source_tensor *t)
 {
     if (s->kind == SOURCE_HF && !quantized_has(t))

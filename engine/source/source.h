@@ -36,6 +36,8 @@ void source_close(struct source *s);
  * the name that it has unquantised, and stands before a tensor of that name; it is not among
  * `tensors`, which are the files'. */
 const struct source_tensor *source_find(const struct source *s, const char *name);
+/* 1: one of `tensors` that is no weight by itself, but a part of a quantised matrix. */
+int source_is_part(const struct source *s, const struct source_tensor *t);
 /* The format by its name, also of a tensor with dtype N_DTYPES: "F8_E4M3", "q4_k". */
 const char *source_format(const struct source *s, const struct source_tensor *t);
 /* Reads bytes [offset, offset + n_bytes) of a tensor, of a quantised matrix whole rows. Short files
