@@ -3,6 +3,7 @@ from mutant_fault import fault
 
 PANELS, SETS, CUDA = "dtype_test", "decode_test", "simt_decode_test"
 QUANTIZED = "quantized_test.py"
+READERS = QUANTIZED + " --only libraries --only hostile --only unreadable --only strangers"
 
 fault("a third bit of q3_k counts the other way", "kernels/dtype_columns.c",
       "code[j] |= (uint8_t)((b[j % 32] >> j / 32 & 1) << 2);", "code[j] |= (uint8_t)((~b[j % 32] >> j / 32 & 1) << 2);",
@@ -28,20 +29,24 @@ fault("a scale of nf4_s8 is of the next part", "kernels/cuda/panel.cuh",
       "nf4_scale(column[PANEL_ROWS * (4 + part) + r]", "nf4_scale(column[PANEL_ROWS * (4 + (part ^ 1)) + r]", CUDA)
 
 fault("gptq's zeros are as they are in the file", "engine/source/quantized.c",
-      'q->zero_add = strcmp(form, "gptq_v2") != 0;', 'q->zero_add = strcmp(form, "gptq_v2") == 0;', QUANTIZED)
-fault("a zero of 16 stays 16", "engine/source/quantized_rows.c", "(uint8_t)(zero & 15)", "(uint8_t)zero", QUANTIZED)
+      'q->zero_add = strcmp(form, "gptq_v2") != 0;', 'q->zero_add = strcmp(form, "gptq_v2") == 0;', READERS)
+fault("a zero of 16 stays 16", "engine/source/quantized_rows.c", "(uint8_t)(zero & 15)", "(uint8_t)zero", READERS)
 fault("awq's rows are in order", "engine/source/quantized_rows.c", "{0, 2, 4, 6, 1, 3, 5, 7};\n    for",
-      "{0, 1, 2, 3, 4, 5, 6, 7};\n    for", QUANTIZED)
+      "{0, 1, 2, 3, 4, 5, 6, 7};\n    for", READERS)
 fault("a band is that of another matrix", "engine/source/quantized_rows.c", "if (q->band.of != t || at < 0", "if (at < 0",
-      QUANTIZED)
+      QUANTIZED + " --only packs")
 fault("scales of f32 are rounded to f16", "engine/source/quantized_rows.c", "if (f16_to_f32(scale) != scales[i])",
-      "if (0)", QUANTIZED)
+      "if (0)", READERS)
 fault("g_idx is not looked at", "engine/source/quantized.c", "            if (is != i / group)\n".replace("            ", "        "),
-      "        if (0)\n", QUANTIZED)
-fault("a group far away is none", "engine/source/quantized.c", "if (is < 0 || is >= k / group)", "if (is < 0)", QUANTIZED)
+      "        if (0)\n", READERS)
+fault("a group far away is none", "engine/source/quantized.c", "if (is < 0 || is >= k / group)", "if (is < 0)", READERS)
 fault("zeros of another shape", "engine/source/quantized.c",
       "if (t->n_dims != 2 || t->dims[0] != n || t->dims[1] != k)\n        return quantized_fail(q, t->name, \"expected [%lld, %lld]\"",
-      "if (t->n_dims != 2)\n        return quantized_fail(q, t->name, \"expected [%lld, %lld]\"", QUANTIZED)
+      "if (t->n_dims != 2)\n        return quantized_fail(q, t->name, \"expected [%lld, %lld]\"", READERS)
 fault("any table of scales is ours", "engine/source/quantized_nf4.c", "return memcmp(map, known, sizeof known) == 0;",
-      "return memcmp(map, known, 4) != 1000;", QUANTIZED)
-fault("absmax may be short", "engine/source/quantized_nf4.c", "if (n >= 0 && has != n)", "if (0)", QUANTIZED)
+      "return memcmp(map, known, 4) != 1000;", QUANTIZED + " --only definitions")
+fault("absmax may be short", "engine/source/quantized_nf4.c", "if (n >= 0 && has != n)", "if (0)", READERS)
+fault("a bias counts for nothing", "engine/source/quantized.c", "q->biases_count |= bytes[j] != 0;",
+      "q->biases_count |= bytes[j] == 7;", READERS)
+fault("scales of nothing are a part", "engine/source/quantized.c", "        if (quantized_find(q, matrix))\n            return 1;",
+      "        return 1;", READERS)

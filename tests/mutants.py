@@ -84,7 +84,9 @@ def command(test):
     words = test.split()
     if not words[0].endswith(".py"):
         return [f"build/tests/{words[0]}"], [f"build/tests/{words[0]}"]
-    return [python(), "tests/" + words[0], "./sluice", *words[1:]], ["sluice", "build/tests/tools/nth.so", "build/tests/sim_device.so"]
+    tools = ["nth.so", *(["source_dump", "pack_source"] if words[0] == "quantized_test.py" else [])]
+    return ([python(), "tests/" + words[0], "./sluice", *words[1:]],
+            ["sluice", "build/tests/sim_device.so", *("build/tests/tools/" + tool for tool in tools)])
 
 
 class Tree:

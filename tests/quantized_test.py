@@ -170,20 +170,31 @@ def llama(layers=1, dim=256, ffn=512, vocab=320):
 
 
 def model(config, make, seed):
-    """Tensors of a whole model whose matrices of layers are quantised."""
+    """Tensors of a whole model whose matrices of layers are quantised, and of the same model in f32."""
     r, dim, ffn = np.random.default_rng(seed), config["hidden_size"], config["intermediate_size"]
-    norm, tensors, kv = np.ones(dim, np.float16), {}, dim // 2
+    norm, tensors, plain, kv = np.ones(dim, np.float16), {}, {}, dim // 2
     tensors["model.embed_tokens.weight"] = (r.standard_normal((config["vocab_size"], dim)) * 0.1).astype(np.float16)
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
     tensors["model.norm.weight"] = norm
     for i in range(config["num_hidden_layers"]):
         p = f"model.layers.{i}."
         tensors[p + "input_layernorm.weight"] = tensors[p + "post_attention_layernorm.weight"] = norm
-        for name, n, k in (("self_attn.q", dim, dim), ("self_attn.k", kv, dim), ("self_attn.v", kv, dim),
-                           ("self_attn.o", dim, dim), ("mlp.gate", ffn, dim), ("mlp.up", ffn, dim),
-                           ("mlp.down", dim, ffn)):
-            tensors.update({f"{p}{name}_proj{tail}": x for tail, x in make(r, n, k)[0].items()})
-    return tensors
+        rows = rows_fused if config["model_type"] == "phi3" else rows_apart
+        for name, n, k in rows(dim, kv, ffn):
+            parts, numbers = make(r, n, k)
+            tensors.update({f"{p}{name}_proj{tail}": x for tail, x in parts.items()})
+            plain[f"{p}{name}_proj.weight"] = numbers.astype(np.float32)
+    return tensors, {**{name: x for name, x in tensors.items() if "_proj" not in name}, **plain}
+
+
+def rows_apart(dim, kv, ffn):
+    return (("self_attn.q", dim, dim), ("self_attn.k", kv, dim), ("self_attn.v", kv, dim), ("self_attn.o", dim, dim),
+            ("mlp.gate", ffn, dim), ("mlp.up", ffn, dim), ("mlp.down", dim, ffn))
+
+
+def rows_fused(dim, kv, ffn):
+    return (("self_attn.qkv", dim + 2 * kv, dim), ("self_attn.o", dim, dim), ("mlp.gate_up", 2 * ffn, dim),
+            ("mlp.down", dim, ffn))
 
 
 # ---- the parts
@@ -217,11 +228,11 @@ def packs(tally, place, a):
     """Whole models through the packer, in every format; and a pack's bytes beside the file's."""
     for seed, (name, (config, make)) in enumerate(METHODS.items()):
         small, folder = llama(2), place.at(name)
-        write(folder, {**small, "quantization_config": config}, model(small, make, seed))
+        write(folder, {**small, "quantization_config": config}, model(small, make, seed)[0])
         done = subprocess.run([TOOLS + "/pack_source", folder], capture_output=True, text=True, check=False)
         tally.check(done.returncode == 0, f"{name}: {(done.stdout + done.stderr)[-600:]}")
         big, folder = llama(1, 2048, 4096), place.at(name + "-big")
-        write(folder, {**big, "quantization_config": config}, model(big, make, seed))
+        write(folder, {**big, "quantization_config": config}, model(big, make, seed)[0])
         run = place.sluice("pack", folder, "-o", place.at("big.pack"))
         file_bytes = os.path.getsize(os.path.join(folder, "model.safetensors"))
         pack_bytes = os.path.getsize(place.at("big.pack")) if run.code == 0 else 0
@@ -229,6 +240,24 @@ def packs(tally, place, a):
         tally.check(0 < pack_bytes <= limit * file_bytes,
                     f"{name}: {run.last()}; pack of {pack_bytes} bytes for {file_bytes}")
         print(f"{name}: file {file_bytes}, pack {pack_bytes}, {pack_bytes / file_bytes:.3f}")
+
+
+def answers(tally, place, a):
+    """A quantised model, its matrices fused, says what the same numbers say in f32, to the last bit of a logarithm."""
+    config = {**llama(2), "model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "sliding_window": None,
+              "original_max_position_embeddings": 128, "rope_scaling": None}
+    rows = [{"prompt_token_ids": [3 * i + 1, 7, 2 + i], "max_tokens": 12, "temperature": 0, "ignore_eos": True,
+             "logprobs": True} for i in range(3)]
+    place.write("in.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    for seed, (name, (method, make)) in enumerate(METHODS.items()):
+        tensors, plain = model(config, make, seed)
+        out = []
+        for what, keys, own in (("codes", {**config, "quantization_config": method}, tensors), ("f32", config, plain)):
+            write(place.at(f"{name}-{what}"), keys, own)
+            run = place.sluice("run", "-m", place.at(f"{name}-{what}"), "-i", place.at("in.jsonl"), "-o",
+                               place.at("out.jsonl"), "--overwrite", "--compute", "f32")
+            out.append(trial.read(place.at("out.jsonl")) if run.code == 0 else run.last())
+        tally.check(out[0] == out[1] and b"logprob" in out[0], f"{name}: {out[0][:300]} for {out[1][:300]}")
 
 
 def strangers(tally, place, a):
@@ -243,7 +272,7 @@ def strangers(tally, place, a):
             ("scales of nothing", "gptq", "self_attn.x_proj.scales", np.ones((2, 64), np.float16), False),
             ("a stranger", "nf4", "self_attn.x_proj.absmax", np.ones(64, np.float32), False)):
         config, make = METHODS[method]
-        tensors = model(small, make, 5)
+        tensors, _ = model(small, make, 5)
         tensors["model.layers.0." + tail] = x
         write(place.at("m"), {**small, "quantization_config": config}, tensors)
         run = place.sluice("inspect", place.at("m"))
@@ -358,4 +387,4 @@ def unreadable(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (libraries, definitions, packs, strangers, hostile, unreadable)))
+    sys.exit(trial.run_parts(__doc__, (libraries, definitions, packs, answers, strangers, hostile, unreadable)))
