@@ -360,14 +360,10 @@ static enum err check_tensors(const struct family_model *m, const struct source 
 /* Buffers that some libraries saved among the weights. */
 static int is_buffer(const char *name)
 {
-    static const char *const buffers[] = {"rotary_emb.inv_freq",
-                                          "attention.rotary_emb.inv_freq",
-                                          "self_attn.rotary_emb.inv_freq",
-                                          "attn.bias",
-                                          "attn.masked_bias",
-                                          "attention.bias",
-                                          "attention.masked_bias",
-                                          "attn_rot_embd.weight"};
+    static const char *const buffers[] = {"rotary_emb.inv_freq", "attention.rotary_emb.inv_freq",
+                                          "self_attn.rotary_emb.inv_freq", "attn.bias",
+                                          "attn.masked_bias", "attention.bias",
+                                          "attention.masked_bias", "attn_rot_embd.weight"};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         if (strcmp(name, buffers[i]) == 0)
             return 1;

@@ -521,8 +521,10 @@ void quantized_close(struct quantized *q)
 {
     if (!q)
         return;
-    for (int64_t i = 0; i < q->n_tensors; i++)
+    for (int64_t i = 0; i < q->n_tensors; i++) {
         free((void *)(uintptr_t)q->tensors[i].t.name);
+        free(q->tensors[i].map);
+    }
     free(q->tensors);
     free(q->band.rows);
     free(q);

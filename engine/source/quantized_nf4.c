@@ -90,14 +90,31 @@ static enum err state_read(const struct quantized *q, const char *name, struct s
     return e;
 }
 
-/* bitsandbytes writes the table into every file, and has computed it anew: where a bit differs, and
- * for rows that are no multiple of 256, scales become f32. */
 static int map_is_known(const float map[256])
 {
     float known[256];
     for (int i = 0; i < 256; i++)
         known[i] = nf4_scale_number((uint8_t)i);
     return memcmp(map, known, sizeof known) == 0;
+}
+
+/* bitsandbytes writes the table of scales into every file, and has computed it anew. Where a bit
+ * differs it is kept, and scales become f32, as those of rows that are no multiple of 256. */
+static enum err map_take(const struct quantized *q, const struct source_tensor *t,
+                         struct quantized_tensor *as)
+{
+    float map[256];
+    TRY(safetensors_read(&q->hf->weights, t, 0, sizeof map, map));
+    if (map_is_known(map)) {
+        if (as->t.dims[1] % NF4_BLOCK == 0)
+            as->t.dtype = DTYPE_NF4_S8;
+        return OK;
+    }
+    as->map = malloc(sizeof map);
+    if (!as->map)
+        return fail(ERR_FIT, "memory: no room for %s", t->name);
+    memcpy(as->map, map, sizeof map);
+    return OK;
 }
 
 enum err quantized_nf4_add(struct quantized *q, const struct source_tensor *codes)
@@ -133,11 +150,12 @@ enum err quantized_nf4_add(struct quantized *q, const struct source_tensor *code
         TRY(need(q, codes->name, ".nested_absmax", "F32", ceil_div(n_scales, NESTED_BLOCK),
                  &as.nested));
         TRY(need(q, codes->name, ".nested_quant_map", "F32", 256, &map));
-        TRY(safetensors_read(&q->hf->weights, map, 0, sizeof as.map, as.map));
-        if (k % NF4_BLOCK == 0 && map_is_known(as.map))
-            as.t.dtype = DTYPE_NF4_S8;
+        TRY(map_take(q, map, &as));
     }
-    return quantized_keep(q, as, codes->name, "");
+    enum err e = quantized_keep(q, as, codes->name, "");
+    if (e != OK)
+        free(as.map);
+    return e;
 }
 
 enum err quantized_nf4_scales(const struct quantized *q, const struct quantized_tensor *t,
@@ -153,7 +171,8 @@ enum err quantized_nf4_scales(const struct quantized *q, const struct quantized_
         const int64_t at = first + i;
         if (i == 0 || at % NESTED_BLOCK == 0)
             TRY(safetensors_read(&q->hf->weights, t->nested, at / NESTED_BLOCK * 4, 4, &scale));
-        const float product = t->map[codes[i]] * scale;
+        const float number = t->map ? t->map[codes[i]] : nf4_scale_number(codes[i]);
+        const float product = number * scale;
         out[i] = product + t->offset;
     }
     return OK;
