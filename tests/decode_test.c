@@ -61,8 +61,13 @@ static void panel_check(enum dtype t, int64_t k, uint64_t seed)
     for (int64_t i = 0; seed == 0 && i < row_bytes * PANEL_ROWS; i++)
         if (mix64((uint64_t)i) >> 62) // most are 0: scales, minima and codes of 0 beside others
             rows[i] = 0;
+    for (int64_t i = 0; seed >= 2 && i < row_bytes * PANEL_ROWS && block > 1;
+         i += dtype_info(t)->block_bytes)
+        scale_tame(t, rows + i); // else hardly a column has nothing but scales of middle size
+    if (t == DTYPE_MXFP4 && seed == 4)
+        rows[0] = 1; // the largest exponent of which denormals come
     for (int r = 0; r < PANEL_ROWS; r++)
-        at[r] = r == 5 || r == 29 ? NULL : rows + r * row_bytes;
+        at[r] = seed < 3 && (r == 5 || r == 29) ? NULL : rows + r * row_bytes;
     if (t == DTYPE_BF12) // random rows do not fit; a random panel is a hostile one
         for (int64_t i = 0; i < dtype_panel_bytes(t, k); i++)
             panel[i] = (uint8_t)mix64(seed + mix64((uint64_t)i));
@@ -85,7 +90,7 @@ static void sets_decode_the_same_bits(void **state)
     static const int64_t lengths[] = {1, 2, 31, 64, 96, 256, 777, 1024};
     for (enum dtype t = 0; t < N_DTYPES; t++)
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-            for (uint64_t seed = 0; seed < 4; seed++)
+            for (uint64_t seed = 0; seed < 5; seed++)
                 panel_check(t, lengths[i], seed);
 }
 
