@@ -15,6 +15,12 @@
 
 #include "tests/token_made.h"
 
+#define METASPACE(scheme)                                                                          \
+    "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":" scheme "}"
+#define DECODERS(list) "{\"type\":\"Sequence\",\"decoders\":[" list "]}"
+#define STRIP(content, start, stop)                                                                \
+    "{\"type\":\"Strip\",\"content\":\"" content "\",\"start\":" start ",\"stop\":" stop "}"
+
 /* ---- what is refused ---- */
 
 static void test_json_broken(void **state) // T01, T08
@@ -59,8 +65,8 @@ static void test_unsupported(void **state) // T02, T09
         const char *what;
     } cases[] = {
         {{.type = "WordPiece"}, "unsupported model type WordPiece"},
-        {{.type = "Unigram"}, "unsupported model type Unigram"},
-        {{.model = ",\"byte_fallback\":true"}, "byte_fallback"},
+        {{.type = "Unigram"}, "expected array"},
+        {{.model = ",\"byte_fallback\":true"}, "byte_fallback, with ByteLevel"},
         {{.model = ",\"dropout\":0.1"}, "dropout"},
         {{.model = ",\"end_of_word_suffix\":\"</w>\""}, "end_of_word_suffix"},
         {{.model = ",\"continuing_subword_prefix\":\"##\""}, "continuing_subword_prefix"},
@@ -68,16 +74,21 @@ static void test_unsupported(void **state) // T02, T09
         {{.model = ",\"unk_token\":3"}, "unk_token"},
         {{.normalizer = "{\"type\":\"Nmt\"}"}, "unsupported normalizer Nmt"},
         {{.normalizer = "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"!!\"}"},
-         "unsupported normalizer Precompiled"},
+         "precompiled_charsmap is not base64"},
+        {{.normalizer = "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAAAA==\"}"},
+         "a charsmap of 4 bytes with a trie of 0"},
+        {{.normalizer = "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"CAAAAAAA\"}"},
+         "a charsmap of 6 bytes with a trie of 8"},
         {{.normalizer = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},"
                         "{\"type\":\"StripAccents\"}]}"},
          "unsupported normalizer StripAccents"},
-        {{.normalizer = "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"},\"content\":\"\"}"},
+        {{.normalizer = "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"^a\"},\"content\":\"\"}"},
+         "unsupported pattern: an anchor"},
+        {{.normalizer = "{\"type\":\"Replace\",\"content\":\"\"}"},
          "unsupported normalizer Replace"},
         {{.normalizer = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"\"}"},
          "empty pattern"},
         {{.pre = "{\"type\":\"Metaspace\"}"}, "unsupported pre_tokenizer Metaspace"},
-        {{.pre = "null"}, "not a byte-level vocabulary"},
         {{.pre = BOTH(BYTE_LEVEL)}, "after ByteLevel"},
         {{.pre = BOTH("{\"type\":\"Whitespace\"}")}, "unsupported pre_tokenizer Whitespace"},
         {{.pre = BOTH("{\"type\":\"Split\"}")}, "unsupported pre_tokenizer Split"},
@@ -97,6 +108,40 @@ static void test_unsupported(void **state) // T02, T09
         {{.decoder = "{\"type\":\"WordPiece\"}"}, "unsupported decoder WordPiece"},
         {{.decoder = "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"}]}"},
          "unsupported decoder Fuse"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refused(&cases[i].m, cases[i].what);
+}
+
+/* Pieces of characters: decoders and Metaspace have places and settings. */
+static void test_unsupported_text(void **state) // T02, T09
+{
+    (void)state;
+    static const struct {
+        struct made m;
+        const char *what;
+    } cases[] = {
+        {{.pre = METASPACE("\"odd\"")}, "unsupported prepend_scheme 'odd'"},
+        {{.pre = "{\"type\":\"Sequence\",\"pretokenizers\":[" METASPACE("\"first\"") "," METASPACE(
+              "\"first\"") "]}"},
+         "a second Metaspace"},
+        {{.pre = "null"}, "unsupported decoder ByteLevel"},
+        {{.pre = "null", .decoder = "null"}, "no decoder, and no ByteLevel"},
+        {{.pre = "null", .decoder = "{\"type\":\"CTC\"}"}, "unsupported decoder CTC"},
+        {{.pre = "null",
+          .decoder = "{\"type\":\"Replace\",\"content\":\"a\",\"pattern\":{\"Regex\":"
+                     "\"a\"}}"},
+         "unsupported decoder Replace"},
+        {{.pre = "null", .decoder = DECODERS("{\"type\":\"Fuse\"},{\"type\":\"ByteFallback\"}")},
+         "unsupported decoder ByteFallback in this place"},
+        {{.pre = "null", .decoder = DECODERS(STRIP(" ", "1", "0"))},
+         "unsupported decoder Strip in this place"},
+        {{.pre = "null", .decoder = DECODERS("{\"type\":\"Fuse\"}," STRIP(" ", "1", "1"))},
+         "unsupported decoder Strip"},
+        {{.pre = "null", .decoder = DECODERS("{\"type\":\"Fuse\"}," STRIP("x", "1", "0"))},
+         "unsupported decoder Strip"},
+        {{.pre = "null", .decoder = DECODERS("{\"type\":\"Fuse\"}," STRIP(" ", "9999", "0"))},
+         "unsupported decoder Strip"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refused(&cases[i].m, cases[i].what);
@@ -522,7 +567,8 @@ static void test_gguf(void **state) // G19 to G21
     tokenizer_close(tok);
 
 #define BUT(...) ((m = gguf_good), __VA_ARGS__, m)
-    gguf_refused(BUT(m.model = "llama"), "tokenizer.ggml.model: unsupported 'llama'");
+    gguf_refused(BUT(m.model = "bert"), "tokenizer.ggml.model: unsupported 'bert'");
+    gguf_refused(BUT(m.model = "llama"), "as many tokens, scores and token_type");
     gguf_refused(BUT(m.model = NULL), "no tokenizer.ggml.model");
     gguf_refused(BUT(m.pre = "mystery"), "unsupported pre-tokenizer 'mystery'");
     gguf_refused(BUT(m.n_types = 6), "tokenizer.ggml.token_type");
@@ -546,10 +592,15 @@ static void test_gguf(void **state) // G19 to G21
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json_broken),  cmocka_unit_test(test_unsupported),
-        cmocka_unit_test(test_patterns),     cmocka_unit_test(test_catastrophic_pattern),
-        cmocka_unit_test(test_vocabulary),   cmocka_unit_test(test_added),
-        cmocka_unit_test(test_blob_hostile), cmocka_unit_test(test_json_mutated),
+        cmocka_unit_test(test_json_broken),
+        cmocka_unit_test(test_unsupported),
+        cmocka_unit_test(test_unsupported_text),
+        cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_catastrophic_pattern),
+        cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_added),
+        cmocka_unit_test(test_blob_hostile),
+        cmocka_unit_test(test_json_mutated),
         cmocka_unit_test(test_gguf),
     };
     return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);

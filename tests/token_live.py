@@ -133,8 +133,8 @@ def tool(model, args, rows):
     return p.stdout.decode().split("\n")[:-1]
 
 
-def compare(name, model, ref, strings, special=True):
-    """Ids of all strings, with and without special tokens; texts of those ids and of random ones."""
+def compare(name, model, ref, strings, special=True, skips=(True, False)):
+    """Ids of all strings, with and without special tokens; texts of those ids and of random ones, whole and streamed."""
     global compared
     try:
         for flag in (True, False) if special else (False,):
@@ -152,7 +152,7 @@ def compare(name, model, ref, strings, special=True):
         n_vocab = ref.get_vocab_size()
         n = min(2000, len(rows) // 4)
         ids = want[:n] + [[rng.randrange(n_vocab) for _ in range(rng.randint(1, 40))] for _ in range(n)]
-        for flag in (True, False):
+        for flag in skips:
             got = tool(model, ["--decode"] + (["--special"] if flag else []), ids)
             text = [ref.decode(row, skip_special_tokens=flag) for row in ids]
             bad = [i for i in range(len(ids)) if [json.loads(t) for t in got[i].split("\t")] != [text[i]] * 2]

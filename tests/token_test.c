@@ -138,7 +138,7 @@ static void test_vocab_json(void **state)
     remove(temp_path("tokenizer.json"));
     temp_write_text("tokenizer.model", "x");
     assert_int_equal(token_build_dir(temp_dir, &blob, &n), ERR_INPUT);
-    assert_non_null(strstr(err_text(), "SentencePiece"));
+    assert_non_null(strstr(err_text(), "tokenizer.model: model: byte 1: ends inside a number"));
     remove(temp_path("tokenizer.model"));
     assert_int_equal(token_build_dir(temp_dir, &blob, &n), ERR_INPUT);
     assert_non_null(strstr(err_text(), "no tokenizer.json"));

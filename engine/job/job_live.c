@@ -107,7 +107,7 @@ enum err live_feed(const struct job *job, struct live *l, int32_t id)
 
 enum err live_end(const struct job *job, struct live *l)
 {
-    char tail[8];
+    char tail[DETOKENIZER_PENDING_MAX * 3];
     int64_t n = 0;
     if (!job->config.tokenizer || l->request.kind == REQUEST_SCORE)
         return OK;

@@ -207,6 +207,19 @@ enum err gguf_f32_array(const struct gguf *g, const char *key, struct gguf_numbe
     return OK;
 }
 
+enum err gguf_byte_array(const struct gguf *g, const char *key, const void **out, int64_t *n,
+                         int *found)
+{
+    const struct gguf_value *v;
+    TRY(array_find(g, key, GGUF_U8, GGUF_I8, "array of u8 or i8", &v));
+    *found = v != NULL;
+    if (v) {
+        *out = g->files[0].bytes + v->at;
+        *n = v->n;
+    }
+    return OK;
+}
+
 int gguf_n_files(const struct gguf *g)
 {
     return g->n_files;

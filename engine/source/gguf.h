@@ -69,6 +69,10 @@ static inline const char *gguf_strings_next(struct gguf_strings *s, int64_t *n_b
     return text;
 }
 
+/* Of u8 or i8; borrowed as the views are. */
+enum err gguf_byte_array(const struct gguf *g, const char *key, const void **out, int64_t *n,
+                         int *found);
+
 struct gguf_numbers {
     int64_t n;
     const uint8_t *bytes; // borrowed: 4-byte numbers, not aligned

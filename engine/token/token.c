@@ -1,12 +1,12 @@
-/* engine/token/token.c - the open tokenizer: proving a blob sound, encode, decode, streaming
- * decode.
+/* engine/token/token.c - the open tokenizer: proving a blob sound, and encode.
  *
- * Owns: the checks of tokenizer_open, added tokens in text, UTF-8 repair, scratch memory. Refuses:
- * trusting any number of the blob.
+ * Owns: the checks of tokenizer_open, added tokens in text, scratch memory. Refuses: trusting any
+ * number of the blob.
  * The fact to know: added tokens are found twice, in the text as given and, those marked
  * normalized, in the normalized text between the first ones. */
 #include "engine/token/token_impl.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +17,8 @@ static int blob_layout(struct tokenizer *tok, uint64_t n_bytes)
 {
     const struct token_head *h = tok->head;
     uint64_t at = sizeof *h;
+    tok->scores = (const double *)(tok->blob + at);
+    at += (uint64_t)h->n_scores * sizeof *tok->scores;
     tok->piece_at = (const uint32_t *)(tok->blob + at);
     at += ((uint64_t)h->n_vocab + 1) * sizeof *tok->piece_at;
     tok->merges = (const struct token_merge *)(tok->blob + at);
@@ -44,7 +46,8 @@ static enum err head_check(struct tokenizer *tok, int64_t n_bytes, const char *f
     if (h->n_vocab == 0 || h->n_vocab > TOKEN_VOCAB_MAX || h->n_merges > TOKEN_MERGES_MAX ||
         h->n_added > h->n_vocab || h->n_added_raw > h->n_added || h->n_steps > TOKEN_STEPS_MAX ||
         h->n_prefix > TOKEN_EXTRA_MAX || h->n_suffix > TOKEN_EXTRA_MAX ||
-        h->n_stops > TOKEN_EXTRA_MAX || h->n_text > TOKEN_BLOB_BYTES_MAX)
+        h->n_stops > TOKEN_EXTRA_MAX || h->n_text > TOKEN_BLOB_BYTES_MAX ||
+        (h->n_scores != 0 && h->n_scores != h->n_vocab))
         return fail(ERR_CORRUPT, "%s: tokenizer: a count is out of range", file);
     if (h->n_bytes != (uint64_t)n_bytes || !blob_layout(tok, (uint64_t)n_bytes))
         return fail(ERR_CORRUPT, "%s: tokenizer: %lld bytes, its counts say otherwise", file,
@@ -52,9 +55,22 @@ static enum err head_check(struct tokenizer *tok, int64_t n_bytes, const char *f
     return OK;
 }
 
-static uint32_t piece_bytes(const struct tokenizer *tok, uint32_t id)
+uint32_t piece_bytes(const struct tokenizer *tok, uint32_t id)
 {
     return tok->piece_at[id + 1] - tok->piece_at[id];
+}
+
+/* A piece that is looked up at each place of a text must not be long, and one that is not bytes
+ * must be UTF-8. */
+static int piece_ok(const struct tokenizer *tok, uint32_t id)
+{
+    const struct token_head *h = tok->head;
+    int is_looked_up = (tok->piece_kind[id] & PIECE_KIND_MASK) == PIECE_BPE &&
+                       (h->model == MODEL_UNIGRAM || h->flags & TOKEN_BY_SCORE);
+    uint32_t n = piece_bytes(tok, id);
+    return (!is_looked_up || n <= TOKEN_LOOKUP_BYTES_MAX) &&
+           (h->n_scores == 0 || isfinite(tok->scores[id])) &&
+           (h->flags & TOKEN_BYTES || utf8_valid(tok->text + tok->piece_at[id], n) == n);
 }
 
 static enum err pieces_check(struct tokenizer *tok, const char *file)
@@ -70,6 +86,8 @@ static enum err pieces_check(struct tokenizer *tok, const char *file)
             (kind == PIECE_GAP) != (from == to))
             return fail(ERR_CORRUPT, "%s: tokenizer: token %u: kind %u with %u bytes", file, id,
                         tok->piece_kind[id], to - from);
+        if (!piece_ok(tok, id))
+            return fail(ERR_CORRUPT, "%s: tokenizer: token %u is not sound", file, id);
         tok->piece_bytes_max = max_i64(tok->piece_bytes_max, to - from);
     }
     for (uint32_t rank = 0; rank < h->n_merges; rank++) {
@@ -112,21 +130,41 @@ static enum err added_check(struct tokenizer *tok, const char *file)
     return OK;
 }
 
+/* How many behaviours a step of this kind has; 0: there is no such kind. */
+static uint32_t behaviors_of(uint32_t kind)
+{
+    switch (kind) {
+    case STEP_STRIP:
+        return (STRIP_LEFT | STRIP_RIGHT) + 1;
+    case STEP_SENTENCEPIECE:
+        return SPM_FLAGS + 1;
+    case STEP_METASPACE:
+        return PREPEND_SCHEMES;
+    default:
+        return kind < STEP_KINDS ? SPLIT_BEHAVIORS : 0;
+    }
+}
+
+static int step_ok(const struct tokenizer *tok, const struct token_step *s)
+{
+    int needs_a = s->kind == STEP_REPLACE || s->kind == STEP_REPLACE_REGEX ||
+                  s->kind == STEP_SPLIT_STRING || s->kind == STEP_SPLIT_REGEX ||
+                  s->kind == STEP_METASPACE;
+    return s->behavior < behaviors_of(s->kind) && s->invert <= 1 && span_ok(tok, s->a) &&
+           span_ok(tok, s->b) && !(needs_a && s->a.n == 0);
+}
+
 static enum err steps_open(struct tokenizer *tok, const char *file)
 {
-    int n_prefix_space = 0;
+    int n_changing = 0; // splitting steps that change their piece: there is one buffer
     for (uint32_t i = 0; i < tok->head->n_steps; i++) {
         const struct token_step *s = &tok->steps[i];
-        int needs_a =
-            s->kind == STEP_REPLACE || s->kind == STEP_SPLIT_STRING || s->kind == STEP_SPLIT_REGEX;
-        n_prefix_space += s->kind == STEP_PREFIX_SPACE;
-        if (s->kind >= STEP_KINDS || s->behavior >= SPLIT_BEHAVIORS || s->invert > 1 ||
-            !span_ok(tok, s->a) || !span_ok(tok, s->b) || (needs_a && s->a.n == 0) ||
-            n_prefix_space > 1 ||
+        n_changing += s->kind == STEP_PREFIX_SPACE || s->kind == STEP_METASPACE;
+        if (!step_ok(tok, s) || n_changing > 1 ||
             (i > 0 && s->kind < STEP_SPLIT_REGEX && s[-1].kind >= STEP_SPLIT_REGEX))
             return fail(ERR_CORRUPT, "%s: tokenizer: step %u is not sound", file, i);
         tok->n_normalizers += s->kind < STEP_SPLIT_REGEX;
-        if (s->kind != STEP_SPLIT_REGEX)
+        if (s->kind != STEP_SPLIT_REGEX && s->kind != STEP_REPLACE_REGEX)
             continue;
         TRY(regex_open(&tok->regex[i], tok->text + s->a.at, s->a.n, file, ERR_CORRUPT));
         tok->n_bytes += regex_bytes(tok->regex[i]);
@@ -144,22 +182,37 @@ static enum err rest_check(const struct tokenizer *tok, const char *file)
     const struct token_head *h = tok->head;
     int sound = (h->bos == -1 || id_ok(tok, h->bos)) && (h->eos == -1 || id_ok(tok, h->eos)) &&
                 (h->unk == -1 || id_ok(tok, h->unk)) && span_ok(tok, h->bos_text) &&
-                span_ok(tok, h->eos_text) && span_ok(tok, h->chat_template) &&
-                h->has_template <= 1 && h->flags <= (TOKEN_IGNORE_MERGES | TOKEN_FUSE_UNK);
+                span_ok(tok, h->eos_text) && span_ok(tok, h->chat_template) && h->has_template <= 1;
     uint32_t n_ids = h->n_prefix + h->n_suffix + h->n_stops; // they stand one after the other
     for (uint32_t i = 0; i < n_ids; i++)
         sound &= id_ok(tok, tok->prefix[i]);
     return sound ? OK : fail(ERR_CORRUPT, "%s: tokenizer: a special token is not sound", file);
 }
 
+static enum err rules_check(const struct tokenizer *tok, const char *file)
+{
+    const struct token_head *h = tok->head;
+    int needs_scores = h->model == MODEL_UNIGRAM || h->flags & TOKEN_BY_SCORE;
+    int needs_space = (h->decode & (DECODE_FIRST_BARE | DECODE_LEAD)) != 0;
+    if (h->model >= MODELS || h->flags > TOKEN_FLAGS || h->decode > DECODE_FLAGS ||
+        h->n_strip > DECODE_STRIP_MAX || (needs_scores && h->n_scores == 0) ||
+        (h->model == MODEL_UNIGRAM && h->flags & TOKEN_BYTES) || !span_ok(tok, h->space) ||
+        !span_ok(tok, h->shown) || !span_ok(tok, h->unk_text) || (needs_space && h->space.n == 0))
+        return fail(ERR_CORRUPT, "%s: tokenizer: its rules are not sound", file);
+    return charsmap_check(tok, file);
+}
+
 static enum err open_checked(struct tokenizer *tok, int64_t n_bytes, const char *file)
 {
     TRY(head_check(tok, n_bytes, file));
+    TRY(rules_check(tok, file));
     TRY(pieces_check(tok, file));
     TRY(added_check(tok, file));
     TRY(rest_check(tok, file));
     TRY(steps_open(tok, file));
-    return bpe_open(tok);
+    TRY(shown_open(tok));
+    TRY(bpe_open(tok));
+    return tok->head->model == MODEL_UNIGRAM ? unigram_open(tok) : OK;
 }
 
 enum err tokenizer_open(struct tokenizer **out, const void *blob, int64_t n_bytes, const char *file)
@@ -206,6 +259,8 @@ void tokenizer_close(struct tokenizer *tok)
     for (int i = 0; i < TOKEN_STEPS_MAX; i++)
         regex_close(tok->regex[i]);
     bpe_close(tok);
+    unigram_close(tok);
+    shown_close(tok);
     free(tok->blob);
     free(tok);
 }
@@ -282,6 +337,17 @@ added_longest(const struct tokenizer *tok, const struct added_set *set, const ch
     }
 }
 
+int64_t user_piece_bytes(const struct tokenizer *tok, const char *text, int64_t n)
+{
+    const struct token_head *h = tok->head;
+    struct added_set set = {tok->added + h->n_added_raw, h->n_added - h->n_added_raw,
+                            tok->first_normalized};
+    if (!set.first[(uint8_t)text[0]])
+        return 0;
+    const struct token_added *a = added_longest(tok, &set, text, n);
+    return a ? a->match.n : 0;
+}
+
 static int stands_alone(const char *text, int64_t n, int64_t at, int64_t end)
 {
     int n_char;
@@ -306,9 +372,9 @@ static int64_t space_after(const char *text, int64_t n, int64_t at)
 }
 
 /* Puts the ids of the added tokens found, leftmost first, the longest where several start; what
- * stands between them goes to `gap`. */
+ * stands between them goes to `gap`. is_first: the text starts the whole one. */
 static enum err added_split(struct tokenizer *tok, const struct added_set *set, const char *text,
-                            int64_t n, gap_fn *gap, struct token_sink *sink)
+                            int64_t n, int is_first, gap_fn *gap, struct token_sink *sink)
 {
     int64_t from = 0, spaces_end = 0; // from: where the current gap starts
     for (int64_t i = 0; set->n > 0 && i < n;) {
@@ -326,11 +392,13 @@ static enum err added_split(struct tokenizer *tok, const struct added_set *set, 
             at = space_before(text, at, from);
         if (a->flags & ADDED_RSTRIP) // a run of spaces is walked once, however many tokens it holds
             end = spaces_end = end < spaces_end ? spaces_end : space_after(text, n, end);
+        sink->is_first = is_first && from == 0;
         if (from < at)
             TRY(gap(tok, text + from, at - from, sink));
         sink_put(sink, (int32_t)a->id);
         from = end;
     }
+    sink->is_first = is_first && from == 0;
     return from < n ? gap(tok, text + from, n - from, sink) : OK;
 }
 
@@ -339,8 +407,9 @@ static enum err gap_raw(struct tokenizer *tok, const char *text, int64_t n, stru
     const struct token_head *h = tok->head;
     struct added_set set = {tok->added + h->n_added_raw, h->n_added - h->n_added_raw,
                             tok->first_normalized};
-    TRY(norm_run(tok, text, n, &text, &n));
-    return added_split(tok, &set, text, n, split_encode, sink);
+    int is_first = sink->is_first;
+    TRY(norm_run(tok, text, n, is_first, &text, &n));
+    return added_split(tok, &set, text, n, is_first, split_encode, sink);
 }
 
 enum err tokenizer_encode(struct tokenizer *tok, const char *text, int64_t n_bytes, int add_special,
@@ -357,138 +426,13 @@ enum err tokenizer_encode(struct tokenizer *tok, const char *text, int64_t n_byt
     for (uint32_t i = 0; add_special && i < tok->head->n_prefix; i++)
         sink_put(&sink, tok->prefix[i]);
     struct added_set set = {tok->added, tok->head->n_added_raw, tok->first_raw};
-    TRY(added_split(tok, &set, text, n_bytes, gap_raw, &sink));
+    TRY(added_split(tok, &set, text, n_bytes, 1, gap_raw, &sink));
     for (uint32_t i = 0; add_special && i < tok->head->n_suffix; i++)
         sink_put(&sink, tok->suffix[i]);
     *n_ids = sink.n;
     if (sink.n > cap)
         return fail(ERR_ROW, "text: %lld tokens, room for %lld", (long long)sink.n, (long long)cap);
     return OK;
-}
-
-/* ---- decoding ---- */
-
-struct text_sink {
-    char *out;
-    int64_t cap, n;
-};
-
-static void text_put(struct text_sink *s, const void *bytes, int64_t n)
-{
-    if (n <= s->cap - s->n)
-        memcpy(s->out + s->n, bytes, (size_t)n);
-    s->n += n;
-}
-
-static int char_bytes(uint8_t first) // 0: starts no character
-{
-    return first < 0x80                   ? 1
-           : first < 0xc2 || first > 0xf4 ? 0
-           : first < 0xe0                 ? 2
-           : first < 0xf0                 ? 3
-                                          : 4;
-}
-
-/* Whether b may follow the unfinished character in d. */
-static int continues(const struct detokenizer *d, uint8_t b)
-{
-    uint8_t low = 0x80, high = 0xbf, first = d->pending[0];
-    if (d->n_pending == 1) {
-        low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-        high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-    }
-    return b >= low && b <= high;
-}
-
-static void bytes_put(struct detokenizer *d, const uint8_t *bytes, int64_t n, struct text_sink *s)
-{
-    for (int64_t i = 0; i < n; i++) {
-        uint8_t b = bytes[i];
-        if (d->n_pending > 0 && continues(d, b)) {
-            if (d->n_pending + 1 < char_bytes(d->pending[0])) {
-                d->pending[d->n_pending++] = b;
-                continue;
-            }
-            text_put(s, d->pending, d->n_pending);
-            text_put(s, &b, 1);
-            d->n_pending = 0;
-            continue;
-        }
-        if (d->n_pending > 0)
-            text_put(s, "\xef\xbf\xbd", 3);
-        d->n_pending = 0;
-        if (char_bytes(b) == 1)
-            text_put(s, &b, 1);
-        else if (char_bytes(b) == 0)
-            text_put(s, "\xef\xbf\xbd", 3);
-        else
-            d->pending[d->n_pending++] = b;
-    }
-}
-
-static void id_put(struct detokenizer *d, int32_t id, struct text_sink *s)
-{
-    int64_t n;
-    const char *bytes = tokenizer_piece(d->tok, id, &n);
-    if (bytes && !(d->skip_special && tokenizer_is_special(d->tok, id)))
-        bytes_put(d, (const uint8_t *)bytes, n, s);
-}
-
-static void end_put(struct detokenizer *d, struct text_sink *s)
-{
-    if (d->n_pending > 0)
-        text_put(s, "\xef\xbf\xbd", 3);
-    d->n_pending = 0;
-}
-
-static enum err text_end(const struct text_sink *s, int64_t *n_out)
-{
-    *n_out = s->n;
-    if (s->n > s->cap)
-        return fail(ERR_ROW, "text: %lld bytes, room for %lld", (long long)s->n, (long long)s->cap);
-    return OK;
-}
-
-enum err tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, int64_t n,
-                          int skip_special, char *out, int64_t cap, int64_t *n_out)
-{
-    struct detokenizer d;
-    struct text_sink s = {.out = out, .cap = cap};
-    detokenizer_init(&d, tok, skip_special);
-    for (int64_t i = 0; i < n; i++)
-        id_put(&d, ids[i], &s);
-    end_put(&d, &s);
-    return text_end(&s, n_out);
-}
-
-void detokenizer_init(struct detokenizer *d, const struct tokenizer *tok, int skip_special)
-{
-    *d = (struct detokenizer){.tok = tok, .skip_special = skip_special};
-}
-
-enum err detokenizer_feed(struct detokenizer *d, int32_t id, char *out, int64_t cap, int64_t *n_out)
-{
-    struct detokenizer after = *d;
-    struct text_sink s = {.out = out, .cap = cap};
-    id_put(&after, id, &s);
-    TRY(text_end(&s, n_out));
-    *d = after;
-    return OK;
-}
-
-enum err detokenizer_flush(struct detokenizer *d, char *out, int64_t cap, int64_t *n_out)
-{
-    struct detokenizer after = *d;
-    struct text_sink s = {.out = out, .cap = cap};
-    end_put(&after, &s);
-    TRY(text_end(&s, n_out));
-    *d = after;
-    return OK;
-}
-
-int64_t tokenizer_feed_max(const struct tokenizer *tok)
-{
-    return (tok->piece_bytes_max + DETOKENIZER_PENDING_MAX) * 3; // each byte may become U+FFFD
 }
 
 /* ---- what is known about the vocabulary ---- */
@@ -546,6 +490,10 @@ const char *tokenizer_piece(const struct tokenizer *tok, int32_t id, int64_t *n)
     *n = 0;
     if (!id_ok(tok, id) || (tok->piece_kind[id] & PIECE_KIND_MASK) == PIECE_GAP)
         return NULL;
+    if (tok->shown_at) {
+        *n = tok->shown_at[id + 1] - tok->shown_at[id];
+        return tok->shown + tok->shown_at[id];
+    }
     *n = piece_bytes(tok, (uint32_t)id);
     return tok->text + tok->piece_at[id];
 }

@@ -1,10 +1,11 @@
-/* engine/token/token.h - text to token ids and back, for byte-level BPE vocabularies.
+/* engine/token/token.h - text to token ids and back: byte-level BPE, SentencePiece (BPE and
+ * Unigram), tiktoken.
  *
- * Owns: the tokenizer blob (what a pack stores) and the open tokenizer made from it. Ids are those
- * of the `tokenizers` library for the same files; special tokens written in a text are parsed, as
- * that library does. Refuses: WordPiece, Unigram and SentencePiece vocabularies, and any
- * normalizer, pre-tokenizer or pattern that it cannot follow exactly (ERR_INPUT "unsupported step
- * X").
+ * Owns: the tokenizer blob (what a pack stores) and the open tokenizer made from it. Ids and texts
+ * are those of the `tokenizers` library for a tokenizer.json, and those of `sentencepiece` for a
+ * tokenizer.model and for GGUF's copy of one; special tokens written in a text are parsed. Refuses:
+ * WordPiece, and any normalizer, pre-tokenizer, decoder or pattern that it cannot follow exactly
+ * (ERR_INPUT "unsupported step X").
  *
  *     token_build(&source, &blob, &n);             // while packing; free(blob)
  *     tokenizer_open(&tok, blob, n, "x.pack");      // while running; the blob is copied
@@ -20,14 +21,15 @@
 
 #define TOKEN_TEXT_BYTES_MAX    ((int64_t)64 << 20) // longest text of one encode
 #define TOKEN_SCRATCH_BYTES     ((int64_t)64 << 20) // default of tokenizer_limit
-#define DETOKENIZER_PENDING_MAX 3                   // an unfinished UTF-8 character
+#define DETOKENIZER_PENDING_MAX 240 // a run of byte tokens (`tokenizers`), see below
 
 struct tokenizer; // opaque: holds compiled patterns and hash tables
 
 /* Makes the blob from a model's own files: GGUF metadata, or tokenizer.json, or vocab.json +
- * merges.txt, with what tokenizer_config.json, special_tokens_map.json, generation_config.json,
- * config.json and chat_template.jinja add. *blob is malloc'd, the caller frees it. ERR_INPUT names
- * the file and the place; ERR_FIT when memory is short. */
+ * merges.txt, or tokenizer.model (also spiece.model, *.tiktoken), with what tokenizer_config.json,
+ * special_tokens_map.json, generation_config.json, config.json and chat_template.jinja add. *blob
+ * is malloc'd, the caller frees it. ERR_INPUT names the file and the place; ERR_FIT when memory is
+ * short. */
 enum err token_build(const struct source *s, void **blob, int64_t *n_bytes);
 /* The same for the Hugging Face directory `dir`, without a source. */
 enum err token_build_dir(const char *dir, void **blob, int64_t *n_bytes);
@@ -54,9 +56,12 @@ void tokenizer_limit(struct tokenizer *tok, int64_t scratch_bytes_max);
 enum err tokenizer_encode(struct tokenizer *tok, const char *text, int64_t n_bytes, int add_special,
                           int32_t *ids, int64_t cap, int64_t *n_ids);
 
-/* The text of n ids, as one: bytes that are not UTF-8 become U+FFFD (one per maximal broken part).
- * Ids that the vocabulary does not have give nothing. skip_special leaves special tokens out.
- * *n_out is the count needed; ERR_ROW when it is more than cap. Writes no NUL. */
+/* The text of n ids, as one. Bytes that are not UTF-8 become U+FFFD: one per maximal broken part
+ * for byte-level vocabularies; one per byte where a character's bytes are tokens <0xNN>, and under
+ * `tokenizers` rules then for the whole run of them (told for DETOKENIZER_PENDING_MAX bytes of a
+ * run at a time: a longer one keeps what was whole before). Ids that the vocabulary does not have
+ * give nothing. skip_special leaves special tokens out. *n_out is the count needed; ERR_ROW when it
+ * is more than cap. Writes no NUL. */
 enum err tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, int64_t n,
                           int skip_special, char *out, int64_t cap, int64_t *n_out);
 
@@ -65,6 +70,11 @@ enum err tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, int64
 struct detokenizer {
     const struct tokenizer *tok; // borrowed
     int skip_special;
+    int n_strip;   // leading spaces that may still be dropped
+    int has_token; // one was fed
+    int has_text;  // some was given
+    int no_lead;   // the leading space is gone
+    int is_broken; // the run of byte tokens under way holds a bad byte
     int n_pending;
     uint8_t pending[DETOKENIZER_PENDING_MAX];
 };
@@ -74,7 +84,8 @@ void detokenizer_init(struct detokenizer *d, const struct tokenizer *tok, int sk
  * what is needed; tokenizer_feed_max(tok) is always enough. */
 enum err detokenizer_feed(struct detokenizer *d, int32_t id, char *out, int64_t cap,
                           int64_t *n_out);
-/* The end: U+FFFD for an unfinished character (3 bytes), or nothing. Ready for reuse after it. */
+/* The end: what was pending, or U+FFFD for it: at most DETOKENIZER_PENDING_MAX * 3 bytes. Ready for
+ * reuse after it. */
 enum err detokenizer_flush(struct detokenizer *d, char *out, int64_t cap, int64_t *n_out);
 int64_t tokenizer_feed_max(const struct tokenizer *tok);
 
@@ -88,7 +99,8 @@ const int32_t *tokenizer_stops(const struct tokenizer *tok, int *n);
 const char *tokenizer_template(const struct tokenizer *tok, int64_t *n);
 const char *tokenizer_bos_text(const struct tokenizer *tok, int64_t *n);
 const char *tokenizer_eos_text(const struct tokenizer *tok, int64_t *n);
-/* The bytes of one token (not always whole UTF-8 characters). NULL for a gap or a bad id. */
+/* The bytes that one token stands for inside a text (not always whole UTF-8 characters). NULL for a
+ * gap or a bad id. */
 const char *tokenizer_piece(const struct tokenizer *tok, int32_t id, int64_t *n);
 int tokenizer_is_special(const struct tokenizer *tok, int32_t id);
 

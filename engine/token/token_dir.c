@@ -1,12 +1,14 @@
 /* engine/token/token_dir.c - the tokenizer of a Hugging Face directory, and token_build.
  *
- * Owns: which files are read and which of them wins: tokenizer.json, else vocab.json + merges.txt;
+ * Owns: which files are read and which of them wins: tokenizer.json, else vocab.json + merges.txt,
+ * else tokenizer.model or spiece.model (SentencePiece's or tiktoken's form), else *.tiktoken;
  * special tokens from tokenizer_config.json, then special_tokens_map.json, then config.json; the
  * template from chat_template.jinja, then tokenizer_config.json; stop ids from
  * generation_config.json, else config.json, and always the tokenizer's own EOS.
- * Refuses: tokenizer.model (SentencePiece), by name.
+ * Refuses: what the files mean inside.
  * The fact to know: with vocab.json the tokenizer is GPT-2's, and puts BOS first only where
- * tokenizer_config.json says add_bos_token (OPT's does). */
+ * tokenizer_config.json says add_bos_token (OPT's does). With SentencePiece BPE it is Llama's,
+ * which does unless that file says otherwise; T5's ends with EOS. */
 #include "engine/data/file.h"
 #include "engine/source/gguf.h"
 #include "engine/data/json.h"
@@ -298,8 +300,9 @@ static enum err merges_walk(struct token_draft *d, const char *buf, int64_t n)
     return OK;
 }
 
-/* The named special tokens of GPT-2's class become added tokens, when the vocabulary has them. */
-static enum err named_specials(struct token_dir *t)
+/* The named special tokens become added tokens, when the vocabulary has them. fallback: the text of
+ * BOS, EOS and the unknown token where nothing is named; "" or NULL: none. */
+static enum err named_specials(struct token_dir *t, const char *const fallback[3])
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
@@ -314,8 +317,8 @@ static enum err named_specials(struct token_dir *t)
             v = &t->special_map;
             TRY(special_text(v, names[i], &text, &n, &found));
         }
-        if (!found && i < 3) { // the class's own default
-            text = "<|endoftext|>";
+        if (!found && i < 3 && fallback[i]) { // the class's own default
+            text = fallback[i];
             n = (int64_t)strlen(text);
             TRY(draft_find(t->d, text, n, &id));
             found = id >= 0;
@@ -352,6 +355,7 @@ static enum err gpt2_load(struct token_dir *t)
     int64_t n;
     int found, add_prefix_space = 0, add_bos = 0;
     TRY(dir_file(t, "vocab.json", DIR_BYTES_MAX, &buf, &n, &found));
+    t->d->flags |= TOKEN_BYTES;
     struct json j;
     json_init(&j, buf, n, t->path, 2);
     enum err e = token_load_vocab(&j, t->d);
@@ -371,10 +375,126 @@ static enum err gpt2_load(struct token_dir *t)
     TRY(maybe_bool(&t->config, "add_prefix_space", &add_prefix_space));
     TRY(draft_byte_level(t->d, add_prefix_space, 1));
     TRY(config_read(t, 1));
-    TRY(named_specials(t));
+    TRY(named_specials(t,
+                       (const char *const[]){"<|endoftext|>", "<|endoftext|>", "<|endoftext|>"}));
     TRY(maybe_bool(&t->config, "add_bos_token", &add_bos));
     return add_bos ? draft_extra(t->d, t->d->prefix, &t->d->n_prefix, t->d->bos, "add_bos_token")
                    : OK;
+}
+
+/* ---- tokenizer.model ---- */
+
+/* {"<token>": id}: tokens that were added to a vocabulary which has no place for them. */
+static enum err added_json(struct token_dir *t)
+{
+    char *buf;
+    int64_t n;
+    int found;
+    TRY(dir_file(t, "added_tokens.json", DIR_CONFIG_BYTES_MAX, &buf, &n, &found));
+    if (!found)
+        return OK;
+    struct json j;
+    json_init(&j, buf, n, t->path, 2);
+    enum err e = json_expect(&j, JSON_OBJECT_BEGIN);
+    while (e == OK && json_next(&j) == JSON_KEY) {
+        char text[TOKEN_ADDED_BYTES_MAX];
+        int64_t n_text = j.n_str;
+        memcpy(text, j.str, (size_t)min_i64(n_text, (int64_t)sizeof text));
+        e = json_expect(&j, JSON_INT);
+        if (e == OK)
+            e = draft_added(t->d, j.i64 < 0 ? -2 : j.i64, text, n_text, 0, 0);
+    }
+    if (e == OK)
+        e = j.err;
+    json_close(&j);
+    free(buf);
+    return e;
+}
+
+/* The text of a piece, as a string. */
+static const char *piece_text(const struct token_draft *d, int32_t id, char *out, size_t cap)
+{
+    if (id < 0)
+        return NULL;
+    struct token_span s = d->pieces[id].bytes;
+    snprintf(out, cap, "%.*s", (int)s.n, d->bytes + s.at);
+    return out;
+}
+
+/* Special tokens beside a tokenizer.model, as transformers takes them from the config. Without that
+ * file there are none: SentencePiece itself reads them as text. */
+static enum err model_specials(struct token_dir *t)
+{
+    struct token_draft *d = t->d;
+    char bos[256], eos[256], unk[256];
+    TRY(config_read(t, 1));
+    snprintf(t->path, sizeof t->path, "%.*s/added_tokens.json", PATH_MAX - 40, t->dir);
+    TRY(added_json(t));
+    if (t->config.n_nodes == 0)
+        return OK;
+    snprintf(t->path, sizeof t->path, "%.*s/tokenizer_config.json", PATH_MAX - 40, t->dir);
+    return named_specials(t, (const char *const[]){piece_text(d, d->bos, bos, sizeof bos),
+                                                   piece_text(d, d->eos, eos, sizeof eos),
+                                                   piece_text(d, d->unk, unk, sizeof unk)});
+}
+
+/* What goes around a text: as the config says, else as the class does that the file is for. */
+static enum err ends_add(struct token_dir *t, int adds_bos)
+{
+    struct token_draft *d = t->d;
+    const char *class = "";
+    int64_t n = 0;
+    int found, adds_eos = 0;
+    TRY(maybe_str(&t->config, "tokenizer_class", &class, &n, &found));
+    if (found && n >= 2 && !memcmp(class, "T5", 2)) {
+        adds_bos = 0;
+        adds_eos = 1;
+    }
+    TRY(maybe_bool(&t->config, "add_bos_token", &adds_bos));
+    TRY(maybe_bool(&t->config, "add_eos_token", &adds_eos));
+    if (adds_bos && d->bos >= 0)
+        TRY(draft_extra(d, d->prefix, &d->n_prefix, d->bos, "add_bos_token"));
+    if (adds_eos && d->eos >= 0)
+        TRY(draft_extra(d, d->suffix, &d->n_suffix, d->eos, "add_eos_token"));
+    return OK;
+}
+
+/* Newer configs put the prefix at the start of a text only ("legacy": false). */
+static enum err prefix_rule(struct token_dir *t)
+{
+    int is_legacy = 1;
+    TRY(maybe_bool(&t->config, "legacy", &is_legacy));
+    for (int i = 0; i < t->d->n_steps; i++)
+        if (t->d->steps[i].kind == STEP_SENTENCEPIECE && !is_legacy)
+            t->d->steps[i].behavior |= SPM_PREFIX_FIRST;
+    return OK;
+}
+
+/* is_qwen: the file is a *.tiktoken. */
+static enum err spm_load(struct token_dir *t, const char *buf, int64_t n, int is_qwen)
+{
+    int is_tiktoken = token_is_tiktoken(buf, n);
+    TRY(is_tiktoken ? token_load_tiktoken(t->d, buf, n, is_qwen) : token_load_spm(t->d, buf, n));
+    TRY(prefix_rule(t));
+    TRY(model_specials(t));
+    return ends_add(t, t->d->model == MODEL_BPE && !is_tiktoken);
+}
+
+/* The first of the files that hold a vocabulary in one piece. */
+static enum err model_file_load(struct token_dir *t, int *found)
+{
+    static const char *const names[] = {"tokenizer.model", "spiece.model", "tiktoken.model",
+                                        "qwen.tiktoken"};
+    *found = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !*found; i++) {
+        char *buf;
+        int64_t n;
+        TRY(dir_file(t, names[i], DIR_BYTES_MAX, &buf, &n, found));
+        enum err e = *found ? spm_load(t, buf, n, i == 3) : OK;
+        free(buf);
+        TRY(e);
+    }
+    return OK;
 }
 
 /* ---- the directory ---- */
@@ -395,11 +515,11 @@ static enum err model_load(struct token_dir *t)
     free(buf);
     if (found)
         return gpt2_load(t);
-    TRY(dir_file(t, "tokenizer.model", DIR_BYTES_MAX, &buf, &n, &found));
-    free(buf);
+    TRY(model_file_load(t, &found));
     if (found)
-        return fail(ERR_INPUT, "%s: unsupported: SentencePiece (byte-level BPE only)", t->path);
-    return fail(ERR_INPUT, "%s: no tokenizer.json, and no vocab.json with merges.txt", t->dir);
+        return OK;
+    return fail(ERR_INPUT,
+                "%s: no tokenizer.json, no vocab.json with merges.txt, no tokenizer.model", t->dir);
 }
 
 static enum err dir_load(struct token_dir *t)

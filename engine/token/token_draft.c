@@ -1,7 +1,7 @@
 /* engine/token/token_draft.c - the tokenizer while it is read from a model's files, and its blob.
  *
  * Owns: spelling (byte alphabet to bytes), the checks that all sources share, the order of things
- * in the blob. Refuses: file formats; token_json.c, token_dir.c and token_gguf.c bring those. The
+ * in the blob. Refuses: file formats; token_json.c, token_dir.c and others bring those. The
  * fact to know: a vocabulary may lack bytes (SmolLM2's lacks 21). That is no error: such a byte
  * becomes the unknown token, or nothing, as in the library. */
 #include "engine/token/token_impl.h"
@@ -60,8 +60,14 @@ enum err draft_text(struct token_draft *d, const char *text, int64_t n, struct t
 {
     if (utf8_valid(text, n) != n)
         return fail(ERR_INPUT, "%s: a string of the tokenizer is not UTF-8", d->file);
+    return draft_bytes(d, text, n, span);
+}
+
+enum err draft_bytes(struct token_draft *d, const void *bytes, int64_t n, struct token_span *span)
+{
     TRY(pool_reserve(d, &d->text, d->n_text, &d->text_cap, n));
-    memcpy(d->text + d->n_text, text, (size_t)n);
+    if (n > 0)
+        memcpy(d->text + d->n_text, bytes, (size_t)n);
     *span = (struct token_span){(uint32_t)d->n_text, (uint32_t)n};
     d->n_text += n;
     return OK;
@@ -87,17 +93,22 @@ static struct draft_piece spell(struct token_draft *d, const char *text, int64_t
 {
     char *out = d->bytes + d->n_bytes;
     int64_t n_out = 0;
-    for (int64_t i = 0; i < n;) {
+    int is_bytes = (d->flags & TOKEN_BYTES) != 0;
+    for (int64_t i = 0; is_bytes && i < n;) {
         int n_char;
         int byte = alphabet_byte(utf8_at(text + i, n - i, &n_char));
         if (byte < 0) {
             memcpy(out, text, (size_t)n);
-            return (struct draft_piece){{(uint32_t)d->n_bytes, (uint32_t)n}, PIECE_RAW};
+            return (struct draft_piece){{(uint32_t)d->n_bytes, (uint32_t)n}, PIECE_RAW, 0};
         }
         out[n_out++] = (char)byte;
         i += n_char;
     }
-    return (struct draft_piece){{(uint32_t)d->n_bytes, (uint32_t)n_out}, PIECE_BPE};
+    if (is_bytes)
+        return (struct draft_piece){{(uint32_t)d->n_bytes, (uint32_t)n_out}, PIECE_BPE, 0};
+    if (n > 0)
+        memcpy(out, text, (size_t)n);
+    return (struct draft_piece){{(uint32_t)d->n_bytes, (uint32_t)n}, PIECE_BPE, 0};
 }
 
 /* ---- the hash of pieces ---- */
@@ -105,13 +116,14 @@ static struct draft_piece spell(struct token_draft *d, const char *text, int64_t
 static uint32_t *slot_of(const struct token_draft *d, struct draft_piece p)
 {
     const char *bytes = d->bytes + p.bytes.at;
-    uint64_t hash = hash_bytes(bytes, p.bytes.n, d->seed + p.kind);
+    uint8_t kind = p.kind & PIECE_KIND_MASK;
+    uint64_t hash = hash_bytes(bytes, p.bytes.n, d->seed + kind);
     for (int64_t at = (int64_t)(hash & (uint64_t)(d->n_slots - 1));;
          at = (at + 1) & (d->n_slots - 1)) {
         if (!d->slots[at])
             return &d->slots[at];
         const struct draft_piece *other = &d->pieces[d->slots[at] - 1];
-        if ((other->kind & PIECE_KIND_MASK) == p.kind && other->bytes.n == p.bytes.n &&
+        if ((other->kind & PIECE_KIND_MASK) == kind && other->bytes.n == p.bytes.n &&
             !memcmp(d->bytes + other->bytes.at, bytes, p.bytes.n))
             return &d->slots[at];
     }
@@ -133,9 +145,7 @@ static enum err slots_grow(struct token_draft *d)
     for (int64_t i = 0; i < n_old; i++) {
         if (!old[i])
             continue;
-        struct draft_piece p = d->pieces[old[i] - 1];
-        p.kind &= PIECE_KIND_MASK;
-        *slot_of(d, p) = old[i];
+        *slot_of(d, d->pieces[old[i] - 1]) = old[i];
     }
     free(old);
     return OK;
@@ -163,24 +173,58 @@ static enum err piece_set(struct token_draft *d, int64_t id, struct draft_piece 
 
 /* ---- vocabulary, merges, added tokens ---- */
 
-enum err draft_token(struct token_draft *d, int64_t id, const char *text, int64_t n)
+static enum err entry_check(const struct token_draft *d, int64_t id, int64_t n)
 {
     if (id < 0 || id >= TOKEN_VOCAB_MAX)
         return fail(ERR_INPUT, "%s: token id %lld is out of range [0, %d)", d->file, (long long)id,
                     TOKEN_VOCAB_MAX);
-    if (n > TOKEN_PIECE_BYTES_MAX || utf8_valid(text, n) != n)
+    if (n > TOKEN_PIECE_BYTES_MAX)
         return fail(ERR_INPUT, "%s: token %lld: %lld bytes (at most %d, UTF-8)", d->file,
                     (long long)id, (long long)n, TOKEN_PIECE_BYTES_MAX);
     if (d->n_entries >= TOKEN_VOCAB_MAX)
         return fail(ERR_INPUT, "%s: more than %d tokens", d->file, TOKEN_VOCAB_MAX);
-    if (n == 0) // a place without a token
-        return OK;
-    TRY(bytes_reserve(d, n));
+    return OK;
+}
+
+static enum err entry_add(struct token_draft *d, int64_t id, struct draft_piece p)
+{
     TRY(draft_grow(d, (void **)&d->entries, &d->entries_cap, d->n_entries + 1, sizeof *d->entries));
-    struct draft_piece p = spell(d, text, n);
     d->n_bytes += p.bytes.n;
     d->entries[d->n_entries++] = (struct draft_entry){id, p};
     return OK;
+}
+
+static enum err not_utf8(const struct token_draft *d, int64_t id)
+{
+    return fail(ERR_INPUT, "%s: token %lld is not UTF-8", d->file, (long long)id);
+}
+
+enum err draft_token(struct token_draft *d, int64_t id, const char *text, int64_t n)
+{
+    TRY(entry_check(d, id, n));
+    if (utf8_valid(text, n) != n)
+        return not_utf8(d, id);
+    if (n == 0) // a place without a token
+        return OK;
+    TRY(bytes_reserve(d, n));
+    return entry_add(d, id, spell(d, text, n));
+}
+
+enum err draft_piece_put(struct token_draft *d, int64_t id, const char *bytes, int64_t n,
+                         enum piece_kind kind, double score)
+{
+    TRY(entry_check(d, id, n));
+    if (!(d->flags & TOKEN_BYTES) && utf8_valid(bytes, n) != n)
+        return not_utf8(d, id);
+    if (n == 0)
+        return OK;
+    if ((kind & PIECE_KIND_MASK) == PIECE_BPE && n > TOKEN_LOOKUP_BYTES_MAX)
+        return fail(ERR_INPUT, "%s: unsupported token %lld: %lld bytes (at most %d)", d->file,
+                    (long long)id, (long long)n, TOKEN_LOOKUP_BYTES_MAX);
+    TRY(bytes_reserve(d, n));
+    memcpy(d->bytes + d->n_bytes, bytes, (size_t)n);
+    struct token_span span = {(uint32_t)d->n_bytes, (uint32_t)n};
+    return entry_add(d, id, (struct draft_piece){span, (uint8_t)kind, score});
 }
 
 enum err draft_place(struct token_draft *d)
@@ -211,6 +255,11 @@ static enum err piece_find(struct token_draft *d, const char *text, int64_t n, i
     TRY(bytes_reserve(d, n));
     struct draft_piece p = spell(d, text, n);
     *id = (int32_t)*slot_of(d, p) - 1;
+    if (*id < 0 && !(d->flags & TOKEN_BYTES)) { // SentencePiece's other pieces
+        p.kind = PIECE_RAW;
+        *id = (int32_t)*slot_of(d, p) - 1;
+        p.kind = PIECE_BPE;
+    }
     if (*id < 0 && with_added && p.kind == PIECE_BPE) {
         p.kind = PIECE_ADDED;
         *id = (int32_t)*slot_of(d, p) - 1;
@@ -246,6 +295,36 @@ enum err draft_merge(struct token_draft *d, const char *left, int64_t n_left, co
         return OK;
     TRY(draft_grow(d, (void **)&d->merges, &d->merges_cap, d->n_merges + 1, sizeof *d->merges));
     d->merges[d->n_merges++] = (struct token_merge){(uint32_t)l, (uint32_t)r, (uint32_t)result};
+    return OK;
+}
+
+/* Every way to make this piece of two. */
+static enum err merges_of(struct token_draft *d, int64_t result)
+{
+    struct draft_piece whole = d->pieces[result];
+    int is_bytes = (d->flags & TOKEN_BYTES) != 0;
+    for (uint32_t n_left = 1; n_left < whole.bytes.n; n_left++) {
+        struct draft_piece left = whole, right = whole;
+        if (!is_bytes && ((uint8_t)d->bytes[whole.bytes.at + n_left] & 0xc0) == 0x80)
+            continue; // inside a character
+        left.bytes.n = n_left;
+        right.bytes = (struct token_span){whole.bytes.at + n_left, whole.bytes.n - n_left};
+        uint32_t l = *slot_of(d, left), r = l ? *slot_of(d, right) : 0;
+        if (!r)
+            continue;
+        if (d->n_merges == TOKEN_MERGES_MAX)
+            return fail(ERR_INPUT, "%s: more than %d merges", d->file, TOKEN_MERGES_MAX);
+        TRY(draft_grow(d, (void **)&d->merges, &d->merges_cap, d->n_merges + 1, sizeof *d->merges));
+        d->merges[d->n_merges++] = (struct token_merge){l - 1, r - 1, (uint32_t)result};
+    }
+    return OK;
+}
+
+enum err draft_merges_all(struct token_draft *d)
+{
+    for (int64_t id = 0; id < d->n_vocab; id++)
+        if ((d->pieces[id].kind & PIECE_KIND_MASK) == PIECE_BPE)
+            TRY(merges_of(d, id));
     return OK;
 }
 
@@ -423,6 +502,10 @@ static struct token_head blob_head(const struct token_draft *d, int64_t n_added,
         .n_suffix = (uint32_t)d->n_suffix,
         .n_stops = (uint32_t)d->n_stops,
         .flags = d->flags,
+        .model = d->model,
+        .decode = d->decode,
+        .n_strip = d->n_strip,
+        .n_scores = d->has_scores ? (uint32_t)d->n_vocab : 0,
         .bos = d->bos,
         .eos = d->eos,
         .unk = d->unk,
@@ -430,11 +513,15 @@ static struct token_head blob_head(const struct token_draft *d, int64_t n_added,
         .bos_text = d->bos_text,
         .eos_text = d->eos_text,
         .chat_template = d->chat_template,
+        .space = d->space,
+        .shown = d->shown,
+        .unk_text = d->unk_text,
+        .charsmap = d->charsmap,
     };
     for (int64_t i = 0; i < n_added; i++)
         h.n_added_raw += !(d->added[i].flags & ADDED_NORMALIZED);
     h.n_text = (uint32_t)(n_pieces + d->n_text); // the draft's pool stands behind the pieces
-    h.n_bytes = sizeof h + 4 * ((uint64_t)h.n_vocab + 1) + 12ull * h.n_merges +
+    h.n_bytes = sizeof h + 8ull * h.n_scores + 4 * ((uint64_t)h.n_vocab + 1) + 12ull * h.n_merges +
                 sizeof(struct token_added) * h.n_added + sizeof(struct token_step) * h.n_steps +
                 4ull * (h.n_prefix + h.n_suffix + h.n_stops) + h.n_vocab + h.n_text;
     return h;
@@ -452,7 +539,13 @@ static void blob_write(const struct token_draft *d, struct token_head h, int64_t
     h.bos_text = moved(h.bos_text, n_pieces);
     h.eos_text = moved(h.eos_text, n_pieces);
     h.chat_template = moved(h.chat_template, n_pieces);
+    h.space = moved(h.space, n_pieces);
+    h.shown = moved(h.shown, n_pieces);
+    h.unk_text = moved(h.unk_text, n_pieces);
+    h.charsmap = moved(h.charsmap, n_pieces);
     write_bytes(w, &h, sizeof h);
+    for (uint32_t id = 0; id < h.n_scores; id++)
+        write_bytes(w, &d->pieces[id].score, sizeof(double));
     uint32_t at = 0;
     for (int64_t id = 0; id <= d->n_vocab; id++) {
         write_bytes(w, &at, sizeof at);
@@ -529,7 +622,8 @@ static enum err added_normalize(struct token_draft *d)
     int64_t n_normalized = 0;
     for (int64_t i = 0; i < d->n_added; i++)
         n_normalized += (d->added[i].flags & ADDED_NORMALIZED) != 0;
-    if (n_normalized == 0 || d->n_steps == 0 || d->steps[0].kind >= STEP_SPLIT_REGEX)
+    if (n_normalized == 0 || d->n_steps == 0 || d->steps[0].kind >= STEP_SPLIT_REGEX ||
+        d->steps[0].kind == STEP_SENTENCEPIECE) // its pieces are spelled normalized
         return OK;
     void *blob = NULL;
     int64_t n_bytes;
@@ -542,7 +636,7 @@ static enum err added_normalize(struct token_draft *d)
         int64_t n_out;
         if (!(a->flags & ADDED_NORMALIZED))
             continue;
-        e = norm_run(tok, d->text + a->match.at, a->match.n, &out, &n_out);
+        e = norm_run(tok, d->text + a->match.at, a->match.n, 1, &out, &n_out);
         if (e == OK && (n_out == 0 || n_out > TOKEN_ADDED_BYTES_MAX))
             e = fail(ERR_INPUT, "%s: added token %u: %lld bytes when normalized (1 to %d)", d->file,
                      a->id, (long long)n_out, TOKEN_ADDED_BYTES_MAX);
@@ -563,20 +657,33 @@ static enum err special_text(struct token_draft *d, int32_t id, struct token_spa
     return draft_text(d, d->bytes + piece.at, piece.n, text);
 }
 
+/* Something must come out of text at all. */
+static enum err symbols_check(const struct token_draft *d)
+{
+    int is_bytes = (d->flags & TOKEN_BYTES) != 0;
+    if (is_bytes && d->n_byte_level != 1)
+        return fail(ERR_INPUT, "%s: unsupported: %d ByteLevel pre-tokenizers", d->file,
+                    d->n_byte_level);
+    int64_t n_single = 0;
+    for (int64_t id = 0; id < d->n_vocab; id++) {
+        struct token_span s = d->pieces[id].bytes;
+        int n_char = 1;
+        if ((d->pieces[id].kind & PIECE_KIND_MASK) != PIECE_BPE)
+            continue;
+        if (!is_bytes)
+            utf8_at(d->bytes + s.at, s.n, &n_char);
+        n_single += s.n == (uint32_t)n_char;
+    }
+    return n_single > 0 ? OK
+                        : fail(ERR_INPUT, "%s: no token is a single %s", d->file,
+                               is_bytes ? "byte" : "character");
+}
+
 enum err draft_finish(struct token_draft *d, void **blob, int64_t *n_bytes)
 {
     *blob = NULL;
     *n_bytes = 0;
-    if (d->n_byte_level != 1)
-        return fail(ERR_INPUT, "%s: unsupported: not a byte-level vocabulary (%d ByteLevel steps)",
-                    d->file, d->n_byte_level);
-    int n_bytes_known = 0;
-    for (int64_t id = 0; id < d->n_vocab; id++)
-        n_bytes_known +=
-            d->pieces[id].bytes.n == 1 && (d->pieces[id].kind & PIECE_KIND_MASK) == PIECE_BPE;
-    if (n_bytes_known == 0)
-        return fail(ERR_INPUT, "%s: not a byte-level vocabulary: no token is a single byte",
-                    d->file);
+    TRY(symbols_check(d));
     TRY(special_text(d, d->bos, &d->bos_text));
     TRY(special_text(d, d->eos, &d->eos_text));
     TRY(added_normalize(d));

@@ -2,14 +2,13 @@
  *
  * Owns: the tokenizer.ggml.* keys, and the table from tokenizer.ggml.pre to the normalizers and
  * pre-tokenizers of the models that the name stands for. Refuses: vocabularies other than gpt2
- * (byte-level BPE), and names that are not in the table.
- * The fact to know: the file does not hold the splitting rules, only their name. */
+ * (byte-level BPE), llama (SentencePiece BPE) and t5 (Unigram), and names that are not in the
+ * table. The fact to know: of byte-level vocabularies the file does not hold the splitting rules,
+ * only their name; of SentencePiece's it holds the scores, and no merges. */
 #include "engine/source/gguf.h"
 #include "engine/token/token_impl.h"
 
 #include <string.h>
-
-enum { TYPE_CONTROL = 3, TYPE_USER_DEFINED = 4 }; // of tokenizer.ggml.token_type
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define NO_NUMBERS   "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
@@ -85,8 +84,8 @@ static enum err vocab_load(struct token_draft *d, const struct gguf *g)
     TRY(draft_place(d));
     for (int64_t id = 0; has_types && (text = gguf_strings_next(&again, &n)); id++) {
         int32_t type = gguf_i32_at(&types, id);
-        if (n > 0 && (type == TYPE_CONTROL || type == TYPE_USER_DEFINED))
-            TRY(draft_added(d, id, text, n, 0, type == TYPE_CONTROL));
+        if (n > 0 && (type == SPM_CONTROL || type == SPM_USER_DEFINED))
+            TRY(draft_added(d, id, text, n, 0, type == SPM_CONTROL));
     }
     return OK;
 }
@@ -147,6 +146,94 @@ static enum err specials_load(struct token_draft *d, const struct gguf *g, int a
     return d->has_template ? draft_text(d, text, n, &d->chat_template) : OK;
 }
 
+/* ---- SentencePiece ---- */
+
+/* The pieces with their scores and types; *unk: the first of type unknown, -1: none. */
+static enum err pieces_load(struct token_draft *d, const struct gguf *g, const struct spm *m,
+                            int32_t *unk)
+{
+    struct gguf_strings tokens;
+    struct gguf_numbers types, scores;
+    int found, has_types, has_scores;
+    const char *text;
+    int64_t n;
+    TRY(gguf_str_array(g, "tokenizer.ggml.tokens", &tokens, &found));
+    TRY(gguf_i32_array(g, "tokenizer.ggml.token_type", &types, &has_types));
+    TRY(gguf_f32_array(g, "tokenizer.ggml.scores", &scores, &has_scores));
+    if (!found || !has_types || !has_scores || types.n != tokens.n || scores.n != tokens.n)
+        return fail(ERR_INPUT, "%s: tokenizer.ggml: expected as many tokens, scores and token_type",
+                    d->file);
+    *unk = -1;
+    for (int64_t id = 0; (text = gguf_strings_next(&tokens, &n)); id++) {
+        int32_t type = gguf_i32_at(&types, id);
+        if (type == SPM_UNKNOWN && *unk < 0)
+            *unk = (int32_t)id;
+        TRY(spm_piece(d, m, id, text, n, (double)gguf_f32_at(&scores, id), type));
+    }
+    return draft_place(d);
+}
+
+/* Control tokens written in a text are parsed, and the unknown one too. */
+static enum err controls_add(struct token_draft *d)
+{
+    for (int64_t id = 0; id < d->n_vocab; id++) {
+        struct token_span s = d->pieces[id].bytes;
+        char text[TOKEN_ADDED_BYTES_MAX]; // a copy: the pool moves when it grows
+        if (!(d->pieces[id].kind & PIECE_SPECIAL) && id != d->unk)
+            continue;
+        memcpy(text, d->bytes + s.at, (size_t)min_i64(s.n, (int64_t)sizeof text));
+        TRY(draft_added(d, id, text, s.n, 0, id != d->unk));
+    }
+    return OK;
+}
+
+/* The table of replacements, an array of bytes. */
+static enum err charsmap_load(struct token_draft *d, const struct gguf *g)
+{
+    const void *bytes;
+    int64_t n;
+    int found;
+    TRY(gguf_byte_array(g, "tokenizer.ggml.precompiled_charsmap", &bytes, &n, &found));
+    return found ? draft_bytes(d, bytes, n, &d->charsmap) : OK;
+}
+
+static int has_bytes(const struct gguf *g)
+{
+    struct gguf_numbers types;
+    int found = 0, has = 0;
+    if (gguf_i32_array(g, "tokenizer.ggml.token_type", &types, &found) != OK)
+        return 0;
+    for (int64_t i = 0; found && i < types.n; i++)
+        has |= gguf_i32_at(&types, i) == SPM_BYTE;
+    return has;
+}
+
+static enum err spm_load(struct token_draft *d, const struct gguf *g, enum token_model model)
+{
+    struct spm m = {.model = model, .prefix = model == MODEL_BPE, .escape = 1};
+    int32_t unk;
+    int found;
+    m.byte_fallback = has_bytes(g);
+    TRY(gguf_bool(g, "tokenizer.ggml.add_space_prefix", &m.prefix, &found));
+    TRY(gguf_bool(g, "tokenizer.ggml.remove_extra_whitespaces", &m.trim, &found));
+    TRY(pieces_load(d, g, &m, &unk));
+    TRY(special_id(d, g, "tokenizer.ggml.unknown_token_id", &unk));
+    TRY(charsmap_load(d, g));
+    TRY(draft_text(d, " \xe2\x81\x87 ", 5, &d->unk_text)); // sentencepiece's default
+    TRY(spm_finish(d, &m, unk));
+    TRY(controls_add(d));
+    if (model == MODEL_BPE && d->n_vocab > 2) { // where the file does not say
+        d->bos = 1;
+        d->eos = 2;
+    }
+    return specials_load(d, g, model == MODEL_BPE);
+}
+
+static int is_model(const char *model, int64_t n, const char *name)
+{
+    return n == (int64_t)strlen(name) && !memcmp(model, name, (size_t)n);
+}
+
 enum err token_load_gguf(struct token_draft *d, const struct gguf *g)
 {
     const char *name = "default";
@@ -158,15 +245,17 @@ enum err token_load_gguf(struct token_draft *d, const struct gguf *g)
     TRY(gguf_str(g, "tokenizer.ggml.model", &model, &n_model, &found));
     if (!found)
         return fail(ERR_INPUT, "%s: no tokenizer.ggml.model", d->file);
-    if (n_model != 4 || memcmp(model, "gpt2", 4))
-        return fail(ERR_INPUT,
-                    "%s: tokenizer.ggml.model: unsupported '%.*s' (gpt2 only: byte-level BPE)",
+    if (is_model(model, n_model, "llama") || is_model(model, n_model, "t5"))
+        return spm_load(d, g, n_model == 2 ? MODEL_UNIGRAM : MODEL_BPE);
+    if (!is_model(model, n_model, "gpt2"))
+        return fail(ERR_INPUT, "%s: tokenizer.ggml.model: unsupported '%.*s' (gpt2, llama, t5)",
                     d->file, (int)min_i64(n_model, 60), model);
+    d->flags = TOKEN_BYTES;
     TRY(gguf_str(g, "tokenizer.ggml.pre", &name, &n, &found));
     TRY(rule_find(d, name, n, &rule));
     TRY(vocab_load(d, g));
     TRY(merges_load(d, g));
-    d->flags = rule->ignore_merges ? TOKEN_IGNORE_MERGES : 0;
+    d->flags |= rule->ignore_merges ? TOKEN_IGNORE_MERGES : 0;
     TRY(rule_apply(d, rule));
     return specials_load(d, g, rule->adds_bos);
 }

@@ -1,10 +1,11 @@
 /* engine/token/token_norm.c - normalizers (utf8proc).
  *
- * Owns: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace over UTF-8 that was checked before.
- * Refuses: invalid UTF-8 (the caller checks).
- * The fact to know: normal forms are made chunk by chunk. An ASCII character never composes with
- * what stands before it, so a chunk starts at each one, and plain ASCII is copied. Combining marks
- * are ordered here, by counting, because the library's exchange sort is quadratic in their run. */
+ * Owns: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip over UTF-8 that was checked
+ * before. Refuses: invalid UTF-8 (the caller checks); sentencepiece's normalizer
+ * (token_charsmap.c). The fact to know: normal forms are made chunk by chunk. An ASCII character
+ * never composes with what stands before it, so a chunk starts at each one, and plain ASCII is
+ * copied. Combining marks are ordered here, by counting, because the library's exchange sort is
+ * quadratic in their run. */
 #include "engine/token/token_impl.h"
 
 #include <string.h>
@@ -12,18 +13,13 @@
 
 #define NORM_DECOMPOSED_MAX 32 // code points that one can become (18 in Unicode 14)
 
-struct norm_out {
-    struct tokenizer *tok;
-    enum buffer_kind to;
-    int64_t n;
-};
-
-static enum err out_put(struct norm_out *o, const char *p, int64_t n)
+enum err norm_put(struct norm_out *o, const char *p, int64_t n)
 {
     struct token_buffer *to = &o->tok->buffers[o->to];
     if (o->n + n > to->cap)
         TRY(scratch_grow(o->tok, o->to, o->n + n));
-    memcpy((char *)to->p + o->n, p, (size_t)n);
+    if (n > 0)
+        memcpy((char *)to->p + o->n, p, (size_t)n);
     o->n += n;
     return OK;
 }
@@ -31,7 +27,7 @@ static enum err out_put(struct norm_out *o, const char *p, int64_t n)
 static enum err out_char(struct norm_out *o, int32_t c)
 {
     char text[4];
-    return out_put(o, text, utf8proc_encode_char(c, (utf8proc_uint8_t *)text));
+    return norm_put(o, text, utf8proc_encode_char(c, (utf8proc_uint8_t *)text));
 }
 
 static int combining_class(int32_t c)
@@ -124,7 +120,7 @@ static enum err form_run(struct norm_out *o, const char *p, int64_t n, int optio
             if (end < n && end > i + 1)
                 end--;
             if (end == n || is_ascii(p[end])) {
-                TRY(out_put(o, p + i, end - i));
+                TRY(norm_put(o, p + i, end - i));
                 continue;
             }
         }
@@ -141,7 +137,7 @@ static enum err lower_run(struct norm_out *o, const char *p, int64_t n)
         int n_char;
         int32_t c = utf8_at(p + i, n - i, &n_char);
         if (c == 0x130) // the one character whose lower case is two
-            TRY(out_put(o, "i\xcc\x87", 3));
+            TRY(norm_put(o, "i\xcc\x87", 3));
         else
             TRY(out_char(o, utf8proc_tolower(c)));
         i += n_char;
@@ -155,18 +151,54 @@ static enum err replace_run(struct norm_out *o, const char *p, int64_t n, const 
     while (n > 0) {
         const char *hit = memmem(p, (size_t)n, from, (size_t)n_from);
         int64_t before = hit ? hit - p : n;
-        TRY(out_put(o, p, before));
+        TRY(norm_put(o, p, before));
         if (!hit)
             break;
-        TRY(out_put(o, to, n_to));
+        TRY(norm_put(o, to, n_to));
         p += before + n_from;
         n -= before + n_from;
     }
     return OK;
 }
 
-static enum err step_run(struct norm_out *o, const struct token_step *s, const char *p, int64_t n)
+/* Every match becomes `to`. An empty one, too; the search then goes on behind the next character.
+ */
+static enum err replace_regex(struct norm_out *o, struct regex *r, const char *p, int64_t n,
+                              const char *to, int64_t n_to)
 {
+    int64_t from = 0, search = 0, at, end;
+    while (search <= n) {
+        TRY(regex_find(r, p, n, search, &at, &end));
+        if (at < 0)
+            break;
+        TRY(norm_put(o, p + from, at - from));
+        TRY(norm_put(o, to, n_to));
+        from = search = end;
+        if (at < end)
+            continue;
+        int n_char = 1;
+        if (end < n)
+            utf8_at(p + end, n - end, &n_char);
+        search = end + n_char;
+    }
+    return from < n ? norm_put(o, p + from, n - from) : OK;
+}
+
+static enum err strip_run(struct norm_out *o, uint32_t sides, const char *p, int64_t n)
+{
+    int n_char;
+    while (sides & STRIP_LEFT && n > 0 && char_is_space(utf8_at(p, n, &n_char))) {
+        p += n_char;
+        n -= n_char;
+    }
+    while (sides & STRIP_RIGHT && n > 0 && char_is_space(utf8_before(p, n, &n_char)))
+        n -= n_char;
+    return norm_put(o, p, n);
+}
+
+static enum err step_run(struct norm_out *o, int step, const char *p, int64_t n)
+{
+    const struct token_step *s = &o->tok->steps[step];
     const char *pool = o->tok->text;
     switch ((enum step_kind)s->kind) {
     case STEP_NFC:
@@ -181,24 +213,33 @@ static enum err step_run(struct norm_out *o, const struct token_step *s, const c
         return lower_run(o, p, n);
     case STEP_PREPEND:
         if (n > 0)
-            TRY(out_put(o, pool + s->a.at, s->a.n));
-        return out_put(o, p, n);
+            TRY(norm_put(o, pool + s->a.at, s->a.n));
+        return norm_put(o, p, n);
     case STEP_REPLACE:
         return replace_run(o, p, n, pool + s->a.at, s->a.n, pool + s->b.at, s->b.n);
+    case STEP_REPLACE_REGEX:
+        return replace_regex(o, o->tok->regex[step], p, n, pool + s->b.at, s->b.n);
+    case STEP_STRIP:
+        return strip_run(o, s->behavior, p, n);
+    case STEP_CHARSMAP:
+        return charsmap_run(o, p, n);
+    case STEP_SENTENCEPIECE:
+        return spm_run(o, s->behavior, p, n);
     default:
         return fail(ERR_INTERNAL, "tokenizer: step %u does not normalize", s->kind);
     }
 }
 
-enum err norm_run(struct tokenizer *tok, const char *text, int64_t n, const char **out,
-                  int64_t *n_out)
+enum err norm_run(struct tokenizer *tok, const char *text, int64_t n, int is_first,
+                  const char **out, int64_t *n_out)
 {
     *out = text;
     *n_out = n;
     for (int i = 0; i < tok->n_normalizers; i++) {
-        struct norm_out o = {.tok = tok, .to = i & 1 ? BUFFER_NORM_2 : BUFFER_NORM};
+        struct norm_out o = {
+            .tok = tok, .to = i & 1 ? BUFFER_NORM_2 : BUFFER_NORM, .is_first = is_first};
         TRY(scratch_grow(tok, o.to, *n_out));
-        TRY(step_run(&o, &tok->steps[i], *out, *n_out));
+        TRY(step_run(&o, i, *out, *n_out));
         *out = tok->buffers[o.to].p;
         *n_out = o.n;
     }

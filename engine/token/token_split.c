@@ -1,4 +1,5 @@
-/* engine/token/token_split.c - pre-tokenizers: cuts text into the words that are merged one by one.
+/* engine/token/token_split.c - pre-tokenizers: cuts text into the words that are encoded one by
+ * one.
  *
  * Owns: the splitting steps of the blob and what they do with their matches. Refuses: keeping lists
  * of pieces; each step hands on one piece at a time, so memory does not grow with the text.
@@ -13,9 +14,10 @@ struct split_event { // a match, or what stands between two
     int is_match;
 };
 
-static void level_start(struct split_level *l, const char *text, int64_t n)
+static void level_start(struct split_level *l, const char *text, int64_t n, int is_first)
 {
-    *l = (struct split_level){.text = text, .n = n, .match = -1, .last_match_end = -1};
+    *l = (struct split_level){
+        .text = text, .n = n, .match = -1, .last_match_end = -1, .is_first = is_first};
 }
 
 static enum err search_regex(struct regex *r, struct split_level *l)
@@ -78,6 +80,9 @@ static enum err level_search(struct tokenizer *tok, int step, struct split_level
         return OK;
     case STEP_PUNCTUATION:
         search_char(char_is_punctuation, l);
+        return OK;
+    case STEP_WHITESPACE:
+        search_char(char_is_space, l);
         return OK;
     default:
         return fail(ERR_INTERNAL, "tokenizer: step %u does not split", s->kind);
@@ -160,26 +165,80 @@ static enum err level_next(struct tokenizer *tok, int step, struct split_event *
     }
 }
 
-/* Hands a piece to step `step`, or merges it when there is none. *level: the step that now has a
+static int step_changes(const struct tokenizer *tok, int step)
+{
+    uint32_t kind = tok->steps[step].kind;
+    return kind == STEP_PREFIX_SPACE || kind == STEP_METASPACE;
+}
+
+/* A space in front of a piece that has none. */
+static enum err prefix_put(struct tokenizer *tok, const char **text, int64_t *n)
+{
+    if ((*text)[0] == ' ')
+        return OK;
+    TRY(scratch_grow(tok, BUFFER_PREFIXED, *n + 1));
+    char *copy = tok->buffers[BUFFER_PREFIXED].p;
+    copy[0] = ' ';
+    memcpy(copy + 1, *text, (size_t)*n);
+    *text = copy;
+    ++*n;
+    return OK;
+}
+
+/* Spaces become the step's own, and one more stands in front, as its scheme says. */
+static enum err metaspace_put(struct tokenizer *tok, const struct token_step *s, int is_first,
+                              const char **text, int64_t *n)
+{
+    const char *own = tok->text + s->a.at, *p = *text, *end = *text + *n;
+    int64_t n_own = s->a.n, n_spaces = 0, n_out = 0;
+    int has_own = *p == ' ' || (*n >= n_own && !memcmp(p, own, (size_t)n_own));
+    int adds =
+        !has_own && (s->behavior == PREPEND_ALWAYS || (s->behavior == PREPEND_FIRST && is_first));
+    for (const char *at = p; (at = memchr(at, ' ', (size_t)(end - at))); at++)
+        n_spaces++;
+    TRY(scratch_grow(tok, BUFFER_PREFIXED, *n + (n_spaces + adds) * n_own));
+    char *out = tok->buffers[BUFFER_PREFIXED].p;
+    if (adds)
+        memcpy(out, own, (size_t)n_own);
+    n_out += adds ? n_own : 0;
+    while (p < end) {
+        const char *space = memchr(p, ' ', (size_t)(end - p));
+        int64_t before = (space ? space : end) - p;
+        memcpy(out + n_out, p, (size_t)before);
+        n_out += before;
+        p += before;
+        if (!space)
+            break;
+        memcpy(out + n_out, own, (size_t)n_own);
+        n_out += n_own;
+        p++;
+    }
+    *text = out;
+    *n = n_out;
+    return OK;
+}
+
+static enum err word_encode(struct tokenizer *tok, const char *word, int64_t n,
+                            struct token_sink *sink)
+{
+    return tok->head->model == MODEL_UNIGRAM ? unigram_encode(tok, word, n, sink)
+                                             : bpe_encode(tok, word, n, sink);
+}
+
+/* Hands a piece to step `step`, or encodes it when there is none. *level: the step that now has a
  * piece to cut, unchanged when there is none. */
 static enum err piece_enter(struct tokenizer *tok, int step, const char *text, int64_t n,
-                            int *level, struct token_sink *sink)
+                            int is_first, int *level, struct token_sink *sink)
 {
     int n_steps = (int)tok->head->n_steps;
-    if (step < n_steps && tok->steps[step].kind == STEP_PREFIX_SPACE) {
-        if (text[0] != ' ') {
-            TRY(scratch_grow(tok, BUFFER_PREFIXED, n + 1));
-            char *copy = tok->buffers[BUFFER_PREFIXED].p;
-            copy[0] = ' ';
-            memcpy(copy + 1, text, (size_t)n);
-            text = copy;
-            n++;
-        }
-        step++;
+    if (step < n_steps && step_changes(tok, step)) {
+        const struct token_step *s = &tok->steps[step++];
+        TRY(s->kind == STEP_PREFIX_SPACE ? prefix_put(tok, &text, &n)
+                                         : metaspace_put(tok, s, is_first, &text, &n));
     }
     if (step == n_steps)
-        return bpe_encode(tok, text, n, sink);
-    level_start(&tok->levels[step], text, n);
+        return word_encode(tok, text, n, sink);
+    level_start(&tok->levels[step], text, n, is_first);
     *level = step;
     return OK;
 }
@@ -189,18 +248,19 @@ enum err split_encode(struct tokenizer *tok, const char *text, int64_t n, struct
     if (n == 0)
         return OK;
     int level = -1;
-    TRY(piece_enter(tok, tok->n_normalizers, text, n, &level, sink));
+    TRY(piece_enter(tok, tok->n_normalizers, text, n, sink->is_first, &level, sink));
     while (level >= tok->n_normalizers) {
         struct split_event piece;
         int found;
-        if (tok->steps[level].kind == STEP_PREFIX_SPACE) { // it holds no piece of its own
+        if (step_changes(tok, level)) { // it holds no piece of its own
             level--;
             continue;
         }
+        struct split_level *l = &tok->levels[level];
         TRY(level_next(tok, level, &piece, &found));
         if (found)
-            TRY(piece_enter(tok, level + 1, tok->levels[level].text + piece.at,
-                            piece.end - piece.at, &level, sink));
+            TRY(piece_enter(tok, level + 1, l->text + piece.at, piece.end - piece.at,
+                            l->is_first && piece.at == 0, &level, sink));
         else
             level--;
     }

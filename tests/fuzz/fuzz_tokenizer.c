@@ -3,6 +3,7 @@
 #include "engine/token/token_impl.h"
 #include "tests/fuzz/fuzz.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,7 +60,13 @@ static void all_ids(struct tokenizer *tok)
     fuzz_touch(text, n_bytes);
 }
 
-/* ---- files: 'T' tokenizer.json, or 'V' vocab.json and merges.txt; then the configs ---- */
+/* ---- files: 'T' tokenizer.json, or 'V' vocab.json and merges.txt; then the configs. 'M'
+ * tokenizer.model, which is all the rest ---- */
+
+static const char MODEL_CONFIG[] =
+    "{\"bos_token\":\"<s>\",\"legacy\":false,\"added_tokens_decoder\":"
+    "{\"8\":{\"content\":\"<|end|>\",\"special\":true}}}";
+static const char MODEL_ADDED[] = "{\"!?\":9}";
 
 static void files_one(const uint8_t *data, size_t n)
 {
@@ -72,6 +79,12 @@ static void files_one(const uint8_t *data, size_t n)
         return;
     const uint8_t *at = data + 1, *end = data + n;
     const int as_vocab = data[0] == 'V';
+    if (data[0] == 'M') {
+        fuzz_file("tokenizer.model", at, (size_t)(end - at));
+        fuzz_file("tokenizer_config.json", MODEL_CONFIG, sizeof MODEL_CONFIG - 1);
+        fuzz_file("added_tokens.json", MODEL_ADDED, sizeof MODEL_ADDED - 1);
+        at = end;
+    }
     for (int i = 0; i < 5 && at < end; i++) {
         size_t n_text;
         const uint8_t *text = fuzz_part(&at, end, &n_text);
@@ -115,7 +128,8 @@ const struct fuzz_target fuzz_token_blob = {.name = "token_blob", .one = blob_on
 
 /* ---- text: the first byte chooses the tokenizer ---- */
 
-#define N_SOUND 4
+#define N_BYTE_LEVEL 4
+#define N_SOUND      (N_BYTE_LEVEL + 3)
 static struct tokenizer *sound[N_SOUND];
 
 static size_t byte_spell(int b, char *out)
@@ -150,6 +164,7 @@ static void sound_make(int which)
     void *blob;
     int64_t n_blob;
     draft_init(&d, "sound");
+    d.flags = TOKEN_BYTES;
     for (int b = 0; b < 256; b++) {
         char text[2];
         CHECK(draft_token(&d, b, text, (int64_t)byte_spell(b, text)) == OK);
@@ -181,13 +196,50 @@ static void sound_make(int which)
     free(blob);
 }
 
-static void sound_init(void)
+/* SentencePiece: BPE with bytes, BPE without, Unigram that trims. */
+static void spm_make(int which)
 {
-    for (int i = 0; i < N_SOUND; i++)
-        sound_make(i);
+    static const char *const pieces[] = {
+        "\xe2\x96\x81",  "a",       "e", "h", "l", "o", "he", "ll", "hell", "hello", "aa", "aaaa",
+        "\xe2\x96\x81h", "\xc3\xa9"};
+    const struct spm m = {.model = which == 2 ? MODEL_UNIGRAM : MODEL_BPE,
+                          .byte_fallback = which != 1,
+                          .prefix = 1,
+                          .trim = which == 2,
+                          .escape = 1};
+    struct token_draft d;
+    void *blob;
+    int64_t n_blob, id = 0;
+    char text[16];
+    draft_init(&d, "sound");
+    CHECK(spm_piece(&d, &m, id++, "<unk>", 5, 0, SPM_UNKNOWN) == OK);
+    CHECK(spm_piece(&d, &m, id++, "<s>", 3, 0, SPM_CONTROL) == OK);
+    CHECK(spm_piece(&d, &m, id++, "<|end|>", 7, 0, SPM_USER_DEFINED) == OK);
+    for (int b = 0; b < 256 && m.byte_fallback; b++) {
+        snprintf(text, sizeof text, "<0x%02X>", (unsigned)b);
+        CHECK(spm_piece(&d, &m, id++, text, 6, 0, SPM_BYTE) == OK);
+    }
+    for (int i = 0; i < 14; i++)
+        CHECK(spm_piece(&d, &m, id++, pieces[i], (int64_t)strlen(pieces[i]), -1 - i % 5,
+                        SPM_NORMAL) == OK);
+    CHECK(draft_place(&d) == OK && spm_finish(&d, &m, 0) == OK);
+    CHECK(draft_added(&d, id, "<>", 2, ADDED_LSTRIP | ADDED_RSTRIP, 0) == OK);
+    CHECK(draft_finish(&d, &blob, &n_blob) == OK);
+    draft_close(&d);
+    CHECK(tokenizer_open(&sound[N_BYTE_LEVEL + which], blob, n_blob, "sound") == OK);
+    free(blob);
 }
 
-/* Without a normalizer, what comes back is what went in, but for spaces that <> takes. */
+static void sound_init(void)
+{
+    for (int i = 0; i < N_BYTE_LEVEL; i++)
+        sound_make(i);
+    for (int i = 0; i < N_SOUND - N_BYTE_LEVEL; i++)
+        spm_make(i);
+}
+
+/* Without a normalizer, what comes back is what went in, but for spaces that <> takes;
+ * SentencePiece with bytes puts back its own space. */
 static void encode_one(const uint8_t *data, size_t n)
 {
     static int32_t ids[IDS_MAX];
@@ -203,7 +255,8 @@ static void encode_one(const uint8_t *data, size_t n)
     fuzz_tokenizer_use(tok, text, n_text);
     const enum err e = tokenizer_encode(tok, text, n_text, 0, ids, IDS_MAX, &n_ids);
     CHECK(valid ? e == OK : e == ERR_ROW);
-    if (!valid || which > 1 || memmem(text, (size_t)n_text, "<>", 2))
+    if (!valid || (which > 1 && which != N_BYTE_LEVEL) || memmem(text, (size_t)n_text, "<>", 2) ||
+        (which > 1 && memmem(text, (size_t)n_text, SPM_SPACE, 3)))
         return;
     CHECK(tokenizer_decode(tok, ids, n_ids, 0, back, TEXT_MAX, &n_back) == OK);
     CHECK(n_back == n_text && memcmp(back, text, (size_t)n_text) == 0);

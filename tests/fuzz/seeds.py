@@ -5,6 +5,7 @@ Writes OUT/NAME/* and OUT/NAME.dict for every harness of tests/fuzz. Owns: one s
 that a parser takes, so that a run begins behind the first checks. Packs come out of the binary itself.
 Standard library only.
 """
+import base64
 import json
 import os
 import re
@@ -212,10 +213,10 @@ def gguf_seeds():
 
 # ---- tokenizers ----
 
-def tokenizer_json(vocab, merges, added=(), normalizer=None, pre=None, post=None, **model):
+def tokenizer_json(vocab, merges, added=(), normalizer=None, pre=BYTE_LEVEL, post=None, decoder=BYTE_LEVEL, **model):
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": list(added),
-            "normalizer": normalizer, "pre_tokenizer": pre or BYTE_LEVEL, "post_processor": post,
-            "decoder": BYTE_LEVEL,
+            "normalizer": normalizer, "pre_tokenizer": pre, "post_processor": post,
+            "decoder": decoder,
             "model": {"type": "BPE", "dropout": None, "unk_token": None, **model, "vocab": vocab, "merges": merges}}
 
 
@@ -257,14 +258,61 @@ def tokenizer_seeds():
     flags = [added(11, "<|end|>", lstrip=True, rstrip=True), added(12, "ab", False, single_word=True, normalized=True)]
     yield b"T" + dump(tokenizer_json(vocab, [], flags))
     yield b"V" + dump(vocab, b"#version: 0.2\na b\nab c\n", config, {"unk_token": "x"}, {"eos_token_id": 11})
+    yield from text_seeds()
+    yield from model_seeds()
+
+
+def text_seeds():
+    """Pieces of characters: BPE with bytes in the old form and the new, Unigram with a table of replacements."""
+    vocab = {t: i for i, t in enumerate(["<unk>", "\u2581", "a", "b", "ab", "\u2581a", *(f"<0x{b:02X}>" for b in range(40, 60))])}
+    merges, end = ["a b", ["\u2581", "a"]], added(len(vocab), "<|end|>")
+    meta = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
+    tail = [{"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]
+    decoder = {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, *tail]}
+    norm = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"},
+                                                {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}
+    settings = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
+    yield b"T" + dump(tokenizer_json(vocab, merges, [end], normalizer=norm, pre=None, decoder=decoder, **settings))
+    yield b"T" + dump(tokenizer_json(vocab, merges, [end], pre=meta, decoder=decoder, **settings))
+    table = base64.b64encode(struct.pack("<IIII", 8, 1 << 10, 0, 0) + b"ab\0").decode()
+    norm = {"type": "Sequence", "normalizers": [
+        {"type": "Precompiled", "precompiled_charsmap": table}, {"type": "Strip", "strip_left": False, "strip_right": True},
+        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "\u2581"}]}
+    pre = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, {**meta, "prepend_scheme": "always", "split": True}]}
+    unigram = tokenizer_json(vocab, [], [end], normalizer=norm, pre=pre, decoder=meta)
+    unigram["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [[t, -float(i)] for t, i in vocab.items()]}
+    yield b"T" + dump(unigram)
+
+
+def model_seeds():
+    """tokenizer.model: SentencePiece's protobuf, and tiktoken's lines."""
+    def number(n):
+        return bytes([n & 127 | 128]) + number(n >> 7) if n > 127 else bytes([n])
+
+    def text(field, value):
+        return number(field << 3 | 2) + number(len(value)) + value
+
+    def piece(t, score, kind):
+        return text(1, text(1, t.encode()) + number(2 << 3 | 5) + struct.pack("<f", score) + number(3 << 3) + number(kind))
+    words = [piece("<unk>", 0, 2), piece("<s>", 0, 3), piece("</s>", 0, 3), piece("<|x|>", 0, 4), piece("\u2581", -1, 1),
+             piece("a", -2, 1), piece("b", -3, 1), piece("ab", -1.5, 1)]
+    table = struct.pack("<IIII", 8, 1 << 10, 0, 0) + b"ab\0"
+    for kind in (1, 2):
+        trainer = text(2, number(3 << 3) + number(kind) + number(44 << 3 | 2) + number(1) + b"?")
+        for norm in (b"", text(2, table), number(3 << 3) + b"\0" + number(4 << 3) + b"\0"):
+            yield b"M" + b"".join(words) + trainer + text(3, norm)
+    yield b"M" + b"".join(words) + b"".join(piece(f"<0x{b:02X}>", 0, 6) for b in range(256)) + text(
+        2, number(3 << 3) + b"\2" + number(35 << 3) + b"\1")
+    yield b"M" + b"".join(base64.b64encode(t) + b" %d\n" % i for i, t in enumerate((b"a", b"b", b"ab", b" ", b"1", b"abab")))
 
 
 def blob_seeds():
     """As token_draft.c writes it: head, arrays, text."""
     pieces = [b"a", b"b", b"ab", b"<|end|>", b" ", b"1"]
-    patterns = [(5, 0, b"a", b""), (6, 0, b"x", b"y"), (0, 0, b"", b""), (4, 0, b"", b""), (7, 0, rb"\p{N}{1,3}", b""),
-                (8, 1, b"b", b""), (9, 0, b"", b""), (10, 2, b"", b""), (11, 0, b"", b"")]
-    for steps in [[], [patterns[4]], patterns, [patterns[8]]]:
+    patterns = [(5, 0, b"a", b""), (6, 0, b"x", b"y"), (0, 0, b"", b""), (4, 0, b"", b""), (11, 0, rb"\p{N}{1,3}", b""),
+                (12, 1, b"b", b""), (13, 0, b"", b""), (14, 2, b"", b""), (16, 0, b"", b"")]
+    text_steps = [(7, 0, b"a+", b"b"), (8, 3, b"", b""), (9, 0, b"", b""), (15, 1, b"", b""), (17, 1, b"_", b"")]
+    for steps, flags in [([], 4), ([patterns[4]], 4), (patterns, 4), ([patterns[8]], 4), (text_steps, 26), ([(10, 13, b"", b"")], 24)]:
         text, spans = b"".join(pieces), []
         for _, _, a, b in steps:
             spans.append((len(text), len(a), len(text) + len(a), len(b)))
@@ -279,13 +327,15 @@ def blob_seeds():
             body += struct.pack("<7I", kind, behavior, 0, *span)
         body += struct.pack("<3i", 3, 3, 3) + bytes([1, 1, 1, 2 | 4, 1, 1]) + text
         counts = struct.pack("<9I", len(pieces), 1, 1, 1, len(steps), 1, 1, 1, len(text))
-        rest = struct.pack("<I3iI6I", 0, 3, 3, -1, 1, 4, 7, 4, 7, 0, 3)
-        head = struct.pack("<IIQ", 0x4B544C53, 1, 0) + counts + rest
-        yield head + body
+        scores = struct.pack(f"<{len(pieces)}d", *(-i / 2 for i in range(len(pieces)))) if flags & 16 else b""
+        rest = struct.pack("<I3iI4I6I8I", flags, 3, 3, -1, 1, 0, 9 if flags & 16 else 0, 0, len(scores) // 8, 4, 7, 4, 7, 0, 3,
+                           0, 1, 1, 1, 0, 0, 0, 0)
+        head = struct.pack("<IIQ", 0x4B544C53, 2, 0) + counts + rest
+        yield head + scores + body
 
 
 def encode_seeds():
-    for which in range(4):
+    for which in range(7):
         for text in ("hello world hell", "<|end|>a <> b<|end|>", "word wordy a word", "aaaaaaaaaaaaaaaa'll 12345\n\n x",
                      "é e\u0301 ﬁ İ 😀\u200d 漢字 ­", "\0\x01\t"):
             yield bytes([which]) + text.encode()
