@@ -49,6 +49,7 @@ SCRIPT_ARGS = {
     "kv_golden": ["./sluice"],
     "template_live": ["build/tests/tools/template_tool", "build/cache"],
     "token_live": ["--cache", "build/cache", "--strings", "6000"],  # alone: 20,000
+    "token_spm_live": ["--cache", "build/cache", "--strings", "6000"],  # alone: 20,000
     "mutants": ["--applies"],
 }
 # This, and modules that drivers import, which have no main. Every other tests/*.py is run.
@@ -82,9 +83,9 @@ FSYNC_HEAVY = {"crash_test", "fault_test", "prompt_cap_test", "sight_test", "dis
 MEMORY_DIR, MEMORY_BYTES = "/dev/shm", 2 << 30
 # These have parts for a real model, which tests/model.sh fetches.
 WANT_MODEL = {"token_live", "score_golden", "budget_test", "command_test", "placement_test", "cli_test"}
-WHEELS = {"numpy", "tokenizers", "jinja2", "gguf", "safetensors", "ml_dtypes"}
+WHEELS = {"numpy", "tokenizers", "sentencepiece", "jinja2", "gguf", "safetensors", "ml_dtypes"}
 SLOW_FIRST = ("placement_test", "sim_run_test", "nth_test", "kill_test", "crash_test", "verify_test", "fault_test", "budget_test",
-              "sight_test", "disorder_test", "family_golden", "family_evict", "evict_golden", "kv_golden", "score_golden", "cli_test", "token_live", "template_live",
+              "sight_test", "disorder_test", "family_golden", "family_evict", "evict_golden", "kv_golden", "score_golden", "cli_test", "token_live", "token_spm_live", "template_live",
               "evict_ref", "asan/codec_test", "asan/pack_test", "asan/ops_test")
 
 

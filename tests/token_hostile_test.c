@@ -416,12 +416,14 @@ static void test_json_mutated(void **state)
 
 /* ---- GGUF ---- */
 
-enum { GGUF_U32 = 4, GGUF_I32 = 5, GGUF_BOOL = 7, GGUF_STR = 8, GGUF_ARRAY = 9 };
+enum { GGUF_U32 = 4, GGUF_I32 = 5, GGUF_F32 = 6, GGUF_BOOL = 7, GGUF_STR = 8, GGUF_ARRAY = 9 };
 
 struct gguf_made {
     const char *model, *pre, *eos_key;
     int n_types, n_vocab, no_merges, eos, bos, adds_bos; // bos, adds_bos: -1 leaves the key out
     int token_kind, bad_merge;
+    int n_scores;             // with types that SentencePiece's pieces have
+    uint32_t score, unk_type; // of "b"; of "7", 0: as ever
 };
 
 static uint8_t gguf_bytes[1 << 16];
@@ -485,7 +487,11 @@ static void gguf_make(const struct gguf_made *m)
         m->token_kind ? gguf_put_u32(0) : gguf_put_str(tokens[i]);
     gguf_put_array("tokenizer.ggml.token_type", GGUF_I32, (uint64_t)m->n_types);
     for (int i = 0; i < m->n_types; i++)
-        gguf_put_u32(types[i]);
+        gguf_put_u32(i == 6 && m->unk_type ? m->unk_type : types[i]);
+    if (m->n_scores)
+        gguf_put_array("tokenizer.ggml.scores", GGUF_F32, (uint64_t)m->n_scores);
+    for (int i = 0; i < m->n_scores; i++)
+        gguf_put_u32(i == 1 ? m->score : 0);
     if (!m->no_merges) {
         gguf_put_array("tokenizer.ggml.merges", GGUF_STR, 1);
         gguf_put_str(m->bad_merge ? "a c" : "a b");
@@ -589,6 +595,40 @@ static void test_gguf(void **state) // G19 to G21
     remove(temp_path("m.gguf"));
 }
 
+/* SentencePiece's scores, and no merges; U+2581 is not among the tokens. */
+static void test_gguf_spm(void **state)
+{
+    (void)state;
+    void *blob;
+    int64_t n;
+    struct tokenizer *tok;
+    struct gguf_made good = gguf_good, m;
+    good.model = "llama";
+    good.n_scores = 7;
+    good.unk_type = 2;
+    good.no_merges = 1;
+    if (gguf_build(&good, &blob, &n) != OK)
+        fail_msg("%s", err_text());
+    assert_int_equal(tokenizer_open(&tok, blob, n, "test"), OK);
+    free(blob);
+    expect_ids(tok, "ab<s>[u]b", 1, 7, 3, 6, 2, 3, 6, 4, 1); // a prefix that has no token, twice
+    tokenizer_close(tok);
+    good.model = "t5";
+    assert_int_equal(gguf_build(&good, &blob, &n), OK);
+    assert_int_equal(tokenizer_open(&tok, blob, n, "test"), OK);
+    free(blob);
+    expect_ids(tok, "ab<s>[u]b", 1, 4, 2, 3, 4, 1); // no prefix, no BOS
+    tokenizer_close(tok);
+    gguf_refused((m = good, m.score = 0x7fc00000, m), "token 1: its score is not a number");
+    gguf_refused((m = good, m.score = 0xff800000, m), "token 1: its score is not a number");
+    gguf_refused((m = good, m.unk_type = 7, m), "token 6: unsupported type 7");
+    gguf_refused((m = good, m.unk_type = 6, m), "token 6 '7': not a byte <0xNN>");
+    gguf_refused((m = good, m.n_scores = 6, m), "tokenizer.ggml.scores");
+    gguf_refused((m = good, m.n_scores = 0, m), "as many tokens, scores and token_type");
+    gguf_refused((m = good, m.bos = 7, m), "bos_token_id: token id 7");
+    remove(temp_path("m.gguf"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -602,6 +642,7 @@ int main(void)
         cmocka_unit_test(test_blob_hostile),
         cmocka_unit_test(test_json_mutated),
         cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_gguf_spm),
     };
     return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }

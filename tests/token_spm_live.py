@@ -244,19 +244,20 @@ def corpus():
 # ---- tests ----
 
 def test_containers(name, model, strings, tmp, gguf_path=None):
-    """One vocabulary in each of its containers; all strings from the first two of them."""
+    """One vocabulary in each of its containers, all strings from each."""
     plain = SentencePiece(model, [1] if model.kind == "bpe" else [])  # Llama's class adds BOS; there is none for Unigram
     folder = os.path.join(tmp, name)
     live.compare(name + " tokenizer.model", model.write(folder + ".model"), plain, strings, skips=(True,))
     # GGUF's reader parses special tokens in a text, sentencepiece does not
-    rows = [s for s in strings[::4] if not re.search("<(unk|/?s)>", s)]
+    rows = [s for s in strings if not re.search("<(unk|/?s)>", s)]
     if gguf_path:
         live.compare(name + " GGUF", gguf_path, SentencePiece(model, *model.ends), rows, skips=(True,))
-    live.compare(name + " GGUF made here", model.write_gguf(folder + ".gguf"), SentencePiece(model, [1]), rows[::3], skips=(True,))
+    else:
+        live.compare(name + " GGUF", model.write_gguf(folder + ".gguf"), SentencePiece(model, [1]), rows, skips=(True,))
     for form in ("legacy", "new") if model.kind == "bpe" else ("json",):
         rows = strings + ["<s>a", "a </s> b<unk>", "<s> x", " <s>", "</s>", "a<s>  b"]
         ref = model.tokenizer(form)
-        live.compare(f"{name} tokenizer.json {form}", live.save(ref, f"{folder}.{form}"), ref, rows[::1 if form != "new" else 3])
+        live.compare(f"{name} tokenizer.json {form}", live.save(ref, f"{folder}.{form}"), ref, rows)
 
 
 def test_settings(strings, tmp):
@@ -280,6 +281,36 @@ def test_settings(strings, tmp):
         folder = model.write(os.path.join(tmp, f"setting{k}"))
         rows = strings[k % 7::7] + live.SOLID
         live.compare(name, folder, SentencePiece(model, [1] if model.kind == "bpe" else []), rows, skips=(True,))
+
+
+def test_forms(strings, tmp):
+    """tokenizer.json of other families: Gemma's, T5's old one, XLM-R's, Metaspace in each scheme."""
+    bpe = trained("bpe", corpus(), user_defined_symbols=["\n\n", SPACE * 2])
+    unigram = trained("unigram", corpus(), normalization_rule_name="nmt_nfkc", byte_fallback=False)
+    gemma, t5 = bpe.tokenizer("legacy"), unigram.tokenizer("json")
+    gemma.normalizer, gemma.pre_tokenizer = normalizers.Replace(" ", SPACE), pre.Split(" ", "merged_with_previous")
+    gemma.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    gemma.add_tokens([AddedToken("\n\n", normalized=False), AddedToken(SPACE * 2, normalized=False), AddedToken("word y", normalized=True)])
+    cases = {"gemma": gemma}
+    for scheme in ("always", "first", "never"):
+        for split in (False, True):
+            ref = cases[f"t5 {scheme} split={split}"] = Tokenizer.from_str(t5.to_str())
+            ref.pre_tokenizer, ref.decoder = pre.Metaspace("_" if split else SPACE, scheme, split), decoders.Metaspace(SPACE, scheme)
+            ref.add_tokens([AddedToken("<x>", lstrip=True, rstrip=True), AddedToken("Éa", normalized=True)])
+    ref = cases["whitespace"] = Tokenizer.from_str(t5.to_str())
+    ref.pre_tokenizer = pre.Sequence([pre.WhitespaceSplit(), pre.Metaspace(SPACE, "always")])
+    ref = cases["strip"] = Tokenizer.from_str(t5.to_str())
+    ref.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Precompiled(unigram.charsmap), normalizers.Replace(Regex("[aeiou]*"), "x")])
+    for k, (name, ref) in enumerate(cases.items()):
+        live.compare("form " + name, live.save(ref, os.path.join(tmp, f"form{k}")), ref, strings[k % 9::9] + live.SOLID)
+    # a file as older versions wrote it
+    state = json.loads(t5.to_str())
+    state["pre_tokenizer"] = state["decoder"] = {"type": "Metaspace", "replacement": SPACE, "add_prefix_space": True}
+    folder = os.path.join(tmp, "old")
+    os.makedirs(folder)
+    with open(os.path.join(folder, "tokenizer.json"), "w") as f:
+        json.dump(state, f)
+    live.compare("form old", folder, Tokenizer.from_str(json.dumps(state)), strings[::9])
 
 
 def test_tiktoken(strings, tmp):
@@ -310,7 +341,7 @@ def test_tiktoken(strings, tmp):
         with open(os.path.join(folder, "tokenizer_config.json"), "w") as f:
             json.dump({"added_tokens_decoder": {str(len(ranks) + i): {"content": t, "special": True} for i, t in
                                                 enumerate(("<|im_start|>", "<|im_end|>"))}}, f)
-        live.compare("tiktoken " + name, folder, ref, strings, special=False)
+        live.compare("tiktoken " + name, folder, ref, strings if norm is None else strings[::5], special=False)
 
 
 def live_alphabet():
@@ -361,6 +392,7 @@ def main():
     with tempfile.TemporaryDirectory() as tmp:
         test_added(tmp)
         test_tiktoken(strings, tmp)
+        test_forms(strings, tmp)
         test_settings(strings, tmp)
         for kind in ("bpe", "unigram") if not found else ():
             test_containers(f"trained {kind}", trained(kind, corpus()), strings, tmp)

@@ -41,8 +41,10 @@ static enum err head_check(struct tokenizer *tok, int64_t n_bytes, const char *f
 {
     const struct token_head *h = tok->head;
     if (h->magic != TOKEN_MAGIC || h->version != TOKEN_VERSION)
-        return fail(ERR_CORRUPT, "%s: tokenizer: magic %08x, version %u (expected %08x, %u)", file,
-                    h->magic, h->version, TOKEN_MAGIC, TOKEN_VERSION);
+        return fail(ERR_CORRUPT,
+                    "%s: tokenizer: magic %08x, version %u, this program reads %08x, %u (pack the "
+                    "model again)",
+                    file, h->magic, h->version, TOKEN_MAGIC, TOKEN_VERSION);
     if (h->n_vocab == 0 || h->n_vocab > TOKEN_VOCAB_MAX || h->n_merges > TOKEN_MERGES_MAX ||
         h->n_added > h->n_vocab || h->n_added_raw > h->n_added || h->n_steps > TOKEN_STEPS_MAX ||
         h->n_prefix > TOKEN_EXTRA_MAX || h->n_suffix > TOKEN_EXTRA_MAX ||

@@ -161,25 +161,26 @@ static enum err replace_run(struct norm_out *o, const char *p, int64_t n, const 
     return OK;
 }
 
-/* Every match becomes `to`. An empty one, too; the search then goes on behind the next character.
- */
+/* Every match becomes `to`, an empty one too, but for one right behind a match. */
 static enum err replace_regex(struct norm_out *o, struct regex *r, const char *p, int64_t n,
                               const char *to, int64_t n_to)
 {
-    int64_t from = 0, search = 0, at, end;
-    while (search <= n) {
+    int64_t from = 0, search = 0, last_end = -1, at, end;
+    while (n > 0 && search <= n) {
         TRY(regex_find(r, p, n, search, &at, &end));
         if (at < 0)
             break;
-        TRY(norm_put(o, p + from, at - from));
-        TRY(norm_put(o, to, n_to));
-        from = search = end;
-        if (at < end)
-            continue;
+        if (at < end || end != last_end) {
+            TRY(norm_put(o, p + from, at - from));
+            TRY(norm_put(o, to, n_to));
+            from = search = last_end = end;
+            if (at < end)
+                continue;
+        }
         int n_char = 1;
-        if (end < n)
-            utf8_at(p + end, n - end, &n_char);
-        search = end + n_char;
+        if (search < n)
+            utf8_at(p + search, n - search, &n_char);
+        search += n_char;
     }
     return from < n ? norm_put(o, p + from, n - from) : OK;
 }

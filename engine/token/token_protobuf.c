@@ -205,6 +205,8 @@ static enum err piece_read(struct spm_file *s, struct proto p)
         return proto_fail(&p, "a piece without text");
     if (type == SPM_UNKNOWN && s->n_unknown++ > 0)
         return proto_fail(&p, "a second unknown piece");
+    if (type == SPM_UNUSED && s->spm.model == MODEL_BPE) // merges go on through it, and back
+        return proto_fail(&p, "unsupported unused piece of BPE");
     if (type == SPM_UNKNOWN)
         s->unk = s->n_pieces;
     return spm_piece(s->d, &s->spm, s->n_pieces++, text.p, text.n, score, type);

@@ -59,17 +59,20 @@ static int line_read(const char *line, int64_t n, char *bytes, int64_t *n_bytes,
     return *n_bytes > 0;
 }
 
-static int64_t line_bytes(const char *buf, int64_t n)
+/* Without its end, and without a carriage return in front of that; *n_all: with both. */
+static int64_t line_bytes(const char *buf, int64_t n, int64_t *n_all)
 {
-    const char *end = memchr(buf, '\n', (size_t)n);
-    return end ? end - buf : n;
+    const char *end = n > 0 ? memchr(buf, '\n', (size_t)n) : NULL;
+    int64_t n_line = end ? end - buf : n;
+    *n_all = n_line + (end != NULL);
+    return n_line - (n_line > 0 && buf[n_line - 1] == '\r');
 }
 
 int token_is_tiktoken(const char *buf, int64_t n)
 {
     char bytes[2 * TOKEN_PIECE_BYTES_MAX];
-    int64_t n_bytes, rank;
-    return line_read(buf, line_bytes(buf, n), bytes, &n_bytes, &rank);
+    int64_t n_bytes, rank, n_all, n_line = line_bytes(buf, n, &n_all);
+    return n_line > 0 && line_read(buf, n_line, bytes, &n_bytes, &rank);
 }
 
 enum err token_load_tiktoken(struct token_draft *d, const char *buf, int64_t n, int is_qwen)
@@ -78,12 +81,10 @@ enum err token_load_tiktoken(struct token_draft *d, const char *buf, int64_t n, 
     long long line = 1;
     d->flags |= TOKEN_BYTES | TOKEN_BY_SCORE | TOKEN_IGNORE_MERGES;
     d->has_scores = 1;
-    for (int64_t at = 0, length; at < n; at += length + 1, line++) {
-        int64_t n_bytes, rank;
-        length = line_bytes(buf + at, n - at);
-        if (length == 0)
+    for (int64_t at = 0, n_all; at < n; at += n_all, line++) {
+        int64_t n_bytes, rank, n_line = line_bytes(buf + at, n - at, &n_all);
+        if (n_line == 0)
             continue;
-        int64_t n_line = length - (buf[at + length - 1] == '\r');
         if (!line_read(buf + at, n_line, bytes, &n_bytes, &rank))
             return fail(ERR_INPUT, "%s: line %lld: '%.*s' is not base64 and a rank", d->file, line,
                         (int)min_i64(n_line, 60), buf + at);
