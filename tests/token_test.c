@@ -75,6 +75,28 @@ static void test_encode(void **state)
     tokenizer_close(NULL);
 }
 
+/* A list as long as it takes: here a byte becomes eight tokens. */
+static void test_encode_all(void **state)
+{
+    (void)state;
+    struct tokenizer *tok = tokenizer_make(&(struct made){
+        .normalizer =
+            "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"xyxyxyxy\"}"});
+    int32_t *ids;
+    int64_t n;
+    assert_int_equal(tokenizer_encode_all(tok, "aaaaaaaaaa", 10, 0, &ids, &n), OK);
+    assert_int_equal(n, 80);
+    for (int i = 0; i < 80; i++)
+        assert_int_equal(ids[i], 'x' + i % 2);
+    free(ids);
+    assert_int_equal(tokenizer_encode_all(tok, "a\xff", 2, 0, &ids, &n), ERR_ROW);
+    assert_null(ids);
+    assert_int_equal(tokenizer_encode_all(tok, "", 0, 0, &ids, &n), OK);
+    assert_int_equal(n, 0);
+    free(ids);
+    tokenizer_close(tok);
+}
+
 static void test_side_files(void **state)
 {
     (void)state;
@@ -407,10 +429,11 @@ static void test_scratch_limit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_encode),           cmocka_unit_test(test_side_files),
-        cmocka_unit_test(test_vocab_json),       cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_stream_is_decode), cmocka_unit_test(test_merge_order),
-        cmocka_unit_test(test_long_runs),        cmocka_unit_test(test_scratch_limit),
+        cmocka_unit_test(test_encode),        cmocka_unit_test(test_encode_all),
+        cmocka_unit_test(test_side_files),    cmocka_unit_test(test_vocab_json),
+        cmocka_unit_test(test_decode),        cmocka_unit_test(test_stream_is_decode),
+        cmocka_unit_test(test_merge_order),   cmocka_unit_test(test_long_runs),
+        cmocka_unit_test(test_scratch_limit),
     };
     return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }

@@ -421,10 +421,8 @@ static enum err score_text(struct run *r)
     char *text;
     int64_t n_bytes, n_ids = 0, n = 0;
     TRY(read_all(c->text, &text, &n_bytes));
-    int32_t *ids = malloc((size_t)(n_bytes + 16) * sizeof *ids);
-    enum err err =
-        ids ? tokenizer_encode(r->opened.tokenizer, text, n_bytes, 0, ids, n_bytes + 16, &n_ids)
-            : fail(ERR_FIT, "memory: token ids");
+    int32_t *ids;
+    enum err err = tokenizer_encode_all(r->opened.tokenizer, text, n_bytes, 0, &ids, &n_ids);
     if (err == ERR_ROW)
         err = fail(ERR_INPUT, "%s: %s", c->text, err_text());
     struct request *requests = NULL;

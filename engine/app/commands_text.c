@@ -167,10 +167,8 @@ static enum err encode_row(struct opened *o, const json_t *row, json_t **answer)
     const char *s = rendered ? rendered : json_string_value(text);
     if (!rendered)
         n = (int64_t)json_string_length(text);
-    int32_t *ids = malloc((size_t)(n + 16) * sizeof *ids); // a token is at least a byte
-    enum err err = ids ? OK : fail(ERR_FIT, "memory: token ids");
-    if (err == OK)
-        err = tokenizer_encode(o->tokenizer, s, n, 0, ids, n + 16, &n_ids);
+    int32_t *ids = NULL;
+    enum err err = tokenizer_encode_all(o->tokenizer, s, n, 0, &ids, &n_ids);
     if (err == OK) {
         *answer = json_object();
         if (rendered)

@@ -437,6 +437,25 @@ enum err tokenizer_encode(struct tokenizer *tok, const char *text, int64_t n_byt
     return OK;
 }
 
+enum err tokenizer_encode_all(struct tokenizer *tok, const char *text, int64_t n_bytes,
+                              int add_special, int32_t **ids, int64_t *n_ids)
+{
+    int64_t cap = min_i64(max_i64(n_bytes, 0), TOKEN_TEXT_BYTES_MAX) + 16;
+    for (*ids = NULL;; cap = *n_ids) {
+        int32_t *p = realloc(*ids, (size_t)cap * sizeof *p);
+        enum err e = p ? tokenizer_encode(tok, text, n_bytes, add_special, p, cap, n_ids)
+                       : fail(ERR_FIT, "memory: token ids");
+        *ids = p ? p : *ids;
+        if (e == OK)
+            return OK;
+        if (e != ERR_ROW || *n_ids <= cap) {
+            free(*ids);
+            *ids = NULL;
+            return e;
+        }
+    }
+}
+
 /* ---- what is known about the vocabulary ---- */
 
 int tokenizer_vocab(const struct tokenizer *tok)

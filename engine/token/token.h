@@ -56,6 +56,12 @@ void tokenizer_limit(struct tokenizer *tok, int64_t scratch_bytes_max);
 enum err tokenizer_encode(struct tokenizer *tok, const char *text, int64_t n_bytes, int add_special,
                           int32_t *ids, int64_t cap, int64_t *n_ids);
 
+/* The same into *ids of any length, malloc'd; the caller frees it, NULL on error. A text may have
+ * more tokens than bytes: prefixes, and what normalizers make of a character. ERR_FIT: no memory.
+ */
+enum err tokenizer_encode_all(struct tokenizer *tok, const char *text, int64_t n_bytes,
+                              int add_special, int32_t **ids, int64_t *n_ids);
+
 /* The text of n ids, as one. Bytes that are not UTF-8 become U+FFFD: one per maximal broken part
  * for byte-level vocabularies; one per byte where a character's bytes are tokens <0xNN>, and under
  * `tokenizers` rules then for the whole run of them (told for DETOKENIZER_PENDING_MAX bytes of a
