@@ -34,6 +34,7 @@ struct piece {
 struct spm_made {
     const struct piece *pieces; // the last has no text; NULL: `usual`
     int model, no_bytes, no_prefix, trim;
+    int says_bytes; // byte_fallback without the bytes
     const char *charsmap;
     int n_charsmap;
 };
@@ -101,7 +102,7 @@ static void spm_make(const struct spm_made *m)
     put_varint(2 << 3 | 2);
     put_varint(5);
     put_int(3, (uint64_t)(m->model ? m->model : BPE));
-    put_int(35, (uint64_t)!m->no_bytes);
+    put_int(35, (uint64_t)(!m->no_bytes || m->says_bytes));
     put_varint(3 << 3 | 2);
     put_varint((uint64_t)(4 + (m->n_charsmap ? m->n_charsmap + 3 : 0)));
     put_int(3, (uint64_t)!m->no_prefix);
@@ -212,6 +213,12 @@ static void test_encode(void **state)
     tok = spm_open(&(struct spm_made){.no_bytes = 1, .trim = 1});
     expect_ids(tok, "  a  \xc3\xa9\xc3\xa9  b  ", 0, 5, 13, 4, 0, 4, 6);
     expect_ids(tok, "   ", 0, 0);
+    tokenizer_close(tok);
+    static const struct piece across[] = {{"<unk>", 0, UNKNOWN},   {SPACE, -9, NORMAL},
+                                          {"a", -8, NORMAL},       {SPACE "a", -3, NORMAL},
+                                          {"a" SPACE, -1, NORMAL}, {0}};
+    tok = spm_open(&(struct spm_made){.pieces = across, .no_prefix = 1});
+    expect_ids(tok, "a a", 0, 2, 4, 2); // a piece that goes on behind a space
     tokenizer_close(tok);
     tok = spm_open(&(struct spm_made){.model = UNIGRAM});
     expect_ids(tok, "aba\xc3\xa9", 0, 4, 4, 9, FIRST_BYTE + 0xc3, FIRST_BYTE + 0xa9);
@@ -439,6 +446,8 @@ static void test_pieces_refused(void **state)
         {{{"<unk>", 0, UNKNOWN}, {large, 0, NORMAL}}, 0, "unsupported token 1: 599 bytes"},
     };
     memset(large, 'x', sizeof large - 1);
+    spm_make(&(struct spm_made){.no_bytes = 1, .says_bytes = 1});
+    model_refused("byte_fallback without a token <0x00>");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct spm_made m = {.pieces = cases[i].pieces, .no_bytes = cases[i].no_bytes};
         void *blob;
