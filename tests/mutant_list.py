@@ -670,7 +670,7 @@ SPM = "token_spm_test"
 fault("SentencePiece's merges go by their place", "engine/token/token_bpe.c",
       "if (merge == BPE_NONE || !(tok->head->flags & TOKEN_BY_SCORE))", "if (merge != BPE_NONE || 1)", SPM)
 fault("a word is cut at spaces that a piece goes across", "engine/token/token_bpe.c",
-      "tok->cuts_at_space = !is_bytes && cuts_find(tok);", "tok->cuts_at_space = !is_bytes;", SPM)
+      "tok->cuts_at_space = !is_bytes && cuts_find(tok);", "tok->cuts_at_space = !is_bytes && cuts_find(tok) < 2;", SPM)
 fault("an unknown character is not held back behind bytes", "engine/token/token_bpe.c",
       "    if (is_held)\n        symbol_put(w, tok->head->unk);\n}", "}", SPM)
 fault("a bad byte is one for its whole run", "engine/token/token_decode.c",
@@ -683,16 +683,16 @@ fault("a text keeps its first space", "engine/token/token_decode.c",
 fault("one leading space goes where all do", "engine/token/token_decode.c",
       "d->no_lead = !(h->decode & DECODE_LEAD_ALL);", "d->no_lead = 1;", SPM)
 fault("the first token keeps its spaces", "engine/token/token_decode.c",
-      "    if (is_first && h->decode & DECODE_FIRST_BARE) {", "    if (0) {", SPM)
+      "    if (is_first && h->decode & DECODE_FIRST_BARE) {", "    if (is_first && h->decode & DECODE_FIRST_BARE && id < 0) {", SPM)
 fault("Metaspace puts its prefix behind special tokens", "engine/token/token_split.c",
-      "s->behavior == PREPEND_FIRST && is_first", "s->behavior == PREPEND_FIRST", SPM)
+      "s->behavior == PREPEND_FIRST && is_first", "s->behavior == PREPEND_FIRST && is_first >= 0", SPM)
 fault("the newer rule for the prefix is not read", "engine/token/token_dir.c",
       "kind == STEP_SENTENCEPIECE && !is_legacy)", "kind == STEP_SENTENCEPIECE && !is_legacy && 0)", SPM)
 fault("the length of a field is not checked", "engine/token/token_protobuf.c",
       "if (f->value > (uint64_t)(p->end - p->at))", "if (f->value > (uint64_t)(p->end - p->at) + 5)", SPM)
 fault("a number of 70 bits", "engine/token/token_protobuf.c", "if (shift == 63 && b > 1)", "if (shift == 63 && b > 127)", SPM)
 fault("byte_fallback with bytes missing", "engine/token/token_spm.c",
-      "    if (m->byte_fallback)\n        TRY(bytes_all(d));\n", "", SPM)
+      "    if (m->byte_fallback)\n        TRY(bytes_all(d));\n", "    if (m->byte_fallback && unk < 0)\n        TRY(bytes_all(d));\n", SPM)
 fault("scores of no number", "engine/token/token_spm.c", "    if (!isfinite(score))", "    if (isinf(score))", SPM, "token_hostile_test")
 fault("a trie as long as its table", "engine/token/token_charsmap.c", "n_trie > span.n - 4)", "n_trie > span.n)", "token_hostile_test")
 fault("a list of ids has no more room than the text has bytes", "engine/token/token.c",

@@ -79,6 +79,8 @@ static void test_unsupported(void **state) // T02, T09
          "a charsmap of 4 bytes with a trie of 0"},
         {{.normalizer = "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"CAAAAAAA\"}"},
          "a charsmap of 6 bytes with a trie of 8"},
+        {{.normalizer = "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"CAAAAAAAAAAAAA==\"}"},
+         "a charsmap of 10 bytes with a trie of 8"},
         {{.normalizer = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},"
                         "{\"type\":\"StripAccents\"}]}"},
          "unsupported normalizer StripAccents"},
