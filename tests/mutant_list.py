@@ -697,3 +697,7 @@ fault("scores of no number", "engine/token/token_spm.c", "    if (!isfinite(scor
 fault("a trie as long as its table", "engine/token/token_charsmap.c", "n_trie > span.n - 4)", "n_trie > span.n)", "token_hostile_test")
 fault("a list of ids has no more room than the text has bytes", "engine/token/token.c",
       "if (e != ERR_ROW || *n_ids <= cap) {", "if (e != OK) {", "token_test")
+fault("an unknown character costs the lowest score", "engine/token/token_unigram.c",
+      "#define UNKNOWN_PENALTY 10", "#define UNKNOWN_PENALTY 0", SPM)
+fault("a pre-token that is a token is merged", "engine/token/token_tiktoken.c",
+      "TOKEN_BY_SCORE | TOKEN_IGNORE_MERGES", "TOKEN_BY_SCORE", SPM)

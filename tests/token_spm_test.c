@@ -220,6 +220,11 @@ static void test_encode(void **state)
     tok = spm_open(&(struct spm_made){.pieces = across, .no_prefix = 1});
     expect_ids(tok, "a a", 0, 2, 4, 2); // a piece that goes on behind a space
     tokenizer_close(tok);
+    static const struct piece dear[] = {
+        {"<unk>", 0, UNKNOWN}, {SPACE, 0, NORMAL}, {"a", 5, NORMAL}, {"ab", -3, NORMAL}, {0}};
+    tok = spm_open(&(struct spm_made){.pieces = dear, .model = UNIGRAM, .no_bytes = 1});
+    expect_ids(tok, "ab", 0, 2, 1, 3); // an unknown character costs 10 more than the dearest piece
+    tokenizer_close(tok);
     tok = spm_open(&(struct spm_made){.model = UNIGRAM});
     expect_ids(tok, "aba\xc3\xa9", 0, 4, 4, 9, FIRST_BYTE + 0xc3, FIRST_BYTE + 0xa9);
     tokenizer_close(tok);
@@ -532,7 +537,7 @@ static void test_tiktoken_refused(void **state)
             fail_msg("expected '%s', got %d '%s'", cases[i].what, (int)e, e ? err_text() : "");
     }
     n_model = 0;
-    put("YQ== 0\r\nYg== 1\n\nYWI= 5\n", 23);
+    put("YQ== 0\r\nYg== 1\n\nYWI= 5\nYmJh 3\n", 30);
     void *blob;
     int64_t n;
     struct tokenizer *tok;
@@ -540,7 +545,8 @@ static void test_tiktoken_refused(void **state)
         fail_msg("%s", err_text());
     assert_int_equal(tokenizer_open(&tok, blob, n, "test"), OK);
     free(blob);
-    expect_ids(tok, "abab b", 1, 3, 5, 5, 1);
+    expect_ids(tok, "abab b bba", 0, 6, 5, 5, 1, 1, 1, 0); // a space has no token
+    expect_ids(tok, "bba", 1, 1, 3);                       // whole, and nothing merges to it
     tokenizer_close(tok);
 }
 

@@ -157,7 +157,6 @@ struct split_level {
     int64_t prev;             // end of the last event
     int64_t match, match_end; // pending match; -1: none
     int64_t last_match_end;   // -1: none
-    int is_first;             // the piece stands at the start of the whole text
     int done;                 // no more matches
     int has_next, next_is_match;
     int64_t next_at, next_end; // the event looked ahead at

@@ -14,10 +14,9 @@ struct split_event { // a match, or what stands between two
     int is_match;
 };
 
-static void level_start(struct split_level *l, const char *text, int64_t n, int is_first)
+static void level_start(struct split_level *l, const char *text, int64_t n)
 {
-    *l = (struct split_level){
-        .text = text, .n = n, .match = -1, .last_match_end = -1, .is_first = is_first};
+    *l = (struct split_level){.text = text, .n = n, .match = -1, .last_match_end = -1};
 }
 
 static enum err search_regex(struct regex *r, struct split_level *l)
@@ -225,8 +224,9 @@ static enum err word_encode(struct tokenizer *tok, const char *word, int64_t n,
                                              : bpe_encode(tok, word, n, sink);
 }
 
-/* Hands a piece to step `step`, or encodes it when there is none. *level: the step that now has a
- * piece to cut, unchanged when there is none. */
+/* Hands a piece to step `step`, or encodes it when there is none. is_first: it starts the text, as
+ * far as that matters: behind another step nobody asks (token_steps.c). *level: the step that now
+ * has a piece to cut, unchanged when there is none. */
 static enum err piece_enter(struct tokenizer *tok, int step, const char *text, int64_t n,
                             int is_first, int *level, struct token_sink *sink)
 {
@@ -238,7 +238,7 @@ static enum err piece_enter(struct tokenizer *tok, int step, const char *text, i
     }
     if (step == n_steps)
         return word_encode(tok, text, n, sink);
-    level_start(&tok->levels[step], text, n, is_first);
+    level_start(&tok->levels[step], text, n);
     *level = step;
     return OK;
 }
@@ -259,8 +259,8 @@ enum err split_encode(struct tokenizer *tok, const char *text, int64_t n, struct
         struct split_level *l = &tok->levels[level];
         TRY(level_next(tok, level, &piece, &found));
         if (found)
-            TRY(piece_enter(tok, level + 1, l->text + piece.at, piece.end - piece.at,
-                            l->is_first && piece.at == 0, &level, sink));
+            TRY(piece_enter(tok, level + 1, l->text + piece.at, piece.end - piece.at, 0, &level,
+                            sink));
         else
             level--;
     }
