@@ -687,7 +687,7 @@ fault("the first token keeps its spaces", "engine/token/token_decode.c",
 fault("Metaspace puts its prefix behind special tokens", "engine/token/token_split.c",
       "s->behavior == PREPEND_FIRST && is_first", "s->behavior == PREPEND_FIRST && is_first >= 0", SPM)
 fault("the newer rule for the prefix is not read", "engine/token/token_dir.c",
-      "kind == STEP_SENTENCEPIECE && !is_legacy)", "kind == STEP_SENTENCEPIECE && !is_legacy && 0)", SPM)
+      "kind == STEP_SENTENCEPIECE && !is_legacy)", "kind == STEP_SENTENCEPIECE && is_legacy > 1)", SPM)
 fault("the length of a field is not checked", "engine/token/token_protobuf.c",
       "if (f->value > (uint64_t)(p->end - p->at))", "if (f->value > (uint64_t)(p->end - p->at) + 5)", SPM)
 fault("a number of 70 bits", "engine/token/token_protobuf.c", "if (shift == 63 && b > 1)", "if (shift == 63 && b > 127)", SPM)

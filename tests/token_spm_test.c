@@ -249,6 +249,11 @@ static void test_prefix_rules(void **state)
         assert_int_equal(tokenizer_vocab(tok), 271);
         tokenizer_close(tok);
     }
+    temp_write_text("tokenizer_config.json", "{\"add_prefix_space\":false,\"legacy\":null}");
+    struct tokenizer *tok = spm_open(&(struct spm_made){0});
+    expect_ids(tok, "a<s>b", 1, 4, 1, 5, 1, 6);
+    expect_text(tok, (int32_t[]){13, 13}, 2, 1, " a a"); // nothing to take back
+    tokenizer_close(tok);
     remove(temp_path("added_tokens.json"));
     remove(temp_path("tokenizer_config.json"));
 }

@@ -45,7 +45,7 @@ int64_t tokenizer_bytes(const struct tokenizer *tok);
 /* Caps the scratch of encode, which grows on demand to the largest text seen and is never more than
  * the cap: 16 bytes per byte of the longest pre-token may take half of it; an eighth each is for
  * normalized text (twice, when there are several normalizers), for 8 bytes per character of its
- * longest stretch without ASCII or ideographs, and for a text that gets a space in front. A text
+ * longest stretch without ASCII or ideographs, and for a text that gets spaces of its own. A text
  * that needs more is ERR_ROW, whatever was encoded before it. Frees what is held now. */
 void tokenizer_limit(struct tokenizer *tok, int64_t scratch_bytes_max);
 

@@ -459,14 +459,22 @@ static enum err ends_add(struct token_dir *t, int adds_bos)
     return OK;
 }
 
-/* Newer configs put the prefix at the start of a text only ("legacy": false). */
+/* Newer configs put the prefix at the start of a text only ("legacy": false), or nowhere. */
 static enum err prefix_rule(struct token_dir *t)
 {
-    int is_legacy = 1;
+    int is_legacy = 1, has_prefix = 1;
     TRY(maybe_bool(&t->config, "legacy", &is_legacy));
-    for (int i = 0; i < t->d->n_steps; i++)
-        if (t->d->steps[i].kind == STEP_SENTENCEPIECE && !is_legacy)
-            t->d->steps[i].behavior |= SPM_PREFIX_FIRST;
+    TRY(maybe_bool(&t->config, "add_prefix_space", &has_prefix));
+    for (int i = 0; i < t->d->n_steps; i++) {
+        struct token_step *s = &t->d->steps[i];
+        if (s->kind == STEP_SENTENCEPIECE && !is_legacy)
+            s->behavior |= SPM_PREFIX_FIRST;
+        if (s->kind != STEP_SENTENCEPIECE || has_prefix)
+            continue;
+        s->behavior &= ~(uint32_t)SPM_PREFIX;
+        if (!(s->behavior & SPM_TRIM))
+            t->d->decode &= ~(uint32_t)DECODE_LEAD;
+    }
     return OK;
 }
 

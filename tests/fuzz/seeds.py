@@ -167,19 +167,26 @@ def gguf(keys, tensors, version=3, align=32):
     return out + bytes(-len(out) % align) + bytes(at)
 
 
-def gguf_llama(vocab, pre, dim=8, quant=0):
+def gguf_llama(vocab, pre, dim=8, quant=0, model="gpt2"):
     tokens = ["<s>", "<|end|>"] + [chr(97 + i) for i in range(vocab - 5)] + ["ab", "abc", "Ġ"]
     keys = [("general.architecture", STR, "llama"), ("llama.block_count", U32, 1),
             ("llama.embedding_length", U32, dim), ("llama.feed_forward_length", U32, 8),
             ("llama.attention.head_count", U32, 2), ("llama.attention.head_count_kv", U32, 1),
             ("llama.context_length", U32, 64), ("llama.rope.freq_base", F32, 1e4), ("llama.vocab_size", U32, vocab),
             ("llama.attention.layer_norm_rms_epsilon", F32, 1e-5), ("llama.rope.dimension_count", U32, dim // 2),
-            ("tokenizer.ggml.model", STR, "gpt2"), ("tokenizer.ggml.pre", STR, pre),
+            ("tokenizer.ggml.model", STR, model), ("tokenizer.ggml.pre", STR, pre),
             ("tokenizer.ggml.tokens", ARRAY, (STR, tokens)),
-            ("tokenizer.ggml.token_type", ARRAY, (I32, [3, 3] + [1] * (vocab - 2))),
-            ("tokenizer.ggml.merges", ARRAY, (STR, ["a b", "ab c"])), ("tokenizer.ggml.bos_token_id", U32, 0),
+            ("tokenizer.ggml.token_type", ARRAY, (I32, [3, 3 if model == "gpt2" else 2] + [1] * (vocab - 2))),
+            ("tokenizer.ggml.bos_token_id", U32, 0),
             ("tokenizer.ggml.eos_token_id", U32, 1), ("tokenizer.ggml.add_bos_token", BOOL, 1),
             ("tokenizer.chat_template", STR, CHATML[:60])]
+    if model == "gpt2":
+        keys += [("tokenizer.ggml.merges", ARRAY, (STR, ["a b", "ab c"]))]
+    else:
+        table = struct.pack("<IIII", 8, 1 << 10, 0, 0) + b"ab\0"
+        keys += [("tokenizer.ggml.scores", ARRAY, (F32, [-i / 4 for i in range(vocab)])), ("tokenizer.ggml.unknown_token_id", U32, 1),
+                 ("tokenizer.ggml.add_space_prefix", BOOL, 1), ("tokenizer.ggml.remove_extra_whitespaces", BOOL, model == "t5"),
+                 ("tokenizer.ggml.precompiled_charsmap", ARRAY, (U8, table))]
     shapes = [("token_embd", (dim, vocab)), ("output_norm", (dim,)), ("blk.0.attn_norm", (dim,)),
               ("blk.0.ffn_norm", (dim,)), ("blk.0.attn_q", (dim, dim)), ("blk.0.attn_k", (dim, dim // 2)),
               ("blk.0.attn_v", (dim, dim // 2)), ("blk.0.attn_output", (dim, dim)), ("blk.0.ffn_gate", (dim, 8)),
@@ -206,6 +213,8 @@ def gguf_seeds():
     for pre in ("gpt-2", "llama-bpe", "qwen2", "smollm"):
         yield gguf_llama(20, pre)
     yield gguf_llama(20, "default", dim=32, quant=2)
+    for model in ("llama", "t5"):
+        yield gguf_llama(20, "default", model=model)
     for kind in range(40):  # one row of each format, as long as any needs
         yield gguf([], [("t", (256,), kind, 1024)])
     yield b"GGML" + bytes(16)
