@@ -236,15 +236,16 @@ static void test_prefix_rules(void **state)
     (void)state;
     temp_write_text("added_tokens.json", "{\"<t>\":270}");
     for (int legacy = 0; legacy < 2; legacy++) {
-        char config[200];
+        char config[300];
         snprintf(config, sizeof config,
-                 "{\"legacy\":%s,\"add_bos_token\":false,\"add_eos_token\":true,\"unk_token\":{"
+                 "{\"added_tokens_decoder\":{\"270\":{\"content\":\"<t>\",\"rstrip\":true}},"
+                 "\"legacy\":%s,\"add_bos_token\":false,\"add_eos_token\":true,\"unk_token\":{"
                  "\"content\":\"<unk>\"}}",
                  legacy ? "true" : "false");
         temp_write_text("tokenizer_config.json", config);
         struct tokenizer *tok = spm_open(&(struct spm_made){0});
-        expect_ids(tok, "a<s>a<t>b", 1, legacy ? 7 : 6, 13, 1, legacy ? 13 : 5, 270, legacy ? 4 : 6,
-                   legacy ? 6 : 2, 2);
+        expect_ids(tok, "a<s>a<t>  b", 1, legacy ? 7 : 6, 13, 1, legacy ? 13 : 5, 270,
+                   legacy ? 4 : 6, legacy ? 6 : 2, 2);
         assert_true(tokenizer_is_special(tok, 0) && !tokenizer_is_special(tok, 270));
         assert_int_equal(tokenizer_vocab(tok), 271);
         tokenizer_close(tok);

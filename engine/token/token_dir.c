@@ -301,7 +301,7 @@ static enum err merges_walk(struct token_draft *d, const char *buf, int64_t n)
 }
 
 /* The named special tokens become added tokens, when the vocabulary has them. fallback: the text of
- * BOS, EOS and the unknown token where nothing is named; "" or NULL: none. */
+ * BOS, EOS and the unknown token where nothing is named; NULL: none. */
 static enum err named_specials(struct token_dir *t, const char *const fallback[3])
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
@@ -421,8 +421,8 @@ static const char *piece_text(const struct token_draft *d, int32_t id, char *out
     return out;
 }
 
-/* Special tokens beside a tokenizer.model, as transformers takes them from the config. Without that
- * file there are none: SentencePiece itself reads them as text. */
+/* Special tokens beside a tokenizer.model, as transformers takes them from the configs. Without
+ * those files there are none: SentencePiece itself reads them as text. */
 static enum err model_specials(struct token_dir *t)
 {
     struct token_draft *d = t->d;
@@ -430,7 +430,7 @@ static enum err model_specials(struct token_dir *t)
     TRY(config_read(t, 1));
     snprintf(t->path, sizeof t->path, "%.*s/added_tokens.json", PATH_MAX - 40, t->dir);
     TRY(added_json(t));
-    if (t->config.n_nodes == 0)
+    if (t->config.n_nodes == 0 && t->special_map.n_nodes == 0)
         return OK;
     snprintf(t->path, sizeof t->path, "%.*s/tokenizer_config.json", PATH_MAX - 40, t->dir);
     return named_specials(t, (const char *const[]){piece_text(d, d->bos, bos, sizeof bos),

@@ -437,7 +437,9 @@ static int added_order(const void *a, const void *b, void *arg)
         return order;
     if (x->match.n != y->match.n)
         return x->match.n < y->match.n ? -1 : 1;
-    return x->id < y->id ? -1 : x->id > y->id;
+    if (x->id != y->id)
+        return x->id < y->id ? -1 : 1;
+    return x->flags > y->flags ? -1 : x->flags < y->flags; // the one that says more
 }
 
 /* Sorted; a token listed twice counts once. */
