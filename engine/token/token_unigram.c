@@ -95,11 +95,12 @@ static void pieces_offer(const struct tokenizer *tok, const char *word, uint32_t
     double here = paths[at].score;
     int has_single = 0;
     for (uint32_t depth = 1; lo < hi; depth++) {
-        uint32_t id = tok->path_order[lo];
-        if (piece_bytes(tok, id) == depth) { // the shortest comes first
+        for (; lo < hi; lo++) { // the shortest comes first; a hostile blob may have it twice
+            uint32_t id = tok->path_order[lo];
+            if (piece_bytes(tok, id) != depth)
+                break;
             path_offer(tok, &paths[at + depth], tok->scores[id] + here, at, (int32_t)id);
             has_single |= depth == n_char;
-            lo++;
         }
         if (at + depth == n)
             break;
