@@ -210,6 +210,7 @@ CALL(compact)
 CALL(norm)
 CALL(rope)
 CALL(gate_mul)
+CALL(mix)
 CALL(kv_store)
 CALL(attend_prompt)
 CALL(prompt_keep)
@@ -245,6 +246,7 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
                              m->dim, m->dim, m->dim,  m->norm_kind, 1e-5f};
     struct rope_args rope = {o->x,       o->angles,   o->angles,   o->positions, n,
                              m->n_heads, m->head_dim, m->rope_dim, heads};
+    struct mix_args mix = {o->x, o->y, n, m->dim, m->dim, m->dim, 0.5f, 0.25f, 0};
     struct gate_mul_args silu = {o->x, o->y, n, m->ffn, m->ffn, m->ffn, ACT_SILU};
     struct kv_store_args store = {o->layout, o->prompt, o->k, o->v, kv, kv, 0, n};
     struct gather_args gather = {.dtype = DTYPE_BF16,
@@ -268,11 +270,16 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
          .bytes = 8.0 * n * m->n_heads * m->rope_dim,
          .call = call_rope,
          .args = &rope},
-        {.op = "silu_mul",
+        {.op = "gate_mul",
          .flops = 12.0 * n * m->ffn,
          .bytes = 12.0 * n * m->ffn,
          .call = call_gate_mul,
          .args = &silu},
+        {.op = "mix",
+         .flops = 3.0 * n * m->dim,
+         .bytes = 12.0 * n * m->dim,
+         .call = call_mix,
+         .args = &mix},
         {.op = "kv_store", .bytes = 12.0 * n * (double)kv, .call = call_kv_store, .args = &store},
     };
     for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {

@@ -295,15 +295,19 @@ OPS = [
     ("decode q8 and q4 to bf16", "decode", r"^q[84] ", False),
     ("norm", "norm", r"", False),
     ("rope", "rope", r"", False),
-    ("silu_mul", "silu_mul", r"", False),
+    ("gate_mul", "gate_mul", r"", False),
+    ("mix", "mix", r"", False),
     ("kv_store", "kv_store", r"", False),
     ("prompt_keep", "prompt_keep", r"", False),
     ("head_reduce", "head_reduce", r"", False),
 ]
 
 
+FORMER = {"silu_mul": "gate_mul"}  # in older CSVs
+
+
 def ops_cells(s, op, shape, by_flops):
-    mine = [r for r in s.rows if r["op"] == op and re.search(shape, r["shape"])]
+    mine = [r for r in s.rows if FORMER.get(r["op"], r["op"]) == op and re.search(shape, r["shape"])]
     if not mine:
         return ["", ""]
     rates = span([float(r["gflop_s" if by_flops else "gb_s"]) for r in mine], "{:.0f}")

@@ -8,10 +8,10 @@ RAM = real(head(FILE, "roof_ram_gb_s"))
 has(word) = (strstrt(strcol("shape"), word) > 0)
 is(op) = (strcol("op") eq op)
 kind(none) = is("attend_prompt") ? 5 : is("attend_forced") ? (has("q8") || has("q4") || has("mixed") ? 7 : 6) : \
-         is("norm") || is("rope") || is("silu_mul") ? 8 : !is("matmul") ? 0 : has("int8") ? 4 : has("bf16") ? 1 : \
+         is("norm") || is("rope") || is("gate_mul") || is("silu_mul") || is("mix") ? 8 : !is("matmul") ? 0 : has("int8") ? 4 : has("bf16") ? 1 : \
          has("bf12") ? 2 : 3
 array NAME[8] = ["matmul bf16", "matmul bf12", "matmul q8, q4, ...", "matmul int8 (q8, q4)", "attend prompt", \
-                 "attend KV bf16, f32", "attend KV q8, q4, mixed", "norm, rope, silu\\_mul"]
+                 "attend KV bf16, f32", "attend KV q8, q4, mixed", "norm, rope, gate\\_mul"]
 array COLOR[8] = [BLUE, SKY, GREEN, PINK, RED, ORANGE, ORANGE, SOFT]
 array POINT[8] = [7, 7, 5, 9, 13, 11, 10, 2]
 intensity(i) = (kind(0) == i && column("gb_s") > 0 ? column("gflop_s") / column("gb_s") : NaN)
