@@ -74,8 +74,9 @@ class Job(kill_test.Job):
         return self.place.at("disk/jobs/out.jsonl")
 
     def args(self, out, *more):
+        """Every run measures the codec for itself: what hangs on that, and so on which pass a token comes in, is fixed."""
         return [self.place.at("disk/offload") if x == self.place.at("offload") else x
-                for x in kill_test.Job.args(self, out, *more)]
+                for x in kill_test.Job.args(self, out, "--prefill-tokens", "160", *more)]
 
 
 def one_cut(tally, disk, job, what, act, delay_s):
