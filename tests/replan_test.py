@@ -131,7 +131,7 @@ def slow_reads(tally, place, a):
         f.write("nvme_read = 1e13\nnvme_write = 1e13\nram_read = 2e10\nmatmul_flops = 1e11\nstep_s = 0.01\nthreads = 2\n")
     source = place.rows("slow.jsonl", [dict(row, max_tokens=80) for row in trial.job_rows(40, 4, prompt_max=60)])
     summary, want = place.at("summary.json"), None
-    for mib in (29, 30, 28, 31, 27):
+    for mib in (33, 32, 34, 31, 29):
         for how in ("off", "on") if want is None else ("on",):
             out = place.at(f"slow-{mib}-{how}.jsonl")
             args = ["run", "-m", place.model, "-i", source, "-o", out, "--machine", probe, "--mem-ram", f"{mib}M", "--progress", "none",
