@@ -233,7 +233,8 @@ def bad_sectors(tally, place, a):
                 subprocess.run(["mount", loop, disk.path], check=True)
                 first.model, out = pack, first.fresh()
                 done = first.start(out, "--io", io).end()
-                first.fails(tally, f"EIO of weights, --io {io}", done, (9,), "wide.pack")
+                # 7: some loop devices give zeros, now and then, for a read that goes over the end of their file
+                first.fails(tally, f"EIO of weights, --io {io}", done, (9, 7), "wide.pack")
                 disk.unmount()
                 with open(disk.image, "r+b") as image, open(whole, "rb") as f:
                     shutil.copyfileobj(f, image)
