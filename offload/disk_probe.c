@@ -74,12 +74,14 @@ struct disk_stream {
     struct disk_series *series;
 };
 
+#define LEAST_BLOCKS 2 // that a measurement moves, however slow: mixed loads need two to be there
+
 /* Issues one more io unless time or the file is over. */
 static enum err stream_next(struct disk_stream *s, struct ring_io *io)
 {
     const struct disk_load *load = s->load;
     int ends = load->write && !load->wrap && !load->mixed;
-    if ((ends && s->next == s->n_blocks) || (s->next > 0 && clock_ns() >= s->end_ns))
+    if ((ends && s->next == s->n_blocks) || (s->next >= LEAST_BLOCKS && clock_ns() >= s->end_ns))
         return OK;
     int64_t block = s->next % s->n_blocks;
     io->file = s->file;

@@ -136,6 +136,21 @@ static void disk_series_are_measured(void **state)
     disk_probe_close(&d);
 }
 
+/* A disk so slow that the time is over with the first block: what a mixed load needs is there. */
+static void a_slow_disk_is_measured_too(void **state)
+{
+    (void)state;
+    struct disk_probe d;
+    struct disk_series s;
+    struct disk_load load = {
+        .io = RING_AUTO, .write = 1, .wrap = 1, .block_bytes = 1 << 20, .depth = 4};
+    assert_int_equal(disk_probe_open_scratch(&d, temp_dir, 8 << 20), OK);
+    assert_int_equal(disk_probe_series(&d, &load, &s), OK);
+    load.mixed = 1;
+    assert_int_equal(disk_probe_series(&d, &load, &s), OK);
+    disk_probe_close(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -144,6 +159,8 @@ int main(void)
         cmocka_unit_test(bursts_are_told_from_what_lasts),
         cmocka_unit_test(a_series_gets_steady),
         cmocka_unit_test_setup_teardown(disk_series_are_measured, temp_dir_setup,
+                                        temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(a_slow_disk_is_measured_too, temp_dir_setup,
                                         temp_dir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
