@@ -25,6 +25,9 @@ struct rate probe_loop(const struct probe_loop *l);
 /* Bytes for what has to come out of RAM: four times the last-level caches, or as much of 8, 32,
  * 128 and 512 MiB as the probe may take. Few sizes: each is a file of the cache. */
 int64_t probe_ram_bytes(const struct probe_config *c);
+/* Bytes that are touched to see what fresh memory costs; 0: the run has so little that all of it is
+ * brought in before it begins. */
+int64_t probe_fresh_bytes(const struct probe_config *c);
 /* What stands beside it: twice 256 rows of 2,048 numbers and a little. */
 #define PROBE_BESIDE_BYTES (6 * PROBE_MIB)
 

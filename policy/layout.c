@@ -270,6 +270,25 @@ static void lay_layer(struct build *b)
     array(b, LAYOUT_STEP_OWNERS, p->pages_batch, 8);
 }
 
+/* Of a layer that is not homed on NVMe. */
+static int64_t resident_bytes(const struct plan *p, const struct weights_info *w, int layer)
+{
+    int64_t n_bytes = plan_layer_decoded(p, layer) ? w->tile_bytes[layer] : w->layer_bytes[layer];
+    return align64(n_bytes, PLAN_DISK_BLOCK);
+}
+
+struct layout_stays layout_stays(const struct plan *p, const struct weights_info *w,
+                                 const struct plan_costs *costs)
+{
+    struct layout_stays stays = {.written = p->kv_near * p->pages_batch * costs->kv_page_bytes};
+    for (int layer = 0; layer < p->layers; layer++)
+        if (plan_layer_home(p, layer) != TIER_NVME) {
+            int made = w->made_here || plan_layer_decoded(p, layer);
+            *(made ? &stays.written : &stays.read) += resident_bytes(p, w, layer);
+        }
+    return p->device ? (struct layout_stays){0} : stays; // pinned, and brought in for that
+}
+
 static void lay_residents(struct build *b)
 {
     const struct plan *p = b->plan;
@@ -278,9 +297,7 @@ static void lay_residents(struct build *b)
         enum layout_id id = home == plan_near(p) ? LAYOUT_WEIGHTS : LAYOUT_WEIGHTS_HOME;
         if (home == TIER_NVME)
             continue;
-        int64_t n_bytes = align64(plan_layer_decoded(p, layer) ? b->w->tile_bytes[layer]
-                                                               : b->w->layer_bytes[layer],
-                                  PLAN_DISK_BLOCK);
+        int64_t n_bytes = resident_bytes(p, b->w, layer);
         b->l->weight_bytes[layer] = n_bytes;
         b->l->weights[layer] = range(b, id, n_bytes, PLAN_DISK_BLOCK);
         b->l->weight_arena[layer] = arena_of(b, id);

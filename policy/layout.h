@@ -149,6 +149,16 @@ void layout_make(struct layout *l, const struct plan *plan, const struct weights
                  const struct work *work, const struct shape *shape, const struct evict *evict,
                  const struct plan_costs *costs, struct plan_bytes *bytes);
 
+/* What stays in RAM, beyond the parts that every pass uses: weights that are read as they are, and
+ * what ops write there, tiles and KV. Where it is no more than LAYOUT_BROUGHT_IN all of the arena
+ * is brought in before step 0; else its first touch is part of the job. */
+#define LAYOUT_BROUGHT_IN ((int64_t)1 << 30) // a fraction of a second
+struct layout_stays {
+    int64_t read, written;
+};
+struct layout_stays layout_stays(const struct plan *plan, const struct weights_info *w,
+                                 const struct plan_costs *costs);
+
 /* Pages of the workspace in which prompts of a tile keep K and V. */
 int64_t layout_prompt_pages(const struct plan *plan);
 /* Bytes of a frame of hidden states: one batch's of a step, whole disk blocks. */

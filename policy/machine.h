@@ -65,6 +65,7 @@ enum machine_part { MACHINE_DISK, MACHINE_CPU, MACHINE_DEVICE, N_MACHINE_PARTS }
     X(nvme_write_burst_bytes, DISK, 0, 1e15, "bytes until then")                                   \
     X(ram_read, CPU, 1, 1e15, "bytes per second")                                                  \
     X(ram_read_one, CPU, 0, 1e15, "bytes per second, one thread")                                  \
+    X(ram_fresh, CPU, 0, 1e15, "bytes per second, touched for the first time")                     \
     X(crc, CPU, 0, 1e15, "bytes per second, one thread")                                           \
     X(matmul_flops, CPU, 1, 1e18, "FLOPs per second")                                              \
     MACHINE_MATMULS(X, f32)                                                                        \

@@ -2,6 +2,7 @@
 #include "policy/pass.h"
 
 #include "policy/int64.h"
+#include "policy/layout.h"
 #include "policy/rates.h"
 #include "policy/servers.h"
 
@@ -471,6 +472,28 @@ int64_t pricing_bytes(const struct plan *plan, int quick)
            align64(steps * (int64_t)sizeof(struct place), 8);
 }
 
+/* What stays in RAM is touched for the first time by the first pass, but for pages of KV that later
+ * rows reach, which it has to answer for as well: by reads as they land, by ops. */
+static void price_fresh(struct pricing *p)
+{
+    const struct layout_stays stays = layout_stays(p->plan, p->set->weights, p->set->costs);
+    const double fresh = p->set->machine->ram_fresh.value;
+    if (stays.read + stays.written <= LAYOUT_BROUGHT_IN || fresh <= 0)
+        return;
+    p->fresh_read_s = (double)stays.read / fresh;
+    p->fresh_ops_s = (double)stays.written / fresh;
+}
+
+/* The first pass, with that: reads wait for memory and for the disk at once, ops do nothing else
+ * meanwhile. */
+static void add_fresh(const struct pricing *p, struct lanes *l)
+{
+    double more = max_d(p->fresh_read_s - l->s[PLAN_NVME_READ], 0);
+    l->s[PLAN_NVME_READ] += more;
+    l->s[PLAN_CPU] += p->fresh_ops_s;
+    l->wall_s += more + p->fresh_ops_s;
+}
+
 void pricing_make(struct pricing *p, const struct setting *set, const struct plan *plan, int quick,
                   void *memory)
 {
@@ -498,6 +521,7 @@ void pricing_make(struct pricing *p, const struct setting *set, const struct pla
     TAKE(servers->link.items, servers->cap);
 #undef TAKE
     moves_make(&p->moves, plan, set->weights, set->costs, set->shape, at);
+    price_fresh(p);
     p->kv_on_disk = plan_kv_count(plan, TIER_NVME);
     for (int layer = 1; layer < plan->layers; layer++) {
         p->decoding_s += decoding_s(p, layer);
@@ -684,8 +708,10 @@ double pricing_pass(void *ctx, int64_t pass, const struct load *loads)
         *s += *s > 0 ? max_d(p->disk_more_s[write], 0) : 0;
     }
     memcpy(p->last, loads, (size_t)p->plan->batches * sizeof *loads);
-    if (pass == 0)
+    if (pass == 0) {
+        add_fresh(p, &l);
         p->first_s = l.wall_s;
+    }
     p->priced = l;
     add_lanes(p, &l);
     return l.wall_s;

@@ -54,6 +54,7 @@ struct pricing {
     int64_t kv_on_disk;    // KV extents that live there
     double decoding_s;     // of a pass: layers that are decoded behind their copy
     int decoded, decoded_slices; // decoder layers, and slices, that are held as tiles
+    double fresh_read_s, fresh_ops_s; // of the first pass: touching memory that was never touched
     struct replay *replay;
 };
 

@@ -330,6 +330,42 @@ static void test_pages_apart_cost_their_start(void **state)
     assert_true(slow.write_s > t.write_s && slow.job_s > t.job_s);
 }
 
+/* Weights that stay and KV are touched for the first time by the first pass, once more than a
+ * little stays: the disk brings the former meanwhile, ops do nothing else. Tiles ops write, too. */
+static void test_fresh_memory_costs_its_first_touch(void **state)
+{
+    (void)state;
+    struct machine machine = MACHINE;
+    struct plan p = small_layers(1, 1e-4);
+    p.resident = 20;
+    for (int large = 0; large < 2; large++)
+        for (int tiles = 0; tiles < 2; tiles++) {
+            for (int layer = 1; layer < weights.n_layers; layer++) {
+                weights.layer_bytes[layer] = (large ? 100 : 10) * MIB;
+                weights.tile_bytes[layer] = (large ? 150 : 15) * MIB;
+            }
+            p.decoded = tiles ? 20 : 0;
+            p = derived(p);
+            machine.ram_fresh.value = 0;
+            struct plan_time known = time_on(&machine, &p);
+            double kv = 16.0 * (double)(p.pages_batch * costs.kv_page_bytes);
+            double read = tiles ? 0 : 2000.0 * MIB, written = kv + (tiles ? 3000.0 * MIB : 0);
+            double disk_s = (2000.0 * MIB + (double)weights.layer_bytes[0]) / 2e9;
+            read += plan_layer_home(&p, 0) == TIER_RAM ? (double)weights.layer_bytes[0] : 0;
+            assert_true(large || 300.0 * MIB + kv < LAYOUT_BROUGHT_IN);
+            for (double fresh = 1e8; fresh <= 1e12; fresh *= 10) {
+                machine.ram_fresh.value = fresh;
+                struct plan_time t = time_on(&machine, &p);
+                double more = large ? fmax(read / fresh - disk_s, 0) + written / fresh : 0;
+                assert_true(about(t.first_s - known.first_s, more, 0.01) ||
+                            fabs(t.first_s - known.first_s - more) < 0.01 * known.first_s);
+                assert_true(fabs(t.job_s - known.job_s - (t.first_s - known.first_s)) <
+                            1e-6 * t.job_s);
+                assert_true(t.passes == known.passes);
+            }
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -342,6 +378,7 @@ int main(void)
         cmocka_unit_test_setup(test_ops_are_slower_beside_reads, setup),
         cmocka_unit_test_setup(test_rows_are_gathered_in_time, setup),
         cmocka_unit_test_setup(test_pages_apart_cost_their_start, setup),
+        cmocka_unit_test_setup(test_fresh_memory_costs_its_first_touch, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

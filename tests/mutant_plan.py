@@ -4,7 +4,7 @@ from mutant_fault import fault
 # ---- what a machine gives
 
 fault("a rate measured in other memory is taken", "offload/probe_cache.c",
-      "(long long)probe_ram_bytes(c));\n}", "0LL);\n}", "probe_test")
+      "(long long)probe_ram_bytes(c),", "0LL,", "probe_test")
 fault("the first plan has other digits than the next", "offload/probe_cache.c",
       "    part_copy(m, &only, part);\n    probe_cache_write", "    probe_cache_write", "probe_test")
 fault("a burst counts as what lasts", "offload/disk_probe.c",
@@ -18,9 +18,11 @@ fault("measuring a model takes what memory it wants", "offload/probe_model.c",
       "while (c->memory_bytes > 0 && a.used > c->memory_bytes && share <= SHARE_LAST);",
       "while (0);", "probe_test")
 fault("a machine file that knows one matmul is refused", "offload/machine_file.c",
-      "    machine_complete(m);\n", "", "probe_test")
+      "    machine_complete(m);\n", "", "machine_file_test")
 fault("the spread of a rate is lost", "offload/machine_file.c",
-      "n > 1 ? x[1] : 0,", "0,", "probe_test")
+      "n > 1 ? x[1] : 0,", "0,", "machine_file_test")
+fault("fresh memory costs ops nothing", "policy/pass.c",
+      "    l->wall_s += more + p->fresh_ops_s;", "    l->wall_s += more;", "cost_test")
 fault("a lane is busy as long as at full depth", "policy/pass.c",
       "*s += *s > 0 ? max_d(p->disk_more_s[write], 0) : 0;", "*s += 0 * p->played_disk_s[write];", "cost_test")
 fault("shares are corrected as rates are", "policy/correct.c",

@@ -13,8 +13,6 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-#define SMALL ((int64_t)1 << 30) // memory that is brought in whole: a fraction of a second
-
 static void place_weights(struct home *h, struct device *device, enum compute compute)
 {
     const struct plan *p = h->plan;
@@ -209,7 +207,8 @@ enum err home_open(struct home *h, const struct home_config *config)
     const struct layout *l = config->layout;
     h->memory = (struct memory){l, {h->tiers[TIER_RAM].base, NULL, h->tiers[TIER_DEVICE].base}};
     int64_t all = l->n_bytes[ARENA_HOST], busy = l->busy_bytes[ARENA_HOST];
-    arena_populate(h->memory.base[ARENA_HOST], all <= SMALL ? all : busy, config->ops->pool);
+    int whole = all - busy <= LAYOUT_BROUGHT_IN;
+    arena_populate(h->memory.base[ARENA_HOST], whole ? all : busy, config->ops->pool);
     TRY(open_pinned(h, config));
     guard(h, 1);
     place_weights(h, config->device, config->compute);
