@@ -22,6 +22,7 @@ struct rope rope_plain(double theta)
 
 static enum err kind_of(struct rope *r, const struct source *s, const char *key, const char *type)
 {
+    /* dynamic: rows stay within the original context, where it is plain. */
     static const struct {
         const char *name;
         enum rope_kind kind;
@@ -31,7 +32,6 @@ static enum err kind_of(struct rope *r, const struct source *s, const char *key,
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(type, kinds[i].name) == 0) {
             r->kind = kinds[i].kind;
-            r->is_dynamic = strcmp(type, "dynamic") == 0;
             return OK;
         }
     return family_fail(s, "", key,

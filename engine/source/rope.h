@@ -21,7 +21,6 @@ struct rope {
     double beta_fast, beta_slow;   // yarn: turns over the original context
     double mscale, mscale_all_dim; // yarn; 0: unset
     int truncate;                  // yarn: the ramp begins and ends at whole pairs
-    int is_dynamic;                // rows stay within the original context, where it is plain
     float short_factor[SHAPE_ROPE_MAX], long_factor[SHAPE_ROPE_MAX]; // longrope: divisors
     int n_factors;
 };
