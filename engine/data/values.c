@@ -294,66 +294,49 @@ enum err values_str(const struct values *v, const char *key, const char **out, i
     return OK;
 }
 
-/* The items of the list at key, or the scalar itself. NULL: absent. */
-static const struct value *items_find(const struct values *v, const char *key, int64_t *n,
-                                      int *found)
+/* The items of the list at key, or the scalar itself: *n <= capacity of them. NULL: absent. */
+static enum err items_find(const struct values *v, const char *key, int64_t capacity,
+                           const struct value **items, int64_t *n, int *found)
 {
-    const struct value *node = value_find(v, key, found);
-    if (!node || node->kind != JSON_ARRAY_BEGIN) {
-        *n = 1;
-        return node;
-    }
-    *n = node->n_children;
-    return node + 1;
-}
-
-static enum err capacity_check(const struct values *v, const char *key, int64_t n, int64_t capacity)
-{
-    if (n <= capacity)
+    const struct value *node = *items = value_find(v, key, found);
+    if (!node)
         return OK;
-    return fail(ERR_INPUT, "%.512s: %s: %lld entries, at most %lld", v->file, key, (long long)n,
+    int is_list = node->kind == JSON_ARRAY_BEGIN;
+    *items = node + is_list;
+    *n = is_list ? node->n_children : 1;
+    if (*n <= capacity)
+        return OK;
+    return fail(ERR_INPUT, "%.512s: %s: %lld entries, at most %lld", v->file, key, (long long)*n,
                 (long long)capacity);
 }
 
 enum err values_int_list(const struct values *v, const char *key, int64_t min, int64_t max,
                          int64_t *out, int64_t capacity, int64_t *n, int *found)
 {
-    int64_t n_items;
-    const struct value *items = items_find(v, key, &n_items, found);
-    if (!items)
-        return OK;
-    TRY(capacity_check(v, key, n_items, capacity));
-    for (int64_t i = 0; i < n_items; i++)
+    const struct value *items;
+    TRY(items_find(v, key, capacity, &items, n, found));
+    for (int64_t i = 0; items && i < *n; i++)
         TRY(int_of(v, key, &items[i], min, max, &out[i]));
-    *n = n_items;
     return OK;
 }
 
 enum err values_float_list(const struct values *v, const char *key, double *out, int64_t capacity,
                            int64_t *n, int *found)
 {
-    int64_t n_items;
-    const struct value *items = items_find(v, key, &n_items, found);
-    if (!items)
-        return OK;
-    TRY(capacity_check(v, key, n_items, capacity));
-    for (int64_t i = 0; i < n_items; i++)
+    const struct value *items;
+    TRY(items_find(v, key, capacity, &items, n, found));
+    for (int64_t i = 0; items && i < *n; i++)
         TRY(float_of(v, key, &items[i], &out[i]));
-    *n = n_items;
     return OK;
 }
 
 enum err values_str_list(const struct values *v, const char *key, const char **out,
                          int64_t capacity, int64_t *n, int *found)
 {
-    int64_t n_items;
-    const struct value *items = items_find(v, key, &n_items, found);
-    if (!items)
-        return OK;
-    TRY(capacity_check(v, key, n_items, capacity));
-    for (int64_t i = 0; i < n_items; i++)
+    const struct value *items;
+    TRY(items_find(v, key, capacity, &items, n, found));
+    for (int64_t i = 0; items && i < *n; i++)
         TRY(str_of(v, key, &items[i], &out[i]));
-    *n = n_items;
     return OK;
 }
 
