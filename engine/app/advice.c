@@ -78,16 +78,14 @@ static int measure(const struct run *r, enum compute compute, enum dtype format,
  * known. */
 static int int8_figures(const struct run *r, enum dtype format, double flops[2])
 {
-    char path[4200];
-    int has_path = run_figures_path(r, "int8", dtype_info(format)->name, path, sizeof path) == OK;
-    if (has_path && probe_figures_read(path, flops, 2))
+    const char *key = dtype_info(format)->name;
+    if (run_figures_read(r, "int8", key, flops, 2))
         return 1;
     for (int turn = 0; turn < TURNS; turn++) // a neighbour's burst hits one turn, not a format
         if (!measure(r, COMPUTE_BF16, DTYPE_BF16, &flops[0]) ||
             !measure(r, COMPUTE_INT8, format, &flops[1]))
             return 0;
-    if (has_path)
-        probe_figures_write(path, flops, 2);
+    run_figures_write(r, "int8", key, flops, 2);
     return flops[0] > 0;
 }
 

@@ -113,10 +113,10 @@ enum err run_choose(struct run *r);
 struct setting run_setting(const struct run *r);
 /* A placement that nobody chose: the leanest plan of all is among its candidates. */
 struct plan_wish run_any_placement(const struct plan_wish *wish);
-/* Where a few figures of this machine are kept that `key` names beside CPU, threads and instruction
- * set (offload/probe_cache.h). */
-enum err run_figures_path(const struct run *r, const char *what, const char *key, char *path,
-                          int cap);
+/* n figures of this machine that `key` names beside CPU, threads and instruction set, kept in the
+ * cache folder (offload/probe_cache.h). 0: there are none. Without a folder none are kept. */
+int run_figures_read(const struct run *r, const char *what, const char *key, double *x, int n);
+void run_figures_write(const struct run *r, const char *what, const char *key, double *x, int n);
 /* Keeps what a run that is over showed of its plan's rates, for those to come. */
 void run_keep_shown(const struct run *r);
 /* RAM of rows, names and tables that no layout has in it. */

@@ -119,27 +119,23 @@ static void measure_codec(struct run *r)
 {
     struct pack_codec_sample *s = &r->codec_sample;
     const struct model *m = &r->opened.model;
-    char key[128], path[4200];
+    char key[128];
     double kept[3];
-    int64_t start_ns = clock_ns();
     snprintf(key, sizeof key, "%016llx %s %lld", (unsigned long long)m->fingerprint,
              dtype_info(run_weights(r))->name, (long long)m->file_bytes);
-    int has_path = run_figures_path(r, "codec", key, path, sizeof path) == OK;
-    if (has_path && probe_figures_read(path, kept, 3)) {
-        *s = (struct pack_codec_sample){.share = kept[0], .rate = kept[1], .make_s = kept[2]};
-        return;
+    if (!run_figures_read(r, "codec", key, kept, 3)) {
+        int64_t start_ns = clock_ns();
+        if (pack_codec_measure(m, s) != OK) {
+            log_line(LOG_WARN, "plan: weights stay as they are: %s", err_text());
+            *s = (struct pack_codec_sample){.share = 1, .rate = 1e12};
+            return;
+        }
+        log_line(LOG_DEBUG, "plan: zstd leaves %.1f %% of the weights, decodes %.2f GB/s (%.0f ms)",
+                 100 * s->share, s->rate * 1e-9, (double)(clock_ns() - start_ns) * 1e-6);
+        kept[0] = s->share, kept[1] = s->rate, kept[2] = s->make_s;
+        run_figures_write(r, "codec", key, kept, 3);
     }
-    if (pack_codec_measure(m, s) != OK) {
-        log_line(LOG_WARN, "plan: weights stay as they are: %s", err_text());
-        *s = (struct pack_codec_sample){.share = 1, .rate = 1e12};
-        return;
-    }
-    kept[0] = s->share, kept[1] = s->rate, kept[2] = s->make_s;
-    if (has_path)
-        probe_figures_write(path, kept, 3);
     *s = (struct pack_codec_sample){.share = kept[0], .rate = kept[1], .make_s = kept[2]};
-    log_line(LOG_DEBUG, "plan: zstd leaves %.1f %% of the weights, decodes %.2f GB/s (%.0f ms)",
-             100 * s->share, s->rate * 1e-9, (double)(clock_ns() - start_ns) * 1e-6);
 }
 
 /* The same as costs, for what r->plan streams. */

@@ -70,14 +70,27 @@ static struct probe_config probe_config(const struct run *r, const struct ops *o
                                  .device_bytes = max_i64(r->budget.device, PROBE_DEVICE_MIN)};
 }
 
-enum err run_figures_path(const struct run *r, const char *what, const char *more, char *path,
-                          int cap)
+static enum err figures_path(const struct run *r, const char *what, const char *more, char *path,
+                             int cap)
 {
     char dir[4096], key[512];
     TRY(pack_cache_dir(dir, sizeof dir));
     snprintf(key, sizeof key, "1 %s %d %s %s", r->info.cpu_name, pool_threads(r->pool),
              isa_name(r->ops.isa), more);
     return probe_cache_path(dir, what, key, path, cap);
+}
+
+int run_figures_read(const struct run *r, const char *what, const char *key, double *x, int n)
+{
+    char path[4200];
+    return figures_path(r, what, key, path, sizeof path) == OK && probe_figures_read(path, x, n);
+}
+
+void run_figures_write(const struct run *r, const char *what, const char *key, double *x, int n)
+{
+    char path[4200];
+    if (figures_path(r, what, key, path, sizeof path) == OK)
+        probe_figures_write(path, x, n);
 }
 
 static enum err probe_machine(struct run *r)
