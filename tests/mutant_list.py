@@ -193,7 +193,7 @@ fault("no thread has the last panel of a later part's share", "kernels/cpu/cpu.h
       "s->last = min_i64(max_i64(to, 0) / cost, n_panels);",
       "s->last = min_i64(max_i64(to, 0) / cost, n_panels) - (i > 0);", "parts_test")
 fault("K and V take the bias of Q", "engine/line/layer.c",
-      "NULL : model_vector(l, p->bias, weights),", "NULL : model_vector(l, projections->bias, weights),",
+      "bias_vector(l, p->bias, weights),", "bias_vector(l, projections->bias, weights),",
       "score_golden.py")
 
 # ---- families

@@ -106,6 +106,13 @@ enum err layer_open(struct layer_work *w, struct event *done)
     return OK;
 }
 
+/* NULL: the role never has one, or this model's has none. */
+static const float *bias_vector(const struct model_layer *l, enum tensor_role bias,
+                                const uint8_t *weights)
+{
+    return bias == N_ROLES ? NULL : model_vector(l, bias, weights);
+}
+
 void layer_project(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                    const struct projection *projections, int n, const float *x, int m)
 {
@@ -115,13 +122,12 @@ void layer_project(struct layer_work *w, const struct model_layer *l, const uint
         const struct projection *p = &projections[i];
         const struct weight weight = model_weight(l, p->role, weights);
         args.x_stride = weight.k;
-        args.parts[i] = (struct matmul_part){
-            .w = weight,
-            .y = p->y,
-            .bias = p->bias == N_ROLES ? NULL : model_vector(l, p->bias, weights),
-            .y_stride = weight.n,
-            .add = p->add,
-            .act = p->act};
+        args.parts[i] = (struct matmul_part){.w = weight,
+                                             .y = p->y,
+                                             .bias = bias_vector(l, p->bias, weights),
+                                             .y_stride = weight.n,
+                                             .add = p->add,
+                                             .act = p->act};
     }
     ops_run_matmul(&w->ops, &args);
 }
@@ -133,7 +139,7 @@ void layer_norm(struct layer_work *w, const struct model_layer *l, const uint8_t
     struct norm_args args = {.x = x,
                              .y = y,
                              .weight = model_vector(l, role, weights),
-                             .bias = bias == N_ROLES ? NULL : model_vector(l, bias, weights),
+                             .bias = bias_vector(l, bias, weights),
                              .m = m,
                              .dim = dim,
                              .x_stride = dim,

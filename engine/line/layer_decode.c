@@ -321,6 +321,18 @@ static void mlp_tile(struct layer_work *w, const struct model_layer *l, const ui
     join(w, l, weights, ROLE_POST2_W, x, w->normed, m);
 }
 
+/* What a branch reads of x: its norm, in w->normed, where the norm stands before the branch. */
+static const float *branch_input(struct layer_work *w, const struct model_layer *l,
+                                 const uint8_t *weights, enum tensor_role role,
+                                 enum tensor_role bias, const float *x, int m)
+{
+    const int place = w->shape->norm_place;
+    if (place != NORM_BEFORE && place != NORM_AROUND)
+        return x;
+    layer_norm(w, l, weights, role, bias, x, w->normed, m);
+    return w->normed;
+}
+
 /* What of a layer stands before its attention: x of the tile to w->q, k and v. */
 static void before_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                         const struct tile *t, const struct cut *cuts, const struct batch *b,
@@ -330,11 +342,7 @@ static void before_tile(struct layer_work *w, const struct model_layer *l, const
     const struct projection qkv[] = {{ROLE_Q, ROLE_Q_B, w->q, ACT_NONE, 0},
                                      {ROLE_K, ROLE_K_B, w->k, ACT_NONE, 0},
                                      {ROLE_V, ROLE_V_B, w->v, ACT_NONE, 0}};
-    const float *in = x;
-    if (s->norm_place == NORM_BEFORE || s->norm_place == NORM_AROUND) {
-        layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, w->normed, t->n);
-        in = w->normed;
-    }
+    const float *in = branch_input(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, t->n);
     layer_project(w, l, weights, qkv, 3, in, t->n);
     if (s->qk_norm != QK_NORM_NONE) {
         qk_norm(w, l, weights, ROLE_Q_NORM_W, w->q, s->n_heads, t->n);
@@ -380,11 +388,7 @@ static void after_tile(struct layer_work *w, const struct model_layer *l, const 
     join(w, l, weights, ROLE_POST1_W, x, w->normed, t->n);
     if (s->norm_place == NORM_AFTER_SUM)
         layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, x, t->n);
-    const float *in = x;
-    if (s->norm_place == NORM_BEFORE || s->norm_place == NORM_AROUND) {
-        layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, w->normed, t->n);
-        in = w->normed;
-    }
+    const float *in = branch_input(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, t->n);
     mlp_tile(w, l, weights, in, x, t->n);
     if (s->norm_place == NORM_AFTER_SUM)
         layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, x, t->n);
