@@ -131,6 +131,14 @@ static enum err bool_take(const struct proto *p, const struct proto_field *f, in
     return OK;
 }
 
+/* A value of an enumeration; all those that no version of the format has are one. */
+static enum err enum_take(const struct proto *p, const struct proto_field *f, int64_t *out)
+{
+    TRY(wire_is(p, f, WIRE_VARINT));
+    *out = f->value > 99 ? 99 : (int64_t)f->value;
+    return OK;
+}
+
 static enum err trainer_read(struct spm_file *s, struct proto p)
 {
     struct proto_field f;
@@ -140,8 +148,7 @@ static enum err trainer_read(struct spm_file *s, struct proto p)
         if (!found)
             return OK;
         if (f.number == 3) {
-            TRY(wire_is(&p, &f, WIRE_VARINT));
-            s->model_type = f.value > 99 ? 99 : (int64_t)f.value;
+            TRY(enum_take(&p, &f, &s->model_type));
         } else if (f.number == 24) {
             TRY(bool_take(&p, &f, &s->spm.has_spaces_last));
         } else if (f.number == 35) {
@@ -197,8 +204,7 @@ static enum err piece_read(struct spm_file *s, struct proto p)
             TRY(wire_is(&p, &f, WIRE_32));
             memcpy(&score, &bits, 4);
         } else if (f.number == 3) {
-            TRY(wire_is(&p, &f, WIRE_VARINT));
-            type = f.value > 99 ? 99 : (int64_t)f.value;
+            TRY(enum_take(&p, &f, &type));
         }
     }
     if (text.n == 0)
