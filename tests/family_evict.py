@@ -5,10 +5,7 @@ Checkpoints of goldens/families.py under h2o and streaming, real and masked, and
 victims of family_ref.py's own forward pass.
 """
 
-import argparse
 import os
-import sys
-import tempfile
 
 import numpy as np
 
@@ -17,9 +14,8 @@ import families
 import family_ref
 import tiny
 from evict_golden import F32, LIMITS, check_policy
-from golden_common import Sluice, goldens, score_row
-from score_golden import guarded
-from trial import Tally
+from family_golden import each_spec
+from golden_common import score_row
 
 LENGTHS = ((100, 60), (20, 40))  # longrope's long table, and its short one
 CONFIGS = (("h2o", "head", "48", {}), ("streaming", "layer", "40", {}))
@@ -43,19 +39,5 @@ def check_spec(t, sluice, spec, entry, folder):
         check_policy(t, sluice, model, path, rows, config)
 
 
-def main():
-    p = argparse.ArgumentParser(usage=__doc__)
-    p.add_argument("sluice")
-    p.add_argument("--only", default="")
-    a = p.parse_args()
-    t = Tally()
-    with tempfile.TemporaryDirectory() as folder:
-        sluice = Sluice(a.sluice, folder)
-        for spec, entry in goldens("families.json.gz")["models"].items():
-            if a.only in spec:
-                guarded(t, spec, check_spec, sluice, spec, entry, folder)
-    t.finish()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    each_spec(__doc__, check_spec)

@@ -7,10 +7,9 @@ the bound is what bf16 costs transformers itself. The same numbers in a GGUF fil
 
 import argparse
 import os
-import sys
 import tempfile
 
-from golden_common import Sluice, SluiceFailed, goldens, run_row, score_row
+from golden_common import Sluice, goldens, run_row, score_row
 from score_golden import BF16_SHARE, EQUAL_F32, F32, MAX_F32, MEAN_F32, TIE_F32, check_greedy, check_scores, guarded
 from trial import ALL_ON_DISK, HERE, Tally
 import families
@@ -91,8 +90,9 @@ def check_spec(t, sluice, spec, entry, folder):
         check_gguf(t, sluice, spec, entry, path, hf["f32"])
 
 
-def main():
-    p = argparse.ArgumentParser(usage=__doc__)
+def each_spec(usage, check):
+    """The main of a driver: SLUICE [--only SPEC], and check(t, sluice, spec, entry, folder) of every checkpoint."""
+    p = argparse.ArgumentParser(usage=usage)
     p.add_argument("sluice")
     p.add_argument("--only", default="")
     a = p.parse_args()
@@ -102,9 +102,9 @@ def main():
         sluice = Sluice(a.sluice, folder)
         for spec, entry in golden.items():
             if a.only in spec:
-                guarded(t, spec, check_spec, sluice, spec, entry, folder)
+                guarded(t, spec, check, sluice, spec, entry, folder)
     t.finish()
 
 
 if __name__ == "__main__":
-    main()
+    each_spec(__doc__, check_spec)

@@ -131,4 +131,14 @@ static inline void expect_ids(struct tokenizer *tok, const char *text, int add_s
     assert_int_equal(n_ids, n);
 }
 
+static inline void expect_text(const struct tokenizer *tok, const int32_t *ids, int64_t n, int skip,
+                               const char *text)
+{
+    char out[4096];
+    int64_t n_out;
+    assert_int_equal(tokenizer_decode(tok, ids, n, skip, out, sizeof out - 1, &n_out), OK);
+    out[n_out] = '\0';
+    assert_string_equal(out, text);
+}
+
 #endif

@@ -141,16 +141,6 @@ static void model_refused(const char *what)
     assert_null(blob);
 }
 
-static void expect_text(const struct tokenizer *tok, const int32_t *ids, int64_t n, int skip,
-                        const char *text)
-{
-    char out[4096];
-    int64_t n_out;
-    assert_int_equal(tokenizer_decode(tok, ids, n, skip, out, sizeof out - 1, &n_out), OK);
-    out[n_out] = '\0';
-    assert_string_equal(out, text);
-}
-
 /* ---- what works ---- */
 
 /* Merged as if by hand: always the best score, the leftmost first. */
