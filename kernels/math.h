@@ -1,5 +1,5 @@
-/* kernels/math.h - exp, log, erfc, tanh, activations and Gumbel noise in f32 that give the same
- * bits everywhere.
+/* kernels/math.h - exp, log, erfc, tanh, activations, soft caps, sinks and Gumbel noise in f32 that
+ * give the same bits everywhere.
  *
  * Owns: the polynomials, and their scalar form. Refuses: vectors (kernels/cpu/v16.h repeats each
  * function over 16 lanes, operation by operation).
@@ -184,6 +184,18 @@ static inline float math_tanh(float x)
     float large = 1.0f - 2.0f / (math_exp(2.0f * fabsf(x)) + 1.0f);
     large = x < 0.0f ? 0.0f - large : large;
     return fabsf(x) < MATH_TANH_SMALL ? small : large;
+}
+
+/* A soft cap c > 0: c tanh(x / c). c 0: x as it is. */
+static inline float math_softcap(float x, float c)
+{
+    return c > 0 ? c * math_tanh(x / c) : x;
+}
+
+/* What a head's sink adds to a sum of exps relative to the greatest logit, max: 0 without sinks. */
+static inline float math_sink(const float *sinks, int head, float max)
+{
+    return sinks ? math_exp(sinks[head] - (max == -INFINITY ? 0.0f : max)) : 0.0f;
 }
 
 /* x of an activation. */

@@ -11,7 +11,10 @@
  *      then even + odd (exact_matmul_amx in kernels/ref/exact.c);
  *   b. attention sums over slots ascending, in tiles of 32 from slot 0, split at multiples of 256
  *      slots always, splits joined in order, then the ring (mixed), the row's own new
- *      token last;
+ *      token last. A logit is capped before it is masked. A head's sink, a logit more that has no
+ *      value, comes to the sum of exps behind all else, once, and is no part of any maximum; where
+ *      it is more than 88 above the greatest logit, weights are 0. Scores are the weights that
+ *      are left: with a sink a query's add up to less than 1;
  *   c. slot numbers are a function of the request alone;
  *   d. a prompt attends in tiles of 32 queries at absolute positions; a tile's weights are one
  *      chain over (query, head), and tiles are added to the scores in ascending order. A query
@@ -227,6 +230,8 @@ struct attend_prompt_args {
     int n_spans, n_heads;
     int n_max, end_max; // greatest n and first + n of a span: grids are made before spans are read
     float scale;        // 1 / sqrt(head_dim); > 0
+    float cap;          // 0: none; else logits are cap tanh(logit / cap)
+    const float *sinks; // [n_heads] a logit more in the sum of a head's exps; NULL: none
     int window;         // 0: none
     int64_t q_stride, out_stride;
     void *scratch; // >= attend_prompt_scratch_bytes
@@ -345,7 +350,8 @@ struct attend_forced_args {
     int n_spans, n_heads;
     int n_max;     // greatest n of a span: grids are made before spans are read
     int slots_max; // greatest number of page slots in use after a span
-    float scale;
+    float scale, cap;
+    const float *sinks; // [n_heads]; NULL: none
     const float *q;     // [.., n_heads, head_dim], row stride q_stride
     const float *k, *v; // [.., n_kv_heads, head_dim], row strides k_stride, v_stride
     float *out;         // [.., n_heads, head_dim], row stride out_stride

@@ -93,7 +93,7 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(DIRTY_BACK, workspace,                                                                       \
       PINNED) /* [i: steps in flight] as DIRTY, brought back from a device */                      \
     /* engine/line/attend: beside a device, when rows attend on the CPU */                         \
-    X(ATTEND_IN, workspace, PINNED)    /* [i: 2][step_tokens] q, k and v of a token, each f32 */   \
+    X(ATTEND_IN, workspace, PINNED)    /* [i: 2][step_tokens] q, k and v, each f32; then sinks */  \
     X(ATTEND_OUT, workspace, PINNED)   /* [i: 2][step_tokens][n_heads][head_dim] f32 */            \
     X(ATTEND_TABLES, workspace, HOST)  /* [i: 2] as TABLES */                                      \
     X(ATTEND_CUTS, workspace, HOST)    /* as CUTS */                                               \

@@ -118,6 +118,12 @@ const char *shape_check(const struct shape *s)
         return "attn_scale";
     if (!is_factor(s->logit_scale))
         return "logit_scale";
+    if (s->attn_softcap != 0 && !is_factor(s->attn_softcap))
+        return "attn_softcap";
+    if (s->logit_softcap != 0 && !is_factor(s->logit_softcap))
+        return "logit_softcap";
+    if (!in_range(s->sinks, 0, 1))
+        return "sinks";
     if (!in_range(s->position, POSITION_ROPE, POSITION_LEARNED))
         return "position";
     if (!in_range(s->position_offset, 0, OFFSET_MAX))

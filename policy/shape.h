@@ -59,6 +59,9 @@ struct shape {
     float branch_scale;  // of what attention and MLP add to x,
     float attn_scale;    // of q k^T (0: 1 / sqrt(head_dim)),
     float logit_scale;   // of logits
+    float attn_softcap;  // caps c tanh(x / c) of what softmax sees of q k^T (0: none),
+    float logit_softcap; // of logits, behind their factor (0: none)
+    int sinks;           // 1: every layer has one logit more per query head, without a value
     int position;        // enum position_kind
     int position_offset; // added to a position before the learned table is read (opt: 2)
     int rope_dim;        // leading dimensions of a head that are rotated (even); 0 without RoPE

@@ -34,6 +34,9 @@ static inline void tokens_free(struct tokens *t)
     free(t->v);
 }
 
+static float attend_cap;          // of every call; 0: none
+static const float *attend_sinks; // [n_heads]; NULL: none
+
 /* A row under one policy, and all that came out of it. */
 struct row {
     struct kv_row kv; // its own arrays; ops get them among others' (struct joint)
@@ -237,6 +240,8 @@ static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *k
                                                            .end_max = first + part,
                                                            .window = prompt_window,
                                                            .scale = 0.2f,
+                                                           .cap = attend_cap,
+                                                           .sinks = attend_sinks,
                                                            .q_stride = t->q_stride,
                                                            .out_stride = t->q_stride,
                                                            .scratch = scratch});
@@ -294,6 +299,8 @@ static inline void rows_forced(const struct ops *ops, const struct model *m,
                                                             .n_max = n,
                                                             .slots_max = slots_max,
                                                             .scale = 0.2f,
+                                                            .cap = attend_cap,
+                                                            .sinks = attend_sinks,
                                                             .q = q,
                                                             .k = k,
                                                             .v = v,

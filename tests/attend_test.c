@@ -63,6 +63,36 @@ static void forced_splits_equal_ref(void **state)
     }
 }
 
+/* A cap below most logits, sinks about the greatest of them, and both. */
+static void caps_and_sinks_equal_ref(void **state)
+{
+    (void)state;
+    static const struct model models[] = {{9, 3, 64, KV_BF16, KV_BF16},
+                                          {2, 2, 32, KV_F32, KV_F32},
+                                          {10, 2, 33, KV_F32, KV_Q8},
+                                          {4, 2, 128, KV_BF16, KV_Q4},
+                                          {8, 1, 80, KV_F32, KV_MIXED}};
+    struct scenario h2o = {{.policy = EVICT_H2O}, {290, 100, 0}};
+    float *sinks = noise_array(8, 10, 4);
+    for (int i = 0; i < 5 * N_SCENARIOS; i++) {
+        struct scenario s = scenarios[i / 5];
+        s.evict.simulate = i % 2;
+        attend_cap = i % 3 == 1 ? 0 : 2;
+        attend_sinks = i % 3 == 0 ? NULL : sinks;
+        forced_check(&models[i % 5], i % 2 ? 50 : 20, 40, s);
+    }
+    for (enum kv_format f = KV_BF16; f <= KV_MIXED; f++) {
+        struct model m = {6, 2, 64, KV_BF16, f};
+        attend_cap = 2;
+        attend_sinks = sinks;
+        forced_check(&m, 520, 8, scenarios[0]);
+        forced_check(&m, 300, 12, h2o);
+    }
+    attend_cap = 0;
+    attend_sinks = NULL;
+    free(sinks);
+}
+
 /* More threads than heads share the splits of a row. */
 static void threads_do_not_show(void **state)
 {
@@ -600,6 +630,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forced_equals_ref),
         cmocka_unit_test(forced_splits_equal_ref),
+        cmocka_unit_test(caps_and_sinks_equal_ref),
         cmocka_unit_test(threads_do_not_show),
         cmocka_unit_test(forced_spans_may_be_cut),
         cmocka_unit_test(newcomer_goes_unless_recent),

@@ -34,6 +34,29 @@ static const char *const CONFIGS[N_MODELS] = {
 
 static struct model models[N_MODELS];
 
+/* Sinks of a dummy model: no two alike, about bed_sink. */
+static float bed_sink;
+static enum err (*bed_dummy_vector)(void *impl, enum tensor_role role, int layer, int n,
+                                    float *out);
+
+static enum err bed_vector(void *impl, enum tensor_role role, int layer, int n, float *out)
+{
+    if (role != ROLE_SINKS)
+        return bed_dummy_vector(impl, role, layer, n, out);
+    for (int i = 0; i < n; i++)
+        out[i] = bed_sink + (float)((layer * 5 + i * 3) % 16) / 8;
+    return OK;
+}
+
+static void bed_add_sinks(struct pack_provider *p)
+{
+    p->shape.sinks = 1;
+    p->shape.attn_softcap = 3;
+    p->roles |= ROLE_BIT(ROLE_SINKS);
+    bed_dummy_vector = p->vector;
+    p->vector = bed_vector;
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -44,6 +67,8 @@ static int setup(void **state)
         snprintf(name, sizeof name, "model-%d.cfg", i);
         temp_write_text(name, CONFIGS[i]);
         assert_int_equal(dummy_open(&p, temp_path(name)), OK);
+        if (i == GQA)
+            bed_add_sinks(&p);
         snprintf(path, sizeof path, "%.40s/%d.pack", temp_dir, i);
         struct pack_request r = {.provider = &p, .weights = PACK_AUTO, .path = path};
         assert_int_equal(pack_write(&r), OK);

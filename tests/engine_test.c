@@ -336,6 +336,47 @@ static void test_a_bad_piece_behind_the_end(void **state)
     assert_in_range(n_stopped, 20, 80);
 }
 
+/* Sinks reach attention: far below all logits they are as none, to the bit, and about them they are
+ * not. */
+static void test_sinks_take_their_share(void **state)
+{
+    (void)state;
+    static struct bed b;
+    static const struct expect job = {1, 60, 8, 0, 0, 0, 1};
+    static const float sinks[] = {0, -1000, 0};
+    uint64_t hash[3];
+    for (int i = 0; i < 3; i++) {
+        struct pack_provider p;
+        struct model model;
+        struct plan plan = {.batch = N_REQUESTS,
+                            .batches = 1,
+                            .kv_near = PLAN_ALL,
+                            .hidden_near = PLAN_ALL,
+                            .prefill_tokens = 512};
+        char path[64];
+        snprintf(path, sizeof path, "%.40s/sinks.pack", temp_dir);
+        temp_write_text("sinks.cfg", CONFIGS[TINY]);
+        assert_int_equal(dummy_open(&p, temp_path("sinks.cfg")), OK);
+        bed_sink = sinks[i];
+        bed_add_sinks(&p);
+        p.shape.sinks = i > 0;
+        p.roles &= i > 0 ? p.roles : ~ROLE_BIT(ROLE_SINKS);
+        assert_int_equal(
+            pack_write(&(struct pack_request){.provider = &p, .weights = PACK_AUTO, .path = path}),
+            OK);
+        dummy_close(&p);
+        assert_int_equal(model_open(&model, path), OK);
+        bed_open(&b, &model, &H2O, COMPUTE_BF16, &job);
+        bed_start(&b, &model, &plan);
+        assert_int_equal(engine_run(&b.engine), OK);
+        hash[i] = b.outcome.hash;
+        bed_close(&b);
+        model_close(&model);
+    }
+    assert_int_equal(hash[0], hash[1]);
+    assert_int_not_equal(hash[0], hash[2]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -343,6 +384,7 @@ int main(void)
         cmocka_unit_test(test_plans_answer_alike),
         cmocka_unit_test(test_any_look_ahead_of_weights),
         cmocka_unit_test(test_a_bad_piece_behind_the_end),
+        cmocka_unit_test(test_sinks_take_their_share),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

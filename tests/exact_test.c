@@ -401,7 +401,8 @@ static void attend_check(enum isa isa, const struct model *m, struct scenario c,
     for (enum compute compute = 0; compute < N_COMPUTES; compute++) {
         if (by_pairs(isa, compute) || compute == (n % 2 ? COMPUTE_INT8 : COMPUTE_BF16))
             continue; // pairs: bounds below; bf16 and int8 are one thing here, so by turns
-        const struct row *want = exact_answer(m, c, compute, &t, n_prompt, 77);
+        const int seed = 77 + (attend_cap > 0) + 2 * (attend_sinks != NULL);
+        const struct row *want = exact_answer(m, c, compute, &t, n_prompt, seed);
         for (int threads = 1; threads <= 4; threads += 3) {
             struct row r = attend(isa, compute, threads, m, &t, c, n_prompt);
             char what[160];
@@ -450,6 +451,24 @@ static void splits_are_joined_in_order(void **state)
     }
 }
 
+/* A cap, sinks, and both: in prompts, splits, rings and own tokens. */
+static void caps_and_sinks_have_one_order(void **state)
+{
+    enum isa isa = set_under_test(state);
+    static const int prompts[] = {0, 33, 64, 254};
+    float *sinks = noise_array(8, 10, 4);
+    for (int i = 0; i < 3 * N_MODELS; i++) {
+        struct scenario c = scenarios[i % N_SCENARIOS];
+        c.evict.simulate = i % 2 && c.evict.policy != EVICT_FULL;
+        attend_cap = i % 3 == 1 ? 0 : 2;
+        attend_sinks = i % 3 == 0 ? NULL : sinks;
+        attend_check(isa, &models[i % N_MODELS], c, prompts[i % 4], prompts[i % 4] + 42);
+    }
+    attend_cap = 0;
+    attend_sinks = NULL;
+    free(sinks);
+}
+
 /* ---- pairs of bf16 ---- */
 
 /* Outputs of `got` against those of the same tokens in contract order. magnitude: outputs in
@@ -476,26 +495,33 @@ static void pairs_close(const struct row *got, const struct row *want, const str
 static void pairs_stay_near(void **state)
 {
     enum isa isa = set_under_test(state);
-    static const enum kv_format formats[] = {KV_BF16, KV_Q8, KV_Q4, KV_MIXED};
+    static const enum kv_format formats[] = {KV_BF16, KV_Q8, KV_Q4, KV_MIXED, KV_BF16};
     const struct scenario full = scenarios[0];
-    for (int i = 0; i < 8 && by_pairs(isa, COMPUTE_BF16); i++) {
+    float *sinks = noise_array(8, 9, 4);
+    for (int i = 0; i < 10 && by_pairs(isa, COMPUTE_BF16); i++) {
         struct model m = {i % 2 ? 9 : 4, i % 2 ? 3 : 2, i % 2 ? 64 : 128, KV_BF16, formats[i / 2]};
+        const int seed = i < 8 ? 99 : 100;
+        attend_cap = i < 8 ? 0 : 2;
+        attend_sinks = i < 8 ? NULL : sinks;
         for (enum compute c = 0; c < N_COMPUTES; c += 2) {
             int n_prompt = m.kv == KV_BF16 ? 300 : 0; // prompts see no codes
             struct tokens t = tokens_make(&m, 340, 99), positive = tokens_make(&m, 340, 99);
             for (int64_t j = 0; j < 340 * t.kv_stride; j++)
                 positive.v[j] = fabsf(t.v[j]);
             struct row got = attend(isa, c, 1, &m, &t, full, n_prompt);
-            const struct row *want = exact_answer(&m, full, c, &t, n_prompt, 99);
+            const struct row *want = exact_answer(&m, full, c, &t, n_prompt, seed);
             const struct row *sums = NULL;
             if (m.kv == KV_BF16)
-                sums = exact_answer(&m, full, c, &positive, n_prompt, -99);
+                sums = exact_answer(&m, full, c, &positive, n_prompt, -seed);
             pairs_close(&got, want, sums, n_prompt, kv_format_name(m.kv));
             row_free(&got);
             tokens_free(&t);
             tokens_free(&positive);
         }
     }
+    attend_cap = 0;
+    attend_sinks = NULL;
+    free(sinks);
 }
 
 /* ---- head ---- */
@@ -577,6 +603,7 @@ int main(void)
         ON_SETS(rows_sum_in_lanes),
         ON_SETS(attention_has_one_order),
         ON_SETS(splits_are_joined_in_order),
+        ON_SETS(caps_and_sinks_have_one_order),
         {"pairs_stay_near, avx512", pairs_stay_near, NULL, NULL, &sets[2]},
         {"pairs_stay_near, amx", pairs_stay_near, NULL, NULL, &sets[3]},
         {"tiles_add_32_products_a_link, amx", tiles_add_32_products_a_link, NULL, NULL, &sets[3]},

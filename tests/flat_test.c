@@ -33,7 +33,8 @@ enum {
 /* What stands in the image; every op's results are other ops' operands. */
 struct image {
     _Alignas(64) float weights[VOCAB * DIM], panels[VOCAB * DIM], decoded[VOCAB * DIM];
-    float table[100 * DIM], norm[DIM], cos[64 * HEAD_DIM / 2], sin[64 * HEAD_DIM / 2];
+    float table[100 * DIM], norm[DIM], sinks[HEADS];
+    float cos[64 * HEAD_DIM / 2], sin[64 * HEAD_DIM / 2];
     float x[TOKENS * DIM], normed[TOKENS * DIM], q[TOKENS * HEADS_DIM], out[TOKENS * HEADS_DIM];
     float k[TOKENS * KV_DIM], v[TOKENS * KV_DIM], logits[POSITIONS * VOCAB];
     float scores[2 * KV_PAGE_SLOTS * KV_HEADS], slot_score[ROWS * KV_HEADS * 2 * KV_PAGE_SLOTS];
@@ -72,6 +73,7 @@ static struct image *image_make(void)
     fill(m->weights, VOCAB * DIM, 1);
     fill(m->table, 100 * DIM, 2);
     fill(m->norm, DIM, 3);
+    fill(m->sinks, HEADS, 6);
     fill(m->cos, 64 * HEAD_DIM / 2, 4);
     fill(m->sin, 64 * HEAD_DIM / 2, 5);
     for (int panel = 0; panel < VOCAB / PANEL_ROWS; panel++) {
@@ -198,6 +200,8 @@ static void attend(const struct ops *ops, struct image *m)
                                                             .n_max = PROMPT,
                                                             .end_max = PROMPT,
                                                             .scale = 0.25f,
+                                                            .cap = 1,
+                                                            .sinks = m->sinks,
                                                             .q_stride = HEADS_DIM,
                                                             .out_stride = HEADS_DIM,
                                                             .scratch = m->scratch});
@@ -217,6 +221,8 @@ static void attend(const struct ops *ops, struct image *m)
                                                             .n_max = SPAN,
                                                             .slots_max = 2,
                                                             .scale = 0.25f,
+                                                            .cap = 1,
+                                                            .sinks = m->sinks,
                                                             .q = m->q,
                                                             .k = m->k,
                                                             .v = m->v,

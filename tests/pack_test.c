@@ -128,6 +128,9 @@ static struct shape llama_shape(void)
                       .embed_scale = 1,
                       .branch_scale = 0.5f,
                       .logit_scale = 2,
+                      .attn_softcap = 50,
+                      .logit_softcap = 30,
+                      .sinks = 1,
                       .position = POSITION_ROPE,
                       .rope_dim = 24,
                       .layer_rope = {0, SHAPE_NO_ROPE}};

@@ -80,7 +80,9 @@ static void joint_copy(struct joint *j, const struct model *m, struct prompt *co
     }
 }
 
-static int window; // of all calls; 0: none
+static int window;         // of all calls; 0: none
+static float cap;          // likewise
+static const float *sinks; // [n_heads]; NULL: none
 
 /* Queries [first, first + n) of several prompts in one call, each as far as it has any. */
 static void prompts_call(const struct ops *ops, const struct model *m, struct prompt *const *p,
@@ -132,6 +134,8 @@ static void prompts_call(const struct ops *ops, const struct model *m, struct pr
                                                             .n_max = n_max,
                                                             .end_max = end_max,
                                                             .scale = 0.2f,
+                                                            .cap = cap,
+                                                            .sinks = sinks,
                                                             .window = window,
                                                             .q_stride = qs,
                                                             .out_stride = qs,
@@ -166,7 +170,7 @@ static void prompt_compare(const struct ops *ops, const struct model *m, const s
     int64_t n_pad = round_up(p->n, KV_PAGE_SLOTS);
     /* Pairs: values are within 1, weights are good to 2^-8 and lie on both sides of the truth. */
     assert_close(p->out, want->out, p->out_bytes / 4, pairs ? 0x1p-8 : 5e-6, "prompt");
-    for (int head = 0; head < m->n_kv_heads; head++) { // the weights of a query add up to 1 a head
+    for (int head = 0; head < m->n_kv_heads; head++) { // a query's weights add up to 1 a head
         double sum = 0, whole = (double)p->n * m->n_heads / m->n_kv_heads;
         for (int64_t i = head * n_pad; i < (head + 1) * n_pad; i++) {
             double limit = (pairs ? 0x1p-8 : 1e-5) * want->scores[i] + 1e-5;
@@ -175,7 +179,7 @@ static void prompt_compare(const struct ops *ops, const struct model *m, const s
                          (double)want->scores[i]);
             sum += p->scores[i];
         }
-        assert_true(fabs(sum - whole) < 1e-6 * whole + 1e-4);
+        assert_true(sinks ? sum < 0.99 * whole : fabs(sum - whole) < 1e-6 * whole + 1e-4);
     }
 }
 
@@ -250,6 +254,54 @@ static void windows_equal_ref(void **state)
     window = 257;
     prompt_check(&models[2], 513);
     window = 0;
+}
+
+/* A cap below most logits, sinks about the greatest of them, both; with windows, over chunks. */
+static void caps_and_sinks_equal_ref(void **state)
+{
+    (void)state;
+    static const struct model models[] = {
+        {3, 1, 64, KV_BF16}, {14, 2, 33, KV_F32}, {1, 1, 16, KV_BF16}, {4, 2, 72, KV_BF16}};
+    static const int lengths[] = {32, 70, 129, 600};
+    float *all = noise_array(8, 14, 4);
+    for (int i = 0; i < 12; i++) {
+        const int n = lengths[(i + i / 4) % 4];
+        cap = i % 3 == 1 ? 0 : 2;
+        sinks = i % 3 == 0 ? NULL : all;
+        window = i % 2 ? n / 2 : 0;
+        prompt_check(&models[i % 4], n);
+    }
+    cap = 0;
+    sinks = NULL;
+    window = 0;
+    free(all);
+}
+
+/* Once a sink is beyond all logits nothing is left for the keys. */
+static void a_sink_may_take_all(void **state)
+{
+    (void)state;
+    static const struct model m = {2, 1, 32, KV_BF16};
+    float *all = noise_array(8, 2, 0);
+    all[0] = 1000;
+    sinks = all;
+    FOR_EACH_ISA(isa)
+    for (enum compute compute = COMPUTE_BF16; compute <= COMPUTE_F32; compute++) {
+        struct ops ops = {.isa = isa, .compute = compute};
+        struct prompt p = prompt_run(&ops, &m, 70, 5, 32);
+        double sum = 0;
+        for (int i = 0; i < 70; i++)
+            for (int d = 0; d < 32; d++) {
+                assert_true(p.out[i * q_stride(&m) + d] == 0);
+                assert_true(p.out[i * q_stride(&m) + 32 + d] != 0);
+            }
+        for (int i = 0; i < 70; i++)
+            sum += p.scores[i];
+        assert_true(sum > 10 && sum < 70); // of the other head
+        prompt_free(&p);
+    }
+    sinks = NULL;
+    free(all);
 }
 
 /* Prompts of one call leave each other alone, whatever the threads and whoever wants scores. */
@@ -329,9 +381,10 @@ static void a_late_maximum_wins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_equal_ref),  cmocka_unit_test(long_prompts_equal_ref),
-        cmocka_unit_test(windows_equal_ref),  cmocka_unit_test(prompts_share_a_call),
-        cmocka_unit_test(prompts_are_causal), cmocka_unit_test(a_late_maximum_wins),
+        cmocka_unit_test(prompts_equal_ref),        cmocka_unit_test(long_prompts_equal_ref),
+        cmocka_unit_test(windows_equal_ref),        cmocka_unit_test(prompts_share_a_call),
+        cmocka_unit_test(prompts_are_causal),       cmocka_unit_test(a_late_maximum_wins),
+        cmocka_unit_test(caps_and_sinks_equal_ref), cmocka_unit_test(a_sink_may_take_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,6 +94,7 @@ static void forced_on_shim(const struct ops *ops, struct attend_forced_args a)
     TO_DEVICE(a.v);
     TO_DEVICE(a.out);
     TO_DEVICE(a.events);
+    TO_DEVICE(a.sinks);
     for (int i = 0; i < a.n_spans; i++)
         for (int64_t t = spans[i].token; t < spans[i].token + spans[i].n; t++) {
             simt_forget(a.out + t * a.out_stride, (int64_t)a.n_heads * head_dim * 4);
@@ -121,6 +122,7 @@ static void prompt_on_shim(const struct ops *ops, struct attend_prompt_args a)
     TO_DEVICE(a.q);
     TO_DEVICE(a.out);
     TO_DEVICE(a.scores);
+    TO_DEVICE(a.sinks);
     a.spans = simt_of(spans, a.n_spans * (int64_t)sizeof *spans);
     for (int i = 0; i < a.n_spans; i++)
         for (int64_t t = spans[i].token; t < spans[i].token + spans[i].n; t++)
@@ -389,6 +391,24 @@ static void prompts_side_by_side(void **state)
     }
 }
 
+/* A cap, sinks, and both. */
+static void caps_and_sinks_are_exact(void **state)
+{
+    (void)state;
+    float *sinks = noise_array(8, 9, 4);
+    for (int i = 0; i < 3 * N_MODELS; i++) {
+        struct scenario c = scenarios[i % N_SCENARIOS];
+        c.evict.simulate = i % 2;
+        attend_cap = i % 3 == 1 ? 0 : 2;
+        attend_sinks = i % 3 == 0 ? NULL : sinks;
+        rows_check(&models[i % N_MODELS], c, i % 2 ? COMPUTE_F32 : COMPUTE_BF16,
+                   (struct course){1, i / 2 % 2, i % 2 ? 45 : 33, 32, 5});
+    }
+    attend_cap = 0;
+    attend_sinks = NULL;
+    free(sinks);
+}
+
 static void spans_take_turns(void **state)
 {
     (void)state;
@@ -412,10 +432,11 @@ static void order_does_not_show(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_exact),    cmocka_unit_test(slots_about_the_edges),
-        cmocka_unit_test(heads_by_formats),  cmocka_unit_test(prompts_are_exact),
-        cmocka_unit_test(what_is_no_number), cmocka_unit_test(prompts_side_by_side),
-        cmocka_unit_test(spans_take_turns),  cmocka_unit_test(order_does_not_show),
+        cmocka_unit_test(rows_are_exact),           cmocka_unit_test(slots_about_the_edges),
+        cmocka_unit_test(heads_by_formats),         cmocka_unit_test(prompts_are_exact),
+        cmocka_unit_test(what_is_no_number),        cmocka_unit_test(prompts_side_by_side),
+        cmocka_unit_test(spans_take_turns),         cmocka_unit_test(order_does_not_show),
+        cmocka_unit_test(caps_and_sinks_are_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

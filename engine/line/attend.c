@@ -66,6 +66,7 @@ static void place(struct attender *a, const struct layer_work *like)
         a->exchange[i] = (struct exchange){.q = in,
                                            .k = in + tokens * heads,
                                            .v = in + tokens * (heads + kv),
+                                           .sinks = in + tokens * (heads + 2 * kv),
                                            .attn = memory_at(m, LAYOUT_ATTEND_OUT, i)};
         a->dirty[i] = memory_at(m, LAYOUT_DIRTY, i);
     }

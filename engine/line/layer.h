@@ -40,6 +40,7 @@ struct layer_work {
     int64_t ring_bytes;      // of one row and layer; 0 unless the KV format is mixed
     int layer;               // whose KV `rows` are: a decoder layer from 0
     struct evict rule;       // its own: the run's, or its window
+    const float *sinks;      // [n_heads] its own, where attention reads them; NULL: none
     layer_dump_fn dump;      // NULL: none
     void *dump_ctx;
 
@@ -92,9 +93,9 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
                   const struct batch *batch, const uint8_t *weights, const struct layer_kv *kv,
                   float *hidden);
 /* The same in two parts, attention apart from the matmuls: what goes between them, each
- * [step_tokens][...] f32, in memory that both reach. */
+ * [step_tokens][...] f32, in memory that both reach; sinks [n_heads], where the model has any. */
 struct exchange {
-    float *q, *k, *v, *attn;
+    float *q, *k, *v, *attn, *sinks;
 };
 /* Part 0: q, k and v of the batch's tokens. Part 1: from attn to the layer's end. */
 void layer_before(struct layer_work *w, const struct model_layer *l, int layer,

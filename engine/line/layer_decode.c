@@ -124,6 +124,8 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
         .spans = tables_seen(w->tables, spans),
         .n_heads = s->n_heads,
         .scale = scale,
+        .cap = s->attn_softcap,
+        .sinks = w->sinks,
         .window = s->layer_window[w->layer],
         .q_stride = heads,
         .out_stride = heads,
@@ -224,6 +226,8 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
                                       .n_max = n_max,
                                       .slots_max = slots_max,
                                       .scale = scale,
+                                      .cap = s->attn_softcap,
+                                      .sinks = w->sinks,
                                       .q = w->q,
                                       .k = w->k,
                                       .v = w->v,
@@ -446,6 +450,7 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
 {
     struct tile t = {0};
     place_rows(w, layer - 1, batch, kv);
+    w->sinks = w->shape->sinks ? model_vector(l, ROLE_SINKS, weights) : NULL;
     while (tile_next(w, batch, &t, w->cuts)) {
         float *x = hidden + (int64_t)t.first * w->shape->dim;
         before_tile(w, l, weights, &t, w->cuts, batch, layer - 1, x);
@@ -471,6 +476,8 @@ void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
 {
     int64_t heads = q_numbers(w), kv = kv_numbers(w);
     struct tile t = {0};
+    if (w->shape->sinks)
+        ops_copy(&w->ops, x->sinks, model_vector(l, ROLE_SINKS, weights), w->shape->n_heads * 4);
     while (tile_next(w, batch, &t, w->cuts)) {
         before_tile(w, l, weights, &t, w->cuts, batch, layer - 1,
                     hidden + (int64_t)t.first * w->shape->dim);
@@ -485,6 +492,7 @@ void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
 {
     struct tile t = {0};
     place_rows(w, layer - 1, batch, kv);
+    w->sinks = w->shape->sinks ? x->sinks : NULL;
     while (tile_next(w, batch, &t, w->cuts)) {
         w->q = x->q + t.first * q_numbers(w);
         w->k = x->k + t.first * kv_numbers(w);

@@ -63,12 +63,13 @@ static void slice_tile(struct layer_work *w, const struct model_layer *l, const 
                                    .n_parts = 1,
                                    .scratch = w->scratch};
         ops_run_matmul(&w->ops, &args);
-        if (w->shape->logit_scale != 1) {
+        if (w->shape->logit_scale != 1 || w->shape->logit_softcap > 0) {
             struct mix_args scale = {.x = w->logits,
                                      .m = m,
                                      .n = part.n,
                                      .x_stride = HEAD_TILE,
-                                     .a = w->shape->logit_scale};
+                                     .a = w->shape->logit_scale,
+                                     .cap = w->shape->logit_softcap};
             ops_run_mix(&w->ops, &scale);
         }
         struct head_reduce_args reduce = {.logits = w->logits,

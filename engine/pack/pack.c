@@ -110,13 +110,16 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(gated)                                                                                       \
     X(qk_norm)                                                                                     \
     X(branches)                                                                                    \
-    X(rope_long)
+    X(rope_long)                                                                                   \
+    X(sinks)
 #define SHAPE_FLOATS(X)                                                                            \
     X(norm_eps)                                                                                    \
     X(embed_scale)                                                                                 \
     X(branch_scale)                                                                                \
     X(attn_scale)                                                                                  \
-    X(logit_scale)
+    X(logit_scale)                                                                                 \
+    X(attn_softcap)                                                                                \
+    X(logit_softcap)
 
 static void put_f32(struct pack_out *o, float f)
 {

@@ -17,7 +17,7 @@
 #include "engine/source/source.h"
 
 #define PACK_MAGIC   "sluicepk"
-#define PACK_VERSION 4
+#define PACK_VERSION 5
 #define PACK_ALIGN   4096
 #define PACK_PIECE   (1 << 20)
 

@@ -35,6 +35,7 @@ static const struct role_info {
     [ROLE_POST2_W] = {"post_norm2", ROLE_IN_DECODER, ROLE_IS_VECTOR},
     [ROLE_Q_NORM_W] = {"q_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
     [ROLE_K_NORM_W] = {"k_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_SINKS] = {"sinks", ROLE_IN_DECODER, ROLE_IS_VECTOR},
 };
 
 const char *role_name(enum tensor_role role)
@@ -85,6 +86,8 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     case ROLE_Q_NORM_W:
     case ROLE_K_NORM_W:
         return need_if(s->qk_norm != QK_NORM_NONE);
+    case ROLE_SINKS:
+        return need_if(s->sinks);
     case ROLE_FINAL_NORM_W:
         return need_if(s->final_norm);
     case ROLE_FINAL_NORM_B:
@@ -141,6 +144,7 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_POST2_W] = {s->dim, 1},
         [ROLE_Q_NORM_W] = {one ? s->head_dim : q_dim, 1},
         [ROLE_K_NORM_W] = {one ? s->head_dim : kv_dim, 1},
+        [ROLE_SINKS] = {s->n_heads, 1},
     };
     CHECK(role < N_ROLES);
     *n = dims[role].n;

@@ -40,6 +40,7 @@ enum tensor_role {
     ROLE_POST2_W,      // [dim] of what the MLP adds
     ROLE_Q_NORM_W,     // [head_dim], or [n_heads * head_dim], see enum qk_norm
     ROLE_K_NORM_W,     // [head_dim], or [n_kv_heads * head_dim]
+    ROLE_SINKS,        // [n_heads] logits of a softmax that have no value
     N_ROLES
 };
 #define ROLE_BIT(role) ((uint64_t)1 << (role))

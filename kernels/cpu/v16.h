@@ -511,6 +511,12 @@ V16_FN v16 v16_tanh(v16 x)
     return v16_select_less(magnitude, v16_set1(MATH_TANH_SMALL), small, large);
 }
 
+/* c > 0. */
+V16_FN v16 v16_softcap(v16 x, v16 c)
+{
+    return v16_mul(c, v16_tanh(v16_div(x, c)));
+}
+
 V16_FN v16 v16_act(int act, v16 x)
 {
     switch (act) {

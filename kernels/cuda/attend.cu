@@ -6,7 +6,7 @@
  * A token is four launches, one after the other, and a span of n tokens n times that: what a token
  * attends depends on where the one before it went. Blocks of a launch share nothing.
  *   split  (split, KV head, span)  a split's greatest logit, sum of exps and exps . V
- *   join   (KV head, span)         splits in ascending order, the ring, the own token: outputs
+ *   join   (KV head, span)         splits in ascending order, the ring, the own token, the sink
  *   score  (split, KV head, span)  weights onto scores, and each split's first to go
  *   place  (KV head, span)         the victim of all splits; K and V into its slot
  * Scope layer: one block of score has all heads of a split, and every block of place finds the same
@@ -36,7 +36,7 @@ DEVICE float query_number(const struct forced *f, const struct token *t, int que
 struct split {
     struct kv_layout l;
     int n;                 // slots
-    float scale;           // of logits
+    float scale, cap;      // of logits
     float *q;              // [R, dim_pad], zeros beyond
     float *q_sums;         // [R, groups] of q8 and q4
     float *x;              // [R, SPLIT] logits, then exps
@@ -151,7 +151,7 @@ DEVICE void page_logits(const struct split *s, const uint8_t *panel, float logit
     k_chains<FORMAT, R>(s, panel, 0, s->l.dim_pad, logit);
 #pragma unroll
     for (int r = 0; r < R; r++)
-        logit[r] = logit[r] * s->scale;
+        logit[r] = math_softcap(logit[r] * s->scale, s->cap);
 }
 
 /* The same of codes: scales and minima come in as links of a chain over groups. */
@@ -174,6 +174,9 @@ DEVICE void page_logits_codes(const struct split *s, const uint8_t *panel, float
             logit[r] = fmaf(low, s->q_sums[r * s->l.groups + g], logit[r]);
         }
     }
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        logit[r] = math_softcap(logit[r], s->cap);
 }
 
 /* x = exp(x - maximum) of every row, a warp each; maximum, sum and, where they will be weights of
@@ -326,6 +329,7 @@ __global__ void __launch_bounds__(THREADS, R == 1   ? 4
     s.l = in_pages ? f.a.kv.layout : f.a.kv.ring;
     s.n = !in_pages ? t.n_ring : left < SPLIT ? left : SPLIT;
     s.scale = f.a.scale;
+    s.cap = f.a.cap;
     split_take<R>(&s.l, &s);
     if (slot < SPLIT_PAGES && slot * KV_PAGE_SLOTS < s.n)
         s.pages[slot] = in_pages ? kv_page_of(&f.a.kv, t.kv.page_ids[split * SPLIT_PAGES + slot])
@@ -404,9 +408,10 @@ __global__ void __launch_bounds__(THREADS) forced_join(const __grid_constant__ s
         float logit = 0.0f;
         for (int d = lane_id() % 16; d < head_dim; d += 16)
             logit = fmaf(query_number(&f, &t, head * group + r, d), own_k[d], logit);
-        logit = warp_sum16(logit) * f.a.scale;
+        logit = math_softcap(warp_sum16(logit) * f.a.scale, f.a.cap);
         float max = logit, sum = join_splits(&f, t.n_splits, part0, r, &max);
-        float e = math_exp(logit - max), inv = 1.0f / (sum + e);
+        float e = math_exp(logit - max);
+        float inv = 1.0f / (sum + e + math_sink(f.a.sinks, head * group + r, max));
         const int finite = fabsf(inv) < INFINITY;
         if (lane_id() == 0) {
             own[r] = e;

@@ -129,6 +129,11 @@ struct queries_of_head {
     }
 };
 
+DEVICE float prompt_logit(const struct prompt *f, float chain)
+{
+    return math_softcap(chain * f->a.scale, f->a.cap);
+}
+
 /* Greatest logit of each row over the keys that it sees, as far as `last`, the last row's. */
 template <int BF16, int ROWS>
 DEVICE void row_maxima(const struct prompt *f, const uint8_t *pages, int kv_head, const float *q,
@@ -148,7 +153,7 @@ DEVICE void row_maxima(const struct prompt *f, const uint8_t *pages, int kv_head
                                x);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const float logit = x[r] * f->a.scale;
+            const float logit = prompt_logit(f, x[r]);
             const int sees = key <= query0 + r && key >= prompt_low(&f->a, query0 + r);
             max[r] = sees && logit > max[r] ? logit : max[r];
         }
@@ -229,7 +234,7 @@ __global__ void __launch_bounds__(THREADS, 2) prompt_rows(const __grid_constant_
             key_chains<BF16, ROWS>(kv_panel(l, at, kv_head, 0), q, l->dim_pad, x);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            float e = math_exp(x[r] * f.a.scale - (max[r] == -INFINITY ? 0.0f : max[r]));
+            float e = math_exp(prompt_logit(&f, x[r]) - (max[r] == -INFINITY ? 0.0f : max[r]));
             const int sees = key <= query0 + r && key >= prompt_low(&f.a, query0 + r);
             e = sees && key <= last ? e : 0.0f;
             sum[r] = sum[r] + e; // lanes 0 to 15: number i of lane i mod 16, in order
@@ -245,7 +250,8 @@ __global__ void __launch_bounds__(THREADS, 2) prompt_rows(const __grid_constant_
     }
     for (int r = 0; r < ROWS; r++) {
         const int64_t query = query0 + r - s.first;
-        const float inverse = 1.0f / warp_shfl(warp_sum16(sum[r]), 0);
+        const float all = warp_shfl(warp_sum16(sum[r]), 0);
+        const float inverse = 1.0f / (all + math_sink(f.a.sinks, head, max[r]));
         if (r >= left)
             continue;
         float *to = f.a.out + (s.token + query) * f.a.out_stride + (int64_t)head * l->head_dim;
@@ -323,7 +329,7 @@ __global__ void __launch_bounds__(THREADS, 3) prompt_scores(const __grid_constan
                         ((int64_t)blockIdx.z * f.a.n_max + query - s.first) * f.a.n_heads + head;
                     const float max = f.max[i];
                     inv = f.inverse[i];
-                    e = math_exp(x[r] * f.a.scale - (max == -INFINITY ? 0.0f : max));
+                    e = math_exp(prompt_logit(&f, x[r]) - (max == -INFINITY ? 0.0f : max));
                     e = key <= query && key >= prompt_low(&f.a, query) ? e : 0.0f;
                 }
                 p[(warp0 + r) * KV_PAGE_SLOTS + lane_id()] = e;

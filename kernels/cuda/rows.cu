@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(ROW_THREADS) mix_row(struct mix_args a)
     for (int i = (int)threadIdx.x; i < a.n; i += ROW_THREADS) {
         float v = a.a * x[i];
         v = y ? fmaf(a.b, y[i], v) : v;
-        x[i] = a.cap > 0 ? a.cap * math_tanh(v / a.cap) : v;
+        x[i] = math_softcap(v, a.cap);
     }
 }
 

@@ -180,15 +180,14 @@ void exact_mix(const struct ops *ops, const struct mix_args *a)
             *x = a->a * *x;
             if (a->y)
                 *x = fmaf(a->b, a->y[row * a->y_stride + i], *x);
-            if (a->cap > 0)
-                *x = a->cap * math_tanh(*x / a->cap);
+            *x = math_softcap(*x, a->cap);
         }
 }
 
 /* ---- rules b, c: a prompt ---- */
 
 /* Query `query` of `head`: x [query + 1] becomes exp(logit - maximum), 0 before the window. Returns
- * what makes weights of them, 1 / sum. Writes its outputs. */
+ * what makes weights of them, 1 / (sum + sink). Writes its outputs. */
 static float prompt_query(const struct attend_prompt_args *a, const struct prompt_span *s,
                           int query, int head, int round, float *x)
 {
@@ -207,14 +206,14 @@ static float prompt_query(const struct attend_prompt_args *a, const struct promp
         float sum = 0; // a logit is one chain over dimensions
         for (int d = 0; d < l->head_dim; d++)
             sum = fmaf(round ? ref_round_bf16(q[d]) : q[d], k[d], sum);
-        x[key] = sum * a->scale;
+        x[key] = math_softcap(sum * a->scale, a->cap);
         max = x[key] > max ? x[key] : max;
     }
     for (int key = low; key <= query; key++) {
         x[key] = math_exp(x[key] - (max == -INFINITY ? 0 : max));
         lanes[key % 16] = lanes[key % 16] + x[key];
     }
-    float inverse = 1.0f / math_sum16(lanes);
+    float inverse = 1.0f / (math_sum16(lanes) + math_sink(a->sinks, head, max));
     for (int key = low; key <= query; key++) {
         const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
         kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, NULL, v);

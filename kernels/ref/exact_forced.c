@@ -17,7 +17,7 @@
 struct query {
     const struct attend_forced_args *args;
     const struct kv_row *kv;
-    int head; // KV head
+    int head, row; // KV head, query head
     int n_splits, n_ring;
     float q[HEAD_DIM_MAX];                          // in the compute format
     float own_k[HEAD_DIM_MAX], own_v[HEAD_DIM_MAX]; // as the KV format rounds them
@@ -50,7 +50,7 @@ static float logit(const struct query *q, struct ref_slot at)
         kv_get(l, at.page, at.slot, q->head, k, NULL);
         for (int d = 0; d < l->head_dim; d++)
             sum = fmaf(q->q[d], k[d], sum);
-        return sum * q->args->scale;
+        return math_softcap(sum * q->args->scale, q->args->cap);
     }
     kv_get_codes(l, at.page, at.slot, q->head, 0, k, scales, minima);
     for (int g = 0; g < l->groups; g++) {
@@ -60,7 +60,7 @@ static float logit(const struct query *q, struct ref_slot at)
         all = fmaf(scales[g] * q->args->scale, sum, all);
         all = fmaf(minima[g] * q->args->scale, group_sum(l, q->q, g), all);
     }
-    return all;
+    return math_softcap(all, q->args->cap);
 }
 
 /* out += exps . V over the n slots of a page from index `first`: one chain over slots. With codes
@@ -120,7 +120,7 @@ static float own_logit(const struct query *q)
     float lanes[16] = {0};
     for (int d = 0; d < q->args->kv.layout.head_dim; d++)
         lanes[d % 16] = fmaf(q->q[d], q->own_k[d], lanes[d % 16]);
-    return math_sum16(lanes) * q->args->scale;
+    return math_softcap(math_sum16(lanes) * q->args->scale, q->args->cap);
 }
 
 /* Writes the outputs [head_dim] of a query; columns [slots]: the chain over query heads of the
@@ -143,7 +143,7 @@ static float query_run(const struct query *q, float *to, float *columns)
             out[d] = fmaf(weight, s.out[d], out[d]);
     }
     own = math_exp(own - max);
-    float inverse = 1.0f / (sum + own);
+    float inverse = 1.0f / (sum + own + math_sink(q->args->sinks, q->row, max));
     for (int d = 0; d < head_dim; d++)
         to[d] = fmaf(own, q->own_v[d], out[d]) * inverse;
     if (!isfinite(inverse))
@@ -175,6 +175,7 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
         memset(columns, 0, (size_t)n * sizeof *columns);
     float own_score = 0;
     for (int row = head * group; row < (head + 1) * group; row++) {
+        q.row = row;
         for (int d = 0; d < head_dim; d++) {
             float x = a->q[token * a->q_stride + row * head_dim + d];
             q.q[d] = ops->compute != COMPUTE_F32 ? ref_round_bf16(x) : x;

@@ -26,6 +26,11 @@ double ref_act(int kind, double x)
     }
 }
 
+static double softcap(double x, double cap)
+{
+    return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
 static void matmul_part(const struct matmul_args *a, const struct matmul_part *p, int round)
 {
     float w[CHUNK * PANEL_ROWS]; // [chunk][32]
@@ -150,7 +155,7 @@ void ref_mix(const struct ops *ops, const struct mix_args *a)
             float *x = &a->x[row * a->x_stride + i];
             double v = (double)a->a * *x;
             v += a->y ? (double)a->b * a->y[row * a->y_stride + i] : 0;
-            *x = (float)(a->cap > 0 ? a->cap * tanh(v / a->cap) : v);
+            *x = (float)softcap(v, a->cap);
         }
 }
 
@@ -184,11 +189,12 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
     for (int key = low; key <= query; key++) {
         const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
         kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, NULL);
-        x[key] = dot(q, k, l->head_dim) * a->scale;
+        x[key] = softcap(dot(q, k, l->head_dim) * a->scale, a->cap);
         max = fmax(max, x[key]);
     }
     for (int key = low; key <= query; key++)
         sum += exp(x[key] - max);
+    sum += a->sinks ? exp(a->sinks[head] - max) : 0;
     for (int key = low; key <= query; key++) {
         const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
         const double weight = exp(x[key] - max) / sum;
@@ -245,11 +251,12 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
         q[d] = ops->compute != COMPUTE_F32 ? ref_round_bf16(q[d]) : q[d];
     }
     double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0}, weight = 0;
-    for (int pass = 0; pass < 3; pass++) // the maximum, the sum, the outputs
+    for (int pass = 0; pass < 3; pass++) { // the maximum, the sum, the outputs
+        sum += pass == 1 && a->sinks ? exp(a->sinks[head] - max) : 0;
         for (int index = 0; index <= n; index++) {
             if (!forced_kv(row, now, index, kv_head, own, kv, pass == 2))
                 continue;
-            double x = dot(q, kv[0], head_dim) * a->scale;
+            double x = softcap(dot(q, kv[0], head_dim) * a->scale, a->cap);
             if (pass == 0) {
                 max = fmax(max, x);
                 continue;
@@ -264,6 +271,7 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
             if (index < n && evict_policy_scores(a->evict.policy))
                 row->slot_score[ref_slot_at(row, kv_head, index).meta] += (float)weight;
         }
+    }
     for (int d = 0; d < head_dim; d++)
         a->out[token * a->out_stride + head * head_dim + d] = (float)mean[d];
     return weight;
