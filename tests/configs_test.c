@@ -24,7 +24,7 @@ static const struct {
     {"configs/opt-6.7b-4k.cfg", "opt", 6.667},    {"configs/opt-66b.cfg", "opt", 65.720},
     {"configs/opt-175b.cfg", "opt", 174.604},     {"configs/llama-2-70b.cfg", "llama", 68.977},
     {"configs/llama-3-70b.cfg", "llama", 70.554}, {"configs/qwen2.5-32b.cfg", "qwen2", 32.764},
-    {"configs/phi4-14b.cfg", "phi3", 14.660},
+    {"configs/phi4-14b.cfg", "phi3", 14.660},     {"configs/gemma2-27b.cfg", "gemma2", 27.227},
 };
 
 /* Every matrix and vector of the shape, the tied head once. */

@@ -353,9 +353,24 @@ def evict_one(rule, trail, layer, pos, score, now, live=None):
     return np.array(out)
 
 
-def softmax(x):
+def softmax(x, sink=None):
+    """sink: one logit more, which takes of the sum and has no value; None: none."""
+    if sink is not None:
+        sink = np.broadcast_to(sink, x.shape[:-1])[..., None]
+        return softmax(np.concatenate([x, sink], -1))[..., :-1]
     e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
+
+
+def softcap(model, logits):
+    cap = getattr(model, "softcap", None)
+    return logits if cap is None else cap * np.tanh(logits / cap)
+
+
+def sinks_of(model, layer):
+    """[heads], None each without sinks."""
+    sinks = model.sinks(layer) if hasattr(model, "sinks") else None
+    return [None] * model.heads if sinks is None else sinks
 
 
 # ---- a row ---------------------------------------------------------------------------------------
@@ -373,17 +388,17 @@ def rule_in(model, layer, rule):
     return Rule("window", int(min(rule.budget, window - 1)), scope=rule.scope)
 
 
-def attend_prompt(model, q, k, v, window=None):
-    """Causal attention, in full or over the last `window` keys: output [n, dim] and column sums [KV heads, n]."""
+def attend_prompt(model, q, k, v, layer):
+    """Causal attention, in full or over a window's last keys: output [n, dim] and column sums [KV heads, n]."""
     n, group = len(q), model.heads // model.kv_heads
     out, sums = np.empty_like(q), np.zeros((model.kv_heads, n))
-    hidden = np.triu(np.ones((n, n), bool), 1)
+    hidden, window, sinks = np.triu(np.ones((n, n), bool), 1), window_of(model, layer), sinks_of(model, layer)
     if window is not None:
         hidden |= np.tril(np.ones((n, n), bool), -window)
     for h in range(model.heads):
-        logits = q[:, h] @ k[:, h // group].T * model.scale
+        logits = softcap(model, q[:, h] @ k[:, h // group].T * model.scale)
         logits[hidden] = -np.inf
-        w = softmax(logits)
+        w = softmax(logits, sinks[h])
         out[:, h] = w @ v[:, h // group]
         sums[h // group] += w.sum(0)
     return out.reshape(n, -1), sums
@@ -399,7 +414,7 @@ def prompt_pass(model, context, n_tokens):
         h, state = model.embed(context, pos), []
         for layer in range(model.layers):
             q, k, v = model.qkv(layer, h, pos, n_tokens)
-            attention, sums = attend_prompt(model, q, k, v, window_of(model, layer))
+            attention, sums = attend_prompt(model, q, k, v, layer)
             state.append((k, v, sums))
             h = model.after(layer, h, attention)
         cache[key] = state, h[-1:]
@@ -447,15 +462,17 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate):
         )
     pos[:, :n], score[:, :n] = keep, np.take_along_axis(prompt[2], keep, 1)
     k, v, out = new(k), new(v), np.empty_like(q)
+    sinks = sinks_of(model, layer)
+    sink = None if sinks[0] is None else np.reshape(sinks, (model.kv_heads, group))
     for i in range(len(q)):
         m = n + 1
         keys[:, n], values[:, n], pos[:, n], score[:, n] = k[i], v[i], first + i, 0
         logits = q[i].reshape(model.kv_heads, group, -1) @ keys[:, :m].transpose(0, 2, 1)
-        logits *= model.scale
+        logits = softcap(model, logits * model.scale)
         if simulate:
             live[:, n] = True
             logits[~np.broadcast_to(live[:, None, :m], logits.shape)] = -np.inf
-        w = softmax(logits)
+        w = softmax(logits, sink)
         out[i] = (w @ values[:, :m]).reshape(model.heads, -1)
         score[:, :m] += w.sum(1)
         held = live[0, :m].sum() if simulate else m

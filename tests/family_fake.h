@@ -120,6 +120,12 @@ enum err source_float_list(const struct source *s, const char *key, double *out,
     return OK;
 }
 
+int source_null(const struct source *s, const char *key)
+{
+    (void)s, (void)key;
+    return 0;
+}
+
 void source_weigh(const struct source *s, const char *key, double *out, int *found)
 {
     (void)s;

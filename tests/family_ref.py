@@ -38,7 +38,10 @@ class Family:
         self.head_dim = c.get("head_dim") or self.dim // self.heads
         self.layers = c.get("num_hidden_layers", c.get("n_layer"))
         self.eps = c.get("rms_norm_eps", c.get("layer_norm_eps", c.get("layer_norm_epsilon", 1e-5)))
-        self.scale = c.get("attention_multiplier", c.get("query_pre_attn_scalar", self.head_dim)**-0.5)
+        scalar = c.get("query_pre_attn_scalar", 256 if self.kind == "gemma2" else self.head_dim)
+        self.scale = c.get("attention_multiplier", scalar**-0.5)
+        self.softcap, self.logit_cap = (c.get(f"{of}_logit_softcapping", default if self.kind == "gemma2" else None)
+                                        for of, default in (("attn", 50.0), ("final", 30.0)))
         act = c.get("hidden_activation") or c.get("hidden_act") or c.get("activation_function", "gelu_new")
         self.act = ACTS["gelu_new" if self.kind == "gemma" else act]
         self.plus = 1.0 if self.kind.startswith("gemma") else 0.0
@@ -90,16 +93,16 @@ class Family:
             self.rope_scale = (rope["mscale"] * grown + 1) / (rope["mscale_all_dim"] * grown + 1)
 
     def is_local(self, layer):
-        if self.kind != "gemma3_text":
+        if self.kind not in ("gemma2", "gemma3_text"):
             return False
-        types = self.c.get("layer_types")
-        return types[layer] == "sliding_attention" if types else (layer + 1) % self.c.get("sliding_window_pattern", 6) != 0
+        types, pattern = self.c.get("layer_types"), self.c.get("sliding_window_pattern", 6) if self.kind == "gemma3_text" else 2
+        return types[layer] == "sliding_attention" if types else (layer + 1) % pattern != 0
 
     def window(self, layer):
         """Tokens that a query sees, itself included; None: all."""
         c = self.c
         used = self.kind in ("mistral", "phi3") or self.is_local(layer) or (c.get("use_sliding_window") and layer >= c.get("max_window_layers", 28))
-        window = c.get("sliding_window") if used else None
+        window = c.get("sliding_window", 4096 if self.kind == "gemma2" else None) if used else None
         return None if window is None or window >= c["max_position_embeddings"] else window
 
     def turns(self, layer):
@@ -115,11 +118,15 @@ class Family:
         if not self.turns(layer):
             return x
         freq = self.long_freq if n_tokens > self.long_from else self.freq
-        freq = self.local_freq if self.is_local(layer) else freq
+        freq = self.local_freq if self.kind == "gemma3_text" and self.is_local(layer) else freq
         angle = np.outer(pos, freq)[:, None]
         cos, sin = np.cos(angle) * self.rope_scale, np.sin(angle) * self.rope_scale
         a, b, rest = cut(x, (self.turned // 2, self.turned // 2, x.shape[-1] - self.turned))
         return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
+
+    def sinks(self, layer):
+        """Of every query head a logit without a value, or None."""
+        return self.w.get(self.p.format(layer) + "self_attn.sinks")
 
     # ---- pieces
 
@@ -154,7 +161,7 @@ class Family:
         x = self.w[self.embedding + ".weight"][ids]
         if self.kind == "gpt2":
             x = x + self.w["transformer.wpe.weight"][np.asarray(pos)]
-        return x * {"gemma": math.sqrt(self.dim), "gemma3_text": math.sqrt(self.dim), "granite": self.c.get("embedding_multiplier")}.get(self.kind, 1)
+        return x * (math.sqrt(self.dim) if self.kind.startswith("gemma") else self.c.get("embedding_multiplier", 1))
 
     # ---- a layer
 
@@ -201,7 +208,7 @@ class Family:
     def after(self, layer, h, attention):
         p, kind = self.p.format(layer), self.kind
         a = self.linear(p + self.o, attention)
-        if kind == "gemma3_text":
+        if kind in ("gemma2", "gemma3_text"):
             h = h + self.norm(p + "post_attention_layernorm", a)
             x = self.mlp(p, self.norm(p + "pre_feedforward_layernorm", h))
             return h + self.norm(p + "post_feedforward_layernorm", x)
@@ -217,7 +224,8 @@ class Family:
     def logits(self, h):
         tied = self.c.get("tie_word_embeddings", self.kind == "gpt2")
         head = self.w[self.embedding + ".weight"] if tied else self.w.get("lm_head.weight", self.w.get("embed_out.weight"))
-        return self.norm(self.last_norm, h) @ head.T / self.c.get("logits_scaling", 1.0)
+        logits = self.norm(self.last_norm, h) @ head.T / self.c.get("logits_scaling", 1.0)
+        return logits if self.logit_cap is None else self.logit_cap * np.tanh(logits / self.logit_cap)
 
 
 def model_open(folder):

@@ -102,7 +102,7 @@ def golden_read(path, model):
 def compare_layer(t, what, model, layer, arrays, n_prompt, rule, trail, kv, simulate):
     """One layer of one row from the engine's own Q, K and V; the largest difference of an output."""
     q, k, v, got = arrays
-    want, sums = evict_ref.attend_prompt(model, *(x[:n_prompt] for x in (q, k, v)))
+    want, sums = evict_ref.attend_prompt(model, *(x[:n_prompt] for x in (q, k, v)), layer)
     prompt = (k[:n_prompt], v[:n_prompt], sums)
     rest = tuple(x[n_prompt:] for x in (q, k, v))
     forced = evict_ref.attend_forced(model, rule, trail, layer, prompt, rest, n_prompt, kv, simulate)

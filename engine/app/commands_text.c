@@ -8,7 +8,7 @@
 #include "engine/app/run.h"
 #include "engine/job/request_chat.h"
 
-#define VARIANTS_MAX  12
+#define VARIANTS_MAX  16
 #define VARIANT_BYTES 100
 
 /* What a layer of this model is, where models differ. */
@@ -29,7 +29,7 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     } factors[] = {{"embeddings", s->embed_scale},
                    {"residual branches", s->branch_scale},
                    {"logits", s->logit_scale}};
-    int n = 0, turned = 0;
+    int n = 0, turned = 0, windows = 0;
     snprintf(out[n++], VARIANT_BYTES, "%s %s", norms[s->norm], places[s->norm_place]);
     snprintf(out[n++], VARIANT_BYTES, "MLP %s%s", acts[s->act], s->gated ? ", gated" : "");
     if (s->qk_norm != QK_NORM_NONE)
@@ -37,7 +37,7 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     if (s->branches != BRANCHES_SERIAL)
         snprintf(out[n++], VARIANT_BYTES, "%s", branches[s->branches]);
     for (int i = 0; i < s->n_layers; i++)
-        turned += s->layer_rope[i] != SHAPE_NO_ROPE;
+        turned += s->layer_rope[i] != SHAPE_NO_ROPE, windows += s->layer_window[i] > 0;
     if (s->position == POSITION_LEARNED)
         snprintf(out[n++], VARIANT_BYTES, "learned positions");
     else
@@ -48,10 +48,19 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
                  s->rope_long);
     if (s->attn_scale > 0)
         snprintf(out[n++], VARIANT_BYTES, "attention scores x %g", (double)s->attn_scale);
+    if (windows > 0)
+        snprintf(out[n++], VARIANT_BYTES, "a window of %d tokens in %d of %d layers",
+                 shape_window(s), windows, s->n_layers);
+    if (s->attn_softcap > 0)
+        snprintf(out[n++], VARIANT_BYTES, "attention scores capped at %g", (double)s->attn_softcap);
+    if (s->sinks)
+        snprintf(out[n++], VARIANT_BYTES, "a sink in the softmax of every head");
     for (size_t i = 0; i < sizeof factors / sizeof *factors; i++)
         if (factors[i].factor != 1)
             snprintf(out[n++], VARIANT_BYTES, "%s x %g", factors[i].what,
                      (double)factors[i].factor);
+    if (s->logit_softcap > 0)
+        snprintf(out[n++], VARIANT_BYTES, "logits capped at %g", (double)s->logit_softcap);
     return n;
 }
 

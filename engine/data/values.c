@@ -186,11 +186,10 @@ static int64_t child_find(const struct values *v, int64_t parent, const char *ke
     return -1;
 }
 
-/* The node at a dotted key; NULL when it is absent or null. */
-static const struct value *value_find(const struct values *v, const char *key, int *found)
+/* The node at a dotted key; NULL when it is absent. */
+static const struct value *value_at(const struct values *v, const char *key)
 {
     int64_t at = 0;
-    *found = 0;
     if (v->n_nodes == 0)
         return NULL;
     for (const char *part = key;; part++) {
@@ -200,12 +199,22 @@ static const struct value *value_find(const struct values *v, const char *key, i
             return NULL;
         part += n;
         if (*part == 0)
-            break;
+            return &v->nodes[at];
     }
-    if (v->nodes[at].kind == JSON_NIL)
-        return NULL;
-    *found = 1;
-    return &v->nodes[at];
+}
+
+/* The same; NULL when it is null, too. */
+static const struct value *value_find(const struct values *v, const char *key, int *found)
+{
+    const struct value *node = value_at(v, key);
+    *found = node && node->kind != JSON_NIL;
+    return *found ? node : NULL;
+}
+
+int values_null(const struct values *v, const char *key)
+{
+    const struct value *node = value_at(v, key);
+    return node && node->kind == JSON_NIL;
 }
 
 static enum err type_fail(const struct values *v, const char *key, const char *expected,

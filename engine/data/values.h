@@ -47,6 +47,8 @@ enum err values_float_list(const struct values *v, const char *key, double *out,
 /* Likewise of strings. */
 enum err values_str_list(const struct values *v, const char *key, const char **out,
                          int64_t capacity, int64_t *n, int *found);
+/* 1: the key is there, and null. */
+int values_null(const struct values *v, const char *key);
 /* Whatever stands at key as a number: a bool as 0 or 1, anything that is neither as NaN. */
 void values_weigh(const struct values *v, const char *key, double *out, int *found);
 /* The size of the list or object at key. */

@@ -63,6 +63,7 @@ static const struct dummy_family {
     {"qwen2", QKV_BIASES, QK_NORM_NONE},
     {"qwen3", 0, QK_NORM_HEAD},
     {"phi3", 0, QK_NORM_NONE},
+    {"gemma2", 0, QK_NORM_NONE},
     {"opt", QKV_BIASES | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B),
      QK_NORM_NONE},
 };
@@ -105,7 +106,8 @@ static enum err set_value(struct dummy_config *c, const char *key, const char *v
     if (strcmp(key, "family") == 0) {
         if (!family_named(value))
             return fail(ERR_INPUT,
-                        "%s:%d: family: unsupported: %s (have llama, qwen2, qwen3, phi3, opt)",
+                        "%s:%d: family: unsupported: %s (have llama, qwen2, qwen3, phi3, gemma2, "
+                        "opt)",
                         c->path, c->line, value);
         snprintf(c->shape.family, sizeof c->shape.family, "%s", value);
         c->has_family = 1;
@@ -168,7 +170,7 @@ static enum err finish_shape(struct dummy_config *c)
     for (int i = 0; i < N_INTS; i++)
         if (ints[i].required && *int_at(s, ints[i].field) == 0)
             return fail(ERR_INPUT, "%s: %s: missing", c->path, ints[i].key);
-    int opt = strcmp(s->family, "opt") == 0;
+    int opt = strcmp(s->family, "opt") == 0, gemma2 = strcmp(s->family, "gemma2") == 0;
     if (s->n_kv_heads == 0)
         s->n_kv_heads = s->n_heads;
     if (s->head_dim == 0 && s->dim % s->n_heads != 0)
@@ -183,13 +185,15 @@ static enum err finish_shape(struct dummy_config *c)
     s->norm = opt ? NORM_LAYER : NORM_RMS;
     s->final_norm = 1;
     s->norm_eps = (float)c->norm_eps;
-    s->act = opt ? ACT_RELU : ACT_SILU;
+    s->act = opt ? ACT_RELU : gemma2 ? ACT_GELU_TANH : ACT_SILU;
     s->gated = !opt;
     s->qk_norm = family_named(s->family)->qk_norm;
     s->position = opt ? POSITION_LEARNED : POSITION_ROPE;
     s->position_offset = opt ? 2 : 0;
     s->rope_dim = opt ? 0 : s->head_dim;
     family_defaults(s);
+    if (gemma2)
+        family_gemma2_shape(s);
     rope_fill_plain(s, 0, c->rope_theta);
     const char *bad = shape_check(s);
     return bad ? fail(ERR_INPUT, "%s: %s: out of range", c->path, bad) : OK;
@@ -242,7 +246,8 @@ static enum err dummy_vector(void *impl, enum tensor_role role, int layer, int n
 {
     (void)impl;
     (void)layer;
-    int weight = role == ROLE_NORM1_W || role == ROLE_NORM2_W || role == ROLE_FINAL_NORM_W;
+    int weight = role == ROLE_NORM1_W || role == ROLE_NORM2_W || role == ROLE_FINAL_NORM_W ||
+                 role == ROLE_POST1_W || role == ROLE_POST2_W;
     for (int i = 0; i < n; i++)
         out[i] = weight ? 1.0f : 0.0f;
     return OK;

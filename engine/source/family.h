@@ -44,6 +44,7 @@ struct family_model {
     X("qwen2", "qwen2", "qwen2", "Qwen2ForCausalLM", family_llama_read)                            \
     X("qwen3", "qwen3", "qwen3", "Qwen3ForCausalLM", family_qwen3_read)                            \
     X("gemma", "gemma", "gemma", "GemmaForCausalLM", family_gemma_read)                            \
+    X("gemma2", "gemma2", "gemma2", "Gemma2ForCausalLM", family_gemma2_read)                       \
     X("gemma3", "gemma3", "gemma3_text", "Gemma3ForCausalLM", family_gemma3_read)                  \
     X("phi3", "phi3", "phi3", "Phi3ForCausalLM", family_phi3_read)                                 \
     X("gpt_neox", "gptneox", "gpt_neox", "GPTNeoXForCausalLM", family_gpt_neox_read)               \
@@ -134,6 +135,8 @@ enum err family_prefix(struct family_model *m, const struct source *s, const cha
 /* An activation by its name in config.json; what a name means to a family it has said before. */
 enum err family_act(const struct source *s, const char *name, const char *key, const char *act,
                     int *out);
+/* What gemma2 has besides its sizes, where no file says otherwise: for dummies, too. */
+void family_gemma2_shape(struct shape *shape);
 /* What a shape has before a family says anything: no factor, plain angles. */
 void family_defaults(struct shape *shape);
 /* Decides m->tied. `flag`: 1, 0, or -1 when the file does not say: then tied iff there is no head.

@@ -15,16 +15,13 @@
 #define LOCAL_THETA 10000
 #define LAYERS_27B  62
 
-static const struct family_names names_hf = {
-    "layers.",
-    {HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM, HF_ATTENTION, HF_QK_NORM,
-     HF_GATED_MLP, [ROLE_POST1_W] = "post_attention_layernorm.weight",
-     [ROLE_NORM2_W] = "pre_feedforward_layernorm.weight",
-     [ROLE_POST2_W] = "post_feedforward_layernorm.weight"}};
+static const struct family_names names_hf = {"layers.",
+                                             {HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM,
+                                              HF_AROUND_NORMS, HF_ATTENTION, HF_QK_NORM,
+                                              HF_GATED_MLP}};
 static const struct family_names names_gguf = {
     "blk.",
-    {GGUF_ENDS, GGUF_NORMS, GGUF_QKV, GGUF_O, GGUF_QK_NORM, GGUF_GATE, GGUF_MLP,
-     [ROLE_POST1_W] = "post_attention_norm.weight", [ROLE_POST2_W] = "post_ffw_norm.weight"}};
+    {GGUF_ENDS, GGUF_NORMS, GGUF_POST_NORMS, GGUF_QKV, GGUF_O, GGUF_QK_NORM, GGUF_GATE, GGUF_MLP}};
 
 /* Layers with a window turn by ropes[1]; the others have no window. */
 static enum err local_layers(const struct source *s, struct shape *shape)

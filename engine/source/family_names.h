@@ -9,6 +9,11 @@
 #define HF_FINAL_NORM  [ROLE_FINAL_NORM_W] = "norm.weight"
 #define HF_INPUT_NORM  [ROLE_NORM1_W] = "input_layernorm.weight"
 #define HF_SECOND_NORM [ROLE_NORM2_W] = "post_attention_layernorm.weight"
+/* Norms around attention and MLP. */
+#define HF_AROUND_NORMS                                                                            \
+    [ROLE_POST1_W] = "post_attention_layernorm.weight",                                            \
+    [ROLE_NORM2_W] = "pre_feedforward_layernorm.weight",                                           \
+    [ROLE_POST2_W] = "post_feedforward_layernorm.weight"
 #define HF_ATTENTION                                                                               \
     [ROLE_Q] = "self_attn.q_proj.weight", [ROLE_Q_B] = "self_attn.q_proj.bias",                    \
     [ROLE_K] = "self_attn.k_proj.weight", [ROLE_K_B] = "self_attn.k_proj.bias",                    \
@@ -25,6 +30,8 @@
     [ROLE_EMBED] = "token_embd.weight", [ROLE_FINAL_NORM_W] = "output_norm.weight",                \
     [ROLE_HEAD] = "output.weight"
 #define GGUF_NORMS [ROLE_NORM1_W] = "attn_norm.weight", [ROLE_NORM2_W] = "ffn_norm.weight"
+#define GGUF_POST_NORMS                                                                            \
+    [ROLE_POST1_W] = "post_attention_norm.weight", [ROLE_POST2_W] = "post_ffw_norm.weight"
 /* Of layer norms: their biases, the last one's too. */
 #define GGUF_NORM_BIASES                                                                           \
     [ROLE_NORM1_B] = "attn_norm.bias", [ROLE_NORM2_B] = "ffn_norm.bias",                           \

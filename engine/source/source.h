@@ -64,6 +64,8 @@ enum err source_int_list(const struct source *s, const char *key, int64_t min, i
                          int64_t *out, int64_t capacity, int64_t *n, int *found);
 enum err source_float_list(const struct source *s, const char *key, double *out, int64_t capacity,
                            int64_t *n, int *found);
+/* 1: config.json has the key, and says null: where that is not what leaving it out means. */
+int source_null(const struct source *s, const char *key);
 /* Whatever stands at key as a number: a bool as 0 or 1, anything that is neither as NaN. */
 void source_weigh(const struct source *s, const char *key, double *out, int *found);
 

@@ -39,6 +39,11 @@ enum err source_float_list(const struct source *s, const char *key, double *out,
     return values_float_list(&hf->config, key, out, capacity, n, found);
 }
 
+int source_null(const struct source *s, const char *key)
+{
+    return s->kind == SOURCE_HF && values_null(&((const struct hf *)s->impl)->config, key);
+}
+
 void source_weigh(const struct source *s, const char *key, double *out, int *found)
 {
     int flag = 0;

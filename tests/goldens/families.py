@@ -44,6 +44,11 @@ def neox(dim, heads, ffn, layers, **more):
     return c
 
 
+def gemma2(dim, heads, kv, ffn, layers, **more):
+    return common("gemma2", dim, heads, kv, ffn, layers, **{"hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
+                                                            "tie_word_embeddings": True, **more})
+
+
 def longrope(n, **more):
     return {"type": "longrope", "short_factor": [1 + i / 32 for i in range(n)], "long_factor": [1 + i / 4 for i in range(n)],
             **more}
@@ -80,6 +85,15 @@ SPECS = {
     "gemma-gelu": common("gemma", 64, 4, 2, 128, 2, head_dim=32, hidden_act="gelu", hidden_activation="gelu_pytorch_tanh",
                          rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 20000.0},
                          tie_word_embeddings=True),
+    "gemma2-window": gemma2(96, 3, 1, 160, 4, head_dim=32, rope_theta=10000.0, sliding_window=40, query_pre_attn_scalar=32,
+                            attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+    "gemma2-types": gemma2(64, 4, 2, 128, 3, head_dim=32, sliding_window=33, query_pre_attn_scalar=16,
+                           layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+                           attn_logit_softcapping=3.0, final_logit_softcapping=None,
+                           rope_parameters={"rope_type": "default", "rope_theta": 20000.0}),
+    "gemma2-null": gemma2(64, 2, 2, 128, 2, head_dim=48, sliding_window=50, attn_logit_softcapping=None,
+                          final_logit_softcapping=2.0),
+    "gemma2-default": gemma2(64, 2, 1, 128, 3, head_dim=32, query_pre_attn_scalar=32),
     "gemma3-pattern": common("gemma3_text", 96, 3, 1, 160, 4, head_dim=32, hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6,
                              rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling={"rope_type": "linear", "factor": 8.0},
                              sliding_window=40, sliding_window_pattern=2, query_pre_attn_scalar=64, tie_word_embeddings=True),
@@ -136,7 +150,7 @@ SPECS = {
                            use_sliding_window=False, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
 }
 # What GGUF files cannot say: they would be another model.
-NO_GGUF = {"gemma3-pattern": "the pattern", "gemma3-types": "layer_types", "gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
+NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern": "the pattern", "gemma3-types": "layer_types", "gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
            "smollm3-none": "no_rope_layers", "llama-yarn-mscale": "mscale, beta, truncate", "llama-dynamic": "dynamic",
            "qwen3-yarn": "context", "mistral-window": "sliding_window", "mistral-page": "sliding_window", "qwen2-late": "sliding_window"}
 FORMS = ("f32", "bf16")
@@ -264,6 +278,11 @@ def gguf_keys(w, c):
         rope_keys(w, c, head_dim)
     if c["model_type"] in ("phi3", "gemma3_text") and c["sliding_window"]:
         w.add_sliding_window(c["sliding_window"])
+    if c["model_type"] == "gemma2":
+        if "attn_logit_softcapping" in c:  # else the reader's own numbers
+            w.add_sliding_window(c["sliding_window"])
+            w.add_attn_logit_softcapping(c["attn_logit_softcapping"])
+            w.add_final_logit_softcapping(c["final_logit_softcapping"])
     if c["model_type"] in ("gpt_neox", "stablelm"):
         w.add_parallel_residual(c.get("use_parallel_residual", False))
     if c["model_type"] == "granite":
