@@ -229,6 +229,69 @@ fault("the first page of a window is whole", "kernels/cpu/attend_prompt_bf16.inc
       "const uint32_t seen = (uint32_t)((1ull << end) - 1) & ~(uint32_t)((1ull << below) - 1);",
       "const uint32_t seen = (uint32_t)((1ull << end) - 1) & ~(uint32_t)(below < 0);", "prompt_test")
 
+# ---- soft caps and sinks
+
+FORCED_SPLIT, PROMPT_INC = "kernels/cpu/attend_forced_split.inc", "kernels/cpu/attend_prompt.inc"
+PROMPT_BF16 = "kernels/cpu/attend_prompt_bf16.inc"
+GEMMA2 = "family_golden.py --only gemma2"
+
+fault("slots are not capped", FORCED_SPLIT,
+      "        row_cap(x + r * u->x_stride, n_pages * KV_PAGE_SLOTS, u->args->cap);", "        (void)r;", "attend_test")
+fault("the own token is not capped", FORCED_SPLIT,
+      "u->own[r] = math_softcap(v16_sum(sum) * a->scale, a->cap);", "u->own[r] = v16_sum(sum) * a->scale;", "attend_test")
+fault("a prompt's keys are not capped", PROMPT_INC, "        row_cap(x + r * n, n, a->cap);\n", "", "prompt_test")
+fault("pairs of a prompt are not capped", PROMPT_BF16,
+      "v16_softcap(v16_mul(v16_load(x), scale), cap);", "v16_mul(v16_load(x), scale);", "prompt_test")
+fault("a prompt is capped after its mask", PROMPT_INC,
+      """        row_cap(x + r * n, n, a->cap);
+        row_fill(x + r * n, 0, row_low(u, first + r) - key0, -INFINITY);
+        row_fill(x + r * n, n_whole + n_seen[r], n, -INFINITY);
+""", """        row_fill(x + r * n, 0, row_low(u, first + r) - key0, -INFINITY);
+        row_fill(x + r * n, n_whole + n_seen[r], n, -INFINITY);
+        row_cap(x + r * n, n, a->cap);
+""", "prompt_test")
+fault("slots are capped after their mask", FORCED_SPLIT,
+      """    for (int r = 0; r < rows; r++)
+        row_cap(x + r * u->x_stride, n_pages * KV_PAGE_SLOTS, u->args->cap);
+    for (int h = 0; h < u->n_heads; h++)
+        split_mask(u, &s, h, x + h * group * u->x_stride);
+""", """    for (int h = 0; h < u->n_heads; h++)
+        split_mask(u, &s, h, x + h * group * u->x_stride);
+    for (int r = 0; r < rows; r++)
+        row_cap(x + r * u->x_stride, n_pages * KV_PAGE_SLOTS, u->args->cap);
+""", "attend_test")
+fault("slots know no sink", FORCED_SPLIT,
+      "float inverse = 1.0f / (sum + own + sink);", "float inverse = 1.0f / (sum + own + 0 * sink);", "attend_test")
+fault("the sinks are another KV head's", FORCED_SPLIT,
+      "math_sink(u->args->sinks, u->head * u->group + row, max);", "math_sink(u->args->sinks, row, max);", "attend_test",
+      "exact_test")
+fault("scores of slots know no sink", FORCED_SPLIT,
+      "        weight[s] *= inverse;\n", "        weight[s] *= 1.0f / (sum + own);\n", "attend_test")
+fault("a prompt's keys know no sink", PROMPT_INC,
+      "inverse[r] = 1.0f / (sum + math_sink(a->sinks, row_head(u, first + r), max));", "inverse[r] = 1.0f / sum;",
+      "prompt_test")
+fault("a prompt's scores know no sink", PROMPT_BF16,
+      "        inverse[r] = isfinite(inverse[r]) ? inverse[r] : 0.0f;\n",
+      "        inverse[r] = isfinite(inverse[r]) ? 1.0f / bf16_sum_lanes(b.sum[r]) : 0.0f;\n", "prompt_test")
+fault("a capped prompt's sink is scaled as its logits were", PROMPT_BF16, "b.max[r] * b.scale);", "b.max[r] * b.qk_scale);",
+      "prompt_test")
+fault("prompts of the line are not capped", "engine/line/layer_decode.c",
+      "        .cap = s->attn_softcap,\n        .sinks = w->sinks,\n        .window",
+      "        .sinks = w->sinks,\n        .window", GEMMA2)
+fault("spans of the line are not capped", "engine/line/layer_decode.c",
+      "                                      .cap = s->attn_softcap,\n", "", GEMMA2)
+fault("logits of the line are not capped", "engine/line/layer_head.c", ".cap = w->shape->logit_softcap};", ".cap = 0};", GEMMA2)
+fault("the line has no sinks", "engine/line/layer_decode.c",
+      "    w->sinks = w->shape->sinks ? model_vector(l, ROLE_SINKS, weights) : NULL;\n", "    w->sinks = NULL;\n", "engine_test")
+fault("sinks do not go to where attention runs apart", "engine/line/layer_decode.c",
+      "        ops_copy(&w->ops, x->sinks, model_vector(l, ROLE_SINKS, weights), w->shape->n_heads * 4);\n",
+      "        (void)x;\n", "line_device_test")
+fault("a cap that is null is the usual one", "engine/source/family_gemma2.c",
+      "double value = source_null(s, key) ? 0 : (double)*cap;", "double value = (double)*cap;", GEMMA2)
+fault("gemma2's windows are in the other layers", "engine/source/family_gemma2.c",
+      "strcmp(types[i], \"sliding_attention\") == 0 : i % 2 == 0,", "strcmp(types[i], \"sliding_attention\") == 0 : i % 2 == 1,",
+      GEMMA2)
+
 # ---- attention, numbers
 
 fault("a join of splits out of order", "kernels/cpu/attend_forced_split.inc",
@@ -458,6 +521,14 @@ fault("attend_evict.cu: the ring pushes nobody out when it is just full", EVICT_
       "t.now >= R ? t.now - R : -1;", "t.now > R ? t.now - R : -1;", SIMT_ATTEND)
 fault("attend_evict.cu: a query that is no number takes the scores away", EVICT_CU,
       "if (inverse != 0.0f)", "if (inverse == inverse)", SIMT_ATTEND)
+fault("attend.cu: the own token is not capped", ATTEND_CU,
+      "logit = math_softcap(warp_sum16(logit) * f.a.scale, f.a.cap);", "logit = warp_sum16(logit) * f.a.scale;", SIMT_ATTEND)
+fault("attend.cu: codes are not capped", ATTEND_CU,
+      "        logit[r] = math_softcap(logit[r], s->cap);\n", "        (void)s->cap;\n", SIMT_ATTEND)
+fault("attend.cu: no sink", ATTEND_CU, "(sum + e + math_sink(f.a.sinks, head * group + r, max));", "(sum + e);", SIMT_ATTEND)
+fault("prefill.cu: scores are not capped", PREFILL_CU,
+      "e = math_exp(prompt_logit(&f, x[r]) - (max == -INFINITY", "e = math_exp(x[r] * f.a.scale - (max == -INFINITY", SIMT_ATTEND)
+fault("prefill.cu: no sink", PREFILL_CU, "(all + math_sink(f.a.sinks, head, max[r]));", "(all);", SIMT_ATTEND)
 fault("slots.cu: one more of the equals goes", SLOTS_CU,
       "(key == t.key && equal < t.n)", "(key == t.key && equal <= t.n)", SIMT_ATTEND)
 fault("slots.cu: ranks do not wait for each other's counts", SLOTS_CU,
