@@ -247,7 +247,7 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
     struct rope_args rope = {o->x,       o->angles,   o->angles,   o->positions, n,
                              m->n_heads, m->head_dim, m->rope_dim, heads};
     struct mix_args mix = {o->x, o->y, n, m->dim, m->dim, m->dim, 0.5f, 0.25f, 0};
-    struct gate_mul_args silu = {o->x, o->y, n, m->ffn, m->ffn, m->ffn, ACT_SILU};
+    struct gate_mul_args silu = {o->x, o->y, n, m->ffn, m->ffn, m->ffn, ACT_SILU, 0};
     struct kv_store_args store = {o->layout, o->prompt, o->k, o->v, kv, kv, 0, n};
     struct gather_args gather = {.dtype = DTYPE_BF16,
                                  .k = m->dim,

@@ -35,6 +35,7 @@ struct device_info {
 /* Bytes of scratch that a device's ops want: as the functions of kernels/ops.h. */
 struct device_scratch {
     int64_t (*matmul)(const struct ops *ops, int m, int n, int k);
+    int64_t (*expert_matmul)(const struct ops *ops, int m, int n_used, int n, int k);
     int64_t (*gather)(const struct ops *ops, int k);
     int64_t (*attend_prompt)(const struct ops *ops, int n_prompt_max, int n_heads, int n_kv_heads,
                              int head_dim);
@@ -120,7 +121,7 @@ void device_close(struct device *d); // accepts NULL
 
 /* What a shared library with an implementation exports, as DEVICE_ENTRY: version is DEVICE_VERSION
  * of who calls, arg what stands behind the colon or "". Errors as device_open. */
-#define DEVICE_VERSION 2
+#define DEVICE_VERSION 3
 #define DEVICE_ENTRY   "sluice_device_open"
 typedef enum err (*device_entry_fn)(int version, const char *arg, struct device **d);
 

@@ -140,6 +140,7 @@ static int64_t cpu_between_ns(struct event *from, struct event *to)
 struct device *device_cpu(void)
 {
     static const struct device_scratch scratch = {.matmul = matmul_scratch_bytes,
+                                                  .expert_matmul = expert_matmul_scratch_bytes,
                                                   .gather = gather_scratch_bytes,
                                                   .attend_prompt = attend_prompt_scratch_bytes,
                                                   .attend_forced = attend_forced_scratch_bytes,

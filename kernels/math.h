@@ -168,6 +168,13 @@ static inline float math_silu(float x)
     return x / (1.0f + math_exp(0.0f - x));
 }
 
+/* GELU by a logistic: x / (1 + exp(-1.702 x)). */
+#define MATH_GELU_QUICK -1.702f
+static inline float math_gelu_quick(float x)
+{
+    return x / (1.0f + math_exp(MATH_GELU_QUICK * x));
+}
+
 /* tanh(x): a polynomial where 1 - 2 / (exp(2 x) + 1) would lose digits. */
 #define MATH_TANH_SMALL 0.25f
 #define MATH_TANH_P1    -0.333333333f
@@ -210,9 +217,22 @@ static inline float math_act(int act, float x)
         return math_gelu_tanh(x);
     case ACT_SILU:
         return math_silu(x);
+    case ACT_GELU_QUICK:
+        return math_gelu_quick(x);
     default:
         return x;
     }
+}
+
+/* What a gated MLP makes of gate and up; limit as in struct shape. */
+static inline float math_gate(int act, float limit, float gate, float up)
+{
+    if (limit > 0.0f) {
+        gate = gate > limit ? limit : gate;
+        up = up > limit ? limit : up < 0.0f - limit ? 0.0f - limit : up;
+        up = up + 1.0f;
+    }
+    return math_act(act, gate) * up;
 }
 
 /* A number in (0, 1] of 32 random bits for (key, id). */

@@ -117,6 +117,11 @@ ROWS(matmul_int8, struct matmul_args, {ISA_AVX512, cpu_matmul_int8_avx512},
      {ISA_AVX2, cpu_matmul_int8_avx2}, {ISA_PORTABLE, cpu_matmul_int8_portable},
      {ISA_EXACT, exact_matmul_int8})
 
+static int64_t expert_rows_bytes(int64_t m, int64_t k)
+{
+    return round_up(m * k * (int64_t)sizeof(float), 64);
+}
+
 /* Under int8 parts go together that read x alike: as codes beside q8, as codes beside q4 and, for
  * formats that int8 does not multiply, as bf16. */
 static void best_matmul_of_codes(const struct ops *ops, const struct matmul_args *args)
@@ -153,6 +158,37 @@ static void best_matmul(const struct ops *ops, const struct matmul_args *args)
 }
 DOOR(matmul)
 
+/* Expert by expert, over the rows of its pairs: tokens of one stand apart, and are put together. */
+static void best_expert_matmul(const struct ops *ops, const struct expert_matmul_args *args)
+{
+    const struct route *r = &args->route;
+    const int k = args->matmul.parts[0].w.k;
+    float *together = args->matmul.scratch;
+    if (ops->isa == ISA_REF) {
+        ref_expert_matmul(ops, args);
+        return;
+    }
+    for (int e = 0; e < r->n_experts; e++) {
+        const int first = r->first[e], n = r->first[e + 1] - first;
+        struct matmul_args own = args->matmul;
+        own.m = n;
+        own.scratch = (char *)args->matmul.scratch + expert_rows_bytes(args->matmul.m, k);
+        for (int i = 0; i < n && args->by_token; i++)
+            memcpy(together + (int64_t)i * k,
+                   args->matmul.x + r->pairs[first + i] / r->n_used * args->matmul.x_stride,
+                   (size_t)k * sizeof *together);
+        own.x = args->by_token ? together : args->matmul.x + first * args->matmul.x_stride;
+        own.x_stride = args->by_token ? k : args->matmul.x_stride;
+        for (int p = 0; p < own.n_parts; p++) {
+            CHECK(own.parts[p].w.n % (r->n_experts * PANEL_ROWS) == 0);
+            own.parts[p] = expert_part(&args->matmul.parts[p], r->n_experts, e, first);
+        }
+        if (n > 0)
+            best_matmul(ops, &own);
+    }
+}
+DOOR(expert_matmul)
+
 TABLE(decode, {ISA_AVX512, cpu_decode_avx512}, {ISA_AVX2, cpu_decode_avx2},
       {ISA_PORTABLE, cpu_decode_portable})
 TABLE(gather, {ISA_PORTABLE, cpu_gather})
@@ -165,6 +201,9 @@ TABLE(gate_mul, {ISA_AVX512, cpu_gate_mul_avx512}, {ISA_AVX2, cpu_gate_mul_avx2}
       {ISA_PORTABLE, cpu_gate_mul_portable}, {ISA_EXACT, exact_gate_mul})
 TABLE(mix, {ISA_AVX512, cpu_mix_avx512}, {ISA_AVX2, cpu_mix_avx2}, {ISA_PORTABLE, cpu_mix_portable},
       {ISA_EXACT, exact_mix})
+TABLE(route, {ISA_PORTABLE, cpu_route})
+TABLE(expert_sum, {ISA_AVX512, cpu_expert_sum_avx512}, {ISA_AVX2, cpu_expert_sum_avx2},
+      {ISA_PORTABLE, cpu_expert_sum_portable}, {ISA_EXACT, exact_expert_sum})
 TABLE(kv_store, {ISA_AVX512, cpu_kv_store_avx512}, {ISA_PORTABLE, cpu_kv_store})
 TABLE(attend_prompt, {ISA_AVX512, cpu_attend_prompt_avx512}, {ISA_AVX2, cpu_attend_prompt_avx2},
       {ISA_PORTABLE, cpu_attend_prompt_portable}, {ISA_EXACT, exact_attend_prompt})
@@ -222,6 +261,12 @@ int64_t matmul_scratch_bytes(const struct ops *ops, int m, int n, int k)
     // Under int8 some weights may be of a format that is multiplied as bf16.
     return ops->compute == COMPUTE_INT8 ? max_i64(bytes, int8_scratch_bytes(ops->isa, m, k))
                                         : bytes;
+}
+
+int64_t expert_matmul_scratch_bytes(const struct ops *ops, int m, int n_used, int n, int k)
+{
+    (void)n_used; // one expert has a token once at most
+    return expert_rows_bytes(m, k) + matmul_scratch_bytes(ops, m, n, k);
 }
 
 int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_heads,

@@ -176,13 +176,14 @@ struct rope_args {
     int64_t x_stride;
 };
 
-/* gate = act(gate) * up. */
+/* gate = act(gate) * up, with a limit L > 0 act(min(gate, L)) * (max(-L, min(up, L)) + 1). */
 struct gate_mul_args {
     float *gate;     // [m, n] in and out
     const float *up; // [m, n]
     int m, n;
     int64_t gate_stride, up_stride;
-    int act; // enum act_kind
+    int act;     // enum act_kind
+    float limit; // 0: none
 };
 
 /* x = a x + b y, then, with a cap c > 0, c tanh(x / c): branches that are added, embeddings and
@@ -194,6 +195,81 @@ struct mix_args {
     int64_t x_stride, y_stride;
     float a, b;
     float cap; // 0: none
+};
+
+/* Which experts the tokens of a tile go to: pairs of a token and one of its choices, sorted by
+ * expert and in it by token, so that an expert's rows stand together, whoever stands beside. */
+struct route {
+    int32_t *first;  // [n_experts + 1]: an expert's pairs are first[e] .. first[e + 1]
+    int32_t *pairs;  // [m * n_used], sorted: token * n_used + choice
+    int32_t *places; // [m * n_used] by token and choice: where the pair stands in pairs
+    float *weights;  // the same: what the expert's answer counts
+    int n_experts, n_used;
+};
+static inline int64_t route_bytes(int64_t m, int n_experts, int n_used)
+{
+    return round_up((n_experts + 1) * (int64_t)4, 64) + 3 * round_up(m * n_used * 4, 64);
+}
+/* A route in memory of route_bytes(). */
+static inline struct route route_at(void *memory, int64_t m, int n_experts, int n_used)
+{
+    struct route r;
+    char *at = (char *)memory;
+    const int64_t pairs = round_up(m * n_used * 4, 64);
+    r.n_experts = n_experts;
+    r.n_used = n_used;
+    r.first = (int32_t *)(void *)at;
+    at += round_up((n_experts + 1) * (int64_t)4, 64);
+    r.pairs = (int32_t *)(void *)at;
+    r.places = (int32_t *)(void *)(at + pairs);
+    r.weights = (float *)(void *)(at + 2 * pairs);
+    return r;
+}
+
+/* The n_used experts with the greatest logits, greatest first, equal ones by number; a NaN counts
+ * as less than any number. Their weights: softmax over all logits, or over theirs alone; sums run
+ * over experts, or choices, ascending. */
+struct route_args {
+    const float *logits; // [m, n_experts], row stride logits_stride
+    int64_t logits_stride;
+    struct route to;
+    int m;
+    int alone; // 1: over theirs alone
+};
+
+/* A matmul with another matrix for each expert: of pair i of the route, y[i] = x W_e^T (+ bias_e),
+ * where W_e is rows [e n, (e + 1) n) of the part's, n = w.n / n_experts, a multiple of 32. x of the
+ * pair is row i, or that of its token. A row's bytes are those of a matmul of its own. */
+struct expert_matmul_args {
+    struct matmul_args matmul; // its m: tokens of the route; parts: [.., n] are y, all of w, bias
+    struct route route;
+    int by_token; // 1: x [m, k], of tokens; 0: [m * n_used, k], of pairs
+};
+/* Scratch, m, n_used and k as there, n of one expert. */
+int64_t expert_matmul_scratch_bytes(const struct ops *ops, int m, int n_used, int n, int k);
+/* Expert e's own part of `part`, whose outputs begin at pair `pair`. */
+static inline struct matmul_part expert_part(const struct matmul_part *part, int n_experts, int e,
+                                             int64_t pair)
+{
+    struct matmul_part own = *part;
+    const int64_t n = part->w.n / n_experts, first = e * n;
+    own.w.n = (int)n;
+    own.w.panels = (const uint8_t *)part->w.panels +
+                   weight_bytes(part->w.layout, part->w.dtype, first, part->w.k);
+    own.bias = part->bias ? part->bias + first : NULL;
+    own.y += pair * part->y_stride;
+    return own;
+}
+
+/* x = sum over a token's choices, ascending, of weight * y[place], or x += that: a chain of fused
+ * multiply-adds from 0. */
+struct expert_sum_args {
+    float *x;       // [m, n]
+    const float *y; // [m * n_used, n], in the order of pairs
+    struct route route;
+    int m, n;
+    int64_t x_stride, y_stride;
+    int add;
 };
 
 /* Stores K and V of consecutive tokens into the pages of a prompt's workspace: token i goes to
@@ -470,6 +546,9 @@ static inline struct head_candidate *head_candidates(const struct head_reduce_ar
     X(rope)                                                                                        \
     X(gate_mul)                                                                                    \
     X(mix)                                                                                         \
+    X(route)                                                                                       \
+    X(expert_matmul)                                                                               \
+    X(expert_sum)                                                                                  \
     X(kv_store)                                                                                    \
     X(attend_prompt)                                                                               \
     X(attend_forced)                                                                               \

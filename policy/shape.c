@@ -41,6 +41,21 @@ static const char *check_sizes(const struct shape *s)
     return NULL;
 }
 
+/* An expert's rows are whole panels, so that it can be multiplied by itself. */
+static const char *check_experts(const struct shape *s)
+{
+    if (s->n_experts == 0)
+        return s->n_experts_used != 0 || s->route_alone != 0 ? "n_experts" : NULL;
+    if (!in_range(s->n_experts, 2, SHAPE_EXPERTS_MAX) || s->branches != BRANCHES_SERIAL ||
+        !s->gated || s->dim % 32 != 0 || s->ffn_dim % 32 != 0 ||
+        (int64_t)s->n_experts * (s->dim > s->ffn_dim ? s->dim : s->ffn_dim) > SHAPE_OUTPUTS_MAX)
+        return "n_experts";
+    if (!in_range(s->n_experts_used, 1,
+                  s->n_experts < SHAPE_EXPERTS_USED_MAX ? s->n_experts : SHAPE_EXPERTS_USED_MAX))
+        return "n_experts_used";
+    return in_range(s->route_alone, 0, 1) ? NULL : "route_alone";
+}
+
 static int is_factor(float f)
 {
     return isfinite(f) && f > 0 && f < 1e6f;
@@ -101,8 +116,10 @@ const char *shape_check(const struct shape *s)
         return "final_norm";
     if (!(s->norm_eps >= 0 && s->norm_eps < 1))
         return "norm_eps";
-    if (!in_range(s->act, ACT_RELU, ACT_SILU))
+    if (!in_range(s->act, ACT_RELU, ACT_GELU_QUICK))
         return "act";
+    if (s->act_limit != 0 && (!is_factor(s->act_limit) || !s->gated))
+        return "act_limit";
     if (!in_range(s->gated, 0, 1))
         return "gated";
     if (!in_range(s->qk_norm, QK_NORM_NONE, QK_NORM_WHOLE))
@@ -131,5 +148,6 @@ const char *shape_check(const struct shape *s)
     for (int i = 0; i < s->n_layers; i++)
         if (s->layer_window[i] != 0 && !in_range(s->layer_window[i], 2, CONTEXT_MAX))
             return "layer_window";
-    return check_ropes(s);
+    bad = check_experts(s);
+    return bad ? bad : check_ropes(s);
 }

@@ -10,8 +10,9 @@ extern "C" {
 #endif
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
-/* ACT_GELU is the form by erf, ACT_GELU_TANH the one by tanh: they differ by up to 5e-4. */
-enum act_kind { ACT_NONE, ACT_RELU, ACT_GELU, ACT_GELU_TANH, ACT_SILU };
+/* ACT_GELU is the form by erf, ACT_GELU_TANH the one by tanh: they differ by up to 5e-4;
+ * ACT_GELU_QUICK is x / (1 + exp(-1.702 x)), and by up to 0.02 another. */
+enum act_kind { ACT_NONE, ACT_RELU, ACT_GELU, ACT_GELU_TANH, ACT_SILU, ACT_GELU_QUICK };
 enum position_kind { POSITION_ROPE, POSITION_LEARNED };
 /* Where the norms of a layer stand: before attention and MLP; behind the residual sums (opt-350m);
  * behind attention and MLP, before the sums (olmo2); both (gemma2). */
@@ -22,13 +23,16 @@ enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_OWN, QK_NORM_WHOLE };
 /* x + attention(norm1 x), then x + mlp(norm2 x); both of the same x; both of the same norm1 x. */
 enum branches { BRANCHES_SERIAL, BRANCHES_PARALLEL, BRANCHES_SHARE_NORM };
 
-#define SHAPE_LAYERS_MAX 512
-#define SHAPE_DIM_MAX    (1 << 17)
-#define SHAPE_VOCAB_MAX  (1 << 21)
-#define SHAPE_ROPE_MAX   256 // half of the largest head dimension
-#define SHAPE_ROPES      2   // tables of angles: for most rows and layers, for the others
-#define SHAPE_NO_ROPE    SHAPE_ROPES
-#define HEAD_TILE        4096 // vocabulary rows whose logits are reduced together (rule e)
+#define SHAPE_LAYERS_MAX       512
+#define SHAPE_DIM_MAX          (1 << 17)
+#define SHAPE_EXPERTS_MAX      1024
+#define SHAPE_EXPERTS_USED_MAX 64
+#define SHAPE_OUTPUTS_MAX      (1 << 24) // of all experts' matrices of one kind
+#define SHAPE_VOCAB_MAX        (1 << 21)
+#define SHAPE_ROPE_MAX         256 // half of the largest head dimension
+#define SHAPE_ROPES            2   // tables of angles: for most rows and layers, for the others
+#define SHAPE_NO_ROPE          SHAPE_ROPES
+#define HEAD_TILE              4096 // vocabulary rows whose logits are reduced together (rule e)
 
 /* Angles by position: pos * inv_freq[i], cosines and sines times `scale`. */
 struct shape_rope {
@@ -43,7 +47,7 @@ struct shape {
     int n_heads;     // query heads
     int n_kv_heads;  // key/value heads, divides n_heads
     int head_dim;    // numbers per head
-    int ffn_dim;     // inner size of the MLP
+    int ffn_dim;     // inner size of the MLP, or of each expert's
     int vocab;       // rows of the embedding
     int context;     // longest sequence the model was made for, tokens
     int embed_dim;   // width of the embedding rows; != dim only with project_in/out (opt-350m)
@@ -53,6 +57,10 @@ struct shape {
     float norm_eps;
     int act;             // enum act_kind
     int gated;           // 1: the MLP is act(gate x) * up x; 0: act(up x)
+    float act_limit;     // 0: none; else gate x is cut at it, up x at both signs of it, and 1 added
+    int n_experts;       // MLPs that a layer has for a router to choose from; 0: one, for all
+    int n_experts_used;  // by a token
+    int route_alone;     // 1: the router's softmax runs over these alone; 0: over all experts
     int qk_norm;         // enum qk_norm
     int branches;        // enum branches
     float embed_scale;   // factors: of embeddings,
@@ -73,6 +81,15 @@ struct shape {
 
 /* 1 / sqrt(head_dim), unless the model says otherwise. */
 float shape_attn_scale(const struct shape *s);
+/* MLPs that a layer has, and those that a token goes through. */
+static inline int shape_mlps(const struct shape *s)
+{
+    return s->n_experts > 0 ? s->n_experts : 1;
+}
+static inline int shape_mlps_used(const struct shape *s)
+{
+    return s->n_experts > 0 ? s->n_experts_used : 1;
+}
 /* The shortest window of a layer; 0: none has any. */
 int shape_window(const struct shape *s);
 /* How many of ropes[] a model has. */

@@ -27,6 +27,8 @@ enum {
     BUDGET = 20,
     VOCAB = 96,
     POSITIONS = 3,
+    EXPERTS = VOCAB / PANEL_ROWS,
+    USED = 2,
     SCRATCH = 1 << 20,
 };
 
@@ -39,6 +41,8 @@ struct image {
     float k[TOKENS * KV_DIM], v[TOKENS * KV_DIM], logits[POSITIONS * VOCAB];
     float scores[2 * KV_PAGE_SLOTS * KV_HEADS], slot_score[ROWS * KV_HEADS * 2 * KV_PAGE_SLOTS];
     int32_t slot_pos[ROWS * KV_HEADS * 2 * KV_PAGE_SLOTS];
+    float routed[TOKENS * USED * PANEL_ROWS];
+    _Alignas(64) uint8_t route[3 * TOKENS * USED * 4 + 512];
     int64_t offsets[TOKENS];
     int32_t pos[TOKENS], from[POSITIONS], page_ids[ROWS * 2];
     uint64_t dirty[ROWS];
@@ -235,6 +239,37 @@ static void attend(const struct ops *ops, struct image *m)
                                                             .scratch = m->scratch});
 }
 
+/* Experts of 32 outputs each; the router's logits are what stands in m->normed. */
+static void experts(const struct ops *ops, struct image *m)
+{
+    const struct route route = route_at(m->route, TOKENS, EXPERTS, USED);
+    ops_run_route(
+        ops, &(struct route_args){
+                 .logits = m->normed, .logits_stride = DIM, .to = route, .m = TOKENS, .alone = 1});
+    ops_run_expert_matmul(
+        ops,
+        &(struct expert_matmul_args){
+            .matmul =
+                {.x = m->normed,
+                 .m = TOKENS,
+                 .x_stride = DIM,
+                 .parts = {{.w = {.dtype = DTYPE_F32, .n = VOCAB, .k = DIM, .panels = m->panels},
+                            .y = m->routed,
+                            .y_stride = PANEL_ROWS}},
+                 .n_parts = 1,
+                 .scratch = m->scratch},
+            .route = route,
+            .by_token = 1});
+    ops_run_expert_sum(ops, &(struct expert_sum_args){.x = m->x,
+                                                      .y = m->routed,
+                                                      .route = route,
+                                                      .m = TOKENS,
+                                                      .n = PANEL_ROWS,
+                                                      .x_stride = DIM,
+                                                      .y_stride = PANEL_ROWS,
+                                                      .add = 1});
+}
+
 static void head(const struct ops *ops, struct image *m)
 {
     ops_run_gate_mul(ops, &(struct gate_mul_args){.gate = m->out,
@@ -264,6 +299,7 @@ static void assert_scratch(const struct device_scratch *s, const struct ops *ops
     if (!s)
         return;
     assert_in_range(s->matmul(ops, TOKENS, VOCAB, DIM), 0, SCRATCH);
+    assert_in_range(s->expert_matmul(ops, TOKENS, USED, PANEL_ROWS, DIM), 0, SCRATCH);
     assert_in_range(s->attend_prompt(ops, PROMPT, HEADS, KV_HEADS, HEAD_DIM), 0, SCRATCH);
     assert_in_range(s->attend_forced(ops, 2, HEADS, KV_HEADS, HEAD_DIM, 1), 0, SCRATCH);
     assert_in_range(s->prompt_keep(ops, PROMPT, KV_HEADS, HEAD_DIM), 0, SCRATCH);
@@ -286,6 +322,7 @@ static struct image *run_on(struct device *d, enum isa isa)
     ops_copy(&ops, memory, m, sizeof *m);
     project(&ops, memory);
     attend(&ops, memory);
+    experts(&ops, memory);
     head(&ops, memory);
     ops_fill(&ops, ((struct image *)memory)->scratch, 0, SCRATCH);
     ops_copy(&ops, m, memory, sizeof *m);

@@ -332,10 +332,12 @@ static void rows_check(int m, int n, int kind)
     free(first);
     for (int i = 0; i < m * stride; i++)
         x[i] *= 20;
-    for (int act = ACT_RELU; act <= ACT_SILU; act++) { // x is the gate; up is one row for all
-        struct gate_mul_args g = {.up = w, .m = m, .n = n, .gate_stride = stride, .act = act};
-        sets_check("gate_mul", run_gate_mul, &g, x, m * stride, pool, 1e-5);
-    }
+    for (int act = ACT_RELU; act <= ACT_GELU_QUICK; act++) // x is the gate; up is one row for all
+        for (float limit = 0; limit < 1; limit += 0.7f) {
+            struct gate_mul_args g = {
+                .up = w, .m = m, .n = n, .gate_stride = stride, .act = act, .limit = limit};
+            sets_check("gate_mul", run_gate_mul, &g, x, m * stride, pool, 1e-5);
+        }
     for (int i = 0; i < 8; i++) {
         struct mix_args mix = {.y = i & 1 ? w : NULL,
                                .m = m,

@@ -1,8 +1,8 @@
 /* kernels/cpu/cpu.h - the CPU implementations that kernels/ops.c chooses from.
  *
  * Owns: their names. Every op exists per instruction set but those that only move numbers and
- * compare them (gather, compact, kv_store, prompt_keep): no set does that differently, one does
- * kv_store faster. */
+ * compare them (gather, compact, route, kv_store, prompt_keep): no set does that differently, one
+ * does kv_store faster. */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
@@ -18,6 +18,7 @@ CPU_DECLARE(norm)
 CPU_DECLARE(rope)
 CPU_DECLARE(gate_mul)
 CPU_DECLARE(mix)
+CPU_DECLARE(expert_sum)
 CPU_DECLARE(attend_prompt)
 CPU_DECLARE(attend_forced)
 CPU_DECLARE(head_reduce)
@@ -27,6 +28,7 @@ void cpu_matmul_amx(const struct ops *ops, const struct matmul_args *args);
 void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args);
 void cpu_kv_store_avx512(const struct ops *ops, const struct kv_store_args *args);
 void cpu_gather(const struct ops *ops, const struct gather_args *args);
+void cpu_route(const struct ops *ops, const struct route_args *args);
 void cpu_compact(const struct ops *ops, const struct compact_args *args);
 void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *args);
 

@@ -498,6 +498,11 @@ V16_FN v16 v16_silu(v16 x)
     return v16_div(x, v16_add(v16_set1(1.0f), v16_exp(v16_sub(v16_zero(), x))));
 }
 
+V16_FN v16 v16_gelu_quick(v16 x)
+{
+    return v16_div(x, v16_add(v16_set1(1.0f), v16_exp(v16_mul(v16_set1(MATH_GELU_QUICK), x))));
+}
+
 V16_FN v16 v16_tanh(v16 x)
 {
     v16 x2 = v16_mul(x, x), magnitude = v16_max(x, v16_sub(v16_zero(), x));
@@ -528,6 +533,8 @@ V16_FN v16 v16_act(int act, v16 x)
         return v16_gelu_tanh(x);
     case ACT_SILU:
         return v16_silu(x);
+    case ACT_GELU_QUICK:
+        return v16_gelu_quick(x);
     default:
         return x;
     }

@@ -545,6 +545,7 @@ static const struct device_api *gpu_api(void)
     library.open = gpu_library_open;
     library.prepare = gpu_library_prepare;
     scratch.matmul = cuda_matmul_scratch_bytes;
+    scratch.expert_matmul = cuda_expert_matmul_scratch_bytes;
     scratch.gather = no_scratch;
     scratch.attend_prompt = cuda_attend_prompt_scratch_bytes;
     scratch.attend_forced = cuda_attend_forced_scratch_bytes;

@@ -20,7 +20,7 @@ DEVICE void x_put(const struct product *p, int row0, int k0, float *x)
     for (int i = (int)threadIdx.x; i < BM * F32_CHUNK; i += THREADS) {
         const int k = i % 8 + i / 32 % 8 * 8, row = i / 8 % 4 + i / 256 * 4;
         const int there = row0 + row < p->m && k0 + k < p->k;
-        x[k * (BM + 4) + row] = there ? p->x[(row0 + row) * p->x_stride + k0 + k] : 0;
+        x[k * (BM + 4) + row] = there ? p->x[x_row(p, row0 + row) * p->x_stride + k0 + k] : 0;
     }
 }
 
@@ -62,6 +62,8 @@ static __global__ void __launch_bounds__(BM / TM * (BN / TN)) matmul_f32_tile(st
     constexpr int THREADS = BM / TM * (BN / TN);
     struct taken taken = {};
     float *x = take<float>(&taken, F32_CHUNK * (BM + 4)), *w = take<float>(&taken, F32_CHUNK * BN);
+    if (!expert_enter(&p, BM, BN))
+        return; // the block as one
     const int row0 = tile_row(&p, BM), o0 = tile_column(&p, BM, BN);
     const int row = (int)threadIdx.x / (BN / TN) * TM, o = (int)threadIdx.x % (BN / TN) * TN;
     float sum[TM][TN] = {};
@@ -88,19 +90,19 @@ static __global__ void __launch_bounds__(BM / TM * (BN / TN)) matmul_f32_tile(st
 }
 
 template <int BM, int BN, int TM, int TN>
-static void f32_launch(cudaStream_t stream, const struct product *p)
+static void f32_launch(cudaStream_t stream, struct product p)
 {
     const int shared = take_bytes<float>(F32_CHUNK * (BM + 4)) + take_bytes<float>(F32_CHUNK * BN);
-    LAUNCH((matmul_f32_tile<BM, BN, TM, TN>), tile_count(p, BM, BN), BM / TM * (BN / TN), shared,
-           stream, *p);
+    const int grid = tile_count(&p, BM, BN);
+    LAUNCH((matmul_f32_tile<BM, BN, TM, TN>), grid, BM / TM * (BN / TN), shared, stream, p);
 }
 
 void matmul_f32(cudaStream_t stream, const struct product *p)
 {
-    if (p->m <= F32_ROWS_FEW)
-        f32_launch<16, 32, 2, 2>(stream, p);
+    if (product_rows_likely(p) <= F32_ROWS_FEW)
+        f32_launch<16, 32, 2, 2>(stream, *p);
     else
-        f32_launch<64, 64, 4, 4>(stream, p);
+        f32_launch<64, 64, 4, 4>(stream, *p);
 }
 
 struct product product_of(const struct matmul_args *a, const struct matmul_part *part)
@@ -143,7 +145,7 @@ static void multiply_part(cudaStream_t stream, const struct product *p, enum com
     if (inputs != *there && inputs == INPUTS_CODES)
         matmul_quantise(stream, p, scratch);
     else if (inputs != *there)
-        matmul_round(stream, p, p->m, scratch);
+        matmul_round(stream, p, product_rows(p), scratch);
     *there = inputs;
     if (inputs == INPUTS_CODES)
         matmul_int8(stream, p, scratch);
@@ -164,6 +166,33 @@ void cuda_matmul(cudaStream_t stream, const struct ops *ops, const struct matmul
         if (p.m > 0 && p.n > 0)
             multiply_part(stream, &p, ops->compute, args->scratch, &there);
     }
+}
+
+void cuda_expert_matmul(cudaStream_t stream, const struct ops *ops,
+                        const struct expert_matmul_args *args)
+{
+    enum inputs there = INPUTS_NONE;
+    const struct route *r = &args->route;
+    for (int i = 0; i < args->matmul.n_parts; i++) {
+        struct product p = product_of(&args->matmul, &args->matmul.parts[i]);
+        CHECK(p.n % (r->n_experts * PANEL_ROWS) == 0);
+        p.n /= r->n_experts;
+        p.first = r->first;
+        p.pairs = args->by_token ? r->pairs : NULL;
+        p.n_experts = r->n_experts;
+        p.used = r->n_used;
+        p.n_pairs = p.m * r->n_used;
+        if (p.m > 0)
+            multiply_part(stream, &p, ops->compute, args->matmul.scratch, &there);
+    }
+}
+
+/* Rows of x of all pairs; of a matmul that is asked of the maker's library, its own. */
+int64_t cuda_expert_matmul_scratch_bytes(const struct ops *ops, int m, int n_used, int n, int k)
+{
+    struct ops own = *ops;
+    own.matmul = MATMUL_OWN;
+    return cuda_matmul_scratch_bytes(&own, m * n_used, n, k);
 }
 
 int64_t cuda_matmul_scratch_bytes(const struct ops *ops, int m, int n, int k)

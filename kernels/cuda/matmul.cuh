@@ -16,25 +16,72 @@ struct product {
     int64_t x_stride, y_stride;
     int64_t panel_bytes; // 0: rows
     int dtype, m, n, k, add, act;
+    /* Of experts (NULL: none): m is the most pairs of one, n the outputs of one; each has a grid of
+     * `blocks` to itself. A block's own expert: expert_enter(). */
+    const int32_t *first; // [n_experts + 1]
+    const int32_t *pairs; // x has rows of tokens, pair i that of token pairs[i] / used; NULL: x has
+                          // rows of pairs
+    int n_experts, used, n_pairs, blocks;
+    int pair; // the expert's first one
 };
+/* Rows of x in all, and those that a tile is likely to meet. */
+static inline int product_rows(const struct product *p)
+{
+    return p->first ? p->n_pairs : p->m;
+}
+static inline int product_rows_likely(const struct product *p)
+{
+    return p->first ? (int)min_i64(2 * ceil_div(p->n_pairs, p->n_experts), p->m) : p->m;
+}
 
 /* Of a part of the op. */
 struct product product_of(const struct matmul_args *a, const struct matmul_part *part);
 
+/* Which row of x a block's row is. */
+DEVICE int64_t x_row(const struct product *p, int64_t row)
+{
+    row += p->pair;
+    return p->pairs ? p->pairs[row] / p->used : row;
+}
+
+/* Makes the product that of the block's expert. 0: this block has nothing to do. */
+DEVICE int expert_enter(struct product *p, int rows, int columns)
+{
+    if (!p->first)
+        return 1;
+    const int e = (int)blockIdx.x / p->blocks;
+    const int64_t matrix_bytes = p->panel_bytes ? p->n / PANEL_ROWS * p->panel_bytes
+                                                : p->n * (int64_t)((p->k + 63) / 64 * 128);
+    p->pair = p->first[e];
+    p->m = p->first[e + 1] - p->pair;
+    p->weights += e * matrix_bytes;
+    p->bias = p->bias ? p->bias + e * (int64_t)p->n : NULL;
+    p->y += p->pair * p->y_stride;
+    return (int)blockIdx.x % p->blocks <
+           (p->m + rows - 1) / rows * ((p->n + columns - 1) / columns);
+}
+
 /* Tiles of a grid: those of one piece of W run side by side, so that it is read from HBM once. */
+DEVICE int tile_of(const struct product *p)
+{
+    return p->first ? (int)blockIdx.x % p->blocks : (int)blockIdx.x;
+}
 DEVICE int tile_row(const struct product *p, int rows)
 {
-    return (int)blockIdx.x % ((p->m + rows - 1) / rows) * rows;
+    return tile_of(p) % ((p->m + rows - 1) / rows) * rows;
 }
 DEVICE int tile_column(const struct product *p, int rows, int columns)
 {
-    return (int)blockIdx.x / ((p->m + rows - 1) / rows) * columns;
+    return tile_of(p) / ((p->m + rows - 1) / rows) * columns;
 }
-static inline int tile_count(const struct product *p, int rows, int columns)
+/* Blocks of the grid; of experts p->blocks follows. */
+static inline int tile_count(struct product *p, int rows, int columns)
 {
     const int64_t n_tiles = ceil_div(p->m, rows) * ceil_div(p->n, columns);
-    CHECK(n_tiles < INT32_MAX);
-    return (int)n_tiles;
+    const int64_t n_blocks = n_tiles * (p->first ? p->n_experts : 1);
+    CHECK(n_blocks < INT32_MAX);
+    p->blocks = (int)n_tiles;
+    return (int)n_blocks;
 }
 
 /* The sum of output (row, o), both below m and n, is done. */

@@ -40,7 +40,7 @@ static struct int8_task int8_task_of(const struct product *p, const void *scratc
     t.p = *p;
     t.n_groups = (int)ceil_div(p->k, OWN_GROUP);
     t.codes = (int8_t *)scratch;
-    t.heads = (struct int8_head *)(t.codes + (int64_t)p->m * t.n_groups * OWN_GROUP);
+    t.heads = (struct int8_head *)(t.codes + (int64_t)product_rows(p) * t.n_groups * OWN_GROUP);
     return t;
 }
 
@@ -60,7 +60,7 @@ static __global__ void __launch_bounds__(QUANTISE_WARPS *WARP) quantise_x(struct
     const int k = group % t.n_groups * OWN_GROUP + 2 * lane_id();
     if (row >= t.p.m)
         return; // the warp as one
-    const float *x = t.p.x + row * t.p.x_stride;
+    const float *x = t.p.x + x_row(&t.p, row) * t.p.x_stride;
     const float first = k < t.p.k ? x[k] : 0, second = k + 1 < t.p.k ? x[k + 1] : 0;
     // Of magnitudes as whole numbers a NaN is greater than an infinity.
     const uint32_t bits = warp_greatest(
@@ -79,9 +79,10 @@ static __global__ void __launch_bounds__(QUANTISE_WARPS *WARP) quantise_x(struct
 
 void matmul_quantise(cudaStream_t stream, const struct product *p, void *scratch)
 {
-    const struct int8_task t = int8_task_of(p, scratch);
-    const int grid = (int)ceil_div((int64_t)p->m * t.n_groups, QUANTISE_WARPS);
-    CHECK((int64_t)p->m * t.n_groups < INT32_MAX);
+    struct int8_task t = int8_task_of(p, scratch);
+    t.p.m = product_rows(p);
+    const int grid = (int)ceil_div((int64_t)t.p.m * t.n_groups, QUANTISE_WARPS);
+    CHECK((int64_t)t.p.m * t.n_groups < INT32_MAX);
     if (grid > 0)
         LAUNCH(quantise_x, grid, QUANTISE_WARPS * WARP, 0, stream, t);
 }
@@ -177,6 +178,10 @@ template <int Q4, int ROWS>
 static __global__ void __launch_bounds__(INT8_WARPS *WARP) matmul_int8_tile(struct int8_task t)
 {
     constexpr int CHAINS = (ROWS + INT8_WARPS - 1) / INT8_WARPS;
+    if (!expert_enter(&t.p, ROWS, PANEL_ROWS))
+        return; // the block as one
+    t.codes += (int64_t)t.p.pair * t.n_groups * OWN_GROUP;
+    t.heads += (int64_t)t.p.pair * t.n_groups;
     const int row0 = tile_row(&t.p, ROWS), o0 = tile_column(&t.p, ROWS, PANEL_ROWS);
     const int n_rows = min(ROWS, t.p.m - row0);
     const uint8_t *panel = t.p.weights + o0 / PANEL_ROWS * t.p.panel_bytes;
@@ -197,22 +202,23 @@ static __global__ void __launch_bounds__(INT8_WARPS *WARP) matmul_int8_tile(stru
     }
 }
 
-template <int Q4, int ROWS> static void int8_launch(cudaStream_t stream, const struct int8_task *t)
+template <int Q4, int ROWS> static void int8_launch(cudaStream_t stream, struct int8_task t)
 {
-    LAUNCH((matmul_int8_tile<Q4, ROWS>), tile_count(&t->p, ROWS, PANEL_ROWS), INT8_WARPS * WARP,
-           take_bytes<float>(2 * turn_floats<ROWS>()), stream, *t);
+    const int grid = tile_count(&t.p, ROWS, PANEL_ROWS);
+    LAUNCH((matmul_int8_tile<Q4, ROWS>), grid, INT8_WARPS * WARP,
+           take_bytes<float>(2 * turn_floats<ROWS>()), stream, t);
 }
 
 void matmul_int8(cudaStream_t stream, const struct product *p, const void *scratch)
 {
     const struct int8_task t = int8_task_of(p, scratch);
-    const int q4 = p->dtype == DTYPE_Q4, few = p->m <= INT8_ROWS_FEW;
+    const int q4 = p->dtype == DTYPE_Q4, few = product_rows_likely(p) <= INT8_ROWS_FEW;
     if (q4 && few)
-        int8_launch<1, INT8_ROWS_FEW>(stream, &t);
+        int8_launch<1, INT8_ROWS_FEW>(stream, t);
     else if (q4)
-        int8_launch<1, INT8_ROWS_MANY>(stream, &t);
+        int8_launch<1, INT8_ROWS_MANY>(stream, t);
     else if (few)
-        int8_launch<0, INT8_ROWS_FEW>(stream, &t);
+        int8_launch<0, INT8_ROWS_FEW>(stream, t);
     else
-        int8_launch<0, INT8_ROWS_MANY>(stream, &t);
+        int8_launch<0, INT8_ROWS_MANY>(stream, t);
 }

@@ -39,8 +39,8 @@ static __global__ void __launch_bounds__(ROUND_BLOCK) round_x(struct round_task 
     const int word = (int)blockIdx.x % t.n_blocks * ROUND_BLOCK + (int)threadIdx.x, k = 2 * word;
     if (word >= t.n_words)
         return;
-    const float *x = t.p.x + row * t.p.x_stride;
     const int n = row < t.p.m ? t.p.k : 0; // numbers that are there
+    const float *x = t.p.x + (n > 0 ? x_row(&t.p, row) * t.p.x_stride : 0);
     const float first = k < n ? x[k] : 0, second = k + 1 < n ? x[k + 1] : 0;
     t.out[row * t.n_words + word] =
         t.p.dtype == DTYPE_F16 ? f16_pair(first, second) : bf16_pair(first, second);
@@ -55,6 +55,7 @@ void matmul_round(cudaStream_t stream, const struct product *p, int rows, void *
 {
     struct round_task t = {};
     t.p = *p;
+    t.p.m = product_rows(p);
     t.out = (uint32_t *)scratch;
     t.n_words = (int)weight_row_numbers(p->k) / 2;
     t.n_blocks = (int)ceil_div(t.n_words, ROUND_BLOCK);
@@ -164,6 +165,10 @@ static __global__ void __launch_bounds__(mma_tile<BM, BN, BK, WM, WN>::THREADS)
     constexpr int AHEAD = tile::STAGES - 1;
     struct taken taken = {};
     uint16_t *stages = take<uint16_t>(&taken, tile::STAGES * tile::STAGE);
+    if (!expert_enter(&t.p, BM, BN))
+        return; // the block as one
+    t.x += t.p.pair * t.row;
+    t.w = (const uint16_t *)t.p.weights;
     const int row0 = tile_row(&t.p, BM), o0 = tile_column(&t.p, BM, BN);
     const int row = warp_id() / (BN / WN) * WM, o = warp_id() % (BN / WN) * WN;
     const int n_chunks = (int)(t.row / BK);
@@ -189,17 +194,17 @@ static __global__ void __launch_bounds__(mma_tile<BM, BN, BK, WM, WN>::THREADS)
 }
 
 template <int BM, int BN, int BK, int WM, int WN>
-static void mma_launch(cudaStream_t stream, const struct mma_task *t)
+static void mma_launch(cudaStream_t stream, struct mma_task t)
 {
     typedef mma_tile<BM, BN, BK, WM, WN> tile;
-    const int grid = tile_count(&t->p, BM, BN);
+    const int grid = tile_count(&t.p, BM, BN);
     const int shared = take_bytes<uint16_t>(tile::STAGES * tile::STAGE);
-    if (t->p.dtype == DTYPE_BF16)
+    if (t.p.dtype == DTYPE_BF16)
         LAUNCH((matmul_mma_tile<BM, BN, BK, WM, WN, DTYPE_BF16>), grid, tile::THREADS, shared,
-               stream, *t);
+               stream, t);
     else
         LAUNCH((matmul_mma_tile<BM, BN, BK, WM, WN, DTYPE_F16>), grid, tile::THREADS, shared,
-               stream, *t);
+               stream, t);
 }
 
 void matmul_mma(cudaStream_t stream, const struct product *p, const void *scratch)
@@ -207,12 +212,12 @@ void matmul_mma(cudaStream_t stream, const struct product *p, const void *scratc
     struct mma_task t = {};
     t.p = *p;
     t.x = (const uint16_t *)scratch;
-    t.w = (const uint16_t *)p->weights;
     t.row = weight_row_numbers(p->k);
-    if (p->m <= MMA_ROWS_FEW)
-        mma_launch<16, 32, 64, 16, 16>(stream, &t);
-    else if (p->m <= MMA_ROWS_MID)
-        mma_launch<64, 64, 64, 32, 32>(stream, &t);
+    const int rows = product_rows_likely(p);
+    if (rows <= MMA_ROWS_FEW)
+        mma_launch<16, 32, 64, 16, 16>(stream, t);
+    else if (rows <= MMA_ROWS_MID)
+        mma_launch<64, 64, 64, 32, 32>(stream, t);
     else
-        mma_launch<128, 128, 32, 64, 32>(stream, &t);
+        mma_launch<128, 128, 32, 64, 32>(stream, t);
 }

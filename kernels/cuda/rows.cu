@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(ROW_THREADS) gate_mul_row(struct gate_mul_args
     float *gate = a.gate + blockIdx.x * a.gate_stride;
     const float *up = a.up + blockIdx.x * a.up_stride;
     for (int i = (int)threadIdx.x; i < a.n; i += ROW_THREADS)
-        gate[i] = math_act(a.act, gate[i]) * up[i];
+        gate[i] = math_gate(a.act, a.limit, gate[i], up[i]);
 }
 
 void cuda_gate_mul(cudaStream_t stream, const struct ops *ops, const struct gate_mul_args *a)

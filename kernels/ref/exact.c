@@ -167,7 +167,7 @@ void exact_gate_mul(const struct ops *ops, const struct gate_mul_args *a)
     for (int row = 0; row < a->m; row++)
         for (int i = 0; i < a->n; i++) {
             float *gate = &a->gate[row * a->gate_stride + i];
-            *gate = math_act(a->act, *gate) * a->up[row * a->up_stride + i];
+            *gate = math_gate(a->act, a->limit, *gate, a->up[row * a->up_stride + i]);
         }
 }
 
@@ -181,6 +181,18 @@ void exact_mix(const struct ops *ops, const struct mix_args *a)
             if (a->y)
                 *x = fmaf(a->b, a->y[row * a->y_stride + i], *x);
             *x = math_softcap(*x, a->cap);
+        }
+}
+
+void exact_expert_sum(const struct ops *ops, const struct expert_sum_args *a)
+{
+    (void)ops;
+    for (int row = 0; row < a->m; row++)
+        for (int i = 0; i < a->n; i++) {
+            float *x = &a->x[row * a->x_stride + i], sum = 0;
+            for (int j = row * a->route.n_used; j < (row + 1) * a->route.n_used; j++)
+                sum = fmaf(a->route.weights[j], a->y[a->route.places[j] * a->y_stride + i], sum);
+            *x = a->add ? *x + sum : sum;
         }
 }
 

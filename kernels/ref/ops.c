@@ -21,6 +21,8 @@ double ref_act(int kind, double x)
         return 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
     case ACT_SILU:
         return x / (1 + exp(-x));
+    case ACT_GELU_QUICK:
+        return x / (1 + exp(-1.702 * x));
     default:
         return x;
     }
@@ -142,8 +144,12 @@ void ref_gate_mul(const struct ops *ops, const struct gate_mul_args *a)
     for (int row = 0; row < a->m; row++)
         for (int i = 0; i < a->n; i++) {
             float *gate = &a->gate[row * a->gate_stride + i];
-            double g = *gate;
-            *gate = (float)(ref_act(a->act, g) * a->up[row * a->up_stride + i]);
+            double g = *gate, up = a->up[row * a->up_stride + i];
+            if (a->limit > 0) {
+                g = g > a->limit ? a->limit : g;
+                up = (up > a->limit ? a->limit : up < -a->limit ? -a->limit : up) + 1;
+            }
+            *gate = (float)(ref_act(a->act, g) * up);
         }
 }
 
@@ -156,6 +162,83 @@ void ref_mix(const struct ops *ops, const struct mix_args *a)
             double v = (double)a->a * *x;
             v += a->y ? (double)a->b * a->y[row * a->y_stride + i] : 0;
             *x = (float)softcap(v, a->cap);
+        }
+}
+
+/* In double, by going through all for the best that is left. */
+void ref_route(const struct ops *ops, const struct route_args *a)
+{
+    const struct route *r = &a->to;
+    int at = 0;
+    (void)ops;
+    for (int row = 0; row < a->m; row++) {
+        const float *logits = a->logits + row * a->logits_stride;
+        int32_t *chosen = r->places + row * r->n_used;
+        double sum = 0, alone = 0;
+        for (int j = 0; j < r->n_used; j++) {
+            int best = -1;
+            for (int e = 0; e < r->n_experts; e++) {
+                int taken = 0;
+                for (int k = 0; k < j; k++)
+                    taken |= chosen[k] == e;
+                if (!taken && (best < 0 || logits[e] > logits[best] ||
+                               (isnan(logits[best]) && !isnan(logits[e]))))
+                    best = e;
+            }
+            chosen[j] = best;
+            alone += exp((double)logits[best] - logits[chosen[0]]);
+        }
+        for (int e = 0; e < r->n_experts; e++)
+            sum += exp((double)logits[e] - logits[chosen[0]]);
+        for (int j = 0; j < r->n_used; j++)
+            r->weights[row * r->n_used + j] =
+                (float)(exp((double)logits[chosen[j]] - logits[chosen[0]]) /
+                        (a->alone ? alone : sum));
+    }
+    for (int e = 0; e < r->n_experts; e++) {
+        r->first[e] = at;
+        for (int i = 0; i < a->m * r->n_used; i++)
+            if (r->places[i] == e)
+                r->pairs[at++] = i;
+    }
+    r->first[r->n_experts] = at;
+    for (int i = 0; i < at; i++)
+        r->places[r->pairs[i]] = i;
+}
+
+/* Each pair and part by itself. */
+void ref_expert_matmul(const struct ops *ops, const struct expert_matmul_args *a)
+{
+    const struct route *r = &a->route;
+    struct ops as_bf16 = *ops;
+    as_bf16.compute = COMPUTE_BF16;
+    for (int e = 0; e < r->n_experts; e++)
+        for (int i = r->first[e]; i < r->first[e + 1]; i++)
+            for (int p = 0; p < a->matmul.n_parts; p++) {
+                struct matmul_args one = a->matmul;
+                const enum dtype t = one.parts[p].w.dtype;
+                one.m = one.n_parts = 1;
+                one.x += (a->by_token ? r->pairs[i] / r->n_used : i) * one.x_stride;
+                one.parts[0] = expert_part(&a->matmul.parts[p], r->n_experts, e, i);
+                if (ops->compute != COMPUTE_INT8)
+                    ref_matmul(ops, &one);
+                else if (t == DTYPE_Q8 || t == DTYPE_Q4)
+                    ref_matmul_int8(ops, &one);
+                else
+                    ref_matmul(&as_bf16, &one);
+            }
+}
+
+void ref_expert_sum(const struct ops *ops, const struct expert_sum_args *a)
+{
+    (void)ops;
+    for (int row = 0; row < a->m; row++)
+        for (int i = 0; i < a->n; i++) {
+            float *x = &a->x[row * a->x_stride + i];
+            double sum = a->add ? *x : 0;
+            for (int j = row * a->route.n_used; j < (row + 1) * a->route.n_used; j++)
+                sum += (double)a->route.weights[j] * a->y[a->route.places[j] * a->y_stride + i];
+            *x = (float)sum;
         }
 }
 

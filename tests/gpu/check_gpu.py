@@ -45,7 +45,7 @@ SPLITS = 0.03                       # of tokens where the other one won
 F32 = ["--compute", "f32", "--kv-format", "f32"]
 CUBLASLT = ["--matmul", "cublaslt"]
 H2O = ["--kv-policy", "h2o", "--kv-budget", "48"]
-SIMULATED_CANNOT = {"rows_test", "decode_test", "matmul_test"}  # weights in rows: no CPU kernel reads them
+SIMULATED_CANNOT = {"rows_test", "decode_test", "matmul_test", "experts_test"}  # weights in rows: no CPU kernel reads them
 LLAMA = """family = llama
 dim = 128
 layers = 6
@@ -207,7 +207,7 @@ def ops_binary(b, path):
 
 def stage_ops(b):
     at = os.path.join(ROOT, b.a.tests)
-    for name in ("gpu/rows_test", "gpu/head_test", "gpu/decode_test", "gpu/matmul_test", "gpu/attend_test", "flat_test",
+    for name in ("gpu/rows_test", "gpu/head_test", "gpu/decode_test", "gpu/matmul_test", "gpu/attend_test", "gpu/experts_test", "flat_test",
                  "device_test", "line_device_test"):
         yield name, lambda path=os.path.join(at, name): ops_binary(b, path)
 
@@ -421,7 +421,7 @@ def stage_sanitizer(b):
     runs = {"run, all streamed, h2o": ["--percent", *"0 0 0 0 0 0".split(), *H2O],
             "run, on the device, mixed": ["--percent", *"100 0 100 0 100 0".split(), "--kv-format", "mixed"]}
     for tool in ("memcheck", "initcheck", "synccheck", "racecheck"):
-        for name in ("rows", "head", "decode", "matmul", "attend"):
+        for name in ("rows", "head", "decode", "matmul", "attend", "experts"):
             yield f"{tool}, {name}", lambda t=tool, n=name: sanitize(
                 b, t, lambda: [os.path.join(at, "gpu", f"{n}_test")], n)
         for name, flags in runs.items():

@@ -210,6 +210,12 @@ int64_t cuda_matmul_scratch_bytes(const struct ops *ops, int m, int n, int k)
     return scratch()->matmul(&on, m, n, k);
 }
 
+int64_t cuda_expert_matmul_scratch_bytes(const struct ops *ops, int m, int n_used, int n, int k)
+{
+    const struct ops on = there(ops);
+    return scratch()->expert_matmul(&on, m, n_used, n, k);
+}
+
 int64_t cuda_attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_heads,
                                          int n_kv_heads, int head_dim)
 {

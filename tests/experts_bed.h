@@ -1,0 +1,52 @@
+/* tests/experts_bed.h - a tile of tokens, and experts for them. */
+#ifndef TESTS_EXPERTS_BED_H
+#define TESTS_EXPERTS_BED_H
+
+#include "tests/ops_help.h"
+
+enum { EXPERTS = 7, USED = 3, TOKENS = 37 };
+
+static inline struct route route_make(int m, int n_experts, int n_used)
+{
+    return route_at(take(route_bytes(m, n_experts, n_used)), m, n_experts, n_used);
+}
+
+/* Experts of two parts, gate and up, then of one. */
+struct bed {
+    struct route route;
+    struct weight gate, up, down;
+    float *x, *bias;
+    int n, k;
+};
+
+static inline void bed_open(struct bed *b, enum dtype t, int n, int k)
+{
+    float *logits = noise_array(11, TOKENS * EXPERTS, 3);
+    b->n = n;
+    b->k = k;
+    b->route = route_make(TOKENS, EXPERTS, USED);
+    for (int i = 0; i < TOKENS; i++)
+        logits[i * EXPERTS + 2] = -100; // an expert that nobody goes to
+    ops_run_route(&(struct ops){.isa = isa_best()},
+                  &(struct route_args){
+                      .logits = logits, .logits_stride = EXPERTS, .to = b->route, .m = TOKENS});
+    assert_int_equal(b->route.first[2], b->route.first[3]);
+    b->gate = weight_make(t, EXPERTS * n, k, 1);
+    b->up = weight_make(DTYPE_BF16, EXPERTS * n, k, 2);
+    b->down = weight_make(t, EXPERTS * k, n, 3);
+    b->x = noise_array(12, TOKENS * (k + 3), 1);
+    b->bias = noise_array(13, (int64_t)EXPERTS * n, 1);
+    free(logits);
+}
+
+static inline void bed_close(struct bed *b)
+{
+    free(b->route.first);
+    free((void *)(uintptr_t)b->gate.panels);
+    free((void *)(uintptr_t)b->up.panels);
+    free((void *)(uintptr_t)b->down.panels);
+    free(b->x);
+    free(b->bias);
+}
+
+#endif
