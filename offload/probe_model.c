@@ -35,6 +35,8 @@ struct sweep_list {
 struct sweep_bed {
     const struct ops *ops;
     struct matmul_args calls[PROBE_TENSORS];
+    const struct probe_tensor *of[PROBE_TENSORS]; // a call's first
+    int outputs[PROBE_TENSORS][MATMUL_PARTS];
     int64_t at[PROBE_TENSORS][MATMUL_PARTS]; // bytes from the start of a copy
     int n_calls, n_copies;
     int64_t copy_bytes;
@@ -65,14 +67,17 @@ static void sweep_calls(struct sweep_bed *b, const struct probe_tensor *t, int n
     b->n_calls = 0;
     b->copy_bytes = 0;
     for (int i = 0; i < n; i++) {
-        if (b->n_calls == 0 || !t[i].joins || b->calls[b->n_calls - 1].n_parts == MATMUL_PARTS)
+        if (b->n_calls == 0 || !t[i].joins || b->calls[b->n_calls - 1].n_parts == MATMUL_PARTS) {
+            b->of[b->n_calls] = &t[i];
             b->calls[b->n_calls++] = (struct matmul_args){.x_stride = t[i].k};
+        }
         struct matmul_args *call = &b->calls[b->n_calls - 1];
         struct matmul_part *part = &call->parts[call->n_parts];
         int outputs = (int)min_i64(t[i].n, round_up(ceil_div(t[i].n, share), PANEL_ROWS));
         *part =
             (struct matmul_part){.w = {.dtype = format_of(&t[i], state), .n = outputs, .k = t[i].k},
                                  .y_stride = outputs};
+        b->outputs[b->n_calls - 1][call->n_parts] = outputs;
         b->at[b->n_calls - 1][call->n_parts++] = b->copy_bytes;
         b->copy_bytes += panels_bytes(part);
         all += (double)t[i].n * t[i].k;
@@ -121,6 +126,22 @@ static enum err sweep_fill(struct sweep_bed *b)
     for (int i = 1; i < b->n_copies; i++)
         memcpy(b->copies + i * b->copy_bytes, b->copies, (size_t)b->copy_bytes);
     return OK;
+}
+
+/* So many tokens. They are spread over experts: few ones meet only some of these, and each of those
+ * a token; many meet all, each a share of the tokens. */
+static void sweep_tokens(struct sweep_bed *b, int tokens)
+{
+    for (int i = 0; i < b->n_calls; i++) {
+        const struct probe_tensor *t = b->of[i];
+        const int64_t pairs = (int64_t)tokens * t->used;
+        b->calls[i].m = (int)ceil_div(pairs, t->experts);
+        for (int j = 0; j < b->calls[i].n_parts; j++) {
+            const int64_t n = b->outputs[i][j], met = min_i64(pairs, t->experts);
+            b->calls[i].parts[j].w.n =
+                (int)min_i64(n, round_up(ceil_div(n * met, t->experts), PANEL_ROWS));
+        }
+    }
 }
 
 /* Logits, as a slice of the head leaves them. */
@@ -200,8 +221,7 @@ static enum err measure(double *s, double *spread, const struct sweep_list *l,
     sweep_carve(&b, &a, copies);
     enum err err = sweep_fill(&b);
     for (int i = 0; i < N_MATMUL_ROWS && err == OK; i++) {
-        for (int j = 0; j < b.n_calls; j++)
-            b.calls[j].m = matmul_rows[i];
+        sweep_tokens(&b, matmul_rows[i]);
         struct rate sweeps = probe_loop(&(struct probe_loop){.turn = sweep_turn,
                                                              .ctx = &b,
                                                              .amount = 1,
@@ -260,9 +280,15 @@ void probe_model_weights(const struct probe_model *p, struct model_weights *w)
     *w = (struct model_weights){0};
     for (int state = 0; state < N_WEIGHT_STATES; state++) {
         enum weight_state at = (enum weight_state)state;
-        for (int i = 0; i < p->n_layer; i++)
-            w->layer[state][rate_format(format_of(&p->layer[i], at))] +=
-                (double)p->layer[i].n * p->layer[i].k;
+        for (int i = 0; i < p->n_layer; i++) {
+            const struct probe_tensor *t = &p->layer[i];
+            double *of = t->experts > 1 ? w->experts[state] : w->layer[state];
+            of[rate_format(format_of(t, at))] += (double)t->n * t->k;
+            if (t->experts > 1) {
+                w->n_experts = t->experts;
+                w->n_used = t->used;
+            }
+        }
         w->head[state][rate_format(format_of(&p->head, at))] = (double)p->head.n * p->head.k;
     }
 }
@@ -274,6 +300,9 @@ static void tensor_key(const struct probe_tensor *t, char *key, int cap)
     int n = (int)strlen(key);
     snprintf(key + n, (size_t)(cap - n), " %s %s %d %d %d", dtype_info(t->stored)->name,
              dtype_info(t->tile)->name, t->n, t->k, t->joins);
+    n = (int)strlen(key);
+    if (t->experts > 1)
+        snprintf(key + n, (size_t)(cap - n), " %d of %d", t->used, t->experts);
 }
 
 static void layer_key(const struct probe_layer *l, char *key, int cap)

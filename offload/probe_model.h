@@ -11,8 +11,9 @@
 /* A matrix, as it is stored and as a tile. */
 struct probe_tensor {
     enum dtype stored, tile;
-    int n, k;
-    int joins; // 1: a part of the same call as the one before
+    int n, k;          // of all experts
+    int experts, used; // of which a token takes `used`; 1, 1: all of it
+    int joins;         // 1: a part of the same call as the one before
 };
 /* What a decoder layer does besides. */
 struct probe_layer {

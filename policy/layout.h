@@ -77,8 +77,11 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(ATTN, workspace, DEVICE)          /* the same */                                             \
     X(K, workspace, DEVICE)             /* [tile_tokens][n_kv_heads][head_dim] f32 */              \
     X(V, workspace, DEVICE)             /* the same */                                             \
-    X(GATE, workspace, DEVICE)          /* [tile_tokens][ffn_dim] f32 */                           \
+    X(GATE, workspace, DEVICE)          /* [tile_tokens x MLPs used][ffn_dim] f32 */               \
     X(UP, workspace, DEVICE)            /* the same, with a gated activation */                    \
+    X(ROUTER, workspace, DEVICE)        /* [tile_tokens][n_experts] f32 */                         \
+    X(ROUTE, workspace, DEVICE)         /* route_bytes() */                                        \
+    X(EXPERT_OUT, workspace, DEVICE)    /* [tile_tokens x experts used][dim] f32 */                \
     X(ROPE_COS, workspace, DEVICE)      /* [ropes][tokens_max][rope_dim / 2] f32 by position */    \
     X(ROPE_SIN, workspace, DEVICE)      /* the same */                                             \
     X(PROMPT_PAGES, workspace, ATTEND)  /* [layout_prompt_pages()] pages in the compute format */  \

@@ -115,18 +115,6 @@ static double seconds_of(const struct machine *m, const double numbers[N_MATMUL_
     return s;
 }
 
-void model_rates_derive(struct model_rates *r, const struct machine *m,
-                        const struct model_weights *w)
-{
-    *r = (struct model_rates){0};
-    for (int state = 0; state < N_WEIGHT_STATES; state++)
-        for (int i = 0; i < N_MATMUL_ROWS; i++) {
-            r->layer_s[state][i] = seconds_of(m, w->layer[state], i);
-            r->head_s[state][i] = seconds_of(m, w->head[state], i);
-        }
-    model_rates_ascend(r);
-}
-
 void model_rates_ascend(struct model_rates *r)
 {
     for (int i = N_MATMUL_ROWS - 2; i >= 0; i--) {
@@ -151,6 +139,29 @@ static double seconds_at(const double *s, int tile, double tokens)
         i++;
     double from = i > 0 ? matmul_rows[i - 1] : 0, from_s = i > 0 ? s[i - 1] : 0;
     return tiles * s[last] + from_s + (s[i] - from_s) * (rest - from) / (matmul_rows[i] - from);
+}
+
+/* A layer's experts at matmul_rows[i] tokens: those that are met, each by its share of them. */
+static double experts_s(const struct machine *m, const struct model_weights *w, int state, int i)
+{
+    double s[N_MATMUL_ROWS], each = (double)matmul_rows[i] * w->n_used / w->n_experts;
+    for (int j = 0; j < N_MATMUL_ROWS; j++)
+        s[j] = seconds_of(m, w->experts[state], j);
+    return min_d(each, 1) * seconds_at(s, matmul_rows[N_MATMUL_ROWS - 1], max_d(each, 1));
+}
+
+void model_rates_derive(struct model_rates *r, const struct machine *m,
+                        const struct model_weights *w)
+{
+    *r = (struct model_rates){0};
+    for (int state = 0; state < N_WEIGHT_STATES; state++)
+        for (int i = 0; i < N_MATMUL_ROWS; i++) {
+            r->layer_s[state][i] = seconds_of(m, w->layer[state], i);
+            r->head_s[state][i] = seconds_of(m, w->head[state], i);
+            if (w->n_experts > 0)
+                r->layer_s[state][i] += experts_s(m, w, state, i);
+        }
+    model_rates_ascend(r);
 }
 
 double model_layer_s(const struct model_rates *r, enum weight_state state, double tokens)

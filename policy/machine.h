@@ -151,6 +151,8 @@ enum weight_state { WEIGHTS_STORED, WEIGHTS_TILES, N_WEIGHT_STATES };
  * vocabulary), by the format whose rate is theirs. */
 struct model_weights {
     double layer[N_WEIGHT_STATES][N_MATMUL_FORMATS], head[N_WEIGHT_STATES][N_MATMUL_FORMATS];
+    double experts[N_WEIGHT_STATES][N_MATMUL_FORMATS]; // of all, besides those of `layer`
+    int n_experts, n_used;                             // 0: there are none
 };
 
 /* Seconds of all matmuls of one decoder layer, and of a tile of the head, at matmul_rows[] tokens.

@@ -50,7 +50,7 @@ enum { NEEDS_WEIGHTS, NEEDS_KV, NEEDS_HIDDEN };
 static double row_bytes(const struct shape *s)
 {
     double heads = (double)s->n_heads * s->head_dim, kv = (double)s->n_kv_heads * s->head_dim;
-    return 4 * (2.0 * s->dim + heads + kv + 2.0 * s->ffn_dim);
+    return 4 * (2.0 * s->dim + heads + kv + 2.0 * shape_mlps_used(s) * s->ffn_dim);
 }
 
 /* Attention of a batch in a layer, on the CPU. */
@@ -149,12 +149,13 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
     double heads = (double)s->n_heads * s->head_dim, kv = (double)s->n_kv_heads * s->head_dim;
     double tokens = tokens_of(l), launches = m->launch_s.value * 11;
     double mlp = (s->gated ? 3.0 : 2.0) * s->ffn_dim * s->dim;
-    double qkv = (heads + 2 * kv) * s->dim, rest = heads * s->dim + mlp;
+    double qkv = (heads + 2 * kv) * s->dim, out = heads * s->dim;
+    double rest = out + shape_mlps(s) * mlp, used = out + shape_mlps_used(s) * mlp;
     double bytes = (double)set->weights->tile_bytes[1];
     bytes = bytes > 0 ? bytes : (double)set->weights->layer_bytes[1];
     double share = qkv / (qkv + rest);
     c->before = device_s(p, bytes * share, 2 * qkv, tokens) + launches;
-    c->after = device_s(p, bytes * (1 - share), 2 * rest, tokens) + launches;
+    c->after = device_s(p, bytes * (1 - share), 2 * used, tokens) + launches;
     c->embed = launches;
     double slice = p->plan->layers > p->plan->decoder + 1
                        ? (double)set->weights->layer_bytes[p->plan->decoder + 1]

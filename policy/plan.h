@@ -33,7 +33,7 @@ struct weights_info {
     int must_decode;                      // 1: a device's matmuls read nothing but tiles
     int made_here; // 1: what stays in RAM is made there and never read (dummy weights)
     int64_t n_params;
-    int64_t flops_per_token; // 2 x parameters that a decoder pass multiplies
+    int64_t flops_per_token; // 2 x parameters that a token is multiplied by in a pass
     int64_t embed_row_bytes;
     int64_t embed_rest_bytes; // of the embedding's extent, what is not rows: always in RAM
 };
@@ -93,6 +93,7 @@ struct plan_costs {
     int64_t io_bytes;          // mover's rings and tables
     int64_t row_token_bytes;   // per token of a live row (ids, output text)
     int64_t scratch_bytes;     // kernels' scratch at tile_tokens and the longest row
+    int64_t route_bytes;       // of a tile's tokens; 0 without experts
     int64_t attend_bytes;      // the CPU's, where it attends beside a device
     struct plan_sizes sizes;
     int64_t filter_bytes;     // more per row that samples under a filter

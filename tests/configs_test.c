@@ -18,13 +18,24 @@ static const struct {
     const char *path, *family;
     double n_params; // in billions
 } models[] = {
-    {"configs/llama-1b.cfg", "llama", 1.074},     {"configs/llama-3b.cfg", "llama", 2.970},
-    {"configs/llama-8b.cfg", "llama", 8.030},     {"configs/opt-6.7b.cfg", "opt", 6.658},
-    {"configs/opt-13b.cfg", "opt", 12.853},       {"configs/opt-30b.cfg", "opt", 29.975},
-    {"configs/opt-6.7b-4k.cfg", "opt", 6.667},    {"configs/opt-66b.cfg", "opt", 65.720},
-    {"configs/opt-175b.cfg", "opt", 174.604},     {"configs/llama-2-70b.cfg", "llama", 68.977},
-    {"configs/llama-3-70b.cfg", "llama", 70.554}, {"configs/qwen2.5-32b.cfg", "qwen2", 32.764},
-    {"configs/phi4-14b.cfg", "phi3", 14.660},     {"configs/gemma2-27b.cfg", "gemma2", 27.227},
+    {"configs/llama-1b.cfg", "llama", 1.074},
+    {"configs/llama-3b.cfg", "llama", 2.970},
+    {"configs/llama-8b.cfg", "llama", 8.030},
+    {"configs/opt-6.7b.cfg", "opt", 6.658},
+    {"configs/opt-13b.cfg", "opt", 12.853},
+    {"configs/opt-30b.cfg", "opt", 29.975},
+    {"configs/opt-6.7b-4k.cfg", "opt", 6.667},
+    {"configs/opt-66b.cfg", "opt", 65.720},
+    {"configs/opt-175b.cfg", "opt", 174.604},
+    {"configs/llama-2-70b.cfg", "llama", 68.977},
+    {"configs/llama-3-70b.cfg", "llama", 70.554},
+    {"configs/qwen2.5-32b.cfg", "qwen2", 32.764},
+    {"configs/phi4-14b.cfg", "phi3", 14.660},
+    {"configs/gemma2-27b.cfg", "gemma2", 27.227},
+    {"configs/phi4-14b.cfg", "phi3", 14.660},
+    {"configs/mixtral-8x7b.cfg", "mixtral", 46.703},
+    {"configs/qwen3-30b-a3b.cfg", "qwen3_moe", 30.532},
+    {"configs/gpt-oss-20b.cfg", "gpt_oss", 20.915},
 };
 
 /* Every matrix and vector of the shape, the tied head once. */

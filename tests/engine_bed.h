@@ -26,8 +26,8 @@ enum { LLAMA, GQA, OPT, TINY, N_MODELS };
 
 static const char *const CONFIGS[N_MODELS] = {
     "family = llama\ndim = 256\nlayers = 5\nheads = 8\nffn = 640\nvocab = 9000\ncontext = 1024\n",
-    "family = llama\ndim = 128\nlayers = 9\nheads = 8\nkv_heads = 2\nffn = 448\nvocab = 5000\n"
-    "context = 1024\ntied = 0\n",
+    "family = mixtral\ndim = 128\nlayers = 9\nheads = 8\nkv_heads = 2\nffn = 128\nexperts = 5\n"
+    "experts_used = 2\nvocab = 5000\ncontext = 1024\ntied = 0\n",
     "family = opt\ndim = 192\nlayers = 4\nheads = 6\nffn = 768\nvocab = 4096\ncontext = 1024\n",
     "family = llama\ndim = 64\nlayers = 2\nheads = 2\nffn = 96\nvocab = 4200\ncontext = 256\n",
 };

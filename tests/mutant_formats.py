@@ -50,3 +50,32 @@ fault("a bias counts for nothing", "engine/source/quantized.c", "q->biases_count
       "q->biases_count |= bytes[j] == 7;", READERS)
 fault("scales of nothing are a part", "engine/source/quantized.c", "        if (quantized_find(q, matrix))\n            return 1;",
       "        return 1;", READERS)
+
+# ---- experts
+
+EXPERTS = "experts_test"
+fault("an expert is multiplied by its neighbour's matrix", "kernels/ops.h",
+      "const int64_t n = part->w.n / n_experts, first = e * n;",
+      "const int64_t n = part->w.n / n_experts, first = (e > 0 ? e - 1 : e) * n;", EXPERTS)
+fault("every expert has the first one's bias", "kernels/ops.h",
+      "own.bias = part->bias ? part->bias + first : NULL;", "own.bias = part->bias;", EXPERTS)
+fault("equal logits go to the later expert", "kernels/cpu/route.c",
+      "(logit == than && expert < other)", "(logit == than && expert > other)", EXPERTS)
+fault("weights of a token's experts are always shares of these alone", "kernels/cpu/route.c",
+      "    if (a->alone)\n", "    if (1)\n", EXPERTS)
+fault("what experts add takes the place of x", "kernels/cpu/rows.inc",
+      "a->add ? v16_add(v16_load_n(x + i, n), sum) : sum", "sum", EXPERTS)
+fault("a pair's x is that of the pair's number", "kernels/cuda/matmul.cuh",
+      "return p->pairs ? p->pairs[row] / p->used : row;", "return p->pairs ? row / p->used : row;",
+      "simt_experts_test")
+fault("an expert's rows begin where all begin", "kernels/cuda/matmul_mma.cu",
+      "    t.x += t.p.pair * t.row;\n", "", "simt_experts_test")
+fault("codes of an expert's rows begin where all begin", "kernels/cuda/matmul_int8.cu",
+      "    t.codes += (int64_t)t.p.pair * t.n_groups * OWN_GROUP;\n", "", "simt_experts_test")
+fault("weights of experts are not normed to these alone", "engine/line/layer_decode.c",
+      ".alone = s->route_alone", ".alone = !s->route_alone", "family_golden.py --only mixtral")
+fault("gate and up of gpt-oss stand one below the other", "engine/source/family_gpt_oss.c",
+      "(struct family_cut){rows, 1, 1, 2}", "(struct family_cut){rows, 0, 1, 2}",
+      "family_golden.py --only gpt_oss")
+fault("the limit of the activation is left out", "engine/line/layer_decode.c",
+      ".limit = s->act_limit", ".limit = 0 * s->act_limit", "family_golden.py --only gpt_oss")

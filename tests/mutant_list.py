@@ -661,7 +661,7 @@ fault("infinities count as numbers", "engine/pack/pack_write.c", "most = x > mos
       "most = x > most ? x : most;", RANGE)
 fault("numbers beyond f16 pass", "engine/pack/model.c", "if (!r->known || r->most <= MODEL_F16_MAX)", "if (1)", RANGE)
 fault("numbers that f16 does not hold are refused in f32, too", "engine/pack/model.c",
-      "device->api->reads(device, compute, t->dtype).dtype", "device->api->reads(device, COMPUTE_BF16, t->dtype).dtype", RANGE)
+      "model_compute(role, compute), t->dtype).dtype ==", "COMPUTE_BF16, t->dtype).dtype ==", RANGE)
 fault("a range that nobody knows passes in silence", "engine/pack/model.c",
       "    if (!r->known)\n        log_line", "    if (0)\n        log_line", RANGE)
 fault("a range may be of any layer", "engine/pack/model.c", "m->range.layer >= m->n_layers ||", "", RANGE)

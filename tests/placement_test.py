@@ -120,7 +120,20 @@ vocab = 5000
 context = 1024
 tied = 0
 """
-DUMMY_VOCAB = 5000  # ids that both know
+OSS = """family = gpt_oss
+dim = 96
+layers = 4
+heads = 6
+kv_heads = 2
+head_dim = 32
+ffn = 64
+experts = 6
+experts_used = 2
+vocab = 5000
+context = 1024
+tied = 0
+"""  # experts, sinks, biases, a window of 128 tokens in every other layer
+DUMMY_VOCAB = 5000  # ids that all know
 tally = trial.Tally()
 check = tally.check
 
@@ -182,6 +195,7 @@ class Bench(trial.Place):
         self.full, self.fault = full, ""
         self.llama = self.write("llama.cfg", LLAMA.encode())
         self.opt = self.write("opt.cfg", OPT.encode())
+        self.oss = self.write("oss.cfg", OSS.encode())
         self.text = self.write("text.gguf", text_model())
         done = self.once(["run", "-m", self.llama, "-i", self.rows([{"prompt_token_ids": [1], "max_tokens": 1}]),
                           "-o", self.at("uring.jsonl"), "--io", "uring", "--weights-resident", "0"])
@@ -312,6 +326,7 @@ def placements(bench):
         try_placements(bench, f"llama, {policy}", bench.llama, source, flags, names)
     for policy in ("full", "h2o"):
         try_placements(bench, f"opt, {policy}", bench.opt, source, POLICIES[policy], FEW)
+        try_placements(bench, f"gpt_oss, {policy}", bench.oss, source, POLICIES[policy], FEW)
 
 
 def streamed(bench):
@@ -405,7 +420,7 @@ def neighbours(bench):
                               flags + ["--shard", f"{i}/3"])
             check(done.out == b"".join(lines[i::3]), f"neighbours: --shard {i}/3 is not every third row")
     f32 = ["--compute", "f32", "--kv-format", "f32", "--limit", "5"]  # portable takes its time: small models
-    for model, source in ((bench.opt, bench.rows(rows)), (bench.text, bench.rows(text_rows()))):
+    for model, source in ((bench.opt, bench.rows(rows)), (bench.oss, bench.rows(rows)), (bench.text, bench.rows(text_rows()))):
         want = bench.good("f32", "run", model, source, f32)
         done = bench.good("f32, portable", "run", model, source, [*f32, "--isa", "portable"])
         check(done.out == want.out, f"f32, portable: other bytes: {difference(want.out, done.out)}")
@@ -527,7 +542,7 @@ def forced(bench):
             continue  # every format, scope and policy once
         flags = ["--kv-policy", policy, "--kv-scope", scope, "--kv-budget", "40"] if policy != "full" else []
         prompt = [r.randrange(3, DUMMY_VOCAB) for _ in range(37)]
-        forced_case(bench, f"forced, {policy}, {scope}, {kv}", r.choice((bench.llama, bench.opt)), prompt, 64,
+        forced_case(bench, f"forced, {policy}, {scope}, {kv}", r.choice((bench.llama, bench.opt, bench.oss)), prompt, 64,
                     flags + ["--compute", "f32" if kv == "f32" else "bf16", "--kv-format", kv], (4096, 23), ())
     check(forced_case.stopped > 5, f"forced: only {forced_case.stopped} interruptions")
     check(forced_case.shorter > 0, "forced: no resumed run took its tokens in fewer passes")

@@ -18,7 +18,8 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     static const char *const places[] = {"before attention and MLP", "after the residual sums",
                                          "of what attention and MLP add",
                                          "before attention and MLP and of what they add"};
-    static const char *const acts[] = {"none", "relu", "gelu", "gelu by tanh", "silu"};
+    static const char *const acts[] = {"none",         "relu", "gelu",
+                                       "gelu by tanh", "silu", "gelu by a logistic"};
     static const char *const qk[] = {"", "one weight for all heads", "each head its own weight",
                                      "of the whole vectors"};
     static const char *const branches[] = {"", "attention and MLP of the same input",
@@ -32,6 +33,11 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     int n = 0, turned = 0, windows = 0;
     snprintf(out[n++], VARIANT_BYTES, "%s %s", norms[s->norm], places[s->norm_place]);
     snprintf(out[n++], VARIANT_BYTES, "MLP %s%s", acts[s->act], s->gated ? ", gated" : "");
+    if (s->n_experts > 0)
+        snprintf(out[n++], VARIANT_BYTES, "%d of %d experts a token, weights by softmax over %s",
+                 s->n_experts_used, s->n_experts, s->route_alone ? "these" : "all");
+    if (s->act_limit > 0)
+        snprintf(out[n++], VARIANT_BYTES, "gate and up cut at %g, up + 1", (double)s->act_limit);
     if (s->qk_norm != QK_NORM_NONE)
         snprintf(out[n++], VARIANT_BYTES, "norms of q and k, %s", qk[s->qk_norm]);
     if (s->branches != BRANCHES_SERIAL)

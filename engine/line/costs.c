@@ -36,7 +36,8 @@ void engine_weights_info(const struct model *model, struct device *device, enum 
             w->tile_bytes[layer] = tile_bytes(l, device, compute);
     }
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
-    int64_t mlp = (s->gated ? 3 : 2) * (int64_t)s->ffn_dim * s->dim;
+    int64_t mlp = shape_mlps_used(s) * (s->gated ? 3 : 2) * (int64_t)s->ffn_dim * s->dim;
+    mlp += (int64_t)s->n_experts * s->dim;
     w->flops_per_token = 2 * s->n_layers * (s->dim * (2 * heads + 2 * kv) + mlp) +
                          2 * (int64_t)s->vocab * s->embed_dim;
     const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
@@ -64,6 +65,8 @@ static struct probe_tensor matrix_of(const struct model_tensor *t, enum compute 
                                  .tile = model_tile_dtype(compute, t->dtype),
                                  .n = t->n,
                                  .k = t->k,
+                                 .experts = 1,
+                                 .used = 1,
                                  .joins = joins};
 }
 
@@ -83,7 +86,7 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
                                          .n_heads = s->n_heads,
                                          .n_kv_heads = s->n_kv_heads,
                                          .head_dim = s->head_dim,
-                                         .ffn_dim = s->ffn_dim,
+                                         .ffn_dim = shape_mlps_used(s) * s->ffn_dim,
                                          .rope_dim = s->position == POSITION_ROPE ? s->rope_dim : 0,
                                          .gated = s->gated,
                                          .kv_format = kv_format,
@@ -93,6 +96,11 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
         if (model_has(l, calls[i].role))
             p->layer[p->n_layer++] = matrix_of(&l->tensors[calls[i].role], compute,
                                                calls[i].joins && model_has(l, calls[i - 1].role));
+    for (int i = 0; i < p->n_layer; i++)
+        if (role_is_experts(s, calls[i].role)) { // gated: no call is left out
+            p->layer[i].experts = s->n_experts;
+            p->layer[i].used = s->n_experts_used;
+        }
 }
 
 enum kv_format engine_prompt_format(enum compute compute)
@@ -135,6 +143,8 @@ void engine_costs(const struct model *model, const struct device *device, const 
     costs->scratch_bytes =
         layer_scratch_bytes(device->api->scratch, ops, model, PLAN_TILE_TOKENS, work->prompt_max,
                             round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS), evict);
+    costs->route_bytes =
+        s->n_experts > 0 ? route_bytes(PLAN_TILE_TOKENS, s->n_experts, s->n_experts_used) : 0;
     costs->attend_bytes =
         layer_attend_bytes(device_cpu()->api->scratch, ops, model, work->prompt_max,
                            round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS), evict);

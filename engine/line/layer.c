@@ -25,6 +25,12 @@ int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *o
     int wide = (int)max_i64(max_i64(s->dim, s->ffn_dim), max_i64(heads, s->embed_dim));
     int64_t most = layer_attend_bytes(of, ops, model, prompt_max, slots_cap, evict);
     most = max_i64(most, of->matmul(ops, tile_tokens, (int)max_i64(wide, HEAD_TILE), wide));
+    if (s->n_experts > 0) {
+        struct ops exact = *ops;
+        exact.compute = COMPUTE_F32; // the router
+        most = max_i64(most, of->matmul(&exact, tile_tokens, s->n_experts, s->dim));
+        most = max_i64(most, of->expert_matmul(ops, tile_tokens, s->n_experts_used, wide, wide));
+    }
     return max_i64(most, of->gather(ops, s->dim));
 }
 
@@ -61,6 +67,9 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
     w->v = memory_at(m, LAYOUT_V, 0);
     w->gate = memory_at(m, LAYOUT_GATE, 0);
     w->up = memory_at(m, LAYOUT_UP, 0);
+    w->router = memory_at(m, LAYOUT_ROUTER, 0);
+    w->route = memory_at(m, LAYOUT_ROUTE, 0);
+    w->expert_out = memory_at(m, LAYOUT_EXPERT_OUT, 0);
     w->cos = memory_at(m, LAYOUT_ROPE_COS, 0);
     w->sin = memory_at(m, LAYOUT_ROPE_SIN, 0);
     w->cuts = memory_at(m, LAYOUT_CUTS, 0);
@@ -113,10 +122,12 @@ static const float *bias_vector(const struct model_layer *l, enum tensor_role bi
     return bias == N_ROLES ? NULL : model_vector(l, bias, weights);
 }
 
-void layer_project(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                   const struct projection *projections, int n, const float *x, int m)
+/* The args of a matmul over model weights; of experts y has the width of one. */
+static struct matmul_args matmul_of(const struct layer_work *w, const struct model_layer *l,
+                                    const uint8_t *weights, const struct projection *projections,
+                                    int n, int experts)
 {
-    struct matmul_args args = {.x = x, .m = m, .n_parts = n, .scratch = w->scratch};
+    struct matmul_args args = {.n_parts = n, .scratch = w->scratch};
     CHECK(n <= MATMUL_PARTS);
     for (int i = 0; i < n; i++) {
         const struct projection *p = &projections[i];
@@ -125,11 +136,33 @@ void layer_project(struct layer_work *w, const struct model_layer *l, const uint
         args.parts[i] = (struct matmul_part){.w = weight,
                                              .y = p->y,
                                              .bias = bias_vector(l, p->bias, weights),
-                                             .y_stride = weight.n,
+                                             .y_stride = weight.n / experts,
                                              .add = p->add,
                                              .act = p->act};
     }
+    return args;
+}
+
+void layer_project(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                   const struct projection *projections, int n, const float *x, int m)
+{
+    struct matmul_args args = matmul_of(w, l, weights, projections, n, 1);
+    args.x = x;
+    args.m = m;
     ops_run_matmul(&w->ops, &args);
+}
+
+void layer_project_experts(struct layer_work *w, const struct model_layer *l,
+                           const uint8_t *weights, const struct projection *projections, int n,
+                           const float *x, int m, const struct route *route)
+{
+    struct expert_matmul_args args = {
+        .matmul = matmul_of(w, l, weights, projections, n, route->n_experts),
+        .route = *route,
+        .by_token = x != NULL};
+    args.matmul.x = x ? x : w->gate;
+    args.matmul.m = m;
+    ops_run_expert_matmul(&w->ops, &args);
 }
 
 void layer_norm(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,

@@ -45,7 +45,9 @@ struct layer_work {
     void *dump_ctx;
 
     float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]
-    float *cos, *sin;                             // [ropes][tokens_max][rope_dim / 2] by position
+    float *router, *expert_out; // [tile_tokens][n_experts]; [tile_tokens x experts used][dim]
+    void *route;                // route_bytes()
+    float *cos, *sin;           // [ropes][tokens_max][rope_dim / 2] by position
     int64_t tokens_max;
     uint8_t *prompt_pages; // [prompt_page_cap][prompt.page_bytes]
     uint8_t

@@ -298,6 +298,66 @@ static void join(struct layer_work *w, const struct model_layer *l, const uint8_
     layer_mix(w, x, branch, 1, s->branch_scale, s->dim, m);
 }
 
+/* gate and up of m rows to w->gate. */
+static void gate_tile(struct layer_work *w, int m)
+{
+    const struct shape *s = w->shape;
+    struct gate_mul_args args = {.gate = w->gate,
+                                 .up = w->up,
+                                 .m = m,
+                                 .n = s->ffn_dim,
+                                 .gate_stride = s->ffn_dim,
+                                 .up_stride = s->ffn_dim,
+                                 .act = s->act,
+                                 .limit = s->act_limit};
+    ops_run_gate_mul(&w->ops, &args);
+}
+
+/* Which experts a tile's tokens go to. */
+static struct route route_tile(struct layer_work *w, const struct model_layer *l,
+                               const uint8_t *weights, const float *in, int m)
+{
+    const struct shape *s = w->shape;
+    const struct ops ops = w->ops;
+    const struct projection router = {ROLE_ROUTER, ROLE_ROUTER_B, w->router, ACT_NONE, 0};
+    w->ops.compute = model_compute(ROLE_ROUTER, ops.compute);
+    w->ops.matmul = MATMUL_OWN;
+    layer_project(w, l, weights, &router, 1, in, m);
+    w->ops = ops;
+    struct route_args args = {
+        .logits = w->router,
+        .logits_stride = s->n_experts,
+        .to = route_at(w->route, w->plan->tile_tokens, s->n_experts, s->n_experts_used),
+        .m = m,
+        .alone = s->route_alone};
+    ops_run_route(&w->ops, &args);
+    return args.to;
+}
+
+/* Each token through the experts that it goes to: to x, or beside it (is_apart). */
+static void experts_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                         const float *in, float *x, int m)
+{
+    const struct shape *s = w->shape;
+    const int pairs = m * s->n_experts_used, apart = is_apart(s);
+    const struct projection gate_up[] = {{ROLE_GATE, ROLE_GATE_B, w->gate, ACT_NONE, 0},
+                                         {ROLE_UP, ROLE_UP_B, w->up, ACT_NONE, 0}};
+    const struct projection down = {ROLE_DOWN, ROLE_DOWN_B, w->expert_out, ACT_NONE, 0};
+    const struct route route = route_tile(w, l, weights, in, m);
+    layer_project_experts(w, l, weights, gate_up, 2, in, m, &route);
+    gate_tile(w, pairs);
+    layer_project_experts(w, l, weights, &down, 1, NULL, m, &route);
+    struct expert_sum_args sum = {.x = apart ? w->normed : x,
+                                  .y = w->expert_out,
+                                  .route = route,
+                                  .m = m,
+                                  .n = s->dim,
+                                  .x_stride = s->dim,
+                                  .y_stride = s->dim,
+                                  .add = !apart};
+    ops_run_expert_sum(&w->ops, &sum);
+}
+
 static void mlp_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                      const float *in, float *x, int m)
 {
@@ -309,19 +369,22 @@ static void mlp_tile(struct layer_work *w, const struct model_layer *l, const ui
         const struct projection gate_up[] = {{ROLE_GATE, ROLE_GATE_B, w->gate, ACT_NONE, 0},
                                              {ROLE_UP, ROLE_UP_B, w->up, ACT_NONE, 0}};
         layer_project(w, l, weights, gate_up, 2, in, m);
-        struct gate_mul_args args = {.gate = w->gate,
-                                     .up = w->up,
-                                     .m = m,
-                                     .n = s->ffn_dim,
-                                     .gate_stride = s->ffn_dim,
-                                     .up_stride = s->ffn_dim,
-                                     .act = s->act};
-        ops_run_gate_mul(&w->ops, &args);
+        gate_tile(w, m);
     } else {
         const struct projection up = {ROLE_UP, ROLE_UP_B, w->gate, s->act, 0};
         layer_project(w, l, weights, &up, 1, in, m);
     }
     layer_project(w, l, weights, &down, 1, w->gate, m);
+}
+
+/* What the MLP, or those of a token's experts, adds to x; `in` may be w->normed. */
+static void ffn_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                     const float *in, float *x, int m)
+{
+    if (w->shape->n_experts > 0)
+        experts_tile(w, l, weights, in, x, m);
+    else
+        mlp_tile(w, l, weights, in, x, m);
     join(w, l, weights, ROLE_POST2_W, x, w->normed, m);
 }
 
@@ -373,7 +436,7 @@ static void after_parallel(struct layer_work *w, const struct model_layer *l,
     const struct projection out = {ROLE_O, ROLE_O_B, x, ACT_NONE, 1};
     layer_norm(w, l, weights, shared ? ROLE_NORM1_W : ROLE_NORM2_W,
                shared ? ROLE_NORM1_B : ROLE_NORM2_B, x, w->normed, t->n);
-    mlp_tile(w, l, weights, w->normed, x, t->n);
+    ffn_tile(w, l, weights, w->normed, x, t->n);
     layer_project(w, l, weights, &out, 1, w->attn, t->n);
 }
 
@@ -393,7 +456,7 @@ static void after_tile(struct layer_work *w, const struct model_layer *l, const 
     if (s->norm_place == NORM_AFTER_SUM)
         layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, x, t->n);
     const float *in = branch_input(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, t->n);
-    mlp_tile(w, l, weights, in, x, t->n);
+    ffn_tile(w, l, weights, in, x, t->n);
     if (s->norm_place == NORM_AFTER_SUM)
         layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, x, t->n);
 }

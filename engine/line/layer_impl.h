@@ -13,6 +13,11 @@ struct projection {
 /* The same x [m, k] through n <= MATMUL_PARTS of them, which is one op. */
 void layer_project(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                    const struct projection *projections, int n, const float *x, int m);
+/* The same of experts, for a tile of m tokens: x [m, k] of tokens, or, where it is NULL, w->gate of
+ * pairs; y in the order of pairs. */
+void layer_project_experts(struct layer_work *w, const struct model_layer *l,
+                           const uint8_t *weights, const struct projection *projections, int n,
+                           const float *x, int m, const struct route *route);
 /* y = norm(x) of m rows [dim]; bias N_ROLES: it never has one. */
 void layer_norm(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                 enum tensor_role role, enum tensor_role bias, const float *x, float *y, int m);

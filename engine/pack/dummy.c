@@ -47,6 +47,8 @@ static const struct dummy_int {
     {"kv_heads", SHAPE_DIM_MAX, 0, offsetof(struct shape, n_kv_heads)},
     {"head_dim", 2 * SHAPE_ROPE_MAX, 0, offsetof(struct shape, head_dim)},
     {"ffn", SHAPE_DIM_MAX, 1, offsetof(struct shape, ffn_dim)},
+    {"experts", SHAPE_EXPERTS_MAX, 0, offsetof(struct shape, n_experts)},
+    {"experts_used", SHAPE_EXPERTS_USED_MAX, 0, offsetof(struct shape, n_experts_used)},
     {"vocab", SHAPE_VOCAB_MAX, 1, offsetof(struct shape, vocab)},
     {"context", CONTEXT_MAX, 1, offsetof(struct shape, context)},
 };
@@ -62,6 +64,12 @@ static const struct dummy_family {
     {"llama", 0, QK_NORM_NONE},
     {"qwen2", QKV_BIASES, QK_NORM_NONE},
     {"qwen3", 0, QK_NORM_HEAD},
+    {"mixtral", 0, QK_NORM_NONE},
+    {"qwen3_moe", 0, QK_NORM_HEAD},
+    {"gpt_oss",
+     QKV_BIASES | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP_B) |
+         ROLE_BIT(ROLE_DOWN_B) | ROLE_BIT(ROLE_ROUTER_B),
+     QK_NORM_NONE},
     {"phi3", 0, QK_NORM_NONE},
     {"gemma2", 0, QK_NORM_NONE},
     {"opt", QKV_BIASES | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B),
@@ -106,8 +114,8 @@ static enum err set_value(struct dummy_config *c, const char *key, const char *v
     if (strcmp(key, "family") == 0) {
         if (!family_named(value))
             return fail(ERR_INPUT,
-                        "%s:%d: family: unsupported: %s (have llama, qwen2, qwen3, phi3, gemma2, "
-                        "opt)",
+                        "%s:%d: family: unsupported: %s (have llama, qwen2, qwen3, mixtral, "
+                        "qwen3_moe, gpt_oss, phi3, gemma2, opt)",
                         c->path, c->line, value);
         snprintf(c->shape.family, sizeof c->shape.family, "%s", value);
         c->has_family = 1;
@@ -187,6 +195,7 @@ static enum err finish_shape(struct dummy_config *c)
     s->norm_eps = (float)c->norm_eps;
     s->act = opt ? ACT_RELU : gemma2 ? ACT_GELU_TANH : ACT_SILU;
     s->gated = !opt;
+    s->route_alone = s->n_experts > 0;
     s->qk_norm = family_named(s->family)->qk_norm;
     s->position = opt ? POSITION_LEARNED : POSITION_ROPE;
     s->position_offset = opt ? 2 : 0;
@@ -194,6 +203,8 @@ static enum err finish_shape(struct dummy_config *c)
     family_defaults(s);
     if (gemma2)
         family_gemma2_shape(s);
+    if (strcmp(s->family, "gpt_oss") == 0)
+        family_gpt_oss_shape(s);
     rope_fill_plain(s, 0, c->rope_theta);
     const char *bad = shape_check(s);
     return bad ? fail(ERR_INPUT, "%s: %s: out of range", c->path, bad) : OK;
@@ -246,8 +257,11 @@ static enum err dummy_vector(void *impl, enum tensor_role role, int layer, int n
 {
     (void)impl;
     (void)layer;
-    int weight = role == ROLE_NORM1_W || role == ROLE_NORM2_W || role == ROLE_FINAL_NORM_W ||
-                 role == ROLE_POST1_W || role == ROLE_POST2_W;
+    const uint64_t norms = ROLE_BIT(ROLE_NORM1_W) | ROLE_BIT(ROLE_NORM2_W) |
+                           ROLE_BIT(ROLE_FINAL_NORM_W) | ROLE_BIT(ROLE_POST1_W) |
+                           ROLE_BIT(ROLE_POST2_W) | ROLE_BIT(ROLE_Q_NORM_W) |
+                           ROLE_BIT(ROLE_K_NORM_W);
+    const int weight = (norms & ROLE_BIT(role)) != 0;
     for (int i = 0; i < n; i++)
         out[i] = weight ? 1.0f : 0.0f;
     return OK;

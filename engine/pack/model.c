@@ -315,7 +315,8 @@ int model_must_decode(const struct model_layer *stored, struct device *device, e
         const struct model_tensor *t = &stored->tensors[role];
         if (t->n == 0 || role_kind(role) != ROLE_IS_PANELS)
             continue;
-        struct weight_form form = device->api->reads(device, compute, t->dtype);
+        struct weight_form form =
+            device->api->reads(device, model_compute(role, compute), t->dtype);
         if (form.dtype != t->dtype || form.layout != WEIGHT_PANELS)
             return 1;
     }
@@ -330,7 +331,8 @@ static int reads_f16(const struct model *m, struct device *device, enum compute 
         for (int role = 0; role < N_ROLES; role++) {
             const struct model_tensor *t = &m->layers[i].tensors[role];
             if (t->n > 0 && role_kind(role) == ROLE_IS_PANELS && t->dtype != DTYPE_F16)
-                reads |= device->api->reads(device, compute, t->dtype).dtype == DTYPE_F16;
+                reads |= device->api->reads(device, model_compute(role, compute), t->dtype).dtype ==
+                         DTYPE_F16;
         }
     return reads;
 }
@@ -365,7 +367,7 @@ void model_layer_tiles(const struct model_layer *stored, struct device *device,
             continue;
         t->offset = at;
         if (role_kind(role) == ROLE_IS_PANELS) {
-            struct weight_form form = tile_form(device, compute, t->dtype);
+            struct weight_form form = tile_form(device, model_compute(role, compute), t->dtype);
             t->dtype = form.dtype;
             t->layout = form.layout;
             at += round_up(weight_bytes(t->layout, t->dtype, t->n, t->k), 64);

@@ -111,7 +111,10 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(qk_norm)                                                                                     \
     X(branches)                                                                                    \
     X(rope_long)                                                                                   \
-    X(sinks)
+    X(sinks)                                                                                       \
+    X(n_experts)                                                                                   \
+    X(n_experts_used)                                                                              \
+    X(route_alone)
 #define SHAPE_FLOATS(X)                                                                            \
     X(norm_eps)                                                                                    \
     X(embed_scale)                                                                                 \
@@ -119,7 +122,8 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(attn_scale)                                                                                  \
     X(logit_scale)                                                                                 \
     X(attn_softcap)                                                                                \
-    X(logit_softcap)
+    X(logit_softcap)                                                                               \
+    X(act_limit)
 
 static void put_f32(struct pack_out *o, float f)
 {

@@ -3,7 +3,8 @@
  *
  * Owns: the family's findings. Refuses: conversion (the writer does it).
  * A newcomer would miss: rows of q and k of a GGUF llama are read one by one, because the file
- * holds them in another order, and those of fused matrices from within one (family_source_row). */
+ * holds them in another order, and those of fused matrices from within one (family_source_row);
+ * rows of several tensors (experts) are one role's. */
 #include "engine/source/family.h"
 #include "engine/pack/pack.h"
 
@@ -15,6 +16,10 @@ struct file_provider {
     struct family_model family;
     const struct source *source; // borrowed
     char name[NAME_MAX + 1];
+    /* A matrix whose columns are asked for, whole. */
+    const struct source_tensor *held_of; // NULL: none
+    int64_t held_matrix;
+    uint8_t *held; // owned
 };
 
 static const struct source_tensor *tensor_of(const struct file_provider *f, enum tensor_role role,
@@ -30,39 +35,82 @@ static enum dtype file_dtype(void *impl, enum tensor_role role, int layer)
     return tensor_of(impl, role, layer)->dtype;
 }
 
-/* n outputs that follow each other in a matrix that stands as [inputs, outputs]. */
-static enum err read_columns(const struct file_provider *f, const struct source_tensor *t,
-                             int64_t first, int64_t n, uint8_t *out)
+/* Which of the role's tensors has row *row, which becomes the row of that one, and how many more of
+ * it. */
+static const struct source_tensor *part_of(const struct file_provider *f, enum tensor_role role,
+                                           int layer, int *row, int *left)
 {
-    const int64_t size = dtype_row_bytes(t->dtype, 1), row_bytes = size * t->dims[0];
-    uint8_t *input = malloc((size_t)(n * size));
-    enum err e = input ? OK : fail(ERR_FIT, "memory: no room for %s", t->name);
-    for (int64_t k = 0; k < t->dims[0] && e == OK; k++) {
-        e = source_read(f->source, t, (k * t->dims[1] + first) * size, n * size, input);
-        for (int64_t i = 0; i < n && e == OK; i++)
-            memcpy(out + i * row_bytes + k * size, input + i * size, (size_t)size);
-    }
-    free(input);
-    return e;
+    const int parts = family_parts(&f->family, role);
+    int n, k;
+    role_dims(&f->family.shape, role, &n, &k);
+    const struct source_tensor *t =
+        family_part(&f->family, f->source, role, layer, *row / (n / parts));
+    CHECK(t != NULL);
+    *row %= n / parts;
+    *left = n / parts - *row;
+    return t;
 }
 
-/* Rows that follow each other in the file go together. */
-static enum err file_rows(void *impl, enum tensor_role role, int layer, int first, int n, void *out)
+/* Matrix `matrix` of those that a tensor holds one behind the other, into f->held. */
+static enum err hold(struct file_provider *f, const struct source_tensor *t, int64_t matrix,
+                     int64_t n_bytes)
 {
-    const struct file_provider *f = impl;
+    if (f->held_of == t && f->held_matrix == matrix)
+        return OK;
+    free(f->held);
+    f->held_of = NULL;
+    f->held = malloc((size_t)n_bytes);
+    if (!f->held)
+        return fail(ERR_FIT, "memory: no room for %s", t->name);
+    TRY(source_read(f->source, t, matrix * n_bytes, n_bytes, f->held));
+    f->held_of = t;
+    f->held_matrix = matrix;
+    return OK;
+}
+
+/* Output `row` of matrices that stand as [inputs, outputs]. */
+static enum err read_column(struct file_provider *f, const struct source_tensor *t, int64_t row,
+                            uint8_t *out)
+{
+    const int64_t k = t->dims[t->n_dims - 2], n = t->dims[t->n_dims - 1];
+    const int64_t size = dtype_row_bytes(t->dtype, 1);
+    TRY(hold(f, t, row / n, k * n * size));
+    for (int64_t i = 0; i < k; i++)
+        memcpy(out + i * size, f->held + (i * n + row % n) * size, (size_t)size);
+    return OK;
+}
+
+/* Rows of one tensor. Those that follow each other in the file go together. */
+static enum err tensor_rows(struct file_provider *f, enum tensor_role role,
+                            const struct source_tensor *t, int first, int n, uint8_t *out)
+{
     const struct family_model *m = &f->family;
-    const struct source_tensor *t = tensor_of(f, role, layer);
     const int turned = (m->transposed & ROLE_BIT(role)) != 0;
-    const int64_t row_bytes = dtype_row_bytes(t->dtype, t->dims[!turned]);
+    const int64_t row_bytes = dtype_row_bytes(t->dtype, t->dims[t->n_dims - (turned ? 2 : 1)]);
     for (int i = 0, run; i < n; i += run) {
         const int64_t row = family_source_row(m, role, first + i);
-        for (run = 1; i + run < n; run++)
+        for (run = 1; i + run < n && !turned; run++)
             if (family_source_row(m, role, first + i + run) != row + run)
                 break;
-        uint8_t *to = (uint8_t *)out + i * row_bytes;
-        CHECK(row >= 0 && row + run <= t->dims[turned]);
-        TRY(turned ? read_columns(f, t, row, run, to)
+        uint8_t *to = out + i * row_bytes;
+        CHECK(row >= 0 && (row + run) * row_bytes <= t->n_bytes);
+        TRY(turned ? read_column(f, t, row, to)
                    : source_read(f->source, t, row * row_bytes, run * row_bytes, to));
+    }
+    return OK;
+}
+
+static enum err file_rows(void *impl, enum tensor_role role, int layer, int first, int n, void *out)
+{
+    struct file_provider *f = impl;
+    int k, all;
+    role_dims(&f->family.shape, role, &all, &k);
+    for (int done = 0, some; done < n; done += some) {
+        int row = first + done;
+        const struct source_tensor *t = part_of(f, role, layer, &row, &some);
+        some = (int)min_i64(some, n - done);
+        TRY(tensor_rows(f, role, t, row, some,
+                        (uint8_t *)out + done * dtype_row_bytes(t->dtype, k)));
     }
     return OK;
 }
@@ -143,6 +191,9 @@ enum err pack_source_open(struct pack_provider *p, const struct source *source)
 
 void pack_source_close(struct pack_provider *p)
 {
-    free(p->impl);
+    struct file_provider *f = p->impl;
+    if (f)
+        free(f->held);
+    free(f);
     *p = (struct pack_provider){0};
 }

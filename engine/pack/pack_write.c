@@ -60,6 +60,8 @@ static enum dtype stored_as(const struct writer *w, enum tensor_role role, int l
     if (w->bf12[layer * N_ROLES + role])
         return DTYPE_BF12;
     enum dtype t = w->r->weights == PACK_AUTO ? source : wanted[w->r->weights];
+    if (role == ROLE_ROUTER) // a choice has no small errors: as they are
+        return source;
     if (role == ROLE_POS &&
         dtype_info(t)->block > 1) // added to the stream as they are: keep them exact
         return dtype_info(source)->block > 1 ? DTYPE_F32 : source;

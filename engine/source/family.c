@@ -187,7 +187,7 @@ int family_parts(const struct family_model *m, enum tensor_role role)
     if (!name || !strstr(name, "%d"))
         return 1;
     role_dims(&m->shape, role, &n, &k);
-    return n / m->shape.head_dim;
+    return role_is_experts(&m->shape, role) ? m->shape.n_experts : n / m->shape.head_dim;
 }
 
 const struct source_tensor *family_part(const struct family_model *m, const struct source *s,
@@ -280,6 +280,20 @@ void family_tie(struct family_model *m, const struct source *s, int flag)
     m->tied = flag >= 0 ? flag : !family_tensor(m, s, ROLE_HEAD, 0);
 }
 
+/* Dimensions of a tensor; of one that holds all experts those of their matrices one below the
+ * other, of their vectors one behind the other. */
+static int flat_dims(const struct family_model *m, enum tensor_role role,
+                     const struct source_tensor *t, int64_t dims[SOURCE_DIMS_MAX])
+{
+    const int own = role_kind(role) == ROLE_IS_VECTOR ? 1 : 2;
+    memcpy(dims, t->dims, sizeof t->dims);
+    if (!role_is_experts(&m->shape, role) || t->n_dims != own + 1 || dims[0] != m->shape.n_experts)
+        return t->n_dims;
+    dims[0] *= dims[1];
+    dims[1] = dims[2];
+    return own;
+}
+
 static void print_dims(char *buf, size_t buf_bytes, int n_dims, const int64_t *dims)
 {
     size_t at = 0;
@@ -303,9 +317,10 @@ static int expected_dims(const struct family_model *m, enum tensor_role role,
         dims[1] = m->shape.head_dim;
         return 2;
     }
-    if (m->transposed & ROLE_BIT(role)) {
-        dims[1] = dims[0];
-        dims[0] = k;
+    if (m->transposed & ROLE_BIT(role)) { // of experts each for itself
+        const int matrices = role_is_experts(&m->shape, role) ? m->shape.n_experts : 1;
+        dims[1] = dims[0] / matrices;
+        dims[0] = (int64_t)k * matrices;
     }
     return role_kind(role) == ROLE_IS_VECTOR ? 1 : 2;
 }
@@ -322,9 +337,10 @@ static enum err check_tensor(const struct family_model *m, const struct source *
         TRY(source_read(s, t, 0, 0, NULL)); // fails, and says which format it is
         return fail(ERR_INPUT, "%s: tensor %s: unsupported format", s->path, name);
     }
-    int64_t dims[2];
+    int64_t dims[2], flat[SOURCE_DIMS_MAX];
     int n_dims = expected_dims(m, role, t, dims);
-    if (t->n_dims != n_dims || t->dims[0] != dims[0] || (n_dims == 2 && t->dims[1] != dims[1])) {
+    if (flat_dims(m, role, t, flat) != n_dims || flat[0] != dims[0] ||
+        (n_dims == 2 && flat[1] != dims[1])) {
         print_dims(expected, sizeof expected, n_dims, dims);
         print_dims(has, sizeof has, t->n_dims, t->dims);
         if ((role == ROLE_EMBED || role == ROLE_HEAD) && n_dims == t->n_dims &&
@@ -338,6 +354,10 @@ static enum err check_tensor(const struct family_model *m, const struct source *
     if (t->n_bytes != dtype_row_bytes(t->dtype, n_dims == 1 ? dims[0] : dims[1]) * n)
         return fail(ERR_INPUT, "%s: tensor %s: %lld bytes are not %lld rows of %s", s->path, name,
                     (long long)t->n_bytes, (long long)n, dtype_info(t->dtype)->name);
+    if (part > 0 && t->dtype != family_part(m, s, role, layer, 0)->dtype)
+        return fail(ERR_INPUT, "%s: tensor %s: %s, but the first expert's is %s", s->path, name,
+                    dtype_info(t->dtype)->name,
+                    dtype_info(family_part(m, s, role, layer, 0)->dtype)->name);
     if ((m->transposed & ROLE_BIT(role)) && dtype_info(t->dtype)->block > 1)
         return fail(ERR_INPUT, "%s: tensor %s: columns of %s cannot be read", s->path, name,
                     dtype_info(t->dtype)->name);
@@ -360,10 +380,14 @@ static enum err check_tensors(const struct family_model *m, const struct source 
 /* Buffers that some libraries saved among the weights. */
 static int is_buffer(const char *name)
 {
-    static const char *const buffers[] = {"rotary_emb.inv_freq", "attention.rotary_emb.inv_freq",
-                                          "self_attn.rotary_emb.inv_freq", "attn.bias",
-                                          "attn.masked_bias", "attention.bias",
-                                          "attention.masked_bias", "attn_rot_embd.weight"};
+    static const char *const buffers[] = {"rotary_emb.inv_freq",
+                                          "attention.rotary_emb.inv_freq",
+                                          "self_attn.rotary_emb.inv_freq",
+                                          "attn.bias",
+                                          "attn.masked_bias",
+                                          "attention.bias",
+                                          "attention.masked_bias",
+                                          "attn_rot_embd.weight"};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         if (strcmp(name, buffers[i]) == 0)
             return 1;
@@ -427,9 +451,13 @@ static enum err check_keys(const struct source *s, const char *family, const cha
         {"final_logit_softcapping", 0, "gemma2"},
         {"query_pre_attn_scalar", 0, "gemma2 gemma3"},
         {"no_rope_layers", 0, "smollm3"},
-        {"num_local_experts", 0, ""},
-        {"num_experts", 0, ""},
+        {"num_local_experts", 0, "mixtral qwen3_moe gpt_oss"},
+        {"num_experts", 0, "qwen3_moe"},
         {"n_routed_experts", 0, ""},
+        {"n_shared_experts", 0, ""},
+        {"shared_expert_intermediate_size", 0, ""},
+        {"routed_scaling_factor", 1, ""},
+        {"decoder_sparse_step", 1, ""},
         {"clip_qkv", 0, ""},
         {"qk_layernorm", 0, "stablelm"},
         {"use_qk_norm", 0, ""},
@@ -444,7 +472,11 @@ static enum err check_keys(const struct source *s, const char *family, const cha
         {"use_mup", 0, ""},
         {"add_cross_attention", 0, ""},
         {"is_encoder_decoder", 0, ""},
-        {".expert_count", 0, ""},
+        {".expert_count", 0, "llama qwen3_moe gpt_oss"},
+        {".expert_shared_count", 0, ""},
+        {".expert_weights_scale", 1, ""},
+        {".expert_gating_func", 1, "gpt_oss"},
+        {".leading_dense_block_count", 0, ""},
         {".embedding_scale", 1, "granite"},
         {".residual_scale", 1, "granite"},
         {".attention.scale", 0, "granite"},

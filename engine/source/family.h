@@ -43,6 +43,9 @@ struct family_model {
     X("mistral", "", "mistral", "MistralForCausalLM", family_llama_read)                           \
     X("qwen2", "qwen2", "qwen2", "Qwen2ForCausalLM", family_llama_read)                            \
     X("qwen3", "qwen3", "qwen3", "Qwen3ForCausalLM", family_qwen3_read)                            \
+    X("mixtral", "", "mixtral", "MixtralForCausalLM", family_mixtral_read)                         \
+    X("qwen3_moe", "qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", family_qwen3_moe_read)          \
+    X("gpt_oss", "gpt-oss", "gpt_oss", "GptOssForCausalLM", family_gpt_oss_read)                   \
     X("gemma", "gemma", "gemma", "GemmaForCausalLM", family_gemma_read)                            \
     X("gemma2", "gemma2", "gemma2", "Gemma2ForCausalLM", family_gemma2_read)                       \
     X("gemma3", "gemma3", "gemma3_text", "Gemma3ForCausalLM", family_gemma3_read)                  \
@@ -61,7 +64,8 @@ enum err family_read(struct family_model *m, const struct source *s);
 /* The tensor of a role; `layer` counts for decoder roles. NULL when the source has none. */
 const struct source_tensor *family_tensor(const struct family_model *m, const struct source *s,
                                           enum tensor_role role, int layer);
-/* A vector that the file holds in several tensors (a "%d" in its name): how many, and which. */
+/* What the file holds in several tensors (a "%d" in their name), vectors by head and matrices by
+ * expert: how many, and which. */
 int family_parts(const struct family_model *m, enum tensor_role role);
 const struct source_tensor *family_part(const struct family_model *m, const struct source *s,
                                         enum tensor_role role, int layer, int part);
@@ -79,18 +83,25 @@ FAMILIES(FAMILY_DECLARE)
  * stands in m->shape before the call. */
 struct family_dialect {
     const struct family_names *hf, *gguf;
-    const char *act_key, *act;           // config.json's; "hidden_act", "silu"
-    const char *eps_key;                 // "rms_norm_eps"
-    const char *theta_key, *partial_key; // "rope_theta", "partial_rotary_factor"
-    double theta;                        // where the file does not say; 0: 10,000
-    double partial;                      // likewise; 0: 1
-    uint64_t biases;                     // optional roles that config.json need not name
-    int attention_bias;                  // where config.json does not say
-    int tied;                            // where config.json does not say: 1, 0; -1: by presence
-    int yarn_is_long;                    // 1: a rope type "yarn" means longrope
-    int windowed;                        // 1: sliding_window counts without a word on it
-    int unpaired;                        // 1: GGUF's rows of q and k stand as we turn them
-    const char *prefixes[3];             // of tensors in safetensors; "model.", ""
+    /* Where files hold all experts' matrices in one tensor, gate and up one below the other in
+     * Hugging Face's; else each has its own. Taken when the first layer's is there. */
+    const struct family_names *hf_experts, *gguf_experts;
+    const char *experts_key, *expert_ffn_key; // config.json's; NULL: no experts, intermediate_size
+    int route_alone;                          // where the file does not say
+    const char *act_key, *act;                // config.json's; "hidden_act", "silu"
+    const char *eps_key;                      // "rms_norm_eps"
+    const char *theta_key, *partial_key;      // "rope_theta", "partial_rotary_factor"
+    double theta;                             // where the file does not say; 0: 10,000
+    double partial;                           // likewise; 0: 1
+    uint64_t biases;                          // optional roles that config.json need not name
+    int attention_bias;                       // where config.json does not say
+    int tied;                // where config.json does not say: 1, 0; -1: by presence
+    int yarn_is_long;        // 1: a rope type "yarn" means longrope
+    int yarn_smooth;         // 1: GGUF's ramps are not cut to whole pairs
+    int windowed;            // 1: sliding_window counts without a word on it
+    int windows_all;         // 1: whatever max_window_layers says
+    int unpaired;            // 1: GGUF's rows of q and k stand as we turn them
+    const char *prefixes[3]; // of tensors in safetensors; "model.", ""
 };
 enum err family_read_dialect(struct family_model *m, const struct source *s, const char *name,
                              const struct family_dialect *d);
@@ -137,6 +148,8 @@ enum err family_act(const struct source *s, const char *name, const char *key, c
                     int *out);
 /* What gemma2 has besides its sizes, where no file says otherwise: for dummies, too. */
 void family_gemma2_shape(struct shape *shape);
+/* The same of gpt-oss. */
+void family_gpt_oss_shape(struct shape *shape);
 /* What a shape has before a family says anything: no factor, plain angles. */
 void family_defaults(struct shape *shape);
 /* Decides m->tied. `flag`: 1, 0, or -1 when the file does not say: then tied iff there is no head.

@@ -2,7 +2,7 @@
  * MLP; and what all families share that write their keys as llama does.
  *
  * Owns: those keys in config.json and GGUF, llama's tensor names. Serves llama, mistral (its
- * window) and qwen2 (biases on q, k and v).
+ * window), qwen2 (biases on q, k and v) and, in GGUF files that call it llama, mixtral.
  * A newcomer would miss: GGUF files of "llama" hold the rows of q and k in another order than those
  * of "qwen2" and than Hugging Face (family_source_row undoes it), and they carry llama3's scaling
  * as a tensor of divisors, rope_freqs.weight. */
@@ -22,6 +22,10 @@ static const struct family_names names_hf = {
     {HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM, HF_SECOND_NORM, HF_ATTENTION, HF_GATED_MLP}};
 static const struct family_names names_gguf = {
     "blk.", {GGUF_ENDS, GGUF_NORMS, GGUF_QKV, GGUF_O, GGUF_GATE, GGUF_MLP}};
+static const struct family_names names_gguf_experts = {
+    "blk.", {GGUF_ENDS, GGUF_NORMS, GGUF_QKV, GGUF_O, GGUF_ROUTER, GGUF_EXPERTS}};
+static const struct family_names names_gguf_all_experts = {
+    "blk.", {GGUF_ENDS, GGUF_NORMS, GGUF_QKV, GGUF_O, GGUF_ROUTER, GGUF_ALL_EXPERTS}};
 
 static const struct family_int ints_hf[] = {
     {"num_hidden_layers", SHAPE_LAYERS_MAX, KEY_REQUIRED, FIELD(n_layers)},
@@ -81,13 +85,69 @@ static enum err read_window_hf(const struct source *s, const struct family_diale
     if (!used && !masks)
         return OK;
     TRY(read_window(s, "", "sliding_window", masks, shape, &window));
-    if (!d->windowed)
+    if (!d->windowed && !d->windows_all)
         TRY(source_int(s, "max_window_layers", 0, INT32_MAX, &from, &found));
     for (int i = 0; i < shape->n_layers; i++) {
         int has = n > 0 ? strcmp(types[i], "sliding_attention") == 0 : i >= from;
         shape->layer_window[i] = has ? window : 0;
     }
     return OK;
+}
+
+/* Experts, where the file or the family has them: how many, of which a token takes some, and of
+ * what inner size. Config.json of today and of tomorrow name their number otherwise. */
+static enum err read_experts(const struct source *s, const char *name,
+                             const struct family_dialect *d, struct shape *shape)
+{
+    const int gguf = s->kind == SOURCE_GGUF;
+    const char *count = gguf ? ".expert_count" : d->experts_key;
+    const char *ffn = gguf ? ".expert_feed_forward_length" : d->expert_ffn_key;
+    struct family_int keys[] = {
+        {count, SHAPE_EXPERTS_MAX, KEY_OPTIONAL, FIELD(n_experts)},
+        {gguf ? ".expert_used_count" : "num_experts_per_tok", SHAPE_EXPERTS_USED_MAX, KEY_REQUIRED,
+         FIELD(n_experts_used)},
+        {ffn, SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(ffn_dim)},
+        {"num_local_experts", SHAPE_EXPERTS_MAX, KEY_OPTIONAL, FIELD(n_experts)},
+    };
+    int64_t zero = 0;
+    int found = 0;
+    char full[100];
+    if (!gguf && !d->experts_key)
+        return OK;
+    if (gguf) { // files of dense models may say 0
+        snprintf(full, sizeof full, "%s%s", name, count);
+        TRY(source_int(s, full, 0, SHAPE_EXPERTS_MAX, &zero, &found));
+        if (zero == 0)
+            return OK;
+    }
+    TRY(family_ints(s, name, keys, 1, shape));
+    if (!gguf)
+        TRY(family_ints(s, name, &keys[3], 1, shape));
+    if (shape->n_experts == 0)
+        return family_fail(s, name, count, "missing");
+    TRY(family_ints(s, name, &keys[1], ffn ? 2 : 1, shape));
+    if (shape->n_experts_used > shape->n_experts)
+        return family_fail(s, name, keys[1].key, "%d is more than all %d experts",
+                           shape->n_experts_used, shape->n_experts);
+    shape->route_alone = gguf ? 1 : d->route_alone;
+    return gguf ? OK : family_flag(s, "", "norm_topk_prob", &shape->route_alone);
+}
+
+/* Whose names the first layer's experts have: each its own, or all in one. */
+static void choose_names(struct family_model *m, const struct source *s,
+                         const struct family_names *of_all)
+{
+    const struct family_names *each = m->names;
+    const int64_t ffn = m->shape.ffn_dim;
+    if (!of_all)
+        return;
+    m->names = of_all;
+    if (!family_tensor(m, s, ROLE_DOWN, 0)) {
+        m->names = each;
+    } else if (s->kind == SOURCE_HF) {
+        m->cut[ROLE_GATE] = (struct family_cut){2 * ffn * m->shape.n_experts, 0, ffn, 2 * ffn};
+        m->cut[ROLE_UP] = (struct family_cut){2 * ffn * m->shape.n_experts, ffn, ffn, 2 * ffn};
+    }
 }
 
 /* What config.json says of biases; elsewhere they are there or not. */
@@ -128,6 +188,7 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     double eps = shape->norm_eps;
     uint64_t biases;
     TRY(family_ints(s, "", ints_hf, sizeof ints_hf / sizeof *ints_hf, shape));
+    TRY(read_experts(s, "", d, shape));
     TRY(family_heads(s, "", shape, "hidden_size", "num_attention_heads", "num_key_value_heads",
                      "head_dim"));
     TRY(family_float(s, "", d->eps_key ? d->eps_key : "rms_norm_eps", 0, 0.1, &eps));
@@ -148,6 +209,7 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     TRY(rope_fill(&rope, s, shape));
     m->names = d->hf ? d->hf : &names_hf;
     TRY(family_prefix(m, s, d->prefixes[0] ? d->prefixes : llama_prefixes, 2));
+    choose_names(m, s, d->hf_experts);
     m->roles = family_roles(shape, biases);
     family_tie(m, s, tied);
     return OK;
@@ -185,7 +247,9 @@ static enum err read_gguf(struct family_model *m, const struct source *s, const 
     struct rope rope = rope_plain(d->theta > 0 ? d->theta : 10000);
     double eps = shape->norm_eps;
     TRY(family_ints(s, name, ints_gguf, sizeof ints_gguf / sizeof *ints_gguf, shape));
+    TRY(read_experts(s, name, d, shape));
     TRY(read_gguf_heads(shape, s, name));
+    rope.truncate = !d->yarn_smooth;
     TRY(rope_read_gguf(&rope, s, name, shape->rope_dim));
     TRY(family_float(s, name,
                      shape->norm == NORM_RMS ? ".attention.layer_norm_rms_epsilon"
@@ -196,10 +260,12 @@ static enum err read_gguf(struct family_model *m, const struct source *s, const 
     shape->embed_dim = shape->dim;
     TRY(rope_fill(&rope, s, shape));
     TRY(rope_divide(s, shape));
-    m->names = d->gguf ? d->gguf : &names_gguf;
+    m->names = d->gguf ? d->gguf : shape->n_experts > 0 ? &names_gguf_experts : &names_gguf;
     m->paired_rows = !d->unpaired;
     m->plus_one = 0; // done by whoever wrote the file
     TRY(family_prefix(m, s, prefixes, 1));
+    if (shape->n_experts > 0)
+        choose_names(m, s, d->gguf_experts ? d->gguf_experts : &names_gguf_all_experts);
     if (shape->vocab == 0) { // only the embedding says; family_read checks its range
         const struct source_tensor *t = family_tensor(m, s, ROLE_EMBED, 0);
         shape->vocab = (int)min_i64(t->dims[0], INT32_MAX);

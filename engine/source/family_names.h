@@ -26,6 +26,16 @@
     [ROLE_UP] = "mlp.up_proj.weight", [ROLE_UP_B] = "mlp.up_proj.bias",                            \
     [ROLE_DOWN] = "mlp.down_proj.weight", [ROLE_DOWN_B] = "mlp.down_proj.bias"
 
+/* Of experts: as models of today are published, each in tensors of its own, and as libraries hold
+ * them, all in one. */
+#define HF_ROUTER [ROLE_ROUTER] = "mlp.gate.weight"
+#define HF_EXPERTS                                                                                 \
+    [ROLE_GATE] = "mlp.experts.%d.gate_proj.weight", [ROLE_UP] = "mlp.experts.%d.up_proj.weight",  \
+    [ROLE_DOWN] = "mlp.experts.%d.down_proj.weight"
+#define HF_ALL_EXPERTS                                                                             \
+    [ROLE_GATE] = "mlp.experts.gate_up_proj", [ROLE_UP] = "mlp.experts.gate_up_proj",              \
+    [ROLE_DOWN] = "mlp.experts.down_proj"
+
 #define GGUF_ENDS                                                                                  \
     [ROLE_EMBED] = "token_embd.weight", [ROLE_FINAL_NORM_W] = "output_norm.weight",                \
     [ROLE_HEAD] = "output.weight"
@@ -48,5 +58,13 @@
 #define GGUF_MLP                                                                                   \
     [ROLE_UP] = "ffn_up.weight", [ROLE_UP_B] = "ffn_up.bias", [ROLE_DOWN] = "ffn_down.weight",     \
     [ROLE_DOWN_B] = "ffn_down.bias"
+
+#define GGUF_ROUTER  [ROLE_ROUTER] = "ffn_gate_inp.weight"
+#define GGUF_EXPERTS /* of old files */                                                            \
+    [ROLE_GATE] = "ffn_gate.%d.weight", [ROLE_UP] = "ffn_up.%d.weight",                            \
+    [ROLE_DOWN] = "ffn_down.%d.weight"
+#define GGUF_ALL_EXPERTS                                                                           \
+    [ROLE_GATE] = "ffn_gate_exps.weight", [ROLE_UP] = "ffn_up_exps.weight",                        \
+    [ROLE_DOWN] = "ffn_down_exps.weight"
 
 #endif

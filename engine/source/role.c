@@ -36,6 +36,8 @@ static const struct role_info {
     [ROLE_Q_NORM_W] = {"q_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
     [ROLE_K_NORM_W] = {"k_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
     [ROLE_SINKS] = {"sinks", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_ROUTER] = {"router", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_ROUTER_B] = {"router_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
 };
 
 const char *role_name(enum tensor_role role)
@@ -94,6 +96,10 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
         return need_if(s->final_norm && s->norm == NORM_LAYER);
     case ROLE_GATE:
         return need_if(s->gated);
+    case ROLE_ROUTER:
+        return need_if(s->n_experts > 0);
+    case ROLE_ROUTER_B:
+        return s->n_experts > 0 ? ROLE_OPTIONAL : ROLE_ABSENT;
     case ROLE_GATE_B:
         return s->gated ? ROLE_OPTIONAL : ROLE_ABSENT;
     case ROLE_Q_B:
@@ -108,10 +114,18 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     }
 }
 
+int role_is_experts(const struct shape *s, enum tensor_role role)
+{
+    const uint64_t mlp = ROLE_BIT(ROLE_GATE) | ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP) |
+                         ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN) | ROLE_BIT(ROLE_DOWN_B);
+    return s->n_experts > 0 && (mlp & ROLE_BIT(role)) != 0;
+}
+
 void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
 {
     const int q_dim = s->n_heads * s->head_dim, kv_dim = s->n_kv_heads * s->head_dim;
     const int one = s->qk_norm == QK_NORM_HEAD; // weight for all heads
+    const int ffn = shape_mlps(s) * s->ffn_dim, out = shape_mlps(s) * s->dim;
     const struct {
         int n, k;
     } dims[N_ROLES] = {
@@ -130,12 +144,12 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_O_B] = {s->dim, 1},
         [ROLE_NORM2_W] = {s->dim, 1},
         [ROLE_NORM2_B] = {s->dim, 1},
-        [ROLE_GATE] = {s->ffn_dim, s->dim},
-        [ROLE_GATE_B] = {s->ffn_dim, 1},
-        [ROLE_UP] = {s->ffn_dim, s->dim},
-        [ROLE_UP_B] = {s->ffn_dim, 1},
-        [ROLE_DOWN] = {s->dim, s->ffn_dim},
-        [ROLE_DOWN_B] = {s->dim, 1},
+        [ROLE_GATE] = {ffn, s->dim},
+        [ROLE_GATE_B] = {ffn, 1},
+        [ROLE_UP] = {ffn, s->dim},
+        [ROLE_UP_B] = {ffn, 1},
+        [ROLE_DOWN] = {out, s->ffn_dim},
+        [ROLE_DOWN_B] = {out, 1},
         [ROLE_FINAL_NORM_W] = {s->dim, 1},
         [ROLE_FINAL_NORM_B] = {s->dim, 1},
         [ROLE_PROJ_OUT] = {s->embed_dim, s->dim},
@@ -145,6 +159,8 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_Q_NORM_W] = {one ? s->head_dim : q_dim, 1},
         [ROLE_K_NORM_W] = {one ? s->head_dim : kv_dim, 1},
         [ROLE_SINKS] = {s->n_heads, 1},
+        [ROLE_ROUTER] = {s->n_experts, s->dim},
+        [ROLE_ROUTER_B] = {s->n_experts, 1},
     };
     CHECK(role < N_ROLES);
     *n = dims[role].n;

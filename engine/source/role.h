@@ -26,7 +26,7 @@ enum tensor_role {
     ROLE_O_B,          // [dim]
     ROLE_NORM2_W,      // [dim] the MLP's norm
     ROLE_NORM2_B,      // [dim]
-    ROLE_GATE,         // [ffn_dim, dim] only where the MLP is gated
+    ROLE_GATE,         // [ffn_dim, dim] only where the MLP is gated; of experts all, one by one
     ROLE_GATE_B,       // [ffn_dim]
     ROLE_UP,           // [ffn_dim, dim] (opt: fc1)
     ROLE_UP_B,         // [ffn_dim]
@@ -41,6 +41,8 @@ enum tensor_role {
     ROLE_Q_NORM_W,     // [head_dim], or [n_heads * head_dim], see enum qk_norm
     ROLE_K_NORM_W,     // [head_dim], or [n_kv_heads * head_dim]
     ROLE_SINKS,        // [n_heads] logits of a softmax that have no value
+    ROLE_ROUTER,       // [n_experts, dim]
+    ROLE_ROUTER_B,     // [n_experts]
     N_ROLES
 };
 #define ROLE_BIT(role) ((uint64_t)1 << (role))
@@ -56,6 +58,8 @@ enum role_kind role_kind(enum tensor_role role);
 enum role_place role_place(enum tensor_role role);
 /* Whether a model of this shape has the tensor; biases of matmuls are optional. */
 enum role_need role_need(const struct shape *s, enum tensor_role role);
+/* 1: of the router's choice between experts, one after the other in one matrix or vector. */
+int role_is_experts(const struct shape *s, enum tensor_role role);
 /* Dimensions of the whole tensor: n outputs (rows, or numbers of a vector), k inputs (vector: 1).
  */
 void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k);

@@ -1,0 +1,225 @@
+/* tests/family_experts_test.c - model files whose layers have experts, good and bad, in memory. */
+#include "engine/source/family.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#undef fail // ours, from base.h
+
+#include "tests/family_fake.h"
+
+#define EXPERTS 5
+#define USED    2
+
+static void sizes(const char *type)
+{
+    start(SOURCE_HF);
+    set_str("model_type", type);
+    set_int("num_hidden_layers", N_LAYERS);
+    set_int("hidden_size", DIM);
+    set_int("intermediate_size", FFN);
+    set_int("num_attention_heads", HEADS);
+    set_int("num_key_value_heads", KV_HEADS);
+    set_int("vocab_size", VOCAB);
+    set_int("max_position_embeddings", 4096);
+    set_int("num_experts_per_tok", USED);
+    add("model.embed_tokens.weight", 2, VOCAB, DIM);
+    add("model.norm.weight", 1, DIM, 0);
+    add("lm_head.weight", 2, VOCAB, DIM);
+}
+
+static const struct line attention[] = {{"input_layernorm.weight", DIM, 0},
+                                        {"self_attn.q_proj.weight", HEADS *HEAD_DIM, DIM},
+                                        {"self_attn.k_proj.weight", KV_HEADS *HEAD_DIM, DIM},
+                                        {"self_attn.v_proj.weight", KV_HEADS *HEAD_DIM, DIM},
+                                        {"self_attn.o_proj.weight", DIM, HEADS *HEAD_DIM},
+                                        {"post_attention_layernorm.weight", DIM, 0}};
+
+/* Experts apart, as published. */
+static void mixtral(void)
+{
+    sizes("mixtral");
+    set_int("num_local_experts", EXPERTS);
+    add_layers("model.layers.", attention, 6);
+    add_layers("model.layers.", (struct line[]){{"block_sparse_moe.gate.weight", EXPERTS, DIM}}, 1);
+    for (int e = 0; e < EXPERTS; e++) {
+        char names[3][60];
+        for (int i = 0; i < 3; i++)
+            snprintf(names[i], sizeof names[i], "block_sparse_moe.experts.%d.w%d.weight", e, i + 1);
+        const struct line lines[] = {
+            {names[0], FFN, DIM}, {names[1], DIM, FFN}, {names[2], FFN, DIM}};
+        add_layers("model.layers.", lines, 3);
+    }
+}
+
+/* All in one tensor. */
+static void add_stack(const char *name, int64_t a, int64_t b, int64_t c)
+{
+    for (int i = 0; i < N_LAYERS; i++) {
+        char full[100];
+        snprintf(full, sizeof full, "model.layers.%d.mlp.%s", i, name);
+        struct source_tensor *t = add(full, 3, a, b);
+        t->dims[2] = c;
+        t->n_bytes = 2 * a * b * (c ? c : 1);
+        t->n_dims = c ? 3 : 2;
+    }
+}
+
+static void qwen3_moe(void)
+{
+    sizes("qwen3_moe");
+    set_int("num_experts", EXPERTS);
+    set_int("moe_intermediate_size", 96);
+    add_layers("model.layers.", attention, 6);
+    add_layers("model.layers.",
+               (struct line[]){{"self_attn.q_norm.weight", HEAD_DIM, 0},
+                               {"self_attn.k_norm.weight", HEAD_DIM, 0},
+                               {"mlp.gate.weight", EXPERTS, DIM}},
+               3);
+    add_stack("experts.gate_up_proj", EXPERTS, 192, DIM);
+    add_stack("experts.down_proj", EXPERTS, DIM, 96);
+}
+
+static void test_experts_apart(void **state)
+{
+    (void)state;
+    int n, k;
+    mixtral();
+    expect_good();
+    assert_true(model.shape.n_experts == EXPERTS && model.shape.n_experts_used == USED &&
+                model.shape.route_alone == 1 && model.shape.ffn_dim == FFN);
+    role_dims(&model.shape, ROLE_DOWN, &n, &k);
+    assert_true(n == EXPERTS * DIM && k == FFN);
+    assert_int_equal(family_parts(&model, ROLE_UP), EXPERTS);
+    assert_string_equal(family_part(&model, &source, ROLE_UP, 1, 3)->name,
+                        "model.layers.1.block_sparse_moe.experts.3.w3.weight");
+    tensor("model.layers.1.block_sparse_moe.experts.3.w3.weight")->dims[0] = FFN - 32;
+    expect_bad("model.layers.1.block_sparse_moe.experts.3.w3.weight: expected [640, 512]");
+    mixtral();
+    tensor("model.layers.1.block_sparse_moe.experts.4.w1.weight")->dtype = DTYPE_F16;
+    expect_bad("model.layers.1.block_sparse_moe.experts.4.w1.weight: f16, but the first expert's");
+    mixtral();
+    drop("model.layers.0.block_sparse_moe.experts.2.w2.weight");
+    expect_bad("model.layers.0.block_sparse_moe.experts.2.w2.weight: missing");
+    mixtral();
+    set_int("num_local_experts", EXPERTS - 1);
+    expect_bad("model.layers.0.block_sparse_moe.gate.weight: expected [4, 512]");
+    tensor("model.layers.0.block_sparse_moe.gate.weight")->dims[0]--;
+    tensor("model.layers.1.block_sparse_moe.gate.weight")->dims[0]--;
+    tensor("model.layers.0.block_sparse_moe.gate.weight")->n_bytes -= 2 * DIM;
+    tensor("model.layers.1.block_sparse_moe.gate.weight")->n_bytes -= 2 * DIM;
+    source.tensors = fake.tensors;
+    source.n_tensors = fake.n_tensors;
+    expect_bad("model.layers.0.block_sparse_moe.experts.4.w1.weight: mixtral models have none");
+}
+
+static void test_experts_in_one(void **state)
+{
+    (void)state;
+    qwen3_moe();
+    expect_good();
+    assert_true(model.shape.n_experts == EXPERTS && model.shape.route_alone == 0 &&
+                model.shape.ffn_dim == 96);
+    assert_int_equal(family_source_row(&model, ROLE_GATE, 96 * 2 + 5), 192 * 2 + 5);
+    assert_int_equal(family_source_row(&model, ROLE_UP, 96 * 2 + 5), 192 * 2 + 96 + 5);
+    assert_int_equal(family_source_row(&model, ROLE_DOWN, DIM * 3 + 7), DIM * 3 + 7);
+    set_flag("norm_topk_prob", 1);
+    expect_good();
+    assert_int_equal(model.shape.route_alone, 1);
+    unset("num_experts"); // as transformers 5 says it
+    set_int("num_local_experts", EXPERTS);
+    expect_good();
+    tensor("model.layers.1.mlp.experts.gate_up_proj")->dims[0] = EXPERTS + 1;
+    expect_bad("model.layers.1.mlp.experts.gate_up_proj: expected [960, 512], the file has [6, ");
+}
+
+static void test_bad_counts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key;
+        double value;
+        const char *says;
+    } bad[] = {{"num_experts", 0, "num_experts"},
+               {"num_experts", 1, "is more than all 1 experts"},
+               {"num_experts", 1025, "num_experts"},
+               {"num_experts", 1e9, "num_experts"},
+               {"num_experts_per_tok", 0, "num_experts_per_tok"},
+               {"num_experts_per_tok", EXPERTS + 1, "num_experts_per_tok: 6 is more than all 5"},
+               {"num_experts_per_tok", 65, "num_experts_per_tok"},
+               {"moe_intermediate_size", 0, "moe_intermediate_size"},
+               {"moe_intermediate_size", 95, "n_experts"},
+               {"decoder_sparse_step", 2, "decoder_sparse_step"},
+               {"shared_expert_intermediate_size", 64, "shared_expert_intermediate_size"},
+               {"n_shared_experts", 1, "n_shared_experts"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        qwen3_moe();
+        set_int(bad[i].key, bad[i].value);
+        expect_bad(bad[i].says);
+    }
+    qwen3_moe();
+    unset("num_experts_per_tok");
+    expect_bad("num_experts_per_tok: missing");
+    qwen3_moe();
+    unset("num_experts");
+    expect_bad("num_experts: missing");
+    mixtral();
+    set_int("num_local_experts", 1 << 20);
+    expect_bad("num_local_experts");
+}
+
+/* Rows of gate and up take turns; in bf16 matrices stand as [inputs, outputs], in MXFP4 not. */
+static void test_gpt_oss(void **state)
+{
+    (void)state;
+    for (int mxfp4 = 0; mxfp4 < 2; mxfp4++) {
+        sizes("gpt_oss");
+        set_int("num_local_experts", EXPERTS);
+        set_int("sliding_window", 128);
+        add_layers("model.layers.", attention, 6);
+        add_layers("model.layers.",
+                   (struct line[]){{"self_attn.q_proj.bias", HEADS * HEAD_DIM, 0},
+                                   {"self_attn.k_proj.bias", KV_HEADS * HEAD_DIM, 0},
+                                   {"self_attn.v_proj.bias", KV_HEADS * HEAD_DIM, 0},
+                                   {"self_attn.o_proj.bias", DIM, 0},
+                                   {"self_attn.sinks", HEADS, 0},
+                                   {"mlp.router.weight", EXPERTS, DIM},
+                                   {"mlp.router.bias", EXPERTS, 0}},
+                   7);
+        add_stack("experts.gate_up_proj", EXPERTS, mxfp4 ? 2 * FFN : DIM, mxfp4 ? DIM : 2 * FFN);
+        add_stack("experts.down_proj", EXPERTS, mxfp4 ? DIM : FFN, mxfp4 ? FFN : DIM);
+        add_stack("experts.gate_up_proj_bias", EXPERTS, 2 * FFN, 0);
+        add_stack("experts.down_proj_bias", EXPERTS, DIM, 0);
+        for (int i = 0; i < fake.n_tensors && mxfp4; i++)
+            if (fake.tensors[i].n_dims == 3) {
+                struct source_tensor *t = &fake.tensors[i];
+                t->dtype = DTYPE_MXFP4;
+                t->n_bytes = dtype_row_bytes(DTYPE_MXFP4, t->dims[2]) * t->dims[0] * t->dims[1];
+            }
+        expect_good();
+        assert_int_equal((model.transposed & ROLE_BIT(ROLE_DOWN)) != 0, !mxfp4);
+        assert_int_equal(family_source_row(&model, ROLE_GATE, FFN + 3), 2 * FFN + 6);
+        assert_int_equal(family_source_row(&model, ROLE_UP_B, FFN + 3), 2 * FFN + 7);
+        assert_true(model.shape.sinks && model.shape.act == ACT_GELU_QUICK &&
+                    model.shape.act_limit == 7 && model.shape.layer_window[0] == 128 &&
+                    model.shape.layer_window[1] == 0);
+        set_float("swiglu_limit", -1);
+        expect_bad("swiglu_limit");
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_experts_apart),
+        cmocka_unit_test(test_experts_in_one),
+        cmocka_unit_test(test_bad_counts),
+        cmocka_unit_test(test_gpt_oss),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
