@@ -34,7 +34,7 @@ POLICIES = ("full", "window", "streaming", "h2o", "h2o-mean")
 
 
 def safetensors_read(folder):
-    """{name: f64 array} of every *.safetensors of a folder."""
+    """{name: f64 array} of every *.safetensors of a folder; bytes stay bytes."""
     out = {}
     for file in sorted(os.listdir(folder)):
         if not file.endswith(".safetensors"):
@@ -49,8 +49,8 @@ def safetensors_read(folder):
             if t["dtype"] == "BF16":
                 x = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
             else:
-                x = np.frombuffer(raw, {"F32": "<f4", "F16": "<f2"}[t["dtype"]])
-            out[name] = x.astype(np.float64).reshape(t["shape"])
+                x = np.frombuffer(raw, {"F32": "<f4", "F16": "<f2", "U8": "u1"}[t["dtype"]])
+            out[name] = (x if x.dtype == np.uint8 else x.astype(np.float64)).reshape(t["shape"])
     return out
 
 
@@ -353,9 +353,11 @@ def evict_one(rule, trail, layer, pos, score, now, live=None):
     return np.array(out)
 
 
-def softmax(x):
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
+def softmax(x, sinks=None):
+    """sinks: one more logit of each row that has no value, and takes its share all the same."""
+    top = x.max(-1, keepdims=True) if sinks is None else np.maximum(x.max(-1, keepdims=True), sinks)
+    e = np.exp(x - top)
+    return e / (e.sum(-1, keepdims=True) + (0 if sinks is None else np.exp(sinks - top)))
 
 
 # ---- a row ---------------------------------------------------------------------------------------
@@ -363,6 +365,12 @@ def softmax(x):
 
 def window_of(model, layer):
     return model.window(layer) if hasattr(model, "window") else None
+
+
+def sinks_of(model, layer):
+    """[heads, 1, 1], or None."""
+    sinks = model.sinks(layer) if hasattr(model, "sinks") else None
+    return None if sinks is None else sinks[:, None, None]
 
 
 def rule_in(model, layer, rule):
@@ -373,7 +381,7 @@ def rule_in(model, layer, rule):
     return Rule("window", int(min(rule.budget, window - 1)), scope=rule.scope)
 
 
-def attend_prompt(model, q, k, v, window=None):
+def attend_prompt(model, q, k, v, window=None, sinks=None):
     """Causal attention, in full or over the last `window` keys: output [n, dim] and column sums [KV heads, n]."""
     n, group = len(q), model.heads // model.kv_heads
     out, sums = np.empty_like(q), np.zeros((model.kv_heads, n))
@@ -383,7 +391,7 @@ def attend_prompt(model, q, k, v, window=None):
     for h in range(model.heads):
         logits = q[:, h] @ k[:, h // group].T * model.scale
         logits[hidden] = -np.inf
-        w = softmax(logits)
+        w = softmax(logits, None if sinks is None else sinks[h])
         out[:, h] = w @ v[:, h // group]
         sums[h // group] += w.sum(0)
     return out.reshape(n, -1), sums
@@ -399,7 +407,7 @@ def prompt_pass(model, context, n_tokens):
         h, state = model.embed(context, pos), []
         for layer in range(model.layers):
             q, k, v = model.qkv(layer, h, pos, n_tokens)
-            attention, sums = attend_prompt(model, q, k, v, window_of(model, layer))
+            attention, sums = attend_prompt(model, q, k, v, window_of(model, layer), sinks_of(model, layer))
             state.append((k, v, sums))
             h = model.after(layer, h, attention)
         cache[key] = state, h[-1:]
@@ -428,6 +436,8 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate):
     """Known tokens one after the other over the slots and themselves: output [n, dim]."""
     q, k, v = qkv
     heads, group = np.arange(model.kv_heads), model.heads // model.kv_heads
+    sinks = sinks_of(model, layer)
+    sinks = None if sinks is None else sinks.reshape(model.kv_heads, group, 1)
     keep = prompt_keep(rule, trail, layer, prompt[2], first)
     if simulate:  # everything stays, what is gone is masked
         live = np.zeros((model.kv_heads, first + len(q)), bool)
@@ -455,7 +465,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate):
         if simulate:
             live[:, n] = True
             logits[~np.broadcast_to(live[:, None, :m], logits.shape)] = -np.inf
-        w = softmax(logits)
+        w = softmax(logits, sinks)
         out[i] = (w @ values[:, :m]).reshape(model.heads, -1)
         score[:, :m] += w.sum(1)
         held = live[0, :m].sum() if simulate else m

@@ -77,6 +77,9 @@ def check_gguf(t, sluice, spec, entry, path, hf):
 
 
 def check_spec(t, sluice, spec, entry, folder):
+    if families.is_not_yet(spec):
+        print(f"  {spec}: left out, no engine reads this family yet")
+        return
     hf = {}
     for form in families.FORMS:
         path = os.path.join(folder, f"{spec}-{form}")
