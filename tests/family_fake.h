@@ -1,5 +1,6 @@
 /* tests/family_fake.h - a model file that is two lists in memory: the functions of
- * engine/source/source.h for tests/family_test.c, which includes this once. */
+ * engine/source/source.h, and how a test fills the lists and reads the model, for
+ * tests/family_test.c, which includes this once. */
 #ifndef TESTS_FAMILY_FAKE_H
 #define TESTS_FAMILY_FAKE_H
 
@@ -25,8 +26,19 @@ struct fake {
 
 static struct fake fake;
 
-static const struct fake_value *value_find(const char *key, int kind, int *found, enum err *e)
+const char *source_key(const struct source *s, const char *key, char *buf, int64_t buf_bytes)
 {
+    if (!s->section)
+        return key;
+    snprintf(buf, (size_t)buf_bytes, "%s.%s", s->section, key);
+    return buf;
+}
+
+static const struct fake_value *value_find(const struct source *s, const char *plain, int kind,
+                                           int *found, enum err *e)
+{
+    char full[SOURCE_KEY_BYTES];
+    const char *key = source_key(s, plain, full, sizeof full);
     *e = OK;
     *found = 0;
     for (int i = 0; i < fake.n_values; i++) {
@@ -44,9 +56,8 @@ static const struct fake_value *value_find(const char *key, int kind, int *found
 enum err source_int(const struct source *s, const char *key, int64_t min, int64_t max, int64_t *out,
                     int *found)
 {
-    (void)s;
     enum err e;
-    const struct fake_value *v = value_find(key, FAKE_INT, found, &e);
+    const struct fake_value *v = value_find(s, key, FAKE_INT, found, &e);
     if (v && (v->number < (double)min || v->number > (double)max))
         return fail(ERR_INPUT, "fake: %s: out of range", key);
     if (v)
@@ -56,9 +67,8 @@ enum err source_int(const struct source *s, const char *key, int64_t min, int64_
 
 enum err source_float(const struct source *s, const char *key, double *out, int *found)
 {
-    (void)s;
     enum err e;
-    const struct fake_value *v = value_find(key, FAKE_FLOAT, found, &e);
+    const struct fake_value *v = value_find(s, key, FAKE_FLOAT, found, &e);
     if (v)
         *out = v->number;
     return e;
@@ -66,9 +76,8 @@ enum err source_float(const struct source *s, const char *key, double *out, int 
 
 enum err source_bool(const struct source *s, const char *key, int *out, int *found)
 {
-    (void)s;
     enum err e;
-    const struct fake_value *v = value_find(key, FAKE_BOOL, found, &e);
+    const struct fake_value *v = value_find(s, key, FAKE_BOOL, found, &e);
     if (v)
         *out = (int)v->number;
     return e;
@@ -77,9 +86,8 @@ enum err source_bool(const struct source *s, const char *key, int *out, int *fou
 enum err source_str(const struct source *s, const char *key, const char **out, int64_t *n_bytes,
                     int *found)
 {
-    (void)s;
     enum err e;
-    const struct fake_value *v = value_find(key, FAKE_STR, found, &e);
+    const struct fake_value *v = value_find(s, key, FAKE_STR, found, &e);
     if (v) {
         *out = v->str;
         *n_bytes = (int64_t)strlen(v->str);
@@ -122,10 +130,10 @@ enum err source_float_list(const struct source *s, const char *key, double *out,
 
 void source_weigh(const struct source *s, const char *key, double *out, int *found)
 {
-    (void)s;
+    char full[SOURCE_KEY_BYTES];
     *found = 0;
     for (int i = 0; i < fake.n_values; i++)
-        if (strcmp(fake.values[i].key, key) == 0) {
+        if (strcmp(fake.values[i].key, source_key(s, key, full, sizeof full)) == 0) {
             int number = fake.values[i].kind != FAKE_STR;
             *out = number ? fake.values[i].number : NAN;
             *found = 1;
@@ -157,6 +165,104 @@ enum err source_read(const struct source *s, const struct source_tensor *t, int6
     assert_true(offset == 0 && n_bytes <= t->n_bytes);
     memcpy(buf, fake.rope_freqs, (size_t)n_bytes);
     return OK;
+}
+
+/* ---- for tests ---- */
+
+static struct source source;
+static struct family_model model;
+
+static struct fake_value *value(const char *key)
+{
+    for (int i = 0; i < fake.n_values; i++)
+        if (strcmp(fake.values[i].key, key) == 0)
+            return &fake.values[i];
+    return NULL;
+}
+
+/* Sets or replaces a value. */
+static void set(const char *key, int kind, double number, const char *str)
+{
+    struct fake_value *v = value(key);
+    if (!v)
+        v = &fake.values[fake.n_values++];
+    assert_true(fake.n_values < FAKE_MAX);
+    snprintf(v->key, sizeof v->key, "%s", key);
+    v->kind = (unsigned)kind;
+    v->number = number;
+    v->str = str;
+}
+
+static void set_int(const char *key, double number)
+{
+    set(key, FAKE_INT, number, NULL);
+}
+
+static void set_float(const char *key, double number)
+{
+    set(key, FAKE_FLOAT, number, NULL);
+}
+
+static void set_flag(const char *key, int flag)
+{
+    set(key, FAKE_BOOL, flag, NULL);
+}
+
+static void set_str(const char *key, const char *str)
+{
+    set(key, FAKE_STR, 0, str);
+}
+
+static void unset(const char *key)
+{
+    value(key)->key[0] = 0;
+}
+
+static struct source_tensor *add(const char *name, int n_dims, int64_t n, int64_t k)
+{
+    int i = fake.n_tensors++;
+    assert_true(i < FAKE_MAX);
+    snprintf(fake.names[i], sizeof fake.names[i], "%s", name);
+    fake.tensors[i] = (struct source_tensor){
+        .name = fake.names[i], .dtype = DTYPE_BF16, .n_dims = n_dims, .dims = {n, k}};
+    fake.tensors[i].n_bytes = 2 * n * (n_dims == 2 ? k : 1);
+    return &fake.tensors[i];
+}
+
+static struct source_tensor *tensor(const char *name)
+{
+    struct source_tensor *t = (struct source_tensor *)source_find(&source, name);
+    assert_non_null(t);
+    return t;
+}
+
+static void drop(const char *name)
+{
+    fake.names[tensor(name) - fake.tensors][0] = 0;
+}
+
+static void expect_good(void)
+{
+    enum err e = family_read(&model, &source);
+    if (e != OK)
+        print_error("%s\n", err_text());
+    assert_int_equal(e, OK);
+}
+
+/* The sentence must hold `word`. */
+static void expect_bad(const char *word)
+{
+    enum err e = family_read(&model, &source);
+    if (e != ERR_INPUT || !strstr(err_text(), word))
+        print_error("expected an error with \"%s\", got %d: %s\n", word, e, err_text());
+    assert_int_equal(e, ERR_INPUT);
+    assert_non_null(strstr(err_text(), word));
+}
+
+static void start(enum source_kind kind)
+{
+    memset(&fake, 0, sizeof fake);
+    source = (struct source){.kind = kind, .path = "fake"};
 }
 
 #endif

@@ -281,6 +281,17 @@ def mxfp4_unpack(tensors):
     return tensors
 
 
+def text_model(config, tensors):
+    """Of a model that has a vision tower too: what its file leaves out is as in the smallest of them."""
+    if "text_config" not in config:
+        return config, tensors
+    usual = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6,
+             "rope_theta": 1e6, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
+    starts = ("language_model.model.", "model.language_model.")
+    texts = {name: next((s for s in starts if name.startswith(s)), None) for name in tensors}
+    return {**usual, **config["text_config"]}, {"model." + name[len(s) :]: tensors[name] for name, s in texts.items() if s}
+
+
 def model_open(folder):
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
-        return Family(json.load(f), mxfp4_unpack(safetensors_read(folder)))
+        return Family(*text_model(json.load(f), mxfp4_unpack(safetensors_read(folder))))

@@ -14,102 +14,6 @@
 
 #include "tests/family_fake.h"
 
-static struct source source;
-static struct family_model model;
-
-static struct fake_value *value(const char *key)
-{
-    for (int i = 0; i < fake.n_values; i++)
-        if (strcmp(fake.values[i].key, key) == 0)
-            return &fake.values[i];
-    return NULL;
-}
-
-/* Sets or replaces a value. */
-static void set(const char *key, int kind, double number, const char *str)
-{
-    struct fake_value *v = value(key);
-    if (!v)
-        v = &fake.values[fake.n_values++];
-    assert_true(fake.n_values < FAKE_MAX);
-    snprintf(v->key, sizeof v->key, "%s", key);
-    v->kind = (unsigned)kind;
-    v->number = number;
-    v->str = str;
-}
-
-static void set_int(const char *key, double number)
-{
-    set(key, FAKE_INT, number, NULL);
-}
-
-static void set_float(const char *key, double number)
-{
-    set(key, FAKE_FLOAT, number, NULL);
-}
-
-static void set_flag(const char *key, int flag)
-{
-    set(key, FAKE_BOOL, flag, NULL);
-}
-
-static void set_str(const char *key, const char *str)
-{
-    set(key, FAKE_STR, 0, str);
-}
-
-static void unset(const char *key)
-{
-    value(key)->key[0] = 0;
-}
-
-static struct source_tensor *add(const char *name, int n_dims, int64_t n, int64_t k)
-{
-    int i = fake.n_tensors++;
-    assert_true(i < FAKE_MAX);
-    snprintf(fake.names[i], sizeof fake.names[i], "%s", name);
-    fake.tensors[i] = (struct source_tensor){
-        .name = fake.names[i], .dtype = DTYPE_BF16, .n_dims = n_dims, .dims = {n, k}};
-    fake.tensors[i].n_bytes = 2 * n * (n_dims == 2 ? k : 1);
-    return &fake.tensors[i];
-}
-
-static struct source_tensor *tensor(const char *name)
-{
-    struct source_tensor *t = (struct source_tensor *)source_find(&source, name);
-    assert_non_null(t);
-    return t;
-}
-
-static void drop(const char *name)
-{
-    fake.names[tensor(name) - fake.tensors][0] = 0;
-}
-
-static void expect_good(void)
-{
-    enum err e = family_read(&model, &source);
-    if (e != OK)
-        print_error("%s\n", err_text());
-    assert_int_equal(e, OK);
-}
-
-/* The sentence must hold `word`. */
-static void expect_bad(const char *word)
-{
-    enum err e = family_read(&model, &source);
-    if (e != ERR_INPUT || !strstr(err_text(), word))
-        print_error("expected an error with \"%s\", got %d: %s\n", word, e, err_text());
-    assert_int_equal(e, ERR_INPUT);
-    assert_non_null(strstr(err_text(), word));
-}
-
-static void start(enum source_kind kind)
-{
-    memset(&fake, 0, sizeof fake);
-    source = (struct source){.kind = kind, .path = "fake"};
-}
-
 #define N_LAYERS 2
 #define DIM      512
 #define HEADS    8
@@ -444,6 +348,81 @@ static void test_strangers(void **state)
     llama_gguf();
     set_float("llama.logit_scale", 0.5);
     expect_bad("llama.logit_scale: unsupported in llama models");
+}
+
+static void gemma3_vision(const char *prefix)
+{
+    static const struct line lines[] = {{"input_layernorm.weight", DIM, 0},
+                                        {"self_attn.q_proj.weight", 8 * 256, DIM},
+                                        {"self_attn.k_proj.weight", 4 * 256, DIM},
+                                        {"self_attn.v_proj.weight", 4 * 256, DIM},
+                                        {"self_attn.o_proj.weight", DIM, 8 * 256},
+                                        {"self_attn.q_norm.weight", 256, 0},
+                                        {"self_attn.k_norm.weight", 256, 0},
+                                        {"post_attention_layernorm.weight", DIM, 0},
+                                        {"pre_feedforward_layernorm.weight", DIM, 0},
+                                        {"post_feedforward_layernorm.weight", DIM, 0},
+                                        {"mlp.gate_proj.weight", FFN, DIM},
+                                        {"mlp.up_proj.weight", FFN, DIM},
+                                        {"mlp.down_proj.weight", DIM, FFN}};
+    char name[80];
+    start(SOURCE_HF);
+    set_str("model_type", "gemma3");
+    set_int("text_config.hidden_size", DIM);
+    set_int("text_config.intermediate_size", FFN);
+    set_int("text_config.num_hidden_layers", N_LAYERS);
+    set_int("text_config.sliding_window", 1024);
+    snprintf(name, sizeof name, "%slayers.", prefix);
+    add_layers(name, lines, sizeof lines / sizeof *lines);
+    snprintf(name, sizeof name, "%sembed_tokens.weight", prefix);
+    add(name, 2, 262208, DIM);
+    snprintf(name, sizeof name, "%snorm.weight", prefix);
+    add(name, 1, DIM, 0);
+}
+
+/* A vision tower beside it: keys are those of a section, what it leaves out is as in the class. */
+static void test_vision(void **state)
+{
+    (void)state;
+    struct family_unused unused;
+    gemma3_vision("model.language_model.");
+    expect_good();
+    gemma3_vision("language_model.model.");
+    set_int("hidden_size", 7); // of something else
+    expect_good();
+    const struct shape *s = &model.shape;
+    assert_true(s->n_heads == 8 && s->n_kv_heads == 4 && s->head_dim == 256);
+    assert_true(s->vocab == 262208 && s->context == 131072 && s->dim == DIM);
+    assert_true(s->attn_scale == 1 / 16.0f && s->layer_window[0] == 1024 && model.tied);
+    set_str("text_config.model_type", "gemma3_text");
+    set_float("text_config.query_pre_attn_scalar", 64);
+    expect_good();
+    assert_true(s->attn_scale == 1 / 8.0f);
+    add("vision_tower.patch.weight", 2, 10, 4);
+    add("multi_modal_projector.norm.weight", 1, 10, 0);
+    add("vision_tower.probe", 1, 5, 0);
+    source.tensors = fake.tensors;
+    source.n_tensors = fake.n_tensors;
+    expect_good();
+    family_unused(&model, &source, &unused);
+    assert_true(unused.n_tensors == 3 && unused.n_bytes == 2 * (40 + 10 + 5));
+    assert_string_equal(unused.parts, "vision_tower multi_modal_projector");
+    set_float("text_config.final_logit_softcapping", 30);
+    expect_bad("text_config.final_logit_softcapping: unsupported in gemma3 models");
+    unset("text_config.final_logit_softcapping");
+    set_flag("text_config.use_bidirectional_attention", 1);
+    expect_bad("text_config.use_bidirectional_attention");
+    unset("text_config.use_bidirectional_attention");
+    set_str("text_config.model_type", "llama");
+    expect_bad("text_config.model_type: unsupported: llama");
+    unset("text_config.model_type");
+    unset("text_config.hidden_size");
+    expect_bad("text_config.hidden_size: missing");
+    unset("text_config.sliding_window");
+    expect_bad("text_config.sliding_window: missing");
+    llama_hf("mistral3");
+    set_int("text_config.hidden_size", DIM);
+    expect_bad("unsupported architecture mistral3 (have llama, mistral, qwen2, qwen3, gemma, gemma3, phi3");
 }
 
 /* Fused tensors: which row of the file is whose. */
@@ -795,6 +774,7 @@ int main(void)
         cmocka_unit_test(test_scaling_hf),   cmocka_unit_test(test_llama_gguf),
         cmocka_unit_test(test_scaling_gguf), cmocka_unit_test(test_paired_rows),
         cmocka_unit_test(test_opt),          cmocka_unit_test(test_opt_350m),
+        cmocka_unit_test(test_vision),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -217,6 +217,15 @@ fault("every head of q is normed by the first one's weight", "engine/line/layer_
 fault("a weight that nobody reads is no matter", "engine/source/family.c",
       "return check_strangers(m, s);", "return OK;", "family_test")
 
+fault("the text's keys are looked for in the whole", "engine/source/source.c",
+      "    if (!s->section)\n        return key;", "    if (s->path)\n        return key;", "family_golden.py --only vision")
+fault("scores are scaled by the head where nobody says", "engine/source/family_gemma3.c",
+      "s->kind == SOURCE_HF ? SCALAR : 0", "0", "family_golden.py --only vision")
+fault("the text's keys may say anything", "engine/source/family_gemma3.c",
+      "    TRY(family_check_keys(&text, name, name));\n", "", "family_test")
+fault("a vision tower passes for text", "engine/source/family.c",
+      "        u->n_tensors++;\n", "", "family_test", "family_golden.py --only vision")
+
 fault("a window is one token too wide", "policy/evict.h",
       "layer_row->budget = row->budget < window - 1 ? row->budget : window - 1;",
       "layer_row->budget = row->budget < window ? row->budget : window;", "family_golden.py --only window")

@@ -45,6 +45,13 @@ def neox(dim, heads, ffn, layers, **more):
     return c
 
 
+def vision(text):
+    tower = {"model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+             "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    return {"model_type": "gemma3", "text_config": text, "vision_config": tower, "mm_tokens_per_image": 4,
+            "image_token_index": 300, "boi_token_index": 298, "eoi_token_index": 299}
+
+
 def longrope(n, **more):
     return {"type": "longrope", "short_factor": [1 + i / 32 for i in range(n)], "long_factor": [1 + i / 4 for i in range(n)],
             **more}
@@ -92,6 +99,14 @@ SPECS = {
     "gemma3-six": common("gemma3_text", 64, 2, 1, 128, 7, head_dim=32, hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6,
                          rope_theta=1000000.0, rope_local_base_freq=10000.0, sliding_window=50, sliding_window_pattern=6,
                          query_pre_attn_scalar=32, tie_word_embeddings=True),
+    # with a vision tower; class defaults are 8 heads, 4 of KV, and 256 to scale scores by
+    "gemma3-vision": vision({"model_type": "gemma3_text", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3,
+                             "head_dim": 32, "vocab_size": VOCAB, "max_position_embeddings": 256, "sliding_window": 24,
+                             "sliding_window_pattern": 2, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}),
+    "gemma3-vision-own": vision(common("gemma3_text", 64, 2, 1, 128, 7, head_dim=32, rms_norm_eps=1e-6, sliding_window=33,
+                                       query_pre_attn_scalar=32, tie_word_embeddings=True, rope_parameters={
+                                           "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 8.0},
+                                           "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}})),
     "phi3-plain": common("phi3", 96, 3, 3, 160, 2, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0, rope_scaling=None,
                          original_max_position_embeddings=256, sliding_window=None),
     "phi3-long": common("phi3", 128, 4, 2, 192, 2, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0,
@@ -138,7 +153,7 @@ SPECS = {
     **experts.specs(common),
 }
 # What GGUF files cannot say: they would be another model.
-NO_GGUF = {"gemma3-pattern": "the pattern", "gemma3-types": "layer_types", "gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
+NO_GGUF = {"gemma3-pattern": "the pattern", "gemma3-vision": "the pattern", "gemma3-types": "layer_types", "gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
            "smollm3-none": "no_rope_layers", "llama-yarn-mscale": "mscale, beta, truncate", "llama-dynamic": "dynamic",
            "qwen3-yarn": "context", "mistral-window": "sliding_window", "mistral-page": "sliding_window", "qwen2-late": "sliding_window",
            **experts.NO_GGUF}
@@ -187,6 +202,22 @@ def weights(spec, tensors, form="f32"):
     return out
 
 
+def own_names(tensors):
+    """As transformers 5 computes with them, and writes with save_original_format=False: the towers under model."""
+    parts = ("language_model.", "vision_tower.", "multi_modal_projector.")
+    return {f"model.{n}".replace("language_model.model.", "language_model.") if n.startswith(parts) else n: x
+            for n, x in tensors.items()}
+
+
+def text_of(spec, tensors):
+    """Configuration and tensors of the text model."""
+    c = SPECS[spec]
+    if "text_config" not in c:
+        return c, tensors
+    start = "language_model."
+    return c["text_config"], {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
+
+
 def write_hf(folder, spec, tensors, form):
     os.makedirs(folder, exist_ok=True)
     dtype = {"f32": "float32", "bf16": "bfloat16"}[form]
@@ -197,6 +228,8 @@ def write_hf(folder, spec, tensors, form):
         stored["embed_out.weight"] = stored.pop("lm_head.weight")
     if spec in experts.FUSED:
         stored = experts.fused(stored)
+    if spec.endswith("-own"):
+        stored = own_names(stored)
     for name in [n for n in stored if experts.is_mxfp4(spec, n)]:
         stored.update(experts.split_mxfp4(spec, name, stored.pop(name).shape))
     tiny.write_safetensors(os.path.join(folder, "model.safetensors"), stored, form)
@@ -246,6 +279,7 @@ def gguf_tensors(c, tensors):
 
 def rope_keys(w, c, head_dim):
     rope = {**(c.get("rope_scaling") or {}), **(c.get("rope_parameters") or {})}
+    rope = rope.get("full_attention", rope)
     kind = rope.get("rope_type", rope.get("type", "default"))
     partial = rope.get("partial_rotary_factor", c.get("partial_rotary_factor", c.get("rotary_pct", 1.0)))
     w.add_rope_dimension_count(int(head_dim * partial))
@@ -299,13 +333,13 @@ def gguf_keys(w, c):
 
 
 def write_gguf(path, spec, tensors):
-    c = SPECS[spec]
+    c, tensors = text_of(spec, weights(spec, tensors))
     w = gguf.GGUFWriter(path, ARCHITECTURES.get(c["model_type"], c["model_type"]))
     w.add_name(f"tiny {spec}")
     w.add_vocab_size(c["vocab_size"])
     gguf_keys(w, c)
     w.add_tokenizer_model("none")
-    for name, x in gguf_tensors(c, experts.gguf_names(spec, weights(spec, tensors))):
+    for name, x in gguf_tensors(c, experts.gguf_names(spec, tensors)):
         kind = gguf.GGMLQuantizationType.MXFP4 if x.dtype == np.uint8 else None
         w.add_tensor(name, np.ascontiguousarray(x), raw_dtype=kind)
     w.write_header_to_file()

@@ -29,7 +29,7 @@ NEW = 24
 
 def tensors_of(config):
     """[name, shape] of what a checkpoint of this model holds."""
-    if config["model_type"] in experts.FAMILIES:
+    if config["model_type"] in experts.FAMILIES or "text_config" in config:
         return saved_tensors(config)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**copy.deepcopy(config)))
@@ -38,18 +38,22 @@ def tensors_of(config):
     return [[name, list(x.shape)] for name, x in model.named_parameters() if not (tied and name in heads)]
 
 
+def class_of(config):
+    return transformers.AutoModelForImageTextToText if "text_config" in config else transformers.AutoModelForCausalLM
+
+
 def saved_tensors(config):
     """The same where transformers computes with other tensors than it saves."""
     config = {k: v for k, v in config.items() if k != "quantization_config"}
     with tempfile.TemporaryDirectory() as folder:
-        transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**copy.deepcopy(config))).save_pretrained(folder)
+        class_of(config).from_config(transformers.AutoConfig.for_model(**copy.deepcopy(config))).save_pretrained(folder)
         with safetensors.safe_open(os.path.join(folder, "model.safetensors"), "np") as f:
             return [[name, f.get_slice(name).get_shape()] for name in f.keys()]
 
 
 def opened(path, config):
     more = {"quantization_config": transformers.Mxfp4Config(dequantize=True)} if "quantization_config" in config else {}
-    return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager", **more).eval()
+    return class_of(config).from_pretrained(path, dtype=torch.float32, attn_implementation="eager", **more).eval()
 
 
 def rows_of(spec, model):
@@ -75,7 +79,7 @@ def main():
                 model = opened(path, config)
                 state = {k: v.detach().numpy() for k, v in model.named_parameters()}
                 want = families.weights(spec, entry["tensors"], form)
-                read = experts.fused(want)
+                read = families.own_names(experts.fused(want))
                 assert tiny.digest({k: state[k] for k in read}) == tiny.digest(read), f"{path}: read back differently"
                 if form == "f32":
                     entry["rows"], entry["prompts"] = rows_of(spec, model)
