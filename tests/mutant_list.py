@@ -708,5 +708,12 @@ fault("a list of ids has no more room than the text has bytes", "engine/token/to
       "if (e != ERR_ROW || *n_ids <= cap) {", "if (e != OK) {", "token_test")
 fault("an unknown character costs the lowest score", "engine/token/token_unigram.c",
       "#define UNKNOWN_PENALTY 10", "#define UNKNOWN_PENALTY 0", SPM)
+fault("ranks count on behind the special tokens that there are", "engine/token/token_tekken.c",
+      "draft_piece_put(t->d, t->n_special + rank,", "draft_piece_put(t->d, rank + 5,", "tekken_test", "token_spm_live.py")
+fault("all tokens of the file are used", "engine/token/token_tekken.c",
+      "if (rank >= t->n_ids - t->n_special)", "if (rank < 0)", "tekken_test", "token_spm_live.py")
+fault("special tokens may stand in any order", "engine/token/token_tekken.c",
+      "if (rank != t->n_read || rank", "if (rank", "tekken_test")
+
 fault("a pre-token that is a token is merged", "engine/token/token_tiktoken.c",
       "TOKEN_BY_SCORE | TOKEN_IGNORE_MERGES", "TOKEN_BY_SCORE", SPM)
