@@ -34,7 +34,7 @@ POLICIES = ("full", "window", "streaming", "h2o", "h2o-mean")
 
 
 def safetensors_read(folder):
-    """{name: f64 array} of every *.safetensors of a folder."""
+    """{name: f64 array} of every *.safetensors of a folder; bytes stay bytes."""
     out = {}
     for file in sorted(os.listdir(folder)):
         if not file.endswith(".safetensors"):
@@ -49,8 +49,8 @@ def safetensors_read(folder):
             if t["dtype"] == "BF16":
                 x = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
             else:
-                x = np.frombuffer(raw, {"F32": "<f4", "F16": "<f2"}[t["dtype"]])
-            out[name] = x.astype(np.float64).reshape(t["shape"])
+                x = np.frombuffer(raw, {"F32": "<f4", "F16": "<f2", "U8": "u1"}[t["dtype"]])
+            out[name] = (x if x.dtype == np.uint8 else x.astype(np.float64)).reshape(t["shape"])
     return out
 
 

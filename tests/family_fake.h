@@ -1,5 +1,6 @@
 /* tests/family_fake.h - a model file that is two lists in memory: the functions of
- * engine/source/source.h for tests/family_*test.c, each of which includes this once. */
+ * engine/source/source.h, and how a test fills the lists and reads the model, for
+ * tests/family_*test.c, each of which includes this once. */
 #ifndef TESTS_FAMILY_FAKE_H
 #define TESTS_FAMILY_FAKE_H
 
@@ -25,8 +26,19 @@ struct fake {
 
 static struct fake fake;
 
-static const struct fake_value *value_find(const char *key, int kind, int *found, enum err *e)
+const char *source_key(const struct source *s, const char *key, char *buf, int64_t buf_bytes)
 {
+    if (!s->section)
+        return key;
+    snprintf(buf, (size_t)buf_bytes, "%s.%s", s->section, key);
+    return buf;
+}
+
+static const struct fake_value *value_find(const struct source *s, const char *plain, int kind,
+                                           int *found, enum err *e)
+{
+    char full[SOURCE_KEY_BYTES];
+    const char *key = source_key(s, plain, full, sizeof full);
     *e = OK;
     *found = 0;
     for (int i = 0; i < fake.n_values; i++) {
@@ -44,9 +56,8 @@ static const struct fake_value *value_find(const char *key, int kind, int *found
 enum err source_int(const struct source *s, const char *key, int64_t min, int64_t max, int64_t *out,
                     int *found)
 {
-    (void)s;
     enum err e;
-    const struct fake_value *v = value_find(key, FAKE_INT, found, &e);
+    const struct fake_value *v = value_find(s, key, FAKE_INT, found, &e);
     if (v && (v->number < (double)min || v->number > (double)max))
         return fail(ERR_INPUT, "fake: %s: out of range", key);
     if (v)
@@ -56,9 +67,8 @@ enum err source_int(const struct source *s, const char *key, int64_t min, int64_
 
 enum err source_float(const struct source *s, const char *key, double *out, int *found)
 {
-    (void)s;
     enum err e;
-    const struct fake_value *v = value_find(key, FAKE_FLOAT, found, &e);
+    const struct fake_value *v = value_find(s, key, FAKE_FLOAT, found, &e);
     if (v)
         *out = v->number;
     return e;
@@ -66,9 +76,8 @@ enum err source_float(const struct source *s, const char *key, double *out, int 
 
 enum err source_bool(const struct source *s, const char *key, int *out, int *found)
 {
-    (void)s;
     enum err e;
-    const struct fake_value *v = value_find(key, FAKE_BOOL, found, &e);
+    const struct fake_value *v = value_find(s, key, FAKE_BOOL, found, &e);
     if (v)
         *out = (int)v->number;
     return e;
@@ -77,9 +86,8 @@ enum err source_bool(const struct source *s, const char *key, int *out, int *fou
 enum err source_str(const struct source *s, const char *key, const char **out, int64_t *n_bytes,
                     int *found)
 {
-    (void)s;
     enum err e;
-    const struct fake_value *v = value_find(key, FAKE_STR, found, &e);
+    const struct fake_value *v = value_find(s, key, FAKE_STR, found, &e);
     if (v) {
         *out = v->str;
         *n_bytes = (int64_t)strlen(v->str);
@@ -128,10 +136,10 @@ int source_null(const struct source *s, const char *key)
 
 void source_weigh(const struct source *s, const char *key, double *out, int *found)
 {
-    (void)s;
+    char full[SOURCE_KEY_BYTES];
     *found = 0;
     for (int i = 0; i < fake.n_values; i++)
-        if (strcmp(fake.values[i].key, key) == 0) {
+        if (strcmp(fake.values[i].key, source_key(s, key, full, sizeof full)) == 0) {
             int number = fake.values[i].kind != FAKE_STR;
             *out = number ? fake.values[i].number : NAN;
             *found = 1;

@@ -6,6 +6,7 @@ the bound is what bf16 costs transformers itself. The same numbers in a GGUF fil
 """
 
 import argparse
+import json
 import os
 import tempfile
 
@@ -39,6 +40,8 @@ def check_hf(t, sluice, spec, entry, form, path):
         check_neighbours(t, sluice, spec, path)
         if "window" in spec or "late" in spec:
             check_windows(t, sluice, spec, rows, path)
+        if "vision" in spec:
+            check_unused(t, sluice, spec, entry, path)
     return out
 
 
@@ -62,6 +65,14 @@ def check_windows(t, sluice, spec, rows, path):
             t.check(far == near, f"{spec}, {form} {' '.join(policy)}: other answers on disk")
 
 
+def check_unused(t, sluice, spec, entry, path):
+    """What of a file is no part of the text model."""
+    others = [name for name, _ in entry["tensors"] if not name.startswith("language_model.")]
+    said = json.loads(sluice.call(["inspect", path, "--json"])).get("unused", {})
+    parts = {name.split(".")[0] for name in others}
+    t.check(said.get("tensors") == len(others) and set(said.get("parts", "").split()) == parts, f"{spec}: not used: {said}")
+
+
 def check_neighbours(t, sluice, spec, path):
     """A row that may get long and one that may not, with the same beginning: each as it is alone."""
     ids = tiny.rng(spec, "neighbours").randint(3, families.VOCAB, 100).tolist()
@@ -77,6 +88,9 @@ def check_gguf(t, sluice, spec, entry, path, hf):
 
 
 def check_spec(t, sluice, spec, entry, folder):
+    if families.is_not_yet(spec):
+        print(f"  {spec}: left out, layers of two kinds are refused")
+        return
     hf = {}
     for form in families.FORMS:
         path = os.path.join(folder, f"{spec}-{form}")

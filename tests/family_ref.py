@@ -10,7 +10,7 @@ import os
 
 import numpy as np
 
-from evict_ref import rope_frequencies, safetensors_read
+from evict_ref import rope_frequencies, safetensors_read, softmax
 
 ERF = np.vectorize(math.erf, otypes=[np.float64])
 ACTS = {
@@ -45,6 +45,7 @@ class Family:
         act = c.get("hidden_activation") or c.get("hidden_act") or c.get("activation_function", "gelu_new")
         self.act = ACTS["gelu_new" if self.kind == "gemma" else act]
         self.plus = 1.0 if self.kind.startswith("gemma") else 0.0
+        self.route_gap = math.inf  # the least lead of a chosen expert over the rest, of all tokens so far
         self.set_rope()
         self.names()
 
@@ -98,10 +99,18 @@ class Family:
         types, pattern = self.c.get("layer_types"), self.c.get("sliding_window_pattern", 6) if self.kind == "gemma3_text" else 2
         return types[layer] == "sliding_attention" if types else (layer + 1) % pattern != 0
 
+    def has_window(self, layer):
+        c = self.c
+        if self.kind == "gpt_oss":
+            types = c.get("layer_types")
+            return types[layer] == "sliding_attention" if types else layer % 2 == 0
+        if self.kind in ("mistral", "mixtral", "phi3") or self.is_local(layer):
+            return True
+        return c.get("use_sliding_window") and (self.kind == "qwen3_moe" or layer >= c.get("max_window_layers", 28))
+
     def window(self, layer):
         """Tokens that a query sees, itself included; None: all."""
-        c = self.c
-        used = self.kind in ("mistral", "phi3") or self.is_local(layer) or (c.get("use_sliding_window") and layer >= c.get("max_window_layers", 28))
+        c, used = self.c, self.has_window(layer)
         window = c.get("sliding_window", 4096 if self.kind == "gemma2" else None) if used else None
         return None if window is None or window >= c["max_position_embeddings"] else window
 
@@ -180,7 +189,7 @@ class Family:
         return [y.reshape(n, -1, self.head_dim) for y in parts]
 
     def qk_norms(self, p, x, name):
-        if self.kind in ("qwen3", "gemma3_text"):
+        if self.kind in ("qwen3", "qwen3_moe", "gemma3_text"):
             return self.rms_norm(x, self.w[f"{p}self_attn.{name}_norm.weight"] + self.plus)
         if self.kind == "stablelm" and self.c.get("qk_layernorm"):
             weights = [self.w[f"{p}self_attn.{name}_layernorm.norms.{h}.weight"] for h in range(x.shape[1])]
@@ -194,7 +203,45 @@ class Family:
         q, k = self.qk_norms(p, q, "q"), self.qk_norms(p, k, "k")
         return self.rotate(q, pos, layer, n_tokens), self.rotate(k, pos, layer, n_tokens), v
 
+    def clamped(self, x):
+        """Gates and ups of gpt_oss, which stand in turn."""
+        limit = self.c.get("swiglu_limit", 7.0)
+        gate, up = np.minimum(x[:, ::2], limit), np.clip(x[:, 1::2], -limit, limit)
+        return (up + 1) * gate / (1 + np.exp(-1.702 * gate))
+
+    def expert(self, p, e, x):
+        both, down = (self.w.get(f"{p}mlp.experts.{name}") for name in ("gate_up_proj", "down_proj"))
+        if self.kind == "gpt_oss":
+            biases = [self.w[f"{p}mlp.experts.{name}_bias"][e] for name in ("gate_up_proj", "down_proj")]
+            return self.clamped(x @ both[e] + biases[0]) @ down[e] + biases[1]
+        if both is not None:  # of all experts, gate above up
+            gate, up = np.split(x @ both[e].T, 2, axis=-1)
+            return self.act(gate) * up @ down[e].T
+        own = [p + f"block_sparse_moe.experts.{e}.w{i}" for i in (1, 3, 2)]
+        if own[0] + ".weight" not in self.w:
+            own = [p + f"mlp.experts.{e}.{name}_proj" for name in ("gate", "up", "down")]
+        return self.linear(own[2], self.act(self.linear(own[0], x)) * self.linear(own[1], x))
+
+    def experts(self, p, router, x):
+        """Of each token the experts with the largest logits, by their share of the softmax."""
+        logits, k = self.linear(router, x), self.c["num_experts_per_tok"]
+        order = np.argsort(-logits, axis=-1, kind="stable")
+        ranked = np.take_along_axis(logits, order, -1)
+        self.route_gap = min(self.route_gap, ((ranked[:, k - 1] - ranked[:, k]) / np.abs(logits).max(-1)).min())
+        chosen = order[:, :k]
+        share = np.take_along_axis(softmax(logits), chosen, -1)
+        if self.kind != "qwen3_moe" or self.c.get("norm_topk_prob"):
+            share = share / share.sum(-1, keepdims=True)
+        out = np.zeros_like(x)
+        for e in range(logits.shape[-1]):
+            rows, rank = np.nonzero(chosen == e)
+            out[rows] += share[rows, rank, None] * self.expert(p, e, x[rows])
+        return out
+
     def mlp(self, p, x):
+        for router in ("block_sparse_moe.gate", "mlp.gate", "mlp.router"):
+            if f"{p}{router}.weight" in self.w:
+                return self.experts(p, p + router, x)
         if self.kind == "gpt_neox":
             return self.linear(p + "mlp.dense_4h_to_h", self.act(self.linear(p + "mlp.dense_h_to_4h", x)))
         if self.kind == "gpt2":
@@ -228,6 +275,28 @@ class Family:
         return logits if self.logit_cap is None else self.logit_cap * np.tanh(logits / self.logit_cap)
 
 
+def mxfp4_unpack(tensors):
+    """Bytes of two numbers each, the even one low, and a power of two for every 32, as matrices [expert, in, out]."""
+    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    for name in [n for n in tensors if n.endswith("_blocks")]:
+        blocks, scales = tensors.pop(name), tensors.pop(name.replace("_blocks", "_scales"))
+        codes = np.stack([blocks & 15, blocks >> 4], -1).reshape(*blocks.shape[:-1], 32)
+        x = values[codes & 7] * np.where(codes & 8, -1, 1) * 2.0 ** (scales.astype(int) - 127)[..., None]
+        tensors[name.replace("_blocks", "")] = x.reshape(*x.shape[:2], -1).swapaxes(1, 2)
+    return tensors
+
+
+def text_model(config, tensors):
+    """Of a model that has a vision tower too: what its file leaves out is as in the smallest of them."""
+    if "text_config" not in config:
+        return config, tensors
+    usual = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6,
+             "rope_theta": 1e6, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
+    starts = ("language_model.model.", "model.language_model.")
+    texts = {name: next((s for s in starts if name.startswith(s)), None) for name in tensors}
+    return {**usual, **config["text_config"]}, {"model." + name[len(s) :]: tensors[name] for name, s in texts.items() if s}
+
+
 def model_open(folder):
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
-        return Family(json.load(f), safetensors_read(folder))
+        return Family(*text_model(json.load(f), mxfp4_unpack(safetensors_read(folder))))

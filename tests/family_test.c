@@ -326,6 +326,81 @@ static void test_strangers(void **state)
     expect_bad("llama.logit_scale: unsupported in llama models");
 }
 
+static void gemma3_vision(const char *prefix)
+{
+    static const struct line lines[] = {{"input_layernorm.weight", DIM, 0},
+                                        {"self_attn.q_proj.weight", 8 * 256, DIM},
+                                        {"self_attn.k_proj.weight", 4 * 256, DIM},
+                                        {"self_attn.v_proj.weight", 4 * 256, DIM},
+                                        {"self_attn.o_proj.weight", DIM, 8 * 256},
+                                        {"self_attn.q_norm.weight", 256, 0},
+                                        {"self_attn.k_norm.weight", 256, 0},
+                                        {"post_attention_layernorm.weight", DIM, 0},
+                                        {"pre_feedforward_layernorm.weight", DIM, 0},
+                                        {"post_feedforward_layernorm.weight", DIM, 0},
+                                        {"mlp.gate_proj.weight", FFN, DIM},
+                                        {"mlp.up_proj.weight", FFN, DIM},
+                                        {"mlp.down_proj.weight", DIM, FFN}};
+    char name[80];
+    start(SOURCE_HF);
+    set_str("model_type", "gemma3");
+    set_int("text_config.hidden_size", DIM);
+    set_int("text_config.intermediate_size", FFN);
+    set_int("text_config.num_hidden_layers", N_LAYERS);
+    set_int("text_config.sliding_window", 1024);
+    snprintf(name, sizeof name, "%slayers.", prefix);
+    add_layers(name, lines, sizeof lines / sizeof *lines);
+    snprintf(name, sizeof name, "%sembed_tokens.weight", prefix);
+    add(name, 2, 262208, DIM);
+    snprintf(name, sizeof name, "%snorm.weight", prefix);
+    add(name, 1, DIM, 0);
+}
+
+/* A vision tower beside it: keys are those of a section, what it leaves out is as in the class. */
+static void test_vision(void **state)
+{
+    (void)state;
+    struct family_unused unused;
+    gemma3_vision("model.language_model.");
+    expect_good();
+    gemma3_vision("language_model.model.");
+    set_int("hidden_size", 7); // of something else
+    expect_good();
+    const struct shape *s = &model.shape;
+    assert_true(s->n_heads == 8 && s->n_kv_heads == 4 && s->head_dim == 256);
+    assert_true(s->vocab == 262208 && s->context == 131072 && s->dim == DIM);
+    assert_true(s->attn_scale == 1 / 16.0f && s->layer_window[0] == 1024 && model.tied);
+    set_str("text_config.model_type", "gemma3_text");
+    set_float("text_config.query_pre_attn_scalar", 64);
+    expect_good();
+    assert_true(s->attn_scale == 1 / 8.0f);
+    add("vision_tower.patch.weight", 2, 10, 4);
+    add("multi_modal_projector.norm.weight", 1, 10, 0);
+    add("vision_tower.probe", 1, 5, 0);
+    source.tensors = fake.tensors;
+    source.n_tensors = fake.n_tensors;
+    expect_good();
+    family_unused(&model, &source, &unused);
+    assert_true(unused.n_tensors == 3 && unused.n_bytes == 2 * (40 + 10 + 5));
+    assert_string_equal(unused.parts, "vision_tower multi_modal_projector");
+    set_float("text_config.final_logit_softcapping", 30);
+    expect_bad("text_config.final_logit_softcapping: unsupported in gemma3 models");
+    unset("text_config.final_logit_softcapping");
+    set_flag("text_config.use_bidirectional_attention", 1);
+    expect_bad("text_config.use_bidirectional_attention");
+    unset("text_config.use_bidirectional_attention");
+    set_str("text_config.model_type", "llama");
+    expect_bad("text_config.model_type: unsupported: llama");
+    unset("text_config.model_type");
+    unset("text_config.hidden_size");
+    expect_bad("text_config.hidden_size: missing");
+    unset("text_config.sliding_window");
+    expect_bad("text_config.sliding_window: missing");
+    llama_hf("mistral3");
+    set_int("text_config.hidden_size", DIM);
+    expect_bad("unsupported architecture mistral3 (have llama, mistral, qwen2, qwen3, ");
+}
+
 /* Fused tensors: which row of the file is whose. */
 static void test_cuts(void **state)
 {
@@ -675,6 +750,7 @@ int main(void)
         cmocka_unit_test(test_scaling_hf),   cmocka_unit_test(test_llama_gguf),
         cmocka_unit_test(test_scaling_gguf), cmocka_unit_test(test_paired_rows),
         cmocka_unit_test(test_opt),          cmocka_unit_test(test_opt_350m),
+        cmocka_unit_test(test_vision),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

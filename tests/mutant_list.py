@@ -217,6 +217,15 @@ fault("every head of q is normed by the first one's weight", "engine/line/layer_
 fault("a weight that nobody reads is no matter", "engine/source/family.c",
       "return check_strangers(m, s);", "return OK;", "family_test")
 
+fault("the text's keys are looked for in the whole", "engine/source/source.c",
+      "    if (!s->section)\n        return key;", "    if (s->path)\n        return key;", "family_golden.py --only vision")
+fault("scores are scaled by the head where nobody says", "engine/source/family_gemma3.c",
+      "s->kind == SOURCE_HF ? SCALAR : 0", "0", "family_golden.py --only vision")
+fault("the text's keys may say anything", "engine/source/family_gemma3.c",
+      "    TRY(family_check_keys(&text, name, name));\n", "", "family_test")
+fault("a vision tower passes for text", "engine/source/family.c",
+      "        u->n_tensors++;\n", "", "family_test", "family_golden.py --only vision")
+
 fault("a window is one token too wide", "policy/evict.h",
       "layer_row->budget = row->budget < window - 1 ? row->budget : window - 1;",
       "layer_row->budget = row->budget < window ? row->budget : window;", "family_golden.py --only window")
@@ -770,5 +779,12 @@ fault("a list of ids has no more room than the text has bytes", "engine/token/to
       "if (e != ERR_ROW || *n_ids <= cap) {", "if (e != OK) {", "token_test")
 fault("an unknown character costs the lowest score", "engine/token/token_unigram.c",
       "#define UNKNOWN_PENALTY 10", "#define UNKNOWN_PENALTY 0", SPM)
+fault("ranks count on behind the special tokens that there are", "engine/token/token_tekken.c",
+      "draft_piece_put(t->d, t->n_special + rank,", "draft_piece_put(t->d, rank + 5,", "tekken_test", "token_spm_live.py")
+fault("all tokens of the file are used", "engine/token/token_tekken.c",
+      "if (rank >= t->n_ids - t->n_special)", "if (rank < 0)", "tekken_test", "token_spm_live.py")
+fault("special tokens may stand in any order", "engine/token/token_tekken.c",
+      "if (rank != t->n_read || rank", "if (rank", "tekken_test")
+
 fault("a pre-token that is a token is merged", "engine/token/token_tiktoken.c",
       "TOKEN_BY_SCORE | TOKEN_IGNORE_MERGES", "TOKEN_BY_SCORE", SPM)

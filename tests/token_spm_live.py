@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares SentencePiece and tiktoken vocabularies with the libraries `sentencepiece` and `tokenizers`, live.
+"""Compares SentencePiece, tiktoken and tekken vocabularies with the libraries `sentencepiece` and `tokenizers`, live.
 
     token_spm_live.py [--cache DIR] [--strings N]
 
@@ -29,6 +29,9 @@ import token_live as live
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 SPACE = "\u2581"
+TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+          r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 VOCABULARIES = {"llama-spm": "bpe", "nomic-bert-moe": "unigram"}  # of the package
 
 
@@ -344,6 +347,36 @@ def test_tiktoken(strings, tmp):
         live.compare("tiktoken " + name, folder, ref, strings if norm is None else strings[::5], special=False)
 
 
+def test_tekken(strings, tmp):
+    """tekken.json: special tokens first, the vocabulary behind all of their places, and more of it than is used."""
+    vocab, _ = live.trained(corpus())
+    spell = {c: b for b, c in enumerate(live_alphabet())}
+    order = [bytes(spell[c] for c in t) for t in sorted(vocab, key=vocab.get)]
+    tokens = [bytes([b]) for b in range(256)] + [t for t in order if len(t) > 1]
+    named, places, used = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"], 20, len(tokens) - 40
+    every = named + [f"<SPECIAL_{i}>" for i in range(len(named), places)]
+    alphabet = live_alphabet()
+    write = ["".join(alphabet[b] for b in t) for t in tokens[:used]]
+    ranks = {t: i for i, t in enumerate(tokens[:used])}
+    merges = sorted((i, ranks[t[:k]], ranks[t[k:]], write[ranks[t[:k]]], write[ranks[t[k:]]]) for t, i in ranks.items()
+                    for k in range(1, len(t)) if t[:k] in ranks and t[k:] in ranks)
+    ids = {t: i for i, t in enumerate(every + write)}
+    ref = Tokenizer(models.BPE(ids, [m[3:] for m in merges], ignore_merges=True))
+    ref.pre_tokenizer = pre.Sequence([pre.Split(Regex(TEKKEN), "isolated"), pre.ByteLevel(add_prefix_space=False, use_regex=False)])
+    ref.decoder = decoders.ByteLevel()
+    ref.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in every])
+    ref.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    state = {"config": {"pattern": TEKKEN, "num_vocab_tokens": len(tokens), "default_vocab_size": places + used,
+                        "default_num_special_tokens": places, "version": "v11"},
+             "vocab": [{"rank": i, "token_bytes": base64.b64encode(t).decode(), "token_str": None} for i, t in enumerate(tokens)],
+             "special_tokens": [{"rank": i, "token_str": t, "is_control": True} for i, t in enumerate(named)]}
+    folder = os.path.join(tmp, "tekken")
+    os.makedirs(folder)
+    with open(os.path.join(folder, "tekken.json"), "w") as f:
+        json.dump(state, f)
+    live.compare("tekken", folder, ref, strings)
+
+
 def live_alphabet():
     """The character that stands for each byte."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -392,6 +425,7 @@ def main():
     with tempfile.TemporaryDirectory() as tmp:
         test_added(tmp)
         test_tiktoken(strings, tmp)
+        test_tekken(strings, tmp)
         test_forms(strings, tmp)
         test_settings(strings, tmp)
         for kind in ("bpe", "unigram") if not found else ():

@@ -7,6 +7,8 @@
 
 #include "engine/app/run.h"
 #include "engine/job/request_chat.h"
+#include "engine/pack/dummy.h"
+#include "engine/source/family.h"
 
 #define VARIANTS_MAX  16
 #define VARIANT_BYTES 100
@@ -92,6 +94,20 @@ static void print_shape(const struct model *m)
            (long long)s->n_layers * s->n_kv_heads * s->head_dim * 2 * 2);
 }
 
+/* What the model file has and the pack has not; nothing of a pack, or of a config. */
+static struct family_unused unused_of(const char *model)
+{
+    struct family_unused u = {0};
+    struct family_model m;
+    struct source s;
+    if (model_is_pack(model) || dummy_is_config(model) || source_open(&s, model) != OK)
+        return u;
+    if (family_read(&m, &s) == OK)
+        family_unused(&m, &s, &u);
+    source_close(&s);
+    return u;
+}
+
 static json_t *model_json(const struct model *m)
 {
     const struct shape *s = &m->shape;
@@ -128,13 +144,23 @@ enum err command_inspect(const struct config *c)
         with_model.model = c->args[0];
     struct opened o;
     enum err err = opened_open(&o, &with_model);
+    const struct family_unused unused =
+        err == OK ? unused_of(with_model.model) : (struct family_unused){0};
     if (err == OK && c->json) {
         json_t *root = model_json(&o.model);
+        if (unused.n_tensors > 0)
+            json_object_set_new(root, "unused",
+                                json_pack("{sI sI ss}", "tensors", (json_int_t)unused.n_tensors,
+                                          "bytes", (json_int_t)unused.n_bytes, "parts",
+                                          unused.parts));
         json_dumpf(root, stdout, JSON_INDENT(1));
         putchar('\n');
         json_decref(root);
     } else if (err == OK) {
         print_shape(&o.model);
+        if (unused.n_tensors > 0)
+            printf("not used    %lld tensors, %.1f MiB: %s\n", (long long)unused.n_tensors,
+                   (double)unused.n_bytes / 1048576.0, unused.parts);
         printf("tensors\n");
         for (int layer = 0; layer < o.model.n_layers; layer++)
             for (int role = 0; role < N_ROLES; role++) {

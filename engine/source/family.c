@@ -35,13 +35,13 @@ static const char *full_key(char buf[NAME_BYTES], const char *name, const char *
 enum err family_fail(const struct source *s, const char *name, const char *key, const char *fmt,
                      ...)
 {
-    char full[NAME_BYTES], what[400];
+    char full[NAME_BYTES], sectioned[SOURCE_KEY_BYTES], what[400];
     va_list args;
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
     return fail(ERR_INPUT, "%s%s: %s: %s", s->path, s->kind == SOURCE_HF ? "/config.json" : "",
-                full_key(full, name, key), what);
+                source_key(s, full_key(full, name, key), sectioned, sizeof sectioned), what);
 }
 
 enum err family_ints(const struct source *s, const char *name, const struct family_int *keys, int n,
@@ -52,11 +52,13 @@ enum err family_ints(const struct source *s, const char *name, const struct fami
         int64_t value = 0;
         int found = 0;
         TRY(source_int(s, full_key(full, name, keys[i].key), 1, keys[i].max, &value, &found));
-        if (!found && keys[i].need == KEY_REQUIRED)
+        int field = 0;
+        memcpy(&field, (const char *)shape + keys[i].field, sizeof field);
+        if (!found && field == 0 && keys[i].need == KEY_REQUIRED)
             return family_fail(s, name, keys[i].key, "missing");
         if (!found)
             continue;
-        int field = (int)value;
+        field = (int)value;
         memcpy((char *)shape + keys[i].field, &field, sizeof field);
     }
     return OK;
@@ -433,9 +435,39 @@ static int has_word(const char *words, const char *word)
     return 0;
 }
 
+/* The part of a file that a tensor's name says it is of: its first member, or what follows
+ * "model.".
+ */
+static void part_of(const char *name, char part[NAME_BYTES])
+{
+    name += strncmp(name, "model.", 6) == 0 ? 6 : 0;
+    snprintf(part, NAME_BYTES, "%.*s", (int)strcspn(name, "."), name);
+}
+
+void family_unused(const struct family_model *m, const struct source *s, struct family_unused *u)
+{
+    const char *head = m->names->roles[ROLE_HEAD] ? m->names->roles[ROLE_HEAD] : "";
+    const size_t n_head = strcspn(head, "."); // quantised, it has other members
+    size_t used = 0;
+    *u = (struct family_unused){0};
+    for (int64_t i = 0; i < s->n_tensors; i++) {
+        const struct source_tensor *t = &s->tensors[i];
+        char part[NAME_BYTES];
+        if (strncmp(t->name, m->prefix, strlen(m->prefix)) == 0 ||
+            (strncmp(t->name, head, n_head) == 0 && t->name[n_head] == '.'))
+            continue;
+        u->n_tensors++;
+        u->n_bytes += t->n_bytes;
+        part_of(t->name, part);
+        if (!has_word(u->parts, part) && used + strlen(part) + 2 < sizeof u->parts)
+            used += (size_t)snprintf(u->parts + used, sizeof u->parts - used, "%s%s",
+                                     used ? " " : "", part);
+    }
+}
+
 /* Keys that change what is computed, and the families that read them: elsewhere they must say what
  * is so without them. */
-static enum err check_keys(const struct source *s, const char *family, const char *name)
+enum err family_check_keys(const struct source *s, const char *family, const char *name)
 {
     static const struct {
         const char *key;
@@ -470,6 +502,7 @@ static enum err check_keys(const struct source *s, const char *family, const cha
         {"scale_attn_by_inverse_layer_idx", 0, ""},
         {"scale_attn_weights", 1, ""},
         {"use_mup", 0, ""},
+        {"use_bidirectional_attention", 0, ""},
         {"add_cross_attention", 0, ""},
         {"is_encoder_decoder", 0, ""},
         {".expert_count", 0, "llama qwen3_moe gpt_oss"},
@@ -506,8 +539,9 @@ static enum err unsupported(const struct source *s, const char *key, const char 
     char have[200] = "";
     size_t at = 0;
     for (int i = 0; i < N_FAMILIES && at < sizeof have; i++)
-        at +=
-            (size_t)snprintf(have + at, sizeof have - at, "%s%s", i ? ", " : "", families[i].name);
+        if (i == 0 || strcmp(families[i].name, families[i - 1].name) != 0) // one has two rows
+            at += (size_t)snprintf(have + at, sizeof have - at, "%s%s", i ? ", " : "",
+                                   families[i].name);
     return family_fail(s, "", key, "unsupported architecture %s (have %s)", what, have);
 }
 
@@ -546,7 +580,7 @@ enum err family_read(struct family_model *m, const struct source *s)
     TRY(find_family(s, &f));
     snprintf(m->shape.family, sizeof m->shape.family, "%s", f->name);
     const char *gguf_name = s->kind == SOURCE_GGUF ? f->gguf : f->name;
-    TRY(check_keys(s, f->name, gguf_name));
+    TRY(family_check_keys(s, f->name, gguf_name));
     TRY(f->read(m, s, gguf_name));
     const char *bad = shape_check(&m->shape);
     if (bad)

@@ -37,6 +37,12 @@ struct family_model {
     const char *prefix;
 };
 
+/* Tensors of a file outside the model that the family reads, as a vision tower is. */
+struct family_unused {
+    int64_t n_tensors, n_bytes;
+    char parts[200]; // their names' first members, a space between
+};
+
 /* name, GGUF architecture ("" none), Hugging Face model_type, HF class, reader */
 #define FAMILIES(X)                                                                                \
     X("llama", "llama", "llama", "LlamaForCausalLM", family_llama_read)                            \
@@ -49,6 +55,7 @@ struct family_model {
     X("gemma", "gemma", "gemma", "GemmaForCausalLM", family_gemma_read)                            \
     X("gemma2", "gemma2", "gemma2", "Gemma2ForCausalLM", family_gemma2_read)                       \
     X("gemma3", "gemma3", "gemma3_text", "Gemma3ForCausalLM", family_gemma3_read)                  \
+    X("gemma3", "", "gemma3", "Gemma3ForConditionalGeneration", family_gemma3_vision_read)         \
     X("phi3", "phi3", "phi3", "Phi3ForCausalLM", family_phi3_read)                                 \
     X("gpt_neox", "gptneox", "gpt_neox", "GPTNeoXForCausalLM", family_gpt_neox_read)               \
     X("gpt2", "gpt2", "gpt2", "GPT2LMHeadModel", family_gpt2_read)                                 \
@@ -61,6 +68,7 @@ struct family_model {
 /* Finds the family, reads the shape, and checks that every tensor is there and has its dimensions.
  * ERR_INPUT: "PATH: KEY or tensor: WHAT". Nothing to close. */
 enum err family_read(struct family_model *m, const struct source *s);
+void family_unused(const struct family_model *m, const struct source *s, struct family_unused *u);
 /* The tensor of a role; `layer` counts for decoder roles. NULL when the source has none. */
 const struct source_tensor *family_tensor(const struct family_model *m, const struct source *s,
                                           enum tensor_role role, int layer);
@@ -113,6 +121,7 @@ void family_cut_qkv(struct family_model *m);
 struct family_int {
     const char *key;
     int max; // 1 .. max is accepted
+    // required, unless the field has a number already: the family's own, where nobody says
     enum family_key { KEY_REQUIRED, KEY_OPTIONAL } need;
     size_t field; // offsetof(struct shape, ...)
 };
@@ -122,6 +131,8 @@ enum err family_ints(const struct source *s, const char *name, const struct fami
 enum err family_float(const struct source *s, const char *name, const char *key, double min,
                       double max, double *out);
 enum err family_flag(const struct source *s, const char *name, const char *key, int *out);
+/* No key that other families compute with; family_read has seen to those of the whole file. */
+enum err family_check_keys(const struct source *s, const char *family, const char *name);
 /* Copies a string to buf, cut off at its end; an absent key leaves buf as it is. */
 enum err family_str(const struct source *s, const char *name, const char *key, char *buf,
                     int64_t buf_bytes);

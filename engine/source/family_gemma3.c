@@ -1,9 +1,9 @@
 /* engine/source/family_gemma3.c - gemma3, text: gemma with norms around attention and MLP, norms of
  * q and k, and layers with a window that turn by angles of their own.
  *
- * Owns: which layers these are; its tensor names. A newcomer would miss: GGUF files say neither
- * which layers have windows (all but every sixth) nor what scores are scaled by (the 27B alone has
- * another factor than the others). */
+ * Owns: which layers these are; its tensor names; where a model with a vision tower has its text.
+ * A newcomer would miss: GGUF files say neither which layers have windows (all but every sixth) nor
+ * what scores are scaled by (the 27B alone has another factor than the others). */
 #include "engine/source/family.h"
 #include "engine/source/family_names.h"
 #include "engine/source/rope.h"
@@ -13,7 +13,9 @@
 
 #define PATTERN     6 // where nobody says: every sixth layer sees all
 #define LOCAL_THETA 10000
+#define SCALAR      256 // what scores are scaled by where config.json does not say
 #define LAYERS_27B  62
+#define TEXT        "text_config" // of a model that has a vision tower too
 
 static const struct family_names names_hf = {"layers.",
                                              {HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM,
@@ -55,10 +57,11 @@ static enum err local_angles(const struct source *s, const char *name, struct sh
     return OK;
 }
 
-enum err family_gemma3_read(struct family_model *m, const struct source *s, const char *name)
+static enum err read_text(struct family_model *m, const struct source *s, const char *name,
+                          const char *const prefixes[2])
 {
     struct shape *shape = &m->shape;
-    double scalar = 0;
+    double scalar = s->kind == SOURCE_HF ? SCALAR : 0;
     shape->gated = 1;
     shape->norm_place = NORM_AROUND;
     shape->qk_norm = QK_NORM_HEAD;
@@ -73,7 +76,8 @@ enum err family_gemma3_read(struct family_model *m, const struct source *s, cons
                                                      .theta = 1e6,
                                                      .tied = 1,
                                                      .unpaired = 1,
-                                                     .windowed = 1}));
+                                                     .windowed = 1,
+                                                     .prefixes = {prefixes[0], prefixes[1]}}));
     TRY(local_layers(s, shape));
     TRY(local_angles(s, name, shape));
     if (s->kind == SOURCE_HF)
@@ -83,4 +87,35 @@ enum err family_gemma3_read(struct family_model *m, const struct source *s, cons
     shape->attn_scale = scalar > 0 ? (float)(1 / sqrt(scalar)) : 0;
     shape->embed_scale = sqrtf((float)shape->dim);
     return OK;
+}
+
+enum err family_gemma3_read(struct family_model *m, const struct source *s, const char *name)
+{
+    static const char *const prefixes[2] = {"model.", ""};
+    return read_text(m, s, name, prefixes);
+}
+
+/* The text of a model that sees, too: what has nothing to do with it is not looked at. Published
+ * files leave out what is as in the class. */
+enum err family_gemma3_vision_read(struct family_model *m, const struct source *s, const char *name)
+{
+    static const char *const prefixes[2] = {"language_model.model.", "model.language_model."};
+    struct source text = *s;
+    char type[64] = "";
+    int64_t window = 0;
+    int found = 0;
+    text.section = TEXT;
+    TRY(family_str(&text, name, "model_type", type, sizeof type));
+    if (type[0] && strcmp(type, "gemma3_text") != 0)
+        return family_fail(&text, name, "model_type", "unsupported: %s", type);
+    TRY(source_int(&text, "sliding_window", 1, INT32_MAX, &window, &found));
+    if (!found)
+        return family_fail(&text, name, "sliding_window", "missing");
+    TRY(family_check_keys(&text, name, name));
+    m->shape.n_heads = 8;
+    m->shape.n_kv_heads = 4;
+    m->shape.head_dim = 256;
+    m->shape.vocab = 262208;
+    m->shape.context = 131072;
+    return read_text(m, &text, name, prefixes);
 }

@@ -11,6 +11,7 @@
 #include "engine/source/quantized.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -124,32 +125,45 @@ static const struct values *config_of(const struct source *s)
     return &((const struct hf *)s->impl)->config;
 }
 
+const char *source_key(const struct source *s, const char *key, char *buf, int64_t buf_bytes)
+{
+    if (!s->section)
+        return key;
+    snprintf(buf, (size_t)buf_bytes, "%s.%s", s->section, key);
+    return buf;
+}
+
 enum err source_int(const struct source *s, const char *key, int64_t min, int64_t max, int64_t *out,
                     int *found)
 {
+    char full[SOURCE_KEY_BYTES];
     if (s->kind == SOURCE_HF)
-        return values_int(config_of(s), key, min, max, out, found);
+        return values_int(config_of(s), source_key(s, key, full, sizeof full), min, max, out,
+                          found);
     return gguf_int(s->impl, key, min, max, out, found);
 }
 
 enum err source_float(const struct source *s, const char *key, double *out, int *found)
 {
+    char full[SOURCE_KEY_BYTES];
     if (s->kind == SOURCE_HF)
-        return values_float(config_of(s), key, out, found);
+        return values_float(config_of(s), source_key(s, key, full, sizeof full), out, found);
     return gguf_float(s->impl, key, out, found);
 }
 
 enum err source_bool(const struct source *s, const char *key, int *out, int *found)
 {
+    char full[SOURCE_KEY_BYTES];
     if (s->kind == SOURCE_HF)
-        return values_bool(config_of(s), key, out, found);
+        return values_bool(config_of(s), source_key(s, key, full, sizeof full), out, found);
     return gguf_bool(s->impl, key, out, found);
 }
 
 enum err source_str(const struct source *s, const char *key, const char **out, int64_t *n_bytes,
                     int *found)
 {
+    char full[SOURCE_KEY_BYTES];
     if (s->kind == SOURCE_HF)
-        return values_str(config_of(s), key, out, n_bytes, found);
+        return values_str(config_of(s), source_key(s, key, full, sizeof full), out, n_bytes, found);
     return gguf_str(s->impl, key, out, n_bytes, found);
 }

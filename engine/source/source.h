@@ -8,7 +8,8 @@
 
 #include "kernels/dtype.h"
 
-#define SOURCE_DIMS_MAX 4
+#define SOURCE_DIMS_MAX  4
+#define SOURCE_KEY_BYTES 200 // of a key of config.json that a family asks for
 
 struct source_tensor {
     const char *name; // owned by the source
@@ -26,6 +27,8 @@ struct source {
     struct quantized *quantized; // owned: matrices of codes and scales apart, or NULL
     const struct source_tensor *tensors;
     int64_t n_tensors;
+    const char *section; // of config.json, where it describes several models: the one whose keys
+                         // are read; NULL: the whole
 };
 
 /* Opens MODEL: a Hugging Face directory, or a (first) GGUF file. ERR_INPUT with one clear line. */
@@ -66,6 +69,8 @@ enum err source_float_list(const struct source *s, const char *key, double *out,
                            int64_t *n, int *found);
 /* 1: config.json has the key, and says null: where that is not what leaving it out means. */
 int source_null(const struct source *s, const char *key);
+/* A key as config.json has it, with its section: the key itself, or buf. */
+const char *source_key(const struct source *s, const char *key, char *buf, int64_t buf_bytes);
 /* Whatever stands at key as a number: a bool as 0 or 1, anything that is neither as NaN. */
 void source_weigh(const struct source *s, const char *key, double *out, int *found);
 

@@ -11,45 +11,54 @@
 enum err source_str_list(const struct source *s, const char *key, const char **out,
                          int64_t capacity, int64_t *n, int *found)
 {
+    char full[SOURCE_KEY_BYTES];
     *n = 0;
     *found = 0;
     if (s->kind == SOURCE_GGUF)
         return OK;
-    return hf_str_array(s->impl, key, out, capacity, n, found);
+    return hf_str_array(s->impl, source_key(s, key, full, sizeof full), out, capacity, n, found);
 }
 
 enum err source_int_list(const struct source *s, const char *key, int64_t min, int64_t max,
                          int64_t *out, int64_t capacity, int64_t *n, int *found)
 {
+    char full[SOURCE_KEY_BYTES];
     *n = 0;
     *found = 0;
     if (s->kind == SOURCE_GGUF)
         return OK;
-    return hf_int_array(s->impl, key, min, max, out, capacity, n, found);
+    return hf_int_array(s->impl, source_key(s, key, full, sizeof full), min, max, out, capacity, n,
+                        found);
 }
 
 enum err source_float_list(const struct source *s, const char *key, double *out, int64_t capacity,
                            int64_t *n, int *found)
 {
+    char full[SOURCE_KEY_BYTES];
     *n = 0;
     *found = 0;
     if (s->kind == SOURCE_GGUF)
         return OK;
     const struct hf *hf = s->impl;
-    return values_float_list(&hf->config, key, out, capacity, n, found);
+    return values_float_list(&hf->config, source_key(s, key, full, sizeof full), out, capacity, n,
+                             found);
 }
 
 int source_null(const struct source *s, const char *key)
 {
-    return s->kind == SOURCE_HF && values_null(&((const struct hf *)s->impl)->config, key);
+    char full[SOURCE_KEY_BYTES];
+    return s->kind == SOURCE_HF && values_null(&((const struct hf *)s->impl)->config,
+                                               source_key(s, key, full, sizeof full));
 }
 
 void source_weigh(const struct source *s, const char *key, double *out, int *found)
 {
+    char full[SOURCE_KEY_BYTES];
     int flag = 0;
     *found = 0;
     if (s->kind == SOURCE_HF) {
-        values_weigh(&((const struct hf *)s->impl)->config, key, out, found);
+        values_weigh(&((const struct hf *)s->impl)->config, source_key(s, key, full, sizeof full),
+                     out, found);
         return;
     }
     if (source_float(s, key, out, found) == OK)

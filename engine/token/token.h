@@ -26,10 +26,10 @@
 struct tokenizer; // opaque: holds compiled patterns and hash tables
 
 /* Makes the blob from a model's own files: GGUF metadata, or tokenizer.json, or vocab.json +
- * merges.txt, or tokenizer.model (also spiece.model, *.tiktoken), with what tokenizer_config.json,
- * special_tokens_map.json, generation_config.json, config.json and chat_template.jinja add. *blob
- * is malloc'd, the caller frees it. ERR_INPUT names the file and the place; ERR_FIT when memory is
- * short. */
+ * merges.txt, or tekken.json, or tokenizer.model (also spiece.model, *.tiktoken), with what
+ * tokenizer_config.json, special_tokens_map.json, generation_config.json, config.json and
+ * chat_template.jinja add. *blob is malloc'd, the caller frees it. ERR_INPUT names the file and the
+ * place; ERR_FIT when memory is short. */
 enum err token_build(const struct source *s, void **blob, int64_t *n_bytes);
 /* The same for the Hugging Face directory `dir`, without a source. */
 enum err token_build_dir(const char *dir, void **blob, int64_t *n_bytes);

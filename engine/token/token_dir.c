@@ -1,7 +1,8 @@
 /* engine/token/token_dir.c - the tokenizer of a Hugging Face directory, and token_build.
  *
  * Owns: which files are read and which of them wins: tokenizer.json, else vocab.json + merges.txt,
- * else tokenizer.model or spiece.model (SentencePiece's or tiktoken's form), else *.tiktoken;
+ * else tekken.json, else tokenizer.model or spiece.model (SentencePiece's or tiktoken's form), else
+ * *.tiktoken;
  * special tokens from tokenizer_config.json, then special_tokens_map.json, then config.json; the
  * template from chat_template.jinja, then tokenizer_config.json; stop ids from
  * generation_config.json, else config.json, and always the tokenizer's own EOS.
@@ -523,11 +524,20 @@ static enum err model_load(struct token_dir *t)
     free(buf);
     if (found)
         return gpt2_load(t);
+    TRY(dir_file(t, "tekken.json", DIR_BYTES_MAX, &buf, &n, &found));
+    if (found) {
+        enum err e = token_load_tekken(t->d, buf, n);
+        free(buf);
+        TRY(e);
+        return config_read(t, 0);
+    }
     TRY(model_file_load(t, &found));
     if (found)
         return OK;
     return fail(ERR_INPUT,
-                "%s: no tokenizer.json, no vocab.json with merges.txt, no tokenizer.model", t->dir);
+                "%s: no tokenizer.json, no vocab.json with merges.txt, no tokenizer.model, no "
+                "tekken.json",
+                t->dir);
 }
 
 static enum err dir_load(struct token_dir *t)

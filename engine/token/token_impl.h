@@ -379,6 +379,8 @@ enum err spm_finish(struct token_draft *d, const struct spm *m, int32_t unk);
 /* token_tiktoken.c: lines of base64 and rank. is_qwen: whose pattern, or Llama 3's. */
 enum err token_load_tiktoken(struct token_draft *d, const char *buf, int64_t n, int is_qwen);
 int token_is_tiktoken(const char *buf, int64_t n);
+/* token_tekken.c: tekken.json, n bytes at buf. */
+enum err token_load_tekken(struct token_draft *d, const char *buf, int64_t n);
 /* The bytes that base64 stands for, in place of it; -1: it is none. */
 int64_t base64_decode(char *text, int64_t n);
 /* {"token": id, ...} from its opening brace on, into draft_token. */

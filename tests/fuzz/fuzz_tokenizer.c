@@ -61,7 +61,7 @@ static void all_ids(struct tokenizer *tok)
 }
 
 /* ---- files: 'T' tokenizer.json, or 'V' vocab.json and merges.txt; then the configs. 'M'
- * tokenizer.model, which is all the rest ---- */
+ * tokenizer.model, or 'K' tekken.json, which is all the rest ---- */
 
 static const char MODEL_CONFIG[] =
     "{\"bos_token\":\"<s>\",\"legacy\":false,\"added_tokens_decoder\":"
@@ -83,6 +83,10 @@ static void files_one(const uint8_t *data, size_t n)
         fuzz_file("tokenizer.model", at, (size_t)(end - at));
         fuzz_file("tokenizer_config.json", MODEL_CONFIG, sizeof MODEL_CONFIG - 1);
         fuzz_file("added_tokens.json", MODEL_ADDED, sizeof MODEL_ADDED - 1);
+        at = end;
+    }
+    if (data[0] == 'K') {
+        fuzz_file("tekken.json", at, (size_t)(end - at));
         at = end;
     }
     for (int i = 0; i < 5 && at < end; i++) {

@@ -294,7 +294,7 @@ def text_seeds():
 
 
 def model_seeds():
-    """tokenizer.model: SentencePiece's protobuf, and tiktoken's lines."""
+    """tokenizer.model: SentencePiece's protobuf, and tiktoken's lines; tekken.json."""
     def number(n):
         return bytes([n & 127 | 128]) + number(n >> 7) if n > 127 else bytes([n])
 
@@ -313,6 +313,11 @@ def model_seeds():
     yield b"M" + b"".join(words) + b"".join(piece(f"<0x{b:02X}>", 0, 6) for b in range(256)) + text(
         2, number(3 << 3) + b"\2" + number(35 << 3) + b"\1")
     yield b"M" + b"".join(base64.b64encode(t) + b" %d\n" % i for i, t in enumerate((b"a", b"b", b"ab", b" ", b"1", b"abab")))
+    vocab = [{"rank": i, "token_bytes": base64.b64encode(t).decode()} for i, t in enumerate((b"a", b"b", b"ab", b" ", b"1"))]
+    config = {"pattern": r"\p{L}+|\s+|\S", "default_vocab_size": 8, "default_num_special_tokens": 4, "version": "v3"}
+    named = [{"rank": i, "token_str": t} for i, t in enumerate(("<s>", "</s>", "<|end|>"))]
+    yield b"K" + json.dumps({"config": config, "vocab": vocab}).encode()
+    yield b"K" + json.dumps({"config": {**config, "version": "v11"}, "special_tokens": named, "vocab": vocab}).encode()
 
 
 def blob_seeds():

@@ -14,6 +14,7 @@ import sys
 import gguf
 import numpy as np
 
+import experts
 import tiny
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -47,6 +48,13 @@ def neox(dim, heads, ffn, layers, **more):
 def gemma2(dim, heads, kv, ffn, layers, **more):
     return common("gemma2", dim, heads, kv, ffn, layers, **{"hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
                                                             "tie_word_embeddings": True, **more})
+
+
+def vision(text):
+    tower = {"model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+             "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    return {"model_type": "gemma3", "text_config": text, "vision_config": tower, "mm_tokens_per_image": 4,
+            "image_token_index": 300, "boi_token_index": 298, "eoi_token_index": 299}
 
 
 def longrope(n, **more):
@@ -105,6 +113,14 @@ SPECS = {
     "gemma3-six": common("gemma3_text", 64, 2, 1, 128, 7, head_dim=32, hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6,
                          rope_theta=1000000.0, rope_local_base_freq=10000.0, sliding_window=50, sliding_window_pattern=6,
                          query_pre_attn_scalar=32, tie_word_embeddings=True),
+    # with a vision tower; class defaults are 8 heads, 4 of KV, and 256 to scale scores by
+    "gemma3-vision": vision({"model_type": "gemma3_text", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3,
+                             "head_dim": 32, "vocab_size": VOCAB, "max_position_embeddings": 256, "sliding_window": 24,
+                             "sliding_window_pattern": 2, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}),
+    "gemma3-vision-own": vision(common("gemma3_text", 64, 2, 1, 128, 7, head_dim=32, rms_norm_eps=1e-6, sliding_window=33,
+                                       query_pre_attn_scalar=32, tie_word_embeddings=True, rope_parameters={
+                                           "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 8.0},
+                                           "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}})),
     "phi3-plain": common("phi3", 96, 3, 3, 160, 2, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0, rope_scaling=None,
                          original_max_position_embeddings=256, sliding_window=None),
     "phi3-long": common("phi3", 128, 4, 2, 192, 2, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0,
@@ -148,12 +164,15 @@ SPECS = {
                              no_rope_layer_interval=4, use_sliding_window=False),
     "smollm3-none": common("smollm3", 64, 2, 2, 128, 2, hidden_act="silu", rms_norm_eps=1e-6, no_rope_layers=[1, 1],
                            use_sliding_window=False, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+    **experts.specs(common),
 }
 # What GGUF files cannot say: they would be another model.
-NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern": "the pattern", "gemma3-types": "layer_types", "gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
+NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern": "the pattern", "gemma3-vision": "the pattern", "gemma3-types": "layer_types", "gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
            "smollm3-none": "no_rope_layers", "llama-yarn-mscale": "mscale, beta, truncate", "llama-dynamic": "dynamic",
-           "qwen3-yarn": "context", "mistral-window": "sliding_window", "mistral-page": "sliding_window", "qwen2-late": "sliding_window"}
+           "qwen3-yarn": "context", "mistral-window": "sliding_window", "mistral-page": "sliding_window", "qwen2-late": "sliding_window",
+           **experts.NO_GGUF}
 FORMS = ("f32", "bf16")
+NOT_YET = experts.MIXED  # goldens without an engine: nothing reads these checkpoints yet
 
 
 def stored():
@@ -161,8 +180,15 @@ def stored():
         return json.load(f)["models"]
 
 
-def gain_of(name):
+def is_not_yet(spec):
+    return spec in NOT_YET
+
+
+def gain_of(spec, name):
     """How wide the numbers of a matrix are spread: so that layers matter and logits are not all alike."""
+    own = experts.gain_of(spec, name)
+    if own:
+        return own
     if "embed" in name or "wte" in name:
         return 3
     if "lm_head" in name:
@@ -175,15 +201,35 @@ def weights(spec, tensors, form="f32"):
     plus_one, out = SPECS[spec]["model_type"].startswith("gemma"), {}
     for name, shape in tensors:
         r = tiny.rng(spec, name)
-        if len(shape) == 1:
+        if experts.is_mxfp4(spec, name):
+            x = experts.mxfp4_decoded(spec, name, shape)
+        elif name.endswith("sinks"):  # as large as scores are
+            x = (r.randint(-32, 33, shape) / 16).astype(np.float32)
+        elif len(shape) == 1 or name.endswith("bias"):
             steps = r.randint(-32, 33, shape)
             scale = name.endswith("weight") and not plus_one
             x = ((64 + steps) / 64 if scale else steps / 128).astype(np.float32)
         else:
-            x = tiny.spread(r, shape, gain_of(name) / 16 * (256 / max(shape[1], 64)) ** 0.5)
+            x = tiny.spread(r, shape, gain_of(spec, name) / 16 * (256 / max(shape[1], 64)) ** 0.5)
             x = x if form == "f32" else tiny.decode(*tiny.encode(x, form)).reshape(shape)
         out[name] = x
     return out
+
+
+def own_names(tensors):
+    """As transformers 5 computes with them, and writes with save_original_format=False: the towers under model."""
+    parts = ("language_model.", "vision_tower.", "multi_modal_projector.")
+    return {f"model.{n}".replace("language_model.model.", "language_model.") if n.startswith(parts) else n: x
+            for n, x in tensors.items()}
+
+
+def text_of(spec, tensors):
+    """Configuration and tensors of the text model."""
+    c = SPECS[spec]
+    if "text_config" not in c:
+        return c, tensors
+    start = "language_model."
+    return c["text_config"], {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
 
 
 def write_hf(folder, spec, tensors, form):
@@ -194,13 +240,20 @@ def write_hf(folder, spec, tensors, form):
     stored = weights(spec, tensors, form)
     if spec == "gpt_neox-serial":  # as published; the others as transformers 5 writes them
         stored["embed_out.weight"] = stored.pop("lm_head.weight")
+    if spec in experts.FUSED:
+        stored = experts.fused(stored)
+    if spec.endswith("-own"):
+        stored = own_names(stored)
+    for name in [n for n in stored if experts.is_mxfp4(spec, n)]:
+        stored.update(experts.split_mxfp4(spec, name, stored.pop(name).shape))
     tiny.write_safetensors(os.path.join(folder, "model.safetensors"), stored, form)
 
 
 # ---- GGUF ---------------------------------------------------------------------------------------
 
-ARCHITECTURES = {"gpt_neox": "gptneox", "gemma3_text": "gemma3", "mistral": "llama"}
-PAIRED = ("llama", "mistral", "granite", "smollm3")
+ARCHITECTURES = {"gpt_neox": "gptneox", "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
+                 "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}
+PAIRED = ("llama", "mistral", "mixtral", "granite", "smollm3")
 
 
 def fused_by_kind(x, heads):
@@ -209,7 +262,7 @@ def fused_by_kind(x, heads):
 
 
 def gguf_tensors(c, tensors):
-    """(GGUF name, array), as the converters of these families leave them."""
+    """(GGUF name, array), as the converters of these families leave them; bytes are MXFP4's."""
     kind, heads = c["model_type"], c.get("num_attention_heads", c.get("n_head"))
     arch = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == ARCHITECTURES.get(kind, kind))
     names = gguf.get_tensor_name_map(arch, c.get("num_hidden_layers", c.get("n_layer")))
@@ -229,6 +282,9 @@ def gguf_tensors(c, tensors):
             stem, _, rest = name.partition(".norms.")
             own.setdefault(stem + ".weight", {})[int(rest.split(".")[0])] = x
             continue
+        if experts.gguf_name_old(name):
+            yield experts.gguf_name_old(name), x
+            continue
         own_name = "embed_out.weight" if kind == "gpt_neox" and name == "lm_head.weight" else name
         yield names.get_name(own_name, try_suffixes=(".weight", ".bias")), x
     for name, parts in own.items():
@@ -237,6 +293,7 @@ def gguf_tensors(c, tensors):
 
 def rope_keys(w, c, head_dim):
     rope = {**(c.get("rope_scaling") or {}), **(c.get("rope_parameters") or {})}
+    rope = rope.get("full_attention", rope)
     kind = rope.get("rope_type", rope.get("type", "default"))
     partial = rope.get("partial_rotary_factor", c.get("partial_rotary_factor", c.get("rotary_pct", 1.0)))
     w.add_rope_dimension_count(int(head_dim * partial))
@@ -290,17 +347,20 @@ def gguf_keys(w, c):
         w.add_residual_scale(c["residual_multiplier"])
         w.add_attention_scale(c["attention_multiplier"])
         w.add_logit_scale(c["logits_scaling"])
+    if c["model_type"] in experts.FAMILIES:
+        experts.gguf_keys(w, c)
 
 
 def write_gguf(path, spec, tensors):
-    c = SPECS[spec]
+    c, tensors = text_of(spec, weights(spec, tensors))
     w = gguf.GGUFWriter(path, ARCHITECTURES.get(c["model_type"], c["model_type"]))
     w.add_name(f"tiny {spec}")
     w.add_vocab_size(c["vocab_size"])
     gguf_keys(w, c)
     w.add_tokenizer_model("none")
-    for name, x in gguf_tensors(c, weights(spec, tensors)):
-        w.add_tensor(name, np.ascontiguousarray(x, np.float32))
+    for name, x in gguf_tensors(c, experts.gguf_names(spec, tensors)):
+        kind = gguf.GGMLQuantizationType.MXFP4 if x.dtype == np.uint8 else None
+        w.add_tensor(name, np.ascontiguousarray(x), raw_dtype=kind)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
@@ -311,7 +371,7 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     for spec, entry in stored().items():
-        if len(sys.argv) > 2 and spec not in sys.argv[2:]:
+        if (is_not_yet(spec) and len(sys.argv) == 2) or (len(sys.argv) > 2 and spec not in sys.argv[2:]):
             continue
         for form in FORMS:
             write_hf(os.path.join(sys.argv[1], f"{spec}-{form}"), spec, entry["tensors"], form)

@@ -77,7 +77,7 @@ def gguf_tensors(path):
 def rope_refresh(model):
     for m in model.modules():
         if hasattr(m, "compute_default_rope_parameters"):
-            fresh = type(m)(model.config)
+            fresh = type(m)(m.config)
             m._buffers.update(fresh._buffers)  # of each kind of layer, where they differ
             if hasattr(fresh, "inv_freq"):
                 m.original_inv_freq = fresh.inv_freq.clone()

@@ -12,10 +12,13 @@ import os
 import sys
 import tempfile
 
+import safetensors
 import torch
 import transformers
 
+import experts
 import families
+import routes
 import tiny
 from make import bf16_noise, generate, score, versions
 
@@ -26,6 +29,8 @@ NEW = 24
 
 def tensors_of(config):
     """[name, shape] of what a checkpoint of this model holds."""
+    if config["model_type"] in experts.FAMILIES or "text_config" in config:
+        return saved_tensors(config)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**copy.deepcopy(config)))
     tied = config.get("tie_word_embeddings", config["model_type"] in ("gpt2",))
@@ -33,7 +38,27 @@ def tensors_of(config):
     return [[name, list(x.shape)] for name, x in model.named_parameters() if not (tied and name in heads)]
 
 
+def class_of(config):
+    return transformers.AutoModelForImageTextToText if "text_config" in config else transformers.AutoModelForCausalLM
+
+
+def saved_tensors(config):
+    """The same where transformers computes with other tensors than it saves."""
+    config = {k: v for k, v in config.items() if k != "quantization_config"}
+    with tempfile.TemporaryDirectory() as folder:
+        class_of(config).from_config(transformers.AutoConfig.for_model(**copy.deepcopy(config))).save_pretrained(folder)
+        with safetensors.safe_open(os.path.join(folder, "model.safetensors"), "np") as f:
+            return [[name, f.get_slice(name).get_shape()] for name in f.keys()]
+
+
+def opened(path, config):
+    more = {"quantization_config": transformers.Mxfp4Config(dequantize=True)} if "quantization_config" in config else {}
+    return class_of(config).from_pretrained(path, dtype=torch.float32, attn_implementation="eager", **more).eval()
+
+
 def rows_of(spec, model):
+    if model.config.model_type in experts.FAMILIES:
+        return routes.rows_of(spec, model, LENGTHS, PROMPTS, NEW)
     vocab, r = families.VOCAB, tiny.rng(spec, "rows")
     rows = []
     for i, (n, m) in enumerate(LENGTHS):
@@ -51,20 +76,22 @@ def main():
             for form in families.FORMS:
                 path = os.path.join(folder, f"{spec}-{form}")
                 families.write_hf(path, spec, entry["tensors"], form)
-                model = transformers.AutoModelForCausalLM.from_pretrained(
-                    path, dtype=torch.float32, attn_implementation="eager").eval()
+                model = opened(path, config)
                 state = {k: v.detach().numpy() for k, v in model.named_parameters()}
                 want = families.weights(spec, entry["tensors"], form)
-                assert tiny.digest({k: state[k] for k in want}) == tiny.digest(want), f"{path}: read back differently"
+                read = families.own_names(experts.fused(want))
+                assert tiny.digest({k: state[k] for k in read}) == tiny.digest(read), f"{path}: read back differently"
                 if form == "f32":
                     entry["rows"], entry["prompts"] = rows_of(spec, model)
                 golden = {"digest": tiny.digest(want),
                           "rows": [score(model, r["context_ids"], r["continuation_ids"]) for r in entry["rows"]]}
                 if form == "f32":
                     golden["gen"] = [generate(model, p, NEW) for p in entry["prompts"]]
+                if config["model_type"] in experts.FAMILIES:
+                    golden["route_gap"] = routes.check(model, entry["rows"], golden.get("gen", []), entry["prompts"])
                 golden["bf16_noise"] = bf16_noise(model, entry["rows"], golden["rows"])
                 entry["weights"][form] = golden
-                print(f"{spec} {form}: bf16 noise {golden['bf16_noise']}", flush=True)
+                print(f"{spec} {form}: bf16 noise {golden['bf16_noise']} {golden.get('route_gap', '')}", flush=True)
     path = sys.argv[1] if len(sys.argv) > 1 else families.DATA
     with open(path, "wb") as f, gzip.GzipFile(fileobj=f, mode="wb", mtime=0) as z:
         z.write(json.dumps({"versions": versions(), "models": out}, separators=(",", ":")).encode())

@@ -429,9 +429,10 @@ def write_safetensors(path, tensors, form):
     }[form]
     header, blobs, at = {"__metadata__": {"format": "pt"}}, [], 0
     for name, x in tensors.items():
-        blobs.append(np.ascontiguousarray(store(x)).tobytes())
+        packed = x.dtype == np.uint8  # bytes of a quantised format
+        blobs.append(np.ascontiguousarray(x if packed else store(x)).tobytes())
         header[name] = {
-            "dtype": code,
+            "dtype": "U8" if packed else code,
             "shape": list(x.shape),
             "data_offsets": [at, at + len(blobs[-1])],
         }

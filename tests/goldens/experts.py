@@ -1,0 +1,177 @@
+"""Mixtures of experts in families.py's checkpoints: configurations, and how files of each kind hold the experts.
+
+Owns: the ways from the tensors that transformers saves to fused ones, to GGUF's stacks, and to MXFP4 and back. Refuses: torch.
+"""
+
+import re
+
+import numpy as np
+
+import tiny
+
+FAMILIES = ("mixtral", "qwen3_moe", "gpt_oss")
+YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+        "original_max_position_embeddings": 64}
+DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
+
+
+def specs(common):
+    def mixtral(*shape, **more):
+        return common("mixtral", *shape, hidden_act="silu", rms_norm_eps=1e-5, **more)
+
+    def qwen3(*shape, **more):
+        return common("qwen3_moe", *shape, hidden_act="silu", rms_norm_eps=1e-6, attention_bias=False, **more)
+
+    def gpt_oss(*shape, **more):
+        return common("gpt_oss", *shape, hidden_act="silu", rms_norm_eps=1e-5, attention_bias=True, **more)
+
+    return {
+        "mixtral-plain": mixtral(128, 4, 2, 160, 2, sliding_window=None, rope_theta=1000000.0, num_local_experts=8,
+                                 num_experts_per_tok=2),
+        "mixtral-window": mixtral(96, 3, 1, 128, 3, sliding_window=48, rope_parameters=DEFAULT, num_local_experts=4,
+                                  num_experts_per_tok=2),
+        "mixtral-wide": mixtral(64, 2, 1, 96, 2, head_dim=48, sliding_window=None, rope_theta=10000.0, num_local_experts=6,
+                                num_experts_per_tok=3, tie_word_embeddings=True),
+        "mixtral-fused": mixtral(64, 4, 4, 64, 2, sliding_window=33, rope_theta=10000.0, num_local_experts=5,
+                                 num_experts_per_tok=3),
+        "qwen3_moe-plain": qwen3(128, 4, 2, 192, 2, head_dim=64, rope_theta=1000000.0, moe_intermediate_size=96, num_experts=8,
+                                 num_experts_per_tok=3, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[]),
+        "qwen3_moe-listed": qwen3(96, 3, 1, 160, 3, head_dim=48, rope_theta=1000000.0, moe_intermediate_size=64, num_experts=6,
+                                  num_experts_per_tok=2, norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[1],
+                                  use_sliding_window=False, sliding_window=32),
+        "qwen3_moe-fused": qwen3(64, 2, 1, 128, 5, head_dim=64, rope_parameters=DEFAULT, moe_intermediate_size=96,
+                                 num_local_experts=4, num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=2,
+                                 mlp_only_layers=[1], tie_word_embeddings=True),
+        # every layer has the window, whatever max_window_layers says; norm_topk_prob is false by default
+        "qwen3_moe-window": qwen3(96, 6, 2, 128, 2, head_dim=32, rope_theta=10000.0, moe_intermediate_size=32, num_experts=5,
+                                  num_experts_per_tok=4, use_sliding_window=True, sliding_window=40, max_window_layers=1),
+        # limits that the weights reach
+        "gpt_oss-plain": gpt_oss(128, 4, 2, 128, 2, head_dim=64, sliding_window=33, rope_theta=150000.0, rope_scaling=YARN,
+                                 num_local_experts=6, num_experts_per_tok=4, swiglu_limit=7.0),
+        "gpt_oss-limit": gpt_oss(96, 3, 1, 160, 4, head_dim=32, sliding_window=24, rope_parameters={**YARN, "rope_theta": 10000.0},
+                                 num_local_experts=4, num_experts_per_tok=2, swiglu_limit=0.75),
+        "gpt_oss-types": gpt_oss(64, 2, 2, 96, 3, head_dim=48, sliding_window=48, rope_parameters=DEFAULT, num_local_experts=5,
+                                 num_experts_per_tok=3, swiglu_limit=1.5,
+                                 layer_types=["full_attention", "sliding_attention", "full_attention"]),
+        "gpt_oss-mxfp4": gpt_oss(64, 4, 1, 96, 2, head_dim=32, sliding_window=20, rope_theta=150000.0, rope_scaling=YARN,
+                                 num_local_experts=6, num_experts_per_tok=2, swiglu_limit=7.0,
+                                 quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": [
+                                     "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}),
+    }
+
+
+MIXED = ("qwen3_moe-listed", "qwen3_moe-fused")  # layers without experts between those with
+FUSED = ("mixtral-fused", "qwen3_moe-fused")  # as save_original_format=False leaves them
+OLD_GGUF = ("mixtral-wide",)  # one tensor per expert, as before 2024
+NO_GGUF = {"mixtral-window": "sliding_window", "mixtral-fused": "sliding_window",
+           "qwen3_moe-listed": "norm_topk_prob, mlp_only_layers", "qwen3_moe-fused": "decoder_sparse_step",
+           "qwen3_moe-window": "sliding_window", "gpt_oss-limit": "swiglu_limit", "gpt_oss-types": "layer_types"}
+# gate, up and down of an expert of a file's own
+OWN = re.compile(r"(?P<layer>.*\.)(?P<block>mlp|block_sparse_moe)\.experts\.(?P<i>\d+)\.(?P<part>\w+)\.weight")
+PARTS = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
+
+
+def gain_of(spec, name):
+    """How wide numbers are spread; None where families.py's own rule does."""
+    if spec == "gpt_oss-plain" and name.endswith("experts.gate_up_proj"):
+        return 4
+    return 2.5 if name.endswith(("mlp.gate.weight", "block_sparse_moe.gate.weight", "router.weight")) else None
+
+
+def stacks(tensors):
+    """{(layer's prefix, gate | up | down): [expert, ...]} of split experts, and everything else."""
+    out, rest = {}, {}
+    for name, x in tensors.items():
+        own = OWN.fullmatch(name)
+        if own:
+            out.setdefault((own["layer"], PARTS[own["part"]]), {})[int(own["i"])] = x
+        else:
+            rest[name] = x
+    return {key: np.stack([x[i] for i in range(len(x))]) for key, x in out.items()}, rest
+
+
+def fused(tensors):
+    """The tensors that transformers computes with: of all experts at once, gate and up in one."""
+    parts, rest = stacks(tensors)
+    out = {name.replace(".block_sparse_moe.", ".mlp."): x for name, x in rest.items()}
+    for layer in {layer: None for layer, _ in parts}:
+        out[layer + "mlp.experts.gate_up_proj"] = np.concatenate([parts[layer, "gate"], parts[layer, "up"]], 1)
+        out[layer + "mlp.experts.down_proj"] = parts[layer, "down"]
+    return out
+
+
+# ---- GGUF ---------------------------------------------------------------------------------------
+
+
+def gguf_names(spec, tensors):
+    """{name that gguf's table knows: array}: one tensor for all experts, gate and up apart."""
+    parts, rest = ({}, tensors) if spec in OLD_GGUF else stacks(tensors)
+    out = {}
+    for name, x in rest.items():
+        stem, _, leaf = name.rpartition(".")
+        kind = {"gate_up_proj": "weight", "down_proj": "weight", "gate_up_proj_bias": "bias", "down_proj_bias": "bias"}.get(leaf)
+        if not stem.endswith("experts"):
+            out[name + ".weight" if leaf == "sinks" else name] = x
+            continue
+        if kind == "weight":  # [expert, in, out]
+            x = stored_mxfp4(spec, name, x.shape) if is_mxfp4(spec, name) else x.swapaxes(1, 2)
+        if leaf.startswith("gate_up"):
+            out[f"{stem}.gate_proj.{kind}"], out[f"{stem}.up_proj.{kind}"] = x[:, ::2], x[:, 1::2]
+        else:
+            out[f"{stem}.down_proj.{kind}"] = x
+    for (layer, part), x in parts.items():
+        out[f"{layer}mlp.experts.{part}_proj.weight"] = x
+    return out
+
+
+def gguf_name_old(name):
+    """blk.N.ffn_gate.E.weight and the like, None for what is no expert's."""
+    own = OWN.fullmatch(name)
+    return own and f"blk.{own['layer'].split('.')[-2]}.ffn_{PARTS[own['part']]}.{own['i']}.weight"
+
+
+def gguf_keys(w, c):
+    w.add_expert_count(c.get("num_experts", c.get("num_local_experts")))
+    w.add_expert_used_count(c["num_experts_per_tok"])
+    if c["model_type"] == "qwen3_moe":
+        w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+    if c["model_type"] == "gpt_oss":
+        w.add_expert_feed_forward_length(c["intermediate_size"])
+        w.add_sliding_window(c["sliding_window"])
+
+
+# ---- MXFP4 --------------------------------------------------------------------------------------
+# 32 numbers share a power of two, 2^(scale - 127); each is a sign, two bits of exponent and one of mantissa.
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+E2M1 = np.concatenate([E2M1, -E2M1])
+
+
+def is_mxfp4(spec, name):
+    return spec.endswith("mxfp4") and name.endswith(("experts.gate_up_proj", "experts.down_proj"))
+
+
+def mxfp4_codes(spec, name, shape):
+    """Of a matrix [expert, in, out]: codes [expert, out, in / 32, 32] and scales [expert, out, in / 32]."""
+    n, width, rows = shape
+    r = tiny.rng(spec, name)
+    return r.randint(0, 16, (n, rows, width // 32, 32)).astype(np.uint8), r.randint(122, 125, (n, rows, width // 32)).astype(np.uint8)
+
+
+def mxfp4_decoded(spec, name, shape):
+    codes, scales = mxfp4_codes(spec, name, shape)
+    power = (scales.astype(np.uint32) << 23).view(np.float32)[..., None]
+    return (E2M1[codes] * power).reshape(shape[0], shape[2], shape[1]).swapaxes(1, 2)
+
+
+def split_mxfp4(spec, name, shape):
+    """As safetensors hold it: neighbours share a byte, the even one in the low half; scales apart."""
+    codes, scales = mxfp4_codes(spec, name, shape)
+    return {name + "_blocks": codes[..., ::2] | codes[..., 1::2] << 4, name + "_scales": scales}
+
+
+def stored_mxfp4(spec, name, shape):
+    """As GGUF holds it: a scale and its 16 bytes, number i with number i + 16."""
+    codes, scales = mxfp4_codes(spec, name, shape)
+    blocks = np.concatenate([scales[..., None], codes[..., :16] | codes[..., 16:] << 4], -1)
+    return blocks.reshape(shape[0], shape[2], -1)
