@@ -263,6 +263,10 @@ $(PLANNED:%=bench-%):
 bench-replan:
 	$(Q)bench/replan.py $(ARGS)
 
+# Mixtures of experts of 31 and 47 billion parameters under 4 GiB of memory; its CSV has no table either.
+bench-experts:
+	$(Q)bench/experts.py $(ARGS)
+
 # The README's tables and plots, out of bench/results/*.csv (plots need gnuplot).
 tables:
 	$(Q)bench/tables.py --write README.md
@@ -324,5 +328,5 @@ check-ptx:
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
 .PHONY: all registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens \
-        tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%)
+        tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-replan bench-experts
 .SECONDARY:

@@ -241,7 +241,8 @@ struct route_args {
  * where W_e is rows [e n, (e + 1) n) of the part's, n = w.n / n_experts, a multiple of 32. x of the
  * pair is row i, or that of its token. A row's bytes are those of a matmul of its own. */
 struct expert_matmul_args {
-    struct matmul_args matmul; // its m: tokens of the route; parts: [.., n] are y, all of w, bias
+    struct matmul_args matmul; // m: tokens of the route; w and bias of a part are all experts',
+                               // its y is [m * n_used, n]
     struct route route;
     int by_token; // 1: x [m, k], of tokens; 0: [m * n_used, k], of pairs
 };
