@@ -18,7 +18,7 @@ TURNS = 3
 
 
 def listed():
-    yield Job("mixtral 8x7b, 4G", "mixtral-8x7b", "q4", 96, 4, 10, "--mem-ram 4G")
+    yield Job("mixtral 8x7b, 4G", "mixtral-8x7b", "q4", 96, 4, 10, "--mem-ram 4G", vocab=32000)
     yield Job("qwen3 30b-a3b, 4G", "qwen3-30b-a3b", "q4", 192, 4, 20, "--mem-ram 4G")
 
 

@@ -49,8 +49,8 @@ class Job:
     run, score (prompt is context, new continuation), resume (a run that was stopped half way). Weights are encoded only
     where the flags say so: a file that one run makes would change the plans of those behind it."""
 
-    def __init__(self, name, model, form, rows, prompt, new, flags, kind="run", chars=0, shared=0):
-        self.name, self.model, self.form, self.kind = name, model, form, kind
+    def __init__(self, name, model, form, rows, prompt, new, flags, kind="run", chars=0, shared=0, vocab=jobs.VOCAB):
+        self.name, self.model, self.form, self.kind, self.vocab = name, model, form, kind, vocab
         self.rows, self.prompt, self.new, self.chars, self.shared = rows, prompt, new, chars, shared
         self.flags = shlex.split(flags)
         if "--weights-codec" not in self.flags:
@@ -76,16 +76,16 @@ def row_of(job, i, draw, prefix, source):
     if job.prompt == "text":
         at = draw.randrange(len(source) - job.chars)
         return {"custom_id": f"row-{i}", "prompt": source[at:at + job.chars], **same}
-    ids = prefix + [draw.randrange(jobs.FIRST_IDS, jobs.VOCAB) for _ in range(drawn(draw, job.prompt))]
+    ids = prefix + [draw.randrange(jobs.FIRST_IDS, job.vocab) for _ in range(drawn(draw, job.prompt))]
     if job.kind == "score":
-        more = [draw.randrange(jobs.FIRST_IDS, jobs.VOCAB) for _ in range(new)]
+        more = [draw.randrange(jobs.FIRST_IDS, job.vocab) for _ in range(new)]
         return {"custom_id": f"row-{i}", "context_ids": ids, "continuation_ids": more}
     return {"custom_id": f"row-{i}", "prompt_token_ids": ids, **same}
 
 
 def rows_of(job):
     draw, source = random.Random(f"{job.name} {job.rows}"), None
-    prefix = [draw.randrange(jobs.FIRST_IDS, jobs.VOCAB) for _ in range(job.shared)]
+    prefix = [draw.randrange(jobs.FIRST_IDS, job.vocab) for _ in range(job.shared)]
     if job.prompt == "chat":
         with open(CHATS, encoding="utf-8") as f:
             source = [json.loads(line)["body"]["messages"] for line in f]

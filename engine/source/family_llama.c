@@ -94,43 +94,45 @@ static enum err read_window_hf(const struct source *s, const struct family_diale
     return OK;
 }
 
-/* Experts, where the file or the family has them: how many, of which a token takes some, and of
- * what inner size. Config.json of today and of tomorrow name their number otherwise. */
+/* How many experts: config.json of today and of tomorrow say it by two keys, GGUF files of dense
+ * models may say 0. */
+static enum err count_experts(const struct source *s, const char *name,
+                              const struct family_dialect *d, struct shape *shape)
+{
+    const int gguf = s->kind == SOURCE_GGUF;
+    const char *keys[] = {gguf ? ".expert_count" : d->experts_key, "num_local_experts"};
+    int64_t n = 0, said = 0;
+    for (int i = 0; i < (gguf ? 1 : 2); i++) {
+        char full[100];
+        int found = 0;
+        snprintf(full, sizeof full, "%s%s", gguf ? name : "", keys[i]);
+        TRY(source_int(s, full, !gguf, SHAPE_EXPERTS_MAX, &said, &found));
+        n = found ? said : n;
+    }
+    shape->n_experts = (int)n;
+    return gguf || n > 0 ? OK : family_fail(s, name, keys[0], "missing");
+}
+
+/* Experts, where the file or the family has them, of which a token takes some, and their size. */
 static enum err read_experts(const struct source *s, const char *name,
                              const struct family_dialect *d, struct shape *shape)
 {
     const int gguf = s->kind == SOURCE_GGUF;
-    const char *count = gguf ? ".expert_count" : d->experts_key;
     const char *ffn = gguf ? ".expert_feed_forward_length" : d->expert_ffn_key;
-    struct family_int keys[] = {
-        {count, SHAPE_EXPERTS_MAX, KEY_OPTIONAL, FIELD(n_experts)},
-        {gguf ? ".expert_used_count" : "num_experts_per_tok", SHAPE_EXPERTS_USED_MAX, KEY_REQUIRED,
-         FIELD(n_experts_used)},
-        {ffn, SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(ffn_dim)},
-        {"num_local_experts", SHAPE_EXPERTS_MAX, KEY_OPTIONAL, FIELD(n_experts)},
-    };
-    int64_t zero = 0;
-    int found = 0;
-    char full[100];
+    const struct family_int keys[] = {{gguf ? ".expert_used_count" : "num_experts_per_tok",
+                                       SHAPE_EXPERTS_USED_MAX, KEY_REQUIRED, FIELD(n_experts_used)},
+                                      {ffn, SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(ffn_dim)}};
     if (!gguf && !d->experts_key)
         return OK;
-    if (gguf) { // files of dense models may say 0
-        snprintf(full, sizeof full, "%s%s", name, count);
-        TRY(source_int(s, full, 0, SHAPE_EXPERTS_MAX, &zero, &found));
-        if (zero == 0)
-            return OK;
-    }
-    TRY(family_ints(s, name, keys, 1, shape));
-    if (!gguf)
-        TRY(family_ints(s, name, &keys[3], 1, shape));
+    TRY(count_experts(s, name, d, shape));
     if (shape->n_experts == 0)
-        return family_fail(s, name, count, "missing");
-    TRY(family_ints(s, name, &keys[1], ffn ? 2 : 1, shape));
+        return OK;
+    TRY(family_ints(s, name, keys, ffn ? 2 : 1, shape));
     if (shape->n_experts_used > shape->n_experts)
-        return family_fail(s, name, keys[1].key, "%d is more than all %d experts",
+        return family_fail(s, name, keys[0].key, "%d is more than all %d experts",
                            shape->n_experts_used, shape->n_experts);
-    shape->route_alone = gguf ? 1 : d->route_alone;
-    return gguf ? OK : family_flag(s, "", "norm_topk_prob", &shape->route_alone);
+    shape->route_alone = gguf || d->route_alone;
+    return shape->route_alone ? OK : family_flag(s, "", "norm_topk_prob", &shape->route_alone);
 }
 
 /* Whose names the first layer's experts have: each its own, or all in one. */
