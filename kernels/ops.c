@@ -117,11 +117,6 @@ ROWS(matmul_int8, struct matmul_args, {ISA_AVX512, cpu_matmul_int8_avx512},
      {ISA_AVX2, cpu_matmul_int8_avx2}, {ISA_PORTABLE, cpu_matmul_int8_portable},
      {ISA_EXACT, exact_matmul_int8})
 
-static int64_t expert_rows_bytes(int64_t m, int64_t k)
-{
-    return round_up(m * k * (int64_t)sizeof(float), 64);
-}
-
 /* Under int8 parts go together that read x alike: as codes beside q8, as codes beside q4 and, for
  * formats that int8 does not multiply, as bf16. */
 static void best_matmul_of_codes(const struct ops *ops, const struct matmul_args *args)
@@ -158,34 +153,12 @@ static void best_matmul(const struct ops *ops, const struct matmul_args *args)
 }
 DOOR(matmul)
 
-/* Expert by expert, over the rows of its pairs: tokens of one stand apart, and are put together. */
 static void best_expert_matmul(const struct ops *ops, const struct expert_matmul_args *args)
 {
-    const struct route *r = &args->route;
-    const int k = args->matmul.parts[0].w.k;
-    float *together = args->matmul.scratch;
-    if (ops->isa == ISA_REF) {
+    if (ops->isa == ISA_REF)
         ref_expert_matmul(ops, args);
-        return;
-    }
-    for (int e = 0; e < r->n_experts; e++) {
-        const int first = r->first[e], n = r->first[e + 1] - first;
-        struct matmul_args own = args->matmul;
-        own.m = n;
-        own.scratch = (char *)args->matmul.scratch + expert_rows_bytes(args->matmul.m, k);
-        for (int i = 0; i < n && args->by_token; i++)
-            memcpy(together + (int64_t)i * k,
-                   args->matmul.x + r->pairs[first + i] / r->n_used * args->matmul.x_stride,
-                   (size_t)k * sizeof *together);
-        own.x = args->by_token ? together : args->matmul.x + first * args->matmul.x_stride;
-        own.x_stride = args->by_token ? k : args->matmul.x_stride;
-        for (int p = 0; p < own.n_parts; p++) {
-            CHECK(own.parts[p].w.n % (r->n_experts * PANEL_ROWS) == 0);
-            own.parts[p] = expert_part(&args->matmul.parts[p], r->n_experts, e, first);
-        }
-        if (n > 0)
-            best_matmul(ops, &own);
-    }
+    else
+        cpu_expert_matmul(ops, args, best_matmul);
 }
 DOOR(expert_matmul)
 
@@ -261,12 +234,6 @@ int64_t matmul_scratch_bytes(const struct ops *ops, int m, int n, int k)
     // Under int8 some weights may be of a format that is multiplied as bf16.
     return ops->compute == COMPUTE_INT8 ? max_i64(bytes, int8_scratch_bytes(ops->isa, m, k))
                                         : bytes;
-}
-
-int64_t expert_matmul_scratch_bytes(const struct ops *ops, int m, int n_used, int n, int k)
-{
-    (void)n_used; // one expert has a token once at most
-    return expert_rows_bytes(m, k) + matmul_scratch_bytes(ops, m, n, k);
 }
 
 int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_heads,

@@ -28,6 +28,10 @@ void cpu_matmul_amx(const struct ops *ops, const struct matmul_args *args);
 void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args);
 void cpu_kv_store_avx512(const struct ops *ops, const struct kv_store_args *args);
 void cpu_gather(const struct ops *ops, const struct gather_args *args);
+/* Of whatever matmul `ops` chooses; expert_matmul_scratch_bytes() says what it needs. */
+typedef void (*cpu_matmul_fn)(const struct ops *ops, const struct matmul_args *args);
+void cpu_expert_matmul(const struct ops *ops, const struct expert_matmul_args *args,
+                       cpu_matmul_fn matmul);
 void cpu_route(const struct ops *ops, const struct route_args *args);
 void cpu_compact(const struct ops *ops, const struct compact_args *args);
 void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *args);
