@@ -114,11 +114,11 @@ static enum err read_experts(const struct source *s, const char *name,
     char full[100];
     if (!gguf && !d->experts_key)
         return OK;
-    if (gguf) { // files of dense models may say 0
+    if (gguf) { // files of dense models may say 0, those of families that have experts may not
         snprintf(full, sizeof full, "%s%s", name, count);
         TRY(source_int(s, full, 0, SHAPE_EXPERTS_MAX, &zero, &found));
         if (zero == 0)
-            return OK;
+            return d->experts_key ? family_fail(s, name, count, "missing") : OK;
     }
     TRY(family_ints(s, name, keys, 1, shape));
     if (!gguf)
