@@ -96,3 +96,10 @@ fault("config.json's count of experts may be missing", "engine/source/family_lla
       "    if (shape->n_experts == 0)\n", "    if (0)\n", "family_experts_test")
 fault("a scale of each block of mxfp4 may be missing", "engine/source/quantized.c",
       "same = scales->dims[i] == codes->dims[i];", "same = 1;", QUANTIZED + " --only hostile")
+fault("slots of a layer are those of one without a window", "engine/line/batch.c",
+      "const int window = shape->layer_window[layer];", "const int window = 0 * shape->layer_window[layer];",
+      "sim_run_test.py --only families", "placement_test.py --only=forced")
+fault("a layer's window is that of the first", "engine/line/layer_decode.c",
+      "evict_in_layer(w->evict, &row->evict, w->shape->layer_window[w->layer],",
+      "evict_in_layer(w->evict, &row->evict, w->shape->layer_window[0],", "sim_run_test.py --only families",
+      "placement_test.py --only=forced")
