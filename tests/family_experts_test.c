@@ -250,10 +250,8 @@ static void test_gpt_oss(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_experts_apart),
-        cmocka_unit_test(test_experts_in_one),
-        cmocka_unit_test(test_bad_counts),
-        cmocka_unit_test(test_no_count),
+        cmocka_unit_test(test_experts_apart), cmocka_unit_test(test_experts_in_one),
+        cmocka_unit_test(test_bad_counts),    cmocka_unit_test(test_no_count),
         cmocka_unit_test(test_gpt_oss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,7 +31,8 @@ void fuzz_provider_use(const struct pack_provider *p)
 {
     CHECK(!shape_check(&p->shape));
     for (int role = 0; role < N_ROLES; role++) {
-        const int layer = role_place((enum tensor_role)role) == ROLE_IN_DECODER ? p->shape.n_layers - 1 : 0;
+        const int layer =
+            role_place((enum tensor_role)role) == ROLE_IN_DECODER ? p->shape.n_layers - 1 : 0;
         int n, k;
         if (!(p->roles & ROLE_BIT(role)))
             continue;
