@@ -7,6 +7,7 @@ within a second, without memory beyond a good run's, and with nothing left in th
 Standard library only: files are built byte by byte (model_make).
 """
 import json
+import math
 import os
 import re
 import struct
@@ -14,7 +15,7 @@ import sys
 import tempfile
 
 import trial
-from model_make import ARR, DIM, STR, U32, U64, Gguf, gguf, hf, hf_tensors, safetensors, text, write
+from model_make import ARR, DIM, HEADS, FFN, LAYERS, STR, U32, U64, VOCAB, Gguf, gguf, hf, hf_tensors, safetensors, text, write
 
 RSS_SLACK = 64 << 20
 
@@ -55,6 +56,46 @@ GGUF_CASES = [
     ("rope wider than a head", "rope", Gguf().set("rope.dimension_count", U32, 4096)),
 ]
 
+E = 4  # experts
+
+
+def experts(arch="llama", tensors=None, **keys):
+    """The good model with experts in the place of its MLPs; tensors and keys (None: left out) changed."""
+    g = Gguf()
+    for i in range(LAYERS):
+        for name in ("gate", "up", "down"):
+            k, n = g.tensors.pop(f"blk.{i}.ffn_{name}.weight")
+            g.tensors[f"blk.{i}.ffn_{name}_exps.weight"] = [k, n, E]
+        g.tensors[f"blk.{i}.ffn_gate_inp.weight"] = [DIM, E]
+    g.tensors.update(tensors or {})
+    g.set("expert_count", U32, E).set("expert_used_count", U32, 2)
+    for key, x in keys.items():
+        g.kv["llama." + key] = (U32, x)
+        if x is None:
+            del g.kv["llama." + key]
+    g.kv = {key.replace("llama.", arch + "."): v for key, v in g.kv.items()}
+    g.kv["general.architecture"] = (STR, arch)
+    return g
+
+
+STACK = "blk.1.ffn_gate_exps.weight"
+GGUF_CASES += [
+    ("0 experts, and their tensors", "ffn_gate.weight: missing", experts(expert_count=0)),
+    ("2^31 experts", "expert_count", experts(expert_count=2**31)),
+    ("1 expert", "expert_used_count: 2 is more than all 1", experts(expert_count=1)),
+    ("an expert more than there are", r"exps.weight: expected \[480, 64\]", experts(expert_count=E + 1)),
+    ("no word on experts of a token", "expert_used_count: missing", experts(expert_used_count=None)),
+    ("0 experts of a token", "expert_used_count", experts(expert_used_count=0)),
+    ("more experts of a token than there are", "is more than all 4", experts(expert_used_count=E + 1)),
+    ("experts of one tensor are 3 of 4", r"exps.weight: expected \[384, 64\]", experts(tensors={STACK: [DIM, FFN, E - 1]})),
+    ("experts of one tensor are 2 of twice the size", r"exps.weight: expected \[384, 64\]",
+     experts(tensors={STACK: [DIM, 2 * FFN, 2]})),
+    ("experts in four dimensions", "exps.weight: expected", experts(tensors={STACK: [DIM, FFN, 2, 2]})),
+    ("an expert's size is no multiple of 32", "n_experts", experts(expert_feed_forward_length=FFN - 1)),
+    ("a family of experts without any", "qwen3moe.expert_count: missing", experts("qwen3moe", expert_count=None)),
+    ("experts that are shared", "expert_shared_count", experts(expert_shared_count=1)),
+]
+
 SAFETENSORS_CASES = [
     ("7 bytes", "7 bytes|truncated|header", b"\0" * 7),
     ("header longer than the file", "truncated download", struct.pack("<Q", 1000) + b"{}"),
@@ -87,6 +128,84 @@ CONFIG_CASES = [
         {"weight_map": {n: "model-00001-of-00001.safetensors" for n in hf_tensors()}}).encode())),
     ("index leaves the directory", "", dict(weights="none", model__safetensors__index__json=json.dumps(
         {"weight_map": {n: "../../etc/passwd" for n in hf_tensors()}}).encode())),
+]
+
+MOE = {"model_type": "mixtral", "num_local_experts": E, "num_experts_per_tok": 2}
+GEMMA2 = {"model_type": "gemma2", "hidden_activation": "gelu_pytorch_tanh"}
+SEES = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "sliding_window": 8}}
+CONFIG_CASES += [
+    ("0 experts", "num_local_experts", dict(config={**MOE, "num_local_experts": 0})),
+    ("2^40 experts", "num_local_experts", dict(config={**MOE, "num_local_experts": 2**40})),
+    ("experts as a list", "num_local_experts", dict(config={**MOE, "num_local_experts": [E]})),
+    ("experts null", "num_local_experts: missing", dict(config={**MOE, "num_local_experts": None})),
+    ("5 of 4 experts", "num_experts_per_tok: 5 is more", dict(config={**MOE, "num_experts_per_tok": E + 1})),
+    ("experts that the file lacks", "experts.0.w1.weight: missing", dict(config=MOE)),
+    ("a llama of experts", "num_local_experts: unsupported in llama", dict(config={"num_local_experts": E})),
+    ("a cap of 0", "attn_logit_softcapping", dict(config={**GEMMA2, "attn_logit_softcapping": 0})),
+    ("a cap as text", "final_logit_softcapping", dict(config={**GEMMA2, "final_logit_softcapping": "30"})),
+    ("a window of 1", "sliding_window", dict(config={**GEMMA2, "sliding_window": 1})),
+    ("a window null where layers have it", "sliding_window: missing",
+     dict(config={**GEMMA2, "sliding_window": None, "layer_types": ["sliding_attention"] * LAYERS})),
+    ("a scalar of 0", "query_pre_attn_scalar", dict(config={**GEMMA2, "query_pre_attn_scalar": 0})),
+    ("text_config a list", "text_config.sliding_window: missing", dict(config={**SEES, "text_config": [1]})),
+    ("text_config null", "text_config.sliding_window: missing", dict(config={**SEES, "text_config": None})),
+    ("text_config of another", "text_config.model_type: unsupported: llama",
+     dict(config={**SEES, "text_config": {"model_type": "llama", "sliding_window": 8}})),
+    ("text_config without sizes", "text_config.num_hidden_layers: missing", dict(config=SEES)),
+    ("text_config in text_config", "text_config.sliding_window: missing",
+     dict(config={**SEES, "text_config": {"text_config": SEES["text_config"]}})),
+]
+
+
+def stacks(quantized=False, **changes):
+    """A gpt-oss of one layer as a directory; changes: shapes by the last part of a name, with dots as __."""
+    d, ffn, base = DIM, 96, "model.layers.0."
+    at = {"model.embed_tokens.weight": [VOCAB, d], "model.norm.weight": [d], "lm_head.weight": [VOCAB, d]}
+    at |= {base + x: [d] for x in ("input_layernorm.weight", "post_attention_layernorm.weight")}
+    at |= {f"{base}self_attn.{x}_proj.{y}": [d, d][:1 + (y == "weight")] for x in "qkvo" for y in ("weight", "bias")}
+    at |= {base + "self_attn.sinks": [HEADS], base + "mlp.router.weight": [E, d], base + "mlp.router.bias": [E],
+           base + "mlp.experts.gate_up_proj_bias": [E, 2 * ffn], base + "mlp.experts.down_proj_bias": [E, d]}
+    for name, n, k in (("gate_up_proj", 2 * ffn, d), ("down_proj", d, ffn)):
+        if quantized:
+            at |= {f"{base}mlp.experts.{name}_blocks": [E, n, k // 32, 16], f"{base}mlp.experts.{name}_scales": [E, n, k // 32]}
+        else:
+            at[f"{base}mlp.experts.{name}"] = [E, k, n]
+    at |= {base + "mlp.experts." + name: shape for name, shape in changes.items()}
+    header, end = {}, 0
+    for name, shape in at.items():
+        u8 = name.endswith(("_blocks", "_scales"))
+        n = (1 if u8 else 4) * math.prod(shape)
+        header[name] = {"dtype": "U8" if u8 else "F32", "shape": shape, "data_offsets": [end, end + n]}
+        end += n
+    head = json.dumps(header).encode()
+    config = {"model_type": "gpt_oss", "num_hidden_layers": 1, "num_local_experts": E, "num_experts_per_tok": 2,
+              "sliding_window": 16, "tie_word_embeddings": False, "intermediate_size": ffn}
+    if quantized:
+        config["quantization_config"] = {"quant_method": "mxfp4"}
+    return dict(config=config, weights=struct.pack("<Q", len(head)) + head + bytes(end))
+
+
+STACK_CASES = [
+    ("experts below each other where columns are read", r"down_proj: expected a matrix of each expert, the file has \[384, 64",
+     stacks(down_proj=[E * 96, DIM])),
+    ("3 of 4 experts", r"gate_up_proj: expected \[.*, the file has \[3, 64, 192\]", stacks(gate_up_proj=[3, DIM, 192])),
+    ("experts without columns", "down_proj: expected", stacks(down_proj=[E, 2**50, 0])),
+    ("biases of 3 experts", "gate_up_proj_bias: expected", stacks(gate_up_proj_bias=[3, 192])),
+    ("mxfp4 of 3 experts", "down_proj: expected", stacks(True, down_proj_blocks=[3, DIM, 3, 16], down_proj_scales=[3, DIM, 3])),
+    ("mxfp4, scales of 3 experts", "a scale of each block", stacks(True, down_proj_scales=[3, DIM, 3])),
+    ("mxfp4, flat blocks", "a scale of each block", stacks(True, down_proj_blocks=[E * DIM * 3, 16])),
+    ("mxfp4 and bf16", "down_proj: is there both quantised and not", stacks(True, down_proj=[E, 96, DIM])),
+]
+
+PATTERN = {"pattern": r"\p{L}+|\s+|[^\s\p{L}]+", "version": "v3"}
+TEKKEN_CASES = [
+    ("not JSON", "invalid json", b"{\"config\":"),
+    ("2^62 tokens", "out of range", dict(config={**PATTERN, "default_vocab_size": 2**62, "default_num_special_tokens": 0})),
+    ("special tokens below 0", "out of range", dict(config={**PATTERN, "default_vocab_size": 5, "default_num_special_tokens": -1})),
+    ("one rank twice", "token id 0 is used twice", dict(
+        config={**PATTERN, "default_vocab_size": 2, "default_num_special_tokens": 0},
+        vocab=[{"rank": 0, "token_bytes": "YQ=="}, {"rank": 0, "token_bytes": "Yg=="}])),
+    ("100,000 brackets", "nesting deeper", b"{\"vocab\":" + b"[" * 100000),
 ]
 
 DUMMY_CASES = [
@@ -176,9 +295,27 @@ def directories(tally, place, a):
     judge = Judge(tally, place)
     cases = [("safetensors", n, w, dict(weights=d)) for n, w, d in SAFETENSORS_CASES]
     cases += [("config.json", n, w, d) for n, w, d in CONFIG_CASES]
+    cases += [("experts in one tensor", n, w, d) for n, w, d in STACK_CASES]
+    with tempfile.TemporaryDirectory(dir=place.folder) as folder:
+        for quantized in (False, True):
+            path = hf(os.path.join(folder, str(quantized)), **stacks(quantized))
+            place.expect(tally, "experts in one tensor, sound", 0, "pack", "-q", path, "-o", path + ".pack")
     for kind, name, words, fields in cases:
         with tempfile.TemporaryDirectory(dir=place.folder) as folder:
             judge.inspects(f"{kind}: {name}", hf(folder, **fields), words)
+
+
+def tokenizers(tally, place, a):
+    """A sound model whose tekken.json is none: one warning, and it works with ids alone."""
+    for name, words, data in TEKKEN_CASES:
+        with tempfile.TemporaryDirectory(dir=place.folder) as folder:
+            path = hf(folder, tekken__json=data if isinstance(data, bytes) else json.dumps(data).encode())
+            pack = os.path.join(folder, "m.pack")
+            done = place.sluice("pack", path, "-o", pack)
+            said = [x for x in done.err.lower().splitlines() if "tekken.json: " in x]
+            tally.check(done.code == 0 and len(said) == 1 and re.search(words, said[0]),
+                        f"tekken.json: {name}: {done.code} {done.err[-300:]!r}")
+            place.expect(tally, f"tekken.json: {name}: text", 5, "tokenize", "-q", "-m", pack, stdin='{"text":"a"}\n')
 
 
 def odd_paths(tally, place, a):
@@ -227,4 +364,4 @@ def jobs(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (files, directories, odd_paths, jobs)))
+    sys.exit(trial.run_parts(__doc__, (files, directories, tokenizers, odd_paths, jobs)))

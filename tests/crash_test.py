@@ -19,24 +19,26 @@ STOP_S = 2.0  # from a signal to the end of the process, everything durable
 N_ROWS = 200
 NOURING = os.path.join(os.path.dirname(HERE), os.environ.get("BUILD", "build"), "tests/tools/nouring")
 
-# name: flags, and whether io_uring is refused
+# name: flags, whether io_uring is refused, and the model where it is another
 SETTINGS = {
     "streaming": (["--mem-ram", "40M", "--weights-resident", "0", "--batch", "8", "--batches", "2"], False),
     "KV on disk": (["--mem-ram", "64M", *ON_DISK, "--batch", "8", "--batches", "3"], False),
     "h2o, all on disk": (["--mem-ram", "64M", *ALL_ON_DISK, *H2O, "--batch", "6", "--batches", "4"], False),
     "io_uring refused": (["--mem-ram", "64M", *ON_DISK, "--batch", "8", "--batches", "2"], True),
     "h2o in RAM": (["--mem-ram", "96M", *H2O, "--kv-scope", "layer", "--batch", "16", "--batches", "1"], False),
+    "experts, sinks, windows": (["--mem-ram", "64M", *ALL_ON_DISK, "--batch", "6", "--batches", "2"], False, trial.OSS),
 }
 
 
 class Job:
     """A command line whose OUT is known."""
 
-    def __init__(self, place, source, flags, wrapper=()):
+    def __init__(self, place, source, flags, wrapper=(), model=None):
         self.place, self.source, self.flags, self.wrapper = place, source, flags, wrapper
+        self.model = place.write("other.cfg", model.encode()) if model else place.model
 
     def args(self, out, *more):
-        return ["run", "-m", self.place.model, "-i", self.source, "-o", out, "--progress", "none", "-t", "1",
+        return ["run", "-m", self.model, "-i", self.source, "-o", out, "--progress", "none", "-t", "1",
                 *self.flags, *more]
 
     def start(self, out, *more):
@@ -125,11 +127,11 @@ def kills(tally, place, a):
     met = begun = 0
     share = [n_kills // len(SETTINGS)] * len(SETTINGS)
     share[0] += n_kills - sum(share)
-    for (name, (flags, refused)), n in zip(SETTINGS.items(), share):
+    for (name, (flags, refused, *model)), n in zip(SETTINGS.items(), share):
         if refused and not os.path.exists(NOURING):
             tally.skip(f"{name}: {NOURING} is not built")
             continue
-        job = Job(place, source, flags, (NOURING,) if refused else ())
+        job = Job(place, source, flags, (NOURING,) if refused else (), *model)
         want, done = job.whole(tally)
         if done.code == 77 and refused:
             tally.skip(f"{name}: no seccomp filter here")

@@ -29,13 +29,15 @@ FAULTS = ("delay=1/2,reorder=1/3", "write.delay=1/1,write.reorder=1/2,read.delay
 
 def disorder(tally, place, a):
     source, n, n_ios = place.rows("in.jsonl", job_rows(24, a.seed)), 0, {"uring": 0, "threads": 0}
-    for policy, flags in (("h2o", H2O), ("full", [])):
-        args = ["run", "-m", place.model, "-i", source, "--progress", "none", "-t", "1", *flags]
+    oss, some = place.write("oss.cfg", trial.OSS.encode()), "all, next step only"
+    for policy, model, flags, places in (("h2o", place.model, H2O, PLACEMENTS), ("full", place.model, [], PLACEMENTS),
+                                         ("gpt_oss", oss, [], PLACEMENTS if a.full else {some: PLACEMENTS[some]})):
+        args = ["run", "-m", model, "-i", source, "--progress", "none", "-t", "1", *flags]
         out = place.fresh()
         done = place.sluice(*args, "-o", out)
         want = read(out)
         tally.check(done.code == 0 and want, f"{policy}: exit {done.code}: {done.err[-300:]!r}")
-        for name, more in PLACEMENTS.items():
+        for name, more in places.items():
             for io in n_ios:
                 for faults in FAULTS if a.full else FAULTS[n % 3:][:1]:
                     n += 1

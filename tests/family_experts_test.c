@@ -136,6 +136,9 @@ static void test_experts_in_one(void **state)
     expect_good();
     tensor("model.layers.1.mlp.experts.gate_up_proj")->dims[0] = EXPERTS + 1;
     expect_bad("model.layers.1.mlp.experts.gate_up_proj: expected [960, 512], the file has [6, ");
+    tensor("model.layers.1.mlp.experts.gate_up_proj")->dims[0] = 3; // as many rows, of fewer
+    tensor("model.layers.1.mlp.experts.gate_up_proj")->dims[1] = 320;
+    expect_bad("model.layers.1.mlp.experts.gate_up_proj: expected [960, 512], the file has [3, ");
 }
 
 static void test_bad_counts(void **state)
@@ -171,6 +174,28 @@ static void test_bad_counts(void **state)
     mixtral();
     set_int("num_local_experts", 1 << 20);
     expect_bad("num_local_experts");
+}
+
+/* A GGUF file of a family of experts that does not say how many, or none. */
+static void test_no_count(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"qwen3moe", "gpt-oss"};
+    static const char *const keys[] = {"block_count", "embedding_length", "feed_forward_length",
+                                       "attention.head_count", "context_length"};
+    for (int i = 0; i < 4; i++) {
+        char key[80];
+        start(SOURCE_GGUF);
+        set_str("general.architecture", names[i / 2]);
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+            snprintf(key, sizeof key, "%s.%s", names[i / 2], keys[k]);
+            set_int(key, 2);
+        }
+        snprintf(key, sizeof key, "%s.expert_count", names[i / 2]);
+        if (i % 2)
+            set_int(key, 0);
+        expect_bad(".expert_count: missing");
+    }
 }
 
 /* Rows of gate and up take turns; in bf16 matrices stand as [inputs, outputs], in MXFP4 not. */
@@ -210,15 +235,23 @@ static void test_gpt_oss(void **state)
                     model.shape.layer_window[1] == 0);
         set_float("swiglu_limit", -1);
         expect_bad("swiglu_limit");
+        set_float("swiglu_limit", 7);
+        struct source_tensor *down = tensor("model.layers.1.mlp.experts.down_proj");
+        down->dims[0] *= down->dims[1]; // one matrix: as good, but where columns are read
+        down->dims[1] = down->dims[2];
+        down->n_dims = 2;
+        if (mxfp4)
+            expect_good();
+        else
+            expect_bad("down_proj: expected a matrix of each expert, the file has [3200, 512]");
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_experts_apart),
-        cmocka_unit_test(test_experts_in_one),
-        cmocka_unit_test(test_bad_counts),
+        cmocka_unit_test(test_experts_apart), cmocka_unit_test(test_experts_in_one),
+        cmocka_unit_test(test_bad_counts),    cmocka_unit_test(test_no_count),
         cmocka_unit_test(test_gpt_oss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -79,3 +79,27 @@ fault("gate and up of gpt-oss stand one below the other", "engine/source/family_
       "family_golden.py --only gpt_oss")
 fault("the limit of the activation is left out", "engine/line/layer_decode.c",
       ".limit = s->act_limit", ".limit = 0 * s->act_limit", "family_golden.py --only gpt_oss")
+fault("a GGUF file of a family of experts may have none", "engine/source/family_llama.c",
+      "n > 0 || (gguf && !d->experts_key)", "n > 0 || gguf", "family_experts_test",
+      "bad_input_test.py --only files")
+fault("columns are read of experts that stand below each other", "engine/source/family.c",
+      "role_is_experts(&m->shape, role) && t->n_dims != 3)", "role_is_experts(&m->shape, role) && t->n_dims > 3)",
+      "family_experts_test", "bad_input_test.py --only directories")
+fault("a tensor of all experts may be of other ones", "engine/source/family.c",
+      "t->n_dims != own + 1 || dims[0] != m->shape.n_experts)", "t->n_dims != own + 1)", "family_experts_test",
+      "bad_input_test.py --only files")
+fault("a token may go to more experts than there are", "engine/source/family_llama.c",
+      "if (shape->n_experts_used > shape->n_experts)", "if (0)", "family_experts_test")
+fault("experts may differ in their format", "engine/source/family.c",
+      "if (part > 0 && t->dtype != family_part(m, s, role, layer, 0)->dtype)", "if (0)", "family_experts_test")
+fault("config.json's count of experts may be missing", "engine/source/family_llama.c",
+      "n > 0 || (gguf && !d->experts_key)", "n > 0 || !gguf || !d->experts_key", "family_experts_test")
+fault("a scale of each block of mxfp4 may be missing", "engine/source/quantized.c",
+      "same = scales->dims[i] == codes->dims[i];", "same = 1;", QUANTIZED + " --only hostile")
+fault("slots of a layer are those of one without a window", "engine/line/batch.c",
+      "const int window = shape->layer_window[layer];", "const int window = 0 * shape->layer_window[layer];",
+      "sim_run_test.py --only families", "placement_test.py --only=forced")
+fault("a layer's window is that of the first", "engine/line/layer_decode.c",
+      "evict_in_layer(w->evict, &row->evict, w->shape->layer_window[w->layer],",
+      "evict_in_layer(w->evict, &row->evict, w->shape->layer_window[0],", "sim_run_test.py --only families",
+      "placement_test.py --only=forced")

@@ -123,6 +123,10 @@ static void test_takes(void **state)
           "\"c\":{\"dtype\":\"F32\",\"shape\":[0,4],\"data_offsets\":[4,4]}}",
           4, 3);
     takes("{\"a\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, 1);
+    // Of more dimensions than are kept, those in front are one, also where only a 0 makes them fit.
+    takes("{\"a\":{\"dtype\":\"F32\",\"shape\":[1099511627776,0,1099511627776,1,1,1],"
+          "\"data_offsets\":[0,0]}}",
+          0, 1);
     takes("{\"a\":{\"dtype\":\"F6_E2M3\",\"shape\":[4],\"data_offsets\":[0,3]}}", 3, 1);
 }
 

@@ -43,6 +43,16 @@ vocab = {VOCAB}
 context = 1024
 tied = 0
 """
+GEMMA2 = f"""family = gemma2
+dim = 64
+layers = 3
+heads = 4
+kv_heads = 2
+head_dim = 16
+ffn = 96
+vocab = {VOCAB}
+context = 1024
+"""  # soft caps of scores and logits
 H2O = ["--kv-policy", "h2o", "--kv-budget", "40"]
 # What is part of the answer.
 KINDS = {
@@ -242,6 +252,27 @@ def placements(tally, bed, a):
              "evicted", "ahead"} | ({("io", "io_uring")} if bed.have_uring else set())
     tally.check(want <= seen.met, f"placements: never met {sorted(map(str, want - seen.met))}")
     print(f"placements: {n_runs} runs, {len(bed.wants)} answers", flush=True)
+
+
+def families(tally, bed, a):
+    """The same of experts, sinks and a window of which rows see the end, and of soft caps."""
+    rows = job_rows(6, 3, vocab=VOCAB, tokens=(4, 12), prompt_max=100)
+    rows[1].update(prompt_token_ids=[3 + 7 * i % 900 for i in range(120)], max_tokens=20)
+    rows[2].update(prompt_token_ids=[3 + 5 * i % 900 for i in range(150)], max_tokens=3)
+    source = bed.rows("families.jsonl", rows)
+    kinds = ("full", "h2o", "f32", "streaming", "h2o, mixed", "q8")
+    for name, text in (("gpt_oss", trial.OSS.replace("5000", str(VOCAB))), ("gemma2", GEMMA2)):
+        bed.jobs[name] = ("run", bed.write(name + ".cfg", text.encode()), source)
+        for n in range(60 if a.full else 6):
+            r = random.Random(1_000_003 * a.seed + n)
+            kind = kinds[n % len(kinds)]
+            flags = bed.io_of([*KINDS[kind], *placement(r, ("device", "cpu")[n % 3 > 1])])
+            out, what = bed.fresh(), f"{name} {n}, {kind}, {' '.join(map(str, flags))}"
+            done = bed.run(name, out, *flags, *device(n, r.choice((0, 30, 200))))
+            if bed.same(what, out, name, kind, done):
+                healed = done.summary.get("repairs", {})
+                tally.check(set(healed.values()) == {0}, f"{what}: {healed}")
+            remove_job(out)
 
 
 # ---- interrupted ----------------------------------------------------------------------------------------
@@ -555,5 +586,5 @@ def bench(tally, bed, a):
 
 if __name__ == "__main__":
     tally_ = trial.Tally()
-    sys.exit(trial.run_parts(__doc__, (placements, kills, signals, faults, damaged_pack, lost, refusals, bench),
+    sys.exit(trial.run_parts(__doc__, (placements, families, kills, signals, faults, damaged_pack, lost, refusals, bench),
                              lambda folder, a: Bed(folder, a.sluice, tally_), tally_))

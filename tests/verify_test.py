@@ -13,7 +13,7 @@ import os
 import random
 import sys
 
-from trial import H2O, Journal, job_rows, read, remove_job, run_parts, difference
+from trial import H2O, OSS, Journal, job_rows, read, remove_job, run_parts, difference
 
 READ_KINDS = ["zero", "swap", "torn", "foreign"]
 WRITE_KINDS = ["zero", "swap", "torn", "foreign", "lost", "stale"]
@@ -128,6 +128,20 @@ def sharers(tally, place, a):
     lies.tell("shared prompts, lies of writes")
 
 
+def experts(tally, place, a):
+    """A model whose layers are experts, with sinks, and a window of which the rows see the end."""
+    place.model = place.write("oss.cfg", OSS.encode())
+    rows = job_rows(12, 5, tokens=(30, 60))
+    for name in ("weights", "all, h2o"):
+        lies = Lies(tally, place, name, rows)
+        for seed in seeds(a, 1):
+            lies.lie(f"seed={seed},read.flip=1/100", seed % 8 == 0)
+            lies.lie(f"seed={seed},read.swap=1/60", seed % 8 == 0)
+            if name in WRITTEN:
+                lies.lie(f"seed={seed},write.stale=1/60", seed % 8 == 0)
+        lies.tell("experts")
+
+
 def flip(path, spots):
     """Past the page cache's back, as far as a test can: O_DIRECT reads see it at once."""
     with open(path, "r+b") as f:
@@ -170,4 +184,4 @@ def part_of(name):
 
 
 if __name__ == "__main__":
-    sys.exit(run_parts(__doc__, [*(part_of(name) for name in PLACES), sharers, damaged_pack]))
+    sys.exit(run_parts(__doc__, [*(part_of(name) for name in PLACES), sharers, experts, damaged_pack]))

@@ -360,6 +360,11 @@ static enum err check_tensor(const struct family_model *m, const struct source *
         return fail(ERR_INPUT, "%s: tensor %s: %s, but the first expert's is %s", s->path, name,
                     dtype_info(t->dtype)->name,
                     dtype_info(family_part(m, s, role, layer, 0)->dtype)->name);
+    if ((m->transposed & ROLE_BIT(role)) && role_is_experts(&m->shape, role) && t->n_dims != 3) {
+        print_dims(has, sizeof has, t->n_dims, t->dims);
+        return fail(ERR_INPUT, "%s: tensor %s: expected a matrix of each expert, the file has [%s]",
+                    s->path, name, has);
+    }
     if ((m->transposed & ROLE_BIT(role)) && dtype_info(t->dtype)->block > 1)
         return fail(ERR_INPUT, "%s: tensor %s: columns of %s cannot be read", s->path, name,
                     dtype_info(t->dtype)->name);

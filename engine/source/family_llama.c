@@ -95,7 +95,7 @@ static enum err read_window_hf(const struct source *s, const struct family_diale
 }
 
 /* How many experts: config.json of today and of tomorrow say it by two keys, GGUF files of dense
- * models may say 0. */
+ * models may say 0, those of families that have experts may not. */
 static enum err count_experts(const struct source *s, const char *name,
                               const struct family_dialect *d, struct shape *shape)
 {
@@ -110,7 +110,7 @@ static enum err count_experts(const struct source *s, const char *name,
         n = found ? said : n;
     }
     shape->n_experts = (int)n;
-    return gguf || n > 0 ? OK : family_fail(s, name, keys[0], "missing");
+    return n > 0 || (gguf && !d->experts_key) ? OK : family_fail(s, name, keys[0], "missing");
 }
 
 /* Experts, where the file or the family has them, of which a token takes some, and their size. */

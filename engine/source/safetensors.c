@@ -300,10 +300,11 @@ static void tensor_fill(struct safetensors *st, const struct entry *e, int64_t d
     int folded = e->rank > SOURCE_DIMS_MAX ? e->rank - SOURCE_DIMS_MAX : 0;
     t->n_dims = e->rank - folded;
     t->dtype = folded ? N_DTYPES : formats[e->format].dtype;
-    for (int i = 0; i < t->n_dims; i++)
+    for (int i = 1; i < t->n_dims; i++)
         t->dims[i] = e->dims[i + folded];
-    for (int i = 0; i < folded; i++)
-        t->dims[0] *= e->dims[i]; // entry_bytes has shown that the product fits
+    t->dims[0] = 1;
+    for (int i = 0; i <= folded; i++)
+        t->dims[0] *= e->dims[i]; // in the order in which entry_bytes has shown that it fits
 }
 
 /* The value of one tensor: {"dtype", "shape", "data_offsets"}. Other members are passed over. */

@@ -58,6 +58,10 @@ static inline void fuzz_touch(const void *bytes, int64_t n)
     (void)sum;
 }
 
+/* Rows and vectors of a model, as a packer reads them. */
+struct pack_provider;
+void fuzz_provider_use(const struct pack_provider *p);
+
 /* Ids for `text` and back, in every way there is; a bug in one of them stops the process. */
 struct tokenizer;
 void fuzz_tokenizer_use(struct tokenizer *tok, const char *text, int64_t n);

@@ -22,7 +22,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.path.join(ROOT, "build/fuzz")
 RESULTS = os.path.join(HERE, "RESULTS.csv")
 COLUMNS = ["harness", "executions", "seconds", "edges", "findings", "commit"]
-MAX_LEN = {"gguf": 8192, "tokenizer": 6144, "json": 4096, "pack": 8192, "codec": 256, "journal": 1024,
+MAX_LEN = {"gguf": 10240, "tokenizer": 6144, "json": 4096, "pack": 8192, "codec": 256, "journal": 1024,
            "token_blob": 1024, "encode": 512, "rows": 1024, "machine": 1024, "config": 2048, "template": 512,
            "model_cfg": 1024, "quantized": 4096}
 ROUND_S = 120  # sums are written after each

@@ -7,6 +7,7 @@ Standard library only.
 """
 import base64
 import json
+import math
 import os
 import re
 import struct
@@ -67,7 +68,60 @@ def json_seeds():
         yield dump({**LLAMA, "rope_scaling": rope})
     for kind in ("mistral", "qwen2", "qwen3", "gemma", "smollm3"):
         yield dump({**LLAMA, "model_type": kind, "architectures": [kind.capitalize() + "ForCausalLM"]})
+    for config, shapes in family_seeds():
+        yield dump(config, b"", b"", header_of(shapes))
+        yield dump(config)
     yield b'{"a":[1,"\\u00e9",[[]],{"b":1e400}],"b":{"c":{"d":-9223372036854775808}}}'
+
+
+def header_of(shapes):
+    """A header of safetensors: name -> shape, in bf16, those of MXFP4 in bytes."""
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        quant = name.endswith(("_blocks", "_scales"))
+        n = (1 if quant else 2) * math.prod(shape)
+        header[name] = {"dtype": "U8" if quant else "BF16", "shape": shape, "data_offsets": [at, at + n]}
+        at += n
+    return header
+
+
+def family_seeds():
+    """One layer each, with its shapes: experts apart, all in one, as [inputs, outputs] and in MXFP4; soft caps and
+    what null means; the text of a model that sees."""
+    d, ffn, n, kv = 32, 32, 2, 32
+    moe = {**LLAMA, "num_hidden_layers": 1, "intermediate_size": ffn, "num_local_experts": n, "num_experts_per_tok": 1,
+           "tie_word_embeddings": False}
+    ends = {"model.embed_tokens.weight": [40, d], "model.norm.weight": [d], "lm_head.weight": [40, d]}
+    base = {"input_layernorm.weight": [d], "post_attention_layernorm.weight": [d], "self_attn.q_proj.weight": [d, d],
+            "self_attn.k_proj.weight": [kv, d], "self_attn.v_proj.weight": [kv, d], "self_attn.o_proj.weight": [d, d]}
+
+    def shapes(layer, prefix="model."):
+        return {**{x.replace("model.", prefix): y for x, y in ends.items()},
+                **{f"{prefix}layers.0.{name}": shape for name, shape in layer.items()}}
+    own = {f"block_sparse_moe.experts.{e}.{w}.weight": [ffn, d] for e in range(n) for w in ("w1", "w2", "w3")}
+    yield {**moe, "model_type": "mixtral"}, shapes({**base, "block_sparse_moe.gate.weight": [n, d], **own})
+    qk = {"self_attn.q_norm.weight": [16], "self_attn.k_norm.weight": [16], "mlp.gate.weight": [n, d]}
+    stacks = {"mlp.experts.gate_up_proj": [n, 2 * ffn, d], "mlp.experts.down_proj": [n, d, ffn]}
+    yield ({**moe, "model_type": "qwen3_moe", "num_experts": n, "moe_intermediate_size": ffn, "mlp_only_layers": [],
+            "decoder_sparse_step": 1, "norm_topk_prob": True}, shapes({**base, **qk, **stacks}))
+    oss = {**base, **{f"self_attn.{x}_proj.bias": [32] for x in "qkvo"}, "self_attn.sinks": [2], "mlp.router.weight": [n, d],
+           "mlp.router.bias": [n], "mlp.experts.gate_up_proj_bias": [n, 2 * ffn], "mlp.experts.down_proj_bias": [n, d]}
+    config = {**moe, "model_type": "gpt_oss", "sliding_window": 8, "layer_types": ["sliding_attention"], "swiglu_limit": 7.0,
+              "attention_bias": True}
+    yield config, shapes({**oss, "mlp.experts.gate_up_proj": [n, d, 2 * ffn], "mlp.experts.down_proj": [n, ffn, d]})
+    blocks = {"mlp.experts.gate_up_proj_blocks": [n, 2 * ffn, 1, 16], "mlp.experts.gate_up_proj_scales": [n, 2 * ffn, 1],
+              "mlp.experts.down_proj_blocks": [n, d, 1, 16], "mlp.experts.down_proj_scales": [n, d, 1]}
+    yield {**config, "quantization_config": {"quant_method": "mxfp4"}}, shapes({**oss, **blocks})
+    around = {**base, **{f"{x}_feedforward_layernorm.weight": [d] for x in ("pre", "post")},
+              **{f"mlp.{x}_proj.weight": [ffn, d] for x in ("gate", "up", "down")}}
+    gemma = {**LLAMA, "num_hidden_layers": 1, "intermediate_size": ffn, "hidden_activation": "gelu_pytorch_tanh"}
+    yield ({**gemma, "model_type": "gemma2", "sliding_window": None, "attn_logit_softcapping": None,
+            "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 16}, shapes(around))
+    yield {**gemma, "model_type": "gemma2", "sliding_window": 8}, shapes(around)
+    norms = {"self_attn.q_norm.weight": [16], "self_attn.k_norm.weight": [16]}
+    text = {**gemma, "model_type": "gemma3_text", "sliding_window": 8, "rope_local_base_freq": 1e4}
+    yield ({"model_type": "gemma3", "text_config": text, "vision_config": {"num_hidden_layers": 3}},
+           shapes({**around, **norms}, "language_model.model."))
 
 
 def safetensors(header, n_data, tail=b""):
@@ -134,9 +188,12 @@ def quantized_seeds():
         yield checkpoint({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, tensors)
     yield checkpoint({"quant_method": "mxfp4"}, [("a_blocks", "U8", [2, 2, 3, 16], None),
                                                  ("a_scales", "U8", [2, 2, 3], None)])
+    yield checkpoint({"quant_method": "mxfp4"}, [("a_blocks", "U8", [3, 2, 16], None), ("a_scales", "U8", [3, 2], None),
+                                                 ("b_blocks", "U8", [1, 2, 1, 2, 16], None), ("b_scales", "U8", [2, 1, 2], None)])
 
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARRAY, U64, I64, F64 = range(13)
+Q4_0, MXFP4 = 2, 39  # of tensors
 SCALARS = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "B", U64: "Q", I64: "q", F64: "d"}
 
 
@@ -199,6 +256,34 @@ def gguf_llama(vocab, pre, dim=8, quant=0, model="gpt2"):
     return gguf(keys, tensors)
 
 
+def gguf_experts():
+    """Of one layer: experts of llama, qwen3moe and gpt-oss, all in one tensor and, as once, each in its own."""
+    d, n = 32, 2
+    attention = {"attn_norm": [d], "attn_q": [d, d], "attn_k": [d, d], "attn_v": [d, d], "attn_output": [d, d],
+                 "ffn_gate_inp": [d, n]}
+    stacks = {f"ffn_{x}_exps": [d, d, n] for x in ("gate", "up", "down")}
+    alone = {f"ffn_{x}.{e}": [d, d] for x in ("gate", "up", "down") for e in range(n)}
+    qk = {"attn_q_norm": [16], "attn_k_norm": [16]}
+    oss = {**{f"attn_{x}.bias": [d] for x in ("q", "k", "v", "output")}, "attn_sinks": [2], "ffn_gate_inp.bias": [n],
+           **{f"ffn_{x}_exps.bias": [d, n] for x in ("gate", "up", "down")}, "post_attention_norm": [d]}
+    for arch, layer, kind in (("llama", {**attention, **stacks, "ffn_norm": [d]}, Q4_0),
+                              ("llama", {**attention, **alone, "ffn_norm": [d]}, Q4_0),
+                              ("qwen3moe", {**attention, **stacks, **qk, "ffn_norm": [d]}, Q4_0),
+                              ("qwen3moe", {**attention, **alone, **qk, "ffn_norm": [d]}, Q4_0),
+                              ("gpt-oss", {**attention, **stacks, **oss}, MXFP4)):
+        keys = [("general.architecture", STR, arch)] + [(f"{arch}.{key}", U32, x) for key, x in (
+            ("block_count", 1), ("embedding_length", d), ("feed_forward_length", d), ("expert_feed_forward_length", d),
+            ("attention.head_count", 2), ("attention.head_count_kv", 2), ("context_length", 64), ("vocab_size", 8),
+            ("expert_count", n), ("expert_used_count", 1), ("attention.sliding_window", 8))]
+        shapes = {"token_embd": [d, 8], "output_norm": [d], "output": [d, 8], **{"blk.0." + x: y for x, y in layer.items()}}
+        tensors = []
+        for name, dims in shapes.items():
+            matrix = len(dims) > 1 and not name.endswith(".bias")
+            tensors.append((name if name.endswith(".bias") else name + ".weight", dims, kind if matrix else 0,
+                            math.prod(dims) // 32 * (18 if kind == Q4_0 else 17) if matrix else 4 * math.prod(dims)))
+        yield gguf(keys, tensors)
+
+
 def gguf_seeds():
     every = [("general.architecture", STR, "llama"), ("general.alignment", U32, 64), ("v.u8", U8, 200),
              ("v.i8", I8, -3), ("v.u16", U16, 65535), ("v.i16", I16, -300), ("v.i32", I32, -70000),
@@ -215,6 +300,7 @@ def gguf_seeds():
     yield gguf_llama(20, "default", dim=32, quant=2)
     for model in ("llama", "t5"):
         yield gguf_llama(20, "default", model=model)
+    yield from gguf_experts()
     for kind in range(40):  # one row of each format, as long as any needs
         yield gguf([], [("t", (256,), kind, 1024)])
     yield b"GGML" + bytes(16)
@@ -318,6 +404,8 @@ def model_seeds():
     named = [{"rank": i, "token_str": t} for i, t in enumerate(("<s>", "</s>", "<|end|>"))]
     yield b"K" + json.dumps({"config": config, "vocab": vocab}).encode()
     yield b"K" + json.dumps({"config": {**config, "version": "v11"}, "special_tokens": named, "vocab": vocab}).encode()
+    yield b"K" + json.dumps({"vocab": vocab, "special_tokens": None, "config": {**config, "default_num_special_tokens": 0,
+                                                                               "default_vocab_size": 5}}).encode()
 
 
 def blob_seeds():
@@ -448,6 +536,8 @@ def config_seeds(sluice):
 MODELS = {
     "llama": "family = llama\ndim = 32\nlayers = 2\nheads = 2\nkv_heads = 1\nffn = 48\nvocab = 40\ncontext = 64\n",
     "opt": "family = opt\ndim = 32\nlayers = 1\nheads = 2\nffn = 48\nvocab = 40\ncontext = 64\ntied = 0\n",
+    "gpt_oss": "family = gpt_oss\ndim = 32\nlayers = 1\nheads = 2\nhead_dim = 16\nffn = 32\nexperts = 3\nexperts_used = 2\n"
+               "vocab = 40\ncontext = 64\n",
 }
 
 
@@ -455,6 +545,8 @@ def model_cfg_seeds():
     yield from files_of(os.path.join(HERE, "../../configs"), "(llama|opt)")
     for text in MODELS.values():
         yield text.encode()
+    yield MODELS["llama"].replace("llama", "gpt_oss").encode() + b"experts = 6\nexperts_used = 2\n"
+    yield MODELS["llama"].replace("llama", "gemma2").encode() + b"tied = 1\n"
     yield MODELS["llama"].encode() + b"head_dim = 16\nrope_theta = 5e5\nnorm_eps = 1e-6 # x\n"
 
 
