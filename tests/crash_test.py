@@ -121,7 +121,7 @@ class Nothing:
 def kills(tally, place, a):
     """SIGKILL at random moments, each job several times, then to the end. kill_test.py counts what is lost."""
     r = random.Random(a.seed)
-    n_kills = 50 if a.full else 10
+    n_kills = 60 if a.full else 12
     rows = job_rows(N_ROWS, 3, tokens=(16, 64)) if a.full else job_rows(N_ROWS // 4, 3)
     source = place.rows("in.jsonl", rows)
     met = begun = 0

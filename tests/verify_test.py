@@ -132,13 +132,13 @@ def experts(tally, place, a):
     """A model whose layers are experts, with sinks, and a window of which the rows see the end."""
     place.model = place.write("oss.cfg", OSS.encode())
     rows = job_rows(12, 5, tokens=(30, 60))
-    for name in ("weights", "all, h2o"):
+    for name in ("weights", "kv"):
         lies = Lies(tally, place, name, rows)
         for seed in seeds(a, 1):
             lies.lie(f"seed={seed},read.flip=1/100", seed % 8 == 0)
             lies.lie(f"seed={seed},read.swap=1/60", seed % 8 == 0)
-            if name in WRITTEN:
-                lies.lie(f"seed={seed},write.stale=1/60", seed % 8 == 0)
+            for kind in ("stale", "zero") if name in WRITTEN else ():
+                lies.lie(f"seed={seed},write.{kind}=1/30", seed % 8 == 0)
         lies.tell("experts")
 
 
