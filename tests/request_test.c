@@ -301,7 +301,7 @@ static void with_template(const char *text, void (*then)(void))
     tmpl = aside;
 }
 
-static void expect_text(const char *line, const char *text)
+static void expect_rendered(const char *line, const char *text)
 {
     struct request r = takes(line);
     expect_prompt(&r, text);
@@ -313,15 +313,16 @@ static void expect_text(const char *line, const char *text)
 
 static void tools_and_kwargs(void)
 {
-    expect_text(CHAT_LINE(U, ",\"tools\":[{\"f\":1},{\"f\":2}]"), "2,12;");
-    expect_text(CHAT_LINE(U, ",\"tools\":[]"), "0,;");
-    expect_text(CHAT_LINE(U, ",\"tools\":null,\"chat_template_kwargs\":null"), "-;");
-    expect_text(CHAT_LINE(U, ",\"chat_template_kwargs\":{\"mode\":\"x\",\"documents\":[{}]}"),
-                "-;x[{}]");
-    expect_text(CHAT_LINE(U, ",\"chat_template_kwargs\":{\"add_generation_prompt\":false}"), "-");
-    expect_text("{\"url\":\"/v1/chat/completions\",\"body\":{\"tools\":[{\"f\":3}],\"messages\":[" U
-                "]}}",
-                "1,3;");
+    expect_rendered(CHAT_LINE(U, ",\"tools\":[{\"f\":1},{\"f\":2}]"), "2,12;");
+    expect_rendered(CHAT_LINE(U, ",\"tools\":[]"), "0,;");
+    expect_rendered(CHAT_LINE(U, ",\"tools\":null,\"chat_template_kwargs\":null"), "-;");
+    expect_rendered(CHAT_LINE(U, ",\"chat_template_kwargs\":{\"mode\":\"x\",\"documents\":[{}]}"),
+                    "-;x[{}]");
+    expect_rendered(CHAT_LINE(U, ",\"chat_template_kwargs\":{\"add_generation_prompt\":false}"),
+                    "-");
+    expect_rendered(
+        "{\"url\":\"/v1/chat/completions\",\"body\":{\"tools\":[{\"f\":3}],\"messages\":[" U "]}}",
+        "1,3;");
     static const char *const bad[][2] = {
         {",\"tools\":{}", "tools must be a list of objects"},
         {",\"tools\":\"x\"", "tools must be a list of objects"},
@@ -365,16 +366,18 @@ static void chat_fields(void **state)
 
 static void calls_and_thoughts(void)
 {
-    expect_text(CHAT_LINE("{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"a\":\"{}\"}}]},"
-                          "{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":{\"t\":1}}",
-                          ""),
-                "<[{\"function\": {\"a\": \"{}\"}}]><c{'t': 1}>");
-    expect_text(CHAT_LINE("{\"role\":\"assistant\",\"content\":null,\"thinking\":\"h\"}", ""),
-                "<hNone>");
-    expect_text(CHAT_LINE("{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":\"h\","
-                          "\"tool_calls\":null,\"refusal\":null,\"mood\":5}",
-                          ""),
-                "<b5>");
+    expect_rendered(
+        CHAT_LINE("{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"a\":\"{}\"}}]},"
+                  "{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":{\"t\":1}}",
+                  ""),
+        "<[{\"function\": {\"a\": \"{}\"}}]><c{'t': 1}>");
+    expect_rendered(CHAT_LINE("{\"role\":\"assistant\",\"content\":null,\"thinking\":\"h\"}", ""),
+                    "<hNone>");
+    expect_rendered(
+        CHAT_LINE("{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":\"h\","
+                  "\"tool_calls\":null,\"refusal\":null,\"mood\":5}",
+                  ""),
+        "<b5>");
     static const char *const bad[][3] = {
         {"{\"role\":\"assistant\"}", "invalid_request", "messages[0].content must be"},
         {"{\"role\":\"assistant\",\"content\":null}", "invalid_request", "content must be"},
