@@ -134,12 +134,12 @@ static void sweep_tokens(struct sweep_bed *b, int tokens)
 {
     for (int i = 0; i < b->n_calls; i++) {
         const struct probe_tensor *t = b->of[i];
-        const int64_t pairs = (int64_t)tokens * t->used;
-        b->calls[i].m = (int)ceil_div(pairs, t->experts);
+        const int64_t experts = max_i64(t->experts, 1), pairs = tokens * max_i64(t->used, 1);
+        b->calls[i].m = (int)ceil_div(pairs, experts);
         for (int j = 0; j < b->calls[i].n_parts; j++) {
-            const int64_t n = b->outputs[i][j], met = min_i64(pairs, t->experts);
+            const int64_t n = b->outputs[i][j], met = min_i64(pairs, experts);
             b->calls[i].parts[j].w.n =
-                (int)min_i64(n, round_up(ceil_div(n * met, t->experts), PANEL_ROWS));
+                (int)min_i64(n, round_up(ceil_div(n * met, experts), PANEL_ROWS));
         }
     }
 }
@@ -282,9 +282,9 @@ void probe_model_weights(const struct probe_model *p, struct model_weights *w)
         enum weight_state at = (enum weight_state)state;
         for (int i = 0; i < p->n_layer; i++) {
             const struct probe_tensor *t = &p->layer[i];
-            double *of = t->experts > 1 ? w->experts[state] : w->layer[state];
+            double *of = t->experts > 0 ? w->experts[state] : w->layer[state];
             of[rate_format(format_of(t, at))] += (double)t->n * t->k;
-            if (t->experts > 1) {
+            if (t->experts > 0) {
                 w->n_experts = t->experts;
                 w->n_used = t->used;
             }
@@ -301,7 +301,7 @@ static void tensor_key(const struct probe_tensor *t, char *key, int cap)
     snprintf(key + n, (size_t)(cap - n), " %s %s %d %d %d", dtype_info(t->stored)->name,
              dtype_info(t->tile)->name, t->n, t->k, t->joins);
     n = (int)strlen(key);
-    if (t->experts > 1)
+    if (t->experts > 0)
         snprintf(key + n, (size_t)(cap - n), " %d of %d", t->used, t->experts);
 }
 

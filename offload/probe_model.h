@@ -12,8 +12,8 @@
 struct probe_tensor {
     enum dtype stored, tile;
     int n, k;          // of all experts
-    int experts, used; // of which a token takes `used`; 1, 1: all of it
     int joins;         // 1: a part of the same call as the one before
+    int experts, used; // of which a token takes `used`; 0, 0: all of it
 };
 /* What a decoder layer does besides. */
 struct probe_layer {

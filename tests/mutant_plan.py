@@ -21,6 +21,8 @@ fault("a machine file that knows one matmul is refused", "offload/machine_file.c
       "    machine_complete(m);\n", "", "machine_file_test")
 fault("the spread of a rate is lost", "offload/machine_file.c",
       "n > 1 ? x[1] : 0,", "0,", "machine_file_test")
+fault("every token meets all experts", "policy/machine.c",
+      "return min_d(each, 1) * seconds_at", "return seconds_at", "rates_test")
 fault("fresh memory costs ops nothing", "policy/pass.c",
       "    l->wall_s += more + p->fresh_ops_s;", "    l->wall_s += more;", "cost_test")
 fault("a lane is busy as long as at full depth", "policy/pass.c",

@@ -211,6 +211,28 @@ static void a_model_elsewhere_is_derived(void **state)
         assert_true(r.layer_s[0][i] >= r.layer_s[0][i - 1]);
 }
 
+/* A token meets two of eight experts, four tokens all of them once; 256 give each 64. */
+static void experts_are_met_by_shares(void **state)
+{
+    (void)state;
+    struct machine m = {.ram_read = {.value = 4e10}, .matmul_flops = {.value = 4e11}};
+    struct model_weights dense = {.layer = {{[MATMUL_BF16] = 8e6}, {[MATMUL_BF16] = 8e6}}};
+    struct model_weights w = {.layer = {{[MATMUL_BF16] = 1e6}, {[MATMUL_BF16] = 1e6}},
+                              .experts = {{[MATMUL_BF16] = 8e6}, {[MATMUL_BF16] = 8e6}},
+                              .n_experts = 8,
+                              .n_used = 2};
+    struct model_weights rest = w;
+    struct model_rates all, r, beside;
+    rest.n_experts = rest.n_used = 0;
+    model_rates_derive(&all, &m, &dense);
+    model_rates_derive(&r, &m, &w);
+    model_rates_derive(&beside, &m, &rest);
+    const double met[N_MATMUL_ROWS] = {all.layer_s[0][0] / 4, all.layer_s[0][0], all.layer_s[0][1],
+                                       all.layer_s[0][2], all.layer_s[0][3]};
+    for (int i = 0; i < N_MATMUL_ROWS; i++)
+        assert_true(near(r.layer_s[0][i] - beside.layer_s[0][i], met[i]));
+}
+
 /* Layers and tiles of the head, as often as there are batches, by the rates of the model; what is
  * held as tiles by theirs. */
 static void matmuls_of_a_pass(void **state)
@@ -277,6 +299,7 @@ int main(void)
         cmocka_unit_test(seconds_grow_without_steps),
         cmocka_unit_test(disturbed_rates_ascend),
         cmocka_unit_test(a_model_elsewhere_is_derived),
+        cmocka_unit_test(experts_are_met_by_shares),
         cmocka_unit_test(matmuls_of_a_pass),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

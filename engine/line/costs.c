@@ -65,8 +65,6 @@ static struct probe_tensor matrix_of(const struct model_tensor *t, enum compute 
                                  .tile = model_tile_dtype(compute, t->dtype),
                                  .n = t->n,
                                  .k = t->k,
-                                 .experts = 1,
-                                 .used = 1,
                                  .joins = joins};
 }
 
