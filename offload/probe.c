@@ -175,11 +175,12 @@ static enum err measure_fresh(struct machine *m, const struct probe_config *c)
     double rates[FRESH_WINDOWS];
     void *base;
     int n = 0;
+    const double most_s = probe_seconds(c, FRESH_S);
     int64_t bytes = probe_fresh_bytes(c), start_ns = clock_ns(), before_ns = start_ns;
     if (bytes == 0)
         return OK;
     TRY(device_cpu()->api->alloc(device_cpu(), bytes, &base));
-    while (n < FRESH_WINDOWS && (double)(before_ns - start_ns) * 1e-9 < FRESH_S) {
+    while (n < FRESH_WINDOWS && (double)(before_ns - start_ns) * 1e-9 < most_s) {
         arena_populate((uint8_t *)base + n * FRESH_WINDOW, FRESH_WINDOW, c->ops->pool);
         int64_t now_ns = clock_ns();
         rates[n++] = (double)FRESH_WINDOW / ((double)max_i64(now_ns - before_ns, 1) * 1e-9);
