@@ -30,6 +30,11 @@ static const struct sizes cpu_sizes = {256, 512, 128, 64}; // 256: a tile of the
  * fit. */
 static const struct sizes device_sizes = {2048, 2048, 512, 256};
 #define TOKENS_LEAST 128 // what is kept is then one page
+/* Of a model with experts nobody asks: so many, of so few outputs that device memory does not
+ * matter. */
+#define EXPERTS      8
+#define EXPERTS_USED 2
+#define EXPERT_MOST  128 // outputs of one
 
 /* Without -m. */
 static const struct bench_model models[] = {
@@ -63,6 +68,8 @@ struct operands {
     struct head_result *results;   // [head_rows]
     void *scratch;
     int64_t width; // numbers of a row of x and y
+    struct weight experts;
+    struct route route; // of the tokens
 };
 
 static int64_t scratch_bytes(const struct operands *o)
@@ -72,7 +79,25 @@ static int64_t scratch_bytes(const struct operands *o)
     const struct device_scratch *s = (d ? d->device : device_cpu())->api->scratch;
     int64_t a = s->attend_prompt(o->ops, o->n.prompt, m->n_heads, m->n_kv_heads, m->head_dim);
     int64_t b = s->prompt_keep(o->ops, o->n.prompt, m->n_kv_heads, m->head_dim);
-    return max_i64(a, b) + 64;
+    int64_t c = s->expert_matmul(o->ops, o->n.tokens, EXPERTS_USED, EXPERT_MOST, m->dim);
+    return max_i64(max_i64(a, b), c) + 64;
+}
+
+static void experts_carve(struct operands *o, struct arena *a)
+{
+    const struct bench_device *d = o->memory->device;
+    struct device *device = d ? d->device : device_cpu();
+    const struct weight_form form = device->api->reads(device, o->ops->compute, DTYPE_BF16);
+    const int n = (int)max_i64(min_i64(o->model->ffn / EXPERTS, EXPERT_MOST) / PANEL_ROWS, 1);
+    struct weight *w = &o->experts;
+    *w = (struct weight){.dtype = form.dtype,
+                         .n = n * PANEL_ROWS * EXPERTS,
+                         .k = o->model->dim,
+                         .layout = form.layout};
+    w->panels = arena_take(a, weight_bytes(w->layout, w->dtype, w->n, w->k), 64);
+    void *route = arena_take(a, route_bytes(o->n.tokens, EXPERTS, EXPERTS_USED), 64);
+    if (route)
+        o->route = route_at(route, o->n.tokens, EXPERTS, EXPERTS_USED);
 }
 
 static void operands_carve(struct operands *o, struct arena *a)
@@ -104,6 +129,7 @@ static void operands_carve(struct operands *o, struct arena *a)
     o->offsets = ARENA_ARRAY(a, int64_t, tokens);
     o->from = ARENA_ARRAY(a, int32_t, tokens / 2);
     o->span = ARENA_ARRAY(a, struct prompt_span, 1);
+    experts_carve(o, a);
     o->scratch = arena_take(a, scratch_bytes(o), 64);
 }
 
@@ -144,6 +170,8 @@ static void operands_fill(struct operands *o)
     }
     for (int i = 0; i < n / 2; i++)
         o->from[i] = 2 * i;
+    memset((void *)(uintptr_t)o->experts.panels, 0x3c, // about 0.01 in any format of floats
+           (size_t)weight_bytes(o->experts.layout, o->experts.dtype, o->experts.n, o->experts.k));
     *o->span = (struct prompt_span){.n_prompt = o->n.prompt, .first = o->n.prompt - n, .n = n};
 }
 
@@ -211,6 +239,9 @@ CALL(norm)
 CALL(rope)
 CALL(gate_mul)
 CALL(mix)
+CALL(route)
+CALL(expert_matmul)
+CALL(expert_sum)
 CALL(kv_store)
 CALL(attend_prompt)
 CALL(prompt_keep)
@@ -287,6 +318,55 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
             continue; // the model has no such op
         TRY(rows_fill(o, i == 0));
         snprintf(cases[i].shape, sizeof cases[i].shape, "%d tokens", n);
+        TRY(case_run(run, o, &cases[i]));
+    }
+    return OK;
+}
+
+/* Of EXPERTS: what a router, one matrix of each and their sum take. */
+static enum err bench_experts(const struct bench_run *run, struct operands *o)
+{
+    const struct bench_model *m = o->model;
+    const struct weight *w = &o->experts;
+    const int n = o->n.tokens, pairs = n * EXPERTS_USED, each = w->n / EXPERTS;
+    const int sums = (int)min_i64(m->dim, o->width / EXPERTS_USED); // y has room for pairs of them
+    struct route_args route = {
+        .logits = o->x, .logits_stride = m->dim, .to = o->route, .m = n, .alone = 1};
+    struct expert_matmul_args matmul = {
+        .matmul = {.x = o->x,
+                   .m = n,
+                   .x_stride = m->dim,
+                   .parts = {{.w = *w, .y = o->y, .y_stride = each}},
+                   .n_parts = 1,
+                   .scratch = o->scratch},
+        .route = o->route,
+        .by_token = 1};
+    struct expert_sum_args sum = {.x = o->x,
+                                  .y = o->y,
+                                  .route = o->route,
+                                  .m = n,
+                                  .n = sums,
+                                  .x_stride = m->dim,
+                                  .y_stride = sums};
+    struct bench_case cases[] = {
+        {.op = "route", .bytes = 4.0 * n * EXPERTS, .call = call_route, .args = &route},
+        {.op = "expert_matmul",
+         .flops = 2.0 * pairs * each * m->dim,
+         .bytes = (double)weight_bytes(w->layout, w->dtype, w->n, w->k) + 4.0 * n * m->dim +
+                  4.0 * pairs * each,
+         .call = call_expert_matmul,
+         .args = &matmul},
+        {.op = "expert_sum",
+         .flops = 2.0 * pairs * sums,
+         .bytes = 4.0 * (n + pairs) * sums,
+         .call = call_expert_sum,
+         .args = &sum},
+    };
+    TRY(rows_fill(o, 1));
+    ops_run_route(o->ops, &route);
+    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
+        snprintf(cases[i].shape, sizeof cases[i].shape, "%d tokens, %d of %d x %d", n, EXPERTS_USED,
+                 EXPERTS, each);
         TRY(case_run(run, o, &cases[i]));
     }
     return OK;
@@ -389,6 +469,7 @@ static enum err operands_run(const struct bench_run *run, struct operands *image
     o.image = run->device ? image : &o;
     TRY(bench_memory_send(o.memory));
     TRY(bench_rows(run, &o));
+    TRY(bench_experts(run, &o));
     TRY(bench_attend_prompt(run, &o));
     TRY(bench_attend_forced(run, &o));
     return bench_keep_and_head(run, &o);
