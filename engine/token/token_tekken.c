@@ -27,17 +27,26 @@ struct tekken {
 };
 
 /* Where the file itself has no list of them. */
-static const char *const specials[] = {
-    "<unk>",        "<s>",
-    "</s>",         "[INST]",
-    "[/INST]",      "[AVAILABLE_TOOLS]",
-    "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
-    "[/TOOL_RESULTS]",    "[TOOL_CALLS]",
-    "[IMG]",        "<pad>",
-    "[IMG_BREAK]",  "[IMG_END]",
-    "[PREFIX]",     "[MIDDLE]",
-    "[SUFFIX]",     "[SYSTEM_PROMPT]",
-    "[/SYSTEM_PROMPT]",   "[TOOL_CONTENT]"};
+static const char *const specials[] = {"<unk>",
+                                       "<s>",
+                                       "</s>",
+                                       "[INST]",
+                                       "[/INST]",
+                                       "[AVAILABLE_TOOLS]",
+                                       "[/AVAILABLE_TOOLS]",
+                                       "[TOOL_RESULTS]",
+                                       "[/TOOL_RESULTS]",
+                                       "[TOOL_CALLS]",
+                                       "[IMG]",
+                                       "<pad>",
+                                       "[IMG_BREAK]",
+                                       "[IMG_END]",
+                                       "[PREFIX]",
+                                       "[MIDDLE]",
+                                       "[SUFFIX]",
+                                       "[SYSTEM_PROMPT]",
+                                       "[/SYSTEM_PROMPT]",
+                                       "[TOOL_CONTENT]"};
 #define N_SPECIALS ((int64_t)(sizeof specials / sizeof *specials))
 
 static enum err config_next(struct tekken *t, struct json *j)
