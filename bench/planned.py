@@ -49,9 +49,10 @@ class Job:
     run, score (prompt is context, new continuation), resume (a run that was stopped half way). Weights are encoded only
     where the flags say so: a file that one run makes would change the plans of those behind it."""
 
-    def __init__(self, name, model, form, rows, prompt, new, flags, kind="run", chars=0, shared=0, vocab=jobs.VOCAB):
-        self.name, self.model, self.form, self.kind, self.vocab = name, model, form, kind, vocab
+    def __init__(self, name, model, form, rows, prompt, new, flags, kind="run", chars=0, shared=0, vocab=0):
+        self.name, self.model, self.form, self.kind = name, model, form, kind
         self.rows, self.prompt, self.new, self.chars, self.shared = rows, prompt, new, chars, shared
+        self.vocab = vocab or jobs.VOCAB
         self.flags = shlex.split(flags)
         if "--weights-codec" not in self.flags:
             self.flags += ["--weights-codec", "none"]
