@@ -18,19 +18,8 @@
 
 static void sizes(const char *type)
 {
-    start(SOURCE_HF);
-    set_str("model_type", type);
-    set_int("num_hidden_layers", N_LAYERS);
-    set_int("hidden_size", DIM);
-    set_int("intermediate_size", FFN);
-    set_int("num_attention_heads", HEADS);
-    set_int("num_key_value_heads", KV_HEADS);
-    set_int("vocab_size", VOCAB);
-    set_int("max_position_embeddings", 4096);
+    start_hf(type);
     set_int("num_experts_per_tok", USED);
-    add("model.embed_tokens.weight", 2, VOCAB, DIM);
-    add("model.norm.weight", 1, DIM, 0);
-    add("lm_head.weight", 2, VOCAB, DIM);
 }
 
 static const struct line attention[] = {{"input_layernorm.weight", DIM, 0},

@@ -297,4 +297,21 @@ __attribute__((unused)) static void add_layers(const char *prefix, const struct 
         }
 }
 
+/* A Hugging Face model with llama's keys of sizes, and the tensors outside its layers. */
+__attribute__((unused)) static void start_hf(const char *type)
+{
+    start(SOURCE_HF);
+    set_str("model_type", type);
+    set_int("num_hidden_layers", N_LAYERS);
+    set_int("hidden_size", DIM);
+    set_int("intermediate_size", FFN);
+    set_int("num_attention_heads", HEADS);
+    set_int("num_key_value_heads", KV_HEADS);
+    set_int("vocab_size", VOCAB);
+    set_int("max_position_embeddings", 4096);
+    add("model.embed_tokens.weight", 2, VOCAB, DIM);
+    add("model.norm.weight", 1, DIM, 0);
+    add("lm_head.weight", 2, VOCAB, DIM);
+}
+
 #endif

@@ -25,21 +25,10 @@ static void llama_hf(const char *type)
                                         {"mlp.gate_proj.weight", FFN, DIM},
                                         {"mlp.up_proj.weight", FFN, DIM},
                                         {"mlp.down_proj.weight", DIM, FFN}};
-    start(SOURCE_HF);
-    set_str("model_type", type);
-    set_int("num_hidden_layers", N_LAYERS);
-    set_int("hidden_size", DIM);
-    set_int("intermediate_size", FFN);
-    set_int("num_attention_heads", HEADS);
-    set_int("num_key_value_heads", KV_HEADS);
-    set_int("vocab_size", VOCAB);
-    set_int("max_position_embeddings", 4096);
+    start_hf(type);
     set_float("rms_norm_eps", 1e-5);
     set_str("hidden_act", "silu");
     add_layers("model.layers.", lines, 9);
-    add("model.embed_tokens.weight", 2, VOCAB, DIM);
-    add("model.norm.weight", 1, DIM, 0);
-    add("lm_head.weight", 2, VOCAB, DIM);
 }
 
 static void llama_gguf(void)

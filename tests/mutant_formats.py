@@ -59,9 +59,9 @@ fault("an expert is multiplied by its neighbour's matrix", "kernels/ops.h",
       "const int64_t n = part->w.n / n_experts, first = (e > 0 ? e - 1 : e) * n;", EXPERTS)
 fault("every expert has the first one's bias", "kernels/ops.h",
       "own.bias = part->bias ? part->bias + first : NULL;", "own.bias = part->bias;", EXPERTS)
-fault("equal logits go to the later expert", "kernels/cpu/route.c",
+fault("equal logits go to the later expert", "kernels/route.h",
       "(logit == than && expert < other)", "(logit == than && expert > other)", EXPERTS)
-fault("weights of a token's experts are always shares of these alone", "kernels/cpu/route.c",
+fault("weights of a token's experts are always shares of these alone", "kernels/route.h",
       "    if (a->alone)\n", "    if (1)\n", EXPERTS)
 fault("what experts add takes the place of x", "kernels/cpu/rows.inc",
       "a->add ? v16_add(v16_load_n(x + i, n), sum) : sum", "sum", EXPERTS)

@@ -1,49 +1,24 @@
 /* kernels/cuda/experts.cu - route and expert_sum: which experts tokens go to, and what comes back.
  *
- * Owns: the choice, the sorting of pairs. Refuses: matmuls (matmul.cuh: each expert has blocks of
+ * Owns: the sorting of pairs. Refuses: matmuls (matmul.cuh: each expert has blocks of
  * its own there).
  * A tile has 256 tokens at most: a thread chooses for a token, a thread of one block collects for
  * an expert. Both read what caches hold; a tile's matmuls take a hundred times as long. */
 #include "kernels/cuda/simt.cuh"
 
+#define inline inline __host__ __device__
+#include "kernels/route.h"
+#undef inline
+
 #define TOKEN_THREADS  32
 #define EXPERT_THREADS 256
 #define SUM_THREADS    256
 
-/* As kernels/cpu/route.c. */
-DEVICE int is_better(float logit, int expert, float than, int other)
-{
-    return logit > than || (isnan(than) && !isnan(logit)) || (logit == than && expert < other);
-}
-
 static __global__ void __launch_bounds__(TOKEN_THREADS) route_choose(struct route_args a)
 {
     const int64_t token = (int64_t)blockIdx.x * TOKEN_THREADS + threadIdx.x;
-    const int n_experts = a.to.n_experts, n_used = a.to.n_used;
-    if (token >= a.m)
-        return;
-    const float *logits = a.logits + token * a.logits_stride;
-    int32_t *chosen = a.to.places + token * n_used; // until they are sorted
-    float *weights = a.to.weights + token * n_used;
-    int n = 0;
-    for (int e = 0; e < n_experts; e++) {
-        int at = n < n_used ? n++ : n_used;
-        for (; at > 0 && is_better(logits[e], e, logits[chosen[at - 1]], chosen[at - 1]); at--)
-            if (at < n_used)
-                chosen[at] = chosen[at - 1];
-        if (at < n_used)
-            chosen[at] = e;
-    }
-    const float max = logits[chosen[0]];
-    float sum = 0;
-    for (int j = 0; j < n_used; j++)
-        weights[j] = math_exp(logits[chosen[j]] - max);
-    for (int j = 0; a.alone && j < n_used; j++)
-        sum = sum + weights[j];
-    for (int e = 0; !a.alone && e < n_experts; e++)
-        sum = sum + math_exp(logits[e] - max);
-    for (int j = 0; j < n_used; j++)
-        weights[j] = weights[j] / sum;
+    if (token < a.m)
+        route_token(&a, token);
 }
 
 /* Pairs of an expert, in order; a thread has experts threadIdx.x, + EXPERT_THREADS ... */
