@@ -121,27 +121,33 @@ int plan_cost_quick(const struct setting *set, const struct plan *plan, void *me
 /* ---- estimated ---- */
 
 /* The load of a batch in a pass in which `live` rows decode and `prompt` tokens enter, over all. */
-static struct load typical(const struct plan *plan, const struct work *work, double live,
+static struct load typical(const struct setting *set, const struct plan *plan, double live,
                            double prompt)
 {
+    const struct work *work = set->work;
     double rows = max_d((double)work->n_rows, 1);
     double mean = (double)work->prompt_tokens / rows, out = (double)work->output_tokens / rows;
-    double held = min_d(mean + out / 2, (double)work->slots_mean);
     double each = live / plan->batches, in = prompt / plan->batches;
-    int evicts = (double)work->slots_mean < mean + out - 1;
-    return (struct load){.rows = (int)ceil(each),
-                         .evicting = evicts ? (int)each : 0,
-                         .prompts = (int)ceil(in / max_d(mean, 1)),
-                         .prompt_tokens = (int64_t)in,
-                         .prompt_pairs = (int64_t)(in * mean / 2),
-                         .forced_tokens = (int64_t)ceil(each),
-                         .slots = (int64_t)(each * (held + 1)),
-                         .positions = (int64_t)ceil(each + in / max_d(mean, 1)),
-                         .pages_read = (int64_t)(each * held / PLAN_PAGE_SLOTS),
-                         .pages_kept = (int64_t)(each * held / PLAN_PAGE_SLOTS),
-                         .pages_filled =
-                             (int64_t)((evicts ? 0 : each / PLAN_PAGE_SLOTS) +
-                                       min_d(in, in * held / max_d(mean, 1)) / PLAN_PAGE_SLOTS)};
+    struct load l = {.rows = (int)ceil(each),
+                     .prompts = (int)ceil(in / max_d(mean, 1)),
+                     .prompt_tokens = (int64_t)in,
+                     .forced_tokens = (int64_t)ceil(each),
+                     .positions = (int64_t)ceil(each + in / max_d(mean, 1))};
+    for (enum kv_kind kind = KV_RUN; kind < evict_kinds(set->evict); kind++) {
+        double most = (double)(kind == KV_RUN ? work->slots_mean : work->slots_window);
+        double held = min_d(mean + out / 2, most);
+        int evicts = most < mean + out - 1;
+        double pairs = (double)load_pairs(set->evict, kind, (int64_t)mean) / max_d(mean, 1);
+        l.kv[kind] = (struct kv_load){
+            .evicting = evicts ? (int)each : 0,
+            .prompt_pairs = (int64_t)(in * pairs),
+            .slots = (int64_t)(each * (held + 1)),
+            .pages_read = (int64_t)(each * held / PLAN_PAGE_SLOTS),
+            .pages_kept = (int64_t)(each * held / PLAN_PAGE_SLOTS),
+            .pages_filled = (int64_t)((evicts ? 0 : each / PLAN_PAGE_SLOTS) +
+                                      min_d(in, in * held / max_d(mean, 1)) / PLAN_PAGE_SLOTS)};
+    }
+    return l;
 }
 
 static double price_typical(struct pricing *p, int64_t pass, struct load load)
@@ -169,8 +175,8 @@ void plan_estimate(const struct setting *set, const struct plan *plan, void *mem
     double waves = ceil(n / max_d(rows, 1));
     double passes = work->scores ? max_d(waves, entering) : max_d(waves * out, entering + out);
     double live = work->scores ? 0 : (double)work->output_tokens / passes;
-    double admit_s = price_typical(&p, 1, typical(plan, work, live, all / entering));
-    double decode_s = price_typical(&p, 2, typical(plan, work, live, 0));
+    double admit_s = price_typical(&p, 1, typical(set, plan, live, all / entering));
+    double decode_s = price_typical(&p, 2, typical(set, plan, live, 0));
     double share = min_d(entering / passes, 1);
     *t = (struct plan_time){.passes = passes,
                             .job_s = passes * (share * admit_s + (1 - share) * decode_s)};

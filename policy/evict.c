@@ -29,7 +29,17 @@ int evict_policy_by_name(const char *name)
     return policy;
 }
 
-int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row)
+void evict_set_windows(struct evict *e, const int32_t *layer_window, int n_layers)
+{
+    e->window = 0;
+    e->window_all = 1;
+    for (int i = 0; i < n_layers; i++) {
+        e->window = layer_window[i] > e->window ? layer_window[i] : e->window;
+        e->window_all &= layer_window[i] > 0;
+    }
+}
+
+static int row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row)
 {
     if (e->policy == EVICT_FULL) {
         *row = (struct evict_row){.budget = INT32_MAX, .recent = INT32_MAX, .sink = 0};
@@ -56,11 +66,24 @@ int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struc
     return 0;
 }
 
-int64_t evict_slots_max(const struct evict *e, int64_t n_prompt, int64_t n_max)
+/* Where all layers have windows no row holds more than the longest: the run's rule is theirs. */
+int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row)
+{
+    struct evict rule;
+    int bad = row_init(e, n_prompt, n_max, row);
+    if (e->window_all)
+        evict_in_layer(e, row, e->window, &rule, row);
+    return bad;
+}
+
+int64_t evict_slots_max(const struct evict *e, enum kv_kind kind, int64_t n_prompt, int64_t n_max)
 {
     int64_t n_tokens = n_prompt + n_max;
+    struct evict rule;
     struct evict_row row;
     if (e->simulate || evict_row_init(e, n_prompt, n_max, &row) != 0)
         return n_tokens;
+    if (kind == KV_WINDOW)
+        evict_in_layer(e, &row, e->window, &rule, &row);
     return row.budget < n_tokens ? row.budget : n_tokens;
 }

@@ -48,7 +48,13 @@ struct evict {
     int recent_is_fraction;
     int sink;       // slots; -1: the policy's default
     int recent_set; // 0: the policy's default
+    /* Of the model, not asked for: its layers' longest window, tokens; 0: none has any. */
+    int window;
+    int window_all; // 1: all layers have one
 };
+
+/* Layers by what their KV holds: by the run's rule; by their window, where others have none. */
+enum kv_kind { KV_RUN, KV_WINDOW, N_KV_KINDS };
 
 /* The same, resolved for one row. */
 struct evict_row {
@@ -60,10 +66,17 @@ struct evict_row {
 /* Resolves budget, recent and sink for a row of n_prompt + n_max tokens (rule 3 of the README).
  * Returns 0, or -1 when sink + recent exceed the budget and the budget does not hold everything. */
 int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row);
+/* Whether a model's layers have windows, layer by layer as struct shape has them. */
+void evict_set_windows(struct evict *e, const int32_t *layer_window, int n_layers);
 const char *evict_policy_name(int policy);
 int evict_policy_by_name(const char *name); // N_EVICT_POLICIES when unknown
-/* Greatest number of slots any row of n_tokens in all can hold. */
-int64_t evict_slots_max(const struct evict *e, int64_t n_prompt, int64_t n_max);
+/* Greatest number of slots that a row can hold in a layer of a kind. */
+int64_t evict_slots_max(const struct evict *e, enum kv_kind kind, int64_t n_prompt, int64_t n_max);
+/* How many kinds of layers the model has, from KV_RUN on. */
+static inline enum kv_kind evict_kinds(const struct evict *e)
+{
+    return e->window > 0 && !e->window_all ? N_KV_KINDS : KV_WINDOW;
+}
 
 /* 1: the policy ranks by attention scores. */
 static inline int evict_policy_scores(int policy)
@@ -119,7 +132,7 @@ static inline int evict_slots_after(const struct evict *e, const struct evict_ro
                                     int ring_slots, int n_slots, int n_done, int n)
 {
     int64_t slots = (int64_t)n_slots + evict_ring_used(ring_slots, n_done) + n;
-    if (e->policy != EVICT_FULL && !e->simulate && slots > row->budget)
+    if (!e->simulate && slots > row->budget)
         slots = row->budget;
     return (int)slots - evict_ring_used(ring_slots, n_done + n);
 }

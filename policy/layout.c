@@ -104,6 +104,7 @@ static void lay_kv_frames(struct build *b)
     int64_t extents = (int64_t)p->decoder * p->batches, pages = p->pages_batch;
     int64_t page = b->costs->kv_page_bytes;
     int64_t moving = extents - p->kv_near;
+    array(b, LAYOUT_KV_PLACES, extents, 8);
     if (moving == 0)
         return;
     array(b, LAYOUT_KV_FRAMES, p->kv_frames, s->frame);
@@ -140,13 +141,20 @@ static void lay_hidden(struct build *b)
     arrays(b, LAYOUT_HIDDEN_SEGMENTS, p->hidden_frames, units, s->segment);
 }
 
+/* Of a row: what its slots hold in every layer, those of rings included. */
+static int64_t meta_slots(const struct build *b)
+{
+    int64_t ring = b->costs->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0, slots = 0;
+    for (int layer = 0; layer < b->plan->decoder; layer++)
+        slots += plan_kv_slots(b->plan, b->shape, layer) + ring;
+    return slots * b->shape->n_kv_heads;
+}
+
 static void lay_batches(struct build *b)
 {
     const struct plan *p = b->plan;
     const struct plan_costs *c = b->costs;
     int64_t rows = (int64_t)p->batch * p->batches;
-    int64_t ring = c->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0;
-    int64_t slots = (int64_t)p->decoder * b->shape->n_kv_heads * (p->slots_cap + ring);
     array(b, LAYOUT_BATCHES, p->batches, c->sizes.batch);
     arrays(b, LAYOUT_ROWS, p->batches, p->batch, c->sizes.row);
     arrays(b, LAYOUT_SPANS, p->batches, 2 * p->batch, c->sizes.span);
@@ -167,6 +175,7 @@ static void lay_batches(struct build *b)
     }
     arrays(b, LAYOUT_ROW_PAGES, rows, p->slots_cap / PLAN_PAGE_SLOTS, 4);
     if (b->evict->policy != EVICT_FULL || shape_window(b->shape) > 0) {
+        int64_t slots = meta_slots(b);
         arrays(b, LAYOUT_SLOT_POS, rows, slots, 4);
         arrays(b, LAYOUT_SLOT_SCORES, rows, slots, 4);
     }
@@ -283,9 +292,11 @@ static int64_t resident_bytes(const struct plan *p, const struct weights_info *w
 }
 
 struct layout_stays layout_stays(const struct plan *p, const struct weights_info *w,
-                                 const struct plan_costs *costs)
+                                 const struct shape *shape, const struct plan_costs *costs)
 {
-    struct layout_stays stays = {.written = p->kv_near * p->pages_batch * costs->kv_page_bytes};
+    int64_t pages[N_TIERS];
+    plan_kv_pages_on(p, shape, pages);
+    struct layout_stays stays = {.written = pages[plan_kv_near(p)] * costs->kv_page_bytes};
     for (int layer = 0; layer < p->layers; layer++)
         if (plan_layer_home(p, layer) != TIER_NVME) {
             int made = w->made_here || plan_layer_decoded(p, layer);
@@ -307,9 +318,11 @@ static void lay_residents(struct build *b)
         b->l->weights[layer] = range(b, id, n_bytes, PLAN_DISK_BLOCK);
         b->l->weight_arena[layer] = arena_of(b, id);
     }
-    int64_t extent = p->pages_batch * b->costs->kv_page_bytes;
-    blocks(b, LAYOUT_KV, 1, p->kv_near * extent);
-    blocks(b, LAYOUT_KV_HOME, 1, p->kv_ram * extent);
+    int64_t pages[N_TIERS], page = b->costs->kv_page_bytes;
+    plan_kv_pages_on(p, b->shape, pages);
+    blocks(b, LAYOUT_KV, 1, pages[plan_kv_near(p)] * page);
+    if (plan_kv_near(p) != TIER_RAM)
+        blocks(b, LAYOUT_KV_HOME, 1, pages[TIER_RAM] * page);
     blocks(b, LAYOUT_HIDDEN_HOME, 1, p->hidden_ram * layout_hidden_frame_bytes(p, b->shape));
 }
 

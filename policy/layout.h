@@ -28,6 +28,7 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(TILES, weight_frames, DEVICE)         /* a layer's, decoded anew in each pass */             \
     X(STAGING, io, PINNED)                  /* encoded weights, with a codec */                    \
     X(BOUNCE, io, PINNED)                   /* [io pieces] between NVMe and a device */            \
+    X(KV_PLACES, kv_meta, HOST) /* [decoder][batches] bytes, within those of its tier */           \
     /* KV that moves */                                                                            \
     X(KV_FRAMES, kv_meta, HOST)          /* [kv_frames] struct frame */                            \
     X(KV_LAST, kv_meta, HOST)            /* [decoder][batches] struct last_write */                \
@@ -61,7 +62,7 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(SEEN_EDITS, head, DEVICE)      /* as EDITS */                                                \
     X(SEEN_CANDIDATES, head, DEVICE) /* as CANDIDATES */                                           \
     X(ROW_PAGES, kv_meta, HOST)      /* [i: rows][slots_cap / 32] page ids */                      \
-    X(SLOT_POS, kv_meta, ATTEND)     /* [i: rows][decoder][n_kv_heads][meta_cap] */                \
+    X(SLOT_POS, kv_meta, ATTEND)     /* [i: rows][decoder][n_kv_heads][the layer's slots] */       \
     X(SLOT_SCORES, kv_meta, ATTEND)  /* the same */                                                \
     X(RINGS, kv_rings, ATTEND)       /* [i: rows][decoder] rings */                                \
     /* engine/line/gather */                                                                       \
@@ -109,7 +110,7 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(STEP_OWNERS, kv_meta, HOST) /* [pages_batch] whose they are */                               \
     /* what stays */                                                                               \
     X(WEIGHTS, weights_resident, DEVICE) /* weights[layer] */                                      \
-    X(KV, kv, ATTEND)                    /* [extents of it][pages_batch] pages */                  \
+    X(KV, kv, ATTEND)                    /* [extents of it][the layer's] pages */                  \
     /* what stays in RAM beside a device's own memory */                                           \
     X(WEIGHTS_HOME, weights_resident, PINNED) /* weights[layer] of those that stream from it */    \
     X(KV_HOME, kv, PINNED)                    /* as KV */                                          \
@@ -160,7 +161,7 @@ struct layout_stays {
     int64_t read, written;
 };
 struct layout_stays layout_stays(const struct plan *plan, const struct weights_info *w,
-                                 const struct plan_costs *costs);
+                                 const struct shape *shape, const struct plan_costs *costs);
 
 /* Pages of the workspace in which prompts of a tile keep K and V. */
 int64_t layout_prompt_pages(const struct plan *plan);

@@ -94,7 +94,7 @@ static void count_fetches(struct moves *m)
             enum tier_kind home = plan_kv_home(p, layer - 1, batch).tier;
             int64_t issued = place_in_pass(p, layer, batch) - p->ahead_state;
             if (home != plan_kv_near(p))
-                m->batches[batch].kv[home][sees(p, batch, issued)]++;
+                m->batches[batch].kv[home][moves_kind(m, layer - 1)][sees(p, batch, issued)]++;
         }
 }
 
@@ -112,18 +112,21 @@ static void move(const struct moves *m, enum tier_kind home, int to_device, doub
 static void move_kv(const struct moves *m, const struct moves_batch *b, const struct load *l,
                     double bytes[N_PLAN_LANES])
 {
-    const int64_t seen[N_FETCH_SEES] = {b->seen_pages, l->pages_kept, l->pages_read};
     double page = (double)m->costs->kv_page_bytes;
-    double written = (double)l->pages_filled + l->evicting * m->costs->kv_pages_written;
     int to_device = plan_kv_near(m->plan) == TIER_DEVICE;
-    for (enum tier_kind home = TIER_RAM; home <= TIER_NVME; home++) {
-        int64_t layers = 0, pages = 0;
-        for (int k = 0; k < N_FETCH_SEES; k++) {
-            layers += b->kv[home][k];
-            pages += b->kv[home][k] * seen[k];
+    for (enum kv_kind kind = KV_RUN; kind < N_KV_KINDS; kind++) {
+        const struct kv_load *kv = &l->kv[kind];
+        const int64_t seen[N_FETCH_SEES] = {b->seen_pages[kind], kv->pages_kept, kv->pages_read};
+        double written = (double)kv->pages_filled + kv->evicting * m->costs->kv_pages_written[kind];
+        for (enum tier_kind home = TIER_RAM; home <= TIER_NVME; home++) {
+            int64_t layers = 0, pages = 0;
+            for (int k = 0; k < N_FETCH_SEES; k++) {
+                layers += b->kv[home][kind][k];
+                pages += b->kv[home][kind][k] * seen[k];
+            }
+            move(m, home, to_device, (double)pages * page, 0, bytes);
+            move(m, home, to_device, (double)layers * written * page, 1, bytes);
         }
-        move(m, home, to_device, (double)pages * page, 0, bytes);
-        move(m, home, to_device, (double)layers * written * page, 1, bytes);
     }
 }
 
@@ -154,8 +157,15 @@ int64_t moves_bytes(const struct plan *plan)
 void moves_make(struct moves *m, const struct plan *plan, const struct weights_info *weights,
                 const struct plan_costs *costs, const struct shape *shape, void *memory)
 {
-    *m = (struct moves){
-        .plan = plan, .weights = weights, .costs = costs, .dim = shape->dim, .batches = memory};
+    *m = (struct moves){.plan = plan,
+                        .weights = weights,
+                        .costs = costs,
+                        .shape = shape,
+                        .dim = shape->dim,
+                        .batches = memory};
+    struct evict windows;
+    evict_set_windows(&windows, shape->layer_window, shape->n_layers);
+    m->windows_all = windows.window_all;
     memset(memory, 0, (size_t)moves_bytes(plan));
     count_weights(m);
     count_fetches(m);
@@ -171,7 +181,8 @@ void moves_pass(struct moves *m, int64_t pass, const struct load *loads, double 
         bytes[PLAN_NVME_READ] += m->row_bytes * (double)(l->prompt_tokens + l->forced_tokens);
         move_kv(m, &m->batches[b], l, bytes);
         move_hidden(m, b, l, bytes);
-        m->batches[b].seen_pages = l->pages_read + l->pages_filled;
+        for (enum kv_kind kind = KV_RUN; kind < N_KV_KINDS; kind++)
+            m->batches[b].seen_pages[kind] = l->kv[kind].pages_read + l->kv[kind].pages_filled;
     }
 }
 
@@ -202,7 +213,7 @@ void moves_end(struct moves *m, const struct load *loads, double bytes[N_PLAN_LA
             int64_t issued = place_in_pass(p, layer, batch) - p->ahead_state;
             if (home == plan_kv_near(p) || issued >= end || sees(p, batch, issued) != SEES_BEFORE)
                 continue;
-            move(m, home, to_device,
-                 (double)(m->batches[batch].seen_pages * m->costs->kv_page_bytes), 0, bytes);
+            int64_t pages = m->batches[batch].seen_pages[moves_kind(m, layer - 1)];
+            move(m, home, to_device, (double)(pages * m->costs->kv_page_bytes), 0, bytes);
         }
 }

@@ -2,7 +2,7 @@
  *
  * Owns: which fetch sees which rows. Refuses: seconds (policy/pass.h).
  * Exact but for three: rows of the embedding that are gathered (by their mean), pages that rows
- * write over which evict by scores (expected ones), encoded weights before their file is made. */
+ * write over which evict (expected ones), encoded weights before their file is made. */
 #ifndef POLICY_MOVES_H
 #define POLICY_MOVES_H
 
@@ -26,20 +26,28 @@ enum fetch_sees { SEES_BEFORE, SEES_KEPT, SEES_OWN, N_FETCH_SEES };
 
 /* Of a batch: how many decoder layers' KV of a tier is fetched when. */
 struct moves_batch {
-    int kv[N_TIERS][N_FETCH_SEES];
-    int64_t seen_pages; // SEES_BEFORE of the next pass
+    int kv[N_TIERS][N_KV_KINDS][N_FETCH_SEES];
+    int64_t seen_pages[N_KV_KINDS]; // SEES_BEFORE of the next pass
 };
 
 struct moves {
     const struct plan *plan;
     const struct weights_info *weights;
     const struct plan_costs *costs;
+    const struct shape *shape;
+    int windows_all; // 1: all layers have a window, and KV of one kind
     int64_t dim;
     int64_t every[N_PLAN_LANES]; // weights of a pass
     int64_t once[N_PLAN_LANES];  // of the first one, more
     double row_bytes;            // that the gather of a token reads
     struct moves_batch *batches; // [plan.batches]
 };
+
+/* What the KV of decoder layer `layer` (from 0) is. */
+static inline enum kv_kind moves_kind(const struct moves *m, int layer)
+{
+    return !m->windows_all && m->shape->layer_window[layer] > 0 ? KV_WINDOW : KV_RUN;
+}
 
 /* Bytes of `memory`, 8-aligned. */
 int64_t moves_bytes(const struct plan *plan);

@@ -19,16 +19,21 @@
 
 /* Of a batch: seconds of its steps, bytes that go with them. */
 struct step_cost {
-    double embed, layer[2], slice[2]; // as stored, as tiles
-    double before, after, attend;     // of a layer in two parts
-    double kv_read, kv_written, hidden, positions;
-    double pieces_read, pieces_written; // of KV: pages that stand side by side travel together
+    double embed, slice[2]; // as stored, as tiles
+    double before, after;   // of a layer in two parts
+    double hidden, positions;
+    struct kv_cost {
+        double layer[2], attend;            // of the whole layer, and what of it is attention
+        double read, written;               // bytes
+        double pieces_read, pieces_written; // pages that stand side by side travel together
+    } kv[N_KV_KINDS];
 };
 
 /* A step of a pass, and where what it needs lives. */
 struct place {
     int layer, part, batch;
     int decoded; // 1: the layer is held as tiles
+    enum kv_kind kind;
     enum tier_kind weights, kv, hidden;
 };
 
@@ -54,23 +59,24 @@ static double row_bytes(const struct shape *s)
 }
 
 /* Attention of a batch in a layer, on the CPU. */
-static double attend_s(const struct setting *set, const struct load *l)
+static double attend_s(const struct setting *set, const struct load *l, enum kv_kind kind)
 {
+    const struct kv_load *kv = &l->kv[kind];
     const struct shape *s = set->shape;
     const struct model_rates *rates = &set->costs->rates;
     double slot = (double)set->costs->kv_page_bytes / PLAN_PAGE_SLOTS;
-    double flops = 4.0 * s->n_heads * s->head_dim * (double)l->prompt_pairs;
+    double flops = 4.0 * s->n_heads * s->head_dim * (double)kv->prompt_pairs;
     double read =
         set->costs->attend_rate > 0 ? set->costs->attend_rate : set->machine->ram_read.value;
     double flops_rate = set->machine->prompt_flops.value > 0 ? set->machine->prompt_flops.value
                                                              : set->machine->matmul_flops.value;
     double prompts_s =
-        model_prompts_s(rates, l->prompts, (double)l->prompt_tokens, (double)l->prompt_pairs);
+        model_prompts_s(rates, l->prompts, (double)l->prompt_tokens, (double)kv->prompt_pairs);
     if (rates->pair_s <= 0)
         prompts_s = rate(flops, flops_rate);
     if (rates->rows_s[0] > 0)
-        return model_attend_s(rates, (double)l->forced_tokens, (double)l->slots) + prompts_s;
-    return rate((double)l->slots * slot, read) + prompts_s;
+        return model_attend_s(rates, (double)l->forced_tokens, (double)kv->slots) + prompts_s;
+    return rate((double)kv->slots * slot, read) + prompts_s;
 }
 
 static double tokens_of(const struct load *l)
@@ -118,10 +124,12 @@ static void cost_on_cpu(const struct pricing *p, const struct load *l, struct st
         rows_s = rate(tokens * row_bytes(set->shape), m->rows_read.value);
         reduce_s = rate(logits * 8, m->rows_read.value); // written and reduced, tile by tile
     }
-    c->attend = attend_s(set, l);
+    for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++)
+        c->kv[kind].attend = attend_s(set, l, kind);
     for (int state = 0; state < 2; state++) {
-        c->layer[state] = model_layer_s(&set->costs->rates, (enum weight_state)state, tokens) +
-                          rows_s + c->attend + step_s;
+        double layer_s = model_layer_s(&set->costs->rates, (enum weight_state)state, tokens);
+        for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++)
+            c->kv[kind].layer[state] = layer_s + rows_s + c->kv[kind].attend + step_s;
         c->slice[state] =
             head_tiles(set, p->plan) *
                 model_head_s(&set->costs->rates, (enum weight_state)state, (double)l->positions) +
@@ -165,38 +173,48 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
                  (double)l->positions) +
         launches;
     if (p->plan->attn_cpu) {
-        c->attend = attend_s(set, l);
+        for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++)
+            c->kv[kind].attend = attend_s(set, l, kind);
         c->before += rate(tokens * (heads + 2 * kv) * 4, m->d2h.value);
         c->after += rate(tokens * heads * 4, m->h2d.value);
         return;
     }
     double slot = (double)set->costs->kv_page_bytes / PLAN_PAGE_SLOTS;
-    double attend = rate((double)l->slots * slot, m->device_read.value) +
-                    rate(4 * heads * (double)l->prompt_pairs, m->device_flops.value);
-    c->layer[0] = c->layer[1] = c->before + attend + c->after;
+    for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++) {
+        const struct kv_load *of = &l->kv[kind];
+        double attend = rate((double)of->slots * slot, m->device_read.value) +
+                        rate(4 * heads * (double)of->prompt_pairs, m->device_flops.value);
+        c->kv[kind].layer[0] = c->kv[kind].layer[1] = c->before + attend + c->after;
+    }
 }
 
 /* A row gets its first pages when it enters, side by side; what it grows by stands anywhere. */
-static double kv_pieces(const struct pricing *p, const struct load *l)
+static double kv_pieces(const struct pricing *p, const struct load *l, double pages)
 {
     const struct work *work = p->set->work;
     double first =
         floor((double)work->prompt_tokens / max_d((double)work->n_rows, 1)) / PLAN_PAGE_SLOTS;
-    double rows = min_d(l->rows, (double)l->pages_read);
-    return rows + max_d((double)l->pages_read - rows * max_d(first, 1), 0);
+    double rows = min_d(l->rows, pages);
+    return rows + max_d(pages - rows * max_d(first, 1), 0);
 }
 
 static void cost_of(const struct pricing *p, const struct load *l, struct step_cost *c)
 {
-    double page = (double)p->set->costs->kv_page_bytes;
-    double written = l->evicting * p->set->costs->kv_pages_written;
+    const struct plan_costs *costs = p->set->costs;
     *c = (struct step_cost){
-        .kv_read = (double)l->pages_read * page,
-        .kv_written = ((double)l->pages_filled + written) * page,
-        .pieces_read = l->evicting > 0 ? min_d(l->rows, (double)l->pages_read) : kv_pieces(p, l),
-        .pieces_written = min_d((double)l->pages_filled, l->rows) + min_d(written, l->evicting),
         .hidden = (double)moves_hidden(p->set->shape->dim, l->prompt_tokens + l->forced_tokens),
         .positions = (double)moves_hidden(p->set->shape->dim, l->positions)};
+    for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++) {
+        const struct kv_load *kv = &l->kv[kind];
+        double page = (double)costs->kv_page_bytes, read = (double)kv->pages_read;
+        double filled = (double)kv->pages_filled;
+        double written = kv->evicting * costs->kv_pages_written[kind];
+        c->kv[kind] = (struct kv_cost){
+            .read = read * page,
+            .written = (filled + written) * page,
+            .pieces_read = kv->evicting > 0 ? min_d(l->rows, read) : kv_pieces(p, l, read),
+            .pieces_written = min_d(filled, l->rows) + min_d(written, kv->evicting)};
+    }
     if (tokens_of(l) == 0)
         return;
     (p->plan->device ? cost_on_device : cost_on_cpu)(p, l, c);
@@ -223,7 +241,7 @@ static double compute_s(const struct pricing *p, const struct place *s)
         return c->slice[s->decoded] * p->slowed + decode;
     if (p->plan->attn_cpu)
         return (s->part == 0 ? c->before : c->after) + decode;
-    return c->layer[s->decoded] * p->slowed + decode;
+    return c->kv[s->kind].layer[s->decoded] * p->slowed + decode;
 }
 
 /* ---- the lanes that move ---- */
@@ -324,6 +342,7 @@ static void place_steps(const struct pricing *p, const struct order *order, int6
                              .weights = plan_layer_home(plan, s.layer),
                              .hidden = plan_hidden_home(plan, s.batch).tier};
         at->kv = decodes ? plan_kv_home(plan, s.layer - 1, s.batch).tier : plan_kv_near(plan);
+        at->kind = decodes ? moves_kind(&p->moves, s.layer - 1) : KV_RUN;
     }
     p->replay->placed = 1;
 }
@@ -355,13 +374,13 @@ static void fetch_kv(const struct walk *w, double now, int64_t n)
     const struct plan *plan = w->p->plan;
     if (!is_played(w, n) || at(w, n)->part != 0 || at(w, n)->kv == plan_kv_near(plan))
         return;
-    const struct step_cost *s = &w->r->batch[at(w, n)->batch];
+    const struct kv_cost *s = &w->r->batch[at(w, n)->batch].kv[at(w, n)->kind];
     const struct cargo c = {.home = at(w, n)->kv,
-                            .n_bytes = s->kv_read,
-                            .stored = s->kv_read,
+                            .n_bytes = s->read,
+                            .stored = s->read,
                             .pieces = s->pieces_read,
                             .device = plan_kv_near(plan) == TIER_DEVICE};
-    if (s->kv_read > 0)
+    if (s->read > 0)
         fetch(w, now, n, &c, &w->r->ready[NEEDS_KV][n]);
 }
 
@@ -392,9 +411,9 @@ static void retire(const struct walk *w, double now, int64_t n)
     const struct cargo hidden = {
         .home = s->hidden, .n_bytes = n_bytes, .stored = n_bytes, .device = plan->device};
     const struct cargo kv = {.home = s->kv,
-                             .n_bytes = c->kv_written,
-                             .stored = c->kv_written,
-                             .pieces = c->pieces_written,
+                             .n_bytes = c->kv[s->kind].written,
+                             .stored = c->kv[s->kind].written,
+                             .pieces = c->kv[s->kind].pieces_written,
                              .device = plan_kv_near(plan) == TIER_DEVICE};
     if (s->hidden != plan_near(plan))
         store(w, now, n, &hidden);
@@ -419,7 +438,7 @@ static void compute(const struct walk *w, int64_t n, double start)
     double busy = r->end[n];
     for (int b = 0; b < w->p->plan->batches; b++)
         busy = max_d(busy, r->attended[b]);
-    r->attended[s->batch] = busy + r->batch[s->batch].attend;
+    r->attended[s->batch] = busy + r->batch[s->batch].kv[s->kind].attend;
 }
 
 static double play(const struct pricing *p, int first)
@@ -477,7 +496,8 @@ int64_t pricing_bytes(const struct plan *plan, int quick)
  * rows reach, which it has to answer for as well: by reads as they land, by ops. */
 static void price_fresh(struct pricing *p)
 {
-    const struct layout_stays stays = layout_stays(p->plan, p->set->weights, p->set->costs);
+    const struct layout_stays stays =
+        layout_stays(p->plan, p->set->weights, p->set->shape, p->set->costs);
     const double fresh = p->set->machine->ram_fresh.value;
     if (stays.read + stays.written <= LAYOUT_BROUGHT_IN || fresh <= 0)
         return;
@@ -495,12 +515,27 @@ static void add_fresh(const struct pricing *p, struct lanes *l)
     l->wall_s += more + p->fresh_ops_s;
 }
 
+static void count_kinds(struct pricing *p)
+{
+    const struct plan *plan = p->plan;
+    const int64_t on_disk = plan_kv_count(plan, TIER_NVME);
+    const int all = on_disk == (int64_t)plan->decoder * plan->batches;
+    for (int layer = 0; layer < plan->decoder; layer++) {
+        enum kv_kind kind = moves_kind(&p->moves, layer);
+        p->decoded[kind][plan_layer_decoded(plan, layer + 1)]++;
+        for (int batch = 0; batch < plan->batches && on_disk > 0 && !all; batch++)
+            p->kv_on_disk[kind] += plan_kv_home(plan, layer, batch).tier == TIER_NVME;
+        p->kv_on_disk[kind] += all ? plan->batches : 0;
+    }
+}
+
 void pricing_make(struct pricing *p, const struct setting *set, const struct plan *plan, int quick,
                   void *memory)
 {
     int64_t steps = steps_of(plan, quick);
     uint8_t *at = memory;
-    *p = (struct pricing){.set = set, .plan = plan, .quick = quick};
+    *p = (struct pricing){
+        .set = set, .plan = plan, .quick = quick, .kinds = evict_kinds(set->evict)};
 #define TAKE(to, n)                                                                                \
     (to) = (void *)at;                                                                             \
     at += align64((int64_t)(n) * (int64_t)sizeof *(to), 8)
@@ -523,11 +558,11 @@ void pricing_make(struct pricing *p, const struct setting *set, const struct pla
 #undef TAKE
     moves_make(&p->moves, plan, set->weights, set->costs, set->shape, at);
     price_fresh(p);
-    p->kv_on_disk = plan_kv_count(plan, TIER_NVME);
+    count_kinds(p);
     for (int layer = 1; layer < plan->layers; layer++) {
         p->decoding_s += decoding_s(p, layer);
-        int decoded = plan_layer_decoded(plan, layer);
-        *(layer <= plan->decoder ? &p->decoded : &p->decoded_slices) += decoded;
+        if (layer > plan->decoder)
+            p->decoded_slices += plan_layer_decoded(plan, layer);
     }
 }
 
@@ -572,9 +607,12 @@ static void lanes_of(const struct pricing *p, const double bytes[N_PLAN_LANES], 
     l->s[PLAN_NVME_WRITE] = disk_s(p, bytes[PLAN_NVME_WRITE], 1);
     for (int b = 0; b < plan->batches; b++) { // as many layers of each batch live there
         const struct step_cost *c = &p->replay->batch[b];
-        double layers = (double)p->kv_on_disk / plan->batches;
-        l->s[PLAN_NVME_READ] += layers * short_s(p, c->kv_read, c->pieces_read);
-        l->s[PLAN_NVME_WRITE] += layers * short_s(p, c->kv_written, c->pieces_written);
+        for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++) {
+            const struct kv_cost *kv = &c->kv[kind];
+            double layers = (double)p->kv_on_disk[kind] / plan->batches;
+            l->s[PLAN_NVME_READ] += layers * short_s(p, kv->read, kv->pieces_read);
+            l->s[PLAN_NVME_WRITE] += layers * short_s(p, kv->written, kv->pieces_written);
+        }
     }
     l->s[PLAN_H2D] = link_s(p, bytes[PLAN_H2D], 0);
     l->s[PLAN_D2H] = link_s(p, bytes[PLAN_D2H], 1);
@@ -582,10 +620,15 @@ static void lanes_of(const struct pricing *p, const double bytes[N_PLAN_LANES], 
         const struct step_cost *c = &p->replay->batch[b];
         ops += c->embed + (n_slices(plan) - p->decoded_slices) * c->slice[0] +
                p->decoded_slices * c->slice[1];
-        ops += plan->attn_cpu
-                   ? plan->decoder * (c->before + c->after)
-                   : (plan->decoder - p->decoded) * c->layer[0] + p->decoded * c->layer[1];
-        attended += plan->attn_cpu ? plan->decoder * c->attend : 0;
+        ops += plan->attn_cpu ? plan->decoder * (c->before + c->after) : 0;
+        for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++) {
+            const int *layers = p->decoded[kind];
+            const struct kv_cost *kv = &c->kv[kind];
+            if (plan->attn_cpu)
+                attended += (layers[0] + layers[1]) * kv->attend;
+            else
+                ops += layers[0] * kv->layer[0] + layers[1] * kv->layer[1];
+        }
     }
     l->s[PLAN_GPU] = plan->device ? ops : 0;
     l->s[PLAN_CPU] = plan->device ? (double)n * p->set->machine->step_s.value + attended : ops;

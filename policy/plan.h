@@ -59,6 +59,7 @@ struct work {
     int64_t tokens_max;     // most tokens of one row, prompt and output
     int64_t slots_max;      // most KV slots that one row can hold
     int64_t slots_mean;     // mean over rows of the most slots a row holds
+    int64_t slots_window;   // as slots_max, in a layer of KV_WINDOW; 0: the model has none
     int64_t forced_max;     // longest forced span (score, resume); 0 for fresh generation
     int64_t line_bytes_max; // longest input line
     int scores;             // 1: rows are scored; nothing is generated
@@ -85,9 +86,10 @@ struct plan_sizes {
 
 /* What the engine's own tables cost (engine_costs): everything the plan does not know by itself. */
 struct plan_costs {
-    int64_t kv_page_bytes;     // one page, one layer, in the KV format
-    int64_t kv_ring_bytes;     // one row, one layer: its ring (KV format mixed), else 0
-    double kv_pages_written;   // of a layer, by a token that decodes: 1/32, unless rows evict
+    int64_t kv_page_bytes; // one page, one layer, in the KV format
+    int64_t kv_ring_bytes; // one row, one layer: its ring (KV format mixed), else 0
+    /* Pages of a layer, by a token that decodes: 1/32, or its victim's, of a row that evicts. */
+    double kv_pages_written[N_KV_KINDS];
     int64_t prompt_page_bytes; // one page in the compute format (prompt workspace)
     int64_t text_bytes;        // tokenizer, rows being parsed, journal buffers
     int64_t io_bytes;          // mover's rings and tables
@@ -128,6 +130,8 @@ struct plan {
     int weight_frames, kv_frames, hidden_frames;
     int64_t pages_batch;        // KV pages of one batch's pool
     int slots_cap;              // slots of the longest row, rounded up to pages
+    int window_pages;           // pages that each row owns in a layer of KV_WINDOW, which need not
+                                // be taken; 0: there it uses those it took for other layers
     int prefill_tokens;         // prompt and forced tokens that a pass admits
     int64_t prompt_max;         // longest prompt the workspace holds
     int64_t pass_tokens;        // most tokens of a whole pass
@@ -188,6 +192,20 @@ struct plan_home {
 enum tier_kind plan_layer_home(const struct plan *plan, int layer);
 struct plan_home plan_kv_home(const struct plan *plan, int layer, int batch);
 struct plan_home plan_hidden_home(const struct plan *plan, int batch);
+/* Pages of a batch's pool in decoder layer `layer` (from 0). */
+static inline int64_t plan_kv_pages(const struct plan *plan, const struct shape *shape, int layer)
+{
+    int own = plan->window_pages > 0 && shape->layer_window[layer] > 0;
+    return own ? (int64_t)plan->batch * plan->window_pages : plan->pages_batch;
+}
+/* Slots of a row in that layer, whole pages. */
+static inline int plan_kv_slots(const struct plan *plan, const struct shape *shape, int layer)
+{
+    int own = plan->window_pages > 0 && shape->layer_window[layer] > 0;
+    return own ? plan->window_pages * PLAN_PAGE_SLOTS : plan->slots_cap;
+}
+/* Pages of all extents of each tier. */
+void plan_kv_pages_on(const struct plan *plan, const struct shape *shape, int64_t pages[N_TIERS]);
 /* How many of them live on a tier. */
 int64_t plan_kv_count(const struct plan *plan, enum tier_kind tier);
 int64_t plan_hidden_count(const struct plan *plan, enum tier_kind tier);

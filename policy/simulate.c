@@ -15,7 +15,14 @@
 
 #define PASSES_MAX ((int64_t)1 << 40)
 
-enum event_kind { EVENT_START, EVENT_END, EVENT_PAGES, EVENT_LEAVE, N_EVENT_KINDS };
+/* START and END are of each kind of KV. */
+enum event_kind {
+    EVENT_START,
+    EVENT_END = EVENT_START + N_KV_KINDS,
+    EVENT_PAGES = EVENT_END + N_KV_KINDS,
+    EVENT_LEAVE,
+    N_EVENT_KINDS
+};
 
 /* What happens to a steady row before pass `pass` takes its tokens. */
 struct event {
@@ -29,10 +36,13 @@ struct seat {
     struct work_row row;
     int32_t n_done, n_take; // loose: as of the pass at hand
     int32_t shared;         // of its prompt, tokens that the batch's first one computes
-    int32_t budget, ring;   // INT32_MAX: never evicts
     int32_t n_pages;        // loose, and while pages are short; at most pages_max
     int32_t pages_max;
-    int8_t steady, growing, pages_growing;
+    int8_t steady, pages_growing;
+    struct {
+        int32_t budget, ring; // INT32_MAX: never evicts
+        int growing;
+    } kv[N_KV_KINDS];
 };
 
 struct sim_batch {
@@ -43,16 +53,20 @@ struct sim_batch {
     int pages_growing; // rows that may still want a page
     int64_t free_pages;
     // of steady rows
-    int steady, evicting;
-    int64_t pages_kept;        // see struct load
-    int64_t slots, full_pages; // before the pass, slots of rings included
-    int cross[PLAN_PAGE_SLOTS];
+    int steady;
+    struct {
+        int evicting;
+        int64_t pages_kept;        // see struct load
+        int64_t slots, full_pages; // before the pass, slots of rings included
+        int cross[PLAN_PAGE_SLOTS];
+    } kv[N_KV_KINDS];
 };
 
 struct sim {
     const struct simulation *in;
     struct sim_batch *batches;
     struct load *loads;
+    enum kv_kind kinds;        // of KV
     struct work_row *returned; // stack of rows sent back
     int n_returned;
     int64_t next; // row of the queue
@@ -64,10 +78,10 @@ struct sim {
 
 /* ---- rows ---- */
 
-/* Slots of pages after n tokens. */
-static int slots_of(const struct seat *t, int n)
+/* Slots of pages after n tokens, in a layer of a kind. */
+static int slots_of(const struct seat *t, enum kv_kind kind, int n)
 {
-    return (int)min64(n, t->budget) - (int)min64(n, t->ring);
+    return (int)min64(n, t->kv[kind].budget) - (int)min64(n, t->kv[kind].ring);
 }
 
 static int wanted(const struct sim *s, const struct work_row *row)
@@ -117,11 +131,15 @@ static void seat_fill(const struct sim *s, struct seat *t, const struct work_row
     const struct evict *e = s->in->evict;
     struct evict_row r;
     (void)evict_row_init(e, row->prompt, row->cap - row->prompt, &r); // the job has refused others
-    int evicts = e->policy != EVICT_FULL && !e->simulate;
-    *t = (struct seat){.row = *row,
-                       .budget = evicts ? r.budget : INT32_MAX,
-                       .ring = s->in->ring ? evict_ring_slots(&r) : 0};
-    t->pages_max = admit_pages_max(e, &r, t->ring, row->cap);
+    *t = (struct seat){.row = *row};
+    for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
+        struct evict rule;
+        struct evict_row limits;
+        evict_in_layer(e, &r, kind == KV_WINDOW ? e->window : 0, &rule, &limits);
+        t->kv[kind].budget = e->simulate ? INT32_MAX : limits.budget;
+        t->kv[kind].ring = s->in->ring ? evict_ring_slots(&limits) : 0;
+    }
+    t->pages_max = admit_pages_max(e, &r, t->kv[KV_RUN].ring, row->cap);
 }
 
 /* ---- events ---- */
@@ -131,7 +149,7 @@ static int before(const struct event *a, const struct event *b)
     return a->pass != b->pass ? a->pass < b->pass : a->kind < b->kind;
 }
 
-/* Events of one seat are four at most, of different kinds, and none outlives its row. */
+/* Events of one seat are of different kinds, and none outlives its row. */
 static void event_add(struct sim_batch *b, struct event e)
 {
     int i = b->n_events++;
@@ -166,19 +184,19 @@ static void events_drop(struct sim_batch *b, int seat)
 /* ---- steady rows ---- */
 
 /* Its slots grow in the pass at hand, or no longer do. */
-static void grow(struct sim *s, struct sim_batch *b, struct seat *t, int on)
+static void grow(struct sim *s, struct sim_batch *b, struct seat *t, enum kv_kind kind, int on)
 {
-    int slots = slots_of(t, done_before(s, t));
+    int slots = slots_of(t, kind, done_before(s, t));
     int64_t multiple = s->pass + (PLAN_PAGE_SLOTS - slots % PLAN_PAGE_SLOTS) % PLAN_PAGE_SLOTS;
-    if (t->growing == on)
+    if (t->kv[kind].growing == on)
         return;
-    t->growing = (int8_t)on;
-    b->cross[multiple % PLAN_PAGE_SLOTS] += on ? 1 : -1;
+    t->kv[kind].growing = on;
+    b->kv[kind].cross[multiple % PLAN_PAGE_SLOTS] += on ? 1 : -1;
 }
 
 /* Before the pass before which n tokens are done; nothing when the row is over by then. Its last
  * token is sampled with cap - 2 done. */
-static void event_of(struct sim_batch *b, const struct seat *t, enum event_kind kind, int64_t n)
+static void event_of(struct sim_batch *b, const struct seat *t, int kind, int64_t n)
 {
     if (n < t->row.cap)
         event_add(b, (struct event){t->base + n - t->n_done, (int32_t)(t - b->seats), kind});
@@ -192,18 +210,21 @@ static void make_steady(struct sim *s, struct sim_batch *b, struct seat *t)
     t->base = s->pass;
     b->loose--;
     b->steady++;
-    int slots = slots_of(t, t->n_done);
-    b->slots += min64(t->n_done, t->budget);
-    b->full_pages += slots / PLAN_PAGE_SLOTS;
-    b->evicting += t->n_done >= t->budget;
-    if (t->n_done >= t->ring)
-        grow(s, b, t, t->n_done < t->budget);
-    else
-        event_of(b, t, EVENT_START, t->ring);
-    if (t->n_done < t->budget)
-        event_of(b, t, EVENT_END, t->budget);
+    for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
+        const int budget = t->kv[kind].budget, ring = t->kv[kind].ring;
+        b->kv[kind].slots += min64(t->n_done, budget);
+        b->kv[kind].full_pages += slots_of(t, kind, t->n_done) / PLAN_PAGE_SLOTS;
+        b->kv[kind].evicting += t->n_done >= budget;
+        if (t->n_done >= ring)
+            grow(s, b, t, kind, t->n_done < budget);
+        else
+            event_of(b, t, EVENT_START + kind, ring);
+        if (t->n_done < budget)
+            event_of(b, t, EVENT_END + kind, budget);
+    }
     if (t->pages_growing)
-        event_of(b, t, EVENT_PAGES, t->ring + (int64_t)(t->pages_max - 1) * PLAN_PAGE_SLOTS);
+        event_of(b, t, EVENT_PAGES,
+                 t->kv[KV_RUN].ring + (int64_t)(t->pages_max - 1) * PLAN_PAGE_SLOTS);
     event_of(b, t, EVENT_LEAVE, t->row.cap - 1);
 }
 
@@ -216,13 +237,15 @@ static void pages_grow(struct sim_batch *b, struct seat *t, int on)
 /* Takes a steady row out of the sums, as it is before the pass at hand. */
 static void unsteady(struct sim *s, struct sim_batch *b, struct seat *t)
 {
-    int slots = slots_of(t, done_before(s, t));
-    grow(s, b, t, 0);
-    b->full_pages -= slots / PLAN_PAGE_SLOTS;
+    const int done = done_before(s, t);
+    for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
+        grow(s, b, t, kind, 0);
+        b->kv[kind].full_pages -= slots_of(t, kind, done) / PLAN_PAGE_SLOTS;
+        b->kv[kind].slots -= min64(done, t->kv[kind].budget);
+        b->kv[kind].evicting -= done >= t->kv[kind].budget;
+    }
     b->steady--;
-    t->n_done = done_before(s, t);
-    b->slots -= min64(t->n_done, t->budget);
-    b->evicting -= t->n_done >= t->budget;
+    t->n_done = done;
     t->steady = 0;
     b->loose++;
 }
@@ -240,7 +263,7 @@ static void leave(struct sim_batch *b, struct seat *t)
 /* Pages of a steady row before the pass at hand. */
 static int pages_held(const struct sim *s, const struct seat *t)
 {
-    return admit_pages(slots_of(t, done_before(s, t)));
+    return admit_pages(slots_of(t, KV_RUN, done_before(s, t)));
 }
 
 static void happen(struct sim *s, struct sim_batch *b, const struct event *e)
@@ -253,8 +276,10 @@ static void happen(struct sim *s, struct sim_batch *b, const struct event *e)
     } else if (e->kind == EVENT_PAGES) {
         pages_grow(b, t, 0);
     } else {
-        grow(s, b, t, e->kind == EVENT_START);
-        b->evicting += e->kind == EVENT_END;
+        const int ends = e->kind >= EVENT_END;
+        const enum kv_kind kind = (enum kv_kind)(e->kind - (ends ? EVENT_END : EVENT_START));
+        grow(s, b, t, kind, !ends);
+        b->kv[kind].evicting += ends;
     }
 }
 
@@ -270,8 +295,10 @@ static int is_over(const struct sim *s, const struct seat *t)
 /* The pass before is over: what was taken is done, rows that know no more sample a token. */
 static void end_pass(struct sim *s, struct sim_batch *b)
 {
-    b->slots += b->steady - b->evicting;
-    b->full_pages += b->cross[s->pass % PLAN_PAGE_SLOTS];
+    for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
+        b->kv[kind].slots += b->steady - b->kv[kind].evicting;
+        b->kv[kind].full_pages += b->kv[kind].cross[s->pass % PLAN_PAGE_SLOTS];
+    }
     for (int i = 0, loose = b->loose; loose > 0; i++) {
         struct seat *t = &b->seats[i];
         if (!t->entered || t->steady)
@@ -318,7 +345,7 @@ static struct seat *youngest(const struct sim_batch *b, int n_rows)
 /* Pages for what the row holds after the pass, or for less when it is sent back itself. */
 static void take_pages(struct sim *s, struct sim_batch *b, struct seat *t)
 {
-    int need = admit_pages(slots_of(t, done_before(s, t) + t->n_take));
+    int need = admit_pages(slots_of(t, KV_RUN, done_before(s, t) + t->n_take));
     while (need - t->n_pages > b->free_pages) {
         struct seat *young = youngest(b, s->in->plan->batch);
         send_back(s, b, young);
@@ -351,13 +378,17 @@ static void take_each(struct sim *s, struct sim_batch *b)
 
 static void take_live(struct sim *s, struct sim_batch *b)
 {
-    int need = b->cross[s->pass % PLAN_PAGE_SLOTS];
-    b->pages_kept = b->full_pages;
-    for (int i = 0, loose = b->loose; loose > 0; i++)
-        if (b->seats[i].entered && !b->seats[i].steady) {
-            b->pages_kept += slots_of(&b->seats[i], b->seats[i].n_done) / PLAN_PAGE_SLOTS;
+    int need = b->kv[KV_RUN].cross[s->pass % PLAN_PAGE_SLOTS];
+    for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
+        b->kv[kind].pages_kept = b->kv[kind].full_pages;
+        for (int i = 0, loose = b->loose; loose > 0; i++) {
+            const struct seat *t = &b->seats[i];
+            if (!t->entered || t->steady)
+                continue;
+            b->kv[kind].pages_kept += slots_of(t, kind, t->n_done) / PLAN_PAGE_SLOTS;
             loose--;
         }
+    }
     if (b->loose > 0 || need > b->free_pages)
         take_each(s, b);
     else
@@ -400,7 +431,7 @@ static int admit(struct sim *s, struct sim_batch *b)
         if (take == 0)
             return 0;
         seat_fill(s, t, &row);
-        int need = admit_pages(slots_of(t, take));
+        int need = admit_pages(slots_of(t, KV_RUN, take));
         if (!admit_room((int)b->free_pages, need, b->pages_growing, b->live))
             return 0;
         if (need > b->free_pages)
@@ -430,39 +461,44 @@ static int64_t positions_of(const struct sim *s, const struct work_row *row, int
 }
 
 /* Sum of slots that tokens first..first + n - 1 attend over, each its own included. */
-static int64_t attended(const struct seat *t, int64_t first, int64_t n)
+static int64_t attended(int64_t budget, int64_t first, int64_t n)
 {
-    int64_t rising = max64(min64(first + n, t->budget) - first, 0); // one more each
+    int64_t rising = max64(min64(first + n, budget) - first, 0); // one more each
     return rising * first + rising * (rising + 1) / 2 +
-           (n - rising) * (t->budget == INT32_MAX ? 0 : (int64_t)t->budget + 1);
+           (n - rising) * (budget == INT32_MAX ? 0 : budget + 1);
 }
 
 static void load_loose(const struct sim *s, const struct seat *t, struct load *l)
 {
     int prompt = t->n_done == 0 ? (int)min64(t->n_take, t->row.prompt) : 0;
-    int slots = slots_of(t, t->n_done), after = slots_of(t, t->n_done + t->n_take);
+    int shared = prompt > 0 ? t->shared : 0, done = t->n_done + t->n_take;
     l->prompts += prompt > 0;
-    int shared = prompt > 0 ? t->shared : 0;
     l->prompt_tokens += prompt - shared;
-    l->prompt_pairs += (int64_t)prompt * (prompt + 1) / 2 - (int64_t)shared * (shared + 1) / 2;
     l->forced_tokens += t->n_take - prompt;
-    l->slots += attended(t, t->n_done + prompt, t->n_take - prompt);
-    l->evicting += t->n_take > prompt && t->n_done + t->n_take > t->budget;
     l->positions += positions_of(s, &t->row, t->n_done, t->n_take);
-    l->pages_read += slots / PLAN_PAGE_SLOTS;
-    l->pages_filled += after / PLAN_PAGE_SLOTS - slots / PLAN_PAGE_SLOTS;
+    for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
+        const struct evict *e = s->in->evict;
+        const int budget = t->kv[kind].budget;
+        struct kv_load *kv = &l->kv[kind];
+        int full = slots_of(t, kind, t->n_done) / PLAN_PAGE_SLOTS;
+        kv->prompt_pairs += load_pairs(e, kind, prompt) - load_pairs(e, kind, shared);
+        kv->slots += attended(budget, t->n_done + prompt, t->n_take - prompt);
+        kv->evicting += t->n_take > prompt && done > budget;
+        kv->pages_read += full;
+        kv->pages_filled += slots_of(t, kind, done) / PLAN_PAGE_SLOTS - full;
+    }
 }
 
 static void load_of(const struct sim *s, const struct sim_batch *b, struct load *l)
 {
-    *l = (struct load){.rows = b->live,
-                       .evicting = b->evicting,
-                       .forced_tokens = b->steady,
-                       .positions = b->steady,
-                       .slots = b->slots + b->steady,
-                       .pages_read = b->full_pages,
-                       .pages_kept = b->pages_kept,
-                       .pages_filled = b->cross[(s->pass + 1) % PLAN_PAGE_SLOTS]};
+    *l = (struct load){.rows = b->live, .forced_tokens = b->steady, .positions = b->steady};
+    for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++)
+        l->kv[kind] =
+            (struct kv_load){.evicting = b->kv[kind].evicting,
+                             .slots = b->kv[kind].slots + b->steady,
+                             .pages_read = b->kv[kind].full_pages,
+                             .pages_kept = b->kv[kind].pages_kept,
+                             .pages_filled = b->kv[kind].cross[(s->pass + 1) % PLAN_PAGE_SLOTS]};
     for (int i = 0, loose = b->loose; loose > 0; i++)
         if (b->seats[i].entered && !b->seats[i].steady) {
             load_loose(s, &b->seats[i], l);
@@ -473,15 +509,19 @@ static void load_of(const struct sim *s, const struct sim_batch *b, struct load 
 static void add_load(struct load *sum, const struct load *l)
 {
     sum->rows += l->rows;
-    sum->evicting += l->evicting;
     sum->prompts += l->prompts;
     sum->prompt_tokens += l->prompt_tokens;
-    sum->prompt_pairs += l->prompt_pairs;
     sum->forced_tokens += l->forced_tokens;
-    sum->slots += l->slots;
     sum->positions += l->positions;
-    sum->pages_read += l->pages_read;
-    sum->pages_filled += l->pages_filled;
+    for (enum kv_kind kind = KV_RUN; kind < N_KV_KINDS; kind++) {
+        struct kv_load *to = &sum->kv[kind];
+        const struct kv_load *from = &l->kv[kind];
+        to->evicting += from->evicting;
+        to->prompt_pairs += from->prompt_pairs;
+        to->slots += from->slots;
+        to->pages_read += from->pages_read;
+        to->pages_filled += from->pages_filled;
+    }
 }
 
 /* ---- the job ---- */
@@ -533,6 +573,7 @@ int simulate(const struct simulation *in, void *memory, struct played *out)
 {
     struct sim s = {.in = in, .out = out, .gate = {.prefill = in->plan->prefill_tokens}};
     s.every = in->every > 1 ? in->every : 1;
+    s.kinds = evict_kinds(in->evict);
     *out = (struct played){0};
     place(&s, memory);
     for (;; s.pass++) {

@@ -12,20 +12,33 @@
 
 #include "policy/plan.h"
 
-/* What a batch does in a pass, of each decoder layer. Slots and pages are those of one layer. */
+/* What a batch does in a pass in one decoder layer, which depends on what its KV holds. */
+struct kv_load {
+    int evicting;         // live rows that write over a victim's slot
+    int64_t prompt_pairs; // of a query and a key: load_pairs() of each prompt
+    int64_t slots;        // sum over forced tokens of the slots that they attend over
+    int64_t pages_read;   // full pages before the pass
+    int64_t pages_kept;   // the same before rows were sent back for want of pages
+    int64_t pages_filled; // pages that the pass fills, all of a prompt's full ones
+};
+
+/* What a batch does in a pass. */
 struct load {
     int rows;              // live
-    int evicting;          // of them, rows that write over a victim's slot
     int prompts;           // rows that enter with a prompt
     int64_t prompt_tokens; // of these, but for what they share with the first
-    int64_t prompt_pairs;  // of a query and a key: n (n + 1) / 2 of a prompt of n
     int64_t forced_tokens; // all others: a token a row that decodes, more of rows that came back
-    int64_t slots;         // sum over forced tokens of the slots that they attend over
     int64_t positions;     // that reach the head
-    int64_t pages_read;    // full pages before the pass
-    int64_t pages_kept;    // the same before rows were sent back for want of pages
-    int64_t pages_filled;  // pages that the pass fills, all of a prompt's full ones
+    struct kv_load kv[N_KV_KINDS];
 };
+
+/* Pairs of a query and a key that it sees, of a prompt's first n tokens. */
+static inline int64_t load_pairs(const struct evict *e, enum kv_kind kind, int64_t n)
+{
+    int64_t window = kind == KV_WINDOW || e->window_all ? e->window : 0;
+    int64_t rising = window > 0 && window < n ? window : n; // each sees one more
+    return rising * (rising + 1) / 2 + (n - rising) * window;
+}
 
 /* How far a job is. */
 struct progress {

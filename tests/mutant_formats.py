@@ -99,6 +99,16 @@ fault("a scale of each block of mxfp4 may be missing", "engine/source/quantized.
 fault("slots of a layer are those of one without a window", "engine/line/batch.c",
       "const int window = shape->layer_window[layer];", "const int window = 0 * shape->layer_window[layer];",
       "sim_run_test.py --only families", "placement_test.py --only=forced")
+fault("a row's own pages are its neighbour's", "engine/line/batch.h",
+      "return r * plan->window_pages + page;", "return 0 * r * plan->window_pages + page;",
+      "simulate_test", "engine_test", "line_device_test")
+fault("pools of windows stand where others would", "engine/line/home.c",
+      "*at += plan_kv_pages(p, &h->model->shape, layer) * h->kv.page_bytes;",
+      "*at += p->window_pages * h->kv.page_bytes;", "line_device_test", "engine_test")
+fault("positions of a layer begin where those of another size would", "engine/line/layer_decode.c",
+      "slots += w->shape->n_kv_heads * (plan_kv_slots(w->plan, w->shape, i) + ring);",
+      "slots += w->shape->n_kv_heads * (plan_kv_slots(w->plan, w->shape, layer) + ring);",
+      "line_device_test", "engine_test")
 fault("a layer's window is that of the first", "engine/line/layer_decode.c",
       "evict_in_layer(w->evict, &row->evict, w->shape->layer_window[w->layer],",
       "evict_in_layer(w->evict, &row->evict, w->shape->layer_window[0],", "sim_run_test.py --only families",

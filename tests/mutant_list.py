@@ -460,8 +460,8 @@ fault("tiles are read before they are decoded", "engine/line/stage.c",
       "home_weights_tiles(&e->home, s.layer, s.batch == 0 && s.part == 0);",
       "home_weights_tiles(&e->home, s.layer, s.batch == e->order.batches - 1 && s.part == 0);", LINE)
 fault("KV lives where that of another extent does", "engine/line/home_kv.c",
-      "    return home.rank * h->plan->pages_batch * h->kv.page_bytes;",
-      "    return (home.rank > 1 ? home.rank - 1 : home.rank) * h->plan->pages_batch * h->kv.page_bytes;", LINE)
+      "    return h->kv_places[layer * h->plan->batches + batch];",
+      "    return h->kv_places[layer * h->plan->batches + (batch > 1 ? batch - 1 : batch)];", LINE)
 fault("tails of KV in RAM and on NVMe share a place", "engine/line/home_kv.c",
       "int64_t at = home.rank + (home.tier == TIER_NVME ? h->plan->kv_ram : 0);", "int64_t at = home.rank;", LINE)
 fault("hidden states stand where KV does", "engine/line/home.c",

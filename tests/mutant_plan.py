@@ -23,6 +23,15 @@ fault("the spread of a rate is lost", "offload/machine_file.c",
       "n > 1 ? x[1] : 0,", "0,", "machine_file_test")
 fault("every token meets all experts", "policy/machine.c",
       "return min_d(each, 1) * seconds_at", "return seconds_at", "rates_test")
+fault("layers with a window get the pages of the others", "policy/plan.c",
+      "plan->window_pages = own * plan->batch < plan->pages_batch ? (int)own : 0;",
+      "plan->window_pages = 0 * (int)own;", "plan_test")
+fault("what leaves a window still is in its pages", "policy/simulate.c",
+      "evict_in_layer(e, &r, kind == KV_WINDOW ? e->window : 0, &rule, &limits);",
+      "evict_in_layer(e, &r, 0, &rule, &limits);", "simulate_test")
+fault("every layer moves what one without a window does", "policy/moves.h",
+      "return !m->windows_all && m->shape->layer_window[layer] > 0 ? KV_WINDOW : KV_RUN;",
+      "return m->windows_all && m->shape->layer_window[layer] > 0 ? KV_WINDOW : KV_RUN;", "simulate_test")
 fault("fresh memory costs ops nothing", "policy/pass.c",
       "    l->wall_s += more + p->fresh_ops_s;", "    l->wall_s += more;", "cost_test")
 fault("a lane is busy as long as at full depth", "policy/pass.c",
@@ -82,7 +91,7 @@ fault("a disturbed measurement stays", "policy/machine.c",
       "r->layer_s[state][i] = min_d(r->layer_s[state][i], r->layer_s[state][i + 1]);", "", "rates_test")
 fault("q8 and q4 decode for nothing", "policy/machine.c", "? DECODE_FLOPS : 0", "? 0 : 0", "rates_test")
 fault("tiles cost what is stored", "policy/pass.c",
-      "+ p->decoded * c->layer[1];", "+ p->decoded * c->layer[0];", "rates_test")
+      "+ layers[1] * kv->layer[1];", "+ layers[1] * kv->layer[0];", "rates_test")
 
 fault("the summary's lanes take each other's predicted bytes", "engine/app/report_lanes.c",
       "[LANE_NVME_WRITE] = 1 + PLAN_NVME_WRITE,", "[LANE_NVME_WRITE] = 1 + PLAN_NVME_READ,", "report_test")
@@ -109,9 +118,9 @@ fault("the roof has no KV", "bench/paper.py",
 # ---- the play of a job
 
 fault("full pages grow by themselves", "policy/simulate.c",
-      "    b->full_pages += b->cross[s->pass % PLAN_PAGE_SLOTS];\n", "", "simulate_test")
+      "        b->kv[kind].full_pages += b->kv[kind].cross[s->pass % PLAN_PAGE_SLOTS];\n", "", "simulate_test")
 fault("a row that evicts goes on growing", "policy/simulate.c",
-      "        grow(s, b, t, e->kind == EVENT_START);\n", "", "simulate_test")
+      "        grow(s, b, t, kind, !ends);\n", "", "simulate_test")
 fault("pages that are short send nobody back", "policy/simulate.c",
       "if (b->loose > 0 || need > b->free_pages)", "if (b->loose > 0)", "simulate_test")
 fault("prompts share nothing", "policy/simulate.c",

@@ -443,12 +443,66 @@ static void test_evict_slots(void **state)
 {
     (void)state;
     struct evict h2o = {.policy = EVICT_H2O, .budget = 64, .sink = -1};
-    assert_int_equal(evict_slots_max(&h2o, 500, 10), 64);
-    assert_int_equal(evict_slots_max(&h2o, 20, 10), 30);
+    assert_int_equal(evict_slots_max(&h2o, KV_RUN, 500, 10), 64);
+    assert_int_equal(evict_slots_max(&h2o, KV_RUN, 20, 10), 30);
     h2o.simulate = 1;
-    assert_int_equal(evict_slots_max(&h2o, 500, 10), 510);
+    assert_int_equal(evict_slots_max(&h2o, KV_RUN, 500, 10), 510);
     struct evict full = {.policy = EVICT_FULL};
-    assert_int_equal(evict_slots_max(&full, 500, 10), 510);
+    assert_int_equal(evict_slots_max(&full, KV_RUN, 500, 10), 510);
+    const int32_t some[] = {0, 33, 0, 17}, all[] = {33, 17}, none[] = {0, 0};
+    evict_set_windows(&full, some, 4);
+    assert_int_equal(evict_kinds(&full), N_KV_KINDS);
+    assert_int_equal(evict_slots_max(&full, KV_RUN, 500, 10), 510);
+    assert_int_equal(evict_slots_max(&full, KV_WINDOW, 500, 10), 32); // and the token at hand
+    assert_int_equal(evict_slots_max(&full, KV_WINDOW, 20, 10), 30);
+    evict_set_windows(&full, all, 2);
+    assert_int_equal(evict_kinds(&full), KV_WINDOW);
+    assert_int_equal(evict_slots_max(&full, KV_RUN, 500, 10), 32);
+    evict_set_windows(&full, none, 2);
+    assert_int_equal(evict_slots_max(&full, KV_RUN, 500, 10), 510);
+    struct evict small = {.policy = EVICT_H2O, .budget = 24, .sink = -1};
+    evict_set_windows(&small, some, 4);
+    assert_int_equal(evict_slots_max(&small, KV_WINDOW, 500, 10), 24);
+}
+
+/* Layers with a window among others that have none hold what it lets them hold, and no more is
+ * planned for them; where rows hold less than that they take pages like all others. */
+static void test_windows_have_pools_of_their_own(void **state)
+{
+    (void)state;
+    static struct layout with, without;
+    struct budget none = {-1, -1, -1};
+    struct plan p = {.batch = 8, .batches = 4, .prefill_tokens = 64, .resident = 3, .kv_near = 40};
+    struct plan_bytes a, b;
+    char why[256];
+    p = derived(p);
+    evict = (struct evict){.policy = EVICT_WINDOW, .budget = 600, .sink = -1};
+    plan_check(&p, &weights, &work, &shape, &evict, &costs, &none, &without, &a, why, sizeof why);
+    for (int i = 0; i < 16; i += 2)
+        shape.layer_window[i] = 65;
+    evict_set_windows(&evict, shape.layer_window, 16);
+    work.slots_window = evict_slots_max(&evict, KV_WINDOW, 500, 100);
+    assert_int_equal(work.slots_window, 64);
+    p = derived(p);
+    assert_int_equal(p.window_pages, 2);
+    plan_check(&p, &weights, &work, &shape, &evict, &costs, &none, &with, &b, why, sizeof why);
+    int64_t windowed[N_TIERS] = {0}, pages[N_TIERS], saved = p.pages_batch - 8 * 2;
+    for (int layer = 0; layer < 16; layer += 2)
+        for (int batch = 0; batch < 4; batch++)
+            windowed[plan_kv_home(&p, layer, batch).tier]++;
+    plan_kv_pages_on(&p, &shape, pages);
+    for (enum tier_kind tier = TIER_RAM; tier <= TIER_NVME; tier++) {
+        assert_true(windowed[tier] > 0);
+        assert_int_equal(pages[tier],
+                         plan_kv_count(&p, tier) * p.pages_batch - windowed[tier] * saved);
+        assert_int_equal(a.by[PLAN_BYTES_kv][tier] - b.by[PLAN_BYTES_kv][tier],
+                         windowed[tier] * saved * costs.kv_page_bytes);
+    }
+    int64_t slots = 8 * 4 * (p.slots_cap - 64); // positions; of a row, of all heads and such layers
+    assert_int_equal(without.parts[LAYOUT_SLOT_POS].n_bytes - with.parts[LAYOUT_SLOT_POS].n_bytes,
+                     slots * 4);
+    work.slots_window = p.pages_batch / 8 * 32 + 1;
+    assert_int_equal(derived(p).window_pages, 0);
 }
 
 /* What may not go, and the order of what may. */
@@ -574,6 +628,7 @@ int main(void)
         cmocka_unit_test_setup(test_search_on_a_device, setup),
         cmocka_unit_test(test_evict_row),
         cmocka_unit_test(test_evict_slots),
+        cmocka_unit_test_setup(test_windows_have_pools_of_their_own, setup),
         cmocka_unit_test_setup(test_device_memory, setup),
         cmocka_unit_test(test_evict_order),
     };

@@ -82,7 +82,7 @@ static void make_work(void)
         work.prompt_tokens += n_prompt;
         work.output_tokens += n_out;
         work.prompt_max = n_prompt > work.prompt_max ? n_prompt : work.prompt_max;
-        int64_t held = evict_slots_max(&evict, n_prompt, n_out);
+        int64_t held = evict_slots_max(&evict, KV_RUN, n_prompt, n_out);
         work.tokens_max = n_prompt + n_out > work.tokens_max ? n_prompt + n_out : work.tokens_max;
         work.slots_max = held > work.slots_max ? held : work.slots_max;
         slots += held;
@@ -113,7 +113,7 @@ static void make_costs(const struct machine *m)
     int64_t page = 4096 * (int64_t)pick(1, 16);
     double head = (double)HEAD_TILE * shape.dim, layer = (double)weights.layer_bytes[1] / 2;
     costs = (struct plan_costs){.kv_page_bytes = page,
-                                .kv_pages_written = 1 / 32.0,
+                                .kv_pages_written = {1 / 32.0, 1 / 32.0},
                                 .prompt_page_bytes = page,
                                 .text_bytes = MIB,
                                 .io_bytes = MIB / 4,

@@ -92,7 +92,7 @@ static enum err made_up_work(struct run *r)
     if (tokens > r->opened.model.shape.context)
         return fail(ERR_USAGE, "--prompt-len: %lld tokens a row, the model's context is %d",
                     (long long)tokens, r->opened.model.shape.context);
-    int64_t slots = evict_slots_max(&r->evict, c->prompt_len, c->gen_len);
+    int64_t slots = evict_slots_max(&r->evict, KV_RUN, c->prompt_len, c->gen_len);
     r->work = (struct work){.n_rows = c->num_prompts,
                             .prompt_tokens = c->num_prompts * c->prompt_len,
                             .output_tokens = c->num_prompts * c->gen_len,
@@ -100,6 +100,8 @@ static enum err made_up_work(struct run *r)
                             .tokens_max = tokens,
                             .slots_max = slots,
                             .slots_mean = slots};
+    if (evict_kinds(&r->evict) > KV_WINDOW)
+        r->work.slots_window = evict_slots_max(&r->evict, KV_WINDOW, c->prompt_len, c->gen_len);
     return OK;
 }
 

@@ -58,13 +58,25 @@ static int64_t stored_bytes(const struct run *r)
     return bytes;
 }
 
+/* Slots that a row holds at most, in the mean of rows and layers. */
+static double mean_slots(const struct run *r)
+{
+    const struct shape *s = &r->opened.model.shape;
+    double most = (double)r->work.slots_mean, sum = 0;
+    for (int i = 0; i < s->n_layers; i++)
+        sum += r->work.slots_window > 0 && s->layer_window[i] > 0
+                   ? fmin(most, (double)r->work.slots_window)
+                   : most;
+    return sum / fmax(s->n_layers, 1);
+}
+
 /* KV of one pass that `extents` of all are read for. */
 static double required_kv(const struct run *r, int64_t extents)
 {
     double share = (double)extents / ((double)r->plan.decoder * r->plan.batches);
     double rows = fmin((double)r->plan.batch * r->plan.batches, (double)r->work.n_rows);
     double slot_bytes = (double)r->costs.kv_page_bytes / KV_PAGE_SLOTS;
-    return share * rows * (double)r->work.slots_mean * 0.75 * slot_bytes * r->plan.decoder;
+    return share * rows * mean_slots(r) * 0.75 * slot_bytes * r->plan.decoder;
 }
 
 /* Seconds of one pass in which the plan has to read from NVMe, and bring to a device. */
@@ -89,7 +101,7 @@ static double required_flops(const struct run *r, const struct job_counts *n)
     double rows = fmax((double)r->work.n_rows, 1);
     double prompt = (double)r->work.prompt_tokens / rows,
            gen = (double)r->work.output_tokens / rows;
-    double slots = fmin(prompt + gen / 2, (double)r->work.slots_mean);
+    double slots = fmin(prompt + gen / 2, mean_slots(r));
     double attention =
         4.0 * s->n_heads * s->head_dim * s->n_layers * (in * prompt / 2 + out * slots);
     return (in + out) * body + out * head + attention;

@@ -95,6 +95,8 @@ struct run {
 
 /* --kv-policy and what belongs to it. ERR_USAGE. */
 enum err run_read_evict(struct evict *e, const struct config *c);
+/* And what the model itself says of KV. */
+void run_set_windows(struct run *r);
 /* --kv-format. ERR_USAGE. */
 enum err run_read_kv_format(enum kv_format *format, const struct config *c);
 /* The format that most of the model's weights have. */

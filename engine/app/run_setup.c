@@ -47,6 +47,12 @@ enum err run_read_evict(struct evict *e, const struct config *c)
     return OK;
 }
 
+void run_set_windows(struct run *r)
+{
+    const struct shape *s = &r->opened.model.shape;
+    evict_set_windows(&r->evict, s->layer_window, s->n_layers);
+}
+
 enum err run_read_kv_format(enum kv_format *format, const struct config *c)
 {
     *format = kv_format_by_name(c->kv_format);
@@ -135,6 +141,7 @@ enum err run_prepare(struct run *r, const struct config *c)
     TRY(read_compute(r, c, &compute));
     TRY(run_read_evict(&r->evict, c));
     TRY(opened_open(&r->opened, c));
+    run_set_windows(r);
     TRY(model_range_check(&r->opened.model, r->device, compute.ops.compute));
     snprintf(r->offload_dir, sizeof r->offload_dir, "%s",
              c->offload_dir ? c->offload_dir : r->opened.pack_path);

@@ -123,6 +123,7 @@ static enum err restore(struct run *r, const struct saved *s)
 static enum err change_evict(struct run *r, const struct evict *evict)
 {
     r->evict = *evict;
+    run_set_windows(r);
     r->job = NULL; // the run's own stays open
     return command_plan_work(r);
 }

@@ -184,6 +184,7 @@ static void work_merge(struct work *to, const struct work *from)
     to->prompt_max = max_i64(to->prompt_max, from->prompt_max);
     to->tokens_max = max_i64(to->tokens_max, from->tokens_max);
     to->slots_max = max_i64(to->slots_max, from->slots_max);
+    to->slots_window = max_i64(to->slots_window, from->slots_window);
     to->slots_mean += from->slots_mean; // a sum until work_end()
     to->forced_max = max_i64(to->forced_max, from->forced_max);
     to->line_bytes_max = max_i64(to->line_bytes_max, from->line_bytes_max);
@@ -264,8 +265,11 @@ enum err work_add(struct job *job, struct work *work, const struct request *r, i
                   struct resumed *resumed)
 {
     int64_t n_out = r->n_cap - r->n_prompt;
-    int64_t slots =
-        job->config.evict ? evict_slots_max(job->config.evict, r->n_prompt, n_out) : r->n_cap;
+    const struct evict *evict = job->config.evict;
+    int64_t slots = evict ? evict_slots_max(evict, KV_RUN, r->n_prompt, n_out) : r->n_cap;
+    int64_t in_window = evict && evict_kinds(evict) > KV_WINDOW
+                            ? evict_slots_max(evict, KV_WINDOW, r->n_prompt, n_out)
+                            : 0;
     int score = r->kind == REQUEST_SCORE, n_stops = 0;
     int64_t echoed = !score && r->logprobs && r->echo ? r->n_prompt : 0;
     if (job->config.tokenizer)
@@ -277,6 +281,7 @@ enum err work_add(struct job *job, struct work *work, const struct request *r, i
                              .tokens_max = r->n_cap,
                              .slots_max = slots,
                              .slots_mean = slots,
+                             .slots_window = in_window,
                              .forced_max = r->n_tokens - r->n_prompt,
                              .line_bytes_max = line_bytes,
                              .scores = score,

@@ -71,17 +71,27 @@ int batch_slots_after(const struct evict *evict, const struct row *row, int n)
     return evict_slots_after(evict, &row->evict, row->ring_slots, row->n_slots, row->n_done, n);
 }
 
-int batch_layer_slots(const struct evict *evict, const struct shape *shape, const struct row *row,
-                      int layer, int n)
+/* Page slots of a row under a window, after n more tokens. */
+static int in_window(const struct evict *evict, const struct row *row, int window, int n)
 {
-    const int window = shape->layer_window[layer];
-    if (window == 0)
-        return batch_slots_after(evict, row, n);
     struct evict rule;
     struct evict_row limits;
     evict_in_layer(evict, &row->evict, window, &rule, &limits);
     int ring = row->ring_slots > 0 ? evict_ring_slots(&limits) : 0;
     return evict_slots_after(&rule, &limits, ring, 0, 0, row->n_done + n);
+}
+
+int batch_layer_slots(const struct evict *evict, const struct shape *shape, const struct row *row,
+                      int layer, int n)
+{
+    const int window = shape->layer_window[layer];
+    return window == 0 ? batch_slots_after(evict, row, n) : in_window(evict, row, window, n);
+}
+
+int batch_kind_slots(const struct evict *evict, const struct row *row, enum kv_kind kind, int n)
+{
+    return kind == KV_RUN ? batch_slots_after(evict, row, n)
+                          : in_window(evict, row, evict->window, n);
 }
 
 int batch_turns_long(const struct shape *shape, const struct row *row)
@@ -355,6 +365,23 @@ enum err batch_sample(struct batches *b, int index)
     return OK;
 }
 
+/* What a span adds to a batch's load, in a layer of a kind. */
+static void load_span(const struct evict *evict, const struct row *row, const struct span *s,
+                      enum kv_kind kind, struct kv_load *l)
+{
+    if (s->kind == SPAN_PROMPT) {
+        l->prompt_pairs += load_pairs(evict, kind, s->pos + s->n) - load_pairs(evict, kind, s->pos);
+        return;
+    }
+    struct evict rule;
+    struct evict_row limits;
+    evict_in_layer(evict, &row->evict, kind == KV_WINDOW ? evict->window : 0, &rule, &limits);
+    int64_t budget = evict->simulate ? INT32_MAX : limits.budget;
+    l->evicting += s->pos + s->n > budget;
+    for (int k = 0; k < s->n; k++)
+        l->slots += min_i64(s->pos + k, budget) + 1;
+}
+
 struct load batch_load(const struct batches *all, const struct batch *t)
 {
     struct load l = {.positions = t->n_positions};
@@ -363,23 +390,23 @@ struct load batch_load(const struct batches *all, const struct batch *t)
         if (!row->request)
             continue;
         l.rows++;
-        l.pages_read += row->n_slots / KV_PAGE_SLOTS;
-        l.pages_filled += row->n_slots_after / KV_PAGE_SLOTS - row->n_slots / KV_PAGE_SLOTS;
+        for (enum kv_kind kind = KV_RUN; kind < evict_kinds(all->evict); kind++) {
+            struct kv_load *kv = &l.kv[kind];
+            int before = batch_kind_slots(all->evict, row, kind, 0) / KV_PAGE_SLOTS;
+            kv->pages_read += before;
+            kv->pages_filled +=
+                batch_kind_slots(all->evict, row, kind, row->n_take) / KV_PAGE_SLOTS - before;
+            kv->pages_kept = kv->pages_read;
+        }
     }
-    l.pages_kept = l.pages_read;
     for (int i = 0; i < t->n_spans; i++) {
         const struct span *s = &t->spans[i];
-        int64_t budget = all->evict->simulate ? INT32_MAX : t->rows[s->row].evict.budget;
-        if (s->kind == SPAN_PROMPT) {
-            l.prompts++;
-            l.prompt_tokens += s->n;
-            l.prompt_pairs += (int64_t)s->n * s->pos + (int64_t)s->n * (s->n + 1) / 2;
-            continue;
-        }
-        l.forced_tokens += s->n;
-        l.evicting += s->pos + s->n > budget;
-        for (int k = 0; k < s->n; k++)
-            l.slots += min_i64(s->pos + k, budget) + 1;
+        const int prompt = s->kind == SPAN_PROMPT;
+        l.prompts += prompt;
+        l.prompt_tokens += prompt ? s->n : 0;
+        l.forced_tokens += prompt ? 0 : s->n;
+        for (enum kv_kind kind = KV_RUN; kind < evict_kinds(all->evict); kind++)
+            load_span(all->evict, &t->rows[s->row], s, kind, &l.kv[kind]);
     }
     return l;
 }
@@ -400,9 +427,13 @@ void batches_return(struct batches *b)
     }
 }
 
-static void list_page(struct page_list *pages, const struct row *row, int page)
+static void list_page(const struct batches *all, const struct batch *batch, int r, int layer,
+                      int page, struct page_list *pages)
 {
-    pages->ids[pages->n] = row->pages[page];
+    const struct row *row = &batch->rows[r];
+    pages->ids[pages->n] = batch_owns_pages(all->plan, all->shape, layer)
+                               ? batch_own_page(all->plan, r, page)
+                               : row->pages[page];
     pages->owners[pages->n++] = row->request->index;
 }
 
@@ -417,7 +448,7 @@ void batch_pages(const struct batches *all, const struct batch *batch, int64_t p
         int taken = pass == batch->pass ? 0 : row->n_take;
         int slots = batch_layer_slots(all->evict, all->shape, row, layer, taken);
         for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)
-            list_page(pages, row, i);
+            list_page(all, batch, r, layer, i, pages);
     }
 }
 
@@ -433,6 +464,6 @@ void batch_dirty(const struct batches *all, const struct batch *batch, int layer
         int slots = batch_layer_slots(all->evict, all->shape, row, layer, row->n_take);
         for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)
             if (dirty[i >> 6] >> (i & 63) & 1)
-                list_page(pages, row, i);
+                list_page(all, batch, r, layer, i, pages);
     }
 }

@@ -112,15 +112,14 @@ int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct 
     return format == KV_MIXED ? KV_RING_PAGES * ring->page_bytes : 0;
 }
 
-/* Pages of a layer that a decoding token sends home: it fills one, or takes the places of victims,
- * which heads that choose for themselves find anywhere; the page that is not full stays. */
-static double pages_written(const struct shape *s, const struct work *work,
-                            const struct evict *evict)
+/* Pages of a layer of `most` slots that a decoding token sends home: it fills one, or takes the
+ * places of victims, which heads that choose for themselves find anywhere; the page that is not
+ * full stays. */
+static double pages_written(const struct shape *s, const struct work *work, int64_t most, int alike)
 {
-    double slots = (double)max_i64(work->slots_max, 1);
+    double slots = (double)max_i64(most, 1);
     double pages = ceil(slots / KV_PAGE_SLOTS), full = floor(slots / KV_PAGE_SLOTS);
-    int alike = evict->scope == EVICT_SCOPE_LAYER || !evict_policy_scores(evict->policy);
-    if (work->slots_max >= work->tokens_max)
+    if (most >= work->tokens_max)
         return 1.0 / KV_PAGE_SLOTS;
     double written = pages * (1 - pow(1 - 1 / pages, alike ? 1 : s->n_kv_heads));
     return written * full * KV_PAGE_SLOTS / slots;
@@ -136,7 +135,9 @@ void engine_costs(const struct model *model, const struct device *device, const 
     costs->kv_ring_bytes = engine_ring_layout(s, kv_format, &ring);
     kv_layout_init(&prompt, engine_prompt_format(ops->compute), s->n_kv_heads, s->head_dim);
     costs->kv_page_bytes = kv.page_bytes;
-    costs->kv_pages_written = pages_written(s, work, evict);
+    const int alike = evict->scope == EVICT_SCOPE_LAYER || !evict_policy_scores(evict->policy);
+    costs->kv_pages_written[KV_RUN] = pages_written(s, work, work->slots_max, alike);
+    costs->kv_pages_written[KV_WINDOW] = pages_written(s, work, work->slots_window, 1);
     costs->prompt_page_bytes = prompt.page_bytes;
     costs->scratch_bytes =
         layer_scratch_bytes(device->api->scratch, ops, model, PLAN_TILE_TOKENS, work->prompt_max,

@@ -43,9 +43,24 @@ static void place_weights(struct home *h, struct device *device, enum compute co
     h->staging = memory_at(&h->memory, LAYOUT_STAGING, 0);
 }
 
+/* Extents of a tier stand in the order of the line. */
+static void place_extents(struct home *h)
+{
+    const struct plan *p = h->plan;
+    int64_t end[N_TIERS] = {0};
+    h->kv_places = memory_at(&h->memory, LAYOUT_KV_PLACES, 0);
+    for (int layer = 0; layer < p->decoder; layer++)
+        for (int batch = 0; batch < p->batches; batch++) {
+            int64_t *at = &end[plan_kv_home(p, layer, batch).tier];
+            h->kv_places[layer * p->batches + batch] = *at;
+            *at += plan_kv_pages(p, &h->model->shape, layer) * h->kv.page_bytes;
+        }
+}
+
 static void place_kv(struct home *h)
 {
     const struct memory *m = &h->memory;
+    place_extents(h);
     h->kv_pool = memory_at(m, LAYOUT_KV, 0);
     h->kv_last = memory_at(m, LAYOUT_KV_LAST, 0);
     h->kv_units = (int)ceil_div(h->kv.page_bytes, MOVER_PIECE);
@@ -83,7 +98,9 @@ static void place_hidden(struct home *h)
 /* Bytes of KV and of hidden states on disk; these stand behind those. */
 static int64_t disk_kv_bytes(const struct home *h)
 {
-    return plan_kv_count(h->plan, TIER_NVME) * h->plan->pages_batch * h->kv.page_bytes;
+    int64_t pages[N_TIERS];
+    plan_kv_pages_on(h->plan, &h->model->shape, pages);
+    return pages[TIER_NVME] * h->kv.page_bytes;
 }
 
 static int64_t disk_bytes(const struct home *h)

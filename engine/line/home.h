@@ -60,7 +60,8 @@ struct home {
 
     /* KV that stays beside the compute has a pool; other KV goes through frames, from and to RAM
      * beside a device, or NVMe. */
-    uint8_t *kv_pool;           // [extents of it][pages_batch][page_bytes]
+    uint8_t *kv_pool;           // [extents of it][the layer's pages][page_bytes]
+    int64_t *kv_places;         // [decoder][batches] bytes, within those of its tier
     struct frames kv_frames;    // [plan.kv_frames], of [pages_batch] pages
     struct last_write *kv_last; // [decoder][batches]
     /* Of each page on NVMe, [decoder][batches][pages_batch]: its checksums, filled and compared by

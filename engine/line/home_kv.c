@@ -10,9 +10,9 @@ static int64_t kv_extent(const struct home *h, int layer, int batch)
 }
 
 /* Where the pages of (layer, batch) begin, within those of its tier. */
-static int64_t home_bytes(const struct home *h, struct plan_home home)
+static int64_t home_bytes(const struct home *h, int layer, int batch)
 {
-    return home.rank * h->plan->pages_batch * h->kv.page_bytes;
+    return h->kv_places[layer * h->plan->batches + batch];
 }
 
 static int moves(const struct home *h, struct plan_home home)
@@ -28,16 +28,16 @@ static uint32_t page_seed(const struct home *h, int64_t extent, int page, int64_
     return crc32c(0, identity, sizeof identity);
 }
 
-static struct segment page_segment(const struct home *h, const struct frame *f,
-                                   struct plan_home home, int64_t extent, int page, uint32_t seed)
+static struct segment page_segment(const struct home *h, const struct frame *f, enum tier_kind tier,
+                                   int64_t extent, int page, uint32_t seed)
 {
-    int64_t size = h->kv.page_bytes;
-    return (struct segment){
-        .offset = h->kv_offset[home.tier] + home_bytes(h, home) + page * size,
-        .n_bytes = size,
-        .buf = f->base + page * size,
-        .crc = home.tier == TIER_NVME ? h->kv_crc + (extent + page) * h->kv_units : NULL,
-        .seed = seed};
+    int64_t size = h->kv.page_bytes, place = h->kv_places[extent / h->plan->pages_batch];
+    return (struct segment){.offset = h->kv_offset[tier] + place + page * size,
+                            .n_bytes = size,
+                            .buf = f->base + page * size,
+                            .crc = tier == TIER_NVME ? h->kv_crc + (extent + page) * h->kv_units
+                                                     : NULL,
+                            .seed = seed};
 }
 
 /* Which extent a step moves. */
@@ -75,7 +75,7 @@ enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch,
     int n = 0;
     for (int page = 0; page < h->plan->pages_batch; page++) // ascending: neighbours travel together
         if (f->pages[page >> 6] >> (page & 63) & 1)
-            f->segments[n++] = page_segment(h, f, home, extent, page, h->kv_seeds[page]);
+            f->segments[n++] = page_segment(h, f, home.tier, extent, page, h->kv_seeds[page]);
     frames_fetch(&h->kv_frames, f, n, use_of(h, home, step, layer, batch));
     return OK;
 }
@@ -84,7 +84,7 @@ enum err home_kv_get(struct home *h, int64_t step, int layer, int batch, uint8_t
 {
     struct plan_home home = plan_kv_home(h->plan, layer, batch);
     if (!moves(h, home)) {
-        *base = h->kv_pool + home_bytes(h, home);
+        *base = h->kv_pool + home_bytes(h, layer, batch);
         return OK;
     }
     struct frame *f = frames_of(&h->kv_frames, step);
@@ -135,7 +135,7 @@ void home_kv_dirty(struct home *h, int64_t step, int layer, int batch,
         int page = pages->ids[i];
         h->kv_generation[extent + page]++;
         uint32_t seed = page_seed(h, extent, page, pages->owners[i]);
-        f->segments[f->n_write++] = page_segment(h, f, home, extent, page, seed);
+        f->segments[f->n_write++] = page_segment(h, f, home.tier, extent, page, seed);
     }
 }
 

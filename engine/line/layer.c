@@ -48,7 +48,6 @@ void layer_place_attention(struct layer_work *w)
     w->rows.dirty_stride = (int)ceil_div(w->rows.page_ids_stride, 64);
     w->rows.slot_stride = m->layout->parts[LAYOUT_SLOT_POS].stride / 4;
     w->rows.ring_stride = m->layout->parts[LAYOUT_RINGS].stride;
-    w->rows.slots_cap = plan->slots_cap + (w->ring_bytes > 0 ? EVICT_RING_MAX : 0);
 }
 
 void layer_place(struct layer_work *w, const struct memory *m, const struct plan *plan,

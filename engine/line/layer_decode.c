@@ -467,7 +467,11 @@ static void place_pages(struct layer_work *w, int r, const struct row *row, int3
 {
     const int n_slots = layer_slots(w, row, 0), n_after = layer_slots(w, row, row->n_take);
     const int before = n_slots / KV_PAGE_SLOTS, after = n_after / KV_PAGE_SLOTS;
-    memcpy(ids, row->pages, (size_t)row->n_pages * sizeof *ids);
+    if (batch_owns_pages(w->plan, w->shape, w->layer))
+        for (int i = 0; i < w->plan->window_pages; i++)
+            ids[i] = batch_own_page(w->plan, r, i);
+    else
+        memcpy(ids, row->pages, (size_t)row->n_pages * sizeof *ids);
     if (!w->rows.tails)
         return;
     if (n_slots % KV_PAGE_SLOTS && before < after)
@@ -483,7 +487,11 @@ static void place_rows(struct layer_work *w, int layer, const struct batch *b,
 {
     struct kv_rows *rows = &w->rows;
     int64_t first = (int64_t)b->index * w->plan->batch; // row of the run
-    int64_t slots = (int64_t)layer * w->shape->n_kv_heads * rows->slots_cap;
+    const int ring = w->ring_bytes > 0 ? EVICT_RING_MAX : 0;
+    int64_t slots = 0; // of the layers before
+    for (int i = 0; i < layer; i++)
+        slots += w->shape->n_kv_heads * (plan_kv_slots(w->plan, w->shape, i) + ring);
+    rows->slots_cap = plan_kv_slots(w->plan, w->shape, layer) + ring;
     rows->pages = kv->pages;
     rows->tails = kv->tails;
     rows->tail_stride = kv->tail_stride;
