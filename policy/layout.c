@@ -90,6 +90,11 @@ static void lay_weight_frames(struct build *b)
     array(b, LAYOUT_WEIGHT_HOMES, p->layers, b->costs->sizes.weight_home);
     array(b, LAYOUT_FREE_FRAMES, p->weight_frames, (int64_t)sizeof(void *));
     blocks(b, LAYOUT_WEIGHT_FRAMES, p->weight_frames, p->weight_frame_bytes);
+    if (p->experts_few > 0) {
+        int64_t pieces = ceil_div64(p->weight_frame_bytes, PIECE);
+        arrays(b, LAYOUT_WEIGHT_PIECES, p->weight_frames, ceil_div64(pieces, 64), 8);
+        arrays(b, LAYOUT_WEIGHT_SEGMENTS, p->weight_frames, pieces, b->costs->sizes.segment);
+    }
     lay_tiles(b);
     if (p->codec != PLAN_CODEC_NONE)
         blocks(b, LAYOUT_STAGING, 1, b->costs->staging_bytes);

@@ -25,6 +25,8 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(WEIGHT_HOMES, weight_frames, HOST)    /* [layers] struct weight_home */                      \
     X(FREE_FRAMES, weight_frames, HOST)     /* [weight_frames] pointers */                         \
     X(WEIGHT_FRAMES, weight_frames, DEVICE) /* [i: weight_frames] bytes of a layer */              \
+    X(WEIGHT_PIECES, weight_frames, HOST)   /* [i: weight_frames] bit per piece */                 \
+    X(WEIGHT_SEGMENTS, weight_frames, HOST) /* [i: weight_frames][pieces] struct segment */        \
     X(TILES, weight_frames, DEVICE)         /* a layer's, decoded anew in each pass */             \
     X(STAGING, io, PINNED)                  /* encoded weights, with a codec */                    \
     X(BOUNCE, io, PINNED)                   /* [io pieces] between NVMe and a device */            \

@@ -65,13 +65,24 @@ static void count_weights(struct moves *m)
             continue;
         }
         int64_t *lanes = near ? m->once : m->every;
-        if (home == TIER_NVME)
+        if (home == TIER_NVME) {
             m->every[PLAN_NVME_READ] += stored_bytes(m, layer);
-        else if (!m->weights->made_here || (p->device && home == TIER_DEVICE))
+            m->experts += m->weights->expert_bytes[layer];
+        }
+        if (home != TIER_NVME && (!m->weights->made_here || (p->device && home == TIER_DEVICE)))
             m->once[PLAN_NVME_READ] += n_bytes;
         if (p->device)
             lanes[PLAN_H2D] += n_bytes;
     }
+}
+
+double moves_experts_share(const struct moves *m, const struct load *loads)
+{
+    int64_t tokens = 0;
+    for (int b = 0; b < m->plan->batches; b++)
+        tokens += loads[b].prompt_tokens + loads[b].forced_tokens;
+    int few = tokens > 0 && tokens <= m->plan->experts_few;
+    return few ? plan_experts_share(m->weights, (double)tokens) : 1;
 }
 
 /* A row lies anywhere in its blocks: as many more are touched as its bytes but one reach over. */
@@ -176,6 +187,7 @@ void moves_pass(struct moves *m, int64_t pass, const struct load *loads, double 
 {
     for (int i = 0; i < N_PLAN_LANES; i++)
         bytes[i] += (double)(m->every[i] + (pass == 0 ? m->once[i] : 0));
+    bytes[PLAN_NVME_READ] -= (1 - moves_experts_share(m, loads)) * (double)m->experts;
     for (int b = 0; b < m->plan->batches; b++) {
         const struct load *l = &loads[b];
         bytes[PLAN_NVME_READ] += m->row_bytes * (double)(l->prompt_tokens + l->forced_tokens);
@@ -194,6 +206,7 @@ void moves_end(struct moves *m, const struct load *loads, double bytes[N_PLAN_LA
         last--;
     /* The walk ends at the iteration that retires the step in which the last row is sampled;
      * counted from the first step of the pass that does not come. */
+    const int few = moves_experts_share(m, loads) < 1;
     int64_t sampled = last - p->batches, end = sampled + p->window;
     if (end >= 0)
         end = max64(0, sampled + min64(p->window, p->batches));
@@ -201,7 +214,8 @@ void moves_end(struct moves *m, const struct load *loads, double bytes[N_PLAN_LA
         enum tier_kind home = plan_layer_home(p, layer);
         if (home == plan_near(p) || place_in_pass(p, layer, 0) >= end + p->ahead_weights)
             continue;
-        move(m, home, p->device, (double)m->weights->layer_bytes[layer], 0, bytes);
+        int64_t left = few ? m->weights->expert_bytes[layer] : 0;
+        move(m, home, p->device, (double)(m->weights->layer_bytes[layer] - left), 0, bytes);
         if (home == TIER_NVME && p->codec != PLAN_CODEC_NONE)
             bytes[PLAN_NVME_READ] +=
                 (double)(stored_bytes(m, layer) - m->weights->layer_bytes[layer]);

@@ -1,8 +1,9 @@
 /* policy/moves.h - the bytes that a pass moves, by lane: what the engine's movers will count.
  *
  * Owns: which fetch sees which rows. Refuses: seconds (policy/pass.h).
- * Exact but for three: rows of the embedding that are gathered (by their mean), pages that rows
- * write over which evict (expected ones), encoded weights before their file is made. */
+ * Exact but for four: rows of the embedding that are gathered (by their mean), pages that rows
+ * write over which evict (expected ones), experts of passes that want few (expected ones), encoded
+ * weights before their file is made. */
 #ifndef POLICY_MOVES_H
 #define POLICY_MOVES_H
 
@@ -39,6 +40,7 @@ struct moves {
     int64_t dim;
     int64_t every[N_PLAN_LANES]; // weights of a pass
     int64_t once[N_PLAN_LANES];  // of the first one, more
+    int64_t experts;             // of `every`, bytes of experts that are read from NVMe
     double row_bytes;            // that the gather of a token reads
     struct moves_batch *batches; // [plan.batches]
 };
@@ -48,6 +50,9 @@ static inline enum kv_kind moves_kind(const struct moves *m, int layer)
 {
     return !m->windows_all && m->shape->layer_window[layer] > 0 ? KV_WINDOW : KV_RUN;
 }
+
+/* Of the experts' bytes the share that a pass brings; 1: layers come whole. */
+double moves_experts_share(const struct moves *m, const struct load *loads);
 
 /* Bytes of `memory`, 8-aligned. */
 int64_t moves_bytes(const struct plan *plan);

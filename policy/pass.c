@@ -230,20 +230,6 @@ static double decoding_s(const struct pricing *p, int layer)
     return rate((double)w->layer_bytes[layer] + tiles, p->set->machine->device_read.value);
 }
 
-/* Seconds that step s computes, on the lane that bounds it. */
-static double compute_s(const struct pricing *p, const struct place *s)
-{
-    const struct step_cost *c = &p->replay->batch[s->batch];
-    if (s->layer == 0)
-        return c->embed * p->slowed;
-    double decode = s->batch == 0 && s->part == 0 ? decoding_s(p, s->layer) : 0;
-    if (s->layer > p->plan->decoder)
-        return c->slice[s->decoded] * p->slowed + decode;
-    if (p->plan->attn_cpu)
-        return (s->part == 0 ? c->before : c->after) + decode;
-    return c->kv[s->kind].layer[s->decoded] * p->slowed + decode;
-}
-
 /* ---- the lanes that move ---- */
 
 static double disk_s(const struct pricing *p, double n_bytes, int write)
@@ -253,6 +239,30 @@ static double disk_s(const struct pricing *p, double n_bytes, int write)
     if (!write && burst > 0 && p->sum.bytes[PLAN_NVME_READ] < most)
         return n_bytes / burst;
     return rate(n_bytes, write ? m->nvme_write.value : m->nvme_read.value);
+}
+
+/* Waiting for the experts that the pass wants, once the router has spoken. */
+static double experts_s(const struct pricing *p, const struct place *s)
+{
+    double n_bytes = p->experts_share * (double)p->set->weights->expert_bytes[s->layer];
+    if (p->experts_share >= 1 || s->weights != TIER_NVME || n_bytes == 0)
+        return 0;
+    return disk_s(p, n_bytes, 0) + p->plan->batches * machine_ticket_s(p->set->machine);
+}
+
+/* Seconds that step s computes, on the lane that bounds it. */
+static double compute_s(const struct pricing *p, const struct place *s)
+{
+    const struct step_cost *c = &p->replay->batch[s->batch];
+    if (s->layer == 0)
+        return c->embed * p->slowed;
+    int first = s->batch == 0 && s->part == 0; // what the others do not pay again
+    double decode = first ? decoding_s(p, s->layer) + experts_s(p, s) : 0;
+    if (s->layer > p->plan->decoder)
+        return c->slice[s->decoded] * p->slowed + decode;
+    if (p->plan->attn_cpu)
+        return (s->part == 0 ? c->before : c->after) + decode;
+    return c->kv[s->kind].layer[s->decoded] * p->slowed + decode;
 }
 
 /* What `pieces` of n_bytes take that are short of SERVERS_PIECE: each its own start. */
@@ -362,6 +372,8 @@ static void fetch_weights(const struct walk *w, double now, int64_t n)
         home = w->p->set->weights->made_here && !plan->device ? home : TIER_NVME;
     else if (near)
         return;
+    if (w->p->experts_share < 1 && !w->first)
+        stored = n_bytes -= (double)w->p->set->weights->expert_bytes[s->layer];
     if (plan->codec != PLAN_CODEC_NONE && w->p->set->costs->codec_share > 0)
         stored *= w->p->set->costs->codec_share;
     const struct cargo c = {
@@ -661,6 +673,11 @@ static double quick_s(const struct pricing *p, const struct lanes *l)
     double ops = max_d(l->s[PLAN_GPU], l->s[PLAN_CPU]);
     if (plan->ahead_weights == 0 && !plan->device)
         ops += disk_s(p, (double)p->moves.every[PLAN_NVME_READ], 0);
+    if (p->experts_share < 1) { // read while nothing else goes on
+        double few_s = disk_s(p, p->experts_share * (double)p->moves.experts, 0);
+        ops += few_s;
+        disk -= few_s;
+    }
     if (plan->attn_cpu && plan->batches == 1) // one waits for the other
         ops = l->s[PLAN_GPU] + l->s[PLAN_CPU];
     return max_d(disk, max_d(link, ops));
@@ -737,6 +754,7 @@ double pricing_pass(void *ctx, int64_t pass, const struct load *loads)
         return p->priced.wall_s;
     }
     p->repeated = 0;
+    p->experts_share = moves_experts_share(&p->moves, loads);
     moves_pass(&p->moves, pass, loads, bytes);
     for (int b = 0; b < p->plan->batches; b++)
         cost_of(p, &loads[b], &p->replay->batch[b]);

@@ -53,6 +53,7 @@ struct pricing {
     double disk_more_s[2]; // reads and writes of the pass: in flight so much longer than their
                            // bytes take at full depth
     int64_t kv_on_disk[N_KV_KINDS];   // KV extents that live there
+    double experts_share;             // of the pass: of experts' bytes what it brings
     double decoding_s;                // of a pass: layers that are decoded behind their copy
     int decoded[N_KV_KINDS][2];       // decoder layers that are not, and that are, held as tiles
     int decoded_slices;               // slices that are

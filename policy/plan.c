@@ -7,8 +7,11 @@
 #include "policy/int64.h"
 #include "policy/layout.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+#define EXPERTS_FEW 0.5 // of a layer's experts
 
 struct plan_wish plan_wish_any(void)
 {
@@ -132,6 +135,27 @@ int64_t plan_hidden_count(const struct plan *plan, enum tier_kind tier)
     return count_of(plan_near(plan), tier, plan->batches, plan->hidden_near, plan->hidden_ram);
 }
 
+double plan_experts_share(const struct weights_info *w, double tokens)
+{
+    if (w->n_experts == 0)
+        return 1;
+    double missed = 1 - (double)w->n_experts_used / w->n_experts; // one expert, by one token
+    return 1 - pow(missed, tokens * w->expert_overlap);
+}
+
+/* While they are less than half: they come when nothing else goes on. */
+static int experts_few(const struct plan *plan, const struct weights_info *w)
+{
+    int tokens = 0, streamed = 0;
+    for (int layer = 1; layer <= plan->decoder && w->n_experts > 0; layer++)
+        streamed |= w->expert_bytes[layer] > 0 && !plan_layer_resident(plan, layer);
+    if (!streamed || plan->device || plan->codec != PLAN_CODEC_NONE)
+        return 0;
+    while (plan_experts_share(w, tokens + 1) < EXPERTS_FEW)
+        tokens++;
+    return tokens;
+}
+
 struct order plan_order(const struct plan *plan)
 {
     return (struct order){.layers = plan->layers,
@@ -227,6 +251,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
             plan->decoded = 0; // stored as tiles
     derive_ahead(plan);
     plan->weight_frame_bytes = frame_bytes(plan, w);
+    plan->experts_few = experts_few(plan, w);
     int held = plan->window - 1; // steps behind the one at hand that hold what they had
     plan->weight_frames =
         (int)min64(1 + ceil_div64(plan->ahead_weights + held, plan->batches), framed_layers(plan));

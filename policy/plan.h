@@ -32,6 +32,9 @@ struct weights_info {
     int64_t tile_bytes[PLAN_LAYERS_MAX];  // held as the tiles that matmuls read in place; 0: it is
     int must_decode;                      // 1: a device's matmuls read nothing but tiles
     int made_here; // 1: what stays in RAM is made there and never read (dummy weights)
+    int n_experts, n_experts_used;         // of a layer; 0, 0
+    int64_t expert_bytes[PLAN_LAYERS_MAX]; // of layer_bytes, whole pieces that are experts' alone
+    double expert_overlap;                 // experts that a piece of theirs belongs to, in the mean
     int64_t n_params;
     int64_t flops_per_token; // 2 x parameters that a token is multiplied by in a pass
     int64_t embed_row_bytes;
@@ -138,6 +141,8 @@ struct plan {
     int64_t step_tokens;        // most tokens of one batch in a pass
     int64_t head_positions;     // most positions of one batch that reach the head
     int tile_tokens;            // tokens that a layer works on at once
+    int experts_few;            // tokens of a pass, at most, for which streamed layers come without
+                                // their experts, and these when they are wanted; 0: never
     int64_t weight_frame_bytes; // largest layer that goes through a frame: streamed, or decoded
     int gather_windows;         // embedding rows of prompts in a set, which is read at once
     int gather_sets;
@@ -209,6 +214,10 @@ void plan_kv_pages_on(const struct plan *plan, const struct shape *shape, int64_
 /* How many of them live on a tier. */
 int64_t plan_kv_count(const struct plan *plan, enum tier_kind tier);
 int64_t plan_hidden_count(const struct plan *plan, enum tier_kind tier);
+
+/* Of the experts' bytes of a layer the share that a pass of so many tokens wants, in the mean: as
+ * if choices were even, and a piece came whole. */
+double plan_experts_share(const struct weights_info *w, double tokens);
 
 struct order plan_order(const struct plan *plan);
 

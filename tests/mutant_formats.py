@@ -99,6 +99,17 @@ fault("a scale of each block of mxfp4 may be missing", "engine/source/quantized.
 fault("slots of a layer are those of one without a window", "engine/line/batch.c",
       "const int window = shape->layer_window[layer];", "const int window = 0 * shape->layer_window[layer];",
       "sim_run_test.py --only families", "placement_test.py --only=forced")
+fault("experts that nobody wants are brought, too", "engine/line/stage.c",
+      "tokens > 0 && tokens <= most", "0 && tokens <= most", "placement_test.py --only=experts")
+fault("an expert's last piece stays away", "engine/line/home_experts.c",
+      "e < route->n_experts && e * each < end", "e < route->n_experts && e * each + MOVER_PIECE < end",
+      "placement_test.py --only=experts")
+fault("what came for one batch counts for the next", "engine/line/home_experts.c",
+      "memset(w->pieces, 0, (size_t)ceil_div(model_pieces(l), 64) * 8);", "(void)memset;",
+      "placement_test.py --only=experts")
+fault("a few experts are foreseen as all", "policy/moves.c",
+      "return few ? plan_experts_share(m->weights, (double)tokens) : 1;", "return few * 0 + 1;",
+      "placement_test.py --only=experts")
 fault("a row's own pages are its neighbour's", "engine/line/batch.h",
       "return r * plan->window_pages + page;", "return 0 * r * plan->window_pages + page;",
       "simulate_test", "engine_test", "line_device_test")

@@ -411,6 +411,18 @@ struct load batch_load(const struct batches *all, const struct batch *t)
     return l;
 }
 
+int64_t batches_tokens(const struct batches *all, int64_t pass)
+{
+    int64_t n = 0;
+    for (int i = 0; i < all->plan->batches; i++) {
+        const struct batch *t = &all->batch[i];
+        for (int r = 0; r < t->n_rows && t->pass != pass; r++)
+            n += t->rows[r].request != NULL;
+        n += t->pass == pass ? t->n_tokens : 0;
+    }
+    return n;
+}
+
 void batches_return(struct batches *b)
 {
     job_requeue_all(b->job);

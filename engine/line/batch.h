@@ -123,6 +123,9 @@ enum err batch_sample(struct batches *b, int index);
 
 /* What the batch does in the pass that batch_refill() laid out. */
 struct load batch_load(const struct batches *batches, const struct batch *batch);
+/* Tokens of a pass, as far as is known: rows of batches that have not yet entered it take one each.
+ */
+int64_t batches_tokens(const struct batches *batches, int64_t pass);
 /* Between two passes of the line, when it is left: all rows go back to the queue with the tokens
  * that they have. */
 void batches_return(struct batches *batches);

@@ -18,6 +18,27 @@ static int64_t tile_bytes(const struct model_layer *l, struct device *device, en
     return 0;
 }
 
+/* Of its experts, what a pass may leave where it is: see plan_experts_share(). */
+static void experts_info(const struct model *model, struct weights_info *w)
+{
+    const struct shape *s = &model->shape;
+    double matrices = 0, n_bytes = 0;
+    w->n_experts = s->n_experts;
+    w->n_experts_used = s->n_experts_used;
+    for (int layer = 1; layer <= s->n_layers && s->n_experts > 0; layer++) {
+        const struct model_layer *l = &model->layers[layer];
+        w->expert_bytes[layer] = home_experts_bytes(l);
+        for (int role = 0; role < N_ROLES; role++) {
+            const struct model_tensor *t = &l->tensors[role];
+            if (t->n == 0 || t->k == 1 || !role_is_experts(s, (enum tensor_role)role))
+                continue;
+            matrices += s->n_experts;
+            n_bytes += (double)weight_bytes(t->layout, t->dtype, t->n, t->k);
+        }
+    }
+    w->expert_overlap = n_bytes > 0 ? 1 + MOVER_PIECE * matrices / n_bytes : 1;
+}
+
 void engine_weights_info(const struct model *model, struct device *device, enum compute compute,
                          struct weights_info *w)
 {
@@ -29,6 +50,7 @@ void engine_weights_info(const struct model *model, struct device *device, enum 
     w->made_here = model->on_demand;
     for (int layer = 0; layer < model->n_layers; layer++)
         w->layer_bytes[layer] = model->layers[layer].n_bytes;
+    experts_info(model, w);
     for (int layer = 0; layer < model->n_layers; layer++) {
         const struct model_layer *l = &model->layers[layer];
         w->must_decode |= model_must_decode(l, device, compute);

@@ -66,6 +66,7 @@ struct engine {
     /* Of the steps that are queued, by step % (window + 1): owned events that their ops begin and
      * that they are done. */
     struct event *begun[PLAN_WINDOW_MAX + 1], *done[PLAN_WINDOW_MAX + 1];
+    int64_t brought_ns;     // that the step at hand has waited for experts
     int64_t done_ns;        // when the last step that is known to be done was, by a device's clock
     int64_t retired;        // steps before this one are done, and what they held is given back
     struct dump dump;       // --kv-dump

@@ -31,6 +31,10 @@ struct weight_home {
     uint8_t *frame;    // borrowed from the frames while streamed bytes are there, else NULL
     struct ticket ticket, load; // what a frame waits for; what comes to `ram`, once
     struct segment segment, load_segment;
+    /* Where a pass wants few of its experts: which pieces of the frame have come, a bit each, and
+     * room for the ticket's segments. NULL: the layer comes whole. */
+    uint64_t *pieces;
+    struct segment *segments;
     int asked;                       // the ticket was submitted and not yet waited for
     int loaded;                      // what stays is there
     const struct model_layer *layer; // borrowed: its layout as it is held
@@ -110,12 +114,20 @@ void home_close(struct home *h);
  * waits for them, put gives the frame back after the layer's last batch. weights[layer].layer is
  * the layout of what ops read. Tiles are made from what get gave, by the caller, where
  * home_weights_tiles() says: once of a layer that stays so, in every pass (`first`: its first step)
- * where ops read nothing else. home_weights_base() is what ops read then. */
-enum err home_weights_fetch(struct home *h, int layer, int64_t due);
+ * where ops read nothing else. home_weights_base() is what ops read then. few: a layer with experts
+ * comes without them. */
+enum err home_weights_fetch(struct home *h, int layer, int few, int64_t due);
 enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t **base);
 void home_weights_put(struct home *h, int layer);
 uint8_t *home_weights_tiles(struct home *h, int layer, int first);
 const uint8_t *home_weights_base(struct home *h, int layer, const uint8_t *got);
+/* Between get and put of a layer that came without its experts: those that the route has tokens for
+ * and that are not there yet. Waits for them. ERR_IO, ERR_CORRUPT. */
+enum err home_experts_bring(struct home *h, int layer, const struct route *route, int64_t step);
+/* Of home_weights_fetch(), once the layer has its frame: 1: it comes without its experts. */
+int home_experts_leave(struct home *h, int layer, int64_t due);
+/* Bytes of a layer, whole pieces, that are its experts' alone. */
+int64_t home_experts_bytes(const struct model_layer *l);
 /* The place of a layer that the caller makes there itself, now: nothing is fetched for it. NULL: it
  * streams. Before the first step. */
 uint8_t *home_weights_claim(struct home *h, int layer);

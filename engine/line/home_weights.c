@@ -44,7 +44,7 @@ static void copy_layer(struct home *h, int layer, int64_t due)
     mover_submit(h->mover, &w->ticket);
 }
 
-enum err home_weights_fetch(struct home *h, int layer, int64_t due)
+enum err home_weights_fetch(struct home *h, int layer, int few, int64_t due)
 {
     struct weight_home *w = &h->weights[layer];
     if (w->asked || w->frame || (w->resident && w->loaded))
@@ -57,6 +57,9 @@ enum err home_weights_fetch(struct home *h, int layer, int64_t due)
         to = w->frame = h->free_frames[--h->n_free_frames];
     }
     w->asked = 1;
+    w->pieces = NULL;
+    if (few && home_experts_leave(h, layer, due))
+        return OK;
     if (w->ram)
         copy_layer(h, layer, due);
     else

@@ -41,7 +41,12 @@ struct layer_work {
     int layer;               // whose KV `rows` are: a decoder layer from 0
     struct evict rule;       // its own: the run's, or its window
     const float *sinks;      // [n_heads] its own, where attention reads them; NULL: none
-    layer_dump_fn dump;      // NULL: none
+    /* Called with what a tile's tokens chose, before their experts are read; NULL: all are there.
+     * After an error the layer's answer is nobody's. */
+    enum err (*bring)(void *ctx, int layer, const struct route *route);
+    void *bring_ctx;
+    enum err err;       // the first that it returned
+    layer_dump_fn dump; // NULL: none
     void *dump_ctx;
 
     float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]

@@ -344,6 +344,10 @@ static void experts_tile(struct layer_work *w, const struct model_layer *l, cons
                                          {ROLE_UP, ROLE_UP_B, w->up, ACT_NONE, 0}};
     const struct projection down = {ROLE_DOWN, ROLE_DOWN_B, w->expert_out, ACT_NONE, 0};
     const struct route route = route_tile(w, l, weights, in, m);
+    if (w->bring && w->err == OK)
+        w->err = w->bring(w->bring_ctx, w->layer + 1, &route);
+    if (w->err != OK)
+        return; // there is nothing to multiply by
     layer_project_experts(w, l, weights, gate_up, 2, in, m, &route);
     gate_tile(w, pairs);
     layer_project_experts(w, l, weights, &down, 1, NULL, m, &route);

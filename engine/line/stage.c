@@ -27,7 +27,9 @@ enum err stage_fetch_weights(struct engine *e, struct step s)
 {
     if (s.pass < 0 || s.batch != 0 || s.part != 0)
         return OK;
-    return home_weights_fetch(&e->home, s.layer, s.n);
+    const int64_t most = e->config.plan.experts_few;
+    const int64_t tokens = most > 0 ? batches_tokens(&e->batches, s.pass) : 0;
+    return home_weights_fetch(&e->home, s.layer, tokens > 0 && tokens <= most, s.n);
 }
 
 enum err stage_fetch_kv(struct engine *e, struct step s)
@@ -214,12 +216,26 @@ static void compute_part(struct engine *e, struct step s, const struct batch *b,
     attender_post(&e->attender, &job);
 }
 
-static void compute_decode(struct engine *e, struct step s, const struct batch *b,
-                           const struct inputs *in)
+/* The router has spoken: what the layer came without is brought, and ops wait for it. */
+static enum err bring_experts(void *ctx, int layer, const struct route *route)
+{
+    struct engine *e = ctx;
+    int64_t start_ns = clock_ns();
+    enum err err = home_experts_bring(&e->home, layer, route, e->n);
+    e->brought_ns += clock_ns() - start_ns;
+    return err;
+}
+
+static enum err compute_decode(struct engine *e, struct step s, const struct batch *b,
+                               const struct inputs *in)
 {
     const struct kv_rows *rows = &e->work.rows;
     if (b->n_tokens == 0)
-        return;
+        return OK;
+    if (e->config.plan.experts_few > 0) {
+        e->work.bring = bring_experts;
+        e->work.bring_ctx = e;
+    }
     if (e->order.parts == 2)
         compute_part(e, s, b, in);
     else
@@ -230,6 +246,7 @@ static void compute_decode(struct engine *e, struct step s, const struct batch *
                  (int64_t)b->n_rows * rows->dirty_stride * 8);
     if (s.layer == e->order.decoder && s.part == e->order.parts - 1)
         layer_compact(&e->work, b, in->hidden);
+    return e->work.err;
 }
 
 static void compute_slice(struct engine *e, struct step s, const struct batch *b,
@@ -268,17 +285,18 @@ enum err stage_compute(struct engine *e, struct step s)
     tables_turn(&e->tables, s.n);
     TRY(wait_inputs(e, s, b, &in));
     int64_t start_ns = clock_ns();
+    e->brought_ns = 0;
     device->record(e->stream, e->begun[slot]);
     decode_weights(e, s, &in);
     if (kind == LAYER_EMBED)
         TRY(compute_embed(e, s, &in));
     else if (kind == LAYER_DECODE)
-        compute_decode(e, s, b, &in);
+        TRY(compute_decode(e, s, b, &in));
     else
         compute_slice(e, s, b, &in);
     device->record(e->stream, e->done[slot]);
     if (!e->config.plan.attn_cpu) // else that lane is attention's
-        trace_step(e, s, LANE_CPU, start_ns, clock_ns());
+        trace_step(e, s, LANE_CPU, start_ns + e->brought_ns, clock_ns());
     return OK;
 }
 

@@ -1,0 +1,136 @@
+/* engine/line/home_experts.c - the experts of a streamed layer in a pass that wants few of them.
+ *
+ * Owns: which pieces of a layer stand in its frame. A piece is what the pack has a checksum of; a
+ * few of them reach over the ends of experts. Refuses: choosing experts (the router does).
+ * A newcomer would miss: what no expert has alone is fetched ahead as ever, and the experts once
+ * the router has spoken: nothing else can be done meanwhile, so that a pass does this only while it
+ * wants less than half of them (plan.experts_few). */
+#include "engine/line/home.h"
+
+#include <string.h>
+
+static int64_t piece_end(const struct model_layer *l, int64_t piece)
+{
+    return min_i64((piece + 1) * MOVER_PIECE, l->n_bytes);
+}
+
+static const enum tensor_role matrices[] = {ROLE_GATE, ROLE_UP, ROLE_DOWN};
+#define N_MATRICES (int)(sizeof matrices / sizeof *matrices)
+
+/* 1 when a piece holds bytes of a tensor. */
+static int holds(const struct model_layer *l, int64_t piece, const struct model_tensor *t)
+{
+    int64_t n_bytes =
+        t->k == 1 ? t->n * (int64_t)sizeof(float) : weight_bytes(t->layout, t->dtype, t->n, t->k);
+    return t->n > 0 && piece * MOVER_PIECE < t->offset + n_bytes && piece_end(l, piece) > t->offset;
+}
+
+/* 1 when a piece holds nothing but experts. */
+static int is_experts(const struct model_layer *l, int64_t piece)
+{
+    int experts = 0;
+    for (int role = 0; role < N_ROLES; role++) {
+        int of_experts = role == ROLE_GATE || role == ROLE_UP || role == ROLE_DOWN;
+        if (holds(l, piece, &l->tensors[role]) && !of_experts)
+            return 0;
+        experts |= of_experts && holds(l, piece, &l->tensors[role]);
+    }
+    return experts;
+}
+
+int64_t home_experts_bytes(const struct model_layer *l)
+{
+    int64_t n_bytes = 0;
+    if (!model_has(l, ROLE_ROUTER))
+        return 0;
+    for (int64_t piece = 0; piece < model_pieces(l); piece++)
+        n_bytes += is_experts(l, piece) ? piece_end(l, piece) - piece * MOVER_PIECE : 0;
+    return n_bytes;
+}
+
+static int has(const struct weight_home *w, int64_t piece)
+{
+    return (int)(w->pieces[piece >> 6] >> (piece & 63) & 1);
+}
+
+/* One more piece for the ticket at hand, behind those that stand there in rising order. */
+static void add_piece(const struct home *h, struct weight_home *w, const struct model_layer *l,
+                      int64_t piece, int *n)
+{
+    int64_t at = piece * MOVER_PIECE, n_bytes = piece_end(l, piece) - at;
+    struct segment *last = *n > 0 ? &w->segments[*n - 1] : NULL;
+    w->pieces[piece >> 6] |= 1ull << (piece & 63);
+    if (last && last->offset + last->n_bytes == l->offset + at) {
+        last->n_bytes += n_bytes;
+        return;
+    }
+    w->segments[(*n)++] = (struct segment){.offset = l->offset + at,
+                                           .n_bytes = n_bytes,
+                                           .buf = w->frame + at,
+                                           .crc = h->model->piece_crcs + l->piece + piece};
+}
+
+static void submit(struct home *h, struct weight_home *w, int layer, int n, int64_t due)
+{
+    w->ticket = (struct ticket){.place = HOME_PACK,
+                                .segments = w->segments,
+                                .n_segments = n,
+                                .due = due,
+                                .name = "weights",
+                                .layer = layer,
+                                .batch = -1};
+    mover_submit(h->mover, &w->ticket);
+}
+
+int home_experts_leave(struct home *h, int layer, int64_t due)
+{
+    struct weight_home *w = &h->weights[layer];
+    const struct model_layer *l = &h->model->layers[layer];
+    const struct layout_part *frames = &h->memory.layout->parts[LAYOUT_WEIGHT_FRAMES];
+    int n = 0;
+    if (w->resident || !model_has(l, ROLE_ROUTER))
+        return 0;
+    const uint8_t *first = memory_at(&h->memory, LAYOUT_WEIGHT_FRAMES, 0);
+    const int64_t frame = (w->frame - first) / frames->stride;
+    w->pieces = memory_at(&h->memory, LAYOUT_WEIGHT_PIECES, frame);
+    w->segments = memory_at(&h->memory, LAYOUT_WEIGHT_SEGMENTS, frame);
+    memset(w->pieces, 0, (size_t)ceil_div(model_pieces(l), 64) * 8);
+    for (int64_t piece = 0; piece < model_pieces(l); piece++)
+        if (!is_experts(l, piece))
+            add_piece(h, w, l, piece, &n);
+    submit(h, w, layer, n, due);
+    return 1;
+}
+
+/* 1 when an expert that has tokens reaches into a piece. */
+static int is_wanted(const struct model_layer *l, const struct route *route, int64_t piece)
+{
+    for (int i = 0; i < N_MATRICES; i++) {
+        const struct model_tensor *t = &l->tensors[matrices[i]];
+        if (t->n == 0)
+            continue;
+        const int64_t each = weight_bytes(t->layout, t->dtype, t->n / route->n_experts, t->k);
+        int64_t begin = piece * MOVER_PIECE - t->offset, end = piece_end(l, piece) - t->offset;
+        int64_t e = max_i64(begin, 0) / each;
+        for (; e < route->n_experts && e * each < end; e++)
+            if (route->first[e + 1] > route->first[e])
+                return 1;
+    }
+    return 0;
+}
+
+enum err home_experts_bring(struct home *h, int layer, const struct route *route, int64_t step)
+{
+    struct weight_home *w = &h->weights[layer];
+    const struct model_layer *l = &h->model->layers[layer];
+    int n = 0;
+    if (!w->pieces)
+        return OK;
+    for (int64_t piece = 0; piece < model_pieces(l); piece++)
+        if (!has(w, piece) && is_wanted(l, route, piece))
+            add_piece(h, w, l, piece, &n);
+    if (n == 0)
+        return OK;
+    submit(h, w, layer, n, step);
+    return frames_wait(h->mover, h->trace, &w->ticket, step);
+}
