@@ -6,7 +6,8 @@ and budgets: log-probabilities, every set kept after a prompt and every victim, 
 and masked; quantised KV is kv_golden.py's. Where two ranks are within 1e-5 of each other (relative)
 either may go, since f32 and f64 sums differ in the last digits; the reference then follows the
 engine and goes on comparing.
-And: what `run` decodes, `score` finds greedy as one forced span under the same policy.
+And: what `run` decodes, `score` finds greedy as one forced span under the same policy; `--kv-trace` tells what the
+dump does.
 
 The dump is JSONL, per row in this order: {"row","layer","head","kept":[positions, ascending]} and
 {"row","layer","head","pos": position of the new token,"victim": position,"score": its summed
@@ -14,6 +15,7 @@ weights} (of its head; under scope layer of all heads).
 """
 
 import os
+import re
 import sys
 import tempfile
 
@@ -138,6 +140,40 @@ def check_policy(t, sluice, model, path, rows, config, kv="f32"):
     t.check(worst <= LIMITS[kv][2], f"{base}: masked differs from real eviction by {worst:.2e}")
 
 
+TRACED = re.compile(
+    r"(\S+) layer (\d+) head (\d+) (?:prompt of .*?|token (\d+)(?: drops (\d+)(?::[^ ,:]+)?(?:, itself)?)?): holds(.*)"
+)
+
+
+def check_trace(t, what, path, dump):
+    """--kv-trace tells what --kv-dump does, and each head goes on holding what it held, less who went."""
+    held, told, wrong = {}, [], []
+    with open(path, encoding="utf-8") as f:
+        lines = f.read().splitlines()
+    for line in lines:
+        m = TRACED.fullmatch(line)
+        if not m:
+            wrong.append(line)
+            continue
+        key = m[1], int(m[2]), int(m[3])
+        now = [int(slot.strip("[]").split(":")[0]) for slot in m[6].split()]
+        if m[4] is None:
+            told.append((*key, tuple(now)))
+        else:
+            gone = {int(m[5])} if m[5] else set()
+            told += [(*key, int(m[4]), *gone)] if gone else []
+            if set(now) != (set(held[key]) | {int(m[4])}) - gone:
+                wrong.append(line)
+        held[key] = now
+    dumped = [
+        (e["row"], e["layer"], e["head"])
+        + ((tuple(sorted(e["kept"])),) if "kept" in e else (e["pos"], e["victim"]))
+        for e in dump
+    ]
+    t.check(sorted(told, key=str) == sorted(dumped, key=str), f"{what}: the trace tells other things than the dump")
+    t.check(not wrong, f"{what}: {len(wrong)} lines hold what the ones before do not leave: {wrong[:1]}")
+
+
 def decisions(lines):
     return [{k: v for k, v in line.items() if k != "score"} for line in lines]
 
@@ -185,7 +221,11 @@ def check_decode(t, sluice, model, path):
             flags = [*form, *([] if budget is None else flags_of(policy, "head", budget, {}))]
             name = f"{os.path.basename(path)} decode {' '.join(map(str, flags))}"
             rows = [run_row(f"p-{i}", p, 200) for i, p in enumerate(prompts)]
-            ids = [r["token_ids"] for r in sluice.rows("run", path, rows, *flags)]
+            dump, trace = (os.path.join(sluice.folder, f"decode.{kind}") for kind in ("dump", "trace"))
+            traced = ["--kv-dump", dump, "--kv-trace", trace] if budget else []
+            ids = [r["token_ids"] for r in sluice.rows("run", path, rows, *flags, *traced)]
+            if traced:
+                check_trace(t, name, trace, jsonl(dump))
             rows = [score_row(f"p-{i}", p, c) for i, (p, c) in enumerate(zip(prompts, ids))]
             for row, got in zip(rows, sluice.rows("score", path, rows, *flags)):
                 t.check(

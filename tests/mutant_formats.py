@@ -104,7 +104,7 @@ fault("experts that nobody wants are brought, too", "engine/line/stage.c",
 fault("an expert's last piece stays away", "engine/line/home_experts.c",
       "e < route->n_experts && e * each < end", "e < route->n_experts && e * each + MOVER_PIECE < end",
       "placement_test.py --only=experts")
-fault("what came for one batch counts for the next", "engine/line/home_experts.c",
+fault("what came for an earlier layer counts for the next", "engine/line/home_experts.c",
       "memset(w->pieces, 0, (size_t)ceil_div(model_pieces(l), 64) * 8);", "(void)memset;",
       "placement_test.py --only=experts")
 fault("a few experts are foreseen as all", "policy/moves.c",

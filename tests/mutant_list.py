@@ -459,6 +459,9 @@ fault("a layer is decoded in its first pass only", "engine/line/home_weights.c",
 fault("tiles are read before they are decoded", "engine/line/stage.c",
       "home_weights_tiles(&e->home, s.layer, s.batch == 0 && s.part == 0);",
       "home_weights_tiles(&e->home, s.layer, s.batch == e->order.batches - 1 && s.part == 0);", LINE)
+fault("a trace shows the slots of before", "engine/line/layer_decode.c",
+      "kv_row_at(&w->rows, f->row, &f->limits, slots);", "kv_row_at(&w->rows, f->row, &f->limits, slots & ~3);",
+      "evict_golden.py")
 fault("KV lives where that of another extent does", "engine/line/home_kv.c",
       "    return h->kv_places[layer * h->plan->batches + batch];",
       "    return h->kv_places[layer * h->plan->batches + (batch > 1 ? batch - 1 : batch)];", LINE)

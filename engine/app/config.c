@@ -144,6 +144,8 @@ static const struct knob knobs[] = {
      "keep everything and mask what would have gone"},
     {"kv-dump", 0, KNOB_STRING, AT(kv_dump), CMD_RUN | CMD_SCORE, NULL, "FILE",
      "kept positions and victims as JSON lines"},
+    {"kv-trace", 0, KNOB_STRING, AT(kv_trace), CMD_RUN | CMD_SCORE, NULL, "FILE",
+     "what heads hold and drop, token by token, to read"},
     {"max-tokens", 'n', KNOB_COUNT, AT(max_tokens), CMD_RUN | CMD_GEN, "0", "N",
      "tokens to generate (rows win; default: by form)"},
     {"temperature", 0, KNOB_NUMBER, AT(temperature), CMD_RUN | CMD_GEN, "-1", "X",

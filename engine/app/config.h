@@ -32,8 +32,8 @@ enum config_command {
 
 struct config {
     const char *model, *in, *out, *prompt, *prompt_file, *text;
-    const char *machine, *plan, *summary, *trace, *kv_dump, *offload_dir, *config, *allow, *sweep,
-        *plot;
+    const char *machine, *plan, *summary, *trace, *kv_dump, *kv_trace, *offload_dir, *config,
+        *allow, *sweep, *plot;
     const char *device, *compute, *matmul, *isa, *weights, *attn, *io, *kv_policy, *kv_scope,
         *kv_format, *order, *unknown_fields, *progress, *shard, *kv_budget, *kv_recent, *resident,
         *percent, *weights_codec, *share_prefixes, *replan;

@@ -151,7 +151,8 @@ static enum err check_outputs(const struct config *c)
     TRY(file_output_check("output", c->out));
     TRY(file_output_check("summary", c->summary));
     TRY(file_output_check("trace", c->trace));
-    return file_output_check("kv-dump", c->kv_dump);
+    TRY(file_output_check("kv-dump", c->kv_dump));
+    return file_output_check("kv-trace", c->kv_trace);
 }
 
 static int sluice(int argc, char **argv)

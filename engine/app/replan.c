@@ -303,7 +303,7 @@ enum err replan_open(struct replan **out, struct run *r)
 {
     *out = NULL;
     const char *forced = getenv("SLUICE_REPLAN");
-    if (r->config->kv_dump)
+    if (r->config->kv_dump || r->config->kv_trace)
         return OK;
     struct replan *w = calloc(1, sizeof *w);
     if (!w)

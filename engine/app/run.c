@@ -77,6 +77,7 @@ enum err run_walk(struct run *r)
                               .stops = stops,
                               .n_stops = n_stops,
                               .dump_path = c->kv_dump,
+                              .kv_trace_path = c->kv_trace,
                               .trace_events = c->trace ? 1 << 16 : 0,
                               .time_limit_s = c->time_limit_s,
                               .interrupted = &run_interrupted,

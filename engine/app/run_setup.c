@@ -33,6 +33,8 @@ enum err run_read_evict(struct evict *e, const struct config *c)
     static const char *const scopes[] = {"head", "layer", NULL};
     TRY(config_choose("kv-scope", c->kv_scope, scopes, &e->scope));
     e->simulate = c->kv_simulate && e->policy != EVICT_FULL;
+    if (c->kv_trace && e->policy == EVICT_FULL)
+        return fail(ERR_USAGE, "--kv-trace: nothing is dropped (name a --kv-policy)");
     TRY(parse_share("kv-budget", c->kv_budget, &e->budget, &e->budget_is_fraction));
     if (!e->budget_is_fraction && e->budget < 1)
         return fail(ERR_USAGE, "--kv-budget: %s is out of range (at least 1 slot)", c->kv_budget);

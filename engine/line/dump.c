@@ -2,22 +2,36 @@
 #include "engine/line/dump.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum err dump_open(struct dump *d, const char *path, int n_kv_heads)
+#define SHOWN_MAX 256 // slots of a line of the trace
+
+static enum err open_file(FILE **file, const char *path, const char *flag)
 {
-    *d = (struct dump){.file = fopen(path, "w"), .n_kv_heads = n_kv_heads};
-    if (!d->file)
-        return fail(ERR_USAGE, "%s: --kv-dump: %s", path, strerror(errno));
-    return OK;
+    if (!path)
+        return OK;
+    *file = fopen(path, "w");
+    return *file ? OK : fail(ERR_USAGE, "%s: --%s: %s", path, flag, strerror(errno));
+}
+
+enum err dump_open(struct dump *d, const struct dump_config *config)
+{
+    *d = (struct dump){.config = *config};
+    TRY(open_file(&d->file, config->dump_path, "kv-dump"));
+    return open_file(&d->trace, config->trace_path, "kv-trace");
 }
 
 void dump_close(struct dump *d)
 {
     if (d->file)
         fclose(d->file);
-    d->file = NULL;
+    if (d->trace)
+        fclose(d->trace);
+    d->file = d->trace = NULL;
 }
+
+/* ---- --kv-dump ---- */
 
 static void dump_line(FILE *f, const struct row *row, int layer, int head)
 {
@@ -33,31 +47,116 @@ static void dump_line(FILE *f, const struct row *row, int layer, int head)
     fprintf(f, "\",\"layer\":%d,\"head\":%d,", layer, head);
 }
 
+static void dump_kept(FILE *f, const struct kv_row *kv, int head, int n)
+{
+    const int32_t *kept = kv->slot_pos ? kv->slot_pos + (int64_t)head * kv->slots_cap : NULL;
+    fputs("\"kept\":[", f);
+    const char *comma = "";
+    for (int s = 0; s < kv->n_slots; s++)
+        if (!kept || kept[s] >= 0) {
+            fprintf(f, "%s%d", comma, kept ? kept[s] : s);
+            comma = ",";
+        }
+    for (int s = n - kv_ring_used(kv, n); s < n; s++) { // the ring: its last tokens
+        fprintf(f, "%s%d", comma, s);
+        comma = ",";
+    }
+    fputs("]}\n", f);
+}
+
+/* ---- --kv-trace ---- */
+
+struct shown {
+    int pos;
+    float score;
+};
+
+static int by_position(const void *a, const void *b)
+{
+    return ((const struct shown *)a)->pos - ((const struct shown *)b)->pos;
+}
+
+/* What a head holds before the token at position `next`, oldest first; slots of the ring stand
+ * last. Returns how many there are, the first SHOWN_MAX of the pages' in *all. */
+static int shown_slots(const struct kv_row *kv, int head, int next, struct shown *all)
+{
+    const int64_t at = (int64_t)head * kv->slots_cap, ring = kv->slots_cap - kv->ring_slots;
+    int n = 0;
+    for (int64_t s = 0; s < kv->slots_cap && n < SHOWN_MAX; s++) {
+        int in_use = s < kv->n_slots || (s >= ring && s - ring < kv_ring_used(kv, next));
+        if (in_use && kv->slot_pos[at + s] >= 0)
+            all[n++] =
+                (struct shown){kv->slot_pos[at + s], kv->slot_score ? kv->slot_score[at + s] : 0};
+    }
+    qsort(all, (size_t)n, sizeof *all, by_position);
+    return n;
+}
+
+/* Positions that may not go stand in brackets; where nothing is ranked by scores, none are told. */
+static void trace_slots(const struct dump *d, const struct row *row, const struct kv_row *kv,
+                        int head, int next)
+{
+    struct shown all[SHOWN_MAX];
+    const int n = shown_slots(kv, head, next, all), scores = d->config.scores;
+    for (int i = 0; i < n; i++) {
+        int pinned = evict_protected(&row->evict, all[i].pos, next);
+        fprintf(d->trace, pinned ? " [%d" : " %d", all[i].pos);
+        if (scores)
+            fprintf(d->trace, ":%.3f", (double)all[i].score);
+        fputs(pinned ? "]" : "", d->trace);
+    }
+    fputs(n == SHOWN_MAX ? " ...\n" : "\n", d->trace);
+}
+
+static void trace_head(const struct dump *d, const struct row *row, int layer, int head)
+{
+    const struct request *r = row->request;
+    fprintf(d->trace, "%.*s layer %d head %d", (int)r->n_custom_id, r->custom_id, layer, head);
+}
+
+static void trace_kv(const struct dump *d, const struct row *row, int layer,
+                     const struct kv_row *kv, int pos, int n, const struct evict_event *events,
+                     int head)
+{
+    const int heads = d->config.n_kv_heads;
+    if (!events) {
+        trace_head(d, row, layer, head);
+        fprintf(d->trace, " prompt of %d, budget %d, sink %d, recent %d: holds", n,
+                row->evict.budget, row->evict.sink, row->evict.recent);
+        trace_slots(d, row, kv, head, n);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        const struct evict_event *v = &events[(int64_t)i * heads + head];
+        trace_head(d, row, layer, head);
+        fprintf(d->trace, " token %d", pos + i);
+        if (v->pos >= 0 && d->config.scores)
+            fprintf(d->trace, " drops %d:%.3f%s", v->pos, (double)v->score,
+                    v->pos == pos + i ? ", itself" : "");
+        else if (v->pos >= 0)
+            fprintf(d->trace, " drops %d", v->pos);
+        if (i < n - 1) { // what it held then is not known any more
+            fputc('\n', d->trace);
+            continue;
+        }
+        fputs(": holds", d->trace);
+        trace_slots(d, row, kv, head, pos + n);
+    }
+}
+
 void dump_kv(void *ctx, const struct row *row, int layer, const struct kv_row *kv, int pos, int n,
              const struct evict_event *events)
 {
     const struct dump *d = ctx;
-    int heads = d->n_kv_heads;
+    int heads = d->config.n_kv_heads;
     for (int head = 0; head < heads; head++) {
-        if (!events) {
-            const int32_t *kept =
-                kv->slot_pos ? kv->slot_pos + (int64_t)head * kv->slots_cap : NULL;
+        if (d->trace && kv->slot_pos)
+            trace_kv(d, row, layer, kv, pos, n, events, head);
+        if (d->file && !events) {
             dump_line(d->file, row, layer, head);
-            fputs("\"kept\":[", d->file);
-            const char *comma = "";
-            for (int s = 0; s < kv->n_slots; s++)
-                if (!kept || kept[s] >= 0) {
-                    fprintf(d->file, "%s%d", comma, kept ? kept[s] : s);
-                    comma = ",";
-                }
-            for (int s = n - kv_ring_used(kv, n); s < n; s++) { // the ring: its last tokens
-                fprintf(d->file, "%s%d", comma, s);
-                comma = ",";
-            }
-            fputs("]}\n", d->file);
-            continue;
+            dump_kept(d->file, kv, head, n);
         }
-        for (int i = 0; i < n; i++) {
+        for (int i = 0; d->file && events && i < n; i++) {
             const struct evict_event *v = &events[(int64_t)i * heads + head];
             if (v->pos < 0)
                 continue;

@@ -65,8 +65,9 @@ static enum err open_line(struct engine *e)
     e->trace.first_pass = e->passes;
     const struct device_api *device = c->device->api;
     CHECK(c->plan.device == !device->unified);
-    if (c->dump_path && c->plan.device)
-        return fail(ERR_USAGE, "--kv-dump: reads KV where it stands (add --device cpu)");
+    if ((c->dump_path || c->kv_trace_path) && c->plan.device)
+        return fail(ERR_USAGE, "--kv-%s: reads KV where it stands (add --device cpu)",
+                    c->dump_path ? "dump" : "trace");
     TRY(device->stream_open(c->device, &e->stream));
     for (int i = 0; i <= c->plan.window; i++) {
         TRY(device->event_open(c->device, &e->begun[i]));
@@ -107,8 +108,12 @@ static enum err open_line(struct engine *e)
     TRY(gather_open(&e->gather, &e->home, &e->work.ops, &e->tables));
     if (c->plan.attn_cpu)
         TRY(attender_open(&e->attender, &e->work, e->stream, &e->trace));
-    if (c->dump_path) {
-        TRY(dump_open(&e->dump, c->dump_path, s->n_kv_heads));
+    if (c->dump_path || c->kv_trace_path) {
+        const struct dump_config dump = {.dump_path = c->dump_path,
+                                         .trace_path = c->kv_trace_path,
+                                         .n_kv_heads = s->n_kv_heads,
+                                         .scores = evict_policy_scores(c->evict.policy)};
+        TRY(dump_open(&e->dump, &dump));
         e->work.dump = dump_kv;
         e->work.dump_ctx = &e->dump;
     }

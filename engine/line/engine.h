@@ -39,7 +39,7 @@ struct engine_config {
     int edits_max;      // of the job's rows: see engine/line/batch.h
     const int32_t *stops;
     int n_stops;
-    const char *dump_path;                    // --kv-dump, or NULL
+    const char *dump_path, *kv_trace_path;    // --kv-dump, --kv-trace, or NULL
     int64_t trace_events;                     // per lane; 0: totals only
     double time_limit_s;                      // 0: none
     const volatile sig_atomic_t *interrupted; // set by the signal handler

@@ -241,8 +241,10 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
     ops_run_attend_forced(&w->ops, &args);
     for (int i = 0; w->dump && i < n; i++) {
         const struct forced_span *f = &spans[i];
-        struct kv_row held = kv_row_at(&w->rows, f->row, &f->limits, f->n_slots);
-        w->dump(w->dump_ctx, &b->rows[f->row], layer, &held, f->pos, f->n,
+        const struct row *row = &b->rows[f->row];
+        int slots = layer_slots(w, row, f->pos + f->n - row->n_done);
+        struct kv_row held = kv_row_at(&w->rows, f->row, &f->limits, slots);
+        w->dump(w->dump_ctx, row, layer, &held, f->pos, f->n,
                 w->events + (int64_t)f->token * s->n_kv_heads);
     }
 }
