@@ -125,7 +125,7 @@ static void move_kv(const struct moves *m, const struct moves_batch *b, const st
 {
     double page = (double)m->costs->kv_page_bytes;
     int to_device = plan_kv_near(m->plan) == TIER_DEVICE;
-    for (enum kv_kind kind = KV_RUN; kind < N_KV_KINDS; kind++) {
+    for (enum kv_kind kind = KV_RUN; kind < m->kinds; kind++) {
         const struct kv_load *kv = &l->kv[kind];
         const int64_t seen[N_FETCH_SEES] = {b->seen_pages[kind], kv->pages_kept, kv->pages_read};
         double written = (double)kv->pages_filled + kv->evicting * m->costs->kv_pages_written[kind];
@@ -176,7 +176,7 @@ void moves_make(struct moves *m, const struct plan *plan, const struct weights_i
                         .batches = memory};
     struct evict windows;
     evict_set_windows(&windows, shape->layer_window, shape->n_layers);
-    m->windows_all = windows.window_all;
+    m->kinds = evict_kinds(&windows);
     memset(memory, 0, (size_t)moves_bytes(plan));
     count_weights(m);
     count_fetches(m);
@@ -193,7 +193,7 @@ void moves_pass(struct moves *m, int64_t pass, const struct load *loads, double 
         bytes[PLAN_NVME_READ] += m->row_bytes * (double)(l->prompt_tokens + l->forced_tokens);
         move_kv(m, &m->batches[b], l, bytes);
         move_hidden(m, b, l, bytes);
-        for (enum kv_kind kind = KV_RUN; kind < N_KV_KINDS; kind++)
+        for (enum kv_kind kind = KV_RUN; kind < m->kinds; kind++)
             m->batches[b].seen_pages[kind] = l->kv[kind].pages_read + l->kv[kind].pages_filled;
     }
 }

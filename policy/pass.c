@@ -201,9 +201,9 @@ static double kv_pieces(const struct pricing *p, const struct load *l, double pa
 static void cost_of(const struct pricing *p, const struct load *l, struct step_cost *c)
 {
     const struct plan_costs *costs = p->set->costs;
-    *c = (struct step_cost){
-        .hidden = (double)moves_hidden(p->set->shape->dim, l->prompt_tokens + l->forced_tokens),
-        .positions = (double)moves_hidden(p->set->shape->dim, l->positions)};
+    c->embed = c->slice[0] = c->slice[1] = c->before = c->after = 0;
+    c->hidden = (double)moves_hidden(p->set->shape->dim, l->prompt_tokens + l->forced_tokens);
+    c->positions = (double)moves_hidden(p->set->shape->dim, l->positions);
     for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++) {
         const struct kv_load *kv = &l->kv[kind];
         double page = (double)costs->kv_page_bytes, read = (double)kv->pages_read;

@@ -491,7 +491,10 @@ static void load_loose(const struct sim *s, const struct seat *t, struct load *l
 
 static void load_of(const struct sim *s, const struct sim_batch *b, struct load *l)
 {
-    *l = (struct load){.rows = b->live, .forced_tokens = b->steady, .positions = b->steady};
+    l->rows = b->live;
+    l->prompts = 0;
+    l->prompt_tokens = 0;
+    l->forced_tokens = l->positions = b->steady;
     for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++)
         l->kv[kind] =
             (struct kv_load){.evicting = b->kv[kind].evicting,
@@ -506,14 +509,14 @@ static void load_of(const struct sim *s, const struct sim_batch *b, struct load 
         }
 }
 
-static void add_load(struct load *sum, const struct load *l)
+static void add_load(struct load *sum, const struct load *l, enum kv_kind kinds)
 {
     sum->rows += l->rows;
     sum->prompts += l->prompts;
     sum->prompt_tokens += l->prompt_tokens;
     sum->forced_tokens += l->forced_tokens;
     sum->positions += l->positions;
-    for (enum kv_kind kind = KV_RUN; kind < N_KV_KINDS; kind++) {
+    for (enum kv_kind kind = KV_RUN; kind < kinds; kind++) {
         struct kv_load *to = &sum->kv[kind];
         const struct kv_load *from = &l->kv[kind];
         to->evicting += from->evicting;
@@ -586,7 +589,7 @@ int simulate(const struct simulation *in, void *memory, struct played *out)
             if (admit(&s, b) != 0)
                 return -1;
             load_of(&s, b, &s.loads[i]);
-            add_load(&out->sum, &s.loads[i]);
+            add_load(&out->sum, &s.loads[i], s.kinds);
             live += b->live;
         }
         if (live == 0)

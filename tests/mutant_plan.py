@@ -30,8 +30,8 @@ fault("what leaves a window still is in its pages", "policy/simulate.c",
       "evict_in_layer(e, &r, kind == KV_WINDOW ? e->window : 0, &rule, &limits);",
       "evict_in_layer(e, &r, 0, &rule, &limits);", "simulate_test")
 fault("every layer moves what one without a window does", "policy/moves.h",
-      "return !m->windows_all && m->shape->layer_window[layer] > 0 ? KV_WINDOW : KV_RUN;",
-      "return m->windows_all && m->shape->layer_window[layer] > 0 ? KV_WINDOW : KV_RUN;", "simulate_test")
+      "return m->kinds > KV_WINDOW && m->shape->layer_window[layer] > 0 ? KV_WINDOW : KV_RUN;",
+      "return m->kinds > N_KV_KINDS && m->shape->layer_window[layer] > 0 ? KV_WINDOW : KV_RUN;", "simulate_test")
 fault("fresh memory costs ops nothing", "policy/pass.c",
       "    l->wall_s += more + p->fresh_ops_s;", "    l->wall_s += more;", "cost_test")
 fault("a lane is busy as long as at full depth", "policy/pass.c",
