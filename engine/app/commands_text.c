@@ -158,7 +158,6 @@ static json_t *model_json(const struct model *m)
 enum err command_inspect(const struct config *c)
 {
     struct config with_model = *c;
-    with_model.weights = "auto";
     if (c->n_args > 0)
         with_model.model = c->args[0];
     struct opened o;

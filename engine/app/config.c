@@ -97,7 +97,7 @@ static const struct knob knobs[] = {
      "whose matmuls run on a CUDA device under bf16; part of the answer"},
     {"isa", 0, KNOB_STRING, AT(isa), LINE_CMDS | CMD_PROBE, "auto", "auto|amx|avx512|avx2|portable",
      "instruction set; part of the answer under bf16"},
-    {"weights", 0, KNOB_STRING, AT(weights), LINE_CMDS | CMD_PACK | CMD_TOKENIZE, "auto",
+    {"weights", 0, KNOB_STRING, AT(weights), LINE_CMDS | CMD_PACK | CMD_INSPECT | CMD_TOKENIZE, "auto",
      "auto|f32|f16|bf16|bf12|q8|q4",
      "weight format of the pack (auto: as in the file; bf16 as bf12, lossless, where smaller)"},
     {"batch", 0, KNOB_COUNT, AT(batch), LINE_CMDS, "0", "N", "rows of one batch (0: auto)"},
