@@ -137,7 +137,9 @@ def hf_model(a):
     torch.set_num_threads(a.threads)
     folder, name = os.path.split(os.path.abspath(a.model))
     own = {"pretrained": folder, "gguf_file": name} if os.path.isfile(a.model) else {"pretrained": os.path.abspath(a.model)}
-    return HFLM(**own, device="cpu", dtype="float32", batch_size=a.hf_batch)
+    # Without its cache of logits: there, of two requests that are one text cut at two places, the shorter continuation reads the
+    # logits of the longer one's first tokens (seen in lm_eval 0.4.13).
+    return HFLM(**own, device="cpu", dtype="float32", batch_size=a.hf_batch, logits_cache=False)
 
 
 def sluice_model(a):

@@ -220,10 +220,13 @@ class SluiceLM(LM):
     """The harness's model: three kinds of requests, and a chat template."""
 
     def __init__(self, model=None, pretrained=None, binary=None, jobs=None, max_length=None, max_gen_toks=None, add_bos_token=None,
-                 prefix_token_id=None, enable_thinking=None, chat_template_args=None, batch_size=None, max_batch_size=None, **flags):
+                 prefix_token_id=None, enable_thinking=None, chat_template_args=None, device=None, batch_size=None, max_batch_size=None,
+                 **flags):
         super().__init__()
         if not (model or pretrained):
             raise Failed("model_args: model=FILE or FOLDER is missing")
+        if device not in (None, "cuda:0"):  # the harness says cuda:0 where nobody said anything
+            flags["device"] = device
         self.sluice = Sluice(model or pretrained, binary, jobs, **flags)  # batch sizes are the plan's
         tok = self.sluice.tokenizer
         self.max_length, self.max_gen_toks = int(max_length or self.sluice.context), int(max_gen_toks or GEN_TOKENS)

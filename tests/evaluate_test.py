@@ -137,12 +137,12 @@ def generations(tally, place, a):
     lm = harness(place, max_length=64, max_gen_toks=9)
     asked = [("one", {"until": ["\n", ""], "max_gen_toks": 12, "do_sample": False, "temperature": 0.7}),
              ("two", {"until": "zz", "temperature": 0.5, "do_sample": True, "top_p": 0.9}),
-             ("3" * 100, {"max_new_tokens": 20, "num_beams": 1}), ("two", {"until": "zz", "temperature": 0.5, "do_sample": True, "top_p": 0.9})]
+             ("0123456789" * 10, {"max_new_tokens": 20, "num_beams": 1}), ("two", {"until": "zz", "temperature": 0.5, "do_sample": True, "top_p": 0.9})]
     texts = lm.generate_until([Request(*r) for r in asked])
     rows, answers = rows_of(lm, "run")
     want = [{"prompt_token_ids": ids("one"), "temperature": 0, "max_tokens": 12, "stop": ["\n"]},
             {"prompt_token_ids": ids("two"), "temperature": 0.5, "top_p": 0.9, "max_tokens": 9, "stop": ["zz"], "seed": 1},
-            {"prompt_token_ids": ids("3" * 44), "temperature": 0, "max_tokens": 20},
+            {"prompt_token_ids": ids(("0123456789" * 10)[-44:]), "temperature": 0, "max_tokens": 20},
             {"prompt_token_ids": ids("two"), "temperature": 0.5, "top_p": 0.9, "max_tokens": 9, "stop": ["zz"], "seed": 3}]
     for row, one in zip(rows, want, strict=True):
         row.pop("custom_id")
@@ -237,7 +237,7 @@ def command_line(tally, place, a):
         with open(path, "w", encoding="utf-8") as f:
             f.write(text)
     script = os.path.join(TREE, "bench/lm_eval_sluice.py")
-    args = json.dumps({"pretrained": model_of(place), "binary": place.binary, "max_length": 99, "kv_policy": "h2o"})
+    args = json.dumps({"pretrained": model_of(place), "binary": place.binary, "max_length": 99, "kv_policy": "h2o", "device": "cuda:0"})
     done = subprocess.run([sys.executable, script, args], capture_output=True, text=True, env={**place.env, "PYTHONPATH": place.at("fake")})
     tally.check(done.returncode == 0 and done.stdout.startswith("True 99 ") and "['--kv-policy', 'h2o']" in done.stdout, f"{done}")
     if not lm_eval_sluice.HAS_HARNESS:
