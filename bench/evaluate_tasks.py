@@ -9,7 +9,8 @@ import json
 import random
 import re
 
-NAMES = ["Ada", "Bruno", "Clara", "David", "Elena", "Felix", "Greta", "Henry", "Irene", "Jonas", "Klara", "Liam", "Mira", "Noah", "Olga", "Peter"]
+NAMES = ["Ada", "Bruno", "Clara", "David", "Elena", "Felix", "Greta", "Henry", "Irene", "Jonas", "Karin", "Liam", "Mira", "Noah", "Olga",
+         "Peter"]
 SUMMARY = "\n\nThe text in one sentence:"
 STOP_OF = {"gsm8k": ["\nQuestion:"]}
 
@@ -75,7 +76,8 @@ def multi_needles(sluice, filler, bos, lengths, counts, samples, seed):
             names = draw.sample(NAMES, count)
             keys = [str(draw.randrange(10000, 100000)) for _ in names]
             needles = sluice.encode([f"\nThe number of {n} is {k}.\n" for n, k in zip(names, keys)], False)
-            asked = list(with_answer(sluice, [(f"\nWhat is the number of {n}? The number of {n} is", f" {k}") for n, k in zip(names, keys)]))
+            questions = [f"\nWhat is the number of {n}? The number of {n} is" for n in names]
+            asked = list(with_answer(sluice, [(q, f" {k}") for q, k in zip(questions, keys)]))
             for length in lengths:
                 start = draw.randrange(len(filler))
                 for key, (question, answer) in zip(keys, asked):

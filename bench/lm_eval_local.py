@@ -249,7 +249,8 @@ def main():
     busy = conditions.wait_idle(a.busy_max, a.idle_wait, not a.allow_busy)
     head = {"table": "lm_eval", "command": conditions.command_line(), "commit": a.commit, **({"dirty": "yes"} if a.is_dirty else {}),
             "binary_sha256": a.binary, "date": conditions.now(), **conditions.machine_lines(a.sluice, a.cpu_name, PLACE), "turns": 1,
-            "job": f"{a.docs} documents a task, {os.path.basename(a.model)}, float32, {a.threads} threads", **({"note": a.note} if a.note else {})}
+            "job": f"{a.docs} documents a task, {os.path.basename(a.model)}, float32, {a.threads} threads",
+            **({"note": a.note} if a.note else {})}
     results = conditions.Results(a.output, head, COLUMNS)
     good = measured(a, results, rows, "yes" if busy <= a.busy_max else "no")
     results.close()

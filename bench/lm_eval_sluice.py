@@ -88,17 +88,20 @@ class Sluice:
         cache = os.environ.get("SLUICE_CACHE_DIR") or os.path.join(
             os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sluice")
         self.jobs = jobs or os.path.join(cache, "lm-eval")
-        self.weights = words_of({k: v for k, v in flags.items() if k == "weights"})  # which pack text and shape are of
+        self.weights = words_of({"weights": flags.get("weights")})
         shape = json.loads(self.call("inspect", "--json"))
         self.context, self.tokenizer = shape["context"], shape["tokenizer"]
         if not self.tokenizer:
             raise Failed(f"{model}: has no tokenizer")
 
+    def start(self, command):
+        """How a command over the model begins. All are of one pack."""
+        more = self.weights if command in ("inspect", "tokenize") else []  # of a job it is one of the flags
+        return [self.binary, command, *([] if command == "inspect" else ["-m"]), self.model, *more]
+
     def call(self, command, *words, data=None, may=(0,)):
         """stdout of one command over the model; what it says on stderr passes through."""
-        model = [self.model, *self.weights] if command == "inspect" else ["-m", self.model, *(self.weights if command == "tokenize" else ())]
-        done = subprocess.run([self.binary, command, *model, *words], input=data, stdout=subprocess.PIPE, text=True,
-                              encoding="utf-8")
+        done = subprocess.run([*self.start(command), *words], input=data, stdout=subprocess.PIPE, text=True, encoding="utf-8")
         if done.returncode == INTERRUPTED:
             raise Failed(f"sluice {command}: interrupted; the same command goes on")
         if done.returncode not in may:
@@ -123,8 +126,8 @@ class Sluice:
     def render(self, messages, more):
         """The text of a conversation, of a process that stays: the harness asks for them one at a time."""
         if self.live is None:
-            self.live = subprocess.Popen([self.binary, "tokenize", "-q", "-m", self.model, *self.weights], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         text=True, encoding="utf-8")
+            self.live = subprocess.Popen([*self.start("tokenize"), "-q"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                         encoding="utf-8")
         self.live.stdin.write(json.dumps({"messages": messages, "chat_template_kwargs": more}) + "\n")
         self.live.stdin.flush()
         line = self.live.stdout.readline()
