@@ -3,8 +3,8 @@
 
 Four tasks, one of each form: endings of a passage (multiple_choice), its last word (loglikelihood), passages whole
 (loglikelihood_rolling), sums with examples in front (generate_until). Texts are of tests/goldens/wikitext-sample.txt or --text,
-cut and drawn by a seed; nothing is fetched. Both models compute in float32 on the same weights, in turns; --only sluice leaves
-hf out. A row of the CSV is a task of a model, with its metric, tokens per second over the requests of that form, and how far
+cut and drawn by a seed; nothing is fetched. Both models compute in float32 on the same weights, one after the other; --only sluice
+leaves hf out. A row of the CSV is a task of a model, with its metric, tokens per second over the requests of that form, and how far
 its answers are from hf's one by one. Ends with 1 where an accuracy or a text differs, or a log-likelihood by more than --tolerance
 or 1e-5 of itself, which is what the order of sums makes of the hundreds of tokens of a passage.
 
@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import random
-import re
 import sys
 import time
 
@@ -22,6 +21,7 @@ import conditions
 import lm_eval_sluice
 import peer
 from conditions import HERE, TREE
+from evaluate_tasks import paragraphs
 
 PLACE = os.path.join(TREE, "build/lm-eval")
 WIKITEXT = os.path.join(TREE, "tests/goldens/wikitext-sample.txt")
@@ -29,6 +29,7 @@ COLUMNS = ["model", "task", "form", "requests", "metric", "value", "tokens", "se
            "flags"]
 METRICS = {"local_endings": "acc", "local_last_word": "acc", "local_passages": "word_perplexity", "local_sums": "exact_match"}
 RELATIVE = 1e-5
+PASSAGE_WORDS = 60  # at least
 FORMS = {"local_endings": "multiple_choice", "local_last_word": "loglikelihood", "local_passages": "loglikelihood_rolling",
          "local_sums": "generate_until"}
 TASKS = {
@@ -75,16 +76,10 @@ filter_list:
 
 # ---- tasks, the same for everybody ----
 
-def passages(text, least=60):
-    """Paragraphs of so many words, without the marks that WikiText puts around what it changed."""
-    lines = (re.sub(r" @(.)@ ", r"\1", line.strip()) for line in text.splitlines())
-    return [line for line in lines if len(line.split()) >= least and not line.startswith("=")]
-
-
 def documents(text, n, seed):
     """Rows of each task."""
     draw = random.Random(seed)
-    found = passages(text)
+    found = paragraphs(text, PASSAGE_WORDS)
     draw.shuffle(found)
     rows = {name: [] for name in TASKS}
     for passage in found[:n]:

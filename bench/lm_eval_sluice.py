@@ -13,7 +13,7 @@ costs nothing once it is done. model_args: `model`; `binary` [./sluice of this t
 
 Owns: requests to rows and answers back, as the harness's own hf model splits, truncates and stops them. Refuses: to guess; a
 generation option that sluice lacks, and a row that fails, end the evaluation. Without lm_eval the class Sluice is still there
-(bench/quality.py, tests/lm_eval_test.py).
+(bench/evaluate.py, tests/evaluate_test.py).
 """
 import hashlib
 import json

@@ -22,6 +22,7 @@ sys.path.insert(0, os.path.join(TREE, "bench"))
 import conditions  # noqa: E402
 import evaluate  # noqa: E402
 import evaluate_tasks as tasks  # noqa: E402
+import lm_eval_local  # noqa: E402
 import lm_eval_sluice  # noqa: E402
 from lm_eval_sluice import Failed, Sluice, SluiceLM  # noqa: E402
 
@@ -248,6 +249,27 @@ def command_line(tally, place, a):
         tally.check(done.returncode == 1 and "pip install lm_eval" in done.stderr, f"without the harness: {done}")
 
 
+def local_tasks(tally, place, a):
+    """The tasks of the check against hf: the same each time, with their answers in them; what may differ and what not."""
+    with open(lm_eval_local.WIKITEXT, encoding="utf-8") as f:
+        text = f.read()
+    rows = lm_eval_local.documents(text, 12, 3)
+    tally.check(rows == lm_eval_local.documents(text, 12, 3) and all(len(r) == 12 for r in rows.values()), "drawn by a seed")
+    for ends, last, whole, sums in zip(*rows.values(), strict=True):
+        right = f"{ends['text']} {ends['endings'][ends['label']]}"
+        tally.check(whole["text"].startswith(right) and len(set(ends["endings"])) == 4, f"endings: {ends}")
+        tally.check(whole["text"].startswith(f"{last['text']} {last['word']}"), f"last word: {last}")
+        one, other = sums["text"].rpartition("Q: ")[2].partition(" =")[0].split(" + ")
+        tally.check(int(one) + int(other) == int(sums["answer"]) and sums["text"].count("A:") == 5, f"sums: {sums}")
+    lm_eval_local.write_tasks(place.at("tasks"), rows)
+    tally.check(sorted(os.listdir(place.at("tasks"))) == sorted(f"{t}.{e}" for t in rows for e in ("jsonl", "yaml")), "files of the harness")
+    for what, mine, theirs, want in (("rounding", [[(-700.003, False)]], [[(-700.0, False)]], (True, 0)),
+                                     ("a number", [[(-7.003, False)]], [[(-7.0, False)]], (False, 0)),
+                                     ("a text", [["a"], ["b"]], [["a"], ["c"]], (False, 1)), ("texts", [["a"]], [["a"]], (True, 0))):
+        most, texts, may = lm_eval_local.apart(mine, theirs, 1e-3)
+        tally.check((may, texts) == want, f"{what}: {most} {texts} {may}")
+
+
 # ---- evaluate.py ----
 
 # F-measures of rouge_score 0.1.2, without its stemmer; 3,000 random pairs were compared with it besides.
@@ -344,4 +366,5 @@ def variants(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (likelihoods, with_bos, generations, chats, jobs_go_on, failures, command_line, judged, needles, variants)))
+    sys.exit(trial.run_parts(__doc__, (likelihoods, with_bos, generations, chats, jobs_go_on, failures, command_line, local_tasks, judged,
+                                       needles, variants)))
