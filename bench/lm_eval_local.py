@@ -14,9 +14,11 @@ import argparse
 import json
 import os
 import random
+import shutil
 import sys
 import time
 
+os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"  # before anything of theirs is imported
 import conditions
 import lm_eval_sluice
 import peer
@@ -238,7 +240,7 @@ def main():
     write_tasks(PLACE, rows)
     if a.tasks_only:
         return 0
-    os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    shutil.rmtree(os.path.join(PLACE, "jobs"), ignore_errors=True)  # a job that is done would take no time
     conditions.clean(a)
     a.output = a.output or os.path.join(HERE, "results", f"lm_eval-{conditions.slug(a.cpu_name)}.csv")
     busy = conditions.wait_idle(a.busy_max, a.idle_wait, not a.allow_busy)
