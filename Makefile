@@ -267,6 +267,15 @@ bench-replan:
 bench-experts:
 	$(Q)bench/experts.py $(ARGS)
 
+# The adapter for lm-evaluation-harness beside the harness's own hf model, on tasks made on the spot (bench/lm_eval_local.py
+# --help; PYTHON names an interpreter that has lm_eval, torch and transformers).
+bench-lm-eval:
+	$(Q)$(or $(PYTHON),python3) bench/lm_eval_local.py $(ARGS)
+
+# What KV policies, budgets and formats cost: needles, perplexity, ROUGE, GSM8K (bench/evaluate.py --help), no table either.
+bench-evaluate:
+	$(Q)bench/evaluate.py $(ARGS)
+
 # The README's tables and plots, out of bench/results/*.csv (plots need gnuplot).
 tables:
 	$(Q)bench/tables.py --write README.md
@@ -328,5 +337,5 @@ check-ptx:
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
 .PHONY: all registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens \
-        tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-replan bench-experts
+        tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-replan bench-experts bench-lm-eval bench-evaluate
 .SECONDARY:

@@ -19,7 +19,7 @@ import hand as hands
 import predict as predictions
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PLOTS = {"batch": "batch", "budget": "budget", "roofline": "ops"}
+PLOTS = {"batch": "batch", "budget": "budget", "evaluate": "evaluate", "roofline": "ops"}
 NAMES = {"bf16": "bf16", "int8": "8-bit activations", "float32": "f32"}
 
 

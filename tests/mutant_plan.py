@@ -1,4 +1,4 @@
-"""The faults of mutants.py in what plans: rates, plays, the search, what a plan tells, plans that change. See mutant_list.py."""
+"""The faults of mutants.py in what plans: rates, plays, the search, what a plan tells, plans that change, evaluation. See mutant_list.py."""
 from mutant_fault import fault
 
 # ---- what a machine gives
@@ -114,6 +114,37 @@ fault("rows of a batch go before shares", "bench/hand.py",
       "        while any(shares):", "        while False:", "planned_test.py")
 fault("the roof has no KV", "bench/paper.py",
       "        held = weights + rows * row - m", "        held = weights - m", "planned_test.py")
+
+# ---- evaluation
+
+fault("tokenize adds nothing where a row asks", "engine/app/commands_text.c",
+      "tokenizer_encode_all(o->tokenizer, s, n, add_special,", "tokenizer_encode_all(o->tokenizer, s, n, 0 * add_special,", "evaluate_test.py")
+fault("tokenize keeps its answers to itself", "engine/app/commands_text.c",
+      "            fflush(stdout); // who", "            // who", "evaluate_test.py")
+fault("spaces that end a context stay there", "bench/lm_eval_sluice.py",
+      "split.append((bare, context[len(bare):] + continuation))", "split.append((context, continuation))", "evaluate_test.py")
+fault("a context is cut one token short", "bench/lm_eval_sluice.py",
+      "both = (context + ids)[-self.max_length - 1:]", "both = (context + ids)[-self.max_length:]", "evaluate_test.py")
+fault("windows of a text have one token in front", "bench/lm_eval_sluice.py",
+      "yield ids[end - most - 1:at], ids[at:end]", "yield ids[at - 1:at], ids[at:end]", "evaluate_test.py")
+fault("a job's folder depends on its placement", "bench/lm_eval_sluice.py",
+      "if k not in PLACEMENT}", "if k}", "evaluate_test.py")
+fault("a job's folder is the same under any policy", "bench/lm_eval_sluice.py",
+      "sorted(answer.items())", "[]", "evaluate_test.py")
+fault("a template's BOS gets another", "bench/lm_eval_sluice.py",
+      "[own and not (self.prefix_text and t.startswith(self.prefix_text)) for t in texts]", "own", "evaluate_test.py")
+fault("a failed row is an answer", "bench/lm_eval_sluice.py",
+      "        if bad:\n", "        if False:\n", "evaluate_test.py")
+fault("samples of one request are all the same", "bench/lm_eval_sluice.py",
+      "row.setdefault(\"seed\", i)", "row.setdefault(\"seed\", 1)", "evaluate_test.py")
+fault("an answer that goes on is closed", "bench/lm_eval_sluice.py",
+      "        if not add_generation_prompt:  #", "        if False:  #", "evaluate_test.py")
+fault("needles lie in front", "bench/evaluate_tasks.py",
+      "at, out = [round(d * room) for d in depths], []", "at, out = [0 for d in depths], []", "evaluate_test.py")
+fault("words that are said twice count twice", "bench/evaluate_tasks.py",
+      "min(v, b.get(k, 0))", "b.get(k, 0)", "evaluate_test.py")
+fault("log-probabilities are of whole answers", "bench/evaluate.py",
+      "score[\"logprob\"] / score[\"num_tokens\"]", "score[\"logprob\"]", "evaluate_test.py")
 
 # ---- the play of a job
 

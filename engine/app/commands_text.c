@@ -108,6 +108,25 @@ static struct family_unused unused_of(const char *model)
     return u;
 }
 
+/* Which ids stand around a text and end one; null for a model without a tokenizer. */
+static json_t *tokenizer_json(const struct tokenizer *tok)
+{
+    int64_t n_bos = 0, n_eos = 0;
+    int n_stops = 0;
+    if (!tok)
+        return json_null();
+    const char *bos = tokenizer_bos_text(tok, &n_bos), *eos = tokenizer_eos_text(tok, &n_eos);
+    const int32_t *stops = tokenizer_stops(tok, &n_stops);
+    json_t *list = json_array();
+    for (int i = 0; i < n_stops; i++)
+        json_array_append_new(list, json_integer(stops[i]));
+    return json_pack("{si so si so sb so}", "bos", tokenizer_bos(tok), "bos_text",
+                     bos ? json_stringn(bos, (size_t)n_bos) : json_null(), "eos",
+                     tokenizer_eos(tok), "eos_text",
+                     eos ? json_stringn(eos, (size_t)n_eos) : json_null(), "adds_bos",
+                     tokenizer_adds_bos(tok), "stops", list);
+}
+
 static json_t *model_json(const struct model *m)
 {
     const struct shape *s = &m->shape;
@@ -139,7 +158,6 @@ static json_t *model_json(const struct model *m)
 enum err command_inspect(const struct config *c)
 {
     struct config with_model = *c;
-    with_model.weights = "auto";
     if (c->n_args > 0)
         with_model.model = c->args[0];
     struct opened o;
@@ -148,6 +166,7 @@ enum err command_inspect(const struct config *c)
         err == OK ? unused_of(with_model.model) : (struct family_unused){0};
     if (err == OK && c->json) {
         json_t *root = model_json(&o.model);
+        json_object_set_new(root, "tokenizer", tokenizer_json(o.tokenizer));
         if (unused.n_tensors > 0)
             json_object_set_new(root, "unused",
                                 json_pack("{sI sI ss}", "tensors", (json_int_t)unused.n_tensors,
@@ -199,6 +218,7 @@ static enum err render_messages(const struct opened *o, const json_t *row, char 
 static enum err encode_row(struct opened *o, const json_t *row, json_t **answer)
 {
     const json_t *messages = json_object_get(row, "messages"), *text = json_object_get(row, "text");
+    const int add_special = json_is_true(json_object_get(row, "add_special_tokens"));
     char *rendered = NULL;
     int64_t n = 0, n_ids = 0;
     if (messages)
@@ -209,7 +229,7 @@ static enum err encode_row(struct opened *o, const json_t *row, json_t **answer)
     if (!rendered)
         n = (int64_t)json_string_length(text);
     int32_t *ids = NULL;
-    enum err err = tokenizer_encode_all(o->tokenizer, s, n, 0, &ids, &n_ids);
+    enum err err = tokenizer_encode_all(o->tokenizer, s, n, add_special, &ids, &n_ids);
     if (err == OK) {
         *answer = json_object();
         if (rendered)
@@ -282,6 +302,7 @@ enum err command_tokenize(const struct config *c)
         if (answer) {
             json_dumpf(answer, stdout, JSON_COMPACT);
             putchar('\n');
+            fflush(stdout); // who asks row by row reads the answer before the next one
         }
         json_decref(row);
         json_decref(answer);
