@@ -138,8 +138,10 @@ static struct load typical(const struct setting *set, const struct plan *plan, d
         double held = min_d(mean + out / 2, most);
         int evicts = most < mean + out - 1;
         double pairs = (double)load_pairs(set->evict, kind, (int64_t)mean) / max_d(mean, 1);
+        double turns = evicts && evict_in_turn(set->evict, kind) ? each : 0;
         l.kv[kind] = (struct kv_load){
             .evicting = evicts ? (int)each : 0,
+            .pages_over = (int64_t)turns,
             .prompt_pairs = (int64_t)(in * pairs),
             .slots = (int64_t)(each * (held + 1)),
             .pages_read = (int64_t)(each * held / PLAN_PAGE_SLOTS),

@@ -153,6 +153,40 @@ static inline void evict_in_layer(const struct evict *e, const struct evict_row 
     layer_row->sink = 0;
 }
 
+/* 1: where rows evict in a layer of a kind, they write over their slots in turn: by age alone. */
+static inline int evict_in_turn(const struct evict *e, enum kv_kind kind)
+{
+    int by_age =
+        e->policy == EVICT_FULL || e->policy == EVICT_WINDOW || e->policy == EVICT_STREAMING;
+    return kind == KV_WINDOW || e->window_all || by_age;
+}
+
+/* Of a row that evicts in turn, `slots` page slots in all: the one that its token at position pos
+ * writes over. The first to go is the one behind the sink, after a prompt of more than the budget
+ * as well; n_prompt tokens were its prompt. */
+static inline int evict_turn(const struct evict_row *row, int slots, int n_prompt, int pos)
+{
+    int first = n_prompt > row->budget ? n_prompt : row->budget;
+    return row->sink + (pos - first) % (slots - row->sink);
+}
+
+/* Pages that n tokens from position pos on write over, of the first `full` ones of such a row. */
+static inline int evict_turn_pages(const struct evict_row *row, int slots, int n_prompt, int pos,
+                                   int n, int full)
+{
+    int skip = row->budget - pos > 0 ? row->budget - pos : 0; // these find room
+    int cycle = slots - row->sink, pages = 0;
+    if (n <= skip || cycle <= 0)
+        return 0;
+    int start = evict_turn(row, slots, n_prompt, pos + skip);
+    for (int page = row->sink / 32; page < full; page++) {
+        int first = page * 32 > row->sink ? page * 32 : row->sink;
+        int behind = (first - start + cycle) % cycle; // tokens until the page is met
+        pages += behind < n - skip || behind + page * 32 + 32 - first > cycle;
+    }
+    return pages;
+}
+
 /* 1 when slot (rank_a, pos_a) goes before slot (rank_b, pos_b). A NaN rank goes first. */
 static inline int evict_before(float rank_a, int pos_a, float rank_b, int pos_b)
 {

@@ -128,7 +128,8 @@ static void move_kv(const struct moves *m, const struct moves_batch *b, const st
     for (enum kv_kind kind = KV_RUN; kind < m->kinds; kind++) {
         const struct kv_load *kv = &l->kv[kind];
         const int64_t seen[N_FETCH_SEES] = {b->seen_pages[kind], kv->pages_kept, kv->pages_read};
-        double written = (double)kv->pages_filled + kv->evicting * m->costs->kv_pages_written[kind];
+        double written = (double)(kv->pages_filled + kv->pages_over) +
+                         kv->evicting * m->costs->kv_pages_written[kind];
         for (enum tier_kind home = TIER_RAM; home <= TIER_NVME; home++) {
             int64_t layers = 0, pages = 0;
             for (int k = 0; k < N_FETCH_SEES; k++) {

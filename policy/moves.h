@@ -2,8 +2,8 @@
  *
  * Owns: which fetch sees which rows. Refuses: seconds (policy/pass.h).
  * Exact but for four: rows of the embedding that are gathered (by their mean), pages that rows
- * write over which evict (expected ones), experts of passes that want few (expected ones), encoded
- * weights before their file is made. */
+ * write over which evict by scores (expected ones), experts of passes that want few (expected
+ * ones), encoded weights before their file is made. */
 #ifndef POLICY_MOVES_H
 #define POLICY_MOVES_H
 

@@ -208,7 +208,7 @@ static void cost_of(const struct pricing *p, const struct load *l, struct step_c
         const struct kv_load *kv = &l->kv[kind];
         double page = (double)costs->kv_page_bytes, read = (double)kv->pages_read;
         double filled = (double)kv->pages_filled;
-        double written = kv->evicting * costs->kv_pages_written[kind];
+        double written = (double)kv->pages_over + kv->evicting * costs->kv_pages_written[kind];
         c->kv[kind] = (struct kv_cost){
             .read = read * page,
             .written = (filled + written) * page,

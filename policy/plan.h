@@ -91,7 +91,7 @@ struct plan_sizes {
 struct plan_costs {
     int64_t kv_page_bytes; // one page, one layer, in the KV format
     int64_t kv_ring_bytes; // one row, one layer: its ring (KV format mixed), else 0
-    /* Pages of a layer, by a token that decodes: 1/32, or its victim's, of a row that evicts. */
+    /* Pages of a layer that a token writes over which evicts by scores; 0: rows evict in turn. */
     double kv_pages_written[N_KV_KINDS];
     int64_t prompt_page_bytes; // one page in the compute format (prompt workspace)
     int64_t text_bytes;        // tokenizer, rows being parsed, journal buffers

@@ -15,11 +15,12 @@
 
 #define PASSES_MAX ((int64_t)1 << 40)
 
-/* START and END are of each kind of KV. */
+/* START, END and TURN are of each kind of KV. */
 enum event_kind {
     EVENT_START,
     EVENT_END = EVENT_START + N_KV_KINDS,
-    EVENT_PAGES = EVENT_END + N_KV_KINDS,
+    EVENT_TURN = EVENT_END + N_KV_KINDS,
+    EVENT_PAGES = EVENT_TURN + N_KV_KINDS,
     EVENT_LEAVE,
     N_EVENT_KINDS
 };
@@ -40,8 +41,8 @@ struct seat {
     int32_t pages_max;
     int8_t steady, pages_growing;
     struct {
-        int32_t budget, ring; // INT32_MAX: never evicts
-        int growing;
+        int32_t budget, sink, ring; // INT32_MAX: never evicts
+        int8_t growing, over;       // over: writes over a full page in the pass at hand
     } kv[N_KV_KINDS];
 };
 
@@ -55,7 +56,7 @@ struct sim_batch {
     // of steady rows
     int steady;
     struct {
-        int evicting;
+        int evicting, over;        // rows
         int64_t pages_kept;        // see struct load
         int64_t slots, full_pages; // before the pass, slots of rings included
         int cross[PLAN_PAGE_SLOTS];
@@ -137,6 +138,7 @@ static void seat_fill(const struct sim *s, struct seat *t, const struct work_row
         struct evict_row limits;
         evict_in_layer(e, &r, kind == KV_WINDOW ? e->window : 0, &rule, &limits);
         t->kv[kind].budget = e->simulate ? INT32_MAX : limits.budget;
+        t->kv[kind].sink = limits.sink;
         t->kv[kind].ring = s->in->ring ? evict_ring_slots(&limits) : 0;
     }
     t->pages_max = admit_pages_max(e, &r, t->kv[KV_RUN].ring, row->cap);
@@ -190,7 +192,7 @@ static void grow(struct sim *s, struct sim_batch *b, struct seat *t, enum kv_kin
     int64_t multiple = s->pass + (PLAN_PAGE_SLOTS - slots % PLAN_PAGE_SLOTS) % PLAN_PAGE_SLOTS;
     if (t->kv[kind].growing == on)
         return;
-    t->kv[kind].growing = on;
+    t->kv[kind].growing = (int8_t)on;
     b->kv[kind].cross[multiple % PLAN_PAGE_SLOTS] += on ? 1 : -1;
 }
 
@@ -200,6 +202,22 @@ static void event_of(struct sim_batch *b, const struct seat *t, int kind, int64_
 {
     if (n < t->row.cap)
         event_add(b, (struct event){t->base + n - t->n_done, (int32_t)(t - b->seats), kind});
+}
+
+/* A steady row that evicts writes over the next of its slots; whether that is in a full page stays
+ * so until it comes to the last page, or begins again. */
+static void take_turn(struct sim *s, struct sim_batch *b, struct seat *t, enum kv_kind kind)
+{
+    const struct evict_row row = {.budget = t->kv[kind].budget, .sink = t->kv[kind].sink};
+    const int slots = row.budget - t->kv[kind].ring, done = done_before(s, t);
+    const int full = slots / PLAN_PAGE_SLOTS * PLAN_PAGE_SLOTS;
+    if (!evict_in_turn(s->in->evict, kind) || slots <= row.sink)
+        return;
+    const int slot = evict_turn(&row, slots, t->row.prompt, done), over = slot < full;
+    b->kv[kind].over += over - t->kv[kind].over;
+    t->kv[kind].over = (int8_t)over;
+    if (!over || full < slots)
+        event_of(b, t, EVENT_TURN + kind, done + (over ? full : slots) - slot);
 }
 
 /* A loose row whose known tokens are all done, but for the one that it sampled: from the pass at
@@ -221,6 +239,8 @@ static void make_steady(struct sim *s, struct sim_batch *b, struct seat *t)
             event_of(b, t, EVENT_START + kind, ring);
         if (t->n_done < budget)
             event_of(b, t, EVENT_END + kind, budget);
+        else
+            take_turn(s, b, t, kind);
     }
     if (t->pages_growing)
         event_of(b, t, EVENT_PAGES,
@@ -240,6 +260,8 @@ static void unsteady(struct sim *s, struct sim_batch *b, struct seat *t)
     const int done = done_before(s, t);
     for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
         grow(s, b, t, kind, 0);
+        b->kv[kind].over -= t->kv[kind].over;
+        t->kv[kind].over = 0;
         b->kv[kind].full_pages -= slots_of(t, kind, done) / PLAN_PAGE_SLOTS;
         b->kv[kind].slots -= min64(done, t->kv[kind].budget);
         b->kv[kind].evicting -= done >= t->kv[kind].budget;
@@ -276,10 +298,13 @@ static void happen(struct sim *s, struct sim_batch *b, const struct event *e)
     } else if (e->kind == EVENT_PAGES) {
         pages_grow(b, t, 0);
     } else {
-        const int ends = e->kind >= EVENT_END;
-        const enum kv_kind kind = (enum kv_kind)(e->kind - (ends ? EVENT_END : EVENT_START));
-        grow(s, b, t, kind, !ends);
-        b->kv[kind].evicting += ends;
+        const enum kv_kind kind = (enum kv_kind)(e->kind % N_KV_KINDS);
+        const int what = e->kind - (int)kind;
+        if (what != EVENT_TURN)
+            grow(s, b, t, kind, what == EVENT_START);
+        b->kv[kind].evicting += what == EVENT_END;
+        if (what != EVENT_START)
+            take_turn(s, b, t, kind);
     }
 }
 
@@ -486,6 +511,11 @@ static void load_loose(const struct sim *s, const struct seat *t, struct load *l
         kv->evicting += t->n_take > prompt && done > budget;
         kv->pages_read += full;
         kv->pages_filled += slots_of(t, kind, done) / PLAN_PAGE_SLOTS - full;
+        if (evict_in_turn(e, kind) && full > 0 && done > budget) {
+            const struct evict_row row = {.budget = budget, .sink = t->kv[kind].sink};
+            kv->pages_over += evict_turn_pages(&row, budget - t->kv[kind].ring, t->row.prompt,
+                                               t->n_done, t->n_take, full);
+        }
     }
 }
 
@@ -501,7 +531,8 @@ static void load_of(const struct sim *s, const struct sim_batch *b, struct load 
                              .slots = b->kv[kind].slots + b->steady,
                              .pages_read = b->kv[kind].full_pages,
                              .pages_kept = b->kv[kind].pages_kept,
-                             .pages_filled = b->kv[kind].cross[(s->pass + 1) % PLAN_PAGE_SLOTS]};
+                             .pages_filled = b->kv[kind].cross[(s->pass + 1) % PLAN_PAGE_SLOTS],
+                             .pages_over = b->kv[kind].over};
     for (int i = 0, loose = b->loose; loose > 0; i++)
         if (b->seats[i].entered && !b->seats[i].steady) {
             load_loose(s, &b->seats[i], l);
@@ -524,6 +555,7 @@ static void add_load(struct load *sum, const struct load *l, enum kv_kind kinds)
         to->slots += from->slots;
         to->pages_read += from->pages_read;
         to->pages_filled += from->pages_filled;
+        to->pages_over += from->pages_over;
     }
 }
 

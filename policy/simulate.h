@@ -20,6 +20,7 @@ struct kv_load {
     int64_t pages_read;   // full pages before the pass
     int64_t pages_kept;   // the same before rows were sent back for want of pages
     int64_t pages_filled; // pages that the pass fills, all of a prompt's full ones
+    int64_t pages_over;   // of those read, what rows write over that evict in turn
 };
 
 /* What a batch does in a pass. */

@@ -73,7 +73,7 @@ static int same(const struct load *a, const struct load *b)
         const struct kv_load *c = &a->kv[kind], *d = &b->kv[kind];
         if (c->evicting != d->evicting || c->prompt_pairs != d->prompt_pairs ||
             c->slots != d->slots || c->pages_read != d->pages_read ||
-            c->pages_filled != d->pages_filled)
+            c->pages_filled != d->pages_filled || c->pages_over != d->pages_over)
             return 0;
     }
     return a->rows == b->rows && a->prompts == b->prompts && a->prompt_tokens == b->prompt_tokens &&
@@ -86,10 +86,11 @@ static void print_load(const char *who, const struct load *l)
                 l->rows, l->prompts, (long long)l->prompt_tokens, (long long)l->forced_tokens,
                 (long long)l->positions);
     for (int kind = KV_RUN; kind < N_KV_KINDS; kind++)
-        print_error("    kind %d: evicting %d pairs %lld slots %lld pages read %lld filled %lld\n",
+        print_error("    kind %d: evicting %d pairs %lld slots %lld pages read %lld filled %lld "
+                    "over %lld\n",
                     kind, l->kv[kind].evicting, (long long)l->kv[kind].prompt_pairs,
                     (long long)l->kv[kind].slots, (long long)l->kv[kind].pages_read,
-                    (long long)l->kv[kind].pages_filled);
+                    (long long)l->kv[kind].pages_filled, (long long)l->kv[kind].pages_over);
 }
 
 static void compare(uint64_t seed, const struct plan *plan)
@@ -285,8 +286,10 @@ struct bytes_seen {
     struct moves moves;
     double bytes[N_PLAN_LANES];
     struct load last[BATCHES_CAP];
-    int64_t evicting; // rows, in all passes, whatever the kind of layer
+    int64_t evicting; // rows by scores, in all passes
 };
+
+static int64_t in_turn; // pages that rows wrote over in turn
 
 static double add_bytes(void *ctx, int64_t pass, const struct load *loads)
 {
@@ -314,7 +317,8 @@ static void foresee_bytes(const struct bed *b, const struct plan *plan, const st
     seen->moves.row_bytes = 0; // of gathered rows the mean is known, no more
     assert_int_equal(simulate(&s, memory, &sum), 0);
     moves_end(&seen->moves, seen->last, seen->bytes);
-    seen->evicting = sum.sum.kv[KV_RUN].evicting + sum.sum.kv[KV_WINDOW].evicting;
+    seen->evicting = evict_in_turn(&b->evict, KV_RUN) ? 0 : sum.sum.kv[KV_RUN].evicting;
+    in_turn += sum.sum.kv[KV_RUN].pages_over + sum.sum.kv[KV_WINDOW].pages_over;
     free(counts);
     free(memory);
 }
@@ -409,7 +413,7 @@ static void test_bytes_of_every_lane_are_foreseen(void **state)
     bed_trace_events = 0;
     print_message("written by rows that evict: %.0f bytes, %.0f foreseen\n", guessed_moved,
                   guessed_foreseen);
-    assert_true(range || fabs(guessed_moved / guessed_foreseen - 1) < 0.2);
+    assert_true(range || (fabs(guessed_moved / guessed_foreseen - 1) < 0.2 && in_turn > 1000));
 }
 
 int main(void)

@@ -378,6 +378,12 @@ static void load_span(const struct evict *evict, const struct row *row, const st
     evict_in_layer(evict, &row->evict, kind == KV_WINDOW ? evict->window : 0, &rule, &limits);
     int64_t budget = evict->simulate ? INT32_MAX : limits.budget;
     l->evicting += s->pos + s->n > budget;
+    if (s->pos + s->n > budget && evict_in_turn(evict, kind)) {
+        int before = batch_kind_slots(evict, row, kind, 0) / KV_PAGE_SLOTS;
+        int slots = (int)budget - (row->ring_slots > 0 ? evict_ring_slots(&limits) : 0);
+        l->pages_over +=
+            evict_turn_pages(&limits, slots, row->request->n_prompt, s->pos, s->n, before);
+    }
     for (int k = 0; k < s->n; k++)
         l->slots += min_i64(s->pos + k, budget) + 1;
 }

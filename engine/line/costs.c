@@ -134,15 +134,14 @@ int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct 
     return format == KV_MIXED ? KV_RING_PAGES * ring->page_bytes : 0;
 }
 
-/* Pages of a layer of `most` slots that a decoding token sends home: it fills one, or takes the
- * places of victims, which heads that choose for themselves find anywhere; the page that is not
- * full stays. */
-static double pages_written(const struct shape *s, const struct work *work, int64_t most, int alike)
+/* Pages of a layer that a token writes over: heads that choose victims for themselves find them
+ * anywhere; the page that is not full stays. */
+static double pages_written(const struct shape *s, const struct work *work,
+                            const struct evict *evict)
 {
-    double slots = (double)max_i64(most, 1);
+    double slots = (double)max_i64(work->slots_max, 1);
     double pages = ceil(slots / KV_PAGE_SLOTS), full = floor(slots / KV_PAGE_SLOTS);
-    if (most >= work->tokens_max)
-        return 1.0 / KV_PAGE_SLOTS;
+    int alike = evict->scope == EVICT_SCOPE_LAYER || !evict_policy_scores(evict->policy);
     double written = pages * (1 - pow(1 - 1 / pages, alike ? 1 : s->n_kv_heads));
     return written * full * KV_PAGE_SLOTS / slots;
 }
@@ -157,9 +156,9 @@ void engine_costs(const struct model *model, const struct device *device, const 
     costs->kv_ring_bytes = engine_ring_layout(s, kv_format, &ring);
     kv_layout_init(&prompt, engine_prompt_format(ops->compute), s->n_kv_heads, s->head_dim);
     costs->kv_page_bytes = kv.page_bytes;
-    const int alike = evict->scope == EVICT_SCOPE_LAYER || !evict_policy_scores(evict->policy);
-    costs->kv_pages_written[KV_RUN] = pages_written(s, work, work->slots_max, alike);
-    costs->kv_pages_written[KV_WINDOW] = pages_written(s, work, work->slots_window, 1);
+    costs->kv_pages_written[KV_RUN] =
+        evict_in_turn(evict, KV_RUN) ? 0 : pages_written(s, work, evict);
+    costs->kv_pages_written[KV_WINDOW] = 0;
     costs->prompt_page_bytes = prompt.page_bytes;
     costs->scratch_bytes =
         layer_scratch_bytes(device->api->scratch, ops, model, PLAN_TILE_TOKENS, work->prompt_max,
