@@ -268,6 +268,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     if (plan->pages_batch == 0)
         plan->pages_batch = max64(row_pages, mean_pages * plan->batch);
     plan->slots_cap = (int)(row_pages * PLAN_PAGE_SLOTS);
+    plan->kv_kinds = plan_kv_kinds(work);
     int64_t own = ceil_div64(work->slots_window, PLAN_PAGE_SLOTS); // all at once, or as taken
     plan->window_pages = own * plan->batch < plan->pages_batch ? (int)own : 0;
 

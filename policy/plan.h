@@ -133,6 +133,7 @@ struct plan {
     int weight_frames, kv_frames, hidden_frames;
     int64_t pages_batch;        // KV pages of one batch's pool
     int slots_cap;              // slots of the longest row, rounded up to pages
+    int kv_kinds;               // enum kv_kind: how many of them the model's layers hold
     int window_pages;           // pages that each row owns in a layer of KV_WINDOW, which need not
                                 // be taken; 0: there it uses those it took for other layers
     int prefill_tokens;         // prompt and forced tokens that a pass admits
@@ -197,6 +198,11 @@ struct plan_home {
 enum tier_kind plan_layer_home(const struct plan *plan, int layer);
 struct plan_home plan_kv_home(const struct plan *plan, int layer, int batch);
 struct plan_home plan_hidden_home(const struct plan *plan, int batch);
+/* How many kinds of KV a job's model holds. */
+static inline int plan_kv_kinds(const struct work *work)
+{
+    return work->slots_window > 0 ? N_KV_KINDS : KV_WINDOW;
+}
 /* Pages of a batch's pool in decoder layer `layer` (from 0). */
 static inline int64_t plan_kv_pages(const struct plan *plan, const struct shape *shape, int layer)
 {

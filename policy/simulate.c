@@ -40,10 +40,11 @@ struct seat {
     int32_t n_pages;        // loose, and while pages are short; at most pages_max
     int32_t pages_max;
     int8_t steady, pages_growing;
-    struct {
-        int32_t budget, sink, ring; // INT32_MAX: never evicts
-        int8_t growing, over;       // over: writes over a full page in the pass at hand
-    } kv[N_KV_KINDS];
+    /* By kind of KV. */
+    int8_t growing[N_KV_KINDS];
+    int8_t over[N_KV_KINDS];    // 1: it writes over a full page in the pass at hand
+    int32_t budget[N_KV_KINDS]; // INT32_MAX: never evicts
+    int32_t ring[N_KV_KINDS];
 };
 
 struct sim_batch {
@@ -68,6 +69,7 @@ struct sim {
     struct sim_batch *batches;
     struct load *loads;
     enum kv_kind kinds;        // of KV
+    int sink[N_KV_KINDS];      // of every row
     struct work_row *returned; // stack of rows sent back
     int n_returned;
     int64_t next; // row of the queue
@@ -82,7 +84,7 @@ struct sim {
 /* Slots of pages after n tokens, in a layer of a kind. */
 static int slots_of(const struct seat *t, enum kv_kind kind, int n)
 {
-    return (int)min64(n, t->kv[kind].budget) - (int)min64(n, t->kv[kind].ring);
+    return (int)min64(n, t->budget[kind]) - (int)min64(n, t->ring[kind]);
 }
 
 static int wanted(const struct sim *s, const struct work_row *row)
@@ -127,7 +129,7 @@ static void queue_take(struct sim *s)
     s->out->rows++;
 }
 
-static void seat_fill(const struct sim *s, struct seat *t, const struct work_row *row)
+static void seat_fill(struct sim *s, struct seat *t, const struct work_row *row)
 {
     const struct evict *e = s->in->evict;
     struct evict_row r;
@@ -137,11 +139,11 @@ static void seat_fill(const struct sim *s, struct seat *t, const struct work_row
         struct evict rule;
         struct evict_row limits;
         evict_in_layer(e, &r, kind == KV_WINDOW ? e->window : 0, &rule, &limits);
-        t->kv[kind].budget = e->simulate ? INT32_MAX : limits.budget;
-        t->kv[kind].sink = limits.sink;
-        t->kv[kind].ring = s->in->ring ? evict_ring_slots(&limits) : 0;
+        t->budget[kind] = e->simulate ? INT32_MAX : limits.budget;
+        s->sink[kind] = limits.sink;
+        t->ring[kind] = s->in->ring ? evict_ring_slots(&limits) : 0;
     }
-    t->pages_max = admit_pages_max(e, &r, t->kv[KV_RUN].ring, row->cap);
+    t->pages_max = admit_pages_max(e, &r, t->ring[KV_RUN], row->cap);
 }
 
 /* ---- events ---- */
@@ -151,7 +153,7 @@ static int before(const struct event *a, const struct event *b)
     return a->pass != b->pass ? a->pass < b->pass : a->kind < b->kind;
 }
 
-/* Events of one seat are of different kinds, and none outlives its row. */
+/* None outlives its row. */
 static void event_add(struct sim_batch *b, struct event e)
 {
     int i = b->n_events++;
@@ -190,9 +192,9 @@ static void grow(struct sim *s, struct sim_batch *b, struct seat *t, enum kv_kin
 {
     int slots = slots_of(t, kind, done_before(s, t));
     int64_t multiple = s->pass + (PLAN_PAGE_SLOTS - slots % PLAN_PAGE_SLOTS) % PLAN_PAGE_SLOTS;
-    if (t->kv[kind].growing == on)
+    if (t->growing[kind] == on)
         return;
-    t->kv[kind].growing = (int8_t)on;
+    t->growing[kind] = (int8_t)on;
     b->kv[kind].cross[multiple % PLAN_PAGE_SLOTS] += on ? 1 : -1;
 }
 
@@ -208,14 +210,14 @@ static void event_of(struct sim_batch *b, const struct seat *t, int kind, int64_
  * so until it comes to the last page, or begins again. */
 static void take_turn(struct sim *s, struct sim_batch *b, struct seat *t, enum kv_kind kind)
 {
-    const struct evict_row row = {.budget = t->kv[kind].budget, .sink = t->kv[kind].sink};
-    const int slots = row.budget - t->kv[kind].ring, done = done_before(s, t);
+    const struct evict_row row = {.budget = t->budget[kind], .sink = s->sink[kind]};
+    const int slots = row.budget - t->ring[kind], done = done_before(s, t);
     const int full = slots / PLAN_PAGE_SLOTS * PLAN_PAGE_SLOTS;
     if (!evict_in_turn(s->in->evict, kind) || slots <= row.sink)
         return;
     const int slot = evict_turn(&row, slots, t->row.prompt, done), over = slot < full;
-    b->kv[kind].over += over - t->kv[kind].over;
-    t->kv[kind].over = (int8_t)over;
+    b->kv[kind].over += over - t->over[kind];
+    t->over[kind] = (int8_t)over;
     if (!over || full < slots)
         event_of(b, t, EVENT_TURN + kind, done + (over ? full : slots) - slot);
 }
@@ -229,7 +231,7 @@ static void make_steady(struct sim *s, struct sim_batch *b, struct seat *t)
     b->loose--;
     b->steady++;
     for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
-        const int budget = t->kv[kind].budget, ring = t->kv[kind].ring;
+        const int budget = t->budget[kind], ring = t->ring[kind];
         b->kv[kind].slots += min64(t->n_done, budget);
         b->kv[kind].full_pages += slots_of(t, kind, t->n_done) / PLAN_PAGE_SLOTS;
         b->kv[kind].evicting += t->n_done >= budget;
@@ -244,7 +246,7 @@ static void make_steady(struct sim *s, struct sim_batch *b, struct seat *t)
     }
     if (t->pages_growing)
         event_of(b, t, EVENT_PAGES,
-                 t->kv[KV_RUN].ring + (int64_t)(t->pages_max - 1) * PLAN_PAGE_SLOTS);
+                 t->ring[KV_RUN] + (int64_t)(t->pages_max - 1) * PLAN_PAGE_SLOTS);
     event_of(b, t, EVENT_LEAVE, t->row.cap - 1);
 }
 
@@ -260,11 +262,11 @@ static void unsteady(struct sim *s, struct sim_batch *b, struct seat *t)
     const int done = done_before(s, t);
     for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
         grow(s, b, t, kind, 0);
-        b->kv[kind].over -= t->kv[kind].over;
-        t->kv[kind].over = 0;
+        b->kv[kind].over -= t->over[kind];
+        t->over[kind] = 0;
         b->kv[kind].full_pages -= slots_of(t, kind, done) / PLAN_PAGE_SLOTS;
-        b->kv[kind].slots -= min64(done, t->kv[kind].budget);
-        b->kv[kind].evicting -= done >= t->kv[kind].budget;
+        b->kv[kind].slots -= min64(done, t->budget[kind]);
+        b->kv[kind].evicting -= done >= t->budget[kind];
     }
     b->steady--;
     t->n_done = done;
@@ -503,7 +505,7 @@ static void load_loose(const struct sim *s, const struct seat *t, struct load *l
     l->positions += positions_of(s, &t->row, t->n_done, t->n_take);
     for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
         const struct evict *e = s->in->evict;
-        const int budget = t->kv[kind].budget;
+        const int budget = t->budget[kind];
         struct kv_load *kv = &l->kv[kind];
         int full = slots_of(t, kind, t->n_done) / PLAN_PAGE_SLOTS;
         kv->prompt_pairs += load_pairs(e, kind, prompt) - load_pairs(e, kind, shared);
@@ -512,8 +514,8 @@ static void load_loose(const struct sim *s, const struct seat *t, struct load *l
         kv->pages_read += full;
         kv->pages_filled += slots_of(t, kind, done) / PLAN_PAGE_SLOTS - full;
         if (evict_in_turn(e, kind) && full > 0 && done > budget) {
-            const struct evict_row row = {.budget = budget, .sink = t->kv[kind].sink};
-            kv->pages_over += evict_turn_pages(&row, budget - t->kv[kind].ring, t->row.prompt,
+            const struct evict_row row = {.budget = budget, .sink = s->sink[kind]};
+            kv->pages_over += evict_turn_pages(&row, budget - t->ring[kind], t->row.prompt,
                                                t->n_done, t->n_take, full);
         }
     }
@@ -561,6 +563,17 @@ static void add_load(struct load *sum, const struct load *l, enum kv_kind kinds)
 
 /* ---- the job ---- */
 
+static enum kv_kind kinds_of(const struct plan *plan)
+{
+    return plan->kv_kinds > KV_WINDOW ? N_KV_KINDS : KV_WINDOW;
+}
+
+/* Of a seat, at once: of each kind two, when its slots grow and end to grow, or the next turn. */
+static int64_t events_of(const struct plan *plan)
+{
+    return 2 * (int64_t)kinds_of(plan) + 2;
+}
+
 static int64_t rows_of(const struct plan *plan)
 {
     return (int64_t)plan->batch * plan->batches;
@@ -568,7 +581,7 @@ static int64_t rows_of(const struct plan *plan)
 
 int64_t simulate_bytes(const struct plan *plan)
 {
-    int64_t each = (int64_t)sizeof(struct seat) + N_EVENT_KINDS * (int64_t)sizeof(struct event) +
+    int64_t each = (int64_t)sizeof(struct seat) + events_of(plan) * (int64_t)sizeof(struct event) +
                    (int64_t)sizeof(struct work_row);
     int64_t batch = (int64_t)(sizeof(struct sim_batch) + sizeof(struct load));
     return align64(rows_of(plan) * each, 8) + plan->batches * batch;
@@ -583,10 +596,10 @@ static void place(struct sim *s, void *memory)
     s->loads = (struct load *)(s->batches + plan->batches);
     struct seat *seats = (struct seat *)(s->loads + plan->batches);
     struct event *events = (struct event *)(seats + rows);
-    s->returned = (struct work_row *)(events + rows * N_EVENT_KINDS);
+    s->returned = (struct work_row *)(events + rows * events_of(plan));
     for (int b = 0; b < plan->batches; b++) {
         s->batches[b].seats = seats + (int64_t)b * plan->batch;
-        s->batches[b].events = events + (int64_t)b * plan->batch * N_EVENT_KINDS;
+        s->batches[b].events = events + (int64_t)b * plan->batch * events_of(plan);
         s->batches[b].free_pages = plan->pages_batch;
     }
 }
@@ -608,7 +621,7 @@ int simulate(const struct simulation *in, void *memory, struct played *out)
 {
     struct sim s = {.in = in, .out = out, .gate = {.prefill = in->plan->prefill_tokens}};
     s.every = in->every > 1 ? in->every : 1;
-    s.kinds = evict_kinds(in->evict);
+    s.kinds = kinds_of(in->plan);
     *out = (struct played){0};
     place(&s, memory);
     for (;; s.pass++) {
