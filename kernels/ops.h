@@ -262,8 +262,9 @@ static inline struct matmul_part expert_part(const struct matmul_part *part, int
     return own;
 }
 
-/* x = sum over a token's choices, ascending, of weight * y[place], then, where all tokens go through
- * an expert besides, weight * shared[token]; or x += that: a chain of fused multiply-adds from 0. */
+/* x = sum over a token's choices, ascending, of weight * y[place], then, where all tokens go
+ * through an expert besides, weight * shared[token]; or x += that: a chain of fused multiply-adds
+ * from 0. */
 struct expert_sum_args {
     float *x;            // [m, n]
     const float *y;      // [m * n_used, n], in the order of pairs

@@ -146,7 +146,9 @@ static void test_bad_counts(void **state)
                {"num_experts_per_tok", 65, "num_experts_per_tok"},
                {"moe_intermediate_size", 0, "moe_intermediate_size"},
                {"moe_intermediate_size", 95, "n_experts"},
-               {"decoder_sparse_step", 2, "decoder_sparse_step"},
+               {"decoder_sparse_step", 0, "decoder_sparse_step"},
+               {"decoder_sparse_step", -1, "decoder_sparse_step"},
+               {"decoder_sparse_step", 3, "decoder_sparse_step: unsupported: no layer has experts"},
                {"shared_expert_intermediate_size", 64, "shared_expert_intermediate_size"},
                {"n_shared_experts", 1, "n_shared_experts"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -163,6 +165,76 @@ static void test_bad_counts(void **state)
     mixtral();
     set_int("num_local_experts", 1 << 20);
     expect_bad("num_local_experts");
+}
+
+/* Layer 0 with one MLP [640], layer 1 with experts of 96. */
+static void two_kinds(const char *type)
+{
+    qwen3_moe();
+    set_str("model_type", type);
+    drop("model.layers.0.mlp.gate.weight");
+    drop("model.layers.0.mlp.experts.gate_up_proj");
+    drop("model.layers.0.mlp.experts.down_proj");
+    add("model.layers.0.mlp.gate_proj.weight", 2, FFN, DIM);
+    add("model.layers.0.mlp.up_proj.weight", 2, FFN, DIM);
+    add("model.layers.0.mlp.down_proj.weight", 2, DIM, FFN);
+    fake.n_ints = 1;
+}
+
+static void test_two_kinds(void **state)
+{
+    (void)state;
+    int n, k;
+    two_kinds("qwen3_moe");
+    expect_good();
+    assert_true(model.shape.layer_dense[0] == 1 && model.shape.layer_dense[1] == 0);
+    assert_true(model.shape.dense_dim == FFN && model.shape.ffn_dim == 96);
+    role_dims(&model.shape, ROLE_DENSE_DOWN, &n, &k);
+    assert_true(n == DIM && k == FFN);
+    assert_true(role_in_layer(&model.shape, ROLE_DENSE_UP, 0) &&
+                !role_in_layer(&model.shape, ROLE_DENSE_UP, 1) &&
+                !role_in_layer(&model.shape, ROLE_ROUTER, 0) &&
+                role_in_layer(&model.shape, ROLE_Q, 0) && role_in_layer(&model.shape, ROLE_Q, 1));
+    fake.n_ints = 0; // the same by its step
+    set_int("decoder_sparse_step", 2);
+    expect_good();
+    assert_true(model.shape.layer_dense[0] == 1 && model.shape.layer_dense[1] == 0);
+    assert_int_equal(family_source_row(&model, ROLE_UP, 96 * 2 + 5), 192 * 2 + 96 + 5);
+    tensor("model.layers.0.mlp.up_proj.weight")->dims[0] = 96;
+    expect_bad("model.layers.0.mlp.up_proj.weight: expected [640, 512]");
+    tensor("model.layers.0.mlp.up_proj.weight")->dims[0] = FFN;
+    set_int("decoder_sparse_step", 1);
+    expect_bad("model.layers.0.mlp.experts.0.gate_proj.weight: missing");
+}
+
+/* Lists that are wrong, and tensors that a layer of the other kind has. */
+static void test_bad_kinds(void **state)
+{
+    (void)state;
+    static const int64_t wrong[] = {-1, N_LAYERS, 1LL << 40};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        two_kinds("qwen3_moe");
+        fake.ints[0] = wrong[i];
+        expect_bad("mlp_only_layers: out of range");
+    }
+    two_kinds("qwen3_moe");
+    fake.ints[0] = 1;
+    expect_bad("model.layers.0.mlp.experts.0.gate_proj.weight: missing");
+    fake.ints[1] = 0;
+    fake.n_ints = 2;
+    expect_bad("mlp_only_layers: unsupported: no layer has experts");
+    fake.ints[0] = 0; // twice the same
+    expect_good();
+    for (int layer = 0; layer < 2; layer++) {
+        char name[100];
+        two_kinds("qwen3_moe");
+        snprintf(name, sizeof name, "model.layers.%d.mlp.%s.weight", layer,
+                 layer ? "down_proj" : "gate");
+        add(name, 2, 16, DIM);
+        source.tensors = fake.tensors;
+        source.n_tensors = fake.n_tensors;
+        expect_bad("qwen3_moe models have none");
+    }
 }
 
 /* A GGUF file of a family of experts that does not say how many, or none. */
@@ -241,7 +313,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_experts_apart), cmocka_unit_test(test_experts_in_one),
         cmocka_unit_test(test_bad_counts),    cmocka_unit_test(test_no_count),
-        cmocka_unit_test(test_gpt_oss),
+        cmocka_unit_test(test_gpt_oss),       cmocka_unit_test(test_two_kinds),
+        cmocka_unit_test(test_bad_kinds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -289,6 +289,11 @@ static int flat_dims(const struct family_model *m, enum tensor_role role,
 {
     const int own = role_kind(role) == ROLE_IS_VECTOR ? 1 : 2;
     memcpy(dims, t->dims, sizeof t->dims);
+    if (role == ROLE_SHARE && t->n_dims == 1) { // its one row
+        dims[1] = dims[0];
+        dims[0] = 1;
+        return own;
+    }
     if (!role_is_experts(&m->shape, role) || t->n_dims != own + 1 || dims[0] != m->shape.n_experts)
         return t->n_dims;
     dims[0] *= dims[1];
@@ -378,7 +383,8 @@ static enum err check_tensors(const struct family_model *m, const struct source 
             continue;
         int n = role_place(role) == ROLE_IN_DECODER ? m->shape.n_layers : 1;
         for (int layer = 0; layer < n; layer++)
-            for (int part = 0; part < family_parts(m, role); part++)
+            for (int part = 0;
+                 role_in_layer(&m->shape, role, layer) && part < family_parts(m, role); part++)
                 TRY(check_tensor(m, s, role, layer, part));
     }
     return OK;
@@ -401,11 +407,12 @@ static int is_buffer(const char *name)
     return 0;
 }
 
-static int is_role(const struct family_model *m, const char *name)
+static int is_role(const struct family_model *m, const char *name, int layer)
 {
     char of_part[NAME_BYTES];
     for (int role = 0; role < N_ROLES; role++) {
-        if (role_place(role) != ROLE_IN_DECODER || !(m->roles & ROLE_BIT(role)))
+        if (role_place(role) != ROLE_IN_DECODER || !(m->roles & ROLE_BIT(role)) ||
+            !role_in_layer(&m->shape, role, layer))
             continue;
         for (int part = 0; part < family_parts(m, role); part++) {
             part_name(m->names->roles[role], part, of_part);
@@ -416,15 +423,16 @@ static int is_role(const struct family_model *m, const char *name)
     return 0;
 }
 
-/* A weight of the first layer that nobody would multiply by: this is another model. */
-static enum err check_strangers(const struct family_model *m, const struct source *s)
+/* A weight of the layer, the first of its kind, that nobody would multiply by: this is another
+ * model. */
+static enum err check_strangers(const struct family_model *m, const struct source *s, int layer)
 {
     char start[NAME_BYTES];
-    int n = snprintf(start, sizeof start, "%s%s0.", m->prefix, m->names->layer);
+    int n = snprintf(start, sizeof start, "%s%s%d.", m->prefix, m->names->layer, layer);
     for (int64_t i = 0; i < s->n_tensors; i++) {
         const char *name = s->tensors[i].name;
-        if (strncmp(name, start, (size_t)n) == 0 && !is_buffer(name + n) && !is_role(m, name + n) &&
-            !source_is_part(s, &s->tensors[i]))
+        if (strncmp(name, start, (size_t)n) == 0 && !is_buffer(name + n) &&
+            !is_role(m, name + n, layer) && !source_is_part(s, &s->tensors[i]))
             return fail(ERR_INPUT, "%s: tensor %s: %s models have none: this one is not supported",
                         s->path, name, m->shape.family);
     }
@@ -494,7 +502,7 @@ enum err family_check_keys(const struct source *s, const char *family, const cha
         {"n_shared_experts", 0, ""},
         {"shared_expert_intermediate_size", 0, ""},
         {"routed_scaling_factor", 1, ""},
-        {"decoder_sparse_step", 1, ""},
+        {"decoder_sparse_step", 1, "qwen3_moe"},
         {"clip_qkv", 0, ""},
         {"qk_layernorm", 0, "stablelm"},
         {"use_qk_norm", 0, ""},
@@ -591,5 +599,9 @@ enum err family_read(struct family_model *m, const struct source *s)
     if (bad)
         return family_fail(s, "", bad, "out of range");
     TRY(check_tensors(m, s));
-    return check_strangers(m, s);
+    for (int experts = 0; experts < 2; experts++) {
+        const int layer = shape_first_layer(&m->shape, experts);
+        TRY(layer < 0 ? OK : check_strangers(m, s, layer));
+    }
+    return OK;
 }

@@ -92,24 +92,27 @@ FAMILIES(FAMILY_DECLARE)
 struct family_dialect {
     const struct family_names *hf, *gguf;
     /* Where files hold all experts' matrices in one tensor, gate and up one below the other in
-     * Hugging Face's; else each has its own. Taken when the first layer's is there. */
+     * Hugging Face's; else each has its own. Taken when the first one's is there. */
     const struct family_names *hf_experts, *gguf_experts;
     const char *experts_key, *expert_ffn_key; // config.json's; NULL: no experts, intermediate_size
-    int route_alone;                          // where the file does not say
-    const char *act_key, *act;                // config.json's; "hidden_act", "silu"
-    const char *eps_key;                      // "rms_norm_eps"
-    const char *theta_key, *partial_key;      // "rope_theta", "partial_rotary_factor"
-    double theta;                             // where the file does not say; 0: 10,000
-    double partial;                           // likewise; 0: 1
-    uint64_t biases;                          // optional roles that config.json need not name
-    int attention_bias;                       // where config.json does not say
-    int tied;                // where config.json does not say: 1, 0; -1: by presence
-    int yarn_is_long;        // 1: a rope type "yarn" means longrope
-    int yarn_smooth;         // 1: GGUF's ramps are not cut to whole pairs
-    int windowed;            // 1: sliding_window counts without a word on it
-    int windows_all;         // 1: whatever max_window_layers says
-    int unpaired;            // 1: GGUF's rows of q and k stand as we turn them
-    const char *prefixes[3]; // of tensors in safetensors; "model.", ""
+    const char *shared_ffn_key; // of the expert of all tokens, likewise; NULL: there is none
+    int route_alone;            // where config.json does not say
+    int route_all;              // 1: GGUF's files mean a softmax over all experts
+    int sparse_layers;          // 1: config.json may say which layers have experts
+    const char *act_key, *act;  // config.json's; "hidden_act", "silu"
+    const char *eps_key;        // "rms_norm_eps"
+    const char *theta_key, *partial_key; // "rope_theta", "partial_rotary_factor"
+    double theta;                        // where the file does not say; 0: 10,000
+    double partial;                      // likewise; 0: 1
+    uint64_t biases;                     // optional roles that config.json need not name
+    int attention_bias;                  // where config.json does not say
+    int tied;                            // where config.json does not say: 1, 0; -1: by presence
+    int yarn_is_long;                    // 1: a rope type "yarn" means longrope
+    int yarn_smooth;                     // 1: GGUF's ramps are not cut to whole pairs
+    int windowed;                        // 1: sliding_window counts without a word on it
+    int windows_all;                     // 1: whatever max_window_layers says
+    int unpaired;                        // 1: GGUF's rows of q and k stand as we turn them
+    const char *prefixes[3];             // of tensors in safetensors; "model.", ""
 };
 enum err family_read_dialect(struct family_model *m, const struct source *s, const char *name,
                              const struct family_dialect *d);

@@ -36,6 +36,11 @@
     [ROLE_GATE] = "mlp.experts.gate_up_proj", [ROLE_UP] = "mlp.experts.gate_up_proj",              \
     [ROLE_DOWN] = "mlp.experts.down_proj"
 
+/* The one MLP of layers without experts, where others have them. */
+#define HF_DENSE_MLP                                                                               \
+    [ROLE_DENSE_GATE] = "mlp.gate_proj.weight", [ROLE_DENSE_UP] = "mlp.up_proj.weight",            \
+    [ROLE_DENSE_DOWN] = "mlp.down_proj.weight"
+
 #define GGUF_ENDS                                                                                  \
     [ROLE_EMBED] = "token_embd.weight", [ROLE_FINAL_NORM_W] = "output_norm.weight",                \
     [ROLE_HEAD] = "output.weight"

@@ -60,7 +60,6 @@ def specs(common):
     }
 
 
-MIXED = ("qwen3_moe-listed", "qwen3_moe-fused")  # layers without experts between those with
 FUSED = ("mixtral-fused", "qwen3_moe-fused")  # as save_original_format=False leaves them
 OLD_GGUF = ("mixtral-wide",)  # one tensor per expert, as before 2024
 NO_GGUF = {"mixtral-window": "sliding_window", "mixtral-fused": "sliding_window",

@@ -172,16 +172,11 @@ NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern
            "qwen3-yarn": "context", "mistral-window": "sliding_window", "mistral-page": "sliding_window", "qwen2-late": "sliding_window",
            **experts.NO_GGUF}
 FORMS = ("f32", "bf16")
-NOT_YET = experts.MIXED  # goldens without an engine: nothing reads these checkpoints yet
 
 
 def stored():
     with gzip.open(DATA, "rt", encoding="utf-8") as f:
         return json.load(f)["models"]
-
-
-def is_not_yet(spec):
-    return spec in NOT_YET
 
 
 def gain_of(spec, name):
@@ -371,7 +366,7 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     for spec, entry in stored().items():
-        if (is_not_yet(spec) and len(sys.argv) == 2) or (len(sys.argv) > 2 and spec not in sys.argv[2:]):
+        if len(sys.argv) > 2 and spec not in sys.argv[2:]:
             continue
         for form in FORMS:
             write_hf(os.path.join(sys.argv[1], f"{spec}-{form}"), spec, entry["tensors"], form)
