@@ -237,14 +237,75 @@ static void test_bad_kinds(void **state)
     }
 }
 
+static void qwen2_moe(void)
+{
+    two_kinds("qwen2_moe");
+    set_int("shared_expert_intermediate_size", 200);
+    for (int i = 0; i < N_LAYERS; i++) {
+        char name[100];
+        for (int v = 0; v < 3; v++) {
+            snprintf(name, sizeof name, "model.layers.%d.self_attn.%c_proj.bias", i, "qkv"[v]);
+            add(name, 1, (v ? KV_HEADS : HEADS) * HEAD_DIM, 0);
+        }
+    }
+    add("model.layers.1.mlp.shared_expert.gate_proj.weight", 2, 200, DIM);
+    add("model.layers.1.mlp.shared_expert.up_proj.weight", 2, 200, DIM);
+    add("model.layers.1.mlp.shared_expert.down_proj.weight", 2, DIM, 200);
+    add("model.layers.1.mlp.shared_expert_gate.weight", 2, 1, DIM);
+}
+
+static void test_shared_expert(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"full_attention", "sliding_attention"};
+    struct source_tensor *share;
+    qwen2_moe();
+    expect_good();
+    assert_true(model.shape.shared_dim == 200 && model.shape.shared_gate == 1 &&
+                model.shape.route_alone == 0 && (model.roles & ROLE_BIT(ROLE_K_B)));
+    share = tensor("model.layers.1.mlp.shared_expert_gate.weight");
+    share->n_dims = 1; // as GGUF has it
+    share->dims[0] = DIM;
+    expect_good();
+    share->dims[0] = DIM - 1;
+    expect_bad("shared_expert_gate.weight: expected [1, 512], the file has [511]");
+    share->dims[0] = share->n_dims = 2;
+    share->dims[1] = DIM;
+    expect_bad("shared_expert_gate.weight: expected [1, 512], the file has [2, 512]");
+    for (int i = 0; i < 3; i++) {
+        qwen2_moe();
+        set_int("shared_expert_intermediate_size", (double[]){0, SHAPE_DIM_MAX + 1, 199}[i]);
+        expect_bad(i < 2 ? "shared_expert_intermediate_size"
+                         : "model.layers.1.mlp.shared_expert.gate_proj.weight: expected [199");
+    }
+    qwen2_moe();
+    unset("shared_expert_intermediate_size");
+    expect_bad("shared_expert_intermediate_size: missing");
+    qwen2_moe();
+    set_flag("qkv_bias", 0);
+    expect_good();
+    assert_false(model.roles & ROLE_BIT(ROLE_K_B));
+    set_flag("use_sliding_window", 1); // even layers, the first ones
+    set_int("sliding_window", 64);
+    expect_good();
+    assert_true(model.shape.layer_window[0] == 64 && model.shape.layer_window[1] == 0);
+    set_int("max_window_layers", 0);
+    expect_good();
+    assert_int_equal(model.shape.layer_window[0], 0);
+    memcpy(fake.types, types, sizeof types);
+    fake.n_types = N_LAYERS;
+    expect_good();
+    assert_true(model.shape.layer_window[0] == 0 && model.shape.layer_window[1] == 64);
+}
+
 /* A GGUF file of a family of experts that does not say how many, or none. */
 static void test_no_count(void **state)
 {
     (void)state;
-    static const char *const names[] = {"qwen3moe", "gpt-oss"};
+    static const char *const names[] = {"qwen3moe", "gpt-oss", "qwen2moe"};
     static const char *const keys[] = {"block_count", "embedding_length", "feed_forward_length",
                                        "attention.head_count", "context_length"};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         char key[80];
         start(SOURCE_GGUF);
         set_str("general.architecture", names[i / 2]);
@@ -314,7 +375,7 @@ int main(void)
         cmocka_unit_test(test_experts_apart), cmocka_unit_test(test_experts_in_one),
         cmocka_unit_test(test_bad_counts),    cmocka_unit_test(test_no_count),
         cmocka_unit_test(test_gpt_oss),       cmocka_unit_test(test_two_kinds),
-        cmocka_unit_test(test_bad_kinds),
+        cmocka_unit_test(test_bad_kinds),     cmocka_unit_test(test_shared_expert),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,6 +50,7 @@ struct family_unused {
     X("qwen2", "qwen2", "qwen2", "Qwen2ForCausalLM", family_llama_read)                            \
     X("qwen3", "qwen3", "qwen3", "Qwen3ForCausalLM", family_qwen3_read)                            \
     X("mixtral", "", "mixtral", "MixtralForCausalLM", family_mixtral_read)                         \
+    X("qwen2_moe", "qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", family_qwen2_moe_read)          \
     X("qwen3_moe", "qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", family_qwen3_moe_read)          \
     X("gpt_oss", "gpt-oss", "gpt_oss", "GptOssForCausalLM", family_gpt_oss_read)                   \
     X("gemma", "gemma", "gemma", "GemmaForCausalLM", family_gemma_read)                            \

@@ -247,7 +247,7 @@ def write_hf(folder, spec, tensors, form):
 # ---- GGUF ---------------------------------------------------------------------------------------
 
 ARCHITECTURES = {"gpt_neox": "gptneox", "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
-                 "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}
+                 "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}
 PAIRED = ("llama", "mistral", "mixtral", "granite", "smollm3")
 
 
