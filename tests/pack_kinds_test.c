@@ -70,6 +70,17 @@ static void test_layers(void **state)
     }
 }
 
+/* What a token's experts are, and count, is computed in f32 whatever the rest is. */
+static void test_choices(void **state)
+{
+    (void)state;
+    for (int role = 0; role < N_ROLES; role++)
+        for (int compute = 0; compute < N_COMPUTES; compute++)
+            assert_int_equal(model_compute(role, compute), role == ROLE_ROUTER || role == ROLE_SHARE
+                                                               ? (int)COMPUTE_F32
+                                                               : compute);
+}
+
 /* The metadata of the pack, again under right checksums. */
 static void rewrite(const char *path, uint8_t *file, struct pack_header *h)
 {
@@ -161,6 +172,7 @@ static int remove_folder(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layers), cmocka_unit_test(test_lies)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layers),
+                                       cmocka_unit_test(test_choices), cmocka_unit_test(test_lies)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
