@@ -51,7 +51,7 @@ static void add_stack(const char *name, int64_t a, int64_t b, int64_t c)
 {
     for (int i = 0; i < N_LAYERS; i++) {
         char full[100];
-        snprintf(full, sizeof full, "model.layers.%d.mlp.%s", i, name);
+        snprintf(full, sizeof full, "model.layers.%d.%s", i, name);
         struct source_tensor *t = add(full, 3, a, b);
         t->dims[2] = c;
         t->n_bytes = 2 * a * b * (c ? c : 1);
@@ -70,8 +70,8 @@ static void qwen3_moe(void)
                                {"self_attn.k_norm.weight", HEAD_DIM, 0},
                                {"mlp.gate.weight", EXPERTS, DIM}},
                3);
-    add_stack("experts.gate_up_proj", EXPERTS, 192, DIM);
-    add_stack("experts.down_proj", EXPERTS, DIM, 96);
+    add_stack("mlp.experts.gate_up_proj", EXPERTS, 192, DIM);
+    add_stack("mlp.experts.down_proj", EXPERTS, DIM, 96);
 }
 
 static void test_experts_apart(void **state)
@@ -298,6 +298,45 @@ static void test_shared_expert(void **state)
     assert_true(model.shape.layer_window[0] == 0 && model.shape.layer_window[1] == 64);
 }
 
+/* All experts in one tensor under one name or another; the one of all tokens alike. */
+static void test_granite_moe(void **state)
+{
+    (void)state;
+    static const char *const stems[][3] = {
+        {"block_sparse_moe.router.layer.weight", "block_sparse_moe.input_linear.weight",
+         "block_sparse_moe.output_linear.weight"},
+        {"block_sparse_moe.router.weight", "block_sparse_moe.experts.gate_up_proj",
+         "block_sparse_moe.experts.down_proj"}};
+    for (int own = 0; own < 2; own++) {
+        sizes(own ? "granitemoeshared" : "granitemoe");
+        set_int("num_local_experts", EXPERTS);
+        set_int("shared_intermediate_size", own ? 200 : 0);
+        set_float("residual_multiplier", 0.5);
+        add_layers("model.layers.", attention, 6);
+        add_layers("model.layers.", (struct line[]){{stems[own][0], EXPERTS, DIM}}, 1);
+        add_stack(stems[own][1], EXPERTS, 2 * FFN, DIM);
+        add_stack(stems[own][2], EXPERTS, DIM, FFN);
+        if (own)
+            add_layers("model.layers.",
+                       (struct line[]){{"shared_mlp.input_linear.weight", 400, DIM},
+                                       {"shared_mlp.output_linear.weight", DIM, 200}},
+                       2);
+        expect_good();
+        assert_true(model.shape.shared_dim == (own ? 200 : 0) && model.shape.shared_gate == 0 &&
+                    model.shape.route_alone == 1 && model.shape.branch_scale == 0.5f);
+        assert_int_equal(family_source_row(&model, ROLE_UP, FFN * 2 + 5), 2 * FFN * 2 + FFN + 5);
+        set_int("shared_intermediate_size", own ? 0 : 200);
+        if (own) {
+            source.tensors = fake.tensors;
+            source.n_tensors = fake.n_tensors;
+        }
+        expect_bad(own ? "shared_mlp.input_linear.weight: granitemoe models have none"
+                       : "shared_mlp.input_linear.weight: missing");
+        set_int("shared_intermediate_size", -1);
+        expect_bad("shared_intermediate_size");
+    }
+}
+
 /* A GGUF file of a family of experts that does not say how many, or none. */
 static void test_no_count(void **state)
 {
@@ -338,10 +377,11 @@ static void test_gpt_oss(void **state)
                                    {"mlp.router.weight", EXPERTS, DIM},
                                    {"mlp.router.bias", EXPERTS, 0}},
                    7);
-        add_stack("experts.gate_up_proj", EXPERTS, mxfp4 ? 2 * FFN : DIM, mxfp4 ? DIM : 2 * FFN);
-        add_stack("experts.down_proj", EXPERTS, mxfp4 ? DIM : FFN, mxfp4 ? FFN : DIM);
-        add_stack("experts.gate_up_proj_bias", EXPERTS, 2 * FFN, 0);
-        add_stack("experts.down_proj_bias", EXPERTS, DIM, 0);
+        add_stack("mlp.experts.gate_up_proj", EXPERTS, mxfp4 ? 2 * FFN : DIM,
+                  mxfp4 ? DIM : 2 * FFN);
+        add_stack("mlp.experts.down_proj", EXPERTS, mxfp4 ? DIM : FFN, mxfp4 ? FFN : DIM);
+        add_stack("mlp.experts.gate_up_proj_bias", EXPERTS, 2 * FFN, 0);
+        add_stack("mlp.experts.down_proj_bias", EXPERTS, DIM, 0);
         for (int i = 0; i < fake.n_tensors && mxfp4; i++)
             if (fake.tensors[i].n_dims == 3) {
                 struct source_tensor *t = &fake.tensors[i];
@@ -375,7 +415,8 @@ int main(void)
         cmocka_unit_test(test_experts_apart), cmocka_unit_test(test_experts_in_one),
         cmocka_unit_test(test_bad_counts),    cmocka_unit_test(test_no_count),
         cmocka_unit_test(test_gpt_oss),       cmocka_unit_test(test_two_kinds),
-        cmocka_unit_test(test_bad_kinds),     cmocka_unit_test(test_shared_expert),
+        cmocka_unit_test(test_granite_moe),   cmocka_unit_test(test_bad_kinds),
+        cmocka_unit_test(test_shared_expert),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -216,6 +216,9 @@ class Family:
         if self.kind == "gpt_oss":
             biases = [self.w[f"{p}mlp.experts.{name}_bias"][e] for name in ("gate_up_proj", "down_proj")]
             return self.clamped(x @ both[e] + biases[0]) @ down[e] + biases[1]
+        for moe in (p + "block_sparse_moe.", p + "block_sparse_moe.experts."):  # granitemoe, as published and as computed with
+            both = self.w.get(moe + "input_linear.weight", self.w.get(moe + "gate_up_proj", both))
+            down = self.w.get(moe + "output_linear.weight", self.w.get(moe + "down_proj", down))
         if both is not None:  # of all experts, gate above up
             gate, up = np.split(x @ both[e].T, 2, axis=-1)
             return self.act(gate) * up @ down[e].T
@@ -245,12 +248,15 @@ class Family:
 
     def shared(self, p, x):
         """The expert of all tokens, if there is one, by its own logistic."""
+        if p + "shared_mlp.input_linear.weight" in self.w:  # granitemoe: gate above up, without a logistic
+            gate, up = np.split(self.linear(p + "shared_mlp.input_linear", x), 2, axis=-1)
+            return self.linear(p + "shared_mlp.output_linear", self.act(gate) * up)
         if p + "mlp.shared_expert_gate.weight" not in self.w:
             return 0
         return self.gated(p + "mlp.shared_expert.", x) / (1 + np.exp(-self.linear(p + "mlp.shared_expert_gate", x)))
 
     def mlp(self, p, x):
-        for router in ("block_sparse_moe.gate", "mlp.gate", "mlp.router"):
+        for router in ("block_sparse_moe.gate", "block_sparse_moe.router.layer", "block_sparse_moe.router", "mlp.gate", "mlp.router"):
             if f"{p}{router}.weight" in self.w:
                 return self.experts(p, p + router, x)
         if self.kind == "gpt_neox":

@@ -242,6 +242,20 @@ void family_cut_qkv(struct family_model *m)
     }
 }
 
+void family_cut_experts(struct family_model *m)
+{
+    const int64_t ffn = m->shape.ffn_dim, all = 2 * ffn * m->shape.n_experts;
+    m->cut[ROLE_GATE] = (struct family_cut){all, 0, ffn, 2 * ffn};
+    m->cut[ROLE_UP] = (struct family_cut){all, ffn, ffn, 2 * ffn};
+}
+
+void family_cut_shared(struct family_model *m)
+{
+    const int64_t n = m->shape.shared_dim;
+    m->cut[ROLE_SHARED_GATE] = (struct family_cut){2 * n, 0, n, n};
+    m->cut[ROLE_SHARED_UP] = (struct family_cut){2 * n, n, n, n};
+}
+
 uint64_t family_roles(const struct shape *s, uint64_t optional)
 {
     uint64_t roles = 0;
@@ -487,16 +501,16 @@ enum err family_check_keys(const struct source *s, const char *family, const cha
         double neutral;
         const char *families; // "" none
     } keys[] = {
-        {"embedding_multiplier", 1, "granite"},
-        {"residual_multiplier", 1, "granite"},
-        {"attention_multiplier", 1, "granite"},
-        {"logits_scaling", 1, "granite"},
+        {"embedding_multiplier", 1, "granite granitemoe"},
+        {"residual_multiplier", 1, "granite granitemoe"},
+        {"attention_multiplier", 1, "granite granitemoe"},
+        {"logits_scaling", 1, "granite granitemoe"},
         {"logit_scale", 1, ""},
         {"attn_logit_softcapping", 0, "gemma2"},
         {"final_logit_softcapping", 0, "gemma2"},
         {"query_pre_attn_scalar", 0, "gemma2 gemma3"},
         {"no_rope_layers", 0, "smollm3"},
-        {"num_local_experts", 0, "mixtral qwen2_moe qwen3_moe gpt_oss"},
+        {"num_local_experts", 0, "mixtral qwen2_moe qwen3_moe gpt_oss granitemoe"},
         {"num_experts", 0, "qwen2_moe qwen3_moe"},
         {"n_routed_experts", 0, ""},
         {"n_shared_experts", 0, ""},
@@ -518,15 +532,15 @@ enum err family_check_keys(const struct source *s, const char *family, const cha
         {"use_bidirectional_attention", 0, ""},
         {"add_cross_attention", 0, ""},
         {"is_encoder_decoder", 0, ""},
-        {".expert_count", 0, "llama qwen2_moe qwen3_moe gpt_oss"},
+        {".expert_count", 0, "llama qwen2_moe qwen3_moe gpt_oss granitemoe"},
         {".expert_shared_count", 0, ""},
         {".expert_weights_scale", 1, ""},
         {".expert_gating_func", 1, "gpt_oss"},
         {".leading_dense_block_count", 0, ""},
-        {".embedding_scale", 1, "granite"},
-        {".residual_scale", 1, "granite"},
-        {".attention.scale", 0, "granite"},
-        {".logit_scale", 1, "granite"},
+        {".embedding_scale", 1, "granite granitemoe"},
+        {".residual_scale", 1, "granite granitemoe"},
+        {".attention.scale", 0, "granite granitemoe"},
+        {".logit_scale", 1, "granite granitemoe"},
         {".attn_logit_softcapping", 0, "gemma2"},
         {".final_logit_softcapping", 0, "gemma2"},
         {".attention.clamp_kqv", 0, ""},

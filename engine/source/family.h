@@ -63,6 +63,9 @@ struct family_unused {
     X("stablelm", "stablelm", "stablelm", "StableLmForCausalLM", family_stablelm_read)             \
     X("olmo2", "olmo2", "olmo2", "Olmo2ForCausalLM", family_olmo2_read)                            \
     X("granite", "granite", "granite", "GraniteForCausalLM", family_granite_read)                  \
+    X("granitemoe", "granitemoe", "granitemoe", "GraniteMoeForCausalLM", family_granite_moe_read)  \
+    X("granitemoe", "", "granitemoeshared", "GraniteMoeSharedForCausalLM",                         \
+      family_granite_moe_read)                                                                     \
     X("smollm3", "smollm3", "smollm3", "SmolLM3ForCausalLM", family_smollm3_read)                  \
     X("opt", "opt", "opt", "OPTForCausalLM", family_opt_read)
 
@@ -119,6 +122,11 @@ enum err family_read_dialect(struct family_model *m, const struct source *s, con
                              const struct family_dialect *d);
 /* Rows of q, k and v one after the other in one tensor. */
 void family_cut_qkv(struct family_model *m);
+/* Rows of gate and up one below the other in each expert's matrix; in that of all tokens. */
+void family_cut_experts(struct family_model *m);
+void family_cut_shared(struct family_model *m);
+/* granite's four factors. */
+enum err family_granite_factors(struct family_model *m, const struct source *s, const char *name);
 
 /* For readers. A key that starts with a dot is completed by the family's name
  * ("llama.block_count"). Integers go to the field of struct shape at `field`. */

@@ -176,15 +176,13 @@ static void choose_names(struct family_model *m, const struct source *s,
                          const struct family_names *of_all)
 {
     const struct family_names *each = m->names;
-    const int64_t ffn = m->shape.ffn_dim;
     if (!of_all)
         return;
     m->names = of_all;
     if (!family_tensor(m, s, ROLE_DOWN, shape_first_layer(&m->shape, 1))) {
         m->names = each;
     } else if (s->kind == SOURCE_HF) {
-        m->cut[ROLE_GATE] = (struct family_cut){2 * ffn * m->shape.n_experts, 0, ffn, 2 * ffn};
-        m->cut[ROLE_UP] = (struct family_cut){2 * ffn * m->shape.n_experts, ffn, ffn, 2 * ffn};
+        family_cut_experts(m);
     }
 }
 

@@ -16,8 +16,7 @@
                    [ROLE_SHARE] = "mlp.shared_expert_gate.weight"
 #define LAYER_GGUF                                                                                 \
     GGUF_ENDS, GGUF_NORMS, GGUF_QKV, GGUF_O, GGUF_ROUTER,                                          \
-        [ROLE_SHARED_GATE] = "ffn_gate_shexp.weight", [ROLE_SHARED_UP] = "ffn_up_shexp.weight",    \
-        [ROLE_SHARED_DOWN] = "ffn_down_shexp.weight", [ROLE_SHARE] = "ffn_gate_inp_shexp.weight"
+        GGUF_SHARED, [ROLE_SHARE] = "ffn_gate_inp_shexp.weight"
 
 static const struct family_names names = {"layers.", {LAYER, HF_EXPERTS}};
 static const struct family_names names_all = {"layers.", {LAYER, HF_ALL_EXPERTS}};

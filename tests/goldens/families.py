@@ -247,8 +247,9 @@ def write_hf(folder, spec, tensors, form):
 # ---- GGUF ---------------------------------------------------------------------------------------
 
 ARCHITECTURES = {"gpt_neox": "gptneox", "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
-                 "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}
-PAIRED = ("llama", "mistral", "mixtral", "granite", "smollm3")
+                 "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
+                 "granitemoeshared": "granitemoe"}
+PAIRED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3")
 
 
 def fused_by_kind(x, heads):
@@ -337,7 +338,7 @@ def gguf_keys(w, c):
             w.add_final_logit_softcapping(c["final_logit_softcapping"])
     if c["model_type"] in ("gpt_neox", "stablelm"):
         w.add_parallel_residual(c.get("use_parallel_residual", False))
-    if c["model_type"] == "granite":
+    if c["model_type"].startswith("granite"):
         w.add_embedding_scale(c["embedding_multiplier"])
         w.add_residual_scale(c["residual_multiplier"])
         w.add_attention_scale(c["attention_multiplier"])
