@@ -140,6 +140,9 @@ fault("a layer's strangers may be the other kind's own", "engine/source/family.c
       " ||\n            !role_in_layer(&m->shape, role, layer))", ")", "family_experts_test")
 fault("what weighs an expert is a matrix, always", "engine/source/family.c",
       "if (role == ROLE_SHARE && t->n_dims == 1)", "if (0)", "family_experts_test")
+fault("gate and up of granitemoe's expert of all tokens are the same rows", "engine/source/family.c",
+      "m->cut[ROLE_SHARED_UP] = (struct family_cut){2 * n, n, n, n};", "m->cut[ROLE_SHARED_UP] = (struct family_cut){2 * n, 0, n, n};",
+      "family_golden.py --only granitemoe")
 fault("qwen2_moe's windows are those of all layers", "engine/source/family_qwen2_moe.c",
       "if (i % 2 != 0 || i >= until)", "if (i >= until)", "family_experts_test")
 fault("qwen2_moe's windows never end", "engine/source/family_qwen2_moe.c",
