@@ -163,6 +163,11 @@ static inline float math_gelu_tanh(float x)
     return x / (1.0f + math_exp(u));
 }
 
+static inline float math_logistic(float x)
+{
+    return 1.0f / (1.0f + math_exp(0.0f - x));
+}
+
 static inline float math_silu(float x)
 {
     return x / (1.0f + math_exp(0.0f - x));

@@ -262,11 +262,14 @@ static inline struct matmul_part expert_part(const struct matmul_part *part, int
     return own;
 }
 
-/* x = sum over a token's choices, ascending, of weight * y[place], or x += that: a chain of fused
- * multiply-adds from 0. */
+/* x = sum over a token's choices, ascending, of weight * y[place], then, where all tokens go
+ * through an expert besides, weight * shared[token]; or x += that: a chain of fused multiply-adds
+ * from 0. */
 struct expert_sum_args {
-    float *x;       // [m, n]
-    const float *y; // [m * n_used, n], in the order of pairs
+    float *x;            // [m, n]
+    const float *y;      // [m * n_used, n], in the order of pairs
+    const float *shared; // [m, n], row stride y_stride, or NULL
+    const float *shares; // [m]: shared counts by their logistics, 1 / (1 + exp(-share)); NULL: by 1
     struct route route;
     int m, n;
     int64_t x_stride, y_stride;

@@ -220,13 +220,15 @@ static void lay_tile(struct build *b)
     array(b, LAYOUT_ATTN, tile * heads, 4);
     array(b, LAYOUT_K, tile * kv, 4);
     array(b, LAYOUT_V, tile * kv, 4);
-    array(b, LAYOUT_GATE, tile * shape_mlps_used(s) * s->ffn_dim, 4);
+    array(b, LAYOUT_GATE, tile * shape_mlp_numbers(s), 4);
     if (s->gated)
-        array(b, LAYOUT_UP, tile * shape_mlps_used(s) * s->ffn_dim, 4);
+        array(b, LAYOUT_UP, tile * shape_mlp_numbers(s), 4);
     if (s->n_experts > 0) {
         array(b, LAYOUT_ROUTER, tile * s->n_experts, 4);
         array(b, LAYOUT_ROUTE, b->costs->route_bytes, 1);
         array(b, LAYOUT_EXPERT_OUT, tile * s->n_experts_used * s->dim, 4);
+        array(b, LAYOUT_SHARED_OUT, s->shared_dim > 0 ? tile * s->dim : 0, 4);
+        array(b, LAYOUT_SHARES, tile * s->shared_gate, 4);
     }
     array(b, LAYOUT_ROPE_COS, shape_ropes(s) * b->work->tokens_max * rope, 4);
     array(b, LAYOUT_ROPE_SIN, shape_ropes(s) * b->work->tokens_max * rope, 4);

@@ -85,6 +85,8 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(ROUTER, workspace, DEVICE)        /* [tile_tokens][n_experts] f32 */                         \
     X(ROUTE, workspace, DEVICE)         /* route_bytes() */                                        \
     X(EXPERT_OUT, workspace, DEVICE)    /* [tile_tokens x experts used][dim] f32 */                \
+    X(SHARED_OUT, workspace, DEVICE)    /* [tile_tokens][dim] f32 */                               \
+    X(SHARES, workspace, DEVICE)        /* [tile_tokens] f32 */                                    \
     X(ROPE_COS, workspace, DEVICE)      /* [ropes][tokens_max][rope_dim / 2] f32 by position */    \
     X(ROPE_SIN, workspace, DEVICE)      /* the same */                                             \
     X(PROMPT_PAGES, workspace, ATTEND)  /* [layout_prompt_pages()] pages in the compute format */  \

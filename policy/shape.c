@@ -56,6 +56,24 @@ static const char *check_experts(const struct shape *s)
     return in_range(s->route_alone, 0, 1) ? NULL : "route_alone";
 }
 
+/* Layers of two kinds, and what all tokens go through beside the experts. */
+static const char *check_beside(const struct shape *s)
+{
+    int dense = 0;
+    for (int i = 0; i < s->n_layers; i++) {
+        if (s->layer_dense[i] > (s->n_experts > 0))
+            return "layer_dense";
+        dense += s->layer_dense[i];
+    }
+    if (dense == s->n_layers)
+        return "layer_dense";
+    if (!in_range(s->dense_dim, dense > 0, dense > 0 ? SHAPE_DIM_MAX : 0))
+        return "dense_dim";
+    if (!in_range(s->shared_dim, 0, s->n_experts > 0 ? SHAPE_DIM_MAX : 0))
+        return "shared_dim";
+    return in_range(s->shared_gate, 0, s->shared_dim > 0) ? NULL : "shared_gate";
+}
+
 static int is_factor(float f)
 {
     return isfinite(f) && f > 0 && f < 1e6f;
@@ -79,6 +97,21 @@ static const char *check_ropes(const struct shape *s)
                 return "rope_inv_freq";
     }
     return NULL;
+}
+
+int shape_first_layer(const struct shape *s, int experts)
+{
+    for (int i = 0; i < s->n_layers; i++)
+        if (shape_has_experts(s, i) == experts)
+            return i;
+    return -1;
+}
+
+int64_t shape_mlp_numbers(const struct shape *s)
+{
+    int64_t most = (int64_t)shape_mlps_used(s) * s->ffn_dim;
+    most = s->dense_dim > most ? s->dense_dim : most;
+    return s->shared_dim > most ? s->shared_dim : most;
 }
 
 float shape_attn_scale(const struct shape *s)
@@ -149,5 +182,7 @@ const char *shape_check(const struct shape *s)
         if (s->layer_window[i] != 0 && !in_range(s->layer_window[i], 2, CONTEXT_MAX))
             return "layer_window";
     bad = check_experts(s);
+    if (!bad)
+        bad = check_beside(s);
     return bad ? bad : check_ropes(s);
 }

@@ -61,6 +61,9 @@ struct shape {
     int n_experts;       // MLPs that a layer has for a router to choose from; 0: one, for all
     int n_experts_used;  // by a token
     int route_alone;     // 1: the router's softmax runs over these alone; 0: over all experts
+    int dense_dim;       // inner size of the one MLP of layers without experts; 0: all have experts
+    int shared_dim;      // of the expert that every token goes through besides; 0: none
+    int shared_gate;     // 1: what that one adds counts by a logistic of its own; 0: as it is
     int qk_norm;         // enum qk_norm
     int branches;        // enum branches
     float embed_scale;   // factors: of embeddings,
@@ -76,12 +79,20 @@ struct shape {
     struct shape_rope ropes[SHAPE_ROPES];
     int rope_long; // rows that may get longer turn by ropes[1] instead of ropes[0]; 0: none
     uint8_t layer_rope[SHAPE_LAYERS_MAX];   // of a layer: 0, 1 or SHAPE_NO_ROPE
+    uint8_t layer_dense[SHAPE_LAYERS_MAX];  // 1: it has one MLP where others have experts
     int32_t layer_window[SHAPE_LAYERS_MAX]; // tokens that a query sees, itself included; 0: all
 };
 
 /* 1 / sqrt(head_dim), unless the model says otherwise. */
 float shape_attn_scale(const struct shape *s);
-/* MLPs that a layer has, and those that a token goes through. */
+/* Whether a layer has experts. */
+static inline int shape_has_experts(const struct shape *s, int layer)
+{
+    return s->n_experts > 0 && !s->layer_dense[layer];
+}
+/* The first layer that has experts, or has none; -1: there is no such layer. */
+int shape_first_layer(const struct shape *s, int experts);
+/* MLPs that a layer has for a router to choose from, and those that a token goes through. */
 static inline int shape_mlps(const struct shape *s)
 {
     return s->n_experts > 0 ? s->n_experts : 1;
@@ -90,6 +101,8 @@ static inline int shape_mlps_used(const struct shape *s)
 {
     return s->n_experts > 0 ? s->n_experts_used : 1;
 }
+/* Numbers of a token between the matrices of an MLP, in the layer that has most. */
+int64_t shape_mlp_numbers(const struct shape *s);
 /* The shortest window of a layer; 0: none has any. */
 int shape_window(const struct shape *s);
 /* How many of ropes[] a model has. */

@@ -35,6 +35,7 @@ static const struct {
     {"configs/phi4-14b.cfg", "phi3", 14.660},
     {"configs/mixtral-8x7b.cfg", "mixtral", 46.703},
     {"configs/qwen3-30b-a3b.cfg", "qwen3_moe", 30.532},
+    {"configs/qwen2-57b-a14b.cfg", "qwen2_moe", 57.409},
     {"configs/gpt-oss-20b.cfg", "gpt_oss", 20.915},
 };
 
@@ -47,8 +48,8 @@ static double count_params(const struct pack_provider *p)
             continue;
         int n, k;
         role_dims(&p->shape, (enum tensor_role)role, &n, &k);
-        int in_decoder = role_place((enum tensor_role)role) == ROLE_IN_DECODER;
-        n_params += (double)n * k * (in_decoder ? p->shape.n_layers : 1);
+        for (int layer = 0; layer < pack_copies(p, (enum tensor_role)role); layer++)
+            n_params += pack_has(p, (enum tensor_role)role, layer) ? (double)n * k : 0;
     }
     return n_params;
 }

@@ -180,11 +180,18 @@ static void sums_equal_ref(void **state)
     struct pool *pool = pool_of(3);
     bed_open(&b, DTYPE_BF16, 32, 64);
     for (int dim = 1; dim < 200; dim += 33)
-        for (int add = 0; add < 2; add++) {
-            float *y = noise_array(21, (int64_t)TOKENS * USED * (dim + 1), 1), *first = NULL;
+        for (int kind = 0; kind < 6; kind++) {
+            const int add = kind % 2, shared = kind / 2; // none, counted by 1, by its logistic
+            float *y = noise_array(21, (int64_t)TOKENS * (USED + 1) * (dim + 1), 1), *first = NULL;
             float *x = noise_array(22, (int64_t)TOKENS * (dim + 2), 1);
+            float *shares = noise_array(23, TOKENS, 6);
             const int64_t n = (int64_t)TOKENS * (dim + 2);
+            shares[1] = -INFINITY;
+            shares[2] = INFINITY;
             struct expert_sum_args a = {.y = y,
+                                        .shared =
+                                            shared ? y + (int64_t)TOKENS * USED * (dim + 1) : NULL,
+                                        .shares = shared == 2 ? shares : NULL,
                                         .route = b.route,
                                         .m = TOKENS,
                                         .n = dim,
@@ -207,6 +214,7 @@ static void sums_equal_ref(void **state)
             }
             free(first);
             free(want);
+            free(shares);
             free(x);
             free(y);
         }

@@ -51,7 +51,7 @@ static void add_stack(const char *name, int64_t a, int64_t b, int64_t c)
 {
     for (int i = 0; i < N_LAYERS; i++) {
         char full[100];
-        snprintf(full, sizeof full, "model.layers.%d.mlp.%s", i, name);
+        snprintf(full, sizeof full, "model.layers.%d.%s", i, name);
         struct source_tensor *t = add(full, 3, a, b);
         t->dims[2] = c;
         t->n_bytes = 2 * a * b * (c ? c : 1);
@@ -70,8 +70,8 @@ static void qwen3_moe(void)
                                {"self_attn.k_norm.weight", HEAD_DIM, 0},
                                {"mlp.gate.weight", EXPERTS, DIM}},
                3);
-    add_stack("experts.gate_up_proj", EXPERTS, 192, DIM);
-    add_stack("experts.down_proj", EXPERTS, DIM, 96);
+    add_stack("mlp.experts.gate_up_proj", EXPERTS, 192, DIM);
+    add_stack("mlp.experts.down_proj", EXPERTS, DIM, 96);
 }
 
 static void test_experts_apart(void **state)
@@ -146,7 +146,9 @@ static void test_bad_counts(void **state)
                {"num_experts_per_tok", 65, "num_experts_per_tok"},
                {"moe_intermediate_size", 0, "moe_intermediate_size"},
                {"moe_intermediate_size", 95, "n_experts"},
-               {"decoder_sparse_step", 2, "decoder_sparse_step"},
+               {"decoder_sparse_step", 0, "decoder_sparse_step"},
+               {"decoder_sparse_step", -1, "decoder_sparse_step"},
+               {"decoder_sparse_step", 3, "decoder_sparse_step: unsupported: no layer has experts"},
                {"shared_expert_intermediate_size", 64, "shared_expert_intermediate_size"},
                {"n_shared_experts", 1, "n_shared_experts"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -165,14 +167,184 @@ static void test_bad_counts(void **state)
     expect_bad("num_local_experts");
 }
 
+/* Layer 0 with one MLP [640], layer 1 with experts of 96. */
+static void two_kinds(const char *type)
+{
+    qwen3_moe();
+    set_str("model_type", type);
+    drop("model.layers.0.mlp.gate.weight");
+    drop("model.layers.0.mlp.experts.gate_up_proj");
+    drop("model.layers.0.mlp.experts.down_proj");
+    add("model.layers.0.mlp.gate_proj.weight", 2, FFN, DIM);
+    add("model.layers.0.mlp.up_proj.weight", 2, FFN, DIM);
+    add("model.layers.0.mlp.down_proj.weight", 2, DIM, FFN);
+    fake.n_ints = 1;
+}
+
+static void test_two_kinds(void **state)
+{
+    (void)state;
+    int n, k;
+    two_kinds("qwen3_moe");
+    expect_good();
+    assert_true(model.shape.layer_dense[0] == 1 && model.shape.layer_dense[1] == 0);
+    assert_true(model.shape.dense_dim == FFN && model.shape.ffn_dim == 96);
+    role_dims(&model.shape, ROLE_DENSE_DOWN, &n, &k);
+    assert_true(n == DIM && k == FFN);
+    assert_true(role_in_layer(&model.shape, ROLE_DENSE_UP, 0) &&
+                !role_in_layer(&model.shape, ROLE_DENSE_UP, 1) &&
+                !role_in_layer(&model.shape, ROLE_ROUTER, 0) &&
+                role_in_layer(&model.shape, ROLE_Q, 0) && role_in_layer(&model.shape, ROLE_Q, 1));
+    fake.n_ints = 0; // the same by its step
+    set_int("decoder_sparse_step", 2);
+    expect_good();
+    assert_true(model.shape.layer_dense[0] == 1 && model.shape.layer_dense[1] == 0);
+    assert_int_equal(family_source_row(&model, ROLE_UP, 96 * 2 + 5), 192 * 2 + 96 + 5);
+    tensor("model.layers.0.mlp.up_proj.weight")->dims[0] = 96;
+    expect_bad("model.layers.0.mlp.up_proj.weight: expected [640, 512]");
+    tensor("model.layers.0.mlp.up_proj.weight")->dims[0] = FFN;
+    set_int("decoder_sparse_step", 1);
+    expect_bad("model.layers.0.mlp.experts.0.gate_proj.weight: missing");
+}
+
+/* Lists that are wrong, and tensors that a layer of the other kind has. */
+static void test_bad_kinds(void **state)
+{
+    (void)state;
+    static const int64_t wrong[] = {-1, N_LAYERS, 1LL << 40};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        two_kinds("qwen3_moe");
+        fake.ints[0] = wrong[i];
+        expect_bad("mlp_only_layers: out of range");
+    }
+    two_kinds("qwen3_moe");
+    fake.ints[0] = 1;
+    expect_bad("model.layers.0.mlp.experts.0.gate_proj.weight: missing");
+    fake.ints[1] = 0;
+    fake.n_ints = 2;
+    expect_bad("mlp_only_layers: unsupported: no layer has experts");
+    fake.ints[0] = 0; // twice the same
+    expect_good();
+    for (int layer = 0; layer < 2; layer++) {
+        char name[100];
+        two_kinds("qwen3_moe");
+        snprintf(name, sizeof name, "model.layers.%d.mlp.%s.weight", layer,
+                 layer ? "down_proj" : "gate");
+        add(name, 2, 16, DIM);
+        source.tensors = fake.tensors;
+        source.n_tensors = fake.n_tensors;
+        expect_bad("qwen3_moe models have none");
+    }
+}
+
+static void qwen2_moe(void)
+{
+    two_kinds("qwen2_moe");
+    set_int("shared_expert_intermediate_size", 200);
+    for (int i = 0; i < N_LAYERS; i++) {
+        char name[100];
+        for (int v = 0; v < 3; v++) {
+            snprintf(name, sizeof name, "model.layers.%d.self_attn.%c_proj.bias", i, "qkv"[v]);
+            add(name, 1, (v ? KV_HEADS : HEADS) * HEAD_DIM, 0);
+        }
+    }
+    add("model.layers.1.mlp.shared_expert.gate_proj.weight", 2, 200, DIM);
+    add("model.layers.1.mlp.shared_expert.up_proj.weight", 2, 200, DIM);
+    add("model.layers.1.mlp.shared_expert.down_proj.weight", 2, DIM, 200);
+    add("model.layers.1.mlp.shared_expert_gate.weight", 2, 1, DIM);
+}
+
+static void test_shared_expert(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"full_attention", "sliding_attention"};
+    struct source_tensor *share;
+    qwen2_moe();
+    expect_good();
+    assert_true(model.shape.shared_dim == 200 && model.shape.shared_gate == 1 &&
+                model.shape.route_alone == 0 && (model.roles & ROLE_BIT(ROLE_K_B)));
+    share = tensor("model.layers.1.mlp.shared_expert_gate.weight");
+    share->n_dims = 1; // as GGUF has it
+    share->dims[0] = DIM;
+    expect_good();
+    share->dims[0] = DIM - 1;
+    expect_bad("shared_expert_gate.weight: expected [1, 512], the file has [511]");
+    share->dims[0] = share->n_dims = 2;
+    share->dims[1] = DIM;
+    expect_bad("shared_expert_gate.weight: expected [1, 512], the file has [2, 512]");
+    for (int i = 0; i < 3; i++) {
+        qwen2_moe();
+        set_int("shared_expert_intermediate_size", (double[]){0, SHAPE_DIM_MAX + 1, 199}[i]);
+        expect_bad(i < 2 ? "shared_expert_intermediate_size"
+                         : "model.layers.1.mlp.shared_expert.gate_proj.weight: expected [199");
+    }
+    qwen2_moe();
+    unset("shared_expert_intermediate_size");
+    expect_bad("shared_expert_intermediate_size: missing");
+    qwen2_moe();
+    set_flag("qkv_bias", 0);
+    expect_good();
+    assert_false(model.roles & ROLE_BIT(ROLE_K_B));
+    set_flag("use_sliding_window", 1); // even layers, the first ones
+    set_int("sliding_window", 64);
+    expect_good();
+    assert_true(model.shape.layer_window[0] == 64 && model.shape.layer_window[1] == 0);
+    set_int("max_window_layers", 0);
+    expect_good();
+    assert_int_equal(model.shape.layer_window[0], 0);
+    memcpy(fake.types, types, sizeof types);
+    fake.n_types = N_LAYERS;
+    expect_good();
+    assert_true(model.shape.layer_window[0] == 0 && model.shape.layer_window[1] == 64);
+}
+
+/* All experts in one tensor under one name or another; the one of all tokens alike. */
+static void test_granite_moe(void **state)
+{
+    (void)state;
+    static const char *const stems[][3] = {
+        {"block_sparse_moe.router.layer.weight", "block_sparse_moe.input_linear.weight",
+         "block_sparse_moe.output_linear.weight"},
+        {"block_sparse_moe.router.weight", "block_sparse_moe.experts.gate_up_proj",
+         "block_sparse_moe.experts.down_proj"}};
+    for (int own = 0; own < 2; own++) {
+        sizes(own ? "granitemoeshared" : "granitemoe");
+        set_int("num_local_experts", EXPERTS);
+        set_int("shared_intermediate_size", own ? 200 : 0);
+        set_float("residual_multiplier", 0.5);
+        add_layers("model.layers.", attention, 6);
+        add_layers("model.layers.", (struct line[]){{stems[own][0], EXPERTS, DIM}}, 1);
+        add_stack(stems[own][1], EXPERTS, 2 * FFN, DIM);
+        add_stack(stems[own][2], EXPERTS, DIM, FFN);
+        if (own)
+            add_layers("model.layers.",
+                       (struct line[]){{"shared_mlp.input_linear.weight", 400, DIM},
+                                       {"shared_mlp.output_linear.weight", DIM, 200}},
+                       2);
+        expect_good();
+        assert_true(model.shape.shared_dim == (own ? 200 : 0) && model.shape.shared_gate == 0 &&
+                    model.shape.route_alone == 1 && model.shape.branch_scale == 0.5f);
+        assert_int_equal(family_source_row(&model, ROLE_UP, FFN * 2 + 5), 2 * FFN * 2 + FFN + 5);
+        set_int("shared_intermediate_size", own ? 0 : 200);
+        if (own) {
+            source.tensors = fake.tensors;
+            source.n_tensors = fake.n_tensors;
+        }
+        expect_bad(own ? "shared_mlp.input_linear.weight: granitemoe models have none"
+                       : "shared_mlp.input_linear.weight: missing");
+        set_int("shared_intermediate_size", -1);
+        expect_bad("shared_intermediate_size");
+    }
+}
+
 /* A GGUF file of a family of experts that does not say how many, or none. */
 static void test_no_count(void **state)
 {
     (void)state;
-    static const char *const names[] = {"qwen3moe", "gpt-oss"};
+    static const char *const names[] = {"qwen3moe", "gpt-oss", "qwen2moe"};
     static const char *const keys[] = {"block_count", "embedding_length", "feed_forward_length",
                                        "attention.head_count", "context_length"};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         char key[80];
         start(SOURCE_GGUF);
         set_str("general.architecture", names[i / 2]);
@@ -205,10 +377,11 @@ static void test_gpt_oss(void **state)
                                    {"mlp.router.weight", EXPERTS, DIM},
                                    {"mlp.router.bias", EXPERTS, 0}},
                    7);
-        add_stack("experts.gate_up_proj", EXPERTS, mxfp4 ? 2 * FFN : DIM, mxfp4 ? DIM : 2 * FFN);
-        add_stack("experts.down_proj", EXPERTS, mxfp4 ? DIM : FFN, mxfp4 ? FFN : DIM);
-        add_stack("experts.gate_up_proj_bias", EXPERTS, 2 * FFN, 0);
-        add_stack("experts.down_proj_bias", EXPERTS, DIM, 0);
+        add_stack("mlp.experts.gate_up_proj", EXPERTS, mxfp4 ? 2 * FFN : DIM,
+                  mxfp4 ? DIM : 2 * FFN);
+        add_stack("mlp.experts.down_proj", EXPERTS, mxfp4 ? DIM : FFN, mxfp4 ? FFN : DIM);
+        add_stack("mlp.experts.gate_up_proj_bias", EXPERTS, 2 * FFN, 0);
+        add_stack("mlp.experts.down_proj_bias", EXPERTS, DIM, 0);
         for (int i = 0; i < fake.n_tensors && mxfp4; i++)
             if (fake.tensors[i].n_dims == 3) {
                 struct source_tensor *t = &fake.tensors[i];
@@ -241,7 +414,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_experts_apart), cmocka_unit_test(test_experts_in_one),
         cmocka_unit_test(test_bad_counts),    cmocka_unit_test(test_no_count),
-        cmocka_unit_test(test_gpt_oss),
+        cmocka_unit_test(test_gpt_oss),       cmocka_unit_test(test_two_kinds),
+        cmocka_unit_test(test_granite_moe),   cmocka_unit_test(test_bad_kinds),
+        cmocka_unit_test(test_shared_expert),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

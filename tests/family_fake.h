@@ -21,6 +21,8 @@ struct fake {
     const float *rope_freqs; // bytes of rope_freqs.weight
     const char *types[8];    // layer_types
     int n_types;
+    int64_t ints[8]; // mlp_only_layers
+    int n_ints;
     const char *class_name; // architectures
 };
 
@@ -115,8 +117,17 @@ enum err source_str_list(const struct source *s, const char *key, const char **o
 enum err source_int_list(const struct source *s, const char *key, int64_t min, int64_t max,
                          int64_t *out, int64_t capacity, int64_t *n, int *found)
 {
-    (void)s, (void)key, (void)min, (void)max, (void)out, (void)capacity;
+    (void)s;
     *n = *found = 0;
+    if (strcmp(key, "mlp_only_layers") != 0 || fake.n_ints == 0)
+        return OK;
+    for (int i = 0; i < fake.n_ints; i++) {
+        if (i == capacity || fake.ints[i] < min || fake.ints[i] > max)
+            return fail(ERR_INPUT, "fake: %s: out of range", key);
+        out[i] = fake.ints[i];
+    }
+    *n = fake.n_ints;
+    *found = 1;
     return OK;
 }
 

@@ -88,9 +88,6 @@ def check_gguf(t, sluice, spec, entry, path, hf):
 
 
 def check_spec(t, sluice, spec, entry, folder):
-    if families.is_not_yet(spec):
-        print(f"  {spec}: left out, layers of two kinds are refused")
-        return
     hf = {}
     for form in families.FORMS:
         path = os.path.join(folder, f"{spec}-{form}")

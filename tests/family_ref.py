@@ -106,6 +106,8 @@ class Family:
             return types[layer] == "sliding_attention" if types else layer % 2 == 0
         if self.kind in ("mistral", "mixtral", "phi3") or self.is_local(layer):
             return True
+        if self.kind == "qwen2_moe" and not c.get("layer_types"):
+            return c.get("use_sliding_window") and layer % 2 == 0 and layer < c.get("max_window_layers", 28)
         return c.get("use_sliding_window") and (self.kind == "qwen3_moe" or layer >= c.get("max_window_layers", 28))
 
     def window(self, layer):
@@ -214,6 +216,9 @@ class Family:
         if self.kind == "gpt_oss":
             biases = [self.w[f"{p}mlp.experts.{name}_bias"][e] for name in ("gate_up_proj", "down_proj")]
             return self.clamped(x @ both[e] + biases[0]) @ down[e] + biases[1]
+        for moe in (p + "block_sparse_moe.", p + "block_sparse_moe.experts."):  # granitemoe, as published and as computed with
+            both = self.w.get(moe + "input_linear.weight", self.w.get(moe + "gate_up_proj", both))
+            down = self.w.get(moe + "output_linear.weight", self.w.get(moe + "down_proj", down))
         if both is not None:  # of all experts, gate above up
             gate, up = np.split(x @ both[e].T, 2, axis=-1)
             return self.act(gate) * up @ down[e].T
@@ -230,16 +235,28 @@ class Family:
         self.route_gap = min(self.route_gap, ((ranked[:, k - 1] - ranked[:, k]) / np.abs(logits).max(-1)).min())
         chosen = order[:, :k]
         share = np.take_along_axis(softmax(logits), chosen, -1)
-        if self.kind != "qwen3_moe" or self.c.get("norm_topk_prob"):
+        if self.kind not in ("qwen2_moe", "qwen3_moe") or self.c.get("norm_topk_prob"):
             share = share / share.sum(-1, keepdims=True)
         out = np.zeros_like(x)
         for e in range(logits.shape[-1]):
             rows, rank = np.nonzero(chosen == e)
             out[rows] += share[rows, rank, None] * self.expert(p, e, x[rows])
-        return out
+        return out + self.shared(p, x)
+
+    def gated(self, p, x):
+        return self.linear(p + "down_proj", self.act(self.linear(p + "gate_proj", x)) * self.linear(p + "up_proj", x))
+
+    def shared(self, p, x):
+        """The expert of all tokens, if there is one, by its own logistic."""
+        if p + "shared_mlp.input_linear.weight" in self.w:  # granitemoe: gate above up, without a logistic
+            gate, up = np.split(self.linear(p + "shared_mlp.input_linear", x), 2, axis=-1)
+            return self.linear(p + "shared_mlp.output_linear", self.act(gate) * up)
+        if p + "mlp.shared_expert_gate.weight" not in self.w:
+            return 0
+        return self.gated(p + "mlp.shared_expert.", x) / (1 + np.exp(-self.linear(p + "mlp.shared_expert_gate", x)))
 
     def mlp(self, p, x):
-        for router in ("block_sparse_moe.gate", "mlp.gate", "mlp.router"):
+        for router in ("block_sparse_moe.gate", "block_sparse_moe.router.layer", "block_sparse_moe.router", "mlp.gate", "mlp.router"):
             if f"{p}{router}.weight" in self.w:
                 return self.experts(p, p + router, x)
         if self.kind == "gpt_neox":
@@ -248,9 +265,8 @@ class Family:
             return self.linear(p + "mlp.c_proj", self.act(self.linear(p + "mlp.c_fc", x)))
         if self.kind == "phi3":
             gate, up = np.split(self.linear(p + "mlp.gate_up_proj", x), 2, axis=-1)
-        else:
-            gate, up = self.linear(p + "mlp.gate_proj", x), self.linear(p + "mlp.up_proj", x)
-        return self.linear(p + "mlp.down_proj", self.act(gate) * up)
+            return self.linear(p + "mlp.down_proj", self.act(gate) * up)
+        return self.gated(p + "mlp.", x)
 
     def after(self, layer, h, attention):
         p, kind = self.p.format(layer), self.kind

@@ -262,6 +262,8 @@ static void experts(const struct ops *ops, struct image *m)
             .by_token = 1});
     ops_run_expert_sum(ops, &(struct expert_sum_args){.x = m->x,
                                                       .y = m->routed,
+                                                      .shared = m->normed,
+                                                      .shares = m->out,
                                                       .route = route,
                                                       .m = TOKENS,
                                                       .n = PANEL_ROWS,

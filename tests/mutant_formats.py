@@ -94,6 +94,60 @@ fault("experts may differ in their format", "engine/source/family.c",
       "if (part > 0 && t->dtype != family_part(m, s, role, layer, 0)->dtype)", "if (0)", "family_experts_test")
 fault("config.json's count of experts may be missing", "engine/source/family_llama.c",
       "n > 0 || (gguf && !d->experts_key)", "n > 0 || !gguf || !d->experts_key", "family_experts_test")
+
+# ---- layers of two kinds, an expert of all tokens
+
+KINDS, TWO = "pack_kinds_test", "family_golden.py --only qwen2_moe"
+fault("no layer of a pack need have experts", "policy/shape.c",
+      "    if (dense == s->n_layers)\n        return \"layer_dense\";\n", "", KINDS)
+fault("a kind of layer may be any number", "policy/shape.c",
+      "if (s->layer_dense[i] > (s->n_experts > 0))", "if (0)", KINDS)
+fault("a layer of a pack may hold what the other kind has", "engine/pack/model.c",
+      "role_need(&m->shape, role) == ROLE_ABSENT || !role_in_layer(&m->shape, role, layer - 1))",
+      "role_need(&m->shape, role) == ROLE_ABSENT)", KINDS)
+fault("a layer of a pack must hold what the other kind has", "engine/pack/model.c",
+      " &&\n            role_in_layer(&m->shape, role, layer - 1))", ")", KINDS)
+fault("what weighs an expert is stored as other matrices are", "engine/pack/pack_write.c",
+      "if (role_is_choice(role))", "if (role == ROLE_ROUTER)", KINDS)
+fault("what weighs an expert is multiplied as other matrices are", "engine/source/role.c",
+      "return role == ROLE_ROUTER || role == ROLE_SHARE;", "return role == ROLE_ROUTER;", KINDS)
+fault("a model's numbers are those of the first kind of layer", "engine/pack/pack_write.c",
+      "w->n_params += pack_has(p, role, layer) ?", "w->n_params += pack_has(p, role, 0) ?", KINDS)
+fault("every layer costs what the first one does", "engine/line/costs.c",
+      "+ mlp_numbers(s, layer));", "+ mlp_numbers(s, 0));", "costs_test")
+fault("the probe measures the kind of layer that there is least of", "engine/line/costs.c",
+      "(2 * with >= n)", "(2 * with < n)", "costs_test")
+fault("the expert of all tokens is left out, on a CPU", "kernels/cpu/rows.inc",
+      "sum = shared ? v16_fma(share, v16_load_n(shared + i, n), sum) : sum;", "", EXPERTS)
+fault("the expert of all tokens counts by the first one's logistic", "kernels/cpu/rows.inc",
+      "math_logistic(a->shares[row])", "math_logistic(a->shares[0])", EXPERTS)
+fault("the expert of all tokens counts in full, on a device", "kernels/cuda/experts.cu",
+      "a.shares ? math_logistic(a.shares[row]) : 1.0f", "1.0f", "simt_experts_test")
+fault("the expert of all tokens counts in full", "engine/line/layer_decode.c",
+      ".shares = s->shared_gate ? w->shares : NULL", ".shares = NULL", TWO)
+fault("GGUF's qwen2_moe norms the weights of experts", "engine/source/family_llama.c",
+      "gguf ? !d->route_all", "gguf ? 1", TWO)
+fault("rooms between matrices are those of the experts", "policy/shape.c",
+      "most = s->dense_dim > most ? s->dense_dim : most;", "", "costs_test", "family_golden.py --only moe")
+fault("every n-th layer, from the first on, has experts", "engine/source/family_llama.c",
+      "(i + 1) % step != 0", "i % step != 0", "family_experts_test")
+fault("a model of experts may have none", "engine/source/family_llama.c",
+      "if (n_dense == shape->n_layers)", "if (0)", "family_experts_test")
+fault("strangers are looked for in layers of one kind", "engine/source/family.c",
+      "for (int experts = 0; experts < 2; experts++) {", "for (int experts = 0; experts < 1; experts++) {",
+      "family_experts_test")
+fault("a layer's strangers may be the other kind's own", "engine/source/family.c",
+      " ||\n            !role_in_layer(&m->shape, role, layer))", ")", "family_experts_test")
+fault("what weighs an expert is a matrix, always", "engine/source/family.c",
+      "if (role == ROLE_SHARE && t->n_dims == 1)", "if (0)", "family_experts_test")
+fault("gate and up of granitemoe's expert of all tokens are the same rows", "engine/source/family.c",
+      "m->cut[ROLE_SHARED_UP] = (struct family_cut){2 * n, n, n, n};", "m->cut[ROLE_SHARED_UP] = (struct family_cut){2 * n, 0, n, n};",
+      "family_golden.py --only granitemoe")
+fault("qwen2_moe's windows are those of all layers", "engine/source/family_qwen2_moe.c",
+      "if (i % 2 != 0 || i >= until)", "if (i >= until)", "family_experts_test")
+fault("qwen2_moe's windows never end", "engine/source/family_qwen2_moe.c",
+      "if (i % 2 != 0 || i >= until)", "if (i % 2 != 0)", "family_experts_test")
+
 fault("a scale of each block of mxfp4 may be missing", "engine/source/quantized.c",
       "same = scales->dims[i] == codes->dims[i];", "same = 1;", QUANTIZED + " --only hostile")
 fault("slots of a layer are those of one without a window", "engine/line/batch.c",

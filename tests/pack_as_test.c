@@ -56,8 +56,11 @@ static void as_it_would_be(void **state)
         "64\n",
         "family = llama\ndim = 96\nlayers = 2\nheads = 4\nkv_heads = 2\nhead_dim = 16\nffn = 200\n"
         "vocab = 9001\ncontext = 64\ntied = 0\n",
-        "family = opt\ndim = 64\nlayers = 2\nheads = 4\nffn = 256\nvocab = 5000\ncontext = 64\n"};
-    for (int i = 0; i < 3; i++) {
+        "family = opt\ndim = 64\nlayers = 2\nheads = 4\nffn = 256\nvocab = 5000\ncontext = 64\n",
+        "family = qwen2_moe\ndim = 64\nlayers = 3\nheads = 4\nffn = 32\nexperts = 6\nexperts_used "
+        "= 2\n"
+        "shared_ffn = 64\ndense_ffn = 128\ndense_layers = 1\nvocab = 5000\ncontext = 64\n"};
+    for (int i = 0; i < 4; i++) {
         temp_write_text("m.cfg", models[i]);
         for (int from = 0; from < 6; from++) {
             struct model m, want, as;

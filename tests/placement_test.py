@@ -131,6 +131,7 @@ experts_used = 1
 vocab = 5000
 context = 1024
 """  # 18 MiB of a layer are experts, in pieces of 1 MiB
+TWO_KINDS = EXPERTS.replace("qwen3_moe", "qwen2_moe") + "shared_ffn = 768\ndense_ffn = 1024\ndense_layers = 1\n"
 OSS_WINDOW = 128  # of every other layer of trial.OSS: what leaves it is a victim, whatever the policy
 DUMMY_VOCAB = 5000  # ids that all know
 tally = trial.Tally()
@@ -196,6 +197,7 @@ class Bench(trial.Place):
         self.opt = self.write("opt.cfg", OPT.encode())
         self.oss = self.write("oss.cfg", trial.OSS.encode())
         self.experts = self.write("experts.cfg", EXPERTS.encode())
+        self.two_kinds = self.write("two-kinds.cfg", TWO_KINDS.encode())
         self.text = self.write("text.gguf", text_model())
         done = self.once(["run", "-m", self.llama, "-i", self.rows([{"prompt_token_ids": [1], "max_tokens": 1}]),
                           "-o", self.at("uring.jsonl"), "--io", "uring", "--weights-resident", "0"])
@@ -432,24 +434,28 @@ def few_experts(bench):
     rows = [{"custom_id": f"row-{i}", "prompt_token_ids": [7 * i + 3] * (2 + i), "max_tokens": 30 - 9 * i,
              "ignore_eos": True, "logprobs": 2, "temperature": 0} for i in range(3)]
     source = bench.rows(rows)
-    want = bench.good("experts: all in RAM", "run", bench.experts, source, [])
-    for name, batch, batches, fault in (("one row", 1, 1, ""), ("two rows", 1, 2, ""), ("a batch of three", 3, 1, ""),
-                                        ("bad reads", 1, 2, "seed=3,short=1/9,read.flip=1/40")):
-        bench.fault = fault
-        done = bench.good(f"experts: {name}", "run", bench.experts, source,
-                          ["--weights-resident", "0", "--batch", str(batch), "--batches", str(batches)])
-        bench.fault = ""
-        check(done.out == want.out, f"experts: {name}: {difference(want.out, done.out)}")
-        if done.code != 0:
-            continue
-        s = done.summary
-        lane = next(lane for lane in s["lanes"] if lane["name"] == "nvme-read")
-        share = lane["bytes"] / s["passes"] / s["plan"]["stored_bytes"]
-        check(0.3 < share < (0.6 if batch * batches == 1 else 0.8), f"experts: {name}: {share:.3f} of the layers were read")
-        off = lane["predicted_bytes"] / lane["bytes"]
-        check(fault or 0.8 < off < 1.25, f"experts: {name}: {off:.3f} of the bytes read were foreseen")
-        repaired = s["repairs"]["pieces"]
-        check((repaired > 0) == bool(fault), f"experts: {name}: {repaired} pieces were read again")
+    for kind, model in (("experts", bench.experts), ("layers of two kinds", bench.two_kinds)):
+        want = bench.good(f"{kind}: all in RAM", "run", model, source, [])
+        for name, batch, batches, fault in (("one row", 1, 1, ""), ("two rows", 1, 2, ""), ("a batch of three", 3, 1, ""),
+                                            ("bad reads", 1, 2, "seed=4,short=1/9,read.flip=1/80")):
+            few_case(bench, f"{kind}: {name}", model, source, want, batch, batches, fault)
+
+
+def few_case(bench, name, model, source, want, batch, batches, fault):
+    bench.fault = fault
+    done = bench.good(name, "run", model, source, ["--weights-resident", "0", "--batch", str(batch), "--batches", str(batches)])
+    bench.fault = ""
+    check(done.out == want.out, f"{name}: {difference(want.out, done.out)}")
+    if done.code != 0:
+        return
+    s = done.summary
+    lane = next(lane for lane in s["lanes"] if lane["name"] == "nvme-read")
+    share = lane["bytes"] / s["passes"] / s["plan"]["stored_bytes"]
+    check(0.3 < share < (0.6 if batch * batches == 1 else 0.8), f"{name}: {share:.3f} of the layers were read")
+    off = lane["predicted_bytes"] / lane["bytes"]
+    check(fault or 0.8 < off < 1.25, f"{name}: {off:.3f} of the bytes read were foreseen")
+    repaired = s["repairs"]["pieces"]
+    check((repaired > 0) == bool(fault), f"{name}: {repaired} pieces were read again")
 
 
 def slow_writes(bench):

@@ -255,13 +255,14 @@ def placements(tally, bed, a):
 
 
 def families(tally, bed, a):
-    """The same of experts, sinks and a window of which rows see the end, and of soft caps."""
+    """The same of experts, sinks and a window of which rows see the end, of soft caps, and of layers of two kinds."""
     rows = job_rows(6, 3, vocab=VOCAB, tokens=(4, 12), prompt_max=100)
     rows[1].update(prompt_token_ids=[3 + 7 * i % 900 for i in range(120)], max_tokens=20)
     rows[2].update(prompt_token_ids=[3 + 5 * i % 900 for i in range(150)], max_tokens=3)
     source = bed.rows("families.jsonl", rows)
     kinds = ("full", "h2o", "f32", "streaming", "h2o, mixed", "q8")
-    for name, text in (("gpt_oss", trial.OSS.replace("5000", str(VOCAB))), ("gemma2", GEMMA2)):
+    for name, text in (("gpt_oss", trial.OSS.replace("5000", str(VOCAB))), ("gemma2", GEMMA2),
+                       ("qwen2_moe", trial.TWO_KINDS.replace("5000", str(VOCAB)))):
         bed.jobs[name] = ("run", bed.write(name + ".cfg", text.encode()), source)
         for n in range(60 if a.full else 6):
             r = random.Random(1_000_003 * a.seed + n)

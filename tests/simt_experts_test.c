@@ -180,12 +180,16 @@ static void sums_are_the_cpus(void **state)
     (void)state;
     struct bed b;
     bed_open(&b, DTYPE_BF16, 32, 64);
-    for (uint64_t i = 0; i < 8; i++) {
-        const int dim = 1 + 77 * (int)(i / 2);
-        float *y = noise_array(21, (int64_t)TOKENS * USED * (dim + 1), 1);
+    for (uint64_t i = 0; i < 12; i++) {
+        const int dim = 1 + 77 * (int)(i / 3), shared = i % 3;
+        const int64_t pairs = (int64_t)TOKENS * USED * (dim + 1);
+        float *y = noise_array(21, pairs + TOKENS * (dim + 1), 1);
         float *x = noise_array(22, (int64_t)TOKENS * (dim + 2), 1);
+        float *shares = noise_array(23, TOKENS, 6);
         struct expert_sum_args a = {.x = x,
                                     .y = y,
+                                    .shared = shared ? y + pairs : NULL,
+                                    .shares = shared == 2 ? shares : NULL,
                                     .route = b.route,
                                     .m = TOKENS,
                                     .n = dim,
@@ -195,11 +199,14 @@ static void sums_are_the_cpus(void **state)
         device_begin(i);
         struct expert_sum_args on = a;
         on.x = simt_of(x, TOKENS * (dim + 2) * 4);
-        on.y = simt_of(y, TOKENS * USED * (dim + 1) * 4);
+        on.y = simt_of(y, pairs * 4);
+        on.shared = shared ? simt_of(a.shared, TOKENS * (dim + 1) * 4) : NULL;
+        on.shares = a.shares ? simt_of(shares, TOKENS * 4) : NULL;
         on.route = device_route(&b.route, TOKENS, 0);
         cuda_expert_sum(NULL, &exact, &on);
         ops_run_expert_sum(&exact, &a);
         assert_device(on.x, x, TOKENS * (dim + 2) * 4, "expert_sum");
+        free(shares);
         free(y);
     }
     bed_close(&b);

@@ -49,6 +49,22 @@ vocab = 5000
 context = 1024
 tied = 0
 """  # experts, sinks, biases, a window of 128 tokens in every other layer
+TWO_KINDS = """family = qwen2_moe
+dim = 96
+layers = 4
+heads = 6
+kv_heads = 2
+head_dim = 32
+ffn = 64
+experts = 6
+experts_used = 2
+shared_ffn = 160
+dense_ffn = 288
+dense_layers = 1
+vocab = 5000
+context = 1024
+tied = 0
+"""  # the first layer has one MLP, the others experts and one more for all tokens
 ON_DISK = ["--percent", "0", "0", "0", "0", "0", "100"]  # weights streamed, KV on disk, hidden in RAM
 ALL_ON_DISK = ["--percent", "0", "0", "0", "0", "0", "0"]
 H2O = ["--kv-policy", "h2o", "--kv-budget", "48"]

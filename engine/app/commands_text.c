@@ -10,7 +10,7 @@
 #include "engine/pack/dummy.h"
 #include "engine/source/family.h"
 
-#define VARIANTS_MAX  16
+#define VARIANTS_MAX  18
 #define VARIANT_BYTES 100
 
 /* What a layer of this model is, where models differ. */
@@ -32,12 +32,20 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     } factors[] = {{"embeddings", s->embed_scale},
                    {"residual branches", s->branch_scale},
                    {"logits", s->logit_scale}};
-    int n = 0, turned = 0, windows = 0;
+    int n = 0, turned = 0, windows = 0, dense = 0;
     snprintf(out[n++], VARIANT_BYTES, "%s %s", norms[s->norm], places[s->norm_place]);
     snprintf(out[n++], VARIANT_BYTES, "MLP %s%s", acts[s->act], s->gated ? ", gated" : "");
     if (s->n_experts > 0)
         snprintf(out[n++], VARIANT_BYTES, "%d of %d experts a token, weights by softmax over %s",
                  s->n_experts_used, s->n_experts, s->route_alone ? "these" : "all");
+    if (s->shared_dim > 0)
+        snprintf(out[n++], VARIANT_BYTES, "an expert of %d for every token, %s", s->shared_dim,
+                 s->shared_gate ? "weighed by a logistic" : "unweighed");
+    for (int i = 0; i < s->n_layers; i++)
+        dense += s->layer_dense[i];
+    if (dense > 0)
+        snprintf(out[n++], VARIANT_BYTES, "one MLP of %d instead of experts in %d of %d layers",
+                 s->dense_dim, dense, s->n_layers);
     if (s->act_limit > 0)
         snprintf(out[n++], VARIANT_BYTES, "gate and up cut at %g, up + 1", (double)s->act_limit);
     if (s->qk_norm != QK_NORM_NONE)

@@ -39,6 +39,16 @@ static void experts_info(const struct model *model, struct weights_info *w)
     w->expert_overlap = n_bytes > 0 ? 1 + MOVER_PIECE * matrices / n_bytes : 1;
 }
 
+/* Numbers of the MLPs of a layer that a token meets, the router's among them. */
+static int64_t mlp_numbers(const struct shape *s, int layer)
+{
+    const int64_t matrices = s->gated ? 3 : 2;
+    if (!shape_has_experts(s, layer))
+        return matrices * s->dim * (s->n_experts > 0 ? s->dense_dim : s->ffn_dim);
+    return s->dim * (matrices * ((int64_t)s->n_experts_used * s->ffn_dim + s->shared_dim) +
+                     s->n_experts + s->shared_gate);
+}
+
 void engine_weights_info(const struct model *model, struct device *device, enum compute compute,
                          struct weights_info *w)
 {
@@ -58,26 +68,33 @@ void engine_weights_info(const struct model *model, struct device *device, enum 
             w->tile_bytes[layer] = tile_bytes(l, device, compute);
     }
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
-    int64_t mlp = shape_mlps_used(s) * (s->gated ? 3 : 2) * (int64_t)s->ffn_dim * s->dim;
-    mlp += (int64_t)s->n_experts * s->dim;
-    w->flops_per_token = 2 * s->n_layers * (s->dim * (2 * heads + 2 * kv) + mlp) +
-                         2 * (int64_t)s->vocab * s->embed_dim;
+    w->flops_per_token = 2 * (int64_t)s->vocab * s->embed_dim;
+    for (int layer = 0; layer < s->n_layers; layer++)
+        w->flops_per_token += 2 * (s->dim * (2 * heads + 2 * kv) + mlp_numbers(s, layer));
     const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
     w->embed_row_bytes = dtype_row_bytes(t->dtype, t->k);
     w->embed_rest_bytes = model->layers[0].n_bytes - gather_rest_offset(model);
 }
 
-/* Formats may differ from layer to layer: the one whose bytes are nearest to the mean. */
+/* Formats may differ from layer to layer: the one whose bytes are nearest to the mean; of two kinds
+ * of layers one of that which there are more of. */
 static const struct model_layer *mean_layer(const struct model *model)
 {
-    const struct model_layer *best = &model->layers[1];
-    int n = model->shape.n_layers;
-    int64_t sum = 0;
-    for (int i = 1; i <= n; i++)
-        sum += model->layers[i].n_bytes;
-    for (int i = 2; i <= n; i++)
-        if (llabs(model->layers[i].n_bytes - sum / n) < llabs(best->n_bytes - sum / n))
-            best = &model->layers[i];
+    const struct shape *s = &model->shape;
+    const struct model_layer *best = NULL;
+    int64_t sum = 0, mean;
+    int n = s->n_layers, with = 0;
+    for (int i = 0; i < n; i++) {
+        sum += model->layers[1 + i].n_bytes;
+        with += shape_has_experts(s, i);
+    }
+    mean = sum / n;
+    for (int i = 0; i < n; i++) {
+        const struct model_layer *l = &model->layers[1 + i];
+        if (shape_has_experts(s, i) == (2 * with >= n) &&
+            (!best || llabs(l->n_bytes - mean) < llabs(best->n_bytes - mean)))
+            best = l;
+    }
     return best;
 }
 
@@ -90,14 +107,25 @@ static struct probe_tensor matrix_of(const struct model_tensor *t, enum compute 
                                  .joins = joins};
 }
 
+/* Numbers of a token between the matrices of a layer's MLPs. */
+static int numbers_of_mlps(const struct shape *s, const struct model_layer *l)
+{
+    if (model_has(l, ROLE_DENSE_UP))
+        return s->dense_dim;
+    return shape_mlps_used(s) * s->ffn_dim + s->shared_dim;
+}
+
 void engine_model_ops(const struct model *model, enum compute compute, enum kv_format kv_format,
                       const struct evict *evict, struct probe_model *p)
 {
     static const struct {
         enum tensor_role role;
         int joins; // as layer_decode.c calls them
-    } calls[] = {{ROLE_Q, 0},    {ROLE_K, 1},  {ROLE_V, 1},   {ROLE_O, 0},
-                 {ROLE_GATE, 0}, {ROLE_UP, 1}, {ROLE_DOWN, 0}};
+    } calls[] = {{ROLE_Q, 0},          {ROLE_K, 1},           {ROLE_V, 1},
+                 {ROLE_O, 0},          {ROLE_GATE, 0},        {ROLE_UP, 1},
+                 {ROLE_DOWN, 0},       {ROLE_DENSE_GATE, 0},  {ROLE_DENSE_UP, 1},
+                 {ROLE_DENSE_DOWN, 0}, {ROLE_SHARED_GATE, 0}, {ROLE_SHARED_UP, 1},
+                 {ROLE_SHARED_DOWN, 0}};
     const struct model_layer *l = mean_layer(model);
     const struct model_tensor *head = &model->layers[model->shape.n_layers + 1].tensors[ROLE_HEAD];
     const struct shape *s = &model->shape;
@@ -106,21 +134,24 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
                                          .n_heads = s->n_heads,
                                          .n_kv_heads = s->n_kv_heads,
                                          .head_dim = s->head_dim,
-                                         .ffn_dim = shape_mlps_used(s) * s->ffn_dim,
+                                         .ffn_dim = numbers_of_mlps(s, l),
                                          .rope_dim = s->position == POSITION_ROPE ? s->rope_dim : 0,
                                          .gated = s->gated,
                                          .kv_format = kv_format,
                                          .evict = *evict}};
     p->head.n = (int)min_i64(head->n, HEAD_TILE);
-    for (int i = 0; i < (int)(sizeof calls / sizeof *calls); i++)
-        if (model_has(l, calls[i].role))
-            p->layer[p->n_layer++] = matrix_of(&l->tensors[calls[i].role], compute,
-                                               calls[i].joins && model_has(l, calls[i - 1].role));
-    for (int i = 0; i < p->n_layer; i++)
-        if (role_is_experts(s, calls[i].role)) { // gated: no call is left out
-            p->layer[i].experts = s->n_experts;
-            p->layer[i].used = s->n_experts_used;
+    for (int i = 0; i < (int)(sizeof calls / sizeof *calls); i++) {
+        if (!model_has(l, calls[i].role))
+            continue;
+        CHECK(p->n_layer < PROBE_TENSORS);
+        struct probe_tensor *t = &p->layer[p->n_layer++];
+        *t = matrix_of(&l->tensors[calls[i].role], compute,
+                       calls[i].joins && model_has(l, calls[i - 1].role));
+        if (role_is_experts(s, calls[i].role)) {
+            t->experts = s->n_experts;
+            t->used = s->n_experts_used;
         }
+    }
 }
 
 enum kv_format engine_prompt_format(enum compute compute)

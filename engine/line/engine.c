@@ -42,7 +42,7 @@ static enum err prepare_matmuls(struct engine *e)
         model_layer_tiles(&c->model->layers[layer], c->device, c->ops.compute, &tiles);
         for (int role = 0; role < N_ROLES; role++) {
             const struct model_tensor *t = &tiles.tensors[role];
-            if (t->n == 0 || role_kind(role) != ROLE_IS_PANELS || role == ROLE_ROUTER ||
+            if (t->n == 0 || role_kind(role) != ROLE_IS_PANELS || role_is_choice(role) ||
                 role_is_experts(&c->model->shape, role)) // these are our own kernels', always
                 continue;
             if (role != ROLE_HEAD) {

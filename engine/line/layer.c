@@ -22,12 +22,13 @@ int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *o
 {
     const struct shape *s = &model->shape;
     int heads = s->n_heads * s->head_dim;
-    int wide = (int)max_i64(max_i64(s->dim, s->ffn_dim), max_i64(heads, s->embed_dim));
+    int mlp = (int)max_i64(s->ffn_dim, max_i64(s->dense_dim, s->shared_dim));
+    int wide = (int)max_i64(max_i64(s->dim, mlp), max_i64(heads, s->embed_dim));
     int64_t most = layer_attend_bytes(of, ops, model, prompt_max, slots_cap, evict);
     most = max_i64(most, of->matmul(ops, tile_tokens, (int)max_i64(wide, HEAD_TILE), wide));
     if (s->n_experts > 0) {
         struct ops exact = *ops;
-        exact.compute = COMPUTE_F32; // the router
+        exact.compute = COMPUTE_F32; // the router, and what the shared expert counts
         most = max_i64(most, of->matmul(&exact, tile_tokens, s->n_experts, s->dim));
         most = max_i64(most, of->expert_matmul(ops, tile_tokens, s->n_experts_used, wide, wide));
     }
@@ -69,6 +70,8 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
     w->router = memory_at(m, LAYOUT_ROUTER, 0);
     w->route = memory_at(m, LAYOUT_ROUTE, 0);
     w->expert_out = memory_at(m, LAYOUT_EXPERT_OUT, 0);
+    w->shared_out = memory_at(m, LAYOUT_SHARED_OUT, 0);
+    w->shares = memory_at(m, LAYOUT_SHARES, 0);
     w->cos = memory_at(m, LAYOUT_ROPE_COS, 0);
     w->sin = memory_at(m, LAYOUT_ROPE_SIN, 0);
     w->cuts = memory_at(m, LAYOUT_CUTS, 0);

@@ -51,6 +51,7 @@ struct layer_work {
 
     float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]
     float *router, *expert_out; // [tile_tokens][n_experts]; [tile_tokens x experts used][dim]
+    float *shared_out, *shares; // [tile_tokens][dim]; [tile_tokens]
     void *route;                // route_bytes()
     float *cos, *sin;           // [ropes][tokens_max][rope_dim / 2] by position
     int64_t tokens_max;

@@ -32,6 +32,7 @@ struct dummy_config {
     int line;
     int has_family;
     int tied;
+    int dense_layers; // the first ones, of a model with experts
     double rope_theta, norm_eps;
     struct shape shape;
 };
@@ -49,6 +50,8 @@ static const struct dummy_int {
     {"ffn", SHAPE_DIM_MAX, 1, offsetof(struct shape, ffn_dim)},
     {"experts", SHAPE_EXPERTS_MAX, 0, offsetof(struct shape, n_experts)},
     {"experts_used", SHAPE_EXPERTS_USED_MAX, 0, offsetof(struct shape, n_experts_used)},
+    {"shared_ffn", SHAPE_DIM_MAX, 0, offsetof(struct shape, shared_dim)},
+    {"dense_ffn", SHAPE_DIM_MAX, 0, offsetof(struct shape, dense_dim)},
     {"vocab", SHAPE_VOCAB_MAX, 1, offsetof(struct shape, vocab)},
     {"context", CONTEXT_MAX, 1, offsetof(struct shape, context)},
 };
@@ -65,6 +68,7 @@ static const struct dummy_family {
     {"qwen2", QKV_BIASES, QK_NORM_NONE},
     {"qwen3", 0, QK_NORM_HEAD},
     {"mixtral", 0, QK_NORM_NONE},
+    {"qwen2_moe", QKV_BIASES, QK_NORM_NONE},
     {"qwen3_moe", 0, QK_NORM_HEAD},
     {"gpt_oss",
      QKV_BIASES | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP_B) |
@@ -108,6 +112,17 @@ static enum err set_number(const struct dummy_config *c, const char *key, const 
     return OK;
 }
 
+static enum err set_int(const struct dummy_config *c, const char *key, const char *value, int max,
+                        int *out)
+{
+    double x = 0;
+    TRY(set_number(c, key, value, 1, max, &x));
+    if (x != (double)(int)x)
+        return line_fail(c, key, "expected an integer");
+    *out = (int)x;
+    return OK;
+}
+
 static enum err set_value(struct dummy_config *c, const char *key, const char *value)
 {
     double x = 0;
@@ -115,7 +130,7 @@ static enum err set_value(struct dummy_config *c, const char *key, const char *v
         if (!family_named(value))
             return fail(ERR_INPUT,
                         "%s:%d: family: unsupported: %s (have llama, qwen2, qwen3, mixtral, "
-                        "qwen3_moe, gpt_oss, phi3, gemma2, opt)",
+                        "qwen2_moe, qwen3_moe, gpt_oss, phi3, gemma2, opt)",
                         c->path, c->line, value);
         snprintf(c->shape.family, sizeof c->shape.family, "%s", value);
         c->has_family = 1;
@@ -130,15 +145,11 @@ static enum err set_value(struct dummy_config *c, const char *key, const char *v
         c->tied = x != 0;
         return OK;
     }
-    for (int i = 0; i < N_INTS; i++) {
-        if (strcmp(key, ints[i].key) != 0)
-            continue;
-        TRY(set_number(c, key, value, 1, ints[i].max, &x));
-        if (x != (double)(int)x)
-            return line_fail(c, key, "expected an integer");
-        *int_at(&c->shape, ints[i].field) = (int)x;
-        return OK;
-    }
+    if (strcmp(key, "dense_layers") == 0)
+        return set_int(c, key, value, SHAPE_LAYERS_MAX, &c->dense_layers);
+    for (int i = 0; i < N_INTS; i++)
+        if (strcmp(key, ints[i].key) == 0)
+            return set_int(c, key, value, ints[i].max, int_at(&c->shape, ints[i].field));
     return line_fail(c, key, "unknown key");
 }
 
@@ -195,7 +206,9 @@ static enum err finish_shape(struct dummy_config *c)
     s->norm_eps = (float)c->norm_eps;
     s->act = opt ? ACT_RELU : gemma2 ? ACT_GELU_TANH : ACT_SILU;
     s->gated = !opt;
-    s->route_alone = s->n_experts > 0;
+    s->route_alone = s->n_experts > 0 && strcmp(s->family, "qwen2_moe") != 0;
+    s->shared_gate = s->shared_dim > 0;
+    memset(s->layer_dense, 1, (size_t)c->dense_layers);
     s->qk_norm = family_named(s->family)->qk_norm;
     s->position = opt ? POSITION_LEARNED : POSITION_ROPE;
     s->position_offset = opt ? 2 : 0;

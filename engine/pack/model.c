@@ -52,7 +52,7 @@ static enum err read_tensor(struct model *m, struct pack_in *in, int layer, enum
     if (in->failed)
         return bad_meta(m, layer, "directory");
     if (role >= N_ROLES || role_place(role) != place || l->tensors[role].n != 0 ||
-        role_need(&m->shape, role) == ROLE_ABSENT)
+        role_need(&m->shape, role) == ROLE_ABSENT || !role_in_layer(&m->shape, role, layer - 1))
         return bad_meta(m, layer, "tensor role");
     char name[9] = {0};
     memcpy(name, format, 8);
@@ -109,7 +109,8 @@ static enum err read_layer(struct model *m, struct pack_in *in, int layer, int64
         TRY(read_tensor(m, in, layer, place));
     for (int role = 0; role < N_ROLES; role++)
         if (role_place(role) == place && l->tensors[role].n == 0 &&
-            role_need(&m->shape, role) == ROLE_REQUIRED)
+            role_need(&m->shape, role) == ROLE_REQUIRED &&
+            role_in_layer(&m->shape, role, layer - 1))
             return bad_meta(m, layer, "tensor list (one is missing)");
     return OK;
 }

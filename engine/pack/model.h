@@ -94,11 +94,10 @@ static inline const float *model_vector(const struct model_layer *l, enum tensor
     return t->n > 0 ? (const float *)(const void *)((const uint8_t *)base + t->offset) : NULL;
 }
 
-/* What a matrix is multiplied in under `compute`: the router in f32, always, since a choice has no
- * small errors. */
+/* What a matrix is multiplied in under `compute`. */
 static inline enum compute model_compute(enum tensor_role role, enum compute compute)
 {
-    return role == ROLE_ROUTER ? COMPUTE_F32 : compute;
+    return role_is_choice(role) ? COMPUTE_F32 : compute;
 }
 /* The format in which a matmul of this compute format reads panels in place; what its stored format
  * already allows stays. */

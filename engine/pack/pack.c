@@ -114,7 +114,10 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(sinks)                                                                                       \
     X(n_experts)                                                                                   \
     X(n_experts_used)                                                                              \
-    X(route_alone)
+    X(route_alone)                                                                                 \
+    X(dense_dim)                                                                                   \
+    X(shared_dim)                                                                                  \
+    X(shared_gate)
 #define SHAPE_FLOATS(X)                                                                            \
     X(norm_eps)                                                                                    \
     X(embed_scale)                                                                                 \
@@ -157,6 +160,7 @@ void pack_put_shape(struct pack_out *o, const struct shape *s)
     pack_put(o, s->layer_rope, sizeof s->layer_rope);
     for (int i = 0; i < SHAPE_LAYERS_MAX; i++)
         pack_put_u32(o, (uint32_t)s->layer_window[i]);
+    pack_put(o, s->layer_dense, sizeof s->layer_dense);
 }
 
 void pack_get_shape(struct pack_in *in, struct shape *s)
@@ -181,6 +185,9 @@ void pack_get_shape(struct pack_in *in, struct shape *s)
         memcpy(s->layer_rope, layer_rope, sizeof s->layer_rope);
     for (int i = 0; i < SHAPE_LAYERS_MAX; i++)
         s->layer_window[i] = (int32_t)pack_get_u32(in);
+    const void *layer_dense = pack_get(in, sizeof s->layer_dense);
+    if (layer_dense)
+        memcpy(s->layer_dense, layer_dense, sizeof s->layer_dense);
 }
 
 void pack_header_encode(const struct pack_header *h, uint8_t page[PACK_ALIGN])

@@ -17,7 +17,7 @@
 #include "engine/source/source.h"
 
 #define PACK_MAGIC   "sluicepk"
-#define PACK_VERSION 5
+#define PACK_VERSION 6
 #define PACK_ALIGN   4096
 #define PACK_PIECE   (1 << 20)
 
@@ -52,6 +52,10 @@ struct pack_provider {
     /* A whole vector of n numbers. */
     enum err (*vector)(void *impl, enum tensor_role role, int layer, int n, float *out);
 };
+
+/* Layers that a role's tensors are asked for, from 0, and whether this one has one of them. */
+int pack_copies(const struct pack_provider *p, enum tensor_role role);
+int pack_has(const struct pack_provider *p, enum tensor_role role, int layer);
 
 /* A provider over an opened model file: finds the family, reads the shape, checks every tensor.
  * `source` is borrowed until the close. ERR_INPUT names file and key or tensor. */

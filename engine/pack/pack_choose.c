@@ -9,6 +9,16 @@
 
 #include <stdlib.h>
 
+int pack_copies(const struct pack_provider *p, enum tensor_role role)
+{
+    return role_place(role) == ROLE_IN_DECODER ? p->shape.n_layers : 1;
+}
+
+int pack_has(const struct pack_provider *p, enum tensor_role role, int layer)
+{
+    return (p->roles & ROLE_BIT(role)) != 0 && role_in_layer(&p->shape, role, layer);
+}
+
 struct chooser {
     const struct pack_request *r; // borrowed
     uint8_t *raw;                 // owned: one row as it is in the file
@@ -21,15 +31,10 @@ struct chooser {
 static int is_candidate(const struct pack_request *r, int role, int layer)
 {
     const struct pack_provider *p = r->provider;
-    if (!(p->roles & ROLE_BIT(role)) || role_kind(role) != ROLE_IS_PANELS)
+    if (!pack_has(p, role, layer) || role_kind(role) != ROLE_IS_PANELS)
         return 0;
     return r->weights == PACK_BF12 ||
            (r->weights == PACK_AUTO && p->dtype(p->impl, role, layer) == DTYPE_BF16);
-}
-
-static int n_copies(const struct pack_request *r, int role)
-{
-    return role_place(role) == ROLE_IN_DECODER ? r->provider->shape.n_layers : 1;
 }
 
 static enum err open_buffers(struct chooser *c)
@@ -37,7 +42,7 @@ static enum err open_buffers(struct chooser *c)
     const struct pack_provider *p = c->r->provider;
     int64_t raw_bytes = 1, k_max = 1;
     for (int role = 0; role < N_ROLES; role++)
-        for (int layer = 0; layer < n_copies(c->r, role); layer++) {
+        for (int layer = 0; layer < pack_copies(p, role); layer++) {
             if (!is_candidate(c->r, role, layer))
                 continue;
             int n, k;
@@ -105,7 +110,7 @@ enum err pack_choose_bf12(const struct pack_request *r, uint8_t *bf12)
     struct chooser c = {.r = r};
     enum err e = open_buffers(&c);
     for (int role = 0; role < N_ROLES; role++)
-        for (int layer = 0; e == OK && layer < n_copies(r, role); layer++)
+        for (int layer = 0; e == OK && layer < pack_copies(r->provider, role); layer++)
             if (is_candidate(r, role, layer))
                 e = choose_matrix(&c, role, layer, &bf12[layer * N_ROLES + role]);
     free(c.raw);

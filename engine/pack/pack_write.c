@@ -60,8 +60,8 @@ static enum dtype stored_as(const struct writer *w, enum tensor_role role, int l
     if (w->bf12[layer * N_ROLES + role])
         return DTYPE_BF12;
     enum dtype t = w->r->weights == PACK_AUTO ? source : wanted[w->r->weights];
-    if (role == ROLE_ROUTER) // a choice has no small errors: as they are
-        return source;
+    if (role_is_choice(role)) // as it was before somebody made bf12 of it
+        return dtype_of_rows(source);
     if (role == ROLE_POS &&
         dtype_info(t)->block > 1) // added to the stream as they are: keep them exact
         return dtype_info(source)->block > 1 ? DTYPE_F32 : source;
@@ -76,7 +76,7 @@ static enum err place_layer(struct writer *w, struct model_layer *l, enum role_p
     int64_t at = 0;
     l->vocab_rows = vocab_rows;
     for (int role = 0; role < N_ROLES; role++) {
-        if (role_place(role) != place || !(w->p->roles & ROLE_BIT(role)))
+        if (role_place(role) != place || !pack_has(w->p, role, layer))
             continue;
         struct model_tensor *t = &l->tensors[role];
         role_dims(s, role, &t->n, &t->k);
@@ -119,8 +119,8 @@ static void count_params(struct writer *w)
             continue;
         int n, k;
         role_dims(&p->shape, role, &n, &k);
-        int copies = role_place(role) == ROLE_IN_DECODER ? p->shape.n_layers : 1;
-        w->n_params += (int64_t)n * k * copies;
+        for (int layer = 0; layer < pack_copies(p, role); layer++)
+            w->n_params += pack_has(p, role, layer) ? (int64_t)n * k : 0;
     }
 }
 
@@ -604,8 +604,9 @@ enum err pack_model_as(const struct model *m, enum pack_weights weights, struct 
     const struct model_layer *last = &m->layers[m->n_layers - 1];
     CHECK(weights != PACK_AUTO && weights != PACK_BF12);
     for (int role = 0; role < N_ROLES; role++)
-        if (model_has(layer_of_role(m, role, 0), role))
-            p.roles |= ROLE_BIT(role);
+        for (int layer = 0; layer < pack_copies(&p, role); layer++)
+            if (model_has(layer_of_role(m, role, layer), role))
+                p.roles |= ROLE_BIT(role);
     struct writer *w = calloc(1, sizeof *w);
     if (!w)
         return fail(ERR_FIT, "memory: no room for a pack's writer");

@@ -242,6 +242,20 @@ void family_cut_qkv(struct family_model *m)
     }
 }
 
+void family_cut_experts(struct family_model *m)
+{
+    const int64_t ffn = m->shape.ffn_dim, all = 2 * ffn * m->shape.n_experts;
+    m->cut[ROLE_GATE] = (struct family_cut){all, 0, ffn, 2 * ffn};
+    m->cut[ROLE_UP] = (struct family_cut){all, ffn, ffn, 2 * ffn};
+}
+
+void family_cut_shared(struct family_model *m)
+{
+    const int64_t n = m->shape.shared_dim;
+    m->cut[ROLE_SHARED_GATE] = (struct family_cut){2 * n, 0, n, n};
+    m->cut[ROLE_SHARED_UP] = (struct family_cut){2 * n, n, n, n};
+}
+
 uint64_t family_roles(const struct shape *s, uint64_t optional)
 {
     uint64_t roles = 0;
@@ -289,6 +303,11 @@ static int flat_dims(const struct family_model *m, enum tensor_role role,
 {
     const int own = role_kind(role) == ROLE_IS_VECTOR ? 1 : 2;
     memcpy(dims, t->dims, sizeof t->dims);
+    if (role == ROLE_SHARE && t->n_dims == 1) { // its one row
+        dims[1] = dims[0];
+        dims[0] = 1;
+        return own;
+    }
     if (!role_is_experts(&m->shape, role) || t->n_dims != own + 1 || dims[0] != m->shape.n_experts)
         return t->n_dims;
     dims[0] *= dims[1];
@@ -378,7 +397,8 @@ static enum err check_tensors(const struct family_model *m, const struct source 
             continue;
         int n = role_place(role) == ROLE_IN_DECODER ? m->shape.n_layers : 1;
         for (int layer = 0; layer < n; layer++)
-            for (int part = 0; part < family_parts(m, role); part++)
+            for (int part = 0;
+                 role_in_layer(&m->shape, role, layer) && part < family_parts(m, role); part++)
                 TRY(check_tensor(m, s, role, layer, part));
     }
     return OK;
@@ -401,11 +421,12 @@ static int is_buffer(const char *name)
     return 0;
 }
 
-static int is_role(const struct family_model *m, const char *name)
+static int is_role(const struct family_model *m, const char *name, int layer)
 {
     char of_part[NAME_BYTES];
     for (int role = 0; role < N_ROLES; role++) {
-        if (role_place(role) != ROLE_IN_DECODER || !(m->roles & ROLE_BIT(role)))
+        if (role_place(role) != ROLE_IN_DECODER || !(m->roles & ROLE_BIT(role)) ||
+            !role_in_layer(&m->shape, role, layer))
             continue;
         for (int part = 0; part < family_parts(m, role); part++) {
             part_name(m->names->roles[role], part, of_part);
@@ -416,15 +437,16 @@ static int is_role(const struct family_model *m, const char *name)
     return 0;
 }
 
-/* A weight of the first layer that nobody would multiply by: this is another model. */
-static enum err check_strangers(const struct family_model *m, const struct source *s)
+/* A weight of the layer, the first of its kind, that nobody would multiply by: this is another
+ * model. */
+static enum err check_strangers(const struct family_model *m, const struct source *s, int layer)
 {
     char start[NAME_BYTES];
-    int n = snprintf(start, sizeof start, "%s%s0.", m->prefix, m->names->layer);
+    int n = snprintf(start, sizeof start, "%s%s%d.", m->prefix, m->names->layer, layer);
     for (int64_t i = 0; i < s->n_tensors; i++) {
         const char *name = s->tensors[i].name;
-        if (strncmp(name, start, (size_t)n) == 0 && !is_buffer(name + n) && !is_role(m, name + n) &&
-            !source_is_part(s, &s->tensors[i]))
+        if (strncmp(name, start, (size_t)n) == 0 && !is_buffer(name + n) &&
+            !is_role(m, name + n, layer) && !source_is_part(s, &s->tensors[i]))
             return fail(ERR_INPUT, "%s: tensor %s: %s models have none: this one is not supported",
                         s->path, name, m->shape.family);
     }
@@ -479,22 +501,22 @@ enum err family_check_keys(const struct source *s, const char *family, const cha
         double neutral;
         const char *families; // "" none
     } keys[] = {
-        {"embedding_multiplier", 1, "granite"},
-        {"residual_multiplier", 1, "granite"},
-        {"attention_multiplier", 1, "granite"},
-        {"logits_scaling", 1, "granite"},
+        {"embedding_multiplier", 1, "granite granitemoe"},
+        {"residual_multiplier", 1, "granite granitemoe"},
+        {"attention_multiplier", 1, "granite granitemoe"},
+        {"logits_scaling", 1, "granite granitemoe"},
         {"logit_scale", 1, ""},
         {"attn_logit_softcapping", 0, "gemma2"},
         {"final_logit_softcapping", 0, "gemma2"},
         {"query_pre_attn_scalar", 0, "gemma2 gemma3"},
         {"no_rope_layers", 0, "smollm3"},
-        {"num_local_experts", 0, "mixtral qwen3_moe gpt_oss"},
-        {"num_experts", 0, "qwen3_moe"},
+        {"num_local_experts", 0, "mixtral qwen2_moe qwen3_moe gpt_oss granitemoe"},
+        {"num_experts", 0, "qwen2_moe qwen3_moe"},
         {"n_routed_experts", 0, ""},
         {"n_shared_experts", 0, ""},
-        {"shared_expert_intermediate_size", 0, ""},
+        {"shared_expert_intermediate_size", 0, "qwen2_moe"},
         {"routed_scaling_factor", 1, ""},
-        {"decoder_sparse_step", 1, ""},
+        {"decoder_sparse_step", 1, "qwen2_moe qwen3_moe"},
         {"clip_qkv", 0, ""},
         {"qk_layernorm", 0, "stablelm"},
         {"use_qk_norm", 0, ""},
@@ -510,15 +532,15 @@ enum err family_check_keys(const struct source *s, const char *family, const cha
         {"use_bidirectional_attention", 0, ""},
         {"add_cross_attention", 0, ""},
         {"is_encoder_decoder", 0, ""},
-        {".expert_count", 0, "llama qwen3_moe gpt_oss"},
+        {".expert_count", 0, "llama qwen2_moe qwen3_moe gpt_oss granitemoe"},
         {".expert_shared_count", 0, ""},
         {".expert_weights_scale", 1, ""},
         {".expert_gating_func", 1, "gpt_oss"},
         {".leading_dense_block_count", 0, ""},
-        {".embedding_scale", 1, "granite"},
-        {".residual_scale", 1, "granite"},
-        {".attention.scale", 0, "granite"},
-        {".logit_scale", 1, "granite"},
+        {".embedding_scale", 1, "granite granitemoe"},
+        {".residual_scale", 1, "granite granitemoe"},
+        {".attention.scale", 0, "granite granitemoe"},
+        {".logit_scale", 1, "granite granitemoe"},
         {".attn_logit_softcapping", 0, "gemma2"},
         {".final_logit_softcapping", 0, "gemma2"},
         {".attention.clamp_kqv", 0, ""},
@@ -591,5 +613,9 @@ enum err family_read(struct family_model *m, const struct source *s)
     if (bad)
         return family_fail(s, "", bad, "out of range");
     TRY(check_tensors(m, s));
-    return check_strangers(m, s);
+    for (int experts = 0; experts < 2; experts++) {
+        const int layer = shape_first_layer(&m->shape, experts);
+        TRY(layer < 0 ? OK : check_strangers(m, s, layer));
+    }
+    return OK;
 }

@@ -50,6 +50,7 @@ struct family_unused {
     X("qwen2", "qwen2", "qwen2", "Qwen2ForCausalLM", family_llama_read)                            \
     X("qwen3", "qwen3", "qwen3", "Qwen3ForCausalLM", family_qwen3_read)                            \
     X("mixtral", "", "mixtral", "MixtralForCausalLM", family_mixtral_read)                         \
+    X("qwen2_moe", "qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", family_qwen2_moe_read)          \
     X("qwen3_moe", "qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", family_qwen3_moe_read)          \
     X("gpt_oss", "gpt-oss", "gpt_oss", "GptOssForCausalLM", family_gpt_oss_read)                   \
     X("gemma", "gemma", "gemma", "GemmaForCausalLM", family_gemma_read)                            \
@@ -62,6 +63,9 @@ struct family_unused {
     X("stablelm", "stablelm", "stablelm", "StableLmForCausalLM", family_stablelm_read)             \
     X("olmo2", "olmo2", "olmo2", "Olmo2ForCausalLM", family_olmo2_read)                            \
     X("granite", "granite", "granite", "GraniteForCausalLM", family_granite_read)                  \
+    X("granitemoe", "granitemoe", "granitemoe", "GraniteMoeForCausalLM", family_granite_moe_read)  \
+    X("granitemoe", "", "granitemoeshared", "GraniteMoeSharedForCausalLM",                         \
+      family_granite_moe_read)                                                                     \
     X("smollm3", "smollm3", "smollm3", "SmolLM3ForCausalLM", family_smollm3_read)                  \
     X("opt", "opt", "opt", "OPTForCausalLM", family_opt_read)
 
@@ -92,29 +96,37 @@ FAMILIES(FAMILY_DECLARE)
 struct family_dialect {
     const struct family_names *hf, *gguf;
     /* Where files hold all experts' matrices in one tensor, gate and up one below the other in
-     * Hugging Face's; else each has its own. Taken when the first layer's is there. */
+     * Hugging Face's; else each has its own. Taken when the first one's is there. */
     const struct family_names *hf_experts, *gguf_experts;
     const char *experts_key, *expert_ffn_key; // config.json's; NULL: no experts, intermediate_size
-    int route_alone;                          // where the file does not say
-    const char *act_key, *act;                // config.json's; "hidden_act", "silu"
-    const char *eps_key;                      // "rms_norm_eps"
-    const char *theta_key, *partial_key;      // "rope_theta", "partial_rotary_factor"
-    double theta;                             // where the file does not say; 0: 10,000
-    double partial;                           // likewise; 0: 1
-    uint64_t biases;                          // optional roles that config.json need not name
-    int attention_bias;                       // where config.json does not say
-    int tied;                // where config.json does not say: 1, 0; -1: by presence
-    int yarn_is_long;        // 1: a rope type "yarn" means longrope
-    int yarn_smooth;         // 1: GGUF's ramps are not cut to whole pairs
-    int windowed;            // 1: sliding_window counts without a word on it
-    int windows_all;         // 1: whatever max_window_layers says
-    int unpaired;            // 1: GGUF's rows of q and k stand as we turn them
-    const char *prefixes[3]; // of tensors in safetensors; "model.", ""
+    const char *shared_ffn_key; // of the expert of all tokens, likewise; NULL: there is none
+    int route_alone;            // where config.json does not say
+    int route_all;              // 1: GGUF's files mean a softmax over all experts
+    int sparse_layers;          // 1: config.json may say which layers have experts
+    const char *act_key, *act;  // config.json's; "hidden_act", "silu"
+    const char *eps_key;        // "rms_norm_eps"
+    const char *theta_key, *partial_key; // "rope_theta", "partial_rotary_factor"
+    double theta;                        // where the file does not say; 0: 10,000
+    double partial;                      // likewise; 0: 1
+    uint64_t biases;                     // optional roles that config.json need not name
+    int attention_bias;                  // where config.json does not say
+    int tied;                            // where config.json does not say: 1, 0; -1: by presence
+    int yarn_is_long;                    // 1: a rope type "yarn" means longrope
+    int yarn_smooth;                     // 1: GGUF's ramps are not cut to whole pairs
+    int windowed;                        // 1: sliding_window counts without a word on it
+    int windows_all;                     // 1: whatever max_window_layers says
+    int unpaired;                        // 1: GGUF's rows of q and k stand as we turn them
+    const char *prefixes[3];             // of tensors in safetensors; "model.", ""
 };
 enum err family_read_dialect(struct family_model *m, const struct source *s, const char *name,
                              const struct family_dialect *d);
 /* Rows of q, k and v one after the other in one tensor. */
 void family_cut_qkv(struct family_model *m);
+/* Rows of gate and up one below the other in each expert's matrix; in that of all tokens. */
+void family_cut_experts(struct family_model *m);
+void family_cut_shared(struct family_model *m);
+/* granite's four factors. */
+enum err family_granite_factors(struct family_model *m, const struct source *s, const char *name);
 
 /* For readers. A key that starts with a dot is completed by the family's name
  * ("llama.block_count"). Integers go to the field of struct shape at `field`. */

@@ -113,11 +113,43 @@ static enum err count_experts(const struct source *s, const char *name,
     return n > 0 || (gguf && !d->experts_key) ? OK : family_fail(s, name, keys[0], "missing");
 }
 
+/* Layers without experts: those that config.json lists, and all but every n-th. */
+static enum err read_dense_layers(const struct source *s, struct shape *shape, int dense_dim)
+{
+    int64_t listed[SHAPE_LAYERS_MAX], n = 0, step = 1;
+    int found = 0, n_dense = 0;
+    TRY(source_int_list(s, "mlp_only_layers", 0, shape->n_layers - 1, listed, SHAPE_LAYERS_MAX, &n,
+                        &found));
+    TRY(source_int(s, "decoder_sparse_step", 1, INT32_MAX, &step, &found));
+    for (int i = 0; i < shape->n_layers; i++)
+        shape->layer_dense[i] = (i + 1) % step != 0;
+    for (int64_t i = 0; i < n; i++)
+        shape->layer_dense[listed[i]] = 1;
+    for (int i = 0; i < shape->n_layers; i++)
+        n_dense += shape->layer_dense[i];
+    if (n_dense == shape->n_layers)
+        return family_fail(s, "", n > 0 ? "mlp_only_layers" : "decoder_sparse_step",
+                           "unsupported: no layer has experts");
+    shape->dense_dim = n_dense > 0 ? dense_dim : 0;
+    return OK;
+}
+
+/* The expert that every token goes through besides; as wide as an MLP where GGUF does not say. */
+static enum err read_shared(const struct source *s, const char *name,
+                            const struct family_dialect *d, struct shape *shape, int dense_dim)
+{
+    const int gguf = s->kind == SOURCE_GGUF;
+    const struct family_int key = {gguf ? ".expert_shared_feed_forward_length" : d->shared_ffn_key,
+                                   SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(shared_dim)};
+    shape->shared_dim = gguf ? dense_dim : 0;
+    return family_ints(s, name, &key, 1, shape);
+}
+
 /* Experts, where the file or the family has them, of which a token takes some, and their size. */
 static enum err read_experts(const struct source *s, const char *name,
                              const struct family_dialect *d, struct shape *shape)
 {
-    const int gguf = s->kind == SOURCE_GGUF;
+    const int gguf = s->kind == SOURCE_GGUF, dense_dim = shape->ffn_dim;
     const char *ffn = gguf ? ".expert_feed_forward_length" : d->expert_ffn_key;
     const struct family_int keys[] = {{gguf ? ".expert_used_count" : "num_experts_per_tok",
                                        SHAPE_EXPERTS_USED_MAX, KEY_REQUIRED, FIELD(n_experts_used)},
@@ -131,24 +163,26 @@ static enum err read_experts(const struct source *s, const char *name,
     if (shape->n_experts_used > shape->n_experts)
         return family_fail(s, name, keys[0].key, "%d is more than all %d experts",
                            shape->n_experts_used, shape->n_experts);
-    shape->route_alone = gguf || d->route_alone;
+    if (d->shared_ffn_key)
+        TRY(read_shared(s, name, d, shape, dense_dim));
+    if (!gguf && d->sparse_layers)
+        TRY(read_dense_layers(s, shape, dense_dim));
+    shape->route_alone = gguf ? !d->route_all : d->route_alone;
     return shape->route_alone ? OK : family_flag(s, "", "norm_topk_prob", &shape->route_alone);
 }
 
-/* Whose names the first layer's experts have: each its own, or all in one. */
+/* Whose names the first experts have: each its own, or all in one. */
 static void choose_names(struct family_model *m, const struct source *s,
                          const struct family_names *of_all)
 {
     const struct family_names *each = m->names;
-    const int64_t ffn = m->shape.ffn_dim;
     if (!of_all)
         return;
     m->names = of_all;
-    if (!family_tensor(m, s, ROLE_DOWN, 0)) {
+    if (!family_tensor(m, s, ROLE_DOWN, shape_first_layer(&m->shape, 1))) {
         m->names = each;
     } else if (s->kind == SOURCE_HF) {
-        m->cut[ROLE_GATE] = (struct family_cut){2 * ffn * m->shape.n_experts, 0, ffn, 2 * ffn};
-        m->cut[ROLE_UP] = (struct family_cut){2 * ffn * m->shape.n_experts, ffn, ffn, 2 * ffn};
+        family_cut_experts(m);
     }
 }
 

@@ -36,6 +36,11 @@
     [ROLE_GATE] = "mlp.experts.gate_up_proj", [ROLE_UP] = "mlp.experts.gate_up_proj",              \
     [ROLE_DOWN] = "mlp.experts.down_proj"
 
+/* The one MLP of layers without experts, where others have them. */
+#define HF_DENSE_MLP                                                                               \
+    [ROLE_DENSE_GATE] = "mlp.gate_proj.weight", [ROLE_DENSE_UP] = "mlp.up_proj.weight",            \
+    [ROLE_DENSE_DOWN] = "mlp.down_proj.weight"
+
 #define GGUF_ENDS                                                                                  \
     [ROLE_EMBED] = "token_embd.weight", [ROLE_FINAL_NORM_W] = "output_norm.weight",                \
     [ROLE_HEAD] = "output.weight"
@@ -63,6 +68,9 @@
 #define GGUF_EXPERTS /* of old files */                                                            \
     [ROLE_GATE] = "ffn_gate.%d.weight", [ROLE_UP] = "ffn_up.%d.weight",                            \
     [ROLE_DOWN] = "ffn_down.%d.weight"
+#define GGUF_SHARED /* of all tokens */                                                            \
+    [ROLE_SHARED_GATE] = "ffn_gate_shexp.weight", [ROLE_SHARED_UP] = "ffn_up_shexp.weight",        \
+    [ROLE_SHARED_DOWN] = "ffn_down_shexp.weight"
 #define GGUF_ALL_EXPERTS                                                                           \
     [ROLE_GATE] = "ffn_gate_exps.weight", [ROLE_UP] = "ffn_up_exps.weight",                        \
     [ROLE_DOWN] = "ffn_down_exps.weight"

@@ -1,12 +1,13 @@
-/* engine/source/family_qwen3_moe.c - qwen3_moe: qwen3 whose layers have experts.
+/* engine/source/family_qwen3_moe.c - qwen3_moe: qwen3 whose layers have experts, all or some of
+ * them.
  *
- * Owns: its tensor names. Refuses: models in which some layers have none. */
+ * Owns: its tensor names. */
 #include "engine/source/family.h"
 #include "engine/source/family_names.h"
 
 #define LAYER                                                                                      \
     HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM, HF_SECOND_NORM, HF_ATTENTION, HF_QK_NORM,     \
-        HF_ROUTER
+        HF_DENSE_MLP, HF_ROUTER
 #define LAYER_GGUF GGUF_ENDS, GGUF_NORMS, GGUF_QKV, GGUF_O, GGUF_QK_NORM, GGUF_ROUTER
 
 static const struct family_names names = {"layers.", {LAYER, HF_EXPERTS}};
@@ -16,17 +17,8 @@ static const struct family_names names_gguf_all = {"blk.", {LAYER_GGUF, GGUF_ALL
 
 enum err family_qwen3_moe_read(struct family_model *m, const struct source *s, const char *name)
 {
-    int64_t dense[SHAPE_LAYERS_MAX], n_dense = 0;
-    int found = 0;
     m->shape.gated = 1;
     m->shape.qk_norm = QK_NORM_HEAD;
-    if (s->kind == SOURCE_HF)
-        TRY(source_int_list(s, "mlp_only_layers", 0, SHAPE_LAYERS_MAX, dense, SHAPE_LAYERS_MAX,
-                            &n_dense, &found));
-    if (n_dense > 0)
-        return family_fail(s, name, "mlp_only_layers",
-                           "unsupported: layer %lld has one MLP, others experts",
-                           (long long)dense[0]);
     return family_read_dialect(m, s, name,
                                &(struct family_dialect){.hf = &names,
                                                         .gguf = &names_gguf,
@@ -34,6 +26,7 @@ enum err family_qwen3_moe_read(struct family_model *m, const struct source *s, c
                                                         .gguf_experts = &names_gguf_all,
                                                         .experts_key = "num_experts",
                                                         .expert_ffn_key = "moe_intermediate_size",
+                                                        .sparse_layers = 1,
                                                         .tied = 0,
                                                         .unpaired = 1,
                                                         .windows_all = 1});

@@ -38,6 +38,13 @@ static const struct role_info {
     [ROLE_SINKS] = {"sinks", ROLE_IN_DECODER, ROLE_IS_VECTOR},
     [ROLE_ROUTER] = {"router", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_ROUTER_B] = {"router_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_DENSE_GATE] = {"dense_gate", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_DENSE_UP] = {"dense_up", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_DENSE_DOWN] = {"dense_down", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_SHARED_GATE] = {"shared_gate", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_SHARED_UP] = {"shared_up", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_SHARED_DOWN] = {"shared_down", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_SHARE] = {"share", ROLE_IN_DECODER, ROLE_IS_PANELS},
 };
 
 const char *role_name(enum tensor_role role)
@@ -98,6 +105,16 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
         return need_if(s->gated);
     case ROLE_ROUTER:
         return need_if(s->n_experts > 0);
+    case ROLE_DENSE_GATE:
+    case ROLE_DENSE_UP:
+    case ROLE_DENSE_DOWN:
+        return need_if(s->dense_dim > 0);
+    case ROLE_SHARED_GATE:
+    case ROLE_SHARED_UP:
+    case ROLE_SHARED_DOWN:
+        return need_if(s->shared_dim > 0);
+    case ROLE_SHARE:
+        return need_if(s->shared_gate);
     case ROLE_ROUTER_B:
         return s->n_experts > 0 ? ROLE_OPTIONAL : ROLE_ABSENT;
     case ROLE_GATE_B:
@@ -119,6 +136,25 @@ int role_is_experts(const struct shape *s, enum tensor_role role)
     const uint64_t mlp = ROLE_BIT(ROLE_GATE) | ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP) |
                          ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN) | ROLE_BIT(ROLE_DOWN_B);
     return s->n_experts > 0 && (mlp & ROLE_BIT(role)) != 0;
+}
+
+int role_in_layer(const struct shape *s, enum tensor_role role, int layer)
+{
+    const uint64_t dense =
+        ROLE_BIT(ROLE_DENSE_GATE) | ROLE_BIT(ROLE_DENSE_UP) | ROLE_BIT(ROLE_DENSE_DOWN);
+    const uint64_t beside = ROLE_BIT(ROLE_ROUTER) | ROLE_BIT(ROLE_ROUTER_B) |
+                            ROLE_BIT(ROLE_SHARED_GATE) | ROLE_BIT(ROLE_SHARED_UP) |
+                            ROLE_BIT(ROLE_SHARED_DOWN) | ROLE_BIT(ROLE_SHARE);
+    if (dense & ROLE_BIT(role))
+        return !shape_has_experts(s, layer);
+    if ((beside & ROLE_BIT(role)) || role_is_experts(s, role))
+        return shape_has_experts(s, layer);
+    return 1;
+}
+
+int role_is_choice(enum tensor_role role)
+{
+    return role == ROLE_ROUTER || role == ROLE_SHARE;
 }
 
 void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
@@ -161,6 +197,13 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_SINKS] = {s->n_heads, 1},
         [ROLE_ROUTER] = {s->n_experts, s->dim},
         [ROLE_ROUTER_B] = {s->n_experts, 1},
+        [ROLE_DENSE_GATE] = {s->dense_dim, s->dim},
+        [ROLE_DENSE_UP] = {s->dense_dim, s->dim},
+        [ROLE_DENSE_DOWN] = {s->dim, s->dense_dim},
+        [ROLE_SHARED_GATE] = {s->shared_dim, s->dim},
+        [ROLE_SHARED_UP] = {s->shared_dim, s->dim},
+        [ROLE_SHARED_DOWN] = {s->dim, s->shared_dim},
+        [ROLE_SHARE] = {1, s->dim},
     };
     CHECK(role < N_ROLES);
     *n = dims[role].n;

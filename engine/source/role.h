@@ -43,6 +43,13 @@ enum tensor_role {
     ROLE_SINKS,        // [n_heads] logits of a softmax that have no value
     ROLE_ROUTER,       // [n_experts, dim]
     ROLE_ROUTER_B,     // [n_experts]
+    ROLE_DENSE_GATE,   // [dense_dim, dim] of layers without experts, where others have them
+    ROLE_DENSE_UP,     // [dense_dim, dim]
+    ROLE_DENSE_DOWN,   // [dim, dense_dim]
+    ROLE_SHARED_GATE,  // [shared_dim, dim] of the expert of all tokens
+    ROLE_SHARED_UP,    // [shared_dim, dim]
+    ROLE_SHARED_DOWN,  // [dim, shared_dim]
+    ROLE_SHARE,        // [1, dim] what it counts
     N_ROLES
 };
 #define ROLE_BIT(role) ((uint64_t)1 << (role))
@@ -58,6 +65,11 @@ enum role_kind role_kind(enum tensor_role role);
 enum role_place role_place(enum tensor_role role);
 /* Whether a model of this shape has the tensor; biases of matmuls are optional. */
 enum role_need role_need(const struct shape *s, enum tensor_role role);
+/* 0: a decoder layer of the other kind has it, where layers are of two kinds; `layer` from 0. */
+int role_in_layer(const struct shape *s, enum tensor_role role, int layer);
+/* 1: a matrix of logits that choose or weigh experts: it is stored as it is in the file and
+ * multiplied in f32, always, since a choice has no small errors. */
+int role_is_choice(enum tensor_role role);
 /* 1: of the router's choice between experts, one after the other in one matrix or vector. */
 int role_is_experts(const struct shape *s, enum tensor_role role);
 /* Dimensions of the whole tensor: n outputs (rows, or numbers of a vector), k inputs (vector: 1).

@@ -61,10 +61,12 @@ static __global__ void __launch_bounds__(SUM_THREADS) expert_sum_row(struct expe
     const int64_t row = blockIdx.x;
     const int32_t *places = a.route.places + row * a.route.n_used;
     const float *weights = a.route.weights + row * a.route.n_used;
+    const float share = a.shares ? math_logistic(a.shares[row]) : 1.0f;
     for (int i = (int)threadIdx.x; i < a.n; i += SUM_THREADS) {
         float *x = a.x + row * a.x_stride + i, sum = 0;
         for (int j = 0; j < a.route.n_used; j++)
             sum = fmaf(weights[j], a.y[places[j] * a.y_stride + i], sum);
+        sum = a.shared ? fmaf(share, a.shared[row * a.y_stride + i], sum) : sum;
         *x = a.add ? *x + sum : sum;
     }
 }

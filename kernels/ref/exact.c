@@ -192,6 +192,9 @@ void exact_expert_sum(const struct ops *ops, const struct expert_sum_args *a)
             float *x = &a->x[row * a->x_stride + i], sum = 0;
             for (int j = row * a->route.n_used; j < (row + 1) * a->route.n_used; j++)
                 sum = fmaf(a->route.weights[j], a->y[a->route.places[j] * a->y_stride + i], sum);
+            if (a->shared)
+                sum = fmaf(a->shares ? math_logistic(a->shares[row]) : 1,
+                           a->shared[row * a->y_stride + i], sum);
             *x = a->add ? *x + sum : sum;
         }
 }

@@ -238,6 +238,9 @@ void ref_expert_sum(const struct ops *ops, const struct expert_sum_args *a)
             double sum = a->add ? *x : 0;
             for (int j = row * a->route.n_used; j < (row + 1) * a->route.n_used; j++)
                 sum += (double)a->route.weights[j] * a->y[a->route.places[j] * a->y_stride + i];
+            if (a->shared)
+                sum += (a->shares ? 1 / (1 + exp(-(double)a->shares[row])) : 1) *
+                       a->shared[row * a->y_stride + i];
             *x = (float)sum;
         }
 }

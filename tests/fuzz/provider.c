@@ -31,10 +31,10 @@ void fuzz_provider_use(const struct pack_provider *p)
 {
     CHECK(!shape_check(&p->shape));
     for (int role = 0; role < N_ROLES; role++) {
-        const int layer =
-            role_place((enum tensor_role)role) == ROLE_IN_DECODER ? p->shape.n_layers - 1 : 0;
-        int n, k;
-        if (!(p->roles & ROLE_BIT(role)))
+        int n, k, layer = pack_copies(p, (enum tensor_role)role) - 1;
+        while (layer >= 0 && !pack_has(p, (enum tensor_role)role, layer))
+            layer--;
+        if (layer < 0)
             continue;
         role_dims(&p->shape, (enum tensor_role)role, &n, &k);
         CHECK(n > 0 && k > 0);

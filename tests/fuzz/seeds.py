@@ -86,7 +86,8 @@ def header_of(shapes):
 
 
 def family_seeds():
-    """One layer each, with its shapes: experts apart, all in one, as [inputs, outputs] and in MXFP4; soft caps and
+    """A layer or two each, with their shapes: experts apart, all in one, as [inputs, outputs] and in MXFP4, not in every
+    layer, with one for all tokens; soft caps and
     what null means; the text of a model that sees."""
     d, ffn, n, kv = 32, 32, 2, 32
     moe = {**LLAMA, "num_hidden_layers": 1, "intermediate_size": ffn, "num_local_experts": n, "num_experts_per_tok": 1,
@@ -104,6 +105,16 @@ def family_seeds():
     stacks = {"mlp.experts.gate_up_proj": [n, 2 * ffn, d], "mlp.experts.down_proj": [n, d, ffn]}
     yield ({**moe, "model_type": "qwen3_moe", "num_experts": n, "moe_intermediate_size": ffn, "mlp_only_layers": [],
             "decoder_sparse_step": 1, "norm_topk_prob": True}, shapes({**base, **qk, **stacks}))
+    dense = {f"mlp.{x}_proj.weight": [48, d] if x != "down" else [d, 48] for x in ("gate", "up", "down")}
+    kinds = {**moe, "num_hidden_layers": 2, "intermediate_size": 48, "num_experts": n, "moe_intermediate_size": ffn}
+    second = {f"model.layers.1.{name}": shape for name, shape in {**base, **dense, **qk}.items() if name != "mlp.gate.weight"}
+    yield {**kinds, "model_type": "qwen3_moe", "mlp_only_layers": [1]}, {**shapes({**base, **qk, **stacks}), **second}
+    shared = {"mlp.shared_expert_gate.weight": [1, d], "mlp.gate.weight": [n, d],
+              **{f"mlp.shared_expert.{x}_proj.weight": [40, d] if x != "down" else [d, 40] for x in ("gate", "up", "down")}}
+    biased = {**base, **{f"self_attn.{x}_proj.bias": [32] for x in "qkv"}}
+    second = {f"model.layers.1.{name}": shape for name, shape in {**biased, **shared, **stacks}.items()}
+    yield ({**kinds, "model_type": "qwen2_moe", "decoder_sparse_step": 2, "shared_expert_intermediate_size": 40,
+            "use_sliding_window": True, "sliding_window": 8}, {**shapes({**biased, **dense}), **second})
     oss = {**base, **{f"self_attn.{x}_proj.bias": [32] for x in "qkvo"}, "self_attn.sinks": [2], "mlp.router.weight": [n, d],
            "mlp.router.bias": [n], "mlp.experts.gate_up_proj_bias": [n, 2 * ffn], "mlp.experts.down_proj_bias": [n, d]}
     config = {**moe, "model_type": "gpt_oss", "sliding_window": 8, "layer_types": ["sliding_attention"], "swiglu_limit": 7.0,
@@ -538,6 +549,8 @@ MODELS = {
     "opt": "family = opt\ndim = 32\nlayers = 1\nheads = 2\nffn = 48\nvocab = 40\ncontext = 64\ntied = 0\n",
     "gpt_oss": "family = gpt_oss\ndim = 32\nlayers = 1\nheads = 2\nhead_dim = 16\nffn = 32\nexperts = 3\nexperts_used = 2\n"
                "vocab = 40\ncontext = 64\n",
+    "qwen2_moe": "family = qwen2_moe\ndim = 32\nlayers = 2\nheads = 2\nhead_dim = 16\nffn = 32\nexperts = 3\nexperts_used = 2\n"
+                 "shared_ffn = 40\ndense_ffn = 48\ndense_layers = 1\nvocab = 40\ncontext = 64\n",
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import tiny
 
-FAMILIES = ("mixtral", "qwen3_moe", "gpt_oss")
+FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "granitemoe", "granitemoeshared")
 YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
         "original_max_position_embeddings": 64}
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
@@ -21,6 +21,12 @@ def specs(common):
 
     def qwen3(*shape, **more):
         return common("qwen3_moe", *shape, hidden_act="silu", rms_norm_eps=1e-6, attention_bias=False, **more)
+
+    def qwen2(*shape, **more):
+        return common("qwen2_moe", *shape, hidden_act="silu", rms_norm_eps=1e-6, **more)
+
+    def granite(kind, *shape, **more):
+        return common(kind, *shape, hidden_act="silu", rms_norm_eps=1e-5, attention_multiplier=0.125, **more)
 
     def gpt_oss(*shape, **more):
         return common("gpt_oss", *shape, hidden_act="silu", rms_norm_eps=1e-5, attention_bias=True, **more)
@@ -45,6 +51,24 @@ def specs(common):
         # every layer has the window, whatever max_window_layers says; norm_topk_prob is false by default
         "qwen3_moe-window": qwen3(96, 6, 2, 128, 2, head_dim=32, rope_theta=10000.0, moe_intermediate_size=32, num_experts=5,
                                   num_experts_per_tok=4, use_sliding_window=True, sliding_window=40, max_window_layers=1),
+        "qwen2_moe-plain": qwen2(128, 4, 2, 192, 2, rope_theta=1000000.0, moe_intermediate_size=96, num_experts=8,
+                                 shared_expert_intermediate_size=160, num_experts_per_tok=3, norm_topk_prob=False),
+        # layers 0 and 2 have one MLP; the window is that of layer 0, too, the only even one below 2
+        "qwen2_moe-window": qwen2(96, 3, 1, 128, 4, rope_theta=10000.0, moe_intermediate_size=64, num_experts=6,
+                                  shared_expert_intermediate_size=80, num_experts_per_tok=2, norm_topk_prob=True,
+                                  decoder_sparse_step=2, use_sliding_window=True, sliding_window=40, max_window_layers=2,
+                                  tie_word_embeddings=True),
+        "qwen2_moe-fused": qwen2(64, 2, 2, 160, 3, head_dim=32, rope_parameters=DEFAULT, moe_intermediate_size=32, num_experts=5,
+                                 shared_expert_intermediate_size=224, num_experts_per_tok=4, norm_topk_prob=False,
+                                 mlp_only_layers=[1, 2], qkv_bias=False),
+        "granitemoe-plain": granite("granitemoe", 128, 4, 2, 96, 2, rope_theta=10000.0, num_local_experts=8, num_experts_per_tok=3,
+                                    embedding_multiplier=6.0, residual_multiplier=0.75, logits_scaling=4.0),
+        "granitemoe-fused": granite("granitemoe", 96, 3, 1, 64, 3, rope_parameters=DEFAULT, num_local_experts=5,
+                                    num_experts_per_tok=2, tie_word_embeddings=True, embedding_multiplier=1.0,
+                                    residual_multiplier=1.0, logits_scaling=1.0),
+        "granitemoe-shared": granite("granitemoeshared", 64, 2, 1, 64, 3, rope_theta=10000.0, num_local_experts=6,
+                                     num_experts_per_tok=2, shared_intermediate_size=144, embedding_multiplier=3.0,
+                                     residual_multiplier=0.5, logits_scaling=2.0),
         # limits that the weights reach
         "gpt_oss-plain": gpt_oss(128, 4, 2, 128, 2, head_dim=64, sliding_window=33, rope_theta=150000.0, rope_scaling=YARN,
                                  num_local_experts=6, num_experts_per_tok=4, swiglu_limit=7.0),
@@ -60,14 +84,16 @@ def specs(common):
     }
 
 
-MIXED = ("qwen3_moe-listed", "qwen3_moe-fused")  # layers without experts between those with
-FUSED = ("mixtral-fused", "qwen3_moe-fused")  # as save_original_format=False leaves them
+FUSED = ("mixtral-fused", "qwen3_moe-fused", "qwen2_moe-fused", "granitemoe-fused")  # as save_original_format=False leaves them
 OLD_GGUF = ("mixtral-wide",)  # one tensor per expert, as before 2024
 NO_GGUF = {"mixtral-window": "sliding_window", "mixtral-fused": "sliding_window",
            "qwen3_moe-listed": "norm_topk_prob, mlp_only_layers", "qwen3_moe-fused": "decoder_sparse_step",
-           "qwen3_moe-window": "sliding_window", "gpt_oss-limit": "swiglu_limit", "gpt_oss-types": "layer_types"}
+           "qwen3_moe-window": "sliding_window", "qwen2_moe-window": "decoder_sparse_step", "qwen2_moe-fused": "mlp_only_layers",
+           "gpt_oss-limit": "swiglu_limit", "gpt_oss-types": "layer_types"}
 # gate, up and down of an expert of a file's own
 OWN = re.compile(r"(?P<layer>.*\.)(?P<block>mlp|block_sparse_moe)\.experts\.(?P<i>\d+)\.(?P<part>\w+)\.weight")
+OF_GRANITE = {"input_linear.weight": "experts.gate_up_proj", "output_linear.weight": "experts.down_proj",
+              "router.layer.weight": "router.weight"}
 PARTS = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
 
 
@@ -75,7 +101,8 @@ def gain_of(spec, name):
     """How wide numbers are spread; None where families.py's own rule does."""
     if spec == "gpt_oss-plain" and name.endswith("experts.gate_up_proj"):
         return 4
-    return 2.5 if name.endswith(("mlp.gate.weight", "block_sparse_moe.gate.weight", "router.weight")) else None
+    routers = ("mlp.gate.weight", "block_sparse_moe.gate.weight", "router.weight", "router.layer.weight")
+    return 2.5 if name.endswith(routers) else None
 
 
 def stacks(tensors):
@@ -93,7 +120,10 @@ def stacks(tensors):
 def fused(tensors):
     """The tensors that transformers computes with: of all experts at once, gate and up in one."""
     parts, rest = stacks(tensors)
-    out = {name.replace(".block_sparse_moe.", ".mlp."): x for name, x in rest.items()}
+    out = {}
+    for name, x in rest.items():
+        layer, _, leaf = name.partition("block_sparse_moe.")
+        out[f"{layer}block_sparse_moe.{OF_GRANITE[leaf]}" if leaf in OF_GRANITE else name.replace(".block_sparse_moe.", ".mlp.")] = x
     for layer in {layer: None for layer, _ in parts}:
         out[layer + "mlp.experts.gate_up_proj"] = np.concatenate([parts[layer, "gate"], parts[layer, "up"]], 1)
         out[layer + "mlp.experts.down_proj"] = parts[layer, "down"]
@@ -109,8 +139,14 @@ def gguf_names(spec, tensors):
     out = {}
     for name, x in rest.items():
         stem, _, leaf = name.rpartition(".")
+        if name.endswith("input_linear.weight"):  # granitemoe: of all experts, or of the one for all tokens
+            layer, both = ".".join(name.split(".")[:3]), np.split(x, 2, axis=-2)
+            of = f"{layer}.mlp.experts" if x.ndim == 3 else f"{layer}.mlp.shared_expert"
+            out[f"{of}.gate_proj.weight"], out[f"{of}.up_proj.weight"] = both
+            continue
         kind = {"gate_up_proj": "weight", "down_proj": "weight", "gate_up_proj_bias": "bias", "down_proj_bias": "bias"}.get(leaf)
         if not stem.endswith("experts"):
+            x = x[0] if name.endswith("shared_expert_gate.weight") else x
             out[name + ".weight" if leaf == "sinks" else name] = x
             continue
         if kind == "weight":  # [expert, in, out]
@@ -133,8 +169,10 @@ def gguf_name_old(name):
 def gguf_keys(w, c):
     w.add_expert_count(c.get("num_experts", c.get("num_local_experts")))
     w.add_expert_used_count(c["num_experts_per_tok"])
-    if c["model_type"] == "qwen3_moe":
+    if "moe_intermediate_size" in c:
         w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in c or "shared_intermediate_size" in c:
+        w.add_expert_shared_feed_forward_length(c.get("shared_expert_intermediate_size", c.get("shared_intermediate_size")))
     if c["model_type"] == "gpt_oss":
         w.add_expert_feed_forward_length(c["intermediate_size"])
         w.add_sliding_window(c["sliding_window"])

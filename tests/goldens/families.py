@@ -172,16 +172,11 @@ NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern
            "qwen3-yarn": "context", "mistral-window": "sliding_window", "mistral-page": "sliding_window", "qwen2-late": "sliding_window",
            **experts.NO_GGUF}
 FORMS = ("f32", "bf16")
-NOT_YET = experts.MIXED  # goldens without an engine: nothing reads these checkpoints yet
 
 
 def stored():
     with gzip.open(DATA, "rt", encoding="utf-8") as f:
         return json.load(f)["models"]
-
-
-def is_not_yet(spec):
-    return spec in NOT_YET
 
 
 def gain_of(spec, name):
@@ -252,8 +247,9 @@ def write_hf(folder, spec, tensors, form):
 # ---- GGUF ---------------------------------------------------------------------------------------
 
 ARCHITECTURES = {"gpt_neox": "gptneox", "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
-                 "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}
-PAIRED = ("llama", "mistral", "mixtral", "granite", "smollm3")
+                 "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
+                 "granitemoeshared": "granitemoe"}
+PAIRED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3")
 
 
 def fused_by_kind(x, heads):
@@ -342,7 +338,7 @@ def gguf_keys(w, c):
             w.add_final_logit_softcapping(c["final_logit_softcapping"])
     if c["model_type"] in ("gpt_neox", "stablelm"):
         w.add_parallel_residual(c.get("use_parallel_residual", False))
-    if c["model_type"] == "granite":
+    if c["model_type"].startswith("granite"):
         w.add_embedding_scale(c["embedding_multiplier"])
         w.add_residual_scale(c["residual_multiplier"])
         w.add_attention_scale(c["attention_multiplier"])
@@ -371,7 +367,7 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     for spec, entry in stored().items():
-        if (is_not_yet(spec) and len(sys.argv) == 2) or (len(sys.argv) > 2 and spec not in sys.argv[2:]):
+        if len(sys.argv) > 2 and spec not in sys.argv[2:]:
             continue
         for form in FORMS:
             write_hf(os.path.join(sys.argv[1], f"{spec}-{form}"), spec, entry["tensors"], form)
