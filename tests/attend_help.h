@@ -207,7 +207,7 @@ static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *k
 {
     struct kv_layout work;
     kv_layout_init(&work, m->work, m->n_kv_heads, m->head_dim);
-    int n = r->n_prompt, scored = evict_policy_scores(r->evict.policy);
+    int n = r->n_prompt, scored = evict_prompt_scores(r->evict.policy);
     int whole_tiles = cut % KV_PAGE_SLOTS == 0 || cut >= n; // else there are no scores
     int64_t n_pages = 1 + ceil_div(n, KV_PAGE_SLOTS), gap = (int64_t)KV_PAGE_SLOTS * m->n_kv_heads;
     uint8_t *pages = take(n_pages * work.page_bytes);
@@ -233,6 +233,7 @@ static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *k
                                                            .out = r->out,
                                                            .pages = pages,
                                                            .scores = whole_tiles ? scores : NULL,
+                                                           .policy = r->evict.policy,
                                                            .spans = &span,
                                                            .n_spans = 1,
                                                            .n_heads = m->n_heads,
@@ -290,7 +291,7 @@ static inline void rows_forced(const struct ops *ops, const struct model *m,
     }
     void *scratch =
         take(attend_forced_scratch_bytes(ops, j.kv.slots_cap, m->n_heads, m->n_kv_heads,
-                                         m->head_dim, evict_policy_scores(rows[0]->evict.policy)));
+                                         m->head_dim, evict_decode_scores(rows[0]->evict.policy)));
     ops_run_attend_forced(ops, &(struct attend_forced_args){.kv = j.kv,
                                                             .evict = rows[0]->evict,
                                                             .spans = spans,

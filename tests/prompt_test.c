@@ -128,6 +128,7 @@ static void prompts_call(const struct ops *ops, const struct model *m, struct pr
                                                             .out = j.out,
                                                             .pages = j.pages,
                                                             .scores = with_scores ? j.scores : NULL,
+                                                            .policy = EVICT_H2O,
                                                             .spans = spans,
                                                             .n_spans = n_spans,
                                                             .n_heads = m->n_heads,

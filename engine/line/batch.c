@@ -254,7 +254,7 @@ static int shared_with_first(const struct batches *b, const struct batch *t, con
 {
     const struct request *r = row->request;
     int shared = 0;
-    if (t->first_prompt < 0 || evict_policy_scores(b->evict->policy))
+    if (t->first_prompt < 0 || evict_prompt_scores(b->evict->policy))
         return 0;
     const struct span *first = &t->spans[t->first_prompt];
     if (batch_turns_long(b->shape, &t->rows[first->row]) != batch_turns_long(b->shape, row))

@@ -114,7 +114,7 @@ static void rank_positions(const struct prompt_keep_args *a, int head, float *ra
         float score = 0;
         for (int h = first; h < last && a->scores; h++)
             score += a->scores[h * stride + pos];
-        rank[pos] = evict_rank(a->evict.policy, score, pos, a->n_prompt - 1);
+        rank[pos] = evict_rank(a->evict.policy, &a->limits, score, pos, a->n_prompt - 1);
     }
 }
 

@@ -193,7 +193,7 @@ DEVICE void split_exps(const struct forced *f, const struct split *s, int64_t pa
         for (int i = lane_id(); i < SPLIT; i += WARP) {
             float e = math_exp(x[i] - (max == -INFINITY ? 0.0f : max));
             x[i] = e;
-            if (f->scores)
+            if (f->adds)
                 f->exps[row * SPLIT + i] = e;
             sum = sum + e; // lanes 0 to 15: number i of lane i mod 16, then the one 16 behind it
             sum = sum + warp_down(e, 16);
@@ -434,7 +434,7 @@ __global__ void __launch_bounds__(THREADS) forced_join(const __grid_constant__ s
     }
     if (threadIdx.x == 0) {
         float score = 0.0f;
-        for (int r = 0; r < group && f.scores; r++)
+        for (int r = 0; r < group && f.adds; r++)
             score = score + weight[r];
         f.own_score[unit] = score;
     }
@@ -519,12 +519,14 @@ void cuda_attend_forced(cudaStream_t stream, const struct ops *ops,
     f.a = *args;
     f.round_q = ops->compute != COMPUTE_F32;
     f.scores = evict_policy_scores(args->evict.policy);
+    f.adds = evict_decode_scores(args->evict.policy);
+    f.score = evict_score_of(args->evict.policy);
     f.group = args->n_heads / n_kv_heads;
     f.n_splits = forced_splits(args->slots_max, args->kv.rings != NULL);
     const int64_t parts = (int64_t)n_kv_heads * f.n_splits, n_parts = max_i64(PARTS, parts);
     const int at_once = (int)(n_parts / parts);
     forced_lay_out(&f, (uint8_t *)args->scratch, n_parts, f.group, args->kv.layout.head_dim,
-                   f.scores);
+                   f.adds);
     for (f.first_span = 0; f.first_span < args->n_spans; f.first_span += at_once)
         for (f.step = 0; f.step < args->n_max; f.step++)
             token_launch(stream, &f, (int)min_i64(at_once, args->n_spans - f.first_span));

@@ -34,7 +34,7 @@ DEVICE uint32_t keep_key(const struct keep *f, int head, int pos)
         return 0xffffffffu;
     for (int h = first; h < last && a->scores; h++)
         score = score + a->scores[h * f->n_pad + pos];
-    return rank_key(evict_rank(a->evict.policy, score, pos, now));
+    return rank_key(evict_rank(a->evict.policy, &a->limits, score, pos, now));
 }
 
 /* What is gone: keys below `key`, and of its equals the first n. */

@@ -269,6 +269,8 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
     double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0};
     const int low = prompt_low(a, query);
+    const struct evict_score score = evict_score_of(a->policy);
+    const double worth = evict_query_worth(&score, query, s->n_prompt);
     for (int key = low; key <= query; key++) {
         const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
         kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, NULL);
@@ -285,7 +287,7 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
         for (int d = 0; d < l->head_dim; d++)
             mean[d] += weight * v[d];
         if (scores && sum > 0)
-            scores[kv_head * n_pad + key] += (float)weight;
+            scores[kv_head * n_pad + key] += (float)(weight * worth);
     }
     for (int d = 0; d < l->head_dim; d++)
         out[d] = (float)mean[d];
@@ -319,11 +321,11 @@ static int forced_kv(const struct kv_row *kv, int now, int index, int head,
     return 1;
 }
 
-/* Token i of a span, one query head. Returns its own weight; adds the others to the scores when the
- * row has them. A query whose weights are no numbers adds nothing. */
+/* Token i of a span, one query head. Returns its own weight; adds the others to columns [slots],
+ * NULL: none wanted. A query whose weights are no numbers adds nothing. */
 static double forced_query(const struct ops *ops, const struct attend_forced_args *a,
                            const struct forced_span *s, const struct kv_row *row, int i, int head,
-                           const float own[2][HEAD_DIM_MAX])
+                           const float own[2][HEAD_DIM_MAX], float *columns)
 {
     const int head_dim = a->kv.layout.head_dim, now = s->pos + i, n = ref_slot_count(row, now);
     const int kv_head = head / (a->n_heads / a->kv.layout.n_kv_heads);
@@ -351,8 +353,8 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
             for (int d = 0; d < head_dim; d++)
                 mean[d] += exp(x - max) / sum * kv[1][d];
             weight = sum > 0 ? exp(x - max) / sum : 0;
-            if (index < n && evict_policy_scores(a->evict.policy))
-                row->slot_score[ref_slot_at(row, kv_head, index).meta] += (float)weight;
+            if (index < n && columns)
+                columns[index] += (float)weight;
         }
     }
     for (int d = 0; d < head_dim; d++)
@@ -366,15 +368,23 @@ static void forced_token(const struct ops *ops, const struct attend_forced_args 
 {
     const struct kv_layout *l = &a->kv.layout, *rounded = ref_own_layout(kv);
     const int64_t token = s->token + i;
+    const struct evict_score score = evict_score_of(a->evict.policy);
+    const int scores = evict_decode_scores(a->evict.policy), n = ref_slot_count(kv, s->pos + i);
     int group = a->n_heads / l->n_kv_heads;
-    float own[2][HEAD_DIM_MAX] = {{0}};
+    float own[2][HEAD_DIM_MAX] = {{0}}, *columns = own_score + 2 * l->n_kv_heads;
     for (int h = 0; h < l->n_kv_heads; h++) {
+        if (scores)
+            memset(columns, 0, (size_t)n * sizeof *columns);
         kv_round(rounded, a->k + token * a->k_stride + h * l->head_dim, own[0]);
         kv_round(rounded, a->v + token * a->v_stride + h * l->head_dim, own[1]);
         double sum = 0;
         for (int g = 0; g < group; g++)
-            sum += forced_query(ops, a, s, kv, i, h * group + g, own);
-        own_score[h] = evict_policy_scores(a->evict.policy) ? (float)sum : 0;
+            sum += forced_query(ops, a, s, kv, i, h * group + g, own, scores ? columns : NULL);
+        for (int j = 0; j < n && scores; j++) {
+            float *at = kv->slot_score + ref_slot_at(kv, h, j).meta;
+            *at = evict_score_next(&score, *at, columns[j]);
+        }
+        own_score[h] = scores ? (float)sum : 0;
     }
     ref_place(a, s, kv, i, own_score);
 }

@@ -101,7 +101,7 @@ static int forced_victim(const struct attend_forced_args *a, const struct forced
         for (int h = first; h < last && evict_policy_scores(a->evict.policy); h++)
             score += slot < kv->n_slots ? kv->slot_score[(int64_t)h * kv->slots_cap + slot]
                                         : in->score[h];
-        float rank = evict_rank(a->evict.policy, score, pos, now);
+        float rank = evict_rank(a->evict.policy, &s->limits, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best_pos)) {
             best = slot;
             best_pos = pos;
@@ -205,7 +205,7 @@ static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks, i
         for (int h = 0; h < a->from.n_kv_heads && a->scores; h++)
             if (h == head || a->evict.scope == EVICT_SCOPE_LAYER)
                 score += a->scores[h * stride + pos];
-        float rank = evict_rank(a->evict.policy, score, pos, now);
+        float rank = evict_rank(a->evict.policy, &a->limits, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best)) {
             best = pos;
             best_rank = rank;

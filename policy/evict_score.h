@@ -1,0 +1,59 @@
+/* policy/evict_score.h - what attention weights do to the score of a slot: a policy's score mode,
+ * as data.
+ *
+ * A query's weight on a slot is summed over the query heads of a KV head. A prompt's score of a
+ * slot is the sum of these over the queries that count, each times what it is worth; a token under
+ * decode's rule then keeps `keep` of the score and adds its own weight. Both are one rule: with
+ * keep 1 a sum, with less a decayed one, with 0 the last query's weight. */
+#ifndef POLICY_EVICT_SCORE_H
+#define POLICY_EVICT_SCORE_H
+
+#include <math.h>
+#include <stdint.h>
+
+enum evict_source {
+    EVICT_NO_SCORE, // ranks know positions alone
+    EVICT_WEIGHTS   // attention weights
+};
+
+struct evict_score {
+    int source;
+    int last;   // of a prompt so many of its last queries count
+    float keep; // what is left of a score when the next query's weight is added
+    int frozen; // 1: decode leaves scores as the prompt has made them
+};
+
+/* Score modes that more than one policy may have. Others stand in their policy's header. */
+#define EVICT_SCORE_NONE                                                                           \
+    {                                                                                              \
+        EVICT_NO_SCORE, 0, 0, 1                                                                    \
+    }
+#define EVICT_SCORE_SUM                                                                            \
+    {                                                                                              \
+        EVICT_WEIGHTS, INT32_MAX, 1, 0                                                             \
+    }
+
+/* The first query of a prompt that counts. */
+static inline int evict_first_query(const struct evict_score *s, int n_prompt)
+{
+    return n_prompt > s->last ? n_prompt - s->last : 0;
+}
+
+/* What the weights of a prompt's query are worth: keep to the power of the queries after it. */
+static inline float evict_query_worth(const struct evict_score *s, int query, int n_prompt)
+{
+    float worth = 1, power = s->keep;
+    if (query < evict_first_query(s, n_prompt))
+        return 0;
+    for (int after = n_prompt - 1 - query; after > 0; after >>= 1, power *= power)
+        worth *= after & 1 ? power : 1;
+    return worth;
+}
+
+/* The score of a slot, `score` so far, behind a token whose weight on it is `weight`. */
+static inline float evict_score_next(const struct evict_score *s, float score, float weight)
+{
+    return fmaf(score, s->keep, weight);
+}
+
+#endif
