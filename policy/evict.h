@@ -90,13 +90,13 @@ static inline struct evict_score evict_score_of(int policy)
     switch (policy) {
 #define EVICT_SCORE(NAME, name, goes, rank, score, ...)                                            \
     case EVICT_##NAME: {                                                                           \
-        const struct evict_score of = score;                                                       \
+        const struct evict_score of = {score};                                                       \
         return of;                                                                                 \
     }
         EVICT_POLICIES(EVICT_SCORE)
 #undef EVICT_SCORE
     }
-    const struct evict_score none = EVICT_SCORE_NONE;
+    const struct evict_score none = {EVICT_SCORE_NONE};
     return none;
 }
 

@@ -24,14 +24,8 @@ struct evict_score {
 };
 
 /* Score modes that more than one policy may have. Others stand in their policy's header. */
-#define EVICT_SCORE_NONE                                                                           \
-    {                                                                                              \
-        EVICT_NO_SCORE, 0, 0, 1                                                                    \
-    }
-#define EVICT_SCORE_SUM                                                                            \
-    {                                                                                              \
-        EVICT_WEIGHTS, INT32_MAX, 1, 0                                                             \
-    }
+#define EVICT_SCORE_NONE EVICT_NO_SCORE, 0, 0, 1
+#define EVICT_SCORE_SUM  EVICT_WEIGHTS, INT32_MAX, 1, 0
 
 /* The first query of a prompt that counts. */
 static inline int evict_first_query(const struct evict_score *s, int n_prompt)
