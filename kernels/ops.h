@@ -466,6 +466,13 @@ struct prompt_keep_args {
     int n_prompt;
     void *scratch; // >= prompt_keep_scratch_bytes
 };
+/* The score that a position has in its slot. */
+static inline float prompt_kept_score(const struct prompt_keep_args *a,
+                                      const struct evict_score *score, int head, int pos)
+{
+    const int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
+    return a->scores ? evict_score_pooled(score, a->scores + head * stride, pos, a->n_prompt) : 0;
+}
 int64_t prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_kv_heads,
                                   int head_dim);
 

@@ -13,9 +13,12 @@
 #include "policy/evict_row.h"
 #include "policy/evict_score.h"
 
+#include "policy/evict_ema.h"
 #include "policy/evict_h2o.h"
 #include "policy/evict_h2o_mean.h"
+#include "policy/evict_snapkv.h"
 #include "policy/evict_streaming.h"
+#include "policy/evict_tova.h"
 #include "policy/evict_window.h"
 
 #ifdef __cplusplus
@@ -36,7 +39,13 @@ enum evict_scope { EVICT_SCOPE_HEAD, EVICT_SCOPE_LAYER };
       EVICT_SCORE_NONE, 4, EVICT_REST, HEAD)                                                       \
     X(H2O, "h2o", "the least summed attention", evict_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)     \
     X(H2O_MEAN, "h2o-mean", "the least mean attention", evict_h2o_mean_rank, EVICT_SCORE_SUM, 4,   \
-      0.5, HEAD)
+      0.5, HEAD)                                                                                   \
+    X(EMA, "ema", "the least attention, the latest counting most", evict_ema_rank,                 \
+      EVICT_EMA_SCORE, 4, 0.5, HEAD)                                                               \
+    X(TOVA, "tova", "the least attention of the last query", evict_tova_rank, EVICT_TOVA_SCORE, 0, \
+      1, LAYER)                                                                                    \
+    X(SNAPKV, "snapkv", "what the prompt's last queries look at least, new tokens before",         \
+      evict_snapkv_rank, EVICT_SNAPKV_SCORE, 0, EVICT_SNAPKV_WINDOW, HEAD)
 
 enum evict_policy {
 #define EVICT_ENUM(NAME, ...) EVICT_##NAME,
@@ -90,7 +99,7 @@ static inline struct evict_score evict_score_of(int policy)
     switch (policy) {
 #define EVICT_SCORE(NAME, name, goes, rank, score, ...)                                            \
     case EVICT_##NAME: {                                                                           \
-        const struct evict_score of = {score};                                                       \
+        const struct evict_score of = {score};                                                     \
         return of;                                                                                 \
     }
         EVICT_POLICIES(EVICT_SCORE)

@@ -21,11 +21,12 @@ struct evict_score {
     int last;   // of a prompt so many of its last queries count
     float keep; // what is left of a score when the next query's weight is added
     int frozen; // 1: decode leaves scores as the prompt has made them
+    int pool;   // behind a prompt a score is the greatest of so many neighbours' on either side
 };
 
 /* Score modes that more than one policy may have. Others stand in their policy's header. */
-#define EVICT_SCORE_NONE EVICT_NO_SCORE, 0, 0, 1
-#define EVICT_SCORE_SUM  EVICT_WEIGHTS, INT32_MAX, 1, 0
+#define EVICT_SCORE_NONE EVICT_NO_SCORE, 0, 0, 1, 0
+#define EVICT_SCORE_SUM  EVICT_WEIGHTS, INT32_MAX, 1, 0, 0
 
 /* The first query of a prompt that counts. */
 static inline int evict_first_query(const struct evict_score *s, int n_prompt)
@@ -42,6 +43,18 @@ static inline float evict_query_worth(const struct evict_score *s, int query, in
     for (int after = n_prompt - 1 - query; after > 0; after >>= 1, power *= power)
         worth *= after & 1 ? power : 1;
     return worth;
+}
+
+/* The score of a position behind its prompt. scores [n_prompt]: as the queries have made them. */
+static inline float evict_score_pooled(const struct evict_score *s, const float *scores, int pos,
+                                       int n_prompt)
+{
+    const int first = pos > s->pool ? pos - s->pool : 0;
+    const int last = pos + s->pool < n_prompt ? pos + s->pool : n_prompt - 1;
+    float most = scores[pos];
+    for (int i = first; i <= last; i++)
+        most = scores[i] > most ? scores[i] : most;
+    return most;
 }
 
 /* The score of a slot, `score` so far, behind a token whose weight on it is `weight`. */

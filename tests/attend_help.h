@@ -403,6 +403,12 @@ static const struct scenario scenarios[] = {
     {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {33, 8, 4}},
     {{.policy = EVICT_STREAMING, .scope = EVICT_SCOPE_LAYER}, {40, 36, 4}},
     {{.policy = EVICT_H2O}, {40, 0, 0}},
+    {{.policy = EVICT_EMA}, {40, 18, 4}},
+    {{.policy = EVICT_EMA, .scope = EVICT_SCOPE_LAYER}, {36, 8, 0}},
+    {{.policy = EVICT_TOVA, .scope = EVICT_SCOPE_LAYER}, {40, 1, 0}},
+    {{.policy = EVICT_TOVA}, {33, 4, 2}},
+    {{.policy = EVICT_SNAPKV}, {40, 16, 0}},
+    {{.policy = EVICT_SNAPKV, .scope = EVICT_SCOPE_LAYER}, {34, 8, 2}},
 };
 #define N_SCENARIOS ((int)(sizeof scenarios / sizeof *scenarios))
 

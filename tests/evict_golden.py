@@ -22,7 +22,7 @@ import tempfile
 import numpy as np
 
 import evict_ref
-from evict_ref import Rule
+from evict_rule import POLICIES, Rule
 from golden_common import Sluice, SluiceFailed, jsonl, run_row, score_row
 from trial import Tally
 import tiny
@@ -55,6 +55,12 @@ FULL_SET += [
     ("streaming", "head", "48", {"recent": "8"}),
     ("window", "layer", "40", {"recent": "0", "sink": 2}),
     ("h2o", "head", "512", {}),
+    ("ema", None, "48", {}),
+    ("ema", "layer", "0.4", {"recent": "8", "sink": 0}),
+    ("tova", None, "48", {}),
+    ("tova", "head", "0.4", {"sink": 2}),
+    ("snapkv", None, "48", {}),
+    ("snapkv", "layer", "0.4", {"recent": "8"}),
 ]
 SMALL_SET = [("h2o", "head", "48", {}), ("h2o-mean", "layer", "0.4", {})]
 
@@ -106,7 +112,7 @@ def compare_row(t, what, model, row, got, lines, rule, kv):
 
 
 def flags_of(policy, scope, budget, more):
-    out = ["--kv-policy", policy, "--kv-scope", scope, "--kv-budget", budget]
+    out = ["--kv-policy", policy, "--kv-budget", budget, *(["--kv-scope", scope] if scope else [])]
     for name, value in more.items():
         out += [f"--kv-{name}", value]
     return out
@@ -200,7 +206,7 @@ def check_row_set(t, name, model, rows, out, dump, kv, rule_of):
 def check_holds_all(t, sluice, path, rows):
     """A budget that holds everything: the bytes of full."""
     full = sluice.rows("score", path, rows, *F32)
-    for policy in ("window", "streaming", "h2o", "h2o-mean"):
+    for policy in list(POLICIES)[1:]:
         out = sluice.rows("score", path, rows, *F32, "--kv-policy", policy, "--kv-budget", 512)
         t.check(out == full, f"{os.path.basename(path)} {policy} 512: not the bytes of full")
 

@@ -19,7 +19,8 @@ import numpy as np
 
 import evict_ref
 from evict_golden import MODELS, SCORE, Dump, Tally, flags_of, model_and_rows
-from evict_ref import Rule, Trail
+from evict_ref import Trail
+from evict_rule import Rule
 from golden_common import Sluice, SluiceFailed, jsonl
 from patched import PatchFailed, patched
 
@@ -102,8 +103,8 @@ def golden_read(path, model):
 def compare_layer(t, what, model, layer, arrays, n_prompt, rule, trail, kv, simulate):
     """One layer of one row from the engine's own Q, K and V; the largest difference of an output."""
     q, k, v, got = arrays
-    want, sums = evict_ref.attend_prompt(model, *(x[:n_prompt] for x in (q, k, v)), layer)
-    prompt = (k[:n_prompt], v[:n_prompt], sums)
+    want, weights = evict_ref.attend_prompt(model, *(x[:n_prompt] for x in (q, k, v)), layer)
+    prompt = (k[:n_prompt], v[:n_prompt], weights)
     rest = tuple(x[n_prompt:] for x in (q, k, v))
     forced = evict_ref.attend_forced(model, rule, trail, layer, prompt, rest, n_prompt, kv, simulate)
     want = np.concatenate([want, forced])

@@ -107,13 +107,13 @@ static void choose_gone(const struct prompt_keep_args *a, struct keep_scratch *s
 /* The rank of every position for one head, or for all heads together (scope layer). */
 static void rank_positions(const struct prompt_keep_args *a, int head, float *rank)
 {
-    int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
+    const struct evict_score mode = evict_score_of(a->evict.policy);
     int layer = a->evict.scope == EVICT_SCOPE_LAYER;
     int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;
     for (int pos = 0; pos < a->n_prompt; pos++) {
         float score = 0;
-        for (int h = first; h < last && a->scores; h++)
-            score += a->scores[h * stride + pos];
+        for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
+            score += prompt_kept_score(a, &mode, h, pos);
         rank[pos] = evict_rank(a->evict.policy, &a->limits, score, pos, a->n_prompt - 1);
     }
 }
@@ -191,7 +191,8 @@ static void keep_in_ring(const struct prompt_keep_args *a, const struct kv_row *
 static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
                       struct keep_scratch *s, int head, int n_out)
 {
-    int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS), cap = kv->slots_cap;
+    const struct evict_score mode = evict_score_of(a->evict.policy);
+    int64_t cap = kv->slots_cap;
     if (n_out > 0)
         rank_positions(a, head, s->rank);
     choose_gone(a, s, n_out);
@@ -214,7 +215,7 @@ static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
         if (kv->slot_pos)
             kv->slot_pos[meta] = s->gone[pos] ? ~pos : pos;
         if (kv->slot_score)
-            kv->slot_score[meta] = a->scores ? a->scores[head * stride + pos] : 0;
+            kv->slot_score[meta] = prompt_kept_score(a, &mode, head, pos);
     }
 }
 

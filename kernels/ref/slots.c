@@ -195,16 +195,16 @@ void ref_place(const struct attend_forced_args *a, const struct forced_span *s, 
  */
 static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks, int head)
 {
-    int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
+    const struct evict_score mode = evict_score_of(a->evict.policy);
     int now = a->n_prompt - 1, best = -1;
     float best_rank = 0;
     for (int pos = 0; pos < a->n_prompt; pos++) {
         if (marks[pos] < 0 || evict_protected(&a->limits, pos, now))
             continue;
         float score = 0;
-        for (int h = 0; h < a->from.n_kv_heads && a->scores; h++)
+        for (int h = 0; h < a->from.n_kv_heads && mode.source != EVICT_NO_SCORE; h++)
             if (h == head || a->evict.scope == EVICT_SCOPE_LAYER)
-                score += a->scores[h * stride + pos];
+                score += prompt_kept_score(a, &mode, h, pos);
         float rank = evict_rank(a->evict.policy, &a->limits, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best)) {
             best = pos;
@@ -219,7 +219,7 @@ void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
 {
     (void)ops;
     const struct kv_row row = kv_row_at(&a->kv, a->row, &a->limits, 0), *kv = &row;
-    int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
+    const struct evict_score mode = evict_score_of(a->evict.policy);
     int32_t *marks = a->scratch; // [n_prompt] the position, or ~position once it is gone
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
     CHECK(a->from.head_dim <= HEAD_DIM_MAX);
@@ -234,7 +234,7 @@ void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
         for (int pos = 0; pos < a->n_prompt; pos++) {
             if (marks[pos] < 0 && !a->evict.simulate)
                 continue;
-            float score = a->scores ? a->scores[h * stride + pos] : 0;
+            float score = prompt_kept_score(a, &mode, h, pos);
             kv_get(&a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes,
                    pos % KV_PAGE_SLOTS, h, k, v);
             if (pos >= first_in_ring) {

@@ -1,0 +1,97 @@
+"""What each KV policy scores, ranks and protects, in numpy: one Rule per row, for evict_ref.py.
+
+Written from the policies' papers and the README, not from the C. A score is of a slot and a KV head; `weights` are
+softmax weights summed over the query heads of a KV head.
+"""
+
+import math
+
+import numpy as np
+
+# default sink, default recent (a fraction of the budget, a count, or "rest"), default scope
+POLICIES = {
+    "full": (0, "rest", "head"),
+    "window": (0, "rest", "head"),
+    "streaming": (4, "rest", "head"),
+    "h2o": (0, 0.5, "head"),
+    "h2o-mean": (4, 0.5, "head"),
+    "ema": (4, 0.5, "head"),
+    "tova": (0, 1, "layer"),
+    "snapkv": (0, 16, "head"),
+}
+UNSCORED = ("full", "window", "streaming")
+DECAY = float(np.float32(0.98))
+POOL = 3
+
+
+class Rule:
+    """What to keep, for one row of n_tokens (context + continuation, or prompt + max_tokens).
+
+    budget, recent: as on the command line; a string or number with a decimal point is a fraction.
+    """
+
+    def __init__(
+        self, policy="full", budget=None, n_tokens=0, recent=None, sink=None, scope=None
+    ):
+        default_sink, default_recent, default_scope = POLICIES[policy]
+        self.policy, self.scope = policy, scope or default_scope
+        self.scored = policy not in UNSCORED
+        if policy == "full":
+            self.budget, self.recent, self.sink = math.inf, math.inf, 0
+            return
+        text = str(budget)
+        self.budget = max(32, math.ceil(float(text) * n_tokens)) if "." in text else int(text)
+        self.sink = default_sink if sink is None else sink
+        rest, text = self.budget - self.sink, str(recent)
+        if recent is not None:
+            self.recent = math.floor(float(text) * self.budget) if "." in text else int(text)
+        elif isinstance(default_recent, float):
+            self.recent = math.floor(default_recent * self.budget)
+        else:
+            self.recent = rest if default_recent == "rest" else min(default_recent, rest)
+        assert self.sink + self.recent <= self.budget or self.budget >= n_tokens, "usage error"
+
+    # ---- scores
+
+    def prompt_scores(self, weights, keys):
+        """weights [KV heads, queries, positions], keys [positions, KV heads, dim] -> [KV heads, positions]."""
+        n = weights.shape[1]
+        if self.policy == "ema":
+            return np.tensordot(weights, DECAY ** np.arange(n - 1.0, -1, -1), (1, 0))
+        if self.policy == "tova":
+            return weights[:, -1] if n else weights.sum(1)
+        if self.policy == "snapkv":
+            last = weights[:, -16:].sum(1)
+            return np.stack([last[:, max(0, j - POOL) : j + POOL + 1].max(1) for j in range(n)], 1) if n else last
+        return weights.sum(1)
+
+    def next_scores(self, scores, weights, now):
+        """Of slots [KV heads, slots], the new token's (0 so far) with them, behind the token at position now."""
+        if self.policy == "ema":
+            return DECAY * scores + weights
+        if self.policy == "tova":
+            return weights
+        return scores if self.policy == "snapkv" else scores + weights
+
+    # ---- ranks
+
+    def values(self, scores):
+        """Numbers that may be added over heads."""
+        return scores
+
+    def ranks(self, pos, score, now):
+        """pos, score [KV heads, slots] -> rank, higher stays."""
+        if not self.scored:
+            return np.zeros(pos.shape)
+        score = self.values(score)
+        if self.scope == "layer":
+            score = np.broadcast_to(score.sum(0), score.shape)
+        return score / (now - pos + 1) if self.policy == "h2o-mean" else score
+
+    def protected(self, pos, now):
+        return (pos < self.sink) | (pos > now - self.recent)
+
+    def first_to_go(self, pos, rank, now):
+        """Slots of one head that may go, first to go first."""
+        order = np.lexsort((pos, rank))
+        return order[~self.protected(pos[order], now)]
