@@ -466,7 +466,7 @@ struct prompt_keep_args {
     int n_prompt;
     void *scratch; // >= prompt_keep_scratch_bytes
 };
-/* The score that a position has in its slot. */
+/* The score that a position has in its slot, unless its key makes it. */
 static inline float prompt_kept_score(const struct prompt_keep_args *a,
                                       const struct evict_score *score, int head, int pos)
 {

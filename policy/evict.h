@@ -14,10 +14,15 @@
 #include "policy/evict_score.h"
 
 #include "policy/evict_ema.h"
+#include "policy/evict_fixed.h"
+#include "policy/evict_fixed_h2o.h"
 #include "policy/evict_h2o.h"
 #include "policy/evict_h2o_mean.h"
+#include "policy/evict_knorm.h"
 #include "policy/evict_snapkv.h"
 #include "policy/evict_streaming.h"
+#include "policy/evict_strided.h"
+#include "policy/evict_strided_h2o.h"
 #include "policy/evict_tova.h"
 #include "policy/evict_window.h"
 
@@ -45,7 +50,17 @@ enum evict_scope { EVICT_SCOPE_HEAD, EVICT_SCOPE_LAYER };
     X(TOVA, "tova", "the least attention of the last query", evict_tova_rank, EVICT_TOVA_SCORE, 0, \
       1, LAYER)                                                                                    \
     X(SNAPKV, "snapkv", "what the prompt's last queries look at least, new tokens before",         \
-      evict_snapkv_rank, EVICT_SNAPKV_SCORE, 0, EVICT_SNAPKV_WINDOW, HEAD)
+      evict_snapkv_rank, EVICT_SNAPKV_SCORE, 0, EVICT_SNAPKV_WINDOW, HEAD)                         \
+    X(KNORM, "knorm", "the key of the greatest norm", evict_knorm_rank, EVICT_KNORM_SCORE, 4, 0.5, \
+      HEAD)                                                                                        \
+    X(STRIDED, "strided", "the oldest but every s-th", evict_strided_rank, EVICT_SCORE_NONE, 0,    \
+      0.5, HEAD)                                                                                   \
+    X(STRIDED_H2O, "strided-h2o", "the least summed attention but every s-th",                     \
+      evict_strided_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)                                       \
+    X(FIXED, "fixed", "the oldest but ends of blocks", evict_fixed_rank, EVICT_SCORE_NONE, 0, 0.5, \
+      HEAD)                                                                                        \
+    X(FIXED_H2O, "fixed-h2o", "the least summed attention but ends of blocks",                     \
+      evict_fixed_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)
 
 enum evict_policy {
 #define EVICT_ENUM(NAME, ...) EVICT_##NAME,

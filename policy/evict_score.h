@@ -13,7 +13,8 @@
 
 enum evict_source {
     EVICT_NO_SCORE, // ranks know positions alone
-    EVICT_WEIGHTS   // attention weights
+    EVICT_WEIGHTS,  // attention weights
+    EVICT_KEYS      // none, but the slot's own key: its norm, negative
 };
 
 struct evict_score {

@@ -409,6 +409,12 @@ static const struct scenario scenarios[] = {
     {{.policy = EVICT_TOVA}, {33, 4, 2}},
     {{.policy = EVICT_SNAPKV}, {40, 16, 0}},
     {{.policy = EVICT_SNAPKV, .scope = EVICT_SCOPE_LAYER}, {34, 8, 2}},
+    {{.policy = EVICT_KNORM}, {40, 18, 4}},
+    {{.policy = EVICT_KNORM, .scope = EVICT_SCOPE_LAYER}, {36, 4, 0}},
+    {{.policy = EVICT_STRIDED}, {40, 20, 0}},
+    {{.policy = EVICT_STRIDED_H2O}, {40, 10, 2}},
+    {{.policy = EVICT_FIXED, .scope = EVICT_SCOPE_LAYER}, {36, 8, 0}},
+    {{.policy = EVICT_FIXED_H2O}, {40, 12, 2}},
 };
 #define N_SCENARIOS ((int)(sizeof scenarios / sizeof *scenarios))
 

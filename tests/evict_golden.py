@@ -61,6 +61,13 @@ FULL_SET += [
     ("tova", "head", "0.4", {"sink": 2}),
     ("snapkv", None, "48", {}),
     ("snapkv", "layer", "0.4", {"recent": "8"}),
+    ("knorm", None, "48", {}),
+    ("knorm", "layer", "0.4", {"recent": "4", "sink": 0}),
+    ("strided", None, "48", {}),
+    ("strided", "layer", "33", {"recent": "8", "sink": 1}),
+    ("strided-h2o", None, "48", {}),
+    ("fixed", None, "48", {}),
+    ("fixed-h2o", None, "0.4", {"recent": "8", "sink": 2}),
 ]
 SMALL_SET = [("h2o", "head", "48", {}), ("h2o-mean", "layer", "0.4", {})]
 

@@ -420,7 +420,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate):
             old(x)[keep, heads[:, None]],
         )
     pos[:, :n], score[:, :n] = keep, np.take_along_axis(scores, keep, 1)
-    k, v, out = new(k), new(v), np.empty_like(q)
+    raw, k, v, out = k, new(k), new(v), np.empty_like(q)
     sinks = sinks_of(model, layer)
     sink = None if sinks[0] is None else np.reshape(sinks, (model.kv_heads, group))
     for i in range(len(q)):
@@ -433,7 +433,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate):
             logits[~np.broadcast_to(live[:, None, :m], logits.shape)] = -np.inf
         w = softmax(logits, sink)
         out[i] = (w @ values[:, :m]).reshape(model.heads, -1)
-        score[:, :m] = rule.next_scores(score[:, :m], w.sum(1), first + i)
+        score[:, :m] = rule.next_scores(score[:, :m], w.sum(1), raw[i], first + i)
         held = live[0, :m].sum() if simulate else m
         if held <= rule.budget:
             n = m

@@ -18,8 +18,13 @@ POLICIES = {
     "ema": (4, 0.5, "head"),
     "tova": (0, 1, "layer"),
     "snapkv": (0, 16, "head"),
+    "knorm": (4, 0.5, "head"),
+    "strided": (0, 0.5, "head"),
+    "strided-h2o": (0, 0.5, "head"),
+    "fixed": (0, 0.5, "head"),
+    "fixed-h2o": (0, 0.5, "head"),
 }
-UNSCORED = ("full", "window", "streaming")
+UNSCORED = ("full", "window", "streaming", "strided", "fixed")
 DECAY = float(np.float32(0.98))
 POOL = 3
 
@@ -63,10 +68,15 @@ class Rule:
         if self.policy == "snapkv":
             last = weights[:, -16:].sum(1)
             return np.stack([last[:, max(0, j - POOL) : j + POOL + 1].max(1) for j in range(n)], 1) if n else last
+        if self.policy == "knorm":
+            return -np.linalg.norm(keys, axis=-1).T
         return weights.sum(1)
 
-    def next_scores(self, scores, weights, now):
-        """Of slots [KV heads, slots], the new token's (0 so far) with them, behind the token at position now."""
+    def next_scores(self, scores, weights, keys, now):
+        """Of slots [KV heads, slots], the new token's (0 so far) with them, behind the token at position now, whose
+        keys are [KV heads, dim]."""
+        if self.policy == "knorm":
+            return np.concatenate([scores[:, :-1], -np.linalg.norm(keys, axis=-1)[:, None]], 1)
         if self.policy == "ema":
             return DECAY * scores + weights
         if self.policy == "tova":
@@ -89,7 +99,23 @@ class Rule:
         return score / (now - pos + 1) if self.policy == "h2o-mean" else score
 
     def protected(self, pos, now):
-        return (pos < self.sink) | (pos > now - self.recent)
+        return (pos < self.sink) | (pos > now - self.recent) | np.isin(pos, self.pattern(now))
+
+    def pattern(self, now):
+        """Positions that a static pattern holds: as many as fit its slots, thinned out by powers of two."""
+        slots, stride = int(min(self.budget, 1e9)) - self.recent - self.sink, 1
+        old = range(now - self.recent + 1)
+        if not self.policy.startswith(("strided", "fixed")) or slots <= 0:
+            return []
+        slots //= 2 if self.policy.endswith("h2o") else 1
+        if self.policy.startswith("strided"):
+            while len(old[::stride]) > max(slots, 1):
+                stride *= 2
+            return list(old[::stride]) if slots else []
+        ends = range(31, now - self.recent + 32, 32)  # of all blocks that have begun
+        while len(ends[stride - 1 :: stride]) > slots // 4:
+            stride *= 2
+        return [p for end in ends[stride - 1 :: stride] for p in range(end - 3, end + 1)]
 
     def first_to_go(self, pos, rank, now):
         """Slots of one head that may go, first to go first."""

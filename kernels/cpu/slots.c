@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "kernels/math.h"
+
 static void store_part(void *ctx, int thread, int n_threads)
 {
     const struct kv_store_args *a = ctx;
@@ -104,8 +106,19 @@ static void choose_gone(const struct prompt_keep_args *a, struct keep_scratch *s
         s->gone[s->heap[i]] = 1;
 }
 
+/* The score that a position has in its slot. */
+static float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode,
+                        struct keep_scratch *s, int head, int pos)
+{
+    const uint8_t *page = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes;
+    if (mode->source != EVICT_KEYS)
+        return prompt_kept_score(a, mode, head, pos);
+    kv_get(&a->from, page, pos % KV_PAGE_SLOTS, head, s->k, NULL);
+    return -math_norm(s->k, a->from.head_dim);
+}
+
 /* The rank of every position for one head, or for all heads together (scope layer). */
-static void rank_positions(const struct prompt_keep_args *a, int head, float *rank)
+static void rank_positions(const struct prompt_keep_args *a, struct keep_scratch *s, int head)
 {
     const struct evict_score mode = evict_score_of(a->evict.policy);
     int layer = a->evict.scope == EVICT_SCOPE_LAYER;
@@ -113,8 +126,8 @@ static void rank_positions(const struct prompt_keep_args *a, int head, float *ra
     for (int pos = 0; pos < a->n_prompt; pos++) {
         float score = 0;
         for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
-            score += prompt_kept_score(a, &mode, h, pos);
-        rank[pos] = evict_rank(a->evict.policy, &a->limits, score, pos, a->n_prompt - 1);
+            score += kept_score(a, &mode, s, h, pos);
+        s->rank[pos] = evict_rank(a->evict.policy, &a->limits, score, pos, a->n_prompt - 1);
     }
 }
 
@@ -194,7 +207,7 @@ static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
     const struct evict_score mode = evict_score_of(a->evict.policy);
     int64_t cap = kv->slots_cap;
     if (n_out > 0)
-        rank_positions(a, head, s->rank);
+        rank_positions(a, s, head);
     choose_gone(a, s, n_out);
     int slot = 0, n_copied = 0, first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt);
     if (kv->n_slots == a->n_prompt && a->from.format == a->kv.layout.format)
@@ -215,7 +228,7 @@ static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
         if (kv->slot_pos)
             kv->slot_pos[meta] = s->gone[pos] ? ~pos : pos;
         if (kv->slot_score)
-            kv->slot_score[meta] = prompt_kept_score(a, &mode, head, pos);
+            kv->slot_score[meta] = kept_score(a, &mode, s, head, pos);
     }
 }
 

@@ -432,7 +432,15 @@ __global__ void __launch_bounds__(THREADS) forced_join(const __grid_constant__ s
         const int64_t to = t.row * f.a.out_stride + (int64_t)(head * group + r) * head_dim + d;
         f.a.out[to] = fmaf(own[r], own_v[d], out) * inverse[r];
     }
-    if (threadIdx.x == 0) {
+    if (f.score.source == EVICT_KEYS && warp_id() == 0) {
+        const float *k = f.a.k + t.row * f.a.k_stride + (int64_t)head * head_dim;
+        float square = 0.0f;
+        for (int d = lane_id() % 16; d < head_dim; d += 16)
+            square = fmaf(k[d], k[d], square);
+        square = warp_sum16(square);
+        if (lane_id() == 0)
+            f.own_score[unit] = -sqrtf(square);
+    } else if (threadIdx.x == 0) {
         float score = 0.0f;
         for (int r = 0; r < group && f.adds; r++)
             score = score + weight[r];

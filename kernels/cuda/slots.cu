@@ -24,6 +24,28 @@ struct keep {
 
 /* ---- select ---- */
 
+/* The score that a position has in its slot. */
+DEVICE float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
+                        int pos)
+{
+    const struct kv_layout *l = &a->from;
+    if (mode->source != EVICT_KEYS)
+        return prompt_kept_score(a, mode, head, pos);
+    const uint8_t *page = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * l->page_bytes;
+    const uint8_t *panel = kv_panel(l, page, head, 0);
+    float lanes[16] = {};
+    for (int d0 = 0; d0 < l->head_dim; d0 += 16) {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            if (d0 + i >= l->head_dim)
+                break;
+            const float k = kv_number(l, panel, 0, pos % KV_PAGE_SLOTS, d0 + i);
+            lanes[i] = fmaf(k, k, lanes[i]);
+        }
+    }
+    return -sqrtf(math_sum16(lanes));
+}
+
 DEVICE uint32_t keep_key(const struct keep *f, int head, int pos)
 {
     const struct prompt_keep_args *a = &f->a;
@@ -34,7 +56,7 @@ DEVICE uint32_t keep_key(const struct keep *f, int head, int pos)
     if (evict_protected(&a->limits, pos, now))
         return 0xffffffffu;
     for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
-        score = score + prompt_kept_score(a, &mode, h, pos);
+        score = score + kept_score(a, &mode, h, pos);
     return rank_key(evict_rank(a->evict.policy, &a->limits, score, pos, now));
 }
 
@@ -131,7 +153,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2)
         if (kv.slot_pos)
             kv.slot_pos[at] = gone ? ~pos : pos;
         if (kv.slot_score)
-            kv.slot_score[at] = prompt_kept_score(&f.a, &mode, head, pos);
+            kv.slot_score[at] = kept_score(&f.a, &mode, head, pos);
     }
     const int n_pages = (f.n_slots + KV_PAGE_SLOTS - 1) / KV_PAGE_SLOTS;
     for (int page = (int)threadIdx.x; page < n_pages && head == 0; page += SELECT_THREADS)

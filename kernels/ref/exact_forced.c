@@ -188,7 +188,7 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
         float *score = kv->slot_score + ref_slot_at(kv, head, j).meta;
         *score = evict_score_next(&mode, *score, columns[j]);
     }
-    return scores ? own_score : 0;
+    return ref_own_score(a, token, head, own_score);
 }
 
 void exact_attend_forced(const struct ops *ops, const struct attend_forced_args *a)

@@ -384,7 +384,7 @@ static void forced_token(const struct ops *ops, const struct attend_forced_args 
             float *at = kv->slot_score + ref_slot_at(kv, h, j).meta;
             *at = evict_score_next(&score, *at, columns[j]);
         }
-        own_score[h] = scores ? (float)sum : 0;
+        own_score[h] = ref_own_score(a, token, h, (float)sum);
     }
     ref_place(a, s, kv, i, own_score);
 }

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "kernels/math.h"
+
 void ref_kv_store(const struct ops *ops, const struct kv_store_args *a)
 {
     (void)ops;
@@ -189,7 +191,27 @@ void ref_place(const struct attend_forced_args *a, const struct forced_span *s, 
     kv->n_slots = n_slots;
 }
 
+float ref_own_score(const struct attend_forced_args *a, int64_t token, int head, float weight)
+{
+    const struct evict_score score = evict_score_of(a->evict.policy);
+    const int head_dim = a->kv.layout.head_dim;
+    if (score.source == EVICT_KEYS)
+        return -math_norm(a->k + token * a->k_stride + head * head_dim, head_dim);
+    return evict_decode_scores(a->evict.policy) ? evict_score_next(&score, 0, weight) : 0;
+}
+
 /* ---- after a prompt ---- */
+
+static float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
+                        int pos)
+{
+    float k[HEAD_DIM_MAX];
+    if (mode->source != EVICT_KEYS)
+        return prompt_kept_score(a, mode, head, pos);
+    kv_get(&a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes,
+           pos % KV_PAGE_SLOTS, head, k, NULL);
+    return -math_norm(k, a->from.head_dim);
+}
 
 /* The unprotected position that goes first among those not gone yet: marks hold ~pos of the gone.
  */
@@ -204,7 +226,7 @@ static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks, i
         float score = 0;
         for (int h = 0; h < a->from.n_kv_heads && mode.source != EVICT_NO_SCORE; h++)
             if (h == head || a->evict.scope == EVICT_SCOPE_LAYER)
-                score += prompt_kept_score(a, &mode, h, pos);
+                score += kept_score(a, &mode, h, pos);
         float rank = evict_rank(a->evict.policy, &a->limits, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best)) {
             best = pos;
@@ -234,7 +256,7 @@ void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
         for (int pos = 0; pos < a->n_prompt; pos++) {
             if (marks[pos] < 0 && !a->evict.simulate)
                 continue;
-            float score = prompt_kept_score(a, &mode, h, pos);
+            float score = kept_score(a, &mode, h, pos);
             kv_get(&a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes,
                    pos % KV_PAGE_SLOTS, h, k, v);
             if (pos >= first_in_ring) {
