@@ -18,7 +18,8 @@
  *   c. slot numbers are a function of the request alone;
  *   d. a prompt attends in tiles of 32 queries at absolute positions; a tile's weights are one
  *      chain over (query, head), and tiles are added to the scores in ascending order. What makes
- *      exps weights is multiplied by what the query is worth before. A query whose weights are no
+ *      exps weights is multiplied by what the query is worth before; where scores are bits, the
+ *      chain is of one query. A query whose weights are no
  *      numbers adds nothing to the scores, in spans as in prompts; there a score is one fused
  *      multiply-add: the old one times what is kept of it, and the weights of all heads;
  *   e. logits are reduced in vocabulary tiles of 4,096;

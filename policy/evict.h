@@ -19,6 +19,7 @@
 #include "policy/evict_h2o.h"
 #include "policy/evict_h2o_mean.h"
 #include "policy/evict_knorm.h"
+#include "policy/evict_scissorhands.h"
 #include "policy/evict_snapkv.h"
 #include "policy/evict_streaming.h"
 #include "policy/evict_strided.h"
@@ -51,6 +52,8 @@ enum evict_scope { EVICT_SCOPE_HEAD, EVICT_SCOPE_LAYER };
       1, LAYER)                                                                                    \
     X(SNAPKV, "snapkv", "what the prompt's last queries look at least, new tokens before",         \
       evict_snapkv_rank, EVICT_SNAPKV_SCORE, 0, EVICT_SNAPKV_WINDOW, HEAD)                         \
+    X(SCISSORHANDS, "scissorhands", "what few of the last 32 queries gave their mean",             \
+      evict_scissorhands_rank, EVICT_SCISSORHANDS_SCORE, 0, EVICT_SCISSORHANDS_WINDOW, HEAD)       \
     X(KNORM, "knorm", "the key of the greatest norm", evict_knorm_rank, EVICT_KNORM_SCORE, 4, 0.5, \
       HEAD)                                                                                        \
     X(STRIDED, "strided", "the oldest but every s-th", evict_strided_rank, EVICT_SCORE_NONE, 0,    \
@@ -133,7 +136,8 @@ static inline int evict_policy_scores(int policy)
 /* 1: these are made of the weights of a prompt's queries. */
 static inline int evict_prompt_scores(int policy)
 {
-    return evict_score_of(policy).source == EVICT_WEIGHTS;
+    const int source = evict_score_of(policy).source;
+    return source == EVICT_WEIGHTS || source == EVICT_HITS;
 }
 
 /* 1: and of the weights of every token under decode's rule. */

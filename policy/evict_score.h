@@ -4,7 +4,10 @@
  * A query's weight on a slot is summed over the query heads of a KV head. A prompt's score of a
  * slot is the sum of these over the queries that count, each times what it is worth; a token under
  * decode's rule then keeps `keep` of the score and adds its own weight. Both are one rule: with
- * keep 1 a sum, with less a decayed one, with 0 the last query's weight. */
+ * keep 1 a sum, with less a decayed one, with 0 the last query's weight.
+ * Two kinds are no sums: of a query only whether its weight is at least its mean, a bit in the
+ * score for each of the last 32; and the norm of the slot's own key, for which nobody has to
+ * attend. */
 #ifndef POLICY_EVICT_SCORE_H
 #define POLICY_EVICT_SCORE_H
 
@@ -14,6 +17,7 @@
 enum evict_source {
     EVICT_NO_SCORE, // ranks know positions alone
     EVICT_WEIGHTS,  // attention weights
+    EVICT_HITS,     // whether they are at least the query's mean: bits, the last query's lowest
     EVICT_KEYS      // none, but the slot's own key: its norm, negative
 };
 
@@ -58,10 +62,46 @@ static inline float evict_score_pooled(const struct evict_score *s, const float 
     return most;
 }
 
-/* The score of a slot, `score` so far, behind a token whose weight on it is `weight`. */
-static inline float evict_score_next(const struct evict_score *s, float score, float weight)
+/* Scores that are bits: `hits` older ones have come in behind those of `score`. */
+static inline float evict_hits_shift(float score, int n, uint32_t hits)
 {
+    union {
+        float f;
+        uint32_t u;
+    } bits = {score};
+    bits.u = (n < 32 ? bits.u << n : 0) | hits;
+    return bits.f;
+}
+
+static inline uint32_t evict_hits(float score)
+{
+    const union {
+        float f;
+        uint32_t u;
+    } bits = {score};
+    return bits.u;
+}
+
+/* The score of a slot, `score` so far, behind a token at position `now` whose weight on it, summed
+ * over the `group` query heads of its KV head, is `weight`. */
+static inline float evict_score_next(const struct evict_score *s, float score, float weight,
+                                     int group, int now)
+{
+    if (s->source == EVICT_HITS)
+        return evict_hits_shift(score, 1, weight * (float)(now + 1) >= (float)group);
     return fmaf(score, s->keep, weight);
+}
+
+/* What a score counts, alone and summed over KV heads: of bits how many there are. */
+static inline float evict_score_value(const struct evict_score *s, float score)
+{
+    uint32_t n = evict_hits(score);
+    if (s->source != EVICT_HITS)
+        return score;
+    n -= n >> 1 & 0x55555555;
+    n = (n & 0x33333333) + (n >> 2 & 0x33333333);
+    n = (n + (n >> 4)) & 0x0f0f0f0f;
+    return (float)(n * 0x01010101 >> 24);
 }
 
 #endif

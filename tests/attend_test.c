@@ -352,6 +352,33 @@ static void weights_sum_to_the_group(void **state)
     tokens_free(&t);
 }
 
+/* While nothing goes, a prompt leaves the scores that its tokens make one after the other. */
+static void a_prompt_scores_as_its_tokens(void **state)
+{
+    (void)state;
+    static const int policies[] = {EVICT_H2O, EVICT_EMA, EVICT_TOVA, EVICT_SCISSORHANDS,
+                                   EVICT_KNORM};
+    struct model m = {6, 2, 32, KV_F32, KV_F32};
+    struct evict_row limits = {.budget = 80, .recent = 4, .sink = 0};
+    for (int n = 20; n <= 80; n += 20)
+        for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
+            FOR_EACH_ISA(isa)
+            {
+                struct tokens t = tokens_make(&m, n, 650);
+                struct ops ops = {.isa = isa, .compute = COMPUTE_F32};
+                struct evict e = {.policy = policies[i]};
+                struct row prompt = row_run(&ops, &m, &t, e, limits, n, 1);
+                struct row steps = row_run(&ops, &m, &t, e, limits, 0, 7);
+                const int64_t numbers = 2 * (int64_t)prompt.kv.slots_cap;
+                assert_same_bits(prompt.kv.slot_pos, steps.kv.slot_pos, numbers * 4, "positions");
+                scores_close(&steps, prompt.kv.slot_score, steps.kv.slot_score, numbers, 1e-5,
+                             "scores");
+                row_free(&prompt);
+                row_free(&steps);
+                tokens_free(&t);
+            }
+}
+
 static int pos_order(const void *a, const void *b)
 {
     return *(const int32_t *)a - *(const int32_t *)b;
@@ -640,6 +667,7 @@ int main(void)
         cmocka_unit_test(of_equal_ranks_the_oldest_goes),
         cmocka_unit_test(large_budgets_are_full),
         cmocka_unit_test(weights_sum_to_the_group),
+        cmocka_unit_test(a_prompt_scores_as_its_tokens),
         cmocka_unit_test(all_recent_is_streaming),
         cmocka_unit_test(simulation_is_eviction),
         cmocka_unit_test(invariants_hold),

@@ -61,6 +61,8 @@ FULL_SET += [
     ("tova", "head", "0.4", {"sink": 2}),
     ("snapkv", None, "48", {}),
     ("snapkv", "layer", "0.4", {"recent": "8"}),
+    ("scissorhands", None, "48", {"recent": "8"}),
+    ("scissorhands", "layer", "0.4", {}),
     ("knorm", None, "48", {}),
     ("knorm", "layer", "0.4", {"recent": "4", "sink": 0}),
     ("strided", None, "48", {}),
@@ -223,15 +225,11 @@ def check_decode(t, sluice, model, path):
     policy."""
     vocab = model.c["vocab_size"]
     prompts = [tiny.rng("decode", n).randint(0, vocab, n).tolist() for n in (40, 100)]
-    for policy, budget in (
-        ("full", None),
-        ("h2o", "64"),
-        ("h2o-mean", "0.3"),
-        ("streaming", "48"),
-        ("window", "40"),
-    ):
-        for form in (F32, ()):
-            flags = [*form, *([] if budget is None else flags_of(policy, "head", budget, {}))]
+    budgets = {"full": None, "h2o": "64", "h2o-mean": "0.3", "streaming": "48", "window": "40"}
+    for policy in POLICIES:
+        budget = budgets.get(policy, "56")
+        for form in (F32, ()) if policy in budgets else (F32,):
+            flags = [*form, *([] if budget is None else flags_of(policy, None, budget, {}))]
             name = f"{os.path.basename(path)} decode {' '.join(map(str, flags))}"
             rows = [run_row(f"p-{i}", p, 200) for i, p in enumerate(prompts)]
             dump, trace = (os.path.join(sluice.folder, f"decode.{kind}") for kind in ("dump", "trace"))
@@ -293,6 +291,8 @@ def main(argv):
     t = Tally()
     with tempfile.TemporaryDirectory() as folder:
         sluice = Sluice(argv[1], folder)
+        names = sluice.place.policies()
+        t.check(names == list(POLICIES), f"policies without a reference, or the other way round: {names}")
         for spec in MODELS:
             try:
                 check_model(t, sluice, os.path.join(folder, "models"), spec)

@@ -401,6 +401,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate):
     """Known tokens one after the other over the slots and themselves: output [n, dim]."""
     q, k, v = qkv
     heads, group = np.arange(model.kv_heads), model.heads // model.kv_heads
+    rule.group = group
     scores = rule.prompt_scores(prompt[2], prompt[0])
     keep = prompt_keep(rule, trail, layer, scores, first)
     if simulate:  # everything stays, what is gone is masked

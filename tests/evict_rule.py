@@ -18,6 +18,7 @@ POLICIES = {
     "ema": (4, 0.5, "head"),
     "tova": (0, 1, "layer"),
     "snapkv": (0, 16, "head"),
+    "scissorhands": (0, 32, "head"),
     "knorm": (4, 0.5, "head"),
     "strided": (0, 0.5, "head"),
     "strided-h2o": (0, 0.5, "head"),
@@ -34,6 +35,8 @@ class Rule:
 
     budget, recent: as on the command line; a string or number with a decimal point is a fraction.
     """
+
+    group = 1  # query heads of a KV head
 
     def __init__(
         self, policy="full", budget=None, n_tokens=0, recent=None, sink=None, scope=None
@@ -70,6 +73,9 @@ class Rule:
             return np.stack([last[:, max(0, j - POOL) : j + POOL + 1].max(1) for j in range(n)], 1) if n else last
         if self.policy == "knorm":
             return -np.linalg.norm(keys, axis=-1).T
+        if self.policy == "scissorhands":  # bits, the last query's lowest
+            bits = [self.hits(weights[:, t], t) * 2.0 ** (n - 1 - t) for t in range(max(0, n - 32), n)]
+            return np.sum(bits, 0) if n else weights.sum(1)
         return weights.sum(1)
 
     def next_scores(self, scores, weights, keys, now):
@@ -81,12 +87,20 @@ class Rule:
             return DECAY * scores + weights
         if self.policy == "tova":
             return weights
+        if self.policy == "scissorhands":
+            return scores * 2 % 2.0**32 + self.hits(weights, now)
         return scores if self.policy == "snapkv" else scores + weights
+
+    def hits(self, weights, now):
+        """Where the mean over the group is at least that over all tokens so far."""
+        return weights / self.group >= 1 / (now + 1)
 
     # ---- ranks
 
     def values(self, scores):
         """Numbers that may be added over heads."""
+        if self.policy == "scissorhands":
+            return np.vectorize(lambda bits: bin(int(bits)).count("1"), otypes=[float])(scores)
         return scores
 
     def ranks(self, pos, score, now):

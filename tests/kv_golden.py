@@ -62,13 +62,17 @@ NOISE = {"bf16": 3e-3, "q8": 1e-2, "q4": 0.1, "mixed": 0.08}
 
 # policy, scope, budget, further Rule arguments; of each format the first also masked. Rings of mixed: 24, 8, 60, none
 CONFIGS = {
-    "bf16": [("h2o", "head", "40", {})],
-    "q8": [("h2o", "head", "40", {}), ("h2o-mean", "layer", "36", {"recent": "16"})],
-    "q4": [("h2o-mean", "layer", "36", {"recent": "16"}), ("h2o", "head", "0.4", {})],
+    "bf16": [("h2o", "head", "40", {}), ("tova", None, "40", {})],
+    "q8": [("h2o", "head", "40", {}), ("h2o-mean", "layer", "36", {"recent": "16"}), ("knorm", None, "40", {})],
+    "q4": [("h2o-mean", "layer", "36", {"recent": "16"}), ("h2o", "head", "0.4", {}), ("fixed-h2o", None, "40", {})],
     "mixed": [
         ("h2o", "head", "48", {}),
         ("h2o", "layer", "40", {"recent": "8"}),
         ("streaming", "head", "64", {}),
+        ("ema", None, "48", {}),
+        ("snapkv", None, "48", {}),
+        ("scissorhands", "layer", "40", {"recent": "8"}),
+        ("strided", None, "48", {}),
         ("window", "head", "36", {"recent": "0"}),
     ],
 }

@@ -164,7 +164,7 @@ fault("the victim's slot is the next one", "kernels/cpu/attend_forced_evict.inc"
       "slot = v.slot == u->n_slots ? -1 : v.slot;",
       "slot = v.slot == u->n_slots ? -1 : (v.slot + 1) % u->n_slots;", "attend_test")
 fault("the new token's own weight is not scored", "kernels/cpu/attend_forced_evict.inc",
-      "            u->own_score[h] += u->own[h * u->group + r];", "            u->own_score[h] += 0;", "attend_test")
+      "            own += u->own[h * u->group + r];", "            own += 0;", "attend_test")
 fault("a written slot keeps the victim's score", "kernels/cpu/attend_forced_evict.inc",
       "            kv->slot_score[meta + slot] = score;", "            (void)score;", "attend_test")
 fault("a page that eviction changed is not dirty", "kernels/cpu/attend_forced_evict.inc",

@@ -80,9 +80,10 @@ static void joint_copy(struct joint *j, const struct model *m, struct prompt *co
     }
 }
 
-static int window;         // of all calls; 0: none
-static float cap;          // likewise
-static const float *sinks; // [n_heads]; NULL: none
+static int policy = EVICT_H2O; // of all calls: whose scores
+static int window;             // of all calls; 0: none
+static float cap;              // likewise
+static const float *sinks;     // [n_heads]; NULL: none
 
 /* Queries [first, first + n) of several prompts in one call, each as far as it has any. */
 static void prompts_call(const struct ops *ops, const struct model *m, struct prompt *const *p,
@@ -128,7 +129,7 @@ static void prompts_call(const struct ops *ops, const struct model *m, struct pr
                                                             .out = j.out,
                                                             .pages = j.pages,
                                                             .scores = with_scores ? j.scores : NULL,
-                                                            .policy = EVICT_H2O,
+                                                            .policy = policy,
                                                             .spans = spans,
                                                             .n_spans = n_spans,
                                                             .n_heads = m->n_heads,
@@ -245,11 +246,15 @@ static void windows_equal_ref(void **state)
     static const int windows[] = {1, 7, 32, 33, 100}, lengths[] = {32, 70, 129};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         for (size_t j = i % SWEEP_STEP; j < 5; j += SWEEP_STEP) {
+            static const int policies[] = {EVICT_H2O, EVICT_EMA, EVICT_TOVA, EVICT_SNAPKV};
             window = windows[j];
+            policy = policies[(i + j) % 4];
             prompt_check(&models[i], lengths[(i + j) % 3]);
         }
+    policy = EVICT_EMA;
     window = 300;
     prompt_check(&models[0], 800);
+    policy = EVICT_H2O;
     window = 31;
     prompt_check(&models[3], 600);
     window = 257;
@@ -313,9 +318,11 @@ static void prompts_share_a_call(void **state)
     static const struct model m = {6, 2, 64, KV_BF16};
     static const int lengths[N] = {40, 1, 330, 32, 97};
     FOR_EACH_ISA(isa)
-    for (int run = 0; run < 6; run++) {
+    for (int run = 0; run < 10; run++) {
+        static const int policies[] = {EVICT_H2O, EVICT_EMA, EVICT_SCISSORHANDS, EVICT_SNAPKV};
         struct ops ops = {.isa = isa, .pool = pool_of(1 + run / 2)};
-        int with_scores = run % 2;
+        int with_scores = run % 5 != 0;
+        policy = policies[run % 4];
         struct prompt together[N], *at[N];
         for (int i = 0; i < N; i++) {
             together[i] = prompt_make(&m, lengths[i], 40 + (uint64_t)i);
@@ -334,6 +341,7 @@ static void prompts_share_a_call(void **state)
             prompt_free(&together[i]);
         pool_close(ops.pool);
     }
+    policy = EVICT_H2O;
 }
 
 /* What follows a query, be it no number at all, does not reach it. */

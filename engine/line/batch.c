@@ -247,8 +247,8 @@ static void add_positions(struct batches *b, struct batch *t, const struct span 
 }
 
 /* Positions of a prompt that need not be computed again, because the first prompt of this pass has
- * the same tokens there. None under policies with scores: they are sums over all of a row's own
- * queries. */
+ * the same tokens there. None under policies that score a prompt by attention: they want all of
+ * a row's own queries. */
 static int shared_with_first(const struct batches *b, const struct batch *t, const struct row *row,
                              int n)
 {

@@ -126,7 +126,7 @@ static void rank_positions(const struct prompt_keep_args *a, struct keep_scratch
     for (int pos = 0; pos < a->n_prompt; pos++) {
         float score = 0;
         for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
-            score += kept_score(a, &mode, s, h, pos);
+            score += evict_score_value(&mode, kept_score(a, &mode, s, h, pos));
         s->rank[pos] = evict_rank(a->evict.policy, &a->limits, score, pos, a->n_prompt - 1);
     }
 }

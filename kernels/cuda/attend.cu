@@ -10,7 +10,7 @@
  *   score  (split, KV head, span)  weights onto scores, and each split's first to go
  *   place  (KV head, span)         the victim of all splits; K and V into its slot
  * Scope layer: one block of score has all heads of a split, and every block of place finds the same
- * victim. A policy without scores keeps no exps; the full one has no third launch.
+ * victim. Where decode changes no scores no exps are kept; full has no third launch.
  *
  * What scores cost, per slot and KV head with G query heads of d dimensions each: 4 G bytes of exps
  * out and in again, which stay in L2 (PARTS bounds them to PARTS * G KiB), and 12 bytes of memory
@@ -444,7 +444,7 @@ __global__ void __launch_bounds__(THREADS) forced_join(const __grid_constant__ s
         float score = 0.0f;
         for (int r = 0; r < group && f.adds; r++)
             score = score + weight[r];
-        f.own_score[unit] = score;
+        f.own_score[unit] = f.adds ? evict_score_next(&f.score, 0.0f, score, group, t.now) : 0.0f;
     }
 }
 

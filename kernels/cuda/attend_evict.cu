@@ -85,9 +85,10 @@ __global__ void __launch_bounds__(THREADS) forced_score(const __grid_constant__ 
         float *to = t.kv.slot_score + h * cap + at + slot;
         float own = *to;
         if (f.adds)
-            own = evict_score_next(&f.score, own, score_column(&f, unit, split, slot));
+            own = evict_score_next(&f.score, own, score_column(&f, unit, split, slot), f.group,
+                                   t.now);
         *to = own;
-        score = score + own;
+        score = score + evict_score_value(&f.score, own);
         if (!in_pages && t.now >= ring_slots && slot == t.now % ring_slots)
             f.leaving[unit] = own;
     }
@@ -139,7 +140,9 @@ DEVICE struct room room_make(const struct forced *f, const struct token *t, int 
         return room;
     float score = 0.0f;
     for (int h = first; h < last && f->scores; h++)
-        score = score + (t->kv.ring_slots > 0 ? f->leaving : f->own_score)[unit_of(f, span, h)];
+        score = score + evict_score_value(&f->score, (t->kv.ring_slots > 0
+                                                          ? f->leaving
+                                                          : f->own_score)[unit_of(f, span, h)]);
     int goes = in_pos >= 0 && !evict_protected(&t->s.limits, in_pos, t->now) &&
                victim_key(evict_rank(f->a.evict.policy, &t->s.limits, score, in_pos, t->now),
                           in_pos) < least;

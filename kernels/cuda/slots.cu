@@ -56,7 +56,7 @@ DEVICE uint32_t keep_key(const struct keep *f, int head, int pos)
     if (evict_protected(&a->limits, pos, now))
         return 0xffffffffu;
     for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
-        score = score + kept_score(a, &mode, h, pos);
+        score = score + evict_score_value(&mode, kept_score(a, &mode, h, pos));
     return rank_key(evict_rank(a->evict.policy, &a->limits, score, pos, now));
 }
 

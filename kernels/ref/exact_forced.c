@@ -186,9 +186,9 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
     }
     for (int j = 0; j < n && scores; j++) {
         float *score = kv->slot_score + ref_slot_at(kv, head, j).meta;
-        *score = evict_score_next(&mode, *score, columns[j]);
+        *score = evict_score_next(&mode, *score, columns[j], group, now);
     }
-    return ref_own_score(a, token, head, own_score);
+    return ref_own_score(a, token, now, head, own_score);
 }
 
 void exact_attend_forced(const struct ops *ops, const struct attend_forced_args *a)

@@ -92,6 +92,7 @@ static int forced_victim(const struct attend_forced_args *a, const struct forced
                          const struct kv_row *kv, int first, int last, int now,
                          const struct incoming *in, struct evict_event *event)
 {
+    const struct evict_score mode = evict_score_of(a->evict.policy);
     int best = -1, best_pos = 0;
     float best_rank = 0;
     for (int slot = 0; slot <= kv->n_slots; slot++) {
@@ -101,8 +102,9 @@ static int forced_victim(const struct attend_forced_args *a, const struct forced
             continue;
         float score = 0;
         for (int h = first; h < last && evict_policy_scores(a->evict.policy); h++)
-            score += slot < kv->n_slots ? kv->slot_score[(int64_t)h * kv->slots_cap + slot]
-                                        : in->score[h];
+            score += evict_score_value(
+                &mode, slot < kv->n_slots ? kv->slot_score[(int64_t)h * kv->slots_cap + slot]
+                                          : in->score[h]);
         float rank = evict_rank(a->evict.policy, &s->limits, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best_pos)) {
             best = slot;
@@ -191,13 +193,16 @@ void ref_place(const struct attend_forced_args *a, const struct forced_span *s, 
     kv->n_slots = n_slots;
 }
 
-float ref_own_score(const struct attend_forced_args *a, int64_t token, int head, float weight)
+float ref_own_score(const struct attend_forced_args *a, int64_t token, int now, int head,
+                    float weight)
 {
     const struct evict_score score = evict_score_of(a->evict.policy);
     const int head_dim = a->kv.layout.head_dim;
     if (score.source == EVICT_KEYS)
         return -math_norm(a->k + token * a->k_stride + head * head_dim, head_dim);
-    return evict_decode_scores(a->evict.policy) ? evict_score_next(&score, 0, weight) : 0;
+    if (!evict_decode_scores(a->evict.policy))
+        return 0;
+    return evict_score_next(&score, 0, weight, a->n_heads / a->kv.layout.n_kv_heads, now);
 }
 
 /* ---- after a prompt ---- */
@@ -226,7 +231,7 @@ static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks, i
         float score = 0;
         for (int h = 0; h < a->from.n_kv_heads && mode.source != EVICT_NO_SCORE; h++)
             if (h == head || a->evict.scope == EVICT_SCOPE_LAYER)
-                score += kept_score(a, &mode, h, pos);
+                score += evict_score_value(&mode, kept_score(a, &mode, h, pos));
         float rank = evict_rank(a->evict.policy, &a->limits, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best)) {
             best = pos;
