@@ -172,8 +172,12 @@ static void prompt_compare(const struct ops *ops, const struct model *m, const s
     int64_t n_pad = round_up(p->n, KV_PAGE_SLOTS);
     /* Pairs: values are within 1, weights are good to 2^-8 and lie on both sides of the truth. */
     assert_close(p->out, want->out, p->out_bytes / 4, pairs ? 0x1p-8 : 5e-6, "prompt");
-    for (int head = 0; head < m->n_kv_heads; head++) { // a query's weights add up to 1 a head
-        double sum = 0, whole = (double)p->n * m->n_heads / m->n_kv_heads;
+    const struct evict_score score = evict_score_of(policy);
+    double whole = 0; // a query's weights add up to 1 a head, or what it is worth
+    for (int query = 0; query < p->n; query++)
+        whole += (double)evict_query_worth(&score, query, p->n) * m->n_heads / m->n_kv_heads;
+    for (int head = 0; head < m->n_kv_heads; head++) {
+        double sum = 0;
         for (int64_t i = head * n_pad; i < (head + 1) * n_pad; i++) {
             double limit = (pairs ? 0x1p-8 : 1e-5) * want->scores[i] + 1e-5;
             if (!(fabs((double)p->scores[i] - want->scores[i]) <= limit))
