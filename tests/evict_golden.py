@@ -237,6 +237,10 @@ def check_decode(t, sluice, model, path):
             ids = [r["token_ids"] for r in sluice.rows("run", path, rows, *flags, *traced)]
             if traced:
                 check_trace(t, name, trace, jsonl(dump))
+            if policy == "scissorhands":  # its scores are bits, what is told is how many
+                with open(trace, encoding="utf-8") as f:
+                    counts = set(re.findall(r" \[?\d+:([^\s\],]+)", f.read()))
+                t.check(counts <= {f"{n}.000" for n in range(33)} and len(counts) > 5, f"{name}: traces {counts}")
             rows = [score_row(f"p-{i}", p, c) for i, (p, c) in enumerate(zip(prompts, ids))]
             for row, got in zip(rows, sluice.rows("score", path, rows, *flags)):
                 t.check(
