@@ -239,7 +239,7 @@ def check_decode(t, sluice, model, path):
                 check_trace(t, name, trace, jsonl(dump))
             if policy == "scissorhands":  # its scores are bits, what is told is how many
                 with open(trace, encoding="utf-8") as f:
-                    counts = set(re.findall(r" \[?\d+:([^\s\],]+)", f.read()))
+                    counts = set(re.findall(r" \[?\d+:([^\s\],:]+)", f.read()))
                 t.check(counts <= {f"{n}.000" for n in range(33)} and len(counts) > 5, f"{name}: traces {counts}")
             rows = [score_row(f"p-{i}", p, c) for i, (p, c) in enumerate(zip(prompts, ids))]
             for row, got in zip(rows, sluice.rows("score", path, rows, *flags)):
@@ -249,8 +249,8 @@ def check_decode(t, sluice, model, path):
                 t.check(
                     got["is_greedy"], f"{name} {row['custom_id']}: the forced span is not greedy"
                 )
-                if form != F32:
-                    continue
+                if form != F32 or policy == "knorm":
+                    continue  # keys of a token that comes again are as long, and rounding chooses
                 n = len(row["context_ids"]) + 200
                 want, greedy, _ = evict_ref.score(
                     model, row["context_ids"], row["continuation_ids"], Rule(policy, budget, n)
