@@ -21,7 +21,7 @@ fault("a policy's scope is always head", "engine/app/run_setup.c", "e->scope = e
       "e->scope = EVICT_SCOPE_HEAD;", GOLDEN)
 fault("a prompt's slots keep scores that are not pooled", "kernels/cpu/slots.c",
       "kv->slot_score[meta] = kept_score(a, &mode, s, head, pos);",
-      "kv->slot_score[meta] = a->scores ? a->scores[head * round_up(a->n_prompt, 32) + pos] : 0;", "attend_test")
+      "kv->slot_score[meta] = a->scores ? a->scores[head * round_up(a->n_prompt, 32) + pos] : 0.0f * mode.keep;", "attend_test")
 fault("a key's norm is of the wrong token", "kernels/cpu/attend_forced_evict.inc",
       "a->k + token * a->k_stride + (int64_t)(u->head + h)", "a->k + u->span->token * a->k_stride + (int64_t)(u->head + h)",
       "attend_test")
