@@ -393,6 +393,7 @@ static enum err bench_attend_prompt(const struct bench_run *run, struct operands
     double pairs = (double)n * (n_prompt - n / 2.0);
     for (int scores = 0; scores < 2; scores++) {
         args.scores = scores ? o->scores : NULL;
+        args.policy = EVICT_H2O;
         struct bench_case b = {.op = "attend_prompt",
                                .flops = 4 * pairs * (double)heads,
                                .bytes = 8.0 * n * (double)heads,

@@ -265,4 +265,13 @@ static inline float math_sum16(const float lanes[16])
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
+/* The length of x [n]: squares in 16 lanes. */
+static inline float math_norm(const float *x, int n)
+{
+    float lanes[16] = {0};
+    for (int i = 0; i < n; i++)
+        lanes[i % 16] = fmaf(x[i], x[i], lanes[i % 16]);
+    return sqrtf(math_sum16(lanes));
+}
+
 #endif

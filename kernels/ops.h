@@ -17,8 +17,11 @@
  *      are left: with a sink a query's add up to less than 1;
  *   c. slot numbers are a function of the request alone;
  *   d. a prompt attends in tiles of 32 queries at absolute positions; a tile's weights are one
- *      chain over (query, head), and tiles are added to the scores in ascending order. A query
- *      whose weights are no numbers adds nothing to the scores, in spans as in prompts;
+ *      chain over (query, head), and tiles are added to the scores in ascending order. What makes
+ *      exps weights is multiplied by what the query is worth before; where scores are bits, the
+ *      chain is of one query. A query whose weights are no
+ *      numbers adds nothing to the scores, in spans as in prompts; there a score is one fused
+ *      multiply-add: the old one times what is kept of it, and the weights of all heads;
  *   e. logits are reduced in vocabulary tiles of 4,096;
  *   f. under COMPUTE_F32 each link of a chain is a fused multiply-add, sums in norms and softmax
  *      run in 16 lanes joined in one fixed tree (so do a token's own logit and the sums of q that
@@ -306,6 +309,7 @@ struct attend_prompt_args {
     float *scores; // [pages][32][n_kv_heads] in all; a prompt's, from its page on, are [n_kv_heads,
                    // n_prompt_pad] (padded to 32) summed attention weights, zeroed before its first
                    // tile; NULL when the policy needs none
+    int policy;    // enum evict_policy: what a query is worth to the scores
     const struct prompt_span *spans; // [n_spans]
     int n_spans, n_heads;
     int n_max, end_max; // greatest n and first + n of a span: grids are made before spans are read
@@ -318,6 +322,13 @@ struct attend_prompt_args {
 };
 int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_heads,
                                     int n_kv_heads, int head_dim);
+
+/* The tile of 32 queries before which none counts. */
+static inline int prompt_first_tile(const struct attend_prompt_args *a, const struct prompt_span *s)
+{
+    const struct evict_score score = evict_score_of(a->policy);
+    return evict_first_query(&score, s->n_prompt) / KV_PAGE_SLOTS;
+}
 
 /* The first key that a query sees. */
 static inline int prompt_low(const struct attend_prompt_args *a, int64_t query)
@@ -358,7 +369,7 @@ struct kv_rows {
     const int32_t *page_ids; // [rows][page_ids_stride], room for every slot of this call
     int32_t *slot_pos;       // [rows][slot_stride]: [n_kv_heads, slots_cap] true positions;
                              // negative (~pos): masked (simulate)
-    float *slot_score;       // the same: summed attention weights
+    float *slot_score;       // the same: scores (policy/evict_score.h)
     uint64_t *dirty;         // [rows][dirty_stride]: bit i is set when page i was written
     uint8_t *rings;          // mixed: [rows][ring_stride]: [KV_RING_PAGES] pages; else NULL
     int64_t tail_stride, ring_stride; // in bytes
@@ -439,7 +450,7 @@ struct attend_forced_args {
     struct evict_event *events; // [.., n_kv_heads] victims, or NULL
     void *scratch;              // >= attend_forced_scratch_bytes
 };
-/* scores: 1 when the policy ranks by them; the logits of a whole row are kept only then. */
+/* scores: evict_decode_scores() of the policy; the logits of a whole row are kept only then. */
 int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,
                                     int n_kv_heads, int head_dim, int scores);
 
@@ -459,6 +470,13 @@ struct prompt_keep_args {
     int n_prompt;
     void *scratch; // >= prompt_keep_scratch_bytes
 };
+/* The score that a position has in its slot, unless its key makes it. */
+static inline float prompt_kept_score(const struct prompt_keep_args *a,
+                                      const struct evict_score *score, int head, int pos)
+{
+    const int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
+    return a->scores ? evict_score_pooled(score, a->scores + head * stride, pos, a->n_prompt) : 0;
+}
 int64_t prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_kv_heads,
                                   int head_dim);
 

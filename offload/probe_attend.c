@@ -107,7 +107,7 @@ static void rows_carve(struct rows_bed *b, struct arena *a)
     b->scratch =
         arena_take(a,
                    attend_forced_scratch_bytes(b->ops, p->slots, p->n_heads, p->n_kv_heads,
-                                               p->head_dim, evict_policy_scores(p->evict.policy)),
+                                               p->head_dim, evict_decode_scores(p->evict.policy)),
                    64);
 }
 

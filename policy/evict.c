@@ -7,11 +7,13 @@
 #define PAGE_SLOTS 32 // a fractional budget is never below one page
 
 static const struct {
-    const char *name;
+    const char *name, *goes;
     int sink;
     double recent;
+    int scope;
 } policies[] = {
-#define EVICT_ROW(NAME, name, rank, scores, sink, recent) {name, sink, recent},
+#define EVICT_ROW(NAME, name, goes, rank, score, sink, recent, scope)                              \
+    {name, goes, sink, recent, EVICT_SCOPE_##scope},
     EVICT_POLICIES(EVICT_ROW)
 #undef EVICT_ROW
 };
@@ -19,6 +21,16 @@ static const struct {
 const char *evict_policy_name(int policy)
 {
     return policies[policy].name;
+}
+
+const char *evict_policy_goes(int policy)
+{
+    return policies[policy].goes;
+}
+
+int evict_policy_scope(int policy)
+{
+    return policies[policy].scope;
 }
 
 int evict_policy_by_name(const char *name)
@@ -39,6 +51,16 @@ void evict_set_windows(struct evict *e, const int32_t *layer_window, int n_layer
     }
 }
 
+/* Of a policy that the user leaves at its own. */
+static int default_recent(int policy, const struct evict_row *row)
+{
+    double recent = policies[policy].recent;
+    int rest = row->budget - row->sink;
+    if (recent < 1)
+        return (int)floor(recent * row->budget);
+    return recent < rest ? (int)recent : rest;
+}
+
 static int row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row)
 {
     if (e->policy == EVICT_FULL) {
@@ -54,9 +76,7 @@ static int row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, stru
     row->budget = (int)budget;
     row->sink = e->sink >= 0 ? e->sink : policies[e->policy].sink;
     if (!e->recent_set)
-        row->recent = e->policy == EVICT_H2O || e->policy == EVICT_H2O_MEAN
-                          ? (int)floor(policies[e->policy].recent * row->budget)
-                          : row->budget - row->sink;
+        row->recent = default_recent(e->policy, row);
     else if (e->recent_is_fraction)
         row->recent = (int)floor(e->recent * row->budget);
     else

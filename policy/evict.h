@@ -10,32 +10,71 @@
 
 #include <stdint.h>
 
+#include "policy/evict_row.h"
+#include "policy/evict_score.h"
+
+#include "policy/evict_ema.h"
+#include "policy/evict_fixed.h"
+#include "policy/evict_fixed_h2o.h"
 #include "policy/evict_h2o.h"
 #include "policy/evict_h2o_mean.h"
+#include "policy/evict_knorm.h"
+#include "policy/evict_scissorhands.h"
+#include "policy/evict_snapkv.h"
 #include "policy/evict_streaming.h"
+#include "policy/evict_strided.h"
+#include "policy/evict_strided_h2o.h"
+#include "policy/evict_tova.h"
 #include "policy/evict_window.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* X(NAME, name, rank function, needs scores, default sink, default recent as a fraction of budget).
+enum evict_scope { EVICT_SCOPE_HEAD, EVICT_SCOPE_LAYER };
+
+#define EVICT_REST INT32_MAX // recent: what the sink leaves of the budget
+
+/* X(NAME, name, what goes first, rank function, score mode, default sink, default recent, default
+ * scope). recent: below 1 a fraction of the budget, else slots, as many as the sink leaves.
  * To add a policy: write policy/evict_x.h, include it above, add one line here. */
 #define EVICT_POLICIES(X)                                                                          \
-    X(FULL, "full", evict_window_rank, 0, 0, 1.0)                                                  \
-    X(WINDOW, "window", evict_window_rank, 0, 0, 1.0)                                              \
-    X(STREAMING, "streaming", evict_streaming_rank, 0, 4, 1.0)                                     \
-    X(H2O, "h2o", evict_h2o_rank, 1, 0, 0.5)                                                       \
-    X(H2O_MEAN, "h2o-mean", evict_h2o_mean_rank, 1, 4, 0.5)
+    X(FULL, "full", "nothing", evict_window_rank, EVICT_SCORE_NONE, 0, EVICT_REST, HEAD)           \
+    X(WINDOW, "window", "the oldest", evict_window_rank, EVICT_SCORE_NONE, 0, EVICT_REST, HEAD)    \
+    X(STREAMING, "streaming", "the oldest behind the sink", evict_streaming_rank,                  \
+      EVICT_SCORE_NONE, 4, EVICT_REST, HEAD)                                                       \
+    X(H2O, "h2o", "the least summed attention", evict_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)     \
+    X(H2O_MEAN, "h2o-mean", "the least mean attention", evict_h2o_mean_rank, EVICT_SCORE_SUM, 4,   \
+      0.5, HEAD)                                                                                   \
+    X(EMA, "ema", "the least attention, the latest counting most", evict_ema_rank,                 \
+      EVICT_EMA_SCORE, 4, 0.5, HEAD)                                                               \
+    X(TOVA, "tova", "the least attention of the last query", evict_tova_rank, EVICT_TOVA_SCORE, 0, \
+      1, LAYER)                                                                                    \
+    X(SNAPKV, "snapkv", "what the prompt's last queries look at least, new tokens before",         \
+      evict_snapkv_rank, EVICT_SNAPKV_SCORE, 0, EVICT_SNAPKV_WINDOW, HEAD)                         \
+    X(SCISSORHANDS, "scissorhands", "what few of the last 32 queries gave their mean",             \
+      evict_scissorhands_rank, EVICT_SCISSORHANDS_SCORE, 0, EVICT_SCISSORHANDS_WINDOW, HEAD)       \
+    X(KNORM, "knorm", "the key of the greatest norm", evict_knorm_rank, EVICT_KNORM_SCORE, 4, 0.5, \
+      HEAD)                                                                                        \
+    X(STRIDED, "strided", "the oldest but every s-th", evict_strided_rank, EVICT_SCORE_NONE, 0,    \
+      0.5, HEAD)                                                                                   \
+    X(STRIDED_H2O, "strided-h2o", "the least summed attention but every s-th",                     \
+      evict_strided_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)                                       \
+    X(FIXED, "fixed", "the oldest but ends of blocks", evict_fixed_rank, EVICT_SCORE_NONE, 0, 0.5, \
+      HEAD)                                                                                        \
+    X(FIXED_H2O, "fixed-h2o", "the least summed attention but ends of blocks",                     \
+      evict_fixed_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)
 
 enum evict_policy {
-#define EVICT_ENUM(NAME, name, rank, scores, sink, recent) EVICT_##NAME,
+#define EVICT_ENUM(NAME, ...) EVICT_##NAME,
     EVICT_POLICIES(EVICT_ENUM)
 #undef EVICT_ENUM
         N_EVICT_POLICIES
 };
 
-enum evict_scope { EVICT_SCOPE_HEAD, EVICT_SCOPE_LAYER };
+/* "full|window|...", for help and errors. */
+#define EVICT_BAR_NAME(NAME, name, ...) "|" name
+#define EVICT_NAMES                     (&(EVICT_POLICIES(EVICT_BAR_NAME))[1])
 
 /* What the user asked for: one for the whole run. */
 struct evict {
@@ -56,19 +95,14 @@ struct evict {
 /* Layers by what their KV holds: by the run's rule; by their window, where others have none. */
 enum kv_kind { KV_RUN, KV_WINDOW, N_KV_KINDS };
 
-/* The same, resolved for one row. */
-struct evict_row {
-    int budget; // slots the row may hold per layer and KV head; INT32_MAX: never evicts
-    int recent; // last positions protected
-    int sink;   // first positions protected
-};
-
 /* Resolves budget, recent and sink for a row of n_prompt + n_max tokens (rule 3 of the README).
  * Returns 0, or -1 when sink + recent exceed the budget and the budget does not hold everything. */
 int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row);
 /* Whether a model's layers have windows, layer by layer as struct shape has them. */
 void evict_set_windows(struct evict *e, const int32_t *layer_window, int n_layers);
 const char *evict_policy_name(int policy);
+const char *evict_policy_goes(int policy);  // what it evicts first, in words
+int evict_policy_scope(int policy);         // enum evict_scope unless the user says another
 int evict_policy_by_name(const char *name); // N_EVICT_POLICIES when unknown
 /* Greatest number of slots that a row can hold in a layer of a kind. */
 int64_t evict_slots_max(const struct evict *e, enum kv_kind kind, int64_t n_prompt, int64_t n_max);
@@ -78,26 +112,48 @@ static inline enum kv_kind evict_kinds(const struct evict *e)
     return e->window > 0 && !e->window_all ? N_KV_KINDS : KV_WINDOW;
 }
 
-/* 1: the policy ranks by attention scores. */
-static inline int evict_policy_scores(int policy)
+static inline struct evict_score evict_score_of(int policy)
 {
     switch (policy) {
-#define EVICT_SCORES(NAME, name, rank, scores, sink, recent)                                       \
-    case EVICT_##NAME:                                                                             \
-        return scores;
-        EVICT_POLICIES(EVICT_SCORES)
-#undef EVICT_SCORES
+#define EVICT_SCORE(NAME, name, goes, rank, score, ...)                                            \
+    case EVICT_##NAME: {                                                                           \
+        const struct evict_score of = {score};                                                     \
+        return of;                                                                                 \
     }
-    return 0;
+        EVICT_POLICIES(EVICT_SCORE)
+#undef EVICT_SCORE
+    }
+    const struct evict_score none = {EVICT_SCORE_NONE};
+    return none;
+}
+
+/* 1: the policy ranks by scores, which slots then carry. */
+static inline int evict_policy_scores(int policy)
+{
+    return evict_score_of(policy).source != EVICT_NO_SCORE;
+}
+
+/* 1: these are made of the weights of a prompt's queries. */
+static inline int evict_prompt_scores(int policy)
+{
+    const int source = evict_score_of(policy).source;
+    return source == EVICT_WEIGHTS || source == EVICT_HITS;
+}
+
+/* 1: and of the weights of every token under decode's rule. */
+static inline int evict_decode_scores(int policy)
+{
+    return evict_prompt_scores(policy) && !evict_score_of(policy).frozen;
 }
 
 /* Rank of a slot for the query at position `now`: lower goes first. */
-static inline float evict_rank(int policy, float score, int pos, int now)
+static inline float evict_rank(int policy, const struct evict_row *row, float score, int pos,
+                               int now)
 {
     switch (policy) {
-#define EVICT_RANK(NAME, name, rank, scores, sink, recent)                                         \
+#define EVICT_RANK(NAME, name, goes, rank, ...)                                                    \
     case EVICT_##NAME:                                                                             \
-        return rank(score, pos, now);
+        return rank(row, score, pos, now);
         EVICT_POLICIES(EVICT_RANK)
 #undef EVICT_RANK
     }

@@ -3,8 +3,11 @@
 #ifndef POLICY_EVICT_H2O_MEAN_H
 #define POLICY_EVICT_H2O_MEAN_H
 
-static inline float evict_h2o_mean_rank(float score, int pos, int now)
+#include "policy/evict_row.h"
+
+static inline float evict_h2o_mean_rank(const struct evict_row *row, float score, int pos, int now)
 {
+    (void)row;
     return score / (float)(now - pos + 1);
 }
 

@@ -2,8 +2,11 @@
 #ifndef POLICY_EVICT_WINDOW_H
 #define POLICY_EVICT_WINDOW_H
 
-static inline float evict_window_rank(float score, int pos, int now)
+#include "policy/evict_row.h"
+
+static inline float evict_window_rank(const struct evict_row *row, float score, int pos, int now)
 {
+    (void)row;
     (void)score;
     (void)pos;
     (void)now;

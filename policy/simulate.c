@@ -432,7 +432,7 @@ struct sharing {
 static int share(const struct sim *s, struct sharing *all, const struct work_row *row, int n_prompt)
 {
     const struct plan *plan = s->in->plan;
-    if (plan->no_sharing || evict_policy_scores(s->in->evict->policy))
+    if (plan->no_sharing || evict_prompt_scores(s->in->evict->policy))
         return 0;
     if (all->first == 0) {
         *all = (struct sharing){.first = n_prompt, .most = plan->shared_tokens};

@@ -207,7 +207,7 @@ static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *k
 {
     struct kv_layout work;
     kv_layout_init(&work, m->work, m->n_kv_heads, m->head_dim);
-    int n = r->n_prompt, scored = evict_policy_scores(r->evict.policy);
+    int n = r->n_prompt, scored = evict_prompt_scores(r->evict.policy);
     int whole_tiles = cut % KV_PAGE_SLOTS == 0 || cut >= n; // else there are no scores
     int64_t n_pages = 1 + ceil_div(n, KV_PAGE_SLOTS), gap = (int64_t)KV_PAGE_SLOTS * m->n_kv_heads;
     uint8_t *pages = take(n_pages * work.page_bytes);
@@ -233,6 +233,7 @@ static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *k
                                                            .out = r->out,
                                                            .pages = pages,
                                                            .scores = whole_tiles ? scores : NULL,
+                                                           .policy = r->evict.policy,
                                                            .spans = &span,
                                                            .n_spans = 1,
                                                            .n_heads = m->n_heads,
@@ -290,7 +291,7 @@ static inline void rows_forced(const struct ops *ops, const struct model *m,
     }
     void *scratch =
         take(attend_forced_scratch_bytes(ops, j.kv.slots_cap, m->n_heads, m->n_kv_heads,
-                                         m->head_dim, evict_policy_scores(rows[0]->evict.policy)));
+                                         m->head_dim, evict_decode_scores(rows[0]->evict.policy)));
     ops_run_attend_forced(ops, &(struct attend_forced_args){.kv = j.kv,
                                                             .evict = rows[0]->evict,
                                                             .spans = spans,
@@ -362,6 +363,16 @@ static inline void rows_same(const struct row *a, const struct row *b, const cha
     assert_same_bits(a->kv.slot_score, b->kv.slot_score, slot_bytes, what);
 }
 
+/* Scores of two rows under one policy: bits are the same, numbers close. */
+static inline void scores_close(const struct row *row, const float *a, const float *b, int64_t n,
+                                double tolerance, const char *what)
+{
+    if (evict_score_of(row->evict.policy).source == EVICT_HITS)
+        assert_same_bits(a, b, n * 4, what);
+    else
+        assert_close(a, b, n, tolerance, what);
+}
+
 /* Outputs within out_tolerance; scores within ten times `tolerance`; the rest the same. */
 static inline void rows_close_to(const struct row *a, const struct row *b, double tolerance,
                                  double out_tolerance, const char *what)
@@ -369,7 +380,7 @@ static inline void rows_close_to(const struct row *a, const struct row *b, doubl
     int n_heads = a->layout.n_kv_heads;
     int64_t n = (int64_t)n_heads * a->kv.slots_cap;
     assert_close(a->out, b->out, a->out_bytes / 4, out_tolerance, what);
-    assert_close(a->scores, b->scores, n_heads * round_up(a->n_prompt, KV_PAGE_SLOTS),
+    scores_close(a, a->scores, b->scores, n_heads * round_up(a->n_prompt, KV_PAGE_SLOTS),
                  tolerance * 10, what);
     assert_int_equal(a->kv.n_slots, b->kv.n_slots);
     for (int64_t i = 0; i < (int64_t)a->n_tokens * n_heads; i++) {
@@ -382,7 +393,7 @@ static inline void rows_close_to(const struct row *a, const struct row *b, doubl
     if (!a->kv.slot_pos)
         return;
     assert_same_bits(a->kv.slot_pos, b->kv.slot_pos, n * 4, what);
-    assert_close(a->kv.slot_score, b->kv.slot_score, n, tolerance * 10, what);
+    scores_close(a, a->kv.slot_score, b->kv.slot_score, n, tolerance * 10, what);
 }
 
 static const struct evict_row never = {.budget = INT32_MAX, .recent = INT32_MAX, .sink = 0};
@@ -402,6 +413,20 @@ static const struct scenario scenarios[] = {
     {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {33, 8, 4}},
     {{.policy = EVICT_STREAMING, .scope = EVICT_SCOPE_LAYER}, {40, 36, 4}},
     {{.policy = EVICT_H2O}, {40, 0, 0}},
+    {{.policy = EVICT_EMA}, {40, 18, 4}},
+    {{.policy = EVICT_EMA, .scope = EVICT_SCOPE_LAYER}, {36, 8, 0}},
+    {{.policy = EVICT_TOVA, .scope = EVICT_SCOPE_LAYER}, {40, 1, 0}},
+    {{.policy = EVICT_TOVA}, {33, 4, 2}},
+    {{.policy = EVICT_SNAPKV}, {40, 16, 0}},
+    {{.policy = EVICT_SNAPKV, .scope = EVICT_SCOPE_LAYER}, {34, 8, 2}},
+    {{.policy = EVICT_SCISSORHANDS}, {40, 8, 0}},
+    {{.policy = EVICT_SCISSORHANDS, .scope = EVICT_SCOPE_LAYER}, {36, 4, 2}},
+    {{.policy = EVICT_KNORM}, {40, 18, 4}},
+    {{.policy = EVICT_KNORM, .scope = EVICT_SCOPE_LAYER}, {36, 4, 0}},
+    {{.policy = EVICT_STRIDED}, {40, 20, 0}},
+    {{.policy = EVICT_STRIDED_H2O}, {40, 10, 2}},
+    {{.policy = EVICT_FIXED, .scope = EVICT_SCOPE_LAYER}, {36, 8, 0}},
+    {{.policy = EVICT_FIXED_H2O}, {40, 12, 2}},
 };
 #define N_SCENARIOS ((int)(sizeof scenarios / sizeof *scenarios))
 

@@ -352,6 +352,61 @@ static void weights_sum_to_the_group(void **state)
     tokens_free(&t);
 }
 
+/* While nothing goes, a prompt leaves the scores that its tokens make one after the other. */
+static void a_prompt_scores_as_its_tokens(void **state)
+{
+    (void)state;
+    static const int policies[] = {EVICT_H2O, EVICT_EMA, EVICT_TOVA, EVICT_SCISSORHANDS,
+                                   EVICT_KNORM};
+    struct model m = {6, 2, 32, KV_F32, KV_F32};
+    struct evict_row limits = {.budget = 80, .recent = 4, .sink = 0};
+    for (int n = 20; n <= 80; n += 20)
+        for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
+            FOR_EACH_ISA(isa)
+            {
+                struct tokens t = tokens_make(&m, n, 650);
+                struct ops ops = {.isa = isa, .compute = COMPUTE_F32};
+                struct evict e = {.policy = policies[i]};
+                struct row prompt = row_run(&ops, &m, &t, e, limits, n, 1);
+                struct row steps = row_run(&ops, &m, &t, e, limits, 0, 7);
+                const int64_t numbers = 2 * (int64_t)prompt.kv.slots_cap;
+                assert_same_bits(prompt.kv.slot_pos, steps.kv.slot_pos, numbers * 4, "positions");
+                scores_close(&steps, prompt.kv.slot_score, steps.kv.slot_score, numbers, 1e-5,
+                             "scores");
+                row_free(&prompt);
+                row_free(&steps);
+                tokens_free(&t);
+            }
+}
+
+/* Of a prompt no longer than snapkv's window all queries count: h2o's scores, which it then pools.
+ */
+static void a_short_prompt_is_all_window(void **state)
+{
+    (void)state;
+    struct model m = {6, 2, 32, KV_F32, KV_F32};
+    struct tokens t = tokens_make(&m, 16, 660);
+    struct evict_row limits = {.budget = 32, .recent = 16, .sink = 0};
+    FOR_EACH_ISA(isa)
+    {
+        struct ops ops = {.isa = isa, .compute = COMPUTE_F32};
+        struct row sums = row_run(&ops, &m, &t, (struct evict){.policy = EVICT_H2O}, limits, 16, 1);
+        struct row most =
+            row_run(&ops, &m, &t, (struct evict){.policy = EVICT_SNAPKV}, limits, 16, 1);
+        assert_same_bits(most.scores, sums.scores, 2 * 32 * 4, "all queries count");
+        for (int i = 0; i < 2 * 16; i++) {
+            const float *slots = sums.kv.slot_score + i / 16 * 16;
+            float want = 0;
+            for (int j = 0; j < 16; j++)
+                want = abs(j - i % 16) <= 3 && slots[j] > want ? slots[j] : want;
+            assert_true(most.kv.slot_score[i] == want);
+        }
+        row_free(&sums);
+        row_free(&most);
+    }
+    tokens_free(&t);
+}
+
 static int pos_order(const void *a, const void *b)
 {
     return *(const int32_t *)a - *(const int32_t *)b;
@@ -640,6 +695,8 @@ int main(void)
         cmocka_unit_test(of_equal_ranks_the_oldest_goes),
         cmocka_unit_test(large_budgets_are_full),
         cmocka_unit_test(weights_sum_to_the_group),
+        cmocka_unit_test(a_prompt_scores_as_its_tokens),
+        cmocka_unit_test(a_short_prompt_is_all_window),
         cmocka_unit_test(all_recent_is_streaming),
         cmocka_unit_test(simulation_is_eviction),
         cmocka_unit_test(invariants_hold),

@@ -13,7 +13,7 @@ import sys
 import time
 
 import trial
-from trial import ALL_ON_DISK, H2O, HERE, ON_DISK, Journal, copy_job, difference, job_rows, read, remove_job
+from trial import ALL_ON_DISK, EMA, H2O, HERE, ON_DISK, Journal, copy_job, difference, job_rows, read, remove_job
 
 STOP_S = 2.0  # from a signal to the end of the process, everything durable
 N_ROWS = 200
@@ -25,7 +25,7 @@ SETTINGS = {
     "KV on disk": (["--mem-ram", "64M", *ON_DISK, "--batch", "8", "--batches", "3"], False),
     "h2o, all on disk": (["--mem-ram", "64M", *ALL_ON_DISK, *H2O, "--batch", "6", "--batches", "4"], False),
     "io_uring refused": (["--mem-ram", "64M", *ON_DISK, "--batch", "8", "--batches", "2"], True),
-    "h2o in RAM": (["--mem-ram", "96M", *H2O, "--kv-scope", "layer", "--batch", "16", "--batches", "1"], False),
+    "ema in RAM": (["--mem-ram", "96M", *EMA, "--kv-scope", "layer", "--batch", "16", "--batches", "1"], False),
     "experts, sinks, windows": (["--mem-ram", "64M", *ALL_ON_DISK, "--batch", "6", "--batches", "2"], False, trial.OSS),
 }
 

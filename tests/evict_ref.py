@@ -23,11 +23,10 @@ import tempfile
 
 import numpy as np
 
+from evict_rule import POLICIES, Rule
 from golden_common import goldens
 from trial import Tally
 import tiny
-
-POLICIES = ("full", "window", "streaming", "h2o", "h2o-mean")
 
 
 # ---- files ------------------------------------------------------------------------------------
@@ -227,48 +226,6 @@ def model_open(folder):
 # ---- the rules -----------------------------------------------------------------------------------
 
 
-class Rule:
-    """What to keep, for one row of n_tokens (context + continuation, or prompt + max_tokens).
-
-    budget, recent: as on the command line; a string or number with a decimal point is a fraction.
-    """
-
-    def __init__(
-        self, policy="full", budget=None, n_tokens=0, recent=None, sink=None, scope="head"
-    ):
-        self.policy, self.scope = policy, scope
-        self.scored = policy.startswith("h2o")
-        if policy == "full":
-            self.budget, self.recent, self.sink = math.inf, math.inf, 0
-            return
-        text = str(budget)
-        self.budget = max(32, math.ceil(float(text) * n_tokens)) if "." in text else int(text)
-        default_sink = {"window": 0, "streaming": 4, "h2o": 0, "h2o-mean": 4}[policy]
-        self.sink = default_sink if sink is None else sink
-        text = str(recent)
-        if recent is None:
-            self.recent = self.budget // 2 if self.scored else self.budget - self.sink
-        else:
-            self.recent = math.floor(float(text) * self.budget) if "." in text else int(text)
-        assert self.sink + self.recent <= self.budget or self.budget >= n_tokens, "usage error"
-
-    def ranks(self, pos, score, now):
-        """pos, score [KV heads, slots] -> rank, higher stays."""
-        if not self.scored:
-            return np.zeros(pos.shape)
-        if self.scope == "layer":
-            score = np.broadcast_to(score.sum(0), score.shape)
-        return score / (now - pos + 1) if self.policy == "h2o-mean" else score
-
-    def protected(self, pos, now):
-        return (pos < self.sink) | (pos > now - self.recent)
-
-    def first_to_go(self, pos, rank, now):
-        """Slots of one head that may go, first to go first."""
-        order = np.lexsort((pos, rank))
-        return order[~self.protected(pos[order], now)]
-
-
 class Trail:
     """Kept sets and victims of one row, and, when following an engine's, how they compare.
 
@@ -339,6 +296,7 @@ def evict_one(rule, trail, layer, pos, score, now, live=None):
     """Per KV head the index of the victim among pos [K, n] (the new token is in); live masks
     slots."""
     rank = rule.ranks(pos, score, now)
+    score = rule.values(score)
     if rule.scope == "layer":  # slots hold the same positions in every head
         score = np.broadcast_to(score.sum(0), score.shape)
     out = []
@@ -389,9 +347,9 @@ def rule_in(model, layer, rule):
 
 
 def attend_prompt(model, q, k, v, layer):
-    """Causal attention, in full or over a window's last keys: output [n, dim] and column sums [KV heads, n]."""
+    """Causal attention, in full or over a window's last keys: output [n, dim], weights [KV heads, queries, keys]."""
     n, group = len(q), model.heads // model.kv_heads
-    out, sums = np.empty_like(q), np.zeros((model.kv_heads, n))
+    out, weights = np.empty_like(q), np.zeros((model.kv_heads, n, n))
     hidden, window, sinks = np.triu(np.ones((n, n), bool), 1), window_of(model, layer), sinks_of(model, layer)
     if window is not None:
         hidden |= np.tril(np.ones((n, n), bool), -window)
@@ -400,12 +358,12 @@ def attend_prompt(model, q, k, v, layer):
         logits[hidden] = -np.inf
         w = softmax(logits, sinks[h])
         out[:, h] = w @ v[:, h // group]
-        sums[h // group] += w.sum(0)
-    return out.reshape(n, -1), sums
+        weights[h // group] += w
+    return out.reshape(n, -1), weights
 
 
 def prompt_pass(model, context, n_tokens):
-    """What a prompt leaves, whatever is evicted later: per layer (k, v, column sums), last hidden
+    """What a prompt leaves, whatever is evicted later: per layer (k, v, weights), last hidden
     state."""
     cache = model.__dict__.setdefault("prompt_cache", {})
     key = tuple(context), n_tokens
@@ -414,8 +372,8 @@ def prompt_pass(model, context, n_tokens):
         h, state = model.embed(context, pos), []
         for layer in range(model.layers):
             q, k, v = model.qkv(layer, h, pos, n_tokens)
-            attention, sums = attend_prompt(model, q, k, v, layer)
-            state.append((k, v, sums))
+            attention, weights = attend_prompt(model, q, k, v, layer)
+            state.append((k, v, weights))
             h = model.after(layer, h, attention)
         cache[key] = state, h[-1:]
     return cache[key]
@@ -443,7 +401,9 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate):
     """Known tokens one after the other over the slots and themselves: output [n, dim]."""
     q, k, v = qkv
     heads, group = np.arange(model.kv_heads), model.heads // model.kv_heads
-    keep = prompt_keep(rule, trail, layer, prompt[2], first)
+    rule.group = group
+    scores = rule.prompt_scores(prompt[2], prompt[0])
+    keep = prompt_keep(rule, trail, layer, scores, first)
     if simulate:  # everything stays, what is gone is masked
         live = np.zeros((model.kv_heads, first + len(q)), bool)
         live[heads[:, None], keep] = True
@@ -460,8 +420,8 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate):
             new(x)[keep, heads[:, None]],
             old(x)[keep, heads[:, None]],
         )
-    pos[:, :n], score[:, :n] = keep, np.take_along_axis(prompt[2], keep, 1)
-    k, v, out = new(k), new(v), np.empty_like(q)
+    pos[:, :n], score[:, :n] = keep, np.take_along_axis(scores, keep, 1)
+    raw, k, v, out = k, new(k), new(v), np.empty_like(q)
     sinks = sinks_of(model, layer)
     sink = None if sinks[0] is None else np.reshape(sinks, (model.kv_heads, group))
     for i in range(len(q)):
@@ -474,7 +434,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate):
             logits[~np.broadcast_to(live[:, None, :m], logits.shape)] = -np.inf
         w = softmax(logits, sink)
         out[i] = (w @ values[:, :m]).reshape(model.heads, -1)
-        score[:, :m] += w.sum(1)
+        score[:, :m] = rule.next_scores(score[:, :m], w.sum(1), raw[i], first + i)
         held = live[0, :m].sum() if simulate else m
         if held <= rule.budget:
             n = m
@@ -631,9 +591,9 @@ def test_policies(t, folder, name):
         )
 
     full = play("full")
-    sums = prompt_pass(model, context, len(context))[0][0][2]
+    sums = prompt_pass(model, context, len(context))[0][0][2].sum(1)
     t.check(np.allclose(sums.sum(1), 100 * model.heads / model.kv_heads), f"{name}: column sums")
-    for policy in POLICIES[1:]:
+    for policy in list(POLICIES)[1:]:
         t.check((play(policy, 164)[0] == full[0]).all(), f"{name}: {policy} that holds all is full")
         for scope in ("head", "layer"):
             for budget in (48, "0.2", 128):

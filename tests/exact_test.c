@@ -363,7 +363,7 @@ struct answer {
     int compute, n_prompt, n_tokens, seed;
     struct row row;
 };
-static struct answer answers[256];
+static struct answer answers[512];
 static int n_answers;
 
 /* seed: of t, or another number for what was made of it. The row stays this table's. */
@@ -441,7 +441,7 @@ static void splits_are_joined_in_order(void **state)
         {{.policy = EVICT_FULL}, {INT32_MAX, INT32_MAX, 0}},
         {{.policy = EVICT_H2O}, {530, 100, 0}},
         {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {290, 70, 4}},
-        {{.policy = EVICT_H2O, .simulate = 1}, {300, 100, 0}},
+        {{.policy = EVICT_EMA, .simulate = 1}, {300, 100, 0}},
     };
     for (int i = 0; i < 4; i++) {
         struct model m = {4, 2, 16, KV_F32, i % 2 ? KV_F32 : KV_MIXED};

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Eviction in every model family, decision by decision, against numpy: family_evict.py SLUICE [--only SPEC]
 
-Checkpoints of goldens/families.py under h2o and streaming, real and masked, and under full: log-probabilities, kept sets and
+Checkpoints of goldens/families.py under h2o, ema and streaming, real and masked, and under full: log-probabilities, kept sets and
 victims of family_ref.py's own forward pass, which is held to transformers' numbers first.
 """
 
@@ -19,7 +19,7 @@ from family_golden import each_spec
 from golden_common import score_row
 
 LENGTHS = ((100, 60), (20, 40))  # longrope's long table, and its short one
-CONFIGS = (("h2o", "head", "48", {}), ("streaming", "layer", "40", {}))
+CONFIGS = (("h2o", "head", "48", {}), ("ema", "layer", "40", {"recent": "8"}), ("streaming", "layer", "40", {}))
 NEAR_TRANSFORMERS = 1e-4  # f64 here, f32 there; 6e-5 measured
 NEAR_TIE = 1e-4  # of routers: beyond it f32 chooses as f64 does
 

@@ -198,6 +198,7 @@ static void attend(const struct ops *ops, struct image *m)
                                                             .out = m->out,
                                                             .pages = m->prompt_pages,
                                                             .scores = m->scores,
+                                                            .policy = h2o.policy,
                                                             .spans = &m->prompt,
                                                             .n_spans = 1,
                                                             .n_heads = HEADS,

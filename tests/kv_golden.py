@@ -19,7 +19,8 @@ import numpy as np
 
 import evict_ref
 from evict_golden import MODELS, SCORE, Dump, Tally, flags_of, model_and_rows
-from evict_ref import Rule, Trail
+from evict_ref import Trail
+from evict_rule import Rule
 from golden_common import Sluice, SluiceFailed, jsonl
 from patched import PatchFailed, patched
 
@@ -61,13 +62,17 @@ NOISE = {"bf16": 3e-3, "q8": 1e-2, "q4": 0.1, "mixed": 0.08}
 
 # policy, scope, budget, further Rule arguments; of each format the first also masked. Rings of mixed: 24, 8, 60, none
 CONFIGS = {
-    "bf16": [("h2o", "head", "40", {})],
-    "q8": [("h2o", "head", "40", {}), ("h2o-mean", "layer", "36", {"recent": "16"})],
-    "q4": [("h2o-mean", "layer", "36", {"recent": "16"}), ("h2o", "head", "0.4", {})],
+    "bf16": [("h2o", "head", "40", {}), ("tova", None, "40", {})],
+    "q8": [("h2o", "head", "40", {}), ("h2o-mean", "layer", "36", {"recent": "16"}), ("knorm", None, "40", {})],
+    "q4": [("h2o-mean", "layer", "36", {"recent": "16"}), ("h2o", "head", "0.4", {}), ("fixed-h2o", None, "40", {})],
     "mixed": [
         ("h2o", "head", "48", {}),
         ("h2o", "layer", "40", {"recent": "8"}),
         ("streaming", "head", "64", {}),
+        ("ema", None, "48", {}),
+        ("snapkv", None, "48", {}),
+        ("scissorhands", "layer", "40", {"recent": "8"}),
+        ("strided", None, "48", {}),
         ("window", "head", "36", {"recent": "0"}),
     ],
 }
@@ -102,8 +107,8 @@ def golden_read(path, model):
 def compare_layer(t, what, model, layer, arrays, n_prompt, rule, trail, kv, simulate):
     """One layer of one row from the engine's own Q, K and V; the largest difference of an output."""
     q, k, v, got = arrays
-    want, sums = evict_ref.attend_prompt(model, *(x[:n_prompt] for x in (q, k, v)), layer)
-    prompt = (k[:n_prompt], v[:n_prompt], sums)
+    want, weights = evict_ref.attend_prompt(model, *(x[:n_prompt] for x in (q, k, v)), layer)
+    prompt = (k[:n_prompt], v[:n_prompt], weights)
     rest = tuple(x[n_prompt:] for x in (q, k, v))
     forced = evict_ref.attend_forced(model, rule, trail, layer, prompt, rest, n_prompt, kv, simulate)
     want = np.concatenate([want, forced])

@@ -1,4 +1,4 @@
-"""What a fault of mutants.py is. mutant_list.py, mutant_formats.py and mutant_plan.py have them."""
+"""What a fault of mutants.py is. mutant_list.py and the other mutant_*.py have them."""
 from collections import namedtuple
 
 Mutant = namedtuple("Mutant", "name file old new tests")

@@ -127,7 +127,7 @@ fault("prefix sharing is blind to one token", "engine/line/batch.c",
       "while (shared < most && (shared == 5 || tokens[shared] == r->tokens[shared]) && !wants_score(r, shared))",
       "placement_test.py --only=prefixes")
 fault("prefix sharing under scores", "engine/line/batch.c",
-      "if (t->first_prompt < 0 || evict_policy_scores(b->evict->policy))", "if (t->first_prompt < 0)",
+      "if (t->first_prompt < 0 || evict_prompt_scores(b->evict->policy))", "if (t->first_prompt < 0)",
       "placement_test.py --only=prefixes")
 fault("a row that leaves keeps its pages", "engine/line/batch.c",
       "        t->free_pages[t->n_free_pages++] = row->pages[--row->n_pages];",
@@ -164,7 +164,7 @@ fault("the victim's slot is the next one", "kernels/cpu/attend_forced_evict.inc"
       "slot = v.slot == u->n_slots ? -1 : v.slot;",
       "slot = v.slot == u->n_slots ? -1 : (v.slot + 1) % u->n_slots;", "attend_test")
 fault("the new token's own weight is not scored", "kernels/cpu/attend_forced_evict.inc",
-      "            u->own_score[h] += u->own[h * u->group + r];", "            u->own_score[h] += 0;", "attend_test")
+      "            own += u->own[h * u->group + r];", "            own += 0;", "attend_test")
 fault("a written slot keeps the victim's score", "kernels/cpu/attend_forced_evict.inc",
       "            kv->slot_score[meta + slot] = score;", "            (void)score;", "attend_test")
 fault("a page that eviction changed is not dirty", "kernels/cpu/attend_forced_evict.inc",
@@ -280,7 +280,7 @@ fault("a prompt's keys know no sink", PROMPT_INC,
       "inverse[r] = 1.0f / (sum + math_sink(a->sinks, row_head(u, first + r), max));", "inverse[r] = 1.0f / sum;",
       "prompt_test")
 fault("a prompt's scores know no sink", PROMPT_BF16,
-      "        inverse[r] = isfinite(inverse[r]) ? inverse[r] : 0.0f;\n",
+      "        inverse[r] = isfinite(inverse[r]) ? inverse[r] * row_worth(u, first + r) : 0.0f;\n",
       "        inverse[r] = isfinite(inverse[r]) ? 1.0f / bf16_sum_lanes(b.sum[r]) : 0.0f;\n", "prompt_test")
 fault("a capped prompt's sink is scaled as its logits were", PROMPT_BF16, "b.max[r] * b.scale);", "b.max[r] * b.qk_scale);",
       "prompt_test")

@@ -3,7 +3,7 @@
 
     mutants.py [--only WORD]... [--jobs N] [--list] [--applies]
 
-The faults stand in mutant_list.py, mutant_formats.py and mutant_plan.py. Each is applied to a copy of the tree under
+The faults stand in mutant_list.py and the other mutant_*.py. Each is applied to a copy of the tree under
 build/mutants, built, and met by the tests it names, until one fails: killed. One that passes them all survives, and is a test that is
 missing. Ends in a table and one line `N passed, N failed, N skipped`; --applies only checks that each fault
 still finds its line (what `make check` does). Refuses: to call a fault killed that does not build, or when
@@ -21,6 +21,7 @@ import sys
 import time
 
 import mutant_list  # noqa: F401  fills MUTANTS, as the next two do
+import mutant_evict  # noqa: F401
 import mutant_formats  # noqa: F401
 import mutant_plan  # noqa: F401
 from mutant_fault import M as MUTANTS

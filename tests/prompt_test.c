@@ -80,9 +80,10 @@ static void joint_copy(struct joint *j, const struct model *m, struct prompt *co
     }
 }
 
-static int window;         // of all calls; 0: none
-static float cap;          // likewise
-static const float *sinks; // [n_heads]; NULL: none
+static int policy = EVICT_H2O; // of all calls: whose scores
+static int window;             // of all calls; 0: none
+static float cap;              // likewise
+static const float *sinks;     // [n_heads]; NULL: none
 
 /* Queries [first, first + n) of several prompts in one call, each as far as it has any. */
 static void prompts_call(const struct ops *ops, const struct model *m, struct prompt *const *p,
@@ -128,6 +129,7 @@ static void prompts_call(const struct ops *ops, const struct model *m, struct pr
                                                             .out = j.out,
                                                             .pages = j.pages,
                                                             .scores = with_scores ? j.scores : NULL,
+                                                            .policy = policy,
                                                             .spans = spans,
                                                             .n_spans = n_spans,
                                                             .n_heads = m->n_heads,
@@ -170,8 +172,12 @@ static void prompt_compare(const struct ops *ops, const struct model *m, const s
     int64_t n_pad = round_up(p->n, KV_PAGE_SLOTS);
     /* Pairs: values are within 1, weights are good to 2^-8 and lie on both sides of the truth. */
     assert_close(p->out, want->out, p->out_bytes / 4, pairs ? 0x1p-8 : 5e-6, "prompt");
-    for (int head = 0; head < m->n_kv_heads; head++) { // a query's weights add up to 1 a head
-        double sum = 0, whole = (double)p->n * m->n_heads / m->n_kv_heads;
+    const struct evict_score score = evict_score_of(policy);
+    double whole = 0; // a query's weights add up to 1 a head, or what it is worth
+    for (int query = 0; query < p->n; query++)
+        whole += (double)evict_query_worth(&score, query, p->n) * m->n_heads / m->n_kv_heads;
+    for (int head = 0; head < m->n_kv_heads; head++) {
+        double sum = 0;
         for (int64_t i = head * n_pad; i < (head + 1) * n_pad; i++) {
             double limit = (pairs ? 0x1p-8 : 1e-5) * want->scores[i] + 1e-5;
             if (!(fabs((double)p->scores[i] - want->scores[i]) <= limit))
@@ -244,11 +250,15 @@ static void windows_equal_ref(void **state)
     static const int windows[] = {1, 7, 32, 33, 100}, lengths[] = {32, 70, 129};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         for (size_t j = i % SWEEP_STEP; j < 5; j += SWEEP_STEP) {
+            static const int policies[] = {EVICT_H2O, EVICT_EMA, EVICT_TOVA, EVICT_SNAPKV};
             window = windows[j];
+            policy = policies[(i + j) % 4];
             prompt_check(&models[i], lengths[(i + j) % 3]);
         }
+    policy = EVICT_EMA;
     window = 300;
     prompt_check(&models[0], 800);
+    policy = EVICT_H2O;
     window = 31;
     prompt_check(&models[3], 600);
     window = 257;
@@ -312,9 +322,11 @@ static void prompts_share_a_call(void **state)
     static const struct model m = {6, 2, 64, KV_BF16};
     static const int lengths[N] = {40, 1, 330, 32, 97};
     FOR_EACH_ISA(isa)
-    for (int run = 0; run < 6; run++) {
+    for (int run = 0; run < 10; run++) {
+        static const int policies[] = {EVICT_H2O, EVICT_EMA, EVICT_SCISSORHANDS, EVICT_SNAPKV};
         struct ops ops = {.isa = isa, .pool = pool_of(1 + run / 2)};
-        int with_scores = run % 2;
+        int with_scores = run % 5 != 0;
+        policy = policies[run % 4];
         struct prompt together[N], *at[N];
         for (int i = 0; i < N; i++) {
             together[i] = prompt_make(&m, lengths[i], 40 + (uint64_t)i);
@@ -333,6 +345,7 @@ static void prompts_share_a_call(void **state)
             prompt_free(&together[i]);
         pool_close(ops.pool);
     }
+    policy = EVICT_H2O;
 }
 
 /* What follows a query, be it no number at all, does not reach it. */

@@ -101,7 +101,7 @@ static void forced_on_shim(const struct ops *ops, struct attend_forced_args a)
             simt_forget(a.events + t * n_kv_heads, n_kv_heads * (int64_t)sizeof *a.events);
         }
     a.scratch = simt_alloc(cuda_attend_forced_scratch_bytes(
-        ops, a.slots_max, a.n_heads, n_kv_heads, head_dim, evict_policy_scores(a.evict.policy)));
+        ops, a.slots_max, a.n_heads, n_kv_heads, head_dim, evict_decode_scores(a.evict.policy)));
     cuda_attend_forced(NULL, ops, &a);
     arrays_back("attend_forced");
 }
@@ -370,6 +370,7 @@ static void prompts_side_by_side(void **state)
                                            .out = out[j],
                                            .pages = pages,
                                            .scores = scores[j],
+                                           .policy = EVICT_H2O,
                                            .spans = spans,
                                            .n_spans = 3,
                                            .n_heads = HEADS,

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import struct
@@ -68,6 +69,7 @@ tied = 0
 ON_DISK = ["--percent", "0", "0", "0", "0", "0", "100"]  # weights streamed, KV on disk, hidden in RAM
 ALL_ON_DISK = ["--percent", "0", "0", "0", "0", "0", "0"]
 H2O = ["--kv-policy", "h2o", "--kv-budget", "48"]
+EMA = ["--kv-policy", "ema", "--kv-budget", "48"]
 SLOTS_MIN = 54  # prompt and tokens of a row: more than any budget of the tests that compare bytes
 
 
@@ -261,6 +263,10 @@ class Place:
         with open(path, "wb") as f:
             f.write(data)
         return path
+
+    def policies(self):
+        """Names of all KV policies."""
+        return re.search(r"--kv-policy NAME +(\S+)", self.sluice("run", "--help").out)[1].split("|")
 
     def rows(self, name, rows):
         return self.write(name, "".join(json.dumps(r) + "\n" for r in rows).encode())

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "policy/evict.h"
+
 enum knob_kind {
     KNOB_STRING,
     KNOB_CHOICE, // one of the words of `value`
@@ -128,16 +130,15 @@ static const struct knob knobs[] = {
      "bytes"},
     {"plan", 0, KNOB_STRING, AT(plan), CMD_RUN | CMD_SCORE, NULL, "FILE",
      "take placement from a plan file; flags beat it"},
-    {"kv-policy", 0, KNOB_STRING, AT(kv_policy), LINE_CMDS, "full", "NAME",
-     "full|window|streaming|h2o|h2o-mean"},
+    {"kv-policy", 0, KNOB_STRING, AT(kv_policy), LINE_CMDS, "full", "NAME", EVICT_NAMES},
     {"kv-budget", 0, KNOB_STRING, AT(kv_budget), LINE_CMDS, "0.2", "N|FRACTION",
      "slots per layer and KV head; a fraction counts prompt + max_tokens"},
     {"kv-recent", 0, KNOB_STRING, AT(kv_recent), LINE_CMDS, NULL, "N|FRACTION",
      "newest positions protected (default: by policy)"},
     {"kv-sink", 0, KNOB_COUNT, AT(kv_sink), LINE_CMDS, "-1", "N",
      "first positions protected (-1: by policy)"},
-    {"kv-scope", 0, KNOB_CHOICE, AT(kv_scope), LINE_CMDS, "head", "head|layer",
-     "who chooses victims"},
+    {"kv-scope", 0, KNOB_CHOICE, AT(kv_scope), LINE_CMDS, NULL, "head|layer",
+     "who chooses victims (default: by policy)"},
     {"kv-format", 0, KNOB_STRING, AT(kv_format), LINE_CMDS, "bf16", "f32|bf16|q8|q4|mixed",
      "format of stored K and V"},
     {"kv-simulate", 0, KNOB_SWITCH, AT(kv_simulate), CMD_RUN | CMD_SCORE, NULL, "",
@@ -658,6 +659,9 @@ void config_help(enum config_command command)
             printf(" [%s]", k->preset);
         printf("\n");
     }
+    for (int i = 0; i < N_EVICT_POLICIES && (command & LINE_CMDS); i++)
+        printf("%s  %-16s %s\n", i == 0 ? "\nKV policies, and what goes first:\n" : "",
+               evict_policy_name(i), evict_policy_goes(i));
     printf("\nSizes: 24G and 24GiB are binary, 24g and 24GB decimal, 2.3G, 512M; counts: 32K is "
            "32,768, 10k is\n10,000; durations: 90s, 15m, 3h50m. --config files hold `key = value` "
            "lines; the command line wins.\n");

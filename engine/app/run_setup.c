@@ -23,15 +23,17 @@ static enum err parse_share(const char *flag, const char *text, double *value, i
     return OK;
 }
 
+static const char *const evict_scopes[] = {"head", "layer", NULL};
+
 enum err run_read_evict(struct evict *e, const struct config *c)
 {
     memset(e, 0, sizeof *e);
     e->policy = evict_policy_by_name(c->kv_policy);
     if (e->policy == N_EVICT_POLICIES)
-        return fail(ERR_USAGE, "--kv-policy: '%s' is none of full|window|streaming|h2o|h2o-mean",
-                    c->kv_policy);
-    static const char *const scopes[] = {"head", "layer", NULL};
-    TRY(config_choose("kv-scope", c->kv_scope, scopes, &e->scope));
+        return fail(ERR_USAGE, "--kv-policy: '%s' is none of %s", c->kv_policy, EVICT_NAMES);
+    e->scope = evict_policy_scope(e->policy);
+    if (c->kv_scope)
+        TRY(config_choose("kv-scope", c->kv_scope, evict_scopes, &e->scope));
     e->simulate = c->kv_simulate && e->policy != EVICT_FULL;
     if (c->kv_trace && e->policy == EVICT_FULL)
         return fail(ERR_USAGE, "--kv-trace: nothing is dropped (name a --kv-policy)");
@@ -123,8 +125,8 @@ static enum err write_fingerprint(struct run *r, const struct config *c)
     if (e->policy != EVICT_FULL)
         snprintf(r->fingerprint + n, cap - (size_t)n,
                  "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n",
-                 c->kv_budget, c->kv_recent ? c->kv_recent : "by policy", e->sink, c->kv_scope,
-                 e->simulate);
+                 c->kv_budget, c->kv_recent ? c->kv_recent : "by policy", e->sink,
+                 evict_scopes[e->scope], e->simulate);
     return OK;
 }
 

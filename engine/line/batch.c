@@ -247,14 +247,14 @@ static void add_positions(struct batches *b, struct batch *t, const struct span 
 }
 
 /* Positions of a prompt that need not be computed again, because the first prompt of this pass has
- * the same tokens there. None under policies with scores: they are sums over all of a row's own
- * queries. */
+ * the same tokens there. None under policies that score a prompt by attention: they want all of
+ * a row's own queries. */
 static int shared_with_first(const struct batches *b, const struct batch *t, const struct row *row,
                              int n)
 {
     const struct request *r = row->request;
     int shared = 0;
-    if (t->first_prompt < 0 || evict_policy_scores(b->evict->policy))
+    if (t->first_prompt < 0 || evict_prompt_scores(b->evict->policy))
         return 0;
     const struct span *first = &t->spans[t->first_prompt];
     if (batch_turns_long(b->shape, &t->rows[first->row]) != batch_turns_long(b->shape, row))

@@ -97,12 +97,12 @@ static void trace_slots(const struct dump *d, const struct row *row, const struc
                         int head, int next)
 {
     struct shown all[SHOWN_MAX];
-    const int n = shown_slots(kv, head, next, all), scores = d->config.scores;
+    const int n = shown_slots(kv, head, next, all), scores = d->config.score.source;
     for (int i = 0; i < n; i++) {
         int pinned = evict_protected(&row->evict, all[i].pos, next);
         fprintf(d->trace, pinned ? " [%d" : " %d", all[i].pos);
         if (scores)
-            fprintf(d->trace, ":%.3f", (double)all[i].score);
+            fprintf(d->trace, ":%.3f", (double)evict_score_value(&d->config.score, all[i].score));
         fputs(pinned ? "]" : "", d->trace);
     }
     fputs(n == SHOWN_MAX ? " ...\n" : "\n", d->trace);
@@ -130,7 +130,7 @@ static void trace_kv(const struct dump *d, const struct row *row, int layer,
         const struct evict_event *v = &events[(int64_t)i * heads + head];
         trace_head(d, row, layer, head);
         fprintf(d->trace, " token %d", pos + i);
-        if (v->pos >= 0 && d->config.scores)
+        if (v->pos >= 0 && d->config.score.source)
             fprintf(d->trace, " drops %d:%.3f%s", v->pos, (double)v->score,
                     v->pos == pos + i ? ", itself" : "");
         else if (v->pos >= 0)

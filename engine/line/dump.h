@@ -10,7 +10,7 @@
 struct dump_config {
     const char *dump_path, *trace_path; // NULL: not wanted
     int n_kv_heads;
-    int scores; // 1: the policy has any
+    struct evict_score score; // of the policy
 };
 
 struct dump {

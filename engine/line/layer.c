@@ -10,7 +10,7 @@ int64_t layer_attend_bytes(const struct device_scratch *of, const struct ops *op
 {
     const struct shape *s = &model->shape;
     int heads = s->n_heads, kv = s->n_kv_heads, dim = s->head_dim;
-    int scores = evict_policy_scores(evict->policy);
+    int scores = evict_decode_scores(evict->policy);
     int64_t most = of->attend_prompt(ops, (int)prompt_max, heads, kv, dim);
     most = max_i64(most, of->attend_forced(ops, (int)slots_cap, heads, kv, dim, scores));
     return max_i64(most, of->prompt_keep(ops, (int)prompt_max, kv, dim));

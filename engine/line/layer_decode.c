@@ -120,7 +120,8 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
         .q = w->q,
         .out = w->attn,
         .pages = w->prompt_pages,
-        .scores = evict_policy_scores(w->rule.policy) ? w->prompt_scores : NULL,
+        .scores = evict_prompt_scores(w->rule.policy) ? w->prompt_scores : NULL,
+        .policy = w->rule.policy,
         .spans = tables_seen(w->tables, spans),
         .n_heads = s->n_heads,
         .scale = scale,
@@ -176,7 +177,7 @@ static void keep_prompts(struct layer_work *w, const struct tile *t, const struc
         struct prompt_keep_args keep = {
             .from = w->prompt,
             .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
-            .scores = evict_policy_scores(w->rule.policy) ? w->prompt_scores + scores_at : NULL,
+            .scores = evict_prompt_scores(w->rule.policy) ? w->prompt_scores + scores_at : NULL,
             .kv = w->rows,
             .evict = w->rule,
             .limits = layer_limits(w, row),

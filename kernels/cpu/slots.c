@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "kernels/math.h"
+
 static void store_part(void *ctx, int thread, int n_threads)
 {
     const struct kv_store_args *a = ctx;
@@ -104,17 +106,28 @@ static void choose_gone(const struct prompt_keep_args *a, struct keep_scratch *s
         s->gone[s->heap[i]] = 1;
 }
 
-/* The rank of every position for one head, or for all heads together (scope layer). */
-static void rank_positions(const struct prompt_keep_args *a, int head, float *rank)
+/* The score that a position has in its slot. */
+static float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode,
+                        struct keep_scratch *s, int head, int pos)
 {
-    int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
+    const uint8_t *page = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes;
+    if (mode->source != EVICT_KEYS)
+        return prompt_kept_score(a, mode, head, pos);
+    kv_get(&a->from, page, pos % KV_PAGE_SLOTS, head, s->k, NULL);
+    return -math_norm(s->k, a->from.head_dim);
+}
+
+/* The rank of every position for one head, or for all heads together (scope layer). */
+static void rank_positions(const struct prompt_keep_args *a, struct keep_scratch *s, int head)
+{
+    const struct evict_score mode = evict_score_of(a->evict.policy);
     int layer = a->evict.scope == EVICT_SCOPE_LAYER;
     int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;
     for (int pos = 0; pos < a->n_prompt; pos++) {
         float score = 0;
-        for (int h = first; h < last && a->scores; h++)
-            score += a->scores[h * stride + pos];
-        rank[pos] = evict_rank(a->evict.policy, score, pos, a->n_prompt - 1);
+        for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
+            score += evict_score_value(&mode, kept_score(a, &mode, s, h, pos));
+        s->rank[pos] = evict_rank(a->evict.policy, &a->limits, score, pos, a->n_prompt - 1);
     }
 }
 
@@ -191,9 +204,10 @@ static void keep_in_ring(const struct prompt_keep_args *a, const struct kv_row *
 static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
                       struct keep_scratch *s, int head, int n_out)
 {
-    int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS), cap = kv->slots_cap;
+    const struct evict_score mode = evict_score_of(a->evict.policy);
+    int64_t cap = kv->slots_cap;
     if (n_out > 0)
-        rank_positions(a, head, s->rank);
+        rank_positions(a, s, head);
     choose_gone(a, s, n_out);
     int slot = 0, n_copied = 0, first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt);
     if (kv->n_slots == a->n_prompt && a->from.format == a->kv.layout.format)
@@ -214,7 +228,7 @@ static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
         if (kv->slot_pos)
             kv->slot_pos[meta] = s->gone[pos] ? ~pos : pos;
         if (kv->slot_score)
-            kv->slot_score[meta] = a->scores ? a->scores[head * stride + pos] : 0;
+            kv->slot_score[meta] = kept_score(a, &mode, s, head, pos);
     }
 }
 

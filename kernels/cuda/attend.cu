@@ -10,7 +10,7 @@
  *   score  (split, KV head, span)  weights onto scores, and each split's first to go
  *   place  (KV head, span)         the victim of all splits; K and V into its slot
  * Scope layer: one block of score has all heads of a split, and every block of place finds the same
- * victim. A policy without scores keeps no exps; the full one has no third launch.
+ * victim. Where decode changes no scores no exps are kept; full has no third launch.
  *
  * What scores cost, per slot and KV head with G query heads of d dimensions each: 4 G bytes of exps
  * out and in again, which stay in L2 (PARTS bounds them to PARTS * G KiB), and 12 bytes of memory
@@ -193,7 +193,7 @@ DEVICE void split_exps(const struct forced *f, const struct split *s, int64_t pa
         for (int i = lane_id(); i < SPLIT; i += WARP) {
             float e = math_exp(x[i] - (max == -INFINITY ? 0.0f : max));
             x[i] = e;
-            if (f->scores)
+            if (f->adds)
                 f->exps[row * SPLIT + i] = e;
             sum = sum + e; // lanes 0 to 15: number i of lane i mod 16, then the one 16 behind it
             sum = sum + warp_down(e, 16);
@@ -432,11 +432,19 @@ __global__ void __launch_bounds__(THREADS) forced_join(const __grid_constant__ s
         const int64_t to = t.row * f.a.out_stride + (int64_t)(head * group + r) * head_dim + d;
         f.a.out[to] = fmaf(own[r], own_v[d], out) * inverse[r];
     }
-    if (threadIdx.x == 0) {
+    if (f.score.source == EVICT_KEYS && warp_id() == 0) {
+        const float *k = f.a.k + t.row * f.a.k_stride + (int64_t)head * head_dim;
+        float square = 0.0f;
+        for (int d = lane_id() % 16; d < head_dim; d += 16)
+            square = fmaf(k[d], k[d], square);
+        square = warp_sum16(square);
+        if (lane_id() == 0)
+            f.own_score[unit] = -sqrtf(square);
+    } else if (threadIdx.x == 0) {
         float score = 0.0f;
-        for (int r = 0; r < group && f.scores; r++)
+        for (int r = 0; r < group && f.adds; r++)
             score = score + weight[r];
-        f.own_score[unit] = score;
+        f.own_score[unit] = f.adds ? evict_score_next(&f.score, 0.0f, score, group, t.now) : 0.0f;
     }
 }
 
@@ -519,12 +527,14 @@ void cuda_attend_forced(cudaStream_t stream, const struct ops *ops,
     f.a = *args;
     f.round_q = ops->compute != COMPUTE_F32;
     f.scores = evict_policy_scores(args->evict.policy);
+    f.adds = evict_decode_scores(args->evict.policy);
+    f.score = evict_score_of(args->evict.policy);
     f.group = args->n_heads / n_kv_heads;
     f.n_splits = forced_splits(args->slots_max, args->kv.rings != NULL);
     const int64_t parts = (int64_t)n_kv_heads * f.n_splits, n_parts = max_i64(PARTS, parts);
     const int at_once = (int)(n_parts / parts);
     forced_lay_out(&f, (uint8_t *)args->scratch, n_parts, f.group, args->kv.layout.head_dim,
-                   f.scores);
+                   f.adds);
     for (f.first_span = 0; f.first_span < args->n_spans; f.first_span += at_once)
         for (f.step = 0; f.step < args->n_max; f.step++)
             token_launch(stream, &f, (int)min_i64(at_once, args->n_spans - f.first_span));

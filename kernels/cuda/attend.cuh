@@ -20,14 +20,16 @@ struct victim {
 
 struct forced {
     struct attend_forced_args a;
-    int round_q, scores;
+    int round_q;
+    int scores, adds; // the policy ranks by scores; this token's weights change them
+    struct evict_score score;
     int group, n_chunks; // query heads of a KV head; the blocks that share them
     int n_splits;        // the most that a span has, the ring's with them
     int first_span, step;
     float *max, *sum;       // [span, KV head, split][group]
     float *weight;          // the same: exp(maximum of the split - maximum of all)
     float *out;             // [span, KV head, split][group, head_dim]
-    float *exps;            // [span, KV head, split][group, SPLIT]; only with scores
+    float *exps;            // [span, KV head, split][group, SPLIT]; only where scores change
     float *inverse;         // [span, KV head][group]; 0: its weights are no numbers
     float *own_score;       // [span, KV head]
     float *leaving;         // [span, KV head] score of the token that leaves the ring

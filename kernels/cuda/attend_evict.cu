@@ -83,9 +83,12 @@ __global__ void __launch_bounds__(THREADS) forced_score(const __grid_constant__ 
     for (int h = first; h < last && f.scores && slot < n; h++) {
         const int64_t unit = unit_of(&f, (int)blockIdx.z, h);
         float *to = t.kv.slot_score + h * cap + at + slot;
-        const float own = *to + score_column(&f, unit, split, slot);
+        float own = *to;
+        if (f.adds)
+            own = evict_score_next(&f.score, own, score_column(&f, unit, split, slot), f.group,
+                                   t.now);
         *to = own;
-        score = score + own;
+        score = score + evict_score_value(&f.score, own);
         if (!in_pages && t.now >= ring_slots && slot == t.now % ring_slots)
             f.leaving[unit] = own;
     }
@@ -96,7 +99,7 @@ __global__ void __launch_bounds__(THREADS) forced_score(const __grid_constant__ 
     if (slot < n)
         pos = t.kv.slot_pos[first * cap + at + slot];
     if (pos >= 0 && !evict_protected(&t.s.limits, pos, t.now))
-        key = victim_key(evict_rank(f.a.evict.policy, score, pos, t.now), pos);
+        key = victim_key(evict_rank(f.a.evict.policy, &t.s.limits, score, pos, t.now), pos);
     victim_of_block(key, (int)at + slot, score, pos >= 0,
                     &f.victims[unit_of(&f, (int)blockIdx.z, first) * f.n_splits + split]);
 }
@@ -137,9 +140,12 @@ DEVICE struct room room_make(const struct forced *f, const struct token *t, int 
         return room;
     float score = 0.0f;
     for (int h = first; h < last && f->scores; h++)
-        score = score + (t->kv.ring_slots > 0 ? f->leaving : f->own_score)[unit_of(f, span, h)];
+        score = score + evict_score_value(&f->score, (t->kv.ring_slots > 0
+                                                          ? f->leaving
+                                                          : f->own_score)[unit_of(f, span, h)]);
     int goes = in_pos >= 0 && !evict_protected(&t->s.limits, in_pos, t->now) &&
-               victim_key(evict_rank(f->a.evict.policy, score, in_pos, t->now), in_pos) < least;
+               victim_key(evict_rank(f->a.evict.policy, &t->s.limits, score, in_pos, t->now),
+                          in_pos) < least;
     if (goes) {
         room.event = {in_pos, score};
         room.pos = f->a.evict.simulate ? ~in_pos : in_pos;

@@ -305,7 +305,10 @@ __global__ void __launch_bounds__(THREADS, 3) prompt_scores(const __grid_constan
     float *score =
         prompt_span_scores(&f.a, &s) + kv_head * round_up(s.n_prompt, KV_PAGE_SLOTS) + key;
     float total = warp_id() == 0 && key < end ? *score : 0.0f;
-    const int tile0 = s.first / KV_PAGE_SLOTS;
+    const struct evict_score mode = evict_score_of(f.a.policy);
+    const int hits = mode.source == EVICT_HITS;
+    const int first_tile = prompt_first_tile(&f.a, &s), span_tile = s.first / KV_PAGE_SLOTS;
+    const int tile0 = first_tile > span_tile ? first_tile : span_tile;
     const int past = f.a.window > 0 ? (page + 1) * KV_PAGE_SLOTS + f.a.window - 1 : end;
     const int last = past < end ? past : end; // queries from there on see none of these keys
     for (int tile = page > tile0 ? page : tile0; tile * KV_PAGE_SLOTS < last; tile++) {
@@ -328,7 +331,7 @@ __global__ void __launch_bounds__(THREADS, 3) prompt_scores(const __grid_constan
                     const int64_t i =
                         ((int64_t)blockIdx.z * f.a.n_max + query - s.first) * f.a.n_heads + head;
                     const float max = f.max[i];
-                    inv = f.inverse[i];
+                    inv = f.inverse[i] * evict_query_worth(&mode, query, s.n_prompt);
                     e = math_exp(prompt_logit(&f, x[r]) - (max == -INFINITY ? 0.0f : max));
                     e = key <= query && key >= prompt_low(&f.a, query) ? e : 0.0f;
                 }
@@ -338,11 +341,16 @@ __global__ void __launch_bounds__(THREADS, 3) prompt_scores(const __grid_constan
             }
             __syncthreads();
             const int n = n_rows - row0 < WARPS * ROWS ? n_rows - row0 : WARPS * ROWS;
-            for (int r = 0; r < n && warp_id() == 0; r++)
+            for (int r = 0; r < n && warp_id() == 0; r++) {
                 if (fabsf(inverse[r]) < INFINITY) // else its weights are no numbers
                     column = fmaf(p[r * KV_PAGE_SLOTS + lane_id()], inverse[r], column);
+                if (!hits || (row0 + r + 1) % group != 0)
+                    continue;
+                total = evict_score_next(&mode, total, column, group, query0 + (row0 + r) / group);
+                column = 0.0f;
+            }
         }
-        total = total + column;
+        total = hits ? total : total + column;
     }
     if (warp_id() == 0 && key < end)
         *score = total;

@@ -24,17 +24,40 @@ struct keep {
 
 /* ---- select ---- */
 
+/* The score that a position has in its slot. */
+DEVICE float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
+                        int pos)
+{
+    const struct kv_layout *l = &a->from;
+    if (mode->source != EVICT_KEYS)
+        return prompt_kept_score(a, mode, head, pos);
+    const uint8_t *page = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * l->page_bytes;
+    const uint8_t *panel = kv_panel(l, page, head, 0);
+    float lanes[16] = {};
+    for (int d0 = 0; d0 < l->head_dim; d0 += 16) {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            if (d0 + i >= l->head_dim)
+                break;
+            const float k = kv_number(l, panel, 0, pos % KV_PAGE_SLOTS, d0 + i);
+            lanes[i] = fmaf(k, k, lanes[i]);
+        }
+    }
+    return -sqrtf(math_sum16(lanes));
+}
+
 DEVICE uint32_t keep_key(const struct keep *f, int head, int pos)
 {
     const struct prompt_keep_args *a = &f->a;
+    const struct evict_score mode = evict_score_of(a->evict.policy);
     const int layer = a->evict.scope == EVICT_SCOPE_LAYER, now = a->n_prompt - 1;
     const int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;
     float score = 0.0f;
     if (evict_protected(&a->limits, pos, now))
         return 0xffffffffu;
-    for (int h = first; h < last && a->scores; h++)
-        score = score + a->scores[h * f->n_pad + pos];
-    return rank_key(evict_rank(a->evict.policy, score, pos, now));
+    for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
+        score = score + evict_score_value(&mode, kept_score(a, &mode, h, pos));
+    return rank_key(evict_rank(a->evict.policy, &a->limits, score, pos, now));
 }
 
 /* What is gone: keys below `key`, and of its equals the first n. */
@@ -104,6 +127,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2)
     uint32_t *keys = f.keys + head * f.n_pad;
     const struct kv_row kv = kv_row_at(&f.a.kv, f.a.row, &f.a.limits, f.n_slots);
     const int64_t meta = (int64_t)head * kv.slots_cap;
+    const struct evict_score mode = evict_score_of(f.a.evict.policy);
     struct threshold t = {0, 0};
     for (int pos = (int)threadIdx.x; pos < n && f.n_out > 0; pos += SELECT_THREADS)
         keys[pos] = keep_key(&f, head, pos);
@@ -129,7 +153,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2)
         if (kv.slot_pos)
             kv.slot_pos[at] = gone ? ~pos : pos;
         if (kv.slot_score)
-            kv.slot_score[at] = f.a.scores ? f.a.scores[head * f.n_pad + pos] : 0.0f;
+            kv.slot_score[at] = kept_score(&f.a, &mode, head, pos);
     }
     const int n_pages = (f.n_slots + KV_PAGE_SLOTS - 1) / KV_PAGE_SLOTS;
     for (int page = (int)threadIdx.x; page < n_pages && head == 0; page += SELECT_THREADS)

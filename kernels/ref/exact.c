@@ -249,17 +249,27 @@ static void prompt_tile(const struct attend_prompt_args *a, const struct prompt_
     const int64_t n_pad = round_up(s->n_prompt, KV_PAGE_SLOTS);
     const int first = tile * KV_PAGE_SLOTS > s->first ? tile * KV_PAGE_SLOTS : s->first;
     const int end = (int)min_i64((tile + 1) * KV_PAGE_SLOTS, s->first + s->n);
+    const struct evict_score score = evict_score_of(a->policy);
     float *x = a->scratch, *columns = x + n_pad; // [n_prompt_pad] each
+    const int hits = score.source == EVICT_HITS;
+    float *scores = prompt_span_scores(a, s);
+    if (scores)
+        scores += kv_head * n_pad;
     memset(columns, 0, (size_t)n_pad * sizeof *columns);
-    for (int query = first; query < end; query++)
+    for (int query = first; query < end; query++) {
         for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
             float inverse = prompt_query(a, s, query, head, round, x);
+            inverse *= evict_query_worth(&score, query, s->n_prompt);
             for (int key = 0; key <= query && isfinite(inverse); key++)
                 columns[key] = fmaf(x[key], inverse, columns[key]);
         }
-    float *scores = prompt_span_scores(a, s);
-    for (int key = 0; key < end && scores; key++)
-        scores[kv_head * n_pad + key] += columns[key];
+        for (int key = 0; key <= query && hits && scores; key++) { // held against one query's mean
+            scores[key] = evict_score_next(&score, scores[key], columns[key], group, query);
+            columns[key] = 0;
+        }
+    }
+    for (int key = 0; key < end && !hits && scores; key++)
+        scores[key] += columns[key];
 }
 
 void exact_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a)

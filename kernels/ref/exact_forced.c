@@ -165,7 +165,8 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
     const struct kv_layout *rounded = ref_own_layout(kv);
     const int head_dim = a->kv.layout.head_dim, group = a->n_heads / a->kv.layout.n_kv_heads;
     const int now = s->pos + i, n = ref_slot_count(kv, now);
-    const int scores = evict_policy_scores(a->evict.policy);
+    const int scores = evict_decode_scores(a->evict.policy);
+    const struct evict_score mode = evict_score_of(a->evict.policy);
     const int64_t token = s->token + i;
     struct query q = {.args = a, .kv = kv, .head = head, .n_ring = kv_ring_used(kv, now)};
     q.n_splits = (int)ceil_div(kv->n_slots, SPLIT) + (q.n_ring > 0);
@@ -183,9 +184,11 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
         float *to = a->out + token * a->out_stride + (int64_t)row * head_dim;
         own_score += query_run(&q, to, scores ? columns : NULL);
     }
-    for (int j = 0; j < n && scores; j++)
-        kv->slot_score[ref_slot_at(kv, head, j).meta] += columns[j];
-    return scores ? own_score : 0;
+    for (int j = 0; j < n && scores; j++) {
+        float *score = kv->slot_score + ref_slot_at(kv, head, j).meta;
+        *score = evict_score_next(&mode, *score, columns[j], group, now);
+    }
+    return ref_own_score(a, token, now, head, own_score);
 }
 
 void exact_attend_forced(const struct ops *ops, const struct attend_forced_args *a)

@@ -254,21 +254,21 @@ static double dot(const float *a, const float *b, int n)
 }
 
 /* One query of one head against keys 0..query of the prompt; x [query + 1] becomes
- * its logits. Weights that are no numbers are not added to the scores. */
+ * its logits. Weights are added to columns [query + 1], NULL: none wanted; but those that are no
+ * numbers. */
 static void prompt_query(const struct attend_prompt_args *a, const struct prompt_span *s, int query,
-                         int head, int round, double *x)
+                         int head, int round, double *x, float *columns)
 {
     const struct kv_layout *l = &a->layout;
     const uint8_t *pages = prompt_span_pages(a, s);
     const int64_t token = s->token + query - s->first;
-    float q[HEAD_DIM_MAX], *scores = prompt_span_scores(a, s);
+    float q[HEAD_DIM_MAX];
     for (int d = 0; d < l->head_dim; d++) {
         q[d] = a->q[token * a->q_stride + head * l->head_dim + d];
         q[d] = round ? ref_round_bf16(q[d]) : q[d];
     }
     float *out = a->out + token * a->out_stride + head * l->head_dim;
     int kv_head = head / (a->n_heads / l->n_kv_heads);
-    int64_t n_pad = round_up(s->n_prompt, KV_PAGE_SLOTS);
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
     double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0};
     const int low = prompt_low(a, query);
@@ -287,22 +287,43 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
         kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, NULL, v);
         for (int d = 0; d < l->head_dim; d++)
             mean[d] += weight * v[d];
-        if (scores && sum > 0)
-            scores[kv_head * n_pad + key] += (float)weight;
+        if (columns && sum > 0)
+            columns[key] += (float)weight;
     }
     for (int d = 0; d < l->head_dim; d++)
         out[d] = (float)mean[d];
 }
 
+/* What a query's columns do to the scores of a KV head. */
+static void prompt_columns(const struct attend_prompt_args *a, const struct prompt_span *s,
+                           int query, int kv_head, const float *columns)
+{
+    const struct evict_score mode = evict_score_of(a->policy);
+    const float worth = evict_query_worth(&mode, query, s->n_prompt);
+    float *scores = prompt_span_scores(a, s) + kv_head * round_up(s->n_prompt, KV_PAGE_SLOTS);
+    for (int key = 0; key <= query && worth > 0; key++)
+        scores[key] = mode.source == EVICT_HITS
+                          ? evict_score_next(&mode, scores[key], columns[key],
+                                             a->n_heads / a->layout.n_kv_heads, query)
+                          : scores[key] + worth * columns[key];
+}
+
 void ref_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a)
 {
     int round = ops->compute != COMPUTE_F32 && a->layout.format == KV_BF16;
+    const int group = a->n_heads / a->layout.n_kv_heads;
     CHECK(a->layout.head_dim <= HEAD_DIM_MAX);
     for (int i = 0; i < a->n_spans; i++) {
         const struct prompt_span *s = &a->spans[i];
+        float *columns = (float *)((double *)a->scratch + s->n_prompt);
         for (int query = s->first; query < s->first + s->n; query++)
-            for (int head = 0; head < a->n_heads; head++)
-                prompt_query(a, s, query, head, round, a->scratch);
+            for (int head = 0; head < a->n_heads; head++) {
+                if (head % group == 0)
+                    memset(columns, 0, (size_t)s->n_prompt * sizeof *columns);
+                prompt_query(a, s, query, head, round, a->scratch, columns);
+                if (a->scores && head % group == group - 1)
+                    prompt_columns(a, s, query, head / group, columns);
+            }
     }
 }
 
@@ -322,11 +343,11 @@ static int forced_kv(const struct kv_row *kv, int now, int index, int head,
     return 1;
 }
 
-/* Token i of a span, one query head. Returns its own weight; adds the others to the scores when the
- * row has them. A query whose weights are no numbers adds nothing. */
+/* Token i of a span, one query head. Returns its own weight; adds the others to columns [slots],
+ * NULL: none wanted. A query whose weights are no numbers adds nothing. */
 static double forced_query(const struct ops *ops, const struct attend_forced_args *a,
                            const struct forced_span *s, const struct kv_row *row, int i, int head,
-                           const float own[2][HEAD_DIM_MAX])
+                           const float own[2][HEAD_DIM_MAX], float *columns)
 {
     const int head_dim = a->kv.layout.head_dim, now = s->pos + i, n = ref_slot_count(row, now);
     const int kv_head = head / (a->n_heads / a->kv.layout.n_kv_heads);
@@ -354,8 +375,8 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
             for (int d = 0; d < head_dim; d++)
                 mean[d] += exp(x - max) / sum * kv[1][d];
             weight = sum > 0 ? exp(x - max) / sum : 0;
-            if (index < n && evict_policy_scores(a->evict.policy))
-                row->slot_score[ref_slot_at(row, kv_head, index).meta] += (float)weight;
+            if (index < n && columns)
+                columns[index] += (float)weight;
         }
     }
     for (int d = 0; d < head_dim; d++)
@@ -369,15 +390,23 @@ static void forced_token(const struct ops *ops, const struct attend_forced_args 
 {
     const struct kv_layout *l = &a->kv.layout, *rounded = ref_own_layout(kv);
     const int64_t token = s->token + i;
+    const struct evict_score score = evict_score_of(a->evict.policy);
+    const int scores = evict_decode_scores(a->evict.policy), n = ref_slot_count(kv, s->pos + i);
     int group = a->n_heads / l->n_kv_heads;
-    float own[2][HEAD_DIM_MAX] = {{0}};
+    float own[2][HEAD_DIM_MAX] = {{0}}, *columns = own_score + 2 * l->n_kv_heads;
     for (int h = 0; h < l->n_kv_heads; h++) {
+        if (scores)
+            memset(columns, 0, (size_t)n * sizeof *columns);
         kv_round(rounded, a->k + token * a->k_stride + h * l->head_dim, own[0]);
         kv_round(rounded, a->v + token * a->v_stride + h * l->head_dim, own[1]);
         double sum = 0;
         for (int g = 0; g < group; g++)
-            sum += forced_query(ops, a, s, kv, i, h * group + g, own);
-        own_score[h] = evict_policy_scores(a->evict.policy) ? (float)sum : 0;
+            sum += forced_query(ops, a, s, kv, i, h * group + g, own, scores ? columns : NULL);
+        for (int j = 0; j < n && scores; j++) {
+            float *at = kv->slot_score + ref_slot_at(kv, h, j).meta;
+            *at = evict_score_next(&score, *at, columns[j], group, s->pos + i);
+        }
+        own_score[h] = ref_own_score(a, token, s->pos + i, h, (float)sum);
     }
     ref_place(a, s, kv, i, own_score);
 }

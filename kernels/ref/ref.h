@@ -34,6 +34,10 @@ int ref_slot_count(const struct kv_row *kv, int now);
 struct ref_slot ref_slot_at(const struct kv_row *kv, int head, int index);
 /* Layout in which a row's own token is rounded. */
 const struct kv_layout *ref_own_layout(const struct kv_row *kv);
+/* The score that the token at position `now` brings: weight is its own, summed over the heads of
+ * its group. */
+float ref_own_score(const struct attend_forced_args *a, int64_t token, int now, int head,
+                    float weight);
 /* After its attention: token i of a span takes its place in all heads, and kv->n_slots follows.
  * own_score [2, n_kv_heads]: of the token; room for those of the one that leaves the ring. */
 void ref_place(const struct attend_forced_args *a, const struct forced_span *s, struct kv_row *kv,

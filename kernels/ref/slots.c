@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "kernels/math.h"
+
 void ref_kv_store(const struct ops *ops, const struct kv_store_args *a)
 {
     (void)ops;
@@ -90,6 +92,7 @@ static int forced_victim(const struct attend_forced_args *a, const struct forced
                          const struct kv_row *kv, int first, int last, int now,
                          const struct incoming *in, struct evict_event *event)
 {
+    const struct evict_score mode = evict_score_of(a->evict.policy);
     int best = -1, best_pos = 0;
     float best_rank = 0;
     for (int slot = 0; slot <= kv->n_slots; slot++) {
@@ -99,9 +102,10 @@ static int forced_victim(const struct attend_forced_args *a, const struct forced
             continue;
         float score = 0;
         for (int h = first; h < last && evict_policy_scores(a->evict.policy); h++)
-            score += slot < kv->n_slots ? kv->slot_score[(int64_t)h * kv->slots_cap + slot]
-                                        : in->score[h];
-        float rank = evict_rank(a->evict.policy, score, pos, now);
+            score += evict_score_value(
+                &mode, slot < kv->n_slots ? kv->slot_score[(int64_t)h * kv->slots_cap + slot]
+                                          : in->score[h]);
+        float rank = evict_rank(a->evict.policy, &s->limits, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best_pos)) {
             best = slot;
             best_pos = pos;
@@ -189,23 +193,46 @@ void ref_place(const struct attend_forced_args *a, const struct forced_span *s, 
     kv->n_slots = n_slots;
 }
 
+float ref_own_score(const struct attend_forced_args *a, int64_t token, int now, int head,
+                    float weight)
+{
+    const struct evict_score score = evict_score_of(a->evict.policy);
+    const int head_dim = a->kv.layout.head_dim;
+    if (score.source == EVICT_KEYS)
+        return -math_norm(a->k + token * a->k_stride + head * head_dim, head_dim);
+    if (!evict_decode_scores(a->evict.policy))
+        return 0;
+    return evict_score_next(&score, 0, weight, a->n_heads / a->kv.layout.n_kv_heads, now);
+}
+
 /* ---- after a prompt ---- */
+
+static float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
+                        int pos)
+{
+    float k[HEAD_DIM_MAX];
+    if (mode->source != EVICT_KEYS)
+        return prompt_kept_score(a, mode, head, pos);
+    kv_get(&a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes,
+           pos % KV_PAGE_SLOTS, head, k, NULL);
+    return -math_norm(k, a->from.head_dim);
+}
 
 /* The unprotected position that goes first among those not gone yet: marks hold ~pos of the gone.
  */
 static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks, int head)
 {
-    int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
+    const struct evict_score mode = evict_score_of(a->evict.policy);
     int now = a->n_prompt - 1, best = -1;
     float best_rank = 0;
     for (int pos = 0; pos < a->n_prompt; pos++) {
         if (marks[pos] < 0 || evict_protected(&a->limits, pos, now))
             continue;
         float score = 0;
-        for (int h = 0; h < a->from.n_kv_heads && a->scores; h++)
+        for (int h = 0; h < a->from.n_kv_heads && mode.source != EVICT_NO_SCORE; h++)
             if (h == head || a->evict.scope == EVICT_SCOPE_LAYER)
-                score += a->scores[h * stride + pos];
-        float rank = evict_rank(a->evict.policy, score, pos, now);
+                score += evict_score_value(&mode, kept_score(a, &mode, h, pos));
+        float rank = evict_rank(a->evict.policy, &a->limits, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best)) {
             best = pos;
             best_rank = rank;
@@ -219,7 +246,7 @@ void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
 {
     (void)ops;
     const struct kv_row row = kv_row_at(&a->kv, a->row, &a->limits, 0), *kv = &row;
-    int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
+    const struct evict_score mode = evict_score_of(a->evict.policy);
     int32_t *marks = a->scratch; // [n_prompt] the position, or ~position once it is gone
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
     CHECK(a->from.head_dim <= HEAD_DIM_MAX);
@@ -234,7 +261,7 @@ void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
         for (int pos = 0; pos < a->n_prompt; pos++) {
             if (marks[pos] < 0 && !a->evict.simulate)
                 continue;
-            float score = a->scores ? a->scores[h * stride + pos] : 0;
+            float score = kept_score(a, &mode, h, pos);
             kv_get(&a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes,
                    pos % KV_PAGE_SLOTS, h, k, v);
             if (pos >= first_in_ring) {

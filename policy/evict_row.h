@@ -1,0 +1,11 @@
+/* policy/evict_row.h - a run's budget, resolved for one row. */
+#ifndef POLICY_EVICT_ROW_H
+#define POLICY_EVICT_ROW_H
+
+struct evict_row {
+    int budget; // slots the row may hold per layer and KV head; INT32_MAX: never evicts
+    int recent; // last positions protected
+    int sink;   // first positions protected
+};
+
+#endif

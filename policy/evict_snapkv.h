@@ -1,0 +1,25 @@
+/* policy/evict_snapkv.h - what the prompt's last 16 queries look at (SnapKV, Li et al. 2024, arXiv
+ * 2404.14469): a slot's score is the greatest sum of their weights among it and three positions on
+ * either side. The paper's window is 32 to 64 queries; 16 found a passage that the prompt's end
+ * asks for more often (SmolLM2-135M). Three differences:
+ * - a score is of a KV head, not of a query head, so that a group shares its slots;
+ * - the pool runs over the whole prompt, the window's own positions with it, which stay anyway;
+ * - decode keeps the budget, where the paper's cache grows: scores stay as they are, newer tokens
+ *   have none, so that the oldest of these goes first. */
+#ifndef POLICY_EVICT_SNAPKV_H
+#define POLICY_EVICT_SNAPKV_H
+
+#include "policy/evict_row.h"
+
+#define EVICT_SNAPKV_WINDOW 16
+#define EVICT_SNAPKV_SCORE  EVICT_WEIGHTS, EVICT_SNAPKV_WINDOW, 1, 1, 3
+
+static inline float evict_snapkv_rank(const struct evict_row *row, float score, int pos, int now)
+{
+    (void)row;
+    (void)pos;
+    (void)now;
+    return score;
+}
+
+#endif

@@ -1,0 +1,37 @@
+/* policy/evict_strided.h - every s-th position and the recent ones (the strided pattern of Sparse
+ * Transformers, Child et al. 2019, arXiv 1904.10509). The paper's pattern moves with the query, and
+ * its stride is fixed: what one query skips the next one reads. A cache of a fixed budget cannot
+ * have that. Here the pattern stands still, and its stride is the least power of two that fits the
+ * slots which are not recent: when the text has grown out of it, the stride doubles and the odd
+ * ones go, so that what stays is spread over the whole text. */
+#ifndef POLICY_EVICT_STRIDED_H
+#define POLICY_EVICT_STRIDED_H
+
+#include <math.h>
+
+#include "policy/evict_row.h"
+
+/* s - 1 for s the least power of two above n >= 0. */
+static inline int evict_stride_mask(int n)
+{
+    n |= n >> 1;
+    n |= n >> 2;
+    n |= n >> 4;
+    n |= n >> 8;
+    return n | n >> 16;
+}
+
+/* 1 when the position is one of at most n_slots of the pattern. */
+static inline int evict_strided_has(const struct evict_row *row, int n_slots, int pos, int now)
+{
+    const int newest = now - row->recent; // that is not recent
+    return n_slots > 0 && newest >= 0 && (pos & evict_stride_mask(newest / n_slots)) == 0;
+}
+
+static inline float evict_strided_rank(const struct evict_row *row, float score, int pos, int now)
+{
+    (void)score;
+    return evict_strided_has(row, row->budget - row->recent - row->sink, pos, now) ? INFINITY : 0;
+}
+
+#endif

@@ -1,0 +1,137 @@
+"""What each KV policy scores, ranks and protects, in numpy: one Rule per row, for evict_ref.py.
+
+Written from the policies' papers and the README, not from the C. A score is of a slot and a KV head; `weights` are
+softmax weights summed over the query heads of a KV head.
+"""
+
+import math
+
+import numpy as np
+
+# default sink, default recent (a fraction of the budget, a count, or "rest"), default scope
+POLICIES = {
+    "full": (0, "rest", "head"),
+    "window": (0, "rest", "head"),
+    "streaming": (4, "rest", "head"),
+    "h2o": (0, 0.5, "head"),
+    "h2o-mean": (4, 0.5, "head"),
+    "ema": (4, 0.5, "head"),
+    "tova": (0, 1, "layer"),
+    "snapkv": (0, 16, "head"),
+    "scissorhands": (0, 32, "head"),
+    "knorm": (4, 0.5, "head"),
+    "strided": (0, 0.5, "head"),
+    "strided-h2o": (0, 0.5, "head"),
+    "fixed": (0, 0.5, "head"),
+    "fixed-h2o": (0, 0.5, "head"),
+}
+UNSCORED = ("full", "window", "streaming", "strided", "fixed")
+DECAY = float(np.float32(0.98))
+POOL = 3
+
+
+class Rule:
+    """What to keep, for one row of n_tokens (context + continuation, or prompt + max_tokens).
+
+    budget, recent: as on the command line; a string or number with a decimal point is a fraction.
+    """
+
+    group = 1  # query heads of a KV head
+
+    def __init__(
+        self, policy="full", budget=None, n_tokens=0, recent=None, sink=None, scope=None
+    ):
+        default_sink, default_recent, default_scope = POLICIES[policy]
+        self.policy, self.scope = policy, scope or default_scope
+        self.scored = policy not in UNSCORED
+        if policy == "full":
+            self.budget, self.recent, self.sink = math.inf, math.inf, 0
+            return
+        text = str(budget)
+        self.budget = max(32, math.ceil(float(text) * n_tokens)) if "." in text else int(text)
+        self.sink = default_sink if sink is None else sink
+        rest, text = self.budget - self.sink, str(recent)
+        if recent is not None:
+            self.recent = math.floor(float(text) * self.budget) if "." in text else int(text)
+        elif isinstance(default_recent, float):
+            self.recent = math.floor(default_recent * self.budget)
+        else:
+            self.recent = rest if default_recent == "rest" else min(default_recent, rest)
+        assert self.sink + self.recent <= self.budget or self.budget >= n_tokens, "usage error"
+
+    # ---- scores
+
+    def prompt_scores(self, weights, keys):
+        """weights [KV heads, queries, positions], keys [positions, KV heads, dim] -> [KV heads, positions]."""
+        n = weights.shape[1]
+        if self.policy == "ema":
+            return np.tensordot(weights, DECAY ** np.arange(n - 1.0, -1, -1), (1, 0))
+        if self.policy == "tova":
+            return weights[:, -1] if n else weights.sum(1)
+        if self.policy == "snapkv":
+            last = weights[:, -16:].sum(1)
+            return np.stack([last[:, max(0, j - POOL) : j + POOL + 1].max(1) for j in range(n)], 1) if n else last
+        if self.policy == "knorm":
+            return -np.linalg.norm(keys, axis=-1).T
+        if self.policy == "scissorhands":  # bits, the last query's lowest
+            bits = [self.hits(weights[:, t], t) * 2.0 ** (n - 1 - t) for t in range(max(0, n - 32), n)]
+            return np.sum(bits, 0) if n else weights.sum(1)
+        return weights.sum(1)
+
+    def next_scores(self, scores, weights, keys, now):
+        """Of slots [KV heads, slots], the new token's (0 so far) with them, behind the token at position now, whose
+        keys are [KV heads, dim]."""
+        if self.policy == "knorm":
+            return np.concatenate([scores[:, :-1], -np.linalg.norm(keys, axis=-1)[:, None]], 1)
+        if self.policy == "ema":
+            return DECAY * scores + weights
+        if self.policy == "tova":
+            return weights
+        if self.policy == "scissorhands":
+            return scores * 2 % 2.0**32 + self.hits(weights, now)
+        return scores if self.policy == "snapkv" else scores + weights
+
+    def hits(self, weights, now):
+        """Where the mean over the group is at least that over all tokens so far."""
+        return weights / self.group >= 1 / (now + 1)
+
+    # ---- ranks
+
+    def values(self, scores):
+        """Numbers that may be added over heads."""
+        if self.policy == "scissorhands":
+            return np.vectorize(lambda bits: bin(int(bits)).count("1"), otypes=[float])(scores)
+        return scores
+
+    def ranks(self, pos, score, now):
+        """pos, score [KV heads, slots] -> rank, higher stays."""
+        if not self.scored:
+            return np.zeros(pos.shape)
+        score = self.values(score)
+        if self.scope == "layer":
+            score = np.broadcast_to(score.sum(0), score.shape)
+        return score / (now - pos + 1) if self.policy == "h2o-mean" else score
+
+    def protected(self, pos, now):
+        return (pos < self.sink) | (pos > now - self.recent) | np.isin(pos, self.pattern(now))
+
+    def pattern(self, now):
+        """Positions that a static pattern holds: as many as fit its slots, thinned out by powers of two."""
+        slots, stride = int(min(self.budget, 1e9)) - self.recent - self.sink, 1
+        old = range(now - self.recent + 1)
+        if not self.policy.startswith(("strided", "fixed")) or slots <= 0:
+            return []
+        slots //= 2 if self.policy.endswith("h2o") else 1
+        if self.policy.startswith("strided"):
+            while len(old[::stride]) > max(slots, 1):
+                stride *= 2
+            return list(old[::stride]) if slots else []
+        ends = range(31, now - self.recent + 32, 32)  # of all blocks that have begun
+        while len(ends[stride - 1 :: stride]) > slots // 4:
+            stride *= 2
+        return [p for end in ends[stride - 1 :: stride] for p in range(end - 3, end + 1)]
+
+    def first_to_go(self, pos, rank, now):
+        """Slots of one head that may go, first to go first."""
+        order = np.lexsort((pos, rank))
+        return order[~self.protected(pos[order], now)]

@@ -1,0 +1,141 @@
+/* tests/evict_test.c - the table of eviction policies: defaults, score modes and static patterns,
+ * as the numbers that kernels read. What kernels make of them is attend_test's. */
+#include "policy/evict.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void expect_row(int policy, double budget, int recent, int sink)
+{
+    struct evict e = {.policy = policy, .budget = budget, .sink = -1};
+    struct evict_row row;
+    assert_int_equal(evict_row_init(&e, 500, 10, &row), 0);
+    assert_int_equal(row.recent, recent);
+    assert_int_equal(row.sink, sink);
+}
+
+static void defaults_are_the_policys(void **state)
+{
+    (void)state;
+    expect_row(EVICT_STREAMING, 64, 60, 4);
+    expect_row(EVICT_H2O, 65, 32, 0);
+    expect_row(EVICT_EMA, 64, 32, 4);
+    expect_row(EVICT_TOVA, 64, 1, 0);
+    expect_row(EVICT_SNAPKV, 64, 16, 0);
+    expect_row(EVICT_SCISSORHANDS, 64, 32, 0);
+    expect_row(EVICT_SCISSORHANDS, 20, 20, 0); // a count gives way to the budget
+    for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
+        const int layer = policy == EVICT_TOVA;
+        assert_int_equal(evict_policy_scope(policy), layer ? EVICT_SCOPE_LAYER : EVICT_SCOPE_HEAD);
+        assert_true(strlen(evict_policy_goes(policy)) > 0);
+        assert_non_null(strstr(EVICT_NAMES, evict_policy_name(policy)));
+    }
+    assert_memory_equal(EVICT_NAMES, "full|window|", 12);
+}
+
+/* Plays weights of n queries, the last `decoded` of them by decode's rule. */
+static float played(struct evict_score s, const float *weights, int n, int decoded)
+{
+    float score = 0;
+    for (int q = 0; q < n - decoded; q++)
+        score += weights[q] * evict_query_worth(&s, q, n - decoded);
+    for (int q = n - decoded; q < n; q++)
+        score = evict_score_next(&s, score, weights[q], 1, q);
+    return score;
+}
+
+/* A prompt's sum is what decode's steps come to, wherever the prompt ends; a decayed sum with d 1
+ * is the sum, with d 0 the last query's weight. */
+static void prompts_and_steps_agree(void **state)
+{
+    (void)state;
+    enum { N = 24 };
+    static const struct evict_score one = {EVICT_WEIGHTS, INT32_MAX, 1, 0, 0};
+    static const struct evict_score none = {EVICT_WEIGHTS, INT32_MAX, 0, 0, 0};
+    float weights[N], sum = 0, decayed = 0;
+    for (int i = 0; i < N; i++) {
+        weights[i] = (float)(i * 7 % 11 + 1) / 16;
+        sum += weights[i];
+        decayed = decayed * 0.98f + weights[i];
+    }
+    for (int decoded = 0; decoded <= N; decoded++) {
+        assert_true(fabsf(played(evict_score_of(EVICT_EMA), weights, N, decoded) - decayed) < 1e-5);
+        assert_true(played(evict_score_of(EVICT_TOVA), weights, N, decoded) == weights[N - 1]);
+        assert_true(played(evict_score_of(EVICT_H2O), weights, N, decoded) == sum);
+        assert_true(played(one, weights, N, decoded) == sum);
+        assert_true(played(none, weights, N, decoded) == weights[N - 1]);
+    }
+    struct evict_score snapkv = evict_score_of(EVICT_SNAPKV);
+    assert_true(evict_query_worth(&snapkv, 83, 100) == 0);
+    assert_true(evict_query_worth(&snapkv, 84, 100) == 1);
+    assert_true(evict_query_worth(&snapkv, 0, 16) == 1);
+    static const float scores[] = {1, 2, 3, 9, 1, 1, 1, 8};
+    static const float pooled[] = {9, 9, 9, 9, 9, 9, 9, 8};
+    for (int pos = 0; pos < 8; pos++)
+        assert_true(evict_score_pooled(&snapkv, scores, pos, 8) == pooled[pos]);
+}
+
+/* The last 32 answers and no more; at the mean is not below it. */
+static void hits_are_counted(void **state)
+{
+    (void)state;
+    const struct evict_score s = evict_score_of(EVICT_SCISSORHANDS);
+    float score = 0;
+    int want = 0, answers[100];
+    for (int now = 0; now < 100; now++) {
+        answers[now] = now % 3 != 0 || now > 60;
+        const float mean = 4.0f / (float)(now + 1);
+        score = evict_score_next(&s, score, answers[now] ? mean * 1.01f : mean * 0.99f, 4, now);
+        want += answers[now] - (now >= 32 ? answers[now - 32] : 0);
+        assert_true(evict_score_value(&s, score) == (float)want);
+    }
+    assert_int_equal(evict_hits(evict_score_next(&s, 0, 0.5f, 2, 3)), 1);
+    assert_int_equal(evict_hits(evict_hits_shift(score, 32, 5)), 5);
+    assert_true(evict_score_value(&s, evict_hits_shift(0, 0, UINT32_MAX)) == 32);
+    const struct evict_score h2o = evict_score_of(EVICT_H2O);
+    assert_true(evict_score_value(&h2o, 2.5f) == 2.5f);
+}
+
+/* At most n_slots positions that are not recent, however long the text, and who is out once has
+ * never been in later: a pattern cannot ask for what is gone. */
+static void patterns_fit(void **state)
+{
+    (void)state;
+    static const int policies[] = {EVICT_STRIDED, EVICT_STRIDED_H2O, EVICT_FIXED, EVICT_FIXED_H2O};
+    static const struct evict_row rows[] = {{48, 24, 0}, {33, 8, 1}, {40, 40, 0}, {64, 1, 4}};
+    for (int p = 0; p < 4; p++)
+        for (int r = 0; r < 4; r++) {
+            const struct evict_row *row = &rows[r];
+            const int left = row->budget - row->recent - row->sink;
+            const int most = p % 2 ? left / 2 : left;
+            int gone[600] = {0}, best = 0;
+            for (int now = row->recent; now < 600; now++) {
+                int n = 0;
+                for (int pos = 0; pos <= now - row->recent; pos++) {
+                    const int in = evict_rank(policies[p], row, 1, pos, now) == INFINITY;
+                    assert_true(!in || !gone[pos]);
+                    gone[pos] = !in;
+                    n += in;
+                }
+                assert_true(n <= most);
+                best = n > best ? n : best;
+            }
+            assert_true(best > most * 3 / 4 || most < 4); // and it is made use of
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_the_policys),
+        cmocka_unit_test(prompts_and_steps_agree),
+        cmocka_unit_test(hits_are_counted),
+        cmocka_unit_test(patterns_fit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
