@@ -67,7 +67,7 @@ void frontier_draw(struct plot *p, const char *model, const struct point *points
     put_best(f, points, n);
     plot_canvas(f, 900, 540, "speed and loss of KV policies", model);
     fputs("set xlabel \"perplexity\"\nset ylabel \"output tokens/s\"\nset logscale x\n"
-          "set yrange [0:*]\nset offsets graph 0.05, graph 0.25, graph 0.05, 0\nset grid\n"
+          "set yrange [0:*]\nset offsets graph 0.05, graph 0.15, graph 0.05, 0\nset grid\n"
           "set key outside right\n"
           "plot $best using 1:2 with lines lc rgb 'gray50' notitle",
           f);
