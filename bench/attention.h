@@ -64,8 +64,8 @@ static inline double look_at(const struct look *l, int layer, int head, enum loo
 }
 static inline double look_overlap(const struct look *l, int a, int b, int layer, int kv_head)
 {
-    return l->overlap[(((int64_t)a * l->n_sets + b) * l->n_layers + layer) * l->n_kv_heads +
-                      kv_head];
+    return l
+        ->overlap[(((int64_t)a * l->n_sets + b) * l->n_layers + layer) * l->n_kv_heads + kv_head];
 }
 
 /* The script of four drawings, into p->pipe; policies [n_sets], by number. */

@@ -153,8 +153,9 @@ static void keep_layer(struct look *l, const struct prompt_keep_args *a)
     const int slots = evict_slots_after(&a->evict, &a->limits, ring, 0, 0, n);
     const struct kv_row kv = kv_row_at(&a->kv, a->row, &a->limits, slots);
     for (int head = 0; head < l->n_kv_heads; head++) {
-        uint8_t *kept = l->kept + (((int64_t)l->set * l->n_layers + l->layer) * l->n_kv_heads +
-                                   head) * l->n_prompt;
+        uint8_t *kept =
+            l->kept +
+            (((int64_t)l->set * l->n_layers + l->layer) * l->n_kv_heads + head) * l->n_prompt;
         const int32_t *held = kv.slot_pos ? kv.slot_pos + (int64_t)head * kv.slots_cap : NULL;
         memset(kept, 0, (size_t)l->n_prompt);
         for (int s = 0; s < slots; s++)

@@ -6,6 +6,8 @@
  * throughput` measures. A newcomer would miss: quality is kept by model in the cache folder
  * (engine/app/frontier_file.h), so that a benchmark that was stopped scores only what is missing,
  * and `plan --allow` can tell it; speed is planned again every time. */
+#include "bench/frontier.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +15,6 @@
 #include <string.h>
 
 #include "bench/bench.h"
-#include "bench/frontier.h"
 #include "bench/needle.h"
 #include "engine/app/commands.h"
 #include "engine/app/frontier_file.h"
@@ -28,9 +29,9 @@ struct frontier {
     int32_t *ids; // owned: of the text
     int64_t n_windows, n_needles;
     struct needles needles;
-    double *logprobs;             // owned: of each row of the job at hand, by its index
-    int64_t *tokens;              // owned: how many of it were scored
-    struct frontier_row base;     // of the first point
+    double *logprobs;         // owned: of each row of the job at hand, by its index
+    int64_t *tokens;          // owned: how many of it were scored
+    struct frontier_row base; // of the first point
     char path[4200], text[64], conditions[17], job[17];
     struct bench_table table;
     struct plot plot;
@@ -118,10 +119,11 @@ static void hash_conditions(struct frontier *f)
 static void hash_job(struct frontier *f)
 {
     static const char *const flags[] = {
-        "prompt-len", "gen-len", "num-prompts", "seed",   "mem-device",       "mem-ram",
-        "mem-disk",   "device",  "threads",     "batch",  "batches",          "weights-resident",
-        "percent",    "attn",    "io",          "matmul", "weights-codec",    "share-prefixes",
-        "ahead-weights", "ahead-state", "prefill-tokens", "offload-dir"};
+        "prompt-len",     "gen-len",          "num-prompts",    "seed",          "mem-device",
+        "mem-ram",        "mem-disk",         "device",         "threads",       "batch",
+        "batches",        "weights-resident", "percent",        "attn",          "io",
+        "matmul",         "weights-codec",    "share-prefixes", "ahead-weights", "ahead-state",
+        "prefill-tokens", "offload-dir",      "machine"};
     const char *cpu = f->run->info.cpu_name;
     uint64_t hash = hash_bytes(cpu, (int64_t)strlen(cpu), 0);
     for (int i = 0; i < (int)(sizeof flags / sizeof *flags); i++) {
@@ -198,8 +200,8 @@ static void read_scores(const struct frontier *f, int lost, struct frontier_row 
     double nll = -mean(f->logprobs, f->n_windows) * (double)f->n_windows / (double)tokens;
     row->ppl = exp(nll);
     row->needle = mean(f->logprobs + f->n_windows, f->n_needles);
-    row->no_needle = lost ? mean(f->logprobs + f->n_windows + f->n_needles, f->n_needles)
-                          : f->base.no_needle;
+    row->no_needle =
+        lost ? mean(f->logprobs + f->n_windows + f->n_needles, f->n_needles) : f->base.no_needle;
     row->more = lost ? 0 : 100 * (row->ppl / f->base.ppl - 1);
 }
 
@@ -234,9 +236,8 @@ static enum err score_point(struct frontier *f, const struct point *p, struct fr
 /* As it is kept, or scored now and kept. */
 static enum err find_quality(struct frontier *f, const struct point *p, struct frontier_row *row)
 {
-    *row = (struct frontier_row){.prefix = f->config.prefix,
-                                 .window = f->config.window,
-                                 .windows = f->n_windows};
+    *row = (struct frontier_row){
+        .prefix = f->config.prefix, .window = f->config.window, .windows = f->n_windows};
     snprintf(row->conditions, sizeof row->conditions, "%s", f->conditions);
     snprintf(row->text, sizeof row->text, "%s", f->text);
     snprintf(row->kv, sizeof row->kv, "%s", p->kv);
@@ -299,8 +300,8 @@ static enum err plan_rate(struct frontier *f, const struct point *p, double *tok
     if (err == OK)
         err = run_plan(r);
     log_level_max = level;
-    *tokens_per_s = err == OK && r->time.job_s > 0 ? (double)r->work.output_tokens / r->time.job_s
-                                                   : NAN;
+    *tokens_per_s =
+        err == OK && r->time.job_s > 0 ? (double)r->work.output_tokens / r->time.job_s : NAN;
     if (err == ERR_FIT) { // a point that has no speed here
         log_line(LOG_WARN, "frontier: %s: %s", p->name, err_text());
         err = OK;
@@ -345,15 +346,15 @@ static enum err print_point(struct frontier *f, const struct point *p,
     r->kv_format = p->format;
     int64_t bytes = row_bytes(r);
     double tokens = (double)(r->config->prompt_len + r->config->gen_len);
-    return bench_row(
-        &f->table,
-        json_pack("{ss ss ss sf sf so so sI sf so ss}", "kv_policy",
-                  evict_policy_name(p->evict.policy), "kv_budget", p->budget ? p->budget : "",
-                  "kv_format", kv_format_name(p->format), "perplexity", row->ppl, "more_percent",
-                  row->more, "needle_logprob", number(row->needle), "retrieval",
-                  number(retrieval(&f->base, row)), "kv_row_bytes", (json_int_t)bytes,
-                  "kv_token_bytes", (double)bytes / tokens, "output_tok_s",
-                  number(p->tokens_per_s), "speed", f->config.measure ? "measured" : "planned"));
+    return bench_row(&f->table,
+                     json_pack("{ss ss ss sf sf so so sI sf so ss}", "kv_policy",
+                               evict_policy_name(p->evict.policy), "kv_budget",
+                               p->budget ? p->budget : "", "kv_format", kv_format_name(p->format),
+                               "perplexity", row->ppl, "more_percent", row->more, "needle_logprob",
+                               number(row->needle), "retrieval", number(retrieval(&f->base, row)),
+                               "kv_row_bytes", (json_int_t)bytes, "kv_token_bytes",
+                               (double)bytes / tokens, "output_tok_s", number(p->tokens_per_s),
+                               "speed", f->config.measure ? "measured" : "planned"));
 }
 
 static enum err walk_points(struct frontier *f)

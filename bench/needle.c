@@ -47,12 +47,14 @@ static enum err row_make(const struct needles *n, int64_t i, int lost, const str
                          int64_t index, struct request *row)
 {
     const int64_t filler = n->window - p->n_told - p->n_asked - p->n_key;
-    const int64_t depth = i % NEEDLE_DEPTHS, before = filler * (2 * depth + 1) / (2 * NEEDLE_DEPTHS);
+    const int64_t depth = i % NEEDLE_DEPTHS,
+                  before = filler * (2 * depth + 1) / (2 * NEEDLE_DEPTHS);
     const int32_t *text = n->ids + i % n->windows * n->window;
     char name[48];
     if (filler < NEEDLE_DEPTHS)
-        return fail(ERR_USAGE, "--window: %lld tokens have no room for a pass key of %lld "
-                               "(--needles 0)",
+        return fail(ERR_USAGE,
+                    "--window: %lld tokens have no room for a pass key of %lld "
+                    "(--needles 0)",
                     (long long)n->window, (long long)(n->window - filler));
     int32_t *ids = malloc((size_t)n->window * sizeof *ids);
     if (!ids)

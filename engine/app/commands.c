@@ -411,8 +411,11 @@ int64_t command_windows(const struct config *c, int64_t n_ids)
 enum err command_score_row(struct request *q, int64_t index, const char *name, const int32_t *ids,
                            int64_t n, int64_t n_prompt)
 {
-    *q = (struct request){
-        .index = index, .line = index + 1, .kind = REQUEST_SCORE, .form = FORM_SCORE, .logprobs = 1};
+    *q = (struct request){.index = index,
+                          .line = index + 1,
+                          .kind = REQUEST_SCORE,
+                          .form = FORM_SCORE,
+                          .logprobs = 1};
     q->tokens = malloc((size_t)n * sizeof *ids);
     q->custom_id = strdup(name);
     if (!q->tokens || !q->custom_id)
@@ -445,8 +448,8 @@ static enum err score_text(struct run *r)
     TRY(command_text_ids(r, &ids, &n_ids));
     int64_t n = command_windows(c, n_ids);
     struct request *requests = calloc((size_t)n, sizeof *requests);
-    enum err err = requests ? command_window_rows(c, ids, n, requests)
-                            : fail(ERR_FIT, "memory: windows");
+    enum err err =
+        requests ? command_window_rows(c, ids, n, requests) : fail(ERR_FIT, "memory: windows");
     free(ids);
     struct perplexity p = {0};
     struct job_callbacks callbacks = {.finished = text_finished, .ctx = &p};

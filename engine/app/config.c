@@ -202,7 +202,8 @@ static const struct knob knobs[] = {
     {"allow", 0, KNOB_STRING, AT(allow), CMD_PLAN, NULL, "q8,q4,int8,h2o=0.2,mixed",
      "compare with lossy weights (q8, q4), matmuls (int8), KV policies and formats (kv-q8, kv-q4, "
      "mixed), alone and together"},
-    {"machine", 0, KNOB_STRING, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE, NULL, "FILE",
+    {"machine", 0, KNOB_STRING, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE | CMD_BENCH, NULL,
+     "FILE",
      "machine file: rates and, where no flag says them, budgets (default: this one's, probed)"},
     {"prompt-len", 0, KNOB_COUNT, AT(prompt_len), CMD_PLAN | CMD_BENCH, "0", "TOKENS",
      "prompt length of a made-up job"},

@@ -128,8 +128,7 @@ int frontier_find(const char *path, const struct frontier_row *like, struct fron
     if (!f)
         return 0;
     while (fgets(line, sizeof line, f)) {
-        if (!read_line(line, &one) || !has_all(&one, like) ||
-            (found && scored(&one) < scored(row)))
+        if (!read_line(line, &one) || !has_all(&one, like) || (found && scored(&one) < scored(row)))
             continue;
         *row = one;
         found = 1;
@@ -166,8 +165,8 @@ static enum err append(int fd, const char *path, const char *line)
     off_t size = lseek(fd, 0, SEEK_END);
     if (size > 0 && pread(fd, &last, 1, size - 1) != 1)
         return fail(ERR_IO, "%s: %s", path, strerror(errno));
-    int n = snprintf(all, sizeof all, "%s%s%s", size == 0 ? head : "", last == '\n' ? "" : "\n",
-                     line);
+    int n =
+        snprintf(all, sizeof all, "%s%s%s", size == 0 ? head : "", last == '\n' ? "" : "\n", line);
     ssize_t wrote = write(fd, all, (size_t)n);
     if (wrote != n)
         return fail(ERR_IO, "%s: %s", path, wrote < 0 ? strerror(errno) : "cannot be written");
