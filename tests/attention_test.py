@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """What a model's attention looks like: `bench attention`, against numpy: attention_test.py [SLUICE] [--only PART]
 
-Weights of every layer and head come from evict_ref.py, which has the model in numpy in f64; sets that policies keep from
-its rules. Tiny models with random weights: one with fewer KV heads than heads, one whose layers see windows and sinks.
+Weights of every layer and head come from evict_ref.py and family_ref.py, which have the models in numpy in f64; sets that
+policies keep from their rules. Tiny models with random weights: one with fewer KV heads than heads, others whose layers
+see windows, with softcap and with sinks.
 """
 import json
 import math
@@ -16,6 +17,8 @@ sys.path.insert(0, os.path.join(trial.HERE, "goldens"))
 try:
     import numpy as np
     import evict_ref
+    import families
+    import family_ref
     import tiny
 except ModuleNotFoundError as e:
     print(f"SKIP Python module {e.name} is missing")
@@ -49,28 +52,30 @@ def weights_of(model, ids):
     """[layers][heads, n, n] softmax weights, and [layers][KV heads, n] sums, as evict_ref has them."""
     pos = np.arange(len(ids))
     h, out = model.embed(ids, pos), []
-    hidden = np.triu(np.ones((len(ids),) * 2, bool), 1)
     for layer in range(model.layers):
         q, k, v = model.qkv(layer, h, pos, len(ids))
-        group, w = model.heads // model.kv_heads, []
-        for head in range(model.heads):
-            logits = q[:, head] @ k[:, head // group].T * model.scale
+        group, w, window = model.heads // model.kv_heads, [], evict_ref.window_of(model, layer)
+        hidden = np.triu(np.ones((len(ids),) * 2, bool), 1)
+        if window is not None:
+            hidden |= np.tril(np.ones((len(ids),) * 2, bool), -window)
+        for head, sink in zip(range(model.heads), evict_ref.sinks_of(model, layer)):
+            logits = evict_ref.softcap(model, q[:, head] @ k[:, head // group].T * model.scale)
             logits[hidden] = -np.inf
-            w.append(evict_ref.softmax(logits))
+            w.append(evict_ref.softmax(logits, sink))
         attention, sums = evict_ref.attend_prompt(model, q, k, v, layer)
         out.append((np.array(w), sums))
         h = model.after(layer, h, attention)
     return out
 
 
-def figures_of(w):
+def figures_of(w, window=None):
     """Of one head's weights [n, n]."""
     n, small, seen, shares = len(w), 0, 0, []
     for t in range(LEAST - 1, n):
-        row = np.sort(w[t, :t + 1])[::-1]
+        row = np.sort(w[t, max(t + 1 - (window or n), 0):t + 1])[::-1]
         small += (row < 0.01 * row[0]).sum()
-        seen += t + 1
-        shares.append((np.searchsorted(row.cumsum(), 0.95 * row.sum()) + 1) / (t + 1))
+        seen += len(row)
+        shares.append((np.searchsorted(row.cumsum(), 0.95 * row.sum()) + 1) / len(row))
     mass = np.sort(w.sum(0))[::-1]
     tops = [mass[:math.ceil(x * n)].sum() / mass.sum() for x in (0.05, 0.1, 0.2)]
     x, y = np.log(np.arange(1, n + 1)), np.log(mass)
@@ -90,6 +95,25 @@ def figures(tally, bed, _):
             for what, x in zip(FIGURES, want):
                 tally.check(abs(r[what] - x) < 1e-3 * (1 + abs(x)), f"{limit} prompts, layer {r['layer']} head {r['head']}: {what} {r[what]}, want {x}")
     tally.check(len({round(r["sparsity"], 3) for r in rows}) > 5, "heads are not alike")
+
+
+def kinds(tally, bed, _):
+    """Windows, softcap and sinks."""
+    stored, seen = families.stored(), set()
+    for spec in ("gemma2-window", "gpt_oss-plain"):
+        path = bed.place.at(spec)
+        families.write_hf(path, spec, stored[spec]["tensors"], "f32")
+        tiny.write_tokenizer(path, "tokenizer.json", families.VOCAB)
+        model = family_ref.model_open(path)
+        done = bed.place.sluice("tokenize", "-m", path, stdin=json.dumps({"text": trial.read(bed.text).decode()}) + "\n")
+        weights = weights_of(model, json.loads(done.out)["ids"][:PREFIX])
+        for r in json.loads(bed.attention(tally, "--policies", "h2o", model=path).out)["rows"]:
+            window = evict_ref.window_of(model, r["layer"])
+            seen |= {("window", bool(window)), ("sinks", evict_ref.sinks_of(model, r["layer"])[0] is not None),
+                     ("softcap", getattr(model, "softcap", None) is not None)}
+            for what, x in zip(FIGURES, figures_of(weights[r["layer"]][0][r["head"]], window)):
+                tally.check(abs(r[what] - x) < 1e-3 * (1 + abs(x)), f"{spec} layer {r['layer']} head {r['head']}: {what} {r[what]}, want {x}")
+    tally.check(len(seen) == 6, f"with and without each: {seen}")
 
 
 def overlaps(tally, bed, _):
@@ -154,4 +178,4 @@ def refused(tally, bed, _):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (figures, overlaps, alike, outputs, refused), make=Bed))
+    sys.exit(trial.run_parts(__doc__, (figures, kinds, overlaps, alike, outputs, refused), make=Bed))
