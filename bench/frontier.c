@@ -93,6 +93,13 @@ static enum err read_points(struct frontier *f)
     return OK;
 }
 
+static void take_point(struct run *r, const struct point *p)
+{
+    r->evict = p->evict;
+    r->kv_format = p->format;
+    run_set_windows(r);
+}
+
 /* ---- what is scored ---- */
 
 static void hash_text(uint64_t hash, char text[17])
@@ -216,8 +223,7 @@ static enum err score_point(struct frontier *f, const struct point *p, struct fr
     struct request *rows = calloc((size_t)most, sizeof *rows);
     if (!rows)
         return fail(ERR_FIT, "memory: rows to score");
-    r->evict = p->evict;
-    r->kv_format = p->format;
+    take_point(r, p);
     r->plan_told = 1;
     log_level_max = lost ? level : LOG_ERROR;
     enum err err = make_rows(f, lost, rows, &n);
@@ -291,8 +297,7 @@ static enum err plan_rate(struct frontier *f, const struct point *p, double *tok
 {
     struct run *r = f->run;
     enum log_level level = log_level_max;
-    r->evict = p->evict;
-    r->kv_format = p->format;
+    take_point(r, p);
     r->plan_told = 1;
     r->keep_rows = 1;
     log_level_max = LOG_ERROR;
@@ -342,8 +347,7 @@ static enum err print_point(struct frontier *f, const struct point *p,
                             const struct frontier_row *row)
 {
     struct run *r = f->run;
-    r->evict = p->evict;
-    r->kv_format = p->format;
+    take_point(r, p);
     int64_t bytes = row_bytes(r);
     double tokens = (double)(r->config->prompt_len + r->config->gen_len);
     return bench_row(&f->table,

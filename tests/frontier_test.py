@@ -18,6 +18,8 @@ from trial import read
 
 sys.path.insert(0, os.path.join(trial.HERE, "goldens"))
 try:
+    import families
+    import family_ref
     import tiny
 except ModuleNotFoundError as e:
     print(f"SKIP Python module {e.name} is missing")
@@ -141,11 +143,11 @@ def needles(tally, bed, _):
         tally.check(good, f"{name(row)}: retrieval {row['retrieval']}, want {share}")
 
 
-def page_bytes(form):
+def page_bytes(form, kv_heads=KV_HEADS, head_dim=HEAD_DIM):
     """K and V of 32 slots: see kernels/kv.h; scales and minima of q8 and q4 are f16, of groups of 64."""
     number = {"f32": 4, "bf16": 2, "q8": 1, "q4": 0.5}[form]
-    codes = 32 * HEAD_DIM * number + (2 * 2 * 32 if form in ("q8", "q4") else 0)
-    return -(-int(2 * KV_HEADS * codes) // 4096) * 4096
+    codes = 32 * head_dim * number + (2 * 2 * 32 if form in ("q8", "q4") else 0)
+    return -(-int(2 * kv_heads * codes) // 4096) * 4096
 
 
 def kv_bytes(tally, bed, _):
@@ -161,6 +163,27 @@ def kv_bytes(tally, bed, _):
         want = LAYERS * (pages + ring_bytes + (slots * KV_HEADS * 8 if budget else 0))
         tally.check(row["kv_row_bytes"] == want, f"{name(row)}: {row['kv_row_bytes']} bytes a row, want {want}")
         tally.check(math.isclose(row["kv_token_bytes"], want / tokens, rel_tol=1e-5), f"{name(row)}: {row['kv_token_bytes']} a token")
+
+
+def windows(tally, bed, _):
+    """Layers that see a window hold no more, and score as `score` has them."""
+    path, spec = bed.place.at("gemma2"), "gemma2-window"
+    families.write_hf(path, spec, families.stored()[spec]["tensors"], "f32")
+    tiny.write_tokenizer(path, "tokenizer.json", families.VOCAB)
+    model, c = family_ref.model_open(path), families.SPECS[spec]
+    done = bed.frontier("-m", path, "--json", "--needles", "0", "--policies", "h2o", "--budgets", "0.5", "--machine", bed.machine,
+                        cache=bed.place.at("cache-of-windows"), tally=tally)
+    for row in json.loads(done.out)["rows"]:
+        want, most = 0, -(-WINDOW // 2) if row["kv_budget"] else WINDOW
+        for layer in range(model.layers):
+            window = model.window(layer)
+            slots = min(most, int(window) - 1) if window else most
+            want += -(-slots // 32) * page_bytes("bf16", c["num_key_value_heads"], c["head_dim"])
+            want += slots * c["num_key_value_heads"] * 8 if window or row["kv_budget"] else 0
+        tally.check(row["kv_row_bytes"] == want, f"{spec} {name(row)}: {row['kv_row_bytes']} bytes a row, want {want}")
+        done = bed.place.expect(tally, name(row), 0, "score", "-q", "-m", path, "--text", bed.text, *RAM, "--prefix", PREFIX, "--window", WINDOW,
+                                "--limit", LIMIT, *flags(row))
+        tally.check(row["perplexity"] == json.loads(done.out)["ppl"], f"{spec} {name(row)}: {row['perplexity']}, score says {done.out!r}")
 
 
 def speed(tally, bed, _):
@@ -296,5 +319,5 @@ def refused(tally, bed, _):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (combinations, perplexity, needles, kv_bytes, speed, pareto, resumes, measured, told, most_scored, drawn,
+    sys.exit(trial.run_parts(__doc__, (combinations, perplexity, needles, kv_bytes, windows, speed, pareto, resumes, measured, told, most_scored, drawn,
                                        refused), make=Bed))
