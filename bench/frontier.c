@@ -107,19 +107,18 @@ static void hash_text(uint64_t hash, char text[17])
     snprintf(text, 17, "%016" PRIx64, hash);
 }
 
-/* Of what is scored, and of what computes it. */
+/* Of what is scored, and of what computes it: what fixes the bytes of a run, less its KV. */
 static void hash_conditions(struct frontier *f)
 {
-    const struct run *r = f->run;
-    char computes[128];
+    const char *computes = f->run->fingerprint, *kv = strstr(computes, "kv_policy=");
     const int64_t n[] = {f->config.prefix, f->config.window, f->n_windows, f->n_needles,
                          (int64_t)f->needles.seed};
-    int length = snprintf(computes, sizeof computes, "%s %s %s %s", SLUICE_VERSION,
-                          r->device->api->name, isa_name(r->ops.isa), compute_name(r->ops.compute));
+    CHECK(kv);
     uint64_t hash =
         hash_bytes(f->ids, f->n_windows * f->config.window * (int64_t)sizeof *f->ids, 0);
     hash = hash_bytes(n, sizeof n, hash);
-    hash_text(hash_bytes(computes, length, hash), f->conditions);
+    hash = hash_bytes(SLUICE_VERSION, (int64_t)strlen(SLUICE_VERSION), hash);
+    hash_text(hash_bytes(computes, kv - computes, hash), f->conditions);
 }
 
 /* Of what a measured rate depends on: the job, the machine, where things may lie. */
@@ -157,7 +156,6 @@ static enum err read_text(struct frontier *f)
                                   .ids = f->ids,
                                   .windows = f->n_windows,
                                   .window = c->window,
-                                  .n = f->n_needles,
                                   .seed = c->seed >= 0 ? (uint64_t)c->seed : 0};
     size_t rows = (size_t)(f->n_windows + 2 * f->n_needles);
     f->logprobs = malloc(rows * sizeof *f->logprobs);
@@ -439,7 +437,6 @@ enum err bench_frontier(const struct config *c)
     if (!f)
         return fail(ERR_FIT, "memory: the frontier");
     f->config = *c;
-    f->config.looks = 0;
     if (!config_given(c, "prompt-len")) // a row of the job is then a window of the text
         f->config.prompt_len = c->prefix;
     if (!config_given(c, "gen-len"))

@@ -15,7 +15,6 @@ struct needles {
     struct tokenizer *tokenizer; // borrowed
     const int32_t *ids;          // borrowed: of the text
     int64_t windows, window;     // which it has, tokens of one
-    int64_t n;                   // needles, NEEDLE_DEPTHS to a turn
     uint64_t seed;
 };
 

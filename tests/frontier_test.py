@@ -11,6 +11,7 @@ import math
 import os
 import re
 import shutil
+import signal
 import sys
 
 import trial
@@ -188,16 +189,18 @@ def windows(tally, bed, _):
 
 def speed(tally, bed, _):
     """What `plan` says of the same job and flags."""
-    rates = set()
-    for row in bed.whole(tally)["rows"]:
+    rows, planned = bed.whole(tally)["rows"], {}
+    for row in rows[:len(rows) // len(FORMATS)]:
         done = bed.place.expect(tally, f"plan {name(row)}", 0, "plan", "-q", "-m", bed.model, *RAM, "--machine", bed.machine, "--prompt-len",
-                                PREFIX, "--gen-len", WINDOW - PREFIX, "--num-prompts", "50", "--json", *flags(row))
-        plan = json.loads(done.out)
-        want = plan["work"]["output_tokens"] / plan["predicted"]["job_s"]
+                                PREFIX, "--gen-len", WINDOW - PREFIX, "--num-prompts", "50", "--sweep", "kv-format=" + ",".join(FORMATS),
+                                *flags(row)[:-2])
+        for x in csv.DictReader(done.out.splitlines()):
+            planned[name({**row, "kv_format": x["kv_format"]})] = float(x["output_tokens_per_s"])
+    for row in rows:
+        want = planned.get(name(row), 0)
         tally.check(math.isclose(row["output_tok_s"], want, rel_tol=1e-4) and row["speed"] == "planned",
                     f"{name(row)}: {row['output_tok_s']} {row['speed']}, plan says {want}")
-        rates.add(want)
-    tally.check(len(rates) > 3, f"one speed for all: {rates}")
+    tally.check(len(set(planned.values())) > 3, f"one speed for all: {planned}")
 
 
 def pareto(tally, bed, _):
@@ -235,6 +238,23 @@ def resumes(tally, bed, _):
     full, = [r for r in csv.DictReader(x for x in flat(again) if not x.startswith("#")) if r["kv_policy"] == "full" and r["kv_format"] == "q8"]
     tally.check(full["needle_logprob"] == full["retrieval"] == "", f"without keys: {full}")
     shutil.rmtree(cache)
+
+
+def interrupted(tally, bed, _):
+    """SIGINT: exit 75, and the same command goes on where it stopped."""
+    cache = bed.place.at("stopped")
+    argv = ["bench", "frontier", "-m", bed.model, "--text", bed.text, *RAM, "--prefix", PREFIX, "--window", WINDOW, "--csv", "--machine", bed.machine,
+            "--policies", "window,streaming,h2o,h2o-mean", "--budgets", "0.2,0.3,0.4"]
+    process = bed.place.start(argv, SLUICE_CACHE_DIR=cache)
+    process.wait_for(lambda: process.said("(3 of 13)"))
+    process.signal(signal.SIGINT)
+    done = process.end()
+    rows = [x for x in done.out.splitlines() if not x.startswith("#")]
+    tally.check(done.code == 75 and 3 <= len(rows) <= 12, f"SIGINT: exit {done.code}, {len(rows)} lines: {done.err[-200:]!r}")
+    again = bed.place.sluice(*argv, SLUICE_CACHE_DIR=cache)
+    whole = [x for x in again.out.splitlines() if not x.startswith("#")]
+    tally.check(again.code == 0 and len(whole) == 14 and whole[:len(rows)] == rows, f"exit {again.code}: {whole} after {rows}")
+    tally.check("full bf16 (1 of" not in again.err and "(13 of 13)" in again.err, f"scored again: {again.err!r}")
 
 
 def measured(tally, bed, _):
@@ -319,5 +339,5 @@ def refused(tally, bed, _):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (combinations, perplexity, needles, kv_bytes, windows, speed, pareto, resumes, measured, told, most_scored, drawn,
+    sys.exit(trial.run_parts(__doc__, (combinations, perplexity, needles, kv_bytes, windows, speed, pareto, resumes, interrupted, measured, told, most_scored, drawn,
                                        refused), make=Bed))

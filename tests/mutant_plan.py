@@ -293,8 +293,7 @@ fault("a share of pass keys that counts from nothing", "bench/frontier.c", "(row
       f"{FRONTIER} needles")
 fault("what another text cost is taken", "engine/app/frontier_file.c", "strcmp(row->conditions, like->conditions) == 0", "1",
       f"{FRONTIER} resumes")
-fault("bf16 and f32 cost the same", "bench/frontier.c", "isa_name(r->ops.isa), compute_name(r->ops.compute));",
-      'isa_name(r->ops.isa), "");', f"{FRONTIER} resumes")
+fault("bf16 and f32 cost the same", "bench/frontier.c", "hash_bytes(computes, kv - computes, hash)", "hash", f"{FRONTIER} resumes")
 fault("what a stopped benchmark left of a row is joined by the next", "engine/app/frontier_file.c", "last == '\\n' ? \"\" : \"\\n\"",
       '""', f"{FRONTIER} resumes")
 fault("a row without its end counts", "engine/app/frontier_file.c", "if (end == 0 || line[end - 1] != '\\n')", "if (end == 0)",
