@@ -318,8 +318,13 @@ static enum err find_rate(struct frontier *f, struct point *p, struct frontier_r
     if (!f->config.measure)
         return plan_rate(f, p, &p->tokens_per_s);
     if (row->tokens_per_s == 0) {
-        const struct config c = config_of(f, p);
-        TRY(bench_rate(&c, &row->tokens_per_s));
+        struct config c = config_of(f, p);
+        enum log_level level = log_level_max;
+        c.quiet = 1; // of its own report the row is what counts
+        log_level_max = LOG_ERROR;
+        enum err err = bench_rate(&c, &row->tokens_per_s);
+        log_level_max = level;
+        TRY(err);
         snprintf(row->job, sizeof row->job, "%s", f->job);
         TRY(frontier_add(f->path, row));
     }
