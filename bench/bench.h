@@ -133,7 +133,7 @@ enum err bench_attention(const struct config *c);
 /* Output tokens a second of one run of the job that c's flags make up (bench/throughput.c). */
 enum err bench_rate(const struct config *c, double *tokens_per_s);
 
-#define BENCH_LIST_MAX 16
+#define BENCH_LIST_MAX 32
 /* A flag's "a,b,c", in room that lasts as long as the list. */
 struct bench_list {
     char room[512];
