@@ -49,6 +49,18 @@ static struct config config_of(const struct frontier *f, const struct point *p)
     return c;
 }
 
+/* A fraction says only row by row whether it holds what is protected: better before hours of work.
+ */
+static enum err check_rows(const struct config *c, const struct evict *e)
+{
+    struct evict_row row;
+    if (evict_row_init(e, c->prefix, c->window - c->prefix, &row) == 0 &&
+        evict_row_init(e, c->prompt_len, c->gen_len, &row) == 0)
+        return OK;
+    return fail(ERR_USAGE, "%s, budget %s: %d slots are fewer than sink %d + recent %d",
+                c->kv_policy, c->kv_budget, row.budget, row.sink, row.recent);
+}
+
 static enum err add_point(struct frontier *f, int policy, const char *budget, const char *format)
 {
     struct point *p = &f->points[f->n_points], *same = f->points;
@@ -63,6 +75,7 @@ static enum err add_point(struct frontier *f, int policy, const char *budget, co
         snprintf(why, sizeof why, "%s", err_text());
         return fail(ERR_USAGE, "%s, budget %s: %s", c.kv_policy, c.kv_budget, why);
     }
+    TRY(check_rows(&c, &p->evict));
     frontier_kv(&p->evict, p->kv);
     snprintf(p->name, sizeof p->name, "%s %s", p->kv, kv_format_name(p->format));
     while (strcmp(same->name, p->name) != 0)
