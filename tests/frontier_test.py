@@ -281,6 +281,12 @@ def told(tally, bed, _):
         tally.check(cost[word].endswith(want), f"{word}: {cost[word]!r}, want {want!r}")
     on = f"this model: text.txt, {LIMIT} windows of {PREFIX} + {WINDOW - PREFIX} tokens."
     tally.check(f"Measured on {on}" in done.out and "Measured on SmolLM2-135M" in done.out, f"on what: {done.out!r}")
+    streamed = ["--percent", "0", "0", "0", "0", "0", "100", "--batch", "16"]  # where less KV brings something, whatever else did
+    done = bed.place.expect(tally, "two at once", 0, *base, *streamed, "--num-prompts", "200", "--allow", "h2o=0.3,kv-q8,kv-q4")
+    both = f"h2o + kv-q8 +{max(rows['h2o=0.3 q8']['more_percent'], 0):.1f} %"
+    parts = f"h2o +{max(rows['h2o=0.3 bf16']['more_percent'], 0):.1f} %, kv-q4 not measured"
+    tally.check(re.search(r"^h2o=0.3 \+ kv-q8 .*" + re.escape(both) + "$", done.out, re.M), f"both at once: {done.out!r}, want {both!r}")
+    tally.check(re.search(r"^h2o=0.3 \+ kv-q4 .*" + re.escape(parts) + "$", done.out, re.M), f"not both: {done.out!r}, want {parts!r}")
     done = bed.place.expect(tally, "--kv-scope", 0, *base, "--kv-scope", "layer", "--allow", "h2o=0.3")
     tally.check("h2o +25.5 %" in done.out and "this model" not in done.out, f"another scope is another rule: {done.out!r}")
     done = bed.place.expect(tally, "another model", 0, *base, "-m", bed.place.model, "--allow", "h2o=0.3")

@@ -305,6 +305,8 @@ fault("the last figure of a policy counts, however little was scored", "engine/a
 fault("the rate of another job is taken", "engine/app/frontier_file.c", "strcmp(row->job, like->job) == 0", "1", f"{FRONTIER} measured")
 fault("the table counts before the model's own figures", "engine/app/variant.c", "        !frontier_find(path, &like, &row))",
       "        !frontier_find(path, &like, &row) || q.more >= 0)", f"{FRONTIER} told")
+fault("costs of two changes add up", "engine/app/variant.c", "        if (q[n].more >= 0)\n            return n + 1;\n", "        ;\n",
+      f"{FRONTIER} told")
 fault("scopes of eviction are one", "engine/app/frontier_file.c", '? " scope=layer" : ""', '? "" : ""', f"{FRONTIER} told")
 fault("a window's queries see all", "bench/attention_look.c", "int low = prompt_low(a, query)", "int low = 0", f"{ATTENTION} kinds")
 fault("sinks take nothing", "bench/attention_look.c", "    return sum + (a->sinks ? exp(a->sinks[head] - greatest) : 0);",

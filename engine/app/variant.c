@@ -255,11 +255,13 @@ static struct quality from_table(const char *what)
     for (int i = 0; i < (int)(sizeof measured / sizeof *measured); i++)
         if (strcmp(measured[i].what, what) == 0)
             return measured[i];
-    return (struct quality){.what = what, .more = -1};
+    struct quality q = {.more = -1};
+    snprintf(q.what, sizeof q.what, "%s", what);
+    return q;
 }
 
-/* What the run's own model showed of a policy, in bf16, or of a format, with all slots kept. What
- * came out better than that is no worse. */
+/* What the run's own model showed of a policy and a format. What came out better than without them
+ * is no worse. */
 static struct quality from_frontier(const struct run *r, const char *what, const struct evict *e,
                                     enum kv_format format)
 {
@@ -282,15 +284,25 @@ int variant_quality(const struct run *r, const struct variant *v, struct quality
     static const char *const formats[N_KV_FORMATS] = {
         [KV_Q8] = "kv-q8", [KV_Q4] = "kv-q4", [KV_MIXED] = "mixed"};
     const struct evict full = {.policy = EVICT_FULL};
+    const char *policy =
+        v->evict && v->evict->policy != EVICT_FULL ? evict_policy_name(v->evict->policy) : NULL;
+    const char *format = v->kv_format != N_KV_FORMATS ? formats[v->kv_format] : NULL;
     int n = 0;
     if (v->weights != PACK_AUTO)
         q[n++] = from_table(pack_weights_name(v->weights));
     if (v->compute == COMPUTE_INT8)
         q[n++] = from_table("int8");
-    if (v->evict && v->evict->policy != EVICT_FULL)
-        q[n++] = from_frontier(r, evict_policy_name(v->evict->policy), v->evict, KV_BF16);
-    if (v->kv_format != N_KV_FORMATS && formats[v->kv_format])
-        q[n++] = from_frontier(r, formats[v->kv_format], &full, v->kv_format);
+    if (policy && format) { // costs of two changes do not add up
+        char both[sizeof q->what];
+        snprintf(both, sizeof both, "%.20s + %.10s", policy, format);
+        q[n] = from_frontier(r, both, v->evict, v->kv_format);
+        if (q[n].more >= 0)
+            return n + 1;
+    }
+    if (policy)
+        q[n++] = from_frontier(r, policy, v->evict, KV_BF16);
+    if (format)
+        q[n++] = from_frontier(r, format, &full, v->kv_format);
     return n;
 }
 

@@ -44,9 +44,9 @@ void variant_flags(const struct variant *v, char *buf, int cap);
 
 /* What one change costs, measured. */
 struct quality {
-    const char *what; // the change: "q8", "int8", "h2o", "kv-q8"
-    double more;      // perplexity, percent; below 0: not measured
-    char on[128];     // model, text and what else it holds for; "" where not measured
+    char what[40]; // the change: "q8", "int8", "h2o", "kv-q8"; "h2o + kv-q8": both at once
+    double more;   // perplexity, percent; below 0: not measured
+    char on[128];  // model, text and what else it holds for; "" where not measured
 };
 #define VARIANT_CHANGES 4 // most of one variant
 /* Of each change of v, which is one of r's; returns how many there are. 0: its answers are the
