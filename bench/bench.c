@@ -164,6 +164,28 @@ enum err bench_row(struct bench_table *t, json_t *row)
     return OK;
 }
 
+/* "a, b" of a list. */
+static void list_text(char *text, size_t cap, const json_t *list)
+{
+    size_t n = 0;
+    text[0] = 0;
+    for (size_t i = 0; i < json_array_size(list) && n < cap; i++)
+        n += (size_t)snprintf(text + n, cap - n, "%s%s", i ? ", " : "",
+                              json_string_value(json_array_get(list, i)));
+}
+
+void bench_table_foot(struct bench_table *t, const char *key, json_t *value)
+{
+    char text[COMMAND_MAX];
+    if (json_is_array(value))
+        list_text(text, sizeof text, value);
+    else
+        value_text(text, sizeof text, value, t->config->csv ? 7 : 4);
+    if (!t->config->json)
+        printf("%s%s: %s\n", t->config->csv ? "# " : "", key, text);
+    json_object_set_new(t->head, key, value);
+}
+
 enum err bench_table_close(struct bench_table *t)
 {
     enum err err = OK;
@@ -196,6 +218,42 @@ double bench_median(double *values, int n)
     return values[n / 2];
 }
 
+enum err bench_list_read(struct bench_list *l, const char *flag, const char *text)
+{
+    l->n = 0;
+    if (snprintf(l->room, sizeof l->room, "%s", text) >= (int)sizeof l->room)
+        return fail(ERR_USAGE, "--%s: too long", flag);
+    for (char *save = NULL, *word = strtok_r(l->room, ", ", &save); word;
+         word = strtok_r(NULL, ", ", &save)) {
+        if (l->n == BENCH_LIST_MAX)
+            return fail(ERR_USAGE, "--%s: more than %d values", flag, BENCH_LIST_MAX);
+        l->words[l->n++] = word;
+    }
+    return l->n > 0 ? OK : fail(ERR_USAGE, "--%s: has no values", flag);
+}
+
+enum err bench_policies(const struct config *c, int policies[], int *n)
+{
+    struct bench_list list;
+    *n = 0;
+    for (int i = 0; i < N_EVICT_POLICIES && !c->policies; i++)
+        if (i != EVICT_FULL)
+            policies[(*n)++] = i;
+    if (!c->policies)
+        return OK;
+    TRY(bench_list_read(&list, "policies", c->policies));
+    for (int i = 0; i < list.n; i++) {
+        int policy = evict_policy_by_name(list.words[i]), again = 0;
+        if (policy == N_EVICT_POLICIES)
+            return fail(ERR_USAGE, "--policies: '%s' is no KV policy (--kv-policy)", list.words[i]);
+        for (int k = 0; k < *n; k++)
+            again |= policies[k] == policy;
+        if (policy != EVICT_FULL && !again)
+            policies[(*n)++] = policy;
+    }
+    return OK;
+}
+
 enum err command_bench(const struct config *c)
 {
     static const struct {
@@ -204,9 +262,11 @@ enum err command_bench(const struct config *c)
     } benches[] = {{"ops", bench_ops},
                    {"io", bench_io},
                    {"throughput", bench_throughput},
-                   {"sweep", bench_sweep}};
+                   {"sweep", bench_sweep},
+                   {"frontier", bench_frontier},
+                   {"attention", bench_attention}};
     if (c->n_args == 0)
-        return fail(ERR_USAGE, "bench: which? (ops|io|throughput|sweep)");
+        return fail(ERR_USAGE, "bench: which? (ops|io|throughput|sweep|frontier|attention)");
     for (int i = 0; i < (int)(sizeof benches / sizeof benches[0]); i++) {
         if (strcmp(c->args[0], benches[i].name) != 0)
             continue;
@@ -214,5 +274,6 @@ enum err command_bench(const struct config *c)
             return fail(ERR_IO, "%s: %s", c->out, strerror(errno));
         return benches[i].run(c);
     }
-    return fail(ERR_USAGE, "bench: '%s' is none of ops|io|throughput|sweep", c->args[0]);
+    return fail(ERR_USAGE, "bench: '%s' is none of ops|io|throughput|sweep|frontier|attention",
+                c->args[0]);
 }

@@ -27,6 +27,8 @@ void bench_table_open(struct bench_table *t, const struct config *c);
 void bench_table_note(struct bench_table *t, const char *key, json_t *value);
 /* Takes the row (an object of strings and numbers). ERR_FIT: row is NULL, no memory for it. */
 enum err bench_row(struct bench_table *t, json_t *row);
+/* What is known behind the last row: a number, or a list of strings. Takes the value. */
+void bench_table_foot(struct bench_table *t, const char *key, json_t *value);
 enum err bench_table_close(struct bench_table *t);
 
 #define BENCH_RUNS_MAX 100
@@ -125,5 +127,22 @@ enum err bench_ops(const struct config *c);
 enum err bench_io(const struct config *c);
 enum err bench_throughput(const struct config *c);
 enum err bench_sweep(const struct config *c);
+enum err bench_frontier(const struct config *c);
+enum err bench_attention(const struct config *c);
+
+/* Output tokens a second of one run of the job that c's flags make up (bench/throughput.c). */
+enum err bench_rate(const struct config *c, double *tokens_per_s);
+
+#define BENCH_LIST_MAX 32
+/* A flag's "a,b,c", in room that lasts as long as the list. */
+struct bench_list {
+    char room[512];
+    const char *words[BENCH_LIST_MAX];
+    int n;
+};
+/* ERR_USAGE: nothing, or too much. */
+enum err bench_list_read(struct bench_list *l, const char *flag, const char *text);
+/* The policies of --policies that evict, by number; all of the table where it is not given. */
+enum err bench_policies(const struct config *c, int policies[], int *n);
 
 #endif

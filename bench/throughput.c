@@ -197,6 +197,15 @@ static void setup_put(json_t *row, const struct config *c, json_t *kv)
                         c->mem_disk >= 0 ? json_integer(c->mem_disk) : json_null());
 }
 
+enum err bench_rate(const struct config *c, double *tokens_per_s)
+{
+    struct outcome o;
+    enum err err = run_once(c, &o);
+    *tokens_per_s = o.figures.output_per_s;
+    json_decref(o.kv);
+    return err;
+}
+
 enum err bench_throughput(const struct config *c)
 {
     struct outcome o;

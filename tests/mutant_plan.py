@@ -287,3 +287,45 @@ fault("nobody climbs", "policy/search_climb.c",
 fault("a fifth is a tie", "policy/search_climb.c", "#define TIE          1.02", "#define TIE          1.2", "search_test")
 fault("shares are those of other batches", "policy/search_climb.c",
       "            keep_shares(s, &other.plan);\n", "            (void)keep_shares;\n", "plan_test")
+
+# ---- the frontier, and attention
+
+FRONTIER, ATTENTION = "frontier_test.py --only", "attention_test.py --only"
+fault("rows that hold too little are met on the way", "bench/frontier.c", "    TRY(check_rows(&c, &p->evict));\n", "    (void)check_rows;\n",
+      f"{FRONTIER} refused")
+fault("the slowest point is the fastest", "bench/frontier_plot.c", "    return a->tokens_per_s >= b->tokens_per_s &&",
+      "    return a->tokens_per_s <= b->tokens_per_s &&", f"{FRONTIER} pareto")
+fault("a ring has no bytes", "bench/frontier.c", "pages.page_bytes + ring_bytes;", "pages.page_bytes;", f"{FRONTIER} kv_bytes")
+fault("pass keys stand elsewhere", "bench/needle.c", "filler * (2 * depth + 1) / (2 * NEEDLE_DEPTHS)", "filler * depth / NEEDLE_DEPTHS",
+      f"{FRONTIER} needles")
+fault("a share of pass keys that counts from nothing", "bench/frontier.c", "(row->needle - base->no_needle) / all", "row->needle / all",
+      f"{FRONTIER} needles")
+fault("what another text cost is taken", "engine/app/frontier_file.c", "strcmp(row->conditions, like->conditions) == 0", "1",
+      f"{FRONTIER} resumes")
+fault("bf16 and f32 cost the same", "bench/frontier.c", "hash_bytes(computes, kv - computes, hash)", "hash", f"{FRONTIER} resumes")
+fault("what a stopped benchmark left of a row is joined by the next", "engine/app/frontier_file.c", "last == '\\n' ? \"\" : \"\\n\"",
+      '""', f"{FRONTIER} resumes")
+fault("a row without its end counts", "engine/app/frontier_file.c", "if (end == 0 || line[end - 1] != '\\n')", "if (end == 0)",
+      f"{FRONTIER} most_scored")
+fault("the last figure of a policy counts, however little was scored", "engine/app/frontier_file.c",
+      "(found && scored(&one) < scored(row))", "(found && scored(&one) < 0)", f"{FRONTIER} most_scored")
+fault("the rate of another job is taken", "engine/app/frontier_file.c", "strcmp(row->job, like->job) == 0", "1", f"{FRONTIER} measured")
+fault("the table counts before the model's own figures", "engine/app/variant.c", "        !frontier_find(path, &like, &row))",
+      "        !frontier_find(path, &like, &row) || q.more >= 0)", f"{FRONTIER} told")
+fault("costs of two changes add up", "engine/app/variant.c", "        if (q[n].more >= 0)\n            return n + 1;\n", "        ;\n",
+      f"{FRONTIER} told")
+fault("scopes of eviction are one", "engine/app/frontier_file.c", '? " scope=layer" : ""', '? "" : ""', f"{FRONTIER} told")
+fault("a window's queries see all", "bench/attention_look.c", "int low = prompt_low(a, query)", "int low = 0", f"{ATTENTION} kinds")
+fault("sinks take nothing", "bench/attention_look.c", "    return sum + (a->sinks ? exp(a->sinks[head] - greatest) : 0);",
+      "    return sum;", f"{ATTENTION} kinds")
+fault("logits have no cap", "bench/attention_look.c", "a->cap > 0 ? a->cap * tanh(dot / a->cap) : dot", "dot", f"{ATTENTION} kinds")
+fault("a head looks at another's keys", "bench/attention_look.c", "kv_head = head / (l->n_heads / l->n_kv_heads)",
+      "kv_head = head % l->n_kv_heads", f"{ATTENTION} figures")
+fault("queries that see little count", "bench/attention_look.c", "        if (n < LOOK_LEAST)\n            continue;\n", "",
+      f"{ATTENTION} figures")
+fault("figures of prompts are added up", "bench/attention_look.c", "        l->figures[i] /= l->n_prompts;\n", "        ;\n",
+      f"{ATTENTION} figures")
+fault("a ring's tokens are not kept", "bench/attention_look.c",
+      "        for (int pos = n - evict_ring_used(ring, n); pos < n; pos++)\n            kept[pos] = 1;\n", "", f"{ATTENTION} alike")
+fault("sets are compared with themselves", "bench/attention_look.c", "jaccard(l->kept + (a * of_set + i) * l->n_prompt,",
+      "jaccard(l->kept + (b * of_set + i) * l->n_prompt,", f"{ATTENTION} overlaps")

@@ -218,9 +218,8 @@ enum err command_run(const struct config *asked)
     return command_end(r, run_rows(r, REQUEST_GENERATE));
 }
 
-/* A job in memory: plan and walk without files or report. */
-static enum err walk_memory(struct run *r, enum request_kind kind, struct request *requests,
-                            int64_t n, const struct job_callbacks *callbacks)
+enum err command_walk_memory(struct run *r, enum request_kind kind, struct request *requests,
+                             int64_t n, const struct job_callbacks *callbacks)
 {
     struct job_config job = {
         .kind = kind, .tokenizer = r->opened.tokenizer, .evict = &r->evict, .max_errors = -1};
@@ -342,7 +341,7 @@ static enum err gen(struct run *r)
         request_free(&request);
     TRY(err);
     struct job_callbacks callbacks = {.finished = gen_finished, .text = print_text};
-    return walk_memory(r, REQUEST_GENERATE, &request, 1, &callbacks);
+    return command_walk_memory(r, REQUEST_GENERATE, &request, 1, &callbacks);
 }
 
 enum err command_gen(const struct config *c)
@@ -373,67 +372,89 @@ static enum err text_finished(void *ctx, const struct job_result *result)
     return OK;
 }
 
-/* Windows of the text as requests: the first `prefix` tokens are prompt, the rest is forced. */
-static enum err cut_windows(struct run *r, int32_t *ids, int64_t n_ids, struct request **requests,
-                            int64_t *n)
+enum err command_window_check(const struct config *c)
+{
+    if (c->prefix < 1 || c->window <= c->prefix || c->window > 1 << 20)
+        return fail(ERR_USAGE, "--prefix, --window: need 1 <= prefix < window");
+    return OK;
+}
+
+enum err command_text_ids(const struct run *r, int32_t **ids, int64_t *n)
 {
     const struct config *c = r->config;
-    int64_t windows = n_ids / c->window;
-    if (c->limit > 0)
-        windows = min_i64(windows, c->limit);
-    if (windows == 0)
+    char *text;
+    int64_t n_bytes;
+    if (!r->opened.tokenizer)
+        return fail(ERR_INPUT, "%s: has no tokenizer", c->model);
+    if (c->window > r->opened.model.shape.context)
+        return fail(ERR_USAGE, "--window: the model's context is %d tokens",
+                    r->opened.model.shape.context);
+    TRY(read_all(c->text, &text, &n_bytes));
+    enum err err = tokenizer_encode_all(r->opened.tokenizer, text, n_bytes, 0, ids, n);
+    free(text);
+    if (err == ERR_ROW)
+        return fail(ERR_INPUT, "%s: %s", c->text, err_text());
+    if (err == OK && *n < c->window) {
+        free(*ids);
         return fail(ERR_USAGE, "%s: has %lld tokens, one window needs %lld (--window)", c->text,
-                    (long long)n_ids, (long long)c->window);
-    *requests = calloc((size_t)windows, sizeof **requests);
-    if (!*requests)
-        return fail(ERR_FIT, "memory: windows");
+                    (long long)*n, (long long)c->window);
+    }
+    return err;
+}
+
+int64_t command_windows(const struct config *c, int64_t n_ids)
+{
+    int64_t windows = n_ids / c->window;
+    return c->limit > 0 ? min_i64(windows, c->limit) : windows;
+}
+
+enum err command_score_row(struct request *q, int64_t index, const char *name, const int32_t *ids,
+                           int64_t n, int64_t n_prompt)
+{
+    *q = (struct request){.index = index,
+                          .line = index + 1,
+                          .kind = REQUEST_SCORE,
+                          .form = FORM_SCORE,
+                          .logprobs = 1};
+    q->tokens = malloc((size_t)n * sizeof *ids);
+    q->custom_id = strdup(name);
+    if (!q->tokens || !q->custom_id)
+        return fail(ERR_FIT, "memory: rows to score");
+    q->n_custom_id = (int64_t)strlen(name);
+    memcpy(q->tokens, ids, (size_t)n * sizeof *ids);
+    q->n_prompt = (int)n_prompt;
+    q->n_tokens = q->n_cap = (int)n;
+    return OK;
+}
+
+enum err command_window_rows(const struct config *c, const int32_t *ids, int64_t windows,
+                             struct request *requests)
+{
     for (int64_t i = 0; i < windows; i++) {
-        struct request *q = &(*requests)[i];
-        size_t bytes = (size_t)c->window * sizeof *ids;
-        *q = (struct request){
-            .index = i, .line = i + 1, .kind = REQUEST_SCORE, .form = FORM_SCORE, .logprobs = 1};
-        q->tokens = malloc(bytes);
         char name[32];
         snprintf(name, sizeof name, "window-%lld", (long long)i);
-        q->custom_id = strdup(name);
-        q->n_custom_id = (int64_t)strlen(name);
-        if (!q->tokens || !q->custom_id)
-            return fail(ERR_FIT, "memory: windows");
-        memcpy(q->tokens, ids + i * c->window, bytes);
-        q->n_prompt = (int)c->prefix;
-        q->n_tokens = q->n_cap = (int)c->window;
+        TRY(command_score_row(&requests[i], i, name, ids + i * c->window, c->window, c->prefix));
     }
-    *n = windows;
     return OK;
 }
 
 static enum err score_text(struct run *r)
 {
     const struct config *c = r->config;
-    if (c->prefix < 1 || c->window <= c->prefix || c->window > 1 << 20)
-        return fail(ERR_USAGE, "--prefix, --window: need 1 <= prefix < window");
-    TRY(run_prepare(r, c));
-    if (!r->opened.tokenizer)
-        return fail(ERR_INPUT, "%s: has no tokenizer", c->model);
-    if (c->window > r->opened.model.shape.context)
-        return fail(ERR_USAGE, "--window: the model's context is %d tokens",
-                    r->opened.model.shape.context);
-    char *text;
-    int64_t n_bytes, n_ids = 0, n = 0;
-    TRY(read_all(c->text, &text, &n_bytes));
     int32_t *ids;
-    enum err err = tokenizer_encode_all(r->opened.tokenizer, text, n_bytes, 0, &ids, &n_ids);
-    if (err == ERR_ROW)
-        err = fail(ERR_INPUT, "%s: %s", c->text, err_text());
-    struct request *requests = NULL;
-    if (err == OK)
-        err = cut_windows(r, ids, n_ids, &requests, &n);
-    free(text);
+    int64_t n_ids;
+    TRY(command_window_check(c));
+    TRY(run_prepare(r, c));
+    TRY(command_text_ids(r, &ids, &n_ids));
+    int64_t n = command_windows(c, n_ids);
+    struct request *requests = calloc((size_t)n, sizeof *requests);
+    enum err err =
+        requests ? command_window_rows(c, ids, n, requests) : fail(ERR_FIT, "memory: windows");
     free(ids);
     struct perplexity p = {0};
     struct job_callbacks callbacks = {.finished = text_finished, .ctx = &p};
     if (err == OK)
-        err = walk_memory(r, REQUEST_SCORE, requests, n, &callbacks);
+        err = command_walk_memory(r, REQUEST_SCORE, requests, n, &callbacks);
     free(requests);
     TRY(err);
     double nll = -p.logprob / (double)p.tokens;

@@ -257,12 +257,15 @@ static int faster(const void *a, const void *b)
     return (x->rate < y->rate) - (x->rate > y->rate);
 }
 
-static void print_line(const struct options *o, const struct line *l, double lossless)
+static void print_line(const struct run *r, const struct options *o, const struct line *l,
+                       double lossless)
 {
     char name[128], quality[160];
+    struct quality q[VARIANT_CHANGES];
     const struct variant v = variant_of(o, l->choice);
+    int n_q = variant_quality(r, &v, q);
     name_line(o, l->choice, name, sizeof name);
-    variant_quality_text(&v, quality, sizeof quality);
+    variant_quality_text(q, n_q, quality, sizeof quality);
     if (l->fits)
         printf("%-28s %10.4g %7.2fx %10.1f  %-11s %s\n", name, l->rate,
                lossless > 0 ? l->rate / lossless : 0, l->ram_mib, l->bound, quality);
@@ -274,20 +277,20 @@ static void print_line(const struct options *o, const struct line *l, double los
 static void print_sources(const struct run *r, const struct options *o, const struct line *lines,
                           int n)
 {
-    const char *told[8];
+    char told[8][sizeof((struct quality *)0)->on];
     int n_told = 0, int8 = 0;
     for (int i = 0; i < n; i++) {
         int8 |= lines[i].choice[COMPUTE];
         const struct variant v = variant_of(o, lines[i].choice);
         struct quality q[VARIANT_CHANGES];
-        int n_q = variant_quality(&v, q);
+        int n_q = variant_quality(r, &v, q);
         for (int k = 0; k < n_q; k++) {
             int is_told = q[k].more < 0;
             for (int t = 0; t < n_told; t++)
                 is_told |= strcmp(told[t], q[k].on) == 0;
             if (is_told || n_told == 8)
                 continue;
-            told[n_told++] = q[k].on;
+            snprintf(told[n_told++], sizeof told[0], "%s", q[k].on);
             printf("Measured on %s.\n", q[k].on);
         }
     }
@@ -315,7 +318,7 @@ static enum err compare(struct run *r, const struct options *o, struct line *all
     printf("%-28s %10.4g %7.2fx %10.1f  %-11s %s\n", title, lossless, 1.0,
            (double)r->bytes.ram / 1048576.0, r->time.bound, "-");
     for (int i = 0; i < n; i++)
-        print_line(o, &all[i], lossless);
+        print_line(r, o, &all[i], lossless);
     print_sources(r, o, all, n);
     printf("Lossy options change the answers: they are never chosen, only told. To use them: "
            "--weights q8|q4, --compute int8, --kv-policy and --kv-budget, --kv-format.\n");

@@ -33,17 +33,17 @@ enum config_command {
 struct config {
     const char *model, *in, *out, *prompt, *prompt_file, *text;
     const char *machine, *plan, *summary, *trace, *kv_dump, *kv_trace, *offload_dir, *config,
-        *allow, *sweep, *plot;
+        *allow, *sweep, *plot, *policies, *budgets, *kv_formats;
     const char *device, *compute, *matmul, *isa, *weights, *attn, *io, *kv_policy, *kv_scope,
         *kv_format, *order, *unknown_fields, *progress, *shard, *kv_budget, *kv_recent, *resident,
         *percent, *weights_codec, *share_prefixes, *replan;
     int64_t mem_device, mem_ram, mem_disk;
     int64_t threads, batch, batches, decoded, ahead_weights, ahead_state, prefill_tokens;
     int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;
-    int64_t prompt_len, gen_len, num_prompts, runs;
+    int64_t prompt_len, gen_len, num_prompts, runs, needles;
     double temperature, top_p, min_p, repetition_penalty, time_limit_s;
-    int chat, ignore_eos, retry_errors, overwrite, dry_run, json, csv, full, decode, kv_simulate,
-        verbose, quiet, help;
+    int measure, chat, ignore_eos, retry_errors, overwrite, dry_run, json, csv, full, decode,
+        kv_simulate, verbose, quiet, help;
     const char *stops[CONFIG_STOPS_MAX];
     int n_stops;
     const char *args[CONFIG_ARGS_MAX]; // words that are not flags

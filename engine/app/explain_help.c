@@ -196,8 +196,8 @@ static enum err try_lossy(struct look *l, const struct lossy *o)
         v.budget_text = o->budget;
     }
     variant_flags(&v, h.flags, sizeof h.flags);
-    h.n_quality = variant_quality(&v, h.quality);
-    variant_quality_text(&v, h.quality_text, sizeof h.quality_text);
+    h.n_quality = variant_quality(l->r, &v, h.quality);
+    variant_quality_text(h.quality, h.n_quality, h.quality_text, sizeof h.quality_text);
     if (o->weights != PACK_AUTO && model_is_pack(l->r->config->model))
         snprintf(h.what, sizeof h.what, "packed again");
     TRY(plan_again(l, &v, &p, &h));

@@ -31,7 +31,7 @@ static const struct command {
     {"probe", CMD_PROBE, command_probe, "[--offload-dir DIR] [-o machine.cfg]",
      "measure this machine"},
     {"pack", CMD_PACK, command_pack, "MODEL -o FILE", "write a pack"},
-    {"bench", CMD_BENCH, command_bench, "throughput|ops|io|sweep", "benchmarks"},
+    {"bench", CMD_BENCH, command_bench, "throughput|ops|io|sweep|frontier|attention", "benchmarks"},
     {"inspect", CMD_INSPECT, command_inspect, "MODEL", "shape and tensors"},
     {"status", CMD_STATUS, command_status, "OUT.jsonl",
      "how far a job is, seen from another shell: it is only looked at"},

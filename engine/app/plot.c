@@ -34,13 +34,13 @@ static enum err start(struct plot *p, int out_fd, int read_fd)
 /* What would end a gnuplot string, or mean something in it, becomes a blank. */
 #define UNSAFE "\"\\\n{}^_@&~"
 
-static void put_text(FILE *f, const char *text)
+void plot_text(FILE *f, const char *text)
 {
     for (; *text; text++)
         fputc(strchr(UNSAFE, *text) ? ' ' : *text, f);
 }
 
-enum err plot_open(struct plot *p, const char *path)
+enum err plot_start(struct plot *p, const char *path)
 {
     int ends[2];
     *p = (struct plot){.path = path};
@@ -62,9 +62,24 @@ enum err plot_open(struct plot *p, const char *path)
     close(out_fd);
     if (e != OK)
         unlink(path);
-    else
-        fputs("$sweep << END\n", p->pipe);
     return e;
+}
+
+enum err plot_open(struct plot *p, const char *path)
+{
+    TRY(plot_start(p, path));
+    fputs("$sweep << END\n", p->pipe);
+    return OK;
+}
+
+void plot_canvas(FILE *f, int width, int height, const char *title, const char *model)
+{
+    fprintf(f,
+            "set terminal svg size %d,%d dynamic enhanced background rgb 'white' font 'sans,13'\n"
+            "set encoding utf8\nset title \"%s, ",
+            width, height, title);
+    plot_text(f, model);
+    fputs("\"\n", f);
 }
 
 /* "label" x, of `set xtics`. */
@@ -101,12 +116,9 @@ void plot_point(struct plot *p, double x, const char *label, double tokens_per_s
 static void put_axes(const struct plot *p, const char *model, const char *flag, int doubles)
 {
     FILE *f = p->pipe;
-    fputs("set terminal svg size 800,480 dynamic enhanced background rgb 'white' font 'sans,13'\n"
-          "set encoding utf8\nset title \"predicted by sluice plan, ",
-          f);
-    put_text(f, model);
-    fputs("\"\nset xlabel \"--", f);
-    put_text(f, flag);
+    plot_canvas(f, 800, 480, "predicted by sluice plan", model);
+    fputs("set xlabel \"--", f);
+    plot_text(f, flag);
     fprintf(f,
             "\"\nset ylabel \"output tokens/s\"\nset yrange [0:%s]\nset grid\n"
             "set key outside right title \"bound by\"\nset xtics %s(%s)\n",
@@ -131,9 +143,23 @@ static void put_points(const struct plot *p, int doubles)
     fputc('\n', p->pipe);
 }
 
-enum err plot_close(struct plot *p, const char *model, const char *flag, int doubles)
+enum err plot_end(struct plot *p, int draw)
 {
     int status = 0;
+    if (!p->pipe)
+        return OK;
+    fclose(p->pipe);
+    p->pipe = NULL;
+    while (waitpid(p->pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    int drawn = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (!draw || !drawn)
+        unlink(p->path);
+    return draw && !drawn ? fail(ERR_IO, "--plot: gnuplot failed, %s was not made", p->path) : OK;
+}
+
+enum err plot_close(struct plot *p, const char *model, const char *flag, int doubles)
+{
     if (!p->pipe)
         return OK;
     fputs("END\n", p->pipe);
@@ -141,12 +167,5 @@ enum err plot_close(struct plot *p, const char *model, const char *flag, int dou
         put_axes(p, model, flag, doubles);
         put_points(p, doubles);
     }
-    fclose(p->pipe);
-    p->pipe = NULL;
-    while (waitpid(p->pid, &status, 0) < 0 && errno == EINTR)
-        continue;
-    int drawn = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (!model || !drawn)
-        unlink(p->path);
-    return model && !drawn ? fail(ERR_IO, "--plot: gnuplot failed, %s was not made", p->path) : OK;
+    return plot_end(p, model != NULL);
 }

@@ -1,7 +1,8 @@
-/* engine/app/plot.h - a plot of predicted throughput, drawn by gnuplot.
+/* engine/app/plot.h - plots, drawn by gnuplot: of predicted throughput, and what bench/ draws.
  *
  * Owns: the gnuplot process and the file that it draws. Refuses: temporary files: the data goes
- * through a pipe. Use: plot_open -> plot_point ... -> plot_close. */
+ * through a pipe. Use: plot_open -> plot_point ... -> plot_close; for another kind of drawing
+ * plot_start -> a script into plot.pipe -> plot_end. */
 #ifndef ENGINE_APP_PLOT_H
 #define ENGINE_APP_PLOT_H
 
@@ -26,6 +27,16 @@ struct plot {
 
 /* Starts gnuplot, whose drawing becomes `path` (SVG). ERR_USAGE: it is not installed (the message
  * names the package), or the file cannot be made. */
+enum err plot_start(struct plot *p, const char *path);
+/* Within a string of the script: what would end it, or mean something in it, becomes a blank. */
+void plot_text(FILE *f, const char *text);
+/* The terminal, its size in pixels, and the title. */
+void plot_canvas(FILE *f, int width, int height, const char *title, const char *model);
+/* Ends the script; draw 0: gives up, no file is left. Accepts a zeroed plot. ERR_IO: gnuplot
+ * failed. */
+enum err plot_end(struct plot *p, int draw);
+
+/* The same for points of a sweep. */
 enum err plot_open(struct plot *p, const char *path);
 /* One planned value, x ascending; `bound`: the lane that bounds it, NULL: nothing fits, and only
  * the label is drawn. Without a plot it does nothing. */

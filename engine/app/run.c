@@ -113,24 +113,31 @@ enum err run_walk(struct run *r)
     return OK;
 }
 
-enum err run_close(struct run *r)
+enum err run_again(struct run *r)
 {
     if (r->engine_opened)
         engine_close(&r->engine);
     enum err err = job_close(r->job);
-    device_close(r->device);
     free(r->weights);
     free(r->search);
     replan_close(r->replan);
     pack_codec_close(&r->codec);
-    pool_close(r->pool);
-    opened_close(&r->opened);
     r->job = NULL;
     r->weights = NULL;
     r->search = NULL;
+    r->search_bytes = 0; // a part of what text takes, and so of what may be measured with
     r->replan = NULL;
+    r->engine_opened = 0;
+    return err;
+}
+
+enum err run_close(struct run *r)
+{
+    enum err err = run_again(r);
+    device_close(r->device);
+    pool_close(r->pool);
+    opened_close(&r->opened);
     r->pool = NULL;
     r->device = NULL;
-    r->engine_opened = 0;
     return err;
 }

@@ -128,6 +128,9 @@ void run_rates_derive(struct run *r);
 /* KV bytes of r's format that are attended over in a second, by the machine's rates; 0: unknown. */
 double run_attend_rate(const struct run *r);
 enum err run_walk(struct run *r); // engine_open + engine_run
+/* Takes down what a job brought up, so that another can be planned and walked: model, threads and
+ * device stay. */
+enum err run_again(struct run *r);
 /* Takes everything down; live tokens of the job become durable. Accepts a half-built run. */
 enum err run_close(struct run *r);
 

@@ -1,17 +1,19 @@
 /* engine/app/variant.c - see variant.h. */
 #include "engine/app/variant.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/app/commands.h"
+#include "engine/app/frontier_file.h"
 
 /* bench/results/quality-*.csv; int8: over bf16, with q8 weights. */
-static const char on_kv[] = "SmolLM2-135M (q4_1), WikiText-2, 128 of 1,024 slots";
+#define ON_KV "SmolLM2-135M (q4_1), WikiText-2, 128 of 1,024 slots"
 static const struct quality measured[] = {
-    {"h2o", 25.5, on_kv},     {"h2o-mean", 22.3, on_kv},          {"streaming", 51.0, on_kv},
-    {"window", 234.9, on_kv}, {"int8", 0.7, "SmolLM2-135M (q8)"},
+    {"h2o", 25.5, ON_KV},     {"h2o-mean", 22.3, ON_KV},          {"streaming", 51.0, ON_KV},
+    {"window", 234.9, ON_KV}, {"int8", 0.7, "SmolLM2-135M (q8)"},
 };
 
 struct variant variant_none(void)
@@ -248,35 +250,65 @@ void variant_flags(const struct variant *v, char *buf, int cap)
     snprintf(buf, (size_t)cap, "%s", all[0] ? all + 1 : "");
 }
 
-static void add(struct quality *q, int *n, const char *what)
+static struct quality from_table(const char *what)
 {
-    q[*n] = (struct quality){what, -1, ""};
     for (int i = 0; i < (int)(sizeof measured / sizeof *measured); i++)
         if (strcmp(measured[i].what, what) == 0)
-            q[*n] = measured[i];
-    ++*n;
+            return measured[i];
+    struct quality q = {.more = -1};
+    snprintf(q.what, sizeof q.what, "%s", what);
+    return q;
 }
 
-int variant_quality(const struct variant *v, struct quality q[VARIANT_CHANGES])
+/* What the run's own model showed of a policy and a format. What came out better than without them
+ * is no worse. */
+static struct quality from_frontier(const struct run *r, const char *what, const struct evict *e,
+                                    enum kv_format format)
+{
+    char path[4200];
+    struct frontier_row like = {0}, row;
+    struct quality q = from_table(what);
+    frontier_kv(e, like.kv);
+    snprintf(like.format, sizeof like.format, "%s", kv_format_name(format));
+    if (frontier_path(r->opened.model.fingerprint, path, sizeof path) != OK ||
+        !frontier_find(path, &like, &row))
+        return q;
+    q.more = fmax(row.more, 0);
+    snprintf(q.on, sizeof q.on, "this model: %s, %lld windows of %lld + %lld tokens", row.text,
+             (long long)row.windows, (long long)row.prefix, (long long)(row.window - row.prefix));
+    return q;
+}
+
+int variant_quality(const struct run *r, const struct variant *v, struct quality q[VARIANT_CHANGES])
 {
     static const char *const formats[N_KV_FORMATS] = {
         [KV_Q8] = "kv-q8", [KV_Q4] = "kv-q4", [KV_MIXED] = "mixed"};
+    const struct evict full = {.policy = EVICT_FULL};
+    const char *policy =
+        v->evict && v->evict->policy != EVICT_FULL ? evict_policy_name(v->evict->policy) : NULL;
+    const char *format = v->kv_format != N_KV_FORMATS ? formats[v->kv_format] : NULL;
     int n = 0;
     if (v->weights != PACK_AUTO)
-        add(q, &n, pack_weights_name(v->weights));
+        q[n++] = from_table(pack_weights_name(v->weights));
     if (v->compute == COMPUTE_INT8)
-        add(q, &n, "int8");
-    if (v->evict && v->evict->policy != EVICT_FULL)
-        add(q, &n, evict_policy_name(v->evict->policy));
-    if (v->kv_format != N_KV_FORMATS && formats[v->kv_format])
-        add(q, &n, formats[v->kv_format]);
+        q[n++] = from_table("int8");
+    if (policy && format) { // costs of two changes do not add up
+        char both[sizeof q->what];
+        snprintf(both, sizeof both, "%.20s + %.10s", policy, format);
+        q[n] = from_frontier(r, both, v->evict, v->kv_format);
+        if (q[n].more >= 0)
+            return n + 1;
+    }
+    if (policy)
+        q[n++] = from_frontier(r, policy, v->evict, KV_BF16);
+    if (format)
+        q[n++] = from_frontier(r, format, &full, v->kv_format);
     return n;
 }
 
-void variant_quality_text(const struct variant *v, char *buf, int cap)
+void variant_quality_text(const struct quality *q, int n, char *buf, int cap)
 {
-    struct quality q[VARIANT_CHANGES];
-    int n = variant_quality(v, q), at = 0;
+    int at = 0;
     buf[0] = 0;
     for (int i = 0; i < n && at < cap; i++) {
         const char *comma = i ? ", " : "";

@@ -1,9 +1,9 @@
 /* engine/app/variant.h - a job planned as if some of its flags were others: weights in another
  * format, another compute format, KV format or policy, another machine or budget.
  *
- * Owns: planning such a variant beside the plan there is; the table of what each change was
- * measured to cost in quality. Refuses: running one, and choosing one. A newcomer would miss: only
- * sizes change: a plan reads no weights. */
+ * Owns: planning such a variant beside the plan there is; what each change was measured to cost in
+ * quality, on this model (frontier_file.h) or, by a table, on another. Refuses: running one, and
+ * choosing one. A newcomer would miss: only sizes change: a plan reads no weights. */
 #ifndef ENGINE_APP_VARIANT_H
 #define ENGINE_APP_VARIANT_H
 
@@ -44,14 +44,16 @@ void variant_flags(const struct variant *v, char *buf, int cap);
 
 /* What one change costs, measured. */
 struct quality {
-    const char *what; // the change: "q8", "int8", "h2o", "kv-q8"
-    double more;      // perplexity, percent; below 0: not measured
-    const char *on;   // model, text and what else it holds for; "" where not measured
+    char what[40]; // the change: "q8", "int8", "h2o", "kv-q8"; "h2o + kv-q8": both at once
+    double more;   // perplexity, percent; below 0: not measured
+    char on[128];  // model, text and what else it holds for; "" where not measured
 };
 #define VARIANT_CHANGES 4 // most of one variant
-/* Of each change of v; returns how many there are. 0: its answers are the run's own. */
-int variant_quality(const struct variant *v, struct quality q[VARIANT_CHANGES]);
+/* Of each change of v, which is one of r's; returns how many there are. 0: its answers are the
+ * run's own. What `bench frontier` measured on r's model counts before the table. */
+int variant_quality(const struct run *r, const struct variant *v,
+                    struct quality q[VARIANT_CHANGES]);
 /* "q8 not measured, h2o +25.5 %", of perplexity; "" when nothing changes answers. */
-void variant_quality_text(const struct variant *v, char *buf, int cap);
+void variant_quality_text(const struct quality *q, int n, char *buf, int cap);
 
 #endif
