@@ -56,13 +56,27 @@ def cases(place):
 PLANNED = {}  # by what was asked: parts ask the same
 
 
-def plan(place, model, file, flags):
-    """Its JSON, or None."""
+def told(place, model, file, flags):
+    """(its words, its JSON), of one run; None where it is refused."""
     key = (model, read(file), *flags)
     if key not in PLANNED:
-        done = place.sluice("plan", "-q", "-m", model, "--machine", file, *flags, "--json")
-        PLANNED[key] = json.loads(done.out) if done.code == 0 else None
+        path = place.at("plan.json")
+        done = place.sluice("plan", "-q", "-m", model, "--machine", file, *flags, "-o", path)
+        PLANNED[key] = (done.out, json.loads(read(path))) if done.code == 0 else None
     return PLANNED[key]
+
+
+def plan(place, model, file, flags):
+    """Its JSON, or None."""
+    got = told(place, model, file, flags)
+    return got and got[1]
+
+
+def seconds(place, model, file, flags):
+    """Those of the job, or None. A sweep of one point explains nothing: a sixth of the time of `plan`, the same plan."""
+    done = place.sluice("plan", "-q", "-m", model, "--sweep", "machine=" + file, *flags)
+    rows = list(csv.DictReader(done.out.splitlines()))
+    return float(rows[0]["job_s"]) if done.code == 0 and len(rows) == 1 and rows[0]["job_s"] else None
 
 
 def with_flags(flags, text):
@@ -173,11 +187,10 @@ def would_help(tally, place, a):
             tally.check(near(x["gain"], job_s / x["job_s"] - 1, 1e-4), f"{what}: {x} of {job_s}")
             memory = x["flags"] is None or x["flags"].startswith("--mem-")
             tally.check(x["lossless"] == memory and (x["quality"] is None) == memory, f"{what}: {x}")
-            there = plan(place, model, doubled(place, file) if x["flags"] is None else file, with_flags(flags, x["flags"] or ""))
+            there = seconds(place, model, doubled(place, file) if x["flags"] is None else file, with_flags(flags, x["flags"] or ""))
             if not tally.check(there, f"{what}: {x} is refused"):
                 continue
-            tally.check(near(there["predicted"]["job_s"], x["job_s"], 1e-5),
-                        f"{what}: {x}: plan says {there['predicted']['job_s']}")
+            tally.check(near(there, x["job_s"], 1e-5), f"{what}: {x}: plan says {there}")
     for kind in ("disk", "--mem-ram", "--mem-device", "--weights q4", "--weights q8", "--kv-format q8", "--kv-format mixed",
                  "--kv-policy h2o --kv-budget 0.2", "--weights q8 --compute int8"):
         tally.check(kind in seen, f"never told: {kind} (only {sorted(seen)})")
@@ -186,10 +199,8 @@ def would_help(tally, place, a):
 def text(tally, place, a):
     """Tables of few columns; every flag of the JSON stands in them; nothing when matmuls are all there is."""
     what, model, file, flags = cases(place)[0]
-    done = place.sluice("plan", "-q", "-m", model, "--machine", file, *flags)
-    got = plan(place, model, file, flags)
-    out = done.out
-    tally.check(done.code == 0 and out.count("  bound\n") == 1 and re.search(r"^  h2d +[\d.]+ +\d+ % +[\d.]+  bound$", out, re.M), out)
+    out, got = told(place, model, file, flags)
+    tally.check(out.count("  bound\n") == 1 and re.search(r"^  h2d +[\d.]+ +\d+ % +[\d.]+  bound$", out, re.M), out)
     rows = [x for x in out.splitlines() if re.match(r"^ +[\d.]+ +[+\d]", x)]
     for x in got["would_help"]:
         line = next((r for r in rows if x["what"] in r), "")
@@ -201,11 +212,8 @@ def text(tally, place, a):
         frozen = set(re.findall(r"--[^-]\S*(?: (?!--)\S+)*", re.search(r"^freeze +(.*)$", out, re.M)[1]))
         shown = set(re.findall(r"--[^-]\S*(?: (?!--)\S+)*", line))
         tally.check(shown == own - frozen and shown, f"{x['flags']}: {line!r}")
-    PLANNED.clear()
-    tally.check(plan(place, model, file, flags) == got, "the same inputs, other words")
-    path = place.at("plan.json")
-    place.sluice("plan", "-q", "-m", model, "--machine", file, *flags, "-o", path)
-    tally.check(json.loads(read(path)) == got, "-o and --json differ")
+    again = place.sluice("plan", "-q", "-m", model, "--machine", file, *flags, "--json")
+    tally.check(json.loads(again.out) == got, "the same inputs, other words, or -o and --json differ")
 
 
 def quality(tally, place, a):
@@ -216,11 +224,11 @@ def quality(tally, place, a):
         if {"KV h2o", "KV full"} <= set(rows):
             measured.setdefault("h2o", set()).add(f"{100 * (rows['KV h2o'] / rows['KV full'] - 1):.1f}")
     what, model, file, flags = cases(place)[0]
-    told = next(x["quality"] for x in plan(place, model, file, flags)["would_help"] if "h2o" in x["flags"])
-    tally.check(len(told) == 1 and told[0]["what"] == "h2o" and f"{100 * told[0]['more_perplexity']:.1f}" in measured["h2o"]
-                and "SmolLM2" in told[0]["on"], f"h2o: {told}, measured {measured}")
-    out = place.sluice("plan", "-q", "-m", model, "--machine", file, *flags).out
-    tally.check(f"lossy: h2o +{100 * told[0]['more_perplexity']:.1f} %" in out and f"measured on {told[0]['on']}\n" in out, out)
+    out, got = told(place, model, file, flags)
+    said = next(x["quality"] for x in got["would_help"] if "h2o" in x["flags"])
+    tally.check(len(said) == 1 and said[0]["what"] == "h2o" and f"{100 * said[0]['more_perplexity']:.1f}" in measured["h2o"]
+                and "SmolLM2" in said[0]["on"], f"h2o: {said}, measured {measured}")
+    tally.check(f"lossy: h2o +{100 * said[0]['more_perplexity']:.1f} %" in out and f"measured on {said[0]['on']}\n" in out, out)
 
 
 def cpu_seconds(place, *args):
@@ -244,7 +252,7 @@ def measures_once(tally, place, a):
     """On this machine: nothing is measured but what the plan itself needs, and stdout is the same when quiet: what was measured,
     int8's speed and the codec's too, is kept."""
     asked = ["plan", "-m", place.model, "--prompt-len", "64", "--gen-len", "64", "--num-prompts", "100k", "--mem-disk", "1G"]
-    for what, more in (("codec", ["--mem-ram", "40M", "--weights-resident", "5"]), ("int8", ["--mem-ram", "80M"])):
+    for what, more in (("codec", ["--mem-ram", "44M", "--weights-resident", "5"]), ("int8", ["--mem-ram", "80M"])):
         first = place.sluice(*asked, *more, SLUICE_CACHE_DIR=place.at(what))
         tally.check(first.code == 0 and re.search(r"^(instead|faster) ", first.out, re.M), f"exit {first.code}: {first.out!r} {first.last()}")
         tally.check(first.err.count("probe: ") == 1, f"{first.err!r}")

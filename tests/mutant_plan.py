@@ -257,7 +257,7 @@ fault("slots of a variant are the run's", "engine/app/variant.c",
       "    return command_plan_work(r);\n", "    return OK;\n", ALLOW)
 fault("KV formats are attended over alike", "engine/app/run_plan.c",
       "    r->costs.attend_rate = run_attend_rate(r);\n",
-      "    if (r->costs.attend_rate == 0)\n        r->costs.attend_rate = attend_rate(r);\n", ALLOW)
+      "    if (r->costs.attend_rate == 0)\n        r->costs.attend_rate = run_attend_rate(r);\n", ALLOW)
 fault("what is not there is encoded", "engine/app/variant.c", "        r->weights_assumed = 1;\n", "", ALLOW)
 fault("a sweep of devices keeps to one device's memory", "engine/app/commands_sweep.c",
       "        r->room.device = -1; // of each its own\n", "        ;\n", "plan_device_test.py --only sweeps")
