@@ -252,7 +252,7 @@ def measures_once(tally, place, a):
     """On this machine: nothing is measured but what the plan itself needs, and stdout is the same when quiet: what was measured,
     int8's speed and the codec's too, is kept."""
     asked = ["plan", "-m", place.model, "--prompt-len", "64", "--gen-len", "64", "--num-prompts", "100k", "--mem-disk", "1G"]
-    for what, more in (("codec", ["--mem-ram", "44M", "--weights-resident", "5"]), ("int8", ["--mem-ram", "80M"])):
+    for what, more in (("codec", ["--mem-ram", "40M", "--weights-resident", "5"]), ("int8", ["--mem-ram", "80M"])):
         first = place.sluice(*asked, *more, SLUICE_CACHE_DIR=place.at(what))
         tally.check(first.code == 0 and re.search(r"^(instead|faster) ", first.out, re.M), f"exit {first.code}: {first.out!r} {first.last()}")
         tally.check(first.err.count("probe: ") == 1, f"{first.err!r}")

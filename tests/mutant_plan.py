@@ -28,7 +28,7 @@ fault("the last page counts as full", "policy/simulate.c",
 fault("the first to go is the oldest of all, sink or not", "policy/evict.h",
       "return row->sink + (pos - first) % (slots - row->sink);", "return (pos - first) % slots;", "simulate_test")
 fault("a page counts once for each token that writes over it", "policy/evict.h",
-      "pages += behind < n - skip || behind + page * 32 + 32 - first > cycle;", "pages += behind < n - skip;",
+      "pages += behind < n - skip || behind + page * 32 + 32 - first > cycle;", "pages += behind < n - skip && cycle > 0;",
       "simulate_test")
 fault("layers with a window get the pages of the others", "policy/plan.c",
       "plan->window_pages = own * plan->batch < plan->pages_batch ? (int)own : 0;",
@@ -158,7 +158,7 @@ fault("log-probabilities are of whole answers", "bench/evaluate.py",
 fault("full pages grow by themselves", "policy/simulate.c",
       "b->kv[kind].full_pages += b->kv[kind].cross", "b->kv[kind].full_pages += 0 * b->kv[kind].cross", "simulate_test")
 fault("a row that evicts goes on growing", "policy/simulate.c",
-      "grow(s, b, t, kind, what == EVENT_START);", "grow(s, b, t, kind, what == EVENT_START || 1);", "simulate_test")
+      "grow(s, b, t, kind, what == EVENT_START);", "grow(s, b, t, kind, 1);", "simulate_test")
 fault("pages that are short send nobody back", "policy/simulate.c",
       "if (b->loose > 0 || need > b->free_pages)", "if (b->loose > 0)", "simulate_test")
 fault("prompts share nothing", "policy/simulate.c",
