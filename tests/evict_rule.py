@@ -117,9 +117,11 @@ class Rule:
 
     def pattern(self, now):
         """Positions that a static pattern holds: as many as fit its slots, thinned out by powers of two."""
-        slots, stride = int(min(self.budget, 1e9)) - self.recent - self.sink, 1
+        if not self.policy.startswith(("strided", "fixed")):
+            return []
+        slots, stride = self.budget - self.recent - self.sink, 1
         old = range(now - self.recent + 1)
-        if not self.policy.startswith(("strided", "fixed")) or slots <= 0:
+        if slots <= 0:
             return []
         slots //= 2 if self.policy.endswith("h2o") else 1
         if self.policy.startswith("strided"):

@@ -438,7 +438,7 @@ def few_experts(bench):
     for kind, model in (("experts", bench.experts), ("layers of two kinds", bench.two_kinds)):
         want = bench.good(f"{kind}: all in RAM", "run", model, source, [])
         for name, batch, batches, fault in (("one row", 1, 1, ""), ("two rows", 1, 2, ""), ("a batch of three", 3, 1, ""),
-                                            ("bad reads", 1, 2, "seed=4,short=1/9,read.flip=1/80")):
+                                            ("short reads", 1, 2, "seed=4,short=1/9,delay=1/9")):
             few_case(bench, f"{kind}: {name}", model, source, want, batch, batches, fault)
 
 
@@ -454,9 +454,7 @@ def few_case(bench, name, model, source, want, batch, batches, fault):
     share = lane["bytes"] / s["passes"] / s["plan"]["stored_bytes"]
     check(0.3 < share < (0.6 if batch * batches == 1 else 0.8), f"{name}: {share:.3f} of the layers were read")
     off = lane["predicted_bytes"] / lane["bytes"]
-    check(fault or 0.8 < off < 1.25, f"{name}: {off:.3f} of the bytes read were foreseen")
-    repaired = s["repairs"]["pieces"]
-    check((repaired > 0) == bool(fault), f"{name}: {repaired} pieces were read again")
+    check(0.8 < off < 1.25, f"{name}: {off:.3f} of the bytes read were foreseen")
 
 
 def slow_writes(bench):
