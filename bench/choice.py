@@ -4,9 +4,10 @@
 A row of bench/results/choice-CPU.csv with kind = plan is a plan of the grid, as the flags that freeze it; one with kind = run is
 a run of it, or of the automatic plan (flags "auto") in the same turn. The grid goes around the automatic plan:
 rows of a batch, batches, resident layers, prefill tokens, where KV lives, one of them changed (nearer and further), then two
-at once, drawn by a seed; what does not fit, or comes to a plan that is there, is left out. The last line is the figure: the
-median and the worst of chosen / best, where best is the least median of seconds among all plans of a case (and lucky, among
-so many: with few turns the figure is rather too high).
+at once, drawn by a seed; what does not fit, or comes to a plan that is there, is left out. The first turn runs the whole grid, the
+others the automatic plan and the --finals fastest of it: who was slow once does not win by a median, and among many single runs the
+best is a lucky one. The last line is the figure: the median and the worst of chosen / best, where best is the least median of
+seconds among the plans that ran in every turn.
 
 Stops and goes on as predict.py does: a grid that stands in the CSV is not drawn again.
 """
@@ -21,6 +22,7 @@ from planned import Job, SMALL
 
 TURNS = 3
 PLANS = 16
+FINALS = 5
 AUTO = "auto"
 
 
@@ -105,26 +107,35 @@ def grid(bench, job, n):
 
 # ---- the figure ----
 
-def standing(rows, case):
-    """Median seconds of each plan of a case, the automatic one too; its own prediction stands beside."""
+def seconds_of(rows, case):
+    """Of each plan of a case, the automatic one too: the seconds of its runs."""
     found = {}
     for r in rows:
         if r["case"] == case and r["kind"] == "run" and r["status"] == "ok":
             found.setdefault(r["flags"], []).append(float(r["elapsed_s"]))
-    return {flags: statistics.median(seconds) for flags, seconds in found.items()}
+    return found
+
+
+def finals(bench, job, plans):
+    """The fastest of the first turn, in the order of the grid."""
+    first = [r for r in bench.table.rows if r["turn"] == "1"]
+    found = {flags: seconds[0] for flags, seconds in seconds_of(first, job.name).items() if flags != AUTO}
+    best = sorted(found, key=found.get)[:bench.a.finals]
+    return [flags for flags in plans if shlex.join(flags) in best]
 
 
 def told(rows):
     lines, ratios = [], []
     for case in dict.fromkeys(r["case"] for r in rows):
-        found = standing(rows, case)
+        runs = seconds_of(rows, case)
+        found = {flags: statistics.median(seconds) for flags, seconds in runs.items() if len(seconds) >= len(runs.get(AUTO, ()))}
         if AUTO not in found or len(found) < 2:
             lines.append(f"{case}: nothing to compare")
             continue
         best = min(found, key=found.get)
         ratios.append(found[AUTO] / found[best])
-        lines.append(f"{ratios[-1]:6.3f}  {case}: chosen {found[AUTO]:.2f} s, best of {len(found)} plans {found[best]:.2f} s, "
-                     f"worst {max(found.values()):.2f} s: {best}")
+        lines.append(f"{ratios[-1]:6.3f}  {case}: chosen {found[AUTO]:.2f} s, best of {len(runs)} plans {found[best]:.2f} s "
+                     f"({len(runs[AUTO])} turns), slowest {max(max(seconds) for seconds in runs.values()):.2f} s: {best}")
     if ratios:
         lines.append(f"{len(ratios)} cases: chosen / best: median {statistics.median(ratios):.3f}, worst {max(ratios):.3f}")
     return lines
@@ -133,6 +144,7 @@ def told(rows):
 def main():
     p = planned.arguments("choice", __doc__, TURNS)
     p.add_argument("--plans", type=int, default=PLANS, help="of the grid of a case [%(default)s]")
+    p.add_argument("--finals", type=int, default=FINALS, help="of them, behind the first turn [%(default)s]")
     a, cases = planned.asked(p, "choice", listed, quick)
 
     def measured(bench):
@@ -142,7 +154,8 @@ def main():
         grids = {job.name: grid(bench, job, a.plans) for job in cases}
         for turn in range(1, a.turns + 1):
             for job in cases:
-                for flags in [None, *grids[job.name]]:
+                plans = grids[job.name]
+                for flags in [None, *(plans if turn == 1 else finals(bench, job, plans))]:
                     if bench.time_is_up():
                         return True
                     bench.measure(job, turn, job.name, AUTO if flags is None else shlex.join(flags), flags or ())
