@@ -103,7 +103,6 @@ int64_t evict_slots_max(const struct evict *e, enum kv_kind kind, int64_t n_prom
     struct evict_row row;
     if (e->simulate || evict_row_init(e, n_prompt, n_max, &row) != 0)
         return n_tokens;
-    if (kind == KV_WINDOW)
-        evict_in_layer(e, &row, e->window, &rule, &row);
+    evict_in_kind(e, &row, kind, &rule, &row);
     return row.budget < n_tokens ? row.budget : n_tokens;
 }

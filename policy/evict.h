@@ -209,6 +209,14 @@ static inline void evict_in_layer(const struct evict *e, const struct evict_row 
     layer_row->sink = 0;
 }
 
+/* The same of a kind of layers, whose windows are taken to be alike. */
+static inline void evict_in_kind(const struct evict *e, const struct evict_row *row,
+                                 enum kv_kind kind, struct evict *kind_e,
+                                 struct evict_row *kind_row)
+{
+    evict_in_layer(e, row, kind == KV_WINDOW ? e->window : 0, kind_e, kind_row);
+}
+
 /* 1: where rows evict in a layer of a kind, they write over their slots in turn: by age alone. */
 static inline int evict_in_turn(const struct evict *e, enum kv_kind kind)
 {

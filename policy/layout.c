@@ -146,15 +146,6 @@ static void lay_hidden(struct build *b)
     arrays(b, LAYOUT_HIDDEN_SEGMENTS, p->hidden_frames, units, s->segment);
 }
 
-/* Of a row: what its slots hold in every layer, those of rings included. */
-static int64_t meta_slots(const struct build *b)
-{
-    int64_t ring = b->costs->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0, slots = 0;
-    for (int layer = 0; layer < b->plan->decoder; layer++)
-        slots += plan_kv_slots(b->plan, b->shape, layer) + ring;
-    return slots * b->shape->n_kv_heads;
-}
-
 static void lay_batches(struct build *b)
 {
     const struct plan *p = b->plan;
@@ -180,7 +171,8 @@ static void lay_batches(struct build *b)
     }
     arrays(b, LAYOUT_ROW_PAGES, rows, p->slots_cap / PLAN_PAGE_SLOTS, 4);
     if (b->evict->policy != EVICT_FULL || shape_window(b->shape) > 0) {
-        int64_t slots = meta_slots(b);
+        int ring = c->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0;
+        int64_t slots = b->shape->n_kv_heads * plan_kv_slots_before(p, b->shape, p->decoder, ring);
         arrays(b, LAYOUT_SLOT_POS, rows, slots, 4);
         arrays(b, LAYOUT_SLOT_SCORES, rows, slots, 4);
     }

@@ -68,9 +68,9 @@ static void count_weights(struct moves *m)
         if (home == TIER_NVME) {
             m->every[PLAN_NVME_READ] += stored_bytes(m, layer);
             m->experts += m->weights->expert_bytes[layer];
-        }
-        if (home != TIER_NVME && (!m->weights->made_here || (p->device && home == TIER_DEVICE)))
+        } else if (!m->weights->made_here || (p->device && home == TIER_DEVICE)) {
             m->once[PLAN_NVME_READ] += n_bytes;
+        }
         if (p->device)
             lanes[PLAN_H2D] += n_bytes;
     }
@@ -125,7 +125,7 @@ static void move_kv(const struct moves *m, const struct moves_batch *b, const st
 {
     double page = (double)m->costs->kv_page_bytes;
     int to_device = plan_kv_near(m->plan) == TIER_DEVICE;
-    for (enum kv_kind kind = KV_RUN; kind < m->kinds; kind++) {
+    for (enum kv_kind kind = KV_RUN; kind < plan_kinds(m->plan); kind++) {
         const struct kv_load *kv = &l->kv[kind];
         const int64_t seen[N_FETCH_SEES] = {b->seen_pages[kind], kv->pages_kept, kv->pages_read};
         double written = (double)(kv->pages_filled + kv->pages_over) +
@@ -175,9 +175,6 @@ void moves_make(struct moves *m, const struct plan *plan, const struct weights_i
                         .shape = shape,
                         .dim = shape->dim,
                         .batches = memory};
-    struct evict windows;
-    evict_set_windows(&windows, shape->layer_window, shape->n_layers);
-    m->kinds = evict_kinds(&windows);
     memset(memory, 0, (size_t)moves_bytes(plan));
     count_weights(m);
     count_fetches(m);
@@ -194,7 +191,7 @@ void moves_pass(struct moves *m, int64_t pass, const struct load *loads, double 
         bytes[PLAN_NVME_READ] += m->row_bytes * (double)(l->prompt_tokens + l->forced_tokens);
         move_kv(m, &m->batches[b], l, bytes);
         move_hidden(m, b, l, bytes);
-        for (enum kv_kind kind = KV_RUN; kind < m->kinds; kind++)
+        for (enum kv_kind kind = KV_RUN; kind < plan_kinds(m->plan); kind++)
             m->batches[b].seen_pages[kind] = l->kv[kind].pages_read + l->kv[kind].pages_filled;
     }
 }

@@ -36,7 +36,6 @@ struct moves {
     const struct weights_info *weights;
     const struct plan_costs *costs;
     const struct shape *shape;
-    enum kv_kind kinds; // of KV that the layers hold
     int64_t dim;
     int64_t every[N_PLAN_LANES]; // weights of a pass
     int64_t once[N_PLAN_LANES];  // of the first one, more
@@ -48,7 +47,8 @@ struct moves {
 /* What the KV of decoder layer `layer` (from 0) is. */
 static inline enum kv_kind moves_kind(const struct moves *m, int layer)
 {
-    return m->kinds > KV_WINDOW && m->shape->layer_window[layer] > 0 ? KV_WINDOW : KV_RUN;
+    int windowed = m->shape->layer_window[layer] > 0;
+    return plan_kinds(m->plan) > KV_WINDOW && windowed ? KV_WINDOW : KV_RUN;
 }
 
 /* Of the experts' bytes the share that a pass brings; 1: layers come whole. */

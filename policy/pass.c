@@ -530,15 +530,12 @@ static void add_fresh(const struct pricing *p, struct lanes *l)
 static void count_kinds(struct pricing *p)
 {
     const struct plan *plan = p->plan;
-    const int64_t on_disk = plan_kv_count(plan, TIER_NVME);
-    const int all = on_disk == (int64_t)plan->decoder * plan->batches;
-    for (int layer = 0; layer < plan->decoder; layer++) {
-        enum kv_kind kind = moves_kind(&p->moves, layer);
-        p->decoded[kind][plan_layer_decoded(plan, layer + 1)]++;
-        for (int batch = 0; batch < plan->batches && on_disk > 0 && !all; batch++)
-            p->kv_on_disk[kind] += plan_kv_home(plan, layer, batch).tier == TIER_NVME;
-        p->kv_on_disk[kind] += all ? plan->batches : 0;
-    }
+    for (int layer = 0; layer < plan->decoder; layer++)
+        p->decoded[moves_kind(&p->moves, layer)][plan_layer_decoded(plan, layer + 1)]++;
+    for (int batch = 0; batch < plan->batches; batch++)
+        for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++)
+            for (int k = 0; k < N_FETCH_SEES; k++)
+                p->kv_on_disk[kind] += p->moves.batches[batch].kv[TIER_NVME][kind][k];
 }
 
 void pricing_make(struct pricing *p, const struct setting *set, const struct plan *plan, int quick,
@@ -546,8 +543,7 @@ void pricing_make(struct pricing *p, const struct setting *set, const struct pla
 {
     int64_t steps = steps_of(plan, quick);
     uint8_t *at = memory;
-    *p = (struct pricing){
-        .set = set, .plan = plan, .quick = quick, .kinds = evict_kinds(set->evict)};
+    *p = (struct pricing){.set = set, .plan = plan, .quick = quick, .kinds = plan_kinds(plan)};
 #define TAKE(to, n)                                                                                \
     (to) = (void *)at;                                                                             \
     at += align64((int64_t)(n) * (int64_t)sizeof *(to), 8)

@@ -198,7 +198,11 @@ struct plan_home {
 enum tier_kind plan_layer_home(const struct plan *plan, int layer);
 struct plan_home plan_kv_home(const struct plan *plan, int layer, int batch);
 struct plan_home plan_hidden_home(const struct plan *plan, int batch);
-/* How many kinds of KV a job's model holds. */
+/* How many kinds of KV there are, from KV_RUN on: of a plan, of a job's model. */
+static inline enum kv_kind plan_kinds(const struct plan *plan)
+{
+    return plan->kv_kinds > KV_WINDOW ? N_KV_KINDS : KV_WINDOW;
+}
 static inline int plan_kv_kinds(const struct work *work)
 {
     return work->slots_window > 0 ? N_KV_KINDS : KV_WINDOW;
@@ -214,6 +218,16 @@ static inline int plan_kv_slots(const struct plan *plan, const struct shape *sha
 {
     int own = plan->window_pages > 0 && shape->layer_window[layer] > 0;
     return own ? plan->window_pages * PLAN_PAGE_SLOTS : plan->slots_cap;
+}
+/* Of a row's positions and scores, per KV head: slots of the layers before `layer`, `ring` more
+ * each. */
+static inline int64_t plan_kv_slots_before(const struct plan *plan, const struct shape *shape,
+                                           int layer, int ring)
+{
+    int64_t slots = (int64_t)layer * ring;
+    for (int i = 0; i < layer; i++)
+        slots += plan_kv_slots(plan, shape, i);
+    return slots;
 }
 /* Pages of all extents of each tier. */
 void plan_kv_pages_on(const struct plan *plan, const struct shape *shape, int64_t pages[N_TIERS]);

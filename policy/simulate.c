@@ -138,7 +138,7 @@ static void seat_fill(struct sim *s, struct seat *t, const struct work_row *row)
     for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
         struct evict rule;
         struct evict_row limits;
-        evict_in_layer(e, &r, kind == KV_WINDOW ? e->window : 0, &rule, &limits);
+        evict_in_kind(e, &r, kind, &rule, &limits);
         t->budget[kind] = e->simulate ? INT32_MAX : limits.budget;
         s->sink[kind] = limits.sink;
         t->ring[kind] = s->in->ring ? evict_ring_slots(&limits) : 0;
@@ -563,15 +563,10 @@ static void add_load(struct load *sum, const struct load *l, enum kv_kind kinds)
 
 /* ---- the job ---- */
 
-static enum kv_kind kinds_of(const struct plan *plan)
-{
-    return plan->kv_kinds > KV_WINDOW ? N_KV_KINDS : KV_WINDOW;
-}
-
 /* Of a seat, at once: of each kind two, when its slots grow and end to grow, or the next turn. */
 static int64_t events_of(const struct plan *plan)
 {
-    return 2 * (int64_t)kinds_of(plan) + 2;
+    return 2 * (int64_t)plan_kinds(plan) + 2;
 }
 
 static int64_t rows_of(const struct plan *plan)
@@ -621,7 +616,7 @@ int simulate(const struct simulation *in, void *memory, struct played *out)
 {
     struct sim s = {.in = in, .out = out, .gate = {.prefill = in->plan->prefill_tokens}};
     s.every = in->every > 1 ? in->every : 1;
-    s.kinds = kinds_of(in->plan);
+    s.kinds = plan_kinds(in->plan);
     *out = (struct played){0};
     place(&s, memory);
     for (;; s.pass++) {

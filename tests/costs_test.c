@@ -102,23 +102,9 @@ static void test_probe_lists(void **state)
     expect_list(few, dense, 3, DENSE);
 }
 
-static int make_folder(void **state)
-{
-    (void)state;
-    temp_dir_make();
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    temp_dir_remove();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_flops),
                                        cmocka_unit_test(test_probe_lists)};
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }

@@ -171,8 +171,8 @@ fault("pools of windows stand where others would", "engine/line/home.c",
       "*at += plan_kv_pages(p, &h->model->shape, layer) * h->kv.page_bytes;",
       "*at += p->window_pages * h->kv.page_bytes;", "line_device_test", "engine_test")
 fault("positions of a layer begin where those of another size would", "engine/line/layer_decode.c",
-      "slots += w->shape->n_kv_heads * (plan_kv_slots(w->plan, w->shape, i) + ring);",
-      "slots += w->shape->n_kv_heads * (plan_kv_slots(w->plan, w->shape, layer) + ring);",
+      "plan_kv_slots_before(w->plan, w->shape, layer, ring);",
+      "(plan_kv_slots(w->plan, w->shape, layer) + ring) * layer;",
       "line_device_test", "engine_test")
 fault("a layer's window is that of the first", "engine/line/layer_decode.c",
       "evict_in_layer(w->evict, &row->evict, w->shape->layer_window[w->layer],",

@@ -34,11 +34,11 @@ fault("layers with a window get the pages of the others", "policy/plan.c",
       "plan->window_pages = own * plan->batch < plan->pages_batch ? (int)own : 0;",
       "plan->window_pages = 0 * (int)own;", "plan_test")
 fault("what leaves a window still is in its pages", "policy/simulate.c",
-      "evict_in_layer(e, &r, kind == KV_WINDOW ? e->window : 0, &rule, &limits);",
-      "evict_in_layer(e, &r, 0, &rule, &limits);", "simulate_test")
+      "evict_in_kind(e, &r, kind, &rule, &limits);",
+      "evict_in_kind(e, &r, KV_RUN, &rule, &limits);", "simulate_test")
 fault("every layer moves what one without a window does", "policy/moves.h",
-      "return m->kinds > KV_WINDOW && m->shape->layer_window[layer] > 0 ? KV_WINDOW : KV_RUN;",
-      "return m->kinds > N_KV_KINDS && m->shape->layer_window[layer] > 0 ? KV_WINDOW : KV_RUN;", "simulate_test")
+      "return plan_kinds(m->plan) > KV_WINDOW && windowed ? KV_WINDOW : KV_RUN;",
+      "return plan_kinds(m->plan) > N_KV_KINDS && windowed ? KV_WINDOW : KV_RUN;", "simulate_test")
 fault("fresh memory costs ops nothing", "policy/pass.c",
       "    l->wall_s += more + p->fresh_ops_s;", "    l->wall_s += more;", "cost_test")
 fault("a lane is busy as long as at full depth", "policy/pass.c",

@@ -103,25 +103,11 @@ static void slices_follow(void **state)
     model_close(&m);
 }
 
-static int make_folder(void **state)
-{
-    (void)state;
-    temp_dir_make();
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    temp_dir_remove();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_it_would_be),
         cmocka_unit_test(slices_follow),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }

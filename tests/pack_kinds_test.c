@@ -156,23 +156,9 @@ static void test_lies(void **state)
     dummy_close(&p);
 }
 
-static int make_folder(void **state)
-{
-    (void)state;
-    temp_dir_make();
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    temp_dir_remove();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_layers),
                                        cmocka_unit_test(test_choices), cmocka_unit_test(test_lies)};
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }

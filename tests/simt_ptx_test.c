@@ -384,20 +384,6 @@ static void faults_are_met_with_their_line(void **state)
     simt_clear();
 }
 
-static int folder_make(void **state)
-{
-    (void)state;
-    temp_dir_make();
-    return 0;
-}
-
-static int folder_remove(void **state)
-{
-    (void)state;
-    temp_dir_remove();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -405,5 +391,5 @@ int main(void)
         cmocka_unit_test(what_is_unknown_is_refused),
         cmocka_unit_test(faults_are_met_with_their_line),
     };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+    return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }

@@ -88,7 +88,8 @@ int batch_layer_slots(const struct evict *evict, const struct shape *shape, cons
     return window == 0 ? batch_slots_after(evict, row, n) : in_window(evict, row, window, n);
 }
 
-int batch_kind_slots(const struct evict *evict, const struct row *row, enum kv_kind kind, int n)
+/* The same in the layers of a kind, whose windows are taken to be alike. */
+static int kind_slots(const struct evict *evict, const struct row *row, enum kv_kind kind, int n)
 {
     return kind == KV_RUN ? batch_slots_after(evict, row, n)
                           : in_window(evict, row, evict->window, n);
@@ -375,11 +376,11 @@ static void load_span(const struct evict *evict, const struct row *row, const st
     }
     struct evict rule;
     struct evict_row limits;
-    evict_in_layer(evict, &row->evict, kind == KV_WINDOW ? evict->window : 0, &rule, &limits);
+    evict_in_kind(evict, &row->evict, kind, &rule, &limits);
     int64_t budget = evict->simulate ? INT32_MAX : limits.budget;
     l->evicting += s->pos + s->n > budget;
     if (s->pos + s->n > budget && evict_in_turn(evict, kind)) {
-        int before = batch_kind_slots(evict, row, kind, 0) / KV_PAGE_SLOTS;
+        int before = kind_slots(evict, row, kind, 0) / KV_PAGE_SLOTS;
         int slots = (int)budget - (row->ring_slots > 0 ? evict_ring_slots(&limits) : 0);
         l->pages_over +=
             evict_turn_pages(&limits, slots, row->request->n_prompt, s->pos, s->n, before);
@@ -398,10 +399,10 @@ struct load batch_load(const struct batches *all, const struct batch *t)
         l.rows++;
         for (enum kv_kind kind = KV_RUN; kind < evict_kinds(all->evict); kind++) {
             struct kv_load *kv = &l.kv[kind];
-            int before = batch_kind_slots(all->evict, row, kind, 0) / KV_PAGE_SLOTS;
+            int before = kind_slots(all->evict, row, kind, 0) / KV_PAGE_SLOTS;
             kv->pages_read += before;
             kv->pages_filled +=
-                batch_kind_slots(all->evict, row, kind, row->n_take) / KV_PAGE_SLOTS - before;
+                kind_slots(all->evict, row, kind, row->n_take) / KV_PAGE_SLOTS - before;
             kv->pages_kept = kv->pages_read;
         }
     }

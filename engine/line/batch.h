@@ -136,8 +136,6 @@ int batch_slots_after(const struct evict *evict, const struct row *row, int n);
  * a row are through it. */
 int batch_layer_slots(const struct evict *evict, const struct shape *shape, const struct row *row,
                       int layer, int n);
-/* The same in the layers of a kind, whose windows are taken to be alike. */
-int batch_kind_slots(const struct evict *evict, const struct row *row, enum kv_kind kind, int n);
 /* 1: in decoder layer `layer` each row of a batch has pages of its own, which it need not take; and
  * which of the pool row r's are. */
 static inline int batch_owns_pages(const struct plan *plan, const struct shape *shape, int layer)

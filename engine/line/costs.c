@@ -30,10 +30,10 @@ static void experts_info(const struct model *model, struct weights_info *w)
         w->expert_bytes[layer] = home_experts_bytes(l);
         for (int role = 0; role < N_ROLES; role++) {
             const struct model_tensor *t = &l->tensors[role];
-            if (t->n == 0 || t->k == 1 || !role_is_experts(s, (enum tensor_role)role))
+            if (t->n == 0 || role_kind(role) != ROLE_IS_PANELS || !role_is_experts(s, role))
                 continue;
             matrices += s->n_experts;
-            n_bytes += (double)weight_bytes(t->layout, t->dtype, t->n, t->k);
+            n_bytes += (double)role_bytes(role, t->dtype, t->n, t->k);
         }
     }
     w->expert_overlap = n_bytes > 0 ? 1 + MOVER_PIECE * matrices / n_bytes : 1;

@@ -16,6 +16,8 @@ static void place(struct engine *e)
     e->work.tables = &e->tables;
     gather_place(&e->gather, m, &c->plan, c->model);
     layer_place(&e->work, m, &c->plan, c->model, &c->evict, c->tokens_max);
+    e->work.bring = c->plan.experts_few > 0 ? stage_bring_experts : NULL;
+    e->work.bring_ctx = e;
     e->pages = (struct page_list){.ids = memory_at(m, LAYOUT_STEP_PAGES, 0),
                                   .owners = memory_at(m, LAYOUT_STEP_OWNERS, 0)};
 }

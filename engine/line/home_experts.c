@@ -14,28 +14,18 @@ static int64_t piece_end(const struct model_layer *l, int64_t piece)
     return min_i64((piece + 1) * MOVER_PIECE, l->n_bytes);
 }
 
-static const enum tensor_role matrices[] = {ROLE_GATE, ROLE_UP, ROLE_DOWN};
-#define N_MATRICES (int)(sizeof matrices / sizeof *matrices)
-
-/* 1 when a piece holds bytes of a tensor. */
-static int holds(const struct model_layer *l, int64_t piece, const struct model_tensor *t)
-{
-    int64_t n_bytes =
-        t->k == 1 ? t->n * (int64_t)sizeof(float) : weight_bytes(t->layout, t->dtype, t->n, t->k);
-    return t->n > 0 && piece * MOVER_PIECE < t->offset + n_bytes && piece_end(l, piece) > t->offset;
-}
-
 /* 1 when a piece holds nothing but experts. */
 static int is_experts(const struct model_layer *l, int64_t piece)
 {
-    int experts = 0;
+    const uint64_t of_experts = ROLE_BIT(ROLE_GATE) | ROLE_BIT(ROLE_UP) | ROLE_BIT(ROLE_DOWN);
+    uint64_t held = 0;
     for (int role = 0; role < N_ROLES; role++) {
-        int of_experts = role == ROLE_GATE || role == ROLE_UP || role == ROLE_DOWN;
-        if (holds(l, piece, &l->tensors[role]) && !of_experts)
-            return 0;
-        experts |= of_experts && holds(l, piece, &l->tensors[role]);
+        const struct model_tensor *t = &l->tensors[role];
+        if (t->n > 0 && piece_end(l, piece) > t->offset &&
+            piece * MOVER_PIECE < t->offset + role_bytes(role, t->dtype, t->n, t->k))
+            held |= ROLE_BIT(role);
     }
-    return experts;
+    return held != 0 && (held & ~of_experts) == 0;
 }
 
 int64_t home_experts_bytes(const struct model_layer *l)
@@ -105,7 +95,8 @@ int home_experts_leave(struct home *h, int layer, int64_t due)
 /* 1 when an expert that has tokens reaches into a piece. */
 static int is_wanted(const struct model_layer *l, const struct route *route, int64_t piece)
 {
-    for (int i = 0; i < N_MATRICES; i++) {
+    static const enum tensor_role matrices[] = {ROLE_GATE, ROLE_UP, ROLE_DOWN};
+    for (int i = 0; i < (int)(sizeof matrices / sizeof *matrices); i++) {
         const struct model_tensor *t = &l->tensors[matrices[i]];
         if (t->n == 0)
             continue;

@@ -531,9 +531,8 @@ static void place_rows(struct layer_work *w, int layer, const struct batch *b,
     struct kv_rows *rows = &w->rows;
     int64_t first = (int64_t)b->index * w->plan->batch; // row of the run
     const int ring = w->ring_bytes > 0 ? EVICT_RING_MAX : 0;
-    int64_t slots = 0; // of the layers before
-    for (int i = 0; i < layer; i++)
-        slots += w->shape->n_kv_heads * (plan_kv_slots(w->plan, w->shape, i) + ring);
+    const int64_t slots =
+        w->shape->n_kv_heads * plan_kv_slots_before(w->plan, w->shape, layer, ring);
     rows->slots_cap = plan_kv_slots(w->plan, w->shape, layer) + ring;
     rows->pages = kv->pages;
     rows->tails = kv->tails;

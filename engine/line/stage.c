@@ -217,7 +217,7 @@ static void compute_part(struct engine *e, struct step s, const struct batch *b,
 }
 
 /* The router has spoken: what the layer came without is brought, and ops wait for it. */
-static enum err bring_experts(void *ctx, int layer, const struct route *route)
+enum err stage_bring_experts(void *ctx, int layer, const struct route *route)
 {
     struct engine *e = ctx;
     int64_t start_ns = clock_ns();
@@ -232,10 +232,6 @@ static enum err compute_decode(struct engine *e, struct step s, const struct bat
     const struct kv_rows *rows = &e->work.rows;
     if (b->n_tokens == 0)
         return OK;
-    if (e->config.plan.experts_few > 0) {
-        e->work.bring = bring_experts;
-        e->work.bring_ctx = e;
-    }
     if (e->order.parts == 2)
         compute_part(e, s, b, in);
     else

@@ -10,6 +10,8 @@ enum err stage_fetch_kv(struct engine *e, struct step s);
 enum err stage_fetch_hidden(struct engine *e, struct step s);
 enum err stage_compute(struct engine *e,
                        struct step s); // waits for its tickets; one layer of one batch
+/* layer_work's `bring`; ctx: the engine. */
+enum err stage_bring_experts(void *ctx, int layer, const struct route *route);
 /* Waits until the step is done; KV and hidden states go home, frames are given back, and after the
  * last slice the job has its tokens. */
 enum err stage_retire(struct engine *e, struct step s);
