@@ -116,6 +116,13 @@ def seconds_of(rows, case):
     return found
 
 
+def standing(rows, case):
+    """Median seconds of the plans that ran in every turn; the seconds of all runs of each plan."""
+    runs = seconds_of(rows, case)
+    turns = len(runs.get(AUTO, ()))
+    return {flags: statistics.median(seconds) for flags, seconds in runs.items() if len(seconds) >= turns}, runs
+
+
 def finals(bench, job, plans):
     """The fastest of the first turn, in the order of the grid."""
     first = [r for r in bench.table.rows if r["turn"] == "1"]
@@ -127,8 +134,7 @@ def finals(bench, job, plans):
 def told(rows):
     lines, ratios = [], []
     for case in dict.fromkeys(r["case"] for r in rows):
-        runs = seconds_of(rows, case)
-        found = {flags: statistics.median(seconds) for flags, seconds in runs.items() if len(seconds) >= len(runs.get(AUTO, ()))}
+        found, runs = standing(rows, case)
         if AUTO not in found or len(found) < 2:
             lines.append(f"{case}: nothing to compare")
             continue

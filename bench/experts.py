@@ -5,16 +5,25 @@ Dummy weights of the shapes of Mixtral 8x7B and Qwen3 30B-A3B (configs/*.cfg), w
 pass reads all weights but the few that stay. A row of bench/results/experts-CPU.csv is a run, with the columns of predict.py;
 figures are tokens per second, and the rate at which weights came while the disk was read, beside the one that `sluice probe`
 measured in the same session (nvme_read). Packs of 28 and 17 GB under build/planned are made first, in minutes, one at a time, and
-deleted again. Stops and goes on as predict.py does. --quick: seconds, a small llama, no figures.
+deleted again. --llamacpp: behind them llama.cpp on the same shape in q4_0 (rows with kind = llama.cpp, elapsed_s with its load in), all
+rows in one batch over one KV cache, in a control group of as much memory; its GGUF is made and deleted likewise. It stops
+after --timeout. Stops and goes on as predict.py does. --quick: seconds, a small llama, no figures.
 """
+import json
 import os
+import signal
 import statistics
+import subprocess
 import sys
 
+import conditions
+import jobs
+import peer
 import planned
 from planned import Job
 
 TURNS = 3
+PEER = "llama.cpp"
 
 
 def listed():
@@ -29,9 +38,15 @@ def quick():
 def told(rows, roof):
     lines = []
     for case in dict.fromkeys(r["case"] for r in rows):
-        mine = [r for r in rows if r["case"] == case and r["status"] == "ok"]
+        mine = [r for r in rows if r["case"] == case and r["kind"] == "run" and r["status"] == "ok"]
         if not mine:
             continue
+        ours = statistics.median(float(r["output_tokens"]) / float(r["elapsed_s"]) for r in mine)
+        for r in rows:
+            if r["case"] == case and r["kind"] == PEER:
+                rate = float(r["output_tokens"] or 0) / float(r["elapsed_s"])
+                lines.append(f"{case}: {PEER}: {r['status']}, {r['output_tokens'] or 'no'} tokens in {float(r['elapsed_s']):.0f} s" +
+                             (f": {rate:.2f} tok/s, sluice {ours / rate:.1f} x" if rate else ""))
 
         def median(of):
             return statistics.median(of(r) for r in mine)
@@ -44,8 +59,35 @@ def told(rows, roof):
     return lines
 
 
+def beside(bench, job):
+    """The same rows by llama.cpp under the same limit; what it was at when time was up counts as not done."""
+    a, limit = bench.a, int(job.flags[job.flags.index("--mem-ram") + 1].rstrip("G")) << 10
+    path = peer.model_path(job.model, "q4_0")
+    jobs.drop_cache([path])
+    words = [os.path.join(peer.HERE, "run_llamacpp.py"), "--job", bench.file(job), "--model", job.model, "--format", "q4_0", "--batch",
+             job.rows, "--threads", a.threads, "--kv", "unified", "--repack", "keep", "--limit-mib", limit]
+    busy = conditions.wait_idle(a.busy_max, a.idle_wait, not a.allow_busy)
+    row = {"kind": PEER, "case": job.name, "turn": 1, "model": job.model, "format": "q4_0", "rows": job.rows, "batch": job.rows,
+           "batches": 1, "flags": " ".join(map(str, words[7:])), "busy": f"{busy:.3f}", "idle": "yes" if busy <= a.busy_max else "no",
+           "date": conditions.now(), "elapsed_s": a.timeout, "output_tokens": 0, "status": "timeout"}
+    with subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, text=True, start_new_session=True) as done:
+        try:
+            said, _ = done.communicate(timeout=a.timeout)
+            row["status"] = "ok" if done.returncode == 0 else f"exit {done.returncode}"
+        except subprocess.TimeoutExpired:
+            os.killpg(done.pid, signal.SIGTERM)  # limited.py takes its control group away
+    if row["status"] == "ok":
+        told = json.loads(said)
+        row.update(elapsed_s=told["whole_s"], output_tokens=told["new_tokens"], prompt_tokens=told["prompt_tokens"],
+                   startup_s=told["load_s"], peak_ram_mib=told["peak_rss_mib"])
+    bench.table.add(row)
+    os.unlink(path)
+
+
 def main():
-    a, cases = planned.asked(planned.arguments("experts", __doc__, TURNS), "experts", listed, quick)
+    p = planned.arguments("experts", __doc__, TURNS)
+    p.add_argument("--llamacpp", action="store_true", help="llama.cpp on the same shapes, once each")
+    a, cases = planned.asked(p, "experts", listed, quick)
 
     def measured(bench):
         bench.open(job=f"{len(cases)} jobs (experts.py --list)")
@@ -61,6 +103,8 @@ def main():
             made = None if a.quick else bench.packs.pop((job.model, job.form), None)
             if made:
                 os.unlink(made)
+            if a.llamacpp and not bench.is_done(case=job.name, kind=PEER):
+                beside(bench, job)
         return False
 
     def report(rows):

@@ -386,10 +386,10 @@ def choice(found):
     for case, in keys_of(found, ["case"]):
         line = [case]
         for s in found:
-            plans = choices.standing(s.runs, case)
+            plans, runs = choices.standing(s.runs, case)
             chosen, best = plans.get(choices.AUTO), min(plans.values(), default=0)
-            line += [number(chosen), number(best), number(max(plans.values())), str(len(plans)), f"{chosen / best:.2f}"] \
-                if chosen else [""] * 5
+            worst = max((max(seconds) for seconds in runs.values()), default=0)
+            line += [number(chosen), number(best), number(worst), str(len(runs)), f"{chosen / best:.2f}"] if chosen else [""] * 5
         lines.append(line)
     figures = "".join(f"- {s.cpu}: {choices.told(s.runs)[-1]}.\n" for s in found)
     return f"{origin(found)}{figures}\n{grid(head, lines)}"

@@ -2,7 +2,8 @@
 """The models of the jobs, in the form that an engine reads: models.py MODEL KIND; prints the path.
 
 MODEL smollm2 is the file of tests/model.sh (Q4_1). llama-3b and llama-8b have the shapes of
-configs/ and normal(0, 0.02) weights, llama-3b SmolLM2's tokenizer, llama-8b none: speed is real, text is not. KIND: q4_1 or bf16 (the
+configs/ and normal(0, 0.02) weights, llama-3b SmolLM2's tokenizer, llama-8b none: speed is real, text is not; so do qwen3-30b-a3b and
+mixtral-8x7b, in q4_0 alone (17 and 26 GB, blocks of random bits). KIND: q4_1 or bf16 (the
 GGUF as it comes), q8_0 or q4_0 (made from it by llama.cpp's own quantize), hf (a Hugging Face folder in
 bf16, made from the first GGUF; q and k rows go back from GGUF's pairs to halves). Everything is written
 tensor by tensor and appears by rename. Needs gguf and numpy: peer.model_path() runs it where they are.
@@ -15,9 +16,11 @@ import sys
 import peer
 
 PLACE = os.path.join(peer.ROOT, "files")
-FIRST = {"smollm2": "q4_1", "llama-3b": "bf16", "llama-8b": "bf16"}
+FIRST = {"smollm2": "q4_1", "llama-3b": "bf16", "llama-8b": "bf16", "qwen3-30b-a3b": "q4_0", "mixtral-8x7b": "q4_0"}
+ARCHITECTURES = {"llama": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}  # as GGUF calls our families
 SMOLLM2_VOCAB = 49152
 DEVIATION = 0.02
+BLOCK, BLOCK_BYTES = 32, 18  # of q4_0: an f16 scale, then half a byte a weight
 
 
 def bf16_bits(x):
@@ -38,23 +41,29 @@ def config_read(name):
 
 
 def shapes_of(c):
-    """(name, [slow, fast]) of every tensor, in the order of the layers."""
-    dim, ffn, head_dim = int(c["dim"]), int(c["ffn"]), int(c["head_dim"])
-    q, kv = int(c["heads"]) * head_dim, int(c["kv_heads"]) * head_dim
+    """(name, [slow, fast]) of every tensor, in the order of the layers; [experts, slow, fast] of stacked experts."""
+    dim, ffn, head_dim = int(c["dim"]), int(c["ffn"]), head_dim_of(c)
+    q, kv, experts = int(c["heads"]) * head_dim, int(c["kv_heads"]) * head_dim, int(c.get("experts", 0))
+    norms = [("attn_q_norm", [head_dim]), ("attn_k_norm", [head_dim])] * (c["family"] == "qwen3_moe")
+    mlp = [("ffn_gate_inp", [experts, dim]), ("ffn_gate_exps", [experts, ffn, dim]), ("ffn_up_exps", [experts, ffn, dim]),
+           ("ffn_down_exps", [experts, dim, ffn])] if experts else [("ffn_gate", [ffn, dim]), ("ffn_up", [ffn, dim]), ("ffn_down", [dim, ffn])]
     yield "token_embd.weight", [int(c["vocab"]), dim]
     yield "output_norm.weight", [dim]
     if c.get("tied") == "0":
         yield "output.weight", [int(c["vocab"]), dim]
     for i in range(int(c["layers"])):
         for part, shape in [("attn_norm", [dim]), ("attn_q", [q, dim]), ("attn_k", [kv, dim]), ("attn_v", [kv, dim]),
-                            ("attn_output", [dim, q]), ("ffn_norm", [dim]), ("ffn_gate", [ffn, dim]),
-                            ("ffn_up", [ffn, dim]), ("ffn_down", [dim, ffn])]:
+                            ("attn_output", [dim, q]), *norms, ("ffn_norm", [dim]), *mlp]:
             yield f"blk.{i}.{part}.weight", shape
+
+
+def head_dim_of(c):
+    return int(c.get("head_dim", int(c["dim"]) // int(c["heads"])))
 
 
 def writer_make(path, c):
     import gguf
-    w = gguf.GGUFWriter(path, "llama")
+    w = gguf.GGUFWriter(path, ARCHITECTURES[c["family"]])
     w.add_block_count(int(c["layers"]))
     w.add_context_length(int(c["context"]))
     w.add_embedding_length(int(c["dim"]))
@@ -64,8 +73,14 @@ def writer_make(path, c):
     w.add_rope_freq_base(float(c["rope_theta"]))
     w.add_layer_norm_rms_eps(float(c["norm_eps"]))
     w.add_vocab_size(int(c["vocab"]))
-    w.add_rope_dimension_count(int(c["head_dim"]))
-    w.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    w.add_rope_dimension_count(head_dim_of(c))
+    w.add_key_length(head_dim_of(c))
+    w.add_value_length(head_dim_of(c))
+    if "experts" in c:
+        w.add_expert_count(int(c["experts"]))
+        w.add_expert_used_count(int(c["experts_used"]))
+        w.add_expert_feed_forward_length(int(c["ffn"]))
+    w.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0 if "experts" in c else gguf.LlamaFileType.MOSTLY_BF16)
     if int(c["vocab"]) != SMOLLM2_VOCAB:
         w.add_tokenizer_model("no_vocab")  # jobs are of ids
         return w
@@ -76,27 +91,44 @@ def writer_make(path, c):
     return w
 
 
-def dummy_write(path, c):
+def is_f32(name, shape):
+    return len(shape) == 1 or ".ffn_gate_inp." in name
+
+
+def row_bytes(kind, n):
+    return n // BLOCK * BLOCK_BYTES if kind == "q4_0" else 2 * n
+
+
+def dummy_data(seed, name, shape, kind):
+    import numpy as np
+    draw = np.random.default_rng(seed)
+    if len(shape) == 1:
+        return np.ones(shape, np.float32)
+    if kind == "q4_0" and not is_f32(name, shape):
+        bits = draw.integers(0, 256, (int(np.prod(shape)) // BLOCK, BLOCK_BYTES), np.uint8)
+        bits[:, :2] = np.array([DEVIATION / 4.6], np.float16).view(np.uint8)  # of 0..15 - 8
+        return bits
+    data = draw.standard_normal(shape, np.float32)
+    data *= np.float32(DEVIATION)
+    return data if is_f32(name, shape) else bf16_bits(data)
+
+
+def dummy_write(path, c, kind):
     import gguf
     import numpy as np
     w, shapes = writer_make(path, c), list(shapes_of(c))
     for name, shape in shapes:
-        if len(shape) == 1:
-            w.add_tensor_info(name, shape, np.dtype(np.float32), 4 * shape[0])
+        if is_f32(name, shape):
+            w.add_tensor_info(name, shape, np.dtype(np.float32), 4 * int(np.prod(shape)))
         else:  # sizes of raw types are told in bytes
-            w.add_tensor_info(name, [shape[0], 2 * shape[1]], np.dtype(np.uint8), 2 * shape[0] * shape[1],
-                              gguf.GGMLQuantizationType.BF16)
+            n = row_bytes(kind, shape[-1])
+            w.add_tensor_info(name, [*shape[:-1], n], np.dtype(np.uint8), n * int(np.prod(shape[:-1])),
+                              gguf.GGMLQuantizationType[kind.upper()])
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_ti_data_to_file()
     for i, (name, shape) in enumerate(shapes):
-        if len(shape) == 1:
-            data = np.ones(shape, np.float32)
-        else:
-            data = np.random.default_rng(i).standard_normal(shape, np.float32)
-            data *= np.float32(DEVIATION)
-            data = bf16_bits(data)
-        w.write_tensor_data(data)
+        w.write_tensor_data(dummy_data(i, name, shape, kind))
     w.close()
 
 
@@ -115,7 +147,7 @@ def gguf_path(model, kind):
     if not os.path.exists(path):
         peer.say(f"peers: writing {path}")
         if kind == FIRST[model]:
-            dummy_write(path + ".part", config_read(model))
+            dummy_write(path + ".part", config_read(model), kind)
         else:
             quantize(gguf_path(model, FIRST[model]), path + ".part", kind)
         os.rename(path + ".part", path)
@@ -204,7 +236,8 @@ def hf_path(model):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in FIRST or sys.argv[2] not in (FIRST[sys.argv[1]], "q8_0", "q4_0", "hf"):
+    if len(sys.argv) != 3 or sys.argv[1] not in FIRST or sys.argv[2] not in \
+            (FIRST[sys.argv[1]], *(("q8_0", "q4_0", "hf") if FIRST[sys.argv[1]] != "q4_0" else ())):
         sys.exit(f"models.py: {' '.join(sys.argv[1:])}: unknown; models and first kinds: {FIRST}, then q8_0 q4_0 hf")
     model, kind = sys.argv[1:]
     os.makedirs(PLACE, exist_ok=True)
