@@ -53,7 +53,7 @@ static enum err walk_prompt(struct attention *a, const int32_t *ids, const struc
     int64_t n_prompt = a->config.prefix;
     TRY(command_score_row(&row, 0, "prompt", ids, n_prompt + 1, n_prompt));
     r->evict = *evict;
-    run_set_windows(r);
+    run_set_kinds(r);
     r->plan_told = 1;
     log_level_max = LOG_ERROR;
     enum err err = command_walk_memory(r, REQUEST_SCORE, &row, 1, &callbacks);

@@ -110,7 +110,7 @@ static void take_point(struct run *r, const struct point *p)
 {
     r->evict = p->evict;
     r->kv_format = p->format;
-    run_set_windows(r);
+    run_set_kinds(r);
 }
 
 /* ---- what is scored ---- */
@@ -294,7 +294,7 @@ static int64_t row_bytes(const struct run *r)
     for (int layer = 0; layer < s->n_layers; layer++) {
         struct evict rule;
         struct evict_row limits;
-        evict_in_layer(&r->evict, &row, s->layer_window[layer], &rule, &limits);
+        evict_in_kind(&r->evict, &row, evict_layer_kind(&r->evict, layer), &rule, &limits);
         int in_ring = ring_bytes > 0 ? evict_ring_slots(&limits) : 0;
         int slots = evict_slots_after(&rule, &limits, in_ring, 0, 0, tokens);
         bytes += ceil_div(slots, KV_PAGE_SLOTS) * pages.page_bytes + ring_bytes;

@@ -133,8 +133,10 @@ static struct load typical(const struct setting *set, const struct plan *plan, d
                      .prompt_tokens = (int64_t)in,
                      .forced_tokens = (int64_t)ceil(each),
                      .positions = (int64_t)ceil(each + in / max_d(mean, 1))};
-    for (enum kv_kind kind = KV_RUN; kind < evict_kinds(set->evict); kind++) {
-        double most = (double)(kind == KV_RUN ? work->slots_mean : work->slots_window);
+    for (int kind = KV_MOST; kind < evict_kinds(set->evict); kind++) {
+        double most = (double)work->slots_mean;
+        if (kind != KV_MOST)
+            most = min_d(most, (double)work->slots_kind[kind]);
         double held = min_d(mean + out / 2, most);
         int evicts = most < mean + out - 1;
         double pairs = (double)load_pairs(set->evict, kind, (int64_t)mean) / max_d(mean, 1);

@@ -41,16 +41,6 @@ int evict_policy_by_name(const char *name)
     return policy;
 }
 
-void evict_set_windows(struct evict *e, const int32_t *layer_window, int n_layers)
-{
-    e->window = 0;
-    e->window_all = 1;
-    for (int i = 0; i < n_layers; i++) {
-        e->window = layer_window[i] > e->window ? layer_window[i] : e->window;
-        e->window_all &= layer_window[i] > 0;
-    }
-}
-
 /* Of a policy that the user leaves at its own. */
 static int default_recent(int policy, const struct evict_row *row)
 {
@@ -67,8 +57,8 @@ static int row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, stru
         *row = (struct evict_row){.budget = INT32_MAX, .recent = INT32_MAX, .sink = 0};
         return 0;
     }
-    int64_t n_tokens = n_prompt + n_max;
-    double budget = e->budget_is_fraction ? ceil(e->budget * (double)n_tokens) : e->budget;
+    const int64_t n_tokens = n_prompt + n_max, of = e->budget_of_prompt ? n_prompt : n_tokens;
+    double budget = e->budget_is_fraction ? ceil(e->budget * (double)of) : e->budget;
     if (e->budget_is_fraction && budget < PAGE_SLOTS)
         budget = PAGE_SLOTS;
     if (budget > INT32_MAX)
@@ -86,17 +76,17 @@ static int row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, stru
     return 0;
 }
 
-/* Where all layers have windows no row holds more than the longest: the run's rule is theirs. */
 int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row)
 {
     struct evict rule;
-    int bad = row_init(e, n_prompt, n_max, row);
-    if (e->window_all)
-        evict_in_layer(e, row, e->window, &rule, row);
+    const int bad = row_init(e, n_prompt, n_max, row);
+    struct evict_row most = *row;
+    evict_share(&most, evict_kind(e, KV_MOST).share);
+    evict_in_kind(e, &most, KV_MOST, &rule, row);
     return bad;
 }
 
-int64_t evict_slots_max(const struct evict *e, enum kv_kind kind, int64_t n_prompt, int64_t n_max)
+int64_t evict_slots_max(const struct evict *e, int kind, int64_t n_prompt, int64_t n_max)
 {
     int64_t n_tokens = n_prompt + n_max;
     struct evict rule;

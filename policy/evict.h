@@ -8,10 +8,12 @@
 #ifndef POLICY_EVICT_H
 #define POLICY_EVICT_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "policy/evict_row.h"
 #include "policy/evict_score.h"
+#include "policy/kv_kinds.h"
 
 #include "policy/evict_ema.h"
 #include "policy/evict_fixed.h"
@@ -83,33 +85,38 @@ struct evict {
     int simulate;  // 1: keep everything, mask what would have gone
     double budget; // slots when >= 1 and budget_is_fraction is 0
     int budget_is_fraction;
-    double recent; // slots, or a fraction of the row's budget
+    int budget_of_prompt; // 1: it is one of the prompt; 0: of prompt + max_tokens
+    double recent;        // slots, or a fraction of the row's budget
     int recent_is_fraction;
-    int sink;       // slots; -1: the policy's default
-    int recent_set; // 0: the policy's default
-    /* Of the model, not asked for: its layers' longest window, tokens; 0: none has any. */
-    int window;
-    int window_all; // 1: all layers have one
+    int sink;                     // slots; -1: the policy's default
+    int recent_set;               // 0: the policy's default
+    const struct kv_kinds *kinds; // borrowed: of the model's layers; NULL: all are alike
 };
 
-/* Layers by what their KV holds: by the run's rule; by their window, where others have none. */
-enum kv_kind { KV_RUN, KV_WINDOW, N_KV_KINDS };
-
-/* Resolves budget, recent and sink for a row of n_prompt + n_max tokens (rule 3 of the README).
+/* Resolves budget, recent and sink for a row of n_prompt + n_max tokens (rule 3 of the README), in
+ * layers of kind KV_MOST.
  * Returns 0, or -1 when sink + recent exceed the budget and the budget does not hold everything. */
 int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row);
-/* Whether a model's layers have windows, layer by layer as struct shape has them. */
-void evict_set_windows(struct evict *e, const int32_t *layer_window, int n_layers);
 const char *evict_policy_name(int policy);
 const char *evict_policy_goes(int policy);  // what it evicts first, in words
 int evict_policy_scope(int policy);         // enum evict_scope unless the user says another
 int evict_policy_by_name(const char *name); // N_EVICT_POLICIES when unknown
 /* Greatest number of slots that a row can hold in a layer of a kind. */
-int64_t evict_slots_max(const struct evict *e, enum kv_kind kind, int64_t n_prompt, int64_t n_max);
-/* How many kinds of layers the model has, from KV_RUN on. */
-static inline enum kv_kind evict_kinds(const struct evict *e)
+int64_t evict_slots_max(const struct evict *e, int kind, int64_t n_prompt, int64_t n_max);
+
+/* How many kinds of layers there are; what a kind is, and of which kind a layer (from 0). */
+static inline int evict_kinds(const struct evict *e)
 {
-    return e->window > 0 && !e->window_all ? N_KV_KINDS : KV_WINDOW;
+    return e->kinds ? e->kinds->n : 1;
+}
+static inline struct kv_kind evict_kind(const struct evict *e, int kind)
+{
+    const struct kv_kind alike = {0, 1};
+    return e->kinds ? e->kinds->of[kind] : alike;
+}
+static inline int evict_layer_kind(const struct evict *e, int layer)
+{
+    return e->kinds ? e->kinds->layer[layer] : KV_MOST;
 }
 
 static inline struct evict_score evict_score_of(int policy)
@@ -193,36 +200,46 @@ static inline int evict_slots_after(const struct evict *e, const struct evict_ro
     return (int)slots - evict_ring_used(ring_slots, n_done + n);
 }
 
-/* A layer whose attention has a window of W tokens has a rule of its own, whatever the run's: its
- * newest W - 1 slots stay (fewer, where the run's budget is smaller), and a new token sees them and
- * itself. window 0: the run's rule. */
-static inline void evict_in_layer(const struct evict *e, const struct evict_row *row, int window,
-                                  struct evict *layer_e, struct evict_row *layer_row)
+/* A row's limits where the budget is `share` of what it was. What is protected is protected
+ * everywhere, and shares are of the rest; a policy that protects all it has (all but the sink is
+ * recent) has shares of that. Rounded down: layers together hold no more than was asked. */
+static inline void evict_share(struct evict_row *row, double share)
 {
-    *layer_e = *e;
-    *layer_row = *row;
-    if (window <= 0)
+    const int all_recent = row->sink + row->recent == row->budget;
+    const int kept = row->sink + (all_recent ? 0 : row->recent);
+    if (row->budget == INT32_MAX || row->budget < kept)
         return;
-    layer_e->policy = EVICT_WINDOW;
-    layer_row->budget = row->budget < window - 1 ? row->budget : window - 1;
-    layer_row->recent = layer_row->budget;
-    layer_row->sink = 0;
+    const double budget =
+        kept + share * (row->budget - kept) + 1e-6; // shares are rounded themselves
+    row->budget = budget < 1 ? 1 : budget < INT32_MAX ? (int)budget : INT32_MAX;
+    row->recent = all_recent ? row->budget - row->sink : row->recent;
 }
 
-/* The same of a kind of layers, whose windows are taken to be alike. */
-static inline void evict_in_kind(const struct evict *e, const struct evict_row *row,
-                                 enum kv_kind kind, struct evict *kind_e,
-                                 struct evict_row *kind_row)
+/* The rule of layers of a kind, of a row as evict_row_init() has left it. One whose attention has a
+ * window of W tokens has a rule of its own, whatever the run's: its newest W - 1 slots stay (fewer,
+ * where the run's budget is smaller), and a new token sees them and itself. */
+static inline void evict_in_kind(const struct evict *e, const struct evict_row *row, int kind,
+                                 struct evict *kind_e, struct evict_row *kind_row)
 {
-    evict_in_layer(e, row, kind == KV_WINDOW ? e->window : 0, kind_e, kind_row);
+    const struct kv_kind of = evict_kind(e, kind);
+    *kind_e = *e;
+    kind_e->kinds = NULL; // all of these are alike
+    *kind_row = *row;
+    evict_share(kind_row, of.share / evict_kind(e, KV_MOST).share);
+    if (of.window <= 0)
+        return;
+    kind_e->policy = EVICT_WINDOW;
+    kind_row->budget = kind_row->budget < of.window - 1 ? kind_row->budget : of.window - 1;
+    kind_row->recent = kind_row->budget;
+    kind_row->sink = 0;
 }
 
 /* 1: where rows evict in a layer of a kind, they write over their slots in turn: by age alone. */
-static inline int evict_in_turn(const struct evict *e, enum kv_kind kind)
+static inline int evict_in_turn(const struct evict *e, int kind)
 {
     int by_age =
         e->policy == EVICT_FULL || e->policy == EVICT_WINDOW || e->policy == EVICT_STREAMING;
-    return kind == KV_WINDOW || e->window_all || by_age;
+    return evict_kind(e, kind).window > 0 || by_age;
 }
 
 /* Of a row that evicts in turn, `slots` page slots in all: the one that its token at position pos

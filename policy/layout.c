@@ -172,7 +172,7 @@ static void lay_batches(struct build *b)
     arrays(b, LAYOUT_ROW_PAGES, rows, p->slots_cap / PLAN_PAGE_SLOTS, 4);
     if (b->evict->policy != EVICT_FULL || shape_window(b->shape) > 0) {
         int ring = c->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0;
-        int64_t slots = b->shape->n_kv_heads * plan_kv_slots_before(p, b->shape, p->decoder, ring);
+        int64_t slots = b->shape->n_kv_heads * plan_kv_slots_before(p, p->decoder, ring);
         arrays(b, LAYOUT_SLOT_POS, rows, slots, 4);
         arrays(b, LAYOUT_SLOT_SCORES, rows, slots, 4);
     }
@@ -291,10 +291,10 @@ static int64_t resident_bytes(const struct plan *p, const struct weights_info *w
 }
 
 struct layout_stays layout_stays(const struct plan *p, const struct weights_info *w,
-                                 const struct shape *shape, const struct plan_costs *costs)
+                                 const struct plan_costs *costs)
 {
     int64_t pages[N_TIERS];
-    plan_kv_pages_on(p, shape, pages);
+    plan_kv_pages_on(p, pages);
     struct layout_stays stays = {.written = pages[plan_kv_near(p)] * costs->kv_page_bytes};
     for (int layer = 0; layer < p->layers; layer++)
         if (plan_layer_home(p, layer) != TIER_NVME) {
@@ -318,7 +318,7 @@ static void lay_residents(struct build *b)
         b->l->weight_arena[layer] = arena_of(b, id);
     }
     int64_t pages[N_TIERS], page = b->costs->kv_page_bytes;
-    plan_kv_pages_on(p, b->shape, pages);
+    plan_kv_pages_on(p, pages);
     blocks(b, LAYOUT_KV, 1, pages[plan_kv_near(p)] * page);
     if (plan_kv_near(p) != TIER_RAM)
         blocks(b, LAYOUT_KV_HOME, 1, pages[TIER_RAM] * page);

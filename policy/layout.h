@@ -165,7 +165,7 @@ struct layout_stays {
     int64_t read, written;
 };
 struct layout_stays layout_stays(const struct plan *plan, const struct weights_info *w,
-                                 const struct shape *shape, const struct plan_costs *costs);
+                                 const struct plan_costs *costs);
 
 /* Pages of the workspace in which prompts of a tile keep K and V. */
 int64_t layout_prompt_pages(const struct plan *plan);

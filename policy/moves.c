@@ -105,7 +105,7 @@ static void count_fetches(struct moves *m)
             enum tier_kind home = plan_kv_home(p, layer - 1, batch).tier;
             int64_t issued = place_in_pass(p, layer, batch) - p->ahead_state;
             if (home != plan_kv_near(p))
-                m->batches[batch].kv[home][moves_kind(m, layer - 1)][sees(p, batch, issued)]++;
+                m->batches[batch].kv[home][plan_kind(p, layer - 1)][sees(p, batch, issued)]++;
         }
 }
 
@@ -125,7 +125,7 @@ static void move_kv(const struct moves *m, const struct moves_batch *b, const st
 {
     double page = (double)m->costs->kv_page_bytes;
     int to_device = plan_kv_near(m->plan) == TIER_DEVICE;
-    for (enum kv_kind kind = KV_RUN; kind < plan_kinds(m->plan); kind++) {
+    for (int kind = KV_MOST; kind < plan_kinds(m->plan); kind++) {
         const struct kv_load *kv = &l->kv[kind];
         const int64_t seen[N_FETCH_SEES] = {b->seen_pages[kind], kv->pages_kept, kv->pages_read};
         double written = (double)(kv->pages_filled + kv->pages_over) +
@@ -169,12 +169,8 @@ int64_t moves_bytes(const struct plan *plan)
 void moves_make(struct moves *m, const struct plan *plan, const struct weights_info *weights,
                 const struct plan_costs *costs, const struct shape *shape, void *memory)
 {
-    *m = (struct moves){.plan = plan,
-                        .weights = weights,
-                        .costs = costs,
-                        .shape = shape,
-                        .dim = shape->dim,
-                        .batches = memory};
+    *m = (struct moves){
+        .plan = plan, .weights = weights, .costs = costs, .dim = shape->dim, .batches = memory};
     memset(memory, 0, (size_t)moves_bytes(plan));
     count_weights(m);
     count_fetches(m);
@@ -191,7 +187,7 @@ void moves_pass(struct moves *m, int64_t pass, const struct load *loads, double 
         bytes[PLAN_NVME_READ] += m->row_bytes * (double)(l->prompt_tokens + l->forced_tokens);
         move_kv(m, &m->batches[b], l, bytes);
         move_hidden(m, b, l, bytes);
-        for (enum kv_kind kind = KV_RUN; kind < plan_kinds(m->plan); kind++)
+        for (int kind = KV_MOST; kind < plan_kinds(m->plan); kind++)
             m->batches[b].seen_pages[kind] = l->kv[kind].pages_read + l->kv[kind].pages_filled;
     }
 }
@@ -225,7 +221,7 @@ void moves_end(struct moves *m, const struct load *loads, double bytes[N_PLAN_LA
             int64_t issued = place_in_pass(p, layer, batch) - p->ahead_state;
             if (home == plan_kv_near(p) || issued >= end || sees(p, batch, issued) != SEES_BEFORE)
                 continue;
-            int64_t pages = m->batches[batch].seen_pages[moves_kind(m, layer - 1)];
+            int64_t pages = m->batches[batch].seen_pages[plan_kind(p, layer - 1)];
             move(m, home, to_device, (double)(pages * m->costs->kv_page_bytes), 0, bytes);
         }
 }

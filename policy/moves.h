@@ -27,15 +27,14 @@ enum fetch_sees { SEES_BEFORE, SEES_KEPT, SEES_OWN, N_FETCH_SEES };
 
 /* Of a batch: how many decoder layers' KV of a tier is fetched when. */
 struct moves_batch {
-    int kv[N_TIERS][N_KV_KINDS][N_FETCH_SEES];
-    int64_t seen_pages[N_KV_KINDS]; // SEES_BEFORE of the next pass
+    int kv[N_TIERS][KV_KINDS_MAX][N_FETCH_SEES];
+    int64_t seen_pages[KV_KINDS_MAX]; // SEES_BEFORE of the next pass
 };
 
 struct moves {
     const struct plan *plan;
     const struct weights_info *weights;
     const struct plan_costs *costs;
-    const struct shape *shape;
     int64_t dim;
     int64_t every[N_PLAN_LANES]; // weights of a pass
     int64_t once[N_PLAN_LANES];  // of the first one, more
@@ -43,13 +42,6 @@ struct moves {
     double row_bytes;            // that the gather of a token reads
     struct moves_batch *batches; // [plan.batches]
 };
-
-/* What the KV of decoder layer `layer` (from 0) is. */
-static inline enum kv_kind moves_kind(const struct moves *m, int layer)
-{
-    int windowed = m->shape->layer_window[layer] > 0;
-    return plan_kinds(m->plan) > KV_WINDOW && windowed ? KV_WINDOW : KV_RUN;
-}
 
 /* Of the experts' bytes the share that a pass brings; 1: layers come whole. */
 double moves_experts_share(const struct moves *m, const struct load *loads);

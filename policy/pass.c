@@ -26,14 +26,14 @@ struct step_cost {
         double layer[2], attend;            // of the whole layer, and what of it is attention
         double read, written;               // bytes
         double pieces_read, pieces_written; // pages that stand side by side travel together
-    } kv[N_KV_KINDS];
+    } kv[KV_KINDS_MAX];
 };
 
 /* A step of a pass, and where what it needs lives. */
 struct place {
     int layer, part, batch;
     int decoded; // 1: the layer is held as tiles
-    enum kv_kind kind;
+    int kind;
     enum tier_kind weights, kv, hidden;
 };
 
@@ -59,7 +59,7 @@ static double row_bytes(const struct shape *s)
 }
 
 /* Attention of a batch in a layer, on the CPU. */
-static double attend_s(const struct setting *set, const struct load *l, enum kv_kind kind)
+static double attend_s(const struct setting *set, const struct load *l, int kind)
 {
     const struct kv_load *kv = &l->kv[kind];
     const struct shape *s = set->shape;
@@ -124,11 +124,11 @@ static void cost_on_cpu(const struct pricing *p, const struct load *l, struct st
         rows_s = rate(tokens * row_bytes(set->shape), m->rows_read.value);
         reduce_s = rate(logits * 8, m->rows_read.value); // written and reduced, tile by tile
     }
-    for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++)
+    for (int kind = KV_MOST; kind < p->kinds; kind++)
         c->kv[kind].attend = attend_s(set, l, kind);
     for (int state = 0; state < 2; state++) {
         double layer_s = model_layer_s(&set->costs->rates, (enum weight_state)state, tokens);
-        for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++)
+        for (int kind = KV_MOST; kind < p->kinds; kind++)
             c->kv[kind].layer[state] = layer_s + rows_s + c->kv[kind].attend + step_s;
         c->slice[state] =
             head_tiles(set, p->plan) *
@@ -173,14 +173,14 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
                  (double)l->positions) +
         launches;
     if (p->plan->attn_cpu) {
-        for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++)
+        for (int kind = KV_MOST; kind < p->kinds; kind++)
             c->kv[kind].attend = attend_s(set, l, kind);
         c->before += rate(tokens * (heads + 2 * kv) * 4, m->d2h.value);
         c->after += rate(tokens * heads * 4, m->h2d.value);
         return;
     }
     double slot = (double)set->costs->kv_page_bytes / PLAN_PAGE_SLOTS;
-    for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++) {
+    for (int kind = KV_MOST; kind < p->kinds; kind++) {
         const struct kv_load *of = &l->kv[kind];
         double attend = rate((double)of->slots * slot, m->device_read.value) +
                         rate(4 * heads * (double)of->prompt_pairs, m->device_flops.value);
@@ -204,7 +204,7 @@ static void cost_of(const struct pricing *p, const struct load *l, struct step_c
     c->embed = c->slice[0] = c->slice[1] = c->before = c->after = 0;
     c->hidden = (double)moves_hidden(p->set->shape->dim, l->prompt_tokens + l->forced_tokens);
     c->positions = (double)moves_hidden(p->set->shape->dim, l->positions);
-    for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++) {
+    for (int kind = KV_MOST; kind < p->kinds; kind++) {
         const struct kv_load *kv = &l->kv[kind];
         double page = (double)costs->kv_page_bytes, read = (double)kv->pages_read;
         double filled = (double)kv->pages_filled;
@@ -352,7 +352,7 @@ static void place_steps(const struct pricing *p, const struct order *order, int6
                              .weights = plan_layer_home(plan, s.layer),
                              .hidden = plan_hidden_home(plan, s.batch).tier};
         at->kv = decodes ? plan_kv_home(plan, s.layer - 1, s.batch).tier : plan_kv_near(plan);
-        at->kind = decodes ? moves_kind(&p->moves, s.layer - 1) : KV_RUN;
+        at->kind = decodes ? plan_kind(plan, s.layer - 1) : KV_MOST;
     }
     p->replay->placed = 1;
 }
@@ -508,8 +508,7 @@ int64_t pricing_bytes(const struct plan *plan, int quick)
  * rows reach, which it has to answer for as well: by reads as they land, by ops. */
 static void price_fresh(struct pricing *p)
 {
-    const struct layout_stays stays =
-        layout_stays(p->plan, p->set->weights, p->set->shape, p->set->costs);
+    const struct layout_stays stays = layout_stays(p->plan, p->set->weights, p->set->costs);
     const double fresh = p->set->machine->ram_fresh.value;
     if (stays.read + stays.written <= LAYOUT_BROUGHT_IN || fresh <= 0)
         return;
@@ -531,9 +530,9 @@ static void count_kinds(struct pricing *p)
 {
     const struct plan *plan = p->plan;
     for (int layer = 0; layer < plan->decoder; layer++)
-        p->decoded[moves_kind(&p->moves, layer)][plan_layer_decoded(plan, layer + 1)]++;
+        p->decoded[plan_kind(plan, layer)][plan_layer_decoded(plan, layer + 1)]++;
     for (int batch = 0; batch < plan->batches; batch++)
-        for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++)
+        for (int kind = KV_MOST; kind < p->kinds; kind++)
             for (int k = 0; k < N_FETCH_SEES; k++)
                 p->kv_on_disk[kind] += p->moves.batches[batch].kv[TIER_NVME][kind][k];
 }
@@ -615,7 +614,7 @@ static void lanes_of(const struct pricing *p, const double bytes[N_PLAN_LANES], 
     l->s[PLAN_NVME_WRITE] = disk_s(p, bytes[PLAN_NVME_WRITE], 1);
     for (int b = 0; b < plan->batches; b++) { // as many layers of each batch live there
         const struct step_cost *c = &p->replay->batch[b];
-        for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++) {
+        for (int kind = KV_MOST; kind < p->kinds; kind++) {
             const struct kv_cost *kv = &c->kv[kind];
             double layers = (double)p->kv_on_disk[kind] / plan->batches;
             l->s[PLAN_NVME_READ] += layers * short_s(p, kv->read, kv->pieces_read);
@@ -629,7 +628,7 @@ static void lanes_of(const struct pricing *p, const double bytes[N_PLAN_LANES], 
         ops += c->embed + (n_slices(plan) - p->decoded_slices) * c->slice[0] +
                p->decoded_slices * c->slice[1];
         ops += plan->attn_cpu ? plan->decoder * (c->before + c->after) : 0;
-        for (enum kv_kind kind = KV_RUN; kind < p->kinds; kind++) {
+        for (int kind = KV_MOST; kind < p->kinds; kind++) {
             const int *layers = p->decoded[kind];
             const struct kv_cost *kv = &c->kv[kind];
             if (plan->attn_cpu)

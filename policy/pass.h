@@ -46,16 +46,16 @@ struct pricing {
     struct lanes priced;                   // what it came to
     int repeated;                          // passes since that were taken to cost the same
     int64_t plays;                         // passes that were played, not taken from another
-    enum kv_kind kinds;                    // of KV that the model's layers hold
+    int kinds;                             // of KV that the model's layers hold
     int quick;                             // 1: no steps are played, lanes are compared
     struct load *typical;                  // [batches] room for who makes loads up
     double slowed;         // of the pass: how much longer ops take for what is checked beside them
     double disk_more_s[2]; // reads and writes of the pass: in flight so much longer than their
                            // bytes take at full depth
-    int64_t kv_on_disk[N_KV_KINDS];   // KV extents that live there
+    int64_t kv_on_disk[KV_KINDS_MAX]; // KV extents that live there
     double experts_share;             // of the pass: of experts' bytes what it brings
     double decoding_s;                // of a pass: layers that are decoded behind their copy
-    int decoded[N_KV_KINDS][2];       // decoder layers that are not, and that are, held as tiles
+    int decoded[KV_KINDS_MAX][2];     // decoder layers that are not, and that are, held as tiles
     int decoded_slices;               // slices that are
     double fresh_read_s, fresh_ops_s; // of the first pass: touching memory that was never touched
     struct replay *replay;

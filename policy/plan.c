@@ -118,13 +118,13 @@ int64_t plan_kv_count(const struct plan *plan, enum tier_kind tier)
     return count_of(plan_kv_near(plan), tier, kv_extents(plan), plan->kv_near, plan->kv_ram);
 }
 
-/* Extents are of two sizes where layers with a window have pools of their own. */
-void plan_kv_pages_on(const struct plan *plan, const struct shape *shape, int64_t pages[N_TIERS])
+/* Extents are of more than one size where layers of some kind have pools of their own. */
+void plan_kv_pages_on(const struct plan *plan, int64_t pages[N_TIERS])
 {
     for (enum tier_kind tier = TIER_DEVICE; tier < N_TIERS; tier++)
         pages[tier] = plan_kv_count(plan, tier) * plan->pages_batch;
-    for (int layer = 0; layer < plan->decoder && plan->window_pages > 0; layer++) {
-        int64_t less = plan->pages_batch - plan_kv_pages(plan, shape, layer);
+    for (int layer = 0; layer < plan->decoder && plan_kinds(plan) > 1; layer++) {
+        int64_t less = plan->pages_batch - plan_kv_pages(plan, layer);
         for (int batch = 0; batch < plan->batches && less > 0; batch++)
             pages[plan_kv_home(plan, layer, batch).tier] -= less;
     }
@@ -268,9 +268,11 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     if (plan->pages_batch == 0)
         plan->pages_batch = max64(row_pages, mean_pages * plan->batch);
     plan->slots_cap = (int)(row_pages * PLAN_PAGE_SLOTS);
-    plan->kv_kinds = plan_kv_kinds(work);
-    int64_t own = ceil_div64(work->slots_window, PLAN_PAGE_SLOTS); // all at once, or as taken
-    plan->window_pages = own * plan->batch < plan->pages_batch ? (int)own : 0;
+    plan->kinds = work->kinds;
+    for (int kind = KV_MOST + 1; kind < plan_kinds(plan); kind++) { // all at once, or as taken
+        int64_t own = ceil_div64(work->slots_kind[kind], PLAN_PAGE_SLOTS);
+        plan->kind_pages[kind] = own * plan->batch < plan->pages_batch ? (int)own : 0;
+    }
 
     plan->prompt_max = work->prompt_max;
     int64_t admitted = max64(plan->prefill_tokens, work->prompt_max);
@@ -313,7 +315,7 @@ static void count_bytes(const struct plan *plan, const struct weights_info *w,
     b->by[PLAN_BYTES_hidden][TIER_NVME] =
         plan_hidden_count(plan, TIER_NVME) * layout_hidden_frame_bytes(plan, shape);
     int64_t pages[N_TIERS];
-    plan_kv_pages_on(plan, shape, pages);
+    plan_kv_pages_on(plan, pages);
     b->by[PLAN_BYTES_kv][TIER_NVME] = pages[TIER_NVME] * costs->kv_page_bytes;
     int64_t rows = (int64_t)plan->batch * plan->batches;
     b->by[PLAN_BYTES_text][TIER_RAM] = costs->text_bytes + 2 * work->line_bytes_max +

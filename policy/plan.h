@@ -57,15 +57,16 @@ struct work {
     int64_t n_lengths;
     int stride;
     int64_t prompt_tokens,
-        output_tokens;      // sums; output as max_tokens allows (score: continuations)
-    int64_t prompt_max;     // longest prompt, tokens
-    int64_t tokens_max;     // most tokens of one row, prompt and output
-    int64_t slots_max;      // most KV slots that one row can hold
-    int64_t slots_mean;     // mean over rows of the most slots a row holds
-    int64_t slots_window;   // as slots_max, in a layer of KV_WINDOW; 0: the model has none
-    int64_t forced_max;     // longest forced span (score, resume); 0 for fresh generation
-    int64_t line_bytes_max; // longest input line
-    int scores;             // 1: rows are scored; nothing is generated
+        output_tokens;                // sums; output as max_tokens allows (score: continuations)
+    int64_t prompt_max;               // longest prompt, tokens
+    int64_t tokens_max;               // most tokens of one row, prompt and output
+    int64_t slots_max;                // most KV slots that one row can hold in a layer
+    int64_t slots_mean;               // mean over rows of the most slots a row holds there
+    const struct kv_kinds *kinds;     // borrowed: struct evict's
+    int64_t slots_kind[KV_KINDS_MAX]; // as slots_max, by kind; the first is slots_max itself
+    int64_t forced_max;               // longest forced span (score, resume); 0 for fresh generation
+    int64_t line_bytes_max;           // longest input line
+    int scores;                       // 1: rows are scored; nothing is generated
     /* Known positions whose log-probability is wanted (score, logprobs): most of all rows at once,
      * and the longest prompt that has some inside it (echo). */
     int64_t scored_positions, scored_prompt_max;
@@ -92,7 +93,7 @@ struct plan_costs {
     int64_t kv_page_bytes; // one page, one layer, in the KV format
     int64_t kv_ring_bytes; // one row, one layer: its ring (KV format mixed), else 0
     /* Pages of a layer that a token writes over which evicts by scores; 0: rows evict in turn. */
-    double kv_pages_written[N_KV_KINDS];
+    double kv_pages_written[KV_KINDS_MAX];
     int64_t prompt_page_bytes; // one page in the compute format (prompt workspace)
     int64_t text_bytes;        // tokenizer, rows being parsed, journal buffers
     int64_t io_bytes;          // mover's rings and tables
@@ -131,11 +132,12 @@ struct plan {
     int ahead_state;   // steps, KV
     int ahead_hidden;  // steps, hidden states
     int weight_frames, kv_frames, hidden_frames;
-    int64_t pages_batch;        // KV pages of one batch's pool
-    int slots_cap;              // slots of the longest row, rounded up to pages
-    int kv_kinds;               // enum kv_kind: how many of them the model's layers hold
-    int window_pages;           // pages that each row owns in a layer of KV_WINDOW, which need not
-                                // be taken; 0: there it uses those it took for other layers
+    int64_t pages_batch;          // KV pages of one batch's pool
+    int slots_cap;                // slots of the longest row, rounded up to pages
+    const struct kv_kinds *kinds; // borrowed: of KV that the model's layers hold
+    /* Pages that each row owns in a layer of a kind, which need not be taken; 0: there it uses
+     * those it took for layers of KV_MOST. */
+    int kind_pages[KV_KINDS_MAX];
     int prefill_tokens;         // prompt and forced tokens that a pass admits
     int64_t prompt_max;         // longest prompt the workspace holds
     int64_t pass_tokens;        // most tokens of a whole pass
@@ -198,39 +200,43 @@ struct plan_home {
 enum tier_kind plan_layer_home(const struct plan *plan, int layer);
 struct plan_home plan_kv_home(const struct plan *plan, int layer, int batch);
 struct plan_home plan_hidden_home(const struct plan *plan, int batch);
-/* How many kinds of KV there are, from KV_RUN on: of a plan, of a job's model. */
-static inline enum kv_kind plan_kinds(const struct plan *plan)
+/* How many kinds of KV there are; what that of decoder layer `layer` (from 0) is; the pages that a
+ * row owns there. */
+static inline int plan_kinds(const struct plan *plan)
 {
-    return plan->kv_kinds > KV_WINDOW ? N_KV_KINDS : KV_WINDOW;
+    return plan->kinds ? plan->kinds->n : 1;
 }
-static inline int plan_kv_kinds(const struct work *work)
+static inline int plan_kind(const struct plan *plan, int layer)
 {
-    return work->slots_window > 0 ? N_KV_KINDS : KV_WINDOW;
+    return plan->kinds ? plan->kinds->layer[layer] : KV_MOST;
 }
-/* Pages of a batch's pool in decoder layer `layer` (from 0). */
-static inline int64_t plan_kv_pages(const struct plan *plan, const struct shape *shape, int layer)
+static inline int plan_own_pages(const struct plan *plan, int layer)
 {
-    int own = plan->window_pages > 0 && shape->layer_window[layer] > 0;
-    return own ? (int64_t)plan->batch * plan->window_pages : plan->pages_batch;
+    return plan->kind_pages[plan_kind(plan, layer)];
 }
-/* Slots of a row in that layer, whole pages. */
-static inline int plan_kv_slots(const struct plan *plan, const struct shape *shape, int layer)
+/* Pages of a batch's pool in that layer. */
+static inline int64_t plan_kv_pages(const struct plan *plan, int layer)
 {
-    int own = plan->window_pages > 0 && shape->layer_window[layer] > 0;
-    return own ? plan->window_pages * PLAN_PAGE_SLOTS : plan->slots_cap;
+    int own = plan_own_pages(plan, layer);
+    return own > 0 ? (int64_t)plan->batch * own : plan->pages_batch;
+}
+/* Slots of a row there, whole pages. */
+static inline int plan_kv_slots(const struct plan *plan, int layer)
+{
+    int own = plan_own_pages(plan, layer);
+    return own > 0 ? own * PLAN_PAGE_SLOTS : plan->slots_cap;
 }
 /* Of a row's positions and scores, per KV head: slots of the layers before `layer`, `ring` more
  * each. */
-static inline int64_t plan_kv_slots_before(const struct plan *plan, const struct shape *shape,
-                                           int layer, int ring)
+static inline int64_t plan_kv_slots_before(const struct plan *plan, int layer, int ring)
 {
     int64_t slots = (int64_t)layer * ring;
     for (int i = 0; i < layer; i++)
-        slots += plan_kv_slots(plan, shape, i);
+        slots += plan_kv_slots(plan, i);
     return slots;
 }
 /* Pages of all extents of each tier. */
-void plan_kv_pages_on(const struct plan *plan, const struct shape *shape, int64_t pages[N_TIERS]);
+void plan_kv_pages_on(const struct plan *plan, int64_t pages[N_TIERS]);
 /* How many of them live on a tier. */
 int64_t plan_kv_count(const struct plan *plan, enum tier_kind tier);
 int64_t plan_hidden_count(const struct plan *plan, enum tier_kind tier);

@@ -351,7 +351,7 @@ int64_t plan_search_bytes(const struct plan_wish *wish, const struct work *work,
                         .batches = (int)min64(batches, PLAN_ROWS_MAX),
                         .layers = layers,
                         .decoder = layers,
-                        .kv_kinds = plan_kv_kinds(work),
+                        .kinds = work->kinds,
                         .attn_cpu = 1};
     return plan_cost_bytes(&most) + TRIED_MOST * (int64_t)sizeof(struct ranked);
 }

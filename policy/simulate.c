@@ -18,9 +18,9 @@
 /* START, END and TURN are of each kind of KV. */
 enum event_kind {
     EVENT_START,
-    EVENT_END = EVENT_START + N_KV_KINDS,
-    EVENT_TURN = EVENT_END + N_KV_KINDS,
-    EVENT_PAGES = EVENT_TURN + N_KV_KINDS,
+    EVENT_END = EVENT_START + KV_KINDS_MAX,
+    EVENT_TURN = EVENT_END + KV_KINDS_MAX,
+    EVENT_PAGES = EVENT_TURN + KV_KINDS_MAX,
     EVENT_LEAVE,
     N_EVENT_KINDS
 };
@@ -29,6 +29,14 @@ enum event_kind {
 struct event {
     int64_t pass;
     int32_t seat, kind;
+};
+
+/* Of a seat, in layers of a kind. */
+struct seat_kv {
+    int32_t budget; // INT32_MAX: never evicts
+    int32_t ring;
+    int8_t growing;
+    int8_t over; // 1: it writes over a full page in the pass at hand
 };
 
 struct seat {
@@ -40,11 +48,7 @@ struct seat {
     int32_t n_pages;        // loose, and while pages are short; at most pages_max
     int32_t pages_max;
     int8_t steady, pages_growing;
-    /* By kind of KV. */
-    int8_t growing[N_KV_KINDS];
-    int8_t over[N_KV_KINDS];    // 1: it writes over a full page in the pass at hand
-    int32_t budget[N_KV_KINDS]; // INT32_MAX: never evicts
-    int32_t ring[N_KV_KINDS];
+    struct seat_kv *kv; // by kind
 };
 
 struct sim_batch {
@@ -61,15 +65,15 @@ struct sim_batch {
         int64_t pages_kept;        // see struct load
         int64_t slots, full_pages; // before the pass, slots of rings included
         int cross[PLAN_PAGE_SLOTS];
-    } kv[N_KV_KINDS];
+    } kv[KV_KINDS_MAX];
 };
 
 struct sim {
     const struct simulation *in;
     struct sim_batch *batches;
     struct load *loads;
-    enum kv_kind kinds;        // of KV
-    int sink[N_KV_KINDS];      // of every row
+    int kinds;                 // of KV
+    int sink[KV_KINDS_MAX];    // of every row
     struct work_row *returned; // stack of rows sent back
     int n_returned;
     int64_t next; // row of the queue
@@ -82,9 +86,9 @@ struct sim {
 /* ---- rows ---- */
 
 /* Slots of pages after n tokens, in a layer of a kind. */
-static int slots_of(const struct seat *t, enum kv_kind kind, int n)
+static int slots_of(const struct seat *t, int kind, int n)
 {
-    return (int)min64(n, t->budget[kind]) - (int)min64(n, t->ring[kind]);
+    return (int)min64(n, t->kv[kind].budget) - (int)min64(n, t->kv[kind].ring);
 }
 
 static int wanted(const struct sim *s, const struct work_row *row)
@@ -134,16 +138,16 @@ static void seat_fill(struct sim *s, struct seat *t, const struct work_row *row)
     const struct evict *e = s->in->evict;
     struct evict_row r;
     (void)evict_row_init(e, row->prompt, row->cap - row->prompt, &r); // the job has refused others
-    *t = (struct seat){.row = *row};
-    for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
+    *t = (struct seat){.row = *row, .kv = t->kv};
+    for (int kind = KV_MOST; kind < s->kinds; kind++) {
         struct evict rule;
         struct evict_row limits;
         evict_in_kind(e, &r, kind, &rule, &limits);
-        t->budget[kind] = e->simulate ? INT32_MAX : limits.budget;
+        t->kv[kind] = (struct seat_kv){.budget = e->simulate ? INT32_MAX : limits.budget,
+                                       .ring = s->in->ring ? evict_ring_slots(&limits) : 0};
         s->sink[kind] = limits.sink;
-        t->ring[kind] = s->in->ring ? evict_ring_slots(&limits) : 0;
     }
-    t->pages_max = admit_pages_max(e, &r, t->ring[KV_RUN], row->cap);
+    t->pages_max = admit_pages_max(e, &r, t->kv[KV_MOST].ring, row->cap);
 }
 
 /* ---- events ---- */
@@ -188,13 +192,13 @@ static void events_drop(struct sim_batch *b, int seat)
 /* ---- steady rows ---- */
 
 /* Its slots grow in the pass at hand, or no longer do. */
-static void grow(struct sim *s, struct sim_batch *b, struct seat *t, enum kv_kind kind, int on)
+static void grow(struct sim *s, struct sim_batch *b, struct seat *t, int kind, int on)
 {
     int slots = slots_of(t, kind, done_before(s, t));
     int64_t multiple = s->pass + (PLAN_PAGE_SLOTS - slots % PLAN_PAGE_SLOTS) % PLAN_PAGE_SLOTS;
-    if (t->growing[kind] == on)
+    if (t->kv[kind].growing == on)
         return;
-    t->growing[kind] = (int8_t)on;
+    t->kv[kind].growing = (int8_t)on;
     b->kv[kind].cross[multiple % PLAN_PAGE_SLOTS] += on ? 1 : -1;
 }
 
@@ -208,16 +212,16 @@ static void event_of(struct sim_batch *b, const struct seat *t, int kind, int64_
 
 /* A steady row that evicts writes over the next of its slots; whether that is in a full page stays
  * so until it comes to the last page, or begins again. */
-static void take_turn(struct sim *s, struct sim_batch *b, struct seat *t, enum kv_kind kind)
+static void take_turn(struct sim *s, struct sim_batch *b, struct seat *t, int kind)
 {
-    const struct evict_row row = {.budget = t->budget[kind], .sink = s->sink[kind]};
-    const int slots = row.budget - t->ring[kind], done = done_before(s, t);
+    const struct evict_row row = {.budget = t->kv[kind].budget, .sink = s->sink[kind]};
+    const int slots = row.budget - t->kv[kind].ring, done = done_before(s, t);
     const int full = slots / PLAN_PAGE_SLOTS * PLAN_PAGE_SLOTS;
     if (!evict_in_turn(s->in->evict, kind) || slots <= row.sink)
         return;
     const int slot = evict_turn(&row, slots, t->row.prompt, done), over = slot < full;
-    b->kv[kind].over += over - t->over[kind];
-    t->over[kind] = (int8_t)over;
+    b->kv[kind].over += over - t->kv[kind].over;
+    t->kv[kind].over = (int8_t)over;
     if (!over || full < slots)
         event_of(b, t, EVENT_TURN + kind, done + (over ? full : slots) - slot);
 }
@@ -230,8 +234,8 @@ static void make_steady(struct sim *s, struct sim_batch *b, struct seat *t)
     t->base = s->pass;
     b->loose--;
     b->steady++;
-    for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
-        const int budget = t->budget[kind], ring = t->ring[kind];
+    for (int kind = KV_MOST; kind < s->kinds; kind++) {
+        const int budget = t->kv[kind].budget, ring = t->kv[kind].ring;
         b->kv[kind].slots += min64(t->n_done, budget);
         b->kv[kind].full_pages += slots_of(t, kind, t->n_done) / PLAN_PAGE_SLOTS;
         b->kv[kind].evicting += t->n_done >= budget;
@@ -246,7 +250,7 @@ static void make_steady(struct sim *s, struct sim_batch *b, struct seat *t)
     }
     if (t->pages_growing)
         event_of(b, t, EVENT_PAGES,
-                 t->ring[KV_RUN] + (int64_t)(t->pages_max - 1) * PLAN_PAGE_SLOTS);
+                 t->kv[KV_MOST].ring + (int64_t)(t->pages_max - 1) * PLAN_PAGE_SLOTS);
     event_of(b, t, EVENT_LEAVE, t->row.cap - 1);
 }
 
@@ -260,13 +264,13 @@ static void pages_grow(struct sim_batch *b, struct seat *t, int on)
 static void unsteady(struct sim *s, struct sim_batch *b, struct seat *t)
 {
     const int done = done_before(s, t);
-    for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
+    for (int kind = KV_MOST; kind < s->kinds; kind++) {
         grow(s, b, t, kind, 0);
-        b->kv[kind].over -= t->over[kind];
-        t->over[kind] = 0;
+        b->kv[kind].over -= t->kv[kind].over;
+        t->kv[kind].over = 0;
         b->kv[kind].full_pages -= slots_of(t, kind, done) / PLAN_PAGE_SLOTS;
-        b->kv[kind].slots -= min64(done, t->budget[kind]);
-        b->kv[kind].evicting -= done >= t->budget[kind];
+        b->kv[kind].slots -= min64(done, t->kv[kind].budget);
+        b->kv[kind].evicting -= done >= t->kv[kind].budget;
     }
     b->steady--;
     t->n_done = done;
@@ -287,7 +291,7 @@ static void leave(struct sim_batch *b, struct seat *t)
 /* Pages of a steady row before the pass at hand. */
 static int pages_held(const struct sim *s, const struct seat *t)
 {
-    return admit_pages(slots_of(t, KV_RUN, done_before(s, t)));
+    return admit_pages(slots_of(t, KV_MOST, done_before(s, t)));
 }
 
 static void happen(struct sim *s, struct sim_batch *b, const struct event *e)
@@ -300,8 +304,8 @@ static void happen(struct sim *s, struct sim_batch *b, const struct event *e)
     } else if (e->kind == EVENT_PAGES) {
         pages_grow(b, t, 0);
     } else {
-        const enum kv_kind kind = (enum kv_kind)(e->kind % N_KV_KINDS);
-        const int what = e->kind - (int)kind;
+        const int kind = e->kind % KV_KINDS_MAX;
+        const int what = e->kind - kind;
         if (what != EVENT_TURN)
             grow(s, b, t, kind, what == EVENT_START);
         b->kv[kind].evicting += what == EVENT_END;
@@ -322,7 +326,7 @@ static int is_over(const struct sim *s, const struct seat *t)
 /* The pass before is over: what was taken is done, rows that know no more sample a token. */
 static void end_pass(struct sim *s, struct sim_batch *b)
 {
-    for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
+    for (int kind = KV_MOST; kind < s->kinds; kind++) {
         b->kv[kind].slots += b->steady - b->kv[kind].evicting;
         b->kv[kind].full_pages += b->kv[kind].cross[s->pass % PLAN_PAGE_SLOTS];
     }
@@ -372,7 +376,7 @@ static struct seat *youngest(const struct sim_batch *b, int n_rows)
 /* Pages for what the row holds after the pass, or for less when it is sent back itself. */
 static void take_pages(struct sim *s, struct sim_batch *b, struct seat *t)
 {
-    int need = admit_pages(slots_of(t, KV_RUN, done_before(s, t) + t->n_take));
+    int need = admit_pages(slots_of(t, KV_MOST, done_before(s, t) + t->n_take));
     while (need - t->n_pages > b->free_pages) {
         struct seat *young = youngest(b, s->in->plan->batch);
         send_back(s, b, young);
@@ -405,8 +409,8 @@ static void take_each(struct sim *s, struct sim_batch *b)
 
 static void take_live(struct sim *s, struct sim_batch *b)
 {
-    int need = b->kv[KV_RUN].cross[s->pass % PLAN_PAGE_SLOTS];
-    for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
+    int need = b->kv[KV_MOST].cross[s->pass % PLAN_PAGE_SLOTS];
+    for (int kind = KV_MOST; kind < s->kinds; kind++) {
         b->kv[kind].pages_kept = b->kv[kind].full_pages;
         for (int i = 0, loose = b->loose; loose > 0; i++) {
             const struct seat *t = &b->seats[i];
@@ -458,7 +462,7 @@ static int admit(struct sim *s, struct sim_batch *b)
         if (take == 0)
             return 0;
         seat_fill(s, t, &row);
-        int need = admit_pages(slots_of(t, KV_RUN, take));
+        int need = admit_pages(slots_of(t, KV_MOST, take));
         if (!admit_room((int)b->free_pages, need, b->pages_growing, b->live))
             return 0;
         if (need > b->free_pages)
@@ -503,9 +507,9 @@ static void load_loose(const struct sim *s, const struct seat *t, struct load *l
     l->prompt_tokens += prompt - shared;
     l->forced_tokens += t->n_take - prompt;
     l->positions += positions_of(s, &t->row, t->n_done, t->n_take);
-    for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++) {
+    for (int kind = KV_MOST; kind < s->kinds; kind++) {
         const struct evict *e = s->in->evict;
-        const int budget = t->budget[kind];
+        const int budget = t->kv[kind].budget;
         struct kv_load *kv = &l->kv[kind];
         int full = slots_of(t, kind, t->n_done) / PLAN_PAGE_SLOTS;
         kv->prompt_pairs += load_pairs(e, kind, prompt) - load_pairs(e, kind, shared);
@@ -515,7 +519,7 @@ static void load_loose(const struct sim *s, const struct seat *t, struct load *l
         kv->pages_filled += slots_of(t, kind, done) / PLAN_PAGE_SLOTS - full;
         if (evict_in_turn(e, kind) && full > 0 && done > budget) {
             const struct evict_row row = {.budget = budget, .sink = s->sink[kind]};
-            kv->pages_over += evict_turn_pages(&row, budget - t->ring[kind], t->row.prompt,
+            kv->pages_over += evict_turn_pages(&row, budget - t->kv[kind].ring, t->row.prompt,
                                                t->n_done, t->n_take, full);
         }
     }
@@ -527,7 +531,7 @@ static void load_of(const struct sim *s, const struct sim_batch *b, struct load 
     l->prompts = 0;
     l->prompt_tokens = 0;
     l->forced_tokens = l->positions = b->steady;
-    for (enum kv_kind kind = KV_RUN; kind < s->kinds; kind++)
+    for (int kind = KV_MOST; kind < s->kinds; kind++)
         l->kv[kind] =
             (struct kv_load){.evicting = b->kv[kind].evicting,
                              .slots = b->kv[kind].slots + b->steady,
@@ -542,14 +546,14 @@ static void load_of(const struct sim *s, const struct sim_batch *b, struct load 
         }
 }
 
-static void add_load(struct load *sum, const struct load *l, enum kv_kind kinds)
+static void add_load(struct load *sum, const struct load *l, int kinds)
 {
     sum->rows += l->rows;
     sum->prompts += l->prompts;
     sum->prompt_tokens += l->prompt_tokens;
     sum->forced_tokens += l->forced_tokens;
     sum->positions += l->positions;
-    for (enum kv_kind kind = KV_RUN; kind < kinds; kind++) {
+    for (int kind = KV_MOST; kind < kinds; kind++) {
         struct kv_load *to = &sum->kv[kind];
         const struct kv_load *from = &l->kv[kind];
         to->evicting += from->evicting;
@@ -576,8 +580,9 @@ static int64_t rows_of(const struct plan *plan)
 
 int64_t simulate_bytes(const struct plan *plan)
 {
-    int64_t each = (int64_t)sizeof(struct seat) + events_of(plan) * (int64_t)sizeof(struct event) +
-                   (int64_t)sizeof(struct work_row);
+    int64_t each =
+        (int64_t)sizeof(struct seat) + plan_kinds(plan) * (int64_t)sizeof(struct seat_kv) +
+        events_of(plan) * (int64_t)sizeof(struct event) + (int64_t)sizeof(struct work_row);
     int64_t batch = (int64_t)(sizeof(struct sim_batch) + sizeof(struct load));
     return align64(rows_of(plan) * each, 8) + plan->batches * batch;
 }
@@ -592,6 +597,9 @@ static void place(struct sim *s, void *memory)
     struct seat *seats = (struct seat *)(s->loads + plan->batches);
     struct event *events = (struct event *)(seats + rows);
     s->returned = (struct work_row *)(events + rows * events_of(plan));
+    struct seat_kv *kv = (struct seat_kv *)(s->returned + rows);
+    for (int64_t i = 0; i < rows; i++)
+        seats[i].kv = kv + i * s->kinds;
     for (int b = 0; b < plan->batches; b++) {
         s->batches[b].seats = seats + (int64_t)b * plan->batch;
         s->batches[b].events = events + (int64_t)b * plan->batch * events_of(plan);

@@ -30,13 +30,13 @@ struct load {
     int64_t prompt_tokens; // of these, but for what they share with the first
     int64_t forced_tokens; // all others: a token a row that decodes, more of rows that came back
     int64_t positions;     // that reach the head
-    struct kv_load kv[N_KV_KINDS];
+    struct kv_load kv[KV_KINDS_MAX];
 };
 
 /* Pairs of a query and a key that it sees, of a prompt's first n tokens. */
-static inline int64_t load_pairs(const struct evict *e, enum kv_kind kind, int64_t n)
+static inline int64_t load_pairs(const struct evict *e, int kind, int64_t n)
 {
-    int64_t window = kind == KV_WINDOW || e->window_all ? e->window : 0;
+    int64_t window = evict_kind(e, kind).window;
     int64_t rising = window > 0 && window < n ? window : n; // each sees one more
     return rising * (rising + 1) / 2 + (n - rising) * window;
 }

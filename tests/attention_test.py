@@ -166,6 +166,43 @@ def outputs(tally, bed, _):
     tally.check(trial.read(path).decode().rstrip().endswith("</svg>"), "one policy has no pair, and a drawing")
 
 
+def budgets(tally, bed, _):
+    """Layers share a KV budget by what was measured, by numbers, as a pyramid; what a file lacks is said with its line."""
+    table = bed.place.write("attention.csv", bed.attention(tally, "--policies", "h2o", form="--csv").out.encode())
+    rows = json.loads(bed.attention(tally, "--policies", "h2o").out)["rows"]
+    spread = [np.mean([r["slots_95"] for r in rows if r["layer"] == layer]) for layer in range(bed.ref.layers)]
+    n = bed.ref.layers
+    numbers = bed.place.write("layers.txt", ("# a number a layer\n" + "\n".join(str(3 + 4 * i) for i in range(n))).encode())
+    row = json.dumps({"custom_id": "a", "context_ids": bed.ids[:PREFIX], "continuation_ids": bed.ids[PREFIX:PREFIX + 9]}) + "\n"
+    rows = bed.place.write("rows.jsonl", row.encode())
+    dump = bed.place.at("dump.jsonl")
+    score = ["score", "-m", bed.model, "-i", rows, "-o", bed.place.at("out.jsonl"), "--overwrite", *F32, "--kv-dump", dump, "--kv-policy",
+             "h2o", "--kv-sink", "2", "--kv-recent", "8", "--kv-budget", "40"]
+    for layers, shares in ((table, spread), (numbers, [3 + 4 * i for i in range(n)]), ("even", [1] * n),
+                           ("pyramid:5", np.linspace(1.8, 0.2, n)), ("pyramid", np.linspace(1.95, 0.05, n))):
+        done = bed.place.expect(tally, f"layers {layers}", 0, *score, "--kv-budget-layers", layers)
+        most = int(30 * np.max(shares) / np.mean(shares) + 1e-6)
+        want = [10 + int(most * x / np.max(shares) + 1e-6) for x in shares]
+        kept = {}
+        for line in map(json.loads, trial.read(dump).decode().splitlines()):
+            if "kept" in line:
+                kept.setdefault(line["layer"], set()).add(len(line["kept"]))
+        tally.check(kept == {i: {x} for i, x in enumerate(want)}, f"layers {layers}: {kept}, want {want}")
+        tally.check((", layers " in done.err) == (f", layers {layers}, " in done.err) == (layers != "even"),
+                    f"layers {layers}: the plan says so: {done.err[-600:]!r}")
+    done = bed.place.expect(tally, "of the prompt", 0, *score[:-1], "0.7", "--kv-budget-of", "prompt")
+    kept = {len(x["kept"]) for x in map(json.loads, trial.read(dump).decode().splitlines()) if "kept" in x}
+    tally.check(kept == {70} and "0.7 of the prompt" in done.err, f"of the prompt: {kept}, {done.err[-600:]!r}")
+    for text, words in (("1\n" * (n - 1), "nothing of layer"), ("1\n" * (n + 1), f"layers.txt:{n + 1}: "), ("1\n0\n", "layers.txt:2: "),
+                        ("1\nnan\n", "layers.txt:2: "), ("# x\n1\ntwo\n", "layers.txt:3: "), ("layer,head\n0,1\n", "layers.txt:1: ")):
+        bed.place.write("layers.txt", text.encode())
+        done = bed.place.expect(tally, f"layers {text!r}", 2, *score, "--kv-budget-layers", numbers)
+        tally.check(words in done.error_line(), f"{text!r}: {done.err!r}")
+    for text in ("pyramid:0.5", "pyramid:x", "pyramids", "none.txt", "."):
+        done = bed.place.expect(tally, f"layers {text}", 2, *score, "--kv-budget-layers", text)
+        tally.check("--kv-budget-layers" in done.error_line(), f"{text}: {done.err!r}")
+
+
 def refused(tally, bed, _):
     done = bed.place.sluice("bench", "attention", "-m", bed.model)
     tally.check(done.code == 2 and "--text" in done.error_line(), f"no text: {done.err!r}")
@@ -175,4 +212,4 @@ def refused(tally, bed, _):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (figures, kinds, overlaps, alike, outputs, refused), make=Bed))
+    sys.exit(trial.run_parts(__doc__, (figures, kinds, overlaps, alike, outputs, budgets, refused), make=Bed))

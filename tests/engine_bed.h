@@ -131,6 +131,7 @@ struct bed {
     struct plan_bytes bytes;
     struct ops ops;
     struct evict evict;
+    struct kv_kinds kinds;
     enum kv_format format;
     const char *fault; // NULL: none
     struct device *device;
@@ -198,6 +199,11 @@ __attribute__((unused)) static const struct evict MEAN = {.policy = EVICT_H2O_ME
                                                           .budget_is_fraction = 1,
                                                           .sink = -1,
                                                           .scope = EVICT_SCOPE_LAYER};
+/* Layers share these budgets as a pyramid. */
+__attribute__((unused)) static const struct evict UNEVEN = {
+    .policy = EVICT_H2O, .budget = 80, .sink = -1};
+__attribute__((unused)) static const struct evict UNEVEN_TURNS = {
+    .policy = EVICT_STREAMING, .budget = 60, .sink = -1};
 
 static void bed_open(struct bed *b, const struct model *model, const struct evict *evict,
                      enum compute compute, const struct expect *x)
@@ -205,7 +211,11 @@ static void bed_open(struct bed *b, const struct model *model, const struct evic
     static const struct job_callbacks none = {.finished = finished};
     memset(b, 0, sizeof *b);
     b->evict = *evict;
-    evict_set_windows(&b->evict, model->shape.layer_window, model->shape.n_layers);
+    const struct shape *s = &model->shape;
+    double share[SHAPE_LAYERS_MAX];
+    kv_pyramid(share, s->n_layers, evict == &UNEVEN || evict == &UNEVEN_TURNS ? 4 : 1);
+    assert_int_equal(kv_kinds_make(&b->kinds, s->layer_window, share, s->n_layers), 0);
+    b->evict.kinds = &b->kinds;
     b->format = evict == &RINGS ? KV_MIXED : compute == COMPUTE_F32 ? KV_F32 : KV_BF16;
     b->ops = (struct ops){.isa = isa_best(), .compute = compute};
     b->device = device_cpu();

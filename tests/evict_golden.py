@@ -70,6 +70,10 @@ FULL_SET += [
     ("strided-h2o", None, "48", {}),
     ("fixed", None, "48", {}),
     ("fixed-h2o", None, "0.4", {"recent": "8", "sink": 2}),
+    ("h2o", "head", "0.5", {"budget_of": "prompt"}),
+    ("h2o", "head", "48", {"budget_layers": "pyramid:3"}),
+    ("snapkv", "layer", "0.4", {"budget_layers": "pyramid:8"}),
+    ("streaming", "head", "40", {"budget_layers": "pyramid:2"}),
 ]
 SMALL_SET = [("h2o", "head", "48", {}), ("h2o-mean", "layer", "0.4", {})]
 
@@ -123,7 +127,7 @@ def compare_row(t, what, model, row, got, lines, rule, kv):
 def flags_of(policy, scope, budget, more):
     out = ["--kv-policy", policy, "--kv-budget", budget, *(["--kv-scope", scope] if scope else [])]
     for name, value in more.items():
-        out += [f"--kv-{name}", value]
+        out += [f"--kv-{name.replace('_', '-')}", value]
     return out
 
 
@@ -149,7 +153,7 @@ def check_policy(t, sluice, model, path, rows, config, kv="f32"):
             out,
             dumps[-1],
             kv,
-            lambda n: Rule(policy, budget, n, scope=scope, **more),
+            lambda n, n_prompt: Rule(policy, budget, n, scope=scope, n_prompt=n_prompt, **more),
         )
     worst = max(np.abs(np.subtract(a, b)).max() for a, b in zip(*logprobs))
     t.check(worst <= LIMITS[kv][2], f"{base}: masked differs from real eviction by {worst:.2e}")
@@ -198,7 +202,8 @@ def check_row_set(t, name, model, rows, out, dump, kv, rule_of):
     for line in dump:
         lines.setdefault(line["row"], []).append(line)
     for row, got in zip(rows, out):
-        rule = rule_of(len(row["context_ids"]) + len(row["continuation_ids"]))
+        n_prompt = len(row["context_ids"])
+        rule = rule_of(n_prompt + len(row["continuation_ids"]), n_prompt)
         what = f"{name} {row['custom_id']}"
         diff, near, gone = compare_row(
             t, what, model, row, got, lines.get(row["custom_id"], []), rule, kv

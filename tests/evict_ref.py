@@ -342,7 +342,7 @@ def rule_in(model, layer, rule):
     """A layer with a window keeps its newest window - 1 (fewer, under a smaller budget), whatever the rule."""
     window = window_of(model, layer)
     if window is None:
-        return rule
+        return rule.in_layer(layer, model.layers)
     return Rule("window", int(min(rule.budget, window - 1)), scope=rule.scope)
 
 

@@ -4,6 +4,7 @@ Written from the policies' papers and the README, not from the C. A score is of 
 softmax weights summed over the query heads of a KV head.
 """
 
+import copy
 import math
 
 import numpy as np
@@ -33,14 +34,17 @@ POOL = 3
 class Rule:
     """What to keep, for one row of n_tokens (context + continuation, or prompt + max_tokens).
 
-    budget, recent: as on the command line; a string or number with a decimal point is a fraction.
+    budget, recent, budget_of, budget_layers: as on the command line; a string or number with a decimal point is a
+    fraction. in_layer() has what becomes of it where layers share the budget.
     """
 
     group = 1  # query heads of a KV head
 
     def __init__(
-        self, policy="full", budget=None, n_tokens=0, recent=None, sink=None, scope=None
+        self, policy="full", budget=None, n_tokens=0, recent=None, sink=None, scope=None, n_prompt=0, budget_of="total",
+        budget_layers="even"
     ):
+        self.layers = budget_layers
         default_sink, default_recent, default_scope = POLICIES[policy]
         self.policy, self.scope = policy, scope or default_scope
         self.scored = policy not in UNSCORED
@@ -48,7 +52,8 @@ class Rule:
             self.budget, self.recent, self.sink = math.inf, math.inf, 0
             return
         text = str(budget)
-        self.budget = max(32, math.ceil(float(text) * n_tokens)) if "." in text else int(text)
+        whole = n_prompt if budget_of == "prompt" else n_tokens
+        self.budget = max(32, math.ceil(float(text) * whole)) if "." in text else int(text)
         self.sink = default_sink if sink is None else sink
         rest, text = self.budget - self.sink, str(recent)
         if recent is not None:
@@ -58,6 +63,20 @@ class Rule:
         else:
             self.recent = rest if default_recent == "rest" else min(default_recent, rest)
         assert self.sink + self.recent <= self.budget or self.budget >= n_tokens, "usage error"
+
+    def in_layer(self, layer, n_layers):
+        """pyramid:BETA: from the first layer to the last what is not protected falls to 1 / BETA of its mean; where all
+        behind the sink is recent, that does. For models of up to 8 layers, which need no steps."""
+        if self.layers == "even":
+            return self
+        beta = float(self.layers.split(":")[1])
+        shares = np.linspace(2 - 1 / beta, 1 / beta, n_layers)
+        all_recent = self.sink + self.recent == self.budget
+        kept, own = self.sink + (0 if all_recent else self.recent), copy.copy(self)
+        most = int(shares[0] * (self.budget - kept) + 1e-6)  # the first layer's; others in proportion
+        own.budget = kept + int(most * shares[layer] / shares[0] + 1e-6)
+        own.recent = own.budget - own.sink if all_recent else self.recent
+        return own
 
     # ---- scores
 

@@ -33,10 +33,11 @@ static struct plan random_plan(const struct model *model, uint64_t seed)
     return p;
 }
 
-static const struct evict *const POLICIES[] = {&FULL, &H2O, &MEAN, &RINGS};
+static const struct evict *const POLICIES[] = {&FULL, &H2O, &MEAN, &RINGS, &UNEVEN};
+#define N_POLICIES (int)(sizeof POLICIES / sizeof *POLICIES)
 static const struct expect JOBS[] = {{1, 150, 12, REQUEST_GENERATE, 1, 1, 1},
                                      {20, 90, 40, REQUEST_SCORE, 0, 0, 0}};
-#define N_KINDS (TINY * 4 * 2)
+#define N_KINDS (TINY * N_POLICIES * 2)
 
 /* Model, policy and job of a seed. */
 static struct kind {
@@ -46,8 +47,8 @@ static struct kind {
     const struct expect *job;
 } kind_of(int i)
 {
-    return (struct kind){&models[i % TINY], POLICIES[i / TINY % 4],
-                         i % 5 == 0 ? COMPUTE_F32 : COMPUTE_BF16, &JOBS[i / TINY / 4 % 2]};
+    return (struct kind){&models[i % TINY], POLICIES[i / TINY % N_POLICIES],
+                         i % 5 == 0 ? COMPUTE_F32 : COMPUTE_BF16, &JOBS[i / TINY / N_POLICIES % 2]};
 }
 
 static enum err run(struct kind k, struct plan plan, struct device *device, struct outcome *outcome)

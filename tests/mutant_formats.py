@@ -151,7 +151,7 @@ fault("qwen2_moe's windows never end", "engine/source/family_qwen2_moe.c",
 fault("a scale of each block of mxfp4 may be missing", "engine/source/quantized.c",
       "same = scales->dims[i] == codes->dims[i];", "same = 1;", QUANTIZED + " --only hostile")
 fault("slots of a layer are those of one without a window", "engine/line/batch.c",
-      "const int window = shape->layer_window[layer];", "const int window = 0 * shape->layer_window[layer];",
+      "    if (kind == KV_MOST)\n        return batch_slots_after", "    if (kind >= KV_MOST)\n        return batch_slots_after",
       "sim_run_test.py --only families", "placement_test.py --only=forced")
 fault("experts that nobody wants are brought, too", "engine/line/stage.c",
       "tokens > 0 && tokens <= most", "0 && tokens <= most", "placement_test.py --only=experts")
@@ -164,17 +164,17 @@ fault("what came for an earlier layer counts for the next", "engine/line/home_ex
 fault("a few experts are foreseen as all", "policy/moves.c",
       "return few ? plan_experts_share(m->weights, (double)tokens) : 1;", "return few * 0 + 1;",
       "placement_test.py --only=experts")
-fault("a row's own pages are its neighbour's", "engine/line/batch.h",
-      "return r * plan->window_pages + page;", "return 0 * r * plan->window_pages + page;",
+fault("a row's own pages are its neighbour's", "engine/line/batch.c",
+      "own > 0 ? r * own + page : row->pages[page];", "own > 0 ? 0 * r * own + page : row->pages[page];",
       "simulate_test", "engine_test", "line_device_test")
 fault("pools of windows stand where others would", "engine/line/home.c",
-      "*at += plan_kv_pages(p, &h->model->shape, layer) * h->kv.page_bytes;",
-      "*at += p->window_pages * h->kv.page_bytes;", "line_device_test", "engine_test")
+      "*at += plan_kv_pages(p, layer) * h->kv.page_bytes;",
+      "*at += plan_own_pages(p, layer) * h->kv.page_bytes;", "line_device_test", "engine_test")
 fault("positions of a layer begin where those of another size would", "engine/line/layer_decode.c",
-      "plan_kv_slots_before(w->plan, w->shape, layer, ring);",
-      "(plan_kv_slots(w->plan, w->shape, layer) + ring) * layer;",
+      "plan_kv_slots_before(w->plan, layer, ring);",
+      "(plan_kv_slots(w->plan, layer) + ring) * layer;",
       "line_device_test", "engine_test")
-fault("a layer's window is that of the first", "engine/line/layer_decode.c",
-      "evict_in_layer(w->evict, &row->evict, w->shape->layer_window[w->layer],",
-      "evict_in_layer(w->evict, &row->evict, w->shape->layer_window[0],", "sim_run_test.py --only families",
+fault("a layer's rule is that of the first", "engine/line/layer_decode.c",
+      "evict_in_kind(w->evict, &row->evict, plan_kind(w->plan, w->layer),",
+      "evict_in_kind(w->evict, &row->evict, plan_kind(w->plan, 0),", "sim_run_test.py --only families",
       "placement_test.py --only=forced")

@@ -181,7 +181,9 @@ fault("scope layer ranks by the first head alone", "kernels/cpu/slots.c",
       "int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;",
       "int first = layer ? 0 : head, last = layer ? 1 : head + 1;", "prompt_test", "attend_test")
 fault("a fractional budget counts the prompt alone", "policy/evict.c",
-      "    int64_t n_tokens = n_prompt + n_max;\n    double", "    int64_t n_tokens = n_prompt;\n    double", "plan_test")
+      "of = e->budget_of_prompt ? n_prompt : n_tokens;", "of = n_prompt;", "plan_test")
+fault("a fractional budget counts all, whatever it is of", "policy/evict.c",
+      "of = e->budget_of_prompt ? n_prompt : n_tokens;", "of = n_tokens;", "plan_test")
 
 # ---- matmuls of several parts
 
@@ -227,12 +229,12 @@ fault("a vision tower passes for text", "engine/source/family.c",
       "        u->n_tensors++;\n", "", "family_test", "family_golden.py --only vision")
 
 fault("a window is one token too wide", "policy/evict.h",
-      "layer_row->budget = row->budget < window - 1 ? row->budget : window - 1;",
-      "layer_row->budget = row->budget < window ? row->budget : window;", "family_golden.py --only window")
+      "kind_row->budget = kind_row->budget < of.window - 1 ? kind_row->budget : of.window - 1;",
+      "kind_row->budget = kind_row->budget < of.window ? kind_row->budget : of.window;", "family_golden.py --only window")
 fault("a prompt sees all of its keys", "engine/line/layer_decode.c",
       "        .window = s->layer_window[w->layer],\n", "", "family_golden.py --only window")
 fault("pages beyond a window are fetched", "engine/line/batch.c",
-      "int slots = batch_layer_slots(all->evict, all->shape, row, layer, taken);",
+      "int slots = batch_kind_slots(all->evict, row, plan_kind(all->plan, layer), taken);",
       "int slots = batch_slots_after(all->evict, row, taken + 0 * layer);", "family_golden.py --only window")
 fault("the first page of a window is whole", "kernels/cpu/attend_prompt_bf16.inc",
       "const uint32_t seen = (uint32_t)((1ull << end) - 1) & ~(uint32_t)((1ull << below) - 1);",

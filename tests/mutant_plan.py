@@ -31,14 +31,24 @@ fault("a page counts once for each token that writes over it", "policy/evict.h",
       "pages += behind < n - skip || behind + page * 32 + 32 - first > cycle;", "pages += behind < n - skip && cycle > 0;",
       "simulate_test")
 fault("layers with a window get the pages of the others", "policy/plan.c",
-      "plan->window_pages = own * plan->batch < plan->pages_batch ? (int)own : 0;",
-      "plan->window_pages = 0 * (int)own;", "plan_test")
+      "plan->kind_pages[kind] = own * plan->batch < plan->pages_batch ? (int)own : 0;",
+      "plan->kind_pages[kind] = 0 * (int)own;", "plan_test")
 fault("what leaves a window still is in its pages", "policy/simulate.c",
       "evict_in_kind(e, &r, kind, &rule, &limits);",
-      "evict_in_kind(e, &r, KV_RUN, &rule, &limits);", "simulate_test")
-fault("every layer moves what one without a window does", "policy/moves.h",
-      "return plan_kinds(m->plan) > KV_WINDOW && windowed ? KV_WINDOW : KV_RUN;",
-      "return plan_kinds(m->plan) > N_KV_KINDS && windowed ? KV_WINDOW : KV_RUN;", "simulate_test")
+      "evict_in_kind(e, &r, KV_MOST, &rule, &limits);", "simulate_test")
+fault("every layer moves what one without a window does", "policy/plan.h",
+      "return plan->kinds ? plan->kinds->layer[layer] : KV_MOST;",
+      "return plan->kinds ? plan->kinds->layer[0 * layer] : KV_MOST;", "simulate_test")
+fault("shares are of what is protected, too", "policy/evict.h",
+      "const int kept = row->sink + (all_recent ? 0 : row->recent);", "const int kept = 0 * all_recent;", "plan_test")
+fault("a layer that has less protects more", "policy/evict.h",
+      "row->recent = all_recent ? row->budget - row->sink : row->recent;", "row->recent = row->recent + 0 * all_recent;", "plan_test")
+fault("steps of a pyramid are their first layer's", "policy/kv_kinds.c",
+      "all[i].share = sum / (end - first);", "all[i].share = all[first].share + 0 * sum;", "plan_test")
+fault("windows have a share of the budget", "policy/kv_kinds.c",
+      "        if (a.window == 0) {", "        if (a.window >= 0) {", "plan_test")
+fault("shares stay as they were written", "policy/kv_kinds.c",
+      "all[i].share *= without / sum;", "all[i].share *= 1 + 0 * sum;", "plan_test")
 fault("fresh memory costs ops nothing", "policy/pass.c",
       "    l->wall_s += more + p->fresh_ops_s;", "    l->wall_s += more;", "cost_test")
 fault("a lane is busy as long as at full depth", "policy/pass.c",

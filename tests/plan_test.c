@@ -433,6 +433,9 @@ static void test_evict_row(void **state)
     given.recent = 0.25;
     given.recent_is_fraction = 1;
     expect_row(given, 500, 10, 64, 16, 16);
+    given.budget = 0.2;
+    given.budget_is_fraction = given.budget_of_prompt = 1;
+    expect_row(given, 500, 300, 100, 25, 16);
     struct evict full = {.policy = EVICT_FULL};
     assert_int_equal(row_of(full, 5, 5, 0).budget, INT32_MAX);
     struct evict huge = {.policy = EVICT_H2O, .budget = 1e18, .sink = -1};
@@ -443,26 +446,112 @@ static void test_evict_slots(void **state)
 {
     (void)state;
     struct evict h2o = {.policy = EVICT_H2O, .budget = 64, .sink = -1};
-    assert_int_equal(evict_slots_max(&h2o, KV_RUN, 500, 10), 64);
-    assert_int_equal(evict_slots_max(&h2o, KV_RUN, 20, 10), 30);
+    assert_int_equal(evict_slots_max(&h2o, KV_MOST, 500, 10), 64);
+    assert_int_equal(evict_slots_max(&h2o, KV_MOST, 20, 10), 30);
     h2o.simulate = 1;
-    assert_int_equal(evict_slots_max(&h2o, KV_RUN, 500, 10), 510);
+    assert_int_equal(evict_slots_max(&h2o, KV_MOST, 500, 10), 510);
     struct evict full = {.policy = EVICT_FULL};
-    assert_int_equal(evict_slots_max(&full, KV_RUN, 500, 10), 510);
-    const int32_t some[] = {0, 33, 0, 17}, all[] = {33, 17}, none[] = {0, 0};
-    evict_set_windows(&full, some, 4);
-    assert_int_equal(evict_kinds(&full), N_KV_KINDS);
-    assert_int_equal(evict_slots_max(&full, KV_RUN, 500, 10), 510);
-    assert_int_equal(evict_slots_max(&full, KV_WINDOW, 500, 10), 32); // and the token at hand
-    assert_int_equal(evict_slots_max(&full, KV_WINDOW, 20, 10), 30);
-    evict_set_windows(&full, all, 2);
-    assert_int_equal(evict_kinds(&full), KV_WINDOW);
-    assert_int_equal(evict_slots_max(&full, KV_RUN, 500, 10), 32);
-    evict_set_windows(&full, none, 2);
-    assert_int_equal(evict_slots_max(&full, KV_RUN, 500, 10), 510);
-    struct evict small = {.policy = EVICT_H2O, .budget = 24, .sink = -1};
-    evict_set_windows(&small, some, 4);
-    assert_int_equal(evict_slots_max(&small, KV_WINDOW, 500, 10), 24);
+    assert_int_equal(evict_slots_max(&full, KV_MOST, 500, 10), 510);
+    const int32_t some[] = {0, 17, 0, 33}, all[] = {33, 17}, none[] = {0, 0};
+    struct kv_kinds kinds;
+    full.kinds = &kinds;
+    assert_int_equal(kv_kinds_make(&kinds, some, NULL, 4), 0);
+    assert_int_equal(evict_kinds(&full), 3);
+    assert_int_equal(evict_slots_max(&full, KV_MOST, 500, 10), 510);
+    assert_int_equal(evict_slots_max(&full, 1, 500, 10), 32); // and the token at hand
+    assert_int_equal(evict_slots_max(&full, 1, 20, 10), 30);
+    assert_int_equal(evict_slots_max(&full, 2, 500, 10), 16);
+    assert_int_equal(evict_layer_kind(&full, 1), 2);
+    assert_int_equal(evict_layer_kind(&full, 3), 1);
+    struct evict small = {.policy = EVICT_H2O, .budget = 24, .sink = -1, .kinds = &kinds};
+    assert_int_equal(evict_slots_max(&small, 1, 500, 10), 24);
+    assert_int_equal(kv_kinds_make(&kinds, all, NULL, 2), 0);
+    assert_int_equal(evict_kinds(&full), 2);
+    assert_int_equal(evict_slots_max(&full, KV_MOST, 500, 10), 32);
+    assert_int_equal(kv_kinds_make(&kinds, none, NULL, 2), 0);
+    assert_int_equal(evict_kinds(&full), 1);
+    assert_int_equal(evict_slots_max(&full, KV_MOST, 500, 10), 510);
+}
+
+static int64_t layer_budget(const struct evict *e, int layer)
+{
+    return evict_slots_max(e, evict_layer_kind(e, layer), 100000, 10);
+}
+
+/* Layers of one model hold different numbers of slots, together no more than was asked for; what is
+ * protected is in all of them. */
+static void test_layers_share_a_budget(void **state)
+{
+    (void)state;
+    enum { LAYERS = 30, MOST = 128, WINDOW = 32 };
+    const int32_t none[SHAPE_LAYERS_MAX] = {0};
+    double share[SHAPE_LAYERS_MAX];
+    struct kv_kinds kinds;
+    struct evict e = {.policy = EVICT_SNAPKV,
+                      .budget = MOST + WINDOW,
+                      .recent = WINDOW,
+                      .recent_set = 1,
+                      .sink = 0,
+                      .kinds = &kinds};
+    kv_pyramid(share, LAYERS, 20);
+    /* As in Zefan-Cai/KVCache-Factory: least = 128 / 20, most = 2 x 128 - least, even steps. */
+    assert_true(fabs(share[0] * MOST - 249.6) < 1e-9 &&
+                fabs(share[LAYERS - 1] * MOST - 6.4) < 1e-9);
+    assert_int_equal(kv_kinds_make(&kinds, none, share, LAYERS), 0);
+    assert_int_equal(kinds.n, KV_KINDS_MAX);
+    int64_t sum = 0;
+    for (int layer = 0; layer < LAYERS; layer++) {
+        int64_t is = layer_budget(&e, layer), asked = WINDOW + (int64_t)(share[layer] * MOST);
+        sum += is;
+        assert_in_range(is, asked - 17, asked + 17); // a step is four layers
+        assert_true(layer == 0 || is <= layer_budget(&e, layer - 1));
+    }
+    assert_in_range(sum, LAYERS * (MOST + WINDOW) - LAYERS, LAYERS * (MOST + WINDOW));
+    kv_pyramid(share, 5, 20); // few enough: each layer its own
+    assert_int_equal(kv_kinds_make(&kinds, none, share, 5), 0);
+    for (int layer = 0; layer < 5; layer++)
+        assert_int_equal(layer_budget(&e, layer),
+                         WINDOW + (int)(249 * (1.95 - layer * 0.475) / 1.95 + 1e-9));
+    e = (struct evict){.policy = EVICT_STREAMING, .budget = 100, .sink = 4, .kinds = &kinds};
+    struct evict rule;
+    struct evict_row row, last;
+    assert_int_equal(evict_row_init(&e, 1000, 10, &row), 0);
+    evict_in_kind(&e, &row, 4, &rule, &last); // the sink stays, all else is recent
+    assert_true(row.budget == 4 + 187 && row.recent == 187 && row.sink == 4);
+    assert_true(last.budget == 4 + 4 && last.recent == 4 && last.sink == 4);
+    kv_pyramid(share, 5, 1);
+    assert_int_equal(kv_kinds_make(&kinds, none, share, 5), 0);
+    assert_int_equal(kinds.n, 1);
+    assert_int_equal(layer_budget(&e, 3), 100);
+}
+
+/* Windows take kinds first, shares what they leave; a window's layer holds what its window lets it
+ * and counts for none. */
+static void test_windows_and_shares(void **state)
+{
+    (void)state;
+    int32_t windows[SHAPE_LAYERS_MAX] = {0};
+    double share[SHAPE_LAYERS_MAX];
+    struct kv_kinds kinds;
+    for (int layer = 0; layer < 24; layer++) {
+        windows[layer] = layer % 2 ? 65 : 0;
+        share[layer] = 1 + layer;
+    }
+    assert_int_equal(kv_kinds_make(&kinds, windows, share, 24), 0);
+    assert_int_equal(kinds.n, KV_KINDS_MAX);
+    double mean = 0;
+    for (int layer = 0; layer < 24; layer++) {
+        const struct kv_kind *k = &kinds.of[kinds.layer[layer]];
+        assert_int_equal(k->window, windows[layer]);
+        assert_true(layer % 2 == 0 || k->share == 1);
+        mean += layer % 2 ? 0 : k->share / 12;
+    }
+    assert_true(fabs(mean - 1) < 1e-12);
+    assert_true(kinds.of[KV_MOST].share > kinds.of[1].share && kinds.of[7].window == 65);
+    for (int layer = 0; layer < 9; layer++)
+        windows[layer] = 10 + layer;
+    assert_int_equal(kv_kinds_make(&kinds, windows, NULL, 9), -1);
+    assert_int_equal(kv_kinds_make(&kinds, windows, NULL, 8), 0);
 }
 
 /* Layers with a window among others that have none hold what it lets them hold, and no more is
@@ -480,17 +569,19 @@ static void test_windows_have_pools_of_their_own(void **state)
     plan_check(&p, &weights, &work, &shape, &evict, &costs, &none, &without, &a, why, sizeof why);
     for (int i = 0; i < 16; i += 2)
         shape.layer_window[i] = 65;
-    evict_set_windows(&evict, shape.layer_window, 16);
-    work.slots_window = evict_slots_max(&evict, KV_WINDOW, 500, 100);
-    assert_int_equal(work.slots_window, 64);
+    static struct kv_kinds kinds;
+    assert_int_equal(kv_kinds_make(&kinds, shape.layer_window, NULL, 16), 0);
+    work.kinds = evict.kinds = &kinds;
+    work.slots_kind[1] = evict_slots_max(&evict, 1, 500, 100);
+    assert_int_equal(work.slots_kind[1], 64);
     p = derived(p);
-    assert_int_equal(p.window_pages, 2);
+    assert_int_equal(p.kind_pages[1], 2);
     plan_check(&p, &weights, &work, &shape, &evict, &costs, &none, &with, &b, why, sizeof why);
     int64_t windowed[N_TIERS] = {0}, pages[N_TIERS], saved = p.pages_batch - 8 * 2;
     for (int layer = 0; layer < 16; layer += 2)
         for (int batch = 0; batch < 4; batch++)
             windowed[plan_kv_home(&p, layer, batch).tier]++;
-    plan_kv_pages_on(&p, &shape, pages);
+    plan_kv_pages_on(&p, pages);
     for (enum tier_kind tier = TIER_RAM; tier <= TIER_NVME; tier++) {
         assert_true(windowed[tier] > 0);
         assert_int_equal(pages[tier],
@@ -501,8 +592,8 @@ static void test_windows_have_pools_of_their_own(void **state)
     int64_t slots = 8 * 4 * (p.slots_cap - 64); // positions; of a row, of all heads and such layers
     assert_int_equal(without.parts[LAYOUT_SLOT_POS].n_bytes - with.parts[LAYOUT_SLOT_POS].n_bytes,
                      slots * 4);
-    work.slots_window = p.pages_batch / 8 * 32 + 1;
-    assert_int_equal(derived(p).window_pages, 0);
+    work.slots_kind[1] = p.pages_batch / 8 * 32 + 1;
+    assert_int_equal(derived(p).kind_pages[1], 0);
 }
 
 /* What may not go, and the order of what may. */
@@ -628,6 +719,8 @@ int main(void)
         cmocka_unit_test_setup(test_search_on_a_device, setup),
         cmocka_unit_test(test_evict_row),
         cmocka_unit_test(test_evict_slots),
+        cmocka_unit_test(test_layers_share_a_budget),
+        cmocka_unit_test(test_windows_and_shares),
         cmocka_unit_test_setup(test_windows_have_pools_of_their_own, setup),
         cmocka_unit_test_setup(test_device_memory, setup),
         cmocka_unit_test(test_evict_order),

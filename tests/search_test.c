@@ -82,7 +82,7 @@ static void make_work(void)
         work.prompt_tokens += n_prompt;
         work.output_tokens += n_out;
         work.prompt_max = n_prompt > work.prompt_max ? n_prompt : work.prompt_max;
-        int64_t held = evict_slots_max(&evict, KV_RUN, n_prompt, n_out);
+        int64_t held = evict_slots_max(&evict, KV_MOST, n_prompt, n_out);
         work.tokens_max = n_prompt + n_out > work.tokens_max ? n_prompt + n_out : work.tokens_max;
         work.slots_max = held > work.slots_max ? held : work.slots_max;
         slots += held;

@@ -69,7 +69,7 @@ static int load_rows(const struct batch *t)
 
 static int same(const struct load *a, const struct load *b)
 {
-    for (int kind = KV_RUN; kind < N_KV_KINDS; kind++) {
+    for (int kind = 0; kind < KV_KINDS_MAX; kind++) {
         const struct kv_load *c = &a->kv[kind], *d = &b->kv[kind];
         if (c->evicting != d->evicting || c->prompt_pairs != d->prompt_pairs ||
             c->slots != d->slots || c->pages_read != d->pages_read ||
@@ -85,7 +85,7 @@ static void print_load(const char *who, const struct load *l)
     print_error("  %s: rows %d prompts %d prompt tokens %lld forced %lld positions %lld\n", who,
                 l->rows, l->prompts, (long long)l->prompt_tokens, (long long)l->forced_tokens,
                 (long long)l->positions);
-    for (int kind = KV_RUN; kind < N_KV_KINDS; kind++)
+    for (int kind = 0; kind < KV_KINDS_MAX; kind++)
         print_error("    kind %d: evicting %d pairs %lld slots %lld pages read %lld filled %lld "
                     "over %lld\n",
                     kind, l->kv[kind].evicting, (long long)l->kv[kind].prompt_pairs,
@@ -130,10 +130,10 @@ static int below(struct random *r, int n)
 /* A random job and a plan for it; few pages, so that rows come back. */
 static void draw(uint64_t seed, struct expect *x, struct plan *p, const struct evict **evict)
 {
-    static const struct evict *const policies[] = {&FULL,      &H2O,   &RINGS, &MEAN,
-                                                   &STREAMING, &SMALL, &MASKED};
+    static const struct evict *const policies[] = {
+        &FULL, &H2O, &RINGS, &MEAN, &STREAMING, &SMALL, &MASKED, &UNEVEN, &UNEVEN_TURNS};
     struct random r = {mix64(seed)};
-    *evict = policies[below(&r, 7)];
+    *evict = policies[below(&r, sizeof policies / sizeof *policies)];
     *x = (struct expect){.prompt_min = 1 + below(&r, 20),
                          .output = 1 + below(&r, 120),
                          .kind = below(&r, 5) == 0 ? REQUEST_SCORE : REQUEST_GENERATE};
@@ -204,8 +204,9 @@ static void test_random_jobs_are_played_as_they_run(void **state)
         assert_int_equal(sum.requeued, b.engine.batches.requeued);
         assert_true(sum.job_s == (double)sum.passes);
         requeued += sum.requeued;
-        evicting += sum.sum.kv[KV_RUN].evicting;
-        windowed += sum.sum.kv[KV_WINDOW].evicting;
+        for (int kind = 0; kind < evict_kinds(&b.evict); kind++)
+            *(evict_kind(&b.evict, kind).window > 0 ? &windowed : &evicting) +=
+                sum.sum.kv[kind].evicting;
         scored += b.work.scores;
         shared += b.engine.batches.shared_tokens;
         bed_close(&b);
@@ -317,8 +318,11 @@ static void foresee_bytes(const struct bed *b, const struct plan *plan, const st
     seen->moves.row_bytes = 0; // of gathered rows the mean is known, no more
     assert_int_equal(simulate(&s, memory, &sum), 0);
     moves_end(&seen->moves, seen->last, seen->bytes);
-    seen->evicting = evict_in_turn(&b->evict, KV_RUN) ? 0 : sum.sum.kv[KV_RUN].evicting;
-    in_turn += sum.sum.kv[KV_RUN].pages_over + sum.sum.kv[KV_WINDOW].pages_over;
+    seen->evicting = 0;
+    for (int kind = 0; kind < evict_kinds(&b->evict); kind++) {
+        seen->evicting += evict_in_turn(&b->evict, kind) ? 0 : sum.sum.kv[kind].evicting;
+        in_turn += sum.sum.kv[kind].pages_over;
+    }
     free(counts);
     free(memory);
 }

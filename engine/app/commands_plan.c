@@ -92,16 +92,17 @@ static enum err made_up_work(struct run *r)
     if (tokens > r->opened.model.shape.context)
         return fail(ERR_USAGE, "--prompt-len: %lld tokens a row, the model's context is %d",
                     (long long)tokens, r->opened.model.shape.context);
-    int64_t slots = evict_slots_max(&r->evict, KV_RUN, c->prompt_len, c->gen_len);
+    int64_t slots = evict_slots_max(&r->evict, KV_MOST, c->prompt_len, c->gen_len);
     r->work = (struct work){.n_rows = c->num_prompts,
                             .prompt_tokens = c->num_prompts * c->prompt_len,
                             .output_tokens = c->num_prompts * c->gen_len,
                             .prompt_max = c->prompt_len,
                             .tokens_max = tokens,
                             .slots_max = slots,
-                            .slots_mean = slots};
-    if (evict_kinds(&r->evict) > KV_WINDOW)
-        r->work.slots_window = evict_slots_max(&r->evict, KV_WINDOW, c->prompt_len, c->gen_len);
+                            .slots_mean = slots,
+                            .kinds = r->evict.kinds};
+    for (int kind = 0; kind < evict_kinds(&r->evict); kind++)
+        r->work.slots_kind[kind] = evict_slots_max(&r->evict, kind, c->prompt_len, c->gen_len);
     return OK;
 }
 

@@ -34,6 +34,8 @@ static const struct {
              {"ahead-state", NUMBERS},
              {"prefill-tokens", NUMBERS},
              {"kv-budget", NUMBERS},
+             {"kv-budget-of", WORDS},
+             {"kv-budget-layers", WORDS},
              {"kv-recent", NUMBERS},
              {"kv-sink", NUMBERS},
              {"limit", NUMBERS},

@@ -45,7 +45,7 @@ static struct share share_text(double share, int is_fraction)
 
 void frontier_kv(const struct evict *e, char kv[FRONTIER_KV])
 {
-    char recent[44] = "", sink[24] = "";
+    char recent[44] = "", sink[24] = "", layers[24] = "";
     const char *scope = e->scope == EVICT_SCOPE_LAYER ? " scope=layer" : "";
     if (e->policy == EVICT_FULL) {
         snprintf(kv, FRONTIER_KV, "%s", evict_policy_name(e->policy));
@@ -56,8 +56,13 @@ void frontier_kv(const struct evict *e, char kv[FRONTIER_KV])
                  share_text(e->recent, e->recent_is_fraction).text);
     if (e->sink >= 0)
         snprintf(sink, sizeof sink, " sink=%d", e->sink);
-    snprintf(kv, FRONTIER_KV, "%.20s=%s%.20s%.12s%s", evict_policy_name(e->policy),
-             share_text(e->budget, e->budget_is_fraction).text, recent, sink, scope);
+    if (e->kinds && kv_kinds_uneven(e->kinds))
+        snprintf(layers, sizeof layers, " layers=%08x",
+                 (unsigned)hash_bytes(e->kinds, sizeof *e->kinds, 0));
+    snprintf(kv, FRONTIER_KV, "%.20s=%s%s%.20s%.12s%s%s", evict_policy_name(e->policy),
+             share_text(e->budget, e->budget_is_fraction).text,
+             e->budget_of_prompt && e->budget_is_fraction ? " of=prompt" : "", recent, sink, scope,
+             layers);
 }
 
 /* ---- reading ---- */

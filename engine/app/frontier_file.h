@@ -10,7 +10,7 @@
 #include "kernels/base.h"
 #include "policy/evict.h"
 
-#define FRONTIER_KV 104
+#define FRONTIER_KV 144
 
 /* One policy, budget and format. */
 struct frontier_row {

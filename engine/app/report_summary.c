@@ -64,9 +64,9 @@ static double mean_slots(const struct run *r)
     const struct shape *s = &r->opened.model.shape;
     double most = (double)r->work.slots_mean, sum = 0;
     for (int i = 0; i < s->n_layers; i++)
-        sum += r->work.slots_window > 0 && s->layer_window[i] > 0
-                   ? fmin(most, (double)r->work.slots_window)
-                   : most;
+        sum += evict_layer_kind(&r->evict, i) == KV_MOST
+                   ? most
+                   : fmin(most, (double)r->work.slots_kind[evict_layer_kind(&r->evict, i)]);
     return sum / fmax(s->n_layers, 1);
 }
 

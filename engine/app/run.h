@@ -53,6 +53,7 @@ struct run {
     struct pool *pool;     // owned
     struct device *device; // owned: what the ops run on; `plan` for another machine has the CPU
     struct evict evict;
+    struct kv_kinds kinds[2]; // of layers: as the model says, and as the budget is shared
     enum kv_format kv_format;
     enum ring_kind io;
     struct budget budget;
@@ -95,8 +96,8 @@ struct run {
 
 /* --kv-policy and what belongs to it. ERR_USAGE. */
 enum err run_read_evict(struct evict *e, const struct config *c);
-/* And what the model itself says of KV. */
-void run_set_windows(struct run *r);
+/* And what layers make of it, once the model is open: of another policy than the one before. */
+void run_set_kinds(struct run *r);
 /* --kv-format. ERR_USAGE. */
 enum err run_read_kv_format(enum kv_format *format, const struct config *c);
 /* The format that most of the model's weights have. */

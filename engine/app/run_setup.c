@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/app/advice.h"
+#include "engine/app/budget_layers.h"
 #include "engine/app/compute.h"
 #include "engine/app/version.h"
 
@@ -24,6 +25,7 @@ static enum err parse_share(const char *flag, const char *text, double *value, i
 }
 
 static const char *const evict_scopes[] = {"head", "layer", NULL};
+static const char *const budget_bases[] = {"total", "prompt", NULL};
 
 enum err run_read_evict(struct evict *e, const struct config *c)
 {
@@ -40,6 +42,7 @@ enum err run_read_evict(struct evict *e, const struct config *c)
     TRY(parse_share("kv-budget", c->kv_budget, &e->budget, &e->budget_is_fraction));
     if (!e->budget_is_fraction && e->budget < 1)
         return fail(ERR_USAGE, "--kv-budget: %s is out of range (at least 1 slot)", c->kv_budget);
+    TRY(config_choose("kv-budget-of", c->kv_budget_of, budget_bases, &e->budget_of_prompt));
     e->sink = (int)min_i64(c->kv_sink, INT32_MAX);
     e->recent_set = c->kv_recent != NULL;
     if (c->kv_recent)
@@ -51,10 +54,22 @@ enum err run_read_evict(struct evict *e, const struct config *c)
     return OK;
 }
 
-void run_set_windows(struct run *r)
+void run_set_kinds(struct run *r)
+{
+    r->evict.kinds = &r->kinds[r->evict.policy != EVICT_FULL];
+}
+
+static enum err read_kinds(struct run *r, const struct config *c)
 {
     const struct shape *s = &r->opened.model.shape;
-    evict_set_windows(&r->evict, s->layer_window, s->n_layers);
+    double share[SHAPE_LAYERS_MAX];
+    TRY(budget_layers_read(c->kv_budget_layers, s->n_layers, share));
+    if (kv_kinds_make(&r->kinds[0], s->layer_window, NULL, s->n_layers) != 0)
+        return fail(ERR_INPUT, "%s: layers with windows of more than %d lengths",
+                    r->opened.model.name, KV_KINDS_MAX - 1);
+    (void)kv_kinds_make(&r->kinds[1], s->layer_window, share, s->n_layers);
+    run_set_kinds(r);
+    return OK;
 }
 
 enum err run_read_kv_format(enum kv_format *format, const struct config *c)
@@ -127,6 +142,12 @@ static enum err write_fingerprint(struct run *r, const struct config *c)
                  "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n",
                  c->kv_budget, c->kv_recent ? c->kv_recent : "by policy", e->sink,
                  evict_scopes[e->scope], e->simulate);
+    n = (int)strlen(r->fingerprint);
+    if (e->policy != EVICT_FULL && e->budget_of_prompt)
+        n += snprintf(r->fingerprint + n, cap - (size_t)n, "kv_budget_of=prompt\n");
+    if (e->policy != EVICT_FULL && kv_kinds_uneven(&r->kinds[1]))
+        snprintf(r->fingerprint + n, cap - (size_t)n, "kv_budget_layers=%016llx\n",
+                 (unsigned long long)hash_bytes(&r->kinds[1], sizeof r->kinds[1], 0));
     return OK;
 }
 
@@ -145,7 +166,7 @@ enum err run_prepare(struct run *r, const struct config *c)
     TRY(read_compute(r, c, &compute));
     TRY(run_read_evict(&r->evict, c));
     TRY(opened_open(&r->opened, c));
-    run_set_windows(r);
+    TRY(read_kinds(r, c));
     TRY(model_range_check(&r->opened.model, r->device, compute.ops.compute));
     snprintf(r->offload_dir, sizeof r->offload_dir, "%s",
              c->offload_dir ? c->offload_dir : r->opened.pack_path);

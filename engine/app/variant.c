@@ -125,7 +125,7 @@ static enum err restore(struct run *r, const struct saved *s)
 static enum err change_evict(struct run *r, const struct evict *evict)
 {
     r->evict = *evict;
-    run_set_windows(r);
+    run_set_kinds(r);
     r->job = NULL; // the run's own stays open
     return command_plan_work(r);
 }
@@ -268,7 +268,9 @@ static struct quality from_frontier(const struct run *r, const char *what, const
     char path[4200];
     struct frontier_row like = {0}, row;
     struct quality q = from_table(what);
-    frontier_kv(e, like.kv);
+    struct evict evict = *e;
+    evict.kinds = &r->kinds[e->policy != EVICT_FULL];
+    frontier_kv(&evict, like.kv);
     snprintf(like.format, sizeof like.format, "%s", kv_format_name(format));
     if (frontier_path(r->opened.model.fingerprint, path, sizeof path) != OK ||
         !frontier_find(path, &like, &row))

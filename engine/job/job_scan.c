@@ -184,7 +184,9 @@ static void work_merge(struct work *to, const struct work *from)
     to->prompt_max = max_i64(to->prompt_max, from->prompt_max);
     to->tokens_max = max_i64(to->tokens_max, from->tokens_max);
     to->slots_max = max_i64(to->slots_max, from->slots_max);
-    to->slots_window = max_i64(to->slots_window, from->slots_window);
+    to->kinds = from->kinds ? from->kinds : to->kinds;
+    for (int kind = 0; kind < KV_KINDS_MAX; kind++)
+        to->slots_kind[kind] = max_i64(to->slots_kind[kind], from->slots_kind[kind]);
     to->slots_mean += from->slots_mean; // a sum until work_end()
     to->forced_max = max_i64(to->forced_max, from->forced_max);
     to->line_bytes_max = max_i64(to->line_bytes_max, from->line_bytes_max);
@@ -266,29 +268,28 @@ enum err work_add(struct job *job, struct work *work, const struct request *r, i
 {
     int64_t n_out = r->n_cap - r->n_prompt;
     const struct evict *evict = job->config.evict;
-    int64_t slots = evict ? evict_slots_max(evict, KV_RUN, r->n_prompt, n_out) : r->n_cap;
-    int64_t in_window = evict && evict_kinds(evict) > KV_WINDOW
-                            ? evict_slots_max(evict, KV_WINDOW, r->n_prompt, n_out)
-                            : 0;
+    int64_t slots = evict ? evict_slots_max(evict, KV_MOST, r->n_prompt, n_out) : r->n_cap;
     int score = r->kind == REQUEST_SCORE, n_stops = 0;
     int64_t echoed = !score && r->logprobs && r->echo ? r->n_prompt : 0;
     if (job->config.tokenizer)
         tokenizer_stops(job->config.tokenizer, &n_stops);
-    const struct work row = {.n_rows = 1,
-                             .prompt_tokens = r->n_prompt,
-                             .output_tokens = n_out,
-                             .prompt_max = r->n_prompt,
-                             .tokens_max = r->n_cap,
-                             .slots_max = slots,
-                             .slots_mean = slots,
-                             .slots_window = in_window,
-                             .forced_max = r->n_tokens - r->n_prompt,
-                             .line_bytes_max = line_bytes,
-                             .scores = score,
-                             .scored_positions = score || r->logprobs ? n_out + echoed : 0,
-                             .scored_prompt_max = echoed,
-                             .filters = sample_filters(r),
-                             .edits_max = sample_edits_max(r, n_stops)};
+    struct work row = {.n_rows = 1,
+                       .prompt_tokens = r->n_prompt,
+                       .output_tokens = n_out,
+                       .prompt_max = r->n_prompt,
+                       .tokens_max = r->n_cap,
+                       .slots_max = slots,
+                       .slots_mean = slots,
+                       .kinds = evict ? evict->kinds : NULL,
+                       .forced_max = r->n_tokens - r->n_prompt,
+                       .line_bytes_max = line_bytes,
+                       .scores = score,
+                       .scored_positions = score || r->logprobs ? n_out + echoed : 0,
+                       .scored_prompt_max = echoed,
+                       .filters = sample_filters(r),
+                       .edits_max = sample_edits_max(r, n_stops)};
+    for (int kind = 0; evict && kind < evict_kinds(evict); kind++)
+        row.slots_kind[kind] = evict_slots_max(evict, kind, r->n_prompt, n_out);
     if (!job->by_prompt)
         job->by_prompt = calloc(JOB_PROMPT_BINS, sizeof *job->by_prompt);
     if (!job->by_prompt)

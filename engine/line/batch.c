@@ -71,28 +71,15 @@ int batch_slots_after(const struct evict *evict, const struct row *row, int n)
     return evict_slots_after(evict, &row->evict, row->ring_slots, row->n_slots, row->n_done, n);
 }
 
-/* Page slots of a row under a window, after n more tokens. */
-static int in_window(const struct evict *evict, const struct row *row, int window, int n)
+int batch_kind_slots(const struct evict *evict, const struct row *row, int kind, int n)
 {
     struct evict rule;
     struct evict_row limits;
-    evict_in_layer(evict, &row->evict, window, &rule, &limits);
+    if (kind == KV_MOST)
+        return batch_slots_after(evict, row, n);
+    evict_in_kind(evict, &row->evict, kind, &rule, &limits);
     int ring = row->ring_slots > 0 ? evict_ring_slots(&limits) : 0;
     return evict_slots_after(&rule, &limits, ring, 0, 0, row->n_done + n);
-}
-
-int batch_layer_slots(const struct evict *evict, const struct shape *shape, const struct row *row,
-                      int layer, int n)
-{
-    const int window = shape->layer_window[layer];
-    return window == 0 ? batch_slots_after(evict, row, n) : in_window(evict, row, window, n);
-}
-
-/* The same in the layers of a kind, whose windows are taken to be alike. */
-static int kind_slots(const struct evict *evict, const struct row *row, enum kv_kind kind, int n)
-{
-    return kind == KV_RUN ? batch_slots_after(evict, row, n)
-                          : in_window(evict, row, evict->window, n);
 }
 
 int batch_turns_long(const struct shape *shape, const struct row *row)
@@ -368,7 +355,7 @@ enum err batch_sample(struct batches *b, int index)
 
 /* What a span adds to a batch's load, in a layer of a kind. */
 static void load_span(const struct evict *evict, const struct row *row, const struct span *s,
-                      enum kv_kind kind, struct kv_load *l)
+                      int kind, struct kv_load *l)
 {
     if (s->kind == SPAN_PROMPT) {
         l->prompt_pairs += load_pairs(evict, kind, s->pos + s->n) - load_pairs(evict, kind, s->pos);
@@ -380,7 +367,7 @@ static void load_span(const struct evict *evict, const struct row *row, const st
     int64_t budget = evict->simulate ? INT32_MAX : limits.budget;
     l->evicting += s->pos + s->n > budget;
     if (s->pos + s->n > budget && evict_in_turn(evict, kind)) {
-        int before = kind_slots(evict, row, kind, 0) / KV_PAGE_SLOTS;
+        int before = batch_kind_slots(evict, row, kind, 0) / KV_PAGE_SLOTS;
         int slots = (int)budget - (row->ring_slots > 0 ? evict_ring_slots(&limits) : 0);
         l->pages_over +=
             evict_turn_pages(&limits, slots, row->request->n_prompt, s->pos, s->n, before);
@@ -397,12 +384,12 @@ struct load batch_load(const struct batches *all, const struct batch *t)
         if (!row->request)
             continue;
         l.rows++;
-        for (enum kv_kind kind = KV_RUN; kind < evict_kinds(all->evict); kind++) {
+        for (int kind = KV_MOST; kind < evict_kinds(all->evict); kind++) {
             struct kv_load *kv = &l.kv[kind];
-            int before = kind_slots(all->evict, row, kind, 0) / KV_PAGE_SLOTS;
+            int before = batch_kind_slots(all->evict, row, kind, 0) / KV_PAGE_SLOTS;
             kv->pages_read += before;
             kv->pages_filled +=
-                kind_slots(all->evict, row, kind, row->n_take) / KV_PAGE_SLOTS - before;
+                batch_kind_slots(all->evict, row, kind, row->n_take) / KV_PAGE_SLOTS - before;
             kv->pages_kept = kv->pages_read;
         }
     }
@@ -412,7 +399,7 @@ struct load batch_load(const struct batches *all, const struct batch *t)
         l.prompts += prompt;
         l.prompt_tokens += prompt ? s->n : 0;
         l.forced_tokens += prompt ? 0 : s->n;
-        for (enum kv_kind kind = KV_RUN; kind < evict_kinds(all->evict); kind++)
+        for (int kind = KV_MOST; kind < evict_kinds(all->evict); kind++)
             load_span(all->evict, &t->rows[s->row], s, kind, &l.kv[kind]);
     }
     return l;
@@ -450,9 +437,8 @@ static void list_page(const struct batches *all, const struct batch *batch, int 
                       int page, struct page_list *pages)
 {
     const struct row *row = &batch->rows[r];
-    pages->ids[pages->n] = batch_owns_pages(all->plan, all->shape, layer)
-                               ? batch_own_page(all->plan, r, page)
-                               : row->pages[page];
+    const int own = plan_own_pages(all->plan, layer);
+    pages->ids[pages->n] = own > 0 ? r * own + page : row->pages[page];
     pages->owners[pages->n++] = row->request->index;
 }
 
@@ -465,7 +451,7 @@ void batch_pages(const struct batches *all, const struct batch *batch, int64_t p
         if (!row->request)
             continue;
         int taken = pass == batch->pass ? 0 : row->n_take;
-        int slots = batch_layer_slots(all->evict, all->shape, row, layer, taken);
+        int slots = batch_kind_slots(all->evict, row, plan_kind(all->plan, layer), taken);
         for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)
             list_page(all, batch, r, layer, i, pages);
     }
@@ -480,7 +466,7 @@ void batch_dirty(const struct batches *all, const struct batch *batch, int layer
         if (!row->request)
             continue;
         const uint64_t *dirty = dirty_bits + (int64_t)r * stride;
-        int slots = batch_layer_slots(all->evict, all->shape, row, layer, row->n_take);
+        int slots = batch_kind_slots(all->evict, row, plan_kind(all->plan, layer), row->n_take);
         for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)
             if (dirty[i >> 6] >> (i & 63) & 1)
                 list_page(all, batch, r, layer, i, pages);

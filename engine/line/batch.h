@@ -132,20 +132,9 @@ void batches_return(struct batches *batches);
 
 /* Page slots of a row after the next n tokens of its pass. */
 int batch_slots_after(const struct evict *evict, const struct row *row, int n);
-/* The same in a decoder layer (from 0), which may have a window: slots in use once n more tokens of
- * a row are through it. */
-int batch_layer_slots(const struct evict *evict, const struct shape *shape, const struct row *row,
-                      int layer, int n);
-/* 1: in decoder layer `layer` each row of a batch has pages of its own, which it need not take; and
- * which of the pool row r's are. */
-static inline int batch_owns_pages(const struct plan *plan, const struct shape *shape, int layer)
-{
-    return plan->window_pages > 0 && shape->layer_window[layer] > 0;
-}
-static inline int32_t batch_own_page(const struct plan *plan, int r, int page)
-{
-    return r * plan->window_pages + page;
-}
+/* The same in decoder layers of a kind: slots in use once n more tokens of a row are through one.
+ */
+int batch_kind_slots(const struct evict *evict, const struct row *row, int kind, int n);
 /* 1: a row that may outgrow the context that its model was first made for: it turns by the table
  * for longer ones, from its first token on, so that its bytes depend on nothing but the request. */
 int batch_turns_long(const struct shape *shape, const struct row *row);

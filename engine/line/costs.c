@@ -167,10 +167,9 @@ int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct 
 
 /* Pages of a layer that a token writes over: heads that choose victims for themselves find them
  * anywhere; the page that is not full stays. */
-static double pages_written(const struct shape *s, const struct work *work,
-                            const struct evict *evict)
+static double pages_written(const struct shape *s, int64_t slots_max, const struct evict *evict)
 {
-    double slots = (double)max_i64(work->slots_max, 1);
+    double slots = (double)max_i64(slots_max, 1);
     double pages = ceil(slots / KV_PAGE_SLOTS), full = floor(slots / KV_PAGE_SLOTS);
     int alike = evict->scope == EVICT_SCOPE_LAYER || !evict_policy_scores(evict->policy);
     double written = pages * (1 - pow(1 - 1 / pages, alike ? 1 : s->n_kv_heads));
@@ -187,9 +186,11 @@ void engine_costs(const struct model *model, const struct device *device, const 
     costs->kv_ring_bytes = engine_ring_layout(s, kv_format, &ring);
     kv_layout_init(&prompt, engine_prompt_format(ops->compute), s->n_kv_heads, s->head_dim);
     costs->kv_page_bytes = kv.page_bytes;
-    costs->kv_pages_written[KV_RUN] =
-        evict_in_turn(evict, KV_RUN) ? 0 : pages_written(s, work, evict);
-    costs->kv_pages_written[KV_WINDOW] = 0;
+    for (int kind = KV_MOST; kind < evict_kinds(evict); kind++) {
+        int64_t slots = kind == KV_MOST ? work->slots_max : work->slots_kind[kind];
+        costs->kv_pages_written[kind] =
+            evict_in_turn(evict, kind) ? 0 : pages_written(s, slots, evict);
+    }
     costs->prompt_page_bytes = prompt.page_bytes;
     costs->scratch_bytes =
         layer_scratch_bytes(device->api->scratch, ops, model, PLAN_TILE_TOKENS, work->prompt_max,

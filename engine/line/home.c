@@ -53,7 +53,7 @@ static void place_extents(struct home *h)
         for (int batch = 0; batch < p->batches; batch++) {
             int64_t *at = &end[plan_kv_home(p, layer, batch).tier];
             h->kv_places[layer * p->batches + batch] = *at;
-            *at += plan_kv_pages(p, &h->model->shape, layer) * h->kv.page_bytes;
+            *at += plan_kv_pages(p, layer) * h->kv.page_bytes;
         }
 }
 
@@ -99,7 +99,7 @@ static void place_hidden(struct home *h)
 static int64_t disk_kv_bytes(const struct home *h)
 {
     int64_t pages[N_TIERS];
-    plan_kv_pages_on(h->plan, &h->model->shape, pages);
+    plan_kv_pages_on(h->plan, pages);
     return pages[TIER_NVME] * h->kv.page_bytes;
 }
 

@@ -99,13 +99,13 @@ static struct evict_row layer_limits(const struct layer_work *w, const struct ro
 {
     struct evict rule;
     struct evict_row limits;
-    evict_in_layer(w->evict, &row->evict, w->shape->layer_window[w->layer], &rule, &limits);
+    evict_in_kind(w->evict, &row->evict, plan_kind(w->plan, w->layer), &rule, &limits);
     return limits;
 }
 
 static int layer_slots(const struct layer_work *w, const struct row *row, int n)
 {
-    return batch_layer_slots(w->evict, w->shape, row, w->layer, n);
+    return batch_kind_slots(w->evict, row, plan_kind(w->plan, w->layer), n);
 }
 
 static void attend_prompts(struct layer_work *w, const struct tile *t, const struct cut *cuts,
@@ -510,9 +510,10 @@ static void place_pages(struct layer_work *w, int r, const struct row *row, int3
 {
     const int n_slots = layer_slots(w, row, 0), n_after = layer_slots(w, row, row->n_take);
     const int before = n_slots / KV_PAGE_SLOTS, after = n_after / KV_PAGE_SLOTS;
-    if (batch_owns_pages(w->plan, w->shape, w->layer))
-        for (int i = 0; i < w->plan->window_pages; i++)
-            ids[i] = batch_own_page(w->plan, r, i);
+    const int own = plan_own_pages(w->plan, w->layer);
+    if (own > 0)
+        for (int i = 0; i < own; i++)
+            ids[i] = r * own + i;
     else
         memcpy(ids, row->pages, (size_t)row->n_pages * sizeof *ids);
     if (!w->rows.tails)
@@ -531,15 +532,14 @@ static void place_rows(struct layer_work *w, int layer, const struct batch *b,
     struct kv_rows *rows = &w->rows;
     int64_t first = (int64_t)b->index * w->plan->batch; // row of the run
     const int ring = w->ring_bytes > 0 ? EVICT_RING_MAX : 0;
-    const int64_t slots =
-        w->shape->n_kv_heads * plan_kv_slots_before(w->plan, w->shape, layer, ring);
-    rows->slots_cap = plan_kv_slots(w->plan, w->shape, layer) + ring;
+    const int64_t slots = w->shape->n_kv_heads * plan_kv_slots_before(w->plan, layer, ring);
+    rows->slots_cap = plan_kv_slots(w->plan, layer) + ring;
     rows->pages = kv->pages;
     rows->tails = kv->tails;
     rows->tail_stride = kv->tail_stride;
     struct evict_row limits = {0};
     w->layer = layer;
-    evict_in_layer(w->evict, &limits, w->shape->layer_window[layer], &w->rule, &limits);
+    evict_in_kind(w->evict, &limits, plan_kind(w->plan, layer), &w->rule, &limits);
     rows->slot_pos = NULL;
     rows->slot_score = NULL;
     rows->rings = memory_at(w->memory, LAYOUT_RINGS, first);

@@ -1,0 +1,89 @@
+/* policy/kv_kinds.c - see kv_kinds.h. */
+#include "policy/kv_kinds.h"
+
+#include <string.h>
+
+/* A layer and what it asks for. */
+struct asked {
+    int layer, window;
+    double share;
+};
+
+/* What holds more stands before: no window, the greater share, the longer window. */
+static int holds_more(const struct asked *a, const struct asked *b)
+{
+    if ((a->window == 0) != (b->window == 0))
+        return a->window == 0;
+    if (a->window != b->window)
+        return a->window > b->window;
+    return a->share > b->share;
+}
+
+static int is_like(const struct asked *a, const struct asked *b)
+{
+    return a->window == b->window && a->share == b->share;
+}
+
+static int count_kinds(const struct asked *all, int n)
+{
+    int kinds = 0;
+    for (int i = 0; i < n; i++)
+        kinds += i == 0 || !is_like(&all[i - 1], &all[i]);
+    return kinds;
+}
+
+/* The first n of `all` in so many steps of as many layers, each with the mean of its shares. */
+static void step_shares(struct asked *all, int n, int steps)
+{
+    for (int step = 0; step < steps; step++) {
+        const int first = step * n / steps, end = (step + 1) * n / steps;
+        double sum = 0;
+        for (int i = first; i < end; i++)
+            sum += all[i].share;
+        for (int i = first; i < end; i++)
+            all[i].share = sum / (end - first);
+    }
+}
+
+int kv_kinds_make(struct kv_kinds *kinds, const int32_t *layer_window, const double *layer_share,
+                  int n_layers)
+{
+    struct asked all[SHAPE_LAYERS_MAX];
+    int n = 0, without = 0;
+    double sum = 0;
+    memset(kinds, 0, sizeof *kinds);
+    for (int layer = 0; layer < n_layers; layer++) {
+        struct asked a = {.layer = layer, .window = layer_window[layer], .share = 1};
+        if (a.window == 0) {
+            a.share = layer_share ? layer_share[layer] : 1;
+            without++;
+            sum += a.share;
+        }
+        int at = n++;
+        for (; at > 0 && holds_more(&a, &all[at - 1]); at--)
+            all[at] = all[at - 1];
+        all[at] = a;
+    }
+    for (int i = 0; i < without; i++)
+        all[i].share *= without / sum;
+    const int windows = count_kinds(all + without, n - without), steps = KV_KINDS_MAX - windows;
+    if (steps < (without > 0))
+        return -1;
+    if (count_kinds(all, without) > steps)
+        step_shares(all, without, steps);
+    for (int i = 0; i < n; i++) {
+        if (i == 0 || !is_like(&all[i - 1], &all[i])) {
+            kinds->of[kinds->n].window = all[i].window;
+            kinds->of[kinds->n++].share = all[i].share;
+        }
+        kinds->layer[all[i].layer] = (uint8_t)(kinds->n - 1);
+    }
+    return 0;
+}
+
+void kv_pyramid(double *layer_share, int n_layers, double beta)
+{
+    const double least = 1 / beta, most = 2 - least;
+    for (int layer = 0; layer < n_layers; layer++)
+        layer_share[layer] = n_layers > 1 ? most - layer * (most - least) / (n_layers - 1) : 1;
+}
