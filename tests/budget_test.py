@@ -135,7 +135,7 @@ def disk(tally, place, a):
                 f"{done.error_line()!r}")
     done = place.sluice(*args, "-o", place.fresh(), *ON_DISK, "--mem-disk", f"{size}M")
     tally.check(done.code == 0, f"--mem-disk {size}M: exit {done.code}: {done.error_line()!r}")
-    for mib in (24, 40, 64):
+    for mib in (26, 40, 64):
         out, summary = place.fresh(), place.at("sum.json")
         done = place.sluice(*args, "-o", out, "--mem-ram", f"{mib}M", "--mem-disk", "0", "--summary", summary)
         if done.code == 4:
@@ -143,7 +143,7 @@ def disk(tally, place, a):
             continue
         said = json.loads(read(summary) or b"{}")
         tally.check(done.code == 0 and said.get("peak_bytes", {}).get("disk") == 0,
-                    f"--mem-ram {mib}M, --mem-disk 0: exit {done.code}, {said.get('peak_bytes')}")
+                    f"--mem-ram {mib}M, --mem-disk 0: exit {done.code}, {said.get('peak_bytes')}, {done.err[-300:]!r}")
     for name in ("KV on disk", "all on disk, h2o"):
         got = fits_or_says(tally, name, place, [*args, *SETTINGS[name]], "--mem-disk", 0)
         tally.check(got and 0 < got[1] < 1000, f"{name}: --mem-disk {got and got[1]}M")
