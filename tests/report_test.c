@@ -30,6 +30,8 @@ static int setup(void **state)
     memset(&weights, 0, sizeof weights);
     config.progress = "none";
     config.quiet = 1;
+    config.kv_budget_of = "total";
+    config.kv_budget_layers = "even";
     run.config = &config;
     run.weights = &weights;
     run.opened.model.name = "a model \"quoted\"";
