@@ -36,9 +36,8 @@ fault("layers with a window get the pages of the others", "policy/plan.c",
 fault("what leaves a window still is in its pages", "policy/simulate.c",
       "evict_in_kind(e, &r, kind, &rule, &limits);",
       "evict_in_kind(e, &r, KV_MOST, &rule, &limits);", "simulate_test")
-fault("every layer moves what one without a window does", "policy/plan.h",
-      "return plan->kinds ? plan->kinds->layer[layer] : KV_MOST;",
-      "return plan->kinds ? plan->kinds->layer[0 * layer] : KV_MOST;", "simulate_test")
+fault("every layer moves what the first one does", "policy/moves.c",
+      "m->batches[batch].kv[home][plan_kind(p, layer - 1)]", "m->batches[batch].kv[home][plan_kind(p, 0)]", "simulate_test")
 fault("shares are of what is protected, too", "policy/evict.h",
       "const int kept = row->sink + (all_recent ? 0 : row->recent);", "const int kept = 0 * all_recent;", "plan_test")
 fault("a layer that has less protects more", "policy/evict.h",
