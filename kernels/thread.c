@@ -4,7 +4,21 @@
  * would give every thread 64 KiB, less than a path or two. */
 #include "kernels/thread.h"
 
+#include <sched.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define SLICE_NS 100000 // the least that the kernel takes
+
+/* struct sched_attr of sched(7), version 0: C libraries have none, or one of another size. */
+struct scheduling {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime_ns, deadline_ns, period_ns; // under SCHED_OTHER the first is the slice
+};
 
 int thread_start(pthread_t *thread, void *(*fn)(void *), void *arg)
 {
@@ -27,4 +41,13 @@ enum err thread_need(pthread_t *thread, void *(*fn)(void *), void *arg, const ch
         return OK;
     return fail(ERR_FIT, "%s: cannot start its %s: %s (raise ulimit -u or the cgroup's pids.max)",
                 who, what, strerror(code));
+}
+
+void thread_short_slice(void)
+{
+    struct scheduling s = {.size = sizeof s};
+    if (syscall(SYS_sched_getattr, 0, &s, sizeof s, 0) != 0 || s.policy != SCHED_OTHER)
+        return;
+    s.runtime_ns = SLICE_NS;
+    (void)syscall(SYS_sched_setattr, 0, &s, 0);
 }

@@ -487,6 +487,7 @@ static void *mover_main(void *arg)
 {
     struct mover *m = arg;
     struct ring_io *done[64];
+    thread_short_slice();
     pthread_mutex_lock(&m->lock);
     for (;;) {
         take_landed(m);
