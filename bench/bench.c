@@ -236,10 +236,11 @@ enum err bench_policies(const struct config *c, int policies[], int *n)
 {
     struct bench_list list;
     *n = 0;
-    for (int i = 0; i < N_EVICT_POLICIES && !c->policies; i++)
+    const int all = !c->policies || strcmp(c->policies, "all") == 0;
+    for (int i = 0; i < N_EVICT_POLICIES && all; i++)
         if (i != EVICT_FULL)
             policies[(*n)++] = i;
-    if (!c->policies)
+    if (all)
         return OK;
     TRY(bench_list_read(&list, "policies", c->policies));
     for (int i = 0; i < list.n; i++) {

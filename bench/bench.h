@@ -79,8 +79,9 @@ struct bench_run {
     struct bench_table *table;
     struct bench_turns *turns;
     const struct bench_roof *roof;
-    const char *only;            // NULL: all ops
-    struct bench_device *device; // borrowed; NULL: this CPU
+    const char *only;                           // NULL: all ops
+    int policies[N_EVICT_POLICIES], n_policies; // of attend_forced, beside full and h2o
+    struct bench_device *device;                // borrowed; NULL: this CPU
 };
 
 /* One op at one shape, measured in this turn. */
@@ -142,7 +143,8 @@ struct bench_list {
 };
 /* ERR_USAGE: nothing, or too much. */
 enum err bench_list_read(struct bench_list *l, const char *flag, const char *text);
-/* The policies of --policies that evict, by number; all of the table where it is not given. */
+/* The policies of --policies that evict, by number; all of the table where
+ * it says all, or nothing. */
 enum err bench_policies(const struct config *c, int policies[], int *n);
 
 #endif

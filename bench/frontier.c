@@ -32,6 +32,7 @@ struct frontier {
     double *logprobs;         // owned: of each row of the job at hand, by its index
     int64_t *tokens;          // owned: how many of it were scored
     struct frontier_row base; // of the first point
+    const char *positions;    // --kv-positions, of all points but full
     char path[4200], text[64], conditions[17], job[17];
     struct bench_table table;
     struct plot plot;
@@ -44,6 +45,7 @@ static struct config config_of(const struct frontier *f, const struct point *p)
 {
     struct config c = f->config;
     c.kv_policy = evict_policy_name(p->evict.policy);
+    c.kv_positions = p->evict.positions == EVICT_POSITIONS_SLOT ? "slot" : "true";
     c.kv_budget = p->budget ? p->budget : c.kv_budget;
     c.kv_format = kv_format_name(p->format);
     return c;
@@ -67,6 +69,7 @@ static enum err add_point(struct frontier *f, int policy, const char *budget, co
     struct config c = f->config;
     *p = (struct point){.budget = budget};
     c.kv_policy = evict_policy_name(policy);
+    c.kv_positions = policy == EVICT_FULL ? "true" : f->positions;
     c.kv_budget = budget ? budget : c.kv_budget;
     c.kv_format = format;
     TRY(run_read_kv_format(&p->format, &c));
@@ -111,6 +114,33 @@ static void take_point(struct run *r, const struct point *p)
     r->evict = p->evict;
     r->kv_format = p->format;
     run_set_kinds(r);
+}
+
+/* Windows beyond the model's context are for points whose positions are ranks; the first of them is
+ * then what the others are compared with. */
+static enum err fit_points(struct frontier *f)
+{
+    const struct config *c = &f->config;
+    const int context = f->run->opened.model.shape.context;
+    int n = 0;
+    for (int i = 0; i < f->n_points; i++)
+        TRY(run_check_positions(f->run, &f->points[i].evict));
+    if (c->window <= context)
+        return OK;
+    for (int i = 0; i < f->n_points; i++)
+        if (evict_tokens_max(&f->points[i].evict, context) >= c->window)
+            f->points[n++] = f->points[i];
+    if (n > 0 && c->needles > 0)
+        return fail(ERR_USAGE,
+                    "--needles: pass keys are asked for in a prompt, and --window %lld is "
+                    "more than the model's context of %d (--needles 0)",
+                    (long long)c->window, context);
+    if (n > 0 && n < f->n_points)
+        log_line(LOG_INFO, "frontier: %d points end at the model's context of %d tokens",
+                 f->n_points - n, context);
+    f->n_points = n > 0 ? n : f->n_points;
+    take_point(f->run, &f->points[0]);
+    return OK;
 }
 
 /* ---- what is scored ---- */
@@ -278,7 +308,8 @@ static enum err find_quality(struct frontier *f, const struct point *p, struct f
 
 /* ---- speed ---- */
 
-/* Bytes that a row of the job holds in the end, all layers: pages, ring, positions and scores. */
+/* Bytes that a row of the job holds in the end, all layers: pages, ring, positions, scores, ranks.
+ */
 static int64_t row_bytes(const struct run *r)
 {
     const struct shape *s = &r->opened.model.shape;
@@ -299,7 +330,8 @@ static int64_t row_bytes(const struct run *r)
         int slots = evict_slots_after(&rule, &limits, in_ring, 0, 0, tokens);
         bytes += ceil_div(slots, KV_PAGE_SLOTS) * pages.page_bytes + ring_bytes;
         if (rule.policy != EVICT_FULL)
-            bytes += (int64_t)(slots + evict_ring_used(in_ring, tokens)) * s->n_kv_heads * 8;
+            bytes += (int64_t)(slots + evict_ring_used(in_ring, tokens)) * s->n_kv_heads *
+                     (rule.positions == EVICT_POSITIONS_SLOT ? 12 : 8);
     }
     return bytes;
 }
@@ -426,6 +458,7 @@ static enum err frontier(struct frontier *f)
     TRY(read_points(f));
     TRY(command_begin(&f->run, &f->config));
     TRY(run_prepare(f->run, &f->config));
+    TRY(fit_points(f));
     TRY(read_text(f));
     TRY(frontier_path(f->run->opened.model.fingerprint, f->path, sizeof f->path));
     log_line(LOG_INFO, "frontier: %d points; what is scored is kept in %s", f->n_points, f->path);
@@ -455,6 +488,8 @@ enum err bench_frontier(const struct config *c)
     if (!f)
         return fail(ERR_FIT, "memory: the frontier");
     f->config = *c;
+    f->positions = c->kv_positions;
+    f->config.kv_positions = "true";    // of the run that the points share, which keeps all
     if (!config_given(c, "prompt-len")) // a row of the job is then a window of the text
         f->config.prompt_len = c->prefix;
     if (!config_given(c, "gen-len"))

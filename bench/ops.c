@@ -644,6 +644,10 @@ static enum err ops_on(struct device *device, const struct config *c)
                             .only = c->n_args > 1 ? c->args[1] : NULL,
                             .device = away ? &d : NULL};
     TRY(check_only(run.only, away));
+    if (c->policies && away)
+        return fail(ERR_USAGE, "--policies: bench ops has them on the CPU alone");
+    if (c->policies)
+        TRY(bench_policies(c, run.policies, &run.n_policies));
     bench_table_open(&t, c); // before the threads, which bind this one to a core
     enum err err = away ? setup_device(&d, device, &roof, &t, c) : setup(&s, &roof, &t, c);
     if (err == OK)

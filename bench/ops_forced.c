@@ -2,12 +2,13 @@
  * is far larger than the caches.
  *
  * Owns: a pool of pages in random order, of which every call reads pages that the calls before have
- * pushed out. Refuses: other ops (bench/ops.c), a device's clock (bench/ops_forced_device.c),
- * checking results (attend_test).
+ * pushed out; what policies cost beside each other (--policies). Refuses: other ops (bench/ops.c),
+ * a device's clock (bench/ops_forced_device.c), checking results (attend_test).
  * A newcomer would miss: `bytes` are those of the slots alone, so the scores and the choice of
  * victims under h2o show as a lower share of the roof. The roof is a read from end to end on as
  * many threads; pages in any order read slower than that (the row `read`, which computes nothing).
- * A row that keeps everything has room in its last page, as 31 tokens of 32 find it. */
+ * A row that keeps everything has room in its last page, as 31 tokens of 32 find it. Scores begin
+ * anew before every call: one policy's bits are another's denormals. */
 #include "bench/ops_forced.h"
 
 #include <stdio.h>
@@ -49,6 +50,7 @@ void forced_carve(struct forced_bench *b, struct arena *a)
     b->page_ids = ARENA_ARRAY(a, int32_t, rows * b->pages);
     b->slot_pos = ARENA_ARRAY(a, int32_t, rows * m->n_kv_heads * b->cap);
     b->slot_score = ARENA_ARRAY(a, float, rows * m->n_kv_heads * b->cap);
+    b->slot_trait = ARENA_ARRAY(a, float, rows * m->n_kv_heads * b->cap);
     b->dirty = ARENA_ARRAY(a, uint64_t, b->rows * FORCED_DIRTY);
     b->spans = ARENA_ARRAY(a, struct forced_span, (int64_t)b->n_spans * b->rows);
     int64_t plain =
@@ -72,6 +74,15 @@ void forced_fill_page(const struct forced_bench *b, const struct kv_layout *l, u
                    b->x + (slot + 2 * h) * m->head_dim);
 }
 
+static void fill_slots(struct forced_bench *b)
+{
+    const int64_t n = (int64_t)b->n_sets * b->rows * b->model->n_kv_heads * b->cap;
+    for (int64_t i = 0; i < n; i++) {
+        b->slot_pos[i] = (int32_t)(i % b->cap);
+        b->slot_score[i] = b->slot_trait[i] = number(i) + 1;
+    }
+}
+
 void forced_fill(struct forced_bench *b)
 {
     const struct bench_model *m = b->model;
@@ -83,23 +94,42 @@ void forced_fill(struct forced_bench *b)
         b->page_ids[i] = b->page_ids[at];
         b->page_ids[at] = (int32_t)i;
     }
-    for (int64_t i = 0; i < rows * m->n_kv_heads * b->cap; i++) {
-        b->slot_pos[i] = (int32_t)(i % b->cap);
-        b->slot_score[i] = number(i) + 1;
-    }
+    fill_slots(b);
+}
+
+/* What a run of --kv-policy with a budget of the row's slots has. */
+static struct evict evict_of(const struct forced_bench *b, int policy)
+{
+    return (struct evict){
+        .policy = policy, .scope = evict_policy_scope(policy), .budget = b->slots, .sink = -1};
+}
+
+static struct evict_row limits_of(const struct forced_bench *b, int policy)
+{
+    const struct evict evict = evict_of(b, policy);
+    struct evict_row limits;
+    evict_row_init(&evict, 2 * b->slots, b->slots, &limits); // what it protects, all of them hold
+    return limits;
+}
+
+static int ring_slots_of(const struct forced_bench *b, const struct evict_row *limits)
+{
+    return b->ring_slots > 0 ? evict_ring_slots(limits) : 0;
 }
 
 void forced_fill_spans(const struct forced_bench *b, struct forced_span *spans, int policy, int pos)
 {
-    int evicts = policy != EVICT_FULL;
+    const struct evict_row limits = limits_of(b, policy);
+    const int evicts = policy != EVICT_FULL;
     for (int r = 0; r < b->rows; r++)
-        spans[r] = (struct forced_span){
-            .row = r,
-            .n_slots = b->slots - b->ring_slots - (evicts ? 0 : 1),
-            .n = 1,
-            .pos = evicts ? pos : b->slots - 1,
-            .token = r,
-            .limits = {.budget = evicts ? b->slots : INT32_MAX, .recent = b->slots / 2}};
+        spans[r] =
+            (struct forced_span){.row = r,
+                                 .n_slots = b->slots - ring_slots_of(b, &limits) - (evicts ? 0 : 1),
+                                 .n = 1,
+                                 .pos = evicts ? pos : b->slots - 1,
+                                 .n_prompt = b->slots,
+                                 .token = r,
+                                 .limits = limits};
 }
 
 void forced_args(const struct forced_bench *b, int policy, int set, const struct forced_span *spans,
@@ -117,6 +147,7 @@ void forced_args(const struct forced_bench *b, int policy, int set, const struct
                .page_ids = b->page_ids + first * b->pages,
                .slot_pos = evicts ? b->slot_pos + first * meta : NULL,
                .slot_score = evicts ? b->slot_score + first * meta : NULL,
+               .slot_trait = evicts ? b->slot_trait + first * meta : NULL,
                .dirty = b->dirty,
                .rings = b->ring_slots > 0 ? b->rings + first * ring_bytes : NULL,
                .ring_stride = ring_bytes,
@@ -124,12 +155,12 @@ void forced_args(const struct forced_bench *b, int policy, int set, const struct
                .page_ids_stride = b->pages,
                .dirty_stride = FORCED_DIRTY,
                .slots_cap = b->cap},
-        .evict = {.policy = policy},
+        .evict = evict_of(b, policy),
         .spans = spans,
         .n_spans = b->rows,
         .n_heads = m->n_heads,
         .n_max = 1,
-        .slots_max = b->slots - b->ring_slots,
+        .slots_max = b->slots,
         .scale = 0.125f,
         .q = b->x,
         .k = b->x + 2 * b->rows * heads,
@@ -150,6 +181,8 @@ static void shape_text(const struct forced_bench *b, const char *what, char *sha
 enum err forced_policy_row(const struct forced_bench *b, int policy, double s, double step_s)
 {
     const struct bench_model *m = b->model;
+    const struct evict_row limits = limits_of(b, policy);
+    const int ring = ring_slots_of(b, &limits);
     char shape[64];
     shape_text(b, evict_policy_name(policy), shape, sizeof shape);
     struct bench_result r = {.op = "attend_forced",
@@ -160,8 +193,7 @@ enum err forced_policy_row(const struct forced_bench *b, int policy, double s, d
                              .step_s = step_s};
     r.flops = 4.0 * b->rows * b->slots * m->n_heads * m->head_dim;
     r.bytes = 2.0 * b->rows / KV_PAGE_SLOTS *
-              ((b->slots - b->ring_slots) * (double)b->layout.v_offset +
-               b->ring_slots * (double)b->ring.v_offset);
+              ((b->slots - ring) * (double)b->layout.v_offset + ring * (double)b->ring.v_offset);
     return bench_result(b->run, &r);
 }
 
@@ -240,12 +272,14 @@ static double read_seconds(struct forced_cpu *f, int in_line)
     return (double)(clock_ns() - start_ns) * 1e-9;
 }
 
-/* Seconds of one call, at position `pos`, on rows that were not touched since the pool went round.
- */
+/* Seconds of one call, at position `pos`, on rows that were not touched since the pool went round,
+ * their scores neither: another set is read first. */
 static double call_seconds(struct forced_cpu *f, int policy, int pos)
 {
-    const struct forced_bench *b = &f->b;
+    struct forced_bench *b = &f->b;
     struct attend_forced_args args;
+    fill_slots(b);
+    read_seconds(f, 0);
     forced_fill_spans(b, b->spans, policy, pos);
     forced_args(b, policy, f->set, b->spans, &args);
     f->set = (f->set + 1) % b->n_sets;
@@ -272,6 +306,31 @@ static enum err read_row(const struct forced_bench *b, double s)
                                                        .ram = b->roof});
 }
 
+/* Policies take turns, so that a slow moment hits all. */
+static enum err measure(struct forced_cpu *f, const int *policies, int n)
+{
+    struct forced_bench *b = &f->b;
+    double best[N_EVICT_POLICIES], best_read = 1e9, best_line = 1e9, extra[CALLS] = {0};
+    for (int p = 0; p < n; p++)
+        best[p] = 1e9;
+    for (int i = 0; i < CALLS; i++) {
+        double line = read_seconds(f, 1), read = read_seconds(f, 0);
+        best_line = line < best_line ? line : best_line;
+        best_read = read < best_read ? read : best_read;
+        for (int p = 0; p < n; p++) {
+            double s = call_seconds(f, policies[p], b->slots + i);
+            best[p] = s < best[p] ? s : best[p];
+            if (p < 2) // h2o less full
+                extra[i] += p == 0 ? -s : s;
+        }
+    }
+    b->roof = read_bytes(b) / best_line;
+    TRY(read_row(b, best_read));
+    for (int p = 0; p < n; p++)
+        TRY(forced_policy_row(b, policies[p], best[p], 0));
+    return forced_scores_row(b, extra, CALLS, 0);
+}
+
 static enum err run_slots(const struct bench_run *run, const struct ops *ops,
                           const struct bench_model *model, enum kv_format format, int slots)
 {
@@ -284,7 +343,7 @@ static enum err run_slots(const struct bench_run *run, const struct ops *ops,
                                  .slots = slots,
                                  .n_spans = 1}};
     struct forced_bench *b = &f.b;
-    static const int policies[] = {EVICT_FULL, EVICT_H2O};
+    int policies[N_EVICT_POLICIES] = {EVICT_FULL, EVICT_H2O}, n = 2;
     struct arena arena;
     forced_init(b, POOL_BYTES);
     arena_init(&arena);
@@ -294,24 +353,10 @@ static enum err run_slots(const struct bench_run *run, const struct ops *ops,
     forced_fill(b);
     fill_pages(b, &b->layout, b->pool, forced_pool_bytes(b));
     fill_pages(b, &b->ring, b->rings, forced_rings_bytes(b));
-    double best[2] = {1e9, 1e9}, best_read = 1e9, best_line = 1e9;
-    double extra[CALLS] = {0};
-    for (int i = 0; i < CALLS; i++) { // in turn, so that a slow moment hits all
-        double line = read_seconds(&f, 1), read = read_seconds(&f, 0);
-        best_line = line < best_line ? line : best_line;
-        best_read = read < best_read ? read : best_read;
-        for (int p = 0; p < 2; p++) {
-            double s = call_seconds(&f, policies[p], slots + i);
-            best[p] = s < best[p] ? s : best[p];
-            extra[i] += p == 0 ? -s : s;
-        }
-    }
-    b->roof = read_bytes(b) / best_line;
-    enum err err = read_row(b, best_read);
-    for (int p = 0; p < 2 && err == OK; p++)
-        err = forced_policy_row(b, policies[p], best[p], 0);
-    if (err == OK)
-        err = forced_scores_row(b, extra, CALLS, 0);
+    for (int i = 0; i < run->n_policies; i++)
+        if (run->policies[i] != EVICT_H2O)
+            policies[n++] = run->policies[i];
+    enum err err = measure(&f, policies, n);
     arena_close(&arena);
     return err;
 }

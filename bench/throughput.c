@@ -35,8 +35,10 @@ struct lengths {
     int64_t rows, prompt, gen;
 };
 
-static enum err lengths_read(struct lengths *l, const struct config *c, const struct shape *shape)
+static enum err lengths_read(struct lengths *l, const struct config *c, const struct run *r)
 {
+    const int context = r->opened.model.shape.context;
+    const int64_t most = evict_tokens_max(&r->evict, context);
     *l = (struct lengths){c->num_prompts, c->prompt_len > 0 ? c->prompt_len : PROMPT_TOKENS,
                           c->gen_len};
     if (l->rows < 1 || l->rows > ROWS_MAX)
@@ -44,10 +46,10 @@ static enum err lengths_read(struct lengths *l, const struct config *c, const st
                     ROWS_MAX);
     if (l->gen < 1)
         return fail(ERR_USAGE, "--gen-len: %lld is out of range (at least 1)", (long long)l->gen);
-    if (l->prompt > shape->context || l->gen > shape->context - l->prompt)
+    if (l->prompt > context || l->gen > most - l->prompt)
         return fail(ERR_USAGE,
                     "--prompt-len, --gen-len: %lld + %lld tokens, the model's context is %d",
-                    (long long)l->prompt, (long long)l->gen, shape->context);
+                    (long long)l->prompt, (long long)l->gen, context);
     return OK;
 }
 
@@ -100,7 +102,7 @@ static enum err open_job(struct run *r, const struct config *c, struct rows *row
 {
     struct lengths l;
     const struct shape *shape = &r->opened.model.shape;
-    TRY(lengths_read(&l, c, shape));
+    TRY(lengths_read(&l, c, r));
     rows->requests = calloc((size_t)l.rows, sizeof *rows->requests);
     if (!rows->requests)
         return fail(ERR_FIT, "memory: rows of the benchmark");

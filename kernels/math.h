@@ -1,5 +1,5 @@
-/* kernels/math.h - exp, log, erfc, tanh, activations, soft caps, sinks and Gumbel noise in f32 that
- * give the same bits everywhere.
+/* kernels/math.h - exp, log, erfc, tanh, activations, soft caps, rotations, sinks and Gumbel noise
+ * in f32 that give the same bits everywhere.
  *
  * Owns: the polynomials, and their scalar form. Refuses: vectors (kernels/cpu/v16.h repeats each
  * function over 16 lanes, operation by operation).
@@ -202,6 +202,25 @@ static inline float math_tanh(float x)
 static inline float math_softcap(float x, float c)
 {
     return c > 0 ? c * math_tanh(x / c) : x;
+}
+
+/* A pair (a, b) rotated by the angle of cosine c and sine s: its first number, its second. */
+static inline float math_turn_a(float a, float b, float c, float s)
+{
+    return fmaf(-b, s, a * c);
+}
+static inline float math_turn_b(float a, float b, float c, float s)
+{
+    return fmaf(b, c, a * s);
+}
+/* And back; inverse: 1 / (c^2 + s^2), which is 1 unless cosines and sines are scaled. */
+static inline float math_back_a(float a, float b, float c, float s, float inverse)
+{
+    return (a * c + b * s) * inverse;
+}
+static inline float math_back_b(float a, float b, float c, float s, float inverse)
+{
+    return (b * c - a * s) * inverse;
 }
 
 /* What a head's sink adds to a sum of exps relative to the greatest logit, max: 0 without sinks. */

@@ -21,7 +21,9 @@
  *      exps weights is multiplied by what the query is worth before; where scores are bits, the
  *      chain is of one query. A query whose weights are no
  *      numbers adds nothing to the scores, in spans as in prompts; there a score is one fused
- *      multiply-add: the old one times what is kept of it, and the weights of all heads;
+ *      multiply-add: the old one times what is kept of it, and the weights of all heads. Noise
+ *      (kernels/score.h) is for spans: a query's noised weights are summed as its exps are, splits
+ *      in order and its own last, and what makes them add up to 1 is multiplied in;
  *   e. logits are reduced in vocabulary tiles of 4,096;
  *   f. under COMPUTE_F32 each link of a chain is a fused multiply-add, sums in norms and softmax
  *      run in 16 lanes joined in one fixed tree (so do a token's own logit and the sums of q that
@@ -348,6 +350,19 @@ static inline float *prompt_span_scores(const struct attend_prompt_args *a,
     return a->scores ? a->scores + (int64_t)s->page * KV_PAGE_SLOTS * a->layout.n_kv_heads : NULL;
 }
 
+/* Where positions are ranks (EVICT_POSITIONS_SLOT) keys stand in pages and rings as they were
+ * before they were rotated. A token's query and own key are rotated by the slots that its head
+ * keeps, each key by its rank: how many of them are older. Stored numbers are read as f32 (code *
+ * scale + minimum, the product rounded), rotated in f32 and not rounded again; a logit is then one
+ * chain over dimensions in every format. Per slot and KV head that is, beside attention, 4 head_dim
+ * bytes written and read next to the core, 4 bytes of rank and, unless the head before kept the
+ * same positions, 4 rope_dim bytes of the tables; and 3 rope_dim FLOPs. */
+struct slot_rope {
+    const float *cos, *sin; // [positions, rope_dim / 2]; NULL: keys stand rotated, as q and k come
+    int rope_dim;
+    float scale; // that cosines and sines are times
+};
+
 /* One victim of eviction, for --kv-dump. pos -1: nothing was evicted. */
 struct evict_event {
     int32_t pos;
@@ -356,11 +371,13 @@ struct evict_event {
 
 /* The KV state of a batch's rows in one layer, as bases and ids: it means the same wherever it is
  * read, as long as the bases do. Slots 0..n_slots-1 of a row are in use, in every head alike; slot
- * s is in page s / 32. Under EVICT_FULL slot s holds position s and slot_pos, slot_score are NULL.
+ * s is in page s / 32. Under EVICT_FULL slot s holds position s and slot_pos, slot_score are NULL;
+ * slot_trait is where the policy has no trait.
  *
  * mixed: the newest ring_slots tokens stand beside the pages in a ring, the token of position p in
- * ring slot p % ring_slots; ring slot j has its position and score at slots_cap - ring_slots + j.
- * The token that leaves the ring takes the victim's page slot or a new one, or is the victim. */
+ * ring slot p % ring_slots; ring slot j has its position, score, rank and trait at
+ * slots_cap - ring_slots + j. The token that leaves the ring takes the victim's page slot or a new
+ * one, or is the victim. */
 struct kv_rows {
     struct kv_layout layout; // of the pages
     struct kv_layout ring;   // of the rings' pages; only with rings
@@ -370,6 +387,9 @@ struct kv_rows {
     int32_t *slot_pos;       // [rows][slot_stride]: [n_kv_heads, slots_cap] true positions;
                              // negative (~pos): masked (simulate)
     float *slot_score;       // the same: scores (policy/evict_score.h)
+    int32_t *slot_rank;      // the same: how many of the head's slots are older, masked ones not
+                             // counted; NULL unless positions are ranks
+    float *slot_trait;       // the same: traits
     uint64_t *dirty;         // [rows][dirty_stride]: bit i is set when page i was written
     uint8_t *rings;          // mixed: [rows][ring_stride]: [KV_RING_PAGES] pages; else NULL
     int64_t tail_stride, ring_stride; // in bytes
@@ -385,6 +405,8 @@ struct kv_row {
     const int32_t *page_ids;
     int32_t *slot_pos;
     float *slot_score;
+    int32_t *slot_rank;
+    float *slot_trait;
     uint64_t *dirty;
     uint8_t *ring;  // mixed; else NULL
     int ring_slots; // mixed: evict_ring_slots(); else 0
@@ -401,6 +423,8 @@ static inline struct kv_row kv_row_at(const struct kv_rows *all, int row,
     kv.page_ids = all->page_ids + (int64_t)row * all->page_ids_stride;
     kv.slot_pos = all->slot_pos ? all->slot_pos + slots : NULL;
     kv.slot_score = all->slot_score ? all->slot_score + slots : NULL;
+    kv.slot_rank = all->slot_rank ? all->slot_rank + slots : NULL;
+    kv.slot_trait = all->slot_trait ? all->slot_trait + slots : NULL;
     kv.dirty = all->dirty + (int64_t)row * all->dirty_stride;
     kv.ring = all->rings ? all->rings + row * all->ring_stride : NULL;
     kv.ring_slots = all->rings ? evict_ring_slots(limits) : 0;
@@ -427,15 +451,17 @@ static inline int kv_ring_used(const struct kv_row *kv, int pos)
  * is rounded to bf16, and where the set multiplies pairs of bf16 the weights of V are as well
  * (scores are not). */
 struct forced_span {
-    int row;     // of kv
-    int n_slots; // of its pages in use before; evict_slots_after() says how many after
-    int n;       // tokens
-    int pos;     // true position of the first
-    int token;   // row of q, k, v, out and events of the first
+    int row;      // of kv
+    int n_slots;  // of its pages in use before; evict_slots_after() says how many after
+    int n;        // tokens
+    int pos;      // true position of the first
+    int n_prompt; // tokens of the row's prompt: under noise they say how far decode is
+    int token;    // row of q, k, v, out and events of the first
     struct evict_row limits;
 };
 struct attend_forced_args {
     struct kv_rows kv;
+    struct slot_rope rope; // by which q and k, which then come as they are, and keys are rotated
     struct evict evict;
     const struct forced_span *spans; // [n_spans], of a row at most one
     int n_spans, n_heads;
@@ -458,11 +484,12 @@ int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_
  * fit), written in ascending position to slots 0.. of the row's pages in the KV format; positions
  * and scores follow. evict_slots_after() from none is what is then in use. Under evict.simulate
  * everything is written and what would have gone is masked. With a ring the last tokens go there
- * instead. */
+ * instead. Where positions are ranks keys are rotated back before they are written. */
 struct prompt_keep_args {
     struct kv_layout from; // workspace pages
     const void *pages;     // of the prompt
     const float *scores;   // of the prompt, as prompt_span_scores()
+    struct slot_rope rope; // by which the prompt's keys were rotated; without tables they stay so
     struct kv_rows kv;
     struct evict evict;
     struct evict_row limits;
@@ -476,6 +503,13 @@ static inline float prompt_kept_score(const struct prompt_keep_args *a,
 {
     const int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
     return a->scores ? evict_score_pooled(score, a->scores + head * stride, pos, a->n_prompt) : 0;
+}
+/* 1: behind the prompt it stays in any case. */
+static inline int prompt_kept_anyway(const struct prompt_keep_args *a, int pos)
+{
+    const int ring_slots = a->kv.rings ? evict_ring_slots(&a->limits) : 0;
+    const struct evict_row limits = evict_behind_prompt(a->evict.policy, &a->limits, ring_slots);
+    return evict_protected(&limits, pos, a->n_prompt - 1);
 }
 int64_t prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_kv_heads,
                                   int head_dim);

@@ -71,6 +71,9 @@ struct rows_bed {
     int dirty_stride;
     int32_t *slot_pos;         // [n_rows, n_kv_heads, slots] where rows evict
     float *slot_score;         // the same
+    int32_t *slot_rank;        // the same where positions are ranks
+    float *angles;             // [slots + 1, rope_dim / 2] then, cosine and sine of the same angle
+    float *slot_trait;         // the same, where the policy has one
     struct forced_span *spans; // [each]
     float *q, *out;            // [each, n_heads, head_dim]
     float *k, *v;              // [each, n_kv_heads, head_dim]
@@ -87,6 +90,18 @@ static int64_t slot_numbers(const struct rows_bed *b)
     return evicts(b) ? (int64_t)b->shape->n_kv_heads * b->shape->slots : 0;
 }
 
+static int64_t angle_numbers(const struct rows_bed *b)
+{
+    const int by_rank = b->shape->evict.positions == EVICT_POSITIONS_SLOT;
+    return by_rank ? (int64_t)(b->shape->slots + 1) * (b->shape->rope_dim / 2) : 0;
+}
+
+/* Slots with a trait. */
+static int64_t trait_numbers(const struct rows_bed *b)
+{
+    return evict_policy_trait(b->shape->evict.policy) ? slot_numbers(b) : 0;
+}
+
 static void rows_carve(struct rows_bed *b, struct arena *a)
 {
     const struct probe_attend *p = b->shape;
@@ -99,6 +114,9 @@ static void rows_carve(struct rows_bed *b, struct arena *a)
     b->dirty = ARENA_ARRAY(a, uint64_t, b->n_rows * b->dirty_stride);
     b->slot_pos = ARENA_ARRAY(a, int32_t, b->n_rows * slot_numbers(b));
     b->slot_score = ARENA_ARRAY(a, float, b->n_rows *slot_numbers(b));
+    b->slot_rank = ARENA_ARRAY(a, int32_t, angle_numbers(b) > 0 ? b->n_rows * slot_numbers(b) : 0);
+    b->angles = ARENA_ARRAY(a, float, angle_numbers(b));
+    b->slot_trait = ARENA_ARRAY(a, float, b->n_rows *trait_numbers(b));
     b->spans = ARENA_ARRAY(a, struct forced_span, b->each);
     b->q = ARENA_ARRAY(a, float, heads);
     b->out = ARENA_ARRAY(a, float, heads);
@@ -126,7 +144,13 @@ static void rows_fill(struct rows_bed *b)
     for (int64_t i = 0; i < b->n_rows * slot_numbers(b); i++) {
         b->slot_pos[i] = (int32_t)(i % p->slots);
         b->slot_score[i] = number(i) + 0.5f;
+        if (angle_numbers(b) > 0)
+            b->slot_rank[i] = b->slot_pos[i];
     }
+    for (int64_t i = 0; i < angle_numbers(b); i++)
+        b->angles[i] = 0.70710678f;
+    for (int64_t i = 0; i < b->n_rows * trait_numbers(b); i++)
+        b->slot_trait[i] = number(i) + 0.5f;
     for (int i = 0; i < b->each; i++)
         b->spans[i] =
             (struct forced_span){.row = i,
@@ -142,6 +166,7 @@ static void rows_turn(void *ctx, int i)
     struct rows_bed *b = ctx;
     const struct probe_attend *p = b->shape;
     int64_t first = (int64_t)(i % (b->n_rows / b->each)) * b->each;
+    const int by_rank = angle_numbers(b) > 0;
     int64_t ring_bytes = KV_RING_PAGES * b->ring.page_bytes;
     int q_stride = p->n_heads * p->head_dim, kv_stride = p->n_kv_heads * p->head_dim;
     for (int row = 0; row < b->each && evicts(b); row++)
@@ -153,6 +178,8 @@ static void rows_turn(void *ctx, int i)
                .page_ids = b->page_ids + first * b->pages_row,
                .slot_pos = evicts(b) ? b->slot_pos + first * slot_numbers(b) : NULL,
                .slot_score = evicts(b) ? b->slot_score + first * slot_numbers(b) : NULL,
+               .slot_rank = by_rank ? b->slot_rank + first * slot_numbers(b) : NULL,
+               .slot_trait = trait_numbers(b) ? b->slot_trait + first * slot_numbers(b) : NULL,
                .dirty = b->dirty + first * b->dirty_stride,
                .rings = b->ring_slots > 0 ? b->rings + first * ring_bytes : NULL,
                .ring_stride = ring_bytes,
@@ -160,6 +187,10 @@ static void rows_turn(void *ctx, int i)
                .page_ids_stride = b->pages_row,
                .dirty_stride = b->dirty_stride,
                .slots_cap = p->slots},
+        .rope = {.cos = by_rank ? b->angles : NULL,
+                 .sin = by_rank ? b->angles : NULL,
+                 .rope_dim = by_rank ? p->rope_dim : 0,
+                 .scale = 1},
         .evict = {.policy = p->evict.policy, .scope = p->evict.scope},
         .spans = b->spans,
         .n_spans = b->each,
@@ -204,7 +235,8 @@ enum err probe_attend_rows(const struct probe_config *c, const struct probe_atte
     kv_layout_init(&b.layout, kv_page_format(p->format), p->n_kv_heads, p->head_dim);
     kv_layout_init(&b.ring, KV_Q8, p->n_kv_heads, p->head_dim);
     b.ring_slots = p->format == KV_MIXED ? evict_ring_slots(&b.limits) : 0;
-    int64_t bytes = b.pages_row * b.layout.page_bytes + slot_numbers(&b) * 8 +
+    int64_t bytes = b.pages_row * b.layout.page_bytes +
+                    slot_numbers(&b) * (8 + 4 * (angle_numbers(&b) > 0)) + trait_numbers(&b) * 4 +
                     (b.ring_slots > 0 ? KV_RING_PAGES * b.ring.page_bytes : 0);
     b.n_rows = (int)min_i64(max_i64((probe_ram_bytes(c) - PROBE_BESIDE_BYTES) / bytes, 1),
                             max_i64(ROWS_ALL, p->rows));

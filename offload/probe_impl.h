@@ -56,7 +56,8 @@ struct probe_attend {
     enum kv_format format;
     int n_heads, n_kv_heads, head_dim;
     int slots, rows;    // of a row; of a call, fewer where memory is short
-    struct evict evict; // policy and scope
+    struct evict evict; // policy, scope and positions
+    int rope_dim;       // what keys are rotated by where positions are ranks
     double seconds;
 };
 /* Rows per second. *row_kv_bytes: of each. ERR_FIT: no memory, or heads too wide. */

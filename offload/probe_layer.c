@@ -138,6 +138,7 @@ static enum err attend_cell(double *s, const struct probe_layer *l, const struct
                                    .slots = slots,
                                    .rows = rows,
                                    .evict = l->evict,
+                                   .rope_dim = l->rope_dim,
                                    .seconds = probe_seconds(c, CELL_S)};
     struct rate rate;
     double bytes;

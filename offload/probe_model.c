@@ -311,6 +311,9 @@ static void layer_key(const struct probe_layer *l, char *key, int cap)
     snprintf(key + n, (size_t)(cap - n), " %d %d %d %d %d %d %d %s %s %d", l->dim, l->n_heads,
              l->n_kv_heads, l->head_dim, l->ffn_dim, l->rope_dim, l->gated,
              kv_format_name(l->kv_format), evict_policy_name(l->evict.policy), l->evict.scope);
+    n = (int)strlen(key);
+    if (l->evict.positions == EVICT_POSITIONS_SLOT)
+        snprintf(key + n, (size_t)(cap - n), " slot");
 }
 
 void probe_model_key(const struct probe_model *p, char *key, int cap)

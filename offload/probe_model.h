@@ -21,7 +21,7 @@ struct probe_layer {
     int rope_dim; // 0: nothing is rotated
     int gated;    // the activation is a product
     enum kv_format kv_format;
-    struct evict evict; // its policy and scope count
+    struct evict evict; // its policy, scope and positions count
 };
 struct probe_model {
     struct probe_tensor layer[PROBE_TENSORS]; // of a decoder layer, in the order of its calls

@@ -30,7 +30,7 @@ struct prompts_bed {
     uint8_t *pages, *kept, *rings;
     float *scores; // [pages][32][KV heads]
     int32_t *page_ids, *slot_pos;
-    float *slot_score;
+    float *slot_score, *slot_trait;
     uint64_t *dirty;
     struct prompt_span *spans; // [n]
     void *scratch;
@@ -69,6 +69,7 @@ static void prompts_carve(struct prompts_bed *b, struct arena *a)
     b->page_ids = ARENA_ARRAY(a, int32_t, b->kept_pages);
     b->slot_pos = ARENA_ARRAY(a, int32_t, slots);
     b->slot_score = ARENA_ARRAY(a, float, slots);
+    b->slot_trait = ARENA_ARRAY(a, float, evict_policy_trait(l->evict.policy) ? slots : 0);
     b->dirty = ARENA_ARRAY(a, uint64_t, ceil_div(b->kept_pages, 64));
     b->spans = ARENA_ARRAY(a, struct prompt_span, b->n);
     b->scratch = arena_take(a, max_i64(of_prompt, of_keep), 64);
@@ -102,6 +103,7 @@ static void keep(struct prompts_bed *b, int prompt)
                .page_ids = b->page_ids,
                .slot_pos = evicts(b) ? b->slot_pos : NULL,
                .slot_score = evicts(b) ? b->slot_score : NULL,
+               .slot_trait = evict_policy_trait(b->l->evict.policy) ? b->slot_trait : NULL,
                .dirty = b->dirty,
                .rings = mixed ? b->rings : NULL,
                .ring_stride = KV_RING_PAGES * b->ring.page_bytes,

@@ -86,6 +86,20 @@ int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struc
     return bad;
 }
 
+int64_t evict_tokens_max(const struct evict *e, int64_t context)
+{
+    const double share = evict_kind(e, KV_MOST).share, budget = share * e->budget;
+    const double slots = e->budget_is_fraction ? share * PAGE_SLOTS : budget;
+    if (e->positions != EVICT_POSITIONS_SLOT || slots >= (double)context)
+        return context;
+    if (e->budget_is_fraction && e->budget_of_prompt) // which is within it
+        return budget < 1 ? EVICT_TOKENS_MAX : context;
+    if (!e->budget_is_fraction || budget * EVICT_TOKENS_MAX < (double)context - 1)
+        return EVICT_TOKENS_MAX;
+    const double n = floor(((double)context - 1) / budget);
+    return (int64_t)n - (ceil(budget * n) >= (double)context); // products round, too
+}
+
 int64_t evict_slots_max(const struct evict *e, int kind, int64_t n_prompt, int64_t n_max)
 {
     int64_t n_tokens = n_prompt + n_max;

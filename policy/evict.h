@@ -15,18 +15,22 @@
 #include "policy/evict_score.h"
 #include "policy/kv_kinds.h"
 
+#include "policy/evict_blocks.h"
 #include "policy/evict_ema.h"
 #include "policy/evict_fixed.h"
 #include "policy/evict_fixed_h2o.h"
 #include "policy/evict_h2o.h"
 #include "policy/evict_h2o_mean.h"
+#include "policy/evict_keyformer.h"
 #include "policy/evict_knorm.h"
+#include "policy/evict_qhitter.h"
 #include "policy/evict_scissorhands.h"
 #include "policy/evict_snapkv.h"
 #include "policy/evict_streaming.h"
 #include "policy/evict_strided.h"
 #include "policy/evict_strided_h2o.h"
 #include "policy/evict_tova.h"
+#include "policy/evict_vlen.h"
 #include "policy/evict_window.h"
 
 #ifdef __cplusplus
@@ -34,6 +38,10 @@ extern "C" {
 #endif
 
 enum evict_scope { EVICT_SCOPE_HEAD, EVICT_SCOPE_LAYER };
+/* What keys are rotated by under decode's rule: their positions; or their ranks among the slots
+ * that their head keeps, 0 for the oldest, so that no position exceeds the budget, however long the
+ * row. */
+enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
 
 #define EVICT_REST INT32_MAX // recent: what the sink leaves of the budget
 
@@ -52,12 +60,20 @@ enum evict_scope { EVICT_SCOPE_HEAD, EVICT_SCOPE_LAYER };
       EVICT_EMA_SCORE, 4, 0.5, HEAD)                                                               \
     X(TOVA, "tova", "the least attention of the last query", evict_tova_rank, EVICT_TOVA_SCORE, 0, \
       1, LAYER)                                                                                    \
-    X(SNAPKV, "snapkv", "what the prompt's last queries look at least, new tokens before",         \
-      evict_snapkv_rank, EVICT_SNAPKV_SCORE, 0, EVICT_SNAPKV_WINDOW, HEAD)                         \
+    X(SNAPKV, "snapkv", "what the prompt's last queries look at least, older new tokens before",   \
+      evict_snapkv_rank, EVICT_SNAPKV_SCORE, 0, 0.5, HEAD)                                         \
+    X(BLOCKS, "blocks", "what the prompt looks at least, by blocks of 32", evict_blocks_rank,      \
+      EVICT_BLOCKS_SCORE, 4, 0.2, LAYER)                                                           \
     X(SCISSORHANDS, "scissorhands", "what few of the last 32 queries gave their mean",             \
       evict_scissorhands_rank, EVICT_SCISSORHANDS_SCORE, 0, EVICT_SCISSORHANDS_WINDOW, HEAD)       \
     X(KNORM, "knorm", "the key of the greatest norm", evict_knorm_rank, EVICT_KNORM_SCORE, 4, 0.5, \
       HEAD)                                                                                        \
+    X(VLEN, "vlen", "the least summed attention times the norm of the value", evict_vlen_rank,     \
+      EVICT_VLEN_SCORE, 4, 0.5, HEAD)                                                              \
+    X(QHITTER, "qhitter", "little summed attention, much lost by codes of four bits",              \
+      evict_qhitter_rank, EVICT_QHITTER_SCORE, 4, 0.5, HEAD)                                       \
+    X(KEYFORMER, "keyformer", "the least summed attention under noise", evict_keyformer_rank,      \
+      EVICT_KEYFORMER_SCORE, 0, 0.3, HEAD)                                                         \
     X(STRIDED, "strided", "the oldest but every s-th", evict_strided_rank, EVICT_SCORE_NONE, 0,    \
       0.5, HEAD)                                                                                   \
     X(STRIDED_H2O, "strided-h2o", "the least summed attention but every s-th",                     \
@@ -83,6 +99,7 @@ struct evict {
     int policy;    // enum evict_policy
     int scope;     // enum evict_scope
     int simulate;  // 1: keep everything, mask what would have gone
+    int positions; // enum evict_positions
     double budget; // slots when >= 1 and budget_is_fraction is 0
     int budget_is_fraction;
     int budget_of_prompt; // 1: it is one of the prompt; 0: of prompt + max_tokens
@@ -103,6 +120,10 @@ int evict_policy_scope(int policy);         // enum evict_scope unless the user 
 int evict_policy_by_name(const char *name); // N_EVICT_POLICIES when unknown
 /* Greatest number of slots that a row can hold in a layer of a kind. */
 int64_t evict_slots_max(const struct evict *e, int kind, int64_t n_prompt, int64_t n_max);
+/* Most tokens of a row, of a model made for `context`: where positions are ranks as many as leave
+ * the budget within it, for a count of slots that is within it any. */
+#define EVICT_TOKENS_MAX (1 << 27)
+int64_t evict_tokens_max(const struct evict *e, int64_t context);
 
 /* How many kinds of layers there are; what a kind is, and of which kind a layer (from 0). */
 static inline int evict_kinds(const struct evict *e)
@@ -144,13 +165,19 @@ static inline int evict_policy_scores(int policy)
 static inline int evict_prompt_scores(int policy)
 {
     const int source = evict_score_of(policy).source;
-    return source == EVICT_WEIGHTS || source == EVICT_HITS;
+    return source != EVICT_NO_SCORE && source != EVICT_KEYS;
 }
 
 /* 1: and of the weights of every token under decode's rule. */
 static inline int evict_decode_scores(int policy)
 {
     return evict_prompt_scores(policy) && !evict_score_of(policy).frozen;
+}
+
+/* enum evict_trait: what slots carry beside their score. */
+static inline int evict_policy_trait(int policy)
+{
+    return evict_score_of(policy).trait;
 }
 
 /* Rank of a slot for the query at position `now`: lower goes first. */
@@ -167,6 +194,12 @@ static inline float evict_rank(int policy, const struct evict_row *row, float sc
     return 0;
 }
 
+/* Slots that a head keeps when a token at position `now` comes: its rank. */
+static inline int evict_rank_new(const struct evict_row *row, int now)
+{
+    return now < row->budget ? now : row->budget;
+}
+
 /* 1 when the position may not go while the newest position is `now`. */
 static inline int evict_protected(const struct evict_row *row, int pos, int now)
 {
@@ -181,6 +214,20 @@ static inline int evict_ring_slots(const struct evict_row *row)
     int n = row->recent < EVICT_RING_MAX ? row->recent : EVICT_RING_MAX;
     n = n < row->budget - row->sink ? n : row->budget - row->sink;
     return n > 0 ? n : 0;
+}
+
+/* A row's limits when its prompt is cut. Where weights count up to there, recent is what decode
+ * keeps of its own tokens, which have none, and of the prompt no more is protected than the queries
+ * that its scores are of, and what has to stand in the ring. */
+static inline struct evict_row evict_behind_prompt(int policy, const struct evict_row *row,
+                                                   int ring_slots)
+{
+    const struct evict_score score = evict_score_of(policy);
+    const int least = score.last > ring_slots ? score.last : ring_slots;
+    struct evict_row limits = *row;
+    if (score.source == EVICT_WEIGHTS && score.frozen && limits.recent > least)
+        limits.recent = least;
+    return limits;
 }
 
 /* Of a row of n tokens those that stand in its ring. */

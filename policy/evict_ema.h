@@ -9,7 +9,7 @@
 
 #include "policy/evict_row.h"
 
-#define EVICT_EMA_SCORE EVICT_WEIGHTS, 2048, 0.98f, 0, 0
+#define EVICT_EMA_SCORE EVICT_WEIGHTS, 2048, 0.98f, 0, 0, EVICT_NO_TRAIT
 
 static inline float evict_ema_rank(const struct evict_row *row, float score, int pos, int now)
 {

@@ -9,7 +9,7 @@
 
 #include "policy/evict_row.h"
 
-#define EVICT_KNORM_SCORE EVICT_KEYS, 0, 0, 1, 0
+#define EVICT_KNORM_SCORE EVICT_KEYS, 0, 0, 1, 0, EVICT_NO_TRAIT
 
 static inline float evict_knorm_rank(const struct evict_row *row, float score, int pos, int now)
 {

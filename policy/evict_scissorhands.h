@@ -10,7 +10,7 @@
 #include "policy/evict_row.h"
 
 #define EVICT_SCISSORHANDS_WINDOW 32
-#define EVICT_SCISSORHANDS_SCORE  EVICT_HITS, EVICT_SCISSORHANDS_WINDOW, 1, 0, 0
+#define EVICT_SCISSORHANDS_SCORE  EVICT_HITS, EVICT_SCISSORHANDS_WINDOW, 1, 0, 0, EVICT_NO_TRAIT
 
 static inline float evict_scissorhands_rank(const struct evict_row *row, float score, int pos,
                                             int now)

@@ -7,7 +7,9 @@
  * keep 1 a sum, with less a decayed one, with 0 the last query's weight.
  * Two kinds are no sums: of a query only whether its weight is at least its mean, a bit in the
  * score for each of the last 32; and the norm of the slot's own key, for which nobody has to
- * attend. */
+ * attend.
+ * A slot may have a trait beside its score: a number made once, of its key and its value. It is f32
+ * where the policy has one, no byte where it has none, and goes wherever the score goes. */
 #ifndef POLICY_EVICT_SCORE_H
 #define POLICY_EVICT_SCORE_H
 
@@ -17,8 +19,15 @@
 enum evict_source {
     EVICT_NO_SCORE, // ranks know positions alone
     EVICT_WEIGHTS,  // attention weights
+    EVICT_NOISY,    // the same of a prompt; behind it weights under noise (evict_keyformer.h)
     EVICT_HITS,     // whether they are at least the query's mean: bits, the last query's lowest
     EVICT_KEYS      // none, but the slot's own key: its norm, negative
+};
+
+enum evict_trait {
+    EVICT_NO_TRAIT,
+    EVICT_VALUE_NORM, // the norm of its value: a score counts times that
+    EVICT_QUANT_ERROR // what codes of four bits lose of key and value: the less, the more it counts
 };
 
 struct evict_score {
@@ -26,12 +35,14 @@ struct evict_score {
     int last;   // of a prompt so many of its last queries count
     float keep; // what is left of a score when the next query's weight is added
     int frozen; // 1: decode leaves scores as the prompt has made them
-    int pool;   // behind a prompt a score is the greatest of so many neighbours' on either side
+    int pool;   // behind a prompt a score is the greatest of so many neighbours' on either side;
+                // less than 0: the mean of its block of -pool positions
+    int trait;  // enum evict_trait
 };
 
 /* Score modes that more than one policy may have. Others stand in their policy's header. */
-#define EVICT_SCORE_NONE EVICT_NO_SCORE, 0, 0, 1, 0
-#define EVICT_SCORE_SUM  EVICT_WEIGHTS, INT32_MAX, 1, 0, 0
+#define EVICT_SCORE_NONE EVICT_NO_SCORE, 0, 0, 1, 0, EVICT_NO_TRAIT
+#define EVICT_SCORE_SUM  EVICT_WEIGHTS, INT32_MAX, 1, 0, 0, EVICT_NO_TRAIT
 
 /* The first query of a prompt that counts. */
 static inline int evict_first_query(const struct evict_score *s, int n_prompt)
@@ -54,12 +65,16 @@ static inline float evict_query_worth(const struct evict_score *s, int query, in
 static inline float evict_score_pooled(const struct evict_score *s, const float *scores, int pos,
                                        int n_prompt)
 {
-    const int first = pos > s->pool ? pos - s->pool : 0;
-    const int last = pos + s->pool < n_prompt ? pos + s->pool : n_prompt - 1;
-    float most = scores[pos];
-    for (int i = first; i <= last; i++)
+    const int block = -s->pool;
+    const int first = block > 0 ? pos - pos % block : pos > s->pool ? pos - s->pool : 0;
+    int last = block > 0 ? first + block - 1 : pos + s->pool;
+    float most = scores[pos], sum = 0;
+    last = last < n_prompt ? last : n_prompt - 1;
+    for (int i = first; i <= last; i++) {
         most = scores[i] > most ? scores[i] : most;
-    return most;
+        sum += scores[i];
+    }
+    return block > 0 ? sum / (float)(last - first + 1) : most;
 }
 
 /* Scores that are bits: `hits` older ones have come in behind those of `score`. */
@@ -92,10 +107,60 @@ static inline float evict_score_next(const struct evict_score *s, float score, f
     return fmaf(score, s->keep, weight);
 }
 
-/* What a score counts, alone and summed over KV heads: of bits how many there are. */
-static inline float evict_score_value(const struct evict_score *s, float score)
+/* Where scores and traits of a KV head lie: of all its slots that are not masked, protected ones
+ * and those of a ring with them, and of the new token. Behind a prompt: of all its tokens. A number
+ * that is none has no part in it. */
+struct evict_view {
+    float score_min, score_max, trait_min, trait_max;
+};
+
+/* 1: what a slot counts depends on the others of its head. */
+static inline int evict_has_view(const struct evict_score *s)
+{
+    return s->trait == EVICT_QUANT_ERROR;
+}
+
+static inline struct evict_view evict_view_empty(void)
+{
+    const struct evict_view view = {INFINITY, -INFINITY, INFINITY, -INFINITY};
+    return view;
+}
+
+static inline void evict_view_join(struct evict_view *view, const struct evict_view *other)
+{
+    if (other->score_min < view->score_min)
+        view->score_min = other->score_min;
+    if (other->score_max > view->score_max)
+        view->score_max = other->score_max;
+    if (other->trait_min < view->trait_min)
+        view->trait_min = other->trait_min;
+    if (other->trait_max > view->trait_max)
+        view->trait_max = other->trait_max;
+}
+
+static inline void evict_view_add(struct evict_view *view, float score, float trait)
+{
+    const struct evict_view slot = {score, score, trait, trait};
+    evict_view_join(view, &slot);
+}
+
+/* How far x is on the way from least to greatest; 0 where they are one. */
+static inline float evict_way(float x, float least, float greatest)
+{
+    return greatest > least ? (x - least) / (greatest - least) : 0;
+}
+
+/* What a slot counts, alone and summed over KV heads: its score; of bits how many there are; and
+ * what its trait makes of it. view: of its head, only read where evict_has_view(). */
+static inline float evict_score_value(const struct evict_score *s, const struct evict_view *view,
+                                      float score, float trait)
 {
     uint32_t n = evict_hits(score);
+    if (s->trait == EVICT_VALUE_NORM)
+        return score * trait;
+    if (s->trait == EVICT_QUANT_ERROR)
+        return 0.5f * evict_way(score, view->score_min, view->score_max) +
+               0.5f * (1.0f - evict_way(trait, view->trait_min, view->trait_max));
     if (s->source != EVICT_HITS)
         return score;
     n -= n >> 1 & 0x55555555;

@@ -4,15 +4,16 @@
  * asks for more often (SmolLM2-135M). Three differences:
  * - a score is of a KV head, not of a query head, so that a group shares its slots;
  * - the pool runs over the whole prompt, the window's own positions with it, which stay anyway;
- * - decode keeps the budget, where the paper's cache grows: scores stay as they are, newer tokens
- *   have none, so that the oldest of these goes first. */
+ * - decode keeps the budget, where the paper's cache grows: scores stay as they are, and of the
+ *   newest tokens, which have none, `recent` (half of the budget) take the room of the prompt's
+ *   lowest. Behind the prompt only its last 16 are protected, as the paper's window is. */
 #ifndef POLICY_EVICT_SNAPKV_H
 #define POLICY_EVICT_SNAPKV_H
 
 #include "policy/evict_row.h"
 
 #define EVICT_SNAPKV_WINDOW 16
-#define EVICT_SNAPKV_SCORE  EVICT_WEIGHTS, EVICT_SNAPKV_WINDOW, 1, 1, 3
+#define EVICT_SNAPKV_SCORE  EVICT_WEIGHTS, EVICT_SNAPKV_WINDOW, 1, 1, 3, EVICT_NO_TRAIT
 
 static inline float evict_snapkv_rank(const struct evict_row *row, float score, int pos, int now)
 {

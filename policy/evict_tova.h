@@ -7,7 +7,7 @@
 
 #include "policy/evict_row.h"
 
-#define EVICT_TOVA_SCORE EVICT_WEIGHTS, 1, 0, 0, 0
+#define EVICT_TOVA_SCORE EVICT_WEIGHTS, 1, 0, 0, 0, EVICT_NO_TRAIT
 
 static inline float evict_tova_rank(const struct evict_row *row, float score, int pos, int now)
 {

@@ -175,6 +175,10 @@ static void lay_batches(struct build *b)
         int64_t slots = b->shape->n_kv_heads * plan_kv_slots_before(p, p->decoder, ring);
         arrays(b, LAYOUT_SLOT_POS, rows, slots, 4);
         arrays(b, LAYOUT_SLOT_SCORES, rows, slots, 4);
+        if (b->evict->positions == EVICT_POSITIONS_SLOT)
+            arrays(b, LAYOUT_SLOT_RANKS, rows, slots, 4);
+        if (evict_policy_trait(b->evict->policy))
+            arrays(b, LAYOUT_SLOT_TRAITS, rows, slots, 4);
     }
     arrays(b, LAYOUT_RINGS, rows, p->decoder, c->kv_ring_bytes);
 }
@@ -200,12 +204,20 @@ int64_t layout_prompt_pages(const struct plan *plan)
     return ceil_div64(plan->prompt_max, PLAN_PAGE_SLOTS) + plan->tile_tokens / PLAN_PAGE_SLOTS + 16;
 }
 
+int64_t layout_rope_rows(const struct work *work, const struct evict *evict)
+{
+    if (evict->positions != EVICT_POSITIONS_SLOT)
+        return work->tokens_max;
+    return min64(work->tokens_max, max64(work->prompt_max, work->slots_max + 1));
+}
+
 /* What a tile of tokens passes through in a layer. */
 static void lay_tile(struct build *b)
 {
     const struct plan *p = b->plan;
     const struct shape *s = b->shape;
-    int64_t tile = p->tile_tokens, rope = s->rope_dim / 2;
+    int64_t tile = p->tile_tokens;
+    int64_t angles = shape_ropes(s) * layout_rope_rows(b->work, b->evict) * (s->rope_dim / 2);
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
     array(b, LAYOUT_NORMED, tile, plan_token_bytes(s));
     array(b, LAYOUT_Q, tile * heads, 4);
@@ -222,8 +234,12 @@ static void lay_tile(struct build *b)
         array(b, LAYOUT_SHARED_OUT, s->shared_dim > 0 ? tile * s->dim : 0, 4);
         array(b, LAYOUT_SHARES, tile * s->shared_gate, 4);
     }
-    array(b, LAYOUT_ROPE_COS, shape_ropes(s) * b->work->tokens_max * rope, 4);
-    array(b, LAYOUT_ROPE_SIN, shape_ropes(s) * b->work->tokens_max * rope, 4);
+    array(b, LAYOUT_ROPE_COS, angles, 4);
+    array(b, LAYOUT_ROPE_SIN, angles, 4);
+    if (p->attn_cpu && b->evict->positions == EVICT_POSITIONS_SLOT) {
+        array(b, LAYOUT_SLOT_COS, angles, 4);
+        array(b, LAYOUT_SLOT_SIN, angles, 4);
+    }
 }
 
 /* A tile ends where it is full, where a span begins that does not fit, or with the batch. */

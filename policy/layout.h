@@ -66,6 +66,8 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(ROW_PAGES, kv_meta, HOST)      /* [i: rows][slots_cap / 32] page ids */                      \
     X(SLOT_POS, kv_meta, ATTEND)     /* [i: rows][decoder][n_kv_heads][the layer's slots] */       \
     X(SLOT_SCORES, kv_meta, ATTEND)  /* the same */                                                \
+    X(SLOT_RANKS, kv_meta, ATTEND)   /* the same, where positions are ranks */                     \
+    X(SLOT_TRAITS, kv_meta, ATTEND)  /* the same, where the policy has one */                      \
     X(RINGS, kv_rings, ATTEND)       /* [i: rows][decoder] rings */                                \
     /* engine/line/gather */                                                                       \
     X(GATHER_SETS, workspace, HOST)     /* [batches] struct gather_set */                          \
@@ -87,8 +89,10 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(EXPERT_OUT, workspace, DEVICE)    /* [tile_tokens x experts used][dim] f32 */                \
     X(SHARED_OUT, workspace, DEVICE)    /* [tile_tokens][dim] f32 */                               \
     X(SHARES, workspace, DEVICE)        /* [tile_tokens] f32 */                                    \
-    X(ROPE_COS, workspace, DEVICE)      /* [ropes][tokens_max][rope_dim / 2] f32 by position */    \
+    X(ROPE_COS, workspace, DEVICE)      /* [ropes][layout_rope_rows()][rope_dim / 2] f32 */        \
     X(ROPE_SIN, workspace, DEVICE)      /* the same */                                             \
+    X(SLOT_COS, workspace, ATTEND)      /* as ROPE_COS, on the CPU beside a device, by rank */     \
+    X(SLOT_SIN, workspace, ATTEND)      /* the same */                                             \
     X(PROMPT_PAGES, workspace, ATTEND)  /* [layout_prompt_pages()] pages in the compute format */  \
     X(SHARED_PAGES, workspace, ATTEND)  /* [shared_tokens / 32] the same */                        \
     X(PROMPT_SCORES, workspace, ATTEND) /* [layout_prompt_pages()][32][n_kv_heads] f32 */          \
@@ -167,6 +171,9 @@ struct layout_stays {
 struct layout_stays layout_stays(const struct plan *plan, const struct weights_info *w,
                                  const struct plan_costs *costs);
 
+/* Positions that anything is rotated by: those of the longest row; where positions are ranks, those
+ * of the longest prompt, or as many as slots, and one for the new token. */
+int64_t layout_rope_rows(const struct work *work, const struct evict *evict);
 /* Pages of the workspace in which prompts of a tile keep K and V. */
 int64_t layout_prompt_pages(const struct plan *plan);
 /* Bytes of a frame of hidden states: one batch's of a step, whole disk blocks. */

@@ -58,6 +58,16 @@ static double row_bytes(const struct shape *s)
     return 4 * (2.0 * s->dim + heads + kv + 2.0 * shape_mlps_used(s) * s->ffn_dim);
 }
 
+/* Where positions are ranks: bytes that rotating a slot's keys writes and reads again, beside those
+ * of attention. Where rows were measured that is in it. */
+static double turned_bytes(const struct setting *set)
+{
+    const struct shape *s = set->shape;
+    if (set->evict->positions != EVICT_POSITIONS_SLOT)
+        return 0;
+    return 2.0 * 4 * s->n_kv_heads * s->head_dim;
+}
+
 /* Attention of a batch in a layer, on the CPU. */
 static double attend_s(const struct setting *set, const struct load *l, int kind)
 {
@@ -76,7 +86,8 @@ static double attend_s(const struct setting *set, const struct load *l, int kind
         prompts_s = rate(flops, flops_rate);
     if (rates->rows_s[0] > 0)
         return model_attend_s(rates, (double)l->forced_tokens, (double)kv->slots) + prompts_s;
-    return rate((double)kv->slots * slot, read) + prompts_s;
+    return rate((double)kv->slots * slot, read) +
+           rate((double)kv->slots * turned_bytes(set), set->machine->ram_read.value) + prompts_s;
 }
 
 static double tokens_of(const struct load *l)
@@ -182,7 +193,7 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
     double slot = (double)set->costs->kv_page_bytes / PLAN_PAGE_SLOTS;
     for (int kind = KV_MOST; kind < p->kinds; kind++) {
         const struct kv_load *of = &l->kv[kind];
-        double attend = rate((double)of->slots * slot, m->device_read.value) +
+        double attend = rate((double)of->slots * (slot + turned_bytes(set)), m->device_read.value) +
                         rate(4 * heads * (double)of->prompt_pairs, m->device_flops.value);
         c->kv[kind].layer[0] = c->kv[kind].layer[1] = c->before + attend + c->after;
     }

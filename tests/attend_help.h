@@ -34,8 +34,29 @@ static inline void tokens_free(struct tokens *t)
     free(t->v);
 }
 
-static float attend_cap;          // of every call; 0: none
-static const float *attend_sinks; // [n_heads]; NULL: none
+static float attend_cap;             // of every call; 0: none
+static const float *attend_sinks;    // [n_heads]; NULL: none
+static struct slot_rope attend_rope; // without tables q and k come rotated
+
+/* Of real angles, times `scale`, for so many positions; to be taken down by angles_free(). */
+static inline struct slot_rope angles_make(int rope_dim, int n, float scale)
+{
+    const int half = rope_dim / 2;
+    float *c = take((int64_t)n * half * 4), *s = take((int64_t)n * half * 4);
+    for (int i = 0; i < n * half; i++) {
+        const double angle = (i / half) * pow(10000, -(double)(i % half) / half);
+        c[i] = scale * (float)cos(angle);
+        s[i] = scale * (float)sin(angle);
+    }
+    return (struct slot_rope){.cos = c, .sin = s, .rope_dim = rope_dim, .scale = scale};
+}
+
+static inline void angles_free(struct slot_rope *rope)
+{
+    free((void *)(uintptr_t)rope->cos);
+    free((void *)(uintptr_t)rope->sin);
+    *rope = (struct slot_rope){0};
+}
 
 /* A row under one policy, and all that came out of it. */
 struct row {
@@ -78,7 +99,11 @@ static inline struct row row_make(const struct model *m, const struct tokens *t,
     if (evict.policy != EVICT_FULL || evict.simulate) {
         r.kv.slot_pos = take((int64_t)m->n_kv_heads * cap * 4);
         r.kv.slot_score = take((int64_t)m->n_kv_heads * cap * 4);
+        if (attend_rope.cos)
+            r.kv.slot_rank = take((int64_t)m->n_kv_heads * cap * 4);
     }
+    if (evict_policy_trait(evict.policy))
+        r.kv.slot_trait = take((int64_t)m->n_kv_heads * cap * 4);
     r.kv.dirty = take(ceil_div(r.n_pages, 64) * 8);
     r.out_bytes = (int64_t)t->n * t->q_stride * 4;
     r.out = take(r.out_bytes);
@@ -94,6 +119,8 @@ static inline void row_free(struct row *r)
     free(r->pages);
     free(r->kv.slot_pos);
     free(r->kv.slot_score);
+    free(r->kv.slot_rank);
+    free(r->kv.slot_trait);
     free(r->kv.dirty);
     free(r->out);
     free(r->scores);
@@ -132,7 +159,11 @@ static inline struct joint joint_make(struct row *const *rows, int n_rows)
     if (r->kv.slot_pos) {
         kv->slot_pos = take(n_all * kv->slot_stride * 4);
         kv->slot_score = take(n_all * kv->slot_stride * 4);
+        if (r->kv.slot_rank)
+            kv->slot_rank = take(n_all * kv->slot_stride * 4);
     }
+    if (r->kv.slot_trait)
+        kv->slot_trait = take(n_all * kv->slot_stride * 4);
     for (int i = 1; i < n_all; i++) {
         int32_t *ids = j.ids + i * kv->page_ids_stride;
         assert_int_equal(rows[i - 1]->n_pages, n_pages);
@@ -159,6 +190,8 @@ static inline void joint_copy(struct joint *j, struct row *const *rows, int n_ro
             joint_move(r->pages[p], kv_page_of(&j->kv, at.page_ids[p]), r->layout.page_bytes, back);
         joint_move(r->kv.slot_pos, at.slot_pos, j->slots * 4, back);
         joint_move(r->kv.slot_score, at.slot_score, j->slots * 4, back);
+        joint_move(r->kv.slot_rank, at.slot_rank, j->slots * 4, back);
+        joint_move(r->kv.slot_trait, at.slot_trait, j->slots * 4, back);
         joint_move(r->kv.dirty, at.dirty, j->words * 8, back);
         joint_move(r->kv.ring, at.ring, r->ring_bytes, back);
     }
@@ -171,6 +204,8 @@ static inline void joint_free(struct joint *j)
     free(j->ids);
     free(j->kv.slot_pos);
     free(j->kv.slot_score);
+    free(j->kv.slot_rank);
+    free(j->kv.slot_trait);
     free(j->kv.dirty);
     free(j->kv.rings);
 }
@@ -186,6 +221,7 @@ static inline void row_keep(const struct ops *keep, const struct model *m, struc
     ops_run_prompt_keep(keep, &(struct prompt_keep_args){.from = *work,
                                                          .pages = pages,
                                                          .scores = scores,
+                                                         .rope = attend_rope,
                                                          .kv = j.kv,
                                                          .evict = r->evict,
                                                          .limits = r->limits,
@@ -280,6 +316,7 @@ static inline void rows_forced(const struct ops *ops, const struct model *m,
                                         .n_slots = r->kv.n_slots,
                                         .n = n,
                                         .pos = first,
+                                        .n_prompt = r->n_prompt,
                                         .token = (int)at,
                                         .limits = r->limits};
         int slots =
@@ -293,6 +330,7 @@ static inline void rows_forced(const struct ops *ops, const struct model *m,
         take(attend_forced_scratch_bytes(ops, j.kv.slots_cap, m->n_heads, m->n_kv_heads,
                                          m->head_dim, evict_decode_scores(rows[0]->evict.policy)));
     ops_run_attend_forced(ops, &(struct attend_forced_args){.kv = j.kv,
+                                                            .rope = attend_rope,
                                                             .evict = rows[0]->evict,
                                                             .spans = spans,
                                                             .n_spans = n_rows,
@@ -344,6 +382,20 @@ static inline struct row row_run(const struct ops *ops, const struct model *m,
     return r;
 }
 
+/* Of slots that are live: nobody reads those of others. */
+static inline void ranks_same(const struct row *a, const struct row *b, const char *what)
+{
+    const int cap = a->kv.slots_cap, R = a->kv.ring_slots;
+    const int n_ring = evict_ring_used(R, a->n_tokens);
+    for (int i = 0; i < a->layout.n_kv_heads * cap && a->kv.slot_rank; i++) {
+        const int slot = i % cap,
+                  used = slot < a->kv.n_slots || (slot >= cap - R && slot < cap - R + n_ring);
+        if (used && a->kv.slot_pos[i] >= 0 && a->kv.slot_rank[i] != b->kv.slot_rank[i])
+            fail_msg("%s: rank of slot %d of head %d is %d, not %d", what, slot, i / cap,
+                     a->kv.slot_rank[i], b->kv.slot_rank[i]);
+    }
+}
+
 static inline void rows_same(const struct row *a, const struct row *b, const char *what)
 {
     int n_heads = a->layout.n_kv_heads;
@@ -361,6 +413,9 @@ static inline void rows_same(const struct row *a, const struct row *b, const cha
         return;
     assert_same_bits(a->kv.slot_pos, b->kv.slot_pos, slot_bytes, what);
     assert_same_bits(a->kv.slot_score, b->kv.slot_score, slot_bytes, what);
+    ranks_same(a, b, what);
+    if (a->kv.slot_trait)
+        assert_same_bits(a->kv.slot_trait, b->kv.slot_trait, slot_bytes, what);
 }
 
 /* Scores of two rows under one policy: bits are the same, numbers close. */
@@ -394,6 +449,9 @@ static inline void rows_close_to(const struct row *a, const struct row *b, doubl
         return;
     assert_same_bits(a->kv.slot_pos, b->kv.slot_pos, n * 4, what);
     scores_close(a, a->kv.slot_score, b->kv.slot_score, n, tolerance * 10, what);
+    ranks_same(a, b, what);
+    if (a->kv.slot_trait)
+        assert_same_bits(a->kv.slot_trait, b->kv.slot_trait, n * 4, what);
 }
 
 static const struct evict_row never = {.budget = INT32_MAX, .recent = INT32_MAX, .sink = 0};
@@ -417,12 +475,18 @@ static const struct scenario scenarios[] = {
     {{.policy = EVICT_EMA, .scope = EVICT_SCOPE_LAYER}, {36, 8, 0}},
     {{.policy = EVICT_TOVA, .scope = EVICT_SCOPE_LAYER}, {40, 1, 0}},
     {{.policy = EVICT_TOVA}, {33, 4, 2}},
-    {{.policy = EVICT_SNAPKV}, {40, 16, 0}},
+    {{.policy = EVICT_SNAPKV}, {40, 24, 0}},
     {{.policy = EVICT_SNAPKV, .scope = EVICT_SCOPE_LAYER}, {34, 8, 2}},
     {{.policy = EVICT_SCISSORHANDS}, {40, 8, 0}},
     {{.policy = EVICT_SCISSORHANDS, .scope = EVICT_SCOPE_LAYER}, {36, 4, 2}},
     {{.policy = EVICT_KNORM}, {40, 18, 4}},
     {{.policy = EVICT_KNORM, .scope = EVICT_SCOPE_LAYER}, {36, 4, 0}},
+    {{.policy = EVICT_VLEN}, {40, 18, 4}},
+    {{.policy = EVICT_VLEN, .scope = EVICT_SCOPE_LAYER}, {36, 4, 0}},
+    {{.policy = EVICT_QHITTER}, {40, 18, 4}},
+    {{.policy = EVICT_QHITTER, .scope = EVICT_SCOPE_LAYER}, {36, 4, 0}},
+    {{.policy = EVICT_KEYFORMER}, {40, 12, 0}},
+    {{.policy = EVICT_KEYFORMER, .scope = EVICT_SCOPE_LAYER}, {36, 4, 2}},
     {{.policy = EVICT_STRIDED}, {40, 20, 0}},
     {{.policy = EVICT_STRIDED_H2O}, {40, 10, 2}},
     {{.policy = EVICT_FIXED, .scope = EVICT_SCOPE_LAYER}, {36, 8, 0}},

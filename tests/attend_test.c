@@ -53,12 +53,16 @@ static void forced_splits_equal_ref(void **state)
 {
     (void)state;
     struct scenario h2o = {{.policy = EVICT_H2O}, {290, 100, 0}};
+    struct scenario qhitter = {{.policy = EVICT_QHITTER}, {290, 100, 0}};
+    struct scenario keyformer = {{.policy = EVICT_KEYFORMER}, {290, 100, 0}};
     struct scenario simulate = {{.policy = EVICT_WINDOW, .simulate = 1}, {40, 40, 0}};
     for (enum kv_format f = KV_BF16; f <= KV_MIXED; f++) {
         struct model m = {6, 2, 64, KV_BF16, f};
         forced_check(&m, 520, 8, scenarios[0]);
         forced_check(&m, 250, 12, scenarios[0]);
         forced_check(&m, 300, 12, h2o);
+        forced_check(&m, 300, 12, qhitter);
+        forced_check(&m, 300, 12, keyformer);
         forced_check(&m, 300, 12, simulate); // a whole split is masked
     }
 }
@@ -101,6 +105,8 @@ static void threads_do_not_show(void **state)
         {{.policy = EVICT_FULL}, {INT32_MAX, INT32_MAX, 0}},
         {{.policy = EVICT_H2O}, {540, 100, 0}},
         {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {530, 100, 4}},
+        {{.policy = EVICT_QHITTER, .scope = EVICT_SCOPE_LAYER}, {530, 100, 4}},
+        {{.policy = EVICT_KEYFORMER}, {540, 100, 0}},
         {{.policy = EVICT_WINDOW, .simulate = 1}, {300, 300, 0}},
     };
     for (size_t c = 0; c < 2 * sizeof cases / sizeof *cases; c++) {
@@ -356,8 +362,8 @@ static void weights_sum_to_the_group(void **state)
 static void a_prompt_scores_as_its_tokens(void **state)
 {
     (void)state;
-    static const int policies[] = {EVICT_H2O, EVICT_EMA, EVICT_TOVA, EVICT_SCISSORHANDS,
-                                   EVICT_KNORM};
+    static const int policies[] = {EVICT_H2O,   EVICT_EMA,  EVICT_TOVA,   EVICT_SCISSORHANDS,
+                                   EVICT_KNORM, EVICT_VLEN, EVICT_QHITTER};
     struct model m = {6, 2, 32, KV_F32, KV_F32};
     struct evict_row limits = {.budget = 80, .recent = 4, .sink = 0};
     for (int n = 20; n <= 80; n += 20)
@@ -373,6 +379,9 @@ static void a_prompt_scores_as_its_tokens(void **state)
                 assert_same_bits(prompt.kv.slot_pos, steps.kv.slot_pos, numbers * 4, "positions");
                 scores_close(&steps, prompt.kv.slot_score, steps.kv.slot_score, numbers, 1e-5,
                              "scores");
+                if (prompt.kv.slot_trait)
+                    assert_same_bits(prompt.kv.slot_trait, steps.kv.slot_trait, numbers * 4,
+                                     "traits");
                 row_free(&prompt);
                 row_free(&steps);
                 tokens_free(&t);
@@ -499,13 +508,15 @@ static void invariants_hold(void **state)
             if (now > 63)
                 rows_forced(&ops, &m, ts, rows, 1, now, 1);
             for (int h = 0; h < 2; h++) {
+                struct evict_row sure = evict_behind_prompt(scenarios[s].evict.policy, limits, 0);
                 int n = kept_set(&r, h, kept), n_protected = 0;
+                sure.recent = (int)min_i64(sure.recent + now - 63, limits->recent);
                 assert_int_equal(n, limits->budget);
                 for (int i = 0; i < n; i++) {
                     assert_true(i == 0 || kept[i] > kept[i - 1]);
-                    n_protected += evict_protected(limits, kept[i], now);
+                    n_protected += evict_protected(&sure, kept[i], now);
                 }
-                assert_int_equal(n_protected, limits->sink + limits->recent);
+                assert_int_equal(n_protected, limits->sink + sure.recent);
                 for (int i = 0; i < n && now > 63; i++) {
                     int32_t pos = r.kv.slot_pos[h * r.kv.slots_cap + i];
                     assert_true(pos == before[h][i] ||
@@ -614,9 +625,9 @@ static void a_nan_query_adds_nothing(void **state)
             {
                 struct ops ops = {.isa = isa, .compute = f ? COMPUTE_F32 : COMPUTE_BF16};
                 struct evict_row limits = {70, 30, 0};
-                struct evict h2o = {.policy = EVICT_H2O};
-                struct row want = row_run(&ops, &m, &good, h2o, limits, 64, 7);
-                struct row got = row_run(&ops, &m, &bad, h2o, limits, 64, 7);
+                struct evict e = {.policy = f ? EVICT_KEYFORMER : EVICT_H2O};
+                struct row want = row_run(&ops, &m, &good, e, limits, 64, 7);
+                struct row got = row_run(&ops, &m, &bad, e, limits, 64, 7);
                 int64_t half = got.kv.slots_cap;
                 for (int i = 0; i < 64 && at < 64; i++) { // at most what the query would have added
                     float lost = want.scores[i] - got.scores[i];

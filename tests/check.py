@@ -62,7 +62,7 @@ ALSO_ASAN = {"bad_input_test"}
 # (other instructions, other order of sums); what has threads, whose timing is another; and the bounds of
 # memory and time that those tests hold only without shadow memory.
 ALSO_RELEASE = {
-    "attend_test", "exact_test", "search_test", "cost_test", "codec_test", "decode_test", "dtype_own_test", "dtype_test", "int8_test", "isa_test", "ops_test", "experts_test",
+    "attend_test", "attend_rank_test", "exact_test", "search_test", "cost_test", "codec_test", "decode_test", "dtype_own_test", "dtype_test", "int8_test", "isa_test", "ops_test", "experts_test",
     "order_test", "sample_test",
     "device_test", "engine_test", "job_ahead_test", "job_test", "journal_test", "mover_test", "pool_test", "ring_limits_test", "ring_test",
     "gguf_bad_test", "probe_test",

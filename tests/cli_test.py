@@ -207,6 +207,10 @@ def bench(tally, p, a):
     shapes = " ".join(row["shape"] for row in rows if row["op"] == "attend_forced")
     for wanted in ("f32", "bf16", "q8", "q4", "mixed"):
         check(f" {wanted} h2o" in shapes, f"bench ops: no attend_forced over KV in {wanted}")
+    done = p.expect("bench ops --policies", 0, "bench", "ops", "attend_forced", "--policies", "full,h2o,tova,vlen", "--csv", "--runs", "1", "-m", p.model)
+    shapes = [row["shape"].split() for row in csv.DictReader(x for x in done.out.splitlines() if not x.startswith("#"))]
+    check([x[-1] for x in shapes if x[-2] == "bf16" and x[3] == "640"] == ["read", "full", "h2o", "tova", "vlen", "scores"], f"bench ops --policies: {shapes}")
+    p.expect("bench ops --policies of none", 2, "bench", "ops", "--policies", "lru", "-m", p.model)
     done = p.expect("bench ops norm --json", 0, "bench", "ops", "norm", "--json", "--runs", "1", "-m", p.model)
     found = parse("bench ops --json", done.out)
     check("machine" in found and [r["op"] for r in found["rows"]] == ["norm"], f"bench ops --json: {found}")

@@ -306,6 +306,28 @@ static void test_rows_are_gathered_in_time(void **state)
     costs = saved;
 }
 
+/* Where positions are ranks a slot's keys are written and read once more, in f32: three times the
+ * bytes of a slot in bf16, here. */
+static void test_keys_by_rank_cost_their_rotation(void **state)
+{
+    (void)state;
+    const struct plan_costs saved = costs;
+    const struct machine m = {
+        .nvme_read = {1e12}, .nvme_write = {1e12}, .ram_read = {1e9}, .threads = 2};
+    evict = (struct evict){.policy = EVICT_STREAMING, .budget = 128, .sink = -1};
+    work.slots_max = work.slots_mean = 128;
+    const struct plan p = small_layers(2, 1e-4);
+    const struct plan_time plain = time_on(&m, &p);
+    evict.positions = EVICT_POSITIONS_SLOT;
+    const struct plan_time by_rank = time_on(&m, &p);
+    evict.positions = EVICT_POSITIONS_TRUE;
+    costs.kv_page_bytes *= 3;
+    const struct plan_time thrice = time_on(&m, &p);
+    assert_true(by_rank.compute_s > 1.01 * plain.compute_s);
+    assert_true(about(by_rank.compute_s, thrice.compute_s, 1e-6));
+    costs = saved;
+}
+
 /* KV that lives on the disk comes page by page: each row's first pages in one piece. */
 static void test_pages_apart_cost_their_start(void **state)
 {
@@ -377,6 +399,7 @@ int main(void)
         cmocka_unit_test_setup(test_the_disk_is_slower_beside_ops, setup),
         cmocka_unit_test_setup(test_ops_are_slower_beside_reads, setup),
         cmocka_unit_test_setup(test_rows_are_gathered_in_time, setup),
+        cmocka_unit_test_setup(test_keys_by_rank_cost_their_rotation, setup),
         cmocka_unit_test_setup(test_pages_apart_cost_their_start, setup),
         cmocka_unit_test_setup(test_fresh_memory_costs_its_first_touch, setup),
     };

@@ -194,6 +194,13 @@ __attribute__((unused)) static const struct evict H2O = {
 __attribute__((unused)) static const struct evict RINGS = {
     .policy = EVICT_H2O, .budget = 96, .sink = -1}; // KV format mixed
 
+__attribute__((unused)) static const struct evict BY_SLOT = {
+    .policy = EVICT_H2O, .budget = 40, .sink = -1, .positions = EVICT_POSITIONS_SLOT};
+__attribute__((unused)) static const struct evict QHITTER = {
+    .policy = EVICT_QHITTER, .budget = 48, .sink = -1};
+__attribute__((unused)) static const struct evict KEYFORMER = {
+    .policy = EVICT_KEYFORMER, .budget = 40, .sink = -1};
+
 __attribute__((unused)) static const struct evict MEAN = {.policy = EVICT_H2O_MEAN,
                                                           .budget = 0.4,
                                                           .budget_is_fraction = 1,
@@ -261,7 +268,7 @@ static void bed_start(struct bed *b, const struct model *model, struct plan *pla
                                    .offload_dir = temp_dir,
                                    .fault = b->fault,
                                    .trace_events = bed_trace_events,
-                                   .tokens_max = b->work.tokens_max,
+                                   .rope_rows = layout_rope_rows(&b->work, &b->evict),
                                    .edits_max = job_edits_max(b->job)};
     enum err err = engine_open(&b->engine, &config);
     if (err != OK)

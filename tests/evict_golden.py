@@ -65,6 +65,12 @@ FULL_SET += [
     ("scissorhands", "layer", "0.4", {}),
     ("knorm", None, "48", {}),
     ("knorm", "layer", "0.4", {"recent": "4", "sink": 0}),
+    ("vlen", None, "48", {}),
+    ("vlen", "layer", "0.4", {"recent": "8"}),
+    ("qhitter", None, "48", {}),
+    ("qhitter", "layer", "0.4", {"recent": "8", "sink": 0}),
+    ("keyformer", None, "48", {}),
+    ("keyformer", "layer", "0.4", {"recent": "8"}),
     ("strided", None, "48", {}),
     ("strided", "layer", "33", {"recent": "8", "sink": 1}),
     ("strided-h2o", None, "48", {}),
@@ -73,7 +79,21 @@ FULL_SET += [
     ("h2o", "head", "0.5", {"budget_of": "prompt"}),
     ("h2o", "head", "48", {"budget_layers": "pyramid:3"}),
     ("snapkv", "layer", "0.4", {"budget_layers": "pyramid:8"}),
+    ("blocks", None, "48", {}),
+    ("blocks", "head", "0.4", {"sink": 0}),
     ("streaming", "head", "40", {"budget_layers": "pyramid:2"}),
+]
+# Positions by slot; rounding to bf16 comes before rotation then.
+SLOT_SET = [
+    (p, s, b, {"positions": "slot", **more})
+    for p, s, b, more in (
+        ("streaming", "head", "48", {}),
+        ("h2o", "head", "48", {}),
+        ("h2o-mean", "layer", "0.4", {}),
+        ("knorm", None, "40", {"recent": "8"}),
+        ("qhitter", None, "40", {"recent": "8"}),
+        ("keyformer", "layer", "48", {}),
+    )
 ]
 SMALL_SET = [("h2o", "head", "48", {}), ("h2o-mean", "layer", "0.4", {})]
 
@@ -97,11 +117,11 @@ class Dump:
         self.last_done = any(last in v for v in self.victims.values())
 
 
-def compare_row(t, what, model, row, got, lines, rule, kv):
+def compare_row(t, what, model, row, got, lines, rule, kv, by_slot):
     context, forced = row["context_ids"], row["continuation_ids"]
     end = len(context) + len(forced) - 1
     dump = Dump(lines, end)
-    want, _, trail = evict_ref.score(model, context, forced, rule, kv=kv, follow=dump)
+    want, _, trail = evict_ref.score(model, context, forced, rule, kv=kv, follow=dump, by_slot=by_slot)
     errors = [e for e in trail.errors if dump.last_done or f"position {end}:" not in e]
     t.check(not errors, f"{what}: {len(errors)} decisions differ, first: {errors[:1]}")
     t.check(dump.order_ok, f"{what}: order of the dump's lines")
@@ -131,8 +151,14 @@ def flags_of(policy, scope, budget, more):
     return out
 
 
+def rule_words(more):
+    """Of a configuration's further arguments those of its Rule, and whether positions are by slot."""
+    return {k: v for k, v in more.items() if k != "positions"}, more.get("positions") == "slot"
+
+
 def check_policy(t, sluice, model, path, rows, config, kv="f32"):
     policy, scope, budget, more = config
+    more, by_slot = rule_words(more)
     flags = ["--compute", "f32", "--kv-format", kv, *flags_of(*config)]
     base = f"{os.path.basename(path)} {' '.join(map(str, flags[2:]))}"
     logprobs, dumps = [], []
@@ -154,6 +180,7 @@ def check_policy(t, sluice, model, path, rows, config, kv="f32"):
             dumps[-1],
             kv,
             lambda n, n_prompt: Rule(policy, budget, n, scope=scope, n_prompt=n_prompt, **more),
+            by_slot,
         )
     worst = max(np.abs(np.subtract(a, b)).max() for a, b in zip(*logprobs))
     t.check(worst <= LIMITS[kv][2], f"{base}: masked differs from real eviction by {worst:.2e}")
@@ -197,7 +224,7 @@ def decisions(lines):
     return [{k: v for k, v in line.items() if k != "score"} for line in lines]
 
 
-def check_row_set(t, name, model, rows, out, dump, kv, rule_of):
+def check_row_set(t, name, model, rows, out, dump, kv, rule_of, by_slot=False):
     lines, means, most, ties, victims = {}, [], 0.0, 0, 0
     for line in dump:
         lines.setdefault(line["row"], []).append(line)
@@ -206,7 +233,7 @@ def check_row_set(t, name, model, rows, out, dump, kv, rule_of):
         rule = rule_of(n_prompt + len(row["continuation_ids"]), n_prompt)
         what = f"{name} {row['custom_id']}"
         diff, near, gone = compare_row(
-            t, what, model, row, got, lines.get(row["custom_id"], []), rule, kv
+            t, what, model, row, got, lines.get(row["custom_id"], []), rule, kv, by_slot
         )
         t.check(
             diff.mean() <= LIMITS[kv][0] and diff.max() <= LIMITS[kv][1],
@@ -223,6 +250,24 @@ def check_holds_all(t, sluice, path, rows):
     for policy in list(POLICIES)[1:]:
         out = sluice.rows("score", path, rows, *F32, "--kv-policy", policy, "--kv-budget", 512)
         t.check(out == full, f"{os.path.basename(path)} {policy} 512: not the bytes of full")
+
+
+def check_by_slot(t, sluice, model, path, rows, main_model):
+    """Positions by slot: the reference's decisions and numbers; those of true positions until something goes; and what
+    `run` decodes so, `score` finds greedy."""
+    for kv, configs in (("f32", SLOT_SET), ("bf16", SLOT_SET[1:2])):
+        for config in configs if main_model else configs[:2]:
+            check_policy(t, sluice, model, path, rows, config, kv)
+    for policy in ("streaming", "h2o"):
+        flags = [*F32, "--kv-policy", policy, "--kv-budget", 512]
+        true, ranks = (sluice.rows("score", path, rows, *flags, "--kv-positions", p) for p in ("true", "slot"))
+        off = max(np.abs(np.subtract(a["token_logprobs"], b["token_logprobs"])).max() for a, b in zip(true, ranks))
+        t.check(off < 1e-3, f"{os.path.basename(path)} {policy} 512: by slot differs by {off:.1e} where all is held")
+    flags = [*F32, *flags_of("h2o", None, "48", {"positions": "slot"})]
+    prompt = tiny.rng("by slot", 60).randint(0, model.c["vocab_size"], 60).tolist()
+    ids = sluice.rows("run", path, [run_row("p", prompt, 120)], *flags)[0]["token_ids"]
+    got = sluice.rows("score", path, [score_row("p", prompt, ids)], *flags)[0]
+    t.check(got["is_greedy"] and got["num_tokens"] == 120, f"{os.path.basename(path)}: by slot, the forced span is not greedy")
 
 
 def check_decode(t, sluice, model, path):
@@ -254,8 +299,8 @@ def check_decode(t, sluice, model, path):
                 t.check(
                     got["is_greedy"], f"{name} {row['custom_id']}: the forced span is not greedy"
                 )
-                if form != F32 or policy == "knorm":
-                    continue  # keys of a token that comes again are as long, and rounding chooses
+                if form != F32 or policy in ("knorm", "qhitter"):
+                    continue  # keys of a token that comes again are as long, and lose as much: rounding chooses
                 n = len(row["context_ids"]) + 200
                 want, greedy, _ = evict_ref.score(
                     model, row["context_ids"], row["continuation_ids"], Rule(policy, budget, n)
@@ -289,6 +334,8 @@ def check_model(t, sluice, models, spec):
     for config in FULL_SET if main_model else SMALL_SET:
         check_policy(t, sluice, model, path, rows, config)
     check_policy(t, sluice, model, path, rows, ("h2o", "head", "48", {}), kv="bf16")
+    if spec != "opt-mha":  # which has learned positions
+        check_by_slot(t, sluice, model, path, rows, main_model)
     if main_model:
         check_holds_all(t, sluice, path, rows)
         check_decode(t, sluice, model, path)

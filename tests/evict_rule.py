@@ -18,9 +18,13 @@ POLICIES = {
     "h2o-mean": (4, 0.5, "head"),
     "ema": (4, 0.5, "head"),
     "tova": (0, 1, "layer"),
-    "snapkv": (0, 16, "head"),
+    "snapkv": (0, 0.5, "head"),
+    "blocks": (4, 0.2, "layer"),
     "scissorhands": (0, 32, "head"),
     "knorm": (4, 0.5, "head"),
+    "vlen": (4, 0.5, "head"),
+    "qhitter": (4, 0.5, "head"),
+    "keyformer": (0, 0.3, "head"),
     "strided": (0, 0.5, "head"),
     "strided-h2o": (0, 0.5, "head"),
     "fixed": (0, 0.5, "head"),
@@ -31,6 +35,35 @@ DECAY = float(np.float32(0.98))
 POOL = 3
 
 
+def code_errors(x):
+    """Of vectors [.., dim] what codes of four bits for groups of 64 numbers lose, relative to their norms."""
+    lost = []
+    for first in range(0, x.shape[-1], 64):
+        g = x[..., first : first + 64]
+        least = g.min(-1, keepdims=True)
+        step = (g.max(-1, keepdims=True) - least) / 15
+        codes = np.floor((g - least) / np.where(step > 0, step, 1) + 0.5)
+        lost.append(g - (least + codes * step))
+    norms = np.linalg.norm(x, axis=-1)
+    return np.linalg.norm(np.concatenate(lost, -1), axis=-1) / np.where(norms > 0, norms, 1)
+
+
+def mix64(x):
+    """splitmix64's finisher, of arrays of uint64."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return x ^ x >> np.uint64(31)
+
+
+def gumbel(now, pos):
+    """Noise of the query at `now` on slots of positions pos [KV heads, slots]: 32 bits of a hash as a number in (0, 1]."""
+    key = mix64(np.arange(len(pos), dtype=np.uint64)[:, None] + np.uint64(now << 32))
+    bits = mix64(key + pos.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
+    v = ((bits.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-32)).astype(float)
+    return -np.log(np.where(v < 0.25, -np.log1p(-np.minimum(v, 0.25)), -np.log(np.maximum(1 - v, 2.0**-25))))
+
+
 class Rule:
     """What to keep, for one row of n_tokens (context + continuation, or prompt + max_tokens).
 
@@ -39,6 +72,7 @@ class Rule:
     """
 
     group = 1  # query heads of a KV head
+    near = 1e-5  # of ranks that rounding may swap, relative
 
     def __init__(
         self, policy="full", budget=None, n_tokens=0, recent=None, sink=None, scope=None, n_prompt=0, budget_of="total",
@@ -48,6 +82,8 @@ class Rule:
         default_sink, default_recent, default_scope = POLICIES[policy]
         self.policy, self.scope = policy, scope or default_scope
         self.scored = policy not in UNSCORED
+        if policy == "qhitter":  # shares are differences, of numbers which are differences
+            self.near = 1e-3
         if policy == "full":
             self.budget, self.recent, self.sink = math.inf, math.inf, 0
             return
@@ -78,6 +114,13 @@ class Rule:
         own.recent = own.budget - own.sink if all_recent else self.recent
         return own
 
+    def behind_prompt(self, ring):
+        """The rule by which a prompt is cut; ring: so many of the newest have to stay."""
+        own = copy.copy(self)
+        if self.policy == "snapkv":  # its window; decode's tokens have no scores, and recent is theirs
+            own.recent = min(self.recent, max(16, ring))
+        return own
+
     # ---- scores
 
     def prompt_scores(self, weights, keys):
@@ -90,12 +133,32 @@ class Rule:
         if self.policy == "snapkv":
             last = weights[:, -16:].sum(1)
             return np.stack([last[:, max(0, j - POOL) : j + POOL + 1].max(1) for j in range(n)], 1) if n else last
+        if self.policy == "blocks":
+            blocks = np.array_split(weights.sum(1), range(32, n, 32), axis=1)
+            return np.concatenate([np.repeat(b.mean(1, keepdims=True), b.shape[1], 1) for b in blocks], 1) if n else weights.sum(1)
         if self.policy == "knorm":
             return -np.linalg.norm(keys, axis=-1).T
         if self.policy == "scissorhands":  # bits, the last query's lowest
             bits = [self.hits(weights[:, t], t) * 2.0 ** (n - 1 - t) for t in range(max(0, n - 32), n)]
             return np.sum(bits, 0) if n else weights.sum(1)
         return weights.sum(1)
+
+    def traits(self, keys, values):
+        """keys, values [positions, KV heads, dim] -> [KV heads, positions]: what a slot carries beside its score."""
+        if self.policy == "vlen":
+            return np.linalg.norm(values, axis=-1).T
+        if self.policy == "qhitter":
+            return (code_errors(keys) + code_errors(values)).T
+        return np.zeros(keys.shape[1::-1])
+
+    def seen(self, logits, weights, pos, step):
+        """logits, weights [KV heads, group, slots] of the step-th token behind a prompt, pos [KV heads, slots] with its
+        own the last -> what each slot is given [KV heads, slots]."""
+        if self.policy != "keyformer":
+            return weights.sum(1)
+        x = (logits + gumbel(int(pos[0, -1]), pos)[:, None]) / (1 + 0.01 * min(step, 100))
+        e = np.exp(x - x.max(-1, keepdims=True))
+        return (e / e.sum(-1, keepdims=True)).sum(1)
 
     def next_scores(self, scores, weights, keys, now):
         """Of slots [KV heads, slots], the new token's (0 so far) with them, behind the token at position now, whose
@@ -116,17 +179,28 @@ class Rule:
 
     # ---- ranks
 
-    def values(self, scores):
-        """Numbers that may be added over heads."""
+    def values(self, scores, traits=None, live=None):
+        """Numbers that may be added over heads; live [KV heads, slots]: who is there at all, None: all."""
+        if self.policy == "vlen":
+            return scores * traits
+        if self.policy == "qhitter":
+            return (self.shares(scores, live) + 1 - self.shares(traits, live)) / 2
         if self.policy == "scissorhands":
             return np.vectorize(lambda bits: bin(int(bits)).count("1"), otypes=[float])(scores)
         return scores
 
-    def ranks(self, pos, score, now):
-        """pos, score [KV heads, slots] -> rank, higher stays."""
+    def shares(self, x, live):
+        """How far each is on the way from its head's least to the greatest."""
+        live = np.ones(x.shape, bool) if live is None else live
+        least = np.where(live, x, np.inf).min(1, keepdims=True)
+        width = np.where(live, x, -np.inf).max(1, keepdims=True) - least
+        return np.where(width > 0, (x - least) / np.where(width > 0, width, 1), 0)
+
+    def ranks(self, pos, score, now, traits=None, live=None):
+        """pos, score, traits [KV heads, slots] -> rank, higher stays."""
         if not self.scored:
             return np.zeros(pos.shape)
-        score = self.values(score)
+        score = self.values(score, traits, live)
         if self.scope == "layer":
             score = np.broadcast_to(score.sum(0), score.shape)
         return score / (now - pos + 1) if self.policy == "h2o-mean" else score

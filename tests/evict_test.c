@@ -26,11 +26,15 @@ static void defaults_are_the_policys(void **state)
     expect_row(EVICT_H2O, 65, 32, 0);
     expect_row(EVICT_EMA, 64, 32, 4);
     expect_row(EVICT_TOVA, 64, 1, 0);
-    expect_row(EVICT_SNAPKV, 64, 16, 0);
+    expect_row(EVICT_SNAPKV, 64, 32, 0);
+    expect_row(EVICT_BLOCKS, 64, 12, 4);
     expect_row(EVICT_SCISSORHANDS, 64, 32, 0);
+    expect_row(EVICT_VLEN, 64, 32, 4);
+    expect_row(EVICT_QHITTER, 65, 32, 4);
+    expect_row(EVICT_KEYFORMER, 64, 19, 0);
     expect_row(EVICT_SCISSORHANDS, 20, 20, 0); // a count gives way to the budget
     for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
-        const int layer = policy == EVICT_TOVA;
+        const int layer = policy == EVICT_TOVA || policy == EVICT_BLOCKS;
         assert_int_equal(evict_policy_scope(policy), layer ? EVICT_SCOPE_LAYER : EVICT_SCOPE_HEAD);
         assert_true(strlen(evict_policy_goes(policy)) > 0);
         assert_non_null(strstr(EVICT_NAMES, evict_policy_name(policy)));
@@ -55,8 +59,8 @@ static void prompts_and_steps_agree(void **state)
 {
     (void)state;
     enum { N = 24 };
-    static const struct evict_score one = {EVICT_WEIGHTS, INT32_MAX, 1, 0, 0};
-    static const struct evict_score none = {EVICT_WEIGHTS, INT32_MAX, 0, 0, 0};
+    static const struct evict_score one = {EVICT_SCORE_SUM};
+    static const struct evict_score none = {.source = EVICT_WEIGHTS, .last = INT32_MAX};
     float weights[N], sum = 0, decayed = 0;
     for (int i = 0; i < N; i++) {
         weights[i] = (float)(i * 7 % 11 + 1) / 16;
@@ -78,6 +82,14 @@ static void prompts_and_steps_agree(void **state)
     static const float pooled[] = {9, 9, 9, 9, 9, 9, 9, 8};
     for (int pos = 0; pos < 8; pos++)
         assert_true(evict_score_pooled(&snapkv, scores, pos, 8) == pooled[pos]);
+    struct evict_score blocks = evict_score_of(EVICT_BLOCKS);
+    float of_blocks[40] = {0};
+    for (int pos = 0; pos < 40; pos++)
+        of_blocks[pos] = (float)(pos < 32 ? pos : 2 * pos);
+    assert_true(evict_score_pooled(&blocks, of_blocks, 0, 40) == 15.5f);
+    assert_true(evict_score_pooled(&blocks, of_blocks, 31, 40) == 15.5f);
+    assert_true(evict_score_pooled(&blocks, of_blocks, 32, 40) == 71); // of those there are
+    assert_true(evict_score_pooled(&blocks, of_blocks, 39, 40) == 71);
 }
 
 /* The last 32 answers and no more; at the mean is not below it. */
@@ -92,13 +104,54 @@ static void hits_are_counted(void **state)
         const float mean = 4.0f / (float)(now + 1);
         score = evict_score_next(&s, score, answers[now] ? mean * 1.01f : mean * 0.99f, 4, now);
         want += answers[now] - (now >= 32 ? answers[now - 32] : 0);
-        assert_true(evict_score_value(&s, score) == (float)want);
+        assert_true(evict_score_value(&s, NULL, score, 0) == (float)want);
     }
     assert_int_equal(evict_hits(evict_score_next(&s, 0, 0.5f, 2, 3)), 1);
     assert_int_equal(evict_hits(evict_hits_shift(score, 32, 5)), 5);
-    assert_true(evict_score_value(&s, evict_hits_shift(0, 0, UINT32_MAX)) == 32);
+    assert_true(evict_score_value(&s, NULL, evict_hits_shift(0, 0, UINT32_MAX), 0) == 32);
     const struct evict_score h2o = evict_score_of(EVICT_H2O);
-    assert_true(evict_score_value(&h2o, 2.5f) == 2.5f);
+    assert_true(evict_score_value(&h2o, NULL, 2.5f, 7) == 2.5f);
+}
+
+/* Only who has a trait pays for one; what it makes of a score. */
+static void traits_count(void **state)
+{
+    (void)state;
+    for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
+        const int trait = policy == EVICT_VLEN ? EVICT_VALUE_NORM : EVICT_NO_TRAIT;
+        assert_int_equal(evict_policy_trait(policy),
+                         policy == EVICT_QHITTER ? EVICT_QUANT_ERROR : trait);
+    }
+    const struct evict_score vlen = evict_score_of(EVICT_VLEN);
+    const struct evict_score qhitter = evict_score_of(EVICT_QHITTER);
+    assert_true(evict_score_value(&vlen, NULL, 3, 0.5f) == 1.5f);
+    assert_true(!evict_has_view(&vlen) && evict_has_view(&qhitter));
+    static const float scores[] = {2, 6, 4, 3}, errors[] = {0.5f, 0.25f, NAN, 0.75f};
+    static const float values[] = {0.25f, 1, NAN, 0.125f}; // (share + 1 - share of errors) / 2
+    struct evict_view view = evict_view_empty(), other = view;
+    for (int i = 0; i < 4; i++)
+        evict_view_add(i % 2 ? &view : &other, scores[i], errors[i]);
+    evict_view_join(&view, &other);
+    assert_true(view.score_min == 2 && view.score_max == 6);
+    assert_true(view.trait_min == 0.25f && view.trait_max == 0.75f);
+    for (int i = 0; i < 4; i++) {
+        const float value = evict_score_value(&qhitter, &view, scores[i], errors[i]);
+        assert_true(isnan(values[i]) ? isnan(value) : value == values[i]);
+    }
+    view = evict_view_empty(); // of one slot there are no shares
+    evict_view_add(&view, 3, 0.5f);
+    assert_true(evict_score_value(&qhitter, &view, 3, 0.5f) == 0.5f);
+}
+
+/* The noise of Keyformer fades to half its strength in 100 tokens and stays there. */
+static void noise_fades(void **state)
+{
+    (void)state;
+    assert_true(evict_keyformer_sharpness(0) == 1);
+    assert_true(fabsf(evict_keyformer_sharpness(50) - 1 / 1.5f) < 1e-6f);
+    assert_true(evict_keyformer_sharpness(100) == 0.5f);
+    assert_true(evict_keyformer_sharpness(100000) == 0.5f);
+    assert_true(evict_prompt_scores(EVICT_KEYFORMER) && evict_decode_scores(EVICT_KEYFORMER));
 }
 
 /* At most n_slots positions that are not recent, however long the text, and who is out once has
@@ -129,13 +182,40 @@ static void patterns_fit(void **state)
         }
 }
 
+/* Rows may go on as long as their budget leaves every rank within the context. */
+static void rows_go_on_by_slot(void **state)
+{
+    (void)state;
+    struct evict e = {.policy = EVICT_STREAMING, .budget = 63, .sink = -1};
+    struct evict_row row;
+    assert_int_equal(evict_tokens_max(&e, 64), 64);
+    e.positions = EVICT_POSITIONS_SLOT;
+    assert_int_equal(evict_tokens_max(&e, 64), EVICT_TOKENS_MAX);
+    e.budget = 64;
+    assert_int_equal(evict_tokens_max(&e, 64), 64);
+    e.budget_is_fraction = 1;
+    for (int i = 1; i < 100; i++) {
+        e.budget = i / 100.0;
+        const int64_t most = evict_tokens_max(&e, 512);
+        assert_int_equal(evict_row_init(&e, most, 0, &row), 0);
+        assert_true(evict_rank_new(&row, (int)most - 1) < 512);
+        evict_row_init(&e, most + 100 / i + 1, 0, &row);
+        assert_true(row.budget >= 512);
+    }
+    e.budget = 0;
+    assert_int_equal(evict_tokens_max(&e, 512), EVICT_TOKENS_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_the_policys),
         cmocka_unit_test(prompts_and_steps_agree),
         cmocka_unit_test(hits_are_counted),
+        cmocka_unit_test(traits_count),
+        cmocka_unit_test(noise_fades),
         cmocka_unit_test(patterns_fit),
+        cmocka_unit_test(rows_go_on_by_slot),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

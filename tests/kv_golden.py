@@ -18,7 +18,7 @@ import tempfile
 import numpy as np
 
 import evict_ref
-from evict_golden import MODELS, SCORE, Dump, Tally, flags_of, model_and_rows
+from evict_golden import MODELS, SCORE, Dump, Tally, flags_of, model_and_rows, rule_words
 from evict_ref import Trail
 from evict_rule import Rule
 from golden_common import Sluice, SluiceFailed, jsonl
@@ -54,6 +54,8 @@ static void golden_write(const struct layer_work *w, const struct tile *t, const
 
 """
 LENGTHS = ((100, 30), (20, 50), (1, 48))
+# Positions by slot: a prompt's keys are rotated back in f32, which only those of position 0 come through as they were.
+SLOT = {"positions": "slot"}
 # What f32 sums cost against f64 ones, relative to the largest number of a token's output. Measured: at most 4e-6.
 OUT = 2e-5
 # Log-probabilities of the whole model against a reference with K, V and codes of its own: mean over a row. Measured
@@ -63,8 +65,20 @@ NOISE = {"bf16": 3e-3, "q8": 1e-2, "q4": 0.1, "mixed": 0.08}
 # policy, scope, budget, further Rule arguments; of each format the first also masked. Rings of mixed: 24, 8, 60, none
 CONFIGS = {
     "bf16": [("h2o", "head", "40", {}), ("tova", None, "40", {})],
-    "q8": [("h2o", "head", "40", {}), ("h2o-mean", "layer", "36", {"recent": "16"}), ("knorm", None, "40", {})],
-    "q4": [("h2o-mean", "layer", "36", {"recent": "16"}), ("h2o", "head", "0.4", {}), ("fixed-h2o", None, "40", {})],
+    "q8": [
+        ("h2o", "head", "40", {}),
+        ("h2o-mean", "layer", "36", {"recent": "16"}),
+        ("knorm", None, "40", {}),
+        ("vlen", None, "40", {}),
+        ("streaming", None, "40", SLOT),
+    ],
+    "q4": [
+        ("h2o-mean", "layer", "36", {"recent": "16"}),
+        ("h2o", "head", "0.4", {}),
+        ("fixed-h2o", None, "40", {}),
+        ("qhitter", "layer", "36", {"recent": "16"}),
+        ("h2o", "head", "40", SLOT),
+    ],
     "mixed": [
         ("h2o", "head", "48", {}),
         ("h2o", "layer", "40", {"recent": "8"}),
@@ -72,8 +86,11 @@ CONFIGS = {
         ("ema", None, "48", {}),
         ("snapkv", None, "48", {}),
         ("scissorhands", "layer", "40", {"recent": "8"}),
+        ("qhitter", None, "48", {}),
+        ("keyformer", "layer", "40", {"recent": "8"}),
         ("strided", None, "48", {}),
         ("window", "head", "36", {"recent": "0"}),
+        ("h2o", "head", "40", {"recent": "16", **SLOT}),
     ],
 }
 
@@ -104,13 +121,13 @@ def golden_read(path, model):
     return out
 
 
-def compare_layer(t, what, model, layer, arrays, n_prompt, rule, trail, kv, simulate):
+def compare_layer(t, what, model, layer, arrays, n_prompt, rule, trail, kv, simulate, by_slot):
     """One layer of one row from the engine's own Q, K and V; the largest difference of an output."""
     q, k, v, got = arrays
     want, weights = evict_ref.attend_prompt(model, *(x[:n_prompt] for x in (q, k, v)), layer)
     prompt = (k[:n_prompt], v[:n_prompt], weights)
     rest = tuple(x[n_prompt:] for x in (q, k, v))
-    forced = evict_ref.attend_forced(model, rule, trail, layer, prompt, rest, n_prompt, kv, simulate)
+    forced = evict_ref.attend_forced(model, rule, trail, layer, prompt, rest, n_prompt, kv, simulate, by_slot)
     want = np.concatenate([want, forced])
     off = np.abs(got.reshape(want.shape) - want).max(-1) / np.abs(want).max(-1)
     t.check(
@@ -121,7 +138,7 @@ def compare_layer(t, what, model, layer, arrays, n_prompt, rule, trail, kv, simu
     return off.max()
 
 
-def compare_row(t, what, model, arrays, row, lines, rule, kv, simulate):
+def compare_row(t, what, model, arrays, row, lines, rule, kv, simulate, by_slot):
     """Kept sets, victims, scores and outputs of every layer."""
     n_prompt, worst = len(row["context_ids"]), 0.0
     end = n_prompt + len(row["continuation_ids"]) - 1
@@ -131,7 +148,7 @@ def compare_row(t, what, model, arrays, row, lines, rule, kv, simulate):
         worst = max(
             worst,
             compare_layer(
-                t, what, model, layer, arrays[layer], n_prompt, rule, trail, kv, simulate
+                t, what, model, layer, arrays[layer], n_prompt, rule, trail, kv, simulate, by_slot
             ),
         )
     t.check(not trail.errors, f"{what}: {len(trail.errors)} decisions differ: {trail.errors[:1]}")
@@ -154,6 +171,8 @@ def compare_row(t, what, model, arrays, row, lines, rule, kv, simulate):
 
 def check_config(t, sluice, model, path, rows, config, kv, also_masked):
     policy, scope, budget, more = config
+    more, by_slot = rule_words(more)
+    rows = [r for r in rows if not by_slot or len(r["context_ids"]) == 1]
     flags = ["--compute", "f32", "--kv-format", kv, *flags_of(*config)]
     base, logprobs = f"{os.path.basename(path)} {' '.join(map(str, flags[2:]))}", []
     for masked in ((), ("--kv-simulate",)) if also_masked else ((),):
@@ -174,14 +193,16 @@ def check_config(t, sluice, model, path, rows, config, kv, also_masked):
             arrays = [seen[i, layer] for layer in range(model.layers)]
             off, gone, ties = compare_row(
                 t, f"{name} {row['custom_id']}", model, arrays, row,
-                lines.get(row["custom_id"], []), rule, kv, bool(masked),
+                lines.get(row["custom_id"], []), rule, kv, bool(masked), by_slot,
             )  # fmt: skip
             worst, victims, near = max(worst, off), victims + gone, near + ties
         print(f"  {name}: outputs {worst:.1e}, {victims} victims, {near} near ties", flush=True)
     for i, row in enumerate(rows):
         n = len(row["context_ids"]) + len(row["continuation_ids"])
         rule = Rule(policy, budget, n, scope=scope, **more)
-        want = evict_ref.score(model, row["context_ids"], row["continuation_ids"], rule, kv=kv)[0]
+        want = evict_ref.score(
+            model, row["context_ids"], row["continuation_ids"], rule, kv=kv, by_slot=by_slot
+        )[0]
         for name, got in zip((base, f"{base} --kv-simulate"), logprobs):
             diff = float(np.abs(got[i] - want).mean())
             t.noise.setdefault((os.path.basename(path), kv), []).append(diff)
@@ -195,6 +216,8 @@ def check_model(t, sluice, models, spec):
     path, model, rows = model_and_rows(models, spec, LENGTHS)
     for kv, configs in CONFIGS.items():
         for config in configs:
+            if "positions" in config[3] and spec == "opt-mha":  # whose positions are learned
+                continue
             check_config(t, sluice, model, path, rows, config, kv, config is configs[0])
 
 

@@ -19,11 +19,16 @@ fault("a default count does not give way to the budget", "policy/evict.c", "retu
       "return (int)recent;", "evict_test")
 fault("a policy's scope is always head", "engine/app/run_setup.c", "e->scope = evict_policy_scope(e->policy);",
       "e->scope = EVICT_SCOPE_HEAD;", GOLDEN)
+fault("blocks begin where the slot is", "policy/evict_score.h", "block > 0 ? pos - pos % block", "block > 0 ? pos", "evict_test")
+fault("a prompt protects what decode does", "policy/evict.h", "    if (score.source == EVICT_WEIGHTS && score.frozen && limits.recent > least)\n        limits.recent = least;\n",
+      "    (void)least;\n", GOLDEN)
+fault("a ring's tokens may go with the prompt", "policy/evict.h", "const int least = score.last > ring_slots ? score.last : ring_slots;",
+      "const int least = score.last;\n    (void)ring_slots;", "attend_test")
 fault("a prompt's slots keep scores that are not pooled", "kernels/cpu/slots.c",
       "kv->slot_score[meta] = kept_score(a, &mode, s, head, pos);",
       "kv->slot_score[meta] = a->scores ? a->scores[head * round_up(a->n_prompt, 32) + pos] : 0.0f * mode.keep;", "attend_test")
 fault("a key's norm is of the wrong token", "kernels/cpu/attend_forced_evict.inc",
-      "a->k + token * a->k_stride + (int64_t)(u->head + h)", "a->k + u->span->token * a->k_stride + (int64_t)(u->head + h)",
+      "float *k = a->k + token * a->k_stride + at", "float *k = a->k + u->span->token * a->k_stride + at",
       "attend_test")
 fault("queries of a prompt all count alike in f32", "kernels/cpu/attend_prompt.inc",
       "        inverse[r] *= row_worth(u, first + r);\n", "        (void)row_worth(u, first + r);\n", "attend_test")
@@ -34,15 +39,111 @@ fault("a tile's bits come in one too low", "kernels/cpu/attend_prompt.inc",
 fault("tiles without a query that counts are the only ones", "kernels/cpu/attend_prompt.inc",
       "u->tile >= prompt_first_tile(u->args, u->span)", "u->tile > prompt_first_tile(u->args, u->span)", "attend_test")
 
+# ---- traits and noise
+
+EVICT_INC, TRAITS = "kernels/cpu/attend_forced_evict.inc", "trait_test"
+fault("a value's norm does not count", SCORE_H, "return score * trait;", "return score + 0 * trait;", "evict_test")
+fault("what codes lose counts for a slot", SCORE_H, "0.5f * (1.0f - evict_way(trait,", "0.5f * (0.0f + evict_way(trait,",
+      "evict_test", GOLDEN)
+fault("the greatest trait is not joined", SCORE_H, "        view->trait_max = other->trait_max;", "        view->trait_max = view->trait_max;",
+      "evict_test")
+fault("tau does not end at 2", "policy/evict_keyformer.h", "step < EVICT_KEYFORMER_STEPS ? step : EVICT_KEYFORMER_STEPS", "step",
+      "evict_test")
+fault("nobody lays out traits", "policy/layout.c", "if (evict_policy_trait(b->evict->policy))\n", "if (0)\n", GOLDEN)
+fault("decode's steps are counted from position 0", "engine/line/layer_decode.c",
+      "                                          .n_prompt = row->request->n_prompt,\n", "", GOLDEN)
+fault("codes of a trait are cut, not rounded", "kernels/score.h", "off * s->inverse + 0.5f", "off * s->inverse + 0.0f", TRAITS)
+fault("a value's codes lose nothing", "kernels/score.h", "return score_code_error(k, n) + score_code_error(v, n);",
+      "return score_code_error(k, n) + 0 * score_code_error(v, n);", TRAITS)
+fault("noise is that of all queries", "kernels/score.h", "mix64((uint64_t)(uint32_t)now << 32 | (uint32_t)kv_head)",
+      "mix64((uint32_t)kv_head + 0ull * (uint32_t)now)", GOLDEN)
+fault("weights under noise do not add up to 1", "kernels/score.h", "return sum > 0.0f ? 1.0f / sum : 0.0f;",
+      "return sum > 0.0f ? 1.0f : 0.0f;", TRAITS)
+fault("noise is not divided by tau", "kernels/score.h", "(math_log(weight) + noise) * sharpness", "math_log(weight) * sharpness + noise",
+      "attend_test")
+fault("a written slot keeps the victim's trait", EVICT_INC, "            kv->slot_trait[meta + slot] = trait;", "            (void)trait;",
+      TRAITS)
+fault("who leaves the ring takes the newest token's trait along", EVICT_INC,
+      "trait = kv->slot_trait ? kv->slot_trait[leaves] : 0.0f;", "(void)leaves;", TRAITS)
+fault("a prompt's slots have no traits", "kernels/cpu/slots.c", "kv->slot_trait[meta] = kept_trait(a, &mode, s, head, pos);",
+      "kv->slot_trait[meta] = 0;", TRAITS)
+fault("the new token is out of view", EVICT_INC, "    evict_view_add(&view, u->own_score[head], u->own_trait[head]);\n", "",
+      "attend_test")
+fault("masked slots are in view", EVICT_INC, "            if (kv->slot_pos[at + i] >= 0)\n                evict_view_add",
+      "            if (kv->slot_pos[at + i] != INT32_MIN)\n                evict_view_add", "attend_test")
+fault("all heads have the first one's view", EVICT_INC, "const struct evict_view *view = &u->view[head];",
+      "const struct evict_view *view = &u->view[0];", "attend_test")
+fault("noise of the head after", EVICT_INC, "score_noise_key(now, u->head + head)", "score_noise_key(now, u->head + head + 1)",
+      "attend_test")
+
 # ---- on the device
 
-fault("attend_evict.cu: bits are added up over heads", EVICT_CU, "score = score + evict_score_value(&f.score, own);",
+fault("attend_evict.cu: every head has the first one's noise", EVICT_CU, "score_noise_key(t->now, head)", "score_noise_key(t->now, 0)",
+      SIMT_ATTEND)
+fault("attend_evict.cu: noised weights of the last split are left out", EVICT_CU, "        sum = sum + warp_shfl(warp_sum16(part), 0);",
+      "        sum = i + 1 < t->n_splits || i == 0 ? sum + warp_shfl(warp_sum16(part), 0) : sum;", SIMT_ATTEND)
+fault("attend_evict.cu: own weights are added up before all are noised", EVICT_CU,
+      "    __syncthreads();\n    for (int r = 0; r < group; r++)\n        score", "    for (int r = 0; r < group; r++)\n        score", SIMT_ATTEND)
+fault("attend_evict.cu: the first split is the view", EVICT_CU, "i < t->n_splits; i++)\n        evict_view_join",
+      "i < 1; i++)\n        evict_view_join", SIMT_ATTEND)
+fault("attend_evict.cu: who leaves the ring counts by the newest token's trait", EVICT_CU,
+      "leaves ? f->leaving_trait[unit] : f->own_trait[unit];", "f->own_trait[unit];", SIMT_ATTEND)
+fault("attend_evict.cu: a trait stays in the ring", EVICT_CU, "        in_trait = t.kv.slot_trait[ring_meta];", "        (void)ring_meta;",
+      SIMT_ATTEND)
+fault("slots.cu: a view of two warps", "kernels/cuda/slots.cu", "for (int i = 1; i < SELECT_THREADS / WARP; i++)\n        evict_view_join",
+      "for (int i = 1; i < SELECT_THREADS / WARP / 8; i++)\n        evict_view_join", SIMT_ATTEND)
+fault("slots.cu: lanes of an error are added in another order", "kernels/cuda/slots.cu",
+      "(error[0] + error[2]) + (error[1] + error[3])", "(error[0] + error[1]) + (error[2] + error[3])", SIMT_ATTEND)
+
+
+fault("attend_evict.cu: bits are added up over heads", EVICT_CU, "score = score + evict_score_value(&f.score, &view, own, trait);",
       "score = score + own;", SIMT_ATTEND)
 fault("prefill.cu: bits of a group's first head", PREFILL_CU, "(row0 + r + 1) % group != 0", "(row0 + r) % group != 0",
       SIMT_ATTEND)
 fault("prefill.cu: queries count alike", PREFILL_CU, "f.inverse[i] * evict_query_worth(&mode, query, s.n_prompt);",
       "f.inverse[i];", SIMT_ATTEND)
-fault("attend.cu: a key's norm leaves a lane out", ATTEND_CU, "            square = fmaf(k[d], k[d], square);",
-      "            square = d == 15 ? square : fmaf(k[d], k[d], square);", SIMT_ATTEND)
+fault("attend.cu: a key's norm leaves a lane out", "kernels/cuda/attend.cuh", "        square = fmaf(x[d], x[d], square);",
+      "        square = d == 15 ? square : fmaf(x[d], x[d], square);", SIMT_ATTEND)
 fault("slots.cu: no key is looked at", "kernels/cuda/slots.cu", "if (mode->source != EVICT_KEYS)", "if (mode->source)",
       SIMT_ATTEND)
+
+# ---- positions by slot
+
+RANK, ROLLING, TURN = "attend_rank_test", "rolling_test.py", "kernels/cpu/attend_forced_turn.inc"
+fault("a victim leaves a gap in the ranks", TURN, "rank[i] -= rank[i] > gone;", "rank[i] -= rank[i] > gone + (int)INT16_MAX;", RANK)
+fault("the ring's ranks do not close", TURN, "ring[i] -= ring[i] > gone;", "ring[i] -= ring[i] > gone + (int)INT16_MAX;", RANK)
+fault("a newcomer takes the rank of before", EVICT_INC, "        in.rank--;\n", "", RANK)
+fault("what leaves the ring forgets its rank", EVICT_INC,
+      "rank = kv->slot_rank[leaves];", "rank = 0;", RANK)
+fault("heads share the angles of the first", TURN, "if (memcmp(of, to->rank, sizeof of) == 0)", "if (to->rank[0] >= 0)", RANK)
+fault("a query turns by one less", "kernels/cpu/attend_forced_split.inc", "row_turn(&a->rope, u->n_live, turned);",
+      "row_turn(&a->rope, u->n_live - (u->n_live > 0), turned);", RANK)
+fault("a prompt's keys are kept rotated", "kernels/cpu/slots.c", "const int half = a->rope.cos ? a->rope.rope_dim / 2 : 0;",
+      "const int half = 0;", RANK)
+fault("a prompt's traits are those of rotated keys", "kernels/cpu/slots.c",
+      "    position_get(a, head, pos, s->k, s->v);\n    return score_trait",
+      "    kv_get(&a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes,\n"
+      "           pos % KV_PAGE_SLOTS, head, s->k, s->v);\n    return score_trait", RANK)
+fault("a prompt's whole pages are copied as they are", "kernels/cpu/slots.c",
+      "return a->from.format == a->kv.layout.format && !a->rope.cos;", "return a->from.format == a->kv.layout.format;", RANK)
+fault("scaled angles are turned back unscaled", "kernels/cpu/slots.c", "const float scale = half > 0 ? a->rope.scale : 1,",
+      "const float scale = 1 + 0 * a->rope.scale,", RANK)
+fault("forced tokens come rotated as well", "engine/line/layer_decode.c", "if (cuts[i].span->kind == SPAN_PROMPT)\n            rope_rows",
+      "if (cuts[i].n > 0)\n            rope_rows", ROLLING)
+fault("the second table of angles is the first", "engine/line/layer_decode.c",
+      "const int64_t at = s->layer_rope[layer] * w->rope_rows * (s->rope_dim / 2);", "const int64_t at = 0;", ROLLING)
+fault("rows that attend apart have no angles", "engine/line/layer.c",
+      "w->slot_cos && w->slot_cos != w->cos && row < all;", "w->slot_cos == w->sin && row < all;", ROLLING)
+fault("rows end at the context whatever their positions", "engine/job/request.c",
+      "return max_i64(f->defaults->context, f->defaults->tokens_max);", "return f->defaults->context;", ROLLING)
+fault("a fraction of the tokens may exceed the context", "policy/evict.c", "floor(((double)context - 1) / budget)",
+      "floor(((double)context + 99) / e->budget)", "evict_test")
+fault("positions are no part of the answer", "engine/app/run_setup.c",
+      'e->positions == EVICT_POSITIONS_SLOT ? "kv_positions=slot\\n" : "");', '"");', ROLLING)
+fault("learned positions roll", "engine/app/run_setup.c", "if (s->position != POSITION_ROPE)\n        return fail",
+      "if (s->position != POSITION_ROPE && s->dim < 0)\n        return fail", ROLLING)
+fault("tables of angles end with the prompt", "policy/layout.c", "max64(work->prompt_max, work->slots_max + 1)", "work->prompt_max", "plan_test")
+fault("attention by rank costs nothing", "policy/pass.c", "return 2.0 * 4 * s->n_kv_heads * s->head_dim;", "return 0;", "cost_test")
+fault("attend.cu: a key turns by its slot", ATTEND_CU, "s.rank = t.kv.slot_rank[", "s.rank = 0 * t.kv.slot_rank[", SIMT_ATTEND)
+fault("attend_evict.cu: a victim leaves a gap", EVICT_CU, "of[i] -= of[i] > gone;", "of[i] -= 0 * (of[i] > gone);", SIMT_ATTEND)
+fault("slots.cu: kept keys stay rotated", "kernels/cuda/slots.cu", "if (v || !rope->cos || d >= rope->rope_dim)", "if (d >= 0)", SIMT_ATTEND)

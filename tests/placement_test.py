@@ -86,6 +86,8 @@ POLICIES = {
     "h2o, mixed": ["--kv-policy", "h2o", "--kv-budget", "96", "--kv-format", "mixed"],  # half is the ring
     "scissorhands, layer scope, mixed": ["--kv-policy", "scissorhands", "--kv-budget", "0.4", "--kv-scope", "layer",
                                          "--kv-format", "mixed"],
+    "qhitter, mixed": ["--kv-policy", "qhitter", "--kv-budget", "96", "--kv-format", "mixed"],
+    "keyformer, layer scope, q8": ["--kv-policy", "keyformer", "--kv-budget", "48", "--kv-scope", "layer", "--kv-format", "q8"],
     "h2o, f32": ["--kv-policy", "h2o", "--kv-budget", "0.5", "--compute", "f32", "--kv-format", "f32"],
 }
 
@@ -556,7 +558,7 @@ def forced(bench):
     r = random.Random(9)
     forced_case.stopped = forced_case.shorter = 0
     long_ones = set()
-    for policy in ("full", "window", "streaming", "h2o", "h2o-mean", "ema", "scissorhands"):
+    for policy in ("full", "window", "streaming", "h2o", "h2o-mean", "ema", "scissorhands", "keyformer"):
         for compute in ("bf16", "f32"):
             for scope in ("head", "layer") if policy.startswith(("h2o", "ema")) else ("head",):
                 budget = ["--kv-policy", policy, "--kv-scope", scope, "--kv-budget",

@@ -554,6 +554,37 @@ static void test_windows_and_shares(void **state)
     assert_int_equal(kv_kinds_make(&kinds, windows, NULL, 8), 0);
 }
 
+/* Where positions are ranks slots have one number more, and the tables of angles end with what is
+ * rotated: the longest prompt, or the slots and a new token. */
+static void test_ranks_have_room(void **state)
+{
+    (void)state;
+    static struct layout by_slot;
+    struct budget none = {-1, -1, -1};
+    const struct plan p = derived((struct plan){.batch = 8, .batches = 4, .prefill_tokens = 64});
+    struct plan_bytes a, b;
+    char why[256];
+    evict = (struct evict){.policy = EVICT_STREAMING, .budget = 128, .sink = -1};
+    work.slots_max = work.slots_mean = 128;
+    work.tokens_max = 100000;
+    plan_check(&p, &weights, &work, &shape, &evict, &costs, &none, &by_slot, &a, why, sizeof why);
+    assert_int_equal(layout_rope_rows(&work, &evict), 100000);
+    assert_int_equal(by_slot.parts[LAYOUT_SLOT_RANKS].n, 0);
+    evict.positions = EVICT_POSITIONS_SLOT;
+    plan_check(&p, &weights, &work, &shape, &evict, &costs, &none, &by_slot, &b, why, sizeof why);
+    assert_int_equal(layout_rope_rows(&work, &evict), 500);
+    assert_int_equal(by_slot.parts[LAYOUT_ROPE_COS].n_bytes, 500 * 32 * 4);
+    assert_int_equal(by_slot.parts[LAYOUT_SLOT_RANKS].n_bytes,
+                     by_slot.parts[LAYOUT_SLOT_POS].n_bytes);
+    assert_int_equal(by_slot.parts[LAYOUT_SLOT_RANKS].stride,
+                     by_slot.parts[LAYOUT_SLOT_POS].stride);
+    assert_true(b.by[PLAN_BYTES_kv_meta][TIER_RAM] > a.by[PLAN_BYTES_kv_meta][TIER_RAM]);
+    work.prompt_max = 40;
+    assert_int_equal(layout_rope_rows(&work, &evict), 129);
+    work.tokens_max = 100;
+    assert_int_equal(layout_rope_rows(&work, &evict), 100);
+}
+
 /* Layers with a window among others that have none hold what it lets them hold, and no more is
  * planned for them; where rows hold less than that they take pages like all others. */
 static void test_windows_have_pools_of_their_own(void **state)
@@ -721,6 +752,7 @@ int main(void)
         cmocka_unit_test(test_evict_slots),
         cmocka_unit_test(test_layers_share_a_budget),
         cmocka_unit_test(test_windows_and_shares),
+        cmocka_unit_test_setup(test_ranks_have_room, setup),
         cmocka_unit_test_setup(test_windows_have_pools_of_their_own, setup),
         cmocka_unit_test_setup(test_device_memory, setup),
         cmocka_unit_test(test_evict_order),

@@ -76,6 +76,8 @@ static void kv_to_device(struct kv_rows *kv)
     TO_DEVICE(kv->page_ids);
     TO_DEVICE(kv->slot_pos);
     TO_DEVICE(kv->slot_score);
+    TO_DEVICE(kv->slot_rank);
+    TO_DEVICE(kv->slot_trait);
     TO_DEVICE(kv->dirty);
     TO_DEVICE(kv->rings);
 }
@@ -95,6 +97,8 @@ static void forced_on_shim(const struct ops *ops, struct attend_forced_args a)
     TO_DEVICE(a.out);
     TO_DEVICE(a.events);
     TO_DEVICE(a.sinks);
+    TO_DEVICE(a.rope.cos);
+    TO_DEVICE(a.rope.sin);
     for (int i = 0; i < a.n_spans; i++)
         for (int64_t t = spans[i].token; t < spans[i].token + spans[i].n; t++) {
             simt_forget(a.out + t * a.out_stride, (int64_t)a.n_heads * head_dim * 4);
@@ -138,6 +142,8 @@ static void keep_on_shim(const struct ops *ops, struct prompt_keep_args a)
     kv_to_device(&a.kv);
     TO_DEVICE(a.pages);
     TO_DEVICE(a.scores);
+    TO_DEVICE(a.rope.cos);
+    TO_DEVICE(a.rope.sin);
     a.scratch = simt_alloc(
         cuda_prompt_keep_scratch_bytes(ops, a.n_prompt, a.from.n_kv_heads, a.from.head_dim));
     cuda_prompt_keep(NULL, ops, &a);
@@ -250,10 +256,12 @@ static void slots_about_the_edges(void **state)
         {{.policy = EVICT_H2O}, {258, 100, 0}},
         {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
         {{.policy = EVICT_STREAMING, .simulate = 1}, {40, 36, 4}},
+        {{.policy = EVICT_QHITTER, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
+        {{.policy = EVICT_KEYFORMER}, {258, 100, 0}},
     };
     for (int i = 0; i < 12; i++) {
         const struct model m = {4, 2, 16, KV_F32, (enum kv_format)(i % 5)};
-        rows_check(&m, cases[(i + i / 4) % 4], COMPUTE_F32,
+        rows_check(&m, cases[(i + i / 6) % 6], COMPUTE_F32,
                    (struct course){1, 0, prompts[i / 2], 640, 3});
     }
 }
@@ -309,7 +317,7 @@ static void what_is_no_number(void **state)
     (void)state;
     for (int i = 0; i < 4; i++) {
         const struct model m = {4, 2, 32, KV_F32, i % 2 ? KV_Q4 : KV_F32};
-        struct scenario c = {{.policy = EVICT_H2O}, {40, 10, 0}};
+        struct scenario c = {{.policy = i % 2 ? EVICT_KEYFORMER : EVICT_H2O}, {40, 10, 0}};
         struct tokens t = tokens_make(&m, 60, 980);
         const struct tokens *ts[] = {&t};
         struct ops exact = {.isa = ISA_EXACT, .compute = COMPUTE_F32}, ops = exact;
@@ -410,6 +418,27 @@ static void caps_and_sinks_are_exact(void **state)
     free(sinks);
 }
 
+/* Positions that are ranks: every policy and format, behind prompts, full and evicting. */
+static void ranks_are_exact(void **state)
+{
+    (void)state;
+    for (int i = 1; i < N_SCENARIOS; i++) {
+        struct scenario c = scenarios[i];
+        const struct model *m = &models[i % N_MODELS];
+        c.evict.simulate = i % 3 == 0;
+        attend_rope =
+            angles_make(i % 2 ? m->head_dim / 2 * 2 : m->head_dim / 4 * 2, 300, i % 2 ? 1 : 1.25f);
+        rows_check(m, c, i % 2 ? COMPUTE_F32 : COMPUTE_BF16,
+                   (struct course){2, 0, i % 4 ? 45 : 0, 45, 7});
+        angles_free(&attend_rope);
+    }
+    const struct model small = {4, 2, 16, KV_F32, KV_MIXED};
+    attend_rope = angles_make(16, 324, 1);
+    rows_check(&small, (struct scenario){{.policy = EVICT_H2O}, {290, 100, 0}}, COMPUTE_F32,
+               (struct course){1, 0, 320, 320, 4});
+    angles_free(&attend_rope);
+}
+
 static void spans_take_turns(void **state)
 {
     (void)state;
@@ -437,7 +466,7 @@ int main(void)
         cmocka_unit_test(heads_by_formats),         cmocka_unit_test(prompts_are_exact),
         cmocka_unit_test(what_is_no_number),        cmocka_unit_test(prompts_side_by_side),
         cmocka_unit_test(spans_take_turns),         cmocka_unit_test(order_does_not_show),
-        cmocka_unit_test(caps_and_sinks_are_exact),
+        cmocka_unit_test(caps_and_sinks_are_exact), cmocka_unit_test(ranks_are_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,9 @@ enum err sluice_device_open(int version, const char *arg, struct device **d);
 static const struct evict H2O_40 = {.policy = EVICT_H2O, .budget = 40, .sink = -1};
 static const struct expect JOBS[] = {{1, 55, 2, REQUEST_GENERATE, 1, 1, 1},
                                      {2, 50, 1, REQUEST_SCORE, 0, 0, 0}};
-static const struct evict *const POLICIES[] = {&FULL, &H2O_40, &MEAN, &RINGS};
+static const struct evict *const POLICIES[] = {&FULL,    &H2O_40,  &MEAN,     &RINGS,
+                                               &BY_SLOT, &QHITTER, &KEYFORMER};
+#define N_POLICIES ((int)(sizeof POLICIES / sizeof *POLICIES))
 
 static struct device *device_make(uint64_t seed, int sm)
 {
@@ -150,13 +152,14 @@ static void test_a_lost_device_ends_the_run(void **state)
 static void test_any_placement_gives_the_bytes_of_the_cpu(void **state)
 {
     (void)state;
-    int first = 0, n = 4;
+    int first = 0, n = N_POLICIES;
     const char *range = getenv("LINE_SEEDS"); // FIRST,N
     if (range)
         assert_int_equal(sscanf(range, "%d,%d", &first, &n), 2);
     for (int seed = first; seed < first + n; seed++) {
-        const struct evict *evict = POLICIES[seed % 4];
-        const struct expect *job = &JOBS[(seed % 4 == 1) ^ (seed / 4 % 2)];
+        const int kind = seed % N_POLICIES;
+        const struct evict *evict = POLICIES[kind];
+        const struct expect *job = &JOBS[(kind % 3 == 1) ^ (seed / N_POLICIES % 2)];
         const struct outcome want = answer(evict, job);
         struct outcome got;
         struct device *d = device_make((uint64_t)seed, seed % 3 == 0 ? 90 : 80);

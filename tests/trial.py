@@ -141,7 +141,7 @@ def run_parts(about, parts, make=None, tally=None):
 # ---- running the binary ---------------------------------------------------------------------------
 
 class Done:
-    """code (negative: the signal), out, err (text), seconds, rss (bytes, at its peak)."""
+    """code (negative: the signal), out, err (text), seconds, cpu_s (of a core), rss (bytes, at its peak)."""
 
     def last(self):
         lines = self.err.strip().splitlines()
@@ -235,6 +235,7 @@ class Process:
         self.p.stderr.close()
         done = Done()
         done.code, done.rss, done.seconds = self.p.returncode, self.usage.ru_maxrss << 10, self.end_s - self.start_s
+        done.cpu_s = self.usage.ru_utime + self.usage.ru_stime
         done.out, done.err = self.out.decode("utf-8", "replace"), "".join(x for _, x in self.lines)
         return done
 

@@ -49,6 +49,7 @@ static void read_defaults(const struct run *r, struct request_defaults *d)
                                    .ignore_eos = c->ignore_eos,
                                    .unknown_fields_warn = strcmp(c->unknown_fields, "warn") == 0,
                                    .context = s->context,
+                                   .tokens_max = (int)evict_tokens_max(&r->evict, s->context),
                                    .vocab = s->vocab,
                                    .epoch = epoch ? strtoll(epoch, NULL, 10) : 0};
 }
@@ -386,9 +387,15 @@ enum err command_text_ids(const struct run *r, int32_t **ids, int64_t *n)
     int64_t n_bytes;
     if (!r->opened.tokenizer)
         return fail(ERR_INPUT, "%s: has no tokenizer", c->model);
-    if (c->window > r->opened.model.shape.context)
-        return fail(ERR_USAGE, "--window: the model's context is %d tokens",
-                    r->opened.model.shape.context);
+    const int context = r->opened.model.shape.context;
+    if (c->prefix > context)
+        return fail(ERR_USAGE, "--prefix: the model's context is %d tokens", context);
+    if (c->window > evict_tokens_max(&r->evict, context))
+        return fail(
+            ERR_USAGE,
+            "--window: the model's context is %d tokens (beyond it: --kv-positions slot with "
+            "a --kv-policy and a --kv-budget within it)",
+            context);
     TRY(read_all(c->text, &text, &n_bytes));
     enum err err = tokenizer_encode_all(r->opened.tokenizer, text, n_bytes, 0, ids, n);
     free(text);

@@ -89,9 +89,10 @@ static enum err made_up_work(struct run *r)
     if (c->prompt_len < 1 || c->gen_len < 1 || c->num_prompts < 1)
         return fail(ERR_USAGE,
                     "plan: needs -i IN.jsonl, or --prompt-len, --gen-len and --num-prompts");
-    if (tokens > r->opened.model.shape.context)
+    const int context = r->opened.model.shape.context;
+    if (c->prompt_len > context || tokens > evict_tokens_max(&r->evict, context))
         return fail(ERR_USAGE, "--prompt-len: %lld tokens a row, the model's context is %d",
-                    (long long)tokens, r->opened.model.shape.context);
+                    (long long)tokens, context);
     int64_t slots = evict_slots_max(&r->evict, KV_MOST, c->prompt_len, c->gen_len);
     r->work = (struct work){.n_rows = c->num_prompts,
                             .prompt_tokens = c->num_prompts * c->prompt_len,

@@ -54,6 +54,7 @@ static const struct {
              {"share-prefixes", WORDS},
              {"kv-policy", WORDS},
              {"kv-scope", WORDS},
+             {"kv-positions", WORDS},
              {"kv-format", WORDS},
              {"machine", WORDS}};
 #define N_SWEPT (int)(sizeof swept / sizeof *swept)

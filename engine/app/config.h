@@ -35,9 +35,9 @@ struct config {
     const char *machine, *plan, *summary, *trace, *kv_dump, *kv_trace, *offload_dir, *config,
         *allow, *sweep, *plot, *policies, *budgets, *kv_formats;
     const char *device, *compute, *matmul, *isa, *weights, *attn, *io, *kv_policy, *kv_scope,
-        *kv_format, *order, *unknown_fields, *progress, *shard, *kv_budget, *kv_budget_of,
-        *kv_budget_layers, *kv_recent, *resident, *percent, *weights_codec, *share_prefixes,
-        *replan;
+        *kv_positions, *kv_format, *order, *unknown_fields, *progress, *shard, *kv_budget,
+        *kv_budget_of, *kv_budget_layers, *kv_recent, *resident, *percent, *weights_codec,
+        *share_prefixes, *replan;
     int64_t mem_device, mem_ram, mem_disk;
     int64_t threads, batch, batches, decoded, ahead_weights, ahead_state, prefill_tokens;
     int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;

@@ -33,8 +33,8 @@ const char *plan_hidden_tiers(const struct plan *p);
 /* 1 when hidden states were asked to leave the ops (--percent) but stay in their frames: they would
  * be read before they are written. */
 int plan_hidden_stayed(const struct run *r);
-/* {policy, budget, format, slots, scope, simulated}: what plans, summaries and scores say of the KV
- * cache. slots: the most of one row, layer and head. The caller owns it. */
+/* {policy, budget, format, slots, scope, positions, simulated}: what plans, summaries and scores
+ * say of the KV cache. slots: the most of one row, layer and head. The caller owns it. */
 json_t *plan_kv_json(const struct run *r);
 /* The flags that make `run` take exactly this plan (r's own, or another of its job), with --isa and
  * --threads; into buf. */

@@ -72,7 +72,7 @@ enum err run_walk(struct run *r)
                               .numa_node = threads_node(r),
                               .offload_dir = r->offload_dir,
                               .fault = getenv("SLUICE_FAULT"),
-                              .tokens_max = r->work.tokens_max,
+                              .rope_rows = layout_rope_rows(&r->work, &r->evict),
                               .edits_max = job_edits_max(r->job),
                               .stops = stops,
                               .n_stops = n_stops,

@@ -98,6 +98,8 @@ struct run {
 enum err run_read_evict(struct evict *e, const struct config *c);
 /* And what layers make of it, once the model is open: of another policy than the one before. */
 void run_set_kinds(struct run *r);
+/* Whether the opened model can be run with its positions. ERR_USAGE. */
+enum err run_check_positions(const struct run *r, const struct evict *e);
 /* --kv-format. ERR_USAGE. */
 enum err run_read_kv_format(enum kv_format *format, const struct config *c);
 /* The format that most of the model's weights have. */

@@ -37,6 +37,11 @@ enum err run_read_evict(struct evict *e, const struct config *c)
     if (c->kv_scope)
         TRY(config_choose("kv-scope", c->kv_scope, evict_scopes, &e->scope));
     e->simulate = c->kv_simulate && e->policy != EVICT_FULL;
+    if (strcmp(c->kv_positions, "slot") == 0)
+        e->positions = EVICT_POSITIONS_SLOT;
+    if (e->positions == EVICT_POSITIONS_SLOT && e->policy == EVICT_FULL)
+        return fail(ERR_USAGE, "--kv-positions slot: --kv-policy full keeps every token, so no "
+                               "position comes again (--kv-policy streaming)");
     if (c->kv_trace && e->policy == EVICT_FULL)
         return fail(ERR_USAGE, "--kv-trace: nothing is dropped (name a --kv-policy)");
     TRY(parse_share("kv-budget", c->kv_budget, &e->budget, &e->budget_is_fraction));
@@ -69,6 +74,24 @@ static enum err read_kinds(struct run *r, const struct config *c)
                     r->opened.model.name, KV_KINDS_MAX - 1);
     (void)kv_kinds_make(&r->kinds[1], s->layer_window, share, s->n_layers);
     run_set_kinds(r);
+    return OK;
+}
+
+enum err run_check_positions(const struct run *r, const struct evict *e)
+{
+    const struct shape *s = &r->opened.model.shape;
+    if (e->positions != EVICT_POSITIONS_SLOT)
+        return OK;
+    if (s->position != POSITION_ROPE)
+        return fail(ERR_USAGE,
+                    "--kv-positions slot: %s has learned positions, which a key cannot "
+                    "change (--kv-positions true)",
+                    s->family);
+    if (s->rope_long > 0)
+        return fail(ERR_USAGE,
+                    "--kv-positions slot: %s turns rows of more than %d tokens by "
+                    "another table (--kv-positions true)",
+                    s->family, s->rope_long);
     return OK;
 }
 
@@ -139,9 +162,10 @@ static enum err write_fingerprint(struct run *r, const struct config *c)
                  c->kv_policy, kv_format_name(r->kv_format));
     if (e->policy != EVICT_FULL)
         snprintf(r->fingerprint + n, cap - (size_t)n,
-                 "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n",
+                 "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n%s",
                  c->kv_budget, c->kv_recent ? c->kv_recent : "by policy", e->sink,
-                 evict_scopes[e->scope], e->simulate);
+                 evict_scopes[e->scope], e->simulate,
+                 e->positions == EVICT_POSITIONS_SLOT ? "kv_positions=slot\n" : "");
     n = (int)strlen(r->fingerprint);
     if (e->policy != EVICT_FULL && e->budget_of_prompt)
         n += snprintf(r->fingerprint + n, cap - (size_t)n, "kv_budget_of=prompt\n");
@@ -167,6 +191,7 @@ enum err run_prepare(struct run *r, const struct config *c)
     TRY(run_read_evict(&r->evict, c));
     TRY(opened_open(&r->opened, c));
     TRY(read_kinds(r, c));
+    TRY(run_check_positions(r, &r->evict));
     TRY(model_range_check(&r->opened.model, r->device, compute.ops.compute));
     snprintf(r->offload_dir, sizeof r->offload_dir, "%s",
              c->offload_dir ? c->offload_dir : r->opened.pack_path);

@@ -65,11 +65,16 @@ static enum err too_many(struct fields *f, const char *name, int64_t n)
                     f->defaults->context);
 }
 
-/* More than the context is an error whatever comes after: `limit` bounds the memory of a bad row.
- */
+/* Most tokens of a row. */
+static int64_t row_max(const struct fields *f)
+{
+    return max_i64(f->defaults->context, f->defaults->tokens_max);
+}
+
+/* More than a row has is an error whatever comes after: `limit` bounds the memory of a bad row. */
 static int64_t ids_limit(const struct fields *f)
 {
-    return (int64_t)f->defaults->context + 1;
+    return row_max(f) + 1;
 }
 
 static enum err ids_check(struct fields *f, const struct ids *ids, const char *name)
@@ -291,7 +296,7 @@ static enum err prompt_tokens(struct fields *f, struct tokenizer *tok, const str
     else
         TRY(ids_field(f, tok, "prompt_token_ids", &f->prompt_token_ids, 1, ids));
     TRY(need_tokens(f, tok, name, ids));
-    if (ids->n >= f->defaults->context) // nothing could be generated
+    if (ids->n > f->defaults->context || ids->n >= row_max(f)) // nothing could be generated
         return too_many(f, name, ids->n);
     return OK;
 }
@@ -355,7 +360,7 @@ static enum err parse_generate(struct fields *f, struct tokenizer *tok, const st
         return row_fail(f->error, "invalid_request", "stop needs a tokenizer, the model has none");
     take_sampling(f);
     TRY(prompt_tokens(f, tok, tmpl, ids));
-    int64_t n_cap = min_i64(ids->n + max_tokens, f->defaults->context);
+    int64_t n_cap = min_i64(ids->n + max_tokens, row_max(f));
     r->sampling.min_tokens = (int)min_i64(max_i64(f->min_tokens, 0), n_cap - ids->n);
     return take_tokens(r, ids, (int)ids->n, n_cap);
 }
@@ -380,8 +385,14 @@ static enum err parse_score(struct fields *f, struct tokenizer *tok, struct ids 
     TRY(score_part(f, tok, "continuation", &f->continuation, &f->continuation_ids, more));
     int n_prompt = (int)ids->n;
     int64_t n = ids->n + more->n;
-    if (n - 1 > f->defaults->context) // the last token is never computed on, only predicted
-        return too_many(f, "context + continuation", n);
+    if (n - 1 > row_max(f)) // the last token is never computed on, only predicted
+        return row_fail(f->error, "context_length_exceeded",
+                        "context + continuation has %lld tokens, the model's context is %d (%s)",
+                        (long long)n, f->defaults->context,
+                        row_max(f) > f->defaults->context ? "a smaller --kv-budget goes further"
+                                                          : "--kv-positions slot goes beyond it");
+    if (n_prompt - (more->n == 0) > f->defaults->context)
+        return too_many(f, "context", n_prompt);
     TRY(ids_room(ids, n));
     if (more->n > 0)
         memcpy(ids->p + n_prompt, more->p, (size_t)more->n * sizeof *ids->p);

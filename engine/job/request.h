@@ -69,10 +69,12 @@ struct request_defaults {
     char **stops; // borrowed
     int ignore_eos;
     int unknown_fields_warn; // 1: warn once instead of an error row
-    int context;   // the model's: prompt + max_tokens beyond it is cut to it, a prompt beyond it an
-                   // error row
-    int vocab;     // ids must be below
-    int64_t epoch; // the clock of chat templates and of `created`: SOURCE_DATE_EPOCH, or 0
+    int context; // the model's: prompt + max_tokens beyond it is cut to it, a prompt beyond it an
+                 // error row
+    int tokens_max; // of a row, where that may be more than the context (--kv-positions slot); else
+                    // 0
+    int vocab;      // ids must be below
+    int64_t epoch;  // the clock of chat templates and of `created`: SOURCE_DATE_EPOCH, or 0
 };
 
 /* The error of one row, as it stands in the output. */

@@ -68,7 +68,7 @@ static void dump_kept(FILE *f, const struct kv_row *kv, int head, int n)
 
 struct shown {
     int pos;
-    float score;
+    float score; // what it counts
 };
 
 static int by_position(const void *a, const void *b)
@@ -76,18 +76,37 @@ static int by_position(const void *a, const void *b)
     return ((const struct shown *)a)->pos - ((const struct shown *)b)->pos;
 }
 
-/* What a head holds before the token at position `next`, oldest first; slots of the ring stand
- * last. Returns how many there are, the first SHOWN_MAX of the pages' in *all. */
-static int shown_slots(const struct kv_row *kv, int head, int next, struct shown *all)
+/* 1: the slot holds a token before position `next`; slots of the ring stand last. */
+static int is_held(const struct kv_row *kv, int64_t at, int64_t slot, int next)
 {
-    const int64_t at = (int64_t)head * kv->slots_cap, ring = kv->slots_cap - kv->ring_slots;
+    const int64_t ring = kv->slots_cap - kv->ring_slots;
+    const int in_use = slot < kv->n_slots || (slot >= ring && slot - ring < kv_ring_used(kv, next));
+    return in_use && kv->slot_pos[at + slot] >= 0;
+}
+
+static float trait_of(const struct kv_row *kv, int64_t slot)
+{
+    return kv->slot_trait ? kv->slot_trait[slot] : 0;
+}
+
+/* What a head holds before the token at position `next`, oldest first. Returns how many there are,
+ * the first SHOWN_MAX of the pages' in *all. */
+static int shown_slots(const struct dump *d, const struct kv_row *kv, int head, int next,
+                       struct shown *all)
+{
+    const struct evict_score *mode = &d->config.score;
+    const int64_t at = (int64_t)head * kv->slots_cap;
+    struct evict_view view = evict_view_empty();
     int n = 0;
-    for (int64_t s = 0; s < kv->slots_cap && n < SHOWN_MAX; s++) {
-        int in_use = s < kv->n_slots || (s >= ring && s - ring < kv_ring_used(kv, next));
-        if (in_use && kv->slot_pos[at + s] >= 0)
-            all[n++] =
-                (struct shown){kv->slot_pos[at + s], kv->slot_score ? kv->slot_score[at + s] : 0};
-    }
+    for (int64_t s = 0; s < kv->slots_cap && evict_has_view(mode) && kv->slot_trait; s++)
+        if (is_held(kv, at, s, next))
+            evict_view_add(&view, kv->slot_score[at + s], kv->slot_trait[at + s]);
+    for (int64_t s = 0; s < kv->slots_cap && n < SHOWN_MAX; s++)
+        if (is_held(kv, at, s, next)) {
+            const float score = kv->slot_score ? kv->slot_score[at + s] : 0;
+            all[n++] = (struct shown){kv->slot_pos[at + s],
+                                      evict_score_value(mode, &view, score, trait_of(kv, at + s))};
+        }
     qsort(all, (size_t)n, sizeof *all, by_position);
     return n;
 }
@@ -97,12 +116,12 @@ static void trace_slots(const struct dump *d, const struct row *row, const struc
                         int head, int next)
 {
     struct shown all[SHOWN_MAX];
-    const int n = shown_slots(kv, head, next, all), scores = d->config.score.source;
+    const int n = shown_slots(d, kv, head, next, all), scores = d->config.score.source;
     for (int i = 0; i < n; i++) {
         int pinned = evict_protected(&row->evict, all[i].pos, next);
         fprintf(d->trace, pinned ? " [%d" : " %d", all[i].pos);
         if (scores)
-            fprintf(d->trace, ":%.3f", (double)evict_score_value(&d->config.score, all[i].score));
+            fprintf(d->trace, ":%.3f", (double)all[i].score);
         fputs(pinned ? "]" : "", d->trace);
     }
     fputs(n == SHOWN_MAX ? " ...\n" : "\n", d->trace);

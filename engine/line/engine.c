@@ -15,7 +15,7 @@ static void place(struct engine *e)
     e->tables = (struct tables){.memory = m, .part = LAYOUT_TABLES};
     e->work.tables = &e->tables;
     gather_place(&e->gather, m, &c->plan, c->model);
-    layer_place(&e->work, m, &c->plan, c->model, &c->evict, c->tokens_max);
+    layer_place(&e->work, m, &c->plan, c->model, &c->evict, c->rope_rows);
     e->work.bring = c->plan.experts_few > 0 ? stage_bring_experts : NULL;
     e->work.bring_ctx = e;
     e->pages = (struct page_list){.ids = memory_at(m, LAYOUT_STEP_PAGES, 0),

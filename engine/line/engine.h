@@ -34,9 +34,9 @@ struct engine_config {
     struct device *device;
     int numa_node; // where RAM lies best; -1: anywhere
     const char *offload_dir;
-    const char *fault;  // fault spec for tests, or NULL
-    int64_t tokens_max; // longest row of the job
-    int edits_max;      // of the job's rows: see engine/line/batch.h
+    const char *fault; // fault spec for tests, or NULL
+    int64_t rope_rows; // layout_rope_rows() of the job
+    int edits_max;     // of the job's rows: see engine/line/batch.h
     const int32_t *stops;
     int n_stops;
     const char *dump_path, *kv_trace_path;    // --kv-dump, --kv-trace, or NULL

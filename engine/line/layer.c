@@ -51,15 +51,26 @@ void layer_place_attention(struct layer_work *w)
     w->rows.ring_stride = m->layout->parts[LAYOUT_RINGS].stride;
 }
 
+/* By which rows that attend rotate their keys: a table of their own, where they attend apart. */
+static void place_slot_tables(struct layer_work *w)
+{
+    float *apart = memory_at(w->memory, LAYOUT_SLOT_COS, 0);
+    w->slot_cos = w->slot_sin = NULL;
+    if (w->evict->positions != EVICT_POSITIONS_SLOT)
+        return;
+    w->slot_cos = apart ? apart : w->cos;
+    w->slot_sin = apart ? memory_at(w->memory, LAYOUT_SLOT_SIN, 0) : w->sin;
+}
+
 void layer_place(struct layer_work *w, const struct memory *m, const struct plan *plan,
-                 const struct model *model, const struct evict *evict, int64_t tokens_max)
+                 const struct model *model, const struct evict *evict, int64_t rope_rows)
 {
     w->plan = plan;
     w->memory = m;
     w->model = model;
     w->shape = &model->shape;
     w->evict = evict;
-    w->tokens_max = tokens_max;
+    w->rope_rows = rope_rows;
     w->normed = memory_at(m, LAYOUT_NORMED, 0);
     w->q = memory_at(m, LAYOUT_Q, 0);
     w->attn = memory_at(m, LAYOUT_ATTN, 0);
@@ -74,6 +85,7 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
     w->shares = memory_at(m, LAYOUT_SHARES, 0);
     w->cos = memory_at(m, LAYOUT_ROPE_COS, 0);
     w->sin = memory_at(m, LAYOUT_ROPE_SIN, 0);
+    place_slot_tables(w);
     w->cuts = memory_at(m, LAYOUT_CUTS, 0);
     layer_place_attention(w);
     w->logits = memory_at(m, LAYOUT_LOGITS, 0);
@@ -85,8 +97,8 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
 /* Cosines, or sines, of one position of the tables, which stand one after the other. */
 static void rope_row(const struct layer_work *w, int64_t row, int sines, float *to)
 {
-    const struct shape_rope *rope = &w->shape->ropes[row / w->tokens_max];
-    const int64_t pos = row % w->tokens_max;
+    const struct shape_rope *rope = &w->shape->ropes[row / w->rope_rows];
+    const int64_t pos = row % w->rope_rows;
     for (int i = 0; i < w->shape->rope_dim / 2; i++) {
         /* The angle is a product in f32 as the models were trained with; its cosine is taken in
          * double, so that no two math libraries differ after rounding. */
@@ -95,10 +107,21 @@ static void rope_row(const struct layer_work *w, int64_t row, int sines, float *
     }
 }
 
+/* The table of rows that attend apart, in RAM. */
+static void fill_slot_tables(const struct layer_work *w)
+{
+    const int64_t half = w->shape->rope_dim / 2, all = shape_ropes(w->shape) * w->rope_rows;
+    for (int64_t row = 0; w->slot_cos && w->slot_cos != w->cos && row < all; row++) {
+        rope_row(w, row, 0, w->slot_cos + row * half);
+        rope_row(w, row, 1, w->slot_sin + row * half);
+    }
+}
+
 enum err layer_open(struct layer_work *w, struct event *done)
 {
     int64_t row_bytes = w->shape->rope_dim / 2 * (int64_t)sizeof(float);
-    int64_t all = shape_ropes(w->shape) * w->tokens_max;
+    int64_t all = shape_ropes(w->shape) * w->rope_rows;
+    fill_slot_tables(w);
     int64_t rows =
         row_bytes ? w->memory->layout->parts[LAYOUT_TABLES].n_bytes / 64 * 64 / row_bytes : 0;
     for (int sines = 0; sines < 2 && rows > 0; sines++)

@@ -53,9 +53,10 @@ struct layer_work {
     float *router, *expert_out; // [tile_tokens][n_experts]; [tile_tokens x experts used][dim]
     float *shared_out, *shares; // [tile_tokens][dim]; [tile_tokens]
     void *route;                // route_bytes()
-    float *cos, *sin;           // [ropes][tokens_max][rope_dim / 2] by position
-    int64_t tokens_max;
-    uint8_t *prompt_pages; // [prompt_page_cap][prompt.page_bytes]
+    float *cos, *sin;           // [ropes][rope_rows][rope_dim / 2] by position
+    float *slot_cos, *slot_sin; // the same, where rows attend; set only where positions are ranks
+    int64_t rope_rows;          // layout_rope_rows()
+    uint8_t *prompt_pages;      // [prompt_page_cap][prompt.page_bytes]
     uint8_t
         *shared_pages; // [shared_tokens / 32][prompt.page_bytes] what prompts share with the first
     float *prompt_scores; // [prompt_page_cap * 32][n_kv_heads] in pieces per prompt
@@ -77,7 +78,7 @@ int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *o
                             int64_t slots_cap, const struct evict *evict);
 /* The workspace, where the layout has it. */
 void layer_place(struct layer_work *w, const struct memory *memory, const struct plan *plan,
-                 const struct model *model, const struct evict *evict, int64_t tokens_max);
+                 const struct model *model, const struct evict *evict, int64_t rope_rows);
 /* What attention needs of it, once plan, memory, shape and ring_bytes are set. */
 void layer_place_attention(struct layer_work *w);
 /* Tables that depend on nothing but the model. done: an event to wait by. ERR_DEVICE. */

@@ -47,6 +47,49 @@ static int tile_next(struct layer_work *w, const struct batch *b, struct tile *t
     return t->n > 0;
 }
 
+/* 1: the layer's keys stand as they were before they were rotated. */
+static int by_rank(const struct layer_work *w, int layer)
+{
+    const struct shape *s = w->shape;
+    return w->slot_cos && s->position == POSITION_ROPE && s->layer_rope[layer] != SHAPE_NO_ROPE;
+}
+
+/* What rotates them then. */
+static struct slot_rope slot_rope(const struct layer_work *w, int layer)
+{
+    const struct shape *s = w->shape;
+    if (!by_rank(w, layer))
+        return (struct slot_rope){0};
+    const int64_t at = s->layer_rope[layer] * w->rope_rows * (s->rope_dim / 2);
+    return (struct slot_rope){.cos = w->slot_cos + at,
+                              .sin = w->slot_sin + at,
+                              .rope_dim = s->rope_dim,
+                              .scale = s->ropes[s->layer_rope[layer]].scale};
+}
+
+/* q and k of the tile's n tokens from `first`, by pos [n] of the tables. */
+static void rope_rows(struct layer_work *w, int first, int n, const int32_t *pos)
+{
+    const struct shape *s = w->shape;
+    const int64_t heads = (int64_t)s->n_heads * s->head_dim,
+                  kv = (int64_t)s->n_kv_heads * s->head_dim;
+    struct rope_args args = {.x = w->q + first * heads,
+                             .cos = w->cos,
+                             .sin = w->sin,
+                             .pos = tables_seen(w->tables, pos),
+                             .m = n,
+                             .n_heads = s->n_heads,
+                             .head_dim = s->head_dim,
+                             .rope_dim = s->rope_dim,
+                             .x_stride = heads};
+    ops_run_rope(&w->ops, &args);
+    args.x = w->k + first * kv;
+    args.n_heads = s->n_kv_heads;
+    args.x_stride = kv;
+    ops_run_rope(&w->ops, &args);
+}
+
+/* Where positions are ranks only prompts: attention rotates the others. */
 static void rope_tile(struct layer_work *w, const struct tile *t, const struct cut *cuts,
                       const struct batch *b, int layer)
 {
@@ -58,23 +101,17 @@ static void rope_tile(struct layer_work *w, const struct tile *t, const struct c
     for (int i = 0; i < t->n_cuts; i++) {
         int table = s->layer_rope[layer] || batch_turns_long(s, &b->rows[cuts[i].span->row]);
         for (int j = 0; j < cuts[i].n; j++)
-            pos[at++] = (int32_t)(table * w->tokens_max) + cuts[i].span->pos + cuts[i].offset + j;
+            pos[at++] = (int32_t)(table * w->rope_rows) + cuts[i].span->pos + cuts[i].offset + j;
     }
     tables_send(w->tables, &w->ops);
-    struct rope_args args = {.x = w->q,
-                             .cos = w->cos,
-                             .sin = w->sin,
-                             .pos = tables_seen(w->tables, pos),
-                             .m = t->n,
-                             .n_heads = s->n_heads,
-                             .head_dim = s->head_dim,
-                             .rope_dim = s->rope_dim,
-                             .x_stride = (int64_t)s->n_heads * s->head_dim};
-    ops_run_rope(&w->ops, &args);
-    args.x = w->k;
-    args.n_heads = s->n_kv_heads;
-    args.x_stride = (int64_t)s->n_kv_heads * s->head_dim;
-    ops_run_rope(&w->ops, &args);
+    if (!by_rank(w, layer)) {
+        rope_rows(w, 0, t->n, pos);
+        return;
+    }
+    at = 0;
+    for (int i = 0; i < t->n_cuts; at += cuts[i].n, i++)
+        if (cuts[i].span->kind == SPAN_PROMPT)
+            rope_rows(w, at, cuts[i].n, pos + at);
 }
 
 /* The first prompt of the pass lends its pages; another one takes what it shares of them. */
@@ -178,6 +215,7 @@ static void keep_prompts(struct layer_work *w, const struct tile *t, const struc
             .from = w->prompt,
             .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
             .scores = evict_prompt_scores(w->rule.policy) ? w->prompt_scores + scores_at : NULL,
+            .rope = slot_rope(w, layer),
             .kv = w->rows,
             .evict = w->rule,
             .limits = layer_limits(w, row),
@@ -213,6 +251,7 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
                                           .n_slots = layer_slots(w, row, pos - row->n_done),
                                           .n = c->n,
                                           .pos = pos,
+                                          .n_prompt = row->request->n_prompt,
                                           .token = at,
                                           .limits = layer_limits(w, row)};
     }
@@ -220,6 +259,7 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
     if (n == 0)
         return;
     struct attend_forced_args args = {.kv = w->rows,
+                                      .rope = slot_rope(w, layer),
                                       .evict = w->rule,
                                       .spans = tables_seen(w->tables, spans),
                                       .n_spans = n,
@@ -542,11 +582,17 @@ static void place_rows(struct layer_work *w, int layer, const struct batch *b,
     evict_in_kind(w->evict, &limits, plan_kind(w->plan, layer), &w->rule, &limits);
     rows->slot_pos = NULL;
     rows->slot_score = NULL;
+    rows->slot_rank = NULL;
+    rows->slot_trait = NULL;
     rows->rings = memory_at(w->memory, LAYOUT_RINGS, first);
     if (w->rule.policy != EVICT_FULL) {
         rows->slot_pos = (int32_t *)memory_at(w->memory, LAYOUT_SLOT_POS, first) + slots;
         rows->slot_score = (float *)memory_at(w->memory, LAYOUT_SLOT_SCORES, first) + slots;
     }
+    if (by_rank(w, layer))
+        rows->slot_rank = (int32_t *)memory_at(w->memory, LAYOUT_SLOT_RANKS, first) + slots;
+    if (evict_policy_trait(w->rule.policy))
+        rows->slot_trait = (float *)memory_at(w->memory, LAYOUT_SLOT_TRAITS, first) + slots;
     if (rows->rings)
         rows->rings += layer * w->ring_bytes;
     ops_fill(&w->ops, rows->dirty, 0, (int64_t)b->n_rows * rows->dirty_stride * 8);

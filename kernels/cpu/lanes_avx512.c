@@ -3,10 +3,12 @@
 #define CPU_ISA CPU_AVX512
 #include "kernels/cpu/rows.inc"
 #include "kernels/cpu/kv_store.inc"
+#include "kernels/cpu/noise.inc"
 #include "kernels/cpu/head_reduce.inc"
 #include "kernels/cpu/attend.inc"
 #include "kernels/cpu/attend_prompt.inc"
 #include "kernels/cpu/attend_forced_page.inc"
+#include "kernels/cpu/attend_forced_turn.inc"
 #include "kernels/cpu/attend_forced_split.inc"
 #include "kernels/cpu/attend_forced_evict.inc"
 #include "kernels/cpu/attend_forced.inc"

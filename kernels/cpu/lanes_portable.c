@@ -2,10 +2,12 @@
  * files. */
 #define CPU_ISA CPU_PORTABLE
 #include "kernels/cpu/rows.inc"
+#include "kernels/cpu/noise.inc"
 #include "kernels/cpu/head_reduce.inc"
 #include "kernels/cpu/attend.inc"
 #include "kernels/cpu/attend_prompt.inc"
 #include "kernels/cpu/attend_forced_page.inc"
+#include "kernels/cpu/attend_forced_turn.inc"
 #include "kernels/cpu/attend_forced_split.inc"
 #include "kernels/cpu/attend_forced_evict.inc"
 #include "kernels/cpu/attend_forced.inc"

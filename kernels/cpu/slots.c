@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "kernels/math.h"
+#include "kernels/score.h"
 
 static void store_part(void *ctx, int thread, int n_threads)
 {
@@ -35,14 +36,15 @@ void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args)
 
 /* One thread's scratch for prompt_keep. */
 struct keep_scratch {
-    float *rank;   // [n_prompt_pad]
-    int32_t *heap; // [n_prompt_pad] positions, the last of them to go at the root
-    uint8_t *gone; // [n_prompt_pad]
-    float *k, *v;  // [head_dim]
+    float *rank;             // [n_prompt_pad]
+    int32_t *heap;           // [n_prompt_pad] positions, the last of them to go at the root
+    uint8_t *gone;           // [n_prompt_pad]
+    float *k, *v;            // [head_dim]
+    struct evict_view *view; // [n_kv_heads]
 };
 
 static int64_t keep_scratch_lay_out(struct keep_scratch *s, uint8_t *base, int64_t n_prompt,
-                                    int head_dim)
+                                    int n_kv_heads, int head_dim)
 {
     int64_t n = round_up(n_prompt, KV_PAGE_SLOTS), dim = round_up(head_dim, 16);
     if (s) {
@@ -50,16 +52,17 @@ static int64_t keep_scratch_lay_out(struct keep_scratch *s, uint8_t *base, int64
         s->heap = (int32_t *)(base + n * 4);
         s->k = (float *)(base + n * 8);
         s->v = s->k + dim;
-        s->gone = base + n * 8 + dim * 8;
+        s->view = (struct evict_view *)(void *)(s->v + dim);
+        s->gone = (uint8_t *)(s->view + n_kv_heads);
     }
-    return round_up(n * 9 + dim * 8, 64);
+    return round_up(n * 9 + dim * 8 + n_kv_heads * (int64_t)sizeof(struct evict_view), 64);
 }
 
 int64_t prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_kv_heads,
                                   int head_dim)
 {
-    (void)n_kv_heads;
-    return keep_scratch_lay_out(NULL, NULL, n_prompt_max, head_dim) * pool_threads(ops->pool);
+    return keep_scratch_lay_out(NULL, NULL, n_prompt_max, n_kv_heads, head_dim) *
+           pool_threads(ops->pool);
 }
 
 static int goes_before(const float *rank, int32_t a, int32_t b)
@@ -87,10 +90,10 @@ static void sift_down(const float *rank, int32_t *heap, int n, int at)
 /* Marks the n_out unprotected positions that go first. */
 static void choose_gone(const struct prompt_keep_args *a, struct keep_scratch *s, int n_out)
 {
-    int n = 0, now = a->n_prompt - 1;
+    int n = 0;
     memset(s->gone, 0, (size_t)a->n_prompt);
     for (int32_t pos = 0; pos < a->n_prompt && n_out > 0; pos++) {
-        if (evict_protected(&a->limits, pos, now))
+        if (prompt_kept_anyway(a, pos))
             continue;
         if (n < n_out) {
             s->heap[n++] = pos;
@@ -106,15 +109,40 @@ static void choose_gone(const struct prompt_keep_args *a, struct keep_scratch *s
         s->gone[s->heap[i]] = 1;
 }
 
+/* K and V (or NULL) of a position, K as it is kept: where positions are ranks, as it was before it
+ * was rotated. */
+static void position_get(const struct prompt_keep_args *a, int head, int pos, float *k, float *v)
+{
+    const uint8_t *page = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes;
+    const int half = a->rope.cos ? a->rope.rope_dim / 2 : 0;
+    const float scale = half > 0 ? a->rope.scale : 1, inverse = 1.0f / (scale * scale);
+    kv_get(&a->from, page, pos % KV_PAGE_SLOTS, head, k, v);
+    for (int i = 0; i < half; i++) {
+        const int64_t at = (int64_t)pos * half + i;
+        const float x = k[i], y = k[half + i], c = a->rope.cos[at], sine = a->rope.sin[at];
+        k[i] = math_back_a(x, y, c, sine, inverse);
+        k[half + i] = math_back_b(x, y, c, sine, inverse);
+    }
+}
+
 /* The score that a position has in its slot. */
 static float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode,
                         struct keep_scratch *s, int head, int pos)
 {
-    const uint8_t *page = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes;
     if (mode->source != EVICT_KEYS)
         return prompt_kept_score(a, mode, head, pos);
-    kv_get(&a->from, page, pos % KV_PAGE_SLOTS, head, s->k, NULL);
+    position_get(a, head, pos, s->k, NULL);
     return -math_norm(s->k, a->from.head_dim);
+}
+
+/* And its trait. */
+static float kept_trait(const struct prompt_keep_args *a, const struct evict_score *mode,
+                        struct keep_scratch *s, int head, int pos)
+{
+    if (mode->trait == EVICT_NO_TRAIT)
+        return 0;
+    position_get(a, head, pos, s->k, s->v);
+    return score_trait(mode->trait, s->k, s->v, a->from.head_dim);
 }
 
 /* The rank of every position for one head, or for all heads together (scope layer). */
@@ -123,10 +151,17 @@ static void rank_positions(const struct prompt_keep_args *a, struct keep_scratch
     const struct evict_score mode = evict_score_of(a->evict.policy);
     int layer = a->evict.scope == EVICT_SCOPE_LAYER;
     int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;
+    for (int h = first; h < last && evict_has_view(&mode); h++) {
+        s->view[h] = evict_view_empty();
+        for (int pos = 0; pos < a->n_prompt; pos++)
+            evict_view_add(&s->view[h], kept_score(a, &mode, s, h, pos),
+                           kept_trait(a, &mode, s, h, pos));
+    }
     for (int pos = 0; pos < a->n_prompt; pos++) {
         float score = 0;
         for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
-            score += evict_score_value(&mode, kept_score(a, &mode, s, h, pos));
+            score += evict_score_value(&mode, &s->view[h], kept_score(a, &mode, s, h, pos),
+                                       kept_trait(a, &mode, s, h, pos));
         s->rank[pos] = evict_rank(a->evict.policy, &a->limits, score, pos, a->n_prompt - 1);
     }
 }
@@ -161,18 +196,24 @@ static uint8_t *page_to(const struct kv_row *kv, int slot)
     return kv_page_of(kv->all, kv->page_ids[slot / KV_PAGE_SLOTS]);
 }
 
+/* 1: a slot of the row holds the bytes that the workspace has. */
+static int stays_as_is(const struct prompt_keep_args *a)
+{
+    return a->from.format == a->kv.layout.format && !a->rope.cos;
+}
+
 static void keep_slot(const struct prompt_keep_args *a, const struct kv_row *kv,
                       struct keep_scratch *s, int head, int pos, int slot)
 {
     const uint8_t *from = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes;
     uint8_t *to = page_to(kv, slot);
     int from_slot = pos % KV_PAGE_SLOTS, to_slot = slot % KV_PAGE_SLOTS;
-    if (a->from.format == a->kv.layout.format) {
+    if (stays_as_is(a)) {
         int64_t panel = a->from.panel_bytes * head;
         copy_slot(&a->from, from + panel, from_slot, to + panel, to_slot);
         return;
     }
-    kv_get(&a->from, from, from_slot, head, s->k, s->v);
+    position_get(a, head, pos, s->k, s->v);
     kv_put(&a->kv.layout, to, to_slot, head, s->k, s->v);
 }
 
@@ -195,9 +236,8 @@ static int keep_pages(const struct prompt_keep_args *a, const struct kv_row *kv,
 static void keep_in_ring(const struct prompt_keep_args *a, const struct kv_row *kv,
                          struct keep_scratch *s, int head, int pos, int at)
 {
-    const uint8_t *from = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes;
     uint8_t *to = kv->ring + at / KV_PAGE_SLOTS * a->kv.ring.page_bytes;
-    kv_get(&a->from, from, pos % KV_PAGE_SLOTS, head, s->k, s->v);
+    position_get(a, head, pos, s->k, s->v);
     kv_put(&a->kv.ring, to, at % KV_PAGE_SLOTS, head, s->k, s->v);
 }
 
@@ -209,8 +249,9 @@ static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
     if (n_out > 0)
         rank_positions(a, s, head);
     choose_gone(a, s, n_out);
-    int slot = 0, n_copied = 0, first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt);
-    if (kv->n_slots == a->n_prompt && a->from.format == a->kv.layout.format)
+    const int first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt);
+    int slot = 0, rank = 0, n_copied = 0;
+    if (kv->n_slots == a->n_prompt && stays_as_is(a))
         n_copied = keep_pages(a, kv, head);
     for (int pos = 0; pos < a->n_prompt; pos++) {
         if (s->gone[pos] && !a->evict.simulate)
@@ -227,8 +268,13 @@ static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
         }
         if (kv->slot_pos)
             kv->slot_pos[meta] = s->gone[pos] ? ~pos : pos;
+        if (kv->slot_rank)
+            kv->slot_rank[meta] = rank;
+        rank += !s->gone[pos];
         if (kv->slot_score)
             kv->slot_score[meta] = kept_score(a, &mode, s, head, pos);
+        if (kv->slot_trait)
+            kv->slot_trait[meta] = kept_trait(a, &mode, s, head, pos);
     }
 }
 
@@ -245,8 +291,10 @@ static void keep_part(void *ctx, int thread, int n_threads)
     int64_t first, last;
     pool_split(a->from.n_kv_heads, thread, n_threads, &first, &last);
     struct keep_scratch s;
-    int64_t bytes = keep_scratch_lay_out(NULL, NULL, a->n_prompt, a->from.head_dim);
-    keep_scratch_lay_out(&s, (uint8_t *)a->scratch + bytes * thread, a->n_prompt, a->from.head_dim);
+    int64_t bytes =
+        keep_scratch_lay_out(NULL, NULL, a->n_prompt, a->from.n_kv_heads, a->from.head_dim);
+    keep_scratch_lay_out(&s, (uint8_t *)a->scratch + bytes * thread, a->n_prompt,
+                         a->from.n_kv_heads, a->from.head_dim);
     for (int64_t head = first; head < last; head++)
         keep_head(a, &t->kv, &s, (int)head, t->n_out);
 }
@@ -258,6 +306,7 @@ void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
     struct keep_task t = {.args = a, .kv = kv_row_at(&a->kv, a->row, &a->limits, n_slots)};
     t.n_out = (int)max_i64(0, (int64_t)a->n_prompt - a->limits.budget);
     CHECK(n_slots <= t.kv.slots_cap - ring_slots);
+    CHECK(!evict_policy_trait(a->evict.policy) || t.kv.slot_trait);
     pool_run(ops->pool, keep_part, &t);
     for (int page = 0; page < ceil_div(n_slots, KV_PAGE_SLOTS); page++)
         t.kv.dirty[page / 64] |= 1ull << (page % 64);

@@ -9,8 +9,15 @@
  *   join   (KV head, span)         splits in ascending order, the ring, the own token, the sink
  *   score  (split, KV head, span)  weights onto scores, and each split's first to go
  *   place  (KV head, span)         the victim of all splits; K and V into its slot
+ * Between join and score what only some policies have:
+ *   noise  (KV head, span)         exps become weights under noise
+ *   trait  (KV head, span)         that of the new token
+ *   view   (split, KV head, span)  weights onto scores already, and where scores and traits lie
  * Scope layer: one block of score has all heads of a split, and every block of place finds the same
  * victim. Where decode changes no scores no exps are kept; full has no third launch.
+ *
+ * Where positions are ranks (struct slot_rope) split rotates each key as it reads it, for which it
+ * reads K twice, and place keeps the ranks.
  *
  * What scores cost, per slot and KV head with G query heads of d dimensions each: 4 G bytes of exps
  * out and in again, which stay in L2 (PARTS bounds them to PARTS * G KiB), and 12 bytes of memory
@@ -24,9 +31,15 @@
  * turns, so that scratch does not grow with them. */
 #define PARTS 1024
 
+/* Number d of a query head, where positions are ranks rotated by the slots that its head keeps. */
 DEVICE float query_number(const struct forced *f, const struct token *t, int query_head, int d)
 {
-    float x = f->a.q[t->row * f->a.q_stride + (int64_t)query_head * f->a.kv.layout.head_dim + d];
+    const float *q =
+        f->a.q + t->row * f->a.q_stride + (int64_t)query_head * f->a.kv.layout.head_dim;
+    float x = q[d];
+    if (f->a.rope.cos && d < f->a.rope.rope_dim)
+        x = turned(&f->a.rope, evict_rank_new(&t->s.limits, t->now), d, x,
+                   q[turns_with(&f->a.rope, d)]);
     return f->round_q ? bf16_to_f32(f32_to_bf16(x)) : x;
 }
 
@@ -36,6 +49,7 @@ DEVICE float query_number(const struct forced *f, const struct token *t, int que
 struct split {
     struct kv_layout l;
     int n;                 // slots
+    int rank;              // of this thread's slot, where positions are ranks
     float scale, cap;      // of logits
     float *q;              // [R, dim_pad], zeros beyond
     float *q_sums;         // [R, groups] of q8 and q4
@@ -179,6 +193,28 @@ DEVICE void page_logits_codes(const struct split *s, const uint8_t *panel, float
         logit[r] = math_softcap(logit[r], s->cap);
 }
 
+/* The same of a key that is rotated by its rank first, whatever its format. */
+template <int R>
+DEVICE void page_logits_turned(const struct slot_rope *rope, const struct split *s,
+                               const uint8_t *panel, float logit[R])
+{
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        logit[r] = 0.0f;
+    for (int d = 0; d < s->l.head_dim; d++) {
+        float k = kv_number(&s->l, panel, 0, lane_id(), d);
+        if (d < rope->rope_dim)
+            k = turned(rope, s->rank, d, k,
+                       kv_number(&s->l, panel, 0, lane_id(), turns_with(rope, d)));
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            logit[r] = fmaf(s->q[r * s->l.dim_pad + d], k, logit[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        logit[r] = math_softcap(logit[r] * s->scale, s->cap);
+}
+
 /* x = exp(x - maximum) of every row, a warp each; maximum, sum and, where they will be weights of
  * scores, exps go to scratch. */
 template <int R>
@@ -297,7 +333,9 @@ DEVICE void split_run(const struct forced *f, const struct split *s, int64_t par
         logit[r] = -INFINITY;
     if (s->live[page] >> lane_id() & 1) {
         const uint8_t *panel = kv_panel(&s->l, s->pages[page], head, 0);
-        if constexpr (FORMAT == KV_Q8 || FORMAT == KV_Q4)
+        if (f->a.rope.cos)
+            page_logits_turned<R>(&f->a.rope, s, panel, logit);
+        else if constexpr (FORMAT == KV_Q8 || FORMAT == KV_Q4)
             page_logits_codes<FORMAT, R>(s, panel, logit);
         else
             page_logits<FORMAT, R>(s, panel, logit);
@@ -337,6 +375,10 @@ __global__ void __launch_bounds__(THREADS, R == 1   ? 4
     int live = slot < s.n;
     if (live && in_pages && t.kv.slot_pos)
         live = t.kv.slot_pos[(int64_t)head * t.kv.slots_cap + split * SPLIT + slot] >= 0;
+    s.rank = 0;
+    if (live && t.kv.slot_rank)
+        s.rank = t.kv.slot_rank[(int64_t)head * t.kv.slots_cap + slot +
+                                (in_pages ? split * SPLIT : t.kv.slots_cap - t.kv.ring_slots)];
     const unsigned bits = __ballot_sync(WARP_ALL, live);
     if (lane_id() == 0)
         s.live[warp_id()] = bits;
@@ -404,6 +446,10 @@ __global__ void __launch_bounds__(THREADS) forced_join(const __grid_constant__ s
     kv_round_row(&l, f.a.k + t.row * f.a.k_stride + (int64_t)head * head_dim, own_k);
     kv_round_row(&l, f.a.v + t.row * f.a.v_stride + (int64_t)head * head_dim, own_v);
     __syncthreads();
+    if (f.a.rope.cos) {
+        row_turn(&f.a.rope, evict_rank_new(&t.s.limits, t.now), own_k);
+        __syncthreads();
+    }
     for (int r = warp_id(); r < group; r += THREADS / WARP) {
         float logit = 0.0f;
         for (int d = lane_id() % 16; d < head_dim; d += 16)
@@ -417,6 +463,7 @@ __global__ void __launch_bounds__(THREADS) forced_join(const __grid_constant__ s
             own[r] = e;
             inverse[r] = inv;
             weight[r] = finite ? e * inv : 0.0f;
+            f.own_weight[unit * group + r] = weight[r];
             f.inverse[unit * group + r] = finite ? inv : 0.0f;
         }
     }
@@ -434,12 +481,9 @@ __global__ void __launch_bounds__(THREADS) forced_join(const __grid_constant__ s
     }
     if (f.score.source == EVICT_KEYS && warp_id() == 0) {
         const float *k = f.a.k + t.row * f.a.k_stride + (int64_t)head * head_dim;
-        float square = 0.0f;
-        for (int d = lane_id() % 16; d < head_dim; d += 16)
-            square = fmaf(k[d], k[d], square);
-        square = warp_sum16(square);
+        const float norm = warp_norm(k, head_dim);
         if (lane_id() == 0)
-            f.own_score[unit] = -sqrtf(square);
+            f.own_score[unit] = -norm;
     } else if (threadIdx.x == 0) {
         float score = 0.0f;
         for (int r = 0; r < group && f.adds; r++)
@@ -455,17 +499,22 @@ static int64_t forced_lay_out(struct forced *f, uint8_t *base, int64_t n_parts, 
                               int head_dim, int scores)
 {
     const int64_t rows = n_parts * group * 4;
-    int64_t at[10] = {0};
-    const int64_t bytes[9] = {rows,
+    enum { N = 13 };
+    int64_t at[N + 1] = {0};
+    const int64_t bytes[N] = {rows,
                               rows,
                               rows,
                               rows * head_dim,
                               scores ? rows * SPLIT : 0,
                               rows,
+                              rows,
                               n_parts * 4,
                               n_parts * 4,
-                              n_parts * (int64_t)sizeof(struct victim)};
-    for (int i = 0; i < 9; i++)
+                              n_parts * 4,
+                              n_parts * 4,
+                              n_parts * (int64_t)sizeof(struct victim),
+                              n_parts * (int64_t)sizeof(struct evict_view)};
+    for (int i = 0; i < N; i++)
         at[i + 1] = at[i] + round_up(bytes[i], 64);
     if (f) {
         f->max = (float *)base;
@@ -474,11 +523,15 @@ static int64_t forced_lay_out(struct forced *f, uint8_t *base, int64_t n_parts, 
         f->out = (float *)(base + at[3]);
         f->exps = (float *)(base + at[4]);
         f->inverse = (float *)(base + at[5]);
-        f->own_score = (float *)(base + at[6]);
-        f->leaving = (float *)(base + at[7]);
-        f->victims = (struct victim *)(base + at[8]);
+        f->own_weight = (float *)(base + at[6]);
+        f->own_score = (float *)(base + at[7]);
+        f->own_trait = (float *)(base + at[8]);
+        f->leaving = (float *)(base + at[9]);
+        f->leaving_trait = (float *)(base + at[10]);
+        f->victims = (struct victim *)(base + at[11]);
+        f->views = (struct evict_view *)(base + at[12]);
     }
-    return at[9];
+    return at[N];
 }
 
 static int forced_splits(int slots_max, int ring)

@@ -26,14 +26,18 @@ struct forced {
     int group, n_chunks; // query heads of a KV head; the blocks that share them
     int n_splits;        // the most that a span has, the ring's with them
     int first_span, step;
-    float *max, *sum;       // [span, KV head, split][group]
-    float *weight;          // the same: exp(maximum of the split - maximum of all)
-    float *out;             // [span, KV head, split][group, head_dim]
-    float *exps;            // [span, KV head, split][group, SPLIT]; only where scores change
-    float *inverse;         // [span, KV head][group]; 0: its weights are no numbers
-    float *own_score;       // [span, KV head]
-    float *leaving;         // [span, KV head] score of the token that leaves the ring
-    struct victim *victims; // [span, KV head, split]
+    float *max, *sum;         // [span, KV head, split][group]
+    float *weight;            // the same: exp(maximum of the split - maximum of all)
+    float *out;               // [span, KV head, split][group, head_dim]
+    float *exps;              // [span, KV head, split][group, SPLIT]; only where scores change
+    float *inverse;           // [span, KV head][group]; 0: its weights are no numbers
+    float *own_weight;        // [span, KV head][group] of the new token
+    float *own_score;         // [span, KV head]
+    float *own_trait;         // the same
+    float *leaving;           // [span, KV head] score of the token that leaves the ring
+    float *leaving_trait;     // the same
+    struct victim *victims;   // [span, KV head, split]
+    struct evict_view *views; // the same, without the new token; where the policy has one
 };
 
 /* One span's token of this launch. */
@@ -68,7 +72,43 @@ DEVICE int64_t unit_of(const struct forced *f, int span, int head)
     return (int64_t)span * f->a.kv.layout.n_kv_heads + head;
 }
 
-/* Queues score and place of one token of n_spans spans. */
+/* ---- positions by rank: see struct slot_rope ---- */
+
+/* The number that number d < rope_dim is rotated with. */
+DEVICE int turns_with(const struct slot_rope *rope, int d)
+{
+    const int half = rope->rope_dim / 2;
+    return d < half ? d + half : d - half;
+}
+/* Number d < rope_dim, x, and the one it is rotated with, by rank `rank`. */
+DEVICE float turned(const struct slot_rope *rope, int rank, int d, float x, float with)
+{
+    const int half = rope->rope_dim / 2;
+    const int64_t at = (int64_t)rank * half + (d < half ? d : d - half);
+    const float c = rope->cos[at], s = rope->sin[at];
+    return d < half ? math_turn_a(x, with, c, s) : math_turn_b(with, x, c, s);
+}
+/* x [head_dim], shared, in place: all threads; barriers stand around it. */
+DEVICE void row_turn(const struct slot_rope *rope, int rank, float *x)
+{
+    const int half = rope->rope_dim / 2;
+    for (int i = (int)threadIdx.x; i < half; i += (int)blockDim.x) {
+        const float a = x[i], b = x[half + i];
+        x[i] = turned(rope, rank, i, a, b);
+        x[half + i] = turned(rope, rank, half + i, b, a);
+    }
+}
+
+/* The norm of x [n], by a warp. */
+DEVICE float warp_norm(const float *x, int n)
+{
+    float square = 0.0f;
+    for (int d = lane_id() % 16; d < n; d += 16)
+        square = fmaf(x[d], x[d], square);
+    return sqrtf(warp_sum16(square));
+}
+
+/* Queues what follows on the join of one token of n_spans spans. */
 void forced_evict(cudaStream_t stream, const struct forced *f, int n_spans);
 
 #endif

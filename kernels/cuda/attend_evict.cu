@@ -1,15 +1,132 @@
 /* kernels/cuda/attend_evict.cu - after the sums of a token: scores, the victim, and where the token
  * is stored.
  *
- * Owns: launches score and place of attend.cu. Refuses: what a policy means (policy/evict.h).
- * A newcomer would miss: what a block of another head may be writing is read from scratch, never
- * from the row: under scope layer all heads' blocks find the same victim out of the same numbers.
- */
+ * Owns: launches noise, trait, view, score and place of attend.cu. Refuses: what a policy means
+ * (policy/evict.h). A newcomer would miss: what a block of another head may be writing is read from
+ * scratch, never from the row: under scope layer all heads' blocks find the same victim out of the
+ * same numbers. */
 #include "kernels/cuda/simt.cuh"
 
 #include "kernels/cuda/attend.cuh"
 
 #define PLACE_THREADS 128
+
+/* ---- noise ---- */
+
+/* Weights of one query head under noise, by a warp: exps become noised weights, and what is to make
+ * attention weights of them makes them sum up to 1. own: of the new token, in and out; written by
+ * lane 0. */
+DEVICE void weights_noise(const struct forced *f, const struct token *t, int head, int64_t unit,
+                          int row, float *own)
+{
+    const float inverse = f->inverse[unit * f->group + row];
+    const float sharpness = evict_keyformer_sharpness(t->now - t->s.n_prompt);
+    const uint64_t key = score_noise_key(t->now, head);
+    const int32_t *pos = t->kv.slot_pos + (int64_t)head * t->kv.slots_cap;
+    float sum = 0.0f;
+    if (inverse == 0.0f)
+        return;
+    for (int i = 0; i < t->n_splits; i++) {
+        const int in_pages = i < t->page_splits;
+        const int n = in_pages ? t->kv.n_slots - i * SPLIT : t->n_ring;
+        const int first = in_pages ? i * SPLIT : t->kv.slots_cap - t->kv.ring_slots;
+        const int64_t at = (unit * f->n_splits + i) * f->group + row;
+        const float weight = f->weight[at] * inverse;
+        float part = 0.0f;
+        for (int slot = lane_id(); slot < SPLIT; slot += WARP) {
+            float *x = f->exps + at * SPLIT + slot, e = 0.0f;
+            if (slot < n)
+                e = score_noised(*x * weight, score_noise(key, pos[first + slot]), sharpness);
+            *x = e;
+            part = part + e; // lanes 0 to 15, as in attend.cu's split_exps()
+            part = part + warp_down(e, 16);
+        }
+        sum = sum + warp_shfl(warp_sum16(part), 0);
+        __syncwarp();
+        if (lane_id() == 0)
+            f->weight[at] = 1.0f;
+    }
+    const float e = score_noised(*own, score_noise(key, t->now), sharpness);
+    const float to_one = score_noised_inverse(sum + e);
+    __syncwarp();
+    if (lane_id() == 0) {
+        *own = e * to_one;
+        f->inverse[unit * f->group + row] = to_one;
+    }
+}
+
+static int noise_shared(int group)
+{
+    return take_bytes<float>(group);
+}
+
+__global__ void __launch_bounds__(THREADS) forced_noise(const __grid_constant__ struct forced f)
+{
+    const int head = (int)blockIdx.x, group = f.group;
+    struct token t;
+    if (!token_at(&f, (int)blockIdx.y, &t))
+        return;
+    struct taken taken = {};
+    float *own = take<float>(&taken, group), score = 0.0f;
+    const int64_t unit = unit_of(&f, (int)blockIdx.y, head);
+    for (int r = (int)threadIdx.x; r < group; r += THREADS)
+        own[r] = f.own_weight[unit * group + r];
+    __syncthreads();
+    for (int r = warp_id(); r < group; r += THREADS / WARP)
+        weights_noise(&f, &t, head, unit, r, &own[r]);
+    __syncthreads();
+    for (int r = 0; r < group; r++)
+        score = score + own[r];
+    if (threadIdx.x == 0)
+        f.own_score[unit] = evict_score_next(&f.score, 0.0f, score, group, t.now);
+}
+
+/* ---- trait ---- */
+
+/* score_code_error() of x [n]. */
+DEVICE float warp_code_error(const float *x, int n)
+{
+    float errors = 0.0f, squares = 0.0f;
+    for (int first = 0; first < n; first += KV_GROUP) {
+        const int last = first + KV_GROUP < n ? first + KV_GROUP : n;
+        float least = INFINITY, greatest = -INFINITY;
+        for (int d = first + lane_id(); d < last; d += WARP) {
+            least = x[d] < least ? x[d] : least;
+            greatest = x[d] > greatest ? x[d] : greatest;
+        }
+        const struct code_steps steps = code_steps(-warp_max(-least), warp_max(greatest));
+        for (int d = first + lane_id() % 16; d < last; d += 16) {
+            const float error = code_error(&steps, x[d]);
+            errors = fmaf(error, error, errors);
+            squares = fmaf(x[d], x[d], squares);
+        }
+    }
+    errors = warp_sum16(errors);
+    return code_error_relative(errors, warp_sum16(squares));
+}
+
+/* score_trait() of a token, by a warp. */
+DEVICE float warp_trait(int trait, const float *k, const float *v, int n)
+{
+    if (trait == EVICT_VALUE_NORM)
+        return warp_norm(v, n);
+    const float of_key = warp_code_error(k, n);
+    return of_key + warp_code_error(v, n);
+}
+
+/* A warp each for a KV head and a span. */
+__global__ void __launch_bounds__(WARP) forced_trait(const __grid_constant__ struct forced f)
+{
+    const int head = (int)blockIdx.x, head_dim = f.a.kv.layout.head_dim;
+    struct token t;
+    if (!token_at(&f, (int)blockIdx.y, &t))
+        return;
+    const float *k = f.a.k + t.row * f.a.k_stride + (int64_t)head * head_dim;
+    const float *v = f.a.v + t.row * f.a.v_stride + (int64_t)head * head_dim;
+    const float trait = warp_trait(f.score.trait, k, v, head_dim);
+    if (lane_id() == 0)
+        f.own_trait[unit_of(&f, (int)blockIdx.y, head)] = trait;
+}
 
 /* ---- score ---- */
 
@@ -27,6 +144,77 @@ DEVICE float score_column(const struct forced *f, int64_t unit, int split, int s
     }
     return column;
 }
+
+/* Slots of a split: [at, at + n) of a head, of which a thread has one. */
+struct split_slots {
+    int in_pages, n;
+    int64_t at;
+};
+DEVICE struct split_slots split_slots_at(const struct token *t, int split)
+{
+    if (split < t->page_splits)
+        return {1, t->kv.n_slots - split * SPLIT, (int64_t)split * SPLIT};
+    return {0, t->n_ring, (int64_t)t->kv.slots_cap - t->kv.ring_slots};
+}
+
+/* This token comes to the score of a slot at `to`. */
+DEVICE float score_add(const struct forced *f, const struct token *t, int64_t unit, int split,
+                       int slot, float *to)
+{
+    const float score =
+        evict_score_next(&f->score, *to, score_column(f, unit, split, slot), f->group, t->now);
+    *to = score;
+    return score;
+}
+
+/* ---- view: scores first, where what a slot counts depends on all of its head ---- */
+
+static int view_shared(void)
+{
+    return take_bytes<struct evict_view>(THREADS / WARP);
+}
+
+__global__ void __launch_bounds__(THREADS) forced_view(const __grid_constant__ struct forced f)
+{
+    const int split = (int)blockIdx.x, head = (int)blockIdx.y, slot = (int)threadIdx.x;
+    struct token t;
+    if (!token_at(&f, (int)blockIdx.z, &t) || split >= t.n_splits)
+        return;
+    struct taken taken = {};
+    struct evict_view *of_warp = take<struct evict_view>(&taken, THREADS / WARP);
+    struct evict_view view = evict_view_empty();
+    const struct split_slots s = split_slots_at(&t, split);
+    const int64_t unit = unit_of(&f, (int)blockIdx.z, head);
+    const int64_t at = (int64_t)head * t.kv.slots_cap + s.at + slot;
+    if (slot < s.n) {
+        const float score = score_add(&f, &t, unit, split, slot, &t.kv.slot_score[at]);
+        if (t.kv.slot_pos[at] >= 0)
+            evict_view_add(&view, score, t.kv.slot_trait[at]);
+    }
+    view = warp_view(&view);
+    if (lane_id() == 0)
+        of_warp[warp_id()] = view;
+    __syncthreads();
+    if (threadIdx.x != 0)
+        return;
+    for (int i = 1; i < THREADS / WARP; i++)
+        evict_view_join(&view, &of_warp[i]);
+    f.views[unit * f.n_splits + split] = view;
+}
+
+/* Of all splits and the new token; empty where the policy has none. */
+DEVICE struct evict_view head_view(const struct forced *f, const struct token *t, int64_t unit)
+{
+    struct evict_view view = evict_view_empty();
+    if (!evict_has_view(&f->score))
+        return view;
+    for (int i = 0; i < t->n_splits; i++)
+        evict_view_join(&view, &f->views[unit * f->n_splits + i]);
+    evict_view_add(&view, f->own_score[unit], f->own_trait[unit]);
+    return view;
+}
+
+/* ---- victims of splits ---- */
 
 /* The first to go of a block: of every thread a key, all ones for none. */
 DEVICE void victim_of_block(uint64_t key, int slot, float score, int live, struct victim *to)
@@ -76,31 +264,33 @@ __global__ void __launch_bounds__(THREADS) forced_score(const __grid_constant__ 
     struct token t;
     if (!token_at(&f, (int)blockIdx.z, &t) || split >= t.n_splits)
         return;
-    const int in_pages = split < t.page_splits, left = t.kv.n_slots - split * SPLIT;
-    const int n = in_pages ? left : t.n_ring, ring_slots = t.kv.ring_slots;
-    const int64_t cap = t.kv.slots_cap, at = in_pages ? split * SPLIT : cap - ring_slots;
+    const struct split_slots s = split_slots_at(&t, split);
+    const int ring_slots = t.kv.ring_slots, adds = f.adds && !evict_has_view(&f.score);
+    const int64_t cap = t.kv.slots_cap;
     float score = 0.0f;
-    for (int h = first; h < last && f.scores && slot < n; h++) {
-        const int64_t unit = unit_of(&f, (int)blockIdx.z, h);
-        float *to = t.kv.slot_score + h * cap + at + slot;
-        float own = *to;
-        if (f.adds)
-            own = evict_score_next(&f.score, own, score_column(&f, unit, split, slot), f.group,
-                                   t.now);
-        *to = own;
-        score = score + evict_score_value(&f.score, own);
-        if (!in_pages && t.now >= ring_slots && slot == t.now % ring_slots)
+    for (int h = first; h < last && f.scores && slot < s.n; h++) {
+        const int64_t unit = unit_of(&f, (int)blockIdx.z, h), at = h * cap + s.at + slot;
+        float own = t.kv.slot_score[at], trait = 0.0f;
+        if (adds)
+            own = score_add(&f, &t, unit, split, slot, &t.kv.slot_score[at]);
+        if (f.score.trait)
+            trait = t.kv.slot_trait[at];
+        const struct evict_view view = head_view(&f, &t, unit);
+        score = score + evict_score_value(&f.score, &view, own, trait);
+        if (!s.in_pages && t.now >= ring_slots && slot == t.now % ring_slots) {
             f.leaving[unit] = own;
+            f.leaving_trait[unit] = trait;
+        }
     }
-    if (!in_pages)
+    if (!s.in_pages)
         return;
     uint64_t key = ~(uint64_t)0;
     int pos = -1;
-    if (slot < n)
-        pos = t.kv.slot_pos[first * cap + at + slot];
+    if (slot < s.n)
+        pos = t.kv.slot_pos[first * cap + s.at + slot];
     if (pos >= 0 && !evict_protected(&t.s.limits, pos, t.now))
         key = victim_key(evict_rank(f.a.evict.policy, &t.s.limits, score, pos, t.now), pos);
-    victim_of_block(key, (int)at + slot, score, pos >= 0,
+    victim_of_block(key, (int)s.at + slot, score, pos >= 0,
                     &f.victims[unit_of(&f, (int)blockIdx.z, first) * f.n_splits + split]);
 }
 
@@ -111,6 +301,7 @@ struct room {
     int slot;   // -1: nowhere
     int pos;    // what to write there
     int masked; // simulate: the slot whose token would have gone; -1
+    int victim; // page slot of the token that goes; -1: nobody goes, or the one that asks
     struct evict_event event;
 };
 
@@ -120,7 +311,7 @@ DEVICE struct room room_make(const struct forced *f, const struct token *t, int 
 {
     const int n_heads = f->a.kv.layout.n_kv_heads, layer = f->a.evict.scope == EVICT_SCOPE_LAYER;
     const int first = layer ? 0 : head, last = layer ? n_heads : head + 1;
-    struct room room = {in_pos < 0 ? -1 : t->kv.n_slots, in_pos, -1, {-1, 0.0f}};
+    struct room room = {in_pos < 0 ? -1 : t->kv.n_slots, in_pos, -1, -1, {-1, 0.0f}};
     if (f->a.evict.policy == EVICT_FULL)
         return room;
     const struct victim *parts = f->victims + unit_of(f, span, first) * f->n_splits;
@@ -139,10 +330,16 @@ DEVICE struct room room_make(const struct forced *f, const struct token *t, int 
     if (n_live < t->s.limits.budget)
         return room;
     float score = 0.0f;
-    for (int h = first; h < last && f->scores; h++)
-        score = score + evict_score_value(&f->score, (t->kv.ring_slots > 0
-                                                          ? f->leaving
-                                                          : f->own_score)[unit_of(f, span, h)]);
+    for (int h = first; h < last && f->scores; h++) {
+        const int64_t unit = unit_of(f, span, h);
+        const int leaves = t->kv.ring_slots > 0;
+        const struct evict_view view = head_view(f, t, unit);
+        float trait = 0.0f;
+        if (f->score.trait)
+            trait = leaves ? f->leaving_trait[unit] : f->own_trait[unit];
+        score = score + evict_score_value(&f->score, &view,
+                                          leaves ? f->leaving[unit] : f->own_score[unit], trait);
+    }
     int goes = in_pos >= 0 && !evict_protected(&t->s.limits, in_pos, t->now) &&
                victim_key(evict_rank(f->a.evict.policy, &t->s.limits, score, in_pos, t->now),
                           in_pos) < least;
@@ -153,9 +350,33 @@ DEVICE struct room room_make(const struct forced *f, const struct token *t, int 
         return room;
     }
     room.event = {(int32_t)(uint32_t)least, parts[from].score};
+    room.victim = parts[from].slot;
     room.masked = f->a.evict.simulate ? parts[from].slot : -1;
     room.slot = f->a.evict.simulate ? room.slot : parts[from].slot;
     return room;
+}
+
+/* Where positions are ranks: of the new token, and of the one that asks for a page slot. */
+struct ranks {
+    int own, in;
+};
+
+/* The victim leaves the ranks of a head: all that are younger move up. leaving: place of the one
+ * that asks in the ring; -1: it is the new token. All threads. */
+DEVICE struct ranks ranks_close(const struct token *t, int64_t meta, const struct room *room,
+                                int64_t leaving)
+{
+    const int own = evict_rank_new(&t->s.limits, t->now), evicted = room->event.pos >= 0;
+    int32_t *of = t->kv.slot_rank + meta, *ring = of + t->kv.slots_cap - t->kv.ring_slots;
+    const int in = leaving < 0 ? own : t->kv.slot_rank[leaving];
+    const int gone = !evicted ? INT32_MAX : room->victim < 0 ? in : of[room->victim];
+    __syncthreads(); // all have read
+    for (int i = (int)threadIdx.x; i < t->kv.n_slots && evicted; i += PLACE_THREADS)
+        of[i] -= of[i] > gone;
+    for (int i = (int)threadIdx.x; i < t->n_ring && evicted; i += PLACE_THREADS)
+        ring[i] -= ring[i] > gone;
+    __syncthreads(); // before new ones are written
+    return {own - evicted, in - (in > gone)};
 }
 
 /* K and V of one token, one number after the other. */
@@ -193,9 +414,12 @@ __global__ void __launch_bounds__(PLACE_THREADS, 4)
     const int64_t ring_meta = meta + t.kv.slots_cap - R + at;
     uint8_t *ring_page = R > 0 ? t.kv.ring + at / KV_PAGE_SLOTS * f.a.kv.ring.page_bytes : NULL;
     const float own_score = f.own_score[unit_of(&f, span, head)];
-    float in_score = own_score;
+    const float own_trait = t.kv.slot_trait ? f.own_trait[unit_of(&f, span, head)] : 0.0f;
+    float in_score = own_score, in_trait = own_trait;
     if (R > 0 && in_pos >= 0 && t.kv.slot_score)
         in_score = t.kv.slot_score[ring_meta];
+    if (R > 0 && in_pos >= 0 && t.kv.slot_trait)
+        in_trait = t.kv.slot_trait[ring_meta];
     if (warp_id() == 0) {
         struct room made = room_make(&f, &t, span, head, in_pos);
         if (lane_id() == 0)
@@ -215,6 +439,9 @@ __global__ void __launch_bounds__(PLACE_THREADS, 4)
                      tile);
         source = {old, old + head_dim};
     }
+    struct ranks ranks = {0, 0};
+    if (t.kv.slot_rank)
+        ranks = ranks_close(&t, meta, room, R > 0 && in_pos >= 0 ? ring_meta : -1);
     const int slot = room->slot;
     if (slot >= 0)
         kv_put_slots(&f.a.kv.layout, kv_page_of(&f.a.kv, t.kv.page_ids[slot / KV_PAGE_SLOTS]), head,
@@ -230,12 +457,20 @@ __global__ void __launch_bounds__(PLACE_THREADS, 4)
         t.kv.slot_pos[ring_meta] = t.now;
     if (R > 0 && t.kv.slot_score)
         t.kv.slot_score[ring_meta] = own_score;
+    if (R > 0 && t.kv.slot_rank)
+        t.kv.slot_rank[ring_meta] = ranks.own;
+    if (R > 0 && t.kv.slot_trait)
+        t.kv.slot_trait[ring_meta] = own_trait;
     if (slot < 0)
         return;
     if (t.kv.slot_pos)
         t.kv.slot_pos[meta + slot] = room->pos;
     if (t.kv.slot_score)
         t.kv.slot_score[meta + slot] = in_score;
+    if (t.kv.slot_rank)
+        t.kv.slot_rank[meta + slot] = ranks.in;
+    if (t.kv.slot_trait)
+        t.kv.slot_trait[meta + slot] = in_trait;
     const int page = slot / KV_PAGE_SLOTS;
     atomicOr((unsigned long long *)&t.kv.dirty[page / 64], 1ull << page % 64);
 }
@@ -246,6 +481,13 @@ void forced_evict(cudaStream_t stream, const struct forced *f, int n_spans)
 {
     const unsigned heads = (unsigned)f->a.kv.layout.n_kv_heads, spans = (unsigned)n_spans;
     const unsigned together = f->a.evict.scope == EVICT_SCOPE_LAYER ? 1 : heads;
+    if (f->score.source == EVICT_NOISY)
+        LAUNCH(forced_noise, dim3(heads, spans), THREADS, noise_shared(f->group), stream, *f);
+    if (f->score.trait)
+        LAUNCH(forced_trait, dim3(heads, spans), WARP, 0, stream, *f);
+    if (evict_has_view(&f->score))
+        LAUNCH(forced_view, dim3((unsigned)f->n_splits, heads, spans), THREADS, view_shared(),
+               stream, *f);
     if (f->a.evict.policy != EVICT_FULL)
         LAUNCH(forced_score, dim3((unsigned)f->n_splits, together, spans), THREADS, score_shared(),
                stream, *f);

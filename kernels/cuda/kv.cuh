@@ -35,6 +35,17 @@ DEVICE uint64_t victim_key(float rank, int pos)
     return (uint64_t)rank_key(rank) << 32 | (uint32_t)pos;
 }
 
+/* What the lanes of a warp have seen, together. */
+DEVICE struct evict_view warp_view(const struct evict_view *own)
+{
+    struct evict_view all;
+    all.score_min = -warp_max(-own->score_min);
+    all.score_max = warp_max(own->score_max);
+    all.trait_min = -warp_max(-own->trait_min);
+    all.trait_max = warp_max(own->trait_max);
+    return all;
+}
+
 /* ---- numbers of a page ---- */
 
 /* Numbers that share a word: 32 bits in f32 and bf16, 16 in q8 and q4. */

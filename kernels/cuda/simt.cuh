@@ -27,6 +27,7 @@
 #include "kernels/dtype_columns.h"
 #include "kernels/dtype_own.h"
 #include "kernels/math.h"
+#include "kernels/score.h"
 #undef inline
 
 #define DEVICE   static __device__ __forceinline__

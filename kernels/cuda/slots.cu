@@ -2,8 +2,9 @@
  *
  * Owns: the choice by selection: a radix select over rank keys finds the greatest key that goes and
  * how many of its equals go with it, the oldest. Refuses: ranks (policy/evict.h).
- * A newcomer would miss: a thread meets the same positions in every turn, so that keys in scratch
- * need no barrier; under scope layer every head makes the same choice for itself. */
+ * A newcomer would miss: keys are a launch of their own, so that what ranks and traits need of
+ * registers is not the selection's; under scope layer every head makes the same choice for itself.
+ */
 #include "kernels/cuda/simt.cuh"
 
 #include "kernels/cuda/kv.cuh"
@@ -18,32 +19,139 @@ struct keep {
     int n_slots; // in pages after
     int n_ring, ring_slots;
     int64_t n_pad;
-    uint32_t *keys; // [n_kv_heads, n_pad] of ranks; all ones: protected
-    int32_t *from;  // [n_kv_heads, n_pad] position of every page slot
+    uint32_t *keys;           // [n_kv_heads, n_pad] of ranks; all ones: protected
+    int32_t *from;            // [n_kv_heads, n_pad] position of every page slot
+    struct evict_view *views; // [n_kv_heads] where the policy has one
 };
 
 /* ---- select ---- */
+
+/* K (v 0) or V of a position in the workspace, K as it is kept: where positions are ranks, as it
+ * was before it was rotated. */
+struct kept_vector {
+    const struct kv_layout *l;
+    const struct slot_rope *rope;
+    const uint8_t *panel;
+    int v, pos;
+    __device__ float operator()(int d) const
+    {
+        const int slot = pos % KV_PAGE_SLOTS, half = rope->rope_dim / 2;
+        const float x = kv_number(l, panel, v, slot, d);
+        if (v || !rope->cos || d >= rope->rope_dim)
+            return x;
+        const float with = kv_number(l, panel, v, slot, d < half ? d + half : d - half);
+        const int64_t at = (int64_t)pos * half + (d < half ? d : d - half);
+        const float c = rope->cos[at], s = rope->sin[at];
+        const float inverse = 1.0f / (rope->scale * rope->scale);
+        return d < half ? math_back_a(x, with, c, s, inverse) : math_back_b(with, x, c, s, inverse);
+    }
+};
+
+DEVICE struct kept_vector kept_vector_at(const struct prompt_keep_args *a, int head, int pos, int v)
+{
+    const uint8_t *page = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes;
+    return {&a->from, &a->rope, kv_panel(&a->from, page, head, v), v, pos};
+}
+
+DEVICE float vector_norm(const struct kept_vector &x)
+{
+    float lanes[16] = {};
+    for (int d0 = 0; d0 < x.l->head_dim; d0 += 16) {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            if (d0 + i >= x.l->head_dim)
+                break;
+            const float number = x(d0 + i);
+            lanes[i] = fmaf(number, number, lanes[i]);
+        }
+    }
+    return sqrtf(math_sum16(lanes));
+}
+
+/* score_code_error() of it. Four of its 16 lanes at a time, those that math_sum16() joins first: a
+ * thread has no registers for all. */
+DEVICE float vector_code_error(const struct kept_vector &x)
+{
+    float errors[2] = {}, squares[2] = {};
+#pragma unroll 1
+    for (int lane = 0; lane < 4; lane++) {
+        float error[4] = {}, square[4] = {};
+        for (int first = 0; first < x.l->head_dim; first += KV_GROUP) {
+            const int left = x.l->head_dim - first, n = left < KV_GROUP ? left : KV_GROUP;
+            float least = x(first), greatest = least;
+            for (int d = first + 1; d < first + n; d++) {
+                const float number = x(d);
+                least = number < least ? number : least;
+                greatest = number > greatest ? number : greatest;
+            }
+            const struct code_steps steps = code_steps(least, greatest);
+            for (int d = lane; d < n; d += 16) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float number = d + 4 * i < n ? x(first + d + 4 * i) : steps.least;
+                    const float lost = d + 4 * i < n ? code_error(&steps, number) : 0.0f;
+                    error[i] = fmaf(lost, lost, error[i]);
+                    square[i] = d + 4 * i < n ? fmaf(number, number, square[i]) : square[i];
+                }
+            }
+        }
+        const float lanes_error = (error[0] + error[2]) + (error[1] + error[3]);
+        const float lanes_square = (square[0] + square[2]) + (square[1] + square[3]);
+        errors[0] = lane % 2 ? errors[0] : errors[0] + lanes_error;
+        errors[1] = lane % 2 ? errors[1] + lanes_error : errors[1];
+        squares[0] = lane % 2 ? squares[0] : squares[0] + lanes_square;
+        squares[1] = lane % 2 ? squares[1] + lanes_square : squares[1];
+    }
+    return code_error_relative(errors[0] + errors[1], squares[0] + squares[1]);
+}
 
 /* The score that a position has in its slot. */
 DEVICE float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
                         int pos)
 {
-    const struct kv_layout *l = &a->from;
     if (mode->source != EVICT_KEYS)
         return prompt_kept_score(a, mode, head, pos);
-    const uint8_t *page = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * l->page_bytes;
-    const uint8_t *panel = kv_panel(l, page, head, 0);
-    float lanes[16] = {};
-    for (int d0 = 0; d0 < l->head_dim; d0 += 16) {
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            if (d0 + i >= l->head_dim)
-                break;
-            const float k = kv_number(l, panel, 0, pos % KV_PAGE_SLOTS, d0 + i);
-            lanes[i] = fmaf(k, k, lanes[i]);
-        }
-    }
-    return -sqrtf(math_sum16(lanes));
+    return -vector_norm(kept_vector_at(a, head, pos, 0));
+}
+
+/* And its trait. */
+DEVICE float kept_trait(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
+                        int pos)
+{
+    if (mode->trait == EVICT_VALUE_NORM)
+        return vector_norm(kept_vector_at(a, head, pos, 1));
+    if (mode->trait == EVICT_QUANT_ERROR)
+        return vector_code_error(kept_vector_at(a, head, pos, 0)) +
+               vector_code_error(kept_vector_at(a, head, pos, 1));
+    return 0.0f;
+}
+
+static int view_shared(void)
+{
+    return take_bytes<struct evict_view>(SELECT_THREADS / WARP);
+}
+
+/* Where a head's scores and traits lie; a block has a KV head. */
+__global__ void __launch_bounds__(SELECT_THREADS, 1)
+    keep_view(const __grid_constant__ struct keep f)
+{
+    const int head = (int)blockIdx.x;
+    const struct evict_score mode = evict_score_of(f.a.evict.policy);
+    struct taken taken = {};
+    struct evict_view *of_warp = take<struct evict_view>(&taken, SELECT_THREADS / WARP);
+    struct evict_view view = evict_view_empty();
+    for (int pos = (int)threadIdx.x; pos < f.a.n_prompt; pos += SELECT_THREADS)
+        evict_view_add(&view, kept_score(&f.a, &mode, head, pos),
+                       kept_trait(&f.a, &mode, head, pos));
+    view = warp_view(&view);
+    if (lane_id() == 0)
+        of_warp[warp_id()] = view;
+    __syncthreads();
+    if (threadIdx.x != 0)
+        return;
+    for (int i = 1; i < SELECT_THREADS / WARP; i++)
+        evict_view_join(&view, &of_warp[i]);
+    f.views[head] = view;
 }
 
 DEVICE uint32_t keep_key(const struct keep *f, int head, int pos)
@@ -53,11 +161,20 @@ DEVICE uint32_t keep_key(const struct keep *f, int head, int pos)
     const int layer = a->evict.scope == EVICT_SCOPE_LAYER, now = a->n_prompt - 1;
     const int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;
     float score = 0.0f;
-    if (evict_protected(&a->limits, pos, now))
+    if (prompt_kept_anyway(a, pos))
         return 0xffffffffu;
     for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
-        score = score + evict_score_value(&mode, kept_score(a, &mode, h, pos));
+        score = score + evict_score_value(&mode, &f->views[h], kept_score(a, &mode, h, pos),
+                                          kept_trait(a, &mode, h, pos));
     return rank_key(evict_rank(a->evict.policy, &a->limits, score, pos, now));
+}
+
+__global__ void __launch_bounds__(SELECT_THREADS, 1)
+    keep_rank(const __grid_constant__ struct keep f)
+{
+    const int head = (int)blockIdx.x;
+    for (int pos = (int)threadIdx.x; pos < f.a.n_prompt; pos += SELECT_THREADS)
+        f.keys[head * f.n_pad + pos] = keep_key(&f, head, pos);
 }
 
 /* What is gone: keys below `key`, and of its equals the first n. */
@@ -129,11 +246,9 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2)
     const int64_t meta = (int64_t)head * kv.slots_cap;
     const struct evict_score mode = evict_score_of(f.a.evict.policy);
     struct threshold t = {0, 0};
-    for (int pos = (int)threadIdx.x; pos < n && f.n_out > 0; pos += SELECT_THREADS)
-        keys[pos] = keep_key(&f, head, pos);
     if (f.n_out > 0)
         t = keep_threshold(&f, keys, counts, found);
-    int n_equal = 0, n_kept = 0, total;
+    int n_equal = 0, n_kept = 0, n_live = 0, total;
     for (int first = 0; first < n; first += SELECT_THREADS) {
         const int pos = first + (int)threadIdx.x;
         const uint32_t key = pos < n && f.n_out > 0 ? keys[pos] : 0xffffffffu;
@@ -143,6 +258,11 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2)
         const int stays = pos < first_in_ring && (!gone || f.a.evict.simulate);
         const int slot = n_kept + block_rank(stays, ranks, &total);
         n_kept += total;
+        int rank = 0;
+        if (kv.slot_rank) {
+            rank = n_live + block_rank(pos < n && !gone, ranks, &total);
+            n_live += total;
+        }
         if (pos >= n || (!stays && pos < first_in_ring))
             continue;
         int64_t at = meta + slot;
@@ -154,6 +274,10 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2)
             kv.slot_pos[at] = gone ? ~pos : pos;
         if (kv.slot_score)
             kv.slot_score[at] = kept_score(&f.a, &mode, head, pos);
+        if (kv.slot_rank)
+            kv.slot_rank[at] = rank;
+        if (kv.slot_trait)
+            kv.slot_trait[at] = kept_trait(&f.a, &mode, head, pos);
     }
     const int n_pages = (f.n_slots + KV_PAGE_SLOTS - 1) / KV_PAGE_SLOTS;
     for (int page = (int)threadIdx.x; page < n_pages && head == 0; page += SELECT_THREADS)
@@ -164,8 +288,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2)
 
 /* Slots of a page, by the prompt's positions that they come from. */
 struct kept_source {
-    const struct kv_layout *from;
-    const uint8_t *pages;
+    const struct prompt_keep_args *args;
     const int *pos; // [KV_PAGE_SLOTS]
     int head;
     __device__ int by_slot(int of_v) const
@@ -174,9 +297,7 @@ struct kept_source {
     }
     __device__ float operator()(int of_v, int slot, int d) const
     {
-        const uint8_t *page = pages + pos[slot] / KV_PAGE_SLOTS * from->page_bytes;
-        return kv_number(from, kv_panel(from, page, head, of_v), of_v, pos[slot] % KV_PAGE_SLOTS,
-                         d);
+        return kept_vector_at(args, head, pos[slot], of_v)(d);
     }
 };
 
@@ -206,7 +327,7 @@ __global__ void __launch_bounds__(WRITE_THREADS, 3)
         pos[i] = first_in_ring + (by < 0 ? by + f.ring_slots : by);
     }
     __syncthreads();
-    struct kept_source source = {&f.a.from, (const uint8_t *)f.a.pages, pos, head};
+    struct kept_source source = {&f.a, pos, head};
     if (in_pages)
         kv_put_slots(&f.a.kv.layout, kv_page_of(&f.a.kv, kv.page_ids[page]), head, 0, n, 0, source,
                      tile);
@@ -222,7 +343,8 @@ int64_t cuda_prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, 
 {
     (void)ops;
     (void)head_dim;
-    return 2 * round_up(4 * n_kv_heads * round_up(n_prompt_max, KV_PAGE_SLOTS), 64);
+    return 2 * round_up(4 * n_kv_heads * round_up(n_prompt_max, KV_PAGE_SLOTS), 64) +
+           round_up(n_kv_heads * (int64_t)sizeof(struct evict_view), 64);
 }
 
 void cuda_prompt_keep(cudaStream_t stream, const struct ops *ops,
@@ -237,9 +359,16 @@ void cuda_prompt_keep(cudaStream_t stream, const struct ops *ops,
     f.n_ring = evict_ring_used(f.ring_slots, args->n_prompt);
     f.n_pad = round_up(args->n_prompt, KV_PAGE_SLOTS);
     f.keys = (uint32_t *)args->scratch;
-    f.from = (int32_t *)((uint8_t *)args->scratch + round_up(4 * heads * f.n_pad, 64));
+    const int64_t key_bytes = round_up(4 * heads * f.n_pad, 64);
+    f.from = (int32_t *)((uint8_t *)args->scratch + key_bytes);
+    f.views = (struct evict_view *)((uint8_t *)args->scratch + 2 * key_bytes);
     const int64_t pages = ceil_div(f.n_slots, KV_PAGE_SLOTS) + ceil_div(f.n_ring, KV_PAGE_SLOTS);
     (void)ops;
+    const struct evict_score mode = evict_score_of(args->evict.policy);
+    if (evict_has_view(&mode) && f.n_out > 0)
+        LAUNCH(keep_view, heads, SELECT_THREADS, view_shared(), stream, f);
+    if (f.n_out > 0)
+        LAUNCH(keep_rank, heads, SELECT_THREADS, 0, stream, f);
     LAUNCH(keep_select, heads, SELECT_THREADS, select_shared(), stream, f);
     LAUNCH(keep_write, dim3((unsigned)pages, heads), WRITE_THREADS, write_shared(), stream, f);
 }

@@ -156,8 +156,8 @@ void exact_rope(const struct ops *ops, const struct rope_args *a)
                 const int64_t at = (int64_t)a->pos[row] * half + i;
                 float c = a->cos[at], s = a->sin[at];
                 float x0 = x[0], x1 = x[half];
-                x[0] = fmaf(-x1, s, x0 * c);
-                x[half] = fmaf(x1, c, x0 * s);
+                x[0] = math_turn_a(x0, x1, c, s);
+                x[half] = math_turn_b(x0, x1, c, s);
             }
 }
 

@@ -6,6 +6,7 @@
  * anew wherever they are needed, so nothing here grows with the row. */
 #include "kernels/math.h"
 #include "kernels/ref/ref.h"
+#include "kernels/score.h"
 
 #include <math.h>
 #include <string.h>
@@ -19,6 +20,8 @@ struct query {
     const struct kv_row *kv;
     int head, row; // KV head, query head
     int n_splits, n_ring;
+    int noisy, now; // scores are made of noised weights; position of the token
+    float sharpness;
     float q[HEAD_DIM_MAX];                          // in the compute format
     float own_k[HEAD_DIM_MAX], own_v[HEAD_DIM_MAX]; // as the KV format rounds them
 };
@@ -41,13 +44,14 @@ static float group_sum(const struct kv_layout *l, const float *q, int group)
 }
 
 /* One chain over dimensions; with codes one for each group of them, whose scale and minimum come in
- * as two links of a chain over groups. */
-static float logit(const struct query *q, struct ref_slot at)
+ * as two links of a chain over groups, unless the key is rotated. rank: by which. */
+static float logit(const struct query *q, struct ref_slot at, int rank)
 {
     const struct kv_layout *l = at.layout;
     float k[HEAD_DIM_MAX], scales[GROUPS], minima[GROUPS], sum = 0, all = 0;
-    if (l->groups == 0) {
+    if (l->groups == 0 || q->args->rope.cos) {
         kv_get(l, at.page, at.slot, q->head, k, NULL);
+        ref_turn(&q->args->rope, rank, k);
         for (int d = 0; d < l->head_dim; d++)
             sum = fmaf(q->q[d], k[d], sum);
         return math_softcap(sum * q->args->scale, q->args->cap);
@@ -101,7 +105,8 @@ static void split_run(const struct query *q, int index, struct split *s)
     s->max = -INFINITY;
     for (int i = 0; i < s->n; i++) {
         struct ref_slot at = ref_slot_at(q->kv, q->head, s->first + i);
-        s->exp[i] = at.masked ? -INFINITY : logit(q, at);
+        const int rank = q->args->rope.cos ? ref_rank(q->kv, q->head, q->now, s->first + i) : 0;
+        s->exp[i] = at.masked ? -INFINITY : logit(q, at, rank);
         s->max = s->exp[i] > s->max ? s->exp[i] : s->max;
     }
     for (int i = 0; i < s->n; i++) {
@@ -121,6 +126,42 @@ static float own_logit(const struct query *q)
     for (int d = 0; d < q->args->kv.layout.head_dim; d++)
         lanes[d % 16] = fmaf(q->q[d], q->own_k[d], lanes[d % 16]);
     return math_softcap(math_sum16(lanes) * q->args->scale, q->args->cap);
+}
+
+/* The exps of a split become noised weights; weight: what makes attention weights of them. Returns
+ * their sum. */
+static float split_noise(const struct query *q, struct split *s, float weight)
+{
+    const uint64_t key = score_noise_key(q->now, q->head);
+    float lanes[16] = {0};
+    for (int i = 0; i < s->n; i++) {
+        const int pos = q->kv->slot_pos[ref_slot_at(q->kv, q->head, s->first + i).meta];
+        s->exp[i] = score_noised(s->exp[i] * weight, score_noise(key, pos), q->sharpness);
+        lanes[i % 16] = lanes[i % 16] + s->exp[i];
+    }
+    return math_sum16(lanes);
+}
+
+/* The same as columns under noise: weights are made to sum up to 1 over the slots and the token.
+ * Returns its own one. */
+static float query_noise(const struct query *q, float max, float inverse, float own, float *columns)
+{
+    const float noise = score_noise(score_noise_key(q->now, q->head), q->now);
+    struct split s;
+    float sum = 0;
+    for (int i = 0; i < q->n_splits; i++) {
+        split_run(q, i, &s);
+        sum = sum + split_noise(q, &s, math_exp(s.max - max) * inverse);
+    }
+    own = score_noised(own, noise, q->sharpness);
+    const float to_one = score_noised_inverse(sum + own);
+    for (int i = 0; i < q->n_splits; i++) {
+        split_run(q, i, &s);
+        split_noise(q, &s, math_exp(s.max - max) * inverse);
+        for (int j = 0; j < s.n; j++)
+            columns[s.first + j] = fmaf(s.exp[j], to_one, columns[s.first + j]);
+    }
+    return own * to_one;
 }
 
 /* Writes the outputs [head_dim] of a query; columns [slots]: the chain over query heads of the
@@ -148,6 +189,8 @@ static float query_run(const struct query *q, float *to, float *columns)
         to[d] = fmaf(own, q->own_v[d], out[d]) * inverse;
     if (!isfinite(inverse))
         return 0;
+    if (q->noisy && columns)
+        return query_noise(q, max, inverse, own * inverse, columns);
     for (int i = 0; i < q->n_splits && columns; i++) {
         split_run(q, i, &s);
         float weight = math_exp(s.max - max) * inverse;
@@ -168,19 +211,27 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
     const int scores = evict_decode_scores(a->evict.policy);
     const struct evict_score mode = evict_score_of(a->evict.policy);
     const int64_t token = s->token + i;
-    struct query q = {.args = a, .kv = kv, .head = head, .n_ring = kv_ring_used(kv, now)};
+    const int rank = evict_rank_new(&s->limits, now);
+    struct query q = {.args = a,
+                      .kv = kv,
+                      .head = head,
+                      .n_ring = kv_ring_used(kv, now),
+                      .noisy = mode.source == EVICT_NOISY,
+                      .now = now,
+                      .sharpness = evict_keyformer_sharpness(now - s->n_prompt)};
     q.n_splits = (int)ceil_div(kv->n_slots, SPLIT) + (q.n_ring > 0);
     kv_round(rounded, a->k + token * a->k_stride + head * head_dim, q.own_k);
+    ref_turn(&a->rope, rank, q.own_k);
     kv_round(rounded, a->v + token * a->v_stride + head * head_dim, q.own_v);
     if (scores)
         memset(columns, 0, (size_t)n * sizeof *columns);
     float own_score = 0;
     for (int row = head * group; row < (head + 1) * group; row++) {
         q.row = row;
-        for (int d = 0; d < head_dim; d++) {
-            float x = a->q[token * a->q_stride + row * head_dim + d];
-            q.q[d] = ops->compute != COMPUTE_F32 ? ref_round_bf16(x) : x;
-        }
+        memcpy(q.q, a->q + token * a->q_stride + row * head_dim, (size_t)head_dim * sizeof *q.q);
+        ref_turn(&a->rope, rank, q.q);
+        for (int d = 0; d < head_dim && ops->compute != COMPUTE_F32; d++)
+            q.q[d] = ref_round_bf16(q.q[d]);
         float *to = a->out + token * a->out_stride + (int64_t)row * head_dim;
         own_score += query_run(&q, to, scores ? columns : NULL);
     }
@@ -194,7 +245,7 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
 void exact_attend_forced(const struct ops *ops, const struct attend_forced_args *a)
 {
     const int n_heads = a->kv.layout.n_kv_heads;
-    float *own_score = a->scratch, *columns = own_score + 2 * n_heads;
+    float *own_score = a->scratch, *columns = own_score + REF_OWN * n_heads;
     CHECK(a->kv.layout.head_dim <= HEAD_DIM_MAX);
     for (int i = 0; i < a->n_spans; i++) {
         const struct forced_span *s = &a->spans[i];

@@ -10,6 +10,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/score.h"
+
 double ref_act(int kind, double x)
 {
     switch (kind) {
@@ -329,8 +331,9 @@ void ref_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a
 
 /* K and, where asked for, V number `index` of those that a token attends: its slots, then its own.
  * 0: masked. */
-static int forced_kv(const struct kv_row *kv, int now, int index, int head,
-                     const float own[2][HEAD_DIM_MAX], float to[2][HEAD_DIM_MAX], int want_v)
+static int forced_kv(const struct attend_forced_args *a, const struct kv_row *kv, int now,
+                     int index, int head, const float own[2][HEAD_DIM_MAX],
+                     float to[2][HEAD_DIM_MAX], int want_v)
 {
     if (index == ref_slot_count(kv, now)) {
         memcpy(to, own, 2 * sizeof *to);
@@ -340,7 +343,19 @@ static int forced_kv(const struct kv_row *kv, int now, int index, int head,
     if (at.masked)
         return 0;
     kv_get(at.layout, at.page, at.slot, head, to[0], want_v ? to[1] : NULL);
+    if (a->rope.cos)
+        ref_turn(&a->rope, ref_rank(kv, head, now, index), to[0]);
     return 1;
+}
+
+/* What noise makes of the weight on slot `index`, of which the own one is the last. */
+static double forced_noised(const struct kv_row *kv, const struct forced_span *s, int now,
+                            int index, int kv_head, double weight)
+{
+    const int own = index == ref_slot_count(kv, now);
+    const int pos = own ? now : kv->slot_pos[ref_slot_at(kv, kv_head, index).meta];
+    const double noise = score_noise(score_noise_key(now, kv_head), pos);
+    return exp((log(weight) + noise) * evict_keyformer_sharpness(now - s->n_prompt));
 }
 
 /* Token i of a span, one query head. Returns its own weight; adds the others to columns [slots],
@@ -353,15 +368,18 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
     const int kv_head = head / (a->n_heads / a->kv.layout.n_kv_heads);
     const int64_t token = s->token + i;
     float q[HEAD_DIM_MAX], kv[2][HEAD_DIM_MAX];
-    for (int d = 0; d < head_dim; d++) {
-        q[d] = a->q[token * a->q_stride + head * head_dim + d];
+    memcpy(q, a->q + token * a->q_stride + head * head_dim, (size_t)head_dim * sizeof *q);
+    ref_turn(&a->rope, evict_rank_new(&s->limits, now), q);
+    for (int d = 0; d < head_dim; d++)
         q[d] = ops->compute != COMPUTE_F32 ? ref_round_bf16(q[d]) : q[d];
-    }
-    double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0}, weight = 0;
-    for (int pass = 0; pass < 3; pass++) { // the maximum, the sum, the outputs
+    const int noisy = evict_score_of(a->evict.policy).source == EVICT_NOISY;
+    double max = -INFINITY, sum = 0, noised = 0, mean[HEAD_DIM_MAX] = {0}, weight = 0;
+    for (int pass = 0; pass < 4; pass++) { // the maximum, the sum, that under noise, the outputs
+        if (pass == 2 && !noisy)
+            continue;
         sum += pass == 1 && a->sinks ? exp(a->sinks[head] - max) : 0;
         for (int index = 0; index <= n; index++) {
-            if (!forced_kv(row, now, index, kv_head, own, kv, pass == 2))
+            if (!forced_kv(a, row, now, index, kv_head, own, kv, pass == 3))
                 continue;
             double x = softcap(dot(q, kv[0], head_dim) * a->scale, a->cap);
             if (pass == 0) {
@@ -372,9 +390,17 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
                 sum += exp(x - max);
                 continue;
             }
+            weight = sum > 0 ? exp(x - max) / sum : 0;
+            if (noisy)
+                weight = forced_noised(row, s, now, index, kv_head, weight);
+            if (pass == 2) {
+                noised += weight;
+                continue;
+            }
             for (int d = 0; d < head_dim; d++)
                 mean[d] += exp(x - max) / sum * kv[1][d];
-            weight = sum > 0 ? exp(x - max) / sum : 0;
+            if (noisy)
+                weight = noised > 0 ? weight / noised : 0;
             if (index < n && columns)
                 columns[index] += (float)weight;
         }
@@ -384,7 +410,7 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
     return weight;
 }
 
-/* own_score [2, n_kv_heads]: as ref_place. */
+/* own_score: as ref_place. */
 static void forced_token(const struct ops *ops, const struct attend_forced_args *a,
                          const struct forced_span *s, struct kv_row *kv, int i, float *own_score)
 {
@@ -393,11 +419,12 @@ static void forced_token(const struct ops *ops, const struct attend_forced_args 
     const struct evict_score score = evict_score_of(a->evict.policy);
     const int scores = evict_decode_scores(a->evict.policy), n = ref_slot_count(kv, s->pos + i);
     int group = a->n_heads / l->n_kv_heads;
-    float own[2][HEAD_DIM_MAX] = {{0}}, *columns = own_score + 2 * l->n_kv_heads;
+    float own[2][HEAD_DIM_MAX] = {{0}}, *columns = own_score + REF_OWN * l->n_kv_heads;
     for (int h = 0; h < l->n_kv_heads; h++) {
         if (scores)
             memset(columns, 0, (size_t)n * sizeof *columns);
         kv_round(rounded, a->k + token * a->k_stride + h * l->head_dim, own[0]);
+        ref_turn(&a->rope, evict_rank_new(&s->limits, s->pos + i), own[0]);
         kv_round(rounded, a->v + token * a->v_stride + h * l->head_dim, own[1]);
         double sum = 0;
         for (int g = 0; g < group; g++)

@@ -25,13 +25,19 @@ struct ref_slot {
     const struct kv_layout *layout;
     const void *page;
     int slot;     // of the page
-    int64_t meta; // where slot_pos and slot_score have it
+    int64_t meta; // where slot_pos, slot_score and slot_trait have it
     int masked;   // its weight is 0, and its V is not multiplied
 };
 
 /* Slots that the token at position `now` attends beside its own: page slots, then the ring's. */
 int ref_slot_count(const struct kv_row *kv, int now);
 struct ref_slot ref_slot_at(const struct kv_row *kv, int head, int index);
+/* x [head_dim], q or a key, rotated by rank `rank` in place; without tables it stays. */
+void ref_turn(const struct slot_rope *rope, int rank, float *x);
+/* How many live slots of a head are older than the one at `index`, counted. */
+int ref_rank(const struct kv_row *kv, int head, int now, int index);
+/* All ranks of a row, when its next token has position `now`. */
+void ref_ranks(const struct kv_row *kv, int now);
 /* Layout in which a row's own token is rounded. */
 const struct kv_layout *ref_own_layout(const struct kv_row *kv);
 /* The score that the token at position `now` brings: weight is its own, summed over the heads of
@@ -39,9 +45,11 @@ const struct kv_layout *ref_own_layout(const struct kv_row *kv);
 float ref_own_score(const struct attend_forced_args *a, int64_t token, int now, int head,
                     float weight);
 /* After its attention: token i of a span takes its place in all heads, and kv->n_slots follows.
- * own_score [2, n_kv_heads]: of the token; room for those of the one that leaves the ring. */
+ * own [REF_OWN * n_kv_heads]: begins with the token's scores, the rest is room for its traits, for
+ * those of the one that leaves the ring and for the heads' views. */
+#define REF_OWN 8
 void ref_place(const struct attend_forced_args *a, const struct forced_span *s, struct kv_row *kv,
-               int i, float *own_score);
+               int i, float *own);
 
 /* Puts a candidate into a descending list of at most `cap`, equal logits by ascending id; NaN never
  * enters. */

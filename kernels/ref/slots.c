@@ -1,14 +1,17 @@
 /* kernels/ref/slots.c - which slots a token attends, who goes, and where what stays is stored.
  *
- * Owns: kv_store, prompt_keep and the end of attend_forced in obvious loops, for both references.
+ * Owns: kv_store, prompt_keep, ranks and the end of attend_forced in obvious loops, for both
+ * references.
  * Refuses: sums of attention; ranks come from policy/evict.h.
  * A newcomer would miss: the token that asks for a page slot (the incoming one) is the new token,
- * or with a ring the one that the new token pushes out of it. */
+ * or with a ring the one that the new token pushes out of it. Ranks are counted anew
+ * for every token: nothing here reads those that rows carry. */
 #include "kernels/ref/ref.h"
 
 #include <string.h>
 
 #include "kernels/math.h"
+#include "kernels/score.h"
 
 void ref_kv_store(const struct ops *ops, const struct kv_store_args *a)
 {
@@ -64,13 +67,15 @@ const struct kv_layout *ref_own_layout(const struct kv_row *kv)
 }
 
 static void slot_put(const struct kv_row *kv, struct ref_slot at, int head, const float *k,
-                     const float *v, int pos, float score)
+                     const float *v, int pos, float score, float trait)
 {
     kv_put(at.layout, (void *)(uintptr_t)at.page, at.slot, head, k, v);
     if (kv->slot_pos)
         kv->slot_pos[at.meta] = pos;
     if (kv->slot_score)
         kv->slot_score[at.meta] = score;
+    if (kv->slot_trait)
+        kv->slot_trait[at.meta] = trait;
 }
 
 static void mark_dirty(const struct kv_row *kv, int slot)
@@ -78,21 +83,96 @@ static void mark_dirty(const struct kv_row *kv, int slot)
     kv->dirty[slot / KV_PAGE_SLOTS / 64] |= 1ull << (slot / KV_PAGE_SLOTS % 64);
 }
 
+/* ---- ranks ---- */
+
+void ref_turn(const struct slot_rope *rope, int rank, float *x)
+{
+    const int half = rope->rope_dim / 2;
+    for (int i = 0; i < half && rope->cos; i++) {
+        const float c = rope->cos[(int64_t)rank * half + i],
+                    s = rope->sin[(int64_t)rank * half + i];
+        const float a = x[i], b = x[half + i];
+        x[i] = math_turn_a(a, b, c, s);
+        x[half + i] = math_turn_b(a, b, c, s);
+    }
+}
+
+int ref_rank(const struct kv_row *kv, int head, int now, int index)
+{
+    const int32_t pos = kv->slot_pos[ref_slot_at(kv, head, index).meta];
+    int rank = 0;
+    for (int i = 0; i < ref_slot_count(kv, now); i++) {
+        const struct ref_slot at = ref_slot_at(kv, head, i);
+        rank += !at.masked && kv->slot_pos[at.meta] < pos;
+    }
+    return rank;
+}
+
+void ref_ranks(const struct kv_row *kv, int now)
+{
+    for (int h = 0; h < kv->all->layout.n_kv_heads && kv->slot_rank; h++)
+        for (int i = 0; i < ref_slot_count(kv, now); i++)
+            kv->slot_rank[ref_slot_at(kv, h, i).meta] = ref_rank(kv, h, now, i);
+}
+
 /* ---- one token of a span ---- */
 
 /* What asks for a page slot. */
 struct incoming {
-    int pos;      // -1: nobody, the ring is not full
-    float *score; // [n_kv_heads]
+    int pos;              // -1: nobody, the ring is not full
+    float *score, *trait; // [n_kv_heads]
 };
 
-/* The victim among the page slots and the incoming token (slot n_slots), for heads [first, last)
- * together. */
-static int forced_victim(const struct attend_forced_args *a, const struct forced_span *s,
-                         const struct kv_row *kv, int first, int last, int now,
-                         const struct incoming *in, struct evict_event *event)
+/* What a token brings to the choice of its victim: pieces of ref_place()'s own. */
+struct own {
+    float *score, *trait;    // [2, n_kv_heads]
+    struct evict_view *view; // [n_kv_heads], where the policy has one
+};
+
+static struct own own_at(float *own, int n_kv_heads)
+{
+    return (struct own){own, own + 2 * n_kv_heads,
+                        (struct evict_view *)(void *)(own + 4 * n_kv_heads)};
+}
+
+static struct evict_view head_view(const struct kv_row *kv, const struct own *own, int head,
+                                   int now)
+{
+    struct evict_view view = evict_view_empty();
+    for (int i = 0; i < ref_slot_count(kv, now); i++) {
+        struct ref_slot at = ref_slot_at(kv, head, i);
+        if (!at.masked)
+            evict_view_add(&view, kv->slot_score[at.meta], kv->slot_trait[at.meta]);
+    }
+    evict_view_add(&view, own->score[head], own->trait[head]);
+    return view;
+}
+
+/* What a page slot, or the incoming token (slot n_slots), counts in heads [first, last). */
+static float slot_value(const struct attend_forced_args *a, const struct kv_row *kv,
+                        const struct own *own, const struct incoming *in, int slot, int first,
+                        int last)
 {
     const struct evict_score mode = evict_score_of(a->evict.policy);
+    float value = 0;
+    for (int h = first; h < last && evict_policy_scores(a->evict.policy); h++) {
+        const int64_t meta = (int64_t)h * kv->slots_cap + slot;
+        float score = in->score[h], trait = in->trait[h];
+        if (slot < kv->n_slots) {
+            score = kv->slot_score[meta];
+            trait = kv->slot_trait ? kv->slot_trait[meta] : 0;
+        }
+        value += evict_score_value(&mode, &own->view[h], score, trait);
+    }
+    return value;
+}
+
+/* The victim among the page slots and the incoming token, for heads [first, last) together. */
+static int forced_victim(const struct attend_forced_args *a, const struct forced_span *s,
+                         const struct kv_row *kv, int first, int last, int now,
+                         const struct own *own, const struct incoming *in,
+                         struct evict_event *event)
+{
     int best = -1, best_pos = 0;
     float best_rank = 0;
     for (int slot = 0; slot <= kv->n_slots; slot++) {
@@ -100,11 +180,7 @@ static int forced_victim(const struct attend_forced_args *a, const struct forced
             slot < kv->n_slots ? kv->slot_pos[(int64_t)first * kv->slots_cap + slot] : in->pos;
         if (pos < 0 || evict_protected(&s->limits, pos, now))
             continue;
-        float score = 0;
-        for (int h = first; h < last && evict_policy_scores(a->evict.policy); h++)
-            score += evict_score_value(
-                &mode, slot < kv->n_slots ? kv->slot_score[(int64_t)h * kv->slots_cap + slot]
-                                          : in->score[h]);
+        float score = slot_value(a, kv, own, in, slot, first, last);
         float rank = evict_rank(a->evict.policy, &s->limits, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best_pos)) {
             best = slot;
@@ -130,13 +206,13 @@ static int live_slots(const struct kv_row *kv, int head, int now)
  * victim is masked and keeps its slot; *pos, the incoming position, is masked when it is the one.
  */
 static int forced_room(const struct attend_forced_args *a, const struct forced_span *s,
-                       const struct kv_row *kv, int first, int last, int now,
+                       const struct kv_row *kv, int first, int last, int now, const struct own *own,
                        const struct incoming *in, int *pos, struct evict_event *event)
 {
     int slot = in->pos < 0 ? -1 : kv->n_slots;
     if (a->evict.policy == EVICT_FULL || live_slots(kv, first, now) < s->limits.budget)
         return slot;
-    int victim = forced_victim(a, s, kv, first, last, now, in, event);
+    int victim = forced_victim(a, s, kv, first, last, now, own, in, event);
     if (!a->evict.simulate)
         return victim == kv->n_slots ? -1 : victim;
     if (victim == kv->n_slots)
@@ -148,19 +224,22 @@ static int forced_room(const struct attend_forced_args *a, const struct forced_s
 
 /* Stores token i for heads [first, last). Returns the page slots then in use. */
 static int forced_store(const struct attend_forced_args *a, const struct forced_span *s,
-                        const struct kv_row *kv, int i, int first, int last, float *own_score)
+                        const struct kv_row *kv, int i, int first, int last, const struct own *own)
 {
     const struct kv_layout *l = &a->kv.layout;
     const int64_t token = s->token + i;
     struct evict_event event = {.pos = -1};
     int now = s->pos + i, has_ring = kv->ring_slots > 0;
-    struct incoming in = {now, own_score};
+    struct incoming in = {now, own->score, own->trait};
     if (has_ring)
         in = (struct incoming){now >= kv->ring_slots ? now - kv->ring_slots : -1,
-                               own_score + l->n_kv_heads};
-    for (int h = first; h < last && has_ring && kv->slot_score; h++)
-        in.score[h] = kv->slot_score[ring_slot(kv, h, now).meta];
-    int pos = in.pos, slot = forced_room(a, s, kv, first, last, now, &in, &pos, &event);
+                               own->score + l->n_kv_heads, own->trait + l->n_kv_heads};
+    for (int h = first; h < last && has_ring && kv->slot_score; h++) {
+        const int64_t meta = ring_slot(kv, h, now).meta;
+        in.score[h] = kv->slot_score[meta];
+        in.trait[h] = kv->slot_trait ? kv->slot_trait[meta] : 0;
+    }
+    int pos = in.pos, slot = forced_room(a, s, kv, first, last, now, own, &in, &pos, &event);
     for (int h = first; h < last; h++) {
         const float *k = a->k + token * a->k_stride + h * l->head_dim;
         const float *v = a->v + token * a->v_stride + h * l->head_dim;
@@ -171,12 +250,12 @@ static int forced_store(const struct attend_forced_args *a, const struct forced_
             struct ref_slot place = ring_slot(kv, h, now);
             if (in.pos >= 0)
                 kv_get(place.layout, place.page, place.slot, h, old_k, old_v);
-            slot_put(kv, place, h, k, v, now, own_score[h]);
+            slot_put(kv, place, h, k, v, now, own->score[h], own->trait[h]);
             k = old_k;
             v = old_v;
         }
         if (slot >= 0)
-            slot_put(kv, page_slot(kv, h, slot), h, k, v, pos, in.score[h]);
+            slot_put(kv, page_slot(kv, h, slot), h, k, v, pos, in.score[h], in.trait[h]);
     }
     if (slot >= 0)
         mark_dirty(kv, slot);
@@ -184,13 +263,25 @@ static int forced_store(const struct attend_forced_args *a, const struct forced_
 }
 
 void ref_place(const struct attend_forced_args *a, const struct forced_span *s, struct kv_row *kv,
-               int i, float *own_score)
+               int i, float *own_numbers)
 {
-    int n_heads = a->kv.layout.n_kv_heads, n_slots = kv->n_slots;
+    const struct evict_score mode = evict_score_of(a->evict.policy);
+    const struct kv_layout *l = &a->kv.layout;
+    const int64_t token = s->token + i;
+    int n_heads = l->n_kv_heads, n_slots = kv->n_slots;
     int step = a->evict.scope == EVICT_SCOPE_LAYER ? n_heads : 1;
+    const struct own own = own_at(own_numbers, n_heads);
+    for (int h = 0; h < n_heads; h++) {
+        const int64_t at = (int64_t)h * l->head_dim;
+        own.trait[h] = score_trait(mode.trait, a->k + token * a->k_stride + at,
+                                   a->v + token * a->v_stride + at, l->head_dim);
+        if (evict_has_view(&mode))
+            own.view[h] = head_view(kv, &own, h, s->pos + i);
+    }
     for (int h = 0; h < n_heads; h += step)
-        n_slots = forced_store(a, s, kv, i, h, h + step, own_score);
+        n_slots = forced_store(a, s, kv, i, h, h + step, &own);
     kv->n_slots = n_slots;
+    ref_ranks(kv, s->pos + i + 1);
 }
 
 float ref_own_score(const struct attend_forced_args *a, int64_t token, int now, int head,
@@ -207,31 +298,68 @@ float ref_own_score(const struct attend_forced_args *a, int64_t token, int now, 
 
 /* ---- after a prompt ---- */
 
+/* K and V (or NULL) of a position, K as it is kept: where positions are ranks, as it was before it
+ * was rotated. */
+static void prompt_get(const struct prompt_keep_args *a, int head, int pos, float *k, float *v)
+{
+    const struct slot_rope *rope = &a->rope;
+    const int half = rope->cos ? rope->rope_dim / 2 : 0;
+    const float scale = half > 0 ? rope->scale : 1, inverse = 1.0f / (scale * scale);
+    kv_get(&a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes,
+           pos % KV_PAGE_SLOTS, head, k, v);
+    for (int i = 0; i < half; i++) {
+        const float c = rope->cos[(int64_t)pos * half + i], s = rope->sin[(int64_t)pos * half + i];
+        const float x = k[i], y = k[half + i];
+        k[i] = math_back_a(x, y, c, s, inverse);
+        k[half + i] = math_back_b(x, y, c, s, inverse);
+    }
+}
+
 static float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
                         int pos)
 {
     float k[HEAD_DIM_MAX];
     if (mode->source != EVICT_KEYS)
         return prompt_kept_score(a, mode, head, pos);
-    kv_get(&a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes,
-           pos % KV_PAGE_SLOTS, head, k, NULL);
+    prompt_get(a, head, pos, k, NULL);
     return -math_norm(k, a->from.head_dim);
+}
+
+static float kept_trait(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
+                        int pos)
+{
+    float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
+    if (!mode->trait)
+        return 0;
+    prompt_get(a, head, pos, k, v);
+    return score_trait(mode->trait, k, v, a->from.head_dim);
+}
+
+static struct evict_view kept_view(const struct prompt_keep_args *a, int head)
+{
+    const struct evict_score mode = evict_score_of(a->evict.policy);
+    struct evict_view view = evict_view_empty();
+    for (int pos = 0; pos < a->n_prompt && evict_has_view(&mode); pos++)
+        evict_view_add(&view, kept_score(a, &mode, head, pos), kept_trait(a, &mode, head, pos));
+    return view;
 }
 
 /* The unprotected position that goes first among those not gone yet: marks hold ~pos of the gone.
  */
-static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks, int head)
+static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks,
+                       const struct evict_view *views, int head)
 {
     const struct evict_score mode = evict_score_of(a->evict.policy);
     int now = a->n_prompt - 1, best = -1;
     float best_rank = 0;
     for (int pos = 0; pos < a->n_prompt; pos++) {
-        if (marks[pos] < 0 || evict_protected(&a->limits, pos, now))
+        if (marks[pos] < 0 || prompt_kept_anyway(a, pos))
             continue;
         float score = 0;
         for (int h = 0; h < a->from.n_kv_heads && mode.source != EVICT_NO_SCORE; h++)
             if (h == head || a->evict.scope == EVICT_SCOPE_LAYER)
-                score += evict_score_value(&mode, kept_score(a, &mode, h, pos));
+                score += evict_score_value(&mode, &views[h], kept_score(a, &mode, h, pos),
+                                           kept_trait(a, &mode, h, pos));
         float rank = evict_rank(a->evict.policy, &a->limits, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best)) {
             best = pos;
@@ -245,31 +373,37 @@ static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks, i
 void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
 {
     (void)ops;
-    const struct kv_row row = kv_row_at(&a->kv, a->row, &a->limits, 0), *kv = &row;
+    struct kv_row row = kv_row_at(&a->kv, a->row, &a->limits, 0);
+    const struct kv_row *kv = &row;
     const struct evict_score mode = evict_score_of(a->evict.policy);
-    int32_t *marks = a->scratch; // [n_prompt] the position, or ~position once it is gone
+    struct evict_view *views = a->scratch;                            // [n_kv_heads]
+    int32_t *marks = (int32_t *)(void *)(views + a->from.n_kv_heads); // [n_prompt] the position, or
+                                                                      // ~position once it is gone
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
     CHECK(a->from.head_dim <= HEAD_DIM_MAX);
+    for (int h = 0; h < a->from.n_kv_heads; h++)
+        views[h] = kept_view(a, h);
     for (int h = 0; h < a->from.n_kv_heads; h++) {
         for (int pos = 0; pos < a->n_prompt; pos++)
             marks[pos] = pos;
         for (int n = a->n_prompt; n > a->limits.budget; n--) {
-            int pos = keep_victim(a, marks, h);
+            int pos = keep_victim(a, marks, views, h);
             marks[pos] = ~pos;
         }
         int slot = 0, first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt);
         for (int pos = 0; pos < a->n_prompt; pos++) {
             if (marks[pos] < 0 && !a->evict.simulate)
                 continue;
-            float score = kept_score(a, &mode, h, pos);
-            kv_get(&a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes,
-                   pos % KV_PAGE_SLOTS, h, k, v);
+            float score = kept_score(a, &mode, h, pos), trait = kept_trait(a, &mode, h, pos);
+            prompt_get(a, h, pos, k, v);
             if (pos >= first_in_ring) {
-                slot_put(kv, ring_slot(kv, h, pos), h, k, v, pos, score);
+                slot_put(kv, ring_slot(kv, h, pos), h, k, v, pos, score, trait);
                 continue;
             }
-            slot_put(kv, page_slot(kv, h, slot), h, k, v, marks[pos], score);
+            slot_put(kv, page_slot(kv, h, slot), h, k, v, marks[pos], score, trait);
             mark_dirty(kv, slot++);
         }
     }
+    row.n_slots = evict_slots_after(&a->evict, &a->limits, row.ring_slots, 0, 0, a->n_prompt);
+    ref_ranks(&row, a->n_prompt);
 }

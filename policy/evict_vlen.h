@@ -1,0 +1,22 @@
+/* policy/evict_vlen.h - summed attention times the norm of the slot's value: what a slot has added
+ * to outputs, as far as a length tells (VATP, Guo et al. 2024, arXiv 2406.12335, with the l1 norm;
+ * h2o-vlen of awslabs/keys_values with the l2 norm, which is here). A token that is looked at much
+ * but has next to no value, as a text's first ones, is cheap to lose: the sink is protected for
+ * that. The norm is of the value as it was computed, before the KV format rounds it. Under scope
+ * layer the products are summed. */
+#ifndef POLICY_EVICT_VLEN_H
+#define POLICY_EVICT_VLEN_H
+
+#include "policy/evict_row.h"
+
+#define EVICT_VLEN_SCORE EVICT_WEIGHTS, INT32_MAX, 1, 0, 0, EVICT_VALUE_NORM
+
+static inline float evict_vlen_rank(const struct evict_row *row, float score, int pos, int now)
+{
+    (void)row;
+    (void)pos;
+    (void)now;
+    return score;
+}
+
+#endif
