@@ -20,6 +20,7 @@
 #include "policy/evict_fixed.h"
 #include "policy/evict_fixed_h2o.h"
 #include "policy/evict_h2o.h"
+#include "policy/evict_h2o_hf.h"
 #include "policy/evict_h2o_mean.h"
 #include "policy/evict_keyformer.h"
 #include "policy/evict_knorm.h"
@@ -56,6 +57,8 @@ enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
     X(H2O, "h2o", "the least summed attention", evict_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)     \
     X(H2O_MEAN, "h2o-mean", "the least mean attention", evict_h2o_mean_rank, EVICT_SCORE_SUM, 4,   \
       0.5, HEAD)                                                                                   \
+    X(H2O_HF, "h2o-hf", "the least summed attention, who has just left the window unseen",         \
+      evict_h2o_hf_rank, EVICT_H2O_HF_SCORE, 0, 0.5, HEAD)                                         \
     X(EMA, "ema", "the least attention, the latest counting most", evict_ema_rank,                 \
       EVICT_EMA_SCORE, 4, 0.5, HEAD)                                                               \
     X(TOVA, "tova", "the least attention of the last query", evict_tova_rank, EVICT_TOVA_SCORE, 0, \
@@ -204,6 +207,15 @@ static inline int evict_rank_new(const struct evict_row *row, int now)
 static inline int evict_protected(const struct evict_row *row, int pos, int now)
 {
     return pos < row->sink || pos > now - row->recent;
+}
+
+/* The position that a token at position `now` does not see though its head keeps it; -1: it sees
+ * all. */
+static inline int evict_hidden(const struct evict_score *score, const struct evict_row *row,
+                               int now)
+{
+    const int gap = score->source == EVICT_GAPPED && row->recent > 0 && now > row->budget;
+    return gap ? now - row->recent : -1;
 }
 
 /* Under the KV format mixed: how many of the row's newest tokens stand in its ring. They are among

@@ -461,6 +461,8 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
         if simulate:
             live[:, n] = True
             logits[~np.broadcast_to(live[:, None, :m], logits.shape)] = -np.inf
+        hidden = pos[:, :m] == rule.hidden(first + i)
+        logits[np.broadcast_to(hidden[:, None], logits.shape)] = -np.inf
         w = softmax(logits, sink)
         out[i] = (w @ values[:, :m]).reshape(model.heads, -1)
         given = rule.seen(logits, w, pos[:, :m], i)
@@ -563,6 +565,52 @@ def test_traces(t):
         walk(equal, [1, 1, 1, 1], 5, lambda p: np.r_[np.zeros(len(p) - 1), 1])[2] == [0],
         "equal ranks: the oldest goes",
     )
+
+
+def masks_of_h2o(logits, n_prompt, heavy, recent):
+    """What each query sees [queries, keys] in H2O's own simulation of one head, from its description: everything stays
+    in the cache, and before the softmax a mask. Columns of weights are added up; once there are more than the budget,
+    the next query sees the best `heavy` of those older than the last `recent` scores, the last recent - 1 and itself;
+    scores of who is in neither the choice nor the last `recent` become 0."""
+    n = len(logits)
+    seen, scores = np.tril(np.ones((n, n), bool)), np.zeros(n)
+    for t in range(n):
+        x = np.where(seen[t, : t + 1], logits[t, : t + 1], -np.inf)
+        scores[: t + 1] += softmax(x)
+        there = t + 1
+        if there < n_prompt or there <= heavy + recent or there == n:
+            continue
+        best = np.argsort(-scores[: there - recent], kind="stable")[:heavy]
+        seen[there, : there - recent + 1] = False
+        seen[there, best] = True
+        stays = seen[there, :there].copy()
+        stays[there - recent :] = True
+        scores[:there] *= stays
+    return seen
+
+
+def test_h2o_hf(t):
+    """The masks of H2O's simulation, and by hand: H = R = 4, a token at 20 does not see 16."""
+    rng = np.random.RandomState(20)
+    for heavy, recent, n_prompt, n in ((4, 4, 20, 60), (4, 4, 3, 60), (8, 1, 9, 50), (3, 12, 40, 90), (5, 5, 10, 40), (6, 2, 1, 30)):
+        logits = rng.randn(n, n) * 2
+        rule, what = Rule("h2o-hf", heavy + recent, recent=str(recent)), f"h2o-hf {heavy}+{recent}, prompt of {n_prompt}"
+        want, held, scores = masks_of_h2o(logits, n_prompt, heavy, recent), [], np.zeros(n)
+        differ = []
+        for now in range(n):
+            held = sorted([*held, now])
+            sees = [p for p in held if now < n_prompt or p != rule.hidden(now)]
+            if sees != np.flatnonzero(want[now]).tolist():
+                differ.append(now)
+            scores[sees] += softmax(logits[now, sees])
+            while now >= n_prompt - 1 and len(held) > rule.budget:
+                pos = np.array(held)
+                held.remove(int(pos[rule.first_to_go(pos, scores[pos], now)[0]]))
+        t.check(not differ, f"{what}: queries {differ[:5]} see other slots than under H2O's masks")
+    sees = masks_of_h2o(rng.randn(21, 21), 20, 4, 4)[20]
+    t.check(sees.sum() == 8 and sees[17:].all() and not sees[16], f"h2o-hf: the query at 20 sees {np.flatnonzero(sees)}")
+    t.check(Rule("h2o-hf", 8).hidden(20) == 16 and Rule("h2o", 8).hidden(20) is None, "16 is hidden from 20")
+    t.check(Rule("h2o-hf", 8).hidden(8) is None and Rule("h2o-hf", 8, recent="0").hidden(20) is None, "nobody is hidden")
 
 
 def test_rule(t):
@@ -766,6 +814,7 @@ def main():
     t = Tally()
     test_traces(t)
     test_rule(t)
+    test_h2o_hf(t)
     with tempfile.TemporaryDirectory() as folder:
         test_full(t, folder)
         for name in ("llama-mha-f32", "llama-gqa-f32", "opt-mha-f32"):

@@ -16,6 +16,7 @@ POLICIES = {
     "streaming": (4, "rest", "head"),
     "h2o": (0, 0.5, "head"),
     "h2o-mean": (4, 0.5, "head"),
+    "h2o-hf": (0, 0.5, "head"),
     "ema": (4, 0.5, "head"),
     "tova": (0, 1, "layer"),
     "snapkv": (0, 0.5, "head"),
@@ -225,6 +226,11 @@ class Rule:
         while len(ends[stride - 1 :: stride]) > slots // 4:
             stride *= 2
         return [p for end in ends[stride - 1 :: stride] for p in range(end - 3, end + 1)]
+
+    def hidden(self, now):
+        """The position that a token at `now` does not see, though its head keeps it; None: it sees all."""
+        gap = self.policy == "h2o-hf" and self.recent > 0 and now > self.budget
+        return now - self.recent if gap else None
 
     def first_to_go(self, pos, rank, now):
         """Slots of one head that may go, first to go first."""

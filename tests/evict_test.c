@@ -24,6 +24,7 @@ static void defaults_are_the_policys(void **state)
     (void)state;
     expect_row(EVICT_STREAMING, 64, 60, 4);
     expect_row(EVICT_H2O, 65, 32, 0);
+    expect_row(EVICT_H2O_HF, 64, 32, 0);
     expect_row(EVICT_EMA, 64, 32, 4);
     expect_row(EVICT_TOVA, 64, 1, 0);
     expect_row(EVICT_SNAPKV, 64, 32, 0);
@@ -154,6 +155,23 @@ static void noise_fades(void **state)
     assert_true(evict_prompt_scores(EVICT_KEYFORMER) && evict_decode_scores(EVICT_KEYFORMER));
 }
 
+/* h2o-hf hides who has just left the window once a row has had more tokens than its budget: with H
+ * = R = 4 a token at 20 does not see 16. */
+static void the_gap_is_behind_the_window(void **state)
+{
+    (void)state;
+    const struct evict_score gapped = evict_score_of(EVICT_H2O_HF);
+    const struct evict_score h2o = evict_score_of(EVICT_H2O);
+    const struct evict_row row = {.budget = 8, .recent = 4}, none = {.budget = 8};
+    assert_int_equal(evict_hidden(&gapped, &row, 20), 16);
+    assert_int_equal(evict_hidden(&gapped, &row, 9), 5);
+    assert_int_equal(evict_hidden(&gapped, &row, 8), -1);
+    assert_int_equal(evict_hidden(&gapped, &none, 20), -1);
+    assert_int_equal(evict_hidden(&h2o, &row, 20), -1);
+    assert_false(evict_protected(&row, 16, 20)); // it may go in the same step
+    assert_true(evict_prompt_scores(EVICT_H2O_HF) && evict_decode_scores(EVICT_H2O_HF));
+}
+
 /* At most n_slots positions that are not recent, however long the text, and who is out once has
  * never been in later: a pattern cannot ask for what is gone. */
 static void patterns_fit(void **state)
@@ -214,6 +232,7 @@ int main(void)
         cmocka_unit_test(hits_are_counted),
         cmocka_unit_test(traits_count),
         cmocka_unit_test(noise_fades),
+        cmocka_unit_test(the_gap_is_behind_the_window),
         cmocka_unit_test(patterns_fit),
         cmocka_unit_test(rows_go_on_by_slot),
     };

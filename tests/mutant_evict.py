@@ -39,6 +39,24 @@ fault("a tile's bits come in one too low", "kernels/cpu/attend_prompt.inc",
 fault("tiles without a query that counts are the only ones", "kernels/cpu/attend_prompt.inc",
       "u->tile >= prompt_first_tile(u->args, u->span)", "u->tile > prompt_first_tile(u->args, u->span)", "attend_test")
 
+# ---- who is not seen
+
+SPLIT_INC = "kernels/cpu/attend_forced_split.inc"
+fault("the gap is a position too old", "policy/evict.h", "return gap ? now - row->recent : -1;", "return gap ? now - row->recent - 1 : -1;",
+      "evict_test")
+fault("the gap is there before anything is gone", "policy/evict.h", "row->recent > 0 && now > row->budget;", "row->recent > 0 && now >= row->recent;",
+      "evict_test", GOLDEN)
+fault("who is hidden is seen where nobody is masked", SPLIT_INC, "return u->n_live != u->n_slots + u->n_ring || u->hidden >= 0;",
+      "return u->n_live != u->n_slots + u->n_ring;", "attend_test")
+fault("a span's tokens all miss who the first one does", SPLIT_INC, "u->hidden = evict_hidden(&u->score, &s->limits, s->pos + i);",
+      "u->hidden = evict_hidden(&u->score, &s->limits, s->pos + 0 * i);", "attend_test")
+fault("shared splits see who is hidden", "kernels/cpu/attend_forced.inc", "    u.hidden = evict_hidden(&u.score, &s->limits, s->pos);\n",
+      "    u.hidden = -1;\n", "attend_test")
+fault("the exact reference sees who is hidden", "kernels/ref/slots.c", "(hidden < 0 || kv->slot_pos[at->meta] != hidden)",
+      "(hidden < 0 || kv->slot_pos[at->meta] >= 0)", "attend_test")
+fault("attend.cu: who is hidden in the ring is seen", ATTEND_CU, "if (live && t.kv.slot_pos && (in_pages || hidden >= 0)) {",
+      "if (live && t.kv.slot_pos && in_pages) {", SIMT_ATTEND)
+
 # ---- traits and noise
 
 EVICT_INC, TRAITS = "kernels/cpu/attend_forced_evict.inc", "trait_test"

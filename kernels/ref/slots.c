@@ -61,6 +61,14 @@ struct ref_slot ref_slot_at(const struct kv_row *kv, int head, int index)
     return ring_slot(kv, head, index - kv->n_slots);
 }
 
+int ref_sees(const struct attend_forced_args *a, const struct forced_span *s,
+             const struct kv_row *kv, const struct ref_slot *at, int now)
+{
+    const struct evict_score mode = evict_score_of(a->evict.policy);
+    const int hidden = evict_hidden(&mode, &s->limits, now);
+    return !at->masked && (hidden < 0 || kv->slot_pos[at->meta] != hidden);
+}
+
 const struct kv_layout *ref_own_layout(const struct kv_row *kv)
 {
     return kv->ring_slots > 0 ? &kv->all->ring : &kv->all->layout;
