@@ -131,7 +131,7 @@ static int below(struct random *r, int n)
 static void draw(uint64_t seed, struct expect *x, struct plan *p, const struct evict **evict)
 {
     static const struct evict *const policies[] = {
-        &FULL, &H2O, &RINGS, &MEAN, &STREAMING, &SMALL, &MASKED, &UNEVEN, &UNEVEN_TURNS};
+        &FULL, &H2O, &RINGS, &MEAN, &STREAMING, &SMALL, &MASKED, &UNEVEN, &UNEVEN_TURNS, &SHARING};
     struct random r = {mix64(seed)};
     *evict = policies[below(&r, sizeof policies / sizeof *policies)];
     *x = (struct expect){.prompt_min = 1 + below(&r, 20),
