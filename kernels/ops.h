@@ -481,10 +481,12 @@ int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_
                                     int n_kv_heads, int head_dim, int scores);
 
 /* After the last tile of a prompt: every head keeps its best `budget` slots (all of them when they
- * fit), written in ascending position to slots 0.. of the row's pages in the KV format; positions
- * and scores follow. evict_slots_after() from none is what is then in use. Under evict.simulate
- * everything is written and what would have gone is masked. With a ring the last tokens go there
- * instead. Where positions are ranks keys are rotated back before they are written. */
+ * fit; where heads share, evict_row.h says how many, and of equal ranks the lower position goes
+ * first, then the lower head; what a head has beyond is empty: numbers of 0, masked), written in
+ * ascending position to slots 0.. of the row's pages in the KV format; positions and scores follow.
+ * evict_slots_after() from none is what is then in use. Under evict.simulate everything is written
+ * and what would have gone is masked. With a ring the last tokens go there instead. Where positions
+ * are ranks keys are rotated back before they are written. */
 struct prompt_keep_args {
     struct kv_layout from; // workspace pages
     const void *pages;     // of the prompt
@@ -495,7 +497,7 @@ struct prompt_keep_args {
     struct evict_row limits;
     int row; // of kv
     int n_prompt;
-    void *scratch; // >= prompt_keep_scratch_bytes
+    void *scratch; // >= prompt_keep_scratch_bytes, then prompt_share_bytes where heads share
 };
 /* The score that a position has in its slot, unless its key makes it. */
 static inline float prompt_kept_score(const struct prompt_keep_args *a,
@@ -504,15 +506,25 @@ static inline float prompt_kept_score(const struct prompt_keep_args *a,
     const int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
     return a->scores ? evict_score_pooled(score, a->scores + head * stride, pos, a->n_prompt) : 0;
 }
-/* 1: behind the prompt it stays in any case. */
-static inline int prompt_kept_anyway(const struct prompt_keep_args *a, int pos)
+/* By which it is cut: the first `sink` and the last `recent` of its positions stay in any case. */
+static inline struct evict_row prompt_limits(const struct prompt_keep_args *a)
 {
     const int ring_slots = a->kv.rings ? evict_ring_slots(&a->limits) : 0;
-    const struct evict_row limits = evict_behind_prompt(a->evict.policy, &a->limits, ring_slots);
+    return evict_behind_prompt(a->evict.policy, &a->limits, ring_slots);
+}
+static inline int prompt_kept_anyway(const struct prompt_keep_args *a, int pos)
+{
+    const struct evict_row limits = prompt_limits(a);
     return evict_protected(&limits, pos, a->n_prompt - 1);
 }
 int64_t prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_kv_heads,
                                   int head_dim);
+/* Ranks of all heads at once, and what is counted of them. */
+#define PROMPT_SHARE_COUNTS 512 // numbers of a head
+static inline int64_t prompt_share_bytes(int64_t n_prompt_max, int n_kv_heads)
+{
+    return n_kv_heads * (round_up(n_prompt_max, KV_PAGE_SLOTS) + PROMPT_SHARE_COUNTS) * 4;
+}
 
 /* A change to one logit before it is reduced: logit = (logit > 0 ? logit / repeat : logit * repeat)
  * + add; repeat 1 leaves it. Lists are sorted by id. */

@@ -53,6 +53,8 @@ static int default_recent(int policy, const struct evict_row *row)
 
 static int row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row)
 {
+    row->prompt = e->heads_sure > 0 ? (int)n_prompt : 0;
+    row->sure = 0;
     if (e->policy == EVICT_FULL) {
         *row = (struct evict_row){.budget = INT32_MAX, .recent = INT32_MAX, .sink = 0};
         return 0;
@@ -108,5 +110,5 @@ int64_t evict_slots_max(const struct evict *e, int kind, int64_t n_prompt, int64
     if (e->simulate || evict_row_init(e, n_prompt, n_max, &row) != 0)
         return n_tokens;
     evict_in_kind(e, &row, kind, &rule, &row);
-    return row.budget < n_tokens ? row.budget : n_tokens;
+    return evict_row_slots(&row) < n_tokens ? evict_row_slots(&row) : n_tokens;
 }

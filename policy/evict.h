@@ -20,6 +20,7 @@
 #include "policy/evict_fixed.h"
 #include "policy/evict_fixed_h2o.h"
 #include "policy/evict_h2o.h"
+#include "policy/evict_h2o_hf.h"
 #include "policy/evict_h2o_mean.h"
 #include "policy/evict_keyformer.h"
 #include "policy/evict_knorm.h"
@@ -56,6 +57,8 @@ enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
     X(H2O, "h2o", "the least summed attention", evict_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)     \
     X(H2O_MEAN, "h2o-mean", "the least mean attention", evict_h2o_mean_rank, EVICT_SCORE_SUM, 4,   \
       0.5, HEAD)                                                                                   \
+    X(H2O_HF, "h2o-hf", "the least summed attention, who has just left the window unseen",         \
+      evict_h2o_hf_rank, EVICT_H2O_HF_SCORE, 0, 0.5, HEAD)                                         \
     X(EMA, "ema", "the least attention, the latest counting most", evict_ema_rank,                 \
       EVICT_EMA_SCORE, 4, 0.5, HEAD)                                                               \
     X(TOVA, "tova", "the least attention of the last query", evict_tova_rank, EVICT_TOVA_SCORE, 0, \
@@ -103,6 +106,8 @@ struct evict {
     double budget; // slots when >= 1 and budget_is_fraction is 0
     int budget_is_fraction;
     int budget_of_prompt; // 1: it is one of the prompt; 0: of prompt + max_tokens
+    double heads_sure;    // > 0: a layer's heads share what they have, and each is sure of so much
+                          // of its even budget
     double recent;        // slots, or a fraction of the row's budget
     int recent_is_fraction;
     int sink;                     // slots; -1: the policy's default
@@ -206,6 +211,15 @@ static inline int evict_protected(const struct evict_row *row, int pos, int now)
     return pos < row->sink || pos > now - row->recent;
 }
 
+/* The position that a token at position `now` does not see though its head keeps it; -1: it sees
+ * all. */
+static inline int evict_hidden(const struct evict_score *score, const struct evict_row *row,
+                               int now)
+{
+    const int gap = score->source == EVICT_GAPPED && row->recent > 0 && now > row->budget;
+    return gap ? now - row->recent : -1;
+}
+
 /* Under the KV format mixed: how many of the row's newest tokens stand in its ring. They are among
  * its slots and all protected. */
 #define EVICT_RING_MAX 64
@@ -242,8 +256,8 @@ static inline int evict_slots_after(const struct evict *e, const struct evict_ro
                                     int ring_slots, int n_slots, int n_done, int n)
 {
     int64_t slots = (int64_t)n_slots + evict_ring_used(ring_slots, n_done) + n;
-    if (!e->simulate && slots > row->budget)
-        slots = row->budget;
+    if (!e->simulate && slots > evict_row_slots(row))
+        slots = evict_row_slots(row);
     return (int)slots - evict_ring_used(ring_slots, n_done + n);
 }
 
@@ -262,6 +276,14 @@ static inline void evict_share(struct evict_row *row, double share)
     row->recent = all_recent ? row->budget - row->sink : row->recent;
 }
 
+/* What each head of a row is sure of: what is protected, and its share. */
+static inline void evict_make_sure(const struct evict *e, struct evict_row *row)
+{
+    const double share = ceil(e->heads_sure * row->budget);
+    const double kept = (double)row->sink + row->recent, sure = share > kept ? share : kept;
+    row->sure = row->prompt == 0 ? 0 : sure < INT32_MAX ? (int)sure : INT32_MAX;
+}
+
 /* The rule of layers of a kind, of a row as evict_row_init() has left it. One whose attention has a
  * window of W tokens has a rule of its own, whatever the run's: its newest W - 1 slots stay (fewer,
  * where the run's budget is smaller), and a new token sees them and itself. */
@@ -273,12 +295,13 @@ static inline void evict_in_kind(const struct evict *e, const struct evict_row *
     kind_e->kinds = NULL; // all of these are alike
     *kind_row = *row;
     evict_share(kind_row, of.share / evict_kind(e, KV_MOST).share);
+    evict_make_sure(e, kind_row);
     if (of.window <= 0)
         return;
     kind_e->policy = EVICT_WINDOW;
     kind_row->budget = kind_row->budget < of.window - 1 ? kind_row->budget : of.window - 1;
     kind_row->recent = kind_row->budget;
-    kind_row->sink = 0;
+    kind_row->sink = kind_row->prompt = kind_row->sure = 0;
 }
 
 /* 1: where rows evict in a layer of a kind, they write over their slots in turn: by age alone. */

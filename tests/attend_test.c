@@ -55,6 +55,8 @@ static void forced_splits_equal_ref(void **state)
     struct scenario h2o = {{.policy = EVICT_H2O}, {290, 100, 0}};
     struct scenario qhitter = {{.policy = EVICT_QHITTER}, {290, 100, 0}};
     struct scenario keyformer = {{.policy = EVICT_KEYFORMER}, {290, 100, 0}};
+    struct scenario h2o_hf = {{.policy = EVICT_H2O_HF}, {290, 100, 0}};
+    struct scenario shares = {{.policy = EVICT_H2O}, {140, 20, 0, 1, 30}};
     struct scenario simulate = {{.policy = EVICT_WINDOW, .simulate = 1}, {40, 40, 0}};
     for (enum kv_format f = KV_BF16; f <= KV_MIXED; f++) {
         struct model m = {6, 2, 64, KV_BF16, f};
@@ -63,6 +65,8 @@ static void forced_splits_equal_ref(void **state)
         forced_check(&m, 300, 12, h2o);
         forced_check(&m, 300, 12, qhitter);
         forced_check(&m, 300, 12, keyformer);
+        forced_check(&m, 300, 12, h2o_hf);
+        forced_check(&m, 300, 12, shares);
         forced_check(&m, 300, 12, simulate); // a whole split is masked
     }
 }
@@ -107,6 +111,8 @@ static void threads_do_not_show(void **state)
         {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {530, 100, 4}},
         {{.policy = EVICT_QHITTER, .scope = EVICT_SCOPE_LAYER}, {530, 100, 4}},
         {{.policy = EVICT_KEYFORMER}, {540, 100, 0}},
+        {{.policy = EVICT_H2O_HF}, {540, 100, 0}},
+        {{.policy = EVICT_H2O}, {400, 100, 0, 1, 110}},
         {{.policy = EVICT_WINDOW, .simulate = 1}, {300, 300, 0}},
     };
     for (size_t c = 0; c < 2 * sizeof cases / sizeof *cases; c++) {
@@ -271,6 +277,78 @@ static void prompts_keep_what_ref_keeps(void **state)
                 row_free(&b);
                 tokens_free(&t);
             }
+}
+
+/* What heads that share keep, from the rank of every position in every head, best first: what is
+ * protected, each its best `sure`, then whoever is best of all in a head that may have more. */
+static void share_by_hand(int n_heads, int n, const float *rank, const struct evict_row *limits,
+                          uint8_t *kept)
+{
+    int count[8] = {0}, left = n_heads * limits->budget;
+    memset(kept, 0, (size_t)(n_heads * n));
+    for (int i = 0; i < n_heads * n; i++)
+        if (evict_protected(limits, i % n, n - 1)) {
+            kept[i] = 1;
+            count[i / n]++;
+            left--;
+        }
+    for (int sure = 1; left > 0; left--) {
+        int best = -1;
+        for (int turn = sure; best < 0 && turn >= 0; sure = turn, turn--)
+            for (int i = 0; i < n_heads * n; i++) {
+                const int most = turn ? limits->sure : 2 * limits->budget, pos = i % n;
+                if (!kept[i] && count[i / n] < most &&
+                    (best < 0 || rank[i] > rank[best] ||
+                     (rank[i] == rank[best] && pos >= best % n))) // of equals the highest head
+                    best = i;
+            }
+        kept[best] = 1;
+        count[best / n]++;
+    }
+}
+
+/* One head's keys are short, so that knorm gives it all it may have; another's are long. Norms are
+ * rounded, so that there are ties within heads and between them. */
+static void heads_share_what_a_layer_has(void **state)
+{
+    (void)state;
+    enum { N = 130 };
+    static const struct evict_row cases[] = {{40, 12, 0, 1, 16},
+                                             {33, 4, 4, 1, 8},
+                                             {40, 0, 0, 1, 1},
+                                             {20, 19, 0, 1, 19},
+                                             {100, 3, 2, 1, 20}};
+    static const float lengths[][4] = {{1, 2, 4, 8}, {1, 1, 1, 1}, {4, 4, 1, 1}, {2, 1, 2, 1}};
+    for (int c = 0; c < 5 * 4 * 2; c++) {
+        const struct model m = {4, c % 2 ? 4 : 2, 16, KV_F32, KV_F32};
+        struct tokens t = tokens_make(&m, N, 700 + (uint64_t)c);
+        struct evict_row limits = cases[c / 8];
+        const struct evict e = {.policy = EVICT_KNORM};
+        float rank[4 * N];
+        uint8_t want[4 * N], got[4 * N] = {0};
+        memset(t.k, 0, (size_t)(t.n * t.kv_stride) * 4);
+        for (int i = 0; i < m.n_kv_heads * N; i++) {
+            const float length =
+                lengths[c / 2 % 4][i / N] * (float)(1 + mix64((uint64_t)(c + 77 * i)) % 5);
+            t.k[i % N * t.kv_stride + i / N * 16] = length;
+            rank[i] = -length;
+        }
+        for (enum isa isa = ISA_REF; isa <= isa_best(); isa++) {
+            struct ops ops = {.isa = isa};
+            struct row r = row_run(&ops, &m, &t, e, limits, N, 1);
+            share_by_hand(m.n_kv_heads, N, rank, &r.limits, want);
+            memset(got, 0, sizeof got);
+            for (int i = 0; i < m.n_kv_heads * r.kv.n_slots; i++) {
+                const int h = i / r.kv.n_slots, slot = i % r.kv.n_slots;
+                const int pos = r.kv.slot_pos[h * r.kv.slots_cap + slot];
+                if (pos >= 0)
+                    got[h * N + pos] = 1;
+            }
+            assert_memory_equal(got, want, (size_t)(m.n_kv_heads * N));
+            row_free(&r);
+        }
+        tokens_free(&t);
+    }
 }
 
 /* Of equal ranks the oldest position goes, wherever its slot stands: in one lane, in several, in a
@@ -499,6 +577,7 @@ static void invariants_hold(void **state)
     for (int s = 1; s < N_SCENARIOS; s++) {
         const struct evict_row *limits = &scenarios[s].limits;
         struct row r = row_make(&m, &t, scenarios[s].evict, *limits, 64), *rows[] = {&r};
+        const int least = evict_uneven(&r.limits) ? limits->sure : limits->budget;
         const struct tokens *ts[] = {&t};
         row_prompt(&ops, &m, &t, &r, 64);
         for (int now = 63; now < 120; now++) {
@@ -507,11 +586,13 @@ static void invariants_hold(void **state)
                 memcpy(before[h], r.kv.slot_pos + h * r.kv.slots_cap, (size_t)r.kv.slots_cap * 4);
             if (now > 63)
                 rows_forced(&ops, &m, ts, rows, 1, now, 1);
+            int n_all = 0;
             for (int h = 0; h < 2; h++) {
                 struct evict_row sure = evict_behind_prompt(scenarios[s].evict.policy, limits, 0);
                 int n = kept_set(&r, h, kept), n_protected = 0;
                 sure.recent = (int)min_i64(sure.recent + now - 63, limits->recent);
-                assert_int_equal(n, limits->budget);
+                assert_in_range(n, least, evict_row_slots(&r.limits));
+                n_all += n;
                 for (int i = 0; i < n; i++) {
                     assert_true(i == 0 || kept[i] > kept[i - 1]);
                     n_protected += evict_protected(&sure, kept[i], now);
@@ -525,6 +606,7 @@ static void invariants_hold(void **state)
                 if (scenarios[s].evict.scope == EVICT_SCOPE_LAYER)
                     assert_memory_equal(r.kv.slot_pos, r.kv.slot_pos + h * r.kv.slots_cap, n * 4);
             }
+            assert_int_equal(n_all, 2 * limits->budget);
         }
         row_free(&r);
     }
@@ -545,6 +627,10 @@ static void slots_hold_their_positions(void **state)
                 float k[32], v[32];
                 int pos = r.kv.slot_pos[h * r.kv.slots_cap + slot];
                 kv_get(&r.layout, r.pages[slot / KV_PAGE_SLOTS], slot % KV_PAGE_SLOTS, h, k, v);
+                for (int d = 0; d < 32 && pos == EVICT_EMPTY; d++)
+                    assert_true(k[d] == 0 && v[d] == 0);
+                if (pos == EVICT_EMPTY)
+                    continue;
                 assert_memory_equal(k, t.k + pos * t.kv_stride + h * 32, sizeof k);
                 assert_memory_equal(v, t.v + pos * t.kv_stride + h * 32, sizeof v);
             }
@@ -566,11 +652,13 @@ static void the_ring_holds_the_newest(void **state)
         struct row r = row_run(&ops, &m, &t, c->evict, c->limits, n_prompt, 9);
         int ring = r.kv.ring_slots, n = r.kv.n_slots;
         assert_int_equal(ring, full ? 64 : c->limits.recent);
-        assert_int_equal(n, (full ? 150 : c->limits.budget) - ring);
+        assert_int_equal(n, (full ? 150 : evict_row_slots(&r.limits)) - ring);
         for (int i = 0; i < 2 * (n + ring); i++) {
             int h = i % 2, slot = i / 2 < n ? i / 2 : i / 2 - n, newest = i / 2 >= n;
             int64_t meta = (int64_t)h * r.kv.slots_cap;
             int pos = newest ? 149 - (149 - slot) % ring : full ? slot : r.kv.slot_pos[meta + slot];
+            if (pos == EVICT_EMPTY)
+                continue;
             assert_true(!newest || full ||
                         r.kv.slot_pos[meta + r.kv.slots_cap - ring + slot] == pos);
             const struct kv_layout *l = newest ? &r.ring : &r.layout;
@@ -703,6 +791,7 @@ int main(void)
         cmocka_unit_test(scores_freeze_without_recent),
         cmocka_unit_test(a_long_row_evicts_once_a_token),
         cmocka_unit_test(prompts_keep_what_ref_keeps),
+        cmocka_unit_test(heads_share_what_a_layer_has),
         cmocka_unit_test(of_equal_ranks_the_oldest_goes),
         cmocka_unit_test(large_budgets_are_full),
         cmocka_unit_test(weights_sum_to_the_group),

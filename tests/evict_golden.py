@@ -55,6 +55,9 @@ FULL_SET += [
     ("streaming", "head", "48", {"recent": "8"}),
     ("window", "layer", "40", {"recent": "0", "sink": 2}),
     ("h2o", "head", "512", {}),
+    ("h2o-hf", None, "48", {}),
+    ("h2o-hf", "layer", "0.4", {"recent": "8"}),
+    ("h2o-hf", None, "0.5", {"budget_of": "prompt", "recent": "1"}),
     ("ema", None, "48", {}),
     ("ema", "layer", "0.4", {"recent": "8", "sink": 0}),
     ("tova", None, "48", {}),
@@ -82,6 +85,14 @@ FULL_SET += [
     ("blocks", None, "48", {}),
     ("blocks", "head", "0.4", {"sink": 0}),
     ("streaming", "head", "40", {"budget_layers": "pyramid:2"}),
+    ("h2o", None, "48", {"budget_heads": "adaptive"}),
+    ("h2o", None, "20", {"budget_heads": "adaptive:0.6", "recent": "4", "sink": 2}),
+    ("h2o-mean", None, "0.3", {"budget_heads": "adaptive:0.5", "recent": "8"}),
+    ("h2o-hf", None, "40", {"budget_heads": "adaptive", "recent": "8"}),
+    ("snapkv", None, "48", {"budget_heads": "adaptive", "recent": "8"}),
+    ("qhitter", None, "40", {"budget_heads": "adaptive", "recent": "8"}),
+    ("knorm", None, "40", {"budget_heads": "adaptive:0.3", "recent": "0", "sink": 0}),
+    ("tova", "head", "48", {"budget_heads": "adaptive", "budget_layers": "pyramid:3"}),
 ]
 # Positions by slot; rounding to bf16 comes before rotation then.
 SLOT_SET = [
@@ -90,6 +101,7 @@ SLOT_SET = [
         ("streaming", "head", "48", {}),
         ("h2o", "head", "48", {}),
         ("h2o-mean", "layer", "0.4", {}),
+        ("h2o-hf", None, "48", {}),
         ("knorm", None, "40", {"recent": "8"}),
         ("qhitter", None, "40", {"recent": "8"}),
         ("keyformer", "layer", "48", {}),

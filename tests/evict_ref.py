@@ -275,6 +275,30 @@ class Trail:
         self.kept[layer, head] = pos[keep].tolist()
         return keep
 
+    def choose_shared(self, rule, layer, pos, rank, stays):
+        """The same of heads that share, stays [KV heads, positions]: a near tie may be one of two heads'."""
+        theirs = stays
+        if self.follow:
+            kept = [self.follow.kept.get((layer, g)) for g in range(len(rank))]
+            theirs = np.zeros(stays.shape, bool)
+            for g, of in enumerate(kept):
+                if of is None or list(of) != sorted(set(of)) or not set(of) <= set(pos.tolist()):
+                    self.errors.append(f"layer {layer} head {g}: kept {of}, want {pos[stays[g]].tolist()}")
+                    theirs = stays
+                    break
+                theirs[g] = np.isin(pos, of)
+        ours, lost = theirs & ~stays, stays & ~theirs
+        fixed = rule.protected(pos, len(pos) - 1)
+        if ours.sum() != lost.sum() or lost[:, fixed].any() or (
+            lost.any() and not self.is_near(rule, rank[ours].min(), rank[lost].max())
+        ):
+            self.errors.append(f"layer {layer}: heads kept {np.argwhere(ours).tolist()} rather than {np.argwhere(lost).tolist()}")
+            theirs = stays
+        self.near_ties += int((theirs & ~stays).sum())
+        for g, of in enumerate(theirs):
+            self.kept[layer, g] = pos[of].tolist()
+        return theirs
+
     def choose_victim(self, rule, layer, head, new, pos, rank, score, candidates):
         best = candidates[0]
         if self.follow is not None:
@@ -380,10 +404,14 @@ def prompt_pass(model, context, n_tokens):
 
 
 def prompt_keep(rule, trail, layer, sums, n, traits=None, ring=0):
-    """Indices that each head keeps, [K, min(n, budget)], ascending."""
+    """Indices that each head keeps, [K, min(n, budget)], ascending; of heads that share a list of them."""
+    shares, least = rule.uneven(n), rule.alpha is not None and rule.head_least()
     rule = rule.behind_prompt(ring)
     pos = np.broadcast_to(np.arange(n), sums.shape)
     rank, out = rule.ranks(pos, sums, n - 1, traits), []
+    if shares:
+        stays = rule.shared(pos[0], rank, n - 1, least)
+        return [np.flatnonzero(of) for of in trail.choose_shared(rule, layer, pos[0], rank, stays)]
     for g in range(len(sums)):
         order = rule.first_to_go(pos[g], rank[g], n - 1)
         keep = (
@@ -426,10 +454,15 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
     scores, traits = rule.prompt_scores(prompt[2], prompt[0]), rule.traits(prompt[0], prompt[1])
     ring = ring_slots(rule) if kv == "mixed" else 0
     keep = prompt_keep(rule, trail, layer, scores, first, traits, ring)
-    if simulate:  # everything stays, what is gone is masked
-        live = np.zeros((model.kv_heads, first + len(q)), bool)
-        live[heads[:, None], keep] = True
-        keep = np.broadcast_to(np.arange(first), (model.kv_heads, first))
+    uneven = rule.uneven(first)
+    masked = simulate or uneven
+    if masked:  # everything stays, what is gone is masked; or what a head has less than another
+        width = first if simulate else max(map(len, keep))
+        live, filled = np.zeros((model.kv_heads, width + len(q)), bool), np.zeros((model.kv_heads, width), int)
+        for g, of in enumerate(keep):
+            live[g, of if simulate else slice(len(of))] = True
+            filled[g, : len(of)] = of
+        keep = np.broadcast_to(np.arange(first), (model.kv_heads, first)) if simulate else filled
     n, cap = keep.shape[1], keep.shape[1] + len(q)
     keys, values = (np.zeros((model.kv_heads, cap, model.head_dim)) for _ in "kv")
     pos = np.zeros((model.kv_heads, cap), int)
@@ -443,6 +476,8 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
             old(x)[keep, heads[:, None]],
         )
     pos[:, :n], score[:, :n] = keep, np.take_along_axis(scores, keep, 1)
+    if uneven and not simulate:
+        pos[:, :n][~live[:, :n]] = -1
     trait[:, :n], own_traits = np.take_along_axis(traits, keep, 1), rule.traits(k, v)
     raw, k, v, out = k, new(k), new(v), np.empty_like(q)
     sinks = sinks_of(model, layer)
@@ -458,15 +493,17 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
             query = model.rotate(q[i][None], [held[0].sum() - 1])[0]
         logits = query.reshape(model.kv_heads, group, -1) @ seen.transpose(0, 2, 1)
         logits = softcap(model, logits * model.scale)
-        if simulate:
+        if masked:
             live[:, n] = True
             logits[~np.broadcast_to(live[:, None, :m], logits.shape)] = -np.inf
+        hidden = pos[:, :m] == rule.hidden(first + i)
+        logits[np.broadcast_to(hidden[:, None], logits.shape)] = -np.inf
         w = softmax(logits, sink)
         out[i] = (w @ values[:, :m]).reshape(model.heads, -1)
         given = rule.seen(logits, w, pos[:, :m], i)
         score[:, :m] = rule.next_scores(score[:, :m], given, raw[i], first + i)
         held = live[0, :m].sum() if simulate else m
-        if held <= rule.budget:
+        if held <= rule.budget and not uneven:
             n = m
         else:
             gone = evict_one(
@@ -477,7 +514,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
                 score[:, :m],
                 first + i,
                 trait[:, :m],
-                live[:, :m] if simulate else None,
+                live[:, :m] if masked else None,
             )
             if simulate:
                 live[heads, gone] = False
@@ -563,6 +600,99 @@ def test_traces(t):
         walk(equal, [1, 1, 1, 1], 5, lambda p: np.r_[np.zeros(len(p) - 1), 1])[2] == [0],
         "equal ranks: the oldest goes",
     )
+
+
+def test_heads(t, folder, name):
+    """Heads that share: how many each keeps and goes on keeping; where they are sure of all they have it is even."""
+    model = model_open(os.path.join(folder, name))
+    context, continuation = sample_row(model, 100, 64)
+
+    def play(policy, budget, heads, **more):
+        simulate, kv = more.pop("simulate", False), more.pop("kv", "f32")
+        rule = Rule(policy, budget, 164, budget_heads=heads, **more)
+        return rule, *score(model, context, continuation, rule, kv=kv, simulate=simulate)
+
+    for policy in ("h2o", "h2o-mean", "h2o-hf", "snapkv", "qhitter", "tova"):
+        for budget, heads, kv in ((48, "adaptive", "f32"), (36, "adaptive:0.7", "mixed"), (33, "adaptive:0.05", "f32")):
+            more = {"scope": "head", "recent": "8", "kv": kv}
+            what = f"{name}: {policy} {budget} {heads}"
+            rule, real, _, trail = play(policy, budget, heads, **more)
+            _, masked, _, other = play(policy, budget, heads, simulate=True, **more)
+            t.check(np.abs(real - masked).max() < 1e-9 and trail.kept == other.kept, f"{what}: masked differs")
+            least, ok, sizes = rule.head_least(), True, set()
+            for layer in range(model.layers):
+                counts = [len(trail.kept[layer, g]) for g in range(model.kv_heads)]
+                ok &= sum(counts) == model.kv_heads * budget and min(counts) >= least and max(counts) <= 2 * budget
+                sizes |= set(counts)
+            for (layer, g), kept in trail.kept.items():
+                held = set(kept)
+                for now, (new, gone, _) in enumerate(trail.victims[layer, g], 100):
+                    held.add(now)
+                    ok &= new == now and gone in held and rule.sink <= gone <= now - rule.recent
+                    held.remove(gone)
+                ok &= len(held) == len(kept) and len(trail.victims[layer, g]) == 64
+            t.check(ok, f"{what}: sizes, protection, a victim a token")
+            t.check(len(sizes) > 1 or policy == "snapkv", f"{what}: heads differ: {sizes}")
+        even, one = play(policy, 48, "even", scope="head"), play(policy, 48, "adaptive:1", scope="head")
+        t.check((even[1] == one[1]).all() and even[3].kept == one[3].kept, f"{name}: {policy} adaptive:1 is not even")
+        rule = Rule(policy, 48, scope="head", budget_heads="adaptive:1")
+        rank = np.random.RandomState(9).rand(3, 100)
+        stays = rule.shared(np.arange(100), rank, 99, 48)  # the rule itself, too, is then each head's own
+        own = [np.setdiff1d(np.arange(100), rule.first_to_go(np.arange(100), r, 99)[:52]) for r in rank]
+        t.check(all((np.flatnonzero(s) == o).all() for s, o in zip(stays, own)), f"{name}: {policy} alpha 1: each its best")
+    ties = np.zeros((3, 10))  # equal values: lower positions go first, then lower heads
+    stays = Rule("h2o", 4, recent="1", budget_heads="adaptive:0.5").shared(np.arange(10), ties, 9, 2)
+    t.check([np.flatnonzero(s).tolist() for s in stays] == [[6, 7, 8, 9], [6, 7, 8, 9], [6, 7, 8, 9]], f"ties: {stays}")
+    stays = Rule("h2o", 3, recent="1", budget_heads="adaptive:0.5").shared(np.arange(10), ties[:2], 9, 2)
+    ties[0] = 1  # no head has more than twice the budget
+    most = Rule("h2o", 3, recent="1").shared(np.arange(10), ties, 9, 1).sum(1).tolist()
+    t.check([s.sum() for s in stays] == [3, 3] and most == [6, 1, 2], f"ties, the most: {stays}, {most}")
+
+
+def masks_of_h2o(logits, n_prompt, heavy, recent):
+    """What each query sees [queries, keys] in H2O's own simulation of one head, from its description: everything stays
+    in the cache, and before the softmax a mask. Columns of weights are added up; once there are more than the budget,
+    the next query sees the best `heavy` of those older than the last `recent` scores, the last recent - 1 and itself;
+    scores of who is in neither the choice nor the last `recent` become 0."""
+    n = len(logits)
+    seen, scores = np.tril(np.ones((n, n), bool)), np.zeros(n)
+    for t in range(n):
+        x = np.where(seen[t, : t + 1], logits[t, : t + 1], -np.inf)
+        scores[: t + 1] += softmax(x)
+        there = t + 1
+        if there < n_prompt or there <= heavy + recent or there == n:
+            continue
+        best = np.argsort(-scores[: there - recent], kind="stable")[:heavy]
+        seen[there, : there - recent + 1] = False
+        seen[there, best] = True
+        stays = seen[there, :there].copy()
+        stays[there - recent :] = True
+        scores[:there] *= stays
+    return seen
+
+
+def test_h2o_hf(t):
+    """The masks of H2O's simulation, and by hand: H = R = 4, a token at 20 does not see 16."""
+    rng = np.random.RandomState(20)
+    for heavy, recent, n_prompt, n in ((4, 4, 20, 60), (4, 4, 3, 60), (8, 1, 9, 50), (3, 12, 40, 90), (5, 5, 10, 40), (6, 2, 1, 30)):
+        logits = rng.randn(n, n) * 2
+        rule, what = Rule("h2o-hf", heavy + recent, recent=str(recent)), f"h2o-hf {heavy}+{recent}, prompt of {n_prompt}"
+        want, held, scores = masks_of_h2o(logits, n_prompt, heavy, recent), [], np.zeros(n)
+        differ = []
+        for now in range(n):
+            held = sorted([*held, now])
+            sees = [p for p in held if now < n_prompt or p != rule.hidden(now)]
+            if sees != np.flatnonzero(want[now]).tolist():
+                differ.append(now)
+            scores[sees] += softmax(logits[now, sees])
+            while now >= n_prompt - 1 and len(held) > rule.budget:
+                pos = np.array(held)
+                held.remove(int(pos[rule.first_to_go(pos, scores[pos], now)[0]]))
+        t.check(not differ, f"{what}: queries {differ[:5]} see other slots than under H2O's masks")
+    sees = masks_of_h2o(rng.randn(21, 21), 20, 4, 4)[20]
+    t.check(sees.sum() == 8 and sees[17:].all() and not sees[16], f"h2o-hf: the query at 20 sees {np.flatnonzero(sees)}")
+    t.check(Rule("h2o-hf", 8).hidden(20) == 16 and Rule("h2o", 8).hidden(20) is None, "16 is hidden from 20")
+    t.check(Rule("h2o-hf", 8).hidden(8) is None and Rule("h2o-hf", 8, recent="0").hidden(20) is None, "nobody is hidden")
 
 
 def test_rule(t):
@@ -766,10 +896,13 @@ def main():
     t = Tally()
     test_traces(t)
     test_rule(t)
+    test_h2o_hf(t)
     with tempfile.TemporaryDirectory() as folder:
         test_full(t, folder)
         for name in ("llama-mha-f32", "llama-gqa-f32", "opt-mha-f32"):
             test_policies(t, folder, name)
+            if name == "llama-gqa-f32":
+                test_heads(t, folder, name)
         test_follow(t, folder)
     test_near_ties(t)
     t.finish()

@@ -24,6 +24,7 @@ static void defaults_are_the_policys(void **state)
     (void)state;
     expect_row(EVICT_STREAMING, 64, 60, 4);
     expect_row(EVICT_H2O, 65, 32, 0);
+    expect_row(EVICT_H2O_HF, 64, 32, 0);
     expect_row(EVICT_EMA, 64, 32, 4);
     expect_row(EVICT_TOVA, 64, 1, 0);
     expect_row(EVICT_SNAPKV, 64, 32, 0);
@@ -154,13 +155,33 @@ static void noise_fades(void **state)
     assert_true(evict_prompt_scores(EVICT_KEYFORMER) && evict_decode_scores(EVICT_KEYFORMER));
 }
 
+/* h2o-hf hides who has just left the window once a row has had more tokens than its budget: with H
+ * = R = 4 a token at 20 does not see 16. */
+static void the_gap_is_behind_the_window(void **state)
+{
+    (void)state;
+    const struct evict_score gapped = evict_score_of(EVICT_H2O_HF);
+    const struct evict_score h2o = evict_score_of(EVICT_H2O);
+    const struct evict_row row = {.budget = 8, .recent = 4}, none = {.budget = 8};
+    assert_int_equal(evict_hidden(&gapped, &row, 20), 16);
+    assert_int_equal(evict_hidden(&gapped, &row, 9), 5);
+    assert_int_equal(evict_hidden(&gapped, &row, 8), -1);
+    assert_int_equal(evict_hidden(&gapped, &none, 20), -1);
+    assert_int_equal(evict_hidden(&h2o, &row, 20), -1);
+    assert_false(evict_protected(&row, 16, 20)); // it may go in the same step
+    assert_true(evict_prompt_scores(EVICT_H2O_HF) && evict_decode_scores(EVICT_H2O_HF));
+}
+
 /* At most n_slots positions that are not recent, however long the text, and who is out once has
  * never been in later: a pattern cannot ask for what is gone. */
 static void patterns_fit(void **state)
 {
     (void)state;
     static const int policies[] = {EVICT_STRIDED, EVICT_STRIDED_H2O, EVICT_FIXED, EVICT_FIXED_H2O};
-    static const struct evict_row rows[] = {{48, 24, 0}, {33, 8, 1}, {40, 40, 0}, {64, 1, 4}};
+    static const struct evict_row rows[] = {{.budget = 48, .recent = 24},
+                                            {.budget = 33, .recent = 8, .sink = 1},
+                                            {.budget = 40, .recent = 40},
+                                            {.budget = 64, .recent = 1, .sink = 4}};
     for (int p = 0; p < 4; p++)
         for (int r = 0; r < 4; r++) {
             const struct evict_row *row = &rows[r];
@@ -180,6 +201,44 @@ static void patterns_fit(void **state)
             }
             assert_true(best > most * 3 / 4 || most < 4); // and it is made use of
         }
+}
+
+/* Heads that share: a row has room for its prompt, for at most twice its budget; one whose prompt
+ * fits, and one whose heads are sure of all they have, are even. */
+static void rows_of_heads_that_share(void **state)
+{
+    (void)state;
+    struct evict e = {.policy = EVICT_H2O, .budget = 40, .sink = -1, .heads_sure = 0.2};
+    static const struct {
+        double sure;
+        int prompt, want_sure, slots;
+    } cases[] = {{0.2, 40, 20, 40}, {0.2, 41, 20, 41},  {0.2, 80, 20, 80}, {0.2, 500, 20, 80},
+                 {0.8, 81, 32, 80}, {0.81, 81, 33, 80}, {1, 81, 40, 40},   {0.99, 81, 40, 40}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct evict_row row;
+        e.heads_sure = cases[i].sure;
+        assert_int_equal(evict_row_init(&e, cases[i].prompt, 100, &row), 0);
+        assert_int_equal(row.sure, cases[i].want_sure);
+        assert_int_equal(evict_row_slots(&row), cases[i].slots);
+        assert_int_equal(evict_uneven(&row), cases[i].slots > 40);
+        assert_int_equal(evict_slots_max(&e, KV_MOST, cases[i].prompt, 100), cases[i].slots);
+        int slots = evict_slots_after(&e, &row, 0, 0, 0, cases[i].prompt);
+        assert_int_equal(slots, cases[i].slots);
+        for (int n = 0; n < 50; n++)
+            assert_int_equal(evict_slots_after(&e, &row, 0, slots, cases[i].prompt, n), slots);
+        for (int n = 0; n < 50; n++) // the same of all tokens at once
+            assert_int_equal(evict_slots_after(&e, &row, 20, 0, 0, cases[i].prompt + n),
+                             slots - 20);
+        e.simulate = 1;
+        assert_int_equal(evict_slots_after(&e, &row, 0, 0, 0, cases[i].prompt), cases[i].prompt);
+        e.simulate = 0;
+    }
+    const struct evict_row even = {.budget = 40, .recent = 20}, row = {40, 20, 0, 100, 22};
+    assert_int_equal(evict_row_slots(&even), 40);
+    assert_int_equal(evict_head_slots(&row, 3), 22);
+    assert_int_equal(evict_head_slots(&row, 30), 30);
+    assert_int_equal(evict_head_slots(&row, 81), 80);
+    assert_true(EVICT_EMPTY < 0 && ~EVICT_EMPTY > EVICT_TOKENS_MAX);
 }
 
 /* Rows may go on as long as their budget leaves every rank within the context. */
@@ -214,8 +273,10 @@ int main(void)
         cmocka_unit_test(hits_are_counted),
         cmocka_unit_test(traits_count),
         cmocka_unit_test(noise_fades),
+        cmocka_unit_test(the_gap_is_behind_the_window),
         cmocka_unit_test(patterns_fit),
         cmocka_unit_test(rows_go_on_by_slot),
+        cmocka_unit_test(rows_of_heads_that_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

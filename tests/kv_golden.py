@@ -75,6 +75,8 @@ CONFIGS = {
     "q4": [
         ("h2o-mean", "layer", "36", {"recent": "16"}),
         ("h2o", "head", "0.4", {}),
+        ("h2o", None, "40", {"budget_heads": "adaptive", "recent": "8"}),
+        ("h2o-hf", None, "40", {}),
         ("fixed-h2o", None, "40", {}),
         ("qhitter", "layer", "36", {"recent": "16"}),
         ("h2o", "head", "40", SLOT),
@@ -85,6 +87,8 @@ CONFIGS = {
         ("streaming", "head", "64", {}),
         ("ema", None, "48", {}),
         ("snapkv", None, "48", {}),
+        ("h2o-hf", None, "48", {}),
+        ("h2o", None, "40", {"budget_heads": "adaptive", "recent": "8"}),
         ("scissorhands", "layer", "40", {"recent": "8"}),
         ("qhitter", None, "48", {}),
         ("keyformer", "layer", "40", {"recent": "8"}),

@@ -4,6 +4,7 @@ from mutant_fault import fault
 SIMT_ATTEND = "simt_attend_test"
 ATTEND_CU, EVICT_CU, PREFILL_CU = "kernels/cuda/attend.cu", "kernels/cuda/attend_evict.cu", "kernels/cuda/prefill.cu"
 SCORE_H, GOLDEN = "policy/evict_score.h", "evict_golden.py"
+EVICT_INC = "kernels/cpu/attend_forced_evict.inc"
 fault("decode forgets nothing", SCORE_H, "return fmaf(score, s->keep, weight);", "return score + weight;", "evict_test")
 fault("a prompt's last query has decayed", SCORE_H, "int after = n_prompt - 1 - query;", "int after = n_prompt - query;", "evict_test")
 fault("one query too many counts", SCORE_H, "return n_prompt > s->last ? n_prompt - s->last : 0;",
@@ -39,9 +40,58 @@ fault("a tile's bits come in one too low", "kernels/cpu/attend_prompt.inc",
 fault("tiles without a query that counts are the only ones", "kernels/cpu/attend_prompt.inc",
       "u->tile >= prompt_first_tile(u->args, u->span)", "u->tile > prompt_first_tile(u->args, u->span)", "attend_test")
 
+# ---- who is not seen
+
+SPLIT_INC = "kernels/cpu/attend_forced_split.inc"
+fault("the gap is a position too old", "policy/evict.h", "return gap ? now - row->recent : -1;", "return gap ? now - row->recent - 1 : -1;",
+      "evict_test")
+fault("the gap is there before anything is gone", "policy/evict.h", "row->recent > 0 && now > row->budget;", "row->recent > 0 && now >= row->recent;",
+      "evict_test", GOLDEN)
+fault("who is hidden is seen where nobody is masked", SPLIT_INC, "return u->n_live != u->n_slots + u->n_ring || u->hidden >= 0;",
+      "return u->n_live != u->n_slots + u->n_ring;", "attend_test")
+fault("a span's tokens all miss who the first one does", SPLIT_INC, "u->hidden = evict_hidden(&u->score, &s->limits, s->pos + i);",
+      "u->hidden = evict_hidden(&u->score, &s->limits, s->pos + 0 * i);", "attend_test")
+fault("shared splits see who is hidden", "kernels/cpu/attend_forced.inc", "    u.hidden = evict_hidden(&u.score, &s->limits, s->pos);\n",
+      "    u.hidden = -1;\n", "attend_test")
+fault("the exact reference sees who is hidden", "kernels/ref/slots.c", "(hidden < 0 || kv->slot_pos[at->meta] != hidden)",
+      "(hidden < 0 || kv->slot_pos[at->meta] >= 0)", "attend_test")
+fault("attend.cu: who is hidden in the ring is seen", ATTEND_CU, "if (live && t.kv.slot_pos && (in_pages || hidden >= 0)) {",
+      "if (live && t.kv.slot_pos && in_pages) {", SIMT_ATTEND)
+
+# ---- heads that share their budgets
+
+ROW_H, SLOTS_C, SLOTS_CU = "policy/evict_row.h", "kernels/cpu/slots.c", "kernels/cuda/slots.cu"
+fault("a head may have all of a prompt", ROW_H, "return row->prompt < most ? row->prompt : (int)most;", "return most > 0 ? row->prompt : 0;",
+      "evict_test")
+fault("a head is sure of nothing", ROW_H, "return n < row->sure ? row->sure : n > most ? most : n;", "return n > most ? most : n;",
+      "evict_test")
+fault("heads that are sure of all they have share", ROW_H, "row->prompt > row->budget && row->sure < row->budget;",
+      "row->prompt > row->budget;", "evict_test")
+fault("what is protected is not sure", "policy/evict.h", "sure = share > kept ? share : kept;", "sure = share + 0 * kept;", "evict_test")
+fault("rows have room for the budget alone", "policy/evict.h", "        slots = evict_row_slots(row);\n", "        slots = row->budget;\n", "evict_test")
+fault("a row of heads that share is admitted by its budget", "policy/admit.h", "(int)min64(n_cap, evict_row_slots(row));",
+      "(int)min64(n_cap, row->budget);", "simulate_test")
+fault("played rows of heads that share hold their budget", "policy/simulate.c", "evict_row_slots(&limits),", "limits.budget,",
+      "simulate_test")
+fault("of equal ranks of two heads the higher one goes", SLOTS_C, "for (int h = a->from.n_kv_heads - 1; h >= 0; h--) {\n        const int one",
+      "for (int h = 0; h < a->from.n_kv_heads; h++) {\n        const int one", "attend_test")
+fault("of equal ranks the position does not count", SLOTS_C, "(rank != rank ? 0 : key) << 32 | (uint32_t)pos;",
+      "(rank != rank ? 0 : key) << 32 | (uint32_t)(0 * pos);", "attend_test")
+fault("a head that shares keeps whole pages", SLOTS_C, "stays_as_is(a) && (n_out == 0 || a->evict.simulate))", "stays_as_is(a) && n_out >= 0)",
+      "attend_test")
+fault("empty slots are of position 0", SLOTS_C, "        kv->slot_pos[meta] = EVICT_EMPTY;\n", "        kv->slot_pos[meta] = 0;\n", "attend_test")
+fault("empty slots are seen", "kernels/cpu/attend_forced.inc", "        u.n_live = s->limits.budget;\n", "        u.n_live += 0;\n", "attend_test")
+fault("scores of empty slots are in view", EVICT_INC, "i + 16 <= s.n && u->n_live == n_all; i += 16)", "i + 16 <= s.n && n_all > 0; i += 16)",
+      "attend_test")
+fault("slots.cu: what a head is sure of is not counted", SLOTS_CU, "all += evict_head_slots(&f.a.limits, own[RADIX + 1] + from);",
+      "all += own[RADIX + 1] + from;", SIMT_ATTEND)
+fault("slots.cu: heads share positions of the first digit", SLOTS_CU, "(shift == 24 || digits >> (shift + 8) == prefix)", "(shift >= 0 || prefix > 0)",
+      SIMT_ATTEND)
+fault("attend_evict.cu: a head below the mean grows", EVICT_CU, " && !evict_uneven(&t->s.limits))", ")", SIMT_ATTEND)
+
 # ---- traits and noise
 
-EVICT_INC, TRAITS = "kernels/cpu/attend_forced_evict.inc", "trait_test"
+TRAITS = "trait_test"
 fault("a value's norm does not count", SCORE_H, "return score * trait;", "return score + 0 * trait;", "evict_test")
 fault("what codes lose counts for a slot", SCORE_H, "0.5f * (1.0f - evict_way(trait,", "0.5f * (0.0f + evict_way(trait,",
       "evict_test", GOLDEN)

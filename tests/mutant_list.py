@@ -514,7 +514,8 @@ fault("attend.cu: the next groups are scaled too early", ATTEND_CU,
 fault("attend.cu: a page off by one", ATTEND_CU,
       "t.kv.page_ids[split * SPLIT_PAGES + slot]", "t.kv.page_ids[split * SPLIT_PAGES + slot + 1]", SIMT_ATTEND)
 fault("attend.cu: masked slots of the first split are attended", ATTEND_CU,
-      "if (live && in_pages && t.kv.slot_pos)", "if (live && in_pages && t.kv.slot_pos && split > 0)", SIMT_ATTEND)
+      "if (live && t.kv.slot_pos && (in_pages || hidden >= 0)) {",
+      "if (live && t.kv.slot_pos && split > 0) {", SIMT_ATTEND)
 fault("attend.cu: an unaligned vector", ATTEND_CU,
       "*(const float4 *)(s->q + r * s->l.dim_pad + d)", "*(const float4 *)(s->q + r * s->l.dim_pad + (d ^ 1))",
       SIMT_ATTEND)

@@ -88,6 +88,8 @@ POLICIES = {
                                          "--kv-format", "mixed"],
     "qhitter, mixed": ["--kv-policy", "qhitter", "--kv-budget", "96", "--kv-format", "mixed"],
     "keyformer, layer scope, q8": ["--kv-policy", "keyformer", "--kv-budget", "48", "--kv-scope", "layer", "--kv-format", "q8"],
+    "h2o-hf, heads share, mixed": ["--kv-policy", "h2o-hf", "--kv-budget", "24", "--kv-recent", "8", "--kv-budget-heads", "adaptive",
+                                   "--kv-format", "mixed"],
     "h2o, f32": ["--kv-policy", "h2o", "--kv-budget", "0.5", "--compute", "f32", "--kv-format", "f32"],
 }
 

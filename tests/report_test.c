@@ -32,6 +32,7 @@ static int setup(void **state)
     config.quiet = 1;
     config.kv_budget_of = "total";
     config.kv_budget_layers = "even";
+    config.kv_budget_heads = "even";
     run.config = &config;
     run.weights = &weights;
     run.opened.model.name = "a model \"quoted\"";

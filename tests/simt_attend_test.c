@@ -145,7 +145,8 @@ static void keep_on_shim(const struct ops *ops, struct prompt_keep_args a)
     TO_DEVICE(a.rope.cos);
     TO_DEVICE(a.rope.sin);
     a.scratch = simt_alloc(
-        cuda_prompt_keep_scratch_bytes(ops, a.n_prompt, a.from.n_kv_heads, a.from.head_dim));
+        cuda_prompt_keep_scratch_bytes(ops, a.n_prompt, a.from.n_kv_heads, a.from.head_dim) +
+        prompt_share_bytes(a.n_prompt, a.from.n_kv_heads));
     cuda_prompt_keep(NULL, ops, &a);
     arrays_back("prompt_keep");
 }
@@ -258,6 +259,8 @@ static void slots_about_the_edges(void **state)
         {{.policy = EVICT_STREAMING, .simulate = 1}, {40, 36, 4}},
         {{.policy = EVICT_QHITTER, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
         {{.policy = EVICT_KEYFORMER}, {258, 100, 0}},
+        {{.policy = EVICT_H2O}, {258, 100, 0, 1, 120}},
+        {{.policy = EVICT_KNORM}, {40, 12, 4, 1, 16}},
     };
     for (int i = 0; i < 12; i++) {
         const struct model m = {4, 2, 16, KV_F32, (enum kv_format)(i % 5)};
@@ -426,6 +429,7 @@ static void ranks_are_exact(void **state)
         struct scenario c = scenarios[i];
         const struct model *m = &models[i % N_MODELS];
         c.evict.simulate = i % 3 == 0;
+        c.limits.prompt = 0; // heads that share do not go with ranks
         attend_rope =
             angles_make(i % 2 ? m->head_dim / 2 * 2 : m->head_dim / 4 * 2, 300, i % 2 ? 1 : 1.25f);
         rows_check(m, c, i % 2 ? COMPUTE_F32 : COMPUTE_BF16,

@@ -45,7 +45,7 @@ static struct share share_text(double share, int is_fraction)
 
 void frontier_kv(const struct evict *e, char kv[FRONTIER_KV])
 {
-    char recent[44] = "", sink[24] = "", layers[24] = "";
+    char recent[44] = "", sink[24] = "", layers[24] = "", heads[32] = "";
     const char *scope = e->scope == EVICT_SCOPE_LAYER ? " scope=layer" : "";
     const char *positions = e->positions == EVICT_POSITIONS_SLOT ? " by-slot" : "";
     if (e->policy == EVICT_FULL) {
@@ -60,10 +60,12 @@ void frontier_kv(const struct evict *e, char kv[FRONTIER_KV])
     if (e->kinds && kv_kinds_uneven(e->kinds))
         snprintf(layers, sizeof layers, " layers=%08x",
                  (unsigned)hash_bytes(e->kinds, sizeof *e->kinds, 0));
-    snprintf(kv, FRONTIER_KV, "%.20s=%s%s%.20s%.12s%s%s%s", evict_policy_name(e->policy),
+    if (e->heads_sure > 0)
+        snprintf(heads, sizeof heads, " heads=%.9g", e->heads_sure);
+    snprintf(kv, FRONTIER_KV, "%.20s=%s%s%.20s%.12s%s%s%.20s%s", evict_policy_name(e->policy),
              share_text(e->budget, e->budget_is_fraction).text,
              e->budget_of_prompt && e->budget_is_fraction ? " of=prompt" : "", recent, sink, scope,
-             layers, positions);
+             layers, heads, positions);
 }
 
 /* ---- reading ---- */

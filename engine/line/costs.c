@@ -166,10 +166,11 @@ int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct 
 }
 
 /* Pages of a layer that a token writes over: heads that choose victims for themselves find them
- * anywhere; the page that is not full stays. */
+ * anywhere; the page that is not full stays. Heads that share fill half of their slots in the mean.
+ */
 static double pages_written(const struct shape *s, int64_t slots_max, const struct evict *evict)
 {
-    double slots = (double)max_i64(slots_max, 1);
+    double slots = (double)max_i64(slots_max / (evict->heads_sure > 0 ? EVICT_HEAD_MOST : 1), 1);
     double pages = ceil(slots / KV_PAGE_SLOTS), full = floor(slots / KV_PAGE_SLOTS);
     int alike = evict->scope == EVICT_SCOPE_LAYER || !evict_policy_scores(evict->policy);
     double written = pages * (1 - pow(1 - 1 / pages, alike ? 1 : s->n_kv_heads));

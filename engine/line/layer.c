@@ -13,7 +13,8 @@ int64_t layer_attend_bytes(const struct device_scratch *of, const struct ops *op
     int scores = evict_decode_scores(evict->policy);
     int64_t most = of->attend_prompt(ops, (int)prompt_max, heads, kv, dim);
     most = max_i64(most, of->attend_forced(ops, (int)slots_cap, heads, kv, dim, scores));
-    return max_i64(most, of->prompt_keep(ops, (int)prompt_max, kv, dim));
+    const int64_t share = evict->heads_sure > 0 ? prompt_share_bytes(prompt_max, kv) : 0;
+    return max_i64(most, of->prompt_keep(ops, (int)prompt_max, kv, dim) + share);
 }
 
 int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *ops,

@@ -372,13 +372,17 @@ __global__ void __launch_bounds__(THREADS, R == 1   ? 4
     if (slot < SPLIT_PAGES && slot * KV_PAGE_SLOTS < s.n)
         s.pages[slot] = in_pages ? kv_page_of(&f.a.kv, t.kv.page_ids[split * SPLIT_PAGES + slot])
                                  : t.kv.ring + slot * s.l.page_bytes;
+    const int hidden = evict_hidden(&f.score, &t.s.limits, t.now);
+    const int64_t meta = (int64_t)head * t.kv.slots_cap + slot +
+                         (in_pages ? split * SPLIT : t.kv.slots_cap - t.kv.ring_slots);
     int live = slot < s.n;
-    if (live && in_pages && t.kv.slot_pos)
-        live = t.kv.slot_pos[(int64_t)head * t.kv.slots_cap + split * SPLIT + slot] >= 0;
+    if (live && t.kv.slot_pos && (in_pages || hidden >= 0)) {
+        const int pos = t.kv.slot_pos[meta];
+        live = pos >= 0 && pos != hidden;
+    }
     s.rank = 0;
     if (live && t.kv.slot_rank)
-        s.rank = t.kv.slot_rank[(int64_t)head * t.kv.slots_cap + slot +
-                                (in_pages ? split * SPLIT : t.kv.slots_cap - t.kv.ring_slots)];
+        s.rank = t.kv.slot_rank[meta];
     const unsigned bits = __ballot_sync(WARP_ALL, live);
     if (lane_id() == 0)
         s.live[warp_id()] = bits;

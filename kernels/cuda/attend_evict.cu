@@ -327,7 +327,7 @@ DEVICE struct room room_make(const struct forced *f, const struct token *t, int 
     const uint64_t least = warp_least(key);
     from = warp_least(key == least ? from : INT32_MAX);
     n_live = warp_sum(n_live) + t->n_ring;
-    if (n_live < t->s.limits.budget)
+    if (n_live < t->s.limits.budget && !evict_uneven(&t->s.limits))
         return room;
     float score = 0.0f;
     for (int h = first; h < last && f->scores; h++) {

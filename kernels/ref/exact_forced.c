@@ -17,6 +17,7 @@
 /* One query head of one token. */
 struct query {
     const struct attend_forced_args *args;
+    const struct forced_span *span;
     const struct kv_row *kv;
     int head, row; // KV head, query head
     int n_splits, n_ring;
@@ -33,6 +34,11 @@ struct split {
     float exp[SPLIT]; // exp(logit - max); 0 where masked
     float out[HEAD_DIM_MAX];
 };
+
+static int sees(const struct query *q, const struct ref_slot *at)
+{
+    return ref_sees(q->args, q->span, q->kv, at, q->now);
+}
 
 /* Sum of q over a group of dimensions: 16 lanes. */
 static float group_sum(const struct kv_layout *l, const float *q, int group)
@@ -76,14 +82,14 @@ static void page_values(const struct query *q, int first, int n, const float *ex
     for (int i = 0; i < n && l->groups > 0; i++) {
         struct ref_slot at = ref_slot_at(q->kv, q->head, first + i);
         kv_get_codes(l, at.page, at.slot, q->head, 1, NULL, scales, minima);
-        for (int g = 0; g < l->groups && !at.masked; g++)
+        for (int g = 0; g < l->groups && sees(q, &at); g++)
             lanes[g][i % 16] = lanes[g][i % 16] + exps[i] * minima[g];
     }
     for (int d = 0; d < l->head_dim && l->groups > 0; d++)
         out[d] = out[d] + math_sum16(lanes[d / KV_GROUP]);
     for (int i = 0; i < n; i++) {
         struct ref_slot at = ref_slot_at(q->kv, q->head, first + i);
-        if (at.masked) // may hold anything
+        if (!sees(q, &at)) // may hold anything
             continue;
         if (l->groups == 0)
             kv_get(l, at.page, at.slot, q->head, NULL, v);
@@ -106,7 +112,7 @@ static void split_run(const struct query *q, int index, struct split *s)
     for (int i = 0; i < s->n; i++) {
         struct ref_slot at = ref_slot_at(q->kv, q->head, s->first + i);
         const int rank = q->args->rope.cos ? ref_rank(q->kv, q->head, q->now, s->first + i) : 0;
-        s->exp[i] = at.masked ? -INFINITY : logit(q, at, rank);
+        s->exp[i] = sees(q, &at) ? logit(q, at, rank) : -INFINITY;
         s->max = s->exp[i] > s->max ? s->exp[i] : s->max;
     }
     for (int i = 0; i < s->n; i++) {
@@ -213,6 +219,7 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
     const int64_t token = s->token + i;
     const int rank = evict_rank_new(&s->limits, now);
     struct query q = {.args = a,
+                      .span = s,
                       .kv = kv,
                       .head = head,
                       .n_ring = kv_ring_used(kv, now),

@@ -330,17 +330,17 @@ void ref_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a
 }
 
 /* K and, where asked for, V number `index` of those that a token attends: its slots, then its own.
- * 0: masked. */
-static int forced_kv(const struct attend_forced_args *a, const struct kv_row *kv, int now,
-                     int index, int head, const float own[2][HEAD_DIM_MAX],
-                     float to[2][HEAD_DIM_MAX], int want_v)
+ * 0: it does not see it. */
+static int forced_kv(const struct attend_forced_args *a, const struct forced_span *s,
+                     const struct kv_row *kv, int now, int index, int head,
+                     const float own[2][HEAD_DIM_MAX], float to[2][HEAD_DIM_MAX], int want_v)
 {
     if (index == ref_slot_count(kv, now)) {
         memcpy(to, own, 2 * sizeof *to);
         return 1;
     }
     struct ref_slot at = ref_slot_at(kv, head, index);
-    if (at.masked)
+    if (!ref_sees(a, s, kv, &at, now))
         return 0;
     kv_get(at.layout, at.page, at.slot, head, to[0], want_v ? to[1] : NULL);
     if (a->rope.cos)
@@ -379,7 +379,7 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
             continue;
         sum += pass == 1 && a->sinks ? exp(a->sinks[head] - max) : 0;
         for (int index = 0; index <= n; index++) {
-            if (!forced_kv(a, row, now, index, kv_head, own, kv, pass == 3))
+            if (!forced_kv(a, s, row, now, index, kv_head, own, kv, pass == 3))
                 continue;
             double x = softcap(dot(q, kv[0], head_dim) * a->scale, a->cap);
             if (pass == 0) {

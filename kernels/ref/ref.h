@@ -32,6 +32,10 @@ struct ref_slot {
 /* Slots that the token at position `now` attends beside its own: page slots, then the ring's. */
 int ref_slot_count(const struct kv_row *kv, int now);
 struct ref_slot ref_slot_at(const struct kv_row *kv, int head, int index);
+/* 1: the token at position `now` sees the slot; of those that are masked and hidden nothing is
+ * read. */
+int ref_sees(const struct attend_forced_args *a, const struct forced_span *s,
+             const struct kv_row *kv, const struct ref_slot *at, int now);
 /* x [head_dim], q or a key, rotated by rank `rank` in place; without tables it stays. */
 void ref_turn(const struct slot_rope *rope, int rank, float *x);
 /* How many live slots of a head are older than the one at `index`, counted. */
