@@ -21,6 +21,7 @@
 #include "policy/evict_fixed_h2o.h"
 #include "policy/evict_h2o.h"
 #include "policy/evict_h2o_mean.h"
+#include "policy/evict_keydiff.h"
 #include "policy/evict_keyformer.h"
 #include "policy/evict_knorm.h"
 #include "policy/evict_qhitter.h"
@@ -68,6 +69,8 @@ enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
       evict_scissorhands_rank, EVICT_SCISSORHANDS_SCORE, 0, EVICT_SCISSORHANDS_WINDOW, HEAD)       \
     X(KNORM, "knorm", "the key of the greatest norm", evict_knorm_rank, EVICT_KNORM_SCORE, 4, 0.5, \
       HEAD)                                                                                        \
+    X(KEYDIFF, "keydiff", "the key that is most like all keys so far", evict_keydiff_rank,         \
+      EVICT_KEYDIFF_SCORE, 4, 0.5, HEAD)                                                           \
     X(VLEN, "vlen", "the least summed attention times the norm of the value", evict_vlen_rank,     \
       EVICT_VLEN_SCORE, 4, 0.5, HEAD)                                                              \
     X(QHITTER, "qhitter", "little summed attention, much lost by codes of four bits",              \
@@ -165,7 +168,7 @@ static inline int evict_policy_scores(int policy)
 static inline int evict_prompt_scores(int policy)
 {
     const int source = evict_score_of(policy).source;
-    return source != EVICT_NO_SCORE && source != EVICT_KEYS;
+    return source == EVICT_WEIGHTS || source == EVICT_NOISY || source == EVICT_HITS;
 }
 
 /* 1: and of the weights of every token under decode's rule. */
@@ -178,6 +181,13 @@ static inline int evict_decode_scores(int policy)
 static inline int evict_policy_trait(int policy)
 {
     return evict_score_of(policy).trait;
+}
+
+/* enum evict_anchor: what rows carry beside their slots. */
+static inline int evict_policy_anchor(int policy)
+{
+    const struct evict_score score = evict_score_of(policy);
+    return evict_anchor_of(&score);
 }
 
 /* Rank of a slot for the query at position `now`: lower goes first. */

@@ -65,6 +65,8 @@ FULL_SET += [
     ("scissorhands", "layer", "0.4", {}),
     ("knorm", None, "48", {}),
     ("knorm", "layer", "0.4", {"recent": "4", "sink": 0}),
+    ("keydiff", None, "48", {}),
+    ("keydiff", "layer", "0.4", {"recent": "4", "sink": 0}),
     ("vlen", None, "48", {}),
     ("vlen", "layer", "0.4", {"recent": "8"}),
     ("qhitter", None, "48", {}),
@@ -91,6 +93,7 @@ SLOT_SET = [
         ("h2o", "head", "48", {}),
         ("h2o-mean", "layer", "0.4", {}),
         ("knorm", None, "40", {"recent": "8"}),
+        ("keydiff", None, "40", {"recent": "8"}),
         ("qhitter", None, "40", {"recent": "8"}),
         ("keyformer", "layer", "48", {}),
     )

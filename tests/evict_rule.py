@@ -22,6 +22,7 @@ POLICIES = {
     "blocks": (4, 0.2, "layer"),
     "scissorhands": (0, 32, "head"),
     "knorm": (4, 0.5, "head"),
+    "keydiff": (4, 0.5, "head"),
     "vlen": (4, 0.5, "head"),
     "qhitter": (4, 0.5, "head"),
     "keyformer": (0, 0.3, "head"),
@@ -46,6 +47,20 @@ def code_errors(x):
         lost.append(g - (least + codes * step))
     norms = np.linalg.norm(x, axis=-1)
     return np.linalg.norm(np.concatenate(lost, -1), axis=-1) / np.where(norms > 0, norms, 1)
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def anchors_of(keys):
+    """The sum of all unit keys up to each position: [positions, KV heads, dim]."""
+    return np.cumsum(unit(keys), 0)
+
+
+def alike(keys, anchors):
+    """Their cosines."""
+    return (unit(keys) * unit(anchors)).sum(-1)
 
 
 def mix64(x):
@@ -84,6 +99,8 @@ class Rule:
         self.scored = policy not in UNSCORED
         if policy == "qhitter":  # shares are differences, of numbers which are differences
             self.near = 1e-3
+        if policy == "keydiff":  # cosines are sums that cancel
+            self.near = 1e-4
         if policy == "full":
             self.budget, self.recent, self.sink = math.inf, math.inf, 0
             return
@@ -138,18 +155,25 @@ class Rule:
             return np.concatenate([np.repeat(b.mean(1, keepdims=True), b.shape[1], 1) for b in blocks], 1) if n else weights.sum(1)
         if self.policy == "knorm":
             return -np.linalg.norm(keys, axis=-1).T
+        if self.policy == "keydiff":
+            return -alike(keys, anchors_of(keys)[-1:]).T
         if self.policy == "scissorhands":  # bits, the last query's lowest
             bits = [self.hits(weights[:, t], t) * 2.0 ** (n - 1 - t) for t in range(max(0, n - 32), n)]
             return np.sum(bits, 0) if n else weights.sum(1)
         return weights.sum(1)
 
     def traits(self, keys, values):
-        """keys, values [positions, KV heads, dim] -> [KV heads, positions]: what a slot carries beside its score."""
+        """keys, values [positions, KV heads, dim] of a prompt -> [KV heads, positions]: what a slot carries beside its
+        score."""
         if self.policy == "vlen":
             return np.linalg.norm(values, axis=-1).T
         if self.policy == "qhitter":
             return (code_errors(keys) + code_errors(values)).T
         return np.zeros(keys.shape[1::-1])
+
+    def traits_behind(self, prompt, keys, values):
+        """The same of tokens behind a prompt of keys and values `prompt`, each with those before it and itself."""
+        return self.traits(keys, values)
 
     def seen(self, logits, weights, pos, step):
         """logits, weights [KV heads, group, slots] of the step-th token behind a prompt, pos [KV heads, slots] with its
@@ -160,11 +184,19 @@ class Rule:
         e = np.exp(x - x.max(-1, keepdims=True))
         return (e / e.sum(-1, keepdims=True)).sum(1)
 
-    def next_scores(self, scores, weights, keys, now):
-        """Of slots [KV heads, slots], the new token's (0 so far) with them, behind the token at position now, whose
-        keys are [KV heads, dim]."""
+    def own_scores(self, prompt, keys):
+        """Of tokens behind a prompt the scores that their keys alone make [KV heads, tokens]; None: weights make them."""
         if self.policy == "knorm":
-            return np.concatenate([scores[:, :-1], -np.linalg.norm(keys, axis=-1)[:, None]], 1)
+            return -np.linalg.norm(keys, axis=-1).T
+        if self.policy == "keydiff":
+            return -alike(keys, anchors_of(np.concatenate([prompt[0], keys]))[len(prompt[0]) :]).T
+        return None
+
+    def next_scores(self, scores, weights, own, now):
+        """Of slots [KV heads, slots], the new token's (0 so far) with them, behind the token at position now; own
+        [KV heads]: its own_scores(), or None."""
+        if own is not None:
+            return np.concatenate([scores[:, :-1], own[:, None]], 1)
         if self.policy == "ema":
             return DECAY * scores + weights
         if self.policy == "tova":

@@ -78,6 +78,7 @@ static void kv_to_device(struct kv_rows *kv)
     TO_DEVICE(kv->slot_score);
     TO_DEVICE(kv->slot_rank);
     TO_DEVICE(kv->slot_trait);
+    TO_DEVICE(kv->anchor);
     TO_DEVICE(kv->dirty);
     TO_DEVICE(kv->rings);
 }

@@ -125,14 +125,30 @@ static void position_get(const struct prompt_keep_args *a, int head, int pos, fl
     }
 }
 
+static float *anchor_at(const struct prompt_keep_args *a, int head)
+{
+    float *row = a->kv.anchor ? a->kv.anchor + a->row * a->kv.anchor_stride : NULL;
+    return row ? row + (int64_t)head * a->from.head_dim : NULL;
+}
+
+/* A head's anchor, of the prompt from now on. */
+static void make_anchor(const struct prompt_keep_args *a, struct keep_scratch *s, int kind,
+                        int head)
+{
+    for (int pos = 0; pos < a->n_prompt; pos++) {
+        position_get(a, head, pos, s->k, s->v);
+        score_anchor_add(kind, s->k, s->v, a->from.head_dim, pos, anchor_at(a, head));
+    }
+}
+
 /* The score that a position has in its slot. */
 static float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode,
                         struct keep_scratch *s, int head, int pos)
 {
-    if (mode->source != EVICT_KEYS)
+    if (!score_is_of_key(mode->source))
         return prompt_kept_score(a, mode, head, pos);
     position_get(a, head, pos, s->k, NULL);
-    return -math_norm(s->k, a->from.head_dim);
+    return score_of_key(mode->source, s->k, a->from.head_dim, anchor_at(a, head));
 }
 
 /* And its trait. */
@@ -142,7 +158,7 @@ static float kept_trait(const struct prompt_keep_args *a, const struct evict_sco
     if (mode->trait == EVICT_NO_TRAIT)
         return 0;
     position_get(a, head, pos, s->k, s->v);
-    return score_trait(mode->trait, s->k, s->v, a->from.head_dim);
+    return score_trait(mode->trait, s->k, s->v, a->from.head_dim, anchor_at(a, head), a->n_prompt);
 }
 
 /* The rank of every position for one head, or for all heads together (scope layer). */
@@ -151,6 +167,7 @@ static void rank_positions(const struct prompt_keep_args *a, struct keep_scratch
     const struct evict_score mode = evict_score_of(a->evict.policy);
     int layer = a->evict.scope == EVICT_SCOPE_LAYER;
     int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;
+    const int group = a->n_heads / a->from.n_kv_heads;
     for (int h = first; h < last && evict_has_view(&mode); h++) {
         s->view[h] = evict_view_empty();
         for (int pos = 0; pos < a->n_prompt; pos++)
@@ -160,7 +177,7 @@ static void rank_positions(const struct prompt_keep_args *a, struct keep_scratch
     for (int pos = 0; pos < a->n_prompt; pos++) {
         float score = 0;
         for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
-            score += evict_score_value(&mode, &s->view[h], kept_score(a, &mode, s, h, pos),
+            score += evict_score_value(&mode, &s->view[h], group, kept_score(a, &mode, s, h, pos),
                                        kept_trait(a, &mode, s, h, pos));
         s->rank[pos] = evict_rank(a->evict.policy, &a->limits, score, pos, a->n_prompt - 1);
     }
@@ -284,17 +301,36 @@ struct keep_task {
     int n_out; // positions that do not fit the budget
 };
 
+static struct keep_scratch thread_scratch(const struct prompt_keep_args *a, int thread)
+{
+    struct keep_scratch s;
+    int64_t bytes =
+        keep_scratch_lay_out(NULL, NULL, a->n_prompt, a->from.n_kv_heads, a->from.head_dim);
+    keep_scratch_lay_out(&s, (uint8_t *)a->scratch + bytes * thread, a->n_prompt,
+                         a->from.n_kv_heads, a->from.head_dim);
+    return s;
+}
+
+/* What all of a head's positions are held against: before any head is kept, as under scope layer
+ * each asks for all. */
+static void anchor_part(void *ctx, int thread, int n_threads)
+{
+    const struct keep_task *t = ctx;
+    const int kind = evict_policy_anchor(t->args->evict.policy);
+    struct keep_scratch s = thread_scratch(t->args, thread);
+    int64_t first, last;
+    pool_split(t->args->from.n_kv_heads, thread, n_threads, &first, &last);
+    for (int64_t head = first; head < last; head++)
+        make_anchor(t->args, &s, kind, (int)head);
+}
+
 static void keep_part(void *ctx, int thread, int n_threads)
 {
     const struct keep_task *t = ctx;
     const struct prompt_keep_args *a = t->args;
     int64_t first, last;
     pool_split(a->from.n_kv_heads, thread, n_threads, &first, &last);
-    struct keep_scratch s;
-    int64_t bytes =
-        keep_scratch_lay_out(NULL, NULL, a->n_prompt, a->from.n_kv_heads, a->from.head_dim);
-    keep_scratch_lay_out(&s, (uint8_t *)a->scratch + bytes * thread, a->n_prompt,
-                         a->from.n_kv_heads, a->from.head_dim);
+    struct keep_scratch s = thread_scratch(a, thread);
     for (int64_t head = first; head < last; head++)
         keep_head(a, &t->kv, &s, (int)head, t->n_out);
 }
@@ -307,6 +343,9 @@ void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
     t.n_out = (int)max_i64(0, (int64_t)a->n_prompt - a->limits.budget);
     CHECK(n_slots <= t.kv.slots_cap - ring_slots);
     CHECK(!evict_policy_trait(a->evict.policy) || t.kv.slot_trait);
+    CHECK(!evict_policy_anchor(a->evict.policy) || t.kv.anchor);
+    if (evict_policy_anchor(a->evict.policy))
+        pool_run(ops->pool, anchor_part, &t);
     pool_run(ops->pool, keep_part, &t);
     for (int page = 0; page < ceil_div(n_slots, KV_PAGE_SLOTS); page++)
         t.kv.dirty[page / 64] |= 1ull << (page % 64);
