@@ -16,6 +16,7 @@
 #include "policy/kv_kinds.h"
 
 #include "policy/evict_blocks.h"
+#include "policy/evict_caote.h"
 #include "policy/evict_ema.h"
 #include "policy/evict_fixed.h"
 #include "policy/evict_fixed_h2o.h"
@@ -25,6 +26,7 @@
 #include "policy/evict_keyformer.h"
 #include "policy/evict_knorm.h"
 #include "policy/evict_qhitter.h"
+#include "policy/evict_rkv.h"
 #include "policy/evict_scissorhands.h"
 #include "policy/evict_snapkv.h"
 #include "policy/evict_streaming.h"
@@ -55,6 +57,8 @@ enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
     X(STREAMING, "streaming", "the oldest behind the sink", evict_streaming_rank,                  \
       EVICT_SCORE_NONE, 4, EVICT_REST, HEAD)                                                       \
     X(H2O, "h2o", "the least summed attention", evict_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)     \
+    X(HEAVY, "heavy", "the least summed attention but the newest token", evict_h2o_rank,           \
+      EVICT_SCORE_SUM, 0, 1, HEAD)                                                                 \
     X(H2O_MEAN, "h2o-mean", "the least mean attention", evict_h2o_mean_rank, EVICT_SCORE_SUM, 4,   \
       0.5, HEAD)                                                                                   \
     X(EMA, "ema", "the least attention, the latest counting most", evict_ema_rank,                 \
@@ -75,6 +79,10 @@ enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
       EVICT_VLEN_SCORE, 4, 0.5, HEAD)                                                              \
     X(QHITTER, "qhitter", "little summed attention, much lost by codes of four bits",              \
       evict_qhitter_rank, EVICT_QHITTER_SCORE, 4, 0.5, HEAD)                                       \
+    X(RKV, "r-kv", "little recent attention, keys much like all others", evict_rkv_rank,           \
+      EVICT_RKV_SCORE, 4, 0.5, HEAD)                                                               \
+    X(CAOTE, "caote", "what outputs lose least with, by weight and distance from the mean",        \
+      evict_caote_rank, EVICT_CAOTE_SCORE, 4, 0.5, HEAD)                                           \
     X(KEYFORMER, "keyformer", "the least summed attention under noise", evict_keyformer_rank,      \
       EVICT_KEYFORMER_SCORE, 0, 0.3, HEAD)                                                         \
     X(STRIDED, "strided", "the oldest but every s-th", evict_strided_rank, EVICT_SCORE_NONE, 0,    \

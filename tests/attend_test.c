@@ -55,6 +55,8 @@ static void forced_splits_equal_ref(void **state)
     struct scenario h2o = {{.policy = EVICT_H2O}, {290, 100, 0}};
     struct scenario qhitter = {{.policy = EVICT_QHITTER}, {290, 100, 0}};
     struct scenario keyformer = {{.policy = EVICT_KEYFORMER}, {290, 100, 0}};
+    struct scenario rkv = {{.policy = EVICT_RKV}, {290, 100, 0}};
+    struct scenario caote = {{.policy = EVICT_CAOTE}, {290, 100, 0}};
     struct scenario simulate = {{.policy = EVICT_WINDOW, .simulate = 1}, {40, 40, 0}};
     for (enum kv_format f = KV_BF16; f <= KV_MIXED; f++) {
         struct model m = {6, 2, 64, KV_BF16, f};
@@ -63,6 +65,8 @@ static void forced_splits_equal_ref(void **state)
         forced_check(&m, 300, 12, h2o);
         forced_check(&m, 300, 12, qhitter);
         forced_check(&m, 300, 12, keyformer);
+        forced_check(&m, 300, 12, rkv);
+        forced_check(&m, 300, 12, caote);
         forced_check(&m, 300, 12, simulate); // a whole split is masked
     }
 }
@@ -107,6 +111,9 @@ static void threads_do_not_show(void **state)
         {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {530, 100, 4}},
         {{.policy = EVICT_QHITTER, .scope = EVICT_SCOPE_LAYER}, {530, 100, 4}},
         {{.policy = EVICT_KEYFORMER}, {540, 100, 0}},
+        {{.policy = EVICT_RKV}, {540, 100, 4}},
+        {{.policy = EVICT_CAOTE, .scope = EVICT_SCOPE_LAYER}, {530, 100, 0}},
+        {{.policy = EVICT_KEYDIFF}, {540, 100, 0}},
         {{.policy = EVICT_WINDOW, .simulate = 1}, {300, 300, 0}},
     };
     for (size_t c = 0; c < 2 * sizeof cases / sizeof *cases; c++) {

@@ -71,6 +71,11 @@ FULL_SET += [
     ("vlen", "layer", "0.4", {"recent": "8"}),
     ("qhitter", None, "48", {}),
     ("qhitter", "layer", "0.4", {"recent": "8", "sink": 0}),
+    ("r-kv", None, "48", {}),
+    ("r-kv", "layer", "0.4", {"recent": "8", "sink": 0}),
+    ("caote", None, "48", {}),
+    ("caote", "layer", "0.4", {"recent": "8", "sink": 0}),
+    ("heavy", None, "48", {}),
     ("keyformer", None, "48", {}),
     ("keyformer", "layer", "0.4", {"recent": "8"}),
     ("strided", None, "48", {}),
@@ -95,6 +100,7 @@ SLOT_SET = [
         ("knorm", None, "40", {"recent": "8"}),
         ("keydiff", None, "40", {"recent": "8"}),
         ("qhitter", None, "40", {"recent": "8"}),
+        ("r-kv", None, "40", {"recent": "8"}),
         ("keyformer", "layer", "48", {}),
     )
 ]

@@ -15,6 +15,7 @@ POLICIES = {
     "window": (0, "rest", "head"),
     "streaming": (4, "rest", "head"),
     "h2o": (0, 0.5, "head"),
+    "heavy": (0, 1, "head"),
     "h2o-mean": (4, 0.5, "head"),
     "ema": (4, 0.5, "head"),
     "tova": (0, 1, "layer"),
@@ -25,6 +26,8 @@ POLICIES = {
     "keydiff": (4, 0.5, "head"),
     "vlen": (4, 0.5, "head"),
     "qhitter": (4, 0.5, "head"),
+    "r-kv": (4, 0.5, "head"),
+    "caote": (4, 0.5, "head"),
     "keyformer": (0, 0.3, "head"),
     "strided": (0, 0.5, "head"),
     "strided-h2o": (0, 0.5, "head"),
@@ -33,6 +36,7 @@ POLICIES = {
 }
 UNSCORED = ("full", "window", "streaming", "strided", "fixed")
 DECAY = float(np.float32(0.98))
+DECAYS = {"ema": DECAY, "caote": DECAY, "r-kv": 0.875}  # what is left of a score behind the next query
 POOL = 3
 
 
@@ -97,9 +101,9 @@ class Rule:
         default_sink, default_recent, default_scope = POLICIES[policy]
         self.policy, self.scope = policy, scope or default_scope
         self.scored = policy not in UNSCORED
-        if policy == "qhitter":  # shares are differences, of numbers which are differences
+        if policy in ("qhitter", "r-kv"):  # shares are differences, of numbers which are differences
             self.near = 1e-3
-        if policy == "keydiff":  # cosines are sums that cancel
+        if policy in ("keydiff", "caote"):  # cosines are sums that cancel
             self.near = 1e-4
         if policy == "full":
             self.budget, self.recent, self.sink = math.inf, math.inf, 0
@@ -140,11 +144,11 @@ class Rule:
 
     # ---- scores
 
-    def prompt_scores(self, weights, keys):
+    def prompt_scores(self, weights, keys, values=None):
         """weights [KV heads, queries, positions], keys [positions, KV heads, dim] -> [KV heads, positions]."""
         n = weights.shape[1]
-        if self.policy == "ema":
-            return np.tensordot(weights, DECAY ** np.arange(n - 1.0, -1, -1), (1, 0))
+        if self.policy in DECAYS:
+            return np.tensordot(weights, DECAYS[self.policy] ** np.arange(n - 1.0, -1, -1), (1, 0))
         if self.policy == "tova":
             return weights[:, -1] if n else weights.sum(1)
         if self.policy == "snapkv":
@@ -169,10 +173,20 @@ class Rule:
             return np.linalg.norm(values, axis=-1).T
         if self.policy == "qhitter":
             return (code_errors(keys) + code_errors(values)).T
+        if self.policy == "r-kv":
+            return alike(keys, anchors_of(keys)[-1:]).T
+        if self.policy == "caote":
+            return np.linalg.norm(values - values.mean(0), axis=-1).T
         return np.zeros(keys.shape[1::-1])
 
     def traits_behind(self, prompt, keys, values):
         """The same of tokens behind a prompt of keys and values `prompt`, each with those before it and itself."""
+        n = len(prompt[0])
+        if self.policy == "r-kv":
+            return alike(keys, anchors_of(np.concatenate([prompt[0], keys]))[n:]).T
+        if self.policy == "caote":
+            sums = np.cumsum(np.concatenate([prompt[1], values]), 0)[n:]
+            return np.linalg.norm(values - sums / np.arange(n + 1, n + 1 + len(values))[:, None, None], axis=-1).T
         return self.traits(keys, values)
 
     def seen(self, logits, weights, pos, step):
@@ -197,8 +211,8 @@ class Rule:
         [KV heads]: its own_scores(), or None."""
         if own is not None:
             return np.concatenate([scores[:, :-1], own[:, None]], 1)
-        if self.policy == "ema":
-            return DECAY * scores + weights
+        if self.policy in DECAYS:
+            return DECAYS[self.policy] * scores + weights
         if self.policy == "tova":
             return weights
         if self.policy == "scissorhands":
@@ -217,6 +231,11 @@ class Rule:
             return scores * traits
         if self.policy == "qhitter":
             return (self.shares(scores, live) + 1 - self.shares(traits, live)) / 2
+        if self.policy == "r-kv":
+            return 0.1 * self.shares(scores, live) + 0.9 * (1 - self.shares(traits, live))
+        if self.policy == "caote":  # weights of a query head, as a mean over queries
+            a = np.minimum(scores * (1 - DECAY) / self.group, 1 - 2.0**-10)
+            return a / (1 - a) * traits
         if self.policy == "scissorhands":
             return np.vectorize(lambda bits: bin(int(bits)).count("1"), otypes=[float])(scores)
         return scores

@@ -32,6 +32,9 @@ static void defaults_are_the_policys(void **state)
     expect_row(EVICT_KEYDIFF, 64, 32, 4);
     expect_row(EVICT_VLEN, 64, 32, 4);
     expect_row(EVICT_QHITTER, 65, 32, 4);
+    expect_row(EVICT_RKV, 64, 32, 4);
+    expect_row(EVICT_CAOTE, 64, 32, 4);
+    expect_row(EVICT_HEAVY, 64, 1, 0);
     expect_row(EVICT_KEYFORMER, 64, 19, 0);
     expect_row(EVICT_SCISSORHANDS, 20, 20, 0); // a count gives way to the budget
     for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
@@ -118,10 +121,16 @@ static void hits_are_counted(void **state)
 static void traits_count(void **state)
 {
     (void)state;
+    static const int traits[N_EVICT_POLICIES] = {[EVICT_VLEN] = EVICT_VALUE_NORM,
+                                                 [EVICT_QHITTER] = EVICT_QUANT_ERROR,
+                                                 [EVICT_RKV] = EVICT_KEY_ALIKE,
+                                                 [EVICT_CAOTE] = EVICT_VALUE_APART};
+    static const int anchors[N_EVICT_POLICIES] = {[EVICT_KEYDIFF] = EVICT_KEY_ANCHOR,
+                                                  [EVICT_RKV] = EVICT_KEY_ANCHOR,
+                                                  [EVICT_CAOTE] = EVICT_VALUE_ANCHOR};
     for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
-        const int trait = policy == EVICT_VLEN ? EVICT_VALUE_NORM : EVICT_NO_TRAIT;
-        assert_int_equal(evict_policy_trait(policy),
-                         policy == EVICT_QHITTER ? EVICT_QUANT_ERROR : trait);
+        assert_int_equal(evict_policy_trait(policy), traits[policy]);
+        assert_int_equal(evict_policy_anchor(policy), anchors[policy]);
     }
     const struct evict_score vlen = evict_score_of(EVICT_VLEN);
     const struct evict_score qhitter = evict_score_of(EVICT_QHITTER);
@@ -139,9 +148,33 @@ static void traits_count(void **state)
         const float value = evict_score_value(&qhitter, &view, 1, scores[i], errors[i]);
         assert_true(isnan(values[i]) ? isnan(value) : value == values[i]);
     }
+    /* Of 10 parts one is the score's: least and greatest, and the other way round. */
+    const struct evict_score rkv = evict_score_of(EVICT_RKV);
+    assert_true(evict_has_view(&rkv) && evict_prompt_scores(EVICT_RKV));
+    assert_true(evict_score_value(&rkv, &view, 1, 2, 0.25f) == 1 - 0.1f);
+    assert_true(evict_score_value(&rkv, &view, 1, 6, 0.75f) == 0.1f);
     view = evict_view_empty(); // of one slot there are no shares
     evict_view_add(&view, 3, 0.5f);
     assert_true(evict_score_value(&qhitter, &view, 1, 3, 0.5f) == 0.5f);
+}
+
+/* A weight that each of two query heads has always had is that weight; |o - v| a / (1 - a). */
+static void outputs_are_lost(void **state)
+{
+    (void)state;
+    const struct evict_score s = evict_score_of(EVICT_CAOTE);
+    static const float weights[] = {0.25f, 0.5f, 0.999f, 1, 0};
+    for (int i = 0; i < 5; i++) {
+        float score = 0, a = weights[i];
+        for (int now = 0; now < 2000; now++)
+            score = evict_score_next(&s, score, 2 * a, 2, now);
+        a = a < EVICT_WEIGHT_MOST ? a : EVICT_WEIGHT_MOST;
+        const float want = a / (1 - a) * 3, got = evict_score_value(&s, NULL, 2, score, 3);
+        assert_true(fabsf(got - want) <= 2e-3f * want);
+    }
+    assert_true(isfinite(evict_score_value(&s, NULL, 1, 1000, 3)));
+    assert_true(isnan(evict_score_value(&s, NULL, 1, NAN, 3)));
+    assert_true(!evict_prompt_scores(EVICT_KEYDIFF) && !evict_decode_scores(EVICT_KEYDIFF));
 }
 
 /* The noise of Keyformer fades to half its strength in 100 tokens and stays there. */
@@ -214,6 +247,7 @@ int main(void)
         cmocka_unit_test(prompts_and_steps_agree),
         cmocka_unit_test(hits_are_counted),
         cmocka_unit_test(traits_count),
+        cmocka_unit_test(outputs_are_lost),
         cmocka_unit_test(noise_fades),
         cmocka_unit_test(patterns_fit),
         cmocka_unit_test(rows_go_on_by_slot),

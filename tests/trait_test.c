@@ -47,14 +47,29 @@ static double alike(const struct model *m, const struct tokens *t, int head, int
     return products / sqrt(square) / norm_of(k + pos * t->kv_stride, m->head_dim);
 }
 
+/* How far token pos's value is from the mean of the first n tokens'. */
+static double apart(const struct model *m, const struct tokens *t, int head, int pos, int n)
+{
+    double square = 0;
+    for (int d = head * m->head_dim; d < (head + 1) * m->head_dim; d++) {
+        double sum = 0;
+        for (int i = 0; i < n; i++)
+            sum += t->v[i * t->kv_stride + d];
+        square += pow(t->v[pos * t->kv_stride + d] - sum / n, 2);
+    }
+    return sqrt(square);
+}
+
 /* What a slot's score, where keys alone make it, or its trait should be; n: tokens of its anchor.
  */
 static double wanted(const struct model *m, const struct tokens *t, int policy, int head, int pos,
                      int n)
 {
     const int64_t at = (int64_t)pos * t->kv_stride + head * m->head_dim;
-    if (policy == EVICT_KEYDIFF)
-        return -alike(m, t, head, pos, n);
+    if (policy == EVICT_KEYDIFF || policy == EVICT_RKV)
+        return (policy == EVICT_RKV ? 1 : -1) * alike(m, t, head, pos, n);
+    if (policy == EVICT_CAOTE)
+        return apart(m, t, head, pos, n);
     if (policy == EVICT_VLEN)
         return norm_of(t->v + at, m->head_dim);
     return lost_by_codes(t->k + at, m->head_dim) + lost_by_codes(t->v + at, m->head_dim);
@@ -65,7 +80,8 @@ static void traits_are_of_their_tokens(void **state)
     (void)state;
     enum { PROMPT = 45 };
     static const enum kv_format formats[] = {KV_F32, KV_Q4, KV_MIXED};
-    static const int policies[] = {EVICT_VLEN, EVICT_QHITTER, EVICT_KEYDIFF};
+    static const int policies[] = {EVICT_VLEN, EVICT_QHITTER, EVICT_KEYDIFF, EVICT_RKV,
+                                   EVICT_CAOTE};
     for (int i = 0; i < 6 * (int)(sizeof policies / sizeof *policies); i++) {
         struct model m = {4, 2, i % 2 ? 80 : 33, KV_F32, formats[i % 3]};
         struct evict e = {.policy = policies[i / 6], .scope = i / 3 % 2};
@@ -109,7 +125,7 @@ static void anchors_are_chains(void **state)
 {
     (void)state;
     enum { N = 70 };
-    static const int policies[] = {EVICT_KEYDIFF};
+    static const int policies[] = {EVICT_KEYDIFF, EVICT_CAOTE, EVICT_RKV};
     static const int prompts[] = {0, 1, 33, 70};
     for (int i = 0; i < 16; i++) {
         struct model m = {4, 2, i % 2 ? 80 : 33, KV_F32, i % 2 ? KV_MIXED : KV_BF16};
