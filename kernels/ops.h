@@ -493,7 +493,8 @@ int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_
 struct prompt_keep_args {
     struct kv_layout from; // workspace pages
     const void *pages;     // of the prompt
-    const float *scores;   // of the prompt, as prompt_span_scores()
+    float *scores; // of the prompt, as prompt_span_scores(); under evict_lag_scores() room for
+                   // them: they are made here
     struct slot_rope rope; // by which the prompt's keys were rotated; without tables they stay so
     struct kv_rows kv;
     struct evict evict;

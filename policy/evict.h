@@ -25,6 +25,7 @@
 #include "policy/evict_keydiff.h"
 #include "policy/evict_keyformer.h"
 #include "policy/evict_knorm.h"
+#include "policy/evict_lagkv.h"
 #include "policy/evict_qhitter.h"
 #include "policy/evict_rkv.h"
 #include "policy/evict_scissorhands.h"
@@ -67,6 +68,8 @@ enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
       1, LAYER)                                                                                    \
     X(SNAPKV, "snapkv", "what the prompt's last queries look at least, older new tokens before",   \
       evict_snapkv_rank, EVICT_SNAPKV_SCORE, 0, 0.5, HEAD)                                         \
+    X(LAGKV, "lagkv", "what lies together beside what comes next, older new tokens before",        \
+      evict_lagkv_rank, EVICT_LAGKV_SCORE, 4, 0.5, HEAD)                                           \
     X(BLOCKS, "blocks", "what the prompt looks at least, by blocks of 32", evict_blocks_rank,      \
       EVICT_BLOCKS_SCORE, 4, 0.2, LAYER)                                                           \
     X(SCISSORHANDS, "scissorhands", "what few of the last 32 queries gave their mean",             \
@@ -185,6 +188,12 @@ static inline int evict_decode_scores(int policy)
     return evict_prompt_scores(policy) && !evict_score_of(policy).frozen;
 }
 
+/* 1: a prompt's are made of its keys and values once it is cut: policy/evict_lagkv.h. */
+static inline int evict_lag_scores(int policy)
+{
+    return evict_score_of(policy).source == EVICT_LAGS;
+}
+
 /* enum evict_trait: what slots carry beside their score. */
 static inline int evict_policy_trait(int policy)
 {
@@ -234,16 +243,17 @@ static inline int evict_ring_slots(const struct evict_row *row)
     return n > 0 ? n : 0;
 }
 
-/* A row's limits when its prompt is cut. Where weights count up to there, recent is what decode
- * keeps of its own tokens, which have none, and of the prompt no more is protected than the queries
- * that its scores are of, and what has to stand in the ring. */
+/* A row's limits when its prompt is cut. Where scores are of the prompt alone, recent is what
+ * decode keeps of its own tokens, which have none, and of the prompt no more is protected than the
+ * queries that its scores are of, and what has to stand in the ring. */
 static inline struct evict_row evict_behind_prompt(int policy, const struct evict_row *row,
                                                    int ring_slots)
 {
     const struct evict_score score = evict_score_of(policy);
     const int least = score.last > ring_slots ? score.last : ring_slots;
     struct evict_row limits = *row;
-    if (score.source == EVICT_WEIGHTS && score.frozen && limits.recent > least)
+    const int of_prompt = score.source == EVICT_WEIGHTS || score.source == EVICT_LAGS;
+    if (of_prompt && score.frozen && limits.recent > least)
         limits.recent = least;
     return limits;
 }

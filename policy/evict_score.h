@@ -24,6 +24,7 @@ enum evict_source {
     EVICT_NOISY,     // the same of a prompt; behind it weights under noise (evict_keyformer.h)
     EVICT_HITS,      // whether they are at least the query's mean: bits, the last query's lowest
     EVICT_KEYS,      // none, but the slot's own key: its norm, negative
+    EVICT_LAGS,      // none: a prompt's keys and values against those behind (evict_lagkv.h)
     EVICT_KEYS_ALIKE // none, but how alike the key is to all so far: EVICT_KEY_ALIKE, negative
 };
 

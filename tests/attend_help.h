@@ -106,6 +106,8 @@ static inline struct row row_make(const struct model *m, const struct tokens *t,
         r.kv.slot_trait = take((int64_t)m->n_kv_heads * cap * 4);
     if (evict_policy_anchor(evict.policy))
         r.kv.anchor = take(r.anchor_bytes = (int64_t)m->n_kv_heads * m->head_dim * 4);
+    for (int64_t i = 0; i < r.anchor_bytes / 4; i++)
+        r.kv.anchor[i] = 1e9f; // of the row that was there before
     r.kv.dirty = take(ceil_div(r.n_pages, 64) * 8);
     r.out_bytes = (int64_t)t->n * t->q_stride * 4;
     r.out = take(r.out_bytes);
@@ -219,7 +221,7 @@ static inline void joint_free(struct joint *j)
 
 /* What a prompt leaves of itself in its row, by ops of its own. */
 static inline void row_keep(const struct ops *keep, const struct model *m, struct row *r,
-                            const struct kv_layout *work, const uint8_t *pages, const float *scores)
+                            const struct kv_layout *work, const uint8_t *pages, float *scores)
 {
     int n = r->n_prompt;
     struct joint j = joint_make(&r, 1);
@@ -251,7 +253,8 @@ static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *k
 {
     struct kv_layout work;
     kv_layout_init(&work, m->work, m->n_kv_heads, m->head_dim);
-    int n = r->n_prompt, scored = evict_prompt_scores(r->evict.policy);
+    int n = r->n_prompt;
+    int scored = evict_prompt_scores(r->evict.policy) || evict_lag_scores(r->evict.policy);
     int whole_tiles = cut % KV_PAGE_SLOTS == 0 || cut >= n; // else there are no scores
     int64_t n_pages = 1 + ceil_div(n, KV_PAGE_SLOTS), gap = (int64_t)KV_PAGE_SLOTS * m->n_kv_heads;
     uint8_t *pages = take(n_pages * work.page_bytes);
@@ -487,6 +490,8 @@ static const struct scenario scenarios[] = {
     {{.policy = EVICT_TOVA}, {33, 4, 2}},
     {{.policy = EVICT_SNAPKV}, {40, 24, 0}},
     {{.policy = EVICT_SNAPKV, .scope = EVICT_SCOPE_LAYER}, {34, 8, 2}},
+    {{.policy = EVICT_LAGKV}, {40, 18, 4}},
+    {{.policy = EVICT_LAGKV, .scope = EVICT_SCOPE_LAYER}, {33, 20, 0}},
     {{.policy = EVICT_SCISSORHANDS}, {40, 8, 0}},
     {{.policy = EVICT_SCISSORHANDS, .scope = EVICT_SCOPE_LAYER}, {36, 4, 2}},
     {{.policy = EVICT_KNORM}, {40, 18, 4}},

@@ -87,6 +87,7 @@ CONFIGS = {
         ("streaming", "head", "64", {}),
         ("ema", None, "48", {}),
         ("snapkv", None, "48", {}),
+        ("lagkv", None, "48", {}),
         ("scissorhands", "layer", "40", {"recent": "8"}),
         ("qhitter", None, "48", {}),
         ("r-kv", None, "48", {}),

@@ -262,11 +262,12 @@ static void slots_about_the_edges(void **state)
         {{.policy = EVICT_RKV}, {258, 100, 0}},
         {{.policy = EVICT_CAOTE, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
         {{.policy = EVICT_KEYDIFF}, {258, 100, 0}},
+        {{.policy = EVICT_LAGKV}, {258, 100, 0}},
     };
-    for (int i = 0; i < 18; i++) {
+    for (int i = 0; i < 20; i++) {
         const struct model m = {4, 2, 16, KV_F32, (enum kv_format)(i % 5)};
-        rows_check(&m, cases[i % 9], COMPUTE_F32,
-                   (struct course){1, 0, prompts[(i + i / 9) % 6], 640, 3});
+        rows_check(&m, cases[i % 10], COMPUTE_F32,
+                   (struct course){1, 0, prompts[(i + i / 10) % 6], 640, 3});
     }
 }
 

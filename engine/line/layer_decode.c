@@ -211,18 +211,18 @@ static void keep_prompts(struct layer_work *w, const struct tile *t, const struc
         const struct row *row = &b->rows[c->span->row];
         int n_prompt = c->span->pos + c->span->n;
         int64_t scores_at = (int64_t)c->page * KV_PAGE_SLOTS * w->shape->n_kv_heads;
-        struct prompt_keep_args keep = {
-            .from = w->prompt,
-            .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
-            .scores = evict_prompt_scores(w->rule.policy) ? w->prompt_scores + scores_at : NULL,
-            .rope = slot_rope(w, layer),
-            .kv = w->rows,
-            .evict = w->rule,
-            .limits = layer_limits(w, row),
-            .row = c->span->row,
-            .n_heads = w->shape->n_heads,
-            .n_prompt = n_prompt,
-            .scratch = w->scratch};
+        const int scores = evict_prompt_scores(w->rule.policy) || evict_lag_scores(w->rule.policy);
+        struct prompt_keep_args keep = {.from = w->prompt,
+                                        .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
+                                        .scores = scores ? w->prompt_scores + scores_at : NULL,
+                                        .rope = slot_rope(w, layer),
+                                        .kv = w->rows,
+                                        .evict = w->rule,
+                                        .limits = layer_limits(w, row),
+                                        .row = c->span->row,
+                                        .n_heads = w->shape->n_heads,
+                                        .n_prompt = n_prompt,
+                                        .scratch = w->scratch};
         ops_run_prompt_keep(&w->ops, &keep);
         if (!w->dump)
             continue;
