@@ -45,6 +45,7 @@ DECODE = [
     ("tova, head", "tova --kv-scope head", (15.1, 23.8)),
     ("tova 4+60, head", "tova --kv-scope head --kv-sink 4 --kv-recent 60", (13.1, 22.1)),
     ("knorm 4+60", "knorm --kv-sink 4 --kv-recent 60", (19.5, 34.0)),
+    ("keydiff 4+60", "keydiff --kv-sink 4 --kv-recent 60", (15.0, 26.8)),
 ]
 
 # Label, flags, and of the replay at 256 and at 128 slots: more nats on the next tokens, % of the passage left, blind and asked.
@@ -58,6 +59,7 @@ PROMPT = [
     ("tova", "tova", ((.095, 11, 43), (.145, 6, 27))),
     ("tova, head", "tova --kv-scope head", ((.110, 17, 47), (.186, 8, 31))),
     ("knorm 0+32", "knorm --kv-sink 0 --kv-recent 32", ((.156, 12, 23), (.183, 7, 15))),
+    ("keydiff 0+32", "keydiff --kv-sink 0 --kv-recent 32", ((.086, 19, 29), (.146, 7, 15))),
 ]
 
 

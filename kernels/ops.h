@@ -372,7 +372,7 @@ struct evict_event {
 /* The KV state of a batch's rows in one layer, as bases and ids: it means the same wherever it is
  * read, as long as the bases do. Slots 0..n_slots-1 of a row are in use, in every head alike; slot
  * s is in page s / 32. Under EVICT_FULL slot s holds position s and slot_pos, slot_score are NULL;
- * slot_trait is where the policy has no trait.
+ * slot_trait is where the policy has no trait. An anchor is of the row and a KV head, beside slots.
  *
  * mixed: the newest ring_slots tokens stand beside the pages in a ring, the token of position p in
  * ring slot p % ring_slots; ring slot j has its position, score, rank and trait at
@@ -390,10 +390,12 @@ struct kv_rows {
     int32_t *slot_rank;      // the same: how many of the head's slots are older, masked ones not
                              // counted; NULL unless positions are ranks
     float *slot_trait;       // the same: traits
-    uint64_t *dirty;         // [rows][dirty_stride]: bit i is set when page i was written
-    uint8_t *rings;          // mixed: [rows][ring_stride]: [KV_RING_PAGES] pages; else NULL
-    int64_t tail_stride, ring_stride; // in bytes
-    int64_t slot_stride;              // in numbers
+    float *anchor;   // [rows][anchor_stride]: [n_kv_heads, head_dim] (kernels/score.h); NULL
+                     // where the policy has none
+    uint64_t *dirty; // [rows][dirty_stride]: bit i is set when page i was written
+    uint8_t *rings;  // mixed: [rows][ring_stride]: [KV_RING_PAGES] pages; else NULL
+    int64_t tail_stride, ring_stride;   // in bytes
+    int64_t slot_stride, anchor_stride; // in numbers
     int page_ids_stride, dirty_stride;
     int slots_cap;
 };
@@ -407,6 +409,7 @@ struct kv_row {
     float *slot_score;
     int32_t *slot_rank;
     float *slot_trait;
+    float *anchor; // [n_kv_heads, head_dim]
     uint64_t *dirty;
     uint8_t *ring;  // mixed; else NULL
     int ring_slots; // mixed: evict_ring_slots(); else 0
@@ -425,6 +428,7 @@ static inline struct kv_row kv_row_at(const struct kv_rows *all, int row,
     kv.slot_score = all->slot_score ? all->slot_score + slots : NULL;
     kv.slot_rank = all->slot_rank ? all->slot_rank + slots : NULL;
     kv.slot_trait = all->slot_trait ? all->slot_trait + slots : NULL;
+    kv.anchor = all->anchor ? all->anchor + row * all->anchor_stride : NULL;
     kv.dirty = all->dirty + (int64_t)row * all->dirty_stride;
     kv.ring = all->rings ? all->rings + row * all->ring_stride : NULL;
     kv.ring_slots = all->rings ? evict_ring_slots(limits) : 0;
@@ -486,16 +490,19 @@ int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_
  * ascending position to slots 0.. of the row's pages in the KV format; positions and scores follow.
  * evict_slots_after() from none is what is then in use. Under evict.simulate everything is written
  * and what would have gone is masked. With a ring the last tokens go there instead. Where positions
- * are ranks keys are rotated back before they are written. */
+ * are ranks keys are rotated back before they are written. The row's anchor begins anew with the
+ * prompt. */
 struct prompt_keep_args {
     struct kv_layout from; // workspace pages
     const void *pages;     // of the prompt
-    const float *scores;   // of the prompt, as prompt_span_scores()
+    float *scores; // of the prompt, as prompt_span_scores(); under evict_lag_scores() room for
+                   // them: they are made here
     struct slot_rope rope; // by which the prompt's keys were rotated; without tables they stay so
     struct kv_rows kv;
     struct evict evict;
     struct evict_row limits;
-    int row; // of kv
+    int row;     // of kv
+    int n_heads; // of queries
     int n_prompt;
     void *scratch; // >= prompt_keep_scratch_bytes, then prompt_share_bytes where heads share
 };

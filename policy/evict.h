@@ -16,15 +16,19 @@
 #include "policy/kv_kinds.h"
 
 #include "policy/evict_blocks.h"
+#include "policy/evict_caote.h"
 #include "policy/evict_ema.h"
 #include "policy/evict_fixed.h"
 #include "policy/evict_fixed_h2o.h"
 #include "policy/evict_h2o.h"
 #include "policy/evict_h2o_hf.h"
 #include "policy/evict_h2o_mean.h"
+#include "policy/evict_keydiff.h"
 #include "policy/evict_keyformer.h"
 #include "policy/evict_knorm.h"
+#include "policy/evict_lagkv.h"
 #include "policy/evict_qhitter.h"
+#include "policy/evict_rkv.h"
 #include "policy/evict_scissorhands.h"
 #include "policy/evict_snapkv.h"
 #include "policy/evict_streaming.h"
@@ -55,6 +59,8 @@ enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
     X(STREAMING, "streaming", "the oldest behind the sink", evict_streaming_rank,                  \
       EVICT_SCORE_NONE, 4, EVICT_REST, HEAD)                                                       \
     X(H2O, "h2o", "the least summed attention", evict_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)     \
+    X(HEAVY, "heavy", "the least summed attention but the newest token", evict_h2o_rank,           \
+      EVICT_SCORE_SUM, 0, 1, HEAD)                                                                 \
     X(H2O_MEAN, "h2o-mean", "the least mean attention", evict_h2o_mean_rank, EVICT_SCORE_SUM, 4,   \
       0.5, HEAD)                                                                                   \
     X(H2O_HF, "h2o-hf", "the least summed attention, who has just left the window unseen",         \
@@ -65,16 +71,24 @@ enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
       1, LAYER)                                                                                    \
     X(SNAPKV, "snapkv", "what the prompt's last queries look at least, older new tokens before",   \
       evict_snapkv_rank, EVICT_SNAPKV_SCORE, 0, 0.5, HEAD)                                         \
+    X(LAGKV, "lagkv", "what lies together beside what comes next, older new tokens before",        \
+      evict_lagkv_rank, EVICT_LAGKV_SCORE, 4, 0.5, HEAD)                                           \
     X(BLOCKS, "blocks", "what the prompt looks at least, by blocks of 32", evict_blocks_rank,      \
       EVICT_BLOCKS_SCORE, 4, 0.2, LAYER)                                                           \
     X(SCISSORHANDS, "scissorhands", "what few of the last 32 queries gave their mean",             \
       evict_scissorhands_rank, EVICT_SCISSORHANDS_SCORE, 0, EVICT_SCISSORHANDS_WINDOW, HEAD)       \
     X(KNORM, "knorm", "the key of the greatest norm", evict_knorm_rank, EVICT_KNORM_SCORE, 4, 0.5, \
       HEAD)                                                                                        \
+    X(KEYDIFF, "keydiff", "the key that is most like all keys so far", evict_keydiff_rank,         \
+      EVICT_KEYDIFF_SCORE, 4, 0.5, HEAD)                                                           \
     X(VLEN, "vlen", "the least summed attention times the norm of the value", evict_vlen_rank,     \
       EVICT_VLEN_SCORE, 4, 0.5, HEAD)                                                              \
     X(QHITTER, "qhitter", "little summed attention, much lost by codes of four bits",              \
       evict_qhitter_rank, EVICT_QHITTER_SCORE, 4, 0.5, HEAD)                                       \
+    X(RKV, "r-kv", "little recent attention, keys much like all others", evict_rkv_rank,           \
+      EVICT_RKV_SCORE, 4, 0.5, HEAD)                                                               \
+    X(CAOTE, "caote", "what outputs lose least with, by weight and distance from the mean",        \
+      evict_caote_rank, EVICT_CAOTE_SCORE, 4, 0.5, HEAD)                                           \
     X(KEYFORMER, "keyformer", "the least summed attention under noise", evict_keyformer_rank,      \
       EVICT_KEYFORMER_SCORE, 0, 0.3, HEAD)                                                         \
     X(STRIDED, "strided", "the oldest but every s-th", evict_strided_rank, EVICT_SCORE_NONE, 0,    \
@@ -170,7 +184,8 @@ static inline int evict_policy_scores(int policy)
 static inline int evict_prompt_scores(int policy)
 {
     const int source = evict_score_of(policy).source;
-    return source != EVICT_NO_SCORE && source != EVICT_KEYS;
+    return source == EVICT_WEIGHTS || source == EVICT_GAPPED || source == EVICT_NOISY ||
+           source == EVICT_HITS;
 }
 
 /* 1: and of the weights of every token under decode's rule. */
@@ -179,10 +194,23 @@ static inline int evict_decode_scores(int policy)
     return evict_prompt_scores(policy) && !evict_score_of(policy).frozen;
 }
 
+/* 1: a prompt's are made of its keys and values once it is cut: policy/evict_lagkv.h. */
+static inline int evict_lag_scores(int policy)
+{
+    return evict_score_of(policy).source == EVICT_LAGS;
+}
+
 /* enum evict_trait: what slots carry beside their score. */
 static inline int evict_policy_trait(int policy)
 {
     return evict_score_of(policy).trait;
+}
+
+/* enum evict_anchor: what rows carry beside their slots. */
+static inline int evict_policy_anchor(int policy)
+{
+    const struct evict_score score = evict_score_of(policy);
+    return evict_anchor_of(&score);
 }
 
 /* Rank of a slot for the query at position `now`: lower goes first. */
@@ -230,16 +258,17 @@ static inline int evict_ring_slots(const struct evict_row *row)
     return n > 0 ? n : 0;
 }
 
-/* A row's limits when its prompt is cut. Where weights count up to there, recent is what decode
- * keeps of its own tokens, which have none, and of the prompt no more is protected than the queries
- * that its scores are of, and what has to stand in the ring. */
+/* A row's limits when its prompt is cut. Where scores are of the prompt alone, recent is what
+ * decode keeps of its own tokens, which have none, and of the prompt no more is protected than the
+ * queries that its scores are of, and what has to stand in the ring. */
 static inline struct evict_row evict_behind_prompt(int policy, const struct evict_row *row,
                                                    int ring_slots)
 {
     const struct evict_score score = evict_score_of(policy);
     const int least = score.last > ring_slots ? score.last : ring_slots;
     struct evict_row limits = *row;
-    if (score.source == EVICT_WEIGHTS && score.frozen && limits.recent > least)
+    const int of_prompt = score.source == EVICT_WEIGHTS || score.source == EVICT_LAGS;
+    if (of_prompt && score.frozen && limits.recent > least)
         limits.recent = least;
     return limits;
 }

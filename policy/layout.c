@@ -179,6 +179,9 @@ static void lay_batches(struct build *b)
             arrays(b, LAYOUT_SLOT_RANKS, rows, slots, 4);
         if (evict_policy_trait(b->evict->policy))
             arrays(b, LAYOUT_SLOT_TRAITS, rows, slots, 4);
+        if (evict_policy_anchor(b->evict->policy))
+            arrays(b, LAYOUT_SLOT_ANCHORS, rows,
+                   (int64_t)p->decoder * b->shape->n_kv_heads * b->shape->head_dim, 4);
     }
     arrays(b, LAYOUT_RINGS, rows, p->decoder, c->kv_ring_bytes);
 }

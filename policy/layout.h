@@ -68,6 +68,7 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(SLOT_SCORES, kv_meta, ATTEND)  /* the same */                                                \
     X(SLOT_RANKS, kv_meta, ATTEND)   /* the same, where positions are ranks */                     \
     X(SLOT_TRAITS, kv_meta, ATTEND)  /* the same, where the policy has one */                      \
+    X(SLOT_ANCHORS, kv_meta, ATTEND) /* [i: rows][decoder][n_kv_heads][head_dim], likewise */      \
     X(RINGS, kv_rings, ATTEND)       /* [i: rows][decoder] rings */                                \
     /* engine/line/gather */                                                                       \
     X(GATHER_SETS, workspace, HOST)     /* [batches] struct gather_set */                          \

@@ -57,6 +57,8 @@ static void forced_splits_equal_ref(void **state)
     struct scenario keyformer = {{.policy = EVICT_KEYFORMER}, {290, 100, 0}};
     struct scenario h2o_hf = {{.policy = EVICT_H2O_HF}, {290, 100, 0}};
     struct scenario shares = {{.policy = EVICT_H2O}, {140, 20, 0, 1, 30}};
+    struct scenario rkv = {{.policy = EVICT_RKV}, {290, 100, 0}};
+    struct scenario caote = {{.policy = EVICT_CAOTE}, {290, 100, 0}};
     struct scenario simulate = {{.policy = EVICT_WINDOW, .simulate = 1}, {40, 40, 0}};
     for (enum kv_format f = KV_BF16; f <= KV_MIXED; f++) {
         struct model m = {6, 2, 64, KV_BF16, f};
@@ -67,6 +69,8 @@ static void forced_splits_equal_ref(void **state)
         forced_check(&m, 300, 12, keyformer);
         forced_check(&m, 300, 12, h2o_hf);
         forced_check(&m, 300, 12, shares);
+        forced_check(&m, 300, 12, rkv);
+        forced_check(&m, 300, 12, caote);
         forced_check(&m, 300, 12, simulate); // a whole split is masked
     }
 }
@@ -113,6 +117,9 @@ static void threads_do_not_show(void **state)
         {{.policy = EVICT_KEYFORMER}, {540, 100, 0}},
         {{.policy = EVICT_H2O_HF}, {540, 100, 0}},
         {{.policy = EVICT_H2O}, {400, 100, 0, 1, 110}},
+        {{.policy = EVICT_RKV}, {540, 100, 4}},
+        {{.policy = EVICT_CAOTE, .scope = EVICT_SCOPE_LAYER}, {530, 100, 0}},
+        {{.policy = EVICT_KEYDIFF}, {540, 100, 0}},
         {{.policy = EVICT_WINDOW, .simulate = 1}, {300, 300, 0}},
     };
     for (size_t c = 0; c < 2 * sizeof cases / sizeof *cases; c++) {

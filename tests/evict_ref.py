@@ -451,7 +451,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
     q, k, v = qkv
     heads, group = np.arange(model.kv_heads), model.heads // model.kv_heads
     rule.group = group
-    scores, traits = rule.prompt_scores(prompt[2], prompt[0]), rule.traits(prompt[0], prompt[1])
+    scores, traits = rule.prompt_scores(prompt[2], prompt[0], prompt[1]), rule.traits(prompt[0], prompt[1])
     ring = ring_slots(rule) if kv == "mixed" else 0
     keep = prompt_keep(rule, trail, layer, scores, first, traits, ring)
     uneven = rule.uneven(first)
@@ -478,8 +478,9 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
     pos[:, :n], score[:, :n] = keep, np.take_along_axis(scores, keep, 1)
     if uneven and not simulate:
         pos[:, :n][~live[:, :n]] = -1
-    trait[:, :n], own_traits = np.take_along_axis(traits, keep, 1), rule.traits(k, v)
-    raw, k, v, out = k, new(k), new(v), np.empty_like(q)
+    trait[:, :n], own_traits = np.take_along_axis(traits, keep, 1), rule.traits_behind(prompt, k, v)
+    own_scores = rule.own_scores(prompt, k)
+    k, v, out = new(k), new(v), np.empty_like(q)
     sinks = sinks_of(model, layer)
     sink = None if sinks[0] is None else np.reshape(sinks, (model.kv_heads, group))
     for i in range(len(q)):
@@ -501,7 +502,8 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
         w = softmax(logits, sink)
         out[i] = (w @ values[:, :m]).reshape(model.heads, -1)
         given = rule.seen(logits, w, pos[:, :m], i)
-        score[:, :m] = rule.next_scores(score[:, :m], given, raw[i], first + i)
+        own = None if own_scores is None else own_scores[:, i]
+        score[:, :m] = rule.next_scores(score[:, :m], given, own, first + i)
         held = live[0, :m].sum() if simulate else m
         if held <= rule.budget and not uneven:
             n = m

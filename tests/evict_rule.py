@@ -15,16 +15,21 @@ POLICIES = {
     "window": (0, "rest", "head"),
     "streaming": (4, "rest", "head"),
     "h2o": (0, 0.5, "head"),
+    "heavy": (0, 1, "head"),
     "h2o-mean": (4, 0.5, "head"),
     "h2o-hf": (0, 0.5, "head"),
     "ema": (4, 0.5, "head"),
     "tova": (0, 1, "layer"),
     "snapkv": (0, 0.5, "head"),
+    "lagkv": (4, 0.5, "head"),
     "blocks": (4, 0.2, "layer"),
     "scissorhands": (0, 32, "head"),
     "knorm": (4, 0.5, "head"),
+    "keydiff": (4, 0.5, "head"),
     "vlen": (4, 0.5, "head"),
     "qhitter": (4, 0.5, "head"),
+    "r-kv": (4, 0.5, "head"),
+    "caote": (4, 0.5, "head"),
     "keyformer": (0, 0.3, "head"),
     "strided": (0, 0.5, "head"),
     "strided-h2o": (0, 0.5, "head"),
@@ -33,6 +38,7 @@ POLICIES = {
 }
 UNSCORED = ("full", "window", "streaming", "strided", "fixed")
 DECAY = float(np.float32(0.98))
+DECAYS = {"ema": DECAY, "caote": DECAY, "r-kv": 0.875}  # what is left of a score behind the next query
 POOL = 3
 
 
@@ -47,6 +53,20 @@ def code_errors(x):
         lost.append(g - (least + codes * step))
     norms = np.linalg.norm(x, axis=-1)
     return np.linalg.norm(np.concatenate(lost, -1), axis=-1) / np.where(norms > 0, norms, 1)
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def anchors_of(keys):
+    """The sum of all unit keys up to each position: [positions, KV heads, dim]."""
+    return np.cumsum(unit(keys), 0)
+
+
+def alike(keys, anchors):
+    """Their cosines."""
+    return (unit(keys) * unit(anchors)).sum(-1)
 
 
 def mix64(x):
@@ -84,8 +104,10 @@ class Rule:
         default_sink, default_recent, default_scope = POLICIES[policy]
         self.policy, self.scope = policy, scope or default_scope
         self.scored = policy not in UNSCORED
-        if policy == "qhitter":  # shares are differences, of numbers which are differences
+        if policy in ("qhitter", "r-kv"):  # shares are differences, of numbers which are differences
             self.near = 1e-3
+        if policy in ("keydiff", "caote"):  # cosines are sums that cancel
+            self.near = 1e-4
         if policy == "full":
             self.budget, self.recent, self.sink = math.inf, math.inf, 0
             return
@@ -144,15 +166,17 @@ class Rule:
         own = copy.copy(self)
         if self.policy == "snapkv":  # its window; decode's tokens have no scores, and recent is theirs
             own.recent = min(self.recent, max(16, ring))
+        if self.policy == "lagkv":
+            own.recent = min(self.recent, ring)
         return own
 
     # ---- scores
 
-    def prompt_scores(self, weights, keys):
+    def prompt_scores(self, weights, keys, values=None):
         """weights [KV heads, queries, positions], keys [positions, KV heads, dim] -> [KV heads, positions]."""
         n = weights.shape[1]
-        if self.policy == "ema":
-            return np.tensordot(weights, DECAY ** np.arange(n - 1.0, -1, -1), (1, 0))
+        if self.policy in DECAYS:
+            return np.tensordot(weights, DECAYS[self.policy] ** np.arange(n - 1.0, -1, -1), (1, 0))
         if self.policy == "tova":
             return weights[:, -1] if n else weights.sum(1)
         if self.policy == "snapkv":
@@ -163,18 +187,37 @@ class Rule:
             return np.concatenate([np.repeat(b.mean(1, keepdims=True), b.shape[1], 1) for b in blocks], 1) if n else weights.sum(1)
         if self.policy == "knorm":
             return -np.linalg.norm(keys, axis=-1).T
+        if self.policy == "keydiff":
+            return -alike(keys, anchors_of(keys)[-1:]).T
+        if self.policy == "lagkv":
+            return np.stack([self.lag_ranks(keys[:, g], values[:, g]) for g in range(keys.shape[1])])
         if self.policy == "scissorhands":  # bits, the last query's lowest
             bits = [self.hits(weights[:, t], t) * 2.0 ** (n - 1 - t) for t in range(max(0, n - 32), n)]
             return np.sum(bits, 0) if n else weights.sum(1)
         return weights.sum(1)
 
     def traits(self, keys, values):
-        """keys, values [positions, KV heads, dim] -> [KV heads, positions]: what a slot carries beside its score."""
+        """keys, values [positions, KV heads, dim] of a prompt -> [KV heads, positions]: what a slot carries beside its
+        score."""
         if self.policy == "vlen":
             return np.linalg.norm(values, axis=-1).T
         if self.policy == "qhitter":
             return (code_errors(keys) + code_errors(values)).T
+        if self.policy == "r-kv":
+            return alike(keys, anchors_of(keys)[-1:]).T
+        if self.policy == "caote":
+            return np.linalg.norm(values - values.mean(0), axis=-1).T
         return np.zeros(keys.shape[1::-1])
+
+    def traits_behind(self, prompt, keys, values):
+        """The same of tokens behind a prompt of keys and values `prompt`, each with those before it and itself."""
+        n = len(prompt[0])
+        if self.policy == "r-kv":
+            return alike(keys, anchors_of(np.concatenate([prompt[0], keys]))[n:]).T
+        if self.policy == "caote":
+            sums = np.cumsum(np.concatenate([prompt[1], values]), 0)[n:]
+            return np.linalg.norm(values - sums / np.arange(n + 1, n + 1 + len(values))[:, None, None], axis=-1).T
+        return self.traits(keys, values)
 
     def seen(self, logits, weights, pos, step):
         """logits, weights [KV heads, group, slots] of the step-th token behind a prompt, pos [KV heads, slots] with its
@@ -185,18 +228,42 @@ class Rule:
         e = np.exp(x - x.max(-1, keepdims=True))
         return (e / e.sum(-1, keepdims=True)).sum(1)
 
-    def next_scores(self, scores, weights, keys, now):
-        """Of slots [KV heads, slots], the new token's (0 so far) with them, behind the token at position now, whose
-        keys are [KV heads, dim]."""
+    def own_scores(self, prompt, keys):
+        """Of tokens behind a prompt the scores that their keys alone make [KV heads, tokens]; None: weights make them."""
         if self.policy == "knorm":
-            return np.concatenate([scores[:, :-1], -np.linalg.norm(keys, axis=-1)[:, None]], 1)
-        if self.policy == "ema":
-            return DECAY * scores + weights
+            return -np.linalg.norm(keys, axis=-1).T
+        if self.policy == "keydiff":
+            return -alike(keys, anchors_of(np.concatenate([prompt[0], keys]))[len(prompt[0]) :]).T
+        return None
+
+    def next_scores(self, scores, weights, own, now):
+        """Of slots [KV heads, slots], the new token's (0 so far) with them, behind the token at position now; own
+        [KV heads]: its own_scores(), or None."""
+        if own is not None:
+            return np.concatenate([scores[:, :-1], own[:, None]], 1)
+        if self.policy in DECAYS:
+            return DECAYS[self.policy] * scores + weights
         if self.policy == "tova":
             return weights
         if self.policy == "scissorhands":
             return scores * 2 % 2.0**32 + self.hits(weights, now)
-        return scores if self.policy == "snapkv" else scores + weights
+        return scores if self.policy in ("snapkv", "lagkv") else scores + weights
+
+    def lag_ranks(self, keys, values):
+        """Of a head's positions: the rank of each in its chunk of the prompt, over the chunk's length."""
+        lag = next(lag for lag in (128, 64, 32, 16, 8) if 4 * lag <= self.budget or lag == 8)
+        out, ends = np.ones(len(keys)), range(self.sink + 2 * lag, len(keys) + 1, lag)
+        for end in ends:
+            score = np.zeros(lag)
+            for x in keys, values:
+                chunk, following = x[end - 2 * lag : end - lag], x[end - lag : end]
+                least, width = following.min(0), following.max(0) - following.min(0)
+                spread = ((chunk - least) / np.where(width > 0, width, np.inf)).std(-1, ddof=1)
+                e = np.exp(spread - spread.max())
+                score += e / e.sum() / 2
+            order = np.lexsort((np.arange(lag), score))
+            out[end - 2 * lag + order] = np.arange(1, lag + 1) / lag
+        return out
 
     def hits(self, weights, now):
         """Where the mean over the group is at least that over all tokens so far."""
@@ -210,6 +277,11 @@ class Rule:
             return scores * traits
         if self.policy == "qhitter":
             return (self.shares(scores, live) + 1 - self.shares(traits, live)) / 2
+        if self.policy == "r-kv":
+            return 0.1 * self.shares(scores, live) + 0.9 * (1 - self.shares(traits, live))
+        if self.policy == "caote":  # weights of a query head, as a mean over queries
+            a = np.minimum(scores * (1 - DECAY) / self.group, 1 - 2.0**-10)
+            return a / (1 - a) * traits
         if self.policy == "scissorhands":
             return np.vectorize(lambda bits: bin(int(bits)).count("1"), otypes=[float])(scores)
         return scores

@@ -70,6 +70,7 @@ CONFIGS = {
         ("h2o-mean", "layer", "36", {"recent": "16"}),
         ("knorm", None, "40", {}),
         ("vlen", None, "40", {}),
+        ("keydiff", None, "40", {}),
         ("streaming", None, "40", SLOT),
     ],
     "q4": [
@@ -79,6 +80,7 @@ CONFIGS = {
         ("h2o-hf", None, "40", {}),
         ("fixed-h2o", None, "40", {}),
         ("qhitter", "layer", "36", {"recent": "16"}),
+        ("caote", "layer", "36", {"recent": "16"}),
         ("h2o", "head", "40", SLOT),
     ],
     "mixed": [
@@ -89,8 +91,12 @@ CONFIGS = {
         ("snapkv", None, "48", {}),
         ("h2o-hf", None, "48", {}),
         ("h2o", None, "40", {"budget_heads": "adaptive", "recent": "8"}),
+        ("lagkv", None, "48", {}),
         ("scissorhands", "layer", "40", {"recent": "8"}),
         ("qhitter", None, "48", {}),
+        ("r-kv", None, "48", {}),
+        ("caote", None, "40", {"recent": "8"}),
+        ("keydiff", "layer", "40", {"recent": "8"}),
         ("keyformer", "layer", "40", {"recent": "8"}),
         ("strided", None, "48", {}),
         ("window", "head", "36", {"recent": "0"}),

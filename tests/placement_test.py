@@ -87,6 +87,10 @@ POLICIES = {
     "scissorhands, layer scope, mixed": ["--kv-policy", "scissorhands", "--kv-budget", "0.4", "--kv-scope", "layer",
                                          "--kv-format", "mixed"],
     "qhitter, mixed": ["--kv-policy", "qhitter", "--kv-budget", "96", "--kv-format", "mixed"],
+    "caote, layer scope, mixed": ["--kv-policy", "caote", "--kv-budget", "48", "--kv-scope", "layer", "--kv-format", "mixed"],
+    "r-kv": ["--kv-policy", "r-kv", "--kv-budget", "64"],
+    "lagkv, q4": ["--kv-policy", "lagkv", "--kv-budget", "48", "--kv-format", "q4"],
+    "keydiff, q8": ["--kv-policy", "keydiff", "--kv-budget", "48", "--kv-format", "q8"],
     "keyformer, layer scope, q8": ["--kv-policy", "keyformer", "--kv-budget", "48", "--kv-scope", "layer", "--kv-format", "q8"],
     "h2o-hf, heads share, mixed": ["--kv-policy", "h2o-hf", "--kv-budget", "24", "--kv-recent", "8", "--kv-budget-heads", "adaptive",
                                    "--kv-format", "mixed"],
@@ -394,7 +398,8 @@ def prefixes(bench):
     f32 = ["--compute", "f32", "--kv-format", "f32"]
     for policy, flags in (("full", []), ("f32", f32), ("window", ["--kv-policy", "window", "--kv-budget", "64"]),
                           ("h2o", ["--kv-policy", "h2o", "--kv-budget", "64"]),
-                          ("knorm", ["--kv-policy", "knorm", "--kv-budget", "64"]), ("mixed", ["--kv-format", "mixed"])):
+                          ("knorm", ["--kv-policy", "knorm", "--kv-budget", "64"]), ("keydiff", ["--kv-policy", "keydiff", "--kv-budget", "64"]),
+                          ("lagkv", ["--kv-policy", "lagkv", "--kv-budget", "64"]), ("mixed", ["--kv-format", "mixed"])):
         want = bench.good(f"prefixes, {policy}: alone", "run", bench.llama, source,
                           flags + ["--batch", "1", "--batches", "1"])
         check(want.summary.get("shared_prompt_tokens") == 0, f"prefixes, {policy}: a row alone shared")
@@ -560,7 +565,7 @@ def forced(bench):
     r = random.Random(9)
     forced_case.stopped = forced_case.shorter = 0
     long_ones = set()
-    for policy in ("full", "window", "streaming", "h2o", "h2o-mean", "ema", "scissorhands", "keyformer"):
+    for policy in ("full", "window", "streaming", "h2o", "h2o-mean", "ema", "scissorhands", "keyformer", "keydiff", "caote"):
         for compute in ("bf16", "f32"):
             for scope in ("head", "layer") if policy.startswith(("h2o", "ema")) else ("head",):
                 budget = ["--kv-policy", policy, "--kv-scope", scope, "--kv-budget",

@@ -78,6 +78,7 @@ static void kv_to_device(struct kv_rows *kv)
     TO_DEVICE(kv->slot_score);
     TO_DEVICE(kv->slot_rank);
     TO_DEVICE(kv->slot_trait);
+    TO_DEVICE(kv->anchor);
     TO_DEVICE(kv->dirty);
     TO_DEVICE(kv->rings);
 }
@@ -261,11 +262,15 @@ static void slots_about_the_edges(void **state)
         {{.policy = EVICT_KEYFORMER}, {258, 100, 0}},
         {{.policy = EVICT_H2O}, {258, 100, 0, 1, 120}},
         {{.policy = EVICT_KNORM}, {40, 12, 4, 1, 16}},
+        {{.policy = EVICT_RKV}, {258, 100, 0}},
+        {{.policy = EVICT_CAOTE, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
+        {{.policy = EVICT_KEYDIFF}, {258, 100, 0}},
+        {{.policy = EVICT_LAGKV}, {258, 100, 0}},
     };
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 24; i++) {
         const struct model m = {4, 2, 16, KV_F32, (enum kv_format)(i % 5)};
-        rows_check(&m, cases[(i + i / 6) % 6], COMPUTE_F32,
-                   (struct course){1, 0, prompts[i / 2], 640, 3});
+        rows_check(&m, cases[i % 12], COMPUTE_F32,
+                   (struct course){1, 0, prompts[(i + i / 12) % 6], 640, 3});
     }
 }
 

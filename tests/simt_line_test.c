@@ -13,7 +13,8 @@ static const struct evict H2O_40 = {.policy = EVICT_H2O, .budget = 40, .sink = -
 static const struct expect JOBS[] = {{1, 55, 2, REQUEST_GENERATE, 1, 1, 1},
                                      {2, 50, 1, REQUEST_SCORE, 0, 0, 0}};
 static const struct evict *const POLICIES[] = {&FULL,    &H2O_40,  &MEAN,      &RINGS,
-                                               &BY_SLOT, &QHITTER, &KEYFORMER, &SHARING};
+                                               &BY_SLOT, &QHITTER, &KEYFORMER, &SHARING,
+                                               &KEYDIFF, &CAOTE,   &LAGKV};
 #define N_POLICIES ((int)(sizeof POLICIES / sizeof *POLICIES))
 
 static struct device *device_make(uint64_t seed, int sm)

@@ -53,8 +53,8 @@ static void test_ids(void **state)
     struct tokenizer *tok = opened("{" CONFIG(SIZES, "v11") "," SPECIALS "," VOCAB "}");
     assert_int_equal(tokenizer_vocab(tok), 9);
     expect_ids(tok, "abab b", 0, 4, 7, 7, 6, 5);
-    expect_ids(tok, "bab", 1, 2, 0, 8);                 // whole, behind <s>
-    expect_ids(tok, "aab", 0, 2, 4, 7);                 // rank 5 is not used
+    expect_ids(tok, "bab", 1, 2, 0, 8); // whole, behind <s>
+    expect_ids(tok, "aab", 0, 2, 4, 7); // rank 5 is not used
     expect_ids(tok, "a<x>b<SPECIAL_3>", 0, 4, 4, 1, 5, 3);
     expect_text(tok, (int32_t[]){0, 7, 6, 3}, 4, 1, "ab ");
     assert_int_equal(tokenizer_stops(tok, &n_stops)[0], 2);
@@ -84,13 +84,17 @@ static void test_refused(void **state)
         {"{" VOCAB "}", "config: pattern, default_vocab_size, default_num_special_tokens"},
         {"{" CONFIG("\"default_vocab_size\":9", "v3") ",\"vocab\":[]}", "vocab: 0 tokens of the 9"},
         {"{" CONFIG("\"default_vocab_size\":4,\"default_num_special_tokens\":4", "v3") "," VOCAB
-         "}", "out of range"},
+                                                                                       "}",
+         "out of range"},
         {"{" CONFIG("\"default_vocab_size\":9,\"default_num_special_tokens\":-1", "v3") "," VOCAB
-         "}", "out of range"},
+                                                                                        "}",
+         "out of range"},
         {"{" CONFIG("\"default_vocab_size\":99,\"default_num_special_tokens\":4", "v3") "," VOCAB
-         "}", "vocab: 7 tokens of the 95 that config says"},
-        {"{" CONFIG("\"default_vocab_size\":999999,\"default_num_special_tokens\":900000", "v3")
-         "," VOCAB "}", "out of range"},
+                                                                                        "}",
+         "vocab: 7 tokens of the 95 that config says"},
+        {"{" CONFIG("\"default_vocab_size\":999999,\"default_num_special_tokens\":900000",
+                    "v3") "," VOCAB "}",
+         "out of range"},
         {"{" CONFIG(SIZES, "v11") "," VOCAB "}", "special_tokens: missing (version 11)"},
         {"{" CONFIG(SIZES, "v3") ",\"vocab\":[7]}", "expected objects"},
         {"{" CONFIG(SIZES, "v3") ",\"vocab\":{}}", "expected a list"},
@@ -100,11 +104,13 @@ static void test_refused(void **state)
          "vocab: token 0 is not base64"},
         {"{" CONFIG(SIZES, "v3") "," VOCAB "," VOCAB "}", "vocab: 10 tokens"},
         {"{" CONFIG(SIZES, "v3") "," VOCAB
-         ",\"special_tokens\":[{\"rank\":1,\"token_str\":\"<s>\"}]}", "rank 1, expected 0 of 4"},
+                                 ",\"special_tokens\":[{\"rank\":1,\"token_str\":\"<s>\"}]}",
+         "rank 1, expected 0 of 4"},
         {"{" CONFIG(SIZES, "v3") "," VOCAB "," SPECIALS "," SPECIALS "}",
          "rank 0, expected 3 of 4"},
-        {"{" CONFIG("\"default_vocab_size\":7,\"default_num_special_tokens\":2", "v3") "," VOCAB
-         "," SPECIALS "}", "rank 2, expected 2 of 2"},
+        {"{" CONFIG("\"default_vocab_size\":7,\"default_num_special_tokens\":2",
+                    "v3") "," VOCAB "," SPECIALS "}",
+         "rank 2, expected 2 of 2"},
         {"{" CONFIG(SIZES, "v3") "," VOCAB "} x", "byte"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,4 +1,4 @@
-/* tests/trait_test.c - what slots carry beside their score, and noise: each held to sums in double
+/* tests/trait_test.c - what slots carry beside their score, anchors, and noise: each held to sums
  * over the tokens themselves, whatever way a token's slot has gone. Whether kernels agree is
  * attend_test's. */
 #include "kernels/score.h"
@@ -24,17 +24,71 @@ static double lost_by_codes(const float *x, int n)
     return sqrt(lost / all);
 }
 
+static double norm_of(const float *x, int n)
+{
+    double square = 0;
+    for (int d = 0; d < n; d++)
+        square += (double)x[d] * x[d];
+    return sqrt(square);
+}
+
+/* The cosine of token pos's key with the sum of the unit keys of the first n tokens. */
+static double alike(const struct model *m, const struct tokens *t, int head, int pos, int n)
+{
+    const float *k = t->k + head * m->head_dim;
+    double products = 0, square = 0;
+    for (int d = 0; d < m->head_dim; d++) {
+        double anchor = 0;
+        for (int i = 0; i < n; i++)
+            anchor += k[i * t->kv_stride + d] / norm_of(k + i * t->kv_stride, m->head_dim);
+        products += anchor * k[pos * t->kv_stride + d];
+        square += anchor * anchor;
+    }
+    return products / sqrt(square) / norm_of(k + pos * t->kv_stride, m->head_dim);
+}
+
+/* How far token pos's value is from the mean of the first n tokens'. */
+static double apart(const struct model *m, const struct tokens *t, int head, int pos, int n)
+{
+    double square = 0;
+    for (int d = head * m->head_dim; d < (head + 1) * m->head_dim; d++) {
+        double sum = 0;
+        for (int i = 0; i < n; i++)
+            sum += t->v[i * t->kv_stride + d];
+        square += pow(t->v[pos * t->kv_stride + d] - sum / n, 2);
+    }
+    return sqrt(square);
+}
+
+/* What a slot's score, where keys alone make it, or its trait should be; n: tokens of its anchor.
+ */
+static double wanted(const struct model *m, const struct tokens *t, int policy, int head, int pos,
+                     int n)
+{
+    const int64_t at = (int64_t)pos * t->kv_stride + head * m->head_dim;
+    if (policy == EVICT_KEYDIFF || policy == EVICT_RKV)
+        return (policy == EVICT_RKV ? 1 : -1) * alike(m, t, head, pos, n);
+    if (policy == EVICT_CAOTE)
+        return apart(m, t, head, pos, n);
+    if (policy == EVICT_VLEN)
+        return norm_of(t->v + at, m->head_dim);
+    return lost_by_codes(t->k + at, m->head_dim) + lost_by_codes(t->v + at, m->head_dim);
+}
+
 static void traits_are_of_their_tokens(void **state)
 {
     (void)state;
+    enum { PROMPT = 45 };
     static const enum kv_format formats[] = {KV_F32, KV_Q4, KV_MIXED};
-    static const int policies[] = {EVICT_VLEN, EVICT_QHITTER};
-    for (int i = 0; i < 12; i++) {
+    static const int policies[] = {EVICT_VLEN, EVICT_QHITTER, EVICT_KEYDIFF, EVICT_RKV,
+                                   EVICT_CAOTE};
+    for (int i = 0; i < 6 * (int)(sizeof policies / sizeof *policies); i++) {
         struct model m = {4, 2, i % 2 ? 80 : 33, KV_F32, formats[i % 3]};
         struct evict e = {.policy = policies[i / 6], .scope = i / 3 % 2};
         struct tokens t = tokens_make(&m, 90, 670);
         struct ops ops = {.isa = isa_best(), .compute = COMPUTE_F32};
-        struct row r = row_run(&ops, &m, &t, e, (struct evict_row){40, 18, 4}, 45, 7);
+        struct row r = row_run(&ops, &m, &t, e, (struct evict_row){40, 18, 4}, PROMPT, 7);
+        const float *numbers = r.kv.slot_trait ? r.kv.slot_trait : r.kv.slot_score;
         int n = 0;
         for (int head = 0; head < 2; head++)
             for (int slot = 0; slot < r.kv.slots_cap; slot++) {
@@ -42,20 +96,119 @@ static void traits_are_of_their_tokens(void **state)
                 const int ring = r.kv.slots_cap - r.kv.ring_slots;
                 if (slot >= r.kv.n_slots && slot < ring)
                     continue;
-                const int64_t own = r.kv.slot_pos[at] * t.kv_stride + head * m.head_dim;
-                double norm = 0;
-                for (int d = 0; d < m.head_dim; d++)
-                    norm += (double)t.v[own + d] * t.v[own + d];
-                const double lost =
-                    lost_by_codes(t.k + own, m.head_dim) + lost_by_codes(t.v + own, m.head_dim);
-                const double want = e.policy == EVICT_VLEN ? sqrt(norm) : lost;
-                assert_true(fabs((double)r.kv.slot_trait[at] - want) < 1e-5 * want);
+                const int pos = r.kv.slot_pos[at], seen = pos < PROMPT ? PROMPT : pos + 1;
+                const double want = wanted(&m, &t, e.policy, head, pos, seen);
+                assert_true(fabs((double)numbers[at] - want) < 1e-5 * fmax(fabs(want), 0.1));
                 n++;
             }
         assert_int_equal(n, 80);
         row_free(&r);
         tokens_free(&t);
     }
+}
+
+/* Links of the chain over tokens [0, n), for one dimension. */
+static float chain(const struct model *m, const struct tokens *t, int kind, int head, int d, int n)
+{
+    float sum = 0;
+    for (int i = 0; i < n; i++) {
+        const int64_t at = (int64_t)i * t->kv_stride + head * m->head_dim;
+        const float one = 1.0f / math_norm(t->k + at, m->head_dim);
+        sum = kind == EVICT_KEY_ANCHOR ? fmaf(t->k[at + d], one, sum) : sum + t->v[at + d];
+    }
+    return sum;
+}
+
+/* An anchor is one chain over all tokens, wherever the prompt and spans end, whoever has gone, on
+ * every instruction set; a prompt begins it anew. */
+static void anchors_are_chains(void **state)
+{
+    (void)state;
+    enum { N = 70 };
+    static const int policies[] = {EVICT_KEYDIFF, EVICT_CAOTE, EVICT_RKV};
+    static const int prompts[] = {0, 1, 33, 70};
+    for (int i = 0; i < 16; i++) {
+        struct model m = {4, 2, i % 2 ? 80 : 33, KV_F32, i % 2 ? KV_MIXED : KV_BF16};
+        struct evict e = {.policy = policies[i % (int)(sizeof policies / sizeof *policies)],
+                          .scope = i / 4 % 2,
+                          .simulate = i / 2 % 2};
+        const int kind = evict_policy_anchor(e.policy);
+        struct tokens t = tokens_make(&m, N, 680);
+        FOR_EACH_ISA(isa)
+        {
+            struct ops ops = {.isa = isa, .compute = COMPUTE_F32};
+            for (int step = 1; step <= N; step = step * 7 + 1) {
+                struct evict_row limits = {40, 18, 4};
+                struct row r = row_make(&m, &t, e, limits, prompts[i / 4]), *rows[] = {&r};
+                const struct tokens *ts[] = {&t};
+                if (r.n_prompt > 0)
+                    row_prompt(&ops, &m, &t, &r, r.n_prompt);
+                for (int at = r.n_prompt; at < N; at += step)
+                    rows_forced(&ops, &m, ts, rows, 1, at, at + step < N ? step : N - at);
+                for (int head = 0; head < 2; head++)
+                    for (int d = 0; d < m.head_dim; d++) {
+                        const float want = chain(&m, &t, kind, head, d, N);
+                        assert_memory_equal(&r.kv.anchor[head * m.head_dim + d], &want, 4);
+                    }
+                row_free(&r);
+            }
+        }
+        tokens_free(&t);
+    }
+}
+
+/* The standard deviation of token pos's channels between the least and greatest of [from, to). */
+static double spread(const struct model *m, const float *x, int stride, int pos, int from, int to)
+{
+    double sum = 0, square = 0;
+    for (int d = 0; d < m->head_dim; d++) {
+        double least = INFINITY, most = -INFINITY;
+        for (int i = from; i < to; i++) {
+            least = fmin(least, (double)x[i * stride + d]);
+            most = fmax(most, (double)x[i * stride + d]);
+        }
+        const double way = (x[pos * stride + d] - least) / (most - least);
+        sum += way;
+        square += way * way;
+    }
+    return sqrt((square - sum * sum / m->head_dim) / (m->head_dim - 1));
+}
+
+/* Chunk by chunk the ranks, and 1 for who has no next chunk; a chunk's ranks are all there. */
+static void lags_are_ranks_of_spreads(void **state)
+{
+    (void)state;
+    enum { PROMPT = 150, SINK = 3, LAG = 16, CHUNKS = (PROMPT - SINK) / LAG - 1 };
+    const struct model m = {4, 2, 48, KV_F32, KV_F32};
+    const struct evict_row limits = {.budget = 70, .recent = 20, .sink = SINK};
+    const struct evict e = {.policy = EVICT_LAGKV, .simulate = 1}; // all keep their scores
+    struct tokens t = tokens_make(&m, PROMPT + 10, 690);
+    struct ops ops = {.isa = isa_best(), .compute = COMPUTE_F32};
+    struct row r = row_run(&ops, &m, &t, e, limits, PROMPT, 4);
+    for (int head = 0; head < 2; head++) {
+        const float *score = r.kv.slot_score + head * r.kv.slots_cap, *k = t.k + head * 48;
+        for (int pos = 0; pos < PROMPT; pos++)
+            assert_true(score[pos] == 1 || (pos >= SINK && pos < SINK + CHUNKS * LAG));
+        for (int pos = PROMPT; pos < PROMPT + 10; pos++)
+            assert_true(score[pos] == 0);
+        for (int first = SINK; first < SINK + CHUNKS * LAG; first += LAG) {
+            double of[2][LAG], sum[2] = {0}, both[LAG];
+            for (int i = 0; i < 2 * LAG; i++)
+                sum[i / LAG] += of[i / LAG][i % LAG] =
+                    exp(spread(&m, i < LAG ? k : t.v + head * 48, t.kv_stride, first + i % LAG,
+                               first + LAG, first + 2 * LAG));
+            for (int i = 0; i < LAG; i++)
+                both[i] = of[0][i] / sum[0] + of[1][i] / sum[1];
+            for (int i = 0; i < LAG; i++) {
+                int before = 0;
+                for (int j = 0; j < LAG; j++)
+                    before += both[j] < both[i];
+                assert_true(score[first + i] == (float)(before + 1) / LAG);
+            }
+        }
+    }
+    row_free(&r);
+    tokens_free(&t);
 }
 
 /* Under noise a token gives softmax((logit + noise) / tau) to every slot and itself: here from the
@@ -106,6 +259,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(traits_are_of_their_tokens),
+        cmocka_unit_test(anchors_are_chains),
+        cmocka_unit_test(lags_are_ranks_of_spreads),
         cmocka_unit_test(noise_is_of_the_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

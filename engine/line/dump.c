@@ -104,8 +104,10 @@ static int shown_slots(const struct dump *d, const struct kv_row *kv, int head, 
     for (int64_t s = 0; s < kv->slots_cap && n < SHOWN_MAX; s++)
         if (is_held(kv, at, s, next)) {
             const float score = kv->slot_score ? kv->slot_score[at + s] : 0;
-            all[n++] = (struct shown){kv->slot_pos[at + s],
-                                      evict_score_value(mode, &view, score, trait_of(kv, at + s))};
+            const float trait = trait_of(kv, at + s);
+            all[n++] =
+                (struct shown){kv->slot_pos[at + s],
+                               evict_score_value(mode, &view, d->config.group, score, trait)};
         }
     qsort(all, (size_t)n, sizeof *all, by_position);
     return n;

@@ -211,17 +211,18 @@ static void keep_prompts(struct layer_work *w, const struct tile *t, const struc
         const struct row *row = &b->rows[c->span->row];
         int n_prompt = c->span->pos + c->span->n;
         int64_t scores_at = (int64_t)c->page * KV_PAGE_SLOTS * w->shape->n_kv_heads;
-        struct prompt_keep_args keep = {
-            .from = w->prompt,
-            .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
-            .scores = evict_prompt_scores(w->rule.policy) ? w->prompt_scores + scores_at : NULL,
-            .rope = slot_rope(w, layer),
-            .kv = w->rows,
-            .evict = w->rule,
-            .limits = layer_limits(w, row),
-            .row = c->span->row,
-            .n_prompt = n_prompt,
-            .scratch = w->scratch};
+        const int scores = evict_prompt_scores(w->rule.policy) || evict_lag_scores(w->rule.policy);
+        struct prompt_keep_args keep = {.from = w->prompt,
+                                        .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
+                                        .scores = scores ? w->prompt_scores + scores_at : NULL,
+                                        .rope = slot_rope(w, layer),
+                                        .kv = w->rows,
+                                        .evict = w->rule,
+                                        .limits = layer_limits(w, row),
+                                        .row = c->span->row,
+                                        .n_heads = w->shape->n_heads,
+                                        .n_prompt = n_prompt,
+                                        .scratch = w->scratch};
         ops_run_prompt_keep(&w->ops, &keep);
         if (!w->dump)
             continue;
@@ -584,6 +585,7 @@ static void place_rows(struct layer_work *w, int layer, const struct batch *b,
     rows->slot_score = NULL;
     rows->slot_rank = NULL;
     rows->slot_trait = NULL;
+    rows->anchor = NULL;
     rows->rings = memory_at(w->memory, LAYOUT_RINGS, first);
     if (w->rule.policy != EVICT_FULL) {
         rows->slot_pos = (int32_t *)memory_at(w->memory, LAYOUT_SLOT_POS, first) + slots;
@@ -593,6 +595,9 @@ static void place_rows(struct layer_work *w, int layer, const struct batch *b,
         rows->slot_rank = (int32_t *)memory_at(w->memory, LAYOUT_SLOT_RANKS, first) + slots;
     if (evict_policy_trait(w->rule.policy))
         rows->slot_trait = (float *)memory_at(w->memory, LAYOUT_SLOT_TRAITS, first) + slots;
+    if (evict_policy_anchor(w->rule.policy))
+        rows->anchor = (float *)memory_at(w->memory, LAYOUT_SLOT_ANCHORS, first) +
+                       (int64_t)layer * w->shape->n_kv_heads * w->shape->head_dim;
     if (rows->rings)
         rows->rings += layer * w->ring_bytes;
     ops_fill(&w->ops, rows->dirty, 0, (int64_t)b->n_rows * rows->dirty_stride * 8);

@@ -14,7 +14,7 @@ struct quantized_tensor {
     int64_t scale_n, scale_k; // rows and numbers along k that share a scale
     /* nf4 whose scales are codes themselves: map[code] * nested[i / 256] + offset. */
     const struct source_tensor *nested; // NULL: scales are f32
-    float *map; // owned: [256]; NULL: the one of nf4_scale_number()
+    float *map;                         // owned: [256]; NULL: the one of nf4_scale_number()
     float offset;
 };
 

@@ -125,14 +125,66 @@ static void position_get(const struct prompt_keep_args *a, int head, int pos, fl
     }
 }
 
+static float *anchor_at(const struct prompt_keep_args *a, int head)
+{
+    float *row = a->kv.anchor ? a->kv.anchor + a->row * a->kv.anchor_stride : NULL;
+    return row ? row + (int64_t)head * a->from.head_dim : NULL;
+}
+
+/* A head's anchor, of the prompt from now on. */
+static void make_anchor(const struct prompt_keep_args *a, struct keep_scratch *s, int kind,
+                        int head)
+{
+    for (int pos = 0; pos < a->n_prompt; pos++) {
+        position_get(a, head, pos, s->k, s->v);
+        score_anchor_add(kind, s->k, s->v, a->from.head_dim, pos, anchor_at(a, head));
+    }
+}
+
+/* The next chunk's keys and values, for the one at `first`. */
+static void see_lag(const struct prompt_keep_args *a, struct keep_scratch *s, int head, int first,
+                    int lag, struct score_lag *keys, struct score_lag *values)
+{
+    score_lag_begin(keys, a->from.head_dim);
+    score_lag_begin(values, a->from.head_dim);
+    for (int pos = first + lag; pos < first + 2 * lag; pos++) {
+        position_get(a, head, pos, s->k, s->v);
+        score_lag_see(keys, s->k);
+        score_lag_see(values, s->v);
+    }
+    score_lag_end(keys);
+    score_lag_end(values);
+}
+
+/* A head's scores, where its keys and values make them. */
+static void make_lag_scores(const struct prompt_keep_args *a, struct keep_scratch *s, int head)
+{
+    const int lag = evict_lag(&a->limits), chunks = evict_lag_chunks(&a->limits, a->n_prompt);
+    float *scores = a->scores + head * round_up(a->n_prompt, KV_PAGE_SLOTS);
+    float of_keys[EVICT_LAG_MOST], of_values[EVICT_LAG_MOST];
+    for (int pos = 0; pos < a->n_prompt; pos++)
+        scores[pos] = 1;
+    for (int chunk = 0; chunk < chunks; chunk++) {
+        const int first = a->limits.sink + chunk * lag;
+        struct score_lag keys, values;
+        see_lag(a, s, head, first, lag, &keys, &values);
+        for (int i = 0; i < lag; i++) {
+            position_get(a, head, first + i, s->k, s->v);
+            of_keys[i] = score_lag_spread(&keys, s->k);
+            of_values[i] = score_lag_spread(&values, s->v);
+        }
+        score_lag_ranks(of_keys, of_values, lag, scores + first);
+    }
+}
+
 /* The score that a position has in its slot. */
 static float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode,
                         struct keep_scratch *s, int head, int pos)
 {
-    if (mode->source != EVICT_KEYS)
+    if (!score_is_of_key(mode->source))
         return prompt_kept_score(a, mode, head, pos);
     position_get(a, head, pos, s->k, NULL);
-    return -math_norm(s->k, a->from.head_dim);
+    return score_of_key(mode->source, s->k, a->from.head_dim, anchor_at(a, head));
 }
 
 /* And its trait. */
@@ -142,7 +194,7 @@ static float kept_trait(const struct prompt_keep_args *a, const struct evict_sco
     if (mode->trait == EVICT_NO_TRAIT)
         return 0;
     position_get(a, head, pos, s->k, s->v);
-    return score_trait(mode->trait, s->k, s->v, a->from.head_dim);
+    return score_trait(mode->trait, s->k, s->v, a->from.head_dim, anchor_at(a, head), a->n_prompt);
 }
 
 /* The rank of every position for one head, or for all heads together (scope layer). */
@@ -151,6 +203,7 @@ static void rank_positions(const struct prompt_keep_args *a, struct keep_scratch
     const struct evict_score mode = evict_score_of(a->evict.policy);
     int layer = a->evict.scope == EVICT_SCOPE_LAYER;
     int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;
+    const int group = a->n_heads / a->from.n_kv_heads;
     for (int h = first; h < last && evict_has_view(&mode); h++) {
         s->view[h] = evict_view_empty();
         for (int pos = 0; pos < a->n_prompt; pos++)
@@ -160,7 +213,7 @@ static void rank_positions(const struct prompt_keep_args *a, struct keep_scratch
     for (int pos = 0; pos < a->n_prompt; pos++) {
         float score = 0;
         for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
-            score += evict_score_value(&mode, &s->view[h], kept_score(a, &mode, s, h, pos),
+            score += evict_score_value(&mode, &s->view[h], group, kept_score(a, &mode, s, h, pos),
                                        kept_trait(a, &mode, s, h, pos));
         s->rank[pos] = evict_rank(a->evict.policy, &a->limits, score, pos, a->n_prompt - 1);
     }
@@ -318,6 +371,23 @@ static float *shared_ranks(const struct keep_task *t, int64_t head)
     return t->ranks + head * round_up(t->args->n_prompt, KV_PAGE_SLOTS);
 }
 
+/* What all of a head's positions are held against: before any head is kept, as under scope layer
+ * each asks for all. */
+static void whole_part(void *ctx, int thread, int n_threads)
+{
+    const struct keep_task *t = ctx;
+    const int kind = evict_policy_anchor(t->args->evict.policy);
+    struct keep_scratch s = thread_scratch(t->args, thread);
+    int64_t first, last;
+    pool_split(t->args->from.n_kv_heads, thread, n_threads, &first, &last);
+    for (int64_t head = first; head < last; head++) {
+        if (kind)
+            make_anchor(t->args, &s, kind, (int)head);
+        if (evict_lag_scores(t->args->evict.policy))
+            make_lag_scores(t->args, &s, (int)head);
+    }
+}
+
 static void keep_part(void *ctx, int thread, int n_threads)
 {
     const struct keep_task *t = ctx;
@@ -402,6 +472,10 @@ void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
     t.n_out = (int)max_i64(0, (int64_t)a->n_prompt - a->limits.budget);
     CHECK(n_slots <= t.kv.slots_cap - ring_slots);
     CHECK(!evict_policy_trait(a->evict.policy) || t.kv.slot_trait);
+    CHECK(!evict_policy_anchor(a->evict.policy) || t.kv.anchor);
+    CHECK(!evict_lag_scores(a->evict.policy) || a->scores);
+    if (evict_policy_anchor(a->evict.policy) || evict_lag_scores(a->evict.policy))
+        pool_run(ops->pool, whole_part, &t);
     if (evict_uneven(&a->limits)) {
         const int heads = a->from.n_kv_heads;
         t.ranks =

@@ -483,11 +483,14 @@ __global__ void __launch_bounds__(THREADS) forced_join(const __grid_constant__ s
         const int64_t to = t.row * f.a.out_stride + (int64_t)(head * group + r) * head_dim + d;
         f.a.out[to] = fmaf(own[r], own_v[d], out) * inverse[r];
     }
-    if (f.score.source == EVICT_KEYS && warp_id() == 0) {
+    if (score_is_of_key(f.score.source) && warp_id() == 0) {
         const float *k = f.a.k + t.row * f.a.k_stride + (int64_t)head * head_dim;
-        const float norm = warp_norm(k, head_dim);
+        float number, *anchor = anchor_at(&t.kv, head);
+        if (anchor)
+            warp_anchor_add(f.anchor, k, NULL, head_dim, t.now, anchor);
+        number = anchor ? warp_alike(k, anchor, head_dim) : warp_norm(k, head_dim);
         if (lane_id() == 0)
-            f.own_score[unit] = -norm;
+            f.own_score[unit] = -number;
     } else if (threadIdx.x == 0) {
         float score = 0.0f;
         for (int r = 0; r < group && f.adds; r++)
@@ -586,6 +589,7 @@ void cuda_attend_forced(cudaStream_t stream, const struct ops *ops,
     f.scores = evict_policy_scores(args->evict.policy);
     f.adds = evict_decode_scores(args->evict.policy);
     f.score = evict_score_of(args->evict.policy);
+    f.anchor = evict_anchor_of(&f.score);
     f.group = args->n_heads / n_kv_heads;
     f.n_splits = forced_splits(args->slots_max, args->kv.rings != NULL);
     const int64_t parts = (int64_t)n_kv_heads * f.n_splits, n_parts = max_i64(PARTS, parts);

@@ -108,13 +108,227 @@ DEVICE float vector_code_error(const struct kept_vector &x)
     return code_error_relative(errors[0] + errors[1], squares[0] + squares[1]);
 }
 
+/* ---- anchors: as kernels/score.h has them ---- */
+
+/* The sum of products with `with` [head_dim]. */
+DEVICE float vector_products(const struct kept_vector &x, const float *with)
+{
+    float lanes[16] = {};
+    for (int d0 = 0; d0 < x.l->head_dim; d0 += 16) {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            if (d0 + i >= x.l->head_dim)
+                break;
+            lanes[i] = fmaf(x(d0 + i), with[d0 + i], lanes[i]);
+        }
+    }
+    return math_sum16(lanes);
+}
+
+DEVICE float numbers_norm(const float *x, int n)
+{
+    float lanes[16] = {};
+    for (int d0 = 0; d0 < n; d0 += 16) {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            if (d0 + i >= n)
+                break;
+            lanes[i] = fmaf(x[d0 + i], x[d0 + i], lanes[i]);
+        }
+    }
+    return sqrtf(math_sum16(lanes));
+}
+
+/* score_alike() of a key. */
+DEVICE float vector_alike(const struct kept_vector &k, const float *anchor)
+{
+    const float products = vector_products(k, anchor), norm = vector_norm(k);
+    return score_cosine(products, norm, numbers_norm(anchor, k.l->head_dim));
+}
+
+/* score_apart() of a value. */
+DEVICE float vector_apart(const struct kept_vector &v, const float *anchor, int n_tokens)
+{
+    const float share = 1.0f / (float)n_tokens;
+    float lanes[16] = {};
+    for (int d0 = 0; d0 < v.l->head_dim; d0 += 16) {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            if (d0 + i >= v.l->head_dim)
+                break;
+            const float off = score_off_mean(v(d0 + i), anchor[d0 + i], share);
+            lanes[i] = fmaf(off, off, lanes[i]);
+        }
+    }
+    return sqrtf(math_sum16(lanes));
+}
+
+DEVICE float *kept_anchor(const struct prompt_keep_args *a, int head)
+{
+    return a->kv.anchor + a->row * a->kv.anchor_stride + (int64_t)head * a->from.head_dim;
+}
+
+#define ANCHOR_TILE (SELECT_THREADS / WARP) // positions, a warp each
+
+static int anchor_shared(void)
+{
+    return take_bytes<float>(ANCHOR_TILE);
+}
+
+/* The row's anchor, of the prompt from now on; a block has a KV head, a thread a dimension. */
+__global__ void __launch_bounds__(SELECT_THREADS, 1)
+    keep_anchor(const __grid_constant__ struct keep f)
+{
+    const struct prompt_keep_args *a = &f.a;
+    const int head = (int)blockIdx.x, head_dim = a->from.head_dim;
+    const int of_values = evict_policy_anchor(a->evict.policy) == EVICT_VALUE_ANCHOR;
+    struct taken taken = {};
+    float *units = take<float>(&taken, ANCHOR_TILE), *anchor = kept_anchor(a, head);
+    for (int first = 0; first < a->n_prompt; first += ANCHOR_TILE) {
+        const int left = a->n_prompt - first, n = left < ANCHOR_TILE ? left : ANCHOR_TILE;
+        if (!of_values && warp_id() < n) {
+            const struct kept_vector k = kept_vector_at(a, head, first + warp_id(), 0);
+            float square = 0.0f;
+            for (int d = lane_id() % 16; d < head_dim; d += 16) {
+                const float x = k(d);
+                square = fmaf(x, x, square);
+            }
+            square = warp_sum16(square);
+            if (lane_id() == 0)
+                units[warp_id()] = score_unit(sqrtf(square));
+        }
+        __syncthreads();
+        for (int d = (int)threadIdx.x; d < head_dim; d += SELECT_THREADS) {
+            float sum = first > 0 ? anchor[d] : 0.0f;
+            for (int i = 0; i < n; i++) {
+                const float x = kept_vector_at(a, head, first + i, of_values)(d);
+                sum = of_values ? sum + x : score_anchor_key(sum, x, units[i]);
+            }
+            anchor[d] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+/* ---- lags: as kernels/score.h has them ---- */
+
+#define LAG_THREADS 256
+
+/* Shared: of keys, then of values. */
+struct lags {
+    float *least, *inverse; // [2][head_dim] of the next chunk
+    float *of;              // [3][EVICT_LAG_MOST] of the chunk's tokens; third: of both
+};
+
+static int lag_shared(int head_dim)
+{
+    return 2 * take_bytes<float>(2 * head_dim) + take_bytes<float>(3 * EVICT_LAG_MOST);
+}
+
+/* What the chunk at `first` is held against, by all threads. */
+DEVICE void lag_see(const struct prompt_keep_args *a, int head, int first, int lag,
+                    const struct lags *l)
+{
+    const int head_dim = a->from.head_dim;
+    for (int i = (int)threadIdx.x; i < 2 * head_dim; i += LAG_THREADS) {
+        const int v = i / head_dim;
+        float least = INFINITY, greatest = -INFINITY;
+        for (int pos = first + lag; pos < first + 2 * lag; pos++) {
+            const float x = kept_vector_at(a, head, pos, v)(i % head_dim);
+            least = x < least ? x : least;
+            greatest = x > greatest ? x : greatest;
+        }
+        l->least[i] = least;
+        l->inverse[i] = score_lag_inverse(least, greatest);
+    }
+    __syncthreads();
+}
+
+/* score_lag_spread() of a vector, by a warp. */
+DEVICE float warp_spread(const struct kept_vector &x, const float *least, const float *inverse)
+{
+    const int n = x.l->head_dim;
+    float sum = 0.0f, squares = 0.0f;
+    for (int d = lane_id() % 16; d < n; d += 16)
+        sum = sum + (x(d) - least[d]) * inverse[d];
+    const float mean = warp_sum16(sum) / (float)n;
+    for (int d = lane_id() % 16; d < n; d += 16) {
+        const float off = (x(d) - least[d]) * inverse[d] - mean;
+        squares = fmaf(off, off, squares);
+    }
+    return score_spread(warp_sum16(squares), n);
+}
+
+/* score_lag_softmax() of x [lag], shared, by a warp. */
+DEVICE void warp_softmax(float *x, int lag)
+{
+    float most = -INFINITY, sum = 0.0f;
+    for (int i = lane_id(); i < lag; i += WARP)
+        most = x[i] > most ? x[i] : most;
+    most = warp_max(most);
+    __syncwarp();
+    for (int i = lane_id(); i < lag; i += WARP)
+        x[i] = math_exp(x[i] - most);
+    __syncwarp();
+    for (int i = lane_id() % 16; i < lag; i += 16)
+        sum = sum + x[i];
+    const float inverse = 1.0f / warp_sum16(sum);
+    __syncwarp();
+    for (int i = lane_id(); i < lag; i += WARP)
+        x[i] = x[i] * inverse;
+}
+
+/* Scores that keys and values make: a block has a chunk and a KV head, the last one all that no
+ * whole chunk follows, and the sink. */
+__global__ void __launch_bounds__(LAG_THREADS) keep_lags(const __grid_constant__ struct keep f)
+{
+    const struct prompt_keep_args *a = &f.a;
+    const int chunk = (int)blockIdx.x, head = (int)blockIdx.y, head_dim = a->from.head_dim;
+    const int lag = evict_lag(&a->limits), chunks = (int)gridDim.x - 1;
+    const int first = a->limits.sink + chunk * lag;
+    float *scores = a->scores + head * f.n_pad;
+    for (int pos = (int)threadIdx.x; chunk == chunks && pos < a->n_prompt; pos += LAG_THREADS)
+        if (pos < a->limits.sink || pos >= first)
+            scores[pos] = 1.0f;
+    if (chunk == chunks)
+        return;
+    struct taken taken = {};
+    struct lags l;
+    l.least = take<float>(&taken, 2 * head_dim);
+    l.inverse = take<float>(&taken, 2 * head_dim);
+    l.of = take<float>(&taken, 3 * EVICT_LAG_MOST);
+    lag_see(a, head, first, lag, &l);
+    for (int i = warp_id(); i < 2 * lag; i += LAG_THREADS / WARP) {
+        const int v = i / lag, token = i % lag;
+        const float spread = warp_spread(kept_vector_at(a, head, first + token, v),
+                                         l.least + v * head_dim, l.inverse + v * head_dim);
+        if (lane_id() == 0)
+            l.of[v * EVICT_LAG_MOST + token] = spread;
+    }
+    __syncthreads();
+    if (warp_id() < 2)
+        warp_softmax(l.of + warp_id() * EVICT_LAG_MOST, lag);
+    __syncthreads();
+    float *both = l.of + 2 * EVICT_LAG_MOST;
+    for (int i = (int)threadIdx.x; i < lag; i += LAG_THREADS)
+        both[i] = 0.5f * (l.of[i] + l.of[EVICT_LAG_MOST + i]);
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < lag; i += LAG_THREADS) {
+        int before = 0;
+        for (int j = 0; j < lag; j++)
+            before += evict_before(both[j], j, both[i], i);
+        scores[first + i] = evict_lag_rank(before, lag);
+    }
+}
+
 /* The score that a position has in its slot. */
 DEVICE float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
                         int pos)
 {
-    if (mode->source != EVICT_KEYS)
+    if (!score_is_of_key(mode->source))
         return prompt_kept_score(a, mode, head, pos);
-    return -vector_norm(kept_vector_at(a, head, pos, 0));
+    const struct kept_vector k = kept_vector_at(a, head, pos, 0);
+    return mode->source == EVICT_KEYS ? -vector_norm(k) : -vector_alike(k, kept_anchor(a, head));
 }
 
 /* And its trait. */
@@ -126,6 +340,10 @@ DEVICE float kept_trait(const struct prompt_keep_args *a, const struct evict_sco
     if (mode->trait == EVICT_QUANT_ERROR)
         return vector_code_error(kept_vector_at(a, head, pos, 0)) +
                vector_code_error(kept_vector_at(a, head, pos, 1));
+    if (mode->trait == EVICT_KEY_ALIKE)
+        return vector_alike(kept_vector_at(a, head, pos, 0), kept_anchor(a, head));
+    if (mode->trait == EVICT_VALUE_APART)
+        return vector_apart(kept_vector_at(a, head, pos, 1), kept_anchor(a, head), a->n_prompt);
     return 0.0f;
 }
 
@@ -163,11 +381,12 @@ DEVICE uint32_t keep_key(const struct keep *f, int head, int pos)
     const struct evict_score mode = evict_score_of(a->evict.policy);
     const int layer = a->evict.scope == EVICT_SCOPE_LAYER, now = a->n_prompt - 1;
     const int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;
+    const int group = a->n_heads / a->from.n_kv_heads;
     float score = 0.0f;
     if (prompt_kept_anyway(a, pos))
         return 0xffffffffu;
     for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
-        score = score + evict_score_value(&mode, &f->views[h], kept_score(a, &mode, h, pos),
+        score = score + evict_score_value(&mode, &f->views[h], group, kept_score(a, &mode, h, pos),
                                           kept_trait(a, &mode, h, pos));
     return rank_key(evict_rank(a->evict.policy, &a->limits, score, pos, now));
 }
@@ -480,6 +699,13 @@ void cuda_prompt_keep(cudaStream_t stream, const struct ops *ops,
     const int64_t pages = ceil_div(f.n_slots, KV_PAGE_SLOTS) + ceil_div(f.n_ring, KV_PAGE_SLOTS);
     (void)ops;
     const struct evict_score mode = evict_score_of(args->evict.policy);
+    if (evict_anchor_of(&mode))
+        LAUNCH(keep_anchor, heads, SELECT_THREADS, anchor_shared(), stream, f);
+    if (evict_lag_scores(args->evict.policy)) {
+        const unsigned chunks = (unsigned)evict_lag_chunks(&args->limits, args->n_prompt);
+        LAUNCH(keep_lags, dim3(chunks + 1, heads), LAG_THREADS, lag_shared(args->from.head_dim),
+               stream, f);
+    }
     if (evict_has_view(&mode) && f.n_out > 0)
         LAUNCH(keep_view, heads, SELECT_THREADS, view_shared(), stream, f);
     if (f.n_out > 0)

@@ -246,7 +246,8 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
         float *score = kv->slot_score + ref_slot_at(kv, head, j).meta;
         *score = evict_score_next(&mode, *score, columns[j], group, now);
     }
-    return ref_own_score(a, token, now, head, own_score);
+    ref_anchor(a, kv, token, now, head);
+    return ref_own_score(a, kv, token, now, head, own_score);
 }
 
 void exact_attend_forced(const struct ops *ops, const struct attend_forced_args *a)
