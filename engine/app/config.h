@@ -36,8 +36,8 @@ struct config {
         *allow, *sweep, *plot, *policies, *budgets, *kv_formats;
     const char *device, *compute, *matmul, *isa, *weights, *attn, *io, *kv_policy, *kv_scope,
         *kv_positions, *kv_format, *order, *unknown_fields, *progress, *shard, *kv_budget,
-        *kv_budget_of, *kv_budget_layers, *kv_budget_heads, *kv_recent, *resident, *percent, *weights_codec,
-        *share_prefixes, *replan;
+        *kv_budget_of, *kv_budget_layers, *kv_budget_heads, *kv_recent, *resident, *percent,
+        *weights_codec, *share_prefixes, *replan;
     int64_t mem_device, mem_ram, mem_disk;
     int64_t threads, batch, batches, decoded, ahead_weights, ahead_state, prefill_tokens;
     int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;
