@@ -99,7 +99,7 @@ FULL_SET += [
     ("h2o-mean", None, "0.3", {"budget_heads": "adaptive:0.5", "recent": "8"}),
     ("h2o-hf", None, "40", {"budget_heads": "adaptive", "recent": "8"}),
     ("snapkv", None, "48", {"budget_heads": "adaptive", "recent": "8"}),
-    ("qhitter", None, "40", {"budget_heads": "adaptive", "recent": "8"}),
+    ("vlen", None, "40", {"budget_heads": "adaptive", "recent": "8"}),
     ("knorm", None, "40", {"budget_heads": "adaptive:0.3", "recent": "0", "sink": 0}),
     ("tova", "head", "48", {"budget_heads": "adaptive", "budget_layers": "pyramid:3"}),
 ]

@@ -604,123 +604,6 @@ def test_traces(t):
     )
 
 
-def test_heads(t, folder, name):
-    """Heads that share: how many each keeps and goes on keeping; where they are sure of all they have it is even."""
-    model = model_open(os.path.join(folder, name))
-    context, continuation = sample_row(model, 100, 64)
-
-    def play(policy, budget, heads, **more):
-        simulate, kv = more.pop("simulate", False), more.pop("kv", "f32")
-        rule = Rule(policy, budget, 164, budget_heads=heads, **more)
-        return rule, *score(model, context, continuation, rule, kv=kv, simulate=simulate)
-
-    for policy in ("h2o", "h2o-mean", "h2o-hf", "snapkv", "qhitter", "tova"):
-        for budget, heads, kv in ((48, "adaptive", "f32"), (36, "adaptive:0.7", "mixed"), (33, "adaptive:0.05", "f32")):
-            more = {"scope": "head", "recent": "8", "kv": kv}
-            what = f"{name}: {policy} {budget} {heads}"
-            rule, real, _, trail = play(policy, budget, heads, **more)
-            _, masked, _, other = play(policy, budget, heads, simulate=True, **more)
-            t.check(np.abs(real - masked).max() < 1e-9 and trail.kept == other.kept, f"{what}: masked differs")
-            least, ok, sizes = rule.head_least(), True, set()
-            for layer in range(model.layers):
-                counts = [len(trail.kept[layer, g]) for g in range(model.kv_heads)]
-                ok &= sum(counts) == model.kv_heads * budget and min(counts) >= least and max(counts) <= 2 * budget
-                sizes |= set(counts)
-            for (layer, g), kept in trail.kept.items():
-                held = set(kept)
-                for now, (new, gone, _) in enumerate(trail.victims[layer, g], 100):
-                    held.add(now)
-                    ok &= new == now and gone in held and rule.sink <= gone <= now - rule.recent
-                    held.remove(gone)
-                ok &= len(held) == len(kept) and len(trail.victims[layer, g]) == 64
-            t.check(ok, f"{what}: sizes, protection, a victim a token")
-            t.check(len(sizes) > 1 or policy == "snapkv", f"{what}: heads differ: {sizes}")
-        even, one = play(policy, 48, "even", scope="head"), play(policy, 48, "adaptive:1", scope="head")
-        t.check((even[1] == one[1]).all() and even[3].kept == one[3].kept, f"{name}: {policy} adaptive:1 is not even")
-        rule = Rule(policy, 48, scope="head", budget_heads="adaptive:1")
-        rank = np.random.RandomState(9).rand(3, 100)
-        stays = rule.shared(np.arange(100), rank, 99, 48)  # the rule itself, too, is then each head's own
-        own = [np.setdiff1d(np.arange(100), rule.first_to_go(np.arange(100), r, 99)[:52]) for r in rank]
-        t.check(all((np.flatnonzero(s) == o).all() for s, o in zip(stays, own)), f"{name}: {policy} alpha 1: each its best")
-    ties = np.zeros((3, 10))  # equal values: lower positions go first, then lower heads
-    stays = Rule("h2o", 4, recent="1", budget_heads="adaptive:0.5").shared(np.arange(10), ties, 9, 2)
-    t.check([np.flatnonzero(s).tolist() for s in stays] == [[6, 7, 8, 9], [6, 7, 8, 9], [6, 7, 8, 9]], f"ties: {stays}")
-    stays = Rule("h2o", 3, recent="1", budget_heads="adaptive:0.5").shared(np.arange(10), ties[:2], 9, 2)
-    ties[0] = 1  # no head has more than twice the budget
-    most = Rule("h2o", 3, recent="1").shared(np.arange(10), ties, 9, 1).sum(1).tolist()
-    t.check([s.sum() for s in stays] == [3, 3] and most == [6, 1, 2], f"ties, the most: {stays}, {most}")
-
-
-def masks_of_h2o(logits, n_prompt, heavy, recent):
-    """What each query sees [queries, keys] in H2O's own simulation of one head, from its description: everything stays
-    in the cache, and before the softmax a mask. Columns of weights are added up; once there are more than the budget,
-    the next query sees the best `heavy` of those older than the last `recent` scores, the last recent - 1 and itself;
-    scores of who is in neither the choice nor the last `recent` become 0."""
-    n = len(logits)
-    seen, scores = np.tril(np.ones((n, n), bool)), np.zeros(n)
-    for t in range(n):
-        x = np.where(seen[t, : t + 1], logits[t, : t + 1], -np.inf)
-        scores[: t + 1] += softmax(x)
-        there = t + 1
-        if there < n_prompt or there <= heavy + recent or there == n:
-            continue
-        best = np.argsort(-scores[: there - recent], kind="stable")[:heavy]
-        seen[there, : there - recent + 1] = False
-        seen[there, best] = True
-        stays = seen[there, :there].copy()
-        stays[there - recent :] = True
-        scores[:there] *= stays
-    return seen
-
-
-def test_h2o_hf(t):
-    """The masks of H2O's simulation, and by hand: H = R = 4, a token at 20 does not see 16."""
-    rng = np.random.RandomState(20)
-    for heavy, recent, n_prompt, n in ((4, 4, 20, 60), (4, 4, 3, 60), (8, 1, 9, 50), (3, 12, 40, 90), (5, 5, 10, 40), (6, 2, 1, 30)):
-        logits = rng.randn(n, n) * 2
-        rule, what = Rule("h2o-hf", heavy + recent, recent=str(recent)), f"h2o-hf {heavy}+{recent}, prompt of {n_prompt}"
-        want, held, scores = masks_of_h2o(logits, n_prompt, heavy, recent), [], np.zeros(n)
-        differ = []
-        for now in range(n):
-            held = sorted([*held, now])
-            sees = [p for p in held if now < n_prompt or p != rule.hidden(now)]
-            if sees != np.flatnonzero(want[now]).tolist():
-                differ.append(now)
-            scores[sees] += softmax(logits[now, sees])
-            while now >= n_prompt - 1 and len(held) > rule.budget:
-                pos = np.array(held)
-                held.remove(int(pos[rule.first_to_go(pos, scores[pos], now)[0]]))
-        t.check(not differ, f"{what}: queries {differ[:5]} see other slots than under H2O's masks")
-    sees = masks_of_h2o(rng.randn(21, 21), 20, 4, 4)[20]
-    t.check(sees.sum() == 8 and sees[17:].all() and not sees[16], f"h2o-hf: the query at 20 sees {np.flatnonzero(sees)}")
-    t.check(Rule("h2o-hf", 8).hidden(20) == 16 and Rule("h2o", 8).hidden(20) is None, "16 is hidden from 20")
-    t.check(Rule("h2o-hf", 8).hidden(8) is None and Rule("h2o-hf", 8, recent="0").hidden(20) is None, "nobody is hidden")
-
-
-def test_rule(t):
-    for args, want in (
-        ((("h2o", "0.2", 200)), (40, 20, 0)),
-        (("h2o", "0.2", 201), (41, 20, 0)),
-        (("h2o-mean", "0.1", 200), (32, 16, 4)),
-        (("window", 64, 0), (64, 64, 0)),
-        (("streaming", "0.5", 130), (65, 61, 4)),
-        (("h2o", 64, 0, "0.3"), (64, 19, 0)),
-        (("h2o-mean", 64, 0, 10, 2), (64, 10, 2)),
-    ):
-        r = Rule(*args)
-        t.check(
-            (r.budget, r.recent, r.sink) == want, f"Rule{args}: {r.budget}, {r.recent}, {r.sink}"
-        )
-    ages, c = np.full((1, 9), 7), np.random.RandomState(1).rand(1, 9)
-    order = [
-        Rule(n, 4, recent=0, sink=0).first_to_go(
-            ages[0], Rule(n, 4, recent=0).ranks(ages, c, 9)[0], 9
-        )
-        for n in ("h2o", "h2o-mean")
-    ]
-    t.check((order[0] == order[1]).all(), "equal ages: mean ranks as sum")
-
-
 def test_full(t, folder):
     """Nothing evicted: transformers' log-probabilities."""
     golden = goldens("tiny.json.gz")["models"]
@@ -895,16 +778,18 @@ def test_near_ties(t):
 
 
 def main():
+    import evict_masks  # which imports this file
+
     t = Tally()
     test_traces(t)
-    test_rule(t)
-    test_h2o_hf(t)
+    evict_masks.test_rule(t)
+    evict_masks.test_h2o_hf(t)
     with tempfile.TemporaryDirectory() as folder:
         test_full(t, folder)
         for name in ("llama-mha-f32", "llama-gqa-f32", "opt-mha-f32"):
             test_policies(t, folder, name)
             if name == "llama-gqa-f32":
-                test_heads(t, folder, name)
+                evict_masks.test_heads(t, folder, name)
         test_follow(t, folder)
     test_near_ties(t)
     t.finish()

@@ -74,9 +74,9 @@ fault("a row of heads that share is admitted by its budget", "policy/admit.h", "
 fault("played rows of heads that share hold their budget", "policy/simulate.c", "evict_row_slots(&limits),", "limits.budget,",
       "simulate_test")
 fault("of equal ranks of two heads the higher one goes", SLOTS_C, "for (int h = a->from.n_kv_heads - 1; h >= 0; h--) {\n        const int one",
-      "for (int h = 0; h < a->from.n_kv_heads; h++) {\n        const int one", "attend_test")
+      "for (int h = 0; h < a->from.n_kv_heads; h++) {\n        const int one", "heads_test")
 fault("of equal ranks the position does not count", SLOTS_C, "(rank != rank ? 0 : key) << 32 | (uint32_t)pos;",
-      "(rank != rank ? 0 : key) << 32 | (uint32_t)(0 * pos);", "attend_test")
+      "(rank != rank ? 0 : key) << 32 | (uint32_t)(0 * pos);", "heads_test")
 fault("a head that shares keeps whole pages", SLOTS_C, "stays_as_is(a) && (n_out == 0 || a->evict.simulate))", "stays_as_is(a) && n_out >= 0)",
       "attend_test")
 fault("empty slots are of position 0", SLOTS_C, "        kv->slot_pos[meta] = EVICT_EMPTY;\n", "        kv->slot_pos[meta] = 0;\n", "attend_test")
