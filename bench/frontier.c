@@ -308,8 +308,8 @@ static enum err find_quality(struct frontier *f, const struct point *p, struct f
 
 /* ---- speed ---- */
 
-/* Bytes that a row of the job holds in the end, all layers: pages, ring, positions, scores, ranks.
- */
+/* Bytes that a row of the job holds in the end, all layers: pages, ring, positions, scores, ranks,
+ * traits, anchors. */
 static int64_t row_bytes(const struct run *r)
 {
     const struct shape *s = &r->opened.model.shape;
@@ -329,9 +329,13 @@ static int64_t row_bytes(const struct run *r)
         int in_ring = ring_bytes > 0 ? evict_ring_slots(&limits) : 0;
         int slots = evict_slots_after(&rule, &limits, in_ring, 0, 0, tokens);
         bytes += ceil_div(slots, KV_PAGE_SLOTS) * pages.page_bytes + ring_bytes;
-        if (rule.policy != EVICT_FULL)
-            bytes += (int64_t)(slots + evict_ring_used(in_ring, tokens)) * s->n_kv_heads *
-                     (rule.positions == EVICT_POSITIONS_SLOT ? 12 : 8);
+        if (rule.policy == EVICT_FULL)
+            continue;
+        const int by_rank = rule.positions == EVICT_POSITIONS_SLOT;
+        const int numbers = 2 + by_rank + (evict_policy_trait(rule.policy) != EVICT_NO_TRAIT);
+        const int64_t in_use = slots + evict_ring_used(in_ring, tokens);
+        const int anchor = evict_policy_anchor(rule.policy) ? s->head_dim : 0;
+        bytes += 4 * s->n_kv_heads * (in_use * numbers + anchor);
     }
     return bytes;
 }

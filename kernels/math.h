@@ -284,13 +284,24 @@ static inline float math_sum16(const float lanes[16])
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-/* The length of x [n]: squares in 16 lanes. */
-static inline float math_norm(const float *x, int n)
+/* The sum of products of x and y [n], in 16 lanes: whole ones first, which compilers make vectors
+ * of. */
+static inline float math_dot(const float *x, const float *y, int n)
 {
     float lanes[16] = {0};
-    for (int i = 0; i < n; i++)
-        lanes[i % 16] = fmaf(x[i], x[i], lanes[i % 16]);
-    return sqrtf(math_sum16(lanes));
+    const int whole = n - n % 16;
+    for (int i = 0; i < whole; i += 16)
+        for (int j = 0; j < 16; j++)
+            lanes[j] = fmaf(x[i + j], y[i + j], lanes[j]);
+    for (int i = whole; i < n; i++)
+        lanes[i - whole] = fmaf(x[i], y[i], lanes[i - whole]);
+    return math_sum16(lanes);
+}
+
+/* The length of x [n]. */
+static inline float math_norm(const float *x, int n)
+{
+    return sqrtf(math_dot(x, x, n));
 }
 
 #endif

@@ -99,10 +99,7 @@ static inline float score_cosine(float products, float norm, float anchor_norm)
 /* The cosine of k [n] with an anchor of keys. */
 static inline float score_alike(const float *k, const float *anchor, int n)
 {
-    float lanes[16] = {0};
-    for (int d = 0; d < n; d++)
-        lanes[d % 16] = fmaf(k[d], anchor[d], lanes[d % 16]);
-    return score_cosine(math_sum16(lanes), math_norm(k, n), math_norm(anchor, n));
+    return score_cosine(math_dot(k, anchor, n), math_norm(k, n), math_norm(anchor, n));
 }
 
 /* v less the mean of n_tokens values, of which share is one's: 1 / n_tokens. */
