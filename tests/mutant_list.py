@@ -150,10 +150,10 @@ fault("RoPE of the cut's own tokens starts at its span", "engine/line/layer_deco
 # ---- eviction
 
 fault("ties of ranks: the youngest goes", "kernels/cpu/attend_forced_evict.inc",
-      "((key == best->key) & (pos < best->pos))", "((key == best->key) & (pos > best->pos))", "attend_test")
+      "((key == first) & (pos < first_pos))", "((key == first) & (pos > first_pos))", "attend_test")
 fault("ties between lanes: the youngest goes", "kernels/cpu/attend_forced_evict.inc",
-      "(lanes.key[i] > key || (lanes.key[i] == key && lanes.pos[i] > best.pos))",
-      "(lanes.key[i] > key || (lanes.key[i] == key && lanes.pos[i] < best.pos))", "attend_test")
+      "(of > key || (of == key && pos_at > best.pos))",
+      "(of > key || (of == key && pos_at < best.pos))", "attend_test")
 fault("ties of a prompt's ranks: the youngest goes", "policy/evict.h",
       "return rank_a < rank_b || (rank_a == rank_b && pos_a < pos_b);",
       "return rank_a < rank_b || (rank_a == rank_b && pos_a > pos_b);", "plan_test")
