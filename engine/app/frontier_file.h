@@ -10,7 +10,7 @@
 #include "kernels/base.h"
 #include "policy/evict.h"
 
-#define FRONTIER_KV 152
+#define FRONTIER_KV 168
 
 /* One policy, budget and format. */
 struct frontier_row {
