@@ -69,7 +69,7 @@ ALSO_RELEASE = {
 }
 # Without the sanitizers only: sweeps over instruction sets that take the better part of an hour with them.
 # ops_test, int8_test, prompt_test and engine_test put the same kernels under them, plan_test the same search and plays.
-NOT_ASAN = {"attend_test", "exact_test", "search_test", "cost_test"}
+NOT_ASAN = {"attend_test", "attend_rank_test", "exact_test", "search_test", "cost_test"}
 # CUDA kernels under the SIMT shim, which has fibers, and a shadow memory of its own: without the sanitizers only.
 SIMT = {os.path.basename(p)[:-2] for p in glob.glob(os.path.join(ROOT, "tests/simt_*_test.c"))}
 NOT_ASAN |= SIMT
