@@ -87,7 +87,7 @@ POLICIES = {
     "scissorhands, layer scope, mixed": ["--kv-policy", "scissorhands", "--kv-budget", "0.4", "--kv-scope", "layer",
                                          "--kv-format", "mixed"],
     "qhitter, mixed": ["--kv-policy", "qhitter", "--kv-budget", "96", "--kv-format", "mixed"],
-    "caote, layer scope, mixed": ["--kv-policy", "caote", "--kv-budget", "48", "--kv-scope", "layer", "--kv-format", "mixed"],
+    "caote, layer scope, mixed": ["--kv-policy", "caote", "--kv-budget", "96", "--kv-scope", "layer", "--kv-format", "mixed"],
     "r-kv": ["--kv-policy", "r-kv", "--kv-budget", "64"],
     "lagkv, q4": ["--kv-policy", "lagkv", "--kv-budget", "48", "--kv-format", "q4"],
     "keydiff, q8": ["--kv-policy", "keydiff", "--kv-budget", "48", "--kv-format", "q8"],
