@@ -22,8 +22,9 @@
  *      chain is of one query. A query whose weights are no
  *      numbers adds nothing to the scores, in spans as in prompts; there a score is one fused
  *      multiply-add: the old one times what is kept of it, and the weights of all heads. Noise
- *      (kernels/score.h) is for spans: a query's noised weights are summed as its exps are, splits
- *      in order and its own last, and what makes them add up to 1 is multiplied in;
+ *      (kernels/score.h) is for spans, and of a KV head: what comes out of that chain is noised and
+ *      summed as exps are, splits in order and the own one last, and what makes it add up to the
+ *      number of its query heads (of those whose weights are numbers) is multiplied in;
  *   e. logits are reduced in vocabulary tiles of 4,096;
  *   f. under COMPUTE_F32 each link of a chain is a fused multiply-add, sums in norms and softmax
  *      run in 16 lanes joined in one fixed tree (so do a token's own logit and the sums of q that

@@ -233,32 +233,54 @@ static inline void score_lag_ranks(float *of_keys, float *of_values, int lag, fl
 
 /* ---- noise (policy/evict_keyformer.h) ---- */
 
-/* Weights below this have no logarithm to speak of, and stay 0. */
-#define SCORE_WEIGHT_MIN 0x1p-126f
+/* Weights that come out below this become 0: logarithms and exps need no care about what is smaller
+ * still. */
+#define SCORE_WEIGHT_MIN 0x1p-120f
 
 static inline uint64_t score_noise_key(int now, int kv_head)
 {
     return mix64((uint64_t)(uint32_t)now << 32 | (uint32_t)kv_head);
 }
 
-/* Of the query that has the key, on the slot of position pos. */
+/* 32 bits for a position, by the key of a query. They have to look unlike those of its neighbours,
+ * though these differ in the lowest bits only: multiplying carries a bit up, shifting brings it
+ * down again, so that two rounds bring each to all. Each step can be undone, so positions do not
+ * collide. A half of the key comes in before the rounds, the other between, so that no query has
+ * the sequence of another one in another order. */
+#define SCORE_NOISE_FIRST  0x7feb352du
+#define SCORE_NOISE_SECOND 0x846ca68bu
+static inline uint32_t score_noise_bits(uint64_t key, int pos)
+{
+    uint32_t x = (uint32_t)pos ^ (uint32_t)key;
+    x = (x ^ (x >> 16)) * SCORE_NOISE_FIRST;
+    x = x ^ (uint32_t)(key >> 32);
+    x = (x ^ (x >> 15)) * SCORE_NOISE_SECOND;
+    return x ^ (x >> 16);
+}
+
+/* exp(-g) for the Gumbel noise g of the query that has the key, on the slot of position pos: -log
+ * u, u in (0, 1) of 23 bits, which is exact, and neither 0 nor 1. */
 static inline float score_noise(uint64_t key, int pos)
 {
-    return math_gumbel(math_uniform(key, pos));
+    const float u = ((float)(score_noise_bits(key, pos) >> 9) + 0.5f) * 0x1p-23f;
+    return 0.0f - math_log(u);
 }
 
-/* What becomes of an attention weight, before all of a query are made to sum up to 1. */
+/* What becomes of an attention weight a, before all of a KV head are made to sum up to what they
+ * should: exp((log a + g) / tau), noise as above, with one logarithm less. */
 static inline float score_noised(float weight, float noise, float sharpness)
 {
-    if (weight < SCORE_WEIGHT_MIN)
+    const float noised = weight / noise;
+    if (noised < SCORE_WEIGHT_MIN)
         return 0;
-    return math_exp((math_log(weight) + noise) * sharpness);
+    return math_exp(math_log(noised) * sharpness);
 }
 
-/* What makes them sum up to 1; 0 where there are none. */
-static inline float score_noised_inverse(float sum)
+/* What makes them sum up to the number of query heads that they come from; 0 where there are none.
+ */
+static inline float score_noised_scale(float sum, int heads)
 {
-    return sum > 0.0f ? 1.0f / sum : 0.0f;
+    return sum > 0.0f ? (float)heads / sum : 0.0f;
 }
 
 #endif

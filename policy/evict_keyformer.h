@@ -4,9 +4,13 @@
  * token from 1 to 2. What it adds is made of its attention weights a, since
  * softmax((logit + g) / tau) is exp((log a + g) / tau) made to sum up to 1 over the slots and the
  * token itself (without a sink of the model's, which no slot has). Differences:
+ * - where query heads share a KV head, a is what they give a slot together, and the sum is their
+ *   number: the paper's noise comes to the logits of each, before the group is added up. A slot
+ *   is evicted for the whole group, so it is the group's score that the noise is to spread, at the
+ *   price of one query head;
  * - a prompt's queries add their weights as they are: noise would need a sum of its own for each;
  * - the noise is a function of the two positions and the KV head (kernels/score.h), so that a run
- *   may be repeated, resumed and placed at will; query heads of a group, layers and rows share it;
+ *   may be repeated, resumed and placed at will; layers and rows share it;
  * - tau ends at 2, where the paper's generation ends. */
 #ifndef POLICY_EVICT_KEYFORMER_H
 #define POLICY_EVICT_KEYFORMER_H

@@ -69,6 +69,14 @@ def alike(keys, anchors):
     return (unit(keys) * unit(anchors)).sum(-1)
 
 
+def mix32(x, key):
+    """32 bits for positions x, by keys of 64 bits: two rounds, a half of the key before each."""
+    x = x ^ (key & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    x = (x ^ x >> np.uint32(16)) * np.uint32(0x7FEB352D) ^ (key >> np.uint64(32)).astype(np.uint32)
+    x = (x ^ x >> np.uint32(15)) * np.uint32(0x846CA68B)
+    return x ^ x >> np.uint32(16)
+
+
 def mix64(x):
     """splitmix64's finisher, of arrays of uint64."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
@@ -78,11 +86,10 @@ def mix64(x):
 
 
 def gumbel(now, pos):
-    """Noise of the query at `now` on slots of positions pos [KV heads, slots]: 32 bits of a hash as a number in (0, 1]."""
+    """Noise of the query at `now` on slots of positions pos [KV heads, slots]: 23 bits of a hash as a number in (0, 1)."""
     key = mix64(np.arange(len(pos), dtype=np.uint64)[:, None] + np.uint64(now << 32))
-    bits = mix64(key + pos.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
-    v = ((bits.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-32)).astype(float)
-    return -np.log(np.where(v < 0.25, -np.log1p(-np.minimum(v, 0.25)), -np.log(np.maximum(1 - v, 2.0**-25))))
+    u = ((mix32(pos.astype(np.uint32), key) >> np.uint32(9)) + 0.5) * 2.0**-23
+    return -np.log(-np.log(u))
 
 
 class Rule:
@@ -219,14 +226,16 @@ class Rule:
             return np.linalg.norm(values - sums / np.arange(n + 1, n + 1 + len(values))[:, None, None], axis=-1).T
         return self.traits(keys, values)
 
-    def seen(self, logits, weights, pos, step):
-        """logits, weights [KV heads, group, slots] of the step-th token behind a prompt, pos [KV heads, slots] with its
-        own the last -> what each slot is given [KV heads, slots]."""
+    def seen(self, weights, pos, step):
+        """weights [KV heads, group, slots] of the step-th token behind a prompt, pos [KV heads, slots] with its own the
+        last -> what each slot is given [KV heads, slots]: under noise as much in all."""
+        given = weights.sum(1)
         if self.policy != "keyformer":
-            return weights.sum(1)
-        x = (logits + gumbel(int(pos[0, -1]), pos)[:, None]) / (1 + 0.01 * min(step, 100))
+            return given
+        with np.errstate(divide="ignore"):  # of masked slots
+            x = (np.log(given) + gumbel(int(pos[0, -1]), pos)) / (1 + 0.01 * min(step, 100))
         e = np.exp(x - x.max(-1, keepdims=True))
-        return (e / e.sum(-1, keepdims=True)).sum(1)
+        return weights.shape[1] * e / e.sum(-1, keepdims=True)
 
     def own_scores(self, prompt, keys):
         """Of tokens behind a prompt the scores that their keys alone make [KV heads, tokens]; None: weights make them."""

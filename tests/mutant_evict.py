@@ -107,10 +107,16 @@ fault("a value's codes lose nothing", "kernels/score.h", "return score_code_erro
       "return score_code_error(k, n) + 0 * score_code_error(v, n);", TRAITS)
 fault("noise is that of all queries", "kernels/score.h", "mix64((uint64_t)(uint32_t)now << 32 | (uint32_t)kv_head)",
       "mix64((uint32_t)kv_head + 0ull * (uint32_t)now)", GOLDEN)
-fault("weights under noise do not add up to 1", "kernels/score.h", "return sum > 0.0f ? 1.0f / sum : 0.0f;",
+fault("weights under noise do not add up to 1", "kernels/score.h", "return sum > 0.0f ? (float)heads / sum : 0.0f;",
       "return sum > 0.0f ? 1.0f : 0.0f;", TRAITS)
-fault("noise is not divided by tau", "kernels/score.h", "(math_log(weight) + noise) * sharpness", "math_log(weight) * sharpness + noise",
-      "attend_test")
+fault("a query head that is no number has its share under noise", EVICT_INC, "n_rows += row_weighs(u, r);", "n_rows += row_weighs(u, r) | 1;", TRAITS)
+fault("noise is of the first query head's weights", EVICT_INC, "weights_sum(u, u->group, x + slot, weight);",
+      "weights_sum(u, 1, x + slot, weight);", TRAITS)
+fault("noise of 32 bits loses half of the key", "kernels/score.h", "x = x ^ (uint32_t)(key >> 32);", "(void)key;", GOLDEN)
+fault("attend_evict.cu: noise is not of the group", EVICT_CU, "score_noised(group_column(f, unit, split, slot),",
+      "score_noised(f->exps[row0 * SPLIT + slot],", SIMT_ATTEND)
+fault("noise is not divided by tau", "kernels/score.h", "return math_exp(math_log(noised) * sharpness);",
+      "return math_exp(math_log(weight) * sharpness) / noise;", "attend_test")
 fault("a written slot keeps the victim's trait", EVICT_INC, "            kv->slot_trait[meta + slot] = trait;", "            (void)trait;",
       TRAITS)
 fault("who leaves the ring takes the newest token's trait along", EVICT_INC,
@@ -165,12 +171,14 @@ fault("slots.cu: an anchor's next tile begins before all have read", "kernels/cu
 fault("slots.cu: a chunk's values are its keys", "kernels/cuda/slots.cu", "kept_vector_at(a, head, first + token, v)", "kept_vector_at(a, head, first + token, 0)",
       SIMT_ATTEND)
 
-fault("attend_evict.cu: every head has the first one's noise", EVICT_CU, "score_noise_key(t->now, head)", "score_noise_key(t->now, 0)",
+fault("attend_evict.cu: every head has the first one's noise", EVICT_CU, "score_noise_key(t.now, head)", "score_noise_key(t.now, 0)",
       SIMT_ATTEND)
-fault("attend_evict.cu: noised weights of the last split are left out", EVICT_CU, "        sum = sum + warp_shfl(warp_sum16(part), 0);",
-      "        sum = i + 1 < t->n_splits || i == 0 ? sum + warp_shfl(warp_sum16(part), 0) : sum;", SIMT_ATTEND)
-fault("attend_evict.cu: own weights are added up before all are noised", EVICT_CU,
-      "    __syncthreads();\n    for (int r = 0; r < group; r++)\n        score", "    for (int r = 0; r < group; r++)\n        score", SIMT_ATTEND)
+fault("attend_evict.cu: noised weights of the last split are left out", EVICT_CU,
+      "for (int split = 0; split < t.n_splits; split++)\n        sum = sum", "for (int split = 0; split + 1 < t.n_splits; split++)\n        sum = sum",
+      SIMT_ATTEND)
+fault("attend_evict.cu: splits are added up before all are noised", EVICT_CU,
+      "    __syncthreads();\n    if (threadIdx.x != 0)\n        return;\n    float own = 0.0f, sum", "    if (threadIdx.x != 0)\n        return;\n    float own = 0.0f, sum",
+      SIMT_ATTEND)
 fault("attend_evict.cu: the first split is the view", EVICT_CU, "i < t->n_splits; i++)\n        evict_view_join",
       "i < 1; i++)\n        evict_view_join", SIMT_ATTEND)
 fault("attend_evict.cu: who leaves the ring counts by the newest token's trait", EVICT_CU,

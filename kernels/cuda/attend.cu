@@ -10,7 +10,7 @@
  *   score  (split, KV head, span)  weights onto scores, and each split's first to go
  *   place  (KV head, span)         the victim of all splits; K and V into its slot
  * Between join and score what only some policies have:
- *   noise  (KV head, span)         exps become weights under noise
+ *   noise  (KV head, span)         the group's weights under noise
  *   trait  (KV head, span)         that of the new token
  *   view   (split, KV head, span)  weights onto scores already, and where scores and traits lie
  * Scope layer: one block of score has all heads of a split, and every block of place finds the same

@@ -348,21 +348,34 @@ static int forced_kv(const struct attend_forced_args *a, const struct forced_spa
     return 1;
 }
 
-/* What noise makes of the weight on slot `index`, of which the own one is the last. */
-static double forced_noised(const struct kv_row *kv, const struct forced_span *s, int now,
-                            int index, int kv_head, double weight)
+/* Columns [n] and the token's own weight under noise, made to sum up to the number of queries.
+ * Returns the own one. */
+static double forced_noise(const struct kv_row *kv, const struct forced_span *s, int now,
+                           int kv_head, int n_queries, float *columns, double own)
 {
-    const int own = index == ref_slot_count(kv, now);
-    const int pos = own ? now : kv->slot_pos[ref_slot_at(kv, kv_head, index).meta];
-    const double noise = score_noise(score_noise_key(now, kv_head), pos);
-    return exp((log(weight) + noise) * evict_keyformer_sharpness(now - s->n_prompt));
+    const uint64_t key = score_noise_key(now, kv_head);
+    const double sharpness = evict_keyformer_sharpness(now - s->n_prompt);
+    const int n = ref_slot_count(kv, now);
+    own = exp((log(own) - log((double)score_noise(key, now))) * sharpness);
+    double sum = own;
+    for (int i = 0; i < n; i++) {
+        const int pos = kv->slot_pos[ref_slot_at(kv, kv_head, i).meta];
+        const double gumbel = 0 - log((double)score_noise(key, pos));
+        columns[i] = (float)exp((log((double)columns[i]) + gumbel) * sharpness);
+        sum += (double)columns[i];
+    }
+    const double scale = sum > 0 ? n_queries / sum : 0;
+    for (int i = 0; i < n; i++)
+        columns[i] = (float)((double)columns[i] * scale);
+    return own * scale;
 }
 
 /* Token i of a span, one query head. Returns its own weight; adds the others to columns [slots],
- * NULL: none wanted. A query whose weights are no numbers adds nothing. */
+ * NULL: none wanted. A query whose weights are no numbers adds nothing; others come to
+ * *n_queries. */
 static double forced_query(const struct ops *ops, const struct attend_forced_args *a,
                            const struct forced_span *s, const struct kv_row *row, int i, int head,
-                           const float own[2][HEAD_DIM_MAX], float *columns)
+                           const float own[2][HEAD_DIM_MAX], float *columns, int *n_queries)
 {
     const int head_dim = a->kv.layout.head_dim, now = s->pos + i, n = ref_slot_count(row, now);
     const int kv_head = head / (a->n_heads / a->kv.layout.n_kv_heads);
@@ -372,14 +385,11 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
     ref_turn(&a->rope, evict_rank_new(&s->limits, now), q);
     for (int d = 0; d < head_dim; d++)
         q[d] = ops->compute != COMPUTE_F32 ? ref_round_bf16(q[d]) : q[d];
-    const int noisy = evict_score_of(a->evict.policy).source == EVICT_NOISY;
-    double max = -INFINITY, sum = 0, noised = 0, mean[HEAD_DIM_MAX] = {0}, weight = 0;
-    for (int pass = 0; pass < 4; pass++) { // the maximum, the sum, that under noise, the outputs
-        if (pass == 2 && !noisy)
-            continue;
+    double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0}, weight = 0;
+    for (int pass = 0; pass < 3; pass++) { // the maximum, the sum, the outputs
         sum += pass == 1 && a->sinks ? exp(a->sinks[head] - max) : 0;
         for (int index = 0; index <= n; index++) {
-            if (!forced_kv(a, s, row, now, index, kv_head, own, kv, pass == 3))
+            if (!forced_kv(a, s, row, now, index, kv_head, own, kv, pass == 2))
                 continue;
             double x = softcap(dot(q, kv[0], head_dim) * a->scale, a->cap);
             if (pass == 0) {
@@ -391,22 +401,15 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
                 continue;
             }
             weight = sum > 0 ? exp(x - max) / sum : 0;
-            if (noisy)
-                weight = forced_noised(row, s, now, index, kv_head, weight);
-            if (pass == 2) {
-                noised += weight;
-                continue;
-            }
             for (int d = 0; d < head_dim; d++)
                 mean[d] += exp(x - max) / sum * kv[1][d];
-            if (noisy)
-                weight = noised > 0 ? weight / noised : 0;
             if (index < n && columns)
                 columns[index] += (float)weight;
         }
     }
     for (int d = 0; d < head_dim; d++)
         a->out[token * a->out_stride + head * head_dim + d] = (float)mean[d];
+    *n_queries += sum > 0;
     return weight;
 }
 
@@ -427,8 +430,12 @@ static void forced_token(const struct ops *ops, const struct attend_forced_args 
         ref_turn(&a->rope, evict_rank_new(&s->limits, s->pos + i), own[0]);
         kv_round(rounded, a->v + token * a->v_stride + h * l->head_dim, own[1]);
         double sum = 0;
+        int n_queries = 0;
         for (int g = 0; g < group; g++)
-            sum += forced_query(ops, a, s, kv, i, h * group + g, own, scores ? columns : NULL);
+            sum += forced_query(ops, a, s, kv, i, h * group + g, own, scores ? columns : NULL,
+                                &n_queries);
+        if (score.source == EVICT_NOISY)
+            sum = forced_noise(kv, s, s->pos + i, h, n_queries, columns, sum);
         for (int j = 0; j < n && scores; j++) {
             float *at = kv->slot_score + ref_slot_at(kv, h, j).meta;
             *at = evict_score_next(&score, *at, columns[j], group, s->pos + i);
