@@ -106,7 +106,7 @@ static const char *cpu_name(const struct probe_config *c)
 
 void probe_cache_key(const struct probe_config *c, char *key, int cap)
 {
-    snprintf(key, (size_t)cap, "4 %s %d %s %s %lld %lld", cpu_name(c), pool_threads(c->ops->pool),
+    snprintf(key, (size_t)cap, "5 %s %d %s %s %lld %lld", cpu_name(c), pool_threads(c->ops->pool),
              isa_name(c->ops->isa), compute_name(c->ops->compute), (long long)probe_ram_bytes(c),
              (long long)probe_fresh_bytes(c));
 }

@@ -64,10 +64,12 @@ struct probe_attend {
 enum err probe_attend_rows(const struct probe_config *c, const struct probe_attend *p,
                            struct rate *rate, double *row_kv_bytes);
 
-/* Of probe_model: rows_s, attend_s and slot_s. ERR_FIT as there. */
+/* Of probe_model: rows_s; all from attend_s on, which is what KV bears on. ERR_FIT as there. */
 struct probe_layer;
-enum err probe_layer(struct model_rates *r, const struct probe_layer *l,
-                     const struct probe_config *c);
+enum err probe_layer_rows(struct model_rates *r, const struct probe_layer *l,
+                          const struct probe_config *c);
+enum err probe_layer_attend(struct model_rates *r, const struct probe_layer *l,
+                            const struct probe_config *c);
 /* prompt_s, prompt_token_s and pair_s; they stay 0 where memory is too small for prompts. */
 enum err probe_prompts(struct model_rates *r, const struct probe_layer *l,
                        const struct probe_config *c);

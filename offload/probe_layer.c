@@ -12,6 +12,7 @@
 #include "kernels/arena.h"
 
 #define CELL_S     0.01
+#define ATTEND_S   0.03
 #define SLOTS_FEW  KV_PAGE_SLOTS
 #define SLOTS_MANY 512
 #define ROWS_KINDS 4     // matmul_rows[] that attend at once: beyond 64 they take turns
@@ -101,8 +102,8 @@ static void layer_turn(void *ctx, int i)
         ops_run_gate_mul(b->ops, &silu);
 }
 
-static enum err measure_rows(struct model_rates *r, const struct probe_layer *l,
-                             const struct probe_config *c)
+enum err probe_layer_rows(struct model_rates *r, const struct probe_layer *l,
+                          const struct probe_config *c)
 {
     struct layer_bed b = {.ops = c->ops, .l = l, .most = 2 * matmul_rows[N_MATMUL_ROWS - 1]};
     struct arena a;
@@ -118,7 +119,7 @@ static enum err measure_rows(struct model_rates *r, const struct probe_layer *l,
         b.m = (int)min_i64(matmul_rows[i], b.most);
         struct rate turns = probe_loop(&(struct probe_loop){
             .turn = layer_turn, .ctx = &b, .amount = 1, .seconds = probe_seconds(c, CELL_S)});
-        r->spread = fmax(r->spread, turns.spread / turns.value);
+        r->layer_spread = fmax(r->layer_spread, turns.spread / turns.value);
         r->rows_s[i] = matmul_rows[i] / (b.m * turns.value);
     }
     arena_close(&a);
@@ -127,9 +128,9 @@ static enum err measure_rows(struct model_rates *r, const struct probe_layer *l,
 
 /* ---- rows that attend ---- */
 
-/* Seconds of `rows` rows over `slots` each. */
-static enum err attend_cell(double *s, const struct probe_layer *l, const struct probe_config *c,
-                            int rows, int slots)
+/* Seconds of `rows` rows over `slots` each; *spread grows to the widest, by its value. */
+static enum err attend_cell(double *s, double *spread, const struct probe_layer *l,
+                            const struct probe_config *c, int rows, int slots)
 {
     const struct probe_attend p = {.format = l->kv_format,
                                    .n_heads = l->n_heads,
@@ -139,23 +140,24 @@ static enum err attend_cell(double *s, const struct probe_layer *l, const struct
                                    .rows = rows,
                                    .evict = l->evict,
                                    .rope_dim = l->rope_dim,
-                                   .seconds = probe_seconds(c, CELL_S)};
+                                   .seconds = probe_seconds(c, ATTEND_S)};
     struct rate rate;
     double bytes;
     TRY(probe_attend_rows(c, &p, &rate, &bytes));
     *s = rows / rate.value;
+    *spread = fmax(*spread, rate.spread / rate.value);
     return OK;
 }
 
-/* What rows cost that attend over nothing, and what a slot adds. */
-static enum err measure_attention(struct model_rates *r, const struct probe_layer *l,
-                                  const struct probe_config *c)
+/* What rows cost that attend over nothing, and what a slot adds; then prompts. */
+enum err probe_layer_attend(struct model_rates *r, const struct probe_layer *l,
+                            const struct probe_config *c)
 {
     for (int i = 0; i < ROWS_KINDS; i++) {
         const int rows = matmul_rows[i];
         double few, many;
-        TRY(attend_cell(&few, l, c, rows, SLOTS_FEW));
-        TRY(attend_cell(&many, l, c, rows, SLOTS_MANY));
+        TRY(attend_cell(&few, &r->attend_spread, l, c, rows, SLOTS_FEW));
+        TRY(attend_cell(&many, &r->attend_spread, l, c, rows, SLOTS_MANY));
         double slot_s = (many - few) / ((double)rows * (SLOTS_MANY - SLOTS_FEW));
         r->slot_s[i] = fmax(slot_s, LEAST_S);
         r->attend_s[i] = fmax(few - r->slot_s[i] * rows * SLOTS_FEW, LEAST_S);
@@ -164,13 +166,5 @@ static enum err measure_attention(struct model_rates *r, const struct probe_laye
         r->slot_s[i] = r->slot_s[i - 1];
         r->attend_s[i] = r->attend_s[i - 1] * matmul_rows[i] / matmul_rows[i - 1];
     }
-    return OK;
-}
-
-enum err probe_layer(struct model_rates *r, const struct probe_layer *l,
-                     const struct probe_config *c)
-{
-    TRY(measure_rows(r, l, c));
-    TRY(measure_attention(r, l, c));
     return probe_prompts(r, l, c);
 }

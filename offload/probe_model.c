@@ -7,6 +7,7 @@
 #include "offload/probe_model.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,14 +255,28 @@ static enum err measure_states(double s[N_WEIGHT_STATES][N_MATMUL_ROWS], double 
     return OK;
 }
 
+static enum err measure_layer(struct model_rates *r, const struct machine *m,
+                              const struct probe_model *p, const struct probe_config *c)
+{
+    const struct sweep_list layer = {p->layer, p->n_layer, 0}, head = {&p->head, 1, 1};
+    TRY(measure_states(r->layer_s, &r->layer_spread, &layer, m, c));
+    TRY(measure_states(r->head_s, &r->layer_spread, &head, m, c));
+    return probe_layer_rows(r, &p->beside, c);
+}
+
+static enum err measure_attend(struct model_rates *r, const struct machine *m,
+                               const struct probe_model *p, const struct probe_config *c)
+{
+    (void)m;
+    return probe_layer_attend(r, &p->beside, c);
+}
+
 enum err probe_model(struct model_rates *r, const struct machine *m, const struct probe_model *p,
                      const struct probe_config *c)
 {
-    const struct sweep_list layer = {p->layer, p->n_layer, 0}, head = {&p->head, 1, 1};
     *r = (struct model_rates){0};
-    TRY(measure_states(r->layer_s, &r->spread, &layer, m, c));
-    TRY(measure_states(r->head_s, &r->spread, &head, m, c));
-    TRY(probe_layer(r, &p->beside, c));
+    TRY(measure_layer(r, m, p, c));
+    TRY(measure_attend(r, m, p, c));
     model_rates_ascend(r);
     return OK;
 }
@@ -305,41 +320,79 @@ static void tensor_key(const struct probe_tensor *t, char *key, int cap)
         snprintf(key + n, (size_t)(cap - n), " %d of %d", t->used, t->experts);
 }
 
-static void layer_key(const struct probe_layer *l, char *key, int cap)
+static void widths_key(const struct probe_layer *l, char *key, int cap)
 {
     int n = (int)strlen(key);
-    snprintf(key + n, (size_t)(cap - n), " %d %d %d %d %d %d %d %s %s %d", l->dim, l->n_heads,
-             l->n_kv_heads, l->head_dim, l->ffn_dim, l->rope_dim, l->gated,
-             kv_format_name(l->kv_format), evict_policy_name(l->evict.policy), l->evict.scope);
+    snprintf(key + n, (size_t)(cap - n), " %d %d %d %d %d %d %d", l->dim, l->n_heads, l->n_kv_heads,
+             l->head_dim, l->ffn_dim, l->rope_dim, l->gated);
+}
+
+static void kv_key(const struct probe_layer *l, char *key, int cap)
+{
+    int n = (int)strlen(key);
+    snprintf(key + n, (size_t)(cap - n), " %s %s %d", kv_format_name(l->kv_format),
+             evict_policy_name(l->evict.policy), l->evict.scope);
     n = (int)strlen(key);
     if (l->evict.positions == EVICT_POSITIONS_SLOT)
         snprintf(key + n, (size_t)(cap - n), " slot");
 }
 
-void probe_model_key(const struct probe_model *p, char *key, int cap)
+static void layer_key(const struct probe_model *p, char *key, int cap)
 {
-    key[0] = 0;
     for (int i = 0; i < p->n_layer; i++)
         tensor_key(&p->layer[i], key, cap);
     tensor_key(&p->head, key, cap);
-    layer_key(&p->beside, key, cap);
+    widths_key(&p->beside, key, cap);
 }
 
-/* All seconds as one text, and back. 0: it is not one. */
-static int rates_text(const struct model_rates *r, char *text, int cap)
+static void attend_key(const struct probe_model *p, char *key, int cap)
+{
+    widths_key(&p->beside, key, cap);
+    kv_key(&p->beside, key, cap);
+}
+
+void probe_model_key(const struct probe_model *p, char *key, int cap)
+{
+    key[0] = 0;
+    layer_key(p, key, cap);
+    kv_key(&p->beside, key, cap);
+}
+
+/* What is kept together: a stretch of the rates. What no KV bears on is measured once for all
+ * policies and formats, so that plans that differ in them differ in nothing else. */
+struct part {
+    const char *file, *told; // in its name, and to whoever waits
+    int first, end;          // of the rates as numbers; the last is the spread of the others
+    void (*key)(const struct probe_model *p, char *key, int cap);
+    enum err (*measure)(struct model_rates *r, const struct machine *m, const struct probe_model *p,
+                        const struct probe_config *c);
+};
+#define RATES_BEFORE(member) ((int)(offsetof(struct model_rates, member) / sizeof(double)))
+static const struct part parts[] = {
+    {"model", "the model's ops", 0, RATES_BEFORE(attend_s), layer_key, measure_layer},
+    {"attend", "attention", RATES_BEFORE(attend_s),
+     (int)(sizeof(struct model_rates) / sizeof(double)), attend_key, measure_attend}};
+
+/* The first of all rates: they are numbers throughout. */
+static double *rates_of(struct model_rates *r)
+{
+    return &r->layer_s[0][0];
+}
+
+/* The seconds of a part as one text, and back. 0: it is not one. */
+static int part_text(const struct part *part, struct model_rates *r, char *text, int cap)
 {
     int n = snprintf(text, (size_t)cap, "# sluice: seconds of a layer's and a head tile's ops\n");
-    const double *s = &r->layer_s[0][0];
-    for (int i = 0; i < (int)(sizeof *r / sizeof *s); i++)
-        n += snprintf(text + n, (size_t)(cap - n), "%.6g\n", s[i]);
+    for (int i = part->first; i < part->end; i++)
+        n += snprintf(text + n, (size_t)(cap - n), "%.6g\n", rates_of(r)[i]);
     return n;
 }
 
-static int rates_parse(struct model_rates *r, const char *text)
+static int part_parse(const struct part *part, struct model_rates *r, const char *text)
 {
-    double *s = &r->layer_s[0][0];
+    double *s = rates_of(r);
     const char *at = strchr(text, '\n');
-    for (int i = 0; i < (int)(sizeof *r / sizeof *s); i++) {
+    for (int i = part->first; i < part->end; i++) {
         char *end;
         if (!at)
             return 0;
@@ -348,35 +401,46 @@ static int rates_parse(struct model_rates *r, const char *text)
             return 0;
         at = end;
     }
-    return r->rows_s[0] > 0;
+    return s[part->first] > 0;
+}
+
+static enum err part_cached(const struct part *part, struct model_rates *r, const struct machine *m,
+                            const struct probe_model *p, const struct probe_config *c,
+                            const char *cache_dir, int *measured)
+{
+    char key[KEY_MAX], path[4200];
+    static char text[MACHINE_FILE_BYTES_MAX + 1];
+    const int spread = part->end - 1;
+    probe_cache_key(c, key, sizeof key);
+    part->key(p, key, sizeof key);
+    TRY(probe_cache_path(cache_dir, part->file, key, path, sizeof path));
+    int64_t n = probe_cache_read(path, text);
+    text[max_i64(n, 0)] = 0;
+    int read = n >= 0 && part_parse(part, r, text);
+    if (read && !probe_cache_again(path, c, rates_of(r)[spread]))
+        return OK;
+    if (read)
+        log_line(LOG_INFO, "probe: %s: samples were %.0f %% apart: measuring again", part->told,
+                 100 * rates_of(r)[spread]);
+    struct model_rates now = {0};
+    *measured = 1;
+    TRY(part->measure(&now, m, p, c));
+    model_rates_ascend(&now);
+    if (!read || rates_of(&now)[spread] < rates_of(r)[spread])
+        memcpy(rates_of(r) + part->first, rates_of(&now) + part->first,
+               (size_t)(part->end - part->first) * sizeof(double));
+    n = part_text(part, r, text, sizeof text);
+    CHECK(part_parse(part, r, text)); // the digits that the file has, as everybody will read it
+    probe_cache_write(path, text, n);
+    return OK;
 }
 
 enum err probe_model_cached(struct model_rates *r, const struct machine *m,
                             const struct probe_model *p, const struct probe_config *c,
                             const char *cache_dir, int *measured)
 {
-    char key[KEY_MAX], path[4200];
-    static char text[MACHINE_FILE_BYTES_MAX + 1];
     *measured = 0;
-    probe_cache_key(c, key, sizeof key);
-    int at = (int)strlen(key);
-    probe_model_key(p, key + at, (int)sizeof key - at);
-    TRY(probe_cache_path(cache_dir, "model", key, path, sizeof path));
-    int64_t n = probe_cache_read(path, text);
-    text[max_i64(n, 0)] = 0;
-    int read = n >= 0 && rates_parse(r, text);
-    if (read && !probe_cache_again(path, c, r->spread))
-        return OK;
-    if (read)
-        log_line(LOG_INFO, "probe: the model's ops: samples were %.0f %% apart: measuring again",
-                 100 * r->spread);
-    struct model_rates now;
-    *measured = 1;
-    TRY(probe_model(&now, m, p, c));
-    if (!read || now.spread < r->spread)
-        *r = now;
-    n = rates_text(r, text, sizeof text);
-    CHECK(rates_parse(r, text)); // the digits that the file has, as everybody will who reads it
-    probe_cache_write(path, text, n);
+    for (int i = 0; i < (int)(sizeof parts / sizeof *parts); i++)
+        TRY(part_cached(&parts[i], r, m, p, c, cache_dir, measured));
     return OK;
 }

@@ -163,9 +163,11 @@ struct model_weights {
  */
 struct model_rates {
     double layer_s[N_WEIGHT_STATES][N_MATMUL_ROWS], head_s[N_WEIGHT_STATES][N_MATMUL_ROWS];
-    double rows_s[N_MATMUL_ROWS], attend_s[N_MATMUL_ROWS], slot_s[N_MATMUL_ROWS];
+    double rows_s[N_MATMUL_ROWS];
+    double layer_spread; // of the one so far whose samples were furthest apart, by its value
+    double attend_s[N_MATMUL_ROWS], slot_s[N_MATMUL_ROWS];
     double prompt_s, prompt_token_s, pair_s; // 0: not measured
-    double spread; // of the one whose samples were furthest apart, by its value
+    double attend_spread;                    // as above, of those behind it
 };
 
 /* From the rates of a machine, where the model was not measured there (offload/probe_model.h). */

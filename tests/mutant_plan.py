@@ -81,6 +81,8 @@ fault("what was measured well is measured away", "offload/probe_cache.c",
       "if (machine_rates[i].part == part)", "probe_test")
 fault("rows of one KV format pass for another's", "offload/probe_model.c",
       "kv_format_name(l->kv_format)", "kv_format_name(KV_F32)", "probe_test")
+fault("one model's matmuls pass for another's", "offload/probe_model.c",
+      "RATES_BEFORE(attend_s), layer_key, measure_layer", "RATES_BEFORE(attend_s), attend_key, measure_layer", "probe_test")
 fault("measuring norms takes what memory it wants", "offload/probe_layer.c",
       "while (c->memory_bytes > 0 && a.used > c->memory_bytes && b.most > 1);", "while (0);", "probe_test")
 fault("of runs the worst counts", "policy/correct.c",
@@ -94,7 +96,7 @@ fault("runs of one KV format pass for another's", "offload/shown_file.c",
 fault("a run is kept by what was corrected already", "policy/correct.c",
       "run.slower[i] = slower[i] * lanes[i].value;", "run.slower[i] = slower[i];", "correct_test")
 fault("what runs showed is not foreseen", "engine/app/run_rates.c",
-      "    if (shown.n > 0 || r->shown[0].value == 0)\n", "    if (r->shown[0].value == 0 && (shown.n = 0) == 0)\n",
+      "    if ((shown.n > 0 && !r->keep_shown) || r->shown[0].value == 0)\n", "    if (r->shown[0].value == 0 && (shown.n = 0) == 0)\n",
       "replan_test.py --only shown")
 fault("short prompts are long ones", "policy/machine.c", "return prompts * r->prompt_s", "return 0 * prompts * r->prompt_s",
       "rates_test")

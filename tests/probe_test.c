@@ -343,13 +343,15 @@ static void model_is_measured_and_kept(void **state)
     other.beside.kv_format = KV_Q8;
     assert_int_equal(probe_model_cached(&r, &m, &other, &c, dir, &measured), OK);
     assert_int_equal(measured, 1);
+    assert_memory_equal(r.layer_s, first.layer_s, sizeof r.layer_s);
     other.beside.evict.policy = EVICT_H2O;
     assert_int_equal(probe_model_cached(&r, &m, &other, &c, dir, &measured), OK);
     assert_int_equal(measured, 1);
     c.memory_bytes = 32 << 20;
     assert_int_equal(probe_model_cached(&r, &m, &MODEL, &c, dir, &measured), OK);
     assert_int_equal(measured, 1);
-    assert_int_equal(files_in(dir, "probe-model-"), 6);
+    assert_int_equal(files_in(dir, "probe-model-"), 4); // whatever KV is
+    assert_int_equal(files_in(dir, "probe-attend-"), 4);
 }
 
 /* Rows of every format under every policy, and a layer for which memory is too small. */
@@ -366,7 +368,8 @@ static void layers_of_every_kind_are_measured(void **state)
             l.evict = (struct evict){.policy = policy, .scope = policy % 2};
             l.rope_dim = policy == 0 ? 0 : 32;
             l.gated = format == 0;
-            assert_int_equal(probe_layer(&r, &l, &c), OK);
+            assert_int_equal(probe_layer_rows(&r, &l, &c), OK);
+            assert_int_equal(probe_layer_attend(&r, &l, &c), OK);
             for (int i = 0; i < N_MATMUL_ROWS; i++) {
                 assert_true(r.rows_s[i] > 0 && r.rows_s[i] < 1);
                 assert_true(r.attend_s[i] > 0 && r.attend_s[i] < 1);
@@ -380,7 +383,8 @@ static void layers_of_every_kind_are_measured(void **state)
     int64_t before_kib = status_kib("VmHWM:");
     wide.dim = 1 << 14;
     wide.ffn_dim = 1 << 15; // 256 tokens of it are 96 MiB
-    assert_int_equal(probe_layer(&r, &wide, &c), OK);
+    assert_int_equal(probe_layer_rows(&r, &wide, &c), OK);
+    assert_int_equal(probe_layer_attend(&r, &wide, &c), OK);
     assert_true(r.rows_s[N_MATMUL_ROWS - 1] > r.rows_s[0]);
 #ifndef __SANITIZE_ADDRESS__
     assert_true(status_kib("VmHWM:") - before_kib < 12 << 10);

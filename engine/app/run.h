@@ -80,6 +80,7 @@ struct run {
     int hidden_moves;   // 1: hidden states were asked to leave the ops
     int plans_device;   // 1: the plan is for a device with memory of its own
     int plan_told;      // 1: the command itself says what the plan is
+    int keep_shown; // 1: what the first plan's KV was shown to take holds of all, to compare them
     int keep_rows; // 1: a plan holds all rows, or it does not fit; else run_plan may leave some out
     int weights_assumed; // 1: opened.model's layers are not its pack's: nothing of them can be read
     /* Borrowed; NULL, or what the search chose among. */

@@ -188,7 +188,7 @@ static enum err correct_by_runs(struct run *r)
     TRY(shown_path(r, path, sizeof path));
     shown_file_read(&shown, path);
     correct_reference(&r->machine, &r->costs.rates, r->reference);
-    if (shown.n > 0 || r->shown[0].value == 0)
+    if ((shown.n > 0 && !r->keep_shown) || r->shown[0].value == 0)
         shown_lanes(&shown, r->reference, r->shown);
     for (int i = 0; i < N_PLAN_LANES; i++) {
         slower[i] = r->shown[i].value;
