@@ -185,8 +185,8 @@ fault("attend_evict.cu: who leaves the ring counts by the newest token's trait",
       "leaves ? f->leaving_trait[unit] : f->own_trait[unit];", "f->own_trait[unit];", SIMT_ATTEND)
 fault("attend_evict.cu: a trait stays in the ring", EVICT_CU, "        in_trait = t.kv.slot_trait[ring_meta];", "        (void)ring_meta;",
       SIMT_ATTEND)
-fault("slots.cu: a view of two warps", "kernels/cuda/slots.cu", "for (int i = 1; i < SELECT_THREADS / WARP; i++)\n        evict_view_join",
-      "for (int i = 1; i < SELECT_THREADS / WARP / 8; i++)\n        evict_view_join", SIMT_ATTEND)
+fault("kv.cuh: a view of an eighth of the warps", "kernels/cuda/kv.cuh", "i < (int)blockDim.x / WARP; i++)\n        evict_view_join",
+      "i < (int)blockDim.x / WARP / 8; i++)\n        evict_view_join", SIMT_ATTEND)
 fault("slots.cu: lanes of an error are added in another order", "kernels/cuda/slots.cu",
       "(error[0] + error[2]) + (error[1] + error[3])", "(error[0] + error[1]) + (error[2] + error[3])", SIMT_ATTEND)
 

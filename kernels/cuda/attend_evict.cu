@@ -197,15 +197,9 @@ __global__ void __launch_bounds__(THREADS) forced_view(const __grid_constant__ s
         if (t.kv.slot_pos[at] >= 0)
             evict_view_add(&view, score, t.kv.slot_trait[at]);
     }
-    view = warp_view(&view);
-    if (lane_id() == 0)
-        of_warp[warp_id()] = view;
-    __syncthreads();
-    if (threadIdx.x != 0)
-        return;
-    for (int i = 1; i < THREADS / WARP; i++)
-        evict_view_join(&view, &of_warp[i]);
-    f.views[unit * f.n_splits + split] = view;
+    view = block_view(&view, of_warp);
+    if (threadIdx.x == 0)
+        f.views[unit * f.n_splits + split] = view;
 }
 
 /* Of all splits and the new token; empty where the policy has none. */

@@ -45,6 +45,17 @@ DEVICE struct evict_view warp_view(const struct evict_view *own)
     all.trait_max = warp_max(own->trait_max);
     return all;
 }
+/* The same of a block's threads: of thread 0 what it returns. of_warp: shared, one a warp. */
+DEVICE struct evict_view block_view(const struct evict_view *own, struct evict_view *of_warp)
+{
+    struct evict_view all = warp_view(own);
+    if (lane_id() == 0)
+        of_warp[warp_id()] = all;
+    __syncthreads();
+    for (int i = 1; threadIdx.x == 0 && i < (int)blockDim.x / WARP; i++)
+        evict_view_join(&all, &of_warp[i]);
+    return all;
+}
 
 /* ---- numbers of a page ---- */
 

@@ -56,23 +56,32 @@ DEVICE struct kept_vector kept_vector_at(const struct prompt_keep_args *a, int h
     return {&a->from, &a->rope, kv_panel(&a->from, page, head, v), v, pos};
 }
 
-DEVICE float vector_norm(const struct kept_vector &x)
+/* Over n dimensions in 16 lanes, as math_dot(): each of them makes a lane into add(d, lane). */
+template <typename ADD> DEVICE float sum16(int n, const ADD &add)
 {
     float lanes[16] = {};
-    for (int d0 = 0; d0 < x.l->head_dim; d0 += 16) {
+    for (int d0 = 0; d0 < n; d0 += 16) {
 #pragma unroll
         for (int i = 0; i < 16; i++) {
-            if (d0 + i >= x.l->head_dim)
+            if (d0 + i >= n)
                 break;
-            const float number = x(d0 + i);
-            lanes[i] = fmaf(number, number, lanes[i]);
+            lanes[i] = add(d0 + i, lanes[i]);
         }
     }
-    return sqrtf(math_sum16(lanes));
+    return math_sum16(lanes);
 }
 
-/* score_code_error() of it. Four of its 16 lanes at a time, those that math_sum16() joins first: a
- * thread has no registers for all. */
+/* math_norm() of numbers x(d), kept or not. */
+template <typename X> DEVICE float norm16(int n, const X &x)
+{
+    return sqrtf(sum16(n, [&](int d, float lane) {
+        const float number = x(d);
+        return fmaf(number, number, lane);
+    }));
+}
+
+/* score_code_error() of a vector. Four of its 16 lanes at a time, those that math_sum16() joins
+ * first: a thread has no registers for all. */
 DEVICE float vector_code_error(const struct kept_vector &x)
 {
     float errors[2] = {}, squares[2] = {};
@@ -110,57 +119,19 @@ DEVICE float vector_code_error(const struct kept_vector &x)
 
 /* ---- anchors: as kernels/score.h has them ---- */
 
-/* The sum of products with `with` [head_dim]. */
-DEVICE float vector_products(const struct kept_vector &x, const float *with)
-{
-    float lanes[16] = {};
-    for (int d0 = 0; d0 < x.l->head_dim; d0 += 16) {
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            if (d0 + i >= x.l->head_dim)
-                break;
-            lanes[i] = fmaf(x(d0 + i), with[d0 + i], lanes[i]);
-        }
-    }
-    return math_sum16(lanes);
-}
-
-DEVICE float numbers_norm(const float *x, int n)
-{
-    float lanes[16] = {};
-    for (int d0 = 0; d0 < n; d0 += 16) {
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            if (d0 + i >= n)
-                break;
-            lanes[i] = fmaf(x[d0 + i], x[d0 + i], lanes[i]);
-        }
-    }
-    return sqrtf(math_sum16(lanes));
-}
-
 /* score_alike() of a key. */
 DEVICE float vector_alike(const struct kept_vector &k, const float *anchor)
 {
-    const float products = vector_products(k, anchor), norm = vector_norm(k);
-    return score_cosine(products, norm, numbers_norm(anchor, k.l->head_dim));
+    const int n = k.l->head_dim;
+    const float products = sum16(n, [&](int d, float lane) { return fmaf(k(d), anchor[d], lane); });
+    return score_cosine(products, norm16(n, k), norm16(n, [&](int d) { return anchor[d]; }));
 }
 
 /* score_apart() of a value. */
 DEVICE float vector_apart(const struct kept_vector &v, const float *anchor, int n_tokens)
 {
     const float share = 1.0f / (float)n_tokens;
-    float lanes[16] = {};
-    for (int d0 = 0; d0 < v.l->head_dim; d0 += 16) {
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            if (d0 + i >= v.l->head_dim)
-                break;
-            const float off = score_off_mean(v(d0 + i), anchor[d0 + i], share);
-            lanes[i] = fmaf(off, off, lanes[i]);
-        }
-    }
-    return sqrtf(math_sum16(lanes));
+    return norm16(v.l->head_dim, [&](int d) { return score_off_mean(v(d), anchor[d], share); });
 }
 
 DEVICE float *kept_anchor(const struct prompt_keep_args *a, int head)
@@ -328,7 +299,8 @@ DEVICE float kept_score(const struct prompt_keep_args *a, const struct evict_sco
     if (!score_is_of_key(mode->source))
         return prompt_kept_score(a, mode, head, pos);
     const struct kept_vector k = kept_vector_at(a, head, pos, 0);
-    return mode->source == EVICT_KEYS ? -vector_norm(k) : -vector_alike(k, kept_anchor(a, head));
+    return -(mode->source == EVICT_KEYS ? norm16(a->from.head_dim, k)
+                                        : vector_alike(k, kept_anchor(a, head)));
 }
 
 /* And its trait. */
@@ -336,7 +308,7 @@ DEVICE float kept_trait(const struct prompt_keep_args *a, const struct evict_sco
                         int pos)
 {
     if (mode->trait == EVICT_VALUE_NORM)
-        return vector_norm(kept_vector_at(a, head, pos, 1));
+        return norm16(a->from.head_dim, kept_vector_at(a, head, pos, 1));
     if (mode->trait == EVICT_QUANT_ERROR)
         return vector_code_error(kept_vector_at(a, head, pos, 0)) +
                vector_code_error(kept_vector_at(a, head, pos, 1));
@@ -364,15 +336,9 @@ __global__ void __launch_bounds__(SELECT_THREADS, 1)
     for (int pos = (int)threadIdx.x; pos < f.a.n_prompt; pos += SELECT_THREADS)
         evict_view_add(&view, kept_score(&f.a, &mode, head, pos),
                        kept_trait(&f.a, &mode, head, pos));
-    view = warp_view(&view);
-    if (lane_id() == 0)
-        of_warp[warp_id()] = view;
-    __syncthreads();
-    if (threadIdx.x != 0)
-        return;
-    for (int i = 1; i < SELECT_THREADS / WARP; i++)
-        evict_view_join(&view, &of_warp[i]);
-    f.views[head] = view;
+    view = block_view(&view, of_warp);
+    if (threadIdx.x == 0)
+        f.views[head] = view;
 }
 
 DEVICE uint32_t keep_key(const struct keep *f, int head, int pos)
