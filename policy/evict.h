@@ -180,6 +180,13 @@ static inline int evict_policy_scores(int policy)
     return evict_score_of(policy).source != EVICT_NO_SCORE;
 }
 
+/* 1: some positions stay whatever they score, as many as the row's budget has room for: a head with
+ * a smaller share of its own could not hold them. */
+static inline int evict_policy_pattern(int policy)
+{
+    return policy == EVICT_STRIDED_H2O || policy == EVICT_FIXED_H2O;
+}
+
 /* 1: these are made of the weights of a prompt's queries. */
 static inline int evict_prompt_scores(int policy)
 {

@@ -211,6 +211,7 @@ def budgets(tally, bed, _):
     for text, words, more in (("adaptive:0", "out of range", []), ("adaptive:1.5", "out of range", []), ("adaptive:x", "out of range", []),
                               ("uneven", "even|adaptive[:ALPHA]", []), ("adaptive", "scope layer", ["--kv-scope", "layer"]),
                               ("adaptive", "--kv-policy streaming", ["--kv-policy", "streaming"]),
+                              ("adaptive", "--kv-policy fixed-h2o", ["--kv-policy", "fixed-h2o"]),
                               ("adaptive", "--kv-positions slot", ["--kv-positions", "slot"])):
         done = bed.place.expect(tally, f"heads {text} {more}", 2, *score, "--kv-budget-heads", text, *more)
         tally.check("--kv-budget-heads" in done.error_line() and words in done.error_line(), f"heads {text} {more}: {done.err!r}")

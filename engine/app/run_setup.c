@@ -54,6 +54,11 @@ static enum err read_heads(struct evict *e, const struct config *c)
                     "--kv-budget-heads %s: --kv-policy %s scores nothing that heads could be "
                     "compared by (--kv-policy h2o)",
                     text, c->kv_policy);
+    if (evict_policy_pattern(e->policy))
+        return fail(ERR_USAGE,
+                    "--kv-budget-heads %s: --kv-policy %s keeps a pattern that small heads have no "
+                    "room for (--kv-policy h2o)",
+                    text, c->kv_policy);
     if (e->scope == EVICT_SCOPE_LAYER)
         return fail(ERR_USAGE,
                     "--kv-budget-heads %s: under scope layer all heads keep the same tokens "
