@@ -3,9 +3,13 @@
 
 #include <math.h>
 
+#define SAME_SPEED  0.99 // what is measured no closer is no reason to lose more
+#define LABEL_LINES 32   // names above each other
+#define LABEL_SHARE 0.5  // of the axis' length, on top of it: room for them
+
 static int beats(const struct point *a, const struct point *b)
 {
-    return a->tokens_per_s >= b->tokens_per_s && a->ppl <= b->ppl &&
+    return a->tokens_per_s >= b->tokens_per_s * SAME_SPEED && a->ppl <= b->ppl &&
            (a->tokens_per_s > b->tokens_per_s || a->ppl < b->ppl);
 }
 
@@ -30,14 +34,41 @@ static int next_best(const struct point *points, int n, double than)
     return next;
 }
 
-/* What nothing beats, from the fastest on, each with its name: points of one speed have one
- * perplexity. */
-static void put_best(FILE *f, const struct point *points, int n)
+/* What the axes show: from the least perplexity of all to a little beyond the greatest of what
+ * nothing beats; what loses more is left out. */
+struct view {
+    double least, most, top;
+    int n_best;
+};
+
+static struct view view_of(const struct point *points, int n)
 {
+    struct view v = {.least = INFINITY};
+    for (int i = 0; i < n; i++) {
+        if (!isfinite(points[i].tokens_per_s))
+            continue;
+        v.least = fmin(v.least, points[i].ppl);
+        v.top = fmax(v.top, points[i].tokens_per_s * 1.08);
+        v.n_best += points[i].best;
+        if (points[i].best)
+            v.most = fmax(v.most, points[i].ppl);
+    }
+    v.most = fmax(v.most * 1.1, v.least * 1.5);
+    return v;
+}
+
+/* What nothing beats, from the fastest on, each with its name and where that is written: in a
+ * column behind the points, beside its point or, where names would meet, below the one before.
+ * Points of one speed have one perplexity. */
+static void put_best(FILE *f, const struct point *points, int n, const struct view *v)
+{
+    const double step = v->top / fmax(LABEL_LINES, v->n_best + 1);
+    double line = v->top;
     fputs("$best << END\n", f);
     for (int i = next_best(points, n, INFINITY); i >= 0;
          i = next_best(points, n, points[i].tokens_per_s)) {
-        fprintf(f, "%.9g %.9g \"", points[i].ppl, points[i].tokens_per_s);
+        line = fmin(line - step, points[i].tokens_per_s);
+        fprintf(f, "%.9g %.9g %.9g %.9g \"", points[i].ppl, points[i].tokens_per_s, v->most, line);
         plot_text(f, points[i].name);
         fputs("\"\n", f);
     }
@@ -55,25 +86,29 @@ static int has_policy(const struct point *points, int n, int policy)
 void frontier_draw(struct plot *p, const char *model, const struct point *points, int n)
 {
     FILE *f = p->pipe;
+    const struct view v = view_of(points, n);
     for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
         if (!has_policy(points, n, policy))
             continue;
         fprintf(f, "$policy%d << END\n", policy);
         for (int i = 0; i < n; i++)
             if (points[i].evict.policy == policy && isfinite(points[i].tokens_per_s))
-                fprintf(f, "%.9g %.9g\n", points[i].ppl, points[i].tokens_per_s);
+                fprintf(f, "%.9g %.9g\n", points[i].ppl,
+                        points[i].ppl <= v.most ? points[i].tokens_per_s : -1);
         fputs("END\n", f);
     }
-    put_best(f, points, n);
-    plot_canvas(f, 900, 540, "speed and loss of KV policies", model);
-    fputs("set xlabel \"perplexity\"\nset ylabel \"output tokens/s\"\nset logscale x\n"
-          "set yrange [0:*]\nset offsets graph 0.05, graph 0.15, graph 0.05, 0\nset grid\n"
-          "set key outside right\n"
-          "plot $best using 1:2 with lines lc rgb 'gray50' notitle",
-          f);
+    put_best(f, points, n, &v);
+    plot_canvas(f, 1000, 600, "speed and loss of KV policies", model);
+    fprintf(f,
+            "set xlabel \"perplexity (what loses more than any of the named is left out)\"\n"
+            "set ylabel \"output tokens/s\"\nset xrange [%.9g:%.9g]\nset yrange [0:%.9g]\n"
+            "set grid\nset key outside right\n"
+            "plot $best using 1:2 with lines lc rgb 'gray50' notitle, "
+            "$best using 1:2:($3-$1):($4-$2) with vectors nohead lc rgb 'gray80' notitle",
+            v.least - 0.03 * (v.most - v.least), v.most + LABEL_SHARE * (v.most - v.least), v.top);
     for (int policy = 0; policy < N_EVICT_POLICIES; policy++)
         if (has_policy(points, n, policy))
-            fprintf(f, ", $policy%d using 1:2 with points pt 7 title '%s'", policy,
-                    evict_policy_name(policy));
-    fputs(", $best using 1:2:3 with labels left offset 0.7,0.3 notitle\n", f);
+            fprintf(f, ", $policy%d using 1:2 with points pt %d title '%s'", policy,
+                    5 + policy / 8 * 2, evict_policy_name(policy));
+    fputs(", $best using 3:4:5 with labels left offset 0.3,0 notitle\n", f);
 }

@@ -304,8 +304,8 @@ fault("shares are those of other batches", "policy/search_climb.c",
 FRONTIER, ATTENTION = "frontier_test.py --only", "attention_test.py --only"
 fault("rows that hold too little are met on the way", "bench/frontier.c", "    TRY(check_rows(&c, &p->evict));\n", "    (void)check_rows;\n",
       f"{FRONTIER} refused")
-fault("the slowest point is the fastest", "bench/frontier_plot.c", "    return a->tokens_per_s >= b->tokens_per_s &&",
-      "    return a->tokens_per_s <= b->tokens_per_s &&", f"{FRONTIER} pareto")
+fault("the slowest point is the fastest", "bench/frontier_plot.c", "    return a->tokens_per_s >= b->tokens_per_s * SAME_SPEED &&",
+      "    return a->tokens_per_s <= b->tokens_per_s * SAME_SPEED &&", f"{FRONTIER} pareto")
 fault("a ring has no bytes", "bench/frontier.c", "pages.page_bytes + ring_bytes;", "pages.page_bytes;", f"{FRONTIER} kv_bytes")
 fault("pass keys stand elsewhere", "bench/needle.c", "filler * (2 * depth + 1) / (2 * NEEDLE_DEPTHS)", "filler * depth / NEEDLE_DEPTHS",
       f"{FRONTIER} needles")
