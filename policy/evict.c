@@ -41,6 +41,15 @@ int evict_policy_by_name(const char *name)
     return policy;
 }
 
+int evict_policy_pattern(int policy)
+{
+    const struct evict_row row = {.budget = 256, .recent = 64};
+    int pos = 0;
+    while (pos < row.budget && !isinf(evict_rank(policy, &row, 0, pos, row.budget)))
+        pos++;
+    return pos < row.budget;
+}
+
 /* Of a policy that the user leaves at its own. */
 static int default_recent(int policy, const struct evict_row *row)
 {

@@ -137,6 +137,9 @@ const char *evict_policy_name(int policy);
 const char *evict_policy_goes(int policy);  // what it evicts first, in words
 int evict_policy_scope(int policy);         // enum evict_scope unless the user says another
 int evict_policy_by_name(const char *name); // N_EVICT_POLICIES when unknown
+/* 1: some positions stay whatever they score, as many as the row's budget has room for: a head with
+ * a smaller share of its own could not hold them. Its ranks tell: such a position's is infinite. */
+int evict_policy_pattern(int policy);
 /* Greatest number of slots that a row can hold in a layer of a kind. */
 int64_t evict_slots_max(const struct evict *e, int kind, int64_t n_prompt, int64_t n_max);
 /* Most tokens of a row, of a model made for `context`: where positions are ranks as many as leave
@@ -178,13 +181,6 @@ static inline struct evict_score evict_score_of(int policy)
 static inline int evict_policy_scores(int policy)
 {
     return evict_score_of(policy).source != EVICT_NO_SCORE;
-}
-
-/* 1: some positions stay whatever they score, as many as the row's budget has room for: a head with
- * a smaller share of its own could not hold them. */
-static inline int evict_policy_pattern(int policy)
-{
-    return policy == EVICT_STRIDED_H2O || policy == EVICT_FIXED_H2O;
 }
 
 /* 1: these are made of the weights of a prompt's queries. */

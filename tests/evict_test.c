@@ -259,6 +259,12 @@ static void patterns_fit(void **state)
             }
             assert_true(best > most * 3 / 4 || most < 4); // and it is made use of
         }
+    int n_patterns = 0; // no other policy has one
+    for (int policy = 0; policy < N_EVICT_POLICIES; policy++)
+        n_patterns += evict_policy_pattern(policy);
+    assert_int_equal(n_patterns, 4);
+    for (int p = 0; p < 4; p++)
+        assert_true(evict_policy_pattern(policies[p]));
 }
 
 /* Heads that share: a row has room for its prompt, for at most twice its budget; one whose prompt

@@ -185,6 +185,9 @@ fault("attend_evict.cu: who leaves the ring counts by the newest token's trait",
       "leaves ? f->leaving_trait[unit] : f->own_trait[unit];", "f->own_trait[unit];", SIMT_ATTEND)
 fault("attend_evict.cu: a trait stays in the ring", EVICT_CU, "        in_trait = t.kv.slot_trait[ring_meta];", "        (void)ring_meta;",
       SIMT_ATTEND)
+fault("heads share the budget of a pattern", "engine/app/run_setup.c", "    if (evict_policy_pattern(e->policy))\n", "    if (0)\n",
+      "attention_test.py --only budgets")
+fault("no policy has a pattern", "policy/evict.c", "return pos < row.budget;", "return pos < 0;", "evict_test")
 fault("kv.cuh: a view of an eighth of the warps", "kernels/cuda/kv.cuh", "i < (int)blockDim.x / WARP; i++)\n        evict_view_join",
       "i < (int)blockDim.x / WARP / 8; i++)\n        evict_view_join", SIMT_ATTEND)
 fault("slots.cu: lanes of an error are added in another order", "kernels/cuda/slots.cu",
