@@ -49,9 +49,10 @@ static struct view view_of(const struct point *points, int n)
             continue;
         v.least = fmin(v.least, points[i].ppl);
         v.top = fmax(v.top, points[i].tokens_per_s * 1.08);
-        v.n_best += points[i].best;
-        if (points[i].best)
-            v.most = fmax(v.most, points[i].ppl);
+        if (!points[i].best)
+            continue;
+        v.most = fmax(v.most, points[i].ppl);
+        v.n_best++;
     }
     v.most = fmax(v.most * 1.1, v.least * 1.5);
     return v;
@@ -93,14 +94,14 @@ void frontier_draw(struct plot *p, const char *model, const struct point *points
         fprintf(f, "$policy%d << END\n", policy);
         for (int i = 0; i < n; i++)
             if (points[i].evict.policy == policy && isfinite(points[i].tokens_per_s))
-                fprintf(f, "%.9g %.9g\n", points[i].ppl,
+                fprintf(f, "%.9g %.9g\n", points[i].ppl, // -1: below the axis, behind the names
                         points[i].ppl <= v.most ? points[i].tokens_per_s : -1);
         fputs("END\n", f);
     }
     put_best(f, points, n, &v);
     plot_canvas(f, 1000, 600, "speed and loss of KV policies", model);
     fprintf(f,
-            "set xlabel \"perplexity (what loses more than any of the named is left out)\"\n"
+            "set xlabel \"perplexity (what loses far more than the named is left out)\"\n"
             "set ylabel \"output tokens/s\"\nset xrange [%.9g:%.9g]\nset yrange [0:%.9g]\n"
             "set grid\nset key outside right\n"
             "plot $best using 1:2 with lines lc rgb 'gray50' notitle, "

@@ -306,6 +306,9 @@ fault("rows that hold too little are met on the way", "bench/frontier.c", "    T
       f"{FRONTIER} refused")
 fault("the slowest point is the fastest", "bench/frontier_plot.c", "    return a->tokens_per_s >= b->tokens_per_s * SAME_SPEED &&",
       "    return a->tokens_per_s <= b->tokens_per_s * SAME_SPEED &&", f"{FRONTIER} pareto")
+fault("a hair's breadth of speed is worth any loss", "bench/frontier_plot.c", "#define SAME_SPEED  0.99", "#define SAME_SPEED  1.0", f"{FRONTIER} pareto")
+fault("names of a drawing stand on each other", "bench/frontier_plot.c", "line = fmin(line - step, points[i].tokens_per_s);",
+      "line = fmin(line - 0 * step, points[i].tokens_per_s);", f"{FRONTIER} drawn")
 fault("a ring has no bytes", "bench/frontier.c", "pages.page_bytes + ring_bytes;", "pages.page_bytes;", f"{FRONTIER} kv_bytes")
 fault("pass keys stand elsewhere", "bench/needle.c", "filler * (2 * depth + 1) / (2 * NEEDLE_DEPTHS)", "filler * depth / NEEDLE_DEPTHS",
       f"{FRONTIER} needles")
