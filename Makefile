@@ -199,10 +199,29 @@ $(GOLDENV)/ready: tests/goldens/requirements.txt tests/requirements.txt
 	$(Q)python3 -m venv $(GOLDENV) && $(GOLDENV)/bin/pip install -q --disable-pip-version-check -r $<
 	$(Q)touch $@
 
-# Every test there is; ends in one line. ARGS="--only NAME" builds and runs some, ARGS="--list" names them.
+# The tests, at three levels (tests/check.py): every promise once, at most 8 minutes of 2 cores; every test; a release.
+# ARGS="--only NAME" builds and runs some, ARGS="--list" names them.
 check:
 	$(Q).ci/deps.sh check
 	$(Q)python3 tests/check.py $(ARGS)
+
+check-full:
+	$(Q).ci/deps.sh check
+	$(Q)python3 tests/check.py --level full $(ARGS)
+
+# Hours: the counts of a release, races, a minute of fuzzing for each parser, PTX where nvcc is, and all faults.
+check-night:
+	$(Q).ci/deps.sh check
+	$(Q)python3 tests/check.py --level night $(ARGS)
+	$(Q)$(MAKE) --no-print-directory tsan
+	$(Q)$(MAKE) --no-print-directory fuzz SECONDS=60
+	$(Q)$(if $(NVCC),$(MAKE) --no-print-directory registers check-ptx,echo "SKIP registers and check-ptx need nvcc")
+	$(Q)$(MAKE) --no-print-directory mutants
+
+# The tests of one file, F=path/of/file, or of every file that differs from HEAD.
+test:
+	$(Q).ci/deps.sh check
+	$(Q)python3 tests/check.py $(if $(F),--file $(F),--changed) $(ARGS)
 
 asan:
 	$(Q)python3 tests/check.py --asan $(ARGS)
@@ -335,7 +354,7 @@ check-ptx:
 
 -include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
-.PHONY: all registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
+.PHONY: check-full check-night test all registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens \
         tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-replan bench-experts bench-lm-eval bench-evaluate
 .SECONDARY:

@@ -1,16 +1,22 @@
-"""Everything `make check` runs, one job more than there are cores; ends with `N passed, N failed, N skipped`.
+"""Runs the tests: one job more than there are cores; ends with `N passed, N failed, N skipped`.
 
-    check.py [--list] [--only NAME]... [--asan] [--jobs N]
+    check.py [--level check|full|night] [--list] [--only NAME]... [--file PATH]... [--changed] [--asan] [--jobs N]
 
-Builds what is asked for first (release; ASan + UBSan under build/asan), then runs the cmocka binaries, the
-Python drivers and tidy. Owns: what is run, how it is counted, what may be skipped, the logs in
-build/check/NAME.log. Refuses: to call anything passed that did not say so (a runner without a summary, or
-with a bad exit status and no failure counted, is one failure), and a skip whose reason SKIPS does not know.
-Needs only the standard library itself; drivers run in build/venv ($SLUICE_PYTHON names another interpreter).
+Three levels. `check` holds every promise once, in at most 8 minutes on 2 cores; `full` is every test; `night` is every test with
+the counts of a release. The tests read the level from SLUICE_TEST_LEVEL (trial.py, sweep.h). --only takes a name or a part
+of a name. --file runs the tests of one source file (tests_of.py), --changed those of all files that differ from HEAD.
+
+Builds what the tests need first (release; ASan + UBSan under build/asan), while pip and the model are downloaded. Owns: what is
+run, how results are counted, what may be skipped, the logs in build/check/NAME.log. Refuses: to call anything passed
+that did not say so (a test without a summary, or with a bad exit status and no failure counted, is one failure), and a skip
+whose reason SKIPS does not know. Needs only the standard library itself; drivers run in build/venv ($SLUICE_PYTHON
+names another interpreter).
 """
 import argparse
 import concurrent.futures
+import difflib
 import glob
+import json
 import os
 import re
 import signal
@@ -19,11 +25,14 @@ import sys
 import threading
 import time
 
+import tests_of
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LOGS = os.path.join(ROOT, "build/check")
 SANITIZE = ["BUILD=build/asan", "OPT=-O1 -g1", "SAN=-fsanitize=address,undefined -fno-sanitize-recover"]
 LIMIT_S = 2400  # a shared machine may take thrice what an idle one does, and sanitized sweeps take minutes
 IN_CI = os.environ.get("CI", "") not in ("", "0", "false")
+LEVELS = ("check", "full", "night")
 
 # All that may be skipped: its name in the last lines, and what the line `SKIP reason` of the test says.
 SKIPS = (
@@ -48,32 +57,30 @@ SCRIPT_ARGS = {
     "family_evict": ["./sluice"],
     "kv_golden": ["./sluice"],
     "template_live": ["build/tests/tools/template_tool", "build/cache"],
-    "token_live": ["--cache", "build/cache", "--strings", "6000"],  # alone: 20,000
-    "token_spm_live": ["--cache", "build/cache", "--strings", "6000"],  # alone: 20,000
+    "token_live": ["--cache", "build/cache"],
+    "token_spm_live": ["--cache", "build/cache"],
     "mutants": ["--applies"],
 }
 # This, and modules that drivers import, which have no main. Every other tests/*.py is run.
 NOT_DRIVERS = {"check", "tidy", "demo_show"} | {
     os.path.basename(p)[:-3] for p in glob.glob(os.path.join(ROOT, "tests/*.py"))
-    if "__main__" not in open(p, encoding="utf-8").read()}
-# These run under the sanitizers too: hostile input end to end.
+    if "\nif __name__ ==" not in open(p, encoding="utf-8").read()}
+UNITS = sorted(os.path.basename(p)[:-2] for p in glob.glob(os.path.join(ROOT, "tests/*_test.c")))
+SIMT = {u for u in UNITS if u.startswith("simt_")}
+
+# A driver runs at every level. A cmocka test runs under the sanitizers at every level, and without them from `full` on. But:
+# ... these C tests run without the sanitizers at level `check` too: kernels, whose code the optimiser makes (other
+# instructions, other order of sums), and what has threads, whose timing is another.
+RELEASE = {"codec_test", "decode_test", "dtype_test", "dtype_own_test", "int8_test", "ops_test", "experts_test", "engine_test",
+           "line_device_test", "prompt_test", "mover_test", "ring_test"}
+# ... these never run under the sanitizers: sweeps over instruction sets that take the better part of an hour with them
+# (ops_test, int8_test, prompt_test, engine_test and plan_test put the same code under them), and CUDA kernels under the
+# SIMT shim, which has fibers and a shadow memory of its own.
+NOT_ASAN = {"attend_test", "attend_rank_test", "exact_test", "search_test", "cost_test"} | SIMT
+# ... these run from `full` on: references that test themselves, and what another test holds at level `check`.
+FROM_FULL = {"evict_ref", "family_evict", "simt_ptx_test", "asan/bad_input_test"}
+# ... this driver runs under the sanitizers too: hostile input end to end.
 ALSO_ASAN = {"bad_input_test"}
-# Every cmocka test runs under the sanitizers. Without them as well: kernels, whose code the optimiser makes
-# (other instructions, other order of sums); what has threads, whose timing is another; and the bounds of
-# memory and time that those tests hold only without shadow memory.
-ALSO_RELEASE = {
-    "attend_test", "attend_rank_test", "exact_test", "search_test", "cost_test", "codec_test", "decode_test", "dtype_own_test", "dtype_test", "int8_test", "isa_test", "ops_test", "experts_test",
-    "order_test", "sample_test",
-    "device_test", "engine_test", "job_ahead_test", "job_test", "journal_test", "mover_test", "pool_test", "ring_limits_test", "ring_test",
-    "gguf_bad_test", "probe_test",
-}
-# Without the sanitizers only: sweeps over instruction sets that take the better part of an hour with them.
-# ops_test, int8_test, prompt_test and engine_test put the same kernels under them, plan_test the same search and plays.
-NOT_ASAN = {"attend_test", "attend_rank_test", "exact_test", "search_test", "cost_test"}
-# CUDA kernels under the SIMT shim, which has fibers, and a shadow memory of its own: without the sanitizers only.
-SIMT = {os.path.basename(p)[:-2] for p in glob.glob(os.path.join(ROOT, "tests/simt_*_test.c"))}
-NOT_ASAN |= SIMT
-ALSO_RELEASE |= SIMT
 # These run hundreds of small durable jobs: on a busy disk they wait for nothing but fsync, so their files
 # lie in memory when there is room. placement_test is not among them: that bytes pass through O_DIRECT of a
 # real file system is what it is for, as ring_test, budget_test and the goldens' drivers are.
@@ -84,12 +91,12 @@ MEMORY_DIR, MEMORY_BYTES = "/dev/shm", 2 << 30
 # These have parts for a real model, which tests/model.sh fetches.
 WANT_MODEL = {"token_live", "score_golden", "budget_test", "command_test", "placement_test", "cli_test"}
 WHEELS = {"numpy", "tokenizers", "sentencepiece", "jinja2", "gguf", "safetensors", "ml_dtypes"}
-SLOW_FIRST = ("placement_test", "sim_run_test", "nth_test", "kill_test", "crash_test", "verify_test", "fault_test", "budget_test",
-              "sight_test", "disorder_test", "family_golden", "family_evict", "evict_golden", "kv_golden", "score_golden", "cli_test", "token_live", "token_spm_live", "template_live",
-              "evict_ref", "asan/codec_test", "asan/pack_test", "asan/ops_test")
+TIMES = "tests/times.json"  # core-seconds a test took at each level; build/check/times.json has those of this machine
+UNKNOWN_S = 30.0
 
 
 MODEL = ""  # of WANT_MODEL, once main has it
+LEVEL = 0   # of LEVELS
 
 
 class Runner:
@@ -97,6 +104,7 @@ class Runner:
 
     def __init__(self, name, argv, build):
         self.name, self.argv, self.build = name, argv, build
+        self.base = name.split()[0].removeprefix("asan/")  # the test without its build and its arguments
         self.passed = self.failed = self.skipped = 0
         self.skips = []  # reasons, as SKIPS and LACKS name them
         self.why, self.seconds, self.cpu_s = "", 0.0, 0.0
@@ -116,7 +124,7 @@ class Runner:
             return {self.argv[0]}
         with open(os.path.join(ROOT, self.argv[1]), encoding="utf-8") as f:
             text = f.read()
-            return {"all", "tools"} if "tests/tools" in text or "sim_device.so" in text else {"all"}
+            return {"sluice", "tools"} if "tests/tools" in text or "sim_device.so" in text else {"sluice"}
 
 
 def python():
@@ -124,20 +132,87 @@ def python():
     return own if os.path.exists(own) else sys.executable
 
 
-def runners(want_release):
-    out = []
-    units = sorted(os.path.basename(p)[:-2] for p in glob.glob(os.path.join(ROOT, "tests/*_test.c")))
+def driver(base, args=(), build="build"):
+    binary = ["build/asan/sluice"] if build == "build/asan" else []
+    name = ("asan/" if binary else "") + " ".join([base, *args])
+    return Runner(name, [python(), f"tests/{base}.py", *SCRIPT_ARGS.get(base, binary), *args], build)
+
+
+def unit(base, build="build"):
+    return Runner(("asan/" if build == "build/asan" else "") + base, [f"{build}/tests/{base}"], build)
+
+
+def runners(level, asan_only=False):
+    """All that a level runs, the longest first."""
     scripts = sorted(os.path.basename(p)[:-3] for p in glob.glob(os.path.join(ROOT, "tests/*.py")))
-    scripts = [s for s in scripts if s not in NOT_DRIVERS]
-    if want_release:
-        out.append(Runner("tidy", [sys.executable, "tests/tidy.py", "--self-test"], None))
-        out += [Runner(s, [python(), f"tests/{s}.py", *SCRIPT_ARGS.get(s, [])], "build") for s in scripts]
-    out += [Runner(f"asan/{s}", [python(), f"tests/{s}.py", "build/asan/sluice"], "build/asan")
-            for s in scripts if s in ALSO_ASAN]
-    out += [Runner(f"asan/{u}", [f"build/asan/tests/{u}"], "build/asan") for u in units if u not in NOT_ASAN]
-    if want_release:
-        out += [Runner(u, [f"build/tests/{u}"], "build") for u in units if u in ALSO_RELEASE]
-    return sorted(out, key=lambda r: SLOW_FIRST.index(r.name) if r.name in SLOW_FIRST else len(SLOW_FIRST))
+    out = [driver(s, build="build/asan") for s in ALSO_ASAN]
+    out += [unit(u, "build/asan") for u in UNITS if u not in NOT_ASAN]
+    if not asan_only:
+        out += [Runner("tidy", [sys.executable, "tests/tidy.py", "--self-test"], None)]
+        out += [driver(s) for s in scripts if s not in NOT_DRIVERS]
+        out += [unit(u) for u in UNITS if level > 0 or u in RELEASE | NOT_ASAN]
+    took = times(level)
+    return sorted((r for r in out if level > 0 or r.name not in FROM_FULL), key=lambda r: -took.get(r.name, UNKNOWN_S))
+
+
+def times(level):
+    """{name: core-seconds} at this level, as this machine last saw them or else as they stand in git."""
+    took = {}
+    for path in (os.path.join(ROOT, TIMES), os.path.join(LOGS, "times.json")):
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as f:
+                took.update(json.load(f).get(LEVELS[level], {}))
+    return took
+
+
+def keep_times(todo, level):
+    path = os.path.join(LOGS, "times.json")
+    kept = {}
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as f:
+            kept = json.load(f)
+    kept.setdefault(LEVELS[level], {}).update({r.name: round(r.cpu_s, 1) for r in todo if not r.failed and r.passed})
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(kept, f, indent=0, sort_keys=True)
+        f.write("\n")
+
+
+def bare(word):
+    """plan_test, however it is written: tests/plan_test.c, asan/plan_test, plan_test.py."""
+    return re.sub(r"^(tests/|asan/)+|\.(py|c)$", "", word)
+
+
+def only(words, level):
+    """The runners that these words name; None, with a line on stderr, where a word names none."""
+    here, every = runners(level), runners(len(LEVELS) - 1)
+    chosen = {}
+    for word in words:
+        found = []
+        for same, of in ((lambda r: word == r.name, here), (lambda r: bare(word) == r.base, here), (lambda r: word == r.name, every),
+                         (lambda r: bare(word) == r.base, every), (lambda r: bare(word) in r.name, here)):
+            found = found or [r for r in of if same(r)]
+        if not found:
+            near = difflib.get_close_matches(bare(word), sorted({r.base for r in every}), 3, 0.4)
+            print(f"check.py: no test is called {word}" + (f"; did you mean {', '.join(near)}?" if near else ""), file=sys.stderr)
+            return None
+        chosen.update((r.name, r) for r in found)
+    return list(chosen.values())
+
+
+def of_files(files, level):
+    """The runners of these source files, in release; None, with a line on stderr, where a file is not there."""
+    chosen = {}
+    for file in files:
+        if not os.path.exists(file):
+            print(f"check.py: {file}: no such file", file=sys.stderr)
+            return None
+        took = times(level)
+        found = tests_of.within(tests_of.tests_of(file), lambda name: took.get(name, UNKNOWN_S))
+        print(f"  {file}: " + (", ".join(f"{name} ({why})" for name, why in found) or "no test names it"))
+        for name, _ in found:
+            base, *args = name.split()
+            chosen[name] = unit(base) if base in UNITS else driver(base, args)
+    return list(chosen.values())
 
 
 def count(r, text, code):
@@ -194,16 +269,17 @@ def run_one(r, built):
         return r
     env = {**os.environ, "BUILD": r.build or "build", "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1",
            "SLUICE_CACHE_DIR": os.path.join(ROOT, "build/check/cache"),
+           "SLUICE_TEST_LEVEL": LEVELS[LEVEL],
            "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1",
            "UBSAN_OPTIONS": "print_stacktrace=1",
            "SLUICE_PROBE_SHARE": "0.03",  # see trial.py
            "OPENBLAS_NUM_THREADS": "1"}  # small matrices; two runners share the cores
     with open(r.log_path(), "wb") as log:
-        if r.name in WANT_MODEL and MODEL:
+        if r.base in WANT_MODEL and MODEL:
             env["SLUICE_TEST_GGUF"] = MODEL
-        if r.name.endswith("json_test"):
+        if r.base == "json_test":
             env["LOCPATH"] = locale_dir()
-        if r.name in FSYNC_HEAVY and memory_has_room():
+        if r.base in FSYNC_HEAVY and memory_has_room():
             env = {**env, "TMPDIR": MEMORY_DIR}
         p = subprocess.Popen(r.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT,
                              env=env, start_new_session=True)
@@ -220,10 +296,8 @@ def run_one(r, built):
 
 
 def fetch_model():
-    """The path of the GGUF that model.sh fetches, "" when it cannot."""
-    env = {**os.environ, "SLUICE_CACHE_DIR": os.path.join(ROOT, "build/check/cache")}
-    done = subprocess.run(["sh", "tests/model.sh"], cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True)
+    """The path of the GGUF that model.sh fetches into sluice's own cache, where `make demo` has it; "" when it cannot."""
+    done = subprocess.run(["sh", "tests/model.sh"], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
@@ -262,18 +336,26 @@ def make(what, args, jobs):
 
 
 def make_all(todo, jobs):
-    """Builds what these runners need: {folder: make's exit status}."""
+    """Builds what these runners need, and downloads in the meantime: {folder: make's exit status}."""
+    global MODEL
+    MODEL = os.environ.get("SLUICE_TEST_GGUF", "")
     built = {}
-    for folder, args in (("build", []), ("build/asan", SANITIZE)):
-        targets = set().union(*(r.targets() for r in todo if r.build == folder))
-        if targets:
-            built[folder] = make(folder, sorted(targets) + args, jobs)
-    if any(r.is_driver() and r.build for r in todo) and "SLUICE_PYTHON" not in os.environ:
-        code = make("build/venv", ["build/venv/ready"], 1)
-        if code and not IN_CI:
-            print("  no build/venv: what needs its wheels is skipped")
-        elif code:
-            built["build/venv"] = code
+    want_venv = "SLUICE_PYTHON" not in os.environ and any(r.is_driver() and r.build for r in todo)
+    want_model = not MODEL and any(r.base in WANT_MODEL for r in todo)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        venv = pool.submit(make, "build/venv", ["build/venv/ready"], 1) if want_venv else None
+        model = pool.submit(fetch_model) if want_model else None
+        for folder, args in (("build", ["CUDA=0"]), ("build/asan", ["CUDA=0"] + SANITIZE)):
+            targets = set().union(*(r.targets() for r in todo if r.build == folder))
+            if targets:
+                built[folder] = make(folder, sorted(targets) + args, jobs)
+    if venv and venv.result():
+        built.update({"build/venv": venv.result()} if IN_CI else {})
+        print("  no build/venv (is there a network?): tests that need its wheels are skipped")
+    if model:
+        MODEL = model.result()
+        if not MODEL:
+            print("  the model could not be fetched (is there a network?): tests that need it are skipped")
     return built
 
 
@@ -293,16 +375,59 @@ def end(todo, built):
     return 1 if failed or not todo else 0
 
 
-def main():
+def run_all(todo, built, jobs):
+    """Runs them and says of each how it ended, and about how long the rest will take."""
+    took, lock, ended = times(LEVEL), threading.Lock(), []
+    whole_s, started = sum(took.get(r.name, UNKNOWN_S) for r in todo), time.monotonic()
+
+    def one(r):
+        run_one(r, built)
+        with lock:
+            ended.append(r)
+            share = sum(took.get(x.name, UNKNOWN_S) for x in ended) / (whole_s or 1)
+            left = (time.monotonic() - started) * (1 / share - 1) / 60 if share > 0.05 else None
+            note = f"  ({r.why})" if r.why else ""
+            print(f"  {len(ended):3d}/{len(todo)} {r.name:28s} {r.passed} passed, {r.failed} failed, {r.skipped} skipped, "
+                  f"{r.seconds:.1f} s, {r.cpu_s:.1f} of a core{note}" + (f"; {left:.0f} min left" if left else ""), flush=True)
+            if r.failed:
+                print("".join(f"      {x[:200]}\n" for x in (r.bad or r.tail)[:4]), end="", flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, todo))
+    print(f"tests took {sum(r.cpu_s for r in todo):.0f} s of a core, most in " +
+          ", ".join(f"{r.name} {r.cpu_s:.0f}" for r in sorted(todo, key=lambda r: -r.cpu_s)[:25]))
+
+
+def changed_files():
+    said = subprocess.run(["git", "status", "--porcelain", "-uall", "--no-renames"], cwd=ROOT, capture_output=True, text=True)
+    return [x[3:] for x in said.stdout.splitlines() if "D" not in x[:2]]
+
+
+def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--level", choices=LEVELS, default="check")
     p.add_argument("--list", action="store_true", help="names, and nothing is run")
-    p.add_argument("--only", action="append", default=[], metavar="NAME", help="this runner; may be given again")
+    p.add_argument("--only", action="append", default=[], metavar="NAME", help="this test; may be given again")
+    p.add_argument("--file", action="append", default=[], metavar="PATH", help="the tests of this source file; may be given again")
+    p.add_argument("--changed", action="store_true", help="the tests of the files that differ from HEAD")
     p.add_argument("--asan", action="store_true", help="the sanitized tests only")
     p.add_argument("--jobs", type=int, default=(os.cpu_count() or 1) + 1,
-                   help="runners at a time (default: one more than cores, since many wait for the disk or for clocks)")
-    a = p.parse_args()
+                   help="tests at a time (default: one more than cores, since many wait for the disk or for clocks)")
+    return p.parse_args()
+
+
+def main():
+    global LEVEL
+    a = parse()
     os.chdir(ROOT)
-    todo = [r for r in runners(not a.asan) if not a.only or r.name in a.only]
+    LEVEL = LEVELS.index(a.level)
+    files = a.file + (changed_files() if a.changed else [])
+    if a.changed and not files:
+        print("nothing differs from HEAD; `make test F=path/of/file` tests one file")
+        return 0
+    todo = of_files(files, LEVEL) if files else only(a.only, LEVEL) if a.only else runners(LEVEL, a.asan)
+    if todo is None:
+        return 2
     if a.list:
         print("\n".join(r.name for r in todo))
         return 0
@@ -311,23 +436,9 @@ def main():
     built = make_all(todo, a.jobs)
     for r in todo:  # build/venv is there only now
         r.argv = [python() if i == 0 and r.is_driver() and r.build else x for i, x in enumerate(r.argv)]
-    global MODEL
-    MODEL = os.environ.get("SLUICE_TEST_GGUF", "")
-    if not MODEL and any(r.name in WANT_MODEL for r in todo):
-        MODEL = fetch_model()
-    lock = threading.Lock()
-
-    def one(r):
-        run_one(r, built)
-        with lock:
-            note = f"  ({r.why})" if r.why else ""
-            print(f"  {r.name:28s} {r.passed} passed, {r.failed} failed, {r.skipped} skipped, "
-                  f"{r.seconds:.1f} s, {r.cpu_s:.1f} of a core{note}", flush=True)
-
-    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
-        list(pool.map(one, todo))
-    print(f"{time.monotonic() - started:.0f} s in all; tests took {sum(r.cpu_s for r in todo):.0f} s of a core, most in " +
-          ", ".join(f"{r.name} {r.cpu_s:.0f}" for r in sorted(todo, key=lambda r: -r.cpu_s)[:5]))
+    run_all(todo, built, a.jobs)
+    keep_times(todo, LEVEL)
+    print(f"{time.monotonic() - started:.0f} s in all")
     return end(todo, built)
 
 

@@ -108,28 +108,46 @@ def again(tally, place, a):
 
 
 def everything(tally, place, a):
-    """Each tests/*.py and tests/*_test.c is run, and only what is asked for is built."""
-    todo = {r.name: r for r in check.runners(True)}
-    here = os.listdir(trial.HERE)
-    for f in here:
+    """Level `full` runs each tests/*.py and tests/*_test.c, and only what is asked for is built."""
+    full = {r.name: r for r in check.runners(1)}
+    for f in os.listdir(trial.HERE):
+        with open(os.path.join(trial.HERE, f), encoding="utf-8") if f.endswith((".c", ".py")) else io.StringIO() as text:
+            text = text.read()
         if f.endswith("_test.c"):
-            bare = f[:-2] in check.NOT_ASAN and f[:-2] in todo
-            tally.check(bare or "asan/" + f[:-2] in todo, f"{f} does not run under the sanitizers")
+            tally.check(f[:-2] in full, f"{f} does not run in release")
+            tally.check(f[:-2] in check.NOT_ASAN or "asan/" + f[:-2] in full, f"{f} does not run under the sanitizers")
         elif f.endswith(".py") and f[:-3] not in check.NOT_DRIVERS | {"check_test"}:
-            tally.check(f[:-3] in todo, f"{f} does not run")
-            with open(os.path.join(trial.HERE, f), encoding="utf-8") as text:
-                text = text.read()
+            tally.check(f[:-3] in full, f"{f} does not run")
             tally.check(not re.search(r"except (ImportError|ModuleNotFoundError)", text),
                         f"{f} hides a missing wheel from check.py")
-        elif f.endswith(".c"):
-            with open(os.path.join(trial.HERE, f), encoding="utf-8") as text:
-                tally.check(not re.search(r"\bskip\(\)", text.read()), f"{f} skips without a reason (skip_because)")
-    tally.check(set(check.SCRIPT_ARGS) <= set(todo) and set(check.SLOW_FIRST) <= set(todo)
-                and check.ALSO_RELEASE | check.WANT_MODEL | check.FSYNC_HEAVY <= set(todo),
-                "check.py's lists name tests that are no more")
-    tally.check(todo["attend_test"].targets() == {"build/tests/attend_test"}, "attend_test builds more than itself")
-    tally.check(todo["bad_input_test"].targets() == {"all"} and todo["tidy"].targets() == set(), "what drivers build")
+        if f.endswith(".c"):
+            tally.check(not re.search(r"\bskip\(\)", text), f"{f} skips without a reason (skip_because)")
+    here = {r.name for r in check.runners(0)}
+    tally.check(here < set(full) and set(full) - here >= check.FROM_FULL, "level check is a part of level full")
+    named = set(check.SCRIPT_ARGS) | check.RELEASE | check.NOT_ASAN | check.FROM_FULL | check.WANT_MODEL | check.FSYNC_HEAVY
+    tally.check(named <= set(full), f"check.py's lists name tests that are no more: {named - set(full)}")
+    tally.check(full["attend_test"].targets() == {"build/tests/attend_test"}, "attend_test builds more than itself")
+    tally.check(full["bad_input_test"].targets() == {"sluice"} and full["tidy"].targets() == set(), "what drivers build")
+
+
+def chosen(tally, place, a):
+    """--only takes names as people write them, and says so when a name is none; --file finds the tests of a file."""
+    def names_of(*words):
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            found = check.only(words, 0)
+        return None if found is None else sorted(r.name for r in found), err.getvalue()
+
+    for word in ("plan_test", "asan/plan_test", "tests/plan_test.c"):
+        tally.check(names_of(word) == (["asan/plan_test"], ""), f"--only {word}: {names_of(word)}")
+    tally.check(names_of("plan_sweep")[0] == ["plan_sweep_test"], f"a part of a name: {names_of('plan_sweep')}")
+    tally.check(names_of("evict_ref")[0] == ["evict_ref"], "a test of level full is run when it is named")
+    none, said = names_of("plan_tset")
+    tally.check(none is None and "did you mean" in said and "plan_test" in said, f"a name that is none: {said}")
+    for file, want in (("policy/plan.c", "plan_test"), ("engine/app/commands_merge.c", "merge_test"),
+                       ("tests/merge_test.py", "merge_test"), ("tests/trial.py", "merge_test"), ("kernels/kv.h", "kv_test")):
+        found = [name.split()[0] for name, _ in check.tests_of.tests_of(os.path.join(check.ROOT, file))]
+        tally.check(want in found, f"--file {file}: {found}")
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (judged, names, again, everything)))
+    sys.exit(trial.run_parts(__doc__, (judged, names, again, everything, chosen)))
