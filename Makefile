@@ -265,20 +265,20 @@ goldens: $(GOLDENV)/ready
 	$(Q)$(GOLDENV)/bin/python tests/goldens/make.py \
 	    $(if $(SMOLLM2),--smollm2 $(SMOLLM2) --prompts $(PROMPTS) --text $(TEXT))
 
-# A table of the README, measured on this machine: idle, committed, as root where disk or memory is held
-# (bench/run.py --help; ARGS= are its flags). Then into the README.
+# A table of bench/README.md, measured on this machine: idle, committed, as root where disk or memory is held
+# (bench/run.py --help; ARGS= are its flags). Then into bench/README.md.
 BENCHES := ram streamed h2o formats budget batch ops libraries quality start
 $(BENCHES:%=bench-%):
 	$(Q)bench/run.py $(@:bench-%=%) $(ARGS)
-	$(Q)bench/tables.py --write README.md $(@:bench-%=%)
+	$(Q)bench/tables.py --write bench/README.md $(@:bench-%=%)
 
 # How good the planner is, likewise; each goes on where it was stopped (paper runs nothing).
 PLANNED := predict choice hand paper
 $(PLANNED:%=bench-%):
 	$(Q)bench/$(@:bench-%=%).py $(ARGS)
-	$(Q)bench/tables.py --write README.md $(@:bench-%=%)
+	$(Q)bench/tables.py --write bench/README.md $(@:bench-%=%)
 
-# What a change of plan under way is worth; as root, its CSV has no table in the README.
+# What a change of plan under way is worth; as root, its CSV has no table in bench/README.md.
 bench-replan:
 	$(Q)bench/replan.py $(ARGS)
 
@@ -295,11 +295,11 @@ bench-lm-eval:
 bench-evaluate:
 	$(Q)bench/evaluate.py $(ARGS)
 
-# The README's tables and plots, out of bench/results/*.csv (plots need gnuplot).
+# The tables and plots of bench/README.md, out of bench/results/*.csv (plots need gnuplot).
 tables:
-	$(Q)bench/tables.py --write README.md
+	$(Q)bench/tables.py --write bench/README.md
 plots:
-	$(Q)bench/tables.py --write README.md --plots
+	$(Q)bench/tables.py --write bench/README.md --plots
 
 # Is what a GPU computes right? In stages, resumable, into build/gpu/check.csv (tests/gpu/check_gpu.py --help; ARGS= are its
 # flags). DEVICE=build/tests/sim_device.so:1,20 tries it without one.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One table of the README, measured: run.py TABLE [flags]. What it writes, tables.py puts into the README.
+"""One table of bench/README.md, measured: run.py TABLE [flags]. What it writes, tables.py puts into bench/README.md.
 
   ram        64 chat prompts on a small model in memory, every engine at its searched best
   streamed   a model of 5.9 GB under 2,560 MiB of memory
@@ -204,7 +204,7 @@ def main():
         if conditions.commit() != a.commit or conditions.file_hash(a.sluice) != a.binary:
             sys.exit(f"run.py: commit or binary changed meanwhile; rows are left in {a.output}.part")
         bench.results.close()
-    peer.say(f"run.py: {a.output}; `make tables` puts it into the README")
+    peer.say(f"run.py: {a.output}; `make tables` puts it into bench/README.md")
 
 
 if __name__ == "__main__":

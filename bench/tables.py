@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The README's figures out of bench/results/TABLE-CPU.csv: tables.py [--write README.md] [--plots] [TABLE]...
+"""The figures of bench/README.md out of bench/results/TABLE-CPU.csv: tables.py [--write bench/README.md] [--plots] [TABLE]...
 
 Every table stands between <!-- TABLE --> and <!-- /TABLE -->; one whose CSV is not there stays as it is. A CPU is a column
 (or a group of columns), a figure the median of the good runs, with the least and the most behind it. --plots
@@ -90,7 +90,7 @@ def origin(found):
         busy = sum(r.get("idle") == "no" for r in s.rows)
         text += "; NOT COMMITTED" * (h.get("dirty") == "yes") + f"; {busy} runs on a busy machine" * bool(busy)
         text += f"; left out: {h['left_out']}" if "left_out" in h else ""
-        text += f" ([CSV](bench/results/{os.path.basename(s.path)}))"
+        text += f" ([CSV](results/{os.path.basename(s.path)}))"
         out.append(text)
     return "\n".join(f"- {text}." for text in out) + "\n\n"
 

@@ -1,4 +1,4 @@
-"""What stands behind the README's figures: tables of CSVs, the idle check, the clean tree, searches, limits."""
+"""What the figures of bench/README.md rest on: tables of CSVs, the idle check, the clean tree, searches, limits."""
 import os
 import subprocess
 import sys
@@ -57,15 +57,15 @@ def tables_test(tally, place, a):
 
 def readme_test(tally, place, a):
     """No figure of a table is typed: what stands in the README is what the CSVs give."""
-    with open(os.path.join(TREE, "README.md"), encoding="utf-8") as f:
+    with open(os.path.join(TREE, "bench/README.md"), encoding="utf-8") as f:
         text = f.read()
     for name, table in tables.TABLES.items():
         found = tables.sheets(name, os.path.join(TREE, "bench/results"))
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
-        tally.check(text.count(begin) == 1 and text.count(end) == 1, f"README: no place for {name}")
+        tally.check(text.count(begin) == 1 and text.count(end) == 1, f"bench/README.md: no place for {name}")
         if found:
             stands = text.split(begin)[1].split(end)[0]
-            tally.check(stands == table(found), f"README: {name} is not what bench/tables.py makes of the CSVs")
+            tally.check(stands == table(found), f"bench/README.md: {name} is not what bench/tables.py makes of the CSVs")
 
 
 def idle_test(tally, place, a):
@@ -91,7 +91,7 @@ def clean_test(tally, place, a):
     def git(*words):
         subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", place.folder, *words], check=True,
                        stdout=subprocess.DEVNULL)
-    for name in ("README.md", "engine.c", "bench/results/ram-x.csv"):
+    for name in ("bench/README.md", "engine.c", "bench/results/ram-x.csv"):
         os.makedirs(os.path.dirname(os.path.join(place.folder, name)), exist_ok=True)
         place.write(name, b"one")
     git("init", "-q")
@@ -99,7 +99,7 @@ def clean_test(tally, place, a):
     git("commit", "-qm", "one")
     tree, conditions.TREE = conditions.TREE, place.folder
     try:
-        place.write("README.md", b"two")
+        place.write("bench/README.md", b"two")
         place.write("bench/results/ram-x.csv", b"two")
         tally.check(conditions.changes() == "", f"results are no change: {conditions.changes()!r}")
         for name in ("engine.c", "new.c"):
