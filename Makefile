@@ -1,5 +1,5 @@
-# sluice: `make demo` shows it at work, `make check` tests it all; `make` builds ./sluice.
-# V=1 prints commands; BUILD=, OPT= and SAN= make other builds; CUDA=0 leaves the CUDA part out.
+# sluice: `make demo` shows it at work, `make check` tests it all; `make` builds ./sluice; `make help` lists the rest.
+# V=1 prints commands; BUILD=, OPT= and SAN= make other builds; CUDA=1 builds the CUDA part, CUDA=0 leaves it out.
 ifeq ($(origin CC),default)
 CC      := gcc
 endif
@@ -8,7 +8,6 @@ BUILD   ?= build
 OPT     ?= -O2 -g
 SAN     ?=
 NVCC    ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
-CUDA    ?= $(if $(NVCC),1,0)
 Q       := $(if $(filter 0,$(V)),@,)
 say      = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' $(1) $(2),@:)
 
@@ -16,12 +15,30 @@ say      = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' $(1) $(2),@:)
 WARN    := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Werror
 CFLAGS  := -std=c17 -D_GNU_SOURCE -I. $(OPT) $(WARN) $(SAN) -ffp-contract=off -fno-math-errno -pthread -MMD -MP
 LDLIBS  := -ljansson -lpcre2-8 -lutf8proc -luring -lhwloc -lzstd -lisal -ldl -lm -pthread
-# Binaries of every card from Turing to Hopper, PTX of the last for what comes after. CUDA_ARCHS="75 90" builds less.
-CUDA_ARCHS ?= 75 80 86 89 90
+# Without -j, a make uses every core, and one job more: one may wait for the disk or the network. Several goals of which
+# one removes or measures are made one after the other.
+ifeq ($(MAKELEVEL)$(if $(filter clean bench-%,$(MAKECMDGOALS)),$(filter-out 1,$(words $(MAKECMDGOALS)))),0)
+JOBS    := $(shell echo " $$MAKEFLAGS" | grep -q -e " -j" || echo -j$$(($$(nproc) + 1)))
+MAKEFLAGS += $(JOBS)
+endif
+
+# The CUDA part: for the cards of this machine where there is a driver; with CUDA=1, which these goals imply, for every
+# card from Turing to Hopper, with PTX of the last for what comes after. CUDA_ARCHS="75 90" builds less.
+ifneq ($(filter cuda gpu-kit,$(MAKECMDGOALS)),)
+CUDA    ?= 1
+endif
+DRIVER  := $(firstword $(wildcard /proc/driver/nvidia/version /dev/nvidiactl /dev/dxg))
+CUDA    ?= $(and $(DRIVER),$(NVCC),card)
+ALL_ARCHS := 75 80 86 89 90
+ifeq ($(CUDA),card)
+CARDS   := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -nu)
+CUDA_ARCHS ?= $(or $(filter-out 5% 6% 70 72,$(filter $(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code)),$(CARDS))),$(ALL_ARCHS))
+endif
+CUDA_ARCHS ?= $(ALL_ARCHS)
 NVLAST  := $(lastword $(CUDA_ARCHS))
 NVARCH  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(,)code=sm_$(a)) -gencode arch=compute_$(NVLAST)$(,)code=compute_$(NVLAST)
 # The library is a third of the size, and loads in the same time (nvcc 12.8 and above).
-NVSMALL := $(if $(filter 0,$(CUDA)),,$(shell $(NVCC) --help 2>/dev/null | grep -q compress-mode && echo --compress-mode=size))
+NVSMALL  = $(shell $(NVCC) --help 2>/dev/null | grep -q compress-mode && echo --compress-mode=size)
 NVFLAGS := -std=c++17 -O3 -fmad=false -lineinfo -Werror all-warnings -I. -Xcompiler -fPIC,-fvisibility=hidden,-pthread -MMD -MP
 # Locals hold no zeros by chance, where g++ can see to that (12 and above).
 SIMT_INIT = $(shell $(CXX) -ftrivial-auto-var-init=pattern -E -x c++ /dev/null >/dev/null 2>&1 && \
@@ -30,10 +47,11 @@ SIMT_FLAGS = -x c++ -std=c++17 -O1 -g1 -I. -Itests/simt/cudart -include tests/si
              -fno-strict-aliasing $(SIMT_INIT) -fsanitize=thread,undefined --param tsan-instrument-func-entry-exit=0 \
              -Wall -Wextra -Wno-unknown-pragmas -Werror $(filter -w,$(WARN)) -MMD -MP
 
-SRC     := $(wildcard policy/*.c kernels/*.c kernels/ref/*.c kernels/cpu/*.c offload/*.c engine/*/*.c bench/*.c)
+# Files that take the compiler long come first, so that no core waits for the last of them.
+SRC     := $(wildcard kernels/cpu/attend*.c kernels/cpu/[!a]*.c kernels/*.c kernels/ref/*.c policy/*.c offload/*.c engine/*/*.c bench/*.c)
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 LIB_OBJ := $(filter-out $(BUILD)/engine/app/main.o,$(OBJ))
-CU      := $(if $(filter 0,$(CUDA)),,$(wildcard kernels/cuda/*.cu))
+CU      := $(if $(filter-out 0,$(CUDA)),$(wildcard kernels/cuda/*.cu))
 # The same files for the host, under the shim of tests/simt and its CUDA runtime: no CUDA needed.
 SIMT_CU := $(wildcard kernels/cuda/*.cu tests/simt/*.cu)
 SIMT_OBJ := $(SIMT_CU:%.cu=$(BUILD)/%.simt.o) $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/simt/*.c tests/simt/cudart/*.c))
@@ -53,7 +71,12 @@ GOLDENV := build/venv-goldens
 BIN     := $(if $(filter build,$(BUILD)),sluice,$(BUILD)/sluice)
 CUDA_SO := $(if $(CU),$(BIN)-cuda.so)
 
-all: $(BIN) $(CUDA_SO)
+## all: builds ./sluice, and sluice-cuda.so for the card where an NVIDIA driver is
+all: $(CUDA_SO) $(BIN)
+	@$(if $(CUDA),:,$(if $(NVCC),echo "CUDA part not built: no NVIDIA driver here (make cuda builds it)",:))
+
+## cuda: builds sluice-cuda.so for every card, which takes nvcc minutes
+cuda: all
 
 # Devices in libraries of their own call the program's functions.
 $(BIN): $(OBJ)
@@ -77,7 +100,14 @@ $(BUILD)/%.o: %.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS) -c -o $@ $<
 
-$(BUILD)/%.cu.o: %.cu
+# Other architectures are other objects.
+$(BUILD)/cuda-archs: FORCE
+	$(Q)$(if $(NVCC),,echo "CUDA=1 needs nvcc (NVCC=PATH names it)" >&2; exit 1)
+	@mkdir -p $(@D)
+	@echo "$(CUDA_ARCHS)" | cmp -s - $@ || echo "$(CUDA_ARCHS)" >$@
+FORCE:
+
+$(BUILD)/%.cu.o: %.cu $(BUILD)/cuda-archs
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)
 	$(Q)$(NVCC) $(NVSMALL) $(NVFLAGS) $(NVARCH) -c -o $@ $<
@@ -178,13 +208,21 @@ SAN := -fsanitize=thread
 $(filter-out %_avx2.o %_avx512.o %_amx.o $(BUILD)/kernels/dtype%.o,$(OBJ)) $(TESTS:=.o) $(BUILD)/tests/sim_device.o $(SIM_SO): CFLAGS += $(SAN)
 endif
 
+## tests: builds the C tests and the tools of tests/
 tests: $(TESTS) tools
 
+## check: runs every test
+## help: lists these goals
+help:
+	@sed -n 's/^## //p' Makefile
+
 # What has to be installed: for the build, for `make demo`, for `make check`.
+## deps: installs the libraries that the build needs (Debian, Ubuntu)
 deps:
 	$(Q).ci/deps.sh
 demo-deps:
 	$(Q).ci/deps.sh demo
+	$(Q)mkdir -p build/demo && touch build/demo/begin
 check-deps:
 	$(Q).ci/deps.sh check
 	$(Q)$(MAKE) --no-print-directory $(VENV)/ready
@@ -199,17 +237,19 @@ $(GOLDENV)/ready: tests/goldens/requirements.txt tests/requirements.txt
 	$(Q)python3 -m venv $(GOLDENV) && $(GOLDENV)/bin/pip install -q --disable-pip-version-check -r $<
 	$(Q)touch $@
 
-# The tests, at three levels (tests/check.py): every promise once, at most 8 minutes of 2 cores; every test; a release.
-# ARGS="--only NAME" builds and runs some, ARGS="--list" names them.
+## check: runs the tests that hold every promise once (about 8 minutes on 2 cores)
+# ARGS="--only NAME" builds and runs some, ARGS="--list" names them (tests/check.py).
 check:
 	$(Q).ci/deps.sh check
 	$(Q)python3 tests/check.py $(ARGS)
 
+## check-full: runs every test (about 45 minutes on 2 cores)
 check-full:
 	$(Q).ci/deps.sh check
 	$(Q)python3 tests/check.py --level full $(ARGS)
 
-# Hours: the counts of a release, races, a minute of fuzzing for each parser, PTX where nvcc is, and all faults.
+## check-night: runs every test with the counts of a release, sanitizers, fuzzing and faults (hours)
+# The counts of a release, races, a minute of fuzzing for each parser, PTX where nvcc is, and all faults.
 check-night:
 	$(Q).ci/deps.sh check
 	$(Q)python3 tests/check.py --level night $(ARGS)
@@ -218,7 +258,7 @@ check-night:
 	$(Q)$(if $(NVCC),$(MAKE) --no-print-directory registers check-ptx,echo "SKIP registers and check-ptx need nvcc")
 	$(Q)$(MAKE) --no-print-directory mutants
 
-# The tests of one file, F=path/of/file, or of every file that differs from HEAD.
+## test: runs the tests of one file, F=path/of/file, or of every file that differs from HEAD
 test:
 	$(Q).ci/deps.sh check
 	$(Q)python3 tests/check.py $(if $(F),--file $(F),--changed) $(ARGS)
@@ -226,14 +266,17 @@ test:
 asan:
 	$(Q)python3 tests/check.py --asan $(ARGS)
 
+## powercut: cuts the power of a disk under running jobs (root)
 # 30 power cuts of an ext4 disk under running jobs (root, loop devices).
 powercut: all $(SHIMS)
 	$(Q)python3 tests/powercut_test.py --full
 
+## mutants: puts faults into copies of the source, which the tests have to meet (hours; ARGS="--only WORD")
 # Can the tests see? Faults of one line in copies of the source, each to be met by a test that it names.
 mutants: check-deps
 	$(Q)python3 tests/mutants.py $(ARGS)
 
+## fuzz: fuzzes each parser (clang)
 # Fuzzes each parser until it has had RUNS executions in all (kept in build/fuzz/work, so that it
 # goes on where it stopped). ONLY=NAME: one; SECONDS=N: at most so long for each.
 RUNS ?= 10000000
@@ -242,6 +285,7 @@ fuzz:
 	$(Q)$(MAKE) --no-print-directory BUILD=build/fuzz fuzzers
 	$(Q)python3 tests/fuzz/run.py --runs $(RUNS) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY),--only $(ONLY))
 
+## tsan: looks for races with ThreadSanitizer
 # Races: the parts that have threads, and a small streamed run. Not part of `make check`.
 TSAN_TESTS := mover_test ring_test pool_test device_test line_device_test job_ahead_test
 tsan:
@@ -249,22 +293,31 @@ tsan:
 	    $(TSAN_TESTS:%=build/tsan/tests/%)
 	$(Q)python3 tests/tools/tsan.py $(TSAN_TESTS)
 
+## tidy: checks layers, sizes and style of the sources
 tidy:
 	$(Q)python3 tests/tidy.py
 
+## format: formats the sources (clang-format)
 format:
 	$(Q)clang-format -i $(FORMAT)
 
-demo: demo-deps
-	$(Q)$(MAKE) --no-print-directory all
+## demo: builds, fetches a small model meanwhile (98 MB) and answers 8 questions
+demo: demo-model all
 	$(Q)tests/demo.sh ./sluice
+demo-model:
+	$(Q)tests/model.sh >build/demo/model
+ifneq ($(filter demo,$(MAKECMDGOALS)),)
+$(OBJ) $(CU_OBJ) demo-model: | demo-deps
+endif
 
+## goldens: makes the tests' expected outputs anew (PyTorch, transformers)
 # The tiny models' goldens; with SMOLLM2=FILE.gguf PROMPTS=gsm8k.jsonl TEXT=wikitext.txt the big ones too.
 goldens: $(GOLDENV)/ready
 	$(Q)$(GOLDENV)/bin/python tests/goldens/make_families.py
 	$(Q)$(GOLDENV)/bin/python tests/goldens/make.py \
 	    $(if $(SMOLLM2),--smollm2 $(SMOLLM2) --prompts $(PROMPTS) --text $(TEXT))
 
+## bench-TABLE: measures a table of bench/README.md: TABLE is ram, streamed, h2o, formats, budget, batch, ops, ...
 # A table of bench/README.md, measured on this machine: idle, committed, as root where disk or memory is held
 # (bench/run.py --help; ARGS= are its flags). Then into bench/README.md.
 BENCHES := ram streamed h2o formats budget batch ops libraries quality start
@@ -295,12 +348,13 @@ bench-lm-eval:
 bench-evaluate:
 	$(Q)bench/evaluate.py $(ARGS)
 
-# The tables and plots of bench/README.md, out of bench/results/*.csv (plots need gnuplot).
+## tables: writes the tables of bench/README.md from bench/results; plots: its plots too
 tables:
 	$(Q)bench/tables.py --write bench/README.md
 plots:
 	$(Q)bench/tables.py --write bench/README.md --plots
 
+## check-gpu: tests what the GPU here computes; bench-gpu: measures it
 # Is what a GPU computes right? In stages, resumable, into build/gpu/check.csv (tests/gpu/check_gpu.py --help; ARGS= are its
 # flags). DEVICE=build/tests/sim_device.so:1,20 tries it without one.
 CHECKPOINTS := llama-mha-bf16 llama-mha-q4_1.gguf llama-mha-q8_0.gguf llama-gqa-q4_0.gguf llama-gqa-q5_0.gguf llama-gqa-q5_1.gguf \
@@ -318,6 +372,7 @@ check-gpu: all $(CHECK_GPU) $(SIM_SO) build/gpu/models/ready
 bench-gpu: all
 	$(Q)DEVICE=$(or $(DEVICE),cuda) bench/gpu.py $(ARGS)
 
+## gpu-kit: packs all that a machine with a GPU needs into one folder (nvcc)
 # All that a machine with a GPU needs, in one folder (tests/gpu/kit.py says what); as root it is tried in a root of its own.
 KIT := build/gpu-kit/sluice-gpu
 gpu-kit: all $(CHECK_GPU) $(SIM_SO) build/gpu/models/ready
@@ -325,9 +380,11 @@ gpu-kit: all $(CHECK_GPU) $(SIM_SO) build/gpu/models/ready
 	$(Q)if [ "$$(id -u)" = 0 ] && command -v unshare dash >/dev/null; then tests/gpu/bare.sh $(KIT); else \
 	    echo "not tried in a bare root: needs root, unshare and dash"; fi
 
+## clean: removes what was built
 clean:
 	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so
 
+## check-ptx: runs the CUDA kernels' PTX on the CPU (nvcc; minutes)
 # The PTX of every architecture, interpreted in the fibers of the SIMT shim: what nvcc makes of the kernels gives the bits
 # of the tests. Once per release: minutes. ARGS="--plant", ARGS="--test NAME"; CUDA_ARCHS="80" looks at one.
 PTX_CU    := $(filter kernels/cuda/%,$(SIMT_CU))
@@ -342,6 +399,7 @@ $(BUILD)/ptx/$(1)/%.ptx: kernels/cuda/%.cu
 endef
 $(foreach a,$(CUDA_ARCHS),$(eval $(call PTX_RULE,$(a))))
 
+## registers: tables registers and spills of the CUDA kernels (nvcc)
 # Registers and spills of every kernel on every architecture: a table, and a failure where one spills on sm_80 and above.
 registers:
 	$(Q)$(if $(NVCC),,echo "make registers needs nvcc (NVCC=PATH names it)" >&2; exit 1)
@@ -354,7 +412,7 @@ check-ptx:
 
 -include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
-.PHONY: check-full check-night test all registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
+.PHONY: all cuda help test check-full check-night demo-model registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens \
         tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-replan bench-experts bench-lm-eval bench-evaluate
 .SECONDARY:

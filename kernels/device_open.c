@@ -34,7 +34,7 @@ static enum err open_cuda(const char *arg, struct device **d)
         return fail(ERR_DEVICE, "device: /proc/self/exe cannot be read (is /proc there?)");
     memcpy(path + n, "-cuda.so", sizeof "-cuda.so");
     if (access(path, R_OK) != 0)
-        return fail(ERR_DEVICE, "device: %s is not there: this build has no CUDA (--device cpu)",
+        return fail(ERR_DEVICE, "%s: not built (make cuda builds it, --device cpu does without)",
                     path);
     return open_library(path, arg, d);
 }

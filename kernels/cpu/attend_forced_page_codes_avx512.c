@@ -1,0 +1,5 @@
+/* kernels/cpu/attend_forced_page_codes_avx512.c - see attend_forced_page.inc. */
+#define CPU_ISA CPU_AVX512
+#include "kernels/cpu/attend_forced_page.inc"
+FORCED_KERNELS(KIND_Q8)
+FORCED_KERNELS(KIND_Q4)
