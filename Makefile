@@ -211,7 +211,6 @@ endif
 ## tests: builds the C tests and the tools of tests/
 tests: $(TESTS) tools
 
-## check: runs every test
 ## help: lists these goals
 help:
 	@sed -n 's/^## //p' Makefile

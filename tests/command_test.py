@@ -131,21 +131,29 @@ void *realloc(void *p, size_t n) { return fails() ? NULL : __libc_realloc(p, n);
 
 
 def no_memory(t, p, _):
-    """Memory ends at the n-th call: one line and exit 4, also inside libhwloc, which does not look."""
+    """Memory ends at the n-th call: exit 4 and one line, the last; libhwloc, which does not look, may have said something before
+    it, and the loader, which asks before main does, ends with 127. The same command, with memory, ends the job."""
     library = p.at("no_memory.so")
     built = subprocess.run([*os.environ.get("CC", "cc").split(), "-shared", "-fPIC", "-o", library, p.write("no_memory.c", NO_MEMORY.encode())],
                            capture_output=True, text=True)
     if not t.check(built.returncode == 0, f"no_memory.so: {built.stderr[-300:]!r}"):
         return
-    args = ["plan", "-q", "-m", p.model, *JOB, *RAM]
-    p.sluice(*args)
-    inside = 0
-    for n in (3, 8, 15, 40, 100, 200, 400):
-        done = p.sluice(*args, FAIL_AT=str(n), wrapper=["timeout", "20", "env", f"LD_PRELOAD={library}"])
-        inside += "libhwloc" in done.err
-        t.check(done.code == 4 and done.err.count("\n") == 1 and done.err.startswith("sluice: error: "),
+    source, _ = small_rows(p)
+    args, whole = ["run", "-q", "-m", p.model, "-i", source, *RAM, *QUIET], p.fresh()
+    p.sluice(*args, "-o", whole)
+    seen = []
+    for n in (3, 8, 15, 40, 100, 200, 400, 3200, 12800):
+        out = p.fresh()
+        done = p.sluice(*args, "-o", out, FAIL_AT=str(n), wrapper=["timeout", "20", "env", f"LD_PRELOAD={library}"])
+        lines, inside = done.err.splitlines(), "libhwloc" in done.last()
+        seen.append("libhwloc" if inside else "loader" if done.code == 127 else done.code)
+        ours = done.code == 4 and done.last().startswith("sluice: error: ") and (inside or len(lines) == 1)
+        t.check(ours or done.code == 127 and lines or done.code == 0,
                 f"no memory from call {n} on: exit {done.code}, {done.err[-300:]!r}")
-    t.check(inside > 0, "no memory: never inside libhwloc")
+        again = p.sluice(*args, "-o", out)
+        t.check(again.code == 0 and read(out) == read(whole), f"no memory from call {n} on, and then enough: exit {again.code}: "
+                f"{difference(read(whole), read(out))}")
+    t.check("libhwloc" in seen and 4 in seen, f"no memory: met {seen}")
 
 
 # ---- what flags mean together ---------------------------------------------------------------------

@@ -98,10 +98,11 @@ def cut_job(tally, job, out, *more, least_rows=0):
 
 # ---- SIGKILL ----------------------------------------------------------------------------------------
 
-def kill_once(tally, what, job, out, delay_s, before):
-    """Runs for delay_s and kills; what is committed only grows. None: OUT had its name already."""
+def kill_once(tally, what, job, out, delay_s, early, before):
+    """Runs for delay_s, and unless it may be killed early until something is committed, and kills; what is committed only
+    grows. None: OUT had its name already."""
     p = job.start(out)
-    if not p.wait_for(lambda: time.monotonic() - p.start_s >= delay_s, delay_s + 60):
+    if not p.wait_for(lambda: time.monotonic() - p.start_s >= delay_s and (early or Journal(out).tokens > 0), 60):
         p.end()
         return None
     p.signal(signal.SIGKILL)
@@ -142,14 +143,13 @@ def kills(tally, place, a):
             out, before = place.fresh(), Nothing
             for _ in range(min(n, r.randint(1, 4))):
                 left_s = done.seconds * (1 - before.rows / len(rows))
-                before = kill_once(tally, f"{name}: kill {n}", job, out, r.uniform(0.02, 0.9) * left_s, before)
+                before = kill_once(tally, f"{name}: kill {n}", job, out, r.uniform(0.02, 0.9) * left_s, r.random() < 0.25, before)
                 if before is None:
                     break
                 n, met, begun = n - 1, met + 1, begun + (before.live_rows > 0 or before.rows > 0)
             ends_well(tally, f"{name}: {n} kills to go", job, out, want)
         print(f"{name}: {met} kills so far, {tally.failed} failed", flush=True)
-    # On a busy machine a run takes longer to begin than the one that was timed.
-    tally.check(begun >= (met // 2 if a.full else 1), f"only {begun} of {met} kills met a job with something committed")
+    tally.check(begun >= met // 2, f"only {begun} of {met} kills met a job with something committed")
 
 
 # ---- signals and time -------------------------------------------------------------------------------

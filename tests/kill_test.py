@@ -162,13 +162,14 @@ def ends_well(tally, what, job, out, more):
 def kill_at(tally, job, points, r, met):
     """A job killed at one point after the other, then to its end."""
     out, what = job.fresh(), job.name
-    for act, call, kind, n in points:
+    for i, (act, call, kind, n) in enumerate(points):
         what += f", {act} {call} {n} of {kind}"
         before = Journal(out).tokens if os.path.exists(out + ".journal") and not os.path.exists(out) else 0
         more = r.choice(PLACEMENTS[:5]) if before else []
         done = job.run(out, f"{act},{call},{n},0,{nth.pattern(kind)}", *more)
         if done.code != -signal.SIGKILL:
             met.missed += 1
+            tally.check(i > 0, f"{what}: a first run did not come by")
             tally.check(done.code == job.code, f"{what}: exit {done.code}: {done.err[-200:]!r}")
             break
         met.kills += 1

@@ -110,7 +110,7 @@ fault("a lost row is not computed again", "engine/line/stage.c",
 fault("a gathered row is taken from the window beside it", "engine/line/gather.c",
       "row->ahead_window = n;", "row->ahead_window = n > 0 ? n - 1 : n;", BYTES)
 fault("a gathered row that did not come is used", "engine/line/gather.c",
-      "g->ahead[batch->index].segments[row->ahead_window].err == OK", "1", "verify_test.py --only rows --full")
+      "g->ahead[batch->index].segments[row->ahead_window].err == OK", "1", VERIFY_ROWS)
 fault("the codec's wrong bytes are not looked at", "offload/mover.c",
       "return codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->ram, p->n_bytes) == 0;",
       "codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->ram, p->n_bytes / 2);\n    return 1;", "codec_test",
@@ -645,30 +645,6 @@ fault("cuda: zeros of two signs are not equal", HEAD,
       "__float_as_uint(logit + 0.0f)", "__float_as_uint(logit)", "simt_head_test")
 fault("cuda: tiles are joined from the last to the first", HEAD,
       "const struct tile t = tiles[i];", "const struct tile t = tiles[n_tiles - 1 - i];", "simt_head_test")
-fault("simt: shuffles order memory", "tests/simt/simt.c",
-      "        shuffle(warp, t->mask);", "        shuffle(warp, t->mask), syncwarp(warp, t->mask);", "simt_shim_test")
-fault("simt: a copy has landed when it begins", "tests/simt/simt.c",
-      "if (simt_now.arch < 80) //", "if (simt_now.arch) //", "simt_shim_test")
-fault("simt: blocks come after each other", "tests/simt/shadow.c",
-      "    if (w->serial != simt_now.serial)\n        return in_shared;", "    if (w->serial != simt_now.serial)\n        return 1;",
-      "simt_shim_test")
-fault("simt: a product of bf16 keeps a bit more", "tests/simt/mma.c",
-      "arch >= 90 ? 25 : 24;", "25;", "simt_shim_test")
-# ---- PTX, interpreted
-PTX, PTX_NUMBERS = "simt_ptx_test", "tests/simt/ptx_numbers.c"
-fault("ptx: a NaN is the CPU's", PTX_NUMBERS, "return f != f ? 0x7fffffff : u;", "return u;", PTX)
-fault("ptx: shifts are taken modulo 32", PTX_NUMBERS,
-      '"shl.b32", 3, u32, u32, BY > 31 ? 0 : a << BY)', '"shl.b32", 3, u32, u32, a << (BY & 31))', PTX)
-fault("ptx: a comparison for unequal is true of a NaN", PTX_NUMBERS,
-      '"setp.ne.f32", 3, f32, pred, a < b || a > b)', '"setp.ne.f32", 3, f32, pred, a != b)', PTX)
-fault("ptx: a guard counts as it stands", "tests/simt/ptx.c",
-      "r[i->guard] == (uint64_t)i->unless", "r[i->guard] == 0", PTX)
-fault("ptx: parameters may be others", "tests/simt/ptx.c", "if (k->param_bytes != param_bytes)", "if (0)", PTX)
-fault("ptx: a signed load spreads no sign", "tests/simt/ptx_memory.c",
-      "up = 64 - 8 * i->bytes;", "up = 0 * i->bytes;", PTX)
-fault("ptx: locals have no end", "tests/simt/ptx_memory.c", "limit = i->kernel->local_bytes;", "limit = INT64_MAX;", PTX)
-fault("ptx: bytes that are not used may be of any load", "tests/simt/ptx_read.c",
-      "if (r->used_bytes && i->space != SLOT_PARAM)", "if (0)", PTX)
 RANGE = "f16_range_test.py"
 fault("the range of the numbers is that of the first panel", "engine/pack/pack_write.c",
       "if (most >= w->range.most)", "if (!w->range.known)", RANGE)

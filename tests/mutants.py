@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Can the tests see? Faults of one line, put into a copy of the source; a named test has to fail.
 
-    mutants.py [--only WORD]... [--jobs N] [--list] [--applies]
+    mutants.py [--only WORD]... [--since REV] [--stale] [--shard I/N] [--minutes N] [--jobs N] [--list] [--applies]
 
 The faults stand in mutant_list.py and the other mutant_*.py. Each is applied to a copy of the tree under
 build/mutants, built, and met by the tests it names, until one fails: killed. One that passes them all survives, and is a test that is
-missing. Ends in a table and one line `N passed, N failed, N skipped`; --applies only checks that each fault
-still finds its line (what `make check` does). Refuses: to call a fault killed that does not build, or when
-the same tests fail on the source as it is. Standard library, make and a C compiler.
+missing. A test runs as `make check` runs it: at SLUICE_TEST_LEVEL=check, built without sanitizers (check.py runs without them every
+C test that a fault names); a last word @full or @night of a test's name is another level. What came of each fault is
+kept in tests/MUTANTS.csv. Ends in one line `N passed, N failed, N skipped`: killed, not killed, and not killed for a reason that
+mutant_fault.SURVIVORS gives. --applies only checks that each fault still finds its line (what `make check` does).
+Refuses: to call a fault killed that does not build, or when the same tests fail on the source as it is. Standard library, make
+and a C compiler.
 """
 import argparse
 import concurrent.futures
-import csv
 import os
 import queue
 import shutil
@@ -20,47 +22,43 @@ import subprocess
 import sys
 import time
 
-import mutant_list  # noqa: F401  fills MUTANTS, as the next two do
+import mutant_list  # noqa: F401  fills MUTANTS, as the next ones do
 import mutant_evict  # noqa: F401
 import mutant_formats  # noqa: F401
 import mutant_plan  # noqa: F401
+import mutant_simt  # noqa: F401
+import mutant_results
 from mutant_fault import M as MUTANTS
+from mutant_fault import ROOT, SURVIVORS, mutated, source_of
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WORK = os.path.join(ROOT, "build/mutants")
 PARTS = ("policy", "kernels", "offload", "engine", "bench", "tests", "configs")
 LIMIT_S = 420  # of one test; a fault that makes it hang is seen as well
 MEMORY_DIR = "/dev/shm"
 
 
-def source_of(mutant):
-    with open(os.path.join(ROOT, mutant.file), encoding="utf-8") as f:
-        return f.read()
-
-
 def applies(mutant):
-    """"" when its line is there once, else what is wrong."""
-    if mutant.old == mutant.new:
-        return "changes nothing"
+    """"" when its text is there once, else what is wrong."""
     try:
-        n = source_of(mutant).count(mutant.old)
+        return mutated(mutant, source_of(mutant))[1]
     except OSError as e:
         return str(e)
-    return "" if n == 1 else f"{mutant.old!r} is there {n} times, not once"
 
 
-def environment():
+def environment(level):
+    """What check.py gives a test."""
     ours = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "BUILD", "SLUICE_FAULT")
     env = {k: v for k, v in os.environ.items() if k not in ours}
-    env.update(LC_ALL="C.UTF-8", PYTHONDONTWRITEBYTECODE="1", BUILD="build")
+    env.update(LC_ALL="C.UTF-8", PYTHONDONTWRITEBYTECODE="1", BUILD="build", SLUICE_TEST_LEVEL=level, SLUICE_PROBE_SHARE="0.03",
+               OPENBLAS_NUM_THREADS="1", SLUICE_CACHE_DIR=os.path.join(WORK, "cache"))
     if os.access(MEMORY_DIR, os.W_OK):
         env["TMPDIR"] = MEMORY_DIR
     return env
 
 
-def run(argv, folder, limit_s, log):
+def run(argv, folder, limit_s, log, level="check"):
     """The exit status; None when it did not end in time."""
-    p = subprocess.Popen(argv, cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=log,
+    p = subprocess.Popen(argv, cwd=folder, env=environment(level), stdin=subprocess.DEVNULL, stdout=log,
                          stderr=subprocess.STDOUT, start_new_session=True)
     try:
         return p.wait(limit_s)
@@ -80,14 +78,15 @@ def python():
 
 
 def command(test):
-    """How a test is run, and what make has to build for it. `name` is a cmocka binary; `name.py ARGS` a driver, whose
-    first argument is the binary; some preload a shim."""
+    """How a test is run, what make has to build for it, and its level. `name` is a cmocka binary; `name.py ARGS` a driver,
+    whose first argument is the binary; some preload a shim."""
     words = test.split()
+    level = words.pop()[1:] if words[-1].startswith("@") else "check"
     if not words[0].endswith(".py"):
-        return [f"build/tests/{words[0]}"], [f"build/tests/{words[0]}"]
-    tools = ["nth.so", *(["source_dump", "pack_source"] if words[0] == "quantized_test.py" else [])]
+        return [f"build/tests/{words[0]}"], [f"build/tests/{words[0]}"], level
+    tools = ["nth.so", "nouring", *(["source_dump", "pack_source"] if words[0] == "quantized_test.py" else [])]
     return ([python(), "tests/" + words[0], "./sluice", *words[1:]],
-            ["sluice", "build/tests/sim_device.so", *("build/tests/tools/" + tool for tool in tools)])
+            ["sluice", "build/tests/sim_device.so", *("build/tests/tools/" + tool for tool in tools)], level)
 
 
 class Tree:
@@ -116,8 +115,8 @@ class Tree:
     def passes(self, test, log):
         """Does the test pass on the source as it is? Asked once."""
         if test not in self.baseline:
-            argv, targets = command(test)
-            self.baseline[test] = self.make(targets, log) and run(argv, self.folder, LIMIT_S, log) == 0
+            argv, targets, level = command(test)
+            self.baseline[test] = self.make(targets, log) and run(argv, self.folder, LIMIT_S, log, level) == 0
         return self.baseline[test]
 
     def meet(self, mutant):
@@ -128,17 +127,17 @@ class Tree:
                 if not self.passes(test, log):
                     return "fails without it", test, time.monotonic() - start
             text = source_of(mutant)
-            self.write(mutant.file, text.replace(mutant.old, mutant.new))
+            self.write(mutant.file, mutated(mutant, text)[0])
             try:
                 for test in mutant.tests:
-                    argv, targets = command(test)
+                    argv, targets, level = command(test)
                     if not self.make(targets, log):
                         return "does not build", test, time.monotonic() - start
-                    if run(argv, self.folder, LIMIT_S, log) != 0:
+                    if run(argv, self.folder, LIMIT_S, log, level) != 0:
                         return "killed", test, time.monotonic() - start
             finally:
                 self.write(mutant.file, text)
-        return "SURVIVED", ", ".join(mutant.tests), time.monotonic() - start
+        return "survived", ", ".join(mutant.tests), time.monotonic() - start
 
 
 def check_list(mutants):
@@ -149,42 +148,59 @@ def check_list(mutants):
         wrong = wrong or ("" if m.tests else "names no test")
         passed, failed = passed + (not wrong), failed + bool(wrong)
         if wrong:
-            print(f"FAILED {m.name}: {m.file}: {wrong}")
+            print(f"FAILED {m.entry}: {m.name}: {m.file}: {wrong}")
     return passed, failed
 
 
-def meet_all(mutants, jobs):
+def meet_all(mutants, jobs, deadline):
+    """[(fault, what came of it, by which test)] of those that were begun before the deadline."""
     trees, results = queue.Queue(), []
-    for i in range(jobs):
+    for i in range(min(jobs, len(mutants))):
         trees.put(Tree(i))
 
     def one(m):
+        if time.monotonic() >= deadline:
+            return
         tree = trees.get()
         try:
             what, test, seconds = tree.meet(m)
         finally:
             trees.put(tree)
-        results.append((m, what, test, seconds))
+        mutant_results.keep(m, what, test, MUTANTS)
+        results.append((m, what, test))
         print(f"  {what:16s} {m.name} ({m.file}) by {test}, {seconds:.0f} s", flush=True)
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         list(pool.map(one, mutants))
-    results.sort(key=lambda r: mutants.index(r[0]))
-    with open(os.path.join(WORK, "mutants.csv"), "w", encoding="utf-8", newline="") as f:
-        table = csv.writer(f)
-        table.writerow(["fault", "file", "result", "test", "seconds"])
-        table.writerows([m.name, m.file, what, test, f"{s:.0f}"] for m, what, test, s in results)
     return results
+
+
+def chosen(a):
+    """The faults that the flags leave."""
+    mutants = [m for m in MUTANTS if not a.only or any(w in m.name + " " + m.file for w in a.only)]
+    if a.since:
+        mutants = mutant_results.changed_since(mutants, a.since)
+        if mutants is None:
+            sys.exit(f"mutants.py: --since {a.since}: git knows no such revision here")
+    if a.stale:
+        mutants = mutant_results.stale(mutants)
+    i, n = map(int, a.shard.split("/"))
+    return mutants[i::n]
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--only", action="append", default=[], metavar="WORD", help="faults with WORD in name or file")
+    p.add_argument("--since", metavar="REV", help="faults in files that have changed since this revision")
+    p.add_argument("--stale", action="store_true", help="faults without a row in MUTANTS.csv, or whose file has changed since")
+    p.add_argument("--shard", default="0/1", metavar="I/N", help="each N-th of these faults, from the I-th, I from 0")
+    p.add_argument("--minutes", type=float, default=1e9, metavar="N", help="no fault is begun after so long")
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--list", action="store_true")
     p.add_argument("--applies", action="store_true")
     a = p.parse_args()
-    mutants = [m for m in MUTANTS if not a.only or any(w in m.name + " " + m.file for w in a.only)]
+    deadline = time.monotonic() + 60 * a.minutes
+    mutants = chosen(a)
     if a.list:
         print("\n".join(f"{m.name:60s} {m.file:36s} {', '.join(m.tests)}" for m in mutants))
         return 0
@@ -193,13 +209,16 @@ def main():
         print(f"{passed} passed, {failed} failed, 0 skipped")
         return 1 if failed else 0
     os.makedirs(WORK, exist_ok=True)
-    results = meet_all(mutants, a.jobs)
-    killed = sum(what == "killed" for _, what, _, _ in results)
-    for m, what, test, _ in results:
-        if what != "killed":
-            print(f"FAILED {m.name}: {what}: {test}")
-    print(f"{killed} passed, {len(results) - killed} failed, 0 skipped")
-    return 0 if killed == len(results) else 1
+    results = meet_all(mutants, a.jobs, deadline)
+    bad = [r for r in results if r[1] != "killed"]
+    for m, what, test in bad:
+        may = what == "survived" and SURVIVORS.get(m.name)
+        print(f"{'may survive' if may else 'FAILED'} {m.entry}: {m.name}: {may or what}: {test}")
+    if len(results) < len(mutants):
+        print(f"{len(mutants) - len(results)} of {len(mutants)} faults are left after {a.minutes:g} minutes")
+    justified = sum(what == "survived" and m.name in SURVIVORS for m, what, _ in bad)
+    print(f"{len(results) - len(bad)} passed, {len(bad) - justified} failed, {justified} skipped")
+    return 1 if len(bad) > justified else 0
 
 
 if __name__ == "__main__":

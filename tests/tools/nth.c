@@ -6,8 +6,8 @@
  *     NTH=slow,pread,7,50000,*.jsonl   each takes up to 50,000 us longer, by seed 7
  *     NTH=cut-before|cut-after,rename,1,0,*.tmp   and the power of the disk at NTH_CUT=MOUNT is cut
  *     NTH_LOG=FILE                     what was called: `ns call offset path`; `= by` who made the
- * call that failed; at the end `= call count`, `= live` blocks, `= hits` NTH_LIVE=1 and where each
- * block that lives was made
+ * call that failed; at the end `= call count`, `= live` blocks, `= hits`, `= jumps` of the wall
+ * clock; NTH_LIVE=1: and where each block that lives was made
  *
  * Owns: the calls of the table below, wherever in the process they come from. Refuses: what
  * io_uring writes, which passes no function (SLUICE_FAULT's kill does that). `from` instead of
@@ -83,7 +83,11 @@ static struct {
     int log_fd;
 } plan = {.log_fd = -1};
 static atomic_long counts[N_CALLS], hits;
-static _Thread_local long long at_offset; // of the last pread or pwrite
+/* Of the last pread or pwrite. initial-exec: the loader allocates nothing when a thread first asks. */
+static _Thread_local long long at_offset __attribute__((tls_model("initial-exec")));
+static int (*real_thread)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+static FILE *(*real_fopen)(const char *, const char *);
+static atomic_long jumps; // of the wall clock
 static atomic_int ready; // before the constructor, and after the end, everything passes
 
 void *__libc_malloc(size_t n);
@@ -269,6 +273,12 @@ static const char *fd_path(int fd, char *path)
     return path;
 }
 
+static void find_real(void)
+{
+    *(void **)&real_thread = dlsym(RTLD_NEXT, "pthread_create");
+    *(void **)&real_fopen = dlsym(RTLD_NEXT, "fopen");
+}
+
 __attribute__((constructor)) static void begin(void)
 {
     const char *log = getenv("NTH_LOG"), *text = getenv("NTH");
@@ -297,7 +307,8 @@ __attribute__((constructor)) static void begin(void)
         _exit(99);
     }
     void *frame;
-    backtrace(&frame, 1); // these two get their memory now, not in the middle of a call
+    backtrace(&frame, 1); // what follows gets its memory now, not in the middle of a call
+    find_real();
     tzset();
     ready = 1;
 }
@@ -310,6 +321,7 @@ __attribute__((destructor)) static void end(void)
         log_text(line, snprintf(line, sizeof line, "= %s %ld\n", CALL_NAMES[i], counts[i]));
     log_text(line, snprintf(line, sizeof line, "= live %ld\n", n_live));
     log_text(line, snprintf(line, sizeof line, "= hits %ld\n", (long)hits));
+    log_text(line, snprintf(line, sizeof line, "= jumps %ld\n", (long)jumps));
     for (size_t i = 0; getenv("NTH_LIVE") && i < LIVE_MAX; i++) {
         Dl_info at;
         if (live[i].p && dladdr(live[i].from, &at))
@@ -376,12 +388,11 @@ void *mmap64(void *at, size_t n, int prot, int flags, int fd, off_t offset)
 
 int pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*f)(void *), void *ctx)
 {
-    static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
-    if (!real)
-        *(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
+    if (!real_thread) // a library's constructor asks before begin() has run
+        find_real();
     if (decide(CALL_pthread_create, NULL) == ACT_FAIL)
         return plan.errno_value;
-    return real(t, attr, f, ctx);
+    return real_thread(t, attr, f, ctx);
 }
 
 /* ---- the wall clock, which may jump a year to and fro; CLOCK_MONOTONIC stays as it is ---- */
@@ -390,8 +401,7 @@ int pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*f)(void *),
 
 static long jump_s(void)
 {
-    static atomic_long n;
-    return getenv("NTH_CLOCK") ? (n++ % 3 - 1) * YEAR_S : 0;
+    return getenv("NTH_CLOCK") ? (jumps++ % 3 - 1) * YEAR_S : 0;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *t)
@@ -469,11 +479,10 @@ int openat64(int folder, const char *path, int flags, ...)
 
 FILE *fopen(const char *path, const char *mode)
 {
-    static FILE *(*real)(const char *, const char *);
-    if (!real)
-        *(void **)&real = dlsym(RTLD_NEXT, "fopen");
+    if (!real_fopen)
+        find_real();
     enum act act = decide(CALL_fopen, path);
-    FILE *f = act == ACT_FAIL ? NULL : real(path, mode);
+    FILE *f = act == ACT_FAIL ? NULL : real_fopen(path, mode);
     after(act, CALL_fopen, path);
     return f;
 }
