@@ -121,7 +121,7 @@ def everything(tally, place, a):
                 text = text.read()
             tally.check(not re.search(r"except (ImportError|ModuleNotFoundError)", text),
                         f"{f} hides a missing wheel from check.py")
-        elif f.endswith(".c"):
+        if f.endswith((".c", ".h")) and f != "skip.h":
             with open(os.path.join(trial.HERE, f), encoding="utf-8") as text:
                 tally.check(not re.search(r"\bskip\(\)", text.read()), f"{f} skips without a reason (skip_because)")
     tally.check(set(check.SCRIPT_ARGS) <= set(todo) and set(check.SLOW_FIRST) <= set(todo)
