@@ -541,4 +541,62 @@ static inline struct row forced_run(const struct ops *ops, const struct model *m
     return r;
 }
 
+/* f32: one answer on all sets, that of the order rules. bf16: q is rounded (in the reference too);
+ * where pairs of bf16 are multiplied an attention weight is rounded by up to 2^-8 of itself, and
+ * values are below 1. */
+static inline void forced_check(const struct model *m, int n_prompt, int n, struct scenario s)
+{
+    struct tokens t = tokens_make(m, n_prompt + n, 200);
+    for (int compute = COMPUTE_BF16; compute <= COMPUTE_F32; compute++) {
+        struct ops ref = {.isa = ISA_REF, .compute = compute};
+        struct ops exact = {.isa = ISA_EXACT, .compute = compute};
+        struct row want = forced_run(&ref, m, &t, s, n_prompt);
+        struct row first = forced_run(&exact, m, &t, s, n_prompt);
+        rows_close_to(&first, &want, 1e-5, 1e-5, "exact");
+        FOR_EACH_ISA(isa)
+        {
+            struct ops ops = {.isa = isa, .compute = compute};
+            int pairs = isa >= ISA_AVX512 && compute == COMPUTE_BF16 && m->kv != KV_F32;
+            struct row r = forced_run(&ops, m, &t, s, n_prompt);
+            double rounding = m->kv == KV_BF16 ? 0x1p-8 : 0x1p-7; // a code may stand for up to 2
+            rows_close_to(&r, &want, 1e-5, pairs ? rounding : 1e-5, "forced");
+            if (!pairs)
+                rows_same(&r, &first, "forced over sets");
+            row_free(&r);
+        }
+        row_free(&first);
+        row_free(&want);
+    }
+    tokens_free(&t);
+}
+
+/* Threads, who share a row's splits where there are many of them, and cuts of the span of 8 tokens
+ * behind the prompt: in pages of bf16, and with a ring. */
+static inline void threads_check(const struct scenario *cases, int n_cases, int n_prompt)
+{
+    for (int c = 0; c < 2 * n_cases; c++) {
+        const struct scenario *one = &cases[c / 2];
+        if (sweep(1, 0) && c % 2 != c / 2 % 2) // check: each case in one of the two
+            continue;
+        struct model m = {4, 2, 48, KV_BF16, c % 2 ? KV_MIXED : KV_BF16};
+        struct tokens t = tokens_make(&m, n_prompt + 8, 350);
+        const struct tokens *ts[] = {&t};
+        struct row want = forced_run(&(struct ops){.isa = isa_best()}, &m, &t, *one, n_prompt);
+        for (int threads = 1; threads <= 7; threads += 2)
+            for (int step = 1; step <= 3; step++) {
+                struct ops ops = {.isa = isa_best(), .pool = pool_of(threads)};
+                struct ops best = {.isa = isa_best(), .compute = COMPUTE_F32};
+                struct row r = row_make(&m, &t, one->evict, one->limits, n_prompt), *rows[] = {&r};
+                row_prompt(&best, &m, &t, &r, n_prompt);
+                for (int at = n_prompt; at < t.n; at += step)
+                    rows_forced(&ops, &m, ts, rows, 1, at, at + step < t.n ? step : t.n - at);
+                rows_same(&r, &want, "threads");
+                pool_close(ops.pool);
+                row_free(&r);
+            }
+        row_free(&want);
+        tokens_free(&t);
+    }
+}
+
 #endif

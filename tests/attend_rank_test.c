@@ -4,33 +4,6 @@
  * kernels/ref counts the ranks anew for every token; what rows carry is held to that. */
 #include "tests/attend_help.h"
 
-/* f32: one answer on all sets, that of the order rules; bf16: near the reference. */
-static void forced_check(const struct model *m, int n_prompt, int n, struct scenario s)
-{
-    struct tokens t = tokens_make(m, n_prompt + n, 200);
-    for (int compute = COMPUTE_BF16; compute <= COMPUTE_F32; compute++) {
-        struct ops ref = {.isa = ISA_REF, .compute = compute};
-        struct ops exact = {.isa = ISA_EXACT, .compute = compute};
-        struct row want = forced_run(&ref, m, &t, s, n_prompt);
-        struct row first = forced_run(&exact, m, &t, s, n_prompt);
-        rows_close_to(&first, &want, 1e-5, 1e-5, "exact");
-        FOR_EACH_ISA(isa)
-        {
-            struct ops ops = {.isa = isa, .compute = compute};
-            int pairs = isa >= ISA_AVX512 && compute == COMPUTE_BF16 && m->kv != KV_F32;
-            struct row r = forced_run(&ops, m, &t, s, n_prompt);
-            double rounding = m->kv == KV_BF16 ? 0x1p-8 : 0x1p-7; // a code may stand for up to 2
-            rows_close_to(&r, &want, 1e-5, pairs ? rounding : 1e-5, "by rank");
-            if (!pairs)
-                rows_same(&r, &first, "by rank over sets");
-            row_free(&r);
-        }
-        row_free(&first);
-        row_free(&want);
-    }
-    tokens_free(&t);
-}
-
 /* Every policy and scope, in pages and rings; all of a head is rotated, or a part of it. */
 static void forced_equals_ref(void **state)
 {
@@ -44,7 +17,8 @@ static void forced_equals_ref(void **state)
     for (int i = 0; i < n_models; i++) {
         const int dim = models[i].head_dim;
         attend_rope = angles_make(i % 3 == 1 ? dim / 4 * 2 : dim, 128, i % 2 ? 1.25f : 1);
-        for (int s = 1; s < N_SCENARIOS; s++) {
+        const int step = sweep(n_models, 1); // each scenario meets one model
+        for (int s = 1 + i % step; s < N_SCENARIOS; s += step) {
             struct scenario scenario = scenarios[s];
             scenario.evict.simulate = (s + i) % 3 == 0;
             scenario.limits.prompt = 0; // heads that share do not go with ranks
@@ -79,27 +53,7 @@ static void threads_and_cuts_do_not_show(void **state)
         {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {280, 100, 4}},
     };
     attend_rope = angles_make(48, 512, 1);
-    for (size_t c = 0; c < 2 * sizeof cases / sizeof *cases; c++) {
-        const struct scenario *one = &cases[c / 2];
-        struct model m = {4, 2, 48, KV_BF16, c % 2 ? KV_MIXED : KV_BF16};
-        struct tokens t = tokens_make(&m, 318, 350);
-        const struct tokens *ts[] = {&t};
-        struct row want = forced_run(&(struct ops){.isa = isa_best()}, &m, &t, *one, 310);
-        for (int threads = 1; threads <= 7; threads += 2)
-            for (int step = 1; step <= 3; step++) {
-                struct ops ops = {.isa = isa_best(), .pool = pool_of(threads)};
-                struct ops best = {.isa = isa_best(), .compute = COMPUTE_F32};
-                struct row r = row_make(&m, &t, one->evict, one->limits, 310), *rows[] = {&r};
-                row_prompt(&best, &m, &t, &r, 310);
-                for (int at = 310; at < 318; at += step)
-                    rows_forced(&ops, &m, ts, rows, 1, at, at + step < 318 ? step : 318 - at);
-                rows_same(&r, &want, "threads");
-                pool_close(ops.pool);
-                row_free(&r);
-            }
-        row_free(&want);
-        tokens_free(&t);
-    }
+    threads_check(cases, (int)(sizeof cases / sizeof *cases), 310);
     angles_free(&attend_rope);
 }
 

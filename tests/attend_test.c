@@ -3,33 +3,6 @@
 
 /* ---- forced spans ---- */
 
-/* f32: one answer on all sets. bf16: q is rounded (in the reference too); where pairs of bf16 are
- * multiplied an attention weight is rounded by up to 2^-8 of itself, and values are below 1. */
-static void forced_check(const struct model *m, int n_prompt, int n, struct scenario s)
-{
-    struct tokens t = tokens_make(m, n_prompt + n, 200);
-    for (int compute = COMPUTE_BF16; compute <= COMPUTE_F32; compute++) {
-        struct ops ref = {.isa = ISA_REF, .compute = compute};
-        struct row want = forced_run(&ref, m, &t, s, n_prompt), first = {0};
-        FOR_EACH_ISA(isa)
-        {
-            struct ops ops = {.isa = isa, .compute = compute};
-            int pairs = isa >= ISA_AVX512 && compute == COMPUTE_BF16 && m->kv != KV_F32;
-            struct row r = forced_run(&ops, m, &t, s, n_prompt);
-            double rounding = m->kv == KV_BF16 ? 0x1p-8 : 0x1p-7; // a code may stand for up to 2
-            rows_close_to(&r, &want, 1e-5, pairs ? rounding : 1e-5, "forced");
-            if (first.out && !pairs)
-                rows_same(&r, &first, "forced over sets");
-            if (first.out)
-                row_free(&first);
-            first = r;
-        }
-        row_free(&first);
-        row_free(&want);
-    }
-    tokens_free(&t);
-}
-
 static void forced_equals_ref(void **state)
 {
     (void)state;
@@ -39,8 +12,9 @@ static void forced_equals_ref(void **state)
         {9, 3, 64, KV_BF16, KV_Q8},   {8, 1, 80, KV_F32, KV_Q4},     {10, 2, 33, KV_F32, KV_Q8},
         {4, 2, 128, KV_BF16, KV_Q4},  {9, 3, 64, KV_BF16, KV_MIXED}, {8, 1, 80, KV_F32, KV_MIXED},
     };
+    const int step = sweep(12, 1); // 12: each scenario meets one model, each model four of them
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        for (int s = 0; s < N_SCENARIOS; s++)
+        for (int s = (int)i % step; s < N_SCENARIOS; s += step)
             for (int simulate = 0; simulate <= 1; simulate++) {
                 struct scenario scenario = scenarios[s];
                 scenario.evict.simulate = simulate;
@@ -52,26 +26,26 @@ static void forced_equals_ref(void **state)
 static void forced_splits_equal_ref(void **state)
 {
     (void)state;
-    struct scenario h2o = {{.policy = EVICT_H2O}, {290, 100, 0}};
-    struct scenario qhitter = {{.policy = EVICT_QHITTER}, {290, 100, 0}};
-    struct scenario keyformer = {{.policy = EVICT_KEYFORMER}, {290, 100, 0}};
-    struct scenario h2o_hf = {{.policy = EVICT_H2O_HF}, {290, 100, 0}};
-    struct scenario shares = {{.policy = EVICT_H2O}, {140, 20, 0, 1, 30}};
-    struct scenario rkv = {{.policy = EVICT_RKV}, {290, 100, 0}};
-    struct scenario caote = {{.policy = EVICT_CAOTE}, {290, 100, 0}};
-    struct scenario simulate = {{.policy = EVICT_WINDOW, .simulate = 1}, {40, 40, 0}};
-    for (enum kv_format f = KV_BF16; f <= KV_MIXED; f++) {
-        struct model m = {6, 2, 64, KV_BF16, f};
-        forced_check(&m, 520, 8, scenarios[0]);
-        forced_check(&m, 250, 12, scenarios[0]);
-        forced_check(&m, 300, 12, h2o);
-        forced_check(&m, 300, 12, qhitter);
-        forced_check(&m, 300, 12, keyformer);
-        forced_check(&m, 300, 12, h2o_hf);
-        forced_check(&m, 300, 12, shares);
-        forced_check(&m, 300, 12, rkv);
-        forced_check(&m, 300, 12, caote);
-        forced_check(&m, 300, 12, simulate); // a whole split is masked
+    static const struct {
+        int n_prompt, n;
+        struct scenario scenario;
+    } cases[] = {
+        {520, 8, {{.policy = EVICT_FULL}, {INT32_MAX, INT32_MAX, 0}}},
+        {250, 12, {{.policy = EVICT_FULL}, {INT32_MAX, INT32_MAX, 0}}},
+        {300, 12, {{.policy = EVICT_H2O}, {290, 100, 0}}},
+        {300, 12, {{.policy = EVICT_QHITTER}, {290, 100, 0}}},
+        {300, 12, {{.policy = EVICT_KEYFORMER}, {290, 100, 0}}},
+        {300, 12, {{.policy = EVICT_H2O_HF}, {290, 100, 0}}},
+        {300, 12, {{.policy = EVICT_H2O}, {140, 20, 0, 1, 30}}},
+        {300, 12, {{.policy = EVICT_RKV}, {290, 100, 0}}},
+        {300, 12, {{.policy = EVICT_CAOTE}, {290, 100, 0}}},
+        {300, 12, {{.policy = EVICT_WINDOW, .simulate = 1}, {40, 40, 0}}}, // masks a whole split
+    };
+    const int n_cases = (int)(sizeof cases / sizeof *cases);
+    for (int i = 0; i < 4 * n_cases; i += sweep(3, 1)) { // 3: each case and each format still
+        struct model m = {6, 2, 64, KV_BF16, (enum kv_format)(KV_BF16 + i / n_cases)};
+        forced_check(&m, cases[i % n_cases].n_prompt, cases[i % n_cases].n,
+                     cases[i % n_cases].scenario);
     }
 }
 
@@ -86,7 +60,7 @@ static void caps_and_sinks_equal_ref(void **state)
                                           {8, 1, 80, KV_F32, KV_MIXED}};
     struct scenario h2o = {{.policy = EVICT_H2O}, {290, 100, 0}};
     float *sinks = noise_array(8, 10, 4);
-    for (int i = 0; i < 5 * N_SCENARIOS; i++) {
+    for (int i = 0; i < 5 * N_SCENARIOS; i += sweep(11, 1)) {
         struct scenario s = scenarios[i / 5];
         s.evict.simulate = i % 2;
         attend_cap = i % 3 == 1 ? 0 : 2;
@@ -122,27 +96,7 @@ static void threads_do_not_show(void **state)
         {{.policy = EVICT_KEYDIFF}, {540, 100, 0}},
         {{.policy = EVICT_WINDOW, .simulate = 1}, {300, 300, 0}},
     };
-    for (size_t c = 0; c < 2 * sizeof cases / sizeof *cases; c++) {
-        const struct scenario *one = &cases[c / 2];
-        struct model m = {4, 2, 48, KV_BF16, c % 2 ? KV_MIXED : KV_BF16};
-        struct tokens t = tokens_make(&m, 548, 350);
-        const struct tokens *ts[] = {&t};
-        struct row want = forced_run(&(struct ops){.isa = isa_best()}, &m, &t, *one, 540);
-        for (int threads = 1; threads <= 7; threads += 2)
-            for (int step = 1; step <= 3; step++) {
-                struct ops ops = {.isa = isa_best(), .pool = pool_of(threads)};
-                struct ops best = {.isa = isa_best(), .compute = COMPUTE_F32};
-                struct row r = row_make(&m, &t, one->evict, one->limits, 540), *rows[] = {&r};
-                row_prompt(&best, &m, &t, &r, 540);
-                for (int at = 540; at < 548; at += step)
-                    rows_forced(&ops, &m, ts, rows, 1, at, at + step < 548 ? step : 548 - at);
-                rows_same(&r, &want, "threads");
-                pool_close(ops.pool);
-                row_free(&r);
-            }
-        row_free(&want);
-        tokens_free(&t);
-    }
+    threads_check(cases, (int)(sizeof cases / sizeof *cases), 540);
 }
 
 /* A span is its tokens one by one, whoever else is in the call, on any number of threads. */

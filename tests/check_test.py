@@ -111,7 +111,7 @@ def everything(tally, place, a):
     """Level `full` runs each tests/*.py and tests/*_test.c, and only what is asked for is built."""
     full = {r.name: r for r in check.runners(1)}
     for f in os.listdir(trial.HERE):
-        with open(os.path.join(trial.HERE, f), encoding="utf-8") if f.endswith((".c", ".py")) else io.StringIO() as text:
+        with open(os.path.join(trial.HERE, f), encoding="utf-8") if f.endswith((".c", ".h", ".py")) else io.StringIO() as text:
             text = text.read()
         if f.endswith("_test.c"):
             tally.check(f[:-2] in full, f"{f} does not run in release")
@@ -120,7 +120,7 @@ def everything(tally, place, a):
             tally.check(f[:-3] in full, f"{f} does not run")
             tally.check(not re.search(r"except (ImportError|ModuleNotFoundError)", text),
                         f"{f} hides a missing wheel from check.py")
-        if f.endswith(".c"):
+        if f.endswith((".c", ".h")) and f != "skip.h":
             tally.check(not re.search(r"\bskip\(\)", text), f"{f} skips without a reason (skip_because)")
     here = {r.name for r in check.runners(0)}
     tally.check(here < set(full) and set(full) - here >= check.FROM_FULL, "level check is a part of level full")

@@ -27,7 +27,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     trace_close(&trace);
-    return ring_teardown(state);
+    return temp_dir_teardown(state);
 }
 
 /* What a child process dies of when it reads p; 0: it lives. */
@@ -50,7 +50,7 @@ static void test_memory_is_out_of_reach(void **state)
     (void)state;
     needs_simulator();
     struct device *d = sim_device_open(1, 0);
-    struct tier_config config = {.device = d, .dir = dir, .node = -1, .n_bytes = 5000};
+    struct tier_config config = {.device = d, .dir = temp_dir, .node = -1, .n_bytes = 5000};
     struct tier tiers[N_TIERS];
     for (int kind = 0; kind < N_TIERS; kind++)
         assert_int_equal(tier_open(&tiers[kind], (enum tier_kind)kind, &config), OK);
@@ -214,7 +214,7 @@ static void rig_open(struct rig *r, enum ring_kind kind, uint64_t seed, int dela
     *r = (struct rig){.device = test_device_open(seed, delay_us)};
     r->model = file_make("device.bin", r->path, FILE_BYTES);
     struct tier_config config = {
-        .device = r->device, .dir = dir, .node = -1, .n_bytes = 2 * FILE_BYTES};
+        .device = r->device, .dir = temp_dir, .node = -1, .n_bytes = 2 * FILE_BYTES};
     assert_int_equal(tier_open(&r->ram, TIER_RAM, &config), OK);
     assert_int_equal(tier_open(&r->memory, TIER_DEVICE, &config), OK);
     assert_int_equal(tier_open(&r->disk, TIER_NVME, &config), OK);
@@ -336,6 +336,7 @@ static void test_a_lost_device_is_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_back_ends_are_there),
         cmocka_unit_test(test_memory_is_out_of_reach),
         cmocka_unit_test(test_tier_errors),
         cmocka_unit_test(test_streams_and_events),

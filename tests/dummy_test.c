@@ -16,8 +16,9 @@
 #include <cmocka.h>
 #undef fail // ours, from base.h
 
-static char folder[] = "/tmp/sluice-dummy-XXXXXX";
-static char cfg[64], pack[64], some_pack[64];
+#include "tests/temp_dir.h"
+
+static char cfg[96], pack[96], some_pack[96];
 
 static void write_config(const char *text)
 {
@@ -309,21 +310,11 @@ static void test_distribution(void **state)
 static int make_folder(void **state)
 {
     (void)state;
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(cfg, sizeof cfg, "%s/model.cfg", folder);
-    snprintf(pack, sizeof pack, "%s/model.pack", folder);
-    snprintf(some_pack, sizeof some_pack, "%s/some.pack", folder);
+    temp_dir_make();
+    snprintf(cfg, sizeof cfg, "%s/model.cfg", temp_dir);
+    snprintf(pack, sizeof pack, "%s/model.pack", temp_dir);
+    snprintf(some_pack, sizeof some_pack, "%s/some.pack", temp_dir);
     return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    unlink(cfg);
-    unlink(pack);
-    unlink(some_pack);
-    return rmdir(folder);
 }
 
 int main(void)
@@ -335,5 +326,5 @@ int main(void)
         cmocka_unit_test(test_panels),       cmocka_unit_test(test_layers),
         cmocka_unit_test(test_generation),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, temp_dir_teardown);
 }

@@ -292,12 +292,12 @@ static void test_plans_answer_alike(void **state)
     static const struct evict *const policies[] = {&FULL, &H2O, &MEAN};
     static const struct expect jobs[] = {{1, 150, 12, REQUEST_GENERATE, 1, 1, 0},
                                          {20, 90, 40, REQUEST_SCORE, 0, 0, 0}};
-    int n_decoded = 0;
+    int n_decoded = 0, step = sweep_step(6);
     for (int k = 0; k < TINY * 2; k++) { // each model under a policy of its own
         const struct model *model = &models[k % TINY];
         struct outcome first = {0};
         for (int i = 0; i < (int)(sizeof plans / sizeof plans[0]);
-             i += i ? SWEEP_STEP : 1 + k % SWEEP_STEP) {
+             i += i ? step : 1 + k % step) {
             struct plan plan = homed(plans[i]);
             plan.resident =
                 plan.resident > model->n_layers - 1 ? model->n_layers - 1 : plan.resident;
@@ -329,7 +329,7 @@ static void test_any_look_ahead_of_weights(void **state)
     uint64_t hash = 0;
     for (int batches = 1; batches <= 3; batches++) {
         int steps = batches * model->n_layers;
-        for (int i = 0; i < 3 * (3 * steps + 1); i += SWEEP_STEP == 1 ? 1 : 7) {
+        for (int i = 0; i < 3 * (3 * steps + 1); i += sweep(7, SANITIZED ? 7 : 1)) {
             struct plan plan = {.batch = 2,
                                 .batches = batches,
                                 .resident = residents[i % 3],

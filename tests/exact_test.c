@@ -98,8 +98,9 @@ static void matmul_is_one_chain(void **state)
     static const int shapes[][3] = {{1, 1, 1},    {2, 33, 31},   {5, 31, 64},    {15, 100, 96},
                                     {7, 65, 288}, {29, 40, 512}, {3, 130, 2304}, {70, 33, 256}};
     struct pool *pools[] = {NULL, pool_of(3)};
+    const size_t step = (size_t)sweep(3, 1);
     for (enum dtype t = 0; t < N_DTYPES; t++)
-        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (size_t s = (size_t)t % step; s < sizeof shapes / sizeof *shapes; s += step) {
             const int m = shapes[s][0], n = shapes[s][1], k = shapes[s][2];
             if (dtype_row_bytes(t, k) <= 0)
                 continue;
@@ -423,10 +424,10 @@ static void attention_has_one_order(void **state)
 {
     enum isa isa = set_under_test(state);
     static const int prompts[] = {0, 1, 20, 33, 64, 45};
-    for (int i = 0; i < N_SCENARIOS * 2; i++) {
+    for (int i = 0; i < N_SCENARIOS * 2; i += sweep(i % 4 ? 1 : 3, 1)) { // each scenario, by turns
         struct scenario c = scenarios[i / 2];
         c.evict.simulate = i % 2 && c.evict.policy != EVICT_FULL;
-        for (int j = i % 4; j < N_MODELS; j += 4) {
+        for (int j = sweep(i / 2 % N_MODELS, i % 4); j < N_MODELS; j += sweep(N_MODELS, 4)) {
             int n_prompt = prompts[(i + j) % 6];
             attend_check(isa, &models[j], c, n_prompt, n_prompt + 42);
         }
@@ -447,7 +448,7 @@ static void splits_are_joined_in_order(void **state)
         {{.policy = EVICT_RKV}, {290, 70, 4}},
         {{.policy = EVICT_CAOTE, .scope = EVICT_SCOPE_LAYER}, {530, 100, 0}},
     };
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i += sweep(3, 1)) {
         struct model m = {4, 2, 16, KV_F32, i % 2 ? KV_F32 : KV_MIXED};
         attend_check(isa, &m, cases[i], 590, 600);
         m.kv = i % 2 ? KV_Q4 : KV_BF16;
@@ -461,7 +462,7 @@ static void caps_and_sinks_have_one_order(void **state)
     enum isa isa = set_under_test(state);
     static const int prompts[] = {0, 33, 64, 254};
     float *sinks = noise_array(8, 10, 4);
-    for (int i = 0; i < 3 * N_MODELS; i++) {
+    for (int i = 0; i < 3 * N_MODELS; i += sweep(5, 1)) {
         struct scenario c = scenarios[i % N_SCENARIOS];
         c.evict.simulate = i % 2 && c.evict.policy != EVICT_FULL;
         attend_cap = i % 3 == 1 ? 0 : 2;

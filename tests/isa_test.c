@@ -1,5 +1,5 @@
-/* isa_test: which instruction sets the tests of ops could run here. FOR_EACH_ISA goes up to the
- * best of this CPU and says nothing of those above it; what it leaves out is named here, once. */
+/* tests/isa_test.c - which instruction sets the tests of ops could run here: each set that this CPU
+ * lacks is a skipped test. */
 #include "kernels/ops.h"
 #include "tests/skip.h"
 

@@ -16,10 +16,11 @@
 
 #include <cmocka.h>
 
+#include "tests/temp_dir.h"
+
 #define MIB ((int64_t)1 << 20)
 #define GIB ((int64_t)1 << 30)
 
-static char dir[64];
 static int n_roots;
 static char root[96]; // of the fixture of the running test
 
@@ -28,7 +29,7 @@ static void put(const char *path, const char *text)
 {
     char full[512];
     snprintf(full, sizeof full, "%s%s", root, path);
-    for (char *p = full + strlen(dir) + 1; *p; p++) {
+    for (char *p = full + strlen(temp_dir) + 1; *p; p++) {
         if (*p != '/')
             continue;
         *p = 0;
@@ -44,7 +45,7 @@ static void put(const char *path, const char *text)
 static int fixture(void **state)
 {
     (void)state;
-    snprintf(root, sizeof root, "%s/%d", dir, n_roots++);
+    snprintf(root, sizeof root, "%s/%d", temp_dir, n_roots++);
     put("/proc/meminfo", "MemTotal:       65536000 kB\nMemFree:         1000000 kB\n"
                          "MemAvailable:   41943040 kB\n");
     return 0;
@@ -240,7 +241,7 @@ static void test_this_machine(void **state)
 {
     (void)state;
     struct machine_info info;
-    assert_int_equal(machine_read(&info, dir), OK);
+    assert_int_equal(machine_read(&info, temp_dir), OK);
     cpu_set_t mask;
     assert_int_equal(sched_getaffinity(0, sizeof mask, &mask), 0);
     assert_int_equal(info.n_cpus, CPU_COUNT(&mask));
@@ -282,7 +283,7 @@ static void test_offload_dir(void **state)
     assert_int_equal(machine_read(&info, NULL), OK);
     assert_int_equal(info.disk_free_bytes, -1);
     char path[128];
-    snprintf(path, sizeof path, "%s/none", dir);
+    snprintf(path, sizeof path, "%s/none", temp_dir);
     assert_int_equal(machine_read(&info, path), ERR_USAGE);
     assert_non_null(strstr(err_text(), path));
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
@@ -333,22 +334,6 @@ static void test_peak_rss(void **state)
     assert_in_range(after - before, n / 2, 4 * n);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    const char *tmp = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%.40s/machine_test.XXXXXX", tmp ? tmp : "/tmp");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -364,5 +349,5 @@ int main(void)
         cmocka_unit_test_setup(test_affinity, fixture),
         cmocka_unit_test_setup(test_peak_rss, fixture),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }

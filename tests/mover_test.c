@@ -25,14 +25,14 @@ static int teardown(void **state)
     free(model);
     free(scratch);
     trace_close(&trace);
-    return ring_teardown(state);
+    return temp_dir_teardown(state);
 }
 
 /* File 0 is data.bin, read only; file 1 a scratch file of its own. */
 static struct mover *mover_make(enum ring_kind kind, int depth, const char *fault, int *fd)
 {
     char path[128];
-    snprintf(path, sizeof path, "%s/scratch.bin", dir);
+    snprintf(path, sizeof path, "%s/scratch.bin", temp_dir);
     *fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     assert_true(*fd >= 0);
     assert_int_equal(ftruncate(*fd, FILE_BYTES), 0);
@@ -483,6 +483,7 @@ static void test_close_under_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_back_ends_are_there),
         cmocka_unit_test(test_earliest_due_first),
         cmocka_unit_test(test_after),
         cmocka_unit_test(test_after_is_over),

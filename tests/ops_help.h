@@ -4,6 +4,7 @@
 
 #include "kernels/math.h"
 #include "kernels/ops.h"
+#include "tests/skip.h"
 #include "tests/sweep.h"
 
 #include <setjmp.h>
@@ -44,19 +45,19 @@ static inline float *noise_array(uint64_t seed, int64_t n, float scale)
     return x;
 }
 
-/* 1 when this CPU has the set; the first time that it has not, the loss is named. */
+/* 1 when this CPU has the set; the first time that it has not, check.py gets a line. */
 static inline int isa_here(enum isa isa)
 {
     static unsigned told;
     if (isa <= isa_best())
         return 1;
     if (!(told >> isa & 1))
-        fprintf(stderr, "SKIP: %s, which this CPU does not have\n", isa_name(isa));
+        skip_line("this CPU has no %s: its kernels were not run", isa_name(isa));
     told |= 1u << isa;
     return 0;
 }
 
-/* The fast sets of this CPU, slowest first; those it does not have are named on stderr. */
+/* The fast sets of this CPU, slowest first; each set that the CPU lacks is a named skip. */
 #define FOR_EACH_ISA(isa)                                                                          \
     for (enum isa isa = ISA_PORTABLE; isa < N_ISAS; isa++)                                         \
         if (isa_here(isa))

@@ -125,8 +125,9 @@ static void matmul_equals_ref(void **state)
     static const int shapes[][3] = {{1, 1, 1},    {2, 33, 31},  {5, 31, 64},  {15, 100, 80},
                                     {3, 64, 96},  {29, 40, 96}, {7, 65, 288}, {70, 33, 256},
                                     {4, 32, 512}, {13, 1, 257}};
+    const size_t step = (size_t)sweep(3, 1);
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
-        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (size_t s = d % step; s < sizeof shapes / sizeof *shapes; s += step)
             if (dtype_row_bytes(dtypes[d], shapes[s][2]) > 0)
                 matmul_check(dtypes[d], shapes[s][0], shapes[s][1], shapes[s][2],
                              (struct matmul_args){0});
@@ -160,7 +161,7 @@ static void matmul_bits(enum dtype t, int m_max, int n, int k)
         float *all = matmul_run(isa, c, NULL, a, y0);
         for (int n_threads = 1; n_threads <= 3; n_threads++) {
             struct pool *pool = pool_of(n_threads);
-            for (a.m = 1; a.m <= m_max; a.m += n_threads == 1 ? 1 : 13) {
+            for (a.m = 1; a.m <= m_max; a.m += n_threads == 1 ? sweep(5, 1) : 13) {
                 int64_t first = (a.m * 7) % (m_max - a.m + 1);
                 a.x = x + first * k;
                 float *y = matmul_run(isa, c, pool, a, y0 + first * n);
@@ -198,15 +199,18 @@ static void matmul_rows_do_not_meet_in_any_format(void **state)
         const int n = t == DTYPE_BF16 ? N_MAX : 170; // more panels than wait at a time, once
         struct matmul_args a = {
             .parts[0].w = weight_make(t, n, K, 9), .x_stride = K, .parts[0].y_stride = n};
-        for (int n_threads = 1; n_threads <= 2; n_threads++) {
+        a.m = M;
+        a.x = x;
+        float *all = matmul_run(isa_best(), COMPUTE_BF16, NULL, a, y0);
+        for (int n_threads = sweep(2, 1); n_threads <= 2; n_threads++) {
             struct pool *pool = pool_of(n_threads);
             a.m = M;
             a.x = x;
-            float *all = matmul_run(isa_best(), COMPUTE_BF16, NULL, a, y0);
             float *same = matmul_run(isa_best(), COMPUTE_BF16, pool, a, y0);
             assert_same_bits(same, all, (int64_t)M * n * 4, dtype_info(t)->name);
             free(same);
-            for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            const size_t step = (size_t)sweep(3, 1);
+            for (size_t i = (size_t)t % step; i < sizeof rows / sizeof *rows; i += step) {
                 a.m = rows[i];
                 int64_t first = (a.m * 7) % (M - a.m + 1);
                 a.x = x + first * K;
@@ -214,9 +218,9 @@ static void matmul_rows_do_not_meet_in_any_format(void **state)
                 assert_same_bits(y, all + first * n, (int64_t)a.m * n * 4, dtype_info(t)->name);
                 free(y);
             }
-            free(all);
             pool_close(pool);
         }
+        free(all);
         free((void *)a.parts[0].w.panels);
     }
     free(x);
@@ -664,7 +668,7 @@ static void sampling_skips_nothing(void **state)
     static const float temperatures[] = {1e-6f, 0.01f, 0.3f, 1, 5, 100},
                        scales[] = {0, 0.1f, 8, 900};
     float *noises = take(VOCAB * 4);
-    for (int key = 0; key < KEYS; key++)
+    for (int key = 0; key < KEYS; key += sweep(5, 1)) // 5: each kind of masks, key % 3
         for (int scale = 0; scale < 4; scale++) {
             float *logits = noise_array((uint64_t)key, VOCAB, scales[scale]);
             logits[key * 7] = NAN;

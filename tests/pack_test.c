@@ -17,6 +17,8 @@
 #include <cmocka.h>
 #undef fail // ours, from base.h
 
+#include "tests/temp_dir.h"
+
 #define ALL_BIASES                                                                                 \
     (ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B) | ROLE_BIT(ROLE_O_B) |           \
      ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B))
@@ -29,8 +31,7 @@ struct fake {
     int n_odd;      // so many numbers of row 70 of ROLE_DOWN have random bits: bf16 only
 };
 
-static char folder[] = "/tmp/sluice-pack-XXXXXX";
-static char pack_path[64];
+static char pack_path[96];
 
 static float number_at(enum tensor_role role, int layer, int row, int column)
 {
@@ -596,7 +597,7 @@ static void test_unknown_format(void **state)
 static int n_files(void)
 {
     char command[128];
-    snprintf(command, sizeof command, "exit $(ls %s | wc -l)", folder);
+    snprintf(command, sizeof command, "exit $(ls %s | wc -l)", temp_dir);
     int status = system(command);
     return WEXITSTATUS(status);
 }
@@ -688,8 +689,8 @@ static void test_cache_path(void **state)
 {
     (void)state;
     char model[128], cache[128], a[256], b[256], c[256];
-    snprintf(model, sizeof model, "%s/m.gguf", folder);
-    snprintf(cache, sizeof cache, "%s/cache/deep", folder);
+    snprintf(model, sizeof model, "%s/m.gguf", temp_dir);
+    snprintf(cache, sizeof cache, "%s/cache/deep", temp_dir);
     setenv("SLUICE_CACHE_DIR", cache, 1);
     write_file(model, "abc", 3);
     assert_int_equal(pack_cache_path(model, PACK_AUTO, a, sizeof a), OK);
@@ -707,8 +708,8 @@ static void test_cache_path(void **state)
 
     // a folder: what lies in it counts, where it lies does not
     char dir[128], moved[128], file[160];
-    snprintf(dir, sizeof dir, "%s/hf", folder);
-    snprintf(moved, sizeof moved, "%s/cache/hf", folder);
+    snprintf(dir, sizeof dir, "%s/hf", temp_dir);
+    snprintf(moved, sizeof moved, "%s/cache/hf", temp_dir);
     snprintf(file, sizeof file, "%s/config.json", dir);
     assert_int_equal(mkdir(dir, 0755), 0);
     write_file(file, "{}", 2);
@@ -723,8 +724,8 @@ static void test_cache_path(void **state)
 
     // shards of one GGUF: the second counts too
     char one[128], two[128];
-    snprintf(one, sizeof one, "%s/s-00001-of-00002.gguf", folder);
-    snprintf(two, sizeof two, "%s/s-00002-of-00002.gguf", folder);
+    snprintf(one, sizeof one, "%s/s-00001-of-00002.gguf", temp_dir);
+    snprintf(two, sizeof two, "%s/s-00002-of-00002.gguf", temp_dir);
     write_file(one, "1", 1);
     write_file(two, "2", 1);
     assert_int_equal(pack_cache_path(one, PACK_AUTO, a, sizeof a), OK);
@@ -751,18 +752,9 @@ static void test_names(void **state)
 static int make_folder(void **state)
 {
     (void)state;
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(pack_path, sizeof pack_path, "%s/test.pack", folder);
+    temp_dir_make();
+    snprintf(pack_path, sizeof pack_path, "%s/test.pack", temp_dir);
     return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
 }
 
 int main(void)
@@ -786,5 +778,5 @@ int main(void)
         cmocka_unit_test(test_cache_path),
         cmocka_unit_test(test_names),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, temp_dir_teardown);
 }

@@ -199,7 +199,7 @@ static void prompt_check(const struct model *m, int n)
             prompt_run(&(struct ops){.isa = ISA_REF, .compute = compute}, m, n, 100, n);
         struct prompt first = {0};
         FOR_EACH_ISA(isa)
-        for (int i = 0; i < 5; i += SWEEP_STEP) {
+        for (int i = 0; i < 5; i += sweep_step(3)) {
             struct ops ops = {.isa = isa, .compute = compute, .pool = pool_of(i / 2 + 1)};
             struct prompt p = prompt_run(&ops, m, n, 100, cuts[i]);
             pool_close(ops.pool);
@@ -225,8 +225,9 @@ static void prompts_equal_ref(void **state)
         {1, 1, 16, KV_BF16}, {3, 3, 33, KV_BF16}, {5, 1, 40, KV_F32},
     };
     static const int lengths[] = {1, 31, 32, 33, 70, 129};
+    size_t step = (size_t)sweep_step(6);
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        for (size_t j = i % SWEEP_STEP; j < sizeof lengths / sizeof *lengths; j += SWEEP_STEP)
+        for (size_t j = i % step; j < sizeof lengths / sizeof *lengths; j += step)
             prompt_check(&models[i], lengths[j]);
 }
 
@@ -248,8 +249,9 @@ static void windows_equal_ref(void **state)
     static const struct model models[] = {
         {3, 1, 64, KV_BF16}, {14, 2, 33, KV_F32}, {1, 1, 16, KV_BF16}, {4, 2, 72, KV_BF16}};
     static const int windows[] = {1, 7, 32, 33, 100}, lengths[] = {32, 70, 129};
+    size_t step = (size_t)sweep_step(3);
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        for (size_t j = i % SWEEP_STEP; j < 5; j += SWEEP_STEP) {
+        for (size_t j = i % step; j < 5; j += step) {
             static const int policies[] = {EVICT_H2O, EVICT_EMA, EVICT_TOVA, EVICT_SNAPKV};
             window = windows[j];
             policy = policies[(i + j) % 4];

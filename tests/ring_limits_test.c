@@ -1,7 +1,6 @@
 /* tests/ring_limits_test.c - offload/ring where the system says no: lost completions, hung threads,
  * io_uring refused, limits on memory, descriptors, file size and disk. */
 #include "tests/ring_util.h"
-#include "tests/skip.h"
 
 #include <errno.h>
 #include <linux/audit.h>
@@ -295,7 +294,7 @@ static int child_stopped(const char *path)
 static void child_check(int (*body)(const char *path))
 {
     char path[128];
-    snprintf(path, sizeof path, "%s/child", dir);
+    snprintf(path, sizeof path, "%s/child", temp_dir);
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     for (int i = 0; i < 65536; i++)
@@ -365,10 +364,11 @@ static void test_stopped_process(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_back_ends_are_there),
         cmocka_unit_test(test_watchdog),      cmocka_unit_test(test_hung_thread),
         cmocka_unit_test(test_uring_refused), cmocka_unit_test(test_memlock),
         cmocka_unit_test(test_nofile),        cmocka_unit_test(test_fsize),
         cmocka_unit_test(test_disk_full),     cmocka_unit_test(test_stopped_process),
     };
-    return cmocka_run_group_tests(tests, ring_setup, ring_teardown);
+    return cmocka_run_group_tests(tests, ring_setup, temp_dir_teardown);
 }

@@ -442,15 +442,15 @@ static void test_bad_arguments(void **state)
     r = ring_make(RING_AUTO, 4, NULL);
     char path[128];
     int file;
-    snprintf(path, sizeof path, "%s/none", dir);
+    snprintf(path, sizeof path, "%s/none", temp_dir);
     assert_int_equal(ring_file_add(r, path, -1, O_RDONLY, &file), ERR_INPUT);
-    assert_int_equal(ring_file_add(r, dir, -1, O_RDONLY, &file), ERR_INPUT);
+    assert_int_equal(ring_file_add(r, temp_dir, -1, O_RDONLY, &file), ERR_INPUT);
     assert_non_null(strstr(err_text(), "not a regular file"));
-    snprintf(path, sizeof path, "%s/fifo", dir);
+    snprintf(path, sizeof path, "%s/fifo", temp_dir);
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_int_equal(ring_file_add(r, path, -1, O_RDONLY, &file), ERR_INPUT); // and does not hang
     assert_int_equal(ring_file_add(r, "/dev/zero", -1, O_RDONLY, &file), ERR_INPUT);
-    snprintf(path, sizeof path, "%s/none/none", dir);
+    snprintf(path, sizeof path, "%s/none/none", temp_dir);
     assert_int_equal(ring_file_add(r, path, -1, O_RDWR | O_CREAT, &file), ERR_IO);
     ring_close(r);
     ring_close(NULL);
@@ -461,7 +461,7 @@ static void test_unlinked_file(void **state)
 {
     (void)state;
     char path[128];
-    snprintf(path, sizeof path, "%s/spill", dir);
+    snprintf(path, sizeof path, "%s/spill", temp_dir);
     for (int k = !have_uring; k < 2; k++) {
         int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600), file;
         assert_true(fd >= 0);
@@ -570,6 +570,7 @@ static void test_wake(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_back_ends_are_there),
         cmocka_unit_test(test_bytes),         cmocka_unit_test(test_bytes_under_faults),
         cmocka_unit_test(test_reorder),       cmocka_unit_test(test_reorder_alone),
         cmocka_unit_test(test_end_of_file),   cmocka_unit_test(test_busy),
@@ -578,5 +579,5 @@ int main(void)
         cmocka_unit_test(test_bad_arguments), cmocka_unit_test(test_unlinked_file),
         cmocka_unit_test(test_wake),
     };
-    return cmocka_run_group_tests(tests, ring_setup, ring_teardown);
+    return cmocka_run_group_tests(tests, ring_setup, temp_dir_teardown);
 }

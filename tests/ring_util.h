@@ -1,5 +1,6 @@
-/* tests/ring_util.h - what the tests of offload/ring share: a directory, files with a model in
- * memory, and running ios from start to end. For one test binary each: it defines its variables. */
+/* tests/ring_util.h - what the tests of offload/ring share: files with a model in memory, and
+ * running ios from start to end, on both back ends where the kernel has both. For one test binary
+ * each: it defines its variables. */
 #ifndef TESTS_RING_UTIL_H
 #define TESTS_RING_UTIL_H
 
@@ -16,9 +17,12 @@
 
 #include <cmocka.h>
 
+#include "tests/skip.h"
+#include "tests/temp_dir.h"
+
 static const enum ring_kind KINDS[] = {RING_URING, RING_THREADS};
-static char dir[64];
 static int have_uring;
+static char uring_refused[256]; // why there is none
 static uint64_t random_state;
 
 static inline uint64_t random_next(void)
@@ -41,7 +45,7 @@ static inline void *pages(int64_t n_bytes)
 /* A file of n_bytes pseudo-random bytes, and its model in memory. */
 static inline uint8_t *file_make(const char *name, char *path, int64_t n_bytes)
 {
-    snprintf(path, 128, "%s/%s", dir, name);
+    snprintf(path, 128, "%s/%s", temp_dir, name);
     uint8_t *model = pages(n_bytes);
     for (int64_t i = 0; i < n_bytes; i++)
         model[i] = (uint8_t)random_next();
@@ -124,9 +128,8 @@ static inline enum err io_run(struct ring *r, struct ring_io *io)
 static inline int ring_setup(void **state)
 {
     (void)state;
-    const char *tmp = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%.40s/ring_test.XXXXXX", tmp ? tmp : "/tmp");
-    if (!mkdtemp(dir) || chmod(dir, 0755) != 0)
+    temp_dir_make();
+    if (chmod(temp_dir, 0755) != 0) // another user reads there
         return -1;
     struct ring *r;
     struct ring_config config = {.kind = RING_URING, .depth = 4};
@@ -134,16 +137,16 @@ static inline int ring_setup(void **state)
     if (have_uring)
         ring_close(r);
     else
-        print_message("only the threads are tested: %s\n", err_text());
+        snprintf(uring_refused, sizeof uring_refused, "%s", err_text());
     return 0;
 }
 
-static inline int ring_teardown(void **state)
+/* A test of its own in each group: without io_uring the others run on threads alone. */
+static inline void both_back_ends_are_there(void **state)
 {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
+    if (!have_uring)
+        skip_because("io_uring is refused: %s", uring_refused);
 }
 
 #endif

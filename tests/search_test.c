@@ -5,15 +5,7 @@
  * SEARCH_CASES=N tries more jobs, SEARCH_FIRST=N begins with that one. */
 #include "policy/int64.h"
 #include "tests/plan_help.h"
-
-#include <time.h>
-
-#define CASES 64
-#ifdef __SANITIZE_ADDRESS__
-#define LIMIT_S 20
-#else
-#define LIMIT_S 4 // 1 is what it may take; the machine may be slow
-#endif
+#include "tests/sweep.h"
 
 /* ---- made-up models, jobs and machines ---- */
 
@@ -377,7 +369,7 @@ static int is_best(int i, int64_t *n_priced, double *gap)
 static void test_nothing_is_faster(void **state)
 {
     (void)state;
-    int first = number("SEARCH_FIRST", 1), n = number("SEARCH_CASES", CASES), lost = 0;
+    int first = number("SEARCH_FIRST", 1), n = number("SEARCH_CASES", sweep(12, 64)), lost = 0;
     int64_t n_priced = 0;
     double worst = 0;
     for (int i = first; i < first + n; i++) {
@@ -395,7 +387,7 @@ static void test_nothing_is_faster(void **state)
 static void test_more_is_never_slower(void **state)
 {
     (void)state;
-    int n = number("SEARCH_CASES", CASES) / 2;
+    int n = number("SEARCH_CASES", sweep(12, 64)) / 2;
     double worst = 0;
     for (int i = 1; i <= n; i++) {
         struct trial t;
@@ -447,7 +439,7 @@ static void test_same_job_same_plan(void **state)
         const struct setting set = setting_of(&t.machine);
         size_t n_bytes = (size_t)plan_search_bytes(&t.wish, &work, weights.n_layers);
         void *memory = malloc(n_bytes);
-        for (int k = 0; k < 25; k++) {
+        for (int k = 0; k < sweep(5, 25); k++) {
             struct plan p;
             memset(memory, k, n_bytes);
             memset(&p, 255 - k, sizeof p);
@@ -534,8 +526,8 @@ static const struct machine T4 = {.nvme_read = {.value = 2e9},
                                     .disk = 860000000000,
                                     .device_memory = 72000000000};
 
-/* The CPU's time, of a search. Sanitizers take five times that. */
-static void test_large_models_are_quick(void **state)
+/* A search of a large model takes little memory, and finds a plan that can be priced. */
+static void test_large_models_have_a_plan(void **state)
 {
     (void)state;
     const struct machine *machines[] = {&T4, &A100};
@@ -550,16 +542,12 @@ static void test_large_models_are_quick(void **state)
         const struct budget budget = {m->device_memory, m->ram, m->disk};
         const struct setting set = setting_of(m);
         assert_true(plan_search_bytes(&wish, &work, weights.n_layers) < 64 * MIB);
-        clock_t start = clock();
         assert_int_equal(search_on(m, &wish, &budget, &p, why, sizeof why), 0);
-        double took_s = (double)(clock() - start) / CLOCKS_PER_SEC;
         void *memory = malloc((size_t)plan_cost_bytes(&p));
         assert_int_equal(plan_cost(&set, &p, memory, &t), 0);
         free(memory);
-        print_message("%s, 512/%d: found in %.2f s\n", i < 2 ? "T4" : "A100", i & 1 ? 1024 : 32,
-                      took_s);
+        print_message("%s, 512/%d\n", i < 2 ? "T4" : "A100", i & 1 ? 1024 : 32);
         show("chosen", &p, t.job_s, moved_bytes(&t));
-        assert_true(took_s < LIMIT_S);
     }
 }
 
@@ -569,7 +557,7 @@ int main(void)
         cmocka_unit_test(test_nothing_is_faster),
         cmocka_unit_test(test_more_is_never_slower),
         cmocka_unit_test(test_same_job_same_plan),
-        cmocka_unit_test(test_large_models_are_quick),
+        cmocka_unit_test(test_large_models_have_a_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -237,10 +237,10 @@ static void rows_are_exact(void **state)
 {
     (void)state;
     static const int prompts[] = {0, 1, 33, 64};
-    for (int i = 0; i < N_SCENARIOS * 2; i++) {
+    for (int i = 0; i < N_SCENARIOS * 2; i += sweep(i % 4 ? 1 : 3, 1)) { // each scenario, by turns
         struct scenario c = scenarios[i / 2];
         c.evict.simulate = i % 2;
-        for (int j = i % 4; j < N_MODELS; j += 4) {
+        for (int j = sweep(i / 2 % N_MODELS, i % 4); j < N_MODELS; j += sweep(N_MODELS, 4)) {
             const int k = i / 4 + j / 4 + i, n_prompt = prompts[k % 4];
             rows_check(&models[j], c, k % 2 ? COMPUTE_F32 : COMPUTE_BF16,
                        (struct course){2, 0, n_prompt, 64, 7});
@@ -267,7 +267,7 @@ static void slots_about_the_edges(void **state)
         {{.policy = EVICT_KEYDIFF}, {258, 100, 0}},
         {{.policy = EVICT_LAGKV}, {258, 100, 0}},
     };
-    for (int i = 0; i < 24; i++) {
+    for (int i = 0; i < sweep(12, 24); i++) {
         const struct model m = {4, 2, 16, KV_F32, (enum kv_format)(i % 5)};
         rows_check(&m, cases[i % 12], COMPUTE_F32,
                    (struct course){1, 0, prompts[(i + i / 12) % 6], 640, 3});
@@ -413,7 +413,7 @@ static void caps_and_sinks_are_exact(void **state)
 {
     (void)state;
     float *sinks = noise_array(8, 9, 4);
-    for (int i = 0; i < 3 * N_MODELS; i++) {
+    for (int i = 0; i < 3 * N_MODELS; i += sweep(5, 1)) {
         struct scenario c = scenarios[i % N_SCENARIOS];
         c.evict.simulate = i % 2;
         attend_cap = i % 3 == 1 ? 0 : 2;
@@ -430,7 +430,7 @@ static void caps_and_sinks_are_exact(void **state)
 static void ranks_are_exact(void **state)
 {
     (void)state;
-    for (int i = 1; i < N_SCENARIOS; i++) {
+    for (int i = 1; i < N_SCENARIOS; i += sweep(3, 1)) {
         struct scenario c = scenarios[i];
         const struct model *m = &models[i % N_MODELS];
         c.evict.simulate = i % 3 == 0;

@@ -596,7 +596,7 @@ static void rig_open(struct rig *r, uint64_t seed)
     *r = (struct rig){.device = device_seeded(seed)};
     r->model = file_make("cuda.bin", r->path, FILE_BYTES);
     struct tier_config config = {
-        .device = r->device, .dir = dir, .node = -1, .n_bytes = FILE_BYTES};
+        .device = r->device, .dir = temp_dir, .node = -1, .n_bytes = FILE_BYTES};
     assert_int_equal(tier_open(&r->ram, TIER_RAM, &config), OK);
     assert_int_equal(tier_open(&r->memory, TIER_DEVICE, &config), OK);
     r->bounce = aligned_alloc(4096, 4 * (size_t)MOVER_PIECE);
@@ -697,7 +697,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     trace_close(&trace);
-    return ring_teardown(state);
+    return temp_dir_teardown(state);
 }
 
 int main(void)

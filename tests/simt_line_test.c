@@ -109,7 +109,7 @@ static void test_any_placement_gives_the_same_bytes(void **state)
                  {COMPUTE_BF16, 90, &MEAN, &JOBS[1]},
                  {BY_CUBLASLT, 80, &MEAN, &JOBS[1]},
                  {BY_CUBLASLT, 75, &H2O_40, &JOBS[0]}};
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 5; i += sweep(2, 1)) {
         struct outcome first = {0}, got;
         for (uint64_t seed = 0; seed < 2; seed++) {
             struct device *d = device_make(seed, kinds[i].sm);
@@ -135,7 +135,7 @@ static void test_a_lost_device_ends_the_run(void **state)
     const struct expect job = {2, 9, 2, REQUEST_GENERATE, 0, 0, 0};
     struct outcome got;
     log_level_max = LOG_ERROR;
-    for (uint64_t seed = 0; seed < 12; seed++) {
+    for (uint64_t seed = 0; seed < (uint64_t)sweep(4, 12); seed++) {
         const struct plan plan = random_plan(seed, seed % 3 == 2);
         struct device *d = device_make(seed, 75);
         if (seed % 2)
@@ -157,7 +157,7 @@ static void test_any_placement_gives_the_bytes_of_the_cpu(void **state)
     const char *range = getenv("LINE_SEEDS"); // FIRST,N
     if (range)
         assert_int_equal(sscanf(range, "%d,%d", &first, &n), 2);
-    for (int seed = first; seed < first + n; seed++) {
+    for (int seed = first; seed < first + n; seed += sweep(4, 1)) {
         const int kind = seed % N_POLICIES;
         const struct evict *evict = POLICIES[kind];
         const struct expect *job = &JOBS[(kind % 3 == 1) ^ (seed / N_POLICIES % 2)];

@@ -191,7 +191,7 @@ static void test_random_jobs_are_played_as_they_run(void **state)
     (void)state;
     int64_t requeued = 0, evicting = 0, windowed = 0, scored = 0, shared = 0;
     const char *range = getenv("SIMULATE_SEEDS"); // FROM,TO
-    long long from = 0, to = 400;
+    long long from = 0, to = sweep(100, 400);
     if (range)
         assert_int_equal(sscanf(range, "%lld,%lld", &from, &to), 2);
     for (uint64_t seed = (uint64_t)from; seed < (uint64_t)to; seed++) {
@@ -217,8 +217,8 @@ static void test_random_jobs_are_played_as_they_run(void **state)
                   "%lld shared, %lld scored\n",
                   to - from, (long long)requeued, (long long)evicting, (long long)windowed,
                   (long long)shared, (long long)scored);
-    assert_true(range || (requeued > 300 && evicting > 10000 && windowed > 10000 && scored > 20 &&
-                          shared > 300));
+    assert_true(range || (requeued > to && evicting > 25 * to && windowed > 25 * to &&
+                          scored > to / 20 && shared > to));
 }
 
 /* The line is left somewhere: what is left of the job is played as it is walked. */
@@ -226,7 +226,8 @@ static void test_what_is_left_is_played_as_it_runs(void **state)
 {
     (void)state;
     int64_t live = 0, tokens = 0;
-    for (uint64_t seed = 5000; seed < 5200; seed++) {
+    const int n = sweep(50, 200);
+    for (uint64_t seed = 5000; seed < 5000 + (uint64_t)n; seed++) {
         static struct bed b;
         struct plan plan;
         struct played sum;
@@ -263,14 +264,14 @@ static void test_what_is_left_is_played_as_it_runs(void **state)
     }
     print_message("%lld rows went back, %lld tokens were left\n", (long long)live,
                   (long long)tokens);
-    assert_true(live > 300);
+    assert_true(live > n);
 }
 
 /* The same of whole runs, layers and all. */
 static void test_whole_runs_take_as_many_passes(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1000; seed < 1012; seed++) {
+    for (uint64_t seed = 1000; seed < 1000 + (uint64_t)sweep(4, 12); seed++) {
         static struct bed b;
         struct plan plan;
         struct played sum;
@@ -387,7 +388,7 @@ static void test_bytes_of_every_lane_are_foreseen(void **state)
 {
     (void)state;
     const char *range = getenv("SIMULATE_BYTES"); // FROM,TO
-    long long from = 0, to = 48;
+    long long from = 0, to = sweep(16, 48);
     if (range)
         assert_int_equal(sscanf(range, "%lld,%lld", &from, &to), 2);
     bed_trace_events = 1 << 16;
@@ -420,7 +421,7 @@ static void test_bytes_of_every_lane_are_foreseen(void **state)
     print_message(
         "%lld pages written over in turn; by rows that evict by scores %.0f bytes, %.0f foreseen\n",
         (long long)in_turn, guessed_moved, guessed_foreseen);
-    assert_true(range || (fabs(guessed_moved / guessed_foreseen - 1) < 0.2 && in_turn > 100));
+    assert_true(range || (fabs(guessed_moved / guessed_foreseen - 1) < 0.2 && in_turn > 2 * to));
 }
 
 int main(void)

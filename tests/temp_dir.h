@@ -1,4 +1,5 @@
-/* tests/temp_dir.h - a directory of throw-away files for one test. Include after cmocka.h. */
+/* tests/temp_dir.h - a directory of throw-away files for one test, in $TMPDIR or /tmp. Include
+ * after cmocka.h. */
 #ifndef TESTS_TEMP_DIR_H
 #define TESTS_TEMP_DIR_H
 
@@ -6,13 +7,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char temp_dir[64];
 
 static inline void temp_dir_make(void)
 {
-    strncpy(temp_dir, "/tmp/sluice-test-XXXXXX", sizeof temp_dir - 1);
+    const char *tmp = getenv("TMPDIR");
+    snprintf(temp_dir, sizeof temp_dir, "%.40s/sluice-test-XXXXXX", tmp ? tmp : "/tmp");
     assert_non_null(mkdtemp(temp_dir));
 }
 

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "engine/chat/template.h"
+#include "tests/sweep.h"
 
 #include <cmocka.h> // last: it defines a macro called fail
 
@@ -628,7 +629,7 @@ static void test_mutations(void **state)
     (void)state;
     const char *from_env = getenv("TEMPLATE_SEED");
     uint64_t first = from_env ? strtoull(from_env, NULL, 10) : 1;
-    int rounds = getenv("TEMPLATE_ROUNDS") ? atoi(getenv("TEMPLATE_ROUNDS")) : 4000;
+    int rounds = getenv("TEMPLATE_ROUNDS") ? atoi(getenv("TEMPLATE_ROUNDS")) : sweep(500, 4000);
     json_t *messages = json_loads(MESSAGES, 0, NULL);
     for (int i = 0; i < rounds; i++) {
         seed =
