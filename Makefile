@@ -105,7 +105,6 @@ $(BUILD)/cuda-archs: FORCE
 	$(Q)$(if $(NVCC),,echo "CUDA=1 needs nvcc (NVCC=PATH names it)" >&2; exit 1)
 	@mkdir -p $(@D)
 	@echo "$(CUDA_ARCHS)" | cmp -s - $@ || echo "$(CUDA_ARCHS)" >$@
-FORCE:
 
 $(BUILD)/%.cu.o: %.cu $(BUILD)/cuda-archs
 	@mkdir -p $(@D)
@@ -411,7 +410,7 @@ check-ptx:
 
 -include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
-.PHONY: all cuda help test check-full check-night demo-model registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
+.PHONY: FORCE all cuda help test check-full check-night demo-model registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens \
         tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-replan bench-experts bench-lm-eval bench-evaluate
 .SECONDARY:

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,6 +154,10 @@ def run(tally, p, a):
              source, "-o", "f.jsonl")
     check(read(p.at("f.jsonl")) == b"".join(bytes_a.splitlines(True)[:2]), "--limit 2: the first two rows, the same bytes")
     done = p.expect("no CUDA device", 6, *base, "-i", source, "-o", "g.jsonl", "--device", "cuda:99")
+    with_cuda, p.binary = p.binary, shutil.copy(p.binary, p.at("alone"))  # no alone-cuda.so is beside it
+    done = p.expect("the CUDA part is not built", 6, *base, "-i", source, "-o", "h.jsonl", "--device", "cuda")
+    check("make cuda" in done.err.splitlines()[-1], f"the hint names what builds it: {done.err[-200:]!r}")
+    p.binary = with_cuda
 
 
 def stop_and_resume(tally, p, a):
