@@ -1,6 +1,7 @@
 /* tests/cost_test.c - what plans cost in time: lanes, their overlap, and that more memory is never
  * slower. */
 #include "tests/plan_help.h"
+#include "tests/sweep.h"
 
 static double job_seconds(struct budget budget, struct plan *p, struct plan_time *t)
 {
@@ -31,9 +32,9 @@ static void test_device_memory_helps(void **state)
     double all = 0;
     for (int layer = 0; layer < weights.n_layers; layer++)
         all += (double)weights.layer_bytes[layer];
-    for (int64_t ram = 64; ram <= 4096; ram *= 4) {
+    for (int64_t ram = 64; ram <= 4096; ram *= sweep(8, 4)) {
         double before_s = INFINITY;
-        for (int64_t device = 32; device <= 16384; device *= 2) {
+        for (int64_t device = 32; device <= 16384; device *= sweep(8, 2)) {
             double s = job_seconds((struct budget){device * MIB, ram * MIB, 0}, &p, &t);
             assert_true(s <= before_s * 1.01);
             before_s = s;
@@ -44,7 +45,7 @@ static void test_device_memory_helps(void **state)
     }
     for (int64_t device = 64; device <= 1024; device *= 4) {
         double before_s = INFINITY;
-        for (int64_t ram = 64; ram <= 16384; ram *= 2) {
+        for (int64_t ram = 64; ram <= 16384; ram *= sweep(4, 2)) {
             double s = job_seconds((struct budget){device * MIB, ram * MIB, 1 << 30}, &p, &t);
             assert_true(s <= before_s * 1.01);
             before_s = s;

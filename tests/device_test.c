@@ -2,22 +2,18 @@
  * accelerator, or a real one (SLUICE_TEST_DEVICE); the mover's copies to and from device memory,
  * chained with reads and writes. */
 #include "kernels/dtype.h"
-#include "offload/mover.h"
-#include "offload/tier.h"
 
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/wait.h>
 
 #include "tests/device_help.h"
-#include "tests/ring_util.h"
+#include "tests/rig.h"
 
 #define N_SEEDS    (real_device() ? 1 : 8)
 #define PIECES     6
 #define BLOCK      (MOVER_PIECE + 4096) // a transfer of two pieces
 #define FILE_BYTES (PIECES * BLOCK)
-
-static struct trace trace;
 
 static int setup(void **state)
 {
@@ -199,55 +195,6 @@ static void test_lateness_shows(void **state)
     assert_true(wrong > 0);
 }
 
-struct rig {
-    struct device *device;
-    struct mover *mover;
-    struct tier ram, memory, disk;
-    void *bounce;
-    uint8_t *model;
-    char path[128];
-};
-
-/* Places: 0 a file, 1 RAM, 2 a scratch file. */
-static void rig_open(struct rig *r, enum ring_kind kind, uint64_t seed, int delay_us)
-{
-    *r = (struct rig){.device = test_device_open(seed, delay_us)};
-    r->model = file_make("device.bin", r->path, FILE_BYTES);
-    struct tier_config config = {
-        .device = r->device, .dir = temp_dir, .node = -1, .n_bytes = 2 * FILE_BYTES};
-    assert_int_equal(tier_open(&r->ram, TIER_RAM, &config), OK);
-    assert_int_equal(tier_open(&r->memory, TIER_DEVICE, &config), OK);
-    assert_int_equal(tier_open(&r->disk, TIER_NVME, &config), OK);
-    r->bounce = aligned_alloc(4096, 4 * (size_t)MOVER_PIECE);
-    assert_non_null(r->bounce);
-    assert_int_equal(r->device->api->pin(r->device, r->bounce, 4 * MOVER_PIECE), OK);
-    assert_int_equal(tier_pin(&r->ram), OK);
-    struct mover_config m = {.kind = kind,
-                             .depth = 4,
-                             .bounce = r->bounce,
-                             .places = {{.path = r->path, .fd = -1},
-                                        {.base = r->ram.base, .fd = -1},
-                                        {.path = "scratch", .fd = r->disk.fd}},
-                             .n_places = 3,
-                             .device = r->device,
-                             .base = r->ram.base,
-                             .n_bytes = r->ram.n_bytes,
-                             .trace = &trace};
-    assert_int_equal(mover_open(&r->mover, &m), OK);
-}
-
-static void rig_close(struct rig *r)
-{
-    mover_close(r->mover);
-    tier_close(&r->ram);
-    tier_close(&r->memory);
-    tier_close(&r->disk);
-    r->device->api->unpin(r->device, r->bounce, 4 * MOVER_PIECE);
-    test_device_close(r->device);
-    free(r->bounce);
-    free(r->model);
-}
-
 /* Every block goes file -> RAM -> device -> scratch file -> device -> RAM, each leg waiting for the
  * one before by its `after` alone, all legs of all blocks in flight together. */
 static void carry_blocks(struct rig *r)
@@ -296,7 +243,7 @@ static void test_chains_through_the_device(void **state)
     for (int kind = have_uring ? 0 : 1; kind < 2; kind++)
         for (uint64_t seed = 0; seed < N_SEEDS; seed++) {
             struct rig r;
-            rig_open(&r, KINDS[kind], seed, 500);
+            rig_open(&r, test_device_open(seed, 500), KINDS[kind], FILE_BYTES);
             int64_t h2d = trace.totals[LANE_H2D].bytes, d2h = trace.totals[LANE_D2H].bytes;
             carry_blocks(&r);
             assert_memory_equal(r.ram.base, r.model, FILE_BYTES);
@@ -307,6 +254,7 @@ static void test_chains_through_the_device(void **state)
             assert_int_equal(trace.totals[LANE_H2D].bytes - h2d, 2 * FILE_BYTES);
             assert_int_equal(trace.totals[LANE_D2H].bytes - d2h, 2 * FILE_BYTES);
             rig_close(&r);
+            test_device_close(r.device);
         }
 }
 
@@ -317,7 +265,7 @@ static void test_a_lost_device_is_told(void **state)
     needs_simulator();
     for (int n = 1; n <= 5; n++) {
         struct rig r;
-        rig_open(&r, RING_THREADS, (uint64_t)n, 50);
+        rig_open(&r, test_device_open((uint64_t)n, 50), RING_THREADS, FILE_BYTES);
         uint32_t crc[2] = {crc32c(0, r.model, MOVER_PIECE),
                            crc32c(0, r.model + MOVER_PIECE, BLOCK - MOVER_PIECE)};
         struct segment s = {.n_bytes = BLOCK, .buf = r.memory.base, .crc = crc};
@@ -330,6 +278,7 @@ static void test_a_lost_device_is_told(void **state)
         assert_int_equal(mover_wait(r.mover, &t), ERR_DEVICE);
         assert_non_null(strstr(err_text(), "device"));
         rig_close(&r);
+        test_device_close(r.device);
     }
 }
 

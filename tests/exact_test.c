@@ -503,7 +503,8 @@ static void pairs_stay_near(void **state)
     static const enum kv_format formats[] = {KV_BF16, KV_Q8, KV_Q4, KV_MIXED, KV_BF16};
     const struct scenario full = scenarios[0];
     float *sinks = noise_array(8, 9, 4);
-    for (int i = 0; i < 10 && by_pairs(isa, COMPUTE_BF16); i++) {
+    for (int i = 0; i < 10 && by_pairs(isa, COMPUTE_BF16);
+         i += sweep(i % 4 ? 1 : 3, 1)) { // each format, by turns
         struct model m = {i % 2 ? 9 : 4, i % 2 ? 3 : 2, i % 2 ? 64 : 128, KV_BF16, formats[i / 2]};
         const int seed = i < 8 ? 99 : 100;
         attend_cap = i < 8 ? 0 : 2;

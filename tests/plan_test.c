@@ -2,8 +2,9 @@
  * fractions mean for one row. Numbers only: no engine here (tests/engine_test.c compares with it).
  */
 #include "tests/plan_help.h"
+#include "tests/sweep.h"
 
-#define N_TRIALS 160
+#define N_TRIALS sweep(32, 160)
 
 /* ---- plan_check ---- */
 
@@ -202,7 +203,7 @@ static void test_search_uses_what_it_gets(void **state)
 {
     (void)state;
     double before_s = 0;
-    for (int64_t ram = 2048; ram >= 64; ram -= 128) {
+    for (int64_t ram = 2048; ram >= 64; ram -= sweep(384, 128)) {
         struct budget budget = {-1, ram * MIB, 0};
         struct plan p;
         struct plan_time t;
@@ -226,7 +227,7 @@ static void test_search_ranks(void **state)
     const struct setting set = setting_of(&MACHINE);
     void *memory = malloc((size_t)plan_search_bytes(&AUTO, &work, weights.n_layers));
     assert_non_null(memory);
-    for (int64_t ram = 64; ram <= 1024; ram *= 2) {
+    for (int64_t ram = 64; ram <= 1024; ram *= sweep(4, 2)) {
         struct budget budget = {-1, ram * MIB, 4096 * (int64_t)MIB};
         static struct plan_choice all[2048];
         struct plan_choice few[3];
@@ -387,7 +388,7 @@ static void test_search_on_a_device(void **state)
         assert_int_equal(search(&same, &budget, &again, why, sizeof why), 0);
         assert_memory_equal(&again, &p, sizeof p);
     }
-    assert_true(n_refused > N_TRIALS / 10 && n_by_device > 10);
+    assert_true(n_refused > N_TRIALS / 10 && n_by_device > N_TRIALS / 16);
 }
 
 /* ---- eviction of one row ---- */

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "tests/sim_device.h"
+#include "tests/sweep.h"
 #include "tests/temp_dir.h"
 
 #include <dirent.h>
@@ -257,7 +258,7 @@ static void cache_has_a_file_for_all_that_counts(void **state)
     struct probe_config c = {.ops = &ops,
                              .dir = temp_dir,
                              .memory_bytes = 16 << 20,
-                             .time_share = 0.05,
+                             .time_share = 0.02,
                              .spread_most = 1e9};
     const char *dir = temp_path("cache");
     assert_int_equal(mkdir(dir, 0700), 0);
@@ -361,7 +362,8 @@ static void layers_of_every_kind_are_measured(void **state)
     struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
     struct probe_config c = {.ops = &ops, .memory_bytes = 8 << 20, .time_share = 0.02};
     for (int format = 0; format < N_KV_FORMATS; format++)
-        for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
+        for (int policy = sweep(format, 0); policy < N_EVICT_POLICIES;
+             policy += sweep(N_KV_FORMATS, 1)) {
             struct model_rates r = {0};
             struct probe_layer l = MODEL.beside;
             l.kv_format = (enum kv_format)format;
@@ -545,7 +547,7 @@ static void model_takes_a_share_of_a_large_layer(void **state)
     struct model_rates whole, part;
     model.head = model.layer[0];
     double whole_s = INFINITY, part_s = INFINITY; // of 256 tokens, the least disturbed of some
-    for (int turn = 0; turn < 4; turn++) {
+    for (int turn = 0; turn < sweep(2, 4); turn++) {
         assert_int_equal(probe_model(&whole, &fast, &model, &c), OK);
         assert_int_equal(probe_model(&part, &slow, &model, &c), OK);
         whole_s = fmin(whole_s, whole.layer_s[0][N_MATMUL_ROWS - 1]);

@@ -276,7 +276,7 @@ static void caps_and_sinks_equal_ref(void **state)
         {3, 1, 64, KV_BF16}, {14, 2, 33, KV_F32}, {1, 1, 16, KV_BF16}, {4, 2, 72, KV_BF16}};
     static const int lengths[] = {32, 70, 129, 600};
     float *all = noise_array(8, 14, 4);
-    for (int i = 0; i < 12; i++) {
+    for (int i = sweep(1, 0); i < 12; i += sweep(5, 1)) { // 1, 6, 11: a cap, sinks, both
         const int n = lengths[(i + i / 4) % 4];
         cap = i % 3 == 1 ? 0 : 2;
         sinks = i % 3 == 0 ? NULL : all;
@@ -324,7 +324,7 @@ static void prompts_share_a_call(void **state)
     static const struct model m = {6, 2, 64, KV_BF16};
     static const int lengths[N] = {40, 1, 330, 32, 97};
     FOR_EACH_ISA(isa)
-    for (int run = 0; run < 10; run++) {
+    for (int run = 0; run < 10; run += sweep(3, 1)) {
         static const int policies[] = {EVICT_H2O, EVICT_EMA, EVICT_SCISSORHANDS, EVICT_SNAPKV};
         struct ops ops = {.isa = isa, .pool = pool_of(1 + run / 2)};
         int with_scores = run % 5 != 0;

@@ -1,10 +1,8 @@
 /* tests/simt_device_test.c - kernels/cuda/device.cu over the CUDA runtime of tests/simt/cudart: the
  * contract of kernels/device.h, whichever call or command fails. */
 #include "kernels/device.h"
-#include "offload/mover.h"
-#include "offload/tier.h"
 #include "tests/ops_help.h"
-#include "tests/ring_util.h"
+#include "tests/rig.h"
 #include "tests/simt/cudart/cudart.h"
 #include "tests/simt/simt.h"
 
@@ -579,54 +577,6 @@ static void test_a_kernel_may_fail(void **state)
 #define BLOCK      (MOVER_PIECE + 4096) // a transfer of two pieces
 #define FILE_BYTES (PIECES * BLOCK)
 
-static struct trace trace;
-
-struct rig {
-    struct device *device;
-    struct mover *mover;
-    struct tier ram, memory;
-    void *bounce;
-    uint8_t *model;
-    char path[128];
-};
-
-/* Places: 0 a file, 1 RAM. */
-static void rig_open(struct rig *r, uint64_t seed)
-{
-    *r = (struct rig){.device = device_seeded(seed)};
-    r->model = file_make("cuda.bin", r->path, FILE_BYTES);
-    struct tier_config config = {
-        .device = r->device, .dir = temp_dir, .node = -1, .n_bytes = FILE_BYTES};
-    assert_int_equal(tier_open(&r->ram, TIER_RAM, &config), OK);
-    assert_int_equal(tier_open(&r->memory, TIER_DEVICE, &config), OK);
-    r->bounce = aligned_alloc(4096, 4 * (size_t)MOVER_PIECE);
-    assert_non_null(r->bounce);
-    assert_int_equal(r->device->api->pin(r->device, r->bounce, 4 * MOVER_PIECE), OK);
-    assert_int_equal(tier_pin(&r->ram), OK);
-    struct mover_config m = {
-        .kind = RING_THREADS,
-        .depth = 4,
-        .bounce = r->bounce,
-        .places = {{.path = r->path, .fd = -1}, {.base = r->ram.base, .fd = -1}},
-        .n_places = 2,
-        .device = r->device,
-        .base = r->ram.base,
-        .n_bytes = r->ram.n_bytes,
-        .trace = &trace};
-    assert_int_equal(mover_open(&r->mover, &m), OK);
-}
-
-static void rig_close(struct rig *r)
-{
-    mover_close(r->mover);
-    tier_close(&r->ram);
-    tier_close(&r->memory);
-    r->device->api->unpin(r->device, r->bounce, 4 * MOVER_PIECE);
-    device_close(r->device);
-    free(r->bounce);
-    free(r->model);
-}
-
 /* File -> device -> RAM, all blocks in flight together. */
 static int carry_blocks(struct rig *r)
 {
@@ -662,10 +612,11 @@ static void test_the_mover_carries(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < N_SEEDS; seed++) {
         struct rig r;
-        rig_open(&r, seed);
+        rig_open(&r, device_seeded(seed), RING_THREADS, FILE_BYTES);
         assert_int_equal(carry_blocks(&r), 0);
         assert_memory_equal(r.ram.base, r.model, FILE_BYTES);
         rig_close(&r);
+        device_close(r.device);
         assert_int_equal(cudart_held(), 0);
     }
 }
@@ -676,7 +627,7 @@ static void test_the_mover_is_told(void **state)
     (void)state;
     for (int64_t n = 1; n <= 40; n++) {
         struct rig r;
-        rig_open(&r, (uint64_t)n % N_SEEDS);
+        rig_open(&r, device_seeded((uint64_t)n % N_SEEDS), RING_THREADS, FILE_BYTES);
         if (n % 2)
             cudart_fail_command(n / 2);
         else
@@ -685,6 +636,7 @@ static void test_the_mover_is_told(void **state)
         assert_true(n_failed > 0 || n == 1);
         assert_int_equal(mover_failed(r.mover), n_failed > 0 ? ERR_DEVICE : OK);
         rig_close(&r);
+        device_close(r.device);
     }
 }
 

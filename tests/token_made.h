@@ -141,4 +141,29 @@ static inline void expect_text(const struct tokenizer *tok, const int32_t *ids, 
     assert_string_equal(out, text);
 }
 
+/* ---- damage ---- */
+
+/* 1: a blob that may be damaged was opened, and used as a sound one is; 0: it was refused. */
+static inline int blob_opens(const void *blob, int64_t n, void (*use)(struct tokenizer *))
+{
+    struct tokenizer *tok;
+    enum err e = tokenizer_open(&tok, blob, n, "bad.pack");
+    assert_true(e == OK || e == ERR_CORRUPT);
+    if (e == OK)
+        use(tok);
+    tokenizer_close(tok);
+    return e == OK;
+}
+
+/* 1: the build that gave `e` made a blob, which was opened, used and freed; 0: it was refused. */
+static inline int build_opens(enum err e, void *blob, int64_t n, void (*use)(struct tokenizer *))
+{
+    assert_true(e == OK || e == ERR_INPUT);
+    if (e != OK)
+        return 0;
+    assert_true(blob_opens(blob, n, use));
+    free(blob);
+    return 1;
+}
+
 #endif
