@@ -209,7 +209,7 @@ asan:
 
 # 30 power cuts of an ext4 disk under running jobs (root, loop devices).
 powercut: all $(SHIMS)
-	$(Q)python3 tests/powercut_test.py --full
+	$(Q)python3 tests/powercut_test.py --level night
 
 # Can the tests see? Faults of one line in copies of the source, each to be met by a test that it names.
 mutants: check-deps

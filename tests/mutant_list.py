@@ -110,7 +110,7 @@ fault("a lost row is not computed again", "engine/line/stage.c",
 fault("a gathered row is taken from the window beside it", "engine/line/gather.c",
       "row->ahead_window = n;", "row->ahead_window = n > 0 ? n - 1 : n;", BYTES)
 fault("a gathered row that did not come is used", "engine/line/gather.c",
-      "g->ahead[batch->index].segments[row->ahead_window].err == OK", "1", "verify_test.py --only rows --full")
+      "g->ahead[batch->index].segments[row->ahead_window].err == OK", "1", VERIFY_ROWS)
 fault("the codec's wrong bytes are not looked at", "offload/mover.c",
       "return codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->ram, p->n_bytes) == 0;",
       "codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->ram, p->n_bytes / 2);\n    return 1;", "codec_test",
