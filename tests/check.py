@@ -48,8 +48,8 @@ SCRIPT_ARGS = {
     "family_evict": ["./sluice"],
     "kv_golden": ["./sluice"],
     "template_live": ["build/tests/tools/template_tool", "build/cache"],
-    "token_live": ["--cache", "build/cache", "--strings", "6000"],  # alone: 20,000
-    "token_spm_live": ["--cache", "build/cache", "--strings", "6000"],  # alone: 20,000
+    "token_live": ["--cache", "build/cache"],
+    "token_spm_live": ["--cache", "build/cache"],
     "mutants": ["--applies"],
 }
 # This, and modules that drivers import, which have no main. Every other tests/*.py is run.
