@@ -270,7 +270,7 @@ asan:
 ## powercut: cuts the power of a disk under running jobs (root)
 # 30 power cuts of an ext4 disk under running jobs (root, loop devices).
 powercut: all $(SHIMS)
-	$(Q)python3 tests/powercut_test.py --full
+	$(Q)python3 tests/powercut_test.py --level night
 
 ## mutants: puts faults into copies of the source, which the tests have to meet (hours; ARGS="--only WORD")
 # Can the tests see? Faults of one line in copies of the source, each to be met by a test that it names.

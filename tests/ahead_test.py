@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Slow text, slow disks: ahead_test.py [SLUICE] [--full] [--seed N] [--only PART]
+"""Slow text, slow disks: ahead_test.py [SLUICE] [--level LEVEL] [--seed N] [--only PART]
 
 Rows are read ahead of the line and commits become durable behind it. Reads of the input and fdatasync take long, each
 another time (tests/tools/nth.c): OUT's bytes are the undisturbed ones, in either order of rows, also of jobs that a
@@ -57,7 +57,7 @@ def late(tally, place, a):
     for order in ("input", "completion"):
         job = Job(tally, place, order)
         for seed in range(a.seed, a.seed + 30):
-            if seed >= a.seed + 3 and len(waits) == 2 and not a.full:
+            if seed >= a.seed + 3 and len(waits) == 2 and not trial.NIGHT:
                 break  # else nothing was late yet where it matters
             out, summary = place.at(f"jobs/late-{order}-{seed}.jsonl"), place.at("summary.json")
             done = job.run(out, slow(seed), "--summary", summary)
@@ -72,7 +72,7 @@ def ended(tally, place, a):
     """A signal while rows are read and commits are under way: 75, soon, and the same bytes afterwards."""
     nth.prepare(place)
     job, met = Job(tally, place, "input"), 0
-    for seed in range(a.seed, a.seed + (30 if a.full else 3)):
+    for seed in range(a.seed, a.seed + trial.pick(3, 3, 30)):
         out = place.at(f"jobs/ended-{seed}.jsonl")
         p = place.start(job.args(out), **nth.env(slow(seed), SLUICE_SYNC_S="0.02"))
         p.wait_for(lambda: os.path.exists(out + ".partial"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""It always fits: budget_test.py [SLUICE] [--model GGUF] [--full] [--seed N] [--only PART]
+"""It always fits: budget_test.py [SLUICE] [--model GGUF] [--level LEVEL] [--seed N] [--only PART]
 
 Peak resident memory of whole commands against --mem-ram + 24 MiB, over budgets, batches, KV homes and
 policies; the size in the hint of what does not fit works when it is tried; --mem-disk is a cap. With
@@ -12,7 +12,7 @@ import re
 import sys
 
 import trial
-from trial import ALL_ON_DISK, CODE_BYTES, H2O, MIB, ON_DISK, job_rows, read
+from trial import ALL_ON_DISK, CODE_BYTES, H2O, MIB, NIGHT, ON_DISK, from_full, job_rows, pick, read
 
 SETTINGS = {
     "automatic": [],
@@ -85,7 +85,7 @@ def sweep(tally, place, model, source, budgets, settings):
 def small_model(tally, place, a):
     """Budgets at the edge of what a small model needs."""
     source = place.rows("in.jsonl", job_rows(24, 21))
-    sweep(tally, place, place.model, source, (1, 24, 32, 64) if a.full else (1, 32), SETTINGS)
+    sweep(tally, place, place.model, source, pick((1,), (1, 32), (1, 24, 32, 64)), SETTINGS)
     for command in (["score"], ["run"]):
         rows = [{"context_ids": [1, 2, 3], "continuation_ids": list(range(5, 60))}] * 8
         args = [*command, "-m", place.model, "-i", place.rows("s.jsonl", rows) if command == ["score"] else source,
@@ -98,7 +98,7 @@ def first_use(tally, place, a):
     config = place.write("wide.cfg", trial.MODEL.replace("layers = 6", "layers = 40").replace(
         "ffn = 512", "ffn = 2048").encode())
     source = place.rows("in.jsonl", job_rows(8, 22))
-    for mib in (32, 48, 64):
+    for mib in pick((32,), (32, 48, 64)):
         for _ in range(2):  # without AVX-512 a tile of f32 makes the smallest 34 MiB: that has to do, then
             for f in os.listdir(place.at("cache")) if os.path.isdir(place.at("cache")) else ():
                 os.unlink(os.path.join(place.at("cache"), f))
@@ -121,7 +121,7 @@ def long_lines(tally, place, a):
     got = fits_or_says(tally, "lines of 4 MiB", place, args, "--mem-ram", 40)
     if got:
         within(tally, "lines of 4 MiB", got[0], got[1] * MIB)
-    n = 200_000 if a.full else 20_000
+    n = pick(5_000, 20_000, 200_000)
     rows = ({"custom_id": f"request-number-{i}", "prompt_token_ids": [3 + r.randrange(2000)], "max_tokens": 1}
             for i in range(n))
     args = ["run", "-m", place.model, "-i", place.rows("many.jsonl", rows), "--progress", "none"]
@@ -166,6 +166,7 @@ def text_rows(n, seed):
     return rows
 
 
+@from_full
 def real_model(tally, place, a):
     """SmolLM2 in bf16, 270 MB of weights: --mem-ram 160M and less."""
     if not os.path.exists(a.model):
@@ -175,15 +176,15 @@ def real_model(tally, place, a):
     done = place.sluice("pack", a.model, "-o", pack, "--weights", "bf16", "-q")
     tally.check(done.code == 0, f"pack --weights bf16: exit {done.code}: {done.err[-300:]!r}")
     print(f"pack --weights bf16: {os.path.getsize(pack) / 1e6:.0f} MB, peak RSS {done.rss / MIB:.1f} MiB", flush=True)
-    source = place.rows("in.jsonl", text_rows(16 if a.full else 6, 25))
+    source = place.rows("in.jsonl", text_rows(pick(6, 6, 16), 25))
     done = place.sluice("run", "-m", pack, "-i", source, "-o", place.fresh(), "--progress", "none", "--mem-ram", "160M")
     over = within(tally, "SmolLM2 bf16, --mem-ram 160M", done, 160 * MIB)
     print(f"SmolLM2 bf16, --mem-ram 160M: peak RSS {(160 * MIB + over) / MIB:.1f} MiB", flush=True)
     done = place.sluice("run", "-m", a.model, "-i", source, "-o", place.fresh(), "--progress", "none", "--mem-ram", "64M",
                         SLUICE_CACHE_DIR=place.at("fresh"))
     within(tally, "SmolLM2, packed on first use, --mem-ram 64M", done, 64 * MIB)
-    sweep(tally, place, pack, source, (1, 64, 80, 96, 128, 160) if a.full else (64,),
-          SETTINGS if a.full else ("automatic", "KV on disk", "h2o in RAM"))
+    sweep(tally, place, pack, source, pick((64,), (64,), (1, 64, 80, 96, 128, 160)),
+          SETTINGS if NIGHT else ("automatic", "KV on disk", "h2o in RAM"))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,9 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from trial import difference, job_rows, read, run_parts  # noqa: E402
+from trial import difference, from_full, job_rows, pick, read, run_parts  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RAM = ["--mem-ram", "96M"]
@@ -286,16 +285,15 @@ def run_plan(t, p, source, flags):
                                  "ahead_state", "prefill_tokens", "ram_bytes", "disk_bytes", "kv") if k != "kv"}
 
 
+@from_full
 def first_plan(t, p, _):
-    """The first plan of a large model config is quick and leaves no pack."""
+    """The first plan of a large model config packs and measures nothing, and leaves no pack."""
     config = os.path.join(HERE, "../configs/opt-13b.cfg")
     cache = p.at("fresh-cache")
     os.mkdir(cache)
-    start = time.monotonic()
     done = p.sluice("plan", "-m", config, *JOB, "--mem-ram", "64G", "--mem-disk", "64G", "--machine",
                     os.path.join(HERE, "../configs/machine-t4.cfg"), SLUICE_CACHE_DIR=cache)
-    took = time.monotonic() - start
-    t.check(done.code == 0 and took < 15, f"plan of opt-13b: exit {done.code}, {took:.1f} s {done.err[-200:]!r}")
+    t.check(done.code == 0 and "probe: " not in done.err and "packing" not in done.err, f"plan of opt-13b: exit {done.code} {done.err[-200:]!r}")
     left = [x for x in os.listdir(cache) if "pack" in x or "plan" in x]
     t.check(not left, f"plan leaves {left}")
 
@@ -386,7 +384,7 @@ def sharing(t, p, _):
 
 def packing(t, p, _):
     source, _ = small_rows(p)
-    for weights in ("f32", "f16", "bf16", "bf12", "q8", "q4"):
+    for weights in ("f32", "f16", "bf16", "bf12", "q8", "q4")[::pick(3, 1)]:
         pack = p.at(weights + ".pack")
         done = p.sluice("pack", p.model, "-o", pack, "--weights", weights, "--progress", "lines")
         t.check(done.code == 0 and "packing 100.0 %" in done.err and "MiB" in done.err, f"pack --weights {weights}: {done.err!r}")
@@ -402,6 +400,7 @@ def packing(t, p, _):
     t.check("\rpacking" in done.err and done.err.count("\x1b[K"), f"--progress bar: {done.err!r}")
 
 
+@from_full
 def measured(t, p, _):
     done = p.sluice("probe", "--offload-dir", p.folder, "-o", p.at("machine.cfg"), "--json")
     found = json.loads(done.out)

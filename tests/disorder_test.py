@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Late and out of turn: disorder_test.py [SLUICE] [--full] [--seed N] [--only PART]
+"""Late and out of turn: disorder_test.py [SLUICE] [--level LEVEL] [--seed N] [--only PART]
 
 Completions that the fault back end holds back and reorders by seed, under io_uring and under threads, with
 weights, KV and hidden states on disk and every look-ahead: the bytes of a run without faults, and not one page,
@@ -11,7 +11,7 @@ import json
 import sys
 
 import trial
-from trial import ALL_ON_DISK, H2O, difference, job_rows, read
+from trial import ALL_ON_DISK, H2O, LEVEL, NIGHT, difference, job_rows, read
 
 KV = ["--percent", "0", "100", "0", "0", "0", "100"]
 HIDDEN = ["--percent", "0", "100", "0", "100", "0", "0"]
@@ -31,15 +31,15 @@ def disorder(tally, place, a):
     source, n, n_ios = place.rows("in.jsonl", job_rows(24, a.seed)), 0, {"uring": 0, "threads": 0}
     oss, some = place.write("oss.cfg", trial.OSS.encode()), "all, next step only"
     for policy, model, flags, places in (("h2o", place.model, H2O, PLACEMENTS), ("full", place.model, [], PLACEMENTS),
-                                         ("gpt_oss", oss, [], PLACEMENTS if a.full else {some: PLACEMENTS[some]})):
+                                         ("gpt_oss", oss, [], PLACEMENTS if NIGHT else {some: PLACEMENTS[some]})):
         args = ["run", "-m", model, "-i", source, "--progress", "none", "-t", "1", *flags]
         out = place.fresh()
         done = place.sluice(*args, "-o", out)
         want = read(out)
         tally.check(done.code == 0 and want, f"{policy}: exit {done.code}: {done.err[-300:]!r}")
         for name, more in places.items():
-            for io in n_ios:
-                for faults in FAULTS if a.full else FAULTS[n % 3:][:1]:
+            for io in n_ios if LEVEL else [list(n_ios)[(n + n // len(PLACEMENTS)) % 2]]:  # level check: each place by each back end once
+                for faults in FAULTS if NIGHT else FAULTS[n % 3:][:1]:
                     n += 1
                     what = f"{policy}, {name}, {io}, seed={n},{faults}"
                     n_ios[io] += one(tally, what, place, [*args, *more, "--io", io], want, f"seed={n},{faults}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A disk that lies: fault_test.py [SLUICE] [--full] [--seed N] [--only PART]
+"""A disk that lies: fault_test.py [SLUICE] [--level LEVEL] [--seed N] [--only PART]
 
 Faults from a seed (SLUICE_FAULT, offload/ring_fault.c) and packs damaged on the disk. What heals ends with
 the bytes of a run without faults; what does not ends with one line, an exit code, and a job that resumes.
@@ -10,7 +10,7 @@ import random
 import sys
 
 import trial
-from trial import ALL_ON_DISK, H2O, ON_DISK, difference, job_rows, read
+from trial import ALL_ON_DISK, H2O, NIGHT, ON_DISK, difference, from_full, job_rows, pick, read
 
 HARMLESS = ("read.short=1/4,again=1/9", "delay=1/4,reorder=1/3", "short=1/6,intr=1/9,busy=1/20,delay=1/5,reorder=1/5",
             "again=1/3", "read.einval=1/50", "einval=1/1", "reorder=1/1")
@@ -56,17 +56,18 @@ class Job:
 
 
 def seeds(a, few, many):
-    return range(a.seed, a.seed + (many if a.full else few))
+    return range(a.seed, a.seed + pick(few, few, many))
 
 
+@from_full
 def harmless(tally, place, a):
     """Short, late, out of order, refused and asked again: nobody notices."""
     rows = job_rows(24, 11)
     for name, flags in SETTINGS.items():
         job = Job(tally, place, "in.jsonl", rows, flags)
-        for faults in HARMLESS if a.full or name != "streaming" else HARMLESS[2:3]:
+        for faults in HARMLESS if NIGHT or name != "streaming" else HARMLESS[2:3]:
             for seed in seeds(a, 1, 6):
-                for io in ("auto", "threads") if a.full else (("auto", "threads")[seed % 2],):
+                for io in ("auto", "threads") if NIGHT else (("auto", "threads")[seed % 2],):
                     job.meets(f"seed={seed},{faults}", (), "--io", io)
     done = place.sluice("run", "-m", place.model, "-i", job.source, "-o", place.fresh(), "--mem-ram", "64M",
                         "--progress", "none", SLUICE_FAULT="flop=1/2")
@@ -83,6 +84,7 @@ def recomputed(done):
     return done.err.count("will be computed again")
 
 
+@from_full
 def read_errors(tally, place, a):
     """EIO: read once more, then 9 for weights; for KV the rows are computed again."""
     rows = job_rows(24, 16)
@@ -113,6 +115,7 @@ def write_errors(tally, place, a):
         count(tally, "writes that fail", codes, 9)
 
 
+@from_full
 def damaged_packs(tally, place, a):
     """Bytes changed on the disk, anywhere in the pack: 5 or 7 and one line; never other text."""
     pack, hurt = place.at("whole.pack"), place.at("hurt.pack")
@@ -122,7 +125,7 @@ def damaged_packs(tally, place, a):
     r, codes, rows = random.Random(a.seed), [], job_rows(12, 18)
     jobs = [Job(tally, place, f"in-{i}.jsonl", rows, flags, model=pack)
             for i, flags in enumerate((SETTINGS["streaming"], ["--weights-resident", "100%"]))]
-    for i in range(40 if a.full else 16):
+    for i in range(pick(16, 16, 40)):
         at, bytes_ = r.randrange(len(whole)), bytearray(whole)
         if i % 8 == 7:
             del bytes_[at:]
@@ -163,7 +166,7 @@ def codec_flips(tally, place, a):
     name = next(f for f in os.listdir(place.at("cache")) if f.endswith(".pack.zst"))
     path, r, found = place.at(f"cache/{name}"), random.Random(a.seed), 0
     whole = read(path)
-    for i in range(40 if a.full else 10):
+    for i in range(pick(10, 10, 40)):
         at, bytes_ = r.randrange(4096, len(whole) - 4096), bytearray(whole)
         bytes_[at] ^= 1 << r.randrange(8)
         place.write(f"cache/{name}", bytes_)

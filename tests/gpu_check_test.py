@@ -2,7 +2,7 @@
 """tests/gpu/check_gpu.py, which nobody sees at work where there is no GPU: on the simulated accelerator.
 
 What it says, what it writes, that it goes on where it stopped, and that it meets a device that computes something
-else. Wants build/tests/sim_device.so (of the target of tests/tools).
+else. Wants $BUILD/tests/sim_device.so (of the target of tests/tools).
 """
 import csv
 import os
@@ -10,10 +10,10 @@ import subprocess
 import sys
 
 import trial
-from trial import HERE, read
+from trial import HERE, from_full, read
 
 SCRIPT = os.path.join(HERE, "gpu/check_gpu.py")
-LIBRARY = os.path.join(HERE, "../build/tests/sim_device.so")
+LIBRARY = os.path.join(os.path.dirname(HERE), os.environ.get("BUILD", "build"), "tests/sim_device.so")
 PICK = ["--only", "engine", "--match", "KV q8"]  # four tests on dummy weights
 
 
@@ -39,6 +39,7 @@ def no_device(t, p, _):
         t.check(not done.rows, f"{device}: {done.rows}")
 
 
+@from_full
 def goes_on(t, p, _):
     first = run(p, *PICK, "--for", "21s")  # time for one test at most
     t.check(first.code == 75 and "to do: the same command goes on" in first.out, f"--for: exit {first.code}: {first.out[-300:]}")
@@ -64,6 +65,7 @@ def wrapper(p, name, edit):
     return path
 
 
+@from_full
 def wrong_device(t, p, _):
     other = wrapper(p, "other", 'set -- "$@" --kv-format q4')
     done = run(p, *PICK, binary=other)
@@ -76,6 +78,7 @@ def wrong_device(t, p, _):
     t.check(done.code == 1 and {r["result"] for r in done.rows} == {"skipped"}, f"all skipped is no pass: {done.code} {done.out}")
 
 
+@from_full
 def peers_models(t, p, _):
     """The dummy checkpoints that peers on a GPU read, read by sluice; --check of each script says what is missing."""
     sys.path.insert(0, os.path.join(HERE, "../bench/peers"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Killed at every point: kill_test.py [SLUICE] [--full] [--seed N] [--only PART]
+"""Killed at every point: kill_test.py [SLUICE] [--level LEVEL] [--seed N] [--only PART]
 
 SIGKILL before, after and in the middle of every write, and before and after every fsync, rename, ftruncate, unlink,
 mkdir and fallocate of OUT, its companions, packs and scratch: the points are those that a run made (tests/tools/nth.c),
@@ -15,7 +15,7 @@ import time
 
 import nth
 import trial
-from trial import ALL_ON_DISK, Journal, difference, read, remove_job
+from trial import ALL_ON_DISK, NIGHT, Journal, difference, from_full, pick, read, remove_job
 
 CALLS = ("create", "write", "pwrite", "fsync", "fdatasync", "rename", "ftruncate", "unlink", "mkdir", "fallocate")
 STALL_S = 0.08  # of a busy machine
@@ -184,14 +184,14 @@ def kill_at(tally, job, points, r, met):
 def every_point(tally, place, a):
     nth.prepare(place)
     r, all_met = random.Random(a.seed), Met()
-    for name in SETTINGS:
+    for name in pick(("h2o", "order of completion", "first use"), SETTINGS):
         job, met = Job(tally, place, name), Met()
-        all_points = list(points(job.log, a.full))
+        all_points = list(points(job.log, NIGHT))
         tally.check(len(all_points) > 60, f"{name}: only {len(all_points)} points")
-        some = all_points if a.full else r.sample(all_points, 7)
+        some = all_points if NIGHT else r.sample(all_points, pick(5, 7))
         for point in some:
             kill_at(tally, job, [point], r, met)
-        for _ in range(12 if a.full else 1):  # killed again while it resumes
+        for _ in range(pick(1, 1, 12)):  # killed again while it resumes
             kill_at(tally, job, r.sample(all_points, r.choice((2, 3))), r, met)
         tally.check(met.missed <= met.kills // 2, f"{name}: {met.missed} points were not met, {met.kills} were")
         print(f"{name}: {len(all_points)} points, {met.kills} kills, {met.missed} not met, {met.lost} tokens sampled again, "
@@ -200,6 +200,7 @@ def every_point(tally, place, a):
     print(f"every point: {all_met.kills} kills", flush=True)
 
 
+@from_full
 def packing(tally, place, a):
     """A pack that was being made is no pack, and leaves nothing behind: neither its own file nor another's."""
     nth.prepare(place)
@@ -208,8 +209,8 @@ def packing(tally, place, a):
     args = ["pack", model, "-o", os.path.join(folder, "a.pack"), "-q"]
     good = nth.run(place, args)
     want, kills, r = read(args[3]), 0, random.Random(a.seed)
-    all_points = list(points(good.log, a.full))
-    for act, call, kind, n in all_points if a.full else r.sample(all_points, 7):
+    all_points = list(points(good.log, NIGHT))
+    for act, call, kind, n in all_points if NIGHT else r.sample(all_points, 7):
         what = f"pack, {act} {call} {n} of {kind}"
         os.unlink(args[3])
         done = nth.run(place, args, f"{act},{call},{n},0,{nth.pattern(kind)}")
@@ -222,11 +223,12 @@ def packing(tally, place, a):
     print(f"packing: {len(all_points)} points, {kills} kills", flush=True)
 
 
+@from_full
 def uring(tally, place, a):
     """What io_uring writes passes no function: its fault back end kills before the attempt."""
     nth.prepare(place)
     job, kills = Job(tally, place, "h2o"), 0
-    for seed in range(a.seed, a.seed + (40 if a.full else 3)):
+    for seed in range(a.seed, a.seed + pick(3, 3, 40)):
         out = job.fresh()
         kind = ("write.kill=1/40", "read.kill=1/90")[seed % 2]
         done = place.sluice(*job.args(out, "--io", "auto"), SLUICE_FAULT=f"seed={seed},{kind}", **nth.EVERY_PASS)
@@ -253,9 +255,9 @@ def passes(log):
 def loss(tally, place, a):
     """At a random moment, tokens older than SYNC_S before the passes under way began are committed."""
     nth.prepare(place)
-    sync_s, n_tokens = (5.0, 400) if a.full else (0.3, 200)
+    sync_s, n_tokens = pick((0.3, 200), (0.3, 200), (5.0, 400))
     job = Job.__new__(Job)
-    n_rows, source = 120 if a.full else 36, None
+    n_rows, source = pick(36, 36, 120), None
     job.place, job.name, job.source, job.retried, job.first_use, job.cache = (
         place, "full KV in RAM", source, None, False, place.at("cache"))
     job.code = 0
@@ -275,7 +277,7 @@ def loss(tally, place, a):
     job.want, r, told, lost_most = read(out), random.Random(a.seed), 0, 0
     tally.check(whole.code == 0 and whole.seconds > 2 * sync_s, f"loss: exit {whole.code}, {whole.seconds:.1f} s is too "
                 f"short to tell anything of {sync_s} s")
-    n_kills = 4 if a.full else 8
+    n_kills = pick(4, 8, 4)
     for i in range(n_kills):
         out, log = job.fresh(), place.at("loss.nth")
         p = place.start(job.args(out), **nth.env(log=log, SLUICE_SYNC_S=str(sync_s)))

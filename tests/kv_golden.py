@@ -18,11 +18,12 @@ import tempfile
 import numpy as np
 
 import evict_ref
-from evict_golden import MODELS, SCORE, Dump, Tally, flags_of, model_and_rows, rule_words
+from evict_golden import SCORE, Dump, Tally, flags_of, model_and_rows, rule_words
 from evict_ref import Trail
 from evict_rule import Rule
 from golden_common import Sluice, SluiceFailed, jsonl
 from patched import PatchFailed, patched
+from trial import pick
 
 PATCHED = "engine/line/layer_decode.c"
 ANCHOR = "    attend_forced(w, t, cuts, b, layer, scale);\n"
@@ -53,7 +54,8 @@ static void golden_write(const struct layer_work *w, const struct tile *t, const
 }
 
 """
-LENGTHS = ((100, 30), (20, 50), (1, 48))
+MODELS = pick(("llama-gqa",), ("llama-mha", "llama-gqa", "opt-mha", "llama-rope3", "llama-bias"))
+LENGTHS = pick(((100, 30), (1, 48)), ((100, 30), (20, 50), (1, 48)))
 # Positions by slot: a prompt's keys are rotated back in f32, which only those of position 0 come through as they were.
 SLOT = {"positions": "slot"}
 # What f32 sums cost against f64 ones, relative to the largest number of a token's output. Measured: at most 4e-6.

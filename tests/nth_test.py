@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Everything fails once: nth_test.py [SLUICE] [--full] [--seed N] [--only PART]
+"""Everything fails once: nth_test.py [SLUICE] [--level LEVEL] [--seed N] [--only PART]
 
 Memory, threads and calls on files fail at their n-th call (tests/tools/nth.c), in run, resume, score, pack, plan
 and gen: one error line, 4 (memory, threads) or 9 (disk), nothing left allocated, no signal, no hang, and the same
-command afterwards gives the undisturbed bytes. --full: every n; else a sample. Standard library only.
+command afterwards gives the undisturbed bytes. Level night: every n; else a sample, and level check has three of the
+commands. Standard library only.
 """
 import errno
 import os
@@ -13,7 +14,7 @@ import sys
 
 import nth
 import trial
-from trial import difference, read, remove_job
+from trial import LEVEL, difference, pick, read, remove_job
 
 MEMORY = {"malloc": errno.ENOMEM, "calloc": errno.ENOMEM, "realloc": errno.ENOMEM, "posix_memalign": errno.ENOMEM,
           "aligned_alloc": errno.ENOMEM, "mmap": errno.ENOMEM, "pthread_create": errno.EAGAIN}
@@ -30,6 +31,7 @@ HWLOC, LOADER = "libhwloc", "ld-linux"
 JANSSON = "libjansson"  # drops a character of a long string for which it has no memory: another job's manifest
 HANG_S = 60.0
 ALL_ON_DISK = ["--percent", "0", "0", "0", "0", "0", "0"]
+FEW = ("run", "resume", "pack")  # of level check
 
 
 class Command:
@@ -126,14 +128,14 @@ def sweep(tally, a, command, calls):
         return
     for call in calls:
         if call in MEMORY:
-            for n in some(r, command.numbers(call), 1 << 30 if a.full else 5):
+            for n in some(r, command.numbers(call), pick(3, 5, 1 << 30)):
                 once(tally, command, f"fail,{call},{n},{MEMORY[call]}", (0, 4), found)
             continue
         for kind in sorted({k for _, c, k, _ in command.good.log.calls if c == call}):
             count = command.good.log.count(call, kind)
             must = call in MUST_SAY and kind not in HELPS
             codes = (9,) if must else (0, 2, 4, 5, 9) if call == "open" else (0, 9)
-            for n in some(r, range(1, count + 1), 1 << 30 if a.full else 3):
+            for n in some(r, range(1, count + 1), pick(2, 3, 1 << 30)):
                 once(tally, command, f"fail,{call},{n},{DISK[call]},{nth.pattern(kind)}", codes, found)
     tally.check(found.errors > 0, f"{command.name}: none of {found.runs} calls that failed was met by the run")
     print(f"{command.name}: {found.runs} runs, {found.errors} of them ended with an error, {found.others} inside hwloc or the "
@@ -147,39 +149,39 @@ def job_args(place, source, out, *more):
 
 
 def commands(place):
-    """What is tried, each with a counting run behind it."""
+    """What is tried, as Command takes it."""
     source, out = place.rows("in.jsonl", nth.rows(4, 1, (3, 5))), place.at("jobs/a.jsonl")
     cache = place.at("cache")
     args = job_args(place, source, out)
-    yield Command(place, "run", args, [out])
+    yield ("run", args, [out])
 
     def no_packs():
         for name in os.listdir(cache):
             if ".pack" in name:
                 os.unlink(os.path.join(cache, name))
 
-    yield Command(place, "run, first use", args, [out], no_packs)
+    yield ("run, first use", args, [out], no_packs)
 
     def no_codec():
         for name in os.listdir(cache):
             if ".zst" in name:
                 os.unlink(os.path.join(cache, name))
 
-    yield Command(place, "run with zstd", [*args, "--weights-codec", "zstd"], [out], no_codec)
+    yield ("run with zstd", [*args, "--weights-codec", "zstd"], [out], no_codec)
     cut = place.at("jobs/cut.jsonl")
     nth.run(place, job_args(place, source, cut), "kill-after,fdatasync,3,0,*.journal", **nth.EVERY_PASS)
     tally_cut = os.path.getsize(cut + ".journal")
     assert tally_cut > 64, "nothing was committed before the kill"
-    yield Command(place, "resume", args, [out], lambda: trial.copy_job(cut, out))
+    yield ("resume", args, [out], lambda: trial.copy_job(cut, out))
     pairs = [{"custom_id": f"s{i}", "context_ids": [3, 4, 5 + i], "continuation_ids": [7, 8, 9]} for i in range(3)]
     scores = place.at("jobs/s.jsonl")
-    yield Command(place, "score", ["score", "-m", place.model, "-i", place.rows("pairs.jsonl", pairs), "-o", scores,
-                                   "--mem-ram", "32M", "--progress", "none", "-t", "1"], [scores])
+    yield ("score", ["score", "-m", place.model, "-i", place.rows("pairs.jsonl", pairs), "-o", scores,
+                     "--mem-ram", "32M", "--progress", "none", "-t", "1"], [scores])
     model, pack = nth.text_model(place.at("hf")), place.at("jobs/a.pack")
-    yield Command(place, "pack", ["pack", model, "-o", pack, "-q"], [pack])
-    yield Command(place, "plan", ["plan", "-m", place.model, "-i", source, "--mem-ram", "32M"])
-    yield Command(place, "gen", ["gen", "-m", model, "-p", "hello", "-n", "4", "--ignore-eos", "--temperature", "0",
-                                 "-q", "--mem-ram", "32M", "-t", "1", "--offload-dir", place.at("offload")])
+    yield ("pack", ["pack", model, "-o", pack, "-q"], [pack])
+    yield ("plan", ["plan", "-m", place.model, "-i", source, "--mem-ram", "32M"])
+    yield ("gen", ["gen", "-m", model, "-p", "hello", "-n", "4", "--ignore-eos", "--temperature", "0",
+                   "-q", "--mem-ram", "32M", "-t", "1", "--offload-dir", place.at("offload")])
 
 
 def every(tally, place, a, calls):
@@ -187,8 +189,9 @@ def every(tally, place, a, calls):
         tally.check(False, f"{nth.SO} is not built")
         return
     nth.prepare(place)
-    for command in commands(place):
-        sweep(tally, a, command, calls)
+    for name, *what in commands(place):
+        if LEVEL or name in FEW:
+            sweep(tally, a, Command(place, name, *what), calls)
     left = [f for folder in ("cache", "jobs") for f in os.listdir(place.at(folder)) if ".tmp" in f]
     tally.check(not left, f"left behind: {left}")
 
@@ -210,7 +213,7 @@ def ever_since(tally, place, a):
     command, found = Command(place, "run", job_args(place, source, out), [out]), Found()
     for call, codes in (("malloc", (0, 4)), ("pthread_create", (0, 4)), ("pwrite", (9,)), ("fdatasync", (9,)),
                         ("fsync", (9,)), ("pread", (0, 2, 5, 9))):
-        for n in some(r, range(1, command.good.log.counts[call] + 1), 200 if a.full else 5):
+        for n in some(r, range(1, command.good.log.counts[call] + 1), pick(2, 5, 200)):
             once(tally, command, f"from,{call},{n},{MEMORY.get(call) or DISK[call]}", codes, found)
     print(f"ever since: {found.runs} runs, {found.errors} ended with an error, {found.others} inside hwloc or the "
           "loader", flush=True)
@@ -220,7 +223,7 @@ def address_space(tally, place, a):
     """ulimit -v at any height: 4 with a line, or a good run. hwloc, which dies of NULL, is not called in vain."""
     nth.prepare(place)
     source, out, codes = place.rows("in.jsonl", nth.rows(4, 1, (3, 5))), place.at("jobs/v.jsonl"), []
-    for kib in range(9000, 150000, 500 if a.full else 6000):
+    for kib in range(9000, 150000, pick(24000, 6000, 500)):
         remove_job(out)
         done = place.sluice(*job_args(place, source, out), wrapper=("sh", "-c", f'ulimit -v {kib}; exec "$@"', "sh"))
         loader = "error while loading shared libraries" in done.err or "cannot allocate" in done.err.lower()

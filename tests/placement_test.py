@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Placement never changes the answer: placement_test.py [SLUICE [GGUF]] [--full]
+"""Placement never changes the answer: placement_test.py [SLUICE [GGUF]] [--level LEVEL] [--only=PART]
 
 Owns: OUT byte for byte over where things live, how far ahead they move, how rows share batches and
 how forced spans are cut; and the proof, from the run's own figures, that the bytes really moved. Forced
 spans (score, resume) against decode passes, log-probabilities and victims number for number.
 Refuses: right or wrong answers (score_golden, evict_golden) and kills (crash_test).
 Models: pseudo-random ones, a GGUF with a tokenizer that is made here, and GGUF (or $SLUICE_TEST_GGUF)
-if there is one; --full (or $SLUICE_TEST_FULL) runs all of tests/data/prompts.jsonl on it, 64 tokens each.
+if there is one; level night runs all of tests/data/prompts.jsonl on it, 64 tokens each.
 Standard library only.
 """
 import array
@@ -21,7 +21,7 @@ import time
 
 import trial
 from model_make import ARR, F32, I32, STR, U32, text, value
-from trial import HERE, SLOTS_MIN, difference, read
+from trial import HERE, LEVEL, NIGHT, SLOTS_MIN, difference, from_full, pick, read
 
 RUN_LIMIT_S = 900
 RESUMES_MAX = 200
@@ -96,14 +96,16 @@ POLICIES = {
                                    "--kv-format", "mixed"],
     "h2o, f32": ["--kv-policy", "h2o", "--kv-budget", "0.5", "--compute", "f32", "--kv-format", "f32"],
 }
+# Level check: each number format, each scope, and each kind of state that a slot may have.
+KINDS = pick(("full", "full, f32", "h2o", "ema, q4", "scissorhands, layer scope, mixed", "keydiff, q8", "h2o-hf, heads share, mixed"),
+             tuple(POLICIES))
 
 
-
-def placements_of(policy, full):
-    """full attention tries every placement, h2o as well with --full, the others a few."""
-    if policy == "full" or (policy == "h2o" and full):
-        return PLACEMENTS
-    return SOME if policy == "h2o" else FEW
+def placements_of(policy):
+    """full attention tries every placement, h2o as well at level night, the others a few; level check has fewer of each."""
+    if policy == "full":
+        return pick(SOME, PLACEMENTS)
+    return pick(FEW, SOME, PLACEMENTS) if policy == "h2o" else pick(FEW[1::2], FEW)
 
 
 # ---- models ----------------------------------------------------------------------------------------
@@ -198,9 +200,9 @@ def text_model():
 class Bench(trial.Place):
     """A folder with models, a cache of its own, and runs of the binary in it."""
 
-    def __init__(self, binary, folder, full):
+    def __init__(self, binary, folder):
         super().__init__(folder, binary, sync_s=None)
-        self.full, self.fault = full, ""
+        self.fault = ""
         self.llama = self.write("llama.cfg", LLAMA.encode())
         self.opt = self.write("opt.cfg", OPT.encode())
         self.oss = self.write("oss.cfg", trial.OSS.encode())
@@ -331,12 +333,11 @@ def id_rows(n, seed):
 
 def placements(bench):
     source = bench.rows(id_rows(14, 20))
-    for policy, flags in POLICIES.items():
-        names = placements_of(policy, bench.full)
-        try_placements(bench, f"llama, {policy}", bench.llama, source, flags, names)
-    for policy in ("full", "h2o"):
+    for policy in KINDS:
+        try_placements(bench, f"llama, {policy}", bench.llama, source, POLICIES[policy], placements_of(policy))
+    for policy in pick(("h2o",), ("full", "h2o")):
         try_placements(bench, f"opt, {policy}", bench.opt, source, POLICIES[policy], FEW)
-    for policy in ("full", "h2o", "streaming"):
+    for policy in pick(("full",), ("full", "h2o", "streaming")):
         try_placements(bench, f"gpt_oss, {policy}", bench.oss, source, POLICIES[policy], FEW)
 
 
@@ -367,13 +368,13 @@ def requeues(bench):
         want = bench.good(f"requeue, {policy}: alone", "run", bench.llama, source,
                           flags + ["--batch", "1", "--batches", "1"])
         check(want.summary.get("rows", {}).get("requeued") == 0, f"requeue, {policy}: a row alone was sent back")
-        for name, more in (("RAM", []), ("disk", DISK), ("all on disk", ALL_DISK)):
-            for batches, tokens in ((1, 256), (3, 256), (1, 20)):
-                what = f"requeue, {policy}, {name}, {batches} batches, {tokens} tokens"
-                done = bench.good(what, "run", bench.llama, source, flags + more + [
-                    "--batch", "4", "--batches", batches, "--prefill-tokens", tokens])
-                check(done.out == want.out, f"{what}: other bytes: {difference(want.out, done.out)}")
-                check(batches > 1 or done.summary.get("rows", {}).get("requeued", 0) > 0, f"{what}: none was sent back")
+        homes, splits = (("RAM", []), ("disk", DISK), ("all on disk", ALL_DISK)), ((1, 256), (3, 256), (1, 20))
+        for (name, more), (batches, tokens) in pick(zip(homes, splits), itertools.product(homes, splits)):
+            what = f"requeue, {policy}, {name}, {batches} batches, {tokens} tokens"
+            done = bench.good(what, "run", bench.llama, source, flags + more + [
+                "--batch", "4", "--batches", batches, "--prefill-tokens", tokens])
+            check(done.out == want.out, f"{what}: other bytes: {difference(want.out, done.out)}")
+            check(batches > 1 or done.summary.get("rows", {}).get("requeued", 0) > 0, f"{what}: none was sent back")
     done = bench.good("requeue, who", "run", bench.llama, source, ["--batch", "4", "--batches", "1", "--order", "completion"])
     names = [json.loads(line)["custom_id"] for line in done.out.splitlines()]
     check(done.summary.get("rows", {}).get("requeued", 0) > 0, "requeue, who: none was sent back")
@@ -406,7 +407,7 @@ def prefixes(bench):
         for name, more in (("all at once", ["--batch", "16", "--batches", "1", "--prefill-tokens", "4000"]),
                            ("two threads", ["--batch", "16", "--batches", "1", "--prefill-tokens", "4000", "-t", "2"]),
                            ("few", ["--batch", "4", "--batches", "2", "--prefill-tokens", "800"]),
-                           ("all on disk", ALL_DISK + ["--batch", "5", "--batches", "3", "--prefill-tokens", "900"])):
+                           ("all on disk", ALL_DISK + ["--batch", "5", "--batches", "3", "--prefill-tokens", "900"]))[::pick(3, 1)]:
             what = f"prefixes, {policy}, {name}"
             done = bench.good(what, "run", bench.llama, source, flags + more)
             check(done.out == want.out, f"{what}: other bytes: {difference(want.out, done.out)}")
@@ -414,6 +415,7 @@ def prefixes(bench):
             check((shared > 0) == (policy != "h2o"), f"{what}: {shared} positions shared")
 
 
+@from_full
 def neighbours(bench):
     """A row alone, in reverse order, in a part of the job: as among all others. In f32 on every ISA."""
     rows = id_rows(14, 20)
@@ -466,6 +468,7 @@ def few_case(bench, name, model, source, want, batch, batches, fault):
     check(0.8 < off < 1.25, f"{name}: {off:.3f} of the bytes read were foreseen")
 
 
+@from_full
 def slow_writes(bench):
     """Writes that come late and out of turn, reads in pieces: what is read is what was written last."""
     source = bench.rows(id_rows(14, 20))
@@ -481,6 +484,7 @@ def slow_writes(bench):
                   f"slow writes, {policy}: {name}: {done.summary.get('repairs')}")
 
 
+@from_full
 def tight(bench):
     """The least --mem-ram that works, as the refusal names it, and a little more: the same bytes."""
     source = bench.rows(id_rows(14, 20))
@@ -565,8 +569,8 @@ def forced(bench):
     r = random.Random(9)
     forced_case.stopped = forced_case.shorter = 0
     long_ones = set()
-    for policy in ("full", "window", "streaming", "h2o", "h2o-mean", "ema", "scissorhands", "keyformer", "keydiff", "caote"):
-        for compute in ("bf16", "f32"):
+    for i, policy in enumerate(("full", "window", "streaming", "h2o", "h2o-mean", "ema", "scissorhands", "keyformer", "keydiff", "caote")):
+        for compute in pick((("bf16", "f32")[i % 2],), ("bf16", "f32")):
             for scope in ("head", "layer") if policy.startswith(("h2o", "ema")) else ("head",):
                 budget = ["--kv-policy", policy, "--kv-scope", scope, "--kv-budget",
                           "40" if compute == "bf16" else "0.3"] if policy != "full" else []
@@ -575,9 +579,10 @@ def forced(bench):
                 long_ones.add((policy, scope, kv))
                 forced_case(bench, f"forced, {policy}, {compute}, {scope}",
                             bench.llama if scope == "head" else bench.opt, prompt, 240,  # more than a tile of 256
-                            budget + ["--compute", compute, "--kv-format", kv])
+                            budget + ["--compute", compute, "--kv-format", kv], pick((67, 2), (4096, 67, 2)), pick((0.4,), (0.2, 0.6)))
     formats = ("f32", "bf16", "q8", "q4", "mixed")
-    for i, (policy, scope, kv) in enumerate(itertools.product(bench.policies(), ("head", "layer"), formats)):
+    short_ones = itertools.product(bench.policies(), ("head", "layer"), formats) if LEVEL else ()
+    for i, (policy, scope, kv) in enumerate(short_ones):
         if (policy, scope, kv) in long_ones or (policy, scope) == ("full", "layer"):
             continue  # every format, scope and policy once
         if policy not in ("full", "window", "streaming", "h2o", "h2o-mean") and i // 5 % 5 != i % 5:
@@ -586,7 +591,7 @@ def forced(bench):
         prompt = [r.randrange(3, DUMMY_VOCAB) for _ in range(37)]
         forced_case(bench, f"forced, {policy}, {scope}, {kv}", r.choice((bench.llama, bench.opt, bench.oss)), prompt, 64,
                     flags + ["--compute", "f32" if kv == "f32" else "bf16", "--kv-format", kv], (4096, 23), ())
-    for policy in ("full", "h2o", "streaming"):  # stopped on either side of a window's end
+    for policy in pick(("h2o",), ("full", "h2o", "streaming")):  # stopped on either side of a window's end
         prompt = [r.randrange(3, DUMMY_VOCAB) for _ in range(45)]
         forced_case(bench, f"forced over windows, {policy}", bench.oss, prompt, 200, POLICIES[policy], (4096, 23))
     check(forced_case.stopped > 5, f"forced: only {forced_case.stopped} interruptions")
@@ -620,6 +625,7 @@ def text_rows():
     return rows
 
 
+@from_full
 def sampling(bench):
     source = bench.rows(text_rows())
     for policy, flags in (("full", []), ("h2o", ["--kv-policy", "h2o", "--kv-budget", "36"])):
@@ -639,9 +645,10 @@ def sampling(bench):
         check(stops > 2, f"text, {policy}: only {stops} interruptions")
 
 
+@from_full
 def real_model(bench, model):
     """A trained model on real prompts: here near ties of logits are rare, but rows end when they want."""
-    n_rows, n_tokens = (64, 64) if bench.full else (6, 10)
+    n_rows, n_tokens = pick((6, 10), (6, 10), (64, 64))
     with open(os.path.join(HERE, "data", "prompts.jsonl"), encoding="utf-8") as f:
         rows = [json.loads(line) for line in f][:n_rows]
     for i, row in enumerate(rows):
@@ -649,9 +656,9 @@ def real_model(bench, model):
                            **({"temperature": 0.8, "seed": i, "top_p": 0.9} if i % 4 == 3 else {}))
     source = bench.rows(rows)
     for policy, flags in POLICIES.items():
-        if not bench.full and policy not in ("full", "h2o"):
+        if not NIGHT and policy not in ("full", "h2o"):
             continue
-        names = placements_of(policy, True) if bench.full else FEW
+        names = PLACEMENTS if NIGHT and policy in ("full", "h2o") else FEW
         try_placements(bench, f"{os.path.basename(model)}, {policy}", model, source, flags, names)
 
 
@@ -669,19 +676,18 @@ def timed(name, part, *args):
 
 
 def main(argv):
-    full = "--full" in argv or bool(os.environ.get("SLUICE_TEST_FULL"))
     only = [a[7:] for a in argv if a.startswith("--only=")]
     words = [a for a in argv[1:] if not a.startswith("--")]
     binary = words[0] if words else "./sluice"
     model = words[1] if len(words) > 1 else os.environ.get("SLUICE_TEST_GGUF")
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(binary, folder, full)
+        bench = Bench(binary, folder)
         for name, part in PARTS.items():
-            if not only or name in only:
+            if trial.runs(part, name, only):
                 timed(name, part, bench)
-        if only and "real" not in only:
-            return tally.end()
-        if model and os.path.exists(model):
+        if not trial.runs(real_model, "real", only):
+            pass
+        elif model and os.path.exists(model):
             timed("real", real_model, bench, os.path.abspath(model))
         else:
             tally.skip("placements of a real model: no GGUF given, and SLUICE_TEST_GGUF names none")

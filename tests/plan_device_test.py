@@ -15,7 +15,7 @@ import shlex
 import sys
 
 import trial
-from trial import read
+from trial import from_full, pick, read
 
 SIM = os.path.join(os.path.dirname(trial.HERE), os.environ.get("BUILD", "build"), "tests/sim_device.so")
 RAM, DISK = ["--mem-ram", "96M"], ["--mem-disk", "1G"]
@@ -77,7 +77,7 @@ def freezes(tally, place, a):
     for i, (cap, flags) in enumerate(((8, []), (9, ["--batch", "2"]), (16, ["--batches", "5", "--percent", "30", "40", "10", "20", "0", "100"]),
                                       (10, ["--batches", "4"]), (12, ["--kv-policy", "h2o", "--kv-budget", "48"]),
                                       (64, []),
-                                      (14, ["--batch", "1", "--batches", "16", "--percent", "30", "40", "3.125", "96.875", "100", "0"]))):
+                                      (14, ["--batch", "1", "--batches", "16", "--percent", "30", "40", "3.125", "96.875", "100", "0"]))[::pick(4, 1)]):
         budget = ["--mem-device", f"{cap}M", *CAPS]
         policy = flags if "--kv-policy" in flags else []
         what = f"{cap}M {' '.join(flags)}"
@@ -115,7 +115,7 @@ def corners(tally, place, a):
     r = Runs(tally, place, 3)
     names = ("device", "ram", "nvme")
     share = {"device": ["100", "0"], "ram": ["0", "100"], "nvme": ["0", "0"]}
-    for i, homes in enumerate(itertools.product(names, repeat=3)):
+    for i, homes in enumerate(list(itertools.product(names, repeat=3))[::pick(4, 1)]):  # 4: each tier in each place
         percent = sum((share[home] for home in homes), [])
         done = r.run(*device(i, 20 * (i % 3)), "--mem-device", "24M", *CAPS, "--batches", "4", "--percent", *percent)
         what = "weights, KV, hidden states in " + ", ".join(homes)
@@ -139,6 +139,7 @@ def corners(tally, place, a):
     tally.check("--percent" in bad.error_line(), f"more than all: {bad.last()}")
 
 
+@from_full
 def too_small(tally, place, a):
     """What does not fit names sizes with which it does, one budget after the other."""
     r = Runs(tally, place)
@@ -163,6 +164,7 @@ def too_small(tally, place, a):
             r.within(ran, mib(caps["--mem-device"]), f"{flags} under {caps}")
 
 
+@from_full
 def probed(tally, place, a):
     """`probe --device` measures it, and a machine file carries what it found."""
     path = place.at("machine.cfg")

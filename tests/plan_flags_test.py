@@ -107,7 +107,8 @@ def threads_of_run(tally, place, a):
 def plan_file(place, **change):
     """A plan of this job, with keys changed (None: left out)."""
     path = place.at("plan.json")
-    place.sluice("plan", "-m", place.model, *JOB, "-o", path, "--mem-ram", "64M", "--mem-disk", "1G")
+    if not os.path.exists(path):
+        place.sluice("plan", "-m", place.model, *JOB, "-o", path, "--mem-ram", "64M", "--mem-disk", "1G")
     root = json.loads(read(path))
     for key, value in change.items():
         root["plan"].pop(key, None) if value is None else root["plan"].__setitem__(key, value)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The power is cut: powercut_test.py [SLUICE] [--full] [--seed N]
+"""The power is cut: powercut_test.py [SLUICE] [--level LEVEL] [--seed N]
 
 An ext4 file system on a loop device holds OUT, its companions, the packs and scratch of a job. At a call (tests/
 tools/nth.c) or at a random moment it loses everything that was not written (EXT4_IOC_SHUTDOWN without a flush of
 its log), the process dies, the disk is mounted again: every commit that had returned is there, and the same command
-ends with the undisturbed bytes. 3 cuts; --full (make powercut): 30. Needs root. Standard library only.
+ends with the undisturbed bytes. 3 cuts, 1 at level check; level night (make powercut): 30. Needs root. Standard library only.
 """
 import fcntl
 import os
@@ -135,7 +135,7 @@ def cuts(tally, place, a):
     try:
         os.makedirs(place.at("disk/offload"))
         os.mkdir(place.at("probes"))
-        os.mkdir(place.at("cache"))  # kill_test.Job's, unused
+        os.makedirs(place.at("cache"), exist_ok=True)  # kill_test.Job's, unused
         nth.prepare(place)
         done = place.sluice("plan", "-m", place.model, "--prompt-len", "8", "--gen-len", "4", "--num-prompts", "4",
                             "--mem-ram", "64M", "--offload-dir", place.at("disk/offload"))
@@ -148,11 +148,11 @@ def cuts(tally, place, a):
         start = time.monotonic()
         job.run(job.fresh())
         whole_s = time.monotonic() - start
-        n_cuts = 30 if a.full else 3
+        n_cuts = trial.pick(1, 3, 30)
         for i in range(4 * n_cuts):
             if met == n_cuts:
                 break
-            act, call, kind = CUTS[(i if a.full or i == 0 else r.randrange(len(CUTS))) % len(CUTS)]
+            act, call, kind = CUTS[(i if trial.NIGHT or i == 0 else r.randrange(len(CUTS))) % len(CUTS)]
             n = max(job.log.count(call, kind), 1)
             number = n if i == 0 else r.randint(1, n)  # the first time all but the last commit had returned
             at_random = i % 3 == 2

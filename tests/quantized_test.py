@@ -15,6 +15,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import trial
+from trial import pick
 
 TOOLS = os.path.join(os.path.dirname(trial.HERE), os.environ.get("BUILD", "build"), "tests/tools")
 GOLDENS = os.path.join(trial.HERE, "goldens", "data", "quantized.safetensors")
@@ -215,7 +216,7 @@ def libraries(tally, place, a):
 def definitions(tally, place, a):
     """Each method by its definition, small and long enough for several bands of rows."""
     for seed, (name, (config, make)) in enumerate(METHODS.items()):
-        for n, k in ((72, 256), (200, 384), (4600, 4096)):
+        for n, k in ((72, 256), (200, 384), (4600, 4096))[:pick(2, 3)]:
             if k > 400 and name not in ("gptq", "awq"):
                 continue
             tensors, want = make(np.random.default_rng(seed), n, k)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A plan that changes while a run goes on: replan_test.py [SLUICE] [--full] [--seed N] [--only PART]
+"""A plan that changes while a run goes on: replan_test.py [SLUICE] [--level LEVEL] [--seed N] [--only PART]
 
 SLUICE_REPLAN=N,SEED makes a run change its plan after every N-th pass, for a budget of RAM that is drawn: OUT's bytes are
 those of a run that keeps its plan, also when it is killed and resumed, and memory stays below the cap. Then the two
@@ -16,7 +16,7 @@ import time
 
 import nth
 import trial
-from trial import ALL_ON_DISK, CODE_BYTES, H2O, MIB, ON_DISK, difference, read, remove_job
+from trial import ALL_ON_DISK, CODE_BYTES, H2O, MIB, ON_DISK, difference, from_full, pick, read, remove_job
 from trouble_test import Group
 
 SETTINGS = {
@@ -32,7 +32,7 @@ SETTINGS = {
     "order of completion": ["--order", "completion"],
 }
 BUDGET = 36
-SIM = os.path.join(trial.HERE, "../build/tests/sim_device.so")
+SIM = os.path.join(os.path.dirname(trial.HERE), os.environ.get("BUILD", "build"), "tests/sim_device.so")
 
 
 class Job:
@@ -84,7 +84,7 @@ def changed(tally, place, a):
     n = 0
     for name, more in SETTINGS.items():
         job = Job(tally, place, name, more)
-        for seed in range(a.seed, a.seed + (12 if a.full else 2)):
+        for seed in range(a.seed, a.seed + pick(1, 2, 12)):
             n += compare(tally, job, job.want, seed, (13, 4, 9, 1)[seed % 4])
     for name, more in (("score", []), ("score, h2o on disk", [*H2O, *ON_DISK])):
         job = Job(tally, place, name, more, "score")
@@ -98,7 +98,7 @@ def changed(tally, place, a):
 def on_device(tally, place, a):
     """The simulated accelerator: what crosses the link, and steps that are queued when the line is left."""
     n = 0
-    for seed in range(a.seed, a.seed + (8 if a.full else 2)):
+    for seed in range(a.seed, a.seed + pick(1, 2, 8)):
         for name, more in (("device", []), ("attention on the CPU", ["--attn", "cpu"])):
             more = ["--device", f"{SIM}:{seed},20,0,{48 * MIB}", "--mem-device", "12M", *more]
             job = Job(tally, place, name, more)
@@ -109,7 +109,7 @@ def on_device(tally, place, a):
 def killed(tally, place, a):
     """A kill or a signal between plans: the same command resumes to the same bytes."""
     job, r, met = Job(tally, place, "killed", ["--batches", "2"]), random.Random(a.seed), 0
-    for i in range(20 if a.full else 5):
+    for i in range(pick(2, 5, 20)):
         out = place.at(f"killed-{i}.jsonl")
         p = place.start(job.args(out), SLUICE_REPLAN=f"{1 + i % 3},{i}", SLUICE_SYNC_S="0.01")
         p.wait_for(lambda: os.path.exists(out + ".journal"))
@@ -123,6 +123,7 @@ def killed(tally, place, a):
     tally.check(met > 0, "no signal met a run")
 
 
+@from_full
 def slow_reads(tally, place, a):
     """The machine file says that reads cost nothing and steps much: all weights are streamed for more rows. Reads take long.
     At some budget that makes a plan for fewer rows with more layers in RAM the better one."""
@@ -172,6 +173,7 @@ def limit_lowered(tally, place, a):
         tally.check(group.killed() == 0, f"limit lowered: {group.killed()} OOM kills")
 
 
+@from_full
 def shown(tally, place, a):
     """What a run showed of the rates stands in the next one's prediction, and in none that has a machine file."""
     job, seen, faulty = Job(tally, place, "shown", []), [], {"SLUICE_FAULT": "seed=1,delay=1/1000000"}

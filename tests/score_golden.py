@@ -5,7 +5,7 @@
 Every tiny checkpoint (written to MODELS-DIR, or to a folder that goes again) is scored in f32,
 where only the order of sums may differ, and as users run it (bf16), where the bound is what bf16
 costs transformers itself on the same weights. SLUICE_TEST_GGUF=FILE adds SmolLM2-135M-Instruct
-Q4_1, a part of its rows unless SLUICE_TEST_FULL is set.
+Q4_1: four of its rows at level check, all of them at level night.
 """
 
 import json
@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 from golden_common import Sluice, SluiceFailed, goldens, jsonl, run_row, score_row
-from trial import Tally
+from trial import LEVEL, NIGHT, Tally, pick
 import tiny
 
 F32 = ("--compute", "f32", "--kv-format", "f32")
@@ -122,6 +122,8 @@ def check_tiny(t, sluice, golden, spec, form, path):
         MAX_F32,
         TIE_F32,
     )
+    if not LEVEL and form != "f32":
+        return
     check_greedy(
         t,
         f"{what} f32",
@@ -175,12 +177,15 @@ def check_text(t, sluice, spec, path):
 
 def check_smollm2(t, sluice, path):
     golden = goldens("smollm2.json.gz")
-    full = bool(os.environ.get("SLUICE_TEST_FULL"))
-    few, n = (24, 48) if full else (4, 32)
+    few, n = pick((4, 32), (4, 32), (24, 48))
     rows = [
         score_row(r["custom_id"], r["context_ids"], r["continuation_ids"]) for r in golden["rows"]
     ]
     prompts = [run_row(p["custom_id"], p["prompt_token_ids"], n) for p in golden["prompts"]]
+    if not LEVEL:
+        out = sluice.rows("score", path, rows[:few])
+        check_scores(t, "SmolLM2 bf16", rows[:few], out, golden["rows"][:few], MEAN_BF16, MAX_BF16, TIE_BF16)
+        return
     check_scores(
         t,
         "SmolLM2 f32",
@@ -204,9 +209,9 @@ def check_smollm2(t, sluice, path):
     check_greedy(
         t,
         "SmolLM2 f32",
-        prompts if full else prompts[::5],
+        prompts if NIGHT else prompts[::5],
         lambda rows: sluice.rows("run", path, rows, *F32),
-        golden["prompts"] if full else golden["prompts"][::5],
+        golden["prompts"] if NIGHT else golden["prompts"][::5],
         TIE_F32,
         *EQUAL_F32,
     )
@@ -231,6 +236,16 @@ def check_smollm2(t, sluice, path):
         t.check(got["ids"] == p["prompt_token_ids"], f"SmolLM2 {p['custom_id']}: ids of the chat")
 
 
+def names_of_level():
+    """Of the checkpoints those that bring a model, or a number format of a container, that none before has; all from level full."""
+    seen, out = set(), []
+    for spec, form, name in tiny.files():
+        new = {spec, (form, name.endswith(".gguf"))} - seen
+        seen |= new
+        out += [name] if new or LEVEL else []
+    return out
+
+
 def guarded(t, what, check, *args):
     try:
         check(t, *args)
@@ -245,7 +260,7 @@ def main(argv):
     with tempfile.TemporaryDirectory() as folder:
         sluice = Sluice(argv[1], folder)
         models = argv[2] if len(argv) == 3 else os.path.join(folder, "models")
-        for spec, form, path in tiny.write(os.path.abspath(models)):
+        for spec, form, path in tiny.write(os.path.abspath(models), names_of_level()):
             what = os.path.basename(path)
             if not t.check(
                 tiny.digest(tiny.weights(spec, form)) == golden[spec]["weights"][form]["digest"],

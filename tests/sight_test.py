@@ -13,7 +13,7 @@ import sys
 import placement_test
 import trial
 from patched import patched
-from trial import job_rows, read
+from trial import from_full, job_rows, pick, read
 
 H2O = ["--kv-policy", "h2o", "--kv-budget", "48"]
 F32 = ["--compute", "f32", "--kv-format", "f32"]
@@ -136,7 +136,7 @@ def varied(tally, place, a):
 
 def flags(tally, place, a):
     """Other formats, policies and products."""
-    for job in [*jobs_of(place), text_job(place)]:
+    for job in pick([jobs_of(place)[0]], [*jobs_of(place), text_job(place)]):
         was = {}
         for name, (more, base) in FLAGS.items():
             key = tuple(base)
@@ -147,6 +147,7 @@ def flags(tally, place, a):
             tally.check(n >= least, f"{job.name}: {name}: only {n} of {len(job.rows)} rows are long enough")
 
 
+@from_full
 def hurts(tally, place, a):
     """One bit, one page, one score, once per row."""
     binary = patched(place.at("source"), PATCHED, (ANCHOR, ANCHOR + CALL), (BEFORE, CODE + BEFORE))

@@ -26,6 +26,7 @@ from tokenizers import pre_tokenizers as pre, processors
 
 import sdist
 import token_live as live
+from trial import pick
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 SPACE = "\u2581"
@@ -412,7 +413,7 @@ def test_added(tmp):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--cache", default="build/cache")
-    p.add_argument("--strings", type=int, default=20000)
+    p.add_argument("--strings", type=int, default=pick(600, 6000, 20000))
     a = p.parse_args()
     mixed = live.mixed_strings(a.strings)
     strings = live.SOLID + list(live.characters()) + mixed

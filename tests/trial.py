@@ -7,6 +7,8 @@ from elsewhere; reading a journal from outside. Refuses: to know what is right; 
 Standard library only.
 """
 import argparse
+import csv
+import glob
 import json
 import os
 import random
@@ -70,7 +72,46 @@ ON_DISK = ["--percent", "0", "0", "0", "0", "0", "100"]  # weights streamed, KV 
 ALL_ON_DISK = ["--percent", "0", "0", "0", "0", "0", "0"]
 H2O = ["--kv-policy", "h2o", "--kv-budget", "48"]
 EMA = ["--kv-policy", "ema", "--kv-budget", "48"]
+SHARED = ("probe-disk-", "probe-cpu-", "probe-model-", "probe-attend-")
 SLOTS_MIN = 54  # prompt and tokens of a row: more than any budget of the tests that compare bytes
+
+# How much a driver tries: `check` holds every promise once, `full` is the default of a driver that is run by hand,
+# `night` has the numbers of the promise and takes hours in all.
+LEVELS = ("check", "full", "night")
+
+
+def level_of(argv, env):
+    """The level as a number: --level LEVEL, which leaves argv so that no driver has to parse it, else $SLUICE_TEST_LEVEL,
+    else full."""
+    name = env.get("SLUICE_TEST_LEVEL") or "full"
+    if "--level" in argv:
+        at = argv.index("--level")
+        name = argv[at + 1] if at + 1 < len(argv) else ""
+        del argv[at:at + 2]
+    if name not in LEVELS:
+        sys.exit(f"the level {name!r} is none of {', '.join(LEVELS)} (--level, SLUICE_TEST_LEVEL)")
+    env["SLUICE_TEST_LEVEL"] = name  # of a driver that starts itself again
+    return LEVELS.index(name)
+
+
+LEVEL = level_of(sys.argv, os.environ)
+NIGHT = LEVEL == 2
+
+
+def pick(check, full, night=None):
+    """The value for the level; night is as full when it is left out."""
+    return (check, full, full if night is None else night)[LEVEL]
+
+
+def from_full(part):
+    """Decorates a part that level check leaves out; --only runs the part at any level."""
+    part.from_full = True
+    return part
+
+
+def runs(part, name, only):
+    """Does a part of this name run at this level, when --only named these?"""
+    return name in only if only else LEVEL > 0 or not hasattr(part, "from_full")
 
 
 class Tally:
@@ -100,10 +141,10 @@ class Tally:
 
 
 def arguments(about):
-    p = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                epilog="--level check|full|night: how much is tried (default: $SLUICE_TEST_LEVEL, or full)")
     p.add_argument("sluice", nargs="?", default="./sluice")
     p.add_argument("--model", help="SmolLM2-135M-Instruct as GGUF; default: $SLUICE_TEST_GGUF, or the cache's")
-    p.add_argument("--full", action="store_true", help="the numbers of the promise; takes a quarter of an hour")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--only", action="append", default=[], metavar="PART", help="this part; may be given again")
     a = p.parse_args()
@@ -122,9 +163,10 @@ def run_parts(about, parts, make=None, tally=None):
     """
     a, tally = arguments(about), tally or Tally()
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
+        os.environ.setdefault("SLUICE_TEST_PROBES", os.path.join(folder, "probes"))
         shared = make(folder, a) if make else None
         for part in parts:
-            if a.only and part.__name__ not in a.only:
+            if not runs(part, part.__name__, a.only):
                 continue
             start, failed, done = time.monotonic(), tally.failed, tally.passed + tally.failed
             with tempfile.TemporaryDirectory(prefix="part-", dir=folder) as own:
@@ -245,16 +287,21 @@ class Place:
 
     def __init__(self, folder, binary, sync_s="0.05"):
         """sync_s: how often a job syncs; on a fast disk a small one is over before the first 5 s, which
-        None leaves as they are, and --full as well."""
+        None leaves as they are, and level night as well."""
         self.folder, self.binary, self.n = folder, os.path.abspath(binary), 0
         self.env = {**os.environ, "SLUICE_CACHE_DIR": self.at("cache"), "LC_ALL": "C"}
         for name in ("SLUICE_FAULT", "SLUICE_SYNC_S", "SLUICE_REPLAN"):
             self.env.pop(name, None)
-        if "--full" not in sys.argv:
+        if not NIGHT:
             self.env["SLUICE_PROBE_SHARE"] = "0.03"  # what is tested is not how fast the machine is
-        if sync_s and "--full" not in sys.argv:
+        if sync_s and not NIGHT:
             self.env["SLUICE_SYNC_S"] = sync_s
         self.model = self.write("tiny.cfg", MODEL.encode())
+        # A cache of its own costs 0.8 s of probing, so places share what they measured; at level night each probes.
+        self.probes = None if NIGHT else os.environ.get("SLUICE_TEST_PROBES")
+        if self.probes:
+            os.makedirs(self.probes, exist_ok=True)
+            copy_probes(self.probes, self.at("cache"))
 
     def at(self, name):
         return os.path.join(self.folder, name)
@@ -284,13 +331,27 @@ class Place:
 
     def sluice(self, *args, wrapper=(), stdin=None, limit_s=LIMIT_S, **env):
         """One run to its end (killed after limit_s: then code is -SIGKILL)."""
-        return self.start(args, wrapper, stdin, **env).end(limit_s)
+        done = self.start(args, wrapper, stdin, **env).end(limit_s)
+        if self.probes:
+            copy_probes(self.at("cache"), self.probes)
+        return done
 
     def expect(self, tally, what, code, *args, **more):
         """A run that must end with this code."""
         done = self.sluice(*args, **more)
         tally.check(done.code == code, f"{what}: exit {done.code}, want {code}: {done.err.strip()[-400:]!r}")
         return done
+
+
+def copy_probes(folder, to):
+    """What was measured of the disk, the CPU, and models on it, where `to` lacks the file. Not of devices, which differ under one
+    name, nor what runs showed, which corrects the plans of later runs."""
+    os.makedirs(to, exist_ok=True)
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        if name.startswith(SHARED) and not os.path.exists(os.path.join(to, name)):
+            part = os.path.join(to, f"{os.getpid()}.{name}")
+            shutil.copyfile(os.path.join(folder, name), part)
+            os.replace(part, os.path.join(to, name))
 
 
 def read(path):
@@ -325,6 +386,18 @@ def difference(want, got):
     if want == got:
         return "the same bytes"
     return f"{len(got.splitlines())} rows where {len(want.splitlines())} were expected"
+
+
+def more_perplexity():
+    """{KV policy: [percent by which it raised the perplexity]}, a number for each table of bench/results."""
+    found = {}
+    for path in glob.glob(os.path.join(os.path.dirname(HERE), "bench/results/quality-*.csv")):
+        with open(path, encoding="utf-8") as f:
+            ppl = {r["case"]: float(r["ppl"]) for r in csv.DictReader(x for x in f if not x.startswith("#"))}
+        for case in ppl:
+            if case.startswith("KV ") and case != "KV full":
+                found.setdefault(case[3:], []).append(100 * (ppl[case] / ppl["KV full"] - 1))
+    return found
 
 
 # ---- rows -----------------------------------------------------------------------------------------

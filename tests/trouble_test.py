@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What machines do to jobs: trouble_test.py [SLUICE] [--full] [--seed N] [--only PART]
+"""What machines do to jobs: trouble_test.py [SLUICE] [--level LEVEL] [--seed N] [--only PART]
 
 Folders that go away, disks that turn read-only or have bad sectors, signals, clocks that jump, a control group just
 above what --mem-ram promises: the job ends with its bytes, or with one line and a code, and resumes. What fails at the
@@ -136,13 +136,14 @@ def signals(tally, place, a):
     p = job.under_way(out, lambda p: None, SLUICE_FAULT=f"seed={a.seed},delay=1/3,reorder=1/3")
     for i in range(5):
         p.signal(signal.SIGSTOP)
-        time.sleep(WATCHDOG_S + 5 if a.full and i == 0 else 0.2)
+        time.sleep(WATCHDOG_S + 5 if trial.NIGHT and i == 0 else 0.2)
         p.signal(signal.SIGCONT)
         time.sleep(0.02)
     tally.check(p.met, "SIGSTOP: the job was not under way")
     job.ends(tally, "SIGSTOP", p.end(), out)
 
 
+@trial.from_full
 def clocks(tally, place, a):
     """The wall clock jumps by years between any two looks at it."""
     nth.prepare(place)
@@ -178,6 +179,7 @@ def loop_disk(tally, place, what, *features):
     return disk
 
 
+@trial.from_full
 def read_only(tally, place, a):
     """The file system of OUT turns read-only under the run, as after an error of its own."""
     disk = loop_disk(tally, place, "read-only remount")
@@ -212,6 +214,7 @@ def middle_of(path):
     return physical + half - logical
 
 
+@trial.from_full
 def bad_sectors(tally, place, a):
     """A device that gives EIO for half of a pack: 9 with the file's name, then, healed, the undisturbed bytes."""
     disk = loop_disk(tally, place, "bad sectors", "-O", "^has_journal")  # it would lie in the middle
@@ -312,6 +315,7 @@ class Group:
         return 0
 
 
+@trial.from_full
 def control_group(tally, place, a):
     """A live limit just above --mem-ram + 24 MiB: no OOM kill. Files lie on a disk: those of tmpfs would count."""
     budget = 48 << 20

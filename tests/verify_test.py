@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 """Bytes that went bad are never an answer: jobs of many passes while the I/O back end lies about bytes.
 
-    verify_test.py [SLUICE] [--full] [--seed N]
+    verify_test.py [SLUICE] [--level LEVEL] [--seed N]
 
 Every kind of lie of offload/ring_fault.c, over everything that is read from files while a job runs:
 streamed weights, weights stored with zstd, KV pages, hidden states, gathered rows of the embedding. A
 run ends with the undisturbed bytes, or with exit 7 or 9 and a job that resumes to them. Each row carries
-the log-probabilities of all its tokens. --full: 24 seeds of each.
+the log-probabilities of all its tokens. Level night: 24 seeds of each.
 """
 import json
 import os
 import random
 import sys
 
-from trial import H2O, OSS, Journal, job_rows, read, remove_job, run_parts, difference
+from trial import H2O, NIGHT, OSS, Journal, difference, job_rows, pick, read, remove_job, run_parts
 
 READ_KINDS = ["zero", "swap", "torn", "foreign"]
 WRITE_KINDS = ["zero", "swap", "torn", "foreign", "lost", "stale"]
@@ -94,12 +94,12 @@ def damaged_pack(tally, place, a):
     lies = Lies(tally, place, "weights")
     pack = next(os.path.join(place.at("cache"), x) for x in os.listdir(place.at("cache")) if x.endswith(".pack"))
     size, codes = os.path.getsize(pack), []
-    for n in range(24 if a.full else 3):
+    for n in range(pick(2, 3, 24)):
         r = random.Random(1000 * a.seed + n)
         spots = [(r.randrange(size // 2, size), 1 << r.randrange(8)) for _ in range(3)]
         out = place.fresh()
         p = place.start(["run", "-m", place.model, "-i", lies.rows, "-o", out, *SHAPE, *PLACES["weights"], "--progress",
-                         "none"], SLUICE_SYNC_S="0.05")  # with --full as well: it is over before the first 5 s
+                         "none"], SLUICE_SYNC_S="0.05")  # at level night as well: it is over before the first 5 s
         p.wait_for(lambda: Journal(out).tokens > r.randrange(400))
         flip(pack, spots)
         done = p.end()
@@ -155,30 +155,26 @@ def flip(path, spots):
 
 
 def seeds(a, quick):
-    return range(a.seed, a.seed + (24 if a.full else quick))
+    return range(a.seed, a.seed + pick(quick, quick, 24))
 
 
 def part_of(name):
     def part(tally, place, a):
-        lies = Lies(tally, place, name)
-        for rate in ("1/300", "1/1000") if a.full else ("1/60", "1/300"):  # few runs have to see some
+        # Few runs have to see some lies. Of rows those tell that are read ahead and are bad twice; prompts are read once, and end a run.
+        lies = Lies(tally, place, name, job_rows(24, 5, prompt_max=1, tokens=(80, 120)) if name == "rows" else None)
+        for rate in ("1/25", "1/8") if name == "rows" else pick(("1/60",), ("1/60", "1/300"), ("1/300", "1/1000")):
             for seed in seeds(a, 1):
                 lies.lie(f"seed={seed},read.flip={rate}", seed % 8 == 0)
         lies.tell("flips")
-        for kind in READ_KINDS:
-            for seed in seeds(a, 1):
-                lies.lie(f"seed={seed},read.{kind}=1/{(300, 40)[seed % 2]}", seed % 8 == 0)
-            if a.full:
-                lies.tell(f"read.{kind}")
-        if not a.full:
-            lies.tell("lies of reads")
-        for kind in WRITE_KINDS if name in WRITTEN else []:
-            for seed in seeds(a, 1):
-                lies.lie(f"seed={seed},write.{kind}=1/{(300, 120)[seed % 2]}", seed % 8 == 0)
-            if a.full:
-                lies.tell(f"write.{kind}")
-        if not a.full and name in WRITTEN:
-            lies.tell("lies of writes")
+        for way, kinds, rates in (("read", READ_KINDS, (300, 40)), ("write", WRITE_KINDS if name in WRITTEN else [], (300, 120))):
+            for some in pick([kinds] if kinds else [], [[kind] for kind in kinds]):  # level check: all kinds in one run
+                for seed in seeds(a, 1):
+                    told = ",".join(f"{way}.{kind}=1/{rates[seed % 2] * len(some)}" for kind in some)
+                    lies.lie(f"seed={seed},{told}", seed % 8 == 0)
+                if NIGHT:
+                    lies.tell(f"{way}.{some[0]}")
+            if kinds and not NIGHT:
+                lies.tell(f"lies of {way}s")
     part.__name__ = name.replace(", ", "_")
     return part
 
