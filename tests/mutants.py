@@ -26,6 +26,7 @@ import mutant_list  # noqa: F401  fills MUTANTS, as the next ones do
 import mutant_evict  # noqa: F401
 import mutant_formats  # noqa: F401
 import mutant_plan  # noqa: F401
+import mutant_promises  # noqa: F401
 import mutant_simt  # noqa: F401
 import mutant_results
 from mutant_fault import M as MUTANTS
@@ -177,7 +178,7 @@ def meet_all(mutants, jobs, deadline):
 
 def chosen(a):
     """The faults that the flags leave."""
-    mutants = [m for m in MUTANTS if not a.only or any(w in m.name + " " + m.file for w in a.only)]
+    mutants = [m for m in MUTANTS if not a.only or any(w in f"{m.name} {m.file} {m.entry}" for w in a.only)]
     if a.since:
         mutants = mutant_results.changed_since(mutants, a.since)
         if mutants is None:
@@ -190,7 +191,7 @@ def chosen(a):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--only", action="append", default=[], metavar="WORD", help="faults with WORD in name or file")
+    p.add_argument("--only", action="append", default=[], metavar="WORD", help="faults with WORD in their name, file or list")
     p.add_argument("--since", metavar="REV", help="faults in files that have changed since this revision")
     p.add_argument("--stale", action="store_true", help="faults without a row in MUTANTS.csv, or whose file has changed since")
     p.add_argument("--shard", default="0/1", metavar="I/N", help="each N-th of these faults, from the I-th, I from 0")
