@@ -136,3 +136,10 @@ fault("replan: a plan is kept whatever a control group takes away", "engine/app/
       "    w->budget = budget;\n    return 1;", "    return 0;", "replan_test.py --only limit_lowered")
 fault("replan: rates of runs with faults are kept", "engine/app/replan.c:replan_shown", "w->passes < SHOWS_PASSES", "0",
       "replan_test.py --only shown")
+
+# ---- where it runs
+
+fault("the locale of the environment rules", "engine/app/main.c", "    catch_signals();\n",
+      "    extern char *setlocale(int, const char *);\n    setlocale(6, \"\");\n    catch_signals();\n",
+      "environs_test.py --only locales")
+fault("io_uring that is refused ends a run", "offload/ring.c:backend_open", "config->kind == RING_URING", "1", "environs_test.py --only no_uring")
