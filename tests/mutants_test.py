@@ -12,7 +12,7 @@ import mutant_results
 import trial
 from mutant_fault import Mutant, id_of, mutated
 
-SOURCE = """static int add(int a, int b);
+SOURCE = """int sub(int a, int b);
 
 static int add(int a, int b)
 {
@@ -49,7 +49,7 @@ def places(tally, place, a):
             ("twice in the file", fault("a + ", "a - "), "2 times"),
             ("in another function", fault("-b", "b", "add"), "0 times"),
             ("no such function", fault("a", "b", "mul"), "no function mul()"),
-            ("a prototype is no function", fault("int a", "int c", "ad"), "no function ad()"),
+            ("a part of a name", fault("int a", "int c", "ad"), "no function ad()"),
             ("nothing changes", fault("return a + b;", "return a + b;"), "changes nothing"),
             ("renamed since", fault("return a + -c;", "return a;"), "most like it is line 16: 'return a + -b;'")):
         got, wrong = mutated(m, SOURCE)
