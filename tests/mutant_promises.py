@@ -34,16 +34,15 @@ fault("frames of weights are counted without one", "policy/layout.c:lay_weight_f
       "blocks(b, LAYOUT_WEIGHT_FRAMES, p->weight_frames - 1, p->weight_frame_bytes);", "engine_test")
 fault("layers that stay in RAM cost nothing", "policy/layout.c:lay_residents",
       "b->l->weights[layer] = range(b, id, n_bytes, PLAN_DISK_BLOCK);",
-      "b->l->weights[layer] = b->l->n_bytes[ARENA_HOST], b->l->n_bytes[ARENA_HOST] += n_bytes;", "plan_test",
-      "budget_test.py --only small_model")
+      "b->l->weights[layer] = b->l->n_bytes[ARENA_HOST], b->l->n_bytes[ARENA_HOST] += n_bytes;", "plan_test")
 fault("the hint is 1 MiB short", "policy/plan.c:is_over", "(long long)ceil_div64(n_bytes, 1048576)", "(long long)(n_bytes / 1048576)",
       "budget_test.py --only small_model")
 fault("RAM is not held against its budget", "policy/plan.c:plan_check",
       'is_over(bytes->ram, budget->ram, "RAM", "ram", why, why_cap)', "0", "plan_test")
 fault("disk is not held against its budget", "policy/plan.c:plan_check",
-      'is_over(bytes->disk, budget->disk, "disk", "disk", why, why_cap)', "0", "plan_test", "budget_test.py")
+      'is_over(bytes->disk, budget->disk, "disk", "disk", why, why_cap)', "0", "plan_test")
 fault("KV on disk takes no disk", "policy/plan.c:count_bytes",
-      "pages[TIER_NVME] * costs->kv_page_bytes", "0 * pages[TIER_NVME]", "plan_test", "budget_test.py")
+      "pages[TIER_NVME] * costs->kv_page_bytes", "0 * pages[TIER_NVME]", "plan_test")
 fault("scratch is not reserved", "offload/tier_nvme.c:tier_nvme_open",
       "int e = posix_fallocate(t->fd, 0, t->n_bytes);", "int e = ftruncate(t->fd, t->n_bytes) == 0 ? 0 : errno;",
       "nth_test.py --only calls")
@@ -100,7 +99,7 @@ fault("lines behind the last commit stay in OUT", OUT + "rename_partial", "ftrun
 fault("lines that have changed are counted as lost and kept", OUT + "give_up", "TRY(job_row_again(job, k));", "", "job_out_test",
       "status_test.py --only partial_goes_bad")
 fault("OUT.partial is another file by now", OUT + "out_complete", "same_file(job->partial_fd, job->paths.partial)", "1",
-      "job_out_test", "crash_test.py")
+      "status_test.py --only partial_is_replaced")
 
 # ---- status
 

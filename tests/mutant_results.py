@@ -56,9 +56,10 @@ def keep(m, result, test, all_mutants):
 
 
 def stale(mutants):
-    """Those without a row, or whose file has changed since."""
-    rows, blobs = load(), {file: blob(file) for file in {m.file for m in mutants}}
-    return [m for m in mutants if rows.get(id_of(m), {}).get("blob") != blobs[m.file]]
+    """Those that were not killed, or whose file has changed since."""
+    blobs = {file: blob(file) for file in {m.file for m in mutants}}
+    killed = {(row["id"], row["blob"]) for row in load().values() if row["result"] == "killed"}
+    return [m for m in mutants if (id_of(m), blobs[m.file]) not in killed]
 
 
 def changed_since(mutants, revision):

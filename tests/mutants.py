@@ -193,7 +193,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--only", action="append", default=[], metavar="WORD", help="faults with WORD in their name, file or list")
     p.add_argument("--since", metavar="REV", help="faults in files that have changed since this revision")
-    p.add_argument("--stale", action="store_true", help="faults without a row in MUTANTS.csv, or whose file has changed since")
+    p.add_argument("--stale", action="store_true", help="faults that MUTANTS.csv does not say were killed, or whose file has changed since")
     p.add_argument("--shard", default="0/1", metavar="I/N", help="each N-th of these faults, from the I-th, I from 0")
     p.add_argument("--minutes", type=float, default=1e9, metavar="N", help="no fault is begun after so long")
     p.add_argument("--jobs", type=int, default=2)

@@ -72,6 +72,7 @@ def results(tally, place, a):
     mutant_results.keep(gone, "killed", "a_test", [*listed, gone])
     mutant_results.keep(second, "survived", "a_test", listed)
     mutant_results.keep(first, "killed", "a_test", listed)
+    tally.check(mutant_results.stale(listed) == [second], "what survived is tried again")
     mutant_results.keep(second, "killed", "b_test", listed)
     tally.check(rows() == [("a.c", "one", "killed", "a_test"), ("b.c", "two", "killed", "b_test")], f"rows: {rows()}")
     tally.check(mutant_results.stale(listed) == [], "all faults were tried")
