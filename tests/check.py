@@ -19,6 +19,8 @@ import sys
 import threading
 import time
 
+import mutants
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LOGS = os.path.join(ROOT, "build/check")
 SANITIZE = ["BUILD=build/asan", "OPT=-O1 -g1", "SAN=-fsanitize=address,undefined -fno-sanitize-recover"]
@@ -58,7 +60,7 @@ NOT_DRIVERS = {"check", "tidy", "demo_show"} | {
     if "__main__" not in open(p, encoding="utf-8").read()}
 # These run under the sanitizers too: hostile input end to end.
 ALSO_ASAN = {"bad_input_test"}
-# Every cmocka test runs under the sanitizers. Without them as well: kernels, whose code the optimiser makes
+# Every cmocka test runs under the sanitizers. Without them as well: those that faults of mutants.py name; kernels, whose code the optimiser makes
 # (other instructions, other order of sums); what has threads, whose timing is another; and the bounds of
 # memory and time that those tests hold only without shadow memory.
 ALSO_RELEASE = {
@@ -73,7 +75,7 @@ NOT_ASAN = {"attend_test", "attend_rank_test", "exact_test", "search_test", "cos
 # CUDA kernels under the SIMT shim, which has fibers, and a shadow memory of its own: without the sanitizers only.
 SIMT = {os.path.basename(p)[:-2] for p in glob.glob(os.path.join(ROOT, "tests/simt_*_test.c"))}
 NOT_ASAN |= SIMT
-ALSO_RELEASE |= SIMT
+ALSO_RELEASE |= SIMT | mutants.c_tests()  # what kills a fault there is what is run here
 # These run hundreds of small durable jobs: on a busy disk they wait for nothing but fsync, so their files
 # lie in memory when there is room. placement_test is not among them: that bytes pass through O_DIRECT of a
 # real file system is what it is for, as ring_test, budget_test and the goldens' drivers are.

@@ -5,8 +5,7 @@
 
 The faults stand in mutant_list.py and the other mutant_*.py. Each is applied to a copy of the tree under
 build/mutants, built, and met by the tests it names, until one fails: killed. One that passes them all survives, and is a test that is
-missing. A test runs as `make check` runs it: at SLUICE_TEST_LEVEL=check, built without sanitizers (check.py runs without them every
-C test that a fault names); a last word @full or @night of a test's name is another level. What came of each fault is
+missing. A test runs as `make check` runs it: at SLUICE_TEST_LEVEL=check, built without sanitizers (see c_tests()); a last word @full or @night of a test's name is another level. What came of each fault is
 kept in tests/MUTANTS.csv. Ends in one line `N passed, N failed, N skipped`: killed, not killed, and not killed for a reason that
 mutant_fault.SURVIVORS gives. --applies only checks that each fault still finds its line (what `make check` does).
 Refuses: to call a fault killed that does not build, or when the same tests fail on the source as it is. Standard library, make
@@ -88,6 +87,11 @@ def command(test):
     tools = ["nth.so", "nouring", *(["source_dump", "pack_source"] if words[0] == "quantized_test.py" else [])]
     return ([python(), "tests/" + words[0], "./sluice", *words[1:]],
             ["sluice", "build/tests/sim_device.so", *("build/tests/tools/" + tool for tool in tools)], level)
+
+
+def c_tests():
+    """The cmocka tests that a fault names: check.py runs them as they are run here, without sanitizers."""
+    return {test.split()[0] for m in MUTANTS for test in m.tests if not test.split()[0].endswith(".py")}
 
 
 class Tree:

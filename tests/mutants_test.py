@@ -7,8 +7,10 @@ import csv
 import os
 import sys
 
+import check
 import mutant_fault
 import mutant_results
+import mutants
 import trial
 from mutant_fault import Mutant, id_of, mutated
 
@@ -85,12 +87,14 @@ def results(tally, place, a):
 
 
 def anchors(tally, place, a):
-    """Every fault of the lists has a reason to be run: a name of its own, an entry that says where it stands."""
-    import mutants
+    """Every fault says where it stands in its list, and names tests that check.py runs."""
+    todo = {r.name for r in check.runners(True)}
     for m in mutants.MUTANTS:
         file, line = m.entry.split(":")
         with open(os.path.join(mutant_fault.ROOT, file), encoding="utf-8") as f:
             tally.check(f.read().splitlines()[int(line) - 1].startswith("fault("), f"{m.entry} is not where {m.name} stands")
+        runs = {test.split()[0].removesuffix(".py") for test in m.tests}
+        tally.check(runs <= todo, f"{m.entry}: check.py does not run {sorted(runs - todo)} as mutants.py does")
     names = {m.name for m in mutants.MUTANTS}
     tally.check(set(mutant_fault.SURVIVORS) <= names, "SURVIVORS names faults that are no more")
 
