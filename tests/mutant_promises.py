@@ -53,8 +53,8 @@ fault("scratch keeps its name", "offload/tier_nvme.c:file_open", "    unlink(nam
 CAP = "prompt_cap_test.py"
 fault("a prompt as long as the cap is refused", "engine/job/job.c:job_row_check",
       "r->n_prompt > c->prompt_cap", "r->n_prompt >= c->prompt_cap", CAP)
-fault("the cap is that of half of the prompts", "engine/app/run_plan.c:search_cap", "while (too_long - fits > 1)",
-      "while (too_long - fits > 400)", CAP)
+fault("the cap is a quarter of what fits", "engine/app/run_plan.c:search_cap", "job_work_within(r->job, fits, &r->work);",
+      "job_work_within(r->job, fits / 4, &r->work);", CAP + " --only longest_rows")
 fault("the cap is not written", "engine/job/job_manifest.c", "    if (job->cap_fixed)\n        out_int(o, job->config.prompt_cap);",
       "    if (0)\n        out_int(o, job->config.prompt_cap);", CAP + " --only resumed")
 fault("a run that resumes plans its own cap", "engine/job/job_files.c:keep_cap",
