@@ -138,6 +138,35 @@ static void test_damage(void **state)
 
 /* ---- the file ---- */
 
+/* What looks whole and was never written: refused, by the one thing that is wrong in it. */
+static void test_forged(void **state)
+{
+    (void)state;
+    enum { N_UNITS = 2004, SIZE = N_UNITS * CODEC_UNIT, MAP = 8 };
+    fill(SIZE, 1, 3, 0); // units 0, 3, ... are packed
+    memset(stored, 0xa5, CODEC_PIECE);
+    int64_t n = codec_compress(codec, in, SIZE, stored);
+    uint32_t n_packed;
+    memcpy(&n_packed, stored + 4, 4);
+    assert_true(n > 0 && n + CODEC_BLOCK <= CODEC_PIECE && stored[MAP] & 1 && !(stored[MAP] & 2));
+    uint8_t *again = malloc((size_t)n);
+    memcpy(again, stored, (size_t)n);
+    memset(stored, 0x5a, CODEC_PIECE);
+    assert_int_equal(codec_compress(codec, in, SIZE, stored), n);
+    assert_memory_equal(again, stored, (size_t)n); // to the last byte of its padding
+    assert_int_equal(codec_decompress(codec, stored, n, out, SIZE), 0);
+    assert_int_equal(codec_decompress(codec, stored, n + CODEC_BLOCK, out, SIZE), -1);
+    stored[MAP] ^= 1; // a bit behind the end of the map for the first one
+    stored[MAP + N_UNITS / 8] ^= 0x80;
+    assert_int_equal(codec_decompress(codec, stored, n, out, SIZE), -1);
+    memcpy(stored, again, (size_t)n);
+    stored[MAP] |= 2; // one packed unit more than the frame has
+    n_packed++;
+    memcpy(stored + 4, &n_packed, 4);
+    assert_int_equal(codec_decompress(codec, stored, n, out, SIZE), -1);
+    free(again);
+}
+
 static uint8_t *file_read(const char *name, int64_t *n_bytes)
 {
     struct stat st;
@@ -275,9 +304,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_damage),      cmocka_unit_test(test_file),
-        cmocka_unit_test(test_file_damage), cmocka_unit_test(test_bad_pack),
-        cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_damage),      cmocka_unit_test(test_forged),
+        cmocka_unit_test(test_file),        cmocka_unit_test(test_file_damage),
+        cmocka_unit_test(test_bad_pack),    cmocka_unit_test(test_measure),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

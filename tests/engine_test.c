@@ -251,6 +251,9 @@ static void test_the_layout_is_whole(void **state)
         }
         const struct home *h = &b.engine.home;
         assert_int_equal(b.bytes.arena, l->n_bytes[ARENA_HOST] + l->n_bytes[ARENA_PINNED]);
+        int64_t io = b.costs.io_bytes + (plan.codec != PLAN_CODEC_NONE ? b.costs.codec_bytes : 0);
+        assert_int_equal(b.bytes.ram,
+                         b.bytes.arena + b.bytes.by[PLAN_BYTES_text][TIER_RAM] + io);
         assert_int_equal(b.bytes.device, l->n_bytes[ARENA_DEVICE]);
         assert_int_equal(h->tiers[TIER_RAM].n_bytes, round_up(l->n_bytes[ARENA_HOST], 4096));
         assert_int_equal(h->pinned.n_bytes, round_up(l->n_bytes[ARENA_PINNED], 4096));

@@ -112,8 +112,10 @@ static void test_v2_ancestors(void **state)
     assert_string_equal(info.cgroup.memory_group, "/sys/fs/cgroup/a.slice/b.slice");
     assert_true(info.cpu_quota == 1.5);
     put("/sys/fs/cgroup/a.slice/b.slice/memory.current", "9999999999\n"); // over its limit
+    put("/sys/fs/cgroup/a.slice/b.slice/c.scope/cpu.max", "75000 100000\n");
     machine_memory_read(&info, root);
     assert_int_equal(info.ram_free_bytes, 0);
+    assert_true(info.cpu_quota == 0.75);
 }
 
 /* v1, one hierarchy per controller, beside an empty v2; a mount point with a space. */
@@ -206,6 +208,21 @@ static void test_damaged_files(void **state)
                 assert_true(info.ram_free_bytes == 40 * GIB || info.ram_free_bytes == 7);
                 assert_true(info.cpu_quota == 0 || info.cpu_quota == 7.0 / 8);
             }
+}
+
+/* What a run may take without flags: a tenth and 256 MiB of RAM, and a tenth of the disk, stay. */
+static void test_room(void **state)
+{
+    (void)state;
+    struct machine_info info = {.ram_free_bytes = 10 * GIB, .disk_free_bytes = 100 * GIB};
+    int64_t ram, disk;
+    machine_room(&info, &ram, &disk);
+    assert_int_equal(ram, 9 * GIB - 256 * MIB);
+    assert_int_equal(disk, 90 * GIB);
+    info = (struct machine_info){.ram_free_bytes = 200 * MIB, .disk_free_bytes = -1};
+    machine_room(&info, &ram, &disk);
+    assert_int_equal(ram, 0);
+    assert_int_equal(disk, 0);
 }
 
 static void test_device_node(void **state)
@@ -344,6 +361,7 @@ int main(void)
         cmocka_unit_test_setup(test_container, fixture),
         cmocka_unit_test_setup(test_damaged_files, fixture),
         cmocka_unit_test_setup(test_device_node, fixture),
+        cmocka_unit_test(test_room),
         cmocka_unit_test_setup(test_this_machine, fixture),
         cmocka_unit_test_setup(test_offload_dir, fixture),
         cmocka_unit_test_setup(test_affinity, fixture),

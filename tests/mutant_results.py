@@ -1,7 +1,7 @@
 """tests/MUTANTS.csv: what came of each fault of mutants.py when it was last tried.
 
 A row has the id of its fault (mutant_fault.id_of), the fault's file and name, `killed`, `survived`, `does not build` or `fails
-without it`, the test that gave that result, the day, the commit that was checked out, and the first digits of git's blob hash
+without it`, the test that gave that result and its level, the day, the commit that was checked out, and the first digits of git's blob hash
 of the file that the fault was put into. A row tells something only while the file still has this hash: hashes of
 files, unlike those of commits, outlive a rebase, and need no history. Rows are sorted by file.
 """
@@ -15,7 +15,7 @@ import time
 from mutant_fault import ROOT, id_of
 
 PATH = os.path.join(ROOT, "tests/MUTANTS.csv")
-COLUMNS = ("id", "file", "fault", "result", "test", "date", "commit", "blob")
+COLUMNS = ("id", "file", "fault", "result", "test", "level", "date", "commit", "blob")
 LOCK = threading.Lock()
 
 
@@ -40,10 +40,10 @@ def load():
         return {}
 
 
-def keep(m, result, test, all_mutants):
+def keep(m, result, test, level, all_mutants):
     """One more result; rows of faults that are in no list any more go."""
     commit = (git("rev-parse", "--short=12", "HEAD") or "").strip()
-    row = dict(zip(COLUMNS, (id_of(m), m.file, m.name, result, test, time.strftime("%Y-%m-%d"), commit, blob(m.file))))
+    row = dict(zip(COLUMNS, (id_of(m), m.file, m.name, result, test, level, time.strftime("%Y-%m-%d"), commit, blob(m.file))))
     known = {id_of(x) for x in all_mutants}
     with LOCK:
         rows = {k: v for k, v in load().items() if k in known}
@@ -56,9 +56,10 @@ def keep(m, result, test, all_mutants):
 
 
 def stale(mutants):
-    """Those without a row, or whose file has changed since."""
-    rows, blobs = load(), {file: blob(file) for file in {m.file for m in mutants}}
-    return [m for m in mutants if rows.get(id_of(m), {}).get("blob") != blobs[m.file]]
+    """Those that were not killed, or whose file has changed since."""
+    blobs = {file: blob(file) for file in {m.file for m in mutants}}
+    killed = {(row["id"], row["blob"]) for row in load().values() if row["result"] == "killed"}
+    return [m for m in mutants if (id_of(m), blobs[m.file]) not in killed]
 
 
 def changed_since(mutants, revision):

@@ -5,9 +5,8 @@
 
 The faults stand in mutant_list.py and the other mutant_*.py. Each is applied to a copy of the tree under
 build/mutants, built, and met by the tests it names, until one fails: killed. One that passes them all survives, and is a test that is
-missing. A test runs as `make check` runs it: at SLUICE_TEST_LEVEL=check, built without sanitizers (check.py runs without them every
-C test that a fault names); a last word @full or @night of a test's name is another level. What came of each fault is
-kept in tests/MUTANTS.csv. Ends in one line `N passed, N failed, N skipped`: killed, not killed, and not killed for a reason that
+missing. A test runs as check.py runs it, built without sanitizers: at level check first, which sees most faults, then at
+level full. What came of each fault, and at which level, is kept in tests/MUTANTS.csv. Ends in one line `N passed, N failed, N skipped`: killed, not killed, and not killed for a reason that
 mutant_fault.SURVIVORS gives. --applies only checks that each fault still finds its line (what `make check` does).
 Refuses: to call a fault killed that does not build, or when the same tests fail on the source as it is. Standard library, make
 and a C compiler.
@@ -26,6 +25,7 @@ import mutant_list  # noqa: F401  fills MUTANTS, as the next ones do
 import mutant_evict  # noqa: F401
 import mutant_formats  # noqa: F401
 import mutant_plan  # noqa: F401
+import mutant_promises  # noqa: F401
 import mutant_simt  # noqa: F401
 import mutant_results
 from mutant_fault import M as MUTANTS
@@ -56,7 +56,7 @@ def environment(level):
     return env
 
 
-def run(argv, folder, limit_s, log, level="check"):
+def run(argv, folder, limit_s, log, level="full"):
     """The exit status; None when it did not end in time."""
     p = subprocess.Popen(argv, cwd=folder, env=environment(level), stdin=subprocess.DEVNULL, stdout=log,
                          stderr=subprocess.STDOUT, start_new_session=True)
@@ -78,15 +78,14 @@ def python():
 
 
 def command(test):
-    """How a test is run, what make has to build for it, and its level. `name` is a cmocka binary; `name.py ARGS` a driver,
-    whose first argument is the binary; some preload a shim."""
+    """How a test is run, and what make has to build for it. `name` is a cmocka binary; `name.py ARGS` a driver, whose
+    first argument is the binary; some preload a shim."""
     words = test.split()
-    level = words.pop()[1:] if words[-1].startswith("@") else "check"
     if not words[0].endswith(".py"):
-        return [f"build/tests/{words[0]}"], [f"build/tests/{words[0]}"], level
+        return [f"build/tests/{words[0]}"], [f"build/tests/{words[0]}"]
     tools = ["nth.so", "nouring", *(["source_dump", "pack_source"] if words[0] == "quantized_test.py" else [])]
     return ([python(), "tests/" + words[0], "./sluice", *words[1:]],
-            ["sluice", "build/tests/sim_device.so", *("build/tests/tools/" + tool for tool in tools)], level)
+            ["sluice", "build/tests/sim_device.so", *("build/tests/tools/" + tool for tool in tools)])
 
 
 class Tree:
@@ -112,32 +111,40 @@ class Tree:
         with open(os.path.join(self.folder, file), "w", encoding="utf-8") as f:
             f.write(text)
 
-    def passes(self, test, log):
+    def passes(self, test, level, log):
         """Does the test pass on the source as it is? Asked once."""
-        if test not in self.baseline:
-            argv, targets, level = command(test)
-            self.baseline[test] = self.make(targets, log) and run(argv, self.folder, LIMIT_S, log, level) == 0
-        return self.baseline[test]
+        if (test, level) not in self.baseline:
+            argv, targets = command(test)
+            self.baseline[test, level] = self.make(targets, log) and run(argv, self.folder, LIMIT_S, log, level) == 0
+        return self.baseline[test, level]
 
-    def meet(self, mutant):
-        """(what came of it, by which test, seconds)"""
+    def meet(self, mutant, level, log):
+        """(what came of it, by which test) at a level."""
+        for test in mutant.tests:
+            if not self.passes(test, level, log):
+                return "fails without it", test
+        text = source_of(mutant)
+        self.write(mutant.file, mutated(mutant, text)[0])
+        try:
+            for test in mutant.tests:
+                argv, targets = command(test)
+                if not self.make(targets, log):
+                    return "does not build", test
+                if run(argv, self.folder, LIMIT_S, log, level) != 0:
+                    return "killed", test
+        finally:
+            self.write(mutant.file, text)
+        return "survived", ", ".join(mutant.tests)
+
+    def meet_levels(self, mutant):
+        """(what came of it, by which test, at which level, seconds)"""
         start = time.monotonic()
         with open(self.log_path, "ab") as log:
-            for test in mutant.tests:
-                if not self.passes(test, log):
-                    return "fails without it", test, time.monotonic() - start
-            text = source_of(mutant)
-            self.write(mutant.file, mutated(mutant, text)[0])
-            try:
-                for test in mutant.tests:
-                    argv, targets, level = command(test)
-                    if not self.make(targets, log):
-                        return "does not build", test, time.monotonic() - start
-                    if run(argv, self.folder, LIMIT_S, log, level) != 0:
-                        return "killed", test, time.monotonic() - start
-            finally:
-                self.write(mutant.file, text)
-        return "survived", ", ".join(mutant.tests), time.monotonic() - start
+            for level in ("check", "full"):
+                what, test = self.meet(mutant, level, log)
+                if what != "survived":
+                    break
+        return what, test, level, time.monotonic() - start
 
 
 def check_list(mutants):
@@ -163,12 +170,12 @@ def meet_all(mutants, jobs, deadline):
             return
         tree = trees.get()
         try:
-            what, test, seconds = tree.meet(m)
+            what, test, level, seconds = tree.meet_levels(m)
         finally:
             trees.put(tree)
-        mutant_results.keep(m, what, test, MUTANTS)
+        mutant_results.keep(m, what, test, level, MUTANTS)
         results.append((m, what, test))
-        print(f"  {what:16s} {m.name} ({m.file}) by {test}, {seconds:.0f} s", flush=True)
+        print(f"  {what:16s} {m.name} ({m.file}) by {test} at level {level}, {seconds:.0f} s", flush=True)
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         list(pool.map(one, mutants))
@@ -177,7 +184,7 @@ def meet_all(mutants, jobs, deadline):
 
 def chosen(a):
     """The faults that the flags leave."""
-    mutants = [m for m in MUTANTS if not a.only or any(w in m.name + " " + m.file for w in a.only)]
+    mutants = [m for m in MUTANTS if not a.only or any(w in f"{m.name} {m.file} {m.entry}" for w in a.only)]
     if a.since:
         mutants = mutant_results.changed_since(mutants, a.since)
         if mutants is None:
@@ -190,9 +197,9 @@ def chosen(a):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--only", action="append", default=[], metavar="WORD", help="faults with WORD in name or file")
+    p.add_argument("--only", action="append", default=[], metavar="WORD", help="faults with WORD in their name, file or list")
     p.add_argument("--since", metavar="REV", help="faults in files that have changed since this revision")
-    p.add_argument("--stale", action="store_true", help="faults without a row in MUTANTS.csv, or whose file has changed since")
+    p.add_argument("--stale", action="store_true", help="faults that MUTANTS.csv does not say were killed, or whose file has changed since")
     p.add_argument("--shard", default="0/1", metavar="I/N", help="each N-th of these faults, from the I-th, I from 0")
     p.add_argument("--minutes", type=float, default=1e9, metavar="N", help="no fault is begun after so long")
     p.add_argument("--jobs", type=int, default=2)

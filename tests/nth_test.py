@@ -148,11 +148,16 @@ def job_args(place, source, out, *more):
             *more]
 
 
+def job_parts(place):
+    """The arguments of a run, and what it makes."""
+    out = place.at("jobs/a.jsonl")
+    return job_args(place, place.rows("in.jsonl", nth.rows(4, 1, (3, 5))), out), [out]
+
+
 def commands(place):
     """What is tried, as Command takes it."""
-    source, out = place.rows("in.jsonl", nth.rows(4, 1, (3, 5))), place.at("jobs/a.jsonl")
-    cache = place.at("cache")
-    args = job_args(place, source, out)
+    args, (out,) = job_parts(place)
+    source, cache = args[4], place.at("cache")
     yield ("run", args, [out])
 
     def no_packs():
@@ -192,8 +197,18 @@ def every(tally, place, a, calls):
     for name, *what in commands(place):
         if LEVEL or name in FEW:
             sweep(tally, a, Command(place, name, *what), calls)
-    left = [f for folder in ("cache", "jobs") for f in os.listdir(place.at(folder)) if ".tmp" in f]
+    left = [f for folder in ("cache", "jobs", "offload") for f in os.listdir(place.at(folder)) if ".tmp" in f or "scratch" in f]
     tally.check(not left, f"left behind: {left}")
+
+
+def calls(tally, place, a):
+    """A run makes the calls that its promises rest on: one that is never made cannot fail."""
+    nth.prepare(place)
+    run = Command(place, "run", *job_parts(place))
+    made = {(call, kind) for _, call, kind, _ in run.good.log.calls}
+    wanted = {("fallocate", "scratch"), ("fdatasync", "partial"), ("fdatasync", "journal"), ("fsync", "OUT.tmp"),
+              ("rename", "OUT.tmp"), ("fsync", "job.json"), ("rename", "job.json"), ("fsync", "OUT's folder")}
+    tally.check(wanted <= made, f"a run does not make these calls: {sorted(wanted - made)}")
 
 
 def memory(tally, place, a):
@@ -209,8 +224,7 @@ def disk(tally, place, a):
 def ever_since(tally, place, a):
     """Not once but from then on: memory that is gone, a disk that is gone."""
     nth.prepare(place)
-    source, out, r = place.rows("in.jsonl", nth.rows(4, 1, (3, 5))), place.at("jobs/a.jsonl"), random.Random(a.seed)
-    command, found = Command(place, "run", job_args(place, source, out), [out]), Found()
+    command, found, r = Command(place, "run", *job_parts(place)), Found(), random.Random(a.seed)
     for call, codes in (("malloc", (0, 4)), ("pthread_create", (0, 4)), ("pwrite", (9,)), ("fdatasync", (9,)),
                         ("fsync", (9,)), ("pread", (0, 2, 5, 9))):
         for n in some(r, range(1, command.good.log.counts[call] + 1), pick(2, 5, 200)):
@@ -235,4 +249,4 @@ def address_space(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (memory, disk, ever_since, address_space)))
+    sys.exit(trial.run_parts(__doc__, (calls, memory, disk, ever_since, address_space)))

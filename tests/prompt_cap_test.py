@@ -78,6 +78,12 @@ def longest_rows(tally, place, a):
     tally.check(bad and cap is not None and bad == [i for i, n in enumerate(LENGTHS) if n > cap],
                 f"error rows are the prompts above the cap: {bad}, cap {cap}")
     tally.check(cap in LENGTHS, f"the cap is the longest prompt that is held: {cap}")
+    above = min(n for n in LENGTHS if n > (cap or 0))
+    for most, fits in ((cap or 0, True), (above, False)):
+        some = place.rows("some.jsonl", [row for row, n in zip(rows(4), LENGTHS) if n <= most])
+        done = place.sluice("run", "-m", place.at("long.cfg"), "-i", some, "--dry-run", "--mem-ram", case.small)
+        held = done.code == 0 and "longest prompts do not fit" not in done.err
+        tally.check(held == fits, f"prompts of up to {most} tokens, with a cap of {cap}: exit {done.code}: {done.err[-200:]!r}")
     for i, (x, y) in enumerate(zip(everything.splitlines(), out.splitlines())):
         tally.check(i in bad or x == y, f"row {i} differs under a cap")
     code, out, _ = case.ends(place.fresh(), case.hint[1] + "M")

@@ -70,18 +70,20 @@ static void ranges_read(struct ring *r, int file, uint8_t *buf, const uint8_t *m
     free(ios);
 }
 
+/* registered: into how many buffers the memory is cut that the back end may register; 0: none. */
 static void bytes_check(enum ring_kind kind, int depth, const char *faults, int registered)
 {
     char path[128];
     random_state = 42;
     uint8_t *model = file_make("bytes", path, FILE_BYTES);
     uint8_t *buf = pages(FILE_BYTES + 4096);
-    struct ring_buffer range = {buf, round_up(FILE_BYTES + 4096, 4096)};
+    int64_t n_buf = round_up(FILE_BYTES + 4096, 4096), first = registered > 1 ? 8 * 4096 : n_buf;
+    struct ring_buffer ranges[] = {{buf, first}, {buf + first, n_buf - first}};
     struct ring_config config = {.kind = kind,
                                  .depth = depth,
                                  .n_threads = 3,
                                  .faults = faults,
-                                 .buffers = &range,
+                                 .buffers = ranges,
                                  .n_buffers = registered};
     struct ring *r;
     assert_int_equal(ring_open(&r, &config), OK);
@@ -105,6 +107,7 @@ static void test_bytes(void **state)
         bytes_check(KINDS[k], 1, NULL, 0);
         bytes_check(KINDS[k], 7, NULL, 1);
         bytes_check(KINDS[k], 200, NULL, 1);
+        bytes_check(KINDS[k], 200, NULL, 2);
     }
 }
 

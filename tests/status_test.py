@@ -101,5 +101,22 @@ def partial_goes_bad(tally, place, _):
                         f"{order}, {which}: {done.code} {done.error_line()} {difference(read(whole), read(out))}")
 
 
+def partial_is_replaced(tally, place, _):
+    """Another file takes OUT.partial's name while the binary runs: OUT has the rows of the job all the same."""
+    rows = place.rows("in.jsonl", job_rows(18, 6, tokens=(4, 16)))
+    for order in ("input", "completion"):
+        command = ["run", "-m", place.model, "-i", rows, *STREAMED, "--order", order]
+        whole, out = place.fresh(), place.fresh()
+        tally.check(place.sluice(*command, "-o", whole).code == 0, "the whole job")
+        slow = place.start([*command, "-o", out])
+        tally.check(slow.wait_for(lambda: Journal(out).rows >= 4), f"{order}: the run came to its fourth row")
+        slow.signal(signal.SIGSTOP)
+        os.replace(place.write("other", hurt(read(out + ".partial"), "zeros")), out + ".partial")
+        slow.signal(signal.SIGCONT)
+        done = slow.end()
+        tally.check(done.code == 0 and sorted(read(out).splitlines()) == sorted(read(whole).splitlines()),
+                    f"{order}: {done.code} {done.error_line()} {difference(read(whole), read(out))}")
+
+
 if __name__ == "__main__":
-    sys.exit(run_parts(__doc__, [running_and_stopped, partial_goes_bad]))
+    sys.exit(run_parts(__doc__, [running_and_stopped, partial_goes_bad, partial_is_replaced]))

@@ -83,7 +83,7 @@ static struct {
     int log_fd;
 } plan = {.log_fd = -1};
 static atomic_long counts[N_CALLS], hits;
-/* Of the last pread or pwrite. initial-exec: the loader allocates nothing when a thread first asks. */
+/* Of the last pread or pwrite. initial-exec: a thread's first use makes no loader allocate. */
 static _Thread_local long long at_offset __attribute__((tls_model("initial-exec")));
 static int (*real_thread)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 static FILE *(*real_fopen)(const char *, const char *);
