@@ -494,7 +494,7 @@ int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_
  * are ranks keys are rotated back before they are written. The row's anchor begins anew with the
  * prompt. */
 struct prompt_keep_args {
-    struct kv_layout from; // workspace pages
+    struct kv_layout from; // workspace pages, in f32 or bf16
     const void *pages;     // of the prompt
     float *scores; // of the prompt, as prompt_span_scores(); under evict_lag_scores() room for
                    // them: they are made here

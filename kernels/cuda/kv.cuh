@@ -71,18 +71,31 @@ DEVICE uint16_t *kv_scale_at(const struct kv_layout *l, const uint8_t *panel, in
     return (uint16_t *)(panel + l->scales_at) + group * KV_PAGE_SLOTS + slot;
 }
 
-/* Number d of a slot of K (v 0) or V. */
+/* The word, of 1 << shift numbers, of number d of a slot in a panel of K (v 0) or V. */
+DEVICE int64_t kv_word_at(const struct kv_layout *l, int v, int slot, int d, int shift)
+{
+    return v ? (int64_t)(slot >> shift) * l->dim_pad + d : (d >> shift) * KV_PAGE_SLOTS + slot;
+}
+
+/* Number d of a slot of K (v 0) or V, in f32 or bf16: one load for both. */
+DEVICE float kv_plain_number(const struct kv_layout *l, const uint8_t *panel, int v, int slot,
+                             int d)
+{
+    const int pairs = l->format == KV_BF16, odd = (v ? slot : d) % 2;
+    union math_bits x = {.u = ((const uint32_t *)panel)[kv_word_at(l, v, slot, d, pairs)]};
+    if (pairs)
+        x.u = odd ? x.u & 0xffff0000 : x.u << 16;
+    return x.f;
+}
+
+/* Number d of a slot of K (v 0) or V, in any format. */
 DEVICE float kv_number(const struct kv_layout *l, const uint8_t *panel, int v, int slot, int d)
 {
-    const int per = kv_per_word(l->format), slow = v ? slot : d;
-    const int64_t word =
-        v ? (int64_t)(slow / per) * l->dim_pad + d : slow / per * KV_PAGE_SLOTS + slot;
-    if (l->format == KV_F32)
-        return ((const float *)panel)[word];
-    if (l->format == KV_BF16)
-        return bf16_to_f32(((const uint16_t *)panel)[word * 2 + slow % 2]);
-    const int bits = 16 / per, group = d / KV_GROUP;
-    int code = ((const uint16_t *)panel)[word] >> slow % per * bits & ((1 << bits) - 1);
+    if (l->format == KV_F32 || l->format == KV_BF16)
+        return kv_plain_number(l, panel, v, slot, d);
+    const int shift = l->format == KV_Q4 ? 2 : 1, bits = 16 >> shift, group = d / KV_GROUP;
+    const uint16_t word = ((const uint16_t *)panel)[kv_word_at(l, v, slot, d, shift)];
+    const int code = word >> (v ? slot : d) % (1 << shift) * bits & ((1 << bits) - 1);
     float scale = f16_to_f32(*kv_scale_at(l, panel, group, slot));
     float minimum = f16_to_f32(*kv_scale_at(l, panel, l->groups + group, slot));
     return (float)code * scale + minimum;

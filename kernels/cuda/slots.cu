@@ -39,10 +39,11 @@ struct kept_vector {
     __device__ float operator()(int d) const
     {
         const int slot = pos % KV_PAGE_SLOTS, half = rope->rope_dim / 2;
-        const float x = kv_number(l, panel, v, slot, d);
+        const float x = kv_plain_number(l, panel, v, slot, d);
         if (v || !rope->cos || d >= rope->rope_dim)
             return x;
-        const float with = kv_number(l, panel, v, slot, d < half ? d + half : d - half);
+        const float with =
+            kv_plain_number(l, panel, v, slot, d < half ? d + half : d - half);
         const int64_t at = (int64_t)pos * half + (d < half ? d : d - half);
         const float c = rope->cos[at], s = rope->sin[at];
         const float inverse = 1.0f / (rope->scale * rope->scale);
@@ -251,7 +252,7 @@ DEVICE void warp_softmax(float *x, int lag)
 
 /* Scores that keys and values make: a block has a chunk and a KV head, the last one all that no
  * whole chunk follows, and the sink. */
-__global__ void __launch_bounds__(LAG_THREADS) keep_lags(const __grid_constant__ struct keep f)
+__global__ void __launch_bounds__(LAG_THREADS, 4) keep_lags(const __grid_constant__ struct keep f)
 {
     const struct prompt_keep_args *a = &f.a;
     const int chunk = (int)blockIdx.x, head = (int)blockIdx.y, head_dim = a->from.head_dim;
@@ -645,6 +646,7 @@ int64_t cuda_prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, 
 void cuda_prompt_keep(cudaStream_t stream, const struct ops *ops,
                       const struct prompt_keep_args *args)
 {
+    CHECK(args->from.format == KV_F32 || args->from.format == KV_BF16);
     struct keep f = {};
     const unsigned heads = (unsigned)args->from.n_kv_heads;
     f.a = *args;
