@@ -12,7 +12,7 @@ import sys
 import time
 
 import trial
-from trial import read
+from trial import LEVEL, from_full, read
 
 JOB = ["--prompt-len", "64", "--gen-len", "32", "--num-prompts", "100"]
 RATES = {"nvme_read": "2e9", "nvme_write": "1e9", "ram_read": "2e10", "matmul_flops": "1e12", "step_s": "1e-5",
@@ -86,7 +86,7 @@ def capacities(tally, place, a):
             tally.check(plan(place, "--machine", some, "--device", "cpu").code == 0, f"without {key}, --device cpu")
     configs = sorted(glob.glob(os.path.join(os.path.dirname(trial.HERE), "configs/machine-*.cfg")))
     tally.check(len(configs) > 1, "configs/machine-*.cfg are there")
-    for path in configs:
+    for path in configs if LEVEL else configs[:1]:
         done = plan(place, "--machine", path)
         tally.check(done.code == 0 and os.path.basename(path) in done.err, f"{path}: exit {done.code}: {done.last()}")
 
@@ -207,6 +207,7 @@ def flags_win(tally, place, a):
             break
 
 
+@from_full
 def binding(tally, place, a):
     """`probe` measures threads that are bound as those of `run` are."""
     def spread(args):

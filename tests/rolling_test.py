@@ -72,7 +72,7 @@ def longer(tally, bed, _):
                               ("h2o", ["--kv-policy", "h2o", "--kv-budget", "0.2"], Rule("h2o", "0.2", LONG))):
         done = bed.call("score", bed.scored, *F32, *flags, *SLOT)
         tally.check(done.code == 0, f"{name}: exit {done.code}: {done.err[-300:]!r}")
-        for row, got in list(zip(bed.scored, done.rows))[::pick(2, 1)]:
+        for row, got in list(zip(bed.scored, done.rows))[::pick(3, 1)]:
             want, _, _ = evict_ref.score(bed.ref, row["context_ids"], row["continuation_ids"], rule, by_slot=True)
             true, _, _ = evict_ref.score(bed.ref, row["context_ids"], row["continuation_ids"], rule)
             off = np.abs(np.subtract(got.get("token_logprobs", [0]), want)).max()
