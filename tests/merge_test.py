@@ -57,11 +57,12 @@ def shards(tally, place, _):
     done = place.sluice("merge", "-o", out, parts[2], parts[0], parts[1])
     tally.check(done.code == 0 and not done.out, f"merge: {done.code} {done.err}")
     tally.check(read(out) == read(whole), difference(read(whole), read(out)))
-    again = place.sluice(*command, "-o", out)
-    tally.check(again.code == 3 and "nothing to do: 21 rows ok, 2 failed" in again.err, again.err)
     seen = json.loads(place.sluice("status", "--json", out).out)
     want = json.loads(place.sluice("status", "--json", whole).out)
     tally.check(seen["state"] == "complete" and all(seen[k] == want[k] for k in ("rows", "output_tokens")), f"{seen}")
+    again = place.sluice(*command, "-o", out)  # after status: a run mends a manifest that has other counts than OUT
+    tally.check(again.code == 3 and all(words in again.err for words in (
+        "nothing to do: 21 rows ok, 2 failed", "  1 x unsupported_field (", "  1 x invalid_request")), again.err)
     done = place.sluice("merge", "-o", out, *parts)
     tally.check(done.code == 8 and "--overwrite" in done.error_line(), done.error_line())
     tally.check(place.sluice("merge", "--overwrite", "-o", out, *parts).code == 0, "merge over an old OUT")

@@ -129,12 +129,8 @@ fault("merge: tokens are those of the first part", MERGE + "set_sum", "i < m->n"
 
 # ---- plans that change
 
-fault("replan: lines of the plan that is left are forgotten", "engine/app/replan.c:replan_take", "r->bytes = w->bytes;", "",
-      "replan_test.py --only changed")
 fault("replan: a plan is kept whatever a control group takes away", "engine/app/replan.c:is_short",
       "    w->budget = budget;\n    return 1;", "    return 0;", "replan_test.py --only limit_lowered")
-fault("replan: rates of runs with faults are kept", "engine/app/replan.c:replan_shown", "w->passes < SHOWS_PASSES", "0",
-      "replan_test.py --only shown")
 
 # ---- where it runs
 

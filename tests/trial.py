@@ -448,4 +448,4 @@ class Journal:
             done[index] = len(line.get("token_ids") or ())
             live.pop(index, None)
         self.rows, self.tokens = len(done), sum(done.values()) + sum(live.values())
-        self.live_rows, self.bytes = len(live), len(data)
+        self.live_rows, self.live_tokens, self.bytes = len(live), sum(live.values()), len(data)
