@@ -121,11 +121,7 @@ class Runner:
         """What make has to build for it."""
         if not self.build:
             return set()
-        if not self.is_driver():
-            return {self.argv[0]}
-        with open(os.path.join(ROOT, self.argv[1]), encoding="utf-8") as f:
-            text = f.read()
-            return {"sluice", "tools"} if "tests/tools" in text or "sim_device.so" in text else {"sluice"}
+        return {"sluice", "tools"} if self.is_driver() else {self.argv[0]}
 
 
 def python():
