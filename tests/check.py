@@ -19,6 +19,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -269,7 +270,7 @@ def run_one(r, built):
            "SLUICE_TEST_LEVEL": LEVELS[LEVEL],
            "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1",
            "UBSAN_OPTIONS": "print_stacktrace=1",
-           "SLUICE_PROBE_SHARE": "0.03",  # see trial.py
+           "SLUICE_PROBE_SHARE": "0.03", "SLUICE_TEST_PROBES": os.path.join(LOGS, "probes"),  # see trial.py
            "OPENBLAS_NUM_THREADS": "1"}  # small matrices; two runners share the cores
     with open(r.log_path(), "wb") as log:
         if r.base in WANT_MODEL and MODEL:
@@ -428,6 +429,7 @@ def main():
     if a.list:
         print("\n".join(r.name for r in todo))
         return 0
+    shutil.rmtree(os.path.join(LOGS, "probes"), ignore_errors=True)  # a machine is measured anew by each run
     os.makedirs(LOGS, exist_ok=True)
     started = time.monotonic()
     built = make_all(todo, a.jobs)
