@@ -20,9 +20,10 @@ import subprocess
 import sys
 import time
 
-import mutant_list  # noqa: F401  fills MUTANTS, as the next two do
+import mutant_list  # noqa: F401  fills MUTANTS, as the next ones do
 import mutant_evict  # noqa: F401
 import mutant_formats  # noqa: F401
+import mutant_outputs  # noqa: F401
 import mutant_plan  # noqa: F401
 from mutant_fault import M as MUTANTS
 
