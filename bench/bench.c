@@ -10,9 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "engine/app/run.h"
 #include "engine/app/version.h"
+#include "kernels/whole.h"
 
 #define COMMAND_MAX 4096
 
@@ -255,6 +257,34 @@ enum err bench_policies(const struct config *c, int policies[], int *n)
     return OK;
 }
 
+/* With -o the file gets what would stand on stdout; also the rows of a bench that was stopped. */
+static enum err run_to_file(enum err (*run)(const struct config *c), const struct config *c)
+{
+    static struct whole_file file;
+    if (!c->out)
+        return run(c);
+    TRY(whole_open(&file, c->out));
+    if (dup2(fileno(file.f), STDOUT_FILENO) < 0) {
+        whole_drop(&file);
+        return fail(ERR_FIT, "%s: %s", c->out, strerror(errno));
+    }
+    enum err err = run(c);
+    char why[1024];
+    snprintf(why, sizeof why, "%s", err_text());
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        int saved = errno;
+        whole_drop(&file);
+        clearerr(stdout);
+        return fail(ERR_IO, "%s: cannot be written: %s", c->out, strerror(saved));
+    }
+    enum err written = OK;
+    if (lseek(STDOUT_FILENO, 0, SEEK_END) > 0)
+        written = whole_end(&file);
+    else
+        whole_drop(&file); // refused before its first row
+    return err != OK ? fail(err, "%s", why) : written;
+}
+
 enum err command_bench(const struct config *c)
 {
     static const struct {
@@ -271,9 +301,7 @@ enum err command_bench(const struct config *c)
     for (int i = 0; i < (int)(sizeof benches / sizeof benches[0]); i++) {
         if (strcmp(c->args[0], benches[i].name) != 0)
             continue;
-        if (c->out && !freopen(c->out, "w", stdout)) // what would stand on stdout stands there
-            return fail(ERR_IO, "%s: %s", c->out, strerror(errno));
-        return benches[i].run(c);
+        return run_to_file(benches[i].run, c);
     }
     return fail(ERR_USAGE, "bench: '%s' is none of ops|io|throughput|sweep|frontier|attention",
                 c->args[0]);

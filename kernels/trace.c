@@ -1,11 +1,12 @@
 /* kernels/trace.c - see trace.h. */
 #include "kernels/trace.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "kernels/whole.h"
 
 const char *lane_name(enum lane lane)
 {
@@ -85,9 +86,9 @@ static void write_lane(const struct trace *t, enum lane lane, int64_t origin_ns,
 
 enum err trace_write(const struct trace *t, const char *path)
 {
-    FILE *f = fopen(path, "w");
-    if (!f)
-        return fail(ERR_IO, "%s: open: %s", path, strerror(errno));
+    struct whole_file file;
+    TRY(whole_open(&file, path));
+    FILE *f = file.f;
     int64_t origin_ns = INT64_MAX;
     for (int lane = 0; lane < N_LANES; lane++) {
         int64_t n = min_i64(t->n_events[lane], t->capacity);
@@ -101,10 +102,7 @@ enum err trace_write(const struct trace *t, const char *path)
         if (t->n_events[lane] > 0)
             write_lane(t, lane, origin_ns, f);
     fprintf(f, "\n]}\n");
-    int bad = ferror(f);
-    if (fclose(f) != 0 || bad)
-        return fail(ERR_IO, "%s: write failed", path);
-    return OK;
+    return whole_end(&file);
 }
 
 void trace_close(struct trace *t)

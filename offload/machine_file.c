@@ -7,12 +7,11 @@
 #include "offload/machine_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "kernels/whole.h"
 #include "offload/probe.h"
 
 /* What a file says besides rates. */
@@ -181,9 +180,10 @@ enum err machine_text_parse(struct machine *m, const char *text, int64_t n_bytes
 
 enum err machine_text_load(const char *path, char *text, int64_t *n_bytes)
 {
-    FILE *f = fopen(path, "rb");
+    const char *why;
+    FILE *f = regular_open(path, &why);
     if (!f)
-        return fail(ERR_INPUT, "%s: machine file: %s", path, strerror(errno));
+        return fail(ERR_INPUT, "%s: machine file: %s", path, why);
     char extra;
     *n_bytes = (int64_t)fread(text, 1, MACHINE_FILE_BYTES_MAX, f);
     int more = *n_bytes == MACHINE_FILE_BYTES_MAX && fread(&extra, 1, 1, f) == 1;
@@ -276,20 +276,10 @@ int machine_text_format(const struct machine *m, const char *comment, char *text
 
 enum err machine_text_save(const char *path, const char *text, int64_t n_bytes)
 {
-    char temp[4200];
-    int n = snprintf(temp, sizeof temp, "%s.%ld.tmp", path, (long)getpid());
-    if (n >= (int)sizeof temp)
-        return fail(ERR_IO, "%.100s...: machine file: path is too long", path);
-    FILE *f = fopen(temp, "wb");
-    if (!f)
-        return fail(ERR_IO, "%s: machine file: %s", path, strerror(errno));
-    int bad = fwrite(text, 1, (size_t)n_bytes, f) != (size_t)n_bytes;
-    bad |= fclose(f) != 0;
-    if (!bad && rename(temp, path) == 0)
-        return OK;
-    int saved = errno;
-    unlink(temp);
-    return fail(ERR_IO, "%s: machine file: cannot be written: %s", path, strerror(saved));
+    struct whole_file file;
+    TRY(whole_open(&file, path));
+    fwrite(text, 1, (size_t)n_bytes, file.f);
+    return whole_end(&file);
 }
 
 enum err machine_file_write(const struct machine *m, const char *path, const char *comment)

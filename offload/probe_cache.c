@@ -49,7 +49,8 @@ int64_t probe_cache_read(const char *path, char *text)
 void probe_cache_write(const char *path, char *text, int64_t n)
 {
     n += snprintf(text + n, CHECK_BYTES + 1, CHECK_FORMAT, crc32c(0, text, n));
-    if (machine_text_save(path, text, n) != OK)
+    enum err err = machine_text_save(path, text, n);
+    if (err != OK && err != ERR_JOB) // ERR_JOB: another process has kept its own meanwhile
         log_line(LOG_WARN, "probe: not kept: %s", err_text());
 }
 

@@ -37,7 +37,7 @@ static void wrong_outputs(void **state) // J11, J15
     expect_open(&c, ERR_USAGE, "this is the input");
     unlink(temp_path("link"));
     assert_int_equal(symlink("in", temp_path("link")), 0);
-    expect_open(&c, ERR_USAGE, "this is the input");
+    expect_open(&c, ERR_USAGE, "is a symbolic link");
     unlink(temp_path("link"));
     c.out_path = temp_dir;
     expect_open(&c, ERR_USAGE, "not a regular file");
@@ -56,10 +56,13 @@ static void wrong_outputs(void **state) // J11, J15
     c.out_path = kept_path("out9");
     expect_open(&c, ERR_INPUT, "nothing");
     assert_false(file_is_there("out9.journal"));
-    // left over, and a name with a newline (J18)
+    // somebody's, or left over beside a job; and a name with a newline (J18)
     temp_write_text("out\n8.tmp", "x");
     c.in_path = kept_path("in");
     c.out_path = kept_path("out\n8");
+    expect_open(&c, ERR_JOB, "--overwrite");
+    assert_false(file_is_there("out\n8.journal"));
+    c.overwrite = 1;
     assert_int_equal(job_run(&c, NULL, NULL), OK);
     assert_false(file_is_there("out\n8.tmp"));
     assert_true(file_is_there("out\n8"));
@@ -116,8 +119,13 @@ static void other_jobs(void **state) // J12
     assert_non_null(strstr(text, "\"predicted_elapsed_s\": 1.5"));
     free(text);
     assert_true(file_is_there("out3"));
-    c.overwrite = 0;
+    temp_write_text("out3", "old\n");
+    c.overwrite = 0; // only --overwrite gave the old OUT up; all rows are kept meanwhile
+    assert_int_equal(job_run(&c, NULL, &counts), ERR_JOB);
+    assert_non_null(strstr(err_text(), "did not write"));
+    c.overwrite = 1;
     assert_int_equal(job_run(&c, NULL, &counts), OK); // and the same command resumes
+    c.overwrite = 0;
     assert_int_equal(counts.ok, 1);
     temp_write_text("out3", "edited by hand\n");
     expect_open(&c, ERR_JOB, "has changed since its job ended");

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/app/plan_file.h"
 #include "engine/app/report.h"
@@ -117,10 +118,22 @@ enum err command_open_job(struct run *r, enum request_kind kind, const char *out
     return job_open(&r->job, &job, &r->work);
 }
 
+/* --kv-dump, --kv-trace and --trace, also of a run that was stopped. A file that could not be
+ * written is an error of the command; the rows are in OUT all the same. */
+static enum err end_side_files(struct run *r)
+{
+    char text[1024];
+    if (!r->engine_opened)
+        return OK;
+    enum err dumped = dump_close(&r->engine.dump);
+    snprintf(text, sizeof text, "%s", err_text());
+    TRY(r->config->trace ? trace_write(&r->engine.trace, r->config->trace) : OK);
+    return dumped == OK ? OK : fail(dumped, "%s", text);
+}
+
 /* Walks the line, ends the job, reports; the error that counts is the first one. */
 static enum err walk_and_report(struct run *r)
 {
-    const struct config *c = r->config;
     struct report report;
     TRY(report_open(&report, r));
     r->tick = report_tick;
@@ -135,11 +148,16 @@ static enum err walk_and_report(struct run *r)
     struct job_counts counts;
     job_counts(r->job, &counts);
     enum err reported = report_end(&report, err);
-    if (c->trace && r->engine_opened && trace_write(&r->engine.trace, c->trace) != OK)
+    char why[1024];
+    snprintf(why, sizeof why, "%s", err_text());
+    enum err sides = end_side_files(r);
+    if (err != OK && sides != OK)
         log_line(LOG_WARN, "%s", err_text());
     if (err != OK)
         return fail(err, "%s", text);
-    TRY(reported);
+    if (reported != OK)
+        return fail(reported, "%s", why);
+    TRY(sides);
     return counts.failed > 0 ? ERR_ROWS : OK;
 }
 
@@ -166,7 +184,10 @@ static enum err run_rows(struct run *r, enum request_kind kind)
             TRY(job_complete(r->job));
         return counts.failed > 0 ? ERR_ROWS : OK;
     }
-    TRY(run_plan(r));
+    enum err planned = run_plan(r);
+    if (planned != OK)
+        job_refused(r->job);
+    TRY(planned);
     if (c->dry_run) {
         if (!c->quiet)
             report_errors(r, stderr);
@@ -205,7 +226,16 @@ enum err command_input(struct config *with, const struct config *c, int job)
     if (!c->in || strcmp(c->in, "-") != 0)
         return OK;
     with->in = path;
-    return job ? spool_job(c->out, c->overwrite, path, sizeof path) : spool_look(path, sizeof path);
+    return job ? spool_job(c->out, c->overwrite, path, sizeof path, &with->made_input)
+               : spool_look(path, sizeof path);
+}
+
+/* A job that was refused leaves no OUT.input behind. */
+static enum err end_input(const struct config *c, enum err err)
+{
+    if (c->made_input && (err == ERR_USAGE || err == ERR_FIT || err == ERR_INPUT || err == ERR_JOB))
+        unlink(c->in);
+    return err;
 }
 
 enum err command_run(const struct config *asked)
@@ -216,7 +246,7 @@ enum err command_run(const struct config *asked)
     TRY(command_input(&with, asked, !asked->dry_run));
     struct run *r = NULL;
     TRY(command_begin(&r, c));
-    return command_end(r, run_rows(r, REQUEST_GENERATE));
+    return end_input(c, command_end(r, run_rows(r, REQUEST_GENERATE)));
 }
 
 enum err command_walk_memory(struct run *r, enum request_kind kind, struct request *requests,
@@ -484,5 +514,5 @@ enum err command_score(const struct config *asked)
     TRY(command_input(&with, asked, !asked->dry_run));
     struct run *r = NULL;
     TRY(command_begin(&r, c));
-    return command_end(r, c->text ? score_text(r) : run_rows(r, REQUEST_SCORE));
+    return end_input(c, command_end(r, c->text ? score_text(r) : run_rows(r, REQUEST_SCORE)));
 }

@@ -7,7 +7,6 @@
 #include "engine/app/commands.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +16,7 @@
 #include <unistd.h>
 
 #include "engine/data/file.h"
-#include "engine/job/journal.h"
+#include "kernels/whole.h"
 
 #define MANIFEST_BYTES_MAX (1 << 20)
 
@@ -32,8 +31,8 @@ struct part {
 struct merge {
     struct part *parts; // owned: [n], by shard once they are known
     int64_t n, rows;
-    FILE *out;  // owned
-    char *line; // owned
+    struct whole_file out, manifest; // owned
+    char *line;                      // owned
     size_t line_cap;
     int64_t written;
     uint32_t crc;
@@ -156,7 +155,7 @@ static enum err check_parts(struct merge *m)
 
 /* ---- the whole ---- */
 
-static enum err copy_line(struct merge *m, struct part *p, const char *path)
+static enum err copy_line(struct merge *m, struct part *p)
 {
     ssize_t n = getline(&m->line, &m->line_cap, p->f);
     if (n <= 0 || m->line[n - 1] != '\n')
@@ -164,25 +163,19 @@ static enum err copy_line(struct merge *m, struct part *p, const char *path)
     p->crc = crc32c(p->crc, m->line, n);
     m->crc = crc32c(m->crc, m->line, n);
     m->written += n;
-    if (fwrite(m->line, 1, (size_t)n, m->out) != (size_t)n)
-        return fail(ERR_IO, "%.512s: %s", path, strerror(errno));
+    if (fwrite(m->line, 1, (size_t)n, m->out.f) != (size_t)n)
+        return fail(ERR_IO, "%.512s: %s", m->out.path, strerror(errno));
     return OK;
 }
 
-static enum err write_rows(struct merge *m, const char *path)
+static enum err write_rows(struct merge *m)
 {
-    m->out = fopen(path, "wb");
-    if (!m->out)
-        return fail(errno == ENOENT || errno == EACCES ? ERR_USAGE : ERR_IO, "%.512s: %s", path,
-                    strerror(errno));
     for (int64_t k = 0; k < m->rows; k++)
-        TRY(copy_line(m, &m->parts[k % m->n], path));
+        TRY(copy_line(m, &m->parts[k % m->n]));
     for (int64_t i = 0; i < m->n; i++)
         if (fgetc(m->parts[i].f) != EOF ||
             m->parts[i].crc != (uint32_t)number_of(m->parts[i].root, "out_crc32c"))
             return fail(ERR_CORRUPT, "%.512s: has changed since its job ended", m->parts[i].path);
-    if (fflush(m->out) != 0 || fsync(fileno(m->out)) != 0)
-        return fail(ERR_IO, "%.512s: %s", path, strerror(errno));
     return OK;
 }
 
@@ -208,7 +201,7 @@ static json_t *sum_errors(const struct merge *m)
 }
 
 /* The manifest of the job without shards. */
-static enum err write_manifest(struct merge *m, const char *path)
+static enum err write_manifest(struct merge *m)
 {
     json_t *root = json_deep_copy(m->parts[0].root), *identity = json_object_get(root, "identity");
     static const char *const sums[] = {"rows", "ok", "failed", "output_tokens"};
@@ -225,61 +218,44 @@ static enum err write_manifest(struct merge *m, const char *path)
     json_object_set_new(root, "out_bytes", json_integer(m->written));
     json_object_set_new(root, "out_crc32c", json_integer(m->crc));
     json_object_set_new(root, "ended_unix_s", json_integer((json_int_t)time(NULL)));
-    char *text = json_dumps(root, JSON_INDENT(2));
+    int failed = json_dumpf(root, m->manifest.f, JSON_INDENT(2)) != 0 && !ferror(m->manifest.f);
     json_decref(root);
-    int fd = text ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
-    enum err err = !text    ? fail(ERR_FIT, "memory: manifest")
-                   : fd < 0 ? fail(ERR_IO, "%.512s: %s", path, strerror(errno))
-                            : write_all(fd, path, 0, text, (int64_t)strlen(text));
-    if (err == OK && fsync(fd) != 0)
-        err = fail(ERR_IO, "%.512s: fsync: %s", path, strerror(errno));
-    if (fd >= 0)
-        close(fd);
-    free(text);
-    return err;
+    return failed ? fail(ERR_FIT, "memory: manifest") : OK; // whole_end() has the file's errors
 }
 
-static enum err rename_to(const char *tmp, const char *path)
-{
-    return rename(tmp, path) == 0 ? OK : fail(ERR_IO, "%.512s: rename: %s", path, strerror(errno));
-}
-
-/* OUT and its manifest, under other names until both are whole. */
+/* OUT and its manifest, under other names until both are whole. OUT first: where another file has
+ * taken its place meanwhile, no manifest may speak of it. */
 static enum err make_whole(struct merge *m, const char *out)
 {
-    char tmp[4200], manifest[4200], manifest_tmp[4200];
-    snprintf(tmp, sizeof tmp, "%.4096s.tmp", out);
-    snprintf(manifest, sizeof manifest, "%.4096s.job.json", out);
-    snprintf(manifest_tmp, sizeof manifest_tmp, "%.4096s.job.json.tmp", out);
-    enum err err = write_rows(m, tmp);
+    char manifest[4200];
+    snprintf(manifest, sizeof manifest, "%.4096s%s", out, job_suffixes[JOB_MANIFEST]);
+    TRY(whole_open(&m->out, out));
+    enum err err = whole_open(&m->manifest, manifest);
     if (err == OK)
-        err = write_manifest(m, manifest_tmp);
+        err = write_rows(m);
     if (err == OK)
-        err = rename_to(manifest_tmp, manifest);
+        err = write_manifest(m);
     if (err == OK)
-        err = rename_to(tmp, out);
-    if (err != OK) {
-        unlink(tmp);
-        unlink(manifest_tmp);
-    }
+        err = whole_end(&m->out);
+    if (err == OK)
+        err = whole_end(&m->manifest);
+    whole_drop(&m->out);
+    whole_drop(&m->manifest);
     return err;
 }
 
-/* OUT must be free, and no part. A job that is under way there keeps its place. */
+/* OUT must be free. A job that is under way there keeps its place. */
 static enum err check_out(const struct config *c)
 {
-    struct stat out, part;
-    char journal[4200];
-    snprintf(journal, sizeof journal, "%.4096s.journal", c->out);
-    if (access(journal, F_OK) == 0)
+    char path[4200];
+    snprintf(path, sizeof path, "%.4096s%s", c->out, job_suffixes[JOB_JOURNAL]);
+    if (access(path, F_OK) == 0)
         return fail(ERR_JOB, "%.512s: a job under way writes to it (another -o)", c->out);
-    if (stat(c->out, &out) != 0)
+    snprintf(path, sizeof path, "%.4096s%s", c->out, job_suffixes[JOB_MANIFEST]);
+    if (c->overwrite || (access(c->out, F_OK) != 0 && access(path, F_OK) != 0))
         return OK;
-    for (int i = 0; i < c->n_args; i++)
-        if (stat(c->args[i], &part) == 0 && part.st_ino == out.st_ino && part.st_dev == out.st_dev)
-            return fail(ERR_USAGE, "%.512s: -o: this is one of the parts", c->out);
-    return c->overwrite ? OK
-                        : fail(ERR_JOB, "%.512s: is there (--overwrite, or another -o)", c->out);
+    return fail(ERR_JOB, "%.512s: is there (--overwrite, or another -o)",
+                access(c->out, F_OK) == 0 ? c->out : path);
 }
 
 enum err command_merge(const struct config *c)
@@ -302,8 +278,6 @@ enum err command_merge(const struct config *c)
         if (m.parts[i].f)
             fclose(m.parts[i].f);
     }
-    if (m.out)
-        fclose(m.out);
     free(m.parts);
     free(m.line);
     return err;

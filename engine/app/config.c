@@ -8,10 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/whole.h"
 #include "policy/evict.h"
 
 enum knob_kind {
     KNOB_STRING,
+    KNOB_FILE,   // a path that is read
+    KNOB_OUTPUT, // a path that is written
     KNOB_CHOICE, // one of the words of `value`
     KNOB_SIZE,
     KNOB_COUNT,
@@ -65,19 +68,19 @@ static const struct {
               {"repetition-penalty", 0.01, 100}};
 
 static const struct knob knobs[] = {
-    {"model", 'm', KNOB_STRING, AT(model), MODEL_CMDS, NULL, "MODEL",
+    {"model", 'm', KNOB_FILE, AT(model), MODEL_CMDS, NULL, "MODEL",
      "Hugging Face directory, .gguf file, pack, or a model config from configs/"},
-    {"input", 'i', KNOB_STRING, AT(in), CMD_RUN | CMD_SCORE | CMD_PLAN, NULL, "FILE",
+    {"input", 'i', KNOB_FILE, AT(in), CMD_RUN | CMD_SCORE | CMD_PLAN, NULL, "FILE",
      "rows, one JSON object a line; -: stdin (a job keeps it as OUT.input, to resume from)"},
-    {"output", 'o', KNOB_STRING, AT(out),
+    {"output", 'o', KNOB_OUTPUT, AT(out),
      CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH | CMD_MERGE, NULL, "FILE",
-     "where the result goes"},
+     "where the result goes (plan, probe, bench: - is stdout)"},
     {"prompt", 'p', KNOB_STRING, AT(prompt), CMD_GEN, NULL, "TEXT", "the prompt; -: stdin"},
-    {"file", 'f', KNOB_STRING, AT(prompt_file), CMD_GEN, NULL, "FILE",
+    {"file", 'f', KNOB_FILE, AT(prompt_file), CMD_GEN, NULL, "FILE",
      "read the prompt from a file; -: stdin"},
     {"chat", 0, KNOB_SWITCH, AT(chat), CMD_GEN, NULL, "",
      "put the prompt through the chat template"},
-    {"text", 0, KNOB_STRING, AT(text), CMD_SCORE | CMD_BENCH, NULL, "FILE",
+    {"text", 0, KNOB_FILE, AT(text), CMD_SCORE | CMD_BENCH, NULL, "FILE",
      "perplexity of a text file (bench frontier, attention: what they measure on)"},
     {"prefix", 0, KNOB_COUNT, AT(prefix), CMD_SCORE | CMD_BENCH, "512", "TOKENS",
      "prompt part of a window of --text"},
@@ -140,14 +143,14 @@ static const struct knob knobs[] = {
     {"replan", 0, KNOB_CHOICE, AT(replan), LINE_CMDS, "on", "on|off",
      "another plan between two passes when rates are not as measured, or RAM runs short; same "
      "bytes"},
-    {"plan", 0, KNOB_STRING, AT(plan), CMD_RUN | CMD_SCORE, NULL, "FILE",
+    {"plan", 0, KNOB_FILE, AT(plan), CMD_RUN | CMD_SCORE, NULL, "FILE",
      "take placement from a plan file; flags beat it"},
     {"kv-policy", 0, KNOB_STRING, AT(kv_policy), LINE_CMDS, "full", "NAME", EVICT_NAMES},
     {"kv-budget", 0, KNOB_STRING, AT(kv_budget), LINE_CMDS, "0.2", "N|FRACTION",
      "slots per layer and KV head; a fraction counts prompt + max_tokens"},
     {"kv-budget-of", 0, KNOB_CHOICE, AT(kv_budget_of), LINE_CMDS, "total", "total|prompt",
      "what a fraction counts: prompt + max_tokens, or the prompt alone"},
-    {"kv-budget-layers", 0, KNOB_STRING, AT(kv_budget_layers), LINE_CMDS, "even",
+    {"kv-budget-layers", 0, KNOB_FILE, AT(kv_budget_layers), LINE_CMDS, "even",
      "even|pyramid[:BETA]|FILE",
      "how layers share it: a number for each, or what bench attention --csv wrote"},
     {"kv-budget-heads", 0, KNOB_STRING, AT(kv_budget_heads), LINE_CMDS, "even",
@@ -165,9 +168,9 @@ static const struct knob knobs[] = {
      "format of stored K and V"},
     {"kv-simulate", 0, KNOB_SWITCH, AT(kv_simulate), CMD_RUN | CMD_SCORE, NULL, "",
      "keep everything and mask what would have gone"},
-    {"kv-dump", 0, KNOB_STRING, AT(kv_dump), CMD_RUN | CMD_SCORE, NULL, "FILE",
+    {"kv-dump", 0, KNOB_OUTPUT, AT(kv_dump), CMD_RUN | CMD_SCORE, NULL, "FILE",
      "kept positions and victims as JSON lines"},
-    {"kv-trace", 0, KNOB_STRING, AT(kv_trace), CMD_RUN | CMD_SCORE, NULL, "FILE",
+    {"kv-trace", 0, KNOB_OUTPUT, AT(kv_trace), CMD_RUN | CMD_SCORE, NULL, "FILE",
      "what heads hold and drop, token by token, to read"},
     {"max-tokens", 'n', KNOB_COUNT, AT(max_tokens), CMD_RUN | CMD_GEN, "0", "N",
      "tokens to generate (rows win; default: by form)"},
@@ -196,8 +199,9 @@ static const struct knob knobs[] = {
      "stop when more rows failed"},
     {"unknown-fields", 0, KNOB_CHOICE, AT(unknown_fields), CMD_RUN | CMD_SCORE, "error",
      "error|warn", "fields that sluice does not know"},
-    {"overwrite", 0, KNOB_SWITCH, AT(overwrite), CMD_RUN | CMD_SCORE | CMD_MERGE, NULL, "",
-     "drop another job's OUT"},
+    {"overwrite", 0, KNOB_SWITCH, AT(overwrite),
+     CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH | CMD_MERGE, NULL, "",
+     "replace another job's OUT, and files that sluice did not write"},
     {"shard", 0, KNOB_STRING, AT(shard), CMD_RUN | CMD_SCORE, NULL, "i/N",
      "this process takes rows i, i+N, ... (i from 0)"},
     {"time-limit", 0, KNOB_DURATION, AT(time_limit_s), LINE_CMDS, "0", "D",
@@ -207,13 +211,13 @@ static const struct knob knobs[] = {
     {"sweep", 0, KNOB_STRING, AT(sweep), CMD_PLAN, NULL, "FLAG=A..B|A,B,C",
      "plan at each value of a flag: A, 2A, 4A, ... B of counts, sizes and fractions, or a list; "
      "CSV on stdout"},
-    {"plot", 0, KNOB_STRING, AT(plot), CMD_PLAN | CMD_BENCH, NULL, "FILE.svg",
+    {"plot", 0, KNOB_OUTPUT, AT(plot), CMD_PLAN | CMD_BENCH, NULL, "FILE.svg",
      "draw the sweep: a range along an axis that doubles, a list side by side; or what bench "
      "frontier or attention found (needs gnuplot)"},
     {"allow", 0, KNOB_STRING, AT(allow), CMD_PLAN, NULL, "q8,q4,int8,h2o=0.2,mixed",
      "compare with lossy weights (q8, q4), matmuls (int8), KV policies and formats (kv-q8, kv-q4, "
      "mixed), alone and together"},
-    {"machine", 0, KNOB_STRING, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE | CMD_BENCH, NULL,
+    {"machine", 0, KNOB_FILE, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE | CMD_BENCH, NULL,
      "FILE",
      "machine file: rates and, where no flag says them, budgets (default: this one's, probed)"},
     {"prompt-len", 0, KNOB_COUNT, AT(prompt_len), CMD_PLAN | CMD_BENCH, "0", "TOKENS",
@@ -232,11 +236,11 @@ static const struct knob knobs[] = {
     {"csv", 0, KNOB_SWITCH, AT(csv), CMD_BENCH, NULL, "", "comma-separated rows on stdout"},
     {"progress", 0, KNOB_CHOICE, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK | CMD_BENCH, "auto",
      "auto|bar|lines|none", "progress on stderr"},
-    {"summary", 0, KNOB_STRING, AT(summary), CMD_RUN | CMD_SCORE | CMD_BENCH, NULL, "FILE",
+    {"summary", 0, KNOB_OUTPUT, AT(summary), CMD_RUN | CMD_SCORE | CMD_BENCH, NULL, "FILE",
      "what was planned and measured, as JSON"},
-    {"trace", 0, KNOB_STRING, AT(trace), CMD_RUN | CMD_SCORE, NULL, "FILE",
+    {"trace", 0, KNOB_OUTPUT, AT(trace), CMD_RUN | CMD_SCORE, NULL, "FILE",
      "Chrome trace of the lanes"},
-    {"config", 0, KNOB_STRING, AT(config), ~0, NULL, "FILE", "any flag as `key = value`"},
+    {"config", 0, KNOB_FILE, AT(config), ~0, NULL, "FILE", "any flag as `key = value`"},
     {"verbose", 'v', KNOB_SWITCH, AT(verbose), ~0, NULL, "", "more on stderr"},
     {"quiet", 'q', KNOB_SWITCH, AT(quiet), ~0, NULL, "", "errors only on stderr"},
     {"help", 'h', KNOB_SWITCH, AT(help), ~0, NULL, "", "this list"},
@@ -370,6 +374,8 @@ static enum err knob_set(struct config *c, const struct knob *k, const char *val
         *(const char **)field = value;
         return OK;
     case KNOB_STRING:
+    case KNOB_FILE:
+    case KNOB_OUTPUT:
     case KNOB_SIX:
         *(const char **)field = value;
         return OK;
@@ -444,7 +450,8 @@ void config_text(const struct config *c, const char *name, char *buf, int cap)
         snprintf(buf, (size_t)cap, "%lld", (long long)*(const int64_t *)field);
         return;
     }
-    CHECK(k->kind == KNOB_STRING || k->kind == KNOB_CHOICE || k->kind == KNOB_SIX);
+    CHECK(k->kind == KNOB_STRING || k->kind == KNOB_FILE || k->kind == KNOB_CHOICE ||
+          k->kind == KNOB_SIX);
     const char *text = *(const char *const *)field;
     snprintf(buf, (size_t)cap, "%s", text ? text : "");
 }
@@ -599,9 +606,10 @@ static enum err parse_line(struct config *c, char *line, int command, const char
  * into it. */
 static enum err parse_file(struct config *c, const char *path, int command)
 {
-    FILE *f = fopen(path, "r");
+    const char *why;
+    FILE *f = regular_open(path, &why);
     if (!f)
-        return fail(ERR_USAGE, "%s: --config: %s", path, strerror(errno));
+        return fail(ERR_USAGE, "%s: --config: %s", path, why);
     static char text[1 << 16];
     size_t n = fread(text, 1, sizeof text - 1, f);
     int bad = ferror(f) ? errno : 0;
@@ -665,6 +673,19 @@ enum err config_set(struct config *c, enum config_command command, const char *n
 {
     const struct knob *k = knob_find(name, strlen(name), command);
     return k ? knob_give(c, k, value) : unknown_flag(name, strlen(name), command);
+}
+
+int config_paths(const struct config *c, struct config_path *paths, int cap)
+{
+    int n = 0;
+    for (int i = 0; i < N_KNOBS; i++) {
+        const char *path = *(const char *const *)(const void *)((const char *)c + knobs[i].offset);
+        if ((knobs[i].kind != KNOB_FILE && knobs[i].kind != KNOB_OUTPUT) || !path)
+            continue;
+        CHECK(n < cap);
+        paths[n++] = (struct config_path){knobs[i].name, path, knobs[i].kind == KNOB_OUTPUT};
+    }
+    return n;
 }
 
 void config_help(enum config_command command)

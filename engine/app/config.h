@@ -49,6 +49,7 @@ struct config {
     int n_stops;
     const char *args[CONFIG_ARGS_MAX]; // words that are not flags
     int n_args;
+    int made_input;                        // 1: this command made the file of -i out of stdin
     int looks;                             // 1: the command (plan) leaves no model behind for later
     unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: not its default; config_given()
 };
@@ -63,6 +64,13 @@ enum err config_set(struct config *c, enum config_command command, const char *n
 void config_text(const struct config *c, const char *name, char *buf, int cap);
 /* 1 when the command line or --config named this flag, also with its default. */
 int config_given(const struct config *c, const char *name);
+/* A flag that names a file, and the file. */
+struct config_path {
+    const char *flag, *path;
+    int written; // 1: the command writes the file, 0: reads it
+};
+/* Those that were given a value; returns how many. cap: CONFIG_KNOBS_MAX is always enough. */
+int config_paths(const struct config *c, struct config_path *paths, int cap);
 /* The flags of a command, with units and defaults, on stdout. */
 void config_help(enum config_command command);
 

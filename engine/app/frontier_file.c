@@ -8,9 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/pack/pack.h"
+#include "kernels/whole.h"
 
 #define LINE_MAX_BYTES 512
 #define FIELDS         13
@@ -132,7 +134,8 @@ int frontier_find(const char *path, const struct frontier_row *like, struct fron
     char line[LINE_MAX_BYTES];
     struct frontier_row one;
     int found = 0;
-    FILE *f = fopen(path, "r");
+    const char *why;
+    FILE *f = regular_open(path, &why);
     if (!f)
         return 0;
     while (fgets(line, sizeof line, f)) {
@@ -195,10 +198,12 @@ enum err frontier_add(const char *path, const struct frontier_row *row)
     size_t n = strlen(line);
     snprintf(line + n, sizeof line - n, "%s,", row->job);
     put_number(line, sizeof line, row->tokens_per_s > 0 ? row->tokens_per_s : NAN, "\n");
-    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | WHOLE_OPEN, 0666);
+    struct stat st;
     if (fd < 0)
         return fail(ERR_IO, "%s: %s", path, strerror(errno));
-    enum err err = append(fd, path, line);
+    int regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    enum err err = regular ? append(fd, path, line) : fail(ERR_IO, "%s: not a regular file", path);
     close(fd);
     return err;
 }

@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "engine/data/file.h"
+#include "engine/app/outputs.h"
 #include "engine/app/run.h"
 #include "engine/app/version.h"
 #include "kernels/thread.h"
@@ -145,16 +145,6 @@ static int help(int argc, char **argv)
     return finish(OK);
 }
 
-/* Before anything else happens: an hour of work has somewhere to go. */
-static enum err check_outputs(const struct config *c)
-{
-    TRY(file_output_check("output", c->out));
-    TRY(file_output_check("summary", c->summary));
-    TRY(file_output_check("trace", c->trace));
-    TRY(file_output_check("kv-dump", c->kv_dump));
-    return file_output_check("kv-trace", c->kv_trace);
-}
-
 static int sluice(int argc, char **argv)
 {
     static struct config config;
@@ -178,7 +168,7 @@ static int sluice(int argc, char **argv)
     if (config.help)
         return command_help(command);
     log_level_max = config.quiet ? LOG_ERROR : config.verbose ? LOG_DEBUG : LOG_INFO;
-    err = check_outputs(&config);
+    err = outputs_check(&config, command->id); // before anything else happens
     return finish(err == OK ? command->run(&config) : err);
 }
 

@@ -3,6 +3,7 @@
 
 #include "engine/app/explain.h"
 #include "engine/data/file.h"
+#include "kernels/whole.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -312,6 +313,17 @@ json_t *plan_kv_json(const struct run *r)
                      r->config->kv_budget_layers, "budget_heads", r->config->kv_budget_heads);
 }
 
+enum err json_save(const json_t *root, const char *path, int digits)
+{
+    struct whole_file file;
+    TRY(whole_open(&file, path));
+    const size_t flags = JSON_INDENT(1) | JSON_REAL_PRECISION((size_t)digits);
+    if (json_dumpf(root, file.f, flags) == 0 || ferror(file.f)) // whole_end() has the file's errors
+        return whole_end(&file);
+    whole_drop(&file);
+    return fail(ERR_FIT, "%.512s: no memory for its text", path);
+}
+
 enum err plan_file_write(const struct run *r, const struct explain *e, const char *path)
 {
     json_t *root = json_object();
@@ -333,12 +345,15 @@ enum err plan_file_write(const struct run *r, const struct explain *e, const cha
                                   (json_int_t)r->work.prompt_max, "slots_max",
                                   (json_int_t)r->work.slots_max));
     explain_json(e, r, root);
-    int rc = path ? json_dump_file(root, path, JSON_INDENT(1) | JSON_REAL_PRECISION(6))
-                  : json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    if (!path)
+    enum err err = OK;
+    if (path)
+        err = json_save(root, path, 6);
+    else if (json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) != 0)
+        err = fail(ERR_IO, "stdout: cannot write the plan");
+    else
         fputc('\n', stdout);
     json_decref(root);
-    return rc == 0 ? OK : fail(ERR_IO, "%s: cannot write the plan", path ? path : "stdout");
+    return err;
 }
 
 void plan_layers_text(const struct run *r, char *buf, int cap)

@@ -19,6 +19,8 @@ enum err plan_file_read(const struct run *r, struct plan_wish *wish);
 void plan_tell_changes(const struct run *r, const struct plan_wish *wish);
 /* What of a plan can be asked for, as a plan file has it. The caller owns it. */
 json_t *plan_fields_json(const struct plan *p);
+/* Writes a tree to a file, numbers with so many digits. ERR_IO, ERR_FIT, and see whole_open(). */
+enum err json_save(const json_t *root, const char *path, int digits);
 /* The plan, its bytes by tier, its predicted times and what explains it, as JSON; path NULL:
  * stdout. */
 enum err plan_file_write(const struct run *r, const struct explain *e, const char *path);

@@ -43,13 +43,11 @@ void plot_text(FILE *f, const char *text)
 enum err plot_start(struct plot *p, const char *path)
 {
     int ends[2];
-    *p = (struct plot){.path = path};
-    int out_fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (out_fd < 0)
-        return fail(ERR_USAGE, "--plot: %s: %s", path, strerror(errno));
+    *p = (struct plot){0};
+    TRY(whole_open(&p->drawing, path));
     enum err e = pipe2(ends, O_CLOEXEC) == 0 ? OK : fail(ERR_IO, "pipe: %s", strerror(errno));
     if (e == OK) {
-        e = start(p, out_fd, ends[0]);
+        e = start(p, fileno(p->drawing.f), ends[0]);
         close(ends[0]);
         p->pipe = e == OK ? fdopen(ends[1], "w") : NULL;
         if (!p->pipe)
@@ -59,9 +57,8 @@ enum err plot_start(struct plot *p, const char *path)
             e = fail(ERR_FIT, "memory: no room for a plot");
         }
     }
-    close(out_fd);
     if (e != OK)
-        unlink(path);
+        whole_drop(&p->drawing);
     return e;
 }
 
@@ -143,6 +140,19 @@ static void put_points(const struct plot *p, int doubles)
     fputc('\n', p->pipe);
 }
 
+/* gnuplot ends well on a full disk, too: the last tag tells whether all of it was written. The mark
+ * goes before that tag. 0: the drawing is not complete. */
+static int mark_drawing(FILE *f)
+{
+    char tail[64] = "";
+    if (fseek(f, -16, SEEK_END) != 0 || fread(tail, 1, sizeof tail - 1, f) == 0)
+        return 0;
+    const char *tag = strstr(tail, "</svg>");
+    if (!tag || fseek(f, -(long)strlen(tag), SEEK_END) != 0)
+        return 0;
+    return fputs(PLOT_MARK "\n</svg>\n", f) >= 0;
+}
+
 enum err plot_end(struct plot *p, int draw)
 {
     int status = 0;
@@ -152,10 +162,10 @@ enum err plot_end(struct plot *p, int draw)
     p->pipe = NULL;
     while (waitpid(p->pid, &status, 0) < 0 && errno == EINTR)
         continue;
-    int drawn = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (!draw || !drawn)
-        unlink(p->path);
-    return draw && !drawn ? fail(ERR_IO, "--plot: gnuplot failed, %s was not made", p->path) : OK;
+    if (draw && WIFEXITED(status) && WEXITSTATUS(status) == 0 && mark_drawing(p->drawing.f))
+        return whole_end(&p->drawing);
+    whole_drop(&p->drawing);
+    return draw ? fail(ERR_IO, "--plot: gnuplot failed, %s was not made", p->drawing.path) : OK;
 }
 
 enum err plot_close(struct plot *p, const char *model, const char *flag, int doubles)

@@ -9,15 +9,16 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#include "kernels/base.h"
+#include "kernels/whole.h"
 
 #define PLOT_BOUNDS 8
+#define PLOT_MARK   "<!-- drawn by sluice -->" // the last line but one of every drawing
 #define PLOT_TICS   8192 // bytes
 
 struct plot {
     FILE *pipe; // owned: what gnuplot reads; NULL: none
     pid_t pid;
-    const char *path;                // borrowed
+    struct whole_file drawing;       // owned: what gnuplot writes
     const char *bounds[PLOT_BOUNDS]; // borrowed: lanes that bound some point
     int n_bounds, n_points;
     double first, last;   // of the points
@@ -32,8 +33,8 @@ enum err plot_start(struct plot *p, const char *path);
 void plot_text(FILE *f, const char *text);
 /* The terminal, its size in pixels, and the title. */
 void plot_canvas(FILE *f, int width, int height, const char *title, const char *model);
-/* Ends the script; draw 0: gives up, no file is left. Accepts a zeroed plot. ERR_IO: gnuplot
- * failed. */
+/* Ends the script; draw 0: gives up. Without a drawing the file that stood at the path stays.
+ * Accepts a zeroed plot. ERR_IO: gnuplot failed. */
 enum err plot_end(struct plot *p, int draw);
 
 /* The same for points of a sweep. */
@@ -43,7 +44,7 @@ enum err plot_open(struct plot *p, const char *path);
 void plot_point(struct plot *p, double x, const char *label, double tokens_per_s,
                 const char *bound);
 /* Draws; `doubles`: along an axis on which each point is twice the one before, else bars side by
- * side. model NULL: gives up, no file is left. Accepts a zeroed plot. ERR_IO: gnuplot failed. */
+ * side. model NULL: gives up. Accepts a zeroed plot. ERR_IO: gnuplot failed. */
 enum err plot_close(struct plot *p, const char *model, const char *flag, int doubles);
 
 #endif

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "engine/app/replan.h"
-#include "engine/data/file.h"
 #include "offload/disk_probe.h"
 
 #define BAR_NS     250000000LL
@@ -76,7 +75,6 @@ enum err report_open(struct report *p, const struct run *run)
     *p = (struct report){.run = run};
     TRY(read_progress(p, run->config));
     if (run->config->summary) {
-        TRY(file_output_check("summary", run->config->summary));
         int64_t start_ns = clock_ns();
         if (streams_weights(run) && run->time.job_s >= WORTH_S)
             p->read_before = read_rate(run);

@@ -6,11 +6,9 @@
  * lanes happened to do. */
 #include "engine/app/report.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/app/plan_file.h"
 #include "engine/app/replan.h"
@@ -400,14 +398,7 @@ enum err report_summary_write(const struct report_figures *f, const struct run *
     put(root, "interrupted", json_boolean(f->err == ERR_STOPPED));
     put(root, "exit_code", json_integer(f->err));
     put(root, "error", f->error[0] ? json_string(f->error) : json_null());
-    char temp[4200];
-    int n = snprintf(temp, sizeof temp, "%s.%ld.tmp", path, (long)getpid());
-    int bad = n >= (int)sizeof temp ||
-              json_dump_file(root, temp, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) != 0 ||
-              rename(temp, path) != 0;
-    int saved = errno;
+    enum err err = json_save(root, path, 9);
     json_decref(root);
-    if (bad)
-        unlink(temp);
-    return bad ? fail(ERR_IO, "%s: --summary: cannot be written: %s", path, strerror(saved)) : OK;
+    return err;
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "engine/app/run.h"
+#include "kernels/whole.h"
 
 #define BLOCK_BYTES 65536
 
@@ -60,42 +61,38 @@ static int begins_with(int fd, int old)
     }
 }
 
-static enum err take_place(int fd, const char *tmp, const char *path, int64_t n_bytes,
-                           int overwrite)
+static enum err take_place(struct whole_file *w, int64_t n_bytes, int overwrite)
 {
-    int old = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = fileno(w->f);
+    const char *path = w->path;
+    int old = open(path, O_RDONLY | WHOLE_OPEN);
     int keep = old >= 0 && n_bytes == 0, fits = old < 0 || overwrite || begins_with(fd, old);
     if (old >= 0)
         close(old);
     if (keep) {
         log_line(LOG_INFO, "stdin: is empty, the rows of %s again", path);
-        return OK; // the caller removes tmp
+        return OK; // the caller removes the new file
     }
     if (!fits)
         return fail(ERR_JOB,
                     "%.512s: holds other rows than stdin (-i %.512s resumes them, --overwrite "
                     "drops them)",
                     path, path);
-    if (fsync(fd) != 0 || rename(tmp, path) != 0)
-        return fail(ERR_IO, "%.512s: %s", path, strerror(errno));
-    return OK;
+    return whole_end(w);
 }
 
-enum err spool_job(const char *out, int overwrite, char *path, int cap)
+enum err spool_job(const char *out, int overwrite, char *path, int cap, int *made)
 {
-    char tmp[4200];
+    struct whole_file w;
     int64_t n_bytes;
-    if (snprintf(path, (size_t)cap, "%s.input", out) >= cap ||
-        snprintf(tmp, sizeof tmp, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof tmp)
+    if (snprintf(path, (size_t)cap, "%s%s", out, job_suffixes[JOB_INPUT]) >= cap)
         return fail(ERR_USAGE, "%.512s: path too long", out);
-    int fd = open(tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return fail(ERR_IO, "%.512s: %s", tmp, strerror(errno));
-    enum err err = copy_stdin(fd, tmp, &n_bytes);
+    TRY(whole_open(&w, path));
+    enum err err = copy_stdin(fileno(w.f), path, &n_bytes);
     if (err == OK)
-        err = take_place(fd, tmp, path, n_bytes, overwrite);
-    close(fd);
-    unlink(tmp); // gone already where it was renamed
+        err = take_place(&w, n_bytes, overwrite);
+    *made = err == OK && !w.was.there;
+    whole_drop(&w);
     return err;
 }
 

@@ -121,15 +121,21 @@ enum err file_output_check(const char *flag, const char *path)
 {
     char dir[4096];
     struct stat st;
-    if (!path)
-        return OK;
+    if (strcmp(path, "-") == 0)
+        return fail(ERR_USAGE, "-: --%s: is written to a file, not to stdout (name a file)", flag);
     if (snprintf(dir, sizeof dir, "%s", path) >= (int)sizeof dir)
         return fail(ERR_USAGE, "%.512s: --%s: path too long", path, flag);
-    int there = stat(path, &st) == 0;
-    if (there && S_ISDIR(st.st_mode))
-        return fail(ERR_USAGE, "%s: --%s: is a directory", path, flag);
-    if (there && !S_ISREG(st.st_mode)) // a pipe, /dev/stdout
-        return OK;
+    int there = lstat(path, &st) == 0;
+    const char *hint = strncmp(path, "/dev/", 5) == 0
+                           ? "leave the flag out; plan, probe and bench have -o - for stdout"
+                           : "name a regular file";
+    if (there && S_ISLNK(st.st_mode))
+        return fail(ERR_USAGE, "%s: --%s: is a symbolic link (%s)", path, flag, hint);
+    if (there && !S_ISREG(st.st_mode))
+        return fail(ERR_USAGE, "%s: --%s: is %s, not a regular file (%s)", path, flag,
+                    S_ISDIR(st.st_mode) ? "a directory" : "a device, a FIFO or a socket", hint);
+    if (there && (!(st.st_mode & 0222) || access(path, W_OK) != 0)) // root may write to all files
+        return fail(ERR_USAGE, "%s: --%s: is read-only (another path)", path, flag);
     char *slash = strrchr(dir, '/');
     if (slash)
         slash[slash == dir] = 0;

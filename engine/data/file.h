@@ -35,8 +35,8 @@ enum err file_read(const struct file *f, int64_t offset, int64_t n_bytes, void *
  */
 enum err file_load(const char *path, int64_t max_bytes, char **buf, int64_t *n_bytes, int *found);
 
-/* Can `path` be made or written, as far as its directory tells? ERR_USAGE names path and flag. NULL
- * is fine. */
+/* May a flag write to `path`: is nothing there, or a regular file that is not read-only, in a
+ * folder that can be written? Does not follow a symbolic link. ERR_USAGE names path and flag. */
 enum err file_output_check(const char *flag, const char *path);
 
 #endif

@@ -515,12 +515,18 @@ enum err job_begin(struct job *job)
     return OK;
 }
 
+void job_refused(struct job *job)
+{
+    if (job && job->on_disk)
+        job->refused = job->fresh;
+}
+
 enum err job_close(struct job *job)
 {
     if (!job)
         return OK;
     enum err err = OK;
-    if (job->on_disk && !job->complete && !job->broken) {
+    if (job->on_disk && !job->complete && !job->broken && !job->refused) {
         job_drop_staged(job);
         err = commit(job, 1);
     }

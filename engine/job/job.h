@@ -23,6 +23,18 @@
 
 #define JOB_SYNC_S 5.0
 
+/* The files beside OUT, by what follows OUT in their names. */
+enum job_companion {
+    JOB_PARTIAL,
+    JOB_JOURNAL,
+    JOB_MANIFEST,
+    JOB_MANIFEST_TMP,
+    JOB_TMP,
+    JOB_INPUT, // rows that came by stdin (engine/app/spool.h)
+    N_JOB_COMPANIONS
+};
+extern const char *const job_suffixes[N_JOB_COMPANIONS];
+
 struct job; // opaque
 
 /* Pointers are borrowed until job_close(). */
@@ -52,6 +64,10 @@ struct job_config {
     int64_t max_errors; // stop (ERR_ROWS) when more rows failed; -1: never
     int64_t prompt_cap; // longer prompts become error rows; 0: see job_cap_open()
 };
+
+/* May a job have this OUT? ERR_USAGE: OUT or a companion is the input, or no regular file; ERR_JOB:
+ * a file stands there, and no OUT.job.json says from which job. */
+enum err job_paths_check(const char *out, const char *in, int overwrite);
 
 /* Opens, locks, scans the input (tokenizes every row once for its real lengths), reads the journal.
  * *work: the rows that are still to do. Rows that are bad become error rows here. ERR_JOB: locked,
@@ -159,6 +175,9 @@ void job_drop_staged(struct job *job);
  * again and compared with its checksum. ERR_CORRUPT: some have changed; OUT is not made, their rows
  * are not done any more (durably), and a run that resumes does them again. */
 enum err job_complete(struct job *job);
+/* No step was computed, because the plan failed: job_close() then removes the files of a job that
+ * this run began. Accepts NULL. */
+void job_refused(struct job *job);
 /* Drops what is staged, makes durable what is confirmed, closes, unlocks; the job can be resumed.
  * Accepts NULL. */
 enum err job_close(struct job *job);

@@ -19,6 +19,13 @@
 
 #define COPY_BYTES ((int64_t)1 << 20)
 
+const char *const job_suffixes[] = {[JOB_PARTIAL] = ".partial",
+                                    [JOB_JOURNAL] = ".journal",
+                                    [JOB_MANIFEST] = ".job.json",
+                                    [JOB_MANIFEST_TMP] = ".job.json.tmp",
+                                    [JOB_TMP] = ".tmp",
+                                    [JOB_INPUT] = ".input"};
+
 /* ---- paths ---- */
 
 static char *path_with(const char *path, const char *suffix)
@@ -35,12 +42,14 @@ static enum err paths_fill(struct job *job)
     struct job_paths *p = &job->paths;
     const char *out = job->config.out_path, *slash = strrchr(out, '/');
     p->out = path_with(out, "");
-    p->partial = path_with(out, ".partial");
-    p->journal = path_with(out, ".journal");
-    p->manifest = path_with(out, ".job.json");
-    p->tmp = path_with(out, ".tmp");
+    p->partial = path_with(out, job_suffixes[JOB_PARTIAL]);
+    p->journal = path_with(out, job_suffixes[JOB_JOURNAL]);
+    p->manifest = path_with(out, job_suffixes[JOB_MANIFEST]);
+    p->manifest_tmp = path_with(out, job_suffixes[JOB_MANIFEST_TMP]);
+    p->tmp = path_with(out, job_suffixes[JOB_TMP]);
     p->dir = path_with(slash ? out : ".", "");
-    if (!p->out || !p->partial || !p->journal || !p->manifest || !p->tmp || !p->dir)
+    if (!p->out || !p->partial || !p->journal || !p->manifest || !p->manifest_tmp || !p->tmp ||
+        !p->dir)
         return fail(ERR_FIT, "no memory for paths");
     if (slash)
         p->dir[slash == out ? 1 : slash - out] = 0;
@@ -57,25 +66,43 @@ static enum err fail_open(const char *path)
     return fail(usage ? ERR_USAGE : ERR_IO, "%.512s: %s", path, strerror(errno));
 }
 
-/* OUT and its companions must be regular files, or not there, and none of them the input. */
-static enum err check_paths(const struct job *job)
+static enum err is_foreign(const char *path, const char *out)
 {
-    const struct job_paths *p = &job->paths;
-    const char *paths[] = {p->out, p->partial, p->journal, p->manifest, p->tmp};
-    struct stat in, s;
-    int has_in = stat(job->config.in_path, &in) == 0;
-    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
-        if (stat(paths[i], &s) != 0) {
-            if (errno != ENOENT)
-                return fail_open(paths[i]);
+    return fail(ERR_JOB,
+                "%.400s: is there, and no %.400s%s says from which job (use --overwrite or another "
+                "-o)",
+                path, out, job_suffixes[JOB_MANIFEST]);
+}
+
+/* A job's first file is its journal: still empty where the job was killed at once. */
+static int has_journal(const char *out)
+{
+    char path[4200];
+    struct stat s;
+    snprintf(path, sizeof path, "%.4096s%s", out, job_suffixes[JOB_JOURNAL]);
+    int fd = open(path, O_RDONLY | WHOLE_OPEN);
+    int is_one = fd >= 0 && fstat(fd, &s) == 0 && (s.st_size == 0 || journal_pid(fd) > 0);
+    if (fd >= 0)
+        close(fd);
+    return is_one;
+}
+
+enum err job_paths_check(const char *out, const char *in, int overwrite)
+{
+    char path[4200];
+    struct stat input, s;
+    int has_in = stat(in, &input) == 0;
+    snprintf(path, sizeof path, "%.4096s%s", out, job_suffixes[JOB_MANIFEST]);
+    int no_job = !overwrite && access(path, F_OK) != 0 && !has_journal(out);
+    for (int i = -1; i < JOB_INPUT; i++) { // -1: OUT
+        snprintf(path, sizeof path, "%.4096s%s", out, i < 0 ? "" : job_suffixes[i]);
+        TRY(file_output_check("output", path));
+        if (stat(path, &s) != 0)
             continue;
-        }
-        if (!S_ISREG(s.st_mode))
-            return fail(ERR_USAGE, "%.512s: -o: not a regular file", paths[i]);
-        if (has_in && s.st_dev == in.st_dev && s.st_ino == in.st_ino)
-            return fail(ERR_USAGE, "%.512s: -o: this is the input", paths[i]);
-        if (access(paths[i], W_OK) != 0)
-            return fail_open(paths[i]);
+        if (has_in && s.st_dev == input.st_dev && s.st_ino == input.st_ino)
+            return fail(ERR_USAGE, "%.512s: --output: this is the input", path);
+        if (no_job && (s.st_size > 0 || i < 0))
+            return is_foreign(path, out);
     }
     return OK;
 }
@@ -107,9 +134,9 @@ static int still_there(const struct job *job)
 enum err files_lock(struct job *job)
 {
     TRY(paths_fill(job));
-    TRY(check_paths(job));
+    TRY(job_paths_check(job->config.out_path, job->config.in_path, job->config.overwrite));
     for (;;) {
-        job->journal_fd = open(job->paths.journal, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        job->journal_fd = open(job->paths.journal, O_RDWR | O_CREAT | WHOLE_OPEN, 0666);
         if (job->journal_fd < 0)
             return fail_open(job->paths.journal);
         if (flock(job->journal_fd, LOCK_EX | LOCK_NB) != 0) {
@@ -127,6 +154,8 @@ enum err files_lock(struct job *job)
     }
     if (unlink(job->paths.tmp) != 0 && errno != ENOENT)
         return fail_open(job->paths.tmp);
+    if (unlink(job->paths.manifest_tmp) != 0 && errno != ENOENT)
+        return fail_open(job->paths.manifest_tmp);
     return OK;
 }
 
@@ -138,7 +167,11 @@ void files_close(struct job *job)
     if (job->partial_fd >= 0)
         close(job->partial_fd);
     if (job->journal_fd >= 0) {
-        if (fstat(job->journal_fd, &s) == 0 && s.st_size == 0)
+        if (job->refused) {
+            unlink(p->manifest);
+            unlink(p->partial);
+        }
+        if (job->refused || (fstat(job->journal_fd, &s) == 0 && s.st_size == 0))
             unlink(p->journal); // made for its lock, never written
         close(job->journal_fd);
     }
@@ -146,6 +179,7 @@ void files_close(struct job *job)
     free(p->partial);
     free(p->journal);
     free(p->manifest);
+    free(p->manifest_tmp);
     free(p->tmp);
     free(p->dir);
 }
@@ -278,7 +312,9 @@ static enum err count_rows(struct job *job)
 static enum err open_partial(struct job *job, int fresh)
 {
     const struct job_paths *p = &job->paths;
-    int flags = O_RDWR | O_CLOEXEC | (fresh ? O_CREAT | O_TRUNC : 0);
+    int flags = O_RDWR | (fresh ? WHOLE_NEW : WHOLE_OPEN);
+    if (fresh && unlink(p->partial) != 0 && errno != ENOENT) // not truncated: it may have two names
+        return fail_open(p->partial);
     job->partial_fd = open(p->partial, flags, 0666);
     if (job->partial_fd < 0 && errno == ENOENT && rename(p->out, p->partial) == 0)
         job->partial_fd = open(p->partial, flags, 0666);
@@ -306,6 +342,7 @@ static void forget_rows(struct job *job)
 static enum err start_fresh(struct job *job)
 {
     forget_rows(job);
+    job->fresh = !job->out_was.there;
     job->id = manifest_id(job);
     job->errors.n = 0;
     if (ftruncate(job->journal_fd, 0) != 0)
@@ -502,8 +539,8 @@ static void keep_cap(struct job *job, const struct manifest_end *end)
                  (long long)end->prompt_cap);
 }
 
-/* OUT of a job that is complete: is it what was written? It becomes part of the answer again. */
-static enum err check_out(const struct job *job, const struct manifest_end *end)
+/* Is OUT what was written? */
+enum err files_check_out(const struct job *job, const struct manifest_end *end)
 {
     char buf[1 << 16];
     struct file f;
@@ -515,9 +552,10 @@ static enum err check_out(const struct job *job, const struct manifest_end *end)
         err = file_read(&f, at, n, buf);
         crc = crc32c(crc, buf, n);
     }
+    int same = crc == end->out_crc && f.n_bytes == end->out_bytes;
     file_close(&f);
     TRY(err);
-    return crc == end->out_crc ? OK : out_changed(job);
+    return same ? OK : out_changed(job);
 }
 
 /* OUT is complete, of this job or of one that has become it. */
@@ -531,7 +569,7 @@ static enum err open_complete(struct job *job, const struct manifest_end *end)
             TRY(manifest_write(job, end));
         return already_complete(job, end);
     }
-    TRY(check_out(job, end));
+    TRY(files_check_out(job, end)); // it becomes part of the answer again
     return reopen(job);
 }
 
@@ -540,14 +578,12 @@ enum err files_open(struct job *job)
     struct manifest_end end;
     struct stat out;
     int has_out = stat(job->paths.out, &out) == 0, empty;
+    standing_look(&job->out_was, job->paths.out);
     enum err err = manifest_read(job, &end);
     if (end.found)
         job->id = end.journal_id;
     if (err == OK && !end.found && has_out)
-        err = fail(ERR_JOB,
-                   "%.512s: is there, and no %.512s says from which job (use --overwrite "
-                   "or another -o)",
-                   job->paths.out, job->paths.manifest);
+        err = is_foreign(job->paths.out, job->paths.out);
     if (err == OK && end.complete && has_out) {
         err = out.st_size == end.out_bytes ? open_complete(job, &end) : out_changed(job);
         if (err == OK || !job->config.overwrite)

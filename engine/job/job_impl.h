@@ -27,6 +27,7 @@
 #include "engine/job/job.h"
 #include "engine/job/journal.h"
 #include "engine/data/jsonl.h"
+#include "kernels/whole.h"
 #include "engine/job/result.h"
 
 enum row_state {
@@ -143,7 +144,7 @@ struct old_input {
 };
 
 struct job_paths {
-    char *out, *partial, *journal, *manifest, *tmp, *dir; // owned
+    char *out, *partial, *journal, *manifest, *manifest_tmp, *tmp, *dir; // owned
 };
 
 /* What OUT.job.json says about the end of the job. */
@@ -178,6 +179,9 @@ struct job {
     int on_disk;  // there is an OUT
     int complete; // OUT was complete when the job was opened
     struct job_paths paths;
+    struct standing out_was; // what stood at OUT when the job was opened
+    int fresh;               // this run began the job, and took nobody's place
+    int refused;             // see job_refused()
     char *identity; // owned: "key=value" lines, all that must be equal to resume
     uint64_t id;    // of the journal: hash of the identity under which it was begun
     struct input_marks marks;
@@ -276,6 +280,7 @@ enum err files_lock(struct job *job);
 enum err files_open(struct job *job);
 /* Leftovers of a job whose OUT is there go, the journal last: it is the lock. */
 enum err files_remove(struct job *job);
+enum err files_check_out(const struct job *job, const struct manifest_end *end);
 /* Closes, unlocks; leaves no empty journal behind. */
 void files_close(struct job *job);
 /* Makes a rename in OUT's directory durable. ERR_IO. */

@@ -187,7 +187,7 @@ static void manifest_text(const struct job *job, const struct manifest_end *end,
 
 static enum err write_file(const char *path, const struct out *o)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = open(path, O_WRONLY | WHOLE_NEW, 0666);
     if (fd < 0)
         return fail(ERR_IO, "%.512s: %s", path, strerror(errno));
     enum err err = write_all(fd, path, 0, o->p, o->n);
@@ -201,9 +201,8 @@ static enum err write_file(const char *path, const struct out *o)
 enum err manifest_write(const struct job *job, const struct manifest_end *end)
 {
     struct out o = {0};
-    char tmp[4200];
+    const char *tmp = job->paths.manifest_tmp;
     manifest_text(job, end, &o);
-    snprintf(tmp, sizeof tmp, "%s.tmp", job->paths.manifest);
     enum err err = o.failed ? fail(ERR_FIT, "no memory for %.512s", tmp) : write_file(tmp, &o);
     out_free(&o);
     if (err == OK && rename(tmp, job->paths.manifest) != 0)

@@ -142,10 +142,32 @@ static enum err give_up(const struct making *m)
                 job->paths.partial, (long long)m->n_lost, (unsigned long)m->lost_line);
 }
 
+/* `from` becomes OUT. What may stand there: what --overwrite gave up at the start, or these very
+ * bytes, by a run that was killed after this rename. */
+static enum err take_name(const struct making *m, const char *from)
+{
+    const struct job *job = m->job;
+    const struct manifest_end end = {.out_bytes = m->written, .out_crc = m->crc};
+    struct standing was = job->out_was;
+    if (!job->config.overwrite) {
+        standing_look(&was, job->paths.out);
+        if (was.there && (!was.regular || files_check_out(job, &end) != OK))
+            was.there = 0;
+    }
+    enum err err = standing_replace(&was, from, job->paths.out);
+    if (err != ERR_JOB)
+        return err;
+    return fail(ERR_JOB,
+                "%.400s: a file stands here that this job did not write, and is left as it is; "
+                "the rows are in %.400s (move the other file away, or use --overwrite: the same "
+                "command then makes OUT)",
+                job->paths.out, job->paths.partial);
+}
+
 static enum err new_file(struct making *m)
 {
     const char *tmp = m->job->paths.tmp;
-    m->fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    m->fd = open(tmp, O_WRONLY | WHOLE_NEW, 0666);
     if (m->fd < 0)
         return fail(ERR_IO, "%.512s: %s", tmp, strerror(errno));
     enum err err = make_rows(m);
@@ -154,8 +176,8 @@ static enum err new_file(struct making *m)
     if (close(m->fd) != 0 && err == OK)
         err = fail(ERR_IO, "%.512s: %s", tmp, strerror(errno));
     m->job->lines.n = 0;
-    if (err == OK && m->n_lost == 0 && rename(tmp, m->job->paths.out) != 0)
-        err = fail(ERR_IO, "%.512s: rename: %s", m->job->paths.out, strerror(errno));
+    if (err == OK && m->n_lost == 0)
+        err = take_name(m, tmp);
     if (err != OK || m->n_lost > 0)
         unlink(tmp); // gives its space back; all rows are in OUT.partial
     return err;
@@ -187,9 +209,7 @@ static enum err rename_partial(struct making *m)
     }
     if (ftruncate(m->job->partial_fd, m->job->partial_bytes) != 0 || fsync(m->job->partial_fd) != 0)
         return fail(ERR_IO, "%.512s: %s", p->partial, strerror(errno));
-    if (rename(p->partial, p->out) != 0)
-        return fail(ERR_IO, "%.512s: rename: %s", p->out, strerror(errno));
-    return OK;
+    return take_name(m, p->partial);
 }
 
 enum err out_complete(struct job *job)

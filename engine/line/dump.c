@@ -1,34 +1,33 @@
 /* engine/line/dump.c - see dump.h. */
 #include "engine/line/dump.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define SHOWN_MAX 256 // slots of a line of the trace
 
-static enum err open_file(FILE **file, const char *path, const char *flag)
-{
-    if (!path)
-        return OK;
-    *file = fopen(path, "w");
-    return *file ? OK : fail(ERR_USAGE, "%s: --%s: %s", path, flag, strerror(errno));
-}
-
 enum err dump_open(struct dump *d, const struct dump_config *config)
 {
     *d = (struct dump){.config = *config};
-    TRY(open_file(&d->file, config->dump_path, "kv-dump"));
-    return open_file(&d->trace, config->trace_path, "kv-trace");
+    if (config->dump_path)
+        TRY(whole_open(&d->files[0], config->dump_path));
+    enum err err = config->trace_path ? whole_open(&d->files[1], config->trace_path) : OK;
+    if (err != OK)
+        whole_drop(&d->files[0]);
+    TRY(err);
+    d->file = d->files[0].f;
+    d->trace = d->files[1].f;
+    return OK;
 }
 
-void dump_close(struct dump *d)
+enum err dump_close(struct dump *d)
 {
-    if (d->file)
-        fclose(d->file);
-    if (d->trace)
-        fclose(d->trace);
+    char text[1024];
+    enum err err = whole_end(&d->files[0]);
+    snprintf(text, sizeof text, "%s", err_text());
+    enum err other = whole_end(&d->files[1]);
     d->file = d->trace = NULL;
+    return err == OK ? other : fail(err, "%s", text);
 }
 
 /* ---- --kv-dump ---- */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "engine/line/layer.h"
+#include "kernels/whole.h"
 
 struct dump_config {
     const char *dump_path, *trace_path; // NULL: not wanted
@@ -15,12 +16,14 @@ struct dump_config {
 
 struct dump {
     struct dump_config config;
-    FILE *file, *trace; // owned; NULL: closed
+    struct whole_file files[2]; // owned: of the two paths
+    FILE *file, *trace;         // borrowed of them; NULL: closed
 };
 
-/* ERR_USAGE: a file cannot be written. */
 enum err dump_open(struct dump *d, const struct dump_config *config);
-void dump_close(struct dump *d); // accepts a zeroed one
+/* Gives the files their names. The error is the first one of the two files. Accepts a closed or
+ * zeroed one. */
+enum err dump_close(struct dump *d);
 /* A layer_dump_fn; ctx: struct dump. */
 void dump_kv(void *ctx, const struct row *row, int layer, const struct kv_row *kv, int pos, int n,
              const struct evict_event *events);

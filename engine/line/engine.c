@@ -116,7 +116,8 @@ static enum err open_line(struct engine *e)
                                          .n_kv_heads = s->n_kv_heads,
                                          .group = s->n_heads / s->n_kv_heads,
                                          .score = evict_score_of(c->evict.policy)};
-        TRY(dump_open(&e->dump, &dump));
+        if (!e->dump.file && !e->dump.trace) // else they go on from the plan before
+            TRY(dump_open(&e->dump, &dump));
         e->work.dump = dump_kv;
         e->work.dump_ctx = &e->dump;
     }
@@ -235,7 +236,6 @@ enum err engine_run(struct engine *e)
 
 static void close_line(struct engine *e)
 {
-    dump_close(&e->dump);
     attender_stop(&e->attender);
     if (e->config.device) { // else it was never opened
         e->config.device->api->stream_close(e->stream);
@@ -253,6 +253,7 @@ void engine_give_back(struct engine *e)
     close_line(e);
     const struct batches *b = &e->batches;
     struct engine next = {.trace = e->trace,
+                          .dump = e->dump,
                           .passes = e->passes,
                           .start_ns = e->start_ns,
                           .repairs = e->repairs,
@@ -274,5 +275,7 @@ void engine_close(struct engine *e)
 {
     close_line(e);
     trace_close(&e->trace);
+    if (dump_close(&e->dump) != OK)
+        log_line(LOG_WARN, "%s", err_text());
     memset(e, 0, sizeof *e);
 }

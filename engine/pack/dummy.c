@@ -9,6 +9,7 @@
 #include "engine/source/family.h"
 #include "engine/source/rope.h"
 #include "engine/data/file.h"
+#include "kernels/whole.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -320,9 +321,10 @@ enum err dummy_open(struct pack_provider *p, const char *path)
 {
     struct dummy_config c = {.path = path, .tied = 1, .rope_theta = 10000, .norm_eps = 1e-5};
     *p = (struct pack_provider){0};
-    FILE *f = fopen(path, "re");
+    const char *why;
+    FILE *f = regular_open(path, &why);
     if (!f)
-        return fail(file_open_code(), "%s: open: %s", path, strerror(errno));
+        return fail(file_open_code(), "%s: open: %s", path, why);
     enum err e = read_lines(&c, f);
     fclose(f);
     TRY(e);

@@ -228,7 +228,7 @@ enum err model_open_fd(struct model *m, const char *path, int fd)
 enum err model_open(struct model *m, const char *path)
 {
     *m = (struct model){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO would wait for a writer
     if (fd < 0)
         return fail(errno == ENOENT ? ERR_INPUT : ERR_IO, "%s: open: %s", path, strerror(errno));
     flock(fd, LOCK_SH); // not while the directory is written over; no locks there: taken as it is

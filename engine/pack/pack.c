@@ -332,22 +332,28 @@ static int ends_with(const char *text, const char *end)
     return n >= n_end && strcmp(text + n - n_end, end) == 0;
 }
 
+/* `prefix`: of the shards of one GGUF, else "". */
+static int is_model_file(const char *name, const char *prefix)
+{
+    static const char *const ends[] = {".safetensors", ".json", ".txt",
+                                       ".model",       ".gguf", ".jinja"};
+    int counts = 0;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        counts |= ends_with(name, ends[i]);
+    return counts && strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
 /* Sums over the model files of a folder: the order in which they are listed does not matter.
  * `prefix`: only files whose name starts so (the shards of one GGUF). */
 static enum err hash_folder(const char *folder, const char *prefix, uint64_t *hash)
 {
-    static const char *const ends[] = {".safetensors", ".json", ".txt",
-                                       ".model",       ".gguf", ".jinja"};
     DIR *dir = opendir(folder);
     if (!dir)
         return fail(file_open_code(), "%s: open: %s", folder, strerror(errno));
     enum err e = OK;
     for (struct dirent *d = readdir(dir); d && e == OK; d = readdir(dir)) {
         char path[PATH_MAX];
-        int counts = 0;
-        for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-            counts |= ends_with(d->d_name, ends[i]);
-        if (!counts || strncmp(d->d_name, prefix, strlen(prefix)) != 0)
+        if (!is_model_file(d->d_name, prefix))
             continue;
         if (snprintf(path, sizeof path, "%s/%s", folder, d->d_name) >= (int)sizeof path)
             e = fail(ERR_INPUT, "%s: path too long", folder);
@@ -378,6 +384,27 @@ static int split_name(const char *path, char *folder, const char **prefix)
     copy[n_base - tail] = 0;
     *prefix = copy;
     return 1;
+}
+
+int pack_is_source(const char *model_path, const struct stat *file)
+{
+    char folder[PATH_MAX];
+    const char *prefix = "";
+    struct stat st;
+    int found = 0;
+    if (stat(model_path, &st) != 0 || strlen(model_path) >= sizeof folder)
+        return 0;
+    if (S_ISDIR(st.st_mode))
+        snprintf(folder, sizeof folder, "%s", model_path);
+    else if (!split_name(model_path, folder, &prefix))
+        return st.st_ino == file->st_ino && st.st_dev == file->st_dev;
+    DIR *dir = opendir(folder);
+    for (const struct dirent *d; dir && !found && (d = readdir(dir));)
+        found = is_model_file(d->d_name, prefix) && fstatat(dirfd(dir), d->d_name, &st, 0) == 0 &&
+                st.st_ino == file->st_ino && st.st_dev == file->st_dev;
+    if (dir)
+        closedir(dir);
+    return found;
 }
 
 enum err pack_cache_path(const char *model_path, enum pack_weights weights, char *buf,

@@ -13,6 +13,8 @@
 #ifndef ENGINE_PACK_PACK_H
 #define ENGINE_PACK_PACK_H
 
+#include <sys/stat.h>
+
 #include "engine/pack/model.h"
 #include "engine/source/source.h"
 
@@ -107,6 +109,9 @@ enum err pack_check(const char *path);
 /* The cache folder (made when missing): packs on first use and the machine file live there.
  * ERR_USAGE without a usable folder. */
 enum err pack_cache_dir(char *buf, int64_t buf_bytes);
+
+/* 1: `file` is a file of the model, by its inode. */
+int pack_is_source(const char *model_path, const struct stat *file);
 
 /* The file in the cache for this model and format: $SLUICE_CACHE_DIR, $XDG_CACHE_HOME/sluice or
  * ~/.cache/sluice (made when missing), then NAME-HASH-WEIGHTS.pack. The hash covers names, sizes,

@@ -13,6 +13,7 @@
 
 #include "engine/pack/dummy.h"
 #include "engine/pack/pack.h"
+#include "kernels/whole.h"
 
 #define MAGIC       "sluicezs"
 #define VERSION     1
@@ -375,10 +376,31 @@ static enum err make_file(struct maker *w)
     return OK;
 }
 
+/* PACK.zst is also what people call a pack that they compressed: only encoded layers are replaced.
+ */
+static enum err check_place(const struct maker *w)
+{
+    char magic[sizeof MAGIC - 1] = "";
+    struct standing was;
+    const char *why;
+    standing_look(&was, w->path);
+    FILE *f = was.there && was.regular ? regular_open(w->path, &why) : NULL;
+    int ours = !was.there || (f && (fread(magic, 1, sizeof magic, f) == 0 ||
+                                    memcmp(magic, MAGIC, sizeof magic) == 0));
+    if (f)
+        fclose(f);
+    return ours ? OK
+                : fail(ERR_INPUT,
+                       "%s: is there, and holds no encoded layers (move it away, or "
+                       "--weights-codec none)",
+                       w->path);
+}
+
 static enum err make(struct maker *w)
 {
     int other;
     TRY(path_of(w->m, w->path, sizeof w->path));
+    TRY(check_place(w));
     snprintf(w->tmp, sizeof w->tmp, "%s.tmp", w->path);
     w->pack = open(w->m->path, O_RDONLY | O_CLOEXEC);
     if (w->pack < 0)

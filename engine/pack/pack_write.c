@@ -19,6 +19,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "kernels/whole.h"
+
 #define TMP_INFIX ".tmp."
 
 struct writer {
@@ -45,6 +47,7 @@ struct writer {
     int64_t piece;      // its index
     int layer;          // of the line, being written
     struct model_range range;
+    struct standing was; // what stood at the pack's path
     char tmp[PATH_MAX], folder[PATH_MAX];
 };
 
@@ -489,6 +492,9 @@ static enum err open_file(struct writer *w)
         (int)sizeof w->tmp)
         return fail(ERR_USAGE, "%s: path too long", path);
     snprintf(w->folder, sizeof w->folder, "%.*s", n_folder, slash ? path : ".");
+    standing_look(&w->was, path);
+    if (w->was.there && !w->was.regular)
+        return fail(ERR_USAGE, "%s: is not a regular file (remove it)", path);
     remove_stale(w);
     struct statvfs fs;
     if (statvfs(w->folder, &fs) != 0)
@@ -497,7 +503,8 @@ static enum err open_file(struct writer *w)
     if ((double)fs.f_bavail * (double)fs.f_frsize < (double)needed)
         return fail(ERR_IO, "%s: the pack needs %lld bytes, the disk has %.0f free", path,
                     (long long)needed, (double)fs.f_bavail * (double)fs.f_frsize);
-    w->fd = open(w->tmp, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+    unlink(w->tmp); // of a killed process that had this pid
+    w->fd = open(w->tmp, O_RDWR | WHOLE_NEW, 0644);
     if (w->fd < 0)
         return fail(ERR_IO, "%s: open: %s", w->tmp, strerror(errno));
     // Says that somebody writes here. One that starts beside us in this very instant may still take
@@ -512,6 +519,18 @@ static enum err open_file(struct writer *w)
     return OK;
 }
 
+/* A pack that has appeared meanwhile was made by another process, of the same model: it goes. */
+static enum err take_name(struct writer *w)
+{
+    enum err e;
+    do {
+        if (model_is_pack(w->r->path))
+            standing_look(&w->was, w->r->path);
+        e = standing_replace(&w->was, w->tmp, w->r->path);
+    } while (e == ERR_JOB && model_is_pack(w->r->path));
+    return e;
+}
+
 static enum err write_all(struct writer *w)
 {
     w->pos = PACK_ALIGN;
@@ -522,9 +541,9 @@ static enum err write_all(struct writer *w)
     TRY(write_meta(w));
     if (fsync(w->fd) != 0)
         return fail(ERR_IO, "%s: fsync: %s", w->tmp, strerror(errno));
-    if (rename(w->tmp, w->r->path) != 0)
-        return fail(ERR_IO, "%s: rename: %s", w->r->path, strerror(errno));
-    w->tmp[0] = 0;
+    enum err named = take_name(w);
+    w->tmp[0] = named == ERR_IO ? w->tmp[0] : 0; // ERR_JOB says that the pack stays there
+    TRY(named);
     int dir = open(w->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     enum err e = dir >= 0 && fsync(dir) == 0
                      ? OK

@@ -576,6 +576,10 @@ int rename(const char *from, const char *to)
 {
     ON_PATH(CALL_rename, from, SYS_rename, from, to);
 }
+int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags)
+{
+    ON_PATH(CALL_rename, from, SYS_renameat2, from_folder, from, to_folder, to, flags);
+}
 int unlink(const char *path)
 {
     ON_PATH(CALL_unlink, path, SYS_unlink, path);

@@ -1,0 +1,196 @@
+/* engine/app/outputs.c - see outputs.h.
+ *
+ * A newcomer would miss: two paths are one file when they have one inode, or one name in one
+ * folder; the second holds for files that are not there yet. A file of an earlier run is known by
+ * words that only sluice writes, so that the same command can be given again. */
+#include "engine/app/outputs.h"
+
+#include <libgen.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/app/plot.h"
+#include "engine/data/file.h"
+#include "engine/job/job.h"
+#include "engine/pack/pack.h"
+#include "kernels/whole.h"
+
+#define NAMED_MAX  (CONFIG_KNOBS_MAX + 2 * CONFIG_ARGS_MAX + N_JOB_COMPANIONS)
+#define PATH_BYTES 4200
+#define LOOK_BYTES 65536 // of a file's beginning and end, for the words that sluice writes
+#define JOB_CMDS   (CMD_RUN | CMD_SCORE | CMD_MERGE)
+
+/* A file of the command. */
+struct named {
+    enum { READ, WRITTEN, COMPANION } role;
+    const char *flag; // that names it, or names OUT beside which it stands
+    const char *word; // for messages: of a file that no flag names; else NULL
+    char path[PATH_BYTES];
+    int there, in_folder; // 1: file, folder are known
+    struct stat file, folder;
+};
+
+static struct named list[NAMED_MAX];
+static int n_list;
+
+/* Words that stand in every file that sluice writes for a flag. */
+static const struct {
+    const char *flag;
+    int commands;
+    const char *words[2];
+} ours[] = {{"output", CMD_PLAN, {"\"dummy_weights\": ", "\"predicted\": {"}},
+            {"output", CMD_PROBE, {"# sluice machine file", ""}},
+            {"output", CMD_PACK, {PACK_MAGIC, ""}},
+            {"output", CMD_BENCH, {"command\"", "sluice bench "}},
+            {"output", CMD_BENCH, {"# command: sluice bench ", ""}},
+            {"output", JOB_CMDS, {"\"identity\": {", "\"journal\": "}}, // OUT.job.json
+            {"summary", ~0, {"\"dummy_weights\": ", "\"peak_bytes\": "}},
+            {"trace", ~0, {"\"traceEvents\":[", "{\"name\":\"sluice\"}"}},
+            {"kv-dump", ~0, {"{\"row\":\"", "\",\"layer\":"}},
+            {"kv-trace", ~0, {" layer 0 head 0 ", ": holds "}},
+            {"plot", ~0, {"<svg", PLOT_MARK}}};
+
+static enum err name_file(int role, const char *flag, const char *word, const char *path,
+                          const char *suffix)
+{
+    struct named *f = &list[n_list];
+    char folder[PATH_BYTES];
+    CHECK(n_list < NAMED_MAX);
+    f->role = role;
+    f->flag = flag;
+    f->word = word;
+    if (snprintf(f->path, sizeof f->path, "%s%s", path, suffix) >= (int)sizeof f->path - 64)
+        return fail(ERR_USAGE, "%.512s: --%s: the path is too long", path, flag);
+    snprintf(folder, sizeof folder, "%s", f->path);
+    f->there = stat(f->path, &f->file) == 0;
+    f->in_folder = stat(dirname(folder), &f->folder) == 0;
+    n_list += f->there || role != READ;
+    return OK;
+}
+
+static enum err name_files(const struct config *c, enum config_command command)
+{
+    struct config_path paths[CONFIG_KNOBS_MAX];
+    int n = config_paths(c, paths, CONFIG_KNOBS_MAX);
+    n_list = 0;
+    for (int i = 0; i < n; i++)
+        if (paths[i].written || strcmp(paths[i].path, "-") != 0)
+            TRY(name_file(paths[i].written ? WRITTEN : READ, paths[i].flag, NULL, paths[i].path,
+                          ""));
+    for (int i = 0; i < c->n_args && command == CMD_PACK; i++)
+        TRY(name_file(READ, "", "the model", c->args[i], ""));
+    for (int i = 0; i < c->n_args && command == CMD_MERGE; i++) {
+        TRY(name_file(READ, "", "one of the parts", c->args[i], ""));
+        TRY(name_file(READ, "", "one of the parts", c->args[i], job_suffixes[JOB_MANIFEST]));
+    }
+    for (int i = 0; i < N_JOB_COMPANIONS && c->out && (command & JOB_CMDS); i++)
+        TRY(name_file(COMPANION, "output", "a file that the job of -o writes", c->out,
+                      job_suffixes[i]));
+    return OK;
+}
+
+static const char *base_of(const struct named *f)
+{
+    const char *slash = strrchr(f->path, '/');
+    return slash ? slash + 1 : f->path;
+}
+
+static int one_inode(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
+}
+
+static int one_file(const struct named *a, const struct named *b)
+{
+    if (a->there && b->there && one_inode(&a->file, &b->file))
+        return 1;
+    return a->in_folder && b->in_folder && one_inode(&a->folder, &b->folder) &&
+           strcmp(base_of(a), base_of(b)) == 0;
+}
+
+/* May both be named? OUT.input is input and companion of one job: rows that came by stdin. */
+static int may_be_one(const struct named *a, const struct named *b)
+{
+    const char *input = job_suffixes[JOB_INPUT];
+    size_t n = strlen(a->path), n_input = strlen(input);
+    int spooled = a->role == COMPANION && n > n_input &&
+                  strcmp(a->path + n - n_input, input) == 0 && strcmp(b->flag, "input") == 0;
+    return spooled || (a->role == COMPANION && b->role == COMPANION);
+}
+
+static enum err check_others(const struct named *f)
+{
+    for (int i = 0; i < n_list; i++) {
+        const struct named *other = &list[i];
+        if (other == f || may_be_one(f, other) || may_be_one(other, f) || !one_file(f, other))
+            continue;
+        return fail(ERR_USAGE, "%.400s: --%s: this is %s%s: %.400s (another path)", f->path,
+                    f->flag, other->word ? other->word : "also the file of --",
+                    other->word ? "" : other->flag, other->path);
+    }
+    return OK;
+}
+
+/* Does the file hold words that sluice writes for this flag? An empty file is free to be used. */
+static int is_ours(const struct named *f, enum config_command command)
+{
+    static char text[2 * LOOK_BYTES];
+    const char *why;
+    if (!f->there || f->file.st_size == 0)
+        return 1;
+    FILE *in = regular_open(f->path, &why);
+    if (!in)
+        return 0;
+    size_t n = fread(text, 1, LOOK_BYTES, in);
+    if (f->file.st_size > LOOK_BYTES &&
+        fseek(in, -min_i64(f->file.st_size - LOOK_BYTES, LOOK_BYTES), SEEK_END) == 0)
+        n += fread(text + n, 1, LOOK_BYTES, in);
+    fclose(in);
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
+        if (strcmp(ours[i].flag, f->flag) == 0 && (ours[i].commands & (int)command) &&
+            memmem(text, n, ours[i].words[0], strlen(ours[i].words[0])) &&
+            memmem(text, n, ours[i].words[1], strlen(ours[i].words[1])))
+            return 1;
+    return 0;
+}
+
+static enum err check_file(const struct named *f, const struct config *c,
+                           enum config_command command)
+{
+    const char *model = command == CMD_PACK && c->n_args > 0 ? c->args[0] : c->model;
+    int ours_now = is_ours(f, command);
+    int of_job = (command & JOB_CMDS) && strcmp(f->flag, "output") == 0; // the job says whose it is
+    TRY(file_output_check(f->flag, f->path));
+    TRY(check_others(f));
+    if (f->there && model && !ours_now && pack_is_source(model, &f->file))
+        return fail(ERR_USAGE, "%.512s: --%s: is a file of the model (another path)", f->path,
+                    f->flag);
+    if (!ours_now && !of_job && !c->overwrite)
+        return fail(ERR_USAGE,
+                    "%.512s: --%s: is there, and was not written by sluice for this flag "
+                    "(--overwrite, or another path)",
+                    f->path, f->flag);
+    return OK;
+}
+
+/* `-` is stdout where a command prints one document. */
+static void take_stdout(struct config *c, enum config_command command)
+{
+    if (!c->out || strcmp(c->out, "-") != 0 || !(command & (CMD_PLAN | CMD_PROBE | CMD_BENCH)))
+        return;
+    c->out = NULL;
+    c->json |= command == CMD_PLAN;
+}
+
+enum err outputs_check(struct config *c, enum config_command command)
+{
+    take_stdout(c, command);
+    TRY(name_files(c, command));
+    for (int i = 0; i < n_list; i++)
+        if (list[i].role != READ)
+            TRY(check_file(&list[i], c, command));
+    int job = c->out && c->in && (command & (CMD_RUN | CMD_SCORE));
+    return job ? job_paths_check(c->out, c->in, c->overwrite) : OK;
+}

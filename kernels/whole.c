@@ -1,0 +1,123 @@
+/* kernels/whole.c - see whole.h. */
+#include "kernels/whole.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TEMP_NAMES 100 // left by killed processes with this pid
+
+void standing_look(struct standing *s, const char *path)
+{
+    struct stat st;
+    *s = (struct standing){0};
+    if (lstat(path, &st) == 0)
+        *s = (struct standing){1, S_ISREG(st.st_mode), st.st_dev, st.st_ino};
+}
+
+/* File systems without RENAME_NOREPLACE have link(2), which does not replace either; where both are
+ * missing, the look just before has to do. */
+static int rename_new(const char *temp, const char *path)
+{
+    if (renameat2(AT_FDCWD, temp, AT_FDCWD, path, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno != EINVAL && errno != ENOSYS)
+        return -1;
+    if (link(temp, path) == 0)
+        return unlink(temp);
+    struct standing now;
+    standing_look(&now, path);
+    errno = EEXIST;
+    return now.there ? -1 : rename(temp, path);
+}
+
+enum err standing_replace(const struct standing *was, const char *temp, const char *path)
+{
+    struct standing now;
+    standing_look(&now, path);
+    int same = now.regular && now.ino == was->ino && now.dev == was->dev, bad = -1;
+    errno = EEXIST;
+    if (!was->there || !now.there)
+        bad = rename_new(temp, path);
+    else if (same)
+        bad = rename(temp, path);
+    if (!bad)
+        return OK;
+    if (errno == EEXIST)
+        return fail(ERR_JOB,
+                    "%.400s: another file has appeared here, which is left as it is (move it away; "
+                    "%.400s holds what was to stand here)",
+                    path, temp);
+    return fail(ERR_IO, "%.512s: rename: %s", path, strerror(errno));
+}
+
+enum err whole_open(struct whole_file *w, const char *path)
+{
+    int fd = -1;
+    *w = (struct whole_file){0};
+    standing_look(&w->was, path);
+    if (w->was.there && !w->was.regular)
+        return fail(ERR_USAGE, "%.512s: is not a regular file", path);
+    if (snprintf(w->path, sizeof w->path, "%s", path) >= (int)sizeof w->path - 40)
+        return fail(ERR_USAGE, "%.512s: the path is too long", path);
+    for (int i = 0; i < TEMP_NAMES; i++) {
+        snprintf(w->temp, sizeof w->temp, "%.4150s.%ld-%d.tmp", path, (long)getpid(), i);
+        fd = open(w->temp, O_RDWR | WHOLE_NEW, 0666);
+        if (fd >= 0 || errno != EEXIST)
+            break;
+    }
+    w->f = fd >= 0 ? fdopen(fd, "w+") : NULL;
+    if (w->f)
+        return OK;
+    int why = errno;
+    if (fd >= 0) {
+        close(fd);
+        unlink(w->temp);
+    }
+    return fail(ERR_IO, "%.512s: %s", path, strerror(why));
+}
+
+enum err whole_end(struct whole_file *w)
+{
+    if (!w->f)
+        return OK;
+    errno = 0;
+    int bad = ferror(w->f) | (fflush(w->f) != 0);
+    bad = bad || (fsync(fileno(w->f)) != 0 && errno != EINVAL);
+    int why = errno;
+    bad |= fclose(w->f) != 0;
+    w->f = NULL;
+    enum err err = bad ? fail(ERR_IO, "%.512s: cannot be written: %s", w->path,
+                              why ? strerror(why) : "disk full?")
+                       : standing_replace(&w->was, w->temp, w->path);
+    if (err == ERR_IO)
+        unlink(w->temp);
+    return err;
+}
+
+void whole_drop(struct whole_file *w)
+{
+    if (!w->f)
+        return;
+    fclose(w->f);
+    unlink(w->temp);
+    w->f = NULL;
+}
+
+FILE *regular_open(const char *path, const char **why)
+{
+    struct stat st = {0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int regular = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    FILE *f = regular ? fdopen(fd, "r") : NULL;
+    if (f)
+        return f;
+    if (fd >= 0)
+        close(fd);
+    if (fd >= 0 && !regular)
+        errno = S_ISDIR(st.st_mode) ? EISDIR : EINVAL;
+    *why = errno == EINVAL ? "not a regular file" : strerror(errno);
+    return NULL;
+}
