@@ -93,6 +93,25 @@ def small_model(tally, place, a):
         fits_or_says(tally, command[0], place, args, "--mem-ram", 2)
 
 
+def empty_cache(place):
+    for f in os.listdir(place.at("cache")) if os.path.isdir(place.at("cache")) else ():
+        os.unlink(os.path.join(place.at("cache"), f))
+
+
+def many_threads(tally, place, a):
+    """The probe's scratch of every thread is within the budget; where it cannot be, a size that works is named."""
+    args = ["run", "-m", place.model, "-i", place.rows("in.jsonl", job_rows(8, 26)), "--progress", "none"]
+    for threads, mib in ((1, 48), (8, 48), (32, 64), (128, 96)):
+        empty_cache(place)
+        done = place.sluice(*args, "-o", place.fresh(), "-t", str(threads), "--mem-ram", f"{mib}M")
+        within(tally, f"first run, -t {threads}, {mib} MiB", done, mib * MIB)
+    empty_cache(place)
+    done = place.sluice(*args, "-o", place.fresh(), "-t", "1000", "--mem-ram", "64M")
+    named, size = hint(done)
+    tally.check(done.code == 4 and named == "--mem-ram" and size > 64 and done.rss <= 64 * MIB + CODE_BYTES,
+                f"-t 1000, 64 MiB: exit {done.code}, peak RSS {done.rss / MIB:.1f} MiB: {done.error_line()!r}")
+
+
 def first_use(tally, place, a):
     """Packing and probing on first use are within the budget too."""
     config = place.write("wide.cfg", trial.MODEL.replace("layers = 6", "layers = 40").replace(
@@ -100,8 +119,7 @@ def first_use(tally, place, a):
     source = place.rows("in.jsonl", job_rows(8, 22))
     for mib in (32, 48, 64):
         for _ in range(2):  # without AVX-512 a tile of f32 makes the smallest 34 MiB: that has to do, then
-            for f in os.listdir(place.at("cache")) if os.path.isdir(place.at("cache")) else ():
-                os.unlink(os.path.join(place.at("cache"), f))
+            empty_cache(place)
             done = place.sluice("run", "-m", config, "-i", source, "-o", place.fresh(), "--progress", "none", "--mem-ram",
                                 f"{mib}M")
             if done.code != 4 or mib > 32:
@@ -187,4 +205,4 @@ def real_model(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (small_model, first_use, long_lines, disk, real_model)))
+    sys.exit(trial.run_parts(__doc__, (small_model, many_threads, first_use, long_lines, disk, real_model)))

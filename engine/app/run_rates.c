@@ -59,12 +59,14 @@ static enum err read_machine(struct run *r)
 static struct probe_config probe_config(const struct run *r, const struct ops *ops)
 {
     const char *share = getenv("SLUICE_PROBE_SHARE"); // for tests: of the time that measuring takes
+    const int64_t text_bytes = run_text_bytes(r);
     return (struct probe_config){.ops = ops,
                                  .time_share = share ? strtod(share, NULL) : 0,
                                  .dir = r->offload_dir,
                                  .io = r->io,
                                  .memory_bytes =
-                                     max_i64(r->budget.ram - run_text_bytes(r), PROBE_BYTES_MIN),
+                                     max_i64(r->budget.ram - text_bytes, PROBE_BYTES_MIN),
+                                 .beside_bytes = text_bytes,
                                  .info = &r->info,
                                  .device = r->device,
                                  .device_bytes = max_i64(r->budget.device, PROBE_DEVICE_MIN)};
