@@ -134,11 +134,11 @@ def long_lines(tally, place, a):
     r = random.Random(a.seed)
     rows = job_rows(20, 23, prompt_max=32)
     for k in (3, 11):  # what makes it tight is not left out for its prompt; user is read, and ignored
-        rows[k].update(user="x" * (4 << 20), prompt_token_ids=[7])
+        rows[k].update(user="x" * (2 << 20), prompt_token_ids=[7])
     args = ["run", "-m", place.model, "-i", place.rows("long.jsonl", rows), "--progress", "none"]
-    got = fits_or_says(tally, "lines of 4 MiB", place, args, "--mem-ram", 40)
+    got = fits_or_says(tally, "lines of 2 MiB", place, args, "--mem-ram", 40)
     if got:
-        within(tally, "lines of 4 MiB", got[0], got[1] * MIB)
+        within(tally, "lines of 2 MiB", got[0], got[1] * MIB)
     n = 200_000 if a.full else 20_000
     rows = ({"custom_id": f"request-number-{i}", "prompt_token_ids": [3 + r.randrange(2000)], "max_tokens": 1}
             for i in range(n))
@@ -146,6 +146,55 @@ def long_lines(tally, place, a):
     got = fits_or_says(tally, f"{n} rows", place, args, "--mem-ram", 40)
     if got:
         within(tally, f"{n} rows", got[0], got[1] * MIB)
+
+
+LINE_SHARE = 16  # bytes of --mem-ram for each byte of the longest line
+IDS = {"prompt_token_ids": [3, 4, 5], "max_tokens": 2}
+
+
+def write_line(f, field, n_bytes):
+    """A line of about so many bytes; in pieces, since a child's peak RSS begins with its parent's."""
+    fill = {"prompt": ('{"prompt": "', "a b ", '"}'), "custom_id": ('{"custom_id": "', "x", '"}'),
+            "prompt_token_ids": ('{"prompt_token_ids": [', "7,", "7]}"),
+            "messages": ('{"messages": [{"role": "user", "content": "', "a b ", '"}]}'),
+            "logit_bias": ('{"prompt_token_ids": [1], "logit_bias": {', '"17":1,', '"18":1}}'),
+            "spaces": ('{"prompt_token_ids": [3, 4, 5], ', " ", '"max_tokens": 2}'),
+            "user": ('{"prompt_token_ids": [3, 4, 5], "max_tokens": 2, "user": "', "x", '"}')}
+    before, part, after = fill[field]
+    f.write(before)
+    for _ in range(n_bytes // (1024 * len(part))):
+        f.write(part * 1024)
+    f.write(after + "\n")
+
+
+def one_long_line(tally, place, a):
+    """A line beyond the budget's share is one error row, whatever field is long; a shorter one is read, and counted."""
+    mib, retried = 32, 24 * LINE_SHARE + LINE_SHARE
+    for field in ("prompt", "custom_id", "prompt_token_ids", "messages", "logit_bias", "spaces", "user"):
+        for line_bytes in (24 * MIB, mib * MIB // LINE_SHARE - 4096):
+            source, valid = place.at("in.jsonl"), field in ("spaces", "user")
+            with open(source, "w", encoding="ascii") as f:
+                f.write(json.dumps(IDS) + "\n")
+                write_line(f, field, line_bytes)
+                f.write(json.dumps(IDS) + "\n")
+            args = ["run", "-m", place.model, "-i", source, "--progress", "none"]
+            out, what, refused = place.fresh(), f"{field} of {line_bytes / MIB:.1f} MiB", line_bytes > 2 * MIB
+            done = place.sluice(*args, "-o", out, "--mem-ram", f"{mib}M")
+            if done.code == 4 and valid and not refused:  # the line is counted: the size of the hint has room for it
+                out, mib_asked = place.fresh(), hint(done)[1]
+                done = place.sluice(*args, "-o", out, "--mem-ram", f"{mib_asked}M")
+                within(tally, what, done, mib_asked * MIB)
+                continue
+            rows = [json.loads(x) for x in (read(out) or b"").splitlines()]
+            code = len(rows) == 3 and (rows[1].get("error") or {}).get("code")
+            tally.check(done.code == (3 if refused or not valid else 0) and len(rows) == 3
+                        and (code == "line_too_long_for_memory") == refused
+                        and not rows[0].get("error") and not rows[2].get("error"),
+                        f"{what}: exit {done.code}, code {code}, {len(rows)} rows: {done.err[-300:]!r}")
+            tally.check(done.rss <= mib * MIB + CODE_BYTES, f"{what}: peak RSS {done.rss / MIB:.1f} MiB, budget {mib} MiB")
+            if refused and valid:
+                done = place.sluice(*args, "-o", out, "--mem-ram", f"{retried}M", "--retry-errors")
+                within(tally, f"{what}, --retry-errors", done, retried * MIB)
 
 
 def disk(tally, place, a):
@@ -205,4 +254,4 @@ def real_model(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (small_model, many_threads, first_use, long_lines, disk, real_model)))
+    sys.exit(trial.run_parts(__doc__, (small_model, many_threads, first_use, long_lines, one_long_line, disk, real_model)))

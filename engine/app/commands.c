@@ -106,6 +106,7 @@ enum err command_open_job(struct run *r, enum request_kind kind, const char *out
                              .version = SLUICE_VERSION,
                              .fingerprint = r->fingerprint,
                              .evict = &r->evict,
+                             .line_max = run_line_max(r),
                              .limit = c->limit,
                              .completion_order = strcmp(c->order, "completion") == 0,
                              .retry_errors = c->retry_errors,

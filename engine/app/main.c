@@ -14,6 +14,8 @@
 #include "engine/app/version.h"
 #include "kernels/thread.h"
 
+#define LARGE_BYTES (1 << 20)
+
 static const struct command {
     const char *name;
     enum config_command id;
@@ -213,6 +215,7 @@ int main(int argc, char **argv)
     struct call call = {.argc = argc, .argv = argv};
     struct rlimit stack;
     mallopt(M_ARENA_MAX, 1); // what one thread gives back serves all: the plan counts text once
+    mallopt(M_MMAP_THRESHOLD, LARGE_BYTES); // a long line's buffers go back to the system
     keep_standard_files();
     log_begin();
     catch_signals();

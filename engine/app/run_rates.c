@@ -17,6 +17,7 @@
 #define TEXT_RESERVE_BYTES (12 << 20) // JSON of rows, journal buffers, tables of the C library
 #define PROBE_BYTES_MIN    ((int64_t)8 << 20)
 #define PROBE_DEVICE_MIN   ((int64_t)16 << 20)
+#define LINE_BYTES_LEAST   ((int64_t)1 << 20) // lines that are read under any budget
 #define TOLD               0.03 // what earlier runs showed is told when it changes a rate so much
 
 int64_t run_text_bytes(const struct run *r)
@@ -214,6 +215,14 @@ void run_keep_shown(const struct run *r)
         return;
     const struct shown_run run = shown_of(slower, r->shown, r->reference);
     shown_file_add(path, &run);
+}
+
+int64_t run_line_max(struct run *r)
+{
+    if (r->room.ram < 0)
+        machine_room(&r->info, &r->room.ram, &r->room.disk);
+    int64_t ram = r->config->mem_ram >= 0 ? r->config->mem_ram : r->room.ram;
+    return max_i64(ram / JOB_LINE_SHARE, LINE_BYTES_LEAST);
 }
 
 /* What a run may take where no flag says it: what is here. A machine file's capacities are the
