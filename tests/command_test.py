@@ -4,14 +4,19 @@
 What the flags refuse and warn of, standard input and output, help, limits of the process, plans and
 traces, packing, prefix sharing. Beside it cli_test.py holds the contract, config_test.c the parser.
 """
+import glob
 import json
 import os
+import random
 import re
+import shutil
+import struct
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import model_make  # noqa: E402
 from trial import difference, job_rows, read, run_parts  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -394,6 +399,45 @@ def packing(t, p, _):
     t.check("\rpacking" in done.err and done.err.count("\x1b[K"), f"--progress bar: {done.err!r}")
 
 
+def foreign_pack(t, p, _):
+    """A pack of another model under a model's name in the cache is made again, or exit 7; never used."""
+    models, packs, answers = [], [], []
+    for seed, name in enumerate("ab"):
+        r, blank = random.Random(seed), model_make.safetensors()
+        n = (len(blank) - 8 - struct.unpack_from("<Q", blank)[0]) // 4
+        weights = blank[:-4 * n] + struct.pack(f"<{n}f", *(r.gauss(0, 0.5) for _ in range(n)))
+        models.append(model_make.hf(p.at(name), weights=weights))
+    source = p.rows("ids.jsonl", [{"prompt_token_ids": [1, 2, 3 + i], "max_tokens": 6, "ignore_eos": True} for i in range(4)])
+    cache = p.at("packs")
+
+    def run(model, *more, **how):
+        out = p.fresh()
+        done = p.sluice("run", "-m", model, "-i", source, "-o", out, *RAM, *QUIET, *more, SLUICE_CACHE_DIR=cache, **how)
+        return done, read(out)
+
+    for model in models:
+        done, out = run(model)
+        answers.append(out)
+        packs.append(next(x for x in glob.glob(cache + "/*.pack") if x not in packs))
+        t.check(done.code == 0 and "packing" in done.err, f"first run of {model}: exit {done.code}, {done.err[-300:]!r}")
+    t.check(answers[0] != answers[1], "the two models give other answers")
+    done, out = run(models[0])
+    t.check(done.code == 0 and out == answers[0] and "packing" not in done.err, f"its own pack: {done.err[-300:]!r}")
+    other = read(packs[1])
+    for put in (shutil.copyfile, os.symlink):
+        os.unlink(packs[0])
+        put(packs[1], packs[0])
+        done, out = run(models[0], wrapper=["sh", "-c", 'ulimit -f 0; exec "$@"', "sh"])
+        t.check(done.code == 7 and "another model" in done.error_line(), f"no room: exit {done.code}: {done.err[-300:]!r}")
+        done, out = run(models[0])
+        t.check(done.code == 0 and out == answers[0] and done.err.count("another model") == 1,
+                f"a pack of another model ({put.__name__}): exit {done.code}, {out == answers[1]}: {done.err[-300:]!r}")
+        t.check(read(packs[1]) == other and not os.path.islink(packs[0]), "the other model's pack is as it was")
+    p.sluice("pack", models[0], "-o", packs[0])  # as older packs, it does not say what it was made from
+    done, out = run(models[0])
+    t.check(done.code == 0 and out == answers[0] and "packing" not in done.err, f"an older pack: {done.err[-300:]!r}")
+
+
 def measured(t, p, _):
     done = p.sluice("probe", "--offload-dir", p.folder, "-o", p.at("machine.cfg"), "--json")
     found = json.loads(done.out)
@@ -414,7 +458,7 @@ def measured(t, p, _):
 
 
 PARTS = [help_words, full_stdout, limits, few_processes, no_memory, flags, outputs, stdin_rows, plans, first_plan, traces, reports, sampling,
-         sharing, packing, measured]
+         sharing, packing, foreign_pack, measured]
 
 
 def main():

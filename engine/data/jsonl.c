@@ -197,7 +197,8 @@ enum err jsonl_read(struct jsonl *j, int64_t offset, const char **text, int64_t 
                         j->file.path, (long long)offset);
         seen = j->at == offset ? n : 0;
         if (j->at == offset) // the window holds nothing but the line, which is longer
-            TRY(window_grow(j, min_i64(2 * j->buf_cap, max_i64(j->line_max + 2, JSONL_WINDOW_BYTES))));
+            TRY(window_grow(
+                j, min_i64(2 * j->buf_cap, max_i64(j->line_max + 2, JSONL_WINDOW_BYTES))));
         TRY(window_load(j, offset));
     }
 }

@@ -97,9 +97,10 @@ enum err scan_index(struct job *job)
         marks_add(&job->marks, job->n_rows, line.crc);
         compare_old(&job->old, job->n_rows, &line);
         int mine = c->n_shards <= 1 || job->n_rows % c->n_shards == c->shard;
-        job->rows[job->n_rows++] = (struct job_row){.offset = line.too_long ? -line.n_bytes : line.offset,
-                                                    .state = mine ? ROW_WAITING : ROW_SKIPPED,
-                                                    .line = (uint32_t)line.line};
+        job->rows[job->n_rows++] =
+            (struct job_row){.offset = line.too_long ? -line.n_bytes : line.offset,
+                             .state = mine ? ROW_WAITING : ROW_SKIPPED,
+                             .line = (uint32_t)line.line};
         job->n_waiting += mine;
         job->counts.rows += mine;
     }
