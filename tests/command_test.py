@@ -73,10 +73,14 @@ def full_stdout(t, p, _):
         done = p.sluice(*args, wrapper=["sh", "-c", 'exec "$@" >/dev/full', "sh"])
         t.check(done.code == 9 and done.err.count("\n") == 1 and done.err.startswith("sluice: error: stdout"),
                 f"{' '.join(args[:3])} >/dev/full: exit {done.code}, {done.err!r}")
-    done = p.sluice("inspect", p.model, wrapper=["sh", "-c", 'exec "$@" >&- 2>/dev/null', "sh"])
-    t.check(done.code in (0, 9), f"stdout closed: exit {done.code}")
     out = p.fresh()
     source, _ = small_rows(p)
+    p.sluice("run", "-q", "-m", p.model, "-i", source, "-o", out, *RAM)
+    for args in (*cases, ("status", out), ("status", "--json", out)):
+        done = p.sluice(*args, wrapper=["sh", "-c", 'exec "$@" >&-', "sh"])
+        t.check(done.code == 9 and done.err.count("\n") == 1 and done.err.startswith("sluice: error: stdout"),
+                f"{' '.join(args[:3])} >&-: exit {done.code}, {done.err!r}")
+    out = p.fresh()
     done = p.sluice("run", "-q", "-m", p.model, "-i", source, "-o", out, *RAM, wrapper=["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh"])
     t.check(done.code == 0 and len(read(out).splitlines()) == 6, f"run with 0 to 2 closed: exit {done.code}")
 

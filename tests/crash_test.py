@@ -155,10 +155,12 @@ def kills(tally, place, a):
 # ---- signals and time -------------------------------------------------------------------------------
 
 def signals(tally, place, a):
-    """SIGTERM, SIGINT and SIGHUP: 75 within two seconds, every token kept."""
+    """SIGTERM, SIGINT, SIGHUP and SIGUSR1: 75 within two seconds, every token kept; ignored from the start: nothing."""
+    for number in (signal.SIGINT, signal.SIGHUP):  # under nohup or `&` this test ignores them, and so do its runs
+        signal.signal(number, signal.SIG_DFL)
     job = small_job(place)
     want, _ = job.whole(tally)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         out, summary = place.fresh(), place.at("sum.json")
         p = job.start(out, *(["--summary", summary] if number == signal.SIGTERM else []))
         met = p.wait_for(lambda: p.said("plan: predicted") and Journal(out).bytes)
@@ -177,6 +179,13 @@ def signals(tally, place, a):
                         f"SIGTERM: {committed.rows} rows and {committed.tokens} tokens committed, the summary says "
                         f"{said.get('rows')} and {said.get('output_tokens')}")
         ends_well(tally, f"after {number.name}", job, out, want)
+    out = place.fresh()
+    p = place.start(job.args(out), ["sh", "-c", 'trap "" HUP INT; exec "$@"', "sh"])
+    met = p.wait_for(lambda: p.said("plan: predicted") and Journal(out).bytes)
+    p.signal(signal.SIGHUP)
+    p.signal(signal.SIGINT)
+    done = p.end()
+    tally.check(met and done.code == 0 and read(out) == want, f"SIGHUP and SIGINT, ignored: exit {done.code}")
     second_signal(tally, place, job, want)
     early(tally, place, job, want, a)
 

@@ -84,11 +84,14 @@ static void on_crash(int number)
 
 static void catch_signals(void)
 {
-    struct sigaction stop = {.sa_handler = on_signal};
-    sigaction(SIGXCPU, &stop, NULL); // ulimit -t: as any other wish to stop
-    sigaction(SIGINT, &stop, NULL);
-    sigaction(SIGTERM, &stop, NULL);
-    sigaction(SIGHUP, &stop, NULL);
+    /* SIGXCPU: ulimit -t. SIGUSR1: what Slurm sends before a job's time is over. A signal that was
+     * ignored from the start stays so: nohup ignores SIGHUP, a script's `&` ignores SIGINT. */
+    static const int stops[] = {SIGXCPU, SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+    const struct sigaction stop = {.sa_handler = on_signal};
+    struct sigaction before;
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
+        if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(stops[i], &stop, NULL);
 #ifndef __SANITIZE_ADDRESS__ // which has its own
     signal(SIGSEGV, on_crash);
     signal(SIGABRT, on_crash);
@@ -97,15 +100,13 @@ static void catch_signals(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* Descriptors 0 to 2 that the caller closed: the next file opened would be taken for stdout. */
+/* Descriptors 0 to 2 that the caller closed are taken: the next file opened would pass for stdout.
+ * A closed stdout can be read only, so that data for it is an error, as on a full disk. */
 static void keep_standard_files(void)
 {
-    int fd;
-    do
-        fd = open("/dev/null", O_RDWR);
-    while (fd >= 0 && fd <= STDERR_FILENO);
-    if (fd >= 0)
-        close(fd);
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)!open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR);
 }
 
 /* The exit code; what stands on stdout has arrived, or that is the error. */
@@ -113,8 +114,9 @@ static int finish(enum err err)
 {
     int lost = ferror(stdout), flushed = fflush(stdout) == 0;
     if ((lost || !flushed) && (err == OK || err == ERR_ROWS))
-        err = fail(ERR_IO, "stdout: cannot be written%s%s", flushed ? "" : ": ",
-                   flushed ? " (disk full, or its reader gone)" : strerror(errno));
+        err = fail(ERR_IO, "stdout: cannot be written: %s",
+                   flushed || errno == EBADF ? "closed, disk full, or its reader gone"
+                                             : strerror(errno));
     if (err != OK && err != ERR_ROWS)
         fprintf(stderr, "sluice: error: %s\n", err_text());
     return err < 100 ? (int)err : (int)ERR_INTERNAL;
