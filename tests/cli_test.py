@@ -257,6 +257,8 @@ def real_model(tally, p, a):
     again = p.expect("gen -f", 0, "gen", "-q", "-m", model, "-f",
                      p.write("p.txt", b"The capital of France is"), *flags)
     check(again.out == done.out, f"gen -f: {again.out!r}")
+    done = p.expect("gen of an endless file", 4, "gen", "-q", "-m", model, "-f", "/dev/zero", "--mem-ram", "64M")
+    check(done.rss < 88 << 20 and "--mem-ram" in done.err, f"gen of an endless file: {done.rss} bytes, {done.err!r}")
     check(not again.err, f"gen -q prints nothing but text: {again.err!r}")
     done = p.expect("gen --chat", 0, "gen", "-m", model, "--chat", "-p", "What is the capital of France?", *flags)
     check("Paris" in done.out, f"gen --chat: {done.out!r}")

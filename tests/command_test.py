@@ -20,6 +20,7 @@ import model_make  # noqa: E402
 from trial import difference, job_rows, read, run_parts  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+NOURING = os.path.join(os.path.dirname(HERE), os.environ.get("BUILD", "build"), "tests/tools/nouring")
 RAM = ["--mem-ram", "96M"]
 QUIET = ["--progress", "none"]
 JOB = ["--prompt-len", "16", "--gen-len", "4", "--num-prompts", "8"]
@@ -383,6 +384,23 @@ def sharing(t, p, _):
     t.check(shared[1] == 8 * 66 and shared[0] < shared[1] / 2, f"--share-prefixes: {shared} prompt tokens computed on, off")
 
 
+def spellings(t, p, _):
+    """Two ways to write one value are one job; a variable of the environment that is no number is refused."""
+    source, _ = small_rows(p)
+    out = p.fresh()
+    for flags, code in (("0.5", 0), ("0.50", 0), ("0.5 --kv-recent 0.5", 0), ("0.5 --kv-recent 0.25", 8), ("0.51", 8)):
+        done = p.sluice("run", "-m", p.model, "-i", source, "-o", out, *RAM, *QUIET, "--kv-policy", "h2o", "--kv-budget",
+                        *flags.split())
+        t.check(done.code == code, f"--kv-budget {flags} after 0.5: exit {done.code}, want {code}: {done.err[-200:]!r}")
+    for name, value in (("SOURCE_DATE_EPOCH", "abc"), ("SOURCE_DATE_EPOCH", "1.5"), ("SLUICE_SYNC_S", "nan"),
+                        ("SLUICE_PROBE_SHARE", "-1")):
+        refused(t, p, f"{name}={value}", 2, name, "inspect", p.model, **{name: value})
+    done = p.sluice("run", "-m", p.model, "-i", source, "-o", p.fresh(), *RAM, *QUIET, wrapper=[NOURING],
+                    SLUICE_CACHE_DIR=p.at("new"))
+    t.check(done.code == 0 and done.err.count("io_uring cannot be used") == 1,
+            f"io_uring refused, first use: exit {done.code}, {done.err.count('io_uring')} warnings")
+
+
 # ---- packing, probing, benchmarks -----------------------------------------------------------------
 
 def packing(t, p, _):
@@ -462,7 +480,7 @@ def measured(t, p, _):
 
 
 PARTS = [help_words, full_stdout, limits, few_processes, no_memory, flags, outputs, stdin_rows, plans, first_plan, traces, reports, sampling,
-         sharing, packing, foreign_pack, measured]
+         sharing, spellings, packing, foreign_pack, measured]
 
 
 def main():

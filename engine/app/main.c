@@ -159,6 +159,26 @@ static enum err check_outputs(const struct config *c)
     return file_output_check("kv-trace", c->kv_trace);
 }
 
+/* Variables that are numbers: a word would pass for 0. */
+static enum err check_environment(void)
+{
+    static const struct {
+        const char *name;
+        int is_integer;
+    } numbers[] = {{"SOURCE_DATE_EPOCH", 1}, {"SLUICE_SYNC_S", 0}, {"SLUICE_PROBE_SHARE", 0}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const char *text = getenv(numbers[i].name);
+        char *end = NULL;
+        errno = 0;
+        double x = text ? strtod(text, &end) : 0;
+        if (text && (end == text || *end || errno || !(x >= 0 && x < 1e15) ||
+                     (numbers[i].is_integer && strspn(text, "0123456789") != strlen(text))))
+            return fail(ERR_USAGE, "%s: '%.100s' is not %s of at least 0 (unset it)",
+                        numbers[i].name, text, numbers[i].is_integer ? "an integer" : "a number");
+    }
+    return OK;
+}
+
 static int sluice(int argc, char **argv)
 {
     static struct config config;
@@ -182,7 +202,9 @@ static int sluice(int argc, char **argv)
     if (config.help)
         return command_help(command);
     log_level_max = config.quiet ? LOG_ERROR : config.verbose ? LOG_DEBUG : LOG_INFO;
-    err = check_outputs(&config);
+    err = check_environment();
+    if (err == OK)
+        err = check_outputs(&config);
     return finish(err == OK ? command->run(&config) : err);
 }
 
