@@ -426,7 +426,7 @@ def disk_full(tally, place, a):
                                          "--offload-dir", disk.path])
         out = place.fresh()
         refuses(tally, "no space for scratch", scratch.run(out, "--mem-disk", "1G"), (9,), "--offload-dir")
-        refuses(tally, "no space for scratch, default", scratch.run(out), (4, 9), "--offload-dir")
+        refuses(tally, "no space for scratch, default", scratch.run(out), (4, 9), "--mem-disk")
         disk.clear()
         ends_well(tally, "scratch has space again", scratch, out, want)
         disk.leave(1 << 20)
@@ -449,7 +449,11 @@ def read_only(tally, place, a):
         done = job.run(os.path.join(disk.path, "out.jsonl"))
         refuses(tally, "OUT on a read-only disk", done, (2, 9), "small/out.jsonl", "ead-only")
         done = job.run(place.fresh(), "--offload-dir", disk.path)
-        refuses(tally, "scratch on a read-only disk", done, (2, 9), "small", "--offload-dir")
+        refuses(tally, "scratch on a read-only disk", done, (2, 4, 9), "--mem-disk")
+        in_ram = small_job(place, 10, ["--mem-ram", "96M"])  # writes nothing there
+        done = in_ram.run(place.fresh(), "--offload-dir", disk.path)
+        tally.check(done.code == 0 and done.err.count("the plan takes the disk for one of") == 1,
+                    f"a disk that cannot be measured: exit {done.code}: {done.err[-300:]!r}")
         done = place.sluice(*job.args(place.fresh()), SLUICE_CACHE_DIR=os.path.join(disk.path, "cache"))
         refuses(tally, "cache on a read-only disk", done, (2, 9), "small/cache", "SLUICE_CACHE_DIR")
 
