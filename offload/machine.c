@@ -235,7 +235,9 @@ enum err machine_read(struct machine_info *info, const char *offload_dir)
 
 void machine_room(const struct machine_info *info, int64_t *ram, int64_t *disk)
 {
-    int64_t margin = info->ram_free_bytes / 10 + ((int64_t)256 << 20);
+    /* For others on the machine; where little is free, as in a small container, a quarter. */
+    int64_t spare = min_i64((int64_t)256 << 20, info->ram_free_bytes / 4);
+    int64_t margin = info->ram_free_bytes / 10 + spare;
     *ram = max_i64(info->ram_free_bytes - margin, 0);
     *disk = max_i64(info->disk_free_bytes - info->disk_free_bytes / 10, 0);
 }

@@ -74,6 +74,18 @@ int64_t probe_ram_bytes(const struct probe_config *c)
     return bytes;
 }
 
+enum err probe_arena_open(struct arena *a, const struct probe_config *c, int64_t bytes)
+{
+    if (c->memory_bytes > 0 && bytes > c->memory_bytes)
+        return fail(ERR_FIT,
+                    "probe: measuring %d threads takes %.1f MiB of RAM, the budget leaves %.1f (a "
+                    "smaller --threads, or --mem-ram %lldM)",
+                    pool_threads(c->ops->pool), (double)bytes / (double)PROBE_MIB,
+                    (double)c->memory_bytes / (double)PROBE_MIB,
+                    (long long)ceil_div(bytes + c->beside_bytes, PROBE_MIB));
+    return arena_open(a, bytes);
+}
+
 int probe_reaches_ram(const struct probe_config *c)
 {
     return probe_ram_bytes(c) == ram_wanted(c);

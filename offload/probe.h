@@ -18,6 +18,7 @@ struct probe_config {
     int full;             // 1: minutes of measuring, many block sizes; 0: about five seconds
     int verbose;          // 1: a line per measurement on stderr
     int64_t memory_bytes; // most that it takes at once, given back on return; 0: what it wants
+    int64_t beside_bytes; // of the same budget, taken by others meanwhile: for the hint of ERR_FIT
     const struct machine_info *info; // borrowed: of this machine; NULL: unknown
     struct device *device; // borrowed; NULL, or one whose memory is RAM: there is no other
     int64_t device_bytes;  // of its memory, as memory_bytes; 0: what is free

@@ -255,7 +255,7 @@ enum err probe_attend_rows(const struct probe_config *c, const struct probe_atte
     b.each = (int)min_i64(b.n_rows, p->rows);
     arena_init(&a);
     rows_carve(&b, &a);
-    TRY(arena_open(&a, a.used));
+    TRY(probe_arena_open(&a, c, a.used));
     arena_populate(a.base, a.capacity, c->ops->pool);
     rows_carve(&b, &a);
     rows_fill(&b);
@@ -339,7 +339,7 @@ static enum err measure_prompt(struct machine *m, const struct probe_config *c)
                    HEAD_DIM);
     arena_init(&a);
     prompt_carve(&b, &a);
-    TRY(arena_open(&a, a.used));
+    TRY(probe_arena_open(&a, c, a.used));
     prompt_carve(&b, &a);
     fill_pages(&b.layout, b.pages, PROMPT / KV_PAGE_SLOTS);
     fill(b.q, (int64_t)PROMPT_TILE * PROMPT_HEADS * HEAD_DIM);
@@ -427,7 +427,7 @@ static enum err measure_norms(struct machine *m, const struct probe_config *c)
     struct arena a;
     arena_init(&a);
     norm_carve(&b, &a);
-    TRY(arena_open(&a, a.used));
+    TRY(probe_arena_open(&a, c, a.used));
     norm_carve(&b, &a);
     norm_fill(&b);
     m->rows_read = probe_loop(&(struct probe_loop){.turn = norm_turn,

@@ -18,6 +18,7 @@
 
 #define CACHE_AGE_S (30 * 24 * 3600)
 #define SPREAD_MOST 0.15 // of a rate: beyond, the machine was busy
+#define DISK_GUESS  0.5e9 // bytes per second
 #define AGAIN_S     3600 // sooner it is busy still, and every start would wait for that
 /* The last line holds the checksum of all before it: a cut file would still parse. */
 #define CHECK_FORMAT "# check = %08x\n"
@@ -212,6 +213,17 @@ static void part_write(struct machine *m, const struct probe_config *c, enum mac
     probe_cache_write(path, text, n);
 }
 
+/* A full or read-only disk cannot be measured, but a job that writes little may still run. */
+static void guess_disk(struct machine *m)
+{
+    log_line(LOG_WARN, "%s; the plan takes the disk for one of %.1f GB/s", err_text(),
+             DISK_GUESS * 1e-9);
+    for (int i = 0; i < N_MACHINE_RATES; i++)
+        if (machine_rates[i].part == MACHINE_DISK)
+            m->rates[i] = (struct rate){0};
+    m->nvme_read = m->nvme_write = (struct rate){.value = DISK_GUESS, .n = 1};
+}
+
 enum err probe_cached(struct machine *m, const struct probe_config *c, const char *cache_dir,
                       int *measured)
 {
@@ -225,10 +237,16 @@ enum err probe_cached(struct machine *m, const struct probe_config *c, const cha
         TRY(part_path(c, part, cache_dir, path, sizeof path));
         int read = !c->full && part_read(m, part, path), widest = part_widest(m, part);
         int wide = read && widest >= 0 && probe_cache_again(path, c, spread_of(&m->rates[widest]));
-        if (!read)
-            TRY(probe_run_part(m, c, part));
-        else if (wide)
+        if (!read) {
+            enum err err = probe_run_part(m, c, part);
+            if (err == ERR_IO && part == MACHINE_DISK) { // not kept: there may be room next time
+                guess_disk(m);
+                continue;
+            }
+            TRY(err);
+        } else if (wide) {
             TRY(part_again(m, c, part, widest));
+        }
         if (!read || wide)
             part_write(m, c, part, path);
         *measured |= !read || wide;

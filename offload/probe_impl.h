@@ -31,6 +31,11 @@ int64_t probe_fresh_bytes(const struct probe_config *c);
 /* What stands beside it: twice 256 rows of 2,048 numbers and a little. */
 #define PROBE_BESIDE_BYTES (6 * PROBE_MIB)
 
+/* Opens an arena of `bytes`. ERR_FIT where that is more than the probe may take; the message names
+ * the budget that is enough. */
+struct arena;
+enum err probe_arena_open(struct arena *a, const struct probe_config *c, int64_t bytes);
+
 /* Seconds of a quick measurement; a full one takes ten times as long. */
 double probe_seconds(const struct probe_config *c, double quick);
 /* A line of the log, when there is to be one. */

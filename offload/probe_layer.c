@@ -112,7 +112,7 @@ enum err probe_layer_rows(struct model_rates *r, const struct probe_layer *l,
         arena_init(&a);
         layer_carve(&b, &a);
     } while (c->memory_bytes > 0 && a.used > c->memory_bytes && b.most > 1);
-    TRY(arena_open(&a, a.used));
+    TRY(probe_arena_open(&a, c, a.used));
     layer_carve(&b, &a);
     layer_fill(&b);
     for (int i = 0; i < N_MATMUL_ROWS; i++) {

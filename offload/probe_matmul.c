@@ -18,11 +18,12 @@
 #define OUTPUTS       2048
 #define OUTPUTS_LEAST 128
 
-/* One stretch: panels, x, y, scratch; every part starts on a page. */
+/* One stretch: panels, x, y, scratch. */
 struct matmul_bed {
     const struct ops *ops;
-    uint8_t *base;
-    int64_t n_bytes, panels_bytes, panel_bytes;
+    struct arena arena; // owned
+    uint8_t *panels;
+    int64_t panels_bytes, panel_bytes;
     float *x, *y;
     void *scratch;
     struct matmul_args args;
@@ -50,31 +51,31 @@ enum err probe_fill_panels(enum dtype t, int k, uint8_t *base, int64_t n_bytes)
 }
 
 /* Room for m rows and, at once, n outputs. */
-static enum err bed_open(struct matmul_bed *b, const struct ops *ops, const struct probe_matmul *p,
-                         int64_t panels_bytes)
+static void bed_carve(struct matmul_bed *b, const struct probe_matmul *p, struct arena *a)
 {
-    int64_t x_bytes = round_up((int64_t)p->m * p->k * 4, 4096);
-    int64_t y_bytes = round_up((int64_t)p->m * p->n * 4, 4096);
-    int64_t scratch = round_up(max_i64(matmul_scratch_bytes(ops, p->m, p->n, p->k), 64), 4096);
-    void *base;
-    *b = (struct matmul_bed){.ops = ops,
-                             .panels_bytes = panels_bytes,
-                             .n_bytes = round_up(panels_bytes, 4096) + x_bytes + y_bytes + scratch};
-    TRY(device_cpu()->api->alloc(device_cpu(), b->n_bytes, &base));
-    arena_populate(base, b->n_bytes, ops->pool);
-    b->base = base;
-    uint8_t *at = b->base + round_up(panels_bytes, 4096);
-    b->x = (float *)(void *)at;
-    b->y = (float *)(void *)(at + x_bytes);
-    b->scratch = at + x_bytes + y_bytes;
+    b->panels = arena_take(a, b->panels_bytes, 4096);
+    b->x = arena_take(a, (int64_t)p->m * p->k * 4, 4096);
+    b->y = arena_take(a, (int64_t)p->m * p->n * 4, 4096);
+    b->scratch = arena_take(a, matmul_scratch_bytes(b->ops, p->m, p->n, p->k), 4096);
+}
+
+/* b: ops and panels_bytes. Returns the bytes that the bed takes. */
+static int64_t bed_bytes(struct matmul_bed b, const struct probe_matmul *p)
+{
+    arena_init(&b.arena);
+    bed_carve(&b, p, &b.arena);
+    return b.arena.used;
+}
+
+static enum err bed_open(struct matmul_bed *b, const struct probe_config *c,
+                         const struct probe_matmul *p)
+{
+    TRY(probe_arena_open(&b->arena, c, bed_bytes(*b, p)));
+    arena_populate(b->arena.base, b->arena.capacity, b->ops->pool);
+    bed_carve(b, p, &b->arena);
     for (int64_t i = 0; i < (int64_t)p->m * p->k; i++)
         b->x[i] = (float)(mix64((uint64_t)i) % 1024) * 0x1p-10f;
     return OK;
-}
-
-static void bed_close(struct matmul_bed *b)
-{
-    device_cpu()->api->release(device_cpu(), b->base, b->n_bytes);
 }
 
 /* Calls from now on are of this shape. */
@@ -97,7 +98,7 @@ static void bed_turn(void *ctx, int i)
     (void)i;
     if (b->next + take > b->panels_bytes / b->panel_bytes)
         b->next = 0;
-    b->args.parts[0].w.panels = b->base + b->next * b->panel_bytes;
+    b->args.parts[0].w.panels = b->panels + b->next * b->panel_bytes;
     b->next += take;
     ops_run_matmul(b->ops, &b->args);
 }
@@ -115,7 +116,7 @@ static struct rate bed_rate(struct matmul_bed *b, const struct probe_matmul *p, 
 enum err probe_matmul(const struct ops *ops, const struct probe_matmul *p, struct rate *flops,
                       int64_t *copy_bytes)
 {
-    struct matmul_bed b;
+    const struct probe_config c = {.ops = ops};
     if (p->m < 1 || p->n < 1 || dtype_row_bytes(p->dtype, p->k) < 0)
         return fail(ERR_USAGE, "matmul [%d, %d, %d]: %s cannot hold it", p->m, p->n, p->k,
                     dtype_info(p->dtype)->name);
@@ -123,11 +124,12 @@ enum err probe_matmul(const struct ops *ops, const struct probe_matmul *p, struc
     int64_t n_copies = max_i64(p->weight_bytes / copy, 1);
     if (copy_bytes)
         *copy_bytes = copy;
-    TRY(bed_open(&b, ops, p, n_copies * copy));
-    enum err err = probe_fill_panels(p->dtype, p->k, b.base, b.panels_bytes);
+    struct matmul_bed b = {.ops = ops, .panels_bytes = n_copies * copy};
+    TRY(bed_open(&b, &c, p));
+    enum err err = probe_fill_panels(p->dtype, p->k, b.panels, b.panels_bytes);
     if (err == OK)
         *flops = bed_rate(&b, p, (int)min_i64(n_copies, 8));
-    bed_close(&b);
+    arena_close(&b.arena);
     return err;
 }
 
@@ -192,25 +194,26 @@ static enum err measure_grid(const struct probe_config *c)
 enum err probe_matmuls(struct machine *m, const struct probe_config *c)
 {
     static const enum dtype formats[N_MATMUL_FORMATS] = {DTYPE_F32, DTYPE_BF16, DTYPE_Q8, DTYPE_Q4};
-    int64_t bytes = probe_ram_bytes(c) - PROBE_BESIDE_BYTES;
+    struct matmul_bed b = {.ops = c->ops, .panels_bytes = probe_ram_bytes(c) - PROBE_BESIDE_BYTES};
     struct probe_matmul p = {.m = matmul_rows[N_MATMUL_ROWS - 1],
                              .n = OUTPUTS,
                              .k = OUTPUTS,
                              .seconds = probe_seconds(c, CELL_S)};
-    while (bytes < dtype_panels_bytes(DTYPE_F32, p.n, p.k)) { // memory is small
+    /* Memory is small, or the threads are many: each packs inputs of its own, as long as k. */
+    while (p.k > OUTPUTS_LEAST && (b.panels_bytes < dtype_panels_bytes(DTYPE_F32, p.n, p.k) ||
+                                   (c->memory_bytes > 0 && bed_bytes(b, &p) > c->memory_bytes))) {
         p.n = p.k /= 2;
-        bytes = probe_ram_bytes(c) / 2;
+        b.panels_bytes = probe_ram_bytes(c) / 2;
     }
-    struct matmul_bed b;
-    TRY(bed_open(&b, c->ops, &p, bytes));
+    TRY(bed_open(&b, c, &p));
     enum err err = OK;
     for (int f = 0; f < N_MATMUL_FORMATS && err == OK; f++) {
         p.dtype = formats[f];
-        err = probe_fill_panels(p.dtype, p.k, b.base, bytes);
+        err = probe_fill_panels(p.dtype, p.k, b.panels, b.panels_bytes);
         if (err == OK)
             measure_format(m, c, &b, (enum matmul_format)f, p);
     }
-    bed_close(&b);
+    arena_close(&b.arena);
     TRY(err);
     const int int8 = c->ops->compute == COMPUTE_INT8;
     m->matmul_flops = int8 ? m->matmul_q8_m64 : m->matmul_bf16_m64;

@@ -214,10 +214,7 @@ static enum err measure(double *s, double *spread, const struct sweep_list *l,
         sweep_carve(&b, &a, copies);
         share *= 2;
     } while (c->memory_bytes > 0 && a.used > c->memory_bytes && share <= SHARE_LAST);
-    if (c->memory_bytes > 0 && a.used > c->memory_bytes)
-        return fail(ERR_FIT, "memory: %lld bytes to measure the model's matmuls",
-                    (long long)a.used);
-    TRY(arena_open(&a, a.used));
+    TRY(probe_arena_open(&a, c, a.used));
     arena_populate(a.base, a.capacity, c->ops->pool);
     sweep_carve(&b, &a, copies);
     enum err err = sweep_fill(&b);

@@ -202,7 +202,7 @@ static enum err prompts_cell(double *s, const struct probe_layer *l, const struc
     prompts_carve(&b, &a);
     if (c->memory_bytes > 0 && a.used > c->memory_bytes)
         return OK;
-    TRY(arena_open(&a, a.used));
+    TRY(probe_arena_open(&a, c, a.used));
     arena_populate(a.base, a.capacity, c->ops->pool);
     prompts_carve(&b, &a);
     prompts_fill(&b);

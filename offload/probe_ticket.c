@@ -18,6 +18,7 @@
 
 #define PIECES         64 // of the file, at most
 #define BUFFERS        4  // pieces of memory: what is in flight at once
+#define BUFFERS_BYTES  (BUFFERS * (int64_t)MOVER_PIECE)
 #define READERS        2  // tickets that take turns
 #define ROWS           64
 #define ROW_BYTES      4096
@@ -79,7 +80,7 @@ static enum err bed_fill(struct ticket_bed *b)
 {
     struct segment pieces[PIECES];
     uint64_t *words = (uint64_t *)(void *)b->buffers;
-    for (int64_t i = 0; i < BUFFERS * (int64_t)MOVER_PIECE / 8; i++)
+    for (int64_t i = 0; i < BUFFERS_BYTES / 8; i++)
         words[i] = mix64((uint64_t)i);
     for (int i = 0; i < b->n_pieces; i++)
         pieces[i] = next_piece(b);
@@ -94,7 +95,7 @@ static enum err bed_open(struct ticket_bed *b, const struct probe_config *c,
     *b = (struct ticket_bed){.n_pieces = (int)min_i64(d->cap_bytes / MOVER_PIECE, PIECES) /
                                          BUFFERS * BUFFERS};
     CHECK(b->n_pieces > 0);
-    TRY(device_cpu()->api->alloc(device_cpu(), BUFFERS * (int64_t)MOVER_PIECE, &buffers));
+    TRY(device_cpu()->api->alloc(device_cpu(), BUFFERS_BYTES, &buffers));
     b->buffers = buffers;
     TRY(trace_open(&b->trace, 0));
     const struct mover_config config = {.kind = c->io,
@@ -102,7 +103,7 @@ static enum err bed_open(struct ticket_bed *b, const struct probe_config *c,
                                         .places = {{.path = d->name, .fd = d->fd}},
                                         .n_places = 1,
                                         .base = buffers,
-                                        .n_bytes = BUFFERS * (int64_t)MOVER_PIECE,
+                                        .n_bytes = BUFFERS_BYTES,
                                         .trace = &b->trace};
     TRY(mover_open(&b->mover, &config));
     return bed_fill(b);
@@ -113,7 +114,7 @@ static void bed_close(struct ticket_bed *b)
     mover_close(b->mover);
     trace_close(&b->trace);
     if (b->buffers)
-        device_cpu()->api->release(device_cpu(), b->buffers, BUFFERS * (int64_t)MOVER_PIECE);
+        device_cpu()->api->release(device_cpu(), b->buffers, BUFFERS_BYTES);
 }
 
 /* ---- one after the other ---- */
@@ -227,14 +228,17 @@ static void compute_carve(struct compute_bed *b, struct arena *a)
 static enum err compute_open(struct compute_bed *b, const struct probe_config *c)
 {
     *b = (struct compute_bed){.ops = c->ops,
-                              .dim = MATMUL_DIM,
+                              .dim = 2 * MATMUL_DIM,
                               .n_bytes = min_i64(probe_ram_bytes(c) / 4, WEIGHTS_BYTES)};
-    while (b->dim > MATMUL_LEAST && dtype_panels_bytes(DTYPE_BF16, b->dim, b->dim) * 4 > b->n_bytes)
+    do { // the mover's buffers are taken already
         b->dim /= 2;
-    b->copy_bytes = dtype_panels_bytes(DTYPE_BF16, b->dim, b->dim);
-    arena_init(&b->arena);
-    compute_carve(b, &b->arena);
-    TRY(arena_open(&b->arena, b->arena.used));
+        b->copy_bytes = dtype_panels_bytes(DTYPE_BF16, b->dim, b->dim);
+        arena_init(&b->arena);
+        compute_carve(b, &b->arena);
+    } while (b->dim > MATMUL_LEAST &&
+             (b->copy_bytes * 4 > b->n_bytes ||
+              (c->memory_bytes > 0 && b->arena.used > c->memory_bytes - BUFFERS_BYTES)));
+    TRY(probe_arena_open(&b->arena, c, b->arena.used));
     arena_populate(b->arena.base, b->arena.capacity, c->ops->pool);
     compute_carve(b, &b->arena);
     return probe_fill_panels(DTYPE_BF16, b->dim, b->weights, b->n_bytes);

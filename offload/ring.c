@@ -64,8 +64,9 @@ static enum err backend_open(struct ring *r, const struct ring_config *config)
         enum err e = ring_uring_open(&r->backend, config, &depth);
         if (e != OK && config->kind == RING_URING)
             return e;
-        if (e != OK)
-            log_line(LOG_WARN, "io: %s; using %d threads instead", err_text(), n_threads);
+        static atomic_int warned; // once: a run opens many rings, all for the same reason
+        if (e != OK && !atomic_exchange(&warned, 1))
+            log_line(LOG_WARN, "io: %s; using threads instead", err_text());
     }
     if (!r->backend)
         TRY(ring_pool_open(&r->backend, n_threads));

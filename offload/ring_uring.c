@@ -287,6 +287,7 @@ static enum err refused(int e)
 {
     return fail(ERR_USAGE, "io_uring cannot be used: %s%s", strerror(e),
                 e == EPERM || e == ENOSYS ? " (refused by the kernel or a container's filter)"
+                : e == ENOMEM             ? " (raise ulimit -l)"
                                           : "");
 }
 

@@ -28,6 +28,16 @@ const char *evict_policy_goes(int policy)
     return policies[policy].goes;
 }
 
+double evict_policy_recent(int policy)
+{
+    return policies[policy].recent;
+}
+
+int evict_policy_sink(int policy)
+{
+    return policies[policy].sink;
+}
+
 int evict_policy_scope(int policy)
 {
     return policies[policy].scope;

@@ -135,6 +135,8 @@ struct evict {
 int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row);
 const char *evict_policy_name(int policy);
 const char *evict_policy_goes(int policy);  // what it evicts first, in words
+double evict_policy_recent(int policy);      // what --kv-recent and
+int evict_policy_sink(int policy);           // --kv-sink are unless the user says another
 int evict_policy_scope(int policy);         // enum evict_scope unless the user says another
 int evict_policy_by_name(const char *name); // N_EVICT_POLICIES when unknown
 /* 1: some positions stay whatever they score, as many as the row's budget has room for: a head with

@@ -93,6 +93,25 @@ def small_model(tally, place, a):
         fits_or_says(tally, command[0], place, args, "--mem-ram", 2)
 
 
+def empty_cache(place):
+    for f in os.listdir(place.at("cache")) if os.path.isdir(place.at("cache")) else ():
+        os.unlink(os.path.join(place.at("cache"), f))
+
+
+def many_threads(tally, place, a):
+    """The probe's scratch of every thread is within the budget; where it cannot be, a size that works is named."""
+    args = ["run", "-m", place.model, "-i", place.rows("in.jsonl", job_rows(8, 26)), "--progress", "none"]
+    for threads, mib in ((1, 48), (8, 48), (32, 64), (128, 96)):
+        empty_cache(place)
+        done = place.sluice(*args, "-o", place.fresh(), "-t", str(threads), "--mem-ram", f"{mib}M")
+        within(tally, f"first run, -t {threads}, {mib} MiB", done, mib * MIB)
+    empty_cache(place)
+    done = place.sluice(*args, "-o", place.fresh(), "-t", "1000", "--mem-ram", "64M")
+    named, size = hint(done)
+    tally.check(done.code == 4 and named == "--mem-ram" and size > 64 and done.rss <= 64 * MIB + CODE_BYTES,
+                f"-t 1000, 64 MiB: exit {done.code}, peak RSS {done.rss / MIB:.1f} MiB: {done.error_line()!r}")
+
+
 def first_use(tally, place, a):
     """Packing and probing on first use are within the budget too."""
     config = place.write("wide.cfg", trial.MODEL.replace("layers = 6", "layers = 40").replace(
@@ -100,8 +119,7 @@ def first_use(tally, place, a):
     source = place.rows("in.jsonl", job_rows(8, 22))
     for mib in pick((32,), (32, 48, 64)):
         for _ in range(2):  # without AVX-512 a tile of f32 makes the smallest 34 MiB: that has to do, then
-            for f in os.listdir(place.at("cache")) if os.path.isdir(place.at("cache")) else ():
-                os.unlink(os.path.join(place.at("cache"), f))
+            empty_cache(place)
             done = place.sluice("run", "-m", config, "-i", source, "-o", place.fresh(), "--progress", "none", "--mem-ram",
                                 f"{mib}M")
             if done.code != 4 or mib > 32:
@@ -116,11 +134,11 @@ def long_lines(tally, place, a):
     r = random.Random(a.seed)
     rows = job_rows(20, 23, prompt_max=32)
     for k in (3, 11):  # what makes it tight is not left out for its prompt; user is read, and ignored
-        rows[k].update(user="x" * (4 << 20), prompt_token_ids=[7])
+        rows[k].update(user="x" * (2 << 20), prompt_token_ids=[7])
     args = ["run", "-m", place.model, "-i", place.rows("long.jsonl", rows), "--progress", "none"]
-    got = fits_or_says(tally, "lines of 4 MiB", place, args, "--mem-ram", 40)
+    got = fits_or_says(tally, "lines of 2 MiB", place, args, "--mem-ram", 40)
     if got:
-        within(tally, "lines of 4 MiB", got[0], got[1] * MIB)
+        within(tally, "lines of 2 MiB", got[0], got[1] * MIB)
     n = pick(5_000, 20_000, 200_000)
     rows = ({"custom_id": f"request-number-{i}", "prompt_token_ids": [3 + r.randrange(2000)], "max_tokens": 1}
             for i in range(n))
@@ -128,6 +146,55 @@ def long_lines(tally, place, a):
     got = fits_or_says(tally, f"{n} rows", place, args, "--mem-ram", 40)
     if got:
         within(tally, f"{n} rows", got[0], got[1] * MIB)
+
+
+LINE_SHARE = 16  # bytes of --mem-ram for each byte of the longest line
+IDS = {"prompt_token_ids": [3, 4, 5], "max_tokens": 2}
+
+
+def write_line(f, field, n_bytes):
+    """A line of about so many bytes; in pieces, since a child's peak RSS begins with its parent's."""
+    fill = {"prompt": ('{"prompt": "', "a b ", '"}'), "custom_id": ('{"custom_id": "', "x", '"}'),
+            "prompt_token_ids": ('{"prompt_token_ids": [', "7,", "7]}"),
+            "messages": ('{"messages": [{"role": "user", "content": "', "a b ", '"}]}'),
+            "logit_bias": ('{"prompt_token_ids": [1], "logit_bias": {', '"17":1,', '"18":1}}'),
+            "spaces": ('{"prompt_token_ids": [3, 4, 5], ', " ", '"max_tokens": 2}'),
+            "user": ('{"prompt_token_ids": [3, 4, 5], "max_tokens": 2, "user": "', "x", '"}')}
+    before, part, after = fill[field]
+    f.write(before)
+    for _ in range(n_bytes // (1024 * len(part))):
+        f.write(part * 1024)
+    f.write(after + "\n")
+
+
+def one_long_line(tally, place, a):
+    """A line beyond the budget's share is one error row, whatever field is long; a shorter one is read, and counted."""
+    mib, retried = 32, 24 * LINE_SHARE + LINE_SHARE
+    for field in ("prompt", "custom_id", "prompt_token_ids", "messages", "logit_bias", "spaces", "user"):
+        for line_bytes in (24 * MIB, mib * MIB // LINE_SHARE - 4096):
+            source, valid = place.at("in.jsonl"), field in ("spaces", "user")
+            with open(source, "w", encoding="ascii") as f:
+                f.write(json.dumps(IDS) + "\n")
+                write_line(f, field, line_bytes)
+                f.write(json.dumps(IDS) + "\n")
+            args = ["run", "-m", place.model, "-i", source, "--progress", "none"]
+            out, what, refused = place.fresh(), f"{field} of {line_bytes / MIB:.1f} MiB", line_bytes > 2 * MIB
+            done = place.sluice(*args, "-o", out, "--mem-ram", f"{mib}M")
+            if done.code == 4 and valid and not refused:  # the line is counted: the size of the hint has room for it
+                out, mib_asked = place.fresh(), hint(done)[1]
+                done = place.sluice(*args, "-o", out, "--mem-ram", f"{mib_asked}M")
+                within(tally, what, done, mib_asked * MIB)
+                continue
+            rows = [json.loads(x) for x in (read(out) or b"").splitlines()]
+            code = len(rows) == 3 and (rows[1].get("error") or {}).get("code")
+            tally.check(done.code == (3 if refused or not valid else 0) and len(rows) == 3
+                        and (code == "line_too_long_for_memory") == refused
+                        and not rows[0].get("error") and not rows[2].get("error"),
+                        f"{what}: exit {done.code}, code {code}, {len(rows)} rows: {done.err[-300:]!r}")
+            tally.check(done.rss <= mib * MIB + CODE_BYTES, f"{what}: peak RSS {done.rss / MIB:.1f} MiB, budget {mib} MiB")
+            if refused and valid:
+                done = place.sluice(*args, "-o", out, "--mem-ram", f"{retried}M", "--retry-errors")
+                within(tally, f"{what}, --retry-errors", done, retried * MIB)
 
 
 def disk(tally, place, a):
@@ -188,4 +255,4 @@ def real_model(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (small_model, first_use, long_lines, disk, real_model)))
+    sys.exit(trial.run_parts(__doc__, (small_model, many_threads, first_use, long_lines, one_long_line, disk, real_model)))

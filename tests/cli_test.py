@@ -249,13 +249,25 @@ def real_model(tally, p, a):
     done = p.expect("tokenize of messages", 0, "tokenize", "-m", model,
                     stdin='{"messages":[{"role":"user","content":"Hi"}]}\n')
     check("<|im_start|>user\nHi<|im_end|>" in parse("messages", done.out).get("text", ""), f"chat: {done.out!r}")
+    for bad in ("1.5", '"a"', "true", "null", "[5]", "-1", "49152", "99999999999"):
+        done = p.expect(f"tokenize --decode of {bad}", 3, "tokenize", "-m", model, "--decode",
+                        stdin='{"ids":[28120]}\n{"ids":[28120,%s,905]}\n' % bad)
+        good, error = [parse(bad, x) for x in done.out.splitlines()]
+        check(good.get("text") and error.get("error", {}).get("line") == 2 and "ids[1]" in error["error"]["message"],
+              f"tokenize --decode of {bad}: {done.out!r}")
+    done = p.expect("add_special_tokens of 5", 3, "tokenize", "-m", model, stdin='{"text":"a","add_special_tokens":5}\n')
+    check("add_special_tokens" in done.out, f"add_special_tokens of 5: {done.out!r}")
     done = p.expect("tokenize of nonsense", 3, "tokenize", "-m", model, stdin="{}\n")
     flags = ("--mem-ram", "512M", "--temperature", "0", "-n", "12")
     done = p.expect("gen", 0, "gen", "-m", model, "-p", "The capital of France is", *flags)
     check("Paris" in done.out, f"gen: {done.out!r}")
+    for args in (("gen", "-q", "-m", model, "-p", "The", *flags), ("tokenize", "-m", model)):
+        p.expect(f"{args[0]}, stdout closed", 9, *args, stdin='{"text":"a"}\n', wrapper=["sh", "-c", 'exec "$@" >&-', "sh"])
     again = p.expect("gen -f", 0, "gen", "-q", "-m", model, "-f",
                      p.write("p.txt", b"The capital of France is"), *flags)
     check(again.out == done.out, f"gen -f: {again.out!r}")
+    done = p.expect("gen of an endless file", 4, "gen", "-q", "-m", model, "-f", "/dev/zero", "--mem-ram", "64M")
+    check(done.rss < 88 << 20 and "--mem-ram" in done.err, f"gen of an endless file: {done.rss} bytes, {done.err!r}")
     check(not again.err, f"gen -q prints nothing but text: {again.err!r}")
     done = p.expect("gen --chat", 0, "gen", "-m", model, "--chat", "-p", "What is the capital of France?", *flags)
     check("Paris" in done.out, f"gen --chat: {done.out!r}")

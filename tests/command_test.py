@@ -4,16 +4,22 @@
 What the flags refuse and warn of, standard input and output, help, limits of the process, plans and
 traces, packing, prefix sharing. Beside it cli_test.py holds the contract, config_test.c the parser.
 """
+import glob
 import json
 import os
+import random
 import re
+import shutil
+import struct
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import model_make  # noqa: E402
 from trial import difference, from_full, job_rows, pick, read, run_parts  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+NOURING = os.path.join(os.path.dirname(HERE), os.environ.get("BUILD", "build"), "tests/tools/nouring")
 RAM = ["--mem-ram", "96M"]
 QUIET = ["--progress", "none"]
 JOB = ["--prompt-len", "16", "--gen-len", "4", "--num-prompts", "8"]
@@ -67,10 +73,14 @@ def full_stdout(t, p, _):
         done = p.sluice(*args, wrapper=["sh", "-c", 'exec "$@" >/dev/full', "sh"])
         t.check(done.code == 9 and done.err.count("\n") == 1 and done.err.startswith("sluice: error: stdout"),
                 f"{' '.join(args[:3])} >/dev/full: exit {done.code}, {done.err!r}")
-    done = p.sluice("inspect", p.model, wrapper=["sh", "-c", 'exec "$@" >&- 2>/dev/null', "sh"])
-    t.check(done.code in (0, 9), f"stdout closed: exit {done.code}")
     out = p.fresh()
     source, _ = small_rows(p)
+    p.sluice("run", "-q", "-m", p.model, "-i", source, "-o", out, *RAM)
+    for args in (*cases, ("status", out), ("status", "--json", out)):
+        done = p.sluice(*args, wrapper=["sh", "-c", 'exec "$@" >&-', "sh"])
+        t.check(done.code == 9 and done.err.count("\n") == 1 and done.err.startswith("sluice: error: stdout"),
+                f"{' '.join(args[:3])} >&-: exit {done.code}, {done.err!r}")
+    out = p.fresh()
     done = p.sluice("run", "-q", "-m", p.model, "-i", source, "-o", out, *RAM, wrapper=["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh"])
     t.check(done.code == 0 and len(read(out).splitlines()) == 6, f"run with 0 to 2 closed: exit {done.code}")
 
@@ -380,6 +390,23 @@ def sharing(t, p, _):
     t.check(shared[1] == 8 * 66 and shared[0] < shared[1] / 2, f"--share-prefixes: {shared} prompt tokens computed on, off")
 
 
+def spellings(t, p, _):
+    """Two ways to write one value are one job; a variable of the environment that is no number is refused."""
+    source, _ = small_rows(p)
+    out = p.fresh()
+    for flags, code in (("0.5", 0), ("0.50", 0), ("0.5 --kv-recent 0.5", 0), ("0.5 --kv-recent 0.25", 8), ("0.51", 8)):
+        done = p.sluice("run", "-m", p.model, "-i", source, "-o", out, *RAM, *QUIET, "--kv-policy", "h2o", "--kv-budget",
+                        *flags.split())
+        t.check(done.code == code, f"--kv-budget {flags} after 0.5: exit {done.code}, want {code}: {done.err[-200:]!r}")
+    for name, value in (("SOURCE_DATE_EPOCH", "abc"), ("SOURCE_DATE_EPOCH", "1.5"), ("SLUICE_SYNC_S", "nan"),
+                        ("SLUICE_PROBE_SHARE", "-1")):
+        refused(t, p, f"{name}={value}", 2, name, "inspect", p.model, **{name: value})
+    done = p.sluice("run", "-m", p.model, "-i", source, "-o", p.fresh(), *RAM, *QUIET, wrapper=[NOURING],
+                    SLUICE_CACHE_DIR=p.at("new"))
+    t.check(done.code == 0 and done.err.count("io_uring cannot be used") == 1,
+            f"io_uring refused, first use: exit {done.code}, {done.err.count('io_uring')} warnings")
+
+
 # ---- packing, probing, benchmarks -----------------------------------------------------------------
 
 def packing(t, p, _):
@@ -398,6 +425,45 @@ def packing(t, p, _):
     t.check(done.code == 0 and "packing" not in done.err, f"--progress none: {done.err!r}")
     done = p.sluice("pack", p.model, "-o", p.at("bar.pack"), "--progress", "bar")
     t.check("\rpacking" in done.err and done.err.count("\x1b[K"), f"--progress bar: {done.err!r}")
+
+
+def foreign_pack(t, p, _):
+    """A pack of another model under a model's name in the cache is made again, or exit 7; never used."""
+    models, packs, answers = [], [], []
+    for seed, name in enumerate("ab"):
+        r, blank = random.Random(seed), model_make.safetensors()
+        n = (len(blank) - 8 - struct.unpack_from("<Q", blank)[0]) // 4
+        weights = blank[:-4 * n] + struct.pack(f"<{n}f", *(r.gauss(0, 0.5) for _ in range(n)))
+        models.append(model_make.hf(p.at(name), weights=weights))
+    source = p.rows("ids.jsonl", [{"prompt_token_ids": [1, 2, 3 + i], "max_tokens": 6, "ignore_eos": True} for i in range(4)])
+    cache = p.at("packs")
+
+    def run(model, *more, **how):
+        out = p.fresh()
+        done = p.sluice("run", "-m", model, "-i", source, "-o", out, *RAM, *QUIET, *more, SLUICE_CACHE_DIR=cache, **how)
+        return done, read(out)
+
+    for model in models:
+        done, out = run(model)
+        answers.append(out)
+        packs.append(next(x for x in glob.glob(cache + "/*.pack") if x not in packs))
+        t.check(done.code == 0 and "packing" in done.err, f"first run of {model}: exit {done.code}, {done.err[-300:]!r}")
+    t.check(answers[0] != answers[1], "the two models give other answers")
+    done, out = run(models[0])
+    t.check(done.code == 0 and out == answers[0] and "packing" not in done.err, f"its own pack: {done.err[-300:]!r}")
+    other = read(packs[1])
+    for put in (shutil.copyfile, os.symlink):
+        os.unlink(packs[0])
+        put(packs[1], packs[0])
+        done, out = run(models[0], wrapper=["sh", "-c", 'ulimit -f 0; exec "$@"', "sh"])
+        t.check(done.code == 7 and "another model" in done.error_line(), f"no room: exit {done.code}: {done.err[-300:]!r}")
+        done, out = run(models[0])
+        t.check(done.code == 0 and out == answers[0] and done.err.count("another model") == 1,
+                f"a pack of another model ({put.__name__}): exit {done.code}, {out == answers[1]}: {done.err[-300:]!r}")
+        t.check(read(packs[1]) == other and not os.path.islink(packs[0]), "the other model's pack is as it was")
+    p.sluice("pack", models[0], "-o", packs[0])  # as older packs, it does not say what it was made from
+    done, out = run(models[0])
+    t.check(done.code == 0 and out == answers[0] and "packing" not in done.err, f"an older pack: {done.err[-300:]!r}")
 
 
 @from_full
@@ -421,7 +487,7 @@ def measured(t, p, _):
 
 
 PARTS = [help_words, full_stdout, limits, few_processes, no_memory, flags, outputs, stdin_rows, plans, first_plan, traces, reports, sampling,
-         sharing, packing, measured]
+         sharing, spellings, packing, foreign_pack, measured]
 
 
 def main():

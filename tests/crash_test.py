@@ -156,10 +156,12 @@ def kills(tally, place, a):
 # ---- signals and time -------------------------------------------------------------------------------
 
 def signals(tally, place, a):
-    """SIGTERM, SIGINT and SIGHUP: 75 before the job is done, every token kept."""
+    """SIGTERM, SIGINT, SIGHUP and SIGUSR1: 75 before the job is done, every token kept; ignored from the start: nothing."""
+    for number in (signal.SIGINT, signal.SIGHUP):  # under nohup or `&` this test ignores them, and so do its runs
+        signal.signal(number, signal.SIG_DFL)
     job = small_job(place)
     want, _ = job.whole(tally)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         out, summary = place.fresh(), place.at("sum.json")
         p = job.start(out, *(["--summary", summary] if number == signal.SIGTERM else []))
         met = p.wait_for(lambda: p.said("plan: predicted") and Journal(out).bytes)
@@ -176,6 +178,13 @@ def signals(tally, place, a):
                         f"SIGTERM: {committed.rows} rows and {committed.tokens} tokens committed, the summary says "
                         f"{said.get('rows')} and {said.get('output_tokens')}")
         ends_well(tally, f"after {number.name}", job, out, want)
+    out = place.fresh()
+    p = place.start(job.args(out), ["sh", "-c", 'trap "" HUP INT; exec "$@"', "sh"])
+    met = p.wait_for(lambda: p.said("plan: predicted") and Journal(out).bytes)
+    p.signal(signal.SIGHUP)
+    p.signal(signal.SIGINT)
+    done = p.end()
+    tally.check(met and done.code == 0 and read(out) == want, f"SIGHUP and SIGINT, ignored: exit {done.code}")
     second_signal(tally, place, job, want)
     early(tally, place, job, want, a)
 
@@ -417,7 +426,7 @@ def disk_full(tally, place, a):
                                          "--offload-dir", disk.path])
         out = place.fresh()
         refuses(tally, "no space for scratch", scratch.run(out, "--mem-disk", "1G"), (9,), "--offload-dir")
-        refuses(tally, "no space for scratch, default", scratch.run(out), (4, 9), "--offload-dir")
+        refuses(tally, "no space for scratch, default", scratch.run(out), (4, 9), "--mem-disk")
         disk.clear()
         ends_well(tally, "scratch has space again", scratch, out, want)
         disk.leave(1 << 20)
@@ -441,7 +450,11 @@ def read_only(tally, place, a):
         done = job.run(os.path.join(disk.path, "out.jsonl"))
         refuses(tally, "OUT on a read-only disk", done, (2, 9), "small/out.jsonl", "ead-only")
         done = job.run(place.fresh(), "--offload-dir", disk.path)
-        refuses(tally, "scratch on a read-only disk", done, (2, 9), "small", "--offload-dir")
+        refuses(tally, "scratch on a read-only disk", done, (2, 4, 9), "--mem-disk")
+        in_ram = small_job(place, 10, ["--mem-ram", "96M"])  # writes nothing there
+        done = in_ram.run(place.fresh(), "--offload-dir", disk.path)
+        tally.check(done.code == 0 and done.err.count("the plan takes the disk for one of") == 1,
+                    f"a disk that cannot be measured: exit {done.code}: {done.err[-300:]!r}")
         done = place.sluice(*job.args(place.fresh()), SLUICE_CACHE_DIR=os.path.join(disk.path, "cache"))
         refuses(tally, "cache on a read-only disk", done, (2, 9), "small/cache", "SLUICE_CACHE_DIR")
 

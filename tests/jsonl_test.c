@@ -186,6 +186,15 @@ static void long_lines(void **state)
     assert_int_equal(jsonl_read(&j, f.at[3].offset, &text, &n), OK);
     assert_int_equal(n, JSONL_LINE_BYTES_MAX);
     assert_true(text[0] == 'y' && text[n - 1] == 'y');
+    jsonl_trim(&j);
+    assert_true(j.buf_cap <= 1 << 20);
+    assert_int_equal(jsonl_read(&j, f.at[2].offset, &text, &n), OK);
+    assert_memory_equal(text, "last", 4);
+    jsonl_close(&j);
+    assert_int_equal(jsonl_open(&j, temp_path("in")), OK);
+    j.line_max = 4; // of "first" 5 bytes
+    find_all(&j, &f);
+    assert_true(f.at[0].too_long && f.at[1].too_long && !f.at[2].too_long && f.at[3].too_long);
     jsonl_close(&j);
     remove(temp_path("in"));
 }

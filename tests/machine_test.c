@@ -150,6 +150,19 @@ static void test_v1_nested(void **state)
     assert_true(info.cpu_quota == 0.5);
 }
 
+/* Without a budget a run leaves room for others, but never all that a small container has. */
+static void test_room(void **state)
+{
+    (void)state;
+    int64_t ram, disk;
+    struct machine_info info = {.ram_free_bytes = 60 * MIB};
+    machine_room(&info, &ram, &disk);
+    assert_true(ram == 39 * MIB);
+    info.ram_free_bytes = 10240 * MIB;
+    machine_room(&info, &ram, &disk);
+    assert_true(ram == (10240 - 1024 - 256) * MIB);
+}
+
 /* In a container without a namespace of its own the mount shows the group as its top, while
  * /proc/self/cgroup names it from the host's top; with one, both say "/". */
 static void test_container(void **state)
@@ -358,6 +371,7 @@ int main(void)
         cmocka_unit_test_setup(test_v2_page_cache, fixture),
         cmocka_unit_test_setup(test_v2_ancestors, fixture),
         cmocka_unit_test_setup(test_v1_nested, fixture),
+        cmocka_unit_test(test_room),
         cmocka_unit_test_setup(test_container, fixture),
         cmocka_unit_test_setup(test_damaged_files, fixture),
         cmocka_unit_test_setup(test_device_node, fixture),

@@ -343,3 +343,18 @@ fault("a ring's tokens are not kept", "bench/attention_look.c",
       "        for (int pos = n - evict_ring_used(ring, n); pos < n; pos++)\n            kept[pos] = 1;\n", "", f"{ATTENTION} alike")
 fault("sets are compared with themselves", "bench/attention_look.c", "jaccard(l->kept + (a * of_set + i) * l->n_prompt,",
       "jaccard(l->kept + (b * of_set + i) * l->n_prompt,", f"{ATTENTION} overlaps")
+
+# ---- memory that no plan counts, and packs
+
+fault("the probe's threads take what scratch they want", "offload/probe_matmul.c",
+      "(c->memory_bytes > 0 && bed_bytes(b, &p) > c->memory_bytes)", "0", "budget_test.py --only many_threads")
+fault("a probe takes more than the budget", "offload/probe.c",
+      "if (c->memory_bytes > 0 && bytes > c->memory_bytes)", "if (0)", "budget_test.py --only many_threads")
+fault("a line may be as long as it wants", "engine/job/job.c",
+      "    if (job->config.line_max > 0)\n", "    if (0)\n", "budget_test.py --only one_long_line")
+fault("the buffer of a long line is kept", "engine/data/jsonl.c",
+      "if (j->buf_cap <= JSONL_WINDOW_BYTES)", "if (1)", "jsonl_test")
+fault("a pack is its model's by name", "engine/app/opened.c",
+      "o->model.source != source;", "0;", "command_test.py --only foreign_pack")
+fault("two models of one size are one", "engine/pack/pack.c",
+      "sum = hash_bytes(block, n, sum);", "sum += (uint64_t)n;", "command_test.py --only foreign_pack")

@@ -6,6 +6,7 @@ as they would be; the cap that the first run chose stands in OUT.job.json and bi
 A model with pseudo-random weights; standard library only.
 """
 import json
+import os
 import re
 import signal
 import sys
@@ -112,6 +113,11 @@ def resumed(tally, place, a):
     out = place.fresh()
     job = case.killed(out, "512M", "--batch", "4", "--batches", "1")  # or all rows would end at once
     if tally.check(job, "a job without a cap was killed after its first rows"):
+        manifest = read(out + ".job.json")
+        place.write(os.path.basename(out) + ".job.json", manifest.replace(b'"prompt_cap": 0,', b'"prompt_cap": 1,'))
+        code, _, err = case.ends(out, "512M")
+        tally.check(code == 8 and "prompt_cap" in err, f"a cap that was edited: exit {code}, {err[-200:]!r}")
+        place.write(os.path.basename(out) + ".job.json", manifest)
         tally.check(job.get("prompt_cap") == 0, f"OUT.job.json says that there is no cap: {job.get('prompt_cap')}")
         code, _, err = case.ends(out, case.small)
         tally.check(code == 4, f"resumed with less memory: exit {code}, {err[-300:]!r}")

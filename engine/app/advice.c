@@ -25,10 +25,10 @@ static void warn_kv(const struct config *c)
 
 static void warn_cap(const char *flag, int64_t asked, int64_t there, int64_t there_free)
 {
-    const double gib = 1 << 30;
+    const double mib = 1 << 20;
     if (there > 0 && asked > there)
-        log_line(LOG_WARN, "--%s: %.1f GiB is more than the %.1f GiB there are (%.1f GiB free)",
-                 flag, (double)asked / gib, (double)there / gib, (double)there_free / gib);
+        log_line(LOG_WARN, "--%s: %.1f MiB is more than the %.1f MiB there are (%.1f MiB free)",
+                 flag, (double)asked / mib, (double)there / mib, (double)there_free / mib);
 }
 
 enum err advise_flags(const struct run *r)

@@ -107,6 +107,7 @@ enum err command_open_job(struct run *r, enum request_kind kind, const char *out
                              .version = SLUICE_VERSION,
                              .fingerprint = r->fingerprint,
                              .evict = &r->evict,
+                             .line_max = run_line_max(r),
                              .limit = c->limit,
                              .completion_order = strcmp(c->order, "completion") == 0,
                              .retry_errors = c->retry_errors,
@@ -288,17 +289,23 @@ static enum err gen_finished(void *ctx, const struct job_result *result)
     return result->error ? fail(ERR_INPUT, "prompt: %s", result->error->message) : OK;
 }
 
-static enum err read_all(const char *path, char **text, int64_t *n_bytes)
+#define TEXT_BYTES_MAX ((int64_t)1 << 30) // of score --text
+
+static enum err read_all(const char *path, int64_t most, char **text, int64_t *n_bytes)
 {
     FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     if (!f)
         return fail(ERR_USAGE, "%s: %s", path, strerror(errno));
+    const size_t limit = (size_t)most + 1;
     size_t cap = 1 << 16, n = 0, got;
     char *buf = malloc(cap);
     while (buf && (got = fread(buf + n, 1, cap - n, f)) > 0) {
         n += got;
         if (n == cap) {
-            char *more = cap < (1u << 30) ? realloc(buf, cap *= 2) : NULL;
+            if (n == limit)
+                break;
+            cap = (size_t)min_i64(2 * (int64_t)cap, (int64_t)limit);
+            char *more = realloc(buf, cap);
             if (!more)
                 free(buf);
             buf = more;
@@ -309,7 +316,14 @@ static enum err read_all(const char *path, char **text, int64_t *n_bytes)
         fclose(f);
     if (!buf || bad) {
         free(buf);
-        return fail(ERR_USAGE, "%s: cannot be read, or more than 1 GiB", path);
+        return bad ? fail(ERR_USAGE, "%s: cannot be read", path)
+                   : fail(ERR_FIT, "%s: no memory for the prompt", path);
+    }
+    if (n > (size_t)most) {
+        free(buf);
+        return fail(ERR_FIT, "%s: has more than the %.1f MiB that are read%s", path,
+                    (double)most / 1048576.0,
+                    most < TEXT_BYTES_MAX ? " (a larger --mem-ram reads more)" : "");
     }
     *text = buf;
     *n_bytes = (int64_t)n;
@@ -357,13 +371,14 @@ static enum err gen(struct run *r)
     const char *text = c->prompt;
     int64_t n = text ? (int64_t)strlen(text) : 0;
     const char *path = c->prompt_file ? c->prompt_file : strcmp(text, "-") == 0 ? text : NULL;
+    TRY(run_prepare(r, c));
     if (path) {
-        TRY(read_all(path, &file, &n));
+        TRY(read_all(path, run_line_max(r), &file, &n));
         text = file;
     }
-    enum err err = run_prepare(r, c);
+    enum err err = OK;
     struct request request = {0};
-    if (err == OK && !r->opened.tokenizer)
+    if (!r->opened.tokenizer)
         err = fail(ERR_INPUT, "%s: has no tokenizer (use run with prompt_token_ids)", c->model);
     if (err == OK)
         err = gen_request(r, text, n, &request);
@@ -426,7 +441,7 @@ enum err command_text_ids(const struct run *r, int32_t **ids, int64_t *n)
             "--window: the model's context is %d tokens (beyond it: --kv-positions slot with "
             "a --kv-policy and a --kv-budget within it)",
             context);
-    TRY(read_all(c->text, &text, &n_bytes));
+    TRY(read_all(c->text, TEXT_BYTES_MAX, &text, &n_bytes));
     enum err err = tokenizer_encode_all(r->opened.tokenizer, text, n_bytes, 0, ids, n);
     free(text);
     if (err == ERR_ROW)

@@ -226,9 +226,12 @@ static enum err render_messages(const struct opened *o, const json_t *row, char 
 static enum err encode_row(struct opened *o, const json_t *row, json_t **answer)
 {
     const json_t *messages = json_object_get(row, "messages"), *text = json_object_get(row, "text");
-    const int add_special = json_is_true(json_object_get(row, "add_special_tokens"));
+    const json_t *special = json_object_get(row, "add_special_tokens");
+    const int add_special = json_is_true(special);
     char *rendered = NULL;
     int64_t n = 0, n_ids = 0;
+    if (special && !json_is_boolean(special))
+        return fail(ERR_ROW, "add_special_tokens must be true or false");
     if (messages)
         TRY(render_messages(o, row, &rendered, &n));
     else if (!json_is_string(text))
@@ -261,9 +264,11 @@ static enum err decode_row(struct opened *o, const json_t *row, json_t **answer)
     int32_t *ids = malloc((size_t)(n + 1) * sizeof *ids);
     enum err err = ids ? OK : fail(ERR_FIT, "memory: token ids");
     for (int64_t i = 0; err == OK && i < n; i++) {
-        json_int_t id = json_integer_value(json_array_get(list, (size_t)i));
+        const json_t *item = json_array_get(list, (size_t)i);
+        json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
         if (id < 0 || id >= tokenizer_vocab(o->tokenizer))
-            err = fail(ERR_ROW, "id %lld is out of the vocabulary", (long long)id);
+            err = fail(ERR_ROW, "ids[%lld] must be a token id: an integer from 0 to %d",
+                       (long long)i, tokenizer_vocab(o->tokenizer) - 1);
         ids[i] = (int32_t)id;
     }
     char *text = NULL;

@@ -14,6 +14,8 @@
 #include "engine/app/version.h"
 #include "kernels/thread.h"
 
+#define LARGE_BYTES (1 << 20)
+
 static const struct command {
     const char *name;
     enum config_command id;
@@ -82,11 +84,14 @@ static void on_crash(int number)
 
 static void catch_signals(void)
 {
-    struct sigaction stop = {.sa_handler = on_signal};
-    sigaction(SIGXCPU, &stop, NULL); // ulimit -t: as any other wish to stop
-    sigaction(SIGINT, &stop, NULL);
-    sigaction(SIGTERM, &stop, NULL);
-    sigaction(SIGHUP, &stop, NULL);
+    /* SIGXCPU: ulimit -t. SIGUSR1: what Slurm sends before a job's time is over. A signal that was
+     * ignored from the start stays so: nohup ignores SIGHUP, a script's `&` ignores SIGINT. */
+    static const int stops[] = {SIGXCPU, SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+    const struct sigaction stop = {.sa_handler = on_signal};
+    struct sigaction before;
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
+        if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(stops[i], &stop, NULL);
 #ifndef __SANITIZE_ADDRESS__ // which has its own
     signal(SIGSEGV, on_crash);
     signal(SIGABRT, on_crash);
@@ -95,15 +100,13 @@ static void catch_signals(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* Descriptors 0 to 2 that the caller closed: the next file opened would be taken for stdout. */
+/* Descriptors 0 to 2 that the caller closed are taken: the next file opened would pass for stdout.
+ * A closed stdout can be read only, so that data for it is an error, as on a full disk. */
 static void keep_standard_files(void)
 {
-    int fd;
-    do
-        fd = open("/dev/null", O_RDWR);
-    while (fd >= 0 && fd <= STDERR_FILENO);
-    if (fd >= 0)
-        close(fd);
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)!open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR);
 }
 
 /* The exit code; what stands on stdout has arrived, or that is the error. */
@@ -111,8 +114,9 @@ static int finish(enum err err)
 {
     int lost = ferror(stdout), flushed = fflush(stdout) == 0;
     if ((lost || !flushed) && (err == OK || err == ERR_ROWS))
-        err = fail(ERR_IO, "stdout: cannot be written%s%s", flushed ? "" : ": ",
-                   flushed ? " (disk full, or its reader gone)" : strerror(errno));
+        err = fail(ERR_IO, "stdout: cannot be written: %s",
+                   flushed || errno == EBADF ? "closed, disk full, or its reader gone"
+                                             : strerror(errno));
     if (err != OK && err != ERR_ROWS)
         fprintf(stderr, "sluice: error: %s\n", err_text());
     return err < 100 ? (int)err : (int)ERR_INTERNAL;
@@ -145,6 +149,26 @@ static int help(int argc, char **argv)
     return finish(OK);
 }
 
+/* Variables that are numbers: a word would pass for 0. */
+static enum err check_environment(void)
+{
+    static const struct {
+        const char *name;
+        int is_integer;
+    } numbers[] = {{"SOURCE_DATE_EPOCH", 1}, {"SLUICE_SYNC_S", 0}, {"SLUICE_PROBE_SHARE", 0}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const char *text = getenv(numbers[i].name);
+        char *end = NULL;
+        errno = 0;
+        double x = text ? strtod(text, &end) : 0;
+        if (text && (end == text || *end || errno || !(x >= 0 && x < 1e15) ||
+                     (numbers[i].is_integer && strspn(text, "0123456789") != strlen(text))))
+            return fail(ERR_USAGE, "%s: '%.100s' is not %s of at least 0 (unset it)",
+                        numbers[i].name, text, numbers[i].is_integer ? "an integer" : "a number");
+    }
+    return OK;
+}
+
 static int sluice(int argc, char **argv)
 {
     static struct config config;
@@ -168,7 +192,9 @@ static int sluice(int argc, char **argv)
     if (config.help)
         return command_help(command);
     log_level_max = config.quiet ? LOG_ERROR : config.verbose ? LOG_DEBUG : LOG_INFO;
-    err = outputs_check(&config, command->id); // before anything else happens
+    err = check_environment();
+    if (err == OK)
+        err = outputs_check(&config, command->id); // before anything else happens
     return finish(err == OK ? command->run(&config) : err);
 }
 
@@ -203,6 +229,7 @@ int main(int argc, char **argv)
     struct call call = {.argc = argc, .argv = argv};
     struct rlimit stack;
     mallopt(M_ARENA_MAX, 1); // what one thread gives back serves all: the plan counts text once
+    mallopt(M_MMAP_THRESHOLD, LARGE_BYTES); // a long line's buffers go back to the system
     keep_standard_files();
     log_begin();
     catch_signals();

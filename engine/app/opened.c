@@ -94,11 +94,18 @@ static enum err pack_model(const char *model, struct pack_request *request, cons
  * cannot be used (another version's, damaged). */
 static enum err open_cached(struct opened *o, const struct config *c, enum pack_weights weights)
 {
+    uint64_t source;
+    int foreign = 0;
     TRY(pack_cache_path(c->model, weights, o->pack_path, sizeof o->pack_path));
+    TRY(pack_source_hash(c->model, &source));
     if (access(o->pack_path, R_OK) == 0) {
         enum err e = model_open(&o->model, o->pack_path);
         if (e == OK && o->model.dummy)
             e = dummy_check(&o->model);
+        foreign = e == OK && o->model.source != 0 && o->model.source != source;
+        if (foreign)
+            e = fail(ERR_CORRUPT, "%s: was made from another model than %s", o->pack_path,
+                     c->model);
         if (e == OK)
             return OK;
         model_close(&o->model);
@@ -109,8 +116,17 @@ static enum err open_cached(struct opened *o, const struct config *c, enum pack_
     o->passing = c->looks && dummy_is_config(c->model);
     if (o->passing)
         snprintf(o->pack_path + n, sizeof o->pack_path - n, ".%ld.plan", (long)getpid());
-    struct pack_request request = {.path = o->pack_path, .weights = weights, .on_demand = 1};
+    struct pack_request request = {
+        .path = o->pack_path, .weights = weights, .source = source, .on_demand = 1};
     enum err err = pack_model(c->model, &request, c);
+    if (err == ERR_IO && foreign) {
+        char why[1024];
+        snprintf(why, sizeof why, "%s", err_text());
+        return fail(ERR_CORRUPT,
+                    "%s: was made from another model and cannot be replaced: %s (set "
+                    "SLUICE_CACHE_DIR)",
+                    o->pack_path, why);
+    }
     return err == OK ? model_open(&o->model, o->pack_path) : err;
 }
 

@@ -9,6 +9,7 @@ static const struct {
 } hints[] = {
     {"unsupported_field", "--unknown-fields warn --retry-errors ignores such fields"},
     {"prompt_too_long_for_memory", "a larger --mem-ram with --retry-errors"},
+    {"line_too_long_for_memory", "a larger --mem-ram with --retry-errors"},
     {"invalid_kv_budget", "a larger --kv-budget, with --overwrite: it changes every answer"},
     {"context_length_exceeded", "longer than the model takes: shorten these prompts"},
     {"duplicate_custom_id", "the later of two rows fails: give each its own"},

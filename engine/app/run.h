@@ -114,6 +114,8 @@ enum err run_plan(struct run *r);
 /* Its two halves: what the machine gives (budgets, rates; those not known yet are measured), and
  * the plan within that. */
 enum err run_rates(struct run *r);
+/* Bytes of the longest input line that the RAM budget has room for. */
+int64_t run_line_max(struct run *r);
 enum err run_choose(struct run *r);
 /* What r's plans are for, and where; it points into r. */
 struct setting run_setting(const struct run *r);
@@ -150,6 +152,6 @@ enum err command_merge(const struct config *c);
 enum err command_probe(const struct config *c);
 enum err command_bench(const struct config *c); // bench/
 
-extern volatile sig_atomic_t run_interrupted; // set by SIGINT, SIGTERM, SIGHUP
+extern volatile sig_atomic_t run_interrupted; // set by SIGINT, SIGTERM, SIGHUP, SIGUSR1
 
 #endif

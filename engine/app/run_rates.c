@@ -17,6 +17,7 @@
 #define TEXT_RESERVE_BYTES (12 << 20) // JSON of rows, journal buffers, tables of the C library
 #define PROBE_BYTES_MIN    ((int64_t)8 << 20)
 #define PROBE_DEVICE_MIN   ((int64_t)16 << 20)
+#define LINE_BYTES_LEAST   ((int64_t)1 << 20) // lines that are read under any budget
 #define TOLD               0.03 // what earlier runs showed is told when it changes a rate so much
 
 int64_t run_text_bytes(const struct run *r)
@@ -59,12 +60,14 @@ static enum err read_machine(struct run *r)
 static struct probe_config probe_config(const struct run *r, const struct ops *ops)
 {
     const char *share = getenv("SLUICE_PROBE_SHARE"); // for tests: of the time that measuring takes
+    const int64_t text_bytes = run_text_bytes(r);
     return (struct probe_config){.ops = ops,
                                  .time_share = share ? strtod(share, NULL) : 0,
                                  .dir = r->offload_dir,
                                  .io = r->io,
                                  .memory_bytes =
-                                     max_i64(r->budget.ram - run_text_bytes(r), PROBE_BYTES_MIN),
+                                     max_i64(r->budget.ram - text_bytes, PROBE_BYTES_MIN),
+                                 .beside_bytes = text_bytes,
                                  .info = &r->info,
                                  .device = r->device,
                                  .device_bytes = max_i64(r->budget.device, PROBE_DEVICE_MIN)};
@@ -212,6 +215,14 @@ void run_keep_shown(const struct run *r)
         return;
     const struct shown_run run = shown_of(slower, r->shown, r->reference);
     shown_file_add(path, &run);
+}
+
+int64_t run_line_max(struct run *r)
+{
+    if (r->room.ram < 0)
+        machine_room(&r->info, &r->room.ram, &r->room.disk);
+    int64_t ram = r->config->mem_ram >= 0 ? r->config->mem_ram : r->room.ram;
+    return max_i64(ram / JOB_LINE_SHARE, LINE_BYTES_LEAST);
 }
 
 /* What a run may take where no flag says it: what is here. A machine file's capacities are the

@@ -31,7 +31,8 @@ enum err tv_pay(struct tv_mem *m, int64_t n)
     m->steps_left -= n;
     return m->steps_left >= 0
                ? OK
-               : tv_fail(m, "more than %d steps (does a loop run too long?)", TEMPLATE_STEPS_MAX);
+               : tv_fail(m, "more than %d steps (a loop or a text that is too long)",
+                         TEMPLATE_STEPS_MAX);
 }
 
 enum err tv_enter(struct tv_mem *m)

@@ -70,6 +70,7 @@ enum err jsonl_open(struct jsonl *j, const char *path)
     memset(j, 0, sizeof *j);
     j->file.fd = -1;
     TRY(file_open(&j->file, path));
+    j->line_max = JSONL_LINE_BYTES_MAX;
     enum err err = window_grow(j, JSONL_WINDOW_BYTES);
     if (err == OK)
         err = window_load(j, 0);
@@ -151,7 +152,7 @@ enum err jsonl_next(struct jsonl *j, struct jsonl_line *line, int *found)
             *line = (struct jsonl_line){.offset = start,
                                         .n_bytes = n_bytes,
                                         .line = j->line,
-                                        .too_long = n_bytes > JSONL_LINE_BYTES_MAX,
+                                        .too_long = n_bytes > j->line_max,
                                         .crc = crc};
             *found = 1;
             return OK;
@@ -163,10 +164,21 @@ enum err jsonl_next(struct jsonl *j, struct jsonl_line *line, int *found)
     return OK;
 }
 
+void jsonl_trim(struct jsonl *j)
+{
+    if (j->buf_cap <= JSONL_WINDOW_BYTES)
+        return;
+    free(j->buf);
+    j->buf = NULL;
+    j->buf_cap = j->n_buf = 0;
+}
+
 enum err jsonl_read(struct jsonl *j, int64_t offset, const char **text, int64_t *n_bytes)
 {
     CHECK(offset >= 0 && offset < j->file.n_bytes);
     int64_t seen = 0; // bytes from offset on that hold no newline
+    if (!j->buf)
+        TRY(window_grow(j, JSONL_WINDOW_BYTES));
     if (offset < j->at || offset >= j->at + j->n_buf)
         TRY(window_load(j, offset));
     for (;;) {
@@ -180,12 +192,13 @@ enum err jsonl_read(struct jsonl *j, int64_t offset, const char **text, int64_t 
             *n_bytes = n;
             return OK;
         }
-        if (n > JSONL_LINE_BYTES_MAX + 1)
+        if (n > j->line_max + 1)
             return fail(ERR_CORRUPT, "%.512s: changed while reading: a longer line at byte %lld",
                         j->file.path, (long long)offset);
         seen = j->at == offset ? n : 0;
         if (j->at == offset) // the window holds nothing but the line, which is longer
-            TRY(window_grow(j, min_i64(2 * j->buf_cap, JSONL_LINE_BYTES_MAX + 2)));
+            TRY(window_grow(
+                j, min_i64(2 * j->buf_cap, max_i64(j->line_max + 2, JSONL_WINDOW_BYTES))));
         TRY(window_load(j, offset));
     }
 }

@@ -1,8 +1,8 @@
 /* engine/data/jsonl.h - lines of a text file that somebody else wrote: found in one pass, read
  * again by offset.
  *
- * Owns: the open file, one buffer that grows to the longest line (JSONL_LINE_BYTES_MAX at most),
- * the hash of the file's bytes. Refuses: what a line means; compressed and UTF-16 files (ERR_INPUT
+ * Owns: the open file, one buffer that grows to the longest line (line_max bytes at most), the hash
+ * of the file's bytes. Refuses: what a line means; compressed and UTF-16 files (ERR_INPUT
  * says what they look like).
  *
  *     jsonl_open(&j, path);
@@ -19,6 +19,7 @@
 
 struct jsonl {
     struct file file;
+    int64_t line_max;   // bytes: a longer line is not read; jsonl_open(): JSONL_LINE_BYTES_MAX
     uint64_t hash;      // of all bytes, once jsonl_next() found no more
     int64_t mark_bytes; // jsonl_mark()
     uint64_t mark_hash; // of the first mark_bytes bytes, once jsonl_next() is past them
@@ -37,7 +38,7 @@ struct jsonl_line {
     int64_t offset;  // of its first byte (a byte order mark is skipped)
     int64_t n_bytes; // without the end of line, be it LF or CR LF
     int64_t line;    // from 1, blank lines counted
-    int too_long;    // more than JSONL_LINE_BYTES_MAX; it cannot be read
+    int too_long;    // more than line_max bytes; it cannot be read
     uint32_t crc;    // CRC32C of its bytes, a CR at the end included
 };
 
@@ -53,6 +54,9 @@ void jsonl_mark(struct jsonl *j, int64_t n_bytes);
 /* The next line that is not blank, in constant memory; *found 0 at the end. Leave the buffer to it
  * until then: no jsonl_read() in between. */
 enum err jsonl_next(struct jsonl *j, struct jsonl_line *line, int *found);
+
+/* Gives back what a long line made the buffer grow by. */
+void jsonl_trim(struct jsonl *j);
 
 /* The line at an offset that jsonl_next() gave and did not call too long. *text is not
  * NUL-terminated and valid until the next call. ERR_CORRUPT: the file changed; ERR_FIT. */

@@ -435,6 +435,8 @@ static enum err open_steps(struct job *job, struct work *work)
     if (job->on_disk)
         TRY(manifest_old_input(job));
     TRY(jsonl_open(&job->in, job->config.in_path));
+    if (job->config.line_max > 0)
+        job->in.line_max = min_i64(job->config.line_max, JSONL_LINE_BYTES_MAX);
     jsonl_mark(&job->in, job->old.n_bytes);
     TRY(scan_index(job));
     if (job->on_disk) {

@@ -22,6 +22,10 @@
 #include "policy/plan.h"
 
 #define JOB_SYNC_S 5.0
+/* A line of the input is held several times over while it is read: its bytes, its longest string,
+ * the tree of its messages, these as rendered, their tokens. So a line may have one byte for this
+ * many bytes of the RAM budget. */
+#define JOB_LINE_SHARE 16
 
 /* The files beside OUT, by what follows OUT in their names. */
 enum job_companion {
@@ -56,6 +60,7 @@ struct job_config {
      * did not fail had no such field). */
     const char *fingerprint;
     const struct evict *evict; // borrowed: slots of each row
+    int64_t line_max;          // bytes: a longer line is an error row; 0: JSONL_LINE_BYTES_MAX
     int64_t limit;             // rows; 0: all
     int shard, n_shards;       // rows with index % n_shards == shard; n_shards 0 or 1: all
     int completion_order;

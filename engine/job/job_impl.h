@@ -41,7 +41,7 @@ enum row_state {
 
 /* 32 bytes for each row of the input, whatever the row holds. */
 struct job_row {
-    int64_t offset;      // of its line in the input; -1: longer than a line may be
+    int64_t offset;      // of its line in the input; -n: the line has n bytes, more than line_max
     uint64_t place : 60; // done: offset of its line in OUT.partial
     uint64_t state : 4;  // enum row_state
     uint32_t n;          // done: bytes of that line. waiting: 1 + its place in resumed[], or 0

@@ -149,6 +149,15 @@ static void out_end(struct out *o, const struct manifest_end *end, const struct 
     out_entry(o, "ended_unix_s", end->ended_unix_s);
 }
 
+/* prompt_cap decides which rows are errors, and no identity has it: a sum tells that it is as the
+ * job wrote it. */
+static void cap_check(const char *journal_id, int64_t cap, char check[16])
+{
+    char text[64];
+    int n = snprintf(text, sizeof text, "%.24s %lld", journal_id, (long long)cap);
+    snprintf(check, 16, "%08x", crc32c(0, text, n));
+}
+
 static void manifest_text(const struct job *job, const struct manifest_end *end, struct out *o)
 {
     const char *at = job->identity, *comma = "\n";
@@ -174,10 +183,15 @@ static void manifest_text(const struct job *job, const struct manifest_end *end,
     else
         out_text(o, "null");
     out_text(o, ",\n  \"prompt_cap\": "); // 0: none; null: nobody has planned yet
-    if (job->cap_fixed)
+    if (job->cap_fixed) {
+        char check[16];
         out_int(o, job->config.prompt_cap);
-    else
+        cap_check(id, job->config.prompt_cap, check);
+        out_text(o, ",\n");
+        out_pair(o, "  ", "prompt_cap_check", check);
+    } else {
         out_text(o, "null");
+    }
     out_text(o, ",\n  \"complete\": ");
     out_text(o, end && end->complete ? "true" : "false");
     if (end && end->complete)
@@ -399,6 +413,13 @@ static enum err read_root(struct job *job, const json_t *root, struct manifest_e
     end->ended_unix_s = json_integer_value(json_object_get(root, "ended_unix_s"));
     const json_t *cap = json_object_get(root, "prompt_cap");
     end->prompt_cap = json_is_integer(cap) ? max_i64(json_integer_value(cap), -1) : -1;
+    const char *check = json_string_value(json_object_get(root, "prompt_cap_check"));
+    char right[16];
+    cap_check(id, end->prompt_cap, right);
+    if (check && end->prompt_cap >= 0 && strcmp(check, right) != 0) // older jobs have none
+        return fail(ERR_JOB,
+                    "%.512s: prompt_cap: is not what the job wrote (use --overwrite or another -o)",
+                    job->paths.manifest);
     if (end->complete)
         json_object_foreach(json_object_get(root, "errors"), code, n)
             errors_add(&end->errors, code, json_integer_value(n), 0, "");

@@ -97,12 +97,28 @@ enum err scan_index(struct job *job)
         marks_add(&job->marks, job->n_rows, line.crc);
         compare_old(&job->old, job->n_rows, &line);
         int mine = c->n_shards <= 1 || job->n_rows % c->n_shards == c->shard;
-        job->rows[job->n_rows++] = (struct job_row){.offset = line.too_long ? -1 : line.offset,
-                                                    .state = mine ? ROW_WAITING : ROW_SKIPPED,
-                                                    .line = (uint32_t)line.line};
+        job->rows[job->n_rows++] =
+            (struct job_row){.offset = line.too_long ? -line.n_bytes : line.offset,
+                             .state = mine ? ROW_WAITING : ROW_SKIPPED,
+                             .line = (uint32_t)line.line};
         job->n_waiting += mine;
         job->counts.rows += mine;
     }
+}
+
+static void line_too_long(const struct jsonl *in, int64_t n_bytes, struct row_error *error)
+{
+    const double mib = 1048576;
+    if (n_bytes > JSONL_LINE_BYTES_MAX) {
+        *error = (struct row_error){.code = "invalid_json", .message = "line > 64 MiB"};
+        return;
+    }
+    *error = (struct row_error){.code = "line_too_long_for_memory"};
+    snprintf(error->message, sizeof error->message,
+             "line of %.2f MiB; within the memory budget of this run lines of at most %.2f MiB are "
+             "read (--mem-ram %lldM reads this one)",
+             (double)n_bytes / mib, (double)in->line_max / mib,
+             (long long)ceil_div(n_bytes * JOB_LINE_SHARE, 1 << 20));
 }
 
 enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_error *error)
@@ -117,7 +133,7 @@ enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_er
     enum err err = request_parse(r, c->kind, text, n, k, row->line, &c->defaults, c->tokenizer,
                                  c->tmpl, error);
     if (row->offset < 0 && err == ERR_ROW)
-        *error = (struct row_error){.code = "invalid_json", .message = "line > 64 MiB"};
+        line_too_long(&job->in, -row->offset, error);
     return err;
 }
 
@@ -404,5 +420,6 @@ enum err scan_rows(struct job *job, struct work *work)
     if (err == OK)
         err = lengths_end(job);
     work_end(job, work);
+    jsonl_trim(&job->in); // the plan counts the lines that are read again, not those that failed
     return err;
 }

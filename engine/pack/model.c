@@ -208,6 +208,7 @@ static enum err read_file(struct model *m, int fd)
         return fail(ERR_CORRUPT, "%s: metadata: checksum mismatch (pack the model again)", m->path);
     TRY(read_meta(m, &h));
     m->range = h.range;
+    m->source = h.source;
     if (m->range.known &&
         (m->range.known != 1 || m->range.layer < 0 || m->range.layer >= m->n_layers ||
          m->range.role < 0 || m->range.role >= N_ROLES || !(m->range.most >= 0)))

@@ -45,6 +45,7 @@ struct model {
     int on_demand;              // 1: a dummy pack that holds only layers that some run streamed
     uint64_t fingerprint;       // of everything that can change an answer: same numbers, same value
     struct model_range range;   // of its matrices
+    uint64_t source;            // hash of the files that it was packed from; 0: not known
     int64_t n_params;           // numbers in all tensors; a tied head counts once
     int64_t file_bytes;         // of the whole pack
     int n_layers;               // line layers: 1 + shape.n_layers + n_slices

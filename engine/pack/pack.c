@@ -17,6 +17,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define HASH_BLOCK  4096 // bytes
+#define HASH_BLOCKS 16   // of a file
+
 static const char *const weights_names[N_PACK_WEIGHTS] = {"auto", "f32", "f16", "bf16",
                                                           "q8",   "q4",  "bf12"};
 
@@ -204,6 +207,7 @@ void pack_header_encode(const struct pack_header *h, uint8_t page[PACK_ALIGN])
     pack_put(&o, &h->range.most, sizeof h->range.most);
     pack_put_u32(&o, (uint32_t)h->range.layer);
     pack_put_u32(&o, (uint32_t)h->range.role);
+    pack_put_u64(&o, h->source);
     o.n_bytes = PACK_ALIGN - 4;
     pack_put_u32(&o, crc32c(0, page, PACK_ALIGN - 4));
 }
@@ -222,6 +226,7 @@ enum err pack_header_decode(struct pack_header *h, const uint8_t page[PACK_ALIGN
     memcpy(&h->range.most, pack_get(&in, sizeof h->range.most), sizeof h->range.most);
     h->range.layer = (int)pack_get_u32(&in);
     h->range.role = (int)pack_get_u32(&in);
+    h->source = pack_get_u64(&in);
     in.at = PACK_ALIGN - 4;
     if (pack_get_u32(&in) != crc32c(0, page, PACK_ALIGN - 4))
         return fail(ERR_CORRUPT, "%s: header: checksum mismatch (pack the model again)", path);
@@ -308,21 +313,43 @@ enum err pack_cache_dir(char *buf, int64_t buf_bytes)
     return make_folders(buf);
 }
 
-/* Name, size, time and first bytes of one file; what changes when somebody replaces it. */
-static enum err hash_file(const char *path, const char *name, uint64_t *hash)
+/* Sums over a model's files: the order in which they are listed does not matter. */
+struct model_hash {
+    uint64_t look;    // name, size, time, first bytes: what changes when somebody replaces a file
+    uint64_t content; // size, and blocks all over the file
+};
+
+static int hash_blocks(int fd, int64_t n_bytes, uint64_t *hash)
 {
-    uint8_t head[4096];
+    uint8_t block[HASH_BLOCK];
+    uint64_t sum = mix64((uint64_t)n_bytes);
+    const int64_t last = max_i64(n_bytes - HASH_BLOCK, 0);
+    for (int i = 0; i < HASH_BLOCKS; i++) {
+        ssize_t n = pread(fd, block, sizeof block, last * i / (HASH_BLOCKS - 1));
+        if (n < 0)
+            return 0;
+        sum = hash_bytes(block, n, sum);
+    }
+    *hash += sum;
+    return 1;
+}
+
+static enum err hash_file(const char *path, const char *name, struct model_hash *hash)
+{
+    uint8_t head[HASH_BLOCK];
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return fail(file_open_code(), "%s: open: %s", path, strerror(errno));
     ssize_t n = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? pread(fd, head, sizeof head, 0) : -1;
+    if (n >= 0 && !hash_blocks(fd, st.st_size, &hash->content))
+        n = -1;
     close(fd);
     if (n < 0)
         return fail(ERR_INPUT, "%s: not a readable file", path);
     uint64_t fields[4] = {(uint64_t)st.st_size, (uint64_t)st.st_mtim.tv_sec,
                           (uint64_t)st.st_mtim.tv_nsec, hash_bytes(head, n, 0)};
-    *hash += hash_bytes(fields, sizeof fields, hash_bytes(name, (int64_t)strlen(name), 0));
+    hash->look += hash_bytes(fields, sizeof fields, hash_bytes(name, (int64_t)strlen(name), 0));
     return OK;
 }
 
@@ -345,7 +372,7 @@ static int is_model_file(const char *name, const char *prefix)
 
 /* Sums over the model files of a folder: the order in which they are listed does not matter.
  * `prefix`: only files whose name starts so (the shards of one GGUF). */
-static enum err hash_folder(const char *folder, const char *prefix, uint64_t *hash)
+static enum err hash_folder(const char *folder, const char *prefix, struct model_hash *hash)
 {
     DIR *dir = opendir(folder);
     if (!dir)
@@ -407,35 +434,49 @@ int pack_is_source(const char *model_path, const struct stat *file)
     return found;
 }
 
-enum err pack_cache_path(const char *model_path, enum pack_weights weights, char *buf,
-                         int64_t buf_bytes)
+/* `path`: [PATH_MAX] gets the model's path without slashes at its end. */
+static enum err hash_model(const char *model_path, char *path, struct model_hash *hash)
 {
-    char path[PATH_MAX], folder[PATH_MAX];
+    char folder[PATH_MAX];
     size_t n = strlen(model_path);
     while (n > 1 && model_path[n - 1] == '/')
         n--;
-    if (n == 0 || n >= sizeof path)
+    if (n == 0 || n >= PATH_MAX)
         return fail(ERR_USAGE, "MODEL: bad path");
     memcpy(path, model_path, n);
     path[n] = 0;
     const char *base = strrchr(path, '/'), *prefix = "";
     base = base && base[1] ? base + 1 : path;
-
-    uint64_t hash = mix64(PACK_VERSION);
     struct stat st;
     if (stat(path, &st) != 0)
         return fail(ERR_INPUT, "%s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode))
-        TRY(hash_folder(path, "", &hash));
-    else if (split_name(path, folder, &prefix))
-        TRY(hash_folder(folder, prefix, &hash));
-    else
-        TRY(hash_file(path, base, &hash));
+        return hash_folder(path, "", hash);
+    if (split_name(path, folder, &prefix))
+        return hash_folder(folder, prefix, hash);
+    return hash_file(path, base, hash);
+}
 
-    char cache[PATH_MAX];
+enum err pack_source_hash(const char *model_path, uint64_t *hash)
+{
+    char path[PATH_MAX];
+    struct model_hash of = {0};
+    TRY(hash_model(model_path, path, &of));
+    *hash = of.content ? of.content : 1;
+    return OK;
+}
+
+enum err pack_cache_path(const char *model_path, enum pack_weights weights, char *buf,
+                         int64_t buf_bytes)
+{
+    char path[PATH_MAX], cache[PATH_MAX];
+    struct model_hash hash = {.look = mix64(PACK_VERSION)};
+    TRY(hash_model(model_path, path, &hash));
+    const char *base = strrchr(path, '/');
+    base = base && base[1] ? base + 1 : path;
     TRY(pack_cache_dir(cache, sizeof cache));
     int n_out = snprintf(buf, (size_t)buf_bytes, "%s/%.128s-%016llx-%s.pack", cache,
-                         strcmp(base, ".") == 0 ? "model" : base, (unsigned long long)hash,
+                         strcmp(base, ".") == 0 ? "model" : base, (unsigned long long)hash.look,
                          pack_weights_name(weights));
     if (n_out < 0 || n_out >= buf_bytes)
         return fail(ERR_USAGE, "cache: the folder's path is too long (set SLUICE_CACHE_DIR)");

@@ -4,8 +4,8 @@
  * model families or file formats: numbers come from a provider (a file, or a generator).
  *
  * File = header page | one extent per line layer, in the order of the line | metadata.
- *   header     4096 bytes: magic, version, sizes, CRC of the metadata, range of the numbers (zeros
- *              in older packs); the last 4 bytes are its CRC
+ *   header     4096 bytes: magic, version, sizes, CRC of the metadata, range of the numbers and
+ *              hash of the model's files (zeros in older packs); the last 4 bytes are its CRC
  *   extent     starts and ends on 4096; tensors start on 64; the gaps are zero
  *   metadata   shape, directory, tokenizer, CRC32C of every 1 MiB piece of every extent, and of
  *              every row of the embedding, because those are read one by one
@@ -69,6 +69,7 @@ struct pack_request {
     enum pack_weights weights;
     const void *tokenizer; // NULL: none
     int64_t tokenizer_bytes;
+    uint64_t source;  // pack_source_hash(), to be kept; 0: none
     const char *path; // the file to make; appears complete, by rename, or not at all
     int on_demand;    // 1: its layers are absent (a hole in the file) until pack_layer_make()
     /* Called about once per MiB that was looked at, to choose formats, then from 0 again per MiB
@@ -119,6 +120,9 @@ int pack_is_source(const char *model_path, const struct stat *file);
  * folder. */
 enum err pack_cache_path(const char *model_path, enum pack_weights weights, char *buf,
                          int64_t buf_bytes);
+/* Of what the model's files hold: sizes, and 16 blocks of 4 KiB of each; never 0. A pack keeps the
+ * hash of the files that it was made from, so that a pack under another model's name is seen. */
+enum err pack_source_hash(const char *model_path, uint64_t *hash);
 
 /* Little-endian fields, used by pack_*.c and model.c only. */
 struct pack_out {
@@ -147,6 +151,7 @@ struct pack_header {
     int64_t file_bytes, meta_offset, meta_bytes;
     uint32_t meta_crc;
     struct model_range range;
+    uint64_t source; // pack_source_hash() of the model; 0: not kept, as in older packs
 };
 void pack_header_encode(const struct pack_header *h, uint8_t page[PACK_ALIGN]);
 /* ERR_INPUT: not a pack or another version; ERR_CORRUPT: damaged. `path` is for the message. */

@@ -439,7 +439,7 @@ static enum err write_meta(struct writer *w)
         uint8_t page[PACK_ALIGN];
         struct pack_header h = {w->end + meta.n_bytes, w->end, meta.n_bytes,
                                 crc32c(0, meta.data, meta.n_bytes),
-                                w->p->dummy ? (struct model_range){0} : w->range};
+                                w->p->dummy ? (struct model_range){0} : w->range, w->r->source};
         pack_header_encode(&h, page);
         e = write_at(w, w->end, meta.data, meta.n_bytes);
         if (e == OK)
@@ -720,6 +720,7 @@ enum err pack_directory_write(const struct pack_provider *p, struct model *m, in
                              .weights = (enum pack_weights)m->weights,
                              .tokenizer = m->tokenizer,
                              .tokenizer_bytes = m->tokenizer_bytes,
+                             .source = m->source,
                              .on_demand = m->on_demand};
     struct writer *w = calloc(1, sizeof *w);
     if (!w)

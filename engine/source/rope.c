@@ -240,9 +240,9 @@ static enum err check(const struct rope *r, const struct source *s, const struct
     const char *where = s->kind == SOURCE_HF ? "rope_scaling" : "rope.scaling";
     int stretched = r->kind != ROPE_PLAIN;
     if (stretched && r->kind != ROPE_LONG && !(r->factor > 0))
-        return family_fail(s, "", where, "factor: missing");
+        return family_fail(s, "", where, "factor: missing or 0");
     if (r->kind == ROPE_LLAMA3 && (!(r->original > 0) || !(r->low_freq > 0)))
-        return family_fail(s, "", where, "%s: missing",
+        return family_fail(s, "", where, "%s: missing or 0",
                            r->original > 0 ? "low_freq_factor"
                                            : "original_max_position_embeddings");
     if (r->kind == ROPE_LLAMA3 && !(r->high_freq > r->low_freq))
