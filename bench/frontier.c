@@ -462,7 +462,6 @@ static enum err frontier(struct frontier *f)
     TRY(read_points(f));
     TRY(command_begin(&f->run, &f->config));
     TRY(run_prepare(f->run, &f->config));
-    f->run->keep_shown = 1;
     TRY(fit_points(f));
     TRY(read_text(f));
     TRY(frontier_path(f->run->opened.model.fingerprint, f->path, sizeof f->path));

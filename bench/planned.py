@@ -107,7 +107,7 @@ def figures(s):
            "elapsed_s": s["elapsed_s"], "predicted_passes": said["passes"], "passes": s["passes"], "stall_s": s["stall_s"],
            "predicted_bound": said["bound"], "bound": s["bound"], "startup_s": s["startup_s"],
            "peak_ram_mib": s["peak_bytes"]["ram"] >> 20, "ratio": s["predicted_elapsed_s"] / max(s["elapsed_s"], 1e-9)}
-    row["corrected"] = "; ".join(f"{lane} {by['times']:.3f} of {by['runs']}" for lane, by in plan["corrected"].items())
+    row["corrected"] = f"{plan['corrected']['times']:.3f} of {plan['corrected']['runs']}"
     for lane in s["lanes"]:
         short = LANES.get(lane["name"])
         if short:

@@ -7,7 +7,7 @@ take turns, so that a drift of the machine meets all of them; the figure of a jo
 figure of the planner: median and 90th percentile of |predicted / taken - 1|, and the worst job with its cause.
 
 All is committed, the machine is idle before every run, packs and the planner's measurements are made before the
-first; what the runs of one turn show of them corrects the predictions of the next, as it does for everybody (column corrected).
+first; what the runs of one turn took scales the predictions of the next, as it does for everybody (column corrected).
 It may be stopped at any time: the same command goes on, and measures nothing twice. The first 15 jobs of the list cover
 the space (--first 15). All of them take less than 25 minutes a turn on 2 CPUs, and packs of 40 GB under build/planned, made for minutes
 once. --quick: seconds, any machine, no figures.

@@ -5,6 +5,7 @@
  * only, so that runs under many budgets share the disk's figures, and most often the others. */
 #include "offload/probe_cache.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "offload/machine_file.h"
 #include "offload/probe_impl.h"
@@ -53,6 +55,55 @@ void probe_cache_write(const char *path, char *text, int64_t n)
     enum err err = machine_text_save(path, text, n);
     if (err != OK && err != ERR_JOB) // ERR_JOB: another process has kept its own meanwhile
         log_line(LOG_WARN, "probe: not kept: %s", err_text());
+}
+
+/* probe-WHAT-HASH.cfg, as probe_cache_path() has it. */
+static int is_named(const char *name)
+{
+    const char *last = strrchr(name, '-');
+    return strncmp(name, "probe-", 6) == 0 && last > name + 6 &&
+           strspn(last + 1, "0123456789abcdef") == 16 && strcmp(last + 17, ".cfg") == 0;
+}
+
+/* 1 when it ends as probe_cache_write() ends a file, whatever the checksum is. */
+static int is_ours(const char *path, struct stat *st)
+{
+    char end[CHECK_BYTES + 1] = "", check[CHECK_BYTES + 1];
+    unsigned sum;
+    if (lstat(path, st) != 0 || !S_ISREG(st->st_mode) || st->st_size < CHECK_BYTES)
+        return 0;
+    FILE *f = fopen(path, "r");
+    int found = f && fseek(f, -CHECK_BYTES, SEEK_END) == 0 &&
+                fread(end, 1, CHECK_BYTES, f) == CHECK_BYTES &&
+                sscanf(end, CHECK_FORMAT, &sum) == 1;
+    if (f)
+        fclose(f);
+    snprintf(check, sizeof check, CHECK_FORMAT, found ? sum : 0);
+    return found && memcmp(end, check, CHECK_BYTES) == 0;
+}
+
+enum err probe_cache_reset(const char *cache_dir, int64_t *n, int64_t *n_bytes)
+{
+    *n = *n_bytes = 0;
+    enum err err = OK;
+    DIR *dir = opendir(cache_dir);
+    if (!dir)
+        return errno == ENOENT ? OK : fail(ERR_IO, "%s: %s", cache_dir, strerror(errno));
+    for (const struct dirent *e; err == OK && (e = readdir(dir));) {
+        char path[4200];
+        struct stat st;
+        if (!is_named(e->d_name) || snprintf(path, sizeof path, "%s/%s", cache_dir, e->d_name) >=
+                                        (int)sizeof path)
+            continue;
+        if (!is_ours(path, &st))
+            continue;
+        if (unlink(path) != 0)
+            err = fail(ERR_IO, "%s: cannot be removed: %s", path, strerror(errno));
+        else
+            *n += 1, *n_bytes += st.st_size;
+    }
+    closedir(dir);
+    return err;
 }
 
 int probe_cache_again(const char *path, const struct probe_config *c, double spread)

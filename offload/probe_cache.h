@@ -19,6 +19,10 @@ int probe_cache_again(const char *path, const struct probe_config *c, double spr
 /* text has room for 20 bytes behind its n. */
 void probe_cache_write(const char *path, char *text, int64_t n);
 
+/* Removes every file of the folder that probe_cache_write() made: named probe-WHAT-HASH.cfg, its
+ * last line a checksum; *n files, *n_bytes of them. A folder that is not there has none. */
+enum err probe_cache_reset(const char *cache_dir, int64_t *n, int64_t *n_bytes);
+
 #define PROBE_FIGURES_MAX 8
 /* A few numbers > 0, kept as DIR/probe-WHAT-HASH.cfg. Once written, x has the digits that the file
  * has. 0: there are none that can be trusted, and x is as it was. */

@@ -1,16 +1,11 @@
 /* policy/correct.c - see correct.h. */
 #include "policy/correct.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "policy/rates.h"
 
-#define SAYS             0.05 // of the time: what a lane must be busy to be believed
-#define BEARS            0.3  // to bear on the time of a pass
-#define OFF              1.2
-#define SHOWS            0.5 // of all the time: what a lane must be busy to be kept
-#define REFERENCE_TOKENS 64
+#define BEARS 0.3 // of the time: what a lane must be busy to be believed
 
 static double between(const struct lane_seconds at[2], int lane)
 {
@@ -23,89 +18,20 @@ void correct_lanes(const struct lane_seconds foreseen[2], const struct lane_seco
     double wall_s = measured[1].wall_s - measured[0].wall_s;
     for (int i = 0; i < N_PLAN_LANES; i++) {
         double was = between(measured, i), told = between(foreseen, i);
-        if (told > 0 && was > 0 && max_d(was, told) >= SAYS * wall_s)
+        if (told > 0 && was > 0 && max_d(was, told) >= BEARS * wall_s)
             slower[i] = was / told;
     }
 }
 
-void correct_shown(const struct lane_seconds foreseen[2], const struct lane_seconds measured[2],
-                   double slower[N_PLAN_LANES])
+double change_stay_s(const struct change *c)
 {
-    double wall_s = measured[1].wall_s - measured[0].wall_s, most = 0;
-    for (int i = 0; i < N_PLAN_LANES; i++)
-        most = max_d(most, between(measured, i));
-    for (int i = 0; i < N_PLAN_LANES; i++) {
-        double was = between(measured, i), told = between(foreseen, i);
-        int computes = i == PLAN_CPU || i == PLAN_GPU;
-        slower[i] = told > 0 && was >= SHOWS * wall_s && (computes || was >= most) ? was / told : 0;
-    }
+    return c->passes_left * c->pass_s;
 }
 
-void correct_reference(const struct machine *m, const struct model_rates *rates,
-                       double seconds[N_PLAN_LANES])
+double change_go_s(const struct change *c)
 {
-    const double tokens = REFERENCE_TOKENS;
-    seconds[PLAN_NVME_READ] = rate(1, m->nvme_read.value);
-    seconds[PLAN_NVME_WRITE] = rate(1, m->nvme_write.value);
-    seconds[PLAN_H2D] = rate(1, m->h2d.value);
-    seconds[PLAN_D2H] = rate(1, m->d2h.value);
-    seconds[PLAN_GPU] = rate(1, m->device_flops.value);
-    seconds[PLAN_CPU] = model_layer_s(rates, WEIGHTS_STORED, tokens) + model_rows_s(rates, tokens);
-}
-
-struct shown_run shown_of(const double slower[N_PLAN_LANES], const struct rate lanes[N_PLAN_LANES],
-                          const double reference[N_PLAN_LANES])
-{
-    struct shown_run run;
-    for (int i = 0; i < N_PLAN_LANES; i++) {
-        run.slower[i] = slower[i] * lanes[i].value;
-        run.reference[i] = reference[i];
-    }
-    return run;
-}
-
-void shown_add(struct shown *s, const struct shown_run *run)
-{
-    if (s->n == SHOWN_RUNS)
-        memmove(s->runs, s->runs + 1, sizeof *run * (size_t)--s->n);
-    s->runs[s->n++] = *run;
-}
-
-void shown_lanes(const struct shown *s, const double reference[N_PLAN_LANES],
-                 struct rate lanes[N_PLAN_LANES])
-{
-    for (int lane = 0; lane < N_PLAN_LANES; lane++) {
-        double samples[SHOWN_RUNS + 1];
-        int n = 0;
-        samples[n++] = 1;
-        for (int i = 0; i < s->n; i++) {
-            const struct shown_run *run = &s->runs[i];
-            if (run->slower[lane] > 0 && run->reference[lane] > 0 && reference[lane] > 0)
-                samples[n++] = run->slower[lane] * run->reference[lane] / reference[lane];
-        }
-        lanes[lane] = rate_of_samples(samples, n);
-        lanes[lane].n = n - 1;
-    }
-}
-
-static double off(double slower, double known)
-{
-    return slower > known ? slower / known : known / slower;
-}
-
-int correct_due(const struct lane_seconds measured[2], const double slower[N_PLAN_LANES],
-                const double known[N_PLAN_LANES])
-{
-    double wall_s = measured[1].wall_s - measured[0].wall_s, most = OFF;
-    int worst = -1;
-    for (int i = 0; i < N_PLAN_LANES; i++) {
-        double was = between(measured, i), told = was / slower[i] * known[i];
-        if (off(slower[i], known[i]) <= most || max_d(was, told) <= BEARS * wall_s)
-            continue;
-        most = off(slower[i], known[i]);
-        worst = i;
-    }
-    return worst;
+    double slower = c->stay_s > 0 ? change_stay_s(c) / c->stay_s : 1;
+    return c->open_s + c->go_s * max_d(slower, 1);
 }
 
 /* The lane whose seconds a rate makes. */

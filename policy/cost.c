@@ -2,6 +2,7 @@
 #include "policy/cost.h"
 
 #include "policy/int64.h"
+#include "policy/pace.h"
 #include "policy/rates.h"
 
 #include <math.h>
@@ -29,9 +30,14 @@ static const char *slowest(const struct plan_time *t)
     return lanes[most].name;
 }
 
-/* Sums over passes that were priced, as a mean pass of `passes`. */
-static void mean_pass(struct plan_time *t, const struct lanes *sum, double priced)
+/* Sums over passes that were priced, as a mean pass of `passes`; the job as runs of the plan's
+ * class took it (policy/pace.h). */
+static void mean_pass(struct plan_time *t, const struct setting *set, const struct plan *plan,
+                      const struct lanes *sum, double priced)
 {
+    t->pace = pace_of(set->costs->pace, plan);
+    t->job_s *= t->pace.value;
+    t->first_s *= t->pace.value;
     t->read_s = sum->s[PLAN_NVME_READ] / priced;
     t->write_s = sum->s[PLAN_NVME_WRITE] / priced;
     t->h2d_s = sum->s[PLAN_H2D] / priced;
@@ -103,7 +109,7 @@ static int cost(const struct setting *set, const struct plan *plan, void *memory
     for (int i = 0; i < N_PLAN_LANES; i++)
         t->bytes[i] = pricing.sum.bytes[i] * scale;
     t->requeued = (double)played.requeued * scale;
-    mean_pass(t, &pricing.sum, (double)played.passes);
+    mean_pass(t, set, plan, &pricing.sum, (double)played.passes);
     return 0;
 }
 
@@ -184,5 +190,5 @@ void plan_estimate(const struct setting *set, const struct plan *plan, void *mem
     double share = min_d(entering / passes, 1);
     *t = (struct plan_time){.passes = passes,
                             .job_s = passes * (share * admit_s + (1 - share) * decode_s)};
-    mean_pass(t, &p.sum, 2);
+    mean_pass(t, set, plan, &p.sum, 2);
 }

@@ -313,8 +313,10 @@ static struct item item_of(const struct walk *w, double now, int64_t due, const 
     struct item item = {.due = due, .from = now, .write = write};
     double pieces = max_d(ceil(c->stored / SERVERS_PIECE), c->pieces);
     item.pieces = (int)min_d(pieces, MACHINE_DEPTH);
-    if (c->home == TIER_NVME && c->stored > 0)
+    if (c->home == TIER_NVME && c->stored > 0) {
         item.disk_s = disk_s(w->p, c->stored, write) + short_s(w->p, c->stored, c->pieces);
+        item.piece_s = item.disk_s / pieces;
+    }
     if (c->device)
         item.link_s = link_s(w->p, c->n_bytes, write);
     return item;

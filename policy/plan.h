@@ -112,6 +112,7 @@ struct plan_costs {
     double codec_share;       // stored bytes of a streamed byte, encoded; 0: not measured
     double codec_rate;        // bytes decoded per second while a run goes on, one thread
     double codec_make_s;      // until the encoded file is there; 0: it is
+    const struct pace *pace;  // borrowed: what earlier runs took (policy/pace.h); NULL: no runs
 };
 
 struct plan {

@@ -19,6 +19,7 @@ void servers_make(struct servers *s, const struct machine *m, int device)
 void servers_start(struct servers *s)
 {
     s->disk.n = s->link.n = 0;
+    s->disk.flying = 0;
     s->disk.free = s->link.free = 0;
     s->busy_s[0] = s->busy_s[1] = 0;
 }
@@ -52,6 +53,8 @@ static void disk_done(struct servers *s, int i)
 {
     struct item item = s->disk.items[i];
     drop(&s->disk, i);
+    s->disk.flying -= item.flying;
+    item.flying = 0;
     if (item.link_s > 0 && !item.write) {
         item.from = s->disk.free - max_d(item.link_s - s->piece_s, 0); // copied meanwhile
         pend(s, &s->link, &item);
@@ -75,43 +78,67 @@ static void link_done(struct servers *s, int i)
 
 /* ---- the disk ---- */
 
-/* The mover has MACHINE_DEPTH pieces in flight, of the transfers that are due first. Returns how
- * many; *next: when one more may begin. */
+/* The mover has MACHINE_DEPTH pieces in flight and takes the next ones of the transfers that are
+ * due first; but a piece that is in flight stays there until it is done, on the average half of it
+ * is left. Returns how many; *next: when one more may begin. */
 static int disk_fly(struct server *disk, double *next)
 {
-    int n = 0;
+    int wanted = 0, n = 0, seen = 0, first = disk->n;
     *next = INFINITY;
-    for (int i = disk->n - 1; i >= 0 && n < MACHINE_DEPTH; i--) {
+    for (int i = disk->n - 1; i >= 0 && (wanted < MACHINE_DEPTH || seen < disk->flying); i--) {
         struct item *item = &disk->items[i];
-        item->flying = 0;
-        if (item->from > disk->free) {
-            *next = min_d(*next, item->from);
+        first = i;
+        item->wants = 0;
+        if (item->from > disk->free)
+            *next = min_d(*next, wanted < MACHINE_DEPTH ? item->from : INFINITY);
+        else
+            item->wants =
+                item->pieces < MACHINE_DEPTH - wanted ? item->pieces : MACHINE_DEPTH - wanted;
+        wanted += item->wants;
+        seen += item->flying;
+        if (item->wants >= item->flying)
+            item->held_s = 0;
+        else if (item->held_s == 0)
+            item->held_s = min_d(item->flying * item->piece_s / 2, item->disk_s);
+        n += item->held_s > 0 ? item->flying : 0;
+    }
+    for (int i = disk->n - 1; i >= first; i--) {
+        struct item *item = &disk->items[i];
+        if (item->held_s > 0)
             continue;
-        }
-        item->flying = item->pieces < MACHINE_DEPTH - n ? item->pieces : MACHINE_DEPTH - n;
+        item->flying = item->wants < MACHINE_DEPTH - n ? item->wants : MACHINE_DEPTH - n;
         n += item->flying;
     }
+    disk->flying = n;
     return n;
 }
 
 /* Pieces in flight go on side by side, at `share` of their rate, for `most_s` or until a transfer
- * is done. Returns which one, or -1. */
+ * is done, or as many of its pieces as another waits for. Returns which one is done, or -1. */
 static int disk_go(struct servers *s, int n, double share, double most_s)
 {
     struct server *disk = &s->disk;
     double speed = share * s->speed[n] / n, took = most_s;
     int done = -1, flies[2] = {0};
-    for (int i = disk->n - 1, left = n; left > 0; left -= disk->items[i--].flying) {
+    for (int i = disk->n - 1, fly = n; fly > 0; fly -= disk->items[i--].flying) {
         const struct item *item = &disk->items[i];
-        if (item->flying == 0 || item->disk_s > took * item->flying * speed)
+        double left = item->held_s > 0 ? min_d(item->held_s, item->disk_s) : item->disk_s;
+        if (item->flying == 0 || left > took * item->flying * speed)
             continue;
-        took = item->disk_s / (item->flying * speed);
-        done = i;
+        took = left / (item->flying * speed);
+        done = left < item->disk_s ? -1 : i;
     }
-    for (int i = disk->n - 1, left = n; left > 0; left -= disk->items[i--].flying) {
+    for (int i = disk->n - 1, fly = n; fly > 0; i--) {
         struct item *item = &disk->items[i];
-        item->disk_s = max_d(item->disk_s - took * item->flying * speed, 0);
+        double went = took * item->flying * speed;
+        fly -= item->flying;
+        item->disk_s = max_d(item->disk_s - went, 0);
         flies[item->write] |= item->flying > 0;
+        if (item->held_s > 0 && (item->held_s -= went) <= 1e-12) {
+            item->held_s = 0;
+            disk->flying -= item->flying - item->wants;
+            item->flying = item->wants;
+        }
     }
     for (int write = 0; write < 2; write++)
         s->busy_s[write] += flies[write] ? took : 0;

@@ -19,11 +19,15 @@ struct item {
     double *ready;         // written when it is done; NULL: nobody waits
     int write;             // over the link before it goes to the disk
     int pieces, flying;    // of the disk: that it has, and of these in flight
+    double piece_s;        // of the disk: one of them
+    int wants;             // pieces that would be in flight if all could be chosen anew
+    double held_s;         // of the disk: what is left of pieces in flight beyond `wants`
 };
 
 struct server {
     struct item *items; // pending
     int n;
+    int flying;  // pieces of all of them
     double free; // busy, or looked at, until here
 };
 

@@ -1,6 +1,8 @@
-/* tests/correct_test.c - policy/correct: which lanes a run is believed about, and what that does to
- * rates. */
+/* tests/correct_test.c - policy/correct: which lanes a run is believed about, what that does to
+ * rates, and whether a change of plan pays; policy/pace: what earlier runs say of a prediction. */
 #include "policy/correct.h"
+
+#include "policy/pace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,37 +27,16 @@ static void lanes_that_say_little_stay(void **state)
     struct lane_seconds told[2], was[2];
     double slower[N_PLAN_LANES] = {1, 1, 1, 1, 1, 1};
     lanes(told, 20, 0.1, 90);
-    lanes(was, 80, 4, 99);
+    lanes(was, 80, 25, 99);
     correct_lanes(told, was, slower);
     assert_true(slower[PLAN_NVME_READ] > 3.99 && slower[PLAN_NVME_READ] < 4.01);
-    assert_true(slower[PLAN_NVME_WRITE] == 1); // 40 times as long, but 4 s of 100
+    assert_true(slower[PLAN_NVME_WRITE] == 1); // 250 times as long, but 25 s of 100
     assert_true(slower[PLAN_CPU] > 1.09 && slower[PLAN_CPU] < 1.11);
     assert_true(slower[PLAN_GPU] == 1);
     double before[N_PLAN_LANES] = {3, 3, 3, 3, 3, 3};
     correct_lanes(NONE, was, before); // nothing was foreseen
     for (int i = 0; i < N_PLAN_LANES; i++)
         assert_true(before[i] == 3);
-}
-
-static void the_lane_that_bears_is_due(void **state)
-{
-    (void)state;
-    struct lane_seconds was[2];
-    const double one[N_PLAN_LANES] = {1, 1, 1, 1, 1, 1};
-    double slower[N_PLAN_LANES] = {4, 1, 1, 1, 1, 1.3};
-    lanes(was, 80, 4, 99);
-    assert_int_equal(correct_due(was, slower, one), PLAN_NVME_READ);
-    double known[N_PLAN_LANES] = {4.1, 1, 1, 1, 1, 1};
-    assert_int_equal(correct_due(was, slower, known), PLAN_CPU); // told already
-    known[PLAN_CPU] = 1.2;
-    assert_int_equal(correct_due(was, slower, known), -1);
-    /* Far off, but nobody waits for it: neither then nor as it was foretold. */
-    lanes(was, 6, 4, 99);
-    assert_int_equal(correct_due(was, slower, one), PLAN_CPU);
-    /* Faster than told, so that little is left of what it was to take. */
-    slower[PLAN_NVME_READ] = 0.1;
-    lanes(was, 6, 4, 99);
-    assert_int_equal(correct_due(was, slower, one), PLAN_NVME_READ);
 }
 
 static void rates_follow_their_lanes(void **state)
@@ -90,121 +71,136 @@ static void rates_follow_their_lanes(void **state)
                 costs.rates.pair_s == 32);
 }
 
-/* ---- what runs showed ---- */
-
-static void lanes_that_made_the_time_are_kept(void **state)
-{
-    (void)state;
-    struct lane_seconds told[2], was[2];
-    double slower[N_PLAN_LANES];
-    lanes(told, 40, 10, 60);
-    lanes(was, 80, 20, 90); // reads as long as foreseen had they had the disk for themselves
-    correct_shown(told, was, slower);
-    assert_true(slower[PLAN_CPU] == 1.5 && slower[PLAN_NVME_READ] == 0);
-    assert_true(slower[PLAN_NVME_WRITE] == 0 && slower[PLAN_GPU] == 0);
-    lanes(was, 95, 20, 60);
-    correct_shown(told, was, slower);
-    assert_true(slower[PLAN_NVME_READ] == 95.0 / 40 && slower[PLAN_CPU] == 1);
-    lanes(was, 95, 20, 40); // less than half of the time
-    correct_shown(told, was, slower);
-    assert_true(slower[PLAN_NVME_READ] == 95.0 / 40 && slower[PLAN_CPU] == 0);
-}
-
-static struct shown_run run_of(double slower, double reference)
-{
-    struct shown_run run = {{0}, {0}};
-    run.slower[PLAN_CPU] = slower;
-    for (int i = 0; i < N_PLAN_LANES; i++)
-        run.reference[i] = reference;
-    return run;
-}
-
 static void near(double value, double want)
 {
     assert_true(value > want - 1e-9 && value < want + 1e-9);
 }
 
-static void runs_outvote_the_probe(void **state)
+/* ---- a change of plan ---- */
+
+/* The plan that is under way was played to take 3.4 s more, the other 2.8 s; but the passes that
+ * are left take 1.2 s as they were measured. */
+static void what_is_left_is_measured(void **state)
 {
     (void)state;
-    struct shown s = {0};
-    struct rate by[N_PLAN_LANES];
-    const double probed[N_PLAN_LANES] = {4, 4, 4, 4, 4, 4};
-    shown_lanes(&s, probed, by);
-    for (int i = 0; i < N_PLAN_LANES; i++)
-        assert_true(by[i].value == 1 && by[i].n == 0);
-    shown_add(&s, &(struct shown_run){{1.5, 0, 0, 0, 0, 1.2}, {4, 4, 4, 4, 4, 4}});
-    shown_lanes(&s, probed, by);
-    near(by[PLAN_CPU].value, 1.1); // one against one
-    near(by[PLAN_NVME_READ].value, 1.25);
-    assert_true(by[PLAN_CPU].n == 1 && by[PLAN_NVME_WRITE].n == 0 &&
-                by[PLAN_NVME_WRITE].value == 1);
-    struct shown_run again = run_of(1.3, 4);
-    shown_add(&s, &again);
-    shown_lanes(&s, probed, by);
-    near(by[PLAN_CPU].value, 1.2); // the middle of 1, 1.2, 1.3
-    near(by[PLAN_CPU].spread, 0.1);
-    assert_true(by[PLAN_CPU].n == 2 && by[PLAN_NVME_READ].n == 1);
-    /* The probe of another day was twice as fast: what runs took is what they take. */
-    const double fast[N_PLAN_LANES] = {2, 2, 2, 2, 2, 2};
-    shown_lanes(&s, fast, by);
-    near(by[PLAN_CPU].value, 2.4);
+    struct change c = {.passes_left = 13, .pass_s = 0.0925, .stay_s = 3.4, .go_s = 2.8};
+    near(change_stay_s(&c), 13 * 0.0925);
+    near(change_go_s(&c), 2.8); // no faster than it was played
+    c.open_s = 0.5;
+    near(change_go_s(&c), 3.3);
 }
 
-static void old_runs_are_forgotten(void **state)
+/* Half of the time is stall that no lane has: what is left takes twice as long, under either plan.
+ */
+static void a_stall_bears_on_both_plans(void **state)
 {
     (void)state;
-    struct shown s = {0};
-    struct rate by[N_PLAN_LANES];
-    const double probed[N_PLAN_LANES] = {1, 1, 1, 1, 1, 1};
-    for (int i = 0; i < SHOWN_RUNS; i++) {
-        struct shown_run run = run_of(5, 1);
-        shown_add(&s, &run);
-    }
-    for (int i = 0; i < SHOWN_RUNS; i++) {
-        struct shown_run run = run_of(2 + i * 1e-3, 1);
-        shown_add(&s, &run);
-        assert_true(s.n == SHOWN_RUNS && s.runs[SHOWN_RUNS - 1].slower[PLAN_CPU] == 2 + i * 1e-3);
-    }
-    shown_lanes(&s, probed, by);
-    assert_true(by[PLAN_CPU].value < 2.01 && by[PLAN_CPU].n == SHOWN_RUNS);
+    struct change c = {.passes_left = 100, .pass_s = 0.2, .stay_s = 10, .go_s = 4, .open_s = 1};
+    near(change_stay_s(&c), 20);
+    near(change_go_s(&c), 1 + 2 * 4);
+    c.stay_s = 0; // nothing was played
+    near(change_go_s(&c), 1 + 4);
 }
 
-/* What was foreseen was corrected by what the runs before had shown. */
-static void a_run_is_kept_by_what_was_probed(void **state)
+/* ---- what earlier runs took ---- */
+
+/* Layers in RAM and on NVMe, KV and hidden states in RAM. */
+static struct plan plan_of(int resident, int kv_near)
 {
-    (void)state;
-    const double slower[N_PLAN_LANES] = {1.1, 0, 0, 0, 0, 0.5},
-                 probed[N_PLAN_LANES] = {1, 2, 3, 4, 5, 6};
-    const struct rate lanes[N_PLAN_LANES] = {{2, 0, 1}, {1, 0, 0}, {1, 0, 0},
-                                             {1, 0, 0}, {1, 0, 0}, {3, 0, 1}};
-    const struct shown_run run = shown_of(slower, lanes, probed);
-    near(run.slower[PLAN_NVME_READ], 2.2);
-    near(run.slower[PLAN_CPU], 1.5);
-    assert_true(run.slower[PLAN_NVME_WRITE] == 0 && run.reference[PLAN_CPU] == 6);
+    return (struct plan){.batch = 8,
+                         .batches = 2,
+                         .layers = 11,
+                         .decoder = 9,
+                         .resident = resident,
+                         .kv_near = kv_near,
+                         .hidden_near = 2};
 }
 
-/* Of the table the layer at 64 tokens and the rest of it, so that another probe is another one. */
-static void the_reference_is_what_was_probed(void **state)
+static void classes_do_not_mix(void **state)
 {
     (void)state;
-    struct machine m = {.nvme_read = {.value = 4}, .h2d = {.value = 8}};
-    struct model_rates r = {.layer_s = {{1, 2, 3, 7, 9}}, .rows_s = {1, 1, 1, 2, 3}};
-    double seconds[N_PLAN_LANES];
-    correct_reference(&m, &r, seconds);
-    assert_true(seconds[PLAN_NVME_READ] == 0.25 && seconds[PLAN_H2D] == 0.125);
-    assert_true(seconds[PLAN_NVME_WRITE] == 0 && seconds[PLAN_CPU] == 9);
+    const int setup = pace_setup(3, 1, 2, 64 << 20);
+    const struct plan half = plan_of(4, 18), fewer = plan_of(3, 18), all = plan_of(10, 18),
+                      kv = plan_of(4, 6);
+    struct plan hidden = half;
+    hidden.hidden_near = 0;
+    const int class = pace_class(&half, setup);
+    assert_int_equal(pace_class(&fewer, setup), class); // the same tiers
+    assert_int_not_equal(pace_class(&all, setup), class);
+    assert_int_not_equal(pace_class(&kv, setup), class);
+    assert_int_not_equal(pace_class(&hidden, setup), class);
+    assert_int_equal(pace_setup(3, 1, 2, 65 << 20), setup); // about as much RAM
+    const int others[] = {pace_setup(4, 1, 2, 64 << 20), pace_setup(3, 2, 2, 64 << 20),
+                          pace_setup(3, 1, 1, 64 << 20), pace_setup(3, 1, 2, 128 << 20)};
+    for (int i = 0; i < 4; i++)
+        assert_int_not_equal(pace_class(&half, others[i]), class);
+    struct pace_runs runs = {0};
+    pace_add(&runs, &(struct pace_run){class, 1.5});
+    pace_add(&runs, &(struct pace_run){pace_class(&all, setup), 0.5});
+    struct pace pace = {.setup = setup};
+    pace_make(&pace, &runs);
+    near(pace_of(&pace, &half).value, 1.5);
+    near(pace_of(&pace, &all).value, 0.5);
+    assert_int_equal(pace_of(&pace, &all).n, 1);
+    assert_int_equal(pace_runs_known(&pace), 2);
+}
+
+/* One class is known: plans of the others keep their place beside it. */
+static void a_class_that_nobody_ran_is_like_the_others(void **state)
+{
+    (void)state;
+    const struct plan half = plan_of(4, 18), all = plan_of(10, 18), kv = plan_of(4, 6);
+    struct pace_runs runs = {0};
+    struct pace pace = {0};
+    assert_true(pace_of(NULL, &half).value == 1);
+    pace_make(&pace, &runs);
+    assert_true(pace_of(&pace, &half).value == 1 && pace_of(&pace, &half).n == 0);
+    pace_add(&runs, &(struct pace_run){pace_class(&half, 0), 2});
+    pace_make(&pace, &runs);
+    near(pace_of(&pace, &kv).value, pace_of(&pace, &half).value);
+    assert_int_equal(pace_of(&pace, &kv).n, 0);
+    pace_add(&runs, &(struct pace_run){pace_class(&all, 0), 0.5});
+    pace_make(&pace, &runs);
+    near(pace_of(&pace, &kv).value, 1); // the mean of twice and half
+}
+
+static void a_few_runs_of_a_class_count(void **state)
+{
+    (void)state;
+    const struct plan half = plan_of(4, 18);
+    const int class = pace_class(&half, 0);
+    struct pace_runs runs = {0};
+    struct pace pace = {0};
+    static const double took[] = {1.1, 9, 1.2, 1.3};
+    for (int i = 0; i < 4; i++)
+        pace_add(&runs, &(struct pace_run){class, took[i]});
+    pace_make(&pace, &runs);
+    near(pace_of(&pace, &half).value, 1.25); // one that went wrong does not pull it
+    near(pace_of(&pace, &half).spread, 0.1);
+    pace_add(&runs, &(struct pace_run){class + 1, 7});
+    for (int i = 0; i < PACE_RUNS; i++)
+        pace_add(&runs, &(struct pace_run){class, 9});
+    assert_int_equal(runs.n, PACE_RUNS + 1); // the old ones went, the other class's stayed
+    assert_true(runs.runs[0].class == class + 1 && runs.runs[1].times == 9);
+    pace_make(&pace, &runs);
+    near(pace_of(&pace, &half).value, PACE_LIMIT);
+    for (int i = 0; i < PACE_RUNS; i++)
+        pace_add(&runs, &(struct pace_run){class, 0.01});
+    pace_make(&pace, &runs);
+    near(pace_of(&pace, &half).value, 1 / PACE_LIMIT);
+    for (int i = 0; i < 2 * PACE_ALL; i++)
+        pace_add(&runs, &(struct pace_run){class + 2 + i, 1});
+    assert_true(runs.n == PACE_ALL && runs.runs[PACE_ALL - 1].class == class + 1 + 2 * PACE_ALL);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(lanes_that_say_little_stay),
-                                       cmocka_unit_test(the_lane_that_bears_is_due),
                                        cmocka_unit_test(rates_follow_their_lanes),
-                                       cmocka_unit_test(lanes_that_made_the_time_are_kept),
-                                       cmocka_unit_test(runs_outvote_the_probe),
-                                       cmocka_unit_test(old_runs_are_forgotten),
-                                       cmocka_unit_test(a_run_is_kept_by_what_was_probed),
-                                       cmocka_unit_test(the_reference_is_what_was_probed)};
+                                       cmocka_unit_test(what_is_left_is_measured),
+                                       cmocka_unit_test(a_stall_bears_on_both_plans),
+                                       cmocka_unit_test(classes_do_not_mix),
+                                       cmocka_unit_test(a_class_that_nobody_ran_is_like_the_others),
+                                       cmocka_unit_test(a_few_runs_of_a_class_count)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

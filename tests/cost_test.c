@@ -1,5 +1,8 @@
 /* tests/cost_test.c - what plans cost in time: lanes, their overlap, and that more memory is never
  * slower. */
+#include "policy/pace.h"
+#include "policy/servers.h"
+
 #include "tests/plan_help.h"
 #include "tests/sweep.h"
 
@@ -389,9 +392,71 @@ static void test_fresh_memory_costs_its_first_touch(void **state)
         }
 }
 
+/* Reads that are due first wait for the pieces of others that are in flight: half of each is left.
+ */
+static void test_pieces_in_flight_are_not_called_back(void **state)
+{
+    (void)state;
+    const double most = 1e8;
+    struct machine machine = {.nvme_read = {.value = most},
+                              .nvme_read_d1 = {.value = most},
+                              .nvme_read_d2 = {.value = most},
+                              .nvme_read_d4 = {.value = most},
+                              .ticket_s = {.value = 1e-9}};
+    struct item items[8], links[8];
+    struct servers s;
+    servers_make(&s, &machine, 0);
+    s.cap = 8;
+    s.disk.items = items;
+    s.link.items = links;
+    for (int flying = 0; flying < 2; flying++) {
+        double first = INFINITY, later = INFINITY;
+        const struct item large = {
+            .due = 9, .disk_s = 0.08, .piece_s = 0.01, .pieces = 8, .ready = &later};
+        const struct item urgent = {
+            .due = 1, .from = 0.02, .disk_s = 0.04, .piece_s = 0.005, .pieces = 8, .ready = &first};
+        servers_start(&s);
+        if (flying)
+            servers_take(&s, &large);
+        servers_go(&s, 0.02);
+        servers_take(&s, &urgent);
+        assert_true(about(servers_wait(&s, &first), flying ? 0.02 + 0.04 + 0.04 : 0.06, 1e-6));
+        if (flying) // nothing is lost
+            assert_true(about(servers_wait(&s, &later), 0.08 + 0.04, 1e-6));
+    }
+}
+
+/* The factor of earlier runs is of the time that passes, never of lanes; the same for all plans of
+ * a class that is not known, so the same plan is the best. */
+static void test_earlier_runs_scale_the_time(void **state)
+{
+    (void)state;
+    const struct budget budget = {64 * MIB, 256 * MIB, 1 << 30};
+    struct pace_runs runs = {0};
+    struct pace pace = {0};
+    struct plan p, q;
+    struct plan_time was, t;
+    double s = job_seconds(budget, &p, &was);
+    assert_true(was.pace.value == 1 && was.pace.n == 0);
+    pace_add(&runs, &(struct pace_run){pace_class(&p, 0), 1.5});
+    pace_make(&pace, &runs);
+    costs.pace = &pace;
+    assert_true(about(job_seconds(budget, &q, &t), 1.5 * s, 1e-9));
+    assert_memory_equal(&p, &q, sizeof p);
+    assert_true(about(t.pass_s, 1.5 * was.pass_s, 1e-9));
+    assert_true(about(t.first_s, 1.5 * was.first_s, 1e-9));
+    assert_true(t.read_s == was.read_s && t.compute_s == was.compute_s && t.gpu_s == was.gpu_s);
+    assert_true(t.pace.value == 1.5 && t.pace.n == 1);
+    pace.setup = 1; // another format: no run was of it
+    assert_true(about(job_seconds(budget, &q, &t), 1.5 * s, 1e-9) && t.pace.n == 0);
+    assert_memory_equal(&p, &q, sizeof p);
+    costs.pace = NULL;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_pieces_in_flight_are_not_called_back, setup),
         cmocka_unit_test_setup(test_device_memory_helps, setup),
         cmocka_unit_test_setup(test_device_lanes, setup),
         cmocka_unit_test_setup(test_attention_beside_a_device, setup),
@@ -403,6 +468,7 @@ int main(void)
         cmocka_unit_test_setup(test_keys_by_rank_cost_their_rotation, setup),
         cmocka_unit_test_setup(test_pages_apart_cost_their_start, setup),
         cmocka_unit_test_setup(test_fresh_memory_costs_its_first_touch, setup),
+        cmocka_unit_test_setup(test_earlier_runs_scale_the_time, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,19 +85,27 @@ fault("one model's matmuls pass for another's", "offload/probe_model.c",
       "RATES_BEFORE(attend_s), layer_key, measure_layer", "RATES_BEFORE(attend_s), attend_key, measure_layer", "probe_test")
 fault("measuring norms takes what memory it wants", "offload/probe_layer.c",
       "while (c->memory_bytes > 0 && a.used > c->memory_bytes && b.most > 1);", "while (0);", "probe_test")
-fault("of runs the worst counts", "policy/correct.c",
-      "lanes[lane] = rate_of_samples(samples, n);", "lanes[lane] = rate_of_samples(samples + n - 1, 1);", "correct_test")
-fault("one run outvotes the probe", "policy/correct.c", "samples[n++] = 1;", "samples[n] = 1;", "correct_test")
-fault("what few reads in flight took is kept", "policy/correct.c", "(computes || was >= most)", "(computes || was <= most)", "correct_test")
-fault("the probe of another day is today's", "policy/correct.c",
-      "run->slower[lane] * run->reference[lane] / reference[lane]", "run->slower[lane]", "correct_test")
-fault("runs of one KV format pass for another's", "offload/shown_file.c",
-      "probe_model_key(p, key + n, (int)sizeof key - n);", "", "probe_test")
-fault("a run is kept by what was corrected already", "policy/correct.c",
-      "run.slower[i] = slower[i] * lanes[i].value;", "run.slower[i] = slower[i];", "correct_test")
-fault("what runs showed is not foreseen", "engine/app/run_rates.c",
-      "    if ((shown.n > 0 && !r->keep_shown) || r->shown[0].value == 0)\n", "    if (r->shown[0].value == 0 && (shown.n = 0) == 0)\n",
-      "replan_test.py --only shown")
+fault("pieces in flight are called back", "policy/servers.c",
+      "item->held_s = min_d(item->flying * item->piece_s / 2, item->disk_s);", "item->held_s = 0;", "cost_test")
+fault("of runs the last counts", "policy/pace.c",
+      "struct rate r = rate_of_samples(times, n);", "struct rate r = rate_of_samples(times + n - 1, 1);", "correct_test")
+fault("a factor has no limit", "policy/pace.c",
+      "r.value = min_d(max_d(r.value, 1 / PACE_LIMIT), PACE_LIMIT);", "", "correct_test")
+fault("a class that nobody ran is as predicted", "policy/pace.c",
+      "    return (struct rate){.value = pace->others};", "    return (struct rate){.value = 1};", "correct_test")
+fault("all classes are one", "policy/pace.c", "if (s->runs[k].class == s->runs[i].class)\n                times", "if (k <= i)\n                times", "correct_test")
+fault("KV on disk is like KV in RAM", "policy/pace.c",
+      "(plan_kv_count(p, (enum tier_kind)tier) > 0)", "(plan_kv_count(p, (enum tier_kind)tier) > PLAN_ALL)", "correct_test")
+fault("runs of a class are never forgotten", "policy/pace.c", "if (same >= PACE_RUNS || s->n == PACE_ALL) {", "if (s->n == PACE_ALL) {", "correct_test")
+fault("a prediction does not follow earlier runs", "policy/cost.c", "    t->job_s *= t->pace.value;\n", "", "cost_test")
+fault("a starved run is kept", "engine/app/replan.c", "return share <= STARVED;", "return 1;", "replan_test.py --only paced")
+fault("who waits for a core has had one", "offload/cpu_wait.c",
+      "i < threads ? of[i].waited_s : -of[i].ran_s", "0 * threads", "probe_test")
+fault("what the run itself took is lost", "offload/cpu_wait.c",
+      "i < threads ? of[i].waited_s : -of[i].ran_s", "i < threads ? of[i].waited_s : 0", "probe_test")
+fault("what somebody wrote is forgotten", "offload/probe_cache.c",
+      "        if (!is_ours(path, &st))\n            continue;\n", "        if (!is_ours(path, &st) && lstat(path, &st) != 0)\n            continue;\n", "probe_test")
+fault("any name is ours", "offload/probe_cache.c", 'strspn(last + 1, "0123456789abcdef") == 16 &&', "1 &&", "probe_test")
 fault("short prompts are long ones", "policy/machine.c", "return prompts * r->prompt_s", "return 0 * prompts * r->prompt_s",
       "rates_test")
 fault("the head takes as many positions at once as a layer", "policy/machine.c",
@@ -188,11 +196,14 @@ fault("a step waits for nothing", "policy/pass.c",
 # ---- another plan under way
 
 fault("a lane that says little is believed", "policy/correct.c",
-      "max_d(was, told) >= SAYS * wall_s", "1", "correct_test")
+      "max_d(was, told) >= BEARS * wall_s", "1", "correct_test")
+fault("what is left is what the plan says of itself", "policy/correct.c",
+      "return c->passes_left * c->pass_s;", "return c->stay_s;", "correct_test")
+fault("another plan is faster than it was played", "policy/correct.c",
+      "c->go_s * max_d(slower, 1)", "c->go_s * slower", "correct_test")
+fault("a change begins at once", "policy/correct.c", "return c->open_s + c->go_s", "return c->go_s", "correct_test")
 fault("bytes of a burst grow with its rate", "policy/correct.c",
       '!ends_with(machine_rates[i].key, "_bytes") &&', "1 &&", "correct_test")
-fault("what was told is told again", "policy/correct.c",
-      "return slower > known ? slower / known : known / slower;", "(void)known; return slower > 1 ? slower : 1 / slower;", "correct_test")
 fault("the line is left with steps under way", "engine/line/engine.c",
       "    for (; e->retired < s.n; e->retired++)\n", "    for (; e->retired < 0; e->retired++)\n",
       "replan_test.py --only changed --only on_device")
@@ -203,7 +214,7 @@ fault("work that is left counts what is done", "engine/job/job_scan.c",
       "(int64_t)(row->cap - row->known) * l->stride", "(int64_t)row->cap * l->stride", "simulate_test")
 fault("rows that began know their prompt only", "engine/job/job_scan.c",
       "row->request.n_prompt, row->request.n_tokens,", "row->request.n_prompt, row->request.n_prompt,", "simulate_test")
-fault("nobody looks at the lanes", "engine/app/replan.c",
+fault("nobody looks at the pace", "engine/app/replan.c",
       "return is_short(w) || (gains && is_off(w));", "return is_short(w);", "replan_test.py --only slow_reads")
 fault("a limit that was lowered is none", "engine/app/replan.c",
       "    if (limit < was) {\n", "    if (limit < 0) {\n", "replan_test.py --only limit_lowered")

@@ -1,9 +1,10 @@
 /* tests/probe_test.c - a small probe; its cache. */
+#include "offload/cpu_wait.h"
 #include "offload/machine_file.h"
+#include "offload/pace_file.h"
 #include "offload/probe_cache.h"
 #include "offload/probe_impl.h"
 #include "offload/probe_model.h"
-#include "offload/shown_file.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -395,65 +396,127 @@ static void layers_of_every_kind_are_measured(void **state)
 #endif
 }
 
-/* What runs showed is kept by machine, model and format; nothing comes of a file that is damaged
- * or old. */
+/* What runs took is kept; nothing comes of a file that is damaged, old or of another form. */
 static void runs_are_kept(void **state)
 {
     (void)state;
-    struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
-    struct probe_config c = {.ops = &ops, .dir = temp_dir};
-    struct probe_model other = MODEL;
-    struct shown s = {.n = 3};
-    char path[4200], same[4200], more[4200];
-    assert_int_equal(shown_file_path(&MODEL, &c, temp_dir, path, sizeof path), OK);
-    c.memory_bytes = 8 << 20; // runs under many budgets share it
-    assert_int_equal(shown_file_path(&MODEL, &c, temp_dir, same, sizeof same), OK);
-    assert_string_equal(path, same);
-    other.beside.kv_format = KV_Q8;
-    assert_int_equal(shown_file_path(&other, &c, temp_dir, more, sizeof more), OK);
-    assert_string_not_equal(path, more);
-    other = MODEL;
-    other.layer[0].stored = DTYPE_F32;
-    assert_int_equal(shown_file_path(&other, &c, temp_dir, more, sizeof more), OK);
-    assert_string_not_equal(path, more);
-    ops.compute = COMPUTE_F32;
-    assert_int_equal(shown_file_path(&MODEL, &c, temp_dir, more, sizeof more), OK);
-    assert_string_not_equal(path, more);
-    shown_file_read(&s, path);
+    const char *path = temp_path("probe-pace.cfg");
+    struct pace_runs s = {.n = 3};
+    pace_file_read(&s, path);
     assert_int_equal(s.n, 0);
-    for (int i = 0; i < SHOWN_RUNS + 2; i++) {
-        struct shown_run run = {{1.25, 0, 0, 0, 0, 1 + i}, {1, 2, 3, 4, 5, 6e-9}};
-        shown_file_add(path, &run);
+    for (int i = 0; i < PACE_RUNS + 2; i++) {
+        struct pace_run run = {1234567, 1 + i / 8.0};
+        pace_file_add(path, &run);
     }
-    shown_file_read(&s, path);
-    assert_int_equal(s.n, SHOWN_RUNS);
-    for (int i = 0; i < SHOWN_RUNS; i++) {
-        assert_true(s.runs[i].slower[0] == 1.25 && s.runs[i].slower[5] == 3 + i);
-        assert_true(s.runs[i].reference[1] == 2 && s.runs[i].reference[5] == 6e-9);
-    }
+    pace_file_read(&s, path);
+    assert_int_equal(s.n, PACE_RUNS);
+    for (int i = 0; i < PACE_RUNS; i++)
+        assert_true(s.runs[i].class == 1234567 && s.runs[i].times == 1 + (i + 2) / 8.0);
     static char text[MACHINE_FILE_BYTES_MAX];
     int64_t n;
     assert_int_equal(machine_text_load(path, text, &n), OK);
     const struct timespec old[2] = {{.tv_sec = time(NULL) - 40 * 86400},
                                     {.tv_sec = time(NULL) - 40 * 86400}};
     assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
-    shown_file_read(&s, path);
+    pace_file_read(&s, path);
     assert_int_equal(s.n, 0);
     for (int64_t i = 0; i < n; i += 29) {
         text[i] ^= 1;
         assert_int_equal(machine_text_save(path, text, n), OK);
         text[i] ^= 1;
-        shown_file_read(&s, path);
+        pace_file_read(&s, path);
         assert_int_equal(s.n, 0);
     }
-    static const char *const bad[] = {"# x\n1 2 3\n", "# x\n-1 0 0 0 0 1 1 1 1 1 1 1\n",
-                                      "# x\nnan 0 0 0 0 1 1 1 1 1 1 1\n", "# x\n?\n"};
+    static const char *const bad[] = {"# x\n1 2 3\n4\n", "# x\n1 -1\n", "# x\n1 0\n",
+                                      "# x\n1 nan\n", "# x\n?\n"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         snprintf(text, sizeof text, "%s", bad[i]);
         probe_cache_write(path, text, (int64_t)strlen(bad[i]));
-        shown_file_read(&s, path);
+        pace_file_read(&s, path);
         assert_int_equal(s.n, 0);
     }
+}
+
+/* ---- who had the cores ---- */
+
+static void task(const char *id, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", temp_path("tasks"), id);
+    mkdir(path, 0755);
+    snprintf(path + strlen(path), sizeof path - strlen(path), "/schedstat");
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void threads_that_wait_are_seen(void **state)
+{
+    (void)state;
+    static struct cpu_wait from, to;
+    char tasks[256];
+    snprintf(tasks, sizeof tasks, "%s", temp_path("tasks"));
+    cpu_wait_read(&from, tasks);
+    assert_int_equal(from.n, 0); // the kernel does not say
+    assert_true(cpu_wait_share(&from, &from, 2) == -1);
+    mkdir(tasks, 0755);
+    task("11", "1000000000 500000000 3\n");
+    task("12", "2000000000 0 3\n");
+    task("x", "2000000000 9000000000 3\n");
+    cpu_wait_read(&from, tasks);
+    assert_int_equal(from.n, 2);
+    /* Of 10 s: 11 and 12 compute, 13 is new and ran half a second in the place of one of them. */
+    task("11", "9000000000 1500000000 3\n");
+    task("12", "9000000000 1000000000 3\n");
+    task("13", "500000000 4000000000 3\n");
+    cpu_wait_read(&to, tasks);
+    from.ns = 0, to.ns = 10000000000;
+    double share = cpu_wait_share(&from, &to, 2);
+    assert_true(share > 0.0749 && share < 0.0751); // (1 + 1 - 0.5) of 2 x 10
+    task("13", "4000000000 4000000000 3\n");
+    cpu_wait_read(&to, tasks);
+    to.ns = 10000000000;
+    assert_true(cpu_wait_share(&from, &to, 2) == 0); // all that was lost went to the run itself
+    cpu_wait_read(&to, NULL);
+    assert_true(to.n >= 0); // whatever this machine says, it is read
+}
+
+/* ---- what is forgotten ---- */
+
+static void only_our_files_are_forgotten(void **state)
+{
+    (void)state;
+    static const char *const ours[] = {"probe-cpu-0123456789abcdef.cfg",
+                                       "probe-beside-kv-00000000000000ff.cfg"};
+    static const char *const others[] = {
+        "model.pack",
+        "probe-cpu-0123456789abcdef.cfg.bak",  "probe-cpu-0123456789abcdeg.cfg",
+        "probe-cpu-0123456789abcdef0.cfg",     "probe--0123456789abcde.cfg",
+        "my-probe-cpu-0123456789abcdef.cfg"};
+    static const char text[] = "1\n# check = 00000000\n"; // of a damaged file
+    int64_t n, n_bytes;
+    for (int i = 0; i < 2; i++)
+        temp_write_text(ours[i], text);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        temp_write_text(others[i], text);
+    temp_write_text("probe-cpu-1111111111111111.cfg", "threads = 2 # written by hand, no sum\n");
+    temp_write_text("probe-cpu-2222222222222222.cfg", "short\n");
+    assert_int_equal(symlink("model.pack", temp_path("probe-cpu-3333333333333333.cfg")), 0);
+    assert_int_equal(probe_cache_reset(temp_dir, &n, &n_bytes), OK);
+    assert_int_equal(n, 2);
+    assert_int_equal(n_bytes, 2 * (int64_t)strlen(text));
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(access(temp_path(ours[i]), F_OK), -1);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_int_equal(unlink(temp_path(others[i])), 0);
+    for (int i = 1; i <= 3; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "probe-cpu-%016llx.cfg", 0x1111111111111111ull * (unsigned)i);
+        assert_int_equal(unlink(temp_path(name)), 0);
+    }
+    assert_int_equal(probe_cache_reset(temp_path("nowhere"), &n, &n_bytes), OK);
+    assert_int_equal(n, 0);
 }
 
 /* What was kept is what the writer went on with, digit for digit; what cannot be trusted is not
@@ -584,6 +647,10 @@ int main(void)
                                         temp_dir_teardown),
         cmocka_unit_test(layers_of_every_kind_are_measured),
         cmocka_unit_test_setup_teardown(runs_are_kept, temp_dir_setup, temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(threads_that_wait_are_seen, temp_dir_setup,
+                                        temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(only_our_files_are_forgotten, temp_dir_setup,
+                                        temp_dir_teardown),
         cmocka_unit_test_setup_teardown(figures_are_kept, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test_setup_teardown(what_was_disturbed_is_measured_again, temp_dir_setup,
                                         temp_dir_teardown),

@@ -9,7 +9,9 @@ Standard library only.
 import json
 import os
 import random
+import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -125,19 +127,19 @@ def killed(tally, place, a):
 
 @from_full
 def slow_reads(tally, place, a):
-    """The machine file says that reads cost nothing and steps much: all weights are streamed for more rows. Reads take long.
-    At some budget that makes a plan for fewer rows with more layers in RAM the better one."""
+    """The machine file says that reads cost nothing and steps much: KV goes to the disk for more rows. Reads of the scratch
+    file, which has no name, take long. That makes a plan for fewer rows with KV in RAM the better one."""
     probe, lines = place.at("machine.cfg"), []
     with open(probe, "w", encoding="ascii") as f:
-        f.write("nvme_read = 1e13\nnvme_write = 1e13\nram_read = 2e10\nmatmul_flops = 1e11\nstep_s = 0.01\nthreads = 2\n")
+        f.write("nvme_read = 1e13\nnvme_write = 1e13\nram_read = 2e10\nmatmul_flops = 1e11\nstep_s = 0.01\nticket_s = 1e-4\ngather_s = 2e-5\nthreads = 2\n")
     source = place.rows("slow.jsonl", [dict(row, max_tokens=80) for row in trial.job_rows(40, 4, prompt_max=60)])
     summary, want = place.at("summary.json"), None
-    for mib in (33, 32, 34, 31, 29):
+    for mib in (31, 30, 32):
         for how in ("off", "on") if want is None else ("on",):
             out = place.at(f"slow-{mib}-{how}.jsonl")
             args = ["run", "-m", place.model, "-i", source, "-o", out, "--machine", probe, "--mem-ram", f"{mib}M", "--progress", "none",
                     "--io", "threads", "--replan", how, "--summary", summary]
-            done = place.sluice(*args, **(nth.env(f"slow,pread,{a.seed},30000,*.pack") if how == "on" else {}))
+            done = place.sluice(*args, **(nth.env(f"slow,pread,{a.seed},60000,*(deleted)") if how == "on" else {}))
             tally.check(done.code == 0, f"slow reads, --replan {how}: exit {done.code}: {done.err[-300:]!r}")
             got = read(out)
             want = got if want is None else want
@@ -146,7 +148,7 @@ def slow_reads(tally, place, a):
         lines = json.loads(read(summary))["replans"]["lines"]
         if lines:
             break
-    tally.check(lines and "x as long as foreseen" in lines[0], f"slow reads: {lines}")
+    tally.check(lines and "a pass takes" in lines[0] and "x as long as foreseen" in lines[0], f"slow reads: {lines}")
 
 
 def limit_lowered(tally, place, a):
@@ -173,32 +175,55 @@ def limit_lowered(tally, place, a):
         tally.check(group.killed() == 0, f"limit lowered: {group.killed()} OOM kills")
 
 
+KEPT, STARVED = "x the predicted time: kept", "later predictions do not follow this run"
+
+
 @from_full
-def shown(tally, place, a):
-    """What a run showed of the rates stands in the next one's prediction, and in none that has a machine file."""
-    job, seen, faulty = Job(tally, place, "shown", []), [], {"SLUICE_FAULT": "seed=1,delay=1/1000000"}
+def paced(tally, place, a):
+    """What a run took by its prediction scales the next one's, unless others had the cores meanwhile; and none that has a
+    machine file. `probe --reset` forgets it, and leaves the packs."""
+    job, faulty = Job(tally, place, "paced", []), {"SLUICE_FAULT": "seed=1,delay=1/1000000"}
+    args, spinners = ["--replan", "off", "--mem-ram", "64M", "-v"], []
     n, elapsed_s = 50, 0
-    while elapsed_s < 2.5 and n < 10000:  # a short one says nothing; one with faults is not kept
+    while elapsed_s < 3 and n < 10000:  # a short run says nothing; one with faults is not kept
         n = n * 3 // 2
         rows = [dict(row, max_tokens=300) for row in trial.job_rows(n, 4, prompt_max=60)]
-        job.source = place.rows("shown.jsonl", rows)
-        want, summary, _ = job.run(tally, 0, "--replan", "off", "--mem-ram", "64M", **faulty)
+        job.source = place.rows("paced.jsonl", rows)
+        want, summary, _ = job.run(tally, 0, *args, **faulty)
         elapsed_s = summary["elapsed_s"]
-    for _ in range(2):
-        done, summary, _ = job.run(tally, 0, "--replan", "off", "--mem-ram", "64M")
-        seen.append(summary["plan"]["corrected"])
-        tally.check(done == want, f"shown: {difference(want, done)}")
-    runs = [max((lane["runs"] for lane in corrected.values()), default=0) for corrected in seen]
-    tally.check(runs == [0, 1], f"shown: {seen}")
-    tally.check(all(0.2 < lane["times"] < 5 for lane in seen[1].values()), f"shown: {seen[1]}")
+    runs = 0
+    for busy in (True, False, False):
+        if busy:
+            spinners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * os.cpu_count())]
+        got, summary, done = job.run(tally, 0, *args)
+        while spinners:
+            p = spinners.pop()
+            p.kill()
+            p.wait()
+        corrected = summary["plan"]["corrected"]
+        tally.check(got == want, f"paced: {difference(want, got)}")
+        tally.check(corrected["runs"] == runs and (runs > 0 or corrected["times"] == 1), f"paced, {runs} runs: {corrected}")
+        tally.check((KEPT in done.err) != (STARVED in done.err), f"paced: {done.err[-600:]!r}")
+        tally.check(not busy or STARVED in done.err, f"paced, beside {2 * os.cpu_count()} busy processes: {done.err[-600:]!r}")
+        tally.check(runs == 0 or "earlier runs of this kind took" in done.err, f"paced: {done.err[-600:]!r}")
+        runs += KEPT in done.err
     machine = place.at("here.cfg")
     tally.check(place.sluice("probe", "-o", machine, "--offload-dir", place.folder).code == 0, "probe")
-    few = place.rows("few.jsonl", rows[:2])
-    job.source = few
+    job.source = place.rows("few.jsonl", rows[:2])
     for what, more, env in (("--machine", ["--machine", machine], {}), ("faults", [], faulty)):
         _, summary, _ = job.run(tally, 0, *more, **env)
-        tally.check(summary["plan"]["corrected"] == {}, f"shown, {what}: {summary['plan']['corrected']}")
+        tally.check(summary["plan"]["corrected"] == {"times": 1, "spread": 0, "runs": 0}, f"paced, {what}: {summary['plan']['corrected']}")
+    cache = place.env["SLUICE_CACHE_DIR"]
+    foreign = os.path.join(cache, "probe-cpu-0123456789abcdef.cfg")
+    with open(foreign, "w", encoding="ascii") as f:
+        f.write("by hand\n")
+    before = {name for name in os.listdir(cache) if re.fullmatch(r"probe-.*\.cfg", name)}
+    done = place.sluice("probe", "--reset", "--json")
+    left = {name for name in os.listdir(cache) if re.fullmatch(r"probe-.*\.cfg", name)}
+    tally.check(len(before) > 2 and left == {os.path.basename(foreign)}, f"probe --reset: {before} to {left}")
+    tally.check(json.loads(done.out)["removed_files"] == len(before) - 1, f"probe --reset: {done.out!r}")
+    os.unlink(foreign)
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (changed, on_device, killed, slow_reads, limit_lowered, shown)))
+    sys.exit(trial.run_parts(__doc__, (changed, on_device, killed, slow_reads, limit_lowered, paced)))

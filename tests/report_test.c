@@ -58,13 +58,12 @@ static int setup(void **state)
                              .kv_near = 18,
                              .hidden_near = 2,
                              .prefill_tokens = 256};
-    run.probed = (struct machine){.nvme_read = {.value = 4e9},
+    run.machine = (struct machine){.nvme_read = {.value = 4e9},
                                   .nvme_write = {.value = 2e9},
                                   .ram_read = {.value = 2e10},
                                   .matmul_flops = {.value = 1e12},
                                   .step_s = {.value = 2e-5},
                                   .threads = 2};
-    run.shown[PLAN_CPU] = (struct rate){1.25, 0.125, 3};
     run.work =
         (struct work){.n_rows = 10, .prompt_tokens = 1000, .output_tokens = 500, .slots_mean = 150};
     run.time = (struct plan_time){.read_s = 1.5,
@@ -73,6 +72,7 @@ static int setup(void **state)
                                   .passes = 21,
                                   .job_s = 31.5,
                                   .bytes = {[PLAN_NVME_READ] = 6e10, [PLAN_NVME_WRITE] = 7e9},
+                                  .pace = {1.25, 0.125, 3},
                                   .bound = "nvme-read"};
     run.budget.ram = 160 << 20;
     run.startup_s = 1.25;
@@ -132,7 +132,7 @@ static void figures_follow_the_contract(void **state)
     assert_int_equal(f.rates_measured, 1);
     assert_near(f.roofline, 120 / 3.5 / 40);
 
-    run.probed.matmul_flops.value = 5e7; // now the CPU is the roof
+    run.machine.matmul_flops.value = 5e7; // now the CPU is the roof
     report_measure(&f, &run, &counts, 3.5e9);
     double body = 2e6 - 2.0 * 100 * 64, attention = 4.0 * 4 * 16 * 9 * (1000 * 50.0 + 400 * 125.0);
     assert_near(f.roofline, (1400 * body + 400 * 2.0 * 100 * 64 + attention) / 5e7 / 40);
@@ -172,7 +172,7 @@ static void nothing_measured_divides_by_zero(void **state)
     struct report_figures f;
     struct job_counts counts = {0};
     memset(&run.engine, 0, sizeof run.engine);
-    memset(&run.probed, 0, sizeof run.probed);
+    memset(&run.machine, 0, sizeof run.machine);
     memset(&run.time, 0, sizeof run.time);
     memset(&run.work, 0, sizeof run.work);
     report_measure(&f, &run, &counts, 0);
@@ -208,13 +208,12 @@ static void assert_numbers(json_t *object, const char *const *keys)
             fail_msg("'%s' is not a number", *keys);
 }
 
-/* Of the cpu; of the other lanes no run said anything. */
 static void assert_corrected(json_t *corrected)
 {
-    json_t *cpu = at(corrected, "cpu");
-    assert_int_equal(json_object_size(corrected), 1);
-    assert_true(json_number_value(at(cpu, "times")) == 1.25);
-    assert_int_equal(json_integer_value(at(cpu, "runs")), 3);
+    assert_int_equal(json_object_size(corrected), 3);
+    assert_true(json_number_value(at(corrected, "times")) == 1.25);
+    assert_true(json_number_value(at(corrected, "spread")) == 0.125);
+    assert_int_equal(json_integer_value(at(corrected, "runs")), 3);
 }
 
 static void summary_has_every_key_of_the_contract(void **state)

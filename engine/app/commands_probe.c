@@ -1,7 +1,9 @@
 /* engine/app/commands_probe.c - `probe`: measures this machine, prints or writes a machine file.
  *
- * Owns: the form of the answer. Refuses: the cache: this command always measures. Without -o the
- * machine file itself is the data on stdout, so that `sluice probe > machine.cfg` works too. */
+ * Owns: the form of the answer. Refuses: to read the cache: this command measures, or (--reset)
+ * Owns: the form of the answer. Refuses: to read the cache: this command measures, or (--reset)
+ * empties it. Without -o the machine file itself is the data on stdout, so that `sluice probe >
+ * machine.cfg` works too. */
 #include <jansson.h>
 #include <stdio.h>
 #include <time.h>
@@ -9,8 +11,10 @@
 #include "engine/app/compute.h"
 #include "engine/app/run.h"
 #include "engine/app/version.h"
+#include "engine/pack/pack.h"
 #include "offload/machine_file.h"
 #include "offload/probe.h"
+#include "offload/probe_cache.h"
 
 #define SPREAD_LARGE 0.2 // of the value
 
@@ -69,10 +73,25 @@ static enum err print_machine(const struct machine *m, const struct config *c,
     return n > 0 && fputs(text, stdout) >= 0 ? OK : fail(ERR_IO, "stdout: cannot be written");
 }
 
+/* What is forgotten is of every model and every folder: the next run measures again. */
+static enum err reset(const struct config *c)
+{
+    char dir[4096];
+    int64_t n, n_bytes;
+    TRY(pack_cache_dir(dir, sizeof dir));
+    TRY(probe_cache_reset(dir, &n, &n_bytes));
+    printf(c->json ? "{\"removed_files\": %lld, \"removed_bytes\": %lld}\n"
+                   : "removed %lld files, %lld bytes\n",
+           (long long)n, (long long)n_bytes);
+    return OK;
+}
+
 enum err command_probe(const struct config *c)
 {
     if (c->n_args > 0)
         return fail(ERR_USAGE, "probe: '%s': takes flags only", c->args[0]);
+    if (c->reset)
+        return reset(c);
     const char *dir = c->offload_dir ? c->offload_dir : ".";
     struct compute_setup s;
     struct machine m;

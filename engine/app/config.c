@@ -230,6 +230,8 @@ static const struct knob knobs[] = {
      "repetitions of ops and io; medians are printed"},
     {"full", 0, KNOB_SWITCH, AT(full), CMD_PROBE, NULL, "",
      "measure for minutes instead of seconds"},
+    {"reset", 0, KNOB_SWITCH, AT(reset), CMD_PROBE, NULL, "",
+     "measure nothing: forget what was probed and what earlier runs took (packs stay)"},
     {"decode", 0, KNOB_SWITCH, AT(decode), CMD_TOKENIZE, NULL, "", "rows {\"ids\"} to {\"text\"}"},
     {"json", 0, KNOB_SWITCH, AT(json), CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE | CMD_STATUS,
      NULL, "", "one JSON object on stdout"},

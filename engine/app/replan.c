@@ -8,13 +8,17 @@
 #include <string.h>
 
 #include "engine/app/plan_file.h"
+#include "offload/cpu_wait.h"
 #include "policy/correct.h"
 #include "policy/search.h"
 
 #define LOOK_S       2.0 // and PASSES passes: what a comparison is made of
 #define LOOK_PASSES  3
 #define LOOK_SHARE   50  // looking for a plan takes so small a part of the time
+#define OFF          1.2 // times as long, or as short, as foreseen
 #define GAIN         0.9 // of the time left: less is within the error of predictions
+#define RECENT       15  // passes whose median is what a pass takes
+#define STARVED      0.05 // of its threads' time: a run that waited so long for cores says nothing
 #define MEMORY_S     0.5
 #define SHOWS_S      2.0 // and PASSES passes: a run that says something to those to come
 #define SHOWS_PASSES 4
@@ -35,9 +39,13 @@ struct replan {
     struct load *loads;      // in the run's room of the search, as the price
     struct machine machine;  // as this run showed it
     struct plan_costs costs; // likewise
-    double slower[N_PLAN_LANES], known[N_PLAN_LANES]; // than probed; as the plan knows
-    struct lane_seconds foreseen[2], measured[2];     // when the window began, and now
-    struct lane_seconds begun[2]; // foreseen and measured when the first pass was over
+    double slower[N_PLAN_LANES];                  // than probed
+    double known;                                 // times as long as foreseen, as was said already
+    struct lane_seconds foreseen[2], measured[2]; // when the window began, and now
+    double recent_s[RECENT];                      // of the newest passes, in turn
+    struct cpu_wait waits;                        // when the line began
+    int64_t open_ns;                              // when it began to be opened
+    double open_s;                                // until its first step
     int64_t window_passes, passes, memory_ns;
     int64_t gained;       // see gained(): when the last plan began
     int keeps;            // 1: the plan stays
@@ -75,6 +83,7 @@ static struct setting setting_now(struct replan *w, struct work *left)
     job_work_left(r->job, left);
     w->machine = r->machine;
     w->costs = r->costs;
+    w->costs.pace = NULL; // the pace of this run is measured
     correct_rates(&w->machine, &w->costs, r->plan.device, w->slower);
     struct setting set = run_setting(r);
     set.work = left;
@@ -123,33 +132,50 @@ static int find_next(struct replan *w, const struct setting *set, const struct b
     return rc == 0;
 }
 
-/* Seconds until rows that are under way would be read in again: what leaving costs. */
-static double again_s(const struct run *r, const struct work *left, const struct plan_time *t)
+/* Passes until rows that are under way would be read in again: what leaving costs. */
+static double again_passes(const struct run *r, const struct work *left)
 {
     double tokens = 0, rows = (double)r->plan.batch * r->plan.batches;
     for (int64_t i = 0; i < left->n_lengths && (double)(i * left->stride) < rows; i++)
         if (left->rows[i].known > left->rows[i].prompt)
             tokens += (double)left->rows[i].known * left->stride;
-    return ceil(tokens / fmax(r->plan.prefill_tokens, 1)) * t->pass_s;
+    return ceil(tokens / fmax(r->plan.prefill_tokens, 1));
 }
 
-/* 1: by the rates of this run another plan ends sooner, its start included. */
+/* What a pass takes, as measured of late, but for the first; 0: there was no other. */
+static double pass_now_s(const struct replan *w)
+{
+    double s[RECENT];
+    int n = (int)min_i64(w->passes, RECENT);
+    memcpy(s, w->recent_s, sizeof s);
+    return n > 0 ? rate_of_samples(s, n).value : 0;
+}
+
+/* 1: another plan ends sooner, its start included, than the passes that are left take as they were
+ * measured of late. */
 static int is_worth_it(struct replan *w, const struct budget *budget)
 {
     struct run *r = w->run;
     struct work left;
     struct plan_time stay, go;
     const struct setting set = setting_now(w, &left);
-    if (!find_next(w, &set, budget, wish_now(w)) || memcmp(&w->next, &r->plan, sizeof w->next) == 0)
+    struct change c = {.pass_s = pass_now_s(w), .open_s = w->open_s};
+    if (c.pass_s == 0 || !find_next(w, &set, budget, wish_now(w)) ||
+        memcmp(&w->next, &r->plan, sizeof w->next) == 0)
         return 0;
     if (plan_cost(&set, &r->plan, r->search, &stay) != 0 ||
         plan_cost(&set, &w->next, r->search, &go) != 0)
         return 0;
-    double stay_s = stay.job_s - again_s(r, &left, &stay);
+    double again = again_passes(r, &left);
+    c.passes_left = fmax(stay.passes - again, 0);
+    c.stay_s = fmax(stay.job_s - again * stay.pass_s, 0);
+    c.go_s = go.job_s;
+    double stay_s = change_stay_s(&c), go_s = change_go_s(&c);
     size_t n = strlen(w->why);
-    log_line(LOG_DEBUG, "plan: %s: %.1f s to go on, %.1f s to change", w->why, stay_s, go.job_s);
-    snprintf(w->why + n, sizeof w->why - n, ", %.1f s left instead of %.1f", go.job_s, stay_s);
-    return go.job_s < GAIN * stay_s;
+    log_line(LOG_DEBUG, "plan: %s: %.1f s to go on (%.0f passes of %.4f s), %.1f s to change",
+             w->why, stay_s, c.passes_left, c.pass_s, go_s);
+    snprintf(w->why + n, sizeof w->why - n, ", %.1f s left instead of %.1f", go_s, stay_s);
+    return go_s < GAIN * stay_s;
 }
 
 /* ---- memory ---- */
@@ -231,15 +257,15 @@ static int is_off(struct replan *w)
     if (w->window_passes < LOOK_PASSES || s < LOOK_S || s < LOOK_SHARE * w->search_s)
         return 0;
     correct_lanes(w->foreseen, w->measured, w->slower);
-    int worst = correct_due(w->measured, w->slower, w->known);
+    double foreseen_s = w->foreseen[1].wall_s - w->foreseen[0].wall_s;
+    double times = s / fmax(foreseen_s * w->run->time.pace.value, 1e-9);
     begin_window(w);
-    w->off = worst >= 0 ? w->off + 1 : 0;
+    w->off = times > OFF * w->known || times * OFF < w->known ? w->off + 1 : 0;
     if (w->off < 2) // one may be a neighbour's burst
         return 0;
-    snprintf(w->why, sizeof w->why, "%s takes %.2f x as long as foreseen",
-             lane_name((enum lane)worst), w->slower[worst] / w->known[worst]);
+    snprintf(w->why, sizeof w->why, "a pass takes %.2f x as long as foreseen", times);
     int worth = is_worth_it(w, &w->budget);
-    memcpy(w->known, w->slower, sizeof w->known); // told once
+    w->known = times; // told once
     w->off = 0;
     return worth;
 }
@@ -278,17 +304,17 @@ static int leave(void *ctx, const struct engine *e)
     struct replan *w = ctx;
     int64_t pass = e->n / order_pass_steps(&e->order) - 1;
     pricing_pass(&w->pricing, pass, w->loads);
+    double before_s = w->measured[1].wall_s;
     memcpy(w->foreseen[1].s, w->pricing.sum.s, sizeof w->foreseen[1].s);
+    w->foreseen[1].wall_s = w->pricing.sum.wall_s;
     w->measured[1] = lanes_of_run(e);
-    w->window_passes++;
-    w->passes++;
     if (pass == 0) { // it brought in what stays
         begin_window(w);
-        w->begun[0] = w->foreseen[1];
-        w->begun[1] = w->measured[1];
         w->passes = 0;
         return 0;
     }
+    w->recent_s[w->passes++ % RECENT] = w->measured[1].wall_s - before_s;
+    w->window_passes++;
     if (w->keeps)
         return 0;
     int gains = gained(w->run) > w->gained;
@@ -312,8 +338,9 @@ enum err replan_open(struct replan **out, struct run *r)
     w->keeps = strcmp(r->config->replan, "off") == 0;
     w->budget = r->budget;
     w->refused_ram = -1;
+    w->known = 1;
     for (int i = 0; i < N_PLAN_LANES; i++)
-        w->slower[i] = w->known[i] = 1;
+        w->slower[i] = 1;
     unsigned long long seed = 0;
     if (forced && sscanf(forced, "%ld,%llu", &w->forced.every, &seed) < 1) {
         free(w);
@@ -328,17 +355,26 @@ enum err replan_watch(struct replan *w, struct engine_config *config)
 {
     struct run *r = w->run;
     int64_t loads = r->plan.batches * (int64_t)sizeof(struct load);
-    CHECK(loads + pricing_bytes(&r->plan, 1) <= r->search_bytes - r->watch_at);
+    CHECK(loads + pricing_bytes(&r->plan, 0) <= r->search_bytes - r->watch_at);
     w->loads = (struct load *)(void *)((char *)r->search + r->watch_at);
     memset(w->loads, 0, (size_t)loads);
     w->set = run_setting(r);
-    pricing_make(&w->pricing, &w->set, &r->plan, 1, w->loads + r->plan.batches);
+    pricing_make(&w->pricing, &w->set, &r->plan, 0, w->loads + r->plan.batches);
     memset(w->foreseen, 0, sizeof w->foreseen);
     w->gained = gained(r);
+    w->open_ns = clock_ns();
     config->leave = leave;
     config->leave_ctx = w;
     config->loads = w->loads;
     return OK;
+}
+
+void replan_begin(struct replan *w)
+{
+    if (!w)
+        return;
+    w->open_s = seconds_since(w->open_ns);
+    cpu_wait_read(&w->waits, NULL);
 }
 
 void replan_take(struct replan *w, const struct layout **layout)
@@ -358,15 +394,23 @@ void replan_take(struct replan *w, const struct layout **layout)
     w->n++;
 }
 
-int replan_shown(const struct replan *w, double slower[N_PLAN_LANES])
+int replan_pace(const struct replan *w, double *times)
 {
-    if (!w || w->n > 0 || w->passes < SHOWS_PASSES ||
-        w->measured[1].wall_s - w->begun[1].wall_s < SHOWS_S)
+    struct cpu_wait now;
+    if (!w || w->n > 0 || w->passes < SHOWS_PASSES || w->measured[1].wall_s < SHOWS_S ||
+        w->foreseen[1].wall_s <= 0)
         return 0;
-    const struct lane_seconds foreseen[] = {w->begun[0], w->foreseen[1]},
-                              measured[] = {w->begun[1], w->measured[1]};
-    correct_shown(foreseen, measured, slower);
-    return 1;
+    *times = w->measured[1].wall_s / w->foreseen[1].wall_s;
+    cpu_wait_read(&now, NULL);
+    double share = cpu_wait_share(&w->waits, &now, pool_threads(w->run->pool));
+    if (share > STARVED)
+        log_line(LOG_DEBUG,
+                 "plan: later predictions do not follow this run: other processes had the cores "
+                 "for %.0f %% of the time that its threads could have computed",
+                 100 * share);
+    else
+        log_line(LOG_DEBUG, "plan: this run took %.2f x the predicted time: kept", *times);
+    return share <= STARVED;
 }
 
 int replan_count(const struct replan *w)

@@ -23,11 +23,14 @@ struct replan; // opaque
 enum err replan_open(struct replan **w, struct run *r);
 /* Begins to watch a line under r->plan; fills in what config says of leaving. */
 enum err replan_watch(struct replan *w, struct engine_config *config);
+/* The line is open, its first step is next. Accepts NULL. */
+void replan_begin(struct replan *w);
 /* The line was left: r->plan and r->bytes are those of the next plan, and so is *layout. */
 void replan_take(struct replan *w, const struct layout **layout);
-/* How many times as long as foreseen each lane took that made the time of this run, 0: it says
- * nothing of the others. 0: nor does the run: it was short, or changed its plan. */
-int replan_shown(const struct replan *w, double slower[N_PLAN_LANES]);
+/* Measured over predicted seconds of the passes of this run, without any factor of earlier runs. 0:
+ * the run says nothing of later ones: it was short, changed its plan, or other processes had the
+ * cores that its threads wanted. */
+int replan_pace(const struct replan *w, double *times);
 /* How often it was taken, and the lines that told so: the first ones and the last; NULL: no more.
  */
 int replan_count(const struct replan *w);

@@ -175,17 +175,17 @@ int report_line(const struct report *p, const struct job_counts *counts, char *t
     double written = rates[LANE_NVME_WRITE];
     if (written > 0)
         snprintf(write, sizeof write, "  write %.2f/%.2f", written * 1e-9,
-                 r->probed.nvme_write.value * 1e-9);
+                 r->machine.nvme_write.value * 1e-9);
     if (r->plan.device)
         snprintf(link, sizeof link, "  h2d %.2f/%.2f", rates[LANE_H2D] * 1e-9,
-                 r->probed.h2d.value * 1e-9);
+                 r->machine.h2d.value * 1e-9);
     int n = snprintf(text, (size_t)cap,
                      "%5.1f %%  rows %lld/%lld%s  out %.1f tok/s (30s) %.1f (mean)  ETA %s  "
                      "nvme-read %.2f/%.2f GB/s%s%s  bound %s",
                      100 * share, (long long)counts->done, (long long)counts->rows, failed,
                      rate_between(now.output_tokens - window.output_tokens, now.ns - window.ns),
                      rate_between(now.output_tokens, now.ns - r->engine.start_ns), eta,
-                     rates[LANE_NVME_READ] * 1e-9, r->probed.nvme_read.value * 1e-9, write, link,
+                     rates[LANE_NVME_READ] * 1e-9, r->machine.nvme_read.value * 1e-9, write, link,
                      report_bound_now(r, &recent, &now));
     return n < cap ? n : cap - 1;
 }
@@ -313,7 +313,8 @@ void report_print(const struct report_figures *f, const struct run *r, FILE *out
     fprintf(out, "  job: predicted %.2f s, measured %.2f s", t->job_s, f->elapsed_s);
     if (t->job_s > 0 && (f->err == OK || f->err == ERR_ROWS))
         fprintf(out, " (%+.1f %%)", 100 * (f->elapsed_s / t->job_s - 1));
-    fprintf(out, "; bound: %s (predicted %s)\n", f->bound, t->bound ? t->bound : "?");
+    fprintf(out, ", start-up not included; bound: %s (predicted %s)\n", f->bound,
+            t->bound ? t->bound : "?");
     fprintf(out, "  memory: peak %.1f MiB RAM of --mem-ram %.1f MiB, %.1f MiB disk",
             (double)f->peak_ram_bytes / MIB, (double)r->budget.ram / MIB,
             (double)f->peak_disk_bytes / MIB);

@@ -25,7 +25,7 @@ double report_lane_predicted_bytes(const struct run *r, enum lane lane)
 
 double report_lane_probed(const struct run *r, enum lane lane)
 {
-    const struct machine *m = &r->probed;
+    const struct machine *m = &r->machine;
     const double rates[N_LANES] = {[LANE_NVME_READ] = m->nvme_read.value,
                                    [LANE_NVME_WRITE] = m->nvme_write.value,
                                    [LANE_H2D] = m->h2d.value,

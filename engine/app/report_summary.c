@@ -84,7 +84,7 @@ static double required_moves_s(const struct run *r, double read_rate)
     int64_t on_nvme = plan_kv_count(p, TIER_NVME);
     double nvme = (double)stored_bytes(r) + required_kv(r, on_nvme);
     double link = (double)streamed_bytes(r) + required_kv(r, on_nvme + plan_kv_count(p, TIER_RAM));
-    return fmax(per_s(nvme, read_rate), p->device ? per_s(link, r->probed.h2d.value) : 0);
+    return fmax(per_s(nvme, read_rate), p->device ? per_s(link, r->machine.h2d.value) : 0);
 }
 
 /* 2 x parameters x tokens, those that prompts share once, the head's only where a token came out,
@@ -142,11 +142,11 @@ void report_measure(struct report_figures *f, const struct run *r, const struct 
     f->steady_per_s = steady(counts, end_ns, per_s(f->walk_s, f->passes));
     f->bound = busiest(&e->trace);
     f->rates_measured = read_rate_measured > 0;
-    f->read_rate = f->rates_measured ? read_rate_measured : r->probed.nvme_read.value;
+    f->read_rate = f->rates_measured ? read_rate_measured : r->machine.nvme_read.value;
     double moves_s = required_moves_s(r, f->read_rate) * f->passes;
     double compute_s =
         per_s(required_flops(r, counts),
-              r->plan.device ? r->probed.device_flops.value : r->probed.matmul_flops.value);
+              r->plan.device ? r->machine.device_flops.value : r->machine.matmul_flops.value);
     f->roofline = per_s(fmax(moves_s, compute_s), f->walk_s);
     if (replan_count(r->replan) > 0)
         f->roofline = 0; // of which plan?
@@ -226,21 +226,15 @@ static json_t *replans_json(const struct run *r)
     return replans;
 }
 
-/* Of the lanes that earlier runs of the model were off in: by how much the prediction has it. */
+/* By how much the prediction was scaled, and how many runs of the plan's own class say so. */
 static json_t *corrected_json(const struct run *r)
 {
-    json_t *lanes = json_object();
-    for (int i = 0; i < N_PLAN_LANES; i++) {
-        const struct rate *shown = &r->shown[i];
-        if (shown->n == 0)
-            continue;
-        json_t *lane = json_object();
-        put(lane, "times", number(shown->value));
-        put(lane, "spread", number(shown->spread));
-        put(lane, "runs", json_integer(shown->n));
-        put(lanes, lane_name((enum lane)i), lane);
-    }
-    return lanes;
+    json_t *corrected = json_object();
+    const struct rate *pace = &r->time.pace;
+    put(corrected, "times", number(pace->value));
+    put(corrected, "spread", number(pace->spread));
+    put(corrected, "runs", json_integer(pace->n));
+    return corrected;
 }
 
 static json_t *plan_json(const struct report_figures *f, const struct run *r)
@@ -311,7 +305,7 @@ static json_t *lanes_json(const struct run *r, const struct report_figures *f)
 
 static json_t *machine_json(const struct run *r)
 {
-    const struct machine *m = &r->probed;
+    const struct machine *m = &r->machine;
     json_t *j = json_object();
     put(j, "cpu", json_string(r->info.cpu_name));
     put(j, "threads", json_integer(m->threads));

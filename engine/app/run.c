@@ -98,6 +98,7 @@ enum err run_walk(struct run *r)
     TRY(engine_open(&r->engine, &e));
     TRY(dummy_layers_fill(&dummy, &r->engine.home));
     r->startup_s = (double)(clock_ns() - r->start_ns) * 1e-9;
+    replan_begin(r->replan);
     TRY(engine_run(&r->engine));
     while (r->engine.left) {
         engine_give_back(&r->engine);
@@ -107,9 +108,10 @@ enum err run_walk(struct run *r)
         TRY(replan_watch(r->replan, &e));
         TRY(engine_again(&r->engine, &e));
         TRY(dummy_layers_fill(&dummy, &r->engine.home));
+        replan_begin(r->replan);
         TRY(engine_run(&r->engine));
     }
-    run_keep_shown(r);
+    run_keep_pace(r);
     return OK;
 }
 

@@ -12,6 +12,7 @@
 #include "engine/token/token.h"
 #include "offload/machine.h"
 #include "policy/cost.h"
+#include "policy/pace.h"
 #include "policy/search.h"
 
 #define RUN_IO_DEPTH 8 // transfers of the mover in flight
@@ -45,10 +46,9 @@ struct run {
     const struct config *config; // borrowed
     struct opened opened;
     struct machine_info info;
-    struct machine machine; // rates: as probed, corrected by what runs of this model showed
-    struct machine probed;  // as probed
-    struct rate shown[N_PLAN_LANES]; // by how much, the runs that showed it
-    double reference[N_PLAN_LANES];  // of the probe, see correct_reference()
+    struct machine machine; // rates, as probed
+    struct pace pace;       // what earlier runs of the model took; costs points to it
+    char pace_path[4200];   // where it is kept; "": nowhere
     struct ops ops;
     struct pool *pool;     // owned
     struct device *device; // owned: what the ops run on; `plan` for another machine has the CPU
@@ -80,7 +80,6 @@ struct run {
     int hidden_moves;   // 1: hidden states were asked to leave the ops
     int plans_device;   // 1: the plan is for a device with memory of its own
     int plan_told;      // 1: the command itself says what the plan is
-    int keep_shown; // 1: what the first plan's KV was shown to take holds of all, to compare them
     int keep_rows; // 1: a plan holds all rows, or it does not fit; else run_plan may leave some out
     int weights_assumed; // 1: opened.model's layers are not its pack's: nothing of them can be read
     /* Borrowed; NULL, or what the search chose among. */
@@ -125,8 +124,8 @@ struct plan_wish run_any_placement(const struct plan_wish *wish);
  * cache folder (offload/probe_cache.h). 0: there are none. Without a folder none are kept. */
 int run_figures_read(const struct run *r, const char *what, const char *key, double *x, int n);
 void run_figures_write(const struct run *r, const char *what, const char *key, double *x, int n);
-/* Keeps what a run that is over showed of its plan's rates, for those to come. */
-void run_keep_shown(const struct run *r);
+/* Keeps what a run that is over took by what was predicted, for the predictions of later runs. */
+void run_keep_pace(const struct run *r);
 /* RAM of rows, names and tables that no layout has in it. */
 int64_t run_text_bytes(const struct run *r);
 /* Of the rates those of the model's matmuls alone, from the machine's. */

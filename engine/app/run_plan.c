@@ -109,8 +109,15 @@ static void print_plan(const struct run *r)
                  p->window + 1);
     char freeze[512];
     plan_freeze(r, freeze, sizeof freeze);
-    log_line(LOG_INFO, "plan: predicted %.1f s, %.3f s a pass, bound %s; freeze: %s", r->time.job_s,
-             r->time.pass_s, r->time.bound, freeze);
+    log_line(LOG_INFO,
+             "plan: predicted %.1f s, start-up not included; %.3f s a pass, bound %s; freeze: %s",
+             r->time.job_s, r->time.pass_s, r->time.bound, freeze);
+    if (r->pace.n > 0)
+        log_line(LOG_DEBUG,
+                 "plan: earlier runs of this %s took %.2f x the predicted time (%d runs); "
+                 "predictions are scaled by that",
+                 r->time.pace.n > 0 ? "kind" : "model, of other kinds,", r->time.pace.value,
+                 r->time.pace.n > 0 ? r->time.pace.n : pace_runs_known(&r->pace));
 }
 
 /* What encoding the weights that r->plan streams gives. When it cannot be measured they stay as
@@ -194,7 +201,7 @@ static enum err take_search(struct run *r, const struct plan_wish *wish)
     r->watch_at =
         max_i64(plan_search_bytes(wish, &r->work, n), plan_search_bytes(&any, &r->work, n));
     r->search_bytes =
-        r->watch_at + pricing_bytes(&watched, 1) + watched.batches * (int64_t)sizeof(struct load);
+        r->watch_at + pricing_bytes(&watched, 0) + watched.batches * (int64_t)sizeof(struct load);
     free(r->search);
     r->search = malloc((size_t)r->search_bytes);
     return r->search ? OK : fail(ERR_FIT, "no memory to look for a plan");
@@ -344,6 +351,8 @@ enum err run_choose(struct run *r)
     r->costs.io_bytes = IO_RESERVE_BYTES + r->opened.model.file_bytes / 32768;
     r->costs.row_token_bytes = 16;
     r->costs.attend_rate = run_attend_rate(r);
+    r->pace.setup = pace_setup((int)run_weights(r), (int)r->kv_format, (int)r->ops.compute,
+                               r->budget.ram);
     struct plan_wish wish;
     TRY(read_wish(c, r, &wish));
     if (c->plan)

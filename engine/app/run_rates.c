@@ -1,24 +1,23 @@
 /* engine/app/run_rates.c - of run.h: what the machine gives: budgets, and rates that were measured
- * here or stand in a file, corrected by what earlier runs of the model showed. */
+ * here or stand in a file, and what earlier runs of the model took by predictions. */
 #include "engine/app/run.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/app/compute.h"
 #include "engine/app/replan.h"
 #include "engine/pack/pack.h"
+#include "offload/pace_file.h"
 #include "offload/probe_cache.h"
 #include "offload/probe_model.h"
-#include "offload/shown_file.h"
 
 #define TEXT_RESERVE_BYTES (12 << 20) // JSON of rows, journal buffers, tables of the C library
 #define PROBE_BYTES_MIN    ((int64_t)8 << 20)
 #define PROBE_DEVICE_MIN   ((int64_t)16 << 20)
 #define LINE_BYTES_LEAST   ((int64_t)1 << 20) // lines that are read under any budget
-#define TOLD               0.03 // what earlier runs showed is told when it changes a rate so much
 
 int64_t run_text_bytes(const struct run *r)
 {
@@ -167,54 +166,51 @@ double run_attend_rate(const struct run *r)
     return attend[r->kv_format].value;
 }
 
-/* ---- what earlier runs showed ---- */
+/* ---- what earlier runs took ---- */
 
-static enum err shown_path(const struct run *r, char *path, int cap)
+/* A factor is of the rates that it was measured by: what was probed anew begins without any. Under
+ * a machine file rates are not this machine's, under faults times are not the model's: "". */
+static enum err name_pace(struct run *r)
 {
-    struct probe_model model;
-    char dir[4096];
-    engine_model_ops(&r->opened.model, r->ops.compute, r->kv_format, &r->evict, &model);
-    const struct probe_config probe = probe_config(r, &r->ops);
-    TRY(pack_cache_dir(dir, sizeof dir));
-    return shown_file_path(&model, &probe, dir, path, cap);
-}
-
-/* Rates as runs of this model had them here. What nobody ran yet, another format of it, is taken to
- * be as far off as what was looked at before. */
-static enum err correct_by_runs(struct run *r)
-{
-    char path[4200];
-    struct shown shown;
-    double slower[N_PLAN_LANES];
+    char key[256];
+    struct stat st;
+    struct device_info device = {0};
+    unsigned long long disk = stat(r->offload_dir, &st) == 0 ? (unsigned long long)st.st_dev : 0;
+    uint64_t rates = hash_bytes(&r->costs.rates, (int64_t)sizeof r->costs.rates, 0);
     if (r->config->machine || getenv("SLUICE_FAULT"))
         return OK;
-    TRY(shown_path(r, path, sizeof path));
-    shown_file_read(&shown, path);
-    correct_reference(&r->machine, &r->costs.rates, r->reference);
-    if ((shown.n > 0 && !r->keep_shown) || r->shown[0].value == 0)
-        shown_lanes(&shown, r->reference, r->shown);
-    for (int i = 0; i < N_PLAN_LANES; i++) {
-        slower[i] = r->shown[i].value;
-        if (r->shown[i].n > 0 && fabs(slower[i] - 1) > TOLD)
-            log_line(LOG_INFO,
-                     "plan: lane %s takes %.2f x as long as probed (%d runs of this model, "
-                     "%.0f %% apart)",
-                     lane_name((enum lane)i), slower[i], r->shown[i].n,
-                     100 * r->shown[i].spread / slower[i]);
-    }
-    correct_rates(&r->machine, &r->costs, r->plans_device, slower);
+    if (!r->device->api->unified)
+        TRY(r->device->api->info(r->device, &device));
+    for (int i = 0; i < N_MACHINE_RATES; i++)
+        rates = hash_bytes(&r->machine.rates[i].value, (int64_t)sizeof(double), rates);
+    snprintf(key, sizeof key, "%016llx %llx %llx %d %d %.100s",
+             (unsigned long long)r->opened.model.fingerprint, (unsigned long long)rates, disk,
+             (int)r->io, (int)r->ops.matmul, device.model);
+    return figures_path(r, "pace", key, r->pace_path, sizeof r->pace_path);
+}
+
+/* The factors of earlier runs are those of the model that the command opened, also for plans that
+ * compare it with other formats of it (commands_allow.c, bench frontier): each class has its own,
+ * and those that nobody ran have the mean of the others. */
+static enum err find_pace(struct run *r)
+{
+    struct pace_runs runs;
+    r->costs.pace = &r->pace;
+    if (r->pace_path[0])
+        return OK;
+    TRY(name_pace(r));
+    if (!r->pace_path[0])
+        return OK;
+    pace_file_read(&runs, r->pace_path);
+    pace_make(&r->pace, &runs);
     return OK;
 }
 
-void run_keep_shown(const struct run *r)
+void run_keep_pace(const struct run *r)
 {
-    char path[4200];
-    double slower[N_PLAN_LANES];
-    if (r->config->machine || getenv("SLUICE_FAULT") || !replan_shown(r->replan, slower) ||
-        shown_path(r, path, sizeof path) != OK)
-        return;
-    const struct shown_run run = shown_of(slower, r->shown, r->reference);
-    shown_file_add(path, &run);
+    struct pace_run run = {.class = pace_class(&r->plan, r->pace.setup)};
+    if (r->pace_path[0] && replan_pace(r->replan, &run.times))
+        pace_file_add(r->pace_path, &run);
 }
 
 int64_t run_line_max(struct run *r)
@@ -284,6 +280,5 @@ enum err run_rates(struct run *r)
     if (!c->machine)
         TRY(probe_machine(r));
     TRY(probe_matmuls_of_model(r));
-    r->probed = r->machine;
-    return correct_by_runs(r);
+    return find_pace(r);
 }

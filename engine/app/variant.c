@@ -29,9 +29,8 @@ double variant_rate(const struct variant_plan *v)
 /* What planning changes of a run. */
 struct saved {
     struct model model;
-    struct machine machine, probed;
-    struct rate shown[N_PLAN_LANES];
-    double reference[N_PLAN_LANES];
+    struct machine machine;
+    int pace_setup;
     struct ops ops;
     struct evict evict;
     enum kv_format kv_format;
@@ -56,7 +55,7 @@ static void save(const struct run *r, struct saved *s)
 {
     *s = (struct saved){.model = r->opened.model,
                         .machine = r->machine,
-                        .probed = r->probed,
+                        .pace_setup = r->pace.setup,
                         .ops = r->ops,
                         .evict = r->evict,
                         .kv_format = r->kv_format,
@@ -79,8 +78,6 @@ static void save(const struct run *r, struct saved *s)
                         .keep_rows = r->keep_rows,
                         .weights_assumed = r->weights_assumed,
                         .level = log_level_max};
-    memcpy(s->shown, r->shown, sizeof s->shown);
-    memcpy(s->reference, r->reference, sizeof s->reference);
 }
 
 /* Takes down what the variant had of its own. */
@@ -93,9 +90,7 @@ static enum err restore(struct run *r, const struct saved *s)
     free(r->search);
     r->opened.model = s->model;
     r->machine = s->machine;
-    r->probed = s->probed;
-    memcpy(r->shown, s->shown, sizeof s->shown);
-    memcpy(r->reference, s->reference, sizeof s->reference);
+    r->pace.setup = s->pace_setup;
     r->ops = s->ops;
     r->evict = s->evict;
     r->kv_format = s->kv_format;
