@@ -10,7 +10,7 @@ import re
 import sys
 
 import trial
-from trial import MIB, difference, read
+from trial import MIB, difference, from_full, read
 
 FROZEN = ["--percent", "0", "100", "0", "100", "0", "100", "--batch", "64", "--batches", "5"]
 CODE = "prompt_too_long_for_memory"
@@ -90,6 +90,7 @@ def logprobs_rows(n, wanting, echo=False):
     return rows
 
 
+@from_full
 def few_score(tally, place, a):
     """One row that wants log-probabilities does not change the plan of 64; all of them cost what they need."""
     model = place.write("wide.cfg", trial.MODEL.replace("layers = 6", "layers = 12").encode())

@@ -79,8 +79,9 @@ RELEASE = {"codec_test", "decode_test", "dtype_test", "dtype_own_test", "int8_te
 # (ops_test, int8_test, prompt_test, engine_test and plan_test put the same code under them), and CUDA kernels under the
 # SIMT shim, which has fibers and a shadow memory of its own.
 NOT_ASAN = {"attend_test", "attend_rank_test", "exact_test", "search_test", "cost_test"} | SIMT
-# ... these run from `full` on: references that test themselves, what another test holds at level `check`, and nvcc.
-FROM_FULL = {"cuda_build", "evict_ref", "family_evict", "simt_ptx_test", "asan/bad_input_test"}
+# ... these run from `full` on: what concerns the CUDA part, which level `check` does not build; references that test themselves; and
+# what another test or the same test in release holds at level `check`.
+FROM_FULL = SIMT | {"cuda_build", "evict_ref", "family_evict", "asan/bad_input_test", "asan/line_device_test", "asan/prompt_test"}
 # ... this driver runs under the sanitizers too: hostile input end to end.
 ALSO_ASAN = {"bad_input_test"}
 # These run hundreds of small durable jobs: on a busy disk they wait for nothing but fsync, so their files

@@ -246,6 +246,7 @@ def cheap(tally, place, a):
     tally.check("matmuls alone are 9" in done.out, f"what bounds it is said: {done.out[-300:]!r}")
 
 
+@from_full
 def measures_once(tally, place, a):
     """On this machine: nothing is measured but what the plan itself needs, and stdout is the same when quiet: what was measured,
     int8's speed and the codec's too, is kept."""

@@ -15,7 +15,7 @@ import signal
 import sys
 
 import trial
-from trial import read
+from trial import from_full, read
 
 sys.path.insert(0, os.path.join(trial.HERE, "goldens"))
 import families
@@ -74,6 +74,7 @@ def name(row):
     return row["kv_policy"] + ("=" + row["kv_budget"] if row["kv_budget"] else "") + " " + row["kv_format"]
 
 
+@from_full
 def combinations(tally, bed, _):
     """Each once, full first of its format."""
     rows = bed.whole(tally)["rows"]
@@ -240,6 +241,7 @@ def resumes(tally, bed, _):
     shutil.rmtree(cache)
 
 
+@from_full
 def interrupted(tally, bed, _):
     """SIGINT: exit 75, and the same command goes on where it stopped."""
     cache = bed.place.at("stopped")
@@ -268,6 +270,7 @@ def measured(tally, bed, _):
     tally.check(all(a["output_tok_s"] != b["output_tok_s"] for a, b in zip(one, other)), f"of another job it is not: {one}, {other}")
 
 
+@from_full
 def told(tally, bed, _):
     """--allow and plan's advice have the model's own figures, and say so; of the rest the table's."""
     rows = {name(r): r for r in bed.whole(tally)["rows"]}
@@ -313,6 +316,7 @@ def most_scored(tally, bed, _):
     tally.check("h2o +12.2 %" in done.out and "40 windows" in done.out, f"{done.out!r} {done.err!r}")
 
 
+@from_full
 def drawn(tally, bed, _):
     """--plot: one drawing with every policy; where the benchmark fails the old one stays."""
     if not shutil.which("gnuplot"):

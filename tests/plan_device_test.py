@@ -180,6 +180,7 @@ def probed(tally, place, a):
     tally.check(bare.code == 0 and "h2d" not in bare.out and "device" not in bare.out, f"without a device: {bare.out!r}")
 
 
+@from_full
 def sweeps(tally, place, a):
     """Each point of a sweep has the device that it names, and what is free there."""
     asked = ("plan", "-q", "-m", place.model, "--prompt-len", "64", "--gen-len", "32", "--num-prompts", "100", *CAPS)

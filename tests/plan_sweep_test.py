@@ -317,6 +317,7 @@ def allowed(p, text, flags=None):
     return found[1:], found[0], "\n".join(lines[len(found):])
 
 
+@from_full
 def allow(tally, place, a):
     """Each line is what `plan` says with its flags; best first; a combination beats its parts."""
     p = Planner(tally, place)

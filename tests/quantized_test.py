@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import trial
-from trial import pick
+from trial import from_full, pick
 
 TOOLS = os.path.join(os.path.dirname(trial.HERE), os.environ.get("BUILD", "build"), "tests/tools")
 GOLDENS = os.path.join(trial.HERE, "goldens", "data", "quantized.safetensors")
@@ -225,6 +225,7 @@ def definitions(tally, place, a):
             same(tally, f"{name}, {n} x {k}", folder, UP + ".weight", want)
 
 
+@from_full
 def packs(tally, place, a):
     """Whole models through the packer, in every format; and a pack's bytes beside the file's."""
     for seed, (name, (config, make)) in enumerate(METHODS.items()):

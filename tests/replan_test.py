@@ -108,6 +108,7 @@ def on_device(tally, place, a):
     print(f"on a device: {n} plans")
 
 
+@from_full
 def killed(tally, place, a):
     """A kill or a signal between plans: the same command resumes to the same bytes."""
     job, r, met = Job(tally, place, "killed", ["--batches", "2"]), random.Random(a.seed), 0

@@ -123,6 +123,7 @@ DEVICE = {
 }
 
 
+@from_full
 def placements(tally, bed, _):
     """RAM, disk, batches and threads, and a device: the same bytes."""
     places = list({**PLACES, **{k: [*v, "--device", f"{SIM}:7,20"] for k, v in DEVICE.items()}}.items())

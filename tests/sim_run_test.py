@@ -563,6 +563,7 @@ def bench_rows(tally, bed, what, *flags):
     return rows
 
 
+@from_full
 def bench(tally, bed, a):
     """`bench ops` on a device: every op, in its memory; less memory makes less of them, or one line."""
     with open(os.path.join(ROOT, "kernels/ops.h"), encoding="utf-8") as f:
