@@ -14,7 +14,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from nth import text_model  # noqa: E402
-from trial import job_rows, read, run_parts  # noqa: E402
+from trial import LEVEL, job_rows, read, run_parts  # noqa: E402
 
 MODEL = """family = llama
 dim = 32
@@ -300,7 +300,7 @@ def again(t, p, _):
         cases.append(("sweep", ["--plot", b.at("plot")]))
     else:
         t.skip("--plot: no gnuplot")
-    for command, more in cases if trial.LEVEL else [x for x in cases if x[0] in ("run", "plan", "pack")]:  # probe and bench take seconds
+    for command, more in cases if LEVEL else [x for x in cases if x[0] in ("run", "plan", "pack")]:  # probe and bench take seconds
         made = [x for x in more if x.startswith(b.folder)]
         for turn in ("first", "again"):
             done = b.sluice(command, *more, *(["--overwrite"] if turn == "again" and command == "run" else []))
