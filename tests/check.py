@@ -123,7 +123,8 @@ class Runner:
         """What make has to build for it."""
         if not self.build:
             return set()
-        return {"sluice", "tools"} if self.is_driver() else {self.argv[0]}
+        binary = "sluice" if self.build == "build" else self.build + "/sluice"
+        return {binary, "tools"} if self.is_driver() else {self.argv[0]}
 
 
 def python():

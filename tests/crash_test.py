@@ -157,8 +157,6 @@ def kills(tally, place, a):
 
 def signals(tally, place, a):
     """SIGTERM, SIGINT, SIGHUP and SIGUSR1: 75 before the job is done, every token kept; ignored from the start: nothing."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # under nohup or `&` this test ignores them, and so do its runs
-        signal.signal(number, signal.SIG_DFL)
     job = small_job(place)
     want, _ = job.whole(tally)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):

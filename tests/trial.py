@@ -75,6 +75,10 @@ EMA = ["--kv-policy", "ema", "--kv-budget", "48"]
 SHARED = ("probe-disk-", "probe-cpu-", "probe-model-", "probe-attend-")
 SLOTS_MIN = 54  # prompt and tokens of a row: more than any budget of the tests that compare bytes
 
+# Under nohup and `&` these are ignored, and what is run here would inherit that: the tests send them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 # How much a driver tries: `check` holds every promise once, `full` is the default of a driver that is run by hand,
 # `night` has the numbers of the promise and takes hours in all.
 LEVELS = ("check", "full", "night")
