@@ -450,7 +450,7 @@ def read_only(tally, place, a):
         done = job.run(place.fresh(), "--offload-dir", disk.path)
         refuses(tally, "scratch on a read-only disk", done, (2, 4, 9), "--mem-disk")
         in_ram = small_job(place, 10, ["--mem-ram", "96M"])  # writes nothing there
-        done = in_ram.run(place.fresh(), "--offload-dir", disk.path)
+        done = place.sluice(*in_ram.args(place.fresh()), "--offload-dir", disk.path, SLUICE_CACHE_DIR=place.at("unmeasured"))
         tally.check(done.code == 0 and done.err.count("the plan takes the disk for one of") == 1,
                     f"a disk that cannot be measured: exit {done.code}: {done.err[-300:]!r}")
         done = place.sluice(*job.args(place.fresh()), SLUICE_CACHE_DIR=os.path.join(disk.path, "cache"))
