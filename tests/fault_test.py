@@ -179,13 +179,20 @@ def codec_flips(tally, place, a):
             tally.check(done.code == 7 and name in done.error_line() and "delete the file" in done.error_line(),
                         f".zst damaged at {at}: exit {done.code}: {done.err[-300:]!r}")
     tally.check(found > 5, f".zst damaged: found {found} times")
-    other = [whole[:n] for n in (0, 100, 4096, len(whole) // 2)] + [whole[:-5] + b"X" + whole[-4:], b"?" + whole[1:]]
+    other = [whole[:n] for n in (0, 3, 100, 4096, len(whole) // 2)]
+    other += [whole[:-5] + b"X" + whole[-4:], whole[:8] + bytes(len(whole) - 8)]
     for bytes_ in other:  # header and table: made again
         place.write(f"cache/{name}", bytes_)
         out = place.fresh()
         done = job.run(out, "")
         tally.check(done.code == 0 and read(out) == job.want and read(path) == whole,
                     f".zst of {len(bytes_)} bytes: exit {done.code}: {done.err[-300:]!r}")
+    for bytes_ in (b"?" + whole[1:], bytes(4096), b"\x28\xb5\x2f\xfd" + whole[4:], b"slu?"):  # not encoded layers: stays
+        place.write(f"cache/{name}", bytes_)
+        out = place.fresh()
+        done = job.run(out, "")
+        tally.check(done.code == 5 and "holds no encoded layers (move it away" in done.error_line() and not read(out) and
+                    read(path) == bytes_, f".zst that begins {bytes_[:8]}: exit {done.code}: {done.err[-300:]!r}")
 
 
 if __name__ == "__main__":

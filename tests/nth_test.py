@@ -10,6 +10,7 @@ import errno
 import os
 import random
 import re
+import struct
 import sys
 
 import nth
@@ -30,6 +31,7 @@ HELPS = {"probe", "summary", "scratch folder"}  # without O_TMPFILE scratch is m
 HWLOC, LOADER = "libhwloc", "ld-linux"
 JANSSON = "libjansson"  # drops a character of a long string for which it has no memory: another job's manifest
 HANG_S = 60.0
+LOADER_KIB = 512  # the loader and the first stack
 ALL_ON_DISK = ["--percent", "0", "0", "0", "0", "0", "0"]
 FEW = ("run", "resume", "pack")  # of level check
 
@@ -233,6 +235,15 @@ def ever_since(tally, place, a):
           "loader", flush=True)
 
 
+def image_kib(path):
+    """Address space that an ELF program itself takes, without its libraries."""
+    data = read(path)
+    at, = struct.unpack_from("<Q", data, 32)
+    size, n = struct.unpack_from("<HH", data, 54)
+    parts = [struct.unpack_from("<IIQQQQQ", data, at + size * i) for i in range(n)]
+    return max(p[3] + p[6] for p in parts if p[0] == 1) >> 10  # PT_LOAD: address + bytes in memory
+
+
 def address_space(tally, place, a):
     """ulimit -v at any height: 4 with a line, or a good run. hwloc, which dies of NULL, is not called in vain."""
     nth.prepare(place)
@@ -243,6 +254,8 @@ def address_space(tally, place, a):
         loader = "error while loading shared libraries" in done.err or "cannot allocate" in done.err.lower()
         if done.code == 127 and loader:
             continue  # not even its libraries fit
+        if done.code == -11 and not done.err and kib < image_kib(place.binary) + LOADER_KIB:
+            continue  # not even the program fits: execve(2) fails when the shell is gone, so the kernel ends the process
         codes.append(done.code)
         tally.check(done.code in (0, 4), f"ulimit -v {kib}: exit {done.code}: {done.err[-200:]!r}")
     tally.check(4 in codes and 0 in codes, f"ulimit -v: codes {sorted(set(codes))}")

@@ -119,7 +119,7 @@ static enum err open_cached(struct opened *o, const struct config *c, enum pack_
     struct pack_request request = {
         .path = o->pack_path, .weights = weights, .source = source, .on_demand = 1};
     enum err err = pack_model(c->model, &request, c);
-    if (err == ERR_IO && foreign) {
+    if ((err == ERR_IO || err == ERR_USAGE) && foreign) { // no room, or a symbolic link
         char why[1024];
         snprintf(why, sizeof why, "%s", err_text());
         return fail(ERR_CORRUPT,

@@ -377,7 +377,8 @@ static enum err make_file(struct maker *w)
 }
 
 /* PACK.zst is also what people call a pack that they compressed: only encoded layers are replaced.
- */
+ * Damaged ones are known by their first bytes; a file that is cut within these is known by the bytes
+ * that are left, and an empty file holds nothing that could be lost. */
 static enum err check_place(const struct maker *w)
 {
     char magic[sizeof MAGIC - 1] = "";
@@ -385,8 +386,8 @@ static enum err check_place(const struct maker *w)
     const char *why;
     standing_look(&was, w->path);
     FILE *f = was.there && was.regular ? regular_open(w->path, &why) : NULL;
-    int ours = !was.there || (f && (fread(magic, 1, sizeof magic, f) == 0 ||
-                                    memcmp(magic, MAGIC, sizeof magic) == 0));
+    size_t n = f ? fread(magic, 1, sizeof magic, f) : 0;
+    int ours = !was.there || (f && memcmp(magic, MAGIC, n) == 0);
     if (f)
         fclose(f);
     return ours ? OK
