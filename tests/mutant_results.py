@@ -56,10 +56,11 @@ def keep(m, result, test, level, all_mutants):
 
 
 def stale(mutants):
-    """Those that were not killed, or whose file has changed since."""
+    """Those that were tried, and were not killed or lie in a file that has changed since."""
     blobs = {file: blob(file) for file in {m.file for m in mutants}}
-    killed = {(row["id"], row["blob"]) for row in load().values() if row["result"] == "killed"}
-    return [m for m in mutants if (id_of(m), blobs[m.file]) not in killed]
+    rows = load()
+    return [m for m in mutants if id_of(m) in rows
+            and (rows[id_of(m)]["result"], rows[id_of(m)]["blob"]) != ("killed", blobs[m.file])]
 
 
 def changed_since(mutants, revision):
