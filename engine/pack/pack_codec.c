@@ -377,8 +377,8 @@ static enum err make_file(struct maker *w)
 }
 
 /* PACK.zst is also what people call a pack that they compressed: only encoded layers are replaced.
- * Damaged ones are known by their first bytes; a file that is cut within these is known by the bytes
- * that are left, and an empty file holds nothing that could be lost. */
+ * Damaged ones are known by their first bytes; a file that is cut within these is known by what
+ * bytes are left, and an empty file holds nothing that could be lost. */
 static enum err check_place(const struct maker *w)
 {
     char magic[sizeof MAGIC - 1] = "";
