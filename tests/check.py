@@ -74,14 +74,16 @@ SIMT = {u for u in UNITS if u.startswith("simt_")}
 # ... these C tests run without the sanitizers at level `check` too: kernels, whose code the optimiser makes (other
 # instructions, other order of sums), and what has threads, whose timing is another.
 RELEASE = {"codec_test", "decode_test", "dtype_test", "dtype_own_test", "int8_test", "ops_test", "experts_test", "engine_test",
-           "line_device_test", "prompt_test", "mover_test", "ring_test"}
+           "line_device_test", "probe_test", "prompt_test", "mover_test", "ring_test"}
 # ... these never run under the sanitizers: sweeps over instruction sets that take the better part of an hour with them
 # (ops_test, int8_test, prompt_test, engine_test and plan_test put the same code under them), and CUDA kernels under the
 # SIMT shim, which has fibers and a shadow memory of its own.
 NOT_ASAN = {"attend_test", "attend_rank_test", "exact_test", "search_test", "cost_test"} | SIMT
-# ... these run from `full` on: what concerns the CUDA part, which level `check` does not build; references that test themselves; and
-# what another test or the same test in release holds at level `check`.
-FROM_FULL = SIMT | {"cuda_build", "evict_ref", "family_evict", "asan/bad_input_test", "asan/line_device_test", "asan/prompt_test"}
+# ... these run from `full` on: what concerns the CUDA part, which level `check` does not build; tools that measure; references that
+# test themselves; and what another test or the same test in release holds at level `check`.
+FROM_FULL = SIMT | {"cuda_build", "attention_test", "bench_test", "evaluate_test", "frontier_test", "planned_test", "evict_ref",
+                    "family_evict", "attend_rank_test", "cost_test", "search_test", "asan/bad_input_test", "asan/line_device_test",
+                    "asan/probe_test", "asan/prompt_test"}
 # ... this driver runs under the sanitizers too: hostile input end to end.
 ALSO_ASAN = {"bad_input_test"}
 # These run hundreds of small durable jobs: on a busy disk they wait for nothing but fsync, so their files

@@ -44,6 +44,7 @@ def machine_files(tally, place, a):
                         f"{key} = {value}: exit {done.code}: {done.last()}")
 
 
+@from_full
 def capacities(tally, place, a):
     """ram and disk of a machine file are the budgets of `plan`, flags win, and it says so."""
     bare, full = machine(place, "bare.cfg", RATES), machine(place, "full.cfg", {**RATES, **CAPACITIES})

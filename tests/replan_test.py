@@ -84,7 +84,7 @@ def compare(tally, job, want, seed, every, **env):
 def changed(tally, place, a):
     """Every setting, plans changed after every pass and after some."""
     n = 0
-    for name, more in SETTINGS.items():
+    for name, more in list(SETTINGS.items())[:: pick(3, 1)]:
         job = Job(tally, place, name, more)
         for seed in range(a.seed, a.seed + pick(1, 2, 12)):
             n += compare(tally, job, job.want, seed, (13, 4, 9, 1)[seed % 4])

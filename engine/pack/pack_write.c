@@ -527,7 +527,7 @@ static enum err take_name(struct writer *w)
         if (model_is_pack(w->r->path))
             standing_look(&w->was, w->r->path);
         e = standing_replace(&w->was, w->tmp, w->r->path);
-    } while (e == ERR_JOB && model_is_pack(w->r->path));
+    } while (e == ERR_JOB && w->was.regular && model_is_pack(w->r->path));
     return e;
 }
 
