@@ -681,11 +681,14 @@ int config_paths(const struct config *c, struct config_path *paths, int cap)
 {
     int n = 0;
     for (int i = 0; i < N_KNOBS; i++) {
-        const char *path = *(const char *const *)(const void *)((const char *)c + knobs[i].offset);
-        if ((knobs[i].kind != KNOB_FILE && knobs[i].kind != KNOB_OUTPUT) || !path)
+        const struct knob *k = &knobs[i];
+        if (k->kind != KNOB_FILE && k->kind != KNOB_OUTPUT)
+            continue; // the field is no pointer
+        const char *path = *(const char *const *)(const void *)((const char *)c + k->offset);
+        if (!path)
             continue;
         CHECK(n < cap);
-        paths[n++] = (struct config_path){knobs[i].name, path, knobs[i].kind == KNOB_OUTPUT};
+        paths[n++] = (struct config_path){k->name, path, k->kind == KNOB_OUTPUT};
     }
     return n;
 }
