@@ -99,6 +99,9 @@ def limits(t, p, _):
     for io in ("uring", "threads"):
         done = p.sluice(*base, "-o", p.fresh(), "-t", "2", "--io", io, *SPREAD,
                         wrapper=["bash", "-c", 'ulimit -s 64; exec "$@"', "sh"])
+        if io == "uring" and "io_uring cannot be used" in done.error_line():
+            t.skip("io_uring is refused: the smallest stack under it")
+            continue
         t.check(done.code == 0, f"ulimit -s 64, --io {io}: exit {done.code}, {done.err[-300:]!r}")
 
 
