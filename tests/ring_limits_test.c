@@ -75,7 +75,8 @@ static void test_hung_thread(void **state)
     assert_ptr_not_equal(hole, MAP_FAILED);
     struct uffdio_register hang = {.range = {(uintptr_t)hole, 4096},
                                    .mode = UFFDIO_REGISTER_MODE_MISSING};
-    if (uffd < 0 || ioctl(uffd, UFFDIO_API, &api) != 0 || ioctl(uffd, UFFDIO_REGISTER, &hang) != 0) {
+    if (uffd < 0 || ioctl(uffd, UFFDIO_API, &api) != 0 ||
+        ioctl(uffd, UFFDIO_REGISTER, &hang) != 0) {
         free(model);
         skip_because("no userfaultfd here");
     }
