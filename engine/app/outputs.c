@@ -1,6 +1,6 @@
 /* engine/app/outputs.c - see outputs.h.
  *
- * A newcomer would miss: two paths are one file when they have one inode, or one name in one
+ * Note: two paths are one file when they have one inode, or one name in one
  * folder; the second holds for files that are not there yet. A file of an earlier run is known by
  * words that only sluice writes, so that the same command can be given again. */
 #include "engine/app/outputs.h"
