@@ -230,8 +230,8 @@ static inline void row_keep(const struct ops *keep, const struct model *m, struc
 {
     int n = r->n_prompt;
     struct joint j = joint_make(&r, 1);
-    void *scratch = take(prompt_keep_scratch_bytes(keep, n, m->n_kv_heads, m->head_dim) +
-                         prompt_share_bytes(n, m->n_kv_heads));
+    void *scratch = take_scratch(prompt_keep_scratch_bytes(keep, n, m->n_kv_heads, m->head_dim) +
+                                 prompt_share_bytes(n, m->n_kv_heads));
     joint_copy(&j, &r, 1, 0);
     ops_run_prompt_keep(keep, &(struct prompt_keep_args){.from = *work,
                                                          .pages = pages,
@@ -267,7 +267,7 @@ static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *k
     float *scores = take(n_pages * gap * 4);
     memset(pages, 0xff, (size_t)(n_pages * work.page_bytes)); // NaN
     void *scratch =
-        take(attend_prompt_scratch_bytes(ops, n, m->n_heads, m->n_kv_heads, m->head_dim));
+        take_scratch(attend_prompt_scratch_bytes(ops, n, m->n_heads, m->n_kv_heads, m->head_dim));
     for (int first = 0; first < n; first += cut) {
         int part = n - first < cut ? n - first : cut;
         ops_run_kv_store(ops, &(struct kv_store_args){.layout = work,
@@ -344,8 +344,9 @@ static inline void rows_forced(const struct ops *ops, const struct model *m,
         memcpy(v + at * kv_stride, t[i]->v + first * kv_stride, (size_t)(n * kv_stride * 4));
     }
     void *scratch =
-        take(attend_forced_scratch_bytes(ops, j.kv.slots_cap, m->n_heads, m->n_kv_heads,
-                                         m->head_dim, evict_decode_scores(rows[0]->evict.policy)));
+        take_scratch(attend_forced_scratch_bytes(ops, j.kv.slots_cap, m->n_heads, m->n_kv_heads,
+                                                 m->head_dim,
+                                                 evict_decode_scores(rows[0]->evict.policy)));
     ops_run_attend_forced(ops, &(struct attend_forced_args){.kv = j.kv,
                                                             .rope = attend_rope,
                                                             .evict = rows[0]->evict,

@@ -1,4 +1,5 @@
 """What the figures of bench/README.md rest on: tables of CSVs, the idle check, the clean tree, searches, limits."""
+import argparse
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ sys.path.insert(0, os.path.join(TREE, "bench"))
 import conditions  # noqa: E402
 import cases  # noqa: E402
 import jobs  # noqa: E402
+import peer  # noqa: E402
 import run  # noqa: E402
 import tables  # noqa: E402
 
@@ -145,9 +147,14 @@ def search_test(tally, place, a):
 
 
 def limits_test(tally, place, a):
-    """A disk whose rate cannot be held is said, before anything runs."""
-    done = subprocess.run([os.path.join(TREE, "bench/peers/limited.py"), "--disk", "1e9:/proc", "echo", "ran"],
-                          capture_output=True, text=True)
+    """The flags that limit a peer reach limited.py, which refuses a disk whose rate it cannot hold before anything runs."""
+    def words(*flags):
+        return peer.limited(peer.limits(argparse.ArgumentParser()).parse_args(flags), ["echo", "ran"])
+    limited = os.path.join(TREE, "bench/peers/limited.py")
+    for flags, want in (((), []), (("--limit-mib", "64"), [limited, "--mib", "64"]),
+                        (("--limit-mib", "64", "--limit-disk", "9:/"), [limited, "--mib", "64", "--disk", "9:/"])):
+        tally.check(words(*flags) == [*want, "echo", "ran"], f"{flags}: {words(*flags)}")
+    done = subprocess.run(words("--limit-disk", "1e9:/proc"), capture_output=True, text=True)
     tally.check(done.returncode == 125 and "cannot be held" in done.stderr and not done.stdout, f"{done}")
 
 

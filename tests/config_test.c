@@ -143,8 +143,11 @@ static void sampling(void **state)
 static void words(void **state)
 {
     (void)state;
+    static const enum config_command flags_only[] = {CMD_RUN,  CMD_GEN,   CMD_SCORE,
+                                                     CMD_PLAN, CMD_PROBE, CMD_TOKENIZE};
+    for (size_t i = 0; i < sizeof flags_only / sizeof *flags_only; i++)
+        assert_refused(flags_only[i], "foo", "foo: one word too many");
     assert_refused(CMD_RUN, "-n 3 5", "5: one word too many");
-    assert_refused(CMD_GEN, "foo", "foo: one word too many");
     assert_refused(CMD_PLAN, "--batch 3 -5", "-5: one word too many");
     assert_refused(CMD_INSPECT, "a b", "b: one word too many");
     assert_refused(CMD_BENCH, "ops norm x", "x: one word too many");

@@ -317,6 +317,15 @@ fault("splits are joined without their weights", "kernels/cpu/attend_forced_spli
 fault("slots behind the last one count", "kernels/cpu/attend_forced_split.inc",
       "row_fill(x + r * u->x_stride, s->n, round_up(s->n, KV_PAGE_SLOTS), -INFINITY);",
       "row_fill(x + r * u->x_stride, s->n, round_up(s->n, KV_PAGE_SLOTS), 0.0f);", "attend_test")
+fault("the padding of a token's own key is what scratch held", FORCED_SPLIT + ":round_to_kv",
+      "    for (int d = l->head_dim; d < l->dim_pad; d++)\n        to[d] = 0.0f;\n", "", "attend_test")
+fault("the padding of a query is what scratch held", FORCED_SPLIT + ":forced_begin",
+      "        for (int d = l->head_dim; d < l->dim_pad; d++)\n            to[d] = 0.0f;\n", "", "attend_test")
+fault("weights of empty slots of a last page are scaled", FORCED_SPLIT + ":scale_weights",
+      "        row_fill(to, n, KV_PAGE_SLOTS, 0.0f);\n", "", "attend_test")
+fault("minima of empty slots of a last page are added", FORCED_SPLIT + ":scale_weights",
+      "        row_fill(offset, n, KV_PAGE_SLOTS, 0.0f);\n", "", "attend_test")
+fault("keys are gathered from the first slot of a page", "kernels/cpu/kv_store.inc", "half * 16 - first", "half * 16", "ops_test")
 fault("q4's second code is the first", "kernels/kv.c",
       "(int)(slow % per_word) * bits,", "(int)(slow % per_word / 2 * 2) * bits,", "kv_test")
 fault("a quantised group's minimum is that of the group before", "kernels/kv.c",
@@ -381,6 +390,8 @@ fault("members that a template does not know are dropped in silence", "engine/jo
 fault("null is a member", "engine/job/request_chat.c", "json_is_null(value) && strcmp", "0 && strcmp", CHAT)
 fault("a variable stands for tools", "engine/job/request_chat.c", "if (is_one_of(key, taken))", "if (0)", CHAT)
 fault("the generation prompt cannot be left out", "engine/job/request_chat.c", "= !json_is_false(prompt),", "= 1,", CHAT)
+fault("a text that moves loses its last byte", "engine/chat/template_value.c", "memcpy(p, b->p, (size_t)b->n);",
+      "memcpy(p, b->p, (size_t)b->n - 1);", TEMPLATE)
 fault("values of tools are not counted", "engine/job/request.c", "{&f->messages, &f->tools, &f->chat_template_kwargs}",
       "{&f->messages, &f->chat_template_kwargs}", CHAT)
 fault("tools without messages", "engine/job/request.c", "if (!f->messages.set && (f->tools.set ||", "if (0 && (f->tools.set ||", CHAT)

@@ -121,10 +121,23 @@ fault("tiles cost what is stored", "policy/pass.c",
 
 fault("the summary's lanes take each other's predicted bytes", "engine/app/report_lanes.c",
       "[LANE_NVME_WRITE] = 1 + PLAN_NVME_WRITE,", "[LANE_NVME_WRITE] = 1 + PLAN_NVME_READ,", "report_test")
+fault("reads of NVMe are predicted the seconds of writes", "engine/app/report_lanes.c", "[LANE_NVME_READ] = t->read_s,",
+      "[LANE_NVME_READ] = t->write_s,", "report_test")
+fault("writes of NVMe are predicted the seconds of reads", "engine/app/report_lanes.c", "[LANE_NVME_WRITE] = t->write_s,",
+      "[LANE_NVME_WRITE] = t->read_s,", "report_test")
+fault("writes to NVMe show the probed rate of reads", "engine/app/report_lanes.c", "[LANE_NVME_WRITE] = m->nvme_write.value,",
+      "[LANE_NVME_WRITE] = m->nvme_read.value,", "report_test")
+fault("a run bound by writes is said to be bound by reads", "engine/app/report_lanes.c", "? LANE_NVME_WRITE\n", "? LANE_NVME_READ\n",
+      "report_test")
 fault("what a lane was predicted is of a pass", "engine/app/report_summary.c",
       "number(report_lane_predicted(r, lane) * r->time.passes)", "number(report_lane_predicted(r, lane))", "report_test")
 
 # ---- the benchmarks of the planner
+
+fault("a peer has no memory limit", "bench/peers/peer.py", '["--mib", a.limit_mib] * bool(a.limit_mib) + ', "",
+      "bench_test.py --only limits_test")
+fault("a peer has no disk limit", "bench/peers/peer.py", ' + ["--disk", a.limit_disk] * bool(a.limit_disk)', "",
+      "bench_test.py --only limits_test")
 
 fault("what has a row is measured again", "bench/planned.py",
       "        if self.is_done(case=case, turn=turn, flags=label):", "        if False:", "planned_test.py")

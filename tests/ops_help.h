@@ -25,6 +25,12 @@ static inline void *take(int64_t bytes)
     return p;
 }
 
+/* Every number in it is NaN: an op that reads scratch before it writes it gives NaN, too. */
+static inline void *take_scratch(int64_t bytes)
+{
+    return memset(take(bytes), 0xff, (size_t)bytes);
+}
+
 static inline void *copy_of(const void *from, int64_t bytes)
 {
     return memcpy(take(bytes), from, (size_t)bytes);

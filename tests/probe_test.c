@@ -75,9 +75,7 @@ static void probe_measures_and_gives_memory_back(void **state)
     struct machine m;
     assert_int_equal(probe_reaches_ram(&c), 0);
     int64_t before_kib = status_kib("VmRSS:");
-    int64_t start_ns = clock_ns();
     assert_int_equal(probe_run(&m, &c), OK);
-    assert_true(clock_ns() - start_ns < 30 * (int64_t)1000000000); // five seconds when left alone
     assert_measured(&m, 0);
     assert_int_equal(m.threads, 1);
     assert_int_equal(files_in(temp_dir, ".sluice-probe"), 0);

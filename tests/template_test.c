@@ -476,6 +476,18 @@ static void test_kept_values(void **state)
            "TruewwwwwwwwwFalsewwwwwwwwwTruewwwwwwwww");
 }
 
+/* A text that outgrows its 64 bytes moves to a larger place with all of its bytes when another
+ * value was made behind it, as each {!r} does here. */
+static void test_texts_that_move(void **state)
+{
+    (void)state;
+    char want[40 * 8 + 1];
+    for (int i = 0; i < 40; i++)
+        snprintf(want + i * 8, 9, "'a%02d',b-", i % 3);
+    expect("{{ ('{0!r},b-{1!r},b-{2!r},b-' * 13 ~ '{0!r},b-').format('a00', 'a01', 'a02') }}",
+           want);
+}
+
 static void test_deep_json(void **state)
 {
     (void)state;
@@ -681,6 +693,7 @@ int main(void)
         cmocka_unit_test(test_long_template),
         cmocka_unit_test(test_long_conversation),
         cmocka_unit_test(test_kept_values),
+        cmocka_unit_test(test_texts_that_move),
         cmocka_unit_test(test_deep_json),
         cmocka_unit_test(test_rich),
         cmocka_unit_test(test_mutations),

@@ -3,7 +3,6 @@
  *
  * Ids of real vocabularies are compared with the library in token_live.py; what must be refused is
  * in token_hostile_test.c. */
-#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/token/token.h" // before cmocka.h, whose macro fail() takes no arguments
 
@@ -298,7 +296,6 @@ struct long_case {
     struct tokenizer *tok;
     const char *text;
     int64_t n;
-    double seconds;
     enum err err;
     int64_t n_ids;
 };
@@ -306,16 +303,12 @@ struct long_case {
 static void *long_run(void *arg)
 {
     struct long_case *c = arg;
-    struct timespec from, to;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
     c->err = tokenizer_encode(c->tok, c->text, c->n, 0, NULL, 0, &c->n_ids);
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
-    c->seconds = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
     return NULL;
 }
 
 /* On a stack of 64 KiB, or as small as a sanitizer's thread can be. */
-static double long_encode(struct tokenizer *tok, const char *text, int64_t n)
+static void long_encode(struct tokenizer *tok, const char *text, int64_t n)
 {
     struct long_case c = {.tok = tok, .text = text, .n = n};
     pthread_attr_t attr;
@@ -328,10 +321,11 @@ static double long_encode(struct tokenizer *tok, const char *text, int64_t n)
     pthread_attr_destroy(&attr);
     if (c.err != ERR_ROW || c.n_ids == 0) // no room for the ids, that is all
         fail_msg("%.8s...: error %d, %lld ids", text, (int)c.err, (long long)c.n_ids);
-    return c.seconds;
 }
 
-/* Every way of pre-tokenizing, on 1 MiB of one thing: about linear, small stack. */
+/* Every way of pre-tokenizing, on 1 MiB of one thing, with a small stack. The work grows with the
+ * length of the text, not with its square: that would take hours, and check.py ends such a test as
+ * failed. */
 static void test_long_runs(void **state) // T10
 {
     (void)state;
@@ -366,7 +360,6 @@ static void test_long_runs(void **state) // T10
                                         "'",
                                         "''s"};
     char *text = malloc(MIB);
-    double worst = 0;
     for (size_t s = 0; s < sizeof steps / sizeof *steps; s++) {
         struct tokenizer *tok = tokenizer_make(&(struct made){
             .normalizer = steps[s][0],
@@ -379,13 +372,11 @@ static void test_long_runs(void **state) // T10
             int64_t n_unit = (int64_t)strlen(units[u]), n = MIB / n_unit * n_unit;
             for (int64_t i = 0; i < n; i += n_unit)
                 memcpy(text + i, units[u], (size_t)n_unit);
-            worst = fmax(worst, long_encode(tok, text, n));
+            long_encode(tok, text, n);
         }
         assert_true(tokenizer_bytes(tok) - held <= TOKEN_SCRATCH_BYTES);
         tokenizer_close(tok);
     }
-    print_message("1 MiB of one thing: at most %.2f s\n", worst);
-    assert_true(worst < 20); // sanitizers; quadratic would be hours
     free(text);
 }
 

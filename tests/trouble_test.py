@@ -102,7 +102,7 @@ def folders(tally, place, a):
 
 
 def signals(tally, place, a):
-    """SIGPIPE is nothing, SIGXCPU is a wish to stop, a stopped process goes on as if nothing had been."""
+    """SIGPIPE is nothing, SIGXCPU and SIGTERM are a wish to stop, a stopped process goes on as if nothing had been."""
     nth.prepare(place)
     job = Job(tally, place)
     out = job.fresh()
@@ -117,11 +117,12 @@ def signals(tally, place, a):
     os.close(reader)  # every line of the run meets EPIPE
     quiet.wait()
     tally.check(quiet.returncode == 0 and read(out) == job.want, f"nobody reads stderr: exit {quiet.returncode}")
-    out = job.fresh()
-    p = job.under_way(out, lambda p: p.signal(signal.SIGXCPU))
-    done = p.end()
-    tally.check(p.met and done.code == 75, f"SIGXCPU: exit {done.code}: {done.err[-200:]!r}")
-    job.resumes(tally, "SIGXCPU", out)
+    for number in (signal.SIGXCPU, signal.SIGTERM):
+        out = job.fresh()
+        p = job.under_way(out, lambda p: p.signal(number))
+        done = p.end()
+        tally.check(p.met and done.code == 75, f"{number.name}: exit {done.code}: {done.err[-200:]!r}")
+        job.resumes(tally, number.name, out)
     wide = place.write("wide.cfg", WIDE.encode())
     long = Job(tally, place, wide, tokens=(400, 420))
     out, n = long.fresh(), 0
@@ -141,6 +142,20 @@ def signals(tally, place, a):
         time.sleep(0.02)
     tally.check(p.met, "SIGSTOP: the job was not under way")
     job.ends(tally, "SIGSTOP", p.end(), out)
+
+
+def packing(tally, place, a):
+    """SIGINT while a model is packed: exit 75, and the folder of the pack stays empty."""
+    nth.prepare(place)
+    os.mkdir(place.at("packs"))
+    args = ["pack", nth.text_model(place.at("hf")), "-o", place.at("packs/a.pack")]
+    p = place.start(args, **nth.env(f"stop-after,create,1,0,{nth.pattern('pack')}"))
+    met = p.wait_for(p.stopped)
+    p.signal(signal.SIGINT)
+    p.signal(signal.SIGCONT)
+    done = p.end()
+    tally.check(met and done.code == 75 and "interrupted while packing" in done.error_line() and not os.listdir(place.at("packs")),
+                f"SIGINT while packing: exit {done.code}: {done.err[-200:]!r}, {os.listdir(place.at('packs'))}")
 
 
 @trial.from_full
@@ -336,4 +351,4 @@ def control_group(tally, place, a):
 
 if __name__ == "__main__":
     powercut_test.mounts_of_its_own()
-    sys.exit(trial.run_parts(__doc__, (folders, signals, clocks, read_only, bad_sectors, control_group)))
+    sys.exit(trial.run_parts(__doc__, (folders, signals, packing, clocks, read_only, bad_sectors, control_group)))

@@ -88,8 +88,6 @@ static enum err reset(const struct config *c)
 
 enum err command_probe(const struct config *c)
 {
-    if (c->n_args > 0)
-        return fail(ERR_USAGE, "probe: '%s': takes flags only", c->args[0]);
     if (c->reset)
         return reset(c);
     const char *dir = c->offload_dir ? c->offload_dir : ".";
