@@ -35,7 +35,7 @@ struct config {
     const char *machine, *plan, *summary, *trace, *kv_dump, *kv_trace, *offload_dir, *config,
         *allow, *sweep, *plot, *policies, *budgets, *kv_formats;
     const char *device, *compute, *matmul, *isa, *weights, *attn, *io, *kv_policy, *kv_scope,
-        *kv_positions, *kv_format, *order, *unknown_fields, *progress, *shard, *kv_budget,
+        *kv_positions, *kv_format, *order, *ignore_fields, *progress, *shard, *kv_budget,
         *kv_budget_of, *kv_budget_layers, *kv_budget_heads, *kv_recent, *resident, *percent,
         *weights_codec, *share_prefixes, *replan;
     int64_t mem_device, mem_ram, mem_disk;

@@ -7,7 +7,6 @@
  *     job_files.c     OUT's companions: lock, resume
  *     job_commit.c    commits; the writer, a thread that makes them durable
  *     job_out.c       OUT, made of lines that were verified
- *     job_errors.c    why rows failed, by code
  *     job_manifest.c  OUT.job.json
  *
  * Threads. All is the walker's, but for what the reader and the writer are handed: numbers of rows,
@@ -182,8 +181,8 @@ struct job {
     struct standing out_was; // what stood at OUT when the job was opened
     int fresh;               // this run began the job, and took nobody's place
     int refused;             // see job_refused()
-    char *identity; // owned: "key=value" lines, all that must be equal to resume
-    uint64_t id;    // of the journal: hash of the identity under which it was begun
+    char *identity;          // owned: "key=value" lines, all that must be equal to resume
+    uint64_t id;             // of the journal: hash of the identity under which it was begun
     struct input_marks marks;
     struct old_input old;
     int64_t started_unix_s; // this run, by the wall clock
@@ -298,13 +297,6 @@ enum err files_commit(struct job *job, int wait);
 enum err files_commit_end(struct job *job, int wait);
 /* Gives the memory of `lines` back: they are written, not vouched for. ERR_IO. */
 enum err files_spill(struct job *job);
-
-/* ---- job_errors.c ---- */
-/* line 0: not known. */
-void errors_add(struct job_errors *e, const char *code, int64_t n, int64_t line,
-                const char *message);
-/* Counts the rows that the journal calls failed, from their lines. ERR_FIT. */
-enum err errors_load(struct job *job);
 
 /* ---- job_out.c ---- */
 /* All rows are done: OUT. ERR_CORRUPT: lines of OUT.partial have changed; their rows wait again. */

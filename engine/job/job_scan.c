@@ -365,12 +365,14 @@ static enum err scan_row(struct job *job, struct id_table *ids, int64_t k, struc
     if (err == OK && twin >= 0) {
         error = (struct row_error){.code = "duplicate_custom_id"};
         snprintf(error.message, sizeof error.message,
-                 "lines %lu and %lu have the same custom_id: %.200s",
+                 "lines %lu and %lu have the same custom_id: '%.200s'",
                  (unsigned long)job->rows[twin].line, (unsigned long)row->line, r.custom_id);
         err = ERR_ROW;
     }
     if (err == OK)
         err = job_row_check(job, &r, &error);
+    for (int i = 0; err == OK && i < IGNORE_MAX; i++)
+        job->counts.ignored[i] += r.ignored >> i & 1;
     if (err == OK) {
         struct resumed *resumed = row->n > 0 ? &job->resumed[row->n - 1] : NULL;
         if (resumed) // tokens of an earlier run come back as a forced span
