@@ -221,9 +221,9 @@ def stdin_rows(t, p, a):
     t.check(done.returncode == 0 and read(out) == read(whole), f"run -i -: {done.returncode}, {done.stderr[-300:]!r}")
     t.check(read(out + ".input") == text, "run -i -: OUT.input holds what came in")
     done = fed(p, [*base, "-i", "-", "-o", out], text)
-    t.check(done.returncode == 0 and b"nothing to do" in done.stderr, f"again: {done.stderr[-200:]!r}")
+    t.check(done.returncode == 0 and b"rows are done: " in done.stderr, f"again: {done.stderr[-200:]!r}")
     done = fed(p, [*base, "-i", "-", "-o", out], b"")
-    t.check(done.returncode == 0 and b"nothing to do" in done.stderr and b"is empty" in done.stderr,
+    t.check(done.returncode == 0 and b"rows are done: " in done.stderr and b"is empty" in done.stderr,
             f"again, without input: {done.stderr[-200:]!r}")
     done = fed(p, [*base, "-i", "-", "-o", out], text[200:])
     t.check(done.returncode == 8 and b"other rows than stdin" in done.stderr and read(out + ".input") == text,

@@ -439,6 +439,7 @@ static enum err open_steps(struct job *job, struct work *work)
         job->in.line_max = min_i64(job->config.line_max, JSONL_LINE_BYTES_MAX);
     jsonl_mark(&job->in, job->old.n_bytes);
     TRY(scan_index(job));
+    TRY(scan_wrong_file(job));
     if (job->on_disk) {
         TRY(manifest_identity(job));
         TRY(files_open(job));

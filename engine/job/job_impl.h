@@ -263,6 +263,10 @@ void live_stream(const struct job *job, struct live *l, int last);
 /* ---- job_scan.c ---- */
 /* Finds the rows of the input; the hash of its bytes stands in job->in. */
 enum err scan_index(struct job *job);
+/* An input whose rows all fail because they are no JSON, or because the model has no tokenizer, is
+ * a wrong file or a wrong model: ERR_INPUT, before anything is written. The first other row ends
+ * the look. */
+enum err scan_wrong_file(struct job *job);
 /* Looks at every row once; bad ones that are to do become error rows. */
 enum err scan_rows(struct job *job, struct work *work);
 /* Adds a row to what is to be done. ERR_FIT. */
