@@ -263,15 +263,32 @@ static enum err end_input(const struct config *c, enum err err)
     return err;
 }
 
+/* `run` and `score` over rows: -i - and -o - become files first. */
+static enum err run_job(const struct config *asked, enum request_kind kind)
+{
+    struct config placed = *asked, with;
+    struct run *r = NULL;
+    if (!asked->dry_run)
+        TRY(spool_out_begin(&placed));
+    enum err err = command_input(&with, &placed, !asked->dry_run);
+    if (err == OK)
+        err = command_begin(&r, &with);
+    if (err == OK)
+        err = end_input(&with, command_end(r, run_rows(r, kind)));
+    return asked->dry_run ? err : spool_out_end(&placed, err);
+}
+
+/* Rows come from somewhere, and go somewhere. */
+static int has_files(const struct config *c)
+{
+    return c->in && (c->out || c->to_stdout || c->dry_run);
+}
+
 enum err command_run(const struct config *asked)
 {
-    struct config with, *c = &with;
-    if (!asked->in || (!asked->out && !asked->dry_run))
+    if (!has_files(asked))
         return fail(ERR_USAGE, "run: needs -i IN.jsonl and -o OUT.jsonl");
-    TRY(command_input(&with, asked, !asked->dry_run));
-    struct run *r = NULL;
-    TRY(command_begin(&r, c));
-    return end_input(c, command_end(r, run_rows(r, REQUEST_GENERATE)));
+    return run_job(asked, REQUEST_GENERATE);
 }
 
 enum err command_walk_memory(struct run *r, enum request_kind kind, struct request *requests,
@@ -547,11 +564,11 @@ static enum err score_text(struct run *r)
 
 enum err command_score(const struct config *asked)
 {
-    struct config with, *c = &with;
-    if (!asked->text && (!asked->in || (!asked->out && !asked->dry_run)))
+    if (!asked->text && !has_files(asked))
         return fail(ERR_USAGE, "score: needs -i IN.jsonl and -o OUT.jsonl, or --text FILE");
-    TRY(command_input(&with, asked, !asked->dry_run));
+    if (!asked->text)
+        return run_job(asked, REQUEST_SCORE);
     struct run *r = NULL;
-    TRY(command_begin(&r, c));
-    return end_input(c, command_end(r, c->text ? score_text(r) : run_rows(r, REQUEST_SCORE)));
+    TRY(command_begin(&r, asked));
+    return command_end(r, score_text(r));
 }

@@ -4,10 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "engine/job/job_status.h"
 #include "engine/app/report.h"
+#include "engine/app/spool.h"
 #include "engine/job/result.h"
 
 static void put_count(struct out *o, const char *key, int64_t n)
@@ -89,9 +91,16 @@ enum err command_status(const struct config *c)
     if (c->n_args != 1)
         return fail(ERR_USAGE, "status: needs one OUT (the -o of a run)");
     struct job_status s;
-    TRY(job_status_read(&s, c->args[0]));
+    struct stat file;
+    char in_dir[4200];
+    const char *out = c->args[0];
+    if (stat(out, &file) == 0 && S_ISDIR(file.st_mode)) { // of --work-dir
+        snprintf(in_dir, sizeof in_dir, "%.4096s/%s", out, SPOOL_OUT);
+        out = in_dir;
+    }
+    TRY(job_status_read(&s, out));
     if (c->json)
-        return print_json(&s, c->args[0]);
-    print_text(&s, c->args[0]);
+        return print_json(&s, out);
+    print_text(&s, out);
     return OK;
 }
