@@ -221,9 +221,9 @@ def stdin_rows(t, p, a):
     t.check(done.returncode == 0 and read(out) == read(whole), f"run -i -: {done.returncode}, {done.stderr[-300:]!r}")
     t.check(read(out + ".input") == text, "run -i -: OUT.input holds what came in")
     done = fed(p, [*base, "-i", "-", "-o", out], text)
-    t.check(done.returncode == 0 and b"nothing to do" in done.stderr, f"again: {done.stderr[-200:]!r}")
+    t.check(done.returncode == 0 and b"rows are done: " in done.stderr, f"again: {done.stderr[-200:]!r}")
     done = fed(p, [*base, "-i", "-", "-o", out], b"")
-    t.check(done.returncode == 0 and b"nothing to do" in done.stderr and b"is empty" in done.stderr,
+    t.check(done.returncode == 0 and b"rows are done: " in done.stderr and b"is empty" in done.stderr,
             f"again, without input: {done.stderr[-200:]!r}")
     done = fed(p, [*base, "-i", "-", "-o", out], text[200:])
     t.check(done.returncode == 8 and b"other rows than stdin" in done.stderr and read(out + ".input") == text,
@@ -496,7 +496,68 @@ def measured(t, p, _):
     t.check(done.out.startswith("Throughput: ") and "dummy weights" in done.out, f"bench throughput: {done.out!r}")
 
 
-PARTS = [help_words, full_stdout, limits, few_processes, no_memory, flags, outputs, stdin_rows, plans, first_plan, traces, reports, sampling,
+def stdout_rows(t, p, _):
+    """-o -: rows on stdout when the job ends; a job that is not over is kept, and goes on."""
+    source, _ = small_rows(p, 12)
+    text, whole, temp, work = read(source), p.fresh(), p.at("temp"), p.at("work")
+    os.mkdir(temp)
+    base = ["run", "-m", p.model, *RAM, *QUIET]
+    p.sluice(*base, "-i", source, "-o", whole)
+    want = read(whole)
+
+    def to_stdout(*more, code=0, data=text, **streams):
+        done = subprocess.run([p.binary, *base, "-i", "-", "-o", "-", *more], timeout=300, cwd=p.folder, env={**p.env, "TMPDIR": temp},
+                              **{"input": data, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams})
+        what = f"-o - {' '.join(more)} {streams}: "
+        t.check(done.returncode == code, f"{what}exit {done.returncode}, want {code}: {done.stderr[-300:]!r}")
+        t.check((done.stdout or b"") == (want if code == 0 else b""), f"{what}stdout")
+        return done.stderr.decode()
+
+    def kept(error):
+        """The folder that the error names."""
+        found = re.search("the same command with --work-dir (.+) goes on", error.splitlines()[-1])
+        t.check(found and os.path.isdir(found[1]) and os.listdir(temp) == [os.path.basename(found[1])], f"no folder: {error[-300:]!r}")
+        return found[1]
+
+    to_stdout()
+    t.check(os.listdir(temp) == [], f"left in TMPDIR: {os.listdir(temp)}")
+    folder = kept(to_stdout("-q", "--time-limit", "0.001s", code=75))
+    t.check(not os.path.exists(os.path.join(folder, "rows.jsonl")), "OUT of a job that was stopped")
+    to_stdout("--work-dir", folder)
+    to_stdout("--work-dir", folder, data=b"")
+    shutil.rmtree(folder)
+    with open("/dev/full", "wb") as full:
+        folder = kept(to_stdout(code=9, stdout=full))
+    t.check(read(os.path.join(folder, "rows.jsonl")) == want, "stdout is full: the rows")
+    to_stdout("--work-dir", folder)
+    shutil.rmtree(folder)
+    reader, writer = os.pipe()
+    os.close(reader)
+    shutil.rmtree(kept(to_stdout(code=9, stdout=writer)))  # nobody reads
+    os.close(writer)
+    said = to_stdout("--work-dir", work, "--time-limit", "0.001s", code=75)
+    t.check("goes on" not in said, f"--work-dir: {said[-300:]!r}")
+    to_stdout("--work-dir", work)
+    done = p.sluice("status", work)
+    t.check(done.code == 0 and "12 of 12 ok" in done.out, f"status of a folder: {done.out} {done.err}")
+    said = to_stdout("--work-dir", work, data=text[200:], code=8)
+    t.check("other rows than stdin" in said, f"other rows: {said!r}")
+    to_stdout("--work-dir", p.at("none/work"), code=2)
+    to_stdout(code=5, data=b"no rows\n")
+    t.check(os.listdir(temp) == [], f"a refused job left {os.listdir(temp)}")
+    done = fed(p, [*base, "-i", source, "-o", "-", "--work-dir", work, "--dry-run"])
+    t.check(done.returncode == 0 and not done.stdout, f"dry run: {done.stdout[:80]!r} {done.stderr!r}")
+    refused(t, p, "--work-dir of -o FILE", 2, "--work-dir: is for -o -", *base, "-i", source, "-o", p.fresh(), "--work-dir", work)
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", p.binary, *base, "-i", source, "-o", "-"], capture_output=True, cwd=p.folder,
+                          env={**p.env, "TMPDIR": temp})
+    t.check(done.returncode == 9 and b"stdout: is closed" in done.stderr and b"plan" not in done.stderr, f"closed: {done.stderr!r}")
+    pairs, score = b'{"context_ids":[1,2,3],"continuation_ids":[4,5]}\n', p.fresh()
+    fed(p, ["score", "-m", p.model, "-i", "-", "-o", score, *RAM, *QUIET], pairs)
+    done = fed(p, ["score", "-m", p.model, "-i", "-", "-o", "-", *RAM, *QUIET], pairs, TMPDIR=temp)
+    t.check(done.returncode == 0 and done.stdout == read(score) != b"" and os.listdir(temp) == [], f"score -o -: {done.stderr[-300:]!r}")
+
+
+PARTS = [help_words, full_stdout, limits, few_processes, no_memory, flags, outputs, stdin_rows, stdout_rows, plans, first_plan, traces, reports, sampling,
          sharing, spellings, packing, foreign_pack, measured]
 
 

@@ -297,7 +297,7 @@ def other_out(tally, place, a):
     ends_well(tally, "first", job, out, want)
     before = os.stat(out)
     done = job.run(out)
-    tally.check(done.code == 0 and "nothing to do" in done.err and os.stat(out).st_mtime_ns == before.st_mtime_ns,
+    tally.check(done.code == 0 and "rows are done: " in done.err and os.stat(out).st_mtime_ns == before.st_mtime_ns,
                 f"OUT is complete: exit {done.code}: {done.err[-200:]!r}")
     refuses(tally, "OUT of another job", job.run(out, "--seed", "9"), (8,), "seed", "--overwrite")
     tally.check(read(out) == want, "OUT of another job was touched")

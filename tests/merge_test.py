@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`sluice merge`: the OUTs of all shards become, byte for byte, the OUT of the job without shards, and
 `run` finds it complete; parts that do not belong together, are not all there, or have changed are refused
-by name. And --dry-run and `done` beside them: every bad row counted, by code.
+by name. And --dry-run and `done` beside them: every bad row counted, by what is wrong with it.
 
     merge_test.py [SLUICE] [--only PART]...
 """
@@ -62,15 +62,27 @@ def shards(tally, place, _):
     tally.check(seen["state"] == "complete" and all(seen[k] == want[k] for k in ("rows", "output_tokens")), f"{seen}")
     again = place.sluice(*command, "-o", out)  # after status: a run mends a manifest that has other counts than OUT
     tally.check(again.code == 3 and all(words in again.err for words in (
-        "nothing to do: 21 rows ok, 2 failed", "  1 x unsupported_field (", "  1 x invalid_request")), again.err)
+        "all 23 rows are done: 21 ok, 2 failed", '  1 x field "mirostat" is not supported, line 21\n', "  1 x prompt_token_ids must be a list of token ids, line 22\n",
+        "these fields: --ignore-fields mirostat --retry-errors\n")), again.err)
     done = place.sluice("merge", "-o", out, *parts)
     tally.check(done.code == 8 and "--overwrite" in done.error_line(), done.error_line())
     tally.check(place.sluice("merge", "--overwrite", "-o", out, *parts).code == 0, "merge over an old OUT")
-    fixed = place.sluice(*command, "-o", out, "--unknown-fields", "warn", "--retry-errors")
+    fixed = place.sluice(*command, "-o", out, "--ignore-fields", "mirostat", "--retry-errors")
     fresh = place.fresh()
-    place.sluice(*command, "-o", fresh, "--unknown-fields", "warn")
+    place.sluice(*command, "-o", fresh, "--ignore-fields", "mirostat")
     tally.check(fixed.code == 3 and read(out) == read(fresh), "a merged OUT is a job like others: "
                 + difference(read(fresh), read(out)))
+
+
+def older_jobs(tally, place, command, out):
+    """What --unknown-fields said in the manifest of a job that an older sluice made."""
+    manifest = read(out + ".job.json").decode()
+    for was, code, words in (("error", 3, "all 14 rows are done"), ("warn", 8, "older sluice with --unknown-fields warn")):
+        tally.check('"ignore_fields": ""' in manifest, manifest)
+        place.write(os.path.basename(out) + ".job.json", manifest.replace('"ignore_fields": ""', f'"unknown_fields": "{was}"').encode())
+        done = place.sluice(*command)
+        tally.check(done.code == code and words in done.err, f"--unknown-fields {was}: {done.code} {done.err}")
+    place.write(os.path.basename(out) + ".job.json", manifest.encode())
 
 
 def dry_run(tally, place, _):
@@ -80,33 +92,36 @@ def dry_run(tally, place, _):
     out = place.fresh()
     done = place.sluice(*command, "-o", out, "--dry-run")
     tally.check(done.code == 3 and not os.path.exists(out), f"dry run: {done.code}")
-    for words in ("dry run: 9 of 14 rows are good", "plan: predicted", "  2 x unsupported_field, lines 2, 12: ",
-                  "  2 x invalid_request, lines 3, 13: ", "  1 x context_length_exceeded, line 14: ",
-                  "(--unknown-fields warn --retry-errors"):
+    mirostat, ids = '  2 x field "mirostat" is not supported, lines 2, 12', "  2 x prompt_token_ids must be a list of token ids, lines 3, 13"
+    too_long = "  1 x prompt_token_ids has 600 tokens, the model's context is 512, line 14 ("
+    for words in ("dry run: 9 of 14 rows are valid", "plan: predicted", mirostat, ids, too_long, "these fields: --ignore-fields mirostat\n"):
         tally.check(words in done.err, f"dry run does not say {words!r}: {done.err}")
     only_good = place.rows("good.jsonl", good)
     done = place.sluice("run", "-m", place.model, "-i", only_good, "-o", out, "--dry-run")
-    tally.check(done.code == 0 and "9 of 9 rows are good" in done.err, f"{done.code} {done.err}")
+    tally.check(done.code == 0 and "9 of 9 rows are valid" in done.err, f"{done.code} {done.err}")
     done = place.sluice(*command, "-o", out)
     at = done.err.find("done: 9 of 14 rows ok, 5 failed")
-    tally.check(done.code == 3 and at >= 0 and "  2 x unsupported_field, lines 2, 12: " in done.err[at:], done.err)
+    tally.check(done.code == 3 and at >= 0 and all(words in done.err[at:] for words in (mirostat, ids, too_long)), done.err)
     done = place.sluice(*command, "-o", out)
-    tally.check("nothing to do" in done.err and "  2 x unsupported_field (" in done.err, done.err)
-    done = place.sluice(*command, "-o", out, "--unknown-fields", "warn")
+    tally.check("all 14 rows are done: 9 ok, 5 failed" in done.err and mirostat in done.err, done.err)
+    seen = place.sluice("status", out)
+    tally.check(mirostat in seen.out and ids in seen.out and too_long in seen.out, f"status: {seen.out}")
+    older_jobs(tally, place, [*command, "-o", out], out)
+    done = place.sluice(*command, "-o", out, "--ignore-fields", "mirostat")
     tally.check(done.code == 8 and "--retry-errors" in done.error_line(), done.error_line())
-    done = place.sluice(*command, "-o", out, "--unknown-fields", "warn", "--retry-errors")
+    done = place.sluice(*command, "-o", out, "--ignore-fields", "mirostat", "--retry-errors")
     tally.check(done.code == 3 and "done: 11 of 14 rows ok, 3 failed" in done.err, done.err)
-    done = place.sluice(*command, "-o", out, "--unknown-fields", "warn", "--top-k", "4")
+    done = place.sluice(*command, "-o", out, "--ignore-fields", "mirostat", "--top-k", "4")
     tally.check(done.code == 8 and "top_k: was 0, is 4" in done.error_line(), done.error_line())
     with open(rows, "ab") as f:
         f.write(b'{"prompt_token_ids":[7,8],"max_tokens":4}\n')
-    done = place.sluice(*command, "-o", out, "--unknown-fields", "warn")
+    done = place.sluice(*command, "-o", out, "--ignore-fields", "mirostat")
     tally.check(done.code == 3 and "resume: 14 of 15 rows are done" in done.err, done.err)
     fresh = place.fresh()
-    place.sluice(*command, "-o", fresh, "--unknown-fields", "warn")
+    place.sluice(*command, "-o", fresh, "--ignore-fields", "mirostat")
     tally.check(read(out) == read(fresh), difference(read(fresh), read(out)))
     shutil.copyfile(only_good, rows)
-    done = place.sluice(*command, "-o", out, "--unknown-fields", "warn")
+    done = place.sluice(*command, "-o", out, "--ignore-fields", "mirostat")
     tally.check(done.code == 8 and "line 2 has changed" in done.error_line(), done.error_line())
 
 

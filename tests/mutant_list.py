@@ -384,9 +384,9 @@ fault("tools do not reach the template", "engine/job/request_chat.c", "         
 fault("variables of a row do not reach the template", "engine/job/request_chat.c",
       "                                   .extra = c->kwargs,\n", "", CHAT)
 fault("tools that a template does not know are dropped in silence", "engine/job/request_chat.c",
-      'if (!template_names(c->tmpl, "tools"))', "if (0)", CHAT)
+      'if (asks && !template_names(c->tmpl, "tools"))', "if (0)", CHAT)
 fault("members that a template does not know are dropped in silence", "engine/job/request_chat.c",
-      "is_one_of(key, silent) || template_names(c->tmpl, key)", "is_one_of(key, silent) || !c->unknown_fields_warn", CHAT)
+      "is_one_of(key, silent) || template_names(c->tmpl, key)", "is_one_of(key, silent) || 1", CHAT)
 fault("null is a member", "engine/job/request_chat.c", "json_is_null(value) && strcmp", "0 && strcmp", CHAT)
 fault("a variable stands for tools", "engine/job/request_chat.c", "if (is_one_of(key, taken))", "if (0)", CHAT)
 fault("the generation prompt cannot be left out", "engine/job/request_chat.c", "= !json_is_false(prompt),", "= 1,", CHAT)

@@ -167,7 +167,7 @@ def kinds(t, p, _):
         reads = SOURCES if command in ("run", "score", "plan -i", "sweep", "merge") else {}
         models = MODELS if command != "merge" and command != "probe" else {}
         for k, (kind, words) in enumerate({**KINDS, **reads, **models}.items()):
-            if kind == "-" and flag == "-o" and command in ("plan", "plan -i", "probe", "bench"):
+            if kind == "-" and flag == "-o" and command not in ("pack", "merge"):
                 continue  # stdout
             b = Bed(p, f"{n}-{k}")
             path = plant(b, kind)

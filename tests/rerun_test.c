@@ -175,17 +175,21 @@ static void fields_are_admitted(void **state)
         start_over();
         assert_int_equal(job_run(&c, NULL, &counts), OK);
         assert_int_equal(counts.failed, 4);
-        c.defaults.unknown_fields_warn = 1;
-        expect_refused(&c, "unknown_fields: was error, is warn (--retry-errors runs");
+        assert_int_equal(ignore_parse(&c.defaults.ignore, "mirostat"), OK);
+        expect_refused(&c, "was begun without --ignore-fields, not with --ignore-fields mirostat "
+                           "(add --retry-errors");
         c.retry_errors = 1;
         assert_int_equal(job_run(&c, &f, &counts), stop_after ? ERR_STOPPED : OK);
         c.retry_errors = 0; // the failed rows wait: that is durable
         assert_int_equal(job_run(&c, NULL, &counts), OK);
         assert_int_equal(counts.failed, 0);
         expect_as_fresh(&c);
-        c.defaults.unknown_fields_warn = 0; // a row that is done may hold such a field
-        c.retry_errors = 1;
-        expect_refused(&c, "unknown_fields: was warn, is error");
+        c.retry_errors = 1; // a row that is done may hold such a field
+        assert_int_equal(ignore_parse(&c.defaults.ignore, "tools"), OK);
+        expect_refused(&c,
+                       "with --ignore-fields mirostat (give --ignore-fields mirostat,tools again)");
+        c.defaults.ignore.n = 0;
+        expect_refused(&c, "(give --ignore-fields mirostat again)");
     }
     free(s.text);
 }

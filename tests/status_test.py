@@ -47,6 +47,8 @@ def running_and_stopped(tally, place, _):
     tally.check(rows_said["live"] == told.live_rows, f"live: {rows_said}, the journal has {told.live_rows}")
     tally.check(seen["output_tokens"] == told.tokens - told.live_tokens and seen["live_tokens"] == told.live_tokens > 0,
                 f"tokens: {seen}, the journal has {told.tokens}, {told.live_tokens} of them of rows under way")
+    kinds = [{"code": "invalid_request", "message": "prompt_token_ids must be a list of token ids", "rows": 1, "lines": [41]}]
+    tally.check(seen["errors"] == {"invalid_request": 1} and seen["error_kinds"] == kinds, f"stopped: {seen}")
     tally.check(seen["job"] == "run" and seen["elapsed_s"] >= 0 and seen["predicted_elapsed_s"] > 0, f"{seen}")
     before = {s: read(out + s) for s in (".journal", ".partial", ".job.json")}
     status(place, out)
@@ -55,11 +57,12 @@ def running_and_stopped(tally, place, _):
     again = place.sluice(*command, "-o", out, "--summary", summary)
     tally.check(again.code == 3 and read(out) == read(whole), difference(read(whole), read(out)))
     failed = json.loads(read(summary))["rows"]
-    tally.check(failed["failed"] == 1 and failed["errors"] == {"invalid_request": 1}, f"summary: {failed}")
+    tally.check(failed["failed"] == 1 and failed["errors"] == {"invalid_request": 1} and failed["error_kinds"] == kinds
+                and failed["ignored_fields"] == {}, f"summary: {failed}")
     code, seen = status(place, out)
     tokens = sum(len(json.loads(x).get("token_ids") or ()) for x in read(out).splitlines())
-    tally.check(seen["state"] == "complete" and seen["output_tokens"] == tokens and seen["rows"]["left"] == 0,
-                f"complete: {seen}, {tokens} tokens")
+    tally.check(seen["state"] == "complete" and seen["output_tokens"] == tokens and seen["rows"]["left"] == 0
+                and seen["error_kinds"] == kinds, f"complete: {seen}, {tokens} tokens")
     tally.check(place.sluice("status").code == 2, "status without OUT is a usage error")
 
 

@@ -48,7 +48,6 @@ static void read_defaults(const struct run *r, struct request_defaults *d)
                                    .n_stops = c->n_stops,
                                    .stops = (char **)(uintptr_t)c->stops,
                                    .ignore_eos = c->ignore_eos,
-                                   .unknown_fields_warn = strcmp(c->unknown_fields, "warn") == 0,
                                    .context = s->context,
                                    .tokens_max = (int)evict_tokens_max(&r->evict, s->context),
                                    .vocab = s->vocab,
@@ -116,6 +115,7 @@ enum err command_open_job(struct run *r, enum request_kind kind, const char *out
                              .max_errors = c->max_errors};
     TRY(read_shard(c->shard, &job.shard, &job.n_shards));
     read_defaults(r, &job.defaults);
+    TRY(ignore_parse(&job.defaults.ignore, c->ignore_fields));
     return job_open(&r->job, &job, &r->work);
 }
 
@@ -162,41 +162,65 @@ static enum err walk_and_report(struct run *r)
     return counts.failed > 0 ? ERR_ROWS : OK;
 }
 
+/* Fields that --ignore-fields names lose their meaning: how many rows lose what. */
+static void tell_ignored(const struct job *job, const struct job_counts *counts)
+{
+    const struct ignore_list *ignore = job_ignore(job);
+    for (int i = 0; i < ignore->n; i++)
+        if (counts->ignored[i] > 0)
+            log_line(LOG_WARN, "--ignore-fields: %lld row%s answered without \"%s\"",
+                     (long long)counts->ignored[i], counts->ignored[i] == 1 ? " is" : "s are",
+                     ignore->names[i]);
+}
+
+static void tell_rows(const struct run *r, const struct job_counts *n)
+{
+    const struct config *c = r->config;
+    if (job_live(r->job) && n->resumed > 0)
+        log_line(LOG_INFO, "resume: %lld of %lld rows are done, %lld partially", (long long)n->done,
+                 (long long)n->rows, (long long)max_i64(n->resumed - n->done, 0));
+    if (c->dry_run)
+        log_line(LOG_INFO, "dry run: %lld of %lld rows are valid", (long long)(n->rows - n->failed),
+                 (long long)n->rows);
+    else if (!job_live(r->job) && n->rows == 0)
+        log_line(LOG_INFO, "%s: has no rows", c->in);
+    else if (!job_live(r->job) && n->failed == n->rows && n->resumed == 0)
+        log_line(LOG_INFO, "no row can be run: all %lld rows failed", (long long)n->failed);
+    else if (!job_live(r->job))
+        log_line(LOG_INFO, "all %lld rows are done: %lld ok, %lld failed%s", (long long)n->rows,
+                 (long long)n->ok, (long long)n->failed,
+                 n->failed > 0 ? " (--retry-errors runs them again)" : "");
+    tell_ignored(r->job, n);
+}
+
 static enum err run_rows(struct run *r, enum request_kind kind)
 {
     const struct config *c = r->config;
+    struct ignore_list
+        ignore; // looked at here so that a wrong name is found before the model opens
+    TRY(ignore_parse(&ignore, c->ignore_fields));
     TRY(run_prepare(r, c));
     TRY(command_open_job(r, kind, c->dry_run ? NULL : c->out));
     struct job_counts counts;
     job_counts(r->job, &counts);
-    if (counts.resumed > 0)
-        log_line(LOG_INFO, "resume: %lld of %lld rows are done, %lld were begun",
-                 (long long)counts.done, (long long)counts.rows,
-                 (long long)max_i64(counts.resumed - counts.done, 0));
-    if (c->dry_run)
-        log_line(LOG_INFO, "dry run: %lld of %lld rows are good",
-                 (long long)(counts.rows - counts.failed), (long long)counts.rows);
-    if (!job_live(r->job)) {
-        log_line(LOG_INFO, "nothing to do: %lld rows ok, %lld failed", (long long)counts.ok,
-                 (long long)counts.failed);
-        if (!c->quiet)
-            report_errors(r, stderr);
-        if (!c->dry_run)
-            TRY(job_complete(r->job));
-        return counts.failed > 0 ? ERR_ROWS : OK;
+    tell_rows(r, &counts);
+    int live = job_live(r->job);
+    if (live) {
+        enum err planned = run_plan(r);
+        if (planned != OK)
+            job_refused(r->job);
+        TRY(planned);
     }
-    enum err planned = run_plan(r);
-    if (planned != OK)
-        job_refused(r->job);
-    TRY(planned);
-    if (c->dry_run) {
-        if (!c->quiet)
-            report_errors(r, stderr);
-        job_counts(r->job, &counts);
-        return counts.failed + r->n_left_out > 0 ? ERR_ROWS : OK;
+    if (live && !c->dry_run) {
+        TRY(job_set_predicted(r->job, r->time.job_s));
+        return walk_and_report(r);
     }
-    TRY(job_set_predicted(r->job, r->time.job_s));
-    return walk_and_report(r);
+    if (!c->quiet)
+        report_errors(job_errors(r->job), job_ignore(r->job), c->dry_run, stderr);
+    if (!c->dry_run)
+        TRY(job_complete(r->job));
+    job_counts(r->job, &counts);
+    return counts.failed + r->n_left_out > 0 ? ERR_ROWS : OK;
 }
 
 enum err command_begin(struct run **out, const struct config *c)
@@ -239,15 +263,32 @@ static enum err end_input(const struct config *c, enum err err)
     return err;
 }
 
+/* `run` and `score` over rows: -i - and -o - become files first. */
+static enum err run_job(const struct config *asked, enum request_kind kind)
+{
+    struct config placed = *asked, with;
+    struct run *r = NULL;
+    if (!asked->dry_run)
+        TRY(spool_out_begin(&placed));
+    enum err err = command_input(&with, &placed, !asked->dry_run);
+    if (err == OK)
+        err = command_begin(&r, &with);
+    if (err == OK)
+        err = end_input(&with, command_end(r, run_rows(r, kind)));
+    return asked->dry_run ? err : spool_out_end(&placed, err);
+}
+
+/* Rows come from somewhere, and go somewhere. */
+static int has_files(const struct config *c)
+{
+    return c->in && (c->out || c->to_stdout || c->dry_run);
+}
+
 enum err command_run(const struct config *asked)
 {
-    struct config with, *c = &with;
-    if (!asked->in || (!asked->out && !asked->dry_run))
+    if (!has_files(asked))
         return fail(ERR_USAGE, "run: needs -i IN.jsonl and -o OUT.jsonl");
-    TRY(command_input(&with, asked, !asked->dry_run));
-    struct run *r = NULL;
-    TRY(command_begin(&r, c));
-    return end_input(c, command_end(r, run_rows(r, REQUEST_GENERATE)));
+    return run_job(asked, REQUEST_GENERATE);
 }
 
 enum err command_walk_memory(struct run *r, enum request_kind kind, struct request *requests,
@@ -523,11 +564,11 @@ static enum err score_text(struct run *r)
 
 enum err command_score(const struct config *asked)
 {
-    struct config with, *c = &with;
-    if (!asked->text && (!asked->in || (!asked->out && !asked->dry_run)))
+    if (!asked->text && !has_files(asked))
         return fail(ERR_USAGE, "score: needs -i IN.jsonl and -o OUT.jsonl, or --text FILE");
-    TRY(command_input(&with, asked, !asked->dry_run));
+    if (!asked->text)
+        return run_job(asked, REQUEST_SCORE);
     struct run *r = NULL;
-    TRY(command_begin(&r, c));
-    return end_input(c, command_end(r, c->text ? score_text(r) : run_rows(r, REQUEST_SCORE)));
+    TRY(command_begin(&r, asked));
+    return command_end(r, score_text(r));
 }

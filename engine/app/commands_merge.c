@@ -187,17 +187,12 @@ static void set_sum(struct merge *m, json_t *root, const char *key)
     json_object_set_new(root, key, json_integer(sum));
 }
 
-static json_t *sum_errors(const struct merge *m)
+static void sum_errors(const struct merge *m, json_t *root)
 {
-    json_t *errors = json_object();
-    for (int64_t i = 0; i < m->n; i++) {
-        const char *code;
-        json_t *count;
-        json_object_foreach(json_object_get(m->parts[i].root, "errors"), code, count)
-            json_object_set_new(errors, code,
-                                json_integer(number_of(errors, code) + json_integer_value(count)));
-    }
-    return errors;
+    struct job_errors errors = {0};
+    for (int64_t i = 0; i < m->n; i++)
+        errors_take(&errors, m->parts[i].root);
+    errors_put(&errors, root);
 }
 
 /* The manifest of the job without shards. */
@@ -207,7 +202,7 @@ static enum err write_manifest(struct merge *m)
     static const char *const sums[] = {"rows", "ok", "failed", "output_tokens"};
     json_object_set_new(identity, "shard", json_string("0"));
     json_object_set_new(identity, "shards", json_string("1"));
-    json_object_set_new(root, "errors", sum_errors(m));
+    sum_errors(m, root);
     for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++)
         set_sum(m, root, sums[i]);
     for (int64_t i = 1; i < m->n; i++) // each shard planned for its own prompts

@@ -2,10 +2,14 @@
 #include "engine/app/commands.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "engine/job/job_status.h"
+#include "engine/app/report.h"
+#include "engine/app/spool.h"
 #include "engine/job/result.h"
 
 static void put_count(struct out *o, const char *key, int64_t n)
@@ -45,8 +49,15 @@ static enum err print_json(const struct job_status *s, const char *path)
     if (s->predicted_s >= 0)
         out_number(&o, s->predicted_s);
     put_count(&o, ",\"journal_bytes\":", s->journal_bytes);
+    json_t *errors = json_object();
+    errors_put(&s->errors, errors);
+    char *text = json_dumps(errors, JSON_COMPACT | JSON_EMBED);
+    out_text(&o, ",");
+    out_text(&o, text ? text : "");
     out_text(&o, "}\n");
-    enum err err = o.failed ? fail(ERR_FIT, "memory: status") : OK;
+    enum err err = o.failed || !text ? fail(ERR_FIT, "memory: status") : OK;
+    free(text);
+    json_decref(errors);
     if (err == OK)
         fwrite(o.p, 1, (size_t)o.n, stdout);
     out_free(&o);
@@ -63,10 +74,11 @@ static void print_text(const struct job_status *s, const char *path)
     printf("%s: %s", path, job_state_name(s->state));
     if (s->pid > 0)
         printf(", pid %lld", (long long)s->pid);
-    printf("\n  rows: %lld of %lld ok, %lld failed, %lld left, %lld of them live\n",
+    printf("\n  rows: %lld of %lld ok, %lld failed, %lld left, %lld of them begun\n",
            (long long)s->ok, (long long)s->rows, (long long)s->failed, (long long)s->left,
            (long long)s->live);
-    printf("  output tokens: %lld of rows done, %lld of live rows (durable)\n",
+    report_errors(&s->errors, &s->ignore, 0, stdout);
+    printf("  output tokens: %lld of rows that are done, %lld of rows that are begun\n",
            (long long)s->output_tokens, (long long)s->live_tokens);
     printf("  last run: started %s, %.0f s", started, s->elapsed_s);
     if (s->predicted_s >= 0)
@@ -79,9 +91,16 @@ enum err command_status(const struct config *c)
     if (c->n_args != 1)
         return fail(ERR_USAGE, "status: needs one OUT (the -o of a run)");
     struct job_status s;
-    TRY(job_status_read(&s, c->args[0]));
+    struct stat file;
+    char in_dir[4200];
+    const char *out = c->args[0];
+    if (stat(out, &file) == 0 && S_ISDIR(file.st_mode)) { // of --work-dir
+        snprintf(in_dir, sizeof in_dir, "%.4096s/%s", out, SPOOL_OUT);
+        out = in_dir;
+    }
+    TRY(job_status_read(&s, out));
     if (c->json)
-        return print_json(&s, c->args[0]);
-    print_text(&s, c->args[0]);
+        return print_json(&s, out);
+    print_text(&s, out);
     return OK;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/data/near.h"
 #include "kernels/whole.h"
 #include "policy/evict.h"
 
@@ -74,7 +75,9 @@ static const struct knob knobs[] = {
      "rows, one JSON object a line; -: stdin (a job keeps it as OUT.input, to resume from)"},
     {"output", 'o', KNOB_OUTPUT, AT(out),
      CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH | CMD_MERGE, NULL, "FILE",
-     "where the result goes (plan, probe, bench: - is stdout)"},
+     "where the result goes; -: stdout (run, score: when the job ends; not of pack and merge)"},
+    {"work-dir", 0, KNOB_STRING, AT(work_dir), CMD_RUN | CMD_SCORE, NULL, "DIR",
+     "of -o -: keeps the job's files, to resume from (default: a folder that goes with the job)"},
     {"prompt", 'p', KNOB_STRING, AT(prompt), CMD_GEN, NULL, "TEXT", "the prompt; -: stdin"},
     {"file", 'f', KNOB_FILE, AT(prompt_file), CMD_GEN, NULL, "FILE",
      "read the prompt from a file; -: stdin"},
@@ -194,11 +197,13 @@ static const struct knob knobs[] = {
     {"limit", 0, KNOB_COUNT, AT(limit), CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_BENCH, "0", "N",
      "first N rows (or windows) only; may grow on a job that is there"},
     {"retry-errors", 0, KNOB_SWITCH, AT(retry_errors), CMD_RUN | CMD_SCORE, NULL, "",
-     "run failed rows again, also under --unknown-fields warn"},
+     "run failed rows again, also with more --ignore-fields"},
     {"max-errors", 0, KNOB_COUNT, AT(max_errors), CMD_RUN | CMD_SCORE, "-1", "N",
      "stop when more rows failed"},
-    {"unknown-fields", 0, KNOB_CHOICE, AT(unknown_fields), CMD_RUN | CMD_SCORE, "error",
-     "error|warn", "fields that sluice does not know"},
+    {"ignore-fields", 0, KNOB_STRING, AT(ignore_fields), CMD_RUN | CMD_SCORE | CMD_PLAN, NULL,
+     "A,B,C",
+     "answer rows as if they had not these fields (tools, response_format, image_url, ...), which "
+     "sluice cannot honour"},
     {"overwrite", 0, KNOB_SWITCH, AT(overwrite),
      CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH | CMD_MERGE, NULL, "",
      "replace another job's OUT, and files that sluice did not write"},
@@ -217,8 +222,7 @@ static const struct knob knobs[] = {
     {"allow", 0, KNOB_STRING, AT(allow), CMD_PLAN, NULL, "q8,q4,int8,h2o=0.2,mixed",
      "compare with lossy weights (q8, q4), matmuls (int8), KV policies and formats (kv-q8, kv-q4, "
      "mixed), alone and together"},
-    {"machine", 0, KNOB_FILE, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE | CMD_BENCH, NULL,
-     "FILE",
+    {"machine", 0, KNOB_FILE, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE | CMD_BENCH, NULL, "FILE",
      "machine file: rates and, where no flag says them, budgets (default: this one's, probed)"},
     {"prompt-len", 0, KNOB_COUNT, AT(prompt_len), CMD_PLAN | CMD_BENCH, "0", "TOKENS",
      "prompt length of a made-up job"},
@@ -458,26 +462,6 @@ void config_text(const struct config *c, const char *name, char *buf, int cap)
     snprintf(buf, (size_t)cap, "%s", text ? text : "");
 }
 
-static int edit_distance(const char *a, const char *b)
-{
-    int row[64], n = (int)strlen(b);
-    if (n > 62)
-        return 99;
-    for (int j = 0; j <= n; j++)
-        row[j] = j;
-    for (int i = 0; a[i]; i++) {
-        int diagonal = row[0];
-        row[0] = i + 1;
-        for (int j = 0; j < n; j++) {
-            int change = diagonal + (a[i] != b[j]);
-            diagonal = row[j + 1];
-            int best = row[j] < row[j + 1] ? row[j] + 1 : row[j + 1] + 1;
-            row[j + 1] = change < best ? change : best;
-        }
-    }
-    return row[n];
-}
-
 static const struct knob *knob_find(const char *name, size_t n, int command)
 {
     for (int i = 0; i < N_KNOBS; i++)
@@ -512,14 +496,10 @@ static int names_part(const char *name, const char *flag)
 static void near_flags(const char *name, int command, const char *dashes, char *list, size_t cap)
 {
     const struct knob *nearest = NULL;
-    int least = (int)min_i64(2, (int64_t)strlen(name) / 4) + 1;
-    for (int i = 0; i < N_KNOBS; i++) {
-        int d = edit_distance(name, knobs[i].name);
-        if ((knobs[i].commands & command) && d < least) {
-            least = d;
+    int least = 0;
+    for (int i = 0; i < N_KNOBS; i++)
+        if ((knobs[i].commands & command) && is_near(name, knobs[i].name, &least))
             nearest = &knobs[i];
-        }
-    }
     if (nearest)
         list_add(list, cap, dashes, nearest->name);
     for (int i = 0; i < N_KNOBS && !nearest; i++)

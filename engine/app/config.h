@@ -33,9 +33,9 @@ enum config_command {
 struct config {
     const char *model, *in, *out, *prompt, *prompt_file, *text;
     const char *machine, *plan, *summary, *trace, *kv_dump, *kv_trace, *offload_dir, *config,
-        *allow, *sweep, *plot, *policies, *budgets, *kv_formats;
+        *allow, *sweep, *plot, *work_dir, *policies, *budgets, *kv_formats;
     const char *device, *compute, *matmul, *isa, *weights, *attn, *io, *kv_policy, *kv_scope,
-        *kv_positions, *kv_format, *order, *unknown_fields, *progress, *shard, *kv_budget,
+        *kv_positions, *kv_format, *order, *ignore_fields, *progress, *shard, *kv_budget,
         *kv_budget_of, *kv_budget_layers, *kv_budget_heads, *kv_recent, *resident, *percent,
         *weights_codec, *share_prefixes, *replan;
     int64_t mem_device, mem_ram, mem_disk;
@@ -49,6 +49,7 @@ struct config {
     int n_stops;
     const char *args[CONFIG_ARGS_MAX]; // words that are not flags
     int n_args;
+    int to_stdout;                         // 1: -o - of a job; `out` is the file that it makes
     int made_input;                        // 1: this command made the file of -i out of stdin
     int looks;                             // 1: the command (plan) leaves no model behind for later
     unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: not its default; config_given()

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/app/plot.h"
+#include "engine/app/spool.h"
 #include "engine/data/file.h"
 #include "engine/job/job.h"
 #include "engine/pack/pack.h"
@@ -175,18 +176,31 @@ static enum err check_file(const struct named *f, const struct config *c,
     return OK;
 }
 
-/* `-` is stdout where a command prints one document. */
-static void take_stdout(struct config *c, enum config_command command)
+/* `-` is stdout where a command prints one document, or rows. The rows of a job stand in a folder
+ * first (engine/app/spool.h): one that is there already is looked at as any OUT is. */
+static enum err take_stdout(struct config *c, enum config_command command)
 {
-    if (!c->out || strcmp(c->out, "-") != 0 || !(command & (CMD_PLAN | CMD_PROBE | CMD_BENCH)))
-        return;
+    static char path[PATH_BYTES];
+    const int documents = CMD_PLAN | CMD_PROBE | CMD_BENCH, rows = CMD_RUN | CMD_SCORE;
+    int is_stdout = c->out && strcmp(c->out, "-") == 0 && (command & (documents | rows));
+    if (c->work_dir && !(is_stdout && (command & rows)))
+        return fail(ERR_USAGE, "--work-dir: is for -o - (the files of a job with -o FILE stand "
+                               "beside FILE)");
+    if (!is_stdout)
+        return OK;
+    c->to_stdout = (command & rows) != 0;
     c->out = NULL;
     c->json |= command == CMD_PLAN;
+    if (c->work_dir && access(c->work_dir, F_OK) == 0) {
+        snprintf(path, sizeof path, "%.4096s/%s", c->work_dir, SPOOL_OUT);
+        c->out = path;
+    }
+    return OK;
 }
 
 enum err outputs_check(struct config *c, enum config_command command)
 {
-    take_stdout(c, command);
+    TRY(take_stdout(c, command));
     TRY(name_files(c, command));
     for (int i = 0; i < n_list; i++)
         if (list[i].role != READ)

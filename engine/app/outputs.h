@@ -13,7 +13,8 @@
  * - to OUT, to one of OUT's companions, or to another flag's file, under whatever name;
  * - over a file that sluice did not write, without --overwrite. (An OUT that is there belongs to a
  *   job or not: the job says so, ERR_JOB.)
- * `-o -` of plan, probe and bench becomes their output on stdout. */
+ * `-o -` of plan, probe and bench becomes their output on stdout; of run and score c->to_stdout is
+ * set, and c->out is in --work-dir or NULL. */
 enum err outputs_check(struct config *c, enum config_command command);
 
 #endif

@@ -57,9 +57,11 @@ struct report_figures {
 enum err report_open(struct report *report, const struct run *run);
 /* Called every step with the report as ctx; looks at the clock and mostly returns. */
 void report_tick(void *report);
-/* Why rows failed: a line for each code, with how many, the first of their lines, and the flag that
- * helps where there is one. Nothing when none did. */
-void report_errors(const struct run *r, FILE *out);
+/* Why rows failed: a line for each kind of error, with how many rows, the first of their lines, and
+ * the flag that helps where there is one. ignored: what --ignore-fields names already. Nothing when
+ * no row failed. */
+void report_errors(const struct job_errors *errors, const struct ignore_list *ignored,
+                   int is_dry_run, FILE *out);
 /* The end report on stderr and the summary, also of a run that was stopped. Returns err, or the
  * summary's error when err is OK; the sentence of err stays the thread's last. */
 enum err report_end(struct report *report, enum err err);

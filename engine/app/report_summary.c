@@ -327,23 +327,19 @@ static json_t *machine_json(const struct run *r)
     return j;
 }
 
-/* Why rows failed: {code: rows}. */
-static json_t *errors_json(const struct run *r)
-{
-    json_t *errors = json_object();
-    const struct job_errors *e = r->job ? job_errors(r->job) : NULL;
-    for (int i = 0; e && i < e->n; i++)
-        put(errors, e->code[i].code, json_integer(e->code[i].n));
-    return errors;
-}
-
 static void put_counts(json_t *root, const struct report_figures *f, const struct run *r)
 {
-    json_t *rows = json_object();
+    json_t *rows = json_object(), *ignored = json_object();
     put(rows, "total", json_integer(f->counts.rows));
     put(rows, "ok", json_integer(f->counts.ok));
     put(rows, "failed", json_integer(f->counts.failed));
-    put(rows, "errors", errors_json(r));
+    if (r->job) {
+        const struct ignore_list *ignore = job_ignore(r->job);
+        for (int i = 0; i < ignore->n; i++)
+            put(ignored, ignore->names[i], json_integer(f->counts.ignored[i]));
+        errors_put(job_errors(r->job), rows);
+    }
+    put(rows, "ignored_fields", ignored);
     put(rows, "requeued", json_integer(r->engine.batches.requeued));
     put(root, "rows", rows);
     put(root, "prompt_tokens", json_integer(f->counts.prompt_tokens));

@@ -13,9 +13,11 @@
 #include <unistd.h>
 
 #include "engine/app/run.h"
+#include "engine/job/job.h"
 #include "kernels/whole.h"
 
-#define BLOCK_BYTES 65536
+#define BLOCK_BYTES      65536
+#define SPOOL_PATH_BYTES 4096
 
 static enum err write_block(int fd, const char *path, const char *data, ssize_t n)
 {
@@ -108,4 +110,88 @@ enum err spool_look(char *path, int cap)
     enum err err = copy_stdin(fd, path, &n_bytes);
     snprintf(path, (size_t)cap, "/proc/self/fd/%d", fd); // stays open: the process is the owner
     return err;
+}
+
+/* ---- -o - ---- */
+
+static char work_dir[SPOOL_PATH_BYTES], out_path[SPOOL_PATH_BYTES + 16];
+
+enum err spool_out_begin(struct config *c)
+{
+    const char *temp = getenv("TMPDIR");
+    if (!c->to_stdout)
+        return OK;
+    if ((fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) == O_RDONLY) // see keep_standard_files()
+        return fail(ERR_IO, "stdout: is closed (-o FILE, or open stdout)");
+    int n = c->work_dir ? snprintf(work_dir, sizeof work_dir, "%s", c->work_dir)
+                        : snprintf(work_dir, sizeof work_dir, "%s/sluice-rows-XXXXXX",
+                                   temp && *temp ? temp : "/tmp");
+    if (n >= (int)sizeof work_dir)
+        return fail(ERR_USAGE, "%.512s: --work-dir: path too long", work_dir);
+    if (!c->work_dir && !mkdtemp(work_dir))
+        return fail(ERR_IO, "%.512s: %s (--work-dir DIR, or TMPDIR)", work_dir, strerror(errno));
+    if (c->work_dir && mkdir(work_dir, 0777) != 0 && errno != EEXIST)
+        return fail(ERR_USAGE, "%.512s: --work-dir: %s", work_dir, strerror(errno));
+    if (!c->work_dir)
+        log_line(LOG_INFO,
+                 "-o -: the job's files are in %s until its rows are on stdout "
+                 "(--work-dir DIR takes another folder)",
+                 work_dir);
+    snprintf(out_path, sizeof out_path, "%s/%s", work_dir, SPOOL_OUT);
+    c->out = out_path;
+    return OK;
+}
+
+static enum err stdout_failed(int why)
+{
+    if (run_interrupted)
+        return fail(ERR_STOPPED, "stdout: interrupted; the rows are in %.300s", out_path);
+    return fail(ERR_IO, "stdout: %s; the rows are in %.300s", strerror(why), out_path);
+}
+
+/* OUT onto stdout. */
+static enum err copy_out(void)
+{
+    static char block[BLOCK_BYTES];
+    int fd = open(out_path, O_RDONLY | WHOLE_OPEN);
+    enum err err = fd < 0 ? fail(ERR_IO, "%.512s: %s", out_path, strerror(errno)) : OK;
+    for (ssize_t n = 0; err == OK && (n = read(fd, block, sizeof block)) != 0;) {
+        if (n < 0)
+            err = fail(ERR_IO, "%.512s: %s", out_path, strerror(errno));
+        for (ssize_t done = 0, put; err == OK && done<n; done += put> 0 ? put : 0) {
+            put = write(STDOUT_FILENO, block + done, (size_t)(n - done));
+            if (run_interrupted || (put < 0 && errno != EINTR))
+                err = stdout_failed(errno);
+        }
+    }
+    if (fd >= 0)
+        close(fd);
+    return err;
+}
+
+/* A folder of our own, once its rows are on stdout. */
+static void remove_folder(void)
+{
+    char path[sizeof out_path + 16];
+    unlink(out_path);
+    for (int i = 0; i < N_JOB_COMPANIONS; i++) {
+        snprintf(path, sizeof path, "%s%s", out_path, job_suffixes[i]);
+        unlink(path);
+    }
+}
+
+enum err spool_out_end(const struct config *c, enum err err)
+{
+    char text[512];
+    if (!c->to_stdout)
+        return err;
+    enum err copied = err == OK || err == ERR_ROWS ? copy_out() : err;
+    err = copied == OK ? err : copied;
+    if (copied == OK && !c->work_dir)
+        remove_folder();
+    if (c->work_dir || rmdir(work_dir) == 0)
+        return err;
+    snprintf(text, sizeof text, "%s", err_text()); // the folder has rows
+    return fail(err, "%s; the job is kept: the same command with --work-dir %.300s goes on", text,
+                work_dir);
 }

@@ -1,17 +1,30 @@
-/* engine/app/spool.h - standard input as a file: a job reads its rows twice, and again when it
- * resumes.
+/* engine/app/spool.h - standard input and standard output as files: a job reads its rows twice, and
+ * again when it resumes; and its OUT appears whole, in input order.
  *
- * Owns: `-i -`. Refuses: to read rows; what was fed before is compared byte for byte. */
+ * Owns: `-i -`, `-o -` and --work-dir. Refuses: to read rows; what was fed before is compared byte
+ * for byte. */
 #ifndef ENGINE_APP_SPOOL_H
 #define ENGINE_APP_SPOOL_H
 
-#include "kernels/base.h"
+#include "engine/app/config.h"
 
 /* Standard input into OUT.input, which stays beside OUT; *path names it. Where OUT.input is there
  * already: no input at all means that file again, input that begins with it takes its place (rows
  * were appended), other input is ERR_JOB unless `overwrite`. *made 1: OUT.input was not there.
  * ERR_IO, ERR_STOPPED. */
 enum err spool_job(const char *out, int overwrite, char *path, int cap, int *made);
+
+/* The OUT of `-o -` in the folder of --work-dir. */
+#define SPOOL_OUT "rows.jsonl"
+
+/* `-o -`: c->out becomes a file in --work-dir, which is made where it is not there; without
+ * --work-dir in a new folder of $TMPDIR. Nothing for another -o. ERR_IO, also where stdout is
+ * closed; ERR_USAGE. */
+enum err spool_out_begin(struct config *c);
+/* The end of a command that spool_out_begin() prepared, with its error: a complete OUT goes to
+ * stdout. A folder of $TMPDIR is then removed; one with rows that are not on stdout stays, and the
+ * error names it. Returns `err`, or what became of stdout: ERR_IO, ERR_STOPPED. */
+enum err spool_out_end(const struct config *c, enum err err);
 
 /* Standard input into a file without a name, for a look; *path opens it until the process ends. */
 enum err spool_look(char *path, int cap);

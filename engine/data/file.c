@@ -127,7 +127,7 @@ enum err file_output_check(const char *flag, const char *path)
         return fail(ERR_USAGE, "%.512s: --%s: path too long", path, flag);
     int there = lstat(path, &st) == 0;
     const char *hint = strncmp(path, "/dev/", 5) == 0
-                           ? "leave the flag out; plan, probe and bench have -o - for stdout"
+                           ? "-o - is stdout, for run, score, plan, probe and bench"
                            : "name a regular file";
     if (there && S_ISLNK(st.st_mode))
         return fail(ERR_USAGE, "%s: --%s: is a symbolic link (%s)", path, flag, hint);

@@ -122,7 +122,7 @@ enum err job_row_failed(struct job *job, int64_t row, const struct request *r,
                         const struct row_error *error)
 {
     int64_t start = job->lines.n;
-    errors_add(&job->errors, error->code, 1, r->line, error->message);
+    errors_add(&job->errors, error, r->line);
     if (job->on_disk)
         result_error_line(&job->lines, r, error);
     if (job->callbacks.finished)
@@ -439,6 +439,7 @@ static enum err open_steps(struct job *job, struct work *work)
         job->in.line_max = min_i64(job->config.line_max, JSONL_LINE_BYTES_MAX);
     jsonl_mark(&job->in, job->old.n_bytes);
     TRY(scan_index(job));
+    TRY(scan_wrong_file(job));
     if (job->on_disk) {
         TRY(manifest_identity(job));
         TRY(files_open(job));
@@ -570,6 +571,16 @@ enum err job_set_predicted(struct job *job, double elapsed_s)
 {
     job->predicted_s = elapsed_s;
     return job->on_disk && !job->complete ? manifest_write(job, NULL) : OK;
+}
+
+const struct job_errors *job_errors(const struct job *job)
+{
+    return &job->errors;
+}
+
+const struct ignore_list *job_ignore(const struct job *job)
+{
+    return &job->config.defaults.ignore;
 }
 
 void job_counts(const struct job *job, struct job_counts *counts)

@@ -54,10 +54,10 @@ struct job_config {
     /* Of everything that changes the bytes of OUT besides the input: "key=value" lines, kept in
      * OUT.job.json; a difference is exit 8, naming the key. A value has less than 2,048 bytes. The
      * job itself adds version, job, input_bytes, input_hash, limit, shard, shards, order, epoch and
-     * unknown_fields; lines with these keys are dropped. Three of them may change without starting
+     * ignore_fields; lines with these keys are dropped. Three of them may change without starting
      * over, because what is done stays what it would be: rows behind the ones that were there
-     * (input, limit), and unknown_fields from error to warn together with retry_errors (a row that
-     * did not fail had no such field). */
+     * (input, limit), and more ignore_fields together with retry_errors (a row that did not fail
+     * had no such field). */
     const char *fingerprint;
     const struct evict *evict; // borrowed: slots of each row
     int64_t line_max;          // bytes: a longer line is an error row; 0: JSONL_LINE_BYTES_MAX
@@ -197,22 +197,15 @@ struct job_counts {
     int64_t last_durable_ns;
     int64_t text_wait_ns, commit_wait_ns; // the walker stood for rows to be read; for a commit
     int64_t ahead_rows, ahead_bytes;      // most that were ready at once
+    /* Rows that have a field which --ignore-fields names, by place in defaults.ignore: those that
+     * were to do when the job was opened. */
+    int64_t ignored[IGNORE_MAX];
 };
 void job_counts(const struct job *job, struct job_counts *counts);
 
-#define JOB_ERROR_CODES 32
-#define JOB_ERROR_LINES 5
-/* Why rows failed, those of earlier runs included: a code, how many rows have it, the first of
- * their lines (from 1) and the message of the first. */
-struct job_errors {
-    int n;
-    struct job_error_code {
-        char code[48], message[160];
-        int64_t n, lines[JOB_ERROR_LINES]; // a complete job knows no lines
-        int n_lines;
-    } code[JOB_ERROR_CODES];
-};
-/* Borrowed until job_close(). */
+/* Why rows failed, those of earlier runs included. Borrowed until job_close(). */
 const struct job_errors *job_errors(const struct job *job);
+/* The fields that the job ignores, borrowed likewise. */
+const struct ignore_list *job_ignore(const struct job *job);
 
 #endif

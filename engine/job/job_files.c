@@ -19,12 +19,9 @@
 
 #define COPY_BYTES ((int64_t)1 << 20)
 
-const char *const job_suffixes[] = {[JOB_PARTIAL] = ".partial",
-                                    [JOB_JOURNAL] = ".journal",
-                                    [JOB_MANIFEST] = ".job.json",
-                                    [JOB_MANIFEST_TMP] = ".job.json.tmp",
-                                    [JOB_TMP] = ".tmp",
-                                    [JOB_INPUT] = ".input"};
+const char *const job_suffixes[] = {
+    [JOB_PARTIAL] = ".partial",           [JOB_JOURNAL] = ".journal", [JOB_MANIFEST] = ".job.json",
+    [JOB_MANIFEST_TMP] = ".job.json.tmp", [JOB_TMP] = ".tmp",         [JOB_INPUT] = ".input"};
 
 /* ---- paths ---- */
 
@@ -305,7 +302,11 @@ static enum err count_rows(struct job *job)
                  "first: line %lu)",
                  (long long)n_lost, job->paths.partial, (unsigned long)first);
     TRY(journal_commit(&job->journal));
-    return errors_load(job);
+    for (int64_t k = 0; k < job->n_rows; k++)
+        if (job->rows[k].state == ROW_FAILED)
+            TRY(errors_add_row(&job->errors, job->partial_fd, (int64_t)job->rows[k].place,
+                               job->rows[k].n));
+    return OK;
 }
 
 /* Opens OUT.partial. OUT itself takes its place when a retry, or the last rename, was cut short. */
@@ -344,7 +345,7 @@ static enum err start_fresh(struct job *job)
     forget_rows(job);
     job->fresh = !job->out_was.there;
     job->id = manifest_id(job);
-    job->errors.n = 0;
+    job->errors = (struct job_errors){0};
     if (ftruncate(job->journal_fd, 0) != 0)
         return fail(ERR_IO, "%.512s: %s", job->paths.journal, strerror(errno));
     TRY(open_partial(job, 1));

@@ -7,7 +7,6 @@
  *     job_files.c     OUT's companions: lock, resume
  *     job_commit.c    commits; the writer, a thread that makes them durable
  *     job_out.c       OUT, made of lines that were verified
- *     job_errors.c    why rows failed, by code
  *     job_manifest.c  OUT.job.json
  *
  * Threads. All is the walker's, but for what the reader and the writer are handed: numbers of rows,
@@ -182,8 +181,8 @@ struct job {
     struct standing out_was; // what stood at OUT when the job was opened
     int fresh;               // this run began the job, and took nobody's place
     int refused;             // see job_refused()
-    char *identity; // owned: "key=value" lines, all that must be equal to resume
-    uint64_t id;    // of the journal: hash of the identity under which it was begun
+    char *identity;          // owned: "key=value" lines, all that must be equal to resume
+    uint64_t id;             // of the journal: hash of the identity under which it was begun
     struct input_marks marks;
     struct old_input old;
     int64_t started_unix_s; // this run, by the wall clock
@@ -264,6 +263,10 @@ void live_stream(const struct job *job, struct live *l, int last);
 /* ---- job_scan.c ---- */
 /* Finds the rows of the input; the hash of its bytes stands in job->in. */
 enum err scan_index(struct job *job);
+/* An input whose rows all fail because they are no JSON, or because the model has no tokenizer, is
+ * a wrong file or a wrong model: ERR_INPUT, before anything is written. The first other row ends
+ * the look. */
+enum err scan_wrong_file(struct job *job);
 /* Looks at every row once; bad ones that are to do become error rows. */
 enum err scan_rows(struct job *job, struct work *work);
 /* Adds a row to what is to be done. ERR_FIT. */
@@ -298,13 +301,6 @@ enum err files_commit(struct job *job, int wait);
 enum err files_commit_end(struct job *job, int wait);
 /* Gives the memory of `lines` back: they are written, not vouched for. ERR_IO. */
 enum err files_spill(struct job *job);
-
-/* ---- job_errors.c ---- */
-/* line 0: not known. */
-void errors_add(struct job_errors *e, const char *code, int64_t n, int64_t line,
-                const char *message);
-/* Counts the rows that the journal calls failed, from their lines. ERR_FIT. */
-enum err errors_load(struct job *job);
 
 /* ---- job_out.c ---- */
 /* All rows are done: OUT. ERR_CORRUPT: lines of OUT.partial have changed; their rows wait again. */

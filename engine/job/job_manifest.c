@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 #define MANIFEST_BYTES_MAX (1 << 20)
-#define LINE_BYTES         2048 // of a key, or of a value
+#define LINE_BYTES         2304 // of a key, or of a value
+#define EVERY_FIELD        "*"  // ignore_fields of a job begun with --unknown-fields warn
 
 /* ---- identity ---- */
 
@@ -68,7 +69,7 @@ enum err manifest_identity(struct job *job)
 {
     const struct job_config *c = &job->config;
     struct out o = {0};
-    char hash[24];
+    char hash[24], fields[LINE_BYTES];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)job->in.hash);
     add_line(&o, "version", c->version ? c->version : "");
     add_line(&o, "job", c->kind == REQUEST_SCORE ? "score" : "run");
@@ -79,7 +80,8 @@ enum err manifest_identity(struct job *job)
     add_count(&o, "shards", max_i64(c->n_shards, 1));
     add_line(&o, "order", c->completion_order ? "completion" : "input");
     add_count(&o, "epoch", c->defaults.epoch);
-    add_line(&o, "unknown_fields", c->defaults.unknown_fields_warn ? "warn" : "error");
+    ignore_text(&c->defaults.ignore, fields, sizeof fields);
+    add_line(&o, "ignore_fields", fields);
     if (c->fingerprint)
         add_fingerprint(&o, c->fingerprint);
     out_bytes(&o, "", 1);
@@ -131,18 +133,24 @@ static void out_marks(struct out *o, const struct input_marks *m)
     out_text(o, "\"}");
 }
 
+/* ,"errors": {...}, "error_kinds": [...] */
+static void out_errors(struct out *o, const struct job_errors *errors)
+{
+    json_t *root = json_object();
+    errors_put(errors, root);
+    char *text = json_dumps(root, JSON_EMBED);
+    out_text(o, ",\n  ");
+    out_text(o, text ? text : "");
+    o->failed |= !text;
+    free(text);
+    json_decref(root);
+}
+
 static void out_end(struct out *o, const struct manifest_end *end, const struct job_errors *errors)
 {
     out_entry(o, "ok", end->ok);
     out_entry(o, "failed", end->failed);
-    out_text(o, ",\n  \"errors\": {");
-    for (int i = 0; i < errors->n; i++) {
-        out_text(o, i > 0 ? ", " : "");
-        out_string(o, errors->code[i].code, (int64_t)strlen(errors->code[i].code));
-        out_text(o, ": ");
-        out_int(o, errors->code[i].n);
-    }
-    out_text(o, "}");
+    out_errors(o, errors);
     out_entry(o, "output_tokens", end->out_tokens);
     out_entry(o, "out_bytes", end->out_bytes);
     out_entry(o, "out_crc32c", end->out_crc);
@@ -336,6 +344,36 @@ static enum err compare_input(const struct job *job, const json_t *identity, int
     return ends[0] == '\n' || ends[1] == '\n' ? OK : input_differs(job);
 }
 
+/* Other fields are ignored than before. */
+static enum err admit_fields(const struct job *job, const char *was, const char *is)
+{
+    const struct ignore_list *now = &job->config.defaults.ignore;
+    struct ignore_list before;
+    char give[LINE_BYTES];
+    if (strcmp(was, EVERY_FIELD) == 0)
+        return fail(
+            ERR_JOB,
+            "%.400s: the job was begun by an older sluice with --unknown-fields warn, which "
+            "ignored every unknown field (that sluice can finish the job; another -o, or "
+            "--overwrite, starts over)",
+            job->paths.manifest);
+    TRY(ignore_parse(&before, was));
+    const struct ignore_list gone = ignore_without(&before, now), all = ignore_union(now, &before);
+    ignore_text(&all, give, sizeof give);
+    if (gone.n > 0)
+        return fail(ERR_JOB,
+                    "%.400s: the job was begun with --ignore-fields %.400s (give "
+                    "--ignore-fields %.400s again)",
+                    job->paths.manifest, was, give);
+    if (job->config.retry_errors)
+        return OK;
+    return fail(ERR_JOB,
+                "%.400s: the job was begun %s%.400s, not with --ignore-fields %.400s (add "
+                "--retry-errors: failed rows are run again with that list, the others stay)",
+                job->paths.manifest, *was ? "with --ignore-fields " : "without --ignore-fields",
+                was, is);
+}
+
 /* A key that differs. OK when that only admits more rows. */
 static enum err admit(const struct job *job, const char *key, const char *was, const char *is)
 {
@@ -344,15 +382,19 @@ static enum err admit(const struct job *job, const char *key, const char *was, c
         if (before > 0 && (now == 0 || now > before))
             return OK;
     }
-    if (strcmp(key, "unknown_fields") == 0 && strcmp(was, "error") == 0) {
-        if (job->config.retry_errors)
-            return OK;
-        return fail(ERR_JOB,
-                    "%.400s: unknown_fields: was %.100s, is %.100s (--retry-errors runs the failed "
-                    "rows again under it; else use --overwrite or another -o)",
-                    job->paths.manifest, was, is);
-    }
-    return differs(job, key, was, is);
+    return strcmp(key, "ignore_fields") == 0 ? admit_fields(job, was, is)
+                                             : differs(job, key, was, is);
+}
+
+/* What the key of a job's identity was. Before --ignore-fields there was --unknown-fields: `error`
+ * ignored nothing. NULL: the key was not there. */
+static const char *value_of(const json_t *identity, const char *key)
+{
+    const char *was = json_string_value(json_object_get(identity, key));
+    const char *older = json_string_value(json_object_get(identity, "unknown_fields"));
+    if (was || strcmp(key, "ignore_fields") != 0 || !older)
+        return was;
+    return strcmp(older, "error") == 0 ? "" : EVERY_FIELD;
 }
 
 static enum err compare(const struct job *job, const json_t *identity, int *grown)
@@ -363,7 +405,7 @@ static enum err compare(const struct job *job, const json_t *identity, int *grow
     int input_done = 0;
     *grown = 0;
     while (next_line(&at, key, value, sizeof key)) {
-        const char *was = json_string_value(json_object_get(identity, key));
+        const char *was = value_of(identity, key);
         n++;
         if (strncmp(key, "input_", 6) == 0) {
             int more = 0;
@@ -396,8 +438,7 @@ static enum err compare(const struct job *job, const json_t *identity, int *grow
 static enum err read_root(struct job *job, const json_t *root, struct manifest_end *end)
 {
     const json_t *identity = json_object_get(root, "identity");
-    const char *id = json_string_value(json_object_get(root, "journal")), *code;
-    json_t *n;
+    const char *id = json_string_value(json_object_get(root, "journal"));
     if (!json_is_object(identity) || !id)
         return fail(ERR_JOB, "%.512s: not a job's manifest (use --overwrite or another -o)",
                     job->paths.manifest);
@@ -421,8 +462,7 @@ static enum err read_root(struct job *job, const json_t *root, struct manifest_e
                     "%.512s: prompt_cap: is not what the job wrote (use --overwrite or another -o)",
                     job->paths.manifest);
     if (end->complete)
-        json_object_foreach(json_object_get(root, "errors"), code, n)
-            errors_add(&end->errors, code, json_integer_value(n), 0, "");
+        errors_take(&end->errors, root);
     return OK;
 }
 

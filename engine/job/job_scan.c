@@ -137,6 +137,88 @@ enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_er
     return err;
 }
 
+/* ---- a wrong file ---- */
+
+/* The input by the name that its owner knows. */
+static const char *input_name(const struct job *job)
+{
+    const char *path = job->config.in_path, *spooled = job_suffixes[JOB_INPUT];
+    size_t n = strlen(path), n_spooled = strlen(spooled);
+    int is_stdin = (n > n_spooled && strcmp(path + n - n_spooled, spooled) == 0) ||
+                   strncmp(path, "/proc/self/fd/", 14) == 0;
+    return is_stdin ? "stdin" : path;
+}
+
+static enum err not_rows(const struct job *job, const struct row_error *error)
+{
+    return fail(ERR_INPUT,
+                "%.512s: no row is JSON; the first: %.200s (give one JSON object a line, e.g. %s)",
+                input_name(job), error->message,
+                job->config.kind == REQUEST_SCORE ? "{\"context\":\"...\",\"continuation\":\"...\"}"
+                                                  : "{\"prompt\":\"...\"}");
+}
+
+static enum err no_tokenizer(const struct job *job)
+{
+    return fail(ERR_INPUT,
+                "%.512s: all rows are text, and the model has no tokenizer (give token ids: %s)",
+                input_name(job),
+                job->config.kind == REQUEST_SCORE ? "context_ids and continuation_ids"
+                                                  : "prompt_token_ids");
+}
+
+/* The first byte of row k that is no space, or the last one. 0: the row is too long to be read. */
+static enum err edge_byte(struct job *job, int64_t k, int last, char *byte)
+{
+    const char *text;
+    int64_t n, at = 0;
+    *byte = 0;
+    if (job->rows[k].offset < 0)
+        return OK;
+    TRY(jsonl_read(&job->in, job->rows[k].offset, &text, &n));
+    while (at < n && strchr(" \t\r", text[last ? n - 1 - at : at]))
+        at++;
+    *byte = at < n ? text[last ? n - 1 - at : at] : 0;
+    return OK;
+}
+
+/* Some lines of a list over several lines are JSON: the brackets around all of it tell. */
+static enum err check_list(struct job *job)
+{
+    char first, last;
+    TRY(edge_byte(job, 0, 0, &first));
+    TRY(edge_byte(job, job->n_rows - 1, 1, &last));
+    return first != '[' || last != ']'
+               ? OK
+               : fail(ERR_INPUT,
+                      "%.512s: is one JSON list (give one JSON object a line; jq -c '.[]' makes "
+                      "such lines of a list)",
+                      input_name(job));
+}
+
+enum err scan_wrong_file(struct job *job)
+{
+    struct row_error first = {0};
+    int has_text = 0;
+    if (job->n_rows == 0)
+        return OK;
+    TRY(check_list(job));
+    for (int64_t k = 0; k < job->n_rows; k++) {
+        struct request r;
+        struct row_error error;
+        enum err err = scan_parse(job, k, &r, &error);
+        request_free(&r);
+        int is_text = err == ERR_ROW && strcmp(error.code, ROW_NO_TOKENIZER) == 0;
+        int is_no_json = err == ERR_ROW && strcmp(error.code, ROW_NO_JSON) == 0;
+        if ((!is_text && !is_no_json) || job->rows[k].offset < 0)
+            return err == ERR_ROW ? OK : err;
+        has_text |= is_text;
+        if (k == 0)
+            first = error;
+    }
+    return has_text ? no_tokenizer(job) : not_rows(job, &first);
+}
+
 /* ---- custom_ids ---- */
 
 /* Row numbers by hash of their custom_id: 8 bytes each, at most three quarters full. What looks
@@ -365,12 +447,14 @@ static enum err scan_row(struct job *job, struct id_table *ids, int64_t k, struc
     if (err == OK && twin >= 0) {
         error = (struct row_error){.code = "duplicate_custom_id"};
         snprintf(error.message, sizeof error.message,
-                 "lines %lu and %lu have the same custom_id: %.200s",
+                 "lines %lu and %lu have the same custom_id: '%.200s'",
                  (unsigned long)job->rows[twin].line, (unsigned long)row->line, r.custom_id);
         err = ERR_ROW;
     }
     if (err == OK)
         err = job_row_check(job, &r, &error);
+    for (int i = 0; err == OK && i < IGNORE_MAX; i++)
+        job->counts.ignored[i] += r.ignored >> i & 1;
     if (err == OK) {
         struct resumed *resumed = row->n > 0 ? &job->resumed[row->n - 1] : NULL;
         if (resumed) // tokens of an earlier run come back as a forced span

@@ -26,7 +26,8 @@ enum { ROW_NEW, ROW_BEGUN, ROW_GOOD, ROW_BAD };
 struct told {
     struct told_row {
         uint32_t state, tokens;
-    } * rows; // owned
+        int64_t offset, n; // of its line in OUT.partial, when the row is done
+    } * rows;              // owned
     int64_t cap;
 };
 
@@ -50,11 +51,11 @@ static enum err tell(void *ctx, const struct journal_entry *e)
     }
     struct told_row *row = &t->rows[e->index];
     if (e->kind == JOURNAL_ROW) {
-        *row = (struct told_row){e->failed ? ROW_BAD : ROW_GOOD, e->tokens};
+        *row = (struct told_row){e->failed ? ROW_BAD : ROW_GOOD, e->tokens, e->offset, e->n};
         return OK;
     }
     if (row->state != ROW_BEGUN)
-        *row = (struct told_row){e->n > 0 ? ROW_BEGUN : ROW_NEW, 0};
+        *row = (struct told_row){.state = e->n > 0 ? ROW_BEGUN : ROW_NEW};
     row->tokens += (uint32_t)e->n;
     return OK;
 }
@@ -68,6 +69,19 @@ static void count(struct job_status *s, const struct told *t)
         s->live += row->state == ROW_BEGUN;
         *(row->state == ROW_BEGUN ? &s->live_tokens : &s->output_tokens) += row->tokens;
     }
+}
+
+/* Why rows failed, by their lines in OUT.partial; a file that is gone tells nothing. */
+static enum err read_errors(struct job_status *s, const struct told *t, const char *partial)
+{
+    int fd = open(partial, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    enum err err = OK;
+    for (int64_t k = 0; fd >= 0 && err == OK && k < t->cap; k++)
+        if (t->rows[k].state == ROW_BAD)
+            err = errors_add_row(&s->errors, fd, t->rows[k].offset, t->rows[k].n);
+    if (fd >= 0)
+        close(fd);
+    return err;
 }
 
 /* The process that holds the lock of the file, by /proc/locks; 0: none that can be seen. `hint`,
@@ -116,6 +130,9 @@ static enum err read_manifest(struct job_status *s, const char *path, int *found
     }
     snprintf(s->job, sizeof s->job, "%s", job);
     snprintf(s->input, sizeof s->input, "%s", input ? input : "");
+    if (ignore_parse(&s->ignore, json_string_value(json_object_get(identity, "ignore_fields"))) !=
+        OK)
+        s->ignore = (struct ignore_list){0}; // a file of another version: not worth an error here
     s->rows = json_integer_value(json_object_get(root, "rows"));
     s->started_unix_s = json_integer_value(json_object_get(root, "started_unix_s"));
     s->predicted_s = json_is_number(predicted) ? json_number_value(predicted) : -1;
@@ -125,13 +142,14 @@ static enum err read_manifest(struct job_status *s, const char *path, int *found
         s->failed = json_integer_value(json_object_get(root, "failed"));
         s->output_tokens = json_integer_value(json_object_get(root, "output_tokens"));
         s->last_unix_s = json_integer_value(json_object_get(root, "ended_unix_s"));
+        errors_take(&s->errors, root);
     }
     json_decref(root);
     return OK;
 }
 
 /* The journal that stands beside a job under way. */
-static enum err read_journal(struct job_status *s, int fd, const char *path)
+static enum err read_journal(struct job_status *s, int fd, const char *path, const char *partial)
 {
     struct told told = {0};
     struct journal_look look;
@@ -142,6 +160,8 @@ static enum err read_journal(struct job_status *s, int fd, const char *path)
     enum err err = journal_look(fd, path, &reader, &look);
     if (err == OK)
         count(s, &told);
+    if (err == OK)
+        err = read_errors(s, &told, partial);
     free(told.rows);
     s->journal_bytes = look.bytes;
     s->pid = lock_holder(&file, look.pid);
@@ -151,16 +171,16 @@ static enum err read_journal(struct job_status *s, int fd, const char *path)
 }
 
 static enum err read_both(struct job_status *s, const char *out, const char *manifest,
-                          const char *journal)
+                          const char *journal, const char *partial)
 {
     int found;
     int fd = open(journal, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     enum err err = read_manifest(s, manifest, &found);
     if (err == OK && !found && fd < 0)
-        err =
-            fail(ERR_INPUT, "%.512s: no job: there is neither %.512s nor a journal", out, manifest);
+        err = fail(ERR_INPUT, "%.512s: no job found (neither %.512s nor a journal is there)", out,
+                   manifest);
     if (err == OK && fd >= 0 && s->state != JOB_COMPLETE)
-        err = read_journal(s, fd, journal);
+        err = read_journal(s, fd, journal, partial);
     if (fd >= 0)
         close(fd);
     return err;
@@ -168,12 +188,13 @@ static enum err read_both(struct job_status *s, const char *out, const char *man
 
 enum err job_status_read(struct job_status *s, const char *out)
 {
-    char manifest[4200], journal[4200];
+    char manifest[4200], journal[4200], partial[4200];
     snprintf(manifest, sizeof manifest, "%.4096s.job.json", out);
     snprintf(journal, sizeof journal, "%.4096s.journal", out);
+    snprintf(partial, sizeof partial, "%.4096s.partial", out);
     for (int again = 0; again < 2; again++) {
         *s = (struct job_status){.predicted_s = -1};
-        TRY(read_both(s, out, manifest, journal));
+        TRY(read_both(s, out, manifest, journal, partial));
         if (s->journal_bytes > 0 || s->state == JOB_COMPLETE)
             break; // else the job may just have ended between the two looks
     }

@@ -1,11 +1,12 @@
 /* engine/job/job_status.h - a job seen from outside: what its files say while it runs, or after.
  *
- * Owns: nothing; reads OUT.job.json, OUT.journal and /proc/locks, takes no lock and changes no
- * byte, so that a run is never disturbed. Refuses: OUT's lines. */
+ * Owns: nothing; reads OUT.job.json, OUT.journal, the failed rows of OUT.partial and /proc/locks,
+ * takes no lock and changes no byte, so that a run is never disturbed. Refuses: OUT's other lines.
+ */
 #ifndef ENGINE_JOB_JOB_STATUS_H
 #define ENGINE_JOB_JOB_STATUS_H
 
-#include "kernels/base.h"
+#include "engine/job/ignore.h"
 
 enum job_state { JOB_STOPPED, JOB_RUNNING, JOB_COMPLETE };
 
@@ -19,6 +20,8 @@ struct job_status {
     int64_t journal_bytes;                // 0: there is none
     char job[16];                         // "run", "score"
     char input[4096];
+    struct job_errors errors;  // of the rows that failed
+    struct ignore_list ignore; // --ignore-fields of the job
 };
 
 const char *job_state_name(enum job_state state);

@@ -87,13 +87,18 @@ static enum err ids_check(struct fields *f, const struct ids *ids, const char *n
     return OK;
 }
 
+static enum err no_tokenizer(struct fields *f, const char *name)
+{
+    return row_fail(f->error, ROW_NO_TOKENIZER,
+                    "%s is text, and the model has no tokenizer (give token ids)", name);
+}
+
 /* Appends the tokens of a text. */
 static enum err ids_encode(struct fields *f, struct tokenizer *tok, const char *name,
                            const char *text, int64_t n_bytes, int add_special, struct ids *ids)
 {
     if (!tok)
-        return row_fail(f->error, "invalid_request", "%s is text, and the model has no tokenizer",
-                        name);
+        return no_tokenizer(f, name);
     int64_t cap = min_i64(n_bytes + TOKENS_SPARE, ids_limit(f)), n = 0;
     for (;;) {
         TRY(ids_room(ids, cap));
@@ -220,12 +225,14 @@ static enum err ids_chat(struct fields *f, struct tokenizer *tok, const struct t
     struct chat chat = {.tmpl = tmpl,
                         .tok = tok,
                         .epoch = f->defaults->epoch,
-                        .unknown_fields_warn = f->defaults->unknown_fields_warn,
-                        .where = f->where,
+                        .ignore = &f->defaults->ignore,
+                        .ignored = &f->r->ignored,
                         .error = f->error};
     char *text = NULL;
     int64_t n = 0;
     TRY(count_nodes(f));
+    if (!tok)
+        return no_tokenizer(f, "messages");
     enum err err = load_span(f, "messages", &f->messages, &chat.messages);
     if (err == OK)
         err = load_span(f, "tools", &f->tools, &chat.tools);
@@ -288,6 +295,9 @@ static enum err prompt_tokens(struct fields *f, struct tokenizer *tok, const str
     if (!f->messages.set && (f->tools.set || f->chat_template_kwargs.set))
         return row_fail(f->error, "invalid_request", "%s needs messages",
                         f->tools.set ? "tools" : "chat_template_kwargs");
+    if (f->tools.set && f->no_tools)
+        TRY(row_lacks(&f->defaults->ignore, &r->ignored, f->error, "tool_choice",
+                      "tool_choice \"none\" is not supported beside tools, only \"auto\" is"));
     const char *name = f->messages.set ? "messages" : "prompt";
     if (f->messages.set)
         TRY(ids_chat(f, tok, tmpl, ids));
@@ -333,8 +343,6 @@ static enum err parse_generate(struct fields *f, struct tokenizer *tok, const st
                                struct ids *ids)
 {
     struct request *r = f->r;
-    if (f->stream)
-        return row_fail(f->error, "invalid_request", "stream must be false in a batch");
     if (f->max_tokens >= 0 && f->max_completion_tokens >= 0 &&
         f->max_tokens != f->max_completion_tokens)
         return row_fail(f->error, "invalid_request", "max_tokens and max_completion_tokens differ");
@@ -423,7 +431,6 @@ static void fields_init(struct fields *f, struct request *r, const struct reques
                          .max_completion_tokens = -1,
                          .min_tokens = -1,
                          .top_logprobs = -1,
-                         .n = 1,
                          .top_k = d->top_k,
                          .seed = d->has_seed ? (int64_t)d->seed : 0,
                          .temperature = d->temperature < 0 ? 1 : d->temperature,

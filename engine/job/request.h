@@ -7,6 +7,7 @@
 #define ENGINE_JOB_REQUEST_H
 
 #include "engine/chat/template.h"
+#include "engine/job/ignore.h"
 #include "engine/token/token.h"
 #include "kernels/ops.h"
 
@@ -54,6 +55,7 @@ struct request {
     int logprobs;      // 1: log-probability of every output token
     int top_logprobs;  // best n beside it
     int echo;          // the prompt is part of the text (and of the logprobs)
+    uint32_t ignored;  // bit i: the row has the field of name i of request_defaults.ignore
 };
 
 /* What the run says for rows that do not. */
@@ -68,7 +70,7 @@ struct request_defaults {
     int n_stops;
     char **stops; // borrowed
     int ignore_eos;
-    int unknown_fields_warn; // 1: warn once instead of an error row
+    struct ignore_list ignore; // fields that rows may have although sluice lacks what they ask for
     int context; // the model's: prompt + max_tokens beyond it is cut to it, a prompt beyond it an
                  // error row
     int tokens_max; // of a row, where that may be more than the context (--kv-positions slot); else
@@ -77,11 +79,9 @@ struct request_defaults {
     int64_t epoch;  // the clock of chat templates and of `created`: SOURCE_DATE_EPOCH, or 0
 };
 
-/* The error of one row, as it stands in the output. */
-struct row_error {
-    char code[48]; // "invalid_json", "unsupported_field", "context_length_exceeded", ...
-    char message[400];
-};
+/* Codes of rows that say something of the whole input where all rows have them. */
+#define ROW_NO_JSON      "invalid_json"
+#define ROW_NO_TOKENIZER "no_tokenizer"
 
 #define REQUEST_STOPS_MAX  64                  // stop strings, and stop_token_ids
 #define REQUEST_STOP_BYTES 1024                // of one stop string

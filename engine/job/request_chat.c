@@ -18,20 +18,36 @@ static int is_one_of(const char *name, const char *const *names)
     return *names != NULL;
 }
 
+/* The text of a part of a message; *text NULL: an image or the like, which is ignored. */
+static enum err part_text(const struct chat *c, const json_t *part, size_t at, size_t i,
+                          const json_t **text)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    *text = json_object_get(part, "text");
+    if (type && strcmp(type, "text") != 0) {
+        *text = NULL;
+        return row_lacks(
+            c->ignore, c->ignored, c->error, type,
+            "messages[%zu].content[%zu]: \"%.100s\" is not supported, only \"text\" is", at, i,
+            type);
+    }
+    return type && json_is_string(*text)
+               ? OK
+               : row_fail(c->error, "invalid_request",
+                          "messages[%zu].content[%zu] must be {\"type\":\"text\",\"text\":...}", at,
+                          i);
+}
+
 /* A list of text parts becomes one string, lines joined. *out: new reference or NULL. */
 static enum err join_parts(const struct chat *c, const json_t *parts, size_t at, json_t **out)
 {
     int64_t n_bytes = 0;
     size_t i;
-    const json_t *part;
+    const json_t *part, *text;
+    int n_joined = 0;
     json_array_foreach(parts, i, part)
     {
-        const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
-        if (!json_is_string(type) || strcmp(json_string_value(type), "text") != 0 ||
-            !json_is_string(text))
-            return row_fail(c->error, "invalid_request",
-                            "messages[%zu].content[%zu] must be {\"type\":\"text\",\"text\":...}",
-                            at, i);
+        TRY(part_text(c, part, at, i, &text));
         n_bytes += (int64_t)json_string_length(text) + 1;
     }
     char *joined = malloc((size_t)n_bytes + 1), *p = joined;
@@ -39,8 +55,9 @@ static enum err join_parts(const struct chat *c, const json_t *parts, size_t at,
         return fail(ERR_FIT, "no memory for a message");
     json_array_foreach(parts, i, part)
     {
-        const json_t *text = json_object_get(part, "text");
-        if (i > 0)
+        if (part_text(c, part, at, i, &text) != OK || !text)
+            continue;
+        if (n_joined++ > 0)
             *p++ = '\n';
         memcpy(p, json_string_value(text), json_string_length(text));
         p += json_string_length(text);
@@ -50,14 +67,12 @@ static enum err join_parts(const struct chat *c, const json_t *parts, size_t at,
     return *out ? OK : fail(ERR_FIT, "no memory for a message");
 }
 
-/* Of a field that the template never names. */
-static enum err unused(const struct chat *c, const char *name)
+/* Of a field that the template never names; `where` says where it stands in the row. */
+static enum err unused(const struct chat *c, const char *field, const char *where)
 {
-    if (c->unknown_fields_warn)
-        return row_warn_unknown(c->where, name);
-    return row_fail(c->error, "unsupported_field",
-                    "field \"%.100s\" is not supported: the model's chat template does not use it",
-                    name);
+    return row_lacks(c->ignore, c->ignored, c->error, field,
+                     "field \"%.100s\" is not supported: the model's chat template does not use it",
+                     where);
 }
 
 static enum err list_of_objects(const struct chat *c, const json_t *list, const char *name)
@@ -85,7 +100,7 @@ static enum err check_member(const struct chat *c, const char *key, const json_t
     snprintf(name, sizeof name, "messages[%zu].%.100s", at, key);
     if (strcmp(key, "tool_calls") == 0)
         TRY(list_of_objects(c, value, name));
-    return is_one_of(key, silent) || template_names(c->tmpl, key) ? OK : unused(c, name);
+    return is_one_of(key, silent) || template_names(c->tmpl, key) ? OK : unused(c, key, name);
 }
 
 /* An answer that calls or thinks may have no content, and what a tool gives back may be an object.
@@ -160,8 +175,9 @@ static enum err check(const struct chat *c)
         TRY(check_message(c, json_array_get(c->messages, i), i));
     if (c->tools) {
         TRY(list_of_objects(c, c->tools, "tools"));
-        if (!template_names(c->tmpl, "tools"))
-            TRY(unused(c, "tools"));
+        int asks = json_array_size(c->tools) > 0;
+        if (asks && !template_names(c->tmpl, "tools"))
+            TRY(unused(c, "tools", "tools"));
     }
     return c->kwargs ? check_kwargs(c) : OK;
 }

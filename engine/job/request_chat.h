@@ -9,15 +9,15 @@
 #include "engine/job/request.h"
 
 struct chat {
-    json_t *messages;            // changed: see chat_render
-    json_t *tools;               // or NULL: not given
-    json_t *kwargs;              // further variables of the template, or NULL
-    const struct template *tmpl; // or NULL: the model has none
-    struct tokenizer *tok;       // or NULL
-    int64_t epoch;               // of strftime_now
-    int unknown_fields_warn;     // see struct request_defaults
-    const char *where;           // "line 12", for that warning; else unused
-    struct row_error *error;     // filled with ERR_ROW
+    json_t *messages;                 // changed: see chat_render
+    json_t *tools;                    // or NULL: not given
+    json_t *kwargs;                   // further variables of the template, or NULL
+    const struct template *tmpl;      // or NULL: the model has none
+    struct tokenizer *tok;            // or NULL
+    int64_t epoch;                    // of strftime_now
+    const struct ignore_list *ignore; // see struct request_defaults; NULL: an empty list
+    uint32_t *ignored;                // bits of the list, set for what was ignored
+    struct row_error *error;          // filled with ERR_ROW
 };
 
 /* Checks the three and renders them. In a message the parts of a list of texts are joined by

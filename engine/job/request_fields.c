@@ -5,6 +5,7 @@
  * their unset options so. */
 #include "engine/job/request_fields.h"
 
+#include "engine/data/near.h"
 #include "engine/job/result.h"
 
 #include <math.h>
@@ -22,19 +23,11 @@ enum err row_fail(struct row_error *e, const char *code, const char *fmt, ...)
     return ERR_ROW;
 }
 
+/* The reader's sentence begins with the line, which the error row and the reports have already. */
 enum err row_fail_json(struct row_error *e, enum err err)
 {
-    return err == ERR_INPUT ? row_fail(e, "invalid_json", "%s", err_text()) : err;
-}
-
-enum err row_warn_unknown(const char *where, const char *name)
-{
-    static int warned;
-    if (!warned)
-        log_line(LOG_WARN, "%s: field \"%.100s\" is not supported and ignored; so are others",
-                 where, name);
-    warned = 1;
-    return OK;
+    const char *text = err_text(), *where = strstr(text, ": ");
+    return err == ERR_INPUT ? row_fail(e, ROW_NO_JSON, "%s", where ? where + 2 : text) : err;
 }
 
 void fields_json(const struct fields *f, struct json *j, int64_t at, int64_t n)
@@ -44,10 +37,12 @@ void fields_json(const struct fields *f, struct json *j, int64_t at, int64_t n)
 
 /* ---- one value ---- */
 
+#define COUNT(table) (sizeof(table) / sizeof(table)[0])
+
 enum field_form { BATCH = 1, CHAT = 2, COMPLETION = 4, PLAIN = 8, SCORE = 16 };
 #define GENERATED (CHAT | COMPLETION | PLAIN)
 
-enum field_kind { FIELD_INT, FIELD_NUMBER, FIELD_BOOL, FIELD_SPAN, FIELD_IGNORED, FIELD_CALL };
+enum field_kind { FIELD_INT, FIELD_NUMBER, FIELD_BOOL, FIELD_SPAN, FIELD_CALL };
 
 struct field {
     const char *name;
@@ -60,9 +55,6 @@ struct field {
 
 static enum err bad_value(struct fields *f, const struct field *field, const struct json *j)
 {
-    if (field->kind == FIELD_INT && field->min == field->max)
-        return row_fail(f->error, "invalid_request", "%s must be %lld", field->name,
-                        (long long)field->min);
     if (field->kind == FIELD_INT)
         return row_fail(f->error, "invalid_request", "%s must be an integer from %lld to %lld",
                         field->name, (long long)field->min, (long long)field->max);
@@ -77,14 +69,19 @@ static enum err bad_value(struct fields *f, const struct field *field, const str
                     json_kind_name(j->last));
 }
 
+/* The rest of the value that j stands on. */
+static enum err skip_value(struct fields *f, struct json *j)
+{
+    enum err err = json_skip(j);
+    return err == OK ? OK : row_fail_json(f->error, err);
+}
+
 /* The value that j stands on, whole: its bytes are read later. */
 static enum err span_take(struct fields *f, const struct field *field, struct json *j)
 {
     struct span_bytes *span = (void *)((char *)f + field->at);
     int64_t first = j->offset, base = j->buf - f->line;
-    enum err err = json_skip(j);
-    if (err != OK)
-        return row_fail_json(f->error, err);
+    TRY(skip_value(f, j));
     *span = (struct span_bytes){.at = base + first, .n = j->pos - first, .set = 1};
     return OK;
 }
@@ -119,11 +116,8 @@ static enum err field_read(struct fields *f, const struct field *field, struct j
         return span_take(f, field, j);
     case FIELD_CALL:
         return field->call(f, j);
-    case FIELD_IGNORED:
-        break;
     }
-    enum err err = json_skip(j);
-    return err == OK ? OK : row_fail_json(f->error, err);
+    return OK;
 }
 
 /* A copy of n bytes, with a NUL behind them. NULL: no memory. */
@@ -187,10 +181,21 @@ static enum err read_response_format(struct fields *f, struct json *j)
         return row_fail_json(f->error, j->err);
     if (strcmp(type, "text") == 0)
         return OK;
-    if (f->defaults->unknown_fields_warn)
-        return row_warn_unknown(f->where, "response_format");
-    return row_fail(f->error, "unsupported_field",
-                    "response_format \"%s\" is not supported, only \"text\" is", type);
+    return row_lacks(&f->defaults->ignore, &f->r->ignored, f->error, "response_format",
+                     "response_format \"%s\" is not supported, only \"text\" is", type);
+}
+
+/* Tools that a row has are the model's to call or not: "auto". */
+static enum err read_tool_choice(struct fields *f, struct json *j)
+{
+    f->no_tools = j->last == JSON_STR && json_is(j, "none");
+    if (f->no_tools || (j->last == JSON_STR && json_is(j, "auto")))
+        return OK;
+    TRY(row_lacks(&f->defaults->ignore, &f->r->ignored, f->error, "tool_choice",
+                  "tool_choice %s%.40s%s is not supported, only \"auto\" is",
+                  j->last == JSON_STR ? "\"" : "", j->last == JSON_STR ? j->str : "of a function",
+                  j->last == JSON_STR ? "\"" : ""));
+    return skip_value(f, j);
 }
 
 static enum err read_method(struct fields *f, struct json *j)
@@ -397,28 +402,168 @@ static const struct field fields_table[] = {
     {"logprobs", GENERATED, FIELD_CALL, 0, 0, 0, read_logprobs},
     {"top_logprobs", GENERATED, FIELD_INT, AT(top_logprobs), 0, HEAD_TOP_MAX, NULL},
     {"echo", GENERATED, FIELD_BOOL, AT(echo), 0, 0, NULL},
-    {"n", GENERATED, FIELD_INT, AT(n), 1, 1, NULL},
-    {"stream", GENERATED, FIELD_BOOL, AT(stream), 0, 0, NULL},
-    {"model", GENERATED, FIELD_IGNORED, 0, 0, 0, NULL},
-    {"user", GENERATED, FIELD_IGNORED, 0, 0, 0, NULL},
     {"response_format", GENERATED, FIELD_CALL, 0, 0, 0, read_response_format},
+    {"tool_choice", GENERATED, FIELD_CALL, 0, 0, 0, read_tool_choice},
 };
+
+/* Fields that clients write and that change no answer here. */
+static const char *const harmless[] = {"model",
+                                       "user",
+                                       "metadata",
+                                       "store",
+                                       "service_tier",
+                                       "prediction",
+                                       "safety_identifier",
+                                       "parallel_tool_calls",
+                                       "stream_options",
+                                       "prompt_cache_key",
+                                       "prompt_cache_retention"};
+
+/* Fields that sluice lacks, with the values that ask for nothing: as compact JSON, a space between
+ * two. */
+static const struct lacked {
+    const char *name, *plain;
+} lacked[] = {{"n", "1"},
+              {"best_of", "1"},
+              {"stream", "false"},
+              {"functions", "[]"},
+              {"function_call", "\"auto\" \"none\""},
+              {"modalities", "[\"text\"]"},
+              {"verbosity", "\"medium\""},
+              {"suffix", "\"\""},
+              {"reasoning_effort", ""},
+              {"audio", ""},
+              {"web_search_options", ""}};
+
+/* Fields above that a row may have and sluice may lack all the same, and what messages hold. */
+static const char *const partly[] = {
+    "tools", "tool_choice", "response_format", "tool_calls", "image_url", "input_audio", "file"};
 
 static const struct field *field_find(const struct json *j, int form)
 {
-    for (size_t i = 0; i < sizeof fields_table / sizeof fields_table[0]; i++)
+    for (size_t i = 0; i < COUNT(fields_table); i++)
         if ((fields_table[i].forms & form) && json_is(j, fields_table[i].name))
             return &fields_table[i];
     return NULL;
 }
 
-static enum err field_unknown(struct fields *f, struct json *j)
+static int is_one_of(const struct json *j, const char *const *names, size_t n)
 {
-    if (!f->defaults->unknown_fields_warn)
-        return row_fail(f->error, "unsupported_field", "field \"%.100s\" is not supported", j->str);
-    TRY(row_warn_unknown(f->where, j->str));
+    for (size_t i = 0; i < n; i++)
+        if (json_is(j, names[i]))
+            return 1;
+    return 0;
+}
+
+static const struct lacked *lacked_find(const struct json *j)
+{
+    for (size_t i = 0; i < COUNT(lacked); i++)
+        if (json_is(j, lacked[i].name))
+            return &lacked[i];
+    return NULL;
+}
+
+/* The value that j stands on as compact JSON; "" when it is longer than that. */
+static enum err value_text(struct fields *f, struct json *j, char *text, size_t cap)
+{
+    size_t n = 0;
+    int64_t first = j->offset;
+    int scalar = j->last != JSON_OBJECT_BEGIN && j->last != JSON_ARRAY_BEGIN;
+    TRY(skip_value(f, j));
+    for (int64_t at = first; at < j->pos; at++)
+        if ((scalar || !strchr(" \t\r\n", j->buf[at])) && n < cap)
+            text[n++] = j->buf[at];
+    text[n < cap ? n : 0] = 0;
+    return OK;
+}
+
+/* `word` in "a b c". */
+static int is_word_of(const char *words, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *at = words; n > 0 && (at = strstr(at, word)); at++)
+        if ((at == words || at[-1] == ' ') && (at[n] == ' ' || !at[n]))
+            return 1;
+    return 0;
+}
+
+/* A field that sluice lacks, or a name that no table has. null is "not given" for them, too. */
+static enum err field_lacked(struct fields *f, struct json *j)
+{
+    char name[104], value[48], hint[100] = "";
+    const struct lacked *known = lacked_find(j);
+    int is_known, honoured;
+    snprintf(name, sizeof name, "%.100s", j->str);
+    enum json_kind kind = json_next(j);
+    if (kind == JSON_ERROR)
+        return row_fail_json(f->error, j->err);
+    TRY(value_text(f, j, value, sizeof value));
+    if (kind == JSON_NIL || (known && is_word_of(known->plain, value)))
+        return OK;
+    if (known) {
+        int shown = kind == JSON_STR || kind == JSON_INT || kind == JSON_BOOL;
+        return row_lacks(&f->defaults->ignore, &f->r->ignored, f->error, name,
+                         "%s%s%s is not supported%s%.*s%s", name, shown && value[0] ? " " : "",
+                         shown ? value : "", known->plain[0] ? ", only " : "",
+                         (int)strcspn(known->plain, " "), known->plain,
+                         known->plain[0] ? " is" : "");
+    }
+    const char *near = field_near(name, &is_known, &honoured);
+    if (near)
+        snprintf(hint, sizeof hint, " (did you mean %s?)", near);
+    else if (is_known)
+        snprintf(hint, sizeof hint, " here");
+    enum err err = row_lacks(&f->defaults->ignore, &f->r->ignored, f->error, name,
+                             "field \"%s\" is not supported%s", name, hint);
+    if (near) // a slip in the input: nothing that a flag should make up for
+        f->error->field[0] = 0;
+    return err;
+}
+
+/* One member of an object; j stands on its name. */
+static enum err field_any(struct fields *f, struct json *j, int form)
+{
+    const struct field *field = field_find(j, form);
+    if (field)
+        return field_read(f, field, j);
+    if (!is_one_of(j, harmless, COUNT(harmless)))
+        return field_lacked(f, j);
     enum err err = json_skip(j);
     return err == OK ? OK : row_fail_json(f->error, err);
+}
+
+/* All names of the tables, one after the other; NULL behind the last. */
+static const char *name_at(size_t i, int *honoured)
+{
+    *honoured = 0;
+    if (i < COUNT(partly))
+        return partly[i];
+    i -= COUNT(partly);
+    if (i < COUNT(harmless))
+        return harmless[i];
+    i -= COUNT(harmless);
+    if (i < COUNT(lacked))
+        return lacked[i].name;
+    i -= COUNT(lacked);
+    *honoured = 1;
+    return i < COUNT(fields_table) ? fields_table[i].name : NULL;
+}
+
+const char *field_near(const char *name, int *known, int *honoured)
+{
+    const char *near = NULL, *other;
+    int least = 0, is_honoured;
+    *known = *honoured = 0;
+    for (size_t i = 0; (other = name_at(i, &is_honoured)); i++) {
+        *known = strcmp(name, other) == 0;
+        if (*known || is_near(name, other, &least)) {
+            near = other;
+            *honoured = is_honoured;
+        }
+        if (*known)
+            return NULL;
+    }
+    return near;
 }
 
 static enum err object_fields(struct fields *f, struct json *j, struct json_keys *keys, int form)
@@ -431,8 +576,7 @@ static enum err object_fields(struct fields *f, struct json *j, struct json_keys
         enum err err = json_keys_add(keys, j);
         if (err != OK)
             return row_fail_json(f->error, err);
-        const struct field *field = field_find(j, form);
-        TRY(field ? field_read(f, field, j) : field_unknown(f, j));
+        TRY(field_any(f, j, form));
     }
     return j->last == JSON_ERROR ? row_fail_json(f->error, j->err) : OK;
 }
@@ -478,10 +622,9 @@ static enum err id_early(struct fields *f, struct json *j)
 static enum err form_scan(struct fields *f, struct json *j, int *batch)
 {
     if (json_next(j) != JSON_OBJECT_BEGIN)
-        return j->last == JSON_ERROR
-                   ? row_fail_json(f->error, j->err)
-                   : row_fail(f->error, "invalid_json", "%s: expected an object, is %s", f->where,
-                              json_kind_name(j->last));
+        return j->last == JSON_ERROR ? row_fail_json(f->error, j->err)
+                                     : row_fail(f->error, ROW_NO_JSON, "expected an object, is %s",
+                                                json_kind_name(j->last));
     while (json_next(j) == JSON_KEY) {
         *batch |= json_is(j, "body") || json_is(j, "url") || json_is(j, "method");
         enum err err = json_is(j, "custom_id") ? id_early(f, j) : json_skip(j);

@@ -25,18 +25,20 @@ struct fields {
         context, context_ids, continuation, continuation_ids;
     int has_url, has_method;
     int64_t max_tokens, max_completion_tokens, min_tokens; // -1: not given
-    int64_t n, top_k, seed, top_logprobs;
+    int64_t top_k, seed, top_logprobs;
     int has_seed;
     double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
-    int64_t ignore_eos, echo, stream;
-    int stops_set, logprobs_set;
+    int64_t ignore_eos, echo;
+    int stops_set, logprobs_set, no_tools; // no_tools: tool_choice is "none"
 };
 
 /* Records the row's error, returns ERR_ROW. */
 enum err row_fail(struct row_error *e, const char *code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* --unknown-fields warn: once a run, not once a row. OK. */
-enum err row_warn_unknown(const char *where, const char *name);
+/* What the tables of fields know of a name: *known 1, or 0 and the known name that the word is near
+ * to is returned (NULL: there is none). *honoured: sluice does what the field of that known name
+ * asks for. */
+const char *field_near(const char *name, int *known, int *honoured);
 /* The sentence of the JSON reader becomes the row's error; ERR_FIT stays what it is. */
 enum err row_fail_json(struct row_error *e, enum err err);
 

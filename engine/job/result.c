@@ -446,6 +446,8 @@ void result_error_line(struct out *o, const struct request *r, const struct row_
     out_text(o, "{");
     out_word(o, "code", error->code);
     out_word(o, "message", error->message);
+    if (error->field[0])
+        out_word(o, "param", error->field);
     out_count(o, "line", r->line);
     out_text(o, "}}\n");
 }
