@@ -225,7 +225,7 @@ fault("one of the rows that go back", "engine/job/job_queue.c",
 fault("work that is left counts what is done", "engine/job/job_scan.c",
       "(int64_t)(row->cap - row->known) * l->stride", "(int64_t)row->cap * l->stride", "simulate_test")
 fault("rows that began know their prompt only", "engine/job/job_scan.c",
-      "{r->n_prompt, r->n_tokens, r->n_cap,", "{r->n_prompt, r->n_prompt, r->n_cap,", "simulate_test")
+      "r->n_prompt, r->n_tokens, r->n_cap, .shared", "r->n_prompt, r->n_prompt, r->n_cap, .shared", "simulate_test")
 fault("nobody looks at the pace", "engine/app/replan.c",
       "return is_short(w) || (gains && is_off(w));", "return is_short(w);", "replan_test.py --only slow_reads")
 fault("a limit that was lowered is none", "engine/app/replan.c",

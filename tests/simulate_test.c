@@ -297,7 +297,7 @@ static void test_a_job_under_way_is_played_as_it_goes_on(void **state)
         struct plan plan;
         struct played sum;
         open_random(&b, seed, &plan);
-        b.engine.config.plan.no_sharing = plan.no_sharing = 1; // rows sent back lose what they share
+        b.engine.config.plan.no_sharing = plan.no_sharing = 1; // what is sent back shares nothing
         b.engine.config.plan.shared_tokens = plan.shared_tokens = 0;
         play(&b, &plan, &b.work, &sum);
         walk_batches(&b, &walked, 1 + (int64_t)(mix64(seed) % (uint64_t)sum.passes));
@@ -329,8 +329,8 @@ static void test_a_job_under_way_is_played_as_it_goes_on(void **state)
     assert_true(live > n && waiting > n && requeued > 0);
 }
 
-/* Rows that stop early: with chance 1/20 a token, rows of at most 100 tokens have 20 in the mean, and
- * some come to their cap. */
+/* Rows that stop with a chance of 1/20 after each token have 20 tokens in the mean, and less where
+ * they come to their cap. */
 static void test_rows_are_played_to_stop_early(void **state)
 {
     (void)state;
