@@ -72,7 +72,7 @@ int64_t plan_cost_bytes(const struct plan *plan)
 }
 
 static int cost(const struct setting *set, const struct plan *plan, void *memory, int quick,
-                struct plan_time *t)
+                const struct under_way *now, struct plan_time *t)
 {
     struct pricing pricing;
     struct played played;
@@ -83,6 +83,9 @@ static int cost(const struct setting *set, const struct plan *plan, void *memory
                                  .evict = set->evict,
                                  .ring = set->costs->kv_ring_bytes > 0,
                                  .every = every(plan, set->work, quick),
+                                 .stops = now ? now->stops : 0,
+                                 .live = now ? now->live : NULL,
+                                 .live_ctx = now ? now->ctx : NULL,
                                  .price = pricing_pass,
                                  .ctx = &pricing};
     *t = (struct plan_time){.bound = "cpu"};
@@ -101,8 +104,9 @@ static int cost(const struct setting *set, const struct plan *plan, void *memory
         t->passes +=
             left_out / filled * (double)(played.filled_to.passes - played.filled_from.passes);
     } else if (left_out > 0) {
-        t->job_s *= (double)set->work->n_rows / (double)max64(played.rows, 1);
-        t->passes *= (double)set->work->n_rows / (double)max64(played.rows, 1);
+        double seen = max_d((double)(played.live + played.rows), 1);
+        t->job_s *= (seen + left_out) / seen;
+        t->passes *= (seen + left_out) / seen;
     }
     t->first_s = pricing.first_s;
     double scale = t->passes / (double)played.passes;
@@ -115,13 +119,19 @@ static int cost(const struct setting *set, const struct plan *plan, void *memory
 
 int plan_cost(const struct setting *set, const struct plan *plan, void *memory, struct plan_time *t)
 {
-    return cost(set, plan, memory, 0, t);
+    return cost(set, plan, memory, 0, NULL, t);
+}
+
+int plan_cost_left(const struct setting *set, const struct plan *plan, void *memory,
+                   const struct under_way *now, struct plan_time *t)
+{
+    return cost(set, plan, memory, 0, now, t);
 }
 
 int plan_cost_quick(const struct setting *set, const struct plan *plan, void *memory,
                     struct plan_time *t)
 {
-    return cost(set, plan, memory, 1, t);
+    return cost(set, plan, memory, 1, NULL, t);
 }
 
 /* ---- estimated ---- */

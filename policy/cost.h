@@ -25,6 +25,16 @@ int64_t plan_cost_bytes(const struct plan *plan);
 /* Plays the job, of a long one every second, third ... row. 0; -1: a row can never enter. */
 int plan_cost(const struct setting *set, const struct plan *plan, void *memory,
               struct plan_time *t);
+/* A job between two passes, as struct simulation has it. */
+struct under_way {
+    int (*live)(void *ctx, int batch, int seat, struct live_row *row);
+    void *ctx;
+    double stops;
+};
+/* What is left of it: set->work has the waiting rows. The next pass is not the first one: what
+ * stays in memory is there. */
+int plan_cost_left(const struct setting *set, const struct plan *plan, void *memory,
+                   const struct under_way *now, struct plan_time *t);
 /* Passes that it looks at, of all: what it costs itself. */
 double plan_cost_passes(const struct plan *plan, const struct work *work, int quick,
                         const struct plan_time *t);

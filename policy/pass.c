@@ -778,10 +778,10 @@ double pricing_pass(void *ctx, int64_t pass, const struct load *loads)
         *s += *s > 0 ? max_d(p->disk_more_s[write], 0) : 0;
     }
     memcpy(p->last, loads, (size_t)p->plan->batches * sizeof *loads);
-    if (pass == 0) {
+    if (pass == 0)
         add_fresh(p, &l);
+    if (p->sum.wall_s == 0)
         p->first_s = l.wall_s;
-    }
     p->priced = l;
     add_lanes(p, &l);
     return l.wall_s;

@@ -39,7 +39,7 @@ struct pricing {
     const struct plan *plan;
     struct moves moves;
     struct lanes sum;                      // of what was priced so far
-    double first_s;                        // the first pass
+    double first_s;                        // the first pass that was priced
     struct played_pass kept[PRICING_KEPT]; // the passes played last, in turn
     int matched;                           // of these, the one that the last pass was like
     struct load *last;                     // [batches] of the last pass that was priced

@@ -10,6 +10,9 @@
 
 #include "policy/admit.h"
 
+#include "policy/rates.h"
+
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -43,6 +46,7 @@ struct seat {
     int64_t entered; // admission number, from 1; 0: empty
     int64_t base;    // steady: the pass before which n_done tokens were done
     struct work_row row;
+    int32_t end;            // tokens that it is played to have when it stops
     int32_t n_done, n_take; // loose: as of the pass at hand
     int32_t shared;         // of its prompt, tokens that the batch's first one computes
     int32_t n_pages;        // loose, and while pages are short; at most pages_max
@@ -133,12 +137,24 @@ static void queue_take(struct sim *s)
     s->out->rows++;
 }
 
-static void seat_fill(struct sim *s, struct seat *t, const struct work_row *row)
+/* Tokens that a row stops at. Ends are spread evenly over those that rows have which stop with the
+ * same chance after each token: by a sequence that fills 0..1, so that two calls play the same. */
+static int likely_end(const struct sim *s, const struct work_row *row, int64_t entered)
+{
+    const double golden = 0.6180339887498949;
+    if (s->in->stops <= 0 || s->in->work->scores)
+        return row->cap;
+    double u = fmod((double)entered * golden + 0.5, 1); // lives longer than this share of rows
+    double lives = floor(log1p(-u) / log1p(-min_d(s->in->stops, 0.99)));
+    return lives < row->cap - row->known ? row->known + 1 + (int)lives : row->cap;
+}
+
+static void seat_fill(struct sim *s, struct seat *t, const struct work_row *row, int64_t entered)
 {
     const struct evict *e = s->in->evict;
     struct evict_row r;
     (void)evict_row_init(e, row->prompt, row->cap - row->prompt, &r); // the job has refused others
-    *t = (struct seat){.row = *row, .kv = t->kv};
+    *t = (struct seat){.row = *row, .kv = t->kv, .end = likely_end(s, row, entered)};
     for (int kind = KV_MOST; kind < s->kinds; kind++) {
         struct evict rule;
         struct evict_row limits;
@@ -203,10 +219,10 @@ static void grow(struct sim *s, struct sim_batch *b, struct seat *t, int kind, i
 }
 
 /* Before the pass before which n tokens are done; nothing when the row is over by then. Its last
- * token is sampled with cap - 2 done. */
+ * token is sampled with end - 2 done. */
 static void event_of(struct sim_batch *b, const struct seat *t, int kind, int64_t n)
 {
-    if (n < t->row.cap)
+    if (n < t->end)
         event_add(b, (struct event){t->base + n - t->n_done, (int32_t)(t - b->seats), kind});
 }
 
@@ -251,7 +267,7 @@ static void make_steady(struct sim *s, struct sim_batch *b, struct seat *t)
     if (t->pages_growing)
         event_of(b, t, EVENT_PAGES,
                  t->kv[KV_MOST].ring + (int64_t)(t->pages_max - 1) * PLAN_PAGE_SLOTS);
-    event_of(b, t, EVENT_LEAVE, t->row.cap - 1);
+    event_of(b, t, EVENT_LEAVE, t->end - 1);
 }
 
 static void pages_grow(struct sim_batch *b, struct seat *t, int on)
@@ -320,7 +336,7 @@ static int is_over(const struct sim *s, const struct seat *t)
 {
     if (s->in->work->scores)
         return t->n_done >= t->row.known - 1;
-    return t->row.known == t->row.cap;
+    return t->row.known >= t->end;
 }
 
 /* The pass before is over: what was taken is done, rows that know no more sample a token. */
@@ -461,7 +477,7 @@ static int admit(struct sim *s, struct sim_batch *b)
         int take = admit_entry(&s->gate, row.prompt, wanted(s, &row));
         if (take == 0)
             return 0;
-        seat_fill(s, t, &row);
+        seat_fill(s, t, &row, s->entered + 1);
         int need = admit_pages(slots_of(t, KV_MOST, take));
         if (!admit_room((int)b->free_pages, need, b->pages_growing, b->live))
             return 0;
@@ -620,6 +636,30 @@ static void note_filled(struct sim *s)
         out->filled_to = now;
 }
 
+/* Rows that were live when the job was looked at take their seats, with what they have done. */
+static void seat_live(struct sim *s)
+{
+    const struct simulation *in = s->in;
+    for (int b = 0; b < in->plan->batches; b++)
+        for (int i = 0; i < in->plan->batch; i++) {
+            struct sim_batch *batch = &s->batches[b];
+            struct seat *t = &batch->seats[i];
+            struct live_row live;
+            if (!in->live(in->live_ctx, b, i, &live))
+                continue;
+            seat_fill(s, t, &live.row, live.entered);
+            t->entered = live.entered;
+            s->entered = max64(s->entered, live.entered);
+            t->n_done = live.done;
+            t->n_pages = admit_pages(slots_of(t, KV_MOST, live.done));
+            batch->free_pages -= t->n_pages;
+            batch->live++;
+            batch->loose++;
+            pages_grow(batch, t, t->n_pages < t->pages_max);
+            s->out->live++;
+        }
+}
+
 int simulate(const struct simulation *in, void *memory, struct played *out)
 {
     struct sim s = {.in = in, .out = out, .gate = {.prefill = in->plan->prefill_tokens}};
@@ -627,7 +667,9 @@ int simulate(const struct simulation *in, void *memory, struct played *out)
     s.kinds = plan_kinds(in->plan);
     *out = (struct played){0};
     place(&s, memory);
-    for (;; s.pass++) {
+    if (in->live)
+        seat_live(&s);
+    for (s.pass = in->live ? 1 : 0;; s.pass++) {
         int64_t live = 0;
         s.gate.admitted = 0;
         for (int i = 0; i < in->plan->batches; i++) {
@@ -645,7 +687,7 @@ int simulate(const struct simulation *in, void *memory, struct played *out)
         if (s.pass == PASSES_MAX)
             return -1;
         note_filled(&s);
-        out->passes = s.pass + 1;
+        out->passes++;
         out->row_passes += live;
         if (in->price)
             out->job_s += in->price(in->ctx, s.pass, s.loads);

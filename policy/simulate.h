@@ -51,6 +51,7 @@ struct progress {
 struct played {
     int64_t passes, requeued;
     int64_t rows; // that entered, each counted once
+    int64_t live; // that were live before the first pass
     /* Since all places were taken for the first time, and when as many rows again had entered, as
      * often as they did. */
     struct progress filled_from, filled_to;
@@ -59,12 +60,24 @@ struct played {
     double job_s;       // what `price` said, summed
 };
 
+/* A row that was admitted before the simulation begins. */
+struct live_row {
+    struct work_row row;
+    int32_t done;    // tokens that passes have taken
+    int64_t entered; // its number among all that were admitted, from 1
+};
+
 struct simulation {
     const struct plan *plan;
     const struct work *work; // rows: their lengths
     const struct evict *evict;
     int ring;  // 1: KV format mixed
     int every; // of the rows so many-th are played; 0: all
+    double stops; // chance that a row stops early after a token; 0: all rows reach their cap
+    /* For a job that is looked at between two passes: 1 with the row at `seat` of a batch, or 0.
+     * `work` then has the waiting rows alone, and pass 0 is over. NULL: the job begins. */
+    int (*live)(void *ctx, int batch, int seat, struct live_row *row);
+    void *live_ctx;
     /* Seconds of a pass, from the loads of its batches; NULL: 0. */
     double (*price)(void *ctx, int64_t pass, const struct load *loads);
     void *ctx;

@@ -193,6 +193,18 @@ fault("a row that evicts goes on growing", "policy/simulate.c",
       "grow(s, b, t, kind, what == EVENT_START);", "grow(s, b, t, kind, 1);", "simulate_test")
 fault("pages that are short send nobody back", "policy/simulate.c",
       "if (b->loose > 0 || need > b->free_pages)", "if (b->loose > 0)", "simulate_test")
+fault("a job under way begins without what its rows have done", "policy/simulate.c",
+      "            t->n_done = live.done;\n", "", "simulate_test")
+fault("rows that were sent back wait in another order", "engine/job/job_scan.c",
+      "    for (const struct live *row = job->requeued; row; row = row->next_requeued, k++)\n",
+      "    for (const struct live *row = NULL; row; row = row->next_requeued, k++)\n", "simulate_test")
+fault("rows are played to their last allowed token", "policy/simulate.c",
+      "if (s->in->stops <= 0 || s->in->work->scores)", "if (s->in->stops >= 0)", "simulate_test")
+fault("the time that is left ignores what passes took", "policy/eta.c",
+      "    e->measured_s = kept * e->measured_s + measured_s;\n",
+      "    e->measured_s = kept * e->measured_s + predicted_s;\n", "eta_test")
+fault("the time that is left forgets nothing", "policy/eta.c",
+      "exp(-measured_s / max_d(recent_s, LEAST))", "exp(0 * recent_s / LEAST)", "eta_test")
 fault("prompts share nothing", "policy/simulate.c",
       "    return (int)min64(all->most, min64(all->first, n_prompt - 1));", "    return 0;", "simulate_test")
 fault("a fetch across the pass sees its own rows", "policy/moves.c",
@@ -226,7 +238,7 @@ fault("one of the rows that go back", "engine/job/job_queue.c",
 fault("work that is left counts what is done", "engine/job/job_scan.c",
       "(int64_t)(row->cap - row->known) * l->stride", "(int64_t)row->cap * l->stride", "simulate_test")
 fault("rows that began know their prompt only", "engine/job/job_scan.c",
-      "row->request.n_prompt, row->request.n_tokens,", "row->request.n_prompt, row->request.n_prompt,", "simulate_test")
+      "r->n_prompt, r->n_tokens, r->n_cap, .shared", "r->n_prompt, r->n_prompt, r->n_cap, .shared", "simulate_test")
 fault("nobody looks at the pace", "engine/app/replan.c",
       "return is_short(w) || (gains && is_off(w));", "return is_short(w);", "replan_test.py --only slow_reads")
 fault("a limit that was lowered is none", "engine/app/replan.c",

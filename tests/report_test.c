@@ -1,5 +1,6 @@
 /* tests/report_test.c - the figures, the end report and the summary of a made-up run. */
 #include "engine/app/report.h"
+#include "engine/app/words.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -185,7 +186,7 @@ static void nothing_measured_divides_by_zero(void **state)
     json_decref(root);
     char line[400];
     struct report p = {.run = &run};
-    assert_true(report_line(&p, &counts, line, sizeof line) > 0);
+    assert_true(report_line(&p, &counts, 0, line, sizeof line) > 0);
     assert_null(strstr(line, "nan"));
     FILE *out = fopen(temp_path("out"), "w+");
     report_print(&f, &run, out);
@@ -299,45 +300,114 @@ static void end_report_names_what_matters(void **state)
     size_t n = fread(text, 1, sizeof text - 1, out);
     fclose(out);
     assert_true(n > 0 && n < sizeof text - 1);
-    static const char *const wanted[] = {"9 of 10 rows ok, 1 failed",
-                                         "nvme-read        1.5000     1.8000   90.0 %",
-                                         "3.50 GB/s (probed 4.00)",
-                                         "cpu              0.5000     0.5000   25.0 %",
-                                         "job: predicted 31.50 s, measured 41.00 s (+30.2 %)",
-                                         "bound: nvme-read",
-                                         "of --mem-ram 160.0 MiB",
-                                         "0.75 of what probed rates allow",
-                                         "1.25 s to start"};
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
-        if (!strstr(text, wanted[i]))
-            fail_msg("no '%s' in:\n%s", wanted[i], text);
+    static const char *const wanted[] = {
+        "done: 9 of 10 rows ok, 1 failed; 9.76 output tokens/s\n",
+        "  1000 prompt + 400 output tokens in 41.0 s: 34.1 tokens/s; 12.5 output tokens/s between "
+        "the first finished row and the last new one\n",
+        "  NVMe reads                  1.50      1.80   90.0 %  117 GiB at 3.50 GB/s "
+        "(probe: 4.00)\n",
+        "  the CPU                    0.500     0.500   25.0 %\n",
+        "  waits for transfers            -      1.45   72.5 %\n",
+        "  a whole pass                1.50      2.00           20 passes (predicted: 21)\n",
+        "  limited by NVMe reads; 0.75 of the speed that the probed rates allow\n",
+        " of 160 MiB of RAM, 11.8 MiB of disk\n",
+        "  job: predicted 31.5 s, measured 41.0 s (-23.2 %), after 1.25 s to start\n"};
+    const char *last = text;
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) { // in this order
+        const char *found = strstr(last, wanted[i]);
+        if (!found)
+            fail_msg("no '%s' in:\n%s", wanted[i], last);
+        last = found + strlen(wanted[i]);
+    }
+    assert_int_equal(*last, 0);
+    assert_null(strstr(text, "device"));
 }
 
-static void progress_line_shows_share_rates_and_bound(void **state)
+/* What moved nothing, and was not said to move anything, has no row. */
+static void idle_resources_have_no_row(void **state)
 {
     (void)state;
-    struct report p = {.run = &run};
+    struct report_figures f;
+    struct job_counts counts = counts_make();
+    char text[4096] = "";
+    run.time.bytes[PLAN_NVME_WRITE] = 0;
+    run.time.write_s = 0;
+    run.engine.trace.totals[LANE_NVME_WRITE] = (struct lane_total){0};
+    report_measure(&f, &run, &counts, 0);
+    f.bound = "cpu"; // and the plan was wrong about what limits the run
+    FILE *out = fopen(temp_path("report"), "w+");
+    report_print(&f, &run, out);
+    rewind(out);
+    assert_true(fread(text, 1, sizeof text - 1, out) > 0);
+    fclose(out);
+    assert_non_null(strstr(text, "NVMe reads"));
+    assert_null(strstr(text, "NVMe writes"));
+    assert_non_null(strstr(text, "limited by the CPU (predicted: NVMe reads)"));
+}
+
+static void digits_and_durations(void **state)
+{
+    (void)state;
+    char text[WORDS_BYTES];
+    static const struct {
+        double x;
+        const char *digits, *clock, *about;
+    } wanted[] = {{0, "0.00", "0s", "0.0 s"},        {0.01234, "0.0123", "0s", "0.0 s"},
+                  {0.9996, "1.00", "1s", "1.0 s"},   {9.996, "10.0", "10s", "10 s"},
+                  {99.96, "100", "1m39s", "2 min"},  {3041.9, "3042", "50m41s", "51 min"},
+                  {36000, "36000", "10h00m", "10.0 h"}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        assert_string_equal(words_digits(wanted[i].x, text), wanted[i].digits);
+        assert_string_equal(words_clock(wanted[i].x, text), wanted[i].clock);
+        assert_string_equal(words_about(wanted[i].x, text), wanted[i].about);
+    }
+    assert_string_equal(words_clock(-1, text), "-");
+    assert_string_equal(words_digits(-0.5, text), "-0.500");
+    assert_true(fabs(report_error_percent(2, 4) + 50) < 1e-9); // took twice as long as predicted
+    assert_true(report_error_percent(2, 0) == 0);
+}
+
+static void progress_line_says_what_matters_first(void **state)
+{
+    (void)state;
+    struct report p = {.run = &run, .rejected = 1};
     struct job_counts counts = counts_make();
     char line[400];
     counts.done = 4;
-    counts.prompt_tokens = 500;
-    counts.output_tokens = 250; // 750 of 1500 tokens
+    counts.output_tokens = 250;
     run.engine.start_ns = clock_ns() - 10 * SECOND;
-    int n = report_line(&p, &counts, line, sizeof line);
+    run.engine.trace.moved_bytes[LANE_NVME_READ] = 30000000000;
+    int n = report_line(&p, &counts, 30, line, sizeof line);
     assert_int_equal(n, strlen(line));
-    assert_non_null(strstr(line, " 50.0 %  rows 4/10 (1 failed)"));
-    assert_non_null(strstr(line, "25.0 (mean)"));
-    assert_non_null(strstr(line, "ETA 10s"));
-    assert_non_null(strstr(line, "/4.00 GB/s"));
-    assert_non_null(strstr(line, "bound nvme-read")); // it stalled more than it computed
-    run.engine.trace.moved_bytes[LANE_NVME_WRITE] = 1;
-    assert_true(report_line(&p, &counts, line, sizeof line) > 0);
-    assert_non_null(strstr(line, "bound nvme-write"));
-    counts.done = 10; // rows that stopped early count as done
-    assert_true(report_line(&p, &counts, line, sizeof line) > 0);
+    /* 10 s of 40 are over. */
+    assert_non_null(strstr(line, " 25.0 %  rows 4/10 (1 rejected)  25.0 tok/s  ETA 30s  "
+                                 "limited by NVMe reads  read 3.00 of 4.00 GB/s  mean 25.0"));
+    for (int columns = 80; columns > 60; columns--) { // whole parts, or none of them
+        int cut = report_line(&p, &counts, 30, line, columns);
+        assert_true(cut == (int)strlen(line) && cut < columns);
+        const char *end = strrchr(line, ' ') + 1;
+        assert_true(strcmp(end, "30s") == 0 || strcmp(end, "reads") == 0 ||
+                    strcmp(end, "tok/s") == 0);
+    }
+    run.engine.trace.moved_bytes[LANE_NVME_WRITE] = 30000000001;
+    assert_true(report_line(&p, &counts, 30, line, sizeof line) > 0);
+    assert_non_null(strstr(line, "limited by NVMe writes"));
+    counts.failed = 3; // two of them in this run
+    counts.rows = 100000;
+    counts.done = 99999;
+    run.engine.start_ns = clock_ns() - 35999 * SECOND;
+    assert_true(report_line(&p, &counts, 35999, line, 81) <= 80);
+    assert_non_null(strstr(line, "rows 99999/100000 (1 rejected, 2 failed)"));
+    assert_non_null(strstr(line, "ETA 9h59m"));
+    counts.output_tokens = 0; // prompts are computed
+    assert_true(report_line(&p, &counts, -1, line, sizeof line) > 0);
+    assert_non_null(strstr(line, "    - %  rows 99999/100000 (1 rejected, 2 failed)"));
+    assert_non_null(strstr(line, "  - tok/s  ETA -"));
+    assert_null(strstr(line, "mean"));
+    assert_true(report_line(&p, &counts, 0, line, sizeof line) > 0);
     assert_non_null(strstr(line, "100.0 %"));
     char little[16];
-    assert_int_equal(report_line(&p, &counts, little, sizeof little), 15); // cut, not overrun
+    assert_int_equal(report_line(&p, &counts, 1, little, sizeof little), 15); // cut, not overrun
 }
 
 static void flags_are_checked_before_the_run(void **state)
@@ -404,7 +474,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(summary_has_every_key_of_the_contract, setup,
                                         temp_dir_teardown),
         cmocka_unit_test_setup_teardown(end_report_names_what_matters, setup, temp_dir_teardown),
-        cmocka_unit_test_setup_teardown(progress_line_shows_share_rates_and_bound, setup,
+        cmocka_unit_test_setup_teardown(idle_resources_have_no_row, setup, temp_dir_teardown),
+        cmocka_unit_test(digits_and_durations),
+        cmocka_unit_test_setup_teardown(progress_line_says_what_matters_first, setup,
                                         temp_dir_teardown),
         cmocka_unit_test_setup_teardown(flags_are_checked_before_the_run, setup, temp_dir_teardown),
         cmocka_unit_test_setup_teardown(summary_of_an_interrupted_run, setup, temp_dir_teardown),

@@ -13,7 +13,7 @@
 
 struct seen {
     struct load loads[PASSES_CAP][BATCHES_CAP];
-    int64_t passes;
+    int64_t first, passes; // the number of the first pass; how many
     int batches;
 };
 
@@ -22,8 +22,8 @@ static struct seen played, walked;
 static double see(void *ctx, int64_t pass, const struct load *loads)
 {
     struct seen *s = ctx;
-    assert_true(pass < PASSES_CAP && pass == s->passes);
-    memcpy(s->loads[pass], loads, (size_t)s->batches * sizeof *loads);
+    assert_true(s->passes < PASSES_CAP && pass == s->first + s->passes);
+    memcpy(s->loads[s->passes], loads, (size_t)s->batches * sizeof *loads);
     s->passes++;
     return 1;
 }
@@ -48,7 +48,7 @@ static void walk_batches(struct bed *b, struct seen *s, int64_t most)
     for (int64_t pass = 0; job_live(b->job) && pass < most; pass++) {
         assert_true(pass < PASSES_CAP);
         for (int i = 0; i < n; i++) {
-            assert_int_equal(batch_refill(all, i, pass), OK);
+            assert_int_equal(batch_refill(all, i, s->first + pass), OK);
             s->loads[pass][i] = batch_load(all, &all->batch[i]);
         }
         s->passes++;
@@ -169,6 +169,9 @@ static void open_random(struct bed *b, uint64_t seed, struct plan *p)
     bed_start(b, &models[TINY], p);
 }
 
+static struct bed *under_way; // its live rows have their seats when play() begins
+static int live_row(void *ctx, int batch, int seat, struct live_row *row);
+
 static void play(struct bed *b, const struct plan *plan, const struct work *work,
                  struct played *sum)
 {
@@ -177,7 +180,9 @@ static void play(struct bed *b, const struct plan *plan, const struct work *work
                                  .evict = &b->evict,
                                  .ring = b->format == KV_MIXED,
                                  .price = see,
-                                 .ctx = &played};
+                                 .ctx = &played,
+                                 .live = under_way ? live_row : NULL,
+                                 .live_ctx = under_way};
     void *memory = malloc((size_t)simulate_bytes(plan));
     assert_non_null(memory);
     played.passes = 0;
@@ -265,6 +270,94 @@ static void test_what_is_left_is_played_as_it_runs(void **state)
     print_message("%lld rows went back, %lld tokens were left\n", (long long)live,
                   (long long)tokens);
     assert_true(live > n);
+}
+
+static int live_row(void *ctx, int batch, int seat, struct live_row *row)
+{
+    const struct row *live = &((struct bed *)ctx)->engine.batches.batch[batch].rows[seat];
+    const struct request *q = live->request;
+    if (!q)
+        return 0;
+    *row = (struct live_row){
+        .row = {.prompt = q->n_prompt, .known = q->n_tokens, .cap = q->n_cap},
+        .done = live->n_done + live->n_take,
+        .entered = live->entered};
+    return 1;
+}
+
+/* A job is looked at between two passes, and the line goes on: what is left, live rows included, is
+ * played as it is walked. */
+static void test_a_job_under_way_is_played_as_it_goes_on(void **state)
+{
+    (void)state;
+    int64_t live = 0, waiting = 0, requeued = 0;
+    const int n = sweep(60, 240);
+    for (uint64_t seed = 7000; seed < 7000 + (uint64_t)n; seed++) {
+        static struct bed b;
+        struct plan plan;
+        struct played sum;
+        open_random(&b, seed, &plan);
+        b.engine.config.plan.no_sharing = plan.no_sharing = 1; // what is sent back shares nothing
+        b.engine.config.plan.shared_tokens = plan.shared_tokens = 0;
+        play(&b, &plan, &b.work, &sum);
+        walk_batches(&b, &walked, 1 + (int64_t)(mix64(seed) % (uint64_t)sum.passes));
+        if (!job_live(b.job)) {
+            bed_close(&b);
+            continue;
+        }
+        struct work left = b.work;
+        job_work_waiting(b.job, &left);
+        waiting += left.n_rows;
+        int64_t before = b.engine.batches.requeued, passes = walked.passes;
+        under_way = &b;
+        played.first = 1;
+        play(&b, &plan, &left, &sum);
+        under_way = NULL;
+        played.first = 0;
+        live += sum.live;
+        walked.first = passes;
+        walk_batches(&b, &walked, INT64_MAX);
+        walked.first = 0;
+        compare(seed, &plan);
+        assert_int_equal(sum.passes, walked.passes);
+        assert_int_equal(sum.requeued, b.engine.batches.requeued - before);
+        requeued += sum.requeued;
+        bed_close(&b);
+    }
+    print_message("%lld rows were live, %lld waited, %lld were sent back later\n", (long long)live,
+                  (long long)waiting, (long long)requeued);
+    assert_true(live > n && waiting > n && requeued > 0);
+}
+
+/* Rows that stop with a chance of 1/20 after each token have 20 tokens in the mean, and less where
+ * they come to their cap. */
+static void test_rows_are_played_to_stop_early(void **state)
+{
+    (void)state;
+    static struct work_row rows[2000];
+    const struct evict full = {.policy = EVICT_FULL};
+    for (int i = 0; i < 2000; i++)
+        rows[i] = (struct work_row){.prompt = 4, .known = 4, .cap = 64};
+    const struct work work = {.n_rows = 2000,
+                              .rows = rows,
+                              .n_lengths = 2000,
+                              .stride = 1,
+                              .prompt_max = 4,
+                              .tokens_max = 64};
+    const struct plan plan = {
+        .batch = 50, .batches = 1, .prefill_tokens = 4000, .pages_batch = 100, .no_sharing = 1};
+    struct simulation s = {.plan = &plan, .work = &work, .evict = &full, .stops = 0.05};
+    void *memory = malloc((size_t)simulate_bytes(&plan));
+    struct played some, all;
+    assert_non_null(memory);
+    assert_int_equal(simulate(&s, memory, &some), 0);
+    s.stops = 0;
+    assert_int_equal(simulate(&s, memory, &all), 0);
+    free(memory);
+    double mean = (1 - pow(0.95, 60)) / 0.05;
+    assert_int_equal(all.row_passes, 2000 * 60);
+    assert_true(fabs((double)some.row_passes / 2000 / mean - 1) < 0.02);
+    assert_true(some.passes > 2000 / 50 * mean && some.passes < all.passes / 2);
 }
 
 /* The same of whole runs, layers and all. */
@@ -430,6 +523,8 @@ int main(void)
         cmocka_unit_test(test_bytes_of_every_lane_are_foreseen),
         cmocka_unit_test(test_random_jobs_are_played_as_they_run),
         cmocka_unit_test(test_what_is_left_is_played_as_it_runs),
+        cmocka_unit_test(test_a_job_under_way_is_played_as_it_goes_on),
+        cmocka_unit_test(test_rows_are_played_to_stop_early),
         cmocka_unit_test(test_whole_runs_take_as_many_passes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

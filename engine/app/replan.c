@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/app/left.h"
 #include "engine/app/plan_file.h"
 #include "offload/cpu_wait.h"
 #include "policy/correct.h"
@@ -60,6 +61,7 @@ struct replan {
     char text[TEXTS][512];
     int n;
     struct forced forced;
+    struct left left;
 };
 
 _Static_assert((int)LANE_NVME_READ == (int)PLAN_NVME_READ &&
@@ -304,10 +306,12 @@ static int leave(void *ctx, const struct engine *e)
     struct replan *w = ctx;
     int64_t pass = e->n / order_pass_steps(&e->order) - 1;
     pricing_pass(&w->pricing, pass, w->loads);
-    double before_s = w->measured[1].wall_s;
+    double before_s = w->measured[1].wall_s, foreseen_s = w->foreseen[1].wall_s;
     memcpy(w->foreseen[1].s, w->pricing.sum.s, sizeof w->foreseen[1].s);
     w->foreseen[1].wall_s = w->pricing.sum.wall_s;
     w->measured[1] = lanes_of_run(e);
+    left_pass(&w->left, w->run, w->measured[1].wall_s - before_s,
+              w->foreseen[1].wall_s - foreseen_s);
     if (pass == 0) { // it brought in what stays
         begin_window(w);
         w->passes = 0;
@@ -362,6 +366,7 @@ enum err replan_watch(struct replan *w, struct engine_config *config)
     pricing_make(&w->pricing, &w->set, &r->plan, 0, w->loads + r->plan.batches);
     memset(w->foreseen, 0, sizeof w->foreseen);
     w->gained = gained(r);
+    left_begin(&w->left, r, w->n > 0);
     w->open_ns = clock_ns();
     config->leave = leave;
     config->leave_ctx = w;
@@ -411,6 +416,11 @@ int replan_pace(const struct replan *w, double *times)
     else
         log_line(LOG_DEBUG, "plan: this run took %.2f x the predicted time: kept", *times);
     return share <= STARVED;
+}
+
+double replan_left_s(const struct replan *w)
+{
+    return w ? left_seconds(&w->left, &w->run->engine) : -1;
 }
 
 int replan_count(const struct replan *w)

@@ -31,6 +31,8 @@ void replan_take(struct replan *w, const struct layout **layout);
  * the run says nothing of later ones: it was short, changed its plan, or other processes had the
  * cores that its threads wanted. */
 int replan_pace(const struct replan *w, double *times);
+/* Seconds that the run still takes; negative: not known. */
+double replan_left_s(const struct replan *w);
 /* How often it was taken, and the lines that told so: the first ones and the last; NULL: no more.
  */
 int replan_count(const struct replan *w);

@@ -30,7 +30,7 @@ struct report {
     int64_t n_samples;
     double read_before;  // bytes/s of the pack, O_DIRECT, before the run; 0: not measured
     double measure_s;    // that this took; not the run's start-up
-    int64_t rows_before; // rows that were done before this run began
+    int64_t rejected;    // rows that failed before this run computed anything
 };
 
 /* What is known at the end; every figure of the report and of the summary comes from here. */
@@ -83,7 +83,13 @@ int report_lane_shown(const struct run *run, enum lane lane);
 /* The lane that bound the run between two samples. */
 const char *report_bound_now(const struct run *run, const struct report_sample *from,
                              const struct report_sample *to);
-/* One progress line without control characters; returns its length. */
-int report_line(const struct report *report, const struct job_counts *counts, char *text, int cap);
+/* One progress line without control characters, at most cap - 1 characters: what matters most comes
+ * first, and a part that has no room is left out. left_s: seconds to the end; negative: not known.
+ * Returns its length. */
+int report_line(const struct report *report, const struct job_counts *counts, double left_s,
+                char *text, int cap);
+/* What a prediction is wrong by: (predicted - measured) / measured, in percent. Negative: the run
+ * took longer than predicted. 0: nothing was measured. */
+double report_error_percent(double predicted, double measured);
 
 #endif

@@ -167,6 +167,7 @@ enum err job_token(struct job *job, struct request *r, int32_t id, const struct 
         TRY(logprobs_put(&l->logprobs, r->n_tokens - 1, id, s->sample_logit, s));
     TRY(live_feed(job, l, id));
     *finished = l->finish_reason != NULL;
+    job->counts.stopped += *finished && r->n_tokens < r->n_cap;
     live_stream(job, l, 0);
     return OK;
 }

@@ -114,6 +114,8 @@ enum err job_open_memory(struct job **job, const struct job_config *config,
  * behind them. Its greatest lengths stay what they were. The rows' lengths are the job's room,
  * valid until the next call. */
 void job_work_left(struct job *job, struct work *work);
+/* The same without the rows that the engine holds. */
+void job_work_waiting(struct job *job, struct work *work);
 
 /* Bytes of RAM that the job takes beside live rows: the index, the longest line, rows that are
  * ready ahead, buffers. */
@@ -192,6 +194,7 @@ struct job_counts {
     // an earlier run had done or begun
     int64_t rows, done, ok, failed, resumed;
     int64_t prompt_tokens, output_tokens;    // of rows done or live in this run
+    int64_t stopped; // rows that ended in this run before their last allowed token
     int64_t first_finish_ns, queue_empty_ns; // clock_ns; 0: not yet
     int64_t output_tokens_at_first, output_tokens_at_empty;
     int64_t last_durable_ns;

@@ -411,18 +411,23 @@ void work_end(const struct job *job, struct work *work)
     work->stride = job->lengths.stride;
 }
 
-/* Those that began take the places of lengths that nobody needs any more: there are as many. */
-void job_work_left(struct job *job, struct work *work)
+static struct work_row length_of(const struct live *l)
 {
-    struct lengths *l = &job->lengths;
-    int64_t behind = min_i64(ceil_div(l->n_begun, l->stride), l->n), first = behind, k = 0;
-    for (const struct live *row = job->live; row; row = row->next, k++) // the last one first
-        if (k % l->stride == 0 && first > 0)
-            l->rows[--first] = (struct work_row){row->request.n_prompt, row->request.n_tokens,
-                                                 row->request.n_cap, .shared = 0};
+    const struct request *r = &l->request;
+    return (struct work_row){r->n_prompt, r->n_tokens, r->n_cap, .shared = 0};
+}
+
+/* Rows that have begun: they take the places of lengths that are not needed any more. */
+static int64_t behind_begun(const struct lengths *l)
+{
+    return min_i64(ceil_div(l->n_begun, l->stride), l->n);
+}
+
+/* The lengths from `first` on are those of the work. */
+static void work_from(const struct lengths *l, int64_t first, struct work *work)
+{
     work->rows = l->rows + first;
     work->n_lengths = l->n - first;
-    work->n_rows = job->n_waiting + job->n_live;
     work->prompt_tokens = work->output_tokens = 0;
     for (int64_t i = 0; i < work->n_lengths; i++) {
         const struct work_row *row = &work->rows[i];
@@ -430,6 +435,35 @@ void job_work_left(struct job *job, struct work *work)
         work->output_tokens += (int64_t)(row->cap - row->known) * l->stride;
         work->forced_max = max_i64(work->forced_max, row->known - row->prompt);
     }
+}
+
+void job_work_left(struct job *job, struct work *work)
+{
+    struct lengths *l = &job->lengths;
+    int64_t first = behind_begun(l), k = 0;
+    for (const struct live *row = job->live; row; row = row->next, k++) // the last one first
+        if (k % l->stride == 0 && first > 0)
+            l->rows[--first] = length_of(row);
+    work->n_rows = job->n_waiting + job->n_live;
+    work_from(l, first, work);
+}
+
+void job_work_waiting(struct job *job, struct work *work)
+{
+    struct lengths *l = &job->lengths;
+    const int64_t behind = behind_begun(l);
+    int64_t n = job->peeked != NULL, k = 0;
+    for (const struct live *row = job->requeued; row; row = row->next_requeued)
+        n++;
+    const int64_t first = max_i64(behind - ceil_div(n, l->stride), 0);
+    int64_t at = first;
+    for (const struct live *row = job->requeued; row; row = row->next_requeued, k++)
+        if (k % l->stride == 0 && at < behind)
+            l->rows[at++] = length_of(row);
+    if (job->peeked && k % l->stride == 0 && at < behind)
+        l->rows[at] = length_of(job->peeked);
+    work->n_rows = job->n_waiting;
+    work_from(l, first, work);
 }
 
 /* Row k, parsed: what is left of it is work, or an error row. */
