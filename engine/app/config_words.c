@@ -64,10 +64,45 @@ static void near_flags(const char *name, int command, const char *dashes, char *
             list_add(list, cap, dashes, config_knobs[i].name);
 }
 
+/* What other programs of this kind call it: FlexGen, then vLLM and llama.cpp. */
+static const struct {
+    const char *word, *hint;
+} foreign[] = {
+    {"--gpu-batch-size", "sluice calls it --batch"},
+    {"--num-gpu-batches", "sluice calls it --batches"},
+    {"--compress-weight", "sluice calls it --weights q4"},
+    {"--compress-cache", "sluice calls it --kv-format q4"},
+    {"--cpu-cache-compute", "sluice calls it --attn cpu"},
+    {"--path",
+     "sluice calls it --model: a folder, a file, or configs/opt-6.7b.cfg for dummy weights"},
+    {"--log-file", "sluice calls it --summary; bench --csv and --json print the result"},
+    {"--cut-gen-len", "give the shorter length: --gen-len"},
+    {"--overlap", "always on: reads, writes and compute overlap"},
+    {"--attn-sparsity", "--kv-policy and --kv-budget keep a part of the KV cache"},
+    {"--gpu-memory-utilization", "sluice takes a size: --mem-device 14G"},
+    {"--max-model-len", "not needed: the KV cache is as large as the rows need, within --mem-ram"},
+    {"--tensor-parallel-size", "sluice uses one GPU; --shard i/N splits the rows among processes"},
+    {"--max-num-seqs", "rows at once are --batch times --batches; by default the planner chooses"},
+    {"--dtype", "--weights is the format that is stored, --compute the format of matmuls"},
+    {"--ctx-size", "not needed: the KV cache is as large as the rows need, within --mem-ram"},
+    {"-c", "not needed: the KV cache is as large as the rows need, within --mem-ram"},
+    {"--n-gpu-layers", "the planner decides; --mem-device caps the memory of the GPU"},
+    {"-ngl", "the planner decides; --mem-device caps the memory of the GPU"},
+};
+
+/* NULL: no such word is known. */
+static const char *foreign_hint(const char *word)
+{
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+        if (strcmp(foreign[i].word, word) == 0)
+            return foreign[i].hint;
+    return NULL;
+}
+
 enum err unknown_flag(const char *name, size_t n, enum config_command command)
 {
-    char word[64], list[400] = "";
-    snprintf(word, sizeof word, "%.*s", (int)min_i64((int64_t)n, 63), name);
+    char flag[66], *word = flag + 2, list[400] = "";
+    snprintf(flag, sizeof flag, "--%.*s", (int)min_i64((int64_t)n, 63), name);
     const struct knob *others = knob_find(word, strlen(word), ~(int)command);
     for (int i = 0, named = 0; others && i < config_n_commands; i++) {
         int id = config_commands[i].id;
@@ -79,6 +114,8 @@ enum err unknown_flag(const char *name, size_t n, enum config_command command)
     if (others)
         return fail(ERR_USAGE, "--%s: unknown flag of %s (it belongs to %s)", word,
                     config_command_by_id(command)->name, list);
+    if (foreign_hint(flag))
+        return fail(ERR_USAGE, "%s: unknown flag (%s)", flag, foreign_hint(flag));
     near_flags(word, command, "--", list, sizeof list);
     if (*list)
         return fail(ERR_USAGE, "--%s: unknown flag (did you mean %s?)", word, list);
@@ -104,6 +141,8 @@ static enum err parse_flag(struct config *c, int command, int argc, char **argv,
             if (config_knobs[j].letter == word[1] && !word[2] &&
                 (config_knobs[j].commands & command))
                 k = &config_knobs[j];
+        if (!k && foreign_hint(word))
+            return fail(ERR_USAGE, "%s: unknown flag (%s)", word, foreign_hint(word));
         if (!k)
             return fail(ERR_USAGE, "%s: unknown flag (see sluice %s --help)", word,
                         config_command_by_id(command)->name);
