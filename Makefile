@@ -103,6 +103,15 @@ $(BUILD)/%.o: %.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS) -c -o $@ $<
 
+# What `sluice version` calls itself: the commit of this folder, or the one that git archive wrote into COMMIT.
+COMMIT   = $(or $(shell if [ -e .git ]; then git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null; \
+                        else grep -v Format COMMIT | cut -c1-12; fi),unknown)
+$(BUILD)/commit: FORCE
+	@mkdir -p $(@D)
+	@echo "$(COMMIT)" | cmp -s - $@ || echo "$(COMMIT)" >$@
+$(BUILD)/engine/app/version.o: CFLAGS += -DSLUICE_COMMIT='"$(shell cat $(BUILD)/commit)"'
+$(BUILD)/engine/app/version.o: $(BUILD)/commit
+
 # Other architectures are other objects.
 $(BUILD)/cuda-archs: FORCE
 	$(Q)$(if $(NVCC),,echo "CUDA=1 needs nvcc (NVCC=PATH names it)" >&2; exit 1)

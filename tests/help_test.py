@@ -16,6 +16,7 @@ from trial import HERE, read, run_parts
 COMMANDS = ("run", "gen", "score", "plan", "probe", "pack", "inspect", "status", "merge", "tokenize")
 BENCHES = ("throughput", "sweep", "ops", "io", "frontier", "attention")
 ALL = [(c,) for c in COMMANDS] + [("bench", b) for b in BENCHES]
+NOURING = os.path.join(os.path.dirname(HERE), os.environ.get("BUILD", "build"), "tests/tools/nouring")
 README = os.path.join(os.path.dirname(HERE), "engine/README.md")
 
 
@@ -87,6 +88,44 @@ def exact(t, p, _):
     t.check("unknown flag of bench io (it belongs to bench frontier)" in line, f"a flag of one benchmark: {line!r}")
 
 
+def foreign(t, p, _):
+    """Flags of FlexGen, vLLM and llama.cpp get a sentence, and the flags that it names are flags of sluice."""
+    known = {f for words in ALL for f in flags_of(p.sluice("help", *words).out)}
+    for command, flag, words in (
+            ("bench throughput", "--gpu-batch-size", "--batch"), ("bench throughput", "--num-gpu-batches", "--batches"),
+            ("bench throughput", "--compress-weight", "--weights q4"), ("run", "--compress-cache", "--kv-format q4"),
+            ("run", "--cpu-cache-compute", "--attn cpu"), ("bench throughput", "--path", "--model"), ("run", "--log-file", "--summary"),
+            ("run", "--cut-gen-len", "--gen-len"), ("run", "--overlap", "always on"), ("run", "--attn-sparsity", "--kv-policy"),
+            ("run", "--gpu-memory-utilization=0.9", "--mem-device"), ("run", "--max-model-len", "--mem-ram"),
+            ("run", "--tensor-parallel-size", "--shard"), ("run", "--max-num-seqs", "--batches"), ("run", "--dtype", "--compute"),
+            ("gen", "-ngl", "--mem-device"), ("gen", "-c", "--mem-ram"), ("gen", "--ctx-size", "--mem-ram"), ("gen", "--n-gpu-layers", "planner")):
+        done = p.sluice(*command.split(), flag, "4")
+        t.check(done.code == 2 and f": {flag.split('=')[0]}: unknown flag (" in done.err and words in done.err, f"{command} {flag}: {done.err!r}")
+        for named in re.findall(r"--([a-z-]+)", done.err.split("unknown flag")[-1]):
+            t.check(named in known, f"{flag}: --{named} is no flag of sluice")
+    done = p.sluice("run", "--device", "cuda", "-m", p.model, "-i", p.rows("in.jsonl", [{"prompt_token_ids": [1]}]), "-o", p.fresh())
+    if not os.path.exists("/dev/nvidiactl"):
+        t.check(done.code == 6 and "no NVIDIA driver here" in done.last(), f"--device cuda: {done.err!r}")
+    done = p.sluice("plan", "-m", p.model, "--prompt-len", "16", "--mem-device", "16G", "--mem-ram", "96M")
+    t.check("--machine configs/machine-t4.cfg" in done.err, f"--mem-device without a card: {done.err!r}")
+
+
+def version(t, p, _):
+    """One line, or what the program was built with and what of it works here."""
+    short, long = p.sluice("--version"), p.sluice("version")
+    t.check(re.fullmatch(r"sluice \d+\.\d+\.\d+\n", short.out), f"--version: {short.out!r}")
+    t.check(p.sluice("--version", "-v").out == long.out and long.out.startswith(short.out), "--version -v")
+    for words in (r"commit:    ([0-9a-f]{12}(-dirty)?|unknown)", r"compiler:  (gcc|clang) \d+\..*", r"CPU:       built for portable avx2 avx512 amx; "
+                  r"usable here: portable.*", r"io_uring:  (usable|.*cannot be used.*)", r"CUDA:      (\S+-cuda.so|not built); (an|no) NVIDIA driver.*"):
+        t.check(re.search(f"^{words}$", long.out, re.M), f"version lacks {words}: {long.out!r}")
+    t.check("NVIDIA driver is here" in long.out or not os.path.exists("/dev/nvidiactl"), f"version: a driver: {long.out!r}")
+    refused = p.sluice("version", wrapper=(NOURING,))
+    if refused.code == 77:
+        t.skip("no seccomp filter here")
+    else:
+        t.check("io_uring cannot be used: Operation not permitted" in refused.out, f"version without io_uring: {refused.out!r}")
+
+
 def readme(t, p, _):
     """engine/README.md has the tables of this program (make help-md writes them)."""
     text = read(README).decode()
@@ -101,4 +140,4 @@ def readme(t, p, _):
 
 
 if __name__ == "__main__":
-    sys.exit(run_parts(__doc__, (widths, groups, exact, readme)))
+    sys.exit(run_parts(__doc__, (widths, groups, exact, foreign, version, readme)))

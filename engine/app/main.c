@@ -129,8 +129,9 @@ static int sluice(int argc, char **argv)
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0)
         return finish(help_words(argc - 2, argv + 2));
-    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
-        puts("sluice " SLUICE_VERSION);
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 ||
+        strcmp(argv[1], "version") == 0) {
+        version_print(argv[1][0] != '-' || (argc > 2 && strcmp(argv[2], "-v") == 0));
         return finish(OK);
     }
     const struct config_command_row *command = config_command_find(argc - 1, argv + 1);
