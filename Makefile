@@ -103,6 +103,15 @@ $(BUILD)/%.o: %.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS) -c -o $@ $<
 
+# What `sluice version` calls itself: the commit of this folder, or the one that git archive wrote into COMMIT.
+COMMIT   = $(or $(shell if [ -e .git ]; then git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null; \
+                        else grep -v Format COMMIT | cut -c1-12; fi),unknown)
+$(BUILD)/commit: FORCE
+	@mkdir -p $(@D)
+	@echo "$(COMMIT)" | cmp -s - $@ || echo "$(COMMIT)" >$@
+$(BUILD)/engine/app/version.o: CFLAGS += -DSLUICE_COMMIT='"$(shell cat $(BUILD)/commit)"'
+$(BUILD)/engine/app/version.o: $(BUILD)/commit
+
 # Other architectures are other objects.
 $(BUILD)/cuda-archs: FORCE
 	$(Q)$(if $(NVCC),,echo "CUDA=1 needs nvcc (NVCC=PATH names it)" >&2; exit 1)
@@ -381,6 +390,10 @@ gpu-kit: all $(CHECK_GPU) $(SIM_SO) build/gpu/models/ready
 	$(Q)if [ "$$(id -u)" = 0 ] && command -v unshare dash >/dev/null; then tests/gpu/bare.sh $(KIT); else \
 	    echo "not tried in a bare root: needs root, unshare and dash"; fi
 
+## help-md: writes the tables of commands and flags into engine/README.md
+help-md: $(BIN)
+	$(Q)./$(BIN) help --markdown | sed -i -e '/^<!-- flags -->/,/^<!-- .flags -->/{//!d}' -e '/^<!-- flags -->/r /dev/stdin' engine/README.md
+
 ## clean: removes what was built
 clean:
 	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so
@@ -414,6 +427,6 @@ check-ptx:
 -include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
 .PHONY: FORCE all cuda help test check-full check-night demo-model registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
-        fuzzers tsan tidy format demo goldens \
+        fuzzers tsan tidy format demo goldens help-md \
         tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-replan bench-experts bench-lm-eval bench-evaluate
 .SECONDARY:

@@ -25,29 +25,38 @@ static enum err open_library(const char *path, const char *arg, struct device **
     return entry(DEVICE_VERSION, arg, d);
 }
 
-/* sluice-cuda.so stands beside the program, under the program's own name. */
-static enum err open_cuda(const char *arg, struct device **d)
+int device_cuda_driver(void)
 {
-    char path[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - sizeof "-cuda.so");
+    return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
+}
+
+enum err device_cuda_library(char *path, int cap)
+{
+    ssize_t n = readlink("/proc/self/exe", path, (size_t)cap - sizeof "-cuda.so");
     if (n < 0)
         return fail(ERR_DEVICE, "device: /proc/self/exe cannot be read (is /proc there?)");
     memcpy(path + n, "-cuda.so", sizeof "-cuda.so");
     if (access(path, R_OK) != 0)
         return fail(ERR_DEVICE, "%s: not built (make cuda builds it, --device cpu does without)",
                     path);
-    return open_library(path, arg, d);
+    return OK;
 }
 
-static int cuda_seen(void)
+static enum err open_cuda(const char *arg, struct device **d)
 {
-    return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
+    char path[PATH_MAX];
+    if (device_cuda_library(path, sizeof path) != OK) {
+        if (device_cuda_driver())
+            return ERR_DEVICE;
+        return fail(ERR_DEVICE, "cuda: no NVIDIA driver here (use --device cpu)");
+    }
+    return open_library(path, arg, d);
 }
 
 static enum err open_auto(struct device **d)
 {
     *d = device_cpu();
-    if (!cuda_seen() || open_cuda("", d) == OK)
+    if (!device_cuda_driver() || open_cuda("", d) == OK)
         return OK;
     *d = device_cpu();
     log_line(LOG_WARN, "%s; the CPU computes (--device cpu says so)", err_text());

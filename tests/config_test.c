@@ -150,8 +150,8 @@ static void words(void **state)
     assert_refused(CMD_RUN, "-n 3 5", "5: one word too many");
     assert_refused(CMD_PLAN, "--batch 3 -5", "-5: one word too many");
     assert_refused(CMD_INSPECT, "a b", "b: one word too many");
-    assert_refused(CMD_BENCH, "ops norm x", "x: one word too many");
-    assert_int_equal(parse(CMD_BENCH, "ops norm"), OK);
+    assert_refused(CMD_BENCH_OPS, "ops norm x", "x: one word too many");
+    assert_int_equal(parse(CMD_BENCH_OPS, "ops norm"), OK);
     assert_int_equal(config.n_args, 2);
     assert_int_equal(parse(CMD_PACK, "model -o x"), OK);
     assert_int_equal(parse(CMD_RUN, "--percent 0 50 0 0 0 0 --batch 2"), OK);

@@ -72,6 +72,8 @@ static void test_what_cannot_be_opened_says_why(void **state)
     m.n_devices = 0;
     refused(m, DEVICE_VERSION, "", ERR_DEVICE, "no CUDA-capable device is detected");
     m.no_device = cudaErrorInsufficientDriver;
+    refused(m, DEVICE_VERSION, "", ERR_DEVICE, "no NVIDIA driver here");
+    m.driver = 11000;
     refused(m, DEVICE_VERSION, "", ERR_DEVICE, "driver version is insufficient");
 }
 

@@ -318,7 +318,8 @@ class Place:
 
     def policies(self):
         """Names of all KV policies."""
-        return re.search(r"--kv-policy NAME +(\S+)", self.sluice("run", "--help").out)[1].split("|")
+        listed = self.sluice("run", "--help", COLUMNS="120").out.split("KV policies (")[1].split("\n\n")[0]
+        return re.findall(r"^  (\S+)", listed, re.M)
 
     def rows(self, name, rows):
         return self.write(name, "".join(json.dumps(r) + "\n" for r in rows).encode())

@@ -38,7 +38,9 @@ enum err advise_flags(const struct run *r)
     if (r->evict.policy == EVICT_FULL)
         warn_kv(c);
     if (config_given(c, "mem-device") && r->device->api->unified && !c->machine)
-        log_line(LOG_WARN, "--mem-device has no effect: the device is the CPU (--mem-ram)");
+        log_line(LOG_WARN,
+                 "--mem-device has no effect: the device is the CPU (use --mem-ram; for a card "
+                 "that is not here: --machine configs/machine-t4.cfg)");
     if (c->machine)
         return OK; // another machine's caps
     warn_cap("mem-ram", c->mem_ram, min_i64(m->ram_bytes, m->cgroup.memory_limit_bytes),

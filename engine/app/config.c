@@ -1,63 +1,69 @@
-/* engine/app/config.c - see config.h. To add a knob: a field in struct config and one row here. */
-#include "engine/app/config.h"
+/* engine/app/config.c - see config.h. To add a knob: a field in struct config and one row here,
+ * under the heading that its line in --help shall stand under. */
+#include "engine/app/config_impl.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "engine/data/near.h"
-#include "kernels/whole.h"
-#include "policy/evict.h"
-
-enum knob_kind {
-    KNOB_STRING,
-    KNOB_FILE,   // a path that is read
-    KNOB_OUTPUT, // a path that is written
-    KNOB_CHOICE, // one of the words of `value`
-    KNOB_SIZE,
-    KNOB_COUNT,
-    KNOB_NUMBER,
-    KNOB_DURATION,
-    KNOB_SWITCH,
-    KNOB_STOPS,
-    KNOB_SIX
-};
-
-struct knob {
-    const char *name; // long flag, without the dashes
-    char letter;      // short flag, 0: none
-    enum knob_kind kind;
-    size_t offset;      // in struct config
-    int commands;       // or-ed enum config_command
-    const char *preset; // default as text, NULL: none
-    const char *value;  // how the value is named in --help
-    const char *help;
-};
-
 #define SIZE_LEAST (1 << 20) // a plain number below this is hardly meant as bytes
-#define MODEL_CMDS (CMD_RUN | CMD_GEN | CMD_SCORE | CMD_PLAN | CMD_TOKENIZE | CMD_BENCH)
-#define LINE_CMDS  (CMD_RUN | CMD_GEN | CMD_SCORE | CMD_PLAN | CMD_BENCH)
+#define TEXT_BENCH (CMD_BENCH_FRONTIER | CMD_BENCH_ATTENTION)
+#define TEXT_CMDS  (CMD_SCORE | TEXT_BENCH)
+/* Benchmarks that run rows through the engine. */
+#define BENCH_JOBS (CMD_BENCH_THROUGHPUT | CMD_BENCH_SWEEP | TEXT_BENCH)
+#define LINE_CMDS  (CMD_RUN | CMD_GEN | CMD_SCORE | CMD_PLAN | BENCH_JOBS)
+#define MADE_CMDS  (CMD_PLAN | CMD_BENCH_THROUGHPUT | CMD_BENCH_SWEEP | CMD_BENCH_FRONTIER)
 #define AT(field)  offsetof(struct config, field)
+#define HEADING(text)                                                                              \
+    {                                                                                              \
+        "", 0, KNOB_HEADING, 0, 0, NULL, "", text                                                  \
+    }
 
-/* By bit of enum config_command; `words`: how many that are not flags it takes. */
-static const struct {
-    const char *name;
-    int words;
-} commands[] = {{"run", 0},
-                {"gen", 0},
-                {"score", 0},
-                {"plan", 0},
-                {"probe", 0},
-                {"pack", 1},
-                {"bench", 2},
-                {"inspect", 1},
-                {"tokenize", 0},
-                {"status", 1},
-                {"merge", CONFIG_ARGS_MAX}};
-#define N_COMMANDS (int)(sizeof commands / sizeof commands[0])
+/* `bench` stands before its subcommands, whose flags it has together. */
+const struct config_command_row config_commands[] = {
+    {"run", CMD_RUN, 0, "-m MODEL -i IN.jsonl -o OUT.jsonl", "generate for every row of IN",
+     "model input output mem-ram max-tokens"},
+    {"gen", CMD_GEN, 0, "-m MODEL -p TEXT", "generate for one prompt; the text goes to stdout",
+     "model prompt chat max-tokens mem-ram"},
+    {"score", CMD_SCORE, 0, "-m MODEL (-i IN.jsonl -o OUT.jsonl | --text FILE)",
+     "log-probabilities of continuations, or the perplexity of a text",
+     "model input output text kv-policy"},
+    {"plan", CMD_PLAN, 0, "-m MODEL (-i IN.jsonl | --prompt-len N --gen-len N --num-prompts N)",
+     "predict what run would do on this machine, or on --machine FILE",
+     "model input num-prompts mem-ram machine"},
+    {"probe", CMD_PROBE, 0, "[--offload-dir DIR] [-o machine.cfg]",
+     "measure how fast this machine computes, reads and writes",
+     "output offload-dir device full reset"},
+    {"pack", CMD_PACK, 1, "MODEL -o FILE", "convert a model to a pack, the file that runs read",
+     "output weights"},
+    {"bench", CMD_BENCH, 2, "throughput|sweep|ops|io|frontier|attention [FLAGS]",
+     "benchmarks; sluice help bench NAME lists the flags of one", ""},
+    {"bench throughput", CMD_BENCH_THROUGHPUT, 1, "-m MODEL --num-prompts N --prompt-len N",
+     "run made-up rows and report tokens/s", "model num-prompts prompt-len gen-len mem-ram"},
+    {"bench sweep", CMD_BENCH_SWEEP, 1, "-m MODEL --num-prompts N --prompt-len N",
+     "run made-up rows at batch sizes 1, 2, 4, ...: predicted and measured time of each",
+     "model num-prompts prompt-len gen-len mem-ram"},
+    {"bench ops", CMD_BENCH_OPS, 2, "[OP] [-m MODEL]",
+     "time each kernel (OP: one of them), beside what the machine's rates allow",
+     "model device threads compute runs"},
+    {"bench io", CMD_BENCH_IO, 1, "[--offload-dir DIR]",
+     "read and write speed of a disk by block size and number of requests in flight",
+     "offload-dir io runs"},
+    {"bench frontier", CMD_BENCH_FRONTIER, 1, "-m MODEL --text FILE",
+     "quality lost and speed gained by each KV policy, budget and format",
+     "model text policies budgets kv-formats"},
+    {"bench attention", CMD_BENCH_ATTENTION, 1, "-m MODEL --text FILE",
+     "how sparse the attention of each layer and head is, and which KV policies keep alike tokens",
+     "model text policies kv-budget limit"},
+    {"inspect", CMD_INSPECT, 1, "MODEL", "show the shape and the tensors of a model",
+     "weights json"},
+    {"status", CMD_STATUS, 1, "OUT.jsonl",
+     "show how far a job is; reads its files only, so use it from any shell", "json"},
+    {"merge", CMD_MERGE, CONFIG_ARGS_MAX, "-o OUT.jsonl PART.jsonl...",
+     "join the OUTs of all shards (--shard i/N) of one job", "output overwrite"},
+    {"tokenize", CMD_TOKENIZE, 0, "-m MODEL < rows", "text to token ids and back", "model decode"},
+};
+const int config_n_commands = (int)(sizeof config_commands / sizeof config_commands[0]);
 
 /* Of the numbers that a row may set too: what a row's field takes (engine/job/request_fields.c). */
 static const struct {
@@ -68,297 +74,229 @@ static const struct {
               {"min-p", 0, 1},
               {"repetition-penalty", 0.01, 100}};
 
-static const struct knob knobs[] = {
-    {"model", 'm', KNOB_FILE, AT(model), MODEL_CMDS, NULL, "MODEL",
-     "Hugging Face directory, .gguf file, pack, or a model config from configs/"},
+const struct knob config_knobs[] = {
+    HEADING("Model, input and output"),
+    {"model", 'm', KNOB_FILE, AT(model), LINE_CMDS | CMD_BENCH_OPS | CMD_TOKENIZE, NULL, "MODEL",
+     "Hugging Face folder, .gguf file, pack, or a model config from configs/"},
     {"input", 'i', KNOB_FILE, AT(in), CMD_RUN | CMD_SCORE | CMD_PLAN, NULL, "FILE",
-     "rows, one JSON object a line; -: stdin (a job keeps it as OUT.input, to resume from)"},
+     "rows to compute, one JSON object a line; - is stdin (a job keeps the rows as OUT.input, so "
+     "that it can resume)"},
     {"output", 'o', KNOB_OUTPUT, AT(out),
      CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH | CMD_MERGE, NULL, "FILE",
-     "where the result goes; -: stdout (run, score: when the job ends; not of pack and merge)"},
+     "where the result is written; - is stdout (run, score: when the job ends; not of pack and "
+     "merge)"},
     {"work-dir", 0, KNOB_STRING, AT(work_dir), CMD_RUN | CMD_SCORE, NULL, "DIR",
-     "of -o -: keeps the job's files, to resume from (default: a folder that goes with the job)"},
-    {"prompt", 'p', KNOB_STRING, AT(prompt), CMD_GEN, NULL, "TEXT", "the prompt; -: stdin"},
+     "folder that keeps the files of a job with -o -, so that it can resume (default: a new one, "
+     "removed at the end)"},
+    {"prompt", 'p', KNOB_STRING, AT(prompt), CMD_GEN, NULL, "TEXT", "the prompt; - is stdin"},
     {"file", 'f', KNOB_FILE, AT(prompt_file), CMD_GEN, NULL, "FILE",
-     "read the prompt from a file; -: stdin"},
+     "read the prompt from this file; - is stdin"},
     {"chat", 0, KNOB_SWITCH, AT(chat), CMD_GEN, NULL, "",
-     "put the prompt through the chat template"},
-    {"text", 0, KNOB_FILE, AT(text), CMD_SCORE | CMD_BENCH, NULL, "FILE",
-     "perplexity of a text file (bench frontier, attention: what they measure on)"},
-    {"prefix", 0, KNOB_COUNT, AT(prefix), CMD_SCORE | CMD_BENCH, "512", "TOKENS",
-     "prompt part of a window of --text"},
-    {"window", 0, KNOB_COUNT, AT(window), CMD_SCORE | CMD_BENCH, "1024", "TOKENS",
-     "window of --text"},
-    {"policies", 0, KNOB_STRING, AT(policies), CMD_BENCH, NULL, "all|A,B,C",
-     "KV policies of bench frontier and attention (default: all), and ops (h2o)"},
-    {"budgets", 0, KNOB_STRING, AT(budgets), CMD_BENCH, "0.1,0.2,0.4", "A,B,C",
-     "KV budgets of bench frontier, as --kv-budget takes them"},
-    {"kv-formats", 0, KNOB_STRING, AT(kv_formats), CMD_BENCH, "bf16", "A,B,C",
-     "KV formats of bench frontier"},
-    {"needles", 0, KNOB_COUNT, AT(needles), CMD_BENCH, "2", "N",
-     "pass keys that bench frontier hides at each of five depths of a window; 0: none"},
-    {"measure", 0, KNOB_SWITCH, AT(measure), CMD_BENCH, NULL, "",
-     "bench frontier: run the job for its tokens/s instead of planning it"},
-    {"mem-device", 0, KNOB_SIZE, AT(mem_device), LINE_CMDS, "-1", "SIZE",
-     "device memory cap (default: what is free, less a margin)"},
+     "format the prompt with the model's chat template, as a user message"},
+    {"text", 0, KNOB_FILE, AT(text), TEXT_CMDS, NULL, "FILE",
+     "text file that is cut into windows and scored"},
+    {"prefix", 0, KNOB_COUNT, AT(prefix), TEXT_CMDS, "512", "TOKENS",
+     "first tokens of each window of --text: the prompt, which is not scored"},
+    {"window", 0, KNOB_COUNT, AT(window), TEXT_CMDS, "1024", "TOKENS",
+     "tokens of each window of --text, --prefix included"},
+    {"decode", 0, KNOB_SWITCH, AT(decode), CMD_TOKENIZE, NULL, "",
+     "the other direction: rows {\"ids\"} to {\"text\"}"},
+
+    HEADING("Memory and disk"),
+    {"mem-device", 0, KNOB_SIZE, AT(mem_device), LINE_CMDS | CMD_BENCH_OPS, "-1", "SIZE",
+     "most memory to use on a GPU (default: what is free, less a margin)"},
     {"mem-ram", 0, KNOB_SIZE, AT(mem_ram), LINE_CMDS, "-1", "SIZE",
-     "RAM cap (default: what is free, less a margin)"},
+     "most RAM to use (default: what is free, less a margin)"},
     {"mem-disk", 0, KNOB_SIZE, AT(mem_disk), LINE_CMDS, "-1", "SIZE",
-     "disk that the run itself may write, packs apart; 0 forbids it"},
-    {"offload-dir", 0, KNOB_STRING, AT(offload_dir), LINE_CMDS | CMD_PROBE, NULL, "DIR",
-     "where KV and hidden states are offloaded (default: beside the pack)"},
-    {"device", 0, KNOB_STRING, AT(device), LINE_CMDS | CMD_PROBE, "auto", "auto|cpu|cuda[:i]",
-     "where to compute (bench ops: auto is the CPU)"},
-    {"threads", 't', KNOB_COUNT, AT(threads), LINE_CMDS | CMD_PROBE, "0", "N",
+     "most disk space that the run itself may write, not counting packs; 0: none"},
+    {"offload-dir", 0, KNOB_STRING, AT(offload_dir), LINE_CMDS | CMD_PROBE | CMD_BENCH_IO, NULL,
+     "DIR",
+     "folder for the KV cache and hidden states that do not fit in RAM (default: beside "
+     "the pack; bench io: here)"},
+
+    HEADING("Compute"),
+    {"device", 0, KNOB_STRING, AT(device), LINE_CMDS | CMD_PROBE | CMD_BENCH_OPS, "auto",
+     "auto|cpu|cuda[:i]",
+     "where to compute: cuda:1 is the second GPU (bench ops: auto is the CPU)"},
+    {"threads", 't', KNOB_COUNT, AT(threads), LINE_CMDS | CMD_PROBE | CMD_BENCH_OPS, "0", "N",
      "compute threads (0: one per usable core)"},
-    {"compute", 0, KNOB_STRING, AT(compute), LINE_CMDS, "bf16", "bf16|f32|int8",
-     "format of matmul inputs (int8: over q8 and q4 weights; over others as bf16)"},
+    {"compute", 0, KNOB_STRING, AT(compute), LINE_CMDS | CMD_BENCH_OPS, "bf16", "bf16|f32|int8",
+     "number format of matmul inputs; int8 acts on q8 and q4 weights, and is bf16 on others"},
     {"matmul", 0, KNOB_CHOICE, AT(matmul), LINE_CMDS, "own", "own|cublaslt",
-     "whose matmuls run on a CUDA device under bf16; part of the answer"},
-    {"isa", 0, KNOB_STRING, AT(isa), LINE_CMDS | CMD_PROBE, "auto", "auto|amx|avx512|avx2|portable",
-     "instruction set; part of the answer under bf16"},
+     "matmul library on CUDA (bf16 only); changes output bytes"},
+    {"isa", 0, KNOB_STRING, AT(isa), LINE_CMDS | CMD_PROBE | CMD_BENCH_OPS, "auto",
+     "auto|amx|avx512|avx2|portable", "CPU instruction set; changes output bytes under bf16"},
     {"weights", 0, KNOB_STRING, AT(weights), LINE_CMDS | CMD_PACK | CMD_INSPECT | CMD_TOKENIZE,
      "auto", "auto|f32|f16|bf16|bf12|q8|q4",
-     "weight format of the pack (auto: as in the file; bf16 as bf12, lossless, where smaller)"},
-    {"batch", 0, KNOB_COUNT, AT(batch), LINE_CMDS, "0", "N", "rows of one batch (0: auto)"},
+     "weight format of the pack (auto: as in the model's file; bf16 is stored as bf12, the same "
+     "numbers in 12 bits, where that is smaller)"},
+
+    HEADING("Placement (chosen by the planner where no flag is given)"),
+    {"batch", 0, KNOB_COUNT, AT(batch), LINE_CMDS & ~CMD_BENCH_SWEEP, "0", "N",
+     "rows of one batch (0: auto)"},
     {"batches", 0, KNOB_COUNT, AT(batches), LINE_CMDS, "0", "N",
-     "batches that share one sweep of the weights (0: auto)"},
+     "batches that share one read of the weights (0: auto)"},
     {"weights-resident", 0, KNOB_STRING, AT(resident), LINE_CMDS, "auto", "N|PCT%",
-     "layers kept in RAM"},
+     "layers whose weights stay in RAM; the others are read from disk in every pass"},
     {"weights-decoded", 0, KNOB_COUNT, AT(decoded), LINE_CMDS, "-1", "N",
-     "resident layers decoded once and held as matmul tiles: faster, larger (-1: auto)"},
+     "layers in RAM that are kept ready for matmuls: faster, but larger (-1: auto)"},
     {"weights-codec", 0, KNOB_STRING, AT(weights_codec), LINE_CMDS, "auto", "auto|none|zstd",
-     "how streamed weights are stored (zstd: encoded in PACK.zst, made when needed; same answers)"},
+     "compression of weights that are read from disk; zstd writes PACK.zst once; same answers"},
     {"percent", 0, KNOB_SIX, AT(percent), LINE_CMDS, NULL, "wD wR kD kR hD hR",
-     "FlexGen's six shares; on a CPU device and RAM add up"},
+     "FlexGen's six numbers: percent of weights, KV cache and hidden states on the device and in "
+     "RAM, the rest on disk; without a GPU the two shares add up"},
     {"ahead-weights", 0, KNOB_COUNT, AT(ahead_weights), LINE_CMDS, "-1", "STEPS",
-     "look-ahead of weight reads, less than a pass (-1: auto)"},
+     "how many steps ahead weights are read, less than one pass (-1: auto)"},
     {"ahead-state", 0, KNOB_COUNT, AT(ahead_state), LINE_CMDS, "-1", "STEPS",
-     "look-ahead of KV and hidden states (-1: auto)"},
+     "how many steps ahead the KV cache and hidden states are read (-1: auto)"},
     {"prefill-tokens", 0, KNOB_COUNT, AT(prefill_tokens), LINE_CMDS, "0", "N",
-     "prompt and forced tokens admitted per pass (0: auto)"},
+     "most prompt tokens, and scored tokens, in one pass (0: auto)"},
     {"attn", 0, KNOB_CHOICE, AT(attn), LINE_CMDS, "auto", "auto|cpu|device",
-     "where attention runs (device: needs one)"},
-    {"io", 0, KNOB_STRING, AT(io), LINE_CMDS | CMD_PROBE, "auto", "auto|uring|threads",
-     "how files are read"},
+     "where attention runs (device: on the GPU; auto: there if one is used)"},
+    {"io", 0, KNOB_STRING, AT(io), LINE_CMDS | CMD_PROBE | CMD_BENCH_IO, "auto",
+     "auto|uring|threads", "how files are read: through io_uring or by threads"},
     {"share-prefixes", 0, KNOB_CHOICE, AT(share_prefixes), LINE_CMDS, "on", "on|off",
-     "prompts of a batch that begin alike compute their common prefix once; same bytes"},
+     "compute a common beginning of prompts in a batch once; same bytes"},
     {"replan", 0, KNOB_CHOICE, AT(replan), LINE_CMDS, "on", "on|off",
-     "another plan between two passes when rates are not as measured, or RAM runs short; same "
-     "bytes"},
+     "change the plan during the run if rates are not as measured or RAM runs short; same bytes"},
     {"plan", 0, KNOB_FILE, AT(plan), CMD_RUN | CMD_SCORE, NULL, "FILE",
-     "take placement from a plan file; flags beat it"},
-    {"kv-policy", 0, KNOB_STRING, AT(kv_policy), LINE_CMDS, "full", "NAME", EVICT_NAMES},
-    {"kv-budget", 0, KNOB_STRING, AT(kv_budget), LINE_CMDS, "0.2", "N|FRACTION",
-     "slots per layer and KV head; a fraction counts prompt + max_tokens"},
+     "take the placement from a file of sluice plan -o; flags win over the file"},
+    {"machine", 0, KNOB_FILE, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE | BENCH_JOBS, NULL,
+     "FILE",
+     "rates of a machine, and its memory where no flag says otherwise, from a file of "
+     "sluice probe -o or configs/machine-*.cfg (default: this machine, measured)"},
+
+    HEADING("KV cache (full keeps everything; the other policies change the answers)"),
+    {"kv-policy", 0, KNOB_STRING, AT(kv_policy), LINE_CMDS & ~TEXT_BENCH, "full", "NAME",
+     "which KV cache entries are evicted when a row exceeds its budget; names below"},
+    {"kv-budget", 0, KNOB_STRING, AT(kv_budget), LINE_CMDS & ~CMD_BENCH_FRONTIER, "0.2",
+     "N|FRACTION",
+     "KV cache entries per layer and KV head: a number, or a fraction of prompt + "
+     "max_tokens"},
     {"kv-budget-of", 0, KNOB_CHOICE, AT(kv_budget_of), LINE_CMDS, "total", "total|prompt",
-     "what a fraction counts: prompt + max_tokens, or the prompt alone"},
+     "what a fraction in --kv-budget is a fraction of: prompt + max_tokens, or the prompt"},
     {"kv-budget-layers", 0, KNOB_FILE, AT(kv_budget_layers), LINE_CMDS, "even",
      "even|pyramid[:BETA]|FILE",
-     "how layers share it: a number for each, or what bench attention --csv wrote"},
+     "how the layers share the budget; FILE has one number a layer, or "
+     "is what bench attention --csv wrote"},
     {"kv-budget-heads", 0, KNOB_STRING, AT(kv_budget_heads), LINE_CMDS, "even",
      "even|adaptive[:ALPHA]",
-     "how the heads of a layer share it behind a prompt, each sure of ALPHA of it (0.2)"},
+     "how the heads of a layer share the budget after the prompt; each "
+     "head keeps at least ALPHA (0.2) of an even share"},
     {"kv-recent", 0, KNOB_STRING, AT(kv_recent), LINE_CMDS, NULL, "N|FRACTION",
-     "newest positions protected (default: by policy)"},
+     "newest tokens that are never evicted (default: by policy)"},
     {"kv-sink", 0, KNOB_COUNT, AT(kv_sink), LINE_CMDS, "-1", "N",
-     "first positions protected (-1: by policy)"},
+     "first tokens that are never evicted (-1: by policy)"},
     {"kv-scope", 0, KNOB_CHOICE, AT(kv_scope), LINE_CMDS, NULL, "head|layer",
-     "who chooses victims (default: by policy)"},
+     "evict per KV head, or the same tokens in all heads of a layer (default: by policy)"},
     {"kv-positions", 0, KNOB_CHOICE, AT(kv_positions), LINE_CMDS, "true", "true|slot",
-     "keys turn by their positions, or by their ranks among the slots (rows beyond the context)"},
-    {"kv-format", 0, KNOB_STRING, AT(kv_format), LINE_CMDS, "bf16", "f32|bf16|q8|q4|mixed",
-     "format of stored K and V"},
+     "RoPE positions: true = original position, slot = rank in the cache (allows rows longer than "
+     "the model's context)"},
+    {"kv-format", 0, KNOB_STRING, AT(kv_format), LINE_CMDS & ~CMD_BENCH_FRONTIER, "bf16",
+     "f32|bf16|q8|q4|mixed",
+     "number format of the KV cache (mixed: the newest tokens in q8, older ones in q4)"},
     {"kv-simulate", 0, KNOB_SWITCH, AT(kv_simulate), CMD_RUN | CMD_SCORE, NULL, "",
-     "keep everything and mask what would have gone"},
+     "keep all KV and mask what the policy would have evicted: quality without the saving"},
     {"kv-dump", 0, KNOB_OUTPUT, AT(kv_dump), CMD_RUN | CMD_SCORE, NULL, "FILE",
-     "kept positions and victims as JSON lines"},
+     "write kept positions and evicted tokens as JSON lines"},
     {"kv-trace", 0, KNOB_OUTPUT, AT(kv_trace), CMD_RUN | CMD_SCORE, NULL, "FILE",
-     "what heads hold and drop, token by token, to read"},
+     "write what each head keeps and evicts, token by token, as text to read"},
+
+    HEADING("Sampling (the fields of a row win over these)"),
     {"max-tokens", 'n', KNOB_COUNT, AT(max_tokens), CMD_RUN | CMD_GEN, "0", "N",
-     "tokens to generate (rows win; default: by form)"},
+     "most tokens to generate for a row (default: by the form of the row)"},
     {"temperature", 0, KNOB_NUMBER, AT(temperature), CMD_RUN | CMD_GEN, "-1", "X",
-     "0: greedy (rows win; default 1)"},
+     "randomness; 0 takes the likeliest token (default 1)"},
     {"top-p", 0, KNOB_NUMBER, AT(top_p), CMD_RUN | CMD_GEN, "1", "X",
-     "nucleus; chooses among the best 1,024"},
-    {"top-k", 0, KNOB_COUNT, AT(top_k), CMD_RUN | CMD_GEN, "0", "N", "at most 1,024 act; 0: off"},
+     "sample from the likeliest tokens that sum to this probability, at most 1,024"},
+    {"top-k", 0, KNOB_COUNT, AT(top_k), CMD_RUN | CMD_GEN, "0", "N",
+     "sample from the N likeliest tokens, at most 1,024 (0: off)"},
     {"min-p", 0, KNOB_NUMBER, AT(min_p), CMD_RUN | CMD_GEN, "0", "X",
-     "chooses among the best 1,024; 0: off"},
+     "drop tokens less likely than X times the likeliest; acts on 1,024 tokens (0: off)"},
     {"repetition-penalty", 0, KNOB_NUMBER, AT(repetition_penalty), CMD_RUN | CMD_GEN, "1", "X",
-     "1: off"},
-    {"seed", 0, KNOB_COUNT, AT(seed), CMD_RUN | CMD_GEN | CMD_BENCH, "-1", "N",
-     "for rows without one"},
+     "make tokens that already occurred less likely (1: off)"},
+    {"seed", 0, KNOB_COUNT, AT(seed), CMD_RUN | CMD_GEN | (MADE_CMDS & ~CMD_PLAN), "-1", "N",
+     "seed of rows that have none; of the made-up rows of bench"},
     {"stop", 0, KNOB_STOPS, AT(stops), CMD_RUN | CMD_GEN, NULL, "TEXT",
-     "stop string; may be given again"},
+     "stop a row where it generates this text; may be given up to 16 times"},
     {"ignore-eos", 0, KNOB_SWITCH, AT(ignore_eos), CMD_RUN | CMD_GEN | CMD_PLAN, NULL, "",
-     "generate to max_tokens"},
+     "generate max_tokens tokens, also behind the end-of-text token"},
+
+    HEADING("The job"),
     {"order", 0, KNOB_CHOICE, AT(order), CMD_RUN | CMD_SCORE, "input", "input|completion",
-     "order of OUT"},
-    {"limit", 0, KNOB_COUNT, AT(limit), CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_BENCH, "0", "N",
-     "first N rows (or windows) only; may grow on a job that is there"},
+     "order of the rows in OUT"},
+    {"limit", 0, KNOB_COUNT, AT(limit), CMD_RUN | CMD_SCORE | CMD_PLAN | TEXT_BENCH, "0", "N",
+     "take the first N rows (or windows) only; a later command may raise N of the same job"},
     {"retry-errors", 0, KNOB_SWITCH, AT(retry_errors), CMD_RUN | CMD_SCORE, NULL, "",
-     "run failed rows again, also with more --ignore-fields"},
+     "run failed rows of this job again, also with more --ignore-fields"},
     {"max-errors", 0, KNOB_COUNT, AT(max_errors), CMD_RUN | CMD_SCORE, "-1", "N",
-     "stop when more rows failed"},
+     "stop when more than N rows have failed"},
     {"ignore-fields", 0, KNOB_STRING, AT(ignore_fields), CMD_RUN | CMD_SCORE | CMD_PLAN, NULL,
      "A,B,C",
-     "answer rows as if they had not these fields (tools, response_format, image_url, ...), which "
-     "sluice cannot honour"},
+     "answer rows without these fields (tools, response_format, image_url, ...), which sluice "
+     "cannot honour"},
     {"overwrite", 0, KNOB_SWITCH, AT(overwrite),
      CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH | CMD_MERGE, NULL, "",
-     "replace another job's OUT, and files that sluice did not write"},
+     "replace the OUT of another job, and files that sluice did not write"},
     {"shard", 0, KNOB_STRING, AT(shard), CMD_RUN | CMD_SCORE, NULL, "i/N",
-     "this process takes rows i, i+N, ... (i from 0)"},
+     "this process takes rows i, i+N, i+2N, ... (i counts from 0)"},
     {"time-limit", 0, KNOB_DURATION, AT(time_limit_s), LINE_CMDS, "0", "D",
-     "stop cleanly after this long (90s, 15m, 3h50m; a plain number is seconds)"},
+     "stop after this time, resumable (90s, 15m, 3h50m; a plain number is seconds)"},
     {"dry-run", 0, KNOB_SWITCH, AT(dry_run), CMD_RUN | CMD_SCORE, NULL, "",
-     "check every row (why they are bad; exit 3) and print the plan, no more"},
+     "check every row and print the plan, then stop; exit code 3 if rows are bad"},
+
+    HEADING("Planning"),
+    {"prompt-len", 0, KNOB_COUNT, AT(prompt_len), MADE_CMDS, "0", "TOKENS",
+     "prompt length of made-up rows"},
+    {"gen-len", 0, KNOB_COUNT, AT(gen_len), MADE_CMDS, "32", "TOKENS",
+     "tokens to generate for each made-up row"},
+    {"num-prompts", 0, KNOB_COUNT, AT(num_prompts), MADE_CMDS, "64", "N", "how many made-up rows"},
     {"sweep", 0, KNOB_STRING, AT(sweep), CMD_PLAN, NULL, "FLAG=A..B|A,B,C",
-     "plan at each value of a flag: A, 2A, 4A, ... B of counts, sizes and fractions, or a list; "
-     "CSV on stdout"},
-    {"plot", 0, KNOB_OUTPUT, AT(plot), CMD_PLAN | CMD_BENCH, NULL, "FILE.svg",
-     "draw the sweep: a range along an axis that doubles, a list side by side; or what bench "
-     "frontier or attention found (needs gnuplot)"},
+     "plan at several values of a flag, as CSV on stdout: A, 2A, 4A, ... B of counts, sizes and "
+     "fractions, or a list"},
     {"allow", 0, KNOB_STRING, AT(allow), CMD_PLAN, NULL, "q8,q4,int8,h2o=0.2,mixed",
-     "compare with lossy weights (q8, q4), matmuls (int8), KV policies and formats (kv-q8, kv-q4, "
-     "mixed), alone and together"},
-    {"machine", 0, KNOB_FILE, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE | CMD_BENCH, NULL, "FILE",
-     "machine file: rates and, where no flag says them, budgets (default: this one's, probed)"},
-    {"prompt-len", 0, KNOB_COUNT, AT(prompt_len), CMD_PLAN | CMD_BENCH, "0", "TOKENS",
-     "prompt length of a made-up job"},
-    {"gen-len", 0, KNOB_COUNT, AT(gen_len), CMD_PLAN | CMD_BENCH, "32", "TOKENS",
-     "tokens to generate in a made-up job"},
-    {"num-prompts", 0, KNOB_COUNT, AT(num_prompts), CMD_PLAN | CMD_BENCH, "64", "N",
-     "rows of a made-up job"},
-    {"runs", 0, KNOB_COUNT, AT(runs), CMD_BENCH, "3", "N",
-     "repetitions of ops and io; medians are printed"},
+     "compare with plans that change the answers: lossy weights (q8, q4), matmuls (int8), KV "
+     "policies and KV formats (kv-q8, kv-q4, mixed), alone and together"},
+    {"plot", 0, KNOB_OUTPUT, AT(plot), CMD_PLAN | TEXT_BENCH, NULL, "FILE.svg",
+     "draw the --sweep, or the table of bench frontier or attention (needs gnuplot)"},
+
+    HEADING("Measuring"),
+    {"policies", 0, KNOB_STRING, AT(policies), CMD_BENCH_OPS | TEXT_BENCH, NULL, "all|A,B,C",
+     "KV policies to measure (default: all; bench ops: h2o)"},
+    {"budgets", 0, KNOB_STRING, AT(budgets), CMD_BENCH_FRONTIER, "0.1,0.2,0.4", "A,B,C",
+     "KV budgets to measure, each as --kv-budget takes it"},
+    {"kv-formats", 0, KNOB_STRING, AT(kv_formats), CMD_BENCH_FRONTIER, "bf16", "A,B,C",
+     "KV formats to measure"},
+    {"needles", 0, KNOB_COUNT, AT(needles), CMD_BENCH_FRONTIER, "2", "N",
+     "pass keys hidden at each of five depths of a window, to see which are found (0: none)"},
+    {"measure", 0, KNOB_SWITCH, AT(measure), CMD_BENCH_FRONTIER, NULL, "",
+     "run the job to get its tokens/s instead of predicting them"},
+    {"runs", 0, KNOB_COUNT, AT(runs), CMD_BENCH_OPS | CMD_BENCH_IO, "3", "N",
+     "repetitions; the median is printed"},
     {"full", 0, KNOB_SWITCH, AT(full), CMD_PROBE, NULL, "",
      "measure for minutes instead of seconds"},
     {"reset", 0, KNOB_SWITCH, AT(reset), CMD_PROBE, NULL, "",
-     "measure nothing: forget what was probed and what earlier runs took (packs stay)"},
-    {"decode", 0, KNOB_SWITCH, AT(decode), CMD_TOKENIZE, NULL, "", "rows {\"ids\"} to {\"text\"}"},
+     "measure nothing; forget what was probed and how long earlier runs took (packs stay)"},
+
+    HEADING("Reports and messages"),
     {"json", 0, KNOB_SWITCH, AT(json), CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE | CMD_STATUS,
-     NULL, "", "one JSON object on stdout"},
-    {"csv", 0, KNOB_SWITCH, AT(csv), CMD_BENCH, NULL, "", "comma-separated rows on stdout"},
-    {"progress", 0, KNOB_CHOICE, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK | CMD_BENCH, "auto",
-     "auto|bar|lines|none", "progress on stderr"},
-    {"summary", 0, KNOB_OUTPUT, AT(summary), CMD_RUN | CMD_SCORE | CMD_BENCH, NULL, "FILE",
-     "what was planned and measured, as JSON"},
+     NULL, "", "print one JSON object to stdout"},
+    {"csv", 0, KNOB_SWITCH, AT(csv), CMD_BENCH, NULL, "",
+     "print CSV to stdout, behind lines that begin with # (pandas: comment='#')"},
+    {"progress", 0, KNOB_CHOICE, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK | BENCH_JOBS, "auto",
+     "auto|bar|lines|none", "how progress is shown on stderr"},
+    {"summary", 0, KNOB_OUTPUT, AT(summary), CMD_RUN | CMD_SCORE | CMD_BENCH_THROUGHPUT, NULL,
+     "FILE", "write what was planned and measured, as JSON"},
     {"trace", 0, KNOB_OUTPUT, AT(trace), CMD_RUN | CMD_SCORE, NULL, "FILE",
-     "Chrome trace of the lanes"},
-    {"config", 0, KNOB_FILE, AT(config), ~0, NULL, "FILE", "any flag as `key = value`"},
-    {"verbose", 'v', KNOB_SWITCH, AT(verbose), ~0, NULL, "", "more on stderr"},
-    {"quiet", 'q', KNOB_SWITCH, AT(quiet), ~0, NULL, "", "errors only on stderr"},
-    {"help", 'h', KNOB_SWITCH, AT(help), ~0, NULL, "", "this list"},
+     "write a timeline of reads, writes and compute that Chrome (chrome://tracing) shows"},
+    {"config", 0, KNOB_FILE, AT(config), ~0, NULL, "FILE",
+     "read flags from a file of `key = value` lines; the command line wins"},
+    {"verbose", 'v', KNOB_SWITCH, AT(verbose), ~0, NULL, "", "print more to stderr"},
+    {"quiet", 'q', KNOB_SWITCH, AT(quiet), ~0, NULL, "", "print errors only to stderr"},
+    {"help", 'h', KNOB_SWITCH, AT(help), ~0, NULL, "", "print this list"},
 };
-#define N_KNOBS (int)(sizeof knobs / sizeof knobs[0])
-
-/* Digits, one point, no exponent; correctly rounded (0.3 must be the nearest double: a budget of
- * 0.3 of 240 tokens is 72 slots, not 73). The program never leaves the C locale, so strtod knows
- * points. */
-static const char *parse_decimal(const char *text, double *x)
-{
-    const char *p = text + (*text == '-');
-    size_t whole = strspn(p, "0123456789");
-    size_t part = p[whole] == '.' ? strspn(p + whole + 1, "0123456789") : 0;
-    if (whole + part == 0)
-        return text;
-    const char *end = p + whole + (p[whole] == '.' ? part + 1 : 0);
-    char digits[64];
-    snprintf(digits, sizeof digits, "%.*s", (int)min_i64(end - text, 63), text);
-    *x = strtod(digits, NULL);
-    return end;
-}
-
-/* The unit at *at, which moves behind it: a letter alone is binary when it is a capital (24G is
- * GiB, 24g is GB); with_bytes: also KB, MB, ... (decimal), KiB or Ki, ... (binary), B. 0: none. */
-static double unit_read(const char **at, int with_bytes)
-{
-    static const char letters[] = "kKmMgGtT";
-    const char *letter = **at ? strchr(letters, **at) : NULL;
-    int binary = letter && (letter - letters) % 2 == 1;
-    double unit = 1;
-    *at += letter != NULL;
-    if (with_bytes && letter && **at == 'i') {
-        binary = 1;
-        *at += 1;
-        *at += **at == 'B' || **at == 'b';
-    } else if (with_bytes && (**at == 'B' || **at == 'b')) {
-        binary = 0;
-        *at += 1;
-    }
-    for (int power = letter ? (int)(letter - letters) / 2 + 1 : 0; power > 0; power--)
-        unit *= binary ? 1024 : 1000;
-    return unit;
-}
-
-enum err parse_size(const char *flag, const char *text, int64_t *bytes)
-{
-    double x = 0;
-    const char *end = parse_decimal(text, &x);
-    double unit = unit_read(&end, 1);
-    if (parse_decimal(text, &x) == text || *end || x * unit > 9e18 || x < -1)
-        return fail(ERR_USAGE, "--%s: cannot read '%s' (e.g. 512M, 24G, 2.3GiB, 300MB)", flag,
-                    text);
-    *bytes = (int64_t)(x * unit);
-    return OK;
-}
-
-enum err parse_count(const char *flag, const char *text, int64_t *n)
-{
-    double x = 0;
-    const char *end = parse_decimal(text, &x);
-    double unit = unit_read(&end, 0);
-    if (parse_decimal(text, &x) == text || *end || x * unit > 9e15 || x < -9e15)
-        return fail(ERR_USAGE, "--%s: cannot read '%s' (a whole number: 12, 10k, 32K)", flag, text);
-    if ((double)(int64_t)(x * unit) != x * unit)
-        return fail(ERR_USAGE, "--%s: '%s' is not a whole number", flag, text);
-    *n = (int64_t)(x * unit);
-    return OK;
-}
-
-enum err parse_number(const char *flag, const char *text, double *x)
-{
-    const char *end = parse_decimal(text, x);
-    if (end == text || *end)
-        return fail(ERR_USAGE, "--%s: '%s' is not a number", flag, text);
-    return OK;
-}
-
-enum err parse_duration(const char *flag, const char *text, double *seconds)
-{
-    *seconds = 0;
-    const char *p = text;
-    while (*p) {
-        double x = 0;
-        const char *end = parse_decimal(p, &x);
-        double unit = *end == 's' || (!*end && p == text) ? 1
-                      : *end == 'm'                       ? 60
-                      : *end == 'h'                       ? 3600
-                      : *end == 'd'                       ? 86400
-                                                          : 0;
-        if (end == p || unit == 0 || x < 0)
-            return fail(ERR_USAGE, "--%s: cannot read '%s' (e.g. 90s, 15m, 3h50m)", flag, text);
-        *seconds += x * unit;
-        p = *end ? end + 1 : end;
-    }
-    return p == text ? fail(ERR_USAGE, "--%s: empty duration", flag) : OK;
-}
-
-/* NULL: the flag alone. */
-static enum err parse_switch(const char *flag, const char *text, int *on)
-{
-    static const char *const words[] = {"0", "1", "false", "true", "off", "on", "no", "yes"};
-    *on = 1;
-    if (!text)
-        return OK;
-    for (int i = 0; i < 8; i++)
-        if (strcmp(text, words[i]) == 0) {
-            *on = i % 2;
-            return OK;
-        }
-    return fail(ERR_USAGE, "--%s: '%s' is none of on|off", flag, text);
-}
+#define N_KNOBS (int)(sizeof config_knobs / sizeof config_knobs[0])
+const int config_n_knobs = N_KNOBS;
 
 /* `word` in "a|b|c". */
 static int is_choice(const char *choices, const char *word)
@@ -374,9 +312,11 @@ static enum err knob_set(struct config *c, const struct knob *k, const char *val
 {
     void *field = (char *)c + k->offset;
     switch (k->kind) {
+    case KNOB_HEADING:
+        break;
     case KNOB_CHOICE:
         if (!is_choice(k->value, value))
-            return fail(ERR_USAGE, "--%s: '%s' is none of %s", k->name, value, k->value);
+            return config_refuse(k->name, value, k->value);
         *(const char **)field = value;
         return OK;
     case KNOB_STRING:
@@ -425,27 +365,26 @@ static enum err check_range(const struct config *c, const struct knob *k, const 
     return OK;
 }
 
-/* As the user asks: in range, and remembered. */
-static enum err knob_give(struct config *c, const struct knob *k, const char *value)
+enum err knob_give(struct config *c, const struct knob *k, const char *value)
 {
     TRY(knob_set(c, k, value));
     TRY(check_range(c, k, value));
-    c->given[k - knobs] = 1;
+    c->given[k - config_knobs] = 1;
     return OK;
 }
 
 static const struct knob *knob_named(const char *name)
 {
     int i = 0;
-    while (i < N_KNOBS && strcmp(knobs[i].name, name) != 0)
+    while (i < N_KNOBS && strcmp(config_knobs[i].name, name) != 0)
         i++;
     CHECK(i < N_KNOBS);
-    return &knobs[i];
+    return &config_knobs[i];
 }
 
 int config_given(const struct config *c, const char *name)
 {
-    return c->given[knob_named(name) - knobs];
+    return c->given[knob_named(name) - config_knobs];
 }
 
 void config_text(const struct config *c, const char *name, char *buf, int cap)
@@ -462,206 +401,11 @@ void config_text(const struct config *c, const char *name, char *buf, int cap)
     snprintf(buf, (size_t)cap, "%s", text ? text : "");
 }
 
-static const struct knob *knob_find(const char *name, size_t n, int command)
-{
-    for (int i = 0; i < N_KNOBS; i++)
-        if (strlen(knobs[i].name) == n && memcmp(knobs[i].name, name, n) == 0 &&
-            (knobs[i].commands & command))
-            return &knobs[i];
-    return NULL;
-}
-
-static const char *command_name(int command)
-{
-    return commands[__builtin_ctz((unsigned)command)].name;
-}
-
-static void list_add(char *list, size_t cap, const char *dashes, const char *name)
-{
-    size_t n = strlen(list);
-    snprintf(list + n, cap - n, "%s%s%s", n ? ", " : "", dashes, name);
-}
-
-/* `name` is a word of the flag, or opens it: "mem" of mem-ram, "ram" of mem-ram. */
-static int names_part(const char *name, const char *flag)
-{
-    size_t n = strlen(name);
-    for (const char *at = flag; n > 1 && at; at = strchr(at, '-') ? strchr(at, '-') + 1 : NULL)
-        if (strncmp(at, name, n) == 0 && (at[n] == 0 || at[n] == '-'))
-            return 1;
-    return 0;
-}
-
-/* Flags of the command that `name` may have meant: one letter in four wrong, or part of it. */
-static void near_flags(const char *name, int command, const char *dashes, char *list, size_t cap)
-{
-    const struct knob *nearest = NULL;
-    int least = 0;
-    for (int i = 0; i < N_KNOBS; i++)
-        if ((knobs[i].commands & command) && is_near(name, knobs[i].name, &least))
-            nearest = &knobs[i];
-    if (nearest)
-        list_add(list, cap, dashes, nearest->name);
-    for (int i = 0; i < N_KNOBS && !nearest; i++)
-        if ((knobs[i].commands & command) && names_part(name, knobs[i].name))
-            list_add(list, cap, dashes, knobs[i].name);
-}
-
-static enum err unknown_flag(const char *name, size_t n, int command)
-{
-    char word[64], list[400] = "";
-    snprintf(word, sizeof word, "%.*s", (int)min_i64((int64_t)n, 63), name);
-    const struct knob *others = knob_find(word, strlen(word), ~command);
-    for (int i = 0; others && i < N_COMMANDS; i++)
-        if (others->commands & 1 << i)
-            list_add(list, sizeof list, "", commands[i].name);
-    if (others)
-        return fail(ERR_USAGE, "--%s: unknown flag of %s (it belongs to %s)", word,
-                    command_name(command), list);
-    near_flags(word, command, "--", list, sizeof list);
-    if (*list)
-        return fail(ERR_USAGE, "--%s: unknown flag (did you mean %s?)", word, list);
-    return fail(ERR_USAGE, "--%s: unknown flag (see sluice %s --help)", word,
-                command_name(command));
-}
-
-/* One flag at argv[*i]; leaves *i at its last word. */
-static enum err parse_flag(struct config *c, int command, int argc, char **argv, int *i)
-{
-    const char *word = argv[*i];
-    const struct knob *k = NULL;
-    const char *value = NULL;
-    if (word[1] == '-') {
-        const char *eq = strchr(word, '=');
-        size_t n = eq ? (size_t)(eq - word - 2) : strlen(word + 2);
-        k = knob_find(word + 2, n, command);
-        value = eq ? eq + 1 : NULL;
-        if (!k)
-            return unknown_flag(word + 2, n, command);
-    } else {
-        for (int j = 0; j < N_KNOBS && !k; j++)
-            if (knobs[j].letter == word[1] && !word[2] && (knobs[j].commands & command))
-                k = &knobs[j];
-        if (!k)
-            return fail(ERR_USAGE, "%s: unknown flag (see sluice %s --help)", word,
-                        command_name(command));
-    }
-    if (k->kind == KNOB_SWITCH)
-        return knob_give(c, k, value);
-    int words = k->kind == KNOB_SIX ? 6 : 1;
-    if (!value) {
-        if (*i + words >= argc)
-            return fail(ERR_USAGE, "--%s: needs %s", k->name, k->value);
-        value = argv[*i + 1];
-        for (int j = 1; k->kind == KNOB_SIX && j < words; j++)
-            argv[*i + j][strlen(argv[*i + j])] =
-                ' '; // argv words lie one after the other: join them
-        *i += words;
-    }
-    return knob_give(c, k, value);
-}
-
-/* One `key = value` of a --config file. */
-static enum err parse_line(struct config *c, char *line, int command, const char *path, int number)
-{
-    size_t name = strcspn(line, " \t=");
-    char *eq = strchr(line, '=');
-    if (!eq)
-        return fail(ERR_USAGE, "%s: line %d: no '='", path, number);
-    char *value = eq + 1 + strspn(eq + 1, " \t");
-    for (size_t end = strlen(value); end > 0 && strchr(" \t", value[end - 1]); end--)
-        value[end - 1] = 0;
-    const struct knob *k = knob_find(line, name, command);
-    if (!k) {
-        char list[400] = "";
-        line[name] = 0;
-        near_flags(line, command, "", list, sizeof list);
-        return fail(ERR_USAGE, "%s: line %d: %.64s: unknown key%s%s%s", path, number, line,
-                    *list ? " (did you mean " : "", list, *list ? "?)" : "");
-    }
-    if (knob_give(c, k, value) != OK)
-        return fail(ERR_USAGE, "%s: line %d: %s", path, number, err_text());
-    return OK;
-}
-
-/* key = value lines; # starts a comment. The text is kept for the life of the process: values point
- * into it. */
-static enum err parse_file(struct config *c, const char *path, int command)
-{
-    const char *why;
-    FILE *f = regular_open(path, &why);
-    if (!f)
-        return fail(ERR_USAGE, "%s: --config: %s", path, why);
-    static char text[1 << 16];
-    size_t n = fread(text, 1, sizeof text - 1, f);
-    int bad = ferror(f) ? errno : 0;
-    fclose(f);
-    if (bad)
-        return fail(ERR_USAGE, "%s: --config: %s", path, strerror(bad));
-    if (n == sizeof text - 1)
-        return fail(ERR_USAGE, "%s: --config: more than 64 KiB", path);
-    text[n] = 0;
-    int number = 0;
-    for (char *line = text, *next; line; line = next) {
-        next = strchr(line, '\n');
-        if (next)
-            *next++ = 0;
-        number++;
-        line[strcspn(line, "#\r")] = 0;
-        line += strspn(line, " \t");
-        if (*line)
-            TRY(parse_line(c, line, command, path, number));
-    }
-    return OK;
-}
-
-/* The file is read first, wherever it stands: the command line wins. */
-static enum err parse_files(struct config *c, int argc, char **argv, int command)
-{
-    for (int i = 0; i < argc; i++) {
-        if (strncmp(argv[i], "--config=", 9) == 0)
-            TRY(parse_file(c, argv[i] + 9, command));
-        else if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
-            TRY(parse_file(c, argv[i + 1], command));
-    }
-    return OK;
-}
-
-enum err config_parse(struct config *c, enum config_command command, int argc, char **argv)
-{
-    memset(c, 0, sizeof *c);
-    c->looks = command == CMD_PLAN;
-    _Static_assert(N_KNOBS <= CONFIG_KNOBS_MAX, "config.given has room for every knob");
-    for (int i = 0; i < N_KNOBS; i++)
-        if (knobs[i].preset)
-            TRY(knob_set(c, &knobs[i], knobs[i].preset));
-    TRY(parse_files(c, argc, argv, command));
-    for (int i = 0; i < argc; i++) {
-        if (argv[i][0] == '-' && argv[i][1] && argv[i][1] != '.' &&
-            !isdigit((unsigned char)argv[i][1])) {
-            TRY(parse_flag(c, command, argc, argv, &i));
-            continue;
-        }
-        if (c->n_args == commands[__builtin_ctz((unsigned)command)].words)
-            return fail(ERR_USAGE, "%s: one word too many (see sluice %s --help)", argv[i],
-                        command_name(command));
-        c->args[c->n_args++] = argv[i];
-    }
-    return OK;
-}
-
-enum err config_set(struct config *c, enum config_command command, const char *name,
-                    const char *value)
-{
-    const struct knob *k = knob_find(name, strlen(name), command);
-    return k ? knob_give(c, k, value) : unknown_flag(name, strlen(name), command);
-}
-
 int config_paths(const struct config *c, struct config_path *paths, int cap)
 {
     int n = 0;
     for (int i = 0; i < N_KNOBS; i++) {
-        const struct knob *k = &knobs[i];
+        const struct knob *k = &config_knobs[i];
         if (k->kind != KNOB_FILE && k->kind != KNOB_OUTPUT)
             continue; // the field is no pointer
         const char *path = *(const char *const *)(const void *)((const char *)c + k->offset);
@@ -673,41 +417,48 @@ int config_paths(const struct config *c, struct config_path *paths, int cap)
     return n;
 }
 
-void config_help(enum config_command command)
+const struct knob *knob_find(const char *name, size_t n, int commands)
 {
-    for (int i = 0; i < N_KNOBS; i++) {
-        const struct knob *k = &knobs[i];
-        if (!(k->commands & (int)command))
-            continue;
-        char flag[80];
-        if (k->letter)
-            snprintf(flag, sizeof flag, "-%c, --%s %s", k->letter, k->name, k->value);
-        else
-            snprintf(flag, sizeof flag, "    --%s %s", k->name, k->value);
-        printf("  %-42s %s", flag, k->help);
-        if (k->preset && strcmp(k->preset, "-1") != 0 && strcmp(k->preset, "0") != 0)
-            printf(" [%s]", k->preset);
-        printf("\n");
-    }
-    for (int i = 0; i < N_EVICT_POLICIES && (command & LINE_CMDS); i++)
-        printf("%s  %-16s %s\n", i == 0 ? "\nKV policies, and what goes first:\n" : "",
-               evict_policy_name(i), evict_policy_goes(i));
-    printf("\nSizes: 24G and 24GiB are binary, 24g and 24GB decimal, 2.3G, 512M; counts: 32K is "
-           "32,768, 10k is\n10,000; durations: 90s, 15m, 3h50m. --config files hold `key = value` "
-           "lines; the command line wins.\n");
+    for (int i = 0; i < N_KNOBS; i++)
+        if (strlen(config_knobs[i].name) == n && memcmp(config_knobs[i].name, name, n) == 0 &&
+            (config_knobs[i].commands & commands))
+            return &config_knobs[i];
+    return NULL;
 }
 
-enum err config_choose(const char *flag, const char *value, const char *const *names, int *out)
+const struct config_command_row *config_command_by_id(enum config_command id)
 {
-    for (int i = 0; names[i]; i++)
-        if (strcmp(value, names[i]) == 0) {
-            *out = i;
-            return OK;
-        }
-    char list[200] = "";
-    for (int i = 0; names[i]; i++) {
-        size_t n = strlen(list);
-        snprintf(list + n, sizeof list - n, "%s%s", i ? "|" : "", names[i]);
-    }
-    return fail(ERR_USAGE, "--%s: '%s' is none of %s", flag, value, list);
+    int i = 0;
+    while (i < config_n_commands && config_commands[i].id != id)
+        i++;
+    CHECK(i < config_n_commands);
+    return &config_commands[i];
+}
+
+const struct config_command_row *config_command_find(int argc, char **argv)
+{
+    char pair[64];
+    const char *names[] = {pair, argc > 0 ? argv[0] : ""};
+    snprintf(pair, sizeof pair, "%s %s", names[1], argc > 1 ? argv[1] : "");
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < config_n_commands; i++)
+            if (strcmp(names[k], config_commands[i].name) == 0)
+                return &config_commands[i];
+    return NULL;
+}
+
+enum err config_defaults(struct config *c)
+{
+    _Static_assert(N_KNOBS <= CONFIG_KNOBS_MAX, "config.given has room for every knob");
+    for (int i = 0; i < N_KNOBS; i++)
+        if (config_knobs[i].preset)
+            TRY(knob_set(c, &config_knobs[i], config_knobs[i].preset));
+    return OK;
+}
+
+enum err config_set(struct config *c, enum config_command command, const char *name,
+                    const char *value)
+{
+    const struct knob *k = knob_find(name, strlen(name), command);
+    return k ? knob_give(c, k, value) : unknown_flag(name, strlen(name), command);
 }

@@ -19,15 +19,33 @@ enum config_command {
     CMD_PLAN = 8,
     CMD_PROBE = 16,
     CMD_PACK = 32,
-    CMD_BENCH = 64,
     CMD_INSPECT = 128,
     CMD_TOKENIZE = 256,
     CMD_STATUS = 512,
     CMD_MERGE = 1024,
+    CMD_BENCH_THROUGHPUT = 1 << 20,
+    CMD_BENCH_SWEEP = 1 << 21,
+    CMD_BENCH_OPS = 1 << 22,
+    CMD_BENCH_IO = 1 << 23,
+    CMD_BENCH_FRONTIER = 1 << 24,
+    CMD_BENCH_ATTENTION = 1 << 25,
+    CMD_BENCH = CMD_BENCH_THROUGHPUT | CMD_BENCH_SWEEP | CMD_BENCH_OPS | CMD_BENCH_IO |
+                CMD_BENCH_FRONTIER | CMD_BENCH_ATTENTION,
 };
 
+/* A command as --help shows it. */
+struct config_command_row {
+    const char *name; // one word, or two: "bench sweep"
+    enum config_command id;
+    int words; // most words that are not flags, the second word of `name` among them
+    const char *usage, *help;
+    const char *first; // the flags that --help shows first: names apart by blanks
+};
+extern const struct config_command_row config_commands[];
+extern const int config_n_commands;
+
 #define CONFIG_STOPS_MAX 16
-#define CONFIG_KNOBS_MAX 96
+#define CONFIG_KNOBS_MAX 128
 #define CONFIG_ARGS_MAX  1024
 
 struct config {
@@ -72,8 +90,9 @@ struct config_path {
 };
 /* Those that were given a value; returns how many. cap: CONFIG_KNOBS_MAX is always enough. */
 int config_paths(const struct config *c, struct config_path *paths, int cap);
-/* The flags of a command, with units and defaults, on stdout. */
-void config_help(enum config_command command);
+/* The command that the first words name, "bench sweep" before "bench"; NULL: none. */
+const struct config_command_row *config_command_find(int argc, char **argv);
+const struct config_command_row *config_command_by_id(enum config_command id);
 
 /* "24G" GiB, "24g" GB, "512M", decimals; "300MB" decimal and "300MiB" (or "300Mi") binary in either
  * case of letters; plain numbers are bytes. */
@@ -83,6 +102,8 @@ enum err parse_count(const char *flag, const char *text, int64_t *n);
 /* "90s", "15m", "2h", "3h50m"; a plain number is seconds. */
 enum err parse_duration(const char *flag, const char *text, double *seconds);
 enum err parse_number(const char *flag, const char *text, double *x);
+/* ERR_USAGE: the value is none of the choices, which are words apart by |. */
+enum err config_refuse(const char *flag, const char *value, const char *choices);
 /* Which of the names (NULL ends them) the value is. ERR_USAGE. */
 enum err config_choose(const char *flag, const char *value, const char *const *names, int *out);
 

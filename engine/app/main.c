@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "engine/app/help.h"
 #include "engine/app/outputs.h"
 #include "engine/app/run.h"
 #include "engine/app/version.h"
@@ -16,48 +17,15 @@
 
 #define LARGE_BYTES (1 << 20)
 
-static const struct command {
-    const char *name;
+static const struct {
     enum config_command id;
     enum err (*run)(const struct config *c);
-    const char *usage, *help;
 } commands[] = {
-    {"run", CMD_RUN, command_run, "-m MODEL -i IN.jsonl -o OUT.jsonl",
-     "generate for every row of IN"},
-    {"gen", CMD_GEN, command_gen, "-m MODEL -p TEXT", "one prompt, text to stdout"},
-    {"score", CMD_SCORE, command_score, "-m MODEL (-i IN.jsonl -o OUT.jsonl | --text FILE)",
-     "log-probabilities of continuations, or perplexity of a text"},
-    {"plan", CMD_PLAN, command_plan,
-     "-m MODEL (-i IN.jsonl | --prompt-len N --gen-len N --num-prompts N)",
-     "what run would do here, or on --machine FILE"},
-    {"probe", CMD_PROBE, command_probe, "[--offload-dir DIR] [-o machine.cfg]",
-     "measure this machine"},
-    {"pack", CMD_PACK, command_pack, "MODEL -o FILE", "write a pack"},
-    {"bench", CMD_BENCH, command_bench, "throughput|ops|io|sweep|frontier|attention", "benchmarks"},
-    {"inspect", CMD_INSPECT, command_inspect, "MODEL", "shape and tensors"},
-    {"status", CMD_STATUS, command_status, "OUT.jsonl",
-     "how far a job is, seen from another shell: it is only looked at"},
-    {"merge", CMD_MERGE, command_merge, "-o OUT.jsonl PART.jsonl...",
-     "join the OUTs of all shards (--shard i/N) of one job"},
-    {"tokenize", CMD_TOKENIZE, command_tokenize, "-m MODEL < rows", "text to token ids and back"},
-};
+    {CMD_RUN, command_run},     {CMD_GEN, command_gen},          {CMD_SCORE, command_score},
+    {CMD_PLAN, command_plan},   {CMD_PROBE, command_probe},      {CMD_PACK, command_pack},
+    {CMD_BENCH, command_bench}, {CMD_INSPECT, command_inspect},  {CMD_STATUS, command_status},
+    {CMD_MERGE, command_merge}, {CMD_TOKENIZE, command_tokenize}};
 #define N_COMMANDS (int)(sizeof commands / sizeof commands[0])
-
-static void usage(FILE *f)
-{
-    fputs(
-        "sluice: large-batch offline generation with models that do not fit the memory at hand\n\n",
-        f);
-    for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(f, "  sluice %-9s %s\n%19s%s\n", commands[i].name, commands[i].usage, "",
-                commands[i].help);
-    fputs("\nsluice help COMMAND lists its flags. Exit codes: 0 all rows ok, 1 internal error, 2 "
-          "usage,\n"
-          "3 finished with failed rows, 4 does not fit, 5 bad model or input, 6 device, 7 corrupt "
-          "bytes,\n"
-          "8 job mismatch or lock, 9 disk error (resumable), 75 interrupted (resumable).\n",
-          f);
-}
 
 /* The first signal stops at the next step; the second at once: what is journaled stays valid. */
 static void on_signal(int number)
@@ -122,31 +90,13 @@ static int finish(enum err err)
     return err < 100 ? (int)err : (int)ERR_INTERNAL;
 }
 
-static int command_help(const struct command *command)
+static enum err command_call(enum config_command id, const struct config *c)
 {
-    printf("sluice %s %s\n%s\n\n", command->name, command->usage, command->help);
-    config_help(command->id);
-    return finish(OK);
-}
-
-static const struct command *command_find(const char *name)
-{
-    for (int i = 0; i < N_COMMANDS; i++)
-        if (strcmp(name, commands[i].name) == 0)
-            return &commands[i];
-    return NULL;
-}
-
-/* `sluice help`, `sluice help run`, `sluice --help`. */
-static int help(int argc, char **argv)
-{
-    const struct command *command = argc > 2 ? command_find(argv[2]) : NULL;
-    if (command)
-        return command_help(command);
-    if (argc > 2)
-        return finish(fail(ERR_USAGE, "%s: unknown command (see sluice help)", argv[2]));
-    usage(stdout);
-    return finish(OK);
+    int i = 0;
+    while (i < N_COMMANDS && !(commands[i].id & id))
+        i++;
+    CHECK(i < N_COMMANDS);
+    return commands[i].run(c);
 }
 
 /* Variables that are numbers: a word would pass for 0. */
@@ -173,29 +123,32 @@ static int sluice(int argc, char **argv)
 {
     static struct config config;
     if (argc < 2) {
-        usage(stderr);
+        help_usage(stderr);
         return ERR_USAGE;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0)
-        return help(argc, argv);
-    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
-        puts("sluice " SLUICE_VERSION);
+        return finish(help_words(argc - 2, argv + 2));
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 ||
+        strcmp(argv[1], "version") == 0) {
+        version_print(argv[1][0] != '-' || (argc > 2 && strcmp(argv[2], "-v") == 0));
         return finish(OK);
     }
-    const struct command *command = command_find(argv[1]);
+    const struct config_command_row *command = config_command_find(argc - 1, argv + 1);
     if (!command)
         return finish(fail(ERR_USAGE, "%s: unknown command (see sluice help)", argv[1]));
     enum err err = config_parse(&config, command->id, argc - 2, argv + 2);
     if (err != OK)
         return finish(err);
-    if (config.help)
-        return command_help(command);
+    if (config.help) {
+        help_command(command);
+        return finish(OK);
+    }
     log_level_max = config.quiet ? LOG_ERROR : config.verbose ? LOG_DEBUG : LOG_INFO;
     err = check_environment();
     if (err == OK)
         err = outputs_check(&config, command->id); // before anything else happens
-    return finish(err == OK ? command->run(&config) : err);
+    return finish(err == OK ? command_call(command->id, &config) : err);
 }
 
 struct call {

@@ -4,4 +4,7 @@
 
 #define SLUICE_VERSION "0.1.0"
 
+/* The version on stdout; all: also the commit, the compiler, and what of the program works here. */
+void version_print(int all);
+
 #endif

@@ -582,7 +582,7 @@ static __global__ void nothing(void)
 /* Nothing of the machine is asked but once: an error here is no loss, but there is no device. */
 static enum err gpu_find(struct gpu *g, const char *arg)
 {
-    int n = 0, sees_ram = 0;
+    int n = 0, driver = 0, sees_ram = 0;
     char *end = NULL;
     struct cudaDeviceProp properties;
     struct cudaFuncAttributes attributes;
@@ -592,6 +592,9 @@ static enum err gpu_find(struct gpu *g, const char *arg)
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e == cudaSuccess && n == 0)
         e = cudaErrorNoDevice;
+    if (e == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+        driver == 0)
+        return fail(ERR_DEVICE, "cuda: no NVIDIA driver here (use --device cpu)");
     if (e != cudaSuccess)
         return fail(ERR_DEVICE, "cuda: %s (nvidia-smi shows cards and driver; --device cpu)",
                     cudaGetErrorString(e));

@@ -61,7 +61,7 @@ static void config_one(const uint8_t *data, size_t n)
     struct config c;
     if (n < 2)
         return;
-    const enum config_command command = (enum config_command)(1 << data[0] % 9);
+    const enum config_command command = config_commands[data[0] % config_n_commands].id;
     const int as_words = data[1] & 1;
     data += 2;
     n -= 2;

@@ -604,6 +604,13 @@ cudaError_t cudaGetDeviceCount(int *n)
     return end(e);
 }
 
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    cudaError_t e = begin();
+    *version = machine.driver;
+    return end(e);
+}
+
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 {
     cudaError_t e = begin();

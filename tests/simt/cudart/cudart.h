@@ -18,6 +18,7 @@ struct cudart_machine {
     int64_t memory_bytes, pin_bytes; // of all of them, and of RAM that may be pinned
     int hides_ram;                   // kernels do not see pinned RAM where the host has it
     cudaError_t no_device;           // what the count says; cudaSuccess: n_devices
+    int driver;                      // its version; 0: no driver is installed
     uint64_t seed; // of who runs when: 0 only what somebody waits for, 1 everything at once, else
                    // drawn
 };
