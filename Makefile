@@ -103,9 +103,9 @@ $(BUILD)/%.o: %.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS) -c -o $@ $<
 
-# What `sluice version` calls itself: the commit of this folder, or the one that git archive wrote into COMMIT.
+# What `sluice version` calls itself: the commit of this folder, or the one that git archive wrote into engine/app/COMMIT.
 COMMIT   = $(or $(shell if [ -e .git ]; then git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null; \
-                        else grep -v Format COMMIT | cut -c1-12; fi),unknown)
+                        else grep -v Format engine/app/COMMIT | cut -c1-12; fi),unknown)
 $(BUILD)/commit: FORCE
 	@mkdir -p $(@D)
 	@echo "$(COMMIT)" | cmp -s - $@ || echo "$(COMMIT)" >$@

@@ -298,6 +298,15 @@ static inline float math_dot(const float *x, const float *y, int n)
     return math_sum16(lanes);
 }
 
+/* What a norm multiplies by, from the sum of the squares of n numbers. NaN where that sum has
+ * overflowed: 1 / inf would be 0, and a row of zeros gives token 0 as if nothing were wrong. The
+ * second term adds 0 to every other scale. */
+static inline float math_norm_scale(float squares, int n, float eps)
+{
+    const float mean = squares / (float)n + eps;
+    return 1.0f / sqrtf(mean) + 0.0f * mean;
+}
+
 /* The length of x [n]. */
 static inline float math_norm(const float *x, int n)
 {

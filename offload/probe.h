@@ -7,6 +7,7 @@
 #define OFFLOAD_PROBE_H
 
 #include "kernels/device.h"
+#include "offload/cpu_wait.h"
 #include "offload/machine.h"
 #include "offload/ring.h"
 #include "policy/machine.h"
@@ -23,6 +24,9 @@ struct probe_config {
     struct device *device; // borrowed; NULL, or one whose memory is RAM: there is no other
     int64_t device_bytes;  // of its memory, as memory_bytes; 0: what is free
     double time_share;     // of the usual time, for tests; 0: all of it
+    /* For tests: the share of `threads` x the time since *from in which threads waited for cores
+     * that others had. NULL: as the kernel counts it, and not judged at a share of the usual time. */
+    double (*waited)(const struct cpu_wait *from, int threads);
     double spread_most;    // of a rate, by its value: beyond, it is measured again; 0: 0.15
 };
 
@@ -37,7 +41,8 @@ int probe_reaches_ram(const struct probe_config *c);
  * (which one, and how it is read), the CPU (its name, threads, instruction set, compute format, the
  * memory that measuring may take), the device and whose matmuls run there. A part with a rate that
  * a plan divides by, and whose samples were far apart, is measured once more when it is an hour
- * old. *measured: 1 when something had to be. */
+ * old. What was measured while other processes had the cores is measured once more, and is not
+ * written when they had them again. *measured: 1 when something had to be. */
 enum err probe_cached(struct machine *m, const struct probe_config *c, const char *cache_dir,
                       int *measured);
 

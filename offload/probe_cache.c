@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "offload/cpu_wait.h"
 #include "offload/machine_file.h"
 #include "offload/probe_impl.h"
 
@@ -111,6 +112,34 @@ int probe_cache_again(const char *path, const struct probe_config *c, double spr
     struct stat st;
     double most = c->spread_most > 0 ? c->spread_most : SPREAD_MOST;
     return spread > most && stat(path, &st) == 0 && time(NULL) - st.st_mtime > AGAIN_S;
+}
+
+static double waited_here(const struct cpu_wait *from, int threads)
+{
+    struct cpu_wait now;
+    cpu_wait_read(&now, NULL);
+    return cpu_wait_share(from, &now, threads);
+}
+
+enum err probe_undisturbed(const struct probe_config *c, const char *what,
+                           enum err (*measure)(void *ctx), void *ctx, int *keep)
+{
+    const int judged = c->waited || !(c->time_share > 0), threads = pool_threads(c->ops->pool);
+    struct cpu_wait from;
+    double share = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        cpu_wait_read(&from, NULL);
+        TRY(measure(ctx));
+        share = judged ? (c->waited ? c->waited : waited_here)(&from, threads) : 0;
+        *keep = share <= CPU_WAIT_STARVED;
+        if (*keep)
+            return OK;
+    }
+    log_line(LOG_WARN,
+             "probe: %s: other processes had the cores for %.0f %% of the time, twice: these rates "
+             "serve this run only (the next run measures again)",
+             what, 100 * share);
+    return OK;
 }
 
 /* ---- a few numbers ---- */
@@ -248,7 +277,7 @@ static enum err part_again(struct machine *m, const struct probe_config *c, enum
 
 /* From now on m has the digits that the file has: a plan is the same with the cache as without. */
 static void part_write(struct machine *m, const struct probe_config *c, enum machine_part part,
-                       const char *path)
+                       const char *path, int keep)
 {
     char text[MACHINE_TEXT_BYTES + CHECK_BYTES + 1], comment[300], date[32];
     time_t now = time(NULL);
@@ -261,7 +290,8 @@ static void part_write(struct machine *m, const struct probe_config *c, enum mac
     if (n < 0 || machine_text_parse(&only, text, n, path) != OK)
         return; // figures that nobody would believe
     part_copy(m, &only, part);
-    probe_cache_write(path, text, n);
+    if (keep)
+        probe_cache_write(path, text, n);
 }
 
 /* A full or read-only disk cannot be measured, but a job that writes little may still run. */
@@ -273,6 +303,20 @@ static void guess_disk(struct machine *m)
         if (machine_rates[i].part == MACHINE_DISK)
             m->rates[i] = (struct rate){0};
     m->nvme_read = m->nvme_write = (struct rate){.value = DISK_GUESS, .n = 1};
+}
+
+struct part_probe {
+    struct machine *m;
+    const struct probe_config *c;
+    enum machine_part part;
+    int widest; // of a part that is there: the rate for which all are measured again; -1: none
+};
+
+static enum err part_measure(void *ctx)
+{
+    const struct part_probe *p = ctx;
+    return p->widest >= 0 ? part_again(p->m, p->c, p->part, p->widest)
+                          : probe_run_part(p->m, p->c, p->part);
 }
 
 enum err probe_cached(struct machine *m, const struct probe_config *c, const char *cache_dir,
@@ -288,19 +332,18 @@ enum err probe_cached(struct machine *m, const struct probe_config *c, const cha
         TRY(part_path(c, part, cache_dir, path, sizeof path));
         int read = !c->full && part_read(m, part, path), widest = part_widest(m, part);
         int wide = read && widest >= 0 && probe_cache_again(path, c, spread_of(&m->rates[widest]));
-        if (!read) {
-            enum err err = probe_run_part(m, c, part);
-            if (err == ERR_IO && part == MACHINE_DISK) { // not kept: there may be room next time
+        if (!read || wide) {
+            struct part_probe p = {m, c, part, wide ? widest : -1};
+            int keep = 0;
+            enum err err = probe_undisturbed(c, part_names[part], part_measure, &p, &keep);
+            if (err == ERR_IO && part == MACHINE_DISK && !wide) { // there may be room next time
                 guess_disk(m);
                 continue;
             }
             TRY(err);
-        } else if (wide) {
-            TRY(part_again(m, c, part, widest));
+            part_write(m, c, part, path, keep);
+            *measured = 1;
         }
-        if (!read || wide)
-            part_write(m, c, part, path);
-        *measured |= !read || wide;
         if (part == MACHINE_DEVICE)
             probe_device_step(m);
     }

@@ -401,6 +401,23 @@ static int part_parse(const struct part *part, struct model_rates *r, const char
     return s[part->first] > 0;
 }
 
+struct model_probe {
+    const struct part *part;
+    struct model_rates now;
+    const struct machine *m;
+    const struct probe_model *p;
+    const struct probe_config *c;
+};
+
+static enum err model_measure(void *ctx)
+{
+    struct model_probe *probe = ctx;
+    probe->now = (struct model_rates){0};
+    TRY(probe->part->measure(&probe->now, probe->m, probe->p, probe->c));
+    model_rates_ascend(&probe->now);
+    return OK;
+}
+
 static enum err part_cached(const struct part *part, struct model_rates *r, const struct machine *m,
                             const struct probe_model *p, const struct probe_config *c,
                             const char *cache_dir, int *measured)
@@ -419,16 +436,18 @@ static enum err part_cached(const struct part *part, struct model_rates *r, cons
     if (read)
         log_line(LOG_INFO, "probe: %s: samples were %.0f %% apart: measuring again", part->told,
                  100 * rates_of(r)[spread]);
-    struct model_rates now = {0};
+    struct model_probe probe = {.part = part, .m = m, .p = p, .c = c};
+    double *now = rates_of(&probe.now);
+    int keep = 0;
     *measured = 1;
-    TRY(part->measure(&now, m, p, c));
-    model_rates_ascend(&now);
-    if (!read || rates_of(&now)[spread] < rates_of(r)[spread])
-        memcpy(rates_of(r) + part->first, rates_of(&now) + part->first,
+    TRY(probe_undisturbed(c, part->told, model_measure, &probe, &keep));
+    if (!read || now[spread] < rates_of(r)[spread])
+        memcpy(rates_of(r) + part->first, now + part->first,
                (size_t)(part->end - part->first) * sizeof(double));
     n = part_text(part, r, text, sizeof text);
     CHECK(part_parse(part, r, text)); // the digits that the file has, as everybody will read it
-    probe_cache_write(path, text, n);
+    if (keep)
+        probe_cache_write(path, text, n);
     return OK;
 }
 

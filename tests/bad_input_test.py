@@ -123,6 +123,11 @@ CONFIG_CASES = [
     ("vocabulary of another model", "", dict(config={"vocab_size": 129})),
     ("rope_theta -1", "rope_theta", dict(config={"rope_theta": -1})),
     ("unknown rope scaling", "rope", dict(config={"rope_scaling": {"rope_type": "warp", "factor": 2}})),
+    ("eos_token_id -1", "eos_token_id: -1 out of range", dict(config={"eos_token_id": -1})),
+    ("eos_token_id as text", "eos_token_id: expected integer", dict(config={"eos_token_id": "x"})),
+    ("an eos_token_id as large as the vocabulary", f"eos_token_id: {VOCAB} out of range", dict(config={"eos_token_id": [1, VOCAB]})),
+    ("generation_config.json's eos_token_id", "generation_config.json: eos_token_id: -1 out of range",
+     dict(generation_config__json=json.dumps({"eos_token_id": -1}).encode())),
     ("unknown architecture", "gpt9", dict(config={"architectures": ["GPT9"], "model_type": "gpt9"})),
     ("index names a missing shard", "shard", dict(weights="none", model__safetensors__index__json=json.dumps(
         {"weight_map": {n: "model-00001-of-00001.safetensors" for n in hf_tensors()}}).encode())),

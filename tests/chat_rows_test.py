@@ -6,6 +6,7 @@ The models are llamas of two layers whose tokens are bytes, with templates in th
 """
 import json
 import os
+import re
 import sys
 
 import nth
@@ -110,6 +111,12 @@ def refused(tally, place, _):
     tally.check(codes == [None, "invalid_request", None, None], f"--ignore-fields: codes {codes}")
     tally.check(all(f'--ignore-fields: 1 row is answered without "{name}"' in done.err for name in ("tools", "tool_calls")),
                 f"--ignore-fields: {done.err[-300:]!r}")
+    broken = model(place, "broken", "{{ a\n}}{% if %}")
+    out = place.fresh()
+    place.expect(tally, "run with a template that does not parse", 3, *run[:2], broken, *run[3:], "-o", out)
+    said = {json.loads(x)["error"]["message"] for x in read(out).splitlines()}
+    tally.check(len(said) == 1 and all(re.fullmatch("the model's chat template cannot be used: line 2: .+", x) for x in said),
+                f"a template that does not parse: {said}")
     done = place.sluice("tokenize", "-m", path, stdin=json.dumps(rows[0]) + "\n")
     tally.check(done.code == 3 and "does not use it" in done.out, f"tokenize: exit {done.code} {done.out!r}")
 

@@ -10,7 +10,7 @@
 struct fake {
     struct fake_value {
         char key[80];
-        enum { FAKE_INT, FAKE_FLOAT, FAKE_BOOL, FAKE_STR } kind;
+        enum { FAKE_INT, FAKE_FLOAT, FAKE_BOOL, FAKE_STR, FAKE_NULL } kind;
         double number;
         const char *str;
     } values[FAKE_MAX];
@@ -45,7 +45,7 @@ static const struct fake_value *value_find(const struct source *s, const char *p
     *found = 0;
     for (int i = 0; i < fake.n_values; i++) {
         const struct fake_value *v = &fake.values[i];
-        if (strcmp(v->key, key) != 0)
+        if (strcmp(v->key, key) != 0 || v->kind == FAKE_NULL)
             continue;
         *found = 1;
         if ((int)v->kind == kind || (kind == FAKE_FLOAT && v->kind == FAKE_INT))
@@ -141,8 +141,17 @@ enum err source_float_list(const struct source *s, const char *key, double *out,
 
 int source_null(const struct source *s, const char *key)
 {
-    (void)s, (void)key;
+    char full[SOURCE_KEY_BYTES];
+    for (int i = 0; i < fake.n_values; i++)
+        if (strcmp(fake.values[i].key, source_key(s, key, full, sizeof full)) == 0)
+            return fake.values[i].kind == FAKE_NULL;
     return 0;
+}
+
+enum err source_check_ends(const struct source *s, int64_t vocab)
+{
+    (void)s, (void)vocab;
+    return OK;
 }
 
 void source_weigh(const struct source *s, const char *key, double *out, int *found)
@@ -228,6 +237,11 @@ __attribute__((unused)) static void set_flag(const char *key, int flag)
 __attribute__((unused)) static void set_str(const char *key, const char *str)
 {
     set(key, FAKE_STR, 0, str);
+}
+
+__attribute__((unused)) static void set_null(const char *key)
+{
+    set(key, FAKE_NULL, 0, NULL);
 }
 
 __attribute__((unused)) static void unset(const char *key)

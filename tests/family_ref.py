@@ -106,8 +106,12 @@ class Family:
             return types[layer] == "sliding_attention" if types else layer % 2 == 0
         if self.kind in ("mistral", "mixtral", "phi3") or self.is_local(layer):
             return True
+        if self.kind == "smollm3":
+            return c.get("use_sliding_window") and not self.turns(layer)
         if self.kind == "qwen2_moe" and not c.get("layer_types"):
             return c.get("use_sliding_window") and layer % 2 == 0 and layer < c.get("max_window_layers", 28)
+        if self.kind not in ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe"):
+            return False
         return c.get("use_sliding_window") and (self.kind == "qwen3_moe" or layer >= c.get("max_window_layers", 28))
 
     def window(self, layer):

@@ -31,6 +31,16 @@ static void llama_hf(const char *type)
     add_layers("model.layers.", lines, 9);
 }
 
+static const struct line qkv_biases[] = {{"self_attn.q_proj.bias", HEADS * HEAD_DIM, 0},
+                                         {"self_attn.k_proj.bias", KV_HEADS * HEAD_DIM, 0},
+                                         {"self_attn.v_proj.bias", KV_HEADS * HEAD_DIM, 0}};
+
+static void qwen2_hf(void)
+{
+    llama_hf("qwen2");
+    add_layers("model.layers.", qkv_biases, 3);
+}
+
 static void llama_gguf(void)
 {
     static const struct line lines[] = {{"attn_norm.weight", DIM, 0},
@@ -209,9 +219,6 @@ static void test_llama_tied(void **state)
 static void test_biases(void **state)
 {
     (void)state;
-    static const struct line qkv[] = {{"self_attn.q_proj.bias", HEADS * HEAD_DIM, 0},
-                                      {"self_attn.k_proj.bias", KV_HEADS * HEAD_DIM, 0},
-                                      {"self_attn.v_proj.bias", KV_HEADS * HEAD_DIM, 0}};
     static const struct line rest[] = {{"self_attn.o_proj.bias", DIM, 0},
                                        {"mlp.gate_proj.bias", FFN, 0},
                                        {"mlp.up_proj.bias", FFN, 0},
@@ -219,7 +226,7 @@ static void test_biases(void **state)
     llama_hf("llama");
     set_flag("attention_bias", 1);
     expect_bad("model.layers.0.self_attn.q_proj.bias: missing");
-    add_layers("model.layers.", qkv, 3);
+    add_layers("model.layers.", qkv_biases, 3);
     expect_bad("self_attn.o_proj.bias: missing");
     unset("attention_bias");
     set_str("model_type", "qwen2"); // always has these three
@@ -245,19 +252,40 @@ static void test_windows(void **state)
     (void)state;
     llama_hf("mistral");
     expect_good();
+    set_int("max_position_embeddings", 8192);
+    expect_good();
+    assert_int_equal(shape_window(&model.shape), 4096);
+    set_int("max_position_embeddings", 4096);
     set_int("sliding_window", 4096);
     expect_good();
     assert_int_equal(shape_window(&model.shape), 0);
     set_int("sliding_window", 4095);
+    fake.types[0] = fake.types[1] = "full_attention"; // mistral's class does not read it
+    fake.n_types = 2;
     expect_good();
     assert_true(model.shape.layer_window[0] == 4095 && model.shape.layer_window[1] == 4095);
-    llama_hf("llama");
+    set_null("sliding_window");
+    expect_good();
+    assert_int_equal(shape_window(&model.shape), 0);
+    llama_hf("llama"); // its class reads none of these keys
+    fake.types[0] = fake.types[1] = "sliding_attention";
+    fake.n_types = 2;
+    set_int("sliding_window", 64);
+    set_flag("use_sliding_window", 1);
+    expect_good();
+    assert_int_equal(shape_window(&model.shape), 0);
+    qwen2_hf();
     fake.types[0] = fake.types[1] = "full_attention";
     fake.n_types = 1;
     expect_bad("layer_types: has 1 entries, expected 2");
     fake.n_types = 2;
     expect_good();
     fake.types[1] = "sliding_attention";
+    expect_bad("use_sliding_window: is not true, but layer_types has sliding_attention");
+    set_flag("use_sliding_window", 1);
+    expect_good(); // 4096, as long as the context
+    assert_int_equal(shape_window(&model.shape), 0);
+    set_null("sliding_window");
     expect_bad("sliding_window: missing");
     set_int("sliding_window", 64);
     expect_good();
@@ -268,14 +296,22 @@ static void test_windows(void **state)
     set_int("llama.attention.sliding_window", 100);
     expect_good();
     assert_int_equal(model.shape.layer_window[1], 100);
-    llama_hf("llama");
+    qwen2_hf();
     set_int("sliding_window", 64);
-    set_int("max_window_layers", 1); // layers before it see all
     set_flag("use_sliding_window", 1);
+    expect_good(); // without the next key: layers from 28 on
+    assert_int_equal(shape_window(&model.shape), 0);
+    set_int("max_window_layers", 1); // layers before it see all
     expect_good();
     assert_true(model.shape.layer_window[0] == 0 && model.shape.layer_window[1] == 64);
     set_int("sliding_window", 1);
     expect_bad("layer_window");
+    llama_hf("smollm3"); // without a list, the layers without positions have the window
+    set_int("no_rope_layer_interval", 2);
+    set_int("sliding_window", 64);
+    set_flag("use_sliding_window", 1);
+    expect_good();
+    assert_true(model.shape.layer_window[0] == 0 && model.shape.layer_window[1] == 64);
 }
 
 /* What would be computed in another way than the model means is refused by its name. */

@@ -276,7 +276,8 @@ static void test_lists(void **state)
 }
 
 /* eos ids with these two files ("" : no such file) in a vocabulary of 100. */
-static enum err eos(const char *config, const char *generation, int64_t ids[4], int64_t *n)
+static enum err eos(const char *config, const char *generation, int64_t ids[HF_EOS_MAX],
+                    int64_t *n)
 {
     single_write();
     temp_write_text("config.json", config);
@@ -284,7 +285,7 @@ static enum err eos(const char *config, const char *generation, int64_t ids[4], 
     if (generation[0])
         temp_write_text("generation_config.json", generation);
     struct hf *hf = open_ok();
-    enum err e = hf_eos_ids(hf, 100, ids, 4, n);
+    enum err e = hf_eos_ids(hf, 100, ids, n);
     hf_close(hf);
     return e;
 }
@@ -292,7 +293,7 @@ static enum err eos(const char *config, const char *generation, int64_t ids[4], 
 static void test_eos(void **state)
 {
     (void)state;
-    int64_t ids[4], n;
+    int64_t ids[HF_EOS_MAX], n;
     assert_int_equal(eos("{\"eos_token_id\":2}", "", ids, &n), OK);
     assert_true(n == 1 && ids[0] == 2);
     assert_int_equal(eos("{\"eos_token_id\":2}", "{\"eos_token_id\":[7,99]}", ids, &n), OK);
@@ -308,7 +309,16 @@ static void test_eos(void **state)
     assert_int_equal(eos("{\"eos_token_id\":-1}", "", ids, &n), ERR_INPUT);
     assert_non_null(strstr(err_text(), "config.json: eos_token_id: -1 out of range [0, 99]"));
     assert_int_equal(eos("{\"eos_token_id\":100}", "", ids, &n), ERR_INPUT);
-    assert_int_equal(eos("{\"eos_token_id\":[1,2,3,4,5]}", "", ids, &n), ERR_INPUT);
+    assert_int_equal(eos("{\"eos_token_id\":-1}", "{\"eos_token_id\":2}", ids, &n), ERR_INPUT);
+    assert_int_equal(eos("{\"eos_token_id\":\"x\"}", "", ids, &n), ERR_INPUT);
+    assert_int_equal(eos("{}", "{\"eos_token_id\":[2,null]}", ids, &n), ERR_INPUT);
+    char many[4 * HF_EOS_MAX];
+    int64_t at = snprintf(many, sizeof many, "{\"eos_token_id\":[1");
+    for (int i = 0; i < HF_EOS_MAX; i++)
+        at += snprintf(many + at, sizeof many - (size_t)at, ",1");
+    snprintf(many + at, sizeof many - (size_t)at, "]}");
+    assert_int_equal(eos(many, "", ids, &n), ERR_INPUT);
+    assert_non_null(strstr(err_text(), "eos_token_id: 65 entries, at most 64"));
     temp_write_text("generation_config.json", "[]");
     refuses("generation_config.json: expected object, is array");
     temp_write_text("generation_config.json", "");

@@ -627,10 +627,10 @@ fault("cuda: the last output of a norm is not written", ROWS,
 fault("cuda: a norm's rows are in two blocks", ROWS,
       "float *y = a.y + blockIdx.x * a.y_stride;", "float *y = a.y + blockIdx.x / 2 * a.y_stride;", "simt_rows_test")
 fault("cuda: a norm's barrier stands in a branch", ROWS,
-      """            shift_scale[1] = 1.0f / sqrtf(squares / (float)a.dim + a.eps);
+      """            shift_scale[1] = math_norm_scale(squares, a.dim, a.eps);
         }
     }
-    __syncthreads();""", """            shift_scale[1] = 1.0f / sqrtf(squares / (float)a.dim + a.eps);
+    __syncthreads();""", """            shift_scale[1] = math_norm_scale(squares, a.dim, a.eps);
         }
         __syncthreads();
     }""", "simt_rows_test")

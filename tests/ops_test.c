@@ -370,6 +370,35 @@ static void rows_equal_ref(void **state)
         }
 }
 
+/* Squares that overflow give NaN, which ends the row; the largest that do not give numbers. */
+static void norms_overflow(void **state)
+{
+    (void)state;
+    enum { DIM = 48 };
+    for (int kind = NORM_RMS; kind <= NORM_LAYER; kind++)
+        FOR_EACH_ISA(isa)
+        {
+            float x[2 * DIM], y[2 * DIM], w[DIM];
+            for (int i = 0; i < DIM; i++) {
+                w[i] = 1;
+                x[i] = i % 2 ? 1e18f : -1e18f;
+                x[DIM + i] = i % 2 ? 1e25f : -1e25f;
+            }
+            struct norm_args a = {.x = x,
+                                  .y = y,
+                                  .weight = w,
+                                  .m = 2,
+                                  .dim = DIM,
+                                  .x_stride = DIM,
+                                  .y_stride = DIM,
+                                  .kind = kind,
+                                  .eps = 1e-5f};
+            ops_run_norm(&(struct ops){.isa = isa, .compute = COMPUTE_F32}, &a);
+            for (int i = 0; i < DIM; i++)
+                assert_true(fabsf(fabsf(y[i]) - 1) < 1e-5f && isnan(y[DIM + i]));
+        }
+}
+
 static void rope_check(int m, int n_heads, int head_dim, int rope_dim)
 {
     int stride = n_heads * head_dim + 7, half = rope_dim / 2;
@@ -712,6 +741,7 @@ int main(void)
         cmocka_unit_test(matmul_long_chains),
         cmocka_unit_test(matmul_rows_do_not_meet_in_any_format),
         cmocka_unit_test(rows_equal_ref),
+        cmocka_unit_test(norms_overflow),
         cmocka_unit_test(rope_equals_ref),
         cmocka_unit_test(gather_equals_decoding),
         cmocka_unit_test(compact_moves_rows_forward),

@@ -595,6 +595,50 @@ static void what_was_disturbed_is_measured_again(void **state)
         assert_true(m.rates[i].value == first.rates[i].value);
 }
 
+static double others_had[8]; // of the time of each measurement
+static int n_measured;
+
+static double others(const struct cpu_wait *from, int threads)
+{
+    assert_true(from->ns > 0 && threads == 1);
+    return others_had[n_measured++];
+}
+
+/* Rates that were measured while others had the cores are measured once more; if they had them
+ * again, the rates are not kept. */
+static void what_others_disturbed_is_not_kept(void **state)
+{
+    (void)state;
+    struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
+    struct probe_config c = {.ops = &ops,
+                             .dir = temp_dir,
+                             .memory_bytes = 16 << 20,
+                             .time_share = 0.01,
+                             .waited = others,
+                             .spread_most = 1e9};
+    const char *dir = temp_path("cache");
+    const double disk_twice[8] = {0.4, 0.06, 0.05, 0}, model_twice[8] = {0.4, 0, 0.9, 0.9};
+    struct machine m;
+    struct model_rates rates;
+    int measured = 0;
+    assert_int_equal(mkdir(dir, 0700), 0);
+    memcpy(others_had, disk_twice, sizeof others_had);
+    assert_int_equal(probe_cached(&m, &c, dir, &measured), OK);
+    assert_true(measured == 1 && m.nvme_read.value > 0 && m.matmul_flops.value > 0);
+    assert_int_equal(n_measured, 3); // the disk twice, the CPU once
+    assert_int_equal(files_in(dir, "probe-"), 1);
+    assert_int_equal(files_in(dir, "probe-cpu-"), 1);
+    assert_int_equal(probe_cached(&m, &c, dir, &measured), OK); // the disk's share is now 0
+    assert_int_equal(n_measured, 4);
+    assert_int_equal(files_in(dir, "probe-"), 2);
+    n_measured = 0;
+    memcpy(others_had, model_twice, sizeof others_had);
+    assert_int_equal(probe_model_cached(&rates, &m, &MODEL, &c, dir, &measured), OK);
+    assert_int_equal(n_measured, 4); // two parts
+    assert_int_equal(files_in(dir, "probe-"), 3);
+    assert_int_equal(files_in(dir, "probe-model-"), 1);
+}
+
 /* Where a sweep is long a share of it is timed, and what memory there is is kept to. */
 static void model_takes_a_share_of_a_large_layer(void **state)
 {
@@ -650,6 +694,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(only_our_files_are_forgotten, temp_dir_setup,
                                         temp_dir_teardown),
         cmocka_unit_test_setup_teardown(figures_are_kept, temp_dir_setup, temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(what_others_disturbed_is_not_kept, temp_dir_setup,
+                                        temp_dir_teardown),
         cmocka_unit_test_setup_teardown(what_was_disturbed_is_measured_again, temp_dir_setup,
                                         temp_dir_teardown),
         cmocka_unit_test(model_takes_a_share_of_a_large_layer),

@@ -211,6 +211,11 @@ static void differences_have_names(void **state)
     temp_write_text("in", fewer);
     expect_refused(&config, "had 20 rows, has 19");
     at[1] = '6';
+    char *moved = strdup(some); // the same rows and bytes, a blank line elsewhere
+    snprintf(moved, strlen(some) + 1, "\n%.*s", (int)strlen(some) - 1, some);
+    temp_write_text("in", moved);
+    expect_refused(&config, "has as many bytes as before, but their content differs");
+    free(moved);
     temp_write_text("in", some);
     FILE *out = fopen(temp_path("out"), "r+b"); // same size, other bytes: no part of an answer
     fputs("[", out);

@@ -31,16 +31,11 @@ enum err frontier_path(uint64_t fingerprint, char *path, int cap)
     return OK;
 }
 
-struct share {
-    char text[32];
-};
-
-/* A fraction keeps its point, by which it is told from a count. */
-static struct share share_text(double share, int is_fraction)
+struct frontier_share frontier_share(double share, int is_fraction)
 {
-    struct share s;
-    int n = snprintf(s.text, sizeof s.text - 2, "%.9g", share);
-    if (is_fraction && !strchr(s.text, '.'))
+    struct frontier_share s;
+    int n = snprintf(s.text, sizeof s.text - 2, "%.15g", share);
+    if (is_fraction && !strpbrk(s.text, ".e"))
         memcpy(s.text + n, ".0", 3);
     return s;
 }
@@ -56,7 +51,7 @@ void frontier_kv(const struct evict *e, char kv[FRONTIER_KV])
     }
     if (e->recent_set)
         snprintf(recent, sizeof recent, " recent=%s",
-                 share_text(e->recent, e->recent_is_fraction).text);
+                 frontier_share(e->recent, e->recent_is_fraction).text);
     if (e->sink >= 0)
         snprintf(sink, sizeof sink, " sink=%d", e->sink);
     if (e->kinds && kv_kinds_uneven(e->kinds))
@@ -65,7 +60,7 @@ void frontier_kv(const struct evict *e, char kv[FRONTIER_KV])
     if (e->heads_sure > 0)
         snprintf(heads, sizeof heads, " heads=%.9g", e->heads_sure);
     snprintf(kv, FRONTIER_KV, "%.20s=%s%s%.20s%.12s%s%s%.20s%s", evict_policy_name(e->policy),
-             share_text(e->budget, e->budget_is_fraction).text,
+             frontier_share(e->budget, e->budget_is_fraction).text,
              e->budget_of_prompt && e->budget_is_fraction ? " of=prompt" : "", recent, sink, scope,
              layers, heads, positions);
 }

@@ -27,6 +27,12 @@ struct frontier_row {
     double tokens_per_s;      // of it; 0: none
 };
 
+/* The same text for every way to write a share: 0.50 is "0.5"; 1.0, a fraction, is "1.0", and 1, a
+ * count, is "1". */
+struct frontier_share {
+    char text[32];
+};
+struct frontier_share frontier_share(double share, int is_fraction);
 /* The file of a model (its fingerprint). */
 enum err frontier_path(uint64_t fingerprint, char *path, int cap);
 /* A policy and what it keeps, without what is its default: "h2o=0.2", "streaming=512 sink=8". */

@@ -155,8 +155,9 @@ enum err opened_open(struct opened *o, const struct config *c)
     int64_t n;
     const char *text = tokenizer_template(o->tokenizer, &n);
     if (text && template_parse(&o->tmpl, text, n, c->model) != OK) {
+        const char *what = strstr(err_text(), TEMPLATE_WHAT); // rows do not name the model's path
         log_line(LOG_WARN, "%s; rows with messages become error rows", err_text());
-        o->tmpl = NULL;
+        o->tmpl = template_broken(what ? what + strlen(TEMPLATE_WHAT) : err_text());
     }
     return OK;
 }

@@ -7,6 +7,7 @@
 
 #include <libgen.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,7 +19,6 @@
 #include "engine/pack/pack.h"
 #include "kernels/whole.h"
 
-#define NAMED_MAX  (CONFIG_KNOBS_MAX + 2 * CONFIG_ARGS_MAX + N_JOB_COMPANIONS)
 #define PATH_BYTES 4200
 #define LOOK_BYTES 65536 // of a file's beginning and end, for the words that sluice writes
 #define JOB_CMDS   (CMD_RUN | CMD_SCORE | CMD_MERGE)
@@ -33,8 +33,8 @@ struct named {
     struct stat file, folder;
 };
 
-static struct named list[NAMED_MAX];
-static int n_list;
+static struct named *list; // of this command, while it is checked
+static int n_list, list_room;
 
 /* Words that stand in every file that sluice writes for a flag. */
 static const struct {
@@ -58,7 +58,7 @@ static enum err name_file(int role, const char *flag, const char *word, const ch
 {
     struct named *f = &list[n_list];
     char folder[PATH_BYTES];
-    CHECK(n_list < NAMED_MAX);
+    CHECK(n_list < list_room);
     f->role = role;
     f->flag = flag;
     f->word = word;
@@ -76,6 +76,10 @@ static enum err name_files(const struct config *c, enum config_command command)
     struct config_path paths[CONFIG_KNOBS_MAX];
     int n = config_paths(c, paths, CONFIG_KNOBS_MAX);
     n_list = 0;
+    list_room = n + 2 * c->n_args + N_JOB_COMPANIONS;
+    list = calloc((size_t)list_room, sizeof *list);
+    if (!list)
+        return fail(ERR_FIT, "no memory for the paths of the command");
     for (int i = 0; i < n; i++)
         if (paths[i].written || strcmp(paths[i].path, "-") != 0)
             TRY(name_file(paths[i].written ? WRITTEN : READ, paths[i].flag, NULL, paths[i].path,
@@ -201,10 +205,13 @@ static enum err take_stdout(struct config *c, enum config_command command)
 enum err outputs_check(struct config *c, enum config_command command)
 {
     TRY(take_stdout(c, command));
-    TRY(name_files(c, command));
-    for (int i = 0; i < n_list; i++)
+    enum err err = name_files(c, command);
+    for (int i = 0; err == OK && i < n_list; i++)
         if (list[i].role != READ)
-            TRY(check_file(&list[i], c, command));
+            err = check_file(&list[i], c, command);
+    free(list);
+    list = NULL;
+    TRY(err);
     int job = c->out && c->in && (command & (CMD_RUN | CMD_SCORE));
     return job ? job_paths_check(c->out, c->in, c->overwrite) : OK;
 }

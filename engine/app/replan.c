@@ -19,7 +19,6 @@
 #define OFF          1.2 // times as long, or as short, as foreseen
 #define GAIN         0.9 // of the time left: less is within the error of predictions
 #define RECENT       15  // passes whose median is what a pass takes
-#define STARVED      0.05 // of its threads' time: a run that waited so long for cores says nothing
 #define MEMORY_S     0.5
 #define SHOWS_S      2.0 // and PASSES passes: a run that says something to those to come
 #define SHOWS_PASSES 4
@@ -408,14 +407,14 @@ int replan_pace(const struct replan *w, double *times)
     *times = w->measured[1].wall_s / w->foreseen[1].wall_s;
     cpu_wait_read(&now, NULL);
     double share = cpu_wait_share(&w->waits, &now, pool_threads(w->run->pool));
-    if (share > STARVED)
+    if (share > CPU_WAIT_STARVED)
         log_line(LOG_DEBUG,
                  "plan: later predictions do not follow this run: other processes had the cores "
                  "for %.0f %% of the time that its threads could have computed",
                  100 * share);
     else
         log_line(LOG_DEBUG, "plan: this run took %.2f x the predicted time: kept", *times);
-    return share <= STARVED;
+    return share <= CPU_WAIT_STARVED;
 }
 
 double replan_left_s(const struct replan *w)

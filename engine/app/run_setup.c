@@ -12,6 +12,7 @@
 #include "engine/app/advice.h"
 #include "engine/app/budget_layers.h"
 #include "engine/app/compute.h"
+#include "engine/app/frontier_file.h"
 #include "engine/app/version.h"
 
 /* "0.2" is a fraction, "512" a count. */
@@ -24,26 +25,12 @@ static enum err parse_share(const char *flag, const char *text, double *value, i
     return OK;
 }
 
-struct share_text {
-    char text[32];
-};
-
-/* The same text for every way to write a share: "0.50" is "0.5", "1.0" is no count. */
-static struct share_text share_text(double share, int is_fraction)
-{
-    struct share_text s;
-    int n = snprintf(s.text, sizeof s.text - 2, "%.15g", share);
-    if (is_fraction && !strpbrk(s.text, ".e"))
-        memcpy(s.text + n, ".0", 3);
-    return s;
-}
-
 /* --kv-recent, or that it is what the policy has anyway. */
-static struct share_text recent_text(const struct evict *e)
+static struct frontier_share recent_text(const struct evict *e)
 {
     const int own = e->recent_is_fraction && e->recent == evict_policy_recent(e->policy);
-    return e->recent_set && !own ? share_text(e->recent, e->recent_is_fraction)
-                                 : (struct share_text){"by policy"};
+    return e->recent_set && !own ? frontier_share(e->recent, e->recent_is_fraction)
+                                 : (struct frontier_share){"by policy"};
 }
 
 static const char *const evict_scopes[] = {"head", "layer", NULL};
@@ -232,7 +219,7 @@ static enum err write_fingerprint(struct run *r, const struct config *c)
     if (e->policy != EVICT_FULL)
         snprintf(r->fingerprint + n, cap - (size_t)n,
                  "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n%s",
-                 share_text(e->budget, e->budget_is_fraction).text, recent_text(e).text,
+                 frontier_share(e->budget, e->budget_is_fraction).text, recent_text(e).text,
                  e->sink == evict_policy_sink(e->policy) ? -1 : e->sink, evict_scopes[e->scope],
                  e->simulate,
                  e->positions == EVICT_POSITIONS_SLOT ? "kv_positions=slot\n" : "");

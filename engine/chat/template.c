@@ -61,6 +61,22 @@ enum err template_parse(struct template **out, const char *text, int64_t n_bytes
     return OK;
 }
 
+struct template *template_broken(const char *why)
+{
+    struct template *t = calloc(1, sizeof *t);
+    if (t)
+        t->broken = strdup(why);
+    if (t && t->broken)
+        return t;
+    template_free(t);
+    return NULL;
+}
+
+const char *template_why(const struct template *t)
+{
+    return t->broken;
+}
+
 int template_names(const struct template *t, const char *name)
 {
     for (int32_t i = 0; i < t->n_names; i++) {
@@ -84,6 +100,7 @@ void template_free(struct template *t)
     free(t->text);
     free(t->nodes);
     free(t->names);
+    free(t->broken);
     free(t);
 }
 

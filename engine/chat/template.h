@@ -19,6 +19,8 @@
 #endif
 #define TEMPLATE_DEPTH_MAX 600 // nested evaluations (macro calls, nested data)
 
+#define TEMPLATE_WHAT "chat template: " // stands before WHAT in messages
+
 struct template; // opaque: parsed, immutable, may be shared by threads
 
 /* Parses `text` (n_bytes, UTF-8, copied). `file` is a name for messages, copied as well. ERR_INPUT
@@ -26,6 +28,11 @@ struct template; // opaque: parsed, immutable, may be shared by threads
  * inside an `if` branch those are errors only once the branch runs, as in Jinja); ERR_FIT when
  * memory is refused. On error *out is NULL. */
 enum err template_parse(struct template **out, const char *text, int64_t n_bytes, const char *file);
+
+/* Stands for a template that template_parse() refused, so that each row with messages can say why:
+ * template_why() is that sentence, and NULL for every other template. NULL: no memory. */
+struct template *template_broken(const char *why);
+const char *template_why(const struct template *t);
 
 /* What a template sees, all borrowed for the call. Besides these: `documents` (null unless in
  * extra), raise_exception, strftime_now, namespace, range and dict. */

@@ -119,6 +119,7 @@ struct template
     struct tn_text *names; // owned; [n_names]
     int32_t n_nodes, n_names;
     int32_t body; // first statement
+    char *broken; // owned: why the text cannot be used; NULL: it can
 };
 
 /* Cuts the source in t->text[0, n_text) into tokens, decoding string literals behind it (the buffer

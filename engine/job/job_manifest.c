@@ -317,6 +317,8 @@ static enum err input_differs(const struct job *job)
     else if (job->n_rows < old->marks.n_rows)
         snprintf(what, sizeof what, "had %lld rows, has %lld", (long long)old->marks.n_rows,
                  (long long)job->n_rows);
+    else if (old->n_bytes == job->in.file.n_bytes)
+        snprintf(what, sizeof what, "has as many bytes as before, but their content differs");
     else
         snprintf(what, sizeof what, "had %lld bytes, has %lld; blank lines or line ends changed",
                  (long long)old->n_bytes, (long long)job->in.file.n_bytes);

@@ -169,6 +169,9 @@ static enum err check(const struct chat *c)
 {
     if (!c->tmpl)
         return row_fail(c->error, "template_error", "the model has no chat template for messages");
+    if (template_why(c->tmpl))
+        return row_fail(c->error, "template_error", "the model's chat template cannot be used: %s",
+                        template_why(c->tmpl));
     if (!json_is_array(c->messages) || json_array_size(c->messages) == 0)
         return row_fail(c->error, "invalid_request", "messages must be a list with a message");
     for (size_t i = 0; i < json_array_size(c->messages); i++)

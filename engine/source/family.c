@@ -612,6 +612,7 @@ enum err family_read(struct family_model *m, const struct source *s)
     const char *bad = shape_check(&m->shape);
     if (bad)
         return family_fail(s, "", bad, "out of range");
+    TRY(source_check_ends(s, m->shape.vocab));
     TRY(check_tensors(m, s));
     for (int experts = 0; experts < 2; experts++) {
         const int layer = shape_first_layer(&m->shape, experts);

@@ -91,6 +91,16 @@ int64_t family_source_row(const struct family_model *m, enum tensor_role role, i
 FAMILIES(FAMILY_DECLARE)
 #undef FAMILY_DECLARE
 
+/* Which keys of config.json give a layer a window. The rules are those of the families' classes in
+ * transformers: a key that the class does not read changes nothing here either. */
+enum {
+    WINDOWS_HAVE = 1,   // sliding_window counts
+    WINDOWS_ASKED = 2,  // only where use_sliding_window is true
+    WINDOWS_LISTED = 4, // layer_types says in which layers
+    WINDOWS_LATE = 8,   // without a list: in layers from max_window_layers on
+};
+#define FAMILY_WINDOW 4096 // of most classes, where config.json has no sliding_window
+
 /* How a family differs from llama in its keys and names; zeros and NULL: as llama. What else it is
  * stands in m->shape before the call. */
 struct family_dialect {
@@ -113,8 +123,8 @@ struct family_dialect {
     int tied;                            // where config.json does not say: 1, 0; -1: by presence
     int yarn_is_long;                    // 1: a rope type "yarn" means longrope
     int yarn_smooth;                     // 1: GGUF's ramps are not cut to whole pairs
-    int windowed;                        // 1: sliding_window counts without a word on it
-    int windows_all;                     // 1: whatever max_window_layers says
+    unsigned windows;                    // WINDOWS_...: what config.json may say; 0: no window
+    int window;                          // where config.json has no sliding_window; 0: no window
     int unpaired;                        // 1: GGUF's rows of q and k stand as we turn them
     const char *prefixes[3];             // of tensors in safetensors; "model.", ""
 };

@@ -82,7 +82,8 @@ enum err family_gemma2_read(struct family_model *m, const struct source *s, cons
                                                      .act = "gelu_pytorch_tanh",
                                                      .tied = 1,
                                                      .unpaired = 1,
-                                                     .windowed = 1}));
+                                                     .windows = WINDOWS_HAVE | WINDOWS_LISTED,
+                                                     .window = WINDOW}));
     family_gemma2_shape(shape);
     TRY(read_windows(s, name, shape));
     TRY(read_cap(s, name, gguf ? ".attn_logit_softcapping" : "attn_logit_softcapping",

@@ -76,7 +76,8 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
                                                      .theta = 1e6,
                                                      .tied = 1,
                                                      .unpaired = 1,
-                                                     .windowed = 1,
+                                                     .windows = WINDOWS_HAVE | WINDOWS_LISTED,
+                                                     .window = FAMILY_WINDOW,
                                                      .prefixes = {prefixes[0], prefixes[1]}}));
     TRY(local_layers(s, shape));
     TRY(local_angles(s, name, shape));

@@ -79,7 +79,8 @@ enum err family_gpt_oss_read(struct family_model *m, const struct source *s, con
                                  .tied = s->kind == SOURCE_HF ? 0 : -1,
                                  .unpaired = 1,
                                  .yarn_smooth = 1,
-                                 .windowed = 1}));
+                                 .windows = WINDOWS_HAVE | WINDOWS_LISTED,
+                                 .window = WINDOW}));
     TRY(read_windows(s, shape));
     if (s->kind == SOURCE_HF) {
         TRY(family_float(s, "", "swiglu_limit", 1e-3, 1e5, &limit));

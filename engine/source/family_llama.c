@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define CONTEXT_MAX (1 << 27)
+#define LATE_LAYER  28   // where config.json has no max_window_layers
 #define FIELD(f)    offsetof(struct shape, f)
 
 static const struct family_names names_hf = {
@@ -50,47 +51,68 @@ static const struct family_int ints_gguf[] = {
     {".rope.dimension_count", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(rope_dim)},
 };
 
-/* A window at least as long as the context masks nothing. */
-static enum err read_window(const struct source *s, const char *name, const char *key, int must,
-                            const struct shape *shape, int *window)
+/* The window in tokens; 0: none. A missing key leaves *window as it is, null means none. */
+static enum err read_window(const struct source *s, const char *key, int64_t *window)
 {
-    int64_t value = 0;
     int found = 0;
-    char full[100];
-    snprintf(full, sizeof full, "%s%s", key[0] == '.' ? name : "", key);
-    TRY(source_int(s, full, 0, INT32_MAX, &value, &found));
-    if (value == 0 && must)
-        return family_fail(s, name, key, "missing");
-    *window = value < shape->context ? (int)value : 0;
+    TRY(source_int(s, key, 0, INT32_MAX, window, &found));
+    *window = source_null(s, key) ? 0 : *window;
     return OK;
 }
 
-/* Which layers have it: those that a list names, else all of a family's, or the later ones. */
+/* A window at least as long as the context masks nothing. */
+static int window_that_masks(const struct shape *shape, int64_t window)
+{
+    return window < shape->context ? (int)window : 0;
+}
+
+/* layer_types, as 1 for a layer with a window. *n = 0: there is no list. */
+static enum err read_layer_types(const struct source *s, const struct shape *shape,
+                                 int has[SHAPE_LAYERS_MAX], int64_t *n, int *any)
+{
+    const char *types[SHAPE_LAYERS_MAX];
+    int found = 0;
+    TRY(source_str_list(s, "layer_types", types, SHAPE_LAYERS_MAX, n, &found));
+    if (found && *n != shape->n_layers)
+        return family_fail(s, "", "layer_types", "has %lld entries, expected %d", (long long)*n,
+                           shape->n_layers);
+    for (int i = 0; i < *n; i++) {
+        has[i] = strcmp(types[i], "sliding_attention") == 0;
+        *any |= has[i];
+        if (!has[i] && strcmp(types[i], "full_attention") != 0)
+            return family_fail(s, "", "layer_types", "unsupported: %s in layer %d", types[i], i);
+    }
+    return OK;
+}
+
+/* Note: transformers' class for llama reads none of these keys, so a llama model sees its whole
+ * context even where config.json has a sliding_window. Those for mistral, mixtral, phi3 and
+ * qwen3_moe read no layer_types. Those for qwen2, qwen3, qwen2_moe and smollm3 fail where
+ * layer_types asks for a window and use_sliding_window does not. */
 static enum err read_window_hf(const struct source *s, const struct family_dialect *d,
                                struct shape *shape)
 {
-    const char *types[SHAPE_LAYERS_MAX];
-    int used = d->windowed, found = 0, masks = 0, window = 0;
-    int64_t n = 0, from = 0;
-    TRY(family_flag(s, "", "use_sliding_window", &used));
-    TRY(source_str_list(s, "layer_types", types, SHAPE_LAYERS_MAX, &n, &found));
-    if (found && n != shape->n_layers)
-        return family_fail(s, "", "layer_types", "has %lld entries, expected %d", (long long)n,
-                           shape->n_layers);
-    for (int i = 0; i < n; i++) {
-        masks |= strcmp(types[i], "sliding_attention") == 0;
-        if (strcmp(types[i], "full_attention") != 0 && strcmp(types[i], "sliding_attention") != 0)
-            return family_fail(s, "", "layer_types", "unsupported: %s in layer %d", types[i], i);
-    }
-    if (!used && !masks)
+    int has[SHAPE_LAYERS_MAX], used = !(d->windows & WINDOWS_ASKED), found = 0, any = 0;
+    int64_t n = 0, window = d->window, from = d->windows & WINDOWS_LATE ? LATE_LAYER : 0;
+    if (!(d->windows & WINDOWS_HAVE))
         return OK;
-    TRY(read_window(s, "", "sliding_window", masks, shape, &window));
-    if (!d->windowed && !d->windows_all)
+    if (!used)
+        TRY(family_flag(s, "", "use_sliding_window", &used));
+    if (d->windows & WINDOWS_LISTED)
+        TRY(read_layer_types(s, shape, has, &n, &any));
+    if (!used && any)
+        return family_fail(s, "", "use_sliding_window",
+                           "is not true, but layer_types has sliding_attention");
+    if (!used)
+        return OK;
+    TRY(read_window(s, "sliding_window", &window));
+    if (any && window == 0)
+        return family_fail(s, "", "sliding_window", "missing");
+    if (d->windows & WINDOWS_LATE)
         TRY(source_int(s, "max_window_layers", 0, INT32_MAX, &from, &found));
-    for (int i = 0; i < shape->n_layers; i++) {
-        int has = n > 0 ? strcmp(types[i], "sliding_attention") == 0 : i >= from;
-        shape->layer_window[i] = has ? window : 0;
-    }
+    for (int i = 0; i < shape->n_layers; i++)
+        if (n > 0 ? has[i] : i >= from)
+            shape->layer_window[i] = window_that_masks(shape, window);
     return OK;
 }
 
@@ -268,10 +290,11 @@ static enum err read_gguf_heads(struct shape *shape, const struct source *s, con
     if (shape->rope_dim > shape->head_dim || shape->rope_dim % 2 != 0)
         return family_fail(s, name, ".rope.dimension_count", "%d is odd or above the head's %d",
                            shape->rope_dim, shape->head_dim);
-    int window = 0;
-    TRY(read_window(s, name, ".attention.sliding_window", 0, shape, &window));
+    n = 0;
+    snprintf(key, sizeof key, "%s.attention.sliding_window", name);
+    TRY(read_window(s, key, &n));
     for (int i = 0; i < shape->n_layers; i++)
-        shape->layer_window[i] = window;
+        shape->layer_window[i] = window_that_masks(shape, n);
     return OK;
 }
 
@@ -323,12 +346,16 @@ enum err family_read_dialect(struct family_model *m, const struct source *s, con
 
 enum err family_llama_read(struct family_model *m, const struct source *s, const char *name)
 {
-    const int qwen = strcmp(name, "qwen2") == 0;
+    const int qwen = strcmp(name, "qwen2") == 0, mistral = strcmp(name, "mistral") == 0;
+    const unsigned qwen_windows = WINDOWS_HAVE | WINDOWS_ASKED | WINDOWS_LISTED | WINDOWS_LATE;
     const uint64_t qkv = ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B);
     m->shape.gated = 1;
     return family_read_dialect(m, s, name,
                                &(struct family_dialect){.biases = qwen ? qkv : 0,
                                                         .tied = -1,
                                                         .unpaired = qwen,
-                                                        .windowed = strcmp(name, "mistral") == 0});
+                                                        .windows = qwen      ? qwen_windows
+                                                                   : mistral ? WINDOWS_HAVE
+                                                                             : 0,
+                                                        .window = FAMILY_WINDOW});
 }

@@ -24,5 +24,5 @@ enum err family_mixtral_read(struct family_model *m, const struct source *s, con
                                                         .route_alone = 1,
                                                         .theta = 1e6,
                                                         .tied = 0,
-                                                        .windowed = 1});
+                                                        .windows = WINDOWS_HAVE});
 }

@@ -27,7 +27,7 @@ enum err family_phi3_read(struct family_model *m, const struct source *s, const 
                                                      .tied = s->kind == SOURCE_HF ? 0 : -1,
                                                      .unpaired = 1,
                                                      .yarn_is_long = 1,
-                                                     .windowed = 1}));
+                                                     .windows = WINDOWS_HAVE}));
     const int64_t ffn = m->shape.ffn_dim;
     family_cut_qkv(m);
     m->cut[ROLE_GATE] = (struct family_cut){2 * ffn, 0, ffn, ffn};

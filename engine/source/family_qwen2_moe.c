@@ -58,6 +58,7 @@ enum err family_qwen2_moe_read(struct family_model *m, const struct source *s, c
             .biases = biases ? ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B) : 0,
             .tied = 0,
             .unpaired = 1,
-            .windows_all = 1}));
+            .windows = WINDOWS_HAVE | WINDOWS_ASKED | WINDOWS_LISTED,
+            .window = FAMILY_WINDOW}));
     return s->kind == SOURCE_HF ? read_windows(s, &m->shape) : OK;
 }

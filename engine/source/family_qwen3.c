@@ -17,5 +17,11 @@ enum err family_qwen3_read(struct family_model *m, const struct source *s, const
     m->shape.qk_norm = QK_NORM_HEAD;
     return family_read_dialect(
         m, s, name,
-        &(struct family_dialect){.hf = &names_hf, .gguf = &names_gguf, .tied = -1, .unpaired = 1});
+        &(struct family_dialect){
+            .hf = &names_hf,
+            .gguf = &names_gguf,
+            .tied = -1,
+            .unpaired = 1,
+            .windows = WINDOWS_HAVE | WINDOWS_ASKED | WINDOWS_LISTED | WINDOWS_LATE,
+            .window = FAMILY_WINDOW});
 }

@@ -29,5 +29,6 @@ enum err family_qwen3_moe_read(struct family_model *m, const struct source *s, c
                                                         .sparse_layers = 1,
                                                         .tied = 0,
                                                         .unpaired = 1,
-                                                        .windows_all = 1});
+                                                        .windows = WINDOWS_HAVE | WINDOWS_ASKED,
+                                                        .window = FAMILY_WINDOW});
 }

@@ -358,7 +358,7 @@ enum err hf_str_array(const struct hf *hf, const char *key, const char **out, in
     return values_str_list(&hf->config, key, out, capacity, n, found);
 }
 
-enum err hf_eos_ids(const struct hf *hf, int64_t vocab, int64_t *ids, int64_t capacity, int64_t *n)
+enum err hf_eos_ids(const struct hf *hf, int64_t vocab, int64_t ids[HF_EOS_MAX], int64_t *n)
 {
     const struct {
         const struct values *values;
@@ -366,15 +366,16 @@ enum err hf_eos_ids(const struct hf *hf, int64_t vocab, int64_t *ids, int64_t ca
     } places[] = {{&hf->generation, "eos_token_id"},
                   {&hf->config, "eos_token_id"},
                   {&hf->config, "text_config.eos_token_id"}};
+    int64_t spare[HF_EOS_MAX];
     *n = 0;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        int64_t n_here = 0;
         int found;
-        TRY(values_int_list(places[i].values, places[i].key, 0, vocab - 1, ids, capacity, n,
-                            &found));
-        if (found && *n == 0)
+        TRY(values_int_list(places[i].values, places[i].key, 0, vocab - 1, *n ? spare : ids,
+                            HF_EOS_MAX, &n_here, &found));
+        if (found && n_here == 0)
             return fail(ERR_INPUT, "%.512s: %s: empty list", places[i].values->file, places[i].key);
-        if (found)
-            return OK;
+        *n = *n ? *n : n_here;
     }
     return OK;
 }

@@ -35,9 +35,10 @@ enum err hf_str_array(const struct hf *hf, const char *key, const char **out, in
                       int64_t *n, int *found);
 
 /* The ids that end a text: eos_token_id of generation_config.json, else of config.json, else of its
- * text_config. *n = 0 when none says. ERR_INPUT: an empty list, an id outside [0, vocab), too many.
- */
-enum err hf_eos_ids(const struct hf *hf, int64_t vocab, int64_t *ids, int64_t capacity, int64_t *n);
+ * text_config. *n = 0 when none says. ERR_INPUT, wherever it is said: an empty list, an entry that
+ * is no id in [0, vocab), too many. */
+#define HF_EOS_MAX 64
+enum err hf_eos_ids(const struct hf *hf, int64_t vocab, int64_t ids[HF_EOS_MAX], int64_t *n);
 
 /* Loads a side file such as tokenizer.json: see file_load. `name` holds no slash. */
 enum err hf_file(const struct hf *hf, const char *name, char **buf, int64_t *n_bytes,

@@ -83,6 +83,12 @@ void source_close(struct source *s)
     *s = (struct source){0};
 }
 
+enum err source_check_ends(const struct source *s, int64_t vocab)
+{
+    int64_t ids[HF_EOS_MAX], n;
+    return s->kind == SOURCE_HF ? hf_eos_ids(s->impl, vocab, ids, &n) : OK;
+}
+
 const struct source_tensor *source_find(const struct source *s, const char *name)
 {
     const struct source_tensor *t = quantized_find(s->quantized, name);

@@ -69,6 +69,9 @@ enum err source_float_list(const struct source *s, const char *key, double *out,
                            int64_t *n, int *found);
 /* 1: config.json has the key, and says null: where that is not what leaving it out means. */
 int source_null(const struct source *s, const char *key);
+/* ERR_INPUT: an eos_token_id of config.json or generation_config.json is no id in [0, vocab). Those
+ * of a GGUF file are its tokenizer's. */
+enum err source_check_ends(const struct source *s, int64_t vocab);
 /* A key as config.json has it, with its section: the key itself, or buf. */
 const char *source_key(const struct source *s, const char *key, char *buf, int64_t buf_bytes);
 /* Whatever stands at key as a number: a bool as 0 or 1, anything that is neither as NaN. */

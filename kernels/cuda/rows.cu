@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_row(struct norm_args a)
         squares = warp_sum16(squares);
         if (lane_id() == 0) {
             shift_scale[0] = mean;
-            shift_scale[1] = 1.0f / sqrtf(squares / (float)a.dim + a.eps);
+            shift_scale[1] = math_norm_scale(squares, a.dim, a.eps);
         }
     }
     __syncthreads();

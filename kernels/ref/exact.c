@@ -137,7 +137,7 @@ void exact_norm(const struct ops *ops, const struct norm_args *a)
         float mean = a->kind == NORM_LAYER ? math_sum16(sums) / (float)a->dim : 0;
         for (int i = 0; i < a->dim; i++)
             squares[i % 16] = fmaf(x[i] - mean, x[i] - mean, squares[i % 16]);
-        float scale = 1.0f / sqrtf(math_sum16(squares) / (float)a->dim + a->eps);
+        float scale = math_norm_scale(math_sum16(squares), a->dim, a->eps);
         for (int i = 0; i < a->dim; i++) {
             float v = (x[i] - mean) * scale;
             y[i] = a->bias ? fmaf(v, a->weight[i], a->bias[i]) : v * a->weight[i];

@@ -133,9 +133,9 @@ static void one(const uint8_t *data, size_t n)
     weights_file(sizes[2] > 0 ? "a.safetensors" : "model.safetensors", parts[3], sizes[3]);
     if (source_open(&s, FUZZ_DIR) == OK) {
         struct pack_provider p;
-        int64_t ids[16], n_ids;
+        int64_t ids[HF_EOS_MAX], n_ids;
         lists_ask(s.impl);
-        if (hf_eos_ids(s.impl, 40, ids, 16, &n_ids) == OK)
+        if (hf_eos_ids(s.impl, 40, ids, &n_ids) == OK)
             for (int64_t i = 0; i < n_ids; i++)
                 CHECK(ids[i] >= 0 && ids[i] < 40);
         if (pack_source_open(&p, &s) == OK) {
