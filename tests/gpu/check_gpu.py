@@ -367,7 +367,7 @@ def with_library(b, test):
     source = b.place.rows("in.jsonl", greedy_rows(1, 2, 1))
     done = b.place.sluice("run", "-m", b.llama, "-i", source, "-o", b.out("library"), "--device", b.a.device, *CUBLASLT,
                           limit_s=b.left())
-    if done.code == NO_DEVICE and "is not there (install it" in done.error_line():
+    if done.code == NO_DEVICE and "not found (install it" in done.error_line():
         raise Skip(done.error_line())
     return test()
 
