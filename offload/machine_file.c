@@ -145,7 +145,7 @@ static enum err line_parse(struct machine *m, const char *line, int64_t n, const
     text[n] = 0;
     char *eq = strchr(text, '=');
     if (!eq)
-        return fail(ERR_INPUT, "%s: line %d: missing '=' (KEY = VALUE)", path, number);
+        return fail(ERR_INPUT, "%s: line %d: expected key = value", path, number);
     char *value = eq + 1 + strspn(eq + 1, " \t");
     *eq = 0;
     text[strcspn(text, " \t")] = 0;
@@ -173,7 +173,7 @@ enum err machine_text_parse(struct machine *m, const char *text, int64_t n_bytes
         at = end + 1;
     }
     if (!seen)
-        return fail(ERR_INPUT, "%s: not a machine file: it has no KEY = VALUE line", path);
+        return fail(ERR_INPUT, "%s: not a machine file: it has no key = value line", path);
     *m = read;
     return OK;
 }

@@ -17,7 +17,7 @@ SIM = os.path.join(os.path.dirname(trial.HERE), os.environ.get("BUILD", "build")
 READS_F16, READS_BF16 = ["--device", f"{SIM}:0,0,0,{1 << 29},1"], ["--device", f"{SIM}:0"]
 RANGE_AT, PAGE = 40, 4096  # of a pack's header
 FORMATS = ("f32", "bf16", "bf12", "q8", "q4")
-UNKNOWN = "how large their numbers are"
+UNKNOWN = "how large its numbers are"
 
 
 def model(place, name, tensor, x):

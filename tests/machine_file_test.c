@@ -114,7 +114,7 @@ static void machine_text_refuses(void **state)
     } bad[] = {
         {"", "not a machine file"},
         {"# only a comment\n", "not a machine file"},
-        {"nvme_read 3e9\n", "line 1: missing '='"},
+        {"nvme_read 3e9\n", "line 1: expected key = value"},
         {"threads = 2\nnvme_reed = 3e9\n", "line 2: unknown key 'nvme_reed'"},
         {"nvme_read = \n", "not a number"},
         {"nvme_read = fast\n", "not a number"},
