@@ -341,9 +341,9 @@ static void test_shards(void **state)
 
     index_write("{\"weight_map\":{\"a\":\"m2.safetensors\",\"c\":\"m2.safetensors\",\"b\":\"m1."
                 "safetensors\"}}");
-    refuses("tensor a is not in m2.safetensors but in m1.safetensors");
+    refuses("tensor a: expected in m2.safetensors, found in m1.safetensors");
     index_write("{\"weight_map\":{\"a\":\"m1.safetensors\",\"z\":\"m1.safetensors\"}}");
-    refuses("index.json: tensor z is in none of the shards");
+    refuses("index.json: tensor z is missing from every shard");
     shard_write("m3.safetensors", (const char *const[]){"x", "b", NULL});
     index_write("{\"weight_map\":{\"a\":\"m1.safetensors\",\"x\":\"m3.safetensors\"}}");
     refuses("tensor b is also in");

@@ -444,7 +444,7 @@ enum err tokenizer_encode_all(struct tokenizer *tok, const char *text, int64_t n
     for (*ids = NULL;; cap = *n_ids) {
         int32_t *p = realloc(*ids, (size_t)cap * sizeof *p);
         enum err e = p ? tokenizer_encode(tok, text, n_bytes, add_special, p, cap, n_ids)
-                       : fail(ERR_FIT, "memory: token ids");
+                       : fail(ERR_FIT, "no memory for token ids");
         *ids = p ? p : *ids;
         if (e == OK)
             return OK;
