@@ -234,7 +234,7 @@ static void test_getter_types(void **state)
     assert_int_equal(values_str(&hf->config, "zero", &s, &n, &found), ERR_INPUT);
     assert_non_null(strstr(err_text(), "zero: expected string, is integer"));
     assert_int_equal(values_str(&hf->config, "nul", &s, &n, &found), ERR_INPUT);
-    assert_non_null(strstr(err_text(), "nul: string holds a NUL"));
+    assert_non_null(strstr(err_text(), "nul: string contains a NUL byte"));
     hf_close(hf);
 }
 
