@@ -23,7 +23,7 @@ enum err fail(enum err e, const char *fmt, ...)
     return e;
 }
 
-enum err fail_choice(const char *where, const char *value, const char *choices)
+enum err fail_choice(const char *flag, const char *value, const char *choices)
 {
     char list[sizeof err_buf];
     const char *last = strrchr(choices, '|');
@@ -34,7 +34,7 @@ enum err fail_choice(const char *where, const char *value, const char *choices)
         memcpy(list + n, *c == '|' ? joint : c, n_joint);
         n += n_joint;
     }
-    return fail(ERR_USAGE, "%s: invalid value '%.200s' (expected %.*s)", where, value, (int)n,
+    return fail(ERR_USAGE, "--%s: invalid value '%.200s' (expected %.*s)", flag, value, (int)n,
                 list);
 }
 

@@ -68,7 +68,7 @@ enum err device_open(const char *spec, struct device **d)
     if (end - spec == 4 && strncmp(spec, "cuda", 4) == 0)
         return open_cuda(colon ? colon + 1 : "", d);
     if (end - spec < 4 || strncmp(end - 3, ".so", 3) != 0 || end - spec >= PATH_MAX)
-        return fail_choice("--device", spec, "auto|cpu|cuda[:i]");
+        return fail_choice("device", spec, "auto|cpu|cuda[:i]");
     snprintf(path, sizeof path, "%.*s", (int)(end - spec), spec);
     return open_library(path, colon ? colon + 1 : "", d);
 }

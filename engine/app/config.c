@@ -353,7 +353,7 @@ static enum err parse_switch(const char *flag, const char *text, int *on)
             *on = i % 2;
             return OK;
         }
-    return fail(ERR_USAGE, "--%s: '%s' is none of on|off", flag, text);
+    return fail_choice(flag, text, "on|off");
 }
 
 /* `word` in "a|b|c". */
@@ -372,7 +372,7 @@ static enum err knob_set(struct config *c, const struct knob *k, const char *val
     switch (k->kind) {
     case KNOB_CHOICE:
         if (!is_choice(k->value, value))
-            return fail(ERR_USAGE, "--%s: '%s' is none of %s", k->name, value, k->value);
+            return fail_choice(k->name, value, k->value);
         *(const char **)field = value;
         return OK;
     case KNOB_STRING:
@@ -729,5 +729,5 @@ enum err config_choose(const char *flag, const char *value, const char *const *n
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s%s", i ? "|" : "", names[i]);
     }
-    return fail(ERR_USAGE, "--%s: '%s' is none of %s", flag, value, list);
+    return fail_choice(flag, value, list);
 }

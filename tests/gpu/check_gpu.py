@@ -606,14 +606,14 @@ def verdict(results, left):
     for why in sorted({r["detail"] for r in results.rows.values() if r["result"] == "skipped"}):
         print(f"skipped: {why}")
     print(f"{results.path}: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped" +
-          (f", {left} to do: the same command goes on" if left else ""))
+          (f", {left} to do: the same command resumes" if left else ""))
     return MORE if left else 1 if counts["failed"] or not counts["passed"] else 0
 
 
 def main():
     a = arguments()
     if not os.path.exists(a.sluice):
-        sys.exit(f"check-gpu: {a.sluice} is not there (make)")
+        sys.exit(f"check-gpu: {a.sluice} not found (make)")
     b = Bench(a)
     todo = [(stage, name, test) for stage in a.only or STAGES for name, test in STAGES[stage](b) if a.match in name]
     if a.list:
