@@ -160,7 +160,7 @@ static enum err attention(struct attention *a)
     struct run *r = a->run;
     TRY(run_prepare(r, &a->config));
     if (!r->device->api->unified)
-        return fail(ERR_DEVICE, "bench attention: reads keys where they stand (add --device cpu)");
+        return fail(ERR_DEVICE, "bench attention: works on the CPU only (add --device cpu)");
     TRY(command_text_ids(r, &a->ids, &n_ids));
     a->n_prompts = command_windows(&a->config, n_ids);
     TRY(look_open(&a->look, r->device, &r->opened.model.shape, (int)a->config.prefix,
@@ -183,7 +183,7 @@ enum err bench_attention(const struct config *c)
     TRY(command_window_check(c));
     struct attention *a = calloc(1, sizeof *a);
     if (!a)
-        return fail(ERR_FIT, "memory: attention");
+        return fail(ERR_FIT, "no memory for the figures of attention");
     a->config = *c;
     a->config.limit = max_i64(c->limit, 1); // a pass a policy: all of a text takes long
     enum err err = attention(a);

@@ -209,7 +209,8 @@ static enum err take_room(struct look *l)
         l->scratch[i].weights = malloc(tokens * sizeof(double));
         made = l->scratch[i].keys && l->scratch[i].weights;
     }
-    return made ? OK : fail(ERR_FIT, "memory: figures of attention (fewer --prefix tokens)");
+    return made ? OK
+                : fail(ERR_FIT, "no memory for the figures of attention (fewer --prefix tokens)");
 }
 
 enum err look_open(struct look *l, struct device *device, const struct shape *shape, int n_prompt,

@@ -149,10 +149,10 @@ static void print_head(const struct bench_table *t)
 enum err bench_row(struct bench_table *t, json_t *row)
 {
     if (!row)
-        return fail(ERR_FIT, "memory: a row of the benchmark");
+        return fail(ERR_FIT, "no memory for a row of the benchmark");
     if (t->config->json) {
         if (json_array_append_new(t->rows, row) != 0)
-            return fail(ERR_FIT, "memory: a row of the benchmark");
+            return fail(ERR_FIT, "no memory for a row of the benchmark");
         return OK;
     }
     if (!t->columns) {
@@ -248,7 +248,7 @@ enum err bench_policies(const struct config *c, int policies[], int *n)
     for (int i = 0; i < list.n; i++) {
         int policy = evict_policy_by_name(list.words[i]), again = 0;
         if (policy == N_EVICT_POLICIES)
-            return fail(ERR_USAGE, "--policies: '%s' is no KV policy (--kv-policy)", list.words[i]);
+            return fail_choice("policies", list.words[i], EVICT_NAMES);
         for (int k = 0; k < *n; k++)
             again |= policies[k] == policy;
         if (policy != EVICT_FULL && !again)
@@ -296,13 +296,13 @@ enum err command_bench(const struct config *c)
                    {"sweep", bench_sweep},
                    {"frontier", bench_frontier},
                    {"attention", bench_attention}};
-    if (c->n_args == 0)
-        return fail(ERR_USAGE, "bench: which? (ops|io|throughput|sweep|frontier|attention)");
+    const char *name = c->n_args > 0 ? c->args[0] : "";
     for (int i = 0; i < (int)(sizeof benches / sizeof benches[0]); i++) {
-        if (strcmp(c->args[0], benches[i].name) != 0)
+        if (strcmp(name, benches[i].name) != 0)
             continue;
         return run_to_file(benches[i].run, c);
     }
-    return fail(ERR_USAGE, "bench: '%s' is none of ops|io|throughput|sweep|frontier|attention",
-                c->args[0]);
+    return fail(ERR_USAGE,
+                "bench: unknown benchmark '%s' (ops, io, throughput, sweep, frontier or attention)",
+                name);
 }

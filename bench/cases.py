@@ -51,7 +51,7 @@ def held_disk(rate):
     limit = f"{rate:.0f}:{cache_folder()}"
     done = subprocess.run([os.path.join(peer.HERE, "limited.py"), "--disk", limit, "true"])
     if done.returncode:
-        sys.exit("run.py: the disk cannot be held at a rate here (above); --disk-rate 0 measures it as it is")
+        sys.exit("run.py: the disk cannot be limited to a rate here, see above (--disk-rate 0 measures without a limit)")
     return {"disk": limit}
 
 
@@ -302,7 +302,7 @@ def libraries(bench):
     done = subprocess.run(["gcc", "-std=c17", "-O2", "-D_GNU_SOURCE", "-I.", "bench/peers/matmul_libs.c", "build/libsluice.a",
                            "-o", binary, "-ldnnl", "-lopenblas", "-fopenmp", *LDLIBS], cwd=TREE)
     if done.returncode:
-        sys.exit("run.py: matmul_libs.c wants: apt-get install libdnnl-dev libopenblas-dev")
+        sys.exit("run.py: matmul_libs.c needs: apt-get install libdnnl-dev libopenblas-dev")
     told = bench.idle()
     done = subprocess.run([binary, str(a.threads), str(a.turns)], stdout=subprocess.PIPE, text=True, check=True)
     _, rows = rows_of(done.stdout)

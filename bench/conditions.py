@@ -62,9 +62,9 @@ def clean(a):
     a.commit, changed = commit(), changes()
     a.is_dirty = bool(changed) or bool(a.sluice)
     if changed and not a.dirty:
-        sys.exit(f"{ME}: the tree is not that of {a.commit}: commit, or --dirty, which the CSV will say:\n{changed}")
+        sys.exit(f"{ME}: the tree differs from commit {a.commit} (commit, or --dirty, which the CSV records):\n{changed}")
     if a.sluice and not a.dirty:
-        sys.exit(f"{ME}: --sluice is a binary of who knows which commit: wants --dirty, which the CSV will say")
+        sys.exit(f"{ME}: --sluice names a binary of an unknown commit (add --dirty, which the CSV records)")
     if not a.sluice:
         subprocess.run(["make", "-s", "-C", TREE, "sluice"], check=True, stdout=sys.stderr)
     a.sluice = os.path.abspath(a.sluice or os.path.join(TREE, "sluice"))
@@ -138,7 +138,7 @@ def wait_idle(most, wait_s, fails=True):
             return busy
         if time.monotonic() >= end:
             sys.exit(f"{ME}: the machine is not idle: {busy:.0%} busy over {WINDOW_S:.0f} s after {wait_s:.0f} s of "
-                     f"waiting, at most {most:.0%} is asked (--busy-max; --allow-busy marks the rows instead)")
+                     f"waiting, the limit is {most:.0%} (--busy-max; --allow-busy measures and marks the rows)")
 
 
 # ---- the CSV ----
@@ -172,13 +172,13 @@ class Kept(Results):
         binary = head["binary_sha256"]
         if was and binary not in was["binary_sha256"].split():
             if not any_binary:
-                sys.exit(f"{ME}: {path} is of another binary (commit {was['commit']}): --again begins anew, --any-binary "
-                         "goes on in it and says so")
+                sys.exit(f"{ME}: {path} belongs to another binary, of commit {was['commit']} (--again starts over, "
+                         "--any-binary continues and the CSV records both)")
             was["binary_sha256"] += " " + binary
             was["commit"] += " " + head["commit"]
         whole = [r for r in self.rows if None not in r.values() and set(r) == set(columns)]
         if self.rows and not whole:
-            sys.exit(f"{ME}: {path} has other columns: --again begins anew")
+            sys.exit(f"{ME}: {path} has other columns (--again starts over)")
         super().__init__(path, {**head, **was, "turns": head["turns"]}, columns)
         self.rows = []
         for row in whole:

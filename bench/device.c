@@ -16,8 +16,7 @@
 static enum err no_room(const char *what, int64_t n_bytes, int64_t room)
 {
     return fail(ERR_FIT,
-                "bench ops: %s: %lld MiB of device memory are needed, %lld may be taken "
-                "(--mem-device)",
+                "bench ops: %s: needs %lld MiB of device memory, the budget is %lld (--mem-device)",
                 what, (long long)ceil_div(n_bytes, MIB), (long long)(room / MIB));
 }
 

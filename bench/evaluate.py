@@ -198,9 +198,9 @@ def arguments():
     if "gsm8k" in a.tasks and not a.gsm8k:
         p.error("gsm8k: --gsm8k ROWS.jsonl is missing")
     if a.plot and not ({"ppl", "passkey"} <= set(a.tasks) and "full" in a.policies and len(a.policies) > 1):
-        p.error("--plot draws ppl and passkey of full and of others")
+        p.error("--plot needs --tasks ppl and passkey, and --policies full and one more")
     if max(a.needles) > len(tasks.NAMES):
-        p.error(f"at most {len(tasks.NAMES)} needles")
+        p.error(f"--needles: at most {len(tasks.NAMES)}")
     return a
 
 

@@ -59,7 +59,8 @@ static enum err check_rows(const struct config *c, const struct evict *e)
     if (evict_row_init(e, c->prefix, c->window - c->prefix, &row) == 0 &&
         evict_row_init(e, c->prompt_len, c->gen_len, &row) == 0)
         return OK;
-    return fail(ERR_USAGE, "%s, budget %s: %d slots are fewer than sink %d + recent %d",
+    return fail(ERR_USAGE,
+                "%s, budget %s: %d slots do not hold sink %d + recent %d (a larger --kv-budget)",
                 c->kv_policy, c->kv_budget, row.budget, row.sink, row.recent);
 }
 
@@ -98,7 +99,7 @@ static enum err read_points(struct frontier *f)
     size_t most = 2 + (size_t)f->formats.n * (size_t)(1 + n * f->budgets.n);
     f->points = calloc(most, sizeof *f->points);
     if (!f->points)
-        return fail(ERR_FIT, "memory: points of the frontier");
+        return fail(ERR_FIT, "no memory for the points of the frontier");
     TRY(add_point(f, EVICT_FULL, NULL, "bf16"));
     for (int i = 0; i < f->formats.n; i++) {
         TRY(add_point(f, EVICT_FULL, NULL, f->formats.words[i]));
@@ -132,12 +133,14 @@ static enum err fit_points(struct frontier *f)
             f->points[n++] = f->points[i];
     if (n > 0 && c->needles > 0)
         return fail(ERR_USAGE,
-                    "--needles: pass keys are asked for in a prompt, and --window %lld is "
-                    "more than the model's context of %d (--needles 0)",
+                    "--needles: a pass key needs a prompt of --window %lld tokens, the model's "
+                    "context is %d (a smaller --window, or --needles 0)",
                     (long long)c->window, context);
     if (n > 0 && n < f->n_points)
-        log_line(LOG_INFO, "frontier: %d points end at the model's context of %d tokens",
-                 f->n_points - n, context);
+        log_line(
+            LOG_INFO,
+            "frontier: left out %d points, which cannot go beyond the model's context of %d tokens",
+            f->n_points - n, context);
     f->n_points = n > 0 ? n : f->n_points;
     take_point(f->run, &f->points[0]);
     return OK;
@@ -204,7 +207,7 @@ static enum err read_text(struct frontier *f)
     f->logprobs = malloc(rows * sizeof *f->logprobs);
     f->tokens = malloc(rows * sizeof *f->tokens);
     if (!f->logprobs || !f->tokens)
-        return fail(ERR_FIT, "memory: rows to score");
+        return fail(ERR_FIT, "no memory for the rows to score");
     hash_conditions(f);
     hash_job(f);
     return OK;
@@ -263,7 +266,7 @@ static enum err score_point(struct frontier *f, const struct point *p, struct fr
     struct job_callbacks callbacks = {.finished = row_scored, .ctx = f};
     struct request *rows = calloc((size_t)most, sizeof *rows);
     if (!rows)
-        return fail(ERR_FIT, "memory: rows to score");
+        return fail(ERR_FIT, "no memory for the rows to score");
     take_point(r, p);
     r->plan_told = 1;
     log_level_max = lost ? level : LOG_ERROR;
@@ -418,7 +421,7 @@ static enum err walk_points(struct frontier *f)
     for (struct point *p = f->points; p < f->points + f->n_points; p++) {
         struct frontier_row row;
         if (run_interrupted)
-            return fail(ERR_STOPPED, "interrupted; the same command goes on");
+            return fail(ERR_STOPPED, "interrupted; the same command resumes");
         TRY(find_quality(f, p, &row));
         TRY(find_rate(f, p, &row));
         if (p == f->points)
@@ -465,7 +468,8 @@ static enum err frontier(struct frontier *f)
     TRY(fit_points(f));
     TRY(read_text(f));
     TRY(frontier_path(f->run->opened.model.fingerprint, f->path, sizeof f->path));
-    log_line(LOG_INFO, "frontier: %d points; what is scored is kept in %s", f->n_points, f->path);
+    log_line(LOG_INFO, "frontier: %d points; finished scores are stored in %s", f->n_points,
+             f->path);
     if (f->config.plot)
         TRY(plot_start(&f->plot, f->config.plot));
     open_table(f);
@@ -486,11 +490,13 @@ enum err bench_frontier(const struct config *c)
     if (!c->text)
         return fail(ERR_USAGE, "bench frontier: needs --text FILE");
     if (c->in)
-        return fail(ERR_USAGE, "bench frontier: rows are made up (--prompt-len, --num-prompts)");
+        return fail(
+            ERR_USAGE,
+            "bench frontier: takes no -i, rows are generated (--prompt-len, --num-prompts)");
     TRY(command_window_check(c));
     struct frontier *f = calloc(1, sizeof *f);
     if (!f)
-        return fail(ERR_FIT, "memory: the frontier");
+        return fail(ERR_FIT, "no memory for the frontier");
     f->config = *c;
     f->positions = c->kv_positions;
     f->config.kv_positions = "true";    // of the run that the points share, which keeps all

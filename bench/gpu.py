@@ -343,7 +343,7 @@ def main():
                     continue
                 left = LIMIT_S if stop is None else min(LIMIT_S, stop - time.monotonic())
                 if left < 30:
-                    print("bench-gpu: time is up; the same command goes on")
+                    print("bench-gpu: time is up; the same command resumes")
                     return MORE
                 if e.name not in told:
                     told[e.name], said = here(a, e)
@@ -360,7 +360,7 @@ def main():
                 rows = measure(case, work, left)
                 row = rows[0]
                 if row["status"] == "timeout" and left < LIMIT_S:
-                    print("bench-gpu: time is up within a run; the same command goes on")
+                    print("bench-gpu: time is up within a run; the same command resumes")
                     return MORE
                 failed += row["status"] != "ok"
                 same = {"figure": name, "case": e.case, "engine": jobs.ENGINES[e.name], "turn": turn, "date": conditions.now(),

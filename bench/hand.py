@@ -82,7 +82,7 @@ def by_hand(bench, case):
         flags = ["--batch", str(batch), "--batches", str(case.batches), "--percent", *percent]
         if bench.frozen(case.job, *flags):
             return flags
-    sys.exit(f"hand.py: {case.name}: fits in no way")
+    sys.exit(f"hand.py: {case.name}: no plan fits")
 
 
 def told(rows):

@@ -69,8 +69,8 @@ enum err bench_io(const struct config *c)
     if (err == OK && strcmp(c->io, "uring") != 0)
         err = measure_grid(&t, &d, RING_THREADS, bench_runs(c));
     if (err == OK && !d.direct)
-        log_line(LOG_WARN, "bench io: %s: no O_DIRECT there, the figures are the page cache's",
-                 dir);
+        log_line(LOG_WARN,
+                 "bench io: %s: no direct I/O here, the rates are those of the page cache", dir);
     disk_probe_close(&d);
     enum err closed = bench_table_close(&t);
     return err != OK ? err : closed;

@@ -80,9 +80,9 @@ class Sluice:
         mine = os.path.join(TREE, "sluice")
         self.binary = binary or (mine if os.path.exists(mine) else shutil.which("sluice"))
         if not self.binary:
-            raise Failed(f"no {mine} and none in PATH: `make`, or binary=PATH")
+            raise Failed(f"no program {mine}, and no sluice in PATH (make, or binary=PATH)")
         if OWN & set(flags):
-            raise Failed(f"{', '.join(sorted(OWN & set(flags)))}: not to be set here")
+            raise Failed(f"{', '.join(sorted(OWN & set(flags)))}: cannot be set here")
         self.model, self.flags, self.live, self.ran = os.path.abspath(model), flags, None, []
         self.files = stat_of(self.model)
         cache = os.environ.get("SLUICE_CACHE_DIR") or os.path.join(
@@ -103,7 +103,7 @@ class Sluice:
         """stdout of one command over the model; what it says on stderr passes through."""
         done = subprocess.run([*self.start(command), *words], input=data, stdout=subprocess.PIPE, text=True, encoding="utf-8")
         if done.returncode == INTERRUPTED:
-            raise Failed(f"sluice {command}: interrupted; the same command goes on")
+            raise Failed(f"sluice {command}: interrupted; the same command resumes")
         if done.returncode not in may:
             raise Failed(f"sluice {command}: exit {done.returncode}; its error is above")
         return done.stdout
@@ -173,7 +173,7 @@ class Sluice:
             raise Failed(f"sluice {command}: {len(bad)} of {len(rows)} rows failed, the first with {error['code']}: {error['message']} "
                          f"({out})")
         if [r["custom_id"] for r in found] != [str(i) for i in range(len(rows))]:
-            raise Failed(f"{out}: not the answers of {source}")
+            raise Failed(f"{out}: does not hold the answers of {source}")
         if not was_done:
             self.told(command, summary)
         return found
@@ -310,7 +310,7 @@ class SluiceLM(LM):
             if not any(m["role"] == "system" for m in chat):
                 raise
             chat = [m for m in chat if m["role"] != "system"]
-            print("lm_eval_sluice: the chat template refuses the chat: again without its system message", file=sys.stderr)
+            print("lm_eval_sluice: the chat template refuses the chat; trying again without the system message", file=sys.stderr)
             text = self.sluice.render(chat, more)
         if not add_generation_prompt:  # the last message goes on: nothing stands behind it
             last = chat[-1]["content"]
@@ -323,7 +323,7 @@ class SluiceLM(LM):
         if not chat_template:
             return None
         if chat_template is not True:
-            raise Failed("a chat template by name: sluice takes the model's own")
+            raise Failed("a chat template cannot be chosen by name: sluice uses the model's own")
         return self.sluice.render([{"role": "user", "content": "USER"}, {"role": "assistant", "content": "ASSISTANT"},
                                    {"role": "user", "content": "USER"}], {**self.chat_args, "add_generation_prompt": True})
 

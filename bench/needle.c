@@ -53,12 +53,12 @@ static enum err row_make(const struct needles *n, int64_t i, int lost, const str
     char name[48];
     if (filler < NEEDLE_DEPTHS)
         return fail(ERR_USAGE,
-                    "--window: %lld tokens have no room for a pass key of %lld "
-                    "(--needles 0)",
+                    "--window: %lld tokens do not hold a pass key of %lld (a larger --window, or "
+                    "--needles 0)",
                     (long long)n->window, (long long)(n->window - filler));
     int32_t *ids = malloc((size_t)n->window * sizeof *ids);
     if (!ids)
-        return fail(ERR_FIT, "memory: pass keys");
+        return fail(ERR_FIT, "no memory for the pass keys");
     int64_t at = 0;
     if (!lost) {
         at = put(ids, at, text, before);

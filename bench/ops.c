@@ -529,7 +529,7 @@ static enum err check_only(const char *only, int device)
             return OK;
     if (only && device && strcmp(only, "launch") == 0)
         return OK;
-    return only ? fail(ERR_USAGE, "bench ops: '%s' is no op", only) : OK;
+    return only ? fail(ERR_USAGE, "bench ops: unknown op '%s'", only) : OK;
 }
 
 /* The shape of -m; the head counts with one of its tiles. */
@@ -569,7 +569,7 @@ static enum err run_models(const struct bench_run *run, const struct config *c,
         n = 1;
     }
     for (t->turn = 0; t->turn < t->n_turns; t->turn++) {
-        log_line(LOG_INFO, "bench ops: turn %d of %d", t->turn + 1, t->n_turns);
+        log_line(LOG_INFO, "bench ops: round %d of %d", t->turn + 1, t->n_turns);
         t->at = 0;
         for (int i = 0; i < n; i++)
             TRY(bench_model_run(run, ops, &list[i]));
@@ -581,7 +581,7 @@ static enum err turns_open(struct bench_turns *t, int n_turns)
 {
     *t = (struct bench_turns){.n_turns = n_turns};
     t->figures = calloc((size_t)N_FIGURES * BENCH_CASES_MAX * (size_t)n_turns, sizeof *t->figures);
-    return t->figures ? OK : fail(ERR_FIT, "memory: figures of the benchmark");
+    return t->figures ? OK : fail(ERR_FIT, "no memory for the figures of the benchmark");
 }
 
 static void turns_close(struct bench_turns *t)
@@ -622,7 +622,7 @@ static enum err setup_device(struct bench_device *d, struct device *device, stru
     room = c->mem_device >= 0 ? min_i64(c->mem_device, info.free_bytes) : room;
     TRY(bench_device_open(d, device, &s.ops, room));
     TRY(bench_device_roofs(d, roof));
-    log_line(LOG_INFO, "bench ops: %s; roof %.0f GFLOP/s, its memory %.1f GB/s", info.model,
+    log_line(LOG_INFO, "bench ops: %s; roof %.0f GFLOP/s, device memory %.1f GB/s", info.model,
              roof->flops * 1e-9, roof->ram * 1e-9);
     bench_table_note(t, "device", json_string(info.model));
     bench_table_note(t, "compute", json_string(c->compute));
@@ -646,7 +646,9 @@ static enum err ops_on(struct device *device, const struct config *c)
                             .device = away ? &d : NULL};
     TRY(check_only(run.only, away));
     if (c->policies && away)
-        return fail(ERR_USAGE, "--policies: bench ops has them on the CPU alone");
+        return fail(
+            ERR_USAGE,
+            "--policies: bench ops measures KV policies on the CPU only (add --device cpu)");
     if (c->policies)
         TRY(bench_policies(c, run.policies, &run.n_policies));
     bench_table_open(&t, c); // before the threads, which bind this one to a core

@@ -196,7 +196,7 @@ def main():
         print(f"{r['machine']}, {r['model']}, {r['new']}, {r['variant']}, {r['attn']}: " +
               (f"{r['tok_s']:.2f} tokens/s of {r['roof_tok_s']:.2f}: {r['why']}" if r["status"] == "ok" else r["status"]))
     if above:
-        sys.exit(f"paper.py: {len(above)} plans are faster than the roof: one of both is wrong: {above[0]}")
+        sys.exit(f"paper.py: {len(above)} plans are faster than the roof: one of the two is wrong: {above[0]}")
 
 
 if __name__ == "__main__":

@@ -215,7 +215,7 @@ class Bench:
                 limit_s = (limit_s + most_s) / 2 if most_s else limit_s * 2
             else:
                 most_s, limit_s = limit_s, limit_s * 0.7
-        sys.exit(f"{ME}: {job.name}: no time limit stops it near its half")
+        sys.exit(f"{ME}: {job.name}: no time limit stops the job near half way")
 
     # ---- runs ----
 
@@ -333,5 +333,5 @@ def run(a, measured, told):
         over = measured(bench)
         bench.table.close()
         print("\n".join(told(bench.table.rows)))
-    peer.say(f"{ME}: {a.output}" + ("; time is up: the same command goes on" if over else ""))
+    peer.say(f"{ME}: {a.output}" + ("; time is up: the same command resumes" if over else ""))
     return MORE if over else 0

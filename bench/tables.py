@@ -435,7 +435,7 @@ TABLES = {f.__name__: f for f in (ram, streamed, h2o, formats, budget, batch, op
 def replaced(text, name, table):
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
     if text.count(begin) != 1 or text.count(end) != 1:
-        sys.exit(f"tables.py: no place for {name}: {begin.strip()} and {end.strip()}")
+        sys.exit(f"tables.py: README.md needs {begin.strip()} and {end.strip()} once each")
     before, rest = text.split(begin)
     return before + begin + table + end + rest.split(end)[1]
 

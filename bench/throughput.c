@@ -48,7 +48,7 @@ static enum err lengths_read(struct lengths *l, const struct config *c, const st
         return fail(ERR_USAGE, "--gen-len: %lld is out of range (at least 1)", (long long)l->gen);
     if (l->prompt > context || l->gen > most - l->prompt)
         return fail(ERR_USAGE,
-                    "--prompt-len, --gen-len: %lld + %lld tokens, the model's context is %d",
+                    "--prompt-len, --gen-len: %lld + %lld tokens exceed the model's context of %d",
                     (long long)l->prompt, (long long)l->gen, context);
     return OK;
 }
@@ -72,7 +72,7 @@ static enum err request_make(struct request *q, int64_t row, const struct length
     q->custom_id = strdup(name);
     q->tokens = malloc((size_t)q->n_cap * sizeof *q->tokens);
     if (!q->custom_id || !q->tokens)
-        return fail(ERR_FIT, "memory: rows of the benchmark");
+        return fail(ERR_FIT, "no memory for the rows of the benchmark");
     for (int i = 0; i < q->n_prompt; i++)
         q->tokens[i] =
             (int32_t)(mix64(mix64(seed + (uint64_t)row) + (uint64_t)i) % (uint64_t)vocab);
@@ -105,7 +105,7 @@ static enum err open_job(struct run *r, const struct config *c, struct rows *row
     TRY(lengths_read(&l, c, r));
     rows->requests = calloc((size_t)l.rows, sizeof *rows->requests);
     if (!rows->requests)
-        return fail(ERR_FIT, "memory: rows of the benchmark");
+        return fail(ERR_FIT, "no memory for the rows of the benchmark");
     rows->n = l.rows;
     uint64_t seed = c->seed >= 0 ? (uint64_t)c->seed : 0;
     for (int64_t i = 0; i < l.rows; i++)
@@ -214,7 +214,7 @@ enum err bench_throughput(const struct config *c)
     TRY(run_once(c, &o));
     json_t *row = outcome_json(&o);
     if (!row)
-        return fail(ERR_FIT, "memory: the result");
+        return fail(ERR_FIT, "no memory for the result");
     setup_put(row, c, o.kv);
     enum err err = OK;
     if (c->json) {

@@ -23,6 +23,21 @@ enum err fail(enum err e, const char *fmt, ...)
     return e;
 }
 
+enum err fail_choice(const char *flag, const char *value, const char *choices)
+{
+    char list[sizeof err_buf];
+    const char *last = strrchr(choices, '|');
+    size_t n = 0;
+    for (const char *c = choices; *c && n + sizeof " or " < sizeof list; c++) {
+        const char *joint = c == last ? " or " : ", ";
+        const size_t n_joint = *c == '|' ? strlen(joint) : 1;
+        memcpy(list + n, *c == '|' ? joint : c, n_joint);
+        n += n_joint;
+    }
+    return fail(ERR_USAGE, "--%s: invalid value '%.200s' (expected %.*s)", flag, value, (int)n,
+                list);
+}
+
 const char *err_text(void)
 {
     return err_buf;

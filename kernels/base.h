@@ -33,6 +33,8 @@ enum err {
 
 /* Records one sentence "FILE: WHERE: WHAT (hint)" for this thread and returns `e`. */
 enum err fail(enum err e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* ERR_USAGE, "--FLAG: invalid value 'VALUE' (expected a, b or c)"; choices is "a|b|c". */
+enum err fail_choice(const char *flag, const char *value, const char *choices);
 /* The sentence of the last fail() of this thread; "" when there was none. Valid until the next. */
 const char *err_text(void);
 

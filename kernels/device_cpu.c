@@ -71,7 +71,7 @@ static enum err cpu_stream_open(struct device *d, struct stream **s)
 {
     *s = malloc(sizeof **s);
     if (!*s)
-        return fail(ERR_FIT, "memory: stream");
+        return fail(ERR_FIT, "no memory for a stream");
     (*s)->device = d;
     return OK;
 }
@@ -109,7 +109,7 @@ static enum err cpu_event_open(struct device *d, struct event **e)
 {
     *e = malloc(sizeof **e);
     if (!*e)
-        return fail(ERR_FIT, "memory: event");
+        return fail(ERR_FIT, "no memory for an event");
     (*e)->device = d;
     return OK;
 }

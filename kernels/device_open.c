@@ -19,7 +19,8 @@ static enum err open_library(const char *path, const char *arg, struct device **
         return fail(ERR_DEVICE, "device: %s", dlerror());
     void *symbol = dlsym(library, DEVICE_ENTRY);
     if (!symbol)
-        return fail(ERR_DEVICE, "%s: is not a device of sluice (no %s)", path, DEVICE_ENTRY);
+        return fail(ERR_DEVICE, "%s: not a device library of sluice (it has no %s)", path,
+                    DEVICE_ENTRY);
     device_entry_fn entry;
     memcpy(&entry, &symbol, sizeof entry); // ISO C has no cast for it
     return entry(DEVICE_VERSION, arg, d);
@@ -37,8 +38,7 @@ enum err device_cuda_library(char *path, int cap)
         return fail(ERR_DEVICE, "device: /proc/self/exe cannot be read (is /proc there?)");
     memcpy(path + n, "-cuda.so", sizeof "-cuda.so");
     if (access(path, R_OK) != 0)
-        return fail(ERR_DEVICE, "%s: not built (make cuda builds it, --device cpu does without)",
-                    path);
+        return fail(ERR_DEVICE, "%s: not found (build it with make cuda, or --device cpu)", path);
     return OK;
 }
 
@@ -59,7 +59,7 @@ static enum err open_auto(struct device **d)
     if (!device_cuda_driver() || open_cuda("", d) == OK)
         return OK;
     *d = device_cpu();
-    log_line(LOG_WARN, "%s; the CPU computes (--device cpu says so)", err_text());
+    log_line(LOG_WARN, "%s; using the CPU (--device cpu avoids this warning)", err_text());
     return OK;
 }
 
@@ -77,7 +77,7 @@ enum err device_open(const char *spec, struct device **d)
     if (end - spec == 4 && strncmp(spec, "cuda", 4) == 0)
         return open_cuda(colon ? colon + 1 : "", d);
     if (end - spec < 4 || strncmp(end - 3, ".so", 3) != 0 || end - spec >= PATH_MAX)
-        return fail(ERR_USAGE, "--device: '%s' is none of auto|cpu|cuda[:i]", spec);
+        return fail_choice("device", spec, "auto|cpu|cuda[:i]");
     snprintf(path, sizeof path, "%.*s", (int)(end - spec), spec);
     return open_library(path, colon ? colon + 1 : "", d);
 }

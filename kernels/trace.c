@@ -23,7 +23,7 @@ enum err trace_open(struct trace *t, int64_t capacity)
         t->events[lane] = calloc((size_t)capacity, sizeof *t->events[lane]);
         if (!t->events[lane]) {
             trace_close(t);
-            return fail(ERR_FIT, "trace: no memory for %lld events a lane", (long long)capacity);
+            return fail(ERR_FIT, "--trace: no memory for %lld events a lane", (long long)capacity);
         }
     }
     return OK;

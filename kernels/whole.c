@@ -47,8 +47,8 @@ enum err standing_replace(const struct standing *was, const char *temp, const ch
         return OK;
     if (errno == EEXIST)
         return fail(ERR_JOB,
-                    "%.400s: another file has appeared here, which is left as it is (move it away; "
-                    "%.400s holds what was to stand here)",
+                    "%.400s: another program wrote this file meanwhile, sluice left it alone (move "
+                    "it away; the new contents are in %.400s)",
                     path, temp);
     return fail(ERR_IO, "%.512s: rename: %s", path, strerror(errno));
 }

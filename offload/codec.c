@@ -42,7 +42,7 @@ enum err codec_open(struct codec **out, int compresses)
     *out = NULL;
     struct codec *c = calloc(1, sizeof *c);
     if (!c)
-        return fail(ERR_FIT, "memory: codec");
+        return fail(ERR_FIT, "no memory for the codec");
     c->decoder = ZSTD_createDCtx();
     int whole = c->decoder != NULL;
     if (compresses) {
@@ -52,7 +52,7 @@ enum err codec_open(struct codec **out, int compresses)
     }
     if (!whole) {
         codec_close(c);
-        return fail(ERR_FIT, "memory: codec");
+        return fail(ERR_FIT, "no memory for the codec");
     }
     *out = c;
     return OK;

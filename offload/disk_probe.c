@@ -29,7 +29,7 @@ enum err disk_probe_open_scratch(struct disk_probe *d, const char *dir, int64_t 
     d->fd = mkostemp(d->name, O_CLOEXEC);
     if (d->fd < 0) {
         int saved = errno;
-        return fail(ERR_IO, "%s: probe: cannot write there: %s (--offload-dir)", dir,
+        return fail(ERR_IO, "%s: probe: cannot write here: %s (--offload-dir)", dir,
                     strerror(saved));
     }
     unlink(d->name); // whatever stops the process, nothing stays behind
@@ -164,7 +164,7 @@ static enum err measure(struct disk_probe *d, const struct disk_load *load,
     struct disk_stream s = {.load = load, .series = series};
     s.n_blocks = (load->write && !load->mixed ? d->cap_bytes : d->file_bytes) / load->block_bytes;
     if (s.n_blocks < (load->mixed ? 2 : 1))
-        return fail(ERR_USAGE, "%s: probe: holds less than one block of %lld bytes", d->name,
+        return fail(ERR_USAGE, "%s: probe: smaller than one block of %lld bytes", d->name,
                     (long long)load->block_bytes);
     struct device *cpu = device_cpu();
     int64_t bytes = max_i64(load->block_bytes * load->depth, BUFFER_LEAST);

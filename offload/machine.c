@@ -91,7 +91,7 @@ void machine_memory_bind(void *base, int64_t n_bytes, int node)
     hwloc_obj_t at = hwloc_get_numanode_obj_by_os_index(t, (unsigned)node);
     if (at && hwloc_set_area_membind(t, base, (size_t)n_bytes, at->nodeset, HWLOC_MEMBIND_BIND,
                                      HWLOC_MEMBIND_BYNODESET) != 0)
-        log_line(LOG_WARN, "memory: cannot be bound to NUMA node %d: %s", node, strerror(errno));
+        log_line(LOG_WARN, "memory cannot be bound to NUMA node %d: %s", node, strerror(errno));
     hwloc_topology_destroy(t);
 }
 

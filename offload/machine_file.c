@@ -93,7 +93,7 @@ static enum err value_set(struct machine *m, int i, const double *x, int n, stru
     f.unit = others[i].unit;
     f.whole = others[i].is_count;
     if (n > 1)
-        return fail(ERR_INPUT, "%s: line %d: %s: has one value", f.path, f.line, f.key);
+        return fail(ERR_INPUT, "%s: line %d: %s: takes one value", f.path, f.line, f.key);
     TRY(number_check(&f, x[0]));
     if (others[i].is_count)
         *(int *)at = (int)x[0];
@@ -116,7 +116,7 @@ static enum err values_parse(struct machine *m, int i, char *text, const struct 
         rest += strspn(rest, " \t");
         if (n == 3 || number_parse(word, &x[n]) != 0)
             return fail(ERR_INPUT, "%s: line %d: %s: '%.40s' is %s", f->path, f->line, f->key, word,
-                        n == 3 ? "one too many" : "not a number");
+                        n == 3 ? "a fourth value, a rate has at most 3" : "not a number");
         n++;
     } while (*rest);
     return value_set(m, i, x, n, *f);
@@ -128,7 +128,7 @@ static enum err line_parse(struct machine *m, const char *line, int64_t n, const
 {
     char text[256];
     if (memchr(line, 0, (size_t)n))
-        return fail(ERR_INPUT, "%s: line %d: a zero byte (not a machine file)", path, number);
+        return fail(ERR_INPUT, "%s: line %d: holds a zero byte (not a machine file)", path, number);
     const char *hash = memchr(line, '#', (size_t)n);
     n = hash ? hash - line : n;
     while (n > 0 && strchr(" \t\r", line[n - 1]))
@@ -140,12 +140,12 @@ static enum err line_parse(struct machine *m, const char *line, int64_t n, const
     if (n == 0)
         return OK;
     if (n >= (int64_t)sizeof text)
-        return fail(ERR_INPUT, "%s: line %d: too long", path, number);
+        return fail(ERR_INPUT, "%s: line %d: longer than 255 bytes", path, number);
     memcpy(text, line, (size_t)n);
     text[n] = 0;
     char *eq = strchr(text, '=');
     if (!eq)
-        return fail(ERR_INPUT, "%s: line %d: no '='", path, number);
+        return fail(ERR_INPUT, "%s: line %d: expected key = value", path, number);
     char *value = eq + 1 + strspn(eq + 1, " \t");
     *eq = 0;
     text[strcspn(text, " \t")] = 0;
@@ -153,7 +153,7 @@ static enum err line_parse(struct machine *m, const char *line, int64_t n, const
         if (strcmp(text, key_at(i)) != 0)
             continue;
         if (*seen & (uint64_t)1 << i)
-            return fail(ERR_INPUT, "%s: line %d: %s stands there twice", path, number, text);
+            return fail(ERR_INPUT, "%s: line %d: duplicate key '%s'", path, number, text);
         *seen |= (uint64_t)1 << i;
         return values_parse(m, i, value,
                             &(struct field){.key = text, .path = path, .line = number});
@@ -173,7 +173,7 @@ enum err machine_text_parse(struct machine *m, const char *text, int64_t n_bytes
         at = end + 1;
     }
     if (!seen)
-        return fail(ERR_INPUT, "%s: no key of a machine file in it", path);
+        return fail(ERR_INPUT, "%s: not a machine file: it has no key = value line", path);
     *m = read;
     return OK;
 }
@@ -192,7 +192,7 @@ enum err machine_text_load(const char *path, char *text, int64_t *n_bytes)
     if (bad)
         return fail(ERR_INPUT, "%s: machine file: cannot be read", path);
     if (more)
-        return fail(ERR_INPUT, "%s: machine file: more than %d KiB", path,
+        return fail(ERR_INPUT, "%s: machine file: larger than %d KiB", path,
                     MACHINE_FILE_BYTES_MAX >> 10);
     return OK;
 }
@@ -202,7 +202,7 @@ enum err machine_device_check(const struct machine *m, const char *path)
     for (int i = 0; i < N_MACHINE_RATES; i++)
         if (machine_rates[i].part == MACHINE_DEVICE && machine_rates[i].needed &&
             m->rates[i].value <= 0)
-            return fail(ERR_INPUT, "%s: has no %s: a plan for a device needs it (%s)", path,
+            return fail(ERR_INPUT, "%s: %s: missing or 0, a plan for a device needs it (%s)", path,
                         machine_rates[i].key, machine_rates[i].unit);
     return OK;
 }
@@ -213,10 +213,10 @@ static enum err rates_check(const struct machine *m, const char *path)
     for (int i = 0; i < N_MACHINE_RATES; i++)
         if (machine_rates[i].part != MACHINE_DEVICE && machine_rates[i].needed &&
             m->rates[i].value <= 0)
-            return fail(ERR_INPUT, "%s: %s: is missing or 0 (%s)", path, machine_rates[i].key,
+            return fail(ERR_INPUT, "%s: %s: missing or 0 (%s)", path, machine_rates[i].key,
                         machine_rates[i].unit);
     if (m->threads <= 0)
-        return fail(ERR_INPUT, "%s: threads: is missing or 0 (compute threads)", path);
+        return fail(ERR_INPUT, "%s: threads: missing or 0 (compute threads)", path);
     return OK;
 }
 
@@ -224,7 +224,7 @@ enum err machine_file_read(struct machine *m, const char *path)
 {
     char *text = malloc(MACHINE_FILE_BYTES_MAX);
     if (!text)
-        return fail(ERR_FIT, "memory: machine file");
+        return fail(ERR_FIT, "no memory for the machine file");
     int64_t n_bytes;
     enum err err = machine_text_load(path, text, &n_bytes);
     if (err == OK)

@@ -268,7 +268,7 @@ static void unit_fail(struct mover *m, struct piece *p, int i)
     if (e == OK) {
         const struct mover_place *place = &m->places[t->place];
         e = fail(ERR_CORRUPT,
-                 "%s: bytes %lld..%lld (%s of layer %d): checksum is wrong, twice%s%s%s",
+                 "%s: bytes %lld..%lld (%s of layer %d): checksum mismatch in two reads%s%s%s",
                  place->path, (long long)p->io.offset, (long long)(p->io.offset + p->io.n_bytes),
                  t->name ? t->name : "bytes", t->layer, place->hint ? " (" : "",
                  place->hint ? place->hint : "", place->hint ? ")" : "");
@@ -537,7 +537,7 @@ static enum err mover_start(struct mover *m, const struct mover_config *config)
     m->depth = ring_depth(m->ring);
     m->pieces = calloc((size_t)m->depth + COPIES, sizeof *m->pieces);
     if (!m->pieces)
-        return fail(ERR_FIT, "memory: mover tables");
+        return fail(ERR_FIT, "no memory for the tables of the mover");
     if (config->staging)
         TRY(codec_open(&m->codec, 0));
     for (int i = 0; i < m->depth + COPIES; i++) {
@@ -573,7 +573,7 @@ enum err mover_open(struct mover **out, const struct mover_config *config)
     *out = NULL;
     struct mover *m = calloc(1, sizeof *m);
     if (!m)
-        return fail(ERR_FIT, "memory: mover");
+        return fail(ERR_FIT, "no memory for the mover");
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->landed_lock, NULL);
     pthread_cond_init(&m->done, NULL);

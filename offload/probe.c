@@ -78,8 +78,8 @@ enum err probe_arena_open(struct arena *a, const struct probe_config *c, int64_t
 {
     if (c->memory_bytes > 0 && bytes > c->memory_bytes)
         return fail(ERR_FIT,
-                    "probe: measuring %d threads takes %.1f MiB of RAM, the budget leaves %.1f (a "
-                    "smaller --threads, or --mem-ram %lldM)",
+                    "probe: measuring with %d threads needs %.1f MiB of RAM, the budget leaves "
+                    "%.1f (a smaller --threads, or --mem-ram %lldM)",
                     pool_threads(c->ops->pool), (double)bytes / (double)PROBE_MIB,
                     (double)c->memory_bytes / (double)PROBE_MIB,
                     (long long)ceil_div(bytes + c->beside_bytes, PROBE_MIB));
@@ -220,8 +220,8 @@ static enum err measure_ram(struct machine *m, const struct probe_config *c)
     probe_say(c, RATE_crc, &m->crc);
     if (c->verbose && !probe_reaches_ram(c))
         log_line(LOG_WARN,
-                 "probe: memory for %lld MiB, too little to leave the caches: reads, matmuls and "
-                 "attention look faster than they are",
+                 "probe: %lld MiB of RAM fit the CPU's caches: the measured reads, matmuls and "
+                 "attention are too fast (raise --mem-ram)",
                  (long long)(probe_ram_bytes(c) / PROBE_MIB));
     return OK;
 }

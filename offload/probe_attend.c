@@ -241,7 +241,8 @@ enum err probe_attend_rows(const struct probe_config *c, const struct probe_atte
                          .limits = {.budget = INT32_MAX, .recent = slots / 2}};
     struct arena a;
     if (p->head_dim > HEAD_DIM_MAX)
-        return fail(ERR_FIT, "probe: heads of %d numbers are not measured", p->head_dim);
+        return fail(ERR_FIT, "probe: attention of heads of %d numbers cannot be measured",
+                    p->head_dim);
     if (evicts(&b))
         b.limits.budget = slots;
     kv_layout_init(&b.layout, kv_page_format(p->format), p->n_kv_heads, p->head_dim);

@@ -55,7 +55,7 @@ void probe_cache_write(const char *path, char *text, int64_t n)
     n += snprintf(text + n, CHECK_BYTES + 1, CHECK_FORMAT, crc32c(0, text, n));
     enum err err = machine_text_save(path, text, n);
     if (err != OK && err != ERR_JOB) // ERR_JOB: another process has kept its own meanwhile
-        log_line(LOG_WARN, "probe: not kept: %s", err_text());
+        log_line(LOG_WARN, "probe: the result is not stored: %s", err_text());
 }
 
 /* probe-WHAT-HASH.cfg, as probe_cache_path() has it. */
@@ -266,7 +266,7 @@ static enum err part_again(struct machine *m, const struct probe_config *c, enum
                            int widest)
 {
     struct machine again = *m;
-    log_line(LOG_INFO, "probe: %s: its samples were %.0f %% apart: measuring again",
+    log_line(LOG_INFO, "probe: %s: samples differ by %.0f %%, measuring again",
              machine_rates[widest].key, 100 * spread_of(&m->rates[widest]));
     TRY(probe_run_part(&again, c, part));
     for (int i = 0; i < N_MACHINE_RATES; i++)
@@ -297,8 +297,7 @@ static void part_write(struct machine *m, const struct probe_config *c, enum mac
 /* A full or read-only disk cannot be measured, but a job that writes little may still run. */
 static void guess_disk(struct machine *m)
 {
-    log_line(LOG_WARN, "%s; the plan takes the disk for one of %.1f GB/s", err_text(),
-             DISK_GUESS * 1e-9);
+    log_line(LOG_WARN, "%s; the plan assumes a disk of %.1f GB/s", err_text(), DISK_GUESS * 1e-9);
     for (int i = 0; i < N_MACHINE_RATES; i++)
         if (machine_rates[i].part == MACHINE_DISK)
             m->rates[i] = (struct rate){0};

@@ -37,7 +37,7 @@ struct bench {
 
 static enum err no_room(int64_t n_bytes)
 {
-    return fail(ERR_FIT, "device: too little of its memory to measure it (--mem-device %lldM)",
+    return fail(ERR_FIT, "device: too little device memory to measure it (--mem-device %lldM)",
                 (long long)ceil_div(n_bytes, MIB));
 }
 

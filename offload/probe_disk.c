@@ -105,7 +105,7 @@ enum err probe_disk(struct machine *m, const struct probe_config *c)
     if (err == OK && c->full)
         err = measure_grid(c, &d);
     if (err == OK && !d.direct)
-        log_line(LOG_WARN, "probe: %s: no O_DIRECT there, the figures are the page cache's",
+        log_line(LOG_WARN, "probe: %s: no direct I/O here, the rates are those of the page cache",
                  c->dir);
     disk_probe_close(&d);
     return err;

@@ -35,7 +35,7 @@ enum err probe_fill_panels(enum dtype t, int k, uint8_t *base, int64_t n_bytes)
     int64_t row_bytes = dtype_row_bytes(dtype_of_rows(t), k), panel_bytes = dtype_panel_bytes(t, k);
     uint8_t *row = malloc((size_t)round_up(row_bytes, 64));
     if (!row)
-        return fail(ERR_FIT, "memory: %lld bytes to measure matmuls", (long long)row_bytes);
+        return fail(ERR_FIT, "no memory for %lld bytes to measure matmuls", (long long)row_bytes);
     /* Bytes 0x30 to 0x3b are small normal numbers as f32, f16 and bf16, and good as scales and
      * quants. */
     for (int64_t i = 0; i < row_bytes; i++)
@@ -118,8 +118,8 @@ enum err probe_matmul(const struct ops *ops, const struct probe_matmul *p, struc
 {
     const struct probe_config c = {.ops = ops};
     if (p->m < 1 || p->n < 1 || dtype_row_bytes(p->dtype, p->k) < 0)
-        return fail(ERR_USAGE, "matmul [%d, %d, %d]: %s cannot hold it", p->m, p->n, p->k,
-                    dtype_info(p->dtype)->name);
+        return fail(ERR_USAGE, "matmul [%d, %d, %d]: %s cannot store rows of this length", p->m,
+                    p->n, p->k, dtype_info(p->dtype)->name);
     int64_t copy = dtype_panels_bytes(p->dtype, p->n, p->k);
     int64_t n_copies = max_i64(p->weight_bytes / copy, 1);
     if (copy_bytes)

@@ -434,7 +434,7 @@ static enum err part_cached(const struct part *part, struct model_rates *r, cons
     if (read && !probe_cache_again(path, c, rates_of(r)[spread]))
         return OK;
     if (read)
-        log_line(LOG_INFO, "probe: %s: samples were %.0f %% apart: measuring again", part->told,
+        log_line(LOG_INFO, "probe: %s: samples differ by %.0f %%, measuring again", part->told,
                  100 * rates_of(r)[spread]);
     struct model_probe probe = {.part = part, .m = m, .p = p, .c = c};
     double *now = rates_of(&probe.now);

@@ -333,8 +333,8 @@ static void io_refused(struct ring *r, const struct ring_op *op, struct ring_io 
         if (!op->direct)
             break;
         if (f->direct) {
-            log_line(LOG_WARN, "io: %s: direct I/O refused (%s), going through the page cache",
-                     f->name, strerror(e));
+            log_line(LOG_WARN, "io: %s: direct I/O refused (%s), using the page cache", f->name,
+                     strerror(e));
             f->direct = 0;
             f->align_bytes = f->align_buf_bytes = 1;
         }
@@ -361,7 +361,7 @@ static void io_nothing(struct ring *r, struct ring_io *io)
     int64_t at = io->offset + io->done_bytes;
     int sized = fstat(f->fd_buffered, &st) == 0 && S_ISREG(st.st_mode);
     if (io->write || (sized && st.st_size > at)) {
-        io_again(r, io, "nothing moved", ERR_IO, FRUITLESS_MAX);
+        io_again(r, io, "no bytes were transferred", ERR_IO, FRUITLESS_MAX);
         return;
     }
     snprintf(io->err_text, sizeof io->err_text,

@@ -212,7 +212,8 @@ static enum err buffers_register(struct uring *u, const struct ring_config *conf
     if (n_chunks == 0)
         return OK;
     if (n_chunks > CHUNKS_MAX) {
-        log_line(LOG_WARN, "io: %lld MiB of buffers are too many to register; going on without",
+        log_line(LOG_WARN,
+                 "io: %lld MiB of buffers are too many to register; continuing unregistered",
                  (long long)(n_bytes >> 20));
         return OK;
     }
@@ -230,13 +231,12 @@ static enum err buffers_register(struct uring *u, const struct ring_config *conf
     if (e == 0) {
         u->n_chunks = n;
     } else if (e == -ENOMEM) {
-        log_line(
-            LOG_WARN,
-            "io: %lld KiB of buffers cannot be registered: locked memory is limited to %lld KiB "
-            "(raise ulimit -l); going on unregistered, with the same bytes",
-            (long long)(n_bytes >> 10), (long long)(memlock_bytes() >> 10));
+        log_line(LOG_WARN,
+                 "io: %lld KiB of buffers cannot be registered: locked memory is limited to %lld "
+                 "KiB (raise ulimit -l); continuing unregistered, answers stay the same",
+                 (long long)(n_bytes >> 10), (long long)(memlock_bytes() >> 10));
     } else {
-        log_line(LOG_WARN, "io: buffers cannot be registered: %s; going on unregistered",
+        log_line(LOG_WARN, "io: buffers cannot be registered: %s; continuing unregistered",
                  strerror(-e));
     }
     return OK;

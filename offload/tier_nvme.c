@@ -20,7 +20,7 @@ static enum err file_open(const char *dir, int *fd)
     snprintf(name, sizeof name, "%s/sluice-scratch-XXXXXX", dir);
     *fd = mkostemp(name, O_CLOEXEC);
     if (*fd < 0)
-        return fail(ERR_IO, "%s: cannot make a scratch file: %s (--offload-dir)", dir,
+        return fail(ERR_IO, "%s: cannot create a scratch file: %s (--offload-dir)", dir,
                     strerror(errno));
     unlink(name);
     return OK;

@@ -82,11 +82,11 @@ STACK = "blk.1.ffn_gate_exps.weight"
 GGUF_CASES += [
     ("0 experts, and their tensors", "ffn_gate.weight: missing", experts(expert_count=0)),
     ("2^31 experts", "expert_count", experts(expert_count=2**31)),
-    ("1 expert", "expert_used_count: 2 is more than all 1", experts(expert_count=1)),
+    ("1 expert", "expert_used_count: 2 exceeds the 1", experts(expert_count=1)),
     ("an expert more than there are", r"exps.weight: expected \[480, 64\]", experts(expert_count=E + 1)),
     ("no word on experts of a token", "expert_used_count: missing", experts(expert_used_count=None)),
     ("0 experts of a token", "expert_used_count", experts(expert_used_count=0)),
-    ("more experts of a token than there are", "is more than all 4", experts(expert_used_count=E + 1)),
+    ("more experts of a token than there are", "exceeds the 4", experts(expert_used_count=E + 1)),
     ("experts of one tensor are 3 of 4", r"exps.weight: expected \[384, 64\]", experts(tensors={STACK: [DIM, FFN, E - 1]})),
     ("experts of one tensor are 2 of twice the size", r"exps.weight: expected \[384, 64\]",
      experts(tensors={STACK: [DIM, 2 * FFN, 2]})),
@@ -143,7 +143,7 @@ CONFIG_CASES += [
     ("2^40 experts", "num_local_experts", dict(config={**MOE, "num_local_experts": 2**40})),
     ("experts as a list", "num_local_experts", dict(config={**MOE, "num_local_experts": [E]})),
     ("experts null", "num_local_experts: missing", dict(config={**MOE, "num_local_experts": None})),
-    ("5 of 4 experts", "num_experts_per_tok: 5 is more", dict(config={**MOE, "num_experts_per_tok": E + 1})),
+    ("5 of 4 experts", "num_experts_per_tok: 5 exceeds", dict(config={**MOE, "num_experts_per_tok": E + 1})),
     ("experts that the file lacks", "experts.0.w1.weight: missing", dict(config=MOE)),
     ("a llama of experts", "num_local_experts: unsupported in llama", dict(config={"num_local_experts": E})),
     ("a cap of 0", "attn_logit_softcapping", dict(config={**GEMMA2, "attn_logit_softcapping": 0})),
@@ -191,7 +191,7 @@ def stacks(quantized=False, **changes):
 
 
 STACK_CASES = [
-    ("experts below each other where columns are read", r"down_proj: expected a matrix of each expert, the file has \[384, 64",
+    ("experts below each other where columns are read", r"down_proj: expected one matrix per expert, the file has \[384, 64",
      stacks(down_proj=[E * 96, DIM])),
     ("3 of 4 experts", r"gate_up_proj: expected \[.*, the file has \[3, 64, 192\]", stacks(gate_up_proj=[3, DIM, 192])),
     ("experts without columns", "down_proj: expected", stacks(down_proj=[E, 2**50, 0])),
@@ -199,7 +199,7 @@ STACK_CASES = [
     ("mxfp4 of 3 experts", "down_proj: expected", stacks(True, down_proj_blocks=[3, DIM, 3, 16], down_proj_scales=[3, DIM, 3])),
     ("mxfp4, scales of 3 experts", "a scale of each block", stacks(True, down_proj_scales=[3, DIM, 3])),
     ("mxfp4, flat blocks", "a scale of each block", stacks(True, down_proj_blocks=[E * DIM * 3, 16])),
-    ("mxfp4 and bf16", "down_proj: is there both quantised and not", stacks(True, down_proj=[E, 96, DIM])),
+    ("mxfp4 and bf16", "down_proj: stored both quantised and unquantised", stacks(True, down_proj=[E, 96, DIM])),
 ]
 
 PATTERN = {"pattern": r"\p{L}+|\s+|[^\s\p{L}]+", "version": "v3"}

@@ -72,10 +72,12 @@ def usage(tally, p, a):
             ("bad duration", "--time-limit", ("run", "--time-limit", "3y")),
             ("one word too many", "too many", ("inspect", "a", "b", "c", "d", "e")),
             ("no model", "no model", ("tokenize",)),
-            ("unknown policy", "--kv-policy", ("gen", "-m", p.model, "-p", "x", "--kv-policy", "lru")),
+            ("unknown policy", "--kv-policy: invalid value 'lru' (expected full, window, streaming, h2o, ", ("gen", "-m", p.model, "-p", "x", "--kv-policy", "lru")),
             ("budget below sink + recent", "--kv-budget", ("gen", "-m", p.model, "-p", "x", "--kv-policy", "h2o",
                                                            "--kv-budget", "40", "--kv-recent", "50")),
-            ("unknown ISA", "--isa", ("gen", "-m", p.model, "-p", "x", "--isa", "mmx")),
+            ("unknown ISA", "--isa: invalid value 'mmx' (expected auto, amx, avx512, avx2 or portable)", ("gen", "-m", p.model, "-p", "x", "--isa", "mmx")),
+            ("not a choice", "--io: invalid value 'aio' (expected auto, uring or threads)", ("gen", "-m", p.model, "-p", "x", "--io", "aio")),
+            ("not a switch", "--ignore-eos: invalid value 'maybe' (expected on or off)", ("run", "--ignore-eos=maybe")),
             ("bad --percent", "--percent", ("plan", "-q", "-m", p.model, "--prompt-len", "8", "--percent", "0", "150", "0",
                                             "100", "0", "100")),
             ("absent --config", "--config", ("run", "--config", "none.cfg")),
@@ -226,7 +228,8 @@ def bench(tally, p, a):
     table = subprocess.run([sys.executable, os.path.join(HERE, "../bench/tables.py"), "--results", os.path.dirname(at),
                             "ops"], capture_output=True, text=True)
     check(table.stdout.count("\n| ") > 20 and not table.stderr, f"bench/tables.py: {table}")
-    p.expect("bench of nothing", 2, "bench")
+    done = p.expect("bench of nothing", 2, "bench")
+    check("(ops, io, throughput, sweep, frontier or attention)" in done.err, f"bench of nothing: {done.err!r}")
     p.expect("bench ops of no op", 2, "bench", "ops", "add")
     done = p.expect("bench sweep", 0, "bench", "sweep", "--csv", "-m", p.model, *RAM, "--num-prompts", "2", "--prompt-len",
                     "4", "--gen-len", "2", "-q")

@@ -451,7 +451,7 @@ def read_only(tally, place, a):
         refuses(tally, "scratch on a read-only disk", done, (2, 4, 9), "--mem-disk")
         in_ram = small_job(place, 10, ["--mem-ram", "96M"])  # writes nothing there
         done = place.sluice(*in_ram.args(place.fresh()), "--offload-dir", disk.path, SLUICE_CACHE_DIR=place.at("unmeasured"))
-        tally.check(done.code == 0 and done.err.count("the plan takes the disk for one of") == 1,
+        tally.check(done.code == 0 and done.err.count("the plan assumes a disk of") == 1,
                     f"a disk that cannot be measured: exit {done.code}: {done.err[-300:]!r}")
         done = place.sluice(*job.args(place.fresh()), SLUICE_CACHE_DIR=os.path.join(disk.path, "cache"))
         refuses(tally, "cache on a read-only disk", done, (2, 9), "small/cache", "SLUICE_CACHE_DIR")

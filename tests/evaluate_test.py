@@ -203,7 +203,7 @@ def jobs_go_on(tally, place, a):
         stopped.answers("run", rows)
         tally.check(False, "a job that is over time")
     except Failed as e:
-        tally.check("goes on" in str(e), f"stopped: {e}")
+        tally.check("resumes" in str(e), f"stopped: {e}")
     folder = max((os.path.join(stopped.jobs, n) for n in os.listdir(stopped.jobs)), key=os.path.getmtime)
     tally.check(os.path.exists(os.path.join(folder, "out.jsonl.journal")), "what was done is kept")
     on = Sluice(lm.sluice.model, place.binary, lm.sluice.jobs, **F32)

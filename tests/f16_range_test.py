@@ -17,7 +17,7 @@ SIM = os.path.join(os.path.dirname(trial.HERE), os.environ.get("BUILD", "build")
 READS_F16, READS_BF16 = ["--device", f"{SIM}:0,0,0,{1 << 29},1"], ["--device", f"{SIM}:0"]
 RANGE_AT, PAGE = 40, 4096  # of a pack's header
 FORMATS = ("f32", "bf16", "bf12", "q8", "q4")
-UNKNOWN = "how large their numbers are"
+UNKNOWN = "how large its numbers are"
 
 
 def model(place, name, tensor, x):
@@ -71,7 +71,7 @@ def beyond(tally, place, _):
         pack = packed(place, f"{weights}.pack", source, weights)
         done = dry(place, pack, *READS_F16)
         line = done.error_line()
-        said = re.search(rf"{re.escape(pack)}: layer 2: up: (\S+) is beyond 65504, .*--compute f32", line)
+        said = re.search(rf"{re.escape(pack)}: layer 2: up: (\S+) exceeds 65504, .*--compute f32", line)
         tally.check(done.code == 5 and said and abs(float(said[1]) - 1e5) < 500, f"{weights}: exit {done.code}: {line}")
         for what, flags in (("f32", [*READS_F16, "--compute", "f32"]), ("a device that reads bf16", READS_BF16),
                             ("the CPU", ["--device", "cpu"])):

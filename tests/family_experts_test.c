@@ -104,7 +104,7 @@ static void test_experts_apart(void **state)
     tensor("model.layers.1.block_sparse_moe.gate.weight")->n_bytes -= 2 * DIM;
     source.tensors = fake.tensors;
     source.n_tensors = fake.n_tensors;
-    expect_bad("model.layers.0.block_sparse_moe.experts.4.w1.weight: mixtral models have none");
+    expect_bad("model.layers.0.block_sparse_moe.experts.4.w1.weight: unsupported: mixtral models have no such tensor");
 }
 
 static void test_experts_in_one(void **state)
@@ -138,11 +138,11 @@ static void test_bad_counts(void **state)
         double value;
         const char *says;
     } bad[] = {{"num_experts", 0, "num_experts"},
-               {"num_experts", 1, "is more than all 1 experts"},
+               {"num_experts", 1, "exceeds the 1 experts"},
                {"num_experts", 1025, "num_experts"},
                {"num_experts", 1e9, "num_experts"},
                {"num_experts_per_tok", 0, "num_experts_per_tok"},
-               {"num_experts_per_tok", EXPERTS + 1, "num_experts_per_tok: 6 is more than all 5"},
+               {"num_experts_per_tok", EXPERTS + 1, "num_experts_per_tok: 6 exceeds the 5"},
                {"num_experts_per_tok", 65, "num_experts_per_tok"},
                {"moe_intermediate_size", 0, "moe_intermediate_size"},
                {"moe_intermediate_size", 95, "n_experts"},
@@ -233,7 +233,7 @@ static void test_bad_kinds(void **state)
         add(name, 2, 16, DIM);
         source.tensors = fake.tensors;
         source.n_tensors = fake.n_tensors;
-        expect_bad("qwen3_moe models have none");
+        expect_bad("qwen3_moe models have no such tensor");
     }
 }
 
@@ -330,7 +330,7 @@ static void test_granite_moe(void **state)
             source.tensors = fake.tensors;
             source.n_tensors = fake.n_tensors;
         }
-        expect_bad(own ? "shared_mlp.input_linear.weight: granitemoe models have none"
+        expect_bad(own ? "shared_mlp.input_linear.weight: unsupported: granitemoe models have no such"
                        : "shared_mlp.input_linear.weight: missing");
         set_int("shared_intermediate_size", -1);
         expect_bad("shared_intermediate_size");
@@ -405,7 +405,7 @@ static void test_gpt_oss(void **state)
         if (mxfp4)
             expect_good();
         else
-            expect_bad("down_proj: expected a matrix of each expert, the file has [3200, 512]");
+            expect_bad("down_proj: expected one matrix per expert, the file has [3200, 512]");
     }
 }
 

@@ -179,7 +179,7 @@ static void test_llama_hf(void **state)
     fake.class_name = "LlamaForCausalLM";
     expect_good();
     fake.class_name = "BloomForCausalLM";
-    expect_bad("unsupported architecture BloomForCausalLM (have llama, mistral, qwen2, qwen3, ");
+    expect_bad("unsupported architecture BloomForCausalLM (supported: llama, mistral, qwen2, qwen3, ");
     fake.class_name = NULL;
     expect_bad("model_type: missing");
 }
@@ -192,10 +192,10 @@ static void test_own_code(void **state) // C10: a model may bring code; it is ne
     set_flag("trust_remote_code", 1);
     expect_good();
     set_str("model_type", "x");
-    expect_bad("model_type: unsupported architecture x (have llama, mistral, qwen2, qwen3, ");
+    expect_bad("model_type: unsupported architecture x (supported: llama, mistral, qwen2, qwen3, ");
     unset("model_type");
     fake.class_name = "XForCausalLM";
-    expect_bad("unsupported architecture XForCausalLM (have llama, mistral, qwen2, qwen3, ");
+    expect_bad("unsupported architecture XForCausalLM (supported: llama, mistral, qwen2, qwen3, ");
 }
 
 static void test_llama_tied(void **state)
@@ -326,7 +326,7 @@ static void test_strangers(void **state)
     expect_good();
     add("model.layers.0.self_attn.q_norm.weight", 1, HEAD_DIM, 0);
     source.n_tensors = fake.n_tensors;
-    expect_bad("model.layers.0.self_attn.q_norm.weight: llama models have none");
+    expect_bad("model.layers.0.self_attn.q_norm.weight: unsupported: llama models have no such tensor");
     static const struct {
         const char *key;
         double neutral, other;
@@ -423,7 +423,7 @@ static void test_vision(void **state)
     expect_bad("text_config.sliding_window: missing");
     llama_hf("mistral3");
     set_int("text_config.hidden_size", DIM);
-    expect_bad("unsupported architecture mistral3 (have llama, mistral, qwen2, qwen3, ");
+    expect_bad("unsupported architecture mistral3 (supported: llama, mistral, qwen2, qwen3, ");
 }
 
 /* Fused tensors: which row of the file is whose. */

@@ -191,7 +191,7 @@ def codec_flips(tally, place, a):
         place.write(f"cache/{name}", bytes_)
         out = place.fresh()
         done = job.run(out, "")
-        tally.check(done.code == 5 and "holds no encoded layers (move it away" in done.error_line() and not read(out) and
+        tally.check(done.code == 5 and "was not written by sluice (move it away" in done.error_line() and not read(out) and
                     read(path) == bytes_, f".zst that begins {bytes_[:8]}: exit {done.code}: {done.err[-300:]!r}")
 
 

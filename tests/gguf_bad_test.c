@@ -60,7 +60,7 @@ static void test_not_gguf(void **state) // G02 and other files by the wrong name
         const char *start, *message;
         size_t n;
     } files[] = {
-        {"FUGG\0\0\0\0", "not GGUF", 8},
+        {"FUGG\0\0\0\0", "byte-swapped GGUF", 8},
         {"GGMLxxxx", "old ggml file, not GGUF", 8},
         {"tjgg\3\0\0\0", "old ggml file, not GGUF", 8},
         {"version https://git-lfs.github.com/spec/v1\noid sha256:", "Git-LFS pointer", 54},
@@ -73,7 +73,7 @@ static void test_not_gguf(void **state) // G02 and other files by the wrong name
         {"\x20\0\0\0\0\0\0\0{\"a\"", "safetensors", 12},
         {"hello", "not GGUF: the file starts with bytes 68 65 6c 6c", 5},
         {"GGUF\0\0\0\0", "version 0 unsupported", 8},
-        {"GGUF\1\0\0\0", "version 1 unsupported (2 and 3 are)", 8},
+        {"GGUF\1\0\0\0", "version 1 unsupported (supported: 2 and 3)", 8},
         {"GGUF\4\0\0\0", "version 4 unsupported", 8},
         {"GGUF\0\0\0\3", "big-endian file", 8},
         {"    ", "not GGUF", 4},

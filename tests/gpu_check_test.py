@@ -42,7 +42,7 @@ def no_device(t, p, _):
 @from_full
 def goes_on(t, p, _):
     first = run(p, *PICK, "--for", "21s")  # time for one test at most
-    t.check(first.code == 75 and "to do: the same command goes on" in first.out, f"--for: exit {first.code}: {first.out[-300:]}")
+    t.check(first.code == 75 and "to do: the same command resumes" in first.out, f"--for: exit {first.code}: {first.out[-300:]}")
     done = run(p, *PICK)
     t.check(done.code == 0 and "4 passed, 0 failed, 0 skipped" in done.out, f"exit {done.code}: {done.out[-300:]}")
     t.check([r["result"] for r in done.rows] == ["passed"] * 4 and all(r["detail"] for r in done.rows), f"{done.rows}")

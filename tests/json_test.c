@@ -141,8 +141,8 @@ static void test_refuses_strings(void **state)
     static const struct {
         const char *text, *message;
     } docs[] = {
-        {"\"a", "string without end at byte 0"},
-        {"[\"a\\\"]", "string without end at byte 1"},
+        {"\"a", "string has no end at byte 0"},
+        {"[\"a\\\"]", "string has no end at byte 1"},
         {"\"a\nb\"", "invalid string at byte 2"},
         {"\"\\x\"", "invalid string at byte 1"},
         {"\"\\u12\"", "invalid string at byte 1"},

@@ -48,7 +48,7 @@ def mutated(m, text):
     part = text[where[0]:where[1]]
     n = part.count(m.old)
     if n != 1:
-        return None, f"{m.old!r} is there {n} times, not once" + (nearest(m.old, text, where) if n == 0 else "")
+        return None, f"{m.old!r} is found {n} times, not once" + (nearest(m.old, text, where) if n == 0 else "")
     if m.old == m.new:
         return None, "changes nothing"
     return text[:where[0]] + part.replace(m.old, m.new) + text[where[1]:], ""

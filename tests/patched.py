@@ -31,7 +31,7 @@ def patched(folder, file, *changes):
         source = f.read()
     for old, new in changes:
         if source.count(old) != 1:
-            raise PatchFailed(f"{file}: {old.strip()!r} is there {source.count(old)} times, not once")
+            raise PatchFailed(f"{file}: {old.strip()!r} is found {source.count(old)} times, not once")
         source = source.replace(old, new)
     with open(path, "w", encoding="utf-8") as f:
         f.write(source)

@@ -82,7 +82,7 @@ def capacities(tally, place, a):
         if key == "device_memory":
             tally.check(done.code == 0 and "device" not in done.out, f"without {key}: {done.out!r}")
         else:
-            tally.check(done.code == 5 and f"some.cfg: has no {key}: a plan for a device" in done.error_line(),
+            tally.check(done.code == 5 and f"some.cfg: {key}: missing or 0, a plan for a device" in done.error_line(),
                         f"without {key}: exit {done.code}: {done.last()}")
             tally.check(plan(place, "--machine", some, "--device", "cpu").code == 0, f"without {key}, --device cpu")
     configs = sorted(glob.glob(os.path.join(os.path.dirname(trial.HERE), "configs/machine-*.cfg")))

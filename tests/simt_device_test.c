@@ -46,7 +46,7 @@ static void refused(struct cudart_machine m, int version, const char *arg, enum 
 {
     struct device *d = NULL;
     cudart_open(&m);
-    if (strcmp(words, "no kernels") == 0) // the fifth call asks for one
+    if (strcmp(words, "without kernels") == 0) // the fifth call asks for one
         cudart_fail_call(5, cudaErrorNoKernelImageForDevice, 0);
     enum err e = sluice_device_open(version, arg, &d);
     if (e != want || d || !strstr(err_text(), words))
@@ -61,10 +61,10 @@ static void test_what_cannot_be_opened_says_why(void **state)
     refused(m, DEVICE_VERSION, "x", ERR_USAGE, "cuda:x");
     refused(m, DEVICE_VERSION, "-1", ERR_USAGE, "cuda:-1");
     refused(m, DEVICE_VERSION, "0 ", ERR_USAGE, "cuda:0 ");
-    refused(m, DEVICE_VERSION, "1", ERR_DEVICE, "cuda:1: is not there");
-    refused(m, DEVICE_VERSION, "", ERR_DEVICE, "no kernels");
+    refused(m, DEVICE_VERSION, "1", ERR_DEVICE, "cuda:1: no such card");
+    refused(m, DEVICE_VERSION, "", ERR_DEVICE, "without kernels");
     m.sm = 70;
-    refused(m, DEVICE_VERSION, "", ERR_DEVICE, "sm_70, kernels need sm_75");
+    refused(m, DEVICE_VERSION, "", ERR_DEVICE, "sm_70, sluice needs sm_75");
     m = machine;
     m.hides_ram = 1;
     refused(m, DEVICE_VERSION, "", ERR_DEVICE, "cannot read pinned RAM");

@@ -289,8 +289,8 @@ static void test_a_library_that_is_not_there(void **state)
     (void)state;
     const struct cublaslt_plant plain = {.no_library = 1};
     played(&plain, 80, 10, 64, 64);
-    refused(&(struct cublaslt_plant){.no_library = 2}, "libcublasLt.so.13 is not there");
-    refused(&(struct cublaslt_plant){.version = 120800}, "of version 12, not 13");
+    refused(&(struct cublaslt_plant){.no_library = 2}, "libcublasLt.so.13 not found");
+    refused(&(struct cublaslt_plant){.version = 120800}, "is version 12, sluice needs 13");
     refused(&(struct cublaslt_plant){.no_call = "cublasLtMatmul"}, "has no cublasLtMatmul");
     const struct cublaslt_plant old = {.version = 120800};
     struct device *d = device_make(80, &old);
@@ -313,18 +313,18 @@ static void test_no_algorithm(void **state)
             "no algorithm without split-K for n 33, k 100");
     refused(&(struct cublaslt_plant){.rows_max = 128},
             "n 33, k 100 does not take 192 rows: CUBLAS_STATUS_NOT_SUPPORTED");
-    refused(&(struct cublaslt_plant){.workspace = 64 << 20}, "it wants more workspace");
+    refused(&(struct cublaslt_plant){.workspace = 64 << 20}, "it needs more workspace");
 }
 
 /* What would let a batch or a neighbour show in the answer. */
 static void test_bytes_that_depend_on_other_rows(void **state)
 {
     (void)state;
-    refused(&(struct cublaslt_plant){.by_rows = 64}, "of 64 rows ");
-    refused(&(struct cublaslt_plant){.by_rows = 192}, "of 64 rows ");
-    refused(&(struct cublaslt_plant){.by_place = 40}, "of 64 rows elsewhere ");
-    refused(&(struct cublaslt_plant){.by_place = 230}, "of 256 rows elsewhere ");
-    refused(&(struct cublaslt_plant){.by_pad = 1}, "of 64 rows ");
+    refused(&(struct cublaslt_plant){.by_rows = 64}, "64 rows give ");
+    refused(&(struct cublaslt_plant){.by_rows = 192}, "64 rows give ");
+    refused(&(struct cublaslt_plant){.by_place = 40}, "64 rows at another address give ");
+    refused(&(struct cublaslt_plant){.by_place = 230}, "256 rows at another address give ");
+    refused(&(struct cublaslt_plant){.by_pad = 1}, "64 rows give ");
 }
 
 static void test_ready_is_ready(void **state)

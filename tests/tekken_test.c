@@ -82,7 +82,7 @@ static void test_refused(void **state)
     } cases[] = {
         {"[]", "expected"},
         {"{" VOCAB "}", "config: pattern, default_vocab_size, default_num_special_tokens"},
-        {"{" CONFIG("\"default_vocab_size\":9", "v3") ",\"vocab\":[]}", "vocab: 0 tokens of the 9"},
+        {"{" CONFIG("\"default_vocab_size\":9", "v3") ",\"vocab\":[]}", "vocab: 0 tokens, config says 9"},
         {"{" CONFIG("\"default_vocab_size\":4,\"default_num_special_tokens\":4", "v3") "," VOCAB
                                                                                        "}",
          "out of range"},
@@ -91,7 +91,7 @@ static void test_refused(void **state)
          "out of range"},
         {"{" CONFIG("\"default_vocab_size\":99,\"default_num_special_tokens\":4", "v3") "," VOCAB
                                                                                         "}",
-         "vocab: 7 tokens of the 95 that config says"},
+         "vocab: 7 tokens, config says 95"},
         {"{" CONFIG("\"default_vocab_size\":999999,\"default_num_special_tokens\":900000",
                     "v3") "," VOCAB "}",
          "out of range"},

@@ -240,7 +240,7 @@ REASONS = (
     ("not allowed", r" is refused\b|cannot hold names|range\(\) of more than", ("SecurityError", "OverflowError")),
     ("no files", r"unsupported or unexpected tag {% (include|import|from|extends) %}", ("TypeError",)),
     ("syntax", r"unsupported or unexpected tag|unexpected |template ends|tag ends|without ({%|end)|cannot be chained|"
-     r" should be$|cannot assign|positional argument follows|outside a loop", ("TemplateSyntaxError", "SyntaxError")),
+     r"expected .*, found |cannot assign|positional argument follows|outside a loop", ("TemplateSyntaxError", "SyntaxError")),
     ("recursion", r"nested too deeply", ("RecursionError",)),
     ("not settable", r"only a namespace has settable", ("TemplateRuntimeError",)),
     ("value", r"", ("TypeError", "ValueError", "KeyError", "IndexError", "AttributeError", "ZeroDivisionError",

@@ -220,7 +220,7 @@ static void test_text_filters(void **state)
            "{{ 'abc'.startswith('b', 1) }}{{ 'abc'.endswith('b', 0, 2) }}{{ 'abc'.startswith('', "
            "4) }}",
            "53-132TrueTrueFalse");
-    expect_error("{{ 'abc'.index('a', 1) }}", ERR_ROW, "not in the string");
+    expect_error("{{ 'abc'.index('a', 1) }}", ERR_ROW, "not found in the string");
     expect_error("{{ 'a'.ljust(3, 'xy') }}", ERR_ROW, "one character");
     expect("{{ 'foo bar baz qux'|truncate(9) }}|{{ 'foo bar baz qux'|truncate(9, true) }}|"
            "{{ 'foo bar baz qux'|truncate(11) }}|"

@@ -51,7 +51,7 @@ static void test_json_broken(void **state) // T01, T08
     refused(&(struct made){.pre = "5"}, "expected an object");
     temp_write_text("tokenizer.json", "{}");
     assert_int_equal(token_build_dir(temp_dir, &blob, &n), ERR_INPUT);
-    assert_non_null(strstr(err_text(), "no model"));
+    assert_non_null(strstr(err_text(), "missing key 'model'"));
     json_make(&(struct made){0});
     json_put("x");
     assert_int_equal(json_build(&blob, &n), ERR_INPUT);
@@ -257,7 +257,7 @@ static void test_added(void **state) // T06
     static char long_one[100000];
     refused(&(struct made){.added = "{\"id\":259,\"content\":\"<x>\"}"}, "id 259 is used twice");
     refused(&(struct made){.added = "{\"id\":258,\"content\":\"hello\"}"},
-            "the vocabulary says 259");
+            "differs from the vocabulary's 259");
     refused(&(struct made){.added = "{\"id\":260,\"content\":\"\"}"}, "added token 0: 0 bytes");
     refused(&(struct made){.added = "{\"id\":260}"}, "added token 0: 0 bytes");
     refused(&(struct made){.added = "{\"content\":\"x y\"}"}, "out of range");
@@ -270,7 +270,7 @@ static void test_added(void **state) // T06
     refused(&(struct made){.added = "{\"id\":260,\"content\":\"A!\",\"normalized\":true},"
                                     "{\"id\":261,\"content\":\"a!\",\"normalized\":true}",
                            .normalizer = "{\"type\":\"Lowercase\"}"},
-            "look the same");
+            "have the same text");
     struct tokenizer *tok = tokenizer_make(&(struct made){
         .added = "{\"id\":260,\"content\":\"<a>\"},{\"id\":261,\"content\":\"<a><b>\"},"
                  "{\"id\":262,\"content\":\"<b>\",\"lstrip\":true,\"rstrip\":true},"
@@ -560,7 +560,7 @@ static void test_gguf(void **state) // G19 to G21
 
 #define BUT(...) ((m = gguf_good), __VA_ARGS__, m)
     gguf_refused(BUT(m.model = "bert"), "tokenizer.ggml.model: unsupported 'bert'");
-    gguf_refused(BUT(m.model = "llama"), "as many tokens, scores and token_type");
+    gguf_refused(BUT(m.model = "llama"), "tokens, scores and token_type have different");
     gguf_refused(BUT(m.model = NULL), "no tokenizer.ggml.model");
     gguf_refused(BUT(m.pre = "mystery"), "unsupported pre-tokenizer 'mystery'");
     gguf_refused(BUT(m.n_types = 6), "tokenizer.ggml.token_type");
@@ -610,7 +610,7 @@ static void test_gguf_spm(void **state)
     gguf_refused((m = good, m.unk_type = 7, m), "token 6: unsupported type 7");
     gguf_refused((m = good, m.unk_type = 6, m), "token 6 '7': not a byte <0xNN>");
     gguf_refused((m = good, m.n_scores = 6, m), "tokenizer.ggml.scores");
-    gguf_refused((m = good, m.n_scores = 0, m), "as many tokens, scores and token_type");
+    gguf_refused((m = good, m.n_scores = 0, m), "tokens, scores and token_type have different");
     gguf_refused((m = good, m.bos = 7, m), "bos_token_id: token id 7");
     remove(temp_path("m.gguf"));
 }

@@ -93,7 +93,7 @@ def level_of(argv, env):
         name = argv[at + 1] if at + 1 < len(argv) else ""
         del argv[at:at + 2]
     if name not in LEVELS:
-        sys.exit(f"the level {name!r} is none of {', '.join(LEVELS)} (--level, SLUICE_TEST_LEVEL)")
+        sys.exit(f"--level, SLUICE_TEST_LEVEL: invalid value {name!r} (expected {', '.join(LEVELS)})")
     env["SLUICE_TEST_LEVEL"] = name  # of a driver that starts itself again
     return LEVELS.index(name)
 

@@ -36,7 +36,7 @@ def arguments(about, batch):
 def parse(p):
     a = p.parse_args()
     if not a.check and not a.prepare and not a.job:
-        p.error("--job: which one?")
+        p.error("--job is missing")
     if a.batch < 1 or a.gpu_mib < 0:
         p.error("--batch, --gpu-mib: out of range")
     return a

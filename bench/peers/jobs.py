@@ -29,7 +29,7 @@ def chat_ids(sluice, rows, data=os.path.join(peer.TREE, "tests/data/prompts.json
     with open(data, encoding="utf-8") as f:
         bodies = [json.loads(line) for line, _ in zip(f, range(rows))]
     if len(bodies) < rows:
-        sys.exit(f"{data}: {len(bodies)} rows, {rows} are wanted")
+        sys.exit(f"{data}: has {len(bodies)} rows, {rows} are needed")
     text = "".join(json.dumps({"messages": row.get("body", row)["messages"]}) + "\n" for row in bodies)
     done = subprocess.run([sluice, "tokenize", "-m", peer.model_path("smollm2", "q4_1")], input=text,
                           stdout=subprocess.PIPE, text=True, check=True)

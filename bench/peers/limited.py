@@ -134,7 +134,7 @@ def main():
     p.add_argument("command", nargs=argparse.REMAINDER)
     a = p.parse_args()
     if not a.command:
-        p.error("which command?")
+        p.error("no command given")
     memory, groups = None, []
     for n in (signal.SIGINT, signal.SIGTERM):  # the group of processes gets it as well; what we made goes in any case
         signal.signal(n, lambda *_: None)

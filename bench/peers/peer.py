@@ -103,7 +103,7 @@ def limited(a, command):
 def parse(p):
     a = p.parse_args()
     if not a.prepare and not a.job:
-        p.error("--job: which one?")
+        p.error("--job is missing")
     if a.batch < 0 or a.threads < 1:
         p.error("--batch, --threads: out of range")
     return a

@@ -89,7 +89,7 @@ def main():
     card.enter("flexgen", MODULES, a.check, "accelerate")  # torch's environment
     job, block = peer.Job(a.job), a.batch * a.gpu_batches
     if len(job.prompts) % block or len({len(p) for p in job.prompts}) != 1:
-        sys.exit(f"peers: flexgen: {len(job.prompts)} rows are no blocks of {block}, or prompts differ in length")
+        sys.exit(f"peers: flexgen: {len(job.prompts)} rows are not a multiple of {block}, or prompts differ in length")
     begin = time.monotonic()
     torch = card.torch_capped(a.gpu_mib)
     import numpy as np

@@ -56,8 +56,8 @@ static enum err read_policy(const struct config *c, const char *word, struct pol
     const char *equals = strchr(word, '=');
     if (!equals || strlen(word) >= sizeof p->name || strlen(equals) > sizeof p->budget)
         return fail(ERR_USAGE,
-                    "--allow: '%s' is none of q8, q4, int8, kv-q8, kv-q4, mixed, POLICY=BUDGET "
-                    "(h2o=0.2)",
+                    "--allow: invalid value '%s' (expected q8, q4, int8, kv-q8, kv-q4, mixed or "
+                    "POLICY=BUDGET, h2o=0.2)",
                     word);
     snprintf(p->name, sizeof p->name, "%s", word);
     snprintf(p->budget, sizeof p->budget, "%s", equals + 1);

@@ -13,13 +13,13 @@ enum err compute_read(struct compute_setup *s, const struct config *c)
     memset(s, 0, sizeof *s);
     s->ops.isa = strcmp(c->isa, "auto") == 0 ? best : isa_by_name(c->isa);
     if (s->ops.isa == N_ISAS || s->ops.isa < ISA_PORTABLE)
-        return fail(ERR_USAGE, "--isa: '%s' is none of auto|amx|avx512|avx2|portable", c->isa);
+        return fail_choice("isa", c->isa, "auto|amx|avx512|avx2|portable");
     if (s->ops.isa > best)
         return fail(ERR_USAGE, "--isa %s: this CPU does not have it (it has %s)", c->isa,
                     isa_name(best));
     s->ops.compute = compute_by_name(c->compute);
     if (s->ops.compute == N_COMPUTES)
-        return fail(ERR_USAGE, "--compute: '%s' is none of bf16|f32|int8", c->compute);
+        return fail_choice("compute", c->compute, "bf16|f32|int8");
     static const char *const names[] = {"auto", "uring", "threads"};
     static const enum ring_kind kinds[] = {RING_AUTO, RING_URING, RING_THREADS};
     for (int i = 0; i < 3; i++)
@@ -27,7 +27,7 @@ enum err compute_read(struct compute_setup *s, const struct config *c)
             s->io = kinds[i];
             return OK;
         }
-    return fail(ERR_USAGE, "--io: '%s' is none of auto|uring|threads", c->io);
+    return fail_choice("io", c->io, "auto|uring|threads");
 }
 
 enum err compute_start(struct compute_setup *s, const struct config *c, const char *dir)

@@ -316,7 +316,7 @@ static enum err knob_set(struct config *c, const struct knob *k, const char *val
         break;
     case KNOB_CHOICE:
         if (!is_choice(k->value, value))
-            return config_refuse(k->name, value, k->value);
+            return fail_choice(k->name, value, k->value);
         *(const char **)field = value;
         return OK;
     case KNOB_STRING:

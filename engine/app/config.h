@@ -102,8 +102,6 @@ enum err parse_count(const char *flag, const char *text, int64_t *n);
 /* "90s", "15m", "2h", "3h50m"; a plain number is seconds. */
 enum err parse_duration(const char *flag, const char *text, double *seconds);
 enum err parse_number(const char *flag, const char *text, double *x);
-/* ERR_USAGE: the value is none of the choices, which are words apart by |. */
-enum err config_refuse(const char *flag, const char *value, const char *choices);
 /* Which of the names (NULL ends them) the value is. ERR_USAGE. */
 enum err config_choose(const char *flag, const char *value, const char *const *names, int *out);
 

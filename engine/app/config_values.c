@@ -110,19 +110,7 @@ enum err parse_switch(const char *flag, const char *text, int *on)
             *on = i % 2;
             return OK;
         }
-    return config_refuse(flag, text, "on|off");
-}
-
-enum err config_refuse(const char *flag, const char *value, const char *choices)
-{
-    char list[400] = "";
-    for (const char *at = choices; *at;) {
-        size_t n = strcspn(at, "|"), room = strlen(list);
-        const char *between = at == choices ? "" : at[n] ? ", " : " or ";
-        snprintf(list + room, sizeof list - room, "%s%.*s", between, (int)n, at);
-        at += n + (at[n] == '|');
-    }
-    return fail(ERR_USAGE, "--%s: invalid value '%s' (expected %s)", flag, value, list);
+    return fail_choice(flag, text, "on|off");
 }
 
 enum err config_choose(const char *flag, const char *value, const char *const *names, int *out)
@@ -136,5 +124,5 @@ enum err config_choose(const char *flag, const char *value, const char *const *n
         }
         snprintf(choices + n, sizeof choices - n, "%s%s", i ? "|" : "", names[i]);
     }
-    return config_refuse(flag, value, choices);
+    return fail_choice(flag, value, choices);
 }

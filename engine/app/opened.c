@@ -134,9 +134,7 @@ static enum err open_model(struct opened *o, const struct config *c)
 {
     enum pack_weights weights = pack_weights_by_name(c->weights);
     if (weights == N_PACK_WEIGHTS)
-        return fail(ERR_USAGE,
-                    "--weights: '%s' is not a weight format (auto|f32|f16|bf16|bf12|q8|q4)",
-                    c->weights);
+        return fail_choice("weights", c->weights, "auto|f32|f16|bf16|bf12|q8|q4");
     if (!model_is_pack(c->model))
         return open_cached(o, c, weights);
     snprintf(o->pack_path, sizeof o->pack_path, "%s", c->model);
@@ -179,9 +177,7 @@ enum err command_pack(const struct config *c)
         return fail(ERR_USAGE, "pack: needs MODEL and -o FILE");
     enum pack_weights weights = pack_weights_by_name(c->weights);
     if (weights == N_PACK_WEIGHTS)
-        return fail(ERR_USAGE,
-                    "--weights: '%s' is not a weight format (auto|f32|f16|bf16|bf12|q8|q4)",
-                    c->weights);
+        return fail_choice("weights", c->weights, "auto|f32|f16|bf16|bf12|q8|q4");
     if (model_is_pack(model))
         return fail(ERR_USAGE, "%s: is a pack already", model);
     struct pack_request request = {.path = c->out, .weights = weights};

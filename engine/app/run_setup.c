@@ -49,7 +49,7 @@ static enum err read_heads(struct evict *e, const struct config *c)
     if (strcmp(text, "even") == 0 || e->policy == EVICT_FULL)
         return OK;
     if (strncmp(text, word, n) != 0 || (text[n] && text[n] != ':'))
-        return fail(ERR_USAGE, "--kv-budget-heads: '%s' is none of even|adaptive[:ALPHA]", text);
+        return fail_choice("kv-budget-heads", text, "even|adaptive[:ALPHA]");
     if (text[n] == ':') {
         sure = strtod(text + n + 1, &end);
         if (end == text + n + 1 || *end || !(sure > 0 && sure <= 1))
@@ -87,7 +87,7 @@ enum err run_read_evict(struct evict *e, const struct config *c)
     memset(e, 0, sizeof *e);
     e->policy = evict_policy_by_name(c->kv_policy);
     if (e->policy == N_EVICT_POLICIES)
-        return fail(ERR_USAGE, "--kv-policy: '%s' is none of %s", c->kv_policy, EVICT_NAMES);
+        return fail_choice("kv-policy", c->kv_policy, EVICT_NAMES);
     e->scope = evict_policy_scope(e->policy);
     if (c->kv_scope)
         TRY(config_choose("kv-scope", c->kv_scope, evict_scopes, &e->scope));
@@ -155,7 +155,7 @@ enum err run_read_kv_format(enum kv_format *format, const struct config *c)
 {
     *format = kv_format_by_name(c->kv_format);
     if (*format == N_KV_FORMATS)
-        return fail(ERR_USAGE, "--kv-format: '%s' is none of f32|bf16|q8|q4|mixed", c->kv_format);
+        return fail_choice("kv-format", c->kv_format, "f32|bf16|q8|q4|mixed");
     return OK;
 }
 

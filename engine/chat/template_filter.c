@@ -305,7 +305,7 @@ static enum err f_tojson(struct tv_mem *m, struct tv in, struct tv *a, struct tv
     if (a[2].kind != TV_NONE && !tc_is_absent(a[2])) {
         TRY(tv_walk(m, a[2], &pair, &n));
         if (n != 2 || pair[0].kind != TV_STR || pair[1].kind != TV_STR)
-            return tv_fail(m, "tojson: separators are two strings");
+            return tv_fail(m, "tojson: separators must be two strings");
         style.item = (struct tt_span){pair[0].u.s, pair[0].n};
         style.colon = (struct tt_span){pair[1].u.s, pair[1].n};
     }
@@ -385,7 +385,7 @@ static enum err f_int(struct tv_mem *m, struct tv in, struct tv *a, struct tv *o
         errno = 0;
         *out = tv_int(strtoll(buf, &end, (int)base));
         if (errno)
-            return tv_fail(m, "int: the number is beyond 64 bits");
+            return tv_fail(m, "int: the number exceeds 64 bits");
         if (!*end)
             return OK;
     }
@@ -394,7 +394,7 @@ static enum err f_int(struct tv_mem *m, struct tv in, struct tv *a, struct tv *o
         *out = tv_int(in.u.i);
     } else if (parse_float(in, &f) && isfinite(f)) {
         if (!(fabs(f) < 9.2e18))
-            return tv_fail(m, "int: the number is beyond 64 bits");
+            return tv_fail(m, "int: the number exceeds 64 bits");
         *out = tv_int((int64_t)f);
     }
     return OK;
@@ -434,7 +434,7 @@ static enum err f_round(struct tv_mem *m, struct tv in, struct tv *a, struct tv 
         return OK;
     }
     if (!tv_is_str(a[1], "ceil") && !tv_is_str(a[1], "floor"))
-        return tv_fail(m, "round: the method is common, ceil or floor");
+        return tv_fail(m, "round: the method must be common, ceil or floor");
     *out = tv_float((a[1].u.s[0] == 'c' ? ceil : floor)(f * scale) / scale);
     return OK;
 }

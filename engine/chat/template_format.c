@@ -30,7 +30,7 @@ static enum err read_width(struct tv_mem *m, struct tv s, int64_t *i, int64_t *o
     while (*i < s.n && s.u.s[*i] >= '0' && s.u.s[*i] <= '9') {
         *out = max_i64(*out, 0) * 10 + s.u.s[(*i)++] - '0';
         if (*out > WIDTH_MAX)
-            return tv_fail(m, "a width or precision in a format is over %d", WIDTH_MAX);
+            return tv_fail(m, "a width or precision in a format exceeds %d", WIDTH_MAX);
     }
     return OK;
 }
@@ -159,7 +159,7 @@ static enum err take_value(struct tv_mem *m, struct percent_values *p, struct tv
         if (p->value.kind == TV_DICT)
             TRY(tv_dict_find(m, p->value.u.dict, key, &found));
         if (!found)
-            return tv_fail(m, "the format's key '%.*s' is not there", (int)key.n, key.u.s);
+            return tv_fail(m, "the format's key '%.*s' is missing", (int)key.n, key.u.s);
         *out = *found;
         return OK;
     }
@@ -285,7 +285,7 @@ static enum err put_braces(struct tv_mem *m, struct tv_buf *b, struct tv v, stru
         return put_text(m, b, spec, v);
     }
     if (!tv_is_number(v) || spec.type == 's')
-        return tv_fail(m, "a %s has no formats", tv_type_name(v));
+        return tv_fail(m, "a %s cannot be formatted", tv_type_name(v));
     if (strchr("eEfFgG%", spec.type) && spec.type)
         return put_float(m, b, spec, tv_as_float(v));
     if (v.kind == TV_FLOAT) {
@@ -323,8 +323,7 @@ static enum err field_value(struct tv_mem *m, const struct tc_args *args, struct
             return OK;
         }
     }
-    return tv_fail(m, "the format's field '%.*s' is not there", (int)min_i64(field.n, 64),
-                   field.u.s);
+    return tv_fail(m, "the format's field '%.*s' is missing", (int)min_i64(field.n, 64), field.u.s);
 }
 
 /* One field; *i stands behind its '{'. */
@@ -402,7 +401,7 @@ enum err tc_strftime(struct tv_mem *m, struct tv format, int64_t epoch, struct t
     if (!c || !gmtime_r(&now, &tm)) {
         if (c)
             freelocale(c);
-        return tv_fail(m, "strftime_now has no time");
+        return tv_fail(m, "strftime_now: the clock cannot be read");
     }
     size_t n = strftime_l(text, sizeof text, f, &tm, c);
     freelocale(c);

@@ -11,7 +11,7 @@
 
 static enum err overflow(const struct tv_mem *m)
 {
-    return tv_fail(m, "the result is beyond 64 bits");
+    return tv_fail(m, "the result exceeds 64 bits");
 }
 
 static enum err int_power(struct tv_mem *m, int64_t base, int64_t exponent, struct tv *out)
@@ -91,7 +91,7 @@ static enum err float_binary(struct tv_mem *m, int op, double a, double b, struc
     default:
         r = pow(a, b);
         if (!isfinite(r) && isfinite(a) && isfinite(b))
-            return tv_fail(m, "the power is not a number or too large");
+            return tv_fail(m, "the power is too large or not a number");
         break;
     }
     *out = tv_float(r);

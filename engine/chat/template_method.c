@@ -93,7 +93,7 @@ static enum err split(struct tv_mem *m, struct tv s, struct tv *a, int right, st
     } else {
         TRY(need_str(m, sep));
         if (!sep.n)
-            return tv_fail(m, "split needs a separator that is not empty");
+            return tv_fail(m, "split needs a non-empty separator");
     }
     TRY(tv_pay(m, s.n / 16 * (right && !by_space ? 1 + sep.n / 16 : 1)));
     for (struct tv rest = all; (limit < 0 || n < limit) && split_once(&rest, sep, right, &piece);
@@ -142,7 +142,7 @@ static enum err partition(struct tv_mem *m, struct tv s, struct tv sep, int righ
 {
     TRY(need_str(m, sep));
     if (!sep.n)
-        return tv_fail(m, "partition needs a separator that is not empty");
+        return tv_fail(m, "partition needs a non-empty separator");
     TRY(tv_pay(m, s.n / 64 * (right ? 1 + sep.n / 16 : 1)));
     TRY(tv_list_new(m, TV_SEQ_TUPLE, 3, out));
     struct tv *items = out->u.list->items;
@@ -361,7 +361,7 @@ static enum err find(struct tv_mem *m, struct tv s, const struct tv *a, int righ
         right ? tt_find_last(s.u.s, s.n, what.u.s, what.n) : tt_find(s.u.s, s.n, what.u.s, what.n);
     int found = at >= 0 && start >= 0;
     if (!found && must)
-        return tv_fail(m, "index: not in the string");
+        return tv_fail(m, "index: not found in the string");
     *out = tv_int(found ? start + tt_count(s.u.s, at) : -1);
     return OK;
 }
@@ -521,7 +521,7 @@ static enum err l_index(struct tv_mem *m, struct tv l, struct tv *a, struct tv *
             return OK;
         }
     }
-    return tv_fail(m, "index: not in the list");
+    return tv_fail(m, "index: not found in the list");
 }
 
 static enum err l_count(struct tv_mem *m, struct tv l, struct tv *a, struct tv *out)

@@ -126,19 +126,19 @@ enum err tp_unexpected(const struct tp *p, const char *wanted)
     const struct tok *k = &p->toks[p->at];
     switch (k->type) {
     case TOK_EOF:
-        return tn_fail(p->t, k->line, "the template ends where %s should be", wanted);
+        return tn_fail(p->t, k->line, "expected %s, the template ends here", wanted);
     case TOK_VAR_END:
     case TOK_BLOCK_END:
-        return tn_fail(p->t, k->line, "the tag ends where %s should be", wanted);
+        return tn_fail(p->t, k->line, "expected %s, the tag ends here", wanted);
     case TOK_NAME:
-        return tn_fail(p->t, k->line, "'%.*s' where %s should be", k->u.text.n,
-                       p->t->text + k->u.text.at, wanted);
+        return tn_fail(p->t, k->line, "expected %s, found '%.*s'", wanted, k->u.text.n,
+                       p->t->text + k->u.text.at);
     case TOK_OP:
-        return k->op < 256 ? tn_fail(p->t, k->line, "'%c' where %s should be", k->op, wanted)
-                           : tn_fail(p->t, k->line, "'%c%c' where %s should be", k->op >> 8,
-                                     k->op & 255, wanted);
+        return k->op < 256 ? tn_fail(p->t, k->line, "expected %s, found '%c'", wanted, k->op)
+                           : tn_fail(p->t, k->line, "expected %s, found '%c%c'", wanted,
+                                     k->op >> 8, k->op & 255);
     default:
-        return tn_fail(p->t, k->line, "a literal where %s should be", wanted);
+        return tn_fail(p->t, k->line, "expected %s, found a literal", wanted);
     }
 }
 
@@ -349,7 +349,7 @@ static enum err params(struct tp *p, int32_t *first)
             defaults = 1;
             TRY(tp_expr(p, TP_WITH_COND, &value));
         } else if (defaults) {
-            return tn_fail(p->t, line, "a parameter without default follows one with");
+            return tn_fail(p->t, line, "a parameter without a default follows one with a default");
         }
         TRY(tp_node(p, TN_PARAM, line, &param));
         p->t->nodes[param].name = name;

@@ -211,7 +211,7 @@ enum err ts_dictsort(struct tv_mem *m, struct tv in, struct tv *a, struct tv *ou
     if (in.kind != TV_DICT)
         return tv_fail(m, "dictsort needs a mapping, not %s", tv_type_name(in));
     if (!by_value && !tc_is_absent(a[1]) && !tv_is_str(a[1], "key"))
-        return tv_fail(m, "dictsort sorts by key or value");
+        return tv_fail(m, "dictsort: by must be key or value");
     const struct tv_dict *d = in.u.dict;
     TRY(pairs_of(m, d, TV_SEQ_LIST, out));
     TRY(tv_list_new(m, TV_SEQ_LIST, d->n, &keys));

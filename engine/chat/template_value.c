@@ -449,7 +449,7 @@ enum err tv_order(struct tv_mem *m, struct tv a, struct tv b, int *out)
         return tv_fail(m, "'%.*s' is undefined", (int)missing.n, missing.u.s);
     }
     if (a.kind != TV_LIST || b.kind != TV_LIST || a.sub != b.sub || a.sub > TV_SEQ_TUPLE)
-        return tv_fail(m, "%s and %s have no order", tv_type_name(a), tv_type_name(b));
+        return tv_fail(m, "%s and %s cannot be compared", tv_type_name(a), tv_type_name(b));
     TRY(tv_enter(m));
     const struct tv_list *x = a.u.list, *y = b.u.list;
     for (int64_t i = 0; i < x->n && i < y->n; i++) {

@@ -229,7 +229,7 @@ static int string_read(struct json *j)
         n_out += run;
         at += run;
         if (at >= j->n_bytes) {
-            refuse(j, j->pos, "invalid JSON: string without end");
+            refuse(j, j->pos, "invalid JSON: string has no end");
             return 0;
         }
         unsigned char c = (unsigned char)j->buf[at];

@@ -246,7 +246,7 @@ static enum err str_of(const struct values *v, const char *key, const struct val
         return type_fail(v, key, "string", node);
     *out = v->text + node->str_at;
     if ((int64_t)strlen(*out) != node->n_str)
-        return fail(ERR_INPUT, "%.512s: %s: string holds a NUL", v->file, key);
+        return fail(ERR_INPUT, "%.512s: %s: string contains a NUL byte", v->file, key);
     return OK;
 }
 

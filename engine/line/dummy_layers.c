@@ -82,7 +82,7 @@ static enum err read_again(struct model *m, int fd)
     if (now.fingerprint != m->fingerprint || now.n_layers != m->n_layers ||
         now.n_pieces != m->n_pieces || !now.on_demand) {
         model_close(&now);
-        return fail(ERR_INPUT, "%s: another pack has taken its place (start again)", m->path);
+        return fail(ERR_INPUT, "%s: another run replaced this pack (start again)", m->path);
     }
     for (int i = 0; i < m->n_layers; i++)
         m->layers[i].absent = now.layers[i].absent;
@@ -111,7 +111,7 @@ static enum err check_disk(const struct model *m, int fd, int64_t n_bytes)
     double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
     if (free_bytes < (double)n_bytes)
         return fail(ERR_IO,
-                    "%s: the streamed layers need %lld bytes, the disk has %.0f free (set "
+                    "%s: the streamed layers need %lld bytes, the disk has %.0f bytes free (set "
                     "SLUICE_CACHE_DIR, or raise --mem-ram)",
                     m->path, (long long)n_bytes, free_bytes);
     return OK;
@@ -127,8 +127,8 @@ static enum err add_layers(const struct dummy_layers *d, const struct pack_provi
     if (n_bytes == 0)
         return OK;
     TRY(check_disk(d->model, fd, n_bytes));
-    log_line(LOG_INFO, "pack: the plan streams dummy layers that %s lacks, adding %.1f MiB",
-             d->model->path, (double)n_bytes / 1048576.0);
+    log_line(LOG_INFO, "pack: adding %.1f MiB of dummy layers to %s: the plan streams them",
+             (double)n_bytes / 1048576.0, d->model->path);
     TRY(make_layers(d, provider, wanted, n_bytes, fd, NULL));
     if (fsync(fd) != 0)
         return fail(ERR_IO, "%s: fsync: %s", d->model->path, strerror(errno));

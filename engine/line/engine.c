@@ -68,7 +68,7 @@ static enum err open_line(struct engine *e)
     const struct device_api *device = c->device->api;
     CHECK(c->plan.device == !device->unified);
     if ((c->dump_path || c->kv_trace_path) && c->plan.device)
-        return fail(ERR_USAGE, "--kv-%s: reads KV where it stands (add --device cpu)",
+        return fail(ERR_USAGE, "--kv-%s: works on the CPU only (add --device cpu)",
                     c->dump_path ? "dump" : "trace");
     TRY(device->stream_open(c->device, &e->stream));
     for (int i = 0; i <= c->plan.window; i++) {
@@ -143,10 +143,9 @@ static enum err check_stop(const struct engine *e)
         return OK;
     if (e->passes > 1 || e->n >= order_pass_steps(&e->order))
         return fail(ERR_STOPPED, "--time-limit reached; the same command resumes");
-    return fail(
-        ERR_STOPPED,
-        "--time-limit reached before the first pass was over; the same command resumes, but runs "
-        "that short gain little or nothing: give it the time of several passes");
+    return fail(ERR_STOPPED,
+                "--time-limit reached before the first pass ended; the same command resumes, but "
+                "runs this short make little or no progress (a --time-limit of several passes)");
 }
 
 /* What happens between passes, and every step: durable tokens, reasons to stop, the progress line.

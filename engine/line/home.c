@@ -152,7 +152,7 @@ static enum err open_mover(struct home *h, const struct home_config *config)
         m.places[HOME_SCRATCH] = (struct mover_place){0};
     if (h->codec) {
         m.places[HOME_CODEC] = (struct mover_place){
-            .path = h->codec->path, .fd = -1, .hint = "delete the file: it is made again"};
+            .path = h->codec->path, .fd = -1, .hint = "delete the file, sluice makes it again"};
         m.staging = h->staging;
     }
     if (h->plan->device) {

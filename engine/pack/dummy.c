@@ -130,7 +130,7 @@ static enum err set_value(struct dummy_config *c, const char *key, const char *v
     if (strcmp(key, "family") == 0) {
         if (!family_named(value))
             return fail(ERR_INPUT,
-                        "%s:%d: family: unsupported: %s (have llama, qwen2, qwen3, mixtral, "
+                        "%s:%d: family: unsupported: %s (supported: llama, qwen2, qwen3, mixtral, "
                         "qwen2_moe, qwen3_moe, gpt_oss, phi3, gemma2, opt)",
                         c->path, c->line, value);
         snprintf(c->shape.family, sizeof c->shape.family, "%s", value);
@@ -169,7 +169,8 @@ static enum err read_lines(struct dummy_config *c, FILE *f)
     while (fgets(line, sizeof line, f)) {
         c->line++;
         if (c->line > LINES_MAX || (!strchr(line, '\n') && !feof(f)))
-            return line_fail(c, "line", "too long or too many: not a model config");
+            return line_fail(c, "line",
+                             "longer than 255 bytes, or too many lines: not a model config");
         line[strcspn(line, "#")] = 0;
         char *key = trim(line), *equals = strchr(key, '=');
         if (*key == 0)
@@ -294,10 +295,10 @@ static enum err provide(struct pack_provider *p, const struct shape *shape, int 
 {
     const struct dummy_family *family = family_named(shape->family);
     if (!family)
-        return fail(ERR_INPUT, "%s: no dummy weights of family %s", path, shape->family);
+        return fail(ERR_INPUT, "%s: family %s has no dummy weights", path, shape->family);
     struct dummy *d = calloc(1, sizeof *d);
     if (!d)
-        return fail(ERR_FIT, "memory: no room for %s", path);
+        return fail(ERR_FIT, "no memory for %s", path);
     d->shape = *shape;
     d->tied = tied;
     name_of(path, d);
@@ -336,7 +337,8 @@ enum err dummy_check(const struct model *m)
 {
     if (m->dummy == DUMMY_GENERATION)
         return OK;
-    return fail(ERR_INPUT, "%s: dummy weights of another version (pack the model again)", m->path);
+    return fail(ERR_INPUT, "%s: the dummy weights have another version (pack the model again)",
+                m->path);
 }
 
 enum err dummy_of_model(struct pack_provider *p, const struct model *m)

@@ -161,7 +161,7 @@ static enum err read_meta(struct model *m, const struct pack_header *h)
     m->n_slices = m->n_layers - 1 - m->shape.n_layers;
     m->layers = calloc(n_layers, sizeof *m->layers);
     if (!m->layers)
-        return fail(ERR_FIT, "memory: no room for the directory of %s", m->path);
+        return fail(ERR_FIT, "no memory for the directory of %s", m->path);
     int64_t end = PACK_ALIGN;
     int vocab_end = 0;
     for (int i = 0; i < m->n_layers; i++)
@@ -174,7 +174,7 @@ static enum err read_meta(struct model *m, const struct pack_header *h)
     m->piece_crcs = malloc((size_t)m->n_pieces * sizeof *m->piece_crcs);
     m->row_crcs = malloc((size_t)m->shape.vocab * sizeof *m->row_crcs);
     if (!m->piece_crcs || !m->row_crcs)
-        return fail(ERR_FIT, "memory: no room for the directory of %s", m->path);
+        return fail(ERR_FIT, "no memory for the directory of %s", m->path);
     for (int64_t i = 0; i < m->n_pieces; i++)
         m->piece_crcs[i] = pack_get_u32(&in);
     for (int i = 0; i < m->shape.vocab; i++)
@@ -199,10 +199,10 @@ static enum err read_file(struct model *m, int fd)
                     m->path, (long long)h.file_bytes, (long long)st.st_size);
     if (h.meta_offset < PACK_ALIGN || h.meta_offset > st.st_size || h.meta_bytes <= 0 ||
         h.meta_bytes > MODEL_META_MAX || h.meta_bytes != st.st_size - h.meta_offset)
-        return fail(ERR_CORRUPT, "%s: header: bad place of the metadata", m->path);
+        return fail(ERR_CORRUPT, "%s: header: the metadata lies outside the file", m->path);
     m->meta = malloc((size_t)h.meta_bytes);
     if (!m->meta)
-        return fail(ERR_FIT, "memory: no room for the directory of %s", m->path);
+        return fail(ERR_FIT, "no memory for the directory of %s", m->path);
     TRY(read_at(fd, m->path, h.meta_offset, h.meta_bytes, m->meta));
     if (crc32c(0, m->meta, h.meta_bytes) != h.meta_crc)
         return fail(ERR_CORRUPT, "%s: metadata: checksum mismatch (pack the model again)", m->path);
@@ -220,7 +220,7 @@ enum err model_open_fd(struct model *m, const char *path, int fd)
 {
     *m = (struct model){0};
     m->path = strdup(path);
-    enum err e = m->path ? read_file(m, fd) : fail(ERR_FIT, "memory: no room for a path");
+    enum err e = m->path ? read_file(m, fd) : fail(ERR_FIT, "no memory for a path");
     if (e != OK)
         model_close(m);
     return e;
@@ -346,14 +346,14 @@ enum err model_range_check(const struct model *m, struct device *device, enum co
         return OK;
     if (!r->known)
         log_line(LOG_WARN,
-                 "model: %s was packed before packs said how large their numbers are: on this "
-                 "device, which reads f16, those beyond %.0f become infinite (pack it again)",
+                 "model: %s does not say how large its numbers are: this device reads f16, numbers "
+                 "beyond %.0f become infinite (pack it again)",
                  m->path, (double)MODEL_F16_MAX);
     if (!r->known || r->most <= MODEL_F16_MAX)
         return OK;
     return fail(ERR_INPUT,
-                "%s: layer %d: %s: %g is beyond %.0f, the most that f16 holds, which this device "
-                "reads (--compute f32, or a device of sm_80 or above)",
+                "%s: layer %d: %s: %g exceeds %.0f, the largest f16 number, and this device reads "
+                "f16 (--compute f32, or a device of sm_80 or newer)",
                 m->path, r->layer, role_name((enum tensor_role)r->role), (double)r->most,
                 (double)MODEL_F16_MAX);
 }

@@ -267,7 +267,7 @@ enum err pack_check(const char *path)
     uint8_t *buf = malloc(PACK_PIECE);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (!buf)
-        e = fail(ERR_FIT, "memory: %d bytes refused", PACK_PIECE);
+        e = fail(ERR_FIT, "no memory for %d bytes", PACK_PIECE);
     else if (fd < 0)
         e = fail(ERR_IO, "%s: open: %s", path, strerror(errno));
     for (int i = 0; e == OK && i < m.n_layers; i++)
@@ -442,7 +442,7 @@ static enum err hash_model(const char *model_path, char *path, struct model_hash
     while (n > 1 && model_path[n - 1] == '/')
         n--;
     if (n == 0 || n >= PATH_MAX)
-        return fail(ERR_USAGE, "MODEL: bad path");
+        return fail(ERR_USAGE, "MODEL: the path is empty or too long");
     memcpy(path, model_path, n);
     path[n] = 0;
     const char *base = strrchr(path, '/'), *prefix = "";

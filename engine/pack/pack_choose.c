@@ -56,7 +56,7 @@ static enum err open_buffers(struct chooser *c)
     c->rows = aligned_alloc(64, (size_t)round_up(k_max * 2 * PANEL_ROWS, 64));
     return c->raw && c->numbers && c->rows
                ? OK
-               : fail(ERR_FIT, "memory: no room for the rows of %s", p->name);
+               : fail(ERR_FIT, "no memory for the rows of %s", p->name);
 }
 
 /* Rows [first, first + n) of a matrix as bf16, as the writer will round them. */

@@ -105,7 +105,7 @@ static enum err read_layer(struct pack_codec *z, const struct model_layer *l, st
         if (p->offset < PACK_ALIGN || p->offset % CODEC_BLOCK != 0 || p->offset > table_offset ||
             p->stored_bytes % CODEC_BLOCK != 0 || p->stored_bytes > n_bytes ||
             p->stored_bytes > table_offset - p->offset)
-            return fail(ERR_CORRUPT, "%s: table: bad place of a piece", z->path);
+            return fail(ERR_CORRUPT, "%s: table: a piece lies outside the file", z->path);
     }
     return n_there == 0 || n_there == n_pieces
                ? OK
@@ -137,7 +137,7 @@ static enum err read_file(struct pack_codec *z, const struct model *m, int fd)
     TRY(read_at(fd, z->path, 0, PACK_ALIGN, page));
     TRY(header_decode(&h, page, z->path));
     if (h.fingerprint != m->fingerprint || h.n_pieces != m->n_pieces)
-        return fail(ERR_INPUT, "%s: is of another pack", z->path);
+        return fail(ERR_INPUT, "%s: belongs to another pack", z->path);
     if (h.file_bytes != st.st_size || h.table_offset < PACK_ALIGN || h.table_offset > st.st_size ||
         st.st_size - h.table_offset != h.n_pieces * ENTRY_BYTES)
         return fail(ERR_CORRUPT, "%s: header: says %lld bytes, the file has %lld (cut short?)",
@@ -147,7 +147,7 @@ static enum err read_file(struct pack_codec *z, const struct model *m, int fd)
     z->pieces = calloc((size_t)z->n_pieces, sizeof *z->pieces);
     uint8_t *table = malloc((size_t)(z->n_pieces * ENTRY_BYTES));
     enum err e = z->pieces && table ? read_table(z, m, &h, fd, table)
-                                    : fail(ERR_FIT, "memory: no room for the table of %s", z->path);
+                                    : fail(ERR_FIT, "no memory for the table of %s", z->path);
     free(table);
     return e;
 }
@@ -240,7 +240,7 @@ static enum err write_at(const struct maker *w, int64_t offset, const void *data
             continue;
         if (put <= 0)
             return fail(ERR_IO, "%s: write at %lld: %s", w->tmp, (long long)(offset + done),
-                        put < 0 ? strerror(errno) : "nothing was written");
+                        put < 0 ? strerror(errno) : "no bytes were written");
         done += put;
     }
     return OK;
@@ -289,7 +289,7 @@ static enum err make_table(struct maker *w)
         pack_put_u32(&table, (uint32_t)w->pieces[i].stored_bytes);
     }
     uint8_t page[PACK_ALIGN];
-    enum err e = table.failed ? fail(ERR_FIT, "memory: no room for the table of %s", w->path) : OK;
+    enum err e = table.failed ? fail(ERR_FIT, "no memory for the table of %s", w->path) : OK;
     if (e == OK) {
         struct header h = {w->end + table.n_bytes, w->m->n_pieces, w->end, w->m->fingerprint,
                            crc32c(0, table.data, table.n_bytes)};
@@ -309,14 +309,14 @@ static enum err take_makers(struct maker *w)
     int64_t most = min_i64(min_i64(pool_threads(r->pool), MAKERS_MAX), r->memory_bytes / one);
     w->pieces = calloc((size_t)w->m->n_pieces, sizeof *w->pieces);
     if (!w->pieces)
-        return fail(ERR_FIT, "memory: no room for the table of %s", w->path);
+        return fail(ERR_FIT, "no memory for the table of %s", w->path);
     for (w->n_each = 0; w->n_each < max_i64(most, 1); w->n_each++) {
         struct piece_maker *p = &w->each[w->n_each];
         TRY(codec_open(&p->codec, 1));
         p->in = malloc(PACK_PIECE);
         p->out = malloc(PACK_PIECE);
         if (!p->in || !p->out)
-            return fail(ERR_FIT, "memory: codec");
+            return fail(ERR_FIT, "no memory for the codec");
     }
     return OK;
 }
@@ -329,7 +329,7 @@ static enum err check_disk(const struct maker *w)
     double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
     if (free_bytes < (double)w->total_bytes)
         return fail(ERR_IO,
-                    "%s: encoded layers may need %lld bytes, the disk has %.0f free "
+                    "%s: encoded layers may need %lld bytes, the disk has %.0f bytes free "
                     "(--weights-codec none does without)",
                     w->path, (long long)w->total_bytes, free_bytes);
     return OK;
@@ -392,7 +392,7 @@ static enum err check_place(const struct maker *w)
         fclose(f);
     return ours ? OK
                 : fail(ERR_INPUT,
-                       "%s: is there, and holds no encoded layers (move it away, or "
+                       "%s: exists already, and was not written by sluice (move it away, or "
                        "--weights-codec none)",
                        w->path);
 }
@@ -421,7 +421,7 @@ enum err pack_codec_make(const struct pack_codec_request *r)
 {
     struct maker *w = calloc(1, sizeof *w);
     if (!w)
-        return fail(ERR_FIT, "memory: codec");
+        return fail(ERR_FIT, "no memory for the codec");
     w->r = r;
     w->m = r->model;
     w->fd = w->pack = -1;
@@ -522,7 +522,7 @@ enum err pack_codec_measure(const struct model *m, struct pack_codec_sample *s)
     *s = (struct pack_codec_sample){.share = 1, .rate = 1e12};
     TRY(codec_open(&c, 1));
     uint8_t *in = malloc((size_t)(SAMPLES + 2) * PACK_PIECE);
-    enum err e = in ? sample_read(m, in, &n_bytes) : fail(ERR_FIT, "memory: codec");
+    enum err e = in ? sample_read(m, in, &n_bytes) : fail(ERR_FIT, "no memory for the codec");
     if (e == OK && n_bytes > 0) {
         uint8_t *stored = in + SAMPLES * PACK_PIECE;
         measure(c, in, n_bytes, stored, stored + PACK_PIECE, s);

@@ -61,7 +61,7 @@ static enum err hold(struct file_provider *f, const struct source_tensor *t, int
     f->held_of = NULL;
     f->held = malloc((size_t)n_bytes);
     if (!f->held)
-        return fail(ERR_FIT, "memory: no room for %s", t->name);
+        return fail(ERR_FIT, "no memory for %s", t->name);
     TRY(source_read(f->source, t, matrix * n_bytes, n_bytes, f->held));
     f->held_of = t;
     f->held_matrix = matrix;
@@ -122,7 +122,7 @@ static enum err read_numbers(const struct file_provider *f, const struct source_
     const int64_t n = t->n_dims == 2 ? t->dims[0] * t->dims[1] : t->dims[0];
     uint8_t *raw = malloc((size_t)t->n_bytes);
     enum err e = raw ? source_read(f->source, t, 0, t->n_bytes, raw)
-                     : fail(ERR_FIT, "memory: no room for %s", t->name);
+                     : fail(ERR_FIT, "no memory for %s", t->name);
     if (e == OK)
         dtype_decode_row(t->dtype, raw, n, numbers);
     free(raw);
@@ -136,7 +136,7 @@ static enum err file_vector(void *impl, enum tensor_role role, int layer, int n,
     const int parts = family_parts(m, role);
     const int64_t all = m->cut[role].rows > 0 ? m->cut[role].rows : n;
     float *numbers = malloc((size_t)all * sizeof *numbers);
-    enum err e = numbers ? OK : fail(ERR_FIT, "memory: no room for %s", role_name(role));
+    enum err e = numbers ? OK : fail(ERR_FIT, "no memory for %s", role_name(role));
     for (int part = 0; part < parts && e == OK; part++)
         e = read_numbers(f, family_part(m, f->source, role, layer, part),
                          numbers + part * (all / parts));
@@ -168,7 +168,7 @@ enum err pack_source_open(struct pack_provider *p, const struct source *source)
     *p = (struct pack_provider){0};
     struct file_provider *f = calloc(1, sizeof *f);
     if (!f)
-        return fail(ERR_FIT, "memory: no room for %s", source->path);
+        return fail(ERR_FIT, "no memory for %s", source->path);
     f->source = source;
     enum err e = family_read(&f->family, source);
     if (e != OK) {

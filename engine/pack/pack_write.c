@@ -159,7 +159,7 @@ static enum err lay_out(struct writer *w)
     int64_t n_max = 1 + (int64_t)s->n_layers + ceil_div(s->vocab, HEAD_TILE);
     w->layers = calloc((size_t)n_max, sizeof *w->layers);
     if (!w->layers)
-        return fail(ERR_FIT, "memory: no room for the directory of %s", w->p->name);
+        return fail(ERR_FIT, "no memory for the directory of %s", w->p->name);
     TRY(place_layer(w, &w->layers[0], ROLE_IN_EMBEDDING, 0, 0));
     int64_t decoder_max = 0;
     for (int i = 0; i < s->n_layers; i++) {
@@ -196,7 +196,7 @@ static enum err take_buffers(struct writer *w)
     w->panel = aligned_alloc(64, (size_t)round_up(max_i64(w->panel_bytes, 1), 64));
     w->numbers = aligned_alloc(64, (size_t)round_up((int64_t)sizeof(float) * w->k_max, 64));
     if (!w->raw || !w->rows || !w->panel || !w->numbers)
-        return fail(ERR_FIT, "memory: no room for the rows of %s", w->p->name);
+        return fail(ERR_FIT, "no memory for the rows of %s", w->p->name);
     return OK;
 }
 
@@ -212,9 +212,8 @@ static enum err take_tables(struct writer *w)
 {
     w->crcs = calloc((size_t)w->n_pieces, sizeof *w->crcs);
     w->row_crcs = calloc((size_t)w->p->shape.vocab, sizeof *w->row_crcs);
-    return w->crcs && w->row_crcs
-               ? OK
-               : fail(ERR_FIT, "memory: no room for the checksums of %s", w->p->name);
+    return w->crcs && w->row_crcs ? OK
+                                  : fail(ERR_FIT, "no memory for the checksums of %s", w->p->name);
 }
 
 static enum err write_at(struct writer *w, int64_t offset, const void *data, int64_t n_bytes)
@@ -226,7 +225,7 @@ static enum err write_at(struct writer *w, int64_t offset, const void *data, int
             continue;
         if (put <= 0)
             return fail(ERR_IO, "%s: write at %lld of %lld: %s", w->tmp, (long long)(offset + done),
-                        (long long)w->end, put < 0 ? strerror(errno) : "nothing was written");
+                        (long long)w->end, put < 0 ? strerror(errno) : "no bytes were written");
         done += put;
     }
     return OK;
@@ -434,7 +433,7 @@ static enum err write_meta(struct writer *w)
         pack_put(&meta, body.data, body.n_bytes);
     enum err e = OK;
     if (body.failed || meta.failed) {
-        e = fail(ERR_FIT, "memory: no room for the metadata of %s", w->p->name);
+        e = fail(ERR_FIT, "no memory for the metadata of %s", w->p->name);
     } else {
         uint8_t page[PACK_ALIGN];
         struct pack_header h = {w->end + meta.n_bytes, w->end, meta.n_bytes,
@@ -501,8 +500,10 @@ static enum err open_file(struct writer *w)
         return fail(ERR_IO, "%s: %s", w->folder, strerror(errno));
     int64_t needed = file_bytes_max(w);
     if ((double)fs.f_bavail * (double)fs.f_frsize < (double)needed)
-        return fail(ERR_IO, "%s: the pack needs %lld bytes, the disk has %.0f free", path,
-                    (long long)needed, (double)fs.f_bavail * (double)fs.f_frsize);
+        return fail(ERR_IO,
+                    "%s: the pack needs %lld bytes, the disk has %.0f bytes free (set "
+                    "SLUICE_CACHE_DIR, or another -o)",
+                    path, (long long)needed, (double)fs.f_bavail * (double)fs.f_frsize);
     unlink(w->tmp); // of a killed process that had this pid
     w->fd = open(w->tmp, O_RDWR | WHOLE_NEW, 0644);
     if (w->fd < 0)
@@ -564,13 +565,13 @@ enum err pack_write(const struct pack_request *r)
     }
     struct writer *w = calloc(1, sizeof *w);
     if (!w)
-        return fail(ERR_FIT, "memory: no room for a pack's writer");
+        return fail(ERR_FIT, "no memory for a pack's writer");
     w->r = r;
     w->p = r->provider;
     w->fd = -1;
     w->bf12 = calloc((size_t)max_i64(w->p->shape.n_layers, 1), N_ROLES);
-    enum err e = w->bf12 ? pack_choose_bf12(r, w->bf12)
-                         : fail(ERR_FIT, "memory: no room for a pack's writer");
+    enum err e =
+        w->bf12 ? pack_choose_bf12(r, w->bf12) : fail(ERR_FIT, "no memory for a pack's writer");
     if (e == OK)
         e = lay_out(w);
     if (e == OK)
@@ -628,11 +629,11 @@ enum err pack_model_as(const struct model *m, enum pack_weights weights, struct 
                 p.roles |= ROLE_BIT(role);
     struct writer *w = calloc(1, sizeof *w);
     if (!w)
-        return fail(ERR_FIT, "memory: no room for a pack's writer");
+        return fail(ERR_FIT, "no memory for a pack's writer");
     w->r = &r;
     w->p = &p;
     w->bf12 = calloc((size_t)max_i64(m->shape.n_layers, 1), N_ROLES);
-    enum err e = w->bf12 ? lay_out(w) : fail(ERR_FIT, "memory: no room for a pack's writer");
+    enum err e = w->bf12 ? lay_out(w) : fail(ERR_FIT, "no memory for a pack's writer");
     free(w->bf12);
     if (e == OK) {
         *as = *m;
@@ -677,7 +678,7 @@ enum err pack_layer_make(const struct pack_provider *p, struct model *m, int lay
     struct pack_request r = {.provider = p};
     struct writer *w = calloc(1, sizeof *w);
     if (!w)
-        return fail(ERR_FIT, "memory: no room for a pack's writer");
+        return fail(ERR_FIT, "no memory for a pack's writer");
     writer_of_model(w, p, m, fd);
     w->r = &r;
     w->memory = to;
@@ -701,7 +702,7 @@ enum err pack_panels_make(const struct pack_provider *p, struct model *m, int la
     CHECK(role_kind(role) == ROLE_IS_PANELS && n > 0 && n <= t.n && n % PANEL_ROWS == 0);
     struct writer *w = calloc(1, sizeof *w);
     if (!w)
-        return fail(ERR_FIT, "memory: no room for a pack's writer");
+        return fail(ERR_FIT, "no memory for a pack's writer");
     writer_of_model(w, p, m, -1);
     w->memory = to;
     t.n = n;
@@ -724,7 +725,7 @@ enum err pack_directory_write(const struct pack_provider *p, struct model *m, in
                              .on_demand = m->on_demand};
     struct writer *w = calloc(1, sizeof *w);
     if (!w)
-        return fail(ERR_FIT, "memory: no room for a pack's writer");
+        return fail(ERR_FIT, "no memory for a pack's writer");
     writer_of_model(w, p, m, fd);
     w->r = &r;
     enum err e = write_meta(w);

@@ -123,7 +123,8 @@ enum err family_act(const struct source *s, const char *name, const char *key, c
             *out = acts[i].act;
             return OK;
         }
-    return family_fail(s, name, key, "unsupported: %s (have silu, gelu, gelu_new, relu)", act);
+    return family_fail(s, name, key, "unsupported: %s (supported: silu, gelu, gelu_new, relu)",
+                       act);
 }
 
 void family_defaults(struct shape *shape)
@@ -381,12 +382,12 @@ static enum err check_tensor(const struct family_model *m, const struct source *
                     dtype_info(family_part(m, s, role, layer, 0)->dtype)->name);
     if ((m->transposed & ROLE_BIT(role)) && role_is_experts(&m->shape, role) && t->n_dims != 3) {
         print_dims(has, sizeof has, t->n_dims, t->dims);
-        return fail(ERR_INPUT, "%s: tensor %s: expected a matrix of each expert, the file has [%s]",
+        return fail(ERR_INPUT, "%s: tensor %s: expected one matrix per expert, the file has [%s]",
                     s->path, name, has);
     }
     if ((m->transposed & ROLE_BIT(role)) && dtype_info(t->dtype)->block > 1)
-        return fail(ERR_INPUT, "%s: tensor %s: columns of %s cannot be read", s->path, name,
-                    dtype_info(t->dtype)->name);
+        return fail(ERR_INPUT, "%s: tensor %s: matrices stored by columns cannot be %s", s->path,
+                    name, dtype_info(t->dtype)->name);
     return OK;
 }
 
@@ -447,7 +448,7 @@ static enum err check_strangers(const struct family_model *m, const struct sourc
         const char *name = s->tensors[i].name;
         if (strncmp(name, start, (size_t)n) == 0 && !is_buffer(name + n) &&
             !is_role(m, name + n, layer) && !source_is_part(s, &s->tensors[i]))
-            return fail(ERR_INPUT, "%s: tensor %s: %s models have none: this one is not supported",
+            return fail(ERR_INPUT, "%s: tensor %s: unsupported: %s models have no such tensor",
                         s->path, name, m->shape.family);
     }
     return OK;
@@ -569,7 +570,7 @@ static enum err unsupported(const struct source *s, const char *key, const char 
         if (i == 0 || strcmp(families[i].name, families[i - 1].name) != 0) // one has two rows
             at += (size_t)snprintf(have + at, sizeof have - at, "%s%s", i ? ", " : "",
                                    families[i].name);
-    return family_fail(s, "", key, "unsupported architecture %s (have %s)", what, have);
+    return family_fail(s, "", key, "unsupported architecture %s (supported: %s)", what, have);
 }
 
 static enum err find_family(const struct source *s, const struct family **found)

@@ -183,8 +183,8 @@ static enum err read_experts(const struct source *s, const char *name,
         return OK;
     TRY(family_ints(s, name, keys, ffn ? 2 : 1, shape));
     if (shape->n_experts_used > shape->n_experts)
-        return family_fail(s, name, keys[0].key, "%d is more than all %d experts",
-                           shape->n_experts_used, shape->n_experts);
+        return family_fail(s, name, keys[0].key, "%d exceeds the %d experts", shape->n_experts_used,
+                           shape->n_experts);
     if (d->shared_ffn_key)
         TRY(read_shared(s, name, d, shape, dense_dim));
     if (!gguf && d->sparse_layers)
@@ -229,7 +229,7 @@ static enum err rotated_dims(const struct source *s, struct shape *shape, const 
 {
     shape->rope_dim = (int)(shape->head_dim * rope->partial);
     if (shape->rope_dim < 2 || shape->rope_dim % 2 != 0)
-        return family_fail(s, "", "head_dim", "%d of %d numbers cannot be turned in pairs",
+        return family_fail(s, "", "head_dim", "%d of %d numbers cannot be rotated in pairs",
                            shape->rope_dim, shape->head_dim);
     return OK;
 }

@@ -311,8 +311,8 @@ static enum err part_check(const struct gguf_header *first, const struct gguf_he
     TRY(header_str(h, "general.architecture", &b, &n_b, &found));
     if (found && (!a || n_a != n_b || memcmp(a, b, (size_t)n_a) != 0))
         return fail(ERR_INPUT,
-                    "%s: split: splits differ: architecture \"%.40s\", in the first %.40s",
-                    h->label, b, a ? a : "there is none");
+                    "%s: split: splits differ: architecture \"%.40s\", the first part has %.40s",
+                    h->label, b, a ? a : "none");
     return OK;
 }
 

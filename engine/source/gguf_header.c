@@ -343,7 +343,7 @@ static enum err not_gguf(const struct gguf_header *h, const uint8_t *p, int64_t 
         {"lmgg", "an old ggml file, not GGUF (convert it)", 4, 0},
         {"tjgg", "an old ggml file, not GGUF (convert it)", 4, 0},
         {"fmgg", "an old ggml file, not GGUF (convert it)", 4, 0},
-        {"FUGG", "a GGUF file with its bytes swapped, not GGUF as we read it", 4, 0},
+        {"FUGG", "a byte-swapped GGUF file (convert it)", 4, 0},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (n >= kinds[i].at + kinds[i].n &&
@@ -388,7 +388,7 @@ static enum err start_read(struct gguf_header *h)
         const uint32_t swapped = __builtin_bswap32(version);
         if (swapped >= 1 && swapped <= 3)
             return bad(h, "big-endian file (only little-endian GGUF is supported)");
-        return bad(h, "version %u unsupported (2 and 3 are)", version);
+        return bad(h, "version %u unsupported (supported: 2 and 3)", version);
     }
     int64_t n_tensors, n_keys;
     TRY(count_take(h, "tensors", TENSOR_BYTES_MIN, GGUF_TENSORS_MAX, &n_tensors));

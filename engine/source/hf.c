@@ -152,11 +152,11 @@ static enum err tensors_check(const struct hf *hf, struct json *j)
     while (json_next(j) == JSON_KEY) {
         const struct source_tensor *t = safetensors_find(&hf->weights, j->str);
         if (!t)
-            return json_fail(j, "tensor %.200s is in none of the shards", j->str);
+            return json_fail(j, "tensor %.200s is missing from every shard", j->str);
         TRY(json_expect(j, JSON_STR));
         if (strcmp(j->str, hf->shards[t->file]) != 0)
-            return json_fail(j, "tensor %.200s is not in %.200s but in %.200s", t->name, j->str,
-                             hf->shards[t->file]);
+            return json_fail(j, "tensor %.200s: expected in %.200s, found in %.200s", t->name,
+                             j->str, hf->shards[t->file]);
     }
     return j->err;
 }

@@ -34,7 +34,7 @@ static enum err config_fail(const struct hf *hf, const char *key, const char *va
                             const char *have)
 {
     return fail(ERR_INPUT,
-                "%.512s/config.json: quantization_config.%s: unsupported: %.100s (have %s)",
+                "%.512s/config.json: quantization_config.%s: unsupported: %.100s (supported: %s)",
                 hf->dir, key, value, have);
 }
 
@@ -320,7 +320,8 @@ static enum err groups_add(struct quantized *q, const struct source_tensor *code
     TRY(need(q, stem, ".scales", "", n_groups, n, &as.scales));
     TRY(need(q, stem, ".qzeros", "I32", n_groups, n / 8, &as.zeros));
     if (as.t.dtype == N_DTYPES)
-        return quantized_fail(q, codes->name, "unsupported: groups of %lld (have multiples of 32)",
+        return quantized_fail(q, codes->name,
+                              "unsupported: groups of %lld (supported: multiples of 32)",
                               (long long)as.scale_k);
     if (by_k)
         TRY(gptq_order_check(q, stem, k, as.scale_k));
@@ -338,8 +339,7 @@ static enum err fp8_add(struct quantized *q, const struct source_tensor *codes)
     const struct source_tensor *s = inv ? inv : beside(q, codes->name, "_scale");
     if (!s || s->dtype == N_DTYPES)
         return quantized_fail(q, codes->name, "%s",
-                              s ? "its scales are no numbers"
-                                : "neither _scale nor _scale_inv is there");
+                              s ? "the scales are not numbers" : "_scale or _scale_inv is missing");
     struct quantized_tensor as = {.method = q->method,
                                   .codes = codes,
                                   .scales = s,
@@ -364,7 +364,7 @@ static enum err fp8_add(struct quantized *q, const struct source_tensor *codes)
     as.t.dtype = k % 128 == 0 && group % 128 == 0 ? DTYPE_F8_128 : DTYPE_F8_32;
     if (k % 32 != 0)
         return quantized_fail(q, codes->name,
-                              "unsupported: rows of %lld numbers (have multiples "
+                              "unsupported: rows of %lld numbers (supported: multiples "
                               "of 32)",
                               (long long)k);
     return quantized_keep(q, as, codes->name, "");
@@ -429,7 +429,7 @@ static enum err list(struct quantized *q)
         const char *name = q->tensors[i].t.name;
         const struct source_tensor *plain = safetensors_find(st, name);
         if (plain && plain != q->tensors[i].codes)
-            return quantized_fail(q, name, "is there both quantised and not");
+            return quantized_fail(q, name, "stored both quantised and unquantised");
     }
     return OK;
 }

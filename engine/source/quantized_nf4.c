@@ -50,14 +50,15 @@ static enum err state_get(const struct values *v, struct state *s)
     int found;
     TRY(values_str(v, "quant_type", &type, &n, &found));
     if (found && strcmp(type, "nf4") != 0)
-        return fail(ERR_INPUT, "%s: quant_type: unsupported: %.40s (have nf4)", v->file, type);
+        return fail(ERR_INPUT, "%s: quant_type: unsupported: %.40s (supported: nf4)", v->file,
+                    type);
     TRY(values_int(v, "blocksize", 1, 1 << 20, &block, &found));
     if (block != 64)
-        return fail(ERR_INPUT, "%s: blocksize: unsupported: %lld (have 64)", v->file,
+        return fail(ERR_INPUT, "%s: blocksize: unsupported: %lld (supported: 64)", v->file,
                     (long long)block);
     TRY(values_int(v, "nested_blocksize", 1, 1 << 20, &nested_block, &s->nested));
     if (nested_block != NESTED_BLOCK)
-        return fail(ERR_INPUT, "%s: nested_blocksize: unsupported: %lld (have %d)", v->file,
+        return fail(ERR_INPUT, "%s: nested_blocksize: unsupported: %lld (supported: %d)", v->file,
                     (long long)nested_block, NESTED_BLOCK);
     TRY(values_float(v, "nested_offset", &s->offset, &found));
     if (s->nested && !found)
@@ -78,7 +79,7 @@ static enum err state_read(const struct quantized *q, const char *name, struct s
         return quantized_fail(q, t->name, "%lld bytes are too many", (long long)t->n_bytes);
     char *text = malloc((size_t)t->n_bytes + 1);
     if (!text)
-        return fail(ERR_FIT, "memory: no room for %s", t->name);
+        return fail(ERR_FIT, "no memory for %s", t->name);
     snprintf(where, sizeof where, "%.500s: tensor %.600s", q->hf->dir, t->name);
     enum err e = safetensors_read(&q->hf->weights, t, 0, t->n_bytes, text);
     if (e == OK)
@@ -112,7 +113,7 @@ static enum err map_take(const struct quantized *q, const struct source_tensor *
     }
     as->map = malloc(sizeof map);
     if (!as->map)
-        return fail(ERR_FIT, "memory: no room for %s", t->name);
+        return fail(ERR_FIT, "no memory for %s", t->name);
     memcpy(as->map, map, sizeof map);
     return OK;
 }
@@ -137,13 +138,13 @@ enum err quantized_nf4_add(struct quantized *q, const struct source_tensor *code
                                   .t = {.dtype = DTYPE_NF4, .n_dims = 2, .dims = {n, k}}};
     if (k % 64 != 0)
         return quantized_fail(q, codes->name,
-                              "unsupported: rows of %lld numbers (have multiples of 64)",
+                              "unsupported: rows of %lld numbers (supported: multiples of 64)",
                               (long long)k);
     TRY(need(q, codes->name, "", "U8", n * k / 2, &as.codes));
     TRY(need(q, codes->name, ".quant_map", "F32", 16, &map));
     TRY(safetensors_read(&q->hf->weights, map, 0, sizeof numbers, numbers));
     if (memcmp(numbers, nf4_numbers, sizeof numbers) != 0)
-        return quantized_fail(q, map->name, "unsupported: is not the table of nf4");
+        return quantized_fail(q, map->name, "unsupported: this is not the nf4 table");
     TRY(need(q, codes->name, ".absmax", s.nested ? "U8" : "F32", n_scales, &as.scales));
     if (s.nested) {
         as.offset = (float)s.offset;

@@ -12,7 +12,7 @@
 
 static enum err no_memory(const struct quantized_tensor *t)
 {
-    return fail(ERR_FIT, "memory: no room for rows of %s", t->t.name);
+    return fail(ERR_FIT, "no memory for rows of %s", t->t.name);
 }
 
 static int64_t k_of(const struct quantized_tensor *t)
@@ -65,7 +65,7 @@ static enum err band_heads(struct quantized *q, const struct quantized_tensor *t
             const uint16_t scale = f32_to_f16(scales[i]);
             if (f16_to_f32(scale) != scales[i])
                 return quantized_fail(q, t->scales->name,
-                                      "row %lld: a scale of %g is no f16 (unsupported)",
+                                      "row %lld: unsupported: a scale of %g does not fit f16",
                                       (long long)row, (double)scales[i]);
             const int nibble = q->method == METHOD_AWQ ? awq_order[i % 8] : i % 8;
             const int zero = (int)(zeros[i / 8] >> 4 * nibble & 15) + q->zero_add;

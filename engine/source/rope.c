@@ -34,9 +34,9 @@ static enum err kind_of(struct rope *r, const struct source *s, const char *key,
             r->kind = kinds[i].kind;
             return OK;
         }
-    return family_fail(s, "", key,
-                       "unsupported: %s (have default, linear, dynamic, llama3, yarn, longrope)",
-                       type);
+    return family_fail(
+        s, "", key, "unsupported: %s (supported: default, linear, dynamic, llama3, yarn, longrope)",
+        type);
 }
 
 /* Divisors, one for each pair. */

@@ -52,8 +52,9 @@ static enum err head_check(struct tokenizer *tok, int64_t n_bytes, const char *f
         (h->n_scores != 0 && h->n_scores != h->n_vocab))
         return fail(ERR_CORRUPT, "%s: tokenizer: a count is out of range", file);
     if (h->n_bytes != (uint64_t)n_bytes || !blob_layout(tok, (uint64_t)n_bytes))
-        return fail(ERR_CORRUPT, "%s: tokenizer: %lld bytes, its counts say otherwise", file,
-                    (long long)n_bytes);
+        return fail(ERR_CORRUPT,
+                    "%s: tokenizer: %lld bytes do not match its counts (pack the model again)",
+                    file, (long long)n_bytes);
     return OK;
 }
 
@@ -89,7 +90,7 @@ static enum err pieces_check(struct tokenizer *tok, const char *file)
             return fail(ERR_CORRUPT, "%s: tokenizer: token %u: kind %u with %u bytes", file, id,
                         tok->piece_kind[id], to - from);
         if (!piece_ok(tok, id))
-            return fail(ERR_CORRUPT, "%s: tokenizer: token %u is not sound", file, id);
+            return fail(ERR_CORRUPT, "%s: tokenizer: token %u is invalid", file, id);
         tok->piece_bytes_max = max_i64(tok->piece_bytes_max, to - from);
     }
     for (uint32_t rank = 0; rank < h->n_merges; rank++) {
@@ -123,7 +124,7 @@ static enum err added_check(struct tokenizer *tok, const char *file)
         if (a->id >= h->n_vocab || a->flags >= 2 * ADDED_NORMALIZED ||
             !(a->flags & ADDED_NORMALIZED) != !normalized || !span_ok(tok, a->match) ||
             a->match.n == 0 || a->match.n > TOKEN_ADDED_BYTES_MAX)
-            return fail(ERR_CORRUPT, "%s: tokenizer: added token %u is not sound", file, i);
+            return fail(ERR_CORRUPT, "%s: tokenizer: added token %u is invalid", file, i);
         if (i > 0 && i != h->n_added_raw && span_order(tok, a[-1].match, a->match) >= 0)
             return fail(ERR_CORRUPT, "%s: tokenizer: added token %u is out of order", file, i);
         uint8_t *first = normalized ? tok->first_normalized : tok->first_raw;
@@ -164,7 +165,7 @@ static enum err steps_open(struct tokenizer *tok, const char *file)
         n_changing += s->kind == STEP_PREFIX_SPACE || s->kind == STEP_METASPACE;
         if (!step_ok(tok, s) || n_changing > 1 ||
             (i > 0 && s->kind < STEP_SPLIT_REGEX && s[-1].kind >= STEP_SPLIT_REGEX))
-            return fail(ERR_CORRUPT, "%s: tokenizer: step %u is not sound", file, i);
+            return fail(ERR_CORRUPT, "%s: tokenizer: step %u is invalid", file, i);
         tok->n_normalizers += s->kind < STEP_SPLIT_REGEX;
         if (s->kind != STEP_SPLIT_REGEX && s->kind != STEP_REPLACE_REGEX)
             continue;
@@ -188,7 +189,7 @@ static enum err rest_check(const struct tokenizer *tok, const char *file)
     uint32_t n_ids = h->n_prefix + h->n_suffix + h->n_stops; // they stand one after the other
     for (uint32_t i = 0; i < n_ids; i++)
         sound &= id_ok(tok, tok->prefix[i]);
-    return sound ? OK : fail(ERR_CORRUPT, "%s: tokenizer: a special token is not sound", file);
+    return sound ? OK : fail(ERR_CORRUPT, "%s: tokenizer: a special token is invalid", file);
 }
 
 static enum err rules_check(const struct tokenizer *tok, const char *file)
@@ -200,7 +201,7 @@ static enum err rules_check(const struct tokenizer *tok, const char *file)
         h->n_strip > DECODE_STRIP_MAX || (needs_scores && h->n_scores == 0) ||
         (h->model == MODEL_UNIGRAM && h->flags & TOKEN_BYTES) || !span_ok(tok, h->space) ||
         !span_ok(tok, h->shown) || !span_ok(tok, h->unk_text) || (needs_space && h->space.n == 0))
-        return fail(ERR_CORRUPT, "%s: tokenizer: its rules are not sound", file);
+        return fail(ERR_CORRUPT, "%s: tokenizer: its rules are invalid", file);
     return charsmap_check(tok, file);
 }
 
@@ -433,7 +434,8 @@ enum err tokenizer_encode(struct tokenizer *tok, const char *text, int64_t n_byt
         sink_put(&sink, tok->suffix[i]);
     *n_ids = sink.n;
     if (sink.n > cap)
-        return fail(ERR_ROW, "text: %lld tokens, room for %lld", (long long)sink.n, (long long)cap);
+        return fail(ERR_ROW, "text: %lld tokens, more than the limit of %lld", (long long)sink.n,
+                    (long long)cap);
     return OK;
 }
 
@@ -444,7 +446,7 @@ enum err tokenizer_encode_all(struct tokenizer *tok, const char *text, int64_t n
     for (*ids = NULL;; cap = *n_ids) {
         int32_t *p = realloc(*ids, (size_t)cap * sizeof *p);
         enum err e = p ? tokenizer_encode(tok, text, n_bytes, add_special, p, cap, n_ids)
-                       : fail(ERR_FIT, "memory: token ids");
+                       : fail(ERR_FIT, "no memory for token ids");
         *ids = p ? p : *ids;
         if (e == OK)
             return OK;

@@ -95,12 +95,12 @@ static int64_t rule_find(const struct charsmap *m, const char *p, int64_t n, int
 static enum err rule_text(const struct charsmap *m, uint32_t value, const char **p, int64_t *n)
 {
     if (value >= m->n_texts)
-        return fail(ERR_ROW, "text: the tokenizer's charsmap points out of itself");
+        return fail(ERR_ROW, "text: the tokenizer's charsmap has an offset out of range");
     *p = m->texts + value;
     const char *end = memchr(*p, 0, m->n_texts - value);
     *n = end ? end - *p : (int64_t)(m->n_texts - value);
     if (utf8_valid(*p, *n) != *n)
-        return fail(ERR_ROW, "text: the tokenizer's charsmap gives what is not UTF-8");
+        return fail(ERR_ROW, "text: the tokenizer's charsmap gives bytes that are not UTF-8");
     return OK;
 }
 

@@ -77,7 +77,7 @@ enum err shown_open(struct tokenizer *tok)
     for (uint32_t id = 0; id < n_vocab; id++)
         n += piece_show(tok, id, NULL);
     if (n > TOKEN_BLOB_BYTES_MAX)
-        return fail(ERR_CORRUPT, "tokenizer: its tokens are more than %lld bytes of text",
+        return fail(ERR_CORRUPT, "tokenizer: its tokens exceed %lld bytes of text",
                     (long long)TOKEN_BLOB_BYTES_MAX);
     tok->shown_at = malloc(((size_t)n_vocab + 1) * sizeof *tok->shown_at);
     tok->shown = malloc((size_t)n + 1);
@@ -287,7 +287,8 @@ static enum err text_end(const struct text_sink *s, int64_t *n_out)
 {
     *n_out = s->n;
     if (s->n > s->cap)
-        return fail(ERR_ROW, "text: %lld bytes, room for %lld", (long long)s->n, (long long)s->cap);
+        return fail(ERR_ROW, "text: %lld bytes, more than the limit of %lld", (long long)s->n,
+                    (long long)s->cap);
     return OK;
 }
 

@@ -332,7 +332,7 @@ static enum err named_specials(struct token_dir *t, const char *const fallback[3
             continue;
         TRY(draft_find(t->d, text, n, &id));
         if (id < 0) {
-            log_line(LOG_WARN, "%s: %s '%.*s' is not in the vocabulary: ignored", t->dir, names[i],
+            log_line(LOG_WARN, "%s: %s '%.*s' is not in the vocabulary, ignored", t->dir, names[i],
                      (int)min_i64(n, 60), text);
             continue;
         }

@@ -163,7 +163,7 @@ static enum err piece_set(struct token_draft *d, int64_t id, struct draft_piece 
     TRY(slots_grow(d));
     uint32_t *slot = slot_of(d, p);
     if (*slot)
-        return fail(ERR_INPUT, "%s: tokens %u and %lld are the same text", d->file, *slot - 1,
+        return fail(ERR_INPUT, "%s: tokens %u and %lld have the same text", d->file, *slot - 1,
                     (long long)id);
     d->pieces[id] = p;
     *slot = (uint32_t)id + 1;
@@ -333,8 +333,8 @@ enum err draft_merge_line(struct token_draft *d, const char *line, int64_t n)
     const char *space = memchr(line, ' ', (size_t)n);
     int64_t n_left = space ? space - line : n, n_right = space ? n - n_left - 1 : 0;
     if (n_left == 0 || n_right == 0 || memchr(space + 1, ' ', (size_t)n_right))
-        return fail(ERR_INPUT, "%s: merge %lld: '%.*s' is not two tokens and a space", d->file,
-                    (long long)d->n_merges_read, (int)min_i64(n, 100), line);
+        return fail(ERR_INPUT, "%s: merge %lld: '%.*s' is not two tokens with a space between",
+                    d->file, (long long)d->n_merges_read, (int)min_i64(n, 100), line);
     return draft_merge(d, line, n_left, space + 1, n_right);
 }
 
@@ -352,7 +352,8 @@ enum err draft_added(struct token_draft *d, int64_t id, const char *text, int64_
     int32_t known;
     TRY(draft_find(d, text, n, &known));
     if (known >= 0 && id >= 0 && known != id)
-        return fail(ERR_INPUT, "%s: added token %lld '%.*s': id %lld, the vocabulary says %d",
+        return fail(ERR_INPUT,
+                    "%s: added token %lld '%.*s': id %lld differs from the vocabulary's %d",
                     d->file, k, shown, text, (long long)id, known);
     if (known < 0 && id < 0)
         return fail(ERR_INPUT, "%s: added token %lld '%.*s' is not in the vocabulary", d->file, k,
@@ -414,7 +415,7 @@ enum err draft_extra(struct token_draft *d, int32_t *list, int *n_list, int64_t 
                      const char *what)
 {
     if (id < 0 || id >= d->n_vocab)
-        return fail(ERR_INPUT, "%s: %s: token id %lld is out of the vocabulary of %lld", d->file,
+        return fail(ERR_INPUT, "%s: %s: token id %lld is outside the vocabulary of %lld", d->file,
                     what, (long long)id, (long long)d->n_vocab);
     if (*n_list == TOKEN_EXTRA_MAX)
         return fail(ERR_INPUT, "%s: %s: more than %d tokens", d->file, what, TOKEN_EXTRA_MAX);
@@ -454,8 +455,8 @@ static enum err added_sort(struct token_draft *d)
         int same = last->match.n == a->match.n && !((last->flags ^ a->flags) & ADDED_NORMALIZED) &&
                    !memcmp(d->text + last->match.at, d->text + a->match.at, a->match.n);
         if (same && last->id != a->id)
-            return fail(ERR_INPUT, "%s: added tokens %u and %u look the same", d->file, last->id,
-                        a->id);
+            return fail(ERR_INPUT, "%s: added tokens %u and %u have the same text", d->file,
+                        last->id, a->id);
         if (!same)
             d->added[kept++] = *a;
     }

@@ -114,7 +114,7 @@ static enum err special_id(const struct token_draft *d, const struct gguf *g, co
     if (!found)
         return OK;
     if (value >= d->n_vocab)
-        return fail(ERR_INPUT, "%s: %s: token id %lld is out of the vocabulary of %lld", d->file,
+        return fail(ERR_INPUT, "%s: %s: token id %lld is outside the vocabulary of %lld", d->file,
                     key, (long long)value, (long long)d->n_vocab);
     *id = (int32_t)value;
     return OK;
@@ -161,7 +161,8 @@ static enum err pieces_load(struct token_draft *d, const struct gguf *g, const s
     TRY(gguf_i32_array(g, "tokenizer.ggml.token_type", &types, &has_types));
     TRY(gguf_f32_array(g, "tokenizer.ggml.scores", &scores, &has_scores));
     if (!found || !has_types || !has_scores || types.n != tokens.n || scores.n != tokens.n)
-        return fail(ERR_INPUT, "%s: tokenizer.ggml: expected as many tokens, scores and token_type",
+        return fail(ERR_INPUT,
+                    "%s: tokenizer.ggml: tokens, scores and token_type have different lengths",
                     d->file);
     *unk = -1;
     for (int64_t id = 0; (text = gguf_strings_next(&tokens, &n)); id++) {
@@ -248,7 +249,8 @@ enum err token_load_gguf(struct token_draft *d, const struct gguf *g)
     if (is_model(model, n_model, "llama") || is_model(model, n_model, "t5"))
         return spm_load(d, g, n_model == 2 ? MODEL_UNIGRAM : MODEL_BPE);
     if (!is_model(model, n_model, "gpt2"))
-        return fail(ERR_INPUT, "%s: tokenizer.ggml.model: unsupported '%.*s' (gpt2, llama, t5)",
+        return fail(ERR_INPUT,
+                    "%s: tokenizer.ggml.model: unsupported '%.*s' (supported: gpt2, llama, t5)",
                     d->file, (int)min_i64(n_model, 60), model);
     d->flags = TOKEN_BYTES;
     TRY(gguf_str(g, "tokenizer.ggml.pre", &name, &n, &found));

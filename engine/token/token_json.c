@@ -163,7 +163,7 @@ static enum err unk_id_next(struct json *j, struct token_draft *d)
     if (k != JSON_INT)
         return k == JSON_ERROR ? j->err : json_fail(j, "unk_id: expected integer");
     if (j->i64 < 0 || j->i64 >= d->n_vocab)
-        return json_fail(j, "unk_id %lld is out of the vocabulary of %lld", (long long)j->i64,
+        return json_fail(j, "unk_id %lld is outside the vocabulary of %lld", (long long)j->i64,
                          (long long)d->n_vocab);
     d->unk = (int32_t)j->i64;
     return OK;
@@ -307,7 +307,7 @@ static enum err model_type(struct json *j, struct token_draft *d)
         }
         TRY(json_expect(j, JSON_STR));
         if (!key_is(j, "BPE") && !key_is(j, "Unigram"))
-            return json_fail(j, "unsupported model type %.*s (BPE and Unigram only)",
+            return json_fail(j, "unsupported model type %.*s (supported: BPE, Unigram)",
                              (int)min_i64(j->n_str, 40), j->str);
         d->model = key_is(j, "BPE") ? MODEL_BPE : MODEL_UNIGRAM;
     }
@@ -365,7 +365,7 @@ static enum err pass_run(struct json *j, struct token_draft *d, enum pass pass,
         TRY(member_read(j, d, pass));
     }
     TRY(json_expect(j, JSON_END));
-    return has_model ? OK : json_fail(j, "no model");
+    return has_model ? OK : json_fail(j, "missing key 'model'");
 }
 
 /* `tokenizers` puts spaces between tokens where there is no decoder. */

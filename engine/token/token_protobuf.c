@@ -69,7 +69,7 @@ static enum err proto_next(struct proto *p, struct proto_field *f, int *found)
         return OK;
     TRY(varint_next(p, &key));
     if (key >> 3 == 0 || key >> 3 > (1u << 29) - 1)
-        return proto_fail(p, "a field number out of range");
+        return proto_fail(p, "a field number is out of range");
     f->number = (uint32_t)(key >> 3);
     f->wire = (enum proto_wire)(key & 7);
     switch (key & 7) {
@@ -82,19 +82,19 @@ static enum err proto_next(struct proto *p, struct proto_field *f, int *found)
     case WIRE_BYTES:
         TRY(varint_next(p, &f->value));
         if (f->value > (uint64_t)(p->end - p->at))
-            return proto_fail(p, "a field that is longer than what it stands in");
+            return proto_fail(p, "a field is longer than its message");
         f->bytes = p->at;
         f->n = (int64_t)f->value;
         p->at += f->n;
         return OK;
     default:
-        return proto_fail(p, "a field of unknown type");
+        return proto_fail(p, "a field has an unknown type");
     }
 }
 
 static enum err wire_is(const struct proto *p, const struct proto_field *f, enum proto_wire wire)
 {
-    return f->wire == wire ? OK : proto_fail(p, "a field of another type than the format's");
+    return f->wire == wire ? OK : proto_fail(p, "a field has another type than the format says");
 }
 
 static struct proto inner(const struct proto *p, const struct proto_field *f, const char *where)
@@ -260,8 +260,8 @@ enum err token_load_spm(struct token_draft *d, const char *buf, int64_t n)
                          .eos_piece = {"</s>", 4}};
     TRY(model_pass(&s, buf, n, 0));
     if (s.model_type != 1 && s.model_type != 2)
-        return fail(ERR_INPUT, "%s: unsupported model_type %lld (1 Unigram, 2 BPE)", d->file,
-                    (long long)s.model_type);
+        return fail(ERR_INPUT, "%s: unsupported model_type %lld (supported: 1 Unigram, 2 BPE)",
+                    d->file, (long long)s.model_type);
     s.spm.model = s.model_type == 1 ? MODEL_UNIGRAM : MODEL_BPE;
     TRY(model_pass(&s, buf, n, 1));
     if (s.unk < 0)

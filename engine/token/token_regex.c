@@ -323,7 +323,7 @@ enum err regex_find(struct regex *r, const char *text, int64_t n, int64_t from, 
     if (rc < 0) {
         char why[128] = "";
         pcre2_get_error_message(rc, (PCRE2_UCHAR *)why, sizeof why);
-        return fail(ERR_ROW, "text: the pre-tokenizer's pattern cannot take it: %s", why);
+        return fail(ERR_ROW, "text: the pre-tokenizer's pattern failed: %s", why);
     }
     const size_t *ovector = pcre2_get_ovector_pointer(r->match);
     *at = (int64_t)ovector[0];

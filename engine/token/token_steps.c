@@ -256,7 +256,7 @@ static enum err metaspace_end(struct token_draft *d, const struct step_fields *f
         return unsupported(d, "pre_tokenizer", f);
     int is_behind = d->n_steps > 0 && d->steps[d->n_steps - 1].kind >= STEP_SPLIT_REGEX;
     if (step.behavior == PREPEND_FIRST && is_behind) // what came of one character counts as first
-        return fail(ERR_INPUT, "%s: unsupported prepend_scheme 'first' behind another step",
+        return fail(ERR_INPUT, "%s: unsupported prepend_scheme 'first' after another step",
                     d->file);
     TRY(draft_step(d, step));
     if (!f->is_split)

@@ -212,7 +212,7 @@ enum err token_load_tekken(struct token_draft *d, const char *buf, int64_t n)
     TRY(config_check(&t));
     TRY(pass(&t, buf, n, PASS_VOCAB));
     if (t.n_read != t.n_ids - t.n_special)
-        return fail(ERR_INPUT, "%s: vocab: %lld tokens of the %lld that config says", d->file,
+        return fail(ERR_INPUT, "%s: vocab: %lld tokens, config says %lld", d->file,
                     (long long)t.n_read, (long long)(t.n_ids - t.n_special));
     TRY(draft_place(d));
     TRY(draft_merges_all(d));

@@ -140,7 +140,7 @@ enum err unigram_encode(struct tokenizer *tok, const char *word, int64_t n_word,
     for (uint32_t end = n; end > 0; end = paths[end].start) { // from here on score is the next end
         if (paths[end].id < 0)
             return fail(ERR_ROW,
-                        "text: a character without a token, and there is no unknown token");
+                        "text: a character has no token, and the model has no unknown token");
         paths[paths[end].start].score = end;
     }
     for (uint32_t at = 0, end; at < n; at = end) {

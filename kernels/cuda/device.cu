@@ -138,7 +138,7 @@ static enum err gpu_alloc(struct device *d, int64_t n_bytes, void **p)
     *p = NULL;
     struct block *b = (struct block *)calloc(1, sizeof *b);
     if (!b)
-        return fail(ERR_FIT, "memory: a block of device memory");
+        return fail(ERR_FIT, "no memory to note a block of device memory");
     cudaError_t e = cudaErrorUnknown;
     if (enter(g))
         e = cudaMalloc(&b->base, (size_t)n_bytes + PAGE);
@@ -200,7 +200,8 @@ static enum err gpu_pin(struct device *d, void *p, int64_t n_bytes)
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         snprintf(locked, sizeof locked, "%lld KiB", (long long)(limit.rlim_cur >> 10));
     return fail(ERR_DEVICE,
-                "cuda: %lld bytes of RAM cannot be pinned: %s (lower --mem-ram; ulimit -l: %s)",
+                "cuda: %lld bytes of RAM cannot be pinned: %s (lower --mem-ram, or raise ulimit "
+                "-l, now %s)",
                 (long long)n_bytes, cudaGetErrorString(e), locked);
 }
 
@@ -304,7 +305,7 @@ static enum err gpu_stream_open(struct device *d, struct stream **out)
     *out = NULL;
     struct gpu_stream *s = (struct gpu_stream *)calloc(1, sizeof *s);
     if (!s)
-        return fail(ERR_FIT, "memory: stream");
+        return fail(ERR_FIT, "no memory for a stream");
     s->stream.device = d;
     s->last = &s->first;
     pthread_mutex_init(&s->lock, NULL);
@@ -419,12 +420,12 @@ static enum err gpu_library_prepare(struct stream *stream, const struct weight *
     if (!enter(g))
         return state_of(g);
     if (room_bytes < lt_room_bytes(w, m))
-        return fail(ERR_FIT, "device memory: trying cuBLASLt takes %lld bytes (--matmul own)",
+        return fail(ERR_FIT, "device memory: checking cuBLASLt needs %lld bytes (--matmul own)",
                     (long long)lt_room_bytes(w, m));
     TRY(lt_choose(&g->lt, w, m));
     unsigned *counts = (unsigned *)aligned_alloc(PAGE, PAGE);
     if (!counts)
-        return fail(ERR_FIT, "memory: counts of a device");
+        return fail(ERR_FIT, "no memory for the device's counters");
     enum err e = gpu_pin(d, counts, PAGE);
     if (e == OK) {
         e = library_try(stream_of(stream), w, m, room, counts);
@@ -442,7 +443,7 @@ static enum err gpu_event_open(struct device *d, struct event **out)
     *out = NULL;
     struct gpu_event *e = (struct gpu_event *)calloc(1, sizeof *e);
     if (!e)
-        return fail(ERR_FIT, "memory: event");
+        return fail(ERR_FIT, "no memory for an event");
     e->event.device = d;
     if (!enter(g) || !DONE(g, cudaEventCreateWithFlags, &e->cuda, cudaEventBlockingSync)) {
         free(e);
@@ -588,7 +589,8 @@ static enum err gpu_find(struct gpu *g, const char *arg)
     struct cudaFuncAttributes attributes;
     const long index = *arg ? strtol(arg, &end, 10) : 0;
     if (*arg && (*arg < '0' || *arg > '9' || *end || index > 1023))
-        return fail(ERR_USAGE, "--device: 'cuda:%s' is none of cuda|cuda:0|cuda:1|...", arg);
+        return fail(ERR_USAGE,
+                    "--device: invalid value 'cuda:%s' (expected cuda, cuda:0, cuda:1, ...)", arg);
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e == cudaSuccess && n == 0)
         e = cudaErrorNoDevice;
@@ -599,7 +601,8 @@ static enum err gpu_find(struct gpu *g, const char *arg)
         return fail(ERR_DEVICE, "cuda: %s (nvidia-smi shows cards and driver; --device cpu)",
                     cudaGetErrorString(e));
     if (index >= n)
-        return fail(ERR_DEVICE, "cuda:%ld: is not there: cuda:0 to cuda:%d are", index, n - 1);
+        return fail(ERR_DEVICE, "cuda:%ld: no such card (this machine has cuda:0 to cuda:%d)",
+                    index, n - 1);
     g->index = (int)index;
     e = cudaGetDeviceProperties(&properties, g->index);
     if (e == cudaSuccess)
@@ -610,17 +613,19 @@ static enum err gpu_find(struct gpu *g, const char *arg)
     g->sm = properties.major * 10 + properties.minor;
     snprintf(g->name, sizeof g->name, "%.*s", (int)sizeof g->name - 1, properties.name);
     if (g->sm < SM_MIN)
-        return fail(ERR_DEVICE, "cuda:%ld: %s is sm_%d, kernels need sm_%d (--device cpu)", index,
-                    g->name, g->sm, SM_MIN);
+        return fail(ERR_DEVICE, "cuda:%ld: %s is sm_%d, sluice needs sm_%d or newer (--device cpu)",
+                    index, g->name, g->sm, SM_MIN);
     e = cudaDeviceGetAttribute(&sees_ram, cudaDevAttrCanUseHostPointerForRegisteredMem, g->index);
     if (e == cudaSuccess && !sees_ram)
-        return fail(ERR_DEVICE, "cuda:%ld: %s: kernels cannot read pinned RAM here (--device cpu)",
+        return fail(ERR_DEVICE, "cuda:%ld: %s: this card cannot read pinned RAM (--device cpu)",
                     index, g->name);
     if (e == cudaSuccess)
         e = cudaFuncGetAttributes(&attributes, (const void *)nothing);
     if (e != cudaSuccess)
-        return fail(ERR_DEVICE, "cuda:%ld: %s: no kernels for sm_%d: %s (CUDA_ARCHS of the build)",
-                    index, g->name, g->sm, cudaGetErrorString(e));
+        return fail(
+            ERR_DEVICE,
+            "cuda:%ld: %s: sluice was built without kernels for sm_%d: %s (make CUDA_ARCHS=%d)",
+            index, g->name, g->sm, cudaGetErrorString(e), g->sm);
     return OK;
 }
 
@@ -629,11 +634,12 @@ sluice_device_open(int version, const char *arg, struct device **d)
 {
     *d = NULL;
     if (version != DEVICE_VERSION)
-        return fail(ERR_DEVICE,
-                    "cuda: sluice-cuda.so is of another version of sluice (build them together)");
+        return fail(
+            ERR_DEVICE,
+            "cuda: sluice-cuda.so belongs to another version of sluice (build both together)");
     struct gpu *g = (struct gpu *)calloc(1, sizeof *g);
     if (!g)
-        return fail(ERR_FIT, "memory: device");
+        return fail(ERR_FIT, "no memory for the device");
     pthread_mutex_init(&g->lock, NULL);
     pthread_mutex_init(&g->lt.lock, NULL);
     g->device.api = gpu_api();

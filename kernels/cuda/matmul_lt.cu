@@ -43,7 +43,7 @@ static enum err library_find(struct lt *lt)
     for (int i = 0; i < 2 && !lt->library; i++)
         lt->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!lt->library)
-        return fail(ERR_DEVICE, "cuda: %s is not there (install it, or --matmul own)", names[0]);
+        return fail(ERR_DEVICE, "cuda: %s not found (install it, or --matmul own)", names[0]);
 #define LT_FIND(name)                                                                              \
     if (!(lt->calls.name = (decltype(lt->calls.name))dlsym(lt->library, #name)))                   \
         return fail(ERR_DEVICE, "cuda: libcublasLt.so has no %s (--matmul own)", #name);
@@ -51,7 +51,8 @@ static enum err library_find(struct lt *lt)
 #undef LT_FIND
     const int version = (int)lt->calls.cublasLtGetVersion();
     if (version / 10000 != CUBLAS_VER_MAJOR)
-        return fail(ERR_DEVICE, "cuda: libcublasLt.so is of version %d, not %d (--matmul own)",
+        return fail(ERR_DEVICE,
+                    "cuda: libcublasLt.so is version %d, sluice needs %d (--matmul own)",
                     version / 10000, CUBLAS_VER_MAJOR);
     return OK;
 }
@@ -239,7 +240,7 @@ static enum err rows_check(const struct lt *lt, const struct lt_shape *s, int m)
                         "(--matmul own)",
                         s->n, s->k, rows,
                         status != CUBLAS_STATUS_SUCCESS ? lt->calls.cublasLtGetStatusName(status)
-                                                        : "it wants more workspace");
+                                                        : "it needs more workspace");
     }
     return OK;
 }
@@ -253,7 +254,7 @@ enum err lt_choose(struct lt *lt, const struct weight *w, int m)
         s.n = w->n;
         s.k = w->k;
         if (lt->n_shapes == LT_SHAPES)
-            return fail(ERR_DEVICE, "cuda: more than %d kinds of matrices (--matmul own)",
+            return fail(ERR_DEVICE, "cuda: more than %d shapes of matrices (--matmul own)",
                         LT_SHAPES);
         const enum err e = shape_make(lt, &s);
         if (e != OK) {
@@ -487,11 +488,12 @@ enum err lt_tried(struct lt *lt, const struct weight *w, int m, const unsigned *
     for (int rows = LT_ROWS; rows <= lt_rows(m); rows += LT_ROWS)
         for (int place = 0; place < LT_PLACES; place++)
             if (counts[trial_of(rows, place)] > 0)
-                return fail(ERR_DEVICE,
-                            "cuda: cuBLASLt: n %d, k %d: of %d rows%s %u numbers are not what they "
-                            "are among %d: placement would change the answer (--matmul own)",
-                            w->n, w->k, rows, place ? " elsewhere" : "",
-                            counts[trial_of(rows, place)], lt_rows(m));
+                return fail(
+                    ERR_DEVICE,
+                    "cuda: cuBLASLt: n %d, k %d: %d rows%s give %u numbers other than the same "
+                    "rows among %d: the batch size would change the answer (--matmul own)",
+                    w->n, w->k, rows, place ? " at another address" : "",
+                    counts[trial_of(rows, place)], lt_rows(m));
     shape_of(lt, w)->m = lt_rows(m);
     return OK;
 }

@@ -50,7 +50,7 @@ cmp "$root/cpu.jsonl" "$root/script.jsonl"
 if [ -e "$root/kit/bin/sluice-cuda.so" ] && [ ! -e /dev/nvidiactl ]; then # found and loaded; there is no driver
     in_root $loader /kit/bin/sluice run $job -o /cuda.jsonl --device cuda >"$root/said" 2>&1 && exit 1
     grep -i 'sluice: error: .*\(cuda\|device\|driver\)' "$root/said"
-    ! grep 'is not there\|cannot open\|undefined symbol' "$root/said"
+    ! grep 'not found (install\|no such card\|cannot open\|undefined symbol' "$root/said"
 fi
 INSIDE
 echo "bare: ok"

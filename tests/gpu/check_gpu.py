@@ -367,7 +367,7 @@ def with_library(b, test):
     source = b.place.rows("in.jsonl", greedy_rows(1, 2, 1))
     done = b.place.sluice("run", "-m", b.llama, "-i", source, "-o", b.out("library"), "--device", b.a.device, *CUBLASLT,
                           limit_s=b.left())
-    if done.code == NO_DEVICE and "is not there (install it" in done.error_line():
+    if done.code == NO_DEVICE and "not found (install it" in done.error_line():
         raise Skip(done.error_line())
     return test()
 
@@ -606,14 +606,14 @@ def verdict(results, left):
     for why in sorted({r["detail"] for r in results.rows.values() if r["result"] == "skipped"}):
         print(f"skipped: {why}")
     print(f"{results.path}: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped" +
-          (f", {left} to do: the same command goes on" if left else ""))
+          (f", {left} to do: the same command resumes" if left else ""))
     return MORE if left else 1 if counts["failed"] or not counts["passed"] else 0
 
 
 def main():
     a = arguments()
     if not os.path.exists(a.sluice):
-        sys.exit(f"check-gpu: {a.sluice} is not there (make)")
+        sys.exit(f"check-gpu: {a.sluice} not found (make)")
     b = Bench(a)
     todo = [(stage, name, test) for stage in a.only or STAGES for name, test in STAGES[stage](b) if a.match in name]
     if a.list:
