@@ -23,7 +23,7 @@ JOB = ["--prompt-len", "512", "--gen-len", "32", "--num-prompts", "10k"]
 CPU = {"nvme_read": "4e8", "nvme_write": "4e8", "ram_read": "2e10", "matmul_flops": "1e12", "step_s": "1e-5", "threads": "8",
        "ram": "4.3e9", "disk": "2e10"}
 INT8 = {"matmul_q8_m16": "4e12", "matmul_q8_m64": "4e12", "matmul_q8_m256": "4e12"}
-WITHIN, WORTH, MOST = 1.10, 0.05, 6
+WITHIN, WORTH, MOST = 1.10, 0.05, 8
 
 
 def config(name):
@@ -191,13 +191,14 @@ def would_help(tally, place, a):
             seen.add(kind)
             tally.check(near(x["gain"], job_s / x["job_s"] - 1, 1e-4), f"{what}: {x} of {job_s}")
             memory = x["flags"] is None or x["flags"].startswith("--mem-")
-            tally.check(x["lossless"] == memory and (x["quality"] is None) == memory, f"{what}: {x}")
+            lossless = memory or x["flags"].startswith("--attn ")
+            tally.check(x["same_answers"] == memory and x["lossless"] == lossless and (x["quality"] is None) == lossless, f"{what}: {x}")
             there = seconds(place, model, doubled(place, file) if x["flags"] is None else file, with_flags(flags, x["flags"] or ""))
             if not tally.check(there, f"{what}: {x} is refused"):
                 continue
             tally.check(near(there, x["job_s"], 1e-5), f"{what}: {x}: plan says {there}")
     for kind in ("disk", "--mem-ram", "--mem-device", "--weights q4", "--weights q8", "--kv-format q8", "--kv-format mixed",
-                 "--kv-policy h2o --kv-budget 0.2", "--weights q8 --compute int8") if LEVEL else ("--mem-ram", "--kv-format q8"):
+                 "--kv-policy h2o --kv-budget 0.2", "--weights q8 --compute int8", "--attn") if LEVEL else ("--mem-ram", "--kv-format q8"):
         tally.check(kind in seen, f"never told: {kind} (only {sorted(seen)})")
 
 
@@ -211,7 +212,8 @@ def text(tally, place, a):
     for x in got["would_help"]:
         line = next((r for r in rows if x["what"] in r), "")
         tally.check(x["flags"] in line and len(line) <= 102, f"{x} in {line!r}")
-        tally.check(("same answers" in line) == x["lossless"] and ("lossy" in line) != x["lossless"], line)
+        tally.check(("same answers" in line) == x["same_answers"] and ("lossy" in line) != x["lossless"], line)
+        tally.check(("other rounding" in line) == (x["lossless"] and not x["same_answers"]), line)
     for x in got["alternatives"]:
         line = next((r for r in rows if f"{x['output_tokens_per_s']:.4g} " in r and "--" in r), "")
         own = set(re.findall(r"--[^-]\S*(?: (?!--)\S+)*", x["flags"]))

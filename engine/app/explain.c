@@ -210,7 +210,10 @@ void explain_print(const struct explain *e, const struct run *r)
         snprintf(with, sizeof with, "%s%s%s%s", h->what, h->flags[0] && h->what[0] ? " (" : "",
                  h->flags, h->flags[0] && h->what[0] ? ")" : "");
         printf("  %15.4g  %+5.0f %%  %-36s  %s%s\n", tokens_per_s(r, h->job_s), 100 * h->gain, with,
-               h->n_quality > 0 ? "lossy: " : "same answers", h->quality_text);
+               h->n_quality > 0 ? "lossy: "
+               : h->rounds      ? "other rounding, no loss of quality"
+                                : "same answers",
+               h->quality_text);
     }
     print_sources(e);
 }
@@ -257,10 +260,11 @@ void explain_json(const struct explain *e, const struct run *r, json_t *root)
     for (int i = 0; i < e->n_helps; i++) {
         const struct explain_help *h = &e->helps[i];
         json_array_append_new(
-            helps, json_pack("{ss so sf sf sf sb so}", "what", h->what[0] ? h->what : h->flags,
+            helps, json_pack("{ss so sf sf sf sb sb so}", "what", h->what[0] ? h->what : h->flags,
                              "flags", text_or_null(h->flags), "job_s", h->job_s,
                              "output_tokens_per_s", tokens_per_s(r, h->job_s), "gain", h->gain,
-                             "lossless", h->n_quality == 0, "quality", quality_json(h)));
+                             "same_answers", h->n_quality == 0 && !h->rounds, "lossless",
+                             h->n_quality == 0, "quality", quality_json(h)));
     }
     json_object_set_new(root, "lanes", lanes);
     json_object_set_new(root, "alternatives", alternatives);

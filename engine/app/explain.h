@@ -12,7 +12,7 @@
 
 #define EXPLAIN_SETTLED      24 // plans of a search that are looked at
 #define EXPLAIN_ALTERNATIVES 5
-#define EXPLAIN_HELPS        6
+#define EXPLAIN_HELPS        8
 
 /* A lane in a mean pass. */
 struct explain_lane {
@@ -36,8 +36,9 @@ struct explain_help {
     char flags[64];     // empty: no flag does it
     double job_s, gain; // the job with it; the share by which tokens/s grow
     int64_t more;       // bytes, where it is memory
+    int rounds;         // 1: answers are rounded otherwise, and as good
     struct quality quality[VARIANT_CHANGES];
-    int n_quality; // 0: it does not change the answers
+    int n_quality; // 0: it costs no quality
     char quality_text[64];
 };
 

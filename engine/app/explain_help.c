@@ -44,13 +44,13 @@ struct store {
     enum tier_kind tier;
 };
 
-/* h: gain 0 where it does not fit. */
+/* h: gain 0 where it does not fit, or the flags that were given forbid it. */
 static enum err plan_again(struct look *l, const struct variant *v, struct variant_plan *p,
                            struct explain_help *h)
 {
     h->gain = 0;
     enum err err = variant_plan(l->r, v, p);
-    if (err == ERR_FIT)
+    if (err == ERR_FIT || err == ERR_USAGE)
         return OK;
     TRY(err);
     h->job_s = p->time.job_s;
@@ -149,6 +149,20 @@ static enum err faster_disk(struct look *l)
     return OK;
 }
 
+/* Attention where it is not now. The CPU and a device round otherwise, so --attn auto never chooses
+ * between them by speed. */
+static enum err attend_elsewhere(struct look *l)
+{
+    struct explain_help h = {.rounds = 1};
+    struct variant v = variant_none();
+    struct variant_plan p;
+    v.attn = l->r->plan.attn_cpu ? "device" : "cpu";
+    variant_flags(&v, h.flags, sizeof h.flags);
+    TRY(plan_again(l, &v, &p, &h));
+    offer(l->e, &h);
+    return OK;
+}
+
 /* ---- lossy ---- */
 
 static int for_int8(enum dtype t)
@@ -237,8 +251,10 @@ enum err explain_find_helps(struct explain *e, struct run *r)
     e->matmul_share = r->time.job_s > 0 ? l.least_s / r->time.job_s : 0;
     if (r->time.job_s >= l.least_s * (1 + WORTH)) {
         TRY(more_memory(&l, &ram));
-        if (r->plan.device)
+        if (r->plan.device) {
             TRY(more_memory(&l, &device));
+            TRY(attend_elsewhere(&l));
+        }
         TRY(faster_disk(&l));
     }
     for (int i = 0; i < (int)(sizeof lossy / sizeof *lossy); i++)

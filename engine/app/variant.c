@@ -28,6 +28,8 @@ double variant_rate(const struct variant_plan *v)
 
 /* What planning changes of a run. */
 struct saved {
+    const struct config *config;
+    struct config with; // the variant's flags, where they are others
     struct model model;
     struct machine machine;
     int pace_setup;
@@ -53,7 +55,8 @@ struct saved {
 
 static void save(const struct run *r, struct saved *s)
 {
-    *s = (struct saved){.model = r->opened.model,
+    *s = (struct saved){.config = r->config,
+                        .model = r->opened.model,
                         .machine = r->machine,
                         .pace_setup = r->pace.setup,
                         .ops = r->ops,
@@ -88,6 +91,7 @@ static enum err restore(struct run *r, const struct saved *s)
         free(r->opened.model.layers);
     free(r->weights);
     free(r->search);
+    r->config = s->config;
     r->opened.model = s->model;
     r->machine = s->machine;
     r->pace.setup = s->pace_setup;
@@ -207,6 +211,11 @@ enum err variant_plan(struct run *r, const struct variant *v, struct variant_pla
     if (!s)
         return fail(ERR_FIT, "memory: the plan of a variant");
     save(r, s);
+    if (v->attn) {
+        s->with = *r->config;
+        s->with.attn = v->attn;
+        r->config = &s->with;
+    }
     log_level_max = LOG_ERROR;
     r->weights = NULL;
     r->search = NULL;
@@ -230,7 +239,7 @@ enum err variant_plan(struct run *r, const struct variant *v, struct variant_pla
 
 void variant_flags(const struct variant *v, char *buf, int cap)
 {
-    char weights[32] = "", compute[32] = "", policy[96] = "", format[32] = "";
+    char weights[32] = "", compute[32] = "", policy[96] = "", format[32] = "", attn[32] = "";
     if (v->weights != PACK_AUTO)
         snprintf(weights, sizeof weights, " --weights %s", pack_weights_name(v->weights));
     if (v->compute != N_COMPUTES)
@@ -240,8 +249,10 @@ void variant_flags(const struct variant *v, char *buf, int cap)
                  evict_policy_name(v->evict->policy), v->budget_text);
     if (v->kv_format != N_KV_FORMATS)
         snprintf(format, sizeof format, " --kv-format %s", kv_format_name(v->kv_format));
-    char all[224];
-    snprintf(all, sizeof all, "%s%s%s%s", weights, compute, policy, format);
+    if (v->attn)
+        snprintf(attn, sizeof attn, " --attn %s", v->attn);
+    char all[256];
+    snprintf(all, sizeof all, "%s%s%s%s%s", weights, compute, policy, format, attn);
     snprintf(buf, (size_t)cap, "%s", all[0] ? all + 1 : "");
 }
 

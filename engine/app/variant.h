@@ -1,5 +1,6 @@
 /* engine/app/variant.h - a job planned as if some of its flags were others: weights in another
- * format, another compute format, KV format or policy, another machine or budget.
+ * format, another compute format, KV format or policy, attention elsewhere, another machine or
+ * budget.
  *
  * Owns: planning such a variant beside the plan there is; what each change was measured to cost in
  * quality, on this model (frontier_file.h) or, by a table, on another. Refuses: running one, and
@@ -17,6 +18,7 @@ struct variant {
     enum kv_format kv_format;      // N_KV_FORMATS: as it is
     const struct evict *evict;     // borrowed; NULL: as it is
     const char *budget_text;       // with evict: its --kv-budget, for variant_flags
+    const char *attn;              // borrowed; where rows attend (--attn); NULL: as it is
     const struct budget *budget;   // borrowed; NULL: the run's
     const struct machine *machine; // borrowed; NULL: the run's. Rates of matmuls follow from it
     int measures; // 1: rates that another format makes unknown may be measured, which takes
@@ -35,7 +37,8 @@ struct variant_plan {
 double variant_rate(const struct variant_plan *v);
 
 /* Plans r's job as `v` says, without a line on stderr. r is planned (run_plan), and afterwards as
- * it was. ERR_FIT: it does not fit, err_text() says why. */
+ * it was. ERR_FIT: it does not fit; ERR_USAGE: the flags that were given forbid it; err_text() says
+ * why. */
 enum err variant_plan(struct run *r, const struct variant *v, struct variant_plan *out);
 
 /* The flags that make it: "--weights q8 --kv-policy h2o --kv-budget 0.2". Budgets and machines have

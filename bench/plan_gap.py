@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Can flags by hand beat the planner? plan_gap.py [flags]; plans only, nothing is run.
+
+For machines that are not here (configs/machine-*.cfg) and models of configs/: the plan that `sluice plan` makes by itself, then
+`sluice plan --sweep` over flags that place or pace the job and leave the answers as they are, one at a time and batch with batches.
+A row of the CSV is a plan; gain_percent is by how much its tokens/s are above those of the planner's own. --attn changes how answers
+are rounded: the planner never takes it, but has to name it as *faster* (column named). Ends with exit 1 where same answers
+come more than 2 % faster by hand, or where --attn gains 5 % or more and is not named.
+"""
+import argparse
+import concurrent.futures
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import conditions
+from conditions import HERE, TREE
+
+MACHINES, MODELS = ("t4", "a10", "rtx4090", "h200"), ("opt-13b", "opt-30b", "opt-66b", "llama-3-70b")
+JOBS = ((512, 32, 1000),)
+MOST, WORTH = 0.02, 0.05
+COLUMNS = ["machine", "model", "prompt", "new", "rows", "flags", "same_answers", "tok_s", "gain_percent", "bound", "named", "why"]
+# Six shares: weights, KV and hidden states, on the device and in RAM.
+PERCENTS = [f"{w} {100 - w} {kv} {100 - kv} {hidden} {100 - hidden}" for w in (0, 5, 10, 20, 35, 50, 75, 100)
+            for kv in (0, 50, 100) for hidden in (0, 100)]
+PERCENTS += [f"{w} {100 - w} 0 {kv} 100 0" for w in (0, 20, 50) for kv in (0, 50)]
+BATCHES = (1, 2, 3, 4, 8, 16, 24)
+SWEEPS = [((), "percent", PERCENTS), ((), "batches", BATCHES), ((), "batch", (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)),
+          ((), "weights-resident", [f"{n}%" for n in (0, 5, 10, 20, 40, 60, 80, 100)]), ((), "weights-decoded", (0, 1, 4, 16)),
+          ((), "weights-codec", ("none", "zstd")), ((), "ahead-weights", (0, 1, 2, 4, 8, 16, 32, 64)), ((), "ahead-state", (0, 1, 2, 4)),
+          ((), "prefill-tokens", (64, 256, 512, 1024, 2048, 4096, 8192, 16384)), ((), "attn", ("cpu",))]
+SWEEPS += [(("--batches", str(n)), "batch", (4, 8, 16, 24, 32, 48, 64, 96, 128)) for n in BATCHES]
+
+
+def job_flags(case):
+    machine, model, (prompt, new, rows) = case
+    return ["-q", "-m", f"configs/{model}.cfg", "--machine", f"configs/machine-{machine}.cfg", "--prompt-len", str(prompt), "--gen-len",
+            str(new), "--num-prompts", str(rows)]
+
+
+def planned(sluice, case):
+    """(tokens/s, flags that *faster* names) of the planner's own plan; (None, why) where none fits."""
+    done = subprocess.run([sluice, "plan", *job_flags(case), "--json"], cwd=TREE, capture_output=True, text=True)
+    if done.returncode:
+        return None, done.stderr.strip().splitlines()[-1]
+    plan = json.loads(done.stdout)
+    return plan["work"]["output_tokens"] / plan["predicted"]["job_s"], [x["flags"] for x in plan["would_help"]]
+
+
+def swept(sluice, case, sweep):
+    """Rows of one sweep. A list of --percent has commas between plans and blanks inside them."""
+    fixed, flag, values = sweep
+    done = subprocess.run([sluice, "plan", *job_flags(case), *fixed, "--sweep", f"{flag}={','.join(map(str, values))}"], cwd=TREE,
+                          capture_output=True, text=True)
+    if done.returncode:
+        return [{"flags": " ".join([*fixed, f"--{flag}"]), "why": done.stderr.strip().splitlines()[-1]}]
+    return [{"flags": " ".join([*fixed, f"--{flag}", value]), "tok_s": float(row["output_tokens_per_s"] or 0), "bound": row["bound"],
+             "why": row["why"]} for value, row in zip(map(str, values), csv.DictReader(done.stdout.splitlines()), strict=True)]
+
+
+def rows_of(case, own, named, found):
+    """Those of the CSV, the planner's own first."""
+    machine, model, (prompt, new, rows) = case
+    about = {"machine": machine, "model": model, "prompt": prompt, "new": new, "rows": rows}
+    if not own:
+        return [{**about, "why": named}]
+    out = [{**about, "flags": "", "same_answers": 1, "tok_s": own, "gain_percent": 0.0}]
+    for r in found:
+        fits = r.get("tok_s", 0) > 0
+        out.append({**about, **r, "same_answers": int("--attn" not in r["flags"]), "tok_s": r["tok_s"] if fits else "",
+                    "gain_percent": 100 * (r["tok_s"] / own - 1) if fits else "",
+                    "named": int(r["flags"] in named)})
+    return out
+
+
+def is_missed(row):
+    gain = (row.get("gain_percent") or 0) / 100
+    return gain > MOST if row.get("same_answers") else gain >= WORTH and not row.get("named")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("-o", "--output", help="[bench/results/plan-gap.csv]")
+    p.add_argument("--sluice", help="a binary [built here]")
+    p.add_argument("--dirty", action="store_true", help="a tree that is not committed; the CSV says dirty: yes")
+    p.add_argument("--only", default="", help="MACHINE or MACHINE,MODEL")
+    p.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="plans at once [CPUs]")
+    a = p.parse_args()
+    a.output = a.output or os.path.join(HERE, "results", "plan-gap.csv")
+    conditions.clean(a)
+    only = [word for word in a.only.split(",") if word]
+    cases = [(machine, model, job) for machine in MACHINES for model in MODELS for job in JOBS if set(only) <= {machine, model}]
+    results = conditions.Results(a.output, {
+        "table": "plan-gap", "command": conditions.command_line(), "commit": a.commit, **({"dirty": "yes"} if a.is_dirty else {}),
+        "binary_sha256": a.binary, "date": conditions.now(), "machine": "configs/machine-*.cfg, published and assumed rates"}, COLUMNS)
+    missed = []
+    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
+        own = [pool.submit(planned, a.sluice, case) for case in cases]
+        found = [[pool.submit(swept, a.sluice, case, sweep) for sweep in SWEEPS] for case in cases]
+        for case, plan, sweeps in zip(cases, own, found):
+            rows = rows_of(case, *plan.result(), [row for sweep in sweeps for row in sweep.result()])
+            for row in rows:
+                results.add(row)
+            missed += [row for row in rows if is_missed(row)]
+            best = {same: max((r for r in rows[1:] if r["same_answers"] == same and r["tok_s"]), key=lambda r: r["tok_s"], default=None)
+                    for same in (1, 0)}
+            print(f"{case[0]}, {case[1]}: {rows[0].get('tok_s') or 0:.2f} tokens/s; " + "; ".join(
+                f"{r['gain_percent']:+.1f} % with {r['flags']}" for r in best.values() if r), flush=True)
+    results.close()
+    for row in missed:
+        print(f"missed: {row['machine']}, {row['model']}: {row['gain_percent']:+.1f} % with {row['flags']}")
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
