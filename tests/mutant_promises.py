@@ -93,7 +93,7 @@ fault("ulimit -t kills", "engine/app/main.c:catch_signals", "{SIGXCPU, SIGINT", 
 fault("SIGTERM kills", "engine/app/main.c:catch_signals", "SIGINT, SIGTERM, SIGHUP", "SIGINT, SIGHUP", "trouble_test.py --only signals")
 fault("Ctrl-C does not stop a packing", "engine/app/opened.c:pack_progress_show", "    if (run_interrupted)\n", "    if (0)\n",
       "trouble_test.py --only packing")
-fault("probe ignores a stray word", "engine/app/config.c", '{"probe", 0}', '{"probe", 1}', "config_test")
+fault("probe ignores a stray word", "engine/app/config.c", '{"probe", CMD_PROBE, 0,', '{"probe", CMD_PROBE, 1,', "config_test")
 fault("a reader of stderr that left kills", "engine/app/main.c:catch_signals", "signal(SIGPIPE, SIG_IGN);", "",
       "trouble_test.py --only signals")
 fault("hwloc's end is ours", "engine/app/main.c:on_crash", "if (machine_in_library)", "if (0)", "command_test.py --only no_memory")
