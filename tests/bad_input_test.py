@@ -3,7 +3,7 @@
 
 Each case is one damaged copy of a small valid model, or a bad job file, given to the binary. Expected:
 the exit code, ONE line `sluice: error: FILE: WHERE: WHAT (hint)` that names the file and what is wrong,
-within a second, without memory beyond a good run's, and with nothing left in the cache folder.
+without memory beyond a good run's, and with nothing left in the cache folder.
 Standard library only: files are built byte by byte (model_make).
 """
 import json
@@ -247,14 +247,13 @@ class Judge:
     def __init__(self, tally, place):
         self.tally, self.place = tally, place
         self.sanitized = "asan" in place.binary  # slower, and shadow memory is no measure of the program's
-        self.limit_s = 30.0 if self.sanitized else 1.0  # of a core: other jobs of the machine are none of its
         self.good = place.write("good.gguf", Gguf().bytes())
         runs = [place.expect(tally, f"a good model: {what}", 0, "inspect", "-q", path)
                 for what, path in (("GGUF", self.good), ("directory", hf(place.folder)))]
         self.most_rss = max(done.rss for done in runs) + RSS_SLACK
 
     def refused(self, what, done, path, words, codes=(5,), most_rss=None):
-        """One sentence, the right exit code, soon, and small."""
+        """One sentence, the right exit code, and little memory."""
         lines, name = done.err.splitlines(), os.path.basename(path)
         bad = []
         if done.code not in codes:
@@ -269,8 +268,6 @@ class Judge:
             bad.append(f"not FILE: WHERE: WHAT: {lines[0]!r}")
         if done.out:
             bad.append("stdout is not empty")
-        if done.cpu_s > self.limit_s:
-            bad.append(f"took {done.cpu_s:.1f} s of a core")
         most = most_rss or self.most_rss
         if not self.sanitized and done.rss > most:
             bad.append(f"{done.rss >> 20} MiB, at most {most >> 20}")
