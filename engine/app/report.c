@@ -291,7 +291,7 @@ void report_print(const struct report_figures *f, const struct run *r, FILE *out
             "%s: %lld of %lld rows ok, %lld failed; %lld prompt + %lld output tokens in %.2f s\n",
             ending(f->err), (long long)n->ok, (long long)n->rows, (long long)n->failed,
             (long long)n->prompt_tokens, (long long)n->output_tokens, f->elapsed_s);
-    if (n->failed > 0)
+    if (n->failed > 0 && r->job)
         report_errors(job_errors(r->job), job_ignore(r->job), 0, out);
     char steady[40] = "";
     if (f->steady_per_s > 0)
