@@ -77,7 +77,8 @@ static const struct knob knobs[] = {
      CMD_RUN | CMD_SCORE | CMD_PLAN | CMD_PROBE | CMD_PACK | CMD_BENCH | CMD_MERGE, NULL, "FILE",
      "where the result goes; -: stdout (run, score: when the job ends; not of pack and merge)"},
     {"work-dir", 0, KNOB_STRING, AT(work_dir), CMD_RUN | CMD_SCORE, NULL, "DIR",
-     "of -o -: keeps the job's files, to resume from (default: a folder that goes with the job)"},
+     "of -o -: keeps the job's files, to resume from (default: a folder that is removed at the "
+     "end)"},
     {"prompt", 'p', KNOB_STRING, AT(prompt), CMD_GEN, NULL, "TEXT", "the prompt; -: stdin"},
     {"file", 'f', KNOB_FILE, AT(prompt_file), CMD_GEN, NULL, "FILE",
      "read the prompt from a file; -: stdin"},
