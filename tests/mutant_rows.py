@@ -18,6 +18,7 @@ fault("the order of --ignore-fields is part of a job", IGNORE, "while (at < list
       "while (at < list->n && strcmp(list->names[at], name) != 0)", "fields_test")
 fault("null asks for something", FIELDS, "if (kind == JSON_NIL || (known", "if ((known", "fields_test")
 fault("a slip in the input is a field to ignore", FIELDS, "        f->error->field[0] = 0;\n", "        ;\n", "fields_test")
+fault("a field that no flag ignores is one to ignore", FIELDS, "if (near || honoured)", "if (near)", "fields_test")
 fault("every value of a field that sluice lacks is taken", FIELDS, "(known && is_word_of(known->plain, value))", "known", "fields_test")
 fault("tool_choice none beside tools is taken", "engine/job/request.c", "if (f->tools.set && f->no_tools)", "if (0)", "fields_test")
 fault("images are left out in silence", "engine/job/request_chat.c", 'if (type && strcmp(type, "text") != 0) {\n        *text = NULL;\n',
