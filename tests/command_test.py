@@ -10,6 +10,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -535,6 +536,18 @@ def stdout_rows(t, p, _):
     os.close(reader)
     shutil.rmtree(kept(to_stdout(code=9, stdout=writer)))  # nobody reads
     os.close(writer)
+    fifo = p.at("fifo")  # a reader that does not read
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+    os.write(reader, bytes(1 << 20))
+    slow = p.start([*base, "-i", source, "-o", "-"], wrapper=["sh", "-c", f'exec "$@" > "{fifo}"', "sh"], TMPDIR=temp)
+    t.check(slow.wait_for(lambda: glob.glob(os.path.join(temp, "*/rows.jsonl"))) and slow.stands_still(), "slow reader: no rows")
+    slow.signal(signal.SIGINT)
+    done = slow.end()
+    t.check(done.code == 75 and "stdout: interrupted; the rows are in" in done.error_line(), f"slow reader: {done.code} {done.err[-300:]!r}")
+    t.check(read(os.path.join(kept(done.err), "rows.jsonl")) == want, "slow reader: the rows")
+    shutil.rmtree(kept(done.err))
+    os.close(reader)
     said = to_stdout("--work-dir", work, "--time-limit", "0.001s", code=75)
     t.check("goes on" not in said, f"--work-dir: {said[-300:]!r}")
     to_stdout("--work-dir", work)

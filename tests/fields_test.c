@@ -134,8 +134,10 @@ static void lacked_fields(void **state)
     refuses("", chat_row("\"max_token\":5"), "",
             "field \"max_token\" is not supported (did you mean max_tokens?)");
     takes("max_token", chat_row("\"max_token\":5"), 1);
-    refuses("", "{\"url\":\"/v1/completions\",\"max_tokens\":3,\"body\":{\"prompt\":\"a\"}}",
-            "max_tokens", "field \"max_tokens\" is not supported here");
+    refuses("", "{\"url\":\"/v1/completions\",\"max_tokens\":3,\"body\":{\"prompt\":\"a\"}}", "",
+            "field \"max_tokens\" is not supported here"); // no flag ignores max_tokens
+    refuses("", "{\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"a\",\"tools\":[{}]}}", "tools",
+            "field \"tools\" is not supported here");
     refuses("tools", chat_row("\"tools\":[{}],\"tool_choice\":\"none\""), "tool_choice",
             "tool_choice \"none\" is not supported beside tools, only \"auto\" is");
 }

@@ -391,7 +391,7 @@ static void calls_and_thoughts(void)
                     "<hNone>");
     expect_rendered(
         CHAT_LINE("{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":\"h\","
-                  "\"tool_calls\":null,\"refusal\":null,\"mood\":5}",
+                  "\"tool_calls\":null,\"refusal\":null,\"annotations\":[],\"mood\":5}",
                   ""),
         "<b5>");
     static const char *const bad[][3] = {

@@ -142,9 +142,9 @@ enum err spool_out_begin(struct config *c)
     return OK;
 }
 
-static enum err stdout_failed(int why)
+static enum err stdout_failed(int interrupted, int why)
 {
-    if (run_interrupted)
+    if (interrupted)
         return fail(ERR_STOPPED, "stdout: interrupted; the rows are in %.300s", out_path);
     return fail(ERR_IO, "stdout: %s; the rows are in %.300s", strerror(why), out_path);
 }
@@ -153,6 +153,7 @@ static enum err stdout_failed(int why)
 static enum err copy_out(void)
 {
     static char block[BLOCK_BYTES];
+    const int before = run_interrupted; // a signal that came too late to stop the job
     int fd = open(out_path, O_RDONLY | WHOLE_OPEN);
     enum err err = fd < 0 ? fail(ERR_IO, "%.512s: %s", out_path, strerror(errno)) : OK;
     for (ssize_t n = 0; err == OK && (n = read(fd, block, sizeof block)) != 0;) {
@@ -160,8 +161,8 @@ static enum err copy_out(void)
             err = fail(ERR_IO, "%.512s: %s", out_path, strerror(errno));
         for (ssize_t done = 0, put; err == OK && done<n; done += put> 0 ? put : 0) {
             put = write(STDOUT_FILENO, block + done, (size_t)(n - done));
-            if (run_interrupted || (put < 0 && errno != EINTR))
-                err = stdout_failed(errno);
+            if (run_interrupted != before || (put < 0 && errno != EINTR))
+                err = stdout_failed(run_interrupted != before, errno);
         }
     }
     if (fd >= 0)

@@ -17,13 +17,14 @@ enum err spool_job(const char *out, int overwrite, char *path, int cap, int *mad
 /* The OUT of `-o -` in the folder of --work-dir. */
 #define SPOOL_OUT "rows.jsonl"
 
-/* `-o -`: c->out becomes a file in --work-dir, which is made where it is not there; without
- * --work-dir in a new folder of $TMPDIR. Nothing for another -o. ERR_IO, also where stdout is
- * closed; ERR_USAGE. */
+/* For `-o -` c->out becomes a file in --work-dir (a folder that is made if it is missing), or,
+ * without --work-dir, in a new folder of $TMPDIR. With any other -o it does nothing. ERR_IO, also
+ * when stdout is closed; ERR_USAGE. */
 enum err spool_out_begin(struct config *c);
-/* The end of a command that spool_out_begin() prepared, with its error: a complete OUT goes to
- * stdout. A folder of $TMPDIR is then removed; one with rows that are not on stdout stays, and the
- * error names it. Returns `err`, or what became of stdout: ERR_IO, ERR_STOPPED. */
+/* Ends a command that spool_out_begin() prepared; `err` is the error of the job. A complete OUT is
+ * copied to stdout, and a folder of $TMPDIR is removed. A folder of $TMPDIR stays when its rows are
+ * not on stdout; the error then names the folder. Returns `err`, or ERR_IO or ERR_STOPPED of the
+ * copy. */
 enum err spool_out_end(const struct config *c, enum err err);
 
 /* Standard input into a file without a name, for a look; *path opens it until the process ends. */

@@ -563,8 +563,9 @@ int64_t job_text_bytes(const struct job *job, const struct work *work)
     int64_t ahead = job->requests ? 0 : min_i64(QUEUE_BYTES + row, work->n_rows * row);
     /* The line, its longest string, and messages as rendered; the lines and records of a commit and
      * of the one under way. */
-    return job->n_rows * (int64_t)sizeof *job->rows + 3 * work->line_bytes_max + ahead +
-           8 * LINES_BYTES_MAX + JOB_PROMPT_BINS * (int64_t)sizeof *job->by_prompt +
+    return (int64_t)sizeof *job + job->n_rows * (int64_t)sizeof *job->rows +
+           3 * work->line_bytes_max + ahead + 8 * LINES_BYTES_MAX +
+           JOB_PROMPT_BINS * (int64_t)sizeof *job->by_prompt +
            job->lengths.cap * (int64_t)sizeof *job->lengths.rows;
 }
 

@@ -93,9 +93,9 @@ static enum err list_of_objects(const struct chat *c, const json_t *list, const 
 static enum err check_member(const struct chat *c, const char *key, const json_t *value, size_t at)
 {
     /* A template leaves reasoning of the past out on purpose, and ids where calls have an order. */
-    static const char *const silent[] = {
-        "role",      "content",  "name", "tool_call_id", "reasoning_content",
-        "reasoning", "thinking", NULL};
+    static const char *const silent[] = {"role",         "content",           "name",
+                                         "tool_call_id", "annotations",       "reasoning",
+                                         "thinking",     "reasoning_content", NULL};
     char name[160];
     snprintf(name, sizeof name, "messages[%zu].%.100s", at, key);
     if (strcmp(key, "tool_calls") == 0)

@@ -419,8 +419,8 @@ static const char *const harmless[] = {"model",
                                        "prompt_cache_key",
                                        "prompt_cache_retention"};
 
-/* Fields that sluice lacks, with the values that ask for nothing: as compact JSON, a space between
- * two. */
+/* Fields that sluice lacks, with the values that ask for nothing: compact JSON, separated by
+ * spaces. */
 static const struct lacked {
     const char *name, *plain;
 } lacked[] = {{"n", "1"},
@@ -435,7 +435,8 @@ static const struct lacked {
               {"audio", ""},
               {"web_search_options", ""}};
 
-/* Fields above that a row may have and sluice may lack all the same, and what messages hold. */
+/* Other names that --ignore-fields may have: fields of the table above whose value decides whether
+ * sluice honours them, members of messages, and types of their parts. */
 static const char *const partly[] = {
     "tools", "tool_choice", "response_format", "tool_calls", "image_url", "input_audio", "file"};
 
@@ -515,7 +516,7 @@ static enum err field_lacked(struct fields *f, struct json *j)
         snprintf(hint, sizeof hint, " here");
     enum err err = row_lacks(&f->defaults->ignore, &f->r->ignored, f->error, name,
                              "field \"%s\" is not supported%s", name, hint);
-    if (near) // a slip in the input: nothing that a flag should make up for
+    if (near || honoured) // a slip in the input: --ignore-fields is no remedy to advise
         f->error->field[0] = 0;
     return err;
 }

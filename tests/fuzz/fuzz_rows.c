@@ -96,8 +96,13 @@ static void request_check(const struct request *r)
 
 static void row_one(enum request_kind kind, const char *text, int64_t n)
 {
-    static const struct request_defaults defaults = {
-        .temperature = -1, .top_p = 1, .repetition_penalty = 1, .context = 64, .vocab = VOCAB};
+    static struct request_defaults defaults = {.temperature = -1,
+                                               .top_p = 1,
+                                               .repetition_penalty = 1,
+                                               .context = 64,
+                                               .vocab = VOCAB,
+                                               .ignore.names = {"image_url", "n", "tools"}};
+    defaults.ignore.n = n % 2 ? 3 : 0;
     struct request r;
     struct row_error error = {.code = ""};
     struct text id;
