@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/app/installed.h"
+
 #define SIZE_LEAST (1 << 20) // a plain number below this is hardly meant as bytes
 #define TEXT_BENCH (CMD_BENCH_FRONTIER | CMD_BENCH_ATTENTION)
 #define TEXT_CMDS  (CMD_SCORE | TEXT_BENCH)
@@ -77,7 +79,7 @@ static const struct {
 const struct knob config_knobs[] = {
     HEADING("Model, input and output"),
     {"model", 'm', KNOB_FILE, AT(model), LINE_CMDS | CMD_BENCH_OPS | CMD_TOKENIZE, NULL, "MODEL",
-     "Hugging Face folder, .gguf file, pack, or a model config from configs/"},
+     "Hugging Face folder, .gguf file, pack, or a model config: configs/NAME.cfg"},
     {"input", 'i', KNOB_FILE, AT(in), CMD_RUN | CMD_SCORE | CMD_PLAN, NULL, "FILE",
      "rows to compute, one JSON object a line; - is stdin (a job keeps the rows as OUT.input, so "
      "that it can resume)"},
@@ -361,7 +363,7 @@ static enum err check_range(const struct config *c, const struct knob *k, const 
 
 enum err knob_give(struct config *c, const struct knob *k, const char *value)
 {
-    TRY(knob_set(c, k, value));
+    TRY(knob_set(c, k, k->kind == KNOB_FILE ? installed_path(value) : value));
     TRY(check_range(c, k, value));
     c->given[k - config_knobs] = 1;
     return OK;
