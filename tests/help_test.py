@@ -79,6 +79,7 @@ def exact(t, p, _):
         for flag in every:
             line = p.sluice(*words, f"--{flag}=", "--help=?").error_line()  # no command runs: --help=? is refused
             t.check((f"--{flag}: unknown flag" in line) != (flag in listed), f"{' '.join(words)} --{flag}: {line!r}, listed: {flag in listed}")
+    t.check(p.sluice("help", "version").out == p.sluice("help", "help").out == p.sluice("help").out, "help of what has no flags")
     one = p.sluice("bench", "--help").out
     t.check(all(f"bench {b} " in one for b in BENCHES) and flags_of(one) == [], f"bench --help: {one!r}")
     t.check(p.sluice("bench", "io", "--help").out == p.sluice("help", "bench", "io").out != one, "bench io --help")

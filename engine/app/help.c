@@ -179,7 +179,7 @@ void help_usage(FILE *f)
 enum err help_words(int argc, char **argv)
 {
     const char *word = argc > 0 ? argv[0] : "";
-    if (argc == 0) {
+    if (argc == 0 || strcmp(word, "help") == 0 || strcmp(word, "version") == 0) {
         help_usage(stdout);
         return OK;
     }

@@ -173,6 +173,11 @@ void help_man(void)
         roff(evict_policy_goes(i));
         printf(".\n");
     }
+    printf(".SH EXAMPLES\n.nf\n");
+    roff("sluice run -m model.gguf -i in.jsonl -o out.jsonl --mem-ram 4G\n"
+         "sluice gen -m model.gguf -p 'The three primary colours are' -n 12\n"
+         "sluice plan -m configs/opt-30b.cfg --machine configs/machine-t4.cfg --num-prompts 1k\n");
+    printf(".fi\n");
     man_section("UNITS", HELP_UNITS);
     man_section("FILES", HELP_FILES);
     man_section("EXIT STATUS", HELP_CODES);
