@@ -104,7 +104,7 @@ $(BUILD)/%.o: %.c
 	$(Q)$(CC) $(CFLAGS) -c -o $@ $<
 
 # What `sluice version` calls itself: the commit of this folder, or the one that git archive wrote into COMMIT.
-COMMIT   = $(or $(shell if [ -e .git ]; then git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null; \
+COMMIT   = $(or $(shell if [ -e .git ]; then git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null || cat $(BUILD)/commit; \
                         else grep -v Format COMMIT 2>/dev/null | cut -c1-12; fi),unknown)
 $(BUILD)/commit: FORCE
 	@mkdir -p $(@D)
