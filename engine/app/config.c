@@ -202,9 +202,9 @@ const struct knob config_knobs[] = {
 
     HEADING("Sampling (the fields of a row win over these)"),
     {"max-tokens", 'n', KNOB_COUNT, AT(max_tokens), CMD_RUN | CMD_GEN, "0", "N",
-     "most tokens to generate for a row (default: by the form of the row)"},
+     "most tokens to generate for a row (default 512; 16 for rows of /v1/completions; gen: 64)"},
     {"temperature", 0, KNOB_NUMBER, AT(temperature), CMD_RUN | CMD_GEN, "-1", "X",
-     "randomness; 0 takes the likeliest token (default 1)"},
+     "randomness; 0 takes the likeliest token (default 1; gen: 0)"},
     {"top-p", 0, KNOB_NUMBER, AT(top_p), CMD_RUN | CMD_GEN, "1", "X",
      "sample from the likeliest tokens that sum to this probability, at most 1,024"},
     {"top-k", 0, KNOB_COUNT, AT(top_k), CMD_RUN | CMD_GEN, "0", "N",
