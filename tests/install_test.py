@@ -197,5 +197,19 @@ def dist(t, p, _):
     t.check(read(os.path.join(folder, "build/commit")).decode() == head[:12] + "\n", "the commit of the archive")
 
 
+def image(t, p, _):
+    """The Dockerfile installs the libraries that the program loads."""
+    if not shutil.which("dpkg"):
+        t.skip("no dpkg: the packages of the image")
+        return
+    listed = set(re.findall(r"\blib[a-z0-9.-]+", read(os.path.join(TREE, "Dockerfile")).decode().split("FROM ")[2]))
+    needed = re.findall(r"NEEDED +(\S+)", subprocess.run(["objdump", "-p", p.binary], capture_output=True, text=True, check=True).stdout)
+    t.check(len(needed) > 5, f"libraries: {needed}")
+    for name in needed:
+        said = subprocess.run(["dpkg", "-S", f"*/{name}"], capture_output=True, text=True).stdout
+        packages = {x.split(":")[0] for x in said.splitlines()}
+        t.check("libc6" in packages or packages & listed, f"Dockerfile: {name} is of {packages}, not of {sorted(listed)}")
+
+
 if __name__ == "__main__":
-    sys.exit(run_parts(__doc__, (installs, man, bash, zsh, fish, dist)))
+    sys.exit(run_parts(__doc__, (installs, man, bash, zsh, fish, dist, image)))
