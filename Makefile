@@ -104,8 +104,8 @@ $(BUILD)/%.o: %.c
 	$(Q)$(CC) $(CFLAGS) -c -o $@ $<
 
 # What `sluice version` calls itself: the commit of this folder, or the one that git archive wrote into engine/app/COMMIT.
-COMMIT   = $(or $(shell if [ -e .git ]; then git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null; \
-                        else grep -v Format engine/app/COMMIT | cut -c1-12; fi),unknown)
+COMMIT   = $(or $(shell if [ -e .git ]; then git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null || cat $(BUILD)/commit; \
+                        else grep -v Format engine/app/COMMIT 2>/dev/null | cut -c1-12; fi),unknown)
 $(BUILD)/commit: FORCE
 	@mkdir -p $(@D)
 	@echo "$(COMMIT)" | cmp -s - $@ || echo "$(COMMIT)" >$@
@@ -224,7 +224,7 @@ tests: $(TESTS) tools
 
 ## help: lists these goals
 help:
-	@sed -n 's/^## //p' Makefile
+	@sed -n 's/^## //p' Makefile install.mk
 
 # What has to be installed: for the build, for `make demo`, for `make check`.
 ## deps: installs the libraries that the build needs (Debian, Ubuntu)
@@ -424,6 +424,7 @@ check-ptx:
 	$(Q)$(MAKE) --no-print-directory $(PTX) $(PTX_TESTS)
 	$(Q)python3 tests/tools/ptx.py $(ARGS) $(CUDA_ARCHS)
 
+-include install.mk
 -include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
 .PHONY: FORCE all cuda help test check-full check-night demo-model registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \

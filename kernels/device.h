@@ -120,8 +120,8 @@ enum err device_open(const char *spec, struct device **d);
 void device_close(struct device *d); // accepts NULL
 /* 1: an NVIDIA driver is loaded. */
 int device_cuda_driver(void);
-/* The path of sluice-cuda.so, beside the program under the program's own name. ERR_DEVICE: it is
- * not there. */
+/* The path of sluice-cuda.so: in ../lib/sluice of an installed program, else beside the program
+ * under the program's own name. ERR_DEVICE: it is not there. */
 enum err device_cuda_library(char *path, int cap);
 
 /* What a shared library with an implementation exports, as DEVICE_ENTRY: version is DEVICE_VERSION

@@ -33,10 +33,18 @@ int device_cuda_driver(void)
 
 enum err device_cuda_library(char *path, int cap)
 {
-    ssize_t n = readlink("/proc/self/exe", path, (size_t)cap - sizeof "-cuda.so");
+    static const char installed[] = "../lib/sluice/sluice-cuda.so";
+    ssize_t n = readlink("/proc/self/exe", path, (size_t)cap - sizeof installed);
     if (n < 0)
         return fail(ERR_DEVICE, "device: /proc/self/exe cannot be read (is /proc there?)");
-    memcpy(path + n, "-cuda.so", sizeof "-cuda.so");
+    path[n] = 0;
+    char *name = strrchr(path, '/') + 1;
+    char own[NAME_MAX + 1];
+    snprintf(own, sizeof own, "%s", name);
+    memcpy(name, installed, sizeof installed);
+    if (access(path, R_OK) == 0)
+        return OK;
+    snprintf(name, (size_t)(path + cap - name), "%s-cuda.so", own);
     if (access(path, R_OK) != 0)
         return fail(ERR_DEVICE, "%s: not found (build it with make cuda, or --device cpu)", path);
     return OK;

@@ -43,6 +43,7 @@ SKIPS = (
     ("no io_uring", r"io_uring is refused|no seccomp filter"),         # containers forbid one or the other
     ("no such instruction set on this CPU", r"this CPU has no "),
     ("no nvcc", r"no nvcc"),
+    ("no such program here", r"no (zsh|fish|man|groff|dpkg|git folder)\b"),
 )
 # And these on a machine that could not fetch what they need; where CI is set they are failures.
 LACKS = (
@@ -81,7 +82,7 @@ RELEASE = {"codec_test", "decode_test", "dtype_test", "dtype_own_test", "int8_te
 NOT_ASAN = {"attend_test", "attend_rank_test", "exact_test", "search_test", "cost_test"} | SIMT
 # ... these run from `full` on: what concerns the CUDA part, which level `check` does not build; tools that measure; references that
 # test themselves; and what another test or the same test in release holds at level `check`.
-FROM_FULL = SIMT | {"cuda_build", "attention_test", "bench_test", "evaluate_test", "frontier_test", "planned_test", "evict_ref",
+FROM_FULL = SIMT | {"cuda_build", "attention_test", "bench_test", "evaluate_test", "frontier_test", "planned_test", "evict_ref", "install_test",
                     "family_evict", "attend_rank_test", "cost_test", "search_test", "asan/bad_input_test", "asan/line_device_test",
                     "asan/probe_test", "asan/prompt_test"}
 # ... this driver runs under the sanitizers too: hostile input end to end.

@@ -79,6 +79,7 @@ def exact(t, p, _):
         for flag in every:
             line = p.sluice(*words, f"--{flag}=", "--help=?").error_line()  # no command runs: --help=? is refused
             t.check((f"--{flag}: unknown flag" in line) != (flag in listed), f"{' '.join(words)} --{flag}: {line!r}, listed: {flag in listed}")
+    t.check(p.sluice("help", "version").out == p.sluice("help", "help").out == p.sluice("help").out, "help of what has no flags")
     one = p.sluice("bench", "--help").out
     t.check(all(f"bench {b} " in one for b in BENCHES) and flags_of(one) == [], f"bench --help: {one!r}")
     t.check(p.sluice("bench", "io", "--help").out == p.sluice("help", "bench", "io").out != one, "bench io --help")
@@ -116,7 +117,7 @@ def version(t, p, _):
     t.check(re.fullmatch(r"sluice \d+\.\d+\.\d+\n", short.out), f"--version: {short.out!r}")
     t.check(p.sluice("--version", "-v").out == long.out and long.out.startswith(short.out), "--version -v")
     for words in (r"commit:    ([0-9a-f]{12}(-dirty)?|unknown)", r"compiler:  (gcc|clang) \d+\..*", r"CPU:       built for portable avx2 avx512 amx; "
-                  r"usable here: portable.*", r"io_uring:  (usable|.*cannot be used.*)", r"CUDA:      (\S+-cuda.so|not built); (an|no) NVIDIA driver.*"):
+                  r"usable here: portable.*", r"files:     io_uring (is usable|cannot be used.*)", r"CUDA:      (\S+-cuda.so|not built); (an|no) NVIDIA driver.*"):
         t.check(re.search(f"^{words}$", long.out, re.M), f"version lacks {words}: {long.out!r}")
     t.check("NVIDIA driver is here" in long.out or not os.path.exists("/dev/nvidiactl"), f"version: a driver: {long.out!r}")
     refused = p.sluice("version", wrapper=(NOURING,))

@@ -74,7 +74,8 @@ class Bed:
                 "score": ["score", *job, "-o", self.out], "plan": ["plan", "-m", self.model, "-q", *MADE_UP, *RAM],
                 "plan -i": ["plan", *job], "sweep": ["plan", *job, "--sweep", "batch=1,2"], "probe": ["probe", "-q", "--offload-dir", self.folder],
                 "pack": ["pack", self.model, "-q"], "merge": ["merge", self.rows], "bench": ["bench", "ops", "norm", "-q", "-m", self.model, "--runs", "1"],
-                "bench throughput": ["bench", "throughput", "-q", "-m", self.model, *MADE_UP, *RAM]}[command]
+                "bench throughput": ["bench", "throughput", "-q", "-m", self.model, *MADE_UP, *RAM],
+                "bench attention": ["bench", "attention", "-q", "-m", self.model, "--text", self.rows, *RAM]}[command]
 
     def sluice(self, command, *more, **env):
         return self.p.sluice(*self.words(command), *more, **env)
@@ -82,7 +83,7 @@ class Bed:
 
 FLAGS = [*((c, f) for c in ("run", "score") for f in ("-o", "--summary", "--trace", "--kv-dump", "--kv-trace")), ("run -", "-o"),
          ("run -", "--summary"), ("plan", "-o"), ("plan -i", "-o"), ("sweep", "--plot"), ("probe", "-o"), ("pack", "-o"), ("merge", "-o"),
-         ("bench", "-o"), ("bench", "--plot"), ("bench throughput", "--summary")]
+         ("bench", "-o"), ("bench attention", "--plot"), ("bench throughput", "--summary")]
 ALL = [c for c, _ in FLAGS]
 
 

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/app/installed.h"
+
 #define SIZE_LEAST (1 << 20) // a plain number below this is hardly meant as bytes
 #define TEXT_BENCH (CMD_BENCH_FRONTIER | CMD_BENCH_ATTENTION)
 #define TEXT_CMDS  (CMD_SCORE | TEXT_BENCH)
@@ -77,7 +79,7 @@ static const struct {
 const struct knob config_knobs[] = {
     HEADING("Model, input and output"),
     {"model", 'm', KNOB_FILE, AT(model), LINE_CMDS | CMD_BENCH_OPS | CMD_TOKENIZE, NULL, "MODEL",
-     "Hugging Face folder, .gguf file, pack, or a model config from configs/"},
+     "Hugging Face folder, .gguf file, pack, or a model config: configs/NAME.cfg"},
     {"input", 'i', KNOB_FILE, AT(in), CMD_RUN | CMD_SCORE | CMD_PLAN, NULL, "FILE",
      "rows to compute, one JSON object a line; - is stdin (a job keeps the rows as OUT.input, so "
      "that it can resume)"},
@@ -204,9 +206,9 @@ const struct knob config_knobs[] = {
 
     HEADING("Sampling (the fields of a row win over these)"),
     {"max-tokens", 'n', KNOB_COUNT, AT(max_tokens), CMD_RUN | CMD_GEN, "0", "N",
-     "most tokens to generate for a row (default: by the form of the row)"},
+     "most tokens to generate for a row (default 512; 16 for rows of /v1/completions; gen: 64)"},
     {"temperature", 0, KNOB_NUMBER, AT(temperature), CMD_RUN | CMD_GEN, "-1", "X",
-     "randomness; 0 takes the likeliest token (default 1)"},
+     "randomness; 0 takes the likeliest token (default 1; gen: 0)"},
     {"top-p", 0, KNOB_NUMBER, AT(top_p), CMD_RUN | CMD_GEN, "1", "X",
      "sample from the likeliest tokens that sum to this probability, at most 1,024"},
     {"top-k", 0, KNOB_COUNT, AT(top_k), CMD_RUN | CMD_GEN, "0", "N",
@@ -367,7 +369,7 @@ static enum err check_range(const struct config *c, const struct knob *k, const 
 
 enum err knob_give(struct config *c, const struct knob *k, const char *value)
 {
-    TRY(knob_set(c, k, value));
+    TRY(knob_set(c, k, k->kind == KNOB_FILE ? installed_path(value) : value));
     TRY(check_range(c, k, value));
     c->given[k - config_knobs] = 1;
     return OK;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/app/installed.h"
 #include "engine/data/near.h"
 #include "kernels/whole.h"
 
@@ -164,8 +165,9 @@ static enum err parse_line(struct config *c, char *line, int command, const char
 
 /* key = value lines; # starts a comment. The text is kept for the life of the process: values point
  * into it. */
-static enum err parse_file(struct config *c, const char *path, int command)
+static enum err parse_file(struct config *c, const char *given, int command)
 {
+    const char *path = installed_path(given);
     const char *why;
     FILE *f = regular_open(path, &why);
     if (!f)
@@ -220,7 +222,7 @@ enum err config_parse(struct config *c, enum config_command command, int argc, c
         if (c->n_args == config_command_by_id(command)->words)
             return fail(ERR_USAGE, "%s: one word too many (see sluice %s --help)", argv[i],
                         config_command_by_id(command)->name);
-        c->args[c->n_args++] = argv[i];
+        c->args[c->n_args++] = installed_path(argv[i]);
     }
     return OK;
 }

@@ -171,13 +171,15 @@ void help_usage(FILE *f)
     fputc('\n', f);
     wrap(f, HELP_MORE, 0, 0, width);
     fputc('\n', f);
+    wrap(f, HELP_FILES, 0, 0, width);
+    fputc('\n', f);
     wrap(f, HELP_CODES, 0, 0, width);
 }
 
 enum err help_words(int argc, char **argv)
 {
     const char *word = argc > 0 ? argv[0] : "";
-    if (argc == 0) {
+    if (argc == 0 || strcmp(word, "help") == 0 || strcmp(word, "version") == 0) {
         help_usage(stdout);
         return OK;
     }
@@ -185,6 +187,12 @@ enum err help_words(int argc, char **argv)
         help_markdown();
         return OK;
     }
+    if (strcmp(word, "--man") == 0 && argc == 1) {
+        help_man();
+        return OK;
+    }
+    if (strcmp(word, "--completion") == 0)
+        return help_completion(argc > 1 ? argv[1] : "");
     const struct config_command_row *command = config_command_find(argc, argv);
     if (!command)
         return fail(ERR_USAGE, "%s: unknown command (see sluice help)", word);

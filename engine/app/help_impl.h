@@ -18,9 +18,20 @@
     "not fit, 5 bad model or input, 6 device, 7 corrupt bytes, 8 job mismatch or lock, 9 disk "    \
     "error (resumable), 75 interrupted (resumable)."
 
+#define HELP_FILES                                                                                 \
+    "configs/NAME.cfg: shapes of models (-m) and machines (--machine). Where there is no such "    \
+    "file "                                                                                        \
+    "here, the one that came with sluice is meant: beside the program, or in ../share/sluice. "    \
+    "$SLUICE_CACHE_DIR, else $XDG_CACHE_HOME/sluice, else ~/.cache/sluice: packs and what was "    \
+    "measured of this machine."
+
 /* The default that help shows in brackets; NULL: the text of the flag says what happens. */
 const char *help_default(const struct knob *k);
 /* All commands and flags as tables of markdown, on stdout. */
 void help_markdown(void);
+/* The page sluice(1), as roff on stdout. */
+void help_man(void);
+/* A completion script on stdout: bash, zsh or fish. ERR_USAGE: another shell. */
+enum err help_completion(const char *shell);
 
 #endif

@@ -33,7 +33,7 @@ static void print_ring(void)
     enum err err = ring_open(&ring, &config);
     if (err == OK)
         ring_close(ring);
-    printf("io_uring:  %s\n", err == OK ? "usable" : err_text());
+    printf("files:     %s\n", err == OK ? "io_uring is usable" : err_text());
 }
 
 static void print_cuda(void)
