@@ -80,13 +80,13 @@ def dry_run(tally, place, _):
     out = place.fresh()
     done = place.sluice(*command, "-o", out, "--dry-run")
     tally.check(done.code == 3 and not os.path.exists(out), f"dry run: {done.code}")
-    for words in ("dry run: 9 of 14 rows are good", "plan: predicted", "  2 x unsupported_field, lines 2, 12: ",
+    for words in ("dry run: 9 of 14 rows are valid", " rows at once, weights in RAM, ", "  2 x unsupported_field, lines 2, 12: ",
                   "  2 x invalid_request, lines 3, 13: ", "  1 x context_length_exceeded, line 14: ",
                   "(--unknown-fields warn --retry-errors"):
         tally.check(words in done.err, f"dry run does not say {words!r}: {done.err}")
     only_good = place.rows("good.jsonl", good)
     done = place.sluice("run", "-m", place.model, "-i", only_good, "-o", out, "--dry-run")
-    tally.check(done.code == 0 and "9 of 9 rows are good" in done.err, f"{done.code} {done.err}")
+    tally.check(done.code == 0 and "9 of 9 rows are valid" in done.err, f"{done.code} {done.err}")
     done = place.sluice(*command, "-o", out)
     at = done.err.find("done: 9 of 14 rows ok, 5 failed")
     tally.check(done.code == 3 and at >= 0 and "  2 x unsupported_field, lines 2, 12: " in done.err[at:], done.err)

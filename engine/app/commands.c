@@ -170,11 +170,11 @@ static enum err run_rows(struct run *r, enum request_kind kind)
     struct job_counts counts;
     job_counts(r->job, &counts);
     if (counts.resumed > 0)
-        log_line(LOG_INFO, "resume: %lld of %lld rows are done, %lld were begun",
+        log_line(LOG_INFO, "resume: %lld of %lld rows are done, %lld partly done",
                  (long long)counts.done, (long long)counts.rows,
                  (long long)max_i64(counts.resumed - counts.done, 0));
     if (c->dry_run)
-        log_line(LOG_INFO, "dry run: %lld of %lld rows are good",
+        log_line(LOG_INFO, "dry run: %lld of %lld rows are valid",
                  (long long)(counts.rows - counts.failed), (long long)counts.rows);
     if (!job_live(r->job)) {
         log_line(LOG_INFO, "nothing to do: %lld rows ok, %lld failed", (long long)counts.ok,
@@ -195,7 +195,9 @@ static enum err run_rows(struct run *r, enum request_kind kind)
         job_counts(r->job, &counts);
         return counts.failed + r->n_left_out > 0 ? ERR_ROWS : OK;
     }
-    TRY(job_set_predicted(r->job, r->time.job_s));
+    char flags[512];
+    plan_freeze(r, flags, sizeof flags);
+    TRY(job_set_plan(r->job, r->time.job_s, flags));
     return walk_and_report(r);
 }
 
@@ -387,6 +389,7 @@ static enum err gen(struct run *r)
         request_free(&request);
     TRY(err);
     struct job_callbacks callbacks = {.finished = gen_finished, .text = print_text};
+    r->plan_told = PLAN_DETAILS; // one prompt: its text is what counts
     return command_walk_memory(r, REQUEST_GENERATE, &request, 1, &callbacks);
 }
 

@@ -63,10 +63,10 @@ static void print_text(const struct job_status *s, const char *path)
     printf("%s: %s", path, job_state_name(s->state));
     if (s->pid > 0)
         printf(", pid %lld", (long long)s->pid);
-    printf("\n  rows: %lld of %lld ok, %lld failed, %lld left, %lld of them live\n",
+    printf("\n  rows: %lld of %lld ok, %lld failed, %lld to do (%lld of these partly done)\n",
            (long long)s->ok, (long long)s->rows, (long long)s->failed, (long long)s->left,
            (long long)s->live);
-    printf("  output tokens: %lld of rows done, %lld of live rows (durable)\n",
+    printf("  output tokens on disk: %lld of finished rows, %lld of rows that are partly done\n",
            (long long)s->output_tokens, (long long)s->live_tokens);
     printf("  last run: started %s, %.0f s", started, s->elapsed_s);
     if (s->predicted_s >= 0)

@@ -567,9 +567,10 @@ int64_t job_text_bytes(const struct job *job, const struct work *work)
            job->lengths.cap * (int64_t)sizeof *job->lengths.rows;
 }
 
-enum err job_set_predicted(struct job *job, double elapsed_s)
+enum err job_set_plan(struct job *job, double elapsed_s, const char *flags)
 {
     job->predicted_s = elapsed_s;
+    snprintf(job->plan_flags, sizeof job->plan_flags, "%s", flags);
     return job->on_disk && !job->complete ? manifest_write(job, NULL) : OK;
 }
 

@@ -132,11 +132,11 @@ int job_cap_open(const struct job *job);
  * context. */
 void job_work_within(const struct job *job, int64_t cap, struct work *work);
 /* Fixes the cap: 0: none; else rows above it become error rows `prompt_too_long_for_memory` when
- * their turn comes, and `work` is what remains. Durable with job_set_predicted(). */
+ * their turn comes, and `work` is what remains. Durable with job_set_plan(). */
 void job_cap_fix(struct job *job, int64_t cap, const struct work *work);
 
-/* What the plan predicts, into OUT.job.json. */
-enum err job_set_predicted(struct job *job, double elapsed_s);
+/* What the plan predicts and the flags that repeat the plan, into OUT.job.json. */
+enum err job_set_plan(struct job *job, double elapsed_s, const char *flags);
 
 /* The line is about to be walked: starts the job's threads; nothing when they run. ERR_FIT: no
  * thread can be had. */
