@@ -56,7 +56,7 @@ static void print_plan(const struct run *r, const struct explain *e)
     const struct plan *p = &r->plan;
     const struct plan_time *t = &r->time;
     const struct model *m = &r->opened.model;
-    char freeze[512], layers[160], kv[160], about[WORDS_BYTES];
+    char freeze[512], layers[160], kv[160], job[WORDS_BYTES], about[WORDS_BYTES];
     plan_freeze(r, freeze, sizeof freeze);
     plan_layers_text(r, layers, sizeof layers);
     plan_kv_text(r, kv, sizeof kv);
@@ -70,11 +70,13 @@ static void print_plan(const struct run *r, const struct explain *e)
            (long long)p->batch * p->batches, p->batches, p->batches == 1 ? "" : "es", p->batch,
            p->prefill_tokens, (long long)p->pages_batch * KV_PAGE_SLOTS);
     printf("weights  %s\n", layers);
+    printf("         a part is one of %d layers, or of %d slices of the output matrix\n",
+           p->decoder, p->layers - 1 - p->decoder);
     printf("kv       %s %s, hidden states %s\n", kv, plan_kv_tiers(p), plan_hidden_tiers(p));
     print_tiers(r);
     explain_print_lanes(e, r);
-    printf("job      about %.0f passes, %s, %.1f output tokens/s\n", t->passes,
-           words_about(t->job_s, about),
+    printf("job      about %.0f passes, %s s (%s), %.1f output tokens/s\n", t->passes,
+           words_digits(t->job_s, job), words_about(t->job_s, about),
            t->job_s > 0 ? (double)r->work.output_tokens / t->job_s : 0.0);
     printf("repeat   %s\n", freeze);
     explain_print(e, r);

@@ -130,6 +130,8 @@ void explain_print_lanes(const struct explain *e, const struct run *r)
     for (int i = 0; i < e->n_lanes; i++) {
         const struct explain_lane *l = &e->lanes[i];
         char bytes[24] = "-";
+        if (l->s <= 0 && l->bytes <= 0)
+            continue;
         if (l->bytes > 0)
             snprintf(bytes, sizeof bytes, "%.1f", l->bytes / gib);
         printf("  %-22s %9s %7.0f %% %12s%s\n", words_resource(l->name), words_digits(l->s, s),

@@ -360,25 +360,21 @@ enum err plan_file_write(const struct run *r, const struct explain *e, const cha
 void plan_layers_text(const struct run *r, char *buf, int cap)
 {
     const struct plan *p = &r->plan;
-    int n = p->layers - 1;
-    char decoded[40] = "", parts[64] = "";
-    if (p->decoded > 0)
-        snprintf(decoded, sizeof decoded, " (%d held decoded)", p->decoded);
+    const int n = p->layers - 1, nvme = n - p->resident - p->weights_ram;
     const char *near = p->device ? "device memory" : "RAM";
     const char *zstd = p->codec == PLAN_CODEC_ZSTD ? " with zstd" : "";
-    snprintf(parts, sizeof parts, "%d parts (%d layers, %d of the output matrix)", n, p->decoder,
-             n - p->decoder);
+    char decoded[40] = "", ram[40] = "", disk[48] = "";
+    if (p->decoded > 0)
+        snprintf(decoded, sizeof decoded, " (%d held decoded)", p->decoded);
+    if (p->weights_ram > 0)
+        snprintf(ram, sizeof ram, ", %d streamed from RAM", p->weights_ram);
+    if (nvme > 0)
+        snprintf(disk, sizeof disk, ", %d streamed from NVMe%s", nvme, zstd);
     if (p->resident >= n)
-        snprintf(buf, (size_t)cap, "all %s in %s%s", parts, near, decoded);
-    else if (p->weights_ram > 0)
-        snprintf(buf, (size_t)cap, "%d of %s in %s%s, %d streamed from RAM, %d from NVMe%s",
-                 p->resident, parts, near, decoded, p->weights_ram,
-                 n - p->resident - p->weights_ram, zstd);
-    else if (p->resident > 0)
-        snprintf(buf, (size_t)cap, "%d of %s in %s%s, the others streamed%s", p->resident, parts,
-                 near, decoded, zstd);
+        snprintf(buf, (size_t)cap, "all %d parts in %s%s", n, near, decoded);
     else
-        snprintf(buf, (size_t)cap, "all %s streamed%s", parts, zstd);
+        snprintf(buf, (size_t)cap, "%d of %d parts in %s%s%s%s", p->resident, n, near, decoded, ram,
+                 disk);
 }
 
 /* "in RAM", "25 % in device memory, 75 % on NVMe": where n things live. */

@@ -27,8 +27,8 @@ enum err plan_file_write(const struct run *r, const struct explain *e, const cha
 /* "280 rows at once, weights in RAM, KV in RAM, about 10 s, limited by the CPU": a plan that was
  * chosen, in one line. */
 void plan_words(const struct run *r, char *buf, int cap);
-/* "7 of 42 parts (30 layers, 12 of the output matrix) in RAM (2 held decoded), the others
- * streamed". */
+/* "7 of 42 parts in RAM (2 held decoded), 35 streamed from NVMe". A part is a layer, or a slice of
+ * the output matrix. */
 void plan_layers_text(const struct run *r, char *buf, int cap);
 /* "full bf16", "h2o (budget 0.2, at most 64 slots a row) q8". */
 void plan_kv_text(const struct run *r, char *buf, int cap);
