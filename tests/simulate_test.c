@@ -330,11 +330,13 @@ static void test_a_job_under_way_is_played_as_it_goes_on(void **state)
 }
 
 /* Rows that stop with a chance of 1/20 after each token have 20 tokens in the mean, and less where
- * they come to their cap. */
+ * they come to their cap. Where rows stop in the first half alone, the others reach their cap. */
 static void test_rows_are_played_to_stop_early(void **state)
 {
     (void)state;
     static struct work_row rows[2000];
+    static const double alike[] = {0.05, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05};
+    static const double first_half[WORK_EIGHTHS] = {0.05, 0.05, 0.05, 0.05};
     const struct evict full = {.policy = EVICT_FULL};
     for (int i = 0; i < 2000; i++)
         rows[i] = (struct work_row){.prompt = 4, .known = 4, .cap = 64};
@@ -346,17 +348,22 @@ static void test_rows_are_played_to_stop_early(void **state)
                               .tokens_max = 64};
     const struct plan plan = {
         .batch = 50, .batches = 1, .prefill_tokens = 4000, .pages_batch = 100, .no_sharing = 1};
-    struct simulation s = {.plan = &plan, .work = &work, .evict = &full, .stops = 0.05};
+    struct simulation s = {.plan = &plan, .work = &work, .evict = &full, .stops = alike};
     void *memory = malloc((size_t)simulate_bytes(&plan));
-    struct played some, all;
+    struct played some, half, all;
     assert_non_null(memory);
     assert_int_equal(simulate(&s, memory, &some), 0);
-    s.stops = 0;
+    s.stops = first_half;
+    assert_int_equal(simulate(&s, memory, &half), 0);
+    s.stops = NULL;
     assert_int_equal(simulate(&s, memory, &all), 0);
     free(memory);
     double mean = (1 - pow(0.95, 60)) / 0.05;
     assert_int_equal(all.row_passes, 2000 * 60);
     assert_true(fabs((double)some.row_passes / 2000 / mean - 1) < 0.02);
+    mean = (1 - pow(0.95, 30)) / 0.05 + pow(0.95, 30) * 30;
+    assert_true(fabs((double)half.row_passes / 2000 / mean - 1) < 0.02);
+    mean = (1 - pow(0.95, 60)) / 0.05;
     assert_true(some.passes > 2000 / 50 * mean && some.passes < all.passes / 2);
 }
 

@@ -194,7 +194,9 @@ struct job_counts {
     // an earlier run had done or begun
     int64_t rows, done, ok, failed, resumed;
     int64_t prompt_tokens, output_tokens;    // of rows done or live in this run
-    int64_t stopped; // rows that ended in this run before their last allowed token
+    /* Tokens that this run sampled and rows that stopped after one of them, by how much of its
+     * allowed output the row had. Ends by length do not count. */
+    int64_t sampled[WORK_EIGHTHS], stopped[WORK_EIGHTHS];
     int64_t first_finish_ns, queue_empty_ns; // clock_ns; 0: not yet
     int64_t output_tokens_at_first, output_tokens_at_empty;
     int64_t last_durable_ns;
