@@ -4,6 +4,7 @@
 #define N_REQUESTS 48
 #include <math.h>
 
+#include "engine/app/left.h"
 #include "policy/moves.h"
 #include "tests/engine_bed.h"
 #include "tests/sim_device.h"
@@ -169,8 +170,7 @@ static void open_random(struct bed *b, uint64_t seed, struct plan *p)
     bed_start(b, &models[TINY], p);
 }
 
-static struct bed *under_way; // its live rows have their seats when play() begins
-static int live_row(void *ctx, int batch, int seat, struct live_row *row);
+static struct batches *under_way; // its live rows have their seats when play() begins
 
 static void play(struct bed *b, const struct plan *plan, const struct work *work,
                  struct played *sum)
@@ -181,7 +181,7 @@ static void play(struct bed *b, const struct plan *plan, const struct work *work
                                  .ring = b->format == KV_MIXED,
                                  .price = see,
                                  .ctx = &played,
-                                 .live = under_way ? live_row : NULL,
+                                 .live = under_way ? left_live_row : NULL,
                                  .live_ctx = under_way};
     void *memory = malloc((size_t)simulate_bytes(plan));
     assert_non_null(memory);
@@ -272,19 +272,6 @@ static void test_what_is_left_is_played_as_it_runs(void **state)
     assert_true(live > n);
 }
 
-static int live_row(void *ctx, int batch, int seat, struct live_row *row)
-{
-    const struct row *live = &((struct bed *)ctx)->engine.batches.batch[batch].rows[seat];
-    const struct request *q = live->request;
-    if (!q)
-        return 0;
-    *row = (struct live_row){
-        .row = {.prompt = q->n_prompt, .known = q->n_tokens, .cap = q->n_cap},
-        .done = live->n_done + live->n_take,
-        .entered = live->entered};
-    return 1;
-}
-
 /* A job is looked at between two passes, and the line goes on: what is left, live rows included, is
  * played as it is walked. */
 static void test_a_job_under_way_is_played_as_it_goes_on(void **state)
@@ -309,7 +296,7 @@ static void test_a_job_under_way_is_played_as_it_goes_on(void **state)
         job_work_waiting(b.job, &left);
         waiting += left.n_rows;
         int64_t before = b.engine.batches.requeued, passes = walked.passes;
-        under_way = &b;
+        under_way = &b.engine.batches;
         played.first = 1;
         play(&b, &plan, &left, &sum);
         under_way = NULL;

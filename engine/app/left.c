@@ -7,10 +7,10 @@
 
 /* As struct simulation wants it. A token that the pass has taken is done, also where the row's
  * sample is still on its way from a device. */
-static int live_row(void *ctx, int batch, int seat, struct live_row *row)
+int left_live_row(void *ctx, int batch, int seat, struct live_row *row)
 {
-    const struct run *r = ctx;
-    const struct row *live = &r->engine.batches.batch[batch].rows[seat];
+    const struct batches *batches = ctx;
+    const struct row *live = &batches->batch[batch].rows[seat];
     const struct request *q = live->request;
     if (!q)
         return 0;
@@ -45,7 +45,8 @@ static void look(struct left *l, struct run *r, int begins)
     struct plan_time t;
     struct setting set = run_setting(r);
     double stops[WORK_EIGHTHS];
-    const struct under_way now = {.live = begins ? NULL : live_row, .ctx = r, .stops = stops};
+    const struct under_way now = {
+        .live = begins ? NULL : left_live_row, .ctx = &r->engine.batches, .stops = stops};
     stops_of(r, stops);
     job_work_waiting(r->job, &work);
     l->costs = r->costs;
