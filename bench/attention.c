@@ -54,7 +54,7 @@ static enum err walk_prompt(struct attention *a, const int32_t *ids, const struc
     TRY(command_score_row(&row, 0, "prompt", ids, n_prompt + 1, n_prompt));
     r->evict = *evict;
     run_set_kinds(r);
-    r->plan_told = 1;
+    r->plan_told = PLAN_BY_COMMAND;
     log_level_max = LOG_ERROR;
     enum err err = command_walk_memory(r, REQUEST_SCORE, &row, 1, &callbacks);
     log_level_max = level;

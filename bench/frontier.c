@@ -268,7 +268,7 @@ static enum err score_point(struct frontier *f, const struct point *p, struct fr
     if (!rows)
         return fail(ERR_FIT, "no memory for the rows to score");
     take_point(r, p);
-    r->plan_told = 1;
+    r->plan_told = PLAN_BY_COMMAND;
     log_level_max = lost ? level : LOG_ERROR;
     enum err err = make_rows(f, lost, rows, &n);
     for (int64_t i = 0; err != OK && i < most; i++)
@@ -348,7 +348,7 @@ static enum err plan_rate(struct frontier *f, const struct point *p, double *tok
     struct run *r = f->run;
     enum log_level level = log_level_max;
     take_point(r, p);
-    r->plan_told = 1;
+    r->plan_told = PLAN_BY_COMMAND;
     r->keep_rows = 1;
     log_level_max = LOG_ERROR;
     enum err err = command_plan_work(r);

@@ -176,7 +176,7 @@ class Bench:
     def dry(self, job, *flags):
         """Plans a job and no more: exit code and what it said. Measures what a first use measures."""
         out = os.path.join(self.work, "dry.jsonl")
-        words = [w for w in self.words(job, out) if w != "-q"] + ["--dry-run", *flags]
+        words = [w for w in self.words(job, out) if w != "-q"] + ["--dry-run", "-v", *flags]
         done = subprocess.run(words, stderr=subprocess.PIPE, text=True)
         for name in os.listdir(self.work):
             if name.startswith("dry.jsonl"):
@@ -188,9 +188,9 @@ class Bench:
         code, said = self.dry(job, *flags)
         if code == NO_ROOM:
             return None
-        if code or "freeze: " not in said:
+        if code or "to repeat this plan: " not in said:
             sys.exit(f"{ME}: {job.name}: {shlex.join(flags)}: exit {code}: {said.strip().splitlines()[-1:]}")
-        return shlex.split(said.split("freeze: ")[1].splitlines()[0])
+        return shlex.split(said.split("to repeat this plan: ")[1].splitlines()[0])
 
     def half(self, job):
         """OUT's files of a job that was stopped near its half, made once, by a time limit that is searched."""

@@ -168,14 +168,15 @@ static json_t *outcome_json(const struct outcome *o)
     const struct report_figures *f = &o->figures;
     const struct job_counts *n = &f->counts;
     double s = f->elapsed_s > 0 ? f->elapsed_s : 1e-9;
-    return json_pack("{sf sI sI sf sf sf sf sI sI sf ss ss si si si sI ss sb sf}", "elapsed_time",
-                     s, "num_requests", (json_int_t)n->done, "total_num_tokens",
+    return json_pack("{sf sI sI sf sf sf sf sI sI sf sf ss ss si si si sI ss sb sf}",
+                     "elapsed_time", s, "num_requests", (json_int_t)n->done, "total_num_tokens",
                      (json_int_t)(n->prompt_tokens + n->output_tokens), "requests_per_second",
                      (double)n->done / s, "tokens_per_second", f->total_per_s,
                      "output_tokens_per_second", f->output_per_s, "steady_output_tokens_per_second",
                      f->steady_per_s, "prompt_tokens", (json_int_t)n->prompt_tokens,
                      "output_tokens", (json_int_t)n->output_tokens, "predicted_elapsed_time",
-                     o->predicted_s, "bound", f->bound, "predicted_bound",
+                     o->predicted_s, "error_percent", report_error_percent(o->predicted_s, s),
+                     "bound", f->bound, "predicted_bound",
                      o->predicted_bound ? o->predicted_bound : "", "batch", o->plan.batch,
                      "batches", o->plan.batches, "weights_resident", o->plan.resident,
                      "peak_ram_bytes", (json_int_t)f->peak_ram_bytes, "model", o->model,
@@ -244,8 +245,8 @@ static json_t *sweep_json(const struct outcome *o)
     return json_pack("{si si sf sf sf sf sf ss ss sI}", "batch", o->plan.batch, "batches",
                      o->plan.batches, "elapsed_s", f->elapsed_s, "predicted_s", o->predicted_s,
                      "output_tok_s", f->output_per_s, "predicted_tok_s", predicted, "error_percent",
-                     f->elapsed_s > 0 ? 100 * (o->predicted_s / f->elapsed_s - 1) : 0, "bound",
-                     f->bound, "predicted_bound", o->predicted_bound ? o->predicted_bound : "",
+                     report_error_percent(o->predicted_s, f->elapsed_s), "bound", f->bound,
+                     "predicted_bound", o->predicted_bound ? o->predicted_bound : "",
                      "peak_ram_bytes", (json_int_t)f->peak_ram_bytes);
 }
 

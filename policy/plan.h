@@ -41,6 +41,8 @@ struct weights_info {
     int64_t embed_rest_bytes; // of the embedding's extent, what is not rows: always in RAM
 };
 
+#define WORK_EIGHTHS 8 // what is counted of a row's output is counted by eighths of its cap
+
 /* Lengths of a row that is still to do, tokens. */
 struct work_row {
     int32_t prompt, known; // of its prompt; prompt and what an earlier run left, or is to be scored

@@ -137,16 +137,26 @@ static void queue_take(struct sim *s)
     s->out->rows++;
 }
 
-/* Tokens that a row stops at. Ends are spread evenly over those that rows have which stop with the
- * same chance after each token: by a sequence that fills 0..1, so that two calls play the same. */
+/* Tokens that a row stops at: a share `u` of the rows that have as many tokens now stops earlier.
+ * The shares are spread evenly by a sequence that fills 0..1, so that two calls play the same. */
 static int likely_end(const struct sim *s, const struct work_row *row, int64_t entered)
 {
-    const double golden = 0.6180339887498949;
-    if (s->in->stops <= 0 || s->in->work->scores)
+    const double golden = 0.6180339887498949, u = fmod((double)entered * golden + 0.5, 1);
+    const int64_t span = row->cap - row->prompt;
+    double lives = -log1p(-u); // a row dies when its chances of stopping have added up to this
+    int64_t at = row->known - row->prompt;
+    if (!s->in->stops || s->in->work->scores)
         return row->cap;
-    double u = fmod((double)entered * golden + 0.5, 1); // lives longer than this share of rows
-    double lives = floor(log1p(-u) / log1p(-min_d(s->in->stops, 0.99)));
-    return lives < row->cap - row->known ? row->known + 1 + (int)lives : row->cap;
+    while (at < span) {
+        const int64_t eighth = at * WORK_EIGHTHS / span;
+        const int64_t end = ceil_div64((eighth + 1) * span, WORK_EIGHTHS);
+        const double each = -log1p(-min_d(s->in->stops[eighth], 0.99));
+        if (lives < each * (double)(end - at))
+            return (int)min64(row->prompt + at + 1 + (int64_t)(lives / each), row->cap);
+        lives -= each * (double)(end - at);
+        at = end;
+    }
+    return row->cap;
 }
 
 static void seat_fill(struct sim *s, struct seat *t, const struct work_row *row, int64_t entered)

@@ -73,7 +73,9 @@ struct simulation {
     const struct evict *evict;
     int ring;  // 1: KV format mixed
     int every; // of the rows so many-th are played; 0: all
-    double stops; // chance that a row stops early after a token; 0: all rows reach their cap
+    /* [WORK_EIGHTHS] the chance that a row stops after a token, by how much of its allowed output
+     * it has. NULL: all rows reach their cap. */
+    const double *stops;
     /* For a job that is looked at between two passes: 1 with the row at `seat` of a batch, or 0.
      * `work` then has the waiting rows alone, and pass 0 is over. NULL: the job begins. */
     int (*live)(void *ctx, int batch, int seat, struct live_row *row);

@@ -260,9 +260,9 @@ def plans(t, p, _):
     shape = ["--kv-policy", "h2o", "--kv-budget", "20", "--kv-format", "q8", "--percent", "0", "50", "0", "0", "0", "0",
              "--batch", "4", "--batches", "3"]
     done = p.sluice(*made, *shape, "-o", p.at("plan.json"))
-    t.check(re.search(r"^kv +h2o \(budget 20, at most 20 slots a row\) q8$", done.out, re.M), f"plan: the KV line: {done.out!r}")
-    t.check(re.search(r"^weights  3 of 7 layers in RAM, the others are streamed$", done.out, re.M), f"plan: {done.out!r}")
-    t.check("freeze" not in done.err and "prefill" not in done.err, f"plan says its plan once: {done.err!r}")
+    t.check(re.search(r"^kv +h2o \(budget 20, at most 20 slots a row\) q8 on NVMe, hidden states on NVMe$", done.out, re.M), f"plan: the KV line: {done.out!r}")
+    t.check(re.search(r"^weights  3 of 7 parts in RAM, 4 streamed from NVMe$", done.out, re.M), f"plan: {done.out!r}")
+    t.check("rows at once" not in done.err and "repeat" not in done.err, f"plan says its plan once: {done.err!r}")
     plan = json.loads(read(p.at("plan.json")))
     t.check((plan["plan"]["kv_near"], plan["plan"]["hidden_near"], plan["plan"]["weights_codec"]) == (0, 0, "none")
             and plan["plan"]["share_prefixes"] == "on", f"names, not numbers: {plan['plan']}")
@@ -270,12 +270,12 @@ def plans(t, p, _):
                            "simulated": False, "budget_of": "total", "budget_layers": "even", "budget_heads": "even"},
             f"plan: kv {plan['kv']}")
     full = p.sluice(*made).out
-    t.check(re.search(r"^kv +full bf16$", full, re.M) and "all 7 layers in RAM" in full, f"plan under full: {full!r}")
+    t.check(re.search(r"^kv +full bf16 in RAM, hidden states in RAM$", full, re.M) and "all 7 parts in RAM" in full, f"plan under full: {full!r}")
 
     kv = shape[:6]
     first = run_plan(t, p, source, [*kv, *shape[6:]])
-    freeze = re.search(r"freeze   (.*)", done.out)[1].split()
-    for what, more in (("--plan FILE", ["--plan", p.at("plan.json")]), ("the printed flags", freeze)):
+    repeat = re.search(r"repeat   (.*)", done.out)[1].split()
+    for what, more in (("--plan FILE", ["--plan", p.at("plan.json")]), ("the printed flags", repeat)):
         again = run_plan(t, p, source, [*kv, *more])
         t.check(again == first, f"{what}: {again} where {first} was planned")
     p.write("bad.json", b'{"plan":{"weights_codec":"moon"}}')
@@ -284,10 +284,10 @@ def plans(t, p, _):
     # One batch: hidden states cannot leave their frame, and what was asked stays asked.
     done = p.sluice("run", "-v", "-m", p.model, "-i", source, "--dry-run", *RAM, "--batch", "12", "--batches", "1", "--percent",
                     *"000000")
-    t.check("--percent 0 0 0 0 0 0 " in done.err and "stay in their frames" in done.err, f"--percent freezes: {done.err!r}")
+    t.check("--percent 0 0 0 0 0 0 " in done.err and "hidden states stay in RAM" in done.err, f"--percent freezes: {done.err!r}")
     t4 = p.sluice("plan", "-q", "-m", os.path.join(HERE, "../configs/opt-6.7b.cfg"), *JOB, "--machine",
                   os.path.join(HERE, "../configs/machine-t4.cfg"), "--mem-ram", "64G", "--mem-disk", "100G")
-    t.check(t4.code == 0 and "freeze" in t4.out, f"plan --machine: {t4.err!r}")
+    t.check(t4.code == 0 and "repeat" in t4.out, f"plan --machine: {t4.err!r}")
 
 
 def run_plan(t, p, source, flags):
@@ -331,20 +331,27 @@ def traces(t, p, _):
     t.check(all(("bytes" in e["args"]) == (e["cat"].startswith("nvme")) for e in events), "--trace: bytes where bytes move")
 
 
+def tail_of(done):
+    """The end report."""
+    return done.err[done.err.index("done: "):]
+
+
 def reports(t, p, _):
-    """Small jobs end in three lines; real ones in the table; what is undefined is absent."""
+    """One line says the plan. Small jobs end in three lines; real ones in the table; what is undefined is absent."""
     few, _ = small_rows(p, 2, "few.jsonl")
     many, _ = small_rows(p, 20, "many.jsonl")
     base = ["run", "-m", p.model, *RAM, "--summary", p.at("s.json")]
     done = p.sluice(*base, "-i", few, "-o", p.fresh())
     tail = done.err[done.err.index("done: "):].splitlines()
-    t.check(len(tail) <= 3 and "predicted/measured" in tail[-1] and "cpu " in tail[-1] and "bound" in tail[-1], f"footer: {tail}")
-    t.check("steady" not in done.err and json.loads(read(p.at("s.json")))["steady_output_tokens_per_s"] is None,
+    t.check(len(tail) <= 3 and "output tokens/s" in tail[0] and re.match(r"  job: predicted \S+ s, measured ", tail[-1]), f"footer: {tail}")
+    t.check("last new one" not in done.err and json.loads(read(p.at("s.json")))["steady_output_tokens_per_s"] is None,
             f"steady: {tail}")
     done = p.sluice(*base, "-i", few, "-o", p.fresh(), "-v")
-    t.check("roofline" in done.err and "  lane " in done.err, f"-v: the whole table: {done.err!r}")
+    t.check("limited by" in tail_of(done) and "  the CPU " in tail_of(done), f"-v: the whole table: {done.err!r}")
     done = p.sluice(*base, "-i", many, "-o", p.fresh())
-    t.check("job: predicted" in done.err and "roofline" in done.err, f"20 rows: {done.err[-400:]!r}")
+    t.check("  a whole pass " in tail_of(done) and "NVMe" not in tail_of(done), f"20 rows in RAM: {done.err[-400:]!r}")
+    t.check(re.search(r"plan: 20 rows at once, weights in RAM, KV in RAM, about [0-9.]+ s, limited by the CPU$", done.err, re.M)
+            and "repeat" not in done.err, f"the plan is one line: {done.err[:400]!r}")
     times = [float(x) for x in re.findall(r"^(\d+\.\d+)s ", done.err, re.M)]
     t.check(times and max(times) > 0, f"the clock of the log: {times}")
     done = p.sluice(*base, "-i", few, "-o", p.fresh(), "--progress", "lines")

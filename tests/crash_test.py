@@ -162,7 +162,7 @@ def signals(tally, place, a):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         out, summary = place.fresh(), place.at("sum.json")
         p = job.start(out, *(["--summary", summary] if number == signal.SIGTERM else []))
-        met = p.wait_for(lambda: p.said("plan: predicted") and Journal(out).bytes)
+        met = p.wait_for(lambda: p.said(" rows at once") and Journal(out).bytes)
         time.sleep(0.3)
         p.signal(number)
         done = p.end()
@@ -178,7 +178,7 @@ def signals(tally, place, a):
         ends_well(tally, f"after {number.name}", job, out, want)
     out = place.fresh()
     p = place.start(job.args(out), ["sh", "-c", 'trap "" HUP INT; exec "$@"', "sh"])
-    met = p.wait_for(lambda: p.said("plan: predicted") and Journal(out).bytes)
+    met = p.wait_for(lambda: p.said(" rows at once") and Journal(out).bytes)
     p.signal(signal.SIGHUP)
     p.signal(signal.SIGINT)
     done = p.end()

@@ -217,7 +217,7 @@ def text(tally, place, a):
     for x in got["alternatives"]:
         line = next((r for r in rows if f"{x['output_tokens_per_s']:.4g} " in r and "--" in r), "")
         own = set(re.findall(r"--[^-]\S*(?: (?!--)\S+)*", x["flags"]))
-        frozen = set(re.findall(r"--[^-]\S*(?: (?!--)\S+)*", re.search(r"^freeze +(.*)$", out, re.M)[1]))
+        frozen = set(re.findall(r"--[^-]\S*(?: (?!--)\S+)*", re.search(r"^repeat +(.*)$", out, re.M)[1]))
         shown = set(re.findall(r"--[^-]\S*(?: (?!--)\S+)*", line))
         tally.check(shown == own - frozen and shown, f"{x['flags']}: {line!r}")
     again = place.sluice("plan", "-q", "-m", model, "--machine", file, *flags, "--json")

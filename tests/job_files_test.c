@@ -112,11 +112,12 @@ static void other_jobs(void **state) // J12
     struct work work;
     struct job *job;
     assert_int_equal(job_open(&job, &c, &work), OK);
-    assert_int_equal(job_set_predicted(job, 1.5), OK);
+    assert_int_equal(job_set_plan(job, 1.5, "--batch 4"), OK);
     assert_int_equal(job_close(job), OK);
     int64_t n;
     char *text = file_text("out3.job.json", &n);
     assert_non_null(strstr(text, "\"predicted_elapsed_s\": 1.5"));
+    assert_non_null(strstr(text, "\"plan_flags\": \"--batch 4\""));
     free(text);
     assert_true(file_is_there("out3"));
     temp_write_text("out3", "old\n");

@@ -542,6 +542,38 @@ static void memory_jobs(void **state)
     assert_true(told.n == 1 && told.logprob < 0 && told.n_logprobs == 3);
 }
 
+/* A row that stops at its 26th of 40 tokens, in the sixth eighth, and one that comes to its length
+ * of 8. */
+static void stops_are_counted_by_eighths(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {
+        "{\"prompt\":\"ab\",\"max_tokens\":40,\"min_tokens\":25,\"temperature\":0,"
+        "\"logit_bias\":{\"260\":100}}",
+        "{\"prompt\":\"abc\",\"max_tokens\":8,\"temperature\":0,\"ignore_eos\":true}"};
+    struct request requests[2];
+    struct row_error error;
+    struct request_defaults d = defaults_plain();
+    struct told told = {0};
+    struct job_callbacks calls = {.finished = tell, .ctx = &told};
+    struct job_config c = config_for(NULL, NULL);
+    struct job_counts counts;
+    struct work work;
+    struct fake f = {.batch = 2, .nan_row = -1};
+    for (int64_t i = 0; i < 2; i++)
+        assert_int_equal(request_parse(&requests[i], REQUEST_GENERATE, lines[i],
+                                       (int64_t)strlen(lines[i]), i, i + 1, &d, tok, NULL, &error),
+                         OK);
+    assert_int_equal(job_open_memory(&f.job, &c, requests, 2, &calls, &work), OK);
+    assert_int_equal(fake_run(&f), OK);
+    job_counts(f.job, &counts);
+    assert_int_equal(job_close(f.job), OK);
+    static const int64_t sampled[] = {6, 6, 6, 6, 6, 2, 1, 1};
+    static const int64_t stopped[] = {0, 0, 0, 0, 0, 1, 0, 0};
+    assert_memory_equal(counts.sampled, sampled, sizeof sampled);
+    assert_memory_equal(counts.stopped, stopped, sizeof stopped);
+}
+
 static size_t heap_bytes(void)
 {
     struct mallinfo2 m = mallinfo2(); // nothing but zeros under a sanitizer
@@ -581,6 +613,7 @@ int main(void)
         cmocka_unit_test(completion_order), cmocka_unit_test(shards_and_limit),
         cmocka_unit_test(counts_and_work),  cmocka_unit_test(row_failures),
         cmocka_unit_test(max_errors),       cmocka_unit_test(memory_jobs),
+        cmocka_unit_test(stops_are_counted_by_eighths),
         cmocka_unit_test(many_rows),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);

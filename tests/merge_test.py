@@ -94,7 +94,7 @@ def dry_run(tally, place, _):
     tally.check(done.code == 3 and not os.path.exists(out), f"dry run: {done.code}")
     mirostat, ids = '  2 x field "mirostat" is not supported, lines 2, 12', "  2 x prompt_token_ids must be a list of token ids, lines 3, 13"
     too_long = "  1 x prompt_token_ids has 600 tokens, the model's context is 512, line 14 ("
-    for words in ("dry run: 9 of 14 rows are valid", "plan: predicted", mirostat, ids, too_long, "these fields: --ignore-fields mirostat\n"):
+    for words in ("dry run: 9 of 14 rows are valid", " rows at once, weights in RAM, ", mirostat, ids, too_long, "these fields: --ignore-fields mirostat\n"):
         tally.check(words in done.err, f"dry run does not say {words!r}: {done.err}")
     only_good = place.rows("good.jsonl", good)
     done = place.sluice("run", "-m", place.model, "-i", only_good, "-o", out, "--dry-run")

@@ -62,7 +62,7 @@ class Command:
 
     def result(self, done):
         """What it gives, but for times."""
-        out = re.sub(r"[0-9.]+ (GB/s|s\b)|about [0-9]+ passes|[0-9.]+ output tokens/s|bound \S+", "", done.out)
+        out = re.sub(r"[0-9.]+ (GB/s|s\b)|about [0-9]+ passes|[0-9.]+ output tokens/s|limited by .*", "", done.out)
         return (b"".join(read(p) for p in self.made), out if self.name in ("gen",) else bool(out))
 
 

@@ -81,11 +81,11 @@ def freezes(tally, place, a):
         budget = ["--mem-device", f"{cap}M", *CAPS]
         policy = flags if "--kv-policy" in flags else []
         what = f"{cap}M {' '.join(flags)}"
-        first = r.run(*device(i), *budget, *flags)
+        first = r.run("-v", *device(i), *budget, *flags)
         if first.code != 0:
             continue
         r.within(first, cap << 20, what)
-        line = re.search(r"freeze: (--.*)", first.err)
+        line = re.search(r"to repeat this plan: (--.*)", first.err)
         if not tally.check(line, f"{what}: no flags in {first.err!r}"):
             continue
         again = r.run(*shlex.split(line[1]), *budget, *policy)
@@ -175,7 +175,7 @@ def probed(tally, place, a):
         tally.check(re.search(rf"^{key} = [\d.e+]+ ", text, re.M), f"{key} in {text!r}")
     told = place.sluice("plan", "-m", place.model, "--prompt-len", "64", "--gen-len", "32", "--num-prompts", "100",
                         "--machine", path, "--mem-device", "10M")
-    tally.check(told.code == 0 and re.search(r"pass .*bound .*nvme-read .*h2d .*gpu ", told.out, re.S), f"plan: {told.out!r} {told.last()}")
+    tally.check(told.code == 0 and re.search(r"pass .*limited by .*NVMe reads .*copies to the device .*the device ", told.out, re.S), f"plan: {told.out!r} {told.last()}")
     bare = place.sluice("probe", "--device", "cpu", "--offload-dir", place.folder)
     tally.check(bare.code == 0 and "h2d" not in bare.out and "device" not in bare.out, f"without a device: {bare.out!r}")
 

@@ -50,7 +50,7 @@ def capacities(tally, place, a):
     bare, full = machine(place, "bare.cfg", RATES), machine(place, "full.cfg", {**RATES, **CAPACITIES})
     flags = ["--mem-ram", "50M", "--mem-disk", "1G"]
     by_flags, by_file = plan(place, "--machine", bare, *flags), plan(place, "--machine", full)
-    same = [[x for x in p.out.splitlines() if x.startswith(("rows", "layers", "  ", "freeze"))] for p in (by_file, by_flags)]
+    same = [[x for x in p.out.splitlines() if x.startswith(("rows", "weights", "  ", "repeat"))] for p in (by_file, by_flags)]
     tally.check(by_file.code == 0 and same[0] == same[1], f"exit {by_file.code}: {by_file.out[-400:]!r}")
     tally.check(re.search(r"budget +50\.0 +1024\.0", by_file.out), f"budgets are printed: {by_file.out!r}")
     tally.check("full.cfg" in by_file.err, f"and where they come from: {by_file.err!r}")
@@ -63,7 +63,7 @@ def capacities(tally, place, a):
     tally.check(whole.code == 0 and re.search(r"budget +15\.3 +50\.0 +1024\.0", whole.out),
                 f"a device has a column: exit {whole.code}: {whole.out!r} {whole.last()}")
     without = plan(place, "--machine", machine(place, "card.cfg", keys), "--device", "cpu")
-    tally.check(without.code == 0 and same[0] == [x for x in without.out.splitlines() if x.startswith(("rows", "layers", "  ", "freeze"))],
+    tally.check(without.code == 0 and same[0] == [x for x in without.out.splitlines() if x.startswith(("rows", "weights", "  ", "repeat"))],
                 f"--device cpu plans without it: {without.out!r}")
     wins = plan(place, "--machine", machine(place, "card.cfg", keys), "--mem-device", "12M", "--mem-disk", "2G", "--mem-ram", "60M")
     tally.check(wins.code == 0 and re.search(r"budget +12\.0 +60\.0 +2048\.0", wins.out), f"flags win over a machine file: {wins.out!r}")
@@ -96,7 +96,7 @@ def threads_of_run(tally, place, a):
     """--machine of `run`: this machine's threads run, and stand in the flags that freeze it."""
     full = machine(place, "full.cfg", {**RATES, **CAPACITIES, "ram": "900e9"})
     path = place.rows("in.jsonl", trial.job_rows(6, 1))
-    done = place.sluice("run", "-m", place.model, "-i", path, "-o", place.fresh(), "--threads", "2", "--machine", full)
+    done = place.sluice("run", "-m", place.model, "-i", path, "-o", place.fresh(), "--threads", "2", "--machine", full, "-v")
     tally.check(done.code == 0 and "--threads 2" in done.err, f"exit {done.code}: {done.err[-500:]!r}")
     done = plan(place, "--machine", full)
     tally.check("--threads 7" in done.out and "--threads" not in done.err, f"plan is for that machine: {done.out[-300:]!r}")
@@ -135,7 +135,7 @@ def plan_values(tally, place, a):
 
 def freeze_of(done):
     """What the flags that freeze a plan say, by flag."""
-    return dict(re.findall(r"--(\S+) ([^-\s]\S*(?: [\d.]+){0,5})", done.err.rpartition("freeze: ")[2]))
+    return dict(re.findall(r"--(\S+) ([^-\s]\S*(?: [\d.]+){0,5})", done.err.rpartition("to repeat this plan: ")[2]))
 
 
 def said_auto(tally, place, run, file):
@@ -171,14 +171,14 @@ def said_auto(tally, place, run, file):
 def flags_win(tally, place, a):
     """A flag beats the plan file, aloud; a placement that has to change says so."""
     path = place.rows("in.jsonl", trial.job_rows(6, 1))
-    run = ["run", "-m", place.model, "-i", path, "--dry-run", "--mem-ram", "96M", "--mem-disk", "1G", "--plan"]
+    run = ["run", "-m", place.model, "-i", path, "--dry-run", "-v", "--mem-ram", "96M", "--mem-disk", "1G", "--plan"]
     file = plan_file(place, batch=16, batches=1, weights_resident=2, ahead_weights=1)
     done = place.sluice(*run, file)
-    tally.check(done.code == 0 and "1 x 16 rows" in done.err and "instead" not in done.err, f"as it is: {done.err!r}")
-    for flags, said, plan_says in ((["--batch", "2"], "--batch 2", "1 x 2 rows"),
+    tally.check(done.code == 0 and "1 batch of 16 rows" in done.err and "instead" not in done.err, f"as it is: {done.err!r}")
+    for flags, said, plan_says in ((["--batch", "2"], "--batch 2", "1 batch of 2 rows"),
                                    (["--weights-resident", "50%"], "--weights-resident", None),
                                    (["--ahead-weights", "3"], "--ahead-weights 3", None),
-                                   (["--percent", "0", "0", "0", "0", "0", "100"], "--percent", "bf16 in NVMe")):
+                                   (["--percent", "0", "0", "0", "0", "0", "100"], "--percent", "bf16 on NVMe")):
         done = place.sluice(*run, file, *flags)
         line = next((x for x in done.err.splitlines() if "instead" in x and said in x), None)
         tally.check(done.code == 0 and line, f"{' '.join(flags)} over a plan file: exit {done.code}: {done.err!r}")
@@ -203,7 +203,7 @@ def flags_win(tally, place, a):
         if done.code == 4:
             tally.check(False, f"no budget under which only the tiles of a plan file do not fit, down to {ram}M")
             break
-        if "(7 as tiles)" not in done.err:
+        if "(7 held decoded)" not in done.err:
             tally.check("weights_decoded" in done.err and "asked for" in done.err, f"{ram}M: {done.err!r}")
             break
 

@@ -149,7 +149,7 @@ def slow_reads(tally, place, a):
         lines = json.loads(read(summary))["replans"]["lines"]
         if lines:
             break
-    tally.check(lines and "a pass takes" in lines[0] and "x as long as foreseen" in lines[0], f"slow reads: {lines}")
+    tally.check(lines and "passes take" in lines[0] and "x the predicted time" in lines[0], f"slow reads: {lines}")
 
 
 def limit_lowered(tally, place, a):

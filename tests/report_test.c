@@ -211,8 +211,11 @@ static void assert_numbers(json_t *object, const char *const *keys)
             fail_msg("'%s' is not a number", *keys);
 }
 
-static void assert_corrected(json_t *corrected)
+/* What was predicted, by how much that was corrected, and by how much it was wrong. */
+static void assert_predicted(json_t *root)
 {
+    json_t *corrected = at(at(root, "plan"), "corrected");
+    assert_near(json_number_value(at(root, "error_percent")), 100 * (31.5 - 41) / 41);
     assert_int_equal(json_object_size(corrected), 3);
     assert_true(json_number_value(at(corrected, "times")) == 1.25);
     assert_true(json_number_value(at(corrected, "spread")) == 0.125);
@@ -253,7 +256,7 @@ static void summary_has_every_key_of_the_contract(void **state)
     assert_int_equal(json_integer_value(at(plan, "batch")), 8);
     assert_int_equal(json_integer_value(at(plan, "batches")), 2);
     assert_true(json_is_object(at(plan, "tiers")) && json_is_object(at(plan, "kv")));
-    assert_corrected(at(plan, "corrected"));
+    assert_predicted(root);
     assert_string_equal(json_string_value(at(plan, "attn")), "cpu");
     static const char *const rows[] = {"total", "ok", "failed", NULL};
     assert_numbers(at(root, "rows"), rows);
@@ -434,6 +437,7 @@ static void summary_of_an_interrupted_run(void **state)
     assert_non_null(root);
     assert_true(json_is_true(at(root, "interrupted")));
     assert_int_equal(json_integer_value(at(root, "exit_code")), 75);
+    assert_true(json_is_null(at(root, "error_percent"))); // of a whole run only
     json_decref(root);
 
     temp_dir_remove(); // the summary cannot be written any more

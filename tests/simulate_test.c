@@ -4,6 +4,7 @@
 #define N_REQUESTS 48
 #include <math.h>
 
+#include "engine/app/left.h"
 #include "policy/moves.h"
 #include "tests/engine_bed.h"
 #include "tests/sim_device.h"
@@ -169,8 +170,7 @@ static void open_random(struct bed *b, uint64_t seed, struct plan *p)
     bed_start(b, &models[TINY], p);
 }
 
-static struct bed *under_way; // its live rows have their seats when play() begins
-static int live_row(void *ctx, int batch, int seat, struct live_row *row);
+static struct batches *under_way; // its live rows have their seats when play() begins
 
 static void play(struct bed *b, const struct plan *plan, const struct work *work,
                  struct played *sum)
@@ -181,7 +181,7 @@ static void play(struct bed *b, const struct plan *plan, const struct work *work
                                  .ring = b->format == KV_MIXED,
                                  .price = see,
                                  .ctx = &played,
-                                 .live = under_way ? live_row : NULL,
+                                 .live = under_way ? left_live_row : NULL,
                                  .live_ctx = under_way};
     void *memory = malloc((size_t)simulate_bytes(plan));
     assert_non_null(memory);
@@ -272,19 +272,6 @@ static void test_what_is_left_is_played_as_it_runs(void **state)
     assert_true(live > n);
 }
 
-static int live_row(void *ctx, int batch, int seat, struct live_row *row)
-{
-    const struct row *live = &((struct bed *)ctx)->engine.batches.batch[batch].rows[seat];
-    const struct request *q = live->request;
-    if (!q)
-        return 0;
-    *row = (struct live_row){
-        .row = {.prompt = q->n_prompt, .known = q->n_tokens, .cap = q->n_cap},
-        .done = live->n_done + live->n_take,
-        .entered = live->entered};
-    return 1;
-}
-
 /* A job is looked at between two passes, and the line goes on: what is left, live rows included, is
  * played as it is walked. */
 static void test_a_job_under_way_is_played_as_it_goes_on(void **state)
@@ -309,7 +296,7 @@ static void test_a_job_under_way_is_played_as_it_goes_on(void **state)
         job_work_waiting(b.job, &left);
         waiting += left.n_rows;
         int64_t before = b.engine.batches.requeued, passes = walked.passes;
-        under_way = &b;
+        under_way = &b.engine.batches;
         played.first = 1;
         play(&b, &plan, &left, &sum);
         under_way = NULL;
@@ -330,11 +317,13 @@ static void test_a_job_under_way_is_played_as_it_goes_on(void **state)
 }
 
 /* Rows that stop with a chance of 1/20 after each token have 20 tokens in the mean, and less where
- * they come to their cap. */
+ * they come to their cap. Where rows stop in the first half alone, the others reach their cap. */
 static void test_rows_are_played_to_stop_early(void **state)
 {
     (void)state;
     static struct work_row rows[2000];
+    static const double alike[] = {0.05, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05};
+    static const double first_half[WORK_EIGHTHS] = {0.05, 0.05, 0.05, 0.05};
     const struct evict full = {.policy = EVICT_FULL};
     for (int i = 0; i < 2000; i++)
         rows[i] = (struct work_row){.prompt = 4, .known = 4, .cap = 64};
@@ -346,17 +335,22 @@ static void test_rows_are_played_to_stop_early(void **state)
                               .tokens_max = 64};
     const struct plan plan = {
         .batch = 50, .batches = 1, .prefill_tokens = 4000, .pages_batch = 100, .no_sharing = 1};
-    struct simulation s = {.plan = &plan, .work = &work, .evict = &full, .stops = 0.05};
+    struct simulation s = {.plan = &plan, .work = &work, .evict = &full, .stops = alike};
     void *memory = malloc((size_t)simulate_bytes(&plan));
-    struct played some, all;
+    struct played some, half, all;
     assert_non_null(memory);
     assert_int_equal(simulate(&s, memory, &some), 0);
-    s.stops = 0;
+    s.stops = first_half;
+    assert_int_equal(simulate(&s, memory, &half), 0);
+    s.stops = NULL;
     assert_int_equal(simulate(&s, memory, &all), 0);
     free(memory);
     double mean = (1 - pow(0.95, 60)) / 0.05;
     assert_int_equal(all.row_passes, 2000 * 60);
     assert_true(fabs((double)some.row_passes / 2000 / mean - 1) < 0.02);
+    mean = (1 - pow(0.95, 30)) / 0.05 + pow(0.95, 30) * 30;
+    assert_true(fabs((double)half.row_passes / 2000 / mean - 1) < 0.02);
+    mean = (1 - pow(0.95, 60)) / 0.05;
     assert_true(some.passes > 2000 / 50 * mean && some.passes < all.passes / 2);
 }
 

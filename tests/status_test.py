@@ -44,6 +44,9 @@ def running_and_stopped(tally, place, _):
     tally.check(rows_said["ok"] + rows_said["failed"] == told.rows and rows_said["failed"] == 1,
                 f"rows: {rows_said}, the journal has {told.rows}")
     tally.check(rows_said["total"] == 41 and rows_said["left"] == 41 - told.rows, f"left: {rows_said}")
+    text = place.sluice("status", out).out
+    tally.check(f"{rows_said['left']} to do ({told.live_rows} of these partly done)\n" in text
+                and f", and {told.live_tokens} of rows that are partly done\n" in text, text)
     tally.check(rows_said["live"] == told.live_rows, f"live: {rows_said}, the journal has {told.live_rows}")
     tally.check(seen["output_tokens"] == told.tokens - told.live_tokens and seen["live_tokens"] == told.live_tokens > 0,
                 f"tokens: {seen}, the journal has {told.tokens}, {told.live_tokens} of them of rows under way")
@@ -63,6 +66,8 @@ def running_and_stopped(tally, place, _):
     tokens = sum(len(json.loads(x).get("token_ids") or ()) for x in read(out).splitlines())
     tally.check(seen["state"] == "complete" and seen["output_tokens"] == tokens and seen["rows"]["left"] == 0
                 and seen["error_kinds"] == kinds, f"complete: {seen}, {tokens} tokens")
+    text = place.sluice("status", out).out
+    tally.check(" 0 to do\n" in text and "partly" not in text, text)
     tally.check(place.sluice("status").code == 2, "status without OUT is a usage error")
 
 

@@ -177,7 +177,7 @@ static void tell_rows(const struct run *r, const struct job_counts *n)
 {
     const struct config *c = r->config;
     if (job_live(r->job) && n->resumed > 0)
-        log_line(LOG_INFO, "resume: %lld of %lld rows are done, %lld partially", (long long)n->done,
+        log_line(LOG_INFO, "resume: %lld of %lld rows are done, %lld partly done", (long long)n->done,
                  (long long)n->rows, (long long)max_i64(n->resumed - n->done, 0));
     if (c->dry_run)
         log_line(LOG_INFO, "dry run: %lld of %lld rows are valid", (long long)(n->rows - n->failed),
@@ -212,7 +212,9 @@ static enum err run_rows(struct run *r, enum request_kind kind)
         TRY(planned);
     }
     if (live && !c->dry_run) {
-        TRY(job_set_predicted(r->job, r->time.job_s));
+        char flags[512];
+        plan_freeze(r, flags, sizeof flags);
+        TRY(job_set_plan(r->job, r->time.job_s, flags));
         return walk_and_report(r);
     }
     if (!c->quiet)
@@ -428,6 +430,7 @@ static enum err gen(struct run *r)
         request_free(&request);
     TRY(err);
     struct job_callbacks callbacks = {.finished = gen_finished, .text = print_text};
+    r->plan_told = PLAN_DETAILS; // one prompt: its text is what counts
     return command_walk_memory(r, REQUEST_GENERATE, &request, 1, &callbacks);
 }
 

@@ -7,6 +7,7 @@
 #include "engine/app/explain.h"
 #include "engine/app/plan_file.h"
 #include "engine/app/run.h"
+#include "engine/app/words.h"
 
 /* A row of the table; the device has a column where the plan has one. */
 static void print_bytes(const struct run *r, const char *what, int64_t device, int64_t ram,
@@ -48,14 +49,14 @@ static void print_tiers(const struct run *r)
         print_bytes(r, "budget", r->budget.device, r->budget.ram, r->budget.disk);
 }
 
-/* The plan for people: tables of tiers and lanes, the prediction, the flags that freeze it, and
+/* The plan for people: tables of tiers and lanes, the prediction, the flags that repeat it, and
  * what explains it. */
 static void print_plan(const struct run *r, const struct explain *e)
 {
     const struct plan *p = &r->plan;
     const struct plan_time *t = &r->time;
     const struct model *m = &r->opened.model;
-    char freeze[512], layers[128], kv[128];
+    char freeze[512], layers[160], kv[160], job[WORDS_BYTES], about[WORDS_BYTES];
     plan_freeze(r, freeze, sizeof freeze);
     plan_layers_text(r, layers, sizeof layers);
     plan_kv_text(r, kv, sizeof kv);
@@ -64,20 +65,20 @@ static void print_plan(const struct run *r, const struct explain *e)
     printf("job      %lld rows, %lld prompt tokens (longest %lld), at most %lld to generate\n",
            (long long)r->work.n_rows, (long long)r->work.prompt_tokens,
            (long long)r->work.prompt_max, (long long)r->work.output_tokens);
-    printf(
-        "rows     %d batches of %d, %d prefill tokens a pass, KV pages for %lld tokens a batch\n",
-        p->batches, p->batch, p->prefill_tokens, (long long)p->pages_batch * KV_PAGE_SLOTS);
+    printf("rows     %lld at once: %d batch%s of %d; %d prompt tokens a pass; KV pages for %lld "
+           "tokens a batch\n",
+           (long long)p->batch * p->batches, p->batches, p->batches == 1 ? "" : "es", p->batch,
+           p->prefill_tokens, (long long)p->pages_batch * KV_PAGE_SLOTS);
     printf("weights  %s\n", layers);
-    if (p->device)
-        printf("kv       %s in %s, hidden states in %s\n", kv, plan_kv_tiers(p),
-               plan_hidden_tiers(p));
-    else
-        printf("kv       %s\n", kv);
+    printf("         a part is one of %d layers, or of %d slices of the output matrix\n",
+           p->decoder, p->layers - 1 - p->decoder);
+    printf("kv       %s %s, hidden states %s\n", kv, plan_kv_tiers(p), plan_hidden_tiers(p));
     print_tiers(r);
     explain_print_lanes(e, r);
-    printf("job      about %.0f passes, %.1f s, %.1f output tokens/s\n", t->passes, t->job_s,
+    printf("job      about %.0f passes, %s s (%s), %.1f output tokens/s\n", t->passes,
+           words_digits(t->job_s, job), words_about(t->job_s, about),
            t->job_s > 0 ? (double)r->work.output_tokens / t->job_s : 0.0);
-    printf("freeze   %s\n", freeze);
+    printf("repeat   %s\n", freeze);
     explain_print(e, r);
 }
 
@@ -125,7 +126,7 @@ static enum err plan(struct run *r)
     if (c->allow)
         return command_allow(r);
     TRY(command_plan_work(r));
-    r->plan_told = 1; // print_plan says it on stdout
+    r->plan_told = PLAN_BY_COMMAND; // print_plan says it on stdout
     struct explain e;
     explain_begin(&e, r);
     TRY(run_plan(r));

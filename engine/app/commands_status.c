@@ -74,12 +74,16 @@ static void print_text(const struct job_status *s, const char *path)
     printf("%s: %s", path, job_state_name(s->state));
     if (s->pid > 0)
         printf(", pid %lld", (long long)s->pid);
-    printf("\n  rows: %lld of %lld ok, %lld failed, %lld left, %lld of them begun\n",
-           (long long)s->ok, (long long)s->rows, (long long)s->failed, (long long)s->left,
-           (long long)s->live);
+    printf("\n  rows: %lld of %lld ok, %lld failed, %lld to do", (long long)s->ok,
+           (long long)s->rows, (long long)s->failed, (long long)s->left);
+    if (s->live > 0)
+        printf(" (%lld of these partly done)", (long long)s->live);
+    printf("\n");
     report_errors(&s->errors, &s->ignore, 0, stdout);
-    printf("  output tokens: %lld of rows that are done, %lld of rows that are begun\n",
-           (long long)s->output_tokens, (long long)s->live_tokens);
+    printf("  output tokens on disk: %lld", (long long)s->output_tokens);
+    if (s->live > 0)
+        printf(", and %lld of rows that are partly done", (long long)s->live_tokens);
+    printf("\n");
     printf("  last run: started %s, %.0f s", started, s->elapsed_s);
     if (s->predicted_s >= 0)
         printf(", predicted %.1f s", s->predicted_s);

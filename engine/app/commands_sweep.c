@@ -318,7 +318,7 @@ static enum err plan_point(struct sweep *s, struct run *r, int i)
     enum err err = run_prepare(r, r->config);
     r->elsewhere = r->config->machine != NULL;
     r->keep_rows = 1;
-    r->plan_told = 1;
+    r->plan_told = PLAN_BY_COMMAND;
     log_level_max = LOG_ERROR;
     if (err == OK) {
         take_known(s, r);

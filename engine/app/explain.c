@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/app/plan_file.h"
+#include "engine/app/words.h"
 #include "policy/layout.h"
 
 #define WITHIN 1.10 // of the chosen plan's time
@@ -122,15 +123,19 @@ static double tokens_per_s(const struct run *r, double job_s)
 void explain_print_lanes(const struct explain *e, const struct run *r)
 {
     const double gib = 1 << 30;
-    printf("pass     %.3f s, bound %s\n", r->time.pass_s, r->time.bound);
-    printf("  %-10s %10s %10s %10s\n", "", "busy s", "of pass", "job's GiB");
+    char s[WORDS_BYTES];
+    printf("pass     %s s for one token of every row, limited by %s\n",
+           words_digits(r->time.pass_s, s), words_resource(r->time.bound));
+    printf("  %-22s %9s %9s %12s\n", "", "busy s", "of pass", "GiB of job");
     for (int i = 0; i < e->n_lanes; i++) {
         const struct explain_lane *l = &e->lanes[i];
         char bytes[24] = "-";
+        if (l->s <= 0 && l->bytes <= 0)
+            continue;
         if (l->bytes > 0)
             snprintf(bytes, sizeof bytes, "%.1f", l->bytes / gib);
-        printf("  %-10s %10.3f %8.0f %% %10s%s\n", l->name, l->s, 100 * l->share, bytes,
-               l->bound ? "  bound" : "");
+        printf("  %-22s %9s %7.0f %% %12s%s\n", words_resource(l->name), words_digits(l->s, s),
+               100 * l->share, bytes, l->bound ? "  limits" : "");
     }
 }
 

@@ -3,13 +3,14 @@
 
 #define EVERY_S 0.25 // at least this long between two predictions of what is left,
 #define SHARE   100  // and this many times as long as one of them takes
+#define FEW     100  // tokens that say little about when rows stop
 
 /* As struct simulation wants it. A token that the pass has taken is done, also where the row's
  * sample is still on its way from a device. */
-static int live_row(void *ctx, int batch, int seat, struct live_row *row)
+int left_live_row(void *ctx, int batch, int seat, struct live_row *row)
 {
-    const struct run *r = ctx;
-    const struct row *live = &r->engine.batches.batch[batch].rows[seat];
+    const struct batches *batches = ctx;
+    const struct row *live = &batches->batch[batch].rows[seat];
     const struct request *q = live->request;
     if (!q)
         return 0;
@@ -20,12 +21,20 @@ static int live_row(void *ctx, int batch, int seat, struct live_row *row)
     return 1;
 }
 
-/* The chance that a row stops after a token, as the rows of this run did so far. */
-static double stops_of(const struct run *r)
+/* The chance that a row stops after a token, as the rows of this run did so far. An eighth that few
+ * rows came to is taken to be like the mean of all. */
+static void stops_of(const struct run *r, double stops[WORK_EIGHTHS])
 {
     struct job_counts n;
+    double sampled = 0, stopped = 0;
     job_counts(r->job, &n);
-    return n.output_tokens > 0 ? (double)n.stopped / (double)n.output_tokens : 0;
+    for (int i = 0; i < WORK_EIGHTHS; i++) {
+        sampled += (double)n.sampled[i];
+        stopped += (double)n.stopped[i];
+    }
+    const double mean = sampled > 0 ? stopped / sampled : 0;
+    for (int i = 0; i < WORK_EIGHTHS; i++)
+        stops[i] = ((double)n.stopped[i] + FEW * mean) / ((double)n.sampled[i] + FEW);
 }
 
 /* begins: 1 when no row is live yet. */
@@ -35,8 +44,10 @@ static void look(struct left *l, struct run *r, int begins)
     struct work work = r->work;
     struct plan_time t;
     struct setting set = run_setting(r);
+    double stops[WORK_EIGHTHS];
     const struct under_way now = {
-        .live = begins ? NULL : live_row, .ctx = r, .stops = stops_of(r)};
+        .live = begins ? NULL : left_live_row, .ctx = &r->engine.batches, .stops = stops};
+    stops_of(r, stops);
     job_work_waiting(r->job, &work);
     l->costs = r->costs;
     l->costs.pace = NULL; // the factor of this run is measured

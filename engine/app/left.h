@@ -22,5 +22,7 @@ void left_begin(struct left *l, struct run *r, int again);
 void left_pass(struct left *l, struct run *r, double measured_s, double predicted_s);
 /* Seconds to the end of the run; negative: not known. */
 double left_seconds(const struct left *l, const struct engine *e);
+/* The rows that a simulation of what is left begins with; ctx: the engine's batches. */
+int left_live_row(void *batches, int batch, int seat, struct live_row *row);
 
 #endif

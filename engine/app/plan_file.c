@@ -2,6 +2,7 @@
 #include "engine/app/plan_file.h"
 
 #include "engine/app/explain.h"
+#include "engine/app/words.h"
 #include "engine/data/file.h"
 #include "kernels/whole.h"
 
@@ -359,40 +360,40 @@ enum err plan_file_write(const struct run *r, const struct explain *e, const cha
 void plan_layers_text(const struct run *r, char *buf, int cap)
 {
     const struct plan *p = &r->plan;
-    int n = p->layers - 1;
-    char tiles[40] = "";
-    if (p->decoded > 0)
-        snprintf(tiles, sizeof tiles, " (%d as tiles)", p->decoded);
+    const int n = p->layers - 1, nvme = n - p->resident - p->weights_ram;
     const char *near = p->device ? "device memory" : "RAM";
     const char *zstd = p->codec == PLAN_CODEC_ZSTD ? " with zstd" : "";
+    char decoded[40] = "", ram[40] = "", disk[48] = "";
+    if (p->decoded > 0)
+        snprintf(decoded, sizeof decoded, " (%d held decoded)", p->decoded);
+    if (p->weights_ram > 0)
+        snprintf(ram, sizeof ram, ", %d streamed from RAM", p->weights_ram);
+    if (nvme > 0)
+        snprintf(disk, sizeof disk, ", %d streamed from NVMe%s", nvme, zstd);
     if (p->resident >= n)
-        snprintf(buf, (size_t)cap, "all %d layers in %s%s", n, near, tiles);
-    else if (p->weights_ram > 0)
-        snprintf(buf, (size_t)cap, "%d of %d layers in %s%s, %d streamed from RAM, %d from NVMe%s",
-                 p->resident, n, near, tiles, p->weights_ram, n - p->resident - p->weights_ram,
-                 zstd);
+        snprintf(buf, (size_t)cap, "all %d parts in %s%s", n, near, decoded);
     else
-        snprintf(buf, (size_t)cap, "%d of %d layers in %s%s, the %s streamed%s", p->resident, n,
-                 near, tiles, p->resident ? "others are" : "weights are all", zstd);
+        snprintf(buf, (size_t)cap, "%d of %d parts in %s%s%s%s", p->resident, n, near, decoded, ram,
+                 disk);
 }
 
-/* "RAM", "device 25 %, NVMe 75 %": where n things live. */
+/* "in RAM", "25 % in device memory, 75 % on NVMe": where n things live. */
 static const char *tiers_text(const int64_t on[N_TIERS], int64_t n, char *buf, size_t cap)
 {
-    static const char *const names[N_TIERS] = {"device", "RAM", "NVMe"};
+    static const char *const names[N_TIERS] = {"in device memory", "in RAM", "on NVMe"};
     size_t at = 0;
     for (int tier = 0; tier < N_TIERS; tier++)
         if (on[tier] == n)
             snprintf(buf, cap, "%s", names[tier]);
         else if (on[tier] > 0 && at < cap)
-            at += (size_t)snprintf(buf + at, cap - at, "%s%s %.3g %%", at ? ", " : "", names[tier],
-                                   100.0 * (double)on[tier] / (double)n);
+            at += (size_t)snprintf(buf + at, cap - at, "%s%.3g %% %s", at ? ", " : "",
+                                   100.0 * (double)on[tier] / (double)n, names[tier]);
     return buf;
 }
 
 const char *plan_kv_tiers(const struct plan *p)
 {
-    static _Thread_local char text[64];
+    static _Thread_local char text[96];
     int64_t on[N_TIERS];
     for (int tier = 0; tier < N_TIERS; tier++)
         on[tier] = plan_kv_count(p, (enum tier_kind)tier);
@@ -401,11 +402,45 @@ const char *plan_kv_tiers(const struct plan *p)
 
 const char *plan_hidden_tiers(const struct plan *p)
 {
-    static _Thread_local char text[64];
+    static _Thread_local char text[96];
     int64_t on[N_TIERS];
     for (int tier = 0; tier < N_TIERS; tier++)
         on[tier] = plan_hidden_count(p, (enum tier_kind)tier);
     return tiers_text(on, p->batches, text, sizeof text);
+}
+
+/* Where the layers' weights come from in every pass. */
+static void weights_words(const struct plan *p, char *buf, size_t cap)
+{
+    int on[N_TIERS] = {0};
+    const char *near = p->device ? "device memory" : "RAM";
+    for (int layer = 1; layer <= p->decoder; layer++)
+        on[plan_layer_home(p, layer)]++;
+    const int ram = p->device ? on[TIER_RAM] : 0, nvme = on[TIER_NVME];
+    if (p->resident >= p->layers - 1)
+        snprintf(buf, cap, "weights in %s", near);
+    else if (p->resident == 0 && p->weights_ram == 0)
+        snprintf(buf, cap, "all weights streamed from NVMe");
+    else if (ram + nvme == 0)
+        snprintf(buf, cap, "weights in %s but for a part of the output matrix", near);
+    else if (ram > 0 && nvme > 0)
+        snprintf(buf, cap, "%d of %d layers streamed from RAM, %d from NVMe", ram, p->decoder,
+                 nvme);
+    else
+        snprintf(buf, cap, "%d of %d layers streamed from %s", ram + nvme, p->decoder,
+                 ram > 0 ? "RAM" : "NVMe");
+}
+
+void plan_words(const struct run *r, char *buf, int cap)
+{
+    const struct plan *p = &r->plan;
+    char weights[96], policy[48] = "", about[WORDS_BYTES];
+    weights_words(p, weights, sizeof weights);
+    if (r->evict.policy != EVICT_FULL)
+        snprintf(policy, sizeof policy, " (%s)", evict_policy_name(r->evict.policy));
+    snprintf(buf, (size_t)cap, "%lld rows at once, %s, KV%s %s, about %s, limited by %s",
+             (long long)min_i64((int64_t)p->batch * p->batches, r->work.n_rows), weights, policy,
+             plan_kv_tiers(p), words_about(r->time.job_s, about), words_resource(r->time.bound));
 }
 
 void plan_kv_text(const struct run *r, char *buf, int cap)

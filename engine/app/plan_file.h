@@ -24,12 +24,16 @@ enum err json_save(const json_t *root, const char *path, int digits);
 /* The plan, its bytes by tier, its predicted times and what explains it, as JSON; path NULL:
  * stdout. */
 enum err plan_file_write(const struct run *r, const struct explain *e, const char *path);
-/* "all 34 layers in RAM", "7 of 42 layers in RAM (2 as tiles), the others are streamed". */
+/* "280 rows at once, weights in RAM, KV in RAM, about 10 s, limited by the CPU": a plan that was
+ * chosen, in one line. */
+void plan_words(const struct run *r, char *buf, int cap);
+/* "7 of 42 parts in RAM (2 held decoded), 35 streamed from NVMe". A part is a layer, or a slice of
+ * the output matrix. */
 void plan_layers_text(const struct run *r, char *buf, int cap);
 /* "full bf16", "h2o (budget 0.2, at most 64 slots a row) q8". */
 void plan_kv_text(const struct run *r, char *buf, int cap);
-/* "RAM", "device 25 %, NVMe 75 %": where KV and hidden states live; valid until the next call of
- * this thread. */
+/* "in RAM", "25 % in device memory, 75 % on NVMe": where KV and hidden states live; valid until the
+ * next call of this thread. */
 const char *plan_kv_tiers(const struct plan *p);
 const char *plan_hidden_tiers(const struct plan *p);
 /* 1 when hidden states were asked to leave the ops (--percent) but stay in their frames: they would

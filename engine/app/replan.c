@@ -264,7 +264,7 @@ static int is_off(struct replan *w)
     w->off = times > OFF * w->known || times * OFF < w->known ? w->off + 1 : 0;
     if (w->off < 2) // one may be a neighbour's burst
         return 0;
-    snprintf(w->why, sizeof w->why, "a pass takes %.2f x as long as foreseen", times);
+    snprintf(w->why, sizeof w->why, "passes take %.2f x the predicted time", times);
     int worth = is_worth_it(w, &w->budget);
     w->known = times; // told once
     w->off = 0;
@@ -384,14 +384,15 @@ void replan_begin(struct replan *w)
 void replan_take(struct replan *w, const struct layout **layout)
 {
     struct run *r = w->run;
-    char layers[128], *text = w->text[w->n < TEXTS ? w->n : TEXTS - 1];
+    char layers[160], *text = w->text[w->n < TEXTS ? w->n : TEXTS - 1];
     r->plan = w->next;
     r->bytes = w->bytes;
     *layout = &w->layouts[w->n & 1];
     plan_layers_text(r, layers, sizeof layers);
     snprintf(
         text, sizeof w->text[0],
-        "pass %lld: %s: now %d x %d rows, %s, KV in %s, %d prefill tokens a pass; RAM %.1f MiB",
+        "pass %lld: %s: now %d x %d rows; weights: %s; KV %s; %d prompt tokens a pass; "
+        "RAM %.1f MiB",
         (long long)r->engine.passes, w->why, r->plan.batches, r->plan.batch, layers,
         plan_kv_tiers(&r->plan), r->plan.prefill_tokens, (double)r->bytes.ram / 1048576.0);
     log_line(LOG_INFO, "plan: %s", text);

@@ -357,6 +357,9 @@ static void put_rates(json_t *root, const struct report_figures *f, const struct
     put(root, "steady_output_tokens_per_s",
         f->steady_per_s > 0 ? number(f->steady_per_s) : json_null());
     put(root, "predicted_elapsed_s", number(r->time.job_s));
+    const int whole = f->err == OK || f->err == ERR_ROWS;
+    put(root, "error_percent",
+        whole ? number(report_error_percent(r->time.job_s, f->elapsed_s)) : json_null());
     put(root, "lanes", lanes_json(r, f));
     put(root, "stall_s", number(seconds(r->engine.trace.totals[LANE_STALL].busy_ns)));
     put(root, "text_wait_s", number(seconds(f->counts.text_wait_ns)));

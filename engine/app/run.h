@@ -41,6 +41,10 @@ enum err pack_progress_show(void *ctx, int64_t done_bytes, int64_t total_bytes);
 enum err opened_open(struct opened *o, const struct config *c);
 void opened_close(struct opened *o);
 
+/* Who says what the plan is: run_plan, with details under -v; the command itself; run_plan, but the
+ * details alone. */
+enum plan_told { PLAN_LINE, PLAN_BY_COMMAND, PLAN_DETAILS };
+
 /* Everything that one command of the line needs; built by run_prepare, taken down by run_close. */
 struct run {
     const struct config *config; // borrowed
@@ -79,7 +83,7 @@ struct run {
     int64_t n_left_out; // rows whose prompts run_plan found too long
     int hidden_moves;   // 1: hidden states were asked to leave the ops
     int plans_device;   // 1: the plan is for a device with memory of its own
-    int plan_told;      // 1: the command itself says what the plan is
+    enum plan_told plan_told;
     int keep_rows; // 1: a plan holds all rows, or it does not fit; else run_plan may leave some out
     int weights_assumed; // 1: opened.model's layers are not its pack's: nothing of them can be read
     /* Borrowed; NULL, or what the search chose among. */

@@ -87,37 +87,47 @@ static enum err read_wish(const struct config *c, const struct run *r, struct pl
     return OK;
 }
 
-static void print_plan(const struct run *r)
+/* The plan and the flags that repeat it, for -v. */
+static void print_details(const struct run *r)
 {
     const struct plan *p = &r->plan;
     const struct plan_bytes *b = &r->bytes;
     const double mib = 1048576.0;
-    char layers[128], kv[128], device[48] = "";
+    char layers[160], kv[160], device[48] = "", flags[512];
     if (p->device)
         snprintf(device, sizeof device, "device %.1f MiB, ", (double)b->device / mib);
     plan_layers_text(r, layers, sizeof layers);
     plan_kv_text(r, kv, sizeof kv);
-    log_line(LOG_INFO,
-             "plan: %d x %d rows, %s, KV %s in %s, hidden in %s, %d prefill tokens a pass; %sRAM "
-             "%.1f MiB, disk %.1f MiB",
-             p->batches, p->batch, layers, kv, plan_kv_tiers(p), plan_hidden_tiers(p),
-             p->prefill_tokens, device, (double)b->ram / mib, (double)b->disk / mib);
-    if (plan_hidden_stayed(r))
-        log_line(LOG_INFO,
-                 "plan: hidden states stay in their frames: with fewer than %d batches they would "
-                 "be read before they are written",
-                 p->window + 1);
-    char freeze[512];
-    plan_freeze(r, freeze, sizeof freeze);
-    log_line(LOG_INFO,
-             "plan: predicted %.1f s, start-up not included; %.3f s a pass, bound %s; freeze: %s",
-             r->time.job_s, r->time.pass_s, r->time.bound, freeze);
+    plan_freeze(r, flags, sizeof flags);
+    log_line(LOG_DEBUG,
+             "plan: %d batch%s of %d rows; weights: %s; KV: %s %s; hidden states %s; %d prompt "
+             "tokens a pass; %sRAM %.1f MiB, disk %.1f MiB",
+             p->batches, p->batches == 1 ? "" : "es", p->batch, layers, kv, plan_kv_tiers(p),
+             plan_hidden_tiers(p), p->prefill_tokens, device, (double)b->ram / mib,
+             (double)b->disk / mib);
+    log_line(LOG_DEBUG, "plan: predicted %.1f s, start-up not included: %.0f passes of %.3f s",
+             r->time.job_s, r->time.passes, r->time.pass_s);
+    log_line(LOG_DEBUG, "to repeat this plan: %s", flags);
     if (r->pace.n > 0)
         log_line(LOG_DEBUG,
                  "plan: earlier runs of this %s took %.2f x the predicted time (%d runs); "
                  "predictions are scaled by that",
                  r->time.pace.n > 0 ? "kind" : "model, of other kinds,", r->time.pace.value,
                  r->time.pace.n > 0 ? r->time.pace.n : pace_runs_known(&r->pace));
+}
+
+static void print_plan(const struct run *r)
+{
+    char words[320];
+    plan_words(r, words, sizeof words);
+    if (r->plan_told != PLAN_DETAILS)
+        log_line(LOG_INFO, "plan: %s", words);
+    if (plan_hidden_stayed(r))
+        log_line(LOG_INFO,
+                 "plan: hidden states stay in RAM: with fewer than %d batches they would be read "
+                 "before they are written (--batches)",
+                 r->plan.window + 1);
+    print_details(r);
 }
 
 /* What encoding the weights that r->plan streams gives. When it cannot be measured they stay as
@@ -378,7 +388,7 @@ enum err run_choose(struct run *r)
                      &r->layout, &r->bytes, why, sizeof why) == 0);
     price_plan(r, &r->plan, &r->time);
     plan_tell_changes(r, &asked);
-    if (!r->plan_told)
+    if (r->plan_told != PLAN_BY_COMMAND)
         print_plan(r);
     hint_codec(r, &wish);
     return OK;

@@ -252,7 +252,7 @@ static enum err read_budgets(struct run *r, const struct config *c)
         snprintf(on_device, sizeof on_device, "device %.1f MiB (%s), ",
                  (double)r->budget.device / 1048576.0,
                  c->mem_device >= 0     ? "--mem-device"
-                 : m->device_memory > 0 ? "as it says"
+                 : m->device_memory > 0 ? c->machine
                                         : "free here");
     }
     log_line(LOG_INFO, "budget: %sRAM %.1f MiB (%s), disk %.1f MiB (%s); rates of %s", on_device,

@@ -49,7 +49,8 @@ struct saved {
     struct plan_bytes bytes;
     struct plan_time time;
     size_t fingerprint; // its length
-    int hidden_moves, plan_told, keep_rows, weights_assumed;
+    enum plan_told plan_told;
+    int hidden_moves, keep_rows, weights_assumed;
     enum log_level level;
 };
 
@@ -220,7 +221,7 @@ enum err variant_plan(struct run *r, const struct variant *v, struct variant_pla
     r->weights = NULL;
     r->search = NULL;
     r->search_bytes = 0;
-    r->plan_told = 1;
+    r->plan_told = PLAN_BY_COMMAND;
     r->keep_rows = 1;
     enum err err = change(r, v);
     if (err == OK)

@@ -167,7 +167,10 @@ enum err job_token(struct job *job, struct request *r, int32_t id, const struct 
         TRY(logprobs_put(&l->logprobs, r->n_tokens - 1, id, s->sample_logit, s));
     TRY(live_feed(job, l, id));
     *finished = l->finish_reason != NULL;
-    job->counts.stopped += *finished && r->n_tokens < r->n_cap;
+    const int64_t had = r->n_tokens - 1 - r->n_prompt;
+    const int64_t eighth = had * WORK_EIGHTHS / (r->n_cap - r->n_prompt);
+    job->counts.sampled[eighth]++;
+    job->counts.stopped[eighth] += *finished && r->n_tokens < r->n_cap;
     live_stream(job, l, 0);
     return OK;
 }
@@ -569,9 +572,10 @@ int64_t job_text_bytes(const struct job *job, const struct work *work)
            job->lengths.cap * (int64_t)sizeof *job->lengths.rows;
 }
 
-enum err job_set_predicted(struct job *job, double elapsed_s)
+enum err job_set_plan(struct job *job, double elapsed_s, const char *flags)
 {
     job->predicted_s = elapsed_s;
+    snprintf(job->plan_flags, sizeof job->plan_flags, "%s", flags);
     return job->on_disk && !job->complete ? manifest_write(job, NULL) : OK;
 }
 

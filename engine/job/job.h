@@ -132,11 +132,11 @@ int job_cap_open(const struct job *job);
  * context. */
 void job_work_within(const struct job *job, int64_t cap, struct work *work);
 /* Fixes the cap: 0: none; else rows above it become error rows `prompt_too_long_for_memory` when
- * their turn comes, and `work` is what remains. Durable with job_set_predicted(). */
+ * their turn comes, and `work` is what remains. Durable with job_set_plan(). */
 void job_cap_fix(struct job *job, int64_t cap, const struct work *work);
 
-/* What the plan predicts, into OUT.job.json. */
-enum err job_set_predicted(struct job *job, double elapsed_s);
+/* What the plan predicts and the flags that repeat the plan, into OUT.job.json. */
+enum err job_set_plan(struct job *job, double elapsed_s, const char *flags);
 
 /* The line is about to be walked: starts the job's threads; nothing when they run. ERR_FIT: no
  * thread can be had. */
@@ -194,7 +194,9 @@ struct job_counts {
     // an earlier run had done or begun
     int64_t rows, done, ok, failed, resumed;
     int64_t prompt_tokens, output_tokens;    // of rows done or live in this run
-    int64_t stopped; // rows that ended in this run before their last allowed token
+    /* Tokens that this run sampled and rows that stopped after one of them, by how much of its
+     * allowed output the row had. Ends by length do not count. */
+    int64_t sampled[WORK_EIGHTHS], stopped[WORK_EIGHTHS];
     int64_t first_finish_ns, queue_empty_ns; // clock_ns; 0: not yet
     int64_t output_tokens_at_first, output_tokens_at_empty;
     int64_t last_durable_ns;

@@ -205,7 +205,8 @@ struct job {
     struct reader reader;
     int superseded;     // OUT.partial holds lines that are not part of OUT
     int broken;         // a write failed: nothing more is written
-    double predicted_s; // < 0: not known
+    double predicted_s;   // < 0: not known
+    char plan_flags[512]; // "": not known
     int edits_max;
     struct work *by_prompt; // owned: [JOB_PROMPT_BINS] of the work, by length of the prompt
     int cap_fixed;          // config.prompt_cap is the job's for good

@@ -190,6 +190,8 @@ static void manifest_text(const struct job *job, const struct manifest_end *end,
         out_number(o, job->predicted_s);
     else
         out_text(o, "null");
+    out_text(o, ",\n");
+    out_pair(o, "  ", "plan_flags", job->plan_flags);
     out_text(o, ",\n  \"prompt_cap\": "); // 0: none; null: nobody has planned yet
     if (job->cap_fixed) {
         char check[16];

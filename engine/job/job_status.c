@@ -1,7 +1,7 @@
 /* engine/job/job_status.c - see job_status.h.
  *
- * A newcomer would miss: whether a job runs is what the kernel says about the lock on its journal.
- * To try the lock would be to hold it for a moment, and a run that starts then would give up. */
+ * Note: a job runs when the kernel says that a process holds the lock on its journal. Trying the
+ * lock would hold it for a moment, and a run that starts in that moment would give up. */
 #include "engine/job/job_status.h"
 
 #include <errno.h>
@@ -177,8 +177,10 @@ static enum err read_both(struct job_status *s, const char *out, const char *man
     int fd = open(journal, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     enum err err = read_manifest(s, manifest, &found);
     if (err == OK && !found && fd < 0)
-        err = fail(ERR_INPUT, "%.512s: no job found (neither %.512s nor a journal is there)", out,
-                   manifest);
+        err = fail(ERR_INPUT,
+                   "%.512s: no job found: %.512s and its journal are missing (give the -o of a "
+                   "run)",
+                   out, manifest);
     if (err == OK && fd >= 0 && s->state != JOB_COMPLETE)
         err = read_journal(s, fd, journal, partial);
     if (fd >= 0)
