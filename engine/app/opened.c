@@ -10,6 +10,7 @@
 
 #include "engine/pack/dummy.h"
 #include "engine/pack/pack.h"
+#include "engine/source/hf.h"
 #include "engine/source/source.h"
 
 #define BAR_NS   250000000LL
@@ -149,6 +150,11 @@ enum err opened_open(struct opened *o, const struct config *c)
     if (!c->model)
         return fail(ERR_USAGE, "no model (-m MODEL)");
     TRY(open_model(o, c));
+    if (hf_has_adapter(c->model))
+        log_line(LOG_WARN,
+                 "%s: adapter_model.safetensors is not used (merge the adapter first; peft: "
+                 "merge_and_unload)",
+                 c->model);
     if (!o->model.tokenizer)
         return OK;
     TRY(tokenizer_open(&o->tokenizer, o->model.tokenizer, o->model.tokenizer_bytes, o->pack_path));

@@ -7,6 +7,7 @@
 #include "engine/pack/pack.h"
 #include "engine/data/file.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -434,6 +435,31 @@ int pack_is_source(const char *model_path, const struct stat *file)
     return found;
 }
 
+/* "OWNER/NAME" where there is no folder OWNER: a name on the Hugging Face hub. */
+static int is_hub_id(const char *path)
+{
+    char owner[PATH_MAX];
+    const char *slash = strchr(path, '/');
+    if (!slash || slash == path || !slash[1] || strchr(slash + 1, '/') || strchr(".~", path[0]))
+        return 0;
+    snprintf(owner, sizeof owner, "%.*s", (int)(slash - path), path);
+    return access(owner, F_OK) != 0;
+}
+
+static enum err fail_hub_id(const char *id)
+{
+    char config[PATH_MAX], dummy[PATH_MAX + 40] = "";
+    snprintf(config, sizeof config, "configs/%s.cfg", strchr(id, '/') + 1);
+    for (char *c = config; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    if (access(config, F_OK) == 0)
+        snprintf(dummy, sizeof dummy, ", or -m %s for dummy weights", config);
+    return fail(ERR_INPUT,
+                "%s: no such file or folder; sluice does not use the network (download it first: "
+                "huggingface-cli download %s --local-dir DIR%s)",
+                id, id, dummy);
+}
+
 /* `path`: [PATH_MAX] gets the model's path without slashes at its end. */
 static enum err hash_model(const char *model_path, char *path, struct model_hash *hash)
 {
@@ -449,7 +475,9 @@ static enum err hash_model(const char *model_path, char *path, struct model_hash
     base = base && base[1] ? base + 1 : path;
     struct stat st;
     if (stat(path, &st) != 0)
-        return fail(ERR_INPUT, "%s: %s", path, strerror(errno));
+        return errno == ENOENT && is_hub_id(path)
+                   ? fail_hub_id(path)
+                   : fail(ERR_INPUT, "%s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode))
         return hash_folder(path, "", hash);
     if (split_name(path, folder, &prefix))
