@@ -55,7 +55,8 @@ static const struct {
                 {"inspect", 1},
                 {"tokenize", 0},
                 {"status", 1},
-                {"merge", CONFIG_ARGS_MAX}};
+                {"merge", CONFIG_ARGS_MAX},
+                {"cache", CONFIG_ARGS_MAX}};
 #define N_COMMANDS (int)(sizeof commands / sizeof commands[0])
 
 /* Of the numbers that a row may set too: what a row's field takes (engine/job/request_fields.c). */
@@ -232,9 +233,12 @@ static const struct knob knobs[] = {
      "measure for minutes instead of seconds"},
     {"reset", 0, KNOB_SWITCH, AT(reset), CMD_PROBE, NULL, "",
      "measure nothing: forget what was probed and what earlier runs took (packs stay)"},
+    {"max", 0, KNOB_SIZE, AT(cache_max), CMD_CACHE, "-1", "SIZE",
+     "cache prune: the size that may stay; what was not used for longest goes first"},
     {"decode", 0, KNOB_SWITCH, AT(decode), CMD_TOKENIZE, NULL, "", "rows {\"ids\"} to {\"text\"}"},
-    {"json", 0, KNOB_SWITCH, AT(json), CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE | CMD_STATUS,
-     NULL, "", "one JSON object on stdout"},
+    {"json", 0, KNOB_SWITCH, AT(json),
+     CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE | CMD_STATUS | CMD_CACHE, NULL, "",
+     "one JSON object on stdout"},
     {"csv", 0, KNOB_SWITCH, AT(csv), CMD_BENCH, NULL, "", "comma-separated rows on stdout"},
     {"progress", 0, KNOB_CHOICE, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK | CMD_BENCH, "auto",
      "auto|bar|lines|none", "progress on stderr"},

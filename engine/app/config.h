@@ -24,6 +24,7 @@ enum config_command {
     CMD_TOKENIZE = 256,
     CMD_STATUS = 512,
     CMD_MERGE = 1024,
+    CMD_CACHE = 2048,
 };
 
 #define CONFIG_STOPS_MAX 16
@@ -38,7 +39,7 @@ struct config {
         *kv_positions, *kv_format, *order, *unknown_fields, *progress, *shard, *kv_budget,
         *kv_budget_of, *kv_budget_layers, *kv_budget_heads, *kv_recent, *resident, *percent,
         *weights_codec, *share_prefixes, *replan;
-    int64_t mem_device, mem_ram, mem_disk;
+    int64_t mem_device, mem_ram, mem_disk, cache_max;
     int64_t threads, batch, batches, decoded, ahead_weights, ahead_state, prefill_tokens;
     int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;
     int64_t prompt_len, gen_len, num_prompts, runs, needles;

@@ -39,6 +39,8 @@ static const struct command {
      "how far a job is, seen from another shell: it is only looked at"},
     {"merge", CMD_MERGE, command_merge, "-o OUT.jsonl PART.jsonl...",
      "join the OUTs of all shards (--shard i/N) of one job"},
+    {"cache", CMD_CACHE, command_cache, "list | rm NAME... | prune --max SIZE",
+     "packs and measurements that sluice keeps: list them, remove them"},
     {"tokenize", CMD_TOKENIZE, command_tokenize, "-m MODEL < rows", "text to token ids and back"},
 };
 #define N_COMMANDS (int)(sizeof commands / sizeof commands[0])

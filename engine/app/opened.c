@@ -2,6 +2,7 @@
  */
 #include "engine/app/run.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +92,13 @@ static enum err pack_model(const char *model, struct pack_request *request, cons
     return err == OK ? OK : fail(err, "%s", text);
 }
 
+/* `cache list` and `cache prune` go by the time of the last use. */
+static void note_use(const char *path)
+{
+    const struct timespec now[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}};
+    utimensat(AT_FDCWD, path, now, 0);
+}
+
 /* Opens the pack of a model file in the cache; packs on first use, and again when what lies there
  * cannot be used (another version's, damaged). */
 static enum err open_cached(struct opened *o, const struct config *c, enum pack_weights weights)
@@ -107,8 +115,10 @@ static enum err open_cached(struct opened *o, const struct config *c, enum pack_
         if (foreign)
             e = fail(ERR_CORRUPT, "%s: was made from another model than %s", o->pack_path,
                      c->model);
-        if (e == OK)
+        if (e == OK) {
+            note_use(o->pack_path);
             return OK;
+        }
         model_close(&o->model);
         log_line(LOG_WARN, "pack: %s; packing again", err_text());
     }

@@ -149,6 +149,7 @@ enum err command_tokenize(const struct config *c);
 enum err command_status(const struct config *c);
 enum err command_merge(const struct config *c);
 enum err command_probe(const struct config *c);
+enum err command_cache(const struct config *c);
 enum err command_bench(const struct config *c); // bench/
 
 extern volatile sig_atomic_t run_interrupted; // set by SIGINT, SIGTERM, SIGHUP, SIGUSR1
