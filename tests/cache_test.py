@@ -84,5 +84,19 @@ def used_packs_stay(tally, place, _):
     place.expect(tally, "rm after the run", 0, "cache", "rm", *packs)
 
 
+def homeless(tally, place, _):
+    """Without a folder for a cache a job has one beside OUT; what has no OUT says which variable helps."""
+    rows = place.rows("in.jsonl", trial.job_rows(4, 1, tokens=(2, 4)))
+    none = {"SLUICE_CACHE_DIR": "", "XDG_CACHE_HOME": "", "HOME": ""}
+    for what, env in (("no home", none), ("no folder", {**none, "HOME": "/proc/none"})):
+        out = place.fresh()
+        run = ["run", "-m", place.model, "-i", rows, "--mem-ram", "64M"]
+        done = place.expect(tally, what, 0, *run, "-o", out, **env)
+        tally.check(done.err.count(f"this job uses {out}.cache") == 1, f"{what}: {done.err[-400:]}")
+        tally.check(any(x.endswith(".pack") for x in os.listdir(out + ".cache")), f"{what}: no pack beside OUT")
+        done = place.sluice("gen", "-m", place.model, "-p", "hi", **env)
+        tally.check(done.code != 0 and "set SLUICE_CACHE_DIR" in done.err, f"{what}: gen: exit {done.code} {done.err[-300:]}")
+
+
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (lists_and_removes, oldest_first, used_packs_stay)))
+    sys.exit(trial.run_parts(__doc__, (lists_and_removes, oldest_first, used_packs_stay, homeless)))

@@ -6,7 +6,7 @@ from mutant_fault import fault
 fault("a rate measured in other memory is taken", "offload/probe_cache.c",
       "(long long)probe_ram_bytes(c),", "0LL,", "probe_test")
 fault("the first plan has other digits than the next", "offload/probe_cache.c",
-      "    part_copy(m, &only, part);\n    probe_cache_write", "    probe_cache_write", "probe_test")
+      "    part_copy(m, &only, part);\n    if (keep)", "    if (keep)", "probe_test")
 fault("a burst counts as what lasts", "offload/disk_probe.c",
       "rates->lasting = rate_of(s, burst >= 3 && burst > s->n / 4 ? burst : s->n / 4, s->n);",
       "rates->lasting = rate_of(s, s->n / 4, s->n);", "disk_probe_test")
@@ -98,7 +98,7 @@ fault("KV on disk is like KV in RAM", "policy/pace.c",
       "(plan_kv_count(p, (enum tier_kind)tier) > 0)", "(plan_kv_count(p, (enum tier_kind)tier) > PLAN_ALL)", "correct_test")
 fault("runs of a class are never forgotten", "policy/pace.c", "if (same >= PACE_RUNS || s->n == PACE_ALL) {", "if (s->n == PACE_ALL) {", "correct_test")
 fault("a prediction does not follow earlier runs", "policy/cost.c", "    t->job_s *= t->pace.value;\n", "", "cost_test")
-fault("a starved run is kept", "engine/app/replan.c", "return share <= STARVED;", "return 1;", "replan_test.py --only paced")
+fault("a starved run is kept", "engine/app/replan.c", "return share <= CPU_WAIT_STARVED;", "return 1;", "replan_test.py --only paced")
 fault("who waits for a core has had one", "offload/cpu_wait.c",
       "i < threads ? of[i].waited_s : -of[i].ran_s", "0 * threads", "probe_test")
 fault("what the run itself took is lost", "offload/cpu_wait.c",

@@ -12,6 +12,7 @@
 #include "engine/app/outputs.h"
 #include "engine/app/run.h"
 #include "engine/app/version.h"
+#include "engine/pack/pack.h"
 #include "kernels/thread.h"
 
 #define LARGE_BYTES (1 << 20)
@@ -171,6 +172,18 @@ static enum err check_environment(void)
     return OK;
 }
 
+/* A container's user may have no home: a job then keeps packs beside OUT. */
+static void cache_beside_out(const struct config *c, enum config_command command)
+{
+    char dir[4096], beside[4096];
+    if (!(command & (CMD_RUN | CMD_SCORE)) || !c->out ||
+        pack_cache_dir(dir, sizeof dir) == OK ||
+        snprintf(beside, sizeof beside, "%s.cache", c->out) >= (int)sizeof beside)
+        return;
+    log_line(LOG_WARN, "%s; this job uses %s", err_text(), beside);
+    setenv("SLUICE_CACHE_DIR", beside, 1);
+}
+
 static int sluice(int argc, char **argv)
 {
     static struct config config;
@@ -197,6 +210,8 @@ static int sluice(int argc, char **argv)
     err = check_environment();
     if (err == OK)
         err = outputs_check(&config, command->id); // before anything else happens
+    if (err == OK)
+        cache_beside_out(&config, command->id);
     return finish(err == OK ? command->run(&config) : err);
 }
 
