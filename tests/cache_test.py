@@ -2,9 +2,11 @@
 """`sluice cache`: what it lists, what it removes, and what it leaves: cache_test.py [SLUICE] [--only PART]"""
 import json
 import os
+import shutil
 import signal
 import sys
 
+import model_make
 import trial
 
 
@@ -31,7 +33,7 @@ def lists_and_removes(tally, place, _):
     os.symlink(place.write("victim", b"sluicepk"), place.at("cache/link-0123456789abcdef-f32.pack"))
     listed = files(place)
     kinds = {x["kind"] for x in listed}
-    tally.check(kinds == {"pack", "machine"}, f"kinds: {kinds}")
+    tally.check(kinds == {"pack", "machine", "content"}, f"kinds: {kinds}")
     packs = [x for x in listed if x["kind"] == "pack"]
     tally.check([x["model"] for x in packs] == ["tiny.cfg"] * 2, f"packs: {packs}")
     tally.check(not {x["name"] for x in listed} & {*FOREIGN, "link-0123456789abcdef-f32.pack"}, f"foreign files are listed: {listed}")
@@ -84,6 +86,34 @@ def used_packs_stay(tally, place, _):
     place.expect(tally, "rm after the run", 0, "cache", "rm", *packs)
 
 
+def copies_share_a_pack(tally, place, _):
+    """A copy, and a model that was touched, use the pack that is there; one byte less or other makes another pack."""
+    os.mkdir(place.at("m"))
+    first, second = model_make.hf(place.at("m")), place.at("copy")
+    rows = place.rows("ids.jsonl", [{"prompt_token_ids": [1, 2, 3 + i], "max_tokens": 6} for i in range(4)])
+
+    def run(model, packs):
+        out = place.fresh()
+        done = place.expect(tally, f"a run of {model}", 0, "run", "-m", model, "-i", rows, "-o", out, "--mem-ram", "64M")
+        have = [x["name"] for x in files(place) if x["kind"] == "pack"]
+        tally.check(len(have) == packs, f"{model}: {have}, want {packs}: {done.err[-300:]}")
+        return trial.read(out)
+
+    answers = run(first, 1)
+    shutil.copytree(first, second)  # with other times
+    tally.check(run(second, 1) == answers, "a copy gives other answers")
+    os.utime(os.path.join(first, "model.safetensors"), (1e9, 1e9))
+    tally.check(run(first, 1) == answers, "a touched model gives other answers")
+    said = json.loads(place.sluice("inspect", second, "--json").out)["model"]
+    tally.check(said == "copy", f"the copy is called {said}")
+    path = os.path.join(second, "model.safetensors")
+    data = bytearray(trial.read(path))
+    data[len(data) * 2 // 3] ^= 1
+    place.write(path, bytes(data))
+    run(second, 2)
+    run(first, 2)
+
+
 def homeless(tally, place, _):
     """Without a folder for a cache a job has one beside OUT; what has no OUT says which variable helps."""
     rows = place.rows("in.jsonl", trial.job_rows(4, 1, tokens=(2, 4)))
@@ -99,4 +129,4 @@ def homeless(tally, place, _):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (lists_and_removes, oldest_first, used_packs_stay, homeless)))
+    sys.exit(trial.run_parts(__doc__, (lists_and_removes, oldest_first, used_packs_stay, copies_share_a_pack, homeless)))

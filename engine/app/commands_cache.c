@@ -52,7 +52,9 @@ static const char *kind_of(const char *path, const char *name)
     if (ends_with(name, CODEC_END))
         return pack_codec_is(path) ? "encoded pack" : NULL;
     if (probe_cache_is(path, name))
-        return strncmp(name, "probe-pace-", 11) == 0 ? "pace" : "machine";
+        return strncmp(name, "probe-pace-", 11) == 0     ? "pace"
+               : strncmp(name, "probe-source-", 13) == 0 ? "content"
+                                                         : "machine";
     return frontier_is(path, name) ? "frontier" : NULL;
 }
 

@@ -23,6 +23,7 @@ struct opened {
     struct tokenizer *tokenizer; // owned; NULL: token ids only
     struct template *tmpl;       // owned; NULL: no chat template
     char pack_path[4096];
+    char name[256]; // of the model that was named; its pack may be that of a copy
     int passing; // 1: the pack was made for this look at the model only, and goes with it
 };
 
