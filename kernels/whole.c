@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -53,29 +54,61 @@ enum err standing_replace(const struct standing *was, const char *temp, const ch
     return fail(ERR_IO, "%.512s: rename: %s", path, strerror(errno));
 }
 
+/* A file without a name in the folder of `path`: a process that is killed leaves nothing behind.
+ * -1: this file system has no such files, or /proc, by which one gets its name, is missing. */
+static int open_unnamed(const char *path)
+{
+    char folder[WHOLE_PATH_BYTES];
+    snprintf(folder, sizeof folder, "%s", path);
+    return access("/proc/self/fd", X_OK) == 0
+               ? open(dirname(folder), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666)
+               : -1;
+}
+
+static void temp_name(struct whole_file *w, int i)
+{
+    snprintf(w->temp, sizeof w->temp, "%.4150s.%ld-%d.tmp", w->path, (long)getpid(), i);
+}
+
+/* Gives the unnamed file its temporary name. */
+static int name_unnamed(struct whole_file *w)
+{
+    char of[40];
+    int bad = -1;
+    snprintf(of, sizeof of, "/proc/self/fd/%d", fileno(w->f));
+    for (int i = 0; bad && i < TEMP_NAMES; i++) {
+        temp_name(w, i);
+        bad = linkat(AT_FDCWD, of, AT_FDCWD, w->temp, AT_SYMLINK_FOLLOW);
+        if (bad && errno != EEXIST)
+            break;
+    }
+    return bad;
+}
+
 enum err whole_open(struct whole_file *w, const char *path)
 {
-    int fd = -1;
     *w = (struct whole_file){0};
     standing_look(&w->was, path);
     if (w->was.there && !w->was.regular)
         return fail(ERR_USAGE, "%.512s: is not a regular file", path);
     if (snprintf(w->path, sizeof w->path, "%s", path) >= (int)sizeof w->path - 40)
         return fail(ERR_USAGE, "%.512s: the path is too long", path);
-    for (int i = 0; i < TEMP_NAMES; i++) {
-        snprintf(w->temp, sizeof w->temp, "%.4150s.%ld-%d.tmp", path, (long)getpid(), i);
+    int fd = open_unnamed(w->path);
+    w->unnamed = fd >= 0;
+    for (int i = 0; fd < 0 && i < TEMP_NAMES; i++) {
+        temp_name(w, i);
         fd = open(w->temp, O_RDWR | WHOLE_NEW, 0666);
-        if (fd >= 0 || errno != EEXIST)
+        if (fd < 0 && errno != EEXIST)
             break;
     }
     w->f = fd >= 0 ? fdopen(fd, "w+") : NULL;
     if (w->f)
         return OK;
     int why = errno;
-    if (fd >= 0) {
+    if (fd >= 0)
         close(fd);
+    if (fd >= 0 && !w->unnamed)
         unlink(w->temp);
-    }
     return fail(ERR_IO, "%.512s: %s", path, strerror(why));
 }
 
@@ -86,13 +119,14 @@ enum err whole_end(struct whole_file *w)
     errno = 0;
     int bad = ferror(w->f) | (fflush(w->f) != 0);
     bad = bad || (fsync(fileno(w->f)) != 0 && errno != EINVAL);
-    int why = errno;
+    bad = bad || (w->unnamed && name_unnamed(w) != 0);
+    int named = !bad || !w->unnamed, why = errno;
     bad |= fclose(w->f) != 0;
     w->f = NULL;
     enum err err = bad ? fail(ERR_IO, "%.512s: cannot be written: %s", w->path,
                               why ? strerror(why) : "disk full?")
                        : standing_replace(&w->was, w->temp, w->path);
-    if (err == ERR_IO)
+    if (err == ERR_IO && named)
         unlink(w->temp);
     return err;
 }
@@ -102,7 +136,8 @@ void whole_drop(struct whole_file *w)
     if (!w->f)
         return;
     fclose(w->f);
-    unlink(w->temp);
+    if (!w->unnamed)
+        unlink(w->temp);
     w->f = NULL;
 }
 

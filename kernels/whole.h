@@ -33,13 +33,14 @@ void standing_look(struct standing *s, const char *path);
 enum err standing_replace(const struct standing *was, const char *temp, const char *path);
 
 struct whole_file {
-    FILE *f; // owned; NULL: closed
+    FILE *f;     // owned; NULL: closed
+    int unnamed; // 1: the file has no name before whole_end()
     struct standing was;
     char path[WHOLE_PATH_BYTES], temp[WHOLE_PATH_BYTES];
 };
 
-/* Makes the temporary file PATH.PID-N.tmp. ERR_IO; ERR_USAGE: PATH is too long, or is there and not
- * a regular file. */
+/* Makes a file without a name, or, where the file system has none, PATH.PID-N.tmp. ERR_IO;
+ * ERR_USAGE: PATH is too long, or is there and not a regular file. */
 enum err whole_open(struct whole_file *w, const char *path);
 /* Writes all to the disk and renames. ERR_IO: nothing is left; ERR_JOB: see standing_replace().
  * Accepts a closed or zeroed one. */

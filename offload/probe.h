@@ -25,7 +25,7 @@ struct probe_config {
     int64_t device_bytes;  // of its memory, as memory_bytes; 0: what is free
     double time_share;     // of the usual time, for tests; 0: all of it
     /* For tests: the share of `threads` x the time since *from in which threads waited for cores
-     * that others had. NULL: as the kernel counts it, and not judged at a share of the usual time. */
+     * that others had. NULL: as the kernel counts it; not judged where time_share is set. */
     double (*waited)(const struct cpu_wait *from, int threads);
     double spread_most;    // of a rate, by its value: beyond, it is measured again; 0: 0.15
 };

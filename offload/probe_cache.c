@@ -83,6 +83,12 @@ static int is_ours(const char *path, struct stat *st)
     return found && memcmp(end, check, CHECK_BYTES) == 0;
 }
 
+int probe_cache_is(const char *path, const char *name)
+{
+    struct stat st;
+    return is_named(name) && is_ours(path, &st);
+}
+
 enum err probe_cache_reset(const char *cache_dir, int64_t *n, int64_t *n_bytes)
 {
     *n = *n_bytes = 0;

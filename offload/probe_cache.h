@@ -23,6 +23,9 @@ enum err probe_undisturbed(const struct probe_config *c, const char *what,
 /* text has room for 20 bytes behind its n. */
 void probe_cache_write(const char *path, char *text, int64_t n);
 
+/* 1: a file that probe_cache_write() made: its name is probe-WHAT-HASH.cfg, its last line a
+ * checksum. */
+int probe_cache_is(const char *path, const char *name);
 /* Removes every file of the folder that probe_cache_write() made: named probe-WHAT-HASH.cfg, its
  * last line a checksum; *n files, *n_bytes of them. A folder that is not there has none. */
 enum err probe_cache_reset(const char *cache_dir, int64_t *n, int64_t *n_bytes);

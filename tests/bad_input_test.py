@@ -328,6 +328,15 @@ def odd_paths(tally, place, a):
     os.symlink("loop.gguf", place.at("loop.gguf"))
     for name in ("fifo.gguf", "empty", "loop.gguf", "absent.gguf"):
         judge.inspects(f"path: {name}", place.at(name), "", codes=(2, 5))
+    os.mkdir(place.at("lora"))
+    place.write("lora/adapter_config.json", b"{}")
+    judge.inspects("path: an adapter alone", place.at("lora"), "this is a lora adapter, not a model .*merge_and_unload")
+    judge.inspects("path: a name on a hub", "nobody/opt-6.7b", "does not use the network .*huggingface-cli download nobody/opt-6.7b ")
+    os.mkdir(place.at("beside"))
+    model = hf(place.at("beside"), adapter_config__json=b"{}")
+    for command in (["inspect", model], ["tokenize", "-m", model]):
+        done = place.sluice(*command, stdin="")
+        tally.check(done.err.count("adapter_model.safetensors is not used") == 1, f"an adapter beside a model: {command}: {done.err[-300:]}")
     place.expect(tally, "a good model packs", 0, "pack", "-q", judge.good, "-o", "good.pack")
     data = trial.read(place.at("good.pack"))
     for name, damaged in (("cut", data[:len(data) // 2]), ("header bit", data[:40] + bytes([data[40] ^ 1]) + data[41:]),

@@ -2,12 +2,16 @@
  */
 #include "kernels/whole.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -149,12 +153,41 @@ static void taken_names(void **state)
     expect_text(path, "ours");
 }
 
+/* A process that is killed while it writes leaves no file behind. */
+static void killed_writers_leave_nothing(void **state)
+{
+    (void)state;
+    struct whole_file w;
+    int n = 0, fd = open(temp_dir, O_TMPFILE | O_RDWR, 0600);
+    if (fd < 0)
+        skip(); // this file system has no files without a name
+    close(fd);
+    pid_t child = fork();
+    if (child == 0) {
+        w = begun();
+        fflush(w.f);
+        raise(SIGKILL);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    char ours[40];
+    snprintf(ours, sizeof ours, ".%ld-", (long)child);
+    DIR *dir = opendir(temp_dir);
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir));)
+        n += strstr(e->d_name, ours) != NULL;
+    closedir(dir);
+    assert_int_equal(n, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(appears_whole),      cmocka_unit_test(foreign_files_stay),
         cmocka_unit_test(rename_replaces_nothing), cmocka_unit_test(only_regular_files),
         cmocka_unit_test(taken_names),
+        cmocka_unit_test(killed_writers_leave_nothing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -177,8 +177,9 @@ static void tell_rows(const struct run *r, const struct job_counts *n)
 {
     const struct config *c = r->config;
     if (job_live(r->job) && n->resumed > 0)
-        log_line(LOG_INFO, "resume: %lld of %lld rows are done, %lld partly done", (long long)n->done,
-                 (long long)n->rows, (long long)max_i64(n->resumed - n->done, 0));
+        log_line(LOG_INFO, "resume: %lld of %lld rows are done, %lld partly done",
+                 (long long)n->done, (long long)n->rows,
+                 (long long)max_i64(n->resumed - n->done, 0));
     if (c->dry_run)
         log_line(LOG_INFO, "dry run: %lld of %lld rows are valid", (long long)(n->rows - n->failed),
                  (long long)n->rows);

@@ -63,6 +63,8 @@ const struct config_command_row config_commands[] = {
      "show how far a job is; reads its files only, so use it from any shell", "json"},
     {"merge", CMD_MERGE, CONFIG_ARGS_MAX, "-o OUT.jsonl PART.jsonl...",
      "join the OUTs of all shards (--shard i/N) of one job", "output overwrite"},
+    {"cache", CMD_CACHE, CONFIG_ARGS_MAX, "list | rm NAME... | prune --max SIZE",
+     "list or remove the packs and measurements that sluice keeps", "max json"},
     {"tokenize", CMD_TOKENIZE, 0, "-m MODEL < rows", "text to token ids and back", "model decode"},
 };
 const int config_n_commands = (int)(sizeof config_commands / sizeof config_commands[0]);
@@ -280,9 +282,13 @@ const struct knob config_knobs[] = {
     {"reset", 0, KNOB_SWITCH, AT(reset), CMD_PROBE, NULL, "",
      "measure nothing; forget what was probed and how long earlier runs took (packs stay)"},
 
+    {"max", 0, KNOB_SIZE, AT(cache_max), CMD_CACHE, "-1", "SIZE",
+     "cache prune: the size that may stay; what was not used for longest goes first"},
+
     HEADING("Reports and messages"),
-    {"json", 0, KNOB_SWITCH, AT(json), CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE | CMD_STATUS,
-     NULL, "", "print one JSON object to stdout"},
+    {"json", 0, KNOB_SWITCH, AT(json),
+     CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE | CMD_STATUS | CMD_CACHE, NULL, "",
+     "print one JSON object to stdout"},
     {"csv", 0, KNOB_SWITCH, AT(csv), CMD_BENCH, NULL, "",
      "print CSV to stdout, behind lines that begin with # (pandas: comment='#')"},
     {"progress", 0, KNOB_CHOICE, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK | BENCH_JOBS, "auto",

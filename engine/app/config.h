@@ -23,6 +23,7 @@ enum config_command {
     CMD_TOKENIZE = 256,
     CMD_STATUS = 512,
     CMD_MERGE = 1024,
+    CMD_CACHE = 2048,
     CMD_BENCH_THROUGHPUT = 1 << 20,
     CMD_BENCH_SWEEP = 1 << 21,
     CMD_BENCH_OPS = 1 << 22,
@@ -56,7 +57,7 @@ struct config {
         *kv_positions, *kv_format, *order, *ignore_fields, *progress, *shard, *kv_budget,
         *kv_budget_of, *kv_budget_layers, *kv_budget_heads, *kv_recent, *resident, *percent,
         *weights_codec, *share_prefixes, *replan;
-    int64_t mem_device, mem_ram, mem_disk;
+    int64_t mem_device, mem_ram, mem_disk, cache_max;
     int64_t threads, batch, batches, decoded, ahead_weights, ahead_state, prefill_tokens;
     int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;
     int64_t prompt_len, gen_len, num_prompts, runs, needles;

@@ -33,6 +33,8 @@ struct frontier_share {
     char text[32];
 };
 struct frontier_share frontier_share(double share, int is_fraction);
+/* 1: a file that frontier_add() made: frontier-HASH.csv with its first line. */
+int frontier_is(const char *path, const char *name);
 /* The file of a model (its fingerprint). */
 enum err frontier_path(uint64_t fingerprint, char *path, int cap);
 /* A policy and what it keeps, without what is its default: "h2o=0.2", "streaming=512 sink=8". */

@@ -13,6 +13,7 @@
 #include "engine/app/outputs.h"
 #include "engine/app/run.h"
 #include "engine/app/version.h"
+#include "engine/pack/pack.h"
 #include "kernels/thread.h"
 
 #define LARGE_BYTES (1 << 20)
@@ -24,7 +25,8 @@ static const struct {
     {CMD_RUN, command_run},     {CMD_GEN, command_gen},          {CMD_SCORE, command_score},
     {CMD_PLAN, command_plan},   {CMD_PROBE, command_probe},      {CMD_PACK, command_pack},
     {CMD_BENCH, command_bench}, {CMD_INSPECT, command_inspect},  {CMD_STATUS, command_status},
-    {CMD_MERGE, command_merge}, {CMD_TOKENIZE, command_tokenize}};
+    {CMD_MERGE, command_merge}, {CMD_TOKENIZE, command_tokenize},
+    {CMD_CACHE, command_cache}};
 #define N_COMMANDS (int)(sizeof commands / sizeof commands[0])
 
 /* The first signal stops at the next step; the second at once: what is journaled stays valid. */
@@ -119,6 +121,18 @@ static enum err check_environment(void)
     return OK;
 }
 
+/* A container's user may have no home: a job then keeps packs beside OUT. */
+static void cache_beside_out(const struct config *c, enum config_command command)
+{
+    char dir[4096], beside[4096];
+    if (!(command & (CMD_RUN | CMD_SCORE)) || !c->out ||
+        pack_cache_dir(dir, sizeof dir) == OK ||
+        snprintf(beside, sizeof beside, "%s.cache", c->out) >= (int)sizeof beside)
+        return;
+    log_line(LOG_WARN, "%s; this job uses %s", err_text(), beside);
+    setenv("SLUICE_CACHE_DIR", beside, 1);
+}
+
 static int sluice(int argc, char **argv)
 {
     static struct config config;
@@ -148,6 +162,8 @@ static int sluice(int argc, char **argv)
     err = check_environment();
     if (err == OK)
         err = outputs_check(&config, command->id); // before anything else happens
+    if (err == OK)
+        cache_beside_out(&config, command->id);
     return finish(err == OK ? command_call(command->id, &config) : err);
 }
 

@@ -2,6 +2,7 @@
  */
 #include "engine/app/run.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,10 @@
 
 #include "engine/pack/dummy.h"
 #include "engine/pack/pack.h"
+#include "engine/source/hf.h"
 #include "engine/source/source.h"
+#include "offload/machine_file.h"
+#include "offload/probe_cache.h"
 
 #define BAR_NS   250000000LL
 #define LINES_NS 10000000000LL
@@ -90,14 +94,92 @@ static enum err pack_model(const char *model, struct pack_request *request, cons
     return err == OK ? OK : fail(err, "%s", text);
 }
 
+/* `cache list` and `cache prune` go by the time of the last use. */
+static void note_use(const char *path)
+{
+    const struct timespec now[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}};
+    utimensat(AT_FDCWD, path, now, 0);
+}
+
+static enum err stop_asked(void)
+{
+    return run_interrupted ? fail(ERR_STOPPED, "interrupted while the model was read") : OK;
+}
+
+/* The hashes of a model, and the file that keeps the one that takes reading all of it. */
+struct hashes {
+    uint64_t look, sample, content;
+    char path[4200];
+    int kept;
+};
+
+/* A model that cannot be used is refused before all of its files are read. */
+static enum err check_model(const char *model)
+{
+    struct source source;
+    struct pack_provider provider;
+    TRY(source_open(&source, model));
+    enum err err = pack_source_open(&provider, &source);
+    pack_source_close(&provider);
+    source_close(&source);
+    return err;
+}
+
+/* The content is kept in the cache folder until somebody touches the model's files (and at most as
+ * long as measurements, a month). A dummy model's numbers go by its name, too. */
+static enum err hashes_of(struct hashes *h, const char *model)
+{
+    static char text[MACHINE_FILE_BYTES_MAX + 1];
+    char dir[4096], key[64], name[256];
+    *h = (struct hashes){0};
+    TRY(pack_source_look(model, &h->look));
+    TRY(pack_source_hash(model, &h->sample));
+    TRY(pack_cache_dir(dir, sizeof dir));
+    snprintf(key, sizeof key, "1 %016llx %016llx", (unsigned long long)h->look,
+             (unsigned long long)h->sample);
+    TRY(probe_cache_path(dir, "source", key, h->path, sizeof h->path));
+    int64_t n = probe_cache_read(h->path, text);
+    unsigned long long content;
+    text[max_i64(n, 0)] = 0;
+    h->kept = n > 0 && sscanf(text, "%llx", &content) == 1;
+    if (h->kept) {
+        h->content = content;
+        return OK;
+    }
+    TRY(dummy_is_config(model) ? OK : check_model(model));
+    TRY(pack_source_content(model, stop_asked, &h->content));
+    if (!dummy_is_config(model))
+        return OK;
+    pack_source_name(model, name, sizeof name);
+    h->content = hash_bytes(name, (int64_t)strlen(name), h->content);
+    return OK;
+}
+
+static void keep_content(const struct hashes *h)
+{
+    char text[64];
+    int n = snprintf(text, 32, "%016llx\n", (unsigned long long)h->content);
+    probe_cache_write(h->path, text, n);
+}
+
+/* Packs of earlier versions are named after the look of their model: they get their new name. */
+static void adopt(const char *model, enum pack_weights weights, uint64_t look, const char *path)
+{
+    char old[4096], old_codec[4200], codec[4200];
+    if (access(path, F_OK) == 0 ||
+        pack_cache_path(model, weights, look, old, sizeof old) != OK || rename(old, path) != 0)
+        return;
+    snprintf(old_codec, sizeof old_codec, "%s.zst", old);
+    snprintf(codec, sizeof codec, "%s.zst", path);
+    rename(old_codec, codec);
+}
+
 /* Opens the pack of a model file in the cache; packs on first use, and again when what lies there
  * cannot be used (another version's, damaged). */
-static enum err open_cached(struct opened *o, const struct config *c, enum pack_weights weights)
+static enum err open_cached(struct opened *o, const struct config *c, enum pack_weights weights,
+                            uint64_t source)
 {
-    uint64_t source;
     int foreign = 0;
-    TRY(pack_cache_path(c->model, weights, o->pack_path, sizeof o->pack_path));
-    TRY(pack_source_hash(c->model, &source));
     if (access(o->pack_path, R_OK) == 0) {
         enum err e = model_open(&o->model, o->pack_path);
         if (e == OK && o->model.dummy)
@@ -106,8 +188,10 @@ static enum err open_cached(struct opened *o, const struct config *c, enum pack_
         if (foreign)
             e = fail(ERR_CORRUPT, "%s: was made from another model than %s", o->pack_path,
                      c->model);
-        if (e == OK)
+        if (e == OK) {
+            note_use(o->pack_path);
             return OK;
+        }
         model_close(&o->model);
         log_line(LOG_WARN, "pack: %s; packing again", err_text());
     }
@@ -135,8 +219,19 @@ static enum err open_model(struct opened *o, const struct config *c)
     enum pack_weights weights = pack_weights_by_name(c->weights);
     if (weights == N_PACK_WEIGHTS)
         return fail_choice("weights", c->weights, "auto|f32|f16|bf16|bf12|q8|q4");
-    if (!model_is_pack(c->model))
-        return open_cached(o, c, weights);
+    if (!model_is_pack(c->model)) {
+        static struct hashes h;
+        TRY(hashes_of(&h, c->model));
+        TRY(pack_cache_path(c->model, weights, h.content, o->pack_path, sizeof o->pack_path));
+        adopt(c->model, weights, h.look, o->pack_path);
+        TRY(open_cached(o, c, weights, h.sample));
+        if (!h.kept && !o->passing)
+            keep_content(&h);
+        pack_source_name(c->model, o->name, sizeof o->name);
+        if (!o->model.dummy)
+            o->model.name = o->name;
+        return OK;
+    }
     snprintf(o->pack_path, sizeof o->pack_path, "%s", c->model);
     return model_open(&o->model, o->pack_path);
 }
@@ -147,6 +242,11 @@ enum err opened_open(struct opened *o, const struct config *c)
     if (!c->model)
         return fail(ERR_USAGE, "no model (-m MODEL)");
     TRY(open_model(o, c));
+    if (hf_has_adapter(c->model))
+        log_line(LOG_WARN,
+                 "%s: adapter_model.safetensors is not used (merge the adapter first; peft: "
+                 "merge_and_unload)",
+                 c->model);
     if (!o->model.tokenizer)
         return OK;
     TRY(tokenizer_open(&o->tokenizer, o->model.tokenizer, o->model.tokenizer_bytes, o->pack_path));

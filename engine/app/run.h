@@ -23,6 +23,7 @@ struct opened {
     struct tokenizer *tokenizer; // owned; NULL: token ids only
     struct template *tmpl;       // owned; NULL: no chat template
     char pack_path[4096];
+    char name[256]; // of the model that was named; its pack may be that of a copy
     int passing; // 1: the pack was made for this look at the model only, and goes with it
 };
 
@@ -153,6 +154,7 @@ enum err command_tokenize(const struct config *c);
 enum err command_status(const struct config *c);
 enum err command_merge(const struct config *c);
 enum err command_probe(const struct config *c);
+enum err command_cache(const struct config *c);
 enum err command_bench(const struct config *c); // bench/
 
 extern volatile sig_atomic_t run_interrupted; // set by SIGINT, SIGTERM, SIGHUP, SIGUSR1

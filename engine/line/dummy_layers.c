@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -147,7 +146,7 @@ enum err dummy_layers_store(const struct dummy_layers *d, const struct plan *pla
     int fd = open(m->path, O_RDWR | O_CLOEXEC);
     enum err e = fd < 0 ? fail(ERR_IO, "%s: open: %s", m->path, strerror(errno)) : OK;
     if (e == OK) {
-        flock(fd, LOCK_EX); // gone with the descriptor; a file system without locks: one at a time
+        model_lock(fd, MODEL_DIRECTORY, 1, 1); // without locks: one process at a time
         e = add_layers(d, &provider, plan, fd);
         close(fd);
     }

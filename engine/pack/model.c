@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -226,16 +225,37 @@ enum err model_open_fd(struct model *m, const char *path, int fd)
     return e;
 }
 
+int model_lock(int fd, enum model_lock which, int write, int wait)
+{
+    struct flock lock = {.l_type = write ? F_WRLCK : F_RDLCK, .l_start = (off_t)which, .l_len = 1};
+    int bad;
+    while ((bad = fcntl(fd, wait ? F_OFD_SETLKW : F_OFD_SETLK, &lock)) != 0 && errno == EINTR)
+        ;
+    return bad == 0 || (errno != EAGAIN && errno != EACCES);
+}
+
+static void model_unlock(int fd, enum model_lock which)
+{
+    struct flock lock = {.l_type = F_UNLCK, .l_start = (off_t)which, .l_len = 1};
+    fcntl(fd, F_OFD_SETLK, &lock);
+}
+
 enum err model_open(struct model *m, const char *path)
 {
     *m = (struct model){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO would wait for a writer
     if (fd < 0)
         return fail(errno == ENOENT ? ERR_INPUT : ERR_IO, "%s: open: %s", path, strerror(errno));
-    flock(fd, LOCK_SH); // not while the directory is written over; no locks there: taken as it is
+    model_lock(fd, MODEL_DIRECTORY, 0, 1); // not while it is written over
     enum err e = model_open_fd(m, path, fd);
-    close(fd);
-    return e;
+    if (e != OK) {
+        close(fd);
+        return e;
+    }
+    model_unlock(fd, MODEL_DIRECTORY);
+    model_lock(fd, MODEL_USED, 0, 0);
+    m->used_fd = fd;
+    return OK;
 }
 
 void model_close(struct model *m)
@@ -245,10 +265,12 @@ void model_close(struct model *m)
     free(m->row_crcs);
     free(m->meta);
     free(m->path);
+    if (m->used_fd > 0)
+        close(m->used_fd);
     *m = (struct model){0};
 }
 
-int model_is_pack(const char *path)
+int model_starts_with(const char *path, const char want[8])
 {
     char magic[8];
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -256,7 +278,12 @@ int model_is_pack(const char *path)
         return 0;
     ssize_t n = pread(fd, magic, sizeof magic, 0);
     close(fd);
-    return n == (ssize_t)sizeof magic && memcmp(magic, PACK_MAGIC, sizeof magic) == 0;
+    return n == (ssize_t)sizeof magic && memcmp(magic, want, sizeof magic) == 0;
+}
+
+int model_is_pack(const char *path)
+{
+    return model_starts_with(path, PACK_MAGIC);
 }
 
 static void row_at(const struct model *m, enum tensor_role role, int row, int64_t *offset,

@@ -57,6 +57,7 @@ struct model {
     const void *tokenizer; // inside meta: the blob of engine/token/token.h; NULL: none
     int64_t tokenizer_bytes;
     uint8_t *meta; // owned
+    int used_fd;   // owned; > 0: locked, so that `cache rm` leaves the pack to its users
 };
 
 /* Opens and verifies a pack's metadata (not its weights); waits while another process adds layers
@@ -66,7 +67,13 @@ enum err model_open(struct model *m, const char *path);
 /* The same from an open file, which stays the caller's; `path` is its name. Waits for nobody. */
 enum err model_open_fd(struct model *m, const char *path, int fd);
 void model_close(struct model *m); // accepts a zeroed model
-/* 1 when the file starts like a pack. */
+/* Locks of an open pack, each on a byte of its own, so that network file systems, too, keep them
+ * apart. They go when the file is closed. `write`: alone, else beside other readers; `wait`: until
+ * it can be had. 0: another process has it. Where there are no locks: 1. */
+enum model_lock { MODEL_DIRECTORY, MODEL_USED };
+int model_lock(int fd, enum model_lock which, int write, int wait);
+/* 1 when the file starts with these 8 bytes; those of a pack. */
+int model_starts_with(const char *path, const char magic[8]);
 int model_is_pack(const char *path);
 
 static inline int model_has(const struct model_layer *l, enum tensor_role role)

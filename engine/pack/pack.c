@@ -7,6 +7,7 @@
 #include "engine/pack/pack.h"
 #include "engine/data/file.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -316,7 +317,10 @@ enum err pack_cache_dir(char *buf, int64_t buf_bytes)
 /* Sums over a model's files: the order in which they are listed does not matter. */
 struct model_hash {
     uint64_t look;    // name, size, time, first bytes: what changes when somebody replaces a file
-    uint64_t content; // size, and blocks all over the file
+    uint64_t sample;  // size, and blocks all over the file
+    uint64_t content; // with `whole`: name in its folder, size, and every byte
+    int whole;
+    enum err (*tick)(void); // with `whole`: called between pieces; an error ends the reading
 };
 
 static int hash_blocks(int fd, int64_t n_bytes, uint64_t *hash)
@@ -334,7 +338,31 @@ static int hash_blocks(int fd, int64_t n_bytes, uint64_t *hash)
     return 1;
 }
 
-static enum err hash_file(const char *path, const char *name, struct model_hash *hash)
+/* Every byte of the file, under the name that tells it from the model's other files. */
+static enum err hash_whole(int fd, const char *path, const char *name, int64_t n_bytes,
+                           struct model_hash *hash)
+{
+    static uint8_t piece[PACK_PIECE];
+    uint32_t crc = 0;
+    int64_t at = 0;
+    for (ssize_t n = 1; n > 0; at += n) {
+        TRY(hash->tick ? hash->tick() : OK);
+        n = pread(fd, piece, sizeof piece, at);
+        if (n < 0)
+            return fail(ERR_IO, "%s: read: %s", path, strerror(errno));
+        crc = crc32c(crc, piece, n);
+    }
+    uint64_t sample = 0;
+    if (at != n_bytes || !hash_blocks(fd, n_bytes, &sample))
+        return fail(ERR_INPUT, "%s: changed while it was read", path);
+    uint64_t fields[3] = {(uint64_t)n_bytes, crc, sample};
+    hash->content += hash_bytes(fields, sizeof fields, hash_bytes(name, (int64_t)strlen(name), 0));
+    return OK;
+}
+
+/* `own`: what of the name tells the file from the model's others. */
+static enum err hash_file(const char *path, const char *name, const char *own,
+                          struct model_hash *hash)
 {
     uint8_t head[HASH_BLOCK];
     struct stat st;
@@ -342,9 +370,11 @@ static enum err hash_file(const char *path, const char *name, struct model_hash 
     if (fd < 0)
         return fail(file_open_code(), "%s: open: %s", path, strerror(errno));
     ssize_t n = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? pread(fd, head, sizeof head, 0) : -1;
-    if (n >= 0 && !hash_blocks(fd, st.st_size, &hash->content))
+    if (n >= 0 && !hash_blocks(fd, st.st_size, &hash->sample))
         n = -1;
+    enum err whole = n >= 0 && hash->whole ? hash_whole(fd, path, own, st.st_size, hash) : OK;
     close(fd);
+    TRY(whole);
     if (n < 0)
         return fail(ERR_INPUT, "%s: not a readable file", path);
     uint64_t fields[4] = {(uint64_t)st.st_size, (uint64_t)st.st_mtim.tv_sec,
@@ -385,7 +415,7 @@ static enum err hash_folder(const char *folder, const char *prefix, struct model
         if (snprintf(path, sizeof path, "%s/%s", folder, d->d_name) >= (int)sizeof path)
             e = fail(ERR_INPUT, "%s: path too long", folder);
         else
-            e = hash_file(path, d->d_name, hash);
+            e = hash_file(path, d->d_name, d->d_name + strlen(prefix), hash);
     }
     closedir(dir);
     return e;
@@ -434,6 +464,31 @@ int pack_is_source(const char *model_path, const struct stat *file)
     return found;
 }
 
+/* "OWNER/NAME" where there is no folder OWNER: a name on the Hugging Face hub. */
+static int is_hub_id(const char *path)
+{
+    char owner[PATH_MAX];
+    const char *slash = strchr(path, '/');
+    if (!slash || slash == path || !slash[1] || strchr(slash + 1, '/') || strchr(".~", path[0]))
+        return 0;
+    snprintf(owner, sizeof owner, "%.*s", (int)(slash - path), path);
+    return access(owner, F_OK) != 0;
+}
+
+static enum err fail_hub_id(const char *id)
+{
+    char config[PATH_MAX], dummy[PATH_MAX + 40] = "";
+    snprintf(config, sizeof config, "configs/%s.cfg", strchr(id, '/') + 1);
+    for (char *c = config; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    if (access(config, F_OK) == 0)
+        snprintf(dummy, sizeof dummy, ", or -m %s for dummy weights", config);
+    return fail(ERR_INPUT,
+                "%s: no such file or folder; sluice does not use the network (download it first: "
+                "huggingface-cli download %s --local-dir DIR%s)",
+                id, id, dummy);
+}
+
 /* `path`: [PATH_MAX] gets the model's path without slashes at its end. */
 static enum err hash_model(const char *model_path, char *path, struct model_hash *hash)
 {
@@ -449,12 +504,14 @@ static enum err hash_model(const char *model_path, char *path, struct model_hash
     base = base && base[1] ? base + 1 : path;
     struct stat st;
     if (stat(path, &st) != 0)
-        return fail(ERR_INPUT, "%s: %s", path, strerror(errno));
+        return errno == ENOENT && is_hub_id(path)
+                   ? fail_hub_id(path)
+                   : fail(ERR_INPUT, "%s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode))
         return hash_folder(path, "", hash);
     if (split_name(path, folder, &prefix))
         return hash_folder(folder, prefix, hash);
-    return hash_file(path, base, hash);
+    return hash_file(path, base, "", hash);
 }
 
 enum err pack_source_hash(const char *model_path, uint64_t *hash)
@@ -462,22 +519,57 @@ enum err pack_source_hash(const char *model_path, uint64_t *hash)
     char path[PATH_MAX];
     struct model_hash of = {0};
     TRY(hash_model(model_path, path, &of));
-    *hash = of.content ? of.content : 1;
+    *hash = of.sample ? of.sample : 1;
     return OK;
 }
 
-enum err pack_cache_path(const char *model_path, enum pack_weights weights, char *buf,
-                         int64_t buf_bytes)
+enum err pack_source_look(const char *model_path, uint64_t *hash)
 {
-    char path[PATH_MAX], cache[PATH_MAX];
-    struct model_hash hash = {.look = mix64(PACK_VERSION)};
-    TRY(hash_model(model_path, path, &hash));
+    char path[PATH_MAX];
+    struct model_hash of = {.look = mix64(PACK_VERSION)};
+    TRY(hash_model(model_path, path, &of));
+    *hash = of.look;
+    return OK;
+}
+
+enum err pack_source_content(const char *model_path, enum err (*tick)(void), uint64_t *hash)
+{
+    char path[PATH_MAX];
+    struct model_hash of = {.content = mix64(PACK_VERSION), .whole = 1, .tick = tick};
+    TRY(hash_model(model_path, path, &of));
+    *hash = of.content;
+    return OK;
+}
+
+/* A pack in the folder whose name ends so, whatever model it is named after. */
+static int find_pack(const char *folder, const char *end, char *buf, int64_t buf_bytes)
+{
+    DIR *dir = opendir(folder);
+    int found = 0;
+    for (const struct dirent *d; dir && !found && (d = readdir(dir));)
+        found = ends_with(d->d_name, end) &&
+                snprintf(buf, (size_t)buf_bytes, "%s/%s", folder, d->d_name) < buf_bytes;
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+enum err pack_cache_path(const char *model_path, enum pack_weights weights, uint64_t hash,
+                         char *buf, int64_t buf_bytes)
+{
+    char path[PATH_MAX], cache[PATH_MAX], end[64];
+    snprintf(path, sizeof path, "%s", model_path);
+    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
+        path[n - 1] = 0;
     const char *base = strrchr(path, '/');
     base = base && base[1] ? base + 1 : path;
     TRY(pack_cache_dir(cache, sizeof cache));
-    int n_out = snprintf(buf, (size_t)buf_bytes, "%s/%.128s-%016llx-%s.pack", cache,
-                         strcmp(base, ".") == 0 ? "model" : base, (unsigned long long)hash.look,
-                         pack_weights_name(weights));
+    snprintf(end, sizeof end, "-%016llx-%s.pack", (unsigned long long)hash,
+             pack_weights_name(weights));
+    if (find_pack(cache, end, buf, buf_bytes))
+        return OK;
+    int n_out = snprintf(buf, (size_t)buf_bytes, "%s/%.128s%s", cache,
+                         strcmp(base, ".") == 0 ? "model" : base, end);
     if (n_out < 0 || n_out >= buf_bytes)
         return fail(ERR_USAGE, "cache: the folder's path is too long (set SLUICE_CACHE_DIR)");
     return OK;

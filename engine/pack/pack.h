@@ -114,12 +114,20 @@ enum err pack_cache_dir(char *buf, int64_t buf_bytes);
 /* 1: `file` is a file of the model, by its inode. */
 int pack_is_source(const char *model_path, const struct stat *file);
 
-/* The file in the cache for this model and format: $SLUICE_CACHE_DIR, $XDG_CACHE_HOME/sluice or
- * ~/.cache/sluice (made when missing), then NAME-HASH-WEIGHTS.pack. The hash covers names, sizes,
- * times and first bytes of the model's files, not where they lie. ERR_USAGE without a usable
- * folder. */
-enum err pack_cache_path(const char *model_path, enum pack_weights weights, char *buf,
-                         int64_t buf_bytes);
+/* The file in the cache for a model of this hash in this format: $SLUICE_CACHE_DIR,
+ * $XDG_CACHE_HOME/sluice or ~/.cache/sluice (made when missing), then NAME-HASH-WEIGHTS.pack; one
+ * that is there under the name of a copy of the model is taken. ERR_USAGE without a usable folder.
+ */
+enum err pack_cache_path(const char *model_path, enum pack_weights weights, uint64_t hash,
+                         char *buf, int64_t buf_bytes);
+/* Of every byte of the model's files, wherever they lie and whenever they were written; of a folder
+ * also their names. Reads all of them: tick (may be NULL) is called for every MiB. */
+enum err pack_source_content(const char *model_path, enum err (*tick)(void), uint64_t *hash);
+/* Of the names, sizes, times and first bytes of the model's files: the same as long as nobody
+ * touches them. */
+enum err pack_source_look(const char *model_path, uint64_t *hash);
+/* What a model is called that lies there: "a/b/model.gguf" is "model". */
+void pack_source_name(const char *path, char *name, int64_t name_bytes);
 /* Of what the model's files hold: sizes, and 16 blocks of 4 KiB of each; never 0. A pack keeps the
  * hash of the files that it was made from, so that a pack under another model's name is seen. */
 enum err pack_source_hash(const char *model_path, uint64_t *hash);

@@ -152,6 +152,11 @@ static enum err read_file(struct pack_codec *z, const struct model *m, int fd)
     return e;
 }
 
+int pack_codec_is(const char *path)
+{
+    return model_starts_with(path, MAGIC);
+}
+
 enum err pack_codec_open(struct pack_codec *z, const struct model *m)
 {
     *z = (struct pack_codec){0};

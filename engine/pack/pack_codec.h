@@ -41,6 +41,8 @@ struct pack_codec_sample {
     double make_s; // to encode one byte, one thread
 };
 
+/* 1 when the file starts like an encoded pack. */
+int pack_codec_is(const char *path);
 /* Opens the file that belongs to the model's pack; every number in it is checked. ERR_INPUT: there
  * is none, or it is of another pack; ERR_CORRUPT; ERR_IO. On error there is nothing to close. */
 enum err pack_codec_open(struct pack_codec *z, const struct model *m);

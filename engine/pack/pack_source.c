@@ -147,8 +147,7 @@ static enum err file_vector(void *impl, enum tensor_role role, int layer, int n,
     return e;
 }
 
-/* "a/b/model.gguf" -> "model". */
-static void name_of(const char *path, char *name, int64_t name_bytes)
+void pack_source_name(const char *path, char *name, int64_t name_bytes)
 {
     int64_t end = (int64_t)strlen(path);
     while (end > 1 && path[end - 1] == '/')
@@ -175,7 +174,7 @@ enum err pack_source_open(struct pack_provider *p, const struct source *source)
         free(f);
         return e;
     }
-    name_of(source->path, f->name, sizeof f->name);
+    pack_source_name(source->path, f->name, sizeof f->name);
     *p = (struct pack_provider){
         .shape = f->family.shape,
         .roles = f->family.roles,

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define INDEX_BYTES_MAX SAFETENSORS_HEADER_BYTES_MAX
 #define INDEX_DEPTH_MAX 16
@@ -313,6 +314,13 @@ void hf_close(struct hf *hf)
     free(hf);
 }
 
+int hf_has_adapter(const char *dir)
+{
+    char path[PATH_MAX];
+    int n = snprintf(path, sizeof path, "%s/adapter_config.json", dir);
+    return n > 0 && n < (int)sizeof path && access(path, F_OK) == 0;
+}
+
 static enum err dir_read(struct hf *hf)
 {
     struct stat s;
@@ -322,6 +330,11 @@ static enum err dir_read(struct hf *hf)
     if (!S_ISDIR(s.st_mode))
         return fail(ERR_INPUT, "%.512s: not a directory", hf->dir);
     TRY(values_load(&hf->config, hf->dir, "config.json", &found));
+    if (!found && hf_has_adapter(hf->dir))
+        return fail(ERR_INPUT,
+                    "%.512s: this is a LoRA adapter, not a model (merge it into its base model "
+                    "first; peft: merge_and_unload)",
+                    hf->dir);
     if (!found)
         return fail(ERR_INPUT, "%.512s/config.json: not found (is this a model directory?)",
                     hf->dir);

@@ -24,6 +24,8 @@ struct hf {
 
 /* Reads all headers. ERR_INPUT with one line that names the file; all missing shards are listed. */
 enum err hf_open(struct hf **out, const char *dir);
+/* 1: the folder holds a LoRA adapter (adapter_config.json), alone or beside a model. */
+int hf_has_adapter(const char *dir);
 /* Accepts NULL. */
 void hf_close(struct hf *hf);
 
