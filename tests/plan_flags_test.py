@@ -158,13 +158,13 @@ def said_auto(tally, place, run, file):
     for near, batches, kv in ((6, "3", "0 100"), (3, "2", "0 50"), (0, "2", "0 0")):
         some = plan_file(place, batch=4, batches=1, kv_near=near)
         done = place.sluice(*run, some, "--batches", batches)
-        tally.check(done.code == 0 and "keep their shares" in done.err and f"--percent 0 100 {kv} 0 100" in done.err,
+        tally.check(done.code == 0 and "keep the shares" in done.err and f"--percent 0 100 {kv} 0 100" in done.err,
                     f"KV of {near} layers in RAM, {batches} batches: {done.err!r}")
         same = place.sluice(*run, some, "--batches", "1")
-        tally.check("keep their shares" not in same.err, f"the file's own batches: {same.err!r}")
+        tally.check("keep the shares" not in same.err, f"the file's own batches: {same.err!r}")
     for flags, said in ((["--kv-policy", "h2o"], 'KV policy is "h2o", not "full"'), (["--kv-format", "q8"], 'KV format is "q8", not "bf16"'), ([], "")):
         done = place.sluice(*run, file, *flags)
-        lines = [x for x in done.err.splitlines() if "a plan file only places it" in x]
+        lines = [x for x in done.err.splitlines() if "a plan file places KV" in x]
         tally.check(done.code == 0 and len(lines) == bool(said) and all(said in x for x in lines), f"{flags}: {done.err!r}")
 
 
@@ -189,7 +189,7 @@ def flags_win(tally, place, a):
                         (["--weights-resident", "999"], "weights_resident"),
                         (["--percent", "0", "0", "0", "0", "0", "0", "--batches", "1"], "hidden_near")):
         done = place.sluice(*loose, "--percent", "0", "0", "0", "0", "0", "100", *flags)
-        line = next((x for x in done.err.splitlines() if said in x and "asked for" in x), None)
+        line = next((x for x in done.err.splitlines() if said in x and "the requested" in x), None)
         tally.check(done.code == 0 and line, f"{' '.join(flags)} changes aloud: exit {done.code}: {done.err[-600:]!r}")
     for flags in (["--batch", "4097"], ["--batches", "70000"], ["--batch", "4000", "--batches", "20"]):
         done = place.sluice(*loose, *flags)
@@ -204,7 +204,7 @@ def flags_win(tally, place, a):
             tally.check(False, f"no budget under which only the tiles of a plan file do not fit, down to {ram}M")
             break
         if "(7 as tiles)" not in done.err:
-            tally.check("weights_decoded" in done.err and "asked for" in done.err, f"{ram}M: {done.err!r}")
+            tally.check("weights_decoded" in done.err and "the requested" in done.err, f"{ram}M: {done.err!r}")
             break
 
 

@@ -30,7 +30,8 @@ enum err pack_progress_show(void *ctx, int64_t done_bytes, int64_t total_bytes)
 {
     struct pack_progress *p = ctx;
     if (run_interrupted)
-        return fail(ERR_STOPPED, "interrupted while packing; the same command starts it again");
+        return fail(ERR_STOPPED,
+                    "interrupted while packing; the same command starts the pack again");
     int64_t now = clock_ns(), every = p->bar ? BAR_NS : LINES_NS;
     int last = done_bytes >= total_bytes;
     double percent = 100.0 * (double)done_bytes / (double)max_i64(total_bytes, 1);
@@ -104,8 +105,7 @@ static enum err open_cached(struct opened *o, const struct config *c, enum pack_
             e = dummy_check(&o->model);
         foreign = e == OK && o->model.source != 0 && o->model.source != source;
         if (foreign)
-            e = fail(ERR_CORRUPT, "%s: was made from another model than %s", o->pack_path,
-                     c->model);
+            e = fail(ERR_CORRUPT, "%s: belongs to another model than %s", o->pack_path, c->model);
         if (e == OK)
             return OK;
         model_close(&o->model);
@@ -122,10 +122,10 @@ static enum err open_cached(struct opened *o, const struct config *c, enum pack_
     if ((err == ERR_IO || err == ERR_USAGE) && foreign) { // no room, or a symbolic link
         char why[1024];
         snprintf(why, sizeof why, "%s", err_text());
-        return fail(ERR_CORRUPT,
-                    "%s: was made from another model and cannot be replaced: %s (set "
-                    "SLUICE_CACHE_DIR)",
-                    o->pack_path, why);
+        return fail(
+            ERR_CORRUPT,
+            "%s: belongs to another model and cannot be replaced: %s (set SLUICE_CACHE_DIR)",
+            o->pack_path, why);
     }
     return err == OK ? model_open(&o->model, o->pack_path) : err;
 }
@@ -178,7 +178,7 @@ enum err command_pack(const struct config *c)
     if (weights == N_PACK_WEIGHTS)
         return fail_choice("weights", c->weights, "auto|f32|f16|bf16|bf12|q8|q4");
     if (model_is_pack(model))
-        return fail(ERR_USAGE, "%s: is a pack already", model);
+        return fail(ERR_USAGE, "%s: already a pack", model);
     struct pack_request request = {.path = c->out, .weights = weights};
     TRY(pack_model(model, &request, c));
     struct stat st;
