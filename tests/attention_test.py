@@ -209,7 +209,7 @@ def budgets(tally, bed, _):
                     f"heads {text}: {kept}")
         tally.check(f"(budget 40, heads {text}, at most 80 slots a row)" in done.err, f"heads {text}: the plan says so: {done.err[-600:]!r}")
     for text, words, more in (("adaptive:0", "out of range", []), ("adaptive:1.5", "out of range", []), ("adaptive:x", "out of range", []),
-                              ("uneven", "even|adaptive[:ALPHA]", []), ("adaptive", "scope layer", ["--kv-scope", "layer"]),
+                              ("uneven", "even or adaptive[:ALPHA]", []), ("adaptive", "scope layer", ["--kv-scope", "layer"]),
                               ("adaptive", "--kv-policy streaming", ["--kv-policy", "streaming"]),
                               ("adaptive", "--kv-policy fixed-h2o", ["--kv-policy", "fixed-h2o"]),
                               ("adaptive", "--kv-positions slot", ["--kv-positions", "slot"])):

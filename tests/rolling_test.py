@@ -202,7 +202,7 @@ def refused(tally, bed, _):
     for what, words, model, flags in (("learned positions", "learned positions", opt, STREAMING),
                                       ("full", "--kv-policy streaming", bed.model, []),
                                       ("another table", "another table", phi, STREAMING),
-                                      ("no such word", "true|slot", bed.model, [*STREAMING, "--kv-positions", "rolling"])):
+                                      ("no such word", "true or slot", bed.model, [*STREAMING, "--kv-positions", "rolling"])):
         for command in ("run", "score"):
             done = bed.place.expect(tally, f"{command}, {what}", 2, command, "-m", model, "-i", source, "-o", bed.place.fresh(), "-t", "1",
                                     *SLOT, *flags)

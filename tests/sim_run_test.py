@@ -500,7 +500,7 @@ def refusals(tally, bed, a):
     refused("--attn device on the CPU", 6, "--device", "cpu", "--attn", "device", words=["--attn"])
     refused("a library's matmuls on the CPU", 2, "--device", "cpu", "--matmul", "cublaslt", words=["--matmul", "cpu"])
     refused("a library's matmuls in f32", 2, *device(1), "--matmul", "cublaslt", "--compute", "f32", words=["--matmul", "f32"])
-    refused("a library that nobody knows", 2, *device(1), "--matmul", "blas", words=["--matmul", "own|cublaslt"])
+    refused("a library that nobody knows", 2, *device(1), "--matmul", "blas", words=["--matmul", "own or cublaslt"])
     refused("KV of CPU attention on the device", 2, *device(1), "--attn", "cpu", "--percent", "0", "0", "50", "0", "0", "0")
     refused("--kv-dump on a device", 2, *device(1), "--kv-dump", bed.at("dump.jsonl"), words=["--kv-dump"])
     refused("a device of 1 MiB", 4, *device(1, memory=MIB), words=["--mem-device"])
