@@ -116,7 +116,9 @@ static enum err read_file(const char *path, int n_layers, double *share)
     int found;
     char *text;
     enum err err = file_load(path, FILE_BYTES_MAX, &text, &n, &found);
-    if (err != OK || !found)
+    if (err != OK)
+        return fail(err == ERR_INPUT ? ERR_USAGE : err, FLAG ": %s", err_text());
+    if (!found)
         return fail(ERR_USAGE,
                     FLAG ": invalid value '%s' (expected even, pyramid[:BETA] or a file)", path);
     memset(share, 0, (size_t)n_layers * sizeof *share);
