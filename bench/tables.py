@@ -467,7 +467,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("tables", nargs="*", metavar="TABLE", help=f"{' '.join(TABLES)} [all]")
     p.add_argument("--results", default=os.path.join(HERE, "results"), help="folder of the CSVs [bench/results]")
-    p.add_argument("--write", metavar="FILE", help="puts them in their places; else they are printed")
+    p.add_argument("--write", metavar="FILE", help="write the tables into this file instead of printing them")
     p.add_argument("--plots", action="store_true")
     a = p.parse_args()
     if set(a.tables) - set(TABLES):
