@@ -168,12 +168,14 @@ def arguments():
     p.add_argument("-m", "--model", required=True)
     p.add_argument("-o", "--output", help="[bench/results/evaluate-CPU.csv]")
     p.add_argument("--cpu-name", default=conditions.cpu_name(), help="name of the CPU [%(default)s]")
-    p.add_argument("--policies", type=numbers(str), default=["full", "h2o-mean", "h2o", "streaming", "window"], help="KV policies [full,h2o-mean,h2o,streaming,window]")
+    p.add_argument("--policies", type=numbers(str), default=["full", "h2o-mean", "h2o", "streaming", "window"],
+                   help="KV policies [full,h2o-mean,h2o,streaming,window]")
     p.add_argument("--budgets", type=numbers(str), default=["0.2", "0.5"], help="fractions or counts, as --kv-budget [0.2,0.5]")
     p.add_argument("--formats", type=numbers(str), default=["bf16"], help="as --kv-format [bf16]")
     p.add_argument("--tasks", type=numbers(str), help=f"some of {','.join(TASKS)} [all that have their rows]")
     p.add_argument("--lengths", type=numbers(int), default=[512, 1024], help="tokens of a prompt with needles [512,1024]")
-    p.add_argument("--depths", type=numbers(float), default=[0.0, 0.25, 0.5, 0.75, 1.0], help="places of a pass key in its text [0,0.25,0.5,0.75,1]")
+    p.add_argument("--depths", type=numbers(float), default=[0.0, 0.25, 0.5, 0.75, 1.0],
+                   help="places of a pass key in its text [0,0.25,0.5,0.75,1]")
     p.add_argument("--needles", type=numbers(int), default=[4], help=f"pass keys in one text, at most {len(tasks.NAMES)} [4]")
     p.add_argument("--samples", type=int, default=4, help="texts at each length and depth [%(default)s]")
     p.add_argument("--ppl-lengths", type=numbers(int), default=[512, 1024], help="tokens of a window for perplexity [512,1024]")
