@@ -35,7 +35,8 @@ static enum err open_cuda(const char *arg, struct device **d)
         return fail(ERR_DEVICE, "device: /proc/self/exe cannot be read (is /proc there?)");
     memcpy(path + n, "-cuda.so", sizeof "-cuda.so");
     if (access(path, R_OK) != 0)
-        return fail(ERR_DEVICE, "%s: not found (build it with make cuda, or --device cpu)", path);
+        return fail(ERR_DEVICE, "%s: not built (make cuda builds it, --device cpu does without)",
+                    path);
     return open_library(path, arg, d);
 }
 
@@ -50,7 +51,7 @@ static enum err open_auto(struct device **d)
     if (!cuda_seen() || open_cuda("", d) == OK)
         return OK;
     *d = device_cpu();
-    log_line(LOG_WARN, "%s; using the CPU (--device cpu avoids this warning)", err_text());
+    log_line(LOG_WARN, "%s; the CPU computes (--device cpu says so)", err_text());
     return OK;
 }
 

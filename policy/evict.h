@@ -55,54 +55,49 @@ enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
  * To add a policy: write policy/evict_x.h, include it above, add one line here. */
 #define EVICT_POLICIES(X)                                                                          \
     X(FULL, "full", "nothing", evict_window_rank, EVICT_SCORE_NONE, 0, EVICT_REST, HEAD)           \
-    X(WINDOW, "window", "the oldest token", evict_window_rank, EVICT_SCORE_NONE, 0, EVICT_REST,    \
-      HEAD)                                                                                        \
-    X(STREAMING, "streaming", "the oldest token after the sink", evict_streaming_rank,             \
+    X(WINDOW, "window", "the oldest", evict_window_rank, EVICT_SCORE_NONE, 0, EVICT_REST, HEAD)    \
+    X(STREAMING, "streaming", "the oldest behind the sink", evict_streaming_rank,                  \
       EVICT_SCORE_NONE, 4, EVICT_REST, HEAD)                                                       \
-    X(H2O, "h2o", "the least total attention", evict_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)      \
-    X(HEAVY, "heavy", "the least total attention; only the newest token is protected",             \
-      evict_h2o_rank, EVICT_SCORE_SUM, 0, 1, HEAD)                                                 \
-    X(H2O_MEAN, "h2o-mean", "the least attention per query", evict_h2o_mean_rank,                  \
-      EVICT_SCORE_SUM, 4, 0.5, HEAD)                                                               \
-    X(H2O_HF, "h2o-hf",                                                                            \
-      "as h2o, but a token does not see the one that just left the recent window",                 \
-      evict_h2o_hf_rank, EVICT_H2O_HF_SCORE, 0, 0.5, HEAD)                                         \
-    X(EMA, "ema", "the least attention, older queries counting less", evict_ema_rank,              \
-      EVICT_EMA_SCORE, 4, 0.5, HEAD)                                                               \
-    X(TOVA, "tova", "the least attention from the last query", evict_tova_rank,                    \
-      EVICT_TOVA_SCORE, 0, 1, LAYER)                                                               \
-    X(SNAPKV, "snapkv",                                                                            \
-      "new tokens, oldest first; then what the prompt's last 16 queries attend to least",          \
-      evict_snapkv_rank, EVICT_SNAPKV_SCORE, 0, 0.5, HEAD)                                         \
-    X(LAGKV, "lagkv",                                                                              \
-      "new tokens, oldest first; then prompt tokens that differ least from the next chunk",        \
-      evict_lagkv_rank, EVICT_LAGKV_SCORE, 4, 0.5, HEAD)                                           \
-    X(BLOCKS, "blocks", "the least total attention, a prompt by blocks of 32",                     \
-      evict_blocks_rank, EVICT_BLOCKS_SCORE, 4, 0.2, LAYER)                                        \
-    X(SCISSORHANDS, "scissorhands",                                                                \
-      "what the fewest of the last 32 queries gave at least their mean weight",                    \
-      evict_scissorhands_rank, EVICT_SCISSORHANDS_SCORE, 0, EVICT_SCISSORHANDS_WINDOW, HEAD)       \
-    X(KNORM, "knorm", "the key with the largest norm", evict_knorm_rank, EVICT_KNORM_SCORE, 4,     \
+    X(H2O, "h2o", "the least summed attention", evict_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)     \
+    X(HEAVY, "heavy", "the least summed attention but the newest token", evict_h2o_rank,           \
+      EVICT_SCORE_SUM, 0, 1, HEAD)                                                                 \
+    X(H2O_MEAN, "h2o-mean", "the least mean attention", evict_h2o_mean_rank, EVICT_SCORE_SUM, 4,   \
       0.5, HEAD)                                                                                   \
-    X(KEYDIFF, "keydiff", "the key most similar to all keys so far", evict_keydiff_rank,           \
+    X(H2O_HF, "h2o-hf", "the least summed attention, who has just left the window unseen",         \
+      evict_h2o_hf_rank, EVICT_H2O_HF_SCORE, 0, 0.5, HEAD)                                         \
+    X(EMA, "ema", "the least attention, the latest counting most", evict_ema_rank,                 \
+      EVICT_EMA_SCORE, 4, 0.5, HEAD)                                                               \
+    X(TOVA, "tova", "the least attention of the last query", evict_tova_rank, EVICT_TOVA_SCORE, 0, \
+      1, LAYER)                                                                                    \
+    X(SNAPKV, "snapkv", "what the prompt's last queries look at least, older new tokens before",   \
+      evict_snapkv_rank, EVICT_SNAPKV_SCORE, 0, 0.5, HEAD)                                         \
+    X(LAGKV, "lagkv", "what lies together beside what comes next, older new tokens before",        \
+      evict_lagkv_rank, EVICT_LAGKV_SCORE, 4, 0.5, HEAD)                                           \
+    X(BLOCKS, "blocks", "what the prompt looks at least, by blocks of 32", evict_blocks_rank,      \
+      EVICT_BLOCKS_SCORE, 4, 0.2, LAYER)                                                           \
+    X(SCISSORHANDS, "scissorhands", "what few of the last 32 queries gave their mean",             \
+      evict_scissorhands_rank, EVICT_SCISSORHANDS_SCORE, 0, EVICT_SCISSORHANDS_WINDOW, HEAD)       \
+    X(KNORM, "knorm", "the key of the greatest norm", evict_knorm_rank, EVICT_KNORM_SCORE, 4, 0.5, \
+      HEAD)                                                                                        \
+    X(KEYDIFF, "keydiff", "the key that is most like all keys so far", evict_keydiff_rank,         \
       EVICT_KEYDIFF_SCORE, 4, 0.5, HEAD)                                                           \
-    X(VLEN, "vlen", "the least total attention times the norm of the value", evict_vlen_rank,      \
+    X(VLEN, "vlen", "the least summed attention times the norm of the value", evict_vlen_rank,     \
       EVICT_VLEN_SCORE, 4, 0.5, HEAD)                                                              \
-    X(QHITTER, "qhitter", "little total attention, and a large error in 4 bits",                   \
+    X(QHITTER, "qhitter", "little summed attention, much lost by codes of four bits",              \
       evict_qhitter_rank, EVICT_QHITTER_SCORE, 4, 0.5, HEAD)                                       \
-    X(RKV, "r-kv", "little recent attention, and a key similar to the others", evict_rkv_rank,     \
+    X(RKV, "r-kv", "little recent attention, keys much like all others", evict_rkv_rank,           \
       EVICT_RKV_SCORE, 4, 0.5, HEAD)                                                               \
-    X(CAOTE, "caote", "the token whose loss changes the attention output least",                   \
+    X(CAOTE, "caote", "what outputs lose least with, by weight and distance from the mean",        \
       evict_caote_rank, EVICT_CAOTE_SCORE, 4, 0.5, HEAD)                                           \
-    X(KEYFORMER, "keyformer", "the least total attention, with noise", evict_keyformer_rank,       \
+    X(KEYFORMER, "keyformer", "the least summed attention under noise", evict_keyformer_rank,      \
       EVICT_KEYFORMER_SCORE, 0, 0.3, HEAD)                                                         \
-    X(STRIDED, "strided", "the oldest token, except every s-th", evict_strided_rank,               \
-      EVICT_SCORE_NONE, 0, 0.5, HEAD)                                                              \
-    X(STRIDED_H2O, "strided-h2o", "the least total attention, except every s-th token",            \
+    X(STRIDED, "strided", "the oldest but every s-th", evict_strided_rank, EVICT_SCORE_NONE, 0,    \
+      0.5, HEAD)                                                                                   \
+    X(STRIDED_H2O, "strided-h2o", "the least summed attention but every s-th",                     \
       evict_strided_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)                                       \
-    X(FIXED, "fixed", "the oldest token, except the ends of blocks", evict_fixed_rank,             \
-      EVICT_SCORE_NONE, 0, 0.5, HEAD)                                                              \
-    X(FIXED_H2O, "fixed-h2o", "the least total attention, except the ends of blocks",              \
+    X(FIXED, "fixed", "the oldest but ends of blocks", evict_fixed_rank, EVICT_SCORE_NONE, 0, 0.5, \
+      HEAD)                                                                                        \
+    X(FIXED_H2O, "fixed-h2o", "the least summed attention but ends of blocks",                     \
       evict_fixed_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)
 
 enum evict_policy {

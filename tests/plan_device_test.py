@@ -91,7 +91,7 @@ def freezes(tally, place, a):
         again = r.run(*shlex.split(line[1]), *budget, *policy)
         same = planned(first) == planned(again)
         tally.check(same, f"{what}: frozen {line[1]}: {planned(first)} became {planned(again)}")
-        tally.check("the requested" not in again.err and "instead of" not in again.err, f"{what}: {again.err!r}")
+        tally.check("asked for" not in again.err and "instead of" not in again.err, f"{what}: {again.err!r}")
         tally.check(first.out == again.out, f"{what}: other bytes: {trial.difference(first.out, again.out)}")
         if not policy:
             r.same(first, what)

@@ -189,7 +189,7 @@ def flags_win(tally, place, a):
                         (["--weights-resident", "999"], "weights_resident"),
                         (["--percent", "0", "0", "0", "0", "0", "0", "--batches", "1"], "hidden_near")):
         done = place.sluice(*loose, "--percent", "0", "0", "0", "0", "0", "100", *flags)
-        line = next((x for x in done.err.splitlines() if said in x and "the requested" in x), None)
+        line = next((x for x in done.err.splitlines() if said in x and "asked for" in x), None)
         tally.check(done.code == 0 and line, f"{' '.join(flags)} changes aloud: exit {done.code}: {done.err[-600:]!r}")
     for flags in (["--batch", "4097"], ["--batches", "70000"], ["--batch", "4000", "--batches", "20"]):
         done = place.sluice(*loose, *flags)
@@ -204,7 +204,7 @@ def flags_win(tally, place, a):
             tally.check(False, f"no budget under which only the tiles of a plan file do not fit, down to {ram}M")
             break
         if "(7 as tiles)" not in done.err:
-            tally.check("weights_decoded" in done.err and "the requested" in done.err, f"{ram}M: {done.err!r}")
+            tally.check("weights_decoded" in done.err and "asked for" in done.err, f"{ram}M: {done.err!r}")
             break
 
 

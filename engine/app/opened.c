@@ -105,7 +105,8 @@ static enum err open_cached(struct opened *o, const struct config *c, enum pack_
             e = dummy_check(&o->model);
         foreign = e == OK && o->model.source != 0 && o->model.source != source;
         if (foreign)
-            e = fail(ERR_CORRUPT, "%s: belongs to another model than %s", o->pack_path, c->model);
+            e = fail(ERR_CORRUPT, "%s: was made from another model than %s", o->pack_path,
+                     c->model);
         if (e == OK)
             return OK;
         model_close(&o->model);
@@ -122,10 +123,10 @@ static enum err open_cached(struct opened *o, const struct config *c, enum pack_
     if ((err == ERR_IO || err == ERR_USAGE) && foreign) { // no room, or a symbolic link
         char why[1024];
         snprintf(why, sizeof why, "%s", err_text());
-        return fail(
-            ERR_CORRUPT,
-            "%s: belongs to another model and cannot be replaced: %s (set SLUICE_CACHE_DIR)",
-            o->pack_path, why);
+        return fail(ERR_CORRUPT,
+                    "%s: was made from another model and cannot be replaced: %s (set "
+                    "SLUICE_CACHE_DIR)",
+                    o->pack_path, why);
     }
     return err == OK ? model_open(&o->model, o->pack_path) : err;
 }

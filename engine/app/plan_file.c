@@ -266,7 +266,7 @@ void plan_tell_changes(const struct run *r, const struct plan_wish *wish)
         int was = asked_count(f, wish, &r->plan);
         int now = *(const int *)(const void *)((const char *)&r->plan + f->plan);
         if (was >= f->least && was != now)
-            log_line(LOG_WARN, "plan: %s is %s instead of the requested %s", f->key,
+            log_line(LOG_WARN, "plan: %s is %s, not %s as asked for", f->key,
                      value_text(f, now, is, sizeof is), value_text(f, was, asked, sizeof asked));
     }
 }
