@@ -149,8 +149,8 @@ def told(rows):
 
 def main():
     p = planned.arguments("choice", __doc__, TURNS)
-    p.add_argument("--plans", type=int, default=PLANS, help="of the grid of a case [%(default)s]")
-    p.add_argument("--finals", type=int, default=FINALS, help="of them, behind the first turn [%(default)s]")
+    p.add_argument("--plans", type=int, default=PLANS, help="plans of each case [%(default)s]")
+    p.add_argument("--finals", type=int, default=FINALS, help="plans that go on after the first turn [%(default)s]")
     a, cases = planned.asked(p, "choice", listed, quick)
 
     def measured(bench):

@@ -50,11 +50,11 @@ def arguments(p):
     """The flags that every benchmark has: what is measured, and when the machine is idle enough."""
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--busy-max", type=float, default=0.05, help="share of the CPUs that may be busy before a run [0.05]")
-    p.add_argument("--idle-wait", type=float, default=300, help="seconds to wait for that [300]")
-    p.add_argument("--allow-busy", action="store_true", help="measure all the same; such rows say idle: no")
-    p.add_argument("--dirty", action="store_true", help="measure a tree that is not committed; the CSV says dirty: yes")
-    p.add_argument("--sluice", help="a binary [built here]")
-    p.add_argument("--note", default="", help="one more line of the head")
+    p.add_argument("--idle-wait", type=float, default=300, help="seconds to wait for an idle machine [300]")
+    p.add_argument("--allow-busy", action="store_true", help="measure on a busy machine too; such rows record idle: no")
+    p.add_argument("--dirty", action="store_true", help="measure a tree that is not committed; the CSV records dirty: yes")
+    p.add_argument("--sluice", help="the sluice to measure [the one built here]")
+    p.add_argument("--note", default="", help="a remark for the head of the CSV")
 
 
 def clean(a):

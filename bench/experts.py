@@ -86,7 +86,7 @@ def beside(bench, job):
 
 def main():
     p = planned.arguments("experts", __doc__, TURNS)
-    p.add_argument("--llamacpp", action="store_true", help="llama.cpp on the same shapes, once each")
+    p.add_argument("--llamacpp", action="store_true", help="measure llama.cpp on the same shapes too, once each")
     a, cases = planned.asked(p, "experts", listed, quick)
 
     def measured(bench):

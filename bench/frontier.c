@@ -59,8 +59,7 @@ static enum err check_rows(const struct config *c, const struct evict *e)
     if (evict_row_init(e, c->prefix, c->window - c->prefix, &row) == 0 &&
         evict_row_init(e, c->prompt_len, c->gen_len, &row) == 0)
         return OK;
-    return fail(ERR_USAGE,
-                "%s, budget %s: %d slots do not hold sink %d + recent %d (a larger --kv-budget)",
+    return fail(ERR_USAGE, "%s, budget %s: %d slots are fewer than sink %d + recent %d",
                 c->kv_policy, c->kv_budget, row.budget, row.sink, row.recent);
 }
 

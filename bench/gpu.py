@@ -288,10 +288,10 @@ def arguments():
     p.add_argument("figures", nargs="*", metavar="FIGURE", help=f"{' '.join(FIGURES)} [all]")
     p.add_argument("--device", default=os.environ.get("DEVICE", "cuda"))
     p.add_argument("--sluice", default=os.path.join(TREE, "sluice"))
-    p.add_argument("--engines", default="", help="only these, with commas [all that are there]")
-    p.add_argument("--for", dest="seconds", default="", metavar="TIME", help="begin nothing after 9m, 500s [no end]")
+    p.add_argument("--engines", default="", help="names with commas [all that are installed]")
+    p.add_argument("--for", dest="seconds", default="", metavar="TIME", help="start no run after this time: 9m, 500s [no limit]")
     p.add_argument("--again", action="store_true")
-    p.add_argument("--smoke", action="store_true", help="sluice alone on tiny jobs, into build/gpu/smoke")
+    p.add_argument("--smoke", action="store_true", help="try the script: sluice alone on tiny jobs, into build/gpu/smoke")
     p.add_argument("--list", action="store_true")
     a = p.parse_args()
     if set(a.figures) - set(FIGURES):

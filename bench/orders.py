@@ -193,14 +193,14 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-m", "--model", required=True)
     p.add_argument("-o", "--output", help="[bench/results/orders-CPU.csv]")
-    p.add_argument("--cpu-name", default=conditions.cpu_name(), help="what the CPU is called [%(default)s]")
+    p.add_argument("--cpu-name", default=conditions.cpu_name(), help="name of the CPU [%(default)s]")
     p.add_argument("--text", default=WIKITEXT, help="[the WikiText-2 of the tests]")
-    p.add_argument("--texts", type=int, default=8, help="of `decode`; twice as many of `prompt` [%(default)s]")
+    p.add_argument("--texts", type=int, default=8, help="texts of `decode`; `prompt` takes twice as many [%(default)s]")
     p.add_argument("--settings", default="decode,prompt")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--jobs", default=os.path.join(TREE, "build/orders"), help="folder of the jobs [build/orders]")
-    p.add_argument("--dirty", action="store_true", help="of a tree that is not committed; the CSV says dirty: yes")
-    p.add_argument("--sluice", help="a binary [built here]")
+    p.add_argument("--dirty", action="store_true", help="measure a tree that is not committed; the CSV records dirty: yes")
+    p.add_argument("--sluice", help="the sluice to measure [the one built here]")
     return p.parse_args()
 
 

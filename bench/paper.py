@@ -165,9 +165,9 @@ def markdown(rows):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-o", "--output", help="[bench/results/paper-configs.csv]")
-    p.add_argument("--sluice", help="a binary [built here]")
-    p.add_argument("--dirty", action="store_true", help="a tree that is not committed; the CSV says dirty: yes")
-    p.add_argument("--quick", action="store_true", help="three plans, into build/planned")
+    p.add_argument("--sluice", help="the sluice to measure [the one built here]")
+    p.add_argument("--dirty", action="store_true", help="measure a tree that is not committed; the CSV records dirty: yes")
+    p.add_argument("--quick", action="store_true", help="try the script: three plans, into build/planned")
     a = p.parse_args()
     a.dirty |= a.quick
     name = os.path.join(TREE, "build/planned/paper-quick") if a.quick else os.path.join(HERE, "results", "paper-configs")

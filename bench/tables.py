@@ -13,6 +13,7 @@ import re
 import statistics
 import subprocess
 import sys
+import textwrap
 
 import choice as choices
 import hand as hands
@@ -428,8 +429,20 @@ def paper(found):
     return f"{found[0].head['job']}.\n\n{origin(found[:1])}{grid(head, lines)}"
 
 
-TABLES = {f.__name__: f for f in (ram, streamed, h2o, formats, budget, batch, ops, libraries, quality, start, predict, choice, hand,
-                                  paper)}
+WIDTH = 130  # columns of a line that is no row of a table
+
+
+def wrapped(table):
+    """The table's function, with long lines of its prose broken; those of a list stay one point of it."""
+    def of(found):
+        return "".join(line if line[0] in "|\n" else textwrap.fill(line, WIDTH, subsequent_indent="  " * line.startswith("- "),
+                                                                   break_long_words=False, break_on_hyphens=False) + "\n"
+                       for line in table(found).splitlines(True))
+    return of
+
+
+TABLES = {f.__name__: wrapped(f) for f in (ram, streamed, h2o, formats, budget, batch, ops, libraries, quality, start, predict, choice,
+                                           hand, paper)}
 
 
 def replaced(text, name, table):
@@ -454,7 +467,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("tables", nargs="*", metavar="TABLE", help=f"{' '.join(TABLES)} [all]")
     p.add_argument("--results", default=os.path.join(HERE, "results"), help="folder of the CSVs [bench/results]")
-    p.add_argument("--write", metavar="FILE", help="puts them in their places; else they are printed")
+    p.add_argument("--write", metavar="FILE", help="write the tables into this file instead of printing them")
     p.add_argument("--plots", action="store_true")
     a = p.parse_args()
     if set(a.tables) - set(TABLES):

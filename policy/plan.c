@@ -352,12 +352,12 @@ int plan_check(const struct plan *plan, const struct weights_info *w, const stru
     if (plan->batch < 1 || plan->batches < 1)
         broken = "batch and batches must be at least 1";
     else if (plan->ahead_weights > ahead_weights_max(plan, &order))
-        broken = "--ahead-weights reaches beyond the pass";
+        broken = "--ahead-weights is too large for one pass";
     else if (plan->ahead_state > ahead_kv_max(plan, &order))
-        broken = "--ahead-state reaches beyond the pass";
+        broken = "--ahead-state is too large for one pass";
     else if (plan->hidden_near < plan->batches &&
              plan->ahead_hidden > ahead_hidden_max(plan, &order))
-        broken = "hidden states would be read before they are written";
+        broken = "hidden states would be read before they are written (more --batches)";
     else if (plan->pages_batch * PLAN_PAGE_SLOTS < work->slots_max)
         broken = "one row's KV does not fit its batch's pages";
     if (broken) {

@@ -379,7 +379,8 @@ int plan_search(const struct setting *set, const struct plan_wish *wish,
     const struct ranked *best =
         search_all(&s, wish->codec == PLAN_CODEC_ZSTD ? PLAN_CODEC_ZSTD : PLAN_CODEC_NONE);
     if (!best) {
-        snprintf(why, (size_t)why_cap, "the smallest plan %s", s.why[0] ? s.why : "does not exist");
+        snprintf(why, (size_t)why_cap, "%s%s", s.why[0] ? "the smallest plan " : "no plan fits",
+                 s.why);
         return -1;
     }
     *plan = best->plan;

@@ -193,7 +193,7 @@ def budgets(tally, bed, _):
     done = bed.place.expect(tally, "of the prompt", 0, *score[:-1], "0.7", "--kv-budget-of", "prompt")
     kept = {len(x["kept"]) for x in map(json.loads, trial.read(dump).decode().splitlines()) if "kept" in x}
     tally.check(kept == {70} and "0.7 of the prompt" in done.err, f"of the prompt: {kept}, {done.err[-600:]!r}")
-    for text, words in (("1\n" * (n - 1), "nothing of layer"), ("1\n" * (n + 1), f"layers.txt:{n + 1}: "), ("1\n0\n", "layers.txt:2: "),
+    for text, words in (("1\n" * (n - 1), "no value for layer"), ("1\n" * (n + 1), f"layers.txt:{n + 1}: "), ("1\n0\n", "layers.txt:2: "),
                         ("1\nnan\n", "layers.txt:2: "), ("# x\n1\ntwo\n", "layers.txt:3: "), ("layer,head\n0,1\n", "layers.txt:1: ")):
         bed.place.write("layers.txt", text.encode())
         done = bed.place.expect(tally, f"layers {text!r}", 2, *score, "--kv-budget-layers", numbers)
@@ -209,7 +209,7 @@ def budgets(tally, bed, _):
                     f"heads {text}: {kept}")
         tally.check(f"(budget 40, heads {text}, at most 80 slots a row)" in done.err, f"heads {text}: the plan says so: {done.err[-600:]!r}")
     for text, words, more in (("adaptive:0", "out of range", []), ("adaptive:1.5", "out of range", []), ("adaptive:x", "out of range", []),
-                              ("uneven", "even|adaptive[:ALPHA]", []), ("adaptive", "scope layer", ["--kv-scope", "layer"]),
+                              ("uneven", "even or adaptive[:ALPHA]", []), ("adaptive", "scope layer", ["--kv-scope", "layer"]),
                               ("adaptive", "--kv-policy streaming", ["--kv-policy", "streaming"]),
                               ("adaptive", "--kv-policy fixed-h2o", ["--kv-policy", "fixed-h2o"]),
                               ("adaptive", "--kv-positions slot", ["--kv-positions", "slot"])):

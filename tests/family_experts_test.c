@@ -104,7 +104,7 @@ static void test_experts_apart(void **state)
     tensor("model.layers.1.block_sparse_moe.gate.weight")->n_bytes -= 2 * DIM;
     source.tensors = fake.tensors;
     source.n_tensors = fake.n_tensors;
-    expect_bad("model.layers.0.block_sparse_moe.experts.4.w1.weight: unsupported: mixtral models have no such tensor");
+    expect_bad("model.layers.0.block_sparse_moe.experts.4.w1.weight: unsupported: mixtral models");
 }
 
 static void test_experts_in_one(void **state)
@@ -330,7 +330,7 @@ static void test_granite_moe(void **state)
             source.tensors = fake.tensors;
             source.n_tensors = fake.n_tensors;
         }
-        expect_bad(own ? "shared_mlp.input_linear.weight: unsupported: granitemoe models have no such"
+        expect_bad(own ? "shared_mlp.input_linear.weight: unsupported: granitemoe models"
                        : "shared_mlp.input_linear.weight: missing");
         set_int("shared_intermediate_size", -1);
         expect_bad("shared_intermediate_size");

@@ -339,8 +339,8 @@ def drawn(tally, bed, _):
 
 def refused(tally, bed, _):
     for what, words, more in (("no such policy", "'lru'", ["--policies", "h2o,lru"]), ("no such format", "'q3'", ["--kv-formats", "q3"]),
-                              ("no budget", "out of range", ["--budgets", "1.5"]), ("a budget too small", "do not hold sink", ["--budgets", "3"]),
-                              ("a share too small", "39 slots do not hold", ["--budgets", "0.2", "--kv-recent", "60"]),
+                              ("no budget", "out of range", ["--budgets", "1.5"]), ("a budget too small", "fewer than sink", ["--budgets", "3"]),
+                              ("a share too small", "39 slots are fewer than", ["--budgets", "0.2", "--kv-recent", "60"]),
                               ("an empty list", "no values", ["--budgets", ","]), ("many needles", "--needles", ["--needles", "100"]),
                               ("no room for a key", "do not hold a pass key", ["--prefix", "20", "--window", "40", "--needles", "1"]),
                               ("prefix", "prefix < window", ["--prefix", "192"]), ("a long window", "context is 512", ["--window", "600"]),

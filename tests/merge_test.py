@@ -38,7 +38,7 @@ def shards(tally, place, _):
     refused("a shard is missing", 8, "missing: shard 1/3", "-o", out, parts[0], parts[2])
     refused("a shard twice", 8, "are both shard 0/3", "-o", out, parts[0], parts[1], parts[0])
     refused("no part", 2, "needs -o", "-o", out)
-    refused("no such part", 5, "no ", "-o", out, parts[0], place.at("nothing"))
+    refused("no such part", 5, "not the OUT of a job", "-o", out, parts[0], place.at("nothing"))
     refused("a part is OUT", 2, "one of the parts", "-o", parts[0], parts[0], parts[1])
     other = place.fresh()
     place.sluice(*command, "-o", other, "--shard", "1/3", "--temperature", "0.5")

@@ -158,13 +158,13 @@ def said_auto(tally, place, run, file):
     for near, batches, kv in ((6, "3", "0 100"), (3, "2", "0 50"), (0, "2", "0 0")):
         some = plan_file(place, batch=4, batches=1, kv_near=near)
         done = place.sluice(*run, some, "--batches", batches)
-        tally.check(done.code == 0 and "keep their shares" in done.err and f"--percent 0 100 {kv} 0 100" in done.err,
+        tally.check(done.code == 0 and "keep the shares" in done.err and f"--percent 0 100 {kv} 0 100" in done.err,
                     f"KV of {near} layers in RAM, {batches} batches: {done.err!r}")
         same = place.sluice(*run, some, "--batches", "1")
-        tally.check("keep their shares" not in same.err, f"the file's own batches: {same.err!r}")
+        tally.check("keep the shares" not in same.err, f"the file's own batches: {same.err!r}")
     for flags, said in ((["--kv-policy", "h2o"], 'KV policy is "h2o", not "full"'), (["--kv-format", "q8"], 'KV format is "q8", not "bf16"'), ([], "")):
         done = place.sluice(*run, file, *flags)
-        lines = [x for x in done.err.splitlines() if "a plan file only places it" in x]
+        lines = [x for x in done.err.splitlines() if "a plan file places KV" in x]
         tally.check(done.code == 0 and len(lines) == bool(said) and all(said in x for x in lines), f"{flags}: {done.err!r}")
 
 

@@ -82,7 +82,8 @@ static void test_refused(void **state)
     } cases[] = {
         {"[]", "expected"},
         {"{" VOCAB "}", "config: pattern, default_vocab_size, default_num_special_tokens"},
-        {"{" CONFIG("\"default_vocab_size\":9", "v3") ",\"vocab\":[]}", "vocab: 0 tokens, config says 9"},
+        {"{" CONFIG("\"default_vocab_size\":9", "v3") ",\"vocab\":[]}",
+         "vocab: 0 tokens, config says 9"},
         {"{" CONFIG("\"default_vocab_size\":4,\"default_num_special_tokens\":4", "v3") "," VOCAB
                                                                                        "}",
          "out of range"},

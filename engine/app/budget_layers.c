@@ -33,7 +33,7 @@ static enum err take(struct reading *f, double layer, double share)
         return fail(ERR_USAGE, "%s:%d: " FLAG ": the model has %d decoder layers", f->path, f->line,
                     f->n_layers);
     if (!(share > 0) || !isfinite(share))
-        return refuse(f, "a layer's share has to be a number above 0");
+        return refuse(f, "a layer's share must be a number above 0");
     f->sum[(int)layer] += share;
     f->n[(int)layer]++;
     return OK;
@@ -75,7 +75,8 @@ static enum err take_list(struct reading *f, const char *line)
         char *end;
         double share = strtod(at, &end);
         if (end == at)
-            return refuse(f, "neither a number a layer nor a table with layer and slots_95");
+            return refuse(
+                f, "expected one number per layer, or a table with columns layer and slots_95");
         TRY(take(f, f->layer++, share));
         at = end;
     }
@@ -103,8 +104,8 @@ static enum err take_lines(struct reading *f, char *text)
     }
     for (int layer = 0; layer < f->n_layers; layer++)
         if (f->n[layer] == 0)
-            return fail(ERR_USAGE, "%s: " FLAG ": nothing of layer %d (the model has %d)", f->path,
-                        layer, f->n_layers);
+            return fail(ERR_USAGE, "%s: " FLAG ": no value for layer %d (the model has %d)",
+                        f->path, layer, f->n_layers);
     return OK;
 }
 
@@ -115,8 +116,11 @@ static enum err read_file(const char *path, int n_layers, double *share)
     int found;
     char *text;
     enum err err = file_load(path, FILE_BYTES_MAX, &text, &n, &found);
-    if (err != OK || !found)
-        return fail(ERR_USAGE, FLAG " %s: is neither even, pyramid[:BETA] nor a file", path);
+    if (err != OK)
+        return fail(err == ERR_INPUT ? ERR_USAGE : err, FLAG ": %s", err_text());
+    if (!found)
+        return fail(ERR_USAGE,
+                    FLAG ": invalid value '%s' (expected even, pyramid[:BETA] or a file)", path);
     memset(share, 0, (size_t)n_layers * sizeof *share);
     err = take_lines(&f, text);
     for (int layer = 0; layer < n_layers && err == OK; layer++)

@@ -62,7 +62,7 @@ static enum err part_open(struct part *p, const char *path)
     snprintf(manifest, sizeof manifest, "%.4096s.job.json", path);
     TRY(file_load(manifest, MANIFEST_BYTES_MAX, &text, &n, &found));
     if (!found)
-        return fail(ERR_INPUT, "%.512s: no %.512s says which job made it", path, manifest);
+        return fail(ERR_INPUT, "%.512s: not the OUT of a job: %.512s is missing", path, manifest);
     p->root = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
     free(text);
     if (!json_is_object(json_object_get(p->root, "identity")))
@@ -108,10 +108,11 @@ static enum err by_shard(struct merge *m)
 {
     int64_t n_shards = strtoll(identity_of(m->parts[0].root, "shards"), NULL, 10);
     if (n_shards < 1 || n_shards > CONFIG_ARGS_MAX)
-        return fail(ERR_JOB, "%.512s: one of %lld shards", m->parts[0].path, (long long)n_shards);
+        return fail(ERR_JOB, "%.512s: a shard of %lld, which cannot be merged", m->parts[0].path,
+                    (long long)n_shards);
     struct part *sorted = calloc((size_t)n_shards, sizeof *sorted);
     if (!sorted)
-        return fail(ERR_FIT, "memory: parts");
+        return fail(ERR_FIT, "no memory for the parts");
     enum err err = OK;
     for (int64_t i = 0; i < m->n && err == OK; i++) {
         int64_t shard = strtoll(identity_of(m->parts[i].root, "shard"), NULL, 10);
@@ -215,7 +216,8 @@ static enum err write_manifest(struct merge *m)
     json_object_set_new(root, "ended_unix_s", json_integer((json_int_t)time(NULL)));
     int failed = json_dumpf(root, m->manifest.f, JSON_INDENT(2)) != 0 && !ferror(m->manifest.f);
     json_decref(root);
-    return failed ? fail(ERR_FIT, "memory: manifest") : OK; // whole_end() has the file's errors
+    return failed ? fail(ERR_FIT, "no memory for the manifest")
+                  : OK; // whole_end() has the file's errors
 }
 
 /* OUT and its manifest, under other names until both are whole. OUT first: where another file has
@@ -245,11 +247,11 @@ static enum err check_out(const struct config *c)
     char path[4200];
     snprintf(path, sizeof path, "%.4096s%s", c->out, job_suffixes[JOB_JOURNAL]);
     if (access(path, F_OK) == 0)
-        return fail(ERR_JOB, "%.512s: a job under way writes to it (another -o)", c->out);
+        return fail(ERR_JOB, "%.512s: a running job writes this file (another -o)", c->out);
     snprintf(path, sizeof path, "%.4096s%s", c->out, job_suffixes[JOB_MANIFEST]);
     if (c->overwrite || (access(c->out, F_OK) != 0 && access(path, F_OK) != 0))
         return OK;
-    return fail(ERR_JOB, "%.512s: is there (--overwrite, or another -o)",
+    return fail(ERR_JOB, "%.512s: exists already (--overwrite, or another -o)",
                 access(c->out, F_OK) == 0 ? c->out : path);
 }
 
@@ -259,7 +261,7 @@ enum err command_merge(const struct config *c)
         return fail(ERR_USAGE, "merge: needs -o OUT.jsonl and the OUTs of all shards");
     TRY(check_out(c));
     struct merge m = {.parts = calloc((size_t)c->n_args, sizeof *m.parts)};
-    enum err err = m.parts ? OK : fail(ERR_FIT, "memory: parts");
+    enum err err = m.parts ? OK : fail(ERR_FIT, "no memory for the parts");
     for (int i = 0; i < c->n_args && err == OK; i++)
         err = part_open(&m.parts[m.n++], c->args[i]);
     if (err == OK)

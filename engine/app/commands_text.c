@@ -262,7 +262,7 @@ static enum err decode_row(struct opened *o, const json_t *row, json_t **answer)
         return fail(ERR_ROW, "needs \"ids\"");
     int64_t n = (int64_t)json_array_size(list), n_text = 0;
     int32_t *ids = malloc((size_t)(n + 1) * sizeof *ids);
-    enum err err = ids ? OK : fail(ERR_FIT, "memory: token ids");
+    enum err err = ids ? OK : fail(ERR_FIT, "no memory for token ids");
     for (int64_t i = 0; err == OK && i < n; i++) {
         const json_t *item = json_array_get(list, (size_t)i);
         json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
@@ -276,7 +276,7 @@ static enum err decode_row(struct opened *o, const json_t *row, json_t **answer)
         tokenizer_decode(o->tokenizer, ids, n, 0, NULL, 0, &n_text); // asks for the size
         text = malloc((size_t)n_text + 1);
         err = text ? tokenizer_decode(o->tokenizer, ids, n, 0, text, n_text, &n_text)
-                   : fail(ERR_FIT, "memory: text");
+                   : fail(ERR_FIT, "no memory for text");
     }
     if (err == OK)
         *answer = json_pack("{s:o}", "text", json_stringn(text, (size_t)n_text));

@@ -34,7 +34,8 @@ enum err pack_progress_show(void *ctx, int64_t done_bytes, int64_t total_bytes)
 {
     struct pack_progress *p = ctx;
     if (run_interrupted)
-        return fail(ERR_STOPPED, "interrupted while packing; the same command starts it again");
+        return fail(ERR_STOPPED,
+                    "interrupted while packing; the same command starts the pack again");
     int64_t now = clock_ns(), every = p->bar ? BAR_NS : LINES_NS;
     int last = done_bytes >= total_bytes;
     double percent = 100.0 * (double)done_bytes / (double)max_i64(total_bytes, 1);
@@ -279,7 +280,7 @@ enum err command_pack(const struct config *c)
     if (weights == N_PACK_WEIGHTS)
         return fail_choice("weights", c->weights, "auto|f32|f16|bf16|bf12|q8|q4");
     if (model_is_pack(model))
-        return fail(ERR_USAGE, "%s: is a pack already", model);
+        return fail(ERR_USAGE, "%s: already a pack", model);
     struct pack_request request = {.path = c->out, .weights = weights};
     TRY(pack_model(model, &request, c));
     struct stat st;

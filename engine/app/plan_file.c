@@ -163,7 +163,7 @@ static void keep_shares(const struct run *r, const json_t *plan, struct plan_wis
     }
     if (kept)
         log_line(LOG_INFO,
-                 "plan: KV and hidden states keep their shares of %s, of its batches %lld",
+                 "plan: KV and hidden states keep the shares that %s has for its %lld batches",
                  r->config->plan, (long long)batches);
 }
 
@@ -182,8 +182,8 @@ static void compare_kv(const struct run *r, const json_t *theirs)
         same = !is || !was || strcmp(is, was) == 0;
         if (!same)
             log_line(LOG_WARN,
-                     "plan: KV %s is %.60s, not %.60s as in %s: KV flags choose it, a plan file "
-                     "only places it",
+                     "plan: KV %s is %.60s, not %.60s as in %s: a plan file places KV, flags "
+                     "choose its kind",
                      keys[i], is, was, r->config->plan);
         free(is);
         free(was);
@@ -204,8 +204,9 @@ static enum err fields_read(const struct run *r, json_t *plan, struct plan_wish 
         if (strcmp(key, "device") == 0 || strcmp(key, "attn_cpu") == 0) {
             int ours = strcmp(key, "device") == 0 ? wish->device : wish->attn_cpu;
             if (!json_is_integer(value) || json_integer_value(value) != ours)
-                return fail(ERR_USAGE, "%s: --plan: %s is not this run's %d (--device, --attn)",
-                            path, key, ours);
+                return fail(ERR_USAGE,
+                            "%s: --plan: %s differs from this run's %d (--device, --attn)", path,
+                            key, ours);
             continue;
         }
         if (i == N_FIELDS)
@@ -237,9 +238,10 @@ enum err plan_file_read(const struct run *r, struct plan_wish *wish)
     json_t *root = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &error);
     free(text);
     json_t *plan = json_is_object(root) ? json_object_get(root, "plan") : NULL;
-    enum err err = json_is_object(plan) ? fields_read(r, plan, wish)
-                                        : fail(ERR_USAGE, "%s: --plan: %s", path,
-                                               root ? "no object `plan`" : error.text);
+    enum err err = json_is_object(plan)
+                       ? fields_read(r, plan, wish)
+                       : fail(ERR_USAGE, "%s: --plan: %s", path,
+                              root ? "not a plan file: it has no object `plan`" : error.text);
     if (err == OK)
         compare_kv(r, json_object_get(root, "kv"));
     json_decref(root);

@@ -37,7 +37,7 @@ static enum err read_progress(struct report *p, const struct config *c)
     else if (strcmp(name, "lines") == 0)
         p->progress = PROGRESS_LINES;
     else if (strcmp(name, "none") != 0)
-        return fail_choice("progress", name, "auto|bar|lines|none");
+        return fail(ERR_USAGE, "--progress: '%s' is none of auto|bar|lines|none", name);
     if (c->quiet)
         p->progress = PROGRESS_NONE;
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
