@@ -211,7 +211,9 @@ static const struct knob knobs[] = {
     {"sweep", 0, KNOB_STRING, AT(sweep), CMD_PLAN, NULL, "FLAG=A..B|A,B,C",
      "plan at each value of a flag: A, 2A, 4A, ... B of counts, sizes and fractions, or a list; "
      "CSV on stdout"},
-    {"plot", 0, KNOB_OUTPUT, AT(plot), CMD_PLAN | CMD_BENCH, NULL, "FILE.svg",
+    {"compare", 0, KNOB_STRING, AT(compare), CMD_BENCH, NULL, "'FLAGS;FLAGS'",
+     "bench throughput: run the job with each of these flags beside the automatic plan; one table"},
+    {"plot", 0, KNOB_OUTPUT, AT(plot), CMD_PLAN | CMD_BENCH, NULL, "FILE.svg|FILE.png",
      "draw the sweep: a range along an axis that doubles, a list side by side; or what bench "
      "frontier or attention found (needs gnuplot)"},
     {"allow", 0, KNOB_STRING, AT(allow), CMD_PLAN, NULL, "q8,q4,int8,h2o=0.2,mixed",
@@ -647,15 +649,8 @@ static enum err parse_files(struct config *c, int argc, char **argv, int command
     return OK;
 }
 
-enum err config_parse(struct config *c, enum config_command command, int argc, char **argv)
+enum err config_words(struct config *c, enum config_command command, int argc, char **argv)
 {
-    memset(c, 0, sizeof *c);
-    c->looks = command == CMD_PLAN;
-    _Static_assert(N_KNOBS <= CONFIG_KNOBS_MAX, "config.given has room for every knob");
-    for (int i = 0; i < N_KNOBS; i++)
-        if (knobs[i].preset)
-            TRY(knob_set(c, &knobs[i], knobs[i].preset));
-    TRY(parse_files(c, argc, argv, command));
     for (int i = 0; i < argc; i++) {
         if (argv[i][0] == '-' && argv[i][1] && argv[i][1] != '.' &&
             !isdigit((unsigned char)argv[i][1])) {
@@ -668,6 +663,18 @@ enum err config_parse(struct config *c, enum config_command command, int argc, c
         c->args[c->n_args++] = argv[i];
     }
     return OK;
+}
+
+enum err config_parse(struct config *c, enum config_command command, int argc, char **argv)
+{
+    memset(c, 0, sizeof *c);
+    c->looks = command == CMD_PLAN;
+    _Static_assert(N_KNOBS <= CONFIG_KNOBS_MAX, "config.given has room for every knob");
+    for (int i = 0; i < N_KNOBS; i++)
+        if (knobs[i].preset)
+            TRY(knob_set(c, &knobs[i], knobs[i].preset));
+    TRY(parse_files(c, argc, argv, command));
+    return config_words(c, command, argc, argv);
 }
 
 enum err config_set(struct config *c, enum config_command command, const char *name,

@@ -33,7 +33,7 @@ enum config_command {
 struct config {
     const char *model, *in, *out, *prompt, *prompt_file, *text;
     const char *machine, *plan, *summary, *trace, *kv_dump, *kv_trace, *offload_dir, *config,
-        *allow, *sweep, *plot, *policies, *budgets, *kv_formats;
+        *allow, *sweep, *plot, *compare, *policies, *budgets, *kv_formats;
     const char *device, *compute, *matmul, *isa, *weights, *attn, *io, *kv_policy, *kv_scope,
         *kv_positions, *kv_format, *order, *unknown_fields, *progress, *shard, *kv_budget,
         *kv_budget_of, *kv_budget_layers, *kv_budget_heads, *kv_recent, *resident, *percent,
@@ -51,12 +51,16 @@ struct config {
     int n_args;
     int made_input;                        // 1: this command made the file of -i out of stdin
     int looks;                             // 1: the command (plan) leaves no model behind for later
+    int compares_policies; // 1: flags of KV policies are those of --policies
     unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: not its default; config_given()
 };
 
 /* Defaults, then --config, then the command line. ERR_USAGE: the sentence names the flag, and the
  * nearest known one. argv lives as long as the config. */
 enum err config_parse(struct config *c, enum config_command command, int argc, char **argv);
+/* More words of a command line, over what `c` says already. They live as long as the config, and
+ * lie one after the other in memory, as those of main() do. */
+enum err config_words(struct config *c, enum config_command command, int argc, char **argv);
 /* Sets one knob by name, as `--name value` would. */
 enum err config_set(struct config *c, enum config_command command, const char *name,
                     const char *value);
