@@ -199,8 +199,8 @@ def bench(tally, p, a):
     done = p.expect("bench ops --csv", 0, "bench", "ops", "--csv", "--runs", "1", "-m", p.model, "-q")
     text = done.out.encode()
     rows = list(csv.DictReader(done.out.splitlines()))
-    wanted = {"command", "version", "machine", "date", "isa", "threads", "compute", "roof_gflop_s", "roof_ram_gb_s"}
-    check(wanted <= set(rows[0]), f"bench ops --csv: columns {list(rows[0])}")
+    columns = {"command", "version", "machine", "date", "isa", "threads", "compute", "roof_gflop_s", "roof_ram_gb_s"}
+    check(columns <= set(rows[0]), f"bench ops --csv: columns {list(rows[0])}")
     check(rows[0]["command"].endswith(f"bench ops --csv --runs 1 -m {p.model} -q"), f"bench ops --csv: {rows[0]}")
     check(all(re.fullmatch(r'(("(""|[^"])*"|[^",]*)(,|$))+', x) for x in done.out.splitlines()), "bench ops --csv: a line that is no row")
     check({row["op"] for row in rows} == set(ops), f"bench ops: {set(ops) ^ {row['op'] for row in rows}} differ")
@@ -222,7 +222,8 @@ def bench(tally, p, a):
     done = p.expect("bench ops norm --json", 0, "bench", "ops", "norm", "--json", "--runs", "1", "-m", p.model)
     found = parse("bench ops --json", done.out)
     check("machine" in found and [r["op"] for r in found["rows"]] == ["norm"], f"bench ops --json: {found}")
-    at = p.write("ops-made.csv", b"# table: ops\n" + text)
+    head = "".join(f"# {key}: {rows[0][key]}\n" for key in sorted(columns))
+    at = p.write("ops-made.csv", f"# table: ops\n{head}".encode() + text)
     table = subprocess.run([sys.executable, os.path.join(HERE, "../bench/tables.py"), "--results", os.path.dirname(at),
                             "ops"], capture_output=True, text=True)
     check(table.stdout.count("\n| ") > 20 and not table.stderr, f"bench/tables.py: {table}")
