@@ -172,7 +172,11 @@ static enum err attention(struct attention *a)
     TRY(print_heads(a));
     if (!a->plot.pipe)
         return OK;
-    look_draw(&a->plot, r->opened.model.name, &a->look, a->policies);
+    char about[160];
+    snprintf(about, sizeof about, "%s weights, %lld prompts of %lld tokens, KV budget %.32s",
+             dtype_info(run_weights(r))->name, (long long)a->n_prompts,
+             (long long)a->config.prefix, a->config.kv_budget);
+    look_draw(&a->plot, r->opened.model.name, about, &a->look, a->policies);
     return plot_end(&a->plot, 1);
 }
 
@@ -185,6 +189,7 @@ enum err bench_attention(const struct config *c)
     if (!a)
         return fail(ERR_FIT, "no memory for the figures of attention");
     a->config = *c;
+    a->config.compares_policies = 1;
     a->config.limit = max_i64(c->limit, 1); // a pass a policy: all of a text takes long
     enum err err = attention(a);
     char why[1024];

@@ -68,7 +68,8 @@ static inline double look_overlap(const struct look *l, int a, int b, int layer,
         ->overlap[(((int64_t)a * l->n_sets + b) * l->n_layers + layer) * l->n_kv_heads + kv_head];
 }
 
-/* The script of four drawings, into p->pipe; policies [n_sets], by number. */
-void look_draw(struct plot *p, const char *model, const struct look *l, const int *policies);
+/* The script of four drawings, into p->pipe; policies [n_sets], by number. about: see plot.h. */
+void look_draw(struct plot *p, const char *model, const char *about, const struct look *l,
+               const int *policies);
 
 #endif

@@ -62,12 +62,14 @@ static void put_overlaps(FILE *f, const struct look *l, const int *policies)
     fputs("\n", f);
 }
 
-void look_draw(struct plot *p, const char *model, const struct look *l, const int *policies)
+void look_draw(struct plot *p, const char *model, const char *about, const struct look *l,
+               const int *policies)
 {
     FILE *f = p->pipe;
     put_data(f, l);
-    plot_canvas(f, 1200, 800, "attention of prompts", model);
-    fputs("unset title\nset multiplot layout 2,2\nset grid\nset xlabel \"layer\"\nset key outside "
+    plot_canvas(p, 1200, 840);
+    plot_title(f, "set multiplot layout 2,2 title", "attention of prompts", model, about);
+    fputs("set grid\nset xlabel \"layer\"\nset key outside "
           "right\nset xrange [-0.5:*]\nset yrange [0:1]\n"
           "set title \"sparsity of heads, and slots that hold 95 % of a query\"\n"
           "plot $heads using 1:2 with points pt 7 ps 0.4 lc 1 notitle, "
@@ -78,13 +80,17 @@ void look_draw(struct plot *p, const char *model, const struct look *l, const in
           "plot $layers using 1:4 with lines title 'top 5 %', "
           "$layers using 1:5 with lines title 'top 10 %', "
           "$layers using 1:6 with lines title 'top 20 %'\n"
-          "set title \"accumulated weight by rank\"\nset xlabel \"rank\"\nset logscale xy\n"
+          "set title \"accumulated weight by rank\"\n"
+          "set xlabel \"rank of a position, the heaviest first\"\n"
+          "set logscale xy\nset format xy \"10^{%L}\"\n"
           "set xrange [1:*]\nset yrange [*:*]\nplot ",
           f);
     for (int i = 0; i < CURVES; i++)
         fprintf(f, "%s$curves using 1:%d with lines title 'layer %d'", i ? ", " : "", i + 2,
                 (l->n_layers - 1) * i / (CURVES - 1));
-    fputs("\nunset logscale\nset xlabel \"layer\"\nset xrange [-0.5:*]\nset yrange [0:1]\n", f);
+    fputs("\nunset logscale\nset format xy \"%g\"\nset xlabel \"layer\"\nset xrange [-0.5:*]\n"
+          "set yrange [0:1]\n",
+          f);
     put_overlaps(f, l, policies);
     fputs("unset multiplot\n", f);
 }

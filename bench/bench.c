@@ -2,7 +2,8 @@
  *
  * Owns: text, CSV and JSON of the same rows. Refuses: columns that change from row to row.
  * A newcomer would miss: text and CSV rows are printed at once, so that a long benchmark that is
- * stopped has lost nothing. A CSV tells where it comes from in lines that start with '#'. */
+ * stopped has lost nothing. A CSV has one line of names and then rows, as pandas.read_csv wants it:
+ * what the head says has a column of its own. */
 #include "bench/bench.h"
 
 #include <errno.h>
@@ -85,15 +86,37 @@ static void value_text(char *text, size_t cap, const json_t *value, int digits)
         snprintf(text, cap, "%s", json_is_string(value) ? json_string_value(value) : "");
 }
 
-static void print_cell(const struct bench_table *t, const char *key, const json_t *value, int first)
+/* Quoted where it has to be; a quote inside is doubled. */
+static void print_csv(const char *text)
 {
-    char text[256];
-    value_text(text, sizeof text, value, t->config->csv ? 7 : 4);
-    if (t->config->csv) {
-        const char *quote = strpbrk(text, ",\" ") ? "\"" : "";
-        printf("%s%s%s%s", first ? "" : ",", quote, text, quote);
+    if (!strpbrk(text, ",\" \n")) {
+        fputs(text, stdout);
         return;
     }
+    putchar('"');
+    for (; *text; text++)
+        printf(*text == '"' ? "\"\"" : "%c", *text);
+    putchar('"');
+}
+
+/* People read whole sizes in MiB; programs get bytes. */
+static int is_size(const char *key, const json_t *value)
+{
+    size_t n = strlen(key), end = strlen("_bytes");
+    return json_is_integer(value) && n > end && strcmp(key + n - end, "_bytes") == 0;
+}
+
+static void print_cell(const struct bench_table *t, const char *key, const json_t *value, int first)
+{
+    char text[COMMAND_MAX];
+    value_text(text, sizeof text, value, t->config->csv ? 7 : 4);
+    if (t->config->csv) {
+        printf("%s", first ? "" : ",");
+        print_csv(text);
+        return;
+    }
+    if (is_size(key, value))
+        snprintf(text, sizeof text, "%.4g", (double)json_integer_value(value) / (1 << 20));
     int width = column_width(key, value);
     printf("%s%*s", first ? "" : "  ", json_is_string(value) ? -width : width, text);
 }
@@ -125,25 +148,17 @@ static void print_names(const struct bench_table *t)
     json_object_foreach(t->columns, key, column)
     {
         int width = column_width(key, column);
+        char name[64];
+        snprintf(name, sizeof name, "%s", key);
+        if (is_size(key, column))
+            snprintf(name + strlen(name) - strlen("bytes"), sizeof "mib", "mib");
         if (t->config->csv)
             printf("%s%s", first ? "" : ",", key);
         else // names stand above their numbers
-            printf("%s%*s", first ? "" : "  ", json_is_string(column) ? -width : width, key);
+            printf("%s%*s", first ? "" : "  ", json_is_string(column) ? -width : width, name);
         first = 0;
     }
     putchar('\n');
-}
-
-static void print_head(const struct bench_table *t)
-{
-    const char *key;
-    json_t *value;
-    json_object_foreach(t->head, key, value)
-    {
-        char text[COMMAND_MAX];
-        value_text(text, sizeof text, value, 7);
-        printf("# %s: %s\n", key, text);
-    }
 }
 
 enum err bench_row(struct bench_table *t, json_t *row)
@@ -155,10 +170,10 @@ enum err bench_row(struct bench_table *t, json_t *row)
             return fail(ERR_FIT, "no memory for a row of the benchmark");
         return OK;
     }
+    if (t->config->csv && json_object_update_missing(row, t->head) != 0)
+        return fail(ERR_FIT, "no memory for a row of the benchmark");
     if (!t->columns) {
         t->columns = json_incref(row);
-        if (t->config->csv)
-            print_head(t);
         print_names(t);
     }
     print_row(t, row);
@@ -183,8 +198,10 @@ void bench_table_foot(struct bench_table *t, const char *key, json_t *value)
         list_text(text, sizeof text, value);
     else
         value_text(text, sizeof text, value, t->config->csv ? 7 : 4);
-    if (!t->config->json)
-        printf("%s%s: %s\n", t->config->csv ? "# " : "", key, text);
+    if (t->config->csv)
+        log_line(LOG_INFO, "%s: %s", key, text);
+    else if (!t->config->json)
+        printf("%s: %s\n", key, text);
     json_object_set_new(t->head, key, value);
 }
 
@@ -293,7 +310,6 @@ enum err command_bench(const struct config *c)
     } benches[] = {{"ops", bench_ops},
                    {"io", bench_io},
                    {"throughput", bench_throughput},
-                   {"sweep", bench_sweep},
                    {"frontier", bench_frontier},
                    {"attention", bench_attention}};
     const char *name = c->n_args > 0 ? c->args[0] : "";
@@ -303,6 +319,6 @@ enum err command_bench(const struct config *c)
         return run_to_file(benches[i].run, c);
     }
     return fail(ERR_USAGE,
-                "bench: unknown benchmark '%s' (ops, io, throughput, sweep, frontier or attention)",
+                "bench: unknown benchmark '%s' (ops, io, throughput, frontier or attention)",
                 name);
 }

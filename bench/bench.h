@@ -16,7 +16,7 @@ struct bench_device; // bench/device.h
  * are the columns of all. */
 struct bench_table {
     const struct config *config; // borrowed
-    json_t *head;    // owned; what stands beside the rows: keys of --json, `# key: value` in --csv
+    json_t *head;    // owned; what stands beside the rows: keys of --json, columns of --csv
     json_t *columns; // owned; the first row
     json_t *rows;    // owned; --json only
 };
@@ -27,7 +27,8 @@ void bench_table_open(struct bench_table *t, const struct config *c);
 void bench_table_note(struct bench_table *t, const char *key, json_t *value);
 /* Takes the row (an object of strings and numbers). ERR_FIT: row is NULL, no memory for it. */
 enum err bench_row(struct bench_table *t, json_t *row);
-/* What is known behind the last row: a number, or a list of strings. Takes the value. */
+/* What is known behind the last row: a number, or a list of strings; with --csv a line on stderr.
+ * Takes the value. */
 void bench_table_foot(struct bench_table *t, const char *key, json_t *value);
 enum err bench_table_close(struct bench_table *t);
 
@@ -127,7 +128,6 @@ void bench_panel(enum dtype dtype, int k, uint8_t *row, uint8_t *panel);
 enum err bench_ops(const struct config *c);
 enum err bench_io(const struct config *c);
 enum err bench_throughput(const struct config *c);
-enum err bench_sweep(const struct config *c);
 enum err bench_frontier(const struct config *c);
 enum err bench_attention(const struct config *c);
 

@@ -276,10 +276,8 @@ def batch(bench):
 # ---- what is not a job ----
 
 def rows_of(text):
-    """Head and rows of a CSV of ours."""
-    lines = text.splitlines()
-    head = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
-    return head, list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    """Rows of a CSV of ours, without lines of comment."""
+    return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
 
 
 def ops(bench):
@@ -288,9 +286,11 @@ def ops(bench):
     told = bench.idle()
     done = subprocess.run([a.sluice, "bench", "ops", "-m", model, "--csv", "--runs", str(a.turns), "--threads",
                            str(a.threads)], stdout=subprocess.PIPE, text=True, check=True, cwd=TREE)
-    head, rows = rows_of(done.stdout)
+    rows = rows_of(done.stdout)
     keys = ("isa", "threads", "compute", "roof_gflop_s", "roof_ram_gb_s")
-    bench.open(list(rows[0]), job=head["command"], idle=told["idle"], **{k: head[k] for k in keys})
+    head = {k: rows[0][k] for k in ("command", *keys)}
+    columns = [k for k in rows[0] if k not in (*head, "version", "machine", "date", "cpu")]  # those of the head: bench.open has its own
+    bench.open(columns, job=head["command"], idle=told["idle"], **{k: head[k] for k in keys})
     for row in rows:
         bench.results.add(row)
 
@@ -305,7 +305,7 @@ def libraries(bench):
         sys.exit("run.py: matmul_libs.c needs: apt-get install libdnnl-dev libopenblas-dev")
     told = bench.idle()
     done = subprocess.run([binary, str(a.threads), str(a.turns)], stdout=subprocess.PIPE, text=True, check=True)
-    _, rows = rows_of(done.stdout)
+    rows = rows_of(done.stdout)
     bench.open(list(rows[0]), job=f"matmul_libs {a.threads} {a.turns}: best of the rounds; weights out of the caches",
                idle=told["idle"])
     for row in rows:

@@ -480,7 +480,14 @@ static enum err frontier(struct frontier *f)
         return err != OK ? err : closed;
     if (!f->plot.pipe)
         return OK;
-    frontier_draw(&f->plot, f->run->opened.model.name, f->points, f->n_points);
+    char about[192], ram[48] = "";
+    if (f->config.mem_ram >= 0)
+        snprintf(ram, sizeof ram, ", %.4g MiB of RAM", (double)f->config.mem_ram / (1 << 20));
+    snprintf(about, sizeof about, "%s weights, %lld windows of %lld + %lld tokens, speed %s%s",
+             dtype_info(run_weights(f->run))->name, (long long)f->n_windows,
+             (long long)f->config.prefix, (long long)(f->config.window - f->config.prefix),
+             f->config.measure ? "measured" : "planned", ram);
+    frontier_draw(&f->plot, f->run->opened.model.name, about, f->points, f->n_points);
     return plot_end(&f->plot, 1);
 }
 
@@ -497,6 +504,7 @@ enum err bench_frontier(const struct config *c)
     if (!f)
         return fail(ERR_FIT, "no memory for the frontier");
     f->config = *c;
+    f->config.compares_policies = 1;
     f->positions = c->kv_positions;
     f->config.kv_positions = "true";    // of the run that the points share, which keeps all
     if (!config_given(c, "prompt-len")) // a row of the job is then a window of the text

@@ -23,6 +23,7 @@ struct point {
 void frontier_mark(struct point *points, int n);
 /* The script of the drawing, into p->pipe: tokens a second over perplexity, a colour a policy, the
  * best ones named. */
-void frontier_draw(struct plot *p, const char *model, const struct point *points, int n);
+void frontier_draw(struct plot *p, const char *model, const char *about, const struct point *points,
+                   int n);
 
 #endif

@@ -76,20 +76,36 @@ static void put_best(FILE *f, const struct point *points, int n, const struct vi
     fputs("END\n", f);
 }
 
-static int has_policy(const struct point *points, int n, int policy)
+static int has_policy(const struct point *points, int n, int policy, int best)
 {
     int has = 0;
     for (int i = 0; i < n; i++)
-        has |= points[i].evict.policy == policy && isfinite(points[i].tokens_per_s);
+        has |= points[i].evict.policy == policy && isfinite(points[i].tokens_per_s) &&
+               (points[i].best || !best);
     return has;
 }
 
-void frontier_draw(struct plot *p, const char *model, const struct point *points, int n)
+/* Points of a policy; the legend has those whose name stands beside none of its points. */
+static void put_policies(FILE *f, const struct point *points, int n)
+{
+    for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
+        if (!has_policy(points, n, policy, 0))
+            continue;
+        fprintf(f, ", $policy%d using 1:2 with points pt %d ", policy, 5 + policy / 8 * 2);
+        if (has_policy(points, n, policy, 1))
+            fputs("notitle", f);
+        else
+            fprintf(f, "title '%s'", evict_policy_name(policy));
+    }
+}
+
+void frontier_draw(struct plot *p, const char *model, const char *about, const struct point *points,
+                   int n)
 {
     FILE *f = p->pipe;
     const struct view v = view_of(points, n);
     for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
-        if (!has_policy(points, n, policy))
+        if (!has_policy(points, n, policy, 0))
             continue;
         fprintf(f, "$policy%d << END\n", policy);
         for (int i = 0; i < n; i++)
@@ -99,17 +115,15 @@ void frontier_draw(struct plot *p, const char *model, const struct point *points
         fputs("END\n", f);
     }
     put_best(f, points, n, &v);
-    plot_canvas(f, 1000, 600, "speed and loss of KV policies", model);
+    plot_canvas(p, 1000, 600);
+    plot_title(f, "set title", "speed and loss of KV policies", model, about);
     fprintf(f,
-            "set xlabel \"perplexity (what loses far more than the named is left out)\"\n"
+            "set xlabel \"perplexity (points much worse than the named ones are not drawn)\"\n"
             "set ylabel \"output tokens/s\"\nset xrange [%.9g:%.9g]\nset yrange [0:%.9g]\n"
             "set grid\nset key outside right\n"
             "plot $best using 1:2 with lines lc rgb 'gray50' notitle, "
             "$best using 1:2:($3-$1):($4-$2) with vectors nohead lc rgb 'gray80' notitle",
             v.least - 0.03 * (v.most - v.least), v.most + LABEL_SHARE * (v.most - v.least), v.top);
-    for (int policy = 0; policy < N_EVICT_POLICIES; policy++)
-        if (has_policy(points, n, policy))
-            fprintf(f, ", $policy%d using 1:2 with points pt %d title '%s'", policy,
-                    5 + policy / 8 * 2, evict_policy_name(policy));
+    put_policies(f, points, n);
     fputs(", $best using 3:4:5 with labels left offset 0.3,0 notitle\n", f);
 }

@@ -23,15 +23,12 @@ JOBS = ((512, 32, 1000),)
 MOST, WORTH = 0.02, 0.05
 COLUMNS = ["machine", "model", "prompt", "new", "rows", "flags", "same_answers", "tok_s", "gain_percent", "bound", "named", "why"]
 # Six shares: weights, KV and hidden states, on the device and in RAM.
-PERCENTS = [f"{w} {100 - w} {kv} {100 - kv} {hidden} {100 - hidden}" for w in (0, 5, 10, 20, 35, 50, 75, 100)
-            for kv in (0, 50, 100) for hidden in (0, 100)]
-PERCENTS += [f"{w} {100 - w} 0 {kv} 100 0" for w in (0, 20, 50) for kv in (0, 50)]
-BATCHES = (1, 2, 3, 4, 8, 16, 24)
-SWEEPS = [((), "percent", PERCENTS), ((), "batches", BATCHES), ((), "batch", (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)),
-          ((), "weights-resident", [f"{n}%" for n in (0, 5, 10, 20, 40, 60, 80, 100)]), ((), "weights-decoded", (0, 1, 4, 16)),
-          ((), "weights-codec", ("none", "zstd")), ((), "ahead-weights", (0, 1, 2, 4, 8, 16, 32, 64)), ((), "ahead-state", (0, 1, 2, 4)),
-          ((), "prefill-tokens", (64, 256, 512, 1024, 2048, 4096, 8192, 16384)), ((), "attn", ("cpu",))]
-SWEEPS += [(("--batches", str(n)), "batch", (4, 8, 16, 24, 32, 48, 64, 96, 128)) for n in BATCHES]
+PERCENTS = ["0 100 0 100 100 0", "0 100 0 100 0 100", "0 100 50 50 100 0", "0 100 100 0 100 0", "0 100 0 50 100 0", "5 95 0 100 100 0",
+            "10 90 0 100 100 0", "20 80 0 100 100 0", "50 50 0 100 100 0", "20 80 100 0 100 0", "100 0 0 100 100 0"]
+SWEEPS = [((), "attn", ("cpu",)), ((), "percent", PERCENTS), ((), "batches", (2, 4, 8, 16)), ((), "batch", (8, 32, 128)),
+          ((), "weights-resident", ("0%", "20%", "60%")), ((), "weights-codec", ("zstd",)), ((), "ahead-weights", (0, 4, 16)),
+          ((), "ahead-state", (0, 4)), ((), "prefill-tokens", (512, 2048, 8192)), (("--batches", "3"), "batch", (16, 32, 64)),
+          (("--batches", "8"), "batch", (16, 32, 64))]
 
 
 def job_flags(case):

@@ -1,4 +1,5 @@
-/* bench/throughput.c - `bench throughput` and `bench sweep`: made-up rows through the real engine.
+/* bench/throughput.c - `bench throughput`: made-up rows through the real engine, under one plan or,
+ * with --compare, under several.
  *
  * Owns: the made-up job and the form of its result. Refuses: a loop of its own: plan, engine, job
  * and report are those of `run`. A newcomer would miss: token ids are pseudo-random and end-of-text
@@ -16,7 +17,6 @@
 
 #define PROMPT_TOKENS 128 // when --prompt-len does not say
 #define ROWS_MAX      (1 << 22)
-#define SWEEP_MAX     256 // largest --batch of a sweep
 
 /* What one run gave. */
 struct outcome {
@@ -209,9 +209,174 @@ enum err bench_rate(const struct config *c, double *tokens_per_s)
     return err;
 }
 
+/* ---- plans side by side ---- */
+
+#define COMPARE_MAX 16
+#define WORDS_MAX   64
+
+/* One of the plans: the flags of the command line, and some more. */
+struct contender {
+    char *flags; // owned: as they were typed
+    char *words; // owned: the same, cut into the words that `config` points to
+    struct config config;
+};
+
+struct contenders {
+    struct contender all[COMPARE_MAX]; // the first is the automatic plan
+    int n;
+};
+
+/* n bytes of text. What it allocates contenders_free() frees, also after an error. */
+static enum err contender_read(struct contender *p, const struct config *c, const char *text,
+                               size_t n)
+{
+    char *argv[WORDS_MAX];
+    int argc = 0;
+    struct config *with = &p->config;
+    *with = *c;
+    with->quiet = 1; // the row says it all
+    p->flags = strndup(text, n);
+    p->words = strndup(text, n);
+    if (!p->flags || !p->words)
+        return fail(ERR_FIT, "memory: --compare");
+    for (char *save = NULL, *word = strtok_r(p->words, " ", &save); word;
+         word = strtok_r(NULL, " ", &save)) {
+        if (argc == WORDS_MAX)
+            return fail(ERR_USAGE, "--compare: more than %d words: %.64s", WORDS_MAX, p->flags);
+        argv[argc++] = word;
+    }
+    if (config_words(with, CMD_BENCH_THROUGHPUT, argc, argv) != OK) {
+        char why[512];
+        snprintf(why, sizeof why, "%s", err_text());
+        return fail(ERR_USAGE, "--compare: %s", why);
+    }
+    if (with->n_args != c->n_args || with->compare != c->compare || with->out != c->out ||
+        with->summary != c->summary || with->csv != c->csv || with->json != c->json)
+        return fail(ERR_USAGE,
+                    "--compare: '%.128s' has other than flags of the plan (expected auto or, for "
+                    "example, --batch 4)",
+                    p->flags);
+    return OK;
+}
+
+/* "FLAGS;FLAGS;auto": all are read before the first runs. auto is the first, asked for or not. */
+static enum err contenders_read(struct contenders *list, const struct config *c)
+{
+    TRY(contender_read(&list->all[list->n++], c, "", 0));
+    for (const char *at = c->compare, *end; *at; at = *end ? end + 1 : end) {
+        end = at + strcspn(at, ";");
+        at += strspn(at, " ");
+        size_t n = end > at ? (size_t)(end - at) : 0;
+        while (n > 0 && at[n - 1] == ' ')
+            n--;
+        if (n == 0 || (n == 4 && strncmp(at, "auto", 4) == 0))
+            continue;
+        if (list->n == COMPARE_MAX)
+            return fail(ERR_USAGE, "--compare: more than %d plans", COMPARE_MAX - 1);
+        TRY(contender_read(&list->all[list->n++], c, at, n));
+    }
+    return OK;
+}
+
+static void contenders_free(struct contenders *list)
+{
+    for (int i = 0; i < list->n; i++) {
+        free(list->all[i].flags);
+        free(list->all[i].words);
+    }
+    free(list);
+}
+
+static json_t *rate_or_null(double x)
+{
+    return x > 0 ? json_real(x) : json_null();
+}
+
+static json_t *count_or_null(int64_t n)
+{
+    return n > 0 ? json_integer(n) : json_null();
+}
+
+/* auto_rate 0: it is not known. why: what did not fit, "" when the plan ran. */
+static json_t *contender_json(const struct contender *p, const struct outcome *o, double auto_rate,
+                              const char *why)
+{
+    const struct report_figures *f = &o->figures;
+    const double tokens = (double)f->counts.output_tokens;
+    json_t *row = json_object();
+    json_object_set_new(row, "batch", count_or_null(o->plan.batch));
+    json_object_set_new(row, "batches", count_or_null(o->plan.batches));
+    json_object_set_new(row, "predicted_tok_s",
+                        rate_or_null(o->predicted_s > 0 ? tokens / o->predicted_s : 0));
+    json_object_set_new(row, "measured_tok_s", rate_or_null(f->output_per_s));
+    json_object_set_new(row, "error_percent",
+                        o->predicted_s > 0 && f->elapsed_s > 0
+                            ? json_real(100 * (f->elapsed_s / o->predicted_s - 1))
+                            : json_null());
+    json_object_set_new(row, "times_auto",
+                        rate_or_null(auto_rate > 0 ? f->output_per_s / auto_rate : 0));
+    json_object_set_new(row, "peak_ram_bytes", count_or_null(f->peak_ram_bytes));
+    json_object_set_new(row, "bound", json_string(f->bound ? f->bound : ""));
+    json_object_set_new(row, "flags", json_string(p->flags[0] ? p->flags : "auto"));
+    json_object_set_new(row, "why", json_string(why));
+    return row;
+}
+
+/* A plan that does not fit is a row as well. */
+static enum err run_contender(struct bench_table *t, const struct contenders *list, int i,
+                              double *auto_rate)
+{
+    const struct contender *p = &list->all[i];
+    struct outcome o;
+    char why[1024] = "";
+    enum log_level level = log_level_max;
+    log_level_max = LOG_ERROR;
+    enum err err = run_once(&p->config, &o);
+    log_level_max = level;
+    json_decref(o.kv);
+    if (err == ERR_FIT) {
+        snprintf(why, sizeof why, "%s", err_text());
+        o = (struct outcome){0};
+        err = OK;
+    }
+    TRY(err);
+    if (i == 0) {
+        *auto_rate = o.figures.output_per_s;
+        bench_table_note(t, "model", json_string(o.model));
+    }
+    char rate[48] = "does not fit";
+    if (!why[0])
+        snprintf(rate, sizeof rate, "%.4g output tokens/s", o.figures.output_per_s);
+    log_line(LOG_INFO, "compare: %d of %d: %s: %s", i + 1, list->n,
+             p->flags[0] ? p->flags : "auto", rate);
+    return bench_row(t, contender_json(p, &o, *auto_rate, why));
+}
+
+static enum err compare(const struct config *c)
+{
+    double auto_rate = 0;
+    struct bench_table t;
+    struct contenders *list = calloc(1, sizeof *list);
+    if (!list)
+        return fail(ERR_FIT, "memory: --compare");
+    enum err err = contenders_read(list, c);
+    if (err == OK) {
+        bench_table_open(&t, c);
+        for (int i = 0; i < list->n && err == OK; i++)
+            err = run_interrupted ? fail(ERR_STOPPED, "interrupted")
+                                  : run_contender(&t, list, i, &auto_rate);
+        enum err closed = bench_table_close(&t);
+        err = err != OK ? err : closed;
+    }
+    contenders_free(list);
+    return err;
+}
+
 enum err bench_throughput(const struct config *c)
 {
     struct outcome o;
+    if (c->compare)
+        return compare(c);
     TRY(run_once(c, &o));
     json_t *row = outcome_json(&o);
     if (!row)
@@ -236,42 +401,4 @@ enum err bench_throughput(const struct config *c)
         json_decref(row);
     }
     return err;
-}
-
-static json_t *sweep_json(const struct outcome *o)
-{
-    const struct report_figures *f = &o->figures;
-    double predicted = o->predicted_s > 0 ? (double)f->counts.output_tokens / o->predicted_s : 0;
-    return json_pack("{si si sf sf sf sf sf ss ss sI}", "batch", o->plan.batch, "batches",
-                     o->plan.batches, "elapsed_s", f->elapsed_s, "predicted_s", o->predicted_s,
-                     "output_tok_s", f->output_per_s, "predicted_tok_s", predicted, "error_percent",
-                     report_error_percent(o->predicted_s, f->elapsed_s), "bound", f->bound,
-                     "predicted_bound", o->predicted_bound ? o->predicted_bound : "",
-                     "peak_ram_bytes", (json_int_t)f->peak_ram_bytes);
-}
-
-enum err bench_sweep(const struct config *c)
-{
-    struct bench_table t;
-    bench_table_open(&t, c);
-    enum err err = OK;
-    int done = 0;
-    for (int64_t batch = 1; batch <= SWEEP_MAX && batch <= c->num_prompts && err == OK;
-         batch *= 2) {
-        struct config one = *c;
-        struct outcome o;
-        one.batch = batch;
-        err = run_once(&one, &o);
-        if (err == ERR_FIT && done > 0) { // and no larger one will
-            log_line(LOG_WARN, "bench sweep: --batch %lld: %s", (long long)batch, err_text());
-            err = OK;
-            break;
-        }
-        if (err == OK)
-            err = bench_row(&t, sweep_json(&o));
-        json_decref(o.kv);
-        done++;
-    }
-    enum err closed = bench_table_close(&t);
-    return err != OK ? err : closed;
 }

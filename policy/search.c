@@ -366,6 +366,13 @@ static const struct ranked *search_all(struct search *s, int codec)
     return search_climb(s);
 }
 
+/* A shared disk may turn out faster than its probe: decoding has to keep ahead of it. */
+int plan_search_encodes(const struct setting *set, const struct plan_wish *wish)
+{
+    return wish->codec < 0 && set->costs->codec_share > 0 &&
+           set->machine->nvme_read.value * CODEC_MARGIN < set->costs->codec_rate;
+}
+
 int plan_search(const struct setting *set, const struct plan_wish *wish,
                 const struct budget *budget, void *memory, struct plan *plan,
                 struct plan_ranking *ranking, char *why, int why_cap)
@@ -385,9 +392,7 @@ int plan_search(const struct setting *set, const struct plan_wish *wish,
     }
     *plan = best->plan;
     double best_s = best->s;
-    /* A shared disk may turn out faster than its probe: decoding has to keep ahead of it. */
-    if (wish->codec >= 0 || set->costs->codec_share <= 0 ||
-        set->machine->nvme_read.value * CODEC_MARGIN >= set->costs->codec_rate)
+    if (!plan_search_encodes(set, wish))
         return 0;
     const struct ranked *with = search_all(&s, PLAN_CODEC_ZSTD);
     if (with && with->plan.codec != PLAN_CODEC_NONE &&

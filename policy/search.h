@@ -20,6 +20,9 @@ struct plan_ranking {
 
 /* Bytes of `memory` that a search for this wish and work may take, 8-aligned. */
 int64_t plan_search_bytes(const struct plan_wish *wish, const struct work *work, int layers);
+/* 1: a search tries encoded weights, too; 0: decoding them is not faster than the disk, the wish
+ * has a codec, or what encoding gives was not measured. */
+int plan_search_encodes(const struct setting *set, const struct plan_wish *wish);
 /* The fastest plan by plan_cost that plan_check accepts; weights are encoded when their share was
  * measured and that is worth it, the making of the file included. 0, or -1 with `why`. `ranking`
  * (may be NULL): what it chose among. */

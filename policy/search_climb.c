@@ -2,7 +2,10 @@
  *
  * From the fastest plan so far all that differ from it in a thing, then in two, are grown, too,
  * until none is faster; then from others that are nearly as fast, and from the best of each number
- * of batches. Lanes compared bound a plan from below, so most are never played. Of plans within 2 %
+ * of batches. Lanes compared bound a plan from below, so most are never played; how much longer its
+ * waits make it is guessed from what was played with as many batches, and a few are played between
+ * two climbs: where the link is busy lanes alone tell little, and all of the work would go into one
+ * hill. Of plans within 2 %
  * of each other the one that moves fewest bytes is taken: rates are not known better, and
  * neighbours on the disk cost it least. */
 #include "policy/search_impl.h"
@@ -13,7 +16,8 @@
 #include <string.h>
 
 #define PLAYED_LEAST 12   // of these, step by step, however long that takes
-#define WORK_MOST    2e6  // batches of passes that are looked at: then it is over
+#define PLAYED_CLIMB 8    // at most, between two climbs
+#define WORK_MOST    1e7  // batches of passes that are looked at: then it is over
 #define PLAYED_STEPS 40   // passes of a job that are played step by step, about
 #define BUILT_WORK   10   // a layer: to find a plan that fits
 #define CLIMBED      1.1  // times as long as the fastest takes such a plan at most
@@ -63,16 +67,36 @@ static void try(struct search *s, struct seed seed)
     s->n_tried++;
 }
 
-/* Of those that were not played the fastest by its lanes, if it may be chosen; NULL: none may. */
+/* By number of batches: the least that a plan took when it was played, as a multiple of what its
+ * lanes alone take. 0: none was played. */
+static void find_waits(const struct search *s, double waits[SEARCH_BATCHES_MOST + 1])
+{
+    memset(waits, 0, (SEARCH_BATCHES_MOST + 1) * sizeof *waits);
+    for (int i = 0; i < s->n_tried; i++) {
+        const struct ranked *r = &s->tried[i];
+        double *least = &waits[min64(r->plan.batches, SEARCH_BATCHES_MOST)];
+        if (r->played && r->compared_s > 0 && (*least == 0 || r->s < *least * r->compared_s))
+            *least = r->s / r->compared_s;
+    }
+}
+
+/* Of those that were not played the one that is likely to be the fastest, if its lanes say that it
+ * may be chosen; NULL: none may. */
 static struct ranked *promising(const struct search *s)
 {
     struct ranked *first = NULL;
-    double most_s = s->best ? s->best->s : INFINITY;
+    double most_s = s->best ? s->best->s : INFINITY, first_s = INFINITY;
+    double waits[SEARCH_BATCHES_MOST + 1];
+    find_waits(s, waits);
     for (int i = 0; i < s->n_tried; i++) {
         struct ranked *r = &s->tried[i];
         double limit_s = s->best && r->moved < s->best->moved ? most_s * TIE : most_s;
-        if (!r->played && r->s < limit_s && (!first || r->s < first->s))
-            first = r;
+        double times = waits[min64(r->plan.batches, SEARCH_BATCHES_MOST)];
+        double likely_s = r->s * (times > 0 ? times : 1);
+        if (r->played || r->s >= limit_s || likely_s >= first_s)
+            continue;
+        first = r;
+        first_s = likely_s;
     }
     return first;
 }
@@ -89,7 +113,7 @@ static void look_further(struct search *s, const struct seed *seed)
     }
 }
 
-/* Plays what may be the fastest, the best by its lanes first. */
+/* Plays what may be the fastest, the likeliest first. */
 static void play_promising(struct search *s, int most)
 {
     for (struct ranked *r; most > 0 && (r = promising(s)); most--) {
@@ -376,7 +400,8 @@ const struct ranked *search_climb(struct search *s)
         if (!(from = next_to_climb(s)) && !(from = next_hill(s)))
             break;
         climb_from(s, from);
-        play_promising(s, TRIED_MOST);
+        play_promising(s, PLAYED_CLIMB);
     }
+    play_promising(s, TRIED_MOST);
     return s->best ? settle(s) : NULL;
 }

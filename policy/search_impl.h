@@ -9,7 +9,7 @@
 #define PREFILL_MAX    4096  // tokens that a pass admits: more only lengthens it
 #define PREFILL_DEVICE 16384 // on a device: what keeps the rows full is many
 #define PREFILL_LEAST  32    // fewer starve the rows
-#define ESTIMATED      16    // best plans by estimate that are tried
+#define ESTIMATED      20    // best plans by estimate that are tried
 #define TRIED_MOST     1024  // plans that are tried in all
 
 /* Which resident layers are held as tiles: none, those for which there is room when no more layers

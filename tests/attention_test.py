@@ -5,6 +5,7 @@ Weights of every layer and head come from evict_ref.py and family_ref.py, which 
 policies keep from their rules. Tiny models with random weights: one with fewer KV heads than heads, others whose layers
 see windows, with softcap and with sinks.
 """
+import csv
 import json
 import math
 import os
@@ -39,8 +40,8 @@ class Bed:
         done = self.place.sluice("tokenize", "-m", self.model, stdin=json.dumps({"text": text}) + "\n")
         self.ids = json.loads(done.out)["ids"]
 
-    def attention(self, tally, *more, model=None, form="--json", code=0):
-        return self.place.expect(tally, f"bench attention {more}", code, "bench", "attention", "-q", "-m", model or self.model, "--text",
+    def attention(self, tally, *more, model=None, form="--json", code=0, say="-q"):
+        return self.place.expect(tally, f"bench attention {more}", code, "bench", "attention", say, "-m", model or self.model, "--text",
                                  self.text, "--prefix", PREFIX, "--window", WINDOW, *F32, form, *more)
 
 
@@ -149,12 +150,16 @@ def alike(tally, bed, _):
 
 def outputs(tally, bed, _):
     """Text, CSV and a drawing."""
-    done = bed.attention(tally, "--policies", "h2o,window", form="--csv")
-    lines = [x for x in done.out.splitlines() if not x.startswith("#")]
-    tally.check(lines[0] == ",".join(["layer", "head", *FIGURES, "window~h2o"]) or lines[0] == ",".join(["layer", "head", *FIGURES, "h2o~window"]),
+    done = bed.attention(tally, "--policies", "h2o,window", form="--csv", say="-v")
+    lines = done.out.splitlines()
+    tally.check(lines[0].startswith((",".join(["layer", "head", *FIGURES, "window~h2o,"]), ",".join(["layer", "head", *FIGURES, "h2o~window,"]))),
                 f"columns: {lines[0]}")
+    first = next(csv.DictReader(lines))
+    tally.check((first["prompts"], first["kv_budget"]) == ("1", "0.2") and first["model"], f"what the head says has columns: {first}")
     tally.check(len(lines) == 1 + bed.ref.layers * bed.ref.heads, f"{len(lines)} lines")
-    tally.check("# mean sparsity: " in done.out and "# kv_budget: 0.2" in done.out, f"means: {done.out[-300:]!r}")
+    tally.check("mean sparsity: " in done.err and "mean" not in done.out, f"means: {done.err[-300:]!r}")
+    told = bed.attention(tally, "--policies", "h2o,window", "--kv-budget", "64", form="--csv", say="-v")
+    tally.check("no effect" not in told.err, f"--kv-budget is that of --policies: {told.err!r}")
     if not shutil.which("gnuplot"):
         tally.skip("no gnuplot")
         return
@@ -162,6 +167,7 @@ def outputs(tally, bed, _):
     bed.attention(tally, "--policies", "h2o,window,streaming", "--plot", path)
     svg = trial.read(path).decode()
     tally.check(svg.rstrip().endswith("</svg>") and all(x in svg for x in ("top 5 %", "layer 0", "window, streaming")), f"--plot: {len(svg)} bytes")
+    tally.check("attention of prompts, " in svg and "KV budget 0.2" in svg and "0.00001" not in svg, "the sheet has a title, and powers of ten")
     bed.attention(tally, "--policies", "h2o", "--plot", path)
     tally.check(trial.read(path).decode().rstrip().endswith("</svg>"), "one policy has no pair, and a drawing")
 

@@ -199,12 +199,12 @@ def bench(tally, p, a):
         ops = re.findall(r"^ +X\((\w+)\)", f.read(), re.M)
     check(len(ops) >= 10, f"bench ops: kernels/ops.h lists {ops}")
     done = p.expect("bench ops --csv", 0, "bench", "ops", "--csv", "--runs", "1", "-m", p.model, "-q")
-    lines, text = done.out.splitlines(), done.out.encode()
-    head = [x[2:].split(": ", 1) for x in lines if x.startswith("# ")]
-    rows = list(csv.DictReader(x for x in lines if not x.startswith("#")))
-    wanted = {"command", "version", "machine", "date", "isa", "threads", "compute", "roof_gflop_s", "roof_ram_gb_s"}
-    check(wanted <= {key for key, _ in head}, f"bench ops --csv: the head says {head}")
-    check(dict(head)["command"].endswith(f"bench ops --csv --runs 1 -m {p.model} -q"), f"bench ops --csv: {head[0]}")
+    text = done.out.encode()
+    rows = list(csv.DictReader(done.out.splitlines()))
+    columns = {"command", "version", "machine", "date", "isa", "threads", "compute", "roof_gflop_s", "roof_ram_gb_s"}
+    check(columns <= set(rows[0]), f"bench ops --csv: columns {list(rows[0])}")
+    check(rows[0]["command"].endswith(f"bench ops --csv --runs 1 -m {p.model} -q"), f"bench ops --csv: {rows[0]}")
+    check(all(re.fullmatch(r'(("(""|[^"])*"|[^",]*)(,|$))+', x) for x in done.out.splitlines()), "bench ops --csv: a line that is no row")
     check({row["op"] for row in rows} == set(ops), f"bench ops: {set(ops) ^ {row['op'] for row in rows}} differ")
     for row in rows:
         good = 0 < float(row["us_min"]) <= float(row["us"]) <= float(row["us_max"]) and float(row["roof"]) > 0 and row["bound"] in ("flops", "ram")
@@ -218,23 +218,36 @@ def bench(tally, p, a):
     for wanted in ("f32", "bf16", "q8", "q4", "mixed"):
         check(f" {wanted} h2o" in shapes, f"bench ops: no attend_forced over KV in {wanted}")
     done = p.expect("bench ops --policies", 0, "bench", "ops", "attend_forced", "--policies", "full,h2o,tova,vlen", "--csv", "--runs", "1", "-m", p.model)
-    shapes = [row["shape"].split() for row in csv.DictReader(x for x in done.out.splitlines() if not x.startswith("#"))]
+    shapes = [row["shape"].split() for row in csv.DictReader(done.out.splitlines())]
     check([x[-1] for x in shapes if x[-2] == "bf16" and x[3] == "640"] == ["read", "full", "h2o", "tova", "vlen", "scores"], f"bench ops --policies: {shapes}")
     p.expect("bench ops --policies of none", 2, "bench", "ops", "--policies", "lru", "-m", p.model)
     done = p.expect("bench ops norm --json", 0, "bench", "ops", "norm", "--json", "--runs", "1", "-m", p.model)
     found = parse("bench ops --json", done.out)
     check("machine" in found and [r["op"] for r in found["rows"]] == ["norm"], f"bench ops --json: {found}")
-    at = p.write("ops-made.csv", b"# table: ops\n" + text)
+    head = "".join(f"# {key}: {rows[0][key]}\n" for key in sorted(columns))
+    at = p.write("ops-made.csv", f"# table: ops\n{head}".encode() + text)
     table = subprocess.run([sys.executable, os.path.join(HERE, "../bench/tables.py"), "--results", os.path.dirname(at),
                             "ops"], capture_output=True, text=True)
     check(table.stdout.count("\n| ") > 20 and not table.stderr, f"bench/tables.py: {table}")
     done = p.expect("bench of nothing", 2, "bench")
     check("(ops, io, throughput, sweep, frontier or attention)" in done.err, f"bench of nothing: {done.err!r}")
     p.expect("bench ops of no op", 2, "bench", "ops", "add")
-    done = p.expect("bench sweep", 0, "bench", "sweep", "--csv", "-m", p.model, *RAM, "--num-prompts", "2", "--prompt-len",
-                    "4", "--gen-len", "2", "-q")
-    rows = list(csv.DictReader(x for x in done.out.splitlines() if not x.startswith("#")))
-    check([row["batch"] for row in rows] == ["1", "2"], f"bench sweep: {done.out!r}")
+    job = ["bench", "throughput", "-m", p.model, *RAM, "--num-prompts", "4", "--prompt-len", "4", "--gen-len", "2", "--compare"]
+    done = p.expect("--compare", 0, *job, "--batch 2 --batches 1; auto;--percent 0 100 0 100 0 100 --batch 3;--mem-ram 1M", "--csv")
+    rows = list(csv.DictReader(done.out.splitlines()))
+    said = ["auto", "--batch 2 --batches 1", "--percent 0 100 0 100 0 100 --batch 3", "--mem-ram 1M"]
+    check([row["flags"] for row in rows] == said and [row["batch"] for row in rows[1:]] == ["2", "3", ""], f"--compare: {done.out!r}")
+    for i, row in enumerate(rows[:3]):
+        rate, own, predicted = (float(x) for x in (row["measured_tok_s"], rows[0]["measured_tok_s"], row["predicted_tok_s"]))
+        check(math.isclose(float(row["times_auto"]), rate / own, rel_tol=1e-4) and row["why"] == "", f"--compare: {row}")
+        check(math.isclose(float(row["error_percent"]), 100 * (predicted / rate - 1), rel_tol=1e-3, abs_tol=1e-3), f"--compare: {row}")
+        check(f"{i + 1} of 4: {row['flags']}: " in done.err, f"--compare: progress {done.err!r}")
+    check(rows[3]["measured_tok_s"] == "" and "--mem-ram" in rows[3]["why"], f"--compare, what does not fit: {rows[3]}")
+    found = parse("--compare --json", p.expect("--compare --json", 0, *job, "--batch 2", "--json", "-q").out)
+    check([row["flags"] for row in found["rows"]] == ["auto", "--batch 2"] and found["model"], f"--compare --json: {found}")
+    for bad, words in (("4", "'4'"), ("--batchs 4", "--batch?"), ("--csv", "'--csv'"), ("--batch", "needs"), ("auto;--batch x", "--batch")):
+        done = p.expect(f"--compare {bad}", 2, *job, bad)
+        check(words in done.err and "--compare" in done.err and not done.out, f"--compare {bad}: {done.err!r}")
 
 
 @from_full

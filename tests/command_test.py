@@ -4,6 +4,7 @@
 What the flags refuse and warn of, standard input and output, help, limits of the process, plans and
 traces, packing, prefix sharing. Beside it cli_test.py holds the contract, config_test.c the parser.
 """
+import csv
 import glob
 import json
 import os
@@ -493,8 +494,7 @@ def measured(t, p, _):
     t.check(done.code == 0, f"plan --machine of probe -o: {done.err!r}")
     done = p.sluice("bench", "throughput", "--csv", "-q", "-m", p.model, *RAM, *JOB, "--kv-policy", "h2o", "--kv-budget",
                     "0.5", "--kv-format", "q8")
-    rows = [x for x in done.out.splitlines() if not x.startswith("#")]
-    row = dict(zip(rows[0].split(","), rows[1].split(",")))
+    row, = csv.DictReader(done.out.splitlines())
     t.check((row["kv_policy"], row["kv_budget"], row["kv_format"], row["kv_slots"], row["mem_ram"], row["compute"]) ==
             ("h2o", "0.5", "q8", "20", str(96 << 20), "bf16"), f"bench throughput --csv: {row}")
     done = p.sluice("bench", "throughput", "--json", "-q", "-m", p.model, *RAM, *JOB)

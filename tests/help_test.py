@@ -14,7 +14,7 @@ import termios
 from trial import HERE, read, run_parts
 
 COMMANDS = ("run", "gen", "score", "plan", "probe", "pack", "inspect", "status", "merge", "tokenize")
-BENCHES = ("throughput", "sweep", "ops", "io", "frontier", "attention")
+BENCHES = ("throughput", "ops", "io", "frontier", "attention")
 ALL = [(c,) for c in COMMANDS] + [("bench", b) for b in BENCHES]
 NOURING = os.path.join(os.path.dirname(HERE), os.environ.get("BUILD", "build"), "tests/tools/nouring")
 README = os.path.join(os.path.dirname(HERE), "engine/README.md")

@@ -118,8 +118,8 @@ def bash(t, p, _):
     if not t.check(done.returncode == 0 and len(said) == 9 and not done.stderr, f"bash: {done.stdout!r} {done.stderr!r}"):
         return
     t.check(said[0] == "complete -o default -F _sluice sluice", said[0])
-    t.check({"run", "bench", "merge", "help", "version"} <= set(said[1].split()) and "sweep" not in said[1], f"commands: {said[1]}")
-    t.check(sorted(said[2].split()) == ["attention", "frontier", "io", "ops", "sweep", "throughput"], f"benchmarks: {said[2]}")
+    t.check({"run", "bench", "merge", "help", "version"} <= set(said[1].split()) and "frontier" not in said[1], f"commands: {said[1]}")
+    t.check(sorted(said[2].split()) == ["attention", "frontier", "io", "ops", "throughput"], f"benchmarks: {said[2]}")
     listed = re.findall(r"^  (?:-\w, |    )(--[a-z-]+)", p.sluice("help", "bench", "io").out, re.M)
     t.check(sorted(said[3].split()) == sorted(listed), f"flags of bench io: {said[3]}")
     t.check(said[4].split() == ["--kv-policy", "--kv-positions"], f"--kv-p: {said[4]}")
@@ -149,7 +149,7 @@ def fish(t, p, _):
     if not t.check(len(parts) == 4 and not done.stderr, f"fish: {done.stdout[:300]!r} {done.stderr[:300]!r}"):
         return
     t.check({"run", "bench", "help", "version"} <= set(parts[0]), f"fish: commands: {parts[0]}")
-    t.check({"io", "sweep"} <= set(parts[1]) and "run" not in parts[1], f"fish: benchmarks: {parts[1]}")
+    t.check({"io", "frontier"} <= set(parts[1]) and "run" not in parts[1], f"fish: benchmarks: {parts[1]}")
     t.check({"--runs", "--offload-dir"} <= set(parts[2]) and "--model" not in parts[2], f"fish: flags of bench io: {parts[2]}")
     t.check(parts[3] == ["auto", "cpu", "cuda"], f"fish: --device: {parts[3]}")
 

@@ -272,6 +272,7 @@ fault("matmuls are all there is", "engine/app/explain_help.c",
 fault("what would help is searched whatever bounds the job", "engine/app/explain_help.c",
       "r->time.job_s < l->least_s * (1 + WORTH))\n        return 0;", "r->time.job_s < 0)\n        return 0;",
       "explain_test.py --only cheap")
+fault("attention elsewhere is planned as it is", "engine/app/variant.c", "        s->with.attn = v->attn;\n", "", HELPS)
 fault("the least help first", "engine/app/explain_help.c",
       "e->helps[i - 1].gain < h->gain; i--)", "e->helps[i - 1].gain > h->gain; i--)", HELPS)
 fault("a plan for comparison measures", "engine/app/explain_help.c",

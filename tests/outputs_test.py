@@ -89,12 +89,12 @@ ALL = [c for c, _ in FLAGS]
 
 def plant(b, kind):
     """A path of that kind; None: it cannot be made here."""
-    path = b.at("tried")
+    path = b.at("tried.svg")
     if kind == "socket":
         s = socket.socket(socket.AF_UNIX)
         here = os.getcwd()
         os.chdir(b.folder)  # a socket's path is short
-        s.bind("tried")
+        s.bind("tried.svg")
         os.chdir(here)
         s.close()
     elif kind == "device":
@@ -114,7 +114,7 @@ def plant(b, kind):
     elif kind == "link to a folder":
         os.symlink(b.folder, path)
     elif kind in ("somebody's file", "read-only file"):
-        b.write("tried", MINE)
+        b.write("tried.svg", MINE)
         os.chmod(path, 0o444 if kind[0] == "r" else 0o640)
     elif kind == "no folder":
         path = b.at("no/such/folder")
@@ -298,7 +298,7 @@ def again(t, p, _):
              ("pack", ["-o", b.at("pack")]), ("bench", ["-o", b.at("bench"), "--csv"]), ("bench", ["-o", b.at("json"), "--json"]),
              ("bench throughput", ["--summary", b.at("bs")])]
     if shutil.which("gnuplot"):
-        cases.append(("sweep", ["--plot", b.at("plot")]))
+        cases += [("sweep", ["--plot", b.at("plot.svg")]), ("sweep", ["--plot", b.at("plot.png")])]
     else:
         t.skip("--plot: no gnuplot")
     for command, more in cases if LEVEL else [x for x in cases if x[0] in ("run", "plan", "pack")]:  # probe and bench take seconds
@@ -348,7 +348,7 @@ def full(t, p, _):
     if os.geteuid() != 0 or not shutil.which("unshare") or subprocess.run([*wrapper, "true"]).returncode != 0:
         t.skip("full disk: tmpfs cannot be mounted here")
         return
-    side = b.at("disk/side")
+    side = b.at("disk/side.svg")
     h2o = ["--kv-policy", "h2o", "--kv-budget", "12"]
     cases = [("run", ["--summary", side]), ("run", ["--trace", side]), ("run", ["--kv-dump", side, *h2o]), ("run", ["--kv-trace", side, *h2o]),
              ("plan", ["-o", side]), ("probe", ["-o", side]), ("bench", ["-o", side, "--csv"]), ("bench throughput", ["--summary", side])]

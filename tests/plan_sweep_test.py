@@ -11,7 +11,9 @@ import math
 import os
 import re
 import shutil
+import struct
 import sys
+import zlib
 
 import model_make
 import trial
@@ -268,6 +270,21 @@ def plots(tally, place, a):
         for word in (*labels, *{r["bound"] for r in rows if not r["why"]}):
             tally.check(word in texts, f"{text}: no {word!r} among {texts}")
         os.unlink(svg)
+    png = place.at("a.png")
+    done = p.run({}, "--sweep", "batch=1..4", "--plot", png)
+    data, at = read(png), 8
+    chunks = []
+    while at < len(data):
+        n, kind = struct.unpack(">I4s", data[at:at + 8])
+        tally.check(zlib.crc32(data[at + 4:at + 8 + n]) == struct.unpack(">I", data[at + 8 + n:at + 12 + n])[0], f"PNG: {kind} has a wrong sum")
+        chunks.append(kind)
+        at += 12 + n
+    tally.check(data[:8] == b"\x89PNG\r\n\x1a\n" and chunks[-2:] == [b"tEXt", b"IEND"] and done.code == 0, f"PNG: {chunks}, exit {done.code}")
+    done = p.run({}, "--sweep", "batch=1..4", "--plot", png)
+    tally.check(done.code == 0, f"a PNG of ours is drawn again: {done.last()!r}")
+    for name in ("a.jpg", "png"):
+        done = p.run({}, "--sweep", "batch=1..4", "--plot", place.at(name))
+        tally.check(done.code == 2 and not done.out and ".svg" in done.err and not os.path.exists(place.at(name)), f"--plot {name}: {done.err!r}")
     for what, more, path in (("a folder that is not there", ["--sweep", "batch=1..4"], "no/a.svg"),
                              ("a bad flag", ["--sweep", "wings=1..4"], svg), ("a bad point", ["--sweep", "machine=none.cfg"], svg)):
         done = p.run({}, *more, "--plot", path)

@@ -545,10 +545,10 @@ def bench_rows(tally, bed, what, *flags):
     done = bed.sluice("bench", "ops", "--csv", "--runs", "1", "-q", "-m", bed.at("llama.cfg"), *flags)
     tally.check(done.code == 0, f"{what}: exit {done.code}: {done.err[-300:]!r}")
     lines, rows = done.out.splitlines(), {}
-    head = dict(x[2:].split(": ", 1) for x in lines if x.startswith("# "))
+    head = next(csv.DictReader(lines), {})
     tally.check(head.get("device") == "simulated" and min(float(head[f"roof_{x}"]) for x in ("gflop_s", "memory_gb_s")) > 0
                 and "roof_ram_gb_s" not in head, f"{what}: the head says {head}")
-    for row in csv.DictReader(x for x in lines if not x.startswith("#")):
+    for row in csv.DictReader(lines):
         rows.setdefault(row["op"], []).append(row)
         us, low, high, rate = (float(row[x]) for x in ("us", "us_min", "us_max", "roof"))
         if row["bound"] == "pairs":  # a difference: noise alone may make it negative

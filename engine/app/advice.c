@@ -35,7 +35,7 @@ enum err advise_flags(const struct run *r)
 {
     const struct config *c = r->config;
     const struct machine_info *m = &r->info;
-    if (r->evict.policy == EVICT_FULL)
+    if (r->evict.policy == EVICT_FULL && !c->compares_policies)
         warn_kv(c);
     if (config_given(c, "mem-device") && r->device->api->unified && !c->machine)
         log_line(LOG_WARN,

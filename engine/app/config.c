@@ -12,9 +12,9 @@
 #define TEXT_BENCH (CMD_BENCH_FRONTIER | CMD_BENCH_ATTENTION)
 #define TEXT_CMDS  (CMD_SCORE | TEXT_BENCH)
 /* Benchmarks that run rows through the engine. */
-#define BENCH_JOBS (CMD_BENCH_THROUGHPUT | CMD_BENCH_SWEEP | TEXT_BENCH)
+#define BENCH_JOBS (CMD_BENCH_THROUGHPUT | TEXT_BENCH)
 #define LINE_CMDS  (CMD_RUN | CMD_GEN | CMD_SCORE | CMD_PLAN | BENCH_JOBS)
-#define MADE_CMDS  (CMD_PLAN | CMD_BENCH_THROUGHPUT | CMD_BENCH_SWEEP | CMD_BENCH_FRONTIER)
+#define MADE_CMDS  (CMD_PLAN | CMD_BENCH_THROUGHPUT | CMD_BENCH_FRONTIER)
 #define AT(field)  offsetof(struct config, field)
 #define HEADING(text)                                                                              \
     {                                                                                              \
@@ -38,13 +38,10 @@ const struct config_command_row config_commands[] = {
      "output offload-dir device full reset"},
     {"pack", CMD_PACK, 1, "MODEL -o FILE", "convert a model to a pack, the file that runs read",
      "output weights"},
-    {"bench", CMD_BENCH, 2, "throughput|sweep|ops|io|frontier|attention [FLAGS]",
+    {"bench", CMD_BENCH, 2, "throughput|ops|io|frontier|attention [FLAGS]",
      "benchmarks; sluice help bench NAME lists the flags of one", ""},
     {"bench throughput", CMD_BENCH_THROUGHPUT, 1, "-m MODEL --num-prompts N --prompt-len N",
      "run made-up rows and report tokens/s", "model num-prompts prompt-len gen-len mem-ram"},
-    {"bench sweep", CMD_BENCH_SWEEP, 1, "-m MODEL --num-prompts N --prompt-len N",
-     "run made-up rows at batch sizes 1, 2, 4, ...: predicted and measured time of each",
-     "model num-prompts prompt-len gen-len mem-ram"},
     {"bench ops", CMD_BENCH_OPS, 2, "[OP] [-m MODEL]",
      "time each kernel (OP: one of them), beside what the machine's rates allow",
      "model device threads compute runs"},
@@ -136,7 +133,7 @@ const struct knob config_knobs[] = {
      "numbers in 12 bits, where that is smaller)"},
 
     HEADING("Placement (chosen by the planner where no flag is given)"),
-    {"batch", 0, KNOB_COUNT, AT(batch), LINE_CMDS & ~CMD_BENCH_SWEEP, "0", "N",
+    {"batch", 0, KNOB_COUNT, AT(batch), LINE_CMDS, "0", "N",
      "rows of one batch (0: auto)"},
     {"batches", 0, KNOB_COUNT, AT(batches), LINE_CMDS, "0", "N",
      "batches that share one read of the weights (0: auto)"},
@@ -261,10 +258,13 @@ const struct knob config_knobs[] = {
     {"allow", 0, KNOB_STRING, AT(allow), CMD_PLAN, NULL, "q8,q4,int8,h2o=0.2,mixed",
      "compare with plans that change the answers: lossy weights (q8, q4), matmuls (int8), KV "
      "policies and KV formats (kv-q8, kv-q4, mixed), alone and together"},
-    {"plot", 0, KNOB_OUTPUT, AT(plot), CMD_PLAN | TEXT_BENCH, NULL, "FILE.svg",
+    {"plot", 0, KNOB_OUTPUT, AT(plot), CMD_PLAN | TEXT_BENCH, NULL, "FILE.svg|FILE.png",
      "draw the --sweep, or the table of bench frontier or attention (needs gnuplot)"},
 
     HEADING("Measuring"),
+    {"compare", 0, KNOB_STRING, AT(compare), CMD_BENCH_THROUGHPUT, NULL, "'FLAGS;FLAGS'",
+     "run the job with each of these sets of flags and with the automatic plan: one table of "
+     "predicted and measured tokens/s"},
     {"policies", 0, KNOB_STRING, AT(policies), CMD_BENCH_OPS | TEXT_BENCH, NULL, "all|A,B,C",
      "KV policies to measure (default: all; bench ops: h2o)"},
     {"budgets", 0, KNOB_STRING, AT(budgets), CMD_BENCH_FRONTIER, "0.1,0.2,0.4", "A,B,C",
@@ -290,7 +290,7 @@ const struct knob config_knobs[] = {
      CMD_PLAN | CMD_BENCH | CMD_INSPECT | CMD_PROBE | CMD_STATUS | CMD_CACHE, NULL, "",
      "print one JSON object to stdout"},
     {"csv", 0, KNOB_SWITCH, AT(csv), CMD_BENCH, NULL, "",
-     "print CSV to stdout, behind lines that begin with # (pandas: comment='#')"},
+     "print CSV to stdout"},
     {"progress", 0, KNOB_CHOICE, AT(progress), CMD_RUN | CMD_SCORE | CMD_PACK | BENCH_JOBS, "auto",
      "auto|bar|lines|none", "how progress is shown on stderr"},
     {"summary", 0, KNOB_OUTPUT, AT(summary), CMD_RUN | CMD_SCORE | CMD_BENCH_THROUGHPUT, NULL,

@@ -25,12 +25,11 @@ enum config_command {
     CMD_MERGE = 1024,
     CMD_CACHE = 2048,
     CMD_BENCH_THROUGHPUT = 1 << 20,
-    CMD_BENCH_SWEEP = 1 << 21,
     CMD_BENCH_OPS = 1 << 22,
     CMD_BENCH_IO = 1 << 23,
     CMD_BENCH_FRONTIER = 1 << 24,
     CMD_BENCH_ATTENTION = 1 << 25,
-    CMD_BENCH = CMD_BENCH_THROUGHPUT | CMD_BENCH_SWEEP | CMD_BENCH_OPS | CMD_BENCH_IO |
+    CMD_BENCH = CMD_BENCH_THROUGHPUT | CMD_BENCH_OPS | CMD_BENCH_IO |
                 CMD_BENCH_FRONTIER | CMD_BENCH_ATTENTION,
 };
 
@@ -52,7 +51,7 @@ extern const int config_n_commands;
 struct config {
     const char *model, *in, *out, *prompt, *prompt_file, *text;
     const char *machine, *plan, *summary, *trace, *kv_dump, *kv_trace, *offload_dir, *config,
-        *allow, *sweep, *plot, *work_dir, *policies, *budgets, *kv_formats;
+        *allow, *sweep, *plot, *work_dir, *compare, *policies, *budgets, *kv_formats;
     const char *device, *compute, *matmul, *isa, *weights, *attn, *io, *kv_policy, *kv_scope,
         *kv_positions, *kv_format, *order, *ignore_fields, *progress, *shard, *kv_budget,
         *kv_budget_of, *kv_budget_layers, *kv_budget_heads, *kv_recent, *resident, *percent,
@@ -71,12 +70,16 @@ struct config {
     int to_stdout;                         // 1: -o - of a job; `out` is the file that it makes
     int made_input;                        // 1: this command made the file of -i out of stdin
     int looks;                             // 1: the command (plan) leaves no model behind for later
+    int compares_policies; // 1: flags of KV policies are those of --policies
     unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: not its default; config_given()
 };
 
 /* Defaults, then --config, then the command line. ERR_USAGE: the sentence names the flag, and the
  * nearest known one. argv lives as long as the config. */
 enum err config_parse(struct config *c, enum config_command command, int argc, char **argv);
+/* More words of a command line, over what `c` says already. They live as long as the config, and
+ * lie one after the other in memory, as those of main() do. */
+enum err config_words(struct config *c, enum config_command command, int argc, char **argv);
 /* Sets one knob by name, as `--name value` would. */
 enum err config_set(struct config *c, enum config_command command, const char *name,
                     const char *value);

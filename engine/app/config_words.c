@@ -207,12 +207,8 @@ static enum err parse_files(struct config *c, int argc, char **argv, int command
     return OK;
 }
 
-enum err config_parse(struct config *c, enum config_command command, int argc, char **argv)
+enum err config_words(struct config *c, enum config_command command, int argc, char **argv)
 {
-    memset(c, 0, sizeof *c);
-    c->looks = command == CMD_PLAN;
-    TRY(config_defaults(c));
-    TRY(parse_files(c, argc, argv, command));
     for (int i = 0; i < argc; i++) {
         if (argv[i][0] == '-' && argv[i][1] && argv[i][1] != '.' &&
             !isdigit((unsigned char)argv[i][1])) {
@@ -225,4 +221,13 @@ enum err config_parse(struct config *c, enum config_command command, int argc, c
         c->args[c->n_args++] = installed_path(argv[i]);
     }
     return OK;
+}
+
+enum err config_parse(struct config *c, enum config_command command, int argc, char **argv)
+{
+    memset(c, 0, sizeof *c);
+    c->looks = command == CMD_PLAN;
+    TRY(config_defaults(c));
+    TRY(parse_files(c, argc, argv, command));
+    return config_words(c, command, argc, argv);
 }

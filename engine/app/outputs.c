@@ -45,13 +45,14 @@ static const struct {
             {"output", CMD_PROBE, {"# sluice machine file", ""}},
             {"output", CMD_PACK, {PACK_MAGIC, ""}},
             {"output", CMD_BENCH, {"command\"", "sluice bench "}},
-            {"output", CMD_BENCH, {"# command: sluice bench ", ""}},
+            {"output", CMD_BENCH, {",command,version,machine,date", "sluice bench "}},
             {"output", JOB_CMDS, {"\"identity\": {", "\"journal\": "}}, // OUT.job.json
             {"summary", ~0, {"\"dummy_weights\": ", "\"peak_bytes\": "}},
             {"trace", ~0, {"\"traceEvents\":[", "{\"name\":\"sluice\"}"}},
             {"kv-dump", ~0, {"{\"row\":\"", "\",\"layer\":"}},
             {"kv-trace", ~0, {" layer 0 head 0 ", ": holds "}},
-            {"plot", ~0, {"<svg", PLOT_MARK}}};
+            {"plot", ~0, {"<svg", PLOT_MARK}},
+            {"plot", ~0, {"IHDR", PLOT_MARK}}};
 
 static enum err name_file(int role, const char *flag, const char *word, const char *path,
                           const char *suffix)
@@ -212,6 +213,8 @@ enum err outputs_check(struct config *c, enum config_command command)
     free(list);
     list = NULL;
     TRY(err);
+    if (c->plot)
+        TRY(plot_form(c->plot, NULL));
     int job = c->out && c->in && (command & (CMD_RUN | CMD_SCORE));
     return job ? job_paths_check(c->out, c->in, c->overwrite) : OK;
 }

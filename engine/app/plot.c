@@ -40,10 +40,22 @@ void plot_text(FILE *f, const char *text)
         fputc(strchr(UNSAFE, *text) ? ' ' : *text, f);
 }
 
+enum err plot_form(const char *path, int *png)
+{
+    size_t n = strlen(path);
+    int is_png = n > 4 && strcmp(path + n - 4, ".png") == 0;
+    if (!is_png && (n <= 4 || strcmp(path + n - 4, ".svg") != 0))
+        return fail(ERR_USAGE, "--plot: '%.400s' ends in neither .svg nor .png", path);
+    if (png)
+        *png = is_png;
+    return OK;
+}
+
 enum err plot_start(struct plot *p, const char *path)
 {
     int ends[2];
     *p = (struct plot){0};
+    TRY(plot_form(path, &p->png));
     TRY(whole_open(&p->drawing, path));
     enum err e = pipe2(ends, O_CLOEXEC) == 0 ? OK : fail(ERR_IO, "pipe: %s", strerror(errno));
     if (e == OK) {
@@ -69,13 +81,22 @@ enum err plot_open(struct plot *p, const char *path)
     return OK;
 }
 
-void plot_canvas(FILE *f, int width, int height, const char *title, const char *model)
+void plot_canvas(const struct plot *p, int width, int height)
 {
-    fprintf(f,
-            "set terminal svg size %d,%d dynamic enhanced background rgb 'white' font 'sans,13'\n"
-            "set encoding utf8\nset title \"%s, ",
-            width, height, title);
+    fprintf(p->pipe,
+            "set terminal %s size %d,%d%s enhanced background rgb 'white' font 'sans,%d'\n"
+            "set encoding utf8\n",
+            p->png ? "pngcairo" : "svg", width, height, p->png ? "" : " dynamic",
+            p->png ? 11 : 13);
+}
+
+void plot_title(FILE *f, const char *set, const char *title, const char *model, const char *about)
+{
+    fprintf(f, "%s \"%s, ", set, title);
     plot_text(f, model);
+    if (about[0])
+        fputs("\\n", f);
+    plot_text(f, about);
     fputs("\"\n", f);
 }
 
@@ -113,12 +134,13 @@ void plot_point(struct plot *p, double x, const char *label, double tokens_per_s
 static void put_axes(const struct plot *p, const char *model, const char *flag, int doubles)
 {
     FILE *f = p->pipe;
-    plot_canvas(f, 800, 480, "predicted by sluice plan", model);
+    plot_canvas(p, 800, 480);
+    plot_title(f, "set title", "predicted by sluice plan", model, "");
     fputs("set xlabel \"--", f);
     plot_text(f, flag);
     fprintf(f,
             "\"\nset ylabel \"output tokens/s\"\nset yrange [0:%s]\nset grid\n"
-            "set key outside right title \"bound by\"\nset xtics %s(%s)\n",
+            "set key outside right title \"limited by\"\nset xtics %s(%s)\n",
             p->n_bounds ? "*" : "1", p->n_tics > LEVEL_TICS ? "rotate by -35 " : "", p->tics);
     if (doubles)
         fprintf(f, "set logscale x 2\nset xrange [%.17g:%.17g]\n", p->first / 1.2, p->last * 1.2);
@@ -140,17 +162,28 @@ static void put_points(const struct plot *p, int doubles)
     fputc('\n', p->pipe);
 }
 
-/* gnuplot ends well on a full disk, too: the last tag tells whether all of it was written. The mark
- * goes before that tag. 0: the drawing is not complete. */
-static int mark_drawing(FILE *f)
+/* The mark as a chunk of a PNG (length, tEXt, keyword, CRC-32 of the last two), and the chunk that
+ * ends every PNG. */
+static const char png_mark[] = "\0\0\0\x18"
+                               "tEXtSoftware\0" PLOT_MARK "\xe1\x74\x60\xa5";
+static const char png_end[] = "\0\0\0\0IEND\xae\x42\x60\x82";
+
+/* gnuplot ends well on a full disk, too: the last tag or chunk tells whether all of it was written.
+ * The mark goes before that. 0: the drawing is not complete. */
+static int mark_drawing(FILE *f, int png)
 {
-    char tail[64] = "";
-    if (fseek(f, -16, SEEK_END) != 0 || fread(tail, 1, sizeof tail - 1, f) == 0)
+    const char *end = png ? png_end : "</svg>";
+    const size_t n_end = png ? sizeof png_end - 1 : strlen(end);
+    char tail[64];
+    if (fseek(f, -16, SEEK_END) != 0)
         return 0;
-    const char *tag = strstr(tail, "</svg>");
-    if (!tag || fseek(f, -(long)strlen(tag), SEEK_END) != 0)
+    size_t n = fread(tail, 1, 16, f);
+    const char *tag = memmem(tail, n, end, n_end);
+    if (!tag || fseek(f, -(long)(n - (size_t)(tag - tail)), SEEK_END) != 0)
         return 0;
-    return fputs(PLOT_MARK "\n</svg>\n", f) >= 0;
+    if (!png)
+        return fputs("<!-- " PLOT_MARK " -->\n</svg>\n", f) >= 0;
+    return fwrite(png_mark, sizeof png_mark - 1, 1, f) == 1 && fwrite(png_end, n_end, 1, f) == 1;
 }
 
 enum err plot_end(struct plot *p, int draw)
@@ -162,7 +195,7 @@ enum err plot_end(struct plot *p, int draw)
     p->pipe = NULL;
     while (waitpid(p->pid, &status, 0) < 0 && errno == EINTR)
         continue;
-    if (draw && WIFEXITED(status) && WEXITSTATUS(status) == 0 && mark_drawing(p->drawing.f))
+    if (draw && WIFEXITED(status) && WEXITSTATUS(status) == 0 && mark_drawing(p->drawing.f, p->png))
         return whole_end(&p->drawing);
     whole_drop(&p->drawing);
     return draw ? fail(ERR_IO, "--plot: gnuplot failed, %s was not made", p->drawing.path) : OK;

@@ -12,13 +12,14 @@
 #include "kernels/whole.h"
 
 #define PLOT_BOUNDS 8
-#define PLOT_MARK   "<!-- drawn by sluice -->" // the last line but one of every drawing
+#define PLOT_MARK   "drawn by sluice" // stands near the end of every drawing
 #define PLOT_TICS   8192 // bytes
 
 struct plot {
     FILE *pipe; // owned: what gnuplot reads; NULL: none
     pid_t pid;
     struct whole_file drawing;       // owned: what gnuplot writes
+    int png;                         // 1: PNG, 0: SVG
     const char *bounds[PLOT_BOUNDS]; // borrowed: lanes that bound some point
     int n_bounds, n_points;
     double first, last;   // of the points
@@ -26,13 +27,18 @@ struct plot {
     int n_tics;
 };
 
-/* Starts gnuplot, whose drawing becomes `path` (SVG). ERR_USAGE: it is not installed (the message
- * names the package), or the file cannot be made. */
+/* What the path's ending asks for: *png 1 or 0 (NULL: not wanted). ERR_USAGE: neither. */
+enum err plot_form(const char *path, int *png);
+/* Starts gnuplot, whose drawing becomes `path`. ERR_USAGE: it is not installed (the message names
+ * the package), or the file cannot be made. */
 enum err plot_start(struct plot *p, const char *path);
 /* Within a string of the script: what would end it, or mean something in it, becomes a blank. */
 void plot_text(FILE *f, const char *text);
-/* The terminal, its size in pixels, and the title. */
-void plot_canvas(FILE *f, int width, int height, const char *title, const char *model);
+/* The terminal and its size in pixels. */
+void plot_canvas(const struct plot *p, int width, int height);
+/* `set` and two lines of title: what is drawn of which model, and what it depends on ("":
+ * nothing). */
+void plot_title(FILE *f, const char *set, const char *title, const char *model, const char *about);
 /* Ends the script; draw 0: gives up. Without a drawing the file that stood at the path stays.
  * Accepts a zeroed plot. ERR_IO: gnuplot failed. */
 enum err plot_end(struct plot *p, int draw);

@@ -236,13 +236,15 @@ static void count_costs(struct run *r)
 static int search_plan(struct run *r, const struct plan_wish *wish, char *why, int why_cap)
 {
     count_costs(r);
-    for (;;) {
-        int rc = find_plan(r, wish, &r->plan, r->ranking, why, why_cap);
-        if (rc != 0 || r->plan.embed_resident || wish->codec == PLAN_CODEC_NONE ||
-            r->costs.codec_share > 0)
-            return rc;
-        price_codec(r); // something streams: once more, now that its price is known
-    }
+    int rc = find_plan(r, wish, &r->plan, r->ranking, why, why_cap);
+    if (rc != 0 || r->plan.embed_resident || wish->codec == PLAN_CODEC_NONE ||
+        r->costs.codec_share > 0)
+        return rc;
+    price_codec(r); // something streams
+    const struct setting set = run_setting(r);
+    if (wish->codec < 0 && !plan_search_encodes(&set, wish))
+        return 0; // the search would find the same plan
+    return find_plan(r, wish, &r->plan, r->ranking, why, why_cap);
 }
 
 /* `all` does not fit: the longest prompts that do, by bisection. -1: not even one row fits. */
