@@ -66,6 +66,7 @@ def part_length(tally, place, _):
     n_lines = found["README.md"].count("\n")
     tally.check(n_lines <= FIRST_PAGE_LINES, f"README.md has {n_lines} lines, at most {FIRST_PAGE_LINES}")
     for name, page in found.items():
+        page = re.sub(r"<!-- flags -->.*<!-- /flags -->", lambda m: "\n" * m.group().count("\n"), page, flags=re.S)  # generated
         for number, line in enumerate(page.split("\n"), 1):
             if len(line) > COLUMNS and not line.startswith(("|", "    ", "![", "- !")):
                 tally.check(False, f"{name}:{number}: {len(line)} columns, at most {COLUMNS}")
