@@ -224,7 +224,7 @@ tests: $(TESTS) tools
 
 ## help: lists these goals
 help:
-	@sed -n 's/^## //p' Makefile install.mk
+	@sed -n 's/^## //p' Makefile
 
 # What has to be installed: for the build, for `make demo`, for `make check`.
 ## deps: installs the libraries that the build needs (Debian, Ubuntu)
@@ -424,10 +424,26 @@ check-ptx:
 	$(Q)$(MAKE) --no-print-directory $(PTX) $(PTX_TESTS)
 	$(Q)python3 tests/tools/ptx.py $(ARGS) $(CUDA_ARCHS)
 
--include install.mk
+# Installing, and the archive of the sources. .ci/install.sh knows where each file goes.
+PREFIX  ?= /usr/local
+DESTDIR ?=
+VERSION  = $(shell sed -n 's/.*SLUICE_VERSION "\(.*\)"/\1/p' engine/app/version.h)
+
+## install: installs into PREFIX=/usr/local, under DESTDIR= for a package; uninstall: removes just that
+install: all
+	$(Q)BIN=./$(BIN) CUDA_SO=$(CUDA_SO) PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' .ci/install.sh install
+uninstall:
+	$(Q)PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' .ci/install.sh uninstall
+
+## dist: packs the committed sources into build/sluice-VERSION.tar.gz, the commit written in
+dist:
+	@mkdir -p build
+	$(Q)git archive --prefix=sluice-$(VERSION)/ -o build/sluice-$(VERSION).tar.gz HEAD
+	@echo build/sluice-$(VERSION).tar.gz
+
 -include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
-.PHONY: FORCE all cuda help test check-full check-night demo-model registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
+.PHONY: FORCE all install uninstall dist cuda help test check-full check-night demo-model registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens help-md \
         tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-replan bench-experts bench-lm-eval bench-evaluate
 .SECONDARY:

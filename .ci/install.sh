@@ -44,7 +44,7 @@ install_all() {
     put_made share/bash-completion/completions/sluice --completion bash
     put_made share/zsh/site-functions/_sluice --completion zsh
     put_made share/fish/vendor_completions.d/sluice.fish --completion fish
-    for file in configs/*.cfg examples/*; do
+    for file in configs/*.cfg configs/in.jsonl; do
         put "$file" "share/sluice/$file" 644
     done
     put bench/lm_eval_sluice.py share/sluice/lm_eval_sluice.py 644

@@ -50,7 +50,7 @@ def installs(t, p, _):
     install(t, p)
     found = tree(root)
     configs = {f"usr/local/share/sluice/configs/{n}" for n in os.listdir(os.path.join(TREE, "configs")) if n.endswith(".cfg")}
-    t.check(len(configs) > 20 and configs | {EXE, "usr/local/share/man/man1/sluice.1", "usr/local/share/sluice/examples/in.jsonl"} <= found,
+    t.check(len(configs) > 20 and configs | {EXE, "usr/local/share/man/man1/sluice.1", "usr/local/share/sluice/configs/in.jsonl"} <= found,
             f"installed: {sorted(found)}")
     binary = os.path.join(root, EXE)
     t.check(b".debug_info" not in read(binary) and os.access(binary, os.X_OK), "the program is not stripped")
@@ -71,7 +71,7 @@ def installs(t, p, _):
     shutil.copy(os.path.join(TREE, "configs/opt-13b.cfg"), p.at("elsewhere/configs/opt-30b.cfg"))
     done = sluice("inspect", "configs/opt-30b.cfg")
     t.check(done.returncode == 0 and done.stdout != found.stdout, "a config of this folder does not come first")
-    rows = [json.loads(x) for x in read(p.at("moved/usr/local/share/sluice/examples/in.jsonl")).splitlines()]
+    rows = [json.loads(x) for x in read(p.at("moved/usr/local/share/sluice/configs/in.jsonl")).splitlines()]
     t.check(len(rows) == 2 and "prompt" in rows[0] and "messages" in rows[1], f"the example: {rows}")
     shutil.move(p.at("moved"), root)
     install(t, p)  # over the first
@@ -202,7 +202,7 @@ def image(t, p, _):
     if not shutil.which("dpkg"):
         t.skip("no dpkg: the packages of the image")
         return
-    listed = set(re.findall(r"\blib[a-z0-9.-]+", read(os.path.join(TREE, "Dockerfile")).decode().split("FROM ")[2]))
+    listed = set(re.findall(r"\blib[a-z0-9.-]+", read(os.path.join(TREE, "configs/Dockerfile")).decode().split("FROM ")[2]))
     needed = re.findall(r"NEEDED +(\S+)", subprocess.run(["objdump", "-p", p.binary], capture_output=True, text=True, check=True).stdout)
     t.check(len(needed) > 5, f"libraries: {needed}")
     for name in needed:
