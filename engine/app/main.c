@@ -130,7 +130,7 @@ static void cache_beside_out(const struct config *c, enum config_command command
         snprintf(beside, sizeof beside, "%s.cache", c->out) >= (int)sizeof beside)
         return;
     log_line(LOG_WARN, "%s; this job uses %s", err_text(), beside);
-    setenv("SLUICE_CACHE_DIR", beside, 1);
+    pack_cache_use(beside);
 }
 
 static int sluice(int argc, char **argv)

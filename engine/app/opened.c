@@ -168,7 +168,8 @@ static void adopt(const char *model, enum pack_weights weights, uint64_t look, c
 {
     char old[4096], old_codec[4200], codec[4200];
     if (access(path, F_OK) == 0 ||
-        pack_cache_path(model, weights, look, old, sizeof old) != OK || rename(old, path) != 0)
+        pack_cache_path(model, weights, look, old, sizeof old) != OK || access(old, F_OK) != 0 ||
+        rename(old, path) != 0)
         return;
     snprintf(old_codec, sizeof old_codec, "%s.zst", old);
     snprintf(codec, sizeof codec, "%s.zst", path);

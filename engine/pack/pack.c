@@ -296,10 +296,17 @@ static enum err make_folders(char *path)
     }
 }
 
+static char folder_in_use[PATH_MAX]; // "": what the environment says
+
+void pack_cache_use(const char *folder)
+{
+    snprintf(folder_in_use, sizeof folder_in_use, "%s", folder);
+}
+
 enum err pack_cache_dir(char *buf, int64_t buf_bytes)
 {
-    const char *own = getenv("SLUICE_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME");
-    const char *home = getenv("HOME");
+    const char *own = folder_in_use[0] ? folder_in_use : getenv("SLUICE_CACHE_DIR");
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int n;
     if (own && *own)
         n = snprintf(buf, (size_t)buf_bytes, "%s", own);

@@ -110,6 +110,8 @@ enum err pack_check(const char *path);
 /* The cache folder (made when missing): packs on first use and the machine file live there.
  * ERR_USAGE without a usable folder. */
 enum err pack_cache_dir(char *buf, int64_t buf_bytes);
+/* From now on this folder, whatever the environment says. */
+void pack_cache_use(const char *folder);
 
 /* 1: `file` is a file of the model, by its inode. */
 int pack_is_source(const char *model_path, const struct stat *file);
