@@ -247,7 +247,7 @@ fault("what would help is searched whatever bounds the job", "engine/app/explain
 fault("attention elsewhere is planned as it is", "engine/app/variant.c", "        s->with.attn = v->attn;\n", "", HELPS)
 fault("a search ends on its first hill", "policy/search_climb.c", "#define WORK_MOST    1e7 ", "#define WORK_MOST    1e6 ",
       "explain_test.py --only by_hand")
-fault("any ending is a drawing", "engine/app/outputs.c", "        TRY(plot_form(c->plot, NULL));\n", "        ;\n",
+fault("any ending is a drawing", "engine/app/plot.c", "    if (!is_png && (n <= 4", "    if (n == 0 && (n <= 4",
       "plan_sweep_test.py --only plots")
 fault("flags of --policies are said to do nothing", "engine/app/advice.c", "EVICT_FULL && !c->compares_policies)", "EVICT_FULL)",
       "attention_test.py --only outputs")
