@@ -273,6 +273,12 @@ fault("what would help is searched whatever bounds the job", "engine/app/explain
       "r->time.job_s < l->least_s * (1 + WORTH))\n        return 0;", "r->time.job_s < 0)\n        return 0;",
       "explain_test.py --only cheap")
 fault("attention elsewhere is planned as it is", "engine/app/variant.c", "        s->with.attn = v->attn;\n", "", HELPS)
+fault("a search ends on its first hill", "policy/search_climb.c", "#define WORK_MOST    1e7 ", "#define WORK_MOST    1e6 ",
+      "explain_test.py --only by_hand")
+fault("any ending is a drawing", "engine/app/plot.c", "    if (!is_png && (n <= 4", "    if (n == 0 && (n <= 4",
+      "plan_sweep_test.py --only plots")
+fault("flags of --policies are said to do nothing", "engine/app/advice.c", "EVICT_FULL && !c->compares_policies)", "EVICT_FULL)",
+      "attention_test.py --only outputs")
 fault("the least help first", "engine/app/explain_help.c",
       "e->helps[i - 1].gain < h->gain; i--)", "e->helps[i - 1].gain > h->gain; i--)", HELPS)
 fault("a plan for comparison measures", "engine/app/explain_help.c",

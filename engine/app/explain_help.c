@@ -2,7 +2,7 @@
  * again with one thing changed (variant.h).
  *
  * Owns: the list of such things. Refuses: to measure or to print. A newcomer would miss: what
- * cannot matter is not searched: a search takes a third of a second where a model has many layers.
+ * cannot matter is not searched: a search takes a second where a model has many layers.
  */
 #include <math.h>
 #include <stdio.h>
