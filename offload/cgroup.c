@@ -1,7 +1,7 @@
 /* offload/cgroup.c - see cgroup.h.
  *
  * Owns and refuses what cgroup.h says.
- * A newcomer would miss: the page cache of a group counts as its usage, and the kernel gives it
+ * Note: the page cache of a group counts as its usage, and the kernel gives it
  * back before it kills anybody. Taking limit - usage instead would find 0.5 GiB free in a group of
  * 70 GiB that has just read a model file. */
 #include "offload/cgroup.h"

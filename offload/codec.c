@@ -11,7 +11,7 @@
  *   map     a bit per unit of the piece, from the lowest: 1: packed
  *   packed  one zstd frame: the packed units in their order
  *   plain   the other units in their order
- * A newcomer would miss: packed units are decoded into the end of the piece and moved forward from
+ * Note: packed units are decoded into the end of the piece and moved forward from
  * there, so that no second buffer is needed: before unit i come at most n_plain plain ones, so the
  * place of a unit never lies behind the place it is moved from. */
 #include "offload/codec.h"

@@ -1,7 +1,7 @@
 /* offload/disk_probe.c - see disk_probe.h.
  *
  * Owns and refuses what disk_probe.h says.
- * A newcomer would miss: the blocks hold pseudo-random numbers, because some drives and file
+ * Note: the blocks hold pseudo-random numbers, because some drives and file
  * systems compress, and a scratch file is read only where it was written, because holes cost
  * nothing. The buffers are as the run's are, huge pages: into pages of 4 KiB, which make every io
  * hundreds of segments, a virtual disk of 2.9 GB/s reads 1.2. */

@@ -1,7 +1,7 @@
 /* offload/machine.c - see machine.h; the only file that includes hwloc.
  *
  * Owns and refuses what machine.h says.
- * A newcomer would miss: hwloc leaves out CPUs that a cpuset forbids, but not those that taskset
+ * Note: hwloc leaves out CPUs that a cpuset forbids, but not those that taskset
  * took away; the affinity mask has the last word. */
 #include "offload/machine.h"
 

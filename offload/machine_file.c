@@ -1,7 +1,7 @@
 /* offload/machine_file.c - machine files: flat `key = value`, # starts a comment (see probe.h).
  *
  * Owns: keys beside the rates, and every range. Refuses: unknown and repeated keys, values that are
- * not plain decimal numbers, values out of range; always with file and line. A newcomer would miss:
+ * not plain decimal numbers, values out of range; always with file and line. Note:
  * a key that is not there leaves 0: "unknown". A plan for a machine whose rates are unknown would
  * be for one where they cost nothing, so machine_file_read refuses it. */
 #include "offload/machine_file.h"

@@ -48,5 +48,5 @@ void pace_file_add(const char *path, const struct pace_run *run)
     for (int i = 0; i < s.n; i++)
         n += snprintf(text + n, sizeof text - (size_t)n, "%d %.6g\n", s.runs[i].class,
                       s.runs[i].times);
-    probe_cache_write(path, text, n);
+    probe_cache_write(path, text, n, 0);
 }

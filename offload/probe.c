@@ -3,7 +3,7 @@
  * Owns: the order, and for how long. Refuses: the disk (probe_disk.c), matmuls (probe_matmul.c),
  * attention and what else a layer does (probe_attend.c), the device (probe_device.c), the cache
  * (probe_cache.c) and the file's text (machine_file.c).
- * A newcomer would miss: every rate is the median of many short samples, never the best: a plan is
+ * Note: every rate is the median of many short samples, never the best: a plan is
  * for the machine as it is, and the spread tells when it was busy. */
 #include "offload/probe_impl.h"
 

@@ -3,7 +3,7 @@
  *
  * Owns: pages of KV in one stretch of memory. Refuses: eviction: what it adds to attention is
  * bench's to show.
- * A newcomer would miss: rows take turns, so that each one's pages come out of RAM; with little
+ * Note: rows take turns, so that each one's pages come out of RAM; with little
  * memory it is one row, and the caches. */
 #include "offload/probe_impl.h"
 

@@ -1,12 +1,13 @@
 /* offload/probe_cache.c - of probe.h: what was measured here before, a file for each part.
  *
  * Owns: the names of the files, and whether to trust one. Refuses: folders: somebody made it.
- * A newcomer would miss: a run's memory is in the key of what is measured in memory, and in that
+ * Note: a run's memory is in the key of what is measured in memory, and in that
  * only, so that runs under many budgets share the disk's figures, and most often the others. */
 #include "offload/probe_cache.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@
 #define CACHE_AGE_S (30 * 24 * 3600)
 #define SPREAD_MOST 0.15 // of a rate: beyond, the machine was busy
 #define DISK_GUESS  0.5e9 // bytes per second
+#define BUSY_AGE_S  120  // of figures that a busy machine gave
 #define AGAIN_S     3600 // sooner it is busy still, and every start would wait for that
 /* The last line holds the checksum of all before it: a cut file would still parse. */
 #define CHECK_FORMAT "# check = %08x\n"
@@ -50,12 +52,16 @@ int64_t probe_cache_read(const char *path, char *text)
 }
 
 /* A cache that cannot be written costs some seconds next time, no more. */
-void probe_cache_write(const char *path, char *text, int64_t n)
+void probe_cache_write(const char *path, char *text, int64_t n, int busy)
 {
     n += snprintf(text + n, CHECK_BYTES + 1, CHECK_FORMAT, crc32c(0, text, n));
     enum err err = machine_text_save(path, text, n);
     if (err != OK && err != ERR_JOB) // ERR_JOB: another process has kept its own meanwhile
         log_line(LOG_WARN, "probe: the result is not stored: %s", err_text());
+    const time_t then = time(NULL) - (CACHE_AGE_S - BUSY_AGE_S);
+    const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = then}};
+    if (err == OK && busy)
+        (void)utimensat(AT_FDCWD, path, times, 0);
 }
 
 /* probe-WHAT-HASH.cfg, as probe_cache_path() has it. */
@@ -127,24 +133,20 @@ static double waited_here(const struct cpu_wait *from, int threads)
     return cpu_wait_share(from, &now, threads);
 }
 
-enum err probe_undisturbed(const struct probe_config *c, const char *what,
-                           enum err (*measure)(void *ctx), void *ctx, int *keep)
+enum err probe_judged(const struct probe_config *c, const char *what,
+                      enum err (*measure)(void *ctx), void *ctx, int *busy)
 {
     const int judged = c->waited || !(c->time_share > 0), threads = pool_threads(c->ops->pool);
     struct cpu_wait from;
-    double share = 0;
-    for (int turn = 0; turn < 2; turn++) {
-        cpu_wait_read(&from, NULL);
-        TRY(measure(ctx));
-        share = judged ? (c->waited ? c->waited : waited_here)(&from, threads) : 0;
-        *keep = share <= CPU_WAIT_STARVED;
-        if (*keep)
-            return OK;
-    }
-    log_line(LOG_WARN,
-             "probe: %s: other processes had the cores for %.0f %% of the time, twice: these rates "
-             "serve this run only (the next run measures again)",
-             what, 100 * share);
+    cpu_wait_read(&from, NULL);
+    TRY(measure(ctx));
+    double share = judged ? (c->waited ? c->waited : waited_here)(&from, threads) : 0;
+    *busy = share > CPU_WAIT_STARVED;
+    if (*busy)
+        log_line(LOG_WARN,
+                 "probe: %s: other processes had the cores for %.0f %% of the time: these rates "
+                 "are kept for two minutes only",
+                 what, 100 * share);
     return OK;
 }
 
@@ -182,7 +184,7 @@ void probe_figures_write(const char *path, double *x, int n)
     for (int i = 0; i < n; i++)
         n_bytes += snprintf(text + n_bytes, sizeof text - (size_t)n_bytes, "%.6g\n", x[i]);
     if (figures_parse(text, x, n)) // else figures that nobody would believe
-        probe_cache_write(path, text, n_bytes);
+        probe_cache_write(path, text, n_bytes, 0);
 }
 
 /* ---- keys ---- */
@@ -283,7 +285,7 @@ static enum err part_again(struct machine *m, const struct probe_config *c, enum
 
 /* From now on m has the digits that the file has: a plan is the same with the cache as without. */
 static void part_write(struct machine *m, const struct probe_config *c, enum machine_part part,
-                       const char *path, int keep)
+                       const char *path, int busy)
 {
     char text[MACHINE_TEXT_BYTES + CHECK_BYTES + 1], comment[300], date[32];
     time_t now = time(NULL);
@@ -296,8 +298,7 @@ static void part_write(struct machine *m, const struct probe_config *c, enum mac
     if (n < 0 || machine_text_parse(&only, text, n, path) != OK)
         return; // figures that nobody would believe
     part_copy(m, &only, part);
-    if (keep)
-        probe_cache_write(path, text, n);
+    probe_cache_write(path, text, n, busy);
 }
 
 /* A full or read-only disk cannot be measured, but a job that writes little may still run. */
@@ -339,14 +340,14 @@ enum err probe_cached(struct machine *m, const struct probe_config *c, const cha
         int wide = read && widest >= 0 && probe_cache_again(path, c, spread_of(&m->rates[widest]));
         if (!read || wide) {
             struct part_probe p = {m, c, part, wide ? widest : -1};
-            int keep = 0;
-            enum err err = probe_undisturbed(c, part_names[part], part_measure, &p, &keep);
+            int busy = 0;
+            enum err err = probe_judged(c, part_names[part], part_measure, &p, &busy);
             if (err == ERR_IO && part == MACHINE_DISK && !wide) { // there may be room next time
                 guess_disk(m);
                 continue;
             }
             TRY(err);
-            part_write(m, c, part, path, keep);
+            part_write(m, c, part, path, busy);
             *measured = 1;
         }
         if (part == MACHINE_DEVICE)

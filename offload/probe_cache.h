@@ -16,12 +16,13 @@ int64_t probe_cache_read(const char *path, char *text);
 /* 1 when what is kept there, `spread` apart by its value, is to be measured again: too far apart,
  * and an hour old. */
 int probe_cache_again(const char *path, const struct probe_config *c, double spread);
-/* Calls measure(ctx), and once more where other processes had the cores meanwhile. *keep is 0 where
- * they had them again: a warning says that these rates serve this run only. */
-enum err probe_undisturbed(const struct probe_config *c, const char *what,
-                           enum err (*measure)(void *ctx), void *ctx, int *keep);
-/* text has room for 20 bytes behind its n. */
-void probe_cache_write(const char *path, char *text, int64_t n);
+/* Calls measure(ctx). *busy is 1 where other processes had the cores for more than
+ * CPU_WAIT_STARVED of the time; a warning says so. */
+enum err probe_judged(const struct probe_config *c, const char *what,
+                      enum err (*measure)(void *ctx), void *ctx, int *busy);
+/* text has room for 20 bytes behind its n. The file can be trusted for 30 days; busy 1: for two
+ * minutes, so that a machine that stays busy need not measure at every start. */
+void probe_cache_write(const char *path, char *text, int64_t n, int busy);
 
 /* 1: a file that probe_cache_write() made: its name is probe-WHAT-HASH.cfg, its last line a
  * checksum. */

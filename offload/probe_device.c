@@ -1,6 +1,6 @@
 /* offload/probe_device.c - of probe.h: the rates of a device with memory of its own.
  *
- * Owns: one stretch of its memory and one of pinned RAM while it measures. A newcomer would miss:
+ * Owns: one stretch of its memory and one of pinned RAM while it measures. Note:
  * commands are queued, so a rate is that of a burst of them: the host reads its clock before the
  * first is queued and after an event behind the last. */
 #include "offload/probe_impl.h"

@@ -1,7 +1,7 @@
 /* offload/probe_disk.c - of probe.h: the disk, as runs read and write it.
  *
  * Owns: the scratch file. Refuses: one measurement (disk_probe.c).
- * A newcomer would miss: the order. What lasts shows only behind a burst, so that the long
+ * Note: the order. What lasts shows only behind a burst, so that the long
  * measurements come first, and a full probe's grid of sizes and depths, which nothing but the log
  * gets to see, comes last. */
 #include "offload/probe_impl.h"

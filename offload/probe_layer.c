@@ -2,7 +2,7 @@
  *
  * Owns: norms, rotations and activations by the model's own widths, and its rows that attend.
  * Refuses: matmuls (probe_model.c), prompts that attend (probe_prompt.c).
- * A newcomer would miss: of small rows most is what starting an op on all threads takes, which no
+ * Note: of small rows most is what starting an op on all threads takes, which no
  * rate by bytes has in it. */
 #include "offload/probe_impl.h"
 #include "offload/probe_model.h"

@@ -1,6 +1,6 @@
 /* offload/probe_matmul.c - of probe.h: matmuls, one or all that a machine file knows, and step_s.
  *
- * Owns: the weights that they read. A newcomer would miss: weights are copies of one panel that
+ * Owns: the weights that they read. Note: weights are copies of one panel that
  * stand end to end, and a call of n outputs takes the next n / 32 panels, whoever's they are: that
  * they come out of RAM is all that counts. A machine that is slow at many rows takes fewer outputs.
  */

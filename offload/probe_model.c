@@ -1,7 +1,7 @@
 /* offload/probe_model.c - see probe_model.h.
  *
  * Owns: a stretch of memory with copies of a layer's matrices, each as large as the real one or,
- * where the model is large, a share of its outputs. A newcomer would miss: a share is timed and the
+ * where the model is large, a share of its outputs. Note: a share is timed and the
  * time is scaled up: matmuls take as long as their outputs are many, as long as every thread has
  * some. */
 #include "offload/probe_model.h"
@@ -438,16 +438,15 @@ static enum err part_cached(const struct part *part, struct model_rates *r, cons
                  100 * rates_of(r)[spread]);
     struct model_probe probe = {.part = part, .m = m, .p = p, .c = c};
     double *now = rates_of(&probe.now);
-    int keep = 0;
+    int busy = 0;
     *measured = 1;
-    TRY(probe_undisturbed(c, part->told, model_measure, &probe, &keep));
+    TRY(probe_judged(c, part->told, model_measure, &probe, &busy));
     if (!read || now[spread] < rates_of(r)[spread])
         memcpy(rates_of(r) + part->first, now + part->first,
                (size_t)(part->end - part->first) * sizeof(double));
     n = part_text(part, r, text, sizeof text);
     CHECK(part_parse(part, r, text)); // the digits that the file has, as everybody will read it
-    if (keep)
-        probe_cache_write(path, text, n);
+    probe_cache_write(path, text, n, busy);
     return OK;
 }
 

@@ -2,7 +2,7 @@
  *
  * Owns: prompts of one model that are stored, attend and leave their slots to a row. Refuses: rows
  * that decode (probe_attend.c).
- * A newcomer would miss: of short prompts most is what starting their ops takes, which no rate by
+ * Note: of short prompts most is what starting their ops takes, which no rate by
  * FLOPs has in it; so a few short ones are measured, one as long as a tile, and a long one. */
 #include "offload/probe_impl.h"
 #include "offload/probe_model.h"

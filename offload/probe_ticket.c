@@ -2,7 +2,7 @@
  * mover, with a thread that waits for each, and beside ops.
  *
  * Owns: a mover on the scratch file. Refuses: what the disk gives to many at once (probe_disk.c).
- * A newcomer would miss: the file's first MiBs are written through the mover, too, which leaves the
+ * Note: the file's first MiBs are written through the mover, too, which leaves the
  * checksums without which it reads nothing. */
 #include "offload/probe_impl.h"
 

@@ -2,7 +2,7 @@
  *
  * Owns: files, the io's way from submit to completion (attempts, retries, fallbacks, watchdog), the
  * counters. Refuses: system calls that move data; those are the back ends' (ring_backend.h).
- * A newcomer would miss: an io is a loop of attempts. Each attempt chooses its descriptor anew, so
+ * Note: an io is a loop of attempts. Each attempt chooses its descriptor anew, so
  * the odd rest of a short O_DIRECT read goes through the page cache by itself, and so does
  * everything after O_DIRECT was refused. */
 #include "offload/ring.h"

@@ -2,7 +2,7 @@
  *
  * Owns: the fault language, the decisions, the completions it holds back. Refuses: real I/O.
  * It exists because neither LD_PRELOAD nor strace can alter what io_uring puts into its completion
- * queue. A newcomer would miss: a decision depends on (seed, number of the io, attempt, kind) only,
+ * queue. Note: a decision depends on (seed, number of the io, attempt, kind) only,
  * never on when something completed: the same ios in the same order meet the same faults on every
  * back end.
  *

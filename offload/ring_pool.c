@@ -2,7 +2,7 @@
  *
  * Owns: the threads, the queue of what is to do and the list of what is done.
  * Refuses: order; whichever thread is free takes the oldest.
- * A newcomer would miss: a thread may hang in a read for ever (a dead NFS server). It works on its
+ * Note: a thread may hang in a read for ever (a dead NFS server). It works on its
  * own copy of the attempt and the pool outlives ring_close until its last thread lets go. */
 #include "offload/ring_backend.h"
 

@@ -2,7 +2,7 @@
  *
  * Owns: the ring, its registered buffers and files, the eventfd of ring_wake. Refuses: SQPOLL and
  * IOPOLL (both burn a core, and at 1 MiB a read interrupts cost nothing), kernels before 5.11.
- * A newcomer would miss: SINGLE_ISSUER binds the ring to a thread. It is therefore created disabled
+ * Note: SINGLE_ISSUER binds the ring to a thread. It is therefore created disabled
  * and enabled by the first start or reap, so that any thread may open it and the mover may own it.
  */
 #include "offload/ring_backend.h"

@@ -1,6 +1,6 @@
 /* offload/tier_nvme.c - a file as a tier, for what the run itself writes.
  *
- * The fact a newcomer would miss: the file has no name, so whatever happens to the process, the
+ * Note: the file has no name, so whatever happens to the process, the
  * space comes back. */
 #include "offload/tier.h"
 

@@ -1,6 +1,6 @@
 /* offload/tier_ram.c - RAM as a tier.
  *
- * The fact a newcomer would miss: one mapping is what the kernel's ring registers and what the
+ * Note: one mapping is what the kernel's ring registers and what the
  * device pins (tier_pin, once it is brought in: pinning would do that on one thread), so that a
  * disk and a device reach the same pages without a copy in between. */
 #include "offload/machine.h"

@@ -17,7 +17,11 @@
 
 #define PLAYED_LEAST 12   // of these, step by step, however long that takes
 #define PLAYED_CLIMB 8    // at most, between two climbs
-#define WORK_MOST    1e7  // batches of passes that are looked at: then it is over
+/* Batches of passes that are looked at, about a million in a second of the CPU: then the search is
+ * over. A search may take about 0.3 % of the job that it is for. */
+#define WORK_SECOND 3e3 // a second of the job
+#define WORK_LEAST  2e6
+#define WORK_MOST   1e7
 #define PLAYED_STEPS 40   // passes of a job that are played step by step, about
 #define BUILT_WORK   10   // a layer: to find a plan that fits
 #define CLIMBED      1.1  // times as long as the fastest takes such a plan at most
@@ -113,12 +117,18 @@ static void look_further(struct search *s, const struct seed *seed)
     }
 }
 
+static int is_over(const struct search *s)
+{
+    double most = s->best ? s->best->s * WORK_SECOND : WORK_MOST;
+    return s->work > fmin(fmax(most, WORK_LEAST), WORK_MOST);
+}
+
 /* Plays what may be the fastest, the likeliest first. */
 static void play_promising(struct search *s, int most)
 {
     for (struct ranked *r; most > 0 && (r = promising(s)); most--) {
         struct plan_time t;
-        if (s->n_played >= PLAYED_LEAST && s->work > WORK_MOST)
+        if (s->n_played >= PLAYED_LEAST && is_over(s))
             return;
         r->played = 1;
         if (plan_cost(s->set, &r->plan, s->memory, &t) != 0) {
@@ -396,7 +406,7 @@ const struct ranked *search_climb(struct search *s)
     for (int i = 0; i < s->n_estimated; i++)
         try(s, s->estimated[i].seed);
     play_promising(s, PLAYED_LEAST);
-    while (s->best && s->work < WORK_MOST && s->n_tried < TRIED_MOST) {
+    while (s->best && !is_over(s) && s->n_tried < TRIED_MOST) {
         if (!(from = next_to_climb(s)) && !(from = next_hill(s)))
             break;
         climb_from(s, from);

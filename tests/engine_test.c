@@ -1,7 +1,7 @@
 /* tests/engine_test.c - what the plan counted against what the engine lays out, and whole runs in
  * one process.
  *
- * The fact a newcomer would miss: the plan proves a budget without asking the engine, so only this
+ * Note: the plan proves a budget without asking the engine, so only this
  * comparison keeps policy/plan.c and the layout code (home, batch, layer, gather) from drifting. */
 #include "tests/engine_bed.h"
 

@@ -1,7 +1,7 @@
 /* tests/job_input_test.c - an input that changes, shrinks or cannot be read between the look for
  * its lines and the look into them; and an input that is no list of rows at all.
  *
- * A newcomer would miss: the test's own fdatasync() stands in for libc's. The first one of a job is
+ * Note: the test's own fdatasync() stands in for libc's. The first one of a job is
  * the new journal's, after the lines were found and before the first of them is parsed. */
 #include "engine/job/job.h"
 

@@ -6,7 +6,9 @@ from mutant_fault import fault
 fault("a rate measured in other memory is taken", "offload/probe_cache.c",
       "(long long)probe_ram_bytes(c),", "0LL,", "probe_test")
 fault("the first plan has other digits than the next", "offload/probe_cache.c",
-      "    part_copy(m, &only, part);\n    if (keep)", "    if (keep)", "probe_test")
+      "    part_copy(m, &only, part);\n    probe_cache_write", "    probe_cache_write", "probe_test")
+fault("figures of a busy machine are kept for a month", "offload/probe_cache.c", "if (err == OK && busy)", "if (0)", "probe_test")
+fault("figures of a busy machine are never kept", "offload/probe_cache.c", "(CACHE_AGE_S - BUSY_AGE_S)", "(CACHE_AGE_S + BUSY_AGE_S)", "probe_test")
 fault("a burst counts as what lasts", "offload/disk_probe.c",
       "rates->lasting = rate_of(s, burst >= 3 && burst > s->n / 4 ? burst : s->n / 4, s->n);",
       "rates->lasting = rate_of(s, s->n / 4, s->n);", "disk_probe_test")
@@ -273,7 +275,7 @@ fault("what would help is searched whatever bounds the job", "engine/app/explain
       "r->time.job_s < l->least_s * (1 + WORTH))\n        return 0;", "r->time.job_s < 0)\n        return 0;",
       "explain_test.py --only cheap")
 fault("attention elsewhere is planned as it is", "engine/app/variant.c", "        s->with.attn = v->attn;\n", "", HELPS)
-fault("a search ends on its first hill", "policy/search_climb.c", "#define WORK_MOST    1e7 ", "#define WORK_MOST    1e6 ",
+fault("a search ends on its first hill", "policy/search_climb.c", "#define WORK_MOST   1e7", "#define WORK_MOST   1e6",
       "explain_test.py --only by_hand")
 fault("any ending is a drawing", "engine/app/plot.c", "    if (!is_png && (n <= 4", "    if (n == 0 && (n <= 4",
       "plan_sweep_test.py --only plots")
@@ -340,7 +342,7 @@ fault("a machine file's ram is no budget", "engine/app/run_rates.c",
 # ---- the search
 
 fault("nobody climbs", "policy/search_climb.c",
-      "    while (s->best && s->work", "    while (0 && s->work", "search_test")
+      "    while (s->best && !is_over(s)", "    while (0 && !is_over(s)", "search_test")
 fault("a fifth is a tie", "policy/search_climb.c", "#define TIE          1.02", "#define TIE          1.2", "search_test")
 fault("shares are those of other batches", "policy/search_climb.c",
       "            keep_shares(s, &other.plan);\n", "            (void)keep_shares;\n", "plan_test")

@@ -429,7 +429,7 @@ static void runs_are_kept(void **state)
                                       "# x\n1 nan\n", "# x\n?\n"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         snprintf(text, sizeof text, "%s", bad[i]);
-        probe_cache_write(path, text, (int64_t)strlen(bad[i]));
+        probe_cache_write(path, text, (int64_t)strlen(bad[i]), 0);
         pace_file_read(&s, path);
         assert_int_equal(s.n, 0);
     }
@@ -557,7 +557,7 @@ static void spoil(const char *path, const char *key, double spread, int64_t age_
     int64_t kept = at - text;
     n = kept +
         snprintf(at, sizeof text - (size_t)kept - 32, " = %g %g 9%s", value, value * spread, rest);
-    probe_cache_write(path, text, n);
+    probe_cache_write(path, text, n, 0);
     struct timespec was[2] = {{.tv_sec = time(NULL) - age_s}, {.tv_sec = time(NULL) - age_s}};
     assert_int_equal(utimensat(AT_FDCWD, path, was, 0), 0);
 }
@@ -604,9 +604,20 @@ static double others(const struct cpu_wait *from, int threads)
     return others_had[n_measured++];
 }
 
-/* Rates that were measured while others had the cores are measured once more; if they had them
- * again, the rates are not kept. */
-static void what_others_disturbed_is_not_kept(void **state)
+/* The only file of the cache folder with this beginning, as if it had been written so long before.
+ */
+static void older(const char *prefix, int64_t by_s)
+{
+    const char *path = cache_file(prefix);
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    struct timespec was[2] = {{.tv_sec = st.st_mtime - by_s}, {.tv_sec = st.st_mtime - by_s}};
+    assert_int_equal(utimensat(AT_FDCWD, path, was, 0), 0);
+}
+
+/* Rates that were measured while others had the cores are kept for two minutes, others for a month.
+ */
+static void what_others_disturbed_is_kept_for_minutes(void **state)
 {
     (void)state;
     struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
@@ -617,26 +628,33 @@ static void what_others_disturbed_is_not_kept(void **state)
                              .waited = others,
                              .spread_most = 1e9};
     const char *dir = temp_path("cache");
-    const double disk_twice[8] = {0.4, 0.06, 0.05, 0}, model_twice[8] = {0.4, 0, 0.9, 0.9};
+    const double busy_disk[8] = {0.4, 0.05, 0}, busy_model[8] = {0, 0.9, 0};
     struct machine m;
     struct model_rates rates;
     int measured = 0;
     assert_int_equal(mkdir(dir, 0700), 0);
-    memcpy(others_had, disk_twice, sizeof others_had);
+    memcpy(others_had, busy_disk, sizeof others_had);
+    n_measured = 0;
     assert_int_equal(probe_cached(&m, &c, dir, &measured), OK);
     assert_true(measured == 1 && m.nvme_read.value > 0 && m.matmul_flops.value > 0);
-    assert_int_equal(n_measured, 3); // the disk twice, the CPU once
-    assert_int_equal(files_in(dir, "probe-"), 1);
-    assert_int_equal(files_in(dir, "probe-cpu-"), 1);
-    assert_int_equal(probe_cached(&m, &c, dir, &measured), OK); // the disk's share is now 0
-    assert_int_equal(n_measured, 4);
-    assert_int_equal(files_in(dir, "probe-"), 2);
+    assert_int_equal(n_measured, 2); // the disk, the CPU
+    assert_int_equal(probe_cached(&m, &c, dir, &measured), OK);
+    assert_true(measured == 0 && n_measured == 2);
+    older("probe-disk-", 130);
+    older("probe-cpu-", 130);
+    assert_int_equal(probe_cached(&m, &c, dir, &measured), OK);
+    assert_true(measured == 1 && n_measured == 3); // the disk
+    older("probe-disk-", 130);
+    assert_int_equal(probe_cached(&m, &c, dir, &measured), OK);
+    assert_true(measured == 0 && n_measured == 3);
+    memcpy(others_had, busy_model, sizeof others_had);
     n_measured = 0;
-    memcpy(others_had, model_twice, sizeof others_had);
     assert_int_equal(probe_model_cached(&rates, &m, &MODEL, &c, dir, &measured), OK);
-    assert_int_equal(n_measured, 4); // two parts
-    assert_int_equal(files_in(dir, "probe-"), 3);
-    assert_int_equal(files_in(dir, "probe-model-"), 1);
+    assert_int_equal(n_measured, 2); // two parts
+    older("probe-attend-", 130);
+    older("probe-model-", 130);
+    assert_int_equal(probe_model_cached(&rates, &m, &MODEL, &c, dir, &measured), OK);
+    assert_int_equal(n_measured, 3);
 }
 
 /* Where a sweep is long a share of it is timed, and what memory there is is kept to. */
@@ -694,7 +712,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(only_our_files_are_forgotten, temp_dir_setup,
                                         temp_dir_teardown),
         cmocka_unit_test_setup_teardown(figures_are_kept, temp_dir_setup, temp_dir_teardown),
-        cmocka_unit_test_setup_teardown(what_others_disturbed_is_not_kept, temp_dir_setup,
+        cmocka_unit_test_setup_teardown(what_others_disturbed_is_kept_for_minutes, temp_dir_setup,
                                         temp_dir_teardown),
         cmocka_unit_test_setup_teardown(what_was_disturbed_is_measured_again, temp_dir_setup,
                                         temp_dir_teardown),

@@ -1,6 +1,6 @@
 /* tests/sim_device.c - see sim_device.h.
  *
- * The fact a newcomer would miss: device addresses are numbers that no memory has, on any machine;
+ * Note: device addresses are numbers that no memory has, on any machine;
  * a command's pointers are moved to real memory when it runs. In an op's args every word that looks
  * like an address of the device is one: no other number does. That args are flat shows here: an
  * address inside what they point to would be one that nobody can read. */

@@ -3,7 +3,7 @@
  *
  * A harness is one struct fuzz_target. fuzz_main.c runs one of them under libFuzzer (`make fuzz`);
  * tests/fuzz_test.c runs all of them over the inputs in corpus/ (`make check`).
- * A newcomer would miss: the product opens the files by name as ever. memfile.c stands behind its
+ * Note: the product opens the files by name as ever. memfile.c stands behind its
  * calls by the linker's --wrap, so that no run touches a disk or even the kernel. */
 #ifndef TESTS_FUZZ_FUZZ_H
 #define TESTS_FUZZ_FUZZ_H

@@ -1,7 +1,7 @@
 /* tests/simt/ptx_numbers.c - see ptx.h: instructions that compute, one line each.
  *
  * Owns: what they do to bits. Refuses: all that is not in the table, to the letter.
- * A newcomer would miss: a NaN that arithmetic makes is 0x7fffffff, as on the device and other than
+ * Note: a NaN that arithmetic makes is 0x7fffffff, as on the device and other than
  * on x86; comparisons without u are false for a NaN, `ne` too. */
 #include "tests/simt/ptx.h"
 

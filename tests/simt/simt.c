@@ -2,7 +2,7 @@
  * that give way where they meet.
  *
  * Owns: fibers, barriers, warp operations, asynchronous copies. Refuses: who touched which byte
- * (shadow.c). A newcomer would miss: the last lane that comes to a warp operation computes it for
+ * (shadow.c). Note: the last lane that comes to a warp operation computes it for
  * all, and a lane waits with its operation's source line: two lines never meet. */
 #include "tests/simt/simt.h"
 #include "kernels/base.h"

@@ -3,7 +3,7 @@
  *
  * Owns: a seccomp filter over the three io_uring calls; $NOURING_ERRNO is what they give (default
  * EPERM, as Docker's profile; ENOSYS as an old kernel). Refuses: anything else. Exit 77 when the
- * kernel takes no filter, 127 when the program cannot be started. A newcomer would miss: their
+ * kernel takes no filter, 127 when the program cannot be started. Note: their
  * numbers are the same on every architecture (they are younger than the common table). */
 #include <errno.h>
 #include <linux/filter.h>

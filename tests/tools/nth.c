@@ -11,7 +11,7 @@
  *
  * Owns: the calls of the table below, wherever in the process they come from. Refuses: what
  * io_uring writes, which passes no function (SLUICE_FAULT's kill does that). `from` instead of
- * `fail` fails that call and all later ones. A newcomer would miss: blocks that are still allocated
+ * `fail` fails that call and all later ones. Note: blocks that are still allocated
  * at the end are counted too, so a way out that leaks shows as a larger number than a good run's.
  */
 #include <dlfcn.h>

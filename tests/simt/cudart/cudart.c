@@ -1,6 +1,6 @@
 /* tests/simt/cudart/cudart.c - see cudart.h.
  *
- * The fact a newcomer would miss: there is no thread here. A stream is a list; its commands run
+ * Note: there is no thread here. A stream is a list; its commands run
  * when somebody waits for them, or, by the seed, while others are queued: so a copy reads what
  * stands there by then, and not when it was queued. One lock is around all of it. */
 #include "tests/simt/cudart/cudart.h"

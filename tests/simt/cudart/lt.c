@@ -1,6 +1,6 @@
 /* tests/simt/cudart/lt.c - see lt.h.
  *
- * The fact a newcomer would miss: as cuBLAS counts, all is by columns: A [n, k] is turned, B [k,
+ * Note: as cuBLAS counts, all is by columns: A [n, k] is turned, B [k,
  * m], D [n, m]. */
 #include "tests/simt/cudart/lt.h"
 
