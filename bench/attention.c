@@ -2,7 +2,7 @@
  * by head, how much of it heavy hitters have, and how alike the sets are that KV policies keep.
  *
  * Owns: which prompts, the passes over them, the rows. Refuses: a forward pass of its own: each is
- * a row of `score`, on a CPU that is looked at (attention_look.c). A newcomer would miss: a prompt
+ * a row of `score`, on a CPU that is looked at (attention_look.c). Note: a prompt
  * attends in full whatever the policy, so the figures come from one pass, and each policy's kept
  * positions, chosen by the engine itself, from one more. */
 #include "bench/attention.h"

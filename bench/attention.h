@@ -2,7 +2,7 @@
  * which positions the policies keep.
  *
  * Owns: the figures and how they are made. Refuses: a loop over layers of its own: it looks at the
- * ops of a run as they are launched. A newcomer would miss: no matrix of weights is ever there;
+ * ops of a run as they are launched. Note: no matrix of weights is ever there;
  * weights are computed again, a query at a time, from the op's own q and K. */
 #ifndef BENCH_ATTENTION_H
 #define BENCH_ATTENTION_H

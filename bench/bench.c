@@ -1,7 +1,7 @@
 /* bench/bench.c - `bench`: the sub-commands, and the table that they print.
  *
  * Owns: text, CSV and JSON of the same rows. Refuses: columns that change from row to row.
- * A newcomer would miss: text and CSV rows are printed at once, so that a long benchmark that is
+ * Note: text and CSV rows are printed at once, so that a long benchmark that is
  * stopped has lost nothing. A CSV has one line of names and then rows, as pandas.read_csv wants it:
  * what the head says has a column of its own. */
 #include "bench/bench.h"

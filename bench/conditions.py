@@ -2,7 +2,7 @@
 
 Owns: what stands in the head of every CSV of bench/results (`# key: value`), the check before each run.
 Refuses: to measure a tree that is not committed, unless told to; then every CSV says `dirty: yes`.
-A newcomer would miss: one CSV holds one table on one CPU (TABLE-CPU.csv), so all of its rows are of one commit
+Note: one CSV holds one table on one CPU (TABLE-CPU.csv), so all of its rows are of one commit
 and one binary; tables.py puts the CPUs side by side. Standard library only.
 """
 import csv

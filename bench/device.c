@@ -1,4 +1,4 @@
-/* bench/device.c - see device.h. The fact a newcomer would miss: a small op runs shorter than it
+/* bench/device.c - see device.h. Note: a small op runs shorter than it
  * takes the host to queue it, so a round begins with fills of memory that last as long as its calls
  * take to queue; the first event comes behind the fills. */
 #include "bench/device.h"

@@ -1,7 +1,7 @@
 """What evaluate.py asks of a model: rows with a known answer, and what an answer is worth.
 
 Owns: needles hidden in a text, texts with a summary, questions with a number; ROUGE. Refuses: to run anything, and
-randomness without a seed. A newcomer would miss: prompts are put together from token ids, so that their lengths are exact; every case
+randomness without a seed. Note: prompts are put together from token ids, so that their lengths are exact; every case
 is asked twice, for the log-probability of its answer (sluice score) and for what is generated (sluice run), and the first tells
 much smaller differences apart, above all of small models, which seldom say the answer.
 """

@@ -3,7 +3,7 @@
  *
  * Owns: the combinations, the rows that are scored, which of the points nothing beats. Refuses: a
  * loop of its own: rows are scored as `score` does, speed is what `plan` says, or what `bench
- * throughput` measures. A newcomer would miss: quality is kept by model in the cache folder
+ * throughput` measures. Note: quality is kept by model in the cache folder
  * (engine/app/frontier_file.h), so that a benchmark that was stopped scores only what is missing,
  * and `plan --allow` can tell it; speed is planned again every time. */
 #include "bench/frontier.h"

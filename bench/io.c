@@ -2,7 +2,7 @@
  * --offload-dir (default: here).
  *
  * Owns: the grid. Refuses: the measuring (offload/disk_probe.c).
- * A newcomer would miss: writes come first, because reads read what they wrote. */
+ * Note: writes come first, because reads read what they wrote. */
 #include "bench/bench.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
  *
  * Owns: weights in the forms that the device reads. Refuses: the clock (bench/device.c), other ops
  * (bench/ops.c), attend_forced (bench/ops_forced_device.c).
- * A newcomer would miss: the roof of FLOPs is the best of its own matmul over squares, and that of
+ * Note: the roof of FLOPs is the best of its own matmul over squares, and that of
  * its memory is a copy within it, which reads and writes, so an op that reads may reach more. */
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * Owns: a pool of pages in random order, of which every call reads pages that the calls before have
  * pushed out; what policies cost beside each other (--policies). Refuses: other ops (bench/ops.c),
  * a device's clock (bench/ops_forced_device.c), checking results (attend_test).
- * A newcomer would miss: `bytes` are those of the slots alone, so the scores and the choice of
+ * Note: `bytes` are those of the slots alone, so the scores and the choice of
  * victims under h2o show as a lower share of the roof. The roof is a read from end to end on as
  * many threads; pages in any order read slower than that (the row `read`, which computes nothing).
  * A row that keeps everything has room in its last page, as 31 tokens of 32 find it. Scores begin

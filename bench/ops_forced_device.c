@@ -2,7 +2,7 @@
  * the device's memory, and what scores cost there.
  *
  * Owns: the order of calls. Refuses: rows, pages and arguments (bench/ops_forced.c).
- * A newcomer would miss: the decode step that rows are a share of is the matmuls of one layer for
+ * Note: the decode step that rows are a share of is the matmuls of one layer for
  * as many tokens, weights on the device, and this attention. Under a policy that evicts every call
  * is the next token of its rows, so its spans are the next of a list; at the list's end the rows
  * begin again, slots and all. */

@@ -2,7 +2,7 @@
  *
  * Owns: which layers, rows and formats are measured, and `bench_result`, the row of any op.
  * Refuses: memory of weights for matmuls (offload/probe.c has it).
- * A newcomer would miss: weights are copies that together are larger than the caches, so that they
+ * Note: weights are copies that together are larger than the caches, so that they
  * come from RAM, as on the line. */
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 
 Owns: models and jobs (the same on every machine, from bundled data and seeds), packs made before anything is
 measured, runs and their limits, the CSV that goes on where it was stopped. Refuses: what is compared with what.
-A newcomer would miss: --quick is the same path in small (a tiny model, a busy machine, a CSV under build/), there
+Note: --quick is the same path in small (a tiny model, a busy machine, a CSV under build/), there
 to see that a script works; none of its figures means anything. Standard library only.
 """
 import argparse

@@ -2,7 +2,7 @@
  * with --compare, under several.
  *
  * Owns: the made-up job and the form of its result. Refuses: a loop of its own: plan, engine, job
- * and report are those of `run`. A newcomer would miss: token ids are pseudo-random and end-of-text
+ * and report are those of `run`. Note: token ids are pseudo-random and end-of-text
  * is ignored, so that a run takes exactly prompt-len + gen-len tokens a row, whatever the model
  * makes of them. */
 #include "bench/bench.h"

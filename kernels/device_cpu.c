@@ -1,6 +1,6 @@
 /* kernels/device_cpu.c - the CPU as a device: see device.h.
  *
- * Owns: mappings of RAM. The fact a newcomer would miss: its streams have no queue. A command runs
+ * Owns: mappings of RAM. Note: its streams have no queue. A command runs
  * on the caller and its pool before the call returns, so events have always happened and the order
  * that other devices must be told is there by itself. */
 #include "kernels/device.h"

@@ -1,6 +1,6 @@
 /* kernels/device_open.c - of device.h: which device a name means, and where its code is.
  *
- * The fact a newcomer would miss: sluice-cuda.so is loaded only when a CUDA device is asked for or
+ * Note: sluice-cuda.so is loaded only when a CUDA device is asked for or
  * seen in /dev, so that a machine without one pays nothing for it, and needs no CUDA. */
 #include "kernels/device.h"
 

@@ -3,7 +3,7 @@
  * Owns: which decoder belongs to which format, and the order of numbers inside a panel.
  * Refuses: the insides of blocks (kernels/dtype_blocks.c), of panels of GGUF blocks
  * (kernels/dtype_columns.c) and of our own panels (kernels/dtype_own.c).
- * A newcomer would miss: ranges of a panel are decoded by the blocks asked for, never whole rows,
+ * Note: ranges of a panel are decoded by the blocks asked for, never whole rows,
  * and always through exact f32: the bf16 panel is that value rounded once. */
 #include "kernels/dtype.h"
 #include "kernels/dtype_blocks.h"

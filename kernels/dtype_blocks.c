@@ -1,7 +1,7 @@
 /* kernels/dtype_blocks.c - decoders of the block formats, coders of our own q8 and q4.
  *
  * Owns: the byte layouts. Refuses: rows and panels (kernels/dtype.c).
- * A newcomer would miss: products and sums are rounded one by one (the build forbids contraction
+ * Note: products and sums are rounded one by one (the build forbids contraction
  * into fused multiply-adds), so that the bits are those of the formats' definitions; and the inner
  * loops have constant counts because that is what gcc -O2 vectorises. */
 #include "kernels/dtype_blocks.h"

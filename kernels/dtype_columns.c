@@ -1,7 +1,7 @@
 /* kernels/dtype_columns.c - see dtype_columns.h: packing, and the decoder that every CPU has.
  *
  * Owns: which code of a block goes where. Refuses: vectors (kernels/cpu/decode*.c).
- * A newcomer would miss: a format without a minimum adds -0, which leaves every number alone, zeros
+ * Note: a format without a minimum adds -0, which leaves every number alone, zeros
  * and their signs included. */
 #include "kernels/dtype_columns.h"
 #include "kernels/dtype_blocks.h"

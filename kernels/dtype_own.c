@@ -1,7 +1,7 @@
 /* kernels/dtype_own.c - see dtype_own.h: packing, and the portable decoders.
  *
  * Owns: the choice of bf12's exponents. Refuses: speed (kernels/cpu/decode_own_*.c).
- * A newcomer would miss: a bf12 panel has fixed room for patches, because all panels of a tensor
+ * Note: a bf12 panel has fixed room for patches, because all panels of a tensor
  * have one size; bf12_fits() says beforehand whether 32 rows can be had, and a tensor with one
  * panel that cannot stays bf16. */
 #include "kernels/dtype_own.h"

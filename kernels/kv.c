@@ -1,7 +1,7 @@
 /* kernels/kv.c - see kv.h: sizes of a page, one slot in, one slot out.
  *
  * Owns: the addresses inside a page. Refuses: page tables, eviction, arithmetic on what is stored.
- * A newcomer would miss: kv_put writes the padding dimensions of its slot too (zeros), so the bytes
+ * Note: kv_put writes the padding dimensions of its slot too (zeros), so the bytes
  * of a page depend only on what was put into it. Four slots of V share 16 bits in q4: a write there
  * leaves the neighbours' bits as they are. */
 #include "kernels/kv.h"

@@ -1,7 +1,7 @@
 /* kernels/pool.c - see pool.h.
  *
  * Owns: the worker threads and the hand-over of one task at a time. Refuses: queues, nesting.
- * A newcomer would miss: ops follow each other closely within a step, so a thread that waits spins
+ * Note: ops follow each other closely within a step, so a thread that waits spins
  * for some tens of microseconds before it sleeps, and while all spin nobody takes the lock. Who
  * goes to sleep says so before it looks a last time, and who wakes looks for sleepers after it has
  * changed what they wait for; both in the one order of sequentially consistent atomics, so one of

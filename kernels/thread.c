@@ -1,6 +1,6 @@
 /* kernels/thread.c - see thread.h.
  *
- * A newcomer would miss: pthread's own default is the limit of the process, so that `ulimit -s 64`
+ * Note: pthread's own default is the limit of the process, so that `ulimit -s 64`
  * would give every thread 64 KiB, less than a path or two. */
 #include "kernels/thread.h"
 

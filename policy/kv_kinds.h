@@ -1,7 +1,7 @@
 /* policy/kv_kinds.h - layers by what their KV holds: their window, their share of the budget.
  *
  * Owns: which layers are alike. Refuses: what a row holds in them (policy/evict.h).
- * A newcomer would miss: kind KV_MOST holds at least what any other does, of every row at every
+ * Note: kind KV_MOST holds at least what any other does, of every row at every
  * time, so rows are admitted and take pages by it. */
 #ifndef POLICY_KV_KINDS_H
 #define POLICY_KV_KINDS_H

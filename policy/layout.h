@@ -3,7 +3,7 @@
  *
  * Owns: order, sizes and alignment of all parts. Refuses: to know what stands in them; sizes of the
  * engine's structs come in struct plan_sizes.
- * A newcomer would miss: a part that a plan does not want has no pieces, and memory_at() gives
+ * Note: a part that a plan does not want has no pieces, and memory_at() gives
  * NULL. What every pass uses stands first and is registered with the ring; what stays (weights, KV
  * in RAM) stands last. */
 #ifndef POLICY_LAYOUT_H

@@ -1,6 +1,6 @@
 /* policy/plan.c - see plan.h: the derived numbers of a plan and the proof that it fits.
  *
- * The fact a newcomer would miss: memory is counted by laying it out (layout.c), with the same
+ * Note: memory is counted by laying it out (layout.c), with the same
  * layout that the engine carves by. */
 #include "policy/plan.h"
 

@@ -1,6 +1,6 @@
 /* policy/simulate.c - see simulate.h.
  *
- * The fact a newcomer would miss: a row is *steady* when it decodes one token a pass. What steady
+ * Note: a row is *steady* when it decodes one token a pass. What steady
  * rows take together is known without looking at them: their slots grow by one a pass each, and a
  * row whose slots are a multiple of 32 before pass p is so again before p + 32 (`cross` counts them
  * by p mod 32): then it takes a page, and the one before is full. When that ends, and when the row

@@ -1,6 +1,6 @@
 /* engine/app/advice.c - see advice.h.
  *
- * A newcomer would miss: int8 is told, never taken: it changes the answers. */
+ * Note: int8 is told, never taken: it changes the answers. */
 #include "engine/app/advice.h"
 
 #include <stdio.h>

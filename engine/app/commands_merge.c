@@ -1,7 +1,7 @@
 /* engine/app/commands_merge.c - `merge`: the OUTs of all shards of one job become the OUT of the
  * job.
  *
- * A newcomer would miss: shard i of N holds rows i, i + N, ... of the input, one line each, so
+ * Note: shard i of N holds rows i, i + N, ... of the input, one line each, so
  * lines taken in turns stand in input order. The manifest of the whole is that of a shard with
  * other sums: `run` without --shard finds the job complete. */
 #include "engine/app/commands.h"

@@ -1,5 +1,5 @@
 /* engine/app/compute.c - see compute.h. Owns: the checks of those four flags. Refuses: budgets and
- * models. The fact a newcomer would miss: threads are bound to cores only when their number was
+ * models. Note: threads are bound to cores only when their number was
  * left open and memory is near or far. */
 #include "engine/app/compute.h"
 

@@ -1,6 +1,6 @@
 /* engine/app/explain.c - see explain.h.
  *
- * A newcomer would miss: alternatives are plans of the same search, priced like the chosen one, so
+ * Note: alternatives are plans of the same search, priced like the chosen one, so
  * freezing one gives its figure again. One may even be faster, by less than rates are known. */
 #include "engine/app/explain.h"
 

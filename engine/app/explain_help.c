@@ -1,7 +1,7 @@
 /* engine/app/explain_help.c - of explain.h: what would make a job faster, found by planning it
  * again with one thing changed (variant.h).
  *
- * Owns: the list of such things. Refuses: to measure or to print. A newcomer would miss: what
+ * Owns: the list of such things. Refuses: to measure or to print. Note: what
  * cannot matter is not searched: a search takes a second where a model has many layers.
  */
 #include <math.h>

@@ -2,7 +2,7 @@
  * frontier` measured it: frontier-FINGERPRINT.csv in the cache folder.
  *
  * Owns: the file's form. Refuses: measuring (bench/frontier.c), and judging the figures
- * (variant.c). A newcomer would miss: rows are only ever added, whole, so that a benchmark that is
+ * (variant.c). Note: rows are only ever added, whole, so that a benchmark that is
  * stopped goes on from what is there; the last of rows that say the same is the one that counts. */
 #ifndef ENGINE_APP_FRONTIER_FILE_H
 #define ENGINE_APP_FRONTIER_FILE_H

@@ -160,7 +160,7 @@ static void keep_content(const struct hashes *h)
 {
     char text[64];
     int n = snprintf(text, 32, "%016llx\n", (unsigned long long)h->content);
-    probe_cache_write(h->path, text, n);
+    probe_cache_write(h->path, text, n, 0);
 }
 
 /* Packs of earlier versions are named after the look of their model: they get their new name. */

@@ -1,6 +1,6 @@
 /* engine/app/plot.c - see plot.h.
  *
- * A newcomer would miss: the drawing is gnuplot's stdout, so a path never stands in a script, and
+ * Note: the drawing is gnuplot's stdout, so a path never stands in a script, and
  * the script starts with the data, so that points can be written as they are planned. What was
  * seen of them says the rest: axis, labels, lanes. */
 #include "engine/app/plot.h"

@@ -5,7 +5,7 @@
  * of the next plan. Refuses: to change what fixes the bytes (formats, policy, compute, where rows
  * attend) or what a flag fixed, as long as anything else fits.
  *
- * A newcomer would miss: a run that changes its plan ends its pass, gives all its memory back and
+ * Note: a run that changes its plan ends its pass, gives all its memory back and
  * begins anew inside the same process, as one that was interrupted: its rows go back to the queue
  * with their tokens and are read in once more. So a plan may change in everything at once, and the
  * bytes are those of an undisturbed run because those of a resumed one are. What that costs is

@@ -1,7 +1,7 @@
 /* engine/app/report_summary.c - see report.h: the figures of a finished run, and --summary.
  *
  * Owns: the arithmetic of every reported number and the keys of the summary. Refuses: numbers that
- * are not finite; they become 0. A newcomer would miss: the roofline asks what the plan had to move
+ * are not finite; they become 0. Note: the roofline asks what the plan had to move
  * and compute, from the shape of the model and the tokens that were really taken, not what the
  * lanes happened to do. */
 #include "engine/app/report.h"

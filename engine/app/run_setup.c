@@ -1,6 +1,6 @@
 /* engine/app/run_setup.c - of run.h: from flags to an opened model; no job yet.
  *
- * The fact a newcomer would miss: `fingerprint` lists exactly what can change a byte of OUT besides
+ * Note: `fingerprint` lists exactly what can change a byte of OUT besides
  * the input; placement, threads and budgets are not in it, on purpose. */
 #include "engine/app/run.h"
 

@@ -1,6 +1,6 @@
 /* engine/app/spool.c - see spool.h.
  *
- * A newcomer would miss: the file appears by rename, whole; a run that is killed while it still
+ * Note: the file appears by rename, whole; a run that is killed while it still
  * reads leaves OUT.input as it was. */
 #include "engine/app/spool.h"
 

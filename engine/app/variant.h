@@ -4,7 +4,7 @@
  *
  * Owns: planning such a variant beside the plan there is; what each change was measured to cost in
  * quality, on this model (frontier_file.h) or, by a table, on another. Refuses: running one, and
- * choosing one. A newcomer would miss: only sizes change: a plan reads no weights. */
+ * choosing one. Note: only sizes change: a plan reads no weights. */
 #ifndef ENGINE_APP_VARIANT_H
 #define ENGINE_APP_VARIANT_H
 

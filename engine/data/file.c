@@ -1,6 +1,6 @@
 /* engine/data/file.c - see file.h. Owns open, pread and the check that a file stays what it was.
  *
- * A newcomer would miss: O_NONBLOCK is there for FIFOs (opening one would wait for a writer);
+ * Note: O_NONBLOCK is there for FIFOs (opening one would wait for a writer);
  * regular files do not heed it. */
 #include "engine/data/file.h"
 

@@ -2,7 +2,7 @@
  * set.
  *
  * Refuses recursion: what is open is one byte per level, and the state says what may come next.
- * A newcomer would miss: a string is always copied to the scratch buffer, even without escapes,
+ * Note: a string is always copied to the scratch buffer, even without escapes,
  * because the input has no room for its NUL; and digits go through strtod_l, as strtod obeys
  * LC_NUMERIC. */
 #include "engine/data/json.h"

@@ -1,6 +1,6 @@
 /* engine/data/jsonl.c - see jsonl.h. Owns the window over the file; refuses to look into a line.
  *
- * A newcomer would miss: an over-long line costs no memory. The pass that finds lines only counts
+ * Note: an over-long line costs no memory. The pass that finds lines only counts
  * its bytes, and the next line begins behind its newline. */
 #include "engine/data/jsonl.h"
 

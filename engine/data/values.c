@@ -1,7 +1,7 @@
 /* engine/data/values.c - see values.h. Owns the tree and what a wrong type or range is called.
  *
  * Node: parent and key, and a scalar, or the number of children. Lookups scan; a configuration has
- * a few hundred nodes and is read once. A newcomer would miss: keys stay whole, so that a key with
+ * a few hundred nodes and is read once. Note: keys stay whole, so that a key with
  * a dot in it is simply never found by a dotted path. */
 #include "engine/data/values.h"
 

@@ -2,7 +2,7 @@
  * disk, and the writer: the thread that makes them durable, because the walker would stop for
  * fdatasync.
  *
- * A newcomer would miss: a commit is handed over whole (its bytes change hands by swapping
+ * Note: a commit is handed over whole (its bytes change hands by swapping
  * buffers), and the next one is not handed over before it is done. So records never reach the
  * journal before the lines they vouch for, or before the records of an earlier commit, whichever
  * thread writes them. */

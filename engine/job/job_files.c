@@ -1,7 +1,7 @@
 /* engine/job/job_files.c - see job_impl.h. Owns the files beside OUT and the order of writes that
  * lets a job be killed anywhere.
  *
- * A newcomer would miss: OUT.journal is also the lock, from before the input is read until after
+ * Note: OUT.journal is also the lock, from before the input is read until after
  * OUT has its name. What stands where when a job is killed: before the first commit nothing counts;
  * until the rename OUT.partial + OUT.journal; after it OUT, and whatever of the others could not be
  * removed is found to say the same. */

@@ -1,6 +1,6 @@
 /* engine/job/job_live.c - see job_impl.h. Owns the text of one live row and the rules that end it.
  *
- * A newcomer would miss: everything here is a function of the tokens alone, so a row that comes
+ * Note: everything here is a function of the tokens alone, so a row that comes
  * back from the queue or from an earlier run only has to be fed its tokens again. */
 #include "engine/job/job_impl.h"
 

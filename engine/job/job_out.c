@@ -1,7 +1,7 @@
 /* engine/job/job_out.c - see job_impl.h. Owns OUT: made of the lines that the journal's checksums
  * vouch for, byte for byte, or not made.
  *
- * A newcomer would miss: what is compared is what is written. OUT.partial has been open for as long
+ * Note: what is compared is what is written. OUT.partial has been open for as long
  * as the job ran, and anything may have happened to it since the lines were committed. */
 #include "engine/job/job_impl.h"
 

@@ -1,7 +1,7 @@
 /* engine/job/job_queue.c - see job_impl.h. Owns the order in which rows come to the line, and the
  * reader: the thread that makes requests of lines ahead of the walker, who would stop for text.
  *
- * A newcomer would miss two things. The queue has three parts that are emptied in this order: rows
+ * Note two things. The queue has three parts that are emptied in this order: rows
  * that came back in this run, rows that an earlier run had begun, and the rest of the input. And
  * the reader decides nothing: the walker asks for rows by number, the reader makes them in the
  * order in which they were asked for, and what a row means to the job (that it failed, that it is

@@ -1,7 +1,7 @@
 /* engine/job/job_scan.c - see job_impl.h. Owns the first look at the input: where its rows are,
  * which are bad, what the others ask for.
  *
- * A newcomer would miss: the file is read twice. The first pass only finds lines and hashes bytes,
+ * Note: the file is read twice. The first pass only finds lines and hashes bytes,
  * so that it is known whose job this is before anything is written; the second parses. */
 #include "engine/job/job_impl.h"
 

@@ -1,6 +1,6 @@
 /* engine/job/journal.c - see journal.h.
  *
- * A newcomer would miss: every record names the offset where its group began. A sound record behind
+ * Note: every record names the offset where its group began. A sound record behind
  * a broken one whose group began behind the break proves that the broken bytes had been synced, so
  * this is damage and not a torn tail: a group that was torn can hold sound records behind the tear,
  * in whatever order its pages reached the disk. */

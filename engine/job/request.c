@@ -1,7 +1,7 @@
 /* engine/job/request.c - see request.h. Owns what fields mean together: prompt forms, lengths,
  * tokens.
  *
- * A newcomer would miss: texts are parsed twice. The first pass remembers where each text stands,
+ * Note: texts are parsed twice. The first pass remembers where each text stands,
  * so that a long prompt is held once, not once per way of saying it. */
 #include "engine/job/request.h"
 

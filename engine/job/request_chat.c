@@ -1,6 +1,6 @@
 /* engine/job/request_chat.c - see request_chat.h.
  *
- * A newcomer would miss: a template that does not know tools renders the same text without them,
+ * Note: a template that does not know tools renders the same text without them,
  * and no one would see that the model never heard of them. So what a template does not name is
  * refused. */
 #include "engine/job/request_chat.h"

@@ -1,7 +1,7 @@
 /* engine/job/request_fields.c - see request_fields.h. To add a field: a member of struct fields and
  * one row of the table.
  *
- * A newcomer would miss: null is "not given" for every field but custom_id, because clients write
+ * Note: null is "not given" for every field but custom_id, because clients write
  * their unset options so. */
 #include "engine/job/request_fields.h"
 

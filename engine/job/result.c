@@ -1,7 +1,7 @@
 /* engine/job/result.c - see result.h. Owns the shape of OUT's lines; refuses everything that could
  * make two equal results differ: the locale, the clock, hash order.
  *
- * A newcomer would miss: token_ids and usage count the token that stopped the row, the text does
+ * Note: token_ids and usage count the token that stopped the row, the text does
  * not hold it. */
 #include "engine/job/result.h"
 

@@ -1,7 +1,7 @@
 /* engine/job/sample.c - see sample.h. Owns the order of things: penalties, bias, banned stops, then
  * temperature, top-k, top-p, min-p, then the noise.
  *
- * A newcomer would miss: nothing here draws a random number. The noise of a token id is a hash, so
+ * Note: nothing here draws a random number. The noise of a token id is a hash, so
  * sampling under filters is an argmax like everything else. */
 #include "engine/job/sample.h"
 

@@ -1,6 +1,6 @@
 /* engine/line/batch.c - see batch.h.
  *
- * The fact a newcomer would miss: whatever is decided here (who enters when, how a forced span is
+ * Note: whatever is decided here (who enters when, how a forced span is
  * cut, who returns to the queue) changes speed and never a byte of the answer; the rules that fix
  * the bytes stand in kernels/ops.h and policy/evict.h. */
 #include "engine/line/batch.h"

@@ -1,6 +1,6 @@
 /* engine/line/dummy_layers.c - see dummy_layers.h.
  *
- * A newcomer would miss: the resident layers of an on-demand pack are made even when the file has
+ * Note: the resident layers of an on-demand pack are made even when the file has
  * them, so that what earlier runs streamed does not show in the speed of this one. */
 #include "engine/line/dummy_layers.h"
 

@@ -2,7 +2,7 @@
  *
  * Owns: which pieces of a layer stand in its frame. A piece is what the pack has a checksum of; a
  * few of them reach over the ends of experts. Refuses: choosing experts (the router does).
- * A newcomer would miss: what no expert has alone is fetched ahead as ever, and the experts once
+ * Note: what no expert has alone is fetched ahead as ever, and the experts once
  * the router has spoken: nothing else can be done meanwhile, so that a pass does this only while it
  * wants less than half of them (plan.experts_few). */
 #include "engine/line/home.h"

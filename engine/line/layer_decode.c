@@ -1,6 +1,6 @@
 /* engine/line/layer_decode.c - decoder layers of layer.h.
  *
- * The fact a newcomer would miss: a prompt that does not fit what is left of a tile opens a new
+ * Note: a prompt that does not fit what is left of a tile opens a new
  * one, so the prompt that continues over tiles is always the first of its tile and its K and V
  * always stand at the start of the workspace. */
 #include "engine/line/layer_impl.h"

@@ -1,6 +1,6 @@
 /* engine/line/stage.c - see stage.h.
  *
- * The fact a newcomer would miss: a fetch for the next pass is issued before it is known who leaves
+ * Note: a fetch for the next pass is issued before it is known who leaves
  * and who enters. It brings the pages of yesterday's rows; compute trusts only the page table of
  * its own moment, and a page handed to a new row since is written before it is read. */
 #include "engine/line/stage.h"

@@ -1,7 +1,7 @@
 /* engine/pack/dummy.c - see dummy.h. Owns the parsing of model configs and the provider of their
  * weights.
  *
- * A newcomer would miss: the provider needs nothing of the file but shape and `tied`, so a pack
+ * Note: the provider needs nothing of the file but shape and `tied`, so a pack
  * that was made of a config can go on making its own weights. */
 #include "engine/pack/dummy.h"
 

@@ -2,7 +2,7 @@
  *
  * Owns: the generator. Refuses: knowing tensors: a tensor is a 64-bit key. Number (row, column) is
  * a function of key, row, column and k alone, so any part can be made apart, in any order and
- * layout. A newcomer would miss: there is no libm in it; the same bits come out on every machine;
+ * layout. Note: there is no libm in it; the same bits come out on every machine;
  * and the deviation follows k, as in trained models: with one for all, a small model's layers add
  * next to nothing to the embedding, and its text says little about what it attended to. */
 #ifndef ENGINE_PACK_DUMMY_NUMBERS_H

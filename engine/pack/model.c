@@ -2,7 +2,7 @@
  *
  * Refuses: packs whose numbers disagree with their shape, even under a right checksum: files are
  * hostile.
- * A newcomer would miss: extents must follow each other without gaps and overlaps, so the offsets
+ * Note: extents must follow each other without gaps and overlaps, so the offsets
  * in the file are checked by adding up, not by ranges. */
 #include "engine/pack/model.h"
 

@@ -2,7 +2,7 @@
  * cache names, and the check of a whole file. See pack.h for the layout.
  *
  * Refuses: meaning. A decoded shape is only numbers until model.c has checked it.
- * A newcomer would miss: formats are stored by name, so that a new line in the dtype table cannot
+ * Note: formats are stored by name, so that a new line in the dtype table cannot
  * change what an old pack says. */
 #include "engine/pack/pack.h"
 #include "engine/data/file.h"

@@ -2,7 +2,7 @@
  * smaller.
  *
  * Owns: the look at every number before anything is laid out. Refuses: the packing itself
- * (pack_write.c). A newcomer would miss: the numbers are read twice, once here, because the sizes
+ * (pack_write.c). Note: the numbers are read twice, once here, because the sizes
  * of all extents have to be known before the first byte is written, and one panel that does not fit
  * keeps its whole matrix bf16. */
 #include "engine/pack/pack.h"

@@ -9,7 +9,7 @@
  *   header  4096 bytes: magic, version, sizes, the pack's fingerprint, CRC of the table; the last 4
  *           bytes are its CRC
  *   table   per piece of the pack u64 offset, u32 stored bytes; 0: not there
- * A newcomer would miss: pieces have no CRC here. The pack's, of the decoded bytes, decides; so
+ * Note: pieces have no CRC here. The pack's, of the decoded bytes, decides; so
  * nothing in this file can change an answer. */
 #ifndef ENGINE_PACK_PACK_CODEC_H
 #define ENGINE_PACK_PACK_CODEC_H

@@ -2,7 +2,7 @@
  * in.
  *
  * Owns: the family's findings. Refuses: conversion (the writer does it).
- * A newcomer would miss: rows of q and k of a GGUF llama are read one by one, because the file
+ * Note: rows of q and k of a GGUF llama are read one by one, because the file
  * holds them in another order, and those of fused matrices from within one (family_source_row);
  * rows of several tensors (experts) are one role's. */
 #include "engine/source/family.h"

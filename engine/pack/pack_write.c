@@ -3,7 +3,7 @@
  *
  * Owns: the order and alignment of tensors, the cut of the head into slices, conversion of rows,
  * the temporary file. Refuses: whole tensors in memory: it holds 32 rows, their panel, and one row
- * more. A newcomer would miss: every slice repeats the final norm and proj_out, so that a slice can
+ * more. Note: every slice repeats the final norm and proj_out, so that a slice can
  * be computed with nothing but its own extent in memory. */
 #include "engine/pack/pack.h"
 

@@ -2,7 +2,7 @@
  * their ranges, finding tensors, checking dimensions.
  *
  * Refuses: guessing. An unknown architecture, a missing key, a tensor of another size is an error
- * that names it. A newcomer would miss: one family row can serve two file formats with other keys,
+ * that names it. Note: one family row can serve two file formats with other keys,
  * other names and another order of rows; the reader branches on source->kind, nothing after it
  * does. */
 #include "engine/source/family.h"

@@ -1,6 +1,6 @@
 /* engine/source/family_gemma.c - gemma: llama with scaled embeddings, GELU, norms by 1 + weight.
  *
- * Owns: what differs. A newcomer would miss: config.json's hidden_act says "gelu" and means the
+ * Owns: what differs. Note: config.json's hidden_act says "gelu" and means the
  * form by tanh; hidden_activation, where it is, means what it says. GGUF files hold 1 + weight. */
 #include "engine/source/family.h"
 

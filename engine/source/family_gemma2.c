@@ -1,7 +1,7 @@
 /* engine/source/family_gemma2.c - gemma2: gemma with norms around attention and MLP, soft caps of
  * scores and logits, and a window in every other layer, from the first one on.
  *
- * Owns: what no file need say of it. A newcomer would miss: a file without the keys of the caps and
+ * Owns: what no file need say of it. Note: a file without the keys of the caps and
  * the window means the numbers below, and only a null means none; GGUF files do not say what scores
  * are scaled by (the 27B alone has another factor than the others). */
 #include "engine/source/family.h"

@@ -2,7 +2,7 @@
  * q and k, and layers with a window that turn by angles of their own.
  *
  * Owns: which layers these are; its tensor names; where a model with a vision tower has its text.
- * A newcomer would miss: GGUF files say neither which layers have windows (all but every sixth) nor
+ * Note: GGUF files say neither which layers have windows (all but every sixth) nor
  * what scores are scaled by (the 27B alone has another factor than the others). */
 #include "engine/source/family.h"
 #include "engine/source/family_names.h"

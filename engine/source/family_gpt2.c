@@ -1,6 +1,6 @@
 /* engine/source/family_gpt2.c - gpt2: learned positions, LayerNorm, biases, GELU by tanh.
  *
- * Owns: its keys and tensor names. A newcomer would miss: its matrices stand in safetensors as
+ * Owns: its keys and tensor names. Note: its matrices stand in safetensors as
  * [inputs, outputs]; GGUF files have turned them. */
 #include "engine/source/family.h"
 #include "engine/source/family_names.h"

@@ -1,7 +1,7 @@
 /* engine/source/family_gpt_neox.c - gpt_neox (pythia): LayerNorm, biases, GELU, partial RoPE,
  * attention and MLP of the same x.
  *
- * Owns: its keys and tensor names. A newcomer would miss: safetensors hold q, k and v of a head
+ * Owns: its keys and tensor names. Note: safetensors hold q, k and v of a head
  * together, head by head; GGUF files all of q, then k, then v. */
 #include "engine/source/family.h"
 #include "engine/source/family_names.h"

@@ -1,7 +1,7 @@
 /* engine/source/family_gpt_oss.c - gpt-oss: experts with biases and an activation of their own,
  * sinks in attention, a window in every other layer from the first one on.
  *
- * Owns: its tensor names. A newcomer would miss: rows of gate and up take turns in one tensor of
+ * Owns: its tensor names. Note: rows of gate and up take turns in one tensor of
  * all experts, which stands as [inputs, outputs] unless it is MXFP4; GGUF files have them apart. */
 #include "engine/source/family.h"
 #include "engine/source/family_names.h"

@@ -1,7 +1,7 @@
 /* engine/source/family_granite_moe.c - granitemoe: granite whose layers have experts, and, as
  * granitemoeshared, one for every token besides.
  *
- * Owns: its tensor names. A newcomer would miss: files as published and as transformers 5 computes
+ * Owns: its tensor names. Note: files as published and as transformers 5 computes
  * with them both hold all experts in one tensor, gate above up, under other names. */
 #include "engine/source/family.h"
 #include "engine/source/family_names.h"

@@ -3,7 +3,7 @@
  *
  * Owns: those keys in config.json and GGUF, llama's tensor names. Serves llama, mistral (its
  * window), qwen2 (biases on q, k and v) and, in GGUF files that call it llama, mixtral.
- * A newcomer would miss: GGUF files of "llama" hold the rows of q and k in another order than those
+ * Note: GGUF files of "llama" hold the rows of q and k in another order than those
  * of "qwen2" and than Hugging Face (family_source_row undoes it), and they carry llama3's scaling
  * as a tensor of divisors, rope_freqs.weight. */
 #include "engine/source/family.h"

@@ -1,6 +1,6 @@
 /* engine/source/family_mixtral.c - mixtral: llama whose layers have experts.
  *
- * Owns: its tensor names in safetensors. A newcomer would miss: GGUF files of it say "llama". */
+ * Owns: its tensor names in safetensors. Note: GGUF files of it say "llama". */
 #include "engine/source/family.h"
 #include "engine/source/family_names.h"
 

@@ -2,7 +2,7 @@
  *
  * Owns: its keys in config.json, its tensor names, and names for GGUF.
  * Refuses by name: other activations than relu and gelu, norms without weights.
- * A newcomer would miss: positions are read from row position + 2; opt-350m alone has its norms
+ * Note: positions are read from row position + 2; opt-350m alone has its norms
  * after the residual sums, no final norm, and an embedding narrower than the model.
  *
  * GGUF: no published tool defines an architecture "opt", so we read the natural extension of what

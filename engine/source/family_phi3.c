@@ -1,7 +1,7 @@
 /* engine/source/family_phi3.c - phi3 and phi4: llama with q, k and v in one tensor, gate and up in
  * another, and longrope.
  *
- * Owns: those tensors. A newcomer would miss: "su" and "yarn" mean longrope here. */
+ * Owns: those tensors. Note: "su" and "yarn" mean longrope here. */
 #include "engine/source/family.h"
 #include "engine/source/family_names.h"
 

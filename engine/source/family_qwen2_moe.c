@@ -1,7 +1,7 @@
 /* engine/source/family_qwen2_moe.c - qwen2_moe: qwen2 whose layers have experts, all or some of
  * them, and beside these one for every token.
  *
- * Owns: its tensor names. A newcomer would miss: without a list of layers its windows are those of
+ * Owns: its tensor names. Note: without a list of layers its windows are those of
  * the even layers, and of the first max_window_layers only. */
 #include "engine/source/family.h"
 #include "engine/source/family_names.h"

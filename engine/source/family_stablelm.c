@@ -1,7 +1,7 @@
 /* engine/source/family_stablelm.c - stablelm: llama with LayerNorm and partial RoPE; some have a
  * norm for each head of q and k, some attention and MLP of the same norm.
  *
- * Owns: its keys and tensor names. A newcomer would miss: in safetensors each head's norm is a
+ * Owns: its keys and tensor names. Note: in safetensors each head's norm is a
  * tensor of its own. */
 #include "engine/source/family.h"
 #include "engine/source/family_names.h"

@@ -2,7 +2,7 @@
  *
  * Owns: the parts of a split model, the directory of all tensors, typed access to keys.
  * Refuses: parsing (gguf_header.c).
- * A newcomer would miss: only the first part has the model's keys; the others say which part of how
+ * Note: only the first part has the model's keys; the others say which part of how
  * many they are, and no more. A part may have no tensors. */
 #include "engine/source/gguf.h"
 #include "engine/source/gguf_header.h"

@@ -2,7 +2,7 @@
  *
  * Owns: parsing. Every length is compared with the bytes that remain in the file before it is used;
  * the buffer grows with what has been parsed, at most to twice of it, so a lying header costs no
- * memory. A newcomer would miss: a string stands behind its 8-byte length, and is moved down over
+ * memory. Note: a string stands behind its 8-byte length, and is moved down over
  * it once that is read, which leaves room for a NUL: names need no copies. Strings inside arrays
  * stay as they are. */
 #include "engine/source/gguf_header.h"

@@ -1,7 +1,7 @@
 /* engine/source/hf.c - see hf.h. Owns the search for the weight files and the check of the shard
  * index.
  *
- * A newcomer would miss: the index is parsed twice, first for the names of the shards, then, with
+ * Note: the index is parsed twice, first for the names of the shards, then, with
  * the shards open, to look every tensor up; so a million entries need no memory of their own. */
 #include "engine/source/hf.h"
 

@@ -2,7 +2,7 @@
  *
  * Owns: which tensors belong together, and every check of their shapes against each other. Refuses:
  * numbers (quantized_rows.c).
- * A newcomer would miss: what is quantised is told by the names and formats of the tensors that are
+ * Note: what is quantised is told by the names and formats of the tensors that are
  * there, not by lists of modules in the configuration; a module that was left out simply has a
  * NAME.weight of plain numbers. */
 #include "engine/source/quantized_impl.h"

@@ -1,7 +1,7 @@
 /* engine/source/quantized_rows.c - rows of quantised matrices, as kernels/dtype.h has them.
  *
  * Owns: the order of codes in each method's files. Refuses: scales that the row's format cannot
- * hold to the bit. A newcomer would miss: GPTQ and AWQ store columns, so one row touches all of its
+ * hold to the bit. Note: GPTQ and AWQ store columns, so one row touches all of its
  * matrix; a band of rows is made at a time and kept, which is what the packer asks for next. */
 #include "engine/source/quantized_impl.h"
 

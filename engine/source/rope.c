@@ -1,6 +1,6 @@
 /* engine/source/rope.c - see rope.h.
  *
- * A newcomer would miss: frequencies are computed in f32, in the order of the libraries the models
+ * Note: frequencies are computed in f32, in the order of the libraries the models
  * were made with, because a position multiplies their last bit. */
 #include "engine/source/rope.h"
 

@@ -2,7 +2,7 @@
  * byte range.
  *
  * File: u64 header length (little-endian), header JSON, data. data_offsets count from the end of
- * the header and must tile the data without hole or overlap. A newcomer would miss: the spec wants
+ * the header and must tile the data without hole or overlap. Note: the spec wants
  * the header to begin with '{' and lets spaces follow it; the reference reader takes white space on
  * both sides, and so do we. */
 #include "engine/source/safetensors.h"

@@ -1,7 +1,7 @@
 /* engine/source/source.c - see source.h. Owns the choice of the reader; everything else is
  * forwarded.
  *
- * A newcomer would miss: a tensor of a format without an enum dtype may be listed, but not read; so
+ * Note: a tensor of a format without an enum dtype may be listed, but not read; so
  * a family that forgets to look cannot take its bytes for something else. */
 #include "engine/source/source.h"
 

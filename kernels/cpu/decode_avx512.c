@@ -1,7 +1,7 @@
 /* kernels/cpu/decode_avx512.c - see decode.h.
  *
  * Owns: the table of AVX-512 decoders, the plain formats and those of columns (dtype_columns.h).
- * A newcomer would miss: a scale times a code is exact in f32 for every format that has minima, so
+ * Note: a scale times a code is exact in f32 for every format that has minima, so
  * a fused multiply-add rounds as the definition's product and sum do; and none of the results is a
  * denormal f32, which vcvtne2ps2bf16 would lose: columns whose wide scales might make one take the
  * portable way. A code of up to 4 bits is not converted but looked up: vpermps reads only the low 4

@@ -1,7 +1,7 @@
 /* kernels/cpu/decode_own_avx2.c - q8, q4 and bf12 panels to f32 columns.
  *
  * Owns: three decoders, eight rows at a time. Refuses: bf16 pairs, which AVX2 does not multiply.
- * A newcomer would miss: no fused steps here; a product and a sum are each rounded, as the
+ * Note: no fused steps here; a product and a sum are each rounded, as the
  * definition of the formats says, so there is nothing to except. */
 #include "kernels/cpu/decode_own.h"
 

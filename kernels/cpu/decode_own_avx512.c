@@ -3,7 +3,7 @@
  * Owns: three decoders that keep up with the memory behind them. Refuses: groups of q8 whose scales
  * are zero, negative, tiny or huge: the conversion to bf16 flushes denormals, and the fused form
  * needs 128 scales to be a number, so those take the portable way.
- * A newcomer would miss: lanes hold four numbers of one row (a quad) while they are f32, because
+ * Note: lanes hold four numbers of one row (a quad) while they are f32, because
  * then the conversion to bf16 already puts pairs side by side; one permutation of dwords sorts the
  * pairs by k. */
 #include "kernels/cpu/decode_own.h"

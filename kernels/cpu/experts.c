@@ -1,7 +1,7 @@
 /* kernels/cpu/experts.c - the matmul of experts: each multiplies the rows of its pairs.
  *
  * Owns: who does which expert. Refuses: the matmul itself, which comes as a function.
- * A newcomer would miss: an expert has a few rows, so that threads which meet at the end of each
+ * Note: an expert has a few rows, so that threads which meet at the end of each
  * would mostly wait: where there are several experts for every thread, each has its own, and none
  * waits but once. A row's bytes know nothing of it. */
 #include "kernels/cpu/cpu.h"

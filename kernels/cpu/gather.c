@@ -1,7 +1,7 @@
 /* kernels/cpu/gather.c - gather and compact: rows of numbers from where they stand to where they
  * are wanted.
  *
- * Owns: nothing but the loops; no sums, so one source serves all sets. A newcomer would miss:
+ * Owns: nothing but the loops; no sums, so one source serves all sets. Note:
  * compact's rows overlap, so that threads share columns, not rows. */
 #include "kernels/cpu/cpu.h"
 

@@ -1,7 +1,7 @@
 /* kernels/cpu/matmul_amx.c - see matmul.inc: pairs of bf16 in AMX tiles; what is not tiles is
  * AVX-512.
  *
- * A newcomer would miss: under f32 there is nothing for tiles to do, and the bytes are those of all
+ * Note: under f32 there is nothing for tiles to do, and the bytes are those of all
  * sets. */
 #define CPU_ISA CPU_AVX512
 #define MATMUL_AMX

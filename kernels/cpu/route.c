@@ -1,7 +1,7 @@
 /* kernels/cpu/route.c - which experts the tokens of a tile go to.
  *
  * Owns: the sorting of pairs. Refuses: instruction sets: a token has a hundred
- * logits. A newcomer would miss: threads choose for tokens of their own, then one counts and sorts,
+ * logits. Note: threads choose for tokens of their own, then one counts and sorts,
  * which is a few thousand additions. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/route.h"

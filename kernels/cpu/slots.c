@@ -2,7 +2,7 @@
  * pages.
  *
  * Owns: which slots a prompt keeps. Refuses: sums (none here, so one source serves all sets).
- * A newcomer would miss: the choice is made by throwing out the n - budget slots that go first,
+ * Note: the choice is made by throwing out the n - budget slots that go first,
  * kept in a bounded heap, never by sorting them all. */
 #include "kernels/cpu/cpu.h"
 

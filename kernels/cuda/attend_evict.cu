@@ -2,7 +2,7 @@
  * is stored.
  *
  * Owns: launches noise, trait, view, score and place of attend.cu. Refuses: what a policy means
- * (policy/evict.h). A newcomer would miss: what a block of another head may be writing is read from
+ * (policy/evict.h). Note: what a block of another head may be writing is read from
  * scratch, never from the row: under scope layer all heads' blocks find the same victim out of the
  * same numbers. */
 #include "kernels/cuda/simt.cuh"

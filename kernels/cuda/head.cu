@@ -3,7 +3,7 @@
  * Owns: log-sum-exp and argmax tile by tile of 4,096, joined in order; the sampled id; the best n.
  * Refuses: keeping logits; a share of a row (slices of one row come one after the other).
  * The best n of HEAD_TOP and HEAD_FILTER are chosen by their order alone: a key says greater logit,
- * then lower id, no two are equal, and a radix select finds the n-th. A newcomer would miss:
+ * then lower id, no two are equal, and a radix select finds the n-th. Note:
  * HEAD_FILTER leaves a set, in any order, which the host sorts. */
 #include "kernels/cuda/simt.cuh"
 

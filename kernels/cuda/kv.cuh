@@ -2,7 +2,7 @@
  *
  * Owns: where a number stands in a panel, and how slots are encoded by all threads of a block.
  * Refuses: which slot, which page (attend.cu, slots.cu).
- * A newcomer would miss: up to four slots share a word of V. One block puts all slots of a word
+ * Note: up to four slots share a word of V. One block puts all slots of a word
  * that a launch writes, and leaves the neighbours' bits as they are; bits of slots that nobody has
  * used become ones (no number), so that whatever is read was written. Of a group's equal numbers
  * (zeros of two signs) the one of the lowest dimension is its least and its greatest, as

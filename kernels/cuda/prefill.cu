@@ -2,7 +2,7 @@
  * its queries against them.
  *
  * Owns: the order of a prompt's sums (rules b and d). Refuses: what stays of it (slots.cu).
- * A newcomer would miss: exps are made of the query's greatest logit, not of the greatest so far,
+ * Note: exps are made of the query's greatest logit, not of the greatest so far,
  * because the sum of an output is one chain over all keys that nothing may rescale: q.k is made
  * twice, once for the maximum and once for the weights. Scores need final sums, so they are a
  * launch of their own, key-stationary, which makes q.k a third time: a third more FLOPs (2 d of 6 d

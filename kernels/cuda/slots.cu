@@ -2,7 +2,7 @@
  *
  * Owns: the choice by selection: a radix select over rank keys finds the greatest key that goes and
  * how many of its equals go with it, the oldest. Refuses: ranks (policy/evict.h).
- * A newcomer would miss: keys are a launch of their own, so that what ranks and traits need of
+ * Note: keys are a launch of their own, so that what ranks and traits need of
  * registers is not the selection's; under scope layer every head makes the same choice for itself.
  */
 #include "kernels/cuda/simt.cuh"

@@ -2,7 +2,7 @@
  *
  * Owns: the order of every sum of matmul, rows, prompts and head; exact_forced.c has forced spans,
  * int8.c the int8 matmul. Refuses: speed, threads, intrinsics.
- * A newcomer would miss: under COMPUTE_F32 every set and device has to make these very bytes. Under
+ * Note: under COMPUTE_F32 every set and device has to make these very bytes. Under
  * COMPUTE_BF16 inputs are rounded and the order is the same; sets that multiply pairs of bf16 (and
  * tensor cores) are near it, not equal; tiles of them have code of their own here. */
 #include "kernels/math.h"

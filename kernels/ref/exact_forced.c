@@ -1,7 +1,7 @@
 /* kernels/ref/exact_forced.c - rule b of kernels/ops.h as code: a row's token over its slots.
  *
  * Owns: the order of every sum of attend_forced. Refuses: speed; where tokens are stored (slots.c).
- * A newcomer would miss: a split is a sum of its own, relative to its own greatest logit, and
+ * Note: a split is a sum of its own, relative to its own greatest logit, and
  * splits are joined in order by weights relative to the greatest of all. Exps of a split are made
  * anew wherever they are needed, so nothing here grows with the row. */
 #include "kernels/math.h"

@@ -1,7 +1,7 @@
 /* kernels/ref/int8.c - the int8 matmul in obvious loops: see struct matmul_args in kernels/ops.h.
  *
  * Owns: what quantised inputs times quantised weights mean, in both references. Refuses: speed.
- * A newcomer would miss: the codes are those of the fast kernels, to the bit, and sums of a group
+ * Note: the codes are those of the fast kernels, to the bit, and sums of a group
  * are whole numbers; the chain over groups alone is double in one reference, f32 in the other. */
 #include "kernels/dtype_own.h"
 #include "kernels/math.h"

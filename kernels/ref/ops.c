@@ -2,7 +2,7 @@
  *
  * Owns: what an op means; slots.c beside it has those that move tokens, int8.c the int8 matmul,
  * exact.c the order of sums. Refuses: threads, speed, scratch but for the logits of a query.
- * A newcomer would miss: sums are double, so a fast op differs from this by its rounding alone;
+ * Note: sums are double, so a fast op differs from this by its rounding alone;
  * what the contract rounds (inputs to the compute format, K and V to the KV format) is rounded here
  * too. */
 #include "kernels/ref/ref.h"

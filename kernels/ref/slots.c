@@ -3,7 +3,7 @@
  * Owns: kv_store, prompt_keep, ranks and the end of attend_forced in obvious loops, for both
  * references.
  * Refuses: sums of attention; ranks come from policy/evict.h.
- * A newcomer would miss: the token that asks for a page slot (the incoming one) is the new token,
+ * Note: the token that asks for a page slot (the incoming one) is the new token,
  * or with a ring the one that the new token pushes out of it. Ranks are counted anew
  * for every token: nothing here reads those that rows carry. */
 #include "kernels/ref/ref.h"
