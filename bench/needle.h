@@ -1,7 +1,8 @@
 /* bench/needle.h - pass keys hidden in a text: rows to score, whose continuation is the key.
  *
- * Owns: their words, numbers and places, which follow from a seed. Refuses: running them. Note: a key's log-probability says more than whether it is found, which a small
- * model answers with no almost always. */
+ * Owns: their words, numbers and places, which follow from a seed. Refuses: running them. Note: a
+ * key's log-probability says more than whether it is found, which a small model answers with no
+ * almost always. */
 #ifndef BENCH_NEEDLE_H
 #define BENCH_NEEDLE_H
 

@@ -3,10 +3,10 @@
  *
  * Owns: the shapes, and what each op but matmul, decode (bench/ops_matmul.c, bench/ops_device.c)
  * and attend_forced (bench/ops_forced*.c) needs in FLOPs and bytes. Refuses: checking results
- * (ops_test). Note: cases take turns (struct bench_turns), so rows appear in the last one; `peak` is the
- * share of the register-only rate, `roof` is the least time that FLOPs at the register-only rate or
- * bytes at the RAM rate allow, over the time taken; small operands come from caches and may show
- * more than 1. */
+ * (ops_test). Note: cases take turns (struct bench_turns), so rows appear in the last one; `peak`
+ * is the share of the register-only rate, `roof` is the least time that FLOPs at the register-only
+ * rate or bytes at the RAM rate allow, over the time taken; small operands come from caches and may
+ * show more than 1. */
 #include "bench/bench.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* engine/app/report_lanes.c - see report.h: what the plan says of each lane.
  *
- * Owns: which lanes a run shows, their predicted seconds and bytes, probed rates. Note: beside a device lane cpu is what queuing takes, and lane gpu has no rate: bytes and FLOPs
- * share it. */
+ * Owns: which lanes a run shows, their predicted seconds and bytes, probed rates. Note: beside a
+ * device lane cpu is what queuing takes, and lane gpu has no rate: bytes and FLOPs share it. */
 #include "engine/app/report.h"
 
 double report_lane_predicted(const struct run *r, enum lane lane)

@@ -2,7 +2,7 @@
  *
  * Owns: memory, streams and events of one GPU, and its loss. Refuses: what an op computes (the
  * other files here).
- * Facts a newcomer would miss. CUDA tells of a failed kernel at some later call, of any thread, and
+ * Note: CUDA tells of a failed kernel at some later call, of any thread, and
  * from then on every call fails alike: so the result of every call is looked at once, the first
  * failure is kept, and what was asked after it is not done. A host function that CUDA itself calls
  * is left out when the device is lost: so a stream has a thread that waits for an event behind what
