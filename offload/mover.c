@@ -1,8 +1,8 @@
 /* offload/mover.c - see mover.h.
  *
- * Owns: the thread, the queue of tickets, the table of pieces in flight. Note: every field of a ticket below "written by the mover" is read and written under the
- * mutex only, so the walker never sees half a state; the ring itself is touched by the mover's
- * thread alone. */
+ * Owns: the thread, the queue of tickets, the table of pieces in flight. Note: every field of a
+ * ticket below "written by the mover" is read and written under the mutex only, so the walker never
+ * sees half a state; the ring itself is touched by the mover's thread alone. */
 #include "offload/mover.h"
 
 #include <fcntl.h>
