@@ -394,7 +394,8 @@ def sharing(t, p, _):
         out = p.fresh()
         done = p.sluice("run", "-m", p.model, "-i", source, "-o", out, *RAM, *QUIET, "--batch", "8", "--summary", p.at("s.json"),
                         "--share-prefixes", word)
-        t.check(done.code == 0 and f"--share-prefixes {word} " in done.err, f"--share-prefixes {word}: {done.err[-300:]!r}")
+        flags = json.loads(read(out + ".job.json"))["plan_flags"]
+        t.check(done.code == 0 and f"--share-prefixes {word} " in flags, f"--share-prefixes {word}: {flags} {done.err[-300:]!r}")
         outs.append(read(out))
         summary = json.loads(read(p.at("s.json")))
         shared.append(summary["prompt_tokens"] - summary["shared_prompt_tokens"])

@@ -172,7 +172,7 @@ static void suggestions(void **state)
     assert_refused(CMD_RUN, "--kv 1", "did you mean --kv-policy,");
     assert_refused(
         CMD_GEN, "--json",
-        "--json: unknown flag of gen (it belongs to plan, probe, bench, inspect, status)");
+        "--json: unknown flag of gen (it belongs to plan, probe, bench, inspect, status, cache)");
     assert_refused(CMD_RUN, "--xyzzy 1", "--xyzzy: unknown flag (see sluice run --help)");
     assert_refused(CMD_RUN, "-j 1", "-j: unknown flag (see sluice run --help)");
     assert_refused(CMD_RUN, "--ram 1G", "--ram: unknown flag (did you mean --mem-ram?)");

@@ -164,7 +164,7 @@ def job(tally, bed, _):
     tally.check(kv.get("positions") == "slot" and kv.get("slots") == 40, f"plan: {kv}")
     bed.place.expect(tally, "plan beyond the context", 2, "plan", "-m", bed.model, "--prompt-len", 32, "--gen-len", LONG,
                      "--num-prompts", 4, "-t", "1", *STREAMING)
-    done = bed.place.expect(tally, "dry run", 0, "run", "-m", bed.model, "-i", source, "--dry-run", "-t", "1", *STREAMING, *SLOT)
+    done = bed.place.expect(tally, "dry run", 0, "run", "-m", bed.model, "-i", source, "--dry-run", "-v", "-t", "1", *STREAMING, *SLOT)
     tally.check("positions by slot" in done.out + done.err, f"dry run: {(done.out + done.err)[-300:]!r}")
     rows = [run_row("long prompt", bed.ids(CONTEXT + 1), 4), run_row("long output", bed.ids(CONTEXT), LONG)]
     done = bed.call("run", rows, *STREAMING, *SLOT)
