@@ -125,6 +125,8 @@ def homeless(tally, place, _):
         done = place.expect(tally, what, 0, *run, "-o", out, **env)
         tally.check(done.err.count(f"this job uses {out}.cache") == 1, f"{what}: {done.err[-400:]}")
         tally.check(any(x.endswith(".pack") for x in os.listdir(out + ".cache")), f"{what}: no pack beside OUT")
+        done = place.sluice(*run, "-o", place.fresh(), **{**env, "SLUICE_CACHE_DIR": "/proc/none"})
+        tally.check(done.code == 9 and "/proc/none" in done.err, f"a folder that was asked for: exit {done.code} {done.err[-300:]}")
         done = place.sluice("gen", "-m", place.model, "-p", "hi", **env)
         tally.check(done.code != 0 and "set SLUICE_CACHE_DIR" in done.err, f"{what}: gen: exit {done.code} {done.err[-300:]}")
 

@@ -125,7 +125,8 @@ static enum err check_environment(void)
 static void cache_beside_out(const struct config *c, enum config_command command)
 {
     char dir[4096], beside[4096];
-    if (!(command & (CMD_RUN | CMD_SCORE)) || !c->out ||
+    const char *asked = getenv("SLUICE_CACHE_DIR"); // a folder that somebody chose is not replaced
+    if (!(command & (CMD_RUN | CMD_SCORE)) || !c->out || (asked && *asked) ||
         pack_cache_dir(dir, sizeof dir) == OK ||
         snprintf(beside, sizeof beside, "%s.cache", c->out) >= (int)sizeof beside)
         return;
