@@ -70,8 +70,9 @@ static void print_plan(const struct run *r, const struct explain *e)
            (long long)p->batch * p->batches, p->batches, p->batches == 1 ? "" : "es", p->batch,
            p->prefill_tokens, (long long)p->pages_batch * KV_PAGE_SLOTS);
     printf("weights  %s\n", layers);
-    printf("         a part is one of %d layers, or of %d slices of the output matrix\n",
-           p->decoder, p->layers - 1 - p->decoder);
+    int slices = p->layers - 1 - p->decoder;
+    printf("         the parts are %d layers and %d slice%s of the output matrix\n", p->decoder,
+           slices, slices == 1 ? "" : "s");
     printf("kv       %s %s, hidden states %s\n", kv, plan_kv_tiers(p), plan_hidden_tiers(p));
     print_tiers(r);
     explain_print_lanes(e, r);
