@@ -182,7 +182,7 @@ def budgets(tally, bed, _):
     row = json.dumps({"custom_id": "a", "context_ids": bed.ids[:PREFIX], "continuation_ids": bed.ids[PREFIX:PREFIX + 9]}) + "\n"
     rows = bed.place.write("rows.jsonl", row.encode())
     dump = bed.place.at("dump.jsonl")
-    score = ["score", "-m", bed.model, "-i", rows, "-o", bed.place.at("out.jsonl"), "--overwrite", *F32, "--kv-dump", dump, "--kv-policy",
+    score = ["score", "-v", "-m", bed.model, "-i", rows, "-o", bed.place.at("out.jsonl"), "--overwrite", *F32, "--kv-dump", dump, "--kv-policy",
              "h2o", "--kv-sink", "2", "--kv-recent", "8", "--kv-budget", "40"]
     for layers, shares in ((table, spread), (numbers, [3 + 4 * i for i in range(n)]), ("even", [1] * n),
                            ("pyramid:5", np.linspace(1.8, 0.2, n)), ("pyramid", np.linspace(1.95, 0.05, n))):
