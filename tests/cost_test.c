@@ -23,7 +23,7 @@ static int about(double a, double b, double by)
     return fabs(a - b) <= by * fabs(b);
 }
 
-/* A search ends by its work, so that a smaller budget may be given the luckier end (up to 7 % seen).
+/* A search ends by its work, so that a smaller budget may be given the luckier end: 7 % were seen.
  */
 #define SLACK 1.1
 
