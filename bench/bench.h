@@ -16,7 +16,7 @@ struct bench_device; // bench/device.h
  * are the columns of all. */
 struct bench_table {
     const struct config *config; // borrowed
-    json_t *head;    // owned; what stands beside the rows: keys of --json, columns of --csv
+    json_t *head;    // owned; facts of the whole table: keys of --json, columns of --csv
     json_t *columns; // owned; the first row
     json_t *rows;    // owned; --json only
 };

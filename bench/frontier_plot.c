@@ -85,7 +85,7 @@ static int has_policy(const struct point *points, int n, int policy, int best)
     return has;
 }
 
-/* Points of a policy; the legend has those whose name stands beside none of its points. */
+/* Points of a policy. The legend names a policy only if none of its points has a label. */
 static void put_policies(FILE *f, const struct point *points, int n)
 {
     for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {

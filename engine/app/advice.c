@@ -1,6 +1,6 @@
 /* engine/app/advice.c - see advice.h.
  *
- * Note: int8 is told, never taken: it changes the answers. */
+ * Note: int8 is only suggested: it changes the answers. */
 #include "engine/app/advice.h"
 
 #include <stdio.h>

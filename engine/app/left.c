@@ -72,7 +72,7 @@ void left_pass(struct left *l, struct run *r, double measured_s, double predicte
 {
     double since_s = (double)(clock_ns() - l->looked_ns) * 1e-9;
     eta_pass(&l->eta, measured_s, predicted_s);
-    if (r->tick && since_s >= EVERY_S && since_s >= SHARE * l->look_s) // else nobody asks
+    if (r->tick && since_s >= EVERY_S && since_s >= SHARE * l->look_s)
         look(l, r, 0);
 }
 

@@ -1,7 +1,7 @@
 /* engine/job/job_manifest.c - see job_impl.h. Owns OUT.job.json: whose job this is, in words that a
  * person can read, so that a difference can be named.
  *
- * Note: the path of the input is told but not compared; its size and hash are. */
+ * Note: the path of the input is stored for people; its size and hash are compared. */
 #include "engine/job/job_impl.h"
 
 #include <errno.h>

@@ -182,7 +182,7 @@ static enum err edge_byte(struct job *job, int64_t k, int last, char *byte)
     return OK;
 }
 
-/* Some lines of a list over several lines are JSON: the brackets around all of it tell. */
+/* A JSON list over several lines has lines that are JSON: its first and last bracket show it. */
 static enum err check_list(struct job *job)
 {
     char first, last;
