@@ -716,15 +716,15 @@ fault("a stage is not waited for", "kernels/cuda/matmul_mma.cu",
       "cp_async_wait<AHEAD - 1>();", "cp_async_wait<AHEAD>();", MATMUL)
 fault("a stage is waited for by those who copied it only", "kernels/cuda/matmul_mma.cu",
       "        __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more\n", "", MATMUL)
-fault("tensor cores go backwards through a stage", "kernels/cuda/matmul_mma.cu",
+fault("tensor cores go backwards through a stage", "kernels/cuda/mma_tile.cuh",
       "int step = 0; step < BK / 16; step++", "int step = BK / 16 - 1; step >= 0; step--", MATMUL)
 fault("a row behind the last is copied", "kernels/cuda/matmul_mma.cu",
       "there = at < (of_x ? t->p.m : t->p.n);", "there = at <= (of_x ? t->p.m : t->p.n);", MATMUL)
 fault("sums are stored over stages in use", "kernels/cuda/matmul_mma.cu",
       "    __syncthreads(); // the stages are free\n", "", MATMUL)
-fault("a strip is read before it is there", "kernels/cuda/matmul_mma.cu",
+fault("a strip is read before it is there", "kernels/cuda/mma_tile.cuh",
       "        __syncwarp();\n#pragma unroll 1", "#pragma unroll 1", MATMUL)
-fault("an output behind the last", "kernels/cuda/matmul_mma.cu",
+fault("an output behind the last", "kernels/cuda/mma_tile.cuh",
       "&& o + at % WN < p->n)", "&& o + at % WN <= p->n)", MATMUL)
 fault("the rounding of x leaves out the last block", "kernels/cuda/matmul_mma.cu",
       "t.n_blocks = (int)ceil_div(t.n_words, ROUND_BLOCK);", "t.n_blocks = (int)max_i64(t.n_words / ROUND_BLOCK, 1);",

@@ -11,9 +11,8 @@
  * KiB of W a block). Many: the cores; 128 x 128 has 64 FLOPs per byte of shared memory, and x is
  * read ceil(n / 128) times, W ceil(m / 128) times, mostly from L2. Every tile takes 48 KiB of
  * shared memory, which needs no asking for: as many stages as go in there. */
-#include "kernels/cuda/matmul.cuh"
+#include "kernels/cuda/mma_tile.cuh"
 
-#define MMA_SHARED   (48 << 10)
 #define MMA_ROWS_FEW 16  // up to here a tile of 16 rows
 #define MMA_ROWS_MID 128 // up to here one of 64
 #define ROUND_BLOCK  256
@@ -64,22 +63,6 @@ void matmul_round(cudaStream_t stream, const struct product *p, int rows, void *
         LAUNCH(round_x, rows * t.n_blocks, ROUND_BLOCK, 0, stream, t);
 }
 
-/* ---- tiles: BM rows of x and BN of W, BK columns a stage, WM x WN outputs a warp ---- */
-
-template <int BM, int BN, int BK, int WM, int WN> struct mma_tile {
-    static constexpr int THREADS = BM / WM * (BN / WN) * WARP;
-    static constexpr int PIECES = BK / 8;        // of 16 bytes, of a row of a stage
-    static constexpr int STAGE = (BM + BN) * BK; // numbers
-    static constexpr int STAGES = MMA_SHARED / 2 / STAGE;
-};
-
-/* Where a piece of a row stands in a stage: pieces of rows take turns, so that the 8 rows of a
- * matrix, and what a warp copies, lie in different banks. */
-template <int BK> DEVICE int piece_at(int row, int piece)
-{
-    return row * BK + (piece ^ (BK == 64 ? row & 7 : row >> 1 & 3)) * 8;
-}
-
 /* One stage on its way: rows of x, then of W; zeros for rows that are not there. */
 template <int BM, int BN, int BK, int THREADS>
 DEVICE void stage_fetch(const struct mma_task *t, int row0, int o0, int k0, uint16_t *stage)
@@ -91,69 +74,6 @@ DEVICE void stage_fetch(const struct mma_task *t, int row0, int o0, int k0, uint
         const int at = of_x ? row0 + row : o0 + row - BM, there = at < (of_x ? t->p.m : t->p.n);
         const uint16_t *from = (of_x ? t->x : t->w) + (there ? at : 0) * t->row + k0 + piece * 8;
         cp_async16_zeros(stage + piece_at<BK>(row, piece), from, there ? 16 : 0);
-    }
-}
-
-/* 16 numbers along k of two columns of 8, or of one. */
-template <int KIND> DEVICE void multiply_step(float d[4], const uint32_t a[4], const uint32_t b[2])
-{
-    if (KIND == DTYPE_BF16) {
-        mma_bf16(d, a, b);
-    } else {
-        mma_f16_k8(d, a, b);
-        mma_f16_k8(d, a + 2, b + 1);
-    }
-}
-
-/* A warp's share of a stage. */
-template <int BK, int WM, int WN, int KIND>
-DEVICE void stage_multiply(const uint16_t *stage, int row, int o, float d[WM / 16][WN / 8][4])
-{
-    const int lane = lane_id();
-#pragma unroll
-    for (int step = 0; step < BK / 16; step++) {
-        uint32_t a[WM / 16][4], b[WN / 16][4]; // b: two columns of matrices, 2 registers each
-#pragma unroll
-        for (int i = 0; i < WM / 16; i++)
-            ldmatrix_x4(a[i], stage + piece_at<BK>(row + i * 16 + lane % 16, step * 2 + lane / 16));
-#pragma unroll
-        for (int j = 0; j < WN / 16; j++)
-            ldmatrix_x4(b[j], stage + piece_at<BK>(o + j * 16 + lane / 16 * 8 + lane % 8,
-                                                   step * 2 + lane / 8 % 2));
-#pragma unroll
-        for (int i = 0; i < WM / 16; i++)
-#pragma unroll
-            for (int j = 0; j < WN / 8; j++)
-                multiply_step<KIND>(d[i][j], a[i], b[j / 2] + j % 2 * 2);
-    }
-}
-
-/* Strips of 16 rows pass through shared memory, so that a lane has outputs side by side with its
- * neighbours'. Rows of a strip are 8 words further apart than they are long: the lanes of a phase
- * store to different banks. */
-template <int WN> static inline __host__ __device__ constexpr int strip_floats(void)
-{
-    return 16 * (WN + 8);
-}
-
-/* d: as PTX has the sums of 16 x 8. */
-template <int WM, int WN>
-DEVICE void sums_finish(const struct product *p, int row, int o, float d[WM / 16][WN / 8][4],
-                        float *strip)
-{
-    const int lane = lane_id();
-#pragma unroll
-    for (int i = 0; i < WM / 16; i++, row += 16) {
-#pragma unroll
-        for (int j = 0; j < WN / 4; j++) // rows 0..7, rows 8..15
-            *(float2 *)(strip + (lane / 4 + j % 2 * 8) * (WN + 8) + j / 2 * 8 + lane % 4 * 2) =
-                make_float2(d[i][j / 2][j % 2 * 2], d[i][j / 2][j % 2 * 2 + 1]);
-        __syncwarp();
-#pragma unroll 1
-        for (int at = lane; at < 16 * WN; at += WARP)
-            if (row + at / WN < p->m && o + at % WN < p->n)
-                product_finish(p, row + at / WN, o + at % WN, strip[at / WN * (WN + 8) + at % WN]);
-        __syncwarp();
     }
 }
 
