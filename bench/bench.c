@@ -309,6 +309,7 @@ enum err command_bench(const struct config *c)
         enum err (*run)(const struct config *c);
     } benches[] = {{"ops", bench_ops},
                    {"io", bench_io},
+                   {"copies", bench_copies},
                    {"throughput", bench_throughput},
                    {"frontier", bench_frontier},
                    {"attention", bench_attention}};
@@ -318,7 +319,7 @@ enum err command_bench(const struct config *c)
             continue;
         return run_to_file(benches[i].run, c);
     }
-    return fail(ERR_USAGE,
-                "bench: unknown benchmark '%s' (ops, io, throughput, frontier or attention)",
-                name);
+    return fail(
+        ERR_USAGE,
+        "bench: unknown benchmark '%s' (ops, io, copies, throughput, frontier or attention)", name);
 }

@@ -126,6 +126,7 @@ void bench_layers(const struct bench_model *model, int layers[BENCH_LAYERS][2]);
 void bench_panel(enum dtype dtype, int k, uint8_t *row, uint8_t *panel);
 
 enum err bench_ops(const struct config *c);
+enum err bench_copies(const struct config *c);
 enum err bench_io(const struct config *c);
 enum err bench_throughput(const struct config *c);
 enum err bench_frontier(const struct config *c);

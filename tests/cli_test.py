@@ -231,7 +231,7 @@ def bench(tally, p, a):
                             "ops"], capture_output=True, text=True)
     check(table.stdout.count("\n| ") > 20 and not table.stderr, f"bench/tables.py: {table}")
     done = p.expect("bench of nothing", 2, "bench")
-    check("(ops, io, throughput, frontier or attention)" in done.err, f"bench of nothing: {done.err!r}")
+    check("(ops, io, copies, throughput, frontier or attention)" in done.err, f"bench of nothing: {done.err!r}")
     p.expect("bench ops of no op", 2, "bench", "ops", "add")
     job = ["bench", "throughput", "-m", p.model, *RAM, "--num-prompts", "4", "--prompt-len", "4", "--gen-len", "2", "--compare"]
     done = p.expect("--compare", 0, *job, "--batch 2 --batches 1; auto;--percent 0 100 0 100 0 100 --batch 3;--mem-ram 1M", "--csv")

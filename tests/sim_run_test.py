@@ -585,6 +585,12 @@ def bench(tally, bed, a):
     found = json.loads(done.out)
     tally.check(done.code == 0 and found["rows"] == [] and found["device"] == "simulated",
                 f"bench ops, a device that reads what is stored decodes nothing: {found}")
+    done = bed.sluice("bench", "copies", "--csv", "--runs", "1", *device(1, 0))
+    rows = list(csv.DictReader(done.out.splitlines()))
+    tally.check(done.code == 0 and {r["copy"] for r in rows} == {"small alone", "small behind large", "h2d", "d2h", "both"}, f"bench copies: {done}")
+    tally.check(all(float(r["us"] or r["gb_s"]) > 0 for r in rows), f"bench copies: {rows}")
+    one_line(tally, "bench copies, lost", bed.sluice("bench", "copies", *device(1, 0, 300)), 6, "device")
+    one_line(tally, "bench copies on the CPU", bed.sluice("bench", "copies", "--device", "cpu"), 2, "bench copies", "--device cuda")
     for what, code, flags, words in (("no room", 4, [*device(1), "--mem-device", "1M"], ["--mem-device"]),
                                      ("lost", 6, device(1, 0, 3000), ["device"]), ("none", 6, ["--device", bed.at("none.so")], ["none.so"]),
                                      ("launch on the CPU", 2, ["launch", "--device", "cpu"], ["launch"])):
