@@ -671,6 +671,8 @@ LT_CU, LT = "kernels/cuda/matmul_lt.cu", "simt_lt_test"
 fault("cublaslt: an algorithm that splits k", LT_CU,
       "parts <= 1 && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;", "parts <= 2;", LT)
 fault("cublaslt: the heuristic is asked about few rows", LT_CU, "#define LT_ASKED     256", "#define LT_ASKED     64", LT)
+fault("cublaslt: Python's library is not looked for", LT_CU,
+      "lt->library = library_of_python(names[0]);", "lt->library = NULL, (void)library_of_python;", LT)
 fault("cublaslt: trials at one place", LT_CU, "#define LT_PLACES    2", "#define LT_PLACES    1", LT)
 fault("cublaslt: the most rows are not tried", LT_CU,
       "for (int rows = LT_ROWS; rows <= lt_rows(m) && !failed;", "for (int rows = LT_ROWS; rows < lt_rows(m) && !failed;", LT)

@@ -8,6 +8,10 @@
 #include "tests/simt/cudart/lt.h"
 #include "tests/simt/simt.h"
 
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 enum err sluice_device_open(int version, const char *arg, struct device **d);
 
 #define GUARD 4096 // bytes on either side of the scratch
@@ -284,6 +288,33 @@ static void refused(const struct cublaslt_plant *plant, const char *words)
     device_done(d);
 }
 
+/* Packages of Python put the library where the loader does not look. */
+static void test_a_library_of_python(void **state)
+{
+    static const char at[] = "/lib/python3.11/site-packages/nvidia/cu13/lib/libcublasLt.so.13";
+    char folder[] = "/tmp/sluice-lt-XXXXXX", path[256];
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    for (const char *end = strchr(at + 1, '/'); end; end = strchr(end + 1, '/')) {
+        snprintf(path, sizeof path, "%s%.*s", folder, (int)(end - at), at);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    snprintf(path, sizeof path, "%s%s", folder, at);
+    FILE *f = fopen(path, "wx");
+    assert_non_null(f);
+    assert_int_equal(fclose(f), 0);
+    const struct cublaslt_plant plant = {.folder = folder, .no_library = 2};
+    refused(&plant, "libcublasLt.so.13 not found");
+    assert_int_equal(setenv("VIRTUAL_ENV", folder, 1), 0);
+    played(&plant, 80, 10, 64, 64);
+    assert_int_equal(unsetenv("VIRTUAL_ENV"), 0);
+    assert_int_equal(unlink(path), 0);
+    for (char *end = strrchr(path, '/'); strlen(path) > strlen(folder); end = strrchr(path, '/')) {
+        *end = 0;
+        assert_int_equal(rmdir(path), 0);
+    }
+}
+
 static void test_a_library_that_is_not_there(void **state)
 {
     (void)state;
@@ -407,6 +438,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_bytes_of_its_order),
         cmocka_unit_test(test_the_choice_is_not_the_job_s),
+        cmocka_unit_test(test_a_library_of_python),
         cmocka_unit_test(test_a_library_that_is_not_there),
         cmocka_unit_test(test_no_algorithm),
         cmocka_unit_test(test_bytes_that_depend_on_other_rows),

@@ -9,7 +9,9 @@
 #include "kernels/cuda/matmul_lt.cuh"
 
 #include <dlfcn.h>
+#include <glob.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #define LT_ROWS      64  // m is a multiple of these
 #define LT_ASKED     256 // rows that the heuristic is asked about
@@ -37,11 +39,34 @@ static enum err lt_fail(const struct lt *lt, const char *call, cublasStatus_t st
             return lt_fail(lt, #name, status_);                                                    \
     } while (0)
 
+/* Python packages bring the library, with PyTorch for one, in folders where the loader does not
+ * look: below /usr, /usr/local, ~/.local, /opt/conda, and the active environment. */
+static void *library_of_python(const char *name)
+{
+    const char *home = getenv("HOME"), *venv = getenv("VIRTUAL_ENV"),
+               *conda = getenv("CONDA_PREFIX");
+    char pattern[2048];
+    void *found = NULL;
+    glob_t paths = {};
+    const int n =
+        snprintf(pattern, sizeof pattern,
+                 "{%s,%s,/usr,/usr/local,%s/.local,/opt/conda}/lib/python3*/"
+                 "{site,dist}-packages/nvidia/*/lib/%s",
+                 venv ? venv : "", conda ? conda : "", home ? home : "", name);
+    if (n > 0 && n < (int)sizeof pattern && glob(pattern, GLOB_BRACE, NULL, &paths) == 0)
+        for (size_t i = 0; i < paths.gl_pathc && !found; i++)
+            found = dlopen(paths.gl_pathv[i], RTLD_NOW | RTLD_LOCAL);
+    globfree(&paths);
+    return found;
+}
+
 static enum err library_find(struct lt *lt)
 {
     static const char *const names[] = {"libcublasLt.so." TEXT(CUBLAS_VER_MAJOR), "libcublasLt.so"};
     for (int i = 0; i < 2 && !lt->library; i++)
         lt->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (!lt->library)
+        lt->library = library_of_python(names[0]);
     if (!lt->library)
         return fail(ERR_DEVICE, "cuda: %s not found (install it, or --matmul own)", names[0]);
 #define LT_FIND(name)                                                                              \

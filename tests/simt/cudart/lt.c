@@ -122,10 +122,17 @@ static cublasStatus_t drop(void *object)
 
 void *dlopen(const char *name, int flags)
 {
+    static const char by_path[] = "/site-packages/nvidia/cu13/lib/libcublasLt.so.13";
     const int plain = strcmp(name, "libcublasLt.so") == 0;
+    const size_t n = strlen(name), end = sizeof by_path - 1;
     CHECK(flags == (RTLD_NOW | RTLD_LOCAL));
-    if ((!plain && strcmp(name, "libcublasLt.so.13") != 0) || plant.no_library > plain)
+    if (name[0] == '/') { // only the planted one: what this machine has is no library of the shim
+        if (!plant.folder || strncmp(name, plant.folder, strlen(plant.folder)) != 0 || n < end ||
+            strcmp(name + n - end, by_path) != 0)
+            return NULL;
+    } else if ((!plain && strcmp(name, "libcublasLt.so.13") != 0) || plant.no_library > plain) {
         return NULL;
+    }
     n_held++;
     return &plant;
 }

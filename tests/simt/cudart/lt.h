@@ -9,6 +9,7 @@
 #include "tests/simt/cudart/cublasLt.h"
 
 struct cublaslt_plant {
+    const char *folder; // a Python environment with the library in it, beside what the loader has
     int no_library;      // 1: not under its version's name; 2: under none
     const char *no_call; // that the library has not
     int version;         // 0: 130100
