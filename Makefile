@@ -386,7 +386,7 @@ bench-gpu: all
 # All that a machine with a GPU needs, in one folder (tests/gpu/kit.py says what); as root it is tried in a root of its own.
 KIT := build/gpu-kit/sluice-gpu
 gpu-kit: all $(CHECK_GPU) $(SIM_SO) build/gpu/models/ready
-	$(Q)python3 tests/gpu/kit.py -o $(KIT) --tests $(BUILD)/tests
+	$(Q)python3 tests/gpu/kit.py -o $(KIT) --tests $(BUILD)/tests --nvcc "$$($(NVCC) --version 2>/dev/null | grep -o 'release [0-9.]*')"
 	$(Q)if [ "$$(id -u)" = 0 ] && command -v unshare dash >/dev/null; then tests/gpu/bare.sh $(KIT); else \
 	    echo "not tried in a bare root: needs root, unshare and dash"; fi
 

@@ -44,9 +44,10 @@ CACHE = "build/gpu/cache"
 COLUMNS = ["figure", "case", "engine", "version", "weights", "turn", "status", "rows", "prompt_tokens", "new_tokens", "batch",
            "tok_s", "steady_tok_s", "seconds", "whole_s", "load_s", "passes", "predicted_s", "roof_fraction", "bound",
            "h2d_busy", "h2d_gb_s", "d2h_busy", "gpu_busy", "cpu_busy", "read_busy", "disk_gb_s", "peak_gpu_mib",
-           "card_used_mib", "peak_rss_mib", "device", "date", "commit", "machine", "command"]
+           "card_used_mib", "sm_mhz", "power_w", "pcie", "throttled", "peak_rss_mib", "device", "date", "commit", "machine", "command"]
 OPS_COLUMNS = ["figure", "case", "engine", "version", "turn", "status", "op", "shape", "us", "us_min", "us_max", "gflop_s", "gb_s", "peak",
-               "roof", "bound", "step", "roof_gflop_s", "roof_memory_gb_s", "device", "date", "commit", "machine", "command"]
+               "roof", "bound", "step", "roof_gflop_s", "roof_memory_gb_s", "sm_mhz",
+               "power_w", "pcie", "throttled", "device", "date", "commit", "machine", "command"]
 H2O = "--kv-policy h2o --kv-budget 0.2"
 SMOKE = "build/gpu/smoke.cfg"
 SMALL = "family = llama\ndim = 128\nlayers = 4\nheads = 4\nffn = 256\nvocab = 50000\ncontext = 512\n"
@@ -125,9 +126,9 @@ def matmul(a):
 def published(a):
     large, small = a.small or "opt-30b", a.small or "opt-6.7b-4k"
     for weights in ("bf16", "bf12", "q4"):
-        e = sluice(a, f"{large} under 16 GiB, weights in RAM", large, weights, "--mem-device 16G")
+        e = sluice(a, f"{large} under 16 GiB, weights in RAM", large, weights, "--mem-device 16G --mem-ram 100G")
         yield Case(e, 144, 512, 32)
-    for batch, name, flags in ((24, "full KV", ""), (24, "H2O 0.2", H2O), (64, "H2O 0.2", H2O), (64, "full KV", "")):
+    for batch, name, flags in ((24, "full KV", ""), (24, "H2O 0.2", H2O), (64, "H2O 0.2", H2O)):  # full KV of 64 rows takes 150 GB
         e = sluice(a, f"{small} all on the device, batch {batch}, {name}", small, "bf16",
                    f"--percent 100 0 100 0 100 0 --batches 1 {flags}", batch)
         yield Case(e, batch, 2048, 2048)
@@ -190,20 +191,32 @@ def commit():
 
 
 class Card:
-    """The most memory of the card that was in use, by anybody, while it watches."""
+    """What nvidia-smi says once a second: the most memory in use by anybody, clock and power in the mean, the link, and whether
+    the clock was held down (power, heat) at any time."""
+    WATCHED = "memory.used,clocks.sm,power.draw,pcie.link.gen.current,pcie.link.width.current,clocks_throttle_reasons.active"
+    HELD_DOWN = 0xec  # power cap, hardware slowdown, heat: of clocks_throttle_reasons
 
     def __enter__(self):
-        self.most, self.end = 0, threading.Event()
+        self.seen, self.end = [], threading.Event()
         self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
         return self
 
     def watch(self):
         while not self.end.wait(1.0):
-            used = smi("memory.used")
-            if not used.isdigit():
+            values = smi(self.WATCHED).split(", ")
+            if len(values) != 6 or not values[0].isdigit():
                 return
-            self.most = max(self.most, int(used))
+            self.seen.append(values)
+
+    def columns(self):
+        if not self.seen:
+            return {}
+        used, mhz, watt, gen, width, held = zip(*self.seen)
+        mean = {k: [float(x) for x in v if re.fullmatch(r"[\d.]+", x)] for k, v in (("sm_mhz", mhz), ("power_w", watt))}
+        return {"card_used_mib": max(map(int, used)), **{k: f"{sum(v) / len(v):.0f}" for k, v in mean.items() if v},
+                "pcie": f"gen {gen[-1]} x{width[-1]}",
+                "throttled": sum(int(x, 16) & self.HELD_DOWN != 0 for x in held if x.startswith("0x"))}
 
     def __exit__(self, *_):
         self.end.set()
@@ -258,12 +271,14 @@ def measure(case, work, left):
     """The rows of a run. One of a whole job: load out (`seconds`) and in (`whole_s`)."""
     e = case.engine
     if isinstance(e, Ops):
-        return e.measure(left)
+        with Card() as card:
+            rows = e.measure(left)
+        return [{**row, **card.columns()} for row in rows]
     make_room(e)
     job = jobs.job_write(os.path.join(work, "job.jsonl"), jobs.random_ids(case.rows, case.prompt), case.new)
     with Card() as card:
         row = e.run(job, warm=e.name not in ("sluice", "llamacpp"), timeout_s=left)
-    row["card_used_mib"] = card.most or ""
+    row.update(card.columns())
     if row["status"] == "ok":
         row["tok_s"] = row.get("done_tokens", row["new_tokens"]) / row["seconds"]
     return [row]
@@ -289,6 +304,7 @@ def arguments():
     p.add_argument("--device", default=os.environ.get("DEVICE", "cuda"))
     p.add_argument("--sluice", default=os.path.join(TREE, "sluice"))
     p.add_argument("--engines", default="", help="names with commas [all that are installed]")
+    p.add_argument("--match", default="", help="only cases whose name or flags have this in them")
     p.add_argument("--for", dest="seconds", default="", metavar="TIME", help="start no run after this time: 9m, 500s [no limit]")
     p.add_argument("--again", action="store_true")
     p.add_argument("--smoke", action="store_true", help="try the script: sluice alone on tiny jobs, into build/gpu/smoke")
@@ -320,7 +336,8 @@ def main():
     with open(SMOKE, "w", encoding="utf-8") as f:
         f.write(SMALL)
     cases = [(name, case) for name in a.figures or FIGURES for case in FIGURES[name](a)
-             if case.engine.name in a.engines.split(",") or not a.engines and (not a.smoke or case.engine.name == "sluice")]
+             if (case.engine.name in a.engines.split(",") or not a.engines and (not a.smoke or case.engine.name == "sluice"))
+             and a.match in f"{case.engine.case} {case.engine.label()}"]
     if a.list:
         print("\n".join(f"{name}: {case.engine.case}: {case.rows} x ({case.prompt} + {case.new}): {case.engine.label()}"
                         for name, case in cases))

@@ -45,6 +45,9 @@ SPLITS = 0.03                       # of tokens where the other one won
 F32 = ["--compute", "f32", "--kv-format", "f32"]
 CUBLASLT = ["--matmul", "cublaslt"]
 H2O = ["--kv-policy", "h2o", "--kv-budget", "48"]
+# Programs of the stage `ops`, which a kit has to bring.
+OPS_TESTS = ("gpu/rows_test", "gpu/head_test", "gpu/decode_test", "gpu/matmul_test", "gpu/attend_test", "gpu/experts_test", "flat_test",
+             "device_test", "line_device_test")
 SIMULATED_CANNOT = {"rows_test", "decode_test", "matmul_test", "experts_test"}  # weights in rows: no CPU kernel reads them
 LLAMA = """family = llama
 dim = 128
@@ -206,10 +209,8 @@ def ops_binary(b, path):
 
 
 def stage_ops(b):
-    at = os.path.join(ROOT, b.a.tests)
-    for name in ("gpu/rows_test", "gpu/head_test", "gpu/decode_test", "gpu/matmul_test", "gpu/attend_test", "gpu/experts_test", "flat_test",
-                 "device_test", "line_device_test"):
-        yield name, lambda path=os.path.join(at, name): ops_binary(b, path)
+    for name in OPS_TESTS:
+        yield name, lambda path=os.path.join(ROOT, b.a.tests, name): ops_binary(b, path)
 
 
 # ---- engine ----------------------------------------------------------------------------------------

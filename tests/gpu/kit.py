@@ -18,14 +18,15 @@ import shutil
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from check_gpu import OPS_TESTS  # noqa: E402
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-MIB_MAX = 60
+MIB_MAX = 55  # a lent machine takes uploads of at most 64 MiB, sources and results with them
 LOADER = "ld-linux-x86-64.so.2"
 # Whoever loads one of them has to load all of the same version; the driver asks for the last four.
 GLIBC = (LOADER, "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libresolv.so.2", "libutil.so.1")
-TESTS = ("gpu/rows_test", "gpu/head_test", "gpu/decode_test", "gpu/matmul_test", "gpu/attend_test", "flat_test",
-         "device_test", "line_device_test")
-FILES = ("LICENSE", "tests/trial.py", "tests/gpu/check_gpu.py", "tests/data/prompts.jsonl", "bench/conditions.py",
+FILES = ("LICENSE", "tests/trial.py", "tests/gpu/card.py", "tests/gpu/check_gpu.py", "tests/data/prompts.jsonl", "bench/conditions.py",
          "bench/gpu.py", "bench/peers", "configs")
 
 # up: where the kit is from here.
@@ -44,9 +45,10 @@ exec "$at/glibc/%(loader)s" --library-path "$at/glibc:$at/lib:${LD_LIBRARY_PATH:
     "$at/bin/%(program)s" "$@"
 """
 
-README = """sluice, commit %(commit)s: a kit for a machine with an NVIDIA driver (CUDA 13) and Python 3.8.
+README = """sluice, commit %(commit)s: a kit for a machine with an NVIDIA driver (version 580 for nvcc 13, 525 for nvcc 12: bin/ was built by %(nvcc)s) and Python 3.8.
 
     ./sluice probe --device cuda
+    python3 tests/gpu/card.py 1 -o OUT   # then 2 and 3: the most valuable checks and figures in three calls of ten minutes
     ./check-gpu --for 9m       # is what the GPU computes right? Again and again, until it does not end with 75
     ./bench-gpu --for 9m       # the figures; likewise
     DEVICE=$PWD/build/tests/sim_device.so:1,20 ./check-gpu   # without a GPU: the simulated accelerator
@@ -96,11 +98,11 @@ def starter(kit, at, program):
 def programs(kit, a):
     """bin/, and what starts them; the paths of the originals."""
     made = {"sluice": os.path.join(ROOT, "sluice")}
-    made.update({os.path.basename(t): os.path.join(ROOT, a.tests, t) for t in TESTS})
+    made.update({os.path.basename(t): os.path.join(ROOT, a.tests, t) for t in OPS_TESTS})
     for name, source in made.items():
         put(source, os.path.join(kit, "bin", name), strip=True)
     starter(kit, "sluice", "sluice")
-    for t in TESTS:
+    for t in OPS_TESTS:
         starter(kit, os.path.join("build/tests", t), os.path.basename(t))
     libraries = {"build/tests/sim_device.so": os.path.join(ROOT, a.tests, "sim_device.so")}
     cuda = os.path.join(ROOT, "sluice-cuda.so")
@@ -130,6 +132,7 @@ def main():
     p.add_argument("-o", "--output", default=os.path.join(ROOT, "build/gpu-kit/sluice-gpu"))
     p.add_argument("--tests", default="build/tests")
     p.add_argument("--models", default=os.path.join(ROOT, "build/gpu/models"))
+    p.add_argument("--nvcc", default="", help="what built sluice-cuda.so, for the README")
     a = p.parse_args()
     kit = os.path.abspath(a.output)
     shutil.rmtree(kit, ignore_errors=True)
@@ -151,7 +154,7 @@ def main():
         script(os.path.join(kit, name), '#!/bin/sh\ncd "${0%/*}" && exec python3 ' + command + ' "$@"\n')
     without = "" if os.path.exists(os.path.join(kit, "sluice-cuda.so")) else "\nBuilt without nvcc: no sluice-cuda.so in it.\n"
     script(os.path.join(kit, "COMMIT"), commit() + "\n")
-    script(os.path.join(kit, "README"), README % {"commit": commit(), "without": without})
+    script(os.path.join(kit, "README"), README % {"commit": commit(), "without": without, "nvcc": a.nvcc or "none"})
     for name in ("COMMIT", "README"):
         os.chmod(os.path.join(kit, name), 0o644)
     mib = size_of(kit) / (1 << 20)
