@@ -705,7 +705,7 @@ fault("the search for patches is one short", "kernels/cuda/panel.cuh",
 fault("scales of k-quants are those of a slice", "kernels/cuda/panel.cuh",
       "columns_part_scale(KIND, column + SCALES + r, slice,", "columns_part_scale(KIND, column + SCALES + r, slice / 4 * 2,", DECODE)
 fault("upper rows of q4 have the lower ones' codes", "kernels/cuda/panel.cuh",
-      "(8 * (i % 4) + r / 16 * 4) & 15)", "(8 * (i % 4)) & 15)", DECODE)
+      "mask = r < 16 ? 0x0f : 0xf0;", "mask = 0x0f;", DECODE)
 fault("an f32 tile is multiplied before it is there", "kernels/cuda/matmul.cu",
       "        __syncthreads();\n        const int n =", "        const int n =", MATMUL)
 fault("an f32 tile is overwritten while it is read", "kernels/cuda/matmul.cu",
@@ -731,6 +731,17 @@ fault("an output behind the last", "kernels/cuda/mma_tile.cuh",
 fault("the rounding of x leaves out the last block", "kernels/cuda/matmul_mma.cu",
       "t.n_blocks = (int)ceil_div(t.n_words, ROUND_BLOCK);", "t.n_blocks = (int)max_i64(t.n_words / ROUND_BLOCK, 1);",
       MATMUL)
+PANEL_CU = "kernels/cuda/matmul_panel.cu"
+fault("panels: a turn is decoded before it is here", PANEL_CU, "cp_async_wait<AHEAD - 2>();", "cp_async_wait<AHEAD - 1>();", MATMUL)
+fault("panels: a stage is multiplied before it is decoded", PANEL_CU,
+      "        __syncthreads(); // turn c is decoded, c + 1 is here, and nobody reads stages of c - 1\n", "", MATMUL)
+fault("panels: one stage less for pieces", PANEL_CU, ">> shift) + 1;", ">> shift);", MATMUL)
+fault("panels: the first turn is decoded before it is here", PANEL_CU, "        turn_fetch<BM, BN, BK, AHEAD>(t, tile, c);\n    cp_async_wait<AHEAD - 1>();\n",
+      "        turn_fetch<BM, BN, BK, AHEAD>(t, tile, c);\n", MATMUL)
+fault("panels: a row behind the last is copied", PANEL_CU, "there = tile->row0 + row < t->p.m;", "there = tile->row0 + row <= t->p.m;", MATMUL)
+fault("panels: a piece goes on behind its panel", PANEL_CU, "copied = there && i < bytes;", "copied = there;", MATMUL)
+fault("panels: numbers behind the last of a row are not zeros", "kernels/cuda/panel.cuh", "    if (n >= SLICE)\n", "    if (n > 0)\n", MATMUL)
+fault("panels: sums are stored over stages in use", PANEL_CU, "    __syncthreads(); // the stages are free\n", "", MATMUL)
 fault("a turn of groups is overwritten while it is read", "kernels/cuda/matmul_int8.cu",
       "g += INT8_WARPS, odd ^= 1", "g += INT8_WARPS, odd ^= 0", MATMUL)
 fault("a turn of groups is not waited for", "kernels/cuda/matmul_int8.cu",

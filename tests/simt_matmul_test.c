@@ -244,6 +244,55 @@ static void turing_multiplies_f16(void **state)
     free((void *)panels.panels);
 }
 
+/* Panels that are decoded on the way to the cores: the bytes of decode, then matmul. */
+static void panels_check(enum dtype t, int m, int n, int k, int arch)
+{
+    struct weight panels = weight_make(t, n, k, (uint64_t)(t + m));
+    struct weight rows = in_rows(&panels, rows_dtype(arch));
+    struct matmul_args a = {.parts[0] = {.w = rows, .add = m % 2, .act = m % 3}};
+    struct arrays s = arrays_make(&a, m, n, k);
+    char what[128];
+    snprintf(what, sizeof what, "panels of %s m %d n %d k %d sm_%d", dtype_info(t)->name, m, n, k,
+             arch);
+    simt_arch_set(arch);
+    float *want = device_y(COMPUTE_BF16, a, s.y0, 1, what);
+    a.parts[0].w = panels;
+    float *got = device_y(COMPUTE_BF16, a, s.y0, (uint64_t)m, what);
+    assert_same_bits(got, want, m * a.parts[0].y_stride * 4, what);
+    free(want);
+    free(got);
+    arrays_free(&s);
+    free((void *)rows.panels);
+    free((void *)panels.panels);
+    simt_arch_set(80);
+}
+
+static void panels_multiply_as_rows_do(void **state)
+{
+    (void)state;
+    static const int archs[] = {75, 80, 90};
+    for (enum dtype t = 0; t < N_DTYPES; t++) {
+        const int block = dtype_info(t)->partial_block ? 1 : dtype_info(t)->block;
+        for (int i = 0; i < 3; i++)
+            panels_check(t, 1 + 20 * i, 65 + 8 * i, block == 1 ? 97 + 64 * i : (3 - i) * block,
+                         archs[(i + (int)t) % 3]);
+        panels_check(t, 130, 33, block == 1 ? 97 : block, archs[t % 3]);
+    }
+}
+
+/* Long rows: every stage is used again. */
+static void panels_of_long_rows(void **state)
+{
+    (void)state;
+    static const enum dtype formats[] = {DTYPE_Q4, DTYPE_Q8, DTYPE_Q6_K, DTYPE_G4_128, DTYPE_BF12};
+    for (int i = 0; i < (int)(sizeof formats / sizeof *formats); i++)
+        for (int arch = 75; arch <= 90; arch += 15) {
+            panels_check(formats[i], 16, 70, 1024, arch);
+            panels_check(formats[i], 33, 33, 1024, arch);
+            panels_check(formats[i], 131, 130, 512, arch);
+        }
+}
+
 static void int8_gives_the_bytes_of_the_cpu(void **state)
 {
     (void)state;
@@ -341,6 +390,8 @@ int main(void)
         cmocka_unit_test(tensor_cores_make_one_chain),
         cmocka_unit_test(tensor_cores_do_not_mix_rows),
         cmocka_unit_test(turing_multiplies_f16),
+        cmocka_unit_test(panels_multiply_as_rows_do),
+        cmocka_unit_test(panels_of_long_rows),
         cmocka_unit_test(int8_gives_the_bytes_of_the_cpu),
         cmocka_unit_test(int8_odd_rows),
         cmocka_unit_test(parts_share_x_alone),

@@ -132,7 +132,10 @@ static void multiply_part(cudaStream_t stream, const struct product *p, enum com
                           void *scratch, enum inputs *there)
 {
     const int in_rows = p->panel_bytes == 0;
-    enum inputs inputs = p->dtype == DTYPE_F16 ? INPUTS_F16 : INPUTS_BF16;
+    const int f16 = in_rows ? p->dtype == DTYPE_F16 : launch_arch() < 80;
+    enum inputs inputs = f16 ? INPUTS_F16 : INPUTS_BF16;
+    struct product rounded = *p; // x gets the format that W has, or is decoded to
+    rounded.dtype = f16 ? DTYPE_F16 : DTYPE_BF16;
     if (compute == COMPUTE_F32) {
         CHECK(!in_rows);
         matmul_f32(stream, p);
@@ -140,21 +143,22 @@ static void multiply_part(cudaStream_t stream, const struct product *p, enum com
     }
     if (compute == COMPUTE_INT8 && (p->dtype == DTYPE_Q8 || p->dtype == DTYPE_Q4))
         inputs = INPUTS_CODES;
-    CHECK(inputs == INPUTS_CODES ? !in_rows
-                                 : in_rows && (p->dtype == DTYPE_BF16 || p->dtype == DTYPE_F16));
+    CHECK(!in_rows || (inputs != INPUTS_CODES && (f16 || p->dtype == DTYPE_BF16)));
     if (inputs != *there && inputs == INPUTS_CODES)
         matmul_quantise(stream, p, scratch);
     else if (inputs != *there)
-        matmul_round(stream, p, product_rows(p), scratch);
+        matmul_round(stream, &rounded, product_rows(p), scratch);
     *there = inputs;
     if (inputs == INPUTS_CODES)
         matmul_int8(stream, p, scratch);
+    else if (!in_rows)
+        matmul_panel(stream, p, scratch);
     else
         matmul_mma(stream, p, scratch);
 }
 
-/* Weights stand in panels under COMPUTE_F32, and under COMPUTE_INT8 those in q8 and q4; else in
- * rows of bf16 or f16. */
+/* Weights stand in panels of any format; unless under COMPUTE_F32, and under COMPUTE_INT8 those in
+ * q8 and q4, also in rows of bf16 or f16. */
 void cuda_matmul(cudaStream_t stream, const struct ops *ops, const struct matmul_args *args)
 {
     enum inputs there = INPUTS_NONE;

@@ -1,7 +1,8 @@
 /* kernels/cuda/matmul.cuh - what the matmuls of a device share: the product at hand, the end
  * of an output.
  *
- * Owns: that. Refuses: sums (matmul.cu, matmul_mma.cu, matmul_int8.cu; matmul_lt.cu). */
+ * Owns: that. Refuses: sums (matmul.cu, matmul_mma.cu, matmul_panel.cu, matmul_int8.cu,
+ * matmul_lt.cu). */
 #ifndef KERNELS_CUDA_MATMUL_CUH
 #define KERNELS_CUDA_MATMUL_CUH
 
@@ -101,6 +102,8 @@ void matmul_f32(cudaStream_t stream, const struct product *p);
 int64_t matmul_round_bytes(int m, int k);
 void matmul_round(cudaStream_t stream, const struct product *p, int rows, void *scratch);
 void matmul_mma(cudaStream_t stream, const struct product *p, const void *scratch);
+/* The same bytes over panels of any format, which are decoded on the way. */
+void matmul_panel(cudaStream_t stream, const struct product *p, const void *scratch);
 /* The same by cuBLASLt (matmul_lt.cuh). */
 int64_t lt_scratch_bytes(int m, int n, int k);
 /* Panels of q8 or q4; scratch: the codes of x, by matmul_quantise(). */

@@ -356,4 +356,48 @@ DEVICE uint32_t f16_pair(float first, float second)
     return (uint32_t)f32_to_f16(second) << 16 | f32_to_f16(first);
 }
 
+/* The same numbers, and that of an f16, by conversions of the device. Note: a NaN becomes 0x7fff
+ * (0x7fffffff) whatever its bits were: sums of a tensor core are the same, stored rows are not. */
+#ifdef SIMT
+DEVICE uint32_t cvt_bf16_pair(float first, float second)
+{
+    return (second == second ? (uint32_t)f32_to_bf16(second) : 0x7fffu) << 16 |
+           (first == first ? f32_to_bf16(first) : 0x7fffu);
+}
+DEVICE uint32_t cvt_f16_pair(float first, float second)
+{
+    return (second == second ? (uint32_t)f32_to_f16(second) : 0x7fffu) << 16 |
+           (first == first ? f32_to_f16(first) : 0x7fffu);
+}
+DEVICE float cvt_f16(uint16_t number)
+{
+    const float x = f16_to_f32(number);
+    return x == x ? x : __uint_as_float(0x7fffffffu);
+}
+#else
+DEVICE uint32_t cvt_bf16_pair(float first, float second)
+{
+#if ARCH >= 80
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+#else
+    return bf16_pair(first, second);
+#endif
+}
+DEVICE uint32_t cvt_f16_pair(float first, float second)
+{
+    uint16_t low, high;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(low) : "f"(first));
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(high) : "f"(second));
+    return (uint32_t)high << 16 | low;
+}
+DEVICE float cvt_f16(uint16_t number)
+{
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(number));
+    return x;
+}
+#endif
+
 #endif

@@ -3,6 +3,7 @@
  * Owns: what they do to bits. Refuses: all that is not in the table, to the letter.
  * Note: a NaN that arithmetic makes is 0x7fffffff, as on the device and other than
  * on x86; comparisons without u are false for a NaN, `ne` too. */
+#include "kernels/dtype.h"
 #include "tests/simt/ptx.h"
 
 #include <math.h>
@@ -101,6 +102,11 @@ static int32_t dot4(uint32_t a, uint32_t b, uint32_t c)
     return (int32_t)c;
 }
 
+static uint32_t bf16_of(float x)
+{
+    return x != x ? 0x7fff : f32_to_bf16(x);
+}
+
 /* The divisor; zero is an error, as under the shim. */
 static int64_t divisor(int64_t b, const struct ptx_inst *i)
 {
@@ -196,6 +202,9 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     X(cvt_rn_f32_s32, "cvt.rn.f32.s32", 2, s32, f32, (float)a)                                     \
     X(cvt_rn_f32_u32, "cvt.rn.f32.u32", 2, u32, f32, (float)a)                                     \
     X(cvt_rzi_s32_f32, "cvt.rzi.s32.f32", 2, f32, s32, to_s32(a))                                  \
+    X(cvt_rn_bf16x2_f32, "cvt.rn.bf16x2.f32", 3, f32, u32, bf16_of(a) << 16 | bf16_of(b))          \
+    X(cvt_rn_f16_f32, "cvt.rn.f16.f32", 2, f32, u16, a != a ? 0x7fff : f32_to_f16(a))              \
+    X(cvt_f32_f16, "cvt.f32.f16", 2, u16, f32, f16_to_f32(a))                                      \
     X(add_rn_f32, "add.rn.f32", 3, f32, f32, a + b)                                                \
     X(add_rz_f32, "add.rz.f32", 3, f32, f32, sum_cut(a, b))                                        \
     X(sub_rn_f32, "sub.rn.f32", 3, f32, f32, a - b)                                                \

@@ -1,0 +1,251 @@
+/* kernels/cuda/matmul_panel.cu - matmul on tensor cores over weights as a pack stores them: panels
+ * of any format, decoded on the way to the cores.
+ *
+ * Owns: how a stage of W is filled. Refuses: formats (panel.cuh), the order of sums (mma_tile.cuh).
+ * A number of W is what decode.cu's rows would hold (bf16; f16 on sm_75) and the steps are those of
+ * matmul_mma.cu, so the bytes of an output are those of decode, then matmul.
+ * A turn covers BK numbers along k. While the cores multiply turn c, warps decode turn c + 1 into
+ * the other of two stages of W; x and the stored bytes of the turns up to c + AHEAD are on their
+ * way into shared memory. Stored bytes come in pieces: a piece has `numbers` along k of each row of
+ * a panel, which are 64 or a block of the format where that is longer. Formats that have no such
+ * pieces (plain numbers, bf12, nf4_s8, tq1_0) are decoded from where they lie.
+ * Roofs. Few rows: HBM, 0.56 byte a weight in q4; x is read by each block, so blocks have 64
+ * columns. Many: the cores; a tile of 128 rows decodes W again. Decoding W to rows once would move
+ * 4.6 byte a weight: as long as multiplying 256 rows on an H100, so it would pay from about 900
+ * rows of one call on, which is more than tiles of tokens have. */
+#include "kernels/cuda/mma_tile.cuh"
+#include "kernels/cuda/panel.cuh"
+
+#define PANEL_ROWS_FEW 16  // up to here a tile of 16 rows
+#define PANEL_ROWS_MID 128 // up to here one of 64
+#define PANEL_WARPS    8
+#define PANEL_THREADS  (PANEL_WARPS * WARP)
+#define ANY_FORMAT     N_DTYPES
+
+struct panel_task {
+    struct product p;
+    const uint16_t *x;             // [m][row]
+    int64_t row;                   // numbers of a row: whole turns
+    int piece_shift;               // a piece has 2^shift numbers along k
+    int piece_bytes, piece_stages; // of one panel; 0: there are no pieces
+};
+
+/* The block's own: what it multiplies, and shared memory. */
+struct panel_tile {
+    int row0, o0;
+    uint16_t *stages; // x [AHEAD + 1][BM][BK], W [2][BN][BK]
+    uint8_t *pieces;  // [piece_stages][BN / 32][piece_bytes]
+};
+
+template <int BM, int BN, int BK, int AHEAD>
+static inline __host__ __device__ constexpr int panel_stage_numbers(void)
+{
+    return ((AHEAD + 1) * BM + 2 * BN) * BK;
+}
+
+/* Pieces in use at a time: those of turns c + 1 to c + AHEAD. */
+template <int BK, int AHEAD>
+static inline __host__ __device__ constexpr int panel_piece_stages(int shift)
+{
+    return (((AHEAD - 1) * BK + (1 << shift) - 1) >> shift) + 1;
+}
+
+/* x of turn c on its way; zeros for rows that are not there. */
+template <int BM, int BK, int AHEAD>
+DEVICE void x_fetch(const struct panel_task *t, const struct panel_tile *tile, int c)
+{
+    constexpr int PIECES = BK / 8, TURNS = (BM * PIECES + PANEL_THREADS - 1) / PANEL_THREADS;
+    uint16_t *to = tile->stages + c % (AHEAD + 1) * BM * BK;
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        const int i = turn * PANEL_THREADS + (int)threadIdx.x;
+        const int row = i / PIECES, piece = i % PIECES, there = tile->row0 + row < t->p.m;
+        const uint16_t *from = t->x + (there ? tile->row0 + row : 0) * t->row + c * BK + piece * 8;
+        if (BM * PIECES % PANEL_THREADS == 0 || i < BM * PIECES)
+            cp_async16_zeros(to + piece_at<BK>(row, piece), from, there ? 16 : 0);
+    }
+}
+
+/* The stored bytes of piece `at` of each panel; what lies behind the last panel, or behind the end
+ * of one, becomes zeros. */
+template <int BN>
+DEVICE void piece_fetch(const struct panel_task *t, const struct panel_tile *tile, int at)
+{
+    const int panel0 = tile->o0 / PANEL_ROWS, n_panels = (t->p.n + PANEL_ROWS - 1) / PANEL_ROWS;
+    const int64_t begin = (int64_t)at * t->piece_bytes;
+    const int bytes = (int)min_i64(t->piece_bytes, t->p.panel_bytes - begin);
+#pragma unroll
+    for (int panel = 0; panel < BN / PANEL_ROWS; panel++) {
+        const int there = panel0 + panel < n_panels;
+        const uint8_t *from =
+            t->p.weights + (there ? panel0 + panel : 0) * t->p.panel_bytes + begin;
+        uint8_t *to = tile->pieces +
+                      (at % t->piece_stages * (BN / PANEL_ROWS) + panel) * t->piece_bytes;
+        for (int i = (int)threadIdx.x * 16; i < t->piece_bytes; i += PANEL_THREADS * 16) {
+            const int copied = there && i < bytes;
+            cp_async16_zeros(to + i, copied ? from + i : t->p.weights, copied ? 16 : 0);
+        }
+    }
+}
+
+template <int BM, int BN, int BK, int AHEAD>
+DEVICE void turn_fetch(const struct panel_task *t, const struct panel_tile *tile, int c)
+{
+    if (c * BK < t->row) {
+        x_fetch<BM, BK, AHEAD>(t, tile, c);
+        if (t->piece_bytes > 0 && (c * BK & ((1 << t->piece_shift) - 1)) == 0)
+            piece_fetch<BN>(t, tile, c * BK >> t->piece_shift);
+    }
+    cp_async_commit();
+}
+
+/* Two numbers of W for the cores. bf16 that is stored as bf16 needs no rounding. */
+template <int KIND> DEVICE uint32_t pair_for_cores(int dtype, uint32_t first, uint32_t second)
+{
+    if (KIND == DTYPE_F16)
+        return cvt_f16_pair(__uint_as_float(first), __uint_as_float(second));
+    if (dtype == DTYPE_BF16 || dtype == DTYPE_BF12)
+        return first >> 16 | (second & 0xffff0000u);
+    return cvt_bf16_pair(__uint_as_float(first), __uint_as_float(second));
+}
+
+/* W of turn c into its stage, a slice of a panel a warp. */
+template <int BM, int BN, int BK, int AHEAD, int FORMAT, int KIND>
+DEVICE void turn_decode(const struct panel_task *t, const struct panel_tile *tile, int c)
+{
+    constexpr int PANELS = BN / PANEL_ROWS, SLICES = PANELS * (BK / SLICE);
+    const int dtype = FORMAT == ANY_FORMAT ? t->p.dtype : FORMAT;
+    uint16_t *to = tile->stages + ((AHEAD + 1) * BM + c % 2 * BN) * BK;
+#pragma unroll
+    for (int i = warp_id(); i < SLICES; i += PANEL_WARPS) {
+        const int panel = i % PANELS, slice = i / PANELS, row = panel * PANEL_ROWS + lane_id();
+        const int k = c * BK + slice * SLICE, at = k >> t->piece_shift;
+        const int first = t->piece_bytes > 0 ? at << t->piece_shift : 0; // number of what is read
+        const uint8_t *from =
+            t->piece_bytes > 0
+                ? tile->pieces + (at % t->piece_stages * PANELS + panel) * t->piece_bytes
+                : t->p.weights + (tile->o0 / PANEL_ROWS + panel) * t->p.panel_bytes;
+        uint32_t bits[SLICE] = {};
+        if (tile->o0 + panel * PANEL_ROWS < t->p.n && k < t->p.k)
+            panel_slice(dtype, from, t->p.k - first, k - first, bits);
+        uint32_t pairs[SLICE / 2];
+        for (int j = 0; j < SLICE / 2; j++)
+            pairs[j] = pair_for_cores<KIND>(dtype, bits[2 * j], bits[2 * j + 1]);
+        for (int j = 0; j < 2; j++)
+            *(uint4 *)(to + piece_at<BK>(row, slice * 2 + j)) =
+                make_uint4(pairs[4 * j], pairs[4 * j + 1], pairs[4 * j + 2], pairs[4 * j + 3]);
+    }
+}
+
+template <int BM, int BN, int BK, int WM, int WN, int AHEAD, int FORMAT, int KIND>
+DEVICE void tile_multiply(const struct panel_task *t, const struct panel_tile *tile)
+{
+    const int multiplies = warp_id() < BM / WM * (BN / WN), n_turns = (int)(t->row / BK);
+    const int row = warp_id() / (BN / WN) * WM, o = warp_id() % (BN / WN) * WN;
+    float d[WM / 16][WN / 8][4] = {};
+    for (int c = 0; c < AHEAD; c++)
+        turn_fetch<BM, BN, BK, AHEAD>(t, tile, c);
+    cp_async_wait<AHEAD - 1>();
+    __syncthreads(); // turn 0 is here
+    turn_decode<BM, BN, BK, AHEAD, FORMAT, KIND>(t, tile, 0);
+    for (int c = 0; c < n_turns; c++) {
+        cp_async_wait<AHEAD - 2>();
+        __syncthreads(); // turn c is decoded, c + 1 is here, and nobody reads stages of c - 1
+        turn_fetch<BM, BN, BK, AHEAD>(t, tile, c + AHEAD);
+        if (c + 1 < n_turns)
+            turn_decode<BM, BN, BK, AHEAD, FORMAT, KIND>(t, tile, c + 1);
+        const int x = c % (AHEAD + 1); // rows of W are counted from there
+        if (multiplies)
+            stage_multiply<BK, WM, WN, KIND>(tile->stages + x * BM * BK, row,
+                                             (AHEAD + 1 - x) * BM + c % 2 * BN + o, d);
+    }
+    cp_async_wait<0>();
+    __syncthreads(); // the stages are free
+    if (multiplies)
+        sums_finish<WM, WN>(&t->p, tile->row0 + row, tile->o0 + o, d,
+                            (float *)tile->stages + warp_id() * strip_floats<WN>());
+}
+
+template <int BM, int BN, int BK, int WM, int WN, int AHEAD, int FORMAT>
+static __global__ void __launch_bounds__(PANEL_THREADS) matmul_panel_tile(struct panel_task t)
+{
+    struct taken taken = {};
+    struct panel_tile tile;
+    tile.stages = take<uint16_t>(&taken, panel_stage_numbers<BM, BN, BK, AHEAD>());
+    tile.pieces =
+        take<uint8_t>(&taken, t.piece_stages * (BN / PANEL_ROWS) * t.piece_bytes);
+    if (!expert_enter(&t.p, BM, BN))
+        return; // the block as one
+    t.x += t.p.pair * t.row;
+    tile.row0 = tile_row(&t.p, BM);
+    tile.o0 = tile_column(&t.p, BM, BN);
+    if (FORMAT != ANY_FORMAT) { // as the host says, in code
+        t.piece_shift = 6;
+        t.piece_bytes = FORMAT == DTYPE_Q8 ? Q8_GROUP_BYTES : Q4_GROUP_BYTES;
+        t.piece_stages = panel_piece_stages<BK, AHEAD>(6);
+    }
+    if (ARCH >= 80)
+        tile_multiply<BM, BN, BK, WM, WN, AHEAD, FORMAT, DTYPE_BF16>(&t, &tile);
+    else
+        tile_multiply<BM, BN, BK, WM, WN, AHEAD, FORMAT, DTYPE_F16>(&t, &tile);
+}
+
+/* Numbers along k of a piece, as a shift; 0: there are no pieces. */
+static int piece_shift_of(int dtype)
+{
+    switch (dtype) {
+    case DTYPE_Q8:
+    case DTYPE_Q4:
+        return 6;
+#define COLUMN_CASE(NAME, name, block, ...)                                                        \
+    case DTYPE_##NAME:                                                                             \
+        return (block) == 256 ? 8 : (block) == 128 ? 7 : 6;
+        COLUMN_FORMATS(COLUMN_CASE)
+#undef COLUMN_CASE
+    default:
+        return 0;
+    }
+}
+
+template <int BM, int BN, int BK, int WM, int WN, int AHEAD, int FORMAT>
+static void panel_launch(cudaStream_t stream, struct panel_task t)
+{
+    const int grid = tile_count(&t.p, BM, BN);
+    t.piece_stages = panel_piece_stages<BK, AHEAD>(t.piece_shift);
+    const int shared = take_bytes<uint16_t>(panel_stage_numbers<BM, BN, BK, AHEAD>()) +
+                       take_bytes<uint8_t>(t.piece_stages * (BN / PANEL_ROWS) * t.piece_bytes);
+    LAUNCH((matmul_panel_tile<BM, BN, BK, WM, WN, AHEAD, FORMAT>), grid, PANEL_THREADS, shared,
+           stream, t);
+}
+
+/* Shared memory of any of these is below 64 KiB, which sm_75 has: longer pieces (6,720 bytes in
+ * q6_k) leave room for fewer turns ahead. */
+template <int FORMAT> static void panel_choose(cudaStream_t stream, const struct panel_task *t)
+{
+    constexpr int ANY = FORMAT == ANY_FORMAT, Q4 = FORMAT == DTYPE_Q4;
+    const int rows = product_rows_likely(&t->p);
+    if (rows <= PANEL_ROWS_FEW)
+        panel_launch<16, 64, 64, 16, 16, ANY ? 4 : Q4 ? 8 : 6, FORMAT>(stream, *t);
+    else if (rows <= PANEL_ROWS_MID)
+        panel_launch<64, 64, ANY ? 32 : 64, 32, 16, 3, FORMAT>(stream, *t);
+    else
+        panel_launch<128, ANY ? 64 : 128, 32, ANY ? 32 : 64, 32, Q4 ? 3 : 2, FORMAT>(stream, *t);
+}
+
+void matmul_panel(cudaStream_t stream, const struct product *p, const void *scratch)
+{
+    struct panel_task t = {};
+    t.p = *p;
+    t.x = (const uint16_t *)scratch;
+    t.row = weight_row_numbers(p->k);
+    t.piece_shift = piece_shift_of(p->dtype);
+    if (t.piece_shift > 0)
+        t.piece_bytes =
+            (int)dtype_row_bytes((enum dtype)p->dtype, (int64_t)1 << t.piece_shift) * PANEL_ROWS;
+    if (p->dtype == DTYPE_Q4)
+        panel_choose<DTYPE_Q4>(stream, &t);
+    else if (p->dtype == DTYPE_Q8)
+        panel_choose<DTYPE_Q8>(stream, &t);
+    else
+        panel_choose<ANY_FORMAT>(stream, &t);
+}
