@@ -66,8 +66,10 @@ static enum err lane_wait(struct lane *l, int most)
 
 static void lane_send(struct lane *l, const struct device_api *api, int64_t n_bytes)
 {
+    if (l->at + n_bytes > RAM_BYTES / 2)
+        l->at = 0;
     uint8_t *ram = l->ram + l->at, *device = l->device + l->at;
-    l->at = l->at + 2 * n_bytes <= RAM_BYTES / 2 ? l->at + n_bytes : 0;
+    l->at += n_bytes;
     pthread_mutex_lock(&l->lock);
     l->in_flight++;
     pthread_mutex_unlock(&l->lock);
