@@ -128,8 +128,19 @@ struct product product_of(const struct matmul_args *a, const struct matmul_part 
 /* What of x stands in the scratch: parts that read the same share it. */
 enum inputs { INPUTS_NONE, INPUTS_BF16, INPUTS_F16, INPUTS_CODES };
 
-static void multiply_part(cudaStream_t stream, const struct product *p, enum compute compute,
-                          void *scratch, enum inputs *there)
+/* How many parts from the first one on are multiplied in one launch: those in rows of one format
+ * share x as it was rounded, and differ in W alone. */
+static int parts_alike(const struct product parts[], int n_parts)
+{
+    int n = 1;
+    while (n < n_parts && parts[0].panel_bytes == 0 && parts[n].panel_bytes == 0 &&
+           parts[n].dtype == parts[0].dtype)
+        n++;
+    return n;
+}
+
+static void multiply_parts(cudaStream_t stream, const struct product p[], int n_parts,
+                           enum compute compute, void *scratch, enum inputs *there)
 {
     const int in_rows = p->panel_bytes == 0;
     const int f16 = in_rows ? p->dtype == DTYPE_F16 : launch_arch() < 80;
@@ -154,41 +165,53 @@ static void multiply_part(cudaStream_t stream, const struct product *p, enum com
     else if (!in_rows)
         matmul_panel(stream, p, scratch);
     else
-        matmul_mma(stream, p, scratch);
+        matmul_mma(stream, p, n_parts, scratch);
+}
+
+static void multiply_all(cudaStream_t stream, const struct product parts[], int n_parts,
+                         enum compute compute, void *scratch)
+{
+    enum inputs there = INPUTS_NONE;
+    for (int i = 0, n; i < n_parts; i += n) {
+        n = parts_alike(parts + i, n_parts - i);
+        multiply_parts(stream, parts + i, n, compute, scratch, &there);
+    }
 }
 
 /* Weights stand in panels of any format; unless under COMPUTE_F32, and under COMPUTE_INT8 those in
  * q8 and q4, also in rows of bf16 or f16. */
 void cuda_matmul(cudaStream_t stream, const struct ops *ops, const struct matmul_args *args)
 {
-    enum inputs there = INPUTS_NONE;
+    struct product parts[MATMUL_PARTS];
+    int n = 0;
     CHECK(ops->matmul == MATMUL_OWN); // others know their device: device.cu
     CHECK(args->n_parts >= 1 && args->n_parts <= MATMUL_PARTS);
     for (int i = 0; i < args->n_parts; i++) {
-        const struct product p = product_of(args, &args->parts[i]);
-        CHECK(p.k == args->parts[0].w.k);
-        if (p.m > 0 && p.n > 0)
-            multiply_part(stream, &p, ops->compute, args->scratch, &there);
+        parts[n] = product_of(args, &args->parts[i]);
+        CHECK(parts[n].k == args->parts[0].w.k);
+        n += parts[n].m > 0 && parts[n].n > 0;
     }
+    multiply_all(stream, parts, n, ops->compute, args->scratch);
 }
 
 void cuda_expert_matmul(cudaStream_t stream, const struct ops *ops,
                         const struct expert_matmul_args *args)
 {
-    enum inputs there = INPUTS_NONE;
+    struct product parts[MATMUL_PARTS];
     const struct route *r = &args->route;
     for (int i = 0; i < args->matmul.n_parts; i++) {
-        struct product p = product_of(&args->matmul, &args->matmul.parts[i]);
-        CHECK(p.n % (r->n_experts * PANEL_ROWS) == 0);
-        p.n /= r->n_experts;
-        p.first = r->first;
-        p.pairs = args->by_token ? r->pairs : NULL;
-        p.n_experts = r->n_experts;
-        p.used = r->n_used;
-        p.n_pairs = p.m * r->n_used;
-        if (p.m > 0)
-            multiply_part(stream, &p, ops->compute, args->matmul.scratch, &there);
+        struct product *p = &parts[i];
+        *p = product_of(&args->matmul, &args->matmul.parts[i]);
+        CHECK(p->n % (r->n_experts * PANEL_ROWS) == 0);
+        p->n /= r->n_experts;
+        p->first = r->first;
+        p->pairs = args->by_token ? r->pairs : NULL;
+        p->n_experts = r->n_experts;
+        p->used = r->n_used;
+        p->n_pairs = p->m * r->n_used;
     }
+    if (args->matmul.m > 0)
+        multiply_all(stream, parts, args->matmul.n_parts, ops->compute, args->matmul.scratch);
 }
 
 /* Rows of x of all pairs; of a matmul that is asked of the maker's library, its own. */

@@ -23,7 +23,8 @@ struct product {
     const int32_t *pairs; // x has rows of tokens, pair i that of token pairs[i] / used; NULL: x has
                           // rows of pairs
     int n_experts, used, n_pairs, blocks;
-    int pair; // the expert's first one
+    int pair;   // the expert's first one
+    int block0; // of the grid: products that share x share a grid, each has blocks in a row
 };
 /* Rows of x in all, and those that a tile is likely to meet. */
 static inline int product_rows(const struct product *p)
@@ -50,7 +51,7 @@ DEVICE int expert_enter(struct product *p, int rows, int columns)
 {
     if (!p->first)
         return 1;
-    const int e = (int)blockIdx.x / p->blocks;
+    const int e = ((int)blockIdx.x - p->block0) / p->blocks;
     const int64_t matrix_bytes = p->panel_bytes ? p->n / PANEL_ROWS * p->panel_bytes
                                                 : p->n * (int64_t)((p->k + 63) / 64 * 128);
     p->pair = p->first[e];
@@ -58,14 +59,15 @@ DEVICE int expert_enter(struct product *p, int rows, int columns)
     p->weights += e * matrix_bytes;
     p->bias = p->bias ? p->bias + e * (int64_t)p->n : NULL;
     p->y += p->pair * p->y_stride;
-    return (int)blockIdx.x % p->blocks <
+    return ((int)blockIdx.x - p->block0) % p->blocks <
            (p->m + rows - 1) / rows * ((p->n + columns - 1) / columns);
 }
 
 /* Tiles of a grid: those of one piece of W run side by side, so that it is read from HBM once. */
 DEVICE int tile_of(const struct product *p)
 {
-    return p->first ? (int)blockIdx.x % p->blocks : (int)blockIdx.x;
+    const int block = (int)blockIdx.x - p->block0;
+    return p->first ? block % p->blocks : block;
 }
 DEVICE int tile_row(const struct product *p, int rows)
 {
@@ -97,11 +99,13 @@ DEVICE void product_finish(const struct product *p, int row, int o, float sum)
 
 /* Panels of any format in f32, rule a's order. */
 void matmul_f32(cudaStream_t stream, const struct product *p);
-/* Rows of bf16, or of f16, on tensor cores. scratch: the rows of x in that format, by
- * matmul_round(); those from the m-th on are zeros. */
+/* n_parts products over rows of bf16, or of f16, on tensor cores, in one launch: m, k, x and the
+ * format are the same in all. scratch: the rows of x in that format, by matmul_round(); those from
+ * the m-th on are zeros. */
 int64_t matmul_round_bytes(int m, int k);
 void matmul_round(cudaStream_t stream, const struct product *p, int rows, void *scratch);
-void matmul_mma(cudaStream_t stream, const struct product *p, const void *scratch);
+void matmul_mma(cudaStream_t stream, const struct product parts[], int n_parts,
+                const void *scratch);
 /* The same bytes over panels of any format, which are decoded on the way. */
 void matmul_panel(cudaStream_t stream, const struct product *p, const void *scratch);
 /* The same by cuBLASLt (matmul_lt.cuh). */

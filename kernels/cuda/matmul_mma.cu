@@ -7,20 +7,23 @@
  * weight_row_numbers(k) in all, the last ones zeros. A tensor core's output sees its own row,
  * column and sum only; k is never split, tiles only say who computes what: so neither m nor
  * neighbours nor the grid can show in the result.
- * Roofs. Few rows (decode): W once from HBM, 2 bytes a weight, 8 stages of 64 columns in flight (32
- * KiB of W a block). Many: the cores; 128 x 128 has 64 FLOPs per byte of shared memory, and x is
- * read ceil(n / 128) times, W ceil(m / 128) times, mostly from L2. Every tile takes 48 KiB of
- * shared memory, which needs no asking for: as many stages as go in there. */
+ * Roofs. Few rows (decode): W once from HBM, 2 bytes a weight. A block keeps 28 KiB of W in flight
+ * (16 rows: 7 chunks of 32 outputs), 24 KiB (64 rows: 6 chunks) or 32 KiB (128 rows: 4 chunks of 64
+ * outputs); an H100 needs about 18 KiB an SM. n = 4,096 gives 128 blocks, an H100 has 132 SMs.
+ * Many rows: the cores; 128 x 128 has 64 FLOPs per byte of shared memory, and x is read ceil(n / 128)
+ * times, W ceil(m / 128) times, mostly from L2; 48 KiB of shared memory, so that two blocks fit an SM
+ * of any card. sm_75 has no copies that run by themselves: two stages, and registers between. */
 #include "kernels/cuda/mma_tile.cuh"
 
-#define MMA_ROWS_FEW 16  // up to here a tile of 16 rows
-#define MMA_ROWS_MID 128 // up to here one of 64
-#define ROUND_BLOCK  256
+#define MMA_ROWS_FEW  16  // up to here a tile of 16 rows
+#define MMA_ROWS_SOME 64  // up to here one of 64 rows and 32 outputs
+#define MMA_ROWS_MID  128 // up to here one of 64 rows and 64 outputs
+#define ROUND_BLOCK   256
 
 struct mma_task {
-    struct product p;
+    struct product parts[MATMUL_PARTS];
+    int n_parts;
     const uint16_t *x; // [m][row]
-    const uint16_t *w; // [n][row]
     int64_t row;       // numbers of a row: whole chunks
 };
 
@@ -63,81 +66,180 @@ void matmul_round(cudaStream_t stream, const struct product *p, int rows, void *
         LAUNCH(round_x, rows * t.n_blocks, ROUND_BLOCK, 0, stream, t);
 }
 
-/* One stage on its way: rows of x, then of W; zeros for rows that are not there. */
-template <int BM, int BN, int BK, int THREADS>
-DEVICE void stage_fetch(const struct mma_task *t, int row0, int o0, int k0, uint16_t *stage)
+template <int BM, int BN, int BK, int WM, int WN> struct mma_tile {
+    static constexpr int THREADS = BM / WM * (BN / WN) * WARP;
+    static constexpr int PIECES = BK / 8;        // of 16 bytes, of a row of a stage
+    static constexpr int STAGE = (BM + BN) * BK; // numbers
+    static constexpr int STEP = THREADS / PIECES; // rows between two pieces of a thread
+    static constexpr int N = (BM + BN) / STEP;    // pieces of a thread
+    static_assert(BM % STEP == 0 && BN % STEP == 0 && STEP % 8 == 0, "the places of a thread's "
+                                                                     "pieces differ by constants");
+};
+
+/* What a thread copies of every stage: N pieces, of rows STEP apart, those of x first. A row that
+ * is not there has the address of a row that is, and is zeros. */
+template <int N> struct pieces {
+    const uint16_t *from[N];
+    unsigned there; // a bit of each
+    int to;         // of the first, in a stage
+};
+
+template <class Tile, int BM, int BK>
+DEVICE void pieces_find(const struct mma_task *t, const struct product *p, int row0, int o0,
+                        struct pieces<Tile::N> *s)
 {
-    constexpr int PIECES = BK / 8;
+    const int row = (int)threadIdx.x / Tile::PIECES, piece = (int)threadIdx.x % Tile::PIECES;
+    const uint16_t *x = t->x + p->pair * t->row, *w = (const uint16_t *)p->weights;
+    s->there = 0;
+    s->to = piece_at<BK>(row, piece);
 #pragma unroll
-    for (int i = (int)threadIdx.x; i < (BM + BN) * PIECES; i += THREADS) {
-        const int row = i / PIECES, piece = i % PIECES, of_x = row < BM;
-        const int at = of_x ? row0 + row : o0 + row - BM, there = at < (of_x ? t->p.m : t->p.n);
-        const uint16_t *from = (of_x ? t->x : t->w) + (there ? at : 0) * t->row + k0 + piece * 8;
-        cp_async16_zeros(stage + piece_at<BK>(row, piece), from, there ? 16 : 0);
+    for (int i = 0; i < Tile::N; i++) {
+        const int of_x = i * Tile::STEP < BM;
+        const int at = of_x ? row0 + row + i * Tile::STEP : o0 + row + i * Tile::STEP - BM;
+        const int there = at < (of_x ? p->m : p->n);
+        s->from[i] = (of_x ? x : w) + (there ? at : 0) * t->row + piece * 8;
+        s->there |= (unsigned)there << i;
     }
 }
 
-template <int BM, int BN, int BK, int WM, int WN, int KIND>
-static __global__ void __launch_bounds__(mma_tile<BM, BN, BK, WM, WN>::THREADS)
-    matmul_mma_tile(struct mma_task t)
+/* Numbers k0.. of the pieces on their way. */
+template <class Tile, int BK>
+DEVICE void pieces_fetch(const struct pieces<Tile::N> *s, int k0, uint16_t *stage)
 {
-    typedef mma_tile<BM, BN, BK, WM, WN> tile;
-    constexpr int AHEAD = tile::STAGES - 1;
-    struct taken taken = {};
-    uint16_t *stages = take<uint16_t>(&taken, tile::STAGES * tile::STAGE);
-    if (!expert_enter(&t.p, BM, BN))
-        return; // the block as one
-    t.x += t.p.pair * t.row;
-    t.w = (const uint16_t *)t.p.weights;
-    const int row0 = tile_row(&t.p, BM), o0 = tile_column(&t.p, BM, BN);
-    const int row = warp_id() / (BN / WN) * WM, o = warp_id() % (BN / WN) * WN;
-    const int n_chunks = (int)(t.row / BK);
-    float d[WM / 16][WN / 8][4] = {};
+#pragma unroll
+    for (int i = 0; i < Tile::N; i++)
+        cp_async16_zeros(stage + s->to + i * Tile::STEP * BK, s->from[i] + k0,
+                         s->there >> i & 1 ? 16 : 0);
+}
+
+/* The same in two halves, where copies do not run by themselves: registers hold the pieces. */
+template <class Tile>
+DEVICE void pieces_read(const struct pieces<Tile::N> *s, int k0, uint4 held[Tile::N])
+{
+#pragma unroll
+    for (int i = 0; i < Tile::N; i++)
+        held[i] = piece_of(s->from[i] + k0, s->there >> i & 1);
+}
+template <class Tile, int BK>
+DEVICE void pieces_put(const struct pieces<Tile::N> *s, const uint4 held[Tile::N], uint16_t *stage)
+{
+#pragma unroll
+    for (int i = 0; i < Tile::N; i++)
+        *(uint4 *)(stage + s->to + i * Tile::STEP * BK) = held[i];
+}
+
+/* ---- a block: its part, its tile, its chunks ---- */
+
+/* Makes p the product that the block is about. 0: the block has nothing to do. */
+template <int BM, int BN> DEVICE int product_enter(const struct mma_task *t, struct product *p)
+{
+    int part = 0;
+    while (part + 1 < t->n_parts && (int)blockIdx.x >= t->parts[part + 1].block0)
+        part++;
+    *p = t->parts[part];
+    return expert_enter(p, BM, BN);
+}
+
+/* sm_80 and above: STAGES - 1 chunks are on their way while one is multiplied. */
+template <class Tile, int BM, int BK, int WM, int WN, int STAGES, int KIND>
+DEVICE void chunks_async(const struct pieces<Tile::N> *s, int n_chunks, int row, int o,
+                         uint16_t *stages, float d[WM / 16][WN / 8][4])
+{
+    constexpr int AHEAD = STAGES - 1;
+    int to = AHEAD * Tile::STAGE, from = 0;
     for (int c = 0; c < AHEAD; c++) {
         if (c < n_chunks)
-            stage_fetch<BM, BN, BK, tile::THREADS>(&t, row0, o0, c * BK, stages + c * tile::STAGE);
+            pieces_fetch<Tile, BK>(s, c * BK, stages + c * Tile::STAGE);
         cp_async_commit();
     }
     for (int c = 0; c < n_chunks; c++) {
         cp_async_wait<AHEAD - 1>();
         __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more
         if (c + AHEAD < n_chunks)
-            stage_fetch<BM, BN, BK, tile::THREADS>(
-                &t, row0, o0, (c + AHEAD) * BK, stages + (c + AHEAD) % tile::STAGES * tile::STAGE);
+            pieces_fetch<Tile, BK>(s, (c + AHEAD) * BK, stages + to);
         cp_async_commit();
-        stage_multiply<BK, WM, WN, KIND>(stages + c % tile::STAGES * tile::STAGE, row, BM + o, d);
+        stage_multiply<BK, WM, WN, KIND>(stages + from, row, BM + o, d);
+        to = to == (STAGES - 1) * Tile::STAGE ? 0 : to + Tile::STAGE;
+        from = from == (STAGES - 1) * Tile::STAGE ? 0 : from + Tile::STAGE;
     }
     cp_async_wait<0>();
-    __syncthreads(); // the stages are free
-    sums_finish<WM, WN>(&t.p, row0 + row, o0 + o, d,
-                        (float *)stages + warp_id() * strip_floats<WN>());
 }
 
-template <int BM, int BN, int BK, int WM, int WN>
+/* sm_75: the next chunk is read into registers while one is multiplied; two stages take turns. */
+template <class Tile, int BM, int BK, int WM, int WN, int KIND>
+DEVICE void chunks_held(const struct pieces<Tile::N> *s, int n_chunks, int row, int o,
+                        uint16_t *stages, float d[WM / 16][WN / 8][4])
+{
+    uint4 held[Tile::N];
+    pieces_read<Tile>(s, 0, held);
+    for (int c = 0; c < n_chunks; c++) {
+        uint16_t *stage = stages + c % 2 * Tile::STAGE; // c - 2 has been read: see the barrier
+        pieces_put<Tile, BK>(s, held, stage);
+        __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more
+        if (c + 1 < n_chunks)
+            pieces_read<Tile>(s, (c + 1) * BK, held);
+        stage_multiply<BK, WM, WN, KIND>(stage, row, BM + o, d);
+    }
+}
+
+template <int BM, int BN, int BK, int WM, int WN, int STAGES, int KIND>
+static __global__ void __launch_bounds__(mma_tile<BM, BN, BK, WM, WN>::THREADS)
+    matmul_mma_tile(const __grid_constant__ struct mma_task t)
+{
+    typedef mma_tile<BM, BN, BK, WM, WN> tile;
+    struct product p;
+    struct taken taken = {};
+    struct pieces<tile::N> pieces;
+    uint16_t *stages = take<uint16_t>(&taken, (ARCH < 80 ? 2 : STAGES) * tile::STAGE);
+    if (!product_enter<BM, BN>(&t, &p))
+        return; // the block as one
+    const int row0 = tile_row(&p, BM), o0 = tile_column(&p, BM, BN);
+    const int row = warp_id() / (BN / WN) * WM, o = warp_id() % (BN / WN) * WN;
+    float d[WM / 16][WN / 8][4] = {};
+    pieces_find<tile, BM, BK>(&t, &p, row0, o0, &pieces);
+    if (ARCH < 80)
+        chunks_held<tile, BM, BK, WM, WN, KIND>(&pieces, (int)(t.row / BK), row, o, stages, d);
+    else
+        chunks_async<tile, BM, BK, WM, WN, STAGES, KIND>(&pieces, (int)(t.row / BK), row, o, stages,
+                                                         d);
+    __syncthreads(); // the stages are free
+    sums_finish<WM, WN>(&p, row0 + row, o0 + o, d, (float *)stages + warp_id() * strip_floats<WN>());
+}
+
+/* ---- host ---- */
+
+template <int BM, int BN, int BK, int WM, int WN, int STAGES>
 static void mma_launch(cudaStream_t stream, struct mma_task t)
 {
     typedef mma_tile<BM, BN, BK, WM, WN> tile;
-    const int grid = tile_count(&t.p, BM, BN);
-    const int shared = take_bytes<uint16_t>(tile::STAGES * tile::STAGE);
-    if (t.p.dtype == DTYPE_BF16)
-        LAUNCH((matmul_mma_tile<BM, BN, BK, WM, WN, DTYPE_BF16>), grid, tile::THREADS, shared,
-               stream, t);
+    const int shared = take_bytes<uint16_t>((launch_arch() < 80 ? 2 : STAGES) * tile::STAGE);
+    int grid = 0;
+    for (int i = 0; i < t.n_parts; i++) {
+        t.parts[i].block0 = grid;
+        grid += tile_count(&t.parts[i], BM, BN);
+    }
+    if (t.parts[0].dtype == DTYPE_BF16)
+        LAUNCH((matmul_mma_tile<BM, BN, BK, WM, WN, STAGES, DTYPE_BF16>), grid, tile::THREADS,
+               shared, stream, t);
     else
-        LAUNCH((matmul_mma_tile<BM, BN, BK, WM, WN, DTYPE_F16>), grid, tile::THREADS, shared,
-               stream, t);
+        LAUNCH((matmul_mma_tile<BM, BN, BK, WM, WN, STAGES, DTYPE_F16>), grid, tile::THREADS,
+               shared, stream, t);
 }
 
-void matmul_mma(cudaStream_t stream, const struct product *p, const void *scratch)
+void matmul_mma(cudaStream_t stream, const struct product parts[], int n_parts, const void *scratch)
 {
     struct mma_task t = {};
-    t.p = *p;
+    for (t.n_parts = 0; t.n_parts < n_parts; t.n_parts++)
+        t.parts[t.n_parts] = parts[t.n_parts];
     t.x = (const uint16_t *)scratch;
-    t.row = weight_row_numbers(p->k);
-    const int rows = product_rows_likely(p);
+    t.row = weight_row_numbers(parts[0].k);
+    const int rows = product_rows_likely(&parts[0]);
     if (rows <= MMA_ROWS_FEW)
-        mma_launch<16, 32, 64, 16, 16>(stream, t);
+        mma_launch<16, 32, 64, 16, 16, 8>(stream, t);
+    else if (rows <= MMA_ROWS_SOME)
+        mma_launch<64, 32, 64, 32, 16, 7>(stream, t);
     else if (rows <= MMA_ROWS_MID)
-        mma_launch<64, 64, 64, 32, 32>(stream, t);
+        mma_launch<64, 64, 64, 32, 32, 5>(stream, t);
     else
-        mma_launch<128, 128, 32, 64, 32>(stream, t);
+        mma_launch<128, 128, 32, 64, 32, 3>(stream, t);
 }

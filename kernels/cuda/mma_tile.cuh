@@ -8,16 +8,7 @@
 
 #include "kernels/cuda/matmul.cuh"
 
-#define MMA_SHARED (48 << 10)
-
 /* ---- tiles: BM rows of x and BN of W, BK columns a stage, WM x WN outputs a warp ---- */
-
-template <int BM, int BN, int BK, int WM, int WN> struct mma_tile {
-    static constexpr int THREADS = BM / WM * (BN / WN) * WARP;
-    static constexpr int PIECES = BK / 8;        // of 16 bytes, of a row of a stage
-    static constexpr int STAGE = (BM + BN) * BK; // numbers
-    static constexpr int STAGES = MMA_SHARED / 2 / STAGE;
-};
 
 /* Where a piece of a row stands in a stage: pieces of rows take turns, so that the 8 rows of a
  * matrix, and what a warp copies, lie in different banks. */

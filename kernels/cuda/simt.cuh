@@ -190,6 +190,12 @@ template <class T> DEVICE T warp_greatest(T v, SITE)
     return v;
 }
 
+/* 16 bytes, or zeros where `bytes` is 0; `from` is a device address in any case. */
+DEVICE uint4 piece_of(const void *from, int bytes)
+{
+    return bytes ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+}
+
 /* ---- copies from device to shared memory beside the computing; at once on sm_75 ----
  * Both sides aligned to the size. Bytes may be read after cp_async_wait<N>() of the thread that
  * copied (all but its newest N committed groups have landed) and a barrier. */
@@ -216,8 +222,8 @@ DEVICE void cp_async16(void *to, const void *from)
     *(uint4 *)to = *(const uint4 *)from;
 #endif
 }
-/* 16 bytes, of which the first `bytes` (0..16) are copied and the rest become zero. `from` is a
- * device address in any case; nothing is read behind `bytes`. */
+/* 16 bytes, or zeros where `bytes` is 0 and not 16: then nothing is read, though `from` is a device
+ * address in any case. */
 DEVICE void cp_async16_zeros(void *to, const void *from, int bytes)
 {
 #if ARCH >= 80
@@ -225,8 +231,7 @@ DEVICE void cp_async16_zeros(void *to, const void *from, int bytes)
                  "r"(bytes)
                  : "memory");
 #else
-    for (int i = 0; i < 16; i++)
-        ((uint8_t *)to)[i] = i < bytes ? ((const uint8_t *)from)[i] : 0;
+    *(uint4 *)to = piece_of(from, bytes);
 #endif
 }
 DEVICE void cp_async4(void *to, const void *from)
