@@ -43,7 +43,7 @@ class Instruction:
         rest = self.rest.split(",", 1)[1] if self.is_load and "," in self.rest else self.rest
         address = " ".join(re.findall(r"\[.*?\]", rest))
         wide = 4 if self.op.endswith(".128") or self.is_mma else 2 if ".64" in self.op or ".WIDE" in self.op else 1
-        others = [] if self.is_load else REGISTER.findall(re.sub(r"\[.*?\]", " ", rest))
+        others = REGISTER.findall(re.sub(r"\[.*?\]", " ", rest))
         return ({int(r) + i for r, pair in REGISTER.findall(address) for i in range(2 if pair else 1)} |
                 {int(r) + i for r, pair in others for i in range(max(wide, 2 if pair else 1))})
 
@@ -136,9 +136,9 @@ def body_of(head, end, before):
 
 
 def in_flight(loop, code, blocks, follows):
-    """The most loads, and their bytes, whose registers nothing has read yet, at any place of the loop. Where ways through the
-    loop join, the loads of each way count."""
-    entry, todo, most = {b: frozenset() for b in loop.blocks}, list(loop.blocks), (0, 0)
+    """The most loads, and the most bytes of loads, whose registers nothing has read yet, at any place of the loop. Where ways
+    through the loop join, the loads of each way count."""
+    entry, todo, loads, load_bytes = {b: frozenset() for b in loop.blocks}, list(loop.blocks), 0, 0
     while todo:
         b = todo.pop(0)
         waiting = set(entry[b])
@@ -150,12 +150,12 @@ def in_flight(loop, code, blocks, follows):
             if x.is_load:
                 mine = x.writes()
                 waiting = {w for w in waiting if not code[w].writes() & mine} | {i}
-                most = max(most, (len(waiting), sum(code[w].bytes for w in waiting)))
+                loads, load_bytes = max(loads, len(waiting)), max(load_bytes, sum(code[w].bytes for w in waiting))
         for m in follows[b]:
             if m in entry and not waiting <= entry[m]:
                 entry[m] |= waiting
                 todo.append(m)
-    return most
+    return loads, load_bytes
 
 
 def functions(text):
