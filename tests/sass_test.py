@@ -113,6 +113,9 @@ def reading(tally, place, _):
     want = {"instructions": 11, "mma": 2, "instructions_per_mma": 5.5, "ffma_share": 0.0, "load_bytes": 16, "byte_loads": 0,
             "loads_in_flight": 12, "bytes_in_flight_per_sm": 49152, "needed_bytes_per_sm": 4800, "in_flight_ratio": 10.24}
     tally.check(got == want, f"the loop of tensor cores, 3 stages of 4 under way: {got}")
+    unrolled = sass_read.functions(text.replace("@!P2 BRA `(.L_x_3)", "NOP"))[0].loops()
+    got = sass.loop_counts(sass_read.hottest(unrolled, "walk$"), 1, 75, 256, 1, 65536)["loads_in_flight"]
+    tally.check(got == 3, f"{got} copies in flight where the loop within is unrolled, not 3: one of each stage")
     bytewise = sass_read.functions(text.replace("LDG.E R4", "LDG.E.U8 R4"))[0].loops()
     got = sass.loop_counts(sass_read.hottest(bytewise, "page_values"), 0.5, 90, 256, 2, 0)["byte_loads"]
     tally.check(got == 1, f"{got} loads of a byte, not 1")

@@ -84,7 +84,7 @@ KERNELS = (
     Kernel("prompt_scores", lambda bf16, rows: rows_bytes(bf16, rows) + 4 * 8 * rows,
            (Loop("K", "prompt_scores key_chains", lambda *_: None),)),
     # Half a warp of 16 has a tile of 4,096 logits.
-    Kernel("head_row", lambda: 16 + 16 * 16 + 16 * 1024, (Loop("logits", "head_row tile_reduce", lambda *_: 1 / 32),)),
+    Kernel("head_row", lambda: 16 + 12 * 16 + 12 * (1024 + 20) + 1024 + 64, (Loop("logits", "head_row tile_reduce", lambda *_: 1 / 32),)),
     # 16 lanes of a block walk the row.
     Kernel("norm_row", lambda: 16, (Loop("row", "norm_row$", lambda *_: 16 / 128),)),
 )
@@ -174,8 +174,10 @@ def loop_counts(loop, share, arch, threads, blocks, shared):
     widths = collections.Counter(x.bytes for x in loop.code if x.is_load or x.to_shared)
     waits = [int(x.rest.split(",")[1], 0) for x in loop.own if x.op == "DEPBAR.LE" and any(y.to_shared for y in loop.code)]
     loads, load_bytes = loop.loads, loop.load_bytes
-    if waits:  # a ring of stages: one is being read, those that the loop does not wait for and one more are on their way
-        load_bytes = shared * (waits[0] + 1) // (waits[0] + 2) // threads
+    if waits:  # a ring of stages: one is multiplied, those that the loop does not wait for and one more are on their way
+        unrolled = all(x in loop.own for x in loop.code if x.to_shared)  # else shared memory says how long a stage is
+        stage = sum(x.bytes for x in loop.own if x.to_shared) if unrolled else shared // (waits[0] + 2) // threads
+        load_bytes = stage * (waits[0] + 1)
         loads = load_bytes // 16
     row = {"instructions": len(loop.code), "mma": mma, "instructions_per_mma": round(len(loop.code) / mma, 2) if mma else "",
            "ffma_share": round(sum(x.name == "FFMA" for x in loop.code) / len(loop.code), 3),

@@ -137,7 +137,7 @@ def body_of(head, end, before):
 
 def in_flight(loop, code, blocks, follows):
     """The most loads, and the most bytes of loads, whose registers nothing has read yet, at any place of the loop. Where ways
-    through the loop join, the loads of each way count."""
+    through the loop join, the loads of each way count. Copies to shared memory, which fill no register, all count."""
     entry, todo, loads, load_bytes = {b: frozenset() for b in loop.blocks}, list(loop.blocks), 0, 0
     while todo:
         b = todo.pop(0)
@@ -147,7 +147,7 @@ def in_flight(loop, code, blocks, follows):
             if waiting:
                 read = x.reads()
                 waiting = {w for w in waiting if not code[w].writes() & read}
-            if x.is_load:
+            if x.is_load or x.to_shared:
                 mine = x.writes()
                 waiting = {w for w in waiting if not code[w].writes() & mine} | {i}
                 loads, load_bytes = max(loads, len(waiting)), max(load_bytes, sum(code[w].bytes for w in waiting))
