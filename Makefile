@@ -265,7 +265,7 @@ check-night:
 	$(Q)python3 tests/check.py --level night $(ARGS)
 	$(Q)$(MAKE) --no-print-directory tsan
 	$(Q)$(MAKE) --no-print-directory fuzz SECONDS=60
-	$(Q)$(if $(NVCC),$(MAKE) --no-print-directory registers check-ptx,echo "SKIP registers and check-ptx need nvcc")
+	$(Q)$(if $(NVCC),$(MAKE) --no-print-directory check-ptx,echo "SKIP check-ptx needs nvcc")
 	$(Q)$(MAKE) --no-print-directory mutants
 
 ## test: runs the tests of one file, F=path/of/file, or of every file that differs from HEAD
@@ -413,11 +413,13 @@ $(BUILD)/ptx/$(1)/%.ptx: kernels/cuda/%.cu
 endef
 $(foreach a,$(CUDA_ARCHS),$(eval $(call PTX_RULE,$(a))))
 
-## registers: tables registers and spills of the CUDA kernels (nvcc)
-# Registers and spills of every kernel on every architecture: a table, and a failure where one spills on sm_80 and above.
-registers:
-	$(Q)$(if $(NVCC),,echo "make registers needs nvcc (NVCC=PATH names it)" >&2; exit 1)
-	$(Q)python3 tests/tools/registers.py -o bench/results/cuda-registers.csv $(NVCC) $(NVFLAGS) -- $(CUDA_ARCHS)
+## sass: counts the machine code of the CUDA kernels and fails at a bound (nvcc, nvdisasm)
+# Registers, spills, loads in flight, instructions per mma of every kernel on every architecture, into a table; nvdisasm is in
+# tests/requirements.txt. ARGS=--check writes no table.
+sass:
+	$(Q)$(if $(NVCC),,echo "make sass needs nvcc (NVCC=PATH names it)" >&2; exit 1)
+	$(Q)$(or $(SLUICE_PYTHON),$(wildcard $(VENV)/bin/python),python3) tests/tools/sass.py \
+	    $(or $(ARGS),-o bench/results/cuda-sass.csv) $(NVCC) $(NVFLAGS) -- $(CUDA_ARCHS)
 
 check-ptx:
 	$(Q)$(if $(NVCC),,echo "make check-ptx needs nvcc (NVCC=PATH names it)" >&2; exit 1)
@@ -443,7 +445,7 @@ dist:
 
 -include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
-.PHONY: FORCE all install uninstall dist cuda help test check-full check-night demo-model registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
+.PHONY: FORCE all install uninstall dist cuda help test check-full check-night demo-model sass check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens help-md \
         tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-replan bench-experts bench-lm-eval bench-evaluate
 .SECONDARY:

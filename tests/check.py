@@ -43,6 +43,7 @@ SKIPS = (
     ("no io_uring", r"io_uring is refused|no seccomp filter"),         # containers forbid one or the other
     ("no such instruction set on this CPU", r"this CPU has no "),
     ("no nvcc", r"no nvcc"),
+    ("no nvdisasm", r"no nvdisasm"),
     ("no unnamed files", r"no O_TMPFILE"),
     ("no such program here", r"no (zsh|fish|man|groff|dpkg|git folder)\b"),
 )
