@@ -621,19 +621,23 @@ fault("attend_evict.cu: a ring's score is read before there is one", EVICT_CU,
 
 ROWS, HEAD = "kernels/cuda/rows.cu", "kernels/cuda/head.cu"
 fault("cuda: no barrier between a norm's sums and its outputs", ROWS,
-      "    __syncthreads();\n    const float mean", "    const float mean", "simt_rows_test")
+      "    __syncthreads();\n    for (int from = 0; from < a.dim;", "    for (int from = 0; from < a.dim;", "simt_rows_test")
 fault("cuda: the last output of a norm is not written", ROWS,
-      "i < a.dim; i += NORM_THREADS", "i + 1 < a.dim; i += NORM_THREADS", "simt_rows_test")
+      "            if (i >= n)\n                continue;", "            if (i + 1 >= n)\n                continue;", "simt_rows_test")
 fault("cuda: a norm's rows are in two blocks", ROWS,
       "float *y = a.y + blockIdx.x * a.y_stride;", "float *y = a.y + blockIdx.x / 2 * a.y_stride;", "simt_rows_test")
 fault("cuda: a norm's barrier stands in a branch", ROWS,
-      """            shift_scale[1] = math_norm_scale(squares, a.dim, a.eps);
-        }
+      """        shift_scale[1] = math_norm_scale(squares, a.dim, a.eps);
     }
-    __syncthreads();""", """            shift_scale[1] = math_norm_scale(squares, a.dim, a.eps);
-        }
+    __syncthreads();""", """        shift_scale[1] = math_norm_scale(squares, a.dim, a.eps);
         __syncthreads();
     }""", "simt_rows_test")
+fault("cuda: a part of a row is overwritten while it is summed", ROWS,
+      "    __syncthreads(); // the part before has been read\n", "", "simt_rows_test")
+fault("cuda: a long row's sum is that of its first part", ROWS,
+      "    if (s->from == from)", "    if (s->from >= 0)", "simt_rows_test")
+fault("cuda: a chain leaves out what does not fill its reads", "kernels/cuda/simt.cuh",
+      "    for (; i < n; i += 16)\n        sum = link(sum, v[i]);\n", "", "simt_rows_test")
 fault("cuda: a warp's mask has half of its lanes", "kernels/cuda/simt.cuh",
       "#define WARP_ALL 0xffffffffu", "#define WARP_ALL 0xffffu", "simt_rows_test")
 fault("cuda: a row is read as whole numbers wherever it lies", ROWS,
@@ -644,7 +648,11 @@ fault("cuda: rows are compacted by blocks that race", ROWS,
       "const int column = (int)(blockIdx.x * ROW_THREADS + threadIdx.x);",
       "const int column = (int)(blockIdx.x * (ROW_THREADS - 1) + threadIdx.x);", "simt_rows_test")
 fault("cuda: a logit of the next slice", HEAD,
-      "left < HEAD_TILE ? left : HEAD_TILE;", "left < HEAD_TILE ? left + 1 : HEAD_TILE;", "simt_head_test")
+      "v[k][j] = i < n ? x[i]", "v[k][j] = i <= n ? x[i]", "simt_head_test")
+fault("cuda: a tile's exps are summed before they are there", HEAD,
+      "    __syncthreads();\n    if (warp_id() > 0)\n        return;", "    if (warp_id() > 0)\n        return;", "simt_head_test")
+fault("cuda: of a warp's equal maxima any one", HEAD,
+      "if (max > t.max || (max == t.max && best < t.best))", "if (max >= t.max)", "simt_head_test")
 fault("cuda: tiles are joined before they are there", HEAD,
       "    __syncthreads();\n    if (threadIdx.x == 0)\n        tiles_join", "    if (threadIdx.x == 0)\n        tiles_join",
       "simt_head_test")

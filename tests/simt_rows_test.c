@@ -47,6 +47,10 @@ static void norm_sums_in_lanes(void **state)
         norm_case(1 + i % 5, dims[i / 8], i & 1 ? NORM_LAYER : NORM_RMS, i & 2, i & 4,
                   (uint64_t)i % 4);
     norm_case(0, 16, NORM_RMS, 0, 0, 0);
+    // Longer than what a block holds in shared memory: two parts, the second of one number; three.
+    norm_case(1, 8193, NORM_LAYER, 1, 1, 0);
+    norm_case(2, 16400, NORM_LAYER, 1, 0, 1);
+    norm_case(2, 16400, NORM_RMS, 0, 1, 2);
 }
 
 static void rope_case(int m, int n_heads, int head_dim, int rope_dim, uint64_t seed)

@@ -9,7 +9,8 @@
 
 #define HEAD_THREADS 512
 #define HEAD_WARPS   (HEAD_THREADS / WARP)
-#define CHUNK        16  // ids that a thread takes in a row, so that it finds its edits once
+#define TILES        2   // reduced at a time: one for each half of the first warp
+#define CHUNK        8   // ids that a thread takes in a row, so that it finds its edits once
 #define BINS         256 // of a step of the select, 8 bits of the key
 
 /* ---- tiles: max, argmax, sum of exps ---- */
@@ -17,24 +18,23 @@
 /* What a tile of 4,096 leaves. */
 struct tile {
     float max, sum; // greatest logit, NaN passed over; sum of exp(logit - max) in 16 lanes
-    int32_t best;   // first one that is max: index of the slice
+    int32_t best;   // first one that is max: index of the tile
     int bad;        // 1: a NaN or +inf is among them
 };
 
-/* Each half of the warp has a tile of its own of n numbers from x on (n 0: none). */
-DEVICE struct tile tile_reduce(const float *x, int n, int score)
+#define OWN         (HEAD_TILE / HEAD_THREADS) // numbers of a tile that a thread has
+#define EXPS_STRIDE (HEAD_TILE + 16)           // the halves of a warp read other banks
+
+/* Shared memory of the tiles worked on at a time. */
+struct tile_work {
+    struct tile *warps; // [TILES][HEAD_WARPS]: of the numbers that a warp has
+    float *exps;        // [TILES][EXPS_STRIDE]
+};
+
+/* Over each half of a warp by itself, or over the whole of it: all lanes get the result. */
+DEVICE struct tile tile_join(struct tile t, int lanes)
 {
-    const int lane = lane_id() % 16;
-    struct tile t = {-INFINITY, 0, INT32_MAX, 0};
-    for (int i = lane; i < n; i += 16) {
-        const float v = x[i];
-        t.bad |= v != v || v == INFINITY;
-        if (v > t.max) {
-            t.max = v;
-            t.best = i;
-        }
-    }
-    for (int by = 8; by > 0; by /= 2) {
+    for (int by = lanes / 2; by > 0; by /= 2) {
         const float max = warp_xor(t.max, by);
         const int32_t best = warp_xor(t.best, by);
         t.bad |= warp_xor(t.bad, by);
@@ -43,10 +43,62 @@ DEVICE struct tile tile_reduce(const float *x, int n, int score)
             t.best = best;
         }
     }
-    for (int i = lane; i < n && score; i += 16)
-        t.sum = t.sum + math_exp(x[i] - t.max);
-    t.sum = warp_sum16(t.sum);
     return t;
+}
+
+/* Of this thread's numbers of a tile, in ascending order. Numbers behind the tile are -inf. */
+DEVICE struct tile tile_own(const float v[OWN])
+{
+    struct tile t = {-INFINITY, 0, INT32_MAX, 0};
+#pragma unroll
+    for (int j = 0; j < OWN; j++) {
+        t.bad |= v[j] != v[j] || v[j] == INFINITY;
+        if (v[j] > t.max) {
+            t.max = v[j];
+            t.best = (int)threadIdx.x + j * HEAD_THREADS;
+        }
+    }
+    return t;
+}
+
+/* The n numbers from x on, up to TILES tiles of them, into tiles[]: all threads look for the
+ * maxima and make the exps; then each half of the first warp sums a tile. */
+DEVICE void tiles_reduce(const float *x, int n, int score, struct tile_work w, struct tile *tiles)
+{
+    float v[TILES][OWN];
+#pragma unroll
+    for (int k = 0; k < TILES; k++)
+#pragma unroll
+        for (int j = 0; j < OWN; j++) {
+            const int i = k * HEAD_TILE + j * HEAD_THREADS + (int)threadIdx.x;
+            v[k][j] = i < n ? x[i] : -INFINITY;
+        }
+    for (int k = 0; k < TILES; k++) {
+        const struct tile t = tile_join(tile_own(v[k]), WARP);
+        if (lane_id() == 0)
+            w.warps[k * HEAD_WARPS + warp_id()] = t;
+    }
+    __syncthreads();
+    static_assert(HEAD_WARPS == 16 && TILES == 2, "a half of a warp has the warps of a tile");
+    struct tile mine = tile_join(w.warps[lane_id()], HEAD_WARPS); // lanes 0..15 have tile 0
+#pragma unroll
+    for (int k = 0; k < TILES; k++) {
+        if (!score || k * HEAD_TILE >= n)
+            continue;
+        const float max = warp_shfl(mine.max, k * HEAD_WARPS);
+#pragma unroll
+        for (int j = 0; j < OWN; j++)
+            w.exps[k * EXPS_STRIDE + j * HEAD_THREADS + (int)threadIdx.x] = math_exp(v[k][j] - max);
+    }
+    __syncthreads();
+    if (warp_id() > 0)
+        return;
+    const int tile = lane_id() / 16, is_there = tile * HEAD_TILE < n;
+    // The exps behind the last number are 0, which changes no sum.
+    mine.sum = warp_sum16(chain16(0, w.exps + tile * EXPS_STRIDE, score && is_there ? HEAD_TILE : 0,
+                                  [](float sum, float e) { return sum + e; }));
+    if (lane_id() % 16 == 0 && is_there)
+        tiles[tile] = mine;
 }
 
 /* Tiles in ascending order into the row's result. */
@@ -303,7 +355,7 @@ DEVICE void sample_reduce(const struct head_request *q, const float *x, int n, i
     }
 }
 
-// 1: of its own accord nvcc makes room for three blocks at a time, and spills.
+// 1: of its own accord nvcc makes room for more blocks at a time, and spills.
 __global__ void __launch_bounds__(HEAD_THREADS, 1) head_row(struct head_reduce_args a)
 {
     const struct head_request *q = &a.requests[blockIdx.x];
@@ -313,14 +365,11 @@ __global__ void __launch_bounds__(HEAD_THREADS, 1) head_row(struct head_reduce_a
     struct taken taken = {};
     struct tile *tiles = take<struct tile>(&taken, n_tiles);
     struct sampled *warps = take<struct sampled>(&taken, HEAD_WARPS);
-    for (int t0 = warp_id() * 2; t0 < n_tiles; t0 += HEAD_WARPS * 2) {
-        const int tile = t0 + lane_id() / 16, left = a.n - tile * HEAD_TILE;
-        const int n = left < 0 ? 0 : left < HEAD_TILE ? left : HEAD_TILE;
-        const struct tile t =
-            tile_reduce(x + (int64_t)tile * HEAD_TILE, n, (want & HEAD_SCORE) != 0);
-        if (lane_id() % 16 == 0 && tile < n_tiles)
-            tiles[tile] = t;
-    }
+    const struct tile_work work = {take<struct tile>(&taken, TILES * HEAD_WARPS),
+                                   take<float>(&taken, TILES * EXPS_STRIDE)};
+    for (int t0 = 0; t0 < n_tiles; t0 += TILES)
+        tiles_reduce(x + (int64_t)t0 * HEAD_TILE, a.n - t0 * HEAD_TILE, (want & HEAD_SCORE) != 0,
+                     work, tiles + t0);
     __syncthreads();
     if (threadIdx.x == 0)
         tiles_join(&a, q, result, tiles, n_tiles, x);
@@ -347,6 +396,8 @@ void cuda_head_reduce(cudaStream_t stream, const struct ops *ops, const struct h
     (void)ops;
     const int bytes = take_bytes<struct tile>((int)ceil_div(a->n, HEAD_TILE)) +
                       take_bytes<struct sampled>(HEAD_WARPS) +
+                      take_bytes<struct tile>(TILES * HEAD_WARPS) +
+                      take_bytes<float>(TILES * EXPS_STRIDE) +
                       take_bytes<struct head_candidate>(HEAD_SAMPLE_MAX) +
                       take_bytes<struct head_candidate>(HEAD_TOP_MAX) + take_bytes<unsigned>(BINS) +
                       take_bytes<unsigned long long>(1) + 3 * take_bytes<int>(1);

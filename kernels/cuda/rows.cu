@@ -5,45 +5,104 @@
 #include "kernels/cuda/panel.cuh"
 
 #define ROW_THREADS  256
-#define NORM_THREADS 128
+#define NORM_THREADS 256
+#define NORM_AHEAD   8
+#define NORM_STAGED  8192 // numbers of a row in shared memory at a time: 32 KiB
 
 /* ---- norm ---- */
 
-/* The first warp sums, each half of it for itself; then all write. y may be x. */
+/* The part of a row that lies in shared memory. Rows of up to NORM_STAGED numbers are read once;
+ * longer ones lie there part by part, once per pass over the row. */
+struct staged {
+    const float *x;
+    float *part; // [min(dim, NORM_STAGED)]: x[from] and on
+    int dim, from;
+};
+
+/* All threads: brings the part from x[from] on and says how many numbers it has. */
+DEVICE int staged_part(struct staged *s, int from)
+{
+    const int n = s->dim - from < NORM_STAGED ? s->dim - from : NORM_STAGED;
+    if (s->from == from)
+        return n;
+    s->from = from;
+    __syncthreads(); // the part before has been read
+    for (int i = (int)threadIdx.x; i < n; i += NORM_THREADS)
+        cp_async4(&s->part[i], &s->x[from + i]);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+    return n;
+}
+
+/* The row's sum by link(sum, number), in 16 lanes, for the first warp; each half of the warp does
+ * the same. The other threads get a number of no meaning. */
+template <class Link> DEVICE float staged_sum(struct staged *s, Link link)
+{
+    float sum = 0;
+    for (int from = 0; from < s->dim; from += NORM_STAGED) {
+        const int n = staged_part(s, from);
+        if (warp_id() == 0)
+            sum = chain16(sum, s->part, n, link);
+    }
+    return warp_sum16(sum);
+}
+
+/* Outputs from .. from + n of a row. Weights are read NORM_AHEAD at a time, for the compiler, which
+ * does not know that y is not among them, reads none before it has written. */
+DEVICE void norm_part(const struct norm_args *a, const float *part, float mean, float scale,
+                      int from, int n, float *y)
+{
+    for (int first = (int)threadIdx.x; first < n; first += NORM_AHEAD * NORM_THREADS) {
+        float weight[NORM_AHEAD], bias[NORM_AHEAD];
+#pragma unroll
+        for (int j = 0; j < NORM_AHEAD; j++) {
+            const int i = first + j * NORM_THREADS;
+            weight[j] = i < n ? a->weight[from + i] : 0;
+            bias[j] = i < n && a->bias ? a->bias[from + i] : 0;
+        }
+#pragma unroll
+        for (int j = 0; j < NORM_AHEAD; j++) {
+            const int i = first + j * NORM_THREADS;
+            if (i >= n)
+                continue;
+            const float v = (part[i] - mean) * scale;
+            y[from + i] = a->bias ? fmaf(v, weight[j], bias[j]) : v * weight[j];
+        }
+    }
+}
+
+/* A block is a row; y may be x. */
 __global__ void __launch_bounds__(NORM_THREADS) norm_row(struct norm_args a)
 {
     struct taken taken = {};
     float *shift_scale = take<float>(&taken, 2);
-    const float *x = a.x + blockIdx.x * a.x_stride;
+    struct staged row = {a.x + blockIdx.x * a.x_stride,
+                         take<float>(&taken, a.dim < NORM_STAGED ? a.dim : NORM_STAGED), a.dim, -1};
     float *y = a.y + blockIdx.x * a.y_stride;
-    if (warp_id() == 0) {
-        float sum = 0, squares = 0, mean = 0;
-        if (a.kind == NORM_LAYER) {
-            for (int i = lane_id() % 16; i < a.dim; i += 16)
-                sum = sum + x[i];
-            mean = warp_sum16(sum) / (float)a.dim;
-        }
-        for (int i = lane_id() % 16; i < a.dim; i += 16)
-            squares = fmaf(x[i] - mean, x[i] - mean, squares);
-        squares = warp_sum16(squares);
-        if (lane_id() == 0) {
-            shift_scale[0] = mean;
-            shift_scale[1] = math_norm_scale(squares, a.dim, a.eps);
-        }
+    float mean = 0;
+    if (a.kind == NORM_LAYER)
+        mean = staged_sum(&row, [](float sum, float v) { return sum + v; }) / (float)a.dim;
+    const float squares =
+        staged_sum(&row, [=](float sum, float v) { return fmaf(v - mean, v - mean, sum); });
+    if (threadIdx.x == 0) {
+        shift_scale[0] = mean;
+        shift_scale[1] = math_norm_scale(squares, a.dim, a.eps);
     }
     __syncthreads();
-    const float mean = shift_scale[0], scale = shift_scale[1];
-    for (int i = (int)threadIdx.x; i < a.dim; i += NORM_THREADS) {
-        const float v = (x[i] - mean) * scale;
-        y[i] = a.bias ? fmaf(v, a.weight[i], a.bias[i]) : v * a.weight[i];
+    for (int from = 0; from < a.dim; from += NORM_STAGED) {
+        const int n = staged_part(&row, from);
+        norm_part(&a, row.part, shift_scale[0], shift_scale[1], from, n, y);
     }
 }
 
 void cuda_norm(cudaStream_t stream, const struct ops *ops, const struct norm_args *a)
 {
     (void)ops;
+    const int staged = a->dim < NORM_STAGED ? a->dim : NORM_STAGED;
     if (a->m > 0)
-        LAUNCH(norm_row, (unsigned)a->m, NORM_THREADS, take_bytes<float>(2), stream, *a);
+        LAUNCH(norm_row, (unsigned)a->m, NORM_THREADS,
+               take_bytes<float>(2) + take_bytes<float>(staged), stream, *a);
 }
 
 /* ---- rope ---- */

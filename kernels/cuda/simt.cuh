@@ -156,6 +156,26 @@ DEVICE float warp_sum16(float v, SITE)
     v = v + SHFL(xor_sync, v, 2);
     return v + SHFL(xor_sync, v, 1);
 }
+/* Continues the 16 chains of a half of a warp over v[0..n), which lies in shared memory: lane l
+ * takes v[l], v[l + 16] and so on, and link(sum, number) is the chain's next sum. The links wait
+ * for one another, so CHAIN16_AHEAD numbers are read before the first of their links. */
+#define CHAIN16_AHEAD 16
+template <class Link> DEVICE float chain16(float sum, const float *v, int n, Link link)
+{
+    int i = lane_id() % 16;
+    for (; i + 16 * (CHAIN16_AHEAD - 1) < n; i += 16 * CHAIN16_AHEAD) {
+        float next[CHAIN16_AHEAD];
+#pragma unroll
+        for (int j = 0; j < CHAIN16_AHEAD; j++)
+            next[j] = v[i + 16 * j];
+#pragma unroll
+        for (int j = 0; j < CHAIN16_AHEAD; j++)
+            sum = link(sum, next[j]);
+    }
+    for (; i < n; i += 16)
+        sum = link(sum, v[i]);
+    return sum;
+}
 /* Greatest of a warp, NaN passed over (-inf when all are); all lanes get it. */
 DEVICE float warp_max(float v, SITE)
 {
