@@ -612,8 +612,11 @@ fault("device.cu: what cannot be pinned fails the next launch", DEVICE_CU,
 fault("device.cu: sm_75 reads bf16", DEVICE_CU, "sm < 80 ? DTYPE_F16", "sm < 75 ? DTYPE_F16", SIMT_DEVICE)
 fault("kv.cuh: bits that nobody wrote are kept", "kernels/cuda/kv.cuh",
       "if (put || slot >= p->used) {", "if (put) {", SIMT_LINE)
-fault("attend.cu: slots that nobody wrote are read", ATTEND_CU,
-      " && s->live[page] >> slot & ((1 << C::PER) - 1))", ")", SIMT_LINE)
+fault("attend.cu: words of V that were not copied are read", ATTEND_CU,
+      "column_numbers<FORMAT>(stage, VALUE_DIMS, slot, d, bits, v);", "column_numbers<FORMAT>(stage, VALUE_DIMS, slot, d, 15, v);",
+      SIMT_ATTEND)
+fault("attend.cu: slots that nobody wrote are copied", ATTEND_CU,
+      "first < s->n && s->live[page] >> slot & ((1 << C::PER) - 1))", "page * KV_PAGE_SLOTS < s->n)", SIMT_ATTEND)
 fault("attend.cu: a chunk of V is read before all threads have copied", ATTEND_CU,
       "            __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more\n", "", SIMT_ATTEND)
 fault("attend.cu: a chunk of V is read while it is on its way", ATTEND_CU,
