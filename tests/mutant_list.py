@@ -521,7 +521,7 @@ SLOTS_CU, SIMT_ATTEND = "kernels/cuda/slots.cu", "simt_attend_test"
 fault("attend.cu: exps do not wait for logits", ATTEND_CU,
       "    __syncthreads();\n    split_exps<R>(", "    split_exps<R>(", SIMT_ATTEND)
 fault("attend.cu: the next groups are scaled too early", ATTEND_CU,
-      "            __syncthreads(); // what was scaled before has been read\n", "", SIMT_ATTEND)
+      "            __syncthreads(); // stages and what was scaled have been read\n", "", SIMT_ATTEND)
 fault("attend.cu: a page off by one", ATTEND_CU,
       "t.kv.page_ids[split * SPLIT_PAGES + slot]", "t.kv.page_ids[split * SPLIT_PAGES + slot + 1]", SIMT_ATTEND)
 fault("attend.cu: masked slots of the first split are attended", ATTEND_CU,
@@ -612,8 +612,17 @@ fault("device.cu: what cannot be pinned fails the next launch", DEVICE_CU,
 fault("device.cu: sm_75 reads bf16", DEVICE_CU, "sm < 80 ? DTYPE_F16", "sm < 75 ? DTYPE_F16", SIMT_DEVICE)
 fault("kv.cuh: bits that nobody wrote are kept", "kernels/cuda/kv.cuh",
       "if (put || slot >= p->used) {", "if (put) {", SIMT_LINE)
-fault("attend.cu: slots that nobody wrote are read", ATTEND_CU,
-      "slot, d, bits, v);", "slot, d, 15, v);", SIMT_LINE)
+fault("attend.cu: words of V that were not copied are read", ATTEND_CU,
+      "column_numbers<FORMAT>(stage, VALUE_DIMS, slot, d, bits, v);", "column_numbers<FORMAT>(stage, VALUE_DIMS, slot, d, 15, v);",
+      SIMT_ATTEND)
+fault("attend.cu: slots that nobody wrote are copied", ATTEND_CU,
+      "first < s->n && s->live[page] >> slot & ((1 << C::PER) - 1))", "page * KV_PAGE_SLOTS < s->n)", SIMT_ATTEND)
+fault("attend.cu: a chunk of V is read before all threads have copied", ATTEND_CU,
+      "            __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more\n", "", SIMT_ATTEND)
+fault("attend.cu: a chunk of V is read while it is on its way", ATTEND_CU,
+      "cp_async_wait<C::STAGES - 2>();", "cp_async_wait<C::STAGES - 1>();", SIMT_ATTEND)
+fault("attend.cu: gaps of a chunk are attended", ATTEND_CU,
+      "            if (live == all)", "            if (live != 0)", SIMT_ATTEND)
 fault("attend_evict.cu: a ring's score is read before there is one", EVICT_CU,
       "if (R > 0 && in_pos >= 0 && t.kv.slot_score)", "if (R > 0 && t.kv.slot_score)", SIMT_LINE)
 

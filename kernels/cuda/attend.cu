@@ -45,6 +45,20 @@ DEVICE float query_number(const struct forced *f, const struct token *t, int que
 
 /* ---- split: up to 256 slots of pages, or the ring ---- */
 
+#define VALUE_DIMS   128       // dimensions of V at a time: two groups of codes
+#define STAGES_BYTES (16 << 10) // of shared memory for V
+
+/* How V of a format comes: in chunks of slots of one page, of which each thread copies 16 bytes. */
+template <int FORMAT> struct chunk {
+    static constexpr int WORD = FORMAT == KV_F32 || FORMAT == KV_BF16 ? 4 : 2; // bytes
+    static constexpr int PER = FORMAT == KV_F32 ? 1 : FORMAT == KV_Q4 ? 4 : 2; // slots of a word
+    static constexpr int ROW = VALUE_DIMS * WORD;
+    static constexpr int MOST = THREADS * 16 / ROW * PER;
+    static constexpr int SLOTS = MOST < KV_PAGE_SLOTS ? MOST : KV_PAGE_SLOTS;
+    static constexpr int BYTES = SLOTS / PER * ROW; // 4 KiB; q4 2 KiB
+    static constexpr int STAGES = STAGES_BYTES / BYTES;
+};
+
 /* What the threads of a block share. */
 struct split {
     struct kv_layout l;
@@ -58,6 +72,7 @@ struct split {
     float *minimum;        // [2][R, SPLIT_PAGES] sums of exps * minimum
     const uint8_t **pages; // [SPLIT_PAGES]
     unsigned *live;        // [SPLIT_PAGES] a bit for every slot that is attended
+    uint8_t *stages;       // [STAGES_BYTES] chunks of V
 };
 
 template <int R> static int split_shared(const struct kv_layout *l)
@@ -65,7 +80,7 @@ template <int R> static int split_shared(const struct kv_layout *l)
     return take_bytes<float>(R * l->dim_pad) + take_bytes<float>(R * (l->groups + 1)) +
            take_bytes<float>(R * SPLIT) + take_bytes<float>(l->groups ? 2 * R * SPLIT : 1) +
            take_bytes<float>(2 * R * SPLIT_PAGES) + take_bytes<const uint8_t *>(SPLIT_PAGES) +
-           take_bytes<unsigned>(SPLIT_PAGES);
+           take_bytes<unsigned>(SPLIT_PAGES) + take_bytes<uint8_t>(STAGES_BYTES);
 }
 
 template <int R> DEVICE void split_take(const struct kv_layout *l, struct split *s)
@@ -78,6 +93,7 @@ template <int R> DEVICE void split_take(const struct kv_layout *l, struct split 
     s->minimum = take<float>(&taken, 2 * R * SPLIT_PAGES);
     s->pages = take<const uint8_t *>(&taken, SPLIT_PAGES);
     s->live = take<unsigned>(&taken, SPLIT_PAGES);
+    s->stages = take<uint8_t>(&taken, STAGES_BYTES);
 }
 
 /* q [R, dim_pad] of the query heads from row0 of a KV head; zeros where there are none. */
@@ -118,7 +134,7 @@ DEVICE void column_numbers(const uint8_t *panel, int stride, int row, int column
         for (int j = 0; j < 4; j++)
             x[j] = wanted >> j & 1 ? ((const float *)panel)[(row + j) * stride + column] : 0.0f;
     } else if (FORMAT == KV_Q4) {
-        unsigned word = ((const uint16_t *)panel)[row / 4 * stride + column];
+        unsigned word = wanted ? ((const uint16_t *)panel)[row / 4 * stride + column] : 0;
 #pragma unroll
         for (int j = 0; j < 4; j++)
             x[j] = (float)(word >> 4 * j & 15);
@@ -143,7 +159,10 @@ DEVICE void k_chains(const struct split *s, const uint8_t *panel, int first, int
 #pragma unroll
     for (int r = 0; r < R; r++)
         sum[r] = 0.0f;
-#pragma unroll 4
+    constexpr int LOADS = FORMAT == KV_Q8 && R == 1 ? 8 : 16; // at a time: as registers allow
+    constexpr int STEPS = LOADS / (FORMAT == KV_F32 ? 4 : FORMAT == KV_Q4 ? 1 : 2);
+    (void)STEPS; // g++ does not read the pragma
+#pragma unroll STEPS
     for (int d = first; d < last; d += 4) {
         float k[4];
         column_numbers<FORMAT>(panel, KV_PAGE_SLOTS, d, lane_id(), 15, k);
@@ -179,9 +198,10 @@ DEVICE void page_logits_codes(const struct split *s, const uint8_t *panel, float
         logit[r] = 0.0f;
     for (int g = 0; g < s->l.groups; g++) {
         const int last = (g + 1) * KV_GROUP < dim_pad ? (g + 1) * KV_GROUP : dim_pad;
+        const uint16_t scale16 = *kv_scale_at(&s->l, panel, g, lane_id());
+        const uint16_t low16 = *kv_scale_at(&s->l, panel, s->l.groups + g, lane_id());
         k_chains<FORMAT, R>(s, panel, g * KV_GROUP, last, sum);
-        float scale = f16_to_f32(*kv_scale_at(&s->l, panel, g, lane_id())) * s->scale;
-        float low = f16_to_f32(*kv_scale_at(&s->l, panel, s->l.groups + g, lane_id())) * s->scale;
+        const float scale = f16_to_f32(scale16) * s->scale, low = f16_to_f32(low16) * s->scale;
 #pragma unroll
         for (int r = 0; r < R; r++) {
             logit[r] = fmaf(scale, sum[r], logit[r]);
@@ -242,17 +262,54 @@ DEVICE void split_exps(const struct forced *f, const struct split *s, int64_t pa
     }
 }
 
-/* acc[r] += p[r] . V over the slots of a page whose bits are set, ascending. p: rows of SPLIT. */
-template <int FORMAT, int ROWS>
-DEVICE void page_values(const struct split *s, const uint8_t *panel, int d, unsigned live,
-                        const float *p, float acc[ROWS])
+/* The 16 bytes that a thread copies of every chunk of dimensions [d0, d0 + VALUE_DIMS) of V. */
+struct piece {
+    int slot, to; // the first slot of its words, in the chunk; bytes into the stage
+    int from;     // bytes into a page, for slot 0
+};
+template <int FORMAT> DEVICE struct piece piece_of(const struct split *s, int head, int d0)
 {
-#pragma unroll 2
-    for (int slot = 0; slot < KV_PAGE_SLOTS && live >> slot; slot += 4) {
-        const unsigned bits = live >> slot & 15;
-        float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (bits)
-            column_numbers<FORMAT>(panel, s->l.dim_pad, slot, d, bits, v);
+    typedef chunk<FORMAT> C;
+    const int left = s->l.dim_pad - d0, dims = left < VALUE_DIMS ? left : VALUE_DIMS;
+    const int in_row = dims * C::WORD / 16;
+    const int row = (int)threadIdx.x / in_row, at = (int)threadIdx.x % in_row * 16;
+    return {row * C::PER, row * C::ROW + at,
+            (int)(s->l.panel_bytes * head + s->l.v_offset) + d0 * C::WORD + at};
+}
+
+/* Chunk c sets out for its stage. A word without a live slot stays behind: nobody may have written
+ * it. */
+template <int FORMAT>
+DEVICE void chunk_fetch(const struct split *s, const struct piece *piece, int c)
+{
+    typedef chunk<FORMAT> C;
+    const int first = c * C::SLOTS + piece->slot, page = first / KV_PAGE_SLOTS;
+    const int slot = first % KV_PAGE_SLOTS;
+    if (piece->slot < C::SLOTS && first < s->n && s->live[page] >> slot & ((1 << C::PER) - 1))
+        cp_async16(s->stages + c % C::STAGES * C::BYTES + piece->to,
+                   s->pages[page] + piece->from + slot / C::PER * s->l.dim_pad * C::WORD);
+    cp_async_commit();
+}
+
+/* The first chunks set out: all stages but one. */
+template <int FORMAT> DEVICE void chunks_begin(const struct split *s, const struct piece *piece)
+{
+#pragma unroll
+    for (int c = 0; c < chunk<FORMAT>::STAGES - 1; c++)
+        chunk_fetch<FORMAT>(s, piece, c);
+}
+
+/* acc[r] += p[r] . V over the slots of a chunk whose bits are set, ascending. p: rows of SPLIT.
+ * ALL: every bit is set. */
+template <int FORMAT, int ROWS, int ALL>
+DEVICE void chunk_values(const uint8_t *stage, int d, unsigned live, const float *p,
+                         float acc[ROWS])
+{
+#pragma unroll(ALL ? 8 : 1)
+    for (int slot = 0; slot < chunk<FORMAT>::SLOTS; slot += 4) {
+        const unsigned bits = ALL ? 15 : live >> slot & 15;
+        float v[4];
+        column_numbers<FORMAT>(stage, VALUE_DIMS, slot, d, bits, v);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const float4 e = *(const float4 *)(p + r * SPLIT + slot);
@@ -289,36 +346,50 @@ template <int R> DEVICE void split_scale(const struct split *s, int head, int g0
 }
 
 /* exps . V of the split: one chain over its slots for every (row, dimension). A thread has half of
- * the rows of a dimension. Of codes two groups of dimensions at a time. */
+ * the rows of a dimension. The first chunks of the first slice have set out. */
 template <int FORMAT, int R>
 DEVICE void split_values(const struct forced *f, const struct split *s, int64_t part, int head,
                          int row0)
 {
+    typedef chunk<FORMAT> C;
     constexpr int ROWS = R > 1 ? R / 2 : 1, CODES = FORMAT == KV_Q8 || FORMAT == KV_Q4;
-    const int step = CODES ? 2 * KV_GROUP : s->l.head_dim;
-    for (int d0 = 0; d0 < s->l.head_dim; d0 += step) {
-        const int left = s->l.head_dim - d0, dims = left < step ? left : step;
+    const int d = (int)threadIdx.x % VALUE_DIMS, r0 = (int)threadIdx.x / VALUE_DIMS * ROWS;
+    const int g = d / KV_GROUP;
+    const float *p = CODES ? s->scaled + (g * R + r0) * SPLIT : s->x + r0 * SPLIT;
+    for (int d0 = 0; d0 < s->l.head_dim; d0 += VALUE_DIMS) {
+        const struct piece piece = piece_of<FORMAT>(s, head, d0);
+        if (d0 > 0) {
+            __syncthreads(); // stages and what was scaled have been read
+            chunks_begin<FORMAT>(s, &piece);
+        }
         if (CODES) {
-            __syncthreads(); // what was scaled before has been read
             split_scale<R>(s, head, d0 / KV_GROUP);
             __syncthreads();
         }
-        for (int i = (int)threadIdx.x; i < dims * (R / ROWS); i += THREADS) {
-            const int d = i % dims, r0 = i / dims * ROWS, g = d / KV_GROUP;
-            const float *p = CODES ? s->scaled + (g * R + r0) * SPLIT : s->x + r0 * SPLIT;
-            float acc[ROWS] = {};
-            for (int page = 0; page * KV_PAGE_SLOTS < s->n; page++) {
+        const int takes_part = r0 < R && d0 + d < s->l.head_dim;
+        float acc[ROWS] = {};
+        for (int c = 0, slot = 0; slot < s->n; c++, slot += C::SLOTS) {
+            const int page = slot / KV_PAGE_SLOTS;
+            const unsigned all = 0xffffffffu >> (KV_PAGE_SLOTS - C::SLOTS);
+            const unsigned live = s->live[page] >> slot % KV_PAGE_SLOTS & all;
+            const uint8_t *stage = s->stages + c % C::STAGES * C::BYTES;
+            cp_async_wait<C::STAGES - 2>();
+            __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more
+            chunk_fetch<FORMAT>(s, &piece, c + C::STAGES - 1);
+            if (!takes_part)
+                continue;
 #pragma unroll
-                for (int r = 0; r < ROWS && CODES; r++)
-                    acc[r] = acc[r] + s->minimum[(g * R + r0 + r) * SPLIT_PAGES + page];
-                page_values<FORMAT, ROWS>(s, kv_panel(&s->l, s->pages[page], head, 1), d0 + d,
-                                          s->live[page], p + page * KV_PAGE_SLOTS, acc);
-            }
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-                if (row0 + r0 + r < f->group)
-                    f->out[(part * f->group + row0 + r0 + r) * s->l.head_dim + d0 + d] = acc[r];
+            for (int r = 0; r < ROWS && CODES; r++)
+                acc[r] = acc[r] + s->minimum[(g * R + r0 + r) * SPLIT_PAGES + page];
+            if (live == all)
+                chunk_values<FORMAT, ROWS, 1>(stage, d, live, p + slot, acc);
+            else
+                chunk_values<FORMAT, ROWS, 0>(stage, d, live, p + slot, acc);
         }
+#pragma unroll
+        for (int r = 0; r < ROWS && takes_part; r++)
+            if (row0 + r0 + r < f->group)
+                f->out[(part * f->group + row0 + r0 + r) * s->l.head_dim + d0 + d] = acc[r];
     }
 }
 
@@ -328,6 +399,8 @@ DEVICE void split_run(const struct forced *f, const struct split *s, int64_t par
 {
     const int page = warp_id(), slot = (int)threadIdx.x;
     float logit[R];
+    const struct piece first = piece_of<FORMAT>(s, head, 0);
+    chunks_begin<FORMAT>(s, &first);
 #pragma unroll
     for (int r = 0; r < R; r++)
         logit[r] = -INFINITY;

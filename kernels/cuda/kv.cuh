@@ -17,7 +17,7 @@
 
 DEVICE const uint8_t *kv_panel(const struct kv_layout *l, const uint8_t *page, int head, int v)
 {
-    return page + l->panel_bytes * head + (v ? l->v_offset : 0);
+    return in_device_memory(page + l->panel_bytes * head + (v ? l->v_offset : 0));
 }
 
 /* ---- victims: of two slots the one with the lesser key goes first, as evict_before() has it ----

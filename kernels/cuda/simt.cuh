@@ -117,6 +117,16 @@ template <class T> DEVICE T *take(struct taken *t, int n)
 }
 #endif
 
+/* p, which is an address in device memory. The compiler cannot see that of an address that was read
+ * from shared memory, and then keeps loads behind stores to shared memory. */
+template <class T> DEVICE T *in_device_memory(T *p)
+{
+#ifdef __CUDA_ARCH__
+    __builtin_assume(__isGlobal(p));
+#endif
+    return p;
+}
+
 /* ---- warps: CUDA's __shfl_sync() and so on are there too ---- */
 
 DEVICE int lane_id(void)
