@@ -599,6 +599,10 @@ fault("device.cu: a stream waits for no event", DEVICE_CU,
 fault("device.cu: a copy that was refused is no loss", DEVICE_CU,
       "(void)DONE(g, cudaMemcpyAsync, to, from, (size_t)n_bytes, cudaMemcpyDefault,\n                   stream_of(s)->cuda);",
       "(void)cudaMemcpyAsync(to, from, (size_t)n_bytes, cudaMemcpyDefault, stream_of(s)->cuda);", SIMT_DEVICE)
+fault("device.cu: small copies between ops wait for the copy engine", DEVICE_CU,
+      "if (n_bytes >= CUDA_COPY_FEW) {", "if (n_bytes >= 0) {", SIMT_LINE)
+fault("copy.cu: words of 16 bytes stand at any multiple of 4", "kernels/cuda/copy.cu",
+      "all % 16 == 0", "all % 4 == 0", SIMT_DEVICE)
 fault("device.cu: a launch is not asked how it went", DEVICE_CU,
       "(void)done(g, cudaGetLastError(), entries[op].name);", "", SIMT_DEVICE)
 fault("device.cu: memory stands where CUDA has it", DEVICE_CU,

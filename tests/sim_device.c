@@ -511,6 +511,7 @@ struct device *sim_device_open(uint64_t seed, int delay_us)
                                           .stream_open = sim_stream_open,
                                           .stream_close = sim_stream_close,
                                           .copy = sim_copy,
+                                          .ops_copy = sim_copy,
                                           .fill = sim_fill,
                                           .launch = sim_launch,
                                           .notify = sim_notify,
