@@ -432,6 +432,8 @@ fault("the results of two passes share a place", "engine/line/batch.c",
       "&b->heads[t->pass & 1];", "&b->heads[0];", LINE)
 fault("a copy is taken for done when it is queued", "offload/mover.c",
       "    api->notify(s, piece_landed, p);", "    piece_landed(p, OK);", LINE, "device_test")
+fault("copies in flight are counted, not their bytes", "offload/mover.c",
+      " && m->kind_bytes[kind] < COPY_BYTES;", ";", "device_test")
 fault("bytes for the device stay in the bounce buffer", "offload/mover.c",
       "    int reads = p->hop == HOP_FILE && t->on_device && !t->write;",
       "    int reads = p->hop == HOP_FILE && t->on_device && !t->write && p->from == 0;", "device_test", LINE)
