@@ -144,7 +144,7 @@ fault("a forced span is cut one token late", "engine/line/layer_decode.c",
       "int pos = c->span->pos + c->offset;", "int pos = c->span->pos;",
       "placement_test.py --only=forced")
 fault("RoPE of the cut's own tokens starts at its span", "engine/line/layer_decode.c",
-      "cuts[i].span->pos + cuts[i].offset + j;", "cuts[i].span->pos + j;",
+      "c->span->pos + c->offset + j;", "c->span->pos + j;",
       "placement_test.py --only=prefixes")
 
 # ---- eviction
