@@ -86,6 +86,9 @@ struct device_api {
     /* Queues a copy of n_bytes > 0; either side may be pinned RAM or device memory. Both must stay
      * until it ran. */
     void (*copy)(struct stream *s, void *to, const void *from, int64_t n_bytes);
+    /* The same on a stream that ops are launched on (ops_copy): a small one does not wait for the
+     * copies of other streams. */
+    void (*ops_copy)(struct stream *s, void *to, const void *from, int64_t n_bytes);
     void (*fill)(struct stream *s, void *to, int byte, int64_t n_bytes);
     /* Queues an op. The args struct and `ops` are read before launch returns; the numbers that they
      * point to are device memory, or pinned RAM that the op only reads (rows of embeddings), and
@@ -126,7 +129,7 @@ enum err device_cuda_library(char *path, int cap);
 
 /* What a shared library with an implementation exports, as DEVICE_ENTRY: version is DEVICE_VERSION
  * of who calls, arg what stands behind the colon or "". Errors as device_open. */
-#define DEVICE_VERSION 3
+#define DEVICE_VERSION 4
 #define DEVICE_ENTRY   "sluice_device_open"
 typedef enum err (*device_entry_fn)(int version, const char *arg, struct device **d);
 

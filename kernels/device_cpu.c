@@ -158,6 +158,7 @@ struct device *device_cpu(void)
                                           .stream_open = cpu_stream_open,
                                           .stream_close = cpu_stream_close,
                                           .copy = cpu_copy,
+                                          .ops_copy = cpu_copy,
                                           .fill = cpu_fill,
                                           .launch = cpu_launch,
                                           .notify = cpu_notify,

@@ -191,7 +191,7 @@ void ops_copy(const struct ops *ops, void *to, const void *from, int64_t n_bytes
     if (n_bytes == 0)
         return;
     if (ops->stream)
-        ops->stream->device->api->copy(ops->stream, to, from, n_bytes);
+        ops->stream->device->api->ops_copy(ops->stream, to, from, n_bytes);
     else
         memcpy(to, from, (size_t)n_bytes);
 }

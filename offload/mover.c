@@ -15,10 +15,16 @@
 #include "kernels/thread.h"
 
 #define MOVER_LANES (LANE_D2H + 1)
-#define COPIES      8 // in flight between RAM and the device
+/* In flight between RAM and the device, of each direction: pages of KV are small and many, and each
+ * costs a wake of two threads; of pieces of weights a few fill the link. */
+#define COPIES     64
+#define COPY_BYTES ((int64_t)64 << 20)
 
 /* What a piece is doing: its way from a file to the device has both, one after the other. */
 enum hop { HOP_FILE, HOP_COPY };
+
+/* What a ticket's pieces are counted as: no direction of copies takes the room of the other. */
+enum kind { KIND_FILE, KIND_TO_DEVICE, KIND_FROM_DEVICE, N_KINDS };
 
 /* One transfer in flight: a part of one segment, or several whole ones that are neighbours. */
 struct piece {
@@ -46,9 +52,10 @@ struct mover {
     struct ticket *queue; // QUEUED with pieces still to submit, by due, then by seq
     uint64_t seq;         // tickets ever submitted
     int stop;
-    struct piece *pieces;         // owned; [depth + COPIES]
-    struct piece *free_pieces[2]; // by enum hop, the first one of theirs: as many as the ring is
-                                  // deep for files, COPIES for the others
+    struct piece *pieces;               // owned; [depth + 2 COPIES]
+    struct piece *free_pieces[N_KINDS]; // the first one: as many as the ring is deep for files,
+                                        // COPIES for each of the others
+    int64_t kind_bytes[N_KINDS];        // in flight; of files not counted
     int depth;
     struct codec *codec;       // owned; NULL without stored pieces
     int n_flying[MOVER_LANES]; // pieces in flight
@@ -75,17 +82,23 @@ static int ticket_ready(const struct ticket *t)
     return !a || a->state != TICKET_QUEUED || a->seq != t->after_seq;
 }
 
-/* What a ticket's pieces are counted as. */
-static enum hop kind_of(const struct mover *m, const struct ticket *t)
+static enum kind kind_of(const struct mover *m, const struct ticket *t)
 {
-    return m->file[t->place] < 0 ? HOP_COPY : HOP_FILE;
+    if (m->file[t->place] >= 0)
+        return KIND_FILE;
+    return t->write ? KIND_FROM_DEVICE : KIND_TO_DEVICE;
+}
+
+static int kind_has_room(const struct mover *m, enum kind kind)
+{
+    return m->free_pieces[kind] != NULL && m->kind_bytes[kind] < COPY_BYTES;
 }
 
 /* The first ticket of the queue that may start. */
 static struct ticket **queue_pick(struct mover *m)
 {
     struct ticket **at = &m->queue;
-    while (*at && !(m->free_pieces[kind_of(m, *at)] && ticket_ready(*at)))
+    while (*at && !(kind_has_room(m, kind_of(m, *at)) && ticket_ready(*at)))
         at = &(*at)->next;
     return at;
 }
@@ -160,7 +173,7 @@ static void piece_cut(struct ticket **at, struct piece *p)
 {
     struct ticket *t = *at;
     const struct segment *s = &t->segments[t->next_segment];
-    int64_t most = kind_of(p->mover, t) == HOP_COPY ? MOVER_COPY_PIECE : MOVER_PIECE;
+    int64_t most = kind_of(p->mover, t) == KIND_FILE ? MOVER_PIECE : MOVER_COPY_PIECE;
     p->ticket = t;
     p->first = t->next_segment;
     p->from = t->next_byte;
@@ -198,7 +211,7 @@ static void ticket_fail(struct ticket *t, enum err e, const char *text)
 
 static void ticket_trace(struct mover *m, struct ticket *t)
 {
-    enum lane lane = lane_of(t, kind_of(m, t));
+    enum lane lane = lane_of(t, kind_of(m, t) == KIND_FILE ? HOP_FILE : HOP_COPY);
     trace_note(m->trace, lane, // lanes count union time and bytes by piece
                (struct trace_event){.name = t->name ? t->name : "io",
                                     .start_ns = t->start_ns,
@@ -354,8 +367,9 @@ static int piece_complete(struct mover *m, struct piece *p)
 static void piece_retire(struct mover *m, struct piece *p)
 {
     struct ticket *t = p->ticket;
-    enum hop kind = kind_of(m, t);
+    enum kind kind = kind_of(m, t);
     lane_count(m, lane_of(t, p->hop), -1, p->moved);
+    m->kind_bytes[kind] -= kind == KIND_FILE ? 0 : p->n_bytes;
     p->next = m->free_pieces[kind];
     m->free_pieces[kind] = p;
     t->in_flight--;
@@ -418,10 +432,11 @@ static void submit_pieces(struct mover *m)
         struct ticket **at = queue_pick(m);
         if (!*at)
             return;
-        enum hop kind = kind_of(m, *at);
+        enum kind kind = kind_of(m, *at);
         struct piece *p = m->free_pieces[kind];
         m->free_pieces[kind] = p->next;
         piece_cut(at, p);
+        m->kind_bytes[kind] += kind == KIND_FILE ? 0 : p->n_bytes;
         lane_count(m, lane_of(p->ticket, p->hop), 1, 0);
         pthread_mutex_unlock(&m->lock); // checksums of writes take a while
         int flies = piece_launch(m, p);
@@ -437,7 +452,7 @@ static int piece_hop(struct mover *m, struct piece *p)
 {
     const struct ticket *t = p->ticket;
     int reads = p->hop == HOP_FILE && t->on_device && !t->write;
-    int writes = p->hop == HOP_COPY && kind_of(m, t) == HOP_FILE && t->write && p->io.err == OK;
+    int writes = p->hop == HOP_COPY && kind_of(m, t) == KIND_FILE && t->write && p->io.err == OK;
     if (!reads && !writes)
         return 0;
     pthread_mutex_lock(&m->lock);
@@ -534,18 +549,20 @@ static enum err mover_start(struct mover *m, const struct mover_config *config)
     TRY(ring_open(&m->ring, &ring));
     TRY(add_places(m, config));
     m->depth = ring_depth(m->ring);
-    m->pieces = calloc((size_t)m->depth + COPIES, sizeof *m->pieces);
+    m->pieces = calloc((size_t)m->depth + 2 * COPIES, sizeof *m->pieces);
     if (!m->pieces)
         return fail(ERR_FIT, "no memory for the tables of the mover");
     if (config->staging)
         TRY(codec_open(&m->codec, 0));
-    for (int i = 0; i < m->depth + COPIES; i++) {
+    for (int i = 0; i < m->depth + 2 * COPIES; i++) {
         struct piece *p = &m->pieces[i];
-        enum hop kind = i < m->depth ? HOP_FILE : HOP_COPY;
+        enum kind kind = i < m->depth            ? KIND_FILE
+                         : i < m->depth + COPIES ? KIND_TO_DEVICE
+                                                 : KIND_FROM_DEVICE;
         p->mover = m;
-        if (config->staging && kind == HOP_FILE)
+        if (config->staging && kind == KIND_FILE)
             p->staging = (uint8_t *)config->staging + (int64_t)i * MOVER_PIECE;
-        if (config->bounce && kind == HOP_FILE)
+        if (config->bounce && kind == KIND_FILE)
             p->bounce = (uint8_t *)config->bounce + (int64_t)i * MOVER_PIECE;
         p->next = m->free_pieces[kind];
         m->free_pieces[kind] = p;

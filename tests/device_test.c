@@ -258,6 +258,65 @@ static void test_chains_through_the_device(void **state)
         }
 }
 
+#define HELD 80 // blocks of one copy each, in a direction that stands still
+
+/* Tickets of one copy each, from the device (write) or to it; every other page of n_bytes. */
+static void copies_submit(struct rig *r, struct ticket *t, struct segment *s, int n, int write,
+                          int64_t n_bytes)
+{
+    for (int i = 0; i < n; i++) {
+        const int64_t at = 2 * i * n_bytes;
+        s[i] = (struct segment){
+            .offset = at, .n_bytes = n_bytes, .buf = r->memory.base + r->memory.n_bytes / 2 + at};
+        t[i] = (struct ticket){.place = 1,
+                               .write = write,
+                               .on_device = 1,
+                               .segments = &s[i],
+                               .n_segments = 1,
+                               .due = i};
+        mover_submit(r->mover, &t[i]);
+    }
+}
+
+/* Waits until the mover has queued n copies on a stream of the device. */
+static void copies_queued(struct device *d, int stream, int64_t n)
+{
+    while (sim_device_copies(d, stream) < n)
+        usleep(1000);
+}
+
+/* One direction stands still with all that it may hold: the other one goes on. Small copies are
+ * bounded by their number, large ones by their bytes. */
+static void test_each_direction_has_its_own_room(void **state)
+{
+    (void)state;
+    needs_simulator();
+    static struct segment s[HELD], one;
+    static struct ticket t[HELD], other;
+    static const struct {
+        int64_t n_bytes;
+        int tickets, flying;
+    } kinds[] = {{4096, HELD, 64}, {MOVER_COPY_PIECE, 10, 8}};
+    for (int i = 0; i < 4; i++) {
+        struct rig r;
+        const int kind = i / 2, held = i % 2; // stream 0 of the mover copies to the device
+        rig_open(&r, test_device_open((uint64_t)i, 0), RING_THREADS,
+                 kinds[kind].n_bytes * kinds[kind].tickets * 2);
+        sim_device_hold(r.device, held);
+        copies_submit(&r, t, s, kinds[kind].tickets, held, kinds[kind].n_bytes);
+        copies_queued(r.device, held, kinds[kind].flying);
+        copies_submit(&r, &other, &one, 1, !held, 4096);
+        copies_queued(r.device, !held, 1);
+        assert_int_equal(mover_wait(r.mover, &other), OK);
+        assert_int_equal(sim_device_copies(r.device, held), kinds[kind].flying); // and no more
+        sim_device_hold(r.device, -1);
+        for (int k = 0; k < kinds[kind].tickets; k++)
+            assert_int_equal(mover_wait(r.mover, &t[k]), OK);
+        rig_close(&r);
+        test_device_close(r.device);
+    }
+}
+
 /* Of a transfer of two pieces one is lost with the device: it ends, and so does every later one. */
 static void test_a_lost_device_is_told(void **state)
 {
@@ -291,6 +350,7 @@ int main(void)
         cmocka_unit_test(test_streams_and_events),
         cmocka_unit_test(test_lateness_shows),
         cmocka_unit_test(test_chains_through_the_device),
+        cmocka_unit_test(test_each_direction_has_its_own_room),
         cmocka_unit_test(test_a_lost_device_is_told),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -101,7 +101,7 @@ fault("tau does not end at 2", "policy/evict_keyformer.h", "step < EVICT_KEYFORM
       "evict_test")
 fault("nobody lays out traits", "policy/layout.c", "if (evict_policy_trait(b->evict->policy))\n", "if (0)\n", GOLDEN)
 fault("decode's steps are counted from position 0", "engine/line/layer_decode.c",
-      "                                          .n_prompt = row->request->n_prompt,\n", "", GOLDEN)
+      "                                .n_prompt = row->request->n_prompt,\n", "", GOLDEN)
 fault("codes of a trait are cut, not rounded", "kernels/score.h", "off * s->inverse + 0.5f", "off * s->inverse + 0.0f", TRAITS)
 fault("a value's codes lose nothing", "kernels/score.h", "return score_code_error(k, n) + score_code_error(v, n);",
       "return score_code_error(k, n) + 0 * score_code_error(v, n);", TRAITS)

@@ -144,7 +144,7 @@ fault("a forced span is cut one token late", "engine/line/layer_decode.c",
       "int pos = c->span->pos + c->offset;", "int pos = c->span->pos;",
       "placement_test.py --only=forced")
 fault("RoPE of the cut's own tokens starts at its span", "engine/line/layer_decode.c",
-      "cuts[i].span->pos + cuts[i].offset + j;", "cuts[i].span->pos + j;",
+      "c->span->pos + c->offset + j;", "c->span->pos + j;",
       "placement_test.py --only=prefixes")
 
 # ---- eviction
@@ -432,6 +432,8 @@ fault("the results of two passes share a place", "engine/line/batch.c",
       "&b->heads[t->pass & 1];", "&b->heads[0];", LINE)
 fault("a copy is taken for done when it is queued", "offload/mover.c",
       "    api->notify(s, piece_landed, p);", "    piece_landed(p, OK);", LINE, "device_test")
+fault("copies in flight are counted, not their bytes", "offload/mover.c",
+      " && m->kind_bytes[kind] < COPY_BYTES;", ";", "device_test")
 fault("bytes for the device stay in the bounce buffer", "offload/mover.c",
       "    int reads = p->hop == HOP_FILE && t->on_device && !t->write;",
       "    int reads = p->hop == HOP_FILE && t->on_device && !t->write && p->from == 0;", "device_test", LINE)
@@ -599,6 +601,10 @@ fault("device.cu: a stream waits for no event", DEVICE_CU,
 fault("device.cu: a copy that was refused is no loss", DEVICE_CU,
       "(void)DONE(g, cudaMemcpyAsync, to, from, (size_t)n_bytes, cudaMemcpyDefault,\n                   stream_of(s)->cuda);",
       "(void)cudaMemcpyAsync(to, from, (size_t)n_bytes, cudaMemcpyDefault, stream_of(s)->cuda);", SIMT_DEVICE)
+fault("device.cu: small copies between ops wait for the copy engine", DEVICE_CU,
+      "if (n_bytes >= CUDA_COPY_FEW) {", "if (n_bytes >= 0) {", SIMT_LINE)
+fault("copy.cu: words of 16 bytes stand at any multiple of 4", "kernels/cuda/copy.cu",
+      "all % 16 == 0", "all % 4 == 0", SIMT_DEVICE)
 fault("device.cu: a launch is not asked how it went", DEVICE_CU,
       "(void)done(g, cudaGetLastError(), entries[op].name);", "", SIMT_DEVICE)
 fault("device.cu: memory stands where CUDA has it", DEVICE_CU,

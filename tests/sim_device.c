@@ -18,9 +18,10 @@
 /* Of its memory: not canonical, so that reading them faults; each allocation begins so far in that
  * a small number beside what half of a stale address left is none. */
 #define ADDRESSES  0x00d0000040000000u
-#define BLOCKS_MAX 64
-#define PINS_MAX   64
-#define KINDS_MAX  64 // of matrices that were prepared
+#define BLOCKS_MAX  64
+#define PINS_MAX    64
+#define STREAMS_MAX 64
+#define KINDS_MAX   64 // of matrices that were prepared
 /* Of fresh memory: no number, a page id and a position far away. */
 #define POISON   0xf7
 #define ARGS_MAX 1024
@@ -56,6 +57,7 @@ struct sim_stream {
     pthread_cond_t queued;
     struct command *first, **last, *spare;
     int stop;
+    int index; // among the device's streams, as they were opened
     uint64_t rng; // the thread's own
 };
 
@@ -75,6 +77,8 @@ struct sim_device {
     int delay_us, n_streams, n_allocs;
     int64_t n_commands, lose_at; // commands run so far; the one that loses the device, 0: none
     int lost;
+    int64_t n_copies[STREAMS_MAX]; // queued so far, by the stream's index
+    int held; // index of the stream that goes on no more, -1: none
     struct kind {
         int n, k, m;
     } kinds[KINDS_MAX]; // of matrices, for matmuls of its library
@@ -243,6 +247,8 @@ static void command_run(struct sim_stream *st, struct command *c)
     if (s->delay_us > 0 && st->rng % 8 == 0) // most come at once, some late
         usleep((unsigned)(st->rng / 8 % (uint64_t)(s->delay_us + 1)));
     pthread_mutex_lock(&s->lock);
+    while (s->held == st->index)
+        pthread_cond_wait(&s->changed, &s->lock);
     s->lost |= ++s->n_commands == s->lose_at;
     while (c->kind == SIM_WAIT && c->event->happened < c->record && !s->lost)
         pthread_cond_wait(&s->changed, &s->lock);
@@ -340,7 +346,8 @@ static enum err sim_stream_open(struct device *d, struct stream **out)
     st->last = &st->first;
     pthread_mutex_init(&st->lock, NULL);
     pthread_cond_init(&st->queued, NULL);
-    st->rng = mix64(sim(d)->seed * 64 + (uint64_t)sim(d)->n_streams++);
+    st->index = sim(d)->n_streams++;
+    st->rng = mix64(sim(d)->seed * 64 + (uint64_t)st->index);
     *out = &st->stream;
     return pthread_create(&st->thread, NULL, stream_main, st) == 0 ? OK : ERR_DEVICE;
 }
@@ -366,7 +373,11 @@ static void sim_stream_close(struct stream *stream)
 
 static void sim_copy(struct stream *s, void *to, const void *from, int64_t n_bytes)
 {
+    struct sim_device *d = sim(s->device);
     struct command *c = command_new(s, SIM_COPY);
+    pthread_mutex_lock(&d->lock);
+    d->n_copies[((struct sim_stream *)(void *)s)->index % STREAMS_MAX]++;
+    pthread_mutex_unlock(&d->lock);
     c->to = to;
     c->from = from;
     c->n_bytes = n_bytes;
@@ -511,6 +522,7 @@ struct device *sim_device_open(uint64_t seed, int delay_us)
                                           .stream_open = sim_stream_open,
                                           .stream_close = sim_stream_close,
                                           .copy = sim_copy,
+                                          .ops_copy = sim_copy,
                                           .fill = sim_fill,
                                           .launch = sim_launch,
                                           .notify = sim_notify,
@@ -526,6 +538,7 @@ struct device *sim_device_open(uint64_t seed, int delay_us)
     whole = api;
     whole.scratch = device_cpu()->api->scratch;
     s->device.api = &whole;
+    s->held = -1;
     s->seed = seed;
     s->delay_us = delay_us;
     s->memory_bytes = SIM_MEMORY;
@@ -573,6 +586,24 @@ void sim_device_lose(struct device *d, int64_t n)
     pthread_mutex_lock(&s->lock);
     s->lose_at = n > 0 ? s->n_commands + n : 0;
     pthread_mutex_unlock(&s->lock);
+}
+
+void sim_device_hold(struct device *d, int stream)
+{
+    struct sim_device *s = sim(d);
+    pthread_mutex_lock(&s->lock);
+    s->held = stream;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+int64_t sim_device_copies(struct device *d, int stream)
+{
+    struct sim_device *s = sim(d);
+    pthread_mutex_lock(&s->lock);
+    const int64_t n = s->n_copies[stream];
+    pthread_mutex_unlock(&s->lock);
+    return n;
 }
 
 int64_t sim_device_commands(struct device *d)

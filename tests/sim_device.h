@@ -24,5 +24,9 @@ void sim_device_lose(struct device *d, int64_t n);
 /* Commands that have run, and the most bytes of its memory that were taken at once. */
 int64_t sim_device_commands(struct device *d);
 int64_t sim_device_peak_bytes(struct device *d);
+/* From now on no command of a stream runs (0: the first that was opened; -1: all go on). */
+void sim_device_hold(struct device *d, int stream);
+/* Copies that were ever queued on a stream. */
+int64_t sim_device_copies(struct device *d, int stream);
 
 #endif

@@ -289,6 +289,54 @@ static void test_streams_and_events(void **state)
     free((void *)(uintptr_t)w.panels);
 }
 
+/* Copies between ops: any size and alignment, RAM to device to device to RAM; small ones are made
+ * by a kernel. */
+static void test_copies_between_ops(void **state)
+{
+    (void)state;
+    enum { ROOM = 1 << 17 };
+    static const int sizes[] = {1, 3, 4, 12, 16, 64, 4096, 4100, 65532, 65535, 65536, 70000};
+    static _Alignas(64) uint8_t ram[ROOM], back[ROOM];
+    for (uint64_t seed = 0; seed < N_SEEDS; seed++) {
+        struct device *d = device_seeded(seed);
+        struct stream *s;
+        struct event *e;
+        void *mem[2];
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(d->api->alloc(d, ROOM, &mem[i]), OK);
+        assert_int_equal(d->api->pin(d, ram, ROOM), OK);
+        assert_int_equal(d->api->pin(d, back, ROOM), OK);
+        assert_int_equal(d->api->stream_open(d, &s), OK);
+        assert_int_equal(d->api->event_open(d, &e), OK);
+        const struct ops ops = {.stream = s};
+        struct gate_mul_args args = {.gate = mem[0], .up = mem[0], .m = 1, .n = 16};
+        ops_fill(&ops, mem[0], 0, ROOM);
+        ops_run_gate_mul(&ops, &args);
+        for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {
+            const int n = sizes[i], at = i * 4 % 48 + (n % 4 ? 1 : 0);
+            for (int j = 0; j < ROOM; j++)
+                ram[j] = (uint8_t)mix64((uint64_t)(i * ROOM + j));
+            memset(back, 7, ROOM);
+            ops_copy(&ops, (uint8_t *)mem[0] + at, ram + 32, n);
+            ops_copy(&ops, mem[1], (uint8_t *)mem[0] + at, n);
+            ops_copy(&ops, back + 64, mem[1], n);
+            d->api->record(s, e);
+            if (d->api->event_wait(s, e) != OK)
+                fail_msg("%d bytes: %s", n, err_text());
+            assert_memory_equal(back + 64, ram + 32, (size_t)n);
+            assert_int_equal(back[63] + back[64 + n], 14);
+        }
+        assert_int_equal(cudart_small_copies(), 0);
+        d->api->stream_close(s);
+        d->api->event_close(e);
+        d->api->unpin(d, ram, ROOM);
+        d->api->unpin(d, back, ROOM);
+        for (int i = 0; i < 2; i++)
+            d->api->release(d, mem[i], ROOM);
+        device_done(d);
+    }
+}
+
 /* ---- order, and being told ---- */
 
 struct told {
@@ -663,6 +711,7 @@ int main(void)
         cmocka_unit_test(test_what_cannot_be_pinned),
         cmocka_unit_test(test_weights_in_the_form_it_reads),
         cmocka_unit_test(test_streams_and_events),
+        cmocka_unit_test(test_copies_between_ops),
         cmocka_unit_test(test_notes_are_told_in_order),
         cmocka_unit_test(test_another_device),
         cmocka_unit_test(test_lateness_shows),

@@ -35,6 +35,11 @@ struct layer_work {
     struct ops ops;
     const struct memory *memory;
     struct tables *tables;   // borrowed: of the step
+    struct {                 // in them; spans from the tile at hand on
+        int32_t *pos; // [tokens of the batch]; NULL: the layer rotates nothing
+        const struct prompt_span *prompts;
+        const struct forced_span *forced;
+    } told;
     struct kv_layout prompt; // of the pages in which prompts attend
     struct kv_rows rows;     // of the step
     int64_t ring_bytes;      // of one row and layer; 0 unless the KV format is mixed

@@ -89,26 +89,35 @@ static void rope_rows(struct layer_work *w, int first, int n, const int32_t *pos
     ops_run_rope(&w->ops, &args);
 }
 
-/* Where positions are ranks only prompts: attention rotates the others. */
-static void rope_tile(struct layer_work *w, const struct tile *t, const struct cut *cuts,
-                      const struct batch *b, int layer)
+/* Row of the rope tables of each of the batch's tokens. */
+static void tell_rope(struct layer_work *w, const struct batch *b, int layer)
 {
     const struct shape *s = w->shape;
+    w->told.pos = NULL;
     if (s->position != POSITION_ROPE || s->layer_rope[layer] == SHAPE_NO_ROPE)
         return;
-    int at = 0;
-    int32_t *pos = tables_take(w->tables, t->n * (int64_t)sizeof *pos);
-    for (int i = 0; i < t->n_cuts; i++) {
-        int table = s->layer_rope[layer] || batch_turns_long(s, &b->rows[cuts[i].span->row]);
-        for (int j = 0; j < cuts[i].n; j++)
-            pos[at++] = (int32_t)(table * w->rope_rows) + cuts[i].span->pos + cuts[i].offset + j;
-    }
-    tables_send(w->tables, &w->ops);
+    struct tile t = {0};
+    int32_t *pos = w->told.pos = tables_take(w->tables, b->n_tokens * (int64_t)sizeof *pos);
+    while (tile_next(w, b, &t, w->cuts))
+        for (int i = 0; i < t.n_cuts; i++) {
+            const struct cut *c = &w->cuts[i];
+            int table = s->layer_rope[layer] || batch_turns_long(s, &b->rows[c->span->row]);
+            for (int j = 0; j < c->n; j++)
+                *pos++ = (int32_t)(table * w->rope_rows) + c->span->pos + c->offset + j;
+        }
+}
+
+/* Where positions are ranks only prompts: attention rotates the others. */
+static void rope_tile(struct layer_work *w, const struct tile *t, const struct cut *cuts, int layer)
+{
+    const int32_t *pos = w->told.pos ? w->told.pos + t->first : NULL;
+    if (!pos)
+        return;
     if (!by_rank(w, layer)) {
         rope_rows(w, 0, t->n, pos);
         return;
     }
-    at = 0;
+    int at = 0;
     for (int i = 0; i < t->n_cuts; at += cuts[i].n, i++)
         if (cuts[i].span->kind == SPAN_PROMPT)
             rope_rows(w, at, cuts[i].n, pos + at);
@@ -145,13 +154,57 @@ static int layer_slots(const struct layer_work *w, const struct row *row, int n)
     return batch_kind_slots(w->evict, row, plan_kind(w->plan, w->layer), n);
 }
 
+static struct prompt_span prompt_span(const struct cut *c, int token)
+{
+    return (struct prompt_span){.n_prompt = c->span->pos + c->span->n,
+                                .first = c->span->pos + c->offset,
+                                .n = c->n,
+                                .token = token,
+                                .page = c->page};
+}
+
+static struct forced_span forced_span(const struct layer_work *w, const struct batch *b,
+                                      const struct cut *c, int token)
+{
+    const struct row *row = &b->rows[c->span->row];
+    const int pos = c->span->pos + c->offset;
+    return (struct forced_span){.row = c->span->row,
+                                .n_slots = layer_slots(w, row, pos - row->n_done),
+                                .n = c->n,
+                                .pos = pos,
+                                .n_prompt = row->request->n_prompt,
+                                .token = token,
+                                .limits = layer_limits(w, row)};
+}
+
+/* Spans of all tiles of the batch, those of a tile in a row. */
+static void tell_spans(struct layer_work *w, const struct batch *b)
+{
+    struct tile t = {0};
+    int64_t n_prompts = 0, n_forced = 0;
+    while (tile_next(w, b, &t, w->cuts))
+        for (int i = 0; i < t.n_cuts; i++)
+            *(w->cuts[i].span->kind == SPAN_PROMPT ? &n_prompts : &n_forced) += 1;
+    struct prompt_span *p = tables_take(w->tables, n_prompts * (int64_t)sizeof *p);
+    struct forced_span *f = tables_take(w->tables, n_forced * (int64_t)sizeof *f);
+    w->told.prompts = p;
+    w->told.forced = f;
+    t = (struct tile){0};
+    while (tile_next(w, b, &t, w->cuts))
+        for (int i = 0, at = 0; i < t.n_cuts; at += w->cuts[i].n, i++)
+            if (w->cuts[i].span->kind == SPAN_PROMPT)
+                *p++ = prompt_span(&w->cuts[i], at);
+            else
+                *f++ = forced_span(w, b, &w->cuts[i], at);
+}
+
 static void attend_prompts(struct layer_work *w, const struct tile *t, const struct cut *cuts,
                            const struct batch *b, float scale)
 {
     const struct shape *s = w->shape;
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
     int n = 0, at = 0;
-    struct prompt_span *spans = tables_take(w->tables, t->n_cuts * (int64_t)sizeof *spans);
+    const struct prompt_span *spans = w->told.prompts;
     struct attend_prompt_args args = {
         .layout = w->prompt,
         .q = w->q,
@@ -172,7 +225,7 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
         const struct cut *c = &cuts[i];
         if (c->span->kind != SPAN_PROMPT)
             continue;
-        int first = c->span->pos + c->offset, n_prompt = c->span->pos + c->span->n;
+        const struct prompt_span *span = &spans[n++];
         uint8_t *pages = w->prompt_pages + c->page * w->prompt.page_bytes;
         struct kv_store_args store = {.layout = w->prompt,
                                       .pages = pages,
@@ -180,22 +233,19 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
                                       .v = w->v + at * kv,
                                       .k_stride = kv,
                                       .v_stride = kv,
-                                      .first = first,
+                                      .first = span->first,
                                       .n = c->n};
         take_shared_pages(w, c, pages);
         ops_run_kv_store(&w->ops, &store);
         share_pages(w, b, c, pages);
-        struct prompt_span *span = &spans[n++];
-        *span = (struct prompt_span){
-            .n_prompt = n_prompt, .first = first, .n = c->n, .token = at, .page = c->page};
         args.n_max = (int)max_i64(args.n_max, c->n);
-        args.end_max = (int)max_i64(args.end_max, first + c->n);
+        args.end_max = (int)max_i64(args.end_max, span->first + c->n);
         if (args.scores && c->offset == 0)
             ops_fill(&w->ops, prompt_span_scores(&args, span), 0,
-                     round_up(n_prompt, KV_PAGE_SLOTS) * s->n_kv_heads * 4);
+                     round_up(span->n_prompt, KV_PAGE_SLOTS) * s->n_kv_heads * 4);
     }
     args.n_spans = n;
-    tables_send(w->tables, &w->ops);
+    w->told.prompts += n;
     if (n > 0)
         ops_run_attend_prompt(&w->ops, &args);
 }
@@ -237,26 +287,18 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
 {
     const struct shape *s = w->shape;
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
-    int n = 0, at = 0, n_max = 0, slots_max = 0;
-    struct forced_span *spans = tables_take(w->tables, t->n_cuts * (int64_t)sizeof *spans);
-    for (int i = 0; i < t->n_cuts; at += cuts[i].n, i++) {
+    int n = 0, n_max = 0, slots_max = 0;
+    const struct forced_span *spans = w->told.forced;
+    for (int i = 0; i < t->n_cuts; i++) {
         const struct cut *c = &cuts[i];
         if (c->span->kind != SPAN_FORCED)
             continue;
         const struct row *row = &b->rows[c->span->row];
-        int pos = c->span->pos + c->offset;
-        int slots = layer_slots(w, row, pos + c->n - row->n_done);
+        int slots = layer_slots(w, row, spans[n++].pos + c->n - row->n_done);
         n_max = (int)max_i64(n_max, c->n);
         slots_max = (int)max_i64(slots_max, slots);
-        spans[n++] = (struct forced_span){.row = c->span->row,
-                                          .n_slots = layer_slots(w, row, pos - row->n_done),
-                                          .n = c->n,
-                                          .pos = pos,
-                                          .n_prompt = row->request->n_prompt,
-                                          .token = at,
-                                          .limits = layer_limits(w, row)};
     }
-    tables_send(w->tables, &w->ops);
+    w->told.forced += n;
     if (n == 0)
         return;
     struct attend_forced_args args = {.kv = w->rows,
@@ -486,8 +528,7 @@ static const float *branch_input(struct layer_work *w, const struct model_layer 
 
 /* What of a layer stands before its attention: x of the tile to w->q, k and v. */
 static void before_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                        const struct tile *t, const struct cut *cuts, const struct batch *b,
-                        int layer, const float *x)
+                        const struct tile *t, const struct cut *cuts, int layer, const float *x)
 {
     const struct shape *s = w->shape;
     const struct projection qkv[] = {{ROLE_Q, ROLE_Q_B, w->q, ACT_NONE, 0},
@@ -499,7 +540,7 @@ static void before_tile(struct layer_work *w, const struct model_layer *l, const
         qk_norm(w, l, weights, ROLE_Q_NORM_W, w->q, s->n_heads, t->n);
         qk_norm(w, l, weights, ROLE_K_NORM_W, w->k, s->n_kv_heads, t->n);
     }
-    rope_tile(w, t, cuts, b, layer);
+    rope_tile(w, t, cuts, layer);
 }
 
 static void attend_tile(struct layer_work *w, const struct tile *t, const struct cut *cuts,
@@ -614,10 +655,13 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
 {
     struct tile t = {0};
     place_rows(w, layer - 1, batch, kv);
+    tell_rope(w, batch, layer - 1);
+    tell_spans(w, batch);
+    tables_send(w->tables, &w->ops); // one copy for all tables of the step
     w->sinks = w->shape->sinks ? model_vector(l, ROLE_SINKS, weights) : NULL;
     while (tile_next(w, batch, &t, w->cuts)) {
         float *x = hidden + (int64_t)t.first * w->shape->dim;
-        before_tile(w, l, weights, &t, w->cuts, batch, layer - 1, x);
+        before_tile(w, l, weights, &t, w->cuts, layer - 1, x);
         attend_tile(w, &t, w->cuts, batch, layer - 1);
         after_tile(w, l, weights, &t, x);
     }
@@ -640,10 +684,12 @@ void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
 {
     int64_t heads = q_numbers(w), kv = kv_numbers(w);
     struct tile t = {0};
+    tell_rope(w, batch, layer - 1);
+    tables_send(w->tables, &w->ops);
     if (w->shape->sinks)
         ops_copy(&w->ops, x->sinks, model_vector(l, ROLE_SINKS, weights), w->shape->n_heads * 4);
     while (tile_next(w, batch, &t, w->cuts)) {
-        before_tile(w, l, weights, &t, w->cuts, batch, layer - 1,
+        before_tile(w, l, weights, &t, w->cuts, layer - 1,
                     hidden + (int64_t)t.first * w->shape->dim);
         ops_copy(&w->ops, x->q + t.first * heads, w->q, t.n * heads * 4);
         ops_copy(&w->ops, x->k + t.first * kv, w->k, t.n * kv * 4);
@@ -656,6 +702,8 @@ void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
 {
     struct tile t = {0};
     place_rows(w, layer - 1, batch, kv);
+    tell_spans(w, batch);
+    tables_send(w->tables, &w->ops);
     w->sinks = w->shape->sinks ? x->sinks : NULL;
     while (tile_next(w, batch, &t, w->cuts)) {
         w->q = x->q + t.first * q_numbers(w);

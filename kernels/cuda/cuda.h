@@ -24,6 +24,10 @@ struct CUstream_st; // a cudaStream_t points to one
 OPS(CUDA_ENTRY)
 #undef CUDA_ENTRY
 
+/* A copy of 0 < n_bytes < CUDA_COPY_FEW, either side device memory or pinned RAM. */
+#define CUDA_COPY_FEW (64 << 10)
+void cuda_copy(struct CUstream_st *stream, void *to, const void *from, int n_bytes);
+
 /* Scratch in device memory, as the functions of kernels/ops.h without cuda_. Ops without one here
  * need none and do not read args->scratch. */
 int64_t cuda_matmul_scratch_bytes(const struct ops *ops, int m, int n, int k);

@@ -347,6 +347,20 @@ static void gpu_copy(struct stream *s, void *to, const void *from, int64_t n_byt
                    stream_of(s)->cuda);
 }
 
+/* Small ones by a kernel: the copy engine may have 64 MiB of the mover's pieces before them. */
+static void gpu_ops_copy(struct stream *s, void *to, const void *from, int64_t n_bytes)
+{
+    struct gpu *g = gpu_of(s->device);
+    if (n_bytes >= CUDA_COPY_FEW) {
+        gpu_copy(s, to, from, n_bytes);
+        return;
+    }
+    if (!enter(g))
+        return;
+    cuda_copy(stream_of(s)->cuda, to, from, (int)n_bytes);
+    (void)done(g, cudaGetLastError(), "launch of a copy");
+}
+
 static void gpu_fill(struct stream *s, void *to, int byte, int64_t n_bytes)
 {
     struct gpu *g = gpu_of(s->device);
@@ -564,6 +578,7 @@ static const struct device_api *gpu_api(void)
     api.stream_open = gpu_stream_open;
     api.stream_close = gpu_stream_close;
     api.copy = gpu_copy;
+    api.ops_copy = gpu_ops_copy;
     api.fill = gpu_fill;
     api.launch = gpu_launch;
     api.notify = gpu_notify;

@@ -337,7 +337,8 @@ void shadow_access(const void *p, int64_t bytes, enum access kind, const void *p
         space_touch(&device, (const uint8_t *)p - device.base, bytes, kind, WRITTEN, pc);
     else if (kind == ACCESS_READ && at - (uintptr_t)simt_now.args < (uintptr_t)simt_now.args_bytes)
         ;
-    else if (kind != ACCESS_READ || !simt_may_read || !simt_may_read(p, bytes))
+    else if (kind == ACCESS_ATOMIC || !simt_may_touch ||
+             !simt_may_touch(simt_now.name, p, bytes, kind == ACCESS_WRITE))
         simt_fail(pc, (struct simt_site){0},
                   "%s %lld bytes that are neither device nor shared memory nor its own",
                   kinds[kind], (long long)bytes);

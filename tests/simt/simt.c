@@ -17,7 +17,7 @@
 struct run simt_now = {.arch = 80};
 _Thread_local int simt_runs;
 void (*simt_queue)(struct CUstream_st *stream, const struct simt_work *work);
-int (*simt_may_read)(const void *p, int64_t bytes);
+int (*simt_may_touch)(const char *kernel, const void *p, int64_t bytes, int write);
 static struct thread threads[THREADS_MAX];
 static void *scheduler_sp;
 static int given_up;

@@ -105,8 +105,8 @@ void simt_run(const struct simt_work *work);
 /* Where launches of a stream go instead; params are to be copied. NULL: nowhere. */
 struct CUstream_st;
 extern void (*simt_queue)(struct CUstream_st *stream, const struct simt_work *work);
-/* Says whether kernels may read a range of RAM. NULL: they may read none. */
-extern int (*simt_may_read)(const void *p, int64_t bytes);
+/* Says whether the kernel of a name may read, or write, a range of RAM. NULL: none may. */
+extern int (*simt_may_touch)(const char *kernel, const void *p, int64_t bytes, int write);
 
 struct simt_dim simt_thread_idx(void) __attribute__((const));
 struct simt_dim simt_block_idx(void) __attribute__((const));

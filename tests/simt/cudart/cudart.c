@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLOTS 256 // of allocations, of pinned ranges, of streams
+#define COPY_FEW (64 << 10)
+#define SLOTS    256 // of allocations, of pinned ranges, of streams
 
 enum kind { COPY, FILL, LAUNCH, CALL, RECORD, WAIT };
 
@@ -39,6 +40,7 @@ struct command {
 
 struct CUstream_st {
     int device;
+    int64_t n_launches, n_few; // queued so far: launches, copies of less than COPY_FEW
     struct command *first, **last;
 };
 
@@ -54,6 +56,7 @@ static struct range blocks[SLOTS], pins[SLOTS];
 static struct CUstream_st *streams[SLOTS];
 static struct CUevent_st gone = {.happened = INT64_MAX}; // in place of one that was destroyed
 static int64_t n_calls, fail_call, n_commands, fail_command, bytes, peak_bytes, pinned_bytes;
+static int64_t n_few; // of streams that are gone and had launches
 static int n_events;
 static cudaError_t fail_with, lost; // lost: cudaSuccess, or what every call says
 static int fail_lost;
@@ -62,7 +65,7 @@ static _Thread_local int current;
 static _Thread_local cudaError_t last_error;
 
 static void queue_launch(struct CUstream_st *s, const struct simt_work *work);
-static int is_pinned(const void *p, int64_t n_bytes);
+static int may_touch(const char *kernel, const void *p, int64_t n_bytes, int write);
 
 /* ---- failing ---- */
 
@@ -140,6 +143,14 @@ int64_t cudart_commands(void)
     return n_commands;
 }
 
+int64_t cudart_small_copies(void)
+{
+    int64_t n = n_few;
+    for (int i = 0; i < SLOTS; i++)
+        n += streams[i] && streams[i]->n_launches > 0 ? streams[i]->n_few : 0;
+    return n;
+}
+
 int64_t cudart_peak_bytes(void)
 {
     return peak_bytes;
@@ -168,6 +179,7 @@ void cudart_open(const struct cudart_machine *m)
     memset(pins, 0, sizeof pins);
     n_calls = fail_call = n_commands = fail_command = bytes = peak_bytes = pinned_bytes = 0;
     n_events = 0;
+    n_few = 0;
     lost = last_error = cudaSuccess;
     machine = *m;
     rng = mix64(m->seed);
@@ -175,7 +187,7 @@ void cudart_open(const struct cudart_machine *m)
     simt_free_all();
     simt_arch_set(m->sm);
     simt_queue = queue_launch;
-    simt_may_read = is_pinned;
+    simt_may_touch = may_touch;
     pthread_mutex_unlock(&lock);
 }
 
@@ -206,10 +218,12 @@ static int is_device(const void *p)
     return range_of(blocks, p, 1) != NULL;
 }
 
-/* Kernels see pinned RAM where the host has it. They run with the lock held. */
-static int is_pinned(const void *p, int64_t n_bytes)
+/* Kernels see pinned RAM where the host has it, and only copies write there. They run with the lock
+ * held. */
+static int may_touch(const char *kernel, const void *p, int64_t n_bytes, int write)
 {
-    return range_of(pins, p, (size_t)n_bytes) != NULL;
+    return (!write || strncmp(kernel, "copy_units", 10) == 0) &&
+           range_of(pins, p, (size_t)n_bytes) != NULL;
 }
 
 cudaError_t cudaMalloc(void **p, size_t n_bytes)
@@ -432,6 +446,7 @@ static cudaError_t queue_with(struct CUstream_st *s, const struct command *comma
         free(c);
         return end(e);
     }
+    s->n_launches += command->kind == LAUNCH;
     *s->last = c;
     s->last = &c->next;
     run_some();
@@ -459,6 +474,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, enum cud
         e = cudaErrorInvalidValue;
     if (e == cudaSuccess)
         e = queue(s, &(struct command){.kind = COPY, .to = to, .from = from, .n_bytes = n_bytes});
+    if (e == cudaSuccess)
+        s->n_few += n_bytes < COPY_FEW;
     return end(e);
 }
 
@@ -502,6 +519,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
         while (streams[i] != s)
             CHECK(++i < SLOTS);
         streams[i] = NULL;
+        n_few += s->n_launches > 0 ? s->n_few : 0;
         free(s);
     }
     return end(e);

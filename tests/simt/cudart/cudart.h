@@ -33,6 +33,10 @@ void cudart_fail_command(int64_t n);
 int64_t cudart_calls(void);
 int64_t cudart_commands(void);
 
+/* Copies by the engine of less than 64 KiB in streams that kernels are launched in: those streams
+ * wait for them, and they wait for the large copies of other streams. */
+int64_t cudart_small_copies(void);
+
 /* For libraries beside it: queues a call with a copy of args; it may use the shim's memory. */
 cudaError_t cudart_queue_call(cudaStream_t s, void (*call)(const void *args), const void *args,
                               int64_t n_bytes);
