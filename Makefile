@@ -213,12 +213,24 @@ $(SIM_SO): tests/sim_device.c
 
 # What cards that are not here would take (bench/gpu/model.h): no part of the program.
 GPU_MODEL := $(BUILD)/bench/gpu_model
-GPU_OBJ   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard bench/gpu/*.c))
+GPU_OBJ   := $(patsubst %,$(BUILD)/bench/gpu/%.o,cards model step table)
 $(GPU_MODEL): $(GPU_OBJ) $(BUILD)/libsluice.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -o $@ $^ $(LDLIBS)
 
-tools: $(TOOLS) $(SHIMS) $(SIM_SO) $(GPU_MODEL)
+# A device that takes the model's time and computes nothing, and the program for it (bench/clock.py).
+CLOCK_SO  := $(BUILD)/bench/clock_device.so
+CLOCK_BIN := $(BUILD)/bench/clock_sluice
+$(CLOCK_SO): bench/gpu/clock_device.c bench/gpu/model.c bench/gpu/cards.c
+	@mkdir -p $(@D)
+	$(call say,CC,$@)
+	$(Q)$(CC) $(filter-out -MMD -MP,$(CFLAGS)) -fPIC -shared -Wl,-Bsymbolic -o $@ $(filter %.c,$^)
+$(CLOCK_SO): bench/gpu/model.h kernels/device.h kernels/ops.h
+$(CLOCK_BIN): $(BUILD)/bench/gpu/clock_wrap.o $(OBJ)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(SAN) -rdynamic -Wl,--wrap=mmap,--wrap=madvise,--wrap=pack_layer_make -o $@ $^ $(LDLIBS)
+
+tools: $(TOOLS) $(SHIMS) $(SIM_SO) $(GPU_MODEL) $(CLOCK_SO) $(CLOCK_BIN)
 # ThreadSanitizer: all but the kernels of instruction sets (they take long to build, and runs are asked
 # for --isa portable) and the decoders, whose target_clones are chosen before it is up.
 ifeq ($(BUILD),build/tsan)
@@ -461,7 +473,7 @@ dist:
 	$(Q)git archive --prefix=sluice-$(VERSION)/ -o build/sluice-$(VERSION).tar.gz HEAD
 	@echo build/sluice-$(VERSION).tar.gz
 
--include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(GPU_OBJ:.o=.d) $(SHIMS:.so=.d) \
+-include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(GPU_OBJ:.o=.d) $(BUILD)/bench/gpu/clock_wrap.d $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
 .PHONY: FORCE all install uninstall dist cuda help test check-full check-night demo-model registers check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens help-md \
