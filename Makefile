@@ -62,7 +62,7 @@ PRELOADS := tests/tools/nth.c
 SIM_SO  := $(BUILD)/tests/sim_device.so
 TOOLS   := $(patsubst %.c,$(BUILD)/%,$(filter-out $(PRELOADS),$(wildcard tests/tools/*.c)))
 SHIMS   := $(PRELOADS:%.c=$(BUILD)/%.so)
-FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/ref kernels/cpu offload engine/* bench tests tests/fuzz \
+FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/ref kernels/cpu offload engine/* bench bench/gpu tests tests/fuzz \
                                     tests/simt tests/simt/cudart tests/tools tests/gpu)) \
            $(wildcard kernels/cuda/*.cu* tests/simt/*.cu)
 VENV    := build/venv
@@ -211,7 +211,26 @@ $(SIM_SO): tests/sim_device.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS) -MF $@.d -fPIC -shared -Wl,-Bsymbolic -o $@ $<
 
-tools: $(TOOLS) $(SHIMS) $(SIM_SO)
+# What cards that are not here would take (bench/gpu/model.h): no part of the program.
+GPU_MODEL := $(BUILD)/bench/gpu_model
+GPU_OBJ   := $(patsubst %,$(BUILD)/bench/gpu/%.o,cards model step table)
+$(GPU_MODEL): $(GPU_OBJ) $(BUILD)/libsluice.a
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(SAN) -o $@ $^ $(LDLIBS)
+
+# A device that takes the model's time and computes nothing, and the program for it (bench/clock.py).
+CLOCK_SO  := $(BUILD)/bench/clock_device.so
+CLOCK_BIN := $(BUILD)/bench/clock_sluice
+$(CLOCK_SO): bench/gpu/clock_device.c bench/gpu/model.c bench/gpu/cards.c
+	@mkdir -p $(@D)
+	$(call say,CC,$@)
+	$(Q)$(CC) $(filter-out -MMD -MP,$(CFLAGS)) -fPIC -shared -Wl,-Bsymbolic -o $@ $(filter %.c,$^)
+$(CLOCK_SO): bench/gpu/model.h kernels/device.h kernels/ops.h
+$(CLOCK_BIN): $(BUILD)/bench/gpu/clock_wrap.o $(OBJ)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(SAN) -rdynamic -Wl,--wrap=mmap,--wrap=madvise,--wrap=pack_layer_make -o $@ $^ $(LDLIBS)
+
+tools: $(TOOLS) $(SHIMS) $(SIM_SO) $(GPU_MODEL) $(CLOCK_SO) $(CLOCK_BIN)
 # ThreadSanitizer: all but the kernels of instruction sets (they take long to build, and runs are asked
 # for --isa portable) and the decoders, whose target_clones are chosen before it is up.
 ifeq ($(BUILD),build/tsan)
@@ -221,6 +240,19 @@ endif
 
 ## tests: builds the C tests and the tools of tests/
 tests: $(TESTS) tools
+
+# What published jobs would take on cards that are not here: bench/results/gpu-model.csv; modelled, nothing is run.
+# SASS=FILE is the table of counts that it goes by.
+SASS ?= $(wildcard bench/results/cuda-sass.csv)
+bench-gpu-model: $(GPU_MODEL)
+	$(Q)$(GPU_MODEL) $(if $(SASS),--sass $(SASS)) --commit $(COMMIT) >bench/results/gpu-model.csv
+	$(Q)cut -d, -f1,3,5,9-22 bench/results/gpu-model.csv | grep -v '^#' | column -s, -t
+
+# Device rates of configs/machine-*.cfg out of the same model; then `make bench-paper` plans with them.
+bench-gpu-machines: $(GPU_MODEL)
+	$(Q)for c in t4 a10 rtx4090 a100 h200; do \
+	    $(GPU_MODEL) $(if $(SASS),--sass $(SASS)) --machine $$c | while IFS= read -r line; do \
+	        sed -i "s|^$${line%% =*} = .*|$$line|" configs/machine-$$c.cfg; done; done
 
 ## help: lists these goals
 help:
@@ -443,9 +475,9 @@ dist:
 	$(Q)git archive --prefix=sluice-$(VERSION)/ -o build/sluice-$(VERSION).tar.gz HEAD
 	@echo build/sluice-$(VERSION).tar.gz
 
--include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(SHIMS:.so=.d) \
+-include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(GPU_OBJ:.o=.d) $(BUILD)/bench/gpu/clock_wrap.d $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
 .PHONY: FORCE all install uninstall dist cuda help test check-full check-night demo-model sass check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens help-md \
-        tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-replan bench-experts bench-lm-eval bench-evaluate
+        tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-replan bench-experts bench-lm-eval bench-evaluate bench-gpu-model bench-gpu-machines
 .SECONDARY:

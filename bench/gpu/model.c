@@ -1,0 +1,378 @@
+/* bench/gpu/model.c - seconds of ops, of model.h.
+ *
+ * Note: grids and tiles here follow kernels/cuda; where a kernel changes its grid, this file does
+ * too. What a kernel's instructions are comes from gpu_fact_of(). */
+#include "bench/gpu/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static double most(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+static double up_div(double a, double b)
+{
+    return ceil(a / b);
+}
+
+/* Warp instructions that one SM starts in a second. */
+static double sm_issue(const struct gpu_card *c)
+{
+    return GPU_SCHEDULERS * c->clock_hz;
+}
+
+/* A kernel of `body` seconds behind another one. No body is shorter than one load. */
+static void add_kernel(const struct gpu_card *c, struct gpu_cost *to, double body, double bytes,
+                       double flops)
+{
+    to->s += c->launch_s + most(body, c->latency_s);
+    to->n_launches++;
+    to->bytes += bytes;
+    to->flops += flops;
+}
+
+/* A kernel that reads or writes each byte once. */
+static void add_pass(const struct gpu_card *c, struct gpu_cost *to, double bytes)
+{
+    add_kernel(c, to, bytes / (c->memory_rate * GPU_HBM_ANYHOW), bytes, 0);
+}
+
+/* Bytes per second of memory, with so many bytes in flight on each of `sms` SMs. */
+static double memory_rate(const struct gpu_card *c, double sms, double in_flight)
+{
+    return least(c->memory_rate * GPU_HBM_SHARE, sms * in_flight / c->latency_s);
+}
+
+/* ---- matmul ---- */
+
+/* Tiles of kernels/cuda/matmul_mma.cu: rows up to, BM, BN, and outputs of a warp. */
+static const struct tile {
+    int rows, bm, bn, outputs;
+    const char *kernel;
+} tiles[] = {
+    {16, 16, 32, 16 * 16, "matmul_mma_tile<16,32"},
+    {128, 64, 64, 32 * 32, "matmul_mma_tile<64,64"},
+    {1 << 30, 128, 128, 64 * 32, "matmul_mma_tile<128,128"},
+};
+
+/* One product of m rows on tensor cores. n_same: so many alike in one grid (experts). */
+static void add_mma(const struct gpu_card *c, struct gpu_cost *to, double m, double n, double k,
+                    double weight_bytes, double n_same)
+{
+    const struct tile *t = tiles;
+    while (m > t->rows)
+        t++;
+    const struct gpu_fact f = gpu_fact_of(c, t->kernel);
+    const double blocks = n_same * up_div(m, t->bm) * up_div(n, t->bn);
+    const double warps = t->bm * t->bn / t->outputs, sms = least(blocks, c->n_sm);
+    const double on_sm = up_div(blocks, c->n_sm), resident = least(on_sm, f.blocks_per_sm);
+    const double mma_flops = c->arch < 80 ? 2048 : 4096; // m16n8k8 and m16n8k16
+    const double block_flops = 2.0 * t->bm * t->bn * k;
+    /* A scheduler has resident * warps / 4 of them, and starts one instruction a cycle. */
+    const double warp_s = block_flops / warps / mma_flops * f.per_mma / c->clock_hz;
+    const double rounds = on_sm / resident;
+    const double issue_s = rounds * warp_s * most(resident * warps / GPU_SCHEDULERS, GPU_WARP_CPI);
+    const double tensor_s = on_sm * block_flops / (c->tensor_flops * c->tensor_share / c->n_sm);
+    const double in_flight = f.bytes_in_flight * resident / f.blocks_per_sm;
+    const double bytes = n_same * weight_bytes + n_same * m * (k * 2 + n * 4);
+    const double memory_s = n_same * weight_bytes / memory_rate(c, sms, in_flight) +
+                            n_same * m * (k * 2 + n * 4) / (c->memory_rate * GPU_HBM_SHARE);
+    add_kernel(c, to, most(memory_s, most(issue_s, tensor_s)), bytes, n_same * 2 * m * n * k);
+}
+
+/* Products in f32, and of codes by dp4a: a rate for many rows, memory's for few. */
+static void add_plain(const struct gpu_card *c, struct gpu_cost *to, double m, double n, double k,
+                      double weight_bytes, double flops_per_s)
+{
+    const double memory_s = weight_bytes / (c->memory_rate * GPU_HBM_ANYHOW);
+    add_kernel(c, to, most(memory_s, 2 * m * n * k / flops_per_s), weight_bytes, 2 * m * n * k);
+}
+
+static double stored_bytes(const struct weight *w)
+{
+    return (double)weight_bytes(w->layout, w->dtype, w->n, w->k);
+}
+
+static int is_codes(const struct ops *ops, const struct weight *w)
+{
+    return ops->compute == COMPUTE_INT8 && (w->dtype == DTYPE_Q8 || w->dtype == DTYPE_Q4);
+}
+
+/* n_same products of m rows each by a part of n outputs and `bytes` of weights. */
+static void add_product(const struct gpu_card *c, struct gpu_cost *to, const struct ops *ops,
+                        const struct weight *w, double m, double n, double bytes, double n_same)
+{
+    if (ops->compute == COMPUTE_F32)
+        add_plain(c, to, m * n_same, n, w->k, bytes * n_same, c->f32_flops * GPU_SCALAR_SHARE);
+    else if (is_codes(ops, w))
+        add_plain(c, to, m * n_same, n, w->k, bytes * n_same, c->tensor_flops * GPU_INT8_SHARE);
+    else
+        add_mma(c, to, m, n, w->k, bytes, n_same);
+}
+
+static struct gpu_cost matmul_cost(const struct gpu_card *c, const struct ops *ops,
+                                   const struct matmul_args *a)
+{
+    struct gpu_cost cost = {0};
+    if (a->m <= 0)
+        return cost;
+    if (ops->compute != COMPUTE_F32)
+        add_pass(c, &cost, (double)a->m * a->parts[0].w.k * 6); // x to bf16, or to codes
+    for (int i = 0; i < a->n_parts; i++) {
+        const struct weight *w = &a->parts[i].w;
+        add_product(c, &cost, ops, w, a->m, w->n, stored_bytes(w), 1);
+    }
+    return cost;
+}
+
+/* Experts that m tokens go to, `used` each, where each expert is as likely. */
+static double experts_met(int m, int used, int n_experts)
+{
+    return n_experts * (1 - pow(1 - (double)used / n_experts, m));
+}
+
+static struct gpu_cost experts_cost(const struct gpu_card *c, const struct ops *ops,
+                                    const struct expert_matmul_args *a)
+{
+    const struct route *r = &a->route;
+    struct gpu_cost cost = {0};
+    if (a->matmul.m <= 0)
+        return cost;
+    const double pairs = (double)a->matmul.m * r->n_used;
+    const double met = experts_met(a->matmul.m, r->n_used, r->n_experts);
+    add_pass(c, &cost, pairs * a->matmul.parts[0].w.k * 6);
+    for (int i = 0; i < a->matmul.n_parts; i++) {
+        const struct weight *w = &a->matmul.parts[i].w;
+        add_product(c, &cost, ops, w, pairs / met, w->n / r->n_experts,
+                    stored_bytes(w) / r->n_experts, met);
+    }
+    return cost;
+}
+
+#define DECODE_INSTRUCTIONS 14 // a number of q4, as counted; other formats take about as many
+
+/* Panels to rows, or to panels of another format: decoded once, written whole. */
+static struct gpu_cost decode_cost(const struct gpu_card *c, const struct decode_args *a)
+{
+    struct gpu_cost cost = {0};
+    const double in = stored_bytes(&a->w);
+    const double out = (double)weight_bytes(a->layout, a->to, a->w.n, a->w.k);
+    const double numbers = (double)a->w.n * a->w.k;
+    const double issue_s =
+        numbers * DECODE_INSTRUCTIONS / GPU_WARP / (c->n_sm * sm_issue(c) * GPU_SCALAR_SHARE);
+    add_kernel(c, &cost, most((in + out) / (c->memory_rate * GPU_DECODE_SHARE), issue_s), in + out,
+               0);
+    return cost;
+}
+
+/* ---- attention ---- */
+
+#define SPLIT 256  // slots (kernels/cuda/attend.cuh)
+#define PARTS 1024 // (span, KV head, split) of a launch (kernels/cuda/attend.cu)
+
+/* Kernels of one token: split, join and place; those of policies with scores besides. */
+static int token_launches(int policy)
+{
+    return 3 + evict_policy_scores(policy);
+}
+
+static struct gpu_cost forced_cost(const struct gpu_card *c, const struct attend_forced_args *a)
+{
+    struct gpu_cost cost = {0};
+    const struct kv_layout *l = &a->kv.layout;
+    const int group = a->n_heads / l->n_kv_heads;
+    const int r = group == 1 ? 1 : group == 2 ? 2 : group <= 4 ? 4 : 8;
+    const int splits = (int)max_i64(1, ceil_div(a->slots_max, SPLIT) + (a->kv.rings != NULL));
+    const int64_t parts = (int64_t)l->n_kv_heads * splits;
+    const int at_once = (int)(max_i64(PARTS, parts) / parts);
+    const double slot_bytes = (double)l->page_bytes / KV_PAGE_SLOTS;
+    char kernel[GPU_KERNEL_NAME];
+    snprintf(kernel, sizeof kernel, "forced_split<%d>", r);
+    const struct gpu_fact f = gpu_fact_of(c, kernel);
+    for (int first = 0; first < a->n_spans; first += at_once) {
+        const int n = (int)min_i64(at_once, a->n_spans - first);
+        double slots = 0;
+        for (int i = 0; i < n; i++)
+            slots += a->spans[first + i].n_slots + a->spans[first + i].n / 2.0;
+        const double blocks = (double)n * (double)parts * (int)ceil_div(group, r);
+        const double resident = least(up_div(blocks, c->n_sm), f.blocks_per_sm);
+        const double rate = memory_rate(c, least(blocks, c->n_sm),
+                                        f.bytes_in_flight * resident / f.blocks_per_sm);
+        const double joined = (double)n * a->n_heads * l->head_dim * 4 * splits; // in L2
+        for (int token = 0; token < a->n_max; token++) {
+            add_kernel(c, &cost, slots * slot_bytes / rate, slots * slot_bytes,
+                       4 * slots * a->n_heads * l->head_dim);
+            for (int i = 1; i < token_launches(a->evict.policy); i++)
+                add_kernel(c, &cost, 2 * c->latency_s, joined, 0);
+        }
+    }
+    return cost;
+}
+
+/* Instructions of prompt_rows a lane for each number of a pair of query and key, as counted: q . k
+ * twice (65 instructions of which 32 multiply), weight x v once (55, 16). prompt_scores: q . k once
+ * more. */
+#define ROWS_INSTRUCTIONS   (2 * 65.0 / 32 + 55.0 / 16)
+#define SCORES_INSTRUCTIONS (65.0 / 32)
+
+/* A kernel over so many pairs x heads x dimensions, `products` of them each. */
+static void add_pairs(const struct gpu_card *c, struct gpu_cost *to, const char *kernel,
+                      double numbers, double instructions, double products)
+{
+    const struct gpu_fact f = gpu_fact_of(c, kernel);
+    double s = numbers * instructions / GPU_WARP / (c->n_sm * sm_issue(c) * GPU_SCALAR_SHARE);
+    if (f.per_mma > 0) {
+        const double flops = 2 * products * numbers, mma_flops = c->arch < 80 ? 2048 : 4096;
+        s = most(flops / (c->tensor_flops * c->tensor_share),
+                 flops / mma_flops * f.per_mma / (c->n_sm * sm_issue(c)));
+    }
+    add_kernel(c, to, s, 0, 4 * numbers);
+}
+
+static struct gpu_cost prompt_cost(const struct gpu_card *c, const struct attend_prompt_args *a)
+{
+    struct gpu_cost cost = {0};
+    double pairs = 0;
+    for (int i = 0; i < a->n_spans; i++) {
+        const struct prompt_span *s = &a->spans[i];
+        const double end = s->first + s->n, low = a->window > 0 ? most(0, end - a->window) : 0;
+        pairs += s->n * most(1, (s->first + end) / 2 - low);
+    }
+    const double numbers = pairs * a->n_heads * a->layout.head_dim;
+    add_pairs(c, &cost, "prompt_rows", numbers, ROWS_INSTRUCTIONS, 3);
+    if (a->scores)
+        add_pairs(c, &cost, "prompt_scores", numbers, SCORES_INSTRUCTIONS, 1);
+    return cost;
+}
+
+/* Kept slots are chosen in a few launches and written once. */
+static struct gpu_cost keep_cost(const struct gpu_card *c, const struct prompt_keep_args *a)
+{
+    struct gpu_cost cost = {0};
+    const double slot_bytes = (double)a->from.page_bytes / KV_PAGE_SLOTS;
+    const double kept = evict_slots_after(&a->evict, &a->limits, 0, 0, 0, a->n_prompt);
+    if (a->evict.policy != EVICT_FULL)
+        for (int i = 0; i < 2; i++) // ranks, then the choice, a block a head
+            add_kernel(c, &cost, up_div(a->n_prompt, 256) * c->near_s, 0, 0);
+    add_pass(c, &cost, least(kept, a->n_prompt) * slot_bytes * 2);
+    return cost;
+}
+
+/* ---- rows ---- */
+
+/* A row is added up by `threads` of the fact, 16 loads of 4 bytes a turn each, `passes` times, and
+ * read once more by all. */
+static struct gpu_cost norm_cost(const struct gpu_card *c, const struct norm_args *a)
+{
+    struct gpu_cost cost = {0};
+    const struct gpu_fact f = gpu_fact_of(c, "norm_row");
+    const double turns = up_div(a->dim, f.threads * 16.0), passes = a->kind == NORM_LAYER ? 2 : 1;
+    const double waves = up_div(a->m, c->n_sm * 8.0);
+    const double bytes = (double)a->m * a->dim * 8;
+    const double chain_s = waves * (turns * passes + 2) * c->near_s;
+    add_kernel(c, &cost, most(chain_s, bytes / (c->memory_rate * GPU_HBM_ANYHOW)), bytes, 0);
+    return cost;
+}
+
+/* A slice of logits of a position goes through one block twice: 4 loads a turn. */
+static struct gpu_cost head_cost(const struct gpu_card *c, const struct head_reduce_args *a)
+{
+    struct gpu_cost cost = {0};
+    const struct gpu_fact f = gpu_fact_of(c, "head_row");
+    const double turns = 2 * up_div(a->n, f.threads * 4.0), bytes = (double)a->m * a->n * 4;
+    add_kernel(c, &cost, up_div(a->m, c->n_sm) * turns * c->near_s, bytes, 0);
+    return cost;
+}
+
+/* Ops that read and write each number once: their bytes. */
+static double row_bytes_of(enum op op, const void *args)
+{
+    switch ((int)op) {
+    case OP_gather: {
+        const struct gather_args *a = args;
+        return (double)a->n * a->k * 8;
+    }
+    case OP_compact: {
+        const struct compact_args *a = args;
+        return (double)a->n * a->dim * 8;
+    }
+    case OP_rope: {
+        const struct rope_args *a = args;
+        return (double)a->m * a->n_heads * a->rope_dim * 8;
+    }
+    case OP_gate_mul: {
+        const struct gate_mul_args *a = args;
+        return (double)a->m * a->n * 12;
+    }
+    case OP_mix: {
+        const struct mix_args *a = args;
+        return (double)a->m * a->n * 12;
+    }
+    case OP_route: {
+        const struct route_args *a = args;
+        return (double)a->m * a->to.n_experts * 4;
+    }
+    case OP_expert_sum: {
+        const struct expert_sum_args *a = args;
+        return (double)a->m * a->n * (a->route.n_used + 2) * 4;
+    }
+    case OP_kv_store: {
+        const struct kv_store_args *a = args;
+        return (double)a->n * a->layout.n_kv_heads * a->layout.head_dim * 2 * 6;
+    }
+    }
+    return 0;
+}
+
+struct gpu_cost gpu_op(const struct gpu_card *card, enum op op, const struct ops *ops,
+                       const void *args)
+{
+    struct gpu_cost cost = {0};
+    switch (op) {
+    case OP_matmul:
+        return matmul_cost(card, ops, args);
+    case OP_expert_matmul:
+        return experts_cost(card, ops, args);
+    case OP_decode:
+        return decode_cost(card, args);
+    case OP_attend_forced:
+        return forced_cost(card, args);
+    case OP_attend_prompt:
+        return prompt_cost(card, args);
+    case OP_prompt_keep:
+        return keep_cost(card, args);
+    case OP_norm:
+        return norm_cost(card, args);
+    case OP_head_reduce:
+        return head_cost(card, args);
+    default:
+        add_pass(card, &cost, row_bytes_of(op, args));
+        if (op == OP_route) // choose, then count by one block
+            add_kernel(card, &cost, 2 * card->latency_s, 0, 0);
+        return cost;
+    }
+}
+
+double gpu_copy_s(const struct gpu_card *card, enum gpu_copy kind, int64_t n_bytes)
+{
+    if (kind == GPU_INSIDE)
+        return card->launch_s + 2.0 * (double)n_bytes / (card->memory_rate * GPU_HBM_SHARE);
+    return GPU_COPY_START_S + (double)n_bytes / (kind == GPU_H2D ? card->h2d : card->d2h);
+}
+
+struct weight_form gpu_weight_form(const struct gpu_card *card, enum compute compute,
+                                   enum dtype stored)
+{
+    const int codes = compute == COMPUTE_INT8 && (stored == DTYPE_Q8 || stored == DTYPE_Q4);
+    if (compute == COMPUTE_F32 || codes)
+        return (struct weight_form){stored, WEIGHT_PANELS};
+    return (struct weight_form){card->arch < 80 ? DTYPE_F16 : DTYPE_BF16, WEIGHT_ROWS};
+}

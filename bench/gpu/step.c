@@ -1,0 +1,239 @@
+/* bench/gpu/step.c - see step.h. */
+#include "bench/gpu/step.h"
+
+#include "policy/evict.h"
+#include "policy/plan.h"
+
+#define POSITIONS      64 // of the head at once (policy/layout.h)
+#define TABLES_A_LAYER 2  // copies of tables that a layer queues (engine/line/tables.c)
+
+struct making {
+    const struct card_job *job;
+    const struct shape *shape;
+    const struct gpu_card *card;
+    struct ops ops;
+    struct modelled *to;
+    int m;        // tokens of the tile at hand
+    double times; // that what is priced comes in a step
+};
+
+static void add(const struct making *mk, enum spent spent, enum op op, const void *args)
+{
+    const struct gpu_cost c = gpu_op(mk->card, op, &mk->ops, args);
+    mk->to->s[spent] += mk->times * c.s;
+    mk->to->flops += mk->times * c.flops;
+    mk->to->commands += (int)(mk->times * c.n_launches);
+}
+
+static struct weight weight_of(const struct making *mk, int64_t n, int64_t k)
+{
+    const struct weight_form form =
+        gpu_weight_form(mk->card, mk->ops.compute, mk->job->stored);
+    return (struct weight){.dtype = form.dtype, .n = (int)n, .k = (int)k, .layout = form.layout};
+}
+
+/* Parts of one matmul: n[i] outputs each. */
+static void matmul(const struct making *mk, enum spent spent, int64_t k, int n_parts,
+                   const int64_t *n)
+{
+    struct matmul_args a = {.m = mk->m, .n_parts = n_parts};
+    for (int i = 0; i < n_parts; i++)
+        a.parts[i].w = weight_of(mk, n[i], k);
+    add(mk, spent, OP_matmul, &a);
+}
+
+static void norm(const struct making *mk, enum spent spent)
+{
+    const struct norm_args a = {.m = mk->m, .dim = mk->shape->dim, .kind = mk->shape->norm};
+    add(mk, spent, OP_norm, &a);
+}
+
+static void experts(const struct making *mk)
+{
+    const struct shape *s = mk->shape;
+    struct expert_matmul_args a = {.matmul = {.m = mk->m, .n_parts = 2},
+                                   .route = {.n_experts = s->n_experts,
+                                             .n_used = s->n_experts_used}};
+    const struct route_args route = {.m = mk->m, .to = a.route};
+    const struct gate_mul_args gate = {.m = mk->m * s->n_experts_used, .n = s->ffn_dim};
+    const struct expert_sum_args sum = {.m = mk->m, .n = s->dim, .route = a.route};
+    const int64_t choices = s->n_experts;
+    matmul(mk, SPENT_MATMUL, s->dim, 1, &choices);
+    add(mk, SPENT_ROWS, OP_route, &route);
+    a.matmul.parts[0].w = a.matmul.parts[1].w =
+        weight_of(mk, (int64_t)s->n_experts * s->ffn_dim, s->dim);
+    add(mk, SPENT_MATMUL, OP_expert_matmul, &a);
+    add(mk, SPENT_ROWS, OP_gate_mul, &gate);
+    a.matmul.n_parts = 1;
+    a.matmul.parts[0].w = weight_of(mk, (int64_t)s->n_experts * s->dim, s->ffn_dim);
+    add(mk, SPENT_MATMUL, OP_expert_matmul, &a);
+    add(mk, SPENT_ROWS, OP_expert_sum, &sum);
+}
+
+static void mlp(const struct making *mk)
+{
+    const struct shape *s = mk->shape;
+    const int64_t in[2] = {s->ffn_dim, s->ffn_dim}, out = s->dim;
+    const struct gate_mul_args gate = {.m = mk->m, .n = s->ffn_dim};
+    matmul(mk, SPENT_MATMUL, s->dim, s->gated ? 2 : 1, in);
+    if (s->gated)
+        add(mk, SPENT_ROWS, OP_gate_mul, &gate);
+    matmul(mk, SPENT_MATMUL, s->ffn_dim, 1, &out);
+}
+
+/* A layer but for its attention. */
+static void layer(const struct making *mk)
+{
+    const struct shape *s = mk->shape;
+    const int64_t heads = (int64_t)s->n_heads * s->head_dim;
+    const int64_t kv = (int64_t)s->n_kv_heads * s->head_dim;
+    const int64_t qkv[3] = {heads, kv, kv}, out = s->dim;
+    struct rope_args rope = {.m = mk->m, .n_heads = s->n_heads, .rope_dim = s->rope_dim};
+    norm(mk, SPENT_ROWS);
+    matmul(mk, SPENT_MATMUL, s->dim, 3, qkv);
+    if (s->position == POSITION_ROPE) {
+        add(mk, SPENT_ROWS, OP_rope, &rope);
+        rope.n_heads = s->n_kv_heads;
+        add(mk, SPENT_ROWS, OP_rope, &rope);
+    }
+    matmul(mk, SPENT_MATMUL, heads, 1, &out);
+    norm(mk, SPENT_ROWS);
+    if (s->n_experts > 0)
+        experts(mk);
+    else
+        mlp(mk);
+}
+
+static int slots_of(const struct card_job *job)
+{
+    return job->kv_share < 1 ? (int)(job->kv_share * (job->prompt + job->new))
+                             : job->prompt + job->new / 2;
+}
+
+static void attend_rows(const struct making *mk)
+{
+    const struct shape *s = mk->shape;
+    struct forced_span spans[1024];
+    struct attend_forced_args a = {.n_spans = mk->m, .n_heads = s->n_heads, .n_max = 1};
+    CHECK(mk->m <= 1024);
+    kv_layout_init(&a.kv.layout, KV_BF16, s->n_kv_heads, s->head_dim);
+    a.evict.policy = mk->job->kv_share < 1 ? EVICT_H2O : EVICT_FULL;
+    a.slots_max = slots_of(mk->job);
+    for (int i = 0; i < mk->m; i++)
+        spans[i] = (struct forced_span){.n_slots = a.slots_max, .n = 1};
+    a.spans = spans;
+    add(mk, SPENT_ATTENTION, OP_attend_forced, &a);
+}
+
+/* The prompts of a batch, a tile of each after the other. */
+static void attend_prompts(struct making *mk)
+{
+    const struct shape *s = mk->shape;
+    struct prompt_span span = {.n_prompt = mk->job->prompt};
+    struct attend_prompt_args a = {.spans = &span, .n_spans = 1, .n_heads = s->n_heads};
+    const int tile = (int)min_i64(PLAN_TILE_TOKENS, mk->job->prompt);
+    kv_layout_init(&a.layout, KV_BF16, s->n_kv_heads, s->head_dim);
+    float scores;
+    a.scores = mk->job->kv_share < 1 ? &scores : NULL; // only whether there are any is looked at
+    for (span.first = 0; span.first < mk->job->prompt; span.first += tile) {
+        span.n = (int)min_i64(tile, mk->job->prompt - span.first);
+        a.n_max = span.n;
+        a.end_max = span.first + span.n;
+        add(mk, SPENT_ATTENTION, OP_attend_prompt, &a);
+    }
+}
+
+static void head(struct making *mk, int positions)
+{
+    const struct shape *s = mk->shape;
+    const double times = mk->times;
+    for (int at = 0; at < positions; at += POSITIONS) {
+        mk->m = (int)min_i64(POSITIONS, positions - at);
+        norm(mk, SPENT_HEAD);
+        const int64_t n = HEAD_TILE;
+        const struct head_reduce_args reduce = {.m = mk->m, .n = HEAD_TILE};
+        mk->times = times * (double)ceil_div(s->vocab, HEAD_TILE);
+        matmul(mk, SPENT_HEAD, s->dim, 1, &n);
+        add(mk, SPENT_HEAD, OP_head_reduce, &reduce);
+        mk->times = times;
+    }
+}
+
+/* Numbers of the matrices of a layer. */
+static double layer_numbers(const struct shape *s)
+{
+    const double heads = (double)s->n_heads * s->head_dim, kv = (double)s->n_kv_heads * s->head_dim;
+    const double mlps = s->n_experts > 0 ? s->n_experts : 1;
+    return (2 * heads + 2 * kv) * s->dim + mlps * (s->gated ? 3.0 : 2.0) * s->ffn_dim * s->dim;
+}
+
+/* Weights that matmuls do not read as they are stored become rows in every pass. */
+static void decode_weights(const struct making *mk)
+{
+    const struct weight_form form =
+        gpu_weight_form(mk->card, mk->ops.compute, mk->job->stored);
+    if (form.dtype == mk->job->stored)
+        return;
+    struct decode_args a = {.to = form.dtype, .layout = form.layout};
+    a.w = (struct weight){.dtype = mk->job->stored, .k = mk->shape->dim};
+    a.w.n = (int)(layer_numbers(mk->shape) / a.w.k);
+    add(mk, SPENT_DECODE, OP_decode, &a);
+}
+
+/* What crosses the link in a pass: weights and KV that do not stay; a row's new token goes back. */
+static double link_s(const struct making *mk, double weights)
+{
+    const struct card_job *job = mk->job;
+    const struct shape *s = mk->shape;
+    const double slot = 4.0 * s->n_kv_heads * s->head_dim * s->n_layers;
+    const double kv = (double)job->rows * slots_of(job) * slot;
+    if (job->device_memory == 0)
+        return 0;
+    const double frames = 3.0 * weights / s->n_layers; // in flight and at work
+    const double stays = (double)job->device_memory - frames;
+    const double moved = weights - (stays > 0 ? stays : 0);
+    return (moved + kv) / mk->card->h2d;
+}
+
+void step_price(struct modelled *to, const struct card_job *job, const struct shape *shape,
+                const struct gpu_card *card)
+{
+    struct modelled prompts = {0};
+    struct making mk = {.job = job, .shape = shape, .card = card, .to = to,
+                        .ops = {.isa = ISA_EXACT, .compute = COMPUTE_BF16}};
+    const int batch = (int)ceil_div(job->rows, job->batches);
+    const double tokens = (double)job->rows * job->prompt;
+    *to = (struct modelled){0};
+    to->weight_bytes = layer_numbers(shape) * shape->n_layers *
+                       (double)dtype_row_bytes(job->stored, 1 << 16) / (1 << 16);
+    to->link_s = link_s(&mk, to->weight_bytes);
+    mk.m = batch;
+    mk.times = (double)shape->n_layers * job->batches;
+    layer(&mk);
+    attend_rows(&mk);
+    const double piece_s = to->link_s > 0 ? GPU_PIECE_BYTES / card->h2d / 2 : 0; // half of one
+    to->s[SPENT_COPIES] =
+        mk.times * TABLES_A_LAYER * (card->launch_s + gpu_copy_s(card, GPU_H2D, 4096) + piece_s);
+    to->commands += (int)(mk.times * TABLES_A_LAYER);
+    mk.times = shape->n_layers;
+    decode_weights(&mk);
+    mk.times = job->batches;
+    head(&mk, batch);
+    /* The pass of prompts: tiles of tokens, then one position of each row. */
+    mk.to = &prompts;
+    mk.times = (double)shape->n_layers * tokens / PLAN_TILE_TOKENS;
+    mk.m = PLAN_TILE_TOKENS;
+    layer(&mk);
+    mk.times = (double)shape->n_layers * job->rows;
+    attend_prompts(&mk);
+    mk.times = shape->n_layers;
+    decode_weights(&mk);
+    mk.times = job->batches;
+    head(&mk, batch);
+    const double kv = to->link_s > 0 ? tokens * 4.0 * shape->n_kv_heads * shape->head_dim *
+                                           shape->n_layers / card->d2h
+                                     : 0;
+    to->prompt_s = step_card_s(&prompts);
+    to->prompt_s = to->prompt_s > to->link_s ? to->prompt_s : to->link_s;
+    to->prompt_s = to->prompt_s > kv ? to->prompt_s : kv;
+}
