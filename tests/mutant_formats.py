@@ -69,7 +69,7 @@ fault("a pair's x is that of the pair's number", "kernels/cuda/matmul.cuh",
       "return p->pairs ? p->pairs[row] / p->used : row;", "return p->pairs ? row / p->used : row;",
       "simt_experts_test")
 fault("an expert's rows begin where all begin", "kernels/cuda/matmul_mma.cu",
-      "    t.x += t.p.pair * t.row;\n", "", "simt_experts_test")
+      "*x = t->x + p->pair * t->row,", "*x = t->x,", "simt_experts_test")
 fault("codes of an expert's rows begin where all begin", "kernels/cuda/matmul_int8.cu",
       "    t.codes += (int64_t)t.p.pair * t.n_groups * OWN_GROUP;\n", "", "simt_experts_test")
 fault("weights of experts are not normed to these alone", "engine/line/layer_decode.c",

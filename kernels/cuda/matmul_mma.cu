@@ -10,9 +10,10 @@
  * Roofs. Few rows (decode): W once from HBM, 2 bytes a weight. A block keeps 28 KiB of W in flight
  * (16 rows: 7 chunks of 32 outputs), 24 KiB (64 rows: 6 chunks) or 32 KiB (128 rows: 4 chunks of 64
  * outputs); an H100 needs about 18 KiB an SM. n = 4,096 gives 128 blocks, an H100 has 132 SMs.
- * Many rows: the cores; 128 x 128 has 64 FLOPs per byte of shared memory, and x is read ceil(n / 128)
- * times, W ceil(m / 128) times, mostly from L2; 48 KiB of shared memory, so that two blocks fit an SM
- * of any card. sm_75 has no copies that run by themselves: two stages, and registers between. */
+ * Many rows: the cores; 128 x 128 has 64 FLOPs per byte of shared memory, and x is read
+ * ceil(n / 128) times, W ceil(m / 128) times, mostly from L2; 48 KiB of shared memory, so that two
+ * blocks fit an SM of any card from sm_80 on. sm_75 has no copies that run by themselves: two
+ * stages, and registers between. */
 #include "kernels/cuda/mma_tile.cuh"
 
 #define MMA_ROWS_FEW  16  // up to here a tile of 16 rows
@@ -175,7 +176,7 @@ DEVICE void chunks_held(const struct pieces<Tile::N> *s, int n_chunks, int row, 
     for (int c = 0; c < n_chunks; c++) {
         uint16_t *stage = stages + c % 2 * Tile::STAGE; // c - 2 has been read: see the barrier
         pieces_put<Tile, BK>(s, held, stage);
-        __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more
+        __syncthreads(); // chunk c is here for all warps
         if (c + 1 < n_chunks)
             pieces_read<Tile>(s, (c + 1) * BK, held);
         stage_multiply<BK, WM, WN, KIND>(stage, row, BM + o, d);
@@ -203,7 +204,8 @@ static __global__ void __launch_bounds__(mma_tile<BM, BN, BK, WM, WN>::THREADS)
         chunks_async<tile, BM, BK, WM, WN, STAGES, KIND>(&pieces, (int)(t.row / BK), row, o, stages,
                                                          d);
     __syncthreads(); // the stages are free
-    sums_finish<WM, WN>(&p, row0 + row, o0 + o, d, (float *)stages + warp_id() * strip_floats<WN>());
+    sums_finish<WM, WN>(&p, row0 + row, o0 + o, d,
+                        (float *)stages + warp_id() * strip_floats<WN>());
 }
 
 /* ---- host ---- */

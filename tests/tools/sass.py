@@ -48,18 +48,22 @@ CARDS = {75: Card("T4", 320e9, 40, 0.6e-6), 80: Card("A100 40 GB", 1.555e12, 108
 D = 128  # dimensions of a head, in the launches that these tables stand for; KV in bf16
 
 
-def ring_bytes(bm, bn, bk, *_):
-    """Shared bytes of a matmul tile: as many stages as 48 KiB hold."""
-    stage = (bm + bn) * bk * 2
-    return (48 << 10) // stage * stage
+def ring_bytes(arch, bm, bn, bk, _wm, _wn, stages, *_):
+    """Shared bytes of a matmul tile; sm_75 takes two stages in turns."""
+    return (2 if arch < 80 else stages) * (bm + bn) * bk * 2
 
 
-def split_bytes(r):
-    """Of forced_split: q, exps of 256 slots and what is small beside them."""
-    return sum(-(-n // 16) * 16 for n in (4 * r * D, 4 * r, 4 * r * 256, 4, 4 * 2 * r * 8, 8 * 8, 4 * 8))
+def panel_bytes(_arch, bm, bn, bk, _wm, _wn, ahead, *_):
+    """Of a matmul over panels: x, two stages of W, and stored bytes of pieces of 64 numbers in q4."""
+    return ((ahead + 1) * bm + 2 * bn) * bk * 2 + ((((ahead - 1) * bk + 63) >> 6) + 1) * bn // 32 * 1152
 
 
-def rows_bytes(_bf16, rows, dims=D // 32):
+def split_bytes(_arch, r):
+    """Of forced_split: q, exps of 256 slots, stages of V and what is small beside them."""
+    return sum(-(-n // 16) * 16 for n in (4 * r * D, 4 * r, 4 * r * 256, 4, 4 * 2 * r * 8, 8 * 8, 4 * 8, 16 << 10))
+
+
+def rows_bytes(_arch, _bf16, rows, dims=D // 32):
     """Of prompt_rows and prompt_scores: 8 warps of queries, and their weights for a page of 32 keys."""
     return 4 * 8 * rows * (32 * dims + 32)
 
@@ -71,22 +75,19 @@ Loop = collections.namedtuple("Loop", "name path share")
 Kernel = collections.namedtuple("Kernel", "name shared loops")
 KERNELS = (
     # Rows of x come from L2, rows of W from memory.
-    Kernel("matmul_mma_tile", ring_bytes, (Loop("mma", "matmul_mma_tile$", lambda bm, bn, *_: bn / (bm + bn)),)),
+    Kernel("matmul_mma_tile", ring_bytes, (Loop("mma", "chunks_(async|held)$", lambda bm, bn, *_: bn / (bm + bn)),)),
+    Kernel("matmul_panel_tile", panel_bytes, (Loop("mma", "tile_multiply$", lambda *_: None),)),
     # In a loop over codes all lanes read the same ones of x; W's are loaded before.
-    Kernel("matmul_int8_tile", lambda q4, rows: 8 * 8 * (rows * 32 + 64 + rows),
+    Kernel("matmul_int8_tile", lambda _arch, _q4, rows: 8 * 8 * (rows * 32 + 64 + rows),
            (Loop("groups", "matmul_int8_tile$", lambda *_: 1), Loop("rows", "group_multiply$", lambda *_: None))),
-    # V: with one head 128 of 256 threads work; with more, two halves of a block read the same V.
     Kernel("forced_split", split_bytes, (Loop("K bf16", "KV_BF16 .*page_logits", lambda *_: 1),
-                                         Loop("V bf16", "KV_BF16 .*page_values", lambda *_: 0.5),
-                                         Loop("V q4", "KV_Q4 .*page_values", lambda *_: 0.5))),
+                                         Loop("V bf16", "KV_BF16 .*split_values", lambda *_: 1))),
     Kernel("prompt_rows", rows_bytes, (Loop("K", "prompt_rows key_chains", lambda *_: None),
                                        Loop("V", "prompt_rows page_outputs", lambda *_: None))),
-    Kernel("prompt_scores", lambda bf16, rows: rows_bytes(bf16, rows) + 4 * 8 * rows,
+    Kernel("prompt_scores", lambda arch, bf16, rows: rows_bytes(arch, bf16, rows) + 4 * 8 * rows,
            (Loop("K", "prompt_scores key_chains", lambda *_: None),)),
-    # Half a warp of 16 has a tile of 4,096 logits.
-    Kernel("head_row", lambda: 16 + 12 * 16 + 12 * (1024 + 20) + 1024 + 64, (Loop("logits", "head_row tile_reduce", lambda *_: 1 / 32),)),
-    # 16 lanes of a block walk the row.
-    Kernel("norm_row", lambda: 16, (Loop("row", "norm_row$", lambda *_: 16 / 128),)),
+    Kernel("head_row", lambda _: 16 + 12 * 16 + 12 * (1024 + 20) + 1024 + 64 + 4 * 2 * (4096 + 16) + 512, (Loop("logits", "head_row$", lambda *_: 1),)),
+    Kernel("norm_row", lambda _: 16 + 32768, (Loop("row", "staged_part$", lambda *_: 1),)),
 )
 
 # ---- what must hold
@@ -117,8 +118,7 @@ BOUNDS = (
     Bound("matmul_int8_tile", ALL, "rows", "load_bytes", ">=", 16),
     # Attention of a decode step reads K and V once: loads in flight are all that matters.
     Bound("forced_split", ALL, "K bf16", "loads_in_flight", ">=", 8),
-    Bound("forced_split", ALL, "V bf16", "loads_in_flight", ">=", 2),
-    Bound("forced_split", ALL, "V q4", "loads_in_flight", ">=", 1),
+    Bound("forced_split", ALL, "V bf16", "load_bytes", ">=", 16),
     # Attention of prompts computes.
     Bound("prompt_rows<1, 4", ALL, "K", "ffma_share", ">=", 0.48),
     Bound("prompt_rows<1, 4", ALL, "V", "ffma_share", ">=", 0.28),
@@ -208,7 +208,7 @@ def rows_of(source, arch, command, disassembler):
         name, threads = names[f.mangled], threads_of.get(f.mangled, 0)
         base, numbers = name.split("<")[0], [int(x) for x in re.findall(r"-?\d+", name.partition("<")[2])]
         kernel = next((k for k in KERNELS if k.name == base), None)
-        shared += kernel.shared(*numbers) if kernel else 0
+        shared += kernel.shared(arch, *numbers) if kernel else 0
         blocks = blocks_per_sm(arch, registers, threads, shared) if threads else ""
         row = dict(zip(COLUMNS, ("", name, os.path.basename(source), f"sm_{arch}", registers, spill, stack, shared, threads, blocks)))
         loops, hot = f.loops() if kernel else [], []

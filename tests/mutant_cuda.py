@@ -1,0 +1,149 @@
+"""Faults of the CUDA kernels, found by the tests under the SIMT shim. See mutant_list.py."""
+from mutant_fault import fault
+
+DEVICE_CU = "kernels/cuda/device.cu"
+
+# ---- CUDA kernels, under the SIMT shim
+
+ROWS, HEAD = "kernels/cuda/rows.cu", "kernels/cuda/head.cu"
+fault("cuda: no barrier between a norm's sums and its outputs", ROWS,
+      "    __syncthreads();\n    for (int from = 0; from < a.dim;", "    for (int from = 0; from < a.dim;", "simt_rows_test")
+fault("cuda: the last output of a norm is not written", ROWS,
+      "            if (i >= n)\n                continue;", "            if (i + 1 >= n)\n                continue;", "simt_rows_test")
+fault("cuda: a norm's rows are in two blocks", ROWS,
+      "float *y = a.y + blockIdx.x * a.y_stride;", "float *y = a.y + blockIdx.x / 2 * a.y_stride;", "simt_rows_test")
+fault("cuda: a norm's barrier stands in a branch", ROWS,
+      """        shift_scale[1] = math_norm_scale(squares, a.dim, a.eps);
+    }
+    __syncthreads();""", """        shift_scale[1] = math_norm_scale(squares, a.dim, a.eps);
+        __syncthreads();
+    }""", "simt_rows_test")
+fault("cuda: a part of a row is overwritten while it is summed", ROWS,
+      "    __syncthreads(); // the part before has been read\n", "", "simt_rows_test")
+fault("cuda: a long row's sum is that of its first part", ROWS,
+      "    if (s->from == from)", "    if (s->from >= 0)", "simt_rows_test")
+fault("cuda: a chain leaves out what does not fill its reads", "kernels/cuda/simt.cuh",
+      "    for (; i < n; i += 16)\n        sum = link(sum, v[i]);\n", "", "simt_rows_test")
+fault("cuda: a warp's mask has half of its lanes", "kernels/cuda/simt.cuh",
+      "#define WARP_ALL 0xffffffffu", "#define WARP_ALL 0xffffu", "simt_rows_test")
+fault("cuda: a row is read as whole numbers wherever it lies", ROWS,
+      "return __uint_as_float(u16_at(p) | (uint32_t)u16_at(p + 2) << 16);", "return *(const float *)p;", "simt_rows_test")
+fault("cuda: threads of one row share pairs of rope", ROWS,
+      "pair < a.n_heads * half; pair += ROW_THREADS", "pair <= a.n_heads * half; pair += ROW_THREADS", "simt_rows_test")
+fault("cuda: rows are compacted by blocks that race", ROWS,
+      "const int column = (int)(blockIdx.x * ROW_THREADS + threadIdx.x);",
+      "const int column = (int)(blockIdx.x * (ROW_THREADS - 1) + threadIdx.x);", "simt_rows_test")
+fault("cuda: a logit of the next slice", HEAD,
+      "v[k][j] = i < n ? x[i]", "v[k][j] = i <= n ? x[i]", "simt_head_test")
+fault("cuda: a tile's exps are summed before they are there", HEAD,
+      "    __syncthreads();\n    if (warp_id() > 0)\n        return;", "    if (warp_id() > 0)\n        return;", "simt_head_test")
+fault("cuda: of a warp's equal maxima any one", HEAD,
+      "if (max > t.max || (max == t.max && best < t.best))", "if (max >= t.max)", "simt_head_test")
+fault("cuda: tiles are joined before they are there", HEAD,
+      "    __syncthreads();\n    if (threadIdx.x == 0)\n        tiles_join", "    if (threadIdx.x == 0)\n        tiles_join",
+      "simt_head_test")
+fault("cuda: bins are counted before they are zero", HEAD,
+      "        __syncthreads();\n        if (*s->done)", "        if (*s->done)", "simt_head_test")
+fault("cuda: of equal logits the last one", HEAD,
+      "(0xffffffffu - (uint32_t)id)", "(uint32_t)id", "simt_head_test")
+fault("cuda: zeros of two signs are not equal", HEAD,
+      "__float_as_uint(logit + 0.0f)", "__float_as_uint(logit)", "simt_head_test")
+fault("cuda: tiles are joined from the last to the first", HEAD,
+      "const struct tile t = tiles[i];", "const struct tile t = tiles[n_tiles - 1 - i];", "simt_head_test")
+RANGE = "f16_range_test.py"
+fault("the range of the numbers is that of the first panel", "engine/pack/pack_write.c",
+      "if (most >= w->range.most)", "if (!w->range.known)", RANGE)
+fault("infinities count as numbers", "engine/pack/pack_write.c", "most = x > most && x < INFINITY ? x : most;",
+      "most = x > most ? x : most;", RANGE)
+fault("numbers beyond f16 pass", "engine/pack/model.c", "if (!r->known || r->most <= MODEL_F16_MAX)", "if (1)", RANGE)
+fault("numbers that f16 does not hold are refused in f32, too", "engine/pack/model.c",
+      "model_compute(role, compute), t->dtype).dtype ==", "COMPUTE_BF16, t->dtype).dtype ==", RANGE)
+fault("a range that nobody knows passes in silence", "engine/pack/model.c",
+      "    if (!r->known)\n        log_line", "    if (0)\n        log_line", RANGE)
+fault("a range may be of any layer", "engine/pack/model.c", "m->range.layer >= m->n_layers ||", "", RANGE)
+LT_CU, LT = "kernels/cuda/matmul_lt.cu", "simt_lt_test"
+fault("cublaslt: an algorithm that splits k", LT_CU,
+      "parts <= 1 && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;", "parts <= 2;", LT)
+fault("cublaslt: the heuristic is asked about few rows", LT_CU, "#define LT_ASKED     256", "#define LT_ASKED     64", LT)
+fault("cublaslt: Python's library is not looked for", LT_CU,
+      "lt->library = library_of_python(names[0]);", "lt->library = NULL, (void)library_of_python;", LT)
+fault("cublaslt: trials at one place", LT_CU, "#define LT_PLACES    2", "#define LT_PLACES    1", LT)
+fault("cublaslt: the most rows are not tried", LT_CU,
+      "for (int rows = LT_ROWS; rows <= lt_rows(m) && !failed;", "for (int rows = LT_ROWS; rows < lt_rows(m) && !failed;", LT)
+fault("cublaslt: trials that nobody looks at", LT_CU, "if (counts[trial_of(rows, place)] > 0)", "if (0)", LT)
+fault("cublaslt: ready for any number of rows", LT_CU, "return s && lt_rows(m) <= s->m;", "return s != NULL;", LT)
+fault("cublaslt: rows are not filled up", LT_CU,
+      "matmul_round(stream, &p, lt_rows(p.m), workspace + LT_WORKSPACE);",
+      "matmul_round(stream, &p, p.m, workspace + LT_WORKSPACE);", LT)
+fault("cublaslt: the workspace reaches into x", LT_CU,
+      "const int rows = lt_rows(p->m);\n    uint8_t *x = workspace + LT_WORKSPACE;",
+      "const int rows = lt_rows(p->m);\n    uint8_t *x = workspace + LT_WORKSPACE;\n    workspace += 64;", LT)
+fault("cublaslt: scratch for the rows that there are", LT_CU,
+      "LT_WORKSPACE + matmul_round_bytes(lt_rows(m), k) + y_bytes(m, n)",
+      "LT_WORKSPACE + matmul_round_bytes(m, k) + y_bytes(m, n)", LT)
+fault("cublaslt: trials are not waited for", DEVICE_CU,
+      "    (void)DONE(g, cudaStreamSynchronize, s->cuda); // also", "    // also", LT)
+fault("cublaslt: what it refuses is no loss", DEVICE_CU,
+      '            lose(g, "cublasLtMatmul", failed);', "            (void)failed;", LT)
+fault("cublaslt: a library of any version", LT_CU, "if (version / 10000 != CUBLAS_VER_MAJOR)", "if (0)", LT)
+DECODE, MATMUL = "simt_decode_test", "simt_matmul_test"
+fault("decoded rows leave before they are all there", "kernels/cuda/decode.cu",
+      "    __syncwarp();\n    uint4 *out", "    uint4 *out", DECODE)
+fault("a decoded row more than there is", "kernels/cuda/decode.cu", "if (row < t.n)", "if (row <= t.n)", DECODE)
+fault("a decoded row is not on 16 bytes", "kernels/cuda/decode.cu",
+      "STRIDE = WORDS + 4, PIECES", "STRIDE = WORDS + 2, PIECES", DECODE)
+fault("decoded numbers behind k are not zeros but left out", "kernels/cuda/decode.cu",
+      "s < DECODE_SLICES; s++", "s < DECODE_SLICES && chunk * DECODE_CHUNK + s * SLICE < t.k; s++", DECODE)
+fault("the search for patches is one short", "kernels/cuda/panel.cuh",
+      "low += (before - 1) * step + 1;", "low += before * step;", DECODE)
+fault("scales of k-quants are those of a slice", "kernels/cuda/panel.cuh",
+      "columns_part_scale(KIND, column + SCALES + r, slice,", "columns_part_scale(KIND, column + SCALES + r, slice / 4 * 2,", DECODE)
+fault("upper rows of q4 have the lower ones' codes", "kernels/cuda/panel.cuh",
+      "mask = r < 16 ? 0x0f : 0xf0;", "mask = 0x0f;", DECODE)
+fault("an f32 tile is multiplied before it is there", "kernels/cuda/matmul.cu",
+      "        __syncthreads();\n        const int n =", "        const int n =", MATMUL)
+fault("an f32 tile is overwritten while it is read", "kernels/cuda/matmul.cu",
+      "        __syncthreads();\n    }\n", "    }\n", MATMUL)
+fault("zeros behind k are added", "kernels/cuda/matmul.cu",
+      "min(F32_CHUNK, p.k - k0);", "F32_CHUNK;", MATMUL)
+fault("codes pass for rounded numbers", "kernels/cuda/matmul.cu",
+      "    else if (inputs != *there)\n", "    else if (*there == INPUTS_NONE)\n", MATMUL)
+fault("a stage is not waited for", "kernels/cuda/matmul_mma.cu",
+      "cp_async_wait<AHEAD - 1>();", "cp_async_wait<AHEAD>();", MATMUL)
+fault("a stage is waited for by those who copied it only", "kernels/cuda/matmul_mma.cu",
+      "        __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more\n", "", MATMUL)
+fault("tensor cores go backwards through a stage", "kernels/cuda/mma_tile.cuh",
+      "int step = 0; step < BK / 16; step++", "int step = BK / 16 - 1; step >= 0; step--", MATMUL)
+fault("a row behind the last is copied", "kernels/cuda/matmul_mma.cu",
+      "there = at < (of_x ? p->m : p->n);", "there = at <= (of_x ? p->m : p->n);", MATMUL)
+fault("a stage is waited for by those who put it only", "kernels/cuda/matmul_mma.cu",
+      "        __syncthreads(); // chunk c is here for all warps\n", "", MATMUL)
+fault("parts of a grid begin where all begin", "kernels/cuda/matmul_mma.cu",
+      "(int)blockIdx.x >= t->parts[part + 1].block0", "(int)blockIdx.x > t->parts[part + 1].block0", MATMUL)
+fault("sums are stored over stages in use", "kernels/cuda/matmul_mma.cu",
+      "    __syncthreads(); // the stages are free\n", "", MATMUL)
+fault("a strip is read before it is there", "kernels/cuda/mma_tile.cuh",
+      "        __syncwarp();\n#pragma unroll 1", "#pragma unroll 1", MATMUL)
+fault("an output behind the last", "kernels/cuda/mma_tile.cuh",
+      "&& o + at % WN < p->n)", "&& o + at % WN <= p->n)", MATMUL)
+fault("the rounding of x leaves out the last block", "kernels/cuda/matmul_mma.cu",
+      "t.n_blocks = (int)ceil_div(t.n_words, ROUND_BLOCK);", "t.n_blocks = (int)max_i64(t.n_words / ROUND_BLOCK, 1);",
+      MATMUL)
+PANEL_CU = "kernels/cuda/matmul_panel.cu"
+fault("panels: a turn is decoded before it is here", PANEL_CU, "cp_async_wait<AHEAD - 2>();", "cp_async_wait<AHEAD - 1>();", MATMUL)
+fault("panels: a stage is multiplied before it is decoded", PANEL_CU,
+      "        __syncthreads(); // turn c is decoded, c + 1 is here, and nobody reads stages of c - 1\n", "", MATMUL)
+fault("panels: one stage less for pieces", PANEL_CU, ">> shift) + 1;", ">> shift);", MATMUL)
+fault("panels: the first turn is decoded before it is here", PANEL_CU, "        turn_fetch<BM, BN, BK, AHEAD>(t, tile, c);\n    cp_async_wait<AHEAD - 1>();\n",
+      "        turn_fetch<BM, BN, BK, AHEAD>(t, tile, c);\n", MATMUL)
+fault("panels: a row behind the last is copied", PANEL_CU, "there = tile->row0 + row < t->p.m;", "there = tile->row0 + row <= t->p.m;", MATMUL)
+fault("panels: a piece goes on behind its panel", PANEL_CU, "copied = there && i < bytes;", "copied = there;", MATMUL)
+fault("panels: numbers behind the last of a row are not zeros", "kernels/cuda/panel.cuh", "    if (n >= SLICE)\n", "    if (n > 0)\n", MATMUL)
+fault("panels: sums are stored over stages in use", PANEL_CU, "    __syncthreads(); // the stages are free\n", "", MATMUL)
+fault("a turn of groups is overwritten while it is read", "kernels/cuda/matmul_int8.cu",
+      "g += INT8_WARPS, odd ^= 1", "g += INT8_WARPS, odd ^= 0", MATMUL)
+fault("a turn of groups is not waited for", "kernels/cuda/matmul_int8.cu",
+      "        __syncthreads(); // the turn is there; the one before has been read\n", "", MATMUL)
+fault("codes of q4 have five bits", "kernels/cuda/matmul_int8.cu", "& 0x0f0f0f0fu", "& 0x1f1f1f1fu", MATMUL)
+fault("a group reads a number behind the last", "kernels/cuda/matmul_int8.cu",
+      "second = k + 1 < t.p.k ? x[k + 1] : 0;", "second = k < t.p.k ? x[k + 1] : 0;", MATMUL)
