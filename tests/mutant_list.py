@@ -609,7 +609,9 @@ fault("device.cu: what did not fit fails the next launch", DEVICE_CU,
       "    (void)cudaGetLastError();\n    size_t n_free", "    size_t n_free", SIMT_DEVICE)
 fault("device.cu: what cannot be pinned fails the next launch", DEVICE_CU,
       "    (void)cudaGetLastError();\n    if (getrlimit", "    if (getrlimit", SIMT_DEVICE)
-fault("device.cu: sm_75 reads bf16", DEVICE_CU, "sm < 80 ? DTYPE_F16", "sm < 75 ? DTYPE_F16", SIMT_DEVICE)
+fault("device.h: sm_75 reads bf16", "kernels/device.h", "sm < 80 ? DTYPE_F16", "sm < 75 ? DTYPE_F16", SIMT_DEVICE)
+fault("device.h: codes are made rows", "kernels/device.h", "if (lib || !narrow)", "if (lib || narrow)", SIMT_DEVICE)
+fault("device.h: codes that become f16 are not looked at", "kernels/device.h", "form.as_f16 = sm < 80;", "form.as_f16 = 0;", SIMT_DEVICE)
 fault("kv.cuh: bits that nobody wrote are kept", "kernels/cuda/kv.cuh",
       "if (put || slot >= p->used) {", "if (put) {", SIMT_LINE)
 fault("attend.cu: slots that nobody wrote are read", ATTEND_CU,
@@ -663,11 +665,12 @@ fault("infinities count as numbers", "engine/pack/pack_write.c", "most = x > mos
       "most = x > most ? x : most;", RANGE)
 fault("numbers beyond f16 pass", "engine/pack/model.c", "if (!r->known || r->most <= MODEL_F16_MAX)", "if (1)", RANGE)
 fault("numbers that f16 does not hold are refused in f32, too", "engine/pack/model.c",
-      "model_compute(role, compute), t->dtype).dtype ==", "COMPUTE_BF16, t->dtype).dtype ==", RANGE)
+      "model_compute(role, compute), t->dtype).as_f16;", "COMPUTE_BF16, t->dtype).as_f16;", RANGE)
 fault("a range that nobody knows passes in silence", "engine/pack/model.c",
       "    if (!r->known)\n        log_line", "    if (0)\n        log_line", RANGE)
 fault("a range may be of any layer", "engine/pack/model.c", "m->range.layer >= m->n_layers ||", "", RANGE)
 LT_CU, LT = "kernels/cuda/matmul_lt.cu", "simt_lt_test"
+fault("device.h: the maker's library reads codes", "kernels/device.h", "if (lib || !narrow)", "if (!narrow)", LT)
 fault("cublaslt: an algorithm that splits k", LT_CU,
       "parts <= 1 && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;", "parts <= 2;", LT)
 fault("cublaslt: the heuristic is asked about few rows", LT_CU, "#define LT_ASKED     256", "#define LT_ASKED     64", LT)
@@ -738,7 +741,7 @@ fault("panels: the first turn is decoded before it is here", PANEL_CU, "        
       "        turn_fetch<BM, BN, BK, AHEAD>(t, tile, c);\n", MATMUL)
 fault("panels: a row behind the last is copied", PANEL_CU, "there = tile->row0 + row < t->p.m;", "there = tile->row0 + row <= t->p.m;", MATMUL)
 fault("panels: a piece goes on behind its panel", PANEL_CU, "copied = there && i < bytes;", "copied = there;", MATMUL)
-fault("panels: numbers behind the last of a row are not zeros", "kernels/cuda/panel.cuh", "    if (n >= SLICE)\n", "    if (n > 0)\n", MATMUL)
+fault("panels: numbers behind the last of a row are not zeros", "kernels/cuda/panel.cuh", "    if (n >= SLICE)\n", "    if (n > 0)\n", DECODE)
 fault("panels: sums are stored over stages in use", PANEL_CU, "    __syncthreads(); // the stages are free\n", "", MATMUL)
 fault("a turn of groups is overwritten while it is read", "kernels/cuda/matmul_int8.cu",
       "g += INT8_WARPS, odd ^= 1", "g += INT8_WARPS, odd ^= 0", MATMUL)
