@@ -321,7 +321,7 @@ enum err bench_device_decode(const struct bench_run *run, const struct bench_mod
     if (run->only && strcmp(run->only, "decode") != 0)
         return OK;
     for (int f = 0; f < N_FORMATS; f++) {
-        const struct weight_form stored = {formats[f], WEIGHT_PANELS};
+        const struct weight_form stored = {formats[f], WEIGHT_PANELS, 0};
         const struct weight_form form = d->api->reads(d, run->device->ops.compute, formats[f]);
         if (!same_form(form, stored) && dtype_row_bytes(formats[f], model->dim) >= 0)
             TRY(decode_row(run, model, formats[f], form));

@@ -47,7 +47,28 @@ struct device_scratch {
 struct weight_form {
     enum dtype dtype;
     enum weight_layout layout;
+    int as_f16; // 1: numbers become f16 before they are multiplied, the large ones infinite
 };
+
+/* What matmuls of CUDA read on a card of this architecture. Formats of fewer than 16 bits a number
+ * stay as they are stored and are decoded on the way to the tensor cores, which multiply bf16 (f16
+ * on sm_75). Wider ones are made rows; the maker's library (lib) reads nothing else. Sums in f32
+ * and int8 are made of what is stored. */
+static inline struct weight_form device_cuda_reads(int sm, int lib, enum compute compute,
+                                                   enum dtype stored)
+{
+    const int codes = compute == COMPUTE_INT8 && (stored == DTYPE_Q8 || stored == DTYPE_Q4);
+    const int narrow = dtype_info(stored)->block > 1 || stored == DTYPE_BF12;
+    struct weight_form form = {stored, WEIGHT_PANELS, 0};
+    if (compute == COMPUTE_F32 || codes)
+        return form;
+    form.as_f16 = sm < 80;
+    if (lib || !narrow) {
+        form.dtype = sm < 80 ? DTYPE_F16 : DTYPE_BF16;
+        form.layout = WEIGHT_ROWS;
+    }
+    return form;
+}
 
 /* Matmuls that the device's maker wrote, for ops that ask for them (struct ops). Whoever launches
  * one has opened the library, and prepared weights of that format, n and k. */

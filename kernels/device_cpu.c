@@ -15,7 +15,7 @@
 static struct weight_form cpu_reads(struct device *d, enum compute compute, enum dtype stored)
 {
     (void)d, (void)compute;
-    return (struct weight_form){stored, WEIGHT_PANELS};
+    return (struct weight_form){stored, WEIGHT_PANELS, 0};
 }
 
 static enum err cpu_info(struct device *d, struct device_info *info)

@@ -57,11 +57,12 @@ fault("infinities count as numbers", "engine/pack/pack_write.c", "most = x > mos
       "most = x > most ? x : most;", RANGE)
 fault("numbers beyond f16 pass", "engine/pack/model.c", "if (!r->known || r->most <= MODEL_F16_MAX)", "if (1)", RANGE)
 fault("numbers that f16 does not hold are refused in f32, too", "engine/pack/model.c",
-      "model_compute(role, compute), t->dtype).dtype ==", "COMPUTE_BF16, t->dtype).dtype ==", RANGE)
+      "model_compute(role, compute), t->dtype).as_f16;", "COMPUTE_BF16, t->dtype).as_f16;", RANGE)
 fault("a range that nobody knows passes in silence", "engine/pack/model.c",
       "    if (!r->known)\n        log_line", "    if (0)\n        log_line", RANGE)
 fault("a range may be of any layer", "engine/pack/model.c", "m->range.layer >= m->n_layers ||", "", RANGE)
 LT_CU, LT = "kernels/cuda/matmul_lt.cu", "simt_lt_test"
+fault("device.h: the maker's library reads codes", "kernels/device.h", "if (lib || !narrow)", "if (!narrow)", LT)
 fault("cublaslt: an algorithm that splits k", LT_CU,
       "parts <= 1 && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;", "parts <= 2;", LT)
 fault("cublaslt: the heuristic is asked about few rows", LT_CU, "#define LT_ASKED     256", "#define LT_ASKED     64", LT)
@@ -138,7 +139,7 @@ fault("panels: the first turn is decoded before it is here", PANEL_CU, "        
       "        turn_fetch<BM, BN, BK, AHEAD>(t, tile, c);\n", MATMUL)
 fault("panels: a row behind the last is copied", PANEL_CU, "there = tile->row0 + row < t->p.m;", "there = tile->row0 + row <= t->p.m;", MATMUL)
 fault("panels: a piece goes on behind its panel", PANEL_CU, "copied = there && i < bytes;", "copied = there;", MATMUL)
-fault("panels: numbers behind the last of a row are not zeros", "kernels/cuda/panel.cuh", "    if (n >= SLICE)\n", "    if (n > 0)\n", MATMUL)
+fault("panels: numbers behind the last of a row are not zeros", "kernels/cuda/panel.cuh", "    if (n >= SLICE)\n", "    if (n > 0)\n", DECODE)
 fault("panels: sums are stored over stages in use", PANEL_CU, "    __syncthreads(); // the stages are free\n", "", MATMUL)
 fault("a turn of groups is overwritten while it is read", "kernels/cuda/matmul_int8.cu",
       "g += INT8_WARPS, odd ^= 1", "g += INT8_WARPS, odd ^= 0", MATMUL)

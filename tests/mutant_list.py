@@ -615,7 +615,9 @@ fault("device.cu: what did not fit fails the next launch", DEVICE_CU,
       "    (void)cudaGetLastError();\n    size_t n_free", "    size_t n_free", SIMT_DEVICE)
 fault("device.cu: what cannot be pinned fails the next launch", DEVICE_CU,
       "    (void)cudaGetLastError();\n    if (getrlimit", "    if (getrlimit", SIMT_DEVICE)
-fault("device.cu: sm_75 reads bf16", DEVICE_CU, "sm < 80 ? DTYPE_F16", "sm < 75 ? DTYPE_F16", SIMT_DEVICE)
+fault("device.h: sm_75 reads bf16", "kernels/device.h", "sm < 80 ? DTYPE_F16", "sm < 75 ? DTYPE_F16", SIMT_DEVICE)
+fault("device.h: codes are made rows", "kernels/device.h", "if (lib || !narrow)", "if (lib || narrow)", SIMT_DEVICE)
+fault("device.h: codes that become f16 are not looked at", "kernels/device.h", "form.as_f16 = sm < 80;", "form.as_f16 = 0;", SIMT_DEVICE)
 fault("kv.cuh: bits that nobody wrote are kept", "kernels/cuda/kv.cuh",
       "if (put || slot >= p->used) {", "if (put) {", SIMT_LINE)
 fault("attend.cu: words of V that were not copied are read", ATTEND_CU,

@@ -494,7 +494,7 @@ static struct weight_form sim_reads(struct device *d, enum compute compute, enum
     if (sim(d)->seed % 2 && (compute != COMPUTE_INT8 || (stored != DTYPE_Q8 && stored != DTYPE_Q4)))
         form.dtype = compute == COMPUTE_F32 ? DTYPE_F32 : DTYPE_BF16;
     if (sim(d)->reads_f16 && compute == COMPUTE_BF16)
-        form.dtype = DTYPE_F16; // what is stored otherwise nobody decodes: for plans only
+        form = (struct weight_form){DTYPE_F16, form.layout, 1}; // nothing decodes to it: for plans
     return form;
 }
 

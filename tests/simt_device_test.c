@@ -252,7 +252,15 @@ static void test_weights_in_the_form_it_reads(void **state)
         m.sm = sms[i % 3];
         struct device *d = device_make(m, "");
         multiply_on(d, exact.compute, &w, x, M, got);
-        if (d->api->reads(d, exact.compute, t).layout == WEIGHT_PANELS)
+        const struct weight_form form = d->api->reads(d, exact.compute, t);
+        const int narrow = dtype_info(t)->block > 1 || t == DTYPE_BF12;
+        assert_int_equal(form.layout == WEIGHT_PANELS, exact.compute == COMPUTE_F32 || narrow);
+        assert_true(form.layout == WEIGHT_ROWS || form.dtype == t);
+        assert_int_equal(form.as_f16 && form.layout == WEIGHT_PANELS,
+                         m.sm == 75 && exact.compute != COMPUTE_F32 && narrow &&
+                             !(exact.compute == COMPUTE_INT8 && (t == DTYPE_Q8 || t == DTYPE_Q4)));
+        if (exact.compute == COMPUTE_F32 ||
+            (exact.compute == COMPUTE_INT8 && (t == DTYPE_Q8 || t == DTYPE_Q4)))
             assert_same_bits(got, want, sizeof want, dtype_info(t)->name);
         else
             assert_close(got, want, M * N, 0.2, dtype_info(t)->name);

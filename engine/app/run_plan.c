@@ -330,14 +330,18 @@ static void hint_codec(struct run *r, const struct plan_wish *wish)
                  t.job_s, make_s);
 }
 
-/* Matmuls of a card that is not here read rows, as CUDA's do: what is stored otherwise is decoded
- * into them. */
-static void assume_rows(struct weights_info *w)
+static struct weight_form planned_reads(struct device *d, enum compute compute, enum dtype stored)
 {
-    w->must_decode = 1;
-    for (int layer = 1; layer < w->n_layers; layer++)
-        if (w->tile_bytes[layer] == 0)
-            w->tile_bytes[layer] = w->layer_bytes[layer];
+    (void)d;
+    return device_cuda_reads(80, 0, compute, stored);
+}
+
+/* A card that is not here, of which a plan asks one thing: what its matmuls read. */
+static struct device *planned_device(void)
+{
+    static const struct device_api api = {.name = "cuda", .reads = planned_reads};
+    static struct device device = {&api};
+    return &device;
 }
 
 enum err run_plan(struct run *r)
@@ -357,9 +361,9 @@ enum err run_choose(struct run *r)
         r->weights = malloc(sizeof *r->weights);
     if (!r->weights)
         return fail(ERR_FIT, "memory: plan tables");
-    engine_weights_info(&r->opened.model, r->device, r->ops.compute, r->weights);
-    if (r->plans_device && r->device->api->unified)
-        assume_rows(r->weights);
+    engine_weights_info(&r->opened.model,
+                        r->plans_device && r->device->api->unified ? planned_device() : r->device,
+                        r->ops.compute, r->weights);
     r->costs.io_bytes = IO_RESERVE_BYTES + r->opened.model.file_bytes / 32768;
     r->costs.row_token_bytes = 16;
     r->costs.attend_rate = run_attend_rate(r);

@@ -328,12 +328,12 @@ enum dtype model_tile_dtype(enum compute compute, enum dtype stored)
     return compute == COMPUTE_F32 ? DTYPE_F32 : DTYPE_BF16;
 }
 
-/* Tiles are what the device reads where it cannot read what is stored; where it can, what the
- * stored format becomes beside the cache. */
+/* Tiles are what the device reads. On the CPU, which reads what is stored, they are what the stored
+ * format becomes beside the cache; memory of a device holds nothing wider than its matmuls need. */
 static struct weight_form tile_form(struct device *device, enum compute compute, enum dtype stored)
 {
     struct weight_form form = device->api->reads(device, compute, stored);
-    if (form.dtype == stored && form.layout == WEIGHT_PANELS)
+    if (device->api->unified && form.dtype == stored && form.layout == WEIGHT_PANELS)
         form.dtype = model_tile_dtype(compute, stored);
     return form;
 }
@@ -360,8 +360,7 @@ static int reads_f16(const struct model *m, struct device *device, enum compute 
         for (int role = 0; role < N_ROLES; role++) {
             const struct model_tensor *t = &m->layers[i].tensors[role];
             if (t->n > 0 && role_kind(role) == ROLE_IS_PANELS && t->dtype != DTYPE_F16)
-                reads |= device->api->reads(device, model_compute(role, compute), t->dtype).dtype ==
-                         DTYPE_F16;
+                reads |= device->api->reads(device, model_compute(role, compute), t->dtype).as_f16;
         }
     return reads;
 }

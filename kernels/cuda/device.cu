@@ -510,14 +510,9 @@ static int64_t gpu_between_ns(struct event *from, struct event *to)
 
 /* ---- the device ---- */
 
-/* f32 and int8 sums are made of what a panel stores; tensor cores want rows, and those of sm_75
- * know no bf16. */
 static struct weight_form gpu_reads(struct device *d, enum compute compute, enum dtype stored)
 {
-    const int codes = compute == COMPUTE_INT8 && (stored == DTYPE_Q8 || stored == DTYPE_Q4);
-    if (compute == COMPUTE_F32 || codes)
-        return {stored, WEIGHT_PANELS};
-    return {gpu_of(d)->sm < 80 ? DTYPE_F16 : DTYPE_BF16, WEIGHT_ROWS};
+    return device_cuda_reads(gpu_of(d)->sm, gpu_of(d)->lt.handle != NULL, compute, stored);
 }
 
 static int64_t no_scratch(const struct ops *ops, int k)
