@@ -49,23 +49,23 @@ const struct gpu_card *gpu_card_by_name(const char *name)
  * Two lines of a kernel are two loops, which read the same number of bytes. On sm_75 a tile's
  * copies are single bytes: 32 is what the load units need per mma of k = 8, in instructions. */
 static const struct gpu_fact counted[] = {
-    {"matmul_mma_tile<16,32", 75, 58.0, 1100, 4, 64},
-    {"matmul_mma_tile<64,64", 75, 32.0, 4400, 1, 128},
-    {"matmul_mma_tile<128,128", 75, 32.0, 4400, 1, 256},
-    {"matmul_mma_tile<16,32", 80, 29.4, 114688, 4, 64},
-    {"matmul_mma_tile<64,64", 80, 12.4, 65536, 4, 128},
-    {"matmul_mma_tile<128,128", 80, 8.0, 32768, 2, 256},
-    {"forced_split<1>", 75, 0, 32768, 4, 256}, // q . k: 8 loads of 4 bytes a thread
-    {"forced_split<1>", 75, 0, 4096, 4, 256},  // weight x v: 2 loads, of 4 of 8 warps
-    {"forced_split<2>", 75, 0, 24576, 3, 256},
-    {"forced_split<2>", 75, 0, 3072, 3, 256},
-    {"forced_split<4>", 75, 0, 16384, 2, 256},
-    {"forced_split<4>", 75, 0, 2048, 2, 256},
-    {"forced_split<8>", 75, 0, 16384, 2, 256},
-    {"forced_split<8>", 75, 0, 2048, 2, 256},
-    {"prompt_rows", 75, 0, 0, 2, 256},
-    {"norm_row", 75, 0, 0, 1, 16}, // threads: those that add a row up
-    {"head_row", 75, 0, 0, 1, 16},
+    {"matmul_mma_tile<16,32", 75, 58.0, 1100, 4, 64, ""},
+    {"matmul_mma_tile<64,64", 75, 32.0, 4400, 1, 128, ""},
+    {"matmul_mma_tile<128,128", 75, 32.0, 4400, 1, 256, ""},
+    {"matmul_mma_tile<16,32", 80, 29.4, 114688, 4, 64, ""},
+    {"matmul_mma_tile<64,64", 80, 12.4, 65536, 4, 128, ""},
+    {"matmul_mma_tile<128,128", 80, 8.0, 32768, 2, 256, ""},
+    {"forced_split<1>", 75, 0, 32768, 4, 256, ""}, // q . k: 8 loads of 4 bytes a thread
+    {"forced_split<1>", 75, 0, 4096, 4, 256, ""},  // weight x v: 2 loads, of 4 of 8 warps
+    {"forced_split<2>", 75, 0, 24576, 3, 256, ""},
+    {"forced_split<2>", 75, 0, 3072, 3, 256, ""},
+    {"forced_split<4>", 75, 0, 16384, 2, 256, ""},
+    {"forced_split<4>", 75, 0, 2048, 2, 256, ""},
+    {"forced_split<8>", 75, 0, 16384, 2, 256, ""},
+    {"forced_split<8>", 75, 0, 2048, 2, 256, ""},
+    {"prompt_rows", 75, 0, 0, 2, 256, ""},
+    {"norm_row", 75, 0, 0, 1, 16, ""}, // threads: those that add a row up
+    {"head_row", 75, 0, 0, 1, 16, ""},
 };
 
 static struct gpu_fact facts[GPU_FACTS_MAX];
@@ -84,18 +84,29 @@ static int name_begins(const char *name, const char *beginning)
     return 1;
 }
 
+/* A tile is there for bf16 and for f16, whose mma is half as long: sm_75 runs that one, which has
+ * fewer instructions per mma; other cards run the one that has more. */
+static double per_mma_of(double so_far, const struct gpu_fact *f)
+{
+    if (so_far == 0 || f->per_mma == 0)
+        return so_far + f->per_mma;
+    return (f->arch < 80) == (f->per_mma < so_far) ? f->per_mma : so_far;
+}
+
 /* The mean of a kernel's loops in a table; 0 of blocks_per_sm: it has none. Loops read the same
  * number of bytes, so that times are added up, and bytes in flight are their harmonic mean. */
-static struct gpu_fact mean_of(const struct gpu_fact *all, int n, const char *kernel, int arch)
+static struct gpu_fact mean_of(const struct gpu_fact *all, int n, const char *kernel,
+                               const char *loop, int arch)
 {
     struct gpu_fact mean = {.arch = arch};
     double turns = 0, loads = 0;
     snprintf(mean.kernel, sizeof mean.kernel, "%s", kernel);
     for (int i = 0; i < n; i++) {
         const struct gpu_fact *f = &all[i];
-        if (f->arch != arch || !name_begins(f->kernel, kernel))
+        if (f->arch != arch || !name_begins(f->kernel, kernel) ||
+            (f->loop[0] && !strstr(f->loop, loop)))
             continue;
-        mean.per_mma = f->per_mma > mean.per_mma ? f->per_mma : mean.per_mma;
+        mean.per_mma = per_mma_of(mean.per_mma, f);
         mean.blocks_per_sm = f->blocks_per_sm;
         mean.threads = f->threads;
         if (f->bytes_in_flight > 0) {
@@ -107,7 +118,7 @@ static struct gpu_fact mean_of(const struct gpu_fact *all, int n, const char *ke
     return mean;
 }
 
-struct gpu_fact gpu_fact_of(const struct gpu_card *card, const char *kernel)
+struct gpu_fact gpu_fact_of(const struct gpu_card *card, const char *kernel, const char *loop)
 {
     static const int archs[] = {90, 89, 86, 80, 75};
     const struct gpu_fact *tables[] = {facts, counted};
@@ -116,7 +127,7 @@ struct gpu_fact gpu_fact_of(const struct gpu_card *card, const char *kernel)
         for (int i = 0; i < 5; i++) {
             if (archs[i] > card->arch)
                 continue;
-            const struct gpu_fact f = mean_of(tables[t], n[t], kernel, archs[i]);
+            const struct gpu_fact f = mean_of(tables[t], n[t], kernel, loop, archs[i]);
             if (f.blocks_per_sm > 0)
                 return f;
         }
@@ -155,7 +166,8 @@ static int column_of(const char *head, const char *name)
 
 /* In the order of struct columns below. */
 static const char *const names[] = {
-    "kernel", "arch", "instructions_per_mma", "bytes_in_flight_per_sm", "blocks_per_sm", "threads"};
+    "kernel",  "arch", "instructions_per_mma", "bytes_in_flight_per_sm", "blocks_per_sm",
+    "threads", "loop", "commit"};
 #define N_NAMES (int)(sizeof names / sizeof names[0])
 
 /* An empty cell is 0: a loop without mma, or without loads. */
@@ -164,7 +176,8 @@ static double number(const char *cell)
     return strtod(cell, NULL);
 }
 
-static struct gpu_fact fact_read(const char *line, const int columns[N_NAMES])
+static struct gpu_fact fact_read(const char *line, const int columns[N_NAMES],
+                                 char commit[256])
 {
     struct gpu_fact f = {0};
     char cell[N_NAMES][256];
@@ -176,12 +189,16 @@ static struct gpu_fact fact_read(const char *line, const int columns[N_NAMES])
     f.bytes_in_flight = number(cell[3]);
     f.blocks_per_sm = (int)number(cell[4]);
     f.threads = (int)number(cell[5]);
+    snprintf(f.loop, sizeof f.loop, "%.15s", cell[6]);
+    if (strcmp(commit, cell[7]) != 0)
+        n_facts = 0; // what follows was counted later
+    memcpy(commit, cell[7], sizeof cell[7]);
     return f;
 }
 
 enum err gpu_facts_read(const char *path)
 {
-    char line[1024];
+    char line[1024], commit[256] = "";
     int columns[N_NAMES];
     FILE *f = fopen(path, "r");
     if (!f)
@@ -195,10 +212,11 @@ enum err gpu_facts_read(const char *path)
             e = fail(ERR_INPUT, "%s: line 1: column %s is missing", path, names[i]);
     }
     while (e == OK && fgets(line, sizeof line, f)) {
+        const struct gpu_fact fact = fact_read(line, columns, commit);
         if (n_facts == GPU_FACTS_MAX)
             e = fail(ERR_INPUT, "%s: more than %d loops", path, GPU_FACTS_MAX);
         else
-            facts[n_facts++] = fact_read(line, columns);
+            facts[n_facts++] = fact;
     }
     fclose(f);
     return e;

@@ -178,7 +178,7 @@ static void make_results(struct clock *c, const struct head_reduce_args *a)
 {
     for (int i = 0; i < a->m && a->first == 0; i++) {
         struct head_result *r = &a->results[i];
-        r->max = r->best_logit = r->sample_logit = 0;
+        r->max = r->best_logit = r->sample_logit = r->sample_value = 0;
         r->sum = 1;
         r->best_id = r->sample_id = (int32_t)(roll(c) % (uint64_t)a->n);
     }

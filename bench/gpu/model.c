@@ -70,7 +70,7 @@ static void add_mma(const struct gpu_card *c, struct gpu_cost *to, double m, dou
     const struct tile *t = tiles;
     while (m > t->rows)
         t++;
-    const struct gpu_fact f = gpu_fact_of(c, t->kernel);
+    const struct gpu_fact f = gpu_fact_of(c, t->kernel, "mma");
     const double blocks = n_same * up_div(m, t->bm) * up_div(n, t->bn);
     const double warps = t->bm * t->bn / t->outputs, sms = least(blocks, c->n_sm);
     const double on_sm = up_div(blocks, c->n_sm), resident = least(on_sm, f.blocks_per_sm);
@@ -196,7 +196,8 @@ static struct gpu_cost forced_cost(const struct gpu_card *c, const struct attend
     const double slot_bytes = (double)l->page_bytes / KV_PAGE_SLOTS;
     char kernel[GPU_KERNEL_NAME];
     snprintf(kernel, sizeof kernel, "forced_split<%d>", r);
-    const struct gpu_fact f = gpu_fact_of(c, kernel);
+    const int is_q4 = kv_page_format(l->format) == KV_Q4;
+    const struct gpu_fact f = gpu_fact_of(c, kernel, is_q4 ? "q4" : "bf16");
     for (int first = 0; first < a->n_spans; first += at_once) {
         const int n = (int)min_i64(at_once, a->n_spans - first);
         double slots = 0;
@@ -227,7 +228,7 @@ static struct gpu_cost forced_cost(const struct gpu_card *c, const struct attend
 static void add_pairs(const struct gpu_card *c, struct gpu_cost *to, const char *kernel,
                       double numbers, double instructions, double products)
 {
-    const struct gpu_fact f = gpu_fact_of(c, kernel);
+    const struct gpu_fact f = gpu_fact_of(c, kernel, "");
     double s = numbers * instructions / GPU_WARP / (c->n_sm * sm_issue(c) * GPU_SCALAR_SHARE);
     if (f.per_mma > 0) {
         const double flops = 2 * products * numbers, mma_flops = c->arch < 80 ? 2048 : 4096;
@@ -273,7 +274,7 @@ static struct gpu_cost keep_cost(const struct gpu_card *c, const struct prompt_k
 static struct gpu_cost norm_cost(const struct gpu_card *c, const struct norm_args *a)
 {
     struct gpu_cost cost = {0};
-    const struct gpu_fact f = gpu_fact_of(c, "norm_row");
+    const struct gpu_fact f = gpu_fact_of(c, "norm_row", "");
     const double turns = up_div(a->dim, f.threads * 16.0), passes = a->kind == NORM_LAYER ? 2 : 1;
     const double waves = up_div(a->m, c->n_sm * 8.0);
     const double bytes = (double)a->m * a->dim * 8;
@@ -286,7 +287,7 @@ static struct gpu_cost norm_cost(const struct gpu_card *c, const struct norm_arg
 static struct gpu_cost head_cost(const struct gpu_card *c, const struct head_reduce_args *a)
 {
     struct gpu_cost cost = {0};
-    const struct gpu_fact f = gpu_fact_of(c, "head_row");
+    const struct gpu_fact f = gpu_fact_of(c, "head_row", "");
     const double turns = 2 * up_div(a->n, f.threads * 4.0), bytes = (double)a->m * a->n * 4;
     add_kernel(c, &cost, up_div(a->m, c->n_sm) * turns * c->near_s, bytes, 0);
     return cost;

@@ -50,16 +50,18 @@ const struct gpu_card *gpu_card_at(int i); // NULL behind the last
 struct gpu_fact {
     char kernel[GPU_KERNEL_NAME]; // "matmul_mma_tile<16, 32", the beginning of its name
     int arch;
-    double per_mma;            // instructions per mma; 0: it has none
-    double bytes_in_flight;    // per SM, of loads from memory
+    double per_mma;         // instructions per mma; 0: it has none
+    double bytes_in_flight; // per SM, of loads from memory
     int blocks_per_sm, threads;
+    char loop[16]; // "K bf16", "V q4"; "": not said
 };
 
-/* Reads a table that `make sass` wrote (bench/results/cuda-sass.csv); what it has takes the place
- * of the built-in facts. ERR_INPUT names file and line. */
+/* Reads a table that `make sass` wrote (bench/results/cuda-sass.csv), of the last commit in it;
+ * what it has takes the place of the built-in facts. ERR_INPUT names file and line. */
 enum err gpu_facts_read(const char *path);
-/* Mean over the loops of a kernel on the card's architecture, or on the next older one. */
-struct gpu_fact gpu_fact_of(const struct gpu_card *card, const char *kernel);
+/* Mean over the loops of a kernel whose names hold the word `loop`, or say nothing, on the card's
+ * architecture, or on the next older one. */
+struct gpu_fact gpu_fact_of(const struct gpu_card *card, const char *kernel, const char *loop);
 
 /* What an op takes. */
 struct gpu_cost {
