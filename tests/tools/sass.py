@@ -118,7 +118,7 @@ BOUNDS = (
     Bound("matmul_int8_tile", ALL, "groups", "loads_in_flight", ">=", 17),
     Bound("matmul_int8_tile", ALL, "rows", "load_bytes", ">=", 16),
     # Attention of a decode step reads K and V once: loads in flight are all that matters.
-    Bound("forced_split", ALL, "K bf16", "loads_in_flight", ">=", 16),
+    Bound("forced_split", ALL, "K bf16", "loads_in_flight", ">=", 14),
     Bound("forced_split", ALL, "V bf16", "load_bytes", ">=", 16),
     Bound("forced_split", ALL, "V bf16", "in_flight_ratio", ">=", 1.7),
     # Attention of prompts computes.
