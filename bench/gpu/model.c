@@ -59,13 +59,25 @@ static const struct tile {
     const char *kernel;
 } tiles[] = {
     {16, 16, 32, 16 * 16, "matmul_mma_tile<16,32"},
+    {64, 64, 32, 32 * 16, "matmul_mma_tile<64,32"},
     {128, 64, 64, 32 * 32, "matmul_mma_tile<64,64"},
     {1 << 30, 128, 128, 64 * 32, "matmul_mma_tile<128,128"},
 };
 
-/* One product of m rows on tensor cores. n_same: so many alike in one grid (experts). */
+/* Instructions of a lane for a number of W that a matmul decodes: 563 of a loop that decodes 16
+ * numbers a lane (matmul_panel_tile<16, 64, 64> in q4 on sm_90), its mma among them. All of the
+ * loop's branches are counted, so fewer are run. A tile of up to 128 rows decodes all of W. */
+#define PANEL_INSTRUCTIONS 35
+
+static double panel_issue_s(const struct gpu_card *c, double m, double numbers)
+{
+    return up_div(m, 128) * numbers * PANEL_INSTRUCTIONS / GPU_WARP / (c->n_sm * sm_issue(c));
+}
+
+/* One product of m rows on tensor cores. n_same: so many alike in one grid (experts). decode_s:
+ * seconds of issuing what decodes W. */
 static void add_mma(const struct gpu_card *c, struct gpu_cost *to, double m, double n, double k,
-                    double weight_bytes, double n_same)
+                    double weight_bytes, double n_same, double decode_s)
 {
     const struct tile *t = tiles;
     while (m > t->rows)
@@ -79,7 +91,8 @@ static void add_mma(const struct gpu_card *c, struct gpu_cost *to, double m, dou
     /* A scheduler has resident * warps / 4 of them, and starts one instruction a cycle. */
     const double warp_s = block_flops / warps / mma_flops * f.per_mma / c->clock_hz;
     const double rounds = on_sm / resident;
-    const double issue_s = rounds * warp_s * most(resident * warps / GPU_SCHEDULERS, GPU_WARP_CPI);
+    const double mma_s = rounds * warp_s * most(resident * warps / GPU_SCHEDULERS, GPU_WARP_CPI);
+    const double issue_s = most(mma_s, decode_s);
     const double tensor_s = on_sm * block_flops / (c->tensor_flops * c->tensor_share / c->n_sm);
     const double in_flight = f.bytes_in_flight * resident / f.blocks_per_sm;
     const double bytes = n_same * weight_bytes + n_same * m * (k * 2 + n * 4);
@@ -115,7 +128,8 @@ static void add_product(const struct gpu_card *c, struct gpu_cost *to, const str
     else if (is_codes(ops, w))
         add_plain(c, to, m * n_same, n, w->k, bytes * n_same, c->tensor_flops * GPU_INT8_SHARE);
     else
-        add_mma(c, to, m, n, w->k, bytes, n_same);
+        add_mma(c, to, m, n, w->k, bytes, n_same,
+                w->layout == WEIGHT_PANELS ? panel_issue_s(c, m, n_same * n * w->k) : 0);
 }
 
 static struct gpu_cost matmul_cost(const struct gpu_card *c, const struct ops *ops,
@@ -372,8 +386,5 @@ double gpu_copy_s(const struct gpu_card *card, enum gpu_copy kind, int64_t n_byt
 struct weight_form gpu_weight_form(const struct gpu_card *card, enum compute compute,
                                    enum dtype stored)
 {
-    const int codes = compute == COMPUTE_INT8 && (stored == DTYPE_Q8 || stored == DTYPE_Q4);
-    if (compute == COMPUTE_F32 || codes)
-        return (struct weight_form){stored, WEIGHT_PANELS};
-    return (struct weight_form){card->arch < 80 ? DTYPE_F16 : DTYPE_BF16, WEIGHT_ROWS};
+    return device_cuda_reads(card->arch, 0, compute, stored);
 }
