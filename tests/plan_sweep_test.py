@@ -166,7 +166,7 @@ def machines(tally, place, a):
     for r, path in zip(rows, (p.machine, small, card)):
         tally.check(not same(r, p.plan({"machine": path})), f"machine {path}: {same(r, p.plan({'machine': path}))}")
     few = {"machine": card, "num-prompts": "8"}
-    for text in ("mem-device=8M,12M,16M", "attn=device,cpu"):
+    for text in ("mem-device=8M,10M,16M", "attn=device,cpu"):
         rows = p.sweep(text, few)
         for r in rows:
             apart = same(r, p.plan({**few, r["flag"]: r["value"]}))
