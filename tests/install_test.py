@@ -119,7 +119,7 @@ def bash(t, p, _):
         return
     t.check(said[0] == "complete -o default -F _sluice sluice", said[0])
     t.check({"run", "bench", "merge", "help", "version"} <= set(said[1].split()) and "frontier" not in said[1], f"commands: {said[1]}")
-    t.check(sorted(said[2].split()) == ["attention", "frontier", "io", "ops", "throughput"], f"benchmarks: {said[2]}")
+    t.check(sorted(said[2].split()) == ["attention", "copies", "frontier", "io", "ops", "throughput"], f"benchmarks: {said[2]}")
     listed = re.findall(r"^  (?:-\w, |    )(--[a-z-]+)", p.sluice("help", "bench", "io").out, re.M)
     t.check(sorted(said[3].split()) == sorted(listed), f"flags of bench io: {said[3]}")
     t.check(said[4].split() == ["--kv-policy", "--kv-positions"], f"--kv-p: {said[4]}")
