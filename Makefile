@@ -147,7 +147,7 @@ $(BUILD)/tests/%_test: $(BUILD)/tests/%_test.o $(BUILD)/libsluice.a
 
 $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/simt_*_test.c)): $(BUILD)/libsimt.a
 # The tests of kernels again, for a device that is there; it takes from the program what it needs of kernels/.
-GPU_TESTS := $(patsubst %,$(BUILD)/tests/gpu/%_test,rows head decode matmul attend experts)
+GPU_TESTS := $(patsubst %,$(BUILD)/tests/gpu/%_test,rows head decode matmul attend prompt experts)
 $(GPU_TESTS:=.o): $(BUILD)/tests/gpu/%.o: tests/simt_%.c
 	@mkdir -p $(@D)
 	$(call say,CC,$<)

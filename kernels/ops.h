@@ -30,7 +30,13 @@
  *      run in 16 lanes joined in one fixed tree (so do a token's own logit and the sums of q that
  *      codes need) and exp is op_exp (ours), so that every instruction set gives the same bytes;
  *      under COMPUTE_BF16 the instruction set is part of the answer. Under COMPUTE_INT8 matmuls
- *      over q8 and q4 give the same bytes on every set.
+ *      over q8 and q4 give the same bytes on every set;
+ *   g. on tensor cores of bf16 (CUDA from sm_80, pages in bf16, not COMPUTE_F32, at most 256
+ *      dimensions) a prompt's query meets pages of 32 keys in ascending order. Exps are made of the
+ *      greatest logit so far and rounded to bf16; where it rises, the sums so far are multiplied by
+ *      the exp of the old one. A tile's scores are, for each key, four chains, of queries 2 c and
+ *      2 c + 1 of each 8, over heads, then queries, even and odd ones apart; they are added
+ *      (even + odd), then c and c + 1, then both halves. Exps are good to 2^-22 there.
  *
  * Arrays are row-major, slow to fast. */
 #ifndef KERNELS_OPS_H

@@ -148,3 +148,29 @@ fault("a turn of groups is not waited for", "kernels/cuda/matmul_int8.cu",
 fault("codes of q4 have five bits", "kernels/cuda/matmul_int8.cu", "& 0x0f0f0f0fu", "& 0x1f1f1f1fu", MATMUL)
 fault("a group reads a number behind the last", "kernels/cuda/matmul_int8.cu",
       "second = k + 1 < t.p.k ? x[k + 1] : 0;", "second = k < t.p.k ? x[k + 1] : 0;", MATMUL)
+PREFILL_MMA, PROMPT = "kernels/cuda/prefill_mma.cu", "simt_prompt_test"
+fault("prefill_mma: K is multiplied before it is there", PREFILL_MMA,
+      "        __syncthreads(); // K is here, and no warp reads the V of before\n", "", PROMPT)
+fault("prefill_mma: V is multiplied before it is there", PREFILL_MMA,
+      "        __syncthreads(); // V is here, and no warp reads this K\n", "", PROMPT)
+fault("prefill_mma: sums stay where the maximum rises", PREFILL_MMA, "    if (rises)\n", "    if (rises < 0)\n", PROMPT)
+fault("prefill_mma: a query sees what follows", PREFILL_MMA, "            if (!whole)\n", "            if (0)\n", PROMPT)
+fault("prefill_mma: a query does not see itself", PREFILL_MMA, "return key <= query && key >=", "return key < query && key >=", PROMPT)
+fault("prefill_mma: logits are not capped", PREFILL_MMA,
+      "            if (to.cap > 0)\n                page_cap", "            if (0)\n                page_cap", PROMPT)
+fault("prefill_mma: logits of scores are not capped", PREFILL_MMA,
+      "    if (to.cap > 0)\n        keys_cap", "    if (0)\n        keys_cap", PROMPT)
+fault("prefill_mma: a capped sink", PREFILL_MMA, "math_sink(f->a.sinks, head, max * to.unit);", "math_sink(f->a.sinks, head, max);", PROMPT)
+fault("prefill_mma: a value that is no number reaches queries before it", PREFILL_MMA,
+      "b[j / 2][j % 2] = finite_pair(raw);", "b[j / 2][j % 2] = raw;", PROMPT)
+fault("prefill_mma: a value that is no number is 0", PREFILL_MMA,
+      "s->out[at / 2][i / 2][at % 2 * 2 + i % 2] = none;", "s->out[at / 2][i / 2][at % 2 * 2 + i % 2] += 0;", PROMPT)
+fault("prefill_mma: rows behind the dimensions are those of the next head", PREFILL_MMA,
+      "there = p < n_pairs && x < n_columns;", "there = x < n_columns;", PROMPT)
+fault("prefill_mma: all queries are worth as much", PREFILL_MMA, "inverse = f->inverse[i] * evict_query_worth(mode, query, s->n_prompt);",
+      "inverse = f->inverse[i];", PROMPT)
+fault("prefill_mma: a tile's scores are of half its queries", PREFILL_MMA,
+      "keys->total[i / 2][i % 2] += sum + warp_xor(sum, 2);", "keys->total[i / 2][i % 2] += sum;", PROMPT)
+fault("prefill_mma: queries of hits change places", PREFILL_MMA, "(lane_id() & ~3) + (query - query0) / 2,", "(lane_id() & ~3) + (query - query0) % 4,", PROMPT)
+fault("prefill_mma: a tile of queries is overwritten while it is read", PREFILL_MMA,
+      "            __syncthreads();\n            fetch_stage", "            fetch_stage", PROMPT)

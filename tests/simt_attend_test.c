@@ -1,71 +1,11 @@
 /* tests/simt_attend_test.c - the CUDA kernels of attention under the SIMT shim, byte for byte as
- * kernels/ref in contract order has it.
- *
- * A launch that goes to the shim copies every array that its args point to into device memory of
- * its own, which ends where the array ends, and what came out of it back. What the op has to write
- * counts as unwritten before. */
-#include "kernels/cuda/cuda.h"
-#include "kernels/device.h"
-#include "tests/simt/simt.h"
-
-#include <stdlib.h>
-
-/* ---- arrays of this test: whoever has an address finds the array that it is of ---- */
-
-static struct array {
-    uint8_t *host, *device;
-    int64_t bytes;
-} arrays[128];
-
-static void *array_alloc(size_t align, size_t bytes)
-{
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        if (!arrays[i].host) {
-            arrays[i] = (struct array){aligned_alloc(align, bytes), NULL, (int64_t)bytes};
-            return arrays[i].host;
-        }
-    abort();
-}
-
-static void array_free(void *p)
-{
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays && p; i++)
-        if (arrays[i].host == p)
-            arrays[i].host = NULL;
-    free(p);
-}
+ * kernels/ref in contract order has it. What an op has to write counts as unwritten before.
+ * Prompts run as on sm_75: on tensor cores they have bytes of their own (simt_prompt_test.c). */
+#include "tests/simt_arrays.h"
 
 #define aligned_alloc array_alloc
 #define free          array_free
 #include "tests/attend_help.h"
-
-static void *on_device(const void *host)
-{
-    const uint8_t *p = host;
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays && p; i++) {
-        struct array *a = &arrays[i];
-        if (!a->host || p < a->host || p >= a->host + a->bytes)
-            continue;
-        a->device = a->device ? a->device : simt_of(a->host, a->bytes);
-        return a->device + (p - a->host);
-    }
-    assert_null(host);
-    return NULL;
-}
-
-#define TO_DEVICE(field) ((field) = on_device(field))
-
-static void arrays_back(const char *what)
-{
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays && !simt_error(); i++)
-        if (arrays[i].device)
-            simt_get(arrays[i].host, arrays[i].device, arrays[i].bytes);
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        arrays[i].device = NULL;
-    if (simt_error())
-        fail_msg("%s: %s", what, simt_error());
-    simt_free_all();
-}
 
 /* ---- a device whose launches go to the shim ---- */
 
@@ -109,33 +49,6 @@ static void forced_on_shim(const struct ops *ops, struct attend_forced_args a)
         ops, a.slots_max, a.n_heads, n_kv_heads, head_dim, evict_decode_scores(a.evict.policy)));
     cuda_attend_forced(NULL, ops, &a);
     arrays_back("attend_forced");
-}
-
-static void store_on_shim(const struct ops *ops, struct kv_store_args a)
-{
-    TO_DEVICE(a.pages);
-    TO_DEVICE(a.k);
-    TO_DEVICE(a.v);
-    cuda_kv_store(NULL, ops, &a);
-    arrays_back("kv_store");
-}
-
-static void prompt_on_shim(const struct ops *ops, struct attend_prompt_args a)
-{
-    const struct prompt_span *spans = a.spans;
-    TO_DEVICE(a.pages);
-    TO_DEVICE(a.q);
-    TO_DEVICE(a.out);
-    TO_DEVICE(a.scores);
-    TO_DEVICE(a.sinks);
-    a.spans = simt_of(spans, a.n_spans * (int64_t)sizeof *spans);
-    for (int i = 0; i < a.n_spans; i++)
-        for (int64_t t = spans[i].token; t < spans[i].token + spans[i].n; t++)
-            simt_forget(a.out + t * a.out_stride, (int64_t)a.n_heads * a.layout.head_dim * 4);
-    a.scratch = simt_alloc(cuda_attend_prompt_scratch_bytes(
-        ops, a.end_max, a.n_heads, a.layout.n_kv_heads, a.layout.head_dim));
-    cuda_attend_prompt(NULL, ops, &a);
-    arrays_back("attend_prompt");
 }
 
 static void keep_on_shim(const struct ops *ops, struct prompt_keep_args a)
@@ -209,6 +122,7 @@ static void rows_check(const struct model *m, struct scenario c, enum compute co
     struct row want[2], got[2];
     char what[160];
     ops.stream = &shim_stream;
+    simt_arch_set(course.prompts ? 75 : 80);
     snprintf(what, sizeof what, "%d/%d heads of %d, kv %s %s, %s, %s%s%s, %d by %d + %d",
              m->n_heads, m->n_kv_heads, m->head_dim, kv_format_name(m->work), kv_format_name(m->kv),
              compute_name(compute), evict_policy_name(c.evict.policy),

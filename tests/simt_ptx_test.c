@@ -124,6 +124,9 @@ static const struct {
     {"cvt.rzi.s32.f32 %r0, %f1;", 'r', NaN, 0, 0, 0},
     {"cvt.rzi.s32.f32 %r0, %f1;", 'r', INF, 0, 0, 0x7fffffff},
     {"cvt.rzi.s32.f32 %r0, %f1;", 'r', 0xff800000, 0, 0, 0x80000000},
+    {"ex2.approx.ftz.f32 %f0, %f1;", 'f', 0xc0400000, 0, 0, 0x3e000000},
+    {"ex2.approx.ftz.f32 %f0, %f1;", 'f', 0xc2fd0000, 0, 0, 0}, // -126.5
+    {"ex2.approx.ftz.f32 %f0, %f1;", 'f', 0xff800000, 0, 0, 0},
     {"cvt.rn.bf16x2.f32 %r0, %f1, %f2;", 'r', 0x3f808000, 0xbf818001, 0, 0x3f80bf82},
     {"cvt.rn.bf16x2.f32 %r0, %f1, %f2;", 'r', 0x7f7fffff, 0xff800001, 0, 0x7f807fff},
     {"cvt.rn.f16.f32 %rs0, %f1;", 's', 0xc77ff000, 0, 0, 0xfc00},

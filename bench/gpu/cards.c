@@ -63,7 +63,7 @@ static const struct gpu_fact counted[] = {
     {"forced_split<4>", 75, 0, 2048, 2, 256, ""},
     {"forced_split<8>", 75, 0, 16384, 2, 256, ""},
     {"forced_split<8>", 75, 0, 2048, 2, 256, ""},
-    {"prompt_rows", 75, 0, 0, 2, 256, ""},
+    {"prompt_rows<", 75, 0, 0, 2, 256, ""},
     {"norm_row", 75, 0, 0, 1, 16, ""}, // threads: those that add a row up
     {"head_row", 75, 0, 0, 1, 16, ""},
 };

@@ -232,9 +232,9 @@ static struct gpu_cost forced_cost(const struct gpu_card *c, const struct attend
     return cost;
 }
 
-/* Instructions of prompt_rows a lane for each number of a pair of query and key, as counted: q . k
+/* Instructions a lane for each number of a pair of query and key, as counted. prompt_rows: q . k
  * twice (65 instructions of which 32 multiply), weight x v once (55, 16). prompt_scores: q . k once
- * more. */
+ * more. On tensor cores q . k and weight x v are made once, and instructions are those per mma. */
 #define ROWS_INSTRUCTIONS   (2 * 65.0 / 32 + 55.0 / 16)
 #define SCORES_INSTRUCTIONS (65.0 / 32)
 
@@ -261,10 +261,21 @@ static struct gpu_cost prompt_cost(const struct gpu_card *c, const struct attend
         const double end = s->first + s->n, low = a->window > 0 ? most(0, end - a->window) : 0;
         pairs += s->n * most(1, (s->first + end) / 2 - low);
     }
-    const double numbers = pairs * a->n_heads * a->layout.head_dim;
-    add_pairs(c, &cost, "prompt_rows", numbers, ROWS_INSTRUCTIONS, 3);
+    const int dim = a->layout.head_dim;
+    const int dims = dim <= 64 ? 64 : dim <= 96 ? 96 : dim <= 128 ? 128 : 256;
+    const double numbers = pairs * a->n_heads * dim;
+    if (c->arch < 80 || a->layout.format != KV_BF16 || dim > 256) {
+        add_pairs(c, &cost, "prompt_rows<", numbers, ROWS_INSTRUCTIONS, 3);
+        if (a->scores)
+            add_pairs(c, &cost, "prompt_scores<", numbers, SCORES_INSTRUCTIONS, 1);
+        return cost;
+    }
+    char name[32];
+    snprintf(name, sizeof name, "prompt_rows_mma<%d", dims);
+    add_pairs(c, &cost, name, numbers, ROWS_INSTRUCTIONS, 2);
+    snprintf(name, sizeof name, "prompt_scores_mma<%d", dims);
     if (a->scores)
-        add_pairs(c, &cost, "prompt_scores", numbers, SCORES_INSTRUCTIONS, 1);
+        add_pairs(c, &cost, name, numbers, SCORES_INSTRUCTIONS, 1);
     return cost;
 }
 

@@ -10,7 +10,7 @@
  * atomics. A warp has 4 queries (2 above 256 dimensions), a lane a key or dimensions. */
 #include "kernels/cuda/simt.cuh"
 
-#include "kernels/cuda/kv.cuh"
+#include "kernels/cuda/prefill.cuh"
 
 #define THREADS 256
 #define WARPS   (THREADS / WARP)
@@ -60,12 +60,6 @@ void cuda_kv_store(cudaStream_t stream, const struct ops *ops, const struct kv_s
 }
 
 /* ---- attend_prompt ---- */
-
-struct prompt {
-    struct attend_prompt_args a;
-    int round_q, first_span;
-    float *max, *inverse; // [span][n_max][n_heads] of a query; only with scores
-};
 
 /* x [rows, dim_pad], shared: queries of a block; row r is that of `query` and `head` as row_at(r)
  * has them, zeros where it has none. All threads; a barrier has to follow. */
@@ -307,11 +301,9 @@ __global__ void __launch_bounds__(THREADS, 3) prompt_scores(const __grid_constan
     float total = warp_id() == 0 && key < end ? *score : 0.0f;
     const struct evict_score mode = evict_score_of(f.a.policy);
     const int hits = mode.source == EVICT_HITS;
-    const int first_tile = prompt_first_tile(&f.a, &s), span_tile = s.first / KV_PAGE_SLOTS;
-    const int tile0 = first_tile > span_tile ? first_tile : span_tile;
-    const int past = f.a.window > 0 ? (page + 1) * KV_PAGE_SLOTS + f.a.window - 1 : end;
-    const int last = past < end ? past : end; // queries from there on see none of these keys
-    for (int tile = page > tile0 ? page : tile0; tile * KV_PAGE_SLOTS < last; tile++) {
+    const int tile0 = max_int(prompt_first_tile(&f.a, &s), s.first / KV_PAGE_SLOTS);
+    const int last = last_query(&f.a, page, end);
+    for (int tile = max_int(page, tile0); tile * KV_PAGE_SLOTS < last; tile++) {
         const int query0 = tile * KV_PAGE_SLOTS, next = query0 + KV_PAGE_SLOTS;
         const int n_rows = ((next < end ? next : end) - query0) * group;
         float column = 0.0f;
@@ -413,7 +405,9 @@ void cuda_attend_prompt(cudaStream_t stream, const struct ops *ops,
     f.inverse = (float *)((uint8_t *)args->scratch + stats_bytes(n_queries, args->n_heads));
     for (f.first_span = 0; f.first_span < args->n_spans; f.first_span += at_once) {
         const int n_spans = (int)min_i64(at_once, args->n_spans - f.first_span);
-        if (bf16)
+        if (prompt_mma_takes(&f))
+            prompt_mma(stream, &f, n_spans);
+        else if (bf16)
             prompt_by_dims<1>(stream, &f, n_spans);
         else
             prompt_by_dims<0>(stream, &f, n_spans);

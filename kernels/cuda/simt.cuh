@@ -233,6 +233,7 @@ DEVICE uint4 piece_of(const void *from, int bytes)
 #define cp_async16(to, from)              simt_cp_async(to, from, 16, 16)
 #define cp_async16_zeros(to, from, bytes) simt_cp_async(to, from, 16, bytes)
 #define cp_async4(to, from)               simt_cp_async(to, from, 4, 4)
+#define cp_async4_zeros(to, from, bytes)  simt_cp_async(to, from, 4, bytes)
 #define cp_async_commit()                 simt_cp_commit()
 template <int N> static inline void cp_async_wait(void)
 {
@@ -271,6 +272,17 @@ DEVICE void cp_async4(void *to, const void *from)
                  : "memory");
 #else
     *(uint32_t *)to = *(const uint32_t *)from;
+#endif
+}
+/* 4 bytes, or zeros where `bytes` is 0 and not 4. */
+DEVICE void cp_async4_zeros(void *to, const void *from, int bytes)
+{
+#if ARCH >= 80
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_at(to)), "l"(from),
+                 "r"(bytes)
+                 : "memory");
+#else
+    *(uint32_t *)to = bytes ? *(const uint32_t *)from : 0;
 #endif
 }
 DEVICE void cp_async_commit(void)
@@ -389,6 +401,18 @@ DEVICE uint32_t bf16_pair(float first, float second)
 DEVICE uint32_t f16_pair(float first, float second)
 {
     return (uint32_t)f32_to_f16(second) << 16 | f32_to_f16(first);
+}
+
+/* 2^x by the device's table, good to 2^-22; 0 below 2^-126, NaN of NaN. */
+DEVICE float exp2_fast(float x)
+{
+#ifdef SIMT
+    return x < -126.0f ? 0.0f : exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
 }
 
 /* The same numbers, and that of an f16, by conversions of the device. Note: a NaN becomes 0x7fff

@@ -46,7 +46,7 @@ F32 = ["--compute", "f32", "--kv-format", "f32"]
 CUBLASLT = ["--matmul", "cublaslt"]
 H2O = ["--kv-policy", "h2o", "--kv-budget", "48"]
 # Programs of the stage `ops`, which a kit has to bring.
-OPS_TESTS = ("gpu/rows_test", "gpu/head_test", "gpu/decode_test", "gpu/matmul_test", "gpu/attend_test", "gpu/experts_test", "flat_test",
+OPS_TESTS = ("gpu/rows_test", "gpu/head_test", "gpu/decode_test", "gpu/matmul_test", "gpu/attend_test", "gpu/prompt_test", "gpu/experts_test", "flat_test",
              "device_test", "line_device_test")
 SIMULATED_CANNOT = {"rows_test", "decode_test", "matmul_test", "experts_test"}  # weights in rows: no CPU kernel reads them
 LLAMA = """family = llama

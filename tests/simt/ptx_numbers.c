@@ -107,6 +107,12 @@ static uint32_t bf16_of(float x)
     return x != x ? 0x7fff : f32_to_bf16(x);
 }
 
+/* 2^a, rounded once: the device's table is good to 2^-22. Results below 2^-126 are 0. */
+static float exp2_of(float a)
+{
+    return a < -126.0f ? 0.0f : exp2f(a);
+}
+
 /* The divisor; zero is an error, as under the shim. */
 static int64_t divisor(int64_t b, const struct ptx_inst *i)
 {
@@ -203,6 +209,7 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     X(cvt_rn_f32_u32, "cvt.rn.f32.u32", 2, u32, f32, (float)a)                                     \
     X(cvt_rzi_s32_f32, "cvt.rzi.s32.f32", 2, f32, s32, to_s32(a))                                  \
     X(cvt_rn_bf16x2_f32, "cvt.rn.bf16x2.f32", 3, f32, u32, bf16_of(a) << 16 | bf16_of(b))          \
+    X(ex2_approx_ftz_f32, "ex2.approx.ftz.f32", 2, f32, f32, exp2_of(a))                           \
     X(cvt_rn_f16_f32, "cvt.rn.f16.f32", 2, f32, u16, a != a ? 0x7fff : f32_to_f16(a))              \
     X(cvt_f32_f16, "cvt.f32.f16", 2, u16, f32, f16_to_f32(a))                                      \
     X(add_rn_f32, "add.rn.f32", 3, f32, f32, a + b)                                                \

@@ -45,6 +45,8 @@ CARDS = {75: Card("T4", 320e9, 40, 0.6e-6), 80: Card("A100 40 GB", 1.555e12, 108
 
 # ---- the hot kernels
 
+AMPERE = (80, 86, 89, 90)  # and above
+ALL = (75, *AMPERE)
 D = 128  # dimensions of a head, in the launches that these tables stand for; KV in bf16
 
 
@@ -68,11 +70,17 @@ def rows_bytes(_arch, _bf16, rows, dims=D // 32):
     return 4 * 8 * rows * (32 * dims + 32)
 
 
+def prompt_bytes(_arch, dims, mt):
+    """Of prompt_rows_mma: queries of 4 warps, K and V of a page."""
+    return 4 * mt * 16 * (dims + 8) * 2 + dims // 4 * 80 * 4 + 8 * (2 * dims + 16) * 4
+
+
 # A hot loop; one that is called mma has such instructions. `path` is looked for in the functions that lie around the loop, outermost first ("forced_split split_run KV_BF16
 # split_values page_values"). `share` is the part of the bytes that threads have in flight which memory has to send: less than 1
 # where threads idle, where they read the same bytes, or where L2 has them. None: the loop computes, memory is not what bounds it.
-Loop = collections.namedtuple("Loop", "name path share")
-Kernel = collections.namedtuple("Kernel", "name shared loops")
+# `rare`: functions whose instructions are left out, because few turns of the loop run them.
+Loop = collections.namedtuple("Loop", "name path share rare", defaults=("",))
+Kernel = collections.namedtuple("Kernel", "name shared loops archs", defaults=(ALL,))
 KERNELS = (
     # Rows of x come from L2, rows of W from memory.
     Kernel("matmul_mma_tile", ring_bytes, (Loop("mma", "chunks_(async|held)$", lambda bm, bn, *_: bn / (bm + bn)),)),
@@ -86,20 +94,21 @@ KERNELS = (
                                        Loop("V", "prompt_rows page_outputs", lambda *_: None))),
     Kernel("prompt_scores", lambda arch, bf16, rows: rows_bytes(arch, bf16, rows) + 4 * 8 * rows,
            (Loop("K", "prompt_scores key_chains", lambda *_: None),)),
+    Kernel("prompt_rows_mma", prompt_bytes, (Loop("mma", "prompt_rows_mma$", lambda *_: None, "page_cap|part_|fetch_part|sums_follow"),), AMPERE),
+    Kernel("prompt_scores_mma", lambda _arch, dims, _mt, _hits: 32 * (dims + 8) * 2 + 256,
+           (Loop("mma", "prompt_scores_mma$", lambda *_: None, "keys_cap|next_totals"),), AMPERE),
     Kernel("head_row", lambda _: 16 + 12 * 16 + 12 * (1024 + 20) + 1024 + 64 + 4 * 2 * (4096 + 16) + 512, (Loop("logits", "head_row$", lambda *_: 1),)),
     Kernel("norm_row", lambda _: 16 + 32768, (Loop("row", "staged_part$", lambda *_: 1),)),
 )
 
 # ---- what must hold
 
-AMPERE = (80, 86, 89, 90)  # and above
-ALL = (75, *AMPERE)
 # In every row of these kernels (a regular expression), architectures and loop ("": all rows) the column is at most, or at least,
 # the limit. A bound that no row meets is broken, too.
 Bound = collections.namedtuple("Bound", "kernel archs loop column relation limit")
 BOUNDS = (
     # A spilled register goes through memory and back.
-    Bound("(?!forced_join|decode_|matmul_int8_tile|matmul_panel_tile)", AMPERE, "", "spill_bytes", "<=", 0),
+    Bound("(?!forced_join|decode_|matmul_int8_tile|matmul_panel_tile|prompt_rows_mma<256)", AMPERE, "", "spill_bytes", "<=", 0),
     Bound("forced_join|decode_|matmul_panel_tile", AMPERE, "", "spill_bytes", "<=", 8),
     Bound("matmul_int8_tile", AMPERE, "", "spill_bytes", "<=", 16),
     # Tiles: an SM issues four instructions a clock. sm_75 multiplies 8 numbers along k at a time, the others 16.
@@ -121,7 +130,11 @@ BOUNDS = (
     Bound("forced_split", ALL, "K bf16", "loads_in_flight", ">=", 14),
     Bound("forced_split", ALL, "V bf16", "load_bytes", ">=", 16),
     Bound("forced_split", ALL, "V bf16", "in_flight_ratio", ">=", 1.7),
-    # Attention of prompts computes.
+    # Attention of prompts computes; the outputs of 256 dimensions take half of a thread's registers.
+    Bound("prompt_rows_mma<256", AMPERE, "", "spill_bytes", "<=", 48),
+    Bound("prompt_rows_mma<128", AMPERE, "mma", "instructions_per_mma", "<=", 6),
+    Bound("prompt_rows_mma<64", AMPERE, "mma", "instructions_per_mma", "<=", 9),
+    Bound("prompt_scores_mma<128, 2, 0", AMPERE, "mma", "instructions_per_mma", "<=", 12.5),
     Bound("prompt_rows<1, 4", ALL, "K", "ffma_share", ">=", 0.48),
     Bound("prompt_rows<1, 4", ALL, "V", "ffma_share", ">=", 0.28),
     Bound("head_row", ALL, "logits", "loads_in_flight", ">=", 16),
@@ -215,7 +228,7 @@ def rows_of(source, arch, command, disassembler):
         row = dict(zip(COLUMNS, ("", name, os.path.basename(source), f"sm_{arch}", registers, spill, stack, shared, threads, blocks)))
         loops, hot = f.loops() if kernel else [], []
         for x in kernel.loops if kernel else ():
-            loop = sass_read.hottest(loops, x.path)
+            loop = sass_read.hottest(loops, x.path, x.rare)
             counts = loop_counts(loop, x.share(*numbers), arch, threads, blocks, shared) if loop else {"mma": 0}
             hot += [{**row, "loop": x.name, **counts}] if loop and (counts["mma"] or x.name != "mma") else []
         rows += hot or [{**row, "loop": ""}]
@@ -227,7 +240,7 @@ def rows_of(source, arch, command, disassembler):
 def broken(rows, archs):
     """Lines about bounds that do not hold, and loops of KERNELS that no kernel has."""
     for kernel in KERNELS:
-        for loop, arch in ((x.name, a) for x in kernel.loops for a in archs):
+        for loop, arch in ((x.name, a) for x in kernel.loops for a in archs if a in kernel.archs):
             if not any(r["kernel"].split("<")[0] == kernel.name and r["loop"] == loop and r["arch"] == f"sm_{arch}" for r in rows):
                 yield f"{kernel.name} on sm_{arch}: no loop is called {loop}: KERNELS names functions that are not there"
     for b in BOUNDS:

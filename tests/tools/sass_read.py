@@ -227,7 +227,15 @@ def path_of(chain):
     return " ".join(w for w in words if w)
 
 
-def hottest(loops, path):
-    """Among the loops whose path matches: that with the most mma of its own, or else the most bytes in flight; None without one."""
+def hottest(loops, path, rare=""):
+    """Among the loops whose path matches: that with the most mma of its own, or else the most bytes in flight; None without one.
+    Instructions of functions that match `rare` are left out of its code."""
     found = [x for x in loops if re.search(path, path_of(x.closes.chain))]
+    hot = most_of(found)
+    if hot and rare:
+        hot.code = [x for x in hot.code if not re.search(rare, path_of(x.chain))]
+    return hot
+
+
+def most_of(found):
     return max(found, key=lambda x: (sum(i.is_mma for i in x.own), x.load_bytes, len(x.code)), default=None)
