@@ -174,3 +174,25 @@ fault("prefill_mma: a tile's scores are of half its queries", PREFILL_MMA,
 fault("prefill_mma: queries of hits change places", PREFILL_MMA, "(lane_id() & ~3) + (query - query0) / 2,", "(lane_id() & ~3) + (query - query0) % 4,", PROMPT)
 fault("prefill_mma: a tile of queries is overwritten while it is read", PREFILL_MMA,
       "            __syncthreads();\n            fetch_stage", "            fetch_stage", PROMPT)
+CODES_CU = "kernels/cuda/matmul_int8_mma.cu"
+fault("codes: a stage is multiplied before it is here", CODES_CU, "cp_async_wait<STAGES - 2>();", "cp_async_wait<STAGES - 1>();", MATMUL)
+fault("codes: a stage is waited for by those who copied it only", CODES_CU,
+      "        __syncthreads(); // the stage is here, and nobody reads the one before any more\n", "", MATMUL)
+fault("codes: chains are stored over stages in use", CODES_CU, "    __syncthreads(); // the stages are free\n", "", MATMUL)
+fault("codes: a group behind the last is multiplied", CODES_CU, "if (g == 0 || g0 + g < t->n_groups)", "if (1)", MATMUL)
+fault("codes: a group of W behind the last is copied", CODES_CU,
+      "s->w[i],\n                         GROUPS == 1 || group < left ? 16 : 0", "s->w[i],\n                         16", MATMUL)
+fault("codes: heads of a group of W behind the last are copied", CODES_CU,
+      "(GROUPS == 1 || me * GROUPS / T::W_HEADS < left)", "1", MATMUL)
+fault("codes: heads of a group of x behind the last are copied", CODES_CU, "(GROUPS == 1 || me / BM < left)", "1", MATMUL)
+fault("codes: a row behind the last is copied", CODES_CU, "(row < t->p.m ? row : row0) * (int64_t)", "row * (int64_t)", MATMUL)
+fault("codes: heads of a row behind the last are copied", CODES_CU,
+      "t->rows + (row < t->p.m ? row : row0);", "t->rows + row;", MATMUL)
+fault("codes: a panel behind the last is copied", CODES_CU, "(panel < n_panels ? panel : panel0)", "panel", MATMUL)
+fault("codes: both halves of a panel of q4 have the codes of one", CODES_CU, "(at->first / 4 + h * 4)", "(at->first / 4)", MATMUL)
+fault("codes: a strip is read before it is there", CODES_CU, "        __syncwarp();\n#pragma unroll 1", "#pragma unroll 1", MATMUL)
+fault("codes: a strip is overwritten while it is read", CODES_CU, "        __syncwarp();\n    }\n}", "    }\n}", MATMUL)
+fault("codes: an output behind the last", CODES_CU, "&& o + at % N < p->n)", "&& o + at % N <= p->n)", MATMUL)
+fault("codes: a row's output behind the last", CODES_CU, "if (row + at / N < p->m &&", "if (row + at / N <= p->m &&", MATMUL)
+fault("codes: sums begin beside the bits of the float", CODES_CU, "#define CODES_BITS     0x4b400000", "#define CODES_BITS     0x4b400001", MATMUL)
+fault("codes: sm_75 multiplies halves of k in turns", "kernels/cuda/simt.cuh", "a + i, b + i / 2);", "a + i, b + i % 2);", MATMUL)

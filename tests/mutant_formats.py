@@ -70,8 +70,10 @@ fault("a pair's x is that of the pair's number", "kernels/cuda/matmul.cuh",
       "simt_experts_test")
 fault("an expert's rows begin where all begin", "kernels/cuda/matmul_mma.cu",
       "*x = t->x + p->pair * t->row,", "*x = t->x,", "simt_experts_test")
-fault("codes of an expert's rows begin where all begin", "kernels/cuda/matmul_int8.cu",
-      "    t.codes += (int64_t)t.p.pair * t.n_groups * OWN_GROUP;\n", "", "simt_experts_test")
+fault("codes of an expert's rows begin where all begin", "kernels/cuda/matmul_int8.cuh",
+      "    t->codes += (int64_t)t->p.pair * t->n_groups * OWN_GROUP;\n", "", "simt_experts_test")
+fault("heads of an expert's rows begin where all begin", "kernels/cuda/matmul_int8.cuh",
+      "    t->heads += t->p.pair;\n", "", "simt_experts_test")
 fault("weights of experts are not normed to these alone", "engine/line/layer_decode.c",
       ".alone = s->route_alone", ".alone = !s->route_alone", "family_golden.py --only mixtral")
 fault("gate and up of gpt-oss stand one below the other", "engine/source/family_gpt_oss.c",

@@ -10,6 +10,8 @@ fault("simt: blocks come after each other", "tests/simt/shadow.c",
       "simt_shim_test")
 fault("simt: a product of bf16 keeps a bit more", "tests/simt/mma.c",
       "arch >= 90 ? 25 : 24;", "25;", "simt_shim_test")
+fault("simt: the right operand of bytes is half of it", "tests/simt/simt.c",
+      ".b[i / 16];", ".b[0];", "simt_shim_test")
 # ---- PTX, interpreted
 PTX, PTX_NUMBERS = "simt_ptx_test", "tests/simt/ptx_numbers.c"
 fault("ptx: a NaN is the CPU's", PTX_NUMBERS, "return f != f ? 0x7fffffff : u;", "return u;", PTX)
@@ -22,6 +24,8 @@ fault("ptx: a guard counts as it stands", "tests/simt/ptx.c",
 fault("ptx: parameters may be others", "tests/simt/ptx.c", "if (k->param_bytes != param_bytes)", "if (0)", PTX)
 fault("ptx: a signed load spreads no sign", "tests/simt/ptx_memory.c",
       "up = 64 - 8 * i->bytes;", "up = 0 * i->bytes;", PTX)
+fault("ptx: a kernel does not end with a trap", "tests/simt/ptx_read.c",
+      ' && strcmp(last, "trap") != 0', "", PTX)
 fault("ptx: locals have no end", "tests/simt/ptx_memory.c", "limit = i->kernel->local_bytes;", "limit = INT64_MAX;", PTX)
 fault("ptx: bytes that are not used may be of any load", "tests/simt/ptx_read.c",
       "if (r->used_bytes && i->space != SLOT_PARAM)", "if (0)", PTX)

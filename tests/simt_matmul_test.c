@@ -306,11 +306,45 @@ static void int8_gives_the_bytes_of_the_cpu(void **state)
         }
         struct weight w = weight_make(t, 40, 200, 3);
         check(COMPUTE_INT8, w, M_MAX, ms, N_MS - 1, 5, 75);
+        check(COMPUTE_INT8, w, M_MAX, ms, N_MS - 1, 4, 90);
         free((void *)w.panels);
     }
 }
 
-/* Rows of x that have no scale: not finite, zero, too small. */
+/* Each tile of integer tensor cores: rings of stages that go round, an odd last group, a last group
+ * of one number, rows and panels behind the last. */
+static void int8_on_tensor_cores(void **state)
+{
+    (void)state;
+    static const int shapes[][3] = {{5, 33, 65},     {16, 97, 1600},  {19, 70, 1601}, {32, 64, 832},
+                                    {33, 130, 1217}, {64, 31, 1088},  {65, 65, 640},
+                                    {129, 129, 449}, {140, 260, 130}, {200, 40, 705}};
+    static const int archs[] = {75, 80, 90};
+    for (enum dtype t = DTYPE_Q8; t <= DTYPE_Q4; t++)
+        for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++) {
+            struct weight w = weight_make(t, shapes[i][1], shapes[i][2], (uint64_t)i);
+            check(COMPUTE_INT8, w, shapes[i][0], NULL, 0, i, archs[(i + (int)t) % 3]);
+            free((void *)w.panels);
+        }
+}
+
+/* m rows of x from row `first` on, against the reference; a NaN is as good as another. */
+static void odd_rows_check(struct matmul_args a, int first, int m, const float *y0)
+{
+    const int n = a.parts[0].w.n;
+    a.x += first * a.x_stride;
+    a.m = m;
+    float *want = matmul_run(ISA_EXACT, COMPUTE_INT8, NULL, a, y0);
+    float *got = device_y(COMPUTE_INT8, a, y0, 0, "odd rows");
+    for (int i = 0; i < m * n; i++)
+        if (memcmp(&want[i], &got[i], 4) != 0 && !(isnan(want[i]) && isnan(got[i])))
+            fail_msg("%d odd rows: number %d is %a, not %a", m, i, (double)got[i], (double)want[i]);
+    free(want);
+    free(got);
+}
+
+/* Rows of x that have no scale: not finite, zero, too small. On plain cores, then on tensor cores.
+ */
 static void int8_odd_rows(void **state)
 {
     (void)state;
@@ -325,15 +359,10 @@ static void int8_odd_rows(void **state)
             x[4 * K + i] = 1e-42f * (float)i;
         for (int i = 0; i < K; i++)
             x[5 * K + i] *= 1e30f;
-        struct matmul_args a = {
-            .parts[0] = {.w = w, .y_stride = N}, .x = x, .m = M, .x_stride = K, .n_parts = 1};
-        float *want = matmul_run(ISA_EXACT, COMPUTE_INT8, NULL, a, y0);
-        float *got = device_y(COMPUTE_INT8, a, y0, 0, "odd rows");
-        for (int i = 0; i < M * N; i++)
-            if (memcmp(&want[i], &got[i], 4) != 0 && !(isnan(want[i]) && isnan(got[i])))
-                fail_msg("odd rows: number %d is %a, not %a", i, (double)got[i], (double)want[i]);
-        free(want);
-        free(got);
+        const struct matmul_args a = {
+            .parts[0] = {.w = w, .y_stride = N}, .x = x, .x_stride = K, .n_parts = 1};
+        odd_rows_check(a, 1, 4, y0);
+        odd_rows_check(a, 0, M, y0);
         free((void *)w.panels);
         free(x);
         free(y0);
@@ -393,6 +422,7 @@ int main(void)
         cmocka_unit_test(panels_multiply_as_rows_do),
         cmocka_unit_test(panels_of_long_rows),
         cmocka_unit_test(int8_gives_the_bytes_of_the_cpu),
+        cmocka_unit_test(int8_on_tensor_cores),
         cmocka_unit_test(int8_odd_rows),
         cmocka_unit_test(parts_share_x_alone),
     };

@@ -60,10 +60,12 @@ static const struct {
     {"sub.s32 %r0, %r1, %r2;", 'r', 1, 2, 0, 0xffffffff},
     {"sub.s64 %rd0, %rd1, %rd2;", 'd', 1, 2, 0, M1},
     {"neg.s32 %r0, %r1;", 'r', 5, 0, 0, 0xfffffffb},
+    {"neg.s64 %rd0, %rd1;", 'd', 5, 0, 0, (uint64_t)-5},
     {"mul.lo.s32 %r0, %r1, %r2;", 'r', 0x10001, 0x10001, 0, 0x20001},
     {"mul.lo.s64 %rd0, %rd1, %rd2;", 'd', M1, 7, 0, (uint64_t)-7},
     {"mul.wide.s32 %rd0, %r1, %r2;", 'd', 0xffffffff, 4, 0, (uint64_t)-4},
     {"mul.wide.u32 %rd0, %r1, 4;", 'd', 0xffffffff, 0, 0, 0x3fffffffc},
+    {"mul.wide.u16 %r0, %rs1, %rs2;", 'r', 0xffff, 0x8001, 0, 0x80007fff},
     {"mad.lo.s32 %r0, %r1, %r2, %r3;", 'r', 3, 5, 0xffffffff, 14},
     {"div.s32 %r0, %r1, %r2;", 'r', 0xfffffff9, 2, 0, 0xfffffffd},
     {"div.u32 %r0, %r1, %r2;", 'r', 0xfffffff9, 2, 0, 0x7ffffffc},
@@ -85,6 +87,7 @@ static const struct {
     {"not.pred %p0, %p1;", 'p', 0, 0, 0, 1},
     {"mov.pred %p0, -1;", 'p', 0, 0, 0, 1},
     {"not.b32 %r0, %r1;", 'r', 5, 0, 0, 0xfffffffa},
+    {"not.b64 %rd0, %rd1;", 'd', 5, 0, 0, (uint64_t)-6},
     {"shl.b32 %r0, %r1, %r2;", 'r', 3, 31, 0, 0x80000000},
     {"shl.b32 %r0, %r1, %r2;", 'r', 3, 32, 0, 0},
     {"shl.b64 %rd0, %rd1, 63;", 'd', 3, 0, 0, 1ull << 63},
@@ -105,6 +108,7 @@ static const struct {
     {"bfi.b64 %rd0, %rd1, %rd2, 32, 32;", 'd', 5, 7, 0, 5ull << 32 | 7},
     {"dp4a.s32.s32 %r0, %r1, %r2, %r3;", 'r', 0xff028001, 0x01030280, 10, 10u - 1 + 6 - 256 - 128},
     {"selp.b32 %r0, %r1, %r2, %p3;", 'r', 5, 6, 1, 5},
+    {"selp.u16 %rs0, %rs1, %rs2, %p3;", 's', 5, 6, 0, 6},
     {"selp.f32 %f0, %f1, 0f40000000, %p3;", 'f', F1, 0, 0, F2},
     {"selp.b64 %rd0, -1, %rd2, %p3;", 'd', 0, 6, 1, M1},
     {"mov.b32 %r0, {%rs1, %rs2};", 'r', 0x15678, 0x1234, 0, 0x12345678},
@@ -134,6 +138,9 @@ static const struct {
     {"cvt.rn.f16.f32 %rs0, %f1;", 's', 0xff800001, 0, 0, 0x7fff},
     {"cvt.f32.f16 %f0, %rs1;", 'f', 0x8001, 0, 0, 0xb3800000},
     {"cvt.f32.f16 %f0, %rs1;", 'f', 0xfe01, 0, 0, 0x7fffffff},
+    {"cvt.rmi.f32.f32 %f0, %f1;", 'f', 0xbf800001, 0, 0, 0xc0000000},
+    {"cvt.rmi.f32.f32 %f0, %f1;", 'f', 0x80000000, 0, 0, 0x80000000},
+    {"cvt.rmi.f32.f32 %f0, %f1;", 'f', NaN, 0, 0, 0x7fffffff},
     {"add.rn.f32 %f0, %f1, %f2;", 'f', F1, F2, 0, F3},
     {"add.rn.f32 %f0, %f1, %f2;", 'f', F1, 0x33ffffff, 0, 0x3f800001},
     {"add.rz.f32 %f0, %f1, %f2;", 'f', F1, 0x33ffffff, 0, F1},
@@ -151,6 +158,9 @@ static const struct {
     {"max.f32 %f0, %f1, %f2;", 'f', F1, NaN, 0, F1},
     {"max.f32 %f0, %f1, %f2;", 'f', 0x80000000, 0, 0, 0},
     {"max.f32 %f0, %f1, %f2;", 'f', 0, 0x80000000, 0, 0},
+    {"min.f32 %f0, %f1, %f2;", 'f', F1, F2, 0, F1},
+    {"min.f32 %f0, %f1, %f2;", 'f', F1, NaN, 0, F1},
+    {"min.f32 %f0, %f1, %f2;", 'f', 0, 0x80000000, 0, 0x80000000},
     {"abs.f32 %f0, %f1;", 'f', 0xbf800000, 0, 0, F1},
     {"neg.f32 %f0, %f1;", 'f', 0, 0, 0, 0x80000000},
     {"setp.lt.s32 %p0, %r1, %r2;", 'p', 0xffffffff, 0, 0, 1},
@@ -162,6 +172,8 @@ static const struct {
     {"setp.lt.s16 %p0, %rs1, %rs2;", 'p', 0x8000, 0, 0, 1},
     {"shl.b16 %rs0, %rs1, 4;", 's', 0x1234, 0, 0, 0x2340},
     {"mul.lo.s16 %rs0, %rs1, %rs2;", 's', 0x8003, 3, 0, 0x8009},
+    {"add.s16 %rs0, %rs1, %rs2;", 's', 0xffff, 3, 0, 2},
+    {"sub.s16 %rs0, %rs1, %rs2;", 's', 2, 3, 0, 0xffff},
     {"setp.eq.f32 %p0, %f1, %f2;", 'p', 0, 0x80000000, 0, 1},
     {"setp.ne.f32 %p0, %f1, %f2;", 'p', NaN, F1, 0, 0},
     {"setp.neu.f32 %p0, %f1, %f2;", 'p', NaN, F1, 0, 1},
@@ -338,6 +350,8 @@ static void what_is_unknown_is_refused(void **state)
     assert_refused(HEAD ".visible .entry _Z1kv(){\nadd.s32", "without an end", 0);
     assert_refused(HEAD ".visible .entry _Z1kv(){\nbar.sync 0;\n}", "does not end", 0);
     assert_refused(HEAD ".visible .entry _Z1kv(){\nret;\n", "does not end", 0);
+    assert_refused(HEAD ".visible .entry _Z1kv(){\nret;\ntrap;\n}\nret;", "unknown directive ret",
+                   9);
     assert_refused(HEAD ".section .debug\n.visible .entry _Z1kv(){ret;}", "before the last", 0);
 }
 

@@ -322,7 +322,8 @@ static void fragments_stand_where_ptx_says(void **state)
         simt_clear();
         simt_free_all();
         float *d = simt_of(d0, sizeof d0);
-        planted_mma(f16, d, simt_of(a, sizeof a), simt_of(b, sizeof b));
+        planted_mma(f16 ? PLANTED_F16 : PLANTED_BF16, d, simt_of(a, sizeof a),
+                    simt_of(b, sizeof b));
         simt_get(got, d, sizeof got);
         if (simt_error())
             fail_msg("sm_%d: %s", arch, simt_error());
@@ -339,7 +340,7 @@ static void fragments_stand_where_ptx_says(void **state)
     simt_arch_set(75);
     simt_clear();
     float *d = simt_of(d0, sizeof d0);
-    planted_mma(0, d, simt_of(a, sizeof a), simt_of(b, sizeof b));
+    planted_mma(PLANTED_BF16, d, simt_of(a, sizeof a), simt_of(b, sizeof b));
     assert_non_null(strstr(simt_error(), "sm_75 has no such mma"));
     simt_arch_set(80);
     uint16_t in[128];
@@ -361,6 +362,38 @@ static void fragments_stand_where_ptx_says(void **state)
         }
 }
 
+/* The same of bytes: sums are exact, and wrap. */
+static void bytes_multiply_exactly(void **state)
+{
+    (void)state;
+    static const int archs[] = {75, 80, 90};
+    for (int run = 0; run < 3; run++) {
+        int8_t a[16][32], b[8][32];
+        int32_t d0[16][8], got[16][8];
+        simt_arch_set(archs[run]);
+        for (int i = 0; i < 16 * 32; i++)
+            a[i / 32][i % 32] = i < 32 ? -128 : (int8_t)mix64((uint64_t)(run * 1000 + i));
+        for (int i = 0; i < 8 * 32; i++)
+            b[i / 32][i % 32] = i < 32 ? -128 : (int8_t)mix64((uint64_t)(run * 1000 + 600 + i));
+        for (int i = 0; i < 16 * 8; i++)
+            d0[i / 8][i % 8] = i ? (int32_t)mix64((uint64_t)i) >> 8 : INT32_MAX;
+        simt_clear();
+        simt_free_all();
+        int32_t *d = simt_of(d0, sizeof d0);
+        planted_mma(PLANTED_S8, d, simt_of(a, sizeof a), simt_of(b, sizeof b));
+        simt_get(got, d, sizeof got);
+        assert_null(simt_error());
+        for (int i = 0; i < 16; i++)
+            for (int j = 0; j < 8; j++) {
+                int64_t want = d0[i][j];
+                for (int k = 0; k < 32; k++)
+                    want += a[i][k] * b[j][k];
+                assert_int_equal((uint32_t)got[i][j], (uint32_t)want);
+            }
+    }
+    simt_arch_set(80);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,6 +407,7 @@ int main(void)
         cmocka_unit_test(headers_serve_the_device),
         cmocka_unit_test(tensor_cores_cut),
         cmocka_unit_test(fragments_stand_where_ptx_says),
+        cmocka_unit_test(bytes_multiply_exactly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,33 +1,18 @@
-/* kernels/cuda/matmul_int8.cu - matmul under COMPUTE_INT8 over panels of q8 and q4.
+/* kernels/cuda/matmul_int8.cu - matmul under COMPUTE_INT8 over panels of q8 and q4: x as codes, and
+ * the products of a few rows.
  *
- * Owns: the codes of x, products of groups, the chain over them. Refuses: other formats.
+ * Owns: the codes of x; products of groups on plain cores, the chain over them. Refuses: other
+ * formats; more than INT8_ROWS rows (matmul_int8_mma.cu).
  * Within a group of 64 everything is a whole number, so who adds it up does not matter; only the
  * chain over groups rounds, and it is the one of ops.h: the CPU's bytes. A block has one panel and
  * a tile of rows. Its warps take a group each and leave products in shared memory; after a barrier
  * every thread adds 8 groups to its chains, in order. So the bytes of 8 groups are in flight,
- * although an output is one chain. Roofs: few rows HBM, 1.06 (q8) or 0.56 (q4) bytes a weight; many
- * dp4a, 4 products a lane. */
-#include "kernels/cuda/matmul.cuh"
-
-#define inline inline __host__ __device__
-#include "kernels/dtype_own.h"
-#undef inline
+ * although an output is one chain. Roof: HBM, 1.06 (q8) or 0.56 (q4) bytes a weight. */
+#include "kernels/cuda/matmul_int8.cuh"
 
 #define INT8_WARPS     8 // groups at a time
-#define INT8_ROWS_FEW  4
-#define INT8_ROWS_MANY 16
+#define INT8_ROWS      4 // up to here plain cores
 #define QUANTISE_WARPS 8
-
-/* A group of a row of x. */
-struct int8_head {
-    float scale, sum; // of the codes, times scale
-};
-struct int8_task {
-    struct product p;
-    int8_t *codes;           // [m][n_groups][64]
-    struct int8_head *heads; // [m][n_groups]
-    int n_groups;
-};
 
 int64_t matmul_quantise_bytes(int m, int k)
 {
@@ -39,8 +24,9 @@ static struct int8_task int8_task_of(const struct product *p, const void *scratc
     struct int8_task t = {};
     t.p = *p;
     t.n_groups = (int)ceil_div(p->k, OWN_GROUP);
+    t.rows = product_rows(p);
     t.codes = (int8_t *)scratch;
-    t.heads = (struct int8_head *)(t.codes + (int64_t)product_rows(p) * t.n_groups * OWN_GROUP);
+    t.heads = (struct int8_head *)(t.codes + (int64_t)t.rows * t.n_groups * OWN_GROUP);
     return t;
 }
 
@@ -58,7 +44,7 @@ static __global__ void __launch_bounds__(QUANTISE_WARPS *WARP) quantise_x(struct
     const int group = (int)blockIdx.x * QUANTISE_WARPS + warp_id();
     const int64_t row = group / t.n_groups;
     const int k = group % t.n_groups * OWN_GROUP + 2 * lane_id();
-    if (row >= t.p.m)
+    if (row >= t.rows)
         return; // the warp as one
     const float *x = t.p.x + x_row(&t.p, row) * t.p.x_stride;
     const float first = k < t.p.k ? x[k] : 0, second = k + 1 < t.p.k ? x[k + 1] : 0;
@@ -74,15 +60,14 @@ static __global__ void __launch_bounds__(QUANTISE_WARPS *WARP) quantise_x(struct
     uint16_t *codes = (uint16_t *)(t.codes + (int64_t)group * OWN_GROUP);
     codes[lane_id()] = (uint16_t)((a & 255) | (b & 255) << 8);
     if (lane_id() == 0)
-        t.heads[group] = {scale, (float)sum * scale};
+        t.heads[(int64_t)(group % t.n_groups) * t.rows + row] = {scale, (float)sum * scale};
 }
 
 void matmul_quantise(cudaStream_t stream, const struct product *p, void *scratch)
 {
-    struct int8_task t = int8_task_of(p, scratch);
-    t.p.m = product_rows(p);
-    const int grid = (int)ceil_div((int64_t)t.p.m * t.n_groups, QUANTISE_WARPS);
-    CHECK((int64_t)t.p.m * t.n_groups < INT32_MAX);
+    const struct int8_task t = int8_task_of(p, scratch);
+    const int grid = (int)ceil_div((int64_t)t.rows * t.n_groups, QUANTISE_WARPS);
+    CHECK((int64_t)t.rows * t.n_groups < INT32_MAX);
     if (grid > 0)
         LAUNCH(quantise_x, grid, QUANTISE_WARPS * WARP, 0, stream, t);
 }
@@ -140,7 +125,7 @@ DEVICE void group_multiply(const struct int8_task *t, const uint8_t *panel, int 
     for (int row = 0; row < ROWS && row0 + row < t->p.m; row++) {
         const int64_t at = (int64_t)(row0 + row) * t->n_groups + group;
         const int4 *codes = (const int4 *)(t->codes + at * OWN_GROUP); // the same for all lanes
-        const struct int8_head head = t->heads[at];
+        const struct int8_head head = t->heads[(int64_t)group * t->rows + row0 + row];
         int sum = 0;
 #pragma unroll
         for (int i = 0; i < OWN_QUADS / 4; i++) {
@@ -180,8 +165,7 @@ static __global__ void __launch_bounds__(INT8_WARPS *WARP) matmul_int8_tile(stru
     constexpr int CHAINS = (ROWS + INT8_WARPS - 1) / INT8_WARPS;
     if (!expert_enter(&t.p, ROWS, PANEL_ROWS))
         return; // the block as one
-    t.codes += (int64_t)t.p.pair * t.n_groups * OWN_GROUP;
-    t.heads += (int64_t)t.p.pair * t.n_groups;
+    int8_enter(&t);
     const int row0 = tile_row(&t.p, ROWS), o0 = tile_column(&t.p, ROWS, PANEL_ROWS);
     const int n_rows = min(ROWS, t.p.m - row0);
     const uint8_t *panel = t.p.weights + o0 / PANEL_ROWS * t.p.panel_bytes;
@@ -202,23 +186,20 @@ static __global__ void __launch_bounds__(INT8_WARPS *WARP) matmul_int8_tile(stru
     }
 }
 
-template <int Q4, int ROWS> static void int8_launch(cudaStream_t stream, struct int8_task t)
+template <int Q4> static void int8_launch(cudaStream_t stream, struct int8_task t)
 {
-    const int grid = tile_count(&t.p, ROWS, PANEL_ROWS);
-    LAUNCH((matmul_int8_tile<Q4, ROWS>), grid, INT8_WARPS * WARP,
-           take_bytes<float>(2 * turn_floats<ROWS>()), stream, t);
+    const int grid = tile_count(&t.p, INT8_ROWS, PANEL_ROWS);
+    LAUNCH((matmul_int8_tile<Q4, INT8_ROWS>), grid, INT8_WARPS * WARP,
+           take_bytes<float>(2 * turn_floats<INT8_ROWS>()), stream, t);
 }
 
 void matmul_int8(cudaStream_t stream, const struct product *p, const void *scratch)
 {
     const struct int8_task t = int8_task_of(p, scratch);
-    const int q4 = p->dtype == DTYPE_Q4, few = product_rows_likely(p) <= INT8_ROWS_FEW;
-    if (q4 && few)
-        int8_launch<1, INT8_ROWS_FEW>(stream, t);
-    else if (q4)
-        int8_launch<1, INT8_ROWS_MANY>(stream, t);
-    else if (few)
-        int8_launch<0, INT8_ROWS_FEW>(stream, t);
+    if (product_rows_likely(p) > INT8_ROWS)
+        matmul_int8_mma(stream, &t);
+    else if (p->dtype == DTYPE_Q4)
+        int8_launch<1>(stream, t);
     else
-        int8_launch<0, INT8_ROWS_MANY>(stream, t);
+        int8_launch<0>(stream, t);
 }

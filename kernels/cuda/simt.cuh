@@ -232,6 +232,7 @@ DEVICE uint4 piece_of(const void *from, int bytes)
 #ifdef SIMT
 #define cp_async16(to, from)              simt_cp_async(to, from, 16, 16)
 #define cp_async16_zeros(to, from, bytes) simt_cp_async(to, from, 16, bytes)
+#define cp_async8(to, from)               simt_cp_async(to, from, 8, 8)
 #define cp_async4(to, from)               simt_cp_async(to, from, 4, 4)
 #define cp_async4_zeros(to, from, bytes)  simt_cp_async(to, from, 4, bytes)
 #define cp_async_commit()                 simt_cp_commit()
@@ -263,6 +264,15 @@ DEVICE void cp_async16_zeros(void *to, const void *from, int bytes)
                  : "memory");
 #else
     *(uint4 *)to = piece_of(from, bytes);
+#endif
+}
+DEVICE void cp_async8(void *to, const void *from)
+{
+#if ARCH >= 80
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_at(to)), "l"(from)
+                 : "memory");
+#else
+    *(uint2 *)to = *(const uint2 *)from;
 #endif
 }
 DEVICE void cp_async4(void *to, const void *from)
@@ -334,6 +344,14 @@ DEVICE void mma_f16_k8(float d[4], const uint32_t a[2], const uint32_t b[1], SIT
 {
     simt_mma(SIMT_MMA_F16_K8, d, a, b, HERE);
 }
+DEVICE void mma_s8_k32(int d[4], const uint32_t a[4], const uint32_t b[2], SITE)
+{
+    simt_mma(SIMT_MMA_S8, d, a, b, HERE);
+}
+DEVICE void mma_s8_k16(int d[2], const uint32_t a[1], const uint32_t b[1], SITE)
+{
+    simt_mma(SIMT_MMA_S8_K16, d, a, b, HERE);
+}
 #else
 #define LDMATRIX_X4(r, row, how)                                                                   \
     asm volatile("ldmatrix.sync.aligned.m8n8.x4" how ".shared.b16 {%0, %1, %2, %3}, [%4];"         \
@@ -391,7 +409,36 @@ DEVICE void mma_f16_k8(float d[4], const uint32_t a[2], const uint32_t b[1])
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(b[0]));
 }
+DEVICE void mma_s8_k32(int d[4], const uint32_t a[4], const uint32_t b[2])
+{
+#if ARCH >= 80
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    __trap();
 #endif
+}
+DEVICE void mma_s8_k16(int d[2], const uint32_t a[1], const uint32_t b[1])
+{
+    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 "
+                 "{%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+r"(d[0]), "+r"(d[1])
+                 : "r"(a[0]), "r"(b[0]));
+}
+#endif
+
+/* Whole numbers: d [16, 8] += a [16, 32] . b [32, 8] of int8, in int32; sm_75 does a quarter at a
+ * time. */
+DEVICE void mma_s8(int d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    if (ARCH >= 80)
+        mma_s8_k32(d, a, b);
+    else
+        for (int i = 0; i < 4; i++)
+            mma_s8_k16(d + i % 2 * 2, a + i, b + i / 2);
+}
 
 /* Two numbers of a fragment, the first one low. */
 DEVICE uint32_t bf16_pair(float first, float second)

@@ -39,7 +39,7 @@ struct thread {
     uint64_t value, result;
     const void *address;   // ldmatrix: its row
     uint32_t *to;          // ldmatrix: its registers
-    float *d;              // mma
+    void *d;               // mma
     const uint32_t *a, *b; // mma
     const void *pc;        // ldmatrix
     uint32_t clock[LANES]; // what it knows of the lanes of its warp; [lane]: its own time

@@ -328,14 +328,16 @@ int planted_entry(const int *p)
     return *p;
 }
 
-/* One mma of fragments in memory, through ldmatrix: a [16, 16] by rows, b [8, 16] by columns. */
-template <int F16> __global__ void mma_tile(float *d, const uint16_t *a, const uint16_t *b)
+/* One mma of fragments in memory, through ldmatrix: a [16, 16] by rows, b [8, 16] by columns, or
+ * twice as many bytes. */
+template <int KIND> __global__ void mma_tile(uint32_t *d, const uint16_t *a, const uint16_t *b)
 {
     struct taken taken = {};
     uint16_t *sa = take<uint16_t>(&taken, 256), *sb = take<uint16_t>(&taken, 128);
     const int lane = lane_id();
     uint32_t fa[4], fb[2];
     float fd[4];
+    int whole[4];
     for (int i = 0; i < 8; i++)
         sa[lane * 8 + i] = a[lane * 8 + i];
     for (int i = 0; i < 4; i++)
@@ -343,27 +345,36 @@ template <int F16> __global__ void mma_tile(float *d, const uint16_t *a, const u
     __syncthreads();
     ldmatrix_x4(fa, sa + lane % 16 * 16 + lane / 16 * 8);
     ldmatrix_x2(fb, sb + lane % 8 * 16 + lane / 8 % 2 * 8);
-    for (int i = 0; i < 4; i++)
-        fd[i] = d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2];
-    if (F16 && ARCH < 80) {
+    for (int i = 0; i < 4; i++) {
+        whole[i] = (int)d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2];
+        fd[i] = __int_as_float(whole[i]);
+    }
+    if (KIND == PLANTED_S8) {
+        mma_s8(whole, fa, fb);
+    } else if (KIND == PLANTED_F16 && ARCH < 80) {
         mma_f16_k8(fd, fa, fb);
         mma_f16_k8(fd, fa + 2, fb + 1);
-    } else if (F16) {
+    } else if (KIND == PLANTED_F16) {
         mma_f16(fd, fa, fb);
     } else {
         mma_bf16(fd, fa, fb);
     }
     for (int i = 0; i < 4; i++)
-        d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = fd[i];
+        d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] =
+            KIND == PLANTED_S8 ? (uint32_t)whole[i] : __float_as_uint(fd[i]);
 }
 
-void planted_mma(int f16, float *d, const uint16_t *a, const uint16_t *b)
+void planted_mma(enum planted_kind kind, void *d, const void *a, const void *b)
 {
     const int bytes = take_bytes<uint16_t>(256) + take_bytes<uint16_t>(128);
-    if (f16)
-        LAUNCH(mma_tile<1>, 1, WARP, bytes, (cudaStream_t)0, d, a, b);
+    uint32_t *to = (uint32_t *)d;
+    const uint16_t *pa = (const uint16_t *)a, *pb = (const uint16_t *)b;
+    if (kind == PLANTED_S8)
+        LAUNCH(mma_tile<PLANTED_S8>, 1, WARP, bytes, (cudaStream_t)0, to, pa, pb);
+    else if (kind == PLANTED_F16)
+        LAUNCH(mma_tile<PLANTED_F16>, 1, WARP, bytes, (cudaStream_t)0, to, pa, pb);
     else
-        LAUNCH(mma_tile<0>, 1, WARP, bytes, (cudaStream_t)0, d, a, b);
+        LAUNCH(mma_tile<PLANTED_BF16>, 1, WARP, bytes, (cudaStream_t)0, to, pa, pb);
 }
 
 /* Transposed and plain fragments of one 8 x 8 matrix. */

@@ -53,8 +53,9 @@ enum planted {
 void planted_run(enum planted which, int n_blocks, int n, int shared_bytes, int *out,
                  const int *in);
 int planted_entry(const int *p);
-/* d [16, 8] += a [16, 16] . b [8, 16]^T, bf16 or f16. */
-void planted_mma(int f16, float *d, const uint16_t *a, const uint16_t *b);
+/* d [16, 8] += a [16, 16] . b [8, 16]^T in f32; of S8 in int32, and twice as long. */
+enum planted_kind { PLANTED_BF16, PLANTED_F16, PLANTED_S8 };
+void planted_mma(enum planted_kind kind, void *d, const void *a, const void *b);
 /* in [2][8, 8]; out [32][4]: each lane's two registers, plain, then transposed. */
 void planted_transpose(uint32_t *out, const uint16_t *in);
 /* out [n][4]: exp, gelu, through f16, through bf16. */

@@ -359,56 +359,49 @@ static int ldmatrix(const struct ptx_words *w, struct ptx_inst *i)
     return 0;
 }
 
-static float f32_of(uint64_t slot)
-{
-    const uint32_t u = (uint32_t)slot;
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
+/* Registers of d (and c), a and b. */
+static const struct {
+    const char *name;
+    enum simt_mma kind;
+    int d, a, b;
+} mmas[] = {{"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", SIMT_MMA_BF16, 4, 4, 2},
+            {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", SIMT_MMA_F16, 4, 4, 2},
+            {"mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32", SIMT_MMA_F16_K8, 4, 2, 1},
+            {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", SIMT_MMA_S8, 4, 4, 2},
+            {"mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32", SIMT_MMA_S8_K16, 2, 1, 1}};
 
-/* list: 4 of d, 4 of c, n of a, half as many of b. */
+/* list: d, c, a and b; mode: which of mmas[]. */
 static struct ptx_inst *run_mma(uint64_t *r, struct ptx_inst *i)
 {
-    float d[4];
-    uint32_t a[4], b[2], bits;
-    for (int j = 0; j < 4; j++)
-        d[j] = f32_of(r[i->list[4 + j]]);
-    for (int j = 0; j < i->n; j++)
-        a[j] = (uint32_t)r[i->list[8 + j]];
-    for (int j = 0; j < i->n / 2; j++)
-        b[j] = (uint32_t)r[i->list[8 + i->n + j]];
-    simt_mma((enum simt_mma)i->mode, d, a, b, ptx_site(i));
-    for (int j = 0; j < 4; j++) {
-        memcpy(&bits, &d[j], sizeof bits);
-        r[i->list[j]] = bits;
-    }
+    const int n_d = mmas[i->mode].d, n_a = mmas[i->mode].a, n_b = mmas[i->mode].b;
+    uint32_t d[4], a[4], b[2];
+    for (int j = 0; j < n_d; j++)
+        d[j] = (uint32_t)r[i->list[n_d + j]];
+    for (int j = 0; j < n_a; j++)
+        a[j] = (uint32_t)r[i->list[2 * n_d + j]];
+    for (int j = 0; j < n_b; j++)
+        b[j] = (uint32_t)r[i->list[2 * n_d + n_a + j]];
+    simt_mma(mmas[i->mode].kind, d, a, b, ptx_site(i));
+    for (int j = 0; j < n_d; j++)
+        r[i->list[j]] = d[j];
     return i + 1;
 }
 
 static int mma(const struct ptx_words *w, struct ptx_inst *i)
 {
-    static const struct {
-        const char *name;
-        enum simt_mma kind;
-        int n; // registers of a
-    } kinds[] = {{"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", SIMT_MMA_BF16, 4},
-                 {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", SIMT_MMA_F16, 4},
-                 {"mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32", SIMT_MMA_F16_K8, 2}};
     const struct ptx_operand *o = w->operand;
-    for (size_t at = 0; at < sizeof kinds / sizeof *kinds; at++) {
-        const int n = kinds[at].n;
-        if (strcmp(kinds[at].name, w->name) != 0)
+    for (size_t at = 0; at < sizeof mmas / sizeof *mmas; at++) {
+        const int n_d = mmas[at].d, n_a = mmas[at].a, n_b = mmas[at].b;
+        if (strcmp(mmas[at].name, w->name) != 0)
             continue;
         ptx_form(w, "llll");
-        if (o[0].n != 4 || o[1].n != n || o[2].n != n / 2 || o[3].n != 4)
+        if (o[0].n != n_d || o[1].n != n_a || o[2].n != n_b || o[3].n != n_d)
             ptx_refuse(w->path, w->line, "%s of other fragments", w->name);
-        memcpy(i->list, o[0].list, 4 * sizeof *i->list);
-        memcpy(i->list + 4, o[3].list, 4 * sizeof *i->list);
-        memcpy(i->list + 8, o[1].list, (size_t)n * sizeof *i->list);
-        memcpy(i->list + 8 + n, o[2].list, (size_t)(n / 2) * sizeof *i->list);
-        i->n = (int16_t)n;
-        i->mode = (int)kinds[at].kind;
+        memcpy(i->list, o[0].list, (size_t)n_d * sizeof *i->list);
+        memcpy(i->list + n_d, o[3].list, (size_t)n_d * sizeof *i->list);
+        memcpy(i->list + 2 * n_d, o[1].list, (size_t)n_a * sizeof *i->list);
+        memcpy(i->list + 2 * n_d + n_a, o[2].list, (size_t)n_b * sizeof *i->list);
+        i->mode = (int)at;
         i->run = run_mma;
         return 1;
     }

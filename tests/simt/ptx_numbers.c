@@ -145,13 +145,17 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     X(add_s64, "add.s64", 3, u64, u64, a + b)                                                      \
     X(add_u64, "add.u64", 3, u64, u64, a + b)                                                      \
     X(mul_lo_s16, "mul.lo.s16", 3, u16, u16, a * b)                                                \
+    X(add_s16, "add.s16", 3, u16, u16, a + b)                                                      \
+    X(sub_s16, "sub.s16", 3, u16, u16, a - b)                                                      \
     X(sub_s32, "sub.s32", 3, u32, u32, a - b)                                                      \
     X(sub_s64, "sub.s64", 3, u64, u64, a - b)                                                      \
     X(neg_s32, "neg.s32", 2, u32, u32, 0u - a)                                                     \
+    X(neg_s64, "neg.s64", 2, u64, u64, 0u - a)                                                     \
     X(mul_lo_s32, "mul.lo.s32", 3, u32, u32, a * b)                                                \
     X(mul_lo_s64, "mul.lo.s64", 3, u64, u64, a * b)                                                \
     X(mul_wide_s32, "mul.wide.s32", 3, s32, s64, (int64_t)a * b)                                   \
     X(mul_wide_u32, "mul.wide.u32", 3, u32, u64, (uint64_t)a * b)                                  \
+    X(mul_wide_u16, "mul.wide.u16", 3, u16, u32, (uint32_t)a * b)                                  \
     X(mad_lo_s32, "mad.lo.s32", 4, u32, u32, a * b + c)                                            \
     X(div_s32, "div.s32", 3, s32, s32, a / divisor(b, i))                                          \
     X(div_u32, "div.u32", 3, u32, u32, a / divisor(b, i))                                          \
@@ -168,6 +172,7 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     LOGIC(X, pred, pred)                                                                           \
     X(not_pred, "not.pred", 2, pred, pred, !a)                                                     \
     X(not_b32, "not.b32", 2, u32, u32, ~a)                                                         \
+    X(not_b64, "not.b64", 2, u64, u64, ~a)                                                         \
     X(shl_b16, "shl.b16", 3, u16, u16, BY > 15 ? 0 : a << BY)                                      \
     X(shl_b32, "shl.b32", 3, u32, u32, BY > 31 ? 0 : a << BY)                                      \
     X(shl_b64, "shl.b64", 3, u64, u64, BY > 63 ? 0 : a << BY)                                      \
@@ -183,6 +188,7 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     X(bfi_b64, "bfi.b64", 5, u64, u64, inserted(a, b, AS_u32(c), AS_u32(r[i->e]), 64))             \
     X(dp4a, "dp4a.s32.s32", 4, u32, s32, dot4(a, b, c))                                            \
     X(selp_b32, "selp.b32", 4, u32, u32, c & 1 ? a : b)                                            \
+    X(selp_u16, "selp.u16", 4, u16, u16, c & 1 ? a : b)                                            \
     X(selp_u32, "selp.u32", 4, u32, u32, c & 1 ? a : b)                                            \
     X(selp_s32, "selp.s32", 4, u32, u32, c & 1 ? a : b)                                            \
     X(selp_f32, "selp.f32", 4, u32, u32, c & 1 ? a : b)                                            \
@@ -212,6 +218,7 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     X(ex2_approx_ftz_f32, "ex2.approx.ftz.f32", 2, f32, f32, exp2_of(a))                           \
     X(cvt_rn_f16_f32, "cvt.rn.f16.f32", 2, f32, u16, a != a ? 0x7fff : f32_to_f16(a))              \
     X(cvt_f32_f16, "cvt.f32.f16", 2, u16, f32, f16_to_f32(a))                                      \
+    X(cvt_rmi_f32_f32, "cvt.rmi.f32.f32", 2, f32, f32, floorf(a))                                  \
     X(add_rn_f32, "add.rn.f32", 3, f32, f32, a + b)                                                \
     X(add_rz_f32, "add.rz.f32", 3, f32, f32, sum_cut(a, b))                                        \
     X(sub_rn_f32, "sub.rn.f32", 3, f32, f32, a - b)                                                \
@@ -221,6 +228,7 @@ static int64_t divisor(int64_t b, const struct ptx_inst *i)
     X(rcp_rn_f32, "rcp.rn.f32", 2, f32, f32, 1.0f / a)                                             \
     X(sqrt_rn_f32, "sqrt.rn.f32", 2, f32, f32, sqrtf(a))                                           \
     X(max_f32, "max.f32", 3, f32, f32, greatest(a, b))                                             \
+    X(min_f32, "min.f32", 3, f32, f32, least(a, b))                                                \
     X(abs_f32, "abs.f32", 2, u32, u32, a & 0x7fffffff)                                             \
     X(neg_f32, "neg.f32", 2, u32, u32, a ^ 0x80000000)                                             \
     SETPS(X, u16)                                                                                  \

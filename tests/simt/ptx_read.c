@@ -509,8 +509,8 @@ static void kernel_end(struct reader *r)
             ptx_refuse(r->path, i->line, "no label %s", r->targets[at]);
         i->to = &k->code[to];
     }
-    if (k->n == 0 || (strcmp(k->code[k->n - 1].name, "ret") != 0 &&
-                      strcmp(k->code[k->n - 1].name, "bra.uni") != 0))
+    const char *last = k->n > 0 ? k->code[k->n - 1].name : "";
+    if (strcmp(last, "ret") != 0 && strcmp(last, "bra.uni") != 0 && strcmp(last, "trap") != 0)
         REFUSE(r, "%s does not end", k->name);
     r->kernel = NULL;
 }

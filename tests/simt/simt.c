@@ -464,8 +464,25 @@ static void mma(struct thread *warp, enum simt_mma kind)
                 a[i] = (uint16_t)(ta->a[i / 8 * 2 + row / 8] >> 16 * (i % 2));
                 b[i] = (uint16_t)(tb->b[i / 8] >> 16 * (i % 2));
             }
-            float *d = &warp[row % 8 * 4 + column / 2].d[row / 8 * 2 + column % 2];
+            float *d = (float *)warp[row % 8 * 4 + column / 2].d + row / 8 * 2 + column % 2;
             *d = simt_mma_dot(simt_now.arch, kind, a, b, *d);
+        }
+}
+
+/* The same of bytes: a register has four. */
+static void mma_s8(struct thread *warp, enum simt_mma kind)
+{
+    const int k = kind == SIMT_MMA_S8 ? 32 : 16, n_rows = k / 2;
+    for (int row = 0; row < n_rows; row++)
+        for (int column = 0; column < 8; column++) {
+            int32_t *d = (int32_t *)warp[row % 8 * 4 + column / 2].d + row / 8 * 2 + column % 2;
+            uint32_t sum = (uint32_t)*d;
+            for (int i = 0; i < k; i++) {
+                const uint32_t a = warp[row % 8 * 4 + i % 16 / 4].a[i / 16 * 2 + row / 8];
+                const uint32_t b = warp[column * 4 + i % 16 / 4].b[i / 16];
+                sum += (uint32_t)((int8_t)(a >> 8 * (i % 4)) * (int8_t)(b >> 8 * (i % 4)));
+            }
+            *d = (int32_t)sum;
         }
 }
 
@@ -477,6 +494,8 @@ static void warp_compute(const struct thread *t, struct thread *warp)
         ballot(warp, t->mask);
     else if (t->op == SIMT_LDMATRIX)
         ldmatrix(warp, t->by, t->width);
+    else if (t->op == SIMT_MMA && t->by >= SIMT_MMA_S8)
+        mma_s8(warp, (enum simt_mma)t->by);
     else if (t->op == SIMT_MMA)
         mma(warp, (enum simt_mma)t->by);
     else
@@ -529,11 +548,11 @@ void simt_ldmatrix_at(uint32_t *r, const void *row, int n, int transposed, struc
     (void)simt_warp(SIMT_LDMATRIX, 0xffffffffu, 0, n, transposed, at);
 }
 
-void simt_mma(enum simt_mma kind, float *d, const uint32_t *a, const uint32_t *b,
+void simt_mma(enum simt_mma kind, void *d, const uint32_t *a, const uint32_t *b,
               struct simt_site at)
 {
     struct thread *t = simt_now.now;
-    if (kind != SIMT_MMA_F16_K8 && simt_now.arch < 80)
+    if (kind != SIMT_MMA_F16_K8 && kind != SIMT_MMA_S8_K16 && simt_now.arch < 80)
         simt_fail(NULL, at, "sm_%d has no such mma", simt_now.arch);
     t->d = d;
     t->a = a;

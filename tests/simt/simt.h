@@ -50,8 +50,9 @@ void simt_races(int on);
 void simt_arch_set(int arch);
 int simt_arch(void);
 
-/* One tensor core output: c + sum of a[i] * b[i], i < k: see tests/simt/mma.c. */
-enum simt_mma { SIMT_MMA_BF16, SIMT_MMA_F16, SIMT_MMA_F16_K8 };
+/* One tensor core output: c + sum of a[i] * b[i], i < k: see tests/simt/mma.c. S8: of int8, which
+ * is exact; the shapes are 16 x 8 x 32 and (K16) 8 x 8 x 16. */
+enum simt_mma { SIMT_MMA_BF16, SIMT_MMA_F16, SIMT_MMA_F16_K8, SIMT_MMA_S8, SIMT_MMA_S8_K16 };
 float simt_mma_dot(int arch, enum simt_mma kind, const uint16_t *a, const uint16_t *b, float c);
 
 /* ---- for device.h ---- */
@@ -120,7 +121,8 @@ void simt_barrier(struct simt_site at);
 uint64_t simt_warp(enum simt_op op, unsigned mask, uint64_t value, int by, int width,
                    struct simt_site at);
 void simt_ldmatrix(uint32_t *r, const void *row, int n, int transposed, struct simt_site at);
-void simt_mma(enum simt_mma kind, float *d, const uint32_t *a, const uint32_t *b,
+/* d: floats, or of S8 whole numbers. */
+void simt_mma(enum simt_mma kind, void *d, const uint32_t *a, const uint32_t *b,
               struct simt_site at);
 uint64_t simt_atomic(enum simt_atomic op, void *p, int bytes, uint64_t value, uint64_t expected);
 void simt_cp_async(void *to, const void *from, int bytes, int from_bytes);

@@ -60,6 +60,18 @@ def panel_bytes(_arch, bm, bn, bk, _wm, _wn, ahead, *_):
     return ((ahead + 1) * bm + 2 * bn) * bk * 2 + ((((ahead - 1) * bk + 63) >> 6) + 1) * bn // 32 * 1152
 
 
+def codes_bytes(arch, q4, bm, bn, _halves, _wm, groups, stages):
+    """Of a matmul over codes: a stage has groups of 64 numbers of W, and of x with a scale and a sum; sm_75 takes two in turns."""
+    return (2 if arch < 80 else stages) * groups * (bn // 32 * (1152 if q4 else 2176) + bm * 72)
+
+
+def codes_share(q4, bm, bn, halves, wm, groups, _stages):
+    """W's part of what its threads copy: 16 bytes a piece, and 24 of heads, which not all threads have."""
+    threads = bn // (16 * halves) * (bm // wm) * 32
+    pieces = groups * (bn * (32 if q4 else 64) + bm * 64) // 16 // threads
+    return groups * bn // 32 * (1152 if q4 else 2176) / (threads * (16 * pieces + 24))
+
+
 def split_bytes(_arch, r):
     """Of forced_split: q, exps of 256 slots, stages of V and what is small beside them."""
     return sum(-(-n // 16) * 16 for n in (4 * r * D, 4 * r, 4 * r * 256, 4, 4 * 2 * r * 8, 8 * 8, 4 * 8, 16 << 10))
@@ -88,6 +100,7 @@ KERNELS = (
     # In a loop over codes all lanes read the same ones of x; W's are loaded before.
     Kernel("matmul_int8_tile", lambda _arch, _q4, rows: 8 * 8 * (rows * 32 + 64 + rows),
            (Loop("groups", "matmul_int8_tile$", lambda *_: 1), Loop("rows", "group_multiply$", lambda *_: None))),
+    Kernel("matmul_int8_mma_tile", codes_bytes, (Loop("mma", "groups_multiply$", codes_share),)),
     Kernel("forced_split", split_bytes, (Loop("K bf16", "KV_BF16 .*page_logits", lambda *_: 1),
                                          Loop("V bf16", "KV_BF16 .*split_values", lambda *_: 1))),
     Kernel("prompt_rows", rows_bytes, (Loop("K", "prompt_rows key_chains", lambda *_: None),
@@ -108,9 +121,8 @@ KERNELS = (
 Bound = collections.namedtuple("Bound", "kernel archs loop column relation limit")
 BOUNDS = (
     # A spilled register goes through memory and back.
-    Bound("(?!forced_join|decode_|matmul_int8_tile|matmul_panel_tile|prompt_rows_mma<256)", AMPERE, "", "spill_bytes", "<=", 0),
+    Bound("(?!forced_join|decode_|matmul_panel_tile|prompt_rows_mma<256)", AMPERE, "", "spill_bytes", "<=", 0),
     Bound("forced_join|decode_|matmul_panel_tile", AMPERE, "", "spill_bytes", "<=", 8),
-    Bound("matmul_int8_tile", AMPERE, "", "spill_bytes", "<=", 16),
     # Tiles: an SM issues four instructions a clock. sm_75 multiplies 8 numbers along k at a time, the others 16.
     Bound("matmul_mma_tile<128, 128, 32", (75,), "mma", "instructions_per_mma", "<=", 2.1),
     Bound("matmul_mma_tile<64, 64, 64", (75,), "mma", "instructions_per_mma", "<=", 3),
@@ -126,6 +138,18 @@ BOUNDS = (
     # Codes: a group of 64 weights is on its way while the one before is multiplied.
     Bound("matmul_int8_tile", ALL, "groups", "loads_in_flight", ">=", 17),
     Bound("matmul_int8_tile", ALL, "rows", "load_bytes", ">=", 16),
+    # Codes on tensor cores: two steps a group, then three (q8) or four (q4) instructions for each of a lane's outputs.
+    Bound("matmul_int8_mma_tile<., 128", (75,), "mma", "instructions_per_mma", "<=", 4),
+    Bound("matmul_int8_mma_tile<., 64", (75,), "mma", "instructions_per_mma", "<=", 5),
+    Bound("matmul_int8_mma_tile<., 32", (75,), "mma", "instructions_per_mma", "<=", 6.2),
+    Bound("matmul_int8_mma_tile<., 16", (75,), "mma", "instructions_per_mma", "<=", 7.5),
+    Bound("matmul_int8_mma_tile<., 128", AMPERE, "mma", "instructions_per_mma", "<=", 14.6),
+    Bound("matmul_int8_mma_tile<., 64", AMPERE, "mma", "instructions_per_mma", "<=", 16.2),
+    Bound("matmul_int8_mma_tile<., 32", AMPERE, "mma", "instructions_per_mma", "<=", 20.6),
+    Bound("matmul_int8_mma_tile<., 16", AMPERE, "mma", "instructions_per_mma", "<=", 27.2),
+    Bound("matmul_int8_mma_tile", ALL, "mma", "byte_loads", "<=", 0),
+    Bound("matmul_int8_mma_tile", ALL, "mma", "load_bytes", ">=", 16),
+    Bound("matmul_int8_mma_tile<., (16|32|64),", ALL, "mma", "in_flight_ratio", ">=", 1.8),
     # Attention of a decode step reads K and V once: loads in flight are all that matters.
     Bound("forced_split", ALL, "K bf16", "loads_in_flight", ">=", 14),
     Bound("forced_split", ALL, "V bf16", "load_bytes", ">=", 16),

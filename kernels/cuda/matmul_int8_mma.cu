@@ -1,0 +1,310 @@
+/* kernels/cuda/matmul_int8_mma.cu - matmul under COMPUTE_INT8 on integer tensor cores.
+ *
+ * Owns: tiles, stages, the chain over groups. Refuses: the codes of x (matmul_int8.cu).
+ * A step of the cores is 16 outputs x 8 rows x 32 numbers: a group of 64 is two steps, whose sum is
+ * exact, so it is the one of any other order. The chain over groups is that of ops.h, in registers:
+ * one thread has an output from the first group to the last. So neither tiles nor neighbours show
+ * in the bytes, which are those of matmul_int8.cu and of the CPU.
+ * A warp has 16 or 32 outputs: rows of a panel. Weights are the cores' left operand: a register has
+ * four codes of a row, which is how panels have them; those of q4 are masked, the upper half of a
+ * panel shifted. Sums begin at CODES_MAGIC, whose bits are those of a float that a whole number is
+ * added to: one subtraction makes the sum a float, and no conversion is needed, which are slow.
+ * Roofs. An output takes four instructions a group in q4 (three in q8), 8 (6) for each step of the
+ * cores: so an SM's issue is the roof of many rows, at about 11 instructions a step. Few rows: HBM,
+ * 0.56 byte a weight in q4. x is read by each block, from L2. */
+#include "kernels/cuda/matmul_int8.cuh"
+#include "kernels/cuda/mma_tile.cuh"
+
+#define CODES_ROWS_MID 128         // up to here a tile of up to 64 rows and 64 outputs
+#define CODES_MAGIC    12582912.0f // 2^23 + 2^22; sums of a group are below 2^22
+#define CODES_BITS     0x4b400000  // of CODES_MAGIC
+
+/* A block: BM rows of x, BN outputs, GROUPS groups a stage. A warp: 16 x HALVES outputs, WM rows.
+ */
+template <int Q4, int BM, int BN, int HALVES, int WM, int GROUPS> struct codes_tile {
+    static constexpr int PANELS = BN / PANEL_ROWS, ACROSS = BN / (16 * HALVES); // of a block
+    static constexpr int THREADS = ACROSS * (BM / WM) * WARP;
+    static constexpr int HEAD_BYTES = Q4 ? Q4_HEAD_BYTES : Q8_HEAD_BYTES; // of a group of a panel
+    static constexpr int GROUP_BYTES = Q4 ? Q4_GROUP_BYTES : Q8_GROUP_BYTES;
+    static constexpr int CODES = GROUP_BYTES - HEAD_BYTES; // bytes of its codes
+    // A stage, each [GROUPS]: codes of W [PANELS], of x [BM], heads of W [PANELS], of x [BM].
+    static constexpr int X_AT = GROUPS * PANELS * CODES;
+    static constexpr int W_HEADS_AT = X_AT + GROUPS * BM * OWN_GROUP;
+    static constexpr int X_HEADS_AT = W_HEADS_AT + GROUPS * PANELS * HEAD_BYTES;
+    static constexpr int STAGE = X_HEADS_AT + GROUPS * BM * (int)sizeof(struct int8_head);
+    // Pieces of 16 bytes of a thread, and threads that have one of the heads.
+    static constexpr int N_W = X_AT / 16 / THREADS, N_X = (W_HEADS_AT - X_AT) / 16 / THREADS;
+    static constexpr int W_HEADS = GROUPS * PANELS * HEAD_BYTES / 16, X_HEADS = GROUPS * BM;
+    static constexpr int STRIP = 16 * (16 * HALVES + 4); // floats: 16 rows, in different banks
+    static_assert(X_AT % (16 * THREADS) == 0 && (W_HEADS_AT - X_AT) % (16 * THREADS) == 0 &&
+                      W_HEADS <= THREADS && X_HEADS <= THREADS,
+                  "threads have whole pieces");
+};
+
+/* Where byte `at` of a group's codes stands: rows of 128 bytes take turns, so that the four quads
+ * that a warp reads at a time lie in different banks. */
+template <int Q4> DEVICE int code_at(int at)
+{
+    return at ^ at / 128 % (Q4 ? 2 : 4) * 32;
+}
+
+/* What a thread copies of every stage. Rows and panels that are not there are the block's first
+ * ones: their outputs are not stored. */
+template <class T> struct codes_source {
+    const uint8_t *w[T::N_W], *x[T::N_X], *w_head;
+    const struct int8_head *x_head;
+};
+
+/* The n-th piece of W of the block's first stage, of pieces that have `bytes` in a group. */
+template <class T>
+DEVICE const uint8_t *w_piece(const struct int8_task *t, int panel0, int n, int bytes)
+{
+    const int group = n / (T::PANELS * bytes / 16), panel = panel0 + n / (bytes / 16) % T::PANELS;
+    const int n_panels = (t->p.n + PANEL_ROWS - 1) / PANEL_ROWS;
+    return t->p.weights + (panel < n_panels ? panel : panel0) * t->p.panel_bytes +
+           group * T::GROUP_BYTES + n % (bytes / 16) * 16;
+}
+
+template <class T, int BM>
+DEVICE void source_find(const struct int8_task *t, int row0, int o0, struct codes_source<T> *s)
+{
+    const int me = (int)threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < T::N_W; i++)
+        s->w[i] = w_piece<T>(t, o0 / PANEL_ROWS, i * T::THREADS + me, T::CODES) + T::HEAD_BYTES;
+#pragma unroll
+    for (int i = 0; i < T::N_X; i++) {
+        const int piece = i * T::THREADS + me, row = row0 + piece / 4 % BM;
+        s->x[i] = (const uint8_t *)t->codes + piece / (4 * BM) * OWN_GROUP + piece % 4 * 16 +
+                  (row < t->p.m ? row : row0) * (int64_t)t->n_groups * OWN_GROUP;
+    }
+    const int row = row0 + me % BM;
+    s->w_head = w_piece<T>(t, o0 / PANEL_ROWS, me, T::HEAD_BYTES);
+    s->x_head = t->heads + (int64_t)(me / BM) * t->rows + (row < t->p.m ? row : row0);
+}
+
+/* The next stage on its way. Of its groups `left`, one at least, are there. */
+template <int Q4, class T, int BM, int GROUPS>
+DEVICE void stage_fetch(const struct int8_task *t, struct codes_source<T> *s, int left,
+                        uint8_t *stage)
+{
+    const int me = (int)threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < T::N_W; i++) {
+        const int piece = i * T::THREADS + me, at = piece * 16, group = at / (T::PANELS * T::CODES);
+        cp_async16_zeros(stage + at / T::CODES * T::CODES + code_at<Q4>(at % T::CODES), s->w[i],
+                         GROUPS == 1 || group < left ? 16 : 0);
+        s->w[i] += GROUPS * T::GROUP_BYTES;
+    }
+#pragma unroll
+    for (int i = 0; i < T::N_X; i++) {
+        const int piece = i * T::THREADS + me, group = piece / (4 * BM);
+        uint16_t *x = (uint16_t *)(stage + T::X_AT);
+        cp_async16_zeros(x + piece_at<OWN_GROUP / 2>(piece / 4, piece % 4), s->x[i],
+                         GROUPS == 1 || group < left ? 16 : 0);
+        s->x[i] += GROUPS * OWN_GROUP;
+    }
+    if (me < T::W_HEADS && (GROUPS == 1 || me * GROUPS / T::W_HEADS < left))
+        cp_async16(stage + T::W_HEADS_AT + me * 16, s->w_head);
+    if (me < T::X_HEADS && (GROUPS == 1 || me / BM < left))
+        cp_async8(stage + T::X_HEADS_AT + me * 8, s->x_head);
+    s->w_head += GROUPS * T::GROUP_BYTES;
+    s->x_head += (int64_t)GROUPS * t->rows;
+}
+
+/* Where a lane's numbers stand in a stage; `first` is its warp's first output of a panel. */
+struct codes_lane {
+    int first, code, w_head, x, x_head;
+};
+
+template <int Q4, class T> DEVICE struct codes_lane lane_find(int row, int o)
+{
+    const int lane = lane_id(), of_8 = lane / 4, quad = lane % 4;
+    struct codes_lane at;
+    at.first = o % PANEL_ROWS;
+    at.code = o / PANEL_ROWS * T::CODES +
+              code_at<Q4>((Q4 ? quad * 64 : quad * 128 + at.first * 4) + of_8 * 4);
+    at.w_head = T::W_HEADS_AT + o / PANEL_ROWS * T::HEAD_BYTES + (at.first + of_8) * (Q4 ? 2 : 4);
+    at.x = T::X_AT + 2 * piece_at<OWN_GROUP / 2>(row + lane % 8, lane / 8);
+    at.x_head = T::X_HEADS_AT + (row + quad * 2) * 8;
+    return at;
+}
+
+/* A lane's codes of a group of its warp's outputs, for each step of the cores, and what belongs to
+ * them. */
+template <int HALVES> struct codes_of_w {
+    uint32_t codes[2][HALVES][4];
+    float scale[HALVES][2], min[HALVES][2];
+};
+
+/* Group g of the stage. */
+template <int Q4, class T, int HALVES>
+DEVICE void w_read(const uint8_t *stage, const struct codes_lane *at, int g,
+                   struct codes_of_w<HALVES> *w)
+{
+    const uint8_t *codes = stage + g * T::PANELS * T::CODES;
+    const uint8_t *head = stage + at->w_head + g * T::PANELS * T::HEAD_BYTES;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int further = i % 2 * 32, quads = i / 2 * (Q4 ? 256 : 512); // 8 rows, 4 quads a turn
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            const int code = (at->code ^ further ^ (Q4 ? 0 : h * 64)) + quads;
+            const uint32_t four = *(const uint32_t *)(codes + code);
+            w->codes[i / 4][h][i % 4] =
+                Q4 ? four >> (at->first / 4 + h * 4) & 0x0f0f0f0fu : four ^ 0x80808080u;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * HALVES; i++) { // 8 rows a turn
+        if (Q4) {
+            w->scale[i / 2][i % 2] = cvt_f16(*(const uint16_t *)(head + 16 * i));
+            w->min[i / 2][i % 2] = cvt_f16(*(const uint16_t *)(head + 2 * PANEL_ROWS + 16 * i));
+        } else {
+            w->scale[i / 2][i % 2] = *(const float *)(head + 32 * i);
+        }
+    }
+}
+
+/* A link of each of the warp's chains: group g of the stage. */
+template <int Q4, class T, int BM, int HALVES, int WM>
+DEVICE void group_multiply(const uint8_t *stage, const struct codes_lane *at, int g,
+                           float chain[HALVES][WM / 8][4])
+{
+    struct codes_of_w<HALVES> w;
+    w_read<Q4, T, HALVES>(stage, at, g, &w);
+#pragma unroll
+    for (int j = 0; j < WM / 8; j++) {
+        uint32_t b[4];
+        ldmatrix_x4(b, stage + at->x + (g * BM + j * 8) * OWN_GROUP);
+        // The scales and sums of two rows.
+        const float4 two = *(const float4 *)(stage + at->x_head + (g * BM + j * 8) * 8);
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            int d[4] = {CODES_BITS, CODES_BITS, CODES_BITS, CODES_BITS};
+            mma_s8(d, w.codes[0][h], b);
+            mma_s8(d, w.codes[1][h], b + 2);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float sum = __int_as_float(d[i]) - CODES_MAGIC;
+                float *link = &chain[h][j][i];
+                *link = fmaf(w.scale[h][i / 2], sum * (i % 2 ? two.z : two.x), *link);
+                if (Q4)
+                    *link = fmaf(w.min[h][i / 2], i % 2 ? two.w : two.y, *link);
+            }
+        }
+    }
+}
+
+/* 16 rows at a time pass through shared memory, so that lanes have outputs side by side. */
+template <int HALVES, int WM>
+DEVICE void chains_finish(const struct product *p, int row, int o, float chain[HALVES][WM / 8][4],
+                          float *strip)
+{
+    constexpr int N = 16 * HALVES;
+    const int lane = lane_id();
+#pragma unroll
+    for (int j = 0; j < WM / 8; j += 2, row += 16) {
+#pragma unroll
+        for (int i = 0; i < HALVES * 8; i++)
+            strip[(i / 4 % 2 * 8 + lane % 4 * 2 + i % 2) * (N + 4) + i / 8 * 16 + i / 2 % 2 * 8 +
+                  lane / 4] = chain[i / 8][j + i / 4 % 2][i % 4];
+        __syncwarp();
+#pragma unroll 1
+        for (int at = lane; at < 16 * N; at += WARP)
+            if (row + at / N < p->m && o + at % N < p->n)
+                product_finish(p, row + at / N, o + at % N, strip[at / N * (N + 4) + at % N]);
+        __syncwarp();
+    }
+}
+
+/* All groups through a ring of stages, of which all but one are on their way (sm_75: there are two,
+ * and a copy is done when it returns). */
+template <int Q4, class T, int BM, int HALVES, int WM, int GROUPS, int STAGES>
+DEVICE void groups_multiply(const struct int8_task *t, struct codes_source<T> *source,
+                            const struct codes_lane *at, uint8_t *ring,
+                            float chain[HALVES][WM / 8][4])
+{
+    const int ahead = ARCH < 80 ? 1 : STAGES - 1, end = ahead * T::STAGE;
+    int left = t->n_groups, from = 0;
+    for (int c = 0; c < ahead; c++, left -= GROUPS) {
+        if (left > 0)
+            stage_fetch<Q4, T, BM, GROUPS>(t, source, left, ring + c * T::STAGE);
+        cp_async_commit();
+    }
+    for (int g0 = 0; g0 < t->n_groups; g0 += GROUPS, left -= GROUPS) {
+        cp_async_wait<STAGES - 2>();
+        __syncthreads(); // the stage is here, and nobody reads the one before any more
+        if (left > 0)
+            stage_fetch<Q4, T, BM, GROUPS>(t, source, left,
+                                           ring + (from == 0 ? end : from - T::STAGE));
+        cp_async_commit();
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            if (g == 0 || g0 + g < t->n_groups)
+                group_multiply<Q4, T, BM, HALVES, WM>(ring + from, at, g, chain);
+        from = from == end ? 0 : from + T::STAGE;
+    }
+    cp_async_wait<0>();
+}
+
+template <int Q4, int BM, int BN, int HALVES, int WM, int GROUPS, int STAGES>
+static __global__ void __launch_bounds__(codes_tile<Q4, BM, BN, HALVES, WM, GROUPS>::THREADS,
+                                         HALVES == 2 ? 2 : 3)
+    matmul_int8_mma_tile(const __grid_constant__ struct int8_task t)
+{
+    typedef codes_tile<Q4, BM, BN, HALVES, WM, GROUPS> tile;
+    struct taken taken = {};
+    uint8_t *ring = take<uint8_t>(&taken, (ARCH < 80 ? 2 : STAGES) * tile::STAGE);
+    const int row = warp_id() / tile::ACROSS * WM, o = warp_id() % tile::ACROSS * 16 * HALVES;
+    float chain[HALVES][WM / 8][4] = {};
+    {
+        struct int8_task own = t;
+        struct codes_source<tile> source;
+        if (!expert_enter(&own.p, BM, BN))
+            return; // the block as one
+        const int row0 = tile_row(&own.p, BM), o0 = tile_column(&own.p, BM, BN);
+        const struct codes_lane at = lane_find<Q4, tile>(row, o);
+        int8_enter(&own);
+        source_find<tile, BM>(&own, row0, o0, &source);
+        groups_multiply<Q4, tile, BM, HALVES, WM, GROUPS, STAGES>(
+            &t, &source, &at, ring, chain);
+    }
+    __syncthreads(); // the stages are free
+    struct product p = t.p; // once more: registers were for the chains
+    (void)expert_enter(&p, BM, BN);
+    chains_finish<HALVES, WM>(&p, tile_row(&p, BM) + row, tile_column(&p, BM, BN) + o, chain,
+                              (float *)ring + warp_id() * tile::STRIP);
+}
+
+template <int Q4, int BM, int BN, int HALVES, int WM, int GROUPS, int STAGES>
+static void mma_launch(cudaStream_t stream, struct int8_task t)
+{
+    typedef codes_tile<Q4, BM, BN, HALVES, WM, GROUPS> tile;
+    const int grid = tile_count(&t.p, BM, BN);
+    const int shared = take_bytes<uint8_t>((launch_arch() < 80 ? 2 : STAGES) * tile::STAGE);
+    static_assert(2 * tile::STAGE >= tile::THREADS / WARP * tile::STRIP * 4, "room for strips");
+    LAUNCH((matmul_int8_mma_tile<Q4, BM, BN, HALVES, WM, GROUPS, STAGES>), grid, tile::THREADS,
+           shared, stream, t);
+}
+
+template <int Q4> static void mma_choose(cudaStream_t stream, const struct int8_task *t)
+{
+    const int rows = product_rows_likely(&t->p);
+    if (rows <= 16)
+        mma_launch<Q4, 16, 64, 1, 16, 2, Q4 ? 6 : 4>(stream, *t);
+    else if (rows <= 32)
+        mma_launch<Q4, 32, 64, 1, 32, 2, Q4 ? 6 : 4>(stream, *t);
+    else if (rows <= CODES_ROWS_MID)
+        mma_launch<Q4, 64, 64, 1, 64, 2, Q4 ? 5 : 4>(stream, *t);
+    else
+        mma_launch<Q4, 128, 128, 2, 64, 1, 3>(stream, *t);
+}
+
+void matmul_int8_mma(cudaStream_t stream, const struct int8_task *task)
+{
+    if (task->p.dtype == DTYPE_Q4)
+        mma_choose<1>(stream, task);
+    else
+        mma_choose<0>(stream, task);
+}
