@@ -192,10 +192,14 @@ static struct gpu_cost decode_cost(const struct gpu_card *c, const struct decode
 #define SPLIT 256  // slots (kernels/cuda/attend.cuh)
 #define PARTS 1024 // (span, KV head, split) of a launch (kernels/cuda/attend.cu)
 
-/* Kernels of one token: split, join and place; those of policies with scores besides. */
+/* Kernels of one token: split, and join, which stores the token, too. Where the policy has scores
+ * they and the place are launches of their own, as are noise, trait and view. */
 static int token_launches(int policy)
 {
-    return 3 + evict_policy_scores(policy);
+    const struct evict_score score = evict_score_of(policy);
+    if (!evict_policy_scores(policy))
+        return 2;
+    return 4 + (score.source == EVICT_NOISY) + (score.trait != 0) + evict_has_view(&score);
 }
 
 static struct gpu_cost forced_cost(const struct gpu_card *c, const struct attend_forced_args *a)

@@ -3,10 +3,12 @@
  * Owns: the order of its sums (rule b), the scores, the victim and the place of the new token.
  * Refuses: prompts (prefill.cu), what a policy means (policy/evict.h).
  *
- * A token is four launches, one after the other, and a span of n tokens n times that: what a token
+ * A token is two launches, one after the other, and a span of n tokens n times that: what a token
  * attends depends on where the one before it went. Blocks of a launch share nothing.
  *   split  (split, KV head, span)  a split's greatest logit, sum of exps and exps . V
- *   join   (KV head, span)         splits in ascending order, the ring, the own token, the sink
+ *   join   (KV head, span)         splits in ascending order, the ring, the own token, the sink;
+ *                                  where the policy has no scores: place in the same block
+ * Where the policy has scores two more:
  *   score  (split, KV head, span)  weights onto scores, and each split's first to go
  *   place  (KV head, span)         the victim of all splits; K and V into its slot
  * Between join and score what only some policies have:
@@ -14,7 +16,7 @@
  *   trait  (KV head, span)         that of the new token
  *   view   (split, KV head, span)  weights onto scores already, and where scores and traits lie
  * Scope layer: one block of score has all heads of a split, and every block of place finds the same
- * victim. Where decode changes no scores no exps are kept; full has no third launch.
+ * victim. Where decode changes no scores no exps are kept.
  *
  * Where positions are ranks (struct slot_rope) split rotates each key as it reads it, for which it
  * reads K twice, and place keeps the ranks.
@@ -30,18 +32,6 @@
 /* (span, KV head, split) in one launch: more blocks than a card runs at a time. Spans beyond take
  * turns, so that scratch does not grow with them. */
 #define PARTS 1024
-
-/* Number d of a query head, where positions are ranks rotated by the slots that its head keeps. */
-DEVICE float query_number(const struct forced *f, const struct token *t, int query_head, int d)
-{
-    const float *q =
-        f->a.q + t->row * f->a.q_stride + (int64_t)query_head * f->a.kv.layout.head_dim;
-    float x = q[d];
-    if (f->a.rope.cos && d < f->a.rope.rope_dim)
-        x = turned(&f->a.rope, evict_rank_new(&t->s.limits, t->now), d, x,
-                   q[turns_with(&f->a.rope, d)]);
-    return f->round_q ? bf16_to_f32(f32_to_bf16(x)) : x;
-}
 
 /* ---- split: up to 256 slots of pages, or the ring ---- */
 
@@ -476,102 +466,6 @@ __global__ void __launch_bounds__(THREADS, R == 1   ? 4
     }
 }
 
-/* ---- join ---- */
-
-/* Weights of the splits of one query head, by a warp. Returns the sum over them; *max: the greatest
- * logit, which is the own one's at first. */
-DEVICE float join_splits(const struct forced *f, int n_splits, int64_t part0, int row, float *max)
-{
-    float most = *max, sum = 0.0f;
-    for (int i = lane_id(); i < n_splits; i += WARP) {
-        float m = f->max[(part0 + i) * f->group + row];
-        most = m > most ? m : most;
-    }
-    *max = warp_max(most);
-    for (int first = 0; first < n_splits; first += WARP) {
-        const int i = first + lane_id(), n = n_splits - first < WARP ? n_splits - first : WARP;
-        float weight = 0.0f, part = 0.0f;
-        if (i < n_splits) {
-            const int64_t at = (part0 + i) * f->group + row;
-            weight = math_exp(f->max[at] - *max);
-            part = f->sum[at];
-            f->weight[at] = weight;
-        }
-        for (int j = 0; j < n; j++) // one chain over splits
-            sum = fmaf(warp_shfl(weight, j), warp_shfl(part, j), sum);
-    }
-    return sum;
-}
-
-static int join_shared(const struct kv_layout *l, int group)
-{
-    return take_bytes<float>(l->head_dim) * 2 + take_bytes<float>(group) * 3;
-}
-
-__global__ void __launch_bounds__(THREADS) forced_join(const __grid_constant__ struct forced f)
-{
-    const int head = (int)blockIdx.x, head_dim = f.a.kv.layout.head_dim, group = f.group;
-    struct token t;
-    if (!token_at(&f, (int)blockIdx.y, &t))
-        return;
-    struct taken taken = {};
-    float *own_k = take<float>(&taken, head_dim), *own_v = take<float>(&taken, head_dim);
-    float *own = take<float>(&taken, group), *inverse = take<float>(&taken, group);
-    float *weight = take<float>(&taken, group);
-    const struct kv_layout l = t.kv.ring_slots > 0 ? f.a.kv.ring : f.a.kv.layout;
-    const int64_t unit = unit_of(&f, (int)blockIdx.y, head), part0 = unit * f.n_splits;
-    kv_round_row(&l, f.a.k + t.row * f.a.k_stride + (int64_t)head * head_dim, own_k);
-    kv_round_row(&l, f.a.v + t.row * f.a.v_stride + (int64_t)head * head_dim, own_v);
-    __syncthreads();
-    if (f.a.rope.cos) {
-        row_turn(&f.a.rope, evict_rank_new(&t.s.limits, t.now), own_k);
-        __syncthreads();
-    }
-    for (int r = warp_id(); r < group; r += THREADS / WARP) {
-        float logit = 0.0f;
-        for (int d = lane_id() % 16; d < head_dim; d += 16)
-            logit = fmaf(query_number(&f, &t, head * group + r, d), own_k[d], logit);
-        logit = math_softcap(warp_sum16(logit) * f.a.scale, f.a.cap);
-        float max = logit, sum = join_splits(&f, t.n_splits, part0, r, &max);
-        float e = math_exp(logit - max);
-        float inv = 1.0f / (sum + e + math_sink(f.a.sinks, head * group + r, max));
-        const int finite = fabsf(inv) < INFINITY;
-        if (lane_id() == 0) {
-            own[r] = e;
-            inverse[r] = inv;
-            weight[r] = finite ? e * inv : 0.0f;
-            f.own_weight[unit * group + r] = weight[r];
-            f.inverse[unit * group + r] = finite ? inv : 0.0f;
-        }
-    }
-    __syncthreads();
-    for (int i = (int)threadIdx.x; i < group * head_dim; i += THREADS) {
-        const int r = i / head_dim, d = i % head_dim;
-        float out = 0.0f;
-#pragma unroll 4
-        for (int split = 0; split < t.n_splits; split++) {
-            const int64_t at = (part0 + split) * group + r;
-            out = fmaf(f.weight[at], f.out[at * head_dim + d], out);
-        }
-        const int64_t to = t.row * f.a.out_stride + (int64_t)(head * group + r) * head_dim + d;
-        f.a.out[to] = fmaf(own[r], own_v[d], out) * inverse[r];
-    }
-    if (score_is_of_key(f.score.source) && warp_id() == 0) {
-        const float *k = f.a.k + t.row * f.a.k_stride + (int64_t)head * head_dim;
-        float number, *anchor = anchor_at(&t.kv, head);
-        if (anchor)
-            warp_anchor_add(f.anchor, k, NULL, head_dim, t.now, anchor);
-        number = anchor ? warp_alike(k, anchor, head_dim) : warp_norm(k, head_dim);
-        if (lane_id() == 0)
-            f.own_score[unit] = -number;
-    } else if (threadIdx.x == 0) {
-        float score = 0.0f;
-        for (int r = 0; r < group && f.adds; r++)
-            score = score + weight[r];
-        f.own_score[unit] = f.adds ? evict_score_next(&f.score, 0.0f, score, group, t.now) : 0.0f;
-    }
-}
-
 /* ---- host ---- */
 
 /* Where everything stands for up to n_parts (span, KV head, split); f NULL: bytes alone. */
@@ -638,7 +532,6 @@ template <int R> static void split_launch(cudaStream_t stream, struct forced *f,
 /* One token of n_spans spans. */
 static void token_launch(cudaStream_t stream, struct forced *f, int n_spans)
 {
-    const unsigned heads = (unsigned)f->a.kv.layout.n_kv_heads, spans = (unsigned)n_spans;
     if (f->group == 1)
         split_launch<1>(stream, f, n_spans);
     else if (f->group == 2)
@@ -647,9 +540,11 @@ static void token_launch(cudaStream_t stream, struct forced *f, int n_spans)
         split_launch<4>(stream, f, n_spans);
     else
         split_launch<8>(stream, f, n_spans);
-    LAUNCH(forced_join, dim3(heads, spans), THREADS, join_shared(&f->a.kv.layout, f->group), stream,
-           *f);
-    forced_evict(stream, f, n_spans);
+    queue_join(stream, f, n_spans);
+    if (f->scores) {
+        queue_score(stream, f, n_spans);
+        queue_place(stream, f, n_spans);
+    }
 }
 
 void cuda_attend_forced(cudaStream_t stream, const struct ops *ops,
