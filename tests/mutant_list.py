@@ -546,6 +546,18 @@ fault("attend_join.cu: each head looks for a victim of its own under scope layer
       "const int first = f->a.evict.scope == EVICT_SCOPE_LAYER ? 0 : head;", "const int first = head;", SIMT_ATTEND)
 fault("attend_join.cu: the ring pushes nobody out when it is just full", JOIN_CU,
       "t->now >= R ? t->now - R : -1;", "t->now > R ? t->now - R : -1;", SIMT_ATTEND)
+FORCED_H = "kernels/cuda/forced.h"
+fault("attend.cu: rows beyond those of a launch are left out", ATTEND_CU,
+      "f.first_span < args->n_spans; f.first_span += at_once)", "f.first_span < at_once; f.first_span += at_once)", SIMT_ATTEND)
+fault("attend.cu: a launch takes a row more than scratch holds", ATTEND_CU,
+      "(int)(n_units / span_units);", "(int)(n_units / span_units) + 1;", SIMT_ATTEND)
+fault("forced.h: scratch is that of all rows, whatever their number", FORCED_H,
+      "min_i64(n_spans * span_units, most / unit)", "n_spans * span_units", SIMT_ATTEND)
+fault("forced.h: a row that needs more than a launch may take has no scratch", FORCED_H,
+      "return max_i64(span_units, min_i64(n_spans * span_units, most / unit));", "return min_i64(n_spans * span_units, most / unit);",
+      SIMT_ATTEND)
+fault("forced.h: a launch of few rows has the scratch of many", FORCED_H,
+      "min_i64(n_spans * span_units, most / unit)", "most / unit", SIMT_ATTEND)
 fault("attend_join.cu: splits that no slot fills have a victim", JOIN_CU,
       "    if (t->page_splits > 0) {", "    if (1) {", SIMT_ATTEND)
 fault("attend_join.cu: masked slots go again", JOIN_CU,

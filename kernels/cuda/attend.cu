@@ -21,17 +21,25 @@
  * Where positions are ranks (struct slot_rope) split rotates each key as it reads it, for which it
  * reads K twice, and place keeps the ranks.
  *
- * What scores cost, per slot and KV head with G query heads of d dimensions each: 4 G bytes of exps
- * out and in again, which stay in L2 (PARTS bounds them to PARTS * G KiB), and 12 bytes of memory
- * (score in and out, position in), beside 4 d bytes of K and V in bf16 (2.3 % of them at d = 128);
- * 2 G FLOPs beside 4 G d. Attention is a fraction of a decode step, and this a fiftieth of that. */
+ * Rows: a launch takes as many as FORCED_SCRATCH_MOST bytes of scratch hold (forced.h); the others
+ * take turns.
+ *
+ * Who loads what, in split: a warp has a page of 32 slots, a lane one of them. A lane reads K of
+ * its own slot straight into registers; neighbouring lanes read neighbouring words. V goes to
+ * shared memory: each thread copies 16 bytes of a chunk of 2 or 4 KiB, and all stages but one
+ * (12 KiB, q4 14) are on their way while one is multiplied. The first chunks of V set out before K
+ * is read.
+ * The roof is memory: a slot of a KV head is 4 d bytes of K and V in bf16 and 4 G d FLOPs, for G
+ * query heads of d dimensions: G FLOPs a byte, where an H100 does 20 in f32 for each byte of HBM.
+ * With 12 KiB of V in flight a block, an SM of an H100 has 48 KiB in flight at G = 1 (4 blocks) and
+ * 24 KiB at G = 8 (2 blocks). Its memory needs 19 KiB per SM, at a latency of 0.75 us.
+ *
+ * What scores cost, per slot and KV head: 4 G bytes of exps out and in again, which stay in L2
+ * where it has room for scratch, and 12 bytes of memory (score in and out, position in), beside
+ * 4 d bytes of K and V (2.3 % of them at d = 128); 2 G FLOPs beside 4 G d. */
 #include "kernels/cuda/simt.cuh"
 
 #include "kernels/cuda/attend.cuh"
-
-/* (span, KV head, split) in one launch: more blocks than a card runs at a time. Spans beyond take
- * turns, so that scratch does not grow with them. */
-#define PARTS 1024
 
 /* ---- split: up to 256 slots of pages, or the ring ---- */
 
@@ -468,57 +476,40 @@ __global__ void __launch_bounds__(THREADS, R == 1   ? 4
 
 /* ---- host ---- */
 
-/* Where everything stands for up to n_parts (span, KV head, split); f NULL: bytes alone. */
-static int64_t forced_lay_out(struct forced *f, uint8_t *base, int64_t n_parts, int group,
+/* Bytes of scratch for n_units; f: where its arrays stand, or NULL. */
+static int64_t forced_lay_out(struct forced *f, uint8_t *base, int64_t n_units, int group,
                               int head_dim, int scores)
 {
-    const int64_t rows = n_parts * group * 4;
-    enum { N = 13 };
-    int64_t at[N + 1] = {0};
-    const int64_t bytes[N] = {rows,
-                              rows,
-                              rows,
-                              rows * head_dim,
-                              scores ? rows * SPLIT : 0,
-                              rows,
-                              rows,
-                              n_parts * 4,
-                              n_parts * 4,
-                              n_parts * 4,
-                              n_parts * 4,
-                              n_parts * (int64_t)sizeof(struct victim),
-                              n_parts * (int64_t)sizeof(struct evict_view)};
-    for (int i = 0; i < N; i++)
-        at[i + 1] = at[i] + round_up(bytes[i], 64);
+    int64_t at[N_FORCED_ARRAYS + 1] = {0};
+    for (int i = 0; i < N_FORCED_ARRAYS; i++)
+        at[i + 1] =
+            at[i] + round_up(n_units * forced_unit_bytes(i, group, head_dim, scores), 64);
     if (f) {
-        f->max = (float *)base;
-        f->sum = (float *)(base + at[1]);
-        f->weight = (float *)(base + at[2]);
-        f->out = (float *)(base + at[3]);
-        f->exps = (float *)(base + at[4]);
-        f->inverse = (float *)(base + at[5]);
-        f->own_weight = (float *)(base + at[6]);
-        f->own_score = (float *)(base + at[7]);
-        f->own_trait = (float *)(base + at[8]);
-        f->leaving = (float *)(base + at[9]);
-        f->leaving_trait = (float *)(base + at[10]);
-        f->victims = (struct victim *)(base + at[11]);
-        f->views = (struct evict_view *)(base + at[12]);
+        f->max = (float *)(base + at[FORCED_MAX]);
+        f->sum = (float *)(base + at[FORCED_SUM]);
+        f->weight = (float *)(base + at[FORCED_WEIGHT]);
+        f->out = (float *)(base + at[FORCED_OUT]);
+        f->exps = (float *)(base + at[FORCED_EXPS]);
+        f->inverse = (float *)(base + at[FORCED_INVERSE]);
+        f->own_weight = (float *)(base + at[FORCED_OWN_WEIGHT]);
+        f->own_score = (float *)(base + at[FORCED_OWN_SCORE]);
+        f->own_trait = (float *)(base + at[FORCED_OWN_TRAIT]);
+        f->leaving = (float *)(base + at[FORCED_LEAVING]);
+        f->leaving_trait = (float *)(base + at[FORCED_LEAVING_TRAIT]);
+        f->victims = (struct victim *)(base + at[FORCED_VICTIMS]);
+        f->views = (struct evict_view *)(base + at[FORCED_VIEWS]);
     }
-    return at[N];
+    return at[N_FORCED_ARRAYS];
 }
 
-static int forced_splits(int slots_max, int ring)
-{
-    return (int)max_i64(1, ceil_div(slots_max, SPLIT) + ring);
-}
-
-int64_t cuda_attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,
-                                         int n_kv_heads, int head_dim, int scores)
+int64_t cuda_attend_forced_scratch_bytes(const struct ops *ops, int n_spans, int slots_max,
+                                         int n_heads, int n_kv_heads, int head_dim, int scores)
 {
     (void)ops;
-    int64_t n_parts = max_i64(PARTS, (int64_t)n_kv_heads * forced_splits(slots_max, 1));
-    return forced_lay_out(NULL, NULL, n_parts, n_heads / n_kv_heads, head_dim, scores);
+    const int group = n_heads / n_kv_heads;
+    const int64_t span_units = (int64_t)n_kv_heads * forced_splits(slots_max, 1);
+    return forced_lay_out(NULL, NULL, forced_units(n_spans, span_units, group, head_dim, scores),
+                          group, head_dim, scores);
 }
 
 template <int R> static void split_launch(cudaStream_t stream, struct forced *f, int n_spans)
@@ -560,10 +551,11 @@ void cuda_attend_forced(cudaStream_t stream, const struct ops *ops,
     f.anchor = evict_anchor_of(&f.score);
     f.group = args->n_heads / n_kv_heads;
     f.n_splits = forced_splits(args->slots_max, args->kv.rings != NULL);
-    const int64_t parts = (int64_t)n_kv_heads * f.n_splits, n_parts = max_i64(PARTS, parts);
-    const int at_once = (int)(n_parts / parts);
-    forced_lay_out(&f, (uint8_t *)args->scratch, n_parts, f.group, args->kv.layout.head_dim,
-                   f.adds);
+    const int head_dim = args->kv.layout.head_dim;
+    const int64_t span_units = (int64_t)n_kv_heads * f.n_splits;
+    const int64_t n_units = forced_units(args->n_spans, span_units, f.group, head_dim, f.adds);
+    const int at_once = (int)(n_units / span_units); // the other rows take turns
+    forced_lay_out(&f, (uint8_t *)args->scratch, n_units, f.group, head_dim, f.adds);
     for (f.first_span = 0; f.first_span < args->n_spans; f.first_span += at_once)
         for (f.step = 0; f.step < args->n_max; f.step++)
             token_launch(stream, &f, (int)min_i64(at_once, args->n_spans - f.first_span));

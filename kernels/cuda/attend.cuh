@@ -7,16 +7,8 @@
 
 #include "kernels/cuda/kv.cuh"
 
-#define SPLIT       256 // slots
 #define SPLIT_PAGES (SPLIT / KV_PAGE_SLOTS)
 #define THREADS     SPLIT // a thread has a slot, a warp a page
-
-/* The first to go among the page slots of a split. */
-struct victim {
-    uint64_t key; // (rank, position); all ones: none may go
-    int slot, n_live;
-    float score;
-};
 
 struct forced {
     struct attend_forced_args a;
