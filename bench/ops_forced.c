@@ -54,9 +54,10 @@ void forced_carve(struct forced_bench *b, struct arena *a)
     b->anchor = ARENA_ARRAY(a, float, (int64_t)b->rows * m->n_kv_heads * m->head_dim);
     b->dirty = ARENA_ARRAY(a, uint64_t, b->rows * FORCED_DIRTY);
     b->spans = ARENA_ARRAY(a, struct forced_span, (int64_t)b->n_spans * b->rows);
+    const int n = (int)b->rows;
     int64_t plain =
-        b->scratch_of->attend_forced(b->ops, b->cap, m->n_heads, m->n_kv_heads, m->head_dim, 0);
-    int64_t scores = b->scratch_of->attend_forced(b->ops, b->cap, m->n_heads, m->n_kv_heads,
+        b->scratch_of->attend_forced(b->ops, n, b->cap, m->n_heads, m->n_kv_heads, m->head_dim, 0);
+    int64_t scores = b->scratch_of->attend_forced(b->ops, n, b->cap, m->n_heads, m->n_kv_heads,
                                                   m->head_dim, 1); // of a short row the less
     b->scratch = arena_take(a, max_i64(plain, scores), 64);
 }

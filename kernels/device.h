@@ -39,8 +39,8 @@ struct device_scratch {
     int64_t (*gather)(const struct ops *ops, int k);
     int64_t (*attend_prompt)(const struct ops *ops, int n_prompt_max, int n_heads, int n_kv_heads,
                              int head_dim);
-    int64_t (*attend_forced)(const struct ops *ops, int slots_max, int n_heads, int n_kv_heads,
-                             int head_dim, int scores);
+    int64_t (*attend_forced)(const struct ops *ops, int n_spans, int slots_max, int n_heads,
+                             int n_kv_heads, int head_dim, int scores);
     int64_t (*prompt_keep)(const struct ops *ops, int n_prompt_max, int n_kv_heads, int head_dim);
 };
 
@@ -150,7 +150,7 @@ enum err device_cuda_library(char *path, int cap);
 
 /* What a shared library with an implementation exports, as DEVICE_ENTRY: version is DEVICE_VERSION
  * of who calls, arg what stands behind the colon or "". Errors as device_open. */
-#define DEVICE_VERSION 4
+#define DEVICE_VERSION 5
 #define DEVICE_ENTRY   "sluice_device_open"
 typedef enum err (*device_entry_fn)(int version, const char *arg, struct device **d);
 

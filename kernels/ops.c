@@ -244,9 +244,10 @@ int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int
     return prompt_scratch(n_prompt_max, head_dim).bytes * pool_threads(ops->pool);
 }
 
-int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,
+int64_t attend_forced_scratch_bytes(const struct ops *ops, int n_spans, int slots_max, int n_heads,
                                     int n_kv_heads, int head_dim, int scores)
 {
+    (void)n_spans; // threads take turns
     return attend_forced_thread_bytes(slots_max, n_heads / n_kv_heads, n_kv_heads, head_dim,
                                       scores) *
            pool_threads(ops->pool);

@@ -487,8 +487,9 @@ struct attend_forced_args {
     struct evict_event *events; // [.., n_kv_heads] victims, or NULL
     void *scratch;              // >= attend_forced_scratch_bytes
 };
-/* scores: evict_decode_scores() of the policy; the logits of a whole row are kept only then. */
-int64_t attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,
+/* Of a call of up to n_spans rows. scores: evict_decode_scores() of the policy; the logits of a
+ * whole row are kept only then. Never less for more rows, or longer ones. */
+int64_t attend_forced_scratch_bytes(const struct ops *ops, int n_spans, int slots_max, int n_heads,
                                     int n_kv_heads, int head_dim, int scores);
 
 /* After the last tile of a prompt: every head keeps its best `budget` slots (all of them when they

@@ -132,8 +132,9 @@ static void rows_carve(struct rows_bed *b, struct arena *a)
     b->v = ARENA_ARRAY(a, float, kv);
     b->scratch =
         arena_take(a,
-                   attend_forced_scratch_bytes(b->ops, p->slots, p->n_heads, p->n_kv_heads,
-                                               p->head_dim, evict_decode_scores(p->evict.policy)),
+                   attend_forced_scratch_bytes(b->ops, b->each, p->slots, p->n_heads,
+                                               p->n_kv_heads, p->head_dim,
+                                               evict_decode_scores(p->evict.policy)),
                    64);
 }
 

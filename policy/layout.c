@@ -271,6 +271,16 @@ static void lay_attend(struct build *b, int64_t tables)
     blocks(b, LAYOUT_ATTEND_SCRATCH, 1, b->costs->attend_bytes);
 }
 
+/* Rows of a batch attend side by side, as many as the device's kernels take at once. */
+static int64_t scratch_bytes(const struct build *b)
+{
+    const struct plan *p = b->plan;
+    const struct plan_costs *c = b->costs;
+    const int64_t all = p->batch * c->attend_row_bytes;
+    const int64_t rows = all < c->attend_rows_bytes ? all : c->attend_rows_bytes;
+    return max64(c->scratch_bytes, p->attn_cpu ? 0 : rows);
+}
+
 static void lay_layer(struct build *b)
 {
     const struct plan *p = b->plan;
@@ -297,7 +307,7 @@ static void lay_layer(struct build *b)
     array(b, LAYOUT_HEAD_IN, (int64_t)LAYOUT_POSITION_TILE * s->dim, 4);
     if (s->embed_dim != s->dim)
         array(b, LAYOUT_HEAD_NARROW, (int64_t)LAYOUT_POSITION_TILE * s->embed_dim, 4);
-    blocks(b, LAYOUT_SCRATCH, 1, b->costs->scratch_bytes);
+    blocks(b, LAYOUT_SCRATCH, 1, scratch_bytes(b));
     array(b, LAYOUT_STEP_PAGES, p->pages_batch, 4);
     array(b, LAYOUT_STEP_OWNERS, p->pages_batch, 8);
 }

@@ -101,6 +101,8 @@ struct plan_costs {
     int64_t io_bytes;          // mover's rings and tables
     int64_t row_token_bytes;   // per token of a live row (ids, output text)
     int64_t scratch_bytes;     // kernels' scratch at tile_tokens and the longest row
+    int64_t attend_row_bytes;  // of it, decode attention over one row of a batch
+    int64_t attend_rows_bytes; // the same over all rows of a tile: may be less than rows times that
     int64_t route_bytes;       // of a tile's tokens; 0 without experts
     int64_t attend_bytes;      // the CPU's, where it attends beside a device
     struct plan_sizes sizes;

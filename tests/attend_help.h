@@ -344,8 +344,8 @@ static inline void rows_forced(const struct ops *ops, const struct model *m,
         memcpy(v + at * kv_stride, t[i]->v + first * kv_stride, (size_t)(n * kv_stride * 4));
     }
     void *scratch =
-        take_scratch(attend_forced_scratch_bytes(ops, j.kv.slots_cap, m->n_heads, m->n_kv_heads,
-                                                 m->head_dim,
+        take_scratch(attend_forced_scratch_bytes(ops, n_rows, j.kv.slots_cap, m->n_heads,
+                                                 m->n_kv_heads, m->head_dim,
                                                  evict_decode_scores(rows[0]->evict.policy)));
     ops_run_attend_forced(ops, &(struct attend_forced_args){.kv = j.kv,
                                                             .rope = attend_rope,

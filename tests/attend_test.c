@@ -661,8 +661,8 @@ static void scratch_of_a_long_row(void **state)
 {
     (void)state;
     struct ops ops = {.isa = isa_best()};
-    int64_t plain_bytes = attend_forced_scratch_bytes(&ops, 100000, 32, 8, 128, 0);
-    int64_t score_bytes = attend_forced_scratch_bytes(&ops, 100000, 32, 8, 128, 1);
+    int64_t plain_bytes = attend_forced_scratch_bytes(&ops, 1, 100000, 32, 8, 128, 0);
+    int64_t score_bytes = attend_forced_scratch_bytes(&ops, 1, 100000, 32, 8, 128, 1);
     int64_t splits = (100000 / 256 + 2) * 32 * (128 + 3) * 4;
     assert_true(plain_bytes > splits && plain_bytes < splits + (256 << 10));
     assert_true(score_bytes > plain_bytes + 99000 * 32 * 4);

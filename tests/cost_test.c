@@ -457,6 +457,41 @@ static void test_earlier_runs_scale_the_time(void **state)
     costs.pace = NULL;
 }
 
+/* Bytes of the device for a batch of so many rows, without what grows with the batch by itself. */
+static int64_t scratch_of(int batch, int attn_cpu)
+{
+    struct plan_bytes with, without;
+    char why[256];
+    struct plan p = derived((struct plan){.batch = batch,
+                                          .batches = 1,
+                                          .device = 1,
+                                          .attn_cpu = attn_cpu,
+                                          .window = 3,
+                                          .resident = 5,
+                                          .hidden_near = PLAN_ALL,
+                                          .prefill_tokens = 64,
+                                          .ahead_weights = 1,
+                                          .ahead_state = 1});
+    const struct plan_costs saved = costs;
+    assert_int_equal(check(&p, &NO_BUDGET, &with, why, sizeof why), 0);
+    costs.scratch_bytes = costs.attend_row_bytes = costs.attend_rows_bytes = 0;
+    assert_int_equal(check(&p, &NO_BUDGET, &without, why, sizeof why), 0);
+    costs = saved;
+    return with.device - without.device;
+}
+
+/* A batch of few rows has the scratch that its rows attend with, and not that of many. */
+static void test_scratch_grows_with_rows(void **state)
+{
+    (void)state;
+    costs.attend_row_bytes = MIB;
+    costs.attend_rows_bytes = 10 * MIB;
+    assert_int_equal(scratch_of(2, 0), 3 * MIB); // other ops need more
+    assert_int_equal(scratch_of(8, 0), 8 * MIB);
+    assert_int_equal(scratch_of(16, 0), 10 * MIB);
+    assert_int_equal(scratch_of(16, 1), 3 * MIB); // the CPU attends
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -473,6 +508,7 @@ int main(void)
         cmocka_unit_test_setup(test_pages_apart_cost_their_start, setup),
         cmocka_unit_test_setup(test_fresh_memory_costs_its_first_touch, setup),
         cmocka_unit_test_setup(test_earlier_runs_scale_the_time, setup),
+        cmocka_unit_test_setup(test_scratch_grows_with_rows, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

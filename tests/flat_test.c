@@ -305,7 +305,7 @@ static void assert_scratch(const struct device_scratch *s, const struct ops *ops
     assert_in_range(s->matmul(ops, TOKENS, VOCAB, DIM), 0, SCRATCH);
     assert_in_range(s->expert_matmul(ops, TOKENS, USED, PANEL_ROWS, DIM), 0, SCRATCH);
     assert_in_range(s->attend_prompt(ops, PROMPT, HEADS, KV_HEADS, HEAD_DIM), 0, SCRATCH);
-    assert_in_range(s->attend_forced(ops, 2, HEADS, KV_HEADS, HEAD_DIM, 1), 0, SCRATCH);
+    assert_in_range(s->attend_forced(ops, ROWS, 2, HEADS, KV_HEADS, HEAD_DIM, 1), 0, SCRATCH);
     assert_in_range(s->prompt_keep(ops, PROMPT, KV_HEADS, HEAD_DIM), 0, SCRATCH);
 }
 

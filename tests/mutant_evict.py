@@ -3,6 +3,7 @@ from mutant_fault import fault
 
 SIMT_ATTEND = "simt_attend_test"
 ATTEND_CU, EVICT_CU, PREFILL_CU = "kernels/cuda/attend.cu", "kernels/cuda/attend_evict.cu", "kernels/cuda/prefill.cu"
+JOIN_CU, ATTEND_CUH = "kernels/cuda/attend_join.cu", "kernels/cuda/attend.cuh"
 SCORE_H, GOLDEN = "policy/evict_score.h", "evict_golden.py"
 EVICT_INC = "kernels/cpu/attend_forced_evict.inc"
 fault("decode forgets nothing", SCORE_H, "return fmaf(score, s->keep, weight);", "return score + weight;", "evict_test")
@@ -87,7 +88,7 @@ fault("slots.cu: what a head is sure of is not counted", SLOTS_CU, "all += evict
       "all += own[RADIX + 1] + from;", SIMT_ATTEND)
 fault("slots.cu: heads share positions of the first digit", SLOTS_CU, "(shift == 24 || digits >> (shift + 8) == prefix)", "(shift >= 0 || prefix > 0)",
       SIMT_ATTEND)
-fault("attend_evict.cu: a head below the mean grows", EVICT_CU, " && !evict_uneven(&t->s.limits))", ")", SIMT_ATTEND)
+fault("attend_join.cu: a head below the mean grows", JOIN_CU, " && !evict_uneven(&t->s.limits))", ")", SIMT_ATTEND)
 
 # ---- traits and noise
 
@@ -179,11 +180,11 @@ fault("attend_evict.cu: noised weights of the last split are left out", EVICT_CU
 fault("attend_evict.cu: splits are added up before all are noised", EVICT_CU,
       "    __syncthreads();\n    if (threadIdx.x != 0)\n        return;\n    float own = 0.0f, sum", "    if (threadIdx.x != 0)\n        return;\n    float own = 0.0f, sum",
       SIMT_ATTEND)
-fault("attend_evict.cu: the first split is the view", EVICT_CU, "i < t->n_splits; i++)\n        evict_view_join",
+fault("attend.cuh: the first split is the view", ATTEND_CUH, "i < t->n_splits; i++)\n        evict_view_join",
       "i < 1; i++)\n        evict_view_join", SIMT_ATTEND)
-fault("attend_evict.cu: who leaves the ring counts by the newest token's trait", EVICT_CU,
+fault("attend_join.cu: who leaves the ring counts by the newest token's trait", JOIN_CU,
       "leaves ? f->leaving_trait[unit] : f->own_trait[unit];", "f->own_trait[unit];", SIMT_ATTEND)
-fault("attend_evict.cu: a trait stays in the ring", EVICT_CU, "        in_trait = t.kv.slot_trait[ring_meta];", "        (void)ring_meta;",
+fault("attend_join.cu: a trait stays in the ring", JOIN_CU, "        in_trait = t->kv.slot_trait[ring_meta];", "        (void)ring_meta;",
       SIMT_ATTEND)
 fault("heads share the budget of a pattern", "engine/app/run_setup.c", "    if (evict_policy_pattern(e->policy))\n", "    if (0)\n",
       "attention_test.py --only budgets")
@@ -243,5 +244,5 @@ fault("learned positions roll", "engine/app/run_setup.c", "if (s->position != PO
 fault("tables of angles end with the prompt", "policy/layout.c", "max64(work->prompt_max, work->slots_max + 1)", "work->prompt_max", "plan_test")
 fault("attention by rank costs nothing", "policy/pass.c", "return 2.0 * 4 * s->n_kv_heads * s->head_dim;", "return 0;", "cost_test")
 fault("attend.cu: a key turns by its slot", ATTEND_CU, "s.rank = t.kv.slot_rank[", "s.rank = 0 * t.kv.slot_rank[", SIMT_ATTEND)
-fault("attend_evict.cu: a victim leaves a gap", EVICT_CU, "of[i] -= of[i] > gone;", "of[i] -= 0 * (of[i] > gone);", SIMT_ATTEND)
+fault("attend_join.cu: a victim leaves a gap", JOIN_CU, "of[i] -= of[i] > gone;", "of[i] -= 0 * (of[i] > gone);", SIMT_ATTEND)
 fault("slots.cu: kept keys stay rotated", "kernels/cuda/slots.cu", "if (v || !rope->cos || d >= rope->rope_dim)", "if (d >= 0)", SIMT_ATTEND)

@@ -518,7 +518,7 @@ fault("scores of prompts have no place", "policy/layout.c",
 # ---- attention on CUDA, under the SIMT shim
 
 ATTEND_CU, EVICT_CU, PREFILL_CU = "kernels/cuda/attend.cu", "kernels/cuda/attend_evict.cu", "kernels/cuda/prefill.cu"
-SLOTS_CU, SIMT_ATTEND = "kernels/cuda/slots.cu", "simt_attend_test"
+SLOTS_CU, JOIN_CU, SIMT_ATTEND = "kernels/cuda/slots.cu", "kernels/cuda/attend_join.cu", "simt_attend_test"
 
 fault("attend.cu: exps do not wait for logits", ATTEND_CU,
       "    __syncthreads();\n    split_exps<R>(", "    split_exps<R>(", SIMT_ATTEND)
@@ -532,28 +532,51 @@ fault("attend.cu: masked slots of the first split are attended", ATTEND_CU,
 fault("attend.cu: an unaligned vector", ATTEND_CU,
       "*(const float4 *)(s->q + r * s->l.dim_pad + d)", "*(const float4 *)(s->q + r * s->l.dim_pad + (d ^ 1))",
       SIMT_ATTEND)
-fault("attend.cu: the last output is not written", ATTEND_CU,
+fault("attend_join.cu: the last output is not written", JOIN_CU,
       "i < group * head_dim; i += THREADS) {", "i < group * head_dim - 1; i += THREADS) {", SIMT_ATTEND)
-fault("attend.cu: splits are joined last to first", ATTEND_CU,
-      "for (int split = 0; split < t.n_splits; split++) {", "for (int split = t.n_splits - 1; split >= 0; split--) {",
+fault("attend_join.cu: splits are joined last to first", JOIN_CU,
+      "for (int split = 0; split < t->n_splits; split++) {", "for (int split = t->n_splits - 1; split >= 0; split--) {",
       SIMT_ATTEND)
 fault("attend.cu: the wrong sixteen lanes are added", ATTEND_CU,
       "sum = sum + warp_down(e, 16);", "sum = sum + warp_down(e, 8);", SIMT_ATTEND)
-fault("attend_evict.cu: dirty bits without an atomic", EVICT_CU,
-      "atomicOr((unsigned long long *)&t.kv.dirty[page / 64], 1ull << page % 64);",
-      "t.kv.dirty[page / 64] |= 1ull << page % 64;", SIMT_ATTEND)
-fault("attend_evict.cu: each head looks for a victim of its own under scope layer", EVICT_CU,
-      "const int first = layer ? 0 : head, last = layer ? n_heads : head + 1;",
-      "const int first = head, last = layer ? n_heads : head + 1;", SIMT_ATTEND)
-fault("attend_evict.cu: the ring pushes nobody out when it is just full", EVICT_CU,
-      "t.now >= R ? t.now - R : -1;", "t.now > R ? t.now - R : -1;", SIMT_ATTEND)
+fault("attend_join.cu: dirty bits without an atomic", JOIN_CU,
+      "atomicOr((unsigned long long *)&t->kv.dirty[page / 64], 1ull << page % 64);",
+      "t->kv.dirty[page / 64] |= 1ull << page % 64;", SIMT_ATTEND)
+fault("attend_join.cu: each head looks for a victim of its own under scope layer", JOIN_CU,
+      "const int first = f->a.evict.scope == EVICT_SCOPE_LAYER ? 0 : head;", "const int first = head;", SIMT_ATTEND)
+fault("attend_join.cu: the ring pushes nobody out when it is just full", JOIN_CU,
+      "t->now >= R ? t->now - R : -1;", "t->now > R ? t->now - R : -1;", SIMT_ATTEND)
+FORCED_H = "kernels/cuda/forced.h"
+fault("attend.cu: rows beyond those of a launch are left out", ATTEND_CU,
+      "f.first_span < args->n_spans; f.first_span += at_once)", "f.first_span < at_once; f.first_span += at_once)", SIMT_ATTEND)
+fault("attend.cu: a launch takes a row more than scratch holds", ATTEND_CU,
+      "(int)(n_units / span_units);", "(int)(n_units / span_units) + 1;", SIMT_ATTEND)
+fault("forced.h: scratch is that of all rows, whatever their number", FORCED_H,
+      "min_i64(n_spans * span_units, most / unit)", "n_spans * span_units", SIMT_ATTEND)
+fault("forced.h: a row that needs more than a launch may take has no scratch", FORCED_H,
+      "return max_i64(span_units, min_i64(n_spans * span_units, most / unit));", "return min_i64(n_spans * span_units, most / unit);",
+      SIMT_ATTEND)
+fault("forced.h: a launch of few rows has the scratch of many", FORCED_H,
+      "min_i64(n_spans * span_units, most / unit)", "most / unit", SIMT_ATTEND)
+fault("attend_join.cu: splits that no slot fills have a victim", JOIN_CU,
+      "    if (t->page_splits > 0) {", "    if (1) {", SIMT_ATTEND)
+fault("attend_join.cu: masked slots go again", JOIN_CU,
+      "if (pos < 0 || evict_protected(", "if (evict_protected(", SIMT_ATTEND)
+fault("attend_join.cu: protected slots go where there are no scores", JOIN_CU,
+      "if (pos < 0 || evict_protected(&t->s.limits, pos, t->now))", "if (pos < 0)", SIMT_ATTEND)
+fault("attend_join.cu: masked slots count as live", JOIN_CU,
+      "n_live += pos >= 0;", "n_live += 1;", SIMT_ATTEND)
+fault("attend_join.cu: room is made before the victim is known", JOIN_CU,
+      "    __syncthreads();\n    if (threadIdx.x == 0)\n        *room", "    if (threadIdx.x == 0)\n        *room", SIMT_ATTEND)
+fault("attend_join.cu: slots behind the first of each thread never go", JOIN_CU,
+      "slot < t->kv.n_slots; slot += THREADS) {", "slot < t->kv.n_slots && slot < THREADS; slot += THREADS) {", SIMT_ATTEND)
 fault("attend_evict.cu: a query that is no number takes the scores away", EVICT_CU,
       "if (inverse != 0.0f)", "if (inverse == inverse)", SIMT_ATTEND)
-fault("attend.cu: the own token is not capped", ATTEND_CU,
-      "logit = math_softcap(warp_sum16(logit) * f.a.scale, f.a.cap);", "logit = warp_sum16(logit) * f.a.scale;", SIMT_ATTEND)
+fault("attend_join.cu: the own token is not capped", JOIN_CU,
+      "logit = math_softcap(warp_sum16(logit) * f->a.scale, f->a.cap);", "logit = warp_sum16(logit) * f->a.scale;", SIMT_ATTEND)
 fault("attend.cu: codes are not capped", ATTEND_CU,
       "        logit[r] = math_softcap(logit[r], s->cap);\n", "        (void)s->cap;\n", SIMT_ATTEND)
-fault("attend.cu: no sink", ATTEND_CU, "(sum + e + math_sink(f.a.sinks, head * group + r, max));", "(sum + e);", SIMT_ATTEND)
+fault("attend_join.cu: no sink", JOIN_CU, "(sum + e + math_sink(f->a.sinks, head * group + r, max));", "(sum + e);", SIMT_ATTEND)
 fault("prefill.cu: scores are not capped", PREFILL_CU,
       "e = math_exp(prompt_logit(&f, x[r]) - (max == -INFINITY", "e = math_exp(x[r] * f.a.scale - (max == -INFINITY", SIMT_ATTEND)
 fault("prefill.cu: no sink", PREFILL_CU, "(all + math_sink(f.a.sinks, head, max[r]));", "(all);", SIMT_ATTEND)
@@ -631,8 +654,8 @@ fault("attend.cu: a chunk of V is read while it is on its way", ATTEND_CU,
       "cp_async_wait<C::STAGES - 2>();", "cp_async_wait<C::STAGES - 1>();", SIMT_ATTEND)
 fault("attend.cu: gaps of a chunk are attended", ATTEND_CU,
       "            if (live == all)", "            if (live != 0)", SIMT_ATTEND)
-fault("attend_evict.cu: a ring's score is read before there is one", EVICT_CU,
-      "if (R > 0 && in_pos >= 0 && t.kv.slot_score)", "if (R > 0 && t.kv.slot_score)", SIMT_LINE)
+fault("attend_join.cu: a ring's score is read before there is one", JOIN_CU,
+      "if (R > 0 && in_pos >= 0 && t->kv.slot_score)", "if (R > 0 && t->kv.slot_score)", SIMT_LINE)
 
 # ---- tokenizers of pieces that are text
 

@@ -1,6 +1,7 @@
 /* tests/simt_attend_test.c - the CUDA kernels of attention under the SIMT shim, byte for byte as
  * kernels/ref in contract order has it. What an op has to write counts as unwritten before.
  * Prompts run as on sm_75: on tensor cores they have bytes of their own (simt_prompt_test.c). */
+#include "kernels/cuda/forced.h"
 #include "tests/simt_arrays.h"
 
 #define aligned_alloc array_alloc
@@ -45,8 +46,9 @@ static void forced_on_shim(const struct ops *ops, struct attend_forced_args a)
             simt_forget(a.out + t * a.out_stride, (int64_t)a.n_heads * head_dim * 4);
             simt_forget(a.events + t * n_kv_heads, n_kv_heads * (int64_t)sizeof *a.events);
         }
-    a.scratch = simt_alloc(cuda_attend_forced_scratch_bytes(
-        ops, a.slots_max, a.n_heads, n_kv_heads, head_dim, evict_decode_scores(a.evict.policy)));
+    a.scratch = simt_alloc(
+        cuda_attend_forced_scratch_bytes(ops, a.n_spans, a.slots_max, a.n_heads, n_kv_heads,
+                                         head_dim, evict_decode_scores(a.evict.policy)));
     cuda_attend_forced(NULL, ops, &a);
     arrays_back("attend_forced");
 }
@@ -93,18 +95,24 @@ struct course {
     int prompts;       // 1: the shim has the prompts too, else only what is kept of them
     int n_prompt, cut; // tokens of a prompt; of a tile
     int n;             // and then, in spans of 1, 2, 3 and again 1
+    int gap;           // a slot of every head that is masked behind the prompt; 0: none, else + 1
 };
+#define ROWS_MOST 3
 
 static void rows_run(const struct ops *ops, const struct model *m, const struct tokens *const *t,
                      struct scenario c, const struct course *course, struct row *to)
 {
     const int n = course->n_prompt + course->n;
     const struct ops exact = {.isa = ISA_EXACT, .compute = ops->compute};
-    struct row *rows[2] = {&to[0], &to[1]};
+    struct row *rows[ROWS_MOST] = {&to[0], &to[1], &to[2]};
     for (int i = 0; i < course->n_rows; i++) {
         to[i] = row_make(m, t[i], c.evict, c.limits, course->n_prompt);
         if (course->n_prompt > 0)
             row_prompt_kept_by(course->prompts ? ops : &exact, ops, m, t[i], &to[i], course->cut);
+        for (int h = 0; h < m->n_kv_heads && course->gap > 0; h++) {
+            int32_t *pos = to[i].kv.slot_pos + h * to[i].kv.slots_cap + course->gap - 1;
+            *pos = ~*pos;
+        }
     }
     for (int at = course->n_prompt, step = 1; at < n; at += step, step = step % 3 + 1) {
         step = at + step < n ? step : n - at;
@@ -117,17 +125,17 @@ static void rows_check(const struct model *m, struct scenario c, enum compute co
 {
     const int n = course.n_prompt + course.n;
     struct tokens a = tokens_make(m, n, 31), b = tokens_make(m, n, 37);
-    const struct tokens *t[] = {&a, &b};
+    const struct tokens *t[ROWS_MOST] = {&a, &b, &a};
     struct ops exact = {.isa = ISA_EXACT, .compute = compute}, ops = exact;
-    struct row want[2], got[2];
-    char what[160];
+    struct row want[ROWS_MOST], got[ROWS_MOST];
+    char what[192];
     ops.stream = &shim_stream;
     simt_arch_set(course.prompts ? 75 : 80);
-    snprintf(what, sizeof what, "%d/%d heads of %d, kv %s %s, %s, %s%s%s, %d by %d + %d",
+    snprintf(what, sizeof what, "%d/%d heads of %d, kv %s %s, %s, %s%s%s, %d by %d + %d, gap %d",
              m->n_heads, m->n_kv_heads, m->head_dim, kv_format_name(m->work), kv_format_name(m->kv),
              compute_name(compute), evict_policy_name(c.evict.policy),
              c.evict.scope ? " layer" : "", c.evict.simulate ? " simulate" : "", course.n_prompt,
-             course.cut, course.n);
+             course.cut, course.n, course.gap);
     rows_run(&exact, m, t, c, &course, want);
     rows_run(&ops, m, t, c, &course, got);
     for (int i = 0; i < course.n_rows; i++) {
@@ -362,12 +370,52 @@ static void ranks_are_exact(void **state)
     angles_free(&attend_rope);
 }
 
+/* Heads so wide that scratch holds 190 units: two rows of three in a launch, then the third; then
+ * each row in a launch of its own, for a row alone has more units than that. */
 static void spans_take_turns(void **state)
 {
     (void)state;
-    slots_beyond = 140000; // splits of one span fill a launch
-    rows_check(&models[0], scenarios[5], COMPUTE_F32, (struct course){2, 0, 33, 33, 1});
+    static const struct model wide = {64, 1, 256, KV_F32, KV_BF16};
+    static const int beyond[] = {90, 200};
+    for (int i = 0; i < 2; i++) {
+        slots_beyond = beyond[i] * SPLIT;
+        rows_check(&wide, scenarios[i ? 0 : 3], COMPUTE_F32, (struct course){3, 0, 33, 33, 3});
+    }
     slots_beyond = 0;
+}
+
+/* Units in the scratch of a launch: never fewer for more rows or longer ones, no more than there
+ * are, and of many rows no more than FORCED_SCRATCH_MOST holds, but those of one row. */
+static void scratch_is_bounded(void **state)
+{
+    (void)state;
+    for (int scores = 0; scores < 2; scores++)
+        for (int span = 1; span <= 1 << 20; span += 1 + span / 7) {
+            const int64_t most = FORCED_SCRATCH_MOST / (8 * (128 + 5 + scores * SPLIT) * 4);
+            int64_t before = 0;
+            for (int n = 1; n <= 256; n++) {
+                const int64_t units = forced_units(n, span, 8, 128, scores);
+                assert_true(units >= before && units >= forced_units(n, span / 2, 8, 128, scores));
+                assert_true(units >= span && units <= (int64_t)n * span);
+                assert_true(units == span || units <= most);
+                before = units;
+            }
+        }
+    /* 24 rows of 4,096 slots of OPT-6.7B fit one launch. */
+    assert_int_equal(forced_units(24, 32 * forced_splits(4096, 0), 1, 128, 0), 24 * 32 * 16);
+}
+
+/* A masked slot, at each place of a page, of a whole page and of one that is not full. */
+static void gaps_at_every_slot(void **state)
+{
+    (void)state;
+    const struct scenario c = {{.policy = EVICT_H2O, .simulate = 1}, {60, 20, 0}};
+    for (int format = KV_F32; format <= KV_MIXED; format++)
+        for (int slot = 0; slot < KV_PAGE_SLOTS + 5; slot++) {
+            const struct model m = {format % 2 ? 8 : 2, 2, 16, KV_F32, (enum kv_format)format};
+            const int n = format == KV_MIXED ? 57 : 37; // the newest 20 stand in the ring
+            rows_check(&m, c, COMPUTE_F32, (struct course){1, 0, n, n, 1, slot + 1});
+        }
 }
 
 /* Threads and blocks in other orders. */
@@ -390,6 +438,7 @@ int main(void)
         cmocka_unit_test(what_is_no_number),        cmocka_unit_test(prompts_side_by_side),
         cmocka_unit_test(spans_take_turns),         cmocka_unit_test(order_does_not_show),
         cmocka_unit_test(caps_and_sinks_are_exact), cmocka_unit_test(ranks_are_exact),
+        cmocka_unit_test(scratch_is_bounded),       cmocka_unit_test(gaps_at_every_slot),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

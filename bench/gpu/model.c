@@ -4,6 +4,8 @@
  * too. What a kernel's instructions are comes from gpu_fact_of(). */
 #include "bench/gpu/model.h"
 
+#include "kernels/cuda/forced.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -189,13 +191,14 @@ static struct gpu_cost decode_cost(const struct gpu_card *c, const struct decode
 
 /* ---- attention ---- */
 
-#define SPLIT 256  // slots (kernels/cuda/attend.cuh)
-#define PARTS 1024 // (span, KV head, split) of a launch (kernels/cuda/attend.cu)
-
-/* Kernels of one token: split, join and place; those of policies with scores besides. */
+/* Kernels of one token: split, and join, which stores the token, too. Where the policy has scores
+ * they and the place are launches of their own, as are noise, trait and view. */
 static int token_launches(int policy)
 {
-    return 3 + evict_policy_scores(policy);
+    const struct evict_score score = evict_score_of(policy);
+    if (!evict_policy_scores(policy))
+        return 2;
+    return 4 + (score.source == EVICT_NOISY) + (score.trait != 0) + evict_has_view(&score);
 }
 
 static struct gpu_cost forced_cost(const struct gpu_card *c, const struct attend_forced_args *a)
@@ -204,9 +207,11 @@ static struct gpu_cost forced_cost(const struct gpu_card *c, const struct attend
     const struct kv_layout *l = &a->kv.layout;
     const int group = a->n_heads / l->n_kv_heads;
     const int r = group == 1 ? 1 : group == 2 ? 2 : group <= 4 ? 4 : 8;
-    const int splits = (int)max_i64(1, ceil_div(a->slots_max, SPLIT) + (a->kv.rings != NULL));
-    const int64_t parts = (int64_t)l->n_kv_heads * splits;
-    const int at_once = (int)(max_i64(PARTS, parts) / parts);
+    const int splits = forced_splits(a->slots_max, a->kv.rings != NULL);
+    const int64_t units = (int64_t)l->n_kv_heads * splits; // of a row
+    const int at_once = (int)(forced_units(a->n_spans, units, group, l->head_dim,
+                                           evict_decode_scores(a->evict.policy)) /
+                              units);
     const double slot_bytes = (double)l->page_bytes / KV_PAGE_SLOTS;
     char kernel[GPU_KERNEL_NAME];
     snprintf(kernel, sizeof kernel, "forced_split<%d>", r);
@@ -217,7 +222,7 @@ static struct gpu_cost forced_cost(const struct gpu_card *c, const struct attend
         double slots = 0;
         for (int i = 0; i < n; i++)
             slots += a->spans[first + i].n_slots + a->spans[first + i].n / 2.0;
-        const double blocks = (double)n * (double)parts * (int)ceil_div(group, r);
+        const double blocks = (double)n * (double)units * (int)ceil_div(group, r);
         const double resident = least(up_div(blocks, c->n_sm), f.blocks_per_sm);
         const double rate = memory_rate(c, least(blocks, c->n_sm),
                                         f.bytes_in_flight * resident / f.blocks_per_sm);

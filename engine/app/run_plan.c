@@ -225,10 +225,13 @@ static void count_costs(struct run *r)
     struct ops alone = r->ops;
     alone.pool = NULL;
     engine_costs(m, r->device, &alone, r->kv_format, &r->work, &r->evict, &r->costs);
-    int64_t one_thread = r->costs.scratch_bytes;
+    const struct plan_costs one_thread = r->costs;
     engine_costs(m, r->device, &r->ops, r->kv_format, &r->work, &r->evict, &r->costs);
-    if (r->plans_device && r->device->api->unified)
-        r->costs.scratch_bytes = one_thread;
+    if (r->plans_device && r->device->api->unified) {
+        r->costs.scratch_bytes = one_thread.scratch_bytes;
+        r->costs.attend_row_bytes = one_thread.attend_row_bytes;
+        r->costs.attend_rows_bytes = one_thread.attend_rows_bytes;
+    }
     r->costs.text_bytes = run_text_bytes(r);
 }
 

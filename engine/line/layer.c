@@ -4,15 +4,23 @@
 #include <math.h>
 #include <string.h>
 
+int64_t layer_rows_bytes(const struct device_scratch *of, const struct ops *ops,
+                         const struct model *model, int n_rows, int64_t slots_cap,
+                         const struct evict *evict)
+{
+    const struct shape *s = &model->shape;
+    return of->attend_forced(ops, n_rows, (int)slots_cap, s->n_heads, s->n_kv_heads, s->head_dim,
+                             evict_decode_scores(evict->policy));
+}
+
 int64_t layer_attend_bytes(const struct device_scratch *of, const struct ops *ops,
                            const struct model *model, int64_t prompt_max, int64_t slots_cap,
                            const struct evict *evict)
 {
     const struct shape *s = &model->shape;
     int heads = s->n_heads, kv = s->n_kv_heads, dim = s->head_dim;
-    int scores = evict_decode_scores(evict->policy);
     int64_t most = of->attend_prompt(ops, (int)prompt_max, heads, kv, dim);
-    most = max_i64(most, of->attend_forced(ops, (int)slots_cap, heads, kv, dim, scores));
+    most = max_i64(most, layer_rows_bytes(of, ops, model, 1, slots_cap, evict));
     const int64_t share = evict->heads_sure > 0 ? prompt_share_bytes(prompt_max, kv) : 0;
     return max_i64(most, of->prompt_keep(ops, (int)prompt_max, kv, dim) + share);
 }

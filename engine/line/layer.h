@@ -73,8 +73,12 @@ struct layer_work {
     void *scratch;
 };
 
-/* Bytes of a device's kernels' scratch for attention, and for this plan's tile, longest row and
- * policy: a field of struct plan_costs. */
+/* Bytes of a device's kernels' scratch: for decode attention over n_rows of a batch, for attention
+ * of one row, and for all ops at this plan's tile, longest row and policy. Fields of struct
+ * plan_costs. */
+int64_t layer_rows_bytes(const struct device_scratch *of, const struct ops *ops,
+                         const struct model *model, int n_rows, int64_t slots_cap,
+                         const struct evict *evict);
 int64_t layer_attend_bytes(const struct device_scratch *of, const struct ops *ops,
                            const struct model *model, int64_t prompt_max, int64_t slots_cap,
                            const struct evict *evict);

@@ -3,10 +3,12 @@
  * Owns: the order of its sums (rule b), the scores, the victim and the place of the new token.
  * Refuses: prompts (prefill.cu), what a policy means (policy/evict.h).
  *
- * A token is four launches, one after the other, and a span of n tokens n times that: what a token
+ * A token is two launches, one after the other, and a span of n tokens n times that: what a token
  * attends depends on where the one before it went. Blocks of a launch share nothing.
  *   split  (split, KV head, span)  a split's greatest logit, sum of exps and exps . V
- *   join   (KV head, span)         splits in ascending order, the ring, the own token, the sink
+ *   join   (KV head, span)         splits in ascending order, the ring, the own token, the sink;
+ *                                  where the policy has no scores: place in the same block
+ * Where the policy has scores two more:
  *   score  (split, KV head, span)  weights onto scores, and each split's first to go
  *   place  (KV head, span)         the victim of all splits; K and V into its slot
  * Between join and score what only some policies have:
@@ -14,34 +16,30 @@
  *   trait  (KV head, span)         that of the new token
  *   view   (split, KV head, span)  weights onto scores already, and where scores and traits lie
  * Scope layer: one block of score has all heads of a split, and every block of place finds the same
- * victim. Where decode changes no scores no exps are kept; full has no third launch.
+ * victim. Where decode changes no scores no exps are kept.
  *
  * Where positions are ranks (struct slot_rope) split rotates each key as it reads it, for which it
  * reads K twice, and place keeps the ranks.
  *
- * What scores cost, per slot and KV head with G query heads of d dimensions each: 4 G bytes of exps
- * out and in again, which stay in L2 (PARTS bounds them to PARTS * G KiB), and 12 bytes of memory
- * (score in and out, position in), beside 4 d bytes of K and V in bf16 (2.3 % of them at d = 128);
- * 2 G FLOPs beside 4 G d. Attention is a fraction of a decode step, and this a fiftieth of that. */
+ * Rows: a launch takes as many as FORCED_SCRATCH_MOST bytes of scratch hold (forced.h); the others
+ * take turns.
+ *
+ * Who loads what, in split: a warp has a page of 32 slots, a lane one of them. A lane reads K of
+ * its own slot straight into registers; neighbouring lanes read neighbouring words. V goes to
+ * shared memory: each thread copies 16 bytes of a chunk of 2 or 4 KiB, and all stages but one
+ * (12 KiB, q4 14) are on their way while one is multiplied. The first chunks of V set out before K
+ * is read.
+ * The roof is memory: a slot of a KV head is 4 d bytes of K and V in bf16 and 4 G d FLOPs, for G
+ * query heads of d dimensions: G FLOPs a byte, where an H100 does 20 in f32 for each byte of HBM.
+ * With 12 KiB of V in flight a block, an SM of an H100 has 48 KiB in flight at G = 1 (4 blocks) and
+ * 24 KiB at G = 8 (2 blocks). Its memory needs 19 KiB per SM, at a latency of 0.75 us.
+ *
+ * What scores cost, per slot and KV head: 4 G bytes of exps out and in again, which stay in L2
+ * where it has room for scratch, and 12 bytes of memory (score in and out, position in), beside
+ * 4 d bytes of K and V (2.3 % of them at d = 128); 2 G FLOPs beside 4 G d. */
 #include "kernels/cuda/simt.cuh"
 
 #include "kernels/cuda/attend.cuh"
-
-/* (span, KV head, split) in one launch: more blocks than a card runs at a time. Spans beyond take
- * turns, so that scratch does not grow with them. */
-#define PARTS 1024
-
-/* Number d of a query head, where positions are ranks rotated by the slots that its head keeps. */
-DEVICE float query_number(const struct forced *f, const struct token *t, int query_head, int d)
-{
-    const float *q =
-        f->a.q + t->row * f->a.q_stride + (int64_t)query_head * f->a.kv.layout.head_dim;
-    float x = q[d];
-    if (f->a.rope.cos && d < f->a.rope.rope_dim)
-        x = turned(&f->a.rope, evict_rank_new(&t->s.limits, t->now), d, x,
-                   q[turns_with(&f->a.rope, d)]);
-    return f->round_q ? bf16_to_f32(f32_to_bf16(x)) : x;
-}
 
 /* ---- split: up to 256 slots of pages, or the ring ---- */
 
@@ -476,155 +474,42 @@ __global__ void __launch_bounds__(THREADS, R == 1   ? 4
     }
 }
 
-/* ---- join ---- */
-
-/* Weights of the splits of one query head, by a warp. Returns the sum over them; *max: the greatest
- * logit, which is the own one's at first. */
-DEVICE float join_splits(const struct forced *f, int n_splits, int64_t part0, int row, float *max)
-{
-    float most = *max, sum = 0.0f;
-    for (int i = lane_id(); i < n_splits; i += WARP) {
-        float m = f->max[(part0 + i) * f->group + row];
-        most = m > most ? m : most;
-    }
-    *max = warp_max(most);
-    for (int first = 0; first < n_splits; first += WARP) {
-        const int i = first + lane_id(), n = n_splits - first < WARP ? n_splits - first : WARP;
-        float weight = 0.0f, part = 0.0f;
-        if (i < n_splits) {
-            const int64_t at = (part0 + i) * f->group + row;
-            weight = math_exp(f->max[at] - *max);
-            part = f->sum[at];
-            f->weight[at] = weight;
-        }
-        for (int j = 0; j < n; j++) // one chain over splits
-            sum = fmaf(warp_shfl(weight, j), warp_shfl(part, j), sum);
-    }
-    return sum;
-}
-
-static int join_shared(const struct kv_layout *l, int group)
-{
-    return take_bytes<float>(l->head_dim) * 2 + take_bytes<float>(group) * 3;
-}
-
-__global__ void __launch_bounds__(THREADS) forced_join(const __grid_constant__ struct forced f)
-{
-    const int head = (int)blockIdx.x, head_dim = f.a.kv.layout.head_dim, group = f.group;
-    struct token t;
-    if (!token_at(&f, (int)blockIdx.y, &t))
-        return;
-    struct taken taken = {};
-    float *own_k = take<float>(&taken, head_dim), *own_v = take<float>(&taken, head_dim);
-    float *own = take<float>(&taken, group), *inverse = take<float>(&taken, group);
-    float *weight = take<float>(&taken, group);
-    const struct kv_layout l = t.kv.ring_slots > 0 ? f.a.kv.ring : f.a.kv.layout;
-    const int64_t unit = unit_of(&f, (int)blockIdx.y, head), part0 = unit * f.n_splits;
-    kv_round_row(&l, f.a.k + t.row * f.a.k_stride + (int64_t)head * head_dim, own_k);
-    kv_round_row(&l, f.a.v + t.row * f.a.v_stride + (int64_t)head * head_dim, own_v);
-    __syncthreads();
-    if (f.a.rope.cos) {
-        row_turn(&f.a.rope, evict_rank_new(&t.s.limits, t.now), own_k);
-        __syncthreads();
-    }
-    for (int r = warp_id(); r < group; r += THREADS / WARP) {
-        float logit = 0.0f;
-        for (int d = lane_id() % 16; d < head_dim; d += 16)
-            logit = fmaf(query_number(&f, &t, head * group + r, d), own_k[d], logit);
-        logit = math_softcap(warp_sum16(logit) * f.a.scale, f.a.cap);
-        float max = logit, sum = join_splits(&f, t.n_splits, part0, r, &max);
-        float e = math_exp(logit - max);
-        float inv = 1.0f / (sum + e + math_sink(f.a.sinks, head * group + r, max));
-        const int finite = fabsf(inv) < INFINITY;
-        if (lane_id() == 0) {
-            own[r] = e;
-            inverse[r] = inv;
-            weight[r] = finite ? e * inv : 0.0f;
-            f.own_weight[unit * group + r] = weight[r];
-            f.inverse[unit * group + r] = finite ? inv : 0.0f;
-        }
-    }
-    __syncthreads();
-    for (int i = (int)threadIdx.x; i < group * head_dim; i += THREADS) {
-        const int r = i / head_dim, d = i % head_dim;
-        float out = 0.0f;
-#pragma unroll 4
-        for (int split = 0; split < t.n_splits; split++) {
-            const int64_t at = (part0 + split) * group + r;
-            out = fmaf(f.weight[at], f.out[at * head_dim + d], out);
-        }
-        const int64_t to = t.row * f.a.out_stride + (int64_t)(head * group + r) * head_dim + d;
-        f.a.out[to] = fmaf(own[r], own_v[d], out) * inverse[r];
-    }
-    if (score_is_of_key(f.score.source) && warp_id() == 0) {
-        const float *k = f.a.k + t.row * f.a.k_stride + (int64_t)head * head_dim;
-        float number, *anchor = anchor_at(&t.kv, head);
-        if (anchor)
-            warp_anchor_add(f.anchor, k, NULL, head_dim, t.now, anchor);
-        number = anchor ? warp_alike(k, anchor, head_dim) : warp_norm(k, head_dim);
-        if (lane_id() == 0)
-            f.own_score[unit] = -number;
-    } else if (threadIdx.x == 0) {
-        float score = 0.0f;
-        for (int r = 0; r < group && f.adds; r++)
-            score = score + weight[r];
-        f.own_score[unit] = f.adds ? evict_score_next(&f.score, 0.0f, score, group, t.now) : 0.0f;
-    }
-}
-
 /* ---- host ---- */
 
-/* Where everything stands for up to n_parts (span, KV head, split); f NULL: bytes alone. */
-static int64_t forced_lay_out(struct forced *f, uint8_t *base, int64_t n_parts, int group,
+/* Bytes of scratch for n_units; f: where its arrays stand, or NULL. */
+static int64_t forced_lay_out(struct forced *f, uint8_t *base, int64_t n_units, int group,
                               int head_dim, int scores)
 {
-    const int64_t rows = n_parts * group * 4;
-    enum { N = 13 };
-    int64_t at[N + 1] = {0};
-    const int64_t bytes[N] = {rows,
-                              rows,
-                              rows,
-                              rows * head_dim,
-                              scores ? rows * SPLIT : 0,
-                              rows,
-                              rows,
-                              n_parts * 4,
-                              n_parts * 4,
-                              n_parts * 4,
-                              n_parts * 4,
-                              n_parts * (int64_t)sizeof(struct victim),
-                              n_parts * (int64_t)sizeof(struct evict_view)};
-    for (int i = 0; i < N; i++)
-        at[i + 1] = at[i] + round_up(bytes[i], 64);
+    int64_t at[N_FORCED_ARRAYS + 1] = {0};
+    for (int i = 0; i < N_FORCED_ARRAYS; i++)
+        at[i + 1] =
+            at[i] + round_up(n_units * forced_unit_bytes(i, group, head_dim, scores), 64);
     if (f) {
-        f->max = (float *)base;
-        f->sum = (float *)(base + at[1]);
-        f->weight = (float *)(base + at[2]);
-        f->out = (float *)(base + at[3]);
-        f->exps = (float *)(base + at[4]);
-        f->inverse = (float *)(base + at[5]);
-        f->own_weight = (float *)(base + at[6]);
-        f->own_score = (float *)(base + at[7]);
-        f->own_trait = (float *)(base + at[8]);
-        f->leaving = (float *)(base + at[9]);
-        f->leaving_trait = (float *)(base + at[10]);
-        f->victims = (struct victim *)(base + at[11]);
-        f->views = (struct evict_view *)(base + at[12]);
+        f->max = (float *)(base + at[FORCED_MAX]);
+        f->sum = (float *)(base + at[FORCED_SUM]);
+        f->weight = (float *)(base + at[FORCED_WEIGHT]);
+        f->out = (float *)(base + at[FORCED_OUT]);
+        f->exps = (float *)(base + at[FORCED_EXPS]);
+        f->inverse = (float *)(base + at[FORCED_INVERSE]);
+        f->own_weight = (float *)(base + at[FORCED_OWN_WEIGHT]);
+        f->own_score = (float *)(base + at[FORCED_OWN_SCORE]);
+        f->own_trait = (float *)(base + at[FORCED_OWN_TRAIT]);
+        f->leaving = (float *)(base + at[FORCED_LEAVING]);
+        f->leaving_trait = (float *)(base + at[FORCED_LEAVING_TRAIT]);
+        f->victims = (struct victim *)(base + at[FORCED_VICTIMS]);
+        f->views = (struct evict_view *)(base + at[FORCED_VIEWS]);
     }
-    return at[N];
+    return at[N_FORCED_ARRAYS];
 }
 
-static int forced_splits(int slots_max, int ring)
-{
-    return (int)max_i64(1, ceil_div(slots_max, SPLIT) + ring);
-}
-
-int64_t cuda_attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,
-                                         int n_kv_heads, int head_dim, int scores)
+int64_t cuda_attend_forced_scratch_bytes(const struct ops *ops, int n_spans, int slots_max,
+                                         int n_heads, int n_kv_heads, int head_dim, int scores)
 {
     (void)ops;
-    int64_t n_parts = max_i64(PARTS, (int64_t)n_kv_heads * forced_splits(slots_max, 1));
-    return forced_lay_out(NULL, NULL, n_parts, n_heads / n_kv_heads, head_dim, scores);
+    const int group = n_heads / n_kv_heads;
+    const int64_t span_units = (int64_t)n_kv_heads * forced_splits(slots_max, 1);
+    return forced_lay_out(NULL, NULL, forced_units(n_spans, span_units, group, head_dim, scores),
+                          group, head_dim, scores);
 }
 
 template <int R> static void split_launch(cudaStream_t stream, struct forced *f, int n_spans)
@@ -638,7 +523,6 @@ template <int R> static void split_launch(cudaStream_t stream, struct forced *f,
 /* One token of n_spans spans. */
 static void token_launch(cudaStream_t stream, struct forced *f, int n_spans)
 {
-    const unsigned heads = (unsigned)f->a.kv.layout.n_kv_heads, spans = (unsigned)n_spans;
     if (f->group == 1)
         split_launch<1>(stream, f, n_spans);
     else if (f->group == 2)
@@ -647,9 +531,11 @@ static void token_launch(cudaStream_t stream, struct forced *f, int n_spans)
         split_launch<4>(stream, f, n_spans);
     else
         split_launch<8>(stream, f, n_spans);
-    LAUNCH(forced_join, dim3(heads, spans), THREADS, join_shared(&f->a.kv.layout, f->group), stream,
-           *f);
-    forced_evict(stream, f, n_spans);
+    queue_join(stream, f, n_spans);
+    if (f->scores) {
+        queue_score(stream, f, n_spans);
+        queue_place(stream, f, n_spans);
+    }
 }
 
 void cuda_attend_forced(cudaStream_t stream, const struct ops *ops,
@@ -665,10 +551,11 @@ void cuda_attend_forced(cudaStream_t stream, const struct ops *ops,
     f.anchor = evict_anchor_of(&f.score);
     f.group = args->n_heads / n_kv_heads;
     f.n_splits = forced_splits(args->slots_max, args->kv.rings != NULL);
-    const int64_t parts = (int64_t)n_kv_heads * f.n_splits, n_parts = max_i64(PARTS, parts);
-    const int at_once = (int)(n_parts / parts);
-    forced_lay_out(&f, (uint8_t *)args->scratch, n_parts, f.group, args->kv.layout.head_dim,
-                   f.adds);
+    const int head_dim = args->kv.layout.head_dim;
+    const int64_t span_units = (int64_t)n_kv_heads * f.n_splits;
+    const int64_t n_units = forced_units(args->n_spans, span_units, f.group, head_dim, f.adds);
+    const int at_once = (int)(n_units / span_units); // the other rows take turns
+    forced_lay_out(&f, (uint8_t *)args->scratch, n_units, f.group, head_dim, f.adds);
     for (f.first_span = 0; f.first_span < args->n_spans; f.first_span += at_once)
         for (f.step = 0; f.step < args->n_max; f.step++)
             token_launch(stream, &f, (int)min_i64(at_once, args->n_spans - f.first_span));

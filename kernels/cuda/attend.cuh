@@ -1,5 +1,5 @@
-/* kernels/cuda/attend.cuh - what the launches of a token of attend_forced share: attend.cu has its
- * sums, attend_evict.cu its scores, its victim and its place.
+/* kernels/cuda/attend.cuh - what the launches of a token of attend_forced share: attend.cu has the
+ * splits, attend_join.cu joins them and stores the token, attend_evict.cu has the scores.
  *
  * Owns: scratch between launches, and which token of which span a block is about. */
 #ifndef KERNELS_CUDA_ATTEND_CUH
@@ -7,16 +7,8 @@
 
 #include "kernels/cuda/kv.cuh"
 
-#define SPLIT       256 // slots
 #define SPLIT_PAGES (SPLIT / KV_PAGE_SLOTS)
 #define THREADS     SPLIT // a thread has a slot, a warp a page
-
-/* The first to go among the page slots of a split. */
-struct victim {
-    uint64_t key; // (rank, position); all ones: none may go
-    int slot, n_live;
-    float score;
-};
 
 struct forced {
     struct attend_forced_args a;
@@ -100,6 +92,18 @@ DEVICE void row_turn(const struct slot_rope *rope, int rank, float *x)
     }
 }
 
+/* Number d of a query head, where positions are ranks rotated by the slots that its head keeps. */
+DEVICE float query_number(const struct forced *f, const struct token *t, int query_head, int d)
+{
+    const float *q =
+        f->a.q + t->row * f->a.q_stride + (int64_t)query_head * f->a.kv.layout.head_dim;
+    float x = q[d];
+    if (f->a.rope.cos && d < f->a.rope.rope_dim)
+        x = turned(&f->a.rope, evict_rank_new(&t->s.limits, t->now), d, x,
+                   q[turns_with(&f->a.rope, d)]);
+    return f->round_q ? bf16_to_f32(f32_to_bf16(x)) : x;
+}
+
 /* The norm of x [n], by a warp. */
 DEVICE float warp_norm(const float *x, int n)
 {
@@ -148,7 +152,67 @@ DEVICE float warp_apart(const float *v, const float *anchor, int n, int n_tokens
     return sqrtf(warp_sum16(square));
 }
 
-/* Queues what follows on the join of one token of n_spans spans. */
-void forced_evict(cudaStream_t stream, const struct forced *f, int n_spans);
+/* ---- scores and victims ---- */
+
+/* Of all splits and the new token; empty where the policy has none. */
+DEVICE struct evict_view head_view(const struct forced *f, const struct token *t, int64_t unit)
+{
+    struct evict_view view = evict_view_empty();
+    if (!evict_has_view(&f->score))
+        return view;
+    for (int i = 0; i < t->n_splits; i++)
+        evict_view_join(&view, &f->views[unit * f->n_splits + i]);
+    evict_view_add(&view, f->own_score[unit], f->own_trait[unit]);
+    return view;
+}
+
+/* The first to go of a block of THREADS: of every thread a key, all ones for none, and the live
+ * slots that the thread has seen. A barrier has to follow before `to` is read. */
+DEVICE void victim_of_block(struct taken *taken, uint64_t key, int slot, float score, int live,
+                            struct victim *to)
+{
+    uint64_t *keys = take<uint64_t>(taken, THREADS / WARP);
+    int *n_live = take<int>(taken, THREADS / WARP), *winner = take<int>(taken, 1);
+    uint64_t least = warp_least(key);
+    int sum = warp_sum(live);
+    if (lane_id() == 0) {
+        keys[warp_id()] = least;
+        n_live[warp_id()] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *winner = -1;
+        to->key = ~(uint64_t)0;
+        to->n_live = 0;
+        to->slot = -1;
+        to->score = 0.0f;
+        for (int i = 0; i < THREADS / WARP; i++) {
+            if (keys[i] < to->key) {
+                to->key = keys[i];
+                *winner = i;
+            }
+            to->n_live += n_live[i];
+        }
+    }
+    __syncthreads();
+    if (*winner == warp_id() && key == least) { // positions differ: one thread
+        to->slot = slot;
+        to->score = score;
+    }
+}
+
+static inline int victim_shared(void)
+{
+    return take_bytes<uint64_t>(THREADS / WARP) + take_bytes<int>(THREADS / WARP) +
+           take_bytes<int>(1);
+}
+
+/* ---- launches of one token of n_spans spans ---- */
+
+/* Splits to outputs. Where the policy has no scores the token is stored by the same launch. */
+void queue_join(cudaStream_t stream, const struct forced *f, int n_spans);
+/* Where the policy has scores: what follows on the join, and then the token is stored. */
+void queue_score(cudaStream_t stream, const struct forced *f, int n_spans);
+void queue_place(cudaStream_t stream, const struct forced *f, int n_spans);
 
 #endif

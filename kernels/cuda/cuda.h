@@ -34,8 +34,8 @@ int64_t cuda_matmul_scratch_bytes(const struct ops *ops, int m, int n, int k);
 int64_t cuda_expert_matmul_scratch_bytes(const struct ops *ops, int m, int n_used, int n, int k);
 int64_t cuda_attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_heads,
                                          int n_kv_heads, int head_dim);
-int64_t cuda_attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,
-                                         int n_kv_heads, int head_dim, int scores);
+int64_t cuda_attend_forced_scratch_bytes(const struct ops *ops, int n_spans, int slots_max,
+                                         int n_heads, int n_kv_heads, int head_dim, int scores);
 int64_t cuda_prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_kv_heads,
                                        int head_dim);
 

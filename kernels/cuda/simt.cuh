@@ -24,6 +24,7 @@
 // System headers are in by now: what our own ones define inline is for host and device.
 #define inline inline __host__ __device__
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/forced.h"
 #include "kernels/dtype_columns.h"
 #include "kernels/dtype_own.h"
 #include "kernels/math.h"

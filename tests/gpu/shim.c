@@ -223,11 +223,11 @@ int64_t cuda_attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max
     return scratch()->attend_prompt(&on, n_prompt_max, n_heads, n_kv_heads, head_dim);
 }
 
-int64_t cuda_attend_forced_scratch_bytes(const struct ops *ops, int slots_max, int n_heads,
-                                         int n_kv_heads, int head_dim, int scores)
+int64_t cuda_attend_forced_scratch_bytes(const struct ops *ops, int n_spans, int slots_max,
+                                         int n_heads, int n_kv_heads, int head_dim, int scores)
 {
     const struct ops on = there(ops);
-    return scratch()->attend_forced(&on, slots_max, n_heads, n_kv_heads, head_dim, scores);
+    return scratch()->attend_forced(&on, n_spans, slots_max, n_heads, n_kv_heads, head_dim, scores);
 }
 
 int64_t cuda_prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_kv_heads,
