@@ -193,14 +193,16 @@ void engine_costs(const struct model *model, const struct device *device, const 
             evict_in_turn(evict, kind) ? 0 : pages_written(s, slots, evict);
     }
     costs->prompt_page_bytes = prompt.page_bytes;
-    costs->scratch_bytes =
-        layer_scratch_bytes(device->api->scratch, ops, model, PLAN_TILE_TOKENS, work->prompt_max,
-                            round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS), evict);
-    costs->route_bytes =
-        s->n_experts > 0 ? route_bytes(PLAN_TILE_TOKENS, s->n_experts, s->n_experts_used) : 0;
-    costs->attend_bytes =
-        layer_attend_bytes(device_cpu()->api->scratch, ops, model, work->prompt_max,
-                           round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS), evict);
+    const int64_t slots = round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS);
+    for (int i = 0; i < PLAN_TILES; i++) {
+        const int tile = PLAN_TILE_TOKENS << i;
+        costs->scratch_bytes[i] = layer_scratch_bytes(device->api->scratch, ops, model, tile,
+                                                      work->prompt_max, slots, evict);
+        costs->route_bytes[i] =
+            s->n_experts > 0 ? route_bytes(tile, s->n_experts, s->n_experts_used) : 0;
+    }
+    costs->attend_bytes = layer_attend_bytes(device_cpu()->api->scratch, ops, model,
+                                             work->prompt_max, slots, evict);
     costs->sizes = (struct plan_sizes){.weight_home = sizeof(struct weight_home),
                                        .frame = sizeof(struct frame),
                                        .last_write = sizeof(struct last_write),
