@@ -11,8 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define EXPERTS_FEW      0.5 // of a layer's experts
-#define POSITIONS_DEVICE 256 // that the head works on at once: it reads its weights for each tile
+#define EXPERTS_FEW 0.5 // of a layer's experts
 
 struct plan_wish plan_wish_any(void)
 {
@@ -243,7 +242,7 @@ static void derive_tiles(struct plan *plan)
         plan->tile_tokens = PLAN_TILE_TOKENS;
     while (plan->tile_tokens > PLAN_TILE_TOKENS && plan->tile_tokens / 2 >= plan->step_tokens)
         plan->tile_tokens /= 2;
-    plan->tile_positions = plan->device ? (int)min64(plan->head_positions, POSITIONS_DEVICE)
+    plan->tile_positions = plan->device ? (int)min64(plan->head_positions, PLAN_DEVICE_POSITIONS)
                                         : PLAN_TILE_POSITIONS;
 }
 

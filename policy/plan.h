@@ -16,10 +16,12 @@ enum plan_codec { PLAN_CODEC_NONE, PLAN_CODEC_ZSTD };
 
 #define PLAN_LAYERS_MAX    (SHAPE_LAYERS_MAX + SHAPE_VOCAB_MAX / HEAD_TILE + 1)
 /* What is worked on at once in RAM: tokens by a layer, positions by the head. On a device a tile of
- * tokens has one of PLAN_TILES sizes, each twice the one before. */
-#define PLAN_TILE_TOKENS    256
-#define PLAN_TILE_POSITIONS 64
-#define PLAN_TILES          4
+ * tokens has one of PLAN_TILES sizes, each twice the one before, and one of positions is larger:
+ * weights are read again for every tile. */
+#define PLAN_TILE_TOKENS      256
+#define PLAN_TILES            4
+#define PLAN_TILE_POSITIONS   64
+#define PLAN_DEVICE_POSITIONS 256
 
 #define PLAN_BATCH_MAX     4096 // rows of one batch
 #define PLAN_ROWS_MAX      (1 << 16)
