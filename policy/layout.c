@@ -7,6 +7,7 @@
 
 #define PIECE       1048576 // has a checksum of its own (MOVER_PIECE)
 #define ARRAY_ALIGN 64
+#define TILE_SHARE  32      // of a device's memory one part: a layer or two stream that would stay
 
 #define LAYOUT_ACCOUNT(id, account, arena) PLAN_BYTES_##account,
 static const enum plan_account accounts[N_LAYOUT_IDS] = {LAYOUT_PARTS(LAYOUT_ACCOUNT)};
@@ -214,13 +215,20 @@ int64_t layout_rope_rows(const struct work *work, const struct evict *evict)
     return min64(work->tokens_max, max64(work->prompt_max, work->slots_max + 1));
 }
 
+/* Scratch and routes were counted for some sizes of a tile: of these the first that is enough. */
+static int tile_size(int tile_tokens)
+{
+    int i = 0;
+    while (i < PLAN_TILES - 1 && PLAN_TILE_TOKENS << i < tile_tokens)
+        i++;
+    return i;
+}
+
 /* What a tile of tokens passes through in a layer. */
 static void lay_tile(struct build *b)
 {
-    const struct plan *p = b->plan;
     const struct shape *s = b->shape;
-    int64_t tile = p->tile_tokens;
-    int64_t angles = shape_ropes(s) * layout_rope_rows(b->work, b->evict) * (s->rope_dim / 2);
+    int64_t tile = b->plan->tile_tokens;
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
     array(b, LAYOUT_NORMED, tile, plan_token_bytes(s));
     array(b, LAYOUT_Q, tile * heads, 4);
@@ -232,11 +240,51 @@ static void lay_tile(struct build *b)
         array(b, LAYOUT_UP, tile * shape_mlp_numbers(s), 4);
     if (s->n_experts > 0) {
         array(b, LAYOUT_ROUTER, tile * s->n_experts, 4);
-        array(b, LAYOUT_ROUTE, b->costs->route_bytes, 1);
+        array(b, LAYOUT_ROUTE, b->costs->route_bytes[tile_size((int)tile)], 1);
         array(b, LAYOUT_EXPERT_OUT, tile * s->n_experts_used * s->dim, 4);
         array(b, LAYOUT_SHARED_OUT, s->shared_dim > 0 ? tile * s->dim : 0, 4);
         array(b, LAYOUT_SHARES, tile * s->shared_gate, 4);
     }
+}
+
+/* Rows of a batch attend side by side, as many as the device's kernels take at once. */
+static void lay_scratch(struct build *b)
+{
+    const struct plan *p = b->plan;
+    const struct plan_costs *c = b->costs;
+    const int64_t rows = min64(p->batch * c->attend_row_bytes, c->attend_rows_bytes);
+    const int64_t tile = c->scratch_bytes[tile_size(p->tile_tokens)];
+    blocks(b, LAYOUT_SCRATCH, 1, max64(tile, p->attn_cpu ? 0 : rows));
+}
+
+int64_t layout_tile_bytes(const struct shape *shape, const struct plan_costs *costs,
+                          int tile_tokens)
+{
+    const struct plan plan = {.device = 1, .tile_tokens = tile_tokens};
+    struct layout layout = {0};
+    struct plan_bytes bytes = {0};
+    struct build b = {
+        .l = &layout, .plan = &plan, .shape = shape, .costs = costs, .bytes = &bytes};
+    lay_tile(&b);
+    lay_scratch(&b);
+    return layout.n_bytes[ARENA_DEVICE];
+}
+
+int layout_tile_tokens(const struct shape *shape, const struct plan_costs *costs,
+                       int64_t device_bytes)
+{
+    int i = PLAN_TILES - 1;
+    while (i > 0 && device_bytes >= 0 &&
+           layout_tile_bytes(shape, costs, PLAN_TILE_TOKENS << i) > device_bytes / TILE_SHARE)
+        i--;
+    return PLAN_TILE_TOKENS << i;
+}
+
+static void lay_ropes(struct build *b)
+{
+    const struct plan *p = b->plan;
+    const struct shape *s = b->shape;
+    int64_t angles = shape_ropes(s) * layout_rope_rows(b->work, b->evict) * (s->rope_dim / 2);
     array(b, LAYOUT_ROPE_COS, angles, 4);
     array(b, LAYOUT_ROPE_SIN, angles, 4);
     if (p->attn_cpu && b->evict->positions == EVICT_POSITIONS_SLOT) {
@@ -271,16 +319,6 @@ static void lay_attend(struct build *b, int64_t tables)
     blocks(b, LAYOUT_ATTEND_SCRATCH, 1, b->costs->attend_bytes);
 }
 
-/* Rows of a batch attend side by side, as many as the device's kernels take at once. */
-static int64_t scratch_bytes(const struct build *b)
-{
-    const struct plan *p = b->plan;
-    const struct plan_costs *c = b->costs;
-    const int64_t all = p->batch * c->attend_row_bytes;
-    const int64_t rows = all < c->attend_rows_bytes ? all : c->attend_rows_bytes;
-    return max64(c->scratch_bytes, p->attn_cpu ? 0 : rows);
-}
-
 static void lay_layer(struct build *b)
 {
     const struct plan *p = b->plan;
@@ -289,6 +327,7 @@ static void lay_layer(struct build *b)
     int64_t row_pages = p->slots_cap / PLAN_PAGE_SLOTS, page = b->costs->prompt_page_bytes;
     int64_t prompt_pages = layout_prompt_pages(p);
     lay_tile(b);
+    lay_ropes(b);
     blocks(b, LAYOUT_PROMPT_PAGES, 1, prompt_pages * page);
     blocks(b, LAYOUT_SHARED_PAGES, 1, ceil_div64(p->shared_tokens, PLAN_PAGE_SLOTS) * page);
     array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PLAN_PAGE_SLOTS * s->n_kv_heads, 4);
@@ -303,11 +342,11 @@ static void lay_layer(struct build *b)
         arrays(b, LAYOUT_SEEN_TABLES, in_flight, tables, 1);
         arrays(b, LAYOUT_DIRTY_BACK, in_flight, p->batch, dirty);
     }
-    array(b, LAYOUT_LOGITS, (int64_t)LAYOUT_POSITION_TILE * HEAD_TILE, 4);
-    array(b, LAYOUT_HEAD_IN, (int64_t)LAYOUT_POSITION_TILE * s->dim, 4);
+    array(b, LAYOUT_LOGITS, (int64_t)p->tile_positions * HEAD_TILE, 4);
+    array(b, LAYOUT_HEAD_IN, (int64_t)p->tile_positions * s->dim, 4);
     if (s->embed_dim != s->dim)
-        array(b, LAYOUT_HEAD_NARROW, (int64_t)LAYOUT_POSITION_TILE * s->embed_dim, 4);
-    blocks(b, LAYOUT_SCRATCH, 1, scratch_bytes(b));
+        array(b, LAYOUT_HEAD_NARROW, (int64_t)p->tile_positions * s->embed_dim, 4);
+    lay_scratch(b);
     array(b, LAYOUT_STEP_PAGES, p->pages_batch, 4);
     array(b, LAYOUT_STEP_OWNERS, p->pages_batch, 8);
 }

@@ -111,12 +111,12 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(ATTEND_TABLES, workspace, HOST)  /* [i: 2] as TABLES */                                      \
     X(ATTEND_CUTS, workspace, HOST)    /* as CUTS */                                               \
     X(ATTEND_SCRATCH, workspace, HOST) /* as SCRATCH */                                            \
-    X(LOGITS, head, DEVICE)            /* [LAYOUT_POSITION_TILE][HEAD_TILE] f32 */                 \
-    X(HEAD_IN, head, DEVICE)           /* [LAYOUT_POSITION_TILE][dim] f32 */                       \
-    X(HEAD_NARROW, head, DEVICE)  /* [LAYOUT_POSITION_TILE][embed_dim] f32, where it is another */ \
-    X(SCRATCH, workspace, DEVICE) /* of kernels */                                                 \
-    X(STEP_PAGES, kv_meta, HOST)  /* [pages_batch] page ids that a step reads */                   \
-    X(STEP_OWNERS, kv_meta, HOST) /* [pages_batch] whose they are */                               \
+    X(LOGITS, head, DEVICE)            /* [tile_positions][HEAD_TILE] f32 */                       \
+    X(HEAD_IN, head, DEVICE)           /* [tile_positions][dim] f32 */                             \
+    X(HEAD_NARROW, head, DEVICE)       /* [tile_positions][embed_dim] f32, where it is another */  \
+    X(SCRATCH, workspace, DEVICE)      /* of kernels */                                            \
+    X(STEP_PAGES, kv_meta, HOST)       /* [pages_batch] page ids that a step reads */              \
+    X(STEP_OWNERS, kv_meta, HOST)      /* [pages_batch] whose they are */                          \
     /* what stays */                                                                               \
     X(WEIGHTS, weights_resident, DEVICE) /* weights[layer] */                                      \
     X(KV, kv, ATTEND)                    /* [extents of it][the layer's] pages */                  \
@@ -128,8 +128,6 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
 #define LAYOUT_ID(id, account, arena) LAYOUT_##id,
 enum layout_id { LAYOUT_PARTS(LAYOUT_ID) N_LAYOUT_IDS };
 #undef LAYOUT_ID
-
-#define LAYOUT_POSITION_TILE 64 // positions of the head worked on at once
 
 struct layout_part {
     enum layout_arena arena;
@@ -171,6 +169,14 @@ struct layout_stays {
 };
 struct layout_stays layout_stays(const struct plan *plan, const struct weights_info *w,
                                  const struct plan_costs *costs);
+
+/* Bytes that a tile of so many tokens passes through in a layer, scratch included. */
+int64_t layout_tile_bytes(const struct shape *shape, const struct plan_costs *costs,
+                          int tile_tokens);
+/* Tokens of a tile on a device: as many as take a small part of its memory (< 0: no limit). Kernels
+ * fill a device better, and weights that stay there are read less often. */
+int layout_tile_tokens(const struct shape *shape, const struct plan_costs *costs,
+                       int64_t device_bytes);
 
 /* Positions that anything is rotated by: those of the longest row; where positions are ranks, those
  * of the longest prompt, or as many as slots, and one for the new token. */

@@ -7,10 +7,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "policy/layout.h"
+#include "policy/plan.h"
 #include "policy/rates.h"
 
 #define DECODE_FLOPS 16 // a number that is not stored as matmuls read it costs so many more
+#define ROWS_BUSY    64 // so many rows that attend keep all threads busy: one of matmul_rows
 
 #define INFO(key, part, needed, max, unit) {#key, unit, MACHINE_##part, needed, max},
 const struct machine_rate_info machine_rates[N_MACHINE_RATES] = {MACHINE_RATES(INFO)};
@@ -171,7 +172,7 @@ double model_layer_s(const struct model_rates *r, enum weight_state state, doubl
 
 double model_head_s(const struct model_rates *r, enum weight_state state, double positions)
 {
-    return seconds_at(r->head_s[state], LAYOUT_POSITION_TILE, positions);
+    return seconds_at(r->head_s[state], PLAN_TILE_POSITIONS, positions);
 }
 
 double model_rows_s(const struct model_rates *r, double tokens)
@@ -186,7 +187,7 @@ double model_prompts_s(const struct model_rates *r, double prompts, double token
 
 double model_attend_s(const struct model_rates *r, double tokens, double slots)
 {
-    const int tile = LAYOUT_POSITION_TILE; // so many rows keep all threads busy
+    const int tile = ROWS_BUSY;
     double each = min_d(tokens, tile);
     int i = 0;
     if (tokens <= 0)

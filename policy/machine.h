@@ -177,8 +177,8 @@ void model_rates_derive(struct model_rates *r, const struct machine *m,
  * they take as long as the more. */
 void model_rates_ascend(struct model_rates *r);
 /* Seconds at any number of tokens, by straight lines between those of the table, from 0 at none;
- * beyond what the engine takes at once (256 tokens of a layer, 64 positions of the head) in tiles
- * of that and a rest. */
+ * beyond what the engine takes at once in RAM (256 tokens of a layer, 64 positions of the head) in
+ * tiles of that and a rest. */
 double model_layer_s(const struct model_rates *r, enum weight_state state, double tokens);
 double model_head_s(const struct model_rates *r, enum weight_state state, double positions);
 double model_rows_s(const struct model_rates *r, double tokens);

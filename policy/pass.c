@@ -149,12 +149,11 @@ static void cost_on_cpu(const struct pricing *p, const struct load *l, struct st
     c->embed = step_s + gather_s(p, l, c->slice[0]);
 }
 
-/* Seconds of matmuls over `bytes` of tiles that hold `flops` a token. */
-static double device_s(const struct pricing *p, double bytes, double flops, double tokens)
+/* Seconds of matmuls over `bytes` of weights that hold `flops` a token, `tile` tokens at once. */
+static double device_s(const struct pricing *p, double bytes, double flops, double tokens, int tile)
 {
     const struct machine *m = p->set->machine;
-    double tiles = ceil(tokens / p->plan->tile_tokens);
-    return max_d(rate(tiles * bytes, m->device_read.value),
+    return max_d(rate(ceil(tokens / tile) * bytes, m->device_read.value),
                  rate(tokens * flops, m->device_flops.value));
 }
 
@@ -173,15 +172,16 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
     double bytes = (double)set->weights->tile_bytes[1];
     bytes = bytes > 0 ? bytes : (double)set->weights->layer_bytes[1];
     double share = qkv / (qkv + rest);
-    c->before = device_s(p, bytes * share, 2 * qkv, tokens) + launches;
-    c->after = device_s(p, bytes * (1 - share), 2 * used, tokens) + launches;
+    const int tile = p->plan->tile_tokens;
+    c->before = device_s(p, bytes * share, 2 * qkv, tokens, tile) + launches;
+    c->after = device_s(p, bytes * (1 - share), 2 * used, tokens, tile) + launches;
     c->embed = launches;
     double slice = p->plan->layers > p->plan->decoder + 1
                        ? (double)set->weights->layer_bytes[p->plan->decoder + 1]
                        : 0;
     c->slice[0] = c->slice[1] =
         device_s(p, slice, 2.0 * s->dim * HEAD_TILE * head_tiles(set, p->plan),
-                 (double)l->positions) +
+                 (double)l->positions, p->plan->tile_positions) +
         launches;
     if (p->plan->attn_cpu) {
         for (int kind = KV_MOST; kind < p->kinds; kind++)

@@ -235,6 +235,17 @@ static void clamp_homes(struct plan *plan)
         plan->device ? clamp(plan->hidden_ram, plan->batches - plan->hidden_near) : 0;
 }
 
+/* What is worked on at once changes no byte of the answer. */
+static void derive_tiles(struct plan *plan)
+{
+    if (plan->tile_tokens == 0)
+        plan->tile_tokens = PLAN_TILE_TOKENS;
+    while (plan->tile_tokens > PLAN_TILE_TOKENS && plan->tile_tokens / 2 >= plan->step_tokens)
+        plan->tile_tokens /= 2;
+    plan->tile_positions = plan->device ? (int)min64(plan->head_positions, PLAN_DEVICE_POSITIONS)
+                                        : PLAN_TILE_POSITIONS;
+}
+
 void plan_derive(struct plan *plan, const struct weights_info *w, const struct work *work)
 {
     plan->layers = w->n_layers;
@@ -282,8 +293,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
      * rows have, and no more than enter (a prompt longer than the gate enters alone). */
     int64_t scored = max64(plan->prefill_tokens, work->scored_prompt_max);
     plan->head_positions = plan->batch + min64(scored, work->scored_positions);
-    if (plan->tile_tokens == 0)
-        plan->tile_tokens = PLAN_TILE_TOKENS;
+    derive_tiles(plan);
     /* In RAM one set is decoded while the next is read. A device decodes later: what a step reads
      * is one set, and so many stand as steps may be queued. */
     plan->gather_sets = plan->device ? plan->window : 2;

@@ -15,9 +15,16 @@ enum tier_kind { TIER_DEVICE, TIER_RAM, TIER_NVME, N_TIERS };
 enum plan_codec { PLAN_CODEC_NONE, PLAN_CODEC_ZSTD };
 
 #define PLAN_LAYERS_MAX    (SHAPE_LAYERS_MAX + SHAPE_VOCAB_MAX / HEAD_TILE + 1)
+/* What is worked on at once in RAM: tokens by a layer, positions by the head. On a device a tile of
+ * tokens has one of PLAN_TILES sizes, each twice the one before, and one of positions is larger:
+ * weights are read again for every tile. */
+#define PLAN_TILE_TOKENS      256
+#define PLAN_TILES            4
+#define PLAN_TILE_POSITIONS   64
+#define PLAN_DEVICE_POSITIONS 256
+
 #define PLAN_BATCH_MAX     4096 // rows of one batch
 #define PLAN_ROWS_MAX      (1 << 16)
-#define PLAN_TILE_TOKENS   256  // tokens that a layer works on at once
 #define PLAN_SHARED_TOKENS 1024 // longest prefix that prompts of one step compute once
 #define PLAN_PAGE_SLOTS    32   // slots of a KV page (KV_PAGE_SLOTS)
 #define PLAN_DISK_BLOCK    4096 // what frames and pages are aligned to
@@ -100,11 +107,12 @@ struct plan_costs {
     int64_t text_bytes;        // tokenizer, rows being parsed, journal buffers
     int64_t io_bytes;          // mover's rings and tables
     int64_t row_token_bytes;   // per token of a live row (ids, output text)
-    int64_t scratch_bytes;     // kernels' scratch at tile_tokens and the longest row
-    int64_t attend_row_bytes;  // of it, decode attention over one row of a batch
-    int64_t attend_rows_bytes; // the same over all rows of a tile: may be less than rows times that
-    int64_t route_bytes;       // of a tile's tokens; 0 without experts
-    int64_t attend_bytes;      // the CPU's, where it attends beside a device
+    int64_t attend_bytes;      // kernels' scratch of the CPU, where it attends beside a device
+    /* By size of a tile (PLAN_TILE_TOKENS << i): kernels' scratch, which covers the longest row,
+     * too; where the tile's tokens go, 0 without experts. */
+    int64_t scratch_bytes[PLAN_TILES], route_bytes[PLAN_TILES];
+    int64_t attend_row_bytes;  // scratch of decode attention over one row of a batch
+    int64_t attend_rows_bytes; // the same over any number of rows: may be less than rows times that
     struct plan_sizes sizes;
     int64_t filter_bytes;     // more per row that samples under a filter
     int64_t edit_bytes;       // of one changed logit
@@ -148,7 +156,8 @@ struct plan {
     int64_t pass_tokens;        // most tokens of a whole pass
     int64_t step_tokens;        // most tokens of one batch in a pass
     int64_t head_positions;     // most positions of one batch that reach the head
-    int tile_tokens;            // tokens that a layer works on at once
+    int tile_tokens;            // tokens that a layer works on at once, whole pages
+    int tile_positions;         // positions that the head works on at once
     int experts_few;            // tokens of a pass, at most, for which streamed layers come without
                                 // their experts, and these when they are wanted; 0: never
     int64_t weight_frame_bytes; // largest layer that goes through a frame: streamed, or decoded
@@ -258,8 +267,8 @@ int64_t plan_token_bytes(const struct shape *shape);
 
 /* Fills the derived fields (frames, look-ahead limits, token bounds, page pools) from the chosen
  * ones: batch, batches, resident, homes, ahead_*, prefill_tokens, tile_tokens. Counts beyond what
- * there is are lowered, and so is look-ahead beyond
- * what the order of bytes allows is lowered. */
+ * there is are lowered, and so are look-ahead beyond what the order of bytes allows, and a tile of
+ * which no step of the plan would fill half. */
 void plan_derive(struct plan *plan, const struct weights_info *w, const struct work *work);
 
 /* Lays out and counts every byte. Returns 0 when the plan fits the budgets, else -1 with `why`

@@ -258,7 +258,7 @@ struct plan search_candidate(const struct search *s, int batch, int batches, str
     p.codec = s->codec;
     p.no_sharing = s->wish->no_sharing > 0;
     p.decoder = s->set->weights->n_decoder;
-    p.tile_tokens = PLAN_TILE_TOKENS;
+    p.tile_tokens = s->tile_tokens;
     p.resident = wished_resident(s) < 0 ? 0 : wished_resident(s);
     p.ahead_weights = wish->ahead_weights >= 0 ? wish->ahead_weights : search_ahead(&p);
     int moves = p.kv_near < extents || p.hidden_near < batches;
@@ -366,6 +366,20 @@ static const struct ranked *search_all(struct search *s, int codec)
     return search_climb(s);
 }
 
+/* With the tile that suits the device's memory; where no plan fits beside it, with the smallest. */
+static const struct ranked *search_tiles(struct search *s, int codec)
+{
+    const struct setting *set = s->set;
+    s->tile_tokens = s->wish->device
+                         ? layout_tile_tokens(set->shape, set->costs, s->budget->device)
+                         : PLAN_TILE_TOKENS;
+    const struct ranked *best = search_all(s, codec);
+    if (best || s->tile_tokens == PLAN_TILE_TOKENS)
+        return best;
+    s->tile_tokens = PLAN_TILE_TOKENS;
+    return search_all(s, codec);
+}
+
 /* A shared disk may turn out faster than its probe: decoding has to keep ahead of it. */
 int plan_search_encodes(const struct setting *set, const struct plan_wish *wish)
 {
@@ -384,7 +398,7 @@ int plan_search(const struct setting *set, const struct plan_wish *wish,
     s.tried = memory;
     s.memory = s.tried + TRIED_MOST;
     const struct ranked *best =
-        search_all(&s, wish->codec == PLAN_CODEC_ZSTD ? PLAN_CODEC_ZSTD : PLAN_CODEC_NONE);
+        search_tiles(&s, wish->codec == PLAN_CODEC_ZSTD ? PLAN_CODEC_ZSTD : PLAN_CODEC_NONE);
     if (!best) {
         snprintf(why, (size_t)why_cap, "%s%s", s.why[0] ? "the smallest plan " : "no plan fits",
                  s.why);
@@ -394,7 +408,7 @@ int plan_search(const struct setting *set, const struct plan_wish *wish,
     double best_s = best->s;
     if (!plan_search_encodes(set, wish))
         return 0;
-    const struct ranked *with = search_all(&s, PLAN_CODEC_ZSTD);
+    const struct ranked *with = search_tiles(&s, PLAN_CODEC_ZSTD);
     if (with && with->plan.codec != PLAN_CODEC_NONE &&
         with->s + set->costs->codec_make_s < best_s * CODEC_GAIN)
         *plan = with->plan;

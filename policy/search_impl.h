@@ -37,7 +37,7 @@ struct search {
     const struct plan_wish *wish;
     const struct budget *budget;
     void *memory; // of plan_cost
-    int codec;    // of every candidate
+    int codec, tile_tokens; // of every candidate
     struct ranked estimated[ESTIMATED];
     int n_estimated;
     struct ranked *tried;         // [TRIED_MOST]

@@ -23,9 +23,9 @@ static int about(double a, double b, double by)
     return fabs(a - b) <= by * fabs(b);
 }
 
-/* A search ends by its work, so that a smaller budget may be given the luckier end: 7 % were seen.
+/* A search ends by its work, so that a smaller budget may be given the luckier end: 11 % were seen.
  */
-#define SLACK 1.1
+#define SLACK 1.15
 
 /* More memory of either kind is not slower; with enough of the device's nothing moves. */
 static void test_device_memory_helps(void **state)
@@ -474,7 +474,8 @@ static int64_t scratch_of(int batch, int attn_cpu)
                                           .ahead_state = 1});
     const struct plan_costs saved = costs;
     assert_int_equal(check(&p, &NO_BUDGET, &with, why, sizeof why), 0);
-    costs.scratch_bytes = costs.attend_row_bytes = costs.attend_rows_bytes = 0;
+    memset(costs.scratch_bytes, 0, sizeof costs.scratch_bytes);
+    costs.attend_row_bytes = costs.attend_rows_bytes = 0;
     assert_int_equal(check(&p, &NO_BUDGET, &without, why, sizeof why), 0);
     costs = saved;
     return with.device - without.device;

@@ -29,6 +29,7 @@ static struct plan random_plan(const struct model *model, uint64_t seed)
     p.ahead_weights = PICK(3) == 0 ? PICK(30) : PICK(5);
     p.ahead_state = PICK(3) == 0 ? 1000 : PICK(8); // as far as the order of bytes allows
     p.no_sharing = PICK(2);
+    p.tile_tokens = PLAN_PAGE_SLOTS * PICK(10); // 0: as on the CPU
 #undef PICK
     return p;
 }
@@ -127,6 +128,36 @@ static void test_any_placement_answers_alike(void **state)
     assert_true(range || met == ALL_BITS);
 }
 
+/* However much is worked on at once: a prompt goes over many tiles, or a tile has all of a step;
+ * the head has more positions than it takes at once. */
+static void test_any_tile_answers_alike(void **state)
+{
+    (void)state;
+    static const int tiles[] = {32, 64, 96, 256, 1024};
+    for (int model = 0; model < TINY; model++) {
+        struct kind k = {&models[model], model ? &H2O : &FULL, COMPUTE_BF16, &JOBS[1]};
+        struct device *d = test_device_open(7, 0);
+        const struct outcome want = answer(k, real_device() ? d : device_cpu());
+        for (int i = 0; i < 5; i += sweep(2, 1)) {
+            struct outcome got;
+            const struct plan plan = {.device = 1,
+                                      .batch = N_REQUESTS,
+                                      .batches = 1,
+                                      .resident = k.model->n_layers - 1,
+                                      .kv_near = PLAN_ALL,
+                                      .hidden_near = PLAN_ALL,
+                                      .tile_tokens = tiles[i],
+                                      .prefill_tokens = 999};
+            assert_int_equal(run(k, plan, d, &got), OK);
+            assert_int_equal(got.n_finished, N_REQUESTS);
+            if (got.hash != want.hash)
+                print_error("model %d: tiles of %d tokens\n", model, tiles[i]);
+            assert_int_equal(got.hash, want.hash);
+        }
+        test_device_close(d);
+    }
+}
+
 /* Whatever command loses the device, the run ends and says so; what was answered is right. */
 static void test_a_lost_device_ends_the_run(void **state)
 {
@@ -154,6 +185,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_placement_answers_alike),
+        cmocka_unit_test(test_any_tile_answers_alike),
         cmocka_unit_test(test_a_lost_device_ends_the_run),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -498,7 +498,7 @@ fault("whose matmuls run is no part of the answer", "engine/app/run_setup.c",
       'snprintf(r->matmul, sizeof r->matmul, "own");\n    if (strcmp(c->matmul, "own") == 0)\n        return OK;',
       'snprintf(r->matmul, sizeof r->matmul, "own");\n    if (r->matmul[0])\n        return OK;', SIM_REFUSALS)
 fault("heads are prepared whole", "engine/line/engine.c",
-      "prepare_matrix(e, t, t->n % HEAD_TILE, LAYOUT_POSITION_TILE)", "prepare_matrix(e, t, t->n, LAYOUT_POSITION_TILE)",
+      "prepare_matrix(e, t, t->n % HEAD_TILE, c->plan.tile_positions)", "prepare_matrix(e, t, t->n, c->plan.tile_positions)",
       SIM_REFUSALS, "simt_line_test")
 
 # ---- memory

@@ -111,7 +111,7 @@ fault("any name is ours", "offload/probe_cache.c", 'strspn(last + 1, "0123456789
 fault("short prompts are long ones", "policy/machine.c", "return prompts * r->prompt_s", "return 0 * prompts * r->prompt_s",
       "rates_test")
 fault("the head takes as many positions at once as a layer", "policy/machine.c",
-      "seconds_at(r->head_s[state], LAYOUT_POSITION_TILE,", "seconds_at(r->head_s[state], PLAN_TILE_TOKENS,",
+      "seconds_at(r->head_s[state], PLAN_TILE_POSITIONS,", "seconds_at(r->head_s[state], PLAN_TILE_TOKENS,",
       "rates_test")
 fault("the rest behind full tiles is free", "policy/machine.c",
       "return tiles * s[last] + from_s +", "return tiles * s[last] + (tiles > 0 ? 0 : 1) *", "rates_test")

@@ -101,7 +101,7 @@ __attribute__((unused)) static int setup(void **state)
                                 .text_bytes = 12 * MIB,
                                 .io_bytes = MIB,
                                 .row_token_bytes = 16,
-                                .scratch_bytes = 3 * MIB,
+                                .scratch_bytes = {3 * MIB, 6 * MIB, 12 * MIB, 24 * MIB},
                                 .filter_bytes = 8192,
                                 .edit_bytes = 12};
     const struct model_weights numbers = {

@@ -110,7 +110,7 @@ static void make_costs(const struct machine *m)
                                 .text_bytes = MIB,
                                 .io_bytes = MIB / 4,
                                 .row_token_bytes = 16,
-                                .scratch_bytes = MIB / 2};
+                                .scratch_bytes = {MIB / 2, MIB / 2, MIB / 2, MIB / 2}};
     if (pick(0, 1)) {
         costs.codec_share = 0.6 + 0.35 * unit();
         costs.codec_rate = spread_of(1e9, 2e10);
@@ -494,7 +494,7 @@ static void make_large(int n_out)
                                 .text_bytes = 64 * MIB,
                                 .io_bytes = 16 * MIB,
                                 .row_token_bytes = 16,
-                                .scratch_bytes = 64 * MIB,
+                                .scratch_bytes = {64 * MIB, 128 * MIB, 256 * MIB, 512 * MIB},
                                 .bounce_bytes = 64 * MIB};
 }
 

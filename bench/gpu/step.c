@@ -2,9 +2,8 @@
 #include "bench/gpu/step.h"
 
 #include "policy/evict.h"
-#include "policy/plan.h"
+#include "policy/layout.h"
 
-#define POSITIONS      64 // of the head at once (policy/layout.h)
 #define TABLES_A_LAYER 2  // copies of tables that a layer queues (engine/line/tables.c)
 
 struct making {
@@ -13,6 +12,7 @@ struct making {
     const struct gpu_card *card;
     struct ops ops;
     struct modelled *to;
+    int tile;     // tokens that a plan for the card works on at once
     int m;        // tokens of the tile at hand
     double times; // that what is priced comes in a step
 };
@@ -131,7 +131,7 @@ static void attend_prompts(struct making *mk)
     const struct shape *s = mk->shape;
     struct prompt_span span = {.n_prompt = mk->job->prompt};
     struct attend_prompt_args a = {.spans = &span, .n_spans = 1, .n_heads = s->n_heads};
-    const int tile = (int)min_i64(PLAN_TILE_TOKENS, mk->job->prompt);
+    const int tile = (int)min_i64(mk->tile, mk->job->prompt);
     kv_layout_init(&a.layout, KV_BF16, s->n_kv_heads, s->head_dim);
     float scores;
     a.scores = mk->job->kv_share < 1 ? &scores : NULL; // only whether there are any is looked at
@@ -147,8 +147,8 @@ static void head(struct making *mk, int positions)
 {
     const struct shape *s = mk->shape;
     const double times = mk->times;
-    for (int at = 0; at < positions; at += POSITIONS) {
-        mk->m = (int)min_i64(POSITIONS, positions - at);
+    for (int at = 0; at < positions; at += PLAN_DEVICE_POSITIONS) {
+        mk->m = (int)min_i64(PLAN_DEVICE_POSITIONS, positions - at);
         norm(mk, SPENT_HEAD);
         const int64_t n = HEAD_TILE;
         const struct head_reduce_args reduce = {.m = mk->m, .n = HEAD_TILE};
@@ -157,6 +157,18 @@ static void head(struct making *mk, int positions)
         add(mk, SPENT_HEAD, OP_head_reduce, &reduce);
         mk->times = times;
     }
+}
+
+/* As a plan chooses it. The kernels' scratch: what matmuls read, rounded to 2 bytes a number. */
+static int tile_of(const struct card_job *job, const struct shape *s, const struct gpu_card *card)
+{
+    struct plan_costs costs = {0};
+    const int64_t mlp = (int64_t)shape_mlps_used(s) * s->ffn_dim;
+    const int64_t wide = max_i64(max_i64(s->dim, mlp), (int64_t)s->n_heads * s->head_dim);
+    for (int i = 0; i < PLAN_TILES; i++)
+        costs.scratch_bytes[i] = ((int64_t)PLAN_TILE_TOKENS << i) * wide * 2;
+    return layout_tile_tokens(s, &costs,
+                              job->device_memory > 0 ? job->device_memory : card->memory_bytes);
 }
 
 /* Numbers of the matrices of a layer. */
@@ -200,6 +212,7 @@ void step_price(struct modelled *to, const struct card_job *job, const struct sh
 {
     struct modelled prompts = {0};
     struct making mk = {.job = job, .shape = shape, .card = card, .to = to,
+                        .tile = tile_of(job, shape, card),
                         .ops = {.isa = ISA_EXACT, .compute = COMPUTE_BF16}};
     const int batch = (int)ceil_div(job->rows, job->batches);
     const double tokens = (double)job->rows * job->prompt;
@@ -221,8 +234,8 @@ void step_price(struct modelled *to, const struct card_job *job, const struct sh
     head(&mk, batch);
     /* The pass of prompts: tiles of tokens, then one position of each row. */
     mk.to = &prompts;
-    mk.times = (double)shape->n_layers * tokens / PLAN_TILE_TOKENS;
-    mk.m = PLAN_TILE_TOKENS;
+    mk.times = (double)shape->n_layers * tokens / mk.tile;
+    mk.m = mk.tile;
     layer(&mk);
     mk.times = (double)shape->n_layers * job->rows;
     attend_prompts(&mk);

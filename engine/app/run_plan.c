@@ -223,12 +223,12 @@ static void count_costs(struct run *r)
 {
     const struct model *m = &r->opened.model;
     struct ops alone = r->ops;
+    struct plan_costs one_thread = {0};
     alone.pool = NULL;
-    engine_costs(m, r->device, &alone, r->kv_format, &r->work, &r->evict, &r->costs);
-    const struct plan_costs one_thread = r->costs;
+    engine_costs(m, r->device, &alone, r->kv_format, &r->work, &r->evict, &one_thread);
     engine_costs(m, r->device, &r->ops, r->kv_format, &r->work, &r->evict, &r->costs);
     if (r->plans_device && r->device->api->unified) {
-        r->costs.scratch_bytes = one_thread.scratch_bytes;
+        memcpy(r->costs.scratch_bytes, one_thread.scratch_bytes, sizeof one_thread.scratch_bytes);
         r->costs.attend_row_bytes = one_thread.attend_row_bytes;
         r->costs.attend_rows_bytes = one_thread.attend_rows_bytes;
     }

@@ -195,16 +195,18 @@ void engine_costs(const struct model *model, const struct device *device, const 
     costs->prompt_page_bytes = prompt.page_bytes;
     const struct device_scratch *scratch = device->api->scratch;
     const int64_t slots_cap = round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS);
-    costs->scratch_bytes = layer_scratch_bytes(scratch, ops, model, PLAN_TILE_TOKENS,
-                                               work->prompt_max, slots_cap, evict);
+    for (int i = 0; i < PLAN_TILES; i++) {
+        const int tile = PLAN_TILE_TOKENS << i;
+        costs->scratch_bytes[i] = layer_scratch_bytes(scratch, ops, model, tile, work->prompt_max,
+                                                      slots_cap, evict);
+        costs->route_bytes[i] =
+            s->n_experts > 0 ? route_bytes(tile, s->n_experts, s->n_experts_used) : 0;
+    }
     costs->attend_row_bytes = layer_rows_bytes(scratch, ops, model, 1, slots_cap, evict);
     costs->attend_rows_bytes =
-        layer_rows_bytes(scratch, ops, model, PLAN_TILE_TOKENS, slots_cap, evict);
-    costs->route_bytes =
-        s->n_experts > 0 ? route_bytes(PLAN_TILE_TOKENS, s->n_experts, s->n_experts_used) : 0;
-    costs->attend_bytes =
-        layer_attend_bytes(device_cpu()->api->scratch, ops, model, work->prompt_max, slots_cap,
-                           evict);
+        layer_rows_bytes(scratch, ops, model, PLAN_BATCH_MAX, slots_cap, evict);
+    costs->attend_bytes = layer_attend_bytes(device_cpu()->api->scratch, ops, model,
+                                             work->prompt_max, slots_cap, evict);
     costs->sizes = (struct plan_sizes){.weight_home = sizeof(struct weight_home),
                                        .frame = sizeof(struct frame),
                                        .last_write = sizeof(struct last_write),

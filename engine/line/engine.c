@@ -51,8 +51,8 @@ static enum err prepare_matmuls(struct engine *e)
                 TRY(prepare_matrix(e, t, t->n, c->plan.tile_tokens));
                 continue;
             }
-            TRY(prepare_matrix(e, t, t->n < HEAD_TILE ? 0 : HEAD_TILE, LAYOUT_POSITION_TILE));
-            TRY(prepare_matrix(e, t, t->n % HEAD_TILE, LAYOUT_POSITION_TILE));
+            TRY(prepare_matrix(e, t, t->n < HEAD_TILE ? 0 : HEAD_TILE, c->plan.tile_positions));
+            TRY(prepare_matrix(e, t, t->n % HEAD_TILE, c->plan.tile_positions));
         }
     }
     return OK;

@@ -68,8 +68,8 @@ struct layer_work {
     int prompt_page_cap;
     struct cut *cuts;             // [2 * batch] of the tile
     struct evict_event *events;   // [tile_tokens][n_kv_heads]; only with dump
-    float *logits;                // [LAYOUT_POSITION_TILE][HEAD_TILE]
-    float *head_in, *head_narrow; // [LAYOUT_POSITION_TILE][dim], [embed_dim]
+    float *logits;                // [tile_positions][HEAD_TILE]
+    float *head_in, *head_narrow; // [tile_positions][dim], [embed_dim]
     void *scratch;
 };
 

@@ -90,8 +90,8 @@ void layer_slice(struct layer_work *w, const struct model_layer *l, const struct
                  const struct batch *batch, const uint8_t *weights, const float *hidden)
 {
     const struct shape *s = w->shape;
-    for (int i = 0; i < batch->n_positions; i += LAYOUT_POSITION_TILE) {
-        int m = (int)min_i64(LAYOUT_POSITION_TILE, batch->n_positions - i);
+    for (int i = 0; i < batch->n_positions; i += w->plan->tile_positions) {
+        int m = (int)min_i64(w->plan->tile_positions, batch->n_positions - i);
         const float *x = hidden + (int64_t)i * s->dim;
         if (s->final_norm) {
             layer_norm(w, l, weights, ROLE_FINAL_NORM_W, ROLE_FINAL_NORM_B, x, w->head_in, m);

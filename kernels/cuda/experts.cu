@@ -2,7 +2,7 @@
  *
  * Owns: the sorting of pairs. Refuses: matmuls (matmul.cuh: each expert has blocks of
  * its own there).
- * A tile has 256 tokens at most: a thread chooses for a token, a thread of one block collects for
+ * A tile has 2,048 tokens at most: a thread chooses for a token, a thread of one block collects for
  * an expert. Both read what caches hold; a tile's matmuls take a hundred times as long. */
 #include "kernels/cuda/simt.cuh"
 

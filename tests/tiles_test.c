@@ -1,0 +1,122 @@
+/* tests/tiles_test.c - how much a plan works on at once, in RAM and on a device. */
+#include "tests/plan_help.h"
+
+/* OPT-30B in bf16: kernels round what they read, four times as wide as the model, to 2 bytes. */
+static void large_shape(void)
+{
+    shape = (struct shape){.n_layers = 48,
+                           .dim = 7168,
+                           .n_heads = 56,
+                           .n_kv_heads = 56,
+                           .head_dim = 128,
+                           .ffn_dim = 28672,
+                           .vocab = 50272,
+                           .context = 2048,
+                           .embed_dim = 7168};
+    for (int i = 0; i < PLAN_TILES; i++)
+        costs.scratch_bytes[i] = ((int64_t)PLAN_TILE_TOKENS << i) * 28672 * 2;
+}
+
+/* The largest tile that takes a 32nd of the device's memory, to the byte; at least that of RAM. */
+static void test_tiles_grow_with_a_device(void **state)
+{
+    (void)state;
+    const int64_t gib = 1024 * (int64_t)MIB;
+    assert_int_equal(layout_tile_tokens(&shape, &costs, 64 * MIB), 256);
+    assert_int_equal(layout_tile_tokens(&shape, &costs, 16 * gib), 2048);
+    assert_int_equal(layout_tile_tokens(&shape, &costs, -1), 2048);
+    for (int tile = 512; tile <= 2048; tile *= 2) {
+        int64_t least = 32 * layout_tile_bytes(&shape, &costs, tile);
+        assert_int_equal(layout_tile_tokens(&shape, &costs, least), tile);
+        assert_int_equal(layout_tile_tokens(&shape, &costs, least - 1), tile / 2);
+    }
+    large_shape();
+    assert_int_equal(layout_tile_tokens(&shape, &costs, 4 * gib), 256);
+    assert_int_equal(layout_tile_tokens(&shape, &costs, 16 * gib), 1024);
+    assert_int_equal(layout_tile_tokens(&shape, &costs, 80 * gib), 2048);
+    const int64_t token = (5 * 7168 + 28672) * 4 + 28672 * 2; // what it is, q, k, v, attn; gate
+    assert_in_range(layout_tile_bytes(&shape, &costs, 1024), 1024 * token, 1024 * token + 16384);
+}
+
+/* What is worked on at once is laid out, in RAM and on a device, whose tile is no larger than its
+ * steps. */
+static void test_tiles_are_laid_out(void **state)
+{
+    (void)state;
+    static struct layout l;
+    struct plan_bytes b;
+    char why[256];
+    const struct {
+        int device, tile, prefill, tokens, positions;
+    } cases[] = {{0, 0, 3000, 256, 64},      {1, 0, 3000, 256, 256},
+                 {1, 2048, 3000, 2048, 256}, {1, 2048, 1017, 2048, 256},
+                 {1, 2048, 1016, 1024, 256}, {1, 96, 3000, 96, 256}};
+    work.scored_positions = 1 << 20;
+    for (int i = 0; i < 6; i++) {
+        struct plan p = derived((struct plan){.batch = 8,
+                                              .batches = 2,
+                                              .device = cases[i].device,
+                                              .window = 3,
+                                              .tile_tokens = cases[i].tile,
+                                              .prefill_tokens = cases[i].prefill});
+        assert_int_equal(p.tile_tokens, cases[i].tokens);
+        assert_int_equal(p.tile_positions, cases[i].positions);
+        assert_int_equal(plan_check(&p, &weights, &work, &shape, &evict, &costs, &NO_BUDGET, &l, &b,
+                                    why, sizeof why),
+                         0);
+        assert_int_equal(l.parts[LAYOUT_Q].n_bytes, (int64_t)p.tile_tokens * 768 * 4);
+        assert_int_equal(l.parts[LAYOUT_LOGITS].n_bytes, (int64_t)p.tile_positions * HEAD_TILE * 4);
+        assert_int_equal(l.parts[LAYOUT_HEAD_IN].n_bytes, (int64_t)p.tile_positions * 768 * 4);
+        const int size = p.tile_tokens > 1024 ? 3 : p.tile_tokens > 512 ? 2 : 0;
+        assert_int_equal(l.parts[LAYOUT_SCRATCH].n_bytes, costs.scratch_bytes[size]);
+    }
+    work.scored_positions = 0; // a position a row
+    assert_int_equal(derived((struct plan){.batch = 8, .batches = 2, .device = 1}).tile_positions,
+                     8);
+}
+
+/* A search takes the device's tile, unless nothing fits beside it; RAM has one size of tile. */
+static void test_search_chooses_a_tile(void **state)
+{
+    (void)state;
+    struct plan_wish wish = AUTO;
+    struct plan p;
+    struct plan_bytes b;
+    char why[320];
+    struct budget budget = {16384LL * MIB, 4096LL * MIB, 0};
+    wish.prefill_tokens = 8000;
+    assert_int_equal(search(&wish, &NO_BUDGET, &p, why, sizeof why), 0);
+    assert_int_equal(p.tile_tokens, PLAN_TILE_TOKENS);
+    wish.device = 1;
+    assert_int_equal(search(&wish, &budget, &p, why, sizeof why), 0);
+    assert_int_equal(p.tile_tokens, 2048);
+    wish.batch = p.batch;
+    wish.batches = p.batches;
+    wish.resident = p.resident;
+    wish.decoded = p.decoded;
+    wish.kv_near = p.kv_near;
+    wish.hidden_near = p.hidden_near;
+    assert_int_equal(check(&p, &NO_BUDGET, &b, why, sizeof why), 0);
+    budget.device = b.device;
+    assert_int_equal(layout_tile_tokens(&shape, &costs, budget.device), 512);
+    assert_int_equal(search(&wish, &budget, &p, why, sizeof why), 0);
+    assert_int_equal(p.tile_tokens, 512);
+    p.tile_tokens = PLAN_TILE_TOKENS;
+    assert_int_equal(check(&p, &NO_BUDGET, &b, why, sizeof why), 0);
+    budget.device = b.device;
+    assert_int_equal(layout_tile_tokens(&shape, &costs, budget.device), 512);
+    assert_int_equal(search(&wish, &budget, &p, why, sizeof why), 0);
+    assert_int_equal(p.tile_tokens, PLAN_TILE_TOKENS);
+    budget.device--;
+    assert_int_equal(search(&wish, &budget, &p, why, sizeof why), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_tiles_grow_with_a_device, setup),
+        cmocka_unit_test_setup(test_tiles_are_laid_out, setup),
+        cmocka_unit_test_setup(test_search_chooses_a_tile, setup),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
