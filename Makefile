@@ -248,11 +248,12 @@ bench-gpu-model: $(GPU_MODEL)
 	$(Q)$(GPU_MODEL) $(if $(SASS),--sass $(SASS)) --commit $(COMMIT) >bench/results/gpu-model.csv
 	$(Q)cut -d, -f1,3,5,9-22 bench/results/gpu-model.csv | grep -v '^#' | column -s, -t
 
-# Device rates of configs/machine-*.cfg out of the same model; then `make bench-paper` plans with them.
+# What configs/machine-*.cfg say of a card, out of the same model; then `make bench-paper` plans with it. A file
+# keeps the order and the comments of its lines.
 bench-gpu-machines: $(GPU_MODEL)
-	$(Q)for c in t4 a10 rtx4090 a100 h200; do \
-	    $(GPU_MODEL) $(if $(SASS),--sass $(SASS)) --machine $$c | while IFS= read -r line; do \
-	        sed -i "s|^$${line%% =*} = .*|$$line|" configs/machine-$$c.cfg; done; done
+	$(Q)for f in $(filter-out %-laptop.cfg,$(wildcard configs/machine-*.cfg)); do \
+	    c=$${f##*-}; $(GPU_MODEL) $(if $(SASS),--sass $(SASS)) --machine $${c%.cfg} | while IFS= read -r line; do \
+	        sed -i "s|^$${line%% =*} = .*|$$line|" $$f; done; done
 
 ## help: lists these goals
 help:

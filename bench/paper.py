@@ -2,8 +2,8 @@
 """What the planner says of machines that are not here, beside what is published: paper.py [flags]; nothing is run.
 
 `sluice plan --machine FILE` for the machine of the FlexGen paper (a T4, 208 GB of RAM, NVMe: OPT-6.7B, 30B, 175B) and for A10, RTX
-4090, A100 and H200 (Llama-3-70B), at 512 + 32 and 512 + 1024 tokens: lossless weights, 4 bits, H2O 0.2. Their rates are published
-or assumed (the heads of configs/machine-*.cfg say which): nobody has measured a row of this. FlexGen's figures are those of its
+4090, A100 and H200 (Llama-3-70B), at 512 + 32 and 512 + 1024 tokens: lossless weights, 4 bits, H2O 0.2. Their rates are published,
+assumed or, of the cards themselves, modelled (the heads of configs/machine-*.cfg say which): nobody has measured a row of this. FlexGen's figures are those of its
 repository (FMInference/FlexLLMGen, README and bench_suite.py; of 30B and 175B projected from 10 steps), with H2O those of the logs
 in FMInference/H2O (h2o_flexgen/benchmark).
 
@@ -158,8 +158,8 @@ def markdown(rows):
               f"{r['tok_s']:.2f}", f"{r['times_flexgen']:.2f}" if r["times_flexgen"] else "", r["plan"], r["attn"],
               f"{r['roof_tok_s']:.2f}", f"{r['of_roof']:.2f}", r["why"]] for r in best.values()]
     text = ["| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *lines]]
-    return "\n".join(["# Plans for machines that are not here", "", "Nothing of this was run: `bench/paper.py --help` says what it is, "
-                      "what the roof is, and where FlexGen's figures are from.", "", *text]) + "\n"
+    return "\n".join(["# Plans for machines that are not here", "", "Planned, not run, at rates that are published, assumed or modelled: "
+                      "`bench/paper.py --help` says what this is, what the roof is, and where FlexGen's figures are from.", "", *text]) + "\n"
 
 
 def main():
@@ -179,7 +179,7 @@ def main():
         machines[machine] = machines.get(machine) or machine_read(machine)
     results = conditions.Results(a.output, {
         "table": "paper", "command": conditions.command_line(), "commit": a.commit, **({"dirty": "yes"} if a.is_dirty else {}),
-        "binary_sha256": a.binary, "date": conditions.now(), "machine": "configs/machine-*.cfg, published and assumed rates",
+        "binary_sha256": a.binary, "date": conditions.now(), "machine": "configs/machine-*.cfg, published, assumed and modelled rates",
         "job": f"{ROWS:,} rows of {PROMPT} + 32 or 1,024 tokens; plans, nothing was run"}, COLUMNS)
     rows = []
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

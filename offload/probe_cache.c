@@ -221,7 +221,7 @@ static enum err part_path(const struct probe_config *c, enum machine_part part,
     }
     if (part == MACHINE_DEVICE) {
         TRY(c->device->api->info(c->device, &device));
-        snprintf(key, sizeof key, "2 %s %s %s %d %lld %lld", cpu_name(c), device.model,
+        snprintf(key, sizeof key, "3 %s %s %s %d %lld %lld", cpu_name(c), device.model,
                  compute_name(c->ops->compute), (int)c->ops->matmul,
                  (long long)probe_pinned_bytes(c), (long long)probe_device_bytes(c, &device));
     }

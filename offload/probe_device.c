@@ -4,6 +4,8 @@
  * commands are queued, so a rate is that of a burst of them: the host reads its clock before the
  * first is queued and after an event behind the last. */
 #include "offload/probe_impl.h"
+
+#include "kernels/arena.h"
 #include "policy/plan.h"
 
 #define MIB    ((int64_t)1 << 20)
@@ -19,8 +21,17 @@
 #define MATMUL_N      8192
 #define MATMUL_K      2048
 #define MATMUL_LEAST  64    // either, where memory is small
-#define MATMUL_S      0.002 // seconds of one that is wide enough
+#define WIDE_S        0.002 // seconds of an op that is wide enough
+#define HEADS_MAX     64
+#define HEAD_DIM      128
+#define HEAD_SCALE    0.088f
+#define ROWS          32 // that decode
+#define ROW_SLOTS     512
+#define ROW_PAGES     (ROW_SLOTS / KV_PAGE_SLOTS)
+#define PROMPT        1024 // tokens
+#define PROMPT_TILES  (PROMPT / PLAN_TILE_TOKENS)
 #define ALIGN         4096
+#define TABLE_BYTES   (2 * ALIGN)
 
 struct bench {
     struct device *device;
@@ -28,11 +39,14 @@ struct bench {
     struct event *done;
     struct stream *back; // what comes back while the other copies there
     struct event *back_done;
-    uint8_t *ram;  // [ram_bytes] pinned
-    uint8_t *base; // [n_bytes] on the device
+    uint8_t *ram;    // [ram_bytes] pinned, of numbers
+    uint8_t *tables; // [TABLE_BYTES] pinned, behind them: spans and page ids of attention
+    uint8_t *base;   // [n_bytes] on the device
     int64_t ram_bytes, n_bytes;
     int pinned;
     struct matmul_args matmul;
+    struct attend_forced_args rows;
+    struct attend_prompt_args prompt;
 };
 
 static enum err no_room(int64_t n_bytes)
@@ -50,8 +64,8 @@ static void bench_close(struct bench *b)
     api->event_close(b->back_done);
     api->release(b->device, b->base, b->n_bytes);
     if (b->pinned)
-        api->unpin(b->device, b->ram, b->ram_bytes);
-    device_cpu()->api->release(device_cpu(), b->ram, b->ram_bytes);
+        api->unpin(b->device, b->ram, b->ram_bytes + TABLE_BYTES);
+    device_cpu()->api->release(device_cpu(), b->ram, b->ram_bytes + TABLE_BYTES);
 }
 
 int64_t probe_pinned_bytes(const struct probe_config *c)
@@ -77,17 +91,19 @@ static enum err bench_open(struct bench *b, const struct probe_config *c)
     TRY(api->info(c->device, &info));
     *b = (struct bench){.device = c->device, .ops = *c->ops};
     b->n_bytes = probe_device_bytes(c, &info);
-    b->ram_bytes = min_i64(probe_pinned_bytes(c), b->n_bytes) / (2 * ALIGN) * (2 * ALIGN);
+    b->ram_bytes =
+        min_i64(probe_pinned_bytes(c) - TABLE_BYTES, b->n_bytes) / (2 * ALIGN) * (2 * ALIGN);
     if (b->ram_bytes < 2 * ALIGN || b->n_bytes < ROOM_LEAST)
         return no_room(ROOM_LEAST);
     void *ram, *base;
-    TRY(device_cpu()->api->alloc(device_cpu(), b->ram_bytes, &ram)); // as a run's, in huge pages
+    TRY(device_cpu()->api->alloc(device_cpu(), b->ram_bytes + TABLE_BYTES, &ram)); // as a run's
     b->ram = ram;
+    b->tables = b->ram + b->ram_bytes;
     /* Small normal numbers as f32, f16 and bf16, good as scales and quants: zeros would be computed
      * at less power, and so faster, than weights are. */
     for (int64_t i = 0; i < b->ram_bytes; i++)
         b->ram[i] = (uint8_t)(0x30 + mix64((uint64_t)i) % 12);
-    TRY(api->pin(c->device, b->ram, b->ram_bytes));
+    TRY(api->pin(c->device, b->ram, b->ram_bytes + TABLE_BYTES));
     b->pinned = 1;
     TRY(api->alloc(c->device, b->n_bytes, &base));
     b->base = base;
@@ -95,6 +111,14 @@ static enum err bench_open(struct bench *b, const struct probe_config *c)
     TRY(api->stream_open(c->device, &b->back));
     TRY(api->event_open(c->device, &b->back_done));
     return api->event_open(c->device, &b->done);
+}
+
+/* Numbers everywhere on the device: outputs of earlier ops, read as another type, may be none. */
+static void queue_numbers(struct bench *b)
+{
+    for (int64_t at = 0; at < b->n_bytes; at += b->ram_bytes)
+        b->device->api->copy(b->ops.stream, b->base + at, b->ram,
+                             min_i64(b->ram_bytes, b->n_bytes - at));
 }
 
 static void queue_h2d(struct bench *b, int turn)
@@ -160,6 +184,32 @@ static enum err measure(struct bench *b, void (*queue)(struct bench *b, int turn
     return OK;
 }
 
+/* One op of a width, placed in the device's memory: what one run of the op is worth; 0: it does not
+ * fit there. */
+struct wide_op {
+    enum err (*place)(struct bench *b, int width, double *amount);
+    void (*queue)(struct bench *b, int turn);
+    int width_max;
+};
+
+/* The rate of the op as wide as a fast device needs to show its rate, and as narrow as a slow one
+ * is done with soon. It stays 0 where not even the narrowest fits. */
+static enum err measure_wide(struct bench *b, const struct wide_op *op, struct rate *rate)
+{
+    double s = 0;
+    for (int width = 1; width <= op->width_max && s < WIDE_S; width *= 2) {
+        double amount = 0;
+        TRY(op->place(b, width, &amount));
+        if (amount == 0)
+            break;
+        TRY(measure(b, op->queue, amount, rate));
+        s = amount / rate->value;
+    }
+    return OK;
+}
+
+/* ---- matmuls ---- */
+
 /* Weights, x, y and scratch of a matmul [m, n, k] in the device's memory. 0: they do not fit. */
 static int matmul_place(struct bench *b, int m, int n, int k)
 {
@@ -190,23 +240,23 @@ static enum err matmul_ready(struct bench *b)
                                             b->base, b->n_bytes);
 }
 
-static enum err measure_matmuls(struct bench *b, struct machine *m)
+static enum err matmul_wide(struct bench *b, int width, double *amount)
 {
-    struct rate one = {0};
-    double s = 0;
-    int k = MATMUL_K;
+    int n = MATMUL_LEAST * width, k = MATMUL_K;
     while (k > MATMUL_LEAST && !matmul_place(b, PLAN_TILE_TOKENS, MATMUL_LEAST, k))
         k /= 2;
-    /* As wide as a fast device needs to show it, as narrow as a slow one is done with soon. */
-    for (int n = MATMUL_LEAST; n <= MATMUL_N && s < MATMUL_S; n *= 2) {
-        double flops = 2.0 * PLAN_TILE_TOKENS * n * k;
-        if (!matmul_place(b, PLAN_TILE_TOKENS, n, k))
-            break;
-        TRY(matmul_ready(b));
-        TRY(measure(b, queue_matmul, flops, &m->device_flops));
-        s = flops / m->device_flops.value;
-    }
-    if (s == 0)
+    if (!matmul_place(b, PLAN_TILE_TOKENS, n, k))
+        return OK;
+    *amount = 2.0 * PLAN_TILE_TOKENS * n * k;
+    return matmul_ready(b);
+}
+
+static enum err measure_matmuls(struct bench *b, struct machine *m)
+{
+    const struct wide_op wide = {matmul_wide, queue_matmul, MATMUL_N / MATMUL_LEAST};
+    struct rate one = {0};
+    TRY(measure_wide(b, &wide, &m->device_flops));
+    if (m->device_flops.value == 0)
         return no_room(2 * b->n_bytes);
     CHECK(matmul_place(b, 1, MATMUL_LEAST, MATMUL_LEAST));
     TRY(matmul_ready(b));
@@ -214,6 +264,153 @@ static enum err measure_matmuls(struct bench *b, struct machine *m)
     m->launch_s = (struct rate){1 / one.value, one.spread / (one.value * one.value), one.n};
     probe_device_step(m);
     return OK;
+}
+
+/* ---- attention: `width` heads, each with KV of its own ---- */
+
+/* Memory of the device: measured where base is NULL, else the stretch. */
+static struct arena near_memory(const struct bench *b, int64_t used)
+{
+    struct arena a;
+    arena_init(&a);
+    if (used > 0)
+        a = (struct arena){.base = b->base, .capacity = b->n_bytes};
+    return a;
+}
+
+/* Before the attention that was placed runs: its tables, and numbers around them. */
+static void send_tables(struct bench *b, const void *to, int64_t n_bytes)
+{
+    queue_numbers(b);
+    b->device->api->copy(b->ops.stream, (void *)(uintptr_t)to, b->tables, n_bytes);
+}
+
+static void queue_rows(struct bench *b, int turn)
+{
+    (void)turn;
+    ops_run_attend_forced(&b->ops, &b->rows);
+}
+
+/* Spans and page ids of the rows, which follow each other in memory. */
+struct rows_tables {
+    struct forced_span spans[ROWS];
+    int32_t page_ids[ROWS * ROW_PAGES];
+};
+
+static void rows_carve(struct bench *b, struct arena *a, int heads)
+{
+    const int64_t scratch =
+        b->device->api->scratch->attend_forced(&b->ops, ROWS, ROW_SLOTS, heads, heads, HEAD_DIM, 0);
+    const int64_t numbers = (int64_t)ROWS * heads * HEAD_DIM;
+    struct attend_forced_args *r = &b->rows;
+    r->kv.pages = arena_take(a, ROWS * ROW_PAGES * r->kv.layout.page_bytes, ALIGN);
+    r->q = r->k = r->v = ARENA_ARRAY(a, float, numbers);
+    r->out = ARENA_ARRAY(a, float, numbers);
+    r->kv.dirty = ARENA_ARRAY(a, uint64_t, ROWS);
+    r->spans = arena_take(a, (int64_t)sizeof(struct rows_tables), ALIGN);
+    r->scratch = arena_take(a, scratch, ALIGN);
+}
+
+/* Every row's last slot is that of its new token. */
+static void rows_tables_make(struct rows_tables *t)
+{
+    for (int i = 0; i < ROWS; i++)
+        t->spans[i] = (struct forced_span){.row = i,
+                                           .n_slots = ROW_SLOTS - 1,
+                                           .n = 1,
+                                           .pos = ROW_SLOTS - 1,
+                                           .token = i,
+                                           .limits = {.budget = INT32_MAX}};
+    for (int i = 0; i < ROWS * ROW_PAGES; i++)
+        t->page_ids[i] = i;
+}
+
+static enum err rows_wide(struct bench *b, int heads, double *amount)
+{
+    const int stride = heads * HEAD_DIM;
+    struct attend_forced_args *r = &b->rows;
+    struct arena a = near_memory(b, 0);
+    *r = (struct attend_forced_args){.n_spans = ROWS,
+                                     .n_heads = heads,
+                                     .n_max = 1,
+                                     .slots_max = ROW_SLOTS,
+                                     .scale = HEAD_SCALE,
+                                     .q_stride = stride,
+                                     .k_stride = stride,
+                                     .v_stride = stride,
+                                     .out_stride = stride};
+    kv_layout_init(&r->kv.layout, KV_BF16, heads, HEAD_DIM);
+    rows_carve(b, &a, heads);
+    if (a.used > b->n_bytes)
+        return OK;
+    a = near_memory(b, a.used);
+    rows_carve(b, &a, heads);
+    const struct rows_tables *there = (const void *)r->spans;
+    r->kv.page_ids = there->page_ids;
+    r->kv.page_ids_stride = ROW_PAGES;
+    r->kv.dirty_stride = 1;
+    r->kv.slots_cap = ROW_SLOTS;
+    rows_tables_make((void *)b->tables);
+    send_tables(b, there, (int64_t)sizeof *there);
+    *amount = 2.0 * 2 * ROWS * ROW_SLOTS * stride; // K and V
+    return OK;
+}
+
+static void queue_prompt(struct bench *b, int turn)
+{
+    struct attend_prompt_args a = b->prompt;
+    (void)turn;
+    for (a.end_max = a.n_max; a.end_max <= PROMPT; a.end_max += a.n_max, a.spans++)
+        ops_run_attend_prompt(&b->ops, &a);
+}
+
+static void prompt_carve(struct bench *b, struct arena *a, int heads)
+{
+    const int64_t numbers = (int64_t)PLAN_TILE_TOKENS * heads * HEAD_DIM;
+    const int64_t scratch =
+        b->device->api->scratch->attend_prompt(&b->ops, PROMPT, heads, heads, HEAD_DIM);
+    struct attend_prompt_args *p = &b->prompt;
+    p->pages = arena_take(a, PROMPT / KV_PAGE_SLOTS * p->layout.page_bytes, ALIGN);
+    p->q = ARENA_ARRAY(a, float, numbers);
+    p->out = ARENA_ARRAY(a, float, numbers);
+    p->spans = ARENA_ARRAY(a, struct prompt_span, PROMPT_TILES);
+    p->scratch = arena_take(a, scratch, ALIGN);
+}
+
+/* A prompt, tile by tile, as a layer has it. */
+static enum err prompt_wide(struct bench *b, int heads, double *amount)
+{
+    const int stride = heads * HEAD_DIM;
+    struct attend_prompt_args *p = &b->prompt;
+    struct prompt_span *spans = (void *)b->tables;
+    struct arena a = near_memory(b, 0);
+    *p = (struct attend_prompt_args){.n_spans = 1,
+                                     .n_heads = heads,
+                                     .n_max = PLAN_TILE_TOKENS,
+                                     .scale = HEAD_SCALE,
+                                     .q_stride = stride,
+                                     .out_stride = stride};
+    kv_layout_init(&p->layout, b->ops.compute == COMPUTE_F32 ? KV_F32 : KV_BF16, heads, HEAD_DIM);
+    prompt_carve(b, &a, heads);
+    if (a.used > b->n_bytes)
+        return OK;
+    a = near_memory(b, a.used);
+    prompt_carve(b, &a, heads);
+    for (int i = 0; i < PROMPT_TILES; i++)
+        spans[i] = (struct prompt_span){
+            .n_prompt = PROMPT, .first = i * PLAN_TILE_TOKENS, .n = PLAN_TILE_TOKENS};
+    send_tables(b, p->spans, PROMPT_TILES * (int64_t)sizeof *spans);
+    *amount = 4.0 * stride * PROMPT * (PROMPT + 1) / 2;
+    return OK;
+}
+
+static enum err measure_attention(struct bench *b, struct machine *m)
+{
+    CHECK(sizeof(struct rows_tables) <= TABLE_BYTES);
+    const struct wide_op rows = {rows_wide, queue_rows, HEADS_MAX};
+    const struct wide_op prompt = {prompt_wide, queue_prompt, HEADS_MAX};
+    TRY(measure_wide(b, &rows, &m->device_attend_read));
+    return measure_wide(b, &prompt, &m->device_attend_flops);
 }
 
 void probe_device_step(struct machine *m)
@@ -225,15 +422,14 @@ void probe_device_step(struct machine *m)
 
 static enum err measure_all(struct bench *b, struct machine *m)
 {
-    for (int64_t at = 0; at < b->n_bytes; at += b->ram_bytes) // numbers, everywhere
-        b->device->api->copy(b->ops.stream, b->base + at, b->ram,
-                             min_i64(b->ram_bytes, b->n_bytes - at));
+    queue_numbers(b);
     TRY(measure(b, queue_h2d, (double)b->ram_bytes, &m->h2d));
     TRY(measure(b, queue_d2h, (double)b->ram_bytes, &m->d2h));
     TRY(measure(b, queue_duplex, (double)b->ram_bytes, &m->duplex));
     /* Half of the stretch is read, half written. */
     TRY(measure(b, queue_own, (double)b->n_bytes, &m->device_read));
-    return measure_matmuls(b, m);
+    TRY(measure_matmuls(b, m));
+    return measure_attention(b, m);
 }
 
 enum err probe_device(struct machine *m, const struct probe_config *c)

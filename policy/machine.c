@@ -84,6 +84,18 @@ double machine_gather_s(const struct machine *m)
     return m->gather_s.value > 0 ? m->gather_s.value : GATHER_S;
 }
 
+/* ---- attention on a device ---- */
+
+double machine_device_attend_read(const struct machine *m)
+{
+    return m->device_attend_read.value > 0 ? m->device_attend_read.value : m->device_read.value;
+}
+
+double machine_device_attend_flops(const struct machine *m)
+{
+    return m->device_attend_flops.value > 0 ? m->device_attend_flops.value : m->device_flops.value;
+}
+
 /* ---- matmuls ---- */
 
 double machine_matmul(const struct machine *m, enum matmul_format format, int i)

@@ -23,7 +23,13 @@
  *   rows_read     f32 bytes that norms, rope and activations read, all threads: a token of a layer
  *                 is 4 x (2 dim + heads + KV heads + 2 ffn) of them, heads in numbers.
  *   step_s        queuing the ops of a step; launch_s: one op on a device with memory of its own.
- *   duplex        h2d and d2h while both run, added up. */
+ *   duplex        h2d and d2h while both run, added up.
+ *   device_read   of a device's memory; device_flops: of its matmuls for many tokens.
+ *   device_attend_*
+ *                 attention on a device. device_attend_read: bytes of K and V that rows which
+ *                 decode attend over, heads of 128 numbers, each query head with KV of its own.
+ *                 device_attend_flops: of a prompt's pairs of a query and a key, the lower triangle
+ *                 only, 4 x heads x head_dim FLOPs a pair. Unknown: machine_device_attend_*(). */
 #ifndef POLICY_MACHINE_H
 #define POLICY_MACHINE_H
 
@@ -85,6 +91,8 @@ enum machine_part { MACHINE_DISK, MACHINE_CPU, MACHINE_DEVICE, N_MACHINE_PARTS }
     X(duplex, DEVICE, 0, 1e15, "bytes per second, half of them each way")                          \
     X(device_read, DEVICE, 1, 1e15, "bytes per second")                                            \
     X(device_flops, DEVICE, 1, 1e18, "FLOPs per second")                                           \
+    X(device_attend_read, DEVICE, 0, 1e15, "bytes of KV per second")                               \
+    X(device_attend_flops, DEVICE, 0, 1e18, "FLOPs per second of prompt attention")                \
     X(launch_s, DEVICE, 0, 60, "seconds to queue one op")
 
 #define MACHINE_RATE_ID(key, part, needed, max, unit)    RATE_##key,
@@ -123,6 +131,11 @@ double machine_read_rate(const struct machine *m, int in_flight);
 /* ticket_s and gather_s as given, else as common drives and kernels have them. */
 double machine_ticket_s(const struct machine *m);
 double machine_gather_s(const struct machine *m);
+
+/* Attention on a device as given, else as fast as its memory and its matmuls: no real device is,
+ * so that a plan by such a file is too fast where attention bounds it. */
+double machine_device_attend_read(const struct machine *m);
+double machine_device_attend_flops(const struct machine *m);
 
 /* Formats of weights that matmuls are measured in, and the rows of x. */
 enum matmul_format { MATMUL_F32, MATMUL_BF16, MATMUL_Q8, MATMUL_Q4, N_MATMUL_FORMATS };

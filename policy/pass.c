@@ -157,6 +157,17 @@ static double device_s(const struct pricing *p, double bytes, double flops, doub
                  rate(tokens * flops, m->device_flops.value));
 }
 
+/* Attention of a batch in a layer, on a device. */
+static double attend_on_device_s(const struct setting *set, const struct kv_load *kv)
+{
+    const struct machine *m = set->machine;
+    double slot = (double)set->costs->kv_page_bytes / PLAN_PAGE_SLOTS, slots = (double)kv->slots;
+    double pair_flops = 4.0 * set->shape->n_heads * set->shape->head_dim;
+    return rate(slots * slot, machine_device_attend_read(m)) +
+           rate(slots * turned_bytes(set), m->device_read.value) +
+           rate(pair_flops * (double)kv->prompt_pairs, machine_device_attend_flops(m));
+}
+
 /* On a device. What attention on the CPU reads and leaves crosses the link on the stream of the
  * ops. */
 static void cost_on_device(const struct pricing *p, const struct load *l, struct step_cost *c)
@@ -190,13 +201,9 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
         c->after += rate(tokens * heads * 4, m->h2d.value);
         return;
     }
-    double slot = (double)set->costs->kv_page_bytes / PLAN_PAGE_SLOTS;
-    for (int kind = KV_MOST; kind < p->kinds; kind++) {
-        const struct kv_load *of = &l->kv[kind];
-        double attend = rate((double)of->slots * (slot + turned_bytes(set)), m->device_read.value) +
-                        rate(4 * heads * (double)of->prompt_pairs, m->device_flops.value);
-        c->kv[kind].layer[0] = c->kv[kind].layer[1] = c->before + attend + c->after;
-    }
+    for (int kind = KV_MOST; kind < p->kinds; kind++)
+        c->kv[kind].layer[0] = c->kv[kind].layer[1] =
+            c->before + attend_on_device_s(set, &l->kv[kind]) + c->after;
 }
 
 /* A row gets its first pages when it enters, side by side; what it grows by stands anywhere. */

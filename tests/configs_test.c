@@ -74,7 +74,8 @@ static void test_models(void **state)
 static void test_machines(void **state)
 {
     (void)state;
-    static const char *const paths[] = {"laptop", "t4", "a10", "rtx4090", "a100", "h200"};
+    static const char *const paths[] = {"laptop", "t4",   "a10", "rtx4090",
+                                        "a100",   "h100", "h200"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         struct machine m = {0};
         char path[64];
@@ -87,6 +88,8 @@ static void test_machines(void **state)
         assert_int_equal(err, OK);
         assert_true((m.device_memory > 0) == (i > 0) && m.ram > 0 && m.disk > 0);
         assert_true(m.h2d.value <= m.ram_read.value && m.h2d.value <= m.device_read.value);
+        assert_true((m.device_attend_read.value > 0) == (i > 0));
+        assert_true(m.device_attend_flops.value <= m.device_flops.value);
     }
 }
 

@@ -61,6 +61,7 @@ static void rates_follow_their_lanes(void **state)
     assert_true(m.read_beside.value == 64 && m.matmul_beside.value == 64); // shares
     assert_true(m.h2d.value == 8 && m.duplex.value == 8 && m.d2h.value == 4);
     assert_true(m.device_flops.value == 2 && m.device_read.value == 2);
+    assert_true(m.device_attend_flops.value == 2 && m.device_attend_read.value == 2);
     assert_true(m.matmul_flops.value == 128 && m.rows_read.value == 128);
     assert_true(m.step_s.value == 32 && m.launch_s.value == 64.0 * 32); // seconds
     assert_true(costs.attend_rate == 16 && costs.codec_rate == 16);

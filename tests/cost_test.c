@@ -148,6 +148,51 @@ static void test_attention_beside_a_device(void **state)
     assert_true(c.device < b.device);
 }
 
+/* Attention on a device takes the bytes of its slots and the FLOPs of its pairs at rates of its
+ * own; without them at those of the device's memory and matmuls. */
+static void test_attention_on_a_device_has_rates_of_its_own(void **state)
+{
+    (void)state;
+    const struct plan p = derived((struct plan){.batch = 25,
+                                                .batches = 4,
+                                                .device = 1,
+                                                .window = 3,
+                                                .resident = 20,
+                                                .kv_near = PLAN_ALL,
+                                                .hidden_near = PLAN_ALL,
+                                                .prefill_tokens = 64,
+                                                .ahead_weights = 2});
+    struct machine m = MACHINE;
+    struct plan_time without, same, reads, pairs;
+    double n_pairs = 0, slot_bytes = (double)costs.kv_page_bytes / PLAN_PAGE_SLOTS * 16;
+    for (int i = 0; i < 100; i++)
+        n_pairs += lengths[i].prompt * (lengths[i].prompt + 1) / 2.0;
+    price_on(&m, &p, &without);
+    m.device_attend_read = m.device_read;
+    m.device_attend_flops = m.device_flops;
+    price_on(&m, &p, &same);
+    assert_true(same.gpu_s == without.gpu_s && same.job_s == without.job_s);
+    m.device_attend_read.value = MACHINE.device_read.value / 11; // ten times as much more
+    price_on(&m, &p, &reads);
+    double more_s = (reads.gpu_s - same.gpu_s) * same.passes;
+    assert_true(about(more_s, 10 * 10000.0 * 250 * slot_bytes / MACHINE.device_read.value, 0.05));
+    m.device_attend_read.value = 0;
+    m.device_attend_flops.value = MACHINE.device_flops.value / 101;
+    price_on(&m, &p, &pairs);
+    more_s = (pairs.gpu_s - same.gpu_s) * same.passes;
+    assert_true(about(more_s, 100 * 4.0 * 12 * 64 * 16 * n_pairs / 1e13, 0.05));
+    evict.positions = EVICT_POSITIONS_SLOT; // rotating keys is no attention
+    m.device_attend_flops.value = 0;
+    m.device_read.value /= 11;
+    m.device_attend_read = MACHINE.device_read;
+    price_on(&m, &p, &reads);
+    m.device_read = MACHINE.device_read;
+    price_on(&m, &p, &same);
+    more_s = (reads.gpu_s - same.gpu_s) * same.passes;
+    assert_true(more_s > 10 * 10000.0 * 250 * 16 * 2 * 4 * 4 * 64 / MACHINE.device_read.value);
+    evict.positions = EVICT_POSITIONS_TRUE;
+}
+
 /* All layers stream, 10 ms of the disk each (a slice 5), 5 ms of the CPU: without look-ahead one
  * waits for the other, with enough of it the disk never rests; a faster disk leaves the CPU's. */
 static void test_lanes_overlap_as_far_as_look_ahead_lets_them(void **state)
@@ -500,6 +545,7 @@ int main(void)
         cmocka_unit_test_setup(test_device_memory_helps, setup),
         cmocka_unit_test_setup(test_device_lanes, setup),
         cmocka_unit_test_setup(test_attention_beside_a_device, setup),
+        cmocka_unit_test_setup(test_attention_on_a_device_has_rates_of_its_own, setup),
         cmocka_unit_test_setup(test_lanes_overlap_as_far_as_look_ahead_lets_them, setup),
         cmocka_unit_test_setup(test_few_in_flight_wait_longer, setup),
         cmocka_unit_test_setup(test_the_disk_is_slower_beside_ops, setup),

@@ -265,7 +265,7 @@ fault("an alternative with the flags of the plan", "engine/app/explain.c",
 fault("few rows have the scratch of many", "policy/layout.c",
       "all < c->attend_rows_bytes ? all : c->attend_rows_bytes;", "c->attend_rows_bytes;", "cost_test")
 fault("rows attend in the scratch of one", "policy/layout.c",
-      "return max64(c->scratch_bytes, p->attn_cpu ? 0 : rows);", "return c->scratch_bytes;", "cost_test", "simt_line_test")
+      "max64(tile, p->attn_cpu ? 0 : rows)", "tile", "cost_test", "simt_line_test")
 fault("scratch for the threads of this machine", "engine/app/run_rates.c",
       "    return r->elsewhere ? take_threads(r) : OK;", "    return r->elsewhere && 0 ? take_threads(r) : OK;", ALTERNATIVES)
 fault("a disk that writes no faster", "engine/app/explain_help.c",

@@ -171,7 +171,7 @@ def probed(tally, place, a):
     done = place.sluice("probe", *device(0), "--offload-dir", place.folder, "-o", path)
     text = read(path).decode()
     tally.check(done.code == 0 and "# device: simulated" in text, f"exit {done.code}: {done.last()} {text!r}")
-    for key in ("h2d", "d2h", "device_read", "device_flops", "device_memory"):
+    for key in ("h2d", "d2h", "device_read", "device_flops", "device_attend_read", "device_attend_flops", "device_memory"):
         tally.check(re.search(rf"^{key} = [\d.e+]+ ", text, re.M), f"{key} in {text!r}")
     told = place.sluice("plan", "-m", place.model, "--prompt-len", "64", "--gen-len", "32", "--num-prompts", "100",
                         "--machine", path, "--mem-device", "10M")

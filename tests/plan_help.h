@@ -149,13 +149,18 @@ __attribute__((unused)) static int search(const struct plan_wish *wish, const st
     return search_on(&MACHINE, wish, budget, p, why, why_cap);
 }
 
-__attribute__((unused)) static void price(const struct plan *p, struct plan_time *t)
+static void price_on(const struct machine *machine, const struct plan *p, struct plan_time *t)
 {
-    const struct setting set = setting_of(&MACHINE);
+    const struct setting set = setting_of(machine);
     void *memory = malloc((size_t)plan_cost_bytes(p));
     assert_non_null(memory);
     assert_int_equal(plan_cost(&set, p, memory, t), 0);
     free(memory);
+}
+
+__attribute__((unused)) static void price(const struct plan *p, struct plan_time *t)
+{
+    price_on(&MACHINE, p, t);
 }
 
 #endif

@@ -127,12 +127,19 @@ static void probe_measures_a_device(void **state)
             for (int i = RATE_h2d; i <= RATE_device_read; i++)
                 assert_true(m.rates[i].value > 1e5 && m.rates[i].value < 1e13);
             assert_true(m.device_flops.value > 1e7 && m.device_flops.value < 1e16);
+            assert_true(m.device_attend_read.value > 1e5 && m.device_attend_read.value < 1e13);
+            assert_true(m.device_attend_flops.value > 1e6 && m.device_attend_flops.value < 1e16);
+            assert_true(m.device_attend_read.n == 7 && m.device_attend_flops.n == 7);
             assert_true(m.launch_s.value > 1e-9 && m.step_s.value < 1);
             assert_float_equal(m.step_s.value / m.launch_s.value, 11, 1e-3);
             assert_true(sim_device_peak_bytes(d) <= 12 << 20);
             struct device_info info;
             assert_int_equal(d->api->info(d, &info), OK);
             assert_int_equal(info.free_bytes, info.memory_bytes);
+            c.device_bytes = 4 << 20; // room for a prompt, not for 32 rows that attend
+            m = (struct machine){0};
+            assert_int_equal(probe_device(&m, &c), OK);
+            assert_true(m.device_attend_read.value == 0 && m.device_attend_flops.value > 0);
             c.device_bytes = 4096;
             assert_int_equal(probe_device(&m, &c), ERR_FIT);
             sim_device_lose(d, 3);

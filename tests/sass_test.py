@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What tools/sass.py counts in machine code, on a short disassembly whose counts are known; from level full on, where nvcc is, the
-bounds of the kernels themselves: sass_test.py [--only PART]"""
+"""What tools/sass.py counts in machine code, on a short disassembly whose counts are known; the machine files of cards that are made
+from such counts; from level full on, where nvcc is, the bounds of the kernels themselves: sass_test.py [--only PART]"""
 import os
 import subprocess
 import sys
@@ -166,5 +166,23 @@ def kernels(tally, *_):
         tally.check(done.returncode == 0, f"make sass: {(done.stdout + done.stderr)[-1500:]}")
 
 
+def machines(tally, *_):
+    """configs/machine-*.cfg says of a card what bench/gpu's model says by today's counts."""
+    model = os.path.join(os.environ.get("BUILD", "build"), "bench/gpu_model")
+    names = sorted(x[len("machine-"):-len(".cfg")] for x in os.listdir(os.path.join(TREE, "configs")) if x.startswith("machine-"))
+    tally.check(len(names) > 5, f"machine files: {names}")
+    for name in names:
+        with open(os.path.join(TREE, "configs", f"machine-{name}.cfg"), encoding="utf-8") as f:
+            said = f.read().splitlines()
+        if not any(line.startswith("device_memory") for line in said):
+            continue
+        done = subprocess.run([model, "--sass", "bench/results/cuda-sass.csv", "--machine", name], cwd=TREE, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, check=False)
+        lines = done.stdout.splitlines()
+        tally.check(done.returncode == 0 and len(lines) == 8, f"gpu_model --machine {name}: exit {done.returncode}: {lines} {done.stderr}")
+        stale = [line for line in lines if line not in said]
+        tally.check(not stale, f"configs/machine-{name}.cfg lacks {stale} (make bench-gpu-machines)")
+
+
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (reading, occupancy, judging, kernels)))
+    sys.exit(trial.run_parts(__doc__, (reading, occupancy, judging, machines, kernels)))

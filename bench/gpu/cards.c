@@ -11,11 +11,12 @@
 /* Datasheets of NVIDIA: "T4 Tensor Core GPU", "A10", "Ada GPU Architecture" whitepaper (RTX 4090),
  * "A100 Tensor Core GPU" (40 GB PCIe; 80 GB PCIe), "H100" (SXM5), "H200" (SXM). Clocks are those of
  * boost. tensor_share: on sm_90 what mma.sync reaches beside wgmma in published micro-benchmarks;
- * elsewhere what is left at the card's power (T4 70 W, A10 150 W). latency_s, near_s: published
+ * elsewhere what is left at the card's power (A10 150 W; T4, 70 W: FlexGen's own constants say
+ * 21.24e12 of f16 matmuls, its experimental/cost_model.py). latency_s, near_s: published
  * micro-benchmarks under load, rounded. h2d, d2h: what others measured from pinned RAM over
  * PCIe 3, 4 and 5 x16. queue_s: what others measured for cudaLaunchKernel. */
 static const struct gpu_card cards[] = {
-    {"t4", 75, 40, 1.59e9, 16 * GIB, 320e9, 0.6e-6, 0.25e-6, 65e12, 0.5, 8.1e12, 12.89e9, 12.89e9,
+    {"t4", 75, 40, 1.59e9, 16 * GIB, 320e9, 0.6e-6, 0.25e-6, 65e12, 0.33, 8.1e12, 12.89e9, 12.89e9,
      2e-6, 2.5e-6},
     {"a10", 86, 72, 1.695e9, 24 * GIB, 600e9, 0.6e-6, 0.25e-6, 125e12, 0.76, 31.2e12, 24.8e9,
      24.8e9, 2e-6, 2.5e-6},

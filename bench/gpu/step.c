@@ -1,9 +1,12 @@
 /* bench/gpu/step.c - see step.h. */
 #include "bench/gpu/step.h"
 
+#include "offload/probe_impl.h"
 #include "policy/evict.h"
 #include "policy/layout.h"
 
+#define RATES_TOKENS   1024 // of the tile, of a row's slots and of the prompt of step_rates()
+#define RATES_ROWS     64
 #define TABLES_A_LAYER 2  // copies of tables that a layer queues (engine/line/tables.c)
 
 struct making {
@@ -249,4 +252,40 @@ void step_price(struct modelled *to, const struct card_job *job, const struct sh
     to->prompt_s = step_card_s(&prompts);
     to->prompt_s = to->prompt_s > to->link_s ? to->prompt_s : to->link_s;
     to->prompt_s = to->prompt_s > kv ? to->prompt_s : kv;
+}
+
+/* As the probe measures it: a burst of matmuls of one row by 64 x 64, queued and run. */
+static double launch_s(const struct making *mk)
+{
+    struct matmul_args a = {.m = 1, .n_parts = 1};
+    a.parts[0].w = weight_of(mk, 64, 64);
+    const struct gpu_cost c = gpu_op(mk->card, OP_matmul, &mk->ops, &a);
+    const double queue_s = c.n_launches * mk->card->queue_s;
+    return c.s > queue_s ? c.s : queue_s;
+}
+
+void step_rates(struct machine *to, const struct shape *shape, const struct gpu_card *card)
+{
+    const struct card_job job = {.kv_share = 1, .stored = DTYPE_BF16, .prompt = RATES_TOKENS};
+    struct modelled tile = {0}, rows = {0}, prompt = {0};
+    struct making mk = {.job = &job, .shape = shape, .card = card, .times = 1,
+                        .ops = {.isa = ISA_EXACT, .compute = COMPUTE_BF16}};
+    const double slots = (double)RATES_ROWS * RATES_TOKENS;
+    mk.to = &tile;
+    mk.m = RATES_TOKENS;
+    layer(&mk);
+    mk.to = &rows;
+    mk.m = RATES_ROWS;
+    layer(&mk);
+    attend_rows(&mk);
+    mk.to = &prompt;
+    attend_prompts(&mk);
+    *to = (struct machine){.h2d = {.value = card->h2d}, .d2h = {.value = card->d2h}};
+    to->device_read.value = layer_numbers(shape) * 2 / rows.s[SPENT_MATMUL];
+    to->device_flops.value = tile.flops / tile.s[SPENT_MATMUL];
+    to->device_attend_read.value =
+        slots * 4 * shape->n_kv_heads * shape->head_dim / rows.s[SPENT_ATTENTION];
+    to->device_attend_flops.value = prompt.flops / prompt.s[SPENT_ATTENTION];
+    to->launch_s.value = launch_s(&mk);
+    probe_device_step(to);
 }

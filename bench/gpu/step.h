@@ -7,6 +7,7 @@
 #define BENCH_GPU_STEP_H
 
 #include "bench/gpu/model.h"
+#include "policy/machine.h"
 
 /* What the seconds of a step are spent on. SPENT_COPIES: tables that go to the device by the copy
  * engine, on the stream of the ops. */
@@ -45,6 +46,11 @@ static inline double step_s(const struct modelled *s)
     const double card = step_card_s(s);
     return card > s->link_s ? card : s->link_s;
 }
+
+/* The rates that plans price a device by, of a layer of `shape` in bf16: its matmuls for a tile of
+ * 1,024 tokens and for 64 rows, 64 rows that attend over 1,024 slots each, a prompt of 1,024
+ * tokens, and an op that has next to no work. */
+void step_rates(struct machine *to, const struct shape *shape, const struct gpu_card *card);
 
 void step_price(struct modelled *to, const struct card_job *job, const struct shape *shape,
                 const struct gpu_card *card);

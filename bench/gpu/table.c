@@ -9,7 +9,6 @@
 
 #include "bench/gpu/step.h"
 #include "engine/pack/dummy.h"
-#include "policy/plan.h"
 
 #define GIB ((int64_t)1 << 30)
 
@@ -86,22 +85,22 @@ static enum err table_print(const char *command, const char *commit)
     return OK;
 }
 
-/* Rates of shapes that plans price by: a wide matmul of a whole tile of tokens, a copy inside. */
+/* Lines of a machine file. The shape: 7,168 wide, 56 heads of 128 numbers with KV of their own. */
 static enum err machine_print(const char *name)
 {
+    struct pack_provider model;
+    struct machine m;
     const struct gpu_card *c = gpu_card_by_name(name);
     if (!c)
         return fail(ERR_USAGE, "--machine: no card '%s' (t4, a10, rtx4090, a100-40, a100, h100, "
                                "h200)", name);
-    const struct ops ops = {.isa = ISA_EXACT, .compute = COMPUTE_BF16};
-    const struct weight_form form = gpu_weight_form(c, ops.compute, DTYPE_BF16);
-    struct matmul_args m = {.m = PLAN_TILE_TOKENS, .n_parts = 1};
-    m.parts[0].w = (struct weight){form.dtype, 8192, 8192, NULL, form.layout};
-    const struct gpu_cost many = gpu_op(c, OP_matmul, &ops, &m);
-    m.m = 32;
-    const struct gpu_cost few = gpu_op(c, OP_matmul, &ops, &m);
-    printf("device_read = %.3g # bytes per second\n", few.bytes / few.s);
-    printf("device_flops = %.3g # FLOPs per second\n", many.flops / many.s);
+    TRY(dummy_open(&model, "configs/opt-30b.cfg"));
+    step_rates(&m, &model.shape, c);
+    dummy_close(&model);
+    for (int i = 0; i < N_MACHINE_RATES; i++)
+        if (m.rates[i].value > 0)
+            printf("%s = %.4g # %s\n", machine_rates[i].key, m.rates[i].value,
+                   machine_rates[i].unit);
     return OK;
 }
 

@@ -322,6 +322,8 @@ static json_t *machine_json(const struct run *r)
         put(j, "d2h", number(m->d2h.value));
         put(j, "device_read", number(m->device_read.value));
         put(j, "device_flops", number(m->device_flops.value));
+        put(j, "device_attend_read", number(machine_device_attend_read(m)));
+        put(j, "device_attend_flops", number(machine_device_attend_flops(m)));
     }
     put(j, "ram_bytes", json_integer(r->info.ram_bytes));
     return j;

@@ -115,9 +115,10 @@ static enum err probe_machine(struct run *r)
     if (measured && !r->device->api->unified)
         log_line(LOG_INFO,
                  "probe: device: h2d %.2f GB/s, d2h %.2f GB/s, its memory %.1f GB/s, matmul %.0f "
-                 "GFLOP/s",
+                 "GFLOP/s, attention %.1f GB/s and %.0f GFLOP/s",
                  m->h2d.value * 1e-9, m->d2h.value * 1e-9, m->device_read.value * 1e-9,
-                 m->device_flops.value * 1e-9);
+                 m->device_flops.value * 1e-9, machine_device_attend_read(m) * 1e-9,
+                 machine_device_attend_flops(m) * 1e-9);
     return OK;
 }
 

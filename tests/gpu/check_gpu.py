@@ -510,7 +510,8 @@ def probe(b):
     need(done.code == 0, f"exit {done.code}: {done.last()}")
     text = trial.read(path).decode()
     values = dict(re.findall(r"^(\w+) = (\S+)", text, re.M))
-    missing = [k for k in ("h2d", "d2h", "device_read", "device_flops", "device_memory") if float(values.get(k, 0)) <= 0]
+    missing = [k for k in ("h2d", "d2h", "device_read", "device_flops", "device_attend_read", "device_attend_flops", "device_memory")
+               if float(values.get(k, 0)) <= 0]
     need(not missing, f"no {', '.join(missing)} in {path}")
     return ", ".join(f"{k} {float(v):.3g}" for k, v in values.items())
 
