@@ -599,10 +599,10 @@ fault("device.cu: a stream waits for no event", DEVICE_CU,
       "(void)DONE(g, cudaStreamWaitEvent, stream_of(s)->cuda, ((struct gpu_event *)e)->cuda, 0);", "(void)e;",
       SIMT_DEVICE)
 fault("device.cu: a copy that was refused is no loss", DEVICE_CU,
-      "(void)DONE(g, cudaMemcpyAsync, to, from, (size_t)n_bytes, cudaMemcpyDefault,\n                   stream_of(s)->cuda);",
-      "(void)cudaMemcpyAsync(to, from, (size_t)n_bytes, cudaMemcpyDefault, stream_of(s)->cuda);", SIMT_DEVICE)
+      "(void)DONE(g, cudaMemcpyAsync, to, from, (size_t)n_bytes, cudaMemcpyDefault, s->cuda);",
+      "(void)cudaMemcpyAsync(to, from, (size_t)n_bytes, cudaMemcpyDefault, s->cuda);", SIMT_DEVICE)
 fault("device.cu: small copies between ops wait for the copy engine", DEVICE_CU,
-      "if (n_bytes >= CUDA_COPY_FEW) {", "if (n_bytes >= 0) {", SIMT_LINE)
+      "if (ops && n_bytes < CUDA_COPY_FEW) {", "if (ops && n_bytes < 0) {", SIMT_LINE)
 fault("copy.cu: words of 16 bytes stand at any multiple of 4", "kernels/cuda/copy.cu",
       "all % 16 == 0", "all % 4 == 0", SIMT_DEVICE)
 fault("device.cu: a launch is not asked how it went", DEVICE_CU,
@@ -613,8 +613,30 @@ fault("device.cu: the host waits for no event", DEVICE_CU,
       "(void)DONE(g, cudaEventSynchronize, ((struct gpu_event *)e)->cuda);", "(void)e;", SIMT_DEVICE)
 fault("device.cu: what did not fit fails the next launch", DEVICE_CU,
       "    (void)cudaGetLastError();\n    size_t n_free", "    size_t n_free", SIMT_DEVICE)
-fault("device.cu: what cannot be pinned fails the next launch", DEVICE_CU,
-      "    (void)cudaGetLastError();\n    if (getrlimit", "    if (getrlimit", SIMT_DEVICE)
+PINS_CU, SIMT_PINS = "kernels/cuda/pins.cu", "simt_pins_test"
+fault("pins.cu: what cannot be pinned fails the next launch", PINS_CU,
+      "        (void)cudaGetLastError(); //", "        ; //", SIMT_DEVICE)
+fault("pins.cu: a copy goes on into the next chunk", PINS_CU,
+      "chunk_at(r, i + 1) - (const uint8_t *)at);", "r->base + r->n_bytes - (const uint8_t *)at);", SIMT_PINS)
+fault("pins.cu: a chunk that was refused counts as pinned", PINS_CU,
+      "        *loose = !r->pinned[i];", "        *loose = 0;", SIMT_PINS)
+fault("pins.cu: chunks stay pinned", PINS_CU,
+      "r->pinned[i] ? cudaHostUnregister(at) : cudaSuccess;", "r->pinned[i] && i > 0 ? cudaHostUnregister(at) : cudaSuccess;", SIMT_PINS)
+fault("pins.cu: threads mean another device", PINS_CU,
+      "chunks_work(c, cudaSetDevice(c->device));", "chunks_work(c, cudaSetDevice(c->device + 1));", SIMT_PINS)
+fault("device.cu: what was pinned in part is kept", DEVICE_CU,
+      "    drop_pins(g, p, n_bytes);\n    locked_limit", "    locked_limit", SIMT_PINS)
+fault("device.cu: buffers of copies come when there is no room", DEVICE_CU,
+      "    TRY(buffers_open(g));\n    const int64_t n_pinned = pins_add(&g->pins, g->index, p, n_bytes, &why);\n",
+      "    const int64_t n_pinned = pins_add(&g->pins, g->index, p, n_bytes, &why);\n    TRY(buffers_open(g));\n", SIMT_PINS)
+fault("device.cu: RAM that is not pinned is told of each time", DEVICE_CU,
+      "if (n_pinned == n_bytes || g->told)", "if (n_pinned == n_bytes)", SIMT_PINS)
+fault("loose.cu: RAM is read and written when a copy is queued", "kernels/cuda/loose.cu",
+      "    return cudaLaunchHostFunc(cuda, carry_now, s);", "    carry_now(s);\n    return cuda ? cudaSuccess : cudaErrorUnknown;", SIMT_PINS)
+fault("loose.cu: streams share a buffer", "kernels/cuda/loose.cu",
+      "            s->all->taken[i] = 1;\n", "", SIMT_PINS)
+fault("rows of embeddings lie in RAM that ops do not see", "engine/line/home.c",
+      "tier_pin(&h->pinned, l->busy_bytes[ARENA_PINNED])", "tier_pin(&h->pinned, 0)", LINE)
 fault("device.h: sm_75 reads bf16", "kernels/device.h", "sm < 80 ? DTYPE_F16", "sm < 75 ? DTYPE_F16", SIMT_DEVICE)
 fault("device.h: codes are made rows", "kernels/device.h", "if (lib || !narrow)", "if (lib || narrow)", SIMT_DEVICE)
 fault("device.h: codes that become f16 are not looked at", "kernels/device.h", "form.as_f16 = sm < 80;", "form.as_f16 = 0;", SIMT_DEVICE)
