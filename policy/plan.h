@@ -91,6 +91,11 @@ struct plan_sizes {
 };
 
 /* What the engine's own tables cost (engine_costs): everything the plan does not know by itself. */
+/* Bytes of a number on its way to the CPU that attends beside a device, and back. */
+struct cross_bytes {
+    int in, out;
+};
+
 struct plan_costs {
     int64_t kv_page_bytes; // one page, one layer, in the KV format
     int64_t kv_ring_bytes; // one row, one layer: its ring (KV format mixed), else 0
@@ -103,6 +108,7 @@ struct plan_costs {
     int64_t scratch_bytes;     // kernels' scratch at tile_tokens and the longest row
     int64_t route_bytes;       // of a tile's tokens; 0 without experts
     int64_t attend_bytes;      // the CPU's, where it attends beside a device
+    struct cross_bytes cross;  // there
     struct plan_sizes sizes;
     int64_t filter_bytes;     // more per row that samples under a filter
     int64_t edit_bytes;       // of one changed logit

@@ -450,14 +450,29 @@ fault("device memory is not counted", "policy/plan.c",
 # Attention on a thread of its own, and homes on three tiers.
 SIM, SIM_REFUSALS = "sim_run_test.py --only placements", "sim_run_test.py --only refusals"
 fault("attention begins before part 0 has left its numbers", "engine/line/attend.c",
-      "    job->err = device->event_wait(a->stream, a->ready[n % ATTEND_JOBS]);",
+      "    job->err = device->event_wait(a->cross.to_cpu, a->ready[n % ATTEND_JOBS]);",
       "    job->err = OK;\n    (void)device;", LINE)
 fault("part 1 does not wait for attention", "engine/line/attend.c",
       "    while (a->n_done == a->n_waited)", "    while (0)", LINE)
 fault("two batches bring their q, k and v to one place", "engine/line/attend.c",
-      "memory_at(m, LAYOUT_ATTEND_IN, i);", "memory_at(m, LAYOUT_ATTEND_IN, 0);", LINE)
+      "memory_at(m, LAYOUT_ATTEND_IN, i),", "memory_at(m, LAYOUT_ATTEND_IN, 0),", LINE)
 fault("two batches get their attention from one place", "engine/line/attend.c",
-      "memory_at(m, LAYOUT_ATTEND_OUT, i)};", "memory_at(m, LAYOUT_ATTEND_OUT, 0)};", LINE)
+      "memory_at(m, LAYOUT_ATTEND_OUT, i),", "memory_at(m, LAYOUT_ATTEND_OUT, 0),", LINE)
+CROSS_C = "engine/line/cross.c"
+fault("the link takes numbers that ops have not left yet", CROSS_C,
+      "    b->empties->device->api->stream_wait(b->empties, b->full[i]);\n", "", LINE)
+fault("ops fill a buffer that is on the link", CROSS_C,
+      "    b->fills->device->api->stream_wait(b->fills, b->empty[i]);\n", "", LINE)
+fault("k stands where q ends in f32", CROSS_C,
+      "buffer + n * bytes, k, n_kv);", "buffer + n * 4, k, n_kv);", LINE)
+fault("attention comes back as the other width", CROSS_C,
+      "cross_widen(ops, c->bytes.out, attn, buffer, n);", "cross_widen(ops, c->bytes.in, attn, buffer, n);", LINE)
+fault("q that is still to be rotated is rounded", "engine/line/costs.c",
+      " && evict->positions != EVICT_POSITIONS_SLOT)\n        bytes.in", ")\n        bytes.in", LINE)
+fault("what becomes codes is rounded before", "engine/line/costs.c",
+      "compute != COMPUTE_F32 && kv_format == KV_BF16 && evict", "compute != COMPUTE_F32 && evict", LINE)
+fault("f32 crosses as bf16", "engine/line/costs.c",
+      "if (compute == COMPUTE_BF16 && !device", "if (!device", LINE)
 fault("dirty bits of the other job", "engine/line/attend.c",
       "    *dirty = a->dirty[slot];", "    *dirty = a->dirty[1 - slot];", LINE)
 fault("a KV frame is given back after part 0", "engine/line/stage.c",

@@ -152,7 +152,7 @@ static void test_a_lost_device_ends_the_run(void **state)
         if (seed % 2)
             cudart_fail_command(30 + (int64_t)(mix64(seed) % 100));
         else
-            cudart_fail_call(100 + (int64_t)(mix64(seed) % 200), cudaErrorIllegalAddress, 1);
+            cudart_fail_call(160 + (int64_t)(mix64(seed) % 200), cudaErrorIllegalAddress, 1);
         assert_int_equal(run(COMPUTE_F32, &H2O_40, &job, plan, d, &got), ERR_DEVICE);
         if (!strstr(err_text(), "an illegal memory access") && !strstr(err_text(), "device: "))
             print_error("seed %d: %s\n", (int)seed, err_text());
