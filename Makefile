@@ -43,7 +43,9 @@ NVFLAGS := -std=c++17 -O3 -fmad=false -lineinfo -Werror all-warnings -I. -Xcompi
 # Locals hold no zeros by chance, where g++ can see to that (12 and above).
 SIMT_INIT = $(shell $(CXX) -ftrivial-auto-var-init=pattern -E -x c++ /dev/null >/dev/null 2>&1 && \
                     echo -ftrivial-auto-var-init=pattern)
+# Pinned RAM is cut into chunks of 256 KiB there, so that many copies cross from one into another.
 SIMT_FLAGS = -x c++ -std=c++17 -O1 -g1 -I. -Itests/simt/cudart -include tests/simt/device.h -ffp-contract=off -fno-math-errno -fno-exceptions \
+             -DCUDA_PIN_CHUNK=0x40000ll \
              -fno-strict-aliasing $(SIMT_INIT) -fsanitize=thread,undefined --param tsan-instrument-func-entry-exit=0 \
              -Wall -Wextra -Wno-unknown-pragmas -Werror $(filter -w,$(WARN)) -MMD -MP
 

@@ -234,6 +234,7 @@ static enum err case_run(const struct bench_run *run, struct operands *o,
     }
 CALL(gather)
 CALL(compact)
+CALL(cast)
 CALL(norm)
 CALL(rope)
 CALL(gate_mul)
@@ -287,9 +288,11 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
                                  .x_stride = m->dim,
                                  .n = n};
     struct compact_args compact = {.x = o->x, .from = o->from, .n = n / 2, .dim = m->dim};
+    struct cast_args cast = {.from = o->x, .to = o->y, .n = (int64_t)n * m->dim};
     struct bench_case cases[] = {
         {.op = "gather", .bytes = 6.0 * n * m->dim, .call = call_gather, .args = &gather},
         {.op = "compact", .bytes = 4.0 * n * m->dim, .call = call_compact, .args = &compact},
+        {.op = "cast", .bytes = 6.0 * n * m->dim, .call = call_cast, .args = &cast},
         {.op = "norm",
          .flops = 4.0 * n * m->dim,
          .bytes = 8.0 * n * m->dim,

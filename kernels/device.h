@@ -98,8 +98,13 @@ struct device_api {
      * zeros. ERR_FIT names the flag to change. */
     enum err (*alloc)(struct device *d, int64_t n_bytes, void **p);
     void (*release)(struct device *d, void *p, int64_t n_bytes); // accepts NULL
-    /* Makes a range of RAM one that copies read and write without a detour. ERR_DEVICE. */
+    /* Makes a range of RAM one that copies read and write without a detour, and that ops may read.
+     * ERR_DEVICE: it cannot be pinned. */
     enum err (*pin)(struct device *d, void *p, int64_t n_bytes);
+    /* The same for copies alone, as far as it can be done: what cannot be pinned is copied more
+     * slowly, and a warning says so. ERR_DEVICE, ERR_FIT. */
+    enum err (*pin_some)(struct device *d, void *p, int64_t n_bytes);
+    /* Of all that was pinned and begins in the range. Nothing is copied from or to it any more. */
     void (*unpin)(struct device *d, void *p, int64_t n_bytes);
 
     enum err (*stream_open)(struct device *d, struct stream **s);

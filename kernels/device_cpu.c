@@ -154,6 +154,7 @@ struct device *device_cpu(void)
                                           .alloc = cpu_alloc,
                                           .release = cpu_release,
                                           .pin = cpu_pin,
+                                          .pin_some = cpu_pin,
                                           .unpin = cpu_unpin,
                                           .stream_open = cpu_stream_open,
                                           .stream_close = cpu_stream_close,

@@ -166,6 +166,7 @@ TABLE(decode, {ISA_AVX512, cpu_decode_avx512}, {ISA_AVX2, cpu_decode_avx2},
       {ISA_PORTABLE, cpu_decode_portable})
 TABLE(gather, {ISA_PORTABLE, cpu_gather})
 TABLE(compact, {ISA_PORTABLE, cpu_compact})
+TABLE(cast, {ISA_PORTABLE, cpu_cast})
 TABLE(norm, {ISA_AVX512, cpu_norm_avx512}, {ISA_AVX2, cpu_norm_avx2},
       {ISA_PORTABLE, cpu_norm_portable}, {ISA_EXACT, exact_norm})
 TABLE(rope, {ISA_AVX512, cpu_rope_avx512}, {ISA_AVX2, cpu_rope_avx2},

@@ -166,6 +166,14 @@ struct compact_args {
     int n, dim;
 };
 
+/* to[i] = from[i]: f32 to bf16, to nearest even, or bf16 to f32. They do not overlap. */
+struct cast_args {
+    const void *from; // [n]
+    void *to;
+    int64_t n;
+    int widens; // 1: bf16 to f32
+};
+
 /* y = norm(x) * weight (+ bias). RMS: x / sqrt(mean(x^2) + eps); layer: (x - mean) / sqrt(var +
  * eps). y may be x. */
 struct norm_args {
@@ -625,6 +633,7 @@ static inline struct head_candidate *head_candidates(const struct head_reduce_ar
     X(decode)                                                                                      \
     X(gather)                                                                                      \
     X(compact)                                                                                     \
+    X(cast)                                                                                        \
     X(norm)                                                                                        \
     X(rope)                                                                                        \
     X(gate_mul)                                                                                    \

@@ -20,13 +20,16 @@ enum err tier_open(struct tier *t, enum tier_kind kind, const struct tier_config
     return e;
 }
 
-enum err tier_pin(struct tier *t)
+enum err tier_pin(struct tier *t, int64_t n_read)
 {
-    if (t->n_bytes == 0)
-        return OK;
-    TRY(t->device->api->pin(t->device, t->base, t->n_bytes));
+    const struct device_api *api = t->device->api;
+    const int64_t whole = min_i64(round_up(n_read, 4096), t->n_bytes);
     t->pinned = 1;
-    return OK;
+    if (whole > 0)
+        TRY(api->pin(t->device, t->base, whole));
+    if (whole == t->n_bytes)
+        return OK;
+    return api->pin_some(t->device, t->base + whole, t->n_bytes - whole);
 }
 
 void tier_close(struct tier *t)

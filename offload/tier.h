@@ -40,9 +40,9 @@ TIERS(TIER_DECLARE)
 
 /* Takes config->n_bytes of a tier; 0 takes nothing. ERR_FIT (memory), ERR_IO (disk), ERR_DEVICE. */
 enum err tier_open(struct tier *t, enum tier_kind kind, const struct tier_config *config);
-/* Makes RAM that was brought in one that the device copies from and to; undone by tier_close().
- * ERR_DEVICE. */
-enum err tier_pin(struct tier *t);
+/* Makes RAM that was brought in one that the device copies from and to; its ops may read the first
+ * n_read bytes. Undone by tier_close(). ERR_DEVICE, ERR_FIT. */
+enum err tier_pin(struct tier *t, int64_t n_read);
 void tier_close(struct tier *t);
 
 #endif

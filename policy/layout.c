@@ -312,8 +312,14 @@ static void lay_attend(struct build *b, int64_t tables)
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
     if (!p->attn_cpu)
         return;
-    arrays(b, LAYOUT_ATTEND_IN, 2, p->step_tokens * (heads + 2 * kv) + s->sinks * s->n_heads, 4);
-    arrays(b, LAYOUT_ATTEND_OUT, 2, p->step_tokens * heads, 4);
+    const struct cross_bytes cross = b->costs->cross;
+    int narrow = cross.in < 4 || cross.out < 4;
+    arrays(b, LAYOUT_ATTEND_IN, 2, p->step_tokens * (heads + 2 * kv), cross.in);
+    arrays(b, LAYOUT_ATTEND_OUT, 2, p->step_tokens * heads, cross.out);
+    arrays(b, LAYOUT_ATTEND_SINKS, 2, s->sinks * s->n_heads, 4);
+    arrays(b, LAYOUT_ATTEND_TILE, narrow ? 4 : 0, p->tile_tokens * heads, 4);
+    arrays(b, LAYOUT_CROSS_OUT, 2, p->tile_tokens * (heads + 2 * kv), cross.in);
+    arrays(b, LAYOUT_CROSS_IN, 2, p->tile_tokens * heads, cross.out);
     arrays(b, LAYOUT_ATTEND_TABLES, 2, tables, 1);
     array(b, LAYOUT_ATTEND_CUTS, 2 * p->batch, b->costs->sizes.cut);
     blocks(b, LAYOUT_ATTEND_SCRATCH, 1, b->costs->attend_bytes);

@@ -106,8 +106,13 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(DIRTY_BACK, workspace,                                                                       \
       PINNED) /* [i: steps in flight] as DIRTY, brought back from a device */                      \
     /* engine/line/attend: beside a device, when rows attend on the CPU */                         \
-    X(ATTEND_IN, workspace, PINNED)    /* [i: 2][step_tokens] q, k and v, each f32; then sinks */  \
-    X(ATTEND_OUT, workspace, PINNED)   /* [i: 2][step_tokens][n_heads][head_dim] f32 */            \
+    X(ATTEND_IN, workspace, PINNED)    /* [i: 2][step_tokens] q, k and v of each tile */           \
+    X(ATTEND_OUT, workspace, PINNED)   /* [i: 2][step_tokens][n_heads][head_dim] */                \
+    X(ATTEND_SINKS, workspace, PINNED) /* [i: 2][n_heads] f32 */                                   \
+    X(ATTEND_TILE, workspace, HOST)    /* [i: 4][tile_tokens][n_heads][head_dim] f32: q, k, v and  \
+                                          what attention gives, if any of them crosses as bf16 */ \
+    X(CROSS_OUT, workspace, DEVICE)    /* [i: 2] of ATTEND_IN what one tile has */                 \
+    X(CROSS_IN, workspace, DEVICE)     /* [i: 2] of ATTEND_OUT the same */                         \
     X(ATTEND_TABLES, workspace, HOST)  /* [i: 2] as TABLES */                                      \
     X(ATTEND_CUTS, workspace, HOST)    /* as CUTS */                                               \
     X(ATTEND_SCRATCH, workspace, HOST) /* as SCRATCH */                                            \

@@ -21,6 +21,7 @@
 struct step_cost {
     double embed, slice[2]; // as stored, as tiles
     double before, after;   // of a layer in two parts
+    double to_cpu, to_device, last, first; // of the link between them; of one tile
     double hidden, positions;
     struct kv_cost {
         double layer[2], attend;            // of the whole layer, and what of it is attention
@@ -168,8 +169,8 @@ static double attend_on_device_s(const struct setting *set, const struct kv_load
            rate(pair_flops * (double)kv->prompt_pairs, machine_device_attend_flops(m));
 }
 
-/* On a device. What attention on the CPU reads and leaves crosses the link on the stream of the
- * ops. */
+/* On a device. Where rows attend on the CPU, a tile's numbers are on the link while ops work on the
+ * next one. */
 static void cost_on_device(const struct pricing *p, const struct load *l, struct step_cost *c)
 {
     const struct setting *set = p->set;
@@ -197,8 +198,13 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
     if (p->plan->attn_cpu) {
         for (int kind = KV_MOST; kind < p->kinds; kind++)
             c->kv[kind].attend = attend_s(set, l, kind);
-        c->before += rate(tokens * (heads + 2 * kv) * 4, m->d2h.value);
-        c->after += rate(tokens * heads * 4, m->h2d.value);
+        double tiles = ceil(tokens / p->plan->tile_tokens);
+        c->to_cpu = rate(tokens * (heads + 2 * kv) * set->costs->cross.in, m->d2h.value);
+        c->to_device = rate(tokens * heads * set->costs->cross.out, m->h2d.value);
+        c->last = c->to_cpu / tiles;
+        c->first = c->to_device / tiles;
+        c->before = max_d(c->before, c->to_cpu - c->last);
+        c->after = max_d(c->after, c->to_device - c->first);
         return;
     }
     for (int kind = KV_MOST; kind < p->kinds; kind++)
@@ -219,9 +225,10 @@ static double kv_pieces(const struct pricing *p, const struct load *l, double pa
 static void cost_of(const struct pricing *p, const struct load *l, struct step_cost *c)
 {
     const struct plan_costs *costs = p->set->costs;
-    c->embed = c->slice[0] = c->slice[1] = c->before = c->after = 0;
-    c->hidden = (double)moves_hidden(p->set->shape->dim, l->prompt_tokens + l->forced_tokens);
-    c->positions = (double)moves_hidden(p->set->shape->dim, l->positions);
+    const int dim = p->set->shape->dim;
+    *c = (struct step_cost){
+        .hidden = (double)moves_hidden(dim, l->prompt_tokens + l->forced_tokens),
+        .positions = (double)moves_hidden(dim, l->positions)};
     for (int kind = KV_MOST; kind < p->kinds; kind++) {
         const struct kv_load *kv = &l->kv[kind];
         double page = (double)costs->kv_page_bytes, read = (double)kv->pages_read;
@@ -462,12 +469,12 @@ static void compute(const struct walk *w, int64_t n, double start)
         if (r->ready[i][n] != 0)
             start = max_d(start, servers_wait(&r->servers, &r->ready[i][n]));
     if (s->part == 1)
-        start = max_d(start, r->attended[s->batch]);
+        start = max_d(start, r->attended[s->batch] + r->batch[s->batch].first);
     r->end[n] = start + compute_s(w->p, s);
     if (w->order.parts == 1 || s->layer == 0 || s->layer > w->p->plan->decoder || s->part != 0)
         return;
     /* Rows attend on the CPU, one batch after the other. */
-    double busy = r->end[n];
+    double busy = r->end[n] + r->batch[s->batch].last;
     for (int b = 0; b < w->p->plan->batches; b++)
         busy = max_d(busy, r->attended[b]);
     r->attended[s->batch] = busy + r->batch[s->batch].kv[s->kind].attend;
@@ -648,6 +655,8 @@ static void lanes_of(const struct pricing *p, const double bytes[N_PLAN_LANES], 
         ops += c->embed + (n_slices(plan) - p->decoded_slices) * c->slice[0] +
                p->decoded_slices * c->slice[1];
         ops += plan->attn_cpu ? plan->decoder * (c->before + c->after) : 0;
+        l->to_cpu_s += plan->decoder * c->to_cpu;
+        l->to_device_s += plan->decoder * c->to_device;
         for (int kind = KV_MOST; kind < p->kinds; kind++) {
             const int *layers = p->decoded[kind];
             const struct kv_cost *kv = &c->kv[kind];
@@ -684,7 +693,7 @@ static double quick_s(const struct pricing *p, const struct lanes *l)
 {
     const struct plan *plan = p->plan;
     double disk = l->s[PLAN_NVME_READ] + l->s[PLAN_NVME_WRITE];
-    double link = max_d(l->s[PLAN_H2D], l->s[PLAN_D2H]);
+    double link = max_d(l->s[PLAN_H2D] + l->to_device_s, l->s[PLAN_D2H] + l->to_cpu_s);
     double ops = max_d(l->s[PLAN_GPU], l->s[PLAN_CPU]);
     if (plan->ahead_weights == 0 && !plan->device)
         ops += disk_s(p, (double)p->moves.every[PLAN_NVME_READ], 0);
@@ -694,7 +703,8 @@ static double quick_s(const struct pricing *p, const struct lanes *l)
         disk -= few_s;
     }
     if (plan->attn_cpu && plan->batches == 1) // one waits for the other
-        ops = l->s[PLAN_GPU] + l->s[PLAN_CPU];
+        ops = l->s[PLAN_GPU] + l->s[PLAN_CPU] +
+              plan->decoder * (p->replay->batch[0].last + p->replay->batch[0].first);
     return max_d(disk, max_d(link, ops));
 }
 

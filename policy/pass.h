@@ -13,6 +13,7 @@
 struct lanes {
     double s[N_PLAN_LANES], bytes[N_PLAN_LANES]; // busy seconds; bytes of the four that move them
     double wall_s;
+    double to_cpu_s, to_device_s; // of the link besides, where rows attend on the CPU
 };
 
 /* What a plan is for, and where. Borrowed. */

@@ -98,6 +98,11 @@ struct plan_sizes {
 };
 
 /* What the engine's own tables cost (engine_costs): everything the plan does not know by itself. */
+/* Bytes of a number on its way to the CPU that attends beside a device, and back. */
+struct cross_bytes {
+    int in, out;
+};
+
 struct plan_costs {
     int64_t kv_page_bytes; // one page, one layer, in the KV format
     int64_t kv_ring_bytes; // one row, one layer: its ring (KV format mixed), else 0
@@ -108,6 +113,7 @@ struct plan_costs {
     int64_t io_bytes;          // mover's rings and tables
     int64_t row_token_bytes;   // per token of a live row (ids, output text)
     int64_t attend_bytes;      // kernels' scratch of the CPU, where it attends beside a device
+    struct cross_bytes cross;  // there
     /* By size of a tile (PLAN_TILE_TOKENS << i): kernels' scratch, which covers the longest row,
      * too; where the tile's tokens go, 0 without experts. */
     int64_t scratch_bytes[PLAN_TILES], route_bytes[PLAN_TILES];

@@ -114,7 +114,7 @@ static void test_device_lanes(void **state)
 }
 
 /* Where the CPU attends, KV leaves the link and the device's memory; q, k, v and what attention
- * gives cross it on the stream of the ops, and the CPU reads the KV. */
+ * gives cross it beside the ops, and the CPU reads the KV. */
 static void test_attention_beside_a_device(void **state)
 {
     (void)state;

@@ -37,6 +37,7 @@ struct image {
     _Alignas(64) float weights[VOCAB * DIM], panels[VOCAB * DIM], decoded[VOCAB * DIM];
     float table[100 * DIM], norm[DIM], sinks[HEADS];
     float cos[64 * HEAD_DIM / 2], sin[64 * HEAD_DIM / 2];
+    uint16_t halves[POSITIONS * HEADS_DIM];
     float x[TOKENS * DIM], normed[TOKENS * DIM], q[TOKENS * HEADS_DIM], out[TOKENS * HEADS_DIM];
     float k[TOKENS * KV_DIM], v[TOKENS * KV_DIM], logits[POSITIONS * VOCAB];
     float scores[2 * KV_PAGE_SLOTS * KV_HEADS], slot_score[ROWS * KV_HEADS * 2 * KV_PAGE_SLOTS];
@@ -285,6 +286,9 @@ static void head(const struct ops *ops, struct image *m)
                                                   .act = ACT_SILU});
     ops_run_compact(ops, &(struct compact_args){
                              .x = m->out, .from = m->from, .n = POSITIONS, .dim = HEADS_DIM});
+    const int64_t n = POSITIONS * HEADS_DIM;
+    ops_run_cast(ops, &(struct cast_args){.from = m->out, .to = m->halves, .n = n});
+    ops_run_cast(ops, &(struct cast_args){.from = m->halves, .to = m->out, .n = n, .widens = 1});
     matmul(ops, m, m->panels, m->out, m->logits, POSITIONS, VOCAB);
     ops_run_head_reduce(ops, &(struct head_reduce_args){.logits = m->logits,
                                                         .stride = VOCAB,

@@ -263,7 +263,7 @@ fault("much the same is an alternative", "engine/app/explain.c",
 fault("an alternative with the flags of the plan", "engine/app/explain.c",
       "plan_freeze_as(r, &a->plan, a->freeze, sizeof a->freeze);", "plan_freeze(r, a->freeze, sizeof a->freeze);", ALTERNATIVES)
 fault("few rows have the scratch of many", "policy/layout.c",
-      "all < c->attend_rows_bytes ? all : c->attend_rows_bytes;", "c->attend_rows_bytes;", "cost_test")
+      "min64(p->batch * c->attend_row_bytes, c->attend_rows_bytes);", "c->attend_rows_bytes;", "cost_test")
 fault("rows attend in the scratch of one", "policy/layout.c",
       "max64(tile, p->attn_cpu ? 0 : rows)", "tile", "cost_test", "simt_line_test")
 fault("scratch for the threads of this machine", "engine/app/run_rates.c",

@@ -503,6 +503,36 @@ static void compact_moves_rows_forward(void **state)
         }
 }
 
+static void cast_rounds_to_nearest_even(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t f32;
+        uint16_t bf16;
+    } known[] = {{0x3f808000, 0x3f80}, {0x3f818000, 0x3f82}, {0x3f808001, 0x3f81},
+                 {0xff7fffff, 0xff80}, {0x7f800001, 0x7fc0}, {0x80000000, 0x8000},
+                 {0x00007fff, 0},      {0x00018000, 2},      {0xc0490fdb, 0xc049}};
+    enum { N = 77, KNOWN = sizeof known / sizeof *known };
+    for (int threads = 0; threads <= 4; threads++) {
+        struct ops ops = {.isa = threads > 0 ? isa_best() : ISA_REF,
+                          .pool = threads > 0 ? pool_of(threads) : NULL};
+        uint32_t from[N], back[N + 1];
+        uint16_t to[N + 1];
+        to[N] = 7;
+        back[N] = 7;
+        for (int i = 0; i < N; i++)
+            from[i] = known[i % KNOWN].f32;
+        ops_run_cast(&ops, &(struct cast_args){.from = from, .to = to, .n = N});
+        ops_run_cast(&ops, &(struct cast_args){.from = to, .to = back, .n = N, .widens = 1});
+        for (int i = 0; i < N; i++) {
+            assert_int_equal(to[i], known[i % KNOWN].bf16);
+            assert_int_equal(back[i], (uint32_t)to[i] << 16);
+        }
+        assert_int_equal(to[N] + back[N], 14);
+        pool_close(ops.pool);
+    }
+}
+
 static void kv_store_check(enum kv_format format, int head_dim)
 {
     struct kv_layout l;
@@ -745,6 +775,7 @@ int main(void)
         cmocka_unit_test(rope_equals_ref),
         cmocka_unit_test(gather_equals_decoding),
         cmocka_unit_test(compact_moves_rows_forward),
+        cmocka_unit_test(cast_rounds_to_nearest_even),
         cmocka_unit_test(kv_store_fills_pages),
         cmocka_unit_test(head_equals_ref),
         cmocka_unit_test(head_survives_nan),

@@ -98,6 +98,7 @@ __attribute__((unused)) static int setup(void **state)
                          .line_bytes_max = 4000};
     costs = (struct plan_costs){.kv_page_bytes = 32768,
                                 .prompt_page_bytes = 32768,
+                                .cross = {4, 4},
                                 .text_bytes = 12 * MIB,
                                 .io_bytes = MIB,
                                 .row_token_bytes = 16,

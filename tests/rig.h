@@ -32,7 +32,7 @@ static inline void rig_open(struct rig *r, struct device *device, enum ring_kind
     r->bounce = aligned_alloc(4096, 4 * (size_t)MOVER_PIECE);
     assert_non_null(r->bounce);
     assert_int_equal(device->api->pin(device, r->bounce, 4 * MOVER_PIECE), OK);
-    assert_int_equal(tier_pin(&r->ram), OK);
+    assert_int_equal(tier_pin(&r->ram, 0), OK);
     struct mover_config m = {.kind = kind,
                              .depth = 4,
                              .bounce = r->bounce,

@@ -108,6 +108,7 @@ static void make_costs(const struct machine *m)
     costs = (struct plan_costs){.kv_page_bytes = page,
                                 .kv_pages_written = {1 / 32.0, 1 / 32.0},
                                 .prompt_page_bytes = page,
+                                .cross = {pick(1, 2) * 2, pick(1, 2) * 2},
                                 .text_bytes = MIB,
                                 .io_bytes = MIB / 4,
                                 .row_token_bytes = 16,
@@ -492,6 +493,7 @@ static void make_large(int n_out)
                          .line_bytes_max = 4000};
     costs = (struct plan_costs){.kv_page_bytes = 131072,
                                 .prompt_page_bytes = 131072,
+                                .cross = {2, 2},
                                 .text_bytes = 64 * MIB,
                                 .io_bytes = 16 * MIB,
                                 .row_token_bytes = 16,

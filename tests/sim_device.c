@@ -72,6 +72,7 @@ struct sim_device {
     struct pin {
         const uint8_t *base;
         int64_t n_bytes;
+        int for_ops; // ops may read it
     } pins[PINS_MAX];
     uint64_t seed;
     int delay_us, n_streams, n_allocs;
@@ -148,13 +149,14 @@ static void *seen(struct sim_device *s, const void *p)
     return at ? at : (void *)(uintptr_t)p;
 }
 
-static int is_pinned(struct sim_device *s, const uint8_t *p, int64_t n_bytes)
+static int is_pinned(struct sim_device *s, const uint8_t *p, int64_t n_bytes, int for_ops)
 {
     int pinned = 0;
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < PINS_MAX; i++) {
         const struct pin *pin = &s->pins[i];
-        pinned |= pin->base && p >= pin->base && p + n_bytes <= pin->base + pin->n_bytes;
+        pinned |= pin->base && p >= pin->base && p + n_bytes <= pin->base + pin->n_bytes &&
+                  pin->for_ops >= for_ops;
     }
     pthread_mutex_unlock(&s->lock);
     return pinned;
@@ -168,29 +170,44 @@ static void *copy_side(struct sim_device *s, const void *p, int64_t n_bytes)
         CHECK(device_side(s, (const uint8_t *)p + n_bytes - 1) == at + n_bytes - 1);
         return at;
     }
-    CHECK(is_pinned(s, p, n_bytes));
+    CHECK(is_pinned(s, p, n_bytes, 0));
     return (void *)(uintptr_t)p;
 }
 
-static enum err sim_pin(struct device *d, void *p, int64_t n_bytes)
+static enum err add_pin(struct device *d, struct pin pin)
 {
     int i = 0;
     pthread_mutex_lock(&sim(d)->lock);
     while (sim(d)->pins[i].base)
         CHECK(++i < PINS_MAX);
-    sim(d)->pins[i] = (struct pin){p, n_bytes};
+    sim(d)->pins[i] = pin;
     pthread_mutex_unlock(&sim(d)->lock);
     return OK;
 }
 
+static enum err sim_pin(struct device *d, void *p, int64_t n_bytes)
+{
+    return add_pin(d, (struct pin){p, n_bytes, 1});
+}
+
+/* As a device that could pin nothing more: copies work, ops see none of it. */
+static enum err sim_pin_some(struct device *d, void *p, int64_t n_bytes)
+{
+    return add_pin(d, (struct pin){p, n_bytes, 0});
+}
+
 static void sim_unpin(struct device *d, void *p, int64_t n_bytes)
 {
-    int i = 0;
+    int64_t n = 0;
     pthread_mutex_lock(&sim(d)->lock);
-    while (sim(d)->pins[i].base != p)
-        CHECK(++i < PINS_MAX);
-    CHECK(sim(d)->pins[i].n_bytes == n_bytes);
-    sim(d)->pins[i] = (struct pin){0};
+    for (int i = 0; i < PINS_MAX; i++) {
+        struct pin *pin = &sim(d)->pins[i];
+        if (!pin->base || pin->base < (uint8_t *)p || pin->base >= (uint8_t *)p + n_bytes)
+            continue;
+        n += pin->n_bytes;
+        *pin = (struct pin){0};
+    }
+    CHECK(n == n_bytes);
     pthread_mutex_unlock(&sim(d)->lock);
 }
 
@@ -230,7 +247,7 @@ static void run_launch(struct sim_device *s, struct command *c)
         CHECK(is_prepared(s, matmul->parts[i].w.n, matmul->parts[i].w.k, matmul->m));
     for (int i = 0; i < (int)ops_args_bytes(c->op) / 8; i++) {
         const uint8_t *p = (uint8_t *)(uintptr_t)c->args[i];
-        CHECK(!is_ram(c->args[i]) || (may_be_ram(c->op, i) && is_pinned(s, p, 1)));
+        CHECK(!is_ram(c->args[i]) || (may_be_ram(c->op, i) && is_pinned(s, p, 1, 1)));
         c->args[i] = (uint64_t)(uintptr_t)seen(s, p);
     }
     c->ops.stream = NULL;
@@ -518,6 +535,7 @@ struct device *sim_device_open(uint64_t seed, int delay_us)
                                           .alloc = sim_alloc,
                                           .release = sim_release,
                                           .pin = sim_pin,
+                                          .pin_some = sim_pin_some,
                                           .unpin = sim_unpin,
                                           .stream_open = sim_stream_open,
                                           .stream_close = sim_stream_close,

@@ -212,12 +212,32 @@ static void compact_keeps_the_order(void **state)
     }
 }
 
+static void cast_is_exact(void **state)
+{
+    (void)state;
+    static const int sizes[] = {1, 7, 8, 9, 256, 2048, 2049, 5000};
+    for (int i = 0; i < 8 * 6; i++) {
+        const int n = sizes[i / 6], widens = i % 2, off = i % 3; // bf16 that is not aligned, too
+        const int64_t in = widens ? 2 : 4, out = widens ? 4 : 2;
+        uint8_t *from = (void *)noise_array(61, n + 8, 1), *to = take((n + 8) * out);
+        struct cast_args a = {from + off * in, to + off * out, n, widens}, on = a;
+        device_begin((uint64_t)i % 4);
+        uint8_t *there = simt_of(to, (n + 8) * out);
+        on.from = (const uint8_t *)simt_of(from, (n + 8) * 4) + off * in;
+        on.to = there + off * out;
+        cuda_cast(NULL, &exact, &on);
+        ops_run_cast(&exact, &a);
+        assert_device((void *)there, (void *)to, (n + 8) * out, "cast");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm_sums_in_lanes),          cmocka_unit_test(rope_turns_pairs),
         cmocka_unit_test(gate_mul_is_exact),           cmocka_unit_test(mix_is_exact),
         cmocka_unit_test(gather_decodes_every_format), cmocka_unit_test(compact_keeps_the_order),
+        cmocka_unit_test(cast_is_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ BANNED = [ # call, where it may stand (regular expression, or None), why not
      "stdout is for results, written by commands"),
 ]
 # Who allocates: what comes up before the line starts (parsers, openers, rings), never the line itself.
-ALLOCATES = (r"kernels/(device_cpu|trace|pool)\.c|kernels/cuda/device\.cu|offload/(codec|mover|ring\w*|tier_nvme|machine|probe_matmul|machine_file)\.c|"
+ALLOCATES = (r"kernels/(device_cpu|trace|pool)\.c|kernels/cuda/(device|loose|pins)\.cu|offload/(codec|mover|ring\w*|tier_nvme|machine|probe_matmul|machine_file)\.c|"
              r"engine/(data|source|pack|token|chat|job)/.*\.c|engine/line/(engine|dummy_layers)\.c|"
              r"engine/app/(replan|opened|outputs|report\w*|run\w*|commands\w*|explain_help|variant)\.c|bench/.*|tests/.*")
 SILENT = r"policy/.*"  # formats into buffers; never onto a stream

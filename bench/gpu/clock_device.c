@@ -534,6 +534,7 @@ static const struct device_api *clock_api(void)
                                     .alloc = clock_alloc,
                                     .release = clock_release,
                                     .pin = clock_pin,
+                                    .pin_some = clock_pin,
                                     .unpin = clock_unpin,
                                     .stream_open = clock_stream_open,
                                     .stream_close = clock_stream_close,

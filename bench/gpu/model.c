@@ -335,6 +335,10 @@ static double row_bytes_of(enum op op, const void *args)
         const struct compact_args *a = args;
         return (double)a->n * a->dim * 8;
     }
+    case OP_cast: {
+        const struct cast_args *a = args;
+        return (double)a->n * 6;
+    }
     case OP_rope: {
         const struct rope_args *a = args;
         return (double)a->m * a->n_heads * a->rope_dim * 8;

@@ -9,8 +9,8 @@
 static void attend(struct attender *a, int64_t n)
 {
     struct attend_job *job = &a->jobs[n % ATTEND_JOBS];
-    const struct device_api *device = a->stream->device->api;
-    job->err = device->event_wait(a->stream, a->ready[n % ATTEND_JOBS]);
+    const struct device_api *device = a->cross.to_cpu->device->api;
+    job->err = device->event_wait(a->cross.to_cpu, a->ready[n % ATTEND_JOBS]);
     if (job->err != OK) {
         snprintf(job->text, sizeof job->text, "%s", err_text());
         return;
@@ -58,25 +58,25 @@ static void place(struct attender *a, const struct layer_work *like)
     a->work.cuts = memory_at(m, LAYOUT_ATTEND_CUTS, 0);
     a->work.scratch = memory_at(m, LAYOUT_ATTEND_SCRATCH, 0);
     a->tables = (struct tables){.memory = m, .part = LAYOUT_ATTEND_TABLES};
-    int64_t heads = (int64_t)like->shape->n_heads * like->shape->head_dim;
-    int64_t kv = (int64_t)like->shape->n_kv_heads * like->shape->head_dim;
-    int64_t tokens = like->plan->step_tokens;
+    float **const tile[] = {&a->work.q, &a->work.k, &a->work.v, &a->work.attn};
+    for (int i = 0; i < 4; i++)
+        *tile[i] = memory_at(m, LAYOUT_ATTEND_TILE, i);
     for (int i = 0; i < ATTEND_JOBS; i++) {
-        float *in = memory_at(m, LAYOUT_ATTEND_IN, i);
-        a->exchange[i] = (struct exchange){.q = in,
-                                           .k = in + tokens * heads,
-                                           .v = in + tokens * (heads + kv),
-                                           .sinks = in + tokens * (heads + 2 * kv),
-                                           .attn = memory_at(m, LAYOUT_ATTEND_OUT, i)};
+        a->exchange[i] = (struct exchange){.bytes = a->cross.bytes,
+                                           .in = memory_at(m, LAYOUT_ATTEND_IN, i),
+                                           .out = memory_at(m, LAYOUT_ATTEND_OUT, i),
+                                           .sinks = memory_at(m, LAYOUT_ATTEND_SINKS, i)};
         a->dirty[i] = memory_at(m, LAYOUT_DIRTY, i);
     }
 }
 
-enum err attender_open(struct attender *a, const struct layer_work *like, struct stream *stream,
+enum err attender_open(struct attender *a, const struct layer_work *like, struct cross_bytes bytes,
                        struct trace *trace)
 {
-    *a = (struct attender){.stream = stream, .trace = trace};
+    struct stream *stream = like->ops.stream;
+    *a = (struct attender){.trace = trace};
     TRY(device_cpu()->api->stream_open(device_cpu(), &a->cpu));
+    TRY(cross_open(&a->cross, like->memory, bytes, stream));
     for (int i = 0; i < ATTEND_JOBS; i++)
         TRY(stream->device->api->event_open(stream->device, &a->ready[i]));
     place(a, like);
@@ -104,6 +104,7 @@ void attender_stop(struct attender *a)
 void attender_close(struct attender *a)
 {
     CHECK(!a->started);
+    cross_close(&a->cross);
     for (int i = 0; i < ATTEND_JOBS; i++)
         if (a->ready[i])
             a->ready[i]->device->api->event_close(a->ready[i]);
@@ -121,7 +122,7 @@ void attender_post(struct attender *a, const struct attend_job *job)
 {
     int slot = (int)(a->n_posted % ATTEND_JOBS);
     CHECK(a->n_posted - a->n_waited < ATTEND_JOBS);
-    a->stream->device->api->record(a->stream, a->ready[slot]);
+    a->cross.to_cpu->device->api->record(a->cross.to_cpu, a->ready[slot]);
     a->jobs[slot] = *job;
     pthread_mutex_lock(&a->lock);
     a->n_posted++;

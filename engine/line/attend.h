@@ -30,8 +30,9 @@ struct attender {
     struct tables tables;
     struct exchange exchange[ATTEND_JOBS];
     uint64_t *dirty[ATTEND_JOBS];     // rows.dirty of a job
-    struct event *ready[ATTEND_JOBS]; // owned: part 0 has left its numbers
-    struct stream *stream, *cpu;      // borrowed: the device's; owned: the CPU's
+    struct event *ready[ATTEND_JOBS]; // owned: what part 0 left is in RAM
+    struct cross cross;
+    struct stream *cpu; // owned
     struct trace *trace;              // borrowed
     struct attend_job jobs[ATTEND_JOBS];
     int64_t n_posted, n_done, n_waited; // n_done: under the lock, as what is posted
@@ -41,9 +42,9 @@ struct attender {
     pthread_cond_t changed;
 };
 
-/* like: the device's workspace, placed; its ops' pool becomes this thread's. stream: of the ops.
- * ERR_FIT, ERR_DEVICE. */
-enum err attender_open(struct attender *a, const struct layer_work *like, struct stream *stream,
+/* like: the device's workspace, placed; its ops' pool becomes this thread's, its stream stays the
+ * device's. ERR_FIT, ERR_DEVICE. */
+enum err attender_open(struct attender *a, const struct layer_work *like, struct cross_bytes bytes,
                        struct trace *trace);
 /* Waits for the job at hand. Between the two, the device's stream is closed: it may still come to
  * this one's events. Both accept a zeroed attender. */

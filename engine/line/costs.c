@@ -177,7 +177,18 @@ static double pages_written(const struct shape *s, int64_t slots_max, const stru
     return written * full * KV_PAGE_SLOTS / slots;
 }
 
-void engine_costs(const struct model *model, const struct device *device, const struct ops *ops,
+struct cross_bytes engine_cross_bytes(struct device *device, enum compute compute,
+                                      enum kv_format kv_format, const struct evict *evict)
+{
+    struct cross_bytes bytes = {4, 4};
+    if (compute != COMPUTE_F32 && kv_format == KV_BF16 && evict->positions != EVICT_POSITIONS_SLOT)
+        bytes.in = 2;
+    if (compute == COMPUTE_BF16 && !device->api->reads(device, compute, DTYPE_BF16).as_f16)
+        bytes.out = 2;
+    return bytes;
+}
+
+void engine_costs(const struct model *model, struct device *device, const struct ops *ops,
                   enum kv_format kv_format, const struct work *work, const struct evict *evict,
                   struct plan_costs *costs)
 {
@@ -193,6 +204,7 @@ void engine_costs(const struct model *model, const struct device *device, const 
             evict_in_turn(evict, kind) ? 0 : pages_written(s, slots, evict);
     }
     costs->prompt_page_bytes = prompt.page_bytes;
+    costs->cross = engine_cross_bytes(device, ops->compute, kv_format, evict);
     const struct device_scratch *scratch = device->api->scratch;
     const int64_t slots_cap = round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS);
     for (int i = 0; i < PLAN_TILES; i++) {

@@ -108,8 +108,11 @@ static enum err open_line(struct engine *e)
     e->batches.n_stops = c->n_stops;
     TRY(layer_open(&e->work, e->done[0]));
     TRY(gather_open(&e->gather, &e->home, &e->work.ops, &e->tables));
-    if (c->plan.attn_cpu)
-        TRY(attender_open(&e->attender, &e->work, e->stream, &e->trace));
+    if (c->plan.attn_cpu) {
+        const struct cross_bytes bytes =
+            engine_cross_bytes(c->device, c->ops.compute, c->kv_format, &c->evict);
+        TRY(attender_open(&e->attender, &e->work, bytes, &e->trace));
+    }
     if (c->dump_path || c->kv_trace_path) {
         const struct dump_config dump = {.dump_path = c->dump_path,
                                          .trace_path = c->kv_trace_path,

@@ -93,9 +93,15 @@ void engine_give_back(struct engine *e);
 enum err engine_again(struct engine *e, const struct engine_config *config);
 void engine_close(struct engine *e);
 
+/* Bytes of a number that goes between a device and the CPU which attends beside it: 2, as bf16,
+ * where that changes no result. q, k and v: attention rounds them anyway, k and v to the KV format
+ * and q unless COMPUTE_F32; not where q is still to be rotated, or numbers become codes. What
+ * attention gives: the next matmul rounds it, unless it multiplies f32, f16 or codes of int8. */
+struct cross_bytes engine_cross_bytes(struct device *device, enum compute compute,
+                                      enum kv_format kv_format, const struct evict *evict);
 /* What the engine needs beyond the plan's own numbers: fills plan_costs as far as they depend on
  * the model and on what runs its ops. */
-void engine_costs(const struct model *model, const struct device *device, const struct ops *ops,
+void engine_costs(const struct model *model, struct device *device, const struct ops *ops,
                   enum kv_format kv_format, const struct work *work, const struct evict *evict,
                   struct plan_costs *costs);
 /* Pages of prompts stand in the compute format. */

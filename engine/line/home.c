@@ -198,7 +198,8 @@ static void guard(struct home *h, int on)
 #endif
 }
 
-/* RAM that a device copies from and to: brought in by all threads, then pinned. */
+/* RAM that a device copies from and to: brought in by all threads, then pinned. Ops read rows of
+ * embeddings among what every pass uses; what stays is only copied. */
 static enum err open_pinned(struct home *h, const struct home_config *config)
 {
     const struct layout *l = h->memory.layout;
@@ -207,7 +208,7 @@ static enum err open_pinned(struct home *h, const struct home_config *config)
     TRY(tier_open(&h->pinned, TIER_RAM, &tier));
     h->memory.base[ARENA_PINNED] = h->pinned.base;
     arena_populate(h->pinned.base, tier.n_bytes, config->ops->pool);
-    return tier_pin(&h->pinned);
+    return tier_pin(&h->pinned, l->busy_bytes[ARENA_PINNED]);
 }
 
 enum err home_open(struct home *h, const struct home_config *config)

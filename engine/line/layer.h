@@ -10,6 +10,7 @@
 #define ENGINE_LINE_LAYER_H
 
 #include "engine/line/batch.h"
+#include "engine/line/cross.h"
 #include "engine/line/gather.h"
 #include "engine/line/tables.h"
 #include "engine/pack/model.h"
@@ -110,19 +111,24 @@ struct layer_kv {
 void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
                   const struct batch *batch, const uint8_t *weights, const struct layer_kv *kv,
                   float *hidden);
-/* The same in two parts, attention apart from the matmuls: what goes between them, each
- * [step_tokens][...] f32, in memory that both reach; sinks [n_heads], where the model has any. */
+/* The same in two parts, attention apart from the matmuls: what goes between them, in memory that
+ * both reach, tile by tile: q, k and v of all tokens of a tile, one behind the other; attention;
+ * sinks [n_heads] f32, where the model has any. */
 struct exchange {
-    float *q, *k, *v, *attn, *sinks;
+    struct cross_bytes bytes; // of a number
+    uint8_t *in, *out;
+    float *sinks;
 };
 /* Part 0: q, k and v of the batch's tokens. Part 1: from attn to the layer's end. */
 void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
                   const struct batch *batch, const uint8_t *weights, float *hidden,
-                  const struct exchange *x);
+                  struct cross *cross, const struct exchange *x);
 void layer_after(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
-                 const uint8_t *weights, const struct exchange *x, float *hidden);
+                 const uint8_t *weights, struct cross *cross, const struct exchange *x,
+                 float *hidden);
 /* What stands between them, on another device: needs what layer_place_attention() sets, cuts,
- * scratch and tables. Leaves rows.dirty as layer_decode does. */
+ * scratch and tables, and, for what crosses as bf16, q, k, v and attn of a tile. Leaves rows.dirty
+ * as layer_decode does. */
 void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
                   const struct layer_kv *kv, const struct exchange *x);
 /* Decodes a layer from where it was read into tiles. */

@@ -680,9 +680,9 @@ static int64_t kv_numbers(const struct layer_work *w)
 
 void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
                   const struct batch *batch, const uint8_t *weights, float *hidden,
-                  const struct exchange *x)
+                  struct cross *cross, const struct exchange *x)
 {
-    int64_t heads = q_numbers(w), kv = kv_numbers(w);
+    const int64_t heads = q_numbers(w), kv = kv_numbers(w);
     struct tile t = {0};
     tell_rope(w, batch, layer - 1);
     tables_send(w->tables, &w->ops);
@@ -691,36 +691,55 @@ void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
     while (tile_next(w, batch, &t, w->cuts)) {
         before_tile(w, l, weights, &t, w->cuts, layer - 1,
                     hidden + (int64_t)t.first * w->shape->dim);
-        ops_copy(&w->ops, x->q + t.first * heads, w->q, t.n * heads * 4);
-        ops_copy(&w->ops, x->k + t.first * kv, w->k, t.n * kv * 4);
-        ops_copy(&w->ops, x->v + t.first * kv, w->v, t.n * kv * 4);
+        cross_out(cross, &w->ops, w->q, t.n * heads, w->k, w->v, t.n * kv,
+                  x->in + t.first * (heads + 2 * kv) * x->bytes.in);
     }
+}
+
+/* q, k and v of a tile of n tokens, as they came from a device; f32 is attended where it lies. */
+static void take_crossed(struct layer_work *w, uint8_t *in, int bytes, int64_t n)
+{
+    const int64_t heads = n * q_numbers(w), kv = n * kv_numbers(w);
+    uint8_t *k = in + heads * bytes, *v = k + kv * bytes;
+    if (bytes == 4) {
+        w->q = (float *)(void *)in;
+        w->k = (float *)(void *)k;
+        w->v = (float *)(void *)v;
+        return;
+    }
+    cross_widen(&w->ops, bytes, w->q, in, heads);
+    cross_widen(&w->ops, bytes, w->k, k, kv);
+    cross_widen(&w->ops, bytes, w->v, v, kv);
 }
 
 void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
                   const struct layer_kv *kv, const struct exchange *x)
 {
+    const int64_t heads = q_numbers(w), all = heads + 2 * kv_numbers(w);
     struct tile t = {0};
     place_rows(w, layer - 1, batch, kv);
     tell_spans(w, batch);
     tables_send(w->tables, &w->ops);
     w->sinks = w->shape->sinks ? x->sinks : NULL;
     while (tile_next(w, batch, &t, w->cuts)) {
-        w->q = x->q + t.first * q_numbers(w);
-        w->k = x->k + t.first * kv_numbers(w);
-        w->v = x->v + t.first * kv_numbers(w);
-        w->attn = x->attn + t.first * q_numbers(w);
+        uint8_t *out = x->out + t.first * heads * x->bytes.out;
+        take_crossed(w, x->in + t.first * all * x->bytes.in, x->bytes.in, t.n);
+        if (x->bytes.out == 4)
+            w->attn = (float *)(void *)out;
         attend_tile(w, &t, w->cuts, batch, layer - 1);
+        if (x->bytes.out != 4)
+            cross_narrow(&w->ops, x->bytes.out, out, w->attn, t.n * heads);
     }
 }
 
 void layer_after(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
-                 const uint8_t *weights, const struct exchange *x, float *hidden)
+                 const uint8_t *weights, struct cross *cross, const struct exchange *x,
+                 float *hidden)
 {
-    int64_t heads = q_numbers(w);
+    const int64_t heads = q_numbers(w);
     struct tile t = {0};
     while (tile_next(w, batch, &t, w->cuts)) {
-        ops_copy(&w->ops, w->attn, x->attn + t.first * heads, t.n * heads * 4);
+        cross_in(cross, &w->ops, x->out + t.first * heads * x->bytes.out, t.n * heads, w->attn);
         after_tile(w, l, weights, &t, hidden + (int64_t)t.first * w->shape->dim);
     }
 }

@@ -1,8 +1,8 @@
 /* kernels/cpu/cpu.h - the CPU implementations that kernels/ops.c chooses from.
  *
  * Owns: their names. Every op exists per instruction set but those that only move numbers and
- * compare them (gather, compact, route, kv_store, prompt_keep): no set does that differently, one
- * does kv_store faster. */
+ * compare them (gather, compact, cast, route, kv_store, prompt_keep): no set does that differently,
+ * one does kv_store faster. */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
@@ -34,6 +34,7 @@ void cpu_expert_matmul(const struct ops *ops, const struct expert_matmul_args *a
                        cpu_matmul_fn matmul);
 void cpu_route(const struct ops *ops, const struct route_args *args);
 void cpu_compact(const struct ops *ops, const struct compact_args *args);
+void cpu_cast(const struct ops *ops, const struct cast_args *args);
 void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *args);
 
 /* How a matmul cuts its work; the scratch is sized by the same rules. All panels and inputs are

@@ -1,5 +1,5 @@
-/* kernels/cpu/gather.c - gather and compact: rows of numbers from where they stand to where they
- * are wanted.
+/* kernels/cpu/gather.c - gather, compact and cast: numbers from where they stand to where they are
+ * wanted.
  *
  * Owns: nothing but the loops; no sums, so one source serves all sets. Note:
  * compact's rows overlap, so that threads share columns, not rows. */
@@ -50,4 +50,28 @@ void cpu_compact(const struct ops *ops, const struct compact_args *args)
     for (int i = 0; i < args->n; i++)
         CHECK(args->from[i] >= i);
     pool_run(ops->pool, compact_part, (void *)(uintptr_t)args);
+}
+
+static void cast_part(void *ctx, int thread, int n_threads)
+{
+    const struct cast_args *a = ctx;
+    int64_t first, last; // in cache lines of bf16
+    pool_split(ceil_div(a->n, 32), thread, n_threads, &first, &last);
+    last = min_i64(last * 32, a->n);
+    if (a->widens) {
+        const uint16_t *from = a->from;
+        float *to = a->to;
+        for (int64_t i = first * 32; i < last; i++)
+            to[i] = bf16_to_f32(from[i]);
+    } else {
+        const float *from = a->from;
+        uint16_t *to = a->to;
+        for (int64_t i = first * 32; i < last; i++)
+            to[i] = f32_to_bf16(from[i]);
+    }
+}
+
+void cpu_cast(const struct ops *ops, const struct cast_args *args)
+{
+    pool_run(ops->pool, cast_part, (void *)(uintptr_t)args);
 }

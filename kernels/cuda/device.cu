@@ -7,6 +7,7 @@
  * failure is kept, and what was asked after it is not done. A host function that CUDA itself calls
  * is left out when the device is lost: so a stream has a thread that waits for an event behind what
  * was queued, and tells, whatever came of it. Which device a call means is a thread's own. */
+#include "kernels/cuda/loose.cuh"
 #include "kernels/cuda/matmul_lt.cuh"
 
 #include <cuda_runtime.h>
@@ -36,7 +37,11 @@ struct gpu {
     int lost;
     char what[512]; // the first failure
     struct block *blocks;
+    int told;     // 1: it was said that some RAM is not pinned
     struct lt lt; // once it was asked for
+    // with locks of their own
+    struct pins pins;
+    struct loose loose; // its buffers are owned, and pinned; none: all RAM is pinned
 };
 
 /* A notify under way. */
@@ -52,6 +57,7 @@ struct gpu_stream {
     struct stream stream;
     cudaStream_t cuda;
     pthread_t teller;
+    struct loose_stream loose;
     pthread_mutex_t lock; // of what follows
     pthread_cond_t changed;
     struct note *first, **last, *spare; // in order; and as many as were ever under way at once
@@ -183,33 +189,93 @@ static void gpu_release(struct device *d, void *p, int64_t n_bytes)
     free(b);
 }
 
+static void locked_limit(char *text, size_t cap)
+{
+    struct rlimit limit = {};
+    snprintf(text, cap, "unlimited");
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        snprintf(text, cap, "%lld KiB", (long long)(limit.rlim_cur >> 10));
+}
+
+static void drop_pins(struct gpu *g, const void *p, int64_t n_bytes)
+{
+    const int lost = !enter(g);
+    (void)done(g, pins_drop(&g->pins, g->index, p, n_bytes, lost), "cudaHostUnregister");
+}
+
 /* Kernels read it as well, where the host has it: rows of an embedding. That it cannot be pinned is
  * no loss of the device. */
 static enum err gpu_pin(struct device *d, void *p, int64_t n_bytes)
 {
     struct gpu *g = gpu_of(d);
-    struct rlimit limit = {};
-    char locked[32] = "unlimited";
+    char locked[32];
+    cudaError_t why;
     if (!enter(g))
         return state_of(g);
-    cudaError_t e =
-        cudaHostRegister(p, (size_t)n_bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
-    if (e == cudaSuccess)
+    if (pins_add(&g->pins, g->index, p, n_bytes, &why) == n_bytes)
         return OK;
-    (void)cudaGetLastError();
-    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        snprintf(locked, sizeof locked, "%lld KiB", (long long)(limit.rlim_cur >> 10));
+    drop_pins(g, p, n_bytes);
+    locked_limit(locked, sizeof locked);
     return fail(ERR_DEVICE,
                 "cuda: %lld bytes of RAM cannot be pinned: %s (lower --mem-ram, or raise ulimit "
                 "-l, now %s)",
-                (long long)n_bytes, cudaGetErrorString(e), locked);
+                (long long)n_bytes, cudaGetErrorString(why), locked);
+}
+
+static enum err buffers_open(struct gpu *g)
+{
+    const int64_t n_bytes = LOOSE_BUFFERS * LOOSE_BUFFER_BYTES;
+    if (g->loose.base)
+        return OK;
+    void *base = aligned_alloc((size_t)max_i64(PAGE, LOOSE_BUFFER_BYTES), (size_t)n_bytes);
+    if (!base)
+        return fail(ERR_FIT, "no memory for buffers of copies");
+    const enum err e = gpu_pin(&g->device, base, n_bytes);
+    if (e == OK)
+        g->loose.base = (uint8_t *)base;
+    else
+        free(base);
+    return e;
+}
+
+/* Where all RAM is pinned nobody needs them. */
+static void buffers_close(struct gpu *g)
+{
+    if (!g->loose.base || pins_any_loose(&g->pins))
+        return;
+    drop_pins(g, g->loose.base, LOOSE_BUFFERS * LOOSE_BUFFER_BYTES);
+    free(g->loose.base);
+    g->loose.base = NULL;
+}
+
+/* The buffers come first: where RAM runs into a limit there would be no room for them. */
+static enum err gpu_pin_some(struct device *d, void *p, int64_t n_bytes)
+{
+    struct gpu *g = gpu_of(d);
+    char locked[32];
+    cudaError_t why;
+    if (!enter(g))
+        return state_of(g);
+    TRY(buffers_open(g));
+    const int64_t n_pinned = pins_add(&g->pins, g->index, p, n_bytes, &why);
+    buffers_close(g);
+    if (n_pinned == n_bytes || g->told)
+        return OK;
+    g->told = 1;
+    locked_limit(locked, sizeof locked);
+    log_line(LOG_WARN,
+             "cuda: %.1f of %.1f MB of RAM are not pinned (%s): copies of them go over a buffer, "
+             "at a fraction of the link's rate (raise ulimit -l, now %s, or lower --mem-ram)",
+             (double)(n_bytes - n_pinned) * 1e-6, (double)n_bytes * 1e-6, cudaGetErrorString(why),
+             locked);
+    return OK;
 }
 
 static void gpu_unpin(struct device *d, void *p, int64_t n_bytes)
 {
-    (void)n_bytes;
-    if (enter(gpu_of(d)))
-        (void)DONE(gpu_of(d), cudaHostUnregister, p);
+    struct gpu *g = gpu_of(d);
+    drop_pins(g, p, n_bytes);
+    buffers_close(g);
 }
 
 /* ---- notes ---- */
@@ -294,6 +360,7 @@ static void stream_free(struct gpu_stream *s)
     }
     if (s->cuda && enter(g))
         (void)DONE(g, cudaStreamDestroy, s->cuda);
+    loose_stream_close(&s->loose);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->changed);
     free(s);
@@ -308,6 +375,7 @@ static enum err gpu_stream_open(struct device *d, struct stream **out)
         return fail(ERR_FIT, "no memory for a stream");
     s->stream.device = d;
     s->last = &s->first;
+    loose_stream_open(&s->loose, &g->loose);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     enum err e = ERR_DEVICE;
@@ -339,27 +407,80 @@ static void gpu_stream_close(struct stream *stream)
     stream_free(s);
 }
 
-static void gpu_copy(struct stream *s, void *to, const void *from, int64_t n_bytes)
-{
-    struct gpu *g = gpu_of(s->device);
-    if (enter(g))
-        (void)DONE(g, cudaMemcpyAsync, to, from, (size_t)n_bytes, cudaMemcpyDefault,
-                   stream_of(s)->cuda);
-}
+/* ---- copies ---- */
 
-/* Small ones by a kernel: the copy engine may have 64 MiB of the mover's pieces before them. */
-static void gpu_ops_copy(struct stream *s, void *to, const void *from, int64_t n_bytes)
+/* Neither side crosses from one pinned chunk into another. Small ones by a kernel, on streams of
+ * ops: the copy engine may have 64 MiB of the mover's pieces before them. */
+static void copy_pinned(struct gpu_stream *s, void *to, const void *from, int64_t n_bytes, int ops)
 {
-    struct gpu *g = gpu_of(s->device);
-    if (n_bytes >= CUDA_COPY_FEW) {
-        gpu_copy(s, to, from, n_bytes);
-        return;
-    }
+    struct gpu *g = gpu_of(s->stream.device);
     if (!enter(g))
         return;
-    cuda_copy(stream_of(s)->cuda, to, from, (int)n_bytes);
-    (void)done(g, cudaGetLastError(), "launch of a copy");
+    if (ops && n_bytes < CUDA_COPY_FEW) {
+        cuda_copy(s->cuda, to, from, (int)n_bytes);
+        (void)done(g, cudaGetLastError(), "launch of a copy");
+    } else {
+        (void)DONE(g, cudaMemcpyAsync, to, from, (size_t)n_bytes, cudaMemcpyDefault, s->cuda);
+    }
 }
+
+static void carry(struct gpu_stream *s, void *to, const void *from, int64_t n_bytes)
+{
+    struct gpu *g = gpu_of(s->stream.device);
+    if (enter(g))
+        (void)done(g, loose_carry(&s->loose, s->cuda, to, from, n_bytes), "cudaLaunchHostFunc");
+}
+
+/* The order of the stream alone makes one buffer enough: the next part comes in when the one before
+ * has left. */
+static void copy_loose(struct gpu_stream *s, uint8_t *to, const uint8_t *from, int64_t n_bytes,
+                       int to_loose, int from_loose, int ops)
+{
+    uint8_t *buffer = loose_buffer(&s->loose);
+    if (!buffer)
+        lose(gpu_of(s->stream.device), "copy", "too many streams copy RAM that is not pinned");
+    for (int64_t at = 0, n; buffer && at < n_bytes; at += n) {
+        n = min_i64(LOOSE_BUFFER_BYTES, n_bytes - at);
+        if (from_loose)
+            carry(s, buffer, from + at, n);
+        else
+            copy_pinned(s, buffer, from + at, n, ops);
+        if (to_loose)
+            carry(s, to + at, buffer, n);
+        else
+            copy_pinned(s, to + at, buffer, n, ops);
+    }
+}
+
+/* Cut where either side leaves a chunk. */
+static void copy_runs(struct stream *stream, void *to, const void *from, int64_t n_bytes, int ops)
+{
+    struct gpu_stream *s = stream_of(stream);
+    struct pins *pins = &gpu_of(stream->device)->pins;
+    for (int64_t at = 0, n; at < n_bytes; at += n) {
+        uint8_t *t = (uint8_t *)to + at;
+        const uint8_t *f = (const uint8_t *)from + at;
+        int to_loose, from_loose;
+        n = pins_run(pins, t, n_bytes - at, &to_loose);
+        n = pins_run(pins, f, n, &from_loose);
+        if (to_loose || from_loose)
+            copy_loose(s, t, f, n, to_loose, from_loose, ops);
+        else
+            copy_pinned(s, t, f, n, ops);
+    }
+}
+
+static void gpu_copy(struct stream *s, void *to, const void *from, int64_t n_bytes)
+{
+    copy_runs(s, to, from, n_bytes, 0);
+}
+
+static void gpu_ops_copy(struct stream *s, void *to, const void *from, int64_t n_bytes)
+{
+    copy_runs(s, to, from, n_bytes, 1);
+}
+
+/* ---- ops ---- */
 
 static void gpu_fill(struct stream *s, void *to, int byte, int64_t n_bytes)
 {
@@ -538,11 +659,13 @@ static enum err gpu_info(struct device *d, struct device_info *info)
 static void gpu_close(struct device *d)
 {
     struct gpu *g = gpu_of(d);
-    CHECK(!g->blocks); // whoever allocates releases
+    CHECK(!g->blocks && !g->pins.ranges); // whoever allocates releases, whoever pins unpins
     if (g->lt.handle)
         (void)enter(g);
     lt_close(&g->lt);
     pthread_mutex_destroy(&g->lt.lock);
+    pthread_mutex_destroy(&g->pins.lock);
+    pthread_mutex_destroy(&g->loose.lock);
     pthread_mutex_destroy(&g->lock);
     free(g);
 }
@@ -569,6 +692,7 @@ static const struct device_api *gpu_api(void)
     api.alloc = gpu_alloc;
     api.release = gpu_release;
     api.pin = gpu_pin;
+    api.pin_some = gpu_pin_some;
     api.unpin = gpu_unpin;
     api.stream_open = gpu_stream_open;
     api.stream_close = gpu_stream_close;
@@ -652,6 +776,8 @@ sluice_device_open(int version, const char *arg, struct device **d)
         return fail(ERR_FIT, "no memory for the device");
     pthread_mutex_init(&g->lock, NULL);
     pthread_mutex_init(&g->lt.lock, NULL);
+    pthread_mutex_init(&g->pins.lock, NULL);
+    pthread_mutex_init(&g->loose.lock, NULL);
     g->device.api = gpu_api();
     enum err e = gpu_find(g, arg);
     if (e != OK) {

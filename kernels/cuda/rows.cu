@@ -1,4 +1,5 @@
-/* kernels/cuda/rows.cu - norm, rope, gate_mul, mix, gather and compact: ops on single rows.
+/* kernels/cuda/rows.cu - norm, rope, gate_mul, mix, gather, compact and cast: ops on single
+ * rows.
  *
  * Owns: the order of a norm's sums: 16 lanes, as on the CPU, so that the bytes are those. Refuses:
  * tiles. Rows are blocks (grid.x has no limit that matters), columns are threads. */
@@ -381,4 +382,59 @@ void cuda_compact(cudaStream_t stream, const struct ops *ops, const struct compa
     if (a->n > 0 && a->dim > 0)
         LAUNCH(compact_columns, (unsigned)ceil_div(a->dim, ROW_THREADS), ROW_THREADS, 0, stream,
                *a);
+}
+
+/* ---- cast ---- */
+
+/* Eight numbers a thread: 16 bytes of bf16, where both sides are aligned to that. */
+template <int WIDENS>
+__global__ void __launch_bounds__(ROW_THREADS) cast_eights(struct cast_args a)
+{
+    const int64_t i = (int64_t)blockIdx.x * ROW_THREADS + threadIdx.x;
+    if (8 * i + 8 > a.n)
+        return;
+    if (WIDENS) {
+        const uint4 x = ((const uint4 *)a.from)[i];
+        uint4 *to = (uint4 *)a.to + 2 * i;
+        to[0] = make_uint4(x.x << 16, x.x & 0xffff0000u, x.y << 16, x.y & 0xffff0000u);
+        to[1] = make_uint4(x.z << 16, x.z & 0xffff0000u, x.w << 16, x.w & 0xffff0000u);
+    } else {
+        const float4 x = ((const float4 *)a.from)[2 * i], y = ((const float4 *)a.from)[2 * i + 1];
+        ((uint4 *)a.to)[i] = make_uint4(bf16_pair(x.x, x.y), bf16_pair(x.z, x.w),
+                                        bf16_pair(y.x, y.y), bf16_pair(y.z, y.w));
+    }
+}
+
+/* From number `first` on, one a thread. */
+template <int WIDENS>
+__global__ void __launch_bounds__(ROW_THREADS) cast_ones(struct cast_args a, int64_t first)
+{
+    const int64_t i = first + (int64_t)blockIdx.x * ROW_THREADS + threadIdx.x;
+    if (i >= a.n)
+        return;
+    if (WIDENS)
+        ((float *)a.to)[i] = bf16_to_f32(((const uint16_t *)a.from)[i]);
+    else
+        ((uint16_t *)a.to)[i] = f32_to_bf16(((const float *)a.from)[i]);
+}
+
+template <int WIDENS> static void cast_by(cudaStream_t stream, const struct cast_args *a)
+{
+    const int aligned = ((uintptr_t)a->to | (uintptr_t)a->from) % 16 == 0;
+    const int64_t eights = aligned ? a->n / 8 : 0, ones = a->n - 8 * eights;
+    if (eights > 0)
+        LAUNCH(cast_eights<WIDENS>, (unsigned)ceil_div(eights, ROW_THREADS), ROW_THREADS, 0, stream,
+               *a);
+    if (ones > 0)
+        LAUNCH(cast_ones<WIDENS>, (unsigned)ceil_div(ones, ROW_THREADS), ROW_THREADS, 0, stream, *a,
+               8 * eights);
+}
+
+void cuda_cast(cudaStream_t stream, const struct ops *ops, const struct cast_args *a)
+{
+    (void)ops;
+    if (a->widens)
+        cast_by<1>(stream, a);
+    else
+        cast_by<0>(stream, a);
 }

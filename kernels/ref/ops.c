@@ -107,6 +107,16 @@ void ref_compact(const struct ops *ops, const struct compact_args *a)
                 (size_t)a->dim * sizeof *a->x);
 }
 
+void ref_cast(const struct ops *ops, const struct cast_args *a)
+{
+    (void)ops;
+    for (int64_t i = 0; i < a->n; i++)
+        if (a->widens)
+            ((float *)a->to)[i] = bf16_to_f32(((const uint16_t *)a->from)[i]);
+        else
+            ((uint16_t *)a->to)[i] = f32_to_bf16(((const float *)a->from)[i]);
+}
+
 void ref_norm(const struct ops *ops, const struct norm_args *a)
 {
     (void)ops;

@@ -3,7 +3,7 @@
  * kernels/ref/ops.c says what an op means, with sums in double. kernels/ref/exact*.c are the order
  * rules of kernels/ops.h as code: every sum in f32, link by link, as every instruction set and
  * device has to make it under COMPUTE_F32; ops.isa = ISA_EXACT asks for it. Ops without sums
- * (decode, gather, compact, route, kv_store, prompt_keep) have one reference, which is exact.
+ * (decode, gather, compact, cast, route, kv_store, prompt_keep) have one reference, which is exact.
  *
  * Owns: which slots a token attends, and where it is stored (kernels/ref/slots.c). Refuses: sums.
  */

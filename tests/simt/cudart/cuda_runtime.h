@@ -31,6 +31,7 @@ typedef enum cudaError {
 
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
+typedef void (*cudaHostFn_t)(void *ctx);
 
 struct cudaDeviceProp {
     char name[256];
@@ -69,6 +70,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s);
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, enum cudaMemcpyKind kind,
                             cudaStream_t s);
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *ctx);
 cudaError_t cudaMemsetAsync(void *to, int byte, size_t n_bytes, cudaStream_t s);
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags);

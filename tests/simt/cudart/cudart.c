@@ -56,6 +56,7 @@ static struct range blocks[SLOTS], pins[SLOTS];
 static struct CUstream_st *streams[SLOTS];
 static struct CUevent_st gone = {.happened = INT64_MAX}; // in place of one that was destroyed
 static int64_t n_calls, fail_call, n_commands, fail_command, bytes, peak_bytes, pinned_bytes;
+static int64_t n_host_calls;
 static int64_t n_few; // of streams that are gone and had launches
 static int n_events;
 static cudaError_t fail_with, lost; // lost: cudaSuccess, or what every call says
@@ -143,6 +144,11 @@ int64_t cudart_commands(void)
     return n_commands;
 }
 
+int64_t cudart_host_calls(void)
+{
+    return n_host_calls;
+}
+
 int64_t cudart_small_copies(void)
 {
     int64_t n = n_few;
@@ -179,7 +185,7 @@ void cudart_open(const struct cudart_machine *m)
     memset(pins, 0, sizeof pins);
     n_calls = fail_call = n_commands = fail_command = bytes = peak_bytes = pinned_bytes = 0;
     n_events = 0;
-    n_few = 0;
+    n_few = n_host_calls = 0;
     lost = last_error = cudaSuccess;
     machine = *m;
     rng = mix64(m->seed);
@@ -463,6 +469,25 @@ cudaError_t cudart_queue_call(cudaStream_t s, void (*call)(const void *args), co
                               int64_t n_bytes)
 {
     return queue_with(s, &(struct command){.kind = CALL, .call = call}, args, n_bytes);
+}
+
+struct host_call {
+    cudaHostFn_t fn;
+    void *ctx;
+};
+
+static void call_host(const void *args)
+{
+    const struct host_call *h = args;
+    n_host_calls++;
+    h->fn(h->ctx);
+}
+
+/* As CUDA does: on a lost device it is left out. */
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *ctx)
+{
+    const struct host_call h = {fn, ctx};
+    return cudart_queue_call(s, call_host, &h, sizeof h);
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, enum cudaMemcpyKind kind,

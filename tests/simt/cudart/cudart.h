@@ -37,6 +37,9 @@ int64_t cudart_commands(void);
  * wait for them, and they wait for the large copies of other streams. */
 int64_t cudart_small_copies(void);
 
+/* Host functions that streams have called. */
+int64_t cudart_host_calls(void);
+
 /* For libraries beside it: queues a call with a copy of args; it may use the shim's memory. */
 cudaError_t cudart_queue_call(cudaStream_t s, void (*call)(const void *args), const void *args,
                               int64_t n_bytes);
