@@ -169,8 +169,7 @@ static double attend_on_device_s(const struct setting *set, const struct kv_load
            rate(pair_flops * (double)kv->prompt_pairs, machine_device_attend_flops(m));
 }
 
-/* On a device. Where rows attend on the CPU, a tile's numbers are on the link while ops work on the
- * next one. */
+/* On a device; what rows on the CPU attend with is on the link beside the ops of the next tile. */
 static void cost_on_device(const struct pricing *p, const struct load *l, struct step_cost *c)
 {
     const struct setting *set = p->set;
@@ -188,21 +187,18 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
     c->before = device_s(p, bytes * share, 2 * qkv, tokens, tile) + launches;
     c->after = device_s(p, bytes * (1 - share), 2 * used, tokens, tile) + launches;
     c->embed = launches;
-    double slice = p->plan->layers > p->plan->decoder + 1
-                       ? (double)set->weights->layer_bytes[p->plan->decoder + 1]
-                       : 0;
-    c->slice[0] = c->slice[1] =
-        device_s(p, slice, 2.0 * s->dim * HEAD_TILE * head_tiles(set, p->plan),
-                 (double)l->positions, p->plan->tile_positions) +
-        launches;
+    int head = p->plan->decoder + 1;
+    double slice = p->plan->layers > head ? (double)set->weights->layer_bytes[head] : 0;
+    double slice_flops = 2.0 * HEAD_TILE * s->dim * head_tiles(set, p->plan);
+    c->slice[0] = c->slice[1] = launches + device_s(p, slice, slice_flops, (double)l->positions,
+                                                    p->plan->tile_positions);
     if (p->plan->attn_cpu) {
         for (int kind = KV_MOST; kind < p->kinds; kind++)
             c->kv[kind].attend = attend_s(set, l, kind);
-        double tiles = ceil(tokens / p->plan->tile_tokens);
         c->to_cpu = rate(tokens * (heads + 2 * kv) * set->costs->cross.in, m->d2h.value);
         c->to_device = rate(tokens * heads * set->costs->cross.out, m->h2d.value);
-        c->last = c->to_cpu / tiles;
-        c->first = c->to_device / tiles;
+        c->last = c->to_cpu / ceil(tokens / tile);
+        c->first = c->to_device / ceil(tokens / tile);
         c->before = max_d(c->before, c->to_cpu - c->last);
         c->after = max_d(c->after, c->to_device - c->first);
         return;
