@@ -183,11 +183,10 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
     double bytes = (double)set->weights->tile_bytes[1];
     bytes = bytes > 0 ? bytes : (double)set->weights->layer_bytes[1];
     double share = qkv / (qkv + rest);
-    const int tile = p->plan->tile_tokens;
+    const int tile = p->plan->tile_tokens, head = p->plan->decoder + 1;
     c->before = device_s(p, bytes * share, 2 * qkv, tokens, tile) + launches;
     c->after = device_s(p, bytes * (1 - share), 2 * used, tokens, tile) + launches;
     c->embed = launches;
-    int head = p->plan->decoder + 1;
     double slice = p->plan->layers > head ? (double)set->weights->layer_bytes[head] : 0;
     double slice_flops = 2.0 * HEAD_TILE * s->dim * head_tiles(set, p->plan);
     c->slice[0] = c->slice[1] = launches + device_s(p, slice, slice_flops, (double)l->positions,
